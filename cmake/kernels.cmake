@@ -1,0 +1,38 @@
+# Sources whose name ends in _cpu.cpp hold vector kernels over core/simd.h. Each is compiled once per
+# instruction set, its functions in a namespace of that name.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(BALLAST_ISAS sse2 avx2 avx512)
+  set(BALLAST_FLAGS_avx2 -mavx2 -mfma -mf16c)
+  set(BALLAST_FLAGS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
+                           -mprefer-vector-width=512)
+else()
+  set(BALLAST_ISAS neon)
+endif()
+
+function(ballast_simd_sources target)
+  foreach(isa ${BALLAST_ISAS})
+    add_library(${target}_${isa} OBJECT ${ARGN})
+    target_include_directories(${target}_${isa} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+    target_compile_definitions(${target}_${isa} PRIVATE BALLAST_ISA=${isa})
+    # Zero signs and NaNs matter to the number formats, so no -ffast-math; comparisons may trap freely.
+    target_compile_options(${target}_${isa} PRIVATE ${BALLAST_FLAGS_${isa}} -fno-math-errno -fno-trapping-math)
+    target_link_libraries(${target}_${isa} PRIVATE fmt::fmt openblas)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_${isa}>)
+  endforeach()
+endfunction()
+
+# An op is a family of files; a missing one stops the configure step. A COMPOSED op records other ops
+# and has no kernels.
+function(ballast_op name)
+  cmake_parse_arguments(PARSE_ARGV 1 op "COMPOSED" "" "")
+  set(files src/ops/${name}.h src/ops/${name}.cpp tests/ref/${name}.h tests/ops/${name}_test.cpp
+            bench/ops/${name}_bench.cpp)
+  if(NOT op_COMPOSED)
+    list(APPEND files src/ops/${name}_cpu.cpp)
+  endif()
+  foreach(file ${files})
+    if(NOT EXISTS ${PROJECT_SOURCE_DIR}/${file})
+      message(FATAL_ERROR "op ${name} has no ${file}")
+    endif()
+  endforeach()
+endfunction()

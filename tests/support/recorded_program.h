@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "core/thread_pool.h"
+#include "plan/bindings.h"
+#include "plan/program_builder.h"
+#include "tests/support/sample_tensor.h"
+
+namespace ballast::support {
+
+// One program with every buffer at a place of its own, run instruction by instruction: what is left
+// of recording when planning and packing are taken away.
+class RecordedProgram {
+ public:
+  explicit RecordedProgram(int threads = 2) : pb(set_, "test"), pool_(threads) {
+    set_.backend.threads = threads;
+  }
+
+  // A buffer that holds the tensor's values when the program starts.
+  Buffer input(std::string_view name, const SampleTensor& t) {
+    const Buffer b = pb.persistent(name, t.shape(), t.dtype(), Role::input);
+    inputs_.push_back({b, t});
+    return b;
+  }
+
+  void run(const StepValues& step = {}) {
+    place();
+    HighWater high_water;
+    for (const Instruction& i : set_.programs.at(0).instructions) {
+      i.run(Bindings(set_, offsets_, arenas_, i, step, Stream{.pool = &pool_}, &high_water));
+    }
+  }
+
+  SampleTensor value(Buffer b) const {
+    const BufferSpec& s = set_.spec(b);
+    SampleTensor t(s.dtype, s.shape);
+    check(s.strides == row_major(s.shape), "{} is read back as a whole", s.name);
+    if (s.bytes > 0) {
+      std::memcpy(t.view().data, arenas_.base[0] + offsets_[s.root.id] + s.offset, s.bytes);
+    }
+    return t;
+  }
+
+  const Instruction& instruction(std::size_t i) const {
+    return set_.programs.at(0).instructions.at(i);
+  }
+  std::size_t instructions() const { return set_.programs.at(0).instructions.size(); }
+
+ private:
+  void place() {
+    if (!arena_.empty()) return;  // a second run goes on with the memory of the first
+    std::uint64_t end = 0;
+    for (std::uint32_t id = 0; id < set_.buffers.size(); ++id) {
+      const BufferSpec& s = set_.spec(Buffer{id});
+      offsets_.push_back(end);
+      if (s.root.id == id) end += (s.bytes + 255) / 256 * 256;
+    }
+    arena_.assign(end + 256, std::byte{0xff});  // reading what nobody wrote gives NaN
+    const auto misfit = reinterpret_cast<std::uintptr_t>(arena_.data()) % 256;
+    arenas_.base[0] = arenas_.base[1] = arena_.data() + (256 - misfit) % 256;
+    for (const auto& [b, t] : inputs_) {
+      if (t.size() == 0) continue;
+      check(t.view().contiguous(), "an input of a program is contiguous");
+      std::memcpy(arenas_.base[0] + offsets_[b.id], t.view().data, t.view().bytes());
+    }
+  }
+
+  ProgramSet set_;
+
+ public:
+  ProgramBuilder pb;
+
+ private:
+  ThreadPool pool_;
+  std::vector<std::pair<Buffer, SampleTensor>> inputs_;
+  std::vector<std::uint64_t> offsets_;
+  std::vector<std::byte> arena_;
+  ArenaBases arenas_;
+};
+
+}  // namespace ballast::support

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Checks that includes go one way and that the cheap rules of style hold.
+
+    tools/check_layers.py [repository]
+
+Prints one line per violation, "file:line: what is wrong", and exits 1 if there are any.
+"""
+
+import pathlib
+import re
+import sys
+
+# Which folders of src/ each folder may include from, besides itself.
+LEFT_TO_RIGHT = ["core", "memory", "plan", "ops", "nn", "models", "infer", "train"]
+ALLOWED = {layer: set(LEFT_TO_RIGHT[:i]) for i, layer in enumerate(LEFT_TO_RIGHT)}
+ALLOWED["io"] = {"core", "memory"}
+ALLOWED["dist"] = {"core", "memory"}
+ALLOWED["data"] = {"core", "memory", "io"}
+ALLOWED["report"] = {"core", "memory", "plan"}
+ALLOWED["models"] |= {"io"}
+ALLOWED["infer"] |= {"io"}
+ALLOWED["train"] |= {"io", "data", "dist", "report"}
+ALLOWED["app"] = set(ALLOWED)
+
+MOST_LINES = 500
+SOURCES = {".h", ".cpp", ".cu", ".cuh"}
+HEADERS = {".h", ".cuh"}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]*)"')
+CONDITION = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif|elifdef|elifndef)\b")
+USING_NAMESPACE = re.compile(r"^\s*using\s+namespace\b")
+
+
+def may_have_conditions(path):
+    """path is relative to src/."""
+    if path.suffix in {".cu", ".cuh"}:
+        return True
+    name = path.as_posix()
+    return name == "core/device.h" or name.startswith("core/simd")
+
+
+def without_block_comments(text):
+    """Blanks /* ... */ but keeps the lines."""
+    return re.sub(r"/\*.*?\*/", lambda m: "\n" * m.group(0).count("\n"), text, flags=re.S)
+
+
+def check_includes(path, lines):
+    """path is relative to src/; yields (line, message)."""
+    layer = path.parts[0]
+    if len(path.parts) < 2 or layer not in ALLOWED:
+        yield 1, f"src/{layer} is not a layer: one of {', '.join(sorted(ALLOWED))}"
+        return
+    for number, line in enumerate(lines, 1):
+        found = INCLUDE.match(line)
+        if not found:
+            continue
+        target = found.group(1)
+        folder = target.split("/")[0]
+        if "/" not in target or folder not in ALLOWED:
+            yield number, f'#include "{target}" does not start at a folder of src/'
+        elif folder != layer and folder not in ALLOWED[layer]:
+            may = ", ".join(x for x in ALLOWED if x in ALLOWED[layer]) or "nothing else"
+            yield number, f'{layer} may not include "{target}" (it may use: {may})'
+
+
+def check_style(path, lines, in_src):
+    """path is relative to src/ when in_src; yields (line, message)."""
+    if path.suffix in HEADERS:
+        if not any(line.strip() == "#pragma once" for line in lines):
+            yield 1, "a header without #pragma once"
+        for number, line in enumerate(lines, 1):
+            if USING_NAMESPACE.match(line):
+                yield number, "using namespace in a header"
+    if not in_src:
+        return
+    if not may_have_conditions(path):
+        for number, line in enumerate(lines, 1):
+            if CONDITION.match(line):
+                yield number, "conditional compilation outside core/device.h, core/simd* and .cu files"
+    if len(lines) > MOST_LINES:
+        yield len(lines), f"{len(lines)} lines, more than {MOST_LINES}: look for the second subject"
+
+
+def check_repository(root):
+    """All violations below root, as text lines."""
+    violations = []
+    for top in ("src", "tests", "bench"):
+        for file in sorted((root / top).rglob("*")):
+            if file.suffix not in SOURCES or not file.is_file():
+                continue
+            lines = without_block_comments(file.read_text(errors="replace")).splitlines()
+            path = file.relative_to(root / top)
+            found = list(check_style(path, lines, top == "src"))
+            if top == "src":
+                found += check_includes(path, lines)
+            violations += [f"{top}/{path.as_posix()}:{n}: {what}" for n, what in sorted(found)]
+    return violations
+
+
+def main(arguments):
+    root = pathlib.Path(arguments[1]) if len(arguments) > 1 else pathlib.Path(__file__).parents[1]
+    if not (root / "src").is_dir():
+        print(f"{root} has no src folder", file=sys.stderr)
+        return 2
+    violations = check_repository(root)
+    for line in violations:
+        print(line)
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
