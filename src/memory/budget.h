@@ -1,0 +1,38 @@
+#pragma once
+
+#include <string_view>
+
+#include "core/bytes.h"
+#include "memory/machine.h"
+
+namespace ballast {
+
+// What a run may use. On the CPU backend host bounds the sum of both arenas and gpu the device
+// arena.
+struct Budget {
+  Bytes gpu, host, disk;
+
+  template <class Self, class Visit>
+  static void fields(Self& c, Visit&& visit) {
+    visit("gpu", c.gpu, "GPU memory Ballast may use, for example 24GiB");
+    visit("ram", c.host, "host memory, pinned memory included");
+    visit("disk", c.disk, "space for streamed weights and optimizer state");
+  }
+
+  bool operator==(const Budget&) const = default;
+};
+
+// Left to the rest of the machine when no budget is given: page tables, other processes' growth
+// between planning and running. 5 % of what is available, at least 512 MiB.
+Bytes reserve_of(Bytes available);
+
+// ram: available memory minus the reserve, 0 when less than the reserve is there. gpu: the same,
+// since without a GPU the device arena is host memory. disk: 0, space is written only where the
+// user allows it. Fails with ErrorCode::input where the machine does not say what it has.
+Budget default_budget(const Machine& machine);
+
+// Sets the field of that name from text such as "24GiB"; ErrorCode::usage for an unknown field or a
+// text that is no size.
+void set_field(Budget& budget, std::string_view field, std::string_view text);
+
+}  // namespace ballast

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "core/bytes.h"
+
+namespace ballast {
+
+// What the control groups of this process (v1, v2 or both) allow. A group's ancestors bind as much
+// as the group itself, so each number is the tightest over all of them that can be seen. Nothing in
+// force, or nothing readable, is nullopt.
+struct CgroupLimits {
+  std::optional<Bytes> memory;  // the least limit: v2 memory.max and memory.high, v1 limit_in_bytes
+  // The least limit minus usage. Usage leaves out inactive file pages, which the kernel gives back
+  // before it kills; a group whose usage cannot be read counts as unused.
+  std::optional<Bytes> memory_left;
+  std::optional<double> cpus;  // the least quota, in processors
+};
+
+// root stands for "/": /proc/self/{cgroup,mountinfo} and the mounted groups are read below it.
+CgroupLimits read_cgroup_limits(const std::filesystem::path& root = "/");
+
+}  // namespace ballast
