@@ -1,0 +1,70 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/tensor.h"
+#include "plan/program.h"
+
+namespace ballast {
+
+// What changes from step to step; sizes never do.
+struct StepValues {
+  std::int64_t step = 0;  // counts from 1 for the optimizer
+  std::uint64_t seed = 0;
+  double learning_rate = 0;
+  double gradient_scale = 1;  // 1 / micro batches
+};
+
+struct ArenaBases {
+  std::byte* base[2] = {nullptr, nullptr};  // Tier::device, Tier::host
+};
+
+// The highest byte of each arena that was handed out.
+struct HighWater {
+  std::array<std::uint64_t, kTiers.size()> top{};  // no arena on disk: 0
+
+  void include(const HighWater& o) {
+    for (std::size_t i = 0; i < top.size(); ++i) top[i] = std::max(top[i], o.top[i]);
+  }
+};
+
+// The only door to memory: hands out exactly what the running instruction declared.
+class Bindings {
+ public:
+  Bindings(const ProgramSet& set, const std::vector<std::uint64_t>& offsets,
+           const ArenaBases& arenas, const Instruction& now, const StepValues& step, Stream stream,
+           HighWater* high_water = nullptr)  // null: nobody asks
+      : set_(set),
+        offsets_(offsets),
+        arenas_(arenas),
+        now_(now),
+        step_(step),
+        stream_(stream),
+        high_water_(high_water) {}
+
+  ConstTensorView in(Buffer b) const;
+  TensorView out(Buffer b) const;
+  // An empty view for an invalid handle: optional operands.
+  ConstTensorView in_if(Buffer b) const { return b ? in(b) : ConstTensorView(); }
+  TensorView out_if(Buffer b) const { return b ? out(b) : TensorView(); }
+
+  const StepValues& step() const { return step_; }
+  Stream stream() const { return stream_; }
+
+ private:
+  TensorView bind(Buffer b) const;
+
+  const ProgramSet& set_;
+  const std::vector<std::uint64_t>& offsets_;
+  const ArenaBases& arenas_;
+  const Instruction& now_;
+  const StepValues& step_;
+  Stream stream_;
+  HighWater* high_water_;
+};
+
+}  // namespace ballast

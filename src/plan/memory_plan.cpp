@@ -1,0 +1,136 @@
+#include "plan/memory_plan.h"
+
+#include <algorithm>
+
+#include "plan/packing.h"
+
+namespace ballast {
+namespace {
+
+std::uint64_t round_up(std::uint64_t n, std::uint64_t to) { return (n + to - 1) / to * to; }
+
+constexpr std::size_t index(Tier t) { return static_cast<std::size_t>(t); }
+
+// Lays the persistent buffers out one after another; widest alignment first wastes nothing between.
+void place_persistent(const ProgramSet& set, MemoryPlan& plan) {
+  std::vector<std::uint32_t> order;
+  for (std::uint32_t i = 0; i < set.buffers.size(); ++i) {
+    const BufferSpec& s = set.buffers[i];
+    if (s.program == kPersistent && s.root.id == i) order.push_back(i);
+  }
+  std::ranges::stable_sort(order, std::greater(),
+                           [&](std::uint32_t i) { return set.buffers[i].alignment; });
+  for (const std::uint32_t i : order) {
+    const BufferSpec& s = set.buffers[i];
+    Bytes& top = plan.persistent[index(s.tier)];
+    plan.offset[i] = round_up(top.count, s.alignment);
+    if (s.bytes > 0) top = {plan.offset[i] + s.bytes + plan.guard_bytes};
+  }
+}
+
+struct Temporaries {
+  std::vector<std::uint32_t> ids;
+  std::vector<PackItem> items;
+};
+
+// By tier.
+std::array<Temporaries, kTiers.size()> temporaries(const ProgramSet& set,
+                                                   const std::vector<Lifetime>& life, int program,
+                                                   std::uint64_t guard_bytes) {
+  std::array<Temporaries, kTiers.size()> all;
+  for (std::uint32_t i = 0; i < life.size(); ++i) {
+    if (life[i].first == Lifetime::kNever) continue;  // lifetimes are the roots' only
+    const BufferSpec& s = set.buffers[i];
+    if (s.program != program || s.bytes == 0) continue;
+    Temporaries& t = all[index(s.tier)];
+    t.ids.push_back(i);
+    t.items.push_back({life[i].first, life[i].last, s.bytes + guard_bytes, s.alignment});
+  }
+  return all;
+}
+
+// The instruction at which most bytes are alive, and what they are for.
+void describe_peak(const ProgramSet& set, const Program& p, const Temporaries& t, TierUse& use) {
+  if (t.items.empty()) return;
+  std::vector<std::int64_t> change(p.instructions.size() + 1, 0);
+  for (const PackItem& i : t.items) {
+    change[i.first] += static_cast<std::int64_t>(i.bytes);
+    change[i.last + 1] -= static_cast<std::int64_t>(i.bytes);
+  }
+  std::int64_t live = 0, most = -1;
+  std::uint32_t at = 0;
+  for (std::uint32_t i = 0; i < p.instructions.size(); ++i) {
+    live += change[i];
+    if (live > most) most = live, at = i;
+  }
+  use.at = p.instructions[at].name;
+  for (std::size_t i = 0; i < t.items.size(); ++i) {
+    if (t.items[i].first > at || t.items[i].last < at) continue;
+    use.roles[static_cast<std::size_t>(set.buffers[t.ids[i]].role)] += {t.items[i].bytes};
+  }
+}
+
+BytesByRole persistent_roles(const ProgramSet& set, Tier tier) {
+  BytesByRole roles{};
+  for (std::uint32_t i = 0; i < set.buffers.size(); ++i) {
+    const BufferSpec& s = set.buffers[i];
+    if (s.program == kPersistent && s.root.id == i && s.tier == tier) {
+      roles[static_cast<std::size_t>(s.role)] += {s.bytes};
+    }
+  }
+  return roles;
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const ProgramSet& set, const PlanOptions& options) {
+  MemoryPlan plan;
+  plan.guard_bytes = options.guard_bytes;
+  plan.offset.resize(set.buffers.size());
+  place_persistent(set, plan);
+  plan.peak = plan.persistent;
+  for (int p = 0; p < static_cast<int>(set.programs.size()); ++p) {
+    const Program& program = set.programs[static_cast<std::size_t>(p)];
+    plan.lifetimes.push_back(lifetimes(set, p));
+    ProgramUse& use = plan.programs.emplace_back();
+    use.name = program.name;
+    const auto by_tier = temporaries(set, plan.lifetimes.back(), p, options.guard_bytes);
+    for (const Tier tier : kTiers) {
+      const Temporaries& t = by_tier[index(tier)];
+      const Packing packing = pack(t.items);
+      const Bytes persistent = plan.persistent[index(tier)];
+      std::uint64_t alignment = 1;
+      for (const PackItem& i : t.items) alignment = std::max(alignment, i.alignment);
+      const std::uint64_t base = round_up(persistent.count, alignment);
+      for (std::size_t i = 0; i < t.ids.size(); ++i) {
+        plan.offset[t.ids[i]] = base + packing.offset[i];
+      }
+      TierUse& tier_use = use.tiers[index(tier)];
+      tier_use.peak = t.items.empty() ? persistent : Bytes{base + packing.peak};
+      tier_use.lower_bound = t.items.empty() ? persistent : Bytes{base + packing.lower_bound};
+      tier_use.roles = persistent_roles(set, tier);
+      describe_peak(set, program, t, tier_use);
+      plan.peak[index(tier)] = std::max(plan.peak[index(tier)], tier_use.peak);
+    }
+    plan.waits.push_back(derive_waits(set, p, plan.offset));
+  }
+  return plan;
+}
+
+std::array<Bytes, kTiers.size()> live_bytes(const ProgramSet& set) {
+  MemoryPlan plan;
+  plan.offset.resize(set.buffers.size());
+  place_persistent(set, plan);
+  std::array<Bytes, kTiers.size()> most = plan.persistent;
+  for (int p = 0; p < static_cast<int>(set.programs.size()); ++p) {
+    const auto by_tier = temporaries(set, lifetimes(set, p), p, 0);
+    for (const Tier tier : kTiers) {
+      const Temporaries& t = by_tier[index(tier)];
+      const Bytes persistent = plan.persistent[index(tier)];
+      most[index(tier)] = std::max(most[index(tier)], persistent + Bytes{live_bound(t.items)});
+    }
+  }
+  return most;
+}
+
+}  // namespace ballast

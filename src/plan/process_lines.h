@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/bytes.h"
+#include "plan/program.h"
+
+namespace ballast {
+
+// Memory that no arena holds, so that the plan has no surprises.
+struct ProcessLine {
+  std::string name;
+  Bytes bytes;
+  std::string reason;
+  Tier tier = Tier::host;
+};
+
+struct ProcessFacts {
+  Bytes blas_bytes_per_thread;  // what OpenBLAS touches of its buffers
+  int disk_readers = 4;
+};
+
+// Process baseline, the recorded programs themselves, BLAS buffers, thread stacks.
+std::vector<ProcessLine> process_lines(const ProgramSet& set, const ProcessFacts& facts);
+
+}  // namespace ballast

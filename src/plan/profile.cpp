@@ -1,0 +1,122 @@
+#include "plan/profile.h"
+
+#include <algorithm>
+#include <array>
+
+namespace ballast {
+namespace {
+
+// H200: our own measurements under sustained load. The others: the H200's achieved share of the
+// data-sheet rate (0.66 for GEMM, 0.55 for attention, 0.88 for memory) applied to their data
+// sheets, and 0.88 of the PCIe rate; estimates until someone measures there.
+const std::array<MachineProfile, 5>& profiles() {
+  static const std::array<MachineProfile, 5> kProfiles = {{
+      {.name = "h200",
+       .description = "NVIDIA H200, 139 GiB, PCIe 5.0 x16",
+       .device = Device::cuda,
+       .gemm_flops = 650e12,
+       .attention_flops = 560e12,
+       .memory_bandwidth = 4.2e12,
+       .upload_bandwidth = 55.4e9,
+       .download_bandwidth = 55.3e9,
+       .disk_bandwidth = 3.4e9,
+       .launch_seconds = 4e-6,
+       .device_memory = Bytes{139ull << 30},
+       .library_bytes = Bytes{570000000},
+       .estimate = false},
+      {.name = "a100",
+       .description = "NVIDIA A100, 80 GB, PCIe 4.0 x16",
+       .device = Device::cuda,
+       .gemm_flops = 206e12,
+       .attention_flops = 172e12,
+       .memory_bandwidth = 1.7e12,
+       .upload_bandwidth = 26e9,
+       .download_bandwidth = 26e9,
+       .disk_bandwidth = 3e9,
+       .launch_seconds = 5e-6,
+       .device_memory = Bytes{80ull << 30},
+       .library_bytes = Bytes{570000000},
+       .estimate = true},
+      {.name = "rtx3090",
+       .description = "NVIDIA RTX 3090, 24 GiB, PCIe 4.0 x16",
+       .device = Device::cuda,
+       .gemm_flops = 60e12,
+       .attention_flops = 50e12,
+       .memory_bandwidth = 0.82e12,
+       .upload_bandwidth = 26e9,
+       .download_bandwidth = 26e9,
+       .disk_bandwidth = 3e9,
+       .launch_seconds = 5e-6,
+       .device_memory = Bytes{24ull << 30},
+       .library_bytes = Bytes{570000000},
+       .estimate = true},
+      {.name = "rtx4090",
+       .description = "NVIDIA RTX 4090, 24 GiB, PCIe 4.0 x16",
+       .device = Device::cuda,
+       .gemm_flops = 145e12,
+       .attention_flops = 120e12,
+       .memory_bandwidth = 0.89e12,
+       .upload_bandwidth = 26e9,
+       .download_bandwidth = 26e9,
+       .disk_bandwidth = 3e9,
+       .launch_seconds = 5e-6,
+       .device_memory = Bytes{24ull << 30},
+       .library_bytes = Bytes{570000000},
+       .estimate = true},
+      {.name = "rtx5090",
+       .description = "NVIDIA RTX 5090, 32 GiB, PCIe 5.0 x16",
+       .device = Device::cuda,
+       .gemm_flops = 180e12,
+       .attention_flops = 150e12,
+       .memory_bandwidth = 1.58e12,
+       .upload_bandwidth = 52e9,
+       .download_bandwidth = 52e9,
+       .disk_bandwidth = 5e9,
+       .launch_seconds = 5e-6,
+       .device_memory = Bytes{32ull << 30},
+       .library_bytes = Bytes{570000000},
+       .estimate = true},
+  }};
+  return kProfiles;
+}
+
+double moved_bytes(const ProgramSet& set, const Instruction& ins) {
+  if (ins.cost.bytes >= 0) return ins.cost.bytes;
+  double bytes = 0;
+  for (const Buffer b : ins.reads) bytes += static_cast<double>(set.spec(b).bytes);
+  for (const Buffer b : ins.writes) bytes += static_cast<double>(set.spec(b).bytes);
+  return bytes;
+}
+
+}  // namespace
+
+std::span<const MachineProfile> bundled_profiles() { return profiles(); }
+
+std::optional<MachineProfile> find_profile(std::string_view name) {
+  const auto it = std::ranges::find(profiles(), name, &MachineProfile::name);
+  if (it == profiles().end()) return std::nullopt;
+  return *it;
+}
+
+double predicted_seconds(const ProgramSet& set, const Instruction& ins,
+                         const MachineProfile& profile) {
+  const double bytes = moved_bytes(set, ins);
+  switch (ins.lane) {
+    case Lane::upload:
+      return bytes / 2 / profile.upload_bandwidth;  // read there, written here
+    case Lane::download:
+      return bytes / 2 / profile.download_bandwidth;
+    case Lane::disk:
+      return bytes / profile.disk_bandwidth;
+    case Lane::host:
+    case Lane::compute:
+      break;
+  }
+  const double moving = bytes / profile.memory_bandwidth;
+  double computing = 0;
+  if (ins.cost.work == Work::gemm) computing = ins.cost.flops / profile.gemm_flops;
+  if (ins.cost.work == Work::attention) computing = ins.cost.flops / profile.attention_flops;
+  return profile.launch_seconds + std::max(moving, computing);
+}
+
+}  // namespace ballast

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/bytes.h"
+#include "plan/program.h"
+
+namespace ballast {
+
+// How fast a machine is, for predicting time. Rates are per second, sustained, not from data sheets
+// where they could be measured.
+struct MachineProfile {
+  std::string name;
+  std::string description;
+  Device device = Device::cpu;
+  double gemm_flops = 0;        // matrix products in the compute dtype
+  double attention_flops = 0;   // fused attention, forward and backward mean
+  double memory_bandwidth = 0;  // bytes read plus written, device memory
+  double upload_bandwidth = 0;  // host to device
+  double download_bandwidth = 0;
+  double disk_bandwidth = 0;
+  double launch_seconds = 0;  // fixed cost of one compute instruction
+  Bytes device_memory;        // 0: whatever the machine has
+  Bytes library_bytes;        // CUDA context, cuBLAS and cuDNN handles on the device
+  bool estimate = true;       // not measured by us on that machine
+};
+
+// h200, a100, rtx3090, rtx4090, rtx5090.
+std::span<const MachineProfile> bundled_profiles();
+std::optional<MachineProfile> find_profile(std::string_view name);
+
+// Seconds one instruction keeps its lane busy.
+double predicted_seconds(const ProgramSet& set, const Instruction& ins,
+                         const MachineProfile& profile);
+
+}  // namespace ballast

@@ -1,0 +1,33 @@
+#include "plan/program.h"
+
+#include "core/error.h"
+
+namespace ballast {
+
+std::string_view name_of(Role r) {
+  constexpr std::array<std::string_view, kRoles> kNames = {
+      "weights",    "weight_slots", "adapter", "gradient", "optimizer", "checkpoint",
+      "activation", "workspace",    "staging", "input",    "output"};
+  return kNames[static_cast<std::size_t>(r)];
+}
+
+std::string_view name_of(Lane l) {
+  constexpr std::array<std::string_view, kLaneCount> kNames = {"compute", "upload", "download",
+                                                               "disk", "host"};
+  return kNames[static_cast<std::size_t>(l)];
+}
+
+const BufferSpec& ProgramSet::spec(Buffer b) const {
+  check(b.id < buffers.size(), "buffer {} is not one of the {} recorded", b.id, buffers.size());
+  return buffers[b.id];
+}
+
+int ProgramSet::program_index(std::string_view name) const {
+  for (std::size_t i = 0; i < programs.size(); ++i) {
+    if (programs[i].name == name) return static_cast<int>(i);
+  }
+  check(false, "no program is called {}", name);
+  return -1;
+}
+
+}  // namespace ballast

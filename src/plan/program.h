@@ -1,0 +1,115 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/bytes.h"
+#include "core/device.h"
+#include "core/dtype.h"
+#include "core/shape.h"
+#include "memory/tier.h"
+
+namespace ballast {
+
+class Bindings;
+
+// Names a tensor of a recorded program. Cheap to copy; there is no memory behind it until it is
+// run.
+struct Buffer {
+  static constexpr std::uint32_t kNone = ~0u;
+  std::uint32_t id = kNone;
+
+  explicit operator bool() const { return id != kNone; }
+  friend bool operator==(Buffer, Buffer) = default;
+};
+
+// What a buffer is for; the report adds bytes up by role.
+enum class Role : std::uint8_t {
+  weights,       // frozen or trained weights that stay
+  weight_slots,  // weights passing through
+  adapter,       // LoRA factors
+  gradient,
+  optimizer,   // moments, masters
+  checkpoint,  // kept from forward to backward
+  activation,
+  workspace,  // scratch of one operation
+  staging,    // ring between disk, host and device
+  input,
+  output,
+};
+inline constexpr int kRoles = 11;
+std::string_view name_of(Role r);
+
+// Lanes run side by side; the instructions of one lane run in order.
+enum class Lane : std::uint8_t { compute, upload, download, disk, host };
+inline constexpr int kLaneCount = 5;
+std::string_view name_of(Lane l);
+
+inline constexpr int kPersistent = -1;
+
+struct BufferSpec {
+  std::string name;  // empty in views; see ProgramSet::name
+  Shape shape;
+  Shape strides;  // in elements
+  DType dtype = DType::f32;
+  Tier tier = Tier::device;
+  Role role = Role::activation;
+  int program = kPersistent;  // index of the program a temporary belongs to
+  Buffer root;                // the buffer whose memory this is; itself unless it is a view
+  std::uint64_t offset = 0;   // bytes from the start of the root
+  std::uint64_t bytes = 0;    // from first to last byte touched, strides included
+  std::uint64_t alignment = 256;
+};
+
+// What decides how long an instruction takes.
+enum class Work : std::uint8_t { memory, gemm, attention, transfer, disk };
+
+struct Cost {
+  Work work = Work::memory;
+  double flops = 0;
+  double bytes = -1;  // moved; negative: the sizes of what is read and written
+};
+
+using Kernel = std::function<void(const Bindings&)>;
+
+// One piece of work and every byte it may touch.
+struct Instruction {
+  std::string name;
+  Lane lane = Lane::compute;
+  std::vector<Buffer> reads;
+  std::vector<Buffer> writes;  // a buffer that is updated in place stands in both lists
+  Cost cost;
+  Kernel run;
+};
+
+// One phase of a run: load, step, update, ...
+struct Program {
+  std::string name;
+  std::vector<Instruction> instructions;
+};
+
+// What the recorded code will run on; decides workspace sizes.
+struct Backend {
+  Device device = Device::cpu;
+  int threads = 1;  // compute threads of the CPU backend
+};
+
+// All programs of a run and all their buffers. Persistent buffers have one place in all programs;
+// temporaries of different programs share one region.
+struct ProgramSet {
+  Backend backend;
+  bool executable = true;  // false: recorded for planning only, kernels are dropped
+  std::vector<BufferSpec> buffers;
+  std::vector<Program> programs;
+
+  const BufferSpec& spec(Buffer b) const;
+  const std::string& name(Buffer b) const { return spec(spec(b).root).name; }
+  Bytes bytes(Buffer b) const { return {spec(b).bytes}; }
+  int program_index(std::string_view name) const;  // fails when there is none
+};
+
+}  // namespace ballast

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "plan/program.h"
+
+namespace ballast {
+
+// Everything an instruction touches: emit("add", {.reads = {a, b}, .writes = {c}}, ...).
+struct Access {
+  std::vector<Buffer> reads = {};
+  std::vector<Buffer> writes = {};
+  Lane lane = Lane::compute;
+  Cost cost = {};
+};
+
+// Records one program of a set.
+class ProgramBuilder {
+ public:
+  ProgramBuilder(ProgramSet& set, std::string_view program_name);
+  ProgramBuilder(const ProgramBuilder&) = delete;
+  ProgramBuilder& operator=(const ProgramBuilder&) = delete;
+
+  // Lives from before the first program to after the last, at one place.
+  Buffer persistent(std::string_view name, const Shape& shape, DType dtype, Role role,
+                    Tier tier = Tier::device, std::uint64_t alignment = 256);
+  // Lives from the first instruction of this program that writes it to the last that touches it.
+  Buffer temp(std::string_view name, const Shape& shape, DType dtype, Role role = Role::activation,
+              Tier tier = Tier::device, std::uint64_t alignment = 256);
+  // Scratch of one operation, in bytes; an invalid Buffer when bytes is 0.
+  Buffer workspace(std::int64_t bytes);
+
+  // The same memory seen differently; nothing is copied, lifetimes belong to the root.
+  Buffer slice(Buffer b, int dim, std::int64_t begin, std::int64_t count);  // dim < 0: from the end
+  Buffer rows(Buffer b, std::int64_t begin, std::int64_t count) {
+    return slice(b, 0, begin, count);
+  }
+  Buffer columns(Buffer b, std::int64_t begin, std::int64_t count) {
+    return slice(b, -1, begin, count);
+  }
+  Buffer reshape(Buffer b, const Shape& shape);  // b must be contiguous
+  Buffer view(Buffer b, std::uint64_t byte_offset, DType dtype, const Shape& shape);
+
+  // What a temporary turned out to be for, once the recording code knows.
+  void set_role(Buffer b, Role role);
+
+  const Shape& shape(Buffer b) const { return set_.spec(b).shape; }
+  DType dtype(Buffer b) const { return set_.spec(b).dtype; }
+  Tier tier(Buffer b) const { return set_.spec(b).tier; }
+  const Backend& backend() const { return set_.backend; }
+  ProgramSet& set() { return set_; }
+
+  template <class F>
+  void emit(std::string_view name, Access access, F&& run) {
+    add(name, std::move(access), set_.executable ? Kernel(std::forward<F>(run)) : Kernel());
+  }
+
+  class Scope {
+   public:
+    Scope(ProgramBuilder& pb, std::string_view name);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    ProgramBuilder& pb_;
+    std::size_t old_size_;
+  };
+  [[nodiscard]] Scope scope(std::string_view name) { return {*this, name}; }
+
+ private:
+  Buffer add_buffer(BufferSpec spec);
+  Buffer add_view(Buffer of, std::uint64_t offset, DType dtype, const Shape& shape,
+                  const Shape& strides);
+  void add(std::string_view name, Access access, Kernel run);
+  std::string scoped(std::string_view name) const;
+
+  ProgramSet& set_;
+  int program_;
+  std::string scope_;  // "blocks.3.ffn."
+};
+
+}  // namespace ballast

@@ -1,0 +1,115 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "core/tensor.h"
+#include "core/thread_pool.h"
+#include "memory/arena.h"
+#include "plan/bindings.h"
+#include "plan/memory_plan.h"
+#include "plan/program.h"
+
+namespace ballast {
+
+enum class Order : std::uint8_t {
+  concurrent,  // one thread per lane: the real thing
+  recorded,    // one thread, in recorded order
+  random,      // one thread, any order that lanes and waits allow
+};
+
+// Poison and the NaN check need one thread (recorded or random order): they look at memory between
+// instructions. Guards need the recorded order: in others a buffer may begin to live on the guard
+// of one that is still used, which is no error.
+struct RunnerDebug {
+  Order order = Order::concurrent;
+  std::uint32_t random_seed = 0;
+  bool ignore_waits = false;  // to show that the waits are needed
+  bool poison = false;        // temporaries are filled with NaN patterns at birth and at death
+  bool check_guards = false;  // bytes behind every buffer (PlanOptions::guard_bytes) stay untouched
+  bool check_nan = false;     // a NaN in what an instruction wrote ends the run with its name
+};
+
+struct RunnerOptions {
+  int disk_readers = 4;  // reads in flight on the disk lane
+  RunnerDebug debug;
+};
+
+struct LaneTime {
+  double busy = 0;     // seconds inside instructions
+  double waiting = 0;  // seconds waiting for other lanes
+};
+
+// Executes the programs of a set exactly as planned. Owns the arenas and the lane threads; run()
+// allocates nothing.
+class Runner {
+ public:
+  Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOptions& options = {});
+  ~Runner();
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
+
+  void run(int program, const StepValues& step = {});
+  void run(std::string_view program, const StepValues& step = {}) {
+    run(set_.program_index(program), step);
+  }
+
+  // Memory of a persistent buffer, between runs: to give inputs and to take results.
+  TensorView view(Buffer b);
+  // Highest byte of the arena that an instruction was given so far.
+  Bytes high_water(Tier t) const { return {high_water_.top[static_cast<std::size_t>(t)]}; }
+  const std::array<LaneTime, kLaneCount>& lane_times() const { return times_; }  // of the last run
+  ThreadPool& compute_threads() { return compute_; }
+
+ private:
+  struct LaneState {
+    std::vector<std::vector<std::uint32_t>> code;  // by program: indices of its instructions
+    std::atomic<std::uint32_t> done{0};
+    HighWater high_water;
+    std::thread thread;
+  };
+
+  void run_concurrent(int program);
+  void lane_main(Lane lane);
+  void run_lane(Lane lane, int program);
+  bool wait_for(const Wait& wait);
+  void execute(std::uint32_t instruction, Lane lane, int program);
+  void stop_all(std::exception_ptr error);
+
+  void run_one_by_one(int program);
+  void before_instruction(std::uint32_t instruction, int program);
+  void after_instruction(std::uint32_t instruction, int program);
+  void fill_guards();
+  void poison(const BufferSpec& root, int program);
+
+  const ProgramSet& set_;
+  const MemoryPlan& plan_;
+  RunnerOptions options_;
+  Arena device_, host_;
+  ArenaBases bases_;
+  ThreadPool compute_, readers_, copier_;  // the copying lanes work on their own thread alone
+  StepValues step_;
+  HighWater high_water_;
+  std::array<LaneState, kLaneCount> lanes_;
+  std::array<LaneTime, kLaneCount> times_{};
+  std::vector<std::uint32_t> uses_left_;  // by root buffer, one-by-one orders only
+
+  std::mutex mutex_;
+  std::condition_variable progress_, start_;
+  std::uint64_t generation_ = 0;
+  int program_ = -1;
+  int lanes_busy_ = 0;
+  bool quit_ = false;
+  std::atomic<bool> failed_{false};
+  std::exception_ptr error_;
+};
+
+}  // namespace ballast

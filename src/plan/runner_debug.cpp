@@ -1,0 +1,159 @@
+// The one-by-one orders of the Runner, with their looks at memory between instructions.
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/error.h"
+#include "core/random_order.h"
+#include "plan/runner.h"
+
+namespace ballast {
+namespace {
+
+constexpr std::byte kGuard{0xA5};
+constexpr std::byte kPoison{0xFF};  // NaN in f64, f32, f16, bf16 and both 8-bit floats
+
+// Elements that are NaN, for the dtypes in which results are kept.
+std::int64_t first_nan(const TensorView& t) {
+  if (!t.contiguous()) return -1;  // parts of a larger tensor; the whole is looked at elsewhere
+  for (std::int64_t i = 0; i < t.elements(); ++i) {
+    switch (t.dtype) {
+      case DType::f64:
+        if (std::isnan(t.as<double>()[i])) return i;
+        break;
+      case DType::f32:
+        if (std::isnan(t.as<float>()[i])) return i;
+        break;
+      case DType::bf16:
+        if ((t.as<std::uint16_t>()[i] & 0x7fff) > 0x7f80) return i;
+        break;
+      case DType::f16:
+        if ((t.as<std::uint16_t>()[i] & 0x7fff) > 0x7c00) return i;
+        break;
+      default:
+        return -1;
+    }
+  }
+  return -1;
+}
+
+}  // namespace
+
+void Runner::run_one_by_one(int program) {
+  const auto p = static_cast<std::size_t>(program);
+  const auto& code = set_.programs[p].instructions;
+  const Waits& waits = plan_.waits[p];
+  for (std::size_t b = 0; b < uses_left_.size(); ++b) uses_left_[b] = plan_.lifetimes[p][b].uses;
+  const auto step = [&](std::uint32_t i) {
+    before_instruction(i, program);
+    execute(i, code[i].lane, program);
+    after_instruction(i, program);
+  };
+  if (options_.debug.order == Order::recorded) {
+    for (std::uint32_t i = 0; i < code.size(); ++i) step(i);
+    return;
+  }
+  RandomOrder random(options_.debug.random_seed);
+  std::array<std::uint32_t, kLaneCount> next{};  // by lane, also the number done
+  for (std::size_t left = code.size(); left > 0; --left) {
+    std::array<std::size_t, kLaneCount> ready{};
+    std::size_t count = 0;
+    for (std::size_t l = 0; l < kLaneCount; ++l) {
+      if (next[l] >= lanes_[l].code[p].size()) continue;
+      const std::uint32_t i = lanes_[l].code[p][next[l]];
+      bool legal = true;
+      for (std::uint32_t w = waits.begin[i]; w < waits.begin[i + 1]; ++w) {
+        const Wait& wait = waits.all[w];
+        legal = legal && next[static_cast<std::size_t>(wait.lane)] >= wait.count;
+      }
+      if (legal || options_.debug.ignore_waits) ready[count++] = l;
+    }
+    check(count > 0, "program {} has no instruction that may run next", set_.programs[p].name);
+    const std::size_t lane = ready[random.below(count)];
+    step(lanes_[lane].code[p][next[lane]++]);
+  }
+}
+
+// A temporary is born: what was in its place is gone.
+void Runner::before_instruction(std::uint32_t instruction, int program) {
+  const auto p = static_cast<std::size_t>(program);
+  for (const Buffer b : set_.programs[p].instructions[instruction].writes) {
+    const BufferSpec& s = set_.spec(set_.spec(b).root);
+    const Lifetime& life = plan_.lifetimes[p][s.root.id];
+    if (s.program != program || uses_left_[s.root.id] != life.uses) continue;
+    std::byte* at = bases_.base[static_cast<std::size_t>(s.tier)] + plan_.offset[s.root.id];
+    if (options_.debug.poison) poison(s, program);
+    if (options_.debug.check_guards && s.bytes > 0) {  // no bytes, no place
+      std::memset(at + s.bytes, static_cast<int>(kGuard), plan_.guard_bytes);
+    }
+  }
+}
+
+void Runner::after_instruction(std::uint32_t instruction, int program) {
+  const auto p = static_cast<std::size_t>(program);
+  const Instruction& ins = set_.programs[p].instructions[instruction];
+  for (const Buffer b : ins.writes) {
+    const BufferSpec& s = set_.spec(b);
+    std::byte* root = bases_.base[static_cast<std::size_t>(s.tier)] + plan_.offset[s.root.id];
+    if (options_.debug.check_guards && set_.spec(s.root).bytes > 0) {
+      const std::byte* guard = root + set_.spec(s.root).bytes;
+      const bool intact =
+          std::all_of(guard, guard + plan_.guard_bytes, [](std::byte g) { return g == kGuard; });
+      check(intact, "{} wrote behind the end of {} ({} bytes)", ins.name, set_.name(b),
+            set_.spec(s.root).bytes);
+    }
+    if (options_.debug.check_nan && s.role != Role::workspace) {
+      const TensorView v(root + s.offset, s.dtype, s.shape, s.strides);
+      const std::int64_t at = first_nan(v);
+      if (at >= 0) {
+        fail(ErrorCode::internal, fmt::format("{} wrote NaN to element {} of {} {}", ins.name, at,
+                                              set_.name(b), s.shape));
+      }
+    }
+  }
+  const auto used = [&](Buffer b) {
+    const BufferSpec& s = set_.spec(set_.spec(b).root);
+    if (--uses_left_[s.root.id] > 0 || s.program != program || !options_.debug.poison) return;
+    poison(s, program);
+  };
+  for (const Buffer b : ins.reads) used(b);
+  for (const Buffer b : ins.writes) used(b);
+}
+
+// Fills a temporary, except where another one lives: in random order a buffer may be born while
+// parts of its place that no instruction of its own has touched yet still hold a neighbour.
+void Runner::poison(const BufferSpec& root, int program) {
+  const auto& life = plan_.lifetimes[static_cast<std::size_t>(program)];
+  const auto range = [&](const BufferSpec& s) {
+    const std::uint64_t begin = plan_.offset[s.root.id];
+    return std::pair(begin, begin + s.bytes);
+  };
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> alive;
+  for (std::uint32_t i = 0; i < set_.buffers.size(); ++i) {
+    const BufferSpec& s = set_.buffers[i];
+    const bool lives = uses_left_[i] > 0 && uses_left_[i] < life[i].uses;
+    if (lives && s.program == program && s.tier == root.tier && i != root.root.id) {
+      alive.push_back(range(s));
+    }
+  }
+  std::ranges::sort(alive);
+  std::byte* const base = bases_.base[static_cast<std::size_t>(root.tier)];
+  auto [at, end] = range(root);
+  const auto fill_to = [&](std::uint64_t to) {
+    if (at < to) std::memset(base + at, static_cast<int>(kPoison), to - at);
+  };
+  for (const auto& [from, to] : alive) {
+    fill_to(std::min(from, end));
+    at = std::max(at, to);
+  }
+  fill_to(end);
+}
+
+void Runner::fill_guards() {
+  check(plan_.guard_bytes > 0, "the plan has no guard bytes to check");
+  std::memset(device_.base(), static_cast<int>(kGuard), plan_.peak_of(Tier::device).count);
+  std::memset(host_.base(), static_cast<int>(kGuard), plan_.peak_of(Tier::host).count);
+}
+
+}  // namespace ballast

@@ -1,0 +1,123 @@
+#include "plan/predict.h"
+
+#include <gtest/gtest.h>
+
+#include "plan/program_builder.h"
+
+namespace ballast {
+namespace {
+
+constexpr auto kNothing = [](const Bindings&) {};
+
+// Round numbers: 100 bytes take one second to upload, ten from disk, and so on.
+MachineProfile slow_machine() {
+  return {.name = "slow",
+          .description = "",
+          .gemm_flops = 1000,
+          .attention_flops = 500,
+          .memory_bandwidth = 400,
+          .upload_bandwidth = 100,
+          .download_bandwidth = 50,
+          .disk_bandwidth = 10,
+          .launch_seconds = 0.25,
+          .device_memory = {},
+          .library_bytes = {}};
+}
+
+TEST(Profile, IsFoundByName) {
+  const auto h200 = find_profile("h200");
+  ASSERT_TRUE(h200.has_value());
+  EXPECT_EQ(h200->name, "h200");
+  EXPECT_FALSE(h200->estimate);
+  EXPECT_FALSE(find_profile("h2000").has_value());
+  EXPECT_FALSE(find_profile("").has_value());
+}
+
+TEST(Profile, EveryBundledOneIsComplete) {
+  EXPECT_EQ(bundled_profiles().size(), 5u);
+  for (const char* name : {"h200", "a100", "rtx3090", "rtx4090", "rtx5090"}) {
+    const auto p = find_profile(name);
+    ASSERT_TRUE(p.has_value()) << name;
+    for (const double rate :
+         {p->gemm_flops, p->attention_flops, p->memory_bandwidth, p->upload_bandwidth,
+          p->download_bandwidth, p->disk_bandwidth, p->launch_seconds}) {
+      EXPECT_GT(rate, 0) << name;
+    }
+    EXPECT_GT(p->device_memory, Bytes{}) << name;
+  }
+}
+
+TEST(Profile, TimesAnInstructionByItsLaneAndWork) {
+  ProgramSet set;
+  ProgramBuilder pb(set, "p");
+  const Buffer x = pb.persistent("x", {200}, DType::u8, Role::weights);
+  const Buffer y = pb.persistent("y", {200}, DType::u8, Role::weights);
+  const auto seconds = [&](Lane lane, Cost cost) {
+    pb.emit("i", {.reads = {x}, .writes = {y}, .lane = lane, .cost = cost}, kNothing);
+    return predicted_seconds(set, set.programs[0].instructions.back(), slow_machine());
+  };
+  EXPECT_DOUBLE_EQ(seconds(Lane::upload, {}), 2);  // 200 bytes
+  EXPECT_DOUBLE_EQ(seconds(Lane::download, {}), 4);
+  EXPECT_DOUBLE_EQ(seconds(Lane::disk, {.bytes = 30}), 3);
+  EXPECT_DOUBLE_EQ(seconds(Lane::compute, {}), 0.25 + 1);  // reads 200, writes 200
+  EXPECT_DOUBLE_EQ(seconds(Lane::host, {.bytes = 800}), 0.25 + 2);
+  EXPECT_DOUBLE_EQ(seconds(Lane::compute, {.work = Work::gemm, .flops = 5000}), 0.25 + 5);
+  EXPECT_DOUBLE_EQ(seconds(Lane::compute, {.work = Work::attention, .flops = 5000}), 0.25 + 10);
+  EXPECT_DOUBLE_EQ(seconds(Lane::compute, {.work = Work::gemm, .flops = 500}), 0.25 + 1);
+}
+
+// upload  w0 |--2--| w1 |--2--|       w0 again |--2--|
+// compute          |-1.5-|  |--5--|            |-1.5-|
+TEST(Predict, PlaysLanesSideBySideAndCountsTheExposedStall) {
+  ProgramSet set;
+  ProgramBuilder pb(set, "p");
+  const Buffer source = pb.persistent("s", {200}, DType::u8, Role::weights, Tier::host);
+  const Buffer w0 = pb.persistent("w0", {200}, DType::u8, Role::weight_slots);
+  const Buffer w1 = pb.persistent("w1", {200}, DType::u8, Role::weight_slots);
+  const auto upload = [&](Buffer w) {
+    pb.emit("upload", {.reads = {source}, .writes = {w}, .lane = Lane::upload}, kNothing);
+  };
+  const auto compute = [&](Buffer w, double bytes) {
+    pb.emit("use", {.reads = {w}, .cost = {.bytes = bytes}}, kNothing);
+  };
+  upload(w0);         // 0 to 2
+  compute(w0, 500);   // waits for it: 2 to 3.5
+  upload(w1);         // 2 to 4, under the compute before
+  compute(w1, 1900);  // waits half a second: 4 to 9
+  upload(w0);         // its reader was done at 3.5: 4 to 6, hidden
+  compute(w0, 500);   // 9 to 10.5, no wait
+  const PredictedTime t = predict(set, plan_memory(set), 0, slow_machine());
+  EXPECT_DOUBLE_EQ(t.seconds, 10.5);
+  EXPECT_DOUBLE_EQ(t.exposed_stall, 2.5);
+  EXPECT_DOUBLE_EQ(t.busy[static_cast<std::size_t>(Lane::compute)], 8);
+  EXPECT_DOUBLE_EQ(t.busy[static_cast<std::size_t>(Lane::upload)], 6);
+  EXPECT_DOUBLE_EQ(t.busy[static_cast<std::size_t>(Lane::disk)], 0);
+}
+
+TEST(Predict, AnUploadIntoASlotInUseIsExposed) {
+  ProgramSet set;
+  ProgramBuilder pb(set, "p");
+  const Buffer source = pb.persistent("s", {200}, DType::u8, Role::weights, Tier::host);
+  const Buffer slot = pb.persistent("slot", {200}, DType::u8, Role::weight_slots);
+  for (int i = 0; i < 3; ++i) {
+    pb.emit("upload", {.reads = {source}, .writes = {slot}, .lane = Lane::upload}, kNothing);
+    pb.emit("use", {.reads = {slot}, .cost = {.bytes = 700}}, kNothing);
+  }
+  const PredictedTime t = predict(set, plan_memory(set), 0, slow_machine());
+  EXPECT_DOUBLE_EQ(t.seconds, 3 * (2 + 2));
+  EXPECT_DOUBLE_EQ(t.exposed_stall, 3 * 2);
+}
+
+TEST(Predict, EndsWithTheLastLane) {
+  ProgramSet set;
+  ProgramBuilder pb(set, "p");
+  const Buffer x = pb.persistent("x", {200}, DType::u8, Role::weights);
+  pb.emit("use", {.writes = {x}}, kNothing);                          // 0 to 0.75
+  pb.emit("save", {.reads = {x}, .lane = Lane::download}, kNothing);  // to 2.75
+  const PredictedTime t = predict(set, plan_memory(set), 0, slow_machine());
+  EXPECT_DOUBLE_EQ(t.seconds, 2.75);
+  EXPECT_DOUBLE_EQ(t.exposed_stall, 0);
+}
+
+}  // namespace
+}  // namespace ballast
