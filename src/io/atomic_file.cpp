@@ -1,0 +1,84 @@
+#include "io/atomic_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+
+#include "core/error.h"
+#include "memory/disk_file.h"
+
+namespace ballast {
+namespace {
+
+std::string temporary_name(const std::string& folder, std::string_view name) {
+  static std::atomic<unsigned> counter{0};
+  // 100: the whole name stays below the 255 bytes that file systems allow.
+  return fmt::format("{}/.{}.{}-{}.tmp", folder, name.substr(0, 100), ::getpid(), counter++);
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
+  const std::size_t slash = path_.rfind('/');
+  const std::string_view name =
+      std::string_view(path_).substr(slash == std::string::npos ? 0 : slash + 1);
+  folder_ = slash == std::string::npos ? "." : slash == 0 ? "/" : path_.substr(0, slash);
+  if (name.empty()) fail_io(path_, "write a file without a name", EISDIR);
+  do {  // an earlier process with our id may have left a file of that name
+    temporary_ = temporary_name(folder_, name);
+    fd_ = FileDescriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  } while (!fd_ && errno == EEXIST);
+  if (!fd_) {
+    const int error = errno;
+    temporary_.clear();
+    fail_io(path_, "create a file beside it", error);
+  }
+}
+
+AtomicFile::AtomicFile(AtomicFile&& o) noexcept
+    : path_(std::move(o.path_)),
+      folder_(std::move(o.folder_)),
+      temporary_(std::exchange(o.temporary_, {})),
+      fd_(std::move(o.fd_)),
+      written_(o.written_) {}
+
+AtomicFile::~AtomicFile() {
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  check(static_cast<bool>(fd_), "{} was written after commit", path_);
+  while (!bytes.empty()) {
+    const ssize_t put = ::write(fd_.get(), bytes.data(), bytes.size());
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) {
+      fail_io(path_, fmt::format("write {} bytes at offset {}", bytes.size(), written_), errno);
+    }
+    bytes = bytes.subspan(static_cast<std::size_t>(put));
+    written_ += static_cast<std::uint64_t>(put);
+  }
+}
+
+void AtomicFile::commit(Durability durability) {
+  check(static_cast<bool>(fd_), "{} was committed twice", path_);
+  const bool forced = durability == Durability::power_cut;
+  if (forced && ::fsync(fd_.get()) != 0) fail_io(path_, "force the file to disk", errno);
+  if (::close(fd_.release()) != 0) fail_io(path_, "close the file", errno);
+  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    fail_io(path_, fmt::format("rename {} to it", temporary_), errno);
+  }
+  temporary_.clear();
+  if (!forced) return;
+  const FileDescriptor folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder) fail_io(folder_, "open the folder", errno);
+  // EINVAL: the file system has no such notion for folders.
+  if (::fsync(folder.get()) != 0 && errno != EINVAL) {
+    fail_io(folder_, "force the folder to disk", errno);
+  }
+}
+
+}  // namespace ballast

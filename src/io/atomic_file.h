@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "memory/file_descriptor.h"
+
+namespace ballast {
+
+// What a committed file survives.
+enum class Durability {
+  power_cut,  // its bytes are on the disk before it gets its name
+  process,  // they may still be in the page cache: for scratch files that are read back and removed
+};
+
+// Writes a file that appears under its name complete or not at all. The bytes go to a hidden
+// temporary file beside it; commit() forces them to disk, renames the file over `path` and forces
+// the folder. Without commit() the temporary file is removed and `path` is as it was. Every failure
+// is an Error of ErrorCode::io. A symbolic link at `path` is replaced, not followed.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::string path);
+  AtomicFile(AtomicFile&& o) noexcept;
+  AtomicFile& operator=(AtomicFile&&) = delete;
+  ~AtomicFile();
+
+  const std::string& path() const { return path_; }
+  const std::string& temporary_path() const { return temporary_; }
+  std::uint64_t written() const { return written_; }
+
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+  // Once, and nothing is written after it.
+  void commit(Durability durability = Durability::power_cut);
+
+ private:
+  std::string path_;
+  std::string folder_;
+  std::string temporary_;  // empty once committed
+  FileDescriptor fd_;
+  std::uint64_t written_ = 0;
+};
+
+}  // namespace ballast

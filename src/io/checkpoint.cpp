@@ -1,0 +1,256 @@
+#include "io/checkpoint.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+
+#include "core/error.h"
+#include "io/checkpoint_index.h"
+#include "io/limits.h"
+
+namespace ballast {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kIndexSuffix = ".index.json";
+constexpr std::string_view kSafetensors = ".safetensors";
+
+[[noreturn]] void refuse(const std::string& path, std::string_view rule, std::string_view what) {
+  fail(ErrorCode::input, fmt::format("{}: {}: {}", path, rule, what));
+}
+
+// "a, b, c and 12 more"
+class NameList {
+ public:
+  void add(std::string_view name) {
+    if (++count_ > 8) return;
+    text_ += fmt::format("{}\"{}\"", count_ > 1 ? ", " : "", printable(name));
+  }
+  std::size_t count() const { return count_; }
+  std::string text() const {
+    return count_ > 8 ? fmt::format("{} and {} more", text_, count_ - 8) : text_;
+  }
+
+ private:
+  std::string text_;
+  std::size_t count_ = 0;
+};
+
+// The names in a folder, sorted; links count as what they lead to.
+std::vector<std::string> list_folder(const std::string& folder, fs::file_type type) {
+  std::vector<std::string> names;
+  std::error_code error;
+  fs::directory_iterator it(folder, error);
+  for (; !error && it != fs::directory_iterator(); it.increment(error)) {
+    std::error_code dangling;
+    if (it->status(dangling).type() == type) names.push_back(it->path().filename().string());
+  }
+  if (error) fail_io(folder, "list the folder", error.value());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<std::string> ending_in(std::string_view suffix, const std::vector<std::string>& names) {
+  std::vector<std::string> chosen;
+  for (const std::string& name : names) {
+    if (name.ends_with(suffix) && name.front() != '.') chosen.push_back(name);
+  }
+  return chosen;
+}
+
+std::string quoted(const std::vector<std::string>& names) {
+  NameList list;
+  for (const std::string& name : names) list.add(name);
+  return list.text();
+}
+
+std::string folder_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+}
+
+bool is_file(const std::string& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);
+}
+
+std::string read_text(const std::string& path, std::uint64_t most) {
+  const DiskFile file = DiskFile::open(path, DiskMode::buffered);
+  if (file.size() > most) {
+    refuse(path, "index.limit",
+           fmt::format("the file has {} bytes, at most {} are read", file.size(), most));
+  }
+  std::string text(file.size(), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+}  // namespace
+
+Checkpoint Checkpoint::open(const std::string& path, DiskMode mode) {
+  Checkpoint checkpoint(path);
+  std::error_code error;
+  if (fs::is_directory(path, error)) {
+    checkpoint.open_folder(path, mode);
+  } else if (path.ends_with(kIndexSuffix)) {
+    checkpoint.open_index(path, mode);
+  } else {
+    checkpoint.open_single(path, mode);
+  }
+  return checkpoint;
+}
+
+void Checkpoint::open_folder(const std::string& folder, DiskMode mode) {
+  const std::vector<std::string> names = list_folder(folder, fs::file_type::regular);
+  const auto indices = ending_in(std::string(kSafetensors) + std::string(kIndexSuffix), names);
+  const auto singles = ending_in(kSafetensors, names);
+  if (indices.size() > 1) {
+    refuse(folder, "folder.ambiguous",
+           fmt::format("it holds {} indices, name one of {}", indices.size(), quoted(indices)));
+  }
+  if (indices.size() == 1) {
+    open_index(fmt::format("{}/{}", folder, indices[0]), mode);
+  } else if (singles.size() == 1) {
+    open_single(fmt::format("{}/{}", folder, singles[0]), mode);
+  } else if (singles.size() > 1) {
+    refuse(folder, "folder.ambiguous",
+           fmt::format("it holds {} safetensors files and no index, name one of {}", singles.size(),
+                       quoted(singles)));
+  } else {
+    const auto folders = list_folder(folder, fs::file_type::directory);
+    refuse(folder, "folder.empty",
+           fmt::format("it holds no *.safetensors.index.json and no *.safetensors; its folders: {}",
+                       folders.empty() ? "none" : quoted(folders)));
+  }
+  find_config(folder);
+}
+
+void Checkpoint::open_single(const std::string& file_path, DiskMode mode) {
+  files_.push_back(SafetensorsFile::open(file_path, mode));
+  for (const SafetensorsEntry& entry : files_[0].entries()) tensors_.push_back({0, &entry});
+  index_tensors();
+}
+
+void Checkpoint::open_index(const std::string& index_path, DiskMode mode) {
+  const std::string text = read_text(index_path, limits::kIndexBytes);
+  const CheckpointIndex index = parse_checkpoint_index(text, index_path);
+  open_shards(index_path, index, mode);
+  keep_mapped(index_path, index);
+  warn_of_strays(index_path, index);
+  find_config(folder_of(index_path));
+}
+
+void Checkpoint::open_shards(const std::string& index_path, const CheckpointIndex& index,
+                             DiskMode mode) {
+  const std::string folder = folder_of(index_path);
+  NameList absent;  // all of them are named at once: a download may have stopped half way
+  for (const std::string& shard : index.shards) {
+    if (!shard.ends_with(kSafetensors)) {
+      refuse(index_path, "index.shard_name",
+             fmt::format("shard \"{}\" is not a safetensors file", printable(shard)));
+    }
+    if (!is_file(fmt::format("{}/{}", folder, shard))) absent.add(shard);
+  }
+  if (absent.count() > 0) {
+    refuse(index_path, "index.shard_missing",
+           fmt::format("{} of {} shards are not there: {}", absent.count(), index.shards.size(),
+                       absent.text()));
+  }
+  files_.reserve(index.shards.size());
+  for (const std::string& shard : index.shards) {
+    const auto number = static_cast<std::uint32_t>(files_.size());
+    files_.push_back(SafetensorsFile::open(fmt::format("{}/{}", folder, shard), mode));
+    for (const SafetensorsEntry& entry : files_.back().entries()) {
+      tensors_.push_back({number, &entry});
+    }
+    if (tensors_.size() > limits::kTensors) {
+      refuse(index_path, "index.limit",
+             fmt::format("the shards hold more than {} tensors", limits::kTensors));
+    }
+  }
+  index_tensors();
+}
+
+void Checkpoint::keep_mapped(const std::string& index_path, const CheckpointIndex& index) {
+  std::vector<bool> mapped(tensors_.size());
+  std::uint64_t total = 0;
+  for (const auto& [name, shard] : index.weight_map) {
+    const CheckpointTensor* found = find(name);
+    if (found == nullptr || found->file != shard) {
+      refuse(index_path, "index.tensor_missing",
+             fmt::format("tensor \"{}\" is not in \"{}\"", printable(name),
+                         printable(index.shards[shard])));
+    }
+    mapped[static_cast<std::size_t>(found - tensors_.data())] = true;
+    total += found->entry->bytes;
+  }
+  if (!index.total_size) {
+    warnings_.push_back(fmt::format("{}: there is no total_size", index_path));
+  } else if (*index.total_size != total) {
+    warnings_.push_back(fmt::format("{}: total_size is {}, the tensors have {} bytes", index_path,
+                                    *index.total_size, total));
+  }
+  NameList unmapped;
+  std::vector<CheckpointTensor> kept;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (mapped[i]) {
+      kept.push_back(tensors_[i]);
+    } else {
+      unmapped.add(tensors_[i].entry->name);
+    }
+  }
+  if (unmapped.count() == 0) return;
+  warnings_.push_back(
+      fmt::format("{}: {} tensors of the shards are not in the index and are left out: {}",
+                  index_path, unmapped.count(), unmapped.text()));
+  tensors_ = std::move(kept);
+  index_tensors();
+}
+
+void Checkpoint::warn_of_strays(const std::string& index_path, const CheckpointIndex& index) {
+  // Shards of this model begin as its index does: "model" in model.safetensors.index.json.
+  std::string stem = fs::path(index_path).filename().string();
+  stem.resize(std::min(stem.size() - kIndexSuffix.size(), stem.find(kSafetensors)));
+  NameList strays;
+  const auto names = list_folder(folder_of(index_path), fs::file_type::regular);
+  for (const std::string& name : ending_in(kSafetensors, names)) {
+    const auto used = std::find(index.shards.begin(), index.shards.end(), name);
+    if (name.starts_with(stem) && used == index.shards.end()) strays.add(name);
+  }
+  if (strays.count() > 0) {
+    warnings_.push_back(
+        fmt::format("{}: files beside it that it does not mention: {}", index_path, strays.text()));
+  }
+}
+
+void Checkpoint::find_config(const std::string& folder) {
+  const std::string config = folder + "/config.json";
+  if (is_file(config)) config_path_ = config;
+}
+
+void Checkpoint::index_tensors() {
+  index_ = {};
+  const auto name_at = [&](std::uint32_t i) { return tensors_[i].entry->name; };
+  for (std::uint32_t i = 0; i < tensors_.size(); ++i) {
+    const auto twin = index_.insert(tensors_[i].entry->name, i, name_at);
+    if (twin) {
+      refuse(path_, "index.two_shards",
+             fmt::format("tensor \"{}\" is in {} and in {}", printable(tensors_[i].entry->name),
+                         files_[tensors_[*twin].file].path(), files_[tensors_[i].file].path()));
+    }
+  }
+}
+
+const CheckpointTensor* Checkpoint::find(std::string_view name) const {
+  const auto i = index_.find(name, [&](std::uint32_t n) { return tensors_[n].entry->name; });
+  return i ? &tensors_[*i] : nullptr;
+}
+
+const CheckpointTensor& Checkpoint::get(std::string_view name) const {
+  if (const CheckpointTensor* found = find(name)) return *found;
+  refuse(path_, "st.missing",
+         fmt::format("there is no tensor \"{}\" among its {}", printable(name), tensors_.size()));
+}
+
+}  // namespace ballast

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+
+// What a file may ask of its reader. Model files come from strangers: every number in them is
+// compared with one of these, and with the bytes that are really there, before anything is sized by
+// it.
+namespace ballast::limits {
+
+inline constexpr std::uint64_t kTensors = 1'000'000;  // per file and per checkpoint
+inline constexpr std::uint64_t kNameBytes = 4096;     // of one tensor
+inline constexpr int kDimensions = 8;
+inline constexpr int kJsonDepth = 32;
+inline constexpr std::uint64_t kSafetensorsHeaderRead = 100'000'000;
+inline constexpr std::uint64_t kSafetensorsHeaderWrite = 25'000'000;
+inline constexpr std::uint64_t kMetadataKeys = 65'536;  // bounds the map built from one header
+inline constexpr std::uint64_t kIndexBytes = 256ull << 20;
+inline constexpr std::uint64_t kShards = 4096;
+inline constexpr std::uint64_t kQuantNoteBytes = 64 << 10;  // one comfy_quant tensor
+
+}  // namespace ballast::limits

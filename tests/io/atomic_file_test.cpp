@@ -1,0 +1,146 @@
+#include "io/atomic_file.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "tests/support/errors.h"
+#include "tests/support/temp_dir.h"
+
+namespace ballast {
+namespace {
+
+using test::read_whole;
+using test::TempDir;
+
+std::size_t files_in(const std::string& folder) {
+  return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(folder), {}));
+}
+
+TEST(AtomicFile, AppearsWhenCommitted) {
+  const TempDir folder;
+  const std::string path = folder.path("out");
+  AtomicFile file(path);
+  file.write("one ");
+  file.write("two");
+  EXPECT_EQ(file.written(), 7u);
+  EXPECT_FALSE(std::filesystem::exists(path));
+  EXPECT_TRUE(std::filesystem::exists(file.temporary_path()));
+  file.commit();
+  EXPECT_EQ(read_whole(path), "one two");
+  EXPECT_EQ(files_in(folder.path()), 1u);
+  EXPECT_FAILS(file.write("more"), ErrorCode::internal, "after commit");
+  EXPECT_FAILS(file.commit(), ErrorCode::internal, "twice");
+}
+
+TEST(AtomicFile, ReplacesTheOldFileAtOnce) {
+  for (const Durability durability : {Durability::power_cut, Durability::process}) {
+    const TempDir folder;
+    const std::string path = folder.write("out", "old");
+    AtomicFile file(path);
+    file.write("new");
+    EXPECT_EQ(read_whole(path), "old");
+    file.commit(durability);
+    EXPECT_EQ(read_whole(path), "new");
+    EXPECT_EQ(files_in(folder.path()), 1u);
+  }
+}
+
+TEST(AtomicFile, LeavesNothingWhenNotCommitted) {
+  const TempDir folder;
+  const std::string path = folder.write("out", "old");
+  {
+    AtomicFile file(path);
+    file.write("new");
+    AtomicFile moved = std::move(file);
+    moved.write("er");
+  }
+  EXPECT_EQ(read_whole(path), "old");
+  EXPECT_EQ(files_in(folder.path()), 1u);
+}
+
+TEST(AtomicFile, TwoWritersOfOnePathDoNotMeet) {
+  const TempDir folder;
+  AtomicFile a(folder.path("out"));
+  AtomicFile b(folder.path("out"));
+  a.write("a");
+  b.write("b");
+  a.commit();
+  EXPECT_EQ(read_whole(folder.path("out")), "a");
+  b.commit();
+  EXPECT_EQ(read_whole(folder.path("out")), "b");
+}
+
+TEST(AtomicFile, TakesRelativePathsAndLongNames) {
+  const TempDir folder(".");
+  const std::string longest = folder.path() + "/" + std::string(255, 'n');
+  AtomicFile file(longest);
+  file.write("x");
+  file.commit();
+  EXPECT_EQ(read_whole(longest), "x");
+  const std::string bare = "ballast_atomic_file_test_" + std::to_string(::getpid());
+  AtomicFile here(bare);
+  here.commit();
+  EXPECT_TRUE(std::filesystem::remove(bare));
+}
+
+TEST(AtomicFile, GivesTheModeThatTheUmaskLeaves) {
+  const TempDir folder;
+  const mode_t mask = ::umask(027);
+  AtomicFile file(folder.path("out"));
+  file.commit();
+  ::umask(mask);
+  struct stat s {};
+  ASSERT_EQ(::stat(folder.path("out").c_str(), &s), 0);
+  EXPECT_EQ(s.st_mode & 0777, 0640u);
+}
+
+// Writes past `bytes` fail with EFBIG while it lives, as a full disk would.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    rlimit limit = before_;
+    limit.rlim_cur = bytes;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  void (*handler_)(int);
+  rlimit before_{};
+};
+
+TEST(AtomicFile, AFailedWriteLeavesTheOldFile) {
+  const TempDir folder;
+  const std::string path = folder.write("out", "old");
+  {
+    const FileSizeLimit limit(10'000);
+    AtomicFile file(path);
+    file.write(std::string(9'000, 'x'));
+    // The first 1000 bytes still fit: the message gives the place where it stopped.
+    EXPECT_FAILS(file.write(std::string(5'000, 'y')), ErrorCode::io,
+                 path + ": cannot write 4000 bytes at offset 10000: File too large");
+  }
+  EXPECT_EQ(read_whole(path), "old");
+  EXPECT_EQ(files_in(folder.path()), 1u);
+}
+
+TEST(AtomicFile, NamesThePathAndTheReason) {
+  const TempDir folder;
+  EXPECT_FAILS(AtomicFile(folder.path("no/such/out")), ErrorCode::io, "No such file");
+  EXPECT_FAILS(AtomicFile(folder.path() + "/"), ErrorCode::io, folder.path());
+  // The target is a folder: known only when the name is needed.
+  std::filesystem::create_directory(folder.path("taken"));
+  AtomicFile file(folder.path("taken"));
+  EXPECT_FAILS(file.commit(), ErrorCode::io, "Is a directory");
+}
+
+}  // namespace
+}  // namespace ballast
