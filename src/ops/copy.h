@@ -1,0 +1,22 @@
+#pragma once
+
+#include "core/tensor.h"
+#include "plan/program_builder.h"
+
+namespace ballast::ops {
+
+// to = from, element by element, converted where the dtypes differ (core/convert.h: one rounding to
+// nearest). Any strides on both sides, up to eight dimensions; a stride of 0 in `from` repeats an
+// element. The two must not overlap. Without a pool in the stream the calling thread does the work.
+struct Copy {
+  ConstTensorView from;
+  TensorView to;  // same shape
+};
+void copy(const Copy& a, Stream stream);
+
+// Recorded forms. A copy between tiers counts as a transfer, any other as memory traffic.
+void copy(ProgramBuilder& pb, Buffer from, Buffer to, Lane lane = Lane::compute);
+// x in another dtype, in a temporary of its own; x itself when it has that dtype already.
+Buffer cast(ProgramBuilder& pb, Buffer x, DType dtype);
+
+}  // namespace ballast::ops

@@ -1,0 +1,57 @@
+#include "ops/gelu.h"
+
+#include "core/simd.h"
+#include "ops/row_checks.h"
+#include "plan/bindings.h"
+
+namespace ballast::ops {
+
+namespace cpu {
+BALLAST_PER_ISA(void gelu(const Gelu& a, ThreadPool& pool))
+BALLAST_PER_ISA(void gelu_backward(const GeluBackward& a, ThreadPool& pool))
+}  // namespace cpu
+
+void gelu(const Gelu& a, Stream stream) {
+  check(a.y.shape == a.x.shape, "gelu: y is {}, x is {}", a.y.shape, a.x.shape);
+  const Gelu rows = {.x = as_rows("gelu: x", a.x), .y = as_rows("gelu: y", a.y)};
+  const std::int64_t count = rows.x.shape[0], width = rows.x.shape[1];
+  check_rows("gelu: x", rows.x, count, width);
+  check_rows("gelu: y", rows.y, count, width);
+  on_device(
+      a.x.device, [&] { BALLAST_ISA_CALL(cpu, gelu, rows, *stream.pool); },
+      [&] { fail(ErrorCode::device, "gelu has no CUDA kernel in this build"); });
+}
+
+void gelu_backward(const GeluBackward& a, Stream stream) {
+  check(a.dy.shape == a.x.shape && a.dx.shape == a.x.shape,
+        "gelu_backward: x is {}, dy is {}, dx is {}", a.x.shape, a.dy.shape, a.dx.shape);
+  const GeluBackward rows = {.x = as_rows("gelu_backward: x", a.x),
+                             .dy = as_rows("gelu_backward: dy", a.dy),
+                             .dx = as_rows("gelu_backward: dx", a.dx)};
+  const std::int64_t count = rows.x.shape[0], width = rows.x.shape[1];
+  check_rows("gelu_backward: x", rows.x, count, width);
+  check_rows("gelu_backward: dy", rows.dy, count, width);
+  check_rows("gelu_backward: dx", rows.dx, count, width);
+  on_device(
+      a.x.device, [&] { BALLAST_ISA_CALL(cpu, gelu_backward, rows, *stream.pool); },
+      [&] { fail(ErrorCode::device, "gelu_backward has no CUDA kernel in this build"); });
+}
+
+Buffer gelu(ProgramBuilder& pb, Buffer x, DType y_dtype) {
+  const Buffer y = pb.temp("gelu", pb.shape(x), y_dtype);
+  gelu_into(pb, x, y);
+  return y;
+}
+
+void gelu_into(ProgramBuilder& pb, Buffer x, Buffer y) {
+  pb.emit("gelu", {.reads = {x}, .writes = {y}},
+          [=](const Bindings& b) { gelu({.x = b.in(x), .y = b.out(y)}, b.stream()); });
+}
+
+void gelu_backward_into(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dx) {
+  pb.emit("gelu_backward", {.reads = {x, dy}, .writes = {dx}}, [=](const Bindings& b) {
+    gelu_backward({.x = b.in(x), .dy = b.in(dy), .dx = b.out(dx)}, b.stream());
+  });
+}
+
+}  // namespace ballast::ops

@@ -1,0 +1,75 @@
+#include "ops/global_norm.h"
+
+#include "core/error.h"
+#include "core/simd.h"
+#include "plan/bindings.h"
+
+namespace ballast::ops {
+
+namespace cpu {
+BALLAST_PER_ISA(void sum_squares(const SumSquares& a, ThreadPool& pool))
+BALLAST_PER_ISA(void clip_factor(const ClipFactor& a))
+BALLAST_PER_ISA(void scale_by(const ScaleBy& a, ThreadPool& pool))
+}  // namespace cpu
+
+namespace {
+
+bool is_scalar(const ConstTensorView& v, DType dtype) {
+  return v.dtype == dtype && v.elements() == 1;
+}
+
+void check_gradient(const char* op, const ConstTensorView& x) {
+  check(x.dtype == DType::f32 || x.dtype == DType::bf16, "{}: x is {}", op, x.dtype);
+  check(x.contiguous(), "{}: x {} is contiguous", op, x.shape);
+}
+
+}  // namespace
+
+void sum_squares(const SumSquares& a, Stream stream) {
+  check_gradient("sum_squares", a.x);
+  check(is_scalar(a.sum, DType::f64), "sum_squares: sum is {} {}", a.sum.dtype, a.sum.shape);
+  on_device(
+      a.x.device, [&] { BALLAST_ISA_CALL(cpu, sum_squares, a, *stream.pool); },
+      [&] { fail(ErrorCode::device, "sum_squares has no CUDA kernel in this build"); });
+}
+
+void clip_factor(const ClipFactor& a, Stream) {
+  check(is_scalar(a.sum, DType::f64), "clip_factor: sum is {} {}", a.sum.dtype, a.sum.shape);
+  check(is_scalar(a.factor, DType::f32), "clip_factor: factor is {} {}", a.factor.dtype,
+        a.factor.shape);
+  check(!a.norm || is_scalar(a.norm, DType::f32), "clip_factor: norm is {} {}", a.norm.dtype,
+        a.norm.shape);
+  on_device(
+      a.factor.device, [&] { BALLAST_ISA_CALL(cpu, clip_factor, a); },
+      [&] { fail(ErrorCode::device, "clip_factor has no CUDA kernel in this build"); });
+}
+
+void scale_by(const ScaleBy& a, Stream stream) {
+  check_gradient("scale_by", a.x);
+  check(is_scalar(a.factor, DType::f32), "scale_by: factor is {} {}", a.factor.dtype,
+        a.factor.shape);
+  on_device(
+      a.x.device, [&] { BALLAST_ISA_CALL(cpu, scale_by, a, *stream.pool); },
+      [&] { fail(ErrorCode::device, "scale_by has no CUDA kernel in this build"); });
+}
+
+void sum_squares(ProgramBuilder& pb, Buffer x, Buffer sum) {
+  pb.emit("sum_squares", {.reads = {x, sum}, .writes = {sum}},
+          [=](const Bindings& b) { sum_squares({.x = b.in(x), .sum = b.out(sum)}, b.stream()); });
+}
+
+void clip_factor(ProgramBuilder& pb, Buffer sum, double max_norm, Buffer factor, Buffer norm) {
+  pb.emit("clip_factor", {.reads = {sum}, .writes = {factor, norm}}, [=](const Bindings& b) {
+    clip_factor(
+        {.sum = b.in(sum), .max_norm = max_norm, .factor = b.out(factor), .norm = b.out_if(norm)},
+        b.stream());
+  });
+}
+
+void scale_by(ProgramBuilder& pb, Buffer factor, Buffer x) {
+  pb.emit("scale_by", {.reads = {factor, x}, .writes = {x}}, [=](const Bindings& b) {
+    scale_by({.factor = b.in(factor), .x = b.out(x)}, b.stream());
+  });
+}
+
+}  // namespace ballast::ops

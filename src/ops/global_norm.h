@@ -1,0 +1,40 @@
+#pragma once
+
+#include "core/tensor.h"
+#include "plan/program_builder.h"
+
+namespace ballast::ops {
+
+// The 2-norm over many tensors and the clipping factor that follows from it: sum_squares once per
+// tensor into one sum, clip_factor once, then scale_by (or adamw's grad_scale) with the factor.
+
+// sum += sum of x^2, in f64, block by block in order (ops/ordered_sum.h): parts cut at multiples of
+// kSumBlock elements give the same bits as the whole.
+struct SumSquares {
+  ConstTensorView x;  // f32 or bf16, contiguous
+  TensorView sum;     // [1] f64, added to
+};
+void sum_squares(const SumSquares& a, Stream stream);
+
+// norm = sqrt(sum);  factor = min(1, max_norm / (norm + 1e-6)), 1 when max_norm <= 0. A norm that
+// is not a number gives such a factor: the gradients show what happened.
+struct ClipFactor {
+  ConstTensorView sum;  // [1] f64
+  double max_norm;
+  TensorView factor;  // [1] f32
+  TensorView norm;    // [1] f32, optional
+};
+void clip_factor(const ClipFactor& a, Stream stream);
+
+// x *= factor
+struct ScaleBy {
+  ConstTensorView factor;  // [1] f32
+  TensorView x;            // f32 or bf16, contiguous
+};
+void scale_by(const ScaleBy& a, Stream stream);
+
+void sum_squares(ProgramBuilder& pb, Buffer x, Buffer sum);
+void clip_factor(ProgramBuilder& pb, Buffer sum, double max_norm, Buffer factor, Buffer norm);
+void scale_by(ProgramBuilder& pb, Buffer factor, Buffer x);
+
+}  // namespace ballast::ops

@@ -1,0 +1,39 @@
+#include "ops/global_norm.h"
+#include "ops/ordered_sum_simd.h"
+
+namespace ballast::ops::cpu::BALLAST_ISA {
+
+using simd::BALLAST_ISA::with_dtype;
+
+void sum_squares(const SumSquares& a, ThreadPool& pool) {
+  auto* total = reinterpret_cast<double*>(a.sum.data);
+  with_dtype<DType::f32, DType::bf16>(a.x.dtype, [&](auto t) {
+    constexpr DType T = t;
+    const auto* x = reinterpret_cast<const Element<T>*>(a.x.data);
+    add_ordered(pool, a.x.shape.elements(), total, [=](std::int64_t begin, std::int64_t end) {
+      return square_sum(begin, end,
+                        [=](std::int64_t i, std::int64_t n) { return read<T>(x + i, n); });
+    });
+  });
+}
+
+void clip_factor(const ClipFactor& a) {
+  const double norm = __builtin_sqrt(*reinterpret_cast<const double*>(a.sum.data));
+  const double ratio = a.max_norm / (norm + 1e-6);
+  const double factor = a.max_norm <= 0 || ratio > 1 ? 1 : ratio;  // a NaN ratio stays one
+  *reinterpret_cast<float*>(a.factor.data) = static_cast<float>(factor);
+  if (a.norm.data != nullptr) *reinterpret_cast<float*>(a.norm.data) = static_cast<float>(norm);
+}
+
+void scale_by(const ScaleBy& a, ThreadPool& pool) {
+  const float factor = *reinterpret_cast<const float*>(a.factor.data);
+  with_dtype<DType::f32, DType::bf16>(a.x.dtype, [&](auto t) {
+    constexpr DType T = t;
+    auto* x = reinterpret_cast<Element<T>*>(a.x.data);
+    each_vector(pool, a.x.shape.elements(), [=](std::int64_t i, std::int64_t n) {
+      write<T>(x + i, read<T>(x + i, n) * factor, n);
+    });
+  });
+}
+
+}  // namespace ballast::ops::cpu::BALLAST_ISA

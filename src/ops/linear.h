@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/device.h"
+#include "core/tensor.h"
+#include "plan/program_builder.h"
+
+namespace ballast::ops {
+
+// Linear layers over R rows: K inputs, N outputs. Sums are kept in f32 whatever the types.
+//
+// x, dx: [R, K], y, dy: [R, N], f32 or bf16; any row stride, neighbouring elements along a row.
+// w: [N, K] f32, bf16, f16, f8_e4m3, f8_e5m2 or i8, starting at any address, any row stride.
+// scale: empty, 1 element, [N], or [N, G] for G groups of K / G inputs (trailing dimensions of 1
+// may
+//   follow), f32: the weight is w * scale, formed in f32.
+// bias: empty or [N] f32, bf16 or f16, at any address.
+// workspace: at least linear_workspace() bytes at a multiple of 64; may be empty when that is 0.
+//
+// Bits: every product is computed by calls of fixed sizes, kTokenQuantum rows counted from row 0
+// and panels of columns that depend on K and N alone. So neither threads, nor strides, nor cutting
+// the rows at multiples of kTokenQuantum into several calls change a result.
+
+// y = alpha * x W^T + bias, or with accumulate y += alpha * x W^T + bias.
+struct Linear {
+  ConstTensorView x = {}, w = {}, scale = {}, bias = {};
+  TensorView y = {}, workspace = {};
+  float alpha = 1;
+  bool accumulate = false;
+};
+
+// dx = alpha * dy W, or with accumulate dx += alpha * dy W.
+struct LinearDx {
+  ConstTensorView dy = {}, w = {}, scale = {};
+  TensorView dx = {}, workspace = {};
+  float alpha = 1;
+  bool accumulate = false;
+};
+
+// dw += alpha * dy^T x;  dbias += alpha * column sums of dy. Both add up quantum by quantum.
+struct LinearDw {
+  ConstTensorView x = {}, dy = {};
+  TensorView dw = {};     // [N, K] f32, any row stride
+  TensorView dbias = {};  // [N] f32, or empty
+  TensorView workspace = {};
+  float alpha = 1;
+};
+
+void linear(const Linear& a, Stream stream);
+void linear_dx(const LinearDx& a, Stream stream);
+void linear_dw(const LinearDw& a, Stream stream);
+
+// What decides how much scratch a call needs.
+struct LinearSize {
+  std::int64_t rows = 0, inputs = 0, outputs = 0;
+  DType x = DType::f32, y = DType::f32;  // or of dx and dy
+  bool w_in_place = true;  // f32 weights that have no scale and start at a multiple of 4 bytes
+  int threads = 1;
+};
+std::int64_t linear_workspace(const LinearSize& s);
+std::int64_t linear_dx_workspace(const LinearSize& s);
+std::int64_t linear_dw_workspace(const LinearSize& s);
+
+struct LinearWeight {
+  Buffer weight = {}, bias = {}, scale = {};  // bias and scale may be invalid
+};
+struct LinearOptions {
+  float alpha = 1;
+  bool accumulate = false;
+};
+
+// Recorded forms. Those that return a Buffer make it: [R, N] or [R, K] of the given type.
+Buffer linear(ProgramBuilder& pb, Buffer x, const LinearWeight& w, DType y_dtype);
+void linear_into(ProgramBuilder& pb, Buffer x, const LinearWeight& w, Buffer y,
+                 LinearOptions options = {});
+Buffer linear_dx(ProgramBuilder& pb, Buffer dy, const LinearWeight& w, DType dx_dtype);
+void linear_dx_into(ProgramBuilder& pb, Buffer dy, const LinearWeight& w, Buffer dx,
+                    LinearOptions options = {});
+void linear_dw(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dw, Buffer dbias, float alpha = 1);
+
+}  // namespace ballast::ops

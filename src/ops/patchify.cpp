@@ -1,0 +1,48 @@
+#include "ops/patchify.h"
+
+#include "core/error.h"
+#include "core/simd.h"
+#include "ops/patches.h"
+#include "plan/bindings.h"
+
+namespace ballast::ops {
+
+namespace cpu {
+BALLAST_PER_ISA(void patchify(const Patchify& a, ThreadPool& pool))
+BALLAST_PER_ISA(void patchify_backward(const PatchifyBackward& a, ThreadPool& pool))
+}  // namespace cpu
+
+void patchify(const Patchify& a, Stream stream) {
+  check_patches("patchify", a.latent, a.tokens, a.first_token);
+  on_device(
+      a.tokens.device, [&] { BALLAST_ISA_CALL(cpu, patchify, a, *stream.pool); },
+      [&] { fail(ErrorCode::device, "patchify has no CUDA kernel in this build"); });
+}
+
+void patchify_backward(const PatchifyBackward& a, Stream stream) {
+  check_patches("patchify_backward", a.dlatent, a.dtokens, a.first_token);
+  on_device(
+      a.dlatent.device, [&] { BALLAST_ISA_CALL(cpu, patchify_backward, a, *stream.pool); },
+      [&] { fail(ErrorCode::device, "patchify has no CUDA kernel in this build"); });
+}
+
+void patchify(ProgramBuilder& pb, Buffer latent, Buffer tokens, std::int64_t first_token) {
+  pb.emit("patchify", {.reads = {latent}, .writes = {tokens}, .cost = row_traffic(pb, tokens)},
+          [=](const Bindings& b) {
+            patchify({.latent = b.in(latent), .tokens = b.out(tokens), .first_token = first_token},
+                     b.stream());
+          });
+}
+
+void patchify_backward(ProgramBuilder& pb, Buffer dtokens, Buffer dlatent,
+                       std::int64_t first_token) {
+  pb.emit("patchify_backward",
+          {.reads = {dtokens}, .writes = {dlatent}, .cost = row_traffic(pb, dtokens)},
+          [=](const Bindings& b) {
+            patchify_backward(
+                {.dtokens = b.in(dtokens), .dlatent = b.out(dlatent), .first_token = first_token},
+                b.stream());
+          });
+}
+
+}  // namespace ballast::ops

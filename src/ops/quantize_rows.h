@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string_view>
+
+#include "core/tensor.h"
+#include "plan/program_builder.h"
+
+namespace ballast::ops {
+
+// Weights in eight bits with a scale per row, or one for the whole tensor; made once, at load.
+//   scale = max(max|w| / MAX, 1e-8),  MAX = 127 for i8, 448 for f8_e4m3, 57344 for f8_e5m2
+//   q = round(w / scale), ties to even, at most MAX in magnitude; the division is in f32
+//   w' = q * scale
+// A row of zeros gets scale 1e-8 and zeros. NaN or infinity in w is an input error that names the
+// tensor. Rows may have any stride; the columns of a row are contiguous.
+struct QuantizeRows {
+  ConstTensorView w;                   // [N, K] f32 bf16 f16
+  TensorView q;                        // [N, K] i8 f8_e4m3 f8_e5m2
+  TensorView scale;                    // [N] f32: one per row; [1]: one for the tensor
+  std::string_view name = "a weight";  // for the message
+};
+void quantize_rows(const QuantizeRows& a, Stream stream);
+
+void quantize_rows(ProgramBuilder& pb, Buffer w, Buffer q, Buffer scale);  // recorded form
+
+}  // namespace ballast::ops

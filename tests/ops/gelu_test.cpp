@@ -1,0 +1,177 @@
+#include "ops/gelu.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tests/ref/gelu.h"
+#include "tests/support/recorded_program.h"
+#include "tests/support/row_op.h"
+
+namespace ballast::ops {
+namespace {
+
+using namespace support;
+
+// From the formula in 50-digit decimal arithmetic.
+TEST(GeluRef, HasKnownValues) {
+  EXPECT_NEAR(ref::gelu(1), 0.84119199060827670, 1e-15);
+  EXPECT_NEAR(ref::gelu(-0.5), -0.15428599017485608, 1e-15);
+  EXPECT_NEAR(ref::gelu(-3), -0.0036373920817730188, 1e-15);
+  EXPECT_EQ(ref::gelu(0), 0);
+}
+
+TEST(GeluRef, SlopeMatchesFiniteDifferences) {
+  for (const double x : {-6.0, -1.3, -0.2, 0.0, 0.7, 2.0, 9.0}) {
+    const double h = 1e-5;
+    EXPECT_NEAR(ref::gelu_slope(x), (ref::gelu(x + h) - ref::gelu(x - h)) / (2 * h), 1e-9) << x;
+  }
+}
+
+Doubles forward(const SampleTensor& x) {
+  Doubles y = x.values();
+  for (double& v : y) v = ref::gelu(v);
+  return y;
+}
+Doubles backward(const SampleTensor& x, const SampleTensor& dy) {
+  Doubles dx = dy.values();
+  for (std::int64_t i = 0; i < x.size(); ++i) {
+    dx[static_cast<std::size_t>(i)] *= ref::gelu_slope(x[i]);
+  }
+  return dx;
+}
+
+// Every element against its own size, not the largest of the tensor: exp is good to 2 units in the
+// last place, and a relative error of its argument 2u counts |2u| times. The reference itself loses
+// 1e-16 |x| where tanh u is near -1. Slopes are sums of two terms of size 1.
+TEST(Gelu, IsAccurateElementByElement) {
+  ThreadPool pool(1);
+  const std::int64_t n = 4001;
+  SampleTensor x(DType::f32, {1, n}), y = x, dy = x, dx = x;
+  for (std::int64_t i = 0; i < n; ++i) {
+    x.set(i, -40 + 0.02 * static_cast<double>(i));
+    dy.set(i, 1);
+  }
+  gelu({.x = x.view(), .y = y.view()}, {.pool = &pool});
+  gelu_backward({.x = x.view(), .dy = dy.view(), .dx = dx.view()}, {.pool = &pool});
+  for (std::int64_t i = 0; i < n; ++i) {
+    const double want = ref::gelu(x[i]), slope = ref::gelu_slope(x[i]);
+    const double u = 0.8 * (x[i] + 0.044715 * x[i] * x[i] * x[i]);
+    ASSERT_NEAR(y[i], want, (4e-7 + 2.4e-7 * std::abs(u)) * std::abs(want) + 1e-14) << x[i];
+    ASSERT_NEAR(dx[i], slope, 4e-7 * std::abs(slope) + 4e-7) << x[i];
+  }
+}
+
+TEST(Gelu, KeepsItsLimits) {
+  ThreadPool pool(1);
+  SampleTensor x(DType::f32, {1, 5}), y = x, dy = x, dx = x;
+  x.fill({-1e15, 1e15, 0, -200, std::numeric_limits<double>::quiet_NaN()});
+  dy.fill({1, 1, 1, 1, 1});
+  gelu({.x = x.view(), .y = y.view()}, {.pool = &pool});
+  gelu_backward({.x = x.view(), .dy = dy.view(), .dx = dx.view()}, {.pool = &pool});
+  EXPECT_EQ(y[0], 0);
+  EXPECT_EQ(y[1], x[1]);
+  EXPECT_EQ(y[2], 0);
+  EXPECT_EQ(y[3], 0);
+  EXPECT_TRUE(std::isnan(y[4]));
+  EXPECT_EQ(dx[0], 0);
+  EXPECT_EQ(dx[1], 1);
+  EXPECT_EQ(dx[2], 0.5);
+  EXPECT_EQ(dx[3], 0);
+  EXPECT_TRUE(std::isnan(dx[4]));
+}
+
+TEST(Gelu, MatchesReferenceForAnyTypesAndLayout) {
+  ThreadPool pool(2);
+  for (const std::int64_t width : kWidths) {
+    for (const DType in : kActivations) {
+      for (const DType out : kActivations) {
+        SampleTensor x(in, {5, width}, kStrided), dy(in, {5, width}, kStrided);
+        SampleTensor y(out, {5, width}, kStrided), dx(out, {5, width}, kStrided);
+        x.fill_normal(1, 2);
+        dy.fill_normal(2);
+        gelu({.x = x.view(), .y = y.view()}, {.pool = &pool});
+        gelu_backward({.x = x.view(), .dy = dy.view(), .dx = dx.view()}, {.pool = &pool});
+        expect_close(y, forward(x), 4e-7, "y");
+        expect_close(dx, backward(x, dy), 6e-7, "dx");
+      }
+    }
+  }
+}
+
+TEST(Gelu, AcceptsTensorsOfAnyRank) {
+  ThreadPool pool(2);
+  for (const Shape& shape : {Shape{7}, Shape{2, 3, 5}, Shape{2, 1, 3, 4}, Shape{0, 4}}) {
+    SampleTensor x(DType::f32, shape, {.row_padding = 2}), y = x;
+    x.fill_normal(1);
+    gelu({.x = x.view(), .y = y.view()}, {.pool = &pool});
+    expect_close(y, forward(x), 4e-7, "y");
+  }
+}
+
+TEST(Gelu, RefusesShapesThatDifferAndRowsThatAreNotEvenlySpaced) {
+  ThreadPool pool(1);
+  SampleTensor x(DType::f32, {4, 3}), y(DType::f32, {3, 4});
+  EXPECT_THROW(gelu({.x = x.view(), .y = y.view()}, {.pool = &pool}), Error);
+  const TensorView uneven(x.view().data, DType::f32, {2, 2, 2}, {5, 2, 1});
+  EXPECT_THROW(gelu({.x = uneven, .y = uneven}, {.pool = &pool}), Error);
+}
+
+struct Result {
+  SampleTensor y, dx;
+};
+enum class Place { apart, in_place };
+Result run(DType dtype, int threads, const std::vector<std::int64_t>& cuts, Place place) {
+  const std::int64_t rows = 301, width = 301;
+  ThreadPool pool(threads);
+  SampleTensor x(dtype, {rows, width}), dy = x;
+  x.fill_normal(1, 2);
+  dy.fill_normal(2);
+  Result out = {x, dy};
+  std::int64_t begin = 0;
+  for (const std::int64_t n : cuts) {
+    const auto part = [&](auto& t) { return t.view().rows(begin, n); };
+    const bool same = place == Place::in_place;
+    gelu({.x = part(same ? out.y : x), .y = part(out.y)}, {.pool = &pool});
+    gelu_backward({.x = part(x), .dy = part(same ? out.dx : dy), .dx = part(out.dx)},
+                  {.pool = &pool});
+    begin += n;
+  }
+  EXPECT_EQ(begin, rows);
+  return out;
+}
+
+TEST(Gelu, GivesTheSameBitsForAnyThreadCountChunkingAndInPlace) {
+  for (const DType dtype : kActivations) {
+    const Result whole = run(dtype, 1, {301}, Place::apart);
+    for (const Result& other :
+         {run(dtype, 2, {301}, Place::apart), run(dtype, 3, {301}, Place::in_place),
+          run(dtype, 2, {256, 45}, Place::apart), run(dtype, 1, {256, 45}, Place::in_place)}) {
+      EXPECT_EQ(whole.y.bytes(), other.y.bytes());
+      EXPECT_EQ(whole.dx.bytes(), other.dx.bytes());
+    }
+  }
+}
+
+TEST(Gelu, IsRecordedWithItsOperands) {
+  RecordedProgram p;
+  SampleTensor x(DType::f32, {3, 24}), dy(DType::f32, {3, 24});
+  x.fill_normal(1);
+  dy.fill_normal(2);
+  const Buffer bx = p.input("x", x), bdy = p.input("dy", dy);
+  const Buffer y = gelu(p.pb, bx, DType::bf16);
+  gelu_backward_into(p.pb, bx, bdy, bdy);
+  gelu_into(p.pb, bx, bx);
+  EXPECT_EQ(p.instruction(0).reads, std::vector{bx});
+  EXPECT_EQ(p.instruction(0).writes, std::vector{y});
+  EXPECT_EQ(p.instruction(1).reads, (std::vector{bx, bdy}));
+  EXPECT_EQ(p.instruction(1).writes, std::vector{bdy});
+  p.run();
+  EXPECT_EQ(p.value(y).dtype(), DType::bf16);
+  expect_close(p.value(y), forward(x), 4e-7, "y");
+  expect_close(p.value(bdy), backward(x, dy), 6e-7, "dx");
+  expect_close(p.value(bx), forward(x), 4e-7, "y");
+}
+
+}  // namespace
+}  // namespace ballast::ops

@@ -1,0 +1,175 @@
+#include "ops/global_norm.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "ops/ordered_sum.h"
+#include "tests/ref/global_norm.h"
+#include "tests/support/golden_file.h"
+#include "tests/support/recorded_program.h"
+
+namespace ballast::ops {
+namespace {
+
+using support::GoldenFile;
+using support::RecordedProgram;
+using support::SampleTensor;
+
+class SumSquaresOnCpu : public testing::TestWithParam<std::tuple<std::int64_t, DType>> {};
+
+TEST_P(SumSquaresOnCpu, MatchesReference) {
+  const auto [n, dtype] = GetParam();
+  ThreadPool pool(2);
+  SampleTensor x(dtype, {n}, {.start = 3}), sum(DType::f64, {1});
+  x.fill_normal(1, 1e3);
+  sum.set(0, 0.125);
+  sum_squares({.x = x.view(), .sum = sum.view()}, {.pool = &pool});
+  const double want = 0.125 + ref::sum_squares(x.values());
+  EXPECT_NEAR(sum[0], want, want * 1e-12);  // f64 throughout: only the order differs
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, SumSquaresOnCpu,
+                         testing::Combine(testing::Values(0, 1, 3, 15, 17, 1000, kSumBlock,
+                                                          3 * kSumBlock + 5),
+                                          testing::Values(DType::f32, DType::bf16)));
+
+TEST(SumSquaresBits, DependNeitherOnThreadsNorOnAlignmentNorOnTheCut) {
+  constexpr std::int64_t kCount = 130 * kSumBlock + 333;  // more blocks than are summed in one go
+  double want = 0;
+  for (const int threads : {1, 2, 3}) {
+    ThreadPool pool(threads);
+    SampleTensor x(DType::f32, {kCount}, {.start = threads}), sum(DType::f64, {1});
+    SampleTensor parts(DType::f64, {1});
+    x.fill_normal(1);
+    sum_squares({.x = x.view(), .sum = sum.view()}, {.pool = &pool});
+    if (threads == 1) want = sum[0];
+    EXPECT_EQ(sum[0], want);
+    for (std::int64_t first = 0; first < kCount; first += 7 * kSumBlock) {
+      sum_squares(
+          {.x = x.view().rows(first, std::min(7 * kSumBlock, kCount - first)), .sum = parts.view()},
+          {.pool = &pool});
+    }
+    EXPECT_EQ(parts[0], want);
+  }
+}
+
+float factor_of(double sum, double max_norm) {
+  SampleTensor s(DType::f64, {1}), factor(DType::f32, {1}), norm(DType::f32, {1});
+  s.set(0, sum);
+  clip_factor({.sum = s.view(), .max_norm = max_norm, .factor = factor.view(), .norm = norm.view()},
+              {});
+  EXPECT_TRUE(std::isnan(sum) || norm[0] == static_cast<float>(std::sqrt(sum)));
+  SampleTensor alone(DType::f32, {1});
+  clip_factor({.sum = s.view(), .max_norm = max_norm, .factor = alone.view(), .norm = {}}, {});
+  EXPECT_EQ(alone.bytes(), factor.bytes());
+  return static_cast<float>(factor[0]);
+}
+
+TEST(ClipFactorOnCpu, LimitsTheNorm) {
+  EXPECT_EQ(factor_of(9, 1), static_cast<float>(ref::clip_factor(9, 1)));
+  EXPECT_EQ(factor_of(9, 1000), 1);
+  EXPECT_EQ(factor_of(0, 1), 1);
+  EXPECT_EQ(factor_of(1, 1), static_cast<float>(1 / (1 + 1e-6)));
+  EXPECT_EQ(factor_of(1e30, 0), 1);
+  EXPECT_EQ(factor_of(1e30, -1), 1);
+}
+
+TEST(ClipFactorOnCpu, DoesNotHideANormThatIsNotANumber) {
+  EXPECT_TRUE(std::isnan(factor_of(std::numeric_limits<double>::quiet_NaN(), 1)));
+  EXPECT_EQ(factor_of(std::numeric_limits<double>::infinity(), 1), 0);
+}
+
+TEST(ScaleByOnCpu, MultipliesEveryElement) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const std::int64_t n : {0, 1, 9, 20011}) {
+      ThreadPool pool(2);
+      SampleTensor x(dtype, {n}, {.start = 1}), factor(DType::f32, {1});
+      x.fill_normal(1);
+      factor.set(0, 0.3);
+      SampleTensor want = x;
+      for (std::int64_t i = 0; i < n; ++i) {
+        want.set(i, static_cast<float>(x[i]) * static_cast<float>(factor[0]));
+      }
+      scale_by({.factor = factor.view(), .x = x.view()}, {.pool = &pool});
+      EXPECT_TRUE(x.bytes() == want.bytes());
+    }
+  }
+}
+
+TEST(GlobalNormGolden, ClipsLikeTheReferenceImplementation) {
+  const GoldenFile golden("optimizer");
+  ThreadPool pool(2);
+  for (std::size_t c = 0; c < 2; ++c) {
+    const std::string clip = "clip" + std::to_string(c);
+    SampleTensor sum(DType::f64, {1}), factor(DType::f32, {1}), norm(DType::f32, {1});
+    std::vector<SampleTensor> grads;
+    for (int j = 0; j < 3; ++j) {
+      grads.push_back(golden["in." + clip + ".grad." + std::to_string(j)]);
+      sum_squares({.x = grads.back().view(), .sum = sum.view()}, {.pool = &pool});
+    }
+    clip_factor({.sum = sum.view(),
+                 .max_norm = golden.config().at("max_norms").at(c),
+                 .factor = factor.view(),
+                 .norm = norm.view()},
+                {});
+    const std::string norm_name = "out." + clip + ".norm";
+    EXPECT_NEAR(norm[0], golden[norm_name][0], golden.tolerance(norm_name));
+    for (int j = 0; j < 3; ++j) {
+      SampleTensor& g = grads[static_cast<std::size_t>(j)];
+      scale_by({.factor = factor.view(), .x = g.view()}, {.pool = &pool});
+      const std::string name = "out." + clip + ".grad." + std::to_string(j);
+      const SampleTensor want = golden[name];
+      for (std::int64_t i = 0; i < g.size(); ++i) {
+        EXPECT_NEAR(g[i], want[i], golden.tolerance(name)) << name << " " << i;
+      }
+    }
+  }
+}
+
+TEST(GlobalNormChecks, RefuseWhatDoesNotFit) {
+  ThreadPool pool(1);
+  SampleTensor x(DType::f32, {3, 4}), gaps(DType::f32, {3, 4}, {.row_padding = 1});
+  SampleTensor half(DType::f16, {4}), sum(DType::f64, {1}), narrow(DType::f32, {1});
+  const auto sum_of = [&](SampleTensor& from, SampleTensor& to) {
+    sum_squares({.x = from.view(), .sum = to.view()}, {.pool = &pool});
+  };
+  EXPECT_NO_THROW(sum_of(x, sum));
+  EXPECT_THROW(sum_of(gaps, sum), Error);
+  EXPECT_THROW(sum_of(half, sum), Error);
+  EXPECT_THROW(sum_of(x, narrow), Error);
+  EXPECT_THROW(scale_by({.factor = sum.view(), .x = x.view()}, {.pool = &pool}), Error);
+  EXPECT_THROW(
+      clip_factor({.sum = narrow.view(), .max_norm = 1, .factor = narrow.view(), .norm = {}}, {}),
+      Error);
+}
+
+TEST(GlobalNormRecorded, ClipsOverTwoTensors) {
+  const SampleTensor a = SampleTensor(DType::f32, {4, 5}).fill_normal(1);
+  const SampleTensor b = SampleTensor(DType::bf16, {7}).fill_normal(2);
+  RecordedProgram p;
+  const Buffer ga = p.input("a", a), gb = p.input("b", b);
+  const Buffer sum = p.input("sum", SampleTensor(DType::f64, {1}));
+  const Buffer factor = p.pb.temp("factor", {1}, DType::f32);
+  const Buffer norm = p.pb.temp("norm", {1}, DType::f32);
+  sum_squares(p.pb, ga, sum);
+  sum_squares(p.pb, gb, sum);
+  clip_factor(p.pb, sum, 0.5, factor, norm);
+  scale_by(p.pb, factor, ga);
+  EXPECT_EQ(p.instruction(0).reads, (std::vector{ga, sum}));
+  EXPECT_EQ(p.instruction(0).writes, std::vector{sum});
+  EXPECT_EQ(p.instruction(2).reads, std::vector{sum});
+  EXPECT_EQ(p.instruction(2).writes, (std::vector{factor, norm}));
+  EXPECT_EQ(p.instruction(3).reads, (std::vector{factor, ga}));
+  EXPECT_EQ(p.instruction(3).writes, std::vector{ga});
+  p.run();
+  const double want = ref::sum_squares(a.values()) + ref::sum_squares(b.values());
+  const double scale = ref::clip_factor(want, 0.5);
+  EXPECT_NEAR(p.value(norm)[0], std::sqrt(want), 1e-6);
+  for (std::int64_t i = 0; i < a.size(); ++i) {
+    EXPECT_NEAR(p.value(ga)[i], a[i] * scale, 1e-6);
+  }
+}
+
+}  // namespace
+}  // namespace ballast::ops

@@ -1,0 +1,85 @@
+// The same bits whatever the threads, the chunks of rows, the strides and the addresses.
+
+#include <gtest/gtest.h>
+
+#include <tuple>
+
+#include "ops/linear.h"
+#include "ops/quantum.h"
+#include "tests/support/linear_calls.h"
+
+namespace ballast::ops {
+namespace {
+
+using support::backward;
+using support::Chunks;
+using support::forward;
+using support::kWeightTypes;
+using support::SampleTensor;
+using support::SampleWeight;
+using support::weight_gradient;
+
+// All ways to run a sample must give the bits of one thread and one call.
+const Chunks kWays[] = {{.threads = 2},
+                        {.threads = 3},
+                        {.threads = 1, .rows = kTokenQuantum},
+                        {.threads = 2, .rows = 2 * kTokenQuantum}};
+
+class LinearBits : public testing::TestWithParam<std::tuple<DType, DType>> {};
+
+TEST_P(LinearBits, DoNotDependOnThreadsChunksOrStrides) {
+  const auto& [type, w_type] = GetParam();
+  const std::int64_t rows = 700, inputs = 90, outputs = 290;
+  const SampleWeight w = SampleWeight(w_type, outputs, inputs).fill(1);
+  SampleTensor bias(DType::f32, {outputs});
+  bias.fill_normal(2);
+  const auto run = [&](const Chunks& c, SampleTensor::Layout layout) {
+    SampleTensor x(type, {rows, inputs}, layout), dy(type, {rows, outputs}, layout);
+    SampleTensor y(type, {rows, outputs}), dx(type, {rows, inputs});
+    SampleTensor dw(DType::f32, {outputs, inputs}), dbias(DType::f32, {outputs});
+    x.fill_normal(3), dy.fill_normal(4), y.fill_normal(5), dx.fill_normal(6), dw.fill_normal(7);
+    forward(x, w, {.bias = bias.view(), .alpha = 0.7f, .accumulate = true}, y, c);
+    backward(dy, w, {.alpha = 0.7f, .accumulate = true}, dx, c);
+    weight_gradient(x, dy, dw, dbias, 0.7f, c);
+    return std::tuple(y.bytes(), dx.bytes(), dw.bytes(), dbias.bytes());
+  };
+  const auto alone = run({}, {});
+  for (const Chunks& way : kWays) {
+    EXPECT_TRUE(run(way, {}) == alone) << way.threads << " threads, " << way.rows << " rows";
+  }
+  EXPECT_TRUE(run({.threads = 2}, {.row_padding = 7, .start = 5}) == alone);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, LinearBits,
+                         testing::Combine(testing::Values(DType::f32, DType::bf16),
+                                          testing::ValuesIn(kWeightTypes)));
+
+// Several contraction blocks and panels, as in a real layer.
+TEST(LinearBits, DoNotDependOnChunksInAWideLayer) {
+  const std::int64_t rows = 520, inputs = 1030, outputs = 1040;
+  const SampleWeight w = SampleWeight(DType::f8_e4m3, outputs, inputs).fill(1);
+  SampleTensor x(DType::f32, {rows, inputs});
+  x.fill_normal(2);
+  const auto run = [&](const Chunks& c) {
+    SampleTensor y(DType::f32, {rows, outputs}), dx(DType::f32, {rows, inputs});
+    SampleTensor dw(DType::f32, {outputs, inputs}), dbias(DType::f32, {outputs});
+    forward(x, w, {}, y, c);
+    backward(y, w, {}, dx, c);
+    weight_gradient(x, y, dw, dbias, 1, c);
+    return std::tuple(y.bytes(), dx.bytes(), dw.bytes(), dbias.bytes());
+  };
+  const auto alone = run({});
+  EXPECT_TRUE(run({.threads = 2, .rows = kTokenQuantum}) == alone);
+  EXPECT_TRUE(run({.threads = 3, .rows = 2 * kTokenQuantum}) == alone);
+}
+
+TEST(LinearBits, DoNotDependOnTheAddressOfF32Weights) {
+  SampleTensor x(DType::f32, {30, 50}), a(DType::f32, {30, 40}), b(DType::f32, {30, 40});
+  x.fill_normal(1);
+  forward(x, SampleWeight(DType::f32, 40, 50, 0).fill(2), {}, a);
+  forward(x, SampleWeight(DType::f32, 40, 50, 1).fill(2), {}, b);
+  EXPECT_EQ(a.bytes(), b.bytes());
+}
+
+}  // namespace
+}  // namespace ballast::ops

@@ -1,0 +1,159 @@
+#include "ops/lora.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "ops/quantum.h"
+#include "tests/ref/lora.h"
+#include "tests/support/recorded_program.h"
+
+namespace ballast::ops {
+namespace {
+
+using support::RecordedProgram;
+using support::SampleTensor;
+
+constexpr float kScale = 0.75f;
+
+struct Sample {
+  std::int64_t rows, inputs, outputs, rank;
+  DType type;
+  SampleTensor x{type, {rows, inputs}}, y{type, {rows, outputs}}, dy{type, {rows, outputs}};
+  SampleTensor dx{type, {rows, inputs}};
+  SampleTensor a{DType::f32, {rank, inputs}}, b{DType::f32, {outputs, rank}};
+  SampleTensor da{DType::f32, {rank, inputs}}, db{DType::f32, {outputs, rank}};
+
+  Sample(std::int64_t rows, std::int64_t inputs, std::int64_t outputs, std::int64_t rank,
+         DType type)
+      : rows(rows), inputs(inputs), outputs(outputs), rank(rank), type(type) {
+    std::uint32_t seed = 0;
+    for (SampleTensor* t : {&x, &y, &dy, &dx, &a, &b, &da, &db}) t->fill_normal(++seed);
+  }
+  ref::LoraDims dims() const {
+    return {static_cast<std::size_t>(rows), static_cast<std::size_t>(inputs),
+            static_cast<std::size_t>(outputs), static_cast<std::size_t>(rank)};
+  }
+};
+
+struct Results {
+  SampleTensor y, dx, da, db;
+  std::size_t instructions;
+};
+
+Results run(const Sample& s, int threads, std::int64_t chunk, bool want_dx = true) {
+  RecordedProgram p(threads);
+  const Buffer x = p.input("x", s.x), y = p.input("y", s.y), dy = p.input("dy", s.dy);
+  const Buffer dx = p.input("dx", s.dx);
+  const LoraWeight w = {.a = p.input("a", s.a), .b = p.input("b", s.b), .scale = kScale};
+  const LoraGrads grads = {.da = p.input("da", s.da), .db = p.input("db", s.db)};
+  std::int64_t begin = 0;
+  do {
+    const std::int64_t count = std::min(chunk, s.rows - begin);
+    const auto part = [&](Buffer b) { return p.pb.rows(b, begin, count); };
+    const Buffer u = lora(p.pb, part(x), w, part(y));
+    EXPECT_EQ(p.pb.shape(u), (Shape{count, s.rank}));
+    EXPECT_EQ(p.pb.dtype(u), DType::f32);
+    lora_backward(p.pb, part(x), u, part(dy), w, grads, want_dx ? part(dx) : Buffer());
+    begin += count;
+  } while (begin < s.rows);
+  p.run();
+  return {p.value(y), p.value(dx), p.value(grads.da), p.value(grads.db), p.instructions()};
+}
+
+// Sums of up to 300 terms of unit size in f32, then one rounding of the result's type.
+void expect_close(const SampleTensor& got, const SampleTensor& start,
+                  const std::vector<double>& change) {
+  for (std::int64_t i = 0; i < got.size(); ++i) {
+    const double want = start[i] + change[static_cast<std::size_t>(i)];
+    ASSERT_NEAR(got[i], want, 2e-3 + 2 * support::rounding(got.dtype()) * std::abs(want)) << i;
+  }
+}
+
+TEST(LoraRef, BackwardMatchesFiniteDifferences) {
+  const ref::LoraDims d = {3, 4, 5, 2};
+  const auto make = [](std::int64_t n, std::uint32_t seed) {
+    return SampleTensor(DType::f64, {n}).fill_normal(seed).values();
+  };
+  std::vector<double> x = make(12, 1), a = make(8, 2), b = make(10, 3);
+  const std::vector<double> dy = make(15, 4);
+  const auto loss = [&] {
+    double sum = 0;
+    const std::vector<double> y = ref::lora(d, x, a, b, kScale);
+    for (std::size_t i = 0; i < y.size(); ++i) sum += y[i] * dy[i];
+    return sum;
+  };
+  const ref::LoraGradients g = ref::lora_backward(d, x, a, b, kScale, dy);
+  const auto expect_slope = [&](std::vector<double>& v, const std::vector<double>& grad) {
+    for (std::size_t i = 0; i < v.size(); ++i) {
+      const double old = v[i], h = 1e-4;
+      v[i] = old + h;
+      const double up = loss();
+      v[i] = old - h;
+      const double down = loss();
+      v[i] = old;
+      EXPECT_NEAR((up - down) / (2 * h), grad[i], 1e-8);  // linear in each factor by itself
+    }
+  };
+  expect_slope(x, g.dx);
+  expect_slope(a, g.da);
+  expect_slope(b, g.db);
+}
+
+class LoraOfTypes : public testing::TestWithParam<DType> {};
+
+TEST_P(LoraOfTypes, MatchesReference) {
+  for (const std::int64_t rank : {1, 4, 16}) {
+    const Sample s(270, 21, 33, rank, GetParam());
+    const Results r = run(s, 2, s.rows);
+    expect_close(r.y, s.y, ref::lora(s.dims(), s.x.values(), s.a.values(), s.b.values(), kScale));
+    const ref::LoraGradients g = ref::lora_backward(s.dims(), s.x.values(), s.a.values(),
+                                                    s.b.values(), kScale, s.dy.values());
+    expect_close(r.dx, s.dx, g.dx);
+    expect_close(r.da, s.da, g.da);
+    expect_close(r.db, s.db, g.db);
+  }
+}
+
+TEST_P(LoraOfTypes, GivesTheSameBitsInChunksAndThreads) {
+  const Sample s(700, 40, 50, 8, GetParam());
+  const Results whole = run(s, 1, s.rows);
+  for (const std::int64_t chunk : {kTokenQuantum, 2 * kTokenQuantum, s.rows}) {
+    for (const int threads : {2, 3}) {
+      const Results r = run(s, threads, chunk);
+      EXPECT_EQ(r.y.bytes(), whole.y.bytes());
+      EXPECT_EQ(r.dx.bytes(), whole.dx.bytes());
+      EXPECT_EQ(r.da.bytes(), whole.da.bytes());
+      EXPECT_EQ(r.db.bytes(), whole.db.bytes());
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, LoraOfTypes, testing::Values(DType::f32, DType::bf16));
+
+TEST(Lora, LeavesOutTheInputGradientThatNobodyWants) {
+  const Sample s(5, 6, 7, 2, DType::f32);
+  const Results with = run(s, 1, 5, true), without = run(s, 1, 5, false);
+  EXPECT_EQ(without.instructions + 1, with.instructions);
+  EXPECT_EQ(without.dx.bytes(), s.dx.bytes());
+  EXPECT_EQ(without.da.bytes(), with.da.bytes());
+}
+
+TEST(Lora, AcceptsNoRows) {
+  const Sample s(0, 6, 7, 2, DType::bf16);
+  const Results r = run(s, 2, 256);
+  EXPECT_EQ(r.da.bytes(), s.da.bytes());
+  EXPECT_EQ(r.db.bytes(), s.db.bytes());
+}
+
+TEST(Lora, RefusesFactorsOfDifferentRank) {
+  RecordedProgram p;
+  const Buffer x = p.input("x", SampleTensor(DType::f32, {3, 6}));
+  const Buffer y = p.input("y", SampleTensor(DType::f32, {3, 7}));
+  const LoraWeight w = {.a = p.input("a", SampleTensor(DType::f32, {2, 6})),
+                        .b = p.input("b", SampleTensor(DType::f32, {7, 3}))};
+  EXPECT_THROW(lora(p.pb, x, w, y), Error);
+}
+
+}  // namespace
+}  // namespace ballast::ops

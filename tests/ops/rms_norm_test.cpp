@@ -1,0 +1,226 @@
+#include "ops/rms_norm.h"
+
+#include <gtest/gtest.h>
+
+#include "ops/quantum.h"
+#include "tests/ref/rms_norm.h"
+#include "tests/support/recorded_program.h"
+#include "tests/support/row_op.h"
+
+namespace ballast::ops {
+namespace {
+
+using namespace support;
+
+constexpr float kEps = 1e-6f;
+
+TEST(RmsNormRef, BackwardMatchesFiniteDifferences) {
+  const Doubles x = normal_values(3 * 7, 1), w = normal_values(7, 2), dy = normal_values(3 * 7, 3);
+  const double eps = 0.01;  // large enough to show
+  const ref::RmsNormGrads grads = ref::rms_norm_backward(x, w, dy, eps);
+  const auto of_x = [&](const Doubles& v) { return dot(dy, ref::rms_norm(v, w, eps).y); };
+  const auto of_w = [&](const Doubles& v) { return dot(dy, ref::rms_norm(x, v, eps).y); };
+  expect_close(grads.dx, finite_differences(x, of_x), 1e-8, "dx");
+  expect_close(grads.dw, finite_differences(w, of_w), 1e-8, "dw");
+}
+
+TEST(RmsNorm, MatchesReference) {
+  ThreadPool pool(2);
+  for (const std::int64_t width : kWidths) {
+    for (const DType dtype : kActivations) {
+      for (const DType y_dtype : kActivations) {
+        for (const DType w_dtype : kParameters) {
+          SampleTensor x(dtype, {5, width}, kStrided), y(y_dtype, {5, width}, kStrided);
+          SampleTensor w(w_dtype, {width}, {.start = 1}), r(DType::f32, {5}, {.start = 1});
+          x.fill_normal(1, 3);
+          w.fill_normal(2);
+          rms_norm({.x = x.view(), .w = w.view(), .y = y.view(), .r = r.view(), .eps = kEps},
+                   {.pool = &pool});
+          const ref::RmsNorm want = ref::rms_norm(x.values(), w.values(), kEps);
+          expect_close(r, want.r, 3e-7, "r");  // a sum of squares, a root, a quotient
+          expect_close(y, want.y, 4e-7, "y");  // two products more
+        }
+      }
+    }
+  }
+}
+
+TEST(RmsNorm, UsesEpsWhereTheRowIsSmall) {
+  ThreadPool pool(1);
+  SampleTensor x(DType::f32, {2, 17}), y = x, w(DType::f32, {17}), r(DType::f32, {2});
+  x.fill_normal(1, 1e-3);
+  for (std::int64_t c = 0; c < 17; ++c) x.set(17 + c, 0);
+  w.fill_normal(2);
+  rms_norm({.x = x.view(), .w = w.view(), .y = y.view(), .r = r.view(), .eps = kEps},
+           {.pool = &pool});
+  expect_close(y, ref::rms_norm(x.values(), w.values(), kEps).y, 4e-7, "y");
+  EXPECT_NEAR(r[1], 1000, 1e-3);
+  EXPECT_EQ(y[17], 0);
+}
+
+TEST(RmsNorm, BackwardMatchesReference) {
+  ThreadPool pool(2);
+  for (const std::int64_t width : kWidths) {
+    for (const DType dtype : kActivations) {
+      for (const DType grad_dtype : kActivations) {
+        for (const DType w_dtype : kParameters) {
+          SampleTensor x(dtype, {9, width}, kStrided), dy(grad_dtype, {9, width}, kStrided);
+          SampleTensor dx(grad_dtype, {9, width}, kStrided), y = x, r(DType::f32, {9});
+          SampleTensor w(w_dtype, {width}, {.start = 1}), dw(DType::f32, {width}, {.start = 3});
+          x.fill_normal(1, 3);
+          w.fill_normal(2);
+          dy.fill_normal(3);
+          dw.fill_normal(4);
+          Doubles want_dw = dw.values();
+          rms_norm({.x = x.view(), .w = w.view(), .y = y.view(), .r = r.view(), .eps = kEps},
+                   {.pool = &pool});
+          rms_norm_backward({.x = x.view(),
+                             .r = r.view(),
+                             .w = w.view(),
+                             .dy = dy.view(),
+                             .dx = dx.view(),
+                             .dw = dw.view()},
+                            {.pool = &pool});
+          const ref::RmsNormGrads want =
+              ref::rms_norm_backward(x.values(), w.values(), dy.values(), kEps);
+          for (std::size_t c = 0; c < want_dw.size(); ++c) want_dw[c] += want.dw[c];
+          if (width == 1) {  // g and x r^2 g x nearly cancel: measured against g
+            for (std::int64_t i = 0; i < 9; ++i) {
+              const double g = std::abs(dy[i] * w[0] * r[i]);
+              ASSERT_NEAR(dx[i], want.dx[static_cast<std::size_t>(i)],
+                          4e-7 * g + rounding(grad_dtype) * std::abs(dx[i]));
+            }
+          } else {
+            expect_close(dx, want.dx, 1e-6, "dx");
+          }
+          expect_close(dw, want_dw, 1e-6, "dw");  // nine terms added in f32
+        }
+      }
+    }
+  }
+}
+
+// x, w, dy and everything computed from them, by calls of these many rows.
+struct Result {
+  SampleTensor y, r, dx, dw;
+};
+Result run(DType dtype, int threads, const std::vector<std::int64_t>& cuts, bool in_place = false) {
+  const std::int64_t rows = 2 * kTokenQuantum + 37, width = 301;
+  ThreadPool pool(threads);
+  SampleTensor x(dtype, {rows, width}), w(DType::bf16, {width}), dy(dtype, {rows, width});
+  x.fill_normal(1);
+  w.fill_normal(2);
+  dy.fill_normal(3);
+  Result out = {x, SampleTensor(DType::f32, {rows}), dy, SampleTensor(DType::f32, {width})};
+  std::int64_t begin = 0;
+  for (const std::int64_t n : cuts) {
+    const auto part = [&](auto& t) { return t.view().rows(begin, n); };
+    const ConstTensorView x_part = part(in_place ? out.y : x), r_part = part(out.r);
+    rms_norm({.x = x_part, .w = w.view(), .y = part(out.y), .r = part(out.r), .eps = kEps},
+             {.pool = &pool});
+    rms_norm_backward({.x = part(x),
+                       .r = r_part,
+                       .w = w.view(),
+                       .dy = part(in_place ? out.dx : dy),
+                       .dx = part(out.dx),
+                       .dw = out.dw.view()},
+                      {.pool = &pool});
+    begin += n;
+  }
+  EXPECT_EQ(begin, rows);
+  return out;
+}
+
+void expect_same_bits(const Result& a, const Result& b) {
+  EXPECT_EQ(a.y.bytes(), b.y.bytes());
+  EXPECT_EQ(a.r.bytes(), b.r.bytes());
+  EXPECT_EQ(a.dx.bytes(), b.dx.bytes());
+  EXPECT_EQ(a.dw.bytes(), b.dw.bytes());
+}
+
+TEST(RmsNorm, GivesTheSameBitsForAnyThreadCountChunkingAndInPlace) {
+  for (const DType dtype : kActivations) {
+    const Result whole = run(dtype, 1, {2 * kTokenQuantum + 37});
+    expect_same_bits(whole, run(dtype, 2, {2 * kTokenQuantum + 37}));
+    expect_same_bits(whole, run(dtype, 3, {2 * kTokenQuantum + 37}));
+    expect_same_bits(whole, run(dtype, 3, {kTokenQuantum, kTokenQuantum + 37}));
+    expect_same_bits(whole, run(dtype, 2, {kTokenQuantum, kTokenQuantum, 37}));
+    expect_same_bits(whole, run(dtype, 2, {2 * kTokenQuantum + 37}, true));
+  }
+}
+
+TEST(RmsNorm, DoesNotReadDwWhenTheWeightIsFrozen) {
+  ThreadPool pool(1);
+  SampleTensor x(DType::f32, {3, 5}), w(DType::f32, {5}), r(DType::f32, {3}), dy = x, dx = x;
+  x.fill_normal(1);
+  w.fill_normal(2);
+  dy.fill_normal(3);
+  RmsNormBackward a = {
+      .x = x.view(), .r = r.view(), .w = w.view(), .dy = dy.view(), .dx = dx.view(), .dw = {}};
+  rms_norm({.x = x.view(), .w = w.view(), .y = dx.view(), .r = r.view()}, {.pool = &pool});
+  rms_norm_backward(a, {.pool = &pool});
+  SampleTensor with_dw = dx, dw(DType::f32, {5});
+  a.dx = with_dw.view();
+  a.dw = dw.view();
+  rms_norm_backward(a, {.pool = &pool});
+  EXPECT_EQ(dx.bytes(), with_dw.bytes());
+}
+
+TEST(RmsNorm, AcceptsNoRows) {
+  ThreadPool pool(2);
+  SampleTensor x(DType::bf16, {0, 8}), y = x, w(DType::f32, {8}), r(DType::f32, {0});
+  SampleTensor dw(DType::f32, {8});
+  dw.fill_normal(1);
+  const SampleTensor before = dw;
+  rms_norm({.x = x.view(), .w = w.view(), .y = y.view(), .r = r.view()}, {.pool = &pool});
+  rms_norm_backward({.x = x.view(),
+                     .r = r.view(),
+                     .w = w.view(),
+                     .dy = x.view(),
+                     .dx = y.view(),
+                     .dw = dw.view()},
+                    {.pool = &pool});
+  EXPECT_EQ(dw.bytes(), before.bytes());
+}
+
+TEST(RmsNorm, RefusesShapesAndTypesThatDoNotFit) {
+  ThreadPool pool(1);
+  SampleTensor x(DType::f32, {2, 4}), y(DType::f32, {2, 5}), w(DType::f32, {4}), r(DType::f32, {2});
+  SampleTensor half(DType::f16, {2, 4});
+  const Stream stream = {.pool = &pool};
+  EXPECT_THROW(rms_norm({.x = x.view(), .w = w.view(), .y = y.view(), .r = r.view()}, stream),
+               Error);
+  EXPECT_THROW(rms_norm({.x = half.view(), .w = w.view(), .y = x.view(), .r = r.view()}, stream),
+               Error);
+  EXPECT_THROW(rms_norm({.x = x.view(), .w = r.view(), .y = x.view(), .r = r.view()}, stream),
+               Error);
+}
+
+TEST(RmsNorm, IsRecordedWithItsOperands) {
+  RecordedProgram p;
+  SampleTensor x(DType::bf16, {6, 24}), w(DType::f32, {24}), dy(DType::bf16, {6, 24});
+  SampleTensor dw(DType::f32, {24});
+  x.fill_normal(1);
+  w.fill_normal(2);
+  dy.fill_normal(3);
+  const Buffer bx = p.input("x", x), bw = p.input("w", w), bdy = p.input("dy", dy);
+  const Buffer bdw = p.input("dw", dw);
+  const RmsNormOut out = rms_norm(p.pb, bx, bw, kEps);
+  rms_norm_backward(p.pb, bx, out.r, bw, bdy, bdy, bdw);
+  EXPECT_EQ(p.instruction(0).reads, (std::vector{bx, bw}));
+  EXPECT_EQ(p.instruction(0).writes, (std::vector{out.y, out.r}));
+  EXPECT_EQ(p.instruction(1).reads, (std::vector{bx, out.r, bw, bdy, bdw}));
+  EXPECT_EQ(p.instruction(1).writes, (std::vector{bdy, bdw}));
+  rms_norm_backward(p.pb, bx, out.r, bw, bdy, bdy, {});  // frozen
+  EXPECT_EQ(p.instruction(2).reads, (std::vector{bx, out.r, bw, bdy}));
+  EXPECT_EQ(p.instruction(2).writes, (std::vector{bdy}));
+  p.run();
+  EXPECT_EQ(p.value(out.y).dtype(), DType::bf16);
+  EXPECT_EQ(p.value(out.r).shape(), (Shape{6}));
+  expect_close(p.value(out.y), ref::rms_norm(x.values(), w.values(), kEps).y, 4e-7, "y");
+  expect_close(p.value(bdw), ref::rms_norm_backward(x.values(), w.values(), dy.values(), kEps).dw,
+               1e-6, "dw");
+}
+
+}  // namespace
+}  // namespace ballast::ops

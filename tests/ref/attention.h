@@ -1,0 +1,124 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace ballast::ref {
+
+// Dense [L, H, D] tensors; keys at positions >= kv take no part.
+struct AttentionSizes {
+  std::int64_t queries, keys, heads, width;
+  std::int64_t kv;
+  double scale;
+
+  std::size_t at(std::int64_t row, std::int64_t head, std::int64_t d) const {
+    return static_cast<std::size_t>((row * heads + head) * width + d);
+  }
+  std::size_t q_size() const { return static_cast<std::size_t>(queries * heads * width); }
+  std::size_t k_size() const { return static_cast<std::size_t>(keys * heads * width); }
+};
+
+// The fields called size add up the magnitudes of all terms of a result: the rounding errors of a
+// computation in f32 are a small share of that, however much the terms cancel.
+struct AttentionResult {
+  std::vector<double> o, lse;  // [Lq, H, D], [H, Lq]
+  std::vector<double> o_size;
+};
+
+// The scores of one query: scale q k^T over the keys that take part.
+inline std::vector<double> attention_scores(const AttentionSizes& n, const std::vector<double>& q,
+                                            const std::vector<double>& k, std::int64_t i,
+                                            std::int64_t h) {
+  std::vector<double> s(static_cast<std::size_t>(n.kv), 0.0);
+  for (std::int64_t j = 0; j < n.kv; ++j) {
+    double& sum = s[static_cast<std::size_t>(j)];
+    for (std::int64_t d = 0; d < n.width; ++d) sum += q[n.at(i, h, d)] * k[n.at(j, h, d)];
+    sum *= n.scale;
+  }
+  return s;
+}
+
+inline AttentionResult attention(const AttentionSizes& n, const std::vector<double>& q,
+                                 const std::vector<double>& k, const std::vector<double>& v) {
+  AttentionResult r;
+  r.o.assign(n.q_size(), 0.0);
+  r.o_size = r.o;
+  r.lse.assign(static_cast<std::size_t>(n.heads * n.queries), 0.0);
+  for (std::int64_t h = 0; h < n.heads; ++h) {
+    for (std::int64_t i = 0; i < n.queries; ++i) {
+      const std::vector<double> s = attention_scores(n, q, k, i, h);
+      double most = -std::numeric_limits<double>::infinity(), sum = 0;
+      for (const double x : s) most = std::max(most, x);
+      for (const double x : s) sum += std::exp(x - most);
+      const double lse = s.empty() ? most : most + std::log(sum);
+      r.lse[static_cast<std::size_t>(h * n.queries + i)] = lse;
+      for (std::int64_t j = 0; j < n.kv; ++j) {
+        const double p = std::exp(s[static_cast<std::size_t>(j)] - lse);
+        for (std::int64_t d = 0; d < n.width; ++d) {
+          const double term = p * v[n.at(j, h, d)];
+          r.o[n.at(i, h, d)] += term;
+          r.o_size[n.at(i, h, d)] += std::abs(term);
+        }
+      }
+    }
+  }
+  return r;
+}
+
+struct AttentionGradients {
+  std::vector<double> dq, dk, dv;
+  std::vector<double> dq_size, dk_size, dv_size;
+};
+
+// P = e^(S - lse), dS = P * (dout v^T - rowsum(dout * o)); dv = P^T dout, dk = scale dS^T q,
+// dq = scale dS k. Takes o and lse as forward left them, rounded or not.
+inline AttentionGradients attention_backward(const AttentionSizes& n, const std::vector<double>& q,
+                                             const std::vector<double>& k,
+                                             const std::vector<double>& v,
+                                             const std::vector<double>& o,
+                                             const std::vector<double>& lse,
+                                             const std::vector<double>& dout) {
+  AttentionGradients g;
+  g.dq.assign(n.q_size(), 0.0);
+  g.dk.assign(n.k_size(), 0.0);
+  g.dv.assign(n.k_size(), 0.0);
+  g.dq_size = g.dq, g.dk_size = g.dk, g.dv_size = g.dv;
+  for (std::int64_t h = 0; h < n.heads; ++h) {
+    for (std::int64_t i = 0; i < n.queries; ++i) {
+      const std::vector<double> s = attention_scores(n, q, k, i, h);
+      double delta = 0, delta_size = 0;
+      for (std::int64_t d = 0; d < n.width; ++d) {
+        const double term = dout[n.at(i, h, d)] * o[n.at(i, h, d)];
+        delta += term;
+        delta_size += std::abs(term);
+      }
+      for (std::int64_t j = 0; j < n.kv; ++j) {
+        const double p = std::exp(s[static_cast<std::size_t>(j)] -
+                                  lse[static_cast<std::size_t>(h * n.queries + i)]);
+        double dp = 0, dp_size = 0;
+        for (std::int64_t d = 0; d < n.width; ++d) {
+          const double term = dout[n.at(i, h, d)] * v[n.at(j, h, d)];
+          dp += term;
+          dp_size += std::abs(term);
+        }
+        const double ds = n.scale * p * (dp - delta);
+        const double ds_size = n.scale * p * (dp_size + delta_size);
+        for (std::int64_t d = 0; d < n.width; ++d) {
+          const double qd = q[n.at(i, h, d)], kd = k[n.at(j, h, d)], dod = dout[n.at(i, h, d)];
+          g.dv[n.at(j, h, d)] += p * dod;
+          g.dk[n.at(j, h, d)] += ds * qd;
+          g.dq[n.at(i, h, d)] += ds * kd;
+          g.dv_size[n.at(j, h, d)] += p * std::abs(dod);
+          g.dk_size[n.at(j, h, d)] += ds_size * std::abs(qd);
+          g.dq_size[n.at(i, h, d)] += ds_size * std::abs(kd);
+        }
+      }
+    }
+  }
+  return g;
+}
+
+}  // namespace ballast::ref

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "tests/ref/linear.h"
+
+namespace ballast::ref {
+
+struct LoraDims {
+  std::size_t rows, inputs, outputs, rank;
+};
+
+// scale * (x A^T) B^T
+inline std::vector<double> lora(const LoraDims& d, const std::vector<double>& x,
+                                const std::vector<double>& a, const std::vector<double>& b,
+                                double scale) {
+  const std::vector<double> u = linear({d.rows, d.inputs, d.rank}, x, a, {});
+  std::vector<double> y = linear({d.rows, d.rank, d.outputs}, u, b, {});
+  for (double& v : y) v *= scale;
+  return y;
+}
+
+struct LoraGradients {
+  std::vector<double> dx, da, db;
+};
+
+inline LoraGradients lora_backward(const LoraDims& d, const std::vector<double>& x,
+                                   const std::vector<double>& a, const std::vector<double>& b,
+                                   double scale, std::vector<double> dy) {
+  for (double& v : dy) v *= scale;
+  const std::vector<double> u = linear({d.rows, d.inputs, d.rank}, x, a, {});
+  const std::vector<double> du = linear_dx({d.rows, d.rank, d.outputs}, dy, b);
+  return {.dx = linear_dx({d.rows, d.inputs, d.rank}, du, a),
+          .da = linear_dw({d.rows, d.inputs, d.rank}, x, du).dw,
+          .db = linear_dw({d.rows, d.rank, d.outputs}, u, dy).dw};
+}
+
+}  // namespace ballast::ref
