@@ -1,0 +1,26 @@
+#include "nn/adapted_linear.h"
+
+namespace ballast {
+
+void AdaptedLinear::forward(ProgramBuilder& pb, Buffer x, Buffer y) const {
+  ops::linear_into(pb, x, weight, y);
+  if (adapter.a) ops::lora(pb, x, adapter, y);
+}
+
+Buffer AdaptedLinear::forward(ProgramBuilder& pb, Buffer x, DType y_dtype) const {
+  const Buffer y = pb.temp("y", {pb.shape(x)[0], pb.shape(weight.weight)[0]}, y_dtype);
+  forward(pb, x, y);
+  return y;
+}
+
+void AdaptedLinear::backward(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dx,
+                             bool accumulate) const {
+  if (dx) ops::linear_dx_into(pb, dy, weight, dx, {.accumulate = accumulate});
+  if (dweight) ops::linear_dw(pb, x, dy, dweight, dbias);
+  if (!adapter.a) return;
+  // A x is cheaper to compute again than to keep: rank columns instead of the width.
+  const Buffer u = ops::linear(pb, x, {.weight = adapter.a, .bias = {}, .scale = {}}, DType::f32);
+  ops::lora_backward(pb, x, u, dy, adapter, adapter_grads, dx);
+}
+
+}  // namespace ballast

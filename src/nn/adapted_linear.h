@@ -1,0 +1,26 @@
+#pragma once
+
+#include "ops/linear.h"
+#include "ops/lora.h"
+#include "plan/program_builder.h"
+
+namespace ballast {
+
+// y = W x + b, with an optional adapter y += s B A x and optional gradients. Owns nothing.
+struct AdaptedLinear {
+  ops::LinearWeight weight;
+  ops::LoraWeight adapter;  // adapter.a invalid: none
+  Buffer dweight, dbias;    // invalid: frozen
+  ops::LoraGrads adapter_grads;
+
+  bool trains() const { return dweight || adapter_grads.da; }
+
+  void forward(ProgramBuilder& pb, Buffer x, Buffer y) const;
+  Buffer forward(ProgramBuilder& pb, Buffer x, DType y_dtype) const;
+
+  // dx (+)= W^T dy, gradients += outer products. x may be invalid when nothing trains, dx when the
+  // caller does not want it.
+  void backward(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dx, bool accumulate) const;
+};
+
+}  // namespace ballast

@@ -1,0 +1,249 @@
+#include "nn/block_weights.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/error.h"
+#include "plan/bindings.h"
+
+namespace ballast {
+namespace {
+
+std::uint64_t round_up(std::uint64_t n, std::uint64_t to) { return (n + to - 1) / to * to; }
+
+constexpr std::uint64_t kSlotAlignment = 256;
+
+bool is_matrix(const Shape& s) { return s.rank() >= 2 && s[0] > 1; }
+
+}  // namespace
+
+std::string_view name_of(WeightFormat f) {
+  switch (f) {
+    case WeightFormat::stored:
+      return "stored";
+    case WeightFormat::f32:
+      return "f32";
+    case WeightFormat::bf16:
+      return "bf16";
+    case WeightFormat::f8_e4m3:
+      return "fp8";
+    case WeightFormat::int8_rows:
+      return "int8";
+  }
+  return "?";
+}
+
+std::optional<WeightFormat> find_weight_format(std::string_view name) {
+  for (const WeightFormat f : {WeightFormat::stored, WeightFormat::f32, WeightFormat::bf16,
+                               WeightFormat::f8_e4m3, WeightFormat::int8_rows}) {
+    if (name == name_of(f)) return f;
+  }
+  return std::nullopt;
+}
+
+BlockWeights::BlockWeights(ProgramBuilder& load, std::vector<WeightGroup> groups,
+                           const MemoryPolicy& policy, WeightFormat format)
+    : groups_(std::move(groups)), policy_(policy), format_(format) {
+  homes_.resize(groups_.size());
+  const auto n = static_cast<std::int64_t>(groups_.size());
+  for (std::int64_t g = 0; g < n; ++g) {
+    Home& home = homes_[static_cast<std::size_t>(g)];
+    home.resident = policy_.slots == 0 || evenly_chosen(g, n, policy_.resident_groups);
+    const WeightGroup& group = groups_[static_cast<std::size_t>(g)];
+    for (const StoredTensor& t : group.tensors) {
+      home.forms.push_back(form_of(group, t, !home.resident));
+    }
+  }
+  lay_out_slots();
+  declare(load);
+}
+
+BlockWeights::Form BlockWeights::form_of(const WeightGroup& group, const StoredTensor& t,
+                                         bool group_streams) const {
+  const DType stored = t.data.dtype;
+  const bool matrix = is_matrix(t.data.shape);
+  Form f;
+  f.dtype = stored;
+  f.streams = matrix && group_streams;
+  if (t.scale) {
+    f.has_scale = true;
+    f.scale_shape = t.scale->shape;
+  }
+  if (stored == DType::f8_e4m3 || stored == DType::f8_e5m2)
+    return f;  // already as narrow as it gets
+  if (stored != DType::f32 && stored != DType::bf16 && stored != DType::f16) {
+    f.dtype = DType::f32;
+  }
+  if (!matrix || group.keep_precision) return f;
+  switch (format_) {
+    case WeightFormat::stored:
+      break;
+    case WeightFormat::f32:
+      f.dtype = DType::f32;
+      break;
+    case WeightFormat::bf16:
+      f.dtype = DType::bf16;
+      break;
+    case WeightFormat::f8_e4m3:
+      f.dtype = DType::f8_e4m3;
+      break;
+    case WeightFormat::int8_rows:
+      f.dtype = DType::i8;
+      f.has_scale = true;
+      f.scale_shape = {t.data.shape[0]};
+      break;
+  }
+  return f;
+}
+
+void BlockWeights::lay_out_slots() {
+  for (std::size_t g = 0; g < homes_.size(); ++g) {
+    Home& home = homes_[g];
+    for (std::size_t t = 0; t < home.forms.size(); ++t) {
+      Form& f = home.forms[t];
+      if (!f.streams) continue;
+      const auto elements = static_cast<std::uint64_t>(groups_[g].tensors[t].data.shape.elements());
+      f.slot_offset = home.slot_bytes;
+      home.slot_bytes = round_up(home.slot_bytes + elements * size_of(f.dtype), kSlotAlignment);
+      if (f.dtype != DType::i8) continue;
+      f.slot_scale_offset = home.slot_bytes;
+      home.slot_bytes =
+          round_up(home.slot_bytes + static_cast<std::uint64_t>(f.scale_shape.elements()) * 4,
+                   kSlotAlignment);
+    }
+  }
+}
+
+void BlockWeights::declare(ProgramBuilder& load) {
+  std::uint64_t largest_slot = 0, largest_tensor = 0;
+  for (std::size_t g = 0; g < homes_.size(); ++g) {
+    Home& home = homes_[g];
+    largest_slot = std::max(largest_slot, home.slot_bytes);
+    home.buffers.resize(home.forms.size());
+    for (std::size_t t = 0; t < home.forms.size(); ++t) {
+      const Form& f = home.forms[t];
+      const StoredTensor& tensor = groups_[g].tensors[t];
+      largest_tensor = std::max(largest_tensor, tensor.data.extent.bytes);
+      if (!f.streams) {
+        home.buffers[t].data =
+            load.persistent(tensor.name, tensor.data.shape, f.dtype, Role::weights);
+      }
+      if (f.has_scale && !(f.streams && f.dtype == DType::i8)) {
+        home.buffers[t].scale =
+            load.persistent(tensor.name + ".scale", f.scale_shape, DType::f32, Role::weights);
+      }
+    }
+    if (home.slot_bytes > 0 && policy_.home == WeightHome::host) {
+      home.host =
+          load.persistent(groups_[g].name + ".host", {static_cast<std::int64_t>(home.slot_bytes)},
+                          DType::u8, Role::weights, Tier::host);
+    }
+  }
+  for (int s = 0; s < policy_.slots && largest_slot > 0; ++s) {
+    slots_.push_back(load.persistent(fmt::format("slot.{}", s),
+                                     {static_cast<std::int64_t>(largest_slot)}, DType::u8,
+                                     Role::weight_slots));
+  }
+  slot_group_.assign(slots_.size(), -1);
+  last_use_.assign(slots_.size(), 0);
+  ring_.emplace(load, largest_tensor);
+  for (int g = 0; g < groups(); ++g) {
+    read_group(load, g, false, Lane::upload);
+    Home& home = homes_[static_cast<std::size_t>(g)];
+    if (!home.host) continue;
+    for (std::size_t t = 0; t < home.forms.size(); ++t) {
+      if (!home.forms[t].streams) continue;
+      const StoredTensor& tensor = group(g).tensors[t];
+      const WeightBuffers placed = place_in(load, home.host, tensor, home.forms[t]);
+      home.buffers[t].data = placed.data;
+      if (placed.scale) home.buffers[t].scale = placed.scale;  // else: its scale is resident
+    }
+    read_group(load, g, true, Lane::host);
+  }
+}
+
+WeightBuffers BlockWeights::place_in(ProgramBuilder& pb, Buffer slot, const StoredTensor& t,
+                                     const Form& f) const {
+  WeightBuffers b;
+  b.data = pb.view(slot, f.slot_offset, f.dtype, t.data.shape);
+  if (f.dtype == DType::i8) b.scale = pb.view(slot, f.slot_scale_offset, DType::f32, f.scale_shape);
+  return b;
+}
+
+void BlockWeights::read_group(ProgramBuilder& pb, int g, bool streamed_part, Lane lane) {
+  const Home& home = homes_[static_cast<std::size_t>(g)];
+  std::vector<Delivery> deliveries;
+  for (std::size_t t = 0; t < home.forms.size(); ++t) {
+    const Form& f = home.forms[t];
+    const StoredTensor& tensor = group(g).tensors[t];
+    const bool quantised = f.dtype == DType::i8;
+    if (f.streams == streamed_part) {
+      deliveries.push_back({.from = tensor.data,
+                            .to = home.buffers[t].data,
+                            .to_scale = quantised ? home.buffers[t].scale : Buffer()});
+    }
+    if (!streamed_part && tensor.scale && !quantised) {
+      deliveries.push_back({.from = *tensor.scale, .to = home.buffers[t].scale, .to_scale = {}});
+    }
+  }
+  const auto scope = pb.scope(group(g).name);
+  ring_->deliver(pb, std::move(deliveries), lane);
+}
+
+void BlockWeights::begin_program() {
+  for (Home& home : homes_) home.slot = -1;
+  std::ranges::fill(slot_group_, -1);
+  std::ranges::fill(last_use_, 0);
+}
+
+std::span<const WeightBuffers> BlockWeights::use(ProgramBuilder& pb, int g) {
+  Home& home = homes_[static_cast<std::size_t>(g)];
+  ++uses_;
+  if (home.slot_bytes == 0) return home.buffers;
+  if (home.slot < 0) {
+    const auto slot =
+        static_cast<std::size_t>(std::ranges::min_element(last_use_) - last_use_.begin());
+    if (slot_group_[slot] >= 0) homes_[static_cast<std::size_t>(slot_group_[slot])].slot = -1;
+    slot_group_[slot] = g;
+    home.slot = static_cast<int>(slot);
+    for (std::size_t t = 0; t < home.forms.size(); ++t) {
+      if (!home.forms[t].streams) continue;
+      const WeightBuffers placed = place_in(pb, slots_[slot], group(g).tensors[t], home.forms[t]);
+      home.buffers[t].data = placed.data;
+      if (placed.scale) home.buffers[t].scale = placed.scale;
+    }
+    if (home.host) {
+      const Buffer to =
+          pb.view(slots_[slot], 0, DType::u8, {static_cast<std::int64_t>(home.slot_bytes)});
+      pb.emit("upload_weights",
+              {.reads = {home.host},
+               .writes = {to},
+               .lane = Lane::upload,
+               .cost = {.work = Work::transfer}},
+              [from = home.host, to](const Bindings& b) {
+                const ConstTensorView source = b.in(from);
+                std::memcpy(b.out(to).data, source.data, source.bytes());
+              });
+    } else {
+      read_group(pb, g, true, Lane::upload);
+    }
+  }
+  last_use_[static_cast<std::size_t>(home.slot)] = uses_;
+  return home.buffers;
+}
+
+std::vector<WeightBuffers> BlockWeights::home(ProgramBuilder& pb, int g) const {
+  const Home& h = homes_[static_cast<std::size_t>(g)];
+  std::vector<WeightBuffers> all = h.buffers;
+  for (std::size_t t = 0; t < all.size(); ++t) {
+    if (!h.forms[t].streams) continue;
+    check(static_cast<bool>(h.host), "{} is streamed from its file and has no home to change",
+          group(g).tensors[t].name);
+    const WeightBuffers placed = place_in(pb, h.host, group(g).tensors[t], h.forms[t]);
+    all[t].data = placed.data;
+    if (placed.scale) all[t].scale = placed.scale;
+  }
+  return all;
+}
+
+}  // namespace ballast

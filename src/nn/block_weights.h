@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/shape.h"
+#include "memory/disk_file.h"
+#include "nn/memory_policy.h"
+#include "nn/staging_ring.h"
+#include "ops/linear.h"
+#include "plan/program_builder.h"
+
+namespace ballast {
+
+struct StoredTensor {
+  std::string name;
+  StoredBytes data;
+  std::optional<StoredBytes> scale;  // of an 8-bit weight
+};
+
+// Parameters that are used together: a block, the embeddings, the head.
+struct WeightGroup {
+  std::string name;
+  std::vector<StoredTensor> tensors;
+  bool keep_precision = false;  // never narrowed: embeddings, head
+};
+
+// In which form matrices stand on the device. `stored` takes them as they are in the file; the
+// others are made piece by piece on the way. Vectors (biases, gains, modulation) are f32, bf16 or
+// f16.
+enum class WeightFormat : std::uint8_t { stored, f32, bf16, f8_e4m3, int8_rows };
+std::string_view name_of(WeightFormat f);
+std::optional<WeightFormat> find_weight_format(std::string_view name);
+
+struct WeightBuffers {
+  Buffer data, scale;
+};
+
+// Decides where weights live and brings them there. Vectors are read once and stay. Matrices stay
+// too, or pass through slots: use() hands out the group's buffers and, where they are not in a slot
+// yet, records the reads and copies that bring them. Those run on the disk and upload lanes, so
+// they go ahead of compute as far as free slots allow.
+class BlockWeights {
+ public:
+  // Declares the buffers and records into `load` what is read once.
+  BlockWeights(ProgramBuilder& load, std::vector<WeightGroup> groups, const MemoryPolicy& policy,
+               WeightFormat format);
+
+  // A program starts with empty slots.
+  void begin_program();
+
+  // In the order of the group's tensors; valid until the next use() of a group that needs the slot.
+  std::span<const WeightBuffers> use(ProgramBuilder& pb, int group);
+
+  // Where the group's tensors are between programs, for whoever changes them: resident buffers, or
+  // the host copy of what streams (WeightHome::host only).
+  std::vector<WeightBuffers> home(ProgramBuilder& pb, int group) const;
+
+  int groups() const { return static_cast<int>(groups_.size()); }
+  const WeightGroup& group(int g) const { return groups_[static_cast<std::size_t>(g)]; }
+  bool resident(int group) const { return homes_[static_cast<std::size_t>(group)].resident; }
+
+ private:
+  // How a tensor looks on the device.
+  struct Form {
+    DType dtype = DType::f32;
+    bool streams = false;  // a matrix of a group that passes through slots
+    bool has_scale = false;
+    Shape scale_shape;
+    std::uint64_t slot_offset = 0;
+    std::uint64_t slot_scale_offset = 0;  // scales made on the way travel with their matrix
+  };
+  struct Home {
+    bool resident = true;
+    std::vector<Form> forms;
+    std::vector<WeightBuffers> buffers;  // resident tensors; streamed ones while in a slot
+    std::uint64_t slot_bytes = 0;
+    Buffer host;  // WeightHome::host: the streamed matrices, laid out as in a slot
+    int slot = -1;
+  };
+
+  Form form_of(const WeightGroup& group, const StoredTensor& t, bool group_streams) const;
+  void lay_out_slots();
+  void declare(ProgramBuilder& load);
+  WeightBuffers place_in(ProgramBuilder& pb, Buffer slot, const StoredTensor& t,
+                         const Form& f) const;
+  void read_group(ProgramBuilder& pb, int group, bool streamed_part, Lane lane);
+
+  std::vector<WeightGroup> groups_;
+  MemoryPolicy policy_;
+  WeightFormat format_;
+  std::vector<Home> homes_;
+  std::vector<Buffer> slots_;
+  std::vector<int> slot_group_;          // which group a slot holds, -1: none
+  std::vector<std::uint64_t> last_use_;  // by slot
+  std::uint64_t uses_ = 0;
+  std::optional<StagingRing> ring_;
+};
+
+}  // namespace ballast

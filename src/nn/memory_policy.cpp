@@ -1,0 +1,56 @@
+#include "nn/memory_policy.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/error.h"
+#include "ops/quantum.h"
+
+namespace ballast {
+
+std::string_view name_of(Activations a) {
+  switch (a) {
+    case Activations::kept:
+      return "kept";
+    case Activations::attention_kept:
+      return "attention kept";
+    case Activations::recomputed:
+      return "recomputed";
+  }
+  return "?";
+}
+
+std::span<const MemoryPolicy> named_policies() {
+  static const std::array<MemoryPolicy, 9> kPolicies = {{
+      {.name = "resident"},
+      {.name = "stream1", .slots = 1},
+      {.name = "stream2", .slots = 2},
+      {.name = "stream4", .slots = 4},
+      {.name = "recompute", .activations = Activations::recomputed},
+      {.name = "keep-attention", .activations = Activations::attention_kept},
+      {.name = "offload", .activations = Activations::attention_kept, .offload = true},
+      {.name = "chunked", .activations = Activations::recomputed, .chunk_tokens = kTokenQuantum},
+      {.name = "grouped", .activations = Activations::recomputed, .heads_per_group = 1},
+  }};
+  return kPolicies;
+}
+
+std::optional<MemoryPolicy> find_policy(std::string_view name) {
+  const auto all = named_policies();
+  const auto it = std::ranges::find(all, name, &MemoryPolicy::name);
+  if (it == all.end()) return std::nullopt;
+  return *it;
+}
+
+std::vector<TokenChunk> token_chunks(const MemoryPolicy& policy, std::int64_t tokens) {
+  check(policy.chunk_tokens % kTokenQuantum == 0, "chunks of {} tokens are not multiples of {}",
+        policy.chunk_tokens, kTokenQuantum);
+  const std::int64_t step = policy.chunk_tokens > 0 ? policy.chunk_tokens : tokens;
+  std::vector<TokenChunk> chunks;
+  for (std::int64_t first = 0; first < tokens; first += step) {
+    chunks.push_back({first, std::min(step, tokens - first)});
+  }
+  return chunks;
+}
+
+}  // namespace ballast

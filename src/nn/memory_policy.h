@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ballast {
+
+// What of a block's forward pass is still there when its backward pass begins.
+enum class Activations : std::uint8_t {
+  kept,            // everything backward reads
+  attention_kept,  // block input, attention output and log-sum-exp; the rest is computed again
+  recomputed,      // block input only
+};
+std::string_view name_of(Activations a);
+
+enum class WeightHome : std::uint8_t { disk, host };
+
+// How a program is recorded. None of it changes a bit of the result.
+struct MemoryPolicy {
+  std::string name = "resident";
+  int slots = 0;  // 0: all weights stay on the device; else streamed through so many slots
+  int resident_groups =
+      0;  // groups (blocks, embeddings, head) that stay although slots > 0, evenly spaced
+  WeightHome home = WeightHome::disk;  // where streamed weights come from
+  Activations activations = Activations::kept;
+  int kept_blocks =
+      0;  // blocks whose activations are kept although the others' are not, evenly spaced
+  bool offload = false;  // what is kept from forward to backward waits in host memory
+  std::int64_t chunk_tokens =
+      0;  // 0: a sample at once; else token-local work in chunks of so many rows
+  std::int64_t heads_per_group =
+      0;  // 0: all heads; else attention backward over groups of so many heads
+};
+
+// resident, stream1, stream2, stream4, recompute, keep-attention, offload, chunked, grouped.
+std::span<const MemoryPolicy> named_policies();
+std::optional<MemoryPolicy> find_policy(std::string_view name);
+
+// A piece of a sample's tokens that is worked on at once.
+struct TokenChunk {
+  std::int64_t first, rows;
+};
+std::vector<TokenChunk> token_chunks(const MemoryPolicy& policy, std::int64_t tokens);
+
+// Whether item i of n is one of `chosen` evenly spaced ones.
+constexpr bool evenly_chosen(std::int64_t i, std::int64_t n, std::int64_t chosen) {
+  return n > 0 && (i + 1) * chosen / n != i * chosen / n;
+}
+
+}  // namespace ballast

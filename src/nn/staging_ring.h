@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/shape.h"
+#include "memory/disk_file.h"
+#include "plan/program_builder.h"
+
+namespace ballast {
+
+// Where a tensor's bytes are. file == nullptr: its size is known, nothing is read (planning).
+struct StoredBytes {
+  Shape shape;
+  DType dtype = DType::bf16;
+  Extent extent;
+};
+
+// A tensor to be brought from a file. `to` is i8 with a scale per row: quantised on the way;
+// another dtype than the stored one: converted on the way (8-bit floats saturate).
+struct Delivery {
+  StoredBytes from;
+  Buffer to;
+  Buffer to_scale;  // [rows] f32, only when quantising
+};
+
+// The host buffers between disk and device. Tensors are cut into pieces that fit one buffer of the
+// ring; small ones share it. For every filled buffer two instructions are recorded: the reads on
+// the disk lane, the copies out on the given lane. Nothing is ever staged whole.
+class StagingRing {
+ public:
+  static constexpr std::uint64_t kBufferBytes = 16 << 20;  // deep enough queues of 2 MiB requests
+  static constexpr int kBuffers = 3;  // one being read, one being copied, one waiting
+
+  // largest: bytes of the largest tensor that will pass; small models get a small ring.
+  StagingRing(ProgramBuilder& pb, std::uint64_t largest);
+
+  void deliver(ProgramBuilder& pb, std::vector<Delivery> deliveries, Lane lane);
+
+ private:
+  struct Piece {
+    const Delivery* delivery;
+    std::int64_t first, count;  // elements
+    AlignedRange range;
+    std::uint64_t at = 0;  // in the ring buffer
+  };
+  void emit(ProgramBuilder& pb, std::span<const Piece> pieces, Lane lane);
+
+  std::vector<Buffer> ring_;
+  std::uint64_t bytes_;
+  std::size_t next_ = 0;
+};
+
+}  // namespace ballast

@@ -1,0 +1,298 @@
+#include "nn/block_weights.h"
+
+#include <gmock/gmock.h>
+
+#include "core/thread_pool.h"
+#include "ops/quantize_rows.h"
+#include "plan/bindings.h"
+#include "plan/memory_plan.h"
+#include "plan/runner.h"
+#include "tests/support/errors.h"
+#include "tests/support/raw_tensor_file.h"
+
+namespace ballast {
+namespace {
+
+using test::content;
+using test::RawTensorFile;
+using testing::ElementsAre;
+
+// Six blocks of a matrix and a bias; a step goes through them forward and backward and keeps what
+// it saw of each.
+class BlockWeightsTest : public testing::Test {
+ protected:
+  static constexpr int kGroups = 6;
+  static constexpr std::int64_t kRows = 9, kColumns = 31;
+
+  void make_file(DType matrix = DType::f32, bool scaled = false) {
+    for (int g = 0; g < kGroups; ++g) {
+      file.add({kRows, kColumns}, matrix, 3);
+      file.add({kRows}, DType::bf16, 1);
+      file.add({1}, DType::f32, 2);
+    }
+    file.open(DiskMode::automatic);
+    for (std::size_t g = 0; g < kGroups; ++g) {
+      WeightGroup group{.name = "blocks." + std::to_string(g), .tensors = {}};
+      group.tensors.push_back({"weight", file.stored(3 * g), std::nullopt});
+      if (scaled) group.tensors[0].scale = file.stored(3 * g + 2);
+      group.tensors.push_back({"bias", file.stored(3 * g + 1), std::nullopt});
+      groups.push_back(group);
+    }
+  }
+  static std::size_t matrix(int g) { return 3 * static_cast<std::size_t>(g); }
+  static std::size_t bias(int g) { return matrix(g) + 1; }
+  static std::size_t scale(int g) { return matrix(g) + 2; }
+
+  void declare(const MemoryPolicy& policy, WeightFormat format = WeightFormat::stored) {
+    ProgramBuilder load(set, "load");
+    weights.emplace(load, groups, policy, format);
+  }
+
+  // Uses a group on the compute lane, copying its tensors out.
+  struct Seen {
+    int group;
+    Buffer data, scale, bias;
+  };
+  void use(ProgramBuilder& pb, int g) {
+    const auto w = weights->use(pb, g);
+    Seen s{.group = g, .data = {}, .scale = {}, .bias = {}};
+    const auto keep = [&](Buffer from) {
+      if (!from) return Buffer();
+      const Buffer to = pb.persistent("seen", pb.shape(from), pb.dtype(from), Role::output);
+      pb.emit("see", {.reads = {from}, .writes = {to}}, [from, to](const Bindings& b) {
+        std::memcpy(b.out(to).data, b.in(from).data, b.in(from).bytes());
+      });
+      return to;
+    };
+    s.data = keep(w[0].data);
+    s.scale = keep(w[0].scale);
+    s.bias = keep(w[1].data);
+    seen.push_back(s);
+  }
+  void record_step(std::string_view name) {
+    ProgramBuilder pb(set, name);
+    weights->begin_program();
+    for (int g = 0; g < kGroups; ++g) use(pb, g);
+    for (int g = kGroups; g-- > 0;) use(pb, g);
+  }
+
+  // The groups that a program brings in, in order, by the scope of the given instruction.
+  std::vector<std::string> brought(std::string_view program, std::string_view what) const {
+    std::vector<std::string> names;
+    const auto p = static_cast<std::size_t>(set.program_index(program));
+    for (const Instruction& i : set.programs[p].instructions) {
+      if (i.name.ends_with(what)) names.push_back(i.name.substr(0, i.name.find(what)));
+    }
+    return names;
+  }
+
+  void run_and_compare(DType dtype, bool scaled) {
+    const MemoryPlan plan = plan_memory(set);
+    for (const RunnerDebug& debug :
+         {RunnerDebug{}, RunnerDebug{.order = Order::random, .random_seed = 1, .poison = true}}) {
+      Runner runner(set, plan, {.disk_readers = 2, .debug = debug});
+      runner.run("load");
+      for (int run = 0; run < 2; ++run) {
+        runner.run("step");
+        for (const Seen& s : seen) {
+          EXPECT_TRUE(content(runner.view(s.data)) == file.as(matrix(s.group), dtype)) << s.group;
+          EXPECT_TRUE(content(runner.view(s.bias)) == file.as(bias(s.group), DType::bf16));
+          ASSERT_EQ(static_cast<bool>(s.scale), scaled) << s.group;
+          if (scaled) {
+            EXPECT_TRUE(content(runner.view(s.scale)) == file.as(scale(s.group), DType::f32));
+          }
+        }
+      }
+    }
+  }
+
+  RawTensorFile file;
+  std::vector<WeightGroup> groups;
+  ProgramSet set;
+  std::optional<BlockWeights> weights;
+  std::vector<Seen> seen;
+};
+
+TEST_F(BlockWeightsTest, ResidentOnesAreReadOnceAndStay) {
+  make_file();
+  declare({});
+  record_step("step");
+  for (const Instruction& i : set.programs[1].instructions) EXPECT_EQ(i.name, "see");
+  run_and_compare(DType::f32, false);
+}
+
+TEST_F(BlockWeightsTest, TheTurnFromForwardToBackwardReloadsNothing) {
+  make_file();
+  declare({.slots = 2});
+  record_step("step");
+  EXPECT_THAT(brought("step", ".copy_out"),
+              ElementsAre("blocks.0", "blocks.1", "blocks.2", "blocks.3", "blocks.4", "blocks.5",
+                          "blocks.3", "blocks.2", "blocks.1", "blocks.0"));
+  run_and_compare(DType::f32, false);
+}
+
+TEST_F(BlockWeightsTest, TheLeastRecentlyUsedSlotIsGivenAway) {
+  make_file();
+  declare({.slots = 3});
+  ProgramBuilder pb(set, "step");
+  weights->begin_program();
+  for (const int g : {0, 1, 2, 0, 3, 0, 2, 1, 0}) use(pb, g);
+  // 3 takes the place of 1, not of 0 or 2; then 1 takes that of 3.
+  EXPECT_THAT(brought("step", ".copy_out"),
+              ElementsAre("blocks.0", "blocks.1", "blocks.2", "blocks.3", "blocks.1"));
+  run_and_compare(DType::f32, false);
+}
+
+TEST_F(BlockWeightsTest, OneSlotIsEnough) {
+  make_file(DType::bf16);
+  declare({.slots = 1});
+  record_step("step");
+  EXPECT_EQ(brought("step", ".copy_out").size(), 2u * kGroups - 1);
+  run_and_compare(DType::bf16, false);
+}
+
+TEST_F(BlockWeightsTest, AProgramStartsWithEmptySlots) {
+  make_file();
+  declare({.slots = 6});
+  record_step("step");
+  record_step("again");  // the slots would still hold everything, but who knows what ran between
+  EXPECT_EQ(brought("step", ".copy_out").size(), 6u);
+  EXPECT_EQ(brought("again", ".copy_out").size(), 6u);
+}
+
+TEST_F(BlockWeightsTest, ResidentGroupsAreEvenlySpacedAndNeverStream) {
+  make_file();
+  declare({.slots = 1, .resident_groups = 2});
+  std::vector<int> resident;
+  for (int g = 0; g < kGroups; ++g) {
+    if (weights->resident(g)) resident.push_back(g);
+  }
+  EXPECT_THAT(resident, ElementsAre(2, 5));
+  record_step("step");
+  EXPECT_THAT(brought("step", ".copy_out"),
+              ElementsAre("blocks.0", "blocks.1", "blocks.3", "blocks.4", "blocks.3", "blocks.1",
+                          "blocks.0"));
+  run_and_compare(DType::f32, false);
+}
+
+TEST_F(BlockWeightsTest, SlotsHoldTheMatricesOfOneGroup) {
+  make_file();
+  declare({.slots = 2});
+  const MemoryPlan plan = plan_memory(set);
+  std::uint64_t slots = 0;
+  for (const BufferSpec& s : set.buffers) slots += s.role == Role::weight_slots ? s.bytes : 0;
+  EXPECT_EQ(slots, 2u * 1280);  // 9 x 31 x 4 = 1116, aligned to 256
+}
+
+TEST_F(BlockWeightsTest, FromHostMemoryNoStepReadsTheDisk) {
+  make_file();
+  declare({.slots = 2, .home = WeightHome::host});
+  record_step("step");
+  for (const Instruction& i : set.programs[1].instructions) EXPECT_NE(i.lane, Lane::disk);
+  EXPECT_EQ(brought("step", "upload_weights").size(), 10u);
+  run_and_compare(DType::f32, false);
+}
+
+TEST_F(BlockWeightsTest, AChangeAtHomeIsSeenByTheNextUse) {
+  make_file();
+  declare({.slots = 1, .home = WeightHome::host});
+  ProgramBuilder update(set, "update");
+  const Buffer w = weights->home(update, 3)[0].data;
+  EXPECT_EQ(update.tier(w), Tier::host);
+  EXPECT_EQ(update.shape(w), Shape({kRows, kColumns}));
+  update.emit("change", {.writes = {w}, .lane = Lane::host}, [w](const Bindings& b) {
+    std::fill_n(b.out(w).as<float>(), b.out(w).elements(), 42.0f);
+  });
+  record_step("step");
+  const MemoryPlan plan = plan_memory(set);
+  Runner runner(set, plan);
+  runner.run("load");
+  runner.run("update");
+  runner.run("step");
+  for (const Seen& s : seen) {
+    const TensorView v = runner.view(s.data);
+    if (s.group != 3) {
+      EXPECT_TRUE(content(v) == file.as(matrix(s.group), DType::f32)) << s.group;
+    } else {
+      EXPECT_EQ(v.as<float>()[0], 42);
+      EXPECT_EQ(v.as<float>()[kRows * kColumns - 1], 42);
+    }
+  }
+}
+
+TEST_F(BlockWeightsTest, WhatStreamsFromItsFileHasNoHome) {
+  make_file();
+  declare({.slots = 1});
+  ProgramBuilder update(set, "update");
+  EXPECT_FAILS(weights->home(update, 0), ErrorCode::internal, "has no home to change");
+}
+
+TEST_F(BlockWeightsTest, ConvertOnTheWay) {
+  make_file(DType::f32);
+  declare({.slots = 2}, WeightFormat::bf16);
+  record_step("step");
+  run_and_compare(DType::bf16, false);
+}
+
+TEST_F(BlockWeightsTest, ScalesOfStoredEightBitWeightsComeAlongFromEverywhere) {
+  make_file(DType::f8_e4m3, /*scaled=*/true);
+  for (const MemoryPolicy& policy : {MemoryPolicy{}, MemoryPolicy{.slots = 2},
+                                     MemoryPolicy{.slots = 2, .home = WeightHome::host}}) {
+    set = {};
+    seen.clear();
+    declare(policy);
+    record_step("step");
+    run_and_compare(DType::f8_e4m3, true);
+  }
+}
+
+TEST_F(BlockWeightsTest, QuantisedScalesTravelWithTheirMatrix) {
+  make_file();
+  for (const MemoryPolicy& policy : {MemoryPolicy{}, MemoryPolicy{.slots = 2},
+                                     MemoryPolicy{.slots = 2, .home = WeightHome::host}}) {
+    set = {};
+    seen.clear();
+    declare(policy, WeightFormat::int8_rows);
+    record_step("step");
+    const MemoryPlan plan = plan_memory(set);
+    Runner runner(set, plan);
+    runner.run("load");
+    runner.run("step");
+    ThreadPool pool(1);
+    for (const Seen& s : seen) {
+      std::string w = file.as(matrix(s.group), DType::f32);
+      std::string q(kRows * kColumns, '\0'), scales(kRows * 4, '\0');
+      const auto view = [](std::string& bytes, DType dtype, const Shape& shape) {
+        return TensorView(reinterpret_cast<std::byte*>(bytes.data()), dtype, shape);
+      };
+      ops::quantize_rows({.w = view(w, DType::f32, {kRows, kColumns}),
+                          .q = view(q, DType::i8, {kRows, kColumns}),
+                          .scale = view(scales, DType::f32, {kRows})},
+                         {.pool = &pool});
+      ASSERT_TRUE(s.scale);
+      EXPECT_TRUE(content(runner.view(s.data)) == q) << s.group;
+      EXPECT_TRUE(content(runner.view(s.scale)) == scales) << s.group;
+    }
+  }
+}
+
+TEST_F(BlockWeightsTest, KeptPrecisionIsNeverNarrowed) {
+  make_file();
+  groups[1].keep_precision = true;
+  declare({.slots = 2}, WeightFormat::int8_rows);
+  ProgramBuilder pb(set, "step");
+  EXPECT_EQ(pb.dtype(weights->use(pb, 0)[0].data), DType::i8);
+  EXPECT_EQ(pb.dtype(weights->use(pb, 1)[0].data), DType::f32);
+  EXPECT_EQ(pb.dtype(weights->use(pb, 0)[1].data), DType::bf16);  // vectors stay as they are
+}
+
+TEST(WeightFormatNames, LeadBack) {
+  for (const WeightFormat f : {WeightFormat::stored, WeightFormat::f32, WeightFormat::bf16,
+                               WeightFormat::f8_e4m3, WeightFormat::int8_rows}) {
+    EXPECT_EQ(find_weight_format(name_of(f)), f);
+  }
+  EXPECT_FALSE(find_weight_format("int4").has_value());
+}
+
+}  // namespace
+}  // namespace ballast

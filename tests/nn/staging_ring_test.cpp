@@ -1,0 +1,192 @@
+#include "nn/staging_ring.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "core/thread_pool.h"
+#include "ops/quantize_rows.h"
+#include "plan/memory_plan.h"
+#include "plan/runner.h"
+#include "tests/support/errors.h"
+#include "tests/support/raw_tensor_file.h"
+
+namespace ballast {
+namespace {
+
+using test::content;
+using test::RawTensorFile;
+
+constexpr std::uint64_t kTiny = 1;  // the smallest ring: one block of payload per buffer
+
+class StagingRingModes : public testing::TestWithParam<DiskMode> {
+ protected:
+  // Delivers tensor i in the given dtype; the buffer outlives the program.
+  Buffer deliver(std::size_t i, DType dtype) {
+    const StoredBytes from = file.stored(i);
+    const Buffer to = pb.persistent("to", from.shape, dtype, Role::weights);
+    deliveries.push_back({.from = from, .to = to, .to_scale = {}});
+    return to;
+  }
+
+  RawTensorFile file;
+  ProgramSet set;
+  ProgramBuilder pb{set, "load"};
+  std::vector<Delivery> deliveries;
+};
+
+TEST_P(StagingRingModes, TensorsOfAnySizeAtAnyByteArriveIntact) {
+  struct Case {
+    Shape shape;
+    DType from, to;
+    std::size_t gap;
+  };
+  const std::vector<Case> cases = {
+      {{37, 129}, DType::f32, DType::f32, 1},     {{1}, DType::f32, DType::f32, 3},
+      {{4097}, DType::f8_e5m2, DType::f32, 0},    {{2047}, DType::bf16, DType::bf16, 5},
+      {{63, 65}, DType::bf16, DType::f32, 7},     {{63, 65}, DType::f32, DType::bf16, 4091},
+      {{5, 1000}, DType::f16, DType::f32, 9},     {{0, 8}, DType::f32, DType::f32, 1},
+      {{3, 2000}, DType::f32, DType::f8_e4m3, 2}, {{9000}, DType::f8_e4m3, DType::f8_e4m3, 1},
+      {{1024}, DType::f32, DType::f32, 4096},     {{777}, DType::f64, DType::f32, 13},
+  };
+  for (const Case& c : cases) file.add(c.shape, c.from, c.gap);
+  file.open(GetParam());
+  ASSERT_EQ(file.stored(0).extent.file->mode(), GetParam());
+  std::vector<Buffer> to;
+  for (std::size_t i = 0; i < cases.size(); ++i) to.push_back(deliver(i, cases[i].to));
+  StagingRing ring(pb, kTiny);
+  std::ranges::reverse(deliveries);  // the ring reads in the order of the file anyway
+  ring.deliver(pb, deliveries, Lane::upload);
+  EXPECT_GT(set.programs[0].instructions.size(), 2u * 10);  // cut into many pieces
+  const MemoryPlan plan = plan_memory(set);
+  EXPECT_LT(plan.peak_of(Tier::host).count, 40000u);
+  for (const RunnerDebug& debug : {RunnerDebug{}, RunnerDebug{.order = Order::recorded},
+                                   RunnerDebug{.order = Order::random, .random_seed = 3}}) {
+    Runner runner(set, plan, {.disk_readers = 3, .debug = debug});
+    runner.run("load");
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      EXPECT_TRUE(content(runner.view(to[i])) == file.as(i, cases[i].to)) << "tensor " << i;
+    }
+  }
+}
+
+TEST_P(StagingRingModes, QuantisesAsInOnePiece) {
+  const std::vector<std::size_t> tensors = {file.add({33, 65}, DType::f32, 3),
+                                            file.add({70, 129}, DType::bf16, 1),
+                                            file.add({5, 1023}, DType::f16, 11)};
+  file.open(GetParam());
+  struct Made {
+    Buffer q, scale;
+  };
+  std::vector<Made> made;
+  for (const std::size_t i : tensors) {
+    const Shape shape = file.stored(i).shape;
+    const Buffer q = pb.persistent("q", shape, DType::i8, Role::weights);
+    const Buffer scale = pb.persistent("s", {shape[0]}, DType::f32, Role::weights);
+    deliveries.push_back({.from = file.stored(i), .to = q, .to_scale = scale});
+    made.push_back({q, scale});
+  }
+  StagingRing ring(pb, kTiny);
+  ring.deliver(pb, deliveries, Lane::upload);
+  const MemoryPlan plan = plan_memory(set);
+  Runner runner(set, plan);
+  runner.run("load");
+  runner.run("load");  // reads again what was moved inside the ring
+  ThreadPool pool(1);
+  for (const std::size_t i : tensors) {
+    const StoredBytes s = file.stored(i);
+    std::string w = file.as(i, s.dtype);  // a string's memory is aligned
+    std::string q(static_cast<std::size_t>(s.shape.elements()), '\0');
+    std::vector<float> scale(static_cast<std::size_t>(s.shape[0]));
+    const auto bytes = [](auto& v) { return reinterpret_cast<std::byte*>(v.data()); };
+    ops::quantize_rows({.w = TensorView(bytes(w), s.dtype, s.shape),
+                        .q = TensorView(bytes(q), DType::i8, s.shape),
+                        .scale = TensorView(bytes(scale), DType::f32, {s.shape[0]})},
+                       {.pool = &pool});
+    EXPECT_TRUE(content(runner.view(made[i].q)) == q) << "tensor " << i;
+    const float* got = runner.view(made[i].scale).as<float>();
+    EXPECT_TRUE(std::equal(scale.begin(), scale.end(), got)) << "tensor " << i;
+  }
+}
+
+TEST_P(StagingRingModes, SmallTensorsShareABuffer) {
+  for (int i = 0; i < 20; ++i) file.add({7}, DType::f32, 1);
+  file.open(GetParam());
+  for (std::size_t i = 0; i < 20; ++i) deliver(i, DType::f32);
+  StagingRing ring(pb, 20 * 4096);
+  ring.deliver(pb, deliveries, Lane::host);
+  ASSERT_EQ(set.programs[0].instructions.size(), 2u);
+  EXPECT_EQ(set.programs[0].instructions[0].lane, Lane::disk);
+  EXPECT_EQ(set.programs[0].instructions[1].lane, Lane::host);
+}
+
+TEST_P(StagingRingModes, AFileThatEndsTooEarlyIsAnErrorOfTheDiskLane) {
+  for (int i = 0; i < 6; ++i) file.add({3000}, DType::f32, 1);
+  file.open(GetParam());
+  for (std::size_t i = 0; i < 6; ++i) deliver(i, DType::f32);
+  for (const std::uint64_t missing : {1u, 20000u}) {  // a byte, and whole blocks
+    deliveries.back().from.extent.offset = file.stored(5).extent.offset + missing;
+    ProgramSet other;
+    ProgramBuilder short_load(other, "load");
+    for (Delivery& d : deliveries) {
+      d.to = short_load.persistent("to", {3000}, DType::f32, Role::weights);
+    }
+    StagingRing ring(short_load, kTiny);
+    const auto scope = short_load.scope("blocks.5");
+    ring.deliver(short_load, deliveries, Lane::upload);
+    const MemoryPlan plan = plan_memory(other);
+    Runner runner(other, plan);
+    const auto error = test::error_of([&] { runner.run("load"); });
+    ASSERT_TRUE(error.has_value()) << missing << " bytes too far";
+    EXPECT_EQ(error->code(), ErrorCode::io);
+    EXPECT_THAT(error->what(), testing::HasSubstr(file.path()));
+    EXPECT_THAT(error->trail(), testing::Contains("running blocks.5.read of program load"));
+  }
+}
+
+TEST_P(StagingRingModes, AFileThatShrinksIsAnErrorAndTheRunnerGoesOnWhenItIsBack) {
+  file.add({3000}, DType::f32, 1);
+  file.open(GetParam());
+  const Buffer to = deliver(0, DType::f32);
+  StagingRing ring(pb, kTiny);
+  ring.deliver(pb, deliveries, Lane::upload);
+  const MemoryPlan plan = plan_memory(set);
+  Runner runner(set, plan);
+  const std::string whole = test::read_whole(file.path());
+  std::filesystem::resize_file(file.path(), 5000);
+  EXPECT_FAILS(runner.run("load"), ErrorCode::io, "shrank");
+  std::ofstream(file.path(), std::ios::binary | std::ios::in | std::ios::out) << whole;
+  runner.run("load");
+  EXPECT_TRUE(content(runner.view(to)) == file.as(0, DType::f32));
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, StagingRingModes,
+                         testing::Values(DiskMode::direct, DiskMode::buffered), [](const auto& of) {
+                           return of.param == DiskMode::direct ? "direct" : "buffered";
+                         });
+
+TEST(StagingRing, RefusesARowThatFitsNoBuffer) {
+  RawTensorFile file;
+  file.add({2, 5000}, DType::f32, 0);
+  file.open(DiskMode::buffered);
+  ProgramSet set;
+  ProgramBuilder pb(set, "load");
+  const Buffer q = pb.persistent("q", {2, 5000}, DType::i8, Role::weights);
+  const Buffer scale = pb.persistent("s", {2}, DType::f32, Role::weights);
+  StagingRing ring(pb, kTiny);
+  EXPECT_FAILS(
+      ring.deliver(pb, {{.from = file.stored(0), .to = q, .to_scale = scale}}, Lane::upload),
+      ErrorCode::internal, "a row of [2, 5000] does not fit");
+}
+
+TEST(StagingRing, IsNeverLargerThanItsBuffers) {
+  ProgramSet set;
+  ProgramBuilder pb(set, "load");
+  const StagingRing ring(pb, 1ull << 40);
+  EXPECT_EQ(plan_memory(set).peak_of(Tier::host).count,
+            StagingRing::kBuffers * StagingRing::kBufferBytes);
+}
+
+}  // namespace
+}  // namespace ballast
