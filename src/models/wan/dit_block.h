@@ -1,0 +1,127 @@
+#pragma once
+
+#include <string>
+
+#include "models/wan/config.h"
+#include "nn/adapted_linear.h"
+#include "nn/memory_policy.h"
+#include "ops/attention.h"
+#include "ops/layer_norm.h"
+#include "plan/program_builder.h"
+
+namespace ballast::wan {
+
+struct Precision {
+  DType activation = DType::f32;  // operands of matrix products and attention
+  DType residual = DType::f32;    // the residual stream and its gradient
+};
+
+// Gets named intermediate values; used to locate differences from a reference.
+class Taps {
+ public:
+  virtual ~Taps() = default;
+  // rows of sample `sample`, beginning at token `first_row`
+  virtual void tap(ProgramBuilder& pb, const std::string& name, int sample, Buffer rows,
+                   std::int64_t first_row) = 0;
+};
+
+// A gain vector and its gradient (invalid: frozen).
+struct Gain {
+  Buffer weight, dweight;
+};
+
+// The weights of one block while they are in reach, and where their gradients go.
+struct BlockWeightsInUse {
+  AdaptedLinear self_q, self_k, self_v, self_o, cross_q, cross_k, cross_v, cross_o, up, down;
+  Gain self_norm_q, self_norm_k, cross_norm_q, cross_norm_k, norm3, norm3_bias;
+  Buffer modulation;   // [6, T, C] f32: shift, scale, gate of attention, then of the feed-forward
+  Buffer dmodulation;  // the same shape, added to; invalid: frozen
+};
+
+// One sample's view of the block.
+struct BlockSample {
+  int index = 0;            // in the batch
+  std::int64_t tokens = 0;  // L
+  Buffer timestep_row;      // [L] i32: which of the T modulation rows a token uses
+  Buffer rope;              // [L, D/2, 2]
+  Buffer context;           // [S, C] text states
+  Buffer dcontext;          // [S, C] f32, added to; invalid: not wanted
+};
+
+// What a block keeps of a sample from forward to backward; invalid: computed again.
+struct BlockSaved {
+  Buffer x;                           // [L, C] block input, always there
+  Buffer attention, lse;              // [L, C], [H, L]
+  Buffer q, k, v;                     // [L, C] before norm and rotation
+  Buffer cross_q, cross_k, cross_v;   // [L, C], [S, C], [S, C] before the norms
+  Buffer cross_attention, cross_lse;  // [L, C], [H, L]
+  Buffer x1, x2;                      // residual stream before norm3 and norm2
+  Buffer pre;                         // [L, F] before GELU
+  Buffer self_out, ffn_out;           // [L, C] what the gates multiply
+};
+
+// The transformer block (wan.md 2.6, 7.1). Records forward and backward for one sample at a time;
+// chunks, head groups and what is kept are the policy's choice and never change a bit.
+class DitBlock {
+ public:
+  DitBlock(const Config& config, const MemoryPolicy& policy, Precision precision,
+           Taps* taps = nullptr, std::string tap_prefix = "")
+      : config_(config),
+        policy_(policy),
+        precision_(precision),
+        taps_(taps),
+        tap_prefix_(std::move(tap_prefix)) {}
+
+  // Returns the block's output. saved == nullptr: no backward follows, and x is overwritten with
+  // it.
+  Buffer forward(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s, Buffer x,
+                 Activations keep, BlockSaved* saved) const;
+
+  // dx [L, C] holds the gradient of the output and becomes that of the input (wants_dx), or is left
+  // in an unspecified state when nothing before this block is trained.
+  void backward(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
+                const BlockSaved& saved, Buffer dx, bool wants_dx) const;
+
+ private:
+  struct Qk {  // normalised (and rotated) queries or keys with what their backward needs
+    Buffer y, r;
+  };
+
+  Buffer full(ProgramBuilder& pb, const char* name, const BlockSample& s, DType dtype) const;
+  Buffer heads(ProgramBuilder& pb, Buffer b) const;  // [R, C] seen as [R, H, D]
+  Buffer modulation_row(ProgramBuilder& pb, Buffer m, int row) const;
+  ops::NormTables norm3_tables(ProgramBuilder& pb, const BlockWeightsInUse& w) const;
+  ops::AttentionOptions attention_options() const;
+  bool gates_train(const BlockWeightsInUse& w) const { return static_cast<bool>(w.dmodulation); }
+  void tap(ProgramBuilder& pb, const char* name, const BlockSample& s, Buffer rows,
+           std::int64_t first) const;
+
+  void project_qkv(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s, Buffer x,
+                   Buffer q, Buffer k, Buffer v) const;
+  Qk norm_and_rotate(ProgramBuilder& pb, const BlockSample& s, Buffer raw, Buffer gain, bool rotate,
+                     Buffer y) const;
+  void attend(ProgramBuilder& pb, Buffer q, Buffer k, Buffer v, Buffer o, Buffer lse) const;
+  void attention_residual(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
+                          Buffer x, Buffer o, Buffer x1, Buffer cross_q, Buffer self_out) const;
+  void feed_forward_residual(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
+                             Buffer x1, Buffer cross_o, Buffer out, const BlockSaved& keep) const;
+
+  BlockSaved restore(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
+                     const BlockSaved& saved, Qk& q, Qk& k, Qk& cq, Qk& ck) const;
+  void backward_feed_forward(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
+                             const BlockSaved& saved, Buffer dx, Buffer dcross_o) const;
+  void backward_cross(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
+                      const BlockSaved& saved, const Qk& cq, const Qk& ck, Buffer dx,
+                      Buffer dcross_o, Buffer dself_o) const;
+  void backward_self(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
+                     const BlockSaved& saved, const Qk& q, const Qk& k, Buffer dx, Buffer dself_o,
+                     bool wants_dx) const;
+
+  const Config& config_;
+  const MemoryPolicy& policy_;
+  Precision precision_;
+  Taps* taps_;
+  std::string tap_prefix_;
+};
+
+}  // namespace ballast::wan
