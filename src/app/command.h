@@ -1,0 +1,44 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string_view>
+
+namespace CLI {
+class App;
+}
+
+namespace ballast {
+
+// One command of the program. Its file makes it known by itself:
+//
+//   const RegisterCommand<Inspect> kInspect("inspect", "what a model, LoRA or checkpoint file is");
+class Command {
+ public:
+  virtual ~Command() = default;
+
+  // Declares arguments and options, which are members of the command. Option names are written with
+  // dashes; users may write underscores.
+  virtual void declare(CLI::App& app) = 0;
+  // Called with the members filled in. Fails with an Error, like everything below it.
+  virtual void run() = 0;
+};
+
+struct CommandInfo {
+  std::string_view name;
+  std::string_view summary;  // one line
+  std::unique_ptr<Command> (*make)();
+};
+
+std::span<const CommandInfo> commands();  // by name
+
+void register_command(const CommandInfo& info);
+
+template <class C>
+struct RegisterCommand {
+  RegisterCommand(std::string_view name, std::string_view summary) {
+    register_command({name, summary, [] { return std::unique_ptr<Command>(new C); }});
+  }
+};
+
+}  // namespace ballast

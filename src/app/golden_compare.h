@@ -1,0 +1,40 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "app/golden_file.h"
+
+namespace ballast {
+
+// How far a computed tensor is from the stored one, by the measure that its rule names.
+struct Comparison {
+  std::string tensor;
+  std::string_view measure;  // "abs", "relative", "rel L2", "median rel L2", "bits", "missing"
+  double error = 0;          // of "bits": how many elements differ
+  double limit = 0;
+  bool pass = false;
+  std::string detail = {};  // of a miss: where, and the two values
+};
+
+// Every stored result against the computed ones; one that was not computed is a miss. dtype is that
+// of the computation. In f32, element by element unless said otherwise:
+//   with stats      |ours - stored| <= 20 max(err, 6e-8 max); out.base.* has those of out.*
+//   out.adamw.*     losses 1e-5 relative; weights 1e-4 relative L2, and no element off by 1e-3
+//   sines, cosines  1e-9, or 1e-6 when ours are f32 numbers
+//   integers, number formats    every bit; any NaN equals any NaN
+// In bf16: out.* 0.015 relative L2 and 0.06 absolute, losses 0.01 absolute, grad.* 0.06 relative L2
+// each and 0.02 in the median, mid.* not at all; out.adamw.* follow from gradients and share their
+// limit per tensor.
+std::vector<Comparison> compare_results(const GoldenFile& file,
+                                        std::span<const GoldenTensor> computed, DType dtype);
+
+// The one nearest to its limit, or furthest beyond it; nullptr when there is none.
+const Comparison* worst(std::span<const Comparison> comparisons);
+
+// Whether two computed tensors have the same bits where they count.
+bool same_bits(const GoldenTensor& a, const GoldenTensor& b);
+
+}  // namespace ballast

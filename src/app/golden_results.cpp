@@ -1,0 +1,35 @@
+#include "app/golden_results.h"
+
+#include <array>
+
+#include "memory/machine.h"
+
+namespace ballast {
+namespace {
+
+constexpr std::array kCases = std::to_array<GoldenCase>({
+    {"dit_forward", recompute_dit, true},
+    {"dit_grad", recompute_dit, true},
+    {"dit_lora", recompute_dit, true},
+    {"dtypes", recompute_dtypes, false},
+    {"flow_matching", recompute_flow_matching, false},
+    {"half_formats", recompute_half_formats, false},
+    {"optimizer", recompute_optimizer, false},
+});
+
+}  // namespace
+
+int thread_count(const VerifyOptions& options) {
+  return options.threads > 0 ? options.threads : usable_cpus(read_machine());
+}
+
+std::span<const GoldenCase> golden_cases() { return kCases; }
+
+const GoldenCase* find_golden_case(std::string_view name) {
+  for (const GoldenCase& c : kCases) {
+    if (c.name == name) return &c;
+  }
+  return nullptr;
+}
+
+}  // namespace ballast

@@ -1,0 +1,137 @@
+// ballast COMMAND ...: finds the command, reads its options, runs it, explains failures.
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <new>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "app/command.h"
+#include "app/nearest_name.h"
+#include "app/output.h"
+#include "core/error.h"
+
+namespace ballast {
+namespace {
+
+std::string help() {
+  std::string text =
+      "Trains and runs large video and text transformers inside the memory you have.\n\n"
+      "usage: ballast COMMAND [OPTIONS]\n\ncommands:\n";
+  for (const CommandInfo& c : commands()) text += fmt::format("  {:<10} {}\n", c.name, c.summary);
+  return text +
+         "\n  ballast COMMAND --help   its options\n"
+         "  ballast --version        the version\n\n"
+         "exit status: 0 done, 1 a bug of ours, 2 usage, 3 refused, 4 bad input, 5 device, 6 I/O,\n"
+         "7 results differ\n";
+}
+
+// "--blocks_to_swap=4" and "--blocks-to-swap=4" are the same. What follows "--" is left alone.
+std::vector<std::string> with_dashes(std::vector<std::string> arguments) {
+  for (std::string& argument : arguments) {
+    if (argument == "--") break;
+    if (!argument.starts_with("--")) continue;
+    const auto end = argument.begin() +
+                     static_cast<std::ptrdiff_t>(std::min(argument.find('='), argument.size()));
+    std::replace(argument.begin(), end, '_', '-');
+  }
+  return arguments;
+}
+
+const CommandInfo& find_command(std::string_view name) {
+  std::vector<std::string_view> known;
+  for (const CommandInfo& c : commands()) {
+    if (c.name == name) return c;
+    known.push_back(c.name);
+  }
+  const bool flag = name.starts_with('-');
+  if (flag) known = {"--help", "--version"};
+  fail(ErrorCode::usage,
+       fmt::format("there is no {} {}{}", flag ? "option" : "command", printable(name),
+                   suggestion(name, known)),
+       {{"ballast --help", "lists the commands"}});
+}
+
+// Before parsing, so that a mistyped option is named as such and not taken for a missing argument.
+void refuse_unknown_options(const CLI::App& app, const std::vector<std::string>& arguments) {
+  for (const std::string& argument : arguments) {
+    if (argument == "--") return;
+    if (!argument.starts_with("--")) continue;
+    const std::string name = argument.substr(0, argument.find('='));
+    if (app.get_option_no_throw(name)) continue;
+    std::vector<std::string> long_names;
+    for (const CLI::Option* option : app.get_options()) {
+      for (const std::string& n : option->get_lnames()) long_names.push_back("--" + n);
+    }
+    fail(ErrorCode::usage,
+         fmt::format(
+             "{} has no option {}{}", app.get_name(), printable(name),
+             suggestion(name, std::vector<std::string_view>(long_names.begin(), long_names.end()))),
+         {{app.get_name() + " --help", "lists its options"}});
+  }
+}
+
+void run(std::vector<std::string> arguments) {
+  if (arguments.empty()) {
+    fail(ErrorCode::usage, "no command given", {{"ballast --help", "lists the commands"}});
+  }
+  const std::string first = arguments.front();
+  if (first == "--help" || first == "-h" || first == "help") return print(help());
+  if (first == "--version" || first == "-V") {
+    return print(fmt::format("ballast {}\n", BALLAST_VERSION));
+  }
+  const CommandInfo& info = find_command(first);
+  arguments = with_dashes({arguments.begin() + 1, arguments.end()});
+
+  const std::unique_ptr<Command> command = info.make();
+  CLI::App app(std::string(info.summary), "ballast " + std::string(info.name));
+  command->declare(app);
+  refuse_unknown_options(app, arguments);
+  const bool wants_help = std::any_of(arguments.begin(), arguments.end(),
+                                      [](const auto& a) { return a == "--help" || a == "-h"; });
+  if (wants_help) return print(app.help());
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+  app.parse(std::move(arguments));
+  command->run();
+}
+
+int explain(const Error& e) {
+  std::string text = fmt::format("ballast: {}\n", e.what());
+  for (const std::string& doing : e.trail()) text += fmt::format("  while {}\n", doing);
+  if (!e.advice().empty()) text += "what would help:\n";
+  int number = 0;
+  for (const Advice& a : e.advice()) {
+    text += fmt::format("  {}. {}: {}\n", ++number, a.change, a.effect);
+  }
+  std::fputs(text.c_str(), stderr);
+  return static_cast<int>(e.code());
+}
+
+// The only catch of the program.
+int guarded_main(int argc, char** argv) {
+  try {
+    run({argv + std::min(argc, 1), argv + argc});
+    return 0;
+  } catch (const Error& e) {
+    return explain(e);
+  } catch (const CLI::ParseError& e) {
+    return explain(Error(ErrorCode::usage, e.what(),
+                         {{fmt::format("ballast {} --help", argv[1]), "lists its options"}}));
+  } catch (const std::bad_alloc&) {
+    return explain(Error(ErrorCode::internal, "the system gave no more memory"));
+  } catch (const std::exception& e) {
+    return explain(Error(ErrorCode::internal, e.what()));
+  }
+}
+
+}  // namespace
+}  // namespace ballast
+
+int main(int argc, char** argv) {
+  // A reader that goes away is a failed write (app/output.h), not the end of the process.
+  std::signal(SIGPIPE, SIG_IGN);
+  return ballast::guarded_main(argc, argv);
+}

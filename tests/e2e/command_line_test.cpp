@@ -1,0 +1,105 @@
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/e2e/ballast_process.h"
+
+namespace ballast::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+TEST(CommandLine, PrintsItsVersion) {
+  const Finished f = run_ballast({"--version"});
+  EXPECT_EQ(f.exit_code, 0);
+  EXPECT_THAT(f.out, ::testing::MatchesRegex("ballast [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+  EXPECT_THAT(f.err, IsEmpty());
+}
+
+TEST(CommandLine, HelpNamesEveryCommandOnOneLine) {
+  const Finished f = run_ballast({"--help"});
+  EXPECT_EQ(f.exit_code, 0);
+  for (const char* command : {"\n  doctor ", "\n  inspect ", "\n  verify "}) {
+    EXPECT_THAT(f.out, HasSubstr(command));
+  }
+}
+
+TEST(CommandLine, HelpOfACommandListsItsOptions) {
+  const Finished f = run_ballast({"verify", "--help"});
+  EXPECT_EQ(f.exit_code, 0);
+  EXPECT_THAT(f.out, AllOf(HasSubstr("--policy"), HasSubstr("keep-attention"), HasSubstr("--out")));
+}
+
+TEST(CommandLine, NothingIsAUsageError) {
+  const Finished f = run_ballast({});
+  EXPECT_EQ(f.exit_code, 2);
+  EXPECT_THAT(f.err,
+              AllOf(StartsWith("ballast: no command"), HasSubstr("what would help:\n  1. ")));
+}
+
+TEST(CommandLine, UnknownCommandSuggestsTheNearest) {
+  const Finished f = run_ballast({"inspct", "x"});
+  EXPECT_EQ(f.exit_code, 2);
+  EXPECT_THAT(f.err, HasSubstr("no command inspct, did you mean inspect?"));
+  EXPECT_THAT(f.out, IsEmpty());
+}
+
+TEST(CommandLine, UnknownOptionSuggestsTheNearest) {
+  const Finished f = run_ballast({"verify", golden("dtypes"), "--polcy", "all"});
+  EXPECT_EQ(f.exit_code, 2);
+  EXPECT_THAT(f.err, HasSubstr("no option --polcy, did you mean --policy?"));
+}
+
+TEST(CommandLine, FarAwayOptionIsRefusedWithoutASuggestion) {
+  const Finished f = run_ballast({"inspect", golden("dtypes"), "--quality=9"});
+  EXPECT_EQ(f.exit_code, 2);
+  EXPECT_THAT(f.err, HasSubstr("no option --quality\n"));
+}
+
+TEST(CommandLine, MissingArgumentAndSurplusArgumentAreUsageErrors) {
+  EXPECT_EQ(run_ballast({"inspect"}).exit_code, 2);
+  EXPECT_EQ(run_ballast({"inspect", golden("dtypes"), golden("optimizer")}).exit_code, 2);
+  EXPECT_EQ(run_ballast({"verify", golden("dtypes"), "--threads", "many"}).exit_code, 2);
+}
+
+// No option has two words yet, so this is the rule itself: both spellings reach the same lookup.
+TEST(CommandLine, UnderscoresInOptionsAreDashes) {
+  const Finished f = run_ballast({"verify", golden("dtypes"), "--no_such=a_b"});
+  EXPECT_EQ(f.exit_code, 2);
+  EXPECT_THAT(f.err, HasSubstr("no option --no-such\n"));
+}
+
+TEST(CommandLine, ReaderThatGoesAwayIsNoCrash) {
+  const Finished f = run_ballast({"inspect", golden("dit_lora"), "--tensors"}, Stdout::reader_gone);
+  EXPECT_EQ(f.exit_code, 0);
+  EXPECT_THAT(f.err, IsEmpty());
+}
+
+TEST(CommandLine, FullDiskBehindStdoutIsAnIoError) {
+  const Finished f = run_ballast({"doctor"}, Stdout::disk_full);
+  EXPECT_EQ(f.exit_code, 6);
+  EXPECT_THAT(f.err, HasSubstr("standard output"));
+}
+
+TEST(CommandLine, MissingFileIsAnIoErrorThatNamesIt) {
+  const Finished f = run_ballast({"inspect", "/nowhere/model.safetensors"});
+  EXPECT_EQ(f.exit_code, 6);
+  EXPECT_THAT(f.err, HasSubstr("/nowhere/model.safetensors"));
+}
+
+TEST(Doctor, ShowsMemoryInUnitsAndInJson) {
+  const Finished text = run_ballast({"doctor"});
+  EXPECT_EQ(text.exit_code, 0);
+  EXPECT_THAT(text.out, ::testing::ContainsRegex("RAM +[0-9.]+ [MGT]B"));
+  const Finished json = run_ballast({"doctor", "--json"});
+  EXPECT_EQ(json.exit_code, 0);
+  const auto parsed = nlohmann::json::parse(json.out);
+  EXPECT_GT(parsed.at("ram").get<std::uint64_t>(), 1u << 20);
+  EXPECT_GE(parsed.at("threads").get<int>(), 1);
+}
+
+}  // namespace
+}  // namespace ballast::test

@@ -1,0 +1,100 @@
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "models/wan/config.h"
+#include "tests/e2e/ballast_process.h"
+
+namespace ballast::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::vector<std::string> job(const std::string& model, const std::string& mode,
+                             const std::string& gpu, const std::string& ram) {
+  return {"plan", "--model",  model, "--mode",   mode,      "--frames",
+          "25",   "--height", "512", "--width",  "512",     "--gpu",
+          gpu,    "--ram",    ram,   "--target", "rtx4090", "--json"};
+}
+
+TEST(Plan, EveryPresetGivesPeaksInsideItsBudget) {
+  for (const wan::Config& c : wan::presets()) {
+    for (const std::string mode : {"infer", "lora"}) {
+      const Finished f = run_ballast(job(c.name, mode, "24GB", "32GB"));
+      ASSERT_EQ(f.exit_code, 0) << c.name << " " << mode << "\n" << f.err;
+      const auto j = nlohmann::json::parse(f.out);
+      for (const char* tier : {"device", "host", "disk"}) {
+        EXPECT_LE(j[tier]["peak_bytes"], j[tier]["budget_bytes"]) << c.name << " " << tier;
+        std::uint64_t most = 0;
+        for (const auto& phase : j["phases"]) {
+          most = std::max(most, phase[tier]["peak_bytes"].get<std::uint64_t>());
+          EXPECT_LE(phase[tier]["lower_bound_bytes"], phase[tier]["peak_bytes"]);
+        }
+        EXPECT_EQ(j[tier]["peak_bytes"], most) << c.name << " " << tier;
+      }
+      EXPECT_EQ(j["device"]["budget_bytes"], 24'000'000'000u);
+      EXPECT_GT(j["step_seconds"], 0);
+    }
+  }
+}
+
+TEST(Plan, RefusesWithWhatWouldHelpAndTheAdviceIsTrue) {
+  const Finished f = run_ballast(job("wan2.2-t2v-a14b", "lora", "3GB", "32GB"));
+  EXPECT_EQ(f.exit_code, 3);
+  EXPECT_THAT(f.err, AllOf(HasSubstr("device memory during step"), HasSubstr("3.000 GB allowed"),
+                           HasSubstr("what would help"), Not(HasSubstr("swap"))));
+  const auto j = nlohmann::json::parse(f.out);
+  EXPECT_FALSE(j["fits"]);
+  EXPECT_GT(j["device"]["peak_bytes"], j["device"]["budget_bytes"]);
+  std::string gpu;
+  for (const auto& a : j["advice"]) {
+    const auto change = a["change"].get<std::string>();
+    if (change.starts_with("--gpu ")) gpu = change.substr(6);
+  }
+  ASSERT_FALSE(gpu.empty());
+  EXPECT_EQ(run_ballast(job("wan2.2-t2v-a14b", "lora", gpu, "32GB")).exit_code, 0);
+}
+
+TEST(Plan, OnTheCpuRamBoundsBothArenas) {
+  const std::vector<std::string> here = {
+      "plan",      "--model", "wan2.1-t2v-1.3b", "--mode", "infer", "--frames", "5",
+      "--threads", "2",       "--json",          "--ram",  "8GB"};
+  const Finished f = run_ballast(here);
+  ASSERT_EQ(f.exit_code, 0) << f.err;
+  const auto j = nlohmann::json::parse(f.out);
+  EXPECT_EQ(j["ram"]["peak_bytes"], j["device"]["peak_bytes"].get<std::uint64_t>() +
+                                        j["host"]["peak_bytes"].get<std::uint64_t>());
+  EXPECT_LE(j["ram"]["peak_bytes"], j["ram"]["budget_bytes"]);
+}
+
+TEST(Plan, SaysWhatIsWrongWithAnOption) {
+  const auto err = [](std::vector<std::string> words) {
+    const Finished f = run_ballast(std::move(words));
+    EXPECT_EQ(f.exit_code, 2) << f.err;
+    return f.err;
+  };
+  EXPECT_THAT(err({"plan", "--model", "wan2.2-t2v-a14"}), HasSubstr("wan2.2-t2v-a14b"));
+  EXPECT_THAT(err({"plan", "--model", "wan2.2-ti2v-5b", "--frames", "80"}),
+              AllOf(HasSubstr("4n + 1"), HasSubstr("--frames 77"), HasSubstr("--frames 81")));
+  EXPECT_THAT(err({"plan", "--model", "wan2.2-ti2v-5b", "--height", "500"}),
+              HasSubstr("multiple of 32"));
+  EXPECT_THAT(err({"plan", "--model", "wan2.2-ti2v-5b", "--target", "rtx409"}),
+              HasSubstr("rtx4090"));
+  EXPECT_THAT(err({"plan", "--model", "wan2.2-ti2v-5b", "--policy", "steam2"}),
+              HasSubstr("stream2"));
+  EXPECT_THAT(err({"plan", "--model", "wan2.2-ti2v-5b", "--gpu", "lots"}), HasSubstr("lots"));
+}
+
+TEST(Plan, NamedPolicyIsTakenAsItIs) {
+  const Finished f =
+      run_ballast({"plan", "--model", "wan2.2-t2v-a14b", "--mode", "lora", "--frames", "5",
+                   "--height", "480", "--width", "832", "--gpu", "140GB", "--ram", "200GB",
+                   "--target", "h200", "--policy", "stream2"});
+  EXPECT_EQ(f.exit_code, 0) << f.err;
+  EXPECT_THAT(f.out, HasSubstr("streamed from disk through 2 slots, 0 of 42 groups resident"));
+}
+
+}  // namespace
+}  // namespace ballast::test
