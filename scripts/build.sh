@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# scripts/build.sh [preset] [targets...]
+# Configures and builds; without targets the program, at build/<preset>/bin/ballast. The presets are
+# release (the default), debug, asan, tsan and fuzz; the target "all" adds tests and benchmarks.
+# BALLAST_JOBS limits the compilers that run at once.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+preset=${1:-release}
+shift || true
+targets=("$@")
+[ ${#targets[@]} -gt 0 ] || targets=(ballast_cli)
+
+log=build/$preset/configure.log
+mkdir -p "build/$preset"
+if ! cmake --preset "$preset" >"$log" 2>&1; then
+  cat "$log" >&2
+  exit 1
+fi
+cmake --build "build/$preset" --parallel "${BALLAST_JOBS:-$(nproc)}" --target "${targets[@]}"
