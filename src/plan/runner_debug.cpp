@@ -152,8 +152,8 @@ void Runner::poison(const BufferSpec& root, int program) {
 
 void Runner::fill_guards() {
   check(plan_.guard_bytes > 0, "the plan has no guard bytes to check");
-  std::memset(device_.base(), static_cast<int>(kGuard), plan_.peak_of(Tier::device).count);
-  std::memset(host_.base(), static_cast<int>(kGuard), plan_.peak_of(Tier::host).count);
+  std::fill_n(device_.base(), plan_.peak_of(Tier::device).count, kGuard);
+  std::fill_n(host_.base(), plan_.peak_of(Tier::host).count, kGuard);
 }
 
 }  // namespace ballast
