@@ -1,16 +1,15 @@
 #include "core/progress.h"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <utility>
 
 #include "core/bytes.h"
 #include "core/log.h"
+#include "core/status_line.h"
 
 namespace ballast {
 namespace {
@@ -18,37 +17,6 @@ namespace {
 constexpr double kSilent = 2.0;         // seconds before the first line
 constexpr double kTerminalPause = 0.1;  // between two drawings of it
 constexpr double kLogPause = 10.0;      // between two lines in a file
-constexpr int kMostColumns = 240;
-
-// A longer line would wrap, and then it cannot be rewritten.
-int columns_of(std::FILE* file) {
-  winsize size = {};
-  const bool known = ioctl(fileno(file), TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
-  return std::min(known ? size.ws_col - 1 : 79, kMostColumns);
-}
-
-// Text of at most so many characters, without the heap.
-class Line {
- public:
-  explicit Line(int columns) : left_(static_cast<std::size_t>(columns)) {}
-
-  template <class... Args>
-  void put(fmt::format_string<Args...> text, Args&&... args) {
-    char* const at = text_.data() + size_;
-    const std::size_t written = fmt::format_to_n(at, left_, text, std::forward<Args>(args)...).size;
-    size_ += std::min(written, left_);
-    left_ -= std::min(written, left_);
-  }
-  void write(std::FILE* file, char end) {
-    text_[size_] = end;
-    std::fwrite(text_.data(), 1, size_ + 1, file);
-    std::fflush(file);
-  }
-
- private:
-  std::array<char, kMostColumns + 1> text_;
-  std::size_t size_ = 0, left_;
-};
 
 std::chrono::seconds whole(double seconds) {
   return std::chrono::seconds(std::llround(std::min(seconds, 1e9)));
@@ -75,7 +43,7 @@ Progress::Progress(std::string what, std::int64_t total, Unit unit, std::int64_t
   if (output_.file == nullptr) output_.file = stderr;
   if (!output_.now) output_.now = [] { return std::chrono::steady_clock::now(); };
   terminal_ = output_.terminal.value_or(isatty(fileno(output_.file)) != 0);
-  columns_ = terminal_ ? columns_of(output_.file) : kMostColumns;
+  columns_ = terminal_ ? StatusLine::columns_of(output_.file) : StatusLine::kMostColumns;
   start_ = shown_ = output_.now();
 }
 
@@ -102,7 +70,7 @@ void Progress::show(bool last) {
   const double elapsed = std::max(seconds(start_), 1e-9);
   const double each = done_ > first_ ? elapsed / static_cast<double>(done_ - first_) : 0;
 
-  Line line(columns_);
+  StatusLine line(columns_);
   const auto put_amount = [&](std::int64_t n) {
     if (unit_ == Unit::bytes) {
       line.put("{}", Bytes{static_cast<std::uint64_t>(n)});
@@ -131,10 +99,7 @@ void Progress::show(bool last) {
       line.put(", {} left", to_string(whole(each * remaining)));
     }
   }
-  // On a terminal the cursor goes back to the first column: whatever is written next, this line
-  // again or one of the log, first erases it.
-  if (terminal_) std::fputs("\033[K", output_.file);
-  line.write(output_.file, terminal_ && !last ? '\r' : '\n');
+  line.write(output_.file, terminal_, last);
   shown_ = output_.now();
   any_shown_ = true;
 }

@@ -16,18 +16,23 @@ void each(const RandomSource& source, std::uint64_t first, std::int64_t n, F&& f
   }
 }
 
-float normal_of(std::uint64_t element, const PhiloxWords& words) {
-  const std::size_t pair = element % 4 / 2 * 2;
-  const double u = (static_cast<double>(words[pair]) + 1.0) * 0x1p-32;
-  const double angle = 2.0 * std::numbers::pi * (static_cast<double>(words[pair + 1]) * 0x1p-32);
+struct NormalPair {
+  float even, odd;
+};
+NormalPair normal_pair(std::uint32_t word0, std::uint32_t word1) {
+  const double u = (static_cast<double>(word0) + 1.0) * 0x1p-32;
+  const double angle = 2.0 * std::numbers::pi * (static_cast<double>(word1) * 0x1p-32);
   const double r = std::sqrt(-2.0 * std::log(u));
-  return static_cast<float>(r * (element % 2 == 0 ? std::cos(angle) : std::sin(angle)));
+  return {static_cast<float>(r * std::cos(angle)), static_cast<float>(r * std::sin(angle))};
 }
 
 }  // namespace
 
 float normal(const RandomSource& source, std::uint64_t element) {
-  return normal_of(element, source.block(element / 4));
+  const PhiloxWords words = source.block(element / 4);
+  const std::size_t pair = element % 4 / 2 * 2;
+  const NormalPair p = normal_pair(words[pair], words[pair + 1]);
+  return element % 2 == 0 ? p.even : p.odd;
 }
 
 void fill_uniform(const RandomSource& source, std::uint64_t first, float* out, std::int64_t n) {
@@ -36,8 +41,11 @@ void fill_uniform(const RandomSource& source, std::uint64_t first, float* out, s
 }
 
 void fill_normal(const RandomSource& source, std::uint64_t first, float* out, std::int64_t n) {
-  each(source, first, n,
-       [&](std::uint64_t i, const PhiloxWords& words) { out[i - first] = normal_of(i, words); });
+  NormalPair pair{};
+  each(source, first, n, [&](std::uint64_t i, const PhiloxWords& words) {
+    if (i == first || i % 2 == 0) pair = normal_pair(words[i % 4 & ~1u], words[i % 4 | 1u]);
+    out[i - first] = i % 2 == 0 ? pair.even : pair.odd;
+  });
 }
 
 }  // namespace ballast

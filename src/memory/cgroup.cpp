@@ -166,4 +166,25 @@ CgroupLimits read_cgroup_limits(const fs::path& root) {
   return out;
 }
 
+std::optional<fs::path> memory_group(const fs::path& root) {
+  const auto cgroup = read_text(root / "proc/self/cgroup");
+  const auto mountinfo = read_text(root / "proc/self/mountinfo");
+  if (!cgroup || !mountinfo) return std::nullopt;
+  for (const std::string_view controller : {"memory", ""}) {
+    const auto group = find_group(*cgroup, controller);
+    const auto mount = find_mount(*mountinfo, controller);
+    if (group && mount) return visible_groups(root, *mount, *group).front();
+  }
+  return std::nullopt;
+}
+
+std::optional<std::uint64_t> oom_kills_of(const fs::path& group) {
+  for (const char* file : {"memory.events", "memory.oom_control"}) {
+    const auto text = read_text(group / file);
+    const auto value = text ? line_value(*text, "oom_kill ") : std::nullopt;
+    if (value) return parse_number(*value);
+  }
+  return std::nullopt;
+}
+
 }  // namespace ballast

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 
@@ -20,5 +21,13 @@ struct CgroupLimits {
 
 // root stands for "/": /proc/self/{cgroup,mountinfo} and the mounted groups are read below it.
 CgroupLimits read_cgroup_limits(const std::filesystem::path& root = "/");
+
+// The directory, below root, of the innermost memory group of this process: v1 where its memory
+// controller is mounted, else v2. nullopt where none can be seen.
+std::optional<std::filesystem::path> memory_group(const std::filesystem::path& root = "/");
+
+// How many processes of the group the kernel has killed for want of memory: v2 memory.events, v1
+// memory.oom_control. nullopt where the group does not say.
+std::optional<std::uint64_t> oom_kills_of(const std::filesystem::path& group);
 
 }  // namespace ballast

@@ -181,5 +181,18 @@ TEST(Cgroup, ALimitWithUnreadableUsageCountsAsUnused) {
   EXPECT_EQ(read_cgroup_limits(root.path()).memory_left, Bytes{1000});
 }
 
+TEST(Cgroup, MemoryGroupIsTheInnermostAndCountsItsOomKills) {
+  FakeRoot root;
+  root.file("proc/self/cgroup", "0::/job/inner\n")
+      .file("proc/self/mountinfo", kUnifiedMount)
+      .file("sys/fs/cgroup/job/inner/memory.events", "low 0\noom 4\noom_kill 3\n");
+  const auto group = memory_group(root.path());
+  ASSERT_TRUE(group.has_value());
+  EXPECT_EQ(*group, root.path() / "sys/fs/cgroup/job/inner");
+  EXPECT_EQ(oom_kills_of(*group), 3u);
+  EXPECT_EQ(oom_kills_of(root.path()), std::nullopt);
+  EXPECT_EQ(memory_group(root.path() / "nowhere"), std::nullopt);
+}
+
 }  // namespace
 }  // namespace ballast

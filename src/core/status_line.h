@@ -1,0 +1,42 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdio>
+#include <utility>
+
+namespace ballast {
+
+// A line of text for the person who waits, cut at so many characters, without the heap. On a
+// terminal a longer line would wrap, and then it cannot be rewritten.
+class StatusLine {
+ public:
+  static constexpr int kMostColumns = 240;
+
+  // Columns of the terminal behind the file, less the last; 79 where nobody knows.
+  static int columns_of(std::FILE* file);
+
+  explicit StatusLine(int columns)
+      : left_(static_cast<std::size_t>(std::clamp(columns, 0, kMostColumns))) {}
+
+  template <class... Args>
+  void put(fmt::format_string<Args...> text, Args&&... args) {
+    char* const at = text_.data() + size_;
+    const std::size_t written = fmt::format_to_n(at, left_, text, std::forward<Args>(args)...).size;
+    size_ += std::min(written, left_);
+    left_ -= std::min(written, left_);
+  }
+
+  // On a terminal it erases what stands there; unless it is the last, the cursor goes back to the
+  // first column, and whatever is written next, this line again or one of the log, erases it.
+  void write(std::FILE* file, bool terminal, bool last);
+
+ private:
+  std::array<char, kMostColumns + 1> text_;
+  std::size_t size_ = 0, left_;
+};
+
+}  // namespace ballast

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "core/bytes.h"
+
+namespace ballast {
+
+// How fast the disk behind a folder is, by a short trial.
+struct DiskSpeed {
+  double read = 0;              // bytes per second, sequential
+  std::optional<double> write;  // forced to disk; nullopt: the trial read a file that was there
+  bool direct = false;          // past the page cache; false: the number may be the cache's
+  Bytes bytes;                  // read
+  std::string problem;          // why nothing was measured; then the rest is zero
+};
+
+// Reads, for at most half a second, the largest file of the folder from 64 MiB on; where there is
+// none, writes a file of 64 MiB, reads it and removes it. Takes one to two seconds on slow disks
+// (the writing is given a second), keeps 4 MiB of memory and never fails.
+DiskSpeed measure_disk(const std::filesystem::path& folder);
+
+}  // namespace ballast
