@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include "core/error.h"
 #include "io/utf8.h"
@@ -9,10 +10,113 @@
 namespace ballast {
 namespace {
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+constexpr std::string_view kEscapes = "\"\\/bfnrt";
+constexpr std::string_view kEscaped = "\"\\/\b\f\n\r\t";
 
-// Ends a plain run inside a string: the quote, an escape, or a byte that may not stand there.
-bool is_special(char c) { return c == '"' || c == '\\' || static_cast<unsigned char>(c) < 0x20; }
+// What a byte may be, as bits. A table: a hostile header is a hundred million bytes of whatever
+// takes longest, and every byte is looked at.
+enum : std::uint8_t {
+  kSpace = 1,
+  kDigit = 2,
+  kHexDigit = 4,
+  kSpecial = 8,    // ends a plain run inside a string: quote, backslash, what may not stand there
+  kEscape = 16,    // may follow a backslash
+  kFraction = 32,  // makes an integer another number
+};
+constexpr std::array<std::uint8_t, 256> kBytes = [] {
+  std::array<std::uint8_t, 256> bytes{};
+  const auto mark = [&](std::string_view which, std::uint8_t bit) {
+    for (const char c : which) bytes[static_cast<unsigned char>(c)] |= bit;
+  };
+  mark(" \t\n\r", kSpace);
+  mark("0123456789", kDigit);
+  mark("0123456789abcdefABCDEF", kHexDigit);
+  mark("\"\\", kSpecial);
+  for (std::size_t c = 0; c < 0x20; ++c) bytes[c] |= kSpecial;
+  mark(kEscapes, kEscape);
+  mark(".eE", kFraction);
+  return bytes;
+}();
+
+bool is(char c, std::uint8_t bit) { return (kBytes[static_cast<unsigned char>(c)] & bit) != 0; }
+
+const char* past(std::uint8_t bit, const char* p, const char* end) {
+  while (p != end && is(*p, bit)) ++p;
+  return p;
+}
+
+// The grammar of numbers: where the one at p ends, or where it goes wrong.
+struct NumberEnd {
+  enum class Kind { integer, real, no_digit, leading_zero };
+  const char* at;
+  Kind kind;
+};
+NumberEnd number_end(const char* p, const char* end) {
+  using Kind = NumberEnd::Kind;
+  const auto at = [&](char c) { return p != end && *p == c; };
+  const auto digits = [&] {
+    const char* const first = p;
+    p = past(kDigit, p, end);
+    return p != first;
+  };
+  if (at('-')) ++p;
+  if (at('0')) {
+    ++p;
+    if (p != end && is(*p, kDigit)) return {p, Kind::leading_zero};
+  } else if (!digits()) {
+    return {p, Kind::no_digit};
+  }
+  if (p == end || !is(*p, kFraction)) return {p, Kind::integer};
+  if (at('.')) {
+    ++p;
+    if (!digits()) return {p, Kind::no_digit};
+  }
+  if (at('e') || at('E')) {
+    ++p;
+    if (at('+') || at('-')) ++p;
+    if (!digits()) return {p, Kind::no_digit};
+  }
+  return {p, Kind::real};
+}
+
+// The ends of values that can be told to be right without decoding them; nullptr for all others,
+// right or wrong.
+
+// A string without surrogates (\ud...) among its escapes.
+const char* plain_string_end(const char* p, const char* end) {
+  if (p == end || *p != '"') return nullptr;
+  for (++p; p != end;) {
+    if (!is(*p, kSpecial)) {
+      ++p;
+    } else if (*p == '"') {
+      return p + 1;
+    } else if (*p == '\\' && end - p >= 2 && is(p[1], kEscape)) {
+      p += 2;
+    } else if (*p == '\\' && end - p >= 6 && p[1] == 'u' && p[2] != 'd' && p[2] != 'D' &&
+               past(kHexDigit, p + 2, p + 6) == p + 6) {
+      p += 6;
+    } else {
+      return nullptr;
+    }
+  }
+  return nullptr;
+}
+
+// Neither object nor array.
+const char* plain_value_end(const char* p, const char* end) {
+  if (*p == '"') return plain_string_end(p, end);
+  if (*p == '-' || is(*p, kDigit)) {
+    const NumberEnd number = number_end(p, end);
+    const bool right =
+        number.kind == NumberEnd::Kind::integer || number.kind == NumberEnd::Kind::real;
+    return right ? number.at : nullptr;
+  }
+  for (const std::string_view word : {"true", "false", "null"}) {
+    if (*p == word.front())
+      return std::string_view(p, end).starts_with(word) ? p + word.size() : nullptr;
+  }
+  return nullptr;
+}
 
 }  // namespace
 
@@ -67,11 +171,7 @@ void JsonReader::fail_expected(std::string_view what) const {
 }
 
 void JsonReader::skip_space() {
-  while (at_ < text_.size()) {
-    const char c = text_[at_];
-    if (c != ' ' && c != '\t' && c != '\n' && c != '\r') return;
-    ++at_;
-  }
+  while (at_ < text_.size() && is(text_[at_], kSpace)) ++at_;
 }
 
 bool JsonReader::take(char c) {
@@ -87,7 +187,7 @@ JsonReader::Kind JsonReader::peek() {
   if (c == '{') return Kind::object;
   if (c == '[') return Kind::array;
   if (c == '"') return Kind::string;
-  if (c == '-' || is_digit(c)) return Kind::number;
+  if (c == '-' || is(c, kDigit)) return Kind::number;
   if (c == 't' || c == 'f') return Kind::boolean;
   if (c == 'n') return Kind::null;
   fail_expected("a value");
@@ -99,10 +199,14 @@ void JsonReader::begin_value(Kind kind) {
   if (is != kind) fail_here(fmt::format("expected {}, found {}", name_of(kind), name_of(is)));
 }
 
-void JsonReader::open(char bracket, bool object) {
+void JsonReader::open(bool object) {
   begin_value(object ? Kind::object : Kind::array);
-  take(bracket);
+  ++at_;
   if (depth_ == max_depth_) fail_value(fmt::format("nested deeper than {} levels", max_depth_));
+  enter(object);
+}
+
+void JsonReader::enter(bool object) {
   ++depth_;
   const std::uint64_t level = 1ull << depth_;
   objects_ = object ? objects_ | level : objects_ & ~level;
@@ -110,8 +214,8 @@ void JsonReader::open(char bracket, bool object) {
   keys_[static_cast<std::size_t>(depth_)] = {};
 }
 
-void JsonReader::open_object() { open('{', true); }
-void JsonReader::open_array() { open('[', false); }
+void JsonReader::open_object() { open(true); }
+void JsonReader::open_array() { open(false); }
 
 bool JsonReader::next_member(char close) {
   const std::uint64_t level = 1ull << depth_;
@@ -150,7 +254,7 @@ std::string_view JsonReader::take_string() {
   const std::size_t begin = ++at_;  // past the quote
   const auto run = [&] {
     const std::size_t from = at_;
-    while (at_ < text_.size() && !is_special(text_[at_])) ++at_;
+    while (at_ < text_.size() && !is(text_[at_], kSpecial)) ++at_;
     return text_.substr(from, at_ - from);
   };
   const std::string_view plain = run();
@@ -175,10 +279,8 @@ std::string_view JsonReader::take_string() {
 void JsonReader::decode_escape() {
   const std::size_t begin = at_++;
   const char c = at_ < text_.size() ? text_[at_] : '\0';
-  constexpr std::string_view kNames = "\"\\/bfnrt";
-  constexpr std::string_view kMeant = "\"\\/\b\f\n\r\t";
-  if (c != '\0' && kNames.find(c) != std::string_view::npos) {
-    decoded_ += kMeant[kNames.find(c)];
+  if (is(c, kEscape)) {
+    decoded_ += kEscaped[kEscapes.find(c)];
     ++at_;
     return;
   }
@@ -208,30 +310,11 @@ unsigned JsonReader::take_hex4() {
 
 JsonReader::Number JsonReader::take_number() {
   begin_value(Kind::number);
-  const auto digit = [&] { return at_ < text_.size() && is_digit(text_[at_]); };
-  const auto is = [&](char c) { return at_ < text_.size() && text_[at_] == c; };
-  const auto digits = [&] {
-    if (!digit()) fail_expected("a digit");
-    while (digit()) ++at_;
-  };
-  bool integer = true;
-  if (is('-')) ++at_;
-  if (is('0')) {
-    ++at_;
-    if (digit()) fail_value("a number with a leading zero");
-  } else {
-    digits();
-  }
-  if (is('.')) {
-    ++at_, integer = false;
-    digits();
-  }
-  if (is('e') || is('E')) {
-    ++at_, integer = false;
-    if (is('+') || is('-')) ++at_;
-    digits();
-  }
-  return {text_.substr(value_, at_ - value_), integer};
+  const NumberEnd end = number_end(text_.data() + at_, text_.data() + text_.size());
+  at_ = static_cast<std::size_t>(end.at - text_.data());
+  if (end.kind == NumberEnd::Kind::no_digit) fail_expected("a digit");
+  if (end.kind == NumberEnd::Kind::leading_zero) fail_value("a number with a leading zero");
+  return {text_.substr(value_, at_ - value_), end.kind == NumberEnd::Kind::integer};
 }
 
 std::uint64_t JsonReader::u64() {
@@ -303,12 +386,69 @@ void JsonReader::skip_one() {
   }
 }
 
+// From behind a member or an opening bracket: takes what is plain, in this level and the ones it
+// opens and closes, until the level `outside` is reached. Stops in front of the first member that
+// is not plain, so that the ordinary functions read it again and say what is wrong with it.
+void JsonReader::skip_plain(int outside) {
+  const char* const end = text_.data() + text_.size();
+  const char* p = text_.data() + at_;
+  while (depth_ > outside) {
+    const std::uint64_t level = 1ull << depth_;
+    const bool object = in_object();
+    const char* q = past(kSpace, p, end);
+    if (q == end) break;
+    if (*q == (object ? '}' : ']')) {
+      --depth_;
+      p = q + 1;
+      continue;
+    }
+    if ((begun_ & level) != 0) {
+      if (*q != ',') break;
+      q = past(kSpace, q + 1, end);
+    }
+    if (object) {
+      const char* const key = q;
+      q = plain_string_end(key, end);
+      if (q == nullptr) break;
+      keys_[static_cast<std::size_t>(depth_)] = std::string_view(key + 1, q - 1);
+      q = past(kSpace, q, end);
+      if (q == end || *q != ':') break;
+      q = past(kSpace, q + 1, end);
+    }
+    if (q == end) break;
+    if (*q == '[' || *q == '{') {
+      if (depth_ == max_depth_) break;
+      begun_ |= level;
+      p = q + 1;
+      enter(*q == '{');
+      continue;
+    }
+    q = plain_value_end(q, end);
+    if (q == nullptr) break;
+    begun_ |= level;
+    p = q;
+    // Most of what an array holds needs no look at its level.
+    while (!object && end - p >= 2 && *p == ',' && (q = plain_value_end(p + 1, end)) != nullptr) {
+      p = q;
+    }
+  }
+  at_ = static_cast<std::size_t>(p - text_.data());
+}
+
 void JsonReader::skip() {
+  skip_space();
+  const char* const begin = text_.data() + at_;
+  const char* const end = text_.data() + text_.size();
+  if (const char* p = begin == end ? nullptr : plain_value_end(begin, end)) {
+    value_ = std::exchange(at_, static_cast<std::size_t>(p - text_.data()));
+    return;
+  }
   const int outside = depth_;
   skip_one();
   while (depth_ > outside) {
+    skip_plain(outside);
     std::string_view key;
-    if (in_object() ? next_key(key) : next_element()) skip_one();
+    if (depth_ > outside && (in_object() ? next_key(key) : next_element())) skip_one();
   }
 }
 

@@ -74,7 +74,8 @@ class JsonReader {
   void skip_space();
   bool take(char c);
   void begin_value(Kind kind);
-  void open(char bracket, bool object);
+  void open(bool object);
+  void enter(bool object);
   bool next_member(char close);
   void take_word(std::string_view word);
   std::string_view take_string();
@@ -82,6 +83,7 @@ class JsonReader {
   unsigned take_hex4();
   Number take_number();
   void skip_one();
+  void skip_plain(int outside);
   bool in_object() const { return (objects_ >> depth_ & 1) != 0; }
 
   JsonSource source_;

@@ -115,7 +115,7 @@ std::uint64_t SafetensorsWriter::file_bytes() const {
   return bytes;
 }
 
-void SafetensorsWriter::write(const std::string& path, Durability durability) const {
+void SafetensorsWriter::write_to(const ByteSink& sink, std::string_view path) const {
   const std::vector<const Tensor*> order = in_file_order();
   NameIndex names;
   for (std::uint32_t i = 0; i < tensors_.size(); ++i) {
@@ -128,20 +128,24 @@ void SafetensorsWriter::write(const std::string& path, Durability durability) co
   }
   const std::string text = header(order);
   const std::uint64_t length = text.size();
-  AtomicFile file(path);
-  file.write(std::as_bytes(std::span(&length, 1)));
-  file.write(text);
+  sink(std::as_bytes(std::span(&length, 1)));
+  sink(std::as_bytes(std::span(text)));
   for (const Tensor* t : order) {
     std::uint64_t left = t->bytes;
     t->source([&](std::span<const std::byte> piece) {
       check(piece.size() <= left, "tensor {} has {} bytes, more were handed over",
             printable(t->name), t->bytes);
       left -= piece.size();
-      file.write(piece);
+      sink(piece);
     });
     check(left == 0, "tensor {} has {} bytes, {} were not handed over", printable(t->name),
           t->bytes, left);
   }
+}
+
+void SafetensorsWriter::write(const std::string& path, Durability durability) const {
+  AtomicFile file(path);
+  write_to([&](std::span<const std::byte> piece) { file.write(piece); }, path);
   file.commit(durability);
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/shape.h"
@@ -41,6 +42,8 @@ class SafetensorsWriter {
 
   std::uint64_t file_bytes() const;  // of the file that write() makes
   void write(const std::string& path, Durability durability = Durability::power_cut) const;
+  // The same bytes to somewhere else; `path` is for messages.
+  void write_to(const ByteSink& sink, std::string_view path) const;
 
  private:
   struct Tensor {

@@ -1,13 +1,11 @@
 #include "io/atomic_file.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <csignal>
-
 #include "tests/support/errors.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/support/temp_dir.h"
 
 namespace ballast {
@@ -98,30 +96,11 @@ TEST(AtomicFile, GivesTheModeThatTheUmaskLeaves) {
   EXPECT_EQ(s.st_mode & 0777, 0640u);
 }
 
-// Writes past `bytes` fail with EFBIG while it lives, as a full disk would.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    rlimit limit = before_;
-    limit.rlim_cur = bytes;
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, handler_);
-  }
-
- private:
-  void (*handler_)(int);
-  rlimit before_{};
-};
-
 TEST(AtomicFile, AFailedWriteLeavesTheOldFile) {
   const TempDir folder;
   const std::string path = folder.write("out", "old");
   {
-    const FileSizeLimit limit(10'000);
+    const test::FileSizeLimit limit(10'000);
     AtomicFile file(path);
     file.write(std::string(9'000, 'x'));
     // The first 1000 bytes still fit: the message gives the place where it stopped.

@@ -136,6 +136,76 @@ TEST(JsonReader, SkipChecksWhatItSkips) {
   }
 }
 
+// Skipping has a path of its own for what is plain; it must take and refuse what reading does.
+TEST(JsonReader, SkippingAnElementJudgesItAsReadingItDoes) {
+  const auto reads = [](const std::string& text, bool string) {
+    return !test::error_of([&] {
+      JsonReader json = reader(text);
+      json.open_array();
+      while (json.next_element()) {
+        if (string) {
+          json.string();
+        } else {
+          json.number_text();
+        }
+      }
+      json.finish();
+    });
+  };
+  int right = 0, wrong = 0;
+  const auto compare = [&](const std::string& element, bool string) {
+    const std::string before = string ? "[\"\",\"a\"," : "[1,2,",
+                      after = string ? ", \"b\" ]" : ", 3 ]";
+    for (const std::string& text : {"[" + element + "]", before + element + after}) {
+      EXPECT_EQ(skips(text), reads(text, string)) << text;
+      ++(skips(text) ? right : wrong);
+    }
+  };
+  // Every text of up to four of these: all numbers, and all that look like one.
+  constexpr std::string_view kParts = "-01.eE+";
+  for (int length = 1; length <= 4; ++length) {
+    std::string text(static_cast<std::size_t>(length), kParts[0]);
+    int combinations = 1;
+    for (int i = 0; i < length; ++i) combinations *= static_cast<int>(kParts.size());
+    for (int n = 0; n < combinations; ++n) {
+      int rest = n;
+      for (char& c : text) {
+        c = kParts[static_cast<std::size_t>(rest) % kParts.size()];
+        rest /= static_cast<int>(kParts.size());
+      }
+      compare(text, false);
+    }
+  }
+  EXPECT_GT(right, 50);
+  EXPECT_GT(wrong, 2'000);
+  for (int c = 0; c < 256; ++c) {  // alone, and behind a backslash
+    const std::string byte(1, static_cast<char>(c));
+    compare("\"" + byte + "\"", true);
+    compare("\"\\" + byte + "\"", true);
+    compare("\"\\" + byte + "000\"", true);
+    compare("\"\\u" + byte + "000\"", true);
+    compare("\"\\u000" + byte + "\"", true);
+  }
+  for (const char* text : {R"("\ud800\udc00")", R"("\uD800\uDC00")", R"("\ud800")", R"("\ud7ff")",
+                           R"("\udfff")", R"("\u12")", R"("\")", R"("\\")", R"(")", R"("é")"}) {
+    compare(text, true);
+  }
+}
+
+TEST(JsonReader, SkippingFailsWhereReadingWouldAndNamesTheKeys) {
+  const auto message = [](const char* text) {
+    return std::string(test::error_of([&] { reader(text).skip(); })->what());
+  };
+  using ::testing::HasSubstr;
+  EXPECT_THAT(message(R"({"a":[1,2,{"b":3,"c":[4,x]}]})"),
+              HasSubstr("expected a value, found 'x' at line 1, column 25 (byte offset 24), in "
+                        "\"a\" / \"c\""));
+  EXPECT_THAT(message("[1,[x]]"), HasSubstr("expected a value, found 'x'"));
+  EXPECT_THAT(message("[1,[2 3]]"), HasSubstr("expected ',' or ']', found '3'"));
+  EXPECT_THAT(message("[1,01]"), HasSubstr("leading zero at line 1, column 4"));
+  EXPECT_THAT(message("{\"a\":1,\"b\" 2}"), HasSubstr("expected ':', found '2'"));
+}
+
 TEST(JsonReader, DepthIsBounded) {
   const auto nested = [](int depth) {
     return std::string(static_cast<std::size_t>(depth), '[') +
