@@ -17,6 +17,9 @@ struct StepValues {
   std::uint64_t seed = 0;
   double learning_rate = 0;
   double gradient_scale = 1;  // 1 / micro batches
+  // Index of this run's first sample within the optimizer step: random numbers belong to samples,
+  // however a step is split into runs (ops/random_site.h).
+  std::int64_t first_sample = 0;
 };
 
 struct ArenaBases {

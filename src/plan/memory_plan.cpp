@@ -89,6 +89,8 @@ MemoryPlan plan_memory(const ProgramSet& set, const PlanOptions& options) {
   plan.offset.resize(set.buffers.size());
   place_persistent(set, plan);
   plan.peak = plan.persistent;
+  std::array<BytesByRole, kTiers.size()> always;
+  for (const Tier t : kTiers) always[index(t)] = persistent_roles(set, t);
   for (int p = 0; p < static_cast<int>(set.programs.size()); ++p) {
     const Program& program = set.programs[static_cast<std::size_t>(p)];
     plan.lifetimes.push_back(lifetimes(set, p));
@@ -108,7 +110,7 @@ MemoryPlan plan_memory(const ProgramSet& set, const PlanOptions& options) {
       TierUse& tier_use = use.tiers[index(tier)];
       tier_use.peak = t.items.empty() ? persistent : Bytes{base + packing.peak};
       tier_use.lower_bound = t.items.empty() ? persistent : Bytes{base + packing.lower_bound};
-      tier_use.roles = persistent_roles(set, tier);
+      tier_use.roles = always[index(tier)];
       describe_peak(set, program, t, tier_use);
       plan.peak[index(tier)] = std::max(plan.peak[index(tier)], tier_use.peak);
     }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/bytes.h"
@@ -15,6 +16,8 @@ struct ProcessLine {
   std::string reason;
   Tier tier = Tier::host;
 };
+
+inline constexpr std::string_view kRecordedPrograms = "recorded programs";
 
 struct ProcessFacts {
   Bytes blas_bytes_per_thread;  // what OpenBLAS touches of its buffers

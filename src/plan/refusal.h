@@ -23,6 +23,18 @@ struct Refusal {
   std::string policy;                       // the leanest that was tried, or the one asked for
   std::array<Bytes, kTiers.size()> needed;  // by tier, whether short or not
   std::vector<Shortage> shortages;
+  double seconds_per_step = 0;  // predicted, were there room
+};
+
+// What would happen if the user changed something. Numbers are those of the plan that it gives.
+struct PlannedChange {
+  std::string text;  // as it is typed or written: "--frames 41", "[adapter] rank = 8"
+  bool fits = false;
+  std::array<Bytes, kTiers.size()> needed = {};
+  Bytes missing = {};                        // over all tiers; 0 when it fits
+  double step_seconds = 0;                   // predicted
+  double step_factor = 1;                    // against the leanest plan as things are
+  Bytes frees_device = {}, frees_host = {};  // of the leanest plan
 };
 
 }  // namespace ballast

@@ -4,6 +4,7 @@
 #include <array>
 #include <iterator>
 #include <map>
+#include <vector>
 
 namespace ballast {
 namespace {
@@ -71,6 +72,11 @@ Waits derive_waits(const ProgramSet& set, int program, const std::vector<std::ui
   std::array<ByteHistory, kTiers.size()> history;
   std::array<Counts, kLaneCount> known{};  // by lane: what it has already waited for
   Counts issued{};
+  // Nobody waits for what the program only reads: most of it is weights.
+  std::vector<bool> written(set.buffers.size(), false);
+  for (const Instruction& ins : code) {
+    for (const Buffer b : ins.writes) written[set.spec(b).root.id] = true;
+  }
   for (const Instruction& ins : code) {
     Counts need{};
     const std::uint32_t mine = ++issued[static_cast<std::size_t>(ins.lane)];
@@ -94,6 +100,7 @@ Waits derive_waits(const ProgramSet& set, int program, const std::vector<std::ui
       });
     }
     for (const Buffer b : ins.reads) {
+      if (!written[set.spec(b).root.id]) continue;
       auto [bytes, begin, end] = range(b);
       bytes.each(begin, end, [&](ByteHistory::Touched& t) {
         after(t.writer, t.write_count);
