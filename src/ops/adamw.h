@@ -1,9 +1,16 @@
 #pragma once
 
 #include "core/tensor.h"
+#include "ops/update_rounding.h"
 #include "plan/program_builder.h"
 
 namespace ballast::ops {
+
+// Where the start from zero moments is made up for; the same in exact arithmetic.
+enum class Debias : std::uint8_t {
+  moments,  // m / (1 - beta1^k), v / (1 - beta2^k)
+  betas,    // b = (beta^k - beta) / (beta^k - 1) takes the place of beta: optimi
+};
 
 // In f64, because 1 - beta2 has only a few digits left in f32.
 struct AdamWOptions {
@@ -11,6 +18,8 @@ struct AdamWOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0.01;
+  Debias debias = Debias::moments;
+  double rate = 1;  // factor on the step's learning rate, where it is recorded
 };
 
 // Adam with decoupled weight decay, for step k = 1, 2, ...:
@@ -19,19 +28,24 @@ struct AdamWOptions {
 //   m = beta1 m + (1 - beta1) g
 //   v = beta2 v + (1 - beta2) g^2
 //   p = p - lr (m / (1 - beta1^k)) / (sqrt(v / (1 - beta2^k)) + eps)
-// Coefficients are formed in f64, elements in f32.
+// Coefficients are formed in f64, elements in f32; p is rounded once, at the end. With stochastic
+// rounding a bf16 v is rounded so too: nearest rounding holds it still when beta2 > 0.996.
+// All operands are contiguous and have as many elements as p; first_element of the rounding may be
+// anything, so a tensor may be cut anywhere.
 struct AdamW {
-  TensorView p, m, v;          // f32, one shape, contiguous
+  TensorView p;                // f32 or bf16
+  TensorView m, v;             // both f32 or both bf16
   ConstTensorView g;           // f32 or bf16
   ConstTensorView grad_scale;  // [1] f32, optional: the clipping factor
   AdamWOptions options;
   std::int64_t step;  // k
   double learning_rate;
+  ParameterRounding rounding = {};
 };
 void adamw(const AdamW& a, Stream stream);
 
 // Step and learning rate are those of b.step().
 void adamw(ProgramBuilder& pb, Buffer p, Buffer m, Buffer v, Buffer g, Buffer grad_scale,
-           const AdamWOptions& options);
+           const AdamWOptions& options, const RecordedRounding& rounding = {});
 
 }  // namespace ballast::ops

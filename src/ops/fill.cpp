@@ -48,8 +48,8 @@ void fill(const Fill& a, Stream stream) {
       [&] { fail(ErrorCode::device, "fill has no CUDA kernel in this build"); });
 }
 
-void fill(ProgramBuilder& pb, Buffer to, float value) {
-  pb.emit("fill", {.reads = {}, .writes = {to}},
+void fill(ProgramBuilder& pb, Buffer to, float value, Lane lane) {
+  pb.emit("fill", {.reads = {}, .writes = {to}, .lane = lane},
           [=](const Bindings& b) { fill({.to = b.out(to), .value = value}, b.stream()); });
 }
 

@@ -14,6 +14,7 @@ struct Fill {
 };
 void fill(const Fill& a, Stream stream);
 
-void fill(ProgramBuilder& pb, Buffer b, float value);  // recorded form
+// Recorded form.
+void fill(ProgramBuilder& pb, Buffer b, float value, Lane lane = Lane::compute);
 
 }  // namespace ballast::ops

@@ -7,29 +7,35 @@
 
 namespace ballast::ops::cpu::BALLAST_ISA {
 
-// The sum of value(i, n)^2 over [begin, end), n <= kLanes values at a time. Always 16 sums, however
-// wide the machine's vectors are, and a square of an f32 is exact in f64: every instruction set
-// gives the same bits.
+struct Factors {
+  f32v a, b;
+};
+
+// The sum of a * b over [begin, end), factors(i, n) giving n <= kLanes of them at a time, zeros
+// behind. Always 16 sums, however wide the machine's vectors are, and a product of two f32 is exact
+// in f64: every instruction set gives the same bits.
 template <class F>
-inline double square_sum(std::int64_t begin, std::int64_t end, F&& value) {
+inline double product_sum(std::int64_t begin, std::int64_t end, F&& factors) {
   // Two halves, because a sum wider than the machine's registers would live in memory.
   using f64w = double __attribute__((vector_size(kLanes * 8)));
   using f64v = double __attribute__((vector_size(kLanes * 4)));
   constexpr int kSums = 16, kVectors = kSums / kLanes;
   f64v sums[2 * kVectors] = {};
-  const auto add = [&sums](int k, f32v x) {
-    const f64w wide = __builtin_convertvector(x, f64w);
-    f64v half[2];
-    __builtin_memcpy(half, &wide, sizeof wide);
-    sums[2 * k] += half[0] * half[0];
-    sums[2 * k + 1] += half[1] * half[1];
+  const auto add = [&sums](int k, const Factors& f) {
+    const f64w wide_a = __builtin_convertvector(f.a, f64w);
+    const f64w wide_b = __builtin_convertvector(f.b, f64w);
+    f64v a[2], b[2];
+    __builtin_memcpy(a, &wide_a, sizeof wide_a);
+    __builtin_memcpy(b, &wide_b, sizeof wide_b);
+    sums[2 * k] += a[0] * b[0];
+    sums[2 * k + 1] += a[1] * b[1];
   };
   std::int64_t i = begin;
   for (; i + kSums <= end; i += kSums) {
-    for (int k = 0; k < kVectors; ++k) add(k, value(i + k * kLanes, std::int64_t{kLanes}));
+    for (int k = 0; k < kVectors; ++k) add(k, factors(i + k * kLanes, std::int64_t{kLanes}));
   }
   for (int k = 0; k < kVectors; ++k, i += kLanes) {
-    if (i < end) add(k, value(i, end - i < kLanes ? end - i : std::int64_t{kLanes}));
+    if (i < end) add(k, factors(i, end - i < kLanes ? end - i : std::int64_t{kLanes}));
   }
   double sum[kSums];
   __builtin_memcpy(sum, sums, sizeof sum);
@@ -37,6 +43,15 @@ inline double square_sum(std::int64_t begin, std::int64_t end, F&& value) {
     for (int k = 0; k < n; ++k) sum[k] += sum[k + n];
   }
   return sum[0];
+}
+
+// The sum of value(i, n)^2.
+template <class F>
+inline double square_sum(std::int64_t begin, std::int64_t end, F&& value) {
+  return product_sum(begin, end, [&](std::int64_t i, std::int64_t n) {
+    const f32v x = value(i, n);
+    return Factors{x, x};
+  });
 }
 
 // *sum += block_sum(begin, end), block by block in order.

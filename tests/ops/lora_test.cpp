@@ -18,15 +18,20 @@ constexpr float kScale = 0.75f;
 
 struct Sample {
   std::int64_t rows, inputs, outputs, rank;
-  DType type;
+  DType type, factor_type;
   SampleTensor x{type, {rows, inputs}}, y{type, {rows, outputs}}, dy{type, {rows, outputs}};
   SampleTensor dx{type, {rows, inputs}};
-  SampleTensor a{DType::f32, {rank, inputs}}, b{DType::f32, {outputs, rank}};
+  SampleTensor a{factor_type, {rank, inputs}}, b{factor_type, {outputs, rank}};
   SampleTensor da{DType::f32, {rank, inputs}}, db{DType::f32, {outputs, rank}};
 
   Sample(std::int64_t rows, std::int64_t inputs, std::int64_t outputs, std::int64_t rank,
-         DType type)
-      : rows(rows), inputs(inputs), outputs(outputs), rank(rank), type(type) {
+         DType type, DType factor_type = DType::f32)
+      : rows(rows),
+        inputs(inputs),
+        outputs(outputs),
+        rank(rank),
+        type(type),
+        factor_type(factor_type) {
     std::uint32_t seed = 0;
     for (SampleTensor* t : {&x, &y, &dy, &dx, &a, &b, &da, &db}) t->fill_normal(++seed);
   }
@@ -41,23 +46,30 @@ struct Results {
   std::size_t instructions;
 };
 
-Results run(const Sample& s, int threads, std::int64_t chunk, bool want_dx = true) {
+// The sample is the third of its step.
+constexpr StepValues kStep = {.step = 4, .seed = 9, .first_sample = 1};
+constexpr RandomSite kSite = random_site("dropout", "blocks.2.ffn.0", 1);
+
+Results run(const Sample& s, int threads, std::int64_t chunk, bool want_dx = true,
+            double dropout = 0) {
   RecordedProgram p(threads);
   const Buffer x = p.input("x", s.x), y = p.input("y", s.y), dy = p.input("dy", s.dy);
   const Buffer dx = p.input("dx", s.dx);
-  const LoraWeight w = {.a = p.input("a", s.a), .b = p.input("b", s.b), .scale = kScale};
+  LoraWeight w = {.a = p.input("a", s.a), .b = p.input("b", s.b), .scale = kScale};
+  w.dropout = {.probability = dropout, .site = kSite};
   const LoraGrads grads = {.da = p.input("da", s.da), .db = p.input("db", s.db)};
   std::int64_t begin = 0;
   do {
     const std::int64_t count = std::min(chunk, s.rows - begin);
     const auto part = [&](Buffer b) { return p.pb.rows(b, begin, count); };
-    const Buffer u = lora(p.pb, part(x), w, part(y));
-    EXPECT_EQ(p.pb.shape(u), (Shape{count, s.rank}));
-    EXPECT_EQ(p.pb.dtype(u), DType::f32);
-    lora_backward(p.pb, part(x), u, part(dy), w, grads, want_dx ? part(dx) : Buffer());
+    w.dropout.first_row = begin;
+    const LoraOut kept = lora(p.pb, part(x), w, part(y));
+    EXPECT_EQ(p.pb.shape(kept.u), (Shape{count, s.rank}));
+    EXPECT_EQ(p.pb.dtype(kept.u), DType::f32);
+    lora_backward(p.pb, kept, part(dy), w, grads, want_dx ? part(dx) : Buffer());
     begin += count;
   } while (begin < s.rows);
-  p.run();
+  p.run(kStep);
   return {p.value(y), p.value(dx), p.value(grads.da), p.value(grads.db), p.instructions()};
 }
 
@@ -77,13 +89,14 @@ TEST(LoraRef, BackwardMatchesFiniteDifferences) {
   };
   std::vector<double> x = make(12, 1), a = make(8, 2), b = make(10, 3);
   const std::vector<double> dy = make(15, 4);
+  const ref::LoraDropout drop = {0.5, random_source(1, "dropout", 1, "a")};
   const auto loss = [&] {
     double sum = 0;
-    const std::vector<double> y = ref::lora(d, x, a, b, kScale);
+    const std::vector<double> y = ref::lora(d, x, a, b, kScale, drop);
     for (std::size_t i = 0; i < y.size(); ++i) sum += y[i] * dy[i];
     return sum;
   };
-  const ref::LoraGradients g = ref::lora_backward(d, x, a, b, kScale, dy);
+  const ref::LoraGradients g = ref::lora_backward(d, x, a, b, kScale, dy, drop);
   const auto expect_slope = [&](std::vector<double>& v, const std::vector<double>& grad) {
     for (std::size_t i = 0; i < v.size(); ++i) {
       const double old = v[i], h = 1e-4;
@@ -100,15 +113,17 @@ TEST(LoraRef, BackwardMatchesFiniteDifferences) {
   expect_slope(b, g.db);
 }
 
-class LoraOfTypes : public testing::TestWithParam<DType> {};
+class LoraOfTypes : public testing::TestWithParam<std::tuple<DType, DType, double>> {};
 
 TEST_P(LoraOfTypes, MatchesReference) {
+  const auto [type, factor_type, dropout] = GetParam();
+  const ref::LoraDropout drop = {dropout, kSite.at(kStep)};
   for (const std::int64_t rank : {1, 4, 16}) {
-    const Sample s(270, 21, 33, rank, GetParam());
-    const Results r = run(s, 2, s.rows);
-    expect_close(r.y, s.y, ref::lora(s.dims(), s.x.values(), s.a.values(), s.b.values(), kScale));
-    const ref::LoraGradients g = ref::lora_backward(s.dims(), s.x.values(), s.a.values(),
-                                                    s.b.values(), kScale, s.dy.values());
+    const Sample s(270, 21, 33, rank, type, factor_type);
+    const Results r = run(s, 2, s.rows, true, dropout);
+    const std::vector<double> x = s.x.values(), a = s.a.values(), b = s.b.values();
+    const ref::LoraGradients g = ref::lora_backward(s.dims(), x, a, b, kScale, s.dy.values(), drop);
+    expect_close(r.y, s.y, ref::lora(s.dims(), x, a, b, kScale, drop));
     expect_close(r.dx, s.dx, g.dx);
     expect_close(r.da, s.da, g.da);
     expect_close(r.db, s.db, g.db);
@@ -116,11 +131,12 @@ TEST_P(LoraOfTypes, MatchesReference) {
 }
 
 TEST_P(LoraOfTypes, GivesTheSameBitsInChunksAndThreads) {
-  const Sample s(700, 40, 50, 8, GetParam());
-  const Results whole = run(s, 1, s.rows);
+  const auto [type, factor_type, dropout] = GetParam();
+  const Sample s(700, 40, 50, 8, type, factor_type);
+  const Results whole = run(s, 1, s.rows, true, dropout);
   for (const std::int64_t chunk : {kTokenQuantum, 2 * kTokenQuantum, s.rows}) {
     for (const int threads : {2, 3}) {
-      const Results r = run(s, threads, chunk);
+      const Results r = run(s, threads, chunk, true, dropout);
       EXPECT_EQ(r.y.bytes(), whole.y.bytes());
       EXPECT_EQ(r.dx.bytes(), whole.dx.bytes());
       EXPECT_EQ(r.da.bytes(), whole.da.bytes());
@@ -129,7 +145,19 @@ TEST_P(LoraOfTypes, GivesTheSameBitsInChunksAndThreads) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, LoraOfTypes, testing::Values(DType::f32, DType::bf16));
+// A half is dropped because twice a bf16 is exact: the tolerance stays that of the products.
+INSTANTIATE_TEST_SUITE_P(Types, LoraOfTypes,
+                         testing::Combine(testing::Values(DType::f32, DType::bf16),
+                                          testing::Values(DType::f32, DType::bf16),
+                                          testing::Values(0.0, 0.5)));
+
+TEST(Lora, RecordsNothingForADropoutOfZero) {
+  const Sample s(5, 6, 7, 2, DType::f32);
+  const Results without = run(s, 1, 5), with = run(s, 1, 5, true, 0.5);
+  EXPECT_EQ(without.instructions, 6u);
+  EXPECT_EQ(with.instructions, 8u);  // of x, and of its gradient
+  EXPECT_NE(without.y.bytes(), with.y.bytes());
+}
 
 TEST(Lora, LeavesOutTheInputGradientThatNobodyWants) {
   const Sample s(5, 6, 7, 2, DType::f32);
@@ -146,13 +174,16 @@ TEST(Lora, AcceptsNoRows) {
   EXPECT_EQ(r.db.bytes(), s.db.bytes());
 }
 
-TEST(Lora, RefusesFactorsOfDifferentRank) {
+TEST(Lora, RefusesFactorsOfDifferentRankAndOtherTypes) {
   RecordedProgram p;
   const Buffer x = p.input("x", SampleTensor(DType::f32, {3, 6}));
   const Buffer y = p.input("y", SampleTensor(DType::f32, {3, 7}));
   const LoraWeight w = {.a = p.input("a", SampleTensor(DType::f32, {2, 6})),
                         .b = p.input("b", SampleTensor(DType::f32, {7, 3}))};
   EXPECT_THROW(lora(p.pb, x, w, y), Error);
+  const LoraWeight half = {.a = p.input("a", SampleTensor(DType::f16, {2, 6})),
+                           .b = p.input("b", SampleTensor(DType::f32, {7, 2}))};
+  EXPECT_THROW(lora(p.pb, x, half, y), Error);
 }
 
 }  // namespace

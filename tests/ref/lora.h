@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "tests/ref/dropout.h"
 #include "tests/ref/linear.h"
 
 namespace ballast::ref {
@@ -10,12 +11,17 @@ namespace ballast::ref {
 struct LoraDims {
   std::size_t rows, inputs, outputs, rank;
 };
+struct LoraDropout {
+  double probability = 0;
+  RandomSource source = {};
+};
 
-// scale * (x A^T) B^T
+// scale * (dropout(x) A^T) B^T
 inline std::vector<double> lora(const LoraDims& d, const std::vector<double>& x,
                                 const std::vector<double>& a, const std::vector<double>& b,
-                                double scale) {
-  const std::vector<double> u = linear({d.rows, d.inputs, d.rank}, x, a, {});
+                                double scale, const LoraDropout& drop = {}) {
+  const std::vector<double> kept = dropout(x, drop.probability, drop.source);
+  const std::vector<double> u = linear({d.rows, d.inputs, d.rank}, kept, a, {});
   std::vector<double> y = linear({d.rows, d.rank, d.outputs}, u, b, {});
   for (double& v : y) v *= scale;
   return y;
@@ -27,12 +33,15 @@ struct LoraGradients {
 
 inline LoraGradients lora_backward(const LoraDims& d, const std::vector<double>& x,
                                    const std::vector<double>& a, const std::vector<double>& b,
-                                   double scale, std::vector<double> dy) {
+                                   double scale, std::vector<double> dy,
+                                   const LoraDropout& drop = {}) {
   for (double& v : dy) v *= scale;
-  const std::vector<double> u = linear({d.rows, d.inputs, d.rank}, x, a, {});
+  const std::vector<double> kept = dropout(x, drop.probability, drop.source);
+  const std::vector<double> u = linear({d.rows, d.inputs, d.rank}, kept, a, {});
   const std::vector<double> du = linear_dx({d.rows, d.rank, d.outputs}, dy, b);
-  return {.dx = linear_dx({d.rows, d.inputs, d.rank}, du, a),
-          .da = linear_dw({d.rows, d.inputs, d.rank}, x, du).dw,
+  const std::vector<double> dkept = linear_dx({d.rows, d.inputs, d.rank}, du, a);
+  return {.dx = dropout(dkept, drop.probability, drop.source),
+          .da = linear_dw({d.rows, d.inputs, d.rank}, kept, du).dw,
           .db = linear_dw({d.rows, d.rank, d.outputs}, u, dy).dw};
 }
 

@@ -1,0 +1,30 @@
+#include "ops/ema.h"
+
+#include "core/error.h"
+#include "core/simd.h"
+#include "ops/update_rounding.h"
+#include "plan/bindings.h"
+
+namespace ballast::ops {
+
+namespace cpu {
+BALLAST_PER_ISA(void ema(const Ema& a, ThreadPool& pool))
+}
+
+void ema(const Ema& a, Stream stream) {
+  check_parameter("ema", a.p, {});
+  check_beside_parameter("ema", "shadow", a.shadow, a.p);
+  check(a.shadow.dtype == DType::f32, "ema: shadow is {}", a.shadow.dtype);
+  check(a.decay >= 0 && a.decay <= 1, "ema: decay is {}", a.decay);
+  on_device(
+      a.p.device, [&] { BALLAST_ISA_CALL(cpu, ema, a, *stream.pool); },
+      [&] { fail(ErrorCode::device, "ema has no CUDA kernel in this build"); });
+}
+
+void ema(ProgramBuilder& pb, Buffer p, Buffer shadow, double decay) {
+  pb.emit("ema", {.reads = {p, shadow}, .writes = {shadow}}, [=](const Bindings& b) {
+    ema({.p = b.in(p), .shadow = b.out(shadow), .decay = decay}, b.stream());
+  });
+}
+
+}  // namespace ballast::ops

@@ -1,0 +1,408 @@
+#include "ops/adamw_8bit.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <limits>
+
+#include "tests/ref/adamw_8bit.h"
+#include "tests/support/recorded_program.h"
+
+namespace ballast::ops {
+namespace {
+
+using support::RecordedProgram;
+using support::SampleTensor;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+int code_of(const DynamicMap& map, float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  int code = map.start[bits >> 31][DynamicMap::bucket(bits)];
+  for (int i = 0; i < 2; ++i) code += x >= map.threshold[code];
+  return code;
+}
+
+TEST(DynamicMap, HoldsTheValuesOfTheReference) {
+  for (const bool with_signs : {true, false}) {
+    const DynamicMap& map = with_signs ? signed_map() : unsigned_map();
+    const std::vector<float> want = ref::dynamic_map(with_signs);
+    ASSERT_EQ(want.size(), 256u);
+    EXPECT_EQ(std::vector<float>(map.value, map.value + 256), want);
+    EXPECT_EQ(map.value[255], 1);
+    for (int i = 0; i < 255; ++i) EXPECT_LT(map.value[i], map.value[i + 1]);
+    for (int i = 0; i < 255; ++i) EXPECT_LT(map.threshold[i], map.threshold[i + 1]);
+  }
+  EXPECT_EQ(signed_map().value[127], 0);
+  EXPECT_EQ(unsigned_map().value[0], 0);
+  // (0.1 + 1) / 2 * 1e-6 and (0.1 + 0.55) / 2 * 1e-6 are the smallest, 1 - 0.9 / 128 and
+  // 1 - 0.9 / 256 the largest below 1.
+  EXPECT_NEAR(signed_map().value[128], 5.5e-7, 1e-13);
+  EXPECT_NEAR(unsigned_map().value[1], 3.25e-7, 1e-13);
+  EXPECT_NEAR(signed_map().value[254], 0.99296875, 1e-7);
+  EXPECT_NEAR(signed_map().value[0], -0.99296875, 1e-7);
+  EXPECT_NEAR(unsigned_map().value[254], 0.996484375, 1e-7);
+}
+
+TEST(DynamicMap, ThresholdsFindWhatTheBinarySearchFinds) {
+  for (const bool with_signs : {true, false}) {
+    const DynamicMap& map = with_signs ? signed_map() : unsigned_map();
+    const std::vector<float> values = ref::dynamic_map(with_signs);
+    std::vector<float> xs = {0.0f, 1.0f, with_signs ? -1.0f : 0.0f};
+    for (int k = 0; k < 255; ++k) {
+      const float middle = (map.value[k] + map.value[k + 1]) * 0.5f;
+      for (const float x : {map.value[k], middle, map.value[k + 1]}) {
+        xs.insert(xs.end(), {std::nextafter(x, -kInf), x, std::nextafter(x, kInf)});
+      }
+    }
+    for (std::uint32_t bits = 0; bits < 0x3f800000; bits += 99991) {  // between them, from 0 to 1
+      xs.push_back(std::bit_cast<float>(bits));
+      xs.push_back(-xs.back());
+    }
+    for (const float x : xs) {
+      if (!with_signs && x < 0) continue;
+      EXPECT_EQ(code_of(map, x), ref::nearest_code(values, x, with_signs)) << x;
+    }
+  }
+}
+
+TEST(DynamicMap, KeepsTheSignOfSmallNumbers) {
+  EXPECT_EQ(code_of(signed_map(), -1e-12f), 126);
+  EXPECT_EQ(code_of(signed_map(), 1e-12f), 127);
+  EXPECT_EQ(code_of(signed_map(), 0.0f), 127);
+}
+
+struct State {
+  SampleTensor p, m, v, m_absmax, v_absmax, shift;
+  State(std::int64_t n, DType type, DType moments = DType::u8, std::int64_t start = 0)
+      : p(type, {n}, {.start = start}),
+        m(moments, {n}, {.start = start}),
+        v(moments, {n}, {.start = start}),
+        m_absmax(DType::f32, {(n + 255) / 256}, {.start = start}),
+        v_absmax(DType::f32, {(n + 255) / 256}, {.start = start}),
+        shift(type, {n}, {.start = start}) {}
+
+  AdamW8bit step(const SampleTensor& g, int k, double lr, bool kahan = false,
+                 double weight_decay = 0.01) {
+    return {.p = p.view(),
+            .m = m.view(),
+            .v = v.view(),
+            .m_absmax = m_absmax.view(),
+            .v_absmax = v_absmax.view(),
+            .shift = kahan ? shift.view() : TensorView(),
+            .g = g.view(),
+            .grad_scale = {},
+            .options = {.weight_decay = weight_decay},
+            .stabilize = false,
+            .step = k,
+            .learning_rate = lr};
+  }
+};
+
+SampleTensor gradient(std::int64_t n, int k, DType type = DType::f32) {
+  SampleTensor g(type, {n}, {.start = 1});
+  g.fill_normal(static_cast<std::uint32_t>(100 + k));
+  for (std::int64_t i = 0; i < n; i += 7) g.set(i, 1e-5 * g[i]);  // decades apart in one block
+  for (std::int64_t i = 3; i < n; i += 50) g.set(i, 0);
+  return g;
+}
+
+std::vector<int> codes(const SampleTensor& t) {
+  std::vector<int> c;
+  for (const double x : t.values()) c.push_back(static_cast<int>(x));
+  return c;
+}
+std::vector<float> floats(const SampleTensor& t) {
+  std::vector<float> c;
+  for (const double x : t.values()) c.push_back(static_cast<float>(x));
+  return c;
+}
+
+struct Case {
+  DType type;
+  bool kahan;
+};
+class AdamW8bitSteps : public testing::TestWithParam<Case> {};
+
+// Each of ten steps from where the step before ended, so that a code which falls on the other side
+// of a midpoint in f64 does not add up.
+TEST_P(AdamW8bitSteps, MatchTheReference) {
+  const auto [type, kahan] = GetParam();
+  const std::int64_t n = 3 * 256 + 21;
+  ThreadPool pool(2);
+  State s(n, type, DType::u8, 1);
+  s.p.fill_normal(1);
+  ref::AdamW8bitState want(s.p.values(), 256);
+  const double lr = 1e-3;
+  int same_codes = 0, same_p = 0;
+  for (int k = 1; k <= 10; ++k) {
+    const SampleTensor g = gradient(n, k, type);
+    std::vector<double> before = want.p;
+    for (std::size_t i = 0; i < before.size(); ++i) before[i] += want.shift[i];
+    adamw_8bit(s.step(g, k, lr, kahan), {.pool = &pool});
+    ref::adamw_8bit(want, g.values(), {.lr = lr, .kahan = kahan, .type = type}, k);
+    for (std::int64_t i = 0; i < n; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      const int m = static_cast<int>(s.m[i]), v = static_cast<int>(s.v[i]);
+      ASSERT_LE(std::abs(m - want.m[at]), 1) << i;
+      ASSERT_LE(std::abs(v - want.v[at]), 1) << i;
+      same_codes += (m == want.m[at]) + (v == want.v[at]);
+      same_p += s.p[i] == want.p[at];
+      // p is rounded twice, by the step and by the decay; each may fall one place (twice the
+      // relative rounding at most) beside the reference's. A v that became the code 0 leaves little
+      // to divide by, so some steps are hundreds of lr.
+      const double moved = std::abs(want.p[at] + want.shift[at] - before[at]);
+      const double rounding = support::rounding(type);
+      ASSERT_NEAR(s.p[i], want.p[at], 4.1 * rounding * (std::abs(want.p[at]) + moved + 0.01))
+          << i << " step " << k;
+      if (kahan) {
+        // In f32 all of m's and v's roundings are seen, in bf16 that of the step.
+        const double roundings = type == DType::f32 ? 16 : 4;
+        ASSERT_NEAR(s.p[i] + s.shift[i], want.p[at] + want.shift[at],
+                    roundings * rounding * (moved + rounding * std::abs(want.p[at]) + lr))
+            << i << " step " << k;
+      }
+    }
+    for (std::int64_t b = 0; b < 4; ++b) {
+      const auto at = static_cast<std::size_t>(b);
+      ASSERT_NEAR(s.m_absmax[b], want.m_absmax[at], 1e-6 * want.m_absmax[at]);
+      ASSERT_NEAR(s.v_absmax[b], want.v_absmax[at], 1e-6 * want.v_absmax[at]);
+    }
+    want.p = s.p.values();
+    want.shift = s.shift.values();
+    want.m = codes(s.m);
+    want.v = codes(s.v);
+    want.m_absmax = floats(s.m_absmax);
+    want.v_absmax = floats(s.v_absmax);
+  }
+  EXPECT_GT(same_codes, 2 * 10 * n * 995 / 1000);
+  EXPECT_GT(same_p, 10 * n * (type == DType::bf16 ? 98 : 50) / 100);
+  EXPECT_TRUE(s.p.padding_untouched() && s.m.padding_untouched() && s.v.padding_untouched() &&
+              s.m_absmax.padding_untouched() && s.v_absmax.padding_untouched());
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, AdamW8bitSteps,
+                         testing::Values(Case{DType::f32, false}, Case{DType::bf16, false},
+                                         Case{DType::f32, true}, Case{DType::bf16, true}));
+
+TEST(AdamW8bitRun, StaysWithTheReferenceForTenSteps) {
+  const std::int64_t n = 4096;
+  ThreadPool pool(2);
+  State s(n, DType::f32);
+  s.p.fill_normal(1);
+  ref::AdamW8bitState want(s.p.values(), 256);
+  double moved = 0, off = 0;
+  const std::vector<double> start = s.p.values();
+  for (int k = 1; k <= 10; ++k) {
+    const SampleTensor g = gradient(n, k);
+    adamw_8bit(s.step(g, k, 1e-3), {.pool = &pool});
+    ref::adamw_8bit(want, g.values(), {.lr = 1e-3}, k);
+  }
+  for (std::int64_t i = 0; i < n; ++i) {
+    moved += std::abs(s.p[i] - start[static_cast<std::size_t>(i)]);
+    off += std::abs(s.p[i] - want.p[static_cast<std::size_t>(i)]);
+  }
+  EXPECT_GT(moved / n, 1e-3);
+  EXPECT_LT(off, 1e-4 * moved) << "a code in a thousand may be its neighbour";
+}
+
+TEST(AdamW8bitRun, FirstStepMovesByTheLearningRateAndDecaysAfterwards) {
+  ThreadPool pool(1);
+  State s(2, DType::f32);
+  s.p.fill({1, 1});
+  SampleTensor g(DType::f32, {2});
+  g.fill({0.5, 0});
+  adamw_8bit(s.step(g, 1, 0.25, false, 0.5), {.pool = &pool});
+  EXPECT_NEAR(s.p[0], (1 - 0.25) * (1 - 0.125), 1e-6);
+  EXPECT_NEAR(s.p[1], 1 - 0.125, 1e-7);
+  EXPECT_EQ(codes(s.m), (std::vector{255, 127}));
+  EXPECT_EQ(codes(s.v), (std::vector{255, 0}));
+  EXPECT_NEAR(s.m_absmax[0], 0.05, 1e-8);
+  EXPECT_NEAR(s.v_absmax[0], 0.00025, 1e-10);
+}
+
+TEST(AdamW8bitRun, SkipsGradientsThatAreNoNumbers) {
+  ThreadPool pool(1);
+  for (const bool kahan : {false, true}) {
+    for (const DType moments : {DType::u8, DType::f32}) {
+      State s(300, DType::bf16, moments);
+      s.p.fill_normal(1);
+      adamw_8bit(s.step(gradient(300, 1), 1, 1e-2, kahan), {.pool = &pool});
+      SampleTensor bad = gradient(300, 2);
+      bad.set(5, NAN);
+      bad.set(6, kInf);
+      bad.set(7, -kInf);
+      bad.set(8, 1e30);  // its square is infinite
+      const std::vector<double> before = s.p.values(), shift = s.shift.values();
+      adamw_8bit(s.step(bad, 2, 1e-2, kahan), {.pool = &pool});
+      for (const std::int64_t i : {5, 6, 7, 8}) {
+        const auto at = static_cast<std::size_t>(i);
+        EXPECT_EQ(s.p[i] + s.shift[i], before[at] + shift[at]);
+        EXPECT_EQ(s.m[i], moments == DType::u8 ? 127 : 0);
+        EXPECT_EQ(s.v[i], 0);
+      }
+      for (std::int64_t i = 0; i < 300; ++i) EXPECT_TRUE(std::isfinite(s.p[i])) << i;
+      EXPECT_NE(s.p[9] + s.shift[9], before[9] + shift[9]);
+      EXPECT_TRUE(std::isfinite(s.m_absmax[0]) && std::isfinite(s.v_absmax[1]));
+    }
+  }
+}
+
+TEST(AdamW8bitRun, F32MomentsGiveAdamWithDecayAfterTheStep) {
+  ThreadPool pool(1);
+  const std::int64_t n = 300;
+  State s(n, DType::f32, DType::f32);
+  s.p.fill_normal(1);
+  std::vector<double> p = s.p.values(), m(n), v(n);
+  for (int k = 1; k <= 4; ++k) {
+    const SampleTensor g = gradient(n, k);
+    AdamW8bit step = s.step(g, k, 1e-2);
+    step.m_absmax = step.v_absmax = {};
+    adamw_8bit(step, {.pool = &pool});
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      const double x = g[static_cast<std::int64_t>(i)];
+      m[i] = 0.9 * m[i] + 0.1 * x;
+      v[i] = 0.999 * v[i] + 0.001 * x * x;
+      const double hat = std::sqrt(v[i] / (1 - std::pow(0.999, k))) + 1e-8;
+      p[i] = (p[i] - 1e-2 * m[i] / (1 - std::pow(0.9, k)) / hat) * (1 - 1e-4);
+    }
+  }
+  for (std::int64_t i = 0; i < n; ++i) {
+    EXPECT_NEAR(s.p[i], p[static_cast<std::size_t>(i)], 4e-7 * (1 + std::abs(s.p[i]))) << i;
+  }
+}
+
+TEST(AdamW8bitKahan, RecoversTinyUpdatesAndLeavesDecayWithoutEffect) {
+  ThreadPool pool(1);
+  const std::int64_t n = 256;
+  SampleTensor g(DType::bf16, {n});
+  for (std::int64_t i = 0; i < n; ++i) g.set(i, 3);
+  double end[3] = {};
+  for (const int run : {0, 1, 2}) {
+    State s(n, DType::bf16);
+    for (std::int64_t i = 0; i < n; ++i) s.p.set(i, 1);
+    for (int k = 1; k <= 100; ++k) {
+      adamw_8bit(s.step(g, k, 1e-4, run > 0, run == 2 ? 10 : 0), {.pool = &pool});
+    }
+    end[run] = s.p[17];
+  }
+  EXPECT_EQ(end[0], 1) << "plain bf16 loses every step";
+  EXPECT_NEAR(end[1], 0.99, 0x1p-9);
+  EXPECT_NEAR(end[2], 0.99, 0x1p-8) << "decoupled decay would have brought it to 0.89";
+}
+
+TEST(AdamW8bitKahan, StabilizeDividesTheRateByTheRmsOverRawCodes) {
+  ThreadPool pool(2);
+  const std::int64_t n = 512;
+  State plain(n, DType::f32), stable(n, DType::f32);
+  const SampleTensor first = gradient(n, 1);
+  adamw_8bit(plain.step(first, 1, 1e-2, true, 0), {.pool = &pool});
+  adamw_8bit(stable.step(first, 1, 1e-2, true, 0), {.pool = &pool});
+  SampleTensor g(DType::f32, {n});
+  double mean = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    g.set(i, 100.0 + static_cast<double>(i));
+    mean += g[i] * g[i] / std::max(plain.v[i], 1e-16) / static_cast<double>(n);
+  }
+  const std::vector<double> before = plain.p.values();
+  AdamW8bit step = stable.step(g, 2, 1e-2, true, 0);
+  step.stabilize = true;
+  adamw_8bit(step, {.pool = &pool});
+  adamw_8bit(plain.step(g, 2, 1e-2 / std::sqrt(mean), true, 0), {.pool = &pool});
+  EXPECT_GT(mean, 2);
+  EXPECT_NE(plain.p.values(), before);
+  for (std::int64_t i = 0; i < n; ++i) EXPECT_NEAR(stable.p[i], plain.p[i], 1e-8) << i;
+}
+
+TEST(AdamW8bitBits, DependNeitherOnThreadsNorOnCutsAtBlocks) {
+  const std::int64_t n = 16384 + 619;
+  const SampleTensor g = gradient(n, 1, DType::bf16);
+  for (const int form : {0, 1, 2, 3}) {
+    const bool kahan_form = form == 1;
+    const auto prepare = [&](State& s, int k) {
+      AdamW8bit step = s.step(g, k, 3e-3, kahan_form);
+      if (form == 2) {
+        step.rounding = {.rounding = UpdateRounding::stochastic,
+                         .random = random_source(7, "update", k, "w")};
+      }
+      if (form == 3) {
+        step.rounding = {.rounding = UpdateRounding::kahan, .carry = s.shift.view()};
+      }
+      return step;
+    };
+    std::vector<double> want, want_m;
+    for (const int threads : {1, 2, 3}) {
+      ThreadPool pool(threads);
+      State s(n, DType::bf16, DType::u8, threads);
+      s.p.fill_normal(1);
+      for (int k = 1; k <= 3; ++k) adamw_8bit(prepare(s, k), {.pool = &pool});
+      if (want.empty()) want = s.p.values(), want_m = s.m.values();
+      ASSERT_TRUE(s.p.values() == want && s.m.values() == want_m);
+    }
+    ThreadPool pool(2);
+    State s(n, DType::bf16);
+    s.p.fill_normal(1);
+    for (int k = 1; k <= 3; ++k) {
+      const AdamW8bit whole = prepare(s, k);
+      for (std::int64_t first = 0, count = 256; first < n; first += count, count = 11 * 256) {
+        count = std::min(count, n - first);
+        AdamW8bit part = whole;
+        const auto cut = [&](auto& t) { t = t ? t.rows(first, count) : t; };
+        const auto cut_blocks = [&](auto& t) { t = t.rows(first / 256, (count + 255) / 256); };
+        cut(part.p), cut(part.m), cut(part.v), cut(part.shift), cut(part.g);
+        cut(part.rounding.carry);
+        cut_blocks(part.m_absmax), cut_blocks(part.v_absmax);
+        part.rounding.first_element = first;
+        adamw_8bit(part, {.pool = &pool});
+      }
+    }
+    EXPECT_TRUE(s.p.values() == want && s.m.values() == want_m) << form;
+  }
+}
+
+TEST(AdamW8bitChecks, RefuseWhatDoesNotFit) {
+  ThreadPool pool(1);
+  State s(300, DType::bf16);
+  const SampleTensor g = gradient(300, 1), other = gradient(301, 1);
+  const auto refused = [&](auto&& change) {
+    AdamW8bit step = s.step(g, 1, 0.1, true);
+    change(step);
+    EXPECT_THROW(adamw_8bit(step, {.pool = &pool}), Error);
+  };
+  EXPECT_NO_THROW(adamw_8bit(s.step(g, 1, 0.1, true), {.pool = &pool}));
+  refused([&](AdamW8bit& a) { a.step = 0; });
+  refused([&](AdamW8bit& a) { a.g = other.view(); });
+  refused([&](AdamW8bit& a) { a.m_absmax = {}; });
+  refused([&](AdamW8bit& a) { a.v_absmax = a.v_absmax.rows(0, 1); });
+  refused([&](AdamW8bit& a) { a.m = a.shift; });
+  refused([&](AdamW8bit& a) { a.shift = a.shift.rows(0, 299); });
+}
+
+TEST(AdamW8bitRecorded, TakesStepAndLearningRateFromTheRun) {
+  const std::int64_t n = 500;
+  State s(n, DType::bf16);
+  s.p.fill_normal(1);
+  const SampleTensor g = gradient(n, 1);
+  RecordedProgram program;
+  const AdamW8bitBuffers on = {
+      .p = program.input("p", s.p),
+      .m = program.input("m", s.m),
+      .m_absmax = program.input("m_absmax", s.m_absmax),
+      .v = program.input("v", s.v),
+      .v_absmax = program.input("v_absmax", s.v_absmax),
+      .shift = program.input("shift", s.shift),
+      .g = program.input("g", SampleTensor(DType::f32, {n}).fill(g.values()))};
+  adamw_8bit(program.pb, on, {.weight_decay = 0.01}, false);
+  ThreadPool pool(1);
+  for (int k = 1; k <= 2; ++k) {
+    program.run({.step = k, .learning_rate = 0.01 * k});
+    adamw_8bit(s.step(g, k, 0.01 * k, true), {.pool = &pool});
+  }
+  EXPECT_EQ(program.value(on.p).values(), s.p.values());
+  EXPECT_EQ(program.value(on.m).values(), s.m.values());
+  EXPECT_EQ(program.value(on.v_absmax).values(), s.v_absmax.values());
+  EXPECT_EQ(program.value(on.shift).values(), s.shift.values());
+}
+
+}  // namespace
+}  // namespace ballast::ops
