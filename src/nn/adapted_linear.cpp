@@ -2,6 +2,13 @@
 
 namespace ballast {
 
+AdaptedLinear AdaptedLinear::at(std::int64_t first_row, std::int64_t sample) const {
+  AdaptedLinear l = *this;
+  l.adapter.dropout.first_row = first_row;
+  l.adapter.dropout.site.sample = sample;
+  return l;
+}
+
 void AdaptedLinear::forward(ProgramBuilder& pb, Buffer x, Buffer y) const {
   ops::linear_into(pb, x, weight, y);
   if (adapter.a) ops::lora(pb, x, adapter, y);
@@ -18,9 +25,10 @@ void AdaptedLinear::backward(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dx,
   if (dx) ops::linear_dx_into(pb, dy, weight, dx, {.accumulate = accumulate});
   if (dweight) ops::linear_dw(pb, x, dy, dweight, dbias);
   if (!adapter.a) return;
-  // A x is cheaper to compute again than to keep: rank columns instead of the width.
-  const Buffer u = ops::linear(pb, x, {.weight = adapter.a, .bias = {}, .scale = {}}, DType::f32);
-  ops::lora_backward(pb, x, u, dy, adapter, adapter_grads, dx);
+  // A d is cheaper to compute again than to keep: rank columns instead of the width.
+  const Buffer d = ops::lora_input(pb, x, adapter);
+  const Buffer u = ops::linear(pb, d, {.weight = adapter.a, .bias = {}, .scale = {}}, DType::f32);
+  ops::lora_backward(pb, {d, u}, dy, adapter, adapter_grads, dx);
 }
 
 }  // namespace ballast

@@ -6,7 +6,7 @@
 
 namespace ballast {
 
-// y = W x + b, with an optional adapter y += s B A x and optional gradients. Owns nothing.
+// y = W x + b, with an optional adapter y += s B A dropout(x) and optional gradients. Owns nothing.
 struct AdaptedLinear {
   ops::LinearWeight weight;
   ops::LoraWeight adapter;  // adapter.a invalid: none
@@ -14,6 +14,10 @@ struct AdaptedLinear {
   ops::LoraGrads adapter_grads;
 
   bool trains() const { return dweight || adapter_grads.da; }
+
+  // The same layer where x holds the rows from first_row on of the program's sample: what the
+  // adapter's dropout depends on. Without dropout it makes no difference.
+  AdaptedLinear at(std::int64_t first_row, std::int64_t sample) const;
 
   void forward(ProgramBuilder& pb, Buffer x, Buffer y) const;
   Buffer forward(ProgramBuilder& pb, Buffer x, DType y_dtype) const;

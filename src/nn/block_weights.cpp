@@ -25,8 +25,12 @@ std::string_view name_of(WeightFormat f) {
       return "f32";
     case WeightFormat::bf16:
       return "bf16";
+    case WeightFormat::f16:
+      return "f16";
     case WeightFormat::f8_e4m3:
       return "fp8";
+    case WeightFormat::f8_e5m2:
+      return "fp8_e5m2";
     case WeightFormat::int8_rows:
       return "int8";
   }
@@ -34,28 +38,48 @@ std::string_view name_of(WeightFormat f) {
 }
 
 std::optional<WeightFormat> find_weight_format(std::string_view name) {
-  for (const WeightFormat f : {WeightFormat::stored, WeightFormat::f32, WeightFormat::bf16,
-                               WeightFormat::f8_e4m3, WeightFormat::int8_rows}) {
+  for (const WeightFormat f :
+       {WeightFormat::stored, WeightFormat::f32, WeightFormat::bf16, WeightFormat::f16,
+        WeightFormat::f8_e4m3, WeightFormat::f8_e5m2, WeightFormat::int8_rows}) {
     if (name == name_of(f)) return f;
   }
   return std::nullopt;
 }
 
-BlockWeights::BlockWeights(ProgramBuilder& load, std::vector<WeightGroup> groups,
+BlockWeights::BlockWeights(ProgramBuilder& load, std::vector<std::vector<WeightGroup>> sources,
                            const MemoryPolicy& policy, WeightFormat format)
-    : groups_(std::move(groups)), policy_(policy), format_(format) {
-  homes_.resize(groups_.size());
-  const auto n = static_cast<std::int64_t>(groups_.size());
+    : sources_(std::move(sources)), policy_(policy), format_(format) {
+  check_sources();
+  const std::int64_t n = groups();
+  homes_.resize(static_cast<std::size_t>(n));
   for (std::int64_t g = 0; g < n; ++g) {
     Home& home = homes_[static_cast<std::size_t>(g)];
     home.resident = policy_.slots == 0 || evenly_chosen(g, n, policy_.resident_groups);
-    const WeightGroup& group = groups_[static_cast<std::size_t>(g)];
-    for (const StoredTensor& t : group.tensors) {
-      home.forms.push_back(form_of(group, t, !home.resident));
+    const WeightGroup& described = group(static_cast<int>(g));
+    for (const StoredTensor& t : described.tensors) {
+      home.forms.push_back(form_of(described, t, !home.resident));
     }
   }
   lay_out_slots();
   declare(load);
+}
+
+void BlockWeights::check_sources() const {
+  for (const auto& other : sources_) {
+    check(other.size() == sources_[0].size(), "experts have {} and {} groups", sources_[0].size(),
+          other.size());
+    for (std::size_t g = 0; g < other.size(); ++g) {
+      for (std::size_t t = 0; t < other[g].tensors.size(); ++t) {
+        const StoredTensor &a = sources_[0][g].tensors[t], &b = other[g].tensors[t];
+        const bool scales = a.scale.has_value() == b.scale.has_value();
+        if (a.data.dtype == b.data.dtype && a.data.shape == b.data.shape && scales) continue;
+        fail(ErrorCode::input,
+             fmt::format("the two experts store {} differently: {} {} and {} {}", a.name,
+                         a.data.dtype, a.data.shape, b.data.dtype, b.data.shape),
+             {{"use files of one kind for both", "their weights take turns in the same memory"}});
+      }
+    }
+  }
 }
 
 BlockWeights::Form BlockWeights::form_of(const WeightGroup& group, const StoredTensor& t,
@@ -84,8 +108,14 @@ BlockWeights::Form BlockWeights::form_of(const WeightGroup& group, const StoredT
     case WeightFormat::bf16:
       f.dtype = DType::bf16;
       break;
+    case WeightFormat::f16:
+      f.dtype = DType::f16;
+      break;
     case WeightFormat::f8_e4m3:
       f.dtype = DType::f8_e4m3;
+      break;
+    case WeightFormat::f8_e5m2:
+      f.dtype = DType::f8_e5m2;
       break;
     case WeightFormat::int8_rows:
       f.dtype = DType::i8;
@@ -102,7 +132,8 @@ void BlockWeights::lay_out_slots() {
     for (std::size_t t = 0; t < home.forms.size(); ++t) {
       Form& f = home.forms[t];
       if (!f.streams) continue;
-      const auto elements = static_cast<std::uint64_t>(groups_[g].tensors[t].data.shape.elements());
+      const auto elements =
+          static_cast<std::uint64_t>(sources_[0][g].tensors[t].data.shape.elements());
       f.slot_offset = home.slot_bytes;
       home.slot_bytes = round_up(home.slot_bytes + elements * size_of(f.dtype), kSlotAlignment);
       if (f.dtype != DType::i8) continue;
@@ -122,7 +153,7 @@ void BlockWeights::declare(ProgramBuilder& load) {
     home.buffers.resize(home.forms.size());
     for (std::size_t t = 0; t < home.forms.size(); ++t) {
       const Form& f = home.forms[t];
-      const StoredTensor& tensor = groups_[g].tensors[t];
+      const StoredTensor& tensor = sources_[0][g].tensors[t];
       largest_tensor = std::max(largest_tensor, tensor.data.extent.bytes);
       if (!f.streams) {
         home.buffers[t].data =
@@ -134,9 +165,9 @@ void BlockWeights::declare(ProgramBuilder& load) {
       }
     }
     if (home.slot_bytes > 0 && policy_.home == WeightHome::host) {
-      home.host =
-          load.persistent(groups_[g].name + ".host", {static_cast<std::int64_t>(home.slot_bytes)},
-                          DType::u8, Role::weights, Tier::host);
+      home.host = load.persistent(sources_[0][g].name + ".host",
+                                  {static_cast<std::int64_t>(home.slot_bytes)}, DType::u8,
+                                  Role::weights, Tier::host);
     }
   }
   for (int s = 0; s < policy_.slots && largest_slot > 0; ++s) {
@@ -147,18 +178,14 @@ void BlockWeights::declare(ProgramBuilder& load) {
   slot_group_.assign(slots_.size(), -1);
   last_use_.assign(slots_.size(), 0);
   ring_.emplace(load, largest_tensor);
+}
+
+void BlockWeights::load(ProgramBuilder& pb, int source) {
+  select(source);
   for (int g = 0; g < groups(); ++g) {
-    read_group(load, g, false, Lane::upload);
-    Home& home = homes_[static_cast<std::size_t>(g)];
-    if (!home.host) continue;
-    for (std::size_t t = 0; t < home.forms.size(); ++t) {
-      if (!home.forms[t].streams) continue;
-      const StoredTensor& tensor = group(g).tensors[t];
-      const WeightBuffers placed = place_in(load, home.host, tensor, home.forms[t]);
-      home.buffers[t].data = placed.data;
-      if (placed.scale) home.buffers[t].scale = placed.scale;  // else: its scale is resident
-    }
-    read_group(load, g, true, Lane::host);
+    const Home& h = homes_[static_cast<std::size_t>(g)];
+    read_group(pb, g, h.buffers, false, Lane::upload);
+    if (h.host) read_group(pb, g, home(pb, g), true, Lane::host);
   }
 }
 
@@ -170,7 +197,8 @@ WeightBuffers BlockWeights::place_in(ProgramBuilder& pb, Buffer slot, const Stor
   return b;
 }
 
-void BlockWeights::read_group(ProgramBuilder& pb, int g, bool streamed_part, Lane lane) {
+void BlockWeights::read_group(ProgramBuilder& pb, int g, std::span<const WeightBuffers> to,
+                              bool streamed_part, Lane lane) {
   const Home& home = homes_[static_cast<std::size_t>(g)];
   std::vector<Delivery> deliveries;
   for (std::size_t t = 0; t < home.forms.size(); ++t) {
@@ -178,12 +206,11 @@ void BlockWeights::read_group(ProgramBuilder& pb, int g, bool streamed_part, Lan
     const StoredTensor& tensor = group(g).tensors[t];
     const bool quantised = f.dtype == DType::i8;
     if (f.streams == streamed_part) {
-      deliveries.push_back({.from = tensor.data,
-                            .to = home.buffers[t].data,
-                            .to_scale = quantised ? home.buffers[t].scale : Buffer()});
+      deliveries.push_back(
+          {.from = tensor.data, .to = to[t].data, .to_scale = quantised ? to[t].scale : Buffer()});
     }
     if (!streamed_part && tensor.scale && !quantised) {
-      deliveries.push_back({.from = *tensor.scale, .to = home.buffers[t].scale, .to_scale = {}});
+      deliveries.push_back({.from = *tensor.scale, .to = to[t].scale, .to_scale = {}});
     }
   }
   const auto scope = pb.scope(group(g).name);
@@ -225,7 +252,7 @@ std::span<const WeightBuffers> BlockWeights::use(ProgramBuilder& pb, int g) {
                 std::memcpy(b.out(to).data, source.data, source.bytes());
               });
     } else {
-      read_group(pb, g, true, Lane::upload);
+      read_group(pb, g, home.buffers, true, Lane::upload);
     }
   }
   last_use_[static_cast<std::size_t>(home.slot)] = uses_;

@@ -32,7 +32,7 @@ struct WeightGroup {
 // In which form matrices stand on the device. `stored` takes them as they are in the file; the
 // others are made piece by piece on the way. Vectors (biases, gains, modulation) are f32, bf16 or
 // f16.
-enum class WeightFormat : std::uint8_t { stored, f32, bf16, f8_e4m3, int8_rows };
+enum class WeightFormat : std::uint8_t { stored, f32, bf16, f16, f8_e4m3, f8_e5m2, int8_rows };
 std::string_view name_of(WeightFormat f);
 std::optional<WeightFormat> find_weight_format(std::string_view name);
 
@@ -46,9 +46,16 @@ struct WeightBuffers {
 // they go ahead of compute as far as free slots allow.
 class BlockWeights {
  public:
-  // Declares the buffers and records into `load` what is read once.
-  BlockWeights(ProgramBuilder& load, std::vector<WeightGroup> groups, const MemoryPolicy& policy,
-               WeightFormat format);
+  // Declares the buffers. Several sources (experts) have tensors of the same names, shapes and
+  // dtypes and take turns in them.
+  BlockWeights(ProgramBuilder& load, std::vector<std::vector<WeightGroup>> sources,
+               const MemoryPolicy& policy, WeightFormat format);
+
+  // Records what is read once, or when the source changes: all that stays, and the host copy of
+  // what streams from there.
+  void load(ProgramBuilder& pb, int source);
+  // What is recorded from here on streams from this source.
+  void select(int source) { source_ = source; }
 
   // A program starts with empty slots.
   void begin_program();
@@ -60,8 +67,10 @@ class BlockWeights {
   // the host copy of what streams (WeightHome::host only).
   std::vector<WeightBuffers> home(ProgramBuilder& pb, int group) const;
 
-  int groups() const { return static_cast<int>(groups_.size()); }
-  const WeightGroup& group(int g) const { return groups_[static_cast<std::size_t>(g)]; }
+  int groups() const { return static_cast<int>(sources_[0].size()); }
+  const WeightGroup& group(int g) const {
+    return sources_[static_cast<std::size_t>(source_)][static_cast<std::size_t>(g)];
+  }
   bool resident(int group) const { return homes_[static_cast<std::size_t>(group)].resident; }
 
  private:
@@ -84,13 +93,16 @@ class BlockWeights {
   };
 
   Form form_of(const WeightGroup& group, const StoredTensor& t, bool group_streams) const;
+  void check_sources() const;
   void lay_out_slots();
   void declare(ProgramBuilder& load);
   WeightBuffers place_in(ProgramBuilder& pb, Buffer slot, const StoredTensor& t,
                          const Form& f) const;
-  void read_group(ProgramBuilder& pb, int group, bool streamed_part, Lane lane);
+  void read_group(ProgramBuilder& pb, int group, std::span<const WeightBuffers> to,
+                  bool streamed_part, Lane lane);
 
-  std::vector<WeightGroup> groups_;
+  std::vector<std::vector<WeightGroup>> sources_;
+  int source_ = 0;
   MemoryPolicy policy_;
   WeightFormat format_;
   std::vector<Home> homes_;

@@ -34,6 +34,11 @@ struct MemoryPolicy {
       0;  // 0: a sample at once; else token-local work in chunks of so many rows
   std::int64_t heads_per_group =
       0;  // 0: all heads; else attention backward over groups of so many heads
+  std::int64_t samples_per_run =
+      0;  // 0: all samples of a step share a visit of each block; else so many do
+  bool state_on_host = false;  // adapters' gradients and moments wait in host memory
+
+  friend bool operator==(const MemoryPolicy&, const MemoryPolicy&) = default;
 };
 
 // resident, stream1, stream2, stream4, recompute, keep-attention, offload, chunked, grouped.

@@ -45,7 +45,8 @@ class BlockWeightsTest : public testing::Test {
 
   void declare(const MemoryPolicy& policy, WeightFormat format = WeightFormat::stored) {
     ProgramBuilder load(set, "load");
-    weights.emplace(load, groups, policy, format);
+    weights.emplace(load, std::vector<std::vector<WeightGroup>>{groups}, policy, format);
+    weights->load(load, 0);
   }
 
   // Uses a group on the compute lane, copying its tensors out.

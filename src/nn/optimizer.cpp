@@ -1,0 +1,250 @@
+#include "nn/optimizer.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <utility>
+
+#include "core/error.h"
+#include "core/random.h"
+#include "ops/adafactor.h"
+#include "ops/adamw.h"
+#include "ops/adamw_8bit.h"
+#include "ops/ema.h"
+#include "ops/sgd.h"
+
+namespace ballast {
+namespace {
+
+constexpr std::array<std::pair<OptimizerKind, std::string_view>, 6> kNames = {{
+    {OptimizerKind::adamw, "adamw"},
+    {OptimizerKind::adamw_optimi, "adamw_optimi"},
+    {OptimizerKind::adamw8bit, "adamw8bit"},
+    {OptimizerKind::adamw8bit_kahan, "adamw8bitkahan"},
+    {OptimizerKind::adafactor, "adafactor"},
+    {OptimizerKind::sgd, "sgd"},
+}};
+
+// bitsandbytes keeps the moments of smaller tensors in f32.
+constexpr std::int64_t kSmallTensor = 4096;
+
+constexpr std::int64_t kQuantum = ops::kStateBlock;
+
+bool is_8bit(OptimizerKind k) {
+  return k == OptimizerKind::adamw8bit || k == OptimizerKind::adamw8bit_kahan;
+}
+
+UpdateRounding rounding_of(const OptimizerOptions& o, DType parameter) {
+  if (parameter == DType::f32 || o.kind == OptimizerKind::adamw8bit_kahan) {
+    return UpdateRounding::nearest;
+  }
+  if (o.kind == OptimizerKind::adamw_optimi && o.rounding == UpdateRounding::nearest) {
+    return UpdateRounding::kahan;
+  }
+  return o.rounding;
+}
+
+// The states of a step, taken one after the other in the order of state_specs().
+class States {
+ public:
+  explicit States(std::span<const Buffer> all) : all_(all) {}
+  Buffer next() {
+    check(at_ < all_.size(), "an optimizer step was given {} states, it has more", all_.size());
+    return all_[at_++];
+  }
+  Buffer next_if(bool condition) { return condition ? next() : Buffer{}; }
+  void finish() const {
+    check(at_ == all_.size(), "an optimizer step was given {} states, it has {}", all_.size(), at_);
+  }
+
+ private:
+  std::span<const Buffer> all_;
+  std::size_t at_ = 0;
+};
+
+ops::AdamWOptions adamw_options(const OptimizerOptions& o, const OptimizerStep& s) {
+  return {
+      .beta1 = o.beta1,
+      .beta2 = o.beta2,
+      .eps = o.eps,
+      .weight_decay = s.decays ? o.weight_decay : 0,
+      .debias = o.kind == OptimizerKind::adamw_optimi ? ops::Debias::betas : ops::Debias::moments,
+      .rate = s.rate};
+}
+
+void record_adamw(ProgramBuilder& pb, const OptimizerOptions& o, const OptimizerStep& s,
+                  States& states, ops::RecordedRounding rounding) {
+  const Buffer m = states.next(), v = states.next();
+  rounding.carry = states.next_if(rounding.rounding == UpdateRounding::kahan);
+  ops::adamw(pb, s.p, m, v, s.g, s.factor, adamw_options(o, s), rounding);
+}
+
+void record_8bit(ProgramBuilder& pb, const OptimizerOptions& o, const OptimizerStep& s,
+                 States& states, ops::RecordedRounding rounding) {
+  ops::AdamW8bitBuffers on = {.p = s.p, .g = s.g, .grad_scale = s.factor};
+  on.m = states.next();
+  const bool codes = pb.dtype(on.m) == DType::u8;  // else the tensor is a small one
+  on.m_absmax = states.next_if(codes);
+  on.v = states.next();
+  on.v_absmax = states.next_if(codes);
+  on.shift = states.next_if(o.kind == OptimizerKind::adamw8bit_kahan);
+  rounding.carry = states.next_if(rounding.rounding == UpdateRounding::kahan);
+  const bool stabilize = o.stabilize && o.kind == OptimizerKind::adamw8bit_kahan;
+  check(!stabilize || s.first_element == 0, "{}: only the whole tensor can be stabilized", s.site);
+  ops::adamw_8bit(pb, on, adamw_options(o, s), stabilize, rounding);
+}
+
+void record_adafactor(ProgramBuilder& pb, const OptimizerOptions& o, const OptimizerStep& s,
+                      States& states, ops::RecordedRounding rounding) {
+  check(s.first_element == 0, "{}: Adafactor updates whole tensors", s.site);
+  const bool matrix = pb.shape(s.p).rank() >= 2;
+  ops::AdafactorBuffers on = {.p = s.p, .g = s.g, .grad_scale = s.factor};
+  on.row = states.next_if(matrix);
+  on.column = states.next_if(matrix);
+  on.v = states.next_if(!matrix);
+  rounding.carry = states.next_if(rounding.rounding == UpdateRounding::kahan);
+  ops::adafactor(pb, on,
+                 {.eps_rows = o.eps_rows,
+                  .eps_scale = o.eps_scale,
+                  .clip_threshold = o.clip_threshold,
+                  .decay_rate = o.decay_rate,
+                  .weight_decay = s.decays ? o.weight_decay : 0,
+                  .scale_parameter = o.scale_parameter,
+                  .relative_step = o.relative_step,
+                  .warmup_init = o.warmup_init},
+                 rounding);
+}
+
+void record_sgd(ProgramBuilder& pb, const OptimizerOptions& o, const OptimizerStep& s,
+                States& states, ops::RecordedRounding rounding) {
+  const Buffer momentum = states.next_if(o.momentum != 0);
+  rounding.carry = states.next_if(rounding.rounding == UpdateRounding::kahan);
+  ops::sgd(pb, s.p, momentum, s.g, s.factor,
+           {.momentum = o.momentum, .weight_decay = s.decays ? o.weight_decay : 0}, rounding);
+}
+
+}  // namespace
+
+std::string_view name_of(OptimizerKind k) {
+  for (const auto& [kind, name] : kNames) {
+    if (kind == k) return name;
+  }
+  check(false, "optimizer {} has no name", static_cast<int>(k));
+  return {};
+}
+
+std::optional<OptimizerKind> find_optimizer(std::string_view name) {
+  std::string plain(name);
+  std::transform(plain.begin(), plain.end(), plain.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (plain == "adamw8bit_kahan") plain = name_of(OptimizerKind::adamw8bit_kahan);
+  for (const auto& [kind, known] : kNames) {
+    if (known == plain) return kind;
+  }
+  return std::nullopt;
+}
+
+std::vector<StateSpec> state_specs(const OptimizerOptions& o, const Shape& shape, DType parameter) {
+  std::vector<StateSpec> all;
+  const auto add = [&](const char* suffix, DType dtype) {
+    all.push_back({.suffix = suffix, .shape = shape, .dtype = dtype});
+  };
+  const auto add_moment = [&](const std::string& suffix) {
+    const std::int64_t n = shape.elements();
+    if (n < kSmallTensor) {
+      add(suffix.c_str(), DType::f32);
+      return;
+    }
+    all.push_back({.suffix = suffix, .shape = {n}, .dtype = DType::u8});
+    all.push_back({.suffix = suffix + ".absmax",
+                   .shape = {(n + ops::kStateBlock - 1) / ops::kStateBlock},
+                   .elements_per_entry = ops::kStateBlock});
+  };
+  switch (o.kind) {
+    case OptimizerKind::adamw:
+      add(".m", o.state_dtype);
+      add(".v", o.state_dtype);
+      break;
+    case OptimizerKind::adamw_optimi:
+      add(".m", parameter);
+      add(".v", parameter);
+      break;
+    case OptimizerKind::adamw8bit:
+    case OptimizerKind::adamw8bit_kahan:
+      add_moment(".m");
+      add_moment(".v");
+      break;
+    case OptimizerKind::adafactor:
+      if (shape.rank() < 2) {
+        add(".v", DType::f32);
+      } else {
+        Shape rows, columns;
+        for (int i = 0; i + 1 < shape.rank(); ++i) rows.push_back(shape[i]);
+        for (int i = 0; i + 2 < shape.rank(); ++i) columns.push_back(shape[i]);
+        columns.push_back(shape.back());
+        all.push_back({.suffix = ".row", .shape = rows, .elements_per_entry = 0});
+        all.push_back({.suffix = ".column", .shape = columns, .elements_per_entry = 0});
+      }
+      break;
+    case OptimizerKind::sgd:
+      if (o.momentum != 0) add(".momentum", o.state_dtype);
+      break;
+  }
+  if (o.kind == OptimizerKind::adamw8bit_kahan ||
+      rounding_of(o, parameter) == UpdateRounding::kahan) {
+    add(".kahan", parameter);
+  }
+  if (o.ema_decay) {
+    add(".ema", DType::f32);
+    all.back().starts_as_parameter = true;
+  }
+  return all;
+}
+
+bool has_rate(OptimizerKind k) { return k != OptimizerKind::adafactor && k != OptimizerKind::sgd; }
+
+std::optional<std::int64_t> update_quantum(const OptimizerOptions& o) {
+  if (o.kind == OptimizerKind::adafactor) return std::nullopt;
+  if (o.kind == OptimizerKind::adamw8bit_kahan && o.stabilize) return std::nullopt;
+  return kQuantum;
+}
+
+Buffer cut_state(ProgramBuilder& pb, const StateSpec& spec, Buffer state, std::int64_t first,
+                 std::int64_t count) {
+  const std::int64_t per = spec.elements_per_entry;
+  const std::int64_t entries = pb.shape(state).elements();
+  if (per == 0) {
+    check(first == 0, "the state {} cannot be cut", spec.suffix);
+    return pb.reshape(state, {entries});
+  }
+  check(first >= 0 && count >= 0 && first % per == 0, "elements {}+{} of the state {}", first,
+        count, spec.suffix);
+  const std::int64_t begin = first / per, length = (count + per - 1) / per;
+  check(begin + length <= entries && (count % per == 0 || begin + length == entries),
+        "elements {}+{} of the state {} with {} entries", first, count, spec.suffix, entries);
+  return pb.view(state, static_cast<std::uint64_t>(begin) * size_of(pb.dtype(state)),
+                 pb.dtype(state), {length});
+}
+
+void record_optimizer(ProgramBuilder& pb, const OptimizerOptions& o, const OptimizerStep& step) {
+  const ops::RecordedRounding rounding = {.rounding = rounding_of(o, pb.dtype(step.p)),
+                                          .site = fold(hash_of(step.site)),
+                                          .first_element = step.first_element};
+  check(step.first_element % kQuantum == 0, "{} is cut at element {}, not a multiple of {}",
+        step.site, step.first_element, kQuantum);
+  check(step.rate == 1 || has_rate(o.kind), "{} has one learning rate", name_of(o.kind));
+  States states(step.states);
+  if (is_8bit(o.kind)) {
+    record_8bit(pb, o, step, states, rounding);
+  } else if (o.kind == OptimizerKind::adafactor) {
+    record_adafactor(pb, o, step, states, rounding);
+  } else if (o.kind == OptimizerKind::sgd) {
+    record_sgd(pb, o, step, states, rounding);
+  } else {
+    record_adamw(pb, o, step, states, rounding);
+  }
+  if (o.ema_decay) ops::ema(pb, step.p, states.next(), *o.ema_decay);
+  states.finish();
+}
+
+}  // namespace ballast

@@ -1,0 +1,76 @@
+#include "nn/adapted_linear.h"
+
+#include <gtest/gtest.h>
+
+#include "ops/quantum.h"
+#include "tests/ref/lora.h"
+#include "tests/support/recorded_program.h"
+
+namespace ballast {
+namespace {
+
+using support::RecordedProgram;
+using support::SampleTensor;
+
+constexpr std::int64_t kRows = 600, kInputs = 20, kOutputs = 30, kRank = 4;
+constexpr StepValues kStep = {.step = 2, .seed = 5, .first_sample = 3};
+
+struct Results {
+  SampleTensor y, dx, da, db;
+};
+
+// y = W x + s B A dropout(x) and its backward pass, chunk by chunk, for sample 1 of the program.
+Results run(std::int64_t chunk, double dropout) {
+  RecordedProgram p;
+  std::uint32_t seed = 0;
+  const auto input = [&](const char* name, const Shape& shape, double scale = 1) {
+    return p.input(name, SampleTensor(DType::f32, shape).fill_normal(++seed, scale));
+  };
+  const Buffer x = input("x", {kRows, kInputs}), dy = input("dy", {kRows, kOutputs});
+  const Buffer y = p.pb.temp("y", {kRows, kOutputs}, DType::f32);
+  const Buffer dx = p.pb.temp("dx", {kRows, kInputs}, DType::f32);
+  AdaptedLinear l;
+  l.weight = {.weight = input("w", {kOutputs, kInputs}, 0)};  // the adapter's part alone
+  l.adapter = {.a = input("a", {kRank, kInputs}), .b = input("b", {kOutputs, kRank}), .scale = 0.5};
+  l.adapter.dropout = {.probability = dropout, .site = ops::random_site("dropout", "layer", 0)};
+  l.adapter_grads = {.da = input("da", {kRank, kInputs}, 0),
+                     .db = input("db", {kOutputs, kRank}, 0)};
+  for (std::int64_t first = 0; first < kRows; first += chunk) {
+    const std::int64_t count = std::min(chunk, kRows - first);
+    const auto rows = [&](Buffer b) { return p.pb.rows(b, first, count); };
+    const AdaptedLinear here = l.at(first, 1);
+    here.forward(p.pb, rows(x), rows(y));
+    here.backward(p.pb, rows(x), rows(dy), rows(dx), false);
+  }
+  p.run(kStep);
+  const ref::LoraDims d = {kRows, kInputs, kOutputs, kRank};
+  const ref::LoraDropout drop = {dropout, ops::random_site("dropout", "layer", 1).at(kStep)};
+  const auto value = [&](Buffer b) { return p.value(b).values(); };
+  const auto expect_near = [&](Buffer b, const std::vector<double>& want) {
+    const SampleTensor got = p.value(b);
+    for (std::int64_t i = 0; i < got.size(); ++i) {
+      // Sums of at most 600 terms of a few units in f32.
+      ASSERT_NEAR(got[i], want[static_cast<std::size_t>(i)], 2e-3) << i;
+    }
+  };
+  expect_near(y, ref::lora(d, value(x), value(l.adapter.a), value(l.adapter.b), 0.5, drop));
+  const ref::LoraGradients g =
+      ref::lora_backward(d, value(x), value(l.adapter.a), value(l.adapter.b), 0.5, value(dy), drop);
+  expect_near(dx, g.dx);
+  expect_near(l.adapter_grads.da, g.da);
+  expect_near(l.adapter_grads.db, g.db);
+  return {p.value(y), p.value(dx), p.value(l.adapter_grads.da), p.value(l.adapter_grads.db)};
+}
+
+TEST(AdaptedLinear, DropsTheSameElementsInBothPassesWhateverTheChunks) {
+  for (const double dropout : {0.0, 0.4}) {
+    const Results whole = run(kRows, dropout), cut = run(kTokenQuantum, dropout);
+    EXPECT_EQ(whole.y.bytes(), cut.y.bytes());
+    EXPECT_EQ(whole.dx.bytes(), cut.dx.bytes());
+    EXPECT_EQ(whole.da.bytes(), cut.da.bytes());
+    EXPECT_EQ(whole.db.bytes(), cut.db.bytes());
+  }
+}
+
+}  // namespace
+}  // namespace ballast
