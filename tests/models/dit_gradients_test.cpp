@@ -68,7 +68,7 @@ TEST_F(DitGradients, OutputsAndLossMatchTheReference) {
     TinyDit dit = make(mode);
     dit.step();
     for (std::size_t i = 0; i < samples_.size(); ++i) {
-      const auto ours = values(dit.view(dit.io().samples[i].output));
+      const auto ours = values(dit.view(dit.io().runs[0].samples[i].output));
       const auto expected = reference_.forward(samples_[i], batch_.timesteps);
       ASSERT_EQ(ours.size(), expected.size());
       double most = 0;
@@ -95,7 +95,7 @@ TEST_F(DitGradients, OfInputsMatchDifferences) {
   TinyDit dit = make(Mode::full);
   dit.step();
   for (std::size_t i = 0; i < samples_.size(); ++i) {
-    const wan::DitSampleIo& io = dit.io().samples[i];
+    const wan::DitSampleIo& io = dit.io().runs[0].samples[i];
     expect_derivative("latent", samples_[i].latent, values(dit.view(io.dlatent)));
     expect_derivative("context", samples_[i].context, values(dit.view(io.dcontext)));
   }
@@ -202,8 +202,8 @@ TEST_F(DitGradients, BatchIsTheWeightedSumOfItsSamples) {
     alone.push_back(
         std::make_unique<TinyDit>(config_, file_.path(), one, TinyJob{.mode = Mode::full}));
     alone.back()->step();
-    EXPECT_EQ(values(alone.back()->view(alone.back()->io().samples[0].output)),
-              values(both.view(both.io().samples[i].output)));
+    EXPECT_EQ(values(alone.back()->view(alone.back()->io().runs[0].samples[0].output)),
+              values(both.view(both.io().runs[0].samples[i].output)));
     share.push_back(static_cast<double>(batch_.latents[i].tokens()) / 16);  // of 12 + 4 tokens
   }
   EXPECT_NEAR(both.loss(), share[0] * alone[0]->loss() + share[1] * alone[1]->loss(), 1e-12);

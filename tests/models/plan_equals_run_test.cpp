@@ -205,9 +205,9 @@ TEST(PlannedDit, PoliciesTakeLessDeviceMemory) {
                         .mode = Mode::lora,
                         .policy = policy,
                         .precision = {},
-                        .latents = {{4, 20, 40}},
+                        .batches = {{.latents = {{4, 20, 40}}}},
                         .lora = {},
-                        .adamw = {}},
+                        .optimizer = {}},
                        wan::planned_groups(config, DType::f32));
     return plan_memory(set).peak_of(Tier::device).count;
   };
@@ -233,11 +233,10 @@ TEST(PlannedDit, NeedsAsMuchAsOneWithAFile) {
                         .mode = Mode::full,
                         .policy = policy,
                         .precision = {},
-                        .latents = batch.latents,
-                        .timestep_rows = 2,
+                        .batches = {{batch.latents, 2}},
                         .lora = {},
                         .input_gradients = true,
-                        .adamw = {}},
+                        .optimizer = {}},
                        wan::planned_groups(config, DType::f32));
     const MemoryPlan plan = plan_memory(set);
     for (const Tier tier : {Tier::device, Tier::host}) {

@@ -41,8 +41,11 @@ std::optional<Config> find_preset(std::string_view name);
 struct LatentSize {
   std::int64_t frames = 0, height = 0, width = 0;
 
+  std::int64_t cells() const { return frames * height * width; }
   std::int64_t tokens() const { return frames * (height / 2) * (width / 2); }
   std::array<std::int64_t, 3> grid() const { return {frames, height / 2, width / 2}; }
+
+  friend bool operator==(const LatentSize&, const LatentSize&) = default;
 };
 
 // Latent of a clip of `frames` pictures (4n + 1) of height x width pixels; fails with what would

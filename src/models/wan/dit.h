@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <optional>
 #include <span>
 #include <string>
@@ -11,7 +12,8 @@
 #include "models/wan/params.h"
 #include "nn/block_weights.h"
 #include "nn/memory_policy.h"
-#include "ops/adamw.h"
+#include "nn/optimizer.h"
+#include "ops/flow_loss.h"
 #include "plan/program_builder.h"
 
 namespace ballast::wan {
@@ -22,36 +24,70 @@ std::string_view name_of(Mode m);
 struct LoraOptions {
   std::int64_t rank = 16;
   float alpha = 16;
+  double dropout = 0;
+  DType dtype = DType::f32;                // of the factors; their gradients are f32
+  double up_rate = 1;                      // learning rate of B over that of A (LoRA+)
+  std::vector<std::string> excluded = {};  // modules without an adapter: "blocks.0.self_attn.q"
+};
+
+// The samples of one step. Those of a training step may be cut into several runs of a program.
+struct Batch {
+  std::vector<LatentSize> latents;
+  std::int64_t timestep_rows = 1;  // T: distinct timesteps; with noising one per sample
+
+  friend bool operator==(const Batch&, const Batch&) = default;
+};
+
+// Where a step's noisy input and target come from.
+enum class Noising : std::uint8_t {
+  given,     // the host gives both
+  recorded,  // the host gives the clean latent and the noise fraction; the step makes the noise
 };
 
 // Everything that decides what is recorded.
 struct DitJob {
-  Config config;
+  Config config = {};
   Mode mode = Mode::infer;
-  MemoryPolicy policy;
-  Precision precision;
+  MemoryPolicy policy = {};
+  Precision precision = {};
   WeightFormat format = WeightFormat::stored;
-  std::vector<LatentSize> latents;  // one per sample of the batch
-  std::int64_t timestep_rows = 1;   // T: distinct timesteps in the batch
-  LoraOptions lora;
+  std::vector<Batch> batches = {};          // every kind of step there will be
+  std::vector<Batch> eval_batches = {};     // the same for evaluation: forward pass and loss
+  std::vector<Batch> predict_batches = {};  // forward passes beside training, on inputs as given
+  Noising noising = Noising::given;
+  ops::LossFunction loss = {};
+  bool masks = false;     // samples have loss masks
+  bool prefetch = false;  // a second set of inputs is filled while a step runs
+  LoraOptions lora = {};
   bool adapters_in_inference = false;  // Mode::infer with LoRA factors applied
   bool input_gradients = false;        // also for latents and text states (Mode::full)
-  bool record_update = false;          // the optimizer's program too
-  ops::AdamWOptions adamw;
+  bool record_update = false;          // the optimizer's programs too
+  OptimizerOptions optimizer = {};
   double max_grad_norm = 0;  // 0: no clipping
 };
 
 // Buffers that the host fills before a run and reads after it (host tier, except where said).
 struct DitSampleIo {
-  Buffer latent;        // [out, f, h, w] f32
-  Buffer conditioning;  // [in - out, f, h, w] f32; invalid: none
-  Buffer context;       // [S, X] f32, rows behind the text's end are zero
-  Buffer timestep_row;  // [L] i32 on the device
-  Buffer rope;          // [L, D/2, 2] f32 on the device, written by the load program
-  Buffer target;        // [out, f, h, w] f32; training only
-  Buffer output;        // [out, f, h, w] f32
-  Buffer dlatent;       // gradients, where asked for
+  Buffer latent;          // [out, f, h, w] f32
+  Buffer conditioning;    // [in - out, f, h, w] f32; invalid: none
+  Buffer context;         // [S, X] f32, rows behind the text's end are zero
+  Buffer timestep_row;    // [L] i32 on the device
+  Buffer target;          // [out, f, h, w] f32; training with Noising::given
+  Buffer noise_fraction;  // [1] f32: t; Noising::recorded
+  Buffer mask;            // [f, h, w] f32: weight of the loss; DitJob::masks
+  Buffer loss_weight;     // [1] f32: of the sample in the step's mean; Noising::recorded
+  Buffer output;          // [out, f, h, w] f32; with Noising::recorded of predict_runs only
+  Buffer dlatent;         // gradients, where asked for
   Buffer dcontext;
+};
+
+// One kind of run of the step program. Runs of all kinds share the memory of their inputs.
+struct DitRunIo {
+  Batch batch;
+  Buffer timesteps;  // [T] f64
+  std::vector<DitSampleIo> samples;
+  std::vector<DitSampleIo> next;      // DitJob::prefetch: where the next run's inputs wait
+  std::vector<std::string> programs;  // by expert
 };
 
 struct NamedGradient {
@@ -59,107 +95,90 @@ struct NamedGradient {
   Buffer gradient;  // f32, the parameter's shape; device or host
 };
 
-// One LoRA pair: persistent device buffers, f32.
+// One LoRA pair: persistent device buffers. Gradients are f32, on the device or the host.
 struct AdapterIo {
   std::string name;  // "blocks.0.self_attn.q"
+  int expert = 0;
   Buffer a, b, da, db;
-  Buffer a_m, a_v, b_m, b_v;  // AdamW moments; with the update program only
+};
+
+// What the optimizer changes, with all it keeps for that.
+struct TrainedTensor {
+  std::string name;  // unique in the run: of a second expert with "high_noise." in front
+  int expert = 0;
+  Buffer value;   // the f32 master where there is one, else what the forward pass reads
+  Buffer narrow;  // what the forward pass reads when it is not value
+  Buffer gradient;
+  std::vector<StateSpec> specs;
+  std::vector<Buffer> states;
+  bool decays = true;
+  double rate = 1;  // factor on the learning rate
+};
+
+// A part of a training step: samples [first, first + its batch's size) run as runs[run].
+struct StepPart {
+  std::size_t run = 0;
+  std::int64_t first = 0;
 };
 
 struct DitIo {
-  Buffer timesteps;  // [T] f64
-  std::vector<DitSampleIo> samples;
-  Buffer loss;       // [1] f64
+  std::vector<DitRunIo> runs, eval_runs, predict_runs;
+  Buffer loss;       // [1] f64: of the last run, or of all since "zero_gradients"
   Buffer grad_norm;  // [1] f32, before clipping; with the update program only
   std::vector<NamedGradient> gradients;
   std::vector<AdapterIo> adapters;
+  std::vector<TrainedTensor> trained;  // with the update program only
+};
+
+// Gradients of one group and where they wait.
+struct GroupGradients {
+  std::vector<Buffer> home;    // persistent, on the device or the host
+  std::vector<Buffer> device;  // where backward adds to them: the same, or a temporary
 };
 
 // The diffusion transformer as recorded programs: "load", "step" (forward, and backward when
-// training) and "update".
+// training) for every kind of run, "eval" and "predict" likewise, "zero_gradients" where a step
+// takes several runs, "init_state", "grad_norm", "update", "after_restore". Two experts have one
+// set of weight buffers between them and adapters of their own: "load.high_noise" brings the second
+// one's weights.
 class Dit {
  public:
-  // groups: as each_parameter() lists them (see models/wan/weights.h).
-  Dit(ProgramSet& set, DitJob job, std::vector<WeightGroup> groups, Taps* taps = nullptr);
+  // groups: as each_parameter() lists them (see models/wan/weights.h), one list per expert.
+  Dit(ProgramSet& set, DitJob job, std::vector<std::vector<WeightGroup>> experts,
+      Taps* taps = nullptr);
+  Dit(ProgramSet& set, DitJob job, std::vector<WeightGroup> groups, Taps* taps = nullptr)
+      : Dit(set, std::move(job), std::vector<std::vector<WeightGroup>>{std::move(groups)}, taps) {}
 
   const DitIo& io() const { return io_; }
   const DitJob& job() const { return job_; }
+  int experts() const { return experts_; }
+  // How the step of batches[b] is run. All parts but one have the same size.
+  std::vector<StepPart> parts(std::size_t b) const { return parts_[b]; }
+  // Whether a step takes several runs, with "zero_gradients" before the first.
+  bool accumulates() const { return accumulates_; }
 
  private:
-  struct SampleState {
-    std::int64_t tokens = 0;
-    Buffer latent, conditioning, context_in, tokens_in;
-    Buffer text_pre, context, dcontext;
-    Buffer x, dx, output;
-    std::vector<BlockSaved> saved;  // by block
-  };
-  struct TimeState {
-    Buffer sinusoid, pre, hidden, e, e_silu, e0, de, de0;
-  };
-  struct GroupGradients {
-    std::vector<Buffer> device;  // by tensor of the group
-    std::vector<Buffer> host;    // where they wait; empty: the device buffers persist
-  };
-
   bool trains() const { return job_.mode != Mode::infer; }
-  bool full() const { return job_.mode == Mode::full; }
 
-  void declare_io(ProgramBuilder& pb);
+  void cut_batches();
+  void declare_inputs(ProgramBuilder& pb);
+  DitSampleIo seen_as(ProgramBuilder& pb, DitSampleIo slot, const LatentSize& z) const;
   void declare_adapters(ProgramBuilder& pb);
   void declare_gradients(ProgramBuilder& pb);
-  void record_step(ProgramBuilder& pb);
-
-  void upload_inputs(ProgramBuilder& pb);
-  void embed(ProgramBuilder& pb);
-  void forward_block(ProgramBuilder& pb, std::int64_t block);
-  void head_and_loss(ProgramBuilder& pb);
-  void backward_block(ProgramBuilder& pb, std::int64_t block);
-  void embed_backward(ProgramBuilder& pb);
-  void download_outputs(ProgramBuilder& pb);
-
-  Activations kept_of(std::int64_t block) const;
-  void offload(ProgramBuilder& pb, BlockSaved& saved);
-  void bring_back(ProgramBuilder& pb, std::int64_t block);
-
-  BlockSample block_sample(ProgramBuilder& pb, std::size_t sample) const;
-  BlockWeightsInUse block_weights(ProgramBuilder& pb, std::int64_t block, bool backward);
-  AdaptedLinear linear_of(const LinearParams<WeightBuffers>& w,
-                          const LinearParams<Buffer>& grads) const;
-  template <class Params>
-  Params group_buffers(ProgramBuilder& pb, int group);
-  template <class Params>
-  Params group_gradients(int group) const;
-  void begin_gradients(ProgramBuilder& pb, int group);
-  void end_gradients(ProgramBuilder& pb, int group);
+  void record_zero_gradients();
 
   ProgramSet& set_;
   DitJob job_;
-  Taps* taps_;
+  int experts_;
   DitIo io_;
   std::optional<BlockWeights> weights_;
-  std::vector<GroupGradients> gradients_;
-  std::vector<SampleState> samples_;
-  TimeState time_;
+  std::vector<std::vector<GroupGradients>> gradients_;  // by expert, by group
+  std::vector<std::vector<StepPart>> parts_;            // by batch
+  Buffer loss_sum_;                                     // [1] f64 on the device; accumulating only
+  bool accumulates_ = false;
 };
 
-template <class Params>
-Params Dit::group_buffers(ProgramBuilder& pb, int group) {
-  const std::span<const WeightBuffers> buffers = weights_->use(pb, group);
-  Params p;
-  std::size_t i = 0;
-  Params::each(p, "", [&](const std::string&, WeightBuffers& b) { b = buffers[i++]; });
-  check(i == buffers.size(), "group {} has {} tensors, its layer {}", group, buffers.size(), i);
-  return p;
-}
-
-template <class Params>
-Params Dit::group_gradients(int group) const {
-  Params p;
-  if (!full()) return p;
-  const auto& buffers = gradients_[static_cast<std::size_t>(group)].device;
-  std::size_t i = 0;
-  Params::each(p, "", [&](const std::string&, Buffer& b) { b = buffers[i++]; });
-  return p;
-}
+// Where programs of a second expert are named after it: "update", "update.high_noise".
+std::string expert_program(std::string_view name, int expert);
 
 }  // namespace ballast::wan

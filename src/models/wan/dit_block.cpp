@@ -49,9 +49,9 @@ void DitBlock::project_qkv(ProgramBuilder& pb, const BlockWeightsInUse& w, const
     const Buffer z = ops::layer_norm(pb, pb.rows(x, c.first, c.rows), tables, config_.eps,
                                      precision_.activation)
                          .y;  // [R, C]
-    w.self_q.forward(pb, z, pb.rows(q, c.first, c.rows));
-    w.self_k.forward(pb, z, pb.rows(k, c.first, c.rows));
-    w.self_v.forward(pb, z, pb.rows(v, c.first, c.rows));
+    w.self_q.at(c.first, s.index).forward(pb, z, pb.rows(q, c.first, c.rows));
+    w.self_k.at(c.first, s.index).forward(pb, z, pb.rows(k, c.first, c.rows));
+    w.self_v.at(c.first, s.index).forward(pb, z, pb.rows(v, c.first, c.rows));
   }
 }
 
@@ -97,7 +97,7 @@ void DitBlock::attention_residual(ProgramBuilder& pb, const BlockWeightsInUse& w
     const Buffer part = pb.rows(x1, c.first, c.rows);
     const Buffer y = self_out ? pb.rows(self_out, c.first, c.rows)
                               : pb.temp("self_out", {c.rows, config_.dim}, precision_.activation);
-    w.self_o.forward(pb, pb.rows(o, c.first, c.rows), y);
+    w.self_o.at(c.first, s.index).forward(pb, pb.rows(o, c.first, c.rows), y);
     tap(pb, "self_attn", s, y, c.first);
     ops::gated_residual(pb, pb.rows(x, c.first, c.rows), y,
                         {.table = modulation_row(pb, w.modulation, gate1),
@@ -105,7 +105,7 @@ void DitBlock::attention_residual(ProgramBuilder& pb, const BlockWeightsInUse& w
                         part);
     const Buffer z =
         ops::layer_norm(pb, part, norm3_tables(pb, w), config_.eps, precision_.activation).y;
-    w.cross_q.forward(pb, z, pb.rows(cross_q, c.first, c.rows));
+    w.cross_q.at(c.first, s.index).forward(pb, z, pb.rows(cross_q, c.first, c.rows));
   }
 }
 
@@ -119,7 +119,8 @@ void DitBlock::feed_forward_residual(ProgramBuilder& pb, const BlockWeightsInUse
       return kept ? rows(kept) : pb.temp(name, {c.rows, width}, precision_.activation);
     };
     const Buffer x2 = keep.x2 ? rows(keep.x2) : rows(x1);
-    const Buffer y2 = w.cross_o.forward(pb, rows(cross_o), precision_.activation);
+    const Buffer y2 =
+        w.cross_o.at(c.first, s.index).forward(pb, rows(cross_o), precision_.activation);
     tap(pb, "cross_attn", s, y2, c.first);
     ops::gated_residual(pb, rows(x1), y2, {}, x2);
     const ops::NormTables tables = {.mul = modulation_row(pb, w.modulation, scale2),
@@ -128,12 +129,12 @@ void DitBlock::feed_forward_residual(ProgramBuilder& pb, const BlockWeightsInUse
                                     .one_plus = true};
     const Buffer z = ops::layer_norm(pb, x2, tables, config_.eps, precision_.activation).y;
     const Buffer pre = kept_or_temp(keep.pre, "pre", config_.ffn_dim);  // [R, F]
-    w.up.forward(pb, z, pre);
+    w.up.at(c.first, s.index).forward(pb, z, pre);
     const Buffer act =
         keep.pre ? pb.temp("act", pb.shape(pre), precision_.activation) : pre;  // [R, F]
     ops::gelu_into(pb, pre, act);
     const Buffer y3 = kept_or_temp(keep.ffn_out, "ffn_out", config_.dim);
-    w.down.forward(pb, act, y3);
+    w.down.at(c.first, s.index).forward(pb, act, y3);
     tap(pb, "ffn", s, y3, c.first);
     ops::gated_residual(
         pb, x2, y3,
@@ -179,8 +180,8 @@ Buffer DitBlock::forward(ProgramBuilder& pb, const BlockWeightsInUse& w, const B
   const Buffer x1 = saved ? full(pb, "x1", s, precision_.residual) : x;
   const Buffer cross_q = full(pb, "cross_q", s, act);
   attention_residual(pb, w, s, x, o, x1, cross_q, kept.self_out);
-  const Buffer cross_k = w.cross_k.forward(pb, s.context, act);
-  const Buffer cross_v = w.cross_v.forward(pb, s.context, act);
+  const Buffer cross_k = w.cross_k.at(0, s.index).forward(pb, s.context, act);
+  const Buffer cross_v = w.cross_v.at(0, s.index).forward(pb, s.context, act);
   const Qk cqn = norm_and_rotate(pb, s, cross_q, w.cross_norm_q.weight, false,
                                  in_place_or(cross_q, "cross_q_normed"));
   const Qk ckn = norm_and_rotate(pb, s, cross_k, w.cross_norm_k.weight, false,
@@ -228,8 +229,8 @@ BlockSaved DitBlock::restore(ProgramBuilder& pb, const BlockWeightsInUse& w, con
     r.x1 = full(pb, "x1", s, precision_.residual);
     r.cross_q = full(pb, "cross_q", s, act);
     attention_residual(pb, w, s, r.x, r.attention, r.x1, r.cross_q, {});
-    r.cross_k = w.cross_k.forward(pb, s.context, act);
-    r.cross_v = w.cross_v.forward(pb, s.context, act);
+    r.cross_k = w.cross_k.at(0, s.index).forward(pb, s.context, act);
+    r.cross_v = w.cross_v.at(0, s.index).forward(pb, s.context, act);
   }
   cq = normed(r.cross_q, w.cross_norm_q.weight, false);
   ck = normed(r.cross_k, w.cross_norm_k.weight, false);
@@ -266,7 +267,8 @@ void DitBlock::backward_feed_forward(ProgramBuilder& pb, const BlockWeightsInUse
     Buffer x2 = rows(saved.x2);
     if (!x2) {
       x2 = pb.temp("x2", {c.rows, config_.dim}, precision_.residual);
-      const Buffer y2 = w.cross_o.forward(pb, rows(saved.cross_attention), act);
+      const Buffer y2 =
+          w.cross_o.at(c.first, s.index).forward(pb, rows(saved.cross_attention), act);
       ops::gated_residual(pb, rows(saved.x1), y2, {}, x2);
     }
     const ops::NormTables tables = {.mul = modulation_row(pb, w.modulation, scale2),
@@ -274,7 +276,8 @@ void DitBlock::backward_feed_forward(ProgramBuilder& pb, const BlockWeightsInUse
                                     .index = index,
                                     .one_plus = true};
     const ops::LayerNormOut z = ops::layer_norm(pb, x2, tables, config_.eps, act);
-    const Buffer pre = saved.pre ? rows(saved.pre) : w.up.forward(pb, z.y, act);  // [R, F]
+    const Buffer pre =
+        saved.pre ? rows(saved.pre) : w.up.at(c.first, s.index).forward(pb, z.y, act);  // [R, F]
 
     Buffer activated, y3;  // only where a gradient reads them
     if (w.down.trains() || (gates_train(w) && !saved.ffn_out)) {
@@ -282,17 +285,18 @@ void DitBlock::backward_feed_forward(ProgramBuilder& pb, const BlockWeightsInUse
       ops::gelu_into(pb, pre, activated);
     }
     if (gates_train(w)) {
-      y3 = saved.ffn_out ? rows(saved.ffn_out) : w.down.forward(pb, activated, act);
+      y3 = saved.ffn_out ? rows(saved.ffn_out)
+                         : w.down.at(c.first, s.index).forward(pb, activated, act);
     }
     const Buffer dy3 = temp("dy3", config_.dim);
     ops::gated_residual_backward(pb, dx_rows,
                                  {.table = modulation_row(pb, w.modulation, gate2), .index = index},
                                  dy3, y3, modulation_row(pb, w.dmodulation, gate2));
     const Buffer dpre = temp("dpre", config_.ffn_dim);  // [R, F]
-    w.down.backward(pb, activated, dy3, dpre, false);
+    w.down.at(c.first, s.index).backward(pb, activated, dy3, dpre, false);
     ops::gelu_backward_into(pb, pre, dpre, dpre);
     const Buffer dz = temp("dz2", config_.dim);
-    w.up.backward(pb, z.y, dpre, dz, false);
+    w.up.at(c.first, s.index).backward(pb, z.y, dpre, dz, false);
     ops::layer_norm_backward(pb, x2, z.stats, tables, dz, dx_rows, true,
                              {.dmul = modulation_row(pb, w.dmodulation, scale2),
                               .dadd = modulation_row(pb, w.dmodulation, shift2)});
@@ -302,7 +306,8 @@ void DitBlock::backward_feed_forward(ProgramBuilder& pb, const BlockWeightsInUse
       dy2 = temp("dy2", config_.dim);
       ops::gated_residual_backward(pb, dx_rows, {}, dy2, {}, {});
     }
-    w.cross_o.backward(pb, rows(saved.cross_attention), dy2, rows(dcross_o), false);
+    w.cross_o.at(c.first, s.index)
+        .backward(pb, rows(saved.cross_attention), dy2, rows(dcross_o), false);
   }
 }
 
@@ -330,7 +335,7 @@ void DitBlock::backward_cross(ProgramBuilder& pb, const BlockWeightsInUse& w, co
     const ops::NormTables tables = norm3_tables(pb, w);
     const ops::LayerNormOut z = ops::layer_norm(pb, rows(saved.x1), tables, config_.eps, act);
     const Buffer dz = pb.temp("dz3", {c.rows, config_.dim}, act);
-    w.cross_q.backward(pb, z.y, rows(dcq), dz, false);
+    w.cross_q.at(c.first, s.index).backward(pb, z.y, rows(dcq), dz, false);
     const auto as_table = [&](Buffer b) { return b ? pb.reshape(b, {1, config_.dim}) : Buffer(); };
     ops::layer_norm_backward(
         pb, rows(saved.x1), z.stats, tables, dz, dx_rows, true,
@@ -338,21 +343,23 @@ void DitBlock::backward_cross(ProgramBuilder& pb, const BlockWeightsInUse& w, co
 
     Buffer y1;
     if (gates_train(w)) {
-      y1 = saved.self_out ? rows(saved.self_out) : w.self_o.forward(pb, rows(saved.attention), act);
+      y1 = saved.self_out ? rows(saved.self_out)
+                          : w.self_o.at(c.first, s.index).forward(pb, rows(saved.attention), act);
     }
     const Buffer dy1 = pb.temp("dy1", {c.rows, config_.dim}, act);
     ops::gated_residual_backward(
         pb, dx_rows,
         {.table = modulation_row(pb, w.modulation, gate1), .index = rows(s.timestep_row)}, dy1, y1,
         modulation_row(pb, w.dmodulation, gate1));
-    w.self_o.backward(pb, rows(saved.attention), dy1, rows(dself_o), false);
+    w.self_o.at(c.first, s.index).backward(pb, rows(saved.attention), dy1, rows(dself_o), false);
   }
   if (w.cross_k.trains() || s.dcontext) {
     ops::rms_norm_backward(pb, saved.cross_k, ck.r, w.cross_norm_k.weight, dck, dck,
                            w.cross_norm_k.dweight);
-    w.cross_k.backward(pb, s.context, dck, s.dcontext, true);
+    w.cross_k.at(0, s.index).backward(pb, s.context, dck, s.dcontext, true);
   }
-  if (w.cross_v.trains() || s.dcontext) w.cross_v.backward(pb, s.context, dcv, s.dcontext, true);
+  if (w.cross_v.trains() || s.dcontext)
+    w.cross_v.at(0, s.index).backward(pb, s.context, dcv, s.dcontext, true);
 }
 
 // Self-attention, then dx += LN1'(dq Wq + dk Wk + dv Wv)
@@ -385,9 +392,9 @@ void DitBlock::backward_self(ProgramBuilder& pb, const BlockWeightsInUse& w, con
                                     .one_plus = true};
     const ops::LayerNormOut z = ops::layer_norm(pb, rows(saved.x), tables, config_.eps, act);
     const Buffer dz = wants_dx ? pb.temp("dz1", {c.rows, config_.dim}, act) : Buffer();
-    w.self_q.backward(pb, z.y, rows(dq), dz, false);
-    w.self_k.backward(pb, z.y, rows(dk), dz, true);
-    w.self_v.backward(pb, z.y, rows(dv), dz, true);
+    w.self_q.at(c.first, s.index).backward(pb, z.y, rows(dq), dz, false);
+    w.self_k.at(c.first, s.index).backward(pb, z.y, rows(dk), dz, true);
+    w.self_v.at(c.first, s.index).backward(pb, z.y, rows(dv), dz, true);
     if (!wants_dx) continue;
     ops::layer_norm_backward(pb, rows(saved.x), z.stats, tables, dz, rows(dx), true,
                              {.dmul = modulation_row(pb, w.dmodulation, scale1),

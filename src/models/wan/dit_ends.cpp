@@ -2,14 +2,14 @@
 // backward passes.
 
 #include "core/error.h"
-#include "models/wan/dit.h"
+#include "models/wan/dit_pass.h"
 #include "ops/add.h"
 #include "ops/copy.h"
 #include "ops/fill.h"
+#include "ops/flow_loss.h"
 #include "ops/gelu.h"
 #include "ops/layer_norm.h"
 #include "ops/modulation_table.h"
-#include "ops/mse.h"
 #include "ops/patchify.h"
 #include "ops/silu.h"
 #include "ops/unpatchify.h"
@@ -22,7 +22,7 @@ constexpr DType f32 = DType::f32;
 }  // namespace
 
 // Time MLP (f32), text MLP and patch embedding.
-void Dit::embed(ProgramBuilder& pb) {
+void DitPass::embed(ProgramBuilder& pb) {
   const Config& c = job_.config;
   const DType act = job_.precision.activation;
   const auto scope = pb.scope("embed");
@@ -30,11 +30,21 @@ void Dit::embed(ProgramBuilder& pb) {
   const auto linear = [](const LinearParams<WeightBuffers>& w) {
     return ops::LinearWeight{.weight = w.weight.data, .bias = w.bias.data, .scale = w.weight.scale};
   };
-  time_.pre = ops::linear(pb, time_.sinusoid, linear(p.time0), f32);  // [T, C]
+  // How many timesteps share a run is the policy's choice, and products of other heights may round
+  // differently: each row is a product of its own.
+  const auto by_row = [&](Buffer x, const ops::LinearWeight& w) {
+    const std::int64_t rows = pb.shape(x)[0];
+    const Buffer y = pb.temp("y", {rows, pb.shape(w.weight)[0]}, f32);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      ops::linear_into(pb, pb.rows(x, r, 1), w, pb.rows(y, r, 1));
+    }
+    return y;
+  };
+  time_.pre = by_row(time_.sinusoid, linear(p.time0));  // [T, C]
   time_.hidden = ops::silu(pb, time_.pre, f32);
-  time_.e = ops::linear(pb, time_.hidden, linear(p.time2), f32);  // [T, C]
+  time_.e = by_row(time_.hidden, linear(p.time2));  // [T, C]
   time_.e_silu = ops::silu(pb, time_.e, f32);
-  time_.e0 = ops::linear(pb, time_.e_silu, linear(p.projection), f32);  // [T, 6C]
+  time_.e0 = by_row(time_.e_silu, linear(p.projection));  // [T, 6C]
   for (std::size_t i = 0; i < samples_.size(); ++i) {
     SampleState& s = samples_[i];
     s.text_pre = ops::linear(pb, s.context_in, linear(p.text0), act);  // [S, C]
@@ -63,18 +73,18 @@ void Dit::embed(ProgramBuilder& pb) {
 
 // y = (LN(x) (1 + scale) + shift) W^T + b in f32, put back into the latent's shape; then the loss
 // and the gradient of x.
-void Dit::head_and_loss(ProgramBuilder& pb) {
+void DitPass::head_and_loss(ProgramBuilder& pb) {
   const Config& c = job_.config;
   const auto scope = pb.scope("head");
   const int group = head_group(c);
-  if (trains()) begin_gradients(pb, group);
+  if (backward()) begin_gradients(pb, group);
   const auto p = group_buffers<HeadParams<WeightBuffers>>(pb, group);
-  const auto g = trains() ? group_gradients<HeadParams<Buffer>>(group) : HeadParams<Buffer>();
+  const auto g = backward() ? group_gradients<HeadParams<Buffer>>(group) : HeadParams<Buffer>();
   const AdaptedLinear head = linear_of(p.head, g.head);
   const Buffer m = ops::modulation_table(pb, p.modulation.data, time_.e, 2, true);  // [2, T, C]
   const auto row = [&](Buffer table, int k) {
     if (!table) return Buffer();
-    return pb.reshape(pb.rows(table, k, 1), {job_.timestep_rows, c.dim});
+    return pb.reshape(pb.rows(table, k, 1), {io_.batch.timestep_rows, c.dim});
   };
   Buffer dm;
   if (full()) {
@@ -85,10 +95,12 @@ void Dit::head_and_loss(ProgramBuilder& pb) {
     ops::fill(pb, time_.de, 0);
     ops::fill(pb, time_.de0, 0);
   }
-  Buffer loss;
-  std::int64_t elements = 0;
-  for (const LatentSize& z : job_.latents) elements += c.out_dim * z.frames * z.height * z.width;
-  if (trains()) {
+  // The mean over all elements of the step; with recorded noise the host's weight of a sample is
+  // its share of that.
+  std::int64_t cells = 0;
+  for (const LatentSize& z : io_.batch.latents) cells += z.cells();
+  Buffer loss = backward() ? loss_sum_ : Buffer();
+  if (scores() && !loss) {
     loss = pb.temp("loss", {1}, DType::f64, Role::output);
     ops::fill(pb, loss, 0);
   }
@@ -100,7 +112,7 @@ void Dit::head_and_loss(ProgramBuilder& pb) {
                              .index = pb.rows(io_.samples[i].timestep_row, k.first, k.rows),
                              .one_plus = true};
     };
-    s.output = pb.temp("output", pb.shape(io_.samples[i].output), f32, Role::output);
+    s.output = pb.temp("output", pb.shape(s.latent), f32, Role::output);
     for (const TokenChunk& k : token_chunks(job_.policy, s.tokens)) {
       const Buffer z =
           ops::layer_norm(pb, pb.rows(s.x, k.first, k.rows), norm(k), c.eps, f32).y;  // [R, C]
@@ -108,11 +120,19 @@ void Dit::head_and_loss(ProgramBuilder& pb) {
       if (taps_) taps_->tap(pb, "mid.head", static_cast<int>(i), y, k.first);
       ops::unpatchify(pb, y, s.output, k.first);
     }
-    if (!trains()) continue;
-    const Buffer target = pb.temp("target", pb.shape(s.output), f32, Role::input);
-    ops::copy(pb, io_.samples[i].target, target, Lane::upload);
-    const Buffer doutput = pb.temp("doutput", pb.shape(s.output), f32);
-    ops::mse(pb, s.output, target, 1.0 / static_cast<double>(elements), loss, doutput);
+    if (!scores()) continue;
+    if (!s.target) s.target = upload(pb, "target", io_.samples[i].target, f32);
+    const Buffer doutput = backward() ? pb.temp("doutput", pb.shape(s.output), f32) : Buffer();
+    if (s.loss_weight) cells = io_.batch.latents[i].cells();
+    ops::flow_loss(pb,
+                   {.pred = s.output,
+                    .target = s.target,
+                    .mask = s.mask,
+                    .sample_weight = s.loss_weight,
+                    .loss = loss,
+                    .dpred = doutput},
+                   {.rho = job_.loss, .weight = 1.0 / static_cast<double>(c.out_dim * cells)});
+    if (!backward()) continue;
     s.dx = pb.temp("dx", pb.shape(s.x), job_.precision.residual);
     for (const TokenChunk& k : token_chunks(job_.policy, s.tokens)) {
       const Buffer x = pb.rows(s.x, k.first, k.rows);
@@ -128,12 +148,12 @@ void Dit::head_and_loss(ProgramBuilder& pb) {
     s.dcontext = pb.temp("dcontext", pb.shape(s.context), f32, Role::gradient);
     ops::fill(pb, s.dcontext, 0);
   }
-  if (trains()) ops::copy(pb, loss, io_.loss, Lane::download);
+  if (scores()) ops::copy(pb, loss, loss_, Lane::download);
   if (full()) ops::modulation_table_backward(pb, dm, true, time_.de, g.modulation);
-  if (trains()) end_gradients(pb, group);
+  if (backward()) end_gradients(pb, group);
 }
 
-void Dit::embed_backward(ProgramBuilder& pb) {
+void DitPass::embed_backward(ProgramBuilder& pb) {
   const Config& c = job_.config;
   const DType act = job_.precision.activation;
   const auto scope = pb.scope("embed.backward");
@@ -168,15 +188,24 @@ void Dit::embed_backward(ProgramBuilder& pb) {
     if (io.dcontext) ops::copy(pb, dstates, io.dcontext, Lane::download);
   }
 
-  // e0 = W3 silu(e) + b3;  e = W2 silu(W0 s + b0) + b2
+  // e0 = W3 silu(e) + b3;  e = W2 silu(W0 s + b0) + b2. Weight gradients add up row by row: a row
+  // is a sample's, and samples of one run and of several must add up to the same bits.
+  const auto backward = [&](const LinearParams<WeightBuffers>& w, const LinearParams<Buffer>& grads,
+                            Buffer x, Buffer dy, Buffer dx) {
+    AdaptedLinear l = linear_of(w, grads);
+    if (dx) ops::linear_dx_into(pb, dy, l.weight, dx, {.accumulate = false});
+    for (std::int64_t t = 0; t < io_.batch.timestep_rows; ++t) {
+      ops::linear_dw(pb, pb.rows(x, t, 1), pb.rows(dy, t, 1), l.dweight, l.dbias);
+    }
+  };
   const Buffer de = pb.temp("de", pb.shape(time_.e), f32);
-  linear_of(p.projection, g.projection).backward(pb, time_.e_silu, time_.de0, de, false);
+  backward(p.projection, g.projection, time_.e_silu, time_.de0, de);
   ops::silu_backward_into(pb, time_.e, de, de);
   ops::add_into(pb, time_.de, de);
   const Buffer dpre = pb.temp("dpre", pb.shape(time_.pre), f32);
-  linear_of(p.time2, g.time2).backward(pb, time_.hidden, de, dpre, false);
+  backward(p.time2, g.time2, time_.hidden, de, dpre);
   ops::silu_backward_into(pb, time_.pre, dpre, dpre);
-  linear_of(p.time0, g.time0).backward(pb, time_.sinusoid, dpre, {}, false);
+  backward(p.time0, g.time0, time_.sinusoid, dpre, {});
   end_gradients(pb, 0);
 }
 

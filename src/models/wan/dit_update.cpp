@@ -10,116 +10,191 @@
 namespace ballast::wan {
 namespace {
 
-// Elements of a tensor that visit the device together: four f32 arrays of 32 MiB.
+// Elements of a tensor that visit the device together: 32 MiB of each f32 array.
 constexpr std::int64_t kPieceElements = 8 << 20;
 
-struct Trained {
-  Buffer p, m, v, g;
-  Buffer narrow;  // what the forward pass reads when it is not p itself
-};
-
-// Moments (and f32 masters where the weights are narrower) of everything that is trained.
-std::vector<Trained> declare_state(ProgramBuilder& pb, const DitJob& job,
-                                   const BlockWeights& weights, const DitIo& io) {
-  std::vector<Trained> all;
-  for (const AdapterIo& a : io.adapters) {
-    all.push_back({a.a, a.a_m, a.a_v, a.da, {}});
-    all.push_back({a.b, a.b_m, a.b_v, a.db, {}});
+Lane lane_between(const ProgramBuilder& pb, Buffer from, Buffer to) {
+  if (pb.tier(from) != pb.tier(to)) {
+    return pb.tier(to) == Tier::device ? Lane::upload : Lane::download;
   }
-  if (job.mode != Mode::full) return all;
-  std::size_t next = 0;
-  for (int group = 0; group < weights.groups(); ++group) {
-    const std::vector<WeightBuffers> home = weights.home(pb, group);
-    for (std::size_t t = 0; t < home.size(); ++t) {
-      const NamedGradient& g = io.gradients[next++];
-      const Tier tier = pb.tier(g.gradient);
-      const Shape shape = pb.shape(g.gradient);
-      const auto state = [&](const char* what) {
-        return pb.persistent(g.name + what, shape, DType::f32, Role::optimizer, tier);
-      };
-      Trained trained = {home[t].data, state(".m"), state(".v"), g.gradient, {}};
-      if (pb.dtype(home[t].data) != DType::f32 || pb.tier(home[t].data) != tier) {
-        trained.narrow = home[t].data;
-        trained.p = state(".master");
-      }
-      all.push_back(trained);
-    }
-  }
-  return all;
+  return pb.tier(to) == Tier::host ? Lane::host : Lane::compute;
 }
 
-void update_in_pieces(ProgramBuilder& pb, const Trained& t, Buffer factor,
-                      const ops::AdamWOptions& options) {
-  const std::int64_t total = pb.shape(t.p).elements();
-  const auto flat = [&](Buffer b, std::int64_t first, std::int64_t count) {
-    return pb.view(b, static_cast<std::uint64_t>(first) * size_of(pb.dtype(b)), pb.dtype(b),
-                   {count});
+void declare_states(ProgramBuilder& pb, const OptimizerOptions& options, TrainedTensor& t) {
+  t.specs = state_specs(options, pb.shape(t.value), pb.dtype(t.value));
+  for (const StateSpec& s : t.specs) {
+    t.states.push_back(
+        pb.persistent(t.name + s.suffix, s.shape, s.dtype, Role::optimizer, pb.tier(t.gradient)));
+  }
+}
+
+void declare_trained(ProgramBuilder& pb, const DitJob& job, const BlockWeights& weights,
+                     DitIo& io) {
+  const auto add = [&](TrainedTensor t) {
+    t.decays = pb.shape(t.value).rank() > 1;
+    declare_states(pb, job.optimizer, t);
+    io.trained.push_back(std::move(t));
   };
-  for (std::int64_t first = 0; first < total; first += kPieceElements) {
-    const std::int64_t count = std::min(kPieceElements, total - first);
+  for (const AdapterIo& a : io.adapters) {
+    const std::string name = (a.expert == 0 ? "" : "high_noise.") + a.name;
+    for (const auto& [suffix, value, gradient] :
+         {std::tuple(".lora_A", a.a, a.da), std::tuple(".lora_B", a.b, a.db)}) {
+      TrainedTensor t;
+      t.name = name + suffix;
+      t.expert = a.expert;
+      t.value = value;
+      t.gradient = gradient;
+      if (value == a.b) t.rate = job.lora.up_rate;
+      add(std::move(t));
+    }
+  }
+  if (job.mode != Mode::full) return;
+  std::size_t next = 0;
+  for (int group = 0; group < weights.groups(); ++group) {
+    for (const WeightBuffers& home : weights.home(pb, group)) {
+      const NamedGradient& g = io.gradients[next++];
+      const Tier tier = pb.tier(g.gradient);
+      TrainedTensor t;
+      t.name = g.name;
+      t.value = home.data;
+      t.gradient = g.gradient;
+      const bool narrow = pb.dtype(home.data) != DType::f32;
+      if ((narrow && job.optimizer.rounding == UpdateRounding::nearest) ||
+          pb.tier(home.data) != tier) {
+        t.narrow = home.data;
+        t.value = pb.persistent(g.name + ".master", pb.shape(g.gradient), DType::f32,
+                                Role::optimizer, tier);
+      }
+      add(std::move(t));
+    }
+  }
+}
+
+// Values, gradient and states of a tensor visit the device together, piece by piece.
+void update_in_pieces(ProgramBuilder& pb, const TrainedTensor& t, Buffer factor,
+                      const OptimizerOptions& options) {
+  const std::int64_t total = pb.shape(t.value).elements();
+  const auto quantum = update_quantum(options);
+  const std::int64_t piece = quantum ? kPieceElements / *quantum * *quantum : total;
+  const bool value_stays = pb.tier(t.value) == Tier::device;
+  for (std::int64_t first = 0; first < total; first += piece) {
+    const std::int64_t count = std::min(piece, total - first);
+    // Whole tensors keep their shape: statistics by row and column need it.
+    const auto cut = [&](Buffer b) {
+      if (count == total) return b;
+      return pb.view(b, static_cast<std::uint64_t>(first) * size_of(pb.dtype(b)), pb.dtype(b),
+                     {count});
+    };
     const auto up = [&](Buffer from) {
-      const Buffer to = pb.temp("visiting", {count}, DType::f32, Role::optimizer);
-      ops::copy(pb, flat(from, first, count), to, Lane::upload);
+      const Buffer to = pb.temp("visiting", pb.shape(from), pb.dtype(from), Role::optimizer);
+      ops::copy(pb, from, to, Lane::upload);
       return to;
     };
-    const Buffer p = up(t.p), m = up(t.m), v = up(t.v), g = up(t.g);
-    ops::adamw(pb, p, m, v, g, factor, options);
-    ops::copy(pb, p, flat(t.p, first, count), Lane::download);
-    ops::copy(pb, m, flat(t.m, first, count), Lane::download);
-    ops::copy(pb, v, flat(t.v, first, count), Lane::download);
-    if (t.narrow) ops::copy(pb, p, flat(t.narrow, first, count), Lane::download);
+    const Buffer value = cut(t.value), visiting = value_stays ? value : up(value);
+    std::vector<Buffer> states, visiting_states;
+    for (std::size_t s = 0; s < t.states.size(); ++s) {
+      states.push_back(count == total ? t.states[s]
+                                      : cut_state(pb, t.specs[s], t.states[s], first, count));
+      visiting_states.push_back(up(states.back()));
+    }
+    record_optimizer(pb, options,
+                     {.p = visiting,
+                      .g = up(cut(t.gradient)),
+                      .factor = factor,
+                      .states = visiting_states,
+                      .site = t.name,
+                      .first_element = first,
+                      .decays = t.decays,
+                      .rate = t.rate});
+    if (!value_stays) ops::copy(pb, visiting, value, Lane::download);
+    for (std::size_t s = 0; s < states.size(); ++s) {
+      ops::copy(pb, visiting_states[s], states[s], Lane::download);
+    }
+    if (t.narrow) {
+      ops::copy(pb, visiting, cut(t.narrow),
+                pb.tier(t.narrow) == Tier::device ? Lane::compute : Lane::download);
+    }
   }
+}
+
+// factor: min(1, max_norm / norm) over all gradients of the expert.
+void record_norm(ProgramBuilder& pb, const DitJob& job, int expert, const DitIo& io,
+                 Buffer factor) {
+  const Buffer sum = pb.temp("sum", {1}, DType::f64, Role::optimizer);
+  ops::fill(pb, sum, 0);
+  for (const TrainedTensor& t : io.trained) {
+    if (t.expert != expert) continue;
+    if (pb.tier(t.gradient) == Tier::device) {
+      ops::sum_squares(pb, t.gradient, sum);
+      continue;
+    }
+    // Gradients in host memory visit the device once more for the norm.
+    const std::int64_t total = pb.shape(t.gradient).elements();
+    for (std::int64_t first = 0; first < total; first += kPieceElements) {
+      const std::int64_t count = std::min(kPieceElements, total - first);
+      const Buffer g = pb.temp("visiting", {count}, DType::f32, Role::gradient);
+      ops::copy(pb, pb.view(t.gradient, static_cast<std::uint64_t>(first) * 4, DType::f32, {count}),
+                g, Lane::upload);
+      ops::sum_squares(pb, g, sum);
+    }
+  }
+  const Buffer norm = pb.temp("norm", {1}, DType::f32, Role::output);
+  ops::clip_factor(pb, sum, job.max_grad_norm, factor, norm);
+  ops::copy(pb, norm, io.grad_norm, Lane::download);
 }
 
 }  // namespace
 
-void record_update(ProgramSet& set, const DitJob& job, const BlockWeights& weights, DitIo& io) {
-  std::vector<Trained> all;
+void record_update(ProgramSet& set, const DitJob& job, const BlockWeights& weights, int experts,
+                   DitIo& io) {
+  Buffer factor;
   {
     ProgramBuilder init(set, "init_state");
-    all = declare_state(init, job, weights, io);
-    for (const Trained& t : all) {
-      if (!t.narrow) continue;
-      const bool on_host = init.tier(t.p) == Tier::host;
-      ops::copy(init, t.narrow, t.p,
-                init.tier(t.narrow) != init.tier(t.p) ? Lane::download
-                : on_host                             ? Lane::host
-                                                      : Lane::compute);
+    declare_trained(init, job, weights, io);
+    io.grad_norm = init.persistent("grad_norm", {1}, DType::f32, Role::output, Tier::host);
+    factor = init.persistent("clip_factor", {1}, DType::f32, Role::output);
+    for (const TrainedTensor& t : io.trained) {
+      if (t.narrow) ops::copy(init, t.narrow, t.value, lane_between(init, t.narrow, t.value));
+      for (std::size_t s = 0; s < t.states.size(); ++s) {
+        const Buffer state = t.states[s];
+        if (t.specs[s].starts_as_parameter) {
+          ops::copy(init, t.value, state, lane_between(init, t.value, state));
+        } else {
+          ops::fill(init, state, 0, init.tier(state) == Tier::host ? Lane::host : Lane::compute);
+        }
+      }
     }
   }
-  ProgramBuilder pb(set, "update");
-  const auto on_device = [&](const Trained& t) { return pb.tier(t.g) == Tier::device; };
-
-  // Gradients in host memory visit the device once more for the norm.
-  const Buffer sum = pb.temp("sum", {1}, DType::f64, Role::optimizer);
-  ops::fill(pb, sum, 0);
-  for (const Trained& t : all) {
-    if (on_device(t)) {
-      ops::sum_squares(pb, t.g, sum);
-      continue;
-    }
-    const std::int64_t total = pb.shape(t.g).elements();
-    for (std::int64_t first = 0; first < total; first += kPieceElements) {
-      const std::int64_t count = std::min(kPieceElements, total - first);
-      const Buffer g = pb.temp("visiting", {count}, DType::f32, Role::gradient);
-      ops::copy(pb, pb.view(t.g, static_cast<std::uint64_t>(first) * 4, DType::f32, {count}), g,
-                Lane::upload);
-      ops::sum_squares(pb, g, sum);
+  {
+    ProgramBuilder restored(set, "after_restore");
+    for (const TrainedTensor& t : io.trained) {
+      if (t.narrow)
+        ops::copy(restored, t.value, t.narrow, lane_between(restored, t.value, t.narrow));
     }
   }
-  const Buffer factor = pb.temp("factor", {1}, DType::f32, Role::optimizer);
-  const Buffer norm = pb.temp("norm", {1}, DType::f32, Role::output);
-  ops::clip_factor(pb, sum, job.max_grad_norm, factor, norm);
-  io.grad_norm = pb.persistent("grad_norm", {1}, DType::f32, Role::output, Tier::host);
-  ops::copy(pb, norm, io.grad_norm, Lane::download);
-
-  for (const Trained& t : all) {
-    if (!on_device(t)) {
-      update_in_pieces(pb, t, factor, job.adamw);
-      continue;
+  for (int e = 0; e < experts; ++e) {
+    {
+      ProgramBuilder norm(set, expert_program("grad_norm", e));
+      record_norm(norm, job, e, io, factor);
     }
-    ops::adamw(pb, t.p, t.m, t.v, t.g, factor, job.adamw);
-    if (t.narrow) ops::copy(pb, t.p, t.narrow);
+    ProgramBuilder pb(set, expert_program("update", e));
+    for (const TrainedTensor& t : io.trained) {
+      if (t.expert != e) continue;
+      if (pb.tier(t.gradient) == Tier::host) {
+        update_in_pieces(pb, t, factor, job.optimizer);
+        continue;
+      }
+      record_optimizer(pb, job.optimizer,
+                       {.p = t.value,
+                        .g = t.gradient,
+                        .factor = factor,
+                        .states = t.states,
+                        .site = t.name,
+                        .first_element = 0,
+                        .decays = t.decays,
+                        .rate = t.rate});
+      if (t.narrow) ops::copy(pb, t.value, t.narrow);
+    }
   }
 }
 

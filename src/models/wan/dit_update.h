@@ -4,12 +4,15 @@
 
 namespace ballast::wan {
 
-// The optimizer's program "update", and before it "init_state", which is run once after loading and
-// copies weights into their f32 masters where there are any. Update: one norm over all gradients,
-// then AdamW tensor by tensor. Adapters and resident weights are updated where they are. What
-// streams (Mode::full) has master weights, moments and gradients in host memory; pieces of them
-// visit the device. Values that the forward pass reads in a narrower dtype are written anew from
-// the f32 master.
-void record_update(ProgramSet& set, const DitJob& job, const BlockWeights& weights, DitIo& io);
+// The optimizer's programs; declares io.trained and io.grad_norm.
+// "init_state", run once after loading: masters take the weights' values, states begin at zero.
+// "after_restore", run when values and states came from a checkpoint: narrow copies are made anew.
+// "grad_norm" (one per expert): the norm over all gradients and the clipping factor; the host may
+// look at it before anything is changed. "update" (one per expert): the optimizer, tensor by
+// tensor. What lies on the device is updated there; of what lies in host memory, pieces visit the
+// device. Weights narrower than f32 have an f32 master, unless the optimizer's rounding (Kahan,
+// stochastic) makes that unnecessary.
+void record_update(ProgramSet& set, const DitJob& job, const BlockWeights& weights, int experts,
+                   DitIo& io);
 
 }  // namespace ballast::wan

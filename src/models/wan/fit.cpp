@@ -3,24 +3,32 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "models/wan/fit_switched.h"
+#include "models/wan/job_needs.h"
 #include "ops/quantum.h"
-#include "ops/sgemm.h"
 
 namespace ballast::wan {
 namespace {
 
-// What is tried, fastest first: weights stay before they stream, activations are kept before they
-// are computed again, host memory is used before disk.
-std::vector<MemoryPolicy> candidates(const DitJob& job) {
-  const bool trains = job.mode != Mode::infer;
-  // At most 8 or 16 chunks: more of them save little and make programs long.
+// At most 8 or 16 chunks: more of them save little and make programs long.
+std::int64_t chunk_tokens(const DitJob& job, std::int64_t least, std::int64_t pieces) {
   std::int64_t tokens = 0;
-  for (const LatentSize& z : job.latents) tokens = std::max(tokens, z.tokens());
-  const auto chunk = [&](std::int64_t least, std::int64_t pieces) {
-    const std::int64_t rows = std::max(least, tokens / pieces);
-    return (rows + kTokenQuantum - 1) / kTokenQuantum * kTokenQuantum;
-  };
-  const std::int64_t wide = chunk(2 * kTokenQuantum, 8), narrow = chunk(kTokenQuantum, 16);
+  for (const Batch& b : job.batches) {
+    for (const LatentSize& z : b.latents) tokens = std::max(tokens, z.tokens());
+  }
+  const std::int64_t rows = std::max(least, tokens / pieces);
+  return (rows + kTokenQuantum - 1) / kTokenQuantum * kTokenQuantum;
+}
+
+bool several_samples(const DitJob& job) {
+  return job.noising == Noising::recorded &&
+         std::ranges::any_of(job.batches, [](const Batch& b) { return b.latents.size() > 1; });
+}
+
+// What is tried, fastest first: weights stay before they stream, activations are kept before they
+// are computed again, host memory is used before disk. The leanest come last.
+std::vector<MemoryPolicy> candidates(const DitJob& job) {
+  const std::int64_t wide = chunk_tokens(job, 2 * kTokenQuantum, 8);
   std::vector<MemoryPolicy> all;
   const auto add = [&](MemoryPolicy p) {
     p.name = "auto";
@@ -28,114 +36,58 @@ std::vector<MemoryPolicy> candidates(const DitJob& job) {
   };
   constexpr auto kept = Activations::kept, attention = Activations::attention_kept,
                  recomputed = Activations::recomputed;
-  if (!trains) {
-    add({});
-    add({.chunk_tokens = wide});
-    add({.slots = 2, .home = WeightHome::host, .chunk_tokens = wide});
-    add({.slots = 2, .chunk_tokens = wide});
-    add({.slots = 1, .chunk_tokens = narrow});
-    return all;
-  }
-  add({.activations = kept});
-  add({.activations = attention, .chunk_tokens = wide});
-  add({.activations = recomputed, .chunk_tokens = wide});
-  add({.activations = attention, .offload = true, .chunk_tokens = wide});
-  for (const WeightHome home : {WeightHome::host, WeightHome::disk}) {
-    if (home == WeightHome::disk && job.mode == Mode::full) continue;
-    add({.slots = 2, .home = home, .activations = attention, .chunk_tokens = wide});
-    add({.slots = 2, .home = home, .activations = recomputed, .chunk_tokens = wide});
-    add({.slots = 2,
-         .home = home,
-         .activations = attention,
-         .offload = true,
-         .chunk_tokens = wide});
-    add({.slots = 2,
-         .home = home,
-         .activations = recomputed,
-         .offload = true,
-         .chunk_tokens = wide});
-  }
-  const WeightHome last = job.mode == Mode::full ? WeightHome::host : WeightHome::disk;
-  add({.slots = 1,
-       .home = last,
-       .activations = recomputed,
-       .offload = true,
-       .chunk_tokens = narrow,
-       .heads_per_group = 4});
+  const bool trains = job.mode != Mode::infer;
+  const auto weights = [&](MemoryPolicy p) {
+    if (!trains) {
+      if (p.slots == 0) add(p);
+      p.chunk_tokens = wide;
+      add(p);
+      return;
+    }
+    for (const std::int64_t samples : {0, 1}) {
+      if (samples > 0 && !several_samples(job)) break;
+      p.samples_per_run = samples;
+      p.activations = kept, p.offload = false, p.chunk_tokens = 0;
+      if (p.slots == 0) add(p);
+      p.chunk_tokens = wide;
+      for (const bool offload : {false, true}) {
+        p.offload = offload;
+        p.activations = attention;
+        add(p);
+        p.activations = recomputed;
+        add(p);
+      }
+    }
+  };
+  weights({});
+  weights({.slots = 2, .home = WeightHome::host});
+  if (job.mode != Mode::full) weights({.slots = 2, .home = WeightHome::disk});
+  for (MemoryPolicy& p : leanest_policies(job)) all.push_back(std::move(p));
   return all;
 }
 
-struct Recorded {
-  MemoryPolicy policy;
-  ProgramSet set;
-};
-
-Recorded record(const FitRequest& request, const MemoryPolicy& policy) {
-  Recorded r;
-  r.policy = policy;
-  r.set.backend = request.backend;
-  r.set.executable = false;
-  DitJob job = request.job;
-  job.policy = policy;
-  const Dit dit(r.set, std::move(job), request.groups);
-  return r;
-}
-
-std::vector<ProcessLine> lines_for(const FitRequest& request, const ProgramSet& set) {
-  std::vector<ProcessLine> lines =
-      process_lines(set, {.blas_bytes_per_thread = Bytes{ops::kBlasBufferTouched}});
-  if (request.backend.device == Device::cuda) {
-    lines.push_back({.name = "CUDA context and libraries",
-                     .bytes = request.profile.library_bytes,
-                     .reason = "context, cuBLASLt and cuDNN handles",
-                     .tier = Tier::device});
-  }
-  return lines;
-}
-
-Bytes sum_lines(const std::vector<ProcessLine>& lines, Tier t) {
-  Bytes sum;
-  for (const ProcessLine& l : lines) {
-    if (l.tier == t) sum += l.bytes;
-  }
+std::int64_t tokens_of(const Batch& b) {
+  std::int64_t sum = 0;
+  for (const LatentSize& z : b.latents) sum += z.tokens();
   return sum;
 }
 
-// Whether device, host and disk needs are inside the budget.
-bool within(const FitRequest& request, Bytes device, Bytes host, Bytes disk) {
-  const bool shared = request.backend.device == Device::cpu;
-  return device <= request.budget.gpu && (shared ? device + host : host) <= request.budget.host &&
-         disk <= request.budget.disk;
-}
-
-struct Needs {
-  Bytes device, host, disk;
-};
-
-// By the bytes alive at once, before anything is packed: a plan can only need more.
-Needs live_needs(const FitRequest& request, const Recorded& recorded) {
-  const auto live = live_bytes(recorded.set);
-  const std::vector<ProcessLine> lines = lines_for(request, recorded.set);
-  return {live[0] + sum_lines(lines, Tier::device), live[1] + sum_lines(lines, Tier::host),
-          live[2]};
-}
-
-bool live_fits(const FitRequest& request, const Recorded& recorded) {
-  const Needs n = live_needs(request, recorded);
-  return within(request, n.device, n.host, n.disk);
-}
-
-Bytes group_bytes(const Recorded& recorded) {
-  std::uint64_t group = 1;
-  for (const BufferSpec& s : recorded.set.buffers) {
-    if (s.role == Role::weight_slots && s.program == kPersistent) group = std::max(group, s.bytes);
+// The same with the heaviest step and evaluation only: they decide the peaks in all but odd cases,
+// and a run with many kinds of steps is searched as fast as one with a single kind.
+FitRequest heaviest(const FitRequest& request) {
+  FitRequest r = request;
+  for (std::vector<Batch>* batches : {&r.job.batches, &r.job.eval_batches}) {
+    if (batches->empty()) continue;
+    std::swap(batches->front(), *std::ranges::max_element(*batches, {}, tokens_of));
+    batches->resize(1);
   }
-  return {group};
+  return r;
 }
 
-PlannedRun complete(const FitRequest& request, Recorded recorded) {
+PlannedRun complete(const FitRequest& request, RecordedJob recorded) {
   PlannedRun run;
   run.policy = recorded.policy;
+  run.parts = std::move(recorded.parts);
   run.set = std::move(recorded.set);
   run.plan = plan_memory(run.set);
   run.lines = lines_for(request, run.set);
@@ -147,39 +99,88 @@ PlannedRun complete(const FitRequest& request, Recorded recorded) {
 
 // As many groups resident as the budget allows. A group that stays may take more than its weights
 // with it (gradients, moments), so what one more costs is learned from the plans that were too big.
-std::optional<PlannedRun> fill_with_groups(const FitRequest& request, Recorded lean) {
-  const Bytes least = live_needs(request, lean).device;
-  double per_group = static_cast<double>(group_bytes(lean).count);
-  const auto room = [&](const Needs& n) {
-    Bytes most = request.budget.gpu;
-    if (request.backend.device == Device::cpu) {
-      most = std::min(most, request.budget.host - std::min(n.host, request.budget.host));
-    }
-    return static_cast<double>((most - std::min(least, most)).count);
-  };
-  const double free_bytes = room(live_needs(request, lean));
-  int groups =
-      std::min(static_cast<int>(free_bytes / per_group), group_count(request.job.config) - 1);
+PlannedRun fill_with_groups(const FitRequest& request, RecordedJob lean, const LeastNeeds& least) {
+  // In full training what stays leaves host memory by as much as it takes of the device's.
+  const bool ram_bounds = request.backend.device == Device::cpu && request.job.mode != Mode::full;
+  Bytes most = request.budget.gpu;
+  if (ram_bounds)
+    most = std::min(most, request.budget.host - std::min(least.host, request.budget.host));
+  const auto room = static_cast<double>((most - std::min(least.device, most)).count);
+  const int all_but_one = group_count(request.job.config) - 1;
   MemoryPolicy policy = lean.policy;
-  while (groups > 0) {
+  const auto with = [&](int groups) {
     policy.resident_groups = groups;
-    Recorded fuller = record(request, policy);
-    const Needs needs = live_needs(request, fuller);
-    if (within(request, needs.device, needs.host, needs.disk)) {
+    return record(request, policy);
+  };
+  // The first that stays is the head, which is small: the next two say what a block takes.
+  int groups = std::min(3, all_but_one);
+  const auto taken = [&](const LeastNeeds& needs) {
+    return static_cast<double>((needs.device - std::min(least.device, needs.device)).count);
+  };
+  double per_group =
+      std::max(1.0, taken(least_needs(request, with(groups))) / std::max(1, groups - 1));
+  groups = static_cast<int>(std::min(room / per_group + 1, static_cast<double>(all_but_one)));
+  while (groups > 0) {
+    RecordedJob fuller = with(groups);
+    const LeastNeeds needs = least_needs(request, fuller);
+    if (excess(request, needs).count == 0) {
       PlannedRun run = complete(request, std::move(fuller));
       if (shortages(request, run).empty()) return run;
-      --groups;
-      continue;
     }
-    per_group = static_cast<double>((needs.device - least).count) / groups;
-    groups = std::min(groups - 1, static_cast<int>(free_bytes / per_group));
+    int next = groups - 1;
+    if (needs.device > most) {
+      per_group = std::max(1.0, taken(needs) / groups);
+      next = std::min(next, static_cast<int>(room / per_group) + 1);
+    }
+    groups = next;
   }
   return complete(request, std::move(lean));
+}
+
+// The policy with as many streamed blocks as were asked for; nothing: it is for other cases.
+std::optional<MemoryPolicy> with_streamed_blocks(const FitRequest& request, MemoryPolicy policy) {
+  if (!request.streamed_blocks) return policy;
+  const std::int64_t blocks = *request.streamed_blocks, layers = request.job.config.layers;
+  if (blocks == 0) {
+    policy.slots = 0;
+    return policy;
+  }
+  if (policy.slots == 0) return std::nullopt;
+  // The head is the first group that stays, the embeddings are the last.
+  policy.resident_groups = blocks == layers ? 0 : static_cast<int>(layers + 1 - blocks);
+  return policy;
+}
+
+std::vector<MemoryPolicy> lean_policies(const FitRequest& request) {
+  std::vector<MemoryPolicy> all;
+  for (MemoryPolicy& p :
+       request.switched() ? switched_policies(request) : leanest_policies(request.job)) {
+    if (auto forced = with_streamed_blocks(request, std::move(p)))
+      all.push_back(std::move(*forced));
+  }
+  return all;
 }
 
 }  // namespace
 
 Bytes PlannedRun::lines_of(Tier t) const { return sum_lines(lines, t); }
+
+double PlannedRun::seconds_of_step(std::size_t kind) const {
+  const auto seconds = [&](std::string_view name) {
+    double sum = 0;
+    for (std::size_t p = 0; p < set.programs.size(); ++p) {
+      if (set.programs[p].name == name) sum += times[p].seconds;
+    }
+    return sum;
+  };
+  double sum = seconds("grad_norm") + seconds("update") + seconds("zero_gradients");
+  // Half of the steps are the other expert's at most; what stays must then be read anew.
+  sum += 0.5 * seconds("load.high_noise");
+  for (const StepPart& part : parts[kind]) {
+    sum += seconds(part.run == 0 ? "step" : fmt::format("step.{}", part.run));
+  }
+  return sum;
+}
 
 const PredictedTime& PlannedRun::step_time() const {
   return times[static_cast<std::size_t>(set.program_index("step"))];
@@ -218,10 +219,215 @@ namespace {
 Refusal refusal(std::string policy, const PlannedRun& run, std::vector<Shortage> missing) {
   return {.policy = std::move(policy),
           .needed = {run.needed(Tier::device), run.needed(Tier::host), run.needed(Tier::disk)},
-          .shortages = std::move(missing)};
+          .shortages = std::move(missing),
+          .seconds_per_step = run.seconds_per_step()};
 }
 
 }  // namespace
+
+std::int64_t streamed_blocks(const Config& config, const MemoryPolicy& policy) {
+  if (policy.slots == 0) return 0;
+  std::int64_t count = 0;
+  for (std::int64_t b = 0; b < config.layers; ++b) {
+    count += !evenly_chosen(block_group(b), group_count(config), policy.resident_groups);
+  }
+  return count;
+}
+
+std::vector<MemoryPolicy> leanest_policies(const DitJob& job) {
+  MemoryPolicy p = {
+      .name = "auto", .slots = 1, .chunk_tokens = chunk_tokens(job, kTokenQuantum, 16)};
+  if (job.mode == Mode::infer) return {p};
+  p.activations = Activations::recomputed;
+  p.heads_per_group = 4;
+  if (several_samples(job)) p.samples_per_run = 1;
+  std::vector<MemoryPolicy> all;
+  const auto add = [&](bool state_on_host) {
+    for (const bool offload : {false, true}) {
+      p.state_on_host = state_on_host;
+      p.offload = offload;
+      all.push_back(p);
+    }
+  };
+  if (job.mode == Mode::full) {  // its state is where its weights are
+    p.home = WeightHome::host;
+    add(false);
+    p.slots = 0;
+    add(false);
+  } else {
+    add(false);
+    add(true);
+  }
+  return all;
+}
+
+MemoryPolicy closest_policy(const FitRequest& request) {
+  if (request.policy) return *request.policy;
+  const FitRequest search = heaviest(request);
+  std::optional<MemoryPolicy> closest;
+  Bytes least;
+  for (MemoryPolicy& policy : lean_policies(search)) {
+    const Bytes missing = excess(search, least_needs(search, policy));
+    if (closest && least <= missing) continue;
+    least = missing;
+    closest = std::move(policy);
+  }
+  return *closest;
+}
+
+namespace {
+
+Refusal refuse(const FitRequest& request) {
+  const PlannedRun run = plan_run(request, closest_policy(request));
+  return refusal("the leanest policy", run, shortages(request, run));
+}
+
+}  // namespace
+
+Bytes excess(const std::vector<Shortage>& missing) {
+  Bytes sum;
+  for (const Shortage& s : missing) sum += s.needed - s.allowed;
+  return sum;
+}
+
+namespace {
+
+// Every policy that may need least somewhere: one that computes or copies more needs less for
+// tensors, but its programs are longer and have to be kept as well.
+std::vector<MemoryPolicy> last_resort(const DitJob& job) {
+  std::vector<MemoryPolicy> all;
+  const MemoryPolicy lean = leanest_policies(job).back();
+  const bool trains = job.mode != Mode::infer;
+  const auto both = [](bool when) { return when ? std::vector{false, true} : std::vector{false}; };
+  for (const int slots : {1, 0}) {
+    for (const std::int64_t chunk :
+         {lean.chunk_tokens, chunk_tokens(job, 2 * kTokenQuantum, 8), std::int64_t{0}}) {
+      for (const bool whole_heads : both(trains)) {
+        for (const bool all_samples : both(several_samples(job))) {
+          for (const bool state_on_host : both(job.mode == Mode::lora)) {
+            for (const bool offload : both(trains)) {
+              for (const Activations a :
+                   {Activations::recomputed, Activations::attention_kept, Activations::kept}) {
+                MemoryPolicy p = lean;
+                p.slots = slots;
+                p.chunk_tokens = chunk;
+                if (whole_heads) p.heads_per_group = 0;
+                if (all_samples) p.samples_per_run = 0;
+                p.state_on_host = state_on_host;
+                p.offload = offload;
+                p.activations = a;
+                if (trains || a == Activations::kept) all.push_back(std::move(p));
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  return all;
+}
+
+constexpr int kFewGroups = 8;
+
+enum class Chance : std::uint8_t { none, slight, good };
+
+// By the leanest policies. In full training every group that stays takes its state from the host to
+// the device, so host needs shrink with what is resident and the device decides.
+Chance chance(const FitRequest& search) {
+  const bool full = search.job.mode == Mode::full && !search.streamed_blocks;
+  Chance best = Chance::none;
+  for (const MemoryPolicy& p : lean_policies(search)) {
+    const LeastNeeds needs = least_needs(search, p);
+    const Bytes missing = excess(search, needs);
+    if (missing.count == 0 || (full && p.slots > 0 && needs.device <= search.budget.gpu)) {
+      return Chance::good;
+    }
+    const std::uint64_t tensors = (needs.device + needs.host).count;
+    if (missing <= needs.recorded + Bytes{tensors / 16}) best = Chance::slight;
+  }
+  return best;
+}
+
+class Search {
+ public:
+  explicit Search(const FitRequest& request)
+      : request_(request),
+        search_(heaviest(request)),
+        all_kinds_(request.job.batches.size() + request.job.eval_batches.size() >
+                   search_.job.batches.size() + search_.job.eval_batches.size()) {}
+
+  std::optional<PlannedRun> run() {
+    const Chance c = chance(search_);
+    if (c == Chance::good) {
+      for (const MemoryPolicy& p : candidates(search_.job)) consider(p);
+    }
+    if (best_ || c == Chance::none) return std::move(best_);
+    for (const MemoryPolicy& p : last_resort(search_.job)) {
+      consider(p);
+      if (best_) return std::move(best_);
+    }
+    // With few groups every number of resident ones can be tried.
+    const int groups = group_count(search_.job.config);
+    if (groups > kFewGroups || request_.streamed_blocks) return std::move(best_);
+    for (MemoryPolicy p : last_resort(search_.job)) {
+      if (p.slots == 0) continue;
+      for (const WeightHome home : {WeightHome::disk, WeightHome::host}) {
+        if (home == WeightHome::disk && search_.job.mode == Mode::full) continue;
+        p.home = home;
+        for (p.resident_groups = 0; p.resident_groups < groups; ++p.resident_groups) {
+          if (excess(search_, least_needs(search_, p)).count > 0) continue;
+          PlannedRun run = plan_run(request_, p);
+          if (shortages(request_, run).empty()) return run;
+        }
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  void consider(const MemoryPolicy& candidate) {
+    const auto policy = with_streamed_blocks(request_, candidate);
+    if (!policy) return;
+    // Recording a few blocks takes milliseconds, recording and packing all of them a hundred: most
+    // candidates fall here.
+    const LeastNeeds least = least_needs(search_, *policy);
+    const bool fills = policy->slots > 0 && !request_.streamed_blocks;
+    const bool host_may_shrink = fills && request_.job.mode == Mode::full;
+    if (host_may_shrink ? least.device > request_.budget.gpu : excess(search_, least).count > 0) {
+      return;
+    }
+    // Only a plan that computes less can be faster than one that waits for nothing.
+    if (best_ && least.compute_seconds > 0.98 * best_seconds_) return;
+    RecordedJob recorded = record(search_, *policy);
+    std::optional<PlannedRun> run = fills ? fill_with_groups(search_, std::move(recorded), least)
+                                          : complete(search_, std::move(recorded));
+    if (!shortages(search_, *run).empty()) return;
+    const double seconds = run->seconds_per_step();
+    if (best_ && best_seconds_ <= seconds) return;
+    if (all_kinds_) {
+      run = plan_run(request_, run->policy);
+      // Recordings of the other kinds take memory, too.
+      while (fills && run->policy.resident_groups > 0 && !shortages(request_, *run).empty()) {
+        MemoryPolicy fewer = run->policy;
+        --fewer.resident_groups;
+        run = plan_run(request_, fewer);
+      }
+      if (!shortages(request_, *run).empty()) return;
+    }
+    best_seconds_ = seconds;
+    best_ = std::move(run);
+  }
+
+  const FitRequest& request_;
+  const FitRequest search_;  // with the heaviest step only
+  const bool all_kinds_;
+  std::optional<PlannedRun> best_;
+  double best_seconds_ = 0;  // of the heaviest step
+};
+
+}  // namespace
+
+bool may_fit(const FitRequest& request) { return chance(heaviest(request)) == Chance::good; }
 
 std::variant<PlannedRun, Refusal> fit(const FitRequest& request) {
   if (request.policy) {
@@ -230,151 +436,9 @@ std::variant<PlannedRun, Refusal> fit(const FitRequest& request) {
     if (missing.empty()) return run;
     return refusal(request.policy->name, run, std::move(missing));
   }
-  std::optional<PlannedRun> best;
-  const std::vector<MemoryPolicy> all = candidates(request.job);
-  // The last candidate needs least of the device; of the host others may need less.
-  if (live_needs(request, record(request, all.back())).device > request.budget.gpu) {
-    const PlannedRun leanest = plan_run(request, all.back());
-    return refusal("the leanest policy", leanest, shortages(request, leanest));
-  }
-  for (const MemoryPolicy& policy : all) {
-    // Recording costs tens of milliseconds, packing more: most candidates fall to the live bytes.
-    Recorded recorded = record(request, policy);
-    // In full training every group that stays takes its state from the host to the device.
-    const bool host_may_shrink = policy.slots > 0 && request.job.mode == Mode::full;
-    if (!host_may_shrink && !live_fits(request, recorded)) continue;
-    std::optional<PlannedRun> run = policy.slots > 0
-                                        ? fill_with_groups(request, std::move(recorded))
-                                        : complete(request, std::move(recorded));
-    if (!run || !shortages(request, *run).empty()) continue;
-    const bool faster = !best || run->step_time().seconds < best->step_time().seconds;
-    if (faster) best = std::move(run);
-    if (best->policy.slots == 0 ||
-        best->step_time().exposed_stall < 0.02 * best->step_time().seconds) {
-      break;  // later candidates only save memory
-    }
-  }
-  if (best) return std::move(*best);
-  const PlannedRun leanest = plan_run(request, all.back());
-  return refusal("the leanest policy", leanest, shortages(request, leanest));
-}
-
-// ---------------------------------------------------------------- advice
-
-namespace {
-
-struct Trial {
-  std::string change;
-  FitRequest request;
-};
-
-// Bytes over budget in all tiers together.
-Bytes excess(const std::vector<Shortage>& missing) {
-  Bytes sum;
-  for (const Shortage& s : missing) sum += s.needed - s.allowed;
-  return sum;
-}
-
-}  // namespace
-
-std::vector<Advice> advise(const FitRequest& request, std::int64_t frames, std::int64_t height,
-                           std::int64_t width) {
-  const Config& c = request.job.config;
-  const auto lean_policy = [](const FitRequest& r) {
-    return r.policy ? *r.policy : candidates(r.job).back();
-  };
-  const auto leanest = [&](const FitRequest& r) { return plan_run(r, lean_policy(r)); };
-  const PlannedRun now = leanest(request);
-  const std::vector<Shortage> missing = shortages(request, now);
-
-  std::vector<Trial> trials;
-  const auto with = [&](std::string change, auto&& edit) {
-    Trial t = {std::move(change), request};
-    edit(t.request);
-    trials.push_back(std::move(t));
-  };
-  for (const Shortage& s : missing) {
-    const char* flag = s.tier == Tier::device ? "--gpu" : s.tier == Tier::host ? "--ram" : "--disk";
-    const std::uint64_t mb = (s.needed.count + 999999) / 1000000;
-    with(fmt::format("{} {}MB", flag, mb), [&](FitRequest& r) {
-      Bytes& b = s.tier == Tier::device ? r.budget.gpu
-                 : s.tier == Tier::host ? r.budget.host
-                                        : r.budget.disk;
-      b = Bytes{mb * 1000000};
-    });
-  }
-  const auto resize = [&](FitRequest& r, std::int64_t f, std::int64_t h, std::int64_t w) {
-    for (LatentSize& z : r.job.latents) z = latent_size(c, f, h, w);
-  };
-  // The largest clip that fits: peaks grow with tokens, so halve the interval.
-  const auto fits_with = [&](std::int64_t f) {
-    FitRequest r = request;
-    resize(r, f, height, width);
-    return live_fits(r, record(r, lean_policy(r)));
-  };
-  std::int64_t low = 0, high = (frames - 1) / 4;  // frames = 4 n + 1
-  while (low < high) {
-    const std::int64_t middle = (low + high) / 2;
-    if (fits_with(4 * middle + 1)) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  if (const std::int64_t n = std::max<std::int64_t>(0, low - 1); 4 * n + 1 < frames) {
-    with(fmt::format("--frames {}", 4 * n + 1),
-         [&](FitRequest& r) { resize(r, 4 * n + 1, height, width); });
-  }
-  const std::int64_t step = 2 * c.spatial_stride;
-  const auto smaller = [&](std::int64_t pixels) {
-    return std::max(step, pixels * 3 / 4 / step * step);
-  };
-  if (smaller(height) < height || smaller(width) < width) {
-    with(fmt::format("--height {} --width {}", smaller(height), smaller(width)),
-         [&](FitRequest& r) { resize(r, frames, smaller(height), smaller(width)); });
-  }
-  if (request.job.format != WeightFormat::f8_e4m3 && request.job.mode != Mode::full) {
-    with("--weights fp8", [](FitRequest& r) { r.job.format = WeightFormat::f8_e4m3; });
-  }
-  if (request.job.mode == Mode::lora && request.job.lora.rank > 1) {
-    with(fmt::format("--rank {}", request.job.lora.rank / 2),
-         [](FitRequest& r) { r.job.lora.rank /= 2; });
-  }
-  if (request.job.mode == Mode::full) {
-    with("--mode lora", [](FitRequest& r) { r.job.mode = Mode::lora; });
-  }
-  if (request.job.latents.size() > 1) {
-    with(fmt::format("--batch {}", request.job.latents.size() / 2),
-         [](FitRequest& r) { r.job.latents.resize(r.job.latents.size() / 2); });
-  }
-  if (request.policy) with("--policy auto", [](FitRequest& r) { r.policy.reset(); });
-
-  struct Ranked {
-    Bytes left;
-    double seconds;
-    Advice advice;
-  };
-  std::vector<Ranked> ranked;
-  for (const Trial& t : trials) {
-    const PlannedRun run = leanest(t.request);
-    const std::vector<Shortage> still = shortages(t.request, run);
-    const double factor = run.step_time().seconds / now.step_time().seconds;
-    std::string effect = still.empty() ? "fits" : fmt::format("still {} short", excess(still));
-    for (const Shortage& s : missing) {
-      const Bytes before = now.needed(s.tier), after = run.needed(s.tier);
-      if (before > after) {
-        effect += fmt::format(", frees {} of {} memory", before - after, name_of(s.tier));
-      }
-    }
-    effect += fmt::format(", step time x {:.2f}", factor);
-    ranked.push_back({excess(still), run.step_time().seconds, {t.change, std::move(effect)}});
-  }
-  std::ranges::stable_sort(ranked, [](const Ranked& a, const Ranked& b) {
-    return std::pair(a.left, a.seconds) < std::pair(b.left, b.seconds);
-  });
-  std::vector<Advice> advice;
-  for (Ranked& r : ranked) advice.push_back(std::move(r.advice));
-  return advice;
+  if (request.switched()) return fit_switched(request);
+  if (auto run = Search(request).run()) return std::move(*run);
+  return refuse(request);
 }
 
 }  // namespace ballast::wan

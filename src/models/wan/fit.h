@@ -1,6 +1,9 @@
 #pragma once
 
+#include <array>
+#include <functional>
 #include <optional>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -13,14 +16,26 @@
 
 namespace ballast::wan {
 
+// What the caller has decided about one way to save memory.
+enum class Choice : std::uint8_t { automatic, on, off };
+
 // What to plan, for which machine, inside which budget.
 struct FitRequest {
   DitJob job;
-  std::vector<WeightGroup> groups;
+  std::vector<std::vector<WeightGroup>> experts;  // weights, one list per expert
   Backend backend;
   MachineProfile profile;
   Budget budget;
-  std::optional<MemoryPolicy> policy;  // nullopt: the fastest predicted one that fits
+  std::optional<MemoryPolicy> policy;           // nullopt: the fastest predicted one that fits
+  std::vector<ProcessLine> other_lines;         // what the caller itself keeps in memory
+  std::optional<std::int64_t> streamed_blocks;  // exactly so many of them pass through slots
+  // Without `policy`. checkpointing: blocks keep little and backward computes the rest again.
+  // offloading: weights pass through slots, and what blocks keep waits in host memory.
+  Choice checkpointing = Choice::automatic, offloading = Choice::automatic;
+
+  bool switched() const {
+    return checkpointing != Choice::automatic || offloading != Choice::automatic;
+  }
 };
 
 // A job recorded under one policy, with everything it needs.
@@ -28,23 +43,38 @@ struct PlannedRun {
   MemoryPolicy policy;
   ProgramSet set;
   MemoryPlan plan;
-  std::vector<PredictedTime> times;  // by program
-  std::vector<ProcessLine> lines;    // what the arenas do not hold
+  std::vector<PredictedTime> times;          // by program
+  std::vector<ProcessLine> lines;            // what the arenas do not hold
+  std::vector<std::vector<StepPart>> parts;  // of each kind of step
 
   Bytes lines_of(Tier t) const;
   Bytes needed(Tier t) const { return plan.peak_of(t) + lines_of(t); }
-  const PredictedTime& step_time() const;
+  const PredictedTime& step_time() const;  // of the first kind of step
+  // All that a step of a kind does: its parts, the update, half of a change of experts.
+  double seconds_of_step(std::size_t kind) const;
+  double seconds_per_step() const { return seconds_of_step(0); }
 };
 
 PlannedRun plan_run(const FitRequest& request, const MemoryPolicy& policy);
 
 // Empty when it fits. On the CPU backend the host budget bounds both arenas together.
 std::vector<Shortage> shortages(const FitRequest& request, const PlannedRun& run);
+Bytes excess(const std::vector<Shortage>& missing);  // over the budget, all tiers together
 
+// The fastest predicted plan that fits; the answer comes before it is looked for when nothing can.
 std::variant<PlannedRun, Refusal> fit(const FitRequest& request);
 
-// Single changes that would make it fit or come closest, best first, each planned anew.
-std::vector<Advice> advise(const FitRequest& request, std::int64_t frames, std::int64_t height,
-                           std::int64_t width);
+// Blocks whose weights pass through slots.
+std::int64_t streamed_blocks(const Config& config, const MemoryPolicy& policy);
+
+// Whether one of the leanest plans may fit, by live bytes: quick. A no is final for those plans.
+bool may_fit(const FitRequest& request);
+
+// The one of the leanest policies that misses least, or the one asked for.
+MemoryPolicy closest_policy(const FitRequest& request);
+
+// The plans that need least, of which any refusal speaks: what they trade is device for host
+// memory.
+std::vector<MemoryPolicy> leanest_policies(const DitJob& job);
 
 }  // namespace ballast::wan

@@ -105,6 +105,16 @@ std::optional<std::string> official_name(std::string_view diffusers) {
   return translate(diffusers, &Pair::diffusers, &Pair::official);
 }
 
+bool is_module(std::string_view official) {
+  const auto whole = [&](std::span<const Pair> table, std::string_view name) {
+    return std::any_of(table.begin(), table.end(),
+                       [&](const Pair& pair) { return pair.official == name; });
+  };
+  if (!diffusers_name(official)) return false;
+  if (!official.starts_with("blocks.")) return whole(kOutsideBlocks, official);
+  return whole(kInBlock, official.substr(official.find('.', 7) + 1));
+}
+
 TensorMap::TensorMap(const Checkpoint& checkpoint) {
   const TensorNames names = read_tensor_names(checkpoint);
   prefix_ = names.prefix;

@@ -26,6 +26,9 @@ std::string_view name_of(Dialect dialect);
 std::optional<std::string> diffusers_name(std::string_view official);
 std::optional<std::string> official_name(std::string_view diffusers);
 
+// Whether this is the official name of a module, with nothing behind it.
+bool is_module(std::string_view official);
+
 struct WanTensor {
   std::string name;  // official
   NamedTensor source;

@@ -1,0 +1,143 @@
+#include "models/wan/advice.h"
+
+#include <algorithm>
+
+#include "models/wan/job_needs.h"
+
+namespace ballast::wan {
+namespace {
+
+Bytes less(Bytes before, Bytes after) { return before > after ? before - after : Bytes{}; }
+
+// As things are: what the refusal speaks of.
+struct Now {
+  const FitRequest& request;
+  const Refusal& refusal;
+  MemoryPolicy policy;
+};
+
+Bytes missing_with(const Budget& budget, const Now& now) {
+  const auto& [device, host, disk] = now.refusal.needed;
+  const bool shared = now.request.backend.device == Device::cpu;
+  return less(device, budget.gpu) + less(shared ? device + host : host, budget.host) +
+         less(disk, budget.disk);
+}
+
+PlannedChange planned(const Now& now, const Change& change) {
+  FitRequest r = now.request;
+  change.apply(r);
+  PlannedChange p;
+  p.text = change.text;
+  const auto compare = [&](Bytes lean_device, Bytes lean_host) {
+    p.step_factor = p.step_seconds / now.refusal.seconds_per_step;
+    p.frees_device = less(now.refusal.needed[0], lean_device);
+    p.frees_host = less(now.refusal.needed[1], lean_host);
+  };
+  // The same plan as now, measured against another budget.
+  if (change.budget_only && !may_fit(r) && closest_policy(r) == now.policy) {
+    p.needed = now.refusal.needed;
+    p.missing = missing_with(r.budget, now);
+    p.step_seconds = now.refusal.seconds_per_step;
+    return p;
+  }
+  const auto outcome = fit(r);
+  if (const auto* run = std::get_if<PlannedRun>(&outcome)) {
+    p.fits = true;
+    for (const Tier t : kTiers) p.needed[static_cast<std::size_t>(t)] = run->needed(t);
+    p.step_seconds = run->seconds_per_step();
+    if (change.budget_only) {
+      compare(now.refusal.needed[0], now.refusal.needed[1]);
+    } else {
+      const LeastNeeds lean = least_needs(r, closest_policy(r));
+      compare(lean.device, lean.host);
+    }
+  } else {
+    const auto& refusal = std::get<Refusal>(outcome);
+    p.needed = refusal.needed;
+    p.missing = excess(refusal.shortages);
+    p.step_seconds = refusal.seconds_per_step;
+    compare(p.needed[0], p.needed[1]);
+  }
+  return p;
+}
+
+void rank(std::vector<PlannedChange>& all) {
+  std::ranges::stable_sort(all, [](const PlannedChange& a, const PlannedChange& b) {
+    return std::tuple(!a.fits, a.missing, a.step_seconds) <
+           std::tuple(!b.fits, b.missing, b.step_seconds);
+  });
+}
+
+// Pairs are tried among those that come closest.
+constexpr std::size_t kPairedChanges = 4;
+
+}  // namespace
+
+std::vector<Change> larger_budgets(const Refusal& refusal,
+                                   const std::function<std::string(Tier, std::uint64_t)>& word) {
+  std::vector<Change> all;
+  for (const Shortage& s : refusal.shortages) {
+    const std::uint64_t megabytes = (s.needed.count + 999999) / 1000000;
+    const auto raise = [tier = s.tier, megabytes](FitRequest& r) {
+      Bytes& b = tier == Tier::device ? r.budget.gpu
+                 : tier == Tier::host ? r.budget.host
+                                      : r.budget.disk;
+      b = Bytes{megabytes * 1000000};
+    };
+    all.push_back({.text = word(s.tier, megabytes), .apply = raise, .budget_only = true});
+  }
+  return all;
+}
+
+std::int64_t largest_fitting(
+    std::int64_t most, const FitRequest& request,
+    const std::function<std::function<void(FitRequest&)>(std::int64_t)>& change) {
+  std::int64_t low = 0, high = most + 1;  // fits below low, not from high on
+  while (low < high) {
+    const std::int64_t middle = (low + high) / 2;
+    FitRequest r = request;
+    change(middle)(r);
+    if (may_fit(r)) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return std::max<std::int64_t>(0, low - 1);
+}
+
+std::vector<PlannedChange> try_changes(const FitRequest& request, const Refusal& refusal,
+                                       const std::vector<Change>& changes) {
+  const Now now = {request, refusal, closest_policy(request)};
+  std::vector<PlannedChange> all;
+  for (const Change& c : changes) all.push_back(planned(now, c));
+  rank(all);
+  if (all.empty() || all.front().fits) return all;
+
+  std::vector<const Change*> best;
+  for (std::size_t i = 0; i < std::min(all.size(), kPairedChanges); ++i) {
+    best.push_back(&*std::ranges::find(changes, all[i].text, &Change::text));
+  }
+  std::vector<PlannedChange> pairs;
+  for (std::size_t i = 0; i < best.size(); ++i) {
+    for (std::size_t j = i + 1; j < best.size(); ++j) {
+      const Change both = {.text = best[i]->text + " and " + best[j]->text,
+                           .apply =
+                               [&](FitRequest& r) {
+                                 best[i]->apply(r);
+                                 best[j]->apply(r);
+                               },
+                           .budget_only = best[i]->budget_only && best[j]->budget_only};
+      FitRequest r = request;
+      both.apply(r);
+      if (!r.policy && !may_fit(r)) continue;
+      PlannedChange p = planned(now, both);
+      if (p.fits) pairs.push_back(std::move(p));
+    }
+  }
+  rank(pairs);
+  all.insert(all.begin(), pairs.begin(), pairs.end());
+  return all;
+}
+
+}  // namespace ballast::wan

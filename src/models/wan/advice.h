@@ -1,0 +1,34 @@
+#pragma once
+
+#include <array>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "models/wan/fit.h"
+
+namespace ballast::wan {
+
+// Something the user could change.
+struct Change {
+  std::string text;  // as it is typed or written: "--frames 41", "[adapter] rank = 8"
+  std::function<void(FitRequest&)> apply;
+  bool budget_only = false;  // what is needed stays as it is
+};
+
+// What the leanest plan misses, as larger budgets; word(tier, megabytes) says it.
+std::vector<Change> larger_budgets(const Refusal& refusal,
+                                   const std::function<std::string(Tier, std::uint64_t)>& word);
+
+// The largest k in [0, most] with which the leanest plan fits; 0 when none does. Needs grow with k.
+std::int64_t largest_fitting(
+    std::int64_t most, const FitRequest& request,
+    const std::function<std::function<void(FitRequest&)>(std::int64_t)>& change);
+
+// Every change planned anew: those that fit first, fastest first, then those that come closest.
+// When no single one fits, pairs of them follow.
+std::vector<PlannedChange> try_changes(const FitRequest& request, const Refusal& refusal,
+                                       const std::vector<Change>& changes);
+
+}  // namespace ballast::wan

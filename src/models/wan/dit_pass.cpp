@@ -1,0 +1,300 @@
+#include "models/wan/dit_pass.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "ops/copy.h"
+#include "ops/fill.h"
+#include "ops/flow_noise.h"
+#include "ops/modulation_table.h"
+#include "ops/noise.h"
+#include "ops/rope_3d.h"
+#include "ops/sinusoid.h"
+
+namespace ballast::wan {
+namespace {
+
+constexpr DType f32 = DType::f32;
+
+}  // namespace
+
+std::vector<AdapterTarget> adapter_targets(const Config& c) {
+  const BlockParams<Shape> s = block_shapes(c);
+  using W = BlockWeightsInUse;
+  return {{"self_attn.q", &W::self_q, s.self_attn.q.weight},
+          {"self_attn.k", &W::self_k, s.self_attn.k.weight},
+          {"self_attn.v", &W::self_v, s.self_attn.v.weight},
+          {"self_attn.o", &W::self_o, s.self_attn.o.weight},
+          {"cross_attn.q", &W::cross_q, s.cross_attn.q.weight},
+          {"cross_attn.k", &W::cross_k, s.cross_attn.k.weight},
+          {"cross_attn.v", &W::cross_v, s.cross_attn.v.weight},
+          {"cross_attn.o", &W::cross_o, s.cross_attn.o.weight},
+          {"ffn.0", &W::up, s.ffn_up.weight},
+          {"ffn.2", &W::down, s.ffn_down.weight}};
+}
+
+DitPass::DitPass(const Parts& parts, const DitRunIo& io, int expert, PassKind kind, Taps* taps)
+    : job_(parts.job),
+      weights_(parts.weights),
+      gradients_(parts.gradients),
+      loss_sum_(parts.loss_sum),
+      loss_(parts.loss),
+      io_(io),
+      kind_(kind),
+      taps_(taps),
+      targets_(adapter_targets(parts.job.config)) {
+  for (const AdapterIo& a : parts.adapters) {
+    if (a.expert == expert) adapters_.emplace(a.name, &a);
+  }
+  for (std::size_t i = 0; i < io_.samples.size(); ++i) {
+    SampleState& s = samples_.emplace_back();
+    s.tokens = io_.batch.latents[i].tokens();
+    s.saved.resize(static_cast<std::size_t>(job_.config.layers));
+  }
+}
+
+void DitPass::record(ProgramBuilder& pb) {
+  weights_.begin_program();
+  upload_inputs(pb);
+  embed(pb);
+  const std::int64_t layers = job_.config.layers;
+  for (std::int64_t b = 0; b < layers; ++b) forward_block(pb, b);
+  head_and_loss(pb);
+  if (backward()) {
+    bring_back(pb, layers - 1);
+    for (std::int64_t b = layers; b-- > first_trained_block();) backward_block(pb, b);
+    if (full()) embed_backward(pb);
+  }
+  download_outputs(pb);
+}
+
+const AdapterIo* DitPass::adapter(const std::string& module) const {
+  const auto found = adapters_.find(module);
+  return found == adapters_.end() ? nullptr : found->second;
+}
+
+std::int64_t DitPass::first_trained_block() const {
+  if (job_.mode != Mode::lora) return 0;
+  std::int64_t block = 0;
+  while (block + 1 < job_.config.layers &&
+         gradients_[static_cast<std::size_t>(block_group(block))].home.empty()) {
+    ++block;
+  }
+  return block;
+}
+
+// With gradients that wait in host memory a temporary takes their place while backward adds to it.
+void DitPass::begin_gradients(ProgramBuilder& pb, int group) {
+  GroupGradients& grads = gradients_[static_cast<std::size_t>(group)];
+  grads.device.clear();
+  for (const Buffer home : grads.home) {
+    if (pb.tier(home) == Tier::device) {
+      grads.device.push_back(home);
+      if (!loss_sum_) ops::fill(pb, home, 0);
+      continue;
+    }
+    const Buffer here = pb.temp("grad", pb.shape(home), f32, Role::gradient);
+    grads.device.push_back(here);
+    if (loss_sum_) {
+      ops::copy(pb, home, here, Lane::upload);  // from the step's earlier runs
+    } else {
+      ops::fill(pb, here, 0);
+    }
+  }
+}
+
+void DitPass::end_gradients(ProgramBuilder& pb, int group) {
+  const GroupGradients& grads = gradients_[static_cast<std::size_t>(group)];
+  for (std::size_t i = 0; i < grads.home.size(); ++i) {
+    if (grads.device[i] == grads.home[i]) continue;
+    ops::copy(pb, grads.device[i], grads.home[i], Lane::download);
+  }
+}
+
+AdaptedLinear DitPass::linear_of(const LinearParams<WeightBuffers>& w,
+                                 const LinearParams<Buffer>& grads) const {
+  AdaptedLinear l;
+  l.weight = {.weight = w.weight.data, .bias = w.bias.data, .scale = w.weight.scale};
+  l.dweight = grads.weight;
+  l.dbias = grads.bias;
+  return l;
+}
+
+BlockWeightsInUse DitPass::block_weights(ProgramBuilder& pb, std::int64_t block, bool backward) {
+  const int group = block_group(block);
+  const auto p = group_buffers<BlockParams<WeightBuffers>>(pb, group);
+  const auto g = backward ? group_gradients<BlockParams<Buffer>>(group) : BlockParams<Buffer>();
+  BlockWeightsInUse w;
+  w.self_q = linear_of(p.self_attn.q, g.self_attn.q);
+  w.self_k = linear_of(p.self_attn.k, g.self_attn.k);
+  w.self_v = linear_of(p.self_attn.v, g.self_attn.v);
+  w.self_o = linear_of(p.self_attn.o, g.self_attn.o);
+  w.cross_q = linear_of(p.cross_attn.q, g.cross_attn.q);
+  w.cross_k = linear_of(p.cross_attn.k, g.cross_attn.k);
+  w.cross_v = linear_of(p.cross_attn.v, g.cross_attn.v);
+  w.cross_o = linear_of(p.cross_attn.o, g.cross_attn.o);
+  w.up = linear_of(p.ffn_up, g.ffn_up);
+  w.down = linear_of(p.ffn_down, g.ffn_down);
+  w.self_norm_q = {p.self_attn.norm_q.data, g.self_attn.norm_q};
+  w.self_norm_k = {p.self_attn.norm_k.data, g.self_attn.norm_k};
+  w.cross_norm_q = {p.cross_attn.norm_q.data, g.cross_attn.norm_q};
+  w.cross_norm_k = {p.cross_attn.norm_k.data, g.cross_attn.norm_k};
+  w.norm3 = {p.norm3.weight.data, g.norm3.weight};
+  w.norm3_bias = {p.norm3.bias.data, g.norm3.bias};
+  w.modulation = ops::modulation_table(pb, p.modulation.data, time_.e0, 6, false);  // [6, T, C]
+  // The forward pass must know as well whether gates train: it decides what is worth keeping.
+  if (full()) {
+    w.dmodulation = pb.temp("dmodulation", pb.shape(w.modulation), f32, Role::gradient);
+    if (backward) ops::fill(pb, w.dmodulation, 0);
+  }
+  const float scale = job_.lora.alpha / static_cast<float>(job_.lora.rank);
+  const auto& grads = gradients_[static_cast<std::size_t>(group)].device;
+  const std::string prefix = fmt::format("blocks.{}.", block);
+  std::size_t next = 0;  // of the block's adapters
+  for (const AdapterTarget& t : targets_) {
+    const AdapterIo* io = adapter(prefix + t.name);
+    if (!io) continue;
+    AdaptedLinear& l = w.*t.linear;
+    l.adapter = {.a = io->a, .b = io->b, .scale = scale};
+    if (kind_ == PassKind::train) {
+      l.adapter.dropout = {.probability = job_.lora.dropout,
+                           .site = ops::random_site("dropout", io->name, 0)};
+    }
+    if (backward) l.adapter_grads = {.da = grads[2 * next], .db = grads[2 * next + 1]};
+    ++next;
+  }
+  return w;
+}
+
+BlockSample DitPass::block_sample(std::size_t i) const {
+  const SampleState& s = samples_[i];
+  return {.index = static_cast<int>(i),
+          .tokens = s.tokens,
+          .timestep_row = io_.samples[i].timestep_row,
+          .rope = s.rope,
+          .context = s.context,
+          .dcontext = s.dcontext};
+}
+
+Buffer DitPass::upload(ProgramBuilder& pb, const char* name, Buffer from, DType dtype) const {
+  if (!from) return {};
+  const Buffer to = pb.temp(name, pb.shape(from), dtype, Role::input);
+  ops::copy(pb, from, to, Lane::upload);
+  return to;
+}
+
+void DitPass::upload_inputs(ProgramBuilder& pb) {
+  const auto scope = pb.scope("inputs");
+  time_.sinusoid = ops::sinusoid(pb, upload(pb, "timesteps", io_.timesteps, DType::f64),
+                                 job_.config.freq_dim);  // [T, Q]
+  for (std::size_t i = 0; i < samples_.size(); ++i) {
+    const DitSampleIo& io = io_.samples[i];
+    SampleState& s = samples_[i];
+    s.latent = upload(pb, "latent", io.latent, f32);
+    s.conditioning = upload(pb, "conditioning", io.conditioning, f32);
+    s.context_in = upload(pb, "context", io.context, job_.precision.activation);
+    s.mask = upload(pb, "mask", io.mask, f32);
+    s.rope = ops::rope_3d_table(pb, io_.batch.latents[i].grid(), job_.config.head_dim());
+    if (job_.noising == Noising::recorded && scores()) {
+      const Buffer noise = pb.temp("noise", pb.shape(s.latent), f32);
+      ops::noise(pb, noise, ops::random_site("noise", "latent", static_cast<std::int64_t>(i)));
+      s.loss_weight = upload(pb, "loss_weight", io.loss_weight, f32);
+      const ops::FlowNoiseOut noisy = ops::flow_noise(
+          pb, s.latent, noise, upload(pb, "noise_fraction", io.noise_fraction, f32));
+      s.latent = noisy.x_t;
+      s.target = noisy.target;
+    }
+    if (taps_) {
+      taps_->tap(pb, "mid.rope", static_cast<int>(i),
+                 pb.reshape(s.rope, {s.tokens, job_.config.head_dim()}), 0);
+    }
+  }
+}
+
+Activations DitPass::kept_of(std::int64_t block) const {
+  return evenly_chosen(block, job_.config.layers, job_.policy.kept_blocks)
+             ? Activations::kept
+             : job_.policy.activations;
+}
+
+void DitPass::forward_block(ProgramBuilder& pb, std::int64_t block) {
+  const auto scope = pb.scope(fmt::format("blocks.{}", block));
+  const BlockWeightsInUse w = block_weights(pb, block, false);
+  const bool tapped = taps_ && block == 0;
+  const DitBlock layer(job_.config, job_.policy, job_.precision, tapped ? taps_ : nullptr,
+                       "mid.block0.");
+  for (std::size_t i = 0; i < samples_.size(); ++i) {
+    SampleState& s = samples_[i];
+    BlockSaved& saved = s.saved[static_cast<std::size_t>(block)];
+    s.x = layer.forward(pb, w, block_sample(i), s.x, kept_of(block), backward() ? &saved : nullptr);
+    if (backward()) offload(pb, saved);
+    if (taps_) taps_->tap(pb, fmt::format("mid.block{}.x", block), static_cast<int>(i), s.x, 0);
+  }
+}
+
+// visit(kept buffer) for all that the block keeps for backward.
+template <class Visit>
+void each_saved(BlockSaved& saved, Visit&& visit) {
+  for (Buffer* b :
+       {&saved.x, &saved.attention, &saved.lse, &saved.q, &saved.k, &saved.v, &saved.cross_q,
+        &saved.cross_k, &saved.cross_v, &saved.cross_attention, &saved.cross_lse, &saved.x1,
+        &saved.x2, &saved.pre, &saved.self_out, &saved.ffn_out}) {
+    if (*b) visit(*b);
+  }
+}
+
+void DitPass::offload(ProgramBuilder& pb, BlockSaved& saved) {
+  each_saved(saved, [&](Buffer& b) {
+    pb.set_role(b, Role::checkpoint);
+    if (!job_.policy.offload) return;
+    const Buffer host =
+        pb.temp("offloaded", pb.shape(b), pb.dtype(b), Role::checkpoint, Tier::host);
+    ops::copy(pb, b, host, Lane::download);
+    b = host;
+  });
+}
+
+// Recorded one block before it is needed, so that the copies run beside that block's work.
+void DitPass::bring_back(ProgramBuilder& pb, std::int64_t block) {
+  if (!job_.policy.offload || block < 0) return;
+  const auto scope = pb.scope(fmt::format("blocks.{}", block));
+  for (SampleState& s : samples_) {
+    each_saved(s.saved[static_cast<std::size_t>(block)], [&](Buffer& b) {
+      const Buffer back = pb.temp("brought_back", pb.shape(b), pb.dtype(b), Role::checkpoint);
+      ops::copy(pb, b, back, Lane::upload);
+      b = back;
+    });
+  }
+}
+
+void DitPass::backward_block(ProgramBuilder& pb, std::int64_t block) {
+  bring_back(pb, block - 1);
+  const auto scope = pb.scope(fmt::format("blocks.{}.backward", block));
+  const int group = block_group(block);
+  begin_gradients(pb, group);
+  const BlockWeightsInUse w = block_weights(pb, block, true);
+  const DitBlock layer(job_.config, job_.policy, job_.precision);
+  // With a frozen base nothing before the first block with adapters needs a gradient.
+  const bool wants_dx = full() || block > first_trained_block();
+  for (std::size_t i = 0; i < samples_.size(); ++i) {
+    const SampleState& s = samples_[i];
+    layer.backward(pb, w, block_sample(i), s.saved[static_cast<std::size_t>(block)], s.dx,
+                   wants_dx);
+  }
+  if (full()) {
+    const auto g = group_gradients<BlockParams<Buffer>>(group);
+    ops::modulation_table_backward(pb, w.dmodulation, false, time_.de0, g.modulation);
+  }
+  end_gradients(pb, group);
+}
+
+void DitPass::download_outputs(ProgramBuilder& pb) {
+  if (scores() && job_.noising == Noising::recorded) return;  // nobody asks for it
+  const auto scope = pb.scope("outputs");
+  for (std::size_t i = 0; i < samples_.size(); ++i) {
+    if (!io_.samples[i].output) continue;
+    ops::copy(pb, samples_[i].output, io_.samples[i].output, Lane::download);
+  }
+}
+
+}  // namespace ballast::wan

@@ -1,0 +1,115 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "models/wan/dit.h"
+
+namespace ballast::wan {
+
+// The linear layers of a block that adapters attach to, with their weights' shapes.
+struct AdapterTarget {
+  const char* name;  // "self_attn.q"
+  AdaptedLinear BlockWeightsInUse::*linear;
+  Shape weight;
+};
+std::vector<AdapterTarget> adapter_targets(const Config& c);
+
+enum class PassKind : std::uint8_t {
+  predict,  // forward
+  train,    // forward, loss, backward
+  score,    // forward, loss
+};
+
+// Records one program of the transformer: a run of one batch with one expert.
+class DitPass {
+ public:
+  struct Parts {
+    const DitJob& job;
+    BlockWeights& weights;
+    const std::vector<AdapterIo>& adapters;
+    std::vector<GroupGradients>& gradients;  // of the expert
+    Buffer loss_sum;                         // invalid: the loss begins at zero in this run
+    Buffer loss;                             // where it goes on the host
+  };
+  DitPass(const Parts& parts, const DitRunIo& io, int expert, PassKind kind, Taps* taps);
+
+  void record(ProgramBuilder& pb);
+
+ private:
+  struct SampleState {
+    std::int64_t tokens = 0;
+    Buffer latent, conditioning, context_in, tokens_in, rope;
+    Buffer text_pre, context, dcontext;
+    Buffer x, dx, output, target, mask, loss_weight;
+    std::vector<BlockSaved> saved;  // by block
+  };
+  struct TimeState {
+    Buffer sinusoid, pre, hidden, e, e_silu, e0, de, de0;
+  };
+
+  bool backward() const { return kind_ == PassKind::train; }
+  bool scores() const { return kind_ != PassKind::predict; }
+  bool full() const { return backward() && job_.mode == Mode::full; }
+
+  Buffer upload(ProgramBuilder& pb, const char* name, Buffer from, DType dtype) const;
+  void upload_inputs(ProgramBuilder& pb);
+  void embed(ProgramBuilder& pb);
+  void forward_block(ProgramBuilder& pb, std::int64_t block);
+  void head_and_loss(ProgramBuilder& pb);
+  void backward_block(ProgramBuilder& pb, std::int64_t block);
+  void embed_backward(ProgramBuilder& pb);
+  void download_outputs(ProgramBuilder& pb);
+
+  Activations kept_of(std::int64_t block) const;
+  void offload(ProgramBuilder& pb, BlockSaved& saved);
+  void bring_back(ProgramBuilder& pb, std::int64_t block);
+
+  BlockSample block_sample(std::size_t sample) const;
+  BlockWeightsInUse block_weights(ProgramBuilder& pb, std::int64_t block, bool backward);
+  AdaptedLinear linear_of(const LinearParams<WeightBuffers>& w,
+                          const LinearParams<Buffer>& grads) const;
+  template <class Params>
+  Params group_buffers(ProgramBuilder& pb, int group);
+  template <class Params>
+  Params group_gradients(int group) const;
+  void begin_gradients(ProgramBuilder& pb, int group);
+  void end_gradients(ProgramBuilder& pb, int group);
+  const AdapterIo* adapter(const std::string& module) const;  // nullptr: none
+  std::int64_t first_trained_block() const;
+
+  const DitJob& job_;
+  BlockWeights& weights_;
+  std::vector<GroupGradients>& gradients_;
+  Buffer loss_sum_, loss_;
+  const DitRunIo& io_;
+  PassKind kind_;
+  Taps* taps_;
+  std::vector<SampleState> samples_;
+  TimeState time_;
+  std::vector<AdapterTarget> targets_;
+  std::map<std::string, const AdapterIo*> adapters_;  // of the expert, by module
+};
+
+template <class Params>
+Params DitPass::group_buffers(ProgramBuilder& pb, int group) {
+  const std::span<const WeightBuffers> buffers = weights_.use(pb, group);
+  Params p;
+  std::size_t i = 0;
+  Params::each(p, "", [&](const std::string&, WeightBuffers& b) { b = buffers[i++]; });
+  check(i == buffers.size(), "group {} has {} tensors, its layer {}", group, buffers.size(), i);
+  return p;
+}
+
+template <class Params>
+Params DitPass::group_gradients(int group) const {
+  Params p;
+  if (!full()) return p;
+  const auto& buffers = gradients_[static_cast<std::size_t>(group)].device;
+  std::size_t i = 0;
+  Params::each(p, "", [&](const std::string&, Buffer& b) { b = buffers[i++]; });
+  return p;
+}
+
+}  // namespace ballast::wan

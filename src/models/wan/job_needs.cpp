@@ -1,0 +1,139 @@
+#include "models/wan/job_needs.h"
+
+#include <algorithm>
+
+#include "ops/sgemm.h"
+
+namespace ballast::wan {
+namespace {
+
+constexpr std::int64_t kFewBlocks = 3;  // from here on one block more adds the same again
+
+double compute_seconds(const FitRequest& request, const RecordedJob& recorded) {
+  double seconds = 0;
+  const ProgramSet& set = recorded.set;
+  for (const Program& p : set.programs) {
+    if (p.name != "step") continue;
+    for (const Instruction& i : p.instructions) {
+      if (i.lane == Lane::compute) seconds += predicted_seconds(set, i, request.profile);
+    }
+  }
+  return seconds * static_cast<double>(recorded.parts[0].size());
+}
+
+Bytes recorded_line(const std::vector<ProcessLine>& lines) {
+  const auto line = std::ranges::find(lines, kRecordedPrograms, &ProcessLine::name);
+  return line == lines.end() ? Bytes{} : line->bytes;
+}
+
+bool same_form(const WeightGroup& a, const WeightGroup& b) {
+  if (a.keep_precision != b.keep_precision || a.tensors.size() != b.tensors.size()) return false;
+  for (std::size_t t = 0; t < a.tensors.size(); ++t) {
+    const StoredTensor &x = a.tensors[t], &y = b.tensors[t];
+    if (x.data.dtype != y.data.dtype || x.data.shape != y.data.shape) return false;
+    if (x.scale.has_value() != y.scale.has_value()) return false;
+  }
+  return true;
+}
+
+// Whether every block is recorded as the others are.
+bool alike(const FitRequest& request, const MemoryPolicy& policy) {
+  const auto layers = request.job.config.layers;
+  if (layers <= kFewBlocks + 1 || policy.resident_groups > 0 || policy.kept_blocks > 0 ||
+      !request.job.lora.excluded.empty()) {
+    return false;
+  }
+  for (const auto& groups : request.experts) {
+    for (std::int64_t b = 1; b < layers; ++b) {
+      if (!same_form(groups[static_cast<std::size_t>(block_group(0))],
+                     groups[static_cast<std::size_t>(block_group(b))])) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+FitRequest with_blocks(const FitRequest& request, std::int64_t layers) {
+  FitRequest r = request;
+  r.job.config.layers = layers;
+  for (auto& groups : r.experts) {
+    groups.erase(groups.begin() + block_group(layers), groups.end() - 1);
+  }
+  return r;
+}
+
+}  // namespace
+
+RecordedJob record(const FitRequest& request, const MemoryPolicy& policy) {
+  RecordedJob r;
+  r.policy = policy;
+  r.set.backend = request.backend;
+  r.set.executable = false;
+  DitJob job = request.job;
+  job.policy = policy;
+  const Dit dit(r.set, std::move(job), request.experts);
+  for (std::size_t b = 0; b < request.job.batches.size(); ++b) r.parts.push_back(dit.parts(b));
+  return r;
+}
+
+std::vector<ProcessLine> lines_for(const FitRequest& request, const ProgramSet& set) {
+  std::vector<ProcessLine> lines =
+      process_lines(set, {.blas_bytes_per_thread = Bytes{ops::kBlasBufferTouched}});
+  if (request.backend.device == Device::cuda) {
+    lines.push_back({.name = "CUDA context and libraries",
+                     .bytes = request.profile.library_bytes,
+                     .reason = "context, cuBLASLt and cuDNN handles",
+                     .tier = Tier::device});
+  }
+  lines.insert(lines.end(), request.other_lines.begin(), request.other_lines.end());
+  return lines;
+}
+
+Bytes sum_lines(const std::vector<ProcessLine>& lines, Tier t) {
+  Bytes sum;
+  for (const ProcessLine& l : lines) {
+    if (l.tier == t) sum += l.bytes;
+  }
+  return sum;
+}
+
+LeastNeeds least_needs(const FitRequest& request, const RecordedJob& recorded) {
+  const auto live = live_bytes(recorded.set);
+  const std::vector<ProcessLine> lines = lines_for(request, recorded.set);
+  return {.device = live[0] + sum_lines(lines, Tier::device),
+          .host = live[1] + sum_lines(lines, Tier::host),
+          .disk = live[2],
+          .recorded = recorded_line(lines),
+          .compute_seconds = compute_seconds(request, recorded)};
+}
+
+LeastNeeds least_needs(const FitRequest& request, const MemoryPolicy& policy) {
+  if (!alike(request, policy)) return least_needs(request, record(request, policy));
+  const auto needs_of = [&](std::int64_t layers) {
+    const FitRequest r = with_blocks(request, layers);
+    return least_needs(r, record(r, policy));
+  };
+  const LeastNeeds few = needs_of(kFewBlocks), one_more = needs_of(kFewBlocks + 1);
+  const auto more = static_cast<std::uint64_t>(request.job.config.layers - kFewBlocks);
+  const auto grown = [&](Bytes from, Bytes to) { return from + (to - from) * more; };
+  return {
+      .device = grown(few.device, one_more.device),
+      .host = grown(few.host, one_more.host),
+      .disk = grown(few.disk, one_more.disk),
+      .recorded = grown(few.recorded, one_more.recorded),
+      .compute_seconds = few.compute_seconds + (one_more.compute_seconds - few.compute_seconds) *
+                                                   static_cast<double>(more)};
+}
+
+Bytes excess(const FitRequest& request, const LeastNeeds& n) {
+  const auto over = [](Bytes needed, Bytes allowed) {
+    return needed > allowed ? needed - allowed : Bytes{};
+  };
+  const bool shared = request.backend.device == Device::cpu;
+  return over(n.device, request.budget.gpu) +
+         over(shared ? n.device + n.host : n.host, request.budget.host) +
+         over(n.disk, request.budget.disk);
+}
+
+}  // namespace ballast::wan

@@ -1,0 +1,40 @@
+#pragma once
+
+#include "models/wan/fit.h"
+
+namespace ballast::wan {
+
+// What a job would take under a policy, without packing anything: how the search for a plan passes
+// over most policies quickly.
+
+// A job recorded for planning under one policy.
+struct RecordedJob {
+  MemoryPolicy policy;
+  ProgramSet set;
+  std::vector<std::vector<StepPart>> parts;  // by kind of step
+};
+RecordedJob record(const FitRequest& request, const MemoryPolicy& policy);
+
+// What no arena holds.
+std::vector<ProcessLine> lines_for(const FitRequest& request, const ProgramSet& set);
+Bytes sum_lines(const std::vector<ProcessLine>& lines, Tier t);
+
+// Lower bounds: a packed plan needs no less, and its steps take no less time.
+struct LeastNeeds {
+  Bytes device, host, disk;    // process lines included
+  Bytes recorded;              // of it the recording's own
+  double compute_seconds = 0;  // of the first kind of step: what its compute lane is busy
+};
+
+// By the bytes alive at once.
+LeastNeeds least_needs(const FitRequest& request, const RecordedJob& recorded);
+
+// The same without recording all blocks, where they are alike: what is alive at once is the largest
+// of several sums that grow by a fixed amount with every block, so it grows with every further
+// block at least as much as from the third to the fourth.
+LeastNeeds least_needs(const FitRequest& request, const MemoryPolicy& policy);
+
+// Over the budget, all tiers together; on the CPU backend the host budget bounds both arenas.
+Bytes excess(const FitRequest& request, const LeastNeeds& needs);
+
+}  // namespace ballast::wan
