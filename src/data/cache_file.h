@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "io/safetensors.h"
+#include "memory/disk_file.h"
+
+namespace ballast::data {
+
+// Of the header of one cached sample: a few tensors and a caption. A larger one is refused before
+// anything is sized by it.
+inline constexpr std::uint64_t kCacheHeaderBytes = 4 << 20;
+// Data passes through a buffer of this size on the reader's stack.
+inline constexpr std::size_t kCacheChunkBytes = 64 << 10;
+
+// One safetensors file of a cache, open for reading. It is opened anew for every sample and its
+// header checked again: a file may vanish, shrink or change while a run goes on. What is wrong with
+// it is an Error of ErrorCode::io (it cannot be read) or ErrorCode::input (it is not what it should
+// be) that names the path.
+class CacheFile {
+ public:
+  static CacheFile open(std::string path);
+
+  const std::string& path() const { return file_.path(); }
+  const SafetensorsHeader& header() const { return header_; }
+  std::string_view metadata(std::string_view key) const;  // empty when absent
+
+  const SafetensorsEntry& get(std::string_view name) const;  // fails when absent
+  // The one tensor whose name begins with `prefix` and then a digit; nullptr when there is none,
+  // an error when there are several.
+  const SafetensorsEntry* find_numbered(std::string_view prefix) const;
+
+  // The whole tensor as f32; `to` has its number of elements. Fails for types that are no floats
+  // and for values that are not finite.
+  void read(const SafetensorsEntry& entry, std::span<float> to) const;
+
+  // "PATH: tensor NAME: MESSAGE" with ErrorCode::input.
+  [[noreturn]] void refuse(const SafetensorsEntry& entry, std::string_view message) const;
+  [[noreturn]] void refuse(std::string_view message) const;
+
+ private:
+  CacheFile(DiskFile file, SafetensorsHeader header)
+      : file_(std::move(file)), header_(std::move(header)) {}
+
+  DiskFile file_;
+  SafetensorsHeader header_;
+};
+
+}  // namespace ballast::data

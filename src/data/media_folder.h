@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ballast::data {
+
+// Captions of a folder of media, as diffusion-pipe reads them: clip.mp4 has clip.txt, or one
+// captions.json holds {"clip.mp4": ["a caption", "another"]} for all.
+struct CaptionOptions {
+  std::string prefix = {};       // put before each caption
+  std::int64_t shuffles = 0;     // n > 0: each becomes n captions, its parts in random order
+  std::string delimiter = ", ";  // between the parts
+  bool skip_empty = true;        // media without a caption are left out
+};
+
+struct MediaItem {
+  std::string name;                   // of the file in its folder
+  std::vector<std::string> captions;  // as they are encoded, at least one
+};
+
+// Names of the media files of a folder, sorted: regular files (links are followed) that are not
+// hidden and none of .txt .npz .json .parquet .bak .db. Not recursive. What is left out for a
+// reason worth telling becomes a note. Fails where the folder cannot be read.
+std::vector<std::string> media_names(const std::string& folder, std::vector<std::string>& notes);
+
+// Calls `visit` for each item by name; only one item's captions are in memory at a time, besides
+// captions.json. A caption that is there and cannot be read is an Error that names the file.
+void visit_media(const std::string& folder, const CaptionOptions& options,
+                 const std::function<void(const MediaItem&)>& visit,
+                 std::vector<std::string>& notes);
+
+// Variant k of a caption: its parts in an order that depends on nothing but the item and k.
+std::string shuffled_caption(std::string_view caption, std::string_view delimiter,
+                             std::string_view item, std::int64_t k);
+
+// Names of all regular files of a folder, sorted, hidden ones left out.
+std::vector<std::string> file_names(const std::string& folder);
+std::string_view stem_of(std::string_view name);  // "clip" of "clip.mp4"
+
+}  // namespace ballast::data

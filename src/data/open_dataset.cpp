@@ -1,0 +1,104 @@
+#include <filesystem>
+
+#include "core/error.h"
+#include "data/cached_dataset.h"
+#include "data/dataset.h"
+#include "data/dataset_options.h"
+#include "data/scan.h"
+#include "io/toml_table.h"
+
+namespace ballast::data {
+namespace {
+
+bool is_folder(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(path, ignored);
+}
+
+// A plan is made before the data is in its place; training is not started without it.
+bool folder_missing(const std::string& folder, int line, const DatasetRequest& request,
+                    DatasetContent& content) {
+  if (is_folder(folder)) return false;
+  const std::string message =
+      fmt::format("{} line {}: there is no folder {}", request.path, line, folder);
+  if (!request.planning) fail(ErrorCode::input, message);
+  content.notes.push_back(message);
+  if (content.not_cached++ == 0) content.first_missing = "there is no folder " + folder;
+  return true;
+}
+
+void add_allowed(const BucketRules& rules, const DatasetRequest& request, DatasetContent& content) {
+  for (const ClipSize& b : all_buckets(rules)) {
+    const LatentShape shape = latent_shape(request.needs, b.width, b.height, b.frames);
+    content.allowed.push_back(
+        {.shape = shape, .micro_batch = micro_batch_of(request, shape), .items = 0});
+  }
+}
+
+void scan(const DiffusionPipeDataset& dataset, const DatasetRequest& request,
+          DatasetContent& content) {
+  content.subsample = dataset.subsample_ratio;
+  const std::string& clip_mode = dataset.clip_mode.empty() ? request.clip_mode : dataset.clip_mode;
+  for (MediaDirectory d : dataset.directories) {
+    if (request.frame_buckets) d.rules.frames = *request.frame_buckets;
+    if (request.resolution) d.rules.resolutions = {*request.resolution};
+    if (request.frame_buckets || request.resolution) d.rules = checked(std::move(d.rules));
+    if (is_sample_folder(d.path)) {
+      scan_sample_folder(d.path, d.num_repeats, d.shuffle_files, request, content);
+      continue;
+    }
+    if (d.rules.resolutions.empty() && d.rules.sizes.empty()) {
+      fail(ErrorCode::input,
+           fmt::format("{} line {}: the directory needs resolutions or size_buckets, of its own or "
+                       "at the top of the file",
+                       request.path, d.line));
+    }
+    add_allowed(d.rules, request, content);
+    if (folder_missing(d.path, d.line, request, content)) continue;
+    scan_media_folder(d, clip_mode, request, content);
+  }
+}
+
+void scan(const std::vector<MusubiDataset>& datasets, const DatasetRequest& request,
+          DatasetContent& content) {
+  content.rule = BatchRule::partial_steps;
+  for (const MusubiDataset& d : datasets) {
+    add_musubi_buckets(d, request, content);
+    if (!folder_missing(d.cache, d.line, request, content)) scan_musubi(d, request, content);
+  }
+  if (request.accumulation > 1) {
+    content.notes.push_back(
+        "the micro-batches of a step are of one bucket; musubi-tuner mixes "
+        "buckets when it accumulates");
+  }
+}
+
+void scan_file(const DatasetRequest& request, DatasetContent& content) {
+  const TomlFile file = TomlFile::read(request.path);
+  const TomlTable root = file.root();
+  if (recognise_dataset(root) == DatasetFileKind::musubi) {
+    scan(read_musubi_datasets(root, content.notes), request, content);
+  } else {
+    scan(read_diffusion_pipe_dataset(root, request.needs, request.allow_many_resolutions,
+                                     content.notes),
+         request, content);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_dataset(const DatasetRequest& request) {
+  DatasetContent content;
+  content.source = request.path;
+  if (!is_folder(request.path)) {
+    scan_file(request, content);
+  } else if (is_sample_folder(request.path)) {
+    scan_sample_folder(request.path, 1, false, request, content);
+  } else {
+    content.rule = BatchRule::partial_steps;
+    scan_embedding_pairs(request.path, request, content);
+  }
+  return std::make_unique<CachedDataset>(std::move(content), request);
+}
+
+}  // namespace ballast::data
