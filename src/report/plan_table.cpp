@@ -1,7 +1,9 @@
 #include "report/plan_table.h"
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 namespace ballast {
 namespace {
@@ -60,20 +62,128 @@ std::string describe_shortage(const Shortage& s, const PlanTitle& title) {
                      roles_text(s.roles));
 }
 
+std::string effect_of(const PlannedChange& c) {
+  std::string text =
+      c.fits ? fmt::format("fits in {} of device and {} of host memory", c.needed[0], c.needed[1])
+             : fmt::format("still {} short", c.missing);
+  if (c.frees_device.count > 0) text += fmt::format(", frees {} of device memory", c.frees_device);
+  if (c.frees_host.count > 0) text += fmt::format(", frees {} of host memory", c.frees_host);
+  return text + fmt::format(", step time x {:.2f}", c.step_factor);
+}
+
+namespace {
+
+// Programs that differ only in shape or expert are one phase for people.
+struct Phase {
+  std::string_view name;
+  std::vector<std::size_t> programs;
+};
+
+std::vector<Phase> phases_of(const PlanView& view) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kNames = {
+      {{"load", "load"},
+       {"init_state", "first state"},
+       {"after_restore", "resume"},
+       {"step", "step"},
+       {"zero_gradients", "step"},
+       {"grad_norm", "gradient norm"},
+       {"update", "update"},
+       {"eval", "evaluation"}}};
+  std::vector<Phase> phases;
+  for (const auto& [program, phase] : kNames) {
+    for (std::size_t p = 0; p < view.plan.programs.size(); ++p) {
+      const std::string& name = view.plan.programs[p].name;
+      if (name.substr(0, name.find('.')) != program) continue;
+      if (view.plan.waits[p].begin.size() <= 1) continue;  // nothing recorded
+      if (phases.empty() || phases.back().name != phase) phases.push_back({phase, {}});
+      phases.back().programs.push_back(p);
+    }
+  }
+  return phases;
+}
+
+std::string peaks_text(const PlanView& view) {
+  std::string text = fmt::format("{:<14} {:<7} {:>10}  {}\n", "phase", "tier", "peak", "made of");
+  for (const Phase& phase : phases_of(view)) {
+    for (const Tier t : kTiers) {
+      const TierUse* most = nullptr;
+      for (const std::size_t p : phase.programs) {
+        const TierUse& use = view.plan.programs[p].tier(t);
+        if (most == nullptr || use.peak > most->peak) most = &use;
+      }
+      // What is always there is said once.
+      const bool always = most->peak == view.plan.persistent[static_cast<std::size_t>(t)];
+      if (most->peak.count == 0 || (always && phase.name != "load")) continue;
+      text += fmt::format("{:<14} {:<7} {:>10}  {}\n", phase.name, tier_text(t),
+                          to_string(most->peak), roles_text(most->roles));
+    }
+  }
+  return text;
+}
+
+std::string duration_text(double s) {
+  if (s >= 36 * 3600) return fmt::format("{:.1f} days", s / 86400);
+  if (s >= 5400) return fmt::format("{:.1f} h", s / 3600);
+  return seconds_text(s);
+}
+
+double epoch_seconds(const PlanView& view) {
+  double sum = 0;
+  for (std::size_t k = 0; k < view.step_seconds.size(); ++k) {
+    sum += view.step_seconds[k] * static_cast<double>(view.steps_of_kind[k]);
+  }
+  return sum;
+}
+
+std::int64_t epoch_steps(const PlanView& view) {
+  return std::accumulate(view.steps_of_kind.begin(), view.steps_of_kind.end(), std::int64_t{0});
+}
+
+std::string times_text(const PlanView& view) {
+  std::string text = "predicted time\n";
+  const auto line = [&](std::string_view name, const std::string& time, const std::string& more) {
+    text += fmt::format("{:<14} {:>10}{}{}\n", name, time, more.empty() ? "" : "  ", more);
+  };
+  for (const Phase& phase : phases_of(view)) {
+    const PredictedTime* most = nullptr;
+    for (const std::size_t p : phase.programs) {
+      if (most == nullptr || view.times[p].seconds > most->seconds) most = &view.times[p];
+    }
+    std::string more;
+    if (phase.programs.size() > 1) more = fmt::format("the longest of {}", phase.programs.size());
+    if (most->exposed_stall > 0.005 * most->seconds) {
+      more += fmt::format("{}of which {} waiting for data", more.empty() ? "" : ", ",
+                          seconds_text(most->exposed_stall));
+    }
+    line(phase.name, seconds_text(most->seconds), more);
+  }
+  const std::int64_t in_epoch = epoch_steps(view);
+  if (in_epoch == 0) return text;
+  line("epoch", duration_text(epoch_seconds(view)), fmt::format("{} steps", in_epoch));
+  line("whole run",
+       duration_text(epoch_seconds(view) / static_cast<double>(in_epoch) *
+                     static_cast<double>(view.total_steps)),
+       fmt::format("{} steps; saving and evaluation come on top", view.total_steps));
+  return text;
+}
+
+}  // namespace
+
 std::string plan_table(const PlanTitle& title, const PlanView& view) {
   std::string text = fmt::format("{} {}: {}\n", title.model, title.mode, title.shape);
   text += fmt::format("machine  {}\n", title.machine);
-  text += fmt::format("policy   {}: {}\n\n", view.policy, view.policy_text);
-  text += fmt::format("{:<11} {:<7} {:>10} {:>12}  {}\n", "phase", "tier", "peak", "lower bound",
-                      "made of");
-  for (const ProgramUse& p : view.plan.programs) {
-    for (const Tier t : kTiers) {
-      const TierUse& use = p.tier(t);
-      if (use.peak.count == 0) continue;
-      text += fmt::format("{:<11} {:<7} {:>10} {:>12}  {}\n", p.name, tier_text(t),
-                          to_string(use.peak), to_string(use.lower_bound), roles_text(use.roles));
-    }
-  }
+  text += fmt::format("policy   {}: {}\n", view.policy, view.policy_text);
+  for (const std::string& note : view.notes) text += fmt::format("note     {}\n", note);
+  const Bytes device = view.plan.peak_of(Tier::device) + lines_of(view.lines, Tier::device);
+  const Bytes host = view.plan.peak_of(Tier::host) + lines_of(view.lines, Tier::host);
+  text += "fits     ";
+  text += title.shared_ram
+              ? fmt::format("needs {} of RAM, {} allowed\n\n", device + host, title.budget.host)
+              : fmt::format(
+                    "needs {} of device memory ({} allowed) and {} of host memory ({} "
+                    "allowed)\n\n",
+                    device, title.budget.gpu, host, title.budget.host);
+  text += peaks_text(view);
   text += "\noutside the arenas\n";
   for (const ProcessLine& l : view.lines) {
     text += fmt::format("{:<27} {:<7} {:>10}  {}\n", l.name, tier_text(l.tier), to_string(l.bytes),
@@ -84,8 +194,6 @@ std::string plan_table(const PlanTitle& title, const PlanView& view) {
     text += fmt::format("{:<11} {:>10} {:>10} {:>10}\n", name, to_string(needed), to_string(budget),
                         to_string(budget - std::min(needed, budget)));
   };
-  const Bytes device = view.plan.peak_of(Tier::device) + lines_of(view.lines, Tier::device);
-  const Bytes host = view.plan.peak_of(Tier::host) + lines_of(view.lines, Tier::host);
   total("device", device, title.budget.gpu);
   if (title.shared_ram) {
     total("RAM", device + host, title.budget.host);
@@ -93,23 +201,26 @@ std::string plan_table(const PlanTitle& title, const PlanView& view) {
     total("host", host, title.budget.host);
   }
   total("disk", view.plan.peak_of(Tier::disk), title.budget.disk);
-  text += "\npredicted time\n";
-  for (std::size_t p = 0; p < view.times.size(); ++p) {
-    const PredictedTime& t = view.times[p];
-    if (view.plan.waits[p].begin.size() <= 1) continue;  // nothing recorded
-    text += fmt::format("{:<11} {:>10}", view.plan.programs[p].name, seconds_text(t.seconds));
-    if (t.exposed_stall > 0.005 * t.seconds) {
-      text += fmt::format("  of which {} waiting for data", seconds_text(t.exposed_stall));
-    }
-    text += "\n";
-  }
-  return text;
+  return text + "\n" + times_text(view);
 }
 
 std::string plan_json(const PlanTitle& title, const PlanView& view) {
-  Json j = {{"fits", true},          {"model", title.model},           {"mode", title.mode},
-            {"shape", title.shape},  {"weights", title.weights},       {"machine", title.machine},
-            {"policy", view.policy}, {"policy_text", view.policy_text}};
+  Json j = {{"fits", true},
+            {"model", title.model},
+            {"mode", title.mode},
+            {"shape", title.shape},
+            {"weights", title.weights},
+            {"machine", title.machine},
+            {"policy", view.policy},
+            {"policy_text", view.policy_text},
+            {"streamed_blocks", view.streamed_blocks},
+            {"notes", view.notes}};
+  if (const std::int64_t steps = epoch_steps(view); steps > 0 || view.total_steps > 0) {
+    j["steps_per_epoch"] = steps;
+    j["total_steps"] = view.total_steps;
+    j["seconds_per_epoch"] = epoch_seconds(view);
+  }
+  if (!view.step_seconds.empty()) j["seconds_per_step"] = view.step_seconds[0];
   const auto tier_lines = [&](Tier t) { return lines_of(view.lines, t); };
   for (const Tier t : kTiers) {
     j[std::string(name_of(t))] = {{"peak_bytes", (view.plan.peak_of(t) + tier_lines(t)).count},
@@ -149,10 +260,21 @@ std::string plan_json(const PlanTitle& title, const PlanView& view) {
   return j.dump(2) + "\n";
 }
 
+std::vector<Advice> advice_of(std::span<const PlannedChange> changes) {
+  std::vector<Advice> advice;
+  for (const PlannedChange& c : changes) advice.push_back({c.text, effect_of(c)});
+  return advice;
+}
+
 std::string refusal_json(const PlanTitle& title, const Refusal& refusal,
-                         std::span<const Advice> advice) {
-  Json j = {{"fits", false},        {"model", title.model},     {"mode", title.mode},
-            {"shape", title.shape}, {"machine", title.machine}, {"policy", refusal.policy}};
+                         std::span<const PlannedChange> advice) {
+  Json j = {{"fits", false},
+            {"model", title.model},
+            {"mode", title.mode},
+            {"shape", title.shape},
+            {"machine", title.machine},
+            {"policy", refusal.policy},
+            {"seconds_per_step", refusal.seconds_per_step}};
   for (const Tier t : kTiers) {
     j[std::string(name_of(t))] = {{"peak_bytes", refusal.needed[static_cast<std::size_t>(t)].count},
                                   {"budget_bytes", budget_of(title.budget, t).count}};
@@ -168,8 +290,21 @@ std::string refusal_json(const PlanTitle& title, const Refusal& refusal,
                               {"roles", std::move(roles)}});
   }
   j["advice"] = Json::array();
-  for (const Advice& a : advice)
-    j["advice"].push_back({{"change", a.change}, {"effect", a.effect}});
+  for (const PlannedChange& c : advice) {
+    Json needed = Json::object();
+    for (const Tier t : kTiers) {
+      needed[std::string(name_of(t))] = c.needed[static_cast<std::size_t>(t)].count;
+    }
+    j["advice"].push_back({{"change", c.text},
+                           {"effect", effect_of(c)},
+                           {"fits", c.fits},
+                           {"needed_bytes", std::move(needed)},
+                           {"missing_bytes", c.missing.count},
+                           {"frees_device_bytes", c.frees_device.count},
+                           {"frees_host_bytes", c.frees_host.count},
+                           {"seconds_per_step", c.step_seconds},
+                           {"step_factor", c.step_factor}});
+  }
   return j.dump(2) + "\n";
 }
 

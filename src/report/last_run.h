@@ -1,0 +1,18 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace ballast {
+
+// Notes where the flight record of this user's last run is, for `ballast doctor` without a path:
+// $XDG_STATE_HOME/ballast/last_run, else ~/.local/state/ballast/last_run. Best effort: without a
+// home, or one that cannot be written, nothing is noted.
+void remember_last_run(const std::string& flight_record);
+std::optional<std::string> last_run();
+
+// The flight record below path: path itself, the one in that folder, or the newest in one of its
+// folders (an output_dir with several runs).
+std::optional<std::string> find_flight_record(const std::string& path);
+
+}  // namespace ballast

@@ -1,0 +1,58 @@
+#include "report/memory_monitor.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "tests/support/allocation_hook.h"
+
+namespace ballast {
+namespace {
+
+TEST(MemoryMonitor, SeesMemoryThatTheProcessTookAndGaveBack) {
+  MemoryMonitor monitor({{100}, {100}, {100}, 1_GiB});
+  monitor.sample({{1}, {2}, {3}, {}}, Counting::exact);
+  const Bytes before = monitor.now().ram;
+  ASSERT_GT(before.count, 0u);
+  {
+    std::vector<char> block(64 << 20);
+    std::memset(block.data(), 1, block.size());
+    monitor.sample({{5}, {1}, {3}, {}}, Counting::exact);
+    EXPECT_GE(monitor.now().ram, before + 60_MiB);
+    EXPECT_GE(monitor.growth(), 60 << 20);
+    EXPECT_EQ(block[12345], 1);
+  }
+  monitor.sample({{4}, {1}, {0}, {}}, Counting::exact);
+  EXPECT_LE(monitor.now().ram, before + 4_MiB);
+  EXPECT_GE(monitor.most().ram, before + 60_MiB);
+  EXPECT_EQ(monitor.most().device, Bytes{5});
+  EXPECT_EQ(monitor.most().host, Bytes{2});
+  EXPECT_EQ(monitor.now().device, Bytes{4});
+  EXPECT_EQ(monitor.samples(), 3);
+}
+
+TEST(MemoryMonitor, NamesWhatIsAboveItsPlan) {
+  MemoryMonitor monitor({{100}, {100}, {100}, {UINT64_MAX}});
+  monitor.sample({{100}, {100}, {100}, {}});
+  EXPECT_FALSE(monitor.above_plan().has_value());
+  monitor.sample({{100}, {101}, {100}, {}});
+  monitor.sample({});
+  EXPECT_STREQ(monitor.above_plan().value(), "host");
+  MemoryMonitor tight({{100}, {100}, {100}, {1}});
+  tight.sample({});
+  EXPECT_STREQ(tight.above_plan().value(), "ram");
+}
+
+TEST(MemoryMonitor, SampleAllocatesNothing) {
+  SKIP_WITHOUT_ALLOCATION_HOOK();
+  MemoryMonitor monitor({});
+  monitor.sample({});
+  allocation_hook::arm();
+  for (int i = 0; i < 100; ++i) monitor.sample({});
+  const auto seen = allocation_hook::disarm();
+  EXPECT_EQ(seen.calls(), 0) << seen.first;
+}
+
+}  // namespace
+}  // namespace ballast
