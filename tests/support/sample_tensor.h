@@ -64,6 +64,8 @@ class SampleTensor {
         return read<float>(p);
       case DType::bf16:
         return bf16_value(read<std::uint16_t>(p));
+      case DType::u8:
+        return read<std::uint8_t>(p);
       default:
         check(dtype_ == DType::f16, "a sample tensor is not {}", dtype_);
         return f16_value(read<std::uint16_t>(p));
@@ -79,6 +81,8 @@ class SampleTensor {
         return write(p, narrow);
       case DType::bf16:
         return write(p, bf16_bits(narrow));
+      case DType::u8:
+        return write(p, static_cast<std::uint8_t>(value));
       default:
         check(dtype_ == DType::f16, "a sample tensor is not {}", dtype_);
         return write(p, nearest_f16(narrow));

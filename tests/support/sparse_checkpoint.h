@@ -26,9 +26,10 @@ class SparseCheckpoint {
   }
 
   // Writes it and returns its path.
-  std::string write() const {
+  std::string write() const { return write_below(dir_, "sparse.safetensors"); }
+  std::string write_below(const test::TempDir& dir, const std::string& name) const {
     const std::string head = test::safetensors("{" + members_ + "}");
-    std::string path = dir_.write("sparse.safetensors", head);
+    std::string path = dir.write(name, head);
     std::filesystem::resize_file(path, head.size() + data_);
     return path;
   }

@@ -54,14 +54,16 @@ inline std::vector<float> parameter_values(const std::string& name, const Shape&
 // each with one scale beside it, everything else bf16.
 class TinyCheckpoint {
  public:
-  explicit TinyCheckpoint(const wan::Config& config, DType stored = DType::f32) {
+  // kind: weights of one name differ between kinds.
+  explicit TinyCheckpoint(const wan::Config& config, DType stored = DType::f32,
+                          const std::string& kind = "") {
     std::vector<std::vector<std::byte>> kept;
     std::vector<float> scales;
     kept.reserve(4096), scales.reserve(4096);  // the writer holds on to their addresses
     SafetensorsWriter writer;
     const bool f8 = stored == DType::f8_e4m3;
     each_parameter(config, [&](int group, const std::string& name, const Shape& shape) {
-      std::vector<float> values = parameter_values(name, shape);
+      std::vector<float> values = parameter_values(kind + name, shape);
       const bool block_matrix = shape.rank() == 2 && group > 0 && group <= config.layers;
       const DType dtype = !f8 ? stored : block_matrix ? DType::f8_e4m3 : DType::bf16;
       if (f8 && block_matrix) {
@@ -153,13 +155,12 @@ class TinyDit {
                     .policy = job.policy,
                     .precision = job.precision,
                     .format = job.format,
-                    .latents = batch.latents,
-                    .timestep_rows = static_cast<std::int64_t>(batch.timesteps.size()),
+                    .batches = {{batch.latents, std::ssize(batch.timesteps)}},
                     .lora = kTinyLora,
                     .adapters_in_inference = false,
                     .input_gradients = true,
                     .record_update = job.update,
-                    .adamw = {},
+                    .optimizer = {},
                     .max_grad_norm = 0.5},
         weight_groups(config, checkpoint_, names_));
     plan_ = plan_memory(set_, job.plan);
@@ -171,7 +172,10 @@ class TinyDit {
   }
 
   void step() { runner_->run("step"); }
-  void update() { runner_->run("update", {.step = 1, .learning_rate = 0.01}); }
+  void update() {
+    runner_->run("grad_norm");
+    runner_->run("update", {.step = 1, .learning_rate = 0.01});
+  }
   // A step; with the update program also the update and another step, which shows what it changed.
   Results run() {
     step();
@@ -199,9 +203,10 @@ class TinyDit {
       const std::vector<float> values = normal_values(name, count, scale);
       std::memcpy(v.data, values.data(), values.size() * 4);
     };
-    std::copy(batch.timesteps.begin(), batch.timesteps.end(), view(io().timesteps).as<double>());
+    std::copy(batch.timesteps.begin(), batch.timesteps.end(),
+              view(io().runs[0].timesteps).as<double>());
     for (std::size_t i = 0; i < batch.latents.size(); ++i) {
-      const wan::DitSampleIo& s = io().samples[i];
+      const wan::DitSampleIo& s = io().runs[0].samples[i];
       const std::string n = std::to_string(batch.first + i);
       put(s.latent, "latent" + n, view(s.latent).elements());
       if (s.conditioning) put(s.conditioning, "y" + n, view(s.conditioning).elements());
@@ -213,9 +218,6 @@ class TinyDit {
     for (const wan::AdapterIo& a : io().adapters) {
       put(a.a, a.name + ".a", view(a.a).elements(), kAdapterSize);
       put(a.b, a.name + ".b", view(a.b).elements(), kAdapterSize);
-      for (const Buffer moment : {a.a_m, a.a_v, a.b_m, a.b_v}) {
-        if (moment) std::memset(view(moment).data, 0, view(moment).bytes());
-      }
     }
   }
 
@@ -225,8 +227,8 @@ class TinyDit {
       const TensorView v = view(b);
       r[prefix + name].assign(v.data, v.data + v.bytes());
     };
-    for (std::size_t i = 0; i < io().samples.size(); ++i) {
-      const wan::DitSampleIo& s = io().samples[i];
+    for (std::size_t i = 0; i < io().runs[0].samples.size(); ++i) {
+      const wan::DitSampleIo& s = io().runs[0].samples[i];
       take(fmt::format("output.{}", i), s.output);
       take(fmt::format("dlatent.{}", i), s.dlatent);
       take(fmt::format("dcontext.{}", i), s.dcontext);

@@ -1,0 +1,143 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/dtype.h"
+#include "memory/budget.h"
+#include "nn/optimizer.h"
+#include "train/schedule.h"
+#include "train/timesteps.h"
+
+namespace ballast::train {
+
+// A run as Ballast understands it, whichever trainer's file or flags it was written in.
+
+// Whose file or flags they were: decides defaults, output names and how the dataset is written.
+enum class Dialect : std::uint8_t { diffusion_pipe, musubi, flow_matching };
+enum class Method : std::uint8_t { lora, full };
+enum class Experts : std::uint8_t { one, both };
+enum class Loss : std::uint8_t { mse, huber, smooth_l1 };
+enum class OnNan : std::uint8_t { stop, skip };
+enum class LoraFormat : std::uint8_t { comfy, kohya, peft };
+enum class Checkpointing : std::uint8_t { automatic, off, recompute, recompute_offloaded };
+
+struct ModelConfig {
+  std::string checkpoint;   // folder or file that holds the transformer
+  std::string transformer;  // where it is named apart; with two experts the low-noise one
+  std::string high_noise_transformer;  // the other expert of a two-expert run
+  Experts experts = Experts::one;
+  DType dtype = DType::bf16;               // of computing, where the backend has a choice
+  std::optional<DType> transformer_dtype;  // of frozen block matrices; none: as stored
+  double boundary = 0;                     // between the experts; 0: the model's own
+  std::vector<std::pair<std::string, double>> base_loras;  // merged first, with strength
+};
+
+struct AdapterConfig {
+  std::int64_t rank = 16;
+  double alpha = 0;  // 0: rank
+  double dropout = 0;
+  DType dtype = DType::f32;
+  std::vector<std::string>
+      exclude;                    // module suffixes or regular expressions (see exclude_is_regex)
+  bool exclude_is_regex = false;  // full match on the module path; else its end
+  std::vector<std::string> include;  // regular expressions: adapted although excluded
+  std::string init_from;             // a LoRA file or a folder that holds one
+  double up_rate_ratio = 1;          // LoRA+: learning rate of B over that of A
+};
+
+struct MemoryConfig {
+  std::optional<Bytes> gpu, ram, disk;  // none: from the machine
+  std::string policy = "auto";
+  std::optional<std::int64_t> stream_blocks;   // forced
+  std::optional<std::int64_t> blocks_to_swap;  // a hint: the planner may keep more resident
+  Checkpointing checkpointing = Checkpointing::automatic;
+};
+
+struct Cadence {  // any of them; none: never
+  std::optional<std::int64_t> epochs, steps, examples;
+  std::optional<double> minutes;
+};
+
+// A value per bucket size: [[512, 4], [1024, 1]], nearest side length wins.
+struct BatchSizes {
+  std::vector<std::pair<double, std::int64_t>> by_side;
+  std::int64_t plain = 1;  // without a table; with one, its first value
+  std::int64_t for_size(double width, double height) const;
+};
+
+// epochs of a run that ends by max_steps only.
+inline constexpr std::int64_t kNoEpochLimit = std::int64_t{1} << 31;
+
+struct DatasetRef {
+  std::string name;    // "train", "eval0"
+  std::string config;  // path of its file; or a folder (note 001)
+};
+
+struct TrainConfig {
+  std::string source;  // path of the file it came from; "": flags only
+  Dialect dialect = Dialect::diffusion_pipe;
+  std::string output_dir;
+  std::string output_name;  // of musubi's files; empty: diffusion-pipe's layout
+  DatasetRef dataset;
+  std::vector<DatasetRef> eval_datasets;
+  ModelConfig model;
+  Method method = Method::lora;
+  AdapterConfig adapter;
+  OptimizerOptions optimizer;
+  ScheduleOptions schedule;  // see schedule_of(): total_steps wait for the dataset
+  std::optional<double> warmup_share, decay_share;  // of all steps, instead of a number of them
+  TimestepOptions timesteps;
+  MemoryConfig memory;
+
+  std::int64_t epochs = 1;
+  std::optional<std::int64_t> max_steps;
+  BatchSizes micro_batch, image_micro_batch, eval_micro_batch, eval_image_micro_batch;
+  std::int64_t gradient_accumulation = 1, eval_gradient_accumulation = 1;
+  double max_grad_norm = 1;  // 0: no clipping
+  std::uint64_t seed = 0;
+  double uncond_fraction = 0;
+
+  Loss loss = Loss::mse;
+  double loss_delta = 0;  // Huber's delta, smooth-L1's beta
+
+  Cadence save, checkpoint, evaluate;
+  bool evaluate_before_first_step = true;
+  int keep_checkpoints = 3;
+  DType save_dtype = DType::bf16;
+  LoraFormat lora_format = LoraFormat::comfy;
+  OnNan on_nan = OnNan::stop;
+  bool write_metadata = true;                                 // into LoRA files
+  std::vector<std::pair<std::string, std::string>> metadata;  // "modelspec.title" and the like
+
+  std::int64_t steps_per_print = 1, logging_steps = 1, memory_line_steps = 100;
+  bool examples_on_x_axis = false;
+  std::string video_clip_mode = "single_beginning";
+  bool webhook = true;  // where BALLAST_WEBHOOK_URL is set
+
+  // Resume and one-time switches; usually flags.
+  std::optional<std::string> resume;  // "": the newest run
+  bool reset_dataloader = false, reset_optimizer = false, reset_optimizer_params = false;
+  bool cache_only = false, regenerate_cache = false, trust_cache = false,
+       allow_many_resolutions = false;
+
+  std::vector<std::string> notes;  // one line per key that was accepted without effect, and why
+};
+
+// Samples of one optimizer step, as the trainers count it: that of the first micro-batch entry.
+std::int64_t global_batch(const TrainConfig& c);
+
+// What ends first: epochs or max_steps.
+std::int64_t total_steps(const TrainConfig& c, std::int64_t steps_per_epoch);
+
+// c.schedule with what depends on the dataset. diffusion-pipe's schedules run over all epochs even
+// where max_steps ends the run before.
+ScheduleOptions schedule_of(const TrainConfig& c, std::int64_t steps_per_epoch);
+
+std::string_view name_of(Dialect d);  // "diffusion-pipe"
+
+}  // namespace ballast::train

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "train/config.h"
+#include "train/flags.h"
+
+namespace ballast::train {
+
+// One reader per trainer. `flags` are those of the command line.
+TrainConfig read_diffusion_pipe(const TomlFile& file, std::span<const Setting> flags);
+// `settings`: the keys of a file, if there is one, then flags. `source` is that file's path.
+TrainConfig read_musubi(const std::string& source, std::span<const Setting> settings);
+TrainConfig read_flow_matching(std::span<const Setting> flags);
+
+// [optimizer] of diffusion-pipe, into c.optimizer and c.schedule; the adapter is known already.
+void read_optimizer(const TomlTable& t, std::optional<double> constant_rate, TrainConfig& c);
+
+// Flags that every dialect takes. What they set may depend on what a dialect decides, so it waits
+// for apply().
+class CommonFlags {
+ public:
+  void declare(FlagTable& table);
+  void apply(TrainConfig& c) const;
+
+ private:
+  std::vector<std::function<void(TrainConfig&)>> changes_;
+};
+
+// Each dialect's table. Of the last two, to describe it only: nothing may be read with it.
+void declare_diffusion_pipe(FlagTable& table);
+void describe_musubi(FlagTable& table);
+void describe_flow_matching(FlagTable& table);
+
+}  // namespace ballast::train

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+#include "io/toml_table.h"
+
+namespace ballast::train {
+
+// One setting of a run: a flag of the command line or a key of a file with the same names.
+struct Setting {
+  std::string name;  // without dashes in front, underscores inside
+  std::vector<std::string> values;
+  std::string where;                  // "--network_dim", "run.toml line 4: network_dim"
+  ErrorCode code = ErrorCode::usage;  // of what is wrong with it; input for a file
+  bool off = false;                   // a switch written as false in a file
+
+  [[noreturn]] void fail_value(std::string_view expected) const;
+  const std::string& text() const;  // of exactly one value
+  std::int64_t integer() const;
+  double number() const;  // finite
+};
+
+struct CommandLine {
+  std::string config;  // the one argument that is no flag and no flag's value; "": none
+  std::vector<Setting> settings;
+};
+
+// --name value..., --name=value; dashes and underscores are alike. Launchers' words ("accelerate
+// launch", "deepspeed", "train.py") are dropped, so a known command line can be pasted. `switches`
+// are the flags without a value: what follows one of them is the config.
+CommandLine split_arguments(std::span<const std::string> arguments,
+                            std::span<const std::string> switches);
+
+// All keys of a file as settings; names of tables are left out, as musubi-tuner does.
+std::vector<Setting> flattened(const TomlFile& file);
+
+// The flags of one dialect: what each does, or why it does nothing. Reads settings and describes
+// itself; a flag that is not in the table fails with the nearest name.
+class FlagTable {
+ public:
+  enum class Takes : std::uint8_t { nothing, one, maybe_one, many };
+
+  explicit FlagTable(std::vector<std::string>* notes) : notes_(notes) {}
+
+  void add(std::string_view name, bool& to, std::string_view help);
+  void add(std::string_view name, std::string& to, std::string_view help);
+  void add(std::string_view name, std::vector<std::string>& to, std::string_view help);
+  void add(std::string_view name, std::int64_t& to, std::string_view help, std::int64_t least = 0);
+  void add(std::string_view name, std::optional<std::int64_t>& to, std::string_view help,
+           std::int64_t least = 0);
+  void add(std::string_view name, double& to, std::string_view help, double least = 0);
+  void add(std::string_view name, Takes takes, std::string_view help,
+           std::function<void(const Setting&)> set);
+  // Accepted, with the note "--sdpa: <reason>".
+  void ignore(std::string_view name, Takes takes, std::string_view reason);
+  // Known, but it would change the result in a way that is not offered.
+  void refuse(std::string_view name, Takes takes, std::string_view reason);
+
+  // Of two settings of one name the later wins.
+  void read(std::span<const Setting> settings) const;
+  std::vector<std::string> switches() const;
+  bool knows(std::string_view name) const { return find(name) != nullptr; }
+  std::string help() const;  // one line per flag, then the ones without effect
+
+ private:
+  struct Flag {
+    std::string name;
+    Takes takes;
+    std::string help;
+    bool without_effect;
+    std::function<void(const Setting&)> set;
+  };
+  const Flag* find(std::string_view name) const;
+
+  std::vector<Flag> flags_;
+  std::vector<std::string>* notes_;
+};
+
+}  // namespace ballast::train

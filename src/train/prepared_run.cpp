@@ -1,0 +1,370 @@
+#include "train/prepared_run.h"
+
+#include <algorithm>
+#include <regex>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "data/prefetcher.h"
+#include "memory/process_memory.h"
+#include "models/wan/dit_pass.h"
+#include "models/wan/recognise.h"
+#include "models/wan/weights.h"
+#include "train/base_merge.h"
+#include "train/model_choice.h"
+
+namespace ballast::train {
+namespace {
+
+// Memory of the loop itself: logs, the writer's pieces while saving, and at the end the report,
+// which takes 2 MB from the longest list of steps it is made of (kMostSteps).
+constexpr Bytes kLoopBytes = 3_MiB;
+
+WeightFormat format_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return WeightFormat::f32;
+    case DType::f16:
+      return WeightFormat::f16;
+    case DType::f8_e4m3:
+      return WeightFormat::f8_e4m3;
+    case DType::f8_e5m2:
+      return WeightFormat::f8_e5m2;
+    default:
+      return WeightFormat::bf16;
+  }
+}
+
+wan::Config open_model(PreparedRun& run, const ModelChoice& choice) {
+  std::vector<std::string> paths = {choice.transformer};
+  if (choice.experts == Experts::both) paths.push_back(choice.high_noise_transformer);
+  std::optional<wan::Config> model;
+  for (const std::string& path : paths) {
+    const Checkpoint& file = run.checkpoints.emplace_back(Checkpoint::open(path));
+    const wan::TensorMap names(file);
+    const auto recognised = recognise(file, names);
+    if (!recognised) {
+      fail(ErrorCode::input, fmt::format("{} holds no Wan transformer", path),
+           {{"ballast inspect " + path, "says what it is"}});
+    }
+    if (!recognised->problems.empty()) {
+      fail(ErrorCode::input, fmt::format("{}: {}", path, recognised->problems.front()),
+           {{"ballast inspect " + path, "lists all problems"}});
+    }
+    if (model &&
+        (model->dim != recognised->config.dim || model->in_dim != recognised->config.in_dim)) {
+      fail(ErrorCode::input, fmt::format("{} is {}, {} is {}: experts have one shape", paths[0],
+                                         model->name, path, recognised->config.name));
+    }
+    model = recognised->config;
+    run.request.experts.push_back(weight_groups(*model, file, names));
+  }
+  return *model;
+}
+
+data::ModelNeeds needs_of(const wan::Config& c) {
+  return {.latent_channels = c.out_dim,
+          .conditioning_channels = c.conditioning(),
+          .text_len = c.text_len,
+          .text_dim = c.text_dim,
+          .pixel_multiple = 2 * c.spatial_stride,
+          .spatial_stride = c.spatial_stride,
+          .fps = c.spatial_stride == 16 ? 24.0 : 16.0};
+}
+
+// The names of training.md 1.3.
+std::string cache_name(const wan::Config& c) {
+  if (c.spatial_stride == 16) return "wan2.2_5b";
+  return c.conditioning() > 0 ? "wan2.2_i2v" : "wan";
+}
+
+struct Sizes {
+  BatchSizes clips, images;
+  std::int64_t accumulation = 1;
+};
+
+std::unique_ptr<data::Dataset> open_data(const PreparedRun& run, const DatasetRef& ref,
+                                         const Sizes& sizes, Purpose purpose,
+                                         const DataChange& change = {}) {
+  return data::open_dataset(
+      {.path = ref.config,
+       .needs = needs_of(run.model()),
+       .cache_name = cache_name(run.model()),
+       .micro_batch =
+           [sizes](std::int64_t width, std::int64_t height, std::int64_t frames) {
+             return (frames == 1 ? sizes.images : sizes.clips)
+                 .for_size(static_cast<double>(width), static_cast<double>(height));
+           },
+       .accumulation = sizes.accumulation,
+       .clip_mode = run.config.video_clip_mode,
+       .allow_many_resolutions = run.config.allow_many_resolutions,
+       .trust_cache = run.config.trust_cache,
+       .planning = purpose == Purpose::plan,
+       .frame_buckets = change.frame_buckets,
+       .resolution = change.resolution});
+}
+
+wan::Batch batch_of(const data::LatentShape& s, std::size_t samples) {
+  return {.latents = std::vector(samples, wan::LatentSize{s.frames, s.height, s.width}),
+          .timestep_rows = static_cast<std::int64_t>(samples)};
+}
+
+struct Steps {
+  std::vector<wan::Batch> batches;
+  std::map<std::pair<std::uint32_t, std::size_t>, std::size_t> kinds;
+  std::vector<std::int64_t> counts;  // by kind, in an epoch
+  std::int64_t in_epoch = 0;
+  std::optional<data::Bucket> uncached;  // the largest that may come
+};
+
+// Every kind of step that an epoch has; where nothing is cached yet, the largest that may come.
+Steps steps_of(const data::Dataset& dataset, std::uint64_t seed, std::int64_t accumulation,
+               Purpose purpose) {
+  Steps steps;
+  const std::vector<data::StepBatch> epoch = dataset.epoch(1, seed);
+  steps.in_epoch = std::ssize(epoch);
+  for (const data::StepBatch& step : epoch) {
+    const auto key = std::pair(step.bucket, step.samples.size());
+    const auto [kind, added] = steps.kinds.emplace(key, steps.batches.size());
+    if (added) {
+      steps.batches.push_back(batch_of(dataset.buckets()[step.bucket].shape, step.samples.size()));
+      steps.counts.push_back(0);
+    }
+    ++steps.counts[kind->second];
+  }
+  if (purpose == Purpose::train || dataset.fully_cached()) return steps;
+  steps.uncached = dataset.largest_allowed_bucket();
+  if (!steps.uncached) return steps;
+  const wan::Batch batch = batch_of(
+      steps.uncached->shape, static_cast<std::size_t>(steps.uncached->micro_batch * accumulation));
+  if (std::ranges::find(steps.batches, batch) == steps.batches.end()) {
+    steps.batches.push_back(batch);
+    steps.counts.push_back(0);
+  }
+  return steps;
+}
+
+void add_steps(PreparedRun& run, Purpose purpose) {
+  Steps steps = steps_of(*run.dataset, run.config.seed, run.config.gradient_accumulation, purpose);
+  if (steps.uncached) {
+    const data::LatentShape& z = steps.uncached->shape;
+    run.notes.push_back(
+        fmt::format("the dataset is not cached yet: planned for the largest bucket it allows, a "
+                    "latent of {} x {} x {}",
+                    z.frames, z.height, z.width));
+  }
+  if (steps.batches.empty()) {
+    fail(ErrorCode::input,
+         fmt::format("{}: there is nothing to train on", run.config.dataset.config));
+  }
+  run.request.job.batches = std::move(steps.batches);
+  run.kinds = std::move(steps.kinds);
+  run.kind_steps = std::move(steps.counts);
+  run.steps_per_epoch = steps.in_epoch;
+}
+
+Sizes sizes_of(const TrainConfig& c) {
+  return {.clips = c.micro_batch,
+          .images = c.image_micro_batch,
+          .accumulation = c.gradient_accumulation};
+}
+
+void add_evaluation(PreparedRun& run, Purpose purpose) {
+  for (const DatasetRef& ref : run.config.eval_datasets) {
+    EvalSet& set = run.evals.emplace_back();
+    set.name = ref.name;
+    set.dataset = open_data(
+        run, ref,
+        {.clips = run.config.eval_micro_batch, .images = run.config.eval_image_micro_batch},
+        purpose);
+    set.first_run = run.request.job.eval_batches.size();
+    for (const data::Bucket& b : set.dataset->buckets()) {
+      // One sample at a time: the loss is a mean over samples whatever shares a run.
+      run.request.job.eval_batches.push_back(batch_of(b.shape, 1));
+    }
+  }
+}
+
+// Modules of the blocks that get no adapter.
+std::vector<std::string> excluded_modules(const AdapterConfig& a, const wan::Config& model) {
+  const auto matches = [](const std::string& module, const std::vector<std::string>& patterns,
+                          bool regex) {
+    return std::ranges::any_of(patterns, [&](const std::string& p) {
+      if (regex) return std::regex_match(module, std::regex(p));
+      return module == p || module.ends_with("." + p);
+    });
+  };
+  std::vector<std::string> excluded;
+  for (std::int64_t block = 0; block < model.layers; ++block) {
+    for (const wan::AdapterTarget& t : wan::adapter_targets(model)) {
+      const std::string module = fmt::format("blocks.{}.{}", block, t.name);
+      if (matches(module, a.exclude, a.exclude_is_regex) && !matches(module, a.include, true)) {
+        excluded.push_back(module);
+      }
+    }
+  }
+  const auto all = static_cast<std::size_t>(model.layers) * wan::adapter_targets(model).size();
+  if (excluded.size() == all) {
+    fail(ErrorCode::input, "the adapter's exclude patterns leave no module to train");
+  }
+  return excluded;
+}
+
+ops::LossFunction loss_of(const TrainConfig& c) {
+  switch (c.loss) {
+    case Loss::huber:
+      return {.kind = ops::LossKind::huber, .delta = c.loss_delta};
+    case Loss::smooth_l1:
+      return {.kind = ops::LossKind::smooth_l1, .delta = c.loss_delta};
+    case Loss::mse:
+      break;
+  }
+  return {};
+}
+
+Budget budget_of(const MemoryConfig& m, const MachineProfile& profile) {
+  Budget b = default_budget(read_machine());
+  if (profile.device == Device::cuda) b.gpu = profile.device_memory;
+  if (m.gpu) b.gpu = *m.gpu;
+  if (m.ram) b.host = *m.ram;
+  if (m.disk) b.disk = *m.disk;
+  // Without a GPU the device arena is RAM: naming only the RAM bounds it as well.
+  if (!m.gpu && profile.device == Device::cpu) b.gpu = b.host;
+  return b;
+}
+
+// A budget is the user's word; that the kernel will not keep it is worth a line. What this process
+// has already is part of the budget, and a tenth may be in caches that come and go.
+void warn_of_limits(const MemoryConfig& m) {
+  const auto available = available_memory(read_machine());
+  if (!m.ram || !available) return;
+  const auto own = process_memory(Counting::quick);
+  const Bytes most = *available + Bytes{available->count / 10} + (own ? own->total() : Bytes{});
+  if (*m.ram <= most) return;
+  log::warn("[memory] ram = {}, but {} can be used here now: beyond that the kernel ends the run",
+            *m.ram, *available);
+}
+
+std::string shapes_text(const PreparedRun& run) {
+  std::string text;
+  const auto& batches = run.request.job.batches;
+  for (std::size_t i = 0; i < std::min<std::size_t>(batches.size(), 3); ++i) {
+    const wan::LatentSize& z = batches[i].latents[0];
+    text += fmt::format("{}{} x {} x {} x {}", i ? ", " : "", batches[i].latents.size(), z.frames,
+                        z.height, z.width);
+  }
+  if (batches.size() > 3) text += fmt::format(" and {} more", batches.size() - 3);
+  return text + fmt::format(" latents, {} tokens", batches[0].latents[0].tokens());
+}
+
+}  // namespace
+
+std::vector<wan::Batch> batches_with(const PreparedRun& run, const DataChange& change) {
+  Sizes sizes = sizes_of(run.config);
+  if (change.micro_batch) {
+    sizes.clips = {.by_side = {}, .plain = *change.micro_batch};
+    sizes.images = sizes.clips;
+  }
+  sizes.accumulation = change.accumulation.value_or(sizes.accumulation);
+  const auto dataset = open_data(run, run.config.dataset, sizes, Purpose::plan, change);
+  return steps_of(*dataset, run.config.seed, sizes.accumulation, Purpose::plan).batches;
+}
+
+PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose purpose) {
+  PreparedRun run;
+  run.config = std::move(config);
+  const TrainConfig& c = run.config;
+  const ModelDecision decision = resolve_model(c);
+  ModelChoice choice;
+  if (const auto* ambiguous = std::get_if<AmbiguousModel>(&decision)) {
+    if (purpose == Purpose::train) choice = require_model(c);  // fails with both lines
+    choice = ambiguous->low;
+    run.notes.push_back(fmt::format(
+        "the folder holds two experts of one shape; to train, write one of\n  {}\n  {}\n  "
+        "experts = 'both'",
+        ambiguous->low_line, ambiguous->high_line));
+  } else {
+    choice = std::get<ModelChoice>(decision);
+  }
+  if (!choice.explanation.empty()) run.notes.push_back(choice.explanation);
+  run.boundary = c.model.boundary > 0 ? c.model.boundary : choice.boundary;
+
+  wan::FitRequest& r = run.request;
+  wan::DitJob& job = r.job;
+  job.config = open_model(run, choice);
+  r.profile = target.profile;
+  r.backend = target.backend;
+  r.budget = budget_of(c.memory, target.profile);
+  if (purpose == Purpose::train) warn_of_limits(c.memory);
+  run.dataset = open_data(run, c.dataset, sizes_of(c), purpose);
+  if (c.uncond_fraction > 0 && !run.dataset->has_empty_caption()) {
+    fail(ErrorCode::input,
+         fmt::format("uncond_fraction = {} drops captions, but the cache of {} has no embedding of "
+                     "the empty caption",
+                     c.uncond_fraction, c.dataset.config),
+         {{"uncond_fraction = 0", "every caption is kept"}});
+  }
+  add_steps(run, purpose);
+  add_evaluation(run, purpose);
+  run.total_steps = total_steps(c, std::max<std::int64_t>(1, run.steps_per_epoch));
+  run.schedule = schedule_of(c, std::max<std::int64_t>(1, run.steps_per_epoch));
+
+  job.mode = c.method == Method::lora ? wan::Mode::lora : wan::Mode::full;
+  const bool cuda = target.profile.device == Device::cuda;
+  job.precision = cuda ? wan::Precision{DType::bf16, DType::bf16} : wan::Precision{};
+  job.format = format_of(
+      c.method == Method::full ? c.model.dtype : c.model.transformer_dtype.value_or(c.model.dtype));
+  job.noising = wan::Noising::recorded;
+  job.loss = loss_of(c);
+  job.masks = run.dataset->has_masks();
+  job.prefetch = true;
+  job.lora = {.rank = c.adapter.rank,
+              .alpha = static_cast<float>(
+                  c.adapter.alpha > 0 ? c.adapter.alpha : static_cast<double>(c.adapter.rank)),
+              .dropout = c.adapter.dropout,
+              .dtype = c.adapter.dtype,
+              .up_rate = c.adapter.up_rate_ratio};
+  if (c.method == Method::lora) job.lora.excluded = excluded_modules(c.adapter, job.config);
+  job.record_update = true;
+  job.optimizer = c.optimizer;
+  if (job.lora.up_rate != 1 && !has_rate(c.optimizer.kind)) {
+    fail(ErrorCode::input,
+         fmt::format("loraplus_lr_ratio needs an optimizer of the Adam family, {} "
+                     "has one learning rate for all",
+                     name_of(c.optimizer.kind)));
+  }
+  job.max_grad_norm = c.max_grad_norm;
+
+  if (c.memory.policy != "auto") {
+    r.policy = find_policy(c.memory.policy);
+    if (!r.policy) fail(ErrorCode::input, fmt::format("policy = '{}' is unknown", c.memory.policy));
+  }
+  if (c.memory.stream_blocks) {
+    if (*c.memory.stream_blocks < 0 || *c.memory.stream_blocks > job.config.layers) {
+      fail(ErrorCode::input,
+           fmt::format("[memory] stream_blocks = {}: {} has {} blocks", *c.memory.stream_blocks,
+                       job.config.name, job.config.layers));
+    }
+    r.streamed_blocks = *c.memory.stream_blocks;
+  }
+  r.other_lines = {{"dataset index", run.dataset->bytes(), "which clips and captions there are"},
+                   {"data reader", data::Prefetcher::kBytes, "reads the next step's samples"},
+                   {"training loop", kLoopBytes, "logs, reports, pieces of files being written"}};
+  if (!c.model.base_loras.empty()) {
+    Bytes merged;
+    for (const Checkpoint& file : run.checkpoints) merged += base_merge_bytes(file);
+    r.other_lines.push_back({"merged base weights", merged,
+                             "the model with its base LoRAs, made once beside the runs",
+                             Tier::disk});
+  }
+  run.title = fmt::format("{}, {}", job.config.name,
+                          c.method == Method::lora ? fmt::format("LoRA rank {}", c.adapter.rank)
+                                                   : std::string("full fine-tune"));
+  if (run.checkpoints.size() > 1) run.title += ", both experts";
+  run.shapes = shapes_text(run);
+  for (const std::string& n : c.notes) run.notes.push_back(n);
+  for (const std::string& n : run.dataset->notes()) run.notes.push_back(n);
+  return run;
+}
+
+}  // namespace ballast::train

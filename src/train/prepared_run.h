@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "data/dataset.h"
+#include "io/checkpoint.h"
+#include "models/wan/advice.h"
+#include "train/config.h"
+
+namespace ballast::train {
+
+// The machine that is planned for.
+struct RunTarget {
+  MachineProfile profile;
+  Backend backend;
+};
+
+enum class Purpose : std::uint8_t {
+  plan,   // what is not there yet (cached clips, a choice between experts) is noted
+  train,  // and here it is an error
+};
+
+struct EvalSet {
+  std::string name;
+  std::unique_ptr<data::Dataset> dataset;
+  std::size_t first_run = 0;  // of its buckets in DitIo::eval_runs
+};
+
+// A run with everything that is known before a byte of its weights is read: model, datasets, what
+// is recorded, and inside which budget.
+struct PreparedRun {
+  TrainConfig config;
+  std::string title;                    // "wan2.2-i2v-a14b, LoRA rank 16"
+  std::string shapes;                   // "6 x 64 x 64 latents, 6144 tokens, batch 1"
+  std::vector<Checkpoint> checkpoints;  // by expert
+  double boundary = 0;                  // between two experts
+  std::unique_ptr<data::Dataset> dataset;
+  std::vector<EvalSet> evals;
+  wan::FitRequest request;
+  // Which of request.job.batches a step of so many samples of a bucket is.
+  std::map<std::pair<std::uint32_t, std::size_t>, std::size_t> kinds;
+  std::vector<std::int64_t> kind_steps;  // in an epoch, by kind; 0: may come, nothing is cached yet
+  std::int64_t steps_per_epoch = 0, total_steps = 0;
+  ScheduleOptions schedule;
+  std::vector<std::string> notes;  // for the user, a sentence each
+
+  const wan::Config& model() const { return request.job.config; }
+};
+
+PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose purpose);
+
+// Other numbers in the dataset's file or beside it.
+struct DataChange {
+  std::optional<std::vector<std::int64_t>> frame_buckets = {};
+  std::optional<double> resolution = {};
+  std::optional<std::int64_t> micro_batch = {}, accumulation = {};
+};
+// The kinds of steps there would be then, by opening the dataset anew.
+std::vector<wan::Batch> batches_with(const PreparedRun& run, const DataChange& change);
+
+// What could be written differently in the configuration, for a refusal.
+std::vector<wan::Change> possible_changes(const PreparedRun& run, const Refusal& refusal);
+
+}  // namespace ballast::train

@@ -1,0 +1,126 @@
+#include "train/read_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "train/config_dialects.h"
+
+namespace ballast::train {
+namespace {
+
+bool any_named(std::span<const Setting> settings, std::span<const std::string_view> names) {
+  return std::ranges::any_of(
+      settings, [&](const Setting& s) { return std::ranges::find(names, s.name) != names.end(); });
+}
+
+constexpr std::string_view kMusubiNames[] = {"dit", "dataset_config", "network_module",
+                                             "network_dim"};
+constexpr std::string_view kFlowMatchingNames[] = {"dataset_path", "num_epochs", "checkpoint_dir",
+                                                   "use_8bit_adam"};
+
+bool any_key(const TomlValue& table, std::span<const std::string_view> names) {
+  return std::ranges::any_of(table.members, [&](const auto& member) {
+    return std::ranges::find(names, member.first) != names.end() || any_key(member.second, names);
+  });
+}
+
+// musubi-tuner's names are known wherever they stand; diffusion-pipe has none of them.
+bool is_musubi(const TomlFile& file) {
+  const TomlTable root = file.root();
+  return std::ranges::any_of(root.keys(), [&](std::string_view key) {
+    return std::ranges::find(kMusubiNames, key) != std::end(kMusubiNames) ||
+           any_key(*root.find(key), kMusubiNames);
+  });
+}
+
+void refuse_dataset_file(const TomlFile& file) {
+  const TomlTable root = file.root();
+  if (root.has("model")) return;
+  for (const std::string_view key : {"directory", "datasets", "resolutions", "general"}) {
+    if (!root.has(key)) continue;
+    fail(ErrorCode::input,
+         fmt::format("{} line {}: {}: this describes a dataset, not a run", file.path(),
+                     root.line_of(key), key),
+         {{"give the main configuration", "it names this file as its dataset"}});
+  }
+}
+
+TrainConfig read_file(const std::string& path, std::span<const Setting> flags) {
+  const TomlFile file = TomlFile::read(path);
+  if (!is_musubi(file)) {
+    refuse_dataset_file(file);
+    return read_diffusion_pipe(file, flags);
+  }
+  std::vector<Setting> settings = flattened(file);
+  settings.insert(settings.end(), flags.begin(), flags.end());
+  return read_musubi(path, settings);
+}
+
+// Takes --config and --config_file out of the flags.
+std::string take_config(std::vector<Setting>& flags) {
+  std::string path;
+  std::erase_if(flags, [&](const Setting& s) {
+    if (s.name != "config" && s.name != "config_file") return false;
+    if (!path.empty() && path != s.text()) {
+      fail(ErrorCode::usage, fmt::format("{}: a second configuration", s.where));
+    }
+    path = s.text();
+    return true;
+  });
+  return path;
+}
+
+}  // namespace
+
+TrainConfig read_config(const std::string& path, std::span<const Setting> flags) {
+  std::vector<Setting> rest(flags.begin(), flags.end());
+  const std::string named = take_config(rest);
+  if (!named.empty() && !path.empty()) {
+    fail(ErrorCode::usage, fmt::format("two configurations, {} and {}: expected one",
+                                       printable(path), printable(named)));
+  }
+  if (!path.empty() || !named.empty()) return read_file(path.empty() ? named : path, rest);
+  if (any_named(rest, kMusubiNames)) return read_musubi("", rest);
+  if (any_named(rest, kFlowMatchingNames)) {
+    return read_flow_matching(rest);
+  }
+  fail(
+      ErrorCode::usage, "there is no configuration",
+      {{"ballast train config.toml", "a diffusion-pipe or musubi-tuner file"},
+       {"ballast train --dit FILE --dataset_config FILE ...", "musubi-tuner's flags"},
+       {"ballast train --dataset_path FOLDER ...", "full fine-tune of TI2V-5B on cached latents"}});
+}
+
+TrainConfig read_config(std::span<const std::string> arguments) {
+  std::vector<std::string> notes;
+  std::vector<std::string> switches;
+  const auto collect = [&](auto declare) {
+    FlagTable table(&notes);
+    declare(table);
+    const auto more = table.switches();
+    switches.insert(switches.end(), more.begin(), more.end());
+  };
+  CommonFlags common;
+  collect([&](FlagTable& t) { common.declare(t); });
+  collect(declare_diffusion_pipe);
+  collect(describe_musubi);
+  collect(describe_flow_matching);
+  const CommandLine line = split_arguments(arguments, switches);
+  return read_config(line.config, line.settings);
+}
+
+std::string config_flags_help() {
+  std::vector<std::string> notes;
+  CommonFlags common;
+  const auto section = [&](std::string_view title, auto declare) {
+    FlagTable table(&notes);
+    declare(table);
+    return fmt::format("{}:\n{}", title, table.help());
+  };
+  return section("Every run", [&](FlagTable& t) { common.declare(t); }) + "\n" +
+         section("A musubi-tuner run (also in a file given by --config_file)", describe_musubi) +
+         "\n" + section("A flow-matching run", describe_flow_matching);
+}
+
+}  // namespace ballast::train

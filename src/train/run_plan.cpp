@@ -1,0 +1,110 @@
+#include "train/run_plan.h"
+
+#include "memory/machine.h"
+
+namespace ballast::train {
+namespace {
+
+// Rates of the CPU backend for a prediction: order of magnitude only, from clock and lanes;
+// measured ones come from the machine benchmark.
+MachineProfile cpu_profile(int threads) {
+  const double cores = threads;
+  return {.name = "this",
+          .description = "this machine's processors",
+          .device = Device::cpu,
+          .gemm_flops = 35e9 * cores,
+          .attention_flops = 28e9 * cores,
+          .memory_bandwidth = 10e9 * cores,
+          .upload_bandwidth = 5e9,
+          .download_bandwidth = 5e9,
+          .disk_bandwidth = 1e9,
+          .launch_seconds = 5e-6,
+          .device_memory = {},
+          .library_bytes = {},
+          .estimate = true};
+}
+
+std::string describe(const MemoryPolicy& p, const wan::Config& config) {
+  std::string text =
+      p.slots == 0 ? "weights resident"
+                   : fmt::format("weights of {} of {} blocks streamed from {} through {} slot{}",
+                                 streamed_blocks(config, p), config.layers,
+                                 p.home == WeightHome::disk ? "disk" : "host memory", p.slots,
+                                 p.slots == 1 ? "" : "s");
+  text += fmt::format("; activations {}", name_of(p.activations));
+  if (p.offload) text += ", offloaded to host memory";
+  if (p.chunk_tokens > 0) text += fmt::format("; chunks of {} tokens", p.chunk_tokens);
+  if (p.heads_per_group > 0)
+    text += fmt::format("; attention backward {} heads at a time", p.heads_per_group);
+  return text;
+}
+
+}  // namespace
+
+RunTarget this_machine(int threads) {
+  RunTarget t;
+  t.backend = {.device = Device::cpu,
+               .threads = threads > 0 ? threads : usable_cpus(read_machine())};
+  t.profile = cpu_profile(t.backend.threads);
+  return t;
+}
+
+PlanTitle title_of(const PreparedRun& run) {
+  const wan::FitRequest& r = run.request;
+  std::string shape = run.shapes;
+  if (r.job.mode == wan::Mode::lora) shape = fmt::format("rank {}, {}", r.job.lora.rank, shape);
+  if (r.experts.size() > 1) shape = "both experts, " + shape;
+  return {.model = r.job.config.name,
+          .mode = std::string(name_of(r.job.mode)),
+          .shape = shape,
+          .weights = std::string(name_of(r.job.format)),
+          .machine = fmt::format("{}{}", r.profile.description,
+                                 r.profile.estimate ? " (rates are estimates)" : ""),
+          .budget = r.budget,
+          .shared_ram = r.profile.device == Device::cpu};
+}
+
+PlanView view_of(const wan::FitRequest& request, const wan::PlannedRun& planned,
+                 const PreparedRun* whole) {
+  const wan::Config& config = request.job.config;
+  PlanView view = {.plan = planned.plan,
+                   .times = planned.times,
+                   .lines = planned.lines,
+                   .policy = planned.policy.name,
+                   .policy_text = describe(planned.policy, config),
+                   .streamed_blocks = streamed_blocks(config, planned.policy)};
+  for (std::size_t k = 0; k < planned.parts.size(); ++k) {
+    view.step_seconds.push_back(planned.seconds_of_step(k));
+  }
+  if (!whole) return view;
+  view.steps_of_kind = whole->kind_steps;
+  view.total_steps = whole->steps_per_epoch > 0 ? whole->total_steps : 0;
+  view.notes = whole->notes;
+  if (const auto allowed = whole->config.memory.blocks_to_swap) {
+    view.notes.push_back(
+        fmt::format("blocks_to_swap = {} is a hint: {} of {} blocks stay resident{}", *allowed,
+                    config.layers - view.streamed_blocks, config.layers,
+                    view.streamed_blocks > *allowed ? ", there is no room for more" : ""));
+  }
+  return view;
+}
+
+// "refused: device and host memory is short"
+std::string refusal_message(const Refusal& refusal) {
+  std::string tiers;
+  for (const Shortage& s : refusal.shortages) {
+    tiers += fmt::format("{}{}", tiers.empty() ? "" : " and ", name_of(s.tier));
+  }
+  return fmt::format("refused: {} memory is short", tiers);
+}
+
+std::string refusal_reason(const PlanTitle& title, const wan::FitRequest& request,
+                           const Refusal& refusal) {
+  std::string reason = request.policy
+                           ? fmt::format("the run does not fit under policy {}", refusal.policy)
+                           : fmt::format("the run does not fit, not even under {}", refusal.policy);
+  for (const Shortage& s : refusal.shortages) reason += "\n" + describe_shortage(s, title);
+  return reason;
+}
+
+}  // namespace ballast::train

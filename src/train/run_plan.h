@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+
+#include "report/plan_table.h"
+#include "train/prepared_run.h"
+
+namespace ballast::train {
+
+// How a run's plan or refusal is said, whoever asks.
+
+// This machine's processors. threads: of the compute pool, 0: all that the process may use.
+RunTarget this_machine(int threads);
+
+PlanTitle title_of(const PreparedRun& run);
+
+// Refers to `planned`.
+// whole: the run, where there is more than one kind of step to speak of.
+PlanView view_of(const wan::FitRequest& request, const wan::PlannedRun& planned,
+                 const PreparedRun* whole = nullptr);
+
+// "refused: device memory is short"
+std::string refusal_message(const Refusal& refusal);
+// That it does not fit, and a line for every tier that is short.
+std::string refusal_reason(const PlanTitle& title, const wan::FitRequest& request,
+                           const Refusal& refusal);
+
+}  // namespace ballast::train

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "report/event_file.h"
+#include "report/run_log.h"
+#include "train/evaluation.h"
+
+namespace ballast::train {
+
+// What a run writes down for people: its log, its TensorBoard file, its report. They must be there
+// to begin with; one that cannot be written later (a full disk) is said once and does not stop the
+// run. For one thread.
+class RunRecords {
+ public:
+  // step: done so far; resumed: earlier records are there, and what they say of later steps goes.
+  RunRecords(const std::string& folder, const RunInfo& info, std::int64_t step, bool resumed);
+
+  // x: where the numbers stand in TensorBoard; nullopt: not there.
+  void step(const StepRecord& record, std::optional<std::int64_t> x);
+  void eval(std::int64_t step, const std::string& set, const EvalLosses& losses);
+  void epoch_loss(std::int64_t step, double loss);
+  void event(std::int64_t step, std::string_view kind, std::string_view text);
+
+  // Forces all to disk and makes the page, of so many steps. Its path; empty when it could not be
+  // written.
+  std::string finish(std::int64_t steps);
+
+ private:
+  template <class Write>
+  void keep(bool& warned, Write&& write);
+
+  std::string folder_;
+  RunLog log_;
+  EventFile events_;
+  bool log_warned_ = false, events_warned_ = false;
+};
+
+}  // namespace ballast::train

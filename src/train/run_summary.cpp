@@ -1,0 +1,106 @@
+#include "train/run_summary.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <fstream>
+#include <sstream>
+
+#include "core/random.h"
+#include "report/secrets.h"
+
+namespace ballast::train {
+namespace {
+
+constexpr std::size_t kSampledTensors = 64, kSampledBytes = 64;
+
+std::string text_of(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+std::string dataset_text(const data::Dataset& d) {
+  return fmt::format("{} clips in {} bucket{}", d.samples().size(), d.buckets().size(),
+                     d.buckets().size() == 1 ? "" : "s");
+}
+
+}  // namespace
+
+// On the CPU backend both arenas are part of the process.
+MemoryNumbers planned_memory(const wan::FitRequest& request, const wan::PlannedRun& planned) {
+  MemoryNumbers m;
+  m.device = planned.plan.peak_of(Tier::device);
+  m.host = planned.plan.peak_of(Tier::host);
+  m.disk = planned.needed(Tier::disk);
+  m.ram = planned.needed(Tier::host);
+  if (request.backend.device == Device::cpu) m.ram += planned.needed(Tier::device);
+  return m;
+}
+
+RunInfo run_info(const PreparedRun& run, const wan::PlannedRun& planned,
+                 const std::string& command) {
+  const TrainConfig& c = run.config;
+  RunInfo info;
+  info.title = run.title;
+  info.command = command;
+  info.started = iso_time(
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
+  info.total_steps = run.total_steps;
+  info.summary = {{"model", run.checkpoints[0].path()},
+                  {"dataset", dataset_text(*run.dataset)},
+                  {"steps", fmt::format("{}, {} per epoch", run.total_steps, run.steps_per_epoch)},
+                  {"samples per step", run.shapes},
+                  {"optimizer", std::string(name_of(c.optimizer.kind))},
+                  {"learning rate",
+                   fmt::format("{:g}, {}", run.schedule.learning_rate, name_of(run.schedule.kind))},
+                  {"seed", std::to_string(c.seed)},
+                  {"policy", planned.policy.name}};
+  info.environment = {{"machine", run.request.profile.description},
+                      {"compute threads", std::to_string(run.request.backend.threads)}};
+  info.planned = planned_memory(run.request, planned);
+  const Budget& b = run.request.budget;
+  info.allowed = {.device = b.gpu, .host = b.host, .disk = b.disk, .ram = b.host};
+  info.plan = plan_rows(planned.plan, planned.lines);
+  if (!c.source.empty()) info.config = hide_secrets(text_of(c.source));
+  info.notes = run.notes;
+  return info;
+}
+
+std::string config_hash(const TrainConfig& c) {
+  const std::string text =
+      c.source.empty() ? fmt::format("{}", name_of(c.dialect)) : text_of(c.source);
+  return fmt::format("{:016x}", hash_of(text));
+}
+
+std::string model_hash(const PreparedRun& run) {
+  std::uint64_t h = 0;
+  const auto add = [&](const std::string& text) { h = hash_of(fmt::format("{}{}", h, text)); };
+  for (const Checkpoint& file : run.checkpoints) {
+    const auto tensors = file.tensors();
+    // The two experts of a model, or a model and its fine-tune, differ in their numbers only: a few
+    // of them, from all over the file.
+    const std::size_t stride = std::max<std::size_t>(1, tensors.size() / kSampledTensors);
+    std::array<std::byte, kSampledBytes> sample;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const CheckpointTensor& t = tensors[i];
+      add(fmt::format("{}{}{}", t.entry->name, t.entry->shape, file.dtype(t)));
+      if (i % stride != 0) continue;
+      const auto part =
+          std::span(sample).first(std::min<std::uint64_t>(t.entry->bytes, sample.size()));
+      file.file(t).file().read(t.entry->offset + (t.entry->bytes - part.size()) / 2, part);
+      add(std::string(reinterpret_cast<const char*>(part.data()), part.size()));
+    }
+  }
+  return fmt::format("{:016x}", h);
+}
+
+void add_lane_times(StepTimes& times, const std::array<LaneTime, kLaneCount>& lanes) {
+  const auto of = [&](Lane l) { return lanes[static_cast<std::size_t>(l)]; };
+  times.compute += of(Lane::compute).busy;
+  times.upload += of(Lane::upload).busy + of(Lane::download).busy;
+  times.disk += of(Lane::disk).busy;
+  times.waiting += of(Lane::compute).waiting;
+}
+
+}  // namespace ballast::train

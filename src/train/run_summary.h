@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+
+#include "models/wan/fit.h"
+#include "plan/runner.h"
+#include "report/run_info.h"
+#include "report/run_log.h"
+#include "train/prepared_run.h"
+
+namespace ballast::train {
+
+// What a run says of itself, in its log, report and checkpoints.
+
+MemoryNumbers planned_memory(const wan::FitRequest& request, const wan::PlannedRun& planned);
+RunInfo run_info(const PreparedRun& run, const wan::PlannedRun& planned,
+                 const std::string& command);
+
+// What decides the numbers of a run; not where files lie or how memory is used.
+std::string config_hash(const TrainConfig& c);
+// Of names, shapes and dtypes of all tensors, and of some numbers in some of them; not of paths.
+std::string model_hash(const PreparedRun& run);
+
+// Adds a run's lanes: compute, upload and disk busy, compute waiting.
+void add_lane_times(StepTimes& times, const std::array<LaneTime, kLaneCount>& lanes);
+
+}  // namespace ballast::train

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace ballast::train {
+
+enum class ScheduleKind : std::uint8_t {
+  constant,
+  linear,
+  cosine,
+  constant_with_warmup,
+  cosine_with_restarts,
+  polynomial,
+  inverse_sqrt,
+  cosine_with_min_lr,
+  warmup_stable_decay,
+  rex,
+};
+// Which trainer's formula. W warm-up steps, T total steps, k steps done.
+enum class ScheduleStyle : std::uint8_t {
+  diffusion_pipe,    // warm-up 1/W + (1 - 1/W) k/W; then the schedule from its own k = 0 over T
+                     // steps; the cosine ends at min_rate
+  transformers,      // warm-up k/W, so the first step does nothing; then over T - W steps; constant
+                     // has no warm-up
+  per_epoch_cosine,  // note 001: a cosine down to min_rate that moves once per epoch, whatever kind
+                     // is; no warm-up
+};
+
+struct ScheduleOptions {
+  ScheduleKind kind = ScheduleKind::constant;
+  ScheduleStyle style = ScheduleStyle::diffusion_pipe;
+  double learning_rate = 0;
+  std::int64_t warmup_steps = 0;
+  std::int64_t total_steps = 0;
+  std::int64_t decay_steps = 0;      // warmup_stable_decay: length of the decay
+  std::int64_t steps_per_epoch = 0;  // per_epoch_cosine
+  double min_rate = 1e-6;            // absolute floor of diffusion-pipe's and note 001's cosine
+  double min_rate_ratio = 0;         // cosine_with_min_lr, warmup_stable_decay, rex
+  double cycles = 1;     // cosines: half waves (cosine, cosine_with_min_lr, warmup_stable_decay),
+                         // restarts (cosine_with_restarts)
+  double power = 1;      // polynomial, which ends at a rate of 1e-7
+  double timescale = 0;  // inverse_sqrt; 0: the warm-up steps, 10000 without
+};
+
+std::string_view name_of(ScheduleKind k);
+std::optional<ScheduleKind> find_schedule(std::string_view name);  // any case
+
+// Learning rate of the next optimizer step when `done` of them were made. Past the end it stays
+// where the schedule ended. Fails (usage) when a number the kind needs is missing.
+double learning_rate(const ScheduleOptions& o, std::int64_t done);
+
+}  // namespace ballast::train

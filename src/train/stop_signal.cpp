@@ -1,0 +1,83 @@
+#include "train/stop_signal.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <string_view>
+
+#include "core/error.h"
+
+namespace ballast::train {
+namespace {
+
+constexpr std::int64_t kOneRequestNs = 20'000'000;
+constexpr int kExitCode = 130;
+
+// The handler's only memory. Lock-free: it may interrupt anything, itself on another thread too.
+std::atomic<bool> installed{false};
+std::atomic<int> asked{0};
+std::atomic<std::int64_t> asked_at_ns{0};
+static_assert(std::atomic<int>::is_always_lock_free);
+static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+
+std::int64_t now_ns() {  // clock_gettime is on the list of what a handler may call
+  timespec t{};
+  ::clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * std::int64_t{1'000'000'000} + t.tv_nsec;
+}
+
+void say(std::string_view text) {
+  // Nothing to do when it fails: the terminal may be gone.
+  [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+extern "C" void ballast_on_stop_signal(int signal) {
+  const int error = errno;
+  const std::int64_t now = now_ns();
+  // The time first: whoever sees `asked` set sees the time as well.
+  std::int64_t none = 0;
+  if (asked_at_ns.compare_exchange_strong(none, now)) {
+    asked.store(signal);
+    say("\nballast: stopping after this step, then saving; once more to quit at once\n");
+  } else if (now - none >= kOneRequestNs) {
+    say("\nballast: quitting at once, nothing saved\n");
+    ::_exit(kExitCode);
+  }
+  errno = error;
+}
+
+void install(int signal, struct sigaction& before) {
+  struct sigaction action {};
+  action.sa_handler = ballast_on_stop_signal;
+  ::sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;  // reads and writes of the step go on
+  check(::sigaction(signal, &action, &before) == 0, "no handler for signal {}", signal);
+}
+
+}  // namespace
+
+StopSignal::StopSignal() {
+  check(!installed.exchange(true), "two StopSignals at once");
+  asked.store(0);
+  asked_at_ns.store(0);
+  install(SIGINT, before_int_);
+  install(SIGTERM, before_term_);
+}
+
+StopSignal::~StopSignal() {
+  ::sigaction(SIGINT, &before_int_, nullptr);
+  ::sigaction(SIGTERM, &before_term_, nullptr);
+  installed.store(false);
+}
+
+int StopSignal::signal() const { return asked.load(); }
+
+const char* StopSignal::name() const {
+  const int s = signal();
+  return s == 0 ? "" : s == SIGINT ? "SIGINT" : "SIGTERM";
+}
+
+}  // namespace ballast::train

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/wan/dit.h"
+#include "plan/runner.h"
+#include "train/prepared_run.h"
+#include "train/training_checkpoint.h"
+
+namespace ballast::train {
+
+// What a run trains, in the memory of its runner.
+
+// First values: A uniform in +-1/sqrt(in), B zero, from the run's seed and each module's name; or
+// the factors of adapter.init_from. Weights of a full fine-tune are there already.
+void init_adapters(const PreparedRun& run, const wan::Dit& dit, Runner& runner);
+
+// Values and optimizer state, for checkpoints. values_only: an optimizer that starts anew.
+std::vector<SavedTensor> saved_tensors(const wan::Dit& dit, Runner& runner);
+std::vector<LoadedTensor> loaded_tensors(const wan::Dit& dit, Runner& runner, bool values_only);
+
+// Names and places of the model's files in a folder of the run, or beside it under output_name.
+struct SaveTarget {
+  std::string folder;     // where they go
+  std::string file_name;  // without a second expert's mark: "adapter_model.safetensors"
+};
+
+// Writes the LoRA (one file per expert) or the model, in the configured dialect and dtype. With an
+// average of the weights (EMA) that is what is saved. Returns the paths.
+std::vector<std::string> save_model(const PreparedRun& run, const wan::Dit& dit, Runner& runner,
+                                    const SaveTarget& target, std::int64_t step);
+
+}  // namespace ballast::train

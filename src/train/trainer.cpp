@@ -1,0 +1,337 @@
+#include "train/trainer.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "ops/sgemm.h"
+#include "report/last_run.h"
+#include "train/evaluation.h"
+#include "train/resumed_checkpoint.h"
+#include "train/run_summary.h"
+#include "train/stop_signal.h"
+#include "train/trained_model.h"
+#include "train/training_loop.h"
+
+namespace ballast::train {
+namespace {
+
+RunFolder open_folder(const TrainConfig& c) {
+  return c.resume ? RunFolder::open(c.output_dir, *c.resume) : RunFolder::create(c.output_dir);
+}
+
+}  // namespace
+
+TrainingLoop::TrainingLoop(PreparedRun run, wan::PlannedRun planned, const TrainOptions& options)
+    : options_(options),
+      run_(std::move(run)),
+      folder_(open_folder(run_.config)),
+      lines_(planned.lines),
+      planned_(planned_memory(run_.request, planned)),
+      info_(run_info(run_, planned, options.command)),
+      remember_(options.remember),
+      nan_guard_(run_.config.on_nan),
+      save_("save_every_n", run_.config.save, global_batch(run_.config)),
+      checkpoint_("checkpoint_every_n", run_.config.checkpoint, global_batch(run_.config)),
+      evaluate_("eval_every_n", run_.config.evaluate, global_batch(run_.config)) {
+  wan::DitJob job = run_.request.job;
+  job.policy = planned.policy;
+  const Bytes device = planned.plan.peak_of(Tier::device), host = planned.plan.peak_of(Tier::host);
+  planned = {};  // its recording is the same as the one that follows, without kernels
+  malloc_trim(0);
+  set_.backend = run_.request.backend;
+  dit_ = std::make_unique<wan::Dit>(set_, std::move(job), std::move(run_.request.experts));
+  plan_ = plan_memory(set_);
+  check(plan_.peak_of(Tier::device) == device && plan_.peak_of(Tier::host) == host,
+        "planned {} and {}, recorded {} and {}", device, host, plan_.peak_of(Tier::device),
+        plan_.peak_of(Tier::host));
+  RunnerOptions runner;
+  if (options.check_nan) runner.debug = {.order = Order::recorded, .check_nan = true};
+  runner_ = std::make_unique<Runner>(set_, plan_, runner);
+  expert_steps_.assign(static_cast<std::size_t>(dit_->experts()), 0);
+  state_.seed = run_.config.seed;
+  state_.config_hash = config_hash(run_.config);
+  state_.model_hash = model_hash(run_);
+  state_.plan_hash = fmt::format("{}-{}", device.count, host.count);
+}
+
+MemoryNumbers TrainingLoop::arenas() const {
+  return {.device = runner_->high_water(Tier::device),
+          .host = runner_->high_water(Tier::host),
+          .disk = {},
+          .ram = {}};
+}
+
+void TrainingLoop::phase(Phase p) {
+  monitor_->sample(arenas());
+  flight_->update({.phase = p,
+                   .step = state_.step,
+                   .epoch = state_.epoch,
+                   .loss = loss_,
+                   .measured = monitor_->now(),
+                   .most = monitor_->most()});
+}
+
+void TrainingLoop::load() {
+  phase(Phase::load);
+  ops::warm_up_blas(runner_->compute_threads());
+  use_expert(0);
+  init_adapters(run_, *dit_, *runner_);
+  runner_->run("init_state");
+  for (const auto* runs : {&dit_->io().runs, &dit_->io().eval_runs}) {
+    for (const wan::DitRunIo& io : *runs) {
+      for (std::size_t i = 0; i < io.samples.size(); ++i) {
+        const TensorView rows = runner_->view(io.samples[i].timestep_row);
+        std::fill_n(rows.as<std::int32_t>(), rows.elements(), static_cast<std::int32_t>(i));
+      }
+    }
+  }
+}
+
+int TrainingLoop::expert_of_step(std::int64_t step) const {
+  if (dit_->experts() == 1) return 0;
+  const data::LatentShape& z = run_.dataset->buckets()[feed_->step().bucket].shape;
+  return draw_expert(run_.config.timesteps, run_.boundary, run_.config.seed, step, z.height,
+                     z.width);
+}
+
+void TrainingLoop::use_expert(int expert) {
+  if (expert == expert_) return;
+  runner_->run(wan::expert_program("load", expert));
+  expert_ = expert;
+}
+
+void TrainingLoop::run_parts(int expert, StepRecord& record) {
+  const std::int64_t step = state_.step + 1;
+  const auto side = dit_->experts() > 1
+                        ? std::optional(ExpertSide{.expert = expert, .boundary = run_.boundary})
+                        : std::nullopt;
+  const auto samples = static_cast<double>(feed_->step().samples.size());
+  if (dit_->accumulates()) runner_->run("zero_gradients");
+  for (std::size_t p = 0; p < feed_->parts().size(); ++p) {
+    const double waits = now_seconds();
+    feed_->bring(p);
+    record.times.data += now_seconds() - waits;
+    const wan::StepPart& part = feed_->parts()[p];
+    const wan::DitRunIo& io = dit_->io().runs[part.run];
+    for (std::size_t i = 0; i < io.samples.size(); ++i) {
+      const wan::LatentSize& z = io.batch.latents[i];
+      const Timestep t = draw_timestep(run_.config.timesteps,
+                                       {.seed = run_.config.seed,
+                                        .step = step,
+                                        .sample = part.first + static_cast<std::int64_t>(i),
+                                        .side = side,
+                                        .samples_before = state_.examples},
+                                       z.height, z.width);
+      runner_->view(io.timesteps).as<double>()[i] = t.model_time;
+      *runner_->view(io.samples[i].noise_fraction).as<float>() = static_cast<float>(t.t);
+      *runner_->view(io.samples[i].loss_weight).as<float>() =
+          static_cast<float>(t.weight / samples);
+      record.t.push_back(t.t);
+    }
+    runner_->run(io.programs[static_cast<std::size_t>(expert)],
+                 {.step = step, .seed = run_.config.seed, .first_sample = part.first});
+    add_lane_times(record.times, runner_->lane_times());
+  }
+}
+
+bool TrainingLoop::step() {
+  const double begin = now_seconds();
+  StepRecord record;
+  record.step = state_.step + 1;
+  record.epoch = feed_->position().epoch;
+  record.samples = feed_->sample_ids();
+  record.lr = learning_rate(run_.schedule, state_.step);
+  phase(Phase::step);
+  const int expert = expert_of_step(record.step);
+  use_expert(expert);
+  run_parts(expert, record);
+  record.loss = *runner_->view(dit_->io().loss).as<double>();
+  runner_->run(wan::expert_program("grad_norm", expert));
+  record.grad_norm = *runner_->view(dit_->io().grad_norm).as<float>();
+  const bool good = !NanGuard::bad(record.loss, record.grad_norm);
+  if (good) {
+    nan_guard_.good();
+    phase(Phase::update);
+    std::int64_t& updates = expert_steps_[static_cast<std::size_t>(expert)];
+    runner_->run(wan::expert_program("update", expert),
+                 {.step = ++updates, .seed = run_.config.seed, .learning_rate = record.lr});
+    add_lane_times(record.times, runner_->lane_times());
+    loss_ = record.loss;
+    epoch_loss_ += record.loss;
+    ++epoch_steps_;
+  } else {
+    // The weights are those of the step before: nothing of them is lost should the run end here.
+    if (run_.config.on_nan == OnNan::stop) save_checkpoint_now("a step of no numbers follows");
+    const std::string what = nan_guard_.skip({.step = record.step,
+                                              .loss = record.loss,
+                                              .gradient_norm = record.grad_norm,
+                                              .learning_rate = record.lr,
+                                              .samples = record.samples});
+    log::warn("{}", what);
+    records_->event(record.step, "nan", what);
+  }
+  state_.examples += std::ssize(feed_->step().samples);
+  record.times.save = std::exchange(extra_seconds_, 0);
+  record.seconds = now_seconds() - begin;
+  record_step(record);
+  return good;
+}
+
+void TrainingLoop::record_step(StepRecord& record) {
+  state_.step = record.step;
+  const TrainConfig& c = run_.config;
+  const bool exact = c.memory_line_steps > 0 && record.step % c.memory_line_steps == 0;
+  record.planned = planned_;
+  record.measured = monitor_->sample(arenas(), exact ? Counting::exact : Counting::quick);
+  const bool shown = record.step % std::max<std::int64_t>(1, c.logging_steps) == 0;
+  const std::int64_t x = c.examples_on_x_axis ? state_.examples : record.step;
+  records_->step(record, shown ? std::optional(x) : std::nullopt);
+  progress_->step({.step = record.step,
+                   .epoch = record.epoch,
+                   .loss = record.loss,
+                   .seconds = record.seconds,
+                   .planned = record.planned,
+                   .measured = record.measured});
+  if (exact) memory_line();
+  if (options_.on_step) options_.on_step(record);
+}
+
+void TrainingLoop::memory_line() {
+  const MemoryNumbers& now = monitor_->now();
+  event("memory",
+        fmt::format("device arena {} of {}, host arena {} of {}, process {} of {} planned",
+                    now.device, planned_.device, now.host, planned_.host, now.ram, planned_.ram));
+  if (const auto above = monitor_->above_plan()) {
+    log::warn("more {} in use than planned: {} of {}", *above, now.ram, planned_.ram);
+  }
+}
+
+void TrainingLoop::evaluate() {
+  phase(Phase::evaluate);
+  for (const EvalSet& set : run_.evals) {
+    const EvalLosses losses =
+        evaluate_set(run_, *dit_, *runner_, set, [&](int expert) { use_expert(expert); });
+    records_->eval(state_.step, set.name, losses);
+    log::info("step {}: {} loss {:.5f}", state_.step, set.name, losses.mean);
+  }
+}
+
+void TrainingLoop::after_step(bool last_of_epoch) {
+  const StepDone done = {.step = state_.step, .epoch_finished = last_of_epoch ? state_.epoch : 0};
+  if (last_of_epoch) {
+    if (epoch_steps_ > 0) {
+      records_->epoch_loss(state_.step, epoch_loss_ / static_cast<double>(epoch_steps_));
+    }
+    epoch_loss_ = 0;
+    epoch_steps_ = 0;
+    ++state_.epoch;
+    state_.batches = 0;
+  } else {
+    ++state_.batches;
+  }
+  feed_->next_step();
+  if (!run_.evals.empty() && evaluate_.due(done)) {
+    evaluate();
+    evaluate_.done();
+  }
+  if (const Due due = save_.due(done)) {
+    save(due.epoch ? SavePoint{SavePoint::Kind::epoch, done.epoch_finished}
+                   : SavePoint{SavePoint::Kind::step, done.step});
+    save_.done();
+  }
+  if (checkpoint_.due(done)) {
+    save_checkpoint_now("as configured");
+    checkpoint_.done();
+  }
+}
+
+TrainOutcome TrainingLoop::run() {
+  const TrainConfig& c = run_.config;
+  began_ = now_seconds();
+  if (c.resume) {
+    resumed_ =
+        find_resumed({.folder = folder_.path(),
+                      .model = run_.checkpoints[0].path(),
+                      .model_hash = state_.model_hash,
+                      .seed = c.seed,
+                      .optimizer = c.reset_optimizer ? "" : std::string(name_of(c.optimizer.kind)),
+                      .tensors = loaded_tensors(*dit_, *runner_, c.reset_optimizer),
+                      .unasked = c.reset_optimizer ? Unasked::ignore : Unasked::refuse});
+  }
+  monitor_.emplace(planned_);
+  flight_.emplace(folder_.path() + "/" + std::string(kFlightFile),
+                  FlightStart{.command = info_.command,
+                              .folder = folder_.path(),
+                              .total_steps = run_.total_steps,
+                              .planned = planned_,
+                              .allowed = info_.allowed});
+  if (remember_) remember_last_run(folder_.path() + "/" + std::string(kFlightFile));
+  bool stopped = false;
+  try {
+    std::optional<StopSignal> signal;
+    if (options_.handle_signals) signal.emplace();
+    if (!c.source.empty()) folder_.copy_config(c.source);
+    load();
+    resume();
+    records_.emplace(folder_.path(), info_, state_.step, c.resume.has_value());
+    progress_.emplace(TrainProgress::Options{
+        .total = run_.total_steps, .done = state_.step, .print_every = c.steps_per_print});
+    if (c.webhook) webhook_ = Webhook::from_environment();
+    tell(WebhookMessage::Kind::start, fmt::format("started, {} steps", run_.total_steps));
+    feed_.emplace(
+        run_, *dit_, *runner_,
+        FeedPosition{.step = state_.step + 1, .epoch = state_.epoch, .batch = state_.batches});
+    if (!run_.evals.empty() && c.evaluate_before_first_step && state_.step == 0) evaluate();
+    while (state_.step < run_.total_steps && !stopped) {
+      const bool last_of_epoch = feed_->last_of_epoch();
+      step();
+      after_step(last_of_epoch);
+      const FileRequest asked = folder_.take_request();
+      if (asked == FileRequest::save) save_checkpoint_now("asked for by the file `save`");
+      const bool signalled = signal && signal->requested();
+      // Who asks for an end in the last step gets it, and the model with it.
+      stopped = state_.step < run_.total_steps && (signalled || asked == FileRequest::save_quit ||
+                                                   (options_.stop && options_.stop()));
+      if (signalled) event("signal", signal->name());
+    }
+    TrainOutcome outcome = {.folder = folder_.path(),
+                            .steps = state_.step,
+                            .last_loss = loss_,
+                            .stopped = stopped,
+                            .report = finish(stopped),
+                            .planned = planned_.ram,
+                            .measured = monitor_->most().ram};
+    return outcome;
+  } catch (Error& e) {
+    e.add_trail(fmt::format(
+        "training in {}, {} steps done{}", folder_.path(), state_.step,
+        checkpointed_step_ < 0
+            ? std::string(", no checkpoint yet")
+            : fmt::format(", the newest checkpoint is of step {}", checkpointed_step_)));
+    failed(e.what());
+    throw;
+  } catch (const std::exception& e) {
+    failed(e.what());
+    throw;
+  }
+}
+
+void TrainingLoop::failed(const char* why) {
+  flight_->phase(Phase::failed, why);
+  event("failed", why);
+  tell(WebhookMessage::Kind::stop, fmt::format("failed at step {}: {}", state_.step, why));
+}
+
+void TrainingLoop::tell(WebhookMessage::Kind kind, std::string text) {
+  if (!webhook_) return;
+  webhook_->send({.kind = kind, .title = info_.title, .text = std::move(text), .fields = {}});
+}
+
+TrainOutcome train(PreparedRun run, wan::PlannedRun planned, const TrainOptions& options) {
+  return TrainingLoop(std::move(run), std::move(planned), options).run();
+}
+
+}  // namespace ballast::train

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "report/run_log.h"
+#include "train/prepared_run.h"
+
+namespace ballast::train {
+
+struct TrainOptions {
+  std::string command;     // as typed, without secrets, for the records
+  bool check_nan = false;  // find the instruction that made a NaN: slow
+  bool remember = false;   // where the run is, for `ballast doctor` without a path
+  // For a program that trains as part of itself.
+  bool handle_signals = true;  // SIGINT and SIGTERM stop it (stop_signal.h)
+  std::function<void(const StepRecord&)> on_step = {};  // after each
+  std::function<bool()> stop = {};                      // asked after each step; true is a request
+};
+
+struct TrainOutcome {
+  std::string folder;  // of the run
+  std::int64_t steps = 0;
+  double last_loss = 0;
+  bool stopped = false;     // by a signal or a save_quit file, before the end
+  std::string report;       // path of the HTML page; empty when it could not be written
+  Bytes planned, measured;  // RAM of the process: planned total, most that was seen
+};
+
+// Runs what was planned, from the beginning or from the newest whole checkpoint, to its end or to a
+// signal. Whatever ends it, checkpoints and saved models that were announced are whole on disk. A
+// checkpoint or model that cannot be written ends it; a log, an event file or a report does not:
+// that is said once.
+TrainOutcome train(PreparedRun run, wan::PlannedRun planned, const TrainOptions& options);
+
+}  // namespace ballast::train

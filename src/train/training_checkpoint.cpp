@@ -1,0 +1,195 @@
+#include "train/training_checkpoint.h"
+
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "core/error.h"
+#include "io/atomic_file.h"
+#include "io/atomic_folder.h"
+#include "io/hashed_file.h"
+#include "io/safetensors.h"
+#include "train/checkpoint_manifest.h"
+#include "train/checkpoint_search.h"
+
+namespace ballast::train {
+namespace {
+
+SafetensorsWriter writer_of(std::span<const SavedTensor> tensors) {
+  SafetensorsWriter writer;
+  for (const SavedTensor& t : tensors) writer.add(t.name, t.dtype, t.shape, t.source);
+  return writer;
+}
+
+// A file takes whole blocks; three more of them for the folder and what the file system notes
+// beside them.
+std::uint64_t blocks_of(std::initializer_list<std::uint64_t> files) {
+  constexpr std::uint64_t kBlock = 4096;
+  std::uint64_t bytes = 3 * kBlock;
+  for (const std::uint64_t f : files) bytes += (f + kBlock - 1) / kBlock * kBlock;
+  return bytes;
+}
+
+constexpr std::uint64_t kManifestBytes = 4096;  // more than it ever has
+
+Bytes bytes_of(const SafetensorsWriter& writer, const std::string& state) {
+  return {blocks_of({writer.file_bytes(), state.size(), kManifestBytes, 16})};
+}
+
+void check_host(std::string_view name, bool contiguous, Device device) {
+  check(contiguous, "checkpoint: tensor {} is not contiguous", name);
+  check(device == Device::cpu, "checkpoint: tensor {} is not in host memory", name);
+}
+
+using Reads = std::vector<std::pair<const SafetensorsEntry*, const LoadedTensor*>>;
+
+Reads match(const SafetensorsFile& file, std::span<const LoadedTensor> tensors, Unasked unasked) {
+  const auto differs = [&](std::string_view name, const std::string& what) {
+    fail(ErrorCode::input, fmt::format("{}: tensor {} {}", file.path(), printable(name), what),
+         {{"resume with the config this run was started with",
+           "model, adapter rank and optimizer must be the same"}});
+  };
+  Reads reads;
+  reads.reserve(tensors.size());
+  std::vector<bool> asked(file.entries().size());
+  for (const LoadedTensor& t : tensors) {
+    const SafetensorsEntry* entry = file.find(t.name);
+    if (entry == nullptr) differs(t.name, "is not there");
+    if (entry->dtype != file_dtype(t.dtype)) {
+      differs(t.name, fmt::format("is {}, expected {}", entry->dtype, file_dtype(t.dtype)));
+    }
+    if (!(entry->shape == t.shape)) {
+      differs(t.name, fmt::format("is {}, expected {}", entry->shape, t.shape));
+    }
+    const auto index = static_cast<std::size_t>(entry - file.entries().data());
+    check(!asked[index], "tensor {} was asked for twice", t.name);
+    asked[index] = true;
+    reads.emplace_back(entry, &t);
+  }
+  const auto unknown = std::find(asked.begin(), asked.end(), false);
+  if (unasked == Unasked::refuse && unknown != asked.end()) {
+    differs(file.entries()[static_cast<std::size_t>(unknown - asked.begin())].name,
+            "is there, but this run has no such tensor");
+  }
+  // As they lie on disk.
+  std::sort(reads.begin(), reads.end(),
+            [](const auto& a, const auto& b) { return a.first->offset < b.first->offset; });
+  return reads;
+}
+
+SafetensorsFile open_state(const std::string& folder) {
+  return SafetensorsFile::open(folder + "/" + kStateFile, DiskMode::buffered);
+}
+
+}  // namespace
+
+SavedTensor SavedTensor::of(std::string name, const ConstTensorView& view) {
+  check_host(name, view.contiguous(), view.device);
+  const std::span<const std::byte> bytes(view.data, view.bytes());
+  return {.name = std::move(name),
+          .dtype = view.dtype,
+          .shape = view.shape,
+          .source = [bytes](const ByteSink& sink) { sink(bytes); }};
+}
+
+LoadedTensor LoadedTensor::of(std::string name, const TensorView& view) {
+  check_host(name, view.contiguous(), view.device);
+  return {.name = std::move(name),
+          .dtype = view.dtype,
+          .shape = view.shape,
+          .data = view.data,
+          .sink = {}};
+}
+
+Bytes checkpoint_bytes(const TrainerState& state, std::span<const SavedTensor> tensors) {
+  return bytes_of(writer_of(tensors), to_json(state));
+}
+
+void check_checkpoint_space(const std::string& folder, Bytes needed) {
+  struct statvfs disk {};
+  if (::statvfs(folder.c_str(), &disk) != 0) fail_io(folder, "ask for free space", errno);
+  if (disk.f_blocks == 0) return;  // a file system that does not say
+  const Bytes free{static_cast<std::uint64_t>(disk.f_bavail) * disk.f_frsize};
+  if (needed <= free) return;
+  const Bytes missing = needed - free;
+  fail(ErrorCode::io,
+       fmt::format("{}: the next checkpoint needs {} ({} bytes), {} are free: {} ({} bytes) are "
+                   "missing; earlier checkpoints are untouched",
+                   folder, needed, needed.count, free, missing, missing.count),
+       {{fmt::format("free {} on that disk, or set another output_dir", missing),
+         "and resume: training goes on from the newest checkpoint"}});
+}
+
+std::string save_checkpoint(const std::string& run, const TrainerState& state,
+                            std::span<const SavedTensor> tensors) {
+  const std::string name = checkpoint_name(state.step);
+  const std::string parent = run + "/" + kCheckpointsFolder;
+  const SafetensorsWriter writer = writer_of(tensors);
+  const std::string state_text = to_json(state);
+  return while_doing(fmt::format("saving the checkpoint {}", name), [&] {
+    create_folders(parent);
+    sync_folder(run);
+    clean_leftovers(parent);
+    check_checkpoint_space(parent, bytes_of(writer, state_text));
+
+    AtomicFolder folder(parent + "/" + name);
+    CheckpointManifest manifest{.step = state.step,
+                                .world_size = state.world_size,
+                                .config_hash = state.config_hash,
+                                .plan_hash = state.plan_hash,
+                                .model_hash = state.model_hash,
+                                .files = {}};
+    const auto put = [&](const char* file_name, auto&& fill) {
+      HashedFile file(folder.file(file_name));
+      fill(file);
+      file.close();
+      manifest.files.push_back({file_name, file.written(), file.checksum()});
+    };
+    put(kStateFile, [&](HashedFile& file) {
+      writer.write_to([&](std::span<const std::byte> piece) { file.write(piece); }, file.path());
+    });
+    put(kTrainerFile, [&](HashedFile& file) { file.write(state_text); });
+
+    HashedFile manifest_file(folder.file(kManifestFile));
+    manifest_file.write(to_json(manifest));
+    manifest_file.close();
+    HashedFile committed(folder.file(kCommittedFile));
+    committed.write(manifest_file.checksum());
+    committed.close();
+    folder.commit();
+
+    AtomicFile latest(parent + "/" + kLatestFile);
+    latest.write(name);
+    latest.commit();
+    return folder.path();
+  });
+}
+
+void check_checkpoint(const std::string& folder, std::span<const LoadedTensor> tensors,
+                      Unasked unasked) {
+  match(open_state(folder), tensors, unasked);
+}
+
+void load_checkpoint(const std::string& folder, std::span<const LoadedTensor> tensors,
+                     Unasked unasked) {
+  const SafetensorsFile file = open_state(folder);
+  const Reads reads = match(file, tensors, unasked);
+  constexpr std::uint64_t kPiece = 1 << 20;
+  std::vector<std::byte> piece;
+  for (const auto& [entry, t] : reads) {
+    if (t->data != nullptr || entry->bytes == 0) {
+      file.read(*entry, {t->data, entry->bytes});
+      continue;
+    }
+    piece.resize(kPiece);
+    for (std::uint64_t done = 0; done < entry->bytes;) {
+      const auto part = std::span(piece).first(std::min(kPiece, entry->bytes - done));
+      file.file().read(entry->offset + done, part);
+      t->sink(part);
+      done += part.size();
+    }
+  }
+}
+
+}  // namespace ballast::train

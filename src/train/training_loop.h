@@ -1,0 +1,93 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/wan/dit.h"
+#include "plan/runner.h"
+#include "report/flight_record.h"
+#include "report/train_progress.h"
+#include "report/webhook.h"
+#include "train/batch_feed.h"
+#include "train/cadence.h"
+#include "train/nan_guard.h"
+#include "train/run_folder.h"
+#include "train/run_records.h"
+#include "train/trainer.h"
+#include "train/trainer_state.h"
+
+namespace ballast::train {
+
+inline double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// A run in progress; train() is its only user. Steps are in trainer.cpp, what is kept of them on
+// disk (checkpoints, models, resuming, the end) in training_saves.cpp.
+class TrainingLoop {
+ public:
+  TrainingLoop(PreparedRun run, wan::PlannedRun planned, const TrainOptions& options);
+  TrainOutcome run();
+
+ private:
+  void load();
+  void resume();
+  bool step();  // false: the weights were not touched, the step's numbers were no numbers
+  void run_parts(int expert, StepRecord& record);
+  int expert_of_step(std::int64_t step) const;
+  void use_expert(int expert);
+  void record_step(StepRecord& record);
+  void after_step(bool last_of_epoch);
+  void evaluate();
+  void save(SavePoint at);
+  void save_file(const std::string& name);  // in output_dir itself
+  template <class Write>
+  void saving(Write&& write);  // returns the paths
+  void save_checkpoint_now(const char* why);
+  void memory_line();
+  std::string finish(bool stopped);
+  void tell(WebhookMessage::Kind kind, std::string text);
+  void event(std::string_view kind, const std::string& text) {
+    if (records_) records_->event(state_.step, kind, text);
+  }
+  void failed(const char* why);
+  void phase(Phase p);
+  MemoryNumbers arenas() const;
+
+  TrainOptions options_;
+  PreparedRun run_;
+  RunFolder folder_;
+  ProgramSet set_;
+  std::unique_ptr<wan::Dit> dit_;
+  MemoryPlan plan_;
+  std::vector<ProcessLine> lines_;
+  MemoryNumbers planned_;
+  std::unique_ptr<Runner> runner_;
+  RunInfo info_;
+  bool remember_;
+
+  std::optional<FoundCheckpoint> resumed_;
+  TrainerState state_;
+  std::vector<std::int64_t> expert_steps_;
+  int expert_ = -1;  // whose weights are loaded
+  NanGuard nan_guard_;
+  CadenceWatch save_, checkpoint_, evaluate_;
+  std::int64_t saved_step_ = -1, checkpointed_step_ = -1;
+  double loss_ = 0, epoch_loss_ = 0;
+  std::int64_t epoch_steps_ = 0;
+  double extra_seconds_ = 0;  // of saving since the last step
+  double began_ = 0;
+
+  std::optional<FlightRecorder> flight_;
+  std::optional<RunRecords> records_;
+  std::optional<MemoryMonitor> monitor_;
+  std::optional<TrainProgress> progress_;
+  std::unique_ptr<Webhook> webhook_;
+  std::optional<BatchFeed> feed_;
+};
+
+}  // namespace ballast::train

@@ -1,0 +1,109 @@
+#include "core/error.h"
+#include "core/log.h"
+#include "train/resumed_checkpoint.h"
+#include "train/trained_model.h"
+#include "train/training_loop.h"
+
+namespace ballast::train {
+
+void TrainingLoop::resume() {
+  if (!resumed_) return;
+  const TrainConfig& c = run_.config;
+  const std::string config = state_.config_hash, plan = state_.plan_hash;
+  state_ = resumed_->state;
+  state_.config_hash = config;
+  state_.plan_hash = plan;
+  load_checkpoint(resumed_->folder, loaded_tensors(*dit_, *runner_, c.reset_optimizer),
+                  c.reset_optimizer ? Unasked::ignore : Unasked::refuse);
+  runner_->run("after_restore");
+  for (std::size_t e = 0; e < expert_steps_.size(); ++e) {
+    expert_steps_[e] = c.reset_optimizer ? 0 : state_.counts[fmt::format("expert_steps.{}", e)];
+  }
+  epoch_loss_ = state_.numbers["epoch_loss"];
+  epoch_steps_ = state_.counts["epoch_steps"];
+  loss_ = state_.numbers["loss"];
+  nan_guard_ =
+      NanGuard(c.on_nan, 10, state_.counts["nan_consecutive"], state_.counts["nan_skipped"]);
+  if (c.reset_dataloader) state_.batches = 0;
+  checkpointed_step_ = state_.step;
+  log::info("resumed from {} at step {}", resumed_->folder, state_.step);
+}
+
+void TrainingLoop::save(SavePoint at) {
+  if (saved_step_ == state_.step) return;
+  const TrainConfig& c = run_.config;
+  if (!c.output_name.empty()) return save_file(model_file_name(c.output_name, at));
+  const char* name = c.method == Method::lora ? "adapter_model.safetensors" : "model.safetensors";
+  saving([&] {
+    AtomicFolder to = folder_.saved_model(at);
+    save_model(run_, *dit_, *runner_, {.folder = to.temporary_path(), .file_name = name},
+               state_.step);
+    to.commit();
+    return std::vector{to.path()};
+  });
+}
+
+void TrainingLoop::save_file(const std::string& name) {
+  saving([&] {
+    return save_model(run_, *dit_, *runner_, {.folder = run_.config.output_dir, .file_name = name},
+                      state_.step);
+  });
+}
+
+template <class Write>
+void TrainingLoop::saving(Write&& write) {
+  phase(Phase::save);
+  const double begin = now_seconds();
+  const std::vector<std::string> paths =
+      while_doing(fmt::format("saving the model after step {}", state_.step), write);
+  saved_step_ = state_.step;
+  for (const std::string& p : paths) event("save", p);
+  extra_seconds_ += now_seconds() - begin;
+}
+
+void TrainingLoop::save_checkpoint_now(const char* why) {
+  if (checkpointed_step_ == state_.step) return;
+  phase(Phase::save);
+  const double begin = now_seconds();
+  state_.wall_seconds += begin - std::exchange(began_, begin);
+  for (std::size_t e = 0; e < expert_steps_.size(); ++e) {
+    state_.counts[fmt::format("expert_steps.{}", e)] = expert_steps_[e];
+  }
+  state_.counts["epoch_steps"] = epoch_steps_;
+  state_.counts["nan_consecutive"] = nan_guard_.consecutive();
+  state_.counts["nan_skipped"] = nan_guard_.skipped();
+  state_.numbers["epoch_loss"] = epoch_loss_;
+  state_.numbers["loss"] = loss_;
+  state_.texts[kOptimizerText] = name_of(run_.config.optimizer.kind);
+  const std::vector<SavedTensor> tensors = saved_tensors(*dit_, *runner_);
+  const std::string path = save_checkpoint(folder_.path(), state_, tensors);
+  rotate_checkpoints(folder_.path(), run_.config.keep_checkpoints);
+  checkpointed_step_ = state_.step;
+  event("checkpoint", fmt::format("{} ({})", path, why));
+  extra_seconds_ += now_seconds() - begin;
+}
+
+std::string TrainingLoop::finish(bool stopped) {
+  const TrainConfig& c = run_.config;
+  save_checkpoint_now(stopped ? "stopped" : "finished");
+  if (!stopped) {
+    const bool by_steps = c.max_steps && *c.max_steps <= state_.step;
+    if (!c.output_name.empty()) {
+      save_file(last_model_file_name(c.output_name));
+    } else {
+      save(by_steps ? SavePoint{SavePoint::Kind::step, state_.step}
+                    : SavePoint{SavePoint::Kind::epoch, state_.epoch - 1});
+    }
+  }
+  monitor_->sample(arenas(), Counting::exact);
+  memory_line();
+  event(stopped ? "stopped" : "finish", fmt::format("{} steps, loss {:.5g}", state_.step, loss_));
+  const std::string report = records_->finish(state_.step);
+  phase(stopped ? Phase::stopped : Phase::finished);
+  tell(WebhookMessage::Kind::stop,
+       fmt::format("{} after {} steps, loss {:.5f}", stopped ? "stopped" : "finished", state_.step,
+                   loss_));
+  return report;
+}
+
+}  // namespace ballast::train

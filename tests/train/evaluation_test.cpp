@@ -1,0 +1,58 @@
+#include "train/evaluation.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/tiny_training.h"
+#include "tests/support/trained_run.h"
+
+namespace ballast::train {
+namespace {
+
+using support::RunTrace;
+using support::trace_of;
+
+class Evaluation : public ::testing::Test {
+ protected:
+  Evaluation() : training_(support::trainable_config(1)) {
+    training_.add_clips(4, {4, 1, 4, 4});
+    training_.add_clips(2, {4, 1, 4, 4}, "same_size", "eval");
+    training_.add_clips(1, {4, 2, 8, 8}, "larger", "eval");  // than all that is trained on
+  }
+  std::string config(const std::string& extra, double rate) {
+    return training_.write_config(
+        "epochs = 1\ngradient_accumulation_steps = 2\n" + extra,
+        fmt::format("[adapter]\ntype = 'lora'\nrank = 4\ndtype = 'float32'\ndropout = 0.2\n"
+                    "[optimizer]\ntype = 'adamw'\nlr = {}\n",
+                    rate));
+  }
+  std::string evaluated() const {
+    return fmt::format("eval_every_n_steps = 1\neval_datasets = ['{}']\n", training_.path("eval"));
+  }
+  support::TinyTraining training_;
+};
+
+TEST_F(Evaluation, GivesTheSameLossForTheSameWeights) {
+  const RunTrace still = trace_of(config(evaluated(), 0));
+  ASSERT_EQ(still.evals.size(), 3u);  // before the first step, after each
+  for (const auto& [step, text] : still.evals) EXPECT_EQ(text, still.evals.at(0)) << step;
+  const RunTrace trained = trace_of(config(evaluated(), 1e-2));
+  EXPECT_EQ(trained.evals.at(0), still.evals.at(0));
+  EXPECT_NE(trained.evals.at(2), still.evals.at(0));
+}
+
+TEST_F(Evaluation, DoesNotDependOnMemoryPolicyOrThreads) {
+  const std::string path = config(evaluated(), 1e-2);
+  const RunTrace resident = trace_of(path, {"resident", find_policy("resident")});
+  MemoryPolicy lean = *find_policy("stream1");
+  lean.samples_per_run = 1;
+  EXPECT_EQ(support::difference(resident, trace_of(path, {"stream1", lean, 1})), "");
+}
+
+TEST_F(Evaluation, ChangesNoBitOfTheTraining) {
+  RunTrace with = trace_of(config(evaluated(), 1e-2));
+  with.evals.clear();
+  EXPECT_EQ(support::difference(trace_of(config("", 1e-2)), with), "");
+}
+
+}  // namespace
+}  // namespace ballast::train

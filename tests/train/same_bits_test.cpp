@@ -1,0 +1,203 @@
+// None of a memory policy, a number of threads or a split of a step into runs may change a bit of
+// what is trained.
+
+#include <gtest/gtest.h>
+
+#include "tests/support/tiny_training.h"
+#include "tests/support/trained_run.h"
+
+namespace ballast::train {
+namespace {
+
+using support::difference;
+using support::RunTrace;
+using support::TinyTraining;
+using support::trace_of;
+using support::train_in_process;
+using support::Variant;
+
+MemoryPolicy named(const char* name) { return *find_policy(name); }
+
+template <class Change>
+MemoryPolicy changed(const char* name, Change&& change) {
+  MemoryPolicy p = named(name);
+  change(p);
+  return p;
+}
+
+constexpr auto kOneSample = [](MemoryPolicy& p) { p.samples_per_run = 1; };
+constexpr auto kTwoSamples = [](MemoryPolicy& p) { p.samples_per_run = 2; };
+constexpr auto kStateOnHost = [](MemoryPolicy& p) { p.state_on_host = true; };
+constexpr auto kFromHost = [](MemoryPolicy& p) { p.home = WeightHome::host; };
+
+// A few that differ in everything.
+std::vector<Variant> some_variants() {
+  return {{"stream1, one sample", changed("stream1", kOneSample), 1},
+          {"chunked, state on host", changed("chunked", kStateOnHost), 2},
+          {"offload from host, two samples, state on host",
+           changed("offload",
+                   [](MemoryPolicy& p) {
+                     p.slots = 2;
+                     p.home = WeightHome::host;
+                     p.samples_per_run = 2;
+                     p.state_on_host = true;
+                   }),
+           1}};
+}
+
+class SameBits : public ::testing::Test {
+ protected:
+  // Three blocks, so that slots are used twice.
+  SameBits() : training_(support::trainable_config(3)) {
+    training_.add_clips(3, {4, 2, 24, 24}, "wide");  // 288 tokens: two chunks
+    training_.add_clips(3, {4, 1, 8, 16}, "small");
+  }
+
+  // Two steps with three samples each: the first changes B alone, the second A as well.
+  std::string config(const std::string& tables, const std::string& extra = "") {
+    return training_.write_config("epochs = 1\ngradient_accumulation_steps = 3\n" + extra, tables);
+  }
+  void expect_same(const std::string& config, const std::vector<Variant>& variants) {
+    const RunTrace resident = trace_of(config, {"resident", named("resident")});
+    ASSERT_EQ(resident.steps.size(), 2u);
+    ASSERT_EQ(resident.files.size(), 2u);
+    for (const Variant& v : variants) {
+      EXPECT_EQ(difference(resident, trace_of(config, v)), "") << v.name;
+    }
+  }
+
+  TinyTraining training_;
+};
+
+constexpr const char* kLora =
+    "[adapter]\ntype = 'lora'\nrank = 4\ndtype = 'float32'\n"
+    "[optimizer]\ntype = 'adamw'\nlr = 1e-2\n";
+
+TEST_F(SameBits, EveryPolicyTrainsTheSameLora) {
+  std::vector<Variant> all;
+  for (const MemoryPolicy& p : named_policies()) all.push_back({p.name, p, 2});
+  for (Variant& v : some_variants()) all.push_back(std::move(v));
+  all.push_back({"one thread", named("resident"), 1});
+  all.push_back({"three threads", named("resident"), 3});
+  all.push_back({"one sample", changed("resident", kOneSample), 2});
+  all.push_back({"two samples", changed("resident", kTwoSamples), 3});
+  all.push_back({"state on host", changed("resident", kStateOnHost), 2});
+  all.push_back({"from host", changed("stream2", kFromHost), 2});
+  all.push_back(
+      {"two groups stay", changed("stream1", [](MemoryPolicy& p) { p.resident_groups = 2; })});
+  all.push_back(
+      {"a block is kept", changed("recompute", [](MemoryPolicy& p) { p.kept_blocks = 1; })});
+  expect_same(config(kLora), all);
+}
+
+TEST(SameBitsOfHeads, GroupsOfHeadsTrainTheSameLora) {
+  wan::Config two_heads = support::trainable_config(1);
+  two_heads.dim = 256;
+  two_heads.heads = 2;
+  TinyTraining training(two_heads);
+  training.add_clips(3, {4, 2, 8, 8});
+  const std::string config = training.write_config("epochs = 1", kLora);
+  EXPECT_EQ(difference(trace_of(config, {"resident", named("resident")}),
+                       trace_of(config, {"grouped", named("grouped")})),
+            "");
+}
+
+TEST_F(SameBits, DropoutIsTheSameUnderEveryPolicy) {
+  expect_same(config("[adapter]\ntype = 'lora'\nrank = 4\ndtype = 'float32'\ndropout = 0.3\n"
+                     "[optimizer]\ntype = 'adamw'\nlr = 1e-2\n"),
+              some_variants());
+}
+
+TEST_F(SameBits, NarrowFactorsWithEightBitStatesAreTheSame) {
+  expect_same(config("[adapter]\ntype = 'lora'\nrank = 4\ndtype = 'bfloat16'\n"
+                     "[optimizer]\ntype = 'AdamW8bitKahan'\nlr = 1e-2\nema_decay = 0.9\n"),
+              some_variants());
+}
+
+TEST_F(SameBits, AdafactorIsTheSame) {
+  expect_same(config("[adapter]\ntype = 'lora'\nrank = 4\ndtype = 'float32'\n"
+                     "[optimizer]\ntype = 'adafactor'\nlr = 1e-2\nscale_parameter = false\n"
+                     "relative_step = false\nema_decay = 0.9\n"),
+              some_variants());
+}
+
+// What a full fine-tune can do: its weights stream from host memory.
+std::vector<Variant> full_variants() {
+  return {{"from host", changed("stream2", kFromHost), 1},
+          {"one slot, recomputed, one sample", changed("recompute",
+                                                       [](MemoryPolicy& p) {
+                                                         p.slots = 1;
+                                                         p.home = WeightHome::host;
+                                                         p.samples_per_run = 1;
+                                                       })},
+          {"two groups stay", changed("chunked", [](MemoryPolicy& p) {
+             p.slots = 2;
+             p.home = WeightHome::host;
+             p.resident_groups = 2;
+             p.samples_per_run = 2;
+           })}};
+}
+
+TEST_F(SameBits, FullFineTuneIsTheSame) {
+  expect_same(config("[optimizer]\ntype = 'adamw'\nlr = 1e-3\nema_decay = 0.9\n"), full_variants());
+}
+
+class SameBitsInBf16 : public SameBits, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(SameBitsInBf16, FullFineTuneIsTheSame) {
+  const std::string path =
+      config(fmt::format("[optimizer]\ntype = 'adamw_optimi'\nlr = 1e-3\n"
+                         "rounding = '{}'\n",
+                         GetParam()));
+  std::string text = test::read_whole(path);
+  const std::string f32 = "dtype = 'float32'";
+  text.replace(text.find(f32), f32.size(), "dtype = 'bfloat16'");
+  std::ofstream(path) << text;
+  expect_same(path, full_variants());
+}
+INSTANTIATE_TEST_SUITE_P(Roundings, SameBitsInBf16,
+                         ::testing::Values("nearest", "kahan", "stochastic"),
+                         [](const auto& param) { return std::string(param.param); });
+
+TEST_F(SameBits, ABudgetThatForcesStreamingChangesNothing) {
+  const std::string path = config(kLora);
+  const RunTrace resident = trace_of(path, {"resident", named("resident")});
+  PreparedRun run = prepare_run(read_config(path), support::small_machine(), Purpose::train);
+  run.request.policy = std::nullopt;
+  const Bytes most = [&] {
+    const wan::PlannedRun p = plan_run(run.request, named("resident"));
+    return p.needed(Tier::device) + p.needed(Tier::host);
+  }();
+  Bytes least = most;
+  for (const MemoryPolicy& p : leanest_policies(run.request.job)) {
+    const wan::PlannedRun lean = plan_run(run.request, p);
+    least = std::min(least, lean.needed(Tier::device) + lean.needed(Tier::host));
+  }
+  ASSERT_LT(least, most);
+  run.request.budget.host = run.request.budget.gpu = least;
+  auto outcome = fit(run.request);
+  ASSERT_TRUE(std::holds_alternative<wan::PlannedRun>(outcome));
+  auto& planned = std::get<wan::PlannedRun>(outcome);
+  EXPECT_GT(planned.policy.slots, 0);
+  const TrainOutcome o = train(std::move(run), std::move(planned), {});
+  EXPECT_EQ(difference(resident, support::read_trace(o.folder)), "");
+}
+
+// The tensors of a checkpoint do not depend on where they lived.
+TEST_F(SameBits, ARunGoesOnUnderAnotherPolicy) {
+  const std::string lora = config(kLora);
+  const RunTrace whole = trace_of(lora, {"resident", named("resident")});
+  const std::string half = config(kLora, "max_steps = 1");
+  const TrainOutcome first = train_in_process(half, {"resident", named("resident")});
+  ASSERT_EQ(first.steps, 1);
+  const RunTrace second = trace_of(config(kLora), {"stream1, state on host",
+                                                   changed("stream1", kStateOnHost),
+                                                   1,
+                                                   {{"resume", {first.folder}, "--resume"}}});
+  EXPECT_EQ(whole.steps, second.steps);
+  EXPECT_EQ(whole.files.at("checkpoints/step-00000002/state.safetensors"),
+            second.files.at("checkpoints/step-00000002/state.safetensors"));
+}
+
+}  // namespace
+}  // namespace ballast::train
