@@ -2,7 +2,9 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -20,6 +22,9 @@ class Command {
   // Declares arguments and options, which are members of the command. Option names are written with
   // dashes; users may write underscores.
   virtual void declare(CLI::App& app) = 0;
+  // A command whose arguments are another tool's to read takes them as they are (with dashes for
+  // underscores in names of flags) and says so; nothing is parsed then.
+  virtual bool takes(const std::vector<std::string>& /*arguments*/) { return false; }
   // Called with the members filled in. Fails with an Error, like everything below it.
   virtual void run() = 0;
 };

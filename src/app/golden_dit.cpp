@@ -25,7 +25,7 @@ struct DitConfig {
   std::int64_t seq_len = 0;
   std::int64_t lora_rank = 0;
   double lora_alpha = 0;
-  ops::AdamWOptions adamw;
+  OptimizerOptions optimizer;
   double learning_rate = 0;
   std::int64_t adamw_steps = 0;
 };
@@ -36,15 +36,15 @@ void read_adamw(JsonReader& json, DitConfig& c) {
     if (key == "betas") {
       const std::vector<double> betas = read_numbers(json, 0, 1);
       if (betas.size() != 2) json.fail_value("betas are two numbers");
-      c.adamw.beta1 = betas[0], c.adamw.beta2 = betas[1];
+      c.optimizer.beta1 = betas[0], c.optimizer.beta2 = betas[1];
     } else if (key == "eps") {
-      c.adamw.eps = read_number(json, 0, 1);
+      c.optimizer.eps = read_number(json, 0, 1);
     } else if (key == "lr") {
       c.learning_rate = read_number(json, 0, 1e3);
     } else if (key == "steps") {
       c.adamw_steps = read_size(json, 0, 1000);
     } else if (key == "weight_decay") {
-      c.adamw.weight_decay = read_number(json, 0, 1e3);
+      c.optimizer.weight_decay = read_number(json, 0, 1e3);
     } else {
       json.skip();
     }
@@ -195,14 +195,14 @@ class DitRun {
                        .policy = options.policy,
                        .precision = {.activation = options.dtype, .residual = DType::f32},
                        .format = narrow ? WeightFormat::bf16 : WeightFormat::stored,
-                       .latents = c.latents,
-                       .timestep_rows = static_cast<std::int64_t>(timesteps_.values.size()),
+                       .batches = {{c.latents, std::ssize(timesteps_.values)}},
                        .lora = {.rank = std::max<std::int64_t>(1, c.lora_rank),
-                                .alpha = static_cast<float>(c.lora_alpha)},
+                                .alpha = static_cast<float>(c.lora_alpha),
+                                .excluded = {}},
                        .adapters_in_inference = adapters && mode == wan::Mode::infer,
                        .input_gradients = true,
                        .record_update = mode == wan::Mode::lora,
-                       .adamw = c.adamw,
+                       .optimizer = c.optimizer,
                        .max_grad_norm = 0};
     dit_ = std::make_unique<wan::Dit>(
         set_, std::move(job), weight_groups(c.model, file.checkpoint()), taps ? &taps_ : nullptr);
@@ -210,11 +210,13 @@ class DitRun {
     runner_ = std::make_unique<Runner>(set_, plan_);
     ops::warm_up_blas(runner_->compute_threads());
     runner_->run("load");
+    if (mode == wan::Mode::lora) runner_->run("init_state");
     fill_inputs(adapters);
   }
 
   void step() { runner_->run("step"); }
   void update(std::int64_t step) {
+    runner_->run("grad_norm");
     runner_->run("update", {.step = step, .learning_rate = config_.learning_rate});
   }
 
@@ -283,6 +285,7 @@ class DitRun {
     return out;
   }
   bool has_tap(const std::string& name) const { return taps_.has(name); }
+  const float* rope() { return view(taps_.samples("mid.rope").at(0)).as<float>(); }
 
  private:
   void put(Buffer to, const GoldenTensor& from) {
@@ -292,9 +295,9 @@ class DitRun {
 
   void fill_inputs(bool adapters) {
     const wan::DitIo& io = dit_->io();
-    std::ranges::copy(timesteps_.values, view(io.timesteps).as<double>());
-    for (std::size_t b = 0; b < io.samples.size(); ++b) {
-      const wan::DitSampleIo& s = io.samples[b];
+    std::ranges::copy(timesteps_.values, view(io.runs[0].timesteps).as<double>());
+    for (std::size_t b = 0; b < io.runs[0].samples.size(); ++b) {
+      const wan::DitSampleIo& s = io.runs[0].samples[b];
       const wan::LatentSize& z = config_.latents[b];
       const auto input = [&](const char* what, const Shape& shape) {
         return file_.load(fmt::format("in.{}.{}", what, b), DType::f32, shape);
@@ -327,8 +330,8 @@ class DitRun {
 };
 
 void add_outputs(DitRun& run, std::vector<GoldenTensor>& results) {
-  for (std::size_t b = 0; b < run.io().samples.size(); ++b) {
-    results.push_back(run.result(fmt::format("out.{}", b), run.io().samples[b].output));
+  for (std::size_t b = 0; b < run.io().runs[0].samples.size(); ++b) {
+    results.push_back(run.result(fmt::format("out.{}", b), run.io().runs[0].samples[b].output));
   }
 }
 
@@ -341,7 +344,7 @@ void add_tables(const GoldenFile& file, const DitConfig& c, DitRun& run,
   const std::int64_t pairs = c.model.head_dim() / 2;
   GoldenTensor cos = golden_tensor("mid.rope_cos", DType::f64, {z.tokens(), pairs});
   GoldenTensor sin = golden_tensor("mid.rope_sin", DType::f64, {z.tokens(), pairs});
-  const float* table = run.view(run.io().samples[0].rope).as<float>();  // [L, D/2, 2]
+  const float* table = run.rope();  // [L, D/2, 2]
   for (std::int64_t i = 0; i < z.tokens() * pairs; ++i) {
     cos.view().as<double>()[i] = table[2 * i];
     sin.view().as<double>()[i] = table[2 * i + 1];
@@ -393,7 +396,7 @@ std::vector<GoldenTensor> gradients(const GoldenFile& file, const VerifyOptions&
     results.push_back(run.result("grad." + g.name, g.gradient));
   }
   for (std::size_t b = 0; b < c.latents.size(); ++b) {
-    const wan::DitSampleIo& s = run.io().samples[b];
+    const wan::DitSampleIo& s = run.io().runs[0].samples[b];
     results.push_back(run.result(fmt::format("grad.in.latent.{}", b), s.dlatent));
     results.push_back(run.result(fmt::format("grad.in.context.{}", b), s.dcontext, DType::f32,
                                  {c.text_lens[b], c.model.text_dim}));
@@ -409,7 +412,8 @@ std::vector<GoldenTensor> lora(const GoldenFile& file, const VerifyOptions& opti
     DitRun base(file, options, c, wan::Mode::infer, false, false);
     base.step();
     for (std::size_t b = 0; b < c.latents.size(); ++b) {
-      results.push_back(base.result(fmt::format("out.base.{}", b), base.io().samples[b].output));
+      results.push_back(
+          base.result(fmt::format("out.base.{}", b), base.io().runs[0].samples[b].output));
     }
   }
   DitRun run(file, options, c, wan::Mode::lora, true, false);

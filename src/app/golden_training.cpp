@@ -8,9 +8,9 @@
 #include "core/error.h"
 #include "core/thread_pool.h"
 #include "ops/adamw.h"
+#include "ops/flow_loss.h"
 #include "ops/flow_noise.h"
 #include "ops/global_norm.h"
-#include "ops/mse.h"
 
 namespace ballast {
 namespace {
@@ -221,12 +221,12 @@ void recompute_noising(const GoldenFile& file, Stream stream, std::vector<Golden
                      .target = sample(target, b)},
                     stream);
     double part = 0;  // this sample's share of the batch's mean
-    ops::mse({.pred = sample(pred, b),
-              .target = sample(target, b),
-              .weight = 1 / static_cast<double>(x0.shape.elements()),
-              .loss = TensorView(reinterpret_cast<std::byte*>(&part), DType::f64, {1}),
-              .dpred = sample(dpred, b)},
-             stream);
+    ops::flow_loss({.pred = sample(pred, b),
+                    .target = sample(target, b),
+                    .weight = 1 / static_cast<double>(x0.shape.elements()),
+                    .loss = TensorView(reinterpret_cast<std::byte*>(&part), DType::f64, {1}),
+                    .dpred = sample(dpred, b)},
+                   stream);
     losses.push_back(static_cast<float>(part * static_cast<double>(batch)));
     loss += part;
   }

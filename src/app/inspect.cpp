@@ -6,11 +6,11 @@
 
 #include "app/command.h"
 #include "app/golden_file.h"
-#include "app/lora_file.h"
 #include "app/output.h"
 #include "core/bytes.h"
 #include "core/error.h"
 #include "io/checkpoint.h"
+#include "models/wan/lora_file.h"
 #include "models/wan/recognise.h"
 
 namespace ballast {
@@ -83,7 +83,7 @@ Content golden_content(const std::string& path) {
   return c;
 }
 
-Content lora_content(LoraFile lora) {
+Content lora_content(wan::LoraFile lora) {
   Content c;
   c.kind = "LoRA";
   c.fact("dialect", name_of(lora.dialect));
@@ -121,7 +121,7 @@ Content model_content(const wan::TensorMap& names, wan::Recognised model) {
 
 Content content_of(const Checkpoint& checkpoint) {
   if (is_golden(checkpoint)) return golden_content(checkpoint.path());
-  if (auto lora = recognise_lora(checkpoint)) return lora_content(std::move(*lora));
+  if (auto lora = wan::recognise_lora(checkpoint)) return lora_content(std::move(*lora));
   const wan::TensorMap names(checkpoint);
   if (auto model = wan::recognise(checkpoint, names)) {
     return model_content(names, std::move(*model));

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "app/command.h"
-#include "app/nearest_name.h"
 #include "app/output.h"
 #include "core/error.h"
+#include "core/nearest_name.h"
 
 namespace ballast {
 namespace {
@@ -89,6 +89,7 @@ void run(std::vector<std::string> arguments) {
   const std::unique_ptr<Command> command = info.make();
   CLI::App app(std::string(info.summary), "ballast " + std::string(info.name));
   command->declare(app);
+  if (command->takes(arguments)) return command->run();
   refuse_unknown_options(app, arguments);
   const bool wants_help = std::any_of(arguments.begin(), arguments.end(),
                                       [](const auto& a) { return a == "--help" || a == "-h"; });

@@ -3,34 +3,45 @@
 #include <nlohmann/json.hpp>
 
 #include "app/command.h"
-#include "app/nearest_name.h"
 #include "app/output.h"
+#include "app/planning.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/nearest_name.h"
 #include "memory/machine.h"
-#include "models/wan/fit.h"
+#include "models/wan/advice.h"
 #include "models/wan/recognise.h"
 #include "models/wan/weights.h"
 #include "report/plan_table.h"
+#include "train/prepared_run.h"
+#include "train/read_config.h"
 
 namespace ballast {
 namespace {
 
-// ballast plan: what a run will use, per tier and phase, and how long a step takes.
+// ballast plan CONFIG: what a training run will use, per tier and phase, and how long a step takes.
+// ballast plan --model ...: the same for one kind of step, without a configuration.
 class Plan : public Command {
  public:
   void declare(CLI::App& app) override {
+    app.description(
+        app.get_description() +
+        "\n\n"
+        "ballast plan CONFIG.toml [FLAGS]    a training run, as `ballast train` would do it\n"
+        "ballast plan --model MODEL [OPTIONS]    one kind of step, without a configuration\n");
+    app.footer("With a configuration, or a known trainer's flags instead of one:\n\n" +
+               own_flags_help() + "\n" + train::config_flags_help());
     app.add_option("--model", model_,
-                   "a preset such as wan2.2-t2v-a14b, or a safetensors file, index or folder")
-        ->required();
+                   "a preset such as wan2.2-t2v-a14b, or a safetensors file, index or folder");
     app.add_option("--mode", mode_, "infer, lora or full")->capture_default_str();
     app.add_option("--frames", frames_, "pictures of the clip, 4n + 1")->capture_default_str();
     app.add_option("--height", height_, "pixels")->capture_default_str();
     app.add_option("--width", width_, "pixels")->capture_default_str();
     app.add_option("--batch", batch_, "clips per step")->capture_default_str();
     app.add_option("--rank", rank_, "LoRA rank")->capture_default_str();
-    app.add_option("--weights", weights_,
-                   "stored, f32, bf16, fp8 or int8: how matrices stand on the device")
+    app.add_option(
+           "--weights", weights_,
+           "stored, f32, bf16, f16, fp8, fp8_e5m2 or int8: how matrices stand on the device")
         ->capture_default_str();
     app.add_option("--gpu", gpu_, "device memory Ballast may use, for example 24GB");
     app.add_option("--ram", ram_, "host memory, pinned memory included");
@@ -41,59 +52,27 @@ class Plan : public Command {
     app.add_option("--threads", threads_, "compute threads of the CPU backend (0: all)");
     app.add_flag("--json", json_, "print JSON, sizes in bytes");
   }
+  bool takes(const std::vector<std::string>& arguments) override;
   void run() override;
 
  private:
+  void plan_config();
   wan::FitRequest request();
-  MachineProfile profile() const;
   Budget budget(const MachineProfile& profile) const;
   wan::Config model(wan::FitRequest& r);
   PlanTitle title(const wan::FitRequest& r) const;
+  std::vector<wan::Change> changes(const wan::FitRequest& r, const Refusal& refusal) const;
 
   std::string model_, mode_ = "lora", weights_ = "stored", target_ = "this", policy_ = "auto";
   std::string gpu_, ram_, disk_;
   std::int64_t frames_ = 81, height_ = 480, width_ = 832, batch_ = 1, rank_ = 16;
   int threads_ = 0;
   bool json_ = false;
+  std::vector<std::string> config_;  // a training run's arguments
   std::optional<Checkpoint> checkpoint_;
 };
 
 const RegisterCommand<Plan> kPlan("plan", "what a run will use and how long a step takes");
-
-[[noreturn]] void fail_unknown(std::string_view flag, const std::string& value,
-                               const std::vector<std::string_view>& known) {
-  fail(ErrorCode::usage, fmt::format("{} {} is unknown{}: known are {}", flag, printable(value),
-                                     suggestion(value, known), joined(known)));
-}
-
-// Rates of the CPU backend for a prediction: order of magnitude only, from clock and lanes;
-// measured ones come from the machine benchmark.
-MachineProfile cpu_profile(int threads) {
-  const double cores = threads;
-  return {.name = "this",
-          .description = "this machine's processors",
-          .device = Device::cpu,
-          .gemm_flops = 35e9 * cores,
-          .attention_flops = 28e9 * cores,
-          .memory_bandwidth = 10e9 * cores,
-          .upload_bandwidth = 5e9,
-          .download_bandwidth = 5e9,
-          .disk_bandwidth = 1e9,
-          .launch_seconds = 5e-6,
-          .device_memory = {},
-          .library_bytes = {},
-          .estimate = true};
-}
-
-MachineProfile Plan::profile() const {
-  if (target_ == "this") {
-    return cpu_profile(threads_ > 0 ? threads_ : usable_cpus(read_machine()));
-  }
-  if (const auto p = find_profile(target_)) return *p;
-  std::vector<std::string_view> known = {"this"};
-  for (const MachineProfile& p : bundled_profiles()) known.push_back(p.name);
-  fail_unknown("--target", target_, known);
-}
 
 Budget Plan::budget(const MachineProfile& profile) const {
   Budget b = default_budget(read_machine());
@@ -108,7 +87,7 @@ Budget Plan::budget(const MachineProfile& profile) const {
 
 wan::Config Plan::model(wan::FitRequest& r) {
   if (const auto preset = wan::find_preset(model_)) {
-    r.groups = planned_groups(*preset, DType::bf16);
+    r.experts = {planned_groups(*preset, DType::bf16)};
     return *preset;
   }
   if (!std::filesystem::exists(model_)) {
@@ -123,20 +102,18 @@ wan::Config Plan::model(wan::FitRequest& r) {
     fail(ErrorCode::input, fmt::format("{} holds no Wan transformer", model_),
          {{"ballast inspect " + model_, "says what it is"}});
   }
-  r.groups = weight_groups(recognised->config, *checkpoint_, names);
+  r.experts = {weight_groups(recognised->config, *checkpoint_, names)};
   return recognised->config;
 }
 
 wan::FitRequest Plan::request() {
   wan::FitRequest r;
   const wan::Config c = model(r);
-  r.profile = profile();
+  const train::RunTarget target = find_target(target_, threads_);
+  r.profile = target.profile;
+  r.backend = target.backend;
   r.budget = budget(r.profile);
   const bool cuda = r.profile.device == Device::cuda;
-  r.backend = {.device = r.profile.device,
-               .threads = cuda           ? 1
-                          : threads_ > 0 ? threads_
-                                         : usable_cpus(read_machine())};
   wan::DitJob& job = r.job;
   job.config = c;
   if (mode_ == "infer")
@@ -149,7 +126,9 @@ wan::FitRequest Plan::request() {
     fail_unknown("--mode", mode_, {"infer", "lora", "full"});
   job.precision = cuda ? wan::Precision{DType::bf16, DType::bf16} : wan::Precision{};
   const auto format = find_weight_format(weights_);
-  if (!format) fail_unknown("--weights", weights_, {"stored", "f32", "bf16", "fp8", "int8"});
+  if (!format)
+    fail_unknown("--weights", weights_,
+                 {"stored", "f32", "bf16", "f16", "fp8", "fp8_e5m2", "int8"});
   job.format = *format;
   if (batch_ < 1 || batch_ > 1024) {
     fail(ErrorCode::usage, fmt::format("--batch {}: expected 1 to 1024", batch_));
@@ -158,9 +137,11 @@ wan::FitRequest Plan::request() {
     fail(ErrorCode::usage, fmt::format("--rank {}: expected 1 to {}", rank_, c.dim));
   }
   const wan::LatentSize size = latent_size(c, frames_, height_, width_);
-  job.latents.assign(static_cast<std::size_t>(batch_), size);
-  job.timestep_rows = batch_;
-  job.lora = {.rank = rank_, .alpha = static_cast<float>(rank_)};
+  job.batches = {
+      {.latents = std::vector(static_cast<std::size_t>(batch_), size), .timestep_rows = batch_}};
+  if (job.mode != wan::Mode::infer) job.noising = wan::Noising::recorded;
+  job.lora.rank = rank_;
+  job.lora.alpha = static_cast<float>(rank_);
   job.record_update = job.mode != wan::Mode::infer;
   job.max_grad_norm = 1;
   if (policy_ != "auto") {
@@ -178,7 +159,7 @@ PlanTitle Plan::title(const wan::FitRequest& r) const {
   return {.model = r.job.config.name,
           .mode = std::string(name_of(r.job.mode)),
           .shape = fmt::format("{} frames of {} x {}, {} tokens{}", frames_, width_, height_,
-                               r.job.latents[0].tokens(),
+                               r.job.batches[0].latents[0].tokens(),
                                batch_ > 1 ? fmt::format(", batch {}", batch_) : ""),
           .weights = std::string(name_of(r.job.format)),
           .machine = fmt::format("{}{}", r.profile.description,
@@ -187,52 +168,105 @@ PlanTitle Plan::title(const wan::FitRequest& r) const {
           .shared_ram = r.profile.device == Device::cpu};
 }
 
-// "device memory", "device and host memory"
-std::string joined_tiers(const Refusal& refusal) {
-  std::string text;
-  for (const Shortage& s : refusal.shortages) {
-    text += fmt::format("{}{}", text.empty() ? "" : " and ", name_of(s.tier));
+// What could be typed differently.
+std::vector<wan::Change> Plan::changes(const wan::FitRequest& request,
+                                       const Refusal& refusal) const {
+  const wan::Config c = request.job.config;
+  std::vector<wan::Change> all = wan::larger_budgets(refusal, [](Tier t, std::uint64_t megabytes) {
+    return fmt::format("--{} {}MB",
+                       t == Tier::device ? "gpu"
+                       : t == Tier::host ? "ram"
+                                         : "disk",
+                       megabytes);
+  });
+  const auto resize = [c](std::int64_t f, std::int64_t h, std::int64_t w) {
+    return [c, f, h, w](wan::FitRequest& r) {
+      for (wan::Batch& b : r.job.batches) {
+        for (wan::LatentSize& z : b.latents) z = latent_size(c, f, h, w);
+      }
+    };
+  };
+  const std::int64_t n = wan::largest_fitting((frames_ - 1) / 4, request, [&](std::int64_t k) {
+    return resize(4 * k + 1, height_, width_);
+  });
+  if (4 * n + 1 < frames_) {
+    all.push_back({fmt::format("--frames {}", 4 * n + 1), resize(4 * n + 1, height_, width_)});
   }
-  return text + " memory";
-}
-
-std::string describe(const MemoryPolicy& p, int groups) {
-  std::string text =
-      p.slots == 0
-          ? "weights resident"
-          : fmt::format("weights streamed from {} through {} slot{}, {} of {} groups resident",
-                        p.home == WeightHome::disk ? "disk" : "host memory", p.slots,
-                        p.slots == 1 ? "" : "s", p.resident_groups, groups);
-  text += fmt::format("; activations {}", name_of(p.activations));
-  if (p.offload) text += ", offloaded to host memory";
-  if (p.chunk_tokens > 0) text += fmt::format("; chunks of {} tokens", p.chunk_tokens);
-  if (p.heads_per_group > 0)
-    text += fmt::format("; attention backward {} heads at a time", p.heads_per_group);
-  return text;
+  const std::int64_t step = 2 * c.spatial_stride;
+  const auto smaller = [&](std::int64_t pixels) {
+    return std::max(step, pixels * 3 / 4 / step * step);
+  };
+  if (smaller(height_) < height_ || smaller(width_) < width_) {
+    all.push_back({fmt::format("--height {} --width {}", smaller(height_), smaller(width_)),
+                   resize(frames_, smaller(height_), smaller(width_))});
+  }
+  const wan::DitJob& job = request.job;
+  if (job.format != WeightFormat::f8_e4m3 && job.mode != wan::Mode::full) {
+    all.push_back(
+        {"--weights fp8", [](wan::FitRequest& r) { r.job.format = WeightFormat::f8_e4m3; }});
+  }
+  if (job.mode == wan::Mode::lora && rank_ > 1) {
+    all.push_back(
+        {fmt::format("--rank {}", rank_ / 2), [](wan::FitRequest& r) { r.job.lora.rank /= 2; }});
+  }
+  if (job.mode == wan::Mode::full) {
+    all.push_back({"--mode lora", [](wan::FitRequest& r) { r.job.mode = wan::Mode::lora; }});
+  }
+  if (batch_ > 1) {
+    all.push_back({fmt::format("--batch {}", batch_ / 2), [n = batch_ / 2](wan::FitRequest& r) {
+                     for (wan::Batch& b : r.job.batches) {
+                       b.latents.resize(static_cast<std::size_t>(n));
+                       b.timestep_rows = n;
+                     }
+                   }});
+  }
+  if (request.policy) {
+    all.push_back({"--policy auto", [](wan::FitRequest& r) { r.policy.reset(); }});
+  }
+  return all;
 }
 
 void Plan::run() {
-  const wan::FitRequest r = request();
-  std::variant<wan::PlannedRun, Refusal> outcome = fit(r);
-  if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
-    // The answer first; the advice is planned while it is read.
-    std::string reason =
-        r.policy ? fmt::format("the run does not fit under policy {}", refusal->policy)
-                 : fmt::format("the run does not fit, not even under {}", refusal->policy);
-    for (const Shortage& s : refusal->shortages) reason += "\n" + describe_shortage(s, title(r));
-    log::info("{}", reason);
-    std::vector<Advice> advice = advise(r, frames_, height_, width_);
-    if (json_) print(refusal_json(title(r), *refusal, advice));
-    fail(ErrorCode::refused, fmt::format("refused: {} is short", joined_tiers(*refusal)),
-         std::move(advice));
+  if (!config_.empty()) return plan_config();
+  if (model_.empty()) {
+    fail(ErrorCode::usage, "there is nothing to plan",
+         {{"ballast plan CONFIG.toml", "a training run"},
+          {"ballast plan --model wan2.2-t2v-a14b", "one kind of step, without a configuration"}});
   }
-  const wan::PlannedRun& run = std::get<wan::PlannedRun>(outcome);
-  const PlanView view = {.plan = run.plan,
-                         .times = run.times,
-                         .lines = run.lines,
-                         .policy = run.policy.name,
-                         .policy_text = describe(run.policy, group_count(r.job.config))};
-  print(json_ ? plan_json(title(r), view) : plan_table(title(r), view));
+  const wan::FitRequest r = request();
+  const auto outcome = fit(r);
+  if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
+    fail_refused(
+        title(r), r, *refusal, [&] { return changes(r, *refusal); }, json_);
+  }
+  show_plan(title(r), r, std::get<wan::PlannedRun>(outcome), json_);
+}
+
+// A training run: its configuration says all but the machine.
+void Plan::plan_config() {
+  const train::PreparedRun run = train::prepare_run(
+      train::read_config(config_), find_target(target_, threads_), train::Purpose::plan);
+  const auto outcome = fit(run.request);
+  const PlanTitle title = train::title_of(run);
+  if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
+    for (const std::string& note : run.notes) log::info("{}", note);
+    fail_refused(
+        title, run.request, *refusal, [&] { return possible_changes(run, *refusal); }, json_);
+  }
+  show_plan(title, run.request, std::get<wan::PlannedRun>(outcome), json_, &run);
+}
+
+bool Plan::takes(const std::vector<std::string>& arguments) {
+  const bool flags_only = std::ranges::any_of(arguments, [](const std::string& a) {
+    return a == "--help" || a == "-h" || a == "--model" || a.starts_with("--model=");
+  });
+  if (flags_only || arguments.empty()) return false;
+  const OwnFlags own = split_own_flags(arguments);
+  config_ = own.rest;
+  target_ = own.target;
+  threads_ = own.threads;
+  json_ = own.json;
+  return true;
 }
 
 }  // namespace

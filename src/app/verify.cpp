@@ -8,10 +8,10 @@
 #include "app/command.h"
 #include "app/golden_compare.h"
 #include "app/golden_results.h"
-#include "app/nearest_name.h"
 #include "app/output.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/nearest_name.h"
 #include "io/safetensors_writer.h"
 
 namespace ballast {

@@ -21,12 +21,12 @@ struct Finished {
 
 enum class Stdout { captured, reader_gone, disk_full };
 
-// Runs the built program and waits for it.
-inline Finished run_ballast(const std::vector<std::string>& arguments,
+// Runs a built program and waits for it.
+inline Finished run_program(const char* program, const std::vector<std::string>& arguments,
                             Stdout where = Stdout::captured) {
   const TempDir dir;
   const std::string out = dir.path("out"), err = dir.path("err");
-  std::vector<char*> argv = {const_cast<char*>(BALLAST_BINARY)};
+  std::vector<char*> argv = {const_cast<char*>(program)};
   for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
   argv.push_back(nullptr);
   int pipe_ends[2] = {-1, -1};
@@ -42,7 +42,7 @@ inline Finished run_ballast(const std::vector<std::string>& arguments,
         where == Stdout::reader_gone ? pipe_ends[1] : ::open(path, O_WRONLY | O_CREAT, 0600);
     ::dup2(to, STDOUT_FILENO);
     ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT, 0600), STDERR_FILENO);
-    ::execv(BALLAST_BINARY, argv.data());
+    ::execv(program, argv.data());
     ::_exit(127);
   }
   if (pipe_ends[1] >= 0) ::close(pipe_ends[1]);
@@ -50,6 +50,11 @@ inline Finished run_ballast(const std::vector<std::string>& arguments,
   if (::waitpid(child, &status, 0) != child) throw std::runtime_error("waitpid");
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_whole(out),
           read_whole(err)};
+}
+
+inline Finished run_ballast(const std::vector<std::string>& arguments,
+                            Stdout where = Stdout::captured) {
+  return run_program(BALLAST_BINARY, arguments, where);
 }
 
 inline std::string golden(const std::string& name) {

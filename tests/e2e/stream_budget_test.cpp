@@ -109,7 +109,7 @@ Ran run(const std::string& path, const wan::Config& config, const char* policy) 
   wan::DitJob job;
   job.config = config;
   job.policy = find_policy(policy).value();
-  job.latents = {{.frames = 4, .height = 8, .width = 8}};
+  job.batches = {{.latents = {{.frames = 4, .height = 8, .width = 8}}}};
   const wan::Dit dit(set, job, wan::weight_groups(config, file));
   const MemoryPlan plan = plan_memory(set);
   Ran ran;
@@ -123,9 +123,9 @@ Ran run(const std::string& path, const wan::Config& config, const char* policy) 
 
   Runner runner(set, plan, options);
   ops::warm_up_blas(runner.compute_threads());
-  const wan::DitSampleIo& io = dit.io().samples[0];
+  const wan::DitSampleIo& io = dit.io().runs[0].samples[0];
   runner.run("load");
-  runner.view(dit.io().timesteps).as<double>()[0] = 500;
+  runner.view(dit.io().runs[0].timesteps).as<double>()[0] = 500;
   std::mt19937 random(11);
   std::normal_distribution<float> normal;
   for (const Buffer b : {io.latent, io.context}) {

@@ -1,0 +1,88 @@
+#include "app/planning.h"
+
+#include <charconv>
+
+#include "app/output.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "core/nearest_name.h"
+#include "memory/machine.h"
+
+namespace ballast {
+[[noreturn]] void fail_unknown(std::string_view flag, const std::string& value,
+                               const std::vector<std::string_view>& known) {
+  fail(ErrorCode::usage, fmt::format("{} {} is unknown{}: known are {}", flag, printable(value),
+                                     suggestion(value, known), joined(known)));
+}
+
+namespace {
+
+MachineProfile profile_of(const std::string& name, int threads) {
+  if (name == "this") return train::this_machine(threads).profile;
+  if (const auto p = find_profile(name)) return *p;
+  std::vector<std::string_view> known = {"this"};
+  for (const MachineProfile& p : bundled_profiles()) known.push_back(p.name);
+  fail_unknown("--target", name, known);
+}
+
+}  // namespace
+
+train::RunTarget find_target(const std::string& name, int threads) {
+  const int all = threads > 0 ? threads : usable_cpus(read_machine());
+  train::RunTarget t;
+  t.profile = profile_of(name, all);
+  t.backend = {.device = t.profile.device, .threads = t.profile.device == Device::cuda ? 1 : all};
+  return t;
+}
+
+std::string own_flags_help() {
+  return "Of this program:\n"
+         "  --threads N                          compute threads (0: all)\n"
+         "  --target NAME                        plan for this machine, or for h200, a100, ...\n"
+         "  --json                               print the plan as JSON, sizes in bytes\n"
+         "  --check_nan                          find the instruction that made a NaN: slow\n";
+}
+
+OwnFlags split_own_flags(const std::vector<std::string>& arguments) {
+  OwnFlags own;
+  const auto value = [&](std::size_t& i, std::string_view flag) -> std::optional<std::string> {
+    const std::string& a = arguments[i];
+    if (a.starts_with(std::string(flag) + "=")) return a.substr(flag.size() + 1);
+    if (a != flag) return std::nullopt;
+    if (i + 1 == arguments.size()) fail(ErrorCode::usage, fmt::format("{} needs a value", flag));
+    return arguments[++i];
+  };
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "--json") {
+      own.json = true;
+    } else if (arguments[i] == "--check-nan") {
+      own.check_nan = true;
+    } else if (const auto target = value(i, "--target")) {
+      own.target = *target;
+    } else if (const auto count = value(i, "--threads")) {
+      const auto end = std::from_chars(count->data(), count->data() + count->size(), own.threads);
+      if (end.ec != std::errc() || end.ptr != count->data() + count->size() || own.threads < 0) {
+        fail(ErrorCode::usage, fmt::format("--threads {}: expected a number", printable(*count)));
+      }
+    } else {
+      own.rest.push_back(arguments[i]);
+    }
+  }
+  return own;
+}
+
+void show_plan(const PlanTitle& title, const wan::FitRequest& request, const wan::PlannedRun& run,
+               bool json, const train::PreparedRun* whole) {
+  const PlanView view = train::view_of(request, run, whole);
+  print(json ? plan_json(title, view) : plan_table(title, view));
+}
+
+void fail_refused(const PlanTitle& title, const wan::FitRequest& request, const Refusal& refusal,
+                  const std::function<std::vector<wan::Change>()>& changes, bool json) {
+  log::info("{}", train::refusal_reason(title, request, refusal));
+  const std::vector<PlannedChange> planned = try_changes(request, refusal, changes());
+  if (json) print(refusal_json(title, refusal, planned));
+  fail(ErrorCode::refused, train::refusal_message(refusal), advice_of(planned));
+}
+
+}  // namespace ballast

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/wan/advice.h"
+#include "report/plan_table.h"
+#include "train/prepared_run.h"
+#include "train/run_plan.h"
+
+namespace ballast {
+
+// What `plan` and `train` share: the machine, the table, the refusal.
+
+[[noreturn]] void fail_unknown(std::string_view flag, const std::string& value,
+                               const std::vector<std::string_view>& known);
+
+// "this", or one of the bundled profiles. threads: of the CPU backend, 0: all.
+train::RunTarget find_target(const std::string& name, int threads);
+
+// The flags of ours in a command line whose others describe a training run.
+struct OwnFlags {
+  std::string target = "this";
+  int threads = 0;
+  bool json = false, check_nan = false;
+  std::vector<std::string> rest;
+};
+std::string own_flags_help();
+OwnFlags split_own_flags(const std::vector<std::string>& arguments);
+
+void show_plan(const PlanTitle& title, const wan::FitRequest& request, const wan::PlannedRun& run,
+               bool json, const train::PreparedRun* whole = nullptr);
+
+// The answer first; the advice is planned while it is read.
+[[noreturn]] void fail_refused(const PlanTitle& title, const wan::FitRequest& request,
+                               const Refusal& refusal,
+                               const std::function<std::vector<wan::Change>()>& changes, bool json);
+
+}  // namespace ballast

@@ -1,0 +1,71 @@
+#include <CLI/CLI.hpp>
+
+#include "app/command.h"
+#include "app/output.h"
+#include "app/planning.h"
+#include "core/log.h"
+#include "report/secrets.h"
+#include "train/base_merge.h"
+#include "train/read_config.h"
+#include "train/trainer.h"
+
+namespace ballast {
+namespace {
+
+// ballast train CONFIG: plans the run, prints the plan, keeps it.
+class Train : public Command {
+ public:
+  void declare(CLI::App& app) override {
+    app.description(
+        app.get_description() +
+        "\n\n"
+        "ballast train CONFIG.toml [FLAGS]         a diffusion-pipe or musubi-tuner file\n"
+        "ballast train --dit FILE --dataset_config FILE [FLAGS]    musubi-tuner's flags\n"
+        "ballast train --dataset_path FOLDER [FLAGS]               a flow-matching run\n\n"
+        "Prints the plan, keeps to it, and writes runs to output_dir. Ctrl-C finishes the step\n"
+        "and saves; --resume goes on. After a crash `ballast doctor` says what happened.\n"
+        "`ballast plan` with the same arguments shows the plan alone.\n");
+    app.footer(own_flags_help() + "\n" + train::config_flags_help());
+  }
+  bool takes(const std::vector<std::string>& arguments) override {
+    for (const std::string& a : arguments) {
+      if (a == "--help" || a == "-h") return false;
+    }
+    own_ = split_own_flags(arguments);
+    command_ = shown_command("ballast train", arguments);
+    return true;
+  }
+  void run() override;
+
+ private:
+  OwnFlags own_;
+  std::string command_;
+};
+
+const RegisterCommand<Train> kTrain("train", "LoRA or full fine-tune inside the memory you have");
+
+void Train::run() {
+  train::PreparedRun run = train::prepare_run(
+      train::read_config(own_.rest), find_target(own_.target, own_.threads), train::Purpose::train);
+  auto outcome = fit(run.request);
+  const PlanTitle title = train::title_of(run);
+  if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
+    for (const std::string& note : run.notes) log::info("{}", note);
+    fail_refused(
+        title, run.request, *refusal, [&] { return possible_changes(run, *refusal); }, own_.json);
+  }
+  auto& planned = std::get<wan::PlannedRun>(outcome);
+  show_plan(title, run.request, planned, own_.json, &run);
+  merge_base_loras(run);
+  const train::TrainOutcome done =
+      train::train(std::move(run), std::move(planned),
+                   {.command = command_, .check_nan = own_.check_nan, .remember = true});
+  print(
+      fmt::format("{} after {} steps, loss {:.5f}\nmemory: planned {}, measured at most {}\n"
+                  "run     {}\nreport  {}\n",
+                  done.stopped ? "stopped" : "finished", done.steps, done.last_loss, done.planned,
+                  done.measured, done.folder, done.report.empty() ? "none" : done.report));
+}
+
+}  // namespace
+}  // namespace ballast

@@ -1,0 +1,164 @@
+// What `ballast train` and `ballast plan` say to somebody who typed something wrong, or asks.
+
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+
+#include <regex>
+
+#include "report/last_run.h"
+#include "tests/e2e/training_process.h"
+#include "tests/support/http_server.h"
+
+namespace ballast::test {
+namespace {
+
+namespace fs = std::filesystem;
+using support::TinyTraining;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class TrainingUsage : public testing::Test {
+ protected:
+  TrainingUsage() { run_.add_clips(2, {4, 1, 4, 4}); }
+
+  void expect_refused(const std::vector<std::string>& arguments, int exit_code,
+                      const testing::Matcher<std::string>& message) {
+    const Finished f = train(arguments);
+    EXPECT_EQ(f.exit_code, exit_code) << f.err;
+    EXPECT_THAT(f.err, message);
+    EXPECT_FALSE(fs::exists(run_.path("out")));
+  }
+
+  TinyTraining run_;
+};
+
+TEST_F(TrainingUsage, AMistypedKeyIsNamedWithItsLineAndTheNearestOne) {
+  expect_refused({run_.write_config("epochs = 1\nsave_every_n_epoch = 1")}, 4,
+                 AllOf(HasSubstr("run.toml line 4"), HasSubstr("save_every_n_epoch"),
+                       HasSubstr("save_every_n_epochs")));
+}
+
+TEST_F(TrainingUsage, AMistypedKeyOfASectionIsNamed) {
+  expect_refused({run_.write_config("epochs = 1",
+                                    "[adapter]\ntype = 'lora'\nrang = 4\n"
+                                    "[optimizer]\ntype = 'adamw'\nlr = 1e-3\n")},
+                 4, AllOf(HasSubstr("line "), HasSubstr("rank")));
+}
+
+TEST_F(TrainingUsage, AMistypedKeyOfTheDatasetIsNamed) {
+  const TempDir dir;
+  const std::string dataset =
+      dir.write("dataset.toml",
+                fmt::format("resolutions = [32]\n\n[[directory]]\npath = '{}'\nnum_repeat = 2\n",
+                            run_.path("clips")));
+  const std::string config = run_.write_config();
+  const std::string text = std::regex_replace(read_whole(config), std::regex("dataset = '[^']*'"),
+                                              "dataset = '" + dataset + "'");
+  std::ofstream(config) << text;
+  expect_refused(
+      {config}, 4,
+      AllOf(HasSubstr("dataset.toml line 5"), HasSubstr("num_repeat"), HasSubstr("num_repeats")));
+}
+
+TEST_F(TrainingUsage, BrokenTomlIsNamedWithItsLine) {
+  expect_refused({run_.write_config("epochs = = 1")}, 4, HasSubstr("run.toml line 3"));
+}
+
+TEST_F(TrainingUsage, AMistypedFlagIsNamedWithTheNearestOne) {
+  expect_refused({run_.write_config(), "--max_step", "3"}, 2,
+                 AllOf(HasSubstr("--max_step"), HasSubstr("max_steps")));
+  expect_refused({run_.write_config(), "--ram", "plenty"}, 2, HasSubstr("--ram"));
+  expect_refused({run_.write_config(), "--threads", "two"}, 2, HasSubstr("--threads two"));
+}
+
+TEST_F(TrainingUsage, AMissingConfigurationIsNamed) {
+  expect_refused({run_.path("none.toml")}, 6,
+                 AllOf(HasSubstr(run_.path("none.toml")), HasSubstr("No such file")));
+}
+
+TEST(TrainingHelp, WithoutArgumentsSaysWhatToType) {
+  const Finished f = train({});
+  EXPECT_EQ(f.exit_code, 2);
+  EXPECT_THAT(f.err, AllOf(HasSubstr("there is no configuration"),
+                           HasSubstr("ballast train config.toml"), HasSubstr("--dataset_path")));
+}
+
+TEST(TrainingHelp, TellsOfEveryFlagAndOfHowARunEnds) {
+  const Finished f = run_ballast({"train", "--help"});
+  EXPECT_EQ(f.exit_code, 0) << f.err;
+  for (const char* part :
+       {"ballast train CONFIG.toml", "--resume", "--ram", "--seed", "--threads", "--json",
+        "--check_nan", "--dit", "--dataset_path", "--use_8bit_adam", "Ctrl-C", "ballast doctor"}) {
+    EXPECT_THAT(f.out, HasSubstr(part));
+  }
+}
+
+TEST(TrainingHelp, PlanTellsOfBothWaysToAsk) {
+  const Finished f = run_ballast({"plan", "--help"});
+  EXPECT_EQ(f.exit_code, 0) << f.err;
+  EXPECT_THAT(f.out, AllOf(HasSubstr("ballast plan CONFIG.toml"), HasSubstr("ballast plan --model"),
+                           HasSubstr("--target"), HasSubstr("--json")));
+  const Finished none = run_ballast({"plan"});
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_THAT(none.err, AllOf(HasSubstr("ballast plan CONFIG.toml"), HasSubstr("--model")));
+}
+
+TEST_F(TrainingUsage, ARunThatDoesNotFitIsRefusedAndLeavesNothing) {
+  expect_refused({run_.write_config(), "--ram", "6MB"}, 3,
+                 AllOf(HasSubstr("refused"), HasSubstr("what would help"), HasSubstr("ram"),
+                       Not(HasSubstr("swap space"))));
+}
+
+TEST_F(TrainingUsage, DoctorFindsTheRunByItself) {
+  TrainingProcess process({run_.write_config()});
+  const Finished f = process.finish();
+  ASSERT_EQ(f.exit_code, 0) << f.err;
+  ::setenv("XDG_STATE_HOME", process.state_folder().c_str(), 1);
+  const Finished doctor = run_ballast({"doctor", "--no-disk-trial"});
+  ::unsetenv("XDG_STATE_HOME");
+  EXPECT_EQ(doctor.exit_code, 0) << doctor.err;
+  EXPECT_THAT(doctor.out, AllOf(HasSubstr("last run: finished normally after step 2"),
+                                HasSubstr(newest_run(run_.path("out")))));
+}
+
+TEST_F(TrainingUsage, AWebhookThatTurnsUsAwayDoesNotStopTheRun) {
+  const HttpServer server({"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"});
+  const Finished f = train({run_.write_config("epochs = 1\nwebhook = true")},
+                           [&] { ::setenv("BALLAST_WEBHOOK_URL", server.url().c_str(), 1); });
+  EXPECT_EQ(f.exit_code, 0) << f.err;
+  EXPECT_THAT(f.out, HasSubstr("finished after 2 steps"));
+  EXPECT_FALSE(server.requests().empty());
+  EXPECT_THAT(f.err, AllOf(HasSubstr("404"), Not(HasSubstr(HttpServer::kSecret))));
+}
+
+TEST_F(TrainingUsage, SecretsOfAConfigurationAreInNoRecord) {
+  const std::string config =
+      run_.write_config("epochs = 1",
+                        "[adapter]\ntype = 'lora'\nrank = 4\ndtype = 'float32'\n"
+                        "[optimizer]\ntype = 'adamw'\nlr = 1e-3\n"
+                        "[monitoring]\nenable_wandb = true\nwandb_api_key = 'hunter2'\n"
+                        "wandb_tracker_name = 'shapes'\nwandb_run_name = 'first'\n");
+  ASSERT_EQ(::chmod(config.c_str(), 0600), 0);
+  const Finished f = train({config});
+  ASSERT_EQ(f.exit_code, 0) << f.err;
+  EXPECT_THAT(f.out + f.err, Not(HasSubstr("hunter2")));
+  int copies = 0;
+  for (const auto& [path, content] : contents_of(run_.path("out"))) {
+    if (path.ends_with("/run.toml")) {  // the copy is the user's file, for the user alone
+      struct stat mode {};
+      ASSERT_EQ(::stat(path.c_str(), &mode), 0);
+      EXPECT_EQ(mode.st_mode & 0777, 0600u);
+      EXPECT_THAT(content, HasSubstr("hunter2"));
+      ++copies;
+      continue;
+    }
+    EXPECT_THAT(content, Not(HasSubstr("hunter2"))) << path;
+  }
+  EXPECT_EQ(copies, 1);
+  const std::string log = read_whole(newest_run(run_.path("out")) + "/run_log.jsonl");
+  EXPECT_THAT(log, AllOf(HasSubstr("(hidden)"), HasSubstr("wandb_tracker_name = 'shapes'")));
+}
+
+}  // namespace
+}  // namespace ballast::test
