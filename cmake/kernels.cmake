@@ -16,7 +16,7 @@ function(ballast_simd_sources target)
     target_compile_definitions(${target}_${isa} PRIVATE BALLAST_ISA=${isa})
     # Zero signs and NaNs matter to the number formats, so no -ffast-math; comparisons may trap freely.
     target_compile_options(${target}_${isa} PRIVATE ${BALLAST_FLAGS_${isa}} -fno-math-errno -fno-trapping-math)
-    target_link_libraries(${target}_${isa} PRIVATE fmt::fmt openblas)
+    target_link_libraries(${target}_${isa} PRIVATE fmt::fmt ballast_openblas)
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_${isa}>)
   endforeach()
 endfunction()

@@ -1,3 +1,7 @@
+# With sanitizers g++ takes initialised members for uninitialised ones (its manual says so).
+if(BALLAST_SANITIZE)
+  add_compile_options(-Wno-maybe-uninitialized)
+endif()
 if(BALLAST_SANITIZE STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)

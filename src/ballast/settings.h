@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "ballast/ballast.h"
+#include "report/memory_monitor.h"
+#include "train/prepared_run.h"
+
+namespace ballast::library {
+
+// All that a Model can be told.
+struct Settings {
+  v1::TrainingOptions training;
+  v1::Budget budget;
+  std::vector<v1::Batch> batches;
+  int threads = 0;
+  wan::Choice checkpointing = wan::Choice::automatic, offloading = wan::Choice::automatic;
+};
+
+// The run of a model's files, without settings.
+train::PreparedRun open_run(const std::string& path);
+v1::ModelInfo info_of(const train::PreparedRun& run);
+
+// Each fails (usage) with what would be right.
+void check_training(const v1::TrainingOptions& o, const wan::Config& model);
+void check_batches(const std::vector<v1::Batch>& batches);
+
+// The run as the settings want it; its files stay.
+void apply(const Settings& settings, train::PreparedRun& run);
+// What decides the numbers that training gives, the learning rate apart.
+std::string settings_hash(const Settings& settings);
+
+v1::MemoryUse public_memory(const MemoryNumbers& m);
+v1::Plan accepted(const train::PreparedRun& run, const wan::PlannedRun& planned);
+v1::Plan refused(const train::PreparedRun& run, const Refusal& refusal,
+                 const std::vector<wan::Change>& changes);
+// What the caller could change in the settings.
+std::vector<wan::Change> setting_changes(const Settings& settings, const train::PreparedRun& run,
+                                         const Refusal& refusal);
+
+}  // namespace ballast::library
