@@ -162,7 +162,9 @@ void BlockRun::record(const Checkpoint& file) {
   // As two groups the two visits of the block share no slot, as in a model of many blocks.
   std::vector<WeightGroup> groups = {group_of(c, file, "forward")};
   if (variant_.streamed) groups.push_back(group_of(c, file, "backward"));
-  weights_.emplace(load, std::move(groups), policy_, variant_.format);
+  weights_.emplace(load, std::vector<std::vector<WeightGroup>>{std::move(groups)}, policy_,
+                   variant_.format);
+  weights_->load(load, 0);
   const BlockParams<Buffer> grads = declare_gradients(load);
   const auto input = [&](const char* name, const Shape& shape, DType dtype) {
     return load.persistent(name, shape, dtype, Role::input);
