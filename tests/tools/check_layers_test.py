@@ -46,6 +46,7 @@ class LayerCheck(unittest.TestCase):
                 "src/train/a.cpp": source("infer/a.h", "data/a.h", "dist/a.h", "report/a.h"),
                 "src/report/a.cpp": source("plan/a.h"),
                 "src/app/a.cpp": source("train/a.h", "report/a.h", "data/a.h"),
+                "src/ballast/a.cpp": source("ballast/a.h", "train/a.h", "report/a.h"),
             }
         )
 
@@ -68,6 +69,9 @@ class LayerCheck(unittest.TestCase):
             ("report", "ops"),
             ("report", "io"),
             ("train", "app"),
+            ("train", "ballast"),
+            ("ballast", "app"),
+            ("app", "ballast"),
         ]:
             with self.subTest(layer=layer, target=target):
                 files = {f"src/{layer}/a.cpp": "// c\n" + source(f"{target}/b.h")}
