@@ -16,7 +16,6 @@ struct StepValues {
   std::int64_t step = 0;  // counts from 1 for the optimizer
   std::uint64_t seed = 0;
   double learning_rate = 0;
-  double gradient_scale = 1;  // 1 / micro batches
   // Index of this run's first sample within the optimizer step: random numbers belong to samples,
   // however a step is split into runs (ops/random_site.h).
   std::int64_t first_sample = 0;

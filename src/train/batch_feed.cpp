@@ -8,12 +8,6 @@
 namespace ballast::train {
 namespace {
 
-std::span<float> floats(Runner& runner, Buffer b) {
-  if (!b) return {};
-  const TensorView v = runner.view(b);
-  return {v.as<float>(), static_cast<std::size_t>(v.elements())};
-}
-
 void copy(Runner& runner, Buffer from, Buffer to) {
   if (!from) return;
   const TensorView source = runner.view(from);
@@ -21,6 +15,18 @@ void copy(Runner& runner, Buffer from, Buffer to) {
 }
 
 }  // namespace
+
+data::SampleTarget sample_target(Runner& runner, const wan::DitSampleIo& io) {
+  const auto floats = [&](Buffer b) -> std::span<float> {
+    if (!b) return {};
+    const TensorView v = runner.view(b);
+    return {v.as<float>(), static_cast<std::size_t>(v.elements())};
+  };
+  return {.latent = floats(io.latent),
+          .conditioning = floats(io.conditioning),
+          .context = floats(io.context),
+          .mask = floats(io.mask)};
+}
 
 BatchFeed::BatchFeed(const PreparedRun& run, const wan::Dit& dit, Runner& runner, FeedPosition from)
     : run_(run), dit_(dit), runner_(runner), prefetcher_(*run.dataset) {
@@ -67,10 +73,7 @@ void BatchFeed::request(const Step& step, std::size_t part) {
         run_.config.uncond_fraction > 0 && uniform(drop.word(index)) < run_.config.uncond_fraction;
     requests_.push_back({.sample = step.batch.samples[index],
                          .use_empty_caption = empty,
-                         .to = {.latent = floats(runner_, io.next[i].latent),
-                                .conditioning = floats(runner_, io.next[i].conditioning),
-                                .context = floats(runner_, io.next[i].context),
-                                .mask = floats(runner_, io.next[i].mask)}});
+                         .to = sample_target(runner_, io.next[i])});
   }
   prefetcher_.request(requests_);
 }

@@ -18,6 +18,9 @@ struct FeedPosition {
   std::int64_t batch = 0;  // of that epoch
 };
 
+// The inputs of a recorded sample as a place for a dataset's sample.
+data::SampleTarget sample_target(Runner& runner, const wan::DitSampleIo& io);
+
 // Brings the samples of one step after the other into the inputs of the recorded programs. While a
 // run computes, the next one's samples are read into the second set of inputs.
 class BatchFeed {

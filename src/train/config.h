@@ -9,6 +9,7 @@
 
 #include "core/dtype.h"
 #include "memory/budget.h"
+#include "models/wan/lora_write.h"
 #include "nn/optimizer.h"
 #include "train/schedule.h"
 #include "train/timesteps.h"
@@ -23,7 +24,7 @@ enum class Method : std::uint8_t { lora, full };
 enum class Experts : std::uint8_t { one, both };
 enum class Loss : std::uint8_t { mse, huber, smooth_l1 };
 enum class OnNan : std::uint8_t { stop, skip };
-enum class LoraFormat : std::uint8_t { comfy, kohya, peft };
+using wan::LoraFormat;
 enum class Checkpointing : std::uint8_t { automatic, off, recompute, recompute_offloaded };
 
 struct ModelConfig {

@@ -1,17 +1,9 @@
 #include "train/evaluation.h"
 
 #include "core/random.h"
+#include "train/batch_feed.h"
 
 namespace ballast::train {
-namespace {
-
-std::span<float> floats(Runner& runner, Buffer b) {
-  if (!b) return {};
-  const TensorView v = runner.view(b);
-  return {v.as<float>(), static_cast<std::size_t>(v.elements())};
-}
-
-}  // namespace
 
 EvalLosses evaluate_set(const PreparedRun& run, const wan::Dit& dit, Runner& runner,
                         const EvalSet& set, const std::function<void(int)>& use_expert) {
@@ -27,11 +19,7 @@ EvalLosses evaluate_set(const PreparedRun& run, const wan::Dit& dit, Runner& run
           timestep_at_quantile(run.config.timesteps, kEvalQuantiles[q], z.height, z.width);
       const int expert = dit.experts() > 1 && t.model_time / 1000 >= run.boundary ? 1 : 0;
       use_expert(expert);
-      set.dataset->read(s, false,
-                        {.latent = floats(runner, in.latent),
-                         .conditioning = floats(runner, in.conditioning),
-                         .context = floats(runner, in.context),
-                         .mask = floats(runner, in.mask)});
+      set.dataset->read(s, false, sample_target(runner, in));
       *runner.view(io.timesteps).as<double>() = t.model_time;
       *runner.view(in.noise_fraction).as<float>() = static_cast<float>(t.t);
       *runner.view(in.loss_weight).as<float>() = 1;

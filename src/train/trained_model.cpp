@@ -39,18 +39,6 @@ Buffer saved_value(const wan::TrainedTensor& t) {
   return t.value;
 }
 
-wan::LoraFormat lora_format(LoraFormat f) {
-  switch (f) {
-    case LoraFormat::kohya:
-      return wan::LoraFormat::kohya;
-    case LoraFormat::peft:
-      return wan::LoraFormat::peft;
-    case LoraFormat::comfy:
-      break;
-  }
-  return wan::LoraFormat::comfy;
-}
-
 Metadata metadata_of(const PreparedRun& run, std::int64_t step, int expert) {
   Metadata m;
   if (!run.config.write_metadata) return m;
@@ -92,7 +80,7 @@ std::string save_lora(const PreparedRun& run, const wan::Dit& dit, Runner& runne
   }
   const std::string path = target.folder + "/" + expert_file(run, target.file_name, expert);
   write_lora(path, modules,
-             {.format = lora_format(run.config.lora_format),
+             {.format = run.config.lora_format,
               .dtype = run.config.save_dtype,
               .metadata = metadata_of(run, step, expert),
               .model = &run.model()});

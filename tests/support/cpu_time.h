@@ -14,11 +14,4 @@ inline double children_cpu_seconds() {
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
-// How much slower a program is when a sanitizer watches it.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr double kSanitizerSlowdown = 20;
-#else
-inline constexpr double kSanitizerSlowdown = 1;
-#endif
-
 }  // namespace ballast::test

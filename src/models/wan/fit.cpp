@@ -5,30 +5,14 @@
 #include "core/error.h"
 #include "models/wan/fit_switched.h"
 #include "models/wan/job_needs.h"
-#include "ops/quantum.h"
 
 namespace ballast::wan {
 namespace {
 
-// At most 8 or 16 chunks: more of them save little and make programs long.
-std::int64_t chunk_tokens(const DitJob& job, std::int64_t least, std::int64_t pieces) {
-  std::int64_t tokens = 0;
-  for (const Batch& b : job.batches) {
-    for (const LatentSize& z : b.latents) tokens = std::max(tokens, z.tokens());
-  }
-  const std::int64_t rows = std::max(least, tokens / pieces);
-  return (rows + kTokenQuantum - 1) / kTokenQuantum * kTokenQuantum;
-}
-
-bool several_samples(const DitJob& job) {
-  return job.noising == Noising::recorded &&
-         std::ranges::any_of(job.batches, [](const Batch& b) { return b.latents.size() > 1; });
-}
-
 // What is tried, fastest first: weights stay before they stream, activations are kept before they
 // are computed again, host memory is used before disk. The leanest come last.
 std::vector<MemoryPolicy> candidates(const DitJob& job) {
-  const std::int64_t wide = chunk_tokens(job, 2 * kTokenQuantum, 8);
+  const std::int64_t wide = wide_chunk(job);
   std::vector<MemoryPolicy> all;
   const auto add = [&](MemoryPolicy p) {
     p.name = "auto";
@@ -235,8 +219,7 @@ std::int64_t streamed_blocks(const Config& config, const MemoryPolicy& policy) {
 }
 
 std::vector<MemoryPolicy> leanest_policies(const DitJob& job) {
-  MemoryPolicy p = {
-      .name = "auto", .slots = 1, .chunk_tokens = chunk_tokens(job, kTokenQuantum, 16)};
+  MemoryPolicy p = {.name = "auto", .slots = 1, .chunk_tokens = narrow_chunk(job)};
   if (job.mode == Mode::infer) return {p};
   p.activations = Activations::recomputed;
   p.heads_per_group = 4;
@@ -300,8 +283,7 @@ std::vector<MemoryPolicy> last_resort(const DitJob& job) {
   const bool trains = job.mode != Mode::infer;
   const auto both = [](bool when) { return when ? std::vector{false, true} : std::vector{false}; };
   for (const int slots : {1, 0}) {
-    for (const std::int64_t chunk :
-         {lean.chunk_tokens, chunk_tokens(job, 2 * kTokenQuantum, 8), std::int64_t{0}}) {
+    for (const std::int64_t chunk : {lean.chunk_tokens, wide_chunk(job), std::int64_t{0}}) {
       for (const bool whole_heads : both(trains)) {
         for (const bool all_samples : both(several_samples(job))) {
           for (const bool state_on_host : both(job.mode == Mode::lora)) {

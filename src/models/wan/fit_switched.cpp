@@ -1,21 +1,9 @@
 #include "models/wan/fit_switched.h"
 
-#include <algorithm>
-
-#include "ops/quantum.h"
+#include "models/wan/job_needs.h"
 
 namespace ballast::wan {
 namespace {
-
-// An eighth of the longest sample, as fit() chunks.
-std::int64_t wide_chunk(const DitJob& job) {
-  std::int64_t tokens = 0;
-  for (const Batch& b : job.batches) {
-    for (const LatentSize& z : b.latents) tokens = std::max(tokens, z.tokens());
-  }
-  const std::int64_t rows = std::max<std::int64_t>(2 * kTokenQuantum, tokens / 8);
-  return (rows + kTokenQuantum - 1) / kTokenQuantum * kTokenQuantum;
-}
 
 std::vector<Activations> activations_of(const FitRequest& r) {
   if (r.job.mode == Mode::infer) return {Activations::kept};  // no backward pass reads any
@@ -50,9 +38,7 @@ std::vector<MemoryPolicy> places_of(const FitRequest& r) {
 }  // namespace
 
 std::vector<MemoryPolicy> switched_policies(const FitRequest& request) {
-  const bool several =
-      request.job.noising == Noising::recorded &&
-      std::ranges::any_of(request.job.batches, [](const Batch& b) { return b.latents.size() > 1; });
+  const bool several = several_samples(request.job);
   std::vector<MemoryPolicy> all;
   for (const MemoryPolicy& place : places_of(request)) {
     for (const Activations activations : activations_of(request)) {

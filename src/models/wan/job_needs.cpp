@@ -2,9 +2,31 @@
 
 #include <algorithm>
 
+#include "ops/quantum.h"
 #include "ops/sgemm.h"
 
 namespace ballast::wan {
+namespace {
+
+std::int64_t chunk_of(const DitJob& job, std::int64_t least, std::int64_t pieces) {
+  std::int64_t tokens = 0;
+  for (const Batch& b : job.batches) {
+    for (const LatentSize& z : b.latents) tokens = std::max(tokens, z.tokens());
+  }
+  const std::int64_t rows = std::max(least, tokens / pieces);
+  return (rows + kTokenQuantum - 1) / kTokenQuantum * kTokenQuantum;
+}
+
+}  // namespace
+
+std::int64_t wide_chunk(const DitJob& job) { return chunk_of(job, 2 * kTokenQuantum, 8); }
+std::int64_t narrow_chunk(const DitJob& job) { return chunk_of(job, kTokenQuantum, 16); }
+
+bool several_samples(const DitJob& job) {
+  return job.noising == Noising::recorded &&
+         std::ranges::any_of(job.batches, [](const Batch& b) { return b.latents.size() > 1; });
+}
+
 namespace {
 
 constexpr std::int64_t kFewBlocks = 3;  // from here on one block more adds the same again

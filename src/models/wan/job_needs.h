@@ -4,6 +4,14 @@
 
 namespace ballast::wan {
 
+// Tokens worked on at once: an eighth or a sixteenth of the longest sample. More chunks save little
+// and make programs long.
+std::int64_t wide_chunk(const DitJob& job);
+std::int64_t narrow_chunk(const DitJob& job);
+
+// Whether a step has several samples that need not share a run.
+bool several_samples(const DitJob& job);
+
 // What a job would take under a policy, without packing anything: how the search for a plan passes
 // over most policies quickly.
 
