@@ -7,6 +7,7 @@
 
 namespace ballast {
 
+class GpuQueue;
 class ThreadPool;
 
 #ifdef BALLAST_CUDA
@@ -22,7 +23,8 @@ constexpr std::string_view name_of(Device d) { return d == Device::cpu ? "cpu" :
 // Where an operation runs: the compute threads on the CPU, a CUDA stream on the GPU.
 struct Stream {
   ThreadPool* pool = nullptr;
-  void* native = nullptr;
+  void* native = nullptr;     // the cudaStream_t, which is all that a kernel needs
+  GpuQueue* queue = nullptr;  // its owner (memory/gpu.h), for operations that call a library
 };
 
 template <class Cpu, class Cuda>

@@ -4,29 +4,12 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <string_view>
 
-namespace ballast {
+#include "core/dtype_kind.h"
 
-enum class DType : std::uint8_t {
-  f64,
-  f32,
-  f16,
-  bf16,
-  f8_e4m3,
-  f8_e5m2,
-  i8,
-  u8,
-  i16,
-  u16,
-  i32,
-  u32,
-  i64,
-  u64,
-  boolean,
-};
+namespace ballast {
 
 struct DTypeInfo {
   DType dtype;

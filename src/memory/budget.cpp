@@ -21,6 +21,12 @@ Budget default_budget(const Machine& machine) {
   return {.gpu = host, .host = host, .disk = {}};
 }
 
+Bytes gpu_reserve_of(Bytes free) { return std::max(Bytes{free.count / 100}, 256_MiB); }
+
+Bytes default_gpu_budget(Bytes free, Bytes libraries) {
+  return free - std::min(free, gpu_reserve_of(free)) + libraries;
+}
+
 void set_field(Budget& budget, std::string_view field, std::string_view text) {
   bool known = false;
   std::string names;

@@ -31,6 +31,14 @@ Bytes reserve_of(Bytes available);
 // user allows it. Fails with ErrorCode::input where the machine does not say what it has.
 Budget default_budget(const Machine& machine);
 
+// The same on a GPU: what a desktop and other programs there grow by. 1 % of what is free, at least
+// 256 MiB.
+Bytes gpu_reserve_of(Bytes free);
+
+// gpu, where there is one: what is free minus the reserve. `libraries`, which a plan counts and a
+// budget includes, have most of their memory already when `free` is asked for: the context is made.
+Bytes default_gpu_budget(Bytes free, Bytes libraries);
+
 // Sets the field of that name from text such as "24GiB"; ErrorCode::usage for an unknown field or a
 // text that is no size.
 void set_field(Budget& budget, std::string_view field, std::string_view text);

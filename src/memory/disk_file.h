@@ -38,8 +38,9 @@ AlignedRange widen(std::uint64_t offset, std::uint64_t bytes,
                    std::uint64_t alignment = kDiskAlignment);
 
 // A regular file open for reading. Reads take their position as an argument, allocate nothing and
-// may run on several threads at once. Every failure is an Error of ErrorCode::io that names the
-// path, the offset and the system's reason.
+// may run on several threads at once. Every failure is an Error that names the path, the offset and
+// the reason: ErrorCode::io when the system refused, ErrorCode::input when the file has become
+// shorter than it was when it was opened.
 class DiskFile {
  public:
   // Whether direct reads work is found out here, by reading one block: mode() never changes later,

@@ -10,6 +10,9 @@ namespace {
 constexpr Bytes kBaseline{2 << 20};
 // What a thread's stack has touched after a step; kernels keep rows of a few KiB there.
 constexpr Bytes kStack{128 << 10};
+// Anonymous memory of the driver's context (119 MiB on an H200), cuBLASLt (90) and cuDNN with its
+// plans (42), and as much again as the context differs by with the number of processors.
+constexpr Bytes kCudaOnHost{320 << 20};
 
 Bytes recorded_bytes(const ProgramSet& set) {
   std::uint64_t bytes = 0;
@@ -39,6 +42,9 @@ std::vector<ProcessLine> process_lines(const ProgramSet& set, const ProcessFacts
     lines.push_back({"BLAS buffers",
                      facts.blas_bytes_per_thread * static_cast<std::uint64_t>(threads),
                      "packed panels, one set per compute thread"});
+  }
+  if (set.backend.device == Device::cuda) {
+    lines.push_back({"CUDA on the host", kCudaOnHost, "driver, cuBLASLt and cuDNN"});
   }
   const auto stacks = static_cast<std::uint64_t>(threads + facts.disk_readers + kLaneCount);
   lines.push_back({"thread stacks", kStack * stacks, "compute threads, disk readers, lanes"});

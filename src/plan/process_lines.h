@@ -24,7 +24,8 @@ struct ProcessFacts {
   int disk_readers = 4;
 };
 
-// Process baseline, the recorded programs themselves, BLAS buffers, thread stacks.
+// Process baseline, the recorded programs themselves, BLAS buffers or the GPU's libraries, thread
+// stacks.
 std::vector<ProcessLine> process_lines(const ProgramSet& set, const ProcessFacts& facts);
 
 }  // namespace ballast

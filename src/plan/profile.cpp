@@ -1,7 +1,11 @@
 #include "plan/profile.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <cstdlib>
 
 namespace ballast {
 namespace {
@@ -14,6 +18,7 @@ const std::array<MachineProfile, 5>& profiles() {
       {.name = "h200",
        .description = "NVIDIA H200, 139 GiB, PCIe 5.0 x16",
        .device = Device::cuda,
+       .sm = 90,
        .gemm_flops = 650e12,
        .attention_flops = 560e12,
        .memory_bandwidth = 4.2e12,
@@ -27,6 +32,7 @@ const std::array<MachineProfile, 5>& profiles() {
       {.name = "a100",
        .description = "NVIDIA A100, 80 GB, PCIe 4.0 x16",
        .device = Device::cuda,
+       .sm = 80,
        .gemm_flops = 206e12,
        .attention_flops = 172e12,
        .memory_bandwidth = 1.7e12,
@@ -40,6 +46,7 @@ const std::array<MachineProfile, 5>& profiles() {
       {.name = "rtx3090",
        .description = "NVIDIA RTX 3090, 24 GiB, PCIe 4.0 x16",
        .device = Device::cuda,
+       .sm = 86,
        .gemm_flops = 60e12,
        .attention_flops = 50e12,
        .memory_bandwidth = 0.82e12,
@@ -53,6 +60,7 @@ const std::array<MachineProfile, 5>& profiles() {
       {.name = "rtx4090",
        .description = "NVIDIA RTX 4090, 24 GiB, PCIe 4.0 x16",
        .device = Device::cuda,
+       .sm = 89,
        .gemm_flops = 145e12,
        .attention_flops = 120e12,
        .memory_bandwidth = 0.89e12,
@@ -66,6 +74,7 @@ const std::array<MachineProfile, 5>& profiles() {
       {.name = "rtx5090",
        .description = "NVIDIA RTX 5090, 32 GiB, PCIe 5.0 x16",
        .device = Device::cuda,
+       .sm = 120,
        .gemm_flops = 180e12,
        .attention_flops = 150e12,
        .memory_bandwidth = 1.58e12,
@@ -96,6 +105,25 @@ std::optional<MachineProfile> find_profile(std::string_view name) {
   const auto it = std::ranges::find(profiles(), name, &MachineProfile::name);
   if (it == profiles().end()) return std::nullopt;
   return *it;
+}
+
+MachineProfile nearest_profile(std::string_view gpu, int sm) {
+  std::string letters;  // "NVIDIA GeForce RTX 4090": nvidiageforcertx4090
+  for (const char c : gpu) {
+    if (std::isalnum(static_cast<unsigned char>(c))) {
+      letters += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    }
+  }
+  const auto distance = [&](const MachineProfile& p) { return std::abs(p.sm - sm); };
+  const auto named = std::ranges::find_if(
+      profiles(), [&](const MachineProfile& p) { return letters.find(p.name) != letters.npos; });
+  const auto nearest =
+      named != profiles().end() ? named : std::ranges::min_element(profiles(), {}, distance);
+  MachineProfile p = *nearest;
+  p.description = fmt::format("{}, rates of {}", gpu, nearest->name);
+  p.sm = sm;
+  p.estimate = true;
+  return p;
 }
 
 double predicted_seconds(const ProgramSet& set, const Instruction& ins,

@@ -16,6 +16,7 @@ struct MachineProfile {
   std::string name;
   std::string description;
   Device device = Device::cpu;
+  int sm = 90;                  // compute capability of a GPU, 90 is 9.0
   double gemm_flops = 0;        // matrix products in the compute dtype
   double attention_flops = 0;   // fused attention, forward and backward mean
   double memory_bandwidth = 0;  // bytes read plus written, device memory
@@ -23,7 +24,7 @@ struct MachineProfile {
   double download_bandwidth = 0;
   double disk_bandwidth = 0;
   double launch_seconds = 0;  // fixed cost of one compute instruction
-  Bytes device_memory;        // 0: whatever the machine has
+  Bytes device_memory;        // of a GPU, for runs without a budget
   Bytes library_bytes;        // CUDA context, cuBLAS and cuDNN handles on the device
   bool estimate = true;       // not measured by us on that machine
 };
@@ -31,6 +32,10 @@ struct MachineProfile {
 // h200, a100, rtx3090, rtx4090, rtx5090.
 std::span<const MachineProfile> bundled_profiles();
 std::optional<MachineProfile> find_profile(std::string_view name);
+
+// Rates for a GPU that was not measured: those of the bundled one in its name ("NVIDIA GeForce RTX
+// 4090"), else of the one with the nearest compute capability.
+MachineProfile nearest_profile(std::string_view gpu, int sm);
 
 // Seconds one instruction keeps its lane busy.
 double predicted_seconds(const ProgramSet& set, const Instruction& ins,

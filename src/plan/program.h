@@ -84,6 +84,8 @@ struct Instruction {
   std::vector<Buffer> writes;  // a buffer that is updated in place stands in both lists
   Cost cost;
   Kernel run;
+  // Makes, before the first run, what a run must not: a library's plan for these sizes and places.
+  Kernel prepare = {};
 };
 
 // One phase of a run: load, step, update, ...
@@ -95,7 +97,9 @@ struct Program {
 // What the recorded code will run on; decides workspace sizes.
 struct Backend {
   Device device = Device::cpu;
-  int threads = 1;  // compute threads of the CPU backend
+  int threads = 1;            // compute threads of the CPU backend
+  int sm = 90;                // compute capability of the GPU, 90 is 9.0
+  bool deterministic = true;  // GPU: same input, same bits; false trades that for speed
 };
 
 // All programs of a run and all their buffers. Persistent buffers have one place in all programs;

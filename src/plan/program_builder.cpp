@@ -125,7 +125,7 @@ void ProgramBuilder::set_role(Buffer b, Role role) {
   set_.buffers[set_.spec(b).root.id].role = role;
 }
 
-void ProgramBuilder::add(std::string_view name, Access access, Kernel run) {
+void ProgramBuilder::add(std::string_view name, Access access, Kernel run, Kernel prepare) {
   std::erase(access.reads, Buffer());  // optional operands that are absent
   std::erase(access.writes, Buffer());
   set_.programs[static_cast<std::size_t>(program_)].instructions.push_back(
@@ -134,7 +134,8 @@ void ProgramBuilder::add(std::string_view name, Access access, Kernel run) {
        .reads = std::move(access.reads),
        .writes = std::move(access.writes),
        .cost = access.cost,
-       .run = std::move(run)});
+       .run = std::move(run),
+       .prepare = std::move(prepare)});
 }
 
 }  // namespace ballast

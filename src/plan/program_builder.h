@@ -55,7 +55,14 @@ class ProgramBuilder {
 
   template <class F>
   void emit(std::string_view name, Access access, F&& run) {
-    add(name, std::move(access), set_.executable ? Kernel(std::forward<F>(run)) : Kernel());
+    add(name, std::move(access), set_.executable ? Kernel(std::forward<F>(run)) : Kernel(), {});
+  }
+  // With something to prepare on the GPU.
+  template <class F, class Prepare>
+  void emit(std::string_view name, Access access, F&& run, Prepare&& prepare) {
+    const bool gpu = set_.executable && backend().device == Device::cuda;
+    add(name, std::move(access), set_.executable ? Kernel(std::forward<F>(run)) : Kernel(),
+        gpu ? Kernel(std::forward<Prepare>(prepare)) : Kernel());
   }
 
   class Scope {
@@ -75,7 +82,7 @@ class ProgramBuilder {
   Buffer add_buffer(BufferSpec spec);
   Buffer add_view(Buffer of, std::uint64_t offset, DType dtype, const Shape& shape,
                   const Shape& strides);
-  void add(std::string_view name, Access access, Kernel run);
+  void add(std::string_view name, Access access, Kernel run, Kernel prepare);
   std::string scoped(std::string_view name) const;
 
   ProgramSet& set_;

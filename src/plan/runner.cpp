@@ -22,7 +22,8 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
     : set_(set),
       plan_(plan),
       options_(options),
-      device_(plan.peak_of(Tier::device), "device arena"),
+      device_(set.backend.device == Device::cpu ? plan.peak_of(Tier::device) : Bytes{},
+              "device arena"),
       host_(plan.peak_of(Tier::host), "host arena"),
       compute_(set.backend.threads),
       readers_(options.disk_readers),
@@ -35,6 +36,7 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
         "guards need the recorded order");
   bases_.base[0] = device_.base();
   bases_.base[1] = host_.base();
+  if (set.backend.device == Device::cuda) open_device();
   for (LaneState& lane : lanes_) lane.code.resize(set.programs.size());
   for (std::size_t p = 0; p < set.programs.size(); ++p) {
     const auto& code = set.programs[p].instructions;
@@ -43,6 +45,7 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
     }
   }
   uses_left_.resize(set.buffers.size());
+  prepare();
   if (options.debug.check_guards) fill_guards();
   if (options.debug.order != Order::concurrent) return;
   for (int l = 0; l < kLaneCount; ++l) {
@@ -63,6 +66,67 @@ Runner::~Runner() {
   start_.notify_all();
   for (LaneState& lane : lanes_) {
     if (lane.thread.joinable()) lane.thread.join();
+  }
+}
+
+void Runner::open_device() {
+  // One by one, the host looks at memory between instructions.
+  const auto reach = options_.debug.order == Order::concurrent ? GpuArena::Reach::device
+                                                               : GpuArena::Reach::host_too;
+  gpu_memory_ = GpuArena(plan_.peak_of(Tier::device), "device arena", reach);
+  bases_.base[0] = gpu_memory_.base();
+  {
+    ThreadPool all(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+    host_.prefault(all);  // pinning pages that are there is ten times as fast
+  }
+  pinned_ = PinnedRegion(host_.base(), host_.size());
+  gpu_.emplace(set_, plan_, options_.time_instructions);
+}
+
+void Runner::prepare() {
+  for (std::size_t p = 0; p < set_.programs.size(); ++p) {
+    for (const Instruction& i : set_.programs[p].instructions) {
+      if (!i.prepare) continue;
+      check(gpu_.has_value(), "{} has something to prepare, but no GPU", i.name);
+      while_doing(fmt::format("preparing {} of program {}", i.name, set_.programs[p].name), [&] {
+        i.prepare(Bindings(set_, plan_.offset, bases_, i, step_, gpu_->stream(i.lane, &copier_),
+                           nullptr));
+      });
+    }
+  }
+}
+
+void Runner::write(Buffer b, std::span<const std::byte> from) {
+  check(set_.spec(b).bytes == from.size(), "{} bytes for {} {}", from.size(), set_.name(b),
+        set_.spec(b).shape);
+  write_part(b, 0, from);
+}
+
+void Runner::read(Buffer b, std::span<std::byte> to) {
+  check(set_.spec(b).bytes == to.size(), "{} bytes of {} {}", to.size(), set_.name(b),
+        set_.spec(b).shape);
+  read_part(b, 0, to);
+}
+
+void Runner::write_part(Buffer b, std::uint64_t first, std::span<const std::byte> from) {
+  const TensorView v = view(b);
+  check(v.contiguous() && first <= v.bytes() && from.size() <= v.bytes() - first,
+        "{} bytes from {} on for {} {}", from.size(), first, set_.name(b), v.shape);
+  if (v.device == Device::cuda) {
+    gpu_copy(v.data + first, from.data(), {from.size()});
+  } else {
+    std::ranges::copy(from, v.data + first);
+  }
+}
+
+void Runner::read_part(Buffer b, std::uint64_t first, std::span<std::byte> to) {
+  const TensorView v = view(b);
+  check(v.contiguous() && first <= v.bytes() && to.size() <= v.bytes() - first,
+        "{} bytes from {} on of {} {}", to.size(), first, set_.name(b), v.shape);
+  if (v.device == Device::cuda) {
+    gpu_copy(to.data(), v.data + first, {to.size()});
+  } else {
+    std::copy_n(v.data + first, to.size(), to.data());
   }
 }
 
@@ -90,10 +154,10 @@ void Runner::execute(std::uint32_t instruction, Lane lane, int program) {
   const Instruction& ins =
       set_.programs[static_cast<std::size_t>(program)].instructions[instruction];
   LaneState& state = lanes_[index(lane)];
-  const Stream stream{.pool = lane == Lane::compute ? &compute_
-                              : lane == Lane::disk  ? &readers_
-                                                    : &copier_,
-                      .native = nullptr};
+  ThreadPool* const pool = lane == Lane::compute ? &compute_
+                           : lane == Lane::disk  ? &readers_
+                                                 : &copier_;
+  const Stream stream = gpu_ && is_queue(lane) ? gpu_->stream(lane, pool) : Stream{.pool = pool};
   try {
     ins.run(Bindings(set_, plan_.offset, bases_, ins, step_, stream, &state.high_water));
   } catch (Error& e) {
@@ -117,6 +181,14 @@ void Runner::run_concurrent(int program) {
   run_lane(Lane::compute, program);
   std::unique_lock lock(mutex_);
   progress_.wait(lock, [this] { return lanes_busy_ == 0; });
+  if (gpu_) {
+    try {
+      gpu_->finish();
+    } catch (...) {
+      if (!error_) error_ = std::current_exception();
+    }
+    if (!error_) read_gpu_times();
+  }
   if (error_) {
     const std::exception_ptr error = std::exchange(error_, nullptr);
     lock.unlock();
@@ -124,7 +196,27 @@ void Runner::run_concurrent(int program) {
   }
 }
 
+// Queues have their own clock. What a queue waits for is known of compute alone.
+void Runner::read_gpu_times() {
+  for (const Lane lane : {Lane::compute, Lane::upload, Lane::download}) {
+    if (lanes_[index(lane)].code[static_cast<std::size_t>(program_)].empty()) continue;
+    const double stalled = lane == Lane::compute ? gpu_->stalled() : 0;
+    times_[index(lane)] = {.busy = gpu_->elapsed(lane) - stalled, .waiting = stalled};
+  }
+}
+
+std::vector<std::pair<std::string_view, double>> Runner::compute_times() const {
+  check(gpu_ && options_.time_instructions, "instructions are not timed");
+  std::vector<std::pair<std::string_view, double>> times;
+  const auto p = static_cast<std::size_t>(program_);
+  for (const std::uint32_t i : lanes_[index(Lane::compute)].code[p]) {
+    times.emplace_back(set_.programs[p].instructions[i].name, gpu_->seconds_of(times.size()));
+  }
+  return times;
+}
+
 void Runner::lane_main(Lane lane) {
+  if (gpu_) use_gpu();
   std::uint64_t seen = 0;
   for (;;) {
     int program = -1;
@@ -145,27 +237,51 @@ void Runner::lane_main(Lane lane) {
 void Runner::run_lane(Lane lane, int program) {
   LaneState& state = lanes_[index(lane)];
   LaneTime& time = times_[index(lane)];
-  const Waits& waits = plan_.waits[static_cast<std::size_t>(program)];
+  const auto& code = state.code[static_cast<std::size_t>(program)];
+  const bool queue = gpu_ && is_queue(lane) && !code.empty();
   try {
-    for (const std::uint32_t i : state.code[static_cast<std::size_t>(program)]) {
+    if (queue) gpu_->begin(lane);
+    for (const std::uint32_t i : code) {
+      const bool on_gpu = queue && gpu_->on_gpu(program, i);
       Clock::time_point begin = Clock::now();
-      for (std::uint32_t w = waits.begin[i]; w < waits.begin[i + 1]; ++w) {
-        if (!options_.debug.ignore_waits && !wait_for(waits.all[w])) return;
-      }
+      if (!options_.debug.ignore_waits && !wait_all(lane, program, i, on_gpu)) return;
       if (failed_.load(std::memory_order_relaxed)) return;
       time.waiting += seconds_since(begin);
       begin = Clock::now();
+      if (queue && !on_gpu) gpu_->drain(lane);
+      if (queue) gpu_->begin_instruction(lane);
       execute(i, lane, program);
+      if (queue) gpu_->end_instruction(lane);
+      const std::uint32_t count = state.done.load(std::memory_order_relaxed) + 1;
+      if (queue) gpu_->given(lane, program, count);
       time.busy += seconds_since(begin);
       {
         const std::lock_guard lock(mutex_);
-        state.done.fetch_add(1, std::memory_order_release);
+        state.done.store(count, std::memory_order_release);
       }
       progress_.notify_all();
     }
+    if (queue) gpu_->end(lane);
   } catch (...) {
     stop_all(std::current_exception());
   }
+}
+
+bool Runner::wait_all(Lane lane, int program, std::uint32_t instruction, bool on_gpu) {
+  const Waits& waits = plan_.waits[static_cast<std::size_t>(program)];
+  bool stall = false;
+  for (std::uint32_t w = waits.begin[instruction]; w < waits.begin[instruction + 1]; ++w) {
+    const Wait& wait = waits.all[w];
+    if (!wait_for(wait)) return false;
+    if (!gpu_ || !is_queue(wait.lane)) continue;
+    if (!stall && on_gpu && lane == Lane::compute) {
+      stall = true;
+      gpu_->begin_stall();
+    }
+    gpu_->wait(lane, program, wait, on_gpu);  // the other queue has the work, now it must be done
+  }
+  if (stall) gpu_->end_stall();
+  return true;
 }
 
 // False when another lane failed: the run is over.

@@ -8,13 +8,17 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "core/tensor.h"
 #include "core/thread_pool.h"
 #include "memory/arena.h"
+#include "memory/gpu.h"
 #include "plan/bindings.h"
+#include "plan/gpu_lanes.h"
 #include "plan/memory_plan.h"
 #include "plan/program.h"
 
@@ -39,17 +43,20 @@ struct RunnerDebug {
 };
 
 struct RunnerOptions {
-  int disk_readers = 4;  // reads in flight on the disk lane
-  RunnerDebug debug;
+  int disk_readers = 4;            // reads in flight on the disk lane
+  bool time_instructions = false;  // GPU: for compute_times()
+  RunnerDebug debug = {};
 };
 
+// Of the GPU's queues by its own clock: `waiting` of the compute queue is the exposed stall.
 struct LaneTime {
   double busy = 0;     // seconds inside instructions
   double waiting = 0;  // seconds waiting for other lanes
 };
 
 // Executes the programs of a set exactly as planned. Owns the arenas and the lane threads; run()
-// allocates nothing.
+// allocates nothing. On the GPU backend (open_gpu() first) the device arena is GPU memory, the host
+// arena is pinned, and three of the lanes are queues that their threads fill ahead of time.
 class Runner {
  public:
   Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOptions& options = {});
@@ -63,10 +70,19 @@ class Runner {
   }
 
   // Memory of a persistent buffer, between runs: to give inputs and to take results.
+  // Device buffers of the GPU backend cannot be touched by the host: see read() and write().
   TensorView view(Buffer b);
+  // The same by copying, whatever the device; b is contiguous.
+  void write(Buffer b, std::span<const std::byte> from);
+  void read(Buffer b, std::span<std::byte> to);
+  // Of a part of it, from byte `first` on.
+  void write_part(Buffer b, std::uint64_t first, std::span<const std::byte> from);
+  void read_part(Buffer b, std::uint64_t first, std::span<std::byte> to);
   // Highest byte of the arena that an instruction was given so far.
   Bytes high_water(Tier t) const { return {high_water_.top[static_cast<std::size_t>(t)]}; }
   const std::array<LaneTime, kLaneCount>& lane_times() const { return times_; }  // of the last run
+  // Name and seconds of every compute instruction of the last run, with time_instructions.
+  std::vector<std::pair<std::string_view, double>> compute_times() const;
   ThreadPool& compute_threads() { return compute_; }
 
  private:
@@ -80,7 +96,11 @@ class Runner {
   void run_concurrent(int program);
   void lane_main(Lane lane);
   void run_lane(Lane lane, int program);
+  bool wait_all(Lane lane, int program, std::uint32_t instruction, bool on_gpu);
   bool wait_for(const Wait& wait);
+  void prepare();
+  void open_device();
+  void read_gpu_times();
   void execute(std::uint32_t instruction, Lane lane, int program);
   void stop_all(std::exception_ptr error);
 
@@ -94,12 +114,15 @@ class Runner {
   const MemoryPlan& plan_;
   RunnerOptions options_;
   Arena device_, host_;
+  GpuArena gpu_memory_;  // the GPU backend's device arena
+  PinnedRegion pinned_;  // ... and its hold on the host arena
   ArenaBases bases_;
   ThreadPool compute_, readers_, copier_;  // the copying lanes work on their own thread alone
   StepValues step_;
   HighWater high_water_;
   std::array<LaneState, kLaneCount> lanes_;
   std::array<LaneTime, kLaneCount> times_{};
+  std::optional<GpuLanes> gpu_;           // the GPU backend only
   std::vector<std::uint32_t> uses_left_;  // by root buffer, one-by-one orders only
 
   std::mutex mutex_;

@@ -48,6 +48,7 @@ void Runner::run_one_by_one(int program) {
   const auto step = [&](std::uint32_t i) {
     before_instruction(i, program);
     execute(i, code[i].lane, program);
+    if (gpu_ && is_queue(code[i].lane)) gpu_->drain(code[i].lane);
     after_instruction(i, program);
   };
   if (options_.debug.order == Order::recorded) {
@@ -152,8 +153,8 @@ void Runner::poison(const BufferSpec& root, int program) {
 
 void Runner::fill_guards() {
   check(plan_.guard_bytes > 0, "the plan has no guard bytes to check");
-  std::fill_n(device_.base(), plan_.peak_of(Tier::device).count, kGuard);
-  std::fill_n(host_.base(), plan_.peak_of(Tier::host).count, kGuard);
+  std::fill_n(bases_.base[0], plan_.peak_of(Tier::device).count, kGuard);
+  std::fill_n(bases_.base[1], plan_.peak_of(Tier::host).count, kGuard);
 }
 
 }  // namespace ballast

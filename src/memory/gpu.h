@@ -1,0 +1,132 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <typeindex>
+#include <vector>
+
+#include "core/bytes.h"
+#include "core/device.h"
+
+// The GPU as plan/runner.h uses it. gpu_cuda.cpp implements it, gpu_none.cpp in builds without
+// CUDA, where every constructor fails with ErrorCode::device.
+namespace ballast {
+
+struct GpuInfo {
+  std::string name;
+  int sm = 0;  // compute capability: 90 is 9.0
+  int multiprocessors = 0;
+  Bytes memory, free;           // of the whole card, at the time of the call; the context is made
+  Bytes context;                // what making it took; 0 where the driver does not say
+  int driver = 0, runtime = 0;  // CUDA versions: 13000 is 13.0
+};
+
+// Chooses the device of this process and says what it is; again and again it is the same. Fails
+// with ErrorCode::device, with what to do, when there is no driver, the driver is too old, there is
+// no such device, or it is older than compute capability 8.0.
+GpuInfo open_gpu(int index = 0);
+// Whether open_gpu() would succeed; makes no context.
+bool gpu_is_usable();
+// Other threads of this process work on the same device.
+void use_gpu();
+
+struct GpuMemory {
+  Bytes used, free;  // of the card, by all programs
+};
+// Of the opened device, now. Some 10 us, allocates nothing.
+GpuMemory gpu_memory();
+// What this process has of it, its context included, by how free memory changed since open_gpu():
+// what other programs took or gave back meanwhile is in it.
+Bytes gpu_memory_of_process();
+
+// A moment in a queue's work.
+class GpuMark {
+ public:
+  enum class Kind { order, time };
+  explicit GpuMark(Kind kind = Kind::order);
+  ~GpuMark();
+  GpuMark(GpuMark&& o) noexcept;
+  GpuMark& operator=(GpuMark&& o) noexcept;
+
+  void wait() const;  // the calling thread, until the work before the mark is done
+  void* native() const { return event_; }
+
+ private:
+  void* event_ = nullptr;
+};
+// Both of Kind::time, both passed.
+double seconds_between(const GpuMark& begin, const GpuMark& end);
+
+// Work that the GPU does in order, beside other queues. Used by one thread at a time.
+class GpuQueue {
+ public:
+  GpuQueue();
+  ~GpuQueue();
+  GpuQueue(const GpuQueue&) = delete;
+  GpuQueue& operator=(const GpuQueue&) = delete;
+
+  Stream stream(ThreadPool* pool = nullptr) { return {pool, stream_, this}; }
+  void record(GpuMark& mark);
+  void wait(const GpuMark& mark);  // the queue, not the calling thread
+  void finish();                   // the calling thread, until the queue is empty
+
+  // The one object of a type that belongs to this queue, made when it is first asked for: handles
+  // of libraries, prepared products, attention plans. T is made from the queue.
+  template <class T>
+  T& local() {
+    for (Local& l : locals_) {
+      if (l.type == std::type_index(typeid(T))) return *static_cast<T*>(l.object.get());
+    }
+    locals_.push_back({typeid(T), std::make_shared<T>(*this)});
+    return *static_cast<T*>(locals_.back().object.get());
+  }
+
+ private:
+  struct Local {
+    std::type_index type;
+    std::shared_ptr<void> object;  // shared: the pointer that knows how to destroy what it forgot
+  };
+  void* stream_ = nullptr;
+  std::vector<Local> locals_;
+};
+
+// One region of device memory: the arena that a run's device tier is planned in, zero at first.
+class GpuArena {
+ public:
+  enum class Reach { device, host_too };  // host_too is slow: for looking at it while debugging
+
+  GpuArena() = default;
+  // Fails with ErrorCode::refused, naming what is free, when there is not so much.
+  GpuArena(Bytes size, const std::string& name, Reach reach = Reach::device);
+  ~GpuArena();
+  GpuArena(GpuArena&& o) noexcept;
+  GpuArena& operator=(GpuArena&& o) noexcept;
+
+  std::byte* base() const { return base_; }
+  Bytes size() const { return size_; }
+
+ private:
+  std::byte* base_ = nullptr;
+  Bytes size_;
+};
+
+// Keeps host memory where it is, so that the GPU reads and writes it: copies run beside compute,
+// and kernels may use it directly.
+class PinnedRegion {
+ public:
+  PinnedRegion() = default;
+  PinnedRegion(std::byte* base, Bytes size);
+  ~PinnedRegion();
+  PinnedRegion(PinnedRegion&& o) noexcept;
+  PinnedRegion& operator=(PinnedRegion&& o) noexcept;
+
+ private:
+  std::byte* base_ = nullptr;
+};
+
+// Between steps, by the calling thread; either side may be host or device memory.
+void gpu_copy(void* to, const void* from, Bytes size);
+void gpu_fill(void* to, int byte, Bytes size);
+
+}  // namespace ballast

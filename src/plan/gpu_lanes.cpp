@@ -1,0 +1,114 @@
+#include "plan/gpu_lanes.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace ballast {
+namespace {
+
+bool touches_device(const ProgramSet& set, const Instruction& i) {
+  const auto on_device = [&](Buffer b) { return set.spec(b).tier == Tier::device; };
+  return std::ranges::any_of(i.reads, on_device) || std::ranges::any_of(i.writes, on_device);
+}
+
+}  // namespace
+
+GpuLanes::GpuLanes(const ProgramSet& set, const MemoryPlan& plan, bool time_instructions) {
+  static_assert(static_cast<std::size_t>(Lane::compute) < kQueues &&
+                static_cast<std::size_t>(Lane::upload) < kQueues &&
+                static_cast<std::size_t>(Lane::download) < kQueues);
+  std::array<std::size_t, kQueues> most{};
+  std::size_t most_stalls = 0, most_instructions = 0;
+  for (std::size_t p = 0; p < set.programs.size(); ++p) {
+    const auto& code = set.programs[p].instructions;
+    auto& marks = mark_of_.emplace_back();
+    auto& on_gpu = on_gpu_.emplace_back();
+    for (const Instruction& i : code) {
+      on_gpu.push_back(is_queue(i.lane) && touches_device(set, i));
+      if (is_queue(i.lane)) marks[index(i.lane)].push_back(kNone);
+    }
+    std::array<std::size_t, kQueues> used{};
+    std::size_t stalls = 0;
+    for (std::size_t i = 0; i < code.size(); ++i) {
+      const Waits& waits = plan.waits[p];
+      bool stall = false;
+      for (std::uint32_t w = waits.begin[i]; w < waits.begin[i + 1]; ++w) {
+        const Wait& wait = waits.all[w];
+        if (!is_queue(wait.lane)) continue;
+        stall = true;
+        std::uint32_t& mark = marks[index(wait.lane)][wait.count - 1];
+        if (mark == kNone) mark = static_cast<std::uint32_t>(used[index(wait.lane)]++);
+      }
+      if (stall && code[i].lane == Lane::compute) ++stalls;
+    }
+    for (std::size_t l = 0; l < kQueues; ++l) most[l] = std::max(most[l], used[l]);
+    most_stalls = std::max(most_stalls, stalls);
+    most_instructions = std::max(most_instructions, marks[index(Lane::compute)].size());
+  }
+  for (std::size_t l = 0; l < kQueues; ++l) marks_[l].resize(most[l]);
+  stalls_.resize(most_stalls);
+  if (time_instructions) instructions_.resize(most_instructions);
+}
+
+void GpuLanes::begin(Lane lane) {
+  if (lane == Lane::compute) stalls_used_ = instructions_used_ = 0;
+  queue(lane).record(runs_[index(lane)].begin);
+}
+
+void GpuLanes::end(Lane lane) {
+  queue(lane).record(runs_[index(lane)].end);
+  runs_[index(lane)].used = true;
+}
+
+void GpuLanes::finish() {
+  for (GpuQueue& q : queues_) q.finish();
+}
+
+void GpuLanes::wait(Lane lane, int program, const Wait& wait, bool on_gpu) {
+  const std::uint32_t m =
+      mark_of_[static_cast<std::size_t>(program)][index(wait.lane)][wait.count - 1];
+  const GpuMark& mark = marks_[index(wait.lane)][m];
+  if (on_gpu) {
+    queue(lane).wait(mark);
+  } else {
+    mark.wait();
+  }
+}
+
+void GpuLanes::begin_stall() { queue(Lane::compute).record(stalls_[stalls_used_].begin); }
+void GpuLanes::end_stall() { queue(Lane::compute).record(stalls_[stalls_used_++].end); }
+
+void GpuLanes::given(Lane lane, int program, std::uint32_t count) {
+  const std::uint32_t m = mark_of_[static_cast<std::size_t>(program)][index(lane)][count - 1];
+  if (m != kNone) queue(lane).record(marks_[index(lane)][m]);
+}
+
+void GpuLanes::begin_instruction(Lane lane) {
+  if (lane != Lane::compute || instructions_.empty()) return;
+  queue(lane).record(instructions_[instructions_used_].begin);
+}
+void GpuLanes::end_instruction(Lane lane) {
+  if (lane != Lane::compute || instructions_.empty()) return;
+  queue(lane).record(instructions_[instructions_used_++].end);
+}
+
+double GpuLanes::seconds_of(std::size_t instruction) const {
+  const Ends& e = instructions_.at(instruction);
+  return seconds_between(e.begin, e.end);
+}
+
+double GpuLanes::elapsed(Lane lane) const {
+  const Ends& e = runs_[index(lane)];
+  return e.used ? seconds_between(e.begin, e.end) : 0;
+}
+
+double GpuLanes::stalled() const {
+  double sum = 0;
+  for (std::size_t i = 0; i < stalls_used_; ++i) {
+    sum += seconds_between(stalls_[i].begin, stalls_[i].end);
+  }
+  return sum;
+}
+
+}  // namespace ballast
