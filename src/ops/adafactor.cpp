@@ -1,7 +1,14 @@
 #include "ops/adafactor.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "core/error.h"
 #include "core/simd.h"
+#include "ops/adafactor_cuda.h"
+#include "ops/cuda_call.h"
+#include "ops/ordered_sum_call.h"
+#include "ops/update_rounding_call.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {
@@ -21,6 +28,33 @@ std::int64_t stack(const Shape& s) {  // how many matrices
   std::int64_t n = 1;
   for (int i = 0; i + 2 < s.rank(); ++i) n *= s[i];
   return n;
+}
+
+inline double first_rate(const Adafactor& a) {
+  const double k = static_cast<double>(a.step);
+  if (!a.options.relative_step) return a.learning_rate;
+  return std::min(a.options.warmup_init ? 1e-6 * k : 1e-2, 1 / std::sqrt(k));
+}
+
+inline void run_on_gpu(const Adafactor& a, Stream stream) {
+  const AdafactorOptions& o = a.options;
+  cuda::adafactor({.p = cuda::view(a.p),
+                   .row = cuda::view(a.row),
+                   .column = cuda::view(a.column),
+                   .v = cuda::view(a.v),
+                   .g = cuda::view(a.g),
+                   .grad_scale = cuda::view(a.grad_scale),
+                   .workspace = cuda::view(a.workspace),
+                   .keep = 1 - std::pow(static_cast<double>(a.step), o.decay_rate),
+                   .eps_rows = o.eps_rows,
+                   .eps_scale = o.eps_scale,
+                   .clip_threshold = o.clip_threshold,
+                   .weight_decay = o.weight_decay,
+                   .scale_parameter = o.scale_parameter,
+                   .rate = first_rate(a),
+                   .rounding = cuda::rounding(a.rounding),
+                   .scratch = cuda::sum_scratch(*stream.queue)},
+                  stream.native);
 }
 
 }  // namespace
@@ -47,30 +81,32 @@ void adafactor(const Adafactor& a, Stream stream) {
   if (a.p.elements() == 0) return;
   on_device(
       a.p.device, [&] { BALLAST_ISA_CALL(cpu, adafactor, a, *stream.pool); },
-      [&] { fail(ErrorCode::device, "adafactor has no CUDA kernel in this build"); });
+      [&] { run_on_gpu(a, stream); });
 }
 
 void adafactor(ProgramBuilder& pb, const AdafactorBuffers& on, const AdafactorOptions& options,
                const RecordedRounding& rounding) {
   const Buffer carry = rounding.carry;
   const Buffer workspace = pb.workspace(adafactor_workspace(pb.shape(on.p)));
-  pb.emit("adafactor",
-          {.reads = {on.p, on.row, on.column, on.v, on.g, on.grad_scale, carry},
-           .writes = {on.p, on.row, on.column, on.v, carry, workspace}},
-          [=](const Bindings& b) {
-            adafactor({.p = b.out(on.p),
-                       .row = b.out_if(on.row),
-                       .column = b.out_if(on.column),
-                       .v = b.out_if(on.v),
-                       .g = b.in(on.g),
-                       .grad_scale = b.in_if(on.grad_scale),
-                       .workspace = b.out_if(workspace),
-                       .options = options,
-                       .step = b.step().step,
-                       .learning_rate = b.step().learning_rate,
-                       .rounding = bind(b, rounding)},
-                      b.stream());
-          });
+  pb.emit(
+      "adafactor",
+      {.reads = {on.p, on.row, on.column, on.v, on.g, on.grad_scale, carry},
+       .writes = {on.p, on.row, on.column, on.v, carry, workspace}},
+      [=](const Bindings& b) {
+        adafactor({.p = b.out(on.p),
+                   .row = b.out_if(on.row),
+                   .column = b.out_if(on.column),
+                   .v = b.out_if(on.v),
+                   .g = b.in(on.g),
+                   .grad_scale = b.in_if(on.grad_scale),
+                   .workspace = b.out_if(workspace),
+                   .options = options,
+                   .step = b.step().step,
+                   .learning_rate = b.step().learning_rate,
+                   .rounding = bind(b, rounding)},
+                  b.stream());
+      },
+      prepare_ordered_sum);
 }
 
 }  // namespace ballast::ops

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/tensor.h"
+#include "ops/adamw_coefficients.h"
 #include "ops/update_rounding.h"
 #include "plan/program_builder.h"
 
@@ -21,6 +22,9 @@ struct AdamWOptions {
   Debias debias = Debias::moments;
   double rate = 1;  // factor on the step's learning rate, where it is recorded
 };
+
+AdamWCoefficients adamw_coefficients(const AdamWOptions& o, std::int64_t step,
+                                     double learning_rate);
 
 // Adam with decoupled weight decay, for step k = 1, 2, ...:
 //   g = grad_scale g

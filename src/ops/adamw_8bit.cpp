@@ -1,7 +1,13 @@
 #include "ops/adamw_8bit.h"
 
+#include <cmath>
+
 #include "core/error.h"
 #include "core/simd.h"
+#include "ops/adamw_8bit_cuda.h"
+#include "ops/cuda_call.h"
+#include "ops/ordered_sum_call.h"
+#include "ops/update_rounding_call.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {
@@ -25,6 +31,39 @@ void check_moment(const char* name, const ConstTensorView& t, const ConstTensorV
         blocks);
 }
 
+inline void run_on_gpu(const AdamW8bit& a, Stream stream) {
+  const AdamWOptions& o = a.options;
+  const double k = static_cast<double>(a.step);
+  const double k1 = 1 - std::pow(o.beta1, k), k2 = std::sqrt(1 - std::pow(o.beta2, k));
+  cuda::adamw_8bit({.p = cuda::view(a.p),
+                    .m = cuda::view(a.m),
+                    .v = cuda::view(a.v),
+                    .m_absmax = cuda::view(a.m_absmax),
+                    .v_absmax = cuda::view(a.v_absmax),
+                    .shift = cuda::view(a.shift),
+                    .g = cuda::view(a.g),
+                    .grad_scale = cuda::view(a.grad_scale),
+                    .m_values = signed_map().value,
+                    .m_thresholds = signed_map().threshold,
+                    .v_values = unsigned_map().value,
+                    .v_thresholds = unsigned_map().threshold,
+                    .keep_m = static_cast<float>(o.beta1),
+                    .add_m = static_cast<float>(1 - o.beta1),
+                    .keep_v = static_cast<float>(o.beta2),
+                    .add_v = static_cast<float>(1 - o.beta2),
+                    .eps = static_cast<float>(k2 * o.eps),
+                    .decays = o.weight_decay > 0,
+                    .stabilize = a.stabilize,
+                    .learning_rate = a.learning_rate,
+                    .weight_decay = o.weight_decay,
+                    .k1 = k1,
+                    .k2 = k2,
+                    .floor = o.eps * o.eps,
+                    .scratch = a.stabilize ? cuda::sum_scratch(*stream.queue) : nullptr,
+                    .rounding = cuda::rounding(a.rounding)},
+                   stream.native);
+}
+
 }  // namespace
 
 void adamw_8bit(const AdamW8bit& a, Stream stream) {
@@ -44,7 +83,7 @@ void adamw_8bit(const AdamW8bit& a, Stream stream) {
   on_device(
       a.p.device,
       [&] { BALLAST_ISA_CALL(cpu, adamw_8bit, a, signed_map(), unsigned_map(), *stream.pool); },
-      [&] { fail(ErrorCode::device, "adamw_8bit has no CUDA kernel in this build"); });
+      [&] { run_on_gpu(a, stream); });
 }
 
 void adamw_8bit(ProgramBuilder& pb, const AdamW8bitBuffers& on, const AdamWOptions& options,
@@ -69,7 +108,8 @@ void adamw_8bit(ProgramBuilder& pb, const AdamW8bitBuffers& on, const AdamWOptio
                     .learning_rate = options.rate * b.step().learning_rate,
                     .rounding = bind(b, rounding)},
                    b.stream());
-      });
+      },
+      prepare_ordered_sum);
 }
 
 }  // namespace ballast::ops

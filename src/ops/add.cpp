@@ -2,6 +2,8 @@
 
 #include "core/error.h"
 #include "core/simd.h"
+#include "ops/add_cuda.h"
+#include "ops/cuda_call.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {
@@ -29,7 +31,10 @@ void add_into(const AddInto& a, Stream stream) {
   if (rows.x.shape != rows.y.shape) rows = a;  // one of the two has gaps: both row by row
   on_device(
       a.y.device, [&] { BALLAST_ISA_CALL(cpu, add_into, rows, *stream.pool); },
-      [&] { fail(ErrorCode::device, "add_into has no CUDA kernel in this build"); });
+      [&] {
+        cuda::add_into({.x = cuda::view(rows.x), .y = cuda::view(rows.y), .alpha = rows.alpha},
+                       stream.native);
+      });
 }
 
 void add_into(ProgramBuilder& pb, Buffer x, Buffer y, float alpha) {

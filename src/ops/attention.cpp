@@ -6,7 +6,9 @@
 #include "core/simd.h"
 #include "core/thread_pool.h"
 #include "ops/attention_cpu.h"
-#include "plan/bindings.h"
+#include "ops/attention_cuda.h"
+#include "ops/attention_cuda_workspace.h"
+#include "ops/cuda_call.h"
 
 namespace ballast::ops {
 
@@ -103,6 +105,21 @@ void check_inputs(const char* op, const ConstTensorView& q, const ConstTensorVie
         k.shape[0]);
 }
 
+void check_call(const Attention& a) {
+  check_inputs("attention", a.q, a.k, a.v, a.lse, a.kv_length);
+  check_heads("attention", "o", a.o, a.q.shape, a.q.dtype);
+}
+
+void check_call(const AttentionBackward& a) {
+  const char* op = "attention_backward";
+  check_inputs(op, a.q, a.k, a.v, a.lse, a.kv_length);
+  check_heads(op, "o", a.o, a.q.shape, a.q.dtype);
+  check_heads(op, "dout", a.dout, a.q.shape, a.q.dtype);
+  check_heads(op, "dq", a.dq, a.q.shape, a.q.dtype);
+  check_heads(op, "dk", a.dk, a.k.shape, a.q.dtype);
+  check_heads(op, "dv", a.dv, a.k.shape, a.q.dtype);
+}
+
 void check_workspace(const char* op, const TensorView& workspace, std::int64_t needed) {
   check(static_cast<std::int64_t>(workspace.bytes()) >= needed,
         "{}: the workspace has {} bytes, {} are needed", op, workspace.bytes(), needed);
@@ -113,44 +130,65 @@ cpu::HeadsOut heads_out(const TensorView& x) { return {x.data, x.strides[0], x.s
 
 float* floats(const TensorView& x) { return reinterpret_cast<float*>(x.data); }
 
-// Calls record(first head, heads) for each group.
-template <class F>
-void for_head_groups(std::int64_t heads, std::int64_t per_group, F&& record) {
-  check(per_group >= 0, "attention: heads_per_group is {}", per_group);
-  const std::int64_t step = per_group == 0 ? std::max<std::int64_t>(heads, 1) : per_group;
-  for (std::int64_t head = 0; head < heads; head += step) {
-    record(head, std::min(step, heads - head));
-  }
+cuda::Attention gpu_call(const Attention& a) {
+  return {.q = cuda::view(a.q),
+          .k = cuda::view(a.k),
+          .v = cuda::view(a.v),
+          .o = cuda::view(a.o),
+          .lse = cuda::view(a.lse),
+          .workspace = cuda::view(a.workspace),
+          .bias = {},
+          .scale = a.scale,
+          .kv_length = a.kv_length};
 }
 
-std::int64_t key_count(ProgramBuilder& pb, Buffer k, const AttentionOptions& options) {
-  return options.kv_length < 0 ? pb.shape(k)[0] : options.kv_length;
-}
-
-// A product of [Lq, D] and [D, keys], or one of that size, for every head.
-double product_flops(const Shape& q, std::int64_t keys) {
-  return 2.0 * static_cast<double>(q.elements()) * static_cast<double>(keys);
+cuda::AttentionBackward gpu_call(const AttentionBackward& a) {
+  return {.q = cuda::view(a.q),
+          .k = cuda::view(a.k),
+          .v = cuda::view(a.v),
+          .o = cuda::view(a.o),
+          .lse = cuda::view(a.lse),
+          .dout = cuda::view(a.dout),
+          .dq = cuda::view(a.dq),
+          .dk = cuda::view(a.dk),
+          .dv = cuda::view(a.dv),
+          .workspace = cuda::view(a.workspace),
+          .bias = {},
+          .dbias = {},
+          .scale = a.scale,
+          .kv_length = a.kv_length,
+          .causal = false,
+          .deterministic = a.deterministic};
 }
 
 }  // namespace
 
-std::int64_t attention_workspace(const Shape& q, int threads) {
+std::int64_t attention_workspace(const Shape& q, DType dtype, const Backend& backend) {
+  if (backend.device == Device::cuda) {
+    return cuda::attention_parts(q, dtype, backend.sm).bytes();
+  }
   const std::int64_t tasks = (q[0] + cpu::kForwardQueryTile - 1) / cpu::kForwardQueryTile * q[1];
-  return std::min<std::int64_t>(tasks, threads) * forward_scratch(q[0], q[2]).floats * 4;
+  return std::min<std::int64_t>(tasks, backend.threads) * forward_scratch(q[0], q[2]).floats * 4;
 }
 
-std::int64_t attention_backward_workspace(const Shape& q, DType dtype, int threads) {
-  return std::min<std::int64_t>(q[1], threads) * backward_scratch(q[0], q[2], dtype).floats * 4;
+std::int64_t attention_backward_workspace(const Shape& q, std::int64_t keys, DType dtype,
+                                          const Backend& backend) {
+  if (backend.device == Device::cuda) {
+    return cuda::attention_backward_parts(q, keys, dtype, backend.sm, backend.deterministic)
+        .bytes();
+  }
+  return std::min<std::int64_t>(q[1], backend.threads) *
+         backward_scratch(q[0], q[2], dtype).floats * 4;
 }
 
 void attention(const Attention& a, Stream stream) {
-  check_inputs("attention", a.q, a.k, a.v, a.lse, a.kv_length);
-  check_heads("attention", "o", a.o, a.q.shape, a.q.dtype);
+  check_call(a);
   on_device(
       a.q.device,
       [&] {
-        check_workspace("attention", a.workspace,
-                        attention_workspace(a.q.shape, stream.pool->threads()));
+        check_workspace(
+            "attention", a.workspace,
+            attention_workspace(a.q.shape, a.q.dtype, {.threads = stream.pool->threads()}));
         const cpu::ForwardCall call = {.q = heads_in(a.q),
                                        .k = heads_in(a.k),
                                        .v = heads_in(a.v),
@@ -167,22 +205,17 @@ void attention(const Attention& a, Stream stream) {
                                        .bf16 = a.q.dtype == DType::bf16};
         BALLAST_ISA_CALL(cpu, attention, call, *stream.pool);
       },
-      [&] { fail(ErrorCode::device, "attention has no CUDA kernel in this build"); });
+      [&] { cuda::attention(gpu_call(a), *stream.queue); });
 }
 
 void attention_backward(const AttentionBackward& a, Stream stream) {
-  const char* op = "attention_backward";
-  check_inputs(op, a.q, a.k, a.v, a.lse, a.kv_length);
-  check_heads(op, "o", a.o, a.q.shape, a.q.dtype);
-  check_heads(op, "dout", a.dout, a.q.shape, a.q.dtype);
-  check_heads(op, "dq", a.dq, a.q.shape, a.q.dtype);
-  check_heads(op, "dk", a.dk, a.k.shape, a.q.dtype);
-  check_heads(op, "dv", a.dv, a.k.shape, a.q.dtype);
+  check_call(a);
   on_device(
       a.q.device,
       [&] {
-        check_workspace(op, a.workspace,
-                        attention_backward_workspace(a.q.shape, a.q.dtype, stream.pool->threads()));
+        check_workspace("attention_backward", a.workspace,
+                        attention_backward_workspace(a.q.shape, a.kv_length, a.q.dtype,
+                                                     {.threads = stream.pool->threads()}));
         const cpu::BackwardCall call = {
             .q = heads_in(a.q),
             .k = heads_in(a.k),
@@ -205,77 +238,19 @@ void attention_backward(const AttentionBackward& a, Stream stream) {
             .bf16 = a.q.dtype == DType::bf16};
         BALLAST_ISA_CALL(cpu, attention_backward, call, *stream.pool);
       },
-      [&] { fail(ErrorCode::device, "attention_backward has no CUDA kernel in this build"); });
+      [&] { cuda::attention_backward(gpu_call(a), *stream.queue); });
 }
 
-AttentionOut attention(ProgramBuilder& pb, Buffer q, Buffer k, Buffer v,
-                       const AttentionOptions& options) {
-  const Buffer o = pb.temp("o", pb.shape(q), pb.dtype(q));                          // [Lq, H, D]
-  const Buffer lse = pb.temp("lse", {pb.shape(q)[1], pb.shape(q)[0]}, DType::f32);  // [H, Lq]
-  attention_into(pb, q, k, v, o, lse, options);
-  return {o, lse};
+void prepare_attention(const Attention& a, Stream stream) {
+  check_call(a);
+  on_device(
+      a.q.device, [] {}, [&] { cuda::prepare_attention(gpu_call(a), *stream.queue); });
 }
 
-void attention_into(ProgramBuilder& pb, Buffer q, Buffer k, Buffer v, Buffer o, Buffer lse,
-                    const AttentionOptions& options) {
-  const std::int64_t keys = key_count(pb, k, options);
-  for_head_groups(pb.shape(q)[1], options.heads_per_group, [&](std::int64_t h, std::int64_t n) {
-    const Buffer gq = pb.slice(q, 1, h, n), gk = pb.slice(k, 1, h, n), gv = pb.slice(v, 1, h, n);
-    const Buffer go = pb.slice(o, 1, h, n), glse = pb.rows(lse, h, n);
-    const Buffer ws = pb.workspace(attention_workspace(pb.shape(gq), pb.backend().threads));
-    pb.emit("attention",
-            {.reads = {gq, gk, gv},
-             .writes = {go, glse, ws},
-             .cost = {.work = Work::attention, .flops = 2 * product_flops(pb.shape(gq), keys)}},
-            [=, scale = options.scale](const Bindings& b) {
-              attention({.q = b.in(gq),
-                         .k = b.in(gk),
-                         .v = b.in(gv),
-                         .o = b.out(go),
-                         .lse = b.out(glse),
-                         .workspace = b.out_if(ws),
-                         .scale = scale,
-                         .kv_length = keys},
-                        b.stream());
-            });
-  });
-}
-
-void attention_backward(ProgramBuilder& pb, const AttentionSaved& saved, Buffer dout, Buffer dq,
-                        Buffer dk, Buffer dv, const AttentionOptions& options) {
-  const std::int64_t keys = key_count(pb, saved.k, options);
-  for_head_groups(
-      pb.shape(saved.q)[1], options.heads_per_group, [&](std::int64_t h, std::int64_t n) {
-        const auto heads = [&](Buffer x) { return pb.slice(x, 1, h, n); };
-        const AttentionSaved s = {.q = heads(saved.q),
-                                  .k = heads(saved.k),
-                                  .v = heads(saved.v),
-                                  .o = heads(saved.o),
-                                  .lse = pb.rows(saved.lse, h, n)};
-        const Buffer gdout = heads(dout), gdq = heads(dq), gdk = heads(dk), gdv = heads(dv);
-        const Buffer ws = pb.workspace(
-            attention_backward_workspace(pb.shape(s.q), pb.dtype(s.q), pb.backend().threads));
-        pb.emit(
-            "attention_backward",
-            {.reads = {s.q, s.k, s.v, s.o, s.lse, gdout},
-             .writes = {gdq, gdk, gdv, ws},
-             .cost = {.work = Work::attention, .flops = 5 * product_flops(pb.shape(s.q), keys)}},
-            [=, scale = options.scale](const Bindings& b) {
-              attention_backward({.q = b.in(s.q),
-                                  .k = b.in(s.k),
-                                  .v = b.in(s.v),
-                                  .o = b.in(s.o),
-                                  .lse = b.in(s.lse),
-                                  .dout = b.in(gdout),
-                                  .dq = b.out(gdq),
-                                  .dk = b.out(gdk),
-                                  .dv = b.out(gdv),
-                                  .workspace = b.out_if(ws),
-                                  .scale = scale,
-                                  .kv_length = keys},
-                                 b.stream());
-            });
-      });
+void prepare_attention_backward(const AttentionBackward& a, Stream stream) {
+  check_call(a);
+  on_device(
+      a.q.device, [] {}, [&] { cuda::prepare_attention_backward(gpu_call(a), *stream.queue); });
 }
 
 }  // namespace ballast::ops

@@ -14,7 +14,9 @@ namespace ballast::ops {
 // k or v.
 //
 // The same bits for any number of threads, for any grouping of heads, and for queries that come in
-// pieces (cut anywhere): keys are added up in fixed tiles from position 0.
+// pieces (cut anywhere): keys are added up in fixed tiles from position 0. On the GPU cuDNN
+// computes bf16 where D is a multiple of 8 and all operands are aligned to 16 bytes (it rounds the
+// weights to bf16, and a piece of a single query may differ); D is at most 256 there.
 struct Attention {
   ConstTensorView q;     // [Lq, H, D]
   ConstTensorView k, v;  // [Lk, H, D]
@@ -30,19 +32,27 @@ void attention(const Attention& a, Stream stream);
 //   dv = P^T dout,  dk = scale dS^T q,  dq = scale dS k.
 // Overwrites dq, dk, dv; rows of dk and dv at positions >= kv_length become 0. One dtype for all
 // but lse. A bf16 dq is summed in f32 (in the workspace) and rounded once. Heads are the unit of
-// parallel work: a call with fewer heads than threads leaves threads idle.
+// parallel work on the CPU: a call with fewer heads than threads leaves threads idle. On the GPU
+// the workspace of a deterministic bf16 gradient grows with Lq * Lk: groups of heads bound it.
 struct AttentionBackward {
   ConstTensorView q, k, v, o, lse, dout;  // dout: [Lq, H, D], the others as above
   TensorView dq, dk, dv;                  // as q, k, v; may not share memory with any other
   TensorView workspace;                   // attention_backward_workspace() bytes
   float scale = 1;
   std::int64_t kv_length = 0;
+  bool deterministic = true;  // see Backend: on the GPU false lets the bits of dq vary
 };
 void attention_backward(const AttentionBackward& a, Stream stream);
 
-// Bytes of scratch memory for q of this shape, [Lq, H, D], on so many threads.
-std::int64_t attention_workspace(const Shape& q, int threads);
-std::int64_t attention_backward_workspace(const Shape& q, DType dtype, int threads);
+// Make what the same call with the same addresses must not make in a run: cuDNN's plan for it.
+// Nothing on the CPU.
+void prepare_attention(const Attention& a, Stream stream);
+void prepare_attention_backward(const AttentionBackward& a, Stream stream);
+
+// Bytes of scratch memory for q of this shape, [Lq, H, D], and so many keys (kv_length).
+std::int64_t attention_workspace(const Shape& q, DType dtype, const Backend& backend);
+std::int64_t attention_backward_workspace(const Shape& q, std::int64_t keys, DType dtype,
+                                          const Backend& backend);
 
 struct AttentionOptions {
   float scale;

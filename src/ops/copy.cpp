@@ -2,6 +2,8 @@
 
 #include "core/convert.h"
 #include "core/simd.h"
+#include "ops/copy_cuda.h"
+#include "ops/cuda_call.h"
 #include "ops/strided_walk.h"
 #include "plan/bindings.h"
 
@@ -9,7 +11,7 @@ namespace ballast::ops {
 
 namespace cpu {
 BALLAST_PER_ISA(void copy(const StridedWalk& walk, const std::byte* from, DType from_type,
-                          std::byte* to, DType to_type, ThreadPool* pool))
+                          std::byte* to, DType to_type, Rounding rounding, ThreadPool* pool))
 }
 
 void copy(const Copy& a, Stream stream) {
@@ -27,9 +29,15 @@ void copy(const Copy& a, Stream stream) {
       [&] {
         const StridedWalk walk = walk_of(a.to.shape, a.from.strides, a.to.strides);
         BALLAST_ISA_CALL(cpu, copy, walk, a.from.data, a.from.dtype, a.to.data, a.to.dtype,
-                         stream.pool);
+                         a.rounding, stream.pool);
       },
-      [&] { fail(ErrorCode::device, "copy has no CUDA kernel in this build"); });
+      [&] {
+        cuda::copy({.from = cuda::view(a.from),
+                    .to = cuda::view(a.to),
+                    .through_engine = a.from.device != a.to.device,
+                    .saturating = a.rounding == Rounding::saturating},
+                   stream.native);
+      });
 }
 
 void copy(ProgramBuilder& pb, Buffer from, Buffer to, Lane lane) {

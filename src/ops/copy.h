@@ -1,16 +1,19 @@
 #pragma once
 
+#include "core/convert.h"
 #include "core/tensor.h"
 #include "plan/program_builder.h"
 
 namespace ballast::ops {
 
 // to = from, element by element, converted where the dtypes differ (core/convert.h: one rounding to
-// nearest). Any strides on both sides, up to eight dimensions; a stride of 0 in `from` repeats an
-// element. The two must not overlap. Without a pool in the stream the calling thread does the work.
+// nearest). Any strides on both sides, up to eight dimensions, and any address; a stride of 0 in
+// `from` repeats an element. The two must not overlap. Without a pool in the stream the calling
+// thread does the work. The GPU does it where one side is there; the other may be host memory.
 struct Copy {
   ConstTensorView from;
   TensorView to;  // same shape
+  Rounding rounding = Rounding::nearest;
 };
 void copy(const Copy& a, Stream stream);
 

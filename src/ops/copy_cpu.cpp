@@ -44,8 +44,8 @@ void move(const std::byte* from, std::int64_t from_step, std::byte* to, std::int
 
 // Dtypes that differ; steps and offsets in elements.
 void convert_run(const std::byte* from, DType from_type, std::int64_t from_step, std::byte* to,
-                 DType to_type, std::int64_t to_step, std::int64_t n) {
-  if (from_step == 1 && to_step == 1) return convert(from, from_type, to, to_type, n);
+                 DType to_type, std::int64_t to_step, std::int64_t n, Rounding rounding) {
+  if (from_step == 1 && to_step == 1) return convert(from, from_type, to, to_type, n, rounding);
   const auto from_size = static_cast<std::int64_t>(size_of(from_type));
   const auto to_size = static_cast<std::int64_t>(size_of(to_type));
   alignas(64) std::byte in[kPiece * 8], out[kPiece * 8];
@@ -57,7 +57,7 @@ void convert_run(const std::byte* from, DType from_type, std::int64_t from_step,
       move(a, from_step, in, 1, count, size_of(from_type));
       a = in;
     }
-    convert(a, from_type, to_step == 1 ? b : out, to_type, count);
+    convert(a, from_type, to_step == 1 ? b : out, to_type, count, rounding);
     if (to_step != 1) move(out, 1, b, to_step, count, size_of(to_type));
   }
 }
@@ -65,7 +65,7 @@ void convert_run(const std::byte* from, DType from_type, std::int64_t from_step,
 }  // namespace
 
 void copy(const StridedWalk& walk, const std::byte* from, DType from_type, std::byte* to,
-          DType to_type, ThreadPool* pool) {
+          DType to_type, Rounding rounding, ThreadPool* pool) {
   const auto from_size = static_cast<std::int64_t>(size_of(from_type));
   const auto to_size = static_cast<std::int64_t>(size_of(to_type));
   const std::int64_t from_step = walk.from[walk.rank - 1], to_step = walk.to[walk.rank - 1];
@@ -78,7 +78,7 @@ void copy(const StridedWalk& walk, const std::byte* from, DType from_type, std::
       if (from_type == to_type) {
         move(a, from_step, b, to_step, n, size_of(from_type));
       } else {
-        convert_run(a, from_type, from_step, b, to_type, to_step, n);
+        convert_run(a, from_type, from_step, b, to_type, to_step, n, rounding);
       }
     });
   };

@@ -2,6 +2,8 @@
 
 #include "core/error.h"
 #include "core/simd.h"
+#include "ops/cuda_call.h"
+#include "ops/dropout_cuda.h"
 
 namespace ballast::ops {
 
@@ -28,7 +30,15 @@ void dropout(const Dropout& a, Stream stream) {
   check(a.first_row >= 0, "dropout: the first row is {}", a.first_row);
   on_device(
       a.x.device, [&] { BALLAST_ISA_CALL(cpu, dropout, a, *stream.pool); },
-      [&] { fail(ErrorCode::device, "dropout has no CUDA kernel in this build"); });
+      [&] {
+        cuda::dropout({.x = cuda::view(a.x),
+                       .y = cuda::view(a.y),
+                       .probability = a.probability,
+                       .source = cuda::random_key(a.source),
+                       .first_row = a.first_row,
+                       .accumulate = a.accumulate},
+                      stream.native);
+      });
 }
 
 Buffer dropout(ProgramBuilder& pb, Buffer x, const DropoutOptions& options) {

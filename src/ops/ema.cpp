@@ -2,6 +2,8 @@
 
 #include "core/error.h"
 #include "core/simd.h"
+#include "ops/cuda_call.h"
+#include "ops/ema_cuda.h"
 #include "ops/update_rounding.h"
 #include "plan/bindings.h"
 
@@ -18,7 +20,12 @@ void ema(const Ema& a, Stream stream) {
   check(a.decay >= 0 && a.decay <= 1, "ema: decay is {}", a.decay);
   on_device(
       a.p.device, [&] { BALLAST_ISA_CALL(cpu, ema, a, *stream.pool); },
-      [&] { fail(ErrorCode::device, "ema has no CUDA kernel in this build"); });
+      [&] {
+        cuda::ema({.p = cuda::view(a.p),
+                   .shadow = cuda::view(a.shadow),
+                   .share = static_cast<float>(1 - a.decay)},
+                  stream.native);
+      });
 }
 
 void ema(ProgramBuilder& pb, Buffer p, Buffer shadow, double decay) {

@@ -5,6 +5,8 @@
 
 #include "core/convert.h"
 #include "core/simd.h"
+#include "ops/cuda_call.h"
+#include "ops/fill_cuda.h"
 #include "ops/strided_walk.h"
 #include "plan/bindings.h"
 
@@ -45,7 +47,7 @@ void fill(const Fill& a, Stream stream) {
         const StridedWalk walk = walk_of(a.to.shape, a.to.strides, a.to.strides);
         BALLAST_ISA_CALL(cpu, fill, walk, a.to.data, size_of(a.to.dtype), pattern, stream.pool);
       },
-      [&] { fail(ErrorCode::device, "fill has no CUDA kernel in this build"); });
+      [&] { cuda::fill({.to = cuda::view(a.to), .pattern = pattern}, stream.native); });
 }
 
 void fill(ProgramBuilder& pb, Buffer to, float value, Lane lane) {

@@ -2,6 +2,9 @@
 
 #include "core/error.h"
 #include "core/simd.h"
+#include "ops/cuda_call.h"
+#include "ops/flow_loss_cuda.h"
+#include "ops/ordered_sum_call.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {
@@ -50,7 +53,20 @@ void flow_loss(const FlowLoss& a, Stream stream) {
   }
   on_device(
       a.pred.device, [&] { BALLAST_ISA_CALL(cpu, flow_loss, a, *stream.pool); },
-      [&] { fail(ErrorCode::device, "flow_loss has no CUDA kernel in this build"); });
+      [&] {
+        cuda::flow_loss({.pred = cuda::view(a.pred),
+                         .target = cuda::view(a.target),
+                         .mask = cuda::view(a.mask),
+                         .sample_weight = cuda::view(a.sample_weight),
+                         .huber = a.rho.kind != LossKind::mse,
+                         .delta = a.rho.delta,
+                         .weight = a.weight,
+                         .over = a.rho.kind == LossKind::smooth_l1 ? a.rho.delta : 1,
+                         .loss = cuda::view(a.loss),
+                         .dpred = cuda::view(a.dpred),
+                         .scratch = cuda::sum_scratch(*stream.queue)},
+                        stream.native);
+      });
 }
 
 void flow_loss(ProgramBuilder& pb, const FlowLossBuffers& buffers, const FlowLossOptions& options) {
@@ -68,7 +84,8 @@ void flow_loss(ProgramBuilder& pb, const FlowLossBuffers& buffers, const FlowLos
                    .loss = b.out(buffers.loss),
                    .dpred = b.out_if(buffers.dpred)},
                   b.stream());
-      });
+      },
+      prepare_ordered_sum);
 }
 
 }  // namespace ballast::ops

@@ -2,6 +2,8 @@
 
 #include "core/error.h"
 #include "core/simd.h"
+#include "ops/cuda_call.h"
+#include "ops/flow_noise_cuda.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {
@@ -24,7 +26,14 @@ void flow_noise(const FlowNoise& a, Stream stream) {
         "flow_noise: t is {} {}", a.t.dtype, a.t.shape);
   on_device(
       a.x_t.device, [&] { BALLAST_ISA_CALL(cpu, flow_noise, a, *stream.pool); },
-      [&] { fail(ErrorCode::device, "flow_noise has no CUDA kernel in this build"); });
+      [&] {
+        cuda::flow_noise({.x0 = cuda::view(a.x0),
+                          .noise = cuda::view(a.noise),
+                          .t = cuda::view(a.t),
+                          .x_t = cuda::view(a.x_t),
+                          .target = cuda::view(a.target)},
+                         stream.native);
+      });
 }
 
 FlowNoiseOut flow_noise(ProgramBuilder& pb, Buffer x0, Buffer noise, Buffer t) {

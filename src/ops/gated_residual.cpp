@@ -1,6 +1,8 @@
 #include "ops/gated_residual.h"
 
 #include "core/simd.h"
+#include "ops/cuda_call.h"
+#include "ops/gated_residual_cuda.h"
 #include "ops/row_checks.h"
 #include "plan/bindings.h"
 
@@ -25,7 +27,14 @@ void gated_residual(const GatedResidual& a, Stream stream) {
         if (a.gate) check_index_range("gated_residual: the index", a.index, a.gate.shape[0]);
         BALLAST_ISA_CALL(cpu, gated_residual, a, *stream.pool);
       },
-      [&] { fail(ErrorCode::device, "gated_residual has no CUDA kernel in this build"); });
+      [&] {
+        cuda::gated_residual({.x = cuda::view(a.x),
+                              .y = cuda::view(a.y),
+                              .gate = cuda::view(a.gate),
+                              .index = cuda::view(a.index),
+                              .out = cuda::view(a.out)},
+                             stream.native);
+      });
 }
 
 void gated_residual_backward(const GatedResidualBackward& a, Stream stream) {
@@ -48,7 +57,15 @@ void gated_residual_backward(const GatedResidualBackward& a, Stream stream) {
         }
         BALLAST_ISA_CALL(cpu, gated_residual_backward, a, *stream.pool);
       },
-      [&] { fail(ErrorCode::device, "gated_residual_backward has no CUDA kernel in this build"); });
+      [&] {
+        cuda::gated_residual_backward({.dout = cuda::view(a.dout),
+                                       .gate = cuda::view(a.gate),
+                                       .index = cuda::view(a.index),
+                                       .dy = cuda::view(a.dy),
+                                       .y = cuda::view(a.y),
+                                       .dgate = cuda::view(a.dgate)},
+                                      stream.native);
+      });
 }
 
 void gated_residual(ProgramBuilder& pb, Buffer x, Buffer y, const Gate& gate, Buffer out) {

@@ -1,6 +1,8 @@
 #include "ops/gelu.h"
 
 #include "core/simd.h"
+#include "ops/cuda_call.h"
+#include "ops/gelu_cuda.h"
 #include "ops/row_checks.h"
 #include "plan/bindings.h"
 
@@ -19,7 +21,7 @@ void gelu(const Gelu& a, Stream stream) {
   check_rows("gelu: y", rows.y, count, width);
   on_device(
       a.x.device, [&] { BALLAST_ISA_CALL(cpu, gelu, rows, *stream.pool); },
-      [&] { fail(ErrorCode::device, "gelu has no CUDA kernel in this build"); });
+      [&] { cuda::gelu({.x = cuda::view(rows.x), .y = cuda::view(rows.y)}, stream.native); });
 }
 
 void gelu_backward(const GeluBackward& a, Stream stream) {
@@ -34,7 +36,11 @@ void gelu_backward(const GeluBackward& a, Stream stream) {
   check_rows("gelu_backward: dx", rows.dx, count, width);
   on_device(
       a.x.device, [&] { BALLAST_ISA_CALL(cpu, gelu_backward, rows, *stream.pool); },
-      [&] { fail(ErrorCode::device, "gelu_backward has no CUDA kernel in this build"); });
+      [&] {
+        cuda::gelu_backward(
+            {.x = cuda::view(rows.x), .dy = cuda::view(rows.dy), .dx = cuda::view(rows.dx)},
+            stream.native);
+      });
 }
 
 Buffer gelu(ProgramBuilder& pb, Buffer x, DType y_dtype) {

@@ -2,6 +2,9 @@
 
 #include "core/error.h"
 #include "core/simd.h"
+#include "ops/cuda_call.h"
+#include "ops/global_norm_cuda.h"
+#include "ops/ordered_sum_call.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {
@@ -30,10 +33,15 @@ void sum_squares(const SumSquares& a, Stream stream) {
   check(is_scalar(a.sum, DType::f64), "sum_squares: sum is {} {}", a.sum.dtype, a.sum.shape);
   on_device(
       a.x.device, [&] { BALLAST_ISA_CALL(cpu, sum_squares, a, *stream.pool); },
-      [&] { fail(ErrorCode::device, "sum_squares has no CUDA kernel in this build"); });
+      [&] {
+        cuda::sum_squares({.x = cuda::view(a.x),
+                           .sum = cuda::view(a.sum),
+                           .scratch = cuda::sum_scratch(*stream.queue)},
+                          stream.native);
+      });
 }
 
-void clip_factor(const ClipFactor& a, Stream) {
+void clip_factor(const ClipFactor& a, Stream stream) {
   check(is_scalar(a.sum, DType::f64), "clip_factor: sum is {} {}", a.sum.dtype, a.sum.shape);
   check(is_scalar(a.factor, DType::f32), "clip_factor: factor is {} {}", a.factor.dtype,
         a.factor.shape);
@@ -41,7 +49,13 @@ void clip_factor(const ClipFactor& a, Stream) {
         a.norm.shape);
   on_device(
       a.factor.device, [&] { BALLAST_ISA_CALL(cpu, clip_factor, a); },
-      [&] { fail(ErrorCode::device, "clip_factor has no CUDA kernel in this build"); });
+      [&] {
+        cuda::clip_factor({.sum = cuda::view(a.sum),
+                           .max_norm = a.max_norm,
+                           .factor = cuda::view(a.factor),
+                           .norm = cuda::view(a.norm)},
+                          stream.native);
+      });
 }
 
 void scale_by(const ScaleBy& a, Stream stream) {
@@ -50,12 +64,16 @@ void scale_by(const ScaleBy& a, Stream stream) {
         a.factor.shape);
   on_device(
       a.x.device, [&] { BALLAST_ISA_CALL(cpu, scale_by, a, *stream.pool); },
-      [&] { fail(ErrorCode::device, "scale_by has no CUDA kernel in this build"); });
+      [&] {
+        cuda::scale_by({.factor = cuda::view(a.factor), .x = cuda::view(a.x)}, stream.native);
+      });
 }
 
 void sum_squares(ProgramBuilder& pb, Buffer x, Buffer sum) {
-  pb.emit("sum_squares", {.reads = {x, sum}, .writes = {sum}},
-          [=](const Bindings& b) { sum_squares({.x = b.in(x), .sum = b.out(sum)}, b.stream()); });
+  pb.emit(
+      "sum_squares", {.reads = {x, sum}, .writes = {sum}},
+      [=](const Bindings& b) { sum_squares({.x = b.in(x), .sum = b.out(sum)}, b.stream()); },
+      prepare_ordered_sum);
 }
 
 void clip_factor(ProgramBuilder& pb, Buffer sum, double max_norm, Buffer factor, Buffer norm) {

@@ -1,6 +1,8 @@
 #include "ops/layer_norm.h"
 
 #include "core/simd.h"
+#include "ops/cuda_call.h"
+#include "ops/layer_norm_cuda.h"
 #include "ops/row_checks.h"
 #include "plan/bindings.h"
 
@@ -42,7 +44,17 @@ void layer_norm(const LayerNorm& a, Stream stream) {
         if (tables > 0) check_index_range("layer_norm: the index", a.index, tables);
         BALLAST_ISA_CALL(cpu, layer_norm, a, *stream.pool);
       },
-      [&] { fail(ErrorCode::device, "layer_norm has no CUDA kernel in this build"); });
+      [&] {
+        cuda::layer_norm({.x = cuda::view(a.x),
+                          .mul = cuda::view(a.mul),
+                          .add = cuda::view(a.add),
+                          .index = cuda::view(a.index),
+                          .one_plus = a.one_plus,
+                          .y = cuda::view(a.y),
+                          .stats = cuda::view(a.stats),
+                          .eps = a.eps},
+                         stream.native);
+      });
 }
 
 void layer_norm_backward(const LayerNormBackward& a, Stream stream) {
@@ -63,7 +75,19 @@ void layer_norm_backward(const LayerNormBackward& a, Stream stream) {
         if (tables > 0) check_index_range("layer_norm_backward: the index", a.index, tables);
         BALLAST_ISA_CALL(cpu, layer_norm_backward, a, *stream.pool);
       },
-      [&] { fail(ErrorCode::device, "layer_norm_backward has no CUDA kernel in this build"); });
+      [&] {
+        cuda::layer_norm_backward({.x = cuda::view(a.x),
+                                   .stats = cuda::view(a.stats),
+                                   .mul = cuda::view(a.mul),
+                                   .index = cuda::view(a.index),
+                                   .one_plus = a.one_plus,
+                                   .dy = cuda::view(a.dy),
+                                   .dx = cuda::view(a.dx),
+                                   .accumulate = a.accumulate,
+                                   .dmul = cuda::view(a.dmul),
+                                   .dadd = cuda::view(a.dadd)},
+                                  stream.native);
+      });
 }
 
 LayerNormOut layer_norm(ProgramBuilder& pb, Buffer x, const NormTables& tables, float eps,

@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "core/thread_pool.h"
+#include "ops/cuda_call.h"
 #include "ops/linear_kernels.h"
+#include "ops/linear_scratch.h"
 #include "ops/quantum.h"
 
 namespace ballast::ops {
@@ -182,8 +184,23 @@ cpu::Scratch take(const TensorView& workspace, const Parts& parts, int threads, 
   return parts.in(workspace);
 }
 
-[[noreturn]] void no_cuda(const char* op) {
-  fail(ErrorCode::device, fmt::format("{} has no CUDA kernel in this build", op));
+std::byte* take(const TensorView& workspace, const cuda::LinearScratch& scratch, const char* op) {
+  const auto need = static_cast<std::size_t>(scratch.bytes);
+  const std::size_t have = workspace ? workspace.bytes() : 0;
+  check(have >= need, "{}: the workspace has {} bytes, {} are needed", op, have, need);
+  check(need == 0 || aligned(workspace.data, cuda::kWorkspaceAlignment),
+        "{}: the workspace does not start at a multiple of {} bytes", op,
+        cuda::kWorkspaceAlignment);
+  return workspace.data;
+}
+
+cuda::WeightScale on_gpu(const cpu::WeightScale& s) {
+  return {s.data, s.row_stride, s.group_stride, s.group};
+}
+
+bool in_sixteens(const ConstTensorView& v) {
+  return cuda::in_sixteens(reinterpret_cast<std::uintptr_t>(v.data), v.shape[0], v.strides[0],
+                           v.dtype);
 }
 
 cpu::PanelProduct panel_product(const ProductSize& s, const TensorView& workspace, const char* op) {
@@ -197,17 +214,26 @@ cpu::PanelProduct panel_product(const ProductSize& s, const TensorView& workspac
           .scratch = take(workspace, scratch_parts(s), s.threads, op)};
 }
 
-}  // namespace
-
-std::int64_t linear_workspace(const LinearSize& s) {
-  return scratch_parts(forward_size(s)).bytes(s.threads);
+LinearSize size_of_call(const ConstTensorView& x, const ConstTensorView& w,
+                        const ConstTensorView& scale, const ConstTensorView& y, int threads) {
+  return {.rows = x.shape[0],
+          .inputs = x.shape[1],
+          .outputs = y.shape[1],
+          .x = x.dtype,
+          .y = y.dtype,
+          .w_in_place = in_place(w, scale),
+          .threads = threads,
+          .device = x.device,
+          .w = w.dtype,
+          .scaled = static_cast<bool>(scale),
+          .x_aligned = in_sixteens(x),
+          .y_aligned = in_sixteens(y),
+          .w_aligned = in_sixteens(w)};
 }
-std::int64_t linear_dx_workspace(const LinearSize& s) {
-  return scratch_parts(backward_size(s)).bytes(s.threads);
-}
-std::int64_t linear_dw_workspace(const LinearSize& s) { return dw_parts(s).bytes(s.threads); }
 
-void linear(const Linear& a, Stream stream) {
+int threads_of(Stream stream) { return stream.pool ? stream.pool->threads() : 1; }
+
+void run_linear(const Linear& a, Stream stream, cuda::Doing doing) {
   check_rows(a.x, "linear", "x");
   check_rows(a.y, "linear", "y");
   const std::int64_t rows = a.x.shape[0], inputs = a.x.shape[1], outputs = a.y.shape[1];
@@ -219,16 +245,11 @@ void linear(const Linear& a, Stream stream) {
           "linear: bias is {}", a.bias.dtype);
   }
   const cpu::WeightScale scale = weight_scale(a.scale, a.w, "linear");
+  const LinearSize size = linear_size(a, threads_of(stream));
   on_device(
       a.x.device,
       [&] {
-        const LinearSize size = {.rows = rows,
-                                 .inputs = inputs,
-                                 .outputs = outputs,
-                                 .x = a.x.dtype,
-                                 .y = a.y.dtype,
-                                 .w_in_place = in_place(a.w, a.scale),
-                                 .threads = stream.pool->threads()};
+        if (doing == cuda::Doing::prepare) return;
         cpu::PanelProduct p = panel_product(forward_size(size), a.workspace, "linear");
         p.in = matrix(a.x);
         p.w = matrix(a.w);
@@ -241,26 +262,36 @@ void linear(const Linear& a, Stream stream) {
         p.accumulate = a.accumulate;
         BALLAST_ISA_CALL(cpu, panel_product, p, *stream.pool);
       },
-      [&] { no_cuda("linear"); });
+      [&] {
+        const cuda::LinearScratch scratch = cuda::forward_scratch(size);
+        cuda::linear({.in = cuda::view(a.x),
+                      .w = cuda::view(a.w),
+                      .bias = cuda::view(a.bias),
+                      .out = cuda::view(a.y),
+                      .scale = on_gpu(scale),
+                      .transposed = true,
+                      .columns_at_once = cuda::columns_at_once(size, true),
+                      .type = cuda::multiplied_type(size.x, size.y),
+                      .alpha = a.alpha,
+                      .accumulate = a.accumulate,
+                      .scratch = scratch,
+                      .workspace = take(a.workspace, scratch, "linear")},
+                     *stream.queue, doing);
+      });
 }
 
-void linear_dx(const LinearDx& a, Stream stream) {
+void run_linear_dx(const LinearDx& a, Stream stream, cuda::Doing doing) {
   check_rows(a.dy, "linear_dx", "dy");
   check_rows(a.dx, "linear_dx", "dx");
   const std::int64_t rows = a.dy.shape[0], inputs = a.dx.shape[1], outputs = a.dy.shape[1];
   check(a.dx.shape[0] == rows, "linear_dx: dy is {}, dx is {}", a.dy.shape, a.dx.shape);
   check_weight(a.w, outputs, inputs, "linear_dx");
   const cpu::WeightScale scale = weight_scale(a.scale, a.w, "linear_dx");
+  const LinearSize size = linear_size(a, threads_of(stream));
   on_device(
       a.dy.device,
       [&] {
-        const LinearSize size = {.rows = rows,
-                                 .inputs = inputs,
-                                 .outputs = outputs,
-                                 .x = a.dx.dtype,
-                                 .y = a.dy.dtype,
-                                 .w_in_place = in_place(a.w, a.scale),
-                                 .threads = stream.pool->threads()};
+        if (doing == cuda::Doing::prepare) return;
         cpu::PanelProduct p = panel_product(backward_size(size), a.workspace, "linear_dx");
         p.in = matrix(a.dy);
         p.w = matrix(a.w);
@@ -272,10 +303,25 @@ void linear_dx(const LinearDx& a, Stream stream) {
         p.accumulate = a.accumulate;
         BALLAST_ISA_CALL(cpu, panel_product, p, *stream.pool);
       },
-      [&] { no_cuda("linear_dx"); });
+      [&] {
+        const cuda::LinearScratch scratch = cuda::dx_scratch(size);
+        cuda::linear({.in = cuda::view(a.dy),
+                      .w = cuda::view(a.w),
+                      .bias = {},
+                      .out = cuda::view(a.dx),
+                      .scale = on_gpu(scale),
+                      .transposed = false,
+                      .columns_at_once = cuda::columns_at_once(size, false),
+                      .type = cuda::multiplied_type(size.x, size.y),
+                      .alpha = a.alpha,
+                      .accumulate = a.accumulate,
+                      .scratch = scratch,
+                      .workspace = take(a.workspace, scratch, "linear_dx")},
+                     *stream.queue, doing);
+      });
 }
 
-void linear_dw(const LinearDw& a, Stream stream) {
+void run_linear_dw(const LinearDw& a, Stream stream, cuda::Doing doing) {
   check_rows(a.x, "linear_dw", "x");
   check_rows(a.dy, "linear_dw", "dy");
   const std::int64_t rows = a.x.shape[0], inputs = a.x.shape[1], outputs = a.dy.shape[1];
@@ -287,15 +333,11 @@ void linear_dw(const LinearDw& a, Stream stream) {
     check(a.dbias.dtype == DType::f32 && aligned(a.dbias.data, 4), "linear_dw: dbias is {}",
           a.dbias.dtype);
   }
+  const LinearSize size = linear_size(a, threads_of(stream));
   on_device(
       a.x.device,
       [&] {
-        const LinearSize size = {.rows = rows,
-                                 .inputs = inputs,
-                                 .outputs = outputs,
-                                 .x = a.x.dtype,
-                                 .y = a.dy.dtype,
-                                 .threads = stream.pool->threads()};
+        if (doing == cuda::Doing::prepare) return;
         const cpu::OuterProduct p = {
             .x = matrix(a.x),
             .dy = matrix(a.dy),
@@ -311,7 +353,57 @@ void linear_dw(const LinearDw& a, Stream stream) {
             .scratch = take(a.workspace, dw_parts(size), size.threads, "linear_dw")};
         BALLAST_ISA_CALL(cpu, outer_product, p, *stream.pool);
       },
-      [&] { no_cuda("linear_dw"); });
+      [&] {
+        const cuda::LinearScratch scratch = cuda::dw_scratch(size);
+        cuda::linear_dw({.x = cuda::view(a.x),
+                         .dy = cuda::view(a.dy),
+                         .dw = cuda::view(a.dw),
+                         .dbias = cuda::view(a.dbias),
+                         .type = cuda::multiplied_type(size.x, size.y),
+                         .in_partials = cuda::dw_in_partials(size),
+                         .group = cuda::dw_group(size),
+                         .alpha = a.alpha,
+                         .scratch = scratch,
+                         .workspace = take(a.workspace, scratch, "linear_dw")},
+                        *stream.queue, doing);
+      });
+}
+
+}  // namespace
+
+LinearSize linear_size(const Linear& a, int threads) {
+  return size_of_call(a.x, a.w, a.scale, a.y, threads);
+}
+LinearSize linear_size(const LinearDx& a, int threads) {
+  return size_of_call(a.dx, a.w, a.scale, a.dy, threads);
+}
+LinearSize linear_size(const LinearDw& a, int threads) {
+  return size_of_call(a.x, a.dw, {}, a.dy, threads);
+}
+
+std::int64_t linear_workspace(const LinearSize& s) {
+  if (s.device == Device::cuda) return cuda::forward_scratch(s).bytes;
+  return scratch_parts(forward_size(s)).bytes(s.threads);
+}
+std::int64_t linear_dx_workspace(const LinearSize& s) {
+  if (s.device == Device::cuda) return cuda::dx_scratch(s).bytes;
+  return scratch_parts(backward_size(s)).bytes(s.threads);
+}
+std::int64_t linear_dw_workspace(const LinearSize& s) {
+  if (s.device == Device::cuda) return cuda::dw_scratch(s).bytes;
+  return dw_parts(s).bytes(s.threads);
+}
+
+void linear(const Linear& a, Stream stream) { run_linear(a, stream, cuda::Doing::run); }
+void linear_dx(const LinearDx& a, Stream stream) { run_linear_dx(a, stream, cuda::Doing::run); }
+void linear_dw(const LinearDw& a, Stream stream) { run_linear_dw(a, stream, cuda::Doing::run); }
+
+void linear_prepare(const Linear& a, Stream stream) { run_linear(a, stream, cuda::Doing::prepare); }
+void linear_dx_prepare(const LinearDx& a, Stream stream) {
+  run_linear_dx(a, stream, cuda::Doing::prepare);
+}
+void linear_dw_prepare(const LinearDw& a, Stream stream) {
+  run_linear_dw(a, stream, cuda::Doing::prepare);
 }
 
 }  // namespace ballast::ops

@@ -16,11 +16,16 @@ namespace ballast::ops {
 // may
 //   follow), f32: the weight is w * scale, formed in f32.
 // bias: empty or [N] f32, bf16 or f16, at any address.
-// workspace: at least linear_workspace() bytes at a multiple of 64; may be empty when that is 0.
+// workspace: at least linear_workspace() bytes at a multiple of 64, on the GPU of 256; may be empty
+//   when that is 0.
 //
-// Bits: every product is computed by calls of fixed sizes, kTokenQuantum rows counted from row 0
-// and panels of columns that depend on K and N alone. So neither threads, nor strides, nor cutting
-// the rows at multiples of kTokenQuantum into several calls change a result.
+// On the GPU a product with a bf16 operand (x, w or y) multiplies bf16: its other operands, and the
+// bias of a bf16 y, are rounded to that first. Products without one multiply f32.
+//
+// Bits: on the CPU every product is computed by calls of fixed sizes, kTokenQuantum rows counted
+// from row 0 and panels of columns that depend on K and N alone; on the GPU by an algorithm that
+// adds along the contraction in the same order for any number of rows. So neither threads, nor
+// strides, nor cutting the rows at multiples of kTokenQuantum into several calls change a result.
 
 // y = alpha * x W^T + bias, or with accumulate y += alpha * x W^T + bias.
 struct Linear {
@@ -51,13 +56,27 @@ void linear(const Linear& a, Stream stream);
 void linear_dx(const LinearDx& a, Stream stream);
 void linear_dw(const LinearDw& a, Stream stream);
 
+// Make what the same call needs on the GPU and a run must not make; on the CPU that is nothing.
+void linear_prepare(const Linear& a, Stream stream);
+void linear_dx_prepare(const LinearDx& a, Stream stream);
+void linear_dw_prepare(const LinearDw& a, Stream stream);
+
 // What decides how much scratch a call needs.
 struct LinearSize {
   std::int64_t rows = 0, inputs = 0, outputs = 0;
   DType x = DType::f32, y = DType::f32;  // or of dx and dy
   bool w_in_place = true;  // f32 weights that have no scale and start at a multiple of 4 bytes
   int threads = 1;
+  // What matters on the GPU alone.
+  Device device = Device::cpu;
+  DType w = DType::f32;
+  bool scaled = false;                      // the weights have a scale
+  bool x_aligned = true, y_aligned = true;  // every row starts at a multiple of 16 bytes
+  bool w_aligned = true;                    // of w, or of dw
 };
+LinearSize linear_size(const Linear& a, int threads);
+LinearSize linear_size(const LinearDx& a, int threads);
+LinearSize linear_size(const LinearDw& a, int threads);
 std::int64_t linear_workspace(const LinearSize& s);
 std::int64_t linear_dx_workspace(const LinearSize& s);
 std::int64_t linear_dw_workspace(const LinearSize& s);

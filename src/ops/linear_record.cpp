@@ -1,5 +1,6 @@
 // The recorded forms of ops/linear.h.
 #include "ops/linear.h"
+#include "ops/linear_scratch.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {
@@ -12,24 +13,32 @@ bool in_place(ProgramBuilder& pb, const LinearWeight& w) {
          pb.set().spec(spec.root).alignment % 4 == 0;
 }
 
-LinearSize size_of_call(ProgramBuilder& pb, Buffer x, Buffer y) {
+bool in_sixteens(ProgramBuilder& pb, Buffer b) {
+  const BufferSpec& spec = pb.set().spec(b);
+  return pb.set().spec(spec.root).alignment % 16 == 0 &&
+         cuda::in_sixteens(spec.offset, spec.shape[0], spec.strides[0], spec.dtype);
+}
+
+LinearSize size_of_call(ProgramBuilder& pb, Buffer x, const LinearWeight& w, Buffer y) {
   return {.rows = pb.shape(x)[0],
           .inputs = pb.shape(x)[1],
           .outputs = pb.shape(y)[1],
           .x = pb.dtype(x),
           .y = pb.dtype(y),
-          .threads = pb.backend().threads};
+          .w_in_place = in_place(pb, w),
+          .threads = pb.backend().threads,
+          .device = pb.backend().device,
+          .w = pb.dtype(w.weight),
+          .scaled = static_cast<bool>(w.scale),
+          .x_aligned = in_sixteens(pb, x),
+          .y_aligned = in_sixteens(pb, y),
+          .w_aligned = in_sixteens(pb, w.weight)};
 }
 
 Cost gemm_cost(const LinearSize& s) {
   return {.work = Work::gemm,
           .flops = 2.0 * static_cast<double>(s.rows) * static_cast<double>(s.inputs) *
                    static_cast<double>(s.outputs)};
-}
-
-// One scratch for a call of that size; the CUDA backend's products bring their own.
-Buffer scratch(ProgramBuilder& pb, std::int64_t bytes) {
-  return pb.backend().device == Device::cpu ? pb.workspace(bytes) : Buffer();
 }
 
 }  // namespace
@@ -42,24 +51,25 @@ Buffer linear(ProgramBuilder& pb, Buffer x, const LinearWeight& w, DType y_dtype
 
 void linear_into(ProgramBuilder& pb, Buffer x, const LinearWeight& w, Buffer y,
                  LinearOptions options) {
-  LinearSize size = size_of_call(pb, x, y);
-  size.w_in_place = in_place(pb, w);
-  const Buffer workspace = scratch(pb, linear_workspace(size));
-  pb.emit("linear",
-          {.reads = {x, w.weight, w.scale, w.bias, options.accumulate ? y : Buffer()},
-           .writes = {y, workspace},
-           .cost = gemm_cost(size)},
-          [=](const Bindings& b) {
-            linear({.x = b.in(x),
-                    .w = b.in(w.weight),
-                    .scale = b.in_if(w.scale),
-                    .bias = b.in_if(w.bias),
-                    .y = b.out(y),
-                    .workspace = b.out_if(workspace),
-                    .alpha = options.alpha,
-                    .accumulate = options.accumulate},
-                   b.stream());
-          });
+  const LinearSize size = size_of_call(pb, x, w, y);
+  const Buffer workspace = pb.workspace(linear_workspace(size));
+  const auto call = [=](const Bindings& b) {
+    return Linear{.x = b.in(x),
+                  .w = b.in(w.weight),
+                  .scale = b.in_if(w.scale),
+                  .bias = b.in_if(w.bias),
+                  .y = b.out(y),
+                  .workspace = b.out_if(workspace),
+                  .alpha = options.alpha,
+                  .accumulate = options.accumulate};
+  };
+  pb.emit(
+      "linear",
+      {.reads = {x, w.weight, w.scale, w.bias, options.accumulate ? y : Buffer()},
+       .writes = {y, workspace},
+       .cost = gemm_cost(size)},
+      [=](const Bindings& b) { linear(call(b), b.stream()); },
+      [=](const Bindings& b) { linear_prepare(call(b), b.stream()); });
 }
 
 Buffer linear_dx(ProgramBuilder& pb, Buffer dy, const LinearWeight& w, DType dx_dtype) {
@@ -70,39 +80,42 @@ Buffer linear_dx(ProgramBuilder& pb, Buffer dy, const LinearWeight& w, DType dx_
 
 void linear_dx_into(ProgramBuilder& pb, Buffer dy, const LinearWeight& w, Buffer dx,
                     LinearOptions options) {
-  LinearSize size = size_of_call(pb, dx, dy);
-  size.w_in_place = in_place(pb, w);
-  const Buffer workspace = scratch(pb, linear_dx_workspace(size));
-  pb.emit("linear_dx",
-          {.reads = {dy, w.weight, w.scale, options.accumulate ? dx : Buffer()},
-           .writes = {dx, workspace},
-           .cost = gemm_cost(size)},
-          [=](const Bindings& b) {
-            linear_dx({.dy = b.in(dy),
-                       .w = b.in(w.weight),
-                       .scale = b.in_if(w.scale),
-                       .dx = b.out(dx),
-                       .workspace = b.out_if(workspace),
-                       .alpha = options.alpha,
-                       .accumulate = options.accumulate},
-                      b.stream());
-          });
+  const LinearSize size = size_of_call(pb, dx, w, dy);
+  const Buffer workspace = pb.workspace(linear_dx_workspace(size));
+  const auto call = [=](const Bindings& b) {
+    return LinearDx{.dy = b.in(dy),
+                    .w = b.in(w.weight),
+                    .scale = b.in_if(w.scale),
+                    .dx = b.out(dx),
+                    .workspace = b.out_if(workspace),
+                    .alpha = options.alpha,
+                    .accumulate = options.accumulate};
+  };
+  pb.emit(
+      "linear_dx",
+      {.reads = {dy, w.weight, w.scale, options.accumulate ? dx : Buffer()},
+       .writes = {dx, workspace},
+       .cost = gemm_cost(size)},
+      [=](const Bindings& b) { linear_dx(call(b), b.stream()); },
+      [=](const Bindings& b) { linear_dx_prepare(call(b), b.stream()); });
 }
 
 void linear_dw(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dw, Buffer dbias, float alpha) {
-  const LinearSize size = size_of_call(pb, x, dy);
-  const Buffer workspace = scratch(pb, linear_dw_workspace(size));
-  pb.emit("linear_dw",
-          {.reads = {x, dy, dw, dbias}, .writes = {dw, dbias, workspace}, .cost = gemm_cost(size)},
-          [=](const Bindings& b) {
-            linear_dw({.x = b.in(x),
-                       .dy = b.in(dy),
-                       .dw = b.out(dw),
-                       .dbias = b.out_if(dbias),
-                       .workspace = b.out_if(workspace),
-                       .alpha = alpha},
-                      b.stream());
-          });
+  const LinearSize size = size_of_call(pb, x, {.weight = dw}, dy);
+  const Buffer workspace = pb.workspace(linear_dw_workspace(size));
+  const auto call = [=](const Bindings& b) {
+    return LinearDw{.x = b.in(x),
+                    .dy = b.in(dy),
+                    .dw = b.out(dw),
+                    .dbias = b.out_if(dbias),
+                    .workspace = b.out_if(workspace),
+                    .alpha = alpha};
+  };
+  pb.emit(
+      "linear_dw",
+      {.reads = {x, dy, dw, dbias}, .writes = {dw, dbias, workspace}, .cost = gemm_cost(size)},
+      [=](const Bindings& b) { linear_dw(call(b), b.stream()); },
+      [=](const Bindings& b) { linear_dw_prepare(call(b), b.stream()); });
 }
 
 }  // namespace ballast::ops

@@ -2,6 +2,8 @@
 
 #include "core/error.h"
 #include "core/simd.h"
+#include "ops/cuda_call.h"
+#include "ops/modulation_table_cuda.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {
@@ -39,7 +41,13 @@ void modulation_table(const ModulationTable& a, Stream stream) {
         "modulation_table: modulation is {}", t);
   on_device(
       a.m.device, [&] { BALLAST_ISA_CALL(cpu, modulation_table, a, *stream.pool); },
-      [&] { fail(ErrorCode::device, "modulation_table has no CUDA kernel in this build"); });
+      [&] {
+        cuda::modulation_table({.modulation = cuda::view(a.modulation),
+                                .e = cuda::view(a.e),
+                                .m = cuda::view(a.m),
+                                .shared_e = a.shared_e},
+                               stream.native);
+      });
 }
 
 void modulation_table_backward(const ModulationTableBackward& a, Stream stream) {
@@ -48,7 +56,13 @@ void modulation_table_backward(const ModulationTableBackward& a, Stream stream) 
         "modulation_table_backward: dmodulation is {}", a.dmodulation.dtype);
   on_device(
       a.dm.device, [&] { BALLAST_ISA_CALL(cpu, modulation_table_backward, a, *stream.pool); },
-      [&] { fail(ErrorCode::device, "modulation_table has no CUDA kernel in this build"); });
+      [&] {
+        cuda::modulation_table_backward({.dm = cuda::view(a.dm),
+                                         .de = cuda::view(a.de),
+                                         .dmodulation = cuda::view(a.dmodulation),
+                                         .shared_e = a.shared_e},
+                                        stream.native);
+      });
 }
 
 Buffer modulation_table(ProgramBuilder& pb, Buffer modulation, Buffer e, std::int64_t rows,

@@ -2,6 +2,8 @@
 
 #include "core/error.h"
 #include "core/simd.h"
+#include "ops/cuda_call.h"
+#include "ops/noise_cuda.h"
 
 namespace ballast::ops {
 
@@ -14,7 +16,11 @@ void noise(const Noise& a, Stream stream) {
         a.to.dtype, a.to.shape);
   on_device(
       a.to.device, [&] { BALLAST_ISA_CALL(cpu, noise, a, *stream.pool); },
-      [&] { fail(ErrorCode::device, "noise has no CUDA kernel in this build"); });
+      [&] {
+        cuda::noise(
+            {.to = cuda::view(a.to), .source = cuda::random_key(a.source), .first = a.first},
+            stream.native);
+      });
 }
 
 void noise(ProgramBuilder& pb, Buffer to, const RandomSite& site) {

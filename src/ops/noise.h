@@ -10,7 +10,9 @@
 namespace ballast::ops {
 
 // `to` becomes elements [first, first + n) of the standard normal numbers that core/random.h
-// defines for the source, bit for bit those of fill_normal.
+// defines for the source, bit for bit those of fill_normal. On the GPU the words are the same and
+// so are all but about one in a hundred million numbers: its logarithm and sine are not those of
+// the C library.
 struct Noise {
   TensorView to;  // f32, contiguous
   RandomSource source;

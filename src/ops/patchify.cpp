@@ -2,7 +2,9 @@
 
 #include "core/error.h"
 #include "core/simd.h"
+#include "ops/cuda_call.h"
 #include "ops/patches.h"
+#include "ops/patchify_cuda.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {
@@ -16,14 +18,24 @@ void patchify(const Patchify& a, Stream stream) {
   check_patches("patchify", a.latent, a.tokens, a.first_token);
   on_device(
       a.tokens.device, [&] { BALLAST_ISA_CALL(cpu, patchify, a, *stream.pool); },
-      [&] { fail(ErrorCode::device, "patchify has no CUDA kernel in this build"); });
+      [&] {
+        cuda::patchify({.latent = cuda::view(a.latent),
+                        .tokens = cuda::view(a.tokens),
+                        .first_token = a.first_token},
+                       stream.native);
+      });
 }
 
 void patchify_backward(const PatchifyBackward& a, Stream stream) {
   check_patches("patchify_backward", a.dlatent, a.dtokens, a.first_token);
   on_device(
       a.dlatent.device, [&] { BALLAST_ISA_CALL(cpu, patchify_backward, a, *stream.pool); },
-      [&] { fail(ErrorCode::device, "patchify has no CUDA kernel in this build"); });
+      [&] {
+        cuda::patchify_backward({.dtokens = cuda::view(a.dtokens),
+                                 .dlatent = cuda::view(a.dlatent),
+                                 .first_token = a.first_token},
+                                stream.native);
+      });
 }
 
 void patchify(ProgramBuilder& pb, Buffer latent, Buffer tokens, std::int64_t first_token) {

@@ -5,6 +5,8 @@
 
 #include "core/convert.h"
 #include "core/simd.h"
+#include "ops/cuda_call.h"
+#include "ops/quantize_rows_cuda.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {
@@ -52,7 +54,7 @@ void quantize_rows(const QuantizeRows& a, Stream stream) {
         a.q.strides);
   check(a.scale.contiguous(), "quantize_rows: scale has strides {}", a.scale.strides);
   on_device(
-      a.w.device,
+      a.q.device,
       [&] {
         BALLAST_ISA_CALL(cpu, quantize_rows, a, *stream.pool);
         const float* scale = a.scale.as<float>();
@@ -60,7 +62,11 @@ void quantize_rows(const QuantizeRows& a, Stream stream) {
           if (!std::isfinite(scale[i])) refuse_non_finite(a);
         }
       },
-      [&] { fail(ErrorCode::device, "quantize_rows has no CUDA kernel in this build"); });
+      [&] {
+        cuda::quantize_rows(
+            {.w = cuda::view(a.w), .q = cuda::view(a.q), .scale = cuda::view(a.scale)},
+            stream.native);
+      });
 }
 
 void quantize_rows(ProgramBuilder& pb, Buffer w, Buffer q, Buffer scale) {

@@ -12,7 +12,9 @@ namespace ballast::ops {
 //   q = round(w / scale), ties to even, at most MAX in magnitude; the division is in f32
 //   w' = q * scale
 // A row of zeros gets scale 1e-8 and zeros. NaN or infinity in w is an input error that names the
-// tensor. Rows may have any stride; the columns of a row are contiguous.
+// tensor; the GPU, which runs later, gives such a row a scale that is not finite instead. Rows may
+// have any stride; the columns of a row are contiguous. The GPU works where q is; w may be host
+// memory and start at any byte there.
 struct QuantizeRows {
   ConstTensorView w;                   // [N, K] f32 bf16 f16
   TensorView q;                        // [N, K] i8 f8_e4m3 f8_e5m2

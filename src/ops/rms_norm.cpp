@@ -1,6 +1,8 @@
 #include "ops/rms_norm.h"
 
 #include "core/simd.h"
+#include "ops/cuda_call.h"
+#include "ops/rms_norm_cuda.h"
 #include "ops/row_checks.h"
 #include "plan/bindings.h"
 
@@ -20,7 +22,14 @@ void rms_norm(const RmsNorm& a, Stream stream) {
   check_f32("rms_norm: r", a.r, {rows});
   on_device(
       a.x.device, [&] { BALLAST_ISA_CALL(cpu, rms_norm, a, *stream.pool); },
-      [&] { fail(ErrorCode::device, "rms_norm has no CUDA kernel in this build"); });
+      [&] {
+        cuda::rms_norm({.x = cuda::view(a.x),
+                        .w = cuda::view(a.w),
+                        .y = cuda::view(a.y),
+                        .r = cuda::view(a.r),
+                        .eps = a.eps},
+                       stream.native);
+      });
 }
 
 void rms_norm_backward(const RmsNormBackward& a, Stream stream) {
@@ -34,7 +43,15 @@ void rms_norm_backward(const RmsNormBackward& a, Stream stream) {
   if (a.dw) check_f32("rms_norm_backward: dw", a.dw, {width});
   on_device(
       a.x.device, [&] { BALLAST_ISA_CALL(cpu, rms_norm_backward, a, *stream.pool); },
-      [&] { fail(ErrorCode::device, "rms_norm_backward has no CUDA kernel in this build"); });
+      [&] {
+        cuda::rms_norm_backward({.x = cuda::view(a.x),
+                                 .r = cuda::view(a.r),
+                                 .w = cuda::view(a.w),
+                                 .dy = cuda::view(a.dy),
+                                 .dx = cuda::view(a.dx),
+                                 .dw = cuda::view(a.dw)},
+                                stream.native);
+      });
 }
 
 RmsNormOut rms_norm(ProgramBuilder& pb, Buffer x, Buffer w, float eps) {

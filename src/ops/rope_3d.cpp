@@ -1,6 +1,8 @@
 #include "ops/rope_3d.h"
 
 #include "core/simd.h"
+#include "ops/cuda_call.h"
+#include "ops/rope_3d_cuda.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {
@@ -52,7 +54,13 @@ void rope_3d(const Rope3d& a, Stream stream) {
         "rope_3d: x is {}, the table {}", a.x.shape, a.table.shape);
   on_device(
       a.x.device, [&] { BALLAST_ISA_CALL(cpu, rope_3d, a, *stream.pool); },
-      [&] { fail(ErrorCode::device, "rope_3d has no CUDA kernel in this build"); });
+      [&] {
+        cuda::rope_3d({.x = cuda::view(a.x),
+                       .table = cuda::view(a.table),
+                       .y = cuda::view(a.y),
+                       .inverse = a.inverse},
+                      stream.native);
+      });
 }
 
 void rope_3d_table(const Rope3dTable& a, Stream stream) {
@@ -63,7 +71,12 @@ void rope_3d_table(const Rope3dTable& a, Stream stream) {
         a.grid[0], a.grid[1], a.grid[2]);
   on_device(
       a.table.device, [&] { BALLAST_ISA_CALL(cpu, rope_3d_table, a, *stream.pool); },
-      [&] { fail(ErrorCode::device, "rope_3d_table has no CUDA kernel in this build"); });
+      [&] {
+        cuda::rope_3d_table({.grid = {a.grid[0], a.grid[1], a.grid[2]},
+                             .first_token = a.first_token,
+                             .table = cuda::view(a.table)},
+                            stream.native);
+      });
 }
 
 Buffer rope_3d_table(ProgramBuilder& pb, std::array<std::int64_t, 3> grid,

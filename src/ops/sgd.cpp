@@ -2,6 +2,9 @@
 
 #include "core/error.h"
 #include "core/simd.h"
+#include "ops/cuda_call.h"
+#include "ops/sgd_cuda.h"
+#include "ops/update_rounding_call.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {
@@ -19,7 +22,17 @@ void sgd(const Sgd& a, Stream stream) {
         "sgd: momentum {} has no memory to live in", a.options.momentum);
   on_device(
       a.p.device, [&] { BALLAST_ISA_CALL(cpu, sgd, a, *stream.pool); },
-      [&] { fail(ErrorCode::device, "sgd has no CUDA kernel in this build"); });
+      [&] {
+        cuda::sgd({.p = cuda::view(a.p),
+                   .b = cuda::view(a.b),
+                   .g = cuda::view(a.g),
+                   .grad_scale = cuda::view(a.grad_scale),
+                   .momentum = static_cast<float>(a.options.momentum),
+                   .decay = static_cast<float>(a.options.weight_decay),
+                   .rate = static_cast<float>(a.learning_rate),
+                   .rounding = cuda::rounding(a.rounding)},
+                  stream.native);
+      });
 }
 
 void sgd(ProgramBuilder& pb, Buffer p, Buffer b, Buffer g, Buffer grad_scale,

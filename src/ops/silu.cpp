@@ -1,7 +1,9 @@
 #include "ops/silu.h"
 
 #include "core/simd.h"
+#include "ops/cuda_call.h"
 #include "ops/row_checks.h"
+#include "ops/silu_cuda.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {
@@ -19,7 +21,7 @@ void silu(const Silu& a, Stream stream) {
   check_rows("silu: y", rows.y, count, width);
   on_device(
       a.x.device, [&] { BALLAST_ISA_CALL(cpu, silu, rows, *stream.pool); },
-      [&] { fail(ErrorCode::device, "silu has no CUDA kernel in this build"); });
+      [&] { cuda::silu({.x = cuda::view(rows.x), .y = cuda::view(rows.y)}, stream.native); });
 }
 
 void silu_backward(const SiluBackward& a, Stream stream) {
@@ -34,7 +36,11 @@ void silu_backward(const SiluBackward& a, Stream stream) {
   check_rows("silu_backward: dx", rows.dx, count, width);
   on_device(
       a.x.device, [&] { BALLAST_ISA_CALL(cpu, silu_backward, rows, *stream.pool); },
-      [&] { fail(ErrorCode::device, "silu_backward has no CUDA kernel in this build"); });
+      [&] {
+        cuda::silu_backward(
+            {.x = cuda::view(rows.x), .dy = cuda::view(rows.dy), .dx = cuda::view(rows.dx)},
+            stream.native);
+      });
 }
 
 Buffer silu(ProgramBuilder& pb, Buffer x, DType y_dtype) {

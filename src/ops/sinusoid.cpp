@@ -2,6 +2,8 @@
 
 #include "core/error.h"
 #include "core/simd.h"
+#include "ops/cuda_call.h"
+#include "ops/sinusoid_cuda.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {
@@ -19,7 +21,7 @@ void sinusoid(const Sinusoid& a, Stream stream) {
   check(a.t.contiguous() && a.y.contiguous(), "sinusoid: t and y are contiguous");
   on_device(
       a.y.device, [&] { BALLAST_ISA_CALL(cpu, sinusoid, a, *stream.pool); },
-      [&] { fail(ErrorCode::device, "sinusoid has no CUDA kernel in this build"); });
+      [&] { cuda::sinusoid({.t = cuda::view(a.t), .y = cuda::view(a.y)}, stream.native); });
 }
 
 Buffer sinusoid(ProgramBuilder& pb, Buffer t, std::int64_t width) {

@@ -2,7 +2,9 @@
 
 #include "core/error.h"
 #include "core/simd.h"
+#include "ops/cuda_call.h"
 #include "ops/patches.h"
+#include "ops/unpatchify_cuda.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {
@@ -16,14 +18,21 @@ void unpatchify(const Unpatchify& a, Stream stream) {
   check_patches("unpatchify", a.v, a.y, a.first_token);
   on_device(
       a.v.device, [&] { BALLAST_ISA_CALL(cpu, unpatchify, a, *stream.pool); },
-      [&] { fail(ErrorCode::device, "unpatchify has no CUDA kernel in this build"); });
+      [&] {
+        cuda::unpatchify({.y = cuda::view(a.y), .v = cuda::view(a.v), .first_token = a.first_token},
+                         stream.native);
+      });
 }
 
 void unpatchify_backward(const UnpatchifyBackward& a, Stream stream) {
   check_patches("unpatchify_backward", a.dv, a.dy, a.first_token);
   on_device(
       a.dy.device, [&] { BALLAST_ISA_CALL(cpu, unpatchify_backward, a, *stream.pool); },
-      [&] { fail(ErrorCode::device, "unpatchify has no CUDA kernel in this build"); });
+      [&] {
+        cuda::unpatchify_backward(
+            {.dv = cuda::view(a.dv), .dy = cuda::view(a.dy), .first_token = a.first_token},
+            stream.native);
+      });
 }
 
 void unpatchify(ProgramBuilder& pb, Buffer y, Buffer v, std::int64_t first_token) {

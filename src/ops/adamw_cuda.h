@@ -1,0 +1,17 @@
+#pragma once
+
+#include "ops/adamw_coefficients.h"
+#include "ops/cuda_view.h"
+#include "ops/update_rounding_cuda.h"
+
+namespace ballast::ops::cuda {
+
+// ops/adamw.h
+struct AdamW {
+  View p, m, v, g, grad_scale;
+  AdamWCoefficients coefficients;
+  ParameterRounding rounding;
+};
+void adamw(const AdamW& a, void* stream);
+
+}  // namespace ballast::ops::cuda

@@ -1,0 +1,106 @@
+#include <algorithm>
+
+#include "core/error.h"
+#include "ops/attention.h"
+#include "plan/bindings.h"
+
+namespace ballast::ops {
+namespace {
+
+// Calls record(first head, heads) for each group.
+template <class F>
+void for_head_groups(std::int64_t heads, std::int64_t per_group, F&& record) {
+  check(per_group >= 0, "attention: heads_per_group is {}", per_group);
+  const std::int64_t step = per_group == 0 ? std::max<std::int64_t>(heads, 1) : per_group;
+  for (std::int64_t head = 0; head < heads; head += step) {
+    record(head, std::min(step, heads - head));
+  }
+}
+
+std::int64_t key_count(ProgramBuilder& pb, Buffer k, const AttentionOptions& options) {
+  return options.kv_length < 0 ? pb.shape(k)[0] : options.kv_length;
+}
+
+// A product of [Lq, D] and [D, keys], or one of that size, for every head.
+double product_flops(const Shape& q, std::int64_t keys) {
+  return 2.0 * static_cast<double>(q.elements()) * static_cast<double>(keys);
+}
+
+}  // namespace
+
+AttentionOut attention(ProgramBuilder& pb, Buffer q, Buffer k, Buffer v,
+                       const AttentionOptions& options) {
+  const Buffer o = pb.temp("o", pb.shape(q), pb.dtype(q));                          // [Lq, H, D]
+  const Buffer lse = pb.temp("lse", {pb.shape(q)[1], pb.shape(q)[0]}, DType::f32);  // [H, Lq]
+  attention_into(pb, q, k, v, o, lse, options);
+  return {o, lse};
+}
+
+void attention_into(ProgramBuilder& pb, Buffer q, Buffer k, Buffer v, Buffer o, Buffer lse,
+                    const AttentionOptions& options) {
+  const std::int64_t keys = key_count(pb, k, options);
+  for_head_groups(pb.shape(q)[1], options.heads_per_group, [&](std::int64_t h, std::int64_t n) {
+    const Buffer gq = pb.slice(q, 1, h, n), gk = pb.slice(k, 1, h, n), gv = pb.slice(v, 1, h, n);
+    const Buffer go = pb.slice(o, 1, h, n), glse = pb.rows(lse, h, n);
+    const Buffer ws = pb.workspace(attention_workspace(pb.shape(gq), pb.dtype(gq), pb.backend()));
+    const auto call = [=, scale = options.scale](const Bindings& b) {
+      return Attention{.q = b.in(gq),
+                       .k = b.in(gk),
+                       .v = b.in(gv),
+                       .o = b.out(go),
+                       .lse = b.out(glse),
+                       .workspace = b.out_if(ws),
+                       .scale = scale,
+                       .kv_length = keys};
+    };
+    pb.emit(
+        "attention",
+        {.reads = {gq, gk, gv},
+         .writes = {go, glse, ws},
+         .cost = {.work = Work::attention, .flops = 2 * product_flops(pb.shape(gq), keys)}},
+        [=](const Bindings& b) { attention(call(b), b.stream()); },
+        [=](const Bindings& b) { prepare_attention(call(b), b.stream()); });
+  });
+}
+
+void attention_backward(ProgramBuilder& pb, const AttentionSaved& saved, Buffer dout, Buffer dq,
+                        Buffer dk, Buffer dv, const AttentionOptions& options) {
+  const std::int64_t keys = key_count(pb, saved.k, options);
+  for_head_groups(
+      pb.shape(saved.q)[1], options.heads_per_group, [&](std::int64_t h, std::int64_t n) {
+        const auto heads = [&](Buffer x) { return pb.slice(x, 1, h, n); };
+        const AttentionSaved s = {.q = heads(saved.q),
+                                  .k = heads(saved.k),
+                                  .v = heads(saved.v),
+                                  .o = heads(saved.o),
+                                  .lse = pb.rows(saved.lse, h, n)};
+        const Buffer gdout = heads(dout), gdq = heads(dq), gdk = heads(dk), gdv = heads(dv);
+        const Buffer ws = pb.workspace(
+            attention_backward_workspace(pb.shape(s.q), keys, pb.dtype(s.q), pb.backend()));
+        const auto call = [=, scale = options.scale,
+                           deterministic = pb.backend().deterministic](const Bindings& b) {
+          return AttentionBackward{.q = b.in(s.q),
+                                   .k = b.in(s.k),
+                                   .v = b.in(s.v),
+                                   .o = b.in(s.o),
+                                   .lse = b.in(s.lse),
+                                   .dout = b.in(gdout),
+                                   .dq = b.out(gdq),
+                                   .dk = b.out(gdk),
+                                   .dv = b.out(gdv),
+                                   .workspace = b.out_if(ws),
+                                   .scale = scale,
+                                   .kv_length = keys,
+                                   .deterministic = deterministic};
+        };
+        pb.emit(
+            "attention_backward",
+            {.reads = {s.q, s.k, s.v, s.o, s.lse, gdout},
+             .writes = {gdq, gdk, gdv, ws},
+             .cost = {.work = Work::attention, .flops = 5 * product_flops(pb.shape(s.q), keys)}},
+            [=](const Bindings& b) { attention_backward(call(b), b.stream()); },
+            [=](const Bindings& b) { prepare_attention_backward(call(b), b.stream()); });
+      });
+}
+
+}  // namespace ballast::ops

@@ -1,0 +1,274 @@
+#include <type_traits>
+
+#include "ops/convert_cuda.cuh"
+#include "ops/copy_cuda.h"
+
+namespace ballast::ops::cuda {
+namespace {
+
+// All kernels: a thread takes one item (a unit of bytes, an element, or eight of them) and strides
+// through the rest; bound by memory or by the link, so any block size that fills the machine does.
+constexpr int kThreads = 256;
+
+constexpr int kMaxRank = 9;  // eight dimensions, and the bytes of an element
+
+// Dimensions without those of one element, neighbours merged where both sides continue. Steps and
+// the last dimension count bytes for equal dtypes, elements where there is something to convert.
+struct Walk {
+  int rank = 0;
+  std::int64_t shape[kMaxRank] = {}, from[kMaxRank] = {}, to[kMaxRank] = {};
+
+  void append(std::int64_t n, std::int64_t f, std::int64_t t) {
+    if (n == 1) return;
+    const int p = rank - 1;
+    if (p >= 0 && from[p] == n * f && to[p] == n * t) {
+      shape[p] *= n;
+      from[p] = f;
+      to[p] = t;
+      return;
+    }
+    shape[rank] = n;
+    from[rank] = f;
+    to[rank] = t;
+    ++rank;
+  }
+  std::int64_t items() const {
+    std::int64_t n = 1;
+    for (int i = 0; i < rank; ++i) n *= shape[i];
+    return n;
+  }
+};
+
+Walk walk_of(const Copy& a, bool in_bytes) {
+  Walk w;
+  const std::int64_t size = in_bytes ? bytes_of(a.to.dtype) : 1;
+  for (int i = 0; i < a.to.rank; ++i) {
+    w.append(a.to.shape[i], a.from.strides[i] * size, a.to.strides[i] * size);
+  }
+  if (in_bytes) w.append(size, 1, 1);
+  if (w.rank == 0) {  // one item
+    w.rank = 1;
+    w.shape[0] = w.from[0] = w.to[0] = 1;
+  }
+  return w;
+}
+
+template <class Index>
+__device__ __forceinline__ void offsets_of(const Walk& w, Index at, std::int64_t& from,
+                                           std::int64_t& to) {
+  from = to = 0;
+  for (int i = w.rank - 1; i > 0; --i) {
+    const Index n = static_cast<Index>(w.shape[i]), here = at % n;
+    at /= n;
+    from += static_cast<std::int64_t>(here) * w.from[i];
+    to += static_cast<std::int64_t>(here) * w.to[i];
+  }
+  from += static_cast<std::int64_t>(at) * w.from[0];
+  to += static_cast<std::int64_t>(at) * w.to[0];
+}
+
+template <class Unit, class Index>
+__global__ void move(const Unit* from, Unit* to, Walk w, Index items) {
+  const Index step = static_cast<Index>(gridDim.x) * kThreads;
+  for (Index i = static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x; i < items; i += step) {
+    std::int64_t f, t;
+    offsets_of(w, i, f, t);
+    to[t] = from[f];
+  }
+}
+
+template <class Unit>
+void move_units(const Copy& a, Walk w, cudaStream_t stream) {
+  constexpr std::int64_t kSize = sizeof(Unit);
+  w.shape[w.rank - 1] /= kSize;
+  for (int i = 0; i < w.rank - 1; ++i) {
+    w.from[i] /= kSize;
+    w.to[i] /= kSize;
+  }
+  const std::int64_t items = w.items();
+  const unsigned blocks = some_blocks(items, kThreads);
+  const auto* from = static_cast<const Unit*>(a.from.data);
+  auto* to = static_cast<Unit*>(a.to.data);
+  // Half the range, so that the last stride does not wrap.
+  if (items < (std::int64_t{1} << 31)) {
+    move<Unit, std::uint32_t>
+        <<<blocks, kThreads, 0, stream>>>(from, to, w, static_cast<std::uint32_t>(items));
+  } else {
+    move<Unit, std::uint64_t>
+        <<<blocks, kThreads, 0, stream>>>(from, to, w, static_cast<std::uint64_t>(items));
+  }
+  check_launch("copy");
+}
+
+// As many bytes at a time as addresses and steps allow.
+void move_bytes(const Copy& a, const Walk& w, cudaStream_t stream) {
+  const int last = w.rank - 1;
+  if (w.from[last] != 1 || w.to[last] != 1) {  // elements of one byte, apart from each other
+    return move_units<std::uint8_t>(a, w, stream);
+  }
+  std::uint64_t all = reinterpret_cast<std::uintptr_t>(a.from.data) |
+                      reinterpret_cast<std::uintptr_t>(a.to.data) |
+                      static_cast<std::uint64_t>(w.shape[last]);
+  for (int i = 0; i < last; ++i) all |= static_cast<std::uint64_t>(w.from[i] | w.to[i]);
+  if (all % 16 == 0) return move_units<uint4>(a, w, stream);
+  if (all % 8 == 0) return move_units<std::uint64_t>(a, w, stream);
+  if (all % 4 == 0) return move_units<std::uint32_t>(a, w, stream);
+  if (all % 2 == 0) return move_units<std::uint16_t>(a, w, stream);
+  return move_units<std::uint8_t>(a, w, stream);
+}
+
+void copy_equal(const Copy& a, cudaStream_t stream) {
+  const Walk w = walk_of(a, true);
+  const auto width = static_cast<std::size_t>(w.shape[w.rank - 1]);
+  const bool contiguous = w.rank == 1 && w.from[0] == 1 && w.to[0] == 1;
+  if (contiguous) {
+    check_cuda(cudaMemcpyAsync(a.to.data, a.from.data, width, cudaMemcpyDefault, stream),
+               "copying");
+    return;
+  }
+  constexpr std::int64_t kLargestPitch = std::int64_t{1} << 31;
+  const auto pitch = [&](std::int64_t step) {
+    return step >= static_cast<std::int64_t>(width) && step < kLargestPitch;
+  };
+  // Rows of a few bytes go faster through a kernel, also over the link.
+  if (a.through_engine && w.rank == 2 && w.from[1] == 1 && w.to[1] == 1 && width >= 64 &&
+      pitch(w.from[0]) && pitch(w.to[0])) {
+    check_cuda(cudaMemcpy2DAsync(a.to.data, static_cast<std::size_t>(w.to[0]), a.from.data,
+                                 static_cast<std::size_t>(w.from[0]), width,
+                                 static_cast<std::size_t>(w.shape[0]), cudaMemcpyDefault, stream),
+               "copying rows");
+    return;
+  }
+  move_bytes(a, w, stream);
+}
+
+// Elements of any two dtypes anywhere.
+template <class Index>
+__global__ void convert_each(const unsigned char* from, DType from_type, bool from_aligned,
+                             unsigned char* to, DType to_type, bool to_aligned, Walk w, Index items,
+                             bool saturating) {
+  const int from_size = bytes_of(from_type), to_size = bytes_of(to_type);
+  const Index step = static_cast<Index>(gridDim.x) * kThreads;
+  for (Index i = static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x; i < items; i += step) {
+    std::int64_t f, t;
+    offsets_of(w, i, f, t);
+    const std::uint64_t code = load_code(from + f * from_size, from_size, from_aligned);
+    store_code(to + t * to_size, converted(code, from_type, to_type, saturating), to_size,
+               to_aligned);
+  }
+}
+
+template <int kBytes>
+struct Block;  // eight elements as they lie in memory
+template <>
+struct alignas(8) Block<8> {
+  std::uint8_t e[8];
+};
+template <>
+struct alignas(16) Block<16> {
+  std::uint16_t e[8];
+};
+template <>
+struct alignas(16) Block<32> {
+  std::uint32_t e[8];
+};
+
+// Rows of both sides in whole aligned eights.
+template <DType From, DType To>
+__global__ void convert_eights(const Block<8 * bytes_of(From)>* from, std::int64_t from_step,
+                               Block<8 * bytes_of(To)>* to, std::int64_t to_step, std::int64_t rows,
+                               std::int64_t per_row, bool saturating) {
+  const std::int64_t all = rows * per_row, step = std::int64_t{gridDim.x} * kThreads;
+  for (std::int64_t i = blockIdx.x * std::int64_t{kThreads} + threadIdx.x; i < all; i += step) {
+    const std::int64_t row = rows == 1 ? 0 : i / per_row, at = i - row * per_row;
+    const Block<8 * bytes_of(From)> a = from[row * from_step + at];
+    Block<8 * bytes_of(To)> b;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      b.e[k] = static_cast<std::remove_reference_t<decltype(b.e[k])>>(
+          narrow<To>(widen<From>(a.e[k]), saturating));
+    }
+    to[row * to_step + at] = b;
+  }
+}
+
+template <class F>
+bool with_narrow(DType t, F&& f) {
+  switch (t) {
+    case DType::f32:
+      f(Code<DType::f32>());
+      return true;
+    case DType::bf16:
+      f(Code<DType::bf16>());
+      return true;
+    case DType::f16:
+      f(Code<DType::f16>());
+      return true;
+    case DType::f8_e4m3:
+      f(Code<DType::f8_e4m3>());
+      return true;
+    case DType::f8_e5m2:
+      f(Code<DType::f8_e5m2>());
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Whether every row starts at a multiple of eight elements.
+bool rows_of_eights(const void* data, DType t, const Walk& w,
+                    const std::int64_t (&steps)[kMaxRank]) {
+  const std::int64_t bytes = bytes_of(t) * 8 < 16 ? 8 : 16;
+  return aligned_to(data, bytes) && w.shape[w.rank - 1] % 8 == 0 && steps[w.rank - 1] == 1 &&
+         w.rank <= 2 && (w.rank == 1 || steps[0] % 8 == 0);
+}
+
+void convert_any(const Copy& a, cudaStream_t stream) {
+  const Walk w = walk_of(a, false);
+  const std::int64_t items = w.items();
+  if (rows_of_eights(a.from.data, a.from.dtype, w, w.from) &&
+      rows_of_eights(a.to.data, a.to.dtype, w, w.to)) {
+    const std::int64_t rows = w.rank == 2 ? w.shape[0] : 1, per_row = w.shape[w.rank - 1] / 8;
+    bool done = false;
+    with_narrow(a.from.dtype, [&](auto f) {
+      with_narrow(a.to.dtype, [&](auto t) {
+        constexpr DType From = decltype(f)::value, To = decltype(t)::value;
+        if constexpr (From != To) {
+          convert_eights<From, To><<<some_blocks(items / 8, kThreads), kThreads, 0, stream>>>(
+              static_cast<const Block<8 * bytes_of(From)>*>(a.from.data), w.from[0] / 8,
+              static_cast<Block<8 * bytes_of(To)>*>(a.to.data), w.to[0] / 8, rows, per_row,
+              a.saturating);
+          done = true;
+        }
+      });
+    });
+    if (done) return;
+  }
+  const auto launch = [&](auto index) {
+    using Index = decltype(index);
+    convert_each<Index><<<some_blocks(items, kThreads), kThreads, 0, stream>>>(
+        static_cast<const unsigned char*>(a.from.data), a.from.dtype,
+        aligned_to(a.from.data, bytes_of(a.from.dtype)), static_cast<unsigned char*>(a.to.data),
+        a.to.dtype, aligned_to(a.to.data, bytes_of(a.to.dtype)), w, static_cast<Index>(items),
+        a.saturating);
+  };
+  if (items < (std::int64_t{1} << 31)) {
+    launch(std::uint32_t());
+  } else {
+    launch(std::uint64_t());
+  }
+}
+
+}  // namespace
+
+void copy(const Copy& a, void* stream) {
+  if (a.to.elements() == 0) return;
+  if (a.from.dtype == a.to.dtype) {
+    copy_equal(a, stream_of(stream));
+  } else {
+    convert_any(a, stream_of(stream));
+    check_launch("copy");
+  }
+}
+
+}  // namespace ballast::ops::cuda

@@ -1,0 +1,145 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "ops/cuda_libraries.h"
+
+// cuDNN's backend: a graph of operations is described, cuDNN offers configurations that compute all
+// of it in one kernel, one of them is compiled into a plan, and the plan runs on packs of
+// addresses. For _cuda.cpp files only.
+namespace ballast {
+class GpuQueue;
+}
+
+namespace ballast::ops::cuda {
+
+// One object of the backend: its attributes are set, then it is finalized and never changes.
+class CudnnObject {
+ public:
+  CudnnObject() = default;
+  explicit CudnnObject(cudnnBackendDescriptorType_t type);
+  ~CudnnObject();
+  CudnnObject(CudnnObject&& o) noexcept;
+  CudnnObject& operator=(CudnnObject&& o) noexcept;
+
+  void set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::int64_t count,
+           const void* values);
+  void set(cudnnBackendAttributeName_t name, std::int64_t value);
+  void set(cudnnBackendAttributeName_t name, std::span<const std::int64_t> values);
+  void set(cudnnBackendAttributeName_t name, bool value);
+  void set(cudnnBackendAttributeName_t name, cudnnDataType_t value);
+  void set(cudnnBackendAttributeName_t name, cudnnHandle_t value);
+  void set(cudnnBackendAttributeName_t name, const CudnnObject& value);
+
+  void finalize(const char* doing);
+  cudnnStatus_t try_finalize();
+  std::int64_t integer(cudnnBackendAttributeName_t name) const;
+  cudnnBackendDescriptor_t raw() const { return raw_; }
+
+ private:
+  cudnnBackendDescriptor_t raw_ = nullptr;
+};
+
+// cuDNN's state for one queue: queue.local<CudnnHandle>().
+class CudnnHandle {
+ public:
+  explicit CudnnHandle(GpuQueue& queue);
+  ~CudnnHandle();
+  CudnnHandle(const CudnnHandle&) = delete;
+  CudnnHandle& operator=(const CudnnHandle&) = delete;
+
+  cudnnHandle_t raw() const { return raw_; }
+
+ private:
+  cudnnHandle_t raw_ = nullptr;
+};
+
+// The GPU that configurations are asked for: the one of a handle, or one that is elsewhere, by its
+// properties as JSON. For the second there are configurations and their workspaces, but no plans.
+class CudnnTarget {
+ public:
+  explicit CudnnTarget(cudnnHandle_t handle) : handle_(handle) {}
+  explicit CudnnTarget(std::string_view properties);
+
+  cudnnHandle_t handle() const { return handle_; }  // null for properties
+  const CudnnObject& properties() const { return properties_; }
+
+ private:
+  cudnnHandle_t handle_ = nullptr;
+  CudnnObject properties_;
+};
+
+class CudnnGraph {
+ public:
+  using Dims = std::array<std::int64_t, 4>;
+  struct Layout {
+    cudnnDataType_t type;
+    Dims dims, strides;
+  };
+  struct Tensor {  // names one tensor of this graph
+    std::size_t index;
+  };
+
+  // In memory that a pack names by this id. alignment: bytes, of its first element.
+  Tensor in_memory(std::int64_t id, const Layout& layout, std::int64_t alignment = 16);
+  // Never in memory as a whole: one operation hands it to the next.
+  Tensor between(const Layout& layout);
+  // One float in host memory, read when a plan runs.
+  Tensor scalar(std::int64_t id);
+
+  // All arithmetic is f32; results are rounded to the type of the tensor that takes them.
+  void matmul(Tensor a, Tensor b, Tensor c);                                // c = a b
+  void pointwise(cudnnPointwiseMode_t mode, Tensor x, Tensor y);            // y = f(x)
+  void pointwise(cudnnPointwiseMode_t mode, Tensor x, Tensor b, Tensor y);  // y = f(x, b)
+  void reduce(cudnnReduceTensorOp_t op, Tensor x, Tensor y);                // dims of 1 in y
+  void reshape(Tensor x, Tensor y);
+
+  // What cuDNN can compute this graph with, best first; empty: it cannot. Closes the graph.
+  std::vector<CudnnObject> configurations(const CudnnTarget& target);
+
+ private:
+  const CudnnObject& object(Tensor t) const { return tensors_[t.index]; }
+  Tensor add(std::int64_t id, const Layout& layout, std::int64_t alignment,
+             cudnnBackendAttributeName_t kind);
+  CudnnObject& add_pointwise(cudnnPointwiseMode_t mode, Tensor x, Tensor y);
+
+  std::vector<CudnnObject> tensors_, operations_;
+  std::vector<CudnnObject> settings_;  // of operations
+  CudnnObject graph_;
+  std::int64_t next_id_ = 1000;  // of tensors that no pack names
+};
+
+// Memory that a configuration needs besides its tensors.
+std::int64_t workspace_of(const CudnnObject& configuration);
+
+// The addresses of one run; by-value tensors have the address of a float in host memory, which is
+// read when the plan runs.
+class CudnnPack {
+ public:
+  CudnnPack() = default;
+  CudnnPack(std::span<const std::int64_t> ids, std::span<void* const> places, void* workspace);
+  cudnnBackendDescriptor_t raw() const { return object_.raw(); }
+
+ private:
+  CudnnObject object_;
+};
+
+// A compiled graph.
+class CudnnPlan {
+ public:
+  // The first configuration that compiles and needs no more than workspace bytes. what names the
+  // graph in the error when there is none.
+  CudnnPlan(CudnnGraph graph, cudnnHandle_t handle, std::int64_t workspace, std::string_view what);
+
+  void run(cudnnHandle_t handle, const CudnnPack& pack) const;
+
+ private:
+  CudnnGraph graph_;  // nobody promises that a plan outlives what it was made from
+  CudnnObject configuration_, plan_;
+};
+
+}  // namespace ballast::ops::cuda

@@ -1,0 +1,18 @@
+#pragma once
+
+#include "ops/cuda_view.h"
+#include "ops/random_cuda.h"
+
+namespace ballast::ops::cuda {
+
+// ops/dropout.h
+struct Dropout {
+  View x, y;
+  double probability = 0;
+  RandomKey source;
+  std::int64_t first_row = 0;
+  bool accumulate = false;
+};
+void dropout(const Dropout& a, void* stream);
+
+}  // namespace ballast::ops::cuda

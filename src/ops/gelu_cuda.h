@@ -1,0 +1,18 @@
+#pragma once
+
+#include "ops/cuda_view.h"
+
+namespace ballast::ops::cuda {
+
+// The operands of ops/gelu.h as matrices [R, C].
+struct Gelu {
+  View x, y;
+};
+void gelu(const Gelu& a, void* stream);
+
+struct GeluBackward {
+  View x, dy, dx;
+};
+void gelu_backward(const GeluBackward& a, void* stream);
+
+}  // namespace ballast::ops::cuda

@@ -1,0 +1,27 @@
+#pragma once
+
+#include "ops/cuda_view.h"
+#include "ops/ordered_sum_cuda.h"
+
+namespace ballast::ops::cuda {
+
+// ops/global_norm.h
+struct SumSquares {
+  View x, sum;
+  double* scratch = nullptr;  // sum_scratch()
+};
+void sum_squares(const SumSquares& a, void* stream);
+
+struct ClipFactor {
+  View sum;
+  double max_norm = 0;
+  View factor, norm;
+};
+void clip_factor(const ClipFactor& a, void* stream);
+
+struct ScaleBy {
+  View factor, x;
+};
+void scale_by(const ScaleBy& a, void* stream);
+
+}  // namespace ballast::ops::cuda

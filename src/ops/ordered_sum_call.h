@@ -1,0 +1,15 @@
+#pragma once
+
+#include "core/error.h"
+#include "ops/ordered_sum_cuda.h"
+#include "plan/bindings.h"
+
+namespace ballast::ops {
+
+// For Instruction::prepare: what ordered sums need on the GPU exists before the first run.
+inline void prepare_ordered_sum(const Bindings& b) {
+  on_device(
+      Device::cuda, [] {}, [&] { cuda::sum_scratch(*b.stream().queue); });
+}
+
+}  // namespace ballast::ops

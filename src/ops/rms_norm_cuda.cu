@@ -1,0 +1,187 @@
+#include "ops/rms_norm_cuda.h"
+#include "ops/row_kernel.cuh"
+
+namespace ballast::ops::cuda {
+namespace {
+
+constexpr int kThreads = 256;  // of a block that goes through rows element by element
+
+struct Forward {
+  Matrix x, w, y;
+  float* r;
+  std::int64_t rows, columns;
+  float eps;
+};
+struct Backward {
+  Matrix x, w, dy, dx;
+  const float* r;
+  std::int64_t rows, columns;
+};
+
+// A block takes row after row, element by element, for any dtypes, widths and strides; the second
+// look finds the row in the first-level cache.
+__global__ void __launch_bounds__(kThreads) forward_any(Forward a) {
+  __shared__ float scratch[32];
+  for (std::int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+    float squares = 0;
+    for (std::int64_t c = threadIdx.x; c < a.columns; c += kThreads) {
+      const float e = read(a.x, row, c);
+      squares += e * e;
+    }
+    const float r = __frsqrt_rn(row_sum(squares, scratch) / static_cast<float>(a.columns) + a.eps);
+    if (threadIdx.x == 0) a.r[row] = r;
+    for (std::int64_t c = threadIdx.x; c < a.columns; c += kThreads) {
+      write(a.y, row, c, read(a.x, row, c) * r * read(a.w, 0, c));
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) backward_any(Backward a) {
+  __shared__ float scratch[32];
+  for (std::int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+    float gx = 0;
+    for (std::int64_t c = threadIdx.x; c < a.columns; c += kThreads) {
+      gx += read(a.dy, row, c) * read(a.w, 0, c) * read(a.x, row, c);
+    }
+    const float r = a.r[row];
+    const float along_x = r * r * r * (row_sum(gx, scratch) / static_cast<float>(a.columns));
+    for (std::int64_t c = threadIdx.x; c < a.columns; c += kThreads) {
+      const float g = read(a.dy, row, c) * read(a.w, 0, c);
+      write(a.dx, row, c, g * r - read(a.x, row, c) * along_x);
+    }
+  }
+}
+
+// A block stays and takes every gridDim.x-th row; a thread keeps its 16 columns of w in registers
+// and loads its part of the next row before this one is reduced. Registers decide how many blocks
+// fit on a multiprocessor. q, k and their gradients are bf16 where speed matters.
+template <int T>
+constexpr int kForwardBlocks = T == 320 ? 3 : 768 / T;
+
+template <int T>
+__global__ void __launch_bounds__(T, kForwardBlocks<T>) forward_row(Forward a) {
+  __shared__ float2 part[2][T / 32];
+  const bf16* const x = static_cast<const bf16*>(a.x.data);
+  bf16* const y = static_cast<bf16*>(a.y.data);
+  const int rows = static_cast<int>(a.rows), step = gridDim.x;
+  const int x_step = eights(a.x), y_step = eights(a.y);
+  float w[16];
+  read_share<T>(a.w, 0, 0, w);
+  int turn = 0, row = blockIdx.x;
+  RowShare<bf16, T> next;
+  next.load(x, row * x_step);
+  for (; row < rows; row += step, turn ^= 1) {
+    const RowShare<bf16, T> now = next;
+    if (row + step < rows) next.load(x, (row + step) * x_step);
+    float e[16], squares = 0;
+    now.unpack(e);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) squares += e[i] * e[i];
+    const float sum = block_sums<T>(squares, 0, part[turn]).x;
+    const float r = __frsqrt_rn(sum * (1.0f / (16 * T)) + a.eps);
+    if (threadIdx.x == 0) a.r[row] = r;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) e[i] = e[i] * r * w[i];
+    store_share<T>(y, row * y_step, e);
+  }
+}
+
+template <int T>
+constexpr int kBackwardBlocks = T == 320 ? 2 : 576 / T;
+
+template <int T>
+__global__ void __launch_bounds__(T, kBackwardBlocks<T>) backward_row(Backward a) {
+  __shared__ float2 part[2][T / 32];
+  const bf16* const x = static_cast<const bf16*>(a.x.data);
+  const bf16* const dy = static_cast<const bf16*>(a.dy.data);
+  bf16* const dx = static_cast<bf16*>(a.dx.data);
+  const int rows = static_cast<int>(a.rows), step = gridDim.x;
+  const int x_step = eights(a.x), dy_step = eights(a.dy), dx_step = eights(a.dx);
+  float w[16];
+  read_share<T>(a.w, 0, 0, w);
+  int turn = 0, row = blockIdx.x;
+  RowShare<bf16, T> next_x, next_dy;
+  float next_r = 0;
+  const auto load = [&](int i) {
+    next_x.load_once(x, i * x_step);
+    next_dy.load(dy, i * dy_step);
+    next_r = a.r[i];
+  };
+  load(row);
+  for (; row < rows; row += step, turn ^= 1) {
+    float e[16], g[16], gx = 0;
+    next_x.unpack(e);
+    next_dy.unpack(g);
+    const float r = next_r;
+    if (row + step < rows) load(row + step);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      g[i] *= w[i];
+      gx += g[i] * e[i];
+    }
+    const float sum = block_sums<T>(gx, 0, part[turn]).x;
+    const float along_x = r * r * r * (sum * (1.0f / (16 * T)));
+#pragma unroll
+    for (int i = 0; i < 16; ++i) g[i] = g[i] * r - e[i] * along_x;
+    store_share<T>(dx, row * dx_step, g);
+  }
+}
+
+template <class X, class Dy>
+struct WeightTerm {
+  const X* x;
+  std::int64_t x_step;
+  const Dy* dy;
+  std::int64_t dy_step;
+  const float* r;
+  __device__ __forceinline__ float operator()(std::int64_t row, std::int64_t c) const {
+    return to_float(dy[row * dy_step + c]) * (to_float(x[row * x_step + c]) * r[row]);
+  }
+};
+
+bool is_bf16_row(const View& v) { return v.dtype == DType::bf16 && in_row_eights(v); }
+
+}  // namespace
+
+void rms_norm(const RmsNorm& a, void* stream) {
+  const std::int64_t rows = a.x.shape[0], columns = a.x.shape[1];
+  if (rows == 0) return;
+  const Forward k = {matrix(a.x), matrix(a.w), matrix(a.y), static_cast<float*>(a.r.data),
+                     rows,        columns,     a.eps};
+  const bool eights = is_bf16_row(a.x) && is_bf16_row(a.y) && in_eights(a.w);
+  const bool launched =
+      eights && with_row_block(columns, [&](auto threads) {
+        constexpr int T = decltype(threads)::value;
+        forward_row<T><<<row_blocks(rows, kForwardBlocks<T>), T, 0, stream_of(stream)>>>(k);
+      });
+  if (!launched) forward_any<<<row_blocks(rows, 8), kThreads, 0, stream_of(stream)>>>(k);
+  check_launch("rms_norm");
+}
+
+void rms_norm_backward(const RmsNormBackward& a, void* stream) {
+  const std::int64_t rows = a.x.shape[0], columns = a.x.shape[1];
+  if (rows == 0) return;
+  const auto* r = static_cast<const float*>(a.r.data);
+  if (a.dw) {  // before dx, which may overwrite dy
+    with_activation(a.x.dtype, [&](auto x) {
+      with_activation(a.dy.dtype, [&](auto dy) {
+        using X = typename decltype(x)::type;
+        using Dy = typename decltype(dy)::type;
+        add_column_sums(WeightTerm<X, Dy>{static_cast<const X*>(a.x.data), a.x.strides[0],
+                                          static_cast<const Dy*>(a.dy.data), a.dy.strides[0], r},
+                        View(), rows, a.dw, stream_of(stream));
+      });
+    });
+  }
+  const Backward k = {matrix(a.x), matrix(a.w), matrix(a.dy), matrix(a.dx), r, rows, columns};
+  const bool eights = is_bf16_row(a.x) && is_bf16_row(a.dy) && is_bf16_row(a.dx) && in_eights(a.w);
+  const bool launched =
+      eights && with_row_block(columns, [&](auto threads) {
+        constexpr int T = decltype(threads)::value;
+        backward_row<T><<<row_blocks(rows, kBackwardBlocks<T>), T, 0, stream_of(stream)>>>(k);
+      });
+  if (!launched) backward_any<<<row_blocks(rows, 8), kThreads, 0, stream_of(stream)>>>(k);
+  check_launch("rms_norm_backward");
+}
+
+}  // namespace ballast::ops::cuda
