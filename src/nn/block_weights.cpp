@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "ops/copy.h"
 #include "plan/bindings.h"
 
 namespace ballast {
@@ -249,7 +250,11 @@ std::span<const WeightBuffers> BlockWeights::use(ProgramBuilder& pb, int g) {
                .cost = {.work = Work::transfer}},
               [from = home.host, to](const Bindings& b) {
                 const ConstTensorView source = b.in(from);
-                std::memcpy(b.out(to).data, source.data, source.bytes());
+                const TensorView target = b.out(to);
+                if (target.device != Device::cpu) {
+                  return ops::copy({.from = source, .to = target}, b.stream());
+                }
+                std::memcpy(target.data, source.data, source.bytes());
               });
     } else {
       read_group(pb, g, home.buffers, true, Lane::upload);

@@ -6,6 +6,7 @@
 #include "core/convert.h"
 #include "core/error.h"
 #include "core/thread_pool.h"
+#include "ops/copy.h"
 #include "ops/quantize_rows.h"
 #include "plan/bindings.h"
 
@@ -36,8 +37,8 @@ void read_requests(const std::vector<Request>& requests, const TensorView& ring,
     const Request& r = requests[static_cast<std::size_t>(i)];
     const std::uint64_t got = r.file->read_aligned(r.offset, {ring.data + r.at, r.bytes});
     if (got < r.wanted) {
-      fail(ErrorCode::io, fmt::format("{}: ends at byte {}, a tensor at byte {}", r.file->path(),
-                                      r.file->size(), r.offset + r.wanted));
+      fail(ErrorCode::input, fmt::format("{}: ends at byte {}, a tensor at byte {}", r.file->path(),
+                                         r.file->size(), r.offset + r.wanted));
     }
   });
 }
@@ -45,6 +46,20 @@ void read_requests(const std::vector<Request>& requests, const TensorView& ring,
 void copy_out(const CopyOut& c, const TensorView& ring, const Bindings& b) {
   const TensorView to = b.out(c.to);
   const std::byte* from = ring.data + c.at;
+  if (to.device != Device::cpu) {
+    // The queue takes the ring as it will be when the read is done: nothing is touched from here.
+    if (c.to_scale) {
+      ops::quantize_rows(
+          {.w = ConstTensorView(from, c.from, to.shape), .q = to, .scale = b.out(c.to_scale)},
+          b.stream());
+    } else {
+      ops::copy({.from = ConstTensorView(from, c.from, {c.count}),
+                 .to = to,
+                 .rounding = Rounding::saturating},
+                b.stream());
+    }
+    return;
+  }
   if (!c.to_scale) {
     convert(from, c.from, to.data, to.dtype, c.count, Rounding::saturating);
     return;

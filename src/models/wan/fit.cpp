@@ -28,6 +28,7 @@ std::vector<MemoryPolicy> candidates(const DitJob& job) {
       add(p);
       return;
     }
+    p.heads_per_group = usual_heads(job);
     for (const std::int64_t samples : {0, 1}) {
       if (samples > 0 && !several_samples(job)) break;
       p.samples_per_run = samples;
@@ -222,7 +223,7 @@ std::vector<MemoryPolicy> leanest_policies(const DitJob& job) {
   MemoryPolicy p = {.name = "auto", .slots = 1, .chunk_tokens = narrow_chunk(job)};
   if (job.mode == Mode::infer) return {p};
   p.activations = Activations::recomputed;
-  p.heads_per_group = 4;
+  p.heads_per_group = few_heads(job);
   if (several_samples(job)) p.samples_per_run = 1;
   std::vector<MemoryPolicy> all;
   const auto add = [&](bool state_on_host) {

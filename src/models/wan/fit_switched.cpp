@@ -28,7 +28,7 @@ std::vector<MemoryPolicy> places_of(const FitRequest& r) {
   const WeightHome lean = r.job.mode == Mode::full ? WeightHome::host : WeightHome::disk;
   places.push_back({.name = "auto", .slots = 2, .home = lean, .offload = trains});
   MemoryPolicy last = {.name = "auto", .slots = 1, .home = lean, .offload = trains};
-  if (trains) last.heads_per_group = 4;
+  if (trains) last.heads_per_group = few_heads(r.job);
   places.push_back(last);
   last.state_on_host = r.job.mode == Mode::lora;
   if (last.state_on_host) places.push_back(last);

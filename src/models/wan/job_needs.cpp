@@ -8,12 +8,18 @@
 namespace ballast::wan {
 namespace {
 
-std::int64_t chunk_of(const DitJob& job, std::int64_t least, std::int64_t pieces) {
+std::int64_t longest_sample(const DitJob& job) {
   std::int64_t tokens = 0;
   for (const Batch& b : job.batches) {
     for (const LatentSize& z : b.latents) tokens = std::max(tokens, z.tokens());
   }
-  const std::int64_t rows = std::max(least, tokens / pieces);
+  return tokens;
+}
+
+bool one_head_is_work_enough(const DitJob& job) { return longest_sample(job) >= 16384; }
+
+std::int64_t chunk_of(const DitJob& job, std::int64_t least, std::int64_t pieces) {
+  const std::int64_t rows = std::max(least, longest_sample(job) / pieces);
   return (rows + kTokenQuantum - 1) / kTokenQuantum * kTokenQuantum;
 }
 
@@ -21,6 +27,9 @@ std::int64_t chunk_of(const DitJob& job, std::int64_t least, std::int64_t pieces
 
 std::int64_t wide_chunk(const DitJob& job) { return chunk_of(job, 2 * kTokenQuantum, 8); }
 std::int64_t narrow_chunk(const DitJob& job) { return chunk_of(job, kTokenQuantum, 16); }
+
+std::int64_t usual_heads(const DitJob& job) { return one_head_is_work_enough(job) ? 1 : 0; }
+std::int64_t few_heads(const DitJob& job) { return one_head_is_work_enough(job) ? 1 : 4; }
 
 bool several_samples(const DitJob& job) {
   return job.noising == Noising::recorded &&

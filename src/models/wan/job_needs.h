@@ -9,6 +9,12 @@ namespace ballast::wan {
 std::int64_t wide_chunk(const DitJob& job);
 std::int64_t narrow_chunk(const DitJob& job);
 
+// Heads that attention's backward pass works on at once, where memory is no concern (0: all) and
+// where it is. Its workspace on a GPU grows with the square of the tokens, and so does the work of
+// one head: from 16,384 tokens on one alone keeps a GPU busy (measured at 32,760: within 1 %).
+std::int64_t usual_heads(const DitJob& job);
+std::int64_t few_heads(const DitJob& job);
+
 // Whether a step has several samples that need not share a run.
 bool several_samples(const DitJob& job);
 

@@ -17,6 +17,8 @@ void LoraNumbers::read(std::int64_t first, std::int64_t count, std::byte* to) co
   const auto bytes = static_cast<std::size_t>(count * size);
   if (memory) {
     std::memcpy(to, memory + first * size, bytes);
+  } else if (fetch) {
+    fetch(static_cast<std::uint64_t>(first * size), {to, bytes});
   } else if (extent.file) {
     extent.file->read(extent.offset + static_cast<std::uint64_t>(first * size), {to, bytes});
   } else {

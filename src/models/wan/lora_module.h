@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,13 +14,16 @@
 
 namespace ballast::wan {
 
-// A tensor of a LoRA, row-major and packed: in memory, in a file, or nothing but zeros.
+// A tensor of a LoRA, row-major and packed: in memory, in a file, elsewhere, or nothing but zeros.
 struct LoraNumbers {
   Shape shape;
   DType dtype = DType::f32;           // floating
   const std::byte* memory = nullptr;  // someone else's
   Extent extent = {};                 // read where memory is nullptr and extent.file is not
   std::string key = {};               // in its file, for messages
+  // Memory that only its owner can copy from, a GPU's: bytes from an offset on. Used where memory
+  // is nullptr and this is not.
+  std::function<void(std::uint64_t, std::span<std::byte>)> fetch = {};
 
   std::int64_t elements() const { return shape.elements(); }
 

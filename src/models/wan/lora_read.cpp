@@ -264,16 +264,19 @@ std::vector<std::string> init_factors(const LoraReader& file, std::span<const Lo
   std::map<std::string_view, const LoraModule*> left;
   for (const LoraModule& m : file.modules()) left.emplace(m.name, &m);
   std::vector<std::string> absent;
-  const auto fill = [&](const LoraNumbers& from, const TensorView& to, float factor) {
-    check(to.dtype == DType::f32 && to.contiguous(), "factors are filled as contiguous f32");
-    if (from.elements() != to.elements() || from.shape[0] != to.shape[0]) {
+  std::vector<float> values;
+  const auto fill = [&](const LoraNumbers& from, const Shape& shape, const LoraTarget::Put& put,
+                        float factor) {
+    if (from.elements() != shape.elements() || from.shape[0] != shape[0]) {
       fail(ErrorCode::input, fmt::format("{}: {} is {}, this run needs {}", file.path(),
-                                         printable(from.key), from.shape, to.shape));
+                                         printable(from.key), from.shape, shape));
     }
-    const std::span<float> values(to.as<float>(), static_cast<std::size_t>(to.elements()));
+    values.resize(static_cast<std::size_t>(shape.elements()));
     from.read(0, values);
-    if (factor == 1) return;
-    for (float& v : values) v *= factor;
+    if (factor != 1) {
+      for (float& v : values) v *= factor;
+    }
+    put(values);
   };
   for (const LoraTarget& target : targets) {
     const auto found = left.find(target.name);
@@ -283,11 +286,11 @@ std::vector<std::string> init_factors(const LoraReader& file, std::span<const Lo
     }
     const LoraModule& m = *found->second;
     left.erase(found);
-    if (m.rank != target.down.shape[0]) {
+    if (m.rank != target.down[0]) {
       fail(ErrorCode::input, m.rank == 0
                                  ? fmt::format("{}: {} has no factors", file.path(), m.name)
                                  : fmt::format("{}: {} has rank {}, this run trains rank {}",
-                                               file.path(), m.name, m.rank, target.down.shape[0]));
+                                               file.path(), m.name, m.rank, target.down[0]));
     }
     if (m.diff || m.diff_b) {
       fail(ErrorCode::input,
@@ -296,8 +299,8 @@ std::vector<std::string> init_factors(const LoraReader& file, std::span<const Lo
            {{"ballast convert merge", "puts it into the model"}});
     }
     const FoldedScale fold = fold_scale(m.scale() / target_scale);
-    fill(m.down, target.down, fold.down);
-    fill(m.up, target.up, fold.up);
+    fill(m.down, target.down, target.put_down, fold.down);
+    fill(m.up, target.up, target.put_up, fold.up);
   }
   if (!left.empty()) {
     fail(ErrorCode::input,

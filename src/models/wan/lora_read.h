@@ -1,11 +1,12 @@
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "core/tensor.h"
+#include "core/shape.h"
 #include "io/checkpoint.h"
 #include "models/wan/config.h"
 #include "models/wan/lora_file.h"
@@ -47,11 +48,12 @@ class LoraReader {
   std::vector<std::string> unused_;
 };
 
-// A pair of factors in memory that training starts from; f32, contiguous.
+// A pair of factors that training starts from, wherever they lie.
 struct LoraTarget {
-  std::string name;  // official
-  TensorView down;   // [rank, in]
-  TensorView up;     // [out, rank]
+  using Put = std::function<void(std::span<const float>)>;  // gets the whole factor
+  std::string name;                                         // official
+  Shape down, up;                                           // [rank, in], [out, rank]
+  Put put_down, put_up;
 };
 
 // Fills targets from a file, so that target_scale up down is what the file means: where its scale
