@@ -129,7 +129,8 @@ struct TrainingOptions {
 };
 
 struct MemoryUse {
-  std::uint64_t device = 0, host = 0;  // arenas: all that is computed with
+  // Arenas: all that is computed with. Of a GPU all that the process has there, its context too.
+  std::uint64_t device = 0, host = 0;
   std::uint64_t disk = 0;
   std::uint64_t ram = 0;  // the process: anonymous and shared memory; without a GPU the arenas too
 };
@@ -163,6 +164,12 @@ struct StepResult {
   bool updated = false;  // false: loss or gradient were no numbers, the weights were left alone
 };
 
+enum class Device {
+  automatic,  // a GPU where this build and the machine have one
+  cpu,
+  cuda,
+};
+
 enum class LoraFormat { comfy, kohya, peft };
 enum class SaveType { f32, bf16, f16 };
 
@@ -191,7 +198,10 @@ class Model {
   void leave_memory_to_the_planner();  // as if none of the four had been called
 
   void set_budget(const Budget& budget);
-  void set_threads(int threads);  // of computing; 0 (default): all processors
+  void set_threads(int threads);  // of computing on the CPU; 0 (default): all processors
+  // Error (device) when the plan is made, where `cuda` is wanted and no GPU can be used. Not
+  // deterministic: faster on a GPU, the same bits no longer.
+  void set_device(Device device, bool deterministic = true);
   void set_training(const TrainingOptions& options);
   // Every kind of step there will be, and with them the sizes that predict() takes.
   void set_batches(std::vector<Batch> batches);

@@ -111,6 +111,14 @@ void Model::set_threads(int threads) {
   state_->settings.threads = threads;
 }
 
+void Model::set_device(Device device, bool deterministic) {
+  translated([&] { state_->change("set_device()"); });
+  state_->settings.device = device == Device::cpu    ? train::DeviceChoice::cpu
+                            : device == Device::cuda ? train::DeviceChoice::cuda
+                                                     : train::DeviceChoice::automatic;
+  state_->settings.deterministic = deterministic;
+}
+
 void Model::set_training(const TrainingOptions& options) {
   translated([&] {
     state_->change("set_training()");

@@ -45,19 +45,14 @@ Session::Session(const train::PreparedRun& run, wan::PlannedRun planned, std::st
   check(plan_.peak_of(Tier::device) == device && plan_.peak_of(Tier::host) == host,
         "planned {} and {}, recorded {} and {}", device, host, plan_.peak_of(Tier::device),
         plan_.peak_of(Tier::host));
+  const bool gpu = set_.backend.device == Device::cuda;
+  if (gpu) open_gpu();
   runner_ = std::make_unique<Runner>(set_, plan_);
-  ops::warm_up_blas(runner_->compute_threads());
+  if (!gpu) ops::warm_up_blas(runner_->compute_threads());
   runner_->run("load");
   init_adapters(run, *dit_, *runner_);
   if (dit_->job().record_update) runner_->run("init_state");
-  for (const auto* runs : {&dit_->io().runs, &dit_->io().predict_runs}) {
-    for (const wan::DitRunIo& io : *runs) {
-      for (std::size_t i = 0; i < io.samples.size(); ++i) {
-        const TensorView rows = runner_->view(io.samples[i].timestep_row);
-        std::fill_n(rows.as<std::int32_t>(), rows.elements(), static_cast<std::int32_t>(i));
-      }
-    }
-  }
+  train::give_timestep_rows(*dit_, *runner_);
 }
 
 void Session::check_sample(const v1::Sample& s, std::size_t index) const {
@@ -223,7 +218,8 @@ bool Session::load_checkpoint(const std::string& folder) {
 
 v1::MemoryUse Session::measured() const {
   v1::MemoryUse m;
-  m.device = runner_->high_water(Tier::device).count;
+  m.device = set_.backend.device == Device::cuda ? gpu_memory_of_process().count
+                                                 : runner_->high_water(Tier::device).count;
   m.host = runner_->high_water(Tier::host).count;
   if (const auto process = process_memory()) m.ram = process->total().count;
   return m;

@@ -52,12 +52,13 @@ std::vector<wan::Batch> single_samples(const std::vector<wan::Batch>& batches) {
   return singles;
 }
 
-::ballast::Budget budget_of(const v1::Budget& b) {
+::ballast::Budget budget_of(const v1::Budget& b, const MachineProfile& profile) {
   ::ballast::Budget budget;
   if (!b.ram) budget = default_budget(read_machine());
   if (b.ram) budget.host = Bytes{*b.ram};
   // Without a GPU the device arena is RAM: naming only the RAM bounds it as well.
-  budget.gpu = b.gpu ? Bytes{*b.gpu} : budget.host;
+  budget.gpu = profile.device == Device::cuda ? profile.device_memory : budget.host;
+  if (b.gpu) budget.gpu = Bytes{*b.gpu};
   if (b.disk) budget.disk = Bytes{*b.disk};
   return budget;
 }
@@ -224,11 +225,13 @@ void apply(const Settings& s, train::PreparedRun& run) {
   job.lora.dropout = s.training.dropout;
   job.optimizer = run.config.optimizer;
   job.max_grad_norm = s.training.max_grad_norm;
-  const train::RunTarget target = train::this_machine(s.threads);
+  const train::RunTarget target = train::this_machine(
+      {.device = s.device, .deterministic = s.deterministic, .threads = s.threads});
+  job.precision = wan::precision_on(target.backend.device);
   r.job = std::move(job);
   r.profile = target.profile;
   r.backend = target.backend;
-  r.budget = budget_of(s.budget);
+  r.budget = budget_of(s.budget, target.profile);
   r.checkpointing = s.checkpointing;
   r.offloading = s.offloading;
   r.other_lines = {{"library", kLibraryBytes, "pieces of files being written"}};
@@ -297,13 +300,14 @@ v1::Plan refused(const train::PreparedRun& run, const Refusal& refusal,
 namespace {
 
 // Where only the RAM is named it bounds the device arena as well, now and after the change.
-void add_budgets(const Settings& s, const Refusal& refusal, std::vector<wan::Change>& all) {
+void add_budgets(const Settings& s, const train::PreparedRun& run, const Refusal& refusal,
+                 std::vector<wan::Change>& all) {
   const auto word = [](Tier t, std::uint64_t megabytes) {
     const char* field = t == Tier::device ? "gpu" : t == Tier::host ? "ram" : "disk";
     return fmt::format("set_budget({{.{} = {}'000'000}})", field, megabytes);
   };
   for (wan::Change& c : wan::larger_budgets(refusal, word)) {
-    if (!s.budget.gpu) {
+    if (!s.budget.gpu && run.request.backend.device == Device::cpu) {
       if (c.text.starts_with("set_budget({.gpu")) continue;
       c.apply = [budget = std::move(c.apply)](wan::FitRequest& r) {
         budget(r);
@@ -334,7 +338,7 @@ std::vector<wan::Change> setting_changes(const Settings& s, const train::Prepare
     add("leave_memory_to_the_planner()",
         [](wan::FitRequest& r) { r.checkpointing = r.offloading = wan::Choice::automatic; });
   }
-  add_budgets(s, refusal, all);
+  add_budgets(s, run, refusal, all);
   if (request.job.mode != wan::Mode::full && request.job.format != WeightFormat::f8_e4m3) {
     add("set_training({.weights = \"fp8\"})",
         [](wan::FitRequest& r) { r.job.format = WeightFormat::f8_e4m3; });

@@ -16,6 +16,8 @@ struct Settings {
   v1::Budget budget;
   std::vector<v1::Batch> batches;
   int threads = 0;
+  train::DeviceChoice device = train::DeviceChoice::automatic;
+  bool deterministic = true;
   wan::Choice checkpointing = wan::Choice::automatic, offloading = wan::Choice::automatic;
 };
 

@@ -2,6 +2,7 @@
 #include "ballast/settings.h"
 #include "ballast/translate.h"
 #include "train/base_merge.h"
+#include "train/device_choice.h"
 #include "train/read_config.h"
 #include "train/run_plan.h"
 #include "train/trainer.h"
@@ -38,8 +39,9 @@ TrainResult run_training(const std::string& config, const std::vector<std::strin
                          Callbacks& callbacks) {
   std::vector<std::string> arguments = {config};
   arguments.insert(arguments.end(), flags.begin(), flags.end());
-  train::PreparedRun run = train::prepare_run(train::read_config(arguments), train::this_machine(0),
-                                              train::Purpose::train);
+  train::TrainConfig read = train::read_config(arguments);
+  const train::RunTarget target = train::this_machine(compute_options(read.memory, 0));
+  train::PreparedRun run = train::prepare_run(std::move(read), target, train::Purpose::train);
   const TrainCallbacks& to = callbacks.to();
   for (const std::string& note : run.notes) {
     if (to.note) callbacks.call(to.note, note);

@@ -239,7 +239,7 @@ class Page {
       return;
     }
     out_ += "<div class=\"grid2\">\n";
-    tier("Device arena", &MemoryNumbers::device);
+    tier("Device memory", &MemoryNumbers::device);
     tier("Host arena", &MemoryNumbers::host);
     tier("Disk", &MemoryNumbers::disk);
     tier("RAM of the process", &MemoryNumbers::ram);
@@ -253,7 +253,7 @@ class Page {
     const MemoryNumbers& p = h_.steps.back().planned;
     const MemoryNumbers& a = info_.allowed;
     for (const Row& r :
-         {Row{"device arena", p.device, most_.device, a.device},
+         {Row{"device memory", p.device, most_.device, a.device},
           Row{"host arena", p.host, most_.host, a.host}, Row{"disk", p.disk, most_.disk, a.disk},
           Row{"RAM of the process", p.ram, most_.ram, a.ram}}) {
       out_ += fmt::format(

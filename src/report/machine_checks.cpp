@@ -70,8 +70,8 @@ MachineCheck check_locked(const Machine& m) {
   if (*m.locked < 64_MiB) {
     c.state = State::note;
     c.advice =
-        "matters for GPU runs only, which pin their staging ring (48 MiB): ulimit -l unlimited, or "
-        "memlock in /etc/security/limits.conf";
+        "matters for GPU runs only, whose host memory is pinned: if that fails, ulimit -l "
+        "unlimited, or memlock in /etc/security/limits.conf";
   }
   return c;
 }
@@ -138,8 +138,7 @@ MachineCheck check_gpu(const std::filesystem::path& root) {
                     std::filesystem::exists(root / "dev/nvidia0", error);
   const std::string build = kBuiltWithCuda ? "" : "; this build computes on the CPU";
   if (!version && !node) {
-    return {"GPU", kBuiltWithCuda ? State::warning : State::good, "no NVIDIA driver" + build,
-            kBuiltWithCuda ? "install the NVIDIA driver" : ""};
+    return {"GPU", State::good, "no NVIDIA driver" + build, ""};
   }
   std::string driver = "NVIDIA driver of unknown version";
   if (version) {

@@ -1,11 +1,13 @@
 #include "report/memory_monitor.h"
 
 #include <algorithm>
+#include <array>
 
 namespace ballast {
 
 const MemoryNumbers& MemoryMonitor::sample(const MemoryNumbers& arenas, Counting counting) {
   now_ = arenas;
+  if (gpu_) now_.device = gpu_();
   const auto process = process_memory(counting);
   now_.ram = process ? process->total() : Bytes{};
   if (samples_++ == 0) first_ram_ = now_.ram;
@@ -20,12 +22,16 @@ std::int64_t MemoryMonitor::growth() const {
   return static_cast<std::int64_t>(now_.ram.count) - static_cast<std::int64_t>(first_ram_.count);
 }
 
-std::optional<const char*> MemoryMonitor::above_plan() const {
-  if (most_.device > planned_.device) return "device";
-  if (most_.host > planned_.host) return "host";
-  if (most_.disk > planned_.disk) return "disk";
-  if (most_.ram > planned_.ram) return "ram";
-  return std::nullopt;
+std::optional<MemoryMonitor::Excess> MemoryMonitor::above_plan() const {
+  std::array<Bytes, 4> planned;
+  std::size_t i = 0, j = 0;
+  MemoryNumbers::each(planned_, [&](const char*, Bytes b) { planned[i++] = b; });
+  std::optional<Excess> found;
+  MemoryNumbers::each(most_, [&](const char* what, Bytes most) {
+    const Bytes allowed = planned[j++];
+    if (!found && most > allowed) found = {what, most, allowed};
+  });
+  return found;
 }
 
 }  // namespace ballast

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <utility>
 
 #include "core/bytes.h"
 #include "memory/process_memory.h"
@@ -10,7 +12,7 @@ namespace ballast {
 
 // One number per kind of memory a run is judged by.
 struct MemoryNumbers {
-  Bytes device;  // device arena
+  Bytes device;  // device arena; of a GPU all that the process has there, context and libraries too
   Bytes host;    // host arena
   Bytes disk;    // scratch space: streamed weights, optimizer state
   Bytes ram;  // the process: anonymous and shared memory. On the CPU backend both arenas are in it
@@ -31,10 +33,12 @@ struct MemoryNumbers {
 // 10 us with Counting::quick, so it can be called at every step. For one thread.
 class MemoryMonitor {
  public:
-  explicit MemoryMonitor(const MemoryNumbers& planned) : planned_(planned) {}
+  // gpu: what the process has on its GPU now (memory/gpu.h); empty: there is none.
+  explicit MemoryMonitor(const MemoryNumbers& planned, std::function<Bytes()> gpu = {})
+      : planned_(planned), gpu_(std::move(gpu)) {}
 
   // arenas: the runner's high-water marks and the scratch space in use; its `ram` is found out here
-  // (0 where /proc says nothing).
+  // (0 where /proc says nothing), and so is `device` of a GPU.
   const MemoryNumbers& sample(const MemoryNumbers& arenas, Counting counting = Counting::quick);
 
   const MemoryNumbers& planned() const { return planned_; }
@@ -43,11 +47,16 @@ class MemoryMonitor {
   std::int64_t samples() const { return samples_; }
   // Of `ram`, from the first sample on: what a run of constant size must keep near zero.
   std::int64_t growth() const;
-  // The first number that was ever above its plan: "ram"; nullopt while all keep to it.
-  std::optional<const char*> above_plan() const;
+  // The first number that was ever above its plan; nullopt while all keep to it.
+  struct Excess {
+    const char* what;  // "ram"
+    Bytes most, planned;
+  };
+  std::optional<Excess> above_plan() const;
 
  private:
   MemoryNumbers planned_, now_, most_;
+  std::function<Bytes()> gpu_;
   Bytes first_ram_;
   std::int64_t samples_ = 0;
 };

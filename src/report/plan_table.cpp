@@ -199,6 +199,8 @@ std::string plan_table(const PlanTitle& title, const PlanView& view) {
     total("RAM", device + host, title.budget.host);
   } else {
     total("host", host, title.budget.host);
+    text += fmt::format("{:<11} {:>10}  of it, where the GPU reads and writes it\n", "  pinned",
+                        to_string(view.plan.peak_of(Tier::host)));
   }
   total("disk", view.plan.peak_of(Tier::disk), title.budget.disk);
   return text + "\n" + times_text(view);
@@ -231,6 +233,8 @@ std::string plan_json(const PlanTitle& title, const PlanView& view) {
     Bytes all;
     for (const Tier t : {Tier::device, Tier::host}) all += view.plan.peak_of(t) + tier_lines(t);
     j["ram"] = {{"peak_bytes", all.count}, {"budget_bytes", title.budget.host.count}};
+  } else {
+    j["host"]["pinned_bytes"] = view.plan.peak_of(Tier::host).count;
   }
   j["outside_arenas"] = Json::array();
   for (const ProcessLine& l : view.lines) {

@@ -8,6 +8,7 @@
 #include "core/random.h"
 #include "core/thread_pool.h"
 #include "io/atomic_folder.h"
+#include "memory/machine.h"
 #include "models/wan/lora_merge.h"
 #include "models/wan/weights.h"
 
@@ -46,7 +47,8 @@ std::string merged_copy(const PreparedRun& run, const Checkpoint& model) {
     loras.push_back({.lora = &readers.back(), .strength = strength});
   }
   const wan::TensorMap names(model);
-  ThreadPool pool(run.request.backend.threads);
+  const Backend& backend = run.request.backend;  // merging is the processors' work
+  ThreadPool pool(backend.device == Device::cpu ? backend.threads : usable_cpus(read_machine()));
   wan::LoraMerge merge(model, names, loras, pool);
   wan::MergeOptions options;
   Progress progress("merging base LoRAs",

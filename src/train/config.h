@@ -25,6 +25,7 @@ enum class Experts : std::uint8_t { one, both };
 enum class Loss : std::uint8_t { mse, huber, smooth_l1 };
 enum class OnNan : std::uint8_t { stop, skip };
 using wan::LoraFormat;
+enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 enum class Checkpointing : std::uint8_t { automatic, off, recompute, recompute_offloaded };
 
 struct ModelConfig {
@@ -52,6 +53,8 @@ struct AdapterConfig {
 };
 
 struct MemoryConfig {
+  DeviceChoice device = DeviceChoice::automatic;
+  bool deterministic = true;            // GPU: same input, same bits; false trades that for speed
   std::optional<Bytes> gpu, ram, disk;  // none: from the machine
   std::string policy = "auto";
   std::optional<std::int64_t> stream_blocks;   // forced

@@ -380,6 +380,14 @@ class Reader {
                  fmt::format("expected {}, found \"{}\"", *fault, printable(m.policy, 60)));
     }
     m.stream_blocks = integer_from(*t, "stream_blocks", 0);
+    const std::string device = t->string("device", "auto");
+    if (const auto choice = meaning_of(kDeviceWords, device)) {
+      m.device = *choice;
+    } else {
+      t->fail_at("device", fmt::format("expected {}, found \"{}\"", one_of(kDeviceWords, device),
+                                       printable(device, 60)));
+    }
+    m.deterministic = t->boolean("deterministic", true);
     t->finish();
   }
 

@@ -36,6 +36,16 @@ void CommonFlags::declare(FlagTable& table) {
   };
   using C = TrainConfig;
   using S = Setting;
+  later("device", Takes::one, "auto (a GPU where there is one), cpu or cuda", [](C& c, const S& s) {
+    const auto value = meaning_of(kDeviceWords, s.text());
+    if (!value) s.fail_value(one_of(kDeviceWords, s.text()));
+    c.memory.device = *value;
+  });
+  later("non_deterministic", Takes::nothing, "faster on a GPU, the same bits no longer",
+        [](C& c, const S& s) { c.memory.deterministic = s.off; });
+  // The word of [memory], in files whose keys are flags.
+  later("deterministic", Takes::nothing, "the same input gives the same bits (default)",
+        [](C& c, const S& s) { c.memory.deterministic = !s.off; });
   later("gpu", Takes::one, "device memory Ballast may use, for example 24GB",
         [](C& c, const S& s) { c.memory.gpu = bytes_of(s); });
   later("ram", Takes::one, "host memory, pinned memory included",

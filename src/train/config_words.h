@@ -55,6 +55,8 @@ inline constexpr std::array<Word<LoraFormat>, 3> kLoraFormatWords = {
     {{"comfy", LoraFormat::comfy}, {"kohya", LoraFormat::kohya}, {"peft", LoraFormat::peft}}};
 inline constexpr std::array<Word<Experts>, 2> kExpertsWords = {
     {{"one", Experts::one}, {"both", Experts::both}}};
+inline constexpr std::array<Word<DeviceChoice>, 3> kDeviceWords = {
+    {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}}};
 inline constexpr std::array<Word<UpdateRounding>, 3> kRoundingWords = {
     {{"nearest", UpdateRounding::nearest},
      {"kahan", UpdateRounding::kahan},

@@ -235,7 +235,10 @@ Budget budget_of(const MemoryConfig& m, const MachineProfile& profile) {
 
 // A budget is the user's word; that the kernel will not keep it is worth a line. What this process
 // has already is part of the budget, and a tenth may be in caches that come and go.
-void warn_of_limits(const MemoryConfig& m) {
+void warn_of_limits(const MemoryConfig& m, const MachineProfile& profile) {
+  if (profile.device == Device::cuda && m.gpu && *m.gpu > profile.device_memory) {
+    log::warn("[memory] gpu = {}, but {} can be used here now", *m.gpu, profile.device_memory);
+  }
   const auto available = available_memory(read_machine());
   if (!m.ram || !available) return;
   const auto own = process_memory(Counting::quick);
@@ -295,7 +298,7 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
   r.profile = target.profile;
   r.backend = target.backend;
   r.budget = budget_of(c.memory, target.profile);
-  if (purpose == Purpose::train) warn_of_limits(c.memory);
+  if (purpose == Purpose::train) warn_of_limits(c.memory, target.profile);
   run.dataset = open_data(run, c.dataset, sizes_of(c), purpose);
   if (c.uncond_fraction > 0 && !run.dataset->has_empty_caption()) {
     fail(ErrorCode::input,
@@ -310,8 +313,7 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
   run.schedule = schedule_of(c, std::max<std::int64_t>(1, run.steps_per_epoch));
 
   job.mode = c.method == Method::lora ? wan::Mode::lora : wan::Mode::full;
-  const bool cuda = target.profile.device == Device::cuda;
-  job.precision = cuda ? wan::Precision{DType::bf16, DType::bf16} : wan::Precision{};
+  job.precision = wan::precision_on(target.backend.device);
   job.format = format_of(
       c.method == Method::full ? c.model.dtype : c.model.transformer_dtype.value_or(c.model.dtype));
   job.noising = wan::Noising::recorded;

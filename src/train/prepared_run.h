@@ -11,14 +11,9 @@
 #include "io/checkpoint.h"
 #include "models/wan/advice.h"
 #include "train/config.h"
+#include "train/device_choice.h"
 
 namespace ballast::train {
-
-// The machine that is planned for.
-struct RunTarget {
-  MachineProfile profile;
-  Backend backend;
-};
 
 enum class Purpose : std::uint8_t {
   plan,   // what is not there yet (cached clips, a choice between experts) is noted

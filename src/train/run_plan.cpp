@@ -1,28 +1,7 @@
 #include "train/run_plan.h"
 
-#include "memory/machine.h"
-
 namespace ballast::train {
 namespace {
-
-// Rates of the CPU backend for a prediction: order of magnitude only, from clock and lanes;
-// measured ones come from the machine benchmark.
-MachineProfile cpu_profile(int threads) {
-  const double cores = threads;
-  return {.name = "this",
-          .description = "this machine's processors",
-          .device = Device::cpu,
-          .gemm_flops = 35e9 * cores,
-          .attention_flops = 28e9 * cores,
-          .memory_bandwidth = 10e9 * cores,
-          .upload_bandwidth = 5e9,
-          .download_bandwidth = 5e9,
-          .disk_bandwidth = 1e9,
-          .launch_seconds = 5e-6,
-          .device_memory = {},
-          .library_bytes = {},
-          .estimate = true};
-}
 
 std::string describe(const MemoryPolicy& p, const wan::Config& config) {
   std::string text =
@@ -35,19 +14,12 @@ std::string describe(const MemoryPolicy& p, const wan::Config& config) {
   if (p.offload) text += ", offloaded to host memory";
   if (p.chunk_tokens > 0) text += fmt::format("; chunks of {} tokens", p.chunk_tokens);
   if (p.heads_per_group > 0)
-    text += fmt::format("; attention backward {} heads at a time", p.heads_per_group);
+    text += fmt::format("; attention backward {} head{} at a time", p.heads_per_group,
+                        p.heads_per_group == 1 ? "" : "s");
   return text;
 }
 
 }  // namespace
-
-RunTarget this_machine(int threads) {
-  RunTarget t;
-  t.backend = {.device = Device::cpu,
-               .threads = threads > 0 ? threads : usable_cpus(read_machine())};
-  t.profile = cpu_profile(t.backend.threads);
-  return t;
-}
 
 PlanTitle title_of(const PreparedRun& run) {
   const wan::FitRequest& r = run.request;

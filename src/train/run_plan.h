@@ -9,9 +9,6 @@ namespace ballast::train {
 
 // How a run's plan or refusal is said, whoever asks.
 
-// This machine's processors. threads: of the compute pool, 0: all that the process may use.
-RunTarget this_machine(int threads);
-
 PlanTitle title_of(const PreparedRun& run);
 
 // Refers to `planned`.

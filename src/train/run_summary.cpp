@@ -27,14 +27,19 @@ std::string dataset_text(const data::Dataset& d) {
 
 }  // namespace
 
-// On the CPU backend both arenas are part of the process.
+// On the CPU backend both arenas are part of the process; on a GPU the context is part of what is
+// used there.
 MemoryNumbers planned_memory(const wan::FitRequest& request, const wan::PlannedRun& planned) {
   MemoryNumbers m;
   m.device = planned.plan.peak_of(Tier::device);
   m.host = planned.plan.peak_of(Tier::host);
   m.disk = planned.needed(Tier::disk);
   m.ram = planned.needed(Tier::host);
-  if (request.backend.device == Device::cpu) m.ram += planned.needed(Tier::device);
+  if (request.backend.device == Device::cpu) {
+    m.ram += planned.needed(Tier::device);
+  } else {
+    m.device = planned.needed(Tier::device);
+  }
   return m;
 }
 
@@ -56,8 +61,15 @@ RunInfo run_info(const PreparedRun& run, const wan::PlannedRun& planned,
                    fmt::format("{:g}, {}", run.schedule.learning_rate, name_of(run.schedule.kind))},
                   {"seed", std::to_string(c.seed)},
                   {"policy", planned.policy.name}};
-  info.environment = {{"machine", run.request.profile.description},
-                      {"compute threads", std::to_string(run.request.backend.threads)}};
+  info.environment = {{"machine", run.request.profile.description}};
+  const Backend& backend = run.request.backend;
+  if (backend.device == Device::cpu) {
+    info.environment.emplace_back("compute threads", std::to_string(backend.threads));
+  } else {
+    info.environment.emplace_back(
+        "device", fmt::format("cuda, compute capability {}.{}{}", backend.sm / 10, backend.sm % 10,
+                              backend.deterministic ? "" : ", not deterministic"));
+  }
   info.planned = planned_memory(run.request, planned);
   const Budget& b = run.request.budget;
   info.allowed = {.device = b.gpu, .host = b.host, .disk = b.disk, .ram = b.host};

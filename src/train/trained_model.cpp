@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 
 #include "core/convert.h"
@@ -15,20 +14,85 @@
 namespace ballast::train {
 namespace {
 
-constexpr std::int64_t kPiece = 64 << 10;  // elements converted at once
+constexpr std::int64_t kPiece = 64 << 10;        // elements converted at once
+constexpr std::uint64_t kDevicePiece = 1 << 20;  // bytes of a GPU's memory copied at once
 
-// A view as a source of another dtype, piece by piece.
-ByteSource converted(ConstTensorView from, DType to) {
-  return [from, to](const ByteSink& sink) {
+// A buffer as a source of another dtype, piece by piece.
+ByteSource converted(Runner& runner, Buffer from, DType to) {
+  return [&runner, from, to](const ByteSink& sink) {
+    const TensorView v = runner.view(from);
+    const std::size_t size = size_of(v.dtype);
+    const std::int64_t total = v.elements();
     std::vector<std::byte> piece(static_cast<std::size_t>(kPiece) * size_of(to));
-    const std::int64_t total = from.elements();
+    std::vector<std::byte> fetched;  // of memory that the host cannot read
+    if (v.device == Device::cuda) fetched.resize(static_cast<std::size_t>(kPiece) * size);
     for (std::int64_t first = 0; first < total; first += kPiece) {
       const std::int64_t count = std::min(kPiece, total - first);
-      convert(from.data + static_cast<std::size_t>(first) * size_of(from.dtype), from.dtype,
-              piece.data(), to, count);
+      const std::size_t at = static_cast<std::size_t>(first) * size;
+      const std::byte* source = v.data + at;
+      if (v.device == Device::cuda) {
+        runner.read_part(from, at,
+                         std::span(fetched).first(static_cast<std::size_t>(count) * size));
+        source = fetched.data();
+      }
+      convert(source, v.dtype, piece.data(), to, count);
       sink(std::span(piece).first(static_cast<std::size_t>(count) * size_of(to)));
     }
   };
+}
+
+SavedTensor saved(std::string name, Runner& runner, Buffer b) {
+  const TensorView v = runner.view(b);
+  if (v.device == Device::cpu) return SavedTensor::of(std::move(name), v);
+  return {.name = std::move(name),
+          .dtype = v.dtype,
+          .shape = v.shape,
+          .source = [&runner, b, total = v.bytes()](const ByteSink& sink) {
+            std::vector<std::byte> piece(std::min<std::uint64_t>(kDevicePiece, total));
+            for (std::uint64_t first = 0; first < total; first += piece.size()) {
+              const auto part =
+                  std::span(piece).first(std::min<std::uint64_t>(piece.size(), total - first));
+              runner.read_part(b, first, part);
+              sink(part);
+            }
+          }};
+}
+
+LoadedTensor loaded(std::string name, Runner& runner, Buffer b) {
+  const TensorView v = runner.view(b);
+  if (v.device == Device::cpu) return LoadedTensor::of(std::move(name), v);
+  return {.name = std::move(name),
+          .dtype = v.dtype,
+          .shape = v.shape,
+          .data = nullptr,
+          .sink = [&runner, b, total = v.bytes(),
+                   at = std::uint64_t{0}](std::span<const std::byte> piece) mutable {
+            runner.write_part(b, at, piece);
+            at += piece.size();
+            if (at == total) at = 0;  // whoever loads it again begins again
+          }};
+}
+
+wan::LoraNumbers numbers(Runner& runner, Buffer b) {
+  const TensorView v = runner.view(b);
+  wan::LoraNumbers n = {.shape = v.shape, .dtype = v.dtype};
+  if (v.device == Device::cpu) {
+    n.memory = v.data;
+  } else {
+    n.fetch = [&runner, b](std::uint64_t first, std::span<std::byte> to) {
+      runner.read_part(b, first, to);
+    };
+  }
+  return n;
+}
+
+// f32 numbers into a buffer of any dtype.
+void put(Runner& runner, Buffer to, std::span<const float> values) {
+  const DType dtype = runner.view(to).dtype;
+  if (dtype == DType::f32) return runner.write(to, std::as_bytes(values));
+  std::vector<std::byte> stored(values.size() * size_of(dtype));
+  convert(values.data(), DType::f32, stored.data(), dtype, std::ssize(values));
+  runner.write(to, stored);
 }
 
 // The average where there is one, else the value itself.
@@ -65,18 +129,17 @@ std::string save_lora(const PreparedRun& run, const wan::Dit& dit, Runner& runne
   const wan::DitIo& io = dit.io();
   const auto value = [&](Buffer factor) {
     const auto t = std::ranges::find(io.trained, factor, &wan::TrainedTensor::value);
-    return runner.view(saved_value(*t));
+    return numbers(runner, saved_value(*t));
   };
   std::vector<wan::LoraModule> modules;
   for (const wan::AdapterIo& a : io.adapters) {
     if (a.expert != expert) continue;
-    const TensorView down = value(a.a), up = value(a.b);
     wan::LoraModule& m = modules.emplace_back();
     m.name = a.name;
-    m.rank = down.shape[0];
+    m.down = value(a.a);
+    m.up = value(a.b);
+    m.rank = m.down.shape[0];
     m.alpha = dit.job().lora.alpha;
-    m.down = {.shape = down.shape, .dtype = down.dtype, .memory = down.data};
-    m.up = {.shape = up.shape, .dtype = up.dtype, .memory = up.data};
   }
   const std::string path = target.folder + "/" + expert_file(run, target.file_name, expert);
   write_lora(path, modules,
@@ -93,10 +156,6 @@ std::string save_lora(const PreparedRun& run, const wan::Dit& dit, Runner& runne
 }  // namespace
 
 void init_adapters(const PreparedRun& run, const wan::Dit& dit, Runner& runner) {
-  const auto put = [&](Buffer to, std::span<const float> values) {
-    const TensorView v = runner.view(to);
-    convert(values.data(), DType::f32, v.data, v.dtype, v.elements());
-  };
   std::vector<float> values;
   for (const wan::AdapterIo& a : dit.io().adapters) {
     const TensorView down = runner.view(a.a);
@@ -106,9 +165,9 @@ void init_adapters(const PreparedRun& run, const wan::Dit& dit, Runner& runner) 
     fill_uniform(random_source(run.config.seed, "lora_init", 0, a.name), 0, values.data(),
                  down.elements());
     for (float& x : values) x = static_cast<float>((2.0 * x - 1.0) * bound);
-    put(a.a, values);
-    const TensorView up = runner.view(a.b);
-    std::memset(up.data, 0, up.bytes());
+    put(runner, a.a, values);
+    values.assign(static_cast<std::size_t>(runner.view(a.b).elements()), 0);
+    put(runner, a.b, values);
   }
   if (run.config.adapter.init_from.empty() || dit.io().adapters.empty()) return;
   const wan::LoraReader file = wan::LoraReader::open(run.config.adapter.init_from, &run.model());
@@ -119,18 +178,39 @@ void init_adapters(const PreparedRun& run, const wan::Dit& dit, Runner& runner) 
   }
   std::vector<wan::LoraTarget> targets;
   for (const wan::AdapterIo& a : dit.io().adapters) {
-    targets.push_back({.name = a.name, .down = runner.view(a.a), .up = runner.view(a.b)});
+    const auto into = [&runner](Buffer b) {
+      return [&runner, b](std::span<const float> factor) { put(runner, b, factor); };
+    };
+    targets.push_back({.name = a.name,
+                       .down = runner.view(a.a).shape,
+                       .up = runner.view(a.b).shape,
+                       .put_down = into(a.a),
+                       .put_up = into(a.b)});
   }
   const double scale = dit.job().lora.alpha / static_cast<double>(dit.job().lora.rank);
   init_factors(file, targets, scale);
 }
 
+void give_timestep_rows(const wan::Dit& dit, Runner& runner) {
+  std::vector<std::int32_t> rows;
+  for (const auto* runs : {&dit.io().runs, &dit.io().eval_runs, &dit.io().predict_runs}) {
+    for (const wan::DitRunIo& io : *runs) {
+      for (std::size_t i = 0; i < io.samples.size(); ++i) {
+        const Buffer b = io.samples[i].timestep_row;
+        rows.assign(static_cast<std::size_t>(runner.view(b).elements()),
+                    static_cast<std::int32_t>(i));
+        runner.write(b, std::as_bytes(std::span(rows)));
+      }
+    }
+  }
+}
+
 std::vector<SavedTensor> saved_tensors(const wan::Dit& dit, Runner& runner) {
   std::vector<SavedTensor> all;
   for (const wan::TrainedTensor& t : dit.io().trained) {
-    all.push_back(SavedTensor::of(t.name, runner.view(t.value)));
+    all.push_back(saved(t.name, runner, t.value));
     for (std::size_t s = 0; s < t.states.size(); ++s) {
-      all.push_back(SavedTensor::of(t.name + t.specs[s].suffix, runner.view(t.states[s])));
+      all.push_back(saved(t.name + t.specs[s].suffix, runner, t.states[s]));
     }
   }
   return all;
@@ -139,9 +219,9 @@ std::vector<SavedTensor> saved_tensors(const wan::Dit& dit, Runner& runner) {
 std::vector<LoadedTensor> loaded_tensors(const wan::Dit& dit, Runner& runner, bool values_only) {
   std::vector<LoadedTensor> all;
   for (const wan::TrainedTensor& t : dit.io().trained) {
-    all.push_back(LoadedTensor::of(t.name, runner.view(t.value)));
+    all.push_back(loaded(t.name, runner, t.value));
     for (std::size_t s = 0; s < t.states.size() && !values_only; ++s) {
-      all.push_back(LoadedTensor::of(t.name + t.specs[s].suffix, runner.view(t.states[s])));
+      all.push_back(loaded(t.name + t.specs[s].suffix, runner, t.states[s]));
     }
   }
   return all;
@@ -160,8 +240,9 @@ std::vector<std::string> save_model(const PreparedRun& run, const wan::Dit& dit,
   metadata["format"] = "pt";
   SafetensorsWriter writer({.metadata = std::move(metadata)});
   for (const wan::TrainedTensor& t : dit.io().trained) {
-    const TensorView v = runner.view(saved_value(t));
-    writer.add(t.name, run.config.save_dtype, v.shape, converted(v, run.config.save_dtype));
+    const Buffer value = saved_value(t);
+    writer.add(t.name, run.config.save_dtype, runner.view(value).shape,
+               converted(runner, value, run.config.save_dtype));
   }
   paths.push_back(target.folder + "/" + target.file_name);
   writer.write(paths.back());

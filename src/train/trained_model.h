@@ -16,6 +16,9 @@ namespace ballast::train {
 // the factors of adapter.init_from. Weights of a full fine-tune are there already.
 void init_adapters(const PreparedRun& run, const wan::Dit& dit, Runner& runner);
 
+// Every sample's tokens have a timestep of their own: that of its place in the run.
+void give_timestep_rows(const wan::Dit& dit, Runner& runner);
+
 // Values and optimizer state, for checkpoints. values_only: an optimizer that starts anew.
 std::vector<SavedTensor> saved_tensors(const wan::Dit& dit, Runner& runner);
 std::vector<LoadedTensor> loaded_tensors(const wan::Dit& dit, Runner& runner, bool values_only);

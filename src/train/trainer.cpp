@@ -47,6 +47,7 @@ TrainingLoop::TrainingLoop(PreparedRun run, wan::PlannedRun planned, const Train
   check(plan_.peak_of(Tier::device) == device && plan_.peak_of(Tier::host) == host,
         "planned {} and {}, recorded {} and {}", device, host, plan_.peak_of(Tier::device),
         plan_.peak_of(Tier::host));
+  if (set_.backend.device == Device::cuda) open_gpu();
   RunnerOptions runner;
   if (options.check_nan) runner.debug = {.order = Order::recorded, .check_nan = true};
   runner_ = std::make_unique<Runner>(set_, plan_, runner);
@@ -76,18 +77,11 @@ void TrainingLoop::phase(Phase p) {
 
 void TrainingLoop::load() {
   phase(Phase::load);
-  ops::warm_up_blas(runner_->compute_threads());
+  if (!on_gpu()) ops::warm_up_blas(runner_->compute_threads());
   use_expert(0);
   init_adapters(run_, *dit_, *runner_);
   runner_->run("init_state");
-  for (const auto* runs : {&dit_->io().runs, &dit_->io().eval_runs}) {
-    for (const wan::DitRunIo& io : *runs) {
-      for (std::size_t i = 0; i < io.samples.size(); ++i) {
-        const TensorView rows = runner_->view(io.samples[i].timestep_row);
-        std::fill_n(rows.as<std::int32_t>(), rows.elements(), static_cast<std::int32_t>(i));
-      }
-    }
-  }
+  give_timestep_rows(*dit_, *runner_);
 }
 
 int TrainingLoop::expert_of_step(std::int64_t step) const {
@@ -201,12 +195,23 @@ void TrainingLoop::record_step(StepRecord& record) {
 
 void TrainingLoop::memory_line() {
   const MemoryNumbers& now = monitor_->now();
-  event("memory",
-        fmt::format("device arena {} of {}, host arena {} of {}, process {} of {} planned",
-                    now.device, planned_.device, now.host, planned_.host, now.ram, planned_.ram));
+  event("memory", fmt::format("{} {} of {}, host arena {} of {}, process {} of {} planned",
+                              on_gpu() ? "GPU" : "device arena", now.device, planned_.device,
+                              now.host, planned_.host, now.ram, planned_.ram));
   if (const auto above = monitor_->above_plan()) {
-    log::warn("more {} in use than planned: {} of {}", *above, now.ram, planned_.ram);
+    log::warn("more {} in use than planned: {} of {}", above->what, above->most, above->planned);
   }
+}
+
+// What the profile could only estimate.
+void TrainingLoop::context_line() {
+  if (!on_gpu()) return;
+  const Bytes arena = plan_.peak_of(Tier::device), all = gpu_memory_of_process();
+  const std::string line =
+      fmt::format("CUDA context and libraries take {} of GPU memory, {} planned; arena {}",
+                  all - std::min(arena, all), planned_.device - arena, arena);
+  log::info("{}", line);
+  event("memory", line);
 }
 
 void TrainingLoop::evaluate() {
@@ -261,7 +266,7 @@ TrainOutcome TrainingLoop::run() {
                       .tensors = loaded_tensors(*dit_, *runner_, c.reset_optimizer),
                       .unasked = c.reset_optimizer ? Unasked::ignore : Unasked::refuse});
   }
-  monitor_.emplace(planned_);
+  monitor_.emplace(planned_, on_gpu() ? gpu_memory_of_process : std::function<Bytes()>());
   flight_.emplace(folder_.path() + "/" + std::string(kFlightFile),
                   FlightStart{.command = info_.command,
                               .folder = folder_.path(),
@@ -277,6 +282,7 @@ TrainOutcome TrainingLoop::run() {
     load();
     resume();
     records_.emplace(folder_.path(), info_, state_.step, c.resume.has_value());
+    context_line();
     progress_.emplace(TrainProgress::Options{
         .total = run_.total_steps, .done = state_.step, .print_every = c.steps_per_print});
     if (c.webhook) webhook_ = Webhook::from_environment();
@@ -303,7 +309,9 @@ TrainOutcome TrainingLoop::run() {
                             .stopped = stopped,
                             .report = finish(stopped),
                             .planned = planned_.ram,
-                            .measured = monitor_->most().ram};
+                            .measured = monitor_->most().ram,
+                            .planned_gpu = on_gpu() ? planned_.device : Bytes{},
+                            .measured_gpu = on_gpu() ? monitor_->most().device : Bytes{}};
     return outcome;
   } catch (Error& e) {
     e.add_trail(fmt::format(

@@ -26,6 +26,7 @@ struct TrainOutcome {
   bool stopped = false;     // by a signal or a save_quit file, before the end
   std::string report;       // path of the HTML page; empty when it could not be written
   Bytes planned, measured;  // RAM of the process: planned total, most that was seen
+  Bytes planned_gpu = {}, measured_gpu = {};  // the same of its GPU's memory; 0 without one
 };
 
 // Runs what was planned, from the beginning or from the newest whole checkpoint, to its end or to a

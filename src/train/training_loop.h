@@ -49,6 +49,7 @@ class TrainingLoop {
   void saving(Write&& write);  // returns the paths
   void save_checkpoint_now(const char* why);
   void memory_line();
+  void context_line();
   std::string finish(bool stopped);
   void tell(WebhookMessage::Kind kind, std::string text);
   void event(std::string_view kind, const std::string& text) {
@@ -56,6 +57,7 @@ class TrainingLoop {
   }
   void failed(const char* why);
   void phase(Phase p);
+  bool on_gpu() const { return set_.backend.device == Device::cuda; }
   MemoryNumbers arenas() const;
 
   TrainOptions options_;

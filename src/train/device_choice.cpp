@@ -1,0 +1,63 @@
+#include "train/device_choice.h"
+
+#include "memory/budget.h"
+#include "memory/machine.h"
+
+namespace ballast::train {
+namespace {
+
+// Rates of the CPU backend for a prediction: order of magnitude only, from clock and lanes;
+// measured ones come from the machine benchmark.
+MachineProfile cpu_profile(int threads) {
+  const double cores = threads;
+  return {.name = "this",
+          .description = "this machine's processors",
+          .device = Device::cpu,
+          .gemm_flops = 35e9 * cores,
+          .attention_flops = 28e9 * cores,
+          .memory_bandwidth = 10e9 * cores,
+          .upload_bandwidth = 5e9,
+          .download_bandwidth = 5e9,
+          .disk_bandwidth = 1e9,
+          .launch_seconds = 5e-6,
+          .device_memory = {},
+          .library_bytes = {},
+          .estimate = true};
+}
+
+}  // namespace
+
+ComputeOptions compute_options(const MemoryConfig& memory, int threads) {
+  return {.device = memory.device, .deterministic = memory.deterministic, .threads = threads};
+}
+
+RunTarget target_of(const MachineProfile& profile, const ComputeOptions& options) {
+  RunTarget t = {.profile = profile, .backend = {}};
+  t.backend.device = profile.device;
+  if (profile.device == Device::cuda) {
+    // The host has little to compute: one thread fills the GPU's queue.
+    t.backend.threads = 1;
+    t.backend.sm = profile.sm;
+    t.backend.deterministic = options.deterministic;
+  } else {
+    t.backend.threads = options.threads > 0 ? options.threads : usable_cpus(read_machine());
+  }
+  return t;
+}
+
+RunTarget gpu_target(const GpuInfo& gpu, const ComputeOptions& options) {
+  MachineProfile p = nearest_profile(gpu.name, gpu.sm);
+  p.name = "this";
+  p.device_memory = default_gpu_budget(gpu.free, p.library_bytes);
+  return target_of(p, options);
+}
+
+RunTarget this_machine(const ComputeOptions& options) {
+  const bool gpu = options.device == DeviceChoice::cuda ||
+                   (options.device == DeviceChoice::automatic && kBuiltWithCuda && gpu_is_usable());
+  if (gpu) return gpu_target(open_gpu(), options);
+  const int threads = options.threads > 0 ? options.threads : usable_cpus(read_machine());
+  return target_of(cpu_profile(threads), options);
+}
+
+}  // namespace ballast::train

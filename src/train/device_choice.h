@@ -1,0 +1,35 @@
+#pragma once
+
+#include "memory/gpu.h"
+#include "plan/profile.h"
+#include "train/config.h"
+
+namespace ballast::train {
+
+// The machine that is planned for.
+struct RunTarget {
+  MachineProfile profile;
+  Backend backend;
+};
+
+// What a run wants to compute with.
+struct ComputeOptions {
+  DeviceChoice device = DeviceChoice::automatic;
+  bool deterministic = true;  // GPU only
+  int threads = 0;            // of the CPU backend, 0: all that the process may use
+};
+ComputeOptions compute_options(const MemoryConfig& memory, int threads);
+
+// This machine: its GPU, which is opened then, or its processors. `automatic` takes the GPU where
+// this build and the machine have a usable one; `cuda` fails (ErrorCode::device) where they do not,
+// with what is missing.
+RunTarget this_machine(const ComputeOptions& options);
+
+// The first of these for a GPU that is known: its rates are estimates of the nearest bundled
+// profile, its memory what is free now, less a reserve.
+RunTarget gpu_target(const GpuInfo& gpu, const ComputeOptions& options);
+
+// Another machine, by its profile.
+RunTarget target_of(const MachineProfile& profile, const ComputeOptions& options);
+
+}  // namespace ballast::train

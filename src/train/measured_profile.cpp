@@ -1,0 +1,106 @@
+#include "train/measured_profile.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+
+#include "core/error.h"
+#include "io/atomic_file.h"
+#include "io/json_reader.h"
+#include "io/json_writer.h"
+#include "memory/disk_file.h"
+
+namespace ballast::train {
+namespace {
+
+constexpr std::uint64_t kLongest = 64 << 10;  // bytes of the file
+
+// The only list: reading and writing visit it.
+template <class Profile, class Visit>
+void each_rate(Profile& p, Visit&& visit) {
+  visit("gemm_flops", p.gemm_flops);
+  visit("attention_flops", p.attention_flops);
+  visit("memory_bandwidth", p.memory_bandwidth);
+  visit("upload_bandwidth", p.upload_bandwidth);
+  visit("download_bandwidth", p.download_bandwidth);
+  visit("disk_bandwidth", p.disk_bandwidth);
+  visit("launch_seconds", p.launch_seconds);
+}
+
+}  // namespace
+
+std::filesystem::path profile_path(Device device) {
+  const auto folder = [](const char* variable) -> std::filesystem::path {
+    const char* value = std::getenv(variable);
+    return value && *value == '/' ? value : "";
+  };
+  std::filesystem::path cache = folder("XDG_CACHE_HOME");
+  if (cache.empty() && !folder("HOME").empty()) cache = folder("HOME") / ".cache";
+  if (cache.empty()) return {};
+  return cache / "ballast" / fmt::format("machine-{}.json", name_of(device));
+}
+
+void save_profile(const MachineProfile& profile, const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path.parent_path(), error);
+  if (error) fail_io(path.parent_path().string(), "make the folder", error.value());
+  std::string text = "{\"name\": ";
+  append_json_string(text, profile.name);
+  text += ", \"description\": ";
+  append_json_string(text, profile.description);
+  text += fmt::format(", \"device\": \"{}\", \"library_bytes\": {}", name_of(profile.device),
+                      profile.library_bytes.count);
+  each_rate(profile, [&](const char* name, double value) {
+    text += fmt::format(",\n  \"{}\": {:.6g}", name, value);
+  });
+  text += "}\n";
+  AtomicFile file(path.string());
+  file.write(text);
+  file.commit();
+}
+
+std::optional<MachineProfile> load_profile(const std::string& device_name,
+                                           const std::filesystem::path& path) {
+  std::error_code error;
+  if (path.empty() || std::filesystem::file_size(path, error) > kLongest || error) {
+    return std::nullopt;
+  }
+  std::ifstream in(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  MachineProfile p;
+  p.estimate = false;
+  std::size_t rates = 0, wanted = 0;
+  try {
+    JsonReader json({.text = text, .path = path.string(), .rule = "machine profile"});
+    json.open_object();
+    for (std::string_view key; json.next_key(key);) {
+      const std::string name(key);
+      if (name == "name") {
+        p.name = json.string();
+      } else if (name == "description") {
+        p.description = json.string();
+      } else if (name == "device") {
+        p.device = json.string() == name_of(Device::cuda) ? Device::cuda : Device::cpu;
+      } else if (name == "library_bytes") {
+        p.library_bytes = {json.u64()};
+      } else {
+        bool known = false;
+        each_rate(p, [&](const char* rate, double& value) {
+          if (known || name != rate) return;
+          known = true;
+          value = json.number();
+          if (value > 0) ++rates;
+        });
+        if (!known) json.skip();
+      }
+    }
+    json.finish();
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+  each_rate(p, [&](const char*, double) { ++wanted; });
+  if (rates != wanted || (p.device == Device::cuda && p.name != device_name)) return std::nullopt;
+  return p;
+}
+
+}  // namespace ballast::train
