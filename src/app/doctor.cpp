@@ -12,6 +12,7 @@
 #include "memory/machine.h"
 #include "report/flight_diagnosis.h"
 #include "report/flight_record.h"
+#include "report/gpu_checks.h"
 #include "report/last_run.h"
 #include "report/machine_checks.h"
 #include "report/run_info.h"
@@ -82,6 +83,25 @@ Json json_of(const LastRun& run) {
           {"most", json_of(r.state.most)}};
 }
 
+Json json_of(const GpuFacts& facts) {
+  if (!facts.gpu) return nullptr;
+  const GpuInfo& g = *facts.gpu;
+  Json libraries = Json::array();
+  for (const GpuLibrary& l : facts.libraries) {
+    libraries.push_back(
+        {{"name", l.name}, {"file", l.file}, {"version", l.version}, {"problem", l.problem}});
+  }
+  return {{"name", g.name},
+          {"compute_capability", g.sm},
+          {"multiprocessors", g.multiprocessors},
+          {"memory", g.memory.count},
+          {"free", g.free.count},
+          {"context", g.context.count},
+          {"driver", g.driver},
+          {"runtime", g.runtime},
+          {"libraries", std::move(libraries)}};
+}
+
 // ballast doctor: what became of the last run, and the machine's numbers, as plans see them.
 class Doctor : public Command {
  public:
@@ -101,8 +121,10 @@ class Doctor : public Command {
     }
     const Machine m = read_machine();
     const auto speed = no_trial_ ? std::nullopt : std::optional(measure_disk(disk_));
-    const auto checks = check_machine(m, disk_, speed);
-    print(json_ ? as_json(m, last, speed, checks) : as_text(m, last, checks));
+    auto checks = check_machine(m, disk_, speed);
+    const GpuFacts gpu = find_gpu();
+    for (MachineCheck& c : check_gpu(gpu)) checks.push_back(std::move(c));
+    print(json_ ? as_json(m, last, speed, checks, gpu) : as_text(m, last, checks));
   }
 
  private:
@@ -110,8 +132,8 @@ class Doctor : public Command {
   std::string as_text(const Machine& m, const std::optional<LastRun>& last,
                       std::span<const MachineCheck> checks) const;
   std::string as_json(const Machine& m, const std::optional<LastRun>& last,
-                      const std::optional<DiskSpeed>& speed,
-                      std::span<const MachineCheck> checks) const;
+                      const std::optional<DiskSpeed>& speed, std::span<const MachineCheck> checks,
+                      const GpuFacts& gpu) const;
 
   std::string run_, disk_;
   bool no_trial_ = false, json_ = false;
@@ -172,7 +194,7 @@ std::string Doctor::as_text(const Machine& m, const std::optional<LastRun>& last
 
 std::string Doctor::as_json(const Machine& m, const std::optional<LastRun>& last,
                             const std::optional<DiskSpeed>& speed,
-                            std::span<const MachineCheck> checks) const {
+                            std::span<const MachineCheck> checks, const GpuFacts& gpu) const {
   Json j = {{"usable_memory", json_of(available_memory(m))},
             {"ram", json_of(m.ram)},
             {"ram_available", json_of(m.ram_available)},
@@ -190,6 +212,7 @@ std::string Doctor::as_json(const Machine& m, const std::optional<LastRun>& last
             {"threads", usable_cpus(m)},
             {"isa", name_of(isa())},
             {"cuda", kBuiltWithCuda}};
+  j["gpu"] = json_of(gpu);
   const bool measured = speed && speed->problem.empty();
   j["disk_read_bytes_per_s"] = measured ? Json(speed->read) : Json(nullptr);
   j["disk_write_bytes_per_s"] = measured && speed->write ? Json(*speed->write) : Json(nullptr);

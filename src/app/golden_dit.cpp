@@ -188,7 +188,7 @@ class DitRun {
   DitRun(const GoldenFile& file, const VerifyOptions& options, const DitConfig& c, wan::Mode mode,
          bool adapters, bool taps)
       : file_(file), config_(c), timesteps_(read_timesteps(file, c)), taps_(set_, config_) {
-    set_.backend = {.device = options.device, .threads = thread_count(options)};
+    set_.backend = verify_backend(options);
     const bool narrow = options.dtype == DType::bf16;
     wan::DitJob job = {.config = c.model,
                        .mode = mode,
@@ -208,7 +208,7 @@ class DitRun {
         set_, std::move(job), weight_groups(c.model, file.checkpoint()), taps ? &taps_ : nullptr);
     plan_ = plan_memory(set_);
     runner_ = std::make_unique<Runner>(set_, plan_);
-    ops::warm_up_blas(runner_->compute_threads());
+    if (options.device == Device::cpu) ops::warm_up_blas(runner_->compute_threads());
     runner_->run("load");
     if (mode == wan::Mode::lora) runner_->run("init_state");
     fill_inputs(adapters);
@@ -228,7 +228,9 @@ class DitRun {
   GoldenTensor result(std::string name, Buffer b, DType dtype, const Shape& shape) {
     GoldenTensor t = golden_tensor(std::move(name), dtype, shape);
     const TensorView v = view(b);
-    convert(v.data, v.dtype, t.data.data(), dtype, shape.elements());
+    std::vector<std::byte> whole(v.bytes());
+    runner_->read(b, whole);
+    convert(whole.data(), v.dtype, t.data.data(), dtype, shape.elements());
     return t;
   }
   GoldenTensor result(std::string name, Buffer b) {
@@ -290,7 +292,9 @@ class DitRun {
  private:
   void put(Buffer to, const GoldenTensor& from) {
     const TensorView v = view(to);
-    convert(from.data.data(), from.dtype, v.data, v.dtype, from.shape.elements());
+    std::vector<std::byte> whole(v.bytes());
+    convert(from.data.data(), from.dtype, whole.data(), v.dtype, from.shape.elements());
+    runner_->write(to, whole);
   }
 
   void fill_inputs(bool adapters) {
@@ -309,7 +313,8 @@ class DitRun {
       }
       put(s.context, input("context", {config_.text_lens[b], m.text_dim}));
       if (s.target) put(s.target, input("target", {m.out_dim, z.frames, z.height, z.width}));
-      std::copy_n(timesteps_.rows[b].begin(), z.tokens(), view(s.timestep_row).as<std::int32_t>());
+      const std::span rows(timesteps_.rows[b].data(), static_cast<std::size_t>(z.tokens()));
+      runner_->write(s.timestep_row, std::as_bytes(rows));
     }
     if (!adapters) return;
     for (const wan::AdapterIo& a : io.adapters) {

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "memory/gpu.h"
 #include "memory/machine.h"
 
 namespace ballast {
@@ -21,6 +22,11 @@ constexpr std::array kCases = std::to_array<GoldenCase>({
 
 int thread_count(const VerifyOptions& options) {
   return options.threads > 0 ? options.threads : usable_cpus(read_machine());
+}
+
+Backend verify_backend(const VerifyOptions& options) {
+  if (options.device == Device::cpu) return {.threads = thread_count(options)};
+  return {.device = Device::cuda, .sm = open_gpu().sm};
 }
 
 std::span<const GoldenCase> golden_cases() { return kCases; }

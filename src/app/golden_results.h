@@ -7,6 +7,7 @@
 #include "app/golden_file.h"
 #include "core/device.h"
 #include "nn/memory_policy.h"
+#include "plan/program.h"
 
 namespace ballast {
 
@@ -36,6 +37,9 @@ struct GoldenCase {
 
 // Threads to compute with: options.threads, or as many as this process can run at once.
 int thread_count(const VerifyOptions& options);
+
+// What programs are recorded for; opens the GPU when that is asked for.
+Backend verify_backend(const VerifyOptions& options);
 
 // Every case this version can recompute.
 std::span<const GoldenCase> golden_cases();

@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "app/golden_config.h"
+#include "app/golden_device.h"
 #include "app/golden_results.h"
 #include "core/error.h"
-#include "core/thread_pool.h"
 #include "ops/adamw.h"
 #include "ops/flow_loss.h"
 #include "ops/flow_noise.h"
@@ -79,7 +79,7 @@ OptimizerConfig read_optimizer_config(const GoldenFile& file) {
 
 // Row i of out.configK.{p,m,v} is the state after step i + 1.
 void recompute_adamw(const GoldenFile& file, const AdamWSetting& setting, std::size_t k,
-                     std::int64_t steps, Stream stream, std::vector<GoldenTensor>& results) {
+                     std::int64_t steps, GoldenDevice& device, std::vector<GoldenTensor>& results) {
   const auto name = [&](std::string_view side, std::string_view what) {
     return fmt::format("{}.config{}.{}", side, k, what);
   };
@@ -99,15 +99,16 @@ void recompute_adamw(const GoldenFile& file, const AdamWSetting& setting, std::s
     ConstTensorView g = grads.view().rows(i, 1);
     g.shape = {n};
     g.strides = {1};
-    ops::adamw({.p = p.view(),
-                .m = m.view(),
-                .v = v.view(),
-                .g = g,
+    ops::adamw({.p = device.out(p.view()),
+                .m = device.out(m.view()),
+                .v = device.out(v.view()),
+                .g = device.in(g),
                 .grad_scale = {},
                 .options = setting.options,
                 .step = i + 1,
                 .learning_rate = setting.learning_rate},
-               stream);
+               device.stream());
+    device.settle();
     if (n == 0) continue;
     std::memcpy(all_p.view().rows(i, 1).data, p.data.data(), p.data.size());
     std::memcpy(all_m.view().rows(i, 1).data, m.data.data(), m.data.size());
@@ -118,7 +119,7 @@ void recompute_adamw(const GoldenFile& file, const AdamWSetting& setting, std::s
   results.push_back(std::move(all_v));
 }
 
-void recompute_clip(const GoldenFile& file, double max_norm, std::size_t k, Stream stream,
+void recompute_clip(const GoldenFile& file, double max_norm, std::size_t k, GoldenDevice& device,
                     std::vector<GoldenTensor>& results) {
   std::vector<GoldenTensor> grads;
   for (std::size_t j = 0;; ++j) {
@@ -136,15 +137,20 @@ void recompute_clip(const GoldenFile& file, double max_norm, std::size_t k, Stre
   GoldenTensor norm = golden_tensor(fmt::format("out.clip{}.norm", k), DType::f32, {});
   const TensorView sum_view(reinterpret_cast<std::byte*>(&sum), DType::f64, {1});
   const TensorView factor_view(reinterpret_cast<std::byte*>(&factor), DType::f32, {1});
-  for (const GoldenTensor& g : grads) ops::sum_squares({.x = g.view(), .sum = sum_view}, stream);
-  ops::clip_factor({.sum = sum_view,
+  for (const GoldenTensor& g : grads) {
+    ops::sum_squares({.x = device.in(g.view()), .sum = device.out(sum_view)}, device.stream());
+    device.settle();
+  }
+  ops::clip_factor({.sum = device.in(sum_view),
                     .max_norm = max_norm,
-                    .factor = factor_view,
-                    .norm = TensorView(norm.data.data(), DType::f32, {1})},
-                   stream);
+                    .factor = device.out(factor_view),
+                    .norm = device.out(TensorView(norm.data.data(), DType::f32, {1}))},
+                   device.stream());
+  device.settle();
   results.push_back(std::move(norm));
   for (GoldenTensor& g : grads) {
-    ops::scale_by({.factor = factor_view, .x = g.view()}, stream);
+    ops::scale_by({.factor = device.in(factor_view), .x = device.out(g.view())}, device.stream());
+    device.settle();
     results.push_back(std::move(g));
   }
 }
@@ -199,7 +205,8 @@ auto sample(Tensor& t, std::int64_t b) {
   return t.view().rows(b, 1);
 }
 
-void recompute_noising(const GoldenFile& file, Stream stream, std::vector<GoldenTensor>& results) {
+void recompute_noising(const GoldenFile& file, GoldenDevice& device,
+                       std::vector<GoldenTensor>& results) {
   const GoldenTensor x0 = load_f32(file, "in.x0");
   if (x0.shape.rank() == 0 || x0.shape.elements() == 0) {
     fail(ErrorCode::input, fmt::format("{}: in.x0 is {}", file.path(), x0.shape));
@@ -214,19 +221,22 @@ void recompute_noising(const GoldenFile& file, Stream stream, std::vector<Golden
   std::vector<float> losses;
   double loss = 0;
   for (std::int64_t b = 0; b < batch; ++b) {
-    ops::flow_noise({.x0 = sample(x0, b),
-                     .noise = sample(noise, b),
-                     .t = sample(t, b),
-                     .x_t = sample(x_t, b),
-                     .target = sample(target, b)},
-                    stream);
+    ops::flow_noise({.x0 = device.in(sample(x0, b)),
+                     .noise = device.in(sample(noise, b)),
+                     .t = device.in(sample(t, b)),
+                     .x_t = device.out(sample(x_t, b)),
+                     .target = device.out(sample(target, b))},
+                    device.stream());
+    device.settle();
     double part = 0;  // this sample's share of the batch's mean
-    ops::flow_loss({.pred = sample(pred, b),
-                    .target = sample(target, b),
+    const TensorView share(reinterpret_cast<std::byte*>(&part), DType::f64, {1});
+    ops::flow_loss({.pred = device.in(sample(pred, b)),
+                    .target = device.in(sample(target, b)),
                     .weight = 1 / static_cast<double>(x0.shape.elements()),
-                    .loss = TensorView(reinterpret_cast<std::byte*>(&part), DType::f64, {1}),
-                    .dpred = sample(dpred, b)},
-                   stream);
+                    .loss = device.out(share),
+                    .dpred = device.out(sample(dpred, b))},
+                   device.stream());
+    device.settle();
     losses.push_back(static_cast<float>(part * static_cast<double>(batch)));
     loss += part;
   }
@@ -243,14 +253,13 @@ void recompute_noising(const GoldenFile& file, Stream stream, std::vector<Golden
 std::vector<GoldenTensor> recompute_optimizer(const GoldenFile& file,
                                               const VerifyOptions& options) {
   const OptimizerConfig config = read_optimizer_config(file);
-  ThreadPool pool(thread_count(options));
-  const Stream stream = {.pool = &pool};
+  GoldenDevice device(options);
   std::vector<GoldenTensor> results;
   for (std::size_t k = 0; k < config.settings.size(); ++k) {
-    recompute_adamw(file, config.settings[k], k, config.steps, stream, results);
+    recompute_adamw(file, config.settings[k], k, config.steps, device, results);
   }
   for (std::size_t k = 0; k < config.max_norms.size(); ++k) {
-    recompute_clip(file, config.max_norms[k], k, stream, results);
+    recompute_clip(file, config.max_norms[k], k, device, results);
   }
   return results;
 }
@@ -259,9 +268,9 @@ std::vector<GoldenTensor> recompute_optimizer(const GoldenFile& file,
 std::vector<GoldenTensor> recompute_flow_matching(const GoldenFile& file,
                                                   const VerifyOptions& options) {
   const FlowConfig config = read_flow_config(file);
-  ThreadPool pool(thread_count(options));
+  GoldenDevice device(options);
   std::vector<GoldenTensor> results;
-  recompute_noising(file, {.pool = &pool}, results);
+  recompute_noising(file, device, results);
   results.push_back(mapped("out.timestep", load_f32(file, "in.t"),
                            [&](double t) { return config.train_timesteps * t; }));
   const GoldenTensor u = load_f32(file, "in.u");

@@ -13,6 +13,7 @@
 #include "models/wan/recognise.h"
 #include "models/wan/weights.h"
 #include "report/plan_table.h"
+#include "train/config_words.h"
 #include "train/prepared_run.h"
 #include "train/read_config.h"
 
@@ -48,6 +49,11 @@ class Plan : public Command {
     app.add_option("--disk", disk_, "space for streamed weights and optimizer state");
     app.add_option("--target", target_, "this, or a machine to plan for: h200, a100, rtx3090, ...")
         ->capture_default_str();
+    app.add_option("--device", device_,
+                   "of this machine: auto (a GPU where there is one), cpu, cuda")
+        ->capture_default_str();
+    app.add_flag("--non-deterministic", non_deterministic_,
+                 "faster on a GPU, the same bits no longer");
     app.add_option("--policy", policy_, "auto, or a policy's name")->capture_default_str();
     app.add_option("--threads", threads_, "compute threads of the CPU backend (0: all)");
     app.add_flag("--json", json_, "print JSON, sizes in bytes");
@@ -64,10 +70,11 @@ class Plan : public Command {
   std::vector<wan::Change> changes(const wan::FitRequest& r, const Refusal& refusal) const;
 
   std::string model_, mode_ = "lora", weights_ = "stored", target_ = "this", policy_ = "auto";
+  std::string device_ = "auto";
   std::string gpu_, ram_, disk_;
   std::int64_t frames_ = 81, height_ = 480, width_ = 832, batch_ = 1, rank_ = 16;
   int threads_ = 0;
-  bool json_ = false;
+  bool json_ = false, non_deterministic_ = false;
   std::vector<std::string> config_;  // a training run's arguments
   std::optional<Checkpoint> checkpoint_;
 };
@@ -109,11 +116,13 @@ wan::Config Plan::model(wan::FitRequest& r) {
 wan::FitRequest Plan::request() {
   wan::FitRequest r;
   const wan::Config c = model(r);
-  const train::RunTarget target = find_target(target_, threads_);
+  const auto device = train::meaning_of(train::kDeviceWords, device_);
+  if (!device) fail_unknown("--device", device_, {"auto", "cpu", "cuda"});
+  const train::RunTarget target = find_target(
+      target_, {.device = *device, .deterministic = !non_deterministic_, .threads = threads_});
   r.profile = target.profile;
   r.backend = target.backend;
   r.budget = budget(r.profile);
-  const bool cuda = r.profile.device == Device::cuda;
   wan::DitJob& job = r.job;
   job.config = c;
   if (mode_ == "infer")
@@ -124,7 +133,7 @@ wan::FitRequest Plan::request() {
     job.mode = wan::Mode::full;
   else
     fail_unknown("--mode", mode_, {"infer", "lora", "full"});
-  job.precision = cuda ? wan::Precision{DType::bf16, DType::bf16} : wan::Precision{};
+  job.precision = wan::precision_on(r.backend.device);
   const auto format = find_weight_format(weights_);
   if (!format)
     fail_unknown("--weights", weights_,
@@ -244,8 +253,10 @@ void Plan::run() {
 
 // A training run: its configuration says all but the machine.
 void Plan::plan_config() {
-  const train::PreparedRun run = train::prepare_run(
-      train::read_config(config_), find_target(target_, threads_), train::Purpose::plan);
+  train::TrainConfig config = train::read_config(config_);
+  const train::RunTarget target = find_target(target_, compute_options(config.memory, threads_));
+  const train::PreparedRun run =
+      train::prepare_run(std::move(config), target, train::Purpose::plan);
   const auto outcome = fit(run.request);
   const PlanTitle title = train::title_of(run);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {

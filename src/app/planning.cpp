@@ -6,7 +6,6 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/nearest_name.h"
-#include "memory/machine.h"
 
 namespace ballast {
 [[noreturn]] void fail_unknown(std::string_view flag, const std::string& value,
@@ -15,24 +14,12 @@ namespace ballast {
                                      suggestion(value, known), joined(known)));
 }
 
-namespace {
-
-MachineProfile profile_of(const std::string& name, int threads) {
-  if (name == "this") return train::this_machine(threads).profile;
-  if (const auto p = find_profile(name)) return *p;
+train::RunTarget find_target(const std::string& name, const train::ComputeOptions& options) {
+  if (name == "this") return train::this_machine(options);
+  if (const auto p = find_profile(name)) return target_of(*p, options);
   std::vector<std::string_view> known = {"this"};
   for (const MachineProfile& p : bundled_profiles()) known.push_back(p.name);
   fail_unknown("--target", name, known);
-}
-
-}  // namespace
-
-train::RunTarget find_target(const std::string& name, int threads) {
-  const int all = threads > 0 ? threads : usable_cpus(read_machine());
-  train::RunTarget t;
-  t.profile = profile_of(name, all);
-  t.backend = {.device = t.profile.device, .threads = t.profile.device == Device::cuda ? 1 : all};
-  return t;
 }
 
 std::string own_flags_help() {

@@ -17,8 +17,8 @@ namespace ballast {
 [[noreturn]] void fail_unknown(std::string_view flag, const std::string& value,
                                const std::vector<std::string_view>& known);
 
-// "this", or one of the bundled profiles. threads: of the CPU backend, 0: all.
-train::RunTarget find_target(const std::string& name, int threads);
+// "this", as options say, or one of the bundled profiles with the device it has.
+train::RunTarget find_target(const std::string& name, const train::ComputeOptions& options);
 
 // The flags of ours in a command line whose others describe a training run.
 struct OwnFlags {

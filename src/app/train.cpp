@@ -45,8 +45,10 @@ class Train : public Command {
 const RegisterCommand<Train> kTrain("train", "LoRA or full fine-tune inside the memory you have");
 
 void Train::run() {
-  train::PreparedRun run = train::prepare_run(
-      train::read_config(own_.rest), find_target(own_.target, own_.threads), train::Purpose::train);
+  train::TrainConfig config = train::read_config(own_.rest);
+  const train::RunTarget target =
+      find_target(own_.target, compute_options(config.memory, own_.threads));
+  train::PreparedRun run = train::prepare_run(std::move(config), target, train::Purpose::train);
   auto outcome = fit(run.request);
   const PlanTitle title = train::title_of(run);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
@@ -60,11 +62,15 @@ void Train::run() {
   const train::TrainOutcome done =
       train::train(std::move(run), std::move(planned),
                    {.command = command_, .check_nan = own_.check_nan, .remember = true});
-  print(
-      fmt::format("{} after {} steps, loss {:.5f}\nmemory: planned {}, measured at most {}\n"
-                  "run     {}\nreport  {}\n",
-                  done.stopped ? "stopped" : "finished", done.steps, done.last_loss, done.planned,
-                  done.measured, done.folder, done.report.empty() ? "none" : done.report));
+  const std::string gpu = done.planned_gpu.count == 0
+                              ? ""
+                              : fmt::format("GPU memory: planned {}, measured at most {}\n",
+                                            done.planned_gpu, done.measured_gpu);
+  print(fmt::format(
+      "{} after {} steps, loss {:.5f}\n{}memory: planned {}, measured at most {}\n"
+      "run     {}\nreport  {}\n",
+      done.stopped ? "stopped" : "finished", done.steps, done.last_loss, gpu, done.planned,
+      done.measured, done.folder, done.report.empty() ? "none" : done.report));
 }
 
 }  // namespace

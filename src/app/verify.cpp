@@ -13,6 +13,7 @@
 #include "core/log.h"
 #include "core/nearest_name.h"
 #include "io/safetensors_writer.h"
+#include "memory/gpu.h"
 
 namespace ballast {
 namespace {
@@ -51,12 +52,9 @@ std::vector<MemoryPolicy> chosen_policies(const std::string& name) {
 }
 
 Device chosen_device(const std::string& name) {
-  if (name == "cuda") {
-    on_device(
-        Device::cuda, [] {}, [] {});  // says so where this build has none
-    return Device::cuda;
-  }
-  return Device::cpu;
+  if (name != "cuda") return Device::cpu;
+  open_gpu();  // says what is missing, before anything is computed
+  return Device::cuda;
 }
 
 const GoldenCase& case_of(const GoldenFile& file) {

@@ -1,0 +1,32 @@
+#include <CLI/CLI.hpp>
+
+#include "app/bench_machine.h"
+#include "app/bench_wan.h"
+#include "app/command.h"
+
+namespace ballast {
+namespace {
+
+class Bench : public Command {
+ public:
+  void declare(CLI::App& app) override {
+    app.require_subcommand(1);
+    machine_.declare(
+        *app.add_subcommand("machine", "the rates that plans predict time from")->callback([this] {
+          run_ = [this] { machine_.run(); };
+        }));
+    wan_.declare(*app.add_subcommand("wan", "a step of a Wan transformer, on random weights")
+                      ->callback([this] { run_ = [this] { wan_.run(); }; }));
+  }
+  void run() override { run_(); }
+
+ private:
+  std::function<void()> run_;
+  BenchMachine machine_;
+  BenchWan wan_;
+};
+
+const RegisterCommand<Bench> kBench("bench", "measure this machine");
+
+}  // namespace
+}  // namespace ballast

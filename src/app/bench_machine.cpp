@@ -1,0 +1,261 @@
+#include "app/bench_machine.h"
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "app/output.h"
+#include "core/convert.h"
+#include "core/error.h"
+#include "core/progress.h"
+#include "core/random.h"
+#include "memory/arena.h"
+#include "memory/disk_speed.h"
+#include "memory/gpu.h"
+#include "memory/machine.h"
+#include "ops/attention.h"
+#include "ops/copy.h"
+#include "ops/fill.h"
+#include "ops/linear.h"
+#include "plan/runner.h"
+#include "train/measured_profile.h"
+
+namespace ballast {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point t) {
+  return std::chrono::duration<double>(Clock::now() - t).count();
+}
+
+// Sizes that keep the device busy for about a tenth of a second a run: those of the 14B transformer
+// on a GPU, a block of a small one on processors.
+struct Sizes {
+  std::int64_t rows, width, hidden, heads, bytes;
+  DType dtype;
+};
+constexpr Sizes kGpuSizes = {7168, 5120, 13824, 40, 1 << 30, DType::bf16};
+constexpr Sizes kCpuSizes = {512, 512, 2048, 4, 32 << 20, DType::f32};
+
+// What is measured, each as a program of its own.
+class Probes {
+ public:
+  explicit Probes(const Backend& backend)
+      : sizes_(backend.device == Device::cuda ? kGpuSizes : kCpuSizes) {
+    set_.backend = backend;
+    record_products();
+    record_attention();
+    record_copies();
+    plan_ = plan_memory(set_);
+    runner_ = std::make_unique<Runner>(set_, plan_);
+    fill_random();
+  }
+
+  // Seconds of one run, after the clocks have settled.
+  double time(const char* program, double seconds) {
+    runner_->run(program);
+    const Clock::time_point settle = Clock::now();
+    while (seconds_since(settle) < seconds / 2) runner_->run(program);
+    int runs = 0;
+    const Clock::time_point begin = Clock::now();
+    do {
+      runner_->run(program);
+      ++runs;
+    } while (seconds_since(begin) < seconds / 2);
+    return seconds_since(begin) / runs;
+  }
+
+  double flops(const char* program) const {
+    double sum = 0;
+    for (const Instruction& i :
+         set_.programs[static_cast<std::size_t>(set_.program_index(program))].instructions) {
+      sum += i.cost.flops;
+    }
+    return sum;
+  }
+  double moved(const char* program) const {  // once, not read and written
+    const auto p = static_cast<std::size_t>(set_.program_index(program));
+    return static_cast<double>(sizes_.bytes) *
+           static_cast<double>(set_.programs[p].instructions.size());
+  }
+  std::size_t instructions(const char* program) const {
+    return set_.programs[static_cast<std::size_t>(set_.program_index(program))].instructions.size();
+  }
+
+ private:
+  Buffer random(ProgramBuilder& pb, const char* name, const Shape& shape) {
+    random_.push_back(pb.persistent(name, shape, sizes_.dtype, Role::input));
+    return random_.back();
+  }
+
+  // The products of a block: to the same width, up and down, forward and backward.
+  void record_products() {
+    ProgramBuilder pb(set_, "gemm");
+    const Buffer x = random(pb, "x", {sizes_.rows, sizes_.width});
+    const Buffer square = random(pb, "square", {sizes_.width, sizes_.width});
+    const Buffer up = random(pb, "up", {sizes_.hidden, sizes_.width});
+    const Buffer down = random(pb, "down", {sizes_.width, sizes_.hidden});
+    for (int i = 0; i < 4; ++i) {
+      const Buffer y =
+          ops::linear(pb, x, {.weight = square, .bias = {}, .scale = {}}, sizes_.dtype);
+      ops::linear_dx(pb, y, {.weight = square, .bias = {}, .scale = {}}, sizes_.dtype);
+    }
+    const Buffer h = ops::linear(pb, x, {.weight = up, .bias = {}, .scale = {}}, sizes_.dtype);
+    ops::linear(pb, h, {.weight = down, .bias = {}, .scale = {}}, sizes_.dtype);
+    ops::linear_dx(pb, h, {.weight = up, .bias = {}, .scale = {}}, sizes_.dtype);
+  }
+
+  void record_attention() {
+    ProgramBuilder pb(set_, "attention");
+    const Shape shape = {sizes_.rows, sizes_.heads, sizes_.width / sizes_.heads};
+    const Buffer q = random(pb, "q", shape), k = random(pb, "k", shape), v = random(pb, "v", shape);
+    const ops::AttentionOptions options = {.scale = 0.08f, .heads_per_group = 8};
+    const ops::AttentionOut out = ops::attention(pb, q, k, v, options);
+    const Buffer dq = pb.temp("dq", shape, sizes_.dtype), dk = pb.temp("dk", shape, sizes_.dtype);
+    const Buffer dv = pb.temp("dv", shape, sizes_.dtype);
+    ops::attention_backward(pb, {.q = q, .k = k, .v = v, .o = out.o, .lse = out.lse}, q, dq, dk, dv,
+                            options);
+  }
+
+  void record_copies() {
+    ProgramBuilder memory(set_, "memory");
+    const Buffer a = memory.persistent("a", {sizes_.bytes}, DType::u8, Role::input);
+    const Buffer b = memory.persistent("b", {sizes_.bytes}, DType::u8, Role::output);
+    const Buffer host =
+        memory.persistent("host", {sizes_.bytes}, DType::u8, Role::staging, Tier::host);
+    const Buffer back =
+        memory.persistent("back", {sizes_.bytes}, DType::u8, Role::staging, Tier::host);
+    for (int i = 0; i < 16; ++i) ops::copy(memory, a, b);
+    ProgramBuilder upload(set_, "upload");
+    for (int i = 0; i < 2; ++i) ops::copy(upload, host, a, Lane::upload);
+    ProgramBuilder download(set_, "download");
+    for (int i = 0; i < 2; ++i) ops::copy(download, b, back, Lane::download);
+    ProgramBuilder both(set_, "both");
+    for (int i = 0; i < 2; ++i) {
+      ops::copy(both, host, a, Lane::upload);
+      ops::copy(both, b, back, Lane::download);
+    }
+    ProgramBuilder launch(set_, "launch");
+    const Buffer one = launch.persistent("one", {1}, DType::f32, Role::output);
+    for (int i = 0; i < 1000; ++i) ops::fill(launch, one, 0);
+  }
+
+  // Zeros would be faster than weights and activations are: fewer bits change, less power.
+  void fill_random() {
+    for (const Buffer b : random_) {
+      const std::int64_t n = set_.spec(b).shape.elements();
+      std::vector<float> values(static_cast<std::size_t>(n));
+      fill_normal(random_source(1, "bench", 0, set_.name(b)), 0, values.data(), n);
+      std::vector<std::byte> narrow(static_cast<std::size_t>(n) * size_of(sizes_.dtype));
+      convert(values.data(), DType::f32, narrow.data(), sizes_.dtype, n);
+      runner_->write(b, narrow);
+    }
+  }
+
+  Sizes sizes_;
+  ProgramSet set_;
+  std::vector<Buffer> random_;
+  MemoryPlan plan_;
+  std::unique_ptr<Runner> runner_;
+};
+
+// Bytes per second of making host memory present and keeping it in place for the GPU.
+double pinning_rate() {
+  constexpr Bytes kSize{4ull << 30};
+  ThreadPool pool(usable_cpus(read_machine()));
+  const Clock::time_point begin = Clock::now();
+  Arena arena(kSize, "trial of pinning");
+  arena.prefault(pool);
+  const PinnedRegion pinned(arena.base(), arena.size());
+  return static_cast<double>(kSize.count) / seconds_since(begin);
+}
+
+}  // namespace
+
+void BenchMachine::declare(CLI::App& app) {
+  app.add_option("--folder", folder_, "the disk to measure is the one that holds this folder");
+  app.add_option("--seconds", seconds_, "for each measurement")->check(CLI::Range(0.1, 60.0));
+  app.add_flag("--dry", dry_, "print only, store nothing");
+  app.add_flag("--json", json_, "one JSON document");
+}
+
+void BenchMachine::run() {
+  const bool gpu = gpu_is_usable();
+  MachineProfile p;
+  Backend backend;
+  GpuInfo info;
+  if (gpu) {
+    info = open_gpu();
+    backend = {.device = Device::cuda, .sm = info.sm};
+    p.name = p.description = info.name;
+    p.device_memory = info.memory;
+  } else {
+    backend.threads = usable_cpus(read_machine());
+    p.name = "this";
+    p.description = fmt::format("this machine, {} compute threads", backend.threads);
+  }
+  p.device = backend.device;
+  p.estimate = false;
+  Progress progress("measuring this machine", 8);
+  Probes probes(backend);
+  const auto measure = [&](const char* program) {
+    const double seconds = probes.time(program, seconds_);
+    progress.add();
+    return seconds;
+  };
+  p.gemm_flops = probes.flops("gemm") / measure("gemm");
+  p.attention_flops = probes.flops("attention") / measure("attention");
+  p.memory_bandwidth = 2 * probes.moved("memory") / measure("memory");
+  p.upload_bandwidth = probes.moved("upload") / measure("upload");
+  p.download_bandwidth = probes.moved("download") / measure("download");
+  const double both = probes.moved("both") / measure("both");
+  p.launch_seconds = measure("launch") / static_cast<double>(probes.instructions("launch"));
+  const DiskSpeed disk = measure_disk(folder_);
+  progress.add();
+  p.disk_bandwidth = disk.read;
+  const double pinning = gpu ? pinning_rate() : 0;
+
+  const std::filesystem::path path = train::profile_path(p.device);
+  const bool stores = !dry_ && !path.empty() && disk.read > 0;
+  if (stores) train::save_profile(p, path);
+  if (json_) {
+    nlohmann::ordered_json j = {{"name", p.name},
+                                {"device", name_of(p.device)},
+                                {"gemm_flops", p.gemm_flops},
+                                {"attention_flops", p.attention_flops},
+                                {"memory_bandwidth", p.memory_bandwidth},
+                                {"upload_bandwidth", p.upload_bandwidth},
+                                {"download_bandwidth", p.download_bandwidth},
+                                {"both_ways_bandwidth", both},
+                                {"disk_bandwidth", p.disk_bandwidth},
+                                {"pinning_bandwidth", pinning},
+                                {"launch_seconds", p.launch_seconds},
+                                {"stored", stores ? path.string() : ""}};
+    return print(j.dump(2) + "\n");
+  }
+  print(fmt::format("{}\n", p.description));
+  const auto row = [](const char* what, double value, const char* unit) {
+    print(fmt::format("  {:<34} {:9.1f} {}\n", what, value, unit));
+  };
+  const double tera = gpu ? 1e12 : 1e9;
+  const char* const flops = gpu ? "TFLOP/s" : "GFLOP/s";
+  row("matrix products", p.gemm_flops / tera, flops);
+  row("attention, forward and backward", p.attention_flops / tera, flops);
+  row("memory, read and written", p.memory_bandwidth / 1e9, "GB/s");
+  row("host to device", p.upload_bandwidth / 1e9, "GB/s");
+  row("device to host", p.download_bandwidth / 1e9, "GB/s");
+  row("both ways at once, together", both / 1e9, "GB/s");
+  if (gpu) row("pinning host memory", pinning / 1e9, "GB/s");
+  if (disk.problem.empty()) {
+    row(disk.direct ? "disk, direct reads" : "disk, through the page cache", disk.read / 1e9,
+        "GB/s");
+  } else {
+    print(fmt::format("  disk: not measured, {}\n", disk.problem));
+  }
+  row("an instruction's fixed cost", p.launch_seconds * 1e6, "us");
+  if (stores) print(fmt::format("stored in {}: plans predict time from it\n", path.string()));
+}
+
+}  // namespace ballast

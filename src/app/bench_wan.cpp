@@ -1,0 +1,343 @@
+#include "app/bench_wan.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "app/output.h"
+#include "app/planning.h"
+#include "app/random_weights.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "core/random.h"
+#include "memory/gpu.h"
+#include "memory/process_memory.h"
+#include "plan/runner.h"
+
+namespace ballast {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point t) {
+  return std::chrono::duration<double>(Clock::now() - t).count();
+}
+
+// What one forward pass counts as, by the convention that published speeds use: projections of
+// tokens and text, then both attentions.
+double forward_flops(const wan::Config& c, std::int64_t tokens) {
+  const auto l = static_cast<double>(tokens), d = static_cast<double>(c.dim);
+  const auto f = static_cast<double>(c.ffn_dim), s = static_cast<double>(c.text_len);
+  return static_cast<double>(c.layers) *
+         (12 * l * d * d + 4 * l * d * f + 4 * s * d * d + 4 * l * l * d + 4 * l * s * d);
+}
+
+// One picture whose rows and columns of tokens are as equal as can be.
+wan::LatentSize latent_of(std::int64_t tokens) {
+  std::int64_t rows = static_cast<std::int64_t>(std::sqrt(static_cast<double>(tokens)));
+  while (rows > 1 && tokens % rows != 0) --rows;
+  return {.frames = 1, .height = 2 * rows, .width = 2 * (tokens / rows)};
+}
+
+std::vector<std::byte> random_floats(std::int64_t n, std::uint64_t seed) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(n) * 4);
+  fill_normal(random_source(seed, "bench", 0, "input"), 0, reinterpret_cast<float*>(bytes.data()),
+              n);
+  return bytes;
+}
+
+// The job with its runner, loaded and with inputs.
+class BenchRun {
+ public:
+  BenchRun(const wan::FitRequest& request, const MemoryPolicy& policy, bool time_instructions) {
+    set_.backend = request.backend;
+    wan::DitJob job = request.job;
+    job.policy = policy;
+    dit_ = std::make_unique<wan::Dit>(set_, std::move(job), request.experts);
+    plan_ = plan_memory(set_);
+    runner_ = std::make_unique<Runner>(set_, plan_,
+                                       RunnerOptions{.time_instructions = time_instructions});
+    runner_->run("load");
+    const wan::DitIo& io = dit_->io();
+    const auto random = [&](Buffer b, std::uint64_t seed) {
+      if (b) runner_->write(b, random_floats(set_.spec(b).shape.elements(), seed));
+    };
+    if (dit_->job().mode == wan::Mode::lora) {
+      for (const wan::AdapterIo& a : io.adapters) {
+        for (const Buffer b : {a.a, a.b}) {
+          std::vector<std::byte> bytes = random_floats(set_.spec(b).shape.elements(), 7);
+          auto* values = reinterpret_cast<float*>(bytes.data());
+          const auto n = static_cast<std::size_t>(set_.spec(b).shape.elements());
+          for (std::size_t i = 0; i < n; ++i) values[i] *= 0.01f;
+          runner_->write(b, bytes);
+        }
+      }
+    }
+    if (dit_->job().mode != wan::Mode::infer) runner_->run("init_state");
+    for (const wan::DitRunIo& run : io.runs) {
+      std::vector<double> times(static_cast<std::size_t>(set_.spec(run.timesteps).shape[0]), 500);
+      runner_->write(run.timesteps, std::as_bytes(std::span(times)));
+      for (std::size_t i = 0; i < run.samples.size(); ++i) {
+        const wan::DitSampleIo& s = run.samples[i];
+        random(s.latent, 1 + i);
+        random(s.conditioning, 2 + i);
+        random(s.context, 3 + i);
+        const float t = 0.5f, weight = 1.0f / static_cast<float>(run.samples.size());
+        if (s.noise_fraction) runner_->write(s.noise_fraction, std::as_bytes(std::span(&t, 1)));
+        if (s.loss_weight) runner_->write(s.loss_weight, std::as_bytes(std::span(&weight, 1)));
+        std::vector<std::int32_t> rows(
+            static_cast<std::size_t>(set_.spec(s.timestep_row).shape[0]),
+            static_cast<std::int32_t>(std::min<std::size_t>(i, times.size() - 1)));
+        runner_->write(s.timestep_row, std::as_bytes(std::span(rows)));
+      }
+    }
+  }
+
+  void step() {
+    ++steps_;
+    stalled_ = 0;
+    const bool trains = dit_->job().mode != wan::Mode::infer;
+    if (dit_->accumulates()) run("zero_gradients");
+    for (const wan::StepPart& part : dit_->parts(0)) run(dit_->io().runs[part.run].programs[0]);
+    if (!trains) return;
+    run("grad_norm");
+    run("update");
+  }
+
+  // Seconds by operation of one more step.
+  std::map<std::string, std::pair<double, int>> kernels() {
+    times_.clear();
+    collect_ = true;
+    step();
+    collect_ = false;
+    return times_;
+  }
+
+  double stalled() const { return stalled_; }
+  const MemoryPlan& plan() const { return plan_; }
+  Runner& runner() { return *runner_; }
+  double loss() const { return dit_->io().loss ? *runner_->view(dit_->io().loss).as<double>() : 0; }
+
+ private:
+  void run(const std::string& program) {
+    runner_->run(program, {.step = steps_, .seed = 1, .learning_rate = 1e-4});
+    stalled_ += runner_->lane_times()[static_cast<std::size_t>(Lane::compute)].waiting;
+    if (!collect_) return;
+    for (const auto& [name, seconds] : runner_->compute_times()) {
+      auto& [sum, count] = times_[std::string(name.substr(name.rfind('.') + 1))];
+      sum += seconds;
+      ++count;
+    }
+  }
+
+  ProgramSet set_;
+  std::unique_ptr<wan::Dit> dit_;
+  MemoryPlan plan_;
+  std::unique_ptr<Runner> runner_;
+  std::int64_t steps_ = 0;
+  double stalled_ = 0;
+  bool collect_ = false;
+  std::map<std::string, std::pair<double, int>> times_;
+};
+
+}  // namespace
+
+void BenchWan::declare(CLI::App& app) {
+  app.add_option("--model", model_, "14B, 5B, or the name of a preset");
+  app.add_option("--tokens", tokens_, "video tokens of a sample")->check(CLI::Range(4, 1 << 20));
+  app.add_option("--mode", mode_, "infer, lora or full")
+      ->check(CLI::IsMember({"infer", "lora", "full"}));
+  app.add_option("--stream", stream_, "blocks that pass through slots: a number, or all");
+  app.add_option("--from", from_, "where streamed weights come from: host or disk")
+      ->check(CLI::IsMember({"host", "disk"}));
+  app.add_option("--slots", slots_, "slots of streamed weights")->check(CLI::Range(1, 64));
+  app.add_option("--weights", weights_, "bf16 or fp8")->check(CLI::IsMember({"bf16", "fp8"}));
+  app.add_option("--activations", activations_, "kept, attention-kept or recomputed")
+      ->check(CLI::IsMember({"kept", "attention-kept", "recomputed"}));
+  app.add_option("--kept-blocks", kept_, "blocks that keep everything, evenly spaced");
+  app.add_flag("--offload", offload_, "what blocks keep waits in host memory");
+  app.add_flag("--state-on-host", state_on_host_, "gradients and moments wait in host memory");
+  app.add_option("--chunk", chunk_, "tokens worked on at once (0: all)");
+  app.add_option("--heads", heads_, "heads at a time in attention (0: all)");
+  app.add_flag("--auto", auto_, "the fastest predicted policy inside --gpu and --ram");
+  app.add_option("--rank", rank_, "of the LoRA")->check(CLI::Range(1, 1024));
+  app.add_option("--batch", batch_, "samples of a step")->check(CLI::Range(1, 64));
+  app.add_option("--gpu", gpu_, "device memory for --auto (default: what is free)");
+  app.add_option("--ram", ram_, "host memory for --auto");
+  app.add_flag("--non-deterministic", fast_, "faster attention backward, bits differ between runs");
+  app.add_option("--steps", steps_, "timed steps, after two that are not")
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--folder", folder_, "where the file of random weights goes");
+  app.add_flag("--kernels", kernels_, "a table of what takes the time, by operation");
+  app.add_flag("--json", json_, "one JSON document");
+}
+
+wan::FitRequest BenchWan::request(Bytes free) const {
+  wan::FitRequest r;
+  const std::string name = model_ == "14B"  ? "wan2.2-t2v-a14b"
+                           : model_ == "5B" ? "wan2.2-ti2v-5b"
+                                            : model_;
+  const auto preset = wan::find_preset(name);
+  if (!preset) fail_unknown("--model", model_, {"14B", "5B", "wan2.1-t2v-1.3b"});
+  r.job.config = *preset;
+  r.job.config.experts = 1;
+  r.job.mode = mode_ == "infer"  ? wan::Mode::infer
+               : mode_ == "lora" ? wan::Mode::lora
+                                 : wan::Mode::full;
+  const bool gpu = gpu_is_usable();
+  r.backend = {.device = gpu ? Device::cuda : Device::cpu, .deterministic = !fast_};
+  if (gpu) r.job.precision = {DType::bf16, DType::bf16};
+  r.job.batches = {{.latents = std::vector(static_cast<std::size_t>(batch_), latent_of(tokens_)),
+                    .timestep_rows = batch_}};
+  if (r.job.mode != wan::Mode::infer) r.job.noising = wan::Noising::recorded;
+  r.job.lora.rank = rank_;
+  r.job.lora.alpha = static_cast<float>(rank_);
+  r.job.record_update = r.job.mode != wan::Mode::infer;
+  r.job.max_grad_norm = 1;
+  r.profile = gpu ? *find_profile("h200")
+                  : train::this_machine({.device = train::DeviceChoice::cpu}).profile;
+  r.budget = default_budget(read_machine());
+  if (gpu) r.budget.gpu = free;
+  if (!gpu_.empty()) set_field(r.budget, "gpu", gpu_);
+  if (!ram_.empty()) set_field(r.budget, "ram", ram_);
+  return r;
+}
+
+MemoryPolicy BenchWan::policy(const wan::FitRequest& r) const {
+  MemoryPolicy p;
+  p.name = "bench";
+  const auto groups = static_cast<int>(r.job.config.layers) + 2;
+  int streamed = 0;
+  if (stream_ == "all") {
+    streamed = groups;
+  } else {
+    const auto end = std::from_chars(stream_.data(), stream_.data() + stream_.size(), streamed);
+    if (end.ec != std::errc() || *end.ptr != 0 || streamed < 0 || streamed > groups - 2) {
+      fail(ErrorCode::usage,
+           fmt::format("--stream {}: expected 0 to {}, or all", stream_, groups - 2));
+    }
+  }
+  p.slots = streamed > 0 ? static_cast<int>(slots_) : 0;
+  p.resident_groups = streamed > 0 ? groups - streamed : 0;
+  p.home = from_ == "disk" ? WeightHome::disk : WeightHome::host;
+  p.activations = activations_ == "kept"         ? Activations::kept
+                  : activations_ == "recomputed" ? Activations::recomputed
+                                                 : Activations::attention_kept;
+  p.kept_blocks = static_cast<int>(kept_);
+  p.offload = offload_;
+  p.chunk_tokens = chunk_;
+  p.heads_per_group = heads_;
+  p.state_on_host = state_on_host_;
+  return p;
+}
+
+void BenchWan::run() {
+  const bool gpu = gpu_is_usable();
+  GpuInfo info;
+  if (gpu) info = open_gpu();
+  wan::FitRequest r = request(info.free);
+  r.backend.sm = gpu ? info.sm : r.backend.sm;
+  r.backend.threads =
+      gpu ? 1 : train::this_machine({.device = train::DeviceChoice::cpu}).backend.threads;
+  const bool whole = from_ == "disk" && stream_ != "0";
+  const RandomWeights weights(r.job.config, weights_ == "fp8" ? DType::f8_e4m3 : DType::bf16,
+                              whole ? RandomWeights::Blocks::each : RandomWeights::Blocks::alike,
+                              folder_);
+  r.experts = {weights.groups()};
+  MemoryPolicy chosen = policy(r);
+  if (auto_) {
+    auto outcome = wan::fit(r);
+    if (auto* refusal = std::get_if<Refusal>(&outcome)) {
+      fail(ErrorCode::refused, train::refusal_message(*refusal));
+    }
+    chosen = std::get<wan::PlannedRun>(outcome).policy;
+  }
+  const wan::PlannedRun planned = wan::plan_run(r, chosen);
+  const Clock::time_point begin = Clock::now();
+  BenchRun bench(r, chosen, kernels_ && gpu);
+  const double load_seconds = seconds_since(begin);
+  bench.step();
+  const double first_step = seconds_since(begin);
+  bench.step();
+  std::vector<double> times, stalls;
+  for (std::int64_t i = 0; i < steps_; ++i) {
+    const Clock::time_point at = Clock::now();
+    bench.step();
+    times.push_back(seconds_since(at));
+    stalls.push_back(bench.stalled());
+  }
+  std::ranges::sort(times);
+  std::ranges::sort(stalls);
+  const double seconds = times[times.size() / 2];
+  const double flops = forward_flops(r.job.config, tokens_) * static_cast<double>(batch_) *
+                       (r.job.mode == wan::Mode::infer ? 1 : 3);
+  const Bytes arena = bench.plan().peak_of(Tier::device);
+  Json j = {{"model", r.job.config.name},
+            {"mode", mode_},
+            {"tokens", tokens_},
+            {"batch", batch_},
+            {"policy", chosen.name},
+            {"ms", seconds * 1e3},
+            {"ms_min", times.front() * 1e3},
+            {"ms_max", times.back() * 1e3},
+            {"tflops", flops / seconds * 1e-12},
+            {"stall_ms", stalls[stalls.size() / 2] * 1e3},
+            {"predicted_ms", planned.seconds_per_step() * 1e3},
+            {"device_arena_planned", arena.count},
+            {"device_arena_used", bench.runner().high_water(Tier::device).count},
+            {"host_arena_planned", bench.plan().peak_of(Tier::host).count},
+            {"host_arena_used", bench.runner().high_water(Tier::host).count},
+            {"device_planned", planned.needed(Tier::device).count},
+            {"host_planned", planned.needed(Tier::host).count},
+            {"load_seconds", load_seconds},
+            {"first_step_seconds", first_step},
+            {"weights_file", weights.bytes()},
+            {"loss", bench.loss()}};
+  if (gpu) {
+    const Bytes taken{info.free.count - open_gpu().free.count};
+    j["device"] = info.name;
+    j["device_taken"] = taken.count;
+    j["device_libraries"] = taken.count - arena.count;
+  }
+  if (const auto memory = process_memory()) j["host_used"] = memory->total().count;
+  if (kernels_ && gpu) {
+    for (const auto& [name, sum] : bench.kernels()) {
+      j["kernels"][name] = {{"ms", sum.first * 1e3}, {"count", sum.second}};
+    }
+  }
+  if (json_) return print(j.dump(2) + "\n");
+  print(fmt::format(
+      "{} {} of {} tokens{}: {:.1f} ms ({:.1f} to {:.1f}), {:.0f} TFLOP/s, stall {:.1f} ms, "
+      "predicted {:.1f} ms\n",
+      r.job.config.name, mode_, tokens_, batch_ > 1 ? fmt::format(" x {}", batch_) : "",
+      seconds * 1e3, times.front() * 1e3, times.back() * 1e3, flops / seconds * 1e-12,
+      stalls[stalls.size() / 2] * 1e3, planned.seconds_per_step() * 1e3));
+  print(fmt::format("device arena {} planned, {} used; host arena {} planned, {} used\n", arena,
+                    bench.runner().high_water(Tier::device), bench.plan().peak_of(Tier::host),
+                    bench.runner().high_water(Tier::host)));
+  if (gpu) {
+    print(fmt::format("taken of the card {} with {} of libraries; process {} of {} planned\n",
+                      Bytes{j["device_taken"].get<std::uint64_t>()},
+                      Bytes{j["device_libraries"].get<std::uint64_t>()},
+                      Bytes{j.value("host_used", std::uint64_t{0})}, planned.needed(Tier::host)));
+  }
+  print(fmt::format("first step after {:.1f} s, of it {:.1f} s until loaded\n", first_step,
+                    load_seconds));
+  if (!j.contains("kernels")) return;
+  std::vector<std::pair<std::string, std::pair<double, int>>> rows;
+  for (const auto& [name, k] : j["kernels"].items()) {
+    rows.push_back({name, {k["ms"].get<double>(), k["count"].get<int>()}});
+  }
+  std::ranges::sort(rows, std::greater{}, [](const auto& row) { return row.second.first; });
+  for (const auto& [name, k] : rows) {
+    print(fmt::format("  {:<28} {:9.2f} ms {:6d} x\n", name, k.first, k.second));
+  }
+}
+
+}  // namespace ballast

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "models/wan/fit.h"
+
+namespace CLI {
+class App;
+}
+
+namespace ballast {
+
+// ballast bench wan: plans and runs the real programs on random weights, and prints what was
+// planned and predicted beside what was measured.
+class BenchWan {
+ public:
+  void declare(CLI::App& app);
+  void run();
+
+ private:
+  wan::FitRequest request(Bytes free) const;
+  MemoryPolicy policy(const wan::FitRequest& r) const;
+
+  std::string model_ = "14B", mode_ = "infer", stream_ = "0", from_ = "host", weights_ = "bf16";
+  std::string activations_ = "attention-kept", gpu_, ram_, folder_ = "/tmp", dtype_ = "bf16";
+  std::int64_t tokens_ = 7168, rank_ = 16, batch_ = 1, slots_ = 2, steps_ = 5, heads_ = 0;
+  std::int64_t chunk_ = 0, kept_ = 0;
+  bool auto_ = false, offload_ = false, fast_ = false, kernels_ = false, json_ = false;
+  bool state_on_host_ = false;
+};
+
+}  // namespace ballast

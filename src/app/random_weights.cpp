@@ -1,0 +1,120 @@
+#include "app/random_weights.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+
+#include "core/convert.h"
+#include "core/error.h"
+#include "core/progress.h"
+#include "core/random.h"
+
+namespace ballast {
+namespace {
+
+constexpr std::int64_t kPattern = 16 << 20;  // random elements, repeated: more than any cache holds
+constexpr float kSize = 0.014f;              // about 1 / sqrt(5120)
+
+constexpr DType kVectors = DType::bf16;  // whatever the matrices are, as in published files
+
+bool is_gain(const std::string& name) {
+  return name.find("norm") != std::string::npos && name.ends_with(".weight");
+}
+
+class PatternFile {
+ public:
+  PatternFile(const std::string& path, DType matrices, std::uint64_t total)
+      : path_(path),
+        fd_(::open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600)),
+        progress_("writing random weights", static_cast<std::int64_t>(total),
+                  Progress::Unit::bytes) {
+    if (fd_ < 0) fail_io(path, "make the file of random weights", errno);
+    std::vector<float> values(kPattern);
+    fill_normal(random_source(1, "random weights", 0, "pattern"), 0, values.data(), kPattern);
+    for (float& v : values) v *= kSize;
+    const auto as = [&](DType dtype) {
+      std::vector<std::byte> bytes(values.size() * size_of(dtype));
+      convert(values.data(), DType::f32, bytes.data(), dtype, kPattern);
+      return bytes;
+    };
+    vectors_ = as(kVectors);
+    matrices_ = as(matrices);
+    std::ranges::fill(values, 1.0f);
+    ones_ = as(kVectors);
+  }
+  ~PatternFile() { ::close(fd_); }
+
+  void write(const StoredTensor& t) {
+    const std::uint64_t bytes = t.data.extent.bytes;
+    const std::vector<std::byte>& from = is_gain(t.name)            ? ones_
+                                         : t.data.dtype == kVectors ? vectors_
+                                                                    : matrices_;
+    for (std::uint64_t done = 0; done < bytes;) {
+      const std::size_t piece = std::min<std::uint64_t>(bytes - done, from.size());
+      const ssize_t n = ::write(fd_, from.data(), piece);
+      if (n <= 0) fail_io(path_, "write random weights", errno);
+      done += static_cast<std::uint64_t>(n);
+      progress_.add(n);
+    }
+  }
+  // Out of the page cache, so that it is the disk that is measured.
+  void finish() {
+    if (fsync(fd_) != 0) fail_io(path_, "write random weights", errno);
+    posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED);
+  }
+
+ private:
+  std::string path_;
+  int fd_;
+  Progress progress_;
+  std::vector<std::byte> vectors_, matrices_, ones_;
+};
+
+}  // namespace
+
+RandomWeights::RandomWeights(const wan::Config& config, DType stored, Blocks blocks,
+                             const std::string& folder)
+    : path_(fmt::format("{}/ballast-random-weights-{}.bin", folder, getpid())),
+      groups_(planned_groups(config, kVectors)) {
+  // Offsets first: groups 1 to layers are the blocks.
+  const auto is_copy = [&](std::size_t g) {
+    return blocks == Blocks::alike && g > 1 && g <= static_cast<std::size_t>(config.layers);
+  };
+  std::uint64_t end = 0;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    for (std::size_t t = 0; t < groups_[g].tensors.size(); ++t) {
+      StoredBytes& data = groups_[g].tensors[t].data;
+      if (!groups_[g].keep_precision && data.shape.rank() == 2) data.dtype = stored;
+      data.extent.bytes = static_cast<std::uint64_t>(data.shape.elements()) * size_of(data.dtype);
+      data.extent.offset = is_copy(g) ? groups_[1].tensors[t].data.extent.offset : end;
+      if (!is_copy(g)) end += data.extent.bytes;
+    }
+  }
+  try {
+    PatternFile file(path_, stored, end);
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      if (is_copy(g)) continue;
+      for (const StoredTensor& t : groups_[g].tensors) {
+        file.write(t);
+      }
+    }
+    file.finish();
+    file_ = std::make_unique<DiskFile>(DiskFile::open(path_));
+  } catch (...) {
+    std::filesystem::remove(path_);
+    throw;
+  }
+  for (WeightGroup& g : groups_) {
+    for (StoredTensor& t : g.tensors) t.data.extent.file = file_.get();
+  }
+}
+
+RandomWeights::~RandomWeights() {
+  std::error_code ignored;
+  std::filesystem::remove(path_, ignored);
+}
+
+}  // namespace ballast
