@@ -28,7 +28,7 @@ function(ballast_op name)
   set(files src/ops/${name}.h src/ops/${name}.cpp tests/ref/${name}.h tests/ops/${name}_test.cpp
             bench/ops/${name}_bench.cpp)
   if(NOT op_COMPOSED)
-    list(APPEND files src/ops/${name}_cpu.cpp)
+    list(APPEND files src/ops/${name}_cpu.cpp src/ops/${name}_cuda.h src/ops/${name}_cuda.cu)
   endif()
   foreach(file ${files})
     if(NOT EXISTS ${PROJECT_SOURCE_DIR}/${file})

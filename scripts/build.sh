@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
 # scripts/build.sh [preset] [targets...]
 # Configures and builds; without targets the program, at build/<preset>/bin/ballast. The presets are
-# release (the default), debug, asan, tsan and fuzz; the target "all" adds tests and benchmarks.
+# release (the default), debug, asan, tsan and fuzz; the target "tests" adds the tests, "all" the
+# benchmarks too.
 # BALLAST_JOBS limits the compilers that run at once.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+# On a miss ccache then need not preprocess a source before the compiler does.
+export CCACHE_DEPEND=${CCACHE_DEPEND:-1}
 
 preset=${1:-release}
 shift || true

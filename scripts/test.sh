@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds everything and runs all tests that need no GPU. Further arguments go to ctest:
+# Builds the program and the tests, and runs all tests that need no GPU. Further arguments go to ctest:
 #   scripts/test.sh -R Planner
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 scripts/setup.sh
-scripts/build.sh release all
+scripts/build.sh release tests
 # Every test has a time limit of its own; this one is for the sum of them.
 timeout --foreground 1200 ctest --test-dir build/release -L 'unit|golden' --output-on-failure \
   -j "${BALLAST_JOBS:-$(nproc)}" --no-tests=error "$@"

@@ -1,0 +1,30 @@
+# The CUDA backend is built where nvcc and cuDNN's headers are. Only the runtime is linked, statically:
+# cuBLASLt and cuDNN are loaded when a GPU is used (src/ops/cuda_libraries.h), so one program serves
+# machines with and without them.
+find_program(BALLAST_NVCC nvcc HINTS /usr/local/cuda/bin)
+find_path(CUDNN_INCLUDE_DIR cudnn_graph.h HINTS ${CUDNN_ROOT} ENV CUDNN_ROOT PATH_SUFFIXES include
+          PATHS /usr/local/cuda/include /usr/include/${CMAKE_LIBRARY_ARCHITECTURE})
+set(cuda_found OFF)
+if(BALLAST_NVCC AND CUDNN_INCLUDE_DIR AND NOT BALLAST_SANITIZE AND NOT BALLAST_FUZZ)
+  set(cuda_found ON)
+endif()
+option(BALLAST_CUDA "build the CUDA backend" ${cuda_found})
+if(BALLAST_CUDA)
+  if(NOT BALLAST_NVCC OR NOT CUDNN_INCLUDE_DIR)
+    message(FATAL_ERROR "BALLAST_CUDA needs nvcc (${BALLAST_NVCC}) and cudnn_graph.h (${CUDNN_INCLUDE_DIR})")
+  endif()
+  set(CMAKE_CUDA_COMPILER ${BALLAST_NVCC})
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    # The oldest that is supported and the one that is tuned for; scripts/release.sh builds them all.
+    set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real)
+  endif()
+  enable_language(CUDA)
+  set(CMAKE_CUDA_STANDARD 17)  # CMake 3.25 knows no C++20 for nvcc 13
+  find_package(CUDAToolkit 12.4 REQUIRED)
+  if(CCACHE)
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+  endif()
+  # Where the libraries are that are loaded later.
+  list(APPEND CMAKE_BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR})
+  add_compile_definitions(BALLAST_CUDA)
+endif()
