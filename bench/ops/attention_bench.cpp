@@ -66,9 +66,10 @@ void attention(benchmark::State& state) {
   const auto view = [&](std::size_t i) { return TensorView(memory[i].data(), dtype, shape); };
   std::vector<float> lse(static_cast<std::size_t>(heads * length));
   const TensorView lse_view(reinterpret_cast<std::byte*>(lse.data()), DType::f32, {heads, length});
+  const Backend backend = {.threads = pool.threads()};
   const std::int64_t need =
-      std::max(ops::attention_workspace(shape, pool.threads()),
-               ops::attention_backward_workspace(shape, dtype, pool.threads()));
+      std::max(ops::attention_workspace(shape, dtype, backend),
+               ops::attention_backward_workspace(shape, length, dtype, backend));
   std::vector<std::byte> work(static_cast<std::size_t>(need));
   const TensorView workspace(work.data(), DType::u8, {need});
   const float scale = 1 / std::sqrt(static_cast<float>(width));

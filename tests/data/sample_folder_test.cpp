@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "data/cache_file.h"
 #include "data/latent_cache.h"
 #include "tests/support/errors.h"
 #include "tests/support/hostile_safetensors.h"
@@ -244,6 +245,20 @@ TEST(SampleFolder, NamesSampleAndFileWhenAFileChangesDuringARun) {
 
   dir.write("latents/a.safetensors", whole);
   EXPECT_EQ(read_sample(*d, tiny_needs(), 0).latent, counted(16, 1)) << "whole again";
+}
+
+TEST(SampleFolder, RefusesAFileThatIsCutWhileItIsRead) {
+  const TempDir dir;
+  add_sample(dir.path(), "a", {2, 3, 80, 82});  // three chunks
+  const std::string path = latent_path(dir.path(), "a");
+  const CacheFile file = CacheFile::open(path);
+  const SafetensorsEntry& latent = file.get("latent");
+  std::vector<float> to(static_cast<std::size_t>(latent.shape.elements()));
+  // The header was read; what is left of the data is one chunk and a part, some bytes, nothing.
+  for (const std::uint64_t left : {kCacheChunkBytes + 1000, std::size_t{3}, std::size_t{0}}) {
+    std::filesystem::resize_file(path, latent.offset + left);
+    EXPECT_FAILS(file.read(latent, to), ErrorCode::input, path + ": the file shrank");
+  }
 }
 
 TEST(SampleFolder, RefusesNumbersThatAreNotFinite) {

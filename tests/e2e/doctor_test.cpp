@@ -117,6 +117,17 @@ TEST(DoctorCommand, MeasuresTheDiskOfAFolder) {
   EXPECT_GT(json::parse(f.out)["disk_read_bytes_per_s"].get<double>(), 0);
 }
 
+TEST(DoctorCommand, SaysThatThereIsNoGpu) {
+  ::setenv("CUDA_VISIBLE_DEVICES", "-1", 1);
+  const TempDir dir;
+  const Finished f = run_ballast({"doctor", "--no-disk-trial", "--disk", dir.path()});
+  ASSERT_EQ(f.exit_code, 0) << f.err;
+  EXPECT_THAT(f.out, AllOf(HasSubstr("GPU device"), HasSubstr("no GPU: "),
+                           HasSubstr("runs compute on the CPU")));
+  const Finished j = run_ballast({"doctor", "--no-disk-trial", "--json", "--disk", dir.path()});
+  EXPECT_TRUE(json::parse(j.out)["gpu"].is_null());
+}
+
 TEST(ReportCommand, MakesThePageOfACrashedRunFromItsLog) {
   const TempDir dir;
   {

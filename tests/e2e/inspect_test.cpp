@@ -8,7 +8,7 @@
 #include "tests/e2e/ballast_process.h"
 #include "tests/support/hostile_safetensors.h"
 
-namespace ballast::test {
+namespace ballast::test::inspect_test {
 namespace {
 
 using ::testing::AllOf;
@@ -196,4 +196,4 @@ TEST(Inspect, NamesFromFilesCannotSpeakToTheTerminal) {
 }
 
 }  // namespace
-}  // namespace ballast::test
+}  // namespace ballast::test::inspect_test

@@ -60,7 +60,7 @@ TEST(Plan, RefusesWithWhatWouldHelpAndTheAdviceIsTrue) {
 TEST(Plan, OnTheCpuRamBoundsBothArenas) {
   const std::vector<std::string> here = {
       "plan",      "--model", "wan2.1-t2v-1.3b", "--mode", "infer", "--frames", "5",
-      "--threads", "2",       "--json",          "--ram",  "8GB"};
+      "--threads", "2",       "--json",          "--ram",  "8GB",   "--device", "cpu"};
   const Finished f = run_ballast(here);
   ASSERT_EQ(f.exit_code, 0) << f.err;
   const auto j = nlohmann::json::parse(f.out);
@@ -85,6 +85,31 @@ TEST(Plan, SaysWhatIsWrongWithAnOption) {
   EXPECT_THAT(err({"plan", "--model", "wan2.2-ti2v-5b", "--policy", "steam2"}),
               HasSubstr("stream2"));
   EXPECT_THAT(err({"plan", "--model", "wan2.2-ti2v-5b", "--gpu", "lots"}), HasSubstr("lots"));
+}
+
+TEST(Plan, AGpuThatIsNotThereIsADeviceErrorWithAWayOut) {
+  ::setenv("CUDA_VISIBLE_DEVICES", "-1", 1);
+  const Finished f = run_ballast({"plan", "--model", "wan2.1-t2v-1.3b", "--device", "cuda"});
+  EXPECT_EQ(f.exit_code, 5);
+  EXPECT_THAT(f.err, HasSubstr("--device cpu"));
+  const Finished automatic = run_ballast(
+      {"plan", "--model", "wan2.1-t2v-1.3b", "--mode", "infer", "--frames", "5", "--ram", "8GB"});
+  EXPECT_EQ(automatic.exit_code, 0) << automatic.err;
+  EXPECT_THAT(automatic.out, HasSubstr("this machine's processors"));
+  const Finished wrong = run_ballast({"plan", "--model", "wan2.1-t2v-1.3b", "--device", "cud"});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("cuda"));
+}
+
+TEST(Plan, ForAGpuShowsWhatIsPinned) {
+  const std::vector<std::string> words = {
+      "plan",     "--model", "wan2.1-t2v-1.3b", "--mode",  "lora",  "--frames", "5",
+      "--target", "rtx4090", "--policy",        "offload", "--ram", "32GB",     "--json"};
+  const Finished f = run_ballast(words);
+  ASSERT_EQ(f.exit_code, 0) << f.err;
+  const auto j = nlohmann::json::parse(f.out);
+  EXPECT_GT(j["host"]["pinned_bytes"], 0);
+  EXPECT_EQ(j["host"]["pinned_bytes"], j["host"]["arena_bytes"]);
 }
 
 TEST(Plan, NamedPolicyIsTakenAsItIs) {

@@ -22,7 +22,7 @@
 #include "tests/support/allocation_hook.h"
 #include "tests/support/temp_dir.h"
 
-namespace ballast {
+namespace ballast::stream_budget_test {
 namespace {
 
 constexpr Bytes kRam = 256_MiB;
@@ -179,4 +179,4 @@ TEST(StreamBudget, StreamedWeightsGiveTheBitsOfResidentOnes) {
 }
 
 }  // namespace
-}  // namespace ballast
+}  // namespace ballast::stream_budget_test

@@ -10,7 +10,7 @@
 #include "tests/support/hostile_safetensors.h"
 #include "tests/support/temp_dir.h"
 
-namespace ballast {
+namespace ballast::safetensors_test {
 namespace {
 
 using test::object;
@@ -266,4 +266,4 @@ TEST(SafetensorsWriter, RefusesWhatNoReaderWouldTake) {
 }
 
 }  // namespace
-}  // namespace ballast
+}  // namespace ballast::safetensors_test

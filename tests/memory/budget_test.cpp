@@ -28,6 +28,14 @@ TEST(Budget, ReservesFivePercentButAtLeastHalfAGibibyte) {
   EXPECT_EQ(default_budget(machine_with(100_MiB)).host, Bytes{0});
 }
 
+TEST(Budget, OfAGpuReservesOnePercentButAtLeastAQuarterOfAGibibyte) {
+  EXPECT_EQ(default_gpu_budget(100_GiB, {}), 99_GiB);
+  EXPECT_EQ(default_gpu_budget(24_GiB, {}), 24_GiB - 256_MiB);
+  EXPECT_EQ(default_gpu_budget(100_MiB, {}), Bytes{0});
+  // The context is there already when free memory is asked for.
+  EXPECT_EQ(default_gpu_budget(24_GiB, 512_MiB), 24_GiB + 256_MiB);
+}
+
 TEST(Budget, KeepsInsideTheControlGroup) {
   Machine m = machine_with(100_GiB);
   m.cgroup.memory_left = 20_GiB;

@@ -141,9 +141,9 @@ TEST_P(DiskFileModes, SaysThatTheFileShrank) {
   const DiskFile file = DiskFile::open(path, mode());
   ASSERT_EQ(::truncate(path.c_str(), 4096 + 10), 0);
   AlignedBuffer room(3 * 4096);
-  EXPECT_FAILS(file.read(4096, room.bytes.first(100)), ErrorCode::io, "shrank");
-  EXPECT_FAILS(file.read_aligned(0, room.bytes), ErrorCode::io, path);
-  EXPECT_FAILS(file.read_aligned(8192, room.bytes.first(4096)), ErrorCode::io, "shrank");
+  EXPECT_FAILS(file.read(4096, room.bytes.first(100)), ErrorCode::input, "shrank");
+  EXPECT_FAILS(file.read_aligned(0, room.bytes), ErrorCode::input, path);
+  EXPECT_FAILS(file.read_aligned(8192, room.bytes.first(4096)), ErrorCode::input, "shrank");
   file.read(0, room.bytes.first(4106));  // what is left can be read
 }
 

@@ -4,7 +4,7 @@
 
 #include "tests/support/tiny_dit.h"
 
-namespace ballast::support {
+namespace ballast::support::plan_invariance_test {
 namespace {
 
 using wan::Mode;
@@ -177,6 +177,8 @@ TEST_F(PlanInvariance, WeightFormatsDiffer) {  // else the test above says littl
   EXPECT_NE(difference(f32, run({}, f8)), "");
   for (const WeightFormat format :
        {WeightFormat::bf16, WeightFormat::f8_e4m3, WeightFormat::int8_rows}) {
+    // On a GPU weights are bf16 when they meet bf16 activations.
+    if (format == WeightFormat::bf16 && test_device() == Device::cuda) continue;
     EXPECT_NE(difference(f32, run({.format = format})), "") << name_of(format);
   }
 }
@@ -251,4 +253,4 @@ TEST_F(LaneOrders, WithoutWaitsResultsGoWrong) {
 }
 
 }  // namespace
-}  // namespace ballast::support
+}  // namespace ballast::support::plan_invariance_test

@@ -139,7 +139,7 @@ TEST_P(StagingRingModes, AFileThatEndsTooEarlyIsAnErrorOfTheDiskLane) {
     Runner runner(other, plan);
     const auto error = test::error_of([&] { runner.run("load"); });
     ASSERT_TRUE(error.has_value()) << missing << " bytes too far";
-    EXPECT_EQ(error->code(), ErrorCode::io);
+    EXPECT_EQ(error->code(), ErrorCode::input);
     EXPECT_THAT(error->what(), testing::HasSubstr(file.path()));
     EXPECT_THAT(error->trail(), testing::Contains("running blocks.5.read of program load"));
   }
@@ -155,7 +155,7 @@ TEST_P(StagingRingModes, AFileThatShrinksIsAnErrorAndTheRunnerGoesOnWhenItIsBack
   Runner runner(set, plan);
   const std::string whole = test::read_whole(file.path());
   std::filesystem::resize_file(file.path(), 5000);
-  EXPECT_FAILS(runner.run("load"), ErrorCode::io, "shrank");
+  EXPECT_FAILS(runner.run("load"), ErrorCode::input, "shrank");
   std::ofstream(file.path(), std::ios::binary | std::ios::in | std::ios::out) << whole;
   runner.run("load");
   EXPECT_TRUE(content(runner.view(to)) == file.as(0, DType::f32));

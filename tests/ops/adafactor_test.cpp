@@ -4,8 +4,9 @@
 
 #include "tests/ref/adafactor.h"
 #include "tests/support/recorded_program.h"
+#include "tests/support/test_device.h"
 
-namespace ballast::ops {
+namespace ballast::ops::adafactor_test {
 namespace {
 
 using support::RecordedProgram;
@@ -33,7 +34,7 @@ struct State {
                .step = k,
                .learning_rate = lr,
                .rounding = rounding},
-              {.pool = &pool});
+              support::test_stream(pool));
   }
 };
 
@@ -204,4 +205,4 @@ TEST(AdafactorRecorded, DeclaresItsWorkspace) {
 }
 
 }  // namespace
-}  // namespace ballast::ops
+}  // namespace ballast::ops::adafactor_test

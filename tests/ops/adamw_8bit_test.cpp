@@ -7,8 +7,9 @@
 
 #include "tests/ref/adamw_8bit.h"
 #include "tests/support/recorded_program.h"
+#include "tests/support/test_device.h"
 
-namespace ballast::ops {
+namespace ballast::ops::adamw_8bit_test {
 namespace {
 
 using support::RecordedProgram;
@@ -139,7 +140,7 @@ TEST_P(AdamW8bitSteps, MatchTheReference) {
     const SampleTensor g = gradient(n, k, type);
     std::vector<double> before = want.p;
     for (std::size_t i = 0; i < before.size(); ++i) before[i] += want.shift[i];
-    adamw_8bit(s.step(g, k, lr, kahan), {.pool = &pool});
+    adamw_8bit(s.step(g, k, lr, kahan), support::test_stream(pool));
     ref::adamw_8bit(want, g.values(), {.lr = lr, .kahan = kahan, .type = type}, k);
     for (std::int64_t i = 0; i < n; ++i) {
       const auto at = static_cast<std::size_t>(i);
@@ -195,7 +196,7 @@ TEST(AdamW8bitRun, StaysWithTheReferenceForTenSteps) {
   const std::vector<double> start = s.p.values();
   for (int k = 1; k <= 10; ++k) {
     const SampleTensor g = gradient(n, k);
-    adamw_8bit(s.step(g, k, 1e-3), {.pool = &pool});
+    adamw_8bit(s.step(g, k, 1e-3), support::test_stream(pool));
     ref::adamw_8bit(want, g.values(), {.lr = 1e-3}, k);
   }
   for (std::int64_t i = 0; i < n; ++i) {
@@ -212,7 +213,7 @@ TEST(AdamW8bitRun, FirstStepMovesByTheLearningRateAndDecaysAfterwards) {
   s.p.fill({1, 1});
   SampleTensor g(DType::f32, {2});
   g.fill({0.5, 0});
-  adamw_8bit(s.step(g, 1, 0.25, false, 0.5), {.pool = &pool});
+  adamw_8bit(s.step(g, 1, 0.25, false, 0.5), support::test_stream(pool));
   EXPECT_NEAR(s.p[0], (1 - 0.25) * (1 - 0.125), 1e-6);
   EXPECT_NEAR(s.p[1], 1 - 0.125, 1e-7);
   EXPECT_EQ(codes(s.m), (std::vector{255, 127}));
@@ -227,14 +228,14 @@ TEST(AdamW8bitRun, SkipsGradientsThatAreNoNumbers) {
     for (const DType moments : {DType::u8, DType::f32}) {
       State s(300, DType::bf16, moments);
       s.p.fill_normal(1);
-      adamw_8bit(s.step(gradient(300, 1), 1, 1e-2, kahan), {.pool = &pool});
+      adamw_8bit(s.step(gradient(300, 1), 1, 1e-2, kahan), support::test_stream(pool));
       SampleTensor bad = gradient(300, 2);
       bad.set(5, NAN);
       bad.set(6, kInf);
       bad.set(7, -kInf);
       bad.set(8, 1e30);  // its square is infinite
       const std::vector<double> before = s.p.values(), shift = s.shift.values();
-      adamw_8bit(s.step(bad, 2, 1e-2, kahan), {.pool = &pool});
+      adamw_8bit(s.step(bad, 2, 1e-2, kahan), support::test_stream(pool));
       for (const std::int64_t i : {5, 6, 7, 8}) {
         const auto at = static_cast<std::size_t>(i);
         EXPECT_EQ(s.p[i] + s.shift[i], before[at] + shift[at]);
@@ -258,7 +259,7 @@ TEST(AdamW8bitRun, F32MomentsGiveAdamWithDecayAfterTheStep) {
     const SampleTensor g = gradient(n, k);
     AdamW8bit step = s.step(g, k, 1e-2);
     step.m_absmax = step.v_absmax = {};
-    adamw_8bit(step, {.pool = &pool});
+    adamw_8bit(step, support::test_stream(pool));
     for (std::size_t i = 0; i < p.size(); ++i) {
       const double x = g[static_cast<std::int64_t>(i)];
       m[i] = 0.9 * m[i] + 0.1 * x;
@@ -282,7 +283,7 @@ TEST(AdamW8bitKahan, RecoversTinyUpdatesAndLeavesDecayWithoutEffect) {
     State s(n, DType::bf16);
     for (std::int64_t i = 0; i < n; ++i) s.p.set(i, 1);
     for (int k = 1; k <= 100; ++k) {
-      adamw_8bit(s.step(g, k, 1e-4, run > 0, run == 2 ? 10 : 0), {.pool = &pool});
+      adamw_8bit(s.step(g, k, 1e-4, run > 0, run == 2 ? 10 : 0), support::test_stream(pool));
     }
     end[run] = s.p[17];
   }
@@ -296,8 +297,8 @@ TEST(AdamW8bitKahan, StabilizeDividesTheRateByTheRmsOverRawCodes) {
   const std::int64_t n = 512;
   State plain(n, DType::f32), stable(n, DType::f32);
   const SampleTensor first = gradient(n, 1);
-  adamw_8bit(plain.step(first, 1, 1e-2, true, 0), {.pool = &pool});
-  adamw_8bit(stable.step(first, 1, 1e-2, true, 0), {.pool = &pool});
+  adamw_8bit(plain.step(first, 1, 1e-2, true, 0), support::test_stream(pool));
+  adamw_8bit(stable.step(first, 1, 1e-2, true, 0), support::test_stream(pool));
   SampleTensor g(DType::f32, {n});
   double mean = 0;
   for (std::int64_t i = 0; i < n; ++i) {
@@ -307,8 +308,8 @@ TEST(AdamW8bitKahan, StabilizeDividesTheRateByTheRmsOverRawCodes) {
   const std::vector<double> before = plain.p.values();
   AdamW8bit step = stable.step(g, 2, 1e-2, true, 0);
   step.stabilize = true;
-  adamw_8bit(step, {.pool = &pool});
-  adamw_8bit(plain.step(g, 2, 1e-2 / std::sqrt(mean), true, 0), {.pool = &pool});
+  adamw_8bit(step, support::test_stream(pool));
+  adamw_8bit(plain.step(g, 2, 1e-2 / std::sqrt(mean), true, 0), support::test_stream(pool));
   EXPECT_GT(mean, 2);
   EXPECT_NE(plain.p.values(), before);
   for (std::int64_t i = 0; i < n; ++i) EXPECT_NEAR(stable.p[i], plain.p[i], 1e-8) << i;
@@ -335,7 +336,7 @@ TEST(AdamW8bitBits, DependNeitherOnThreadsNorOnCutsAtBlocks) {
       ThreadPool pool(threads);
       State s(n, DType::bf16, DType::u8, threads);
       s.p.fill_normal(1);
-      for (int k = 1; k <= 3; ++k) adamw_8bit(prepare(s, k), {.pool = &pool});
+      for (int k = 1; k <= 3; ++k) adamw_8bit(prepare(s, k), support::test_stream(pool));
       if (want.empty()) want = s.p.values(), want_m = s.m.values();
       ASSERT_TRUE(s.p.values() == want && s.m.values() == want_m);
     }
@@ -353,7 +354,7 @@ TEST(AdamW8bitBits, DependNeitherOnThreadsNorOnCutsAtBlocks) {
         cut(part.rounding.carry);
         cut_blocks(part.m_absmax), cut_blocks(part.v_absmax);
         part.rounding.first_element = first;
-        adamw_8bit(part, {.pool = &pool});
+        adamw_8bit(part, support::test_stream(pool));
       }
     }
     EXPECT_TRUE(s.p.values() == want && s.m.values() == want_m) << form;
@@ -367,9 +368,9 @@ TEST(AdamW8bitChecks, RefuseWhatDoesNotFit) {
   const auto refused = [&](auto&& change) {
     AdamW8bit step = s.step(g, 1, 0.1, true);
     change(step);
-    EXPECT_THROW(adamw_8bit(step, {.pool = &pool}), Error);
+    EXPECT_THROW(adamw_8bit(step, support::test_stream(pool)), Error);
   };
-  EXPECT_NO_THROW(adamw_8bit(s.step(g, 1, 0.1, true), {.pool = &pool}));
+  EXPECT_NO_THROW(adamw_8bit(s.step(g, 1, 0.1, true), support::test_stream(pool)));
   refused([&](AdamW8bit& a) { a.step = 0; });
   refused([&](AdamW8bit& a) { a.g = other.view(); });
   refused([&](AdamW8bit& a) { a.m_absmax = {}; });
@@ -396,7 +397,7 @@ TEST(AdamW8bitRecorded, TakesStepAndLearningRateFromTheRun) {
   ThreadPool pool(1);
   for (int k = 1; k <= 2; ++k) {
     program.run({.step = k, .learning_rate = 0.01 * k});
-    adamw_8bit(s.step(g, k, 0.01 * k, true), {.pool = &pool});
+    adamw_8bit(s.step(g, k, 0.01 * k, true), support::test_stream(pool));
   }
   EXPECT_EQ(program.value(on.p).values(), s.p.values());
   EXPECT_EQ(program.value(on.m).values(), s.m.values());
@@ -405,4 +406,4 @@ TEST(AdamW8bitRecorded, TakesStepAndLearningRateFromTheRun) {
 }
 
 }  // namespace
-}  // namespace ballast::ops
+}  // namespace ballast::ops::adamw_8bit_test

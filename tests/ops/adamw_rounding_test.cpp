@@ -7,7 +7,7 @@
 #include "tests/ref/adamw.h"
 #include "tests/support/sample_tensor.h"
 
-namespace ballast::ops {
+namespace ballast::ops::adamw_rounding_test {
 namespace {
 
 using support::SampleTensor;
@@ -53,7 +53,7 @@ TEST(AdamWOptimi, TenStepsMatchTheReferenceInF32) {
   ref::OptimiState want = {s.p.values(), s.m.values(), s.v.values(), s.carry.values()};
   for (int k = 1; k <= 10; ++k) {
     const SampleTensor g = normal(n, static_cast<std::uint32_t>(k));
-    adamw(s.step(g, k, 0.01, UpdateRounding::kahan), {.pool = &pool});
+    adamw(s.step(g, k, 0.01, UpdateRounding::kahan), support::test_stream(pool));
     ref::adamw_optimi(want, g.values(), 0.01, 0.9, 0.99, 1e-6, 0.01, k, DType::f32);
   }
   for (std::int64_t i = 0; i < n; ++i) {
@@ -73,7 +73,7 @@ TEST(AdamWOptimi, TenStepsInBf16MatchTheReferenceWithItsCarry) {
   int equal = 0;
   for (int k = 1; k <= 10; ++k) {
     const SampleTensor g = normal(n, static_cast<std::uint32_t>(k), DType::bf16);
-    adamw(s.step(g, k, 0.001, UpdateRounding::kahan), {.pool = &pool});
+    adamw(s.step(g, k, 0.001, UpdateRounding::kahan), support::test_stream(pool));
     ref::adamw_optimi(want, g.values(), 0.001, 0.9, 0.99, 1e-6, 0.01, k, DType::bf16);
     for (std::int64_t i = 0; i < n; ++i) {
       const auto at = static_cast<std::size_t>(i);
@@ -97,7 +97,7 @@ TEST(AdamWOptimi, FirstStepForgetsTheStateAndMovesByTheLearningRate) {
   g.fill({2, -0.5, 0});
   AdamWOptions options = kOptimi;
   options.weight_decay = 0;
-  adamw(s.step(g, 1, 0.25, UpdateRounding::nearest, options), {.pool = &pool});
+  adamw(s.step(g, 1, 0.25, UpdateRounding::nearest, options), support::test_stream(pool));
   EXPECT_EQ(s.m.values(), g.values());
   EXPECT_EQ(s.v.values(), (std::vector<double>{4, 0.25, 0}));
   EXPECT_NEAR(s.p[0], -0.25, 1e-6);
@@ -116,7 +116,8 @@ std::vector<double> walk(UpdateRounding rounding, std::int64_t n) {
   }
   AdamWOptions options = kOptimi;
   options.weight_decay = 0;
-  for (int k = 1; k <= 100; ++k) adamw(s.step(g, k, 1e-4, rounding, options), {.pool = &pool});
+  for (int k = 1; k <= 100; ++k)
+    adamw(s.step(g, k, 1e-4, rounding, options), support::test_stream(pool));
   return s.p.values();
 }
 
@@ -152,7 +153,7 @@ TEST(UpdateRounding, StochasticLetsABf16SecondMomentGrow) {
   for (const auto rounding : {UpdateRounding::nearest, UpdateRounding::stochastic}) {
     State s(n, DType::bf16, DType::bf16);
     for (std::int64_t i = 0; i < n; ++i) s.v.set(i, 1);
-    adamw(s.step(g, 1, 1e-3, rounding, options), {.pool = &pool});
+    adamw(s.step(g, 1, 1e-3, rounding, options), support::test_stream(pool));
     for (const double v : s.v.values()) mean[rounding == UpdateRounding::stochastic] += v / n;
   }
   EXPECT_EQ(mean[0], 1) << "1.003 is nearer to 1 than to 1.0078";
@@ -168,7 +169,7 @@ TEST(UpdateRounding, BitsDependOnNothingButElementStepAndSite) {
       ThreadPool pool(threads);
       State s(n, DType::bf16, DType::bf16, threads);
       s.p.fill_normal(1);
-      for (int k = 1; k <= 3; ++k) adamw(s.step(g, k, 0.003, rounding), {.pool = &pool});
+      for (int k = 1; k <= 3; ++k) adamw(s.step(g, k, 0.003, rounding), support::test_stream(pool));
       if (want.empty()) want = s.p.values();
       ASSERT_TRUE(s.p.values() == want);
     }
@@ -184,7 +185,7 @@ TEST(UpdateRounding, BitsDependOnNothingButElementStepAndSite) {
         const auto cut = [&](auto& t) { t = t.rows(first, count); };
         cut(part.p), cut(part.m), cut(part.v), cut(part.g), cut(part.rounding.carry);
         part.rounding.first_element = first;
-        adamw(part, {.pool = &pool});
+        adamw(part, support::test_stream(pool));
       }
     }
     EXPECT_TRUE(s.p.values() == want);
@@ -194,9 +195,9 @@ TEST(UpdateRounding, BitsDependOnNothingButElementStepAndSite) {
   AdamW step = b.step(g, 1, 0.003, UpdateRounding::stochastic);
   a.p.fill_normal(1);
   b.p.fill_normal(1);
-  adamw(a.step(g, 1, 0.003, UpdateRounding::stochastic), {.pool = &pool});
+  adamw(a.step(g, 1, 0.003, UpdateRounding::stochastic), support::test_stream(pool));
   step.rounding.random.site ^= 1;
-  adamw(step, {.pool = &pool});
+  adamw(step, support::test_stream(pool));
   EXPECT_NE(a.p.values(), b.p.values());
 }
 
@@ -205,16 +206,16 @@ TEST(UpdateRounding, NeedsACarryThatFits) {
   State s(4, DType::bf16, DType::bf16);
   const SampleTensor g = normal(4, 1);
   AdamW step = s.step(g, 1, 0.1, UpdateRounding::kahan);
-  EXPECT_NO_THROW(adamw(step, {.pool = &pool}));
+  EXPECT_NO_THROW(adamw(step, support::test_stream(pool)));
   step.rounding.carry = {};
-  EXPECT_THROW(adamw(step, {.pool = &pool}), Error);
+  EXPECT_THROW(adamw(step, support::test_stream(pool)), Error);
   step.rounding.carry = s.carry.view().rows(0, 3);
-  EXPECT_THROW(adamw(step, {.pool = &pool}), Error);
+  EXPECT_THROW(adamw(step, support::test_stream(pool)), Error);
   step = s.step(g, 1, 0.1, UpdateRounding::nearest);
   SampleTensor wide(DType::f32, {4});
   step.v = wide.view();
-  EXPECT_THROW(adamw(step, {.pool = &pool}), Error) << "m is bf16, v is f32";
+  EXPECT_THROW(adamw(step, support::test_stream(pool)), Error) << "m is bf16, v is f32";
 }
 
 }  // namespace
-}  // namespace ballast::ops
+}  // namespace ballast::ops::adamw_rounding_test

@@ -5,8 +5,9 @@
 #include "tests/ref/adamw.h"
 #include "tests/support/golden_file.h"
 #include "tests/support/recorded_program.h"
+#include "tests/support/test_device.h"
 
-namespace ballast::ops {
+namespace ballast::ops::adamw_test {
 namespace {
 
 using support::GoldenFile;
@@ -32,7 +33,7 @@ struct State {
            .options = kOptions,
            .step = step,
            .learning_rate = lr},
-          {.pool = &pool});
+          support::test_stream(pool));
   }
 };
 
@@ -137,7 +138,7 @@ TEST(AdamWGolden, MatchesTheReferenceImplementation) {
                          .weight_decay = settings.at("weight_decay")},
              .step = step + 1,
              .learning_rate = settings.at("lr")},
-            {.pool = &pool});
+            support::test_stream(pool));
       for (const auto& [name, ours] : {std::pair{"p", &p}, {"m", &m}, {"v", &v}}) {
         const std::string key = "out." + config + "." + name;
         const SampleTensor want = golden[key];
@@ -185,4 +186,4 @@ TEST(AdamWRecorded, TakesStepAndLearningRateFromTheRun) {
 }
 
 }  // namespace
-}  // namespace ballast::ops
+}  // namespace ballast::ops::adamw_test

@@ -4,8 +4,9 @@
 
 #include "tests/ref/add.h"
 #include "tests/support/recorded_program.h"
+#include "tests/support/test_device.h"
 
-namespace ballast::ops {
+namespace ballast::ops::add_test {
 namespace {
 
 using support::RecordedProgram;
@@ -23,7 +24,7 @@ TEST_P(AddOnCpu, MatchesReference) {
   y.fill_normal(2);
   const std::vector<double> before = y.values();
   const std::vector<double> want = ref::add(x.values(), before, 0.375f);
-  add_into({.x = x.view(), .y = y.view(), .alpha = 0.375f}, {.pool = &pool});
+  add_into({.x = x.view(), .y = y.view(), .alpha = 0.375f}, support::test_stream(pool));
   for (std::int64_t i = 0; i < y.size(); ++i) {
     const auto at = static_cast<std::size_t>(i);
     // The product and the sum are rounded to f32 (cancellation: of the larger operand), then the
@@ -54,14 +55,14 @@ TEST(AddBits, DependNeitherOnThreadsNorOnLayoutNorOnChunks) {
       x.fill_normal(1);
       y.fill_normal(2);
       SampleTensor chunked = y;
-      add_into({.x = x.view(), .y = y.view(), .alpha = 0.3f}, {.pool = &pool});
+      add_into({.x = x.view(), .y = y.view(), .alpha = 0.3f}, support::test_stream(pool));
       if (want.empty()) want = y.values();
       EXPECT_TRUE(y.values() == want);
       for (const std::int64_t first : {0, 256, 512}) {
         const std::int64_t rows = std::min<std::int64_t>(256, 700 - first);
         add_into(
             {.x = x.view().rows(first, rows), .y = chunked.view().rows(first, rows), .alpha = 0.3f},
-            {.pool = &pool});
+            support::test_stream(pool));
       }
       EXPECT_TRUE(chunked.bytes() == y.bytes());
     }
@@ -72,9 +73,9 @@ TEST(AddChecks, RefuseWhatDoesNotFit) {
   ThreadPool pool(1);
   SampleTensor a(DType::f32, {2, 3}), b(DType::f32, {3, 2}), c(DType::f16, {2, 3});
   SampleTensor gaps(DType::f32, {2, 2, 3}, {.row_padding = 1}), solid(DType::f32, {2, 2, 3});
-  EXPECT_THROW(add_into({.x = a.view(), .y = b.view()}, {.pool = &pool}), Error);
-  EXPECT_THROW(add_into({.x = c.view(), .y = a.view()}, {.pool = &pool}), Error);
-  EXPECT_THROW(add_into({.x = gaps.view(), .y = solid.view()}, {.pool = &pool}), Error);
+  EXPECT_THROW(add_into({.x = a.view(), .y = b.view()}, support::test_stream(pool)), Error);
+  EXPECT_THROW(add_into({.x = c.view(), .y = a.view()}, support::test_stream(pool)), Error);
+  EXPECT_THROW(add_into({.x = gaps.view(), .y = solid.view()}, support::test_stream(pool)), Error);
 }
 
 TEST(AddRecorded, ReadsAndWritesY) {
@@ -94,4 +95,4 @@ TEST(AddRecorded, ReadsAndWritesY) {
 }
 
 }  // namespace
-}  // namespace ballast::ops
+}  // namespace ballast::ops::add_test

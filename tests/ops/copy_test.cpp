@@ -10,9 +10,12 @@
 #include "core/thread_pool.h"
 #include "plan/bindings.h"
 #include "tests/ref/copy.h"
+#include "tests/support/test_device.h"
 
-namespace ballast {
+namespace ballast::copy_test {
 namespace {
+
+using support::DeviceVector;
 
 // Bytes a view may touch; the memory starts at an odd address when asked to.
 std::size_t span(const Shape& shape, const Shape& strides, DType t) {
@@ -21,9 +24,9 @@ std::size_t span(const Shape& shape, const Shape& strides, DType t) {
   return shape.elements() == 0 ? 0 : static_cast<std::size_t>(last + 1) * size_of(t);
 }
 
-std::vector<std::byte> noise(std::size_t bytes, unsigned seed) {
+DeviceVector<std::byte> noise(std::size_t bytes, unsigned seed) {
   std::mt19937 random(seed);
-  std::vector<std::byte> v(bytes);
+  DeviceVector<std::byte> v(bytes);
   for (std::byte& b : v) b = static_cast<std::byte>(random());
   return v;
 }
@@ -50,22 +53,36 @@ const std::vector<Case>& cases() {
       {{2, 1, 3, 1, 2, 2, 1, 3}, {36, 99, 12, 5, 6, 3, 1, 1}, {36, 7, 12, 1, 6, 3, 2, 1}},
       {{3, 70001}, {70001, 1}, {70003, 1}},  // several tasks, cut inside rows
       {{70001, 3}, {4, 1}, {3, 1}},
+      {{8000}, {1}, {1}},  // whole vectors
+      {{6, 64}, {72, 1}, {80, 1}},
+      {{3, 6, 64}, {64, 192, 1}, {384, 64, 1}},
   };
   return kCases;
 }
 
+// The GPU takes host memory on either side.
+std::vector<std::pair<Device, Device>> directions() {
+  const Device d = support::test_device();
+  if (d == Device::cpu) return {{d, d}};
+  return {{d, d}, {Device::cpu, d}, {d, Device::cpu}};
+}
+
 void expect_matches_reference(const Case& c, DType from_type, DType to_type, ThreadPool* pool,
                               std::size_t shift) {
-  const std::vector<std::byte> from = noise(span(c.shape, c.from, from_type) + shift, 1);
-  std::vector<std::byte> to = noise(span(c.shape, c.to, to_type) + shift, 2);
-  std::vector<std::byte> want = to;
-  const ConstTensorView x(from.data() + shift, from_type, c.shape, c.from);
-  ref::copy(x, TensorView(want.data() + shift, to_type, c.shape, c.to));
-  ops::copy({.from = x, .to = TensorView(to.data() + shift, to_type, c.shape, c.to)},
-            {.pool = pool});
-  EXPECT_TRUE(to == want) << c.shape.elements() << " elements of rank " << c.shape.rank() << ", "
-                          << name_of(from_type) << " to " << name_of(to_type)
-                          << ": wrong, or a byte beside the elements changed";
+  const DeviceVector<std::byte> from = noise(span(c.shape, c.from, from_type) + shift, 1);
+  const DeviceVector<std::byte> before = noise(span(c.shape, c.to, to_type) + shift, 2);
+  for (const auto& [from_device, to_device] : directions()) {
+    DeviceVector<std::byte> to = before, want = before;
+    const ConstTensorView x(from.data() + shift, from_type, c.shape, c.from, from_device);
+    ref::copy(x, TensorView(want.data() + shift, to_type, c.shape, c.to));
+    ops::copy({.from = x, .to = TensorView(to.data() + shift, to_type, c.shape, c.to, to_device)},
+              support::test_stream(*pool));
+    support::device_memory_is_read();
+    EXPECT_TRUE(to == want) << c.shape.elements() << " elements of rank " << c.shape.rank() << ", "
+                            << name_of(from_type) << " on " << name_of(from_device) << " to "
+                            << name_of(to_type) << " on " << name_of(to_device)
+                            << ": wrong, or a byte beside the elements changed";
+  }
 }
 
 TEST(Copy, MovesEveryShapeAndStride) {
@@ -95,19 +112,41 @@ TEST(Copy, ConvertsEveryShapeAndStride) {
 
 TEST(Copy, GivesTheSameBitsForAnyThreadCount) {
   const std::int64_t n = 3 * 65536 + 77;
-  const std::vector<std::byte> from = noise(static_cast<std::size_t>(n) * 4, 3);
-  std::vector<std::byte> first;
+  const DeviceVector<std::byte> from = noise(static_cast<std::size_t>(n) * 4, 3);
+  DeviceVector<std::byte> first;
   for (const int threads : {0, 1, 2, 3}) {
-    std::vector<std::byte> to(static_cast<std::size_t>(n) * 2);
-    const ops::Copy a = {.from = ConstTensorView(from.data(), DType::f32, {n}),
-                         .to = TensorView(to.data(), DType::bf16, {n})};
+    DeviceVector<std::byte> to(static_cast<std::size_t>(n) * 2);
+    const Device device = threads == 0 ? Device::cpu : support::test_device();
+    const ops::Copy a = {.from = ConstTensorView(from.data(), DType::f32, {n}, device),
+                         .to = TensorView(to.data(), DType::bf16, {n}, device)};
     if (threads == 0) {
-      ops::copy(a, {});  // without a pool
+      ops::copy(a, {});  // without a pool, on the CPU: the bits of every device
       first = to;
     } else {
       ThreadPool pool(threads);
-      ops::copy(a, {.pool = &pool});
+      ops::copy(a, support::test_stream(pool));
+      support::device_memory_is_read();
       EXPECT_TRUE(to == first) << threads;
+    }
+  }
+}
+
+TEST(Copy, SaturatesWhereItIsAskedTo) {
+  ThreadPool pool(2);
+  for (const DType from : {DType::f64, DType::f32, DType::f16}) {
+    for (const DType to : {DType::f32, DType::f16, DType::bf16, DType::f8_e4m3, DType::f8_e5m2}) {
+      for (const std::int64_t n : {4096, 333}) {
+        const auto bytes = static_cast<std::size_t>(n) * size_of(to);
+        const DeviceVector<std::byte> x = noise(static_cast<std::size_t>(n) * size_of(from), 5);
+        DeviceVector<std::byte> got(bytes), want(bytes);
+        convert(x.data(), from, want.data(), to, n, Rounding::saturating);
+        ops::copy({.from = ConstTensorView(x.data(), from, {n}, support::test_device()),
+                   .to = TensorView(got.data(), to, {n}, support::test_device()),
+                   .rounding = Rounding::saturating},
+                  support::test_stream(pool));
+        support::device_memory_is_read();
+        EXPECT_TRUE(got == want) << name_of(from) << " to " << name_of(to);
+      }
     }
   }
 }
@@ -178,4 +217,4 @@ TEST(RecordedCast, MakesATemporaryAndFillsIt) {
 }
 
 }  // namespace
-}  // namespace ballast
+}  // namespace ballast::copy_test

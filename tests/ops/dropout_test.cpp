@@ -5,8 +5,9 @@
 #include "tests/ref/dropout.h"
 #include "tests/support/finite_differences.h"
 #include "tests/support/recorded_program.h"
+#include "tests/support/test_device.h"
 
-namespace ballast::ops {
+namespace ballast::ops::dropout_test {
 namespace {
 
 using support::RecordedProgram;
@@ -55,7 +56,7 @@ TEST_P(DropoutOnCpu, MatchesReference) {
              .source = kSource,
              .first_row = 3,
              .accumulate = accumulate},
-            {.pool = &pool});
+            support::test_stream(pool));
     const std::vector<double> want =
         ref::dropout(x.values(), 0.3, kSource, static_cast<std::uint64_t>(3 * columns));
     for (std::int64_t i = 0; i < y.size(); ++i) {
@@ -94,11 +95,11 @@ TEST(DropoutBits, DependNeitherOnThreadsNorOnRowsPerCallNorOnStrides) {
                .probability = 0.25,
                .source = kSource,
                .first_row = row},
-              {.pool = &pool});
+              support::test_stream(pool));
     }
     // In place, all rows at once.
     dropout({.x = x.view(), .y = x.view(), .probability = 0.25, .source = kSource},
-            {.pool = &pool});
+            support::test_stream(pool));
     if (threads == 1) whole = parts.values();
     EXPECT_TRUE(parts.values() == whole);
     for (std::int64_t i = 0; i < x.size(); ++i) {
@@ -112,7 +113,8 @@ TEST(DropoutChecks, RefuseWhatDoesNotFit) {
   ThreadPool pool(1);
   SampleTensor x(DType::f32, {2, 3}), y(DType::f32, {2, 3}), wrong(DType::f32, {3, 2});
   const auto run = [&](SampleTensor& to, double p) {
-    dropout({.x = x.view(), .y = to.view(), .probability = p, .source = kSource}, {.pool = &pool});
+    dropout({.x = x.view(), .y = to.view(), .probability = p, .source = kSource},
+            support::test_stream(pool));
   };
   EXPECT_NO_THROW(run(y, 0.999999999999));
   EXPECT_THROW(run(wrong, 0.5), Error);
@@ -145,4 +147,4 @@ TEST(DropoutRecorded, UsesTheSampleOfTheStep) {
 }
 
 }  // namespace
-}  // namespace ballast::ops
+}  // namespace ballast::ops::dropout_test

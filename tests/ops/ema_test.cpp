@@ -4,8 +4,9 @@
 
 #include "tests/ref/ema.h"
 #include "tests/support/recorded_program.h"
+#include "tests/support/test_device.h"
 
-namespace ballast::ops {
+namespace ballast::ops::ema_test {
 namespace {
 
 using support::RecordedProgram;
@@ -24,7 +25,7 @@ TEST_P(EmaOnCpu, MatchesReferenceOnAnyNumberOfThreads) {
     for (std::uint32_t k = 2; k < 6; ++k) {
       SampleTensor p(type, {n}, {.start = 1});
       p.fill_normal(k);
-      ema({.p = p.view(), .shadow = shadow.view(), .decay = 0.9}, {.pool = &pool});
+      ema({.p = p.view(), .shadow = shadow.view(), .decay = 0.9}, support::test_stream(pool));
       ref::ema(want, p.values(), 0.9);
     }
     for (std::int64_t i = 0; i < n; ++i) {
@@ -47,7 +48,7 @@ TEST(Ema, StaysWhereTheParameterStays) {
   p.fill_normal(1);
   shadow.fill_normal(1);
   for (int k = 0; k < 10; ++k) {
-    ema({.p = p.view(), .shadow = shadow.view(), .decay = 0.999}, {.pool = &pool});
+    ema({.p = p.view(), .shadow = shadow.view(), .decay = 0.999}, support::test_stream(pool));
   }
   EXPECT_EQ(shadow.values(), p.values());
 }
@@ -56,7 +57,7 @@ TEST(Ema, RefusesWhatDoesNotFit) {
   ThreadPool pool(1);
   SampleTensor p(DType::bf16, {4}), shadow(DType::f32, {4}), other(DType::f32, {5});
   const auto run = [&](SampleTensor& to, double decay) {
-    ema({.p = p.view(), .shadow = to.view(), .decay = decay}, {.pool = &pool});
+    ema({.p = p.view(), .shadow = to.view(), .decay = decay}, support::test_stream(pool));
   };
   EXPECT_NO_THROW(run(shadow, 1));
   EXPECT_THROW(run(other, 0.9), Error);
@@ -75,4 +76,4 @@ TEST(EmaRecorded, UpdatesTheShadowInPlace) {
 }
 
 }  // namespace
-}  // namespace ballast::ops
+}  // namespace ballast::ops::ema_test

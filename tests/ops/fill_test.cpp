@@ -9,26 +9,31 @@
 #include "core/thread_pool.h"
 #include "plan/bindings.h"
 #include "tests/ref/fill.h"
+#include "tests/support/test_device.h"
 
-namespace ballast {
+namespace ballast::fill_test {
 namespace {
 
 void expect_filled(const Shape& shape, const Shape& strides, DType t, float value,
                    const void* element) {
   std::int64_t last = 0;
   for (int i = 0; i < shape.rank(); ++i) last += (shape[i] - 1) * strides[i];
-  const std::size_t bytes =
-      (shape.elements() == 0 ? 0 : static_cast<std::size_t>(last + 1) * size_of(t)) + 3;
   for (const int threads : {0, 1, 3}) {
-    std::vector<std::byte> got(bytes, std::byte{0x5a}), want = got;
-    ref::fill(TensorView(want.data() + 1, t, shape, strides), element);
-    const ops::Fill a = {.to = TensorView(got.data() + 1, t, shape, strides), .value = value};
+    const std::size_t start = threads == 3 ? 16 : 1;  // aligned to anything, to nothing
+    const std::size_t bytes =
+        (shape.elements() == 0 ? 0 : static_cast<std::size_t>(last + 1) * size_of(t)) + start + 2;
+    support::DeviceVector<std::byte> got(bytes, std::byte{0x5a}), want = got;
+    ref::fill(TensorView(want.data() + start, t, shape, strides), element);
+    const Device device = threads == 0 ? Device::cpu : support::test_device();
+    const ops::Fill a = {.to = TensorView(got.data() + start, t, shape, strides, device),
+                         .value = value};
     if (threads == 0) {
-      ops::fill(a, {});
+      ops::fill(a, {});  // without a pool, on the CPU
     } else {
       ThreadPool pool(threads);
-      ops::fill(a, {.pool = &pool});
+      ops::fill(a, support::test_stream(pool));
     }
+    support::device_memory_is_read();
     EXPECT_TRUE(got == want) << name_of(t) << " " << threads << " threads";
   }
 }
@@ -97,4 +102,4 @@ TEST(RecordedFill, WritesItsBufferOnly) {
 }
 
 }  // namespace
-}  // namespace ballast
+}  // namespace ballast::fill_test

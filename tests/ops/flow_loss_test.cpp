@@ -9,8 +9,9 @@
 #include "tests/support/finite_differences.h"
 #include "tests/support/golden_file.h"
 #include "tests/support/recorded_program.h"
+#include "tests/support/test_device.h"
 
-namespace ballast::ops {
+namespace ballast::ops::flow_loss_test {
 namespace {
 
 using support::GoldenFile;
@@ -68,7 +69,7 @@ TEST_P(FlowLossOnCpu, MatchesReference) {
              .weight = weight,
              .loss = loss.view(),
              .dpred = dpred.view()},
-            {.pool = &pool});
+            support::test_stream(pool));
   // Each f32 difference is off by one rounding at most, rho by three; the f64 sum adds nothing.
   const ref::FlowLoss f = {.rho = rho, .weight = weight};
   const double want = ref::flow_loss(f, pred.values(), target.values());
@@ -87,7 +88,7 @@ TEST_P(FlowLossOnCpu, MatchesReference) {
              .rho = rho,
              .weight = weight,
              .loss = only_loss.view()},
-            {.pool = &pool});
+            support::test_stream(pool));
   EXPECT_EQ(only_loss[0], loss[0]);
 }
 
@@ -118,7 +119,7 @@ TEST(FlowLossMask, WeighsEachPlaceInEveryChannel) {
                  .weight = 0.25,
                  .loss = loss.view(),
                  .dpred = dpred.view()},
-                {.pool = &pool});
+                support::test_stream(pool));
       const ref::FlowLoss f = {.rho = rho, .weight = 0.125, .mask = mask.values()};
       const double size = 0.125 * 2 * static_cast<double>(pred.size());  // of the terms, about
       EXPECT_NEAR(loss[0], ref::flow_loss(f, pred.values(), target.values()),
@@ -148,7 +149,7 @@ TEST(FlowLossMask, OfOnesChangesNoBit) {
                .weight = 1e-3,
                .loss = plain.view(),
                .dpred = dplain.view()},
-              {.pool = &pool});
+              support::test_stream(pool));
     flow_loss({.pred = pred.view(),
                .target = target.view(),
                .mask = mask.view(),
@@ -157,7 +158,7 @@ TEST(FlowLossMask, OfOnesChangesNoBit) {
                .weight = 1e-3,
                .loss = masked.view(),
                .dpred = dmasked.view()},
-              {.pool = &pool});
+              support::test_stream(pool));
     EXPECT_EQ(plain[0], masked[0]);
     EXPECT_TRUE(dplain.bytes() == dmasked.bytes());
   }
@@ -171,7 +172,7 @@ TEST(FlowLossBits, SumSixteenLanesByHalvesAndBlocksInOrder) {
   const SampleTensor target = SampleTensor(DType::f32, {kCount}).fill_normal(2);
   SampleTensor loss(DType::f64, {1});
   flow_loss({.pred = pred.view(), .target = target.view(), .weight = 1e-5, .loss = loss.view()},
-            {.pool = &pool});
+            support::test_stream(pool));
   double want = 0;
   for (std::int64_t begin = 0; begin < kCount; begin += kSumBlock) {
     double sums[16] = {};
@@ -190,7 +191,7 @@ TEST(FlowLossBits, SumSixteenLanesByHalvesAndBlocksInOrder) {
 
 TEST(FlowLossBits, DependNeitherOnThreadsNorOnAlignmentNorOnTheCut) {
   constexpr std::int64_t kCount = 130 * kSumBlock + 1234;  // more blocks than are summed in one go
-  std::vector<std::byte> dpred_bytes;
+  support::DeviceVector<std::byte> dpred_bytes;
   double whole = 0;
   for (const int threads : {1, 2, 3}) {
     ThreadPool pool(threads);
@@ -205,7 +206,7 @@ TEST(FlowLossBits, DependNeitherOnThreadsNorOnAlignmentNorOnTheCut) {
                .weight = 1e-5,
                .loss = loss.view(),
                .dpred = dpred.view()},
-              {.pool = &pool});
+              support::test_stream(pool));
     if (threads == 1) {
       whole = loss[0];
       dpred_bytes = dpred.bytes();
@@ -219,7 +220,7 @@ TEST(FlowLossBits, DependNeitherOnThreadsNorOnAlignmentNorOnTheCut) {
                  .rho = kHuber,
                  .weight = 1e-5,
                  .loss = parts.view()},
-                {.pool = &pool});
+                support::test_stream(pool));
     }
     EXPECT_EQ(parts[0], whole);
   }
@@ -239,7 +240,7 @@ TEST(FlowLoss, PassesNanOnAndMayWriteItsGradientOverTheInput) {
                .rho = rho,
                .loss = loss.view(),
                .dpred = pred.view()},
-              {.pool = &pool});
+              support::test_stream(pool));
     EXPECT_TRUE(std::isnan(loss[0]));
     const std::vector<double> grad = ref::flow_loss_backward({rho}, before, target.values());
     for (std::int64_t i = 0; i < 40; ++i) {
@@ -263,7 +264,7 @@ TEST(FlowLossChecks, RefuseWhatDoesNotFit) {
                .sample_weight = weight.view(),
                .rho = {LossKind::huber, delta},
                .loss = loss.view()},
-              {.pool = &pool});
+              support::test_stream(pool));
   };
   const SampleTensor mask(DType::f32, {3, 4, 5}), one = scalar(DType::f32, 1);
   EXPECT_NO_THROW(run(mask, one, 1));
@@ -287,14 +288,14 @@ TEST(FlowLossGolden, MatchesTheReferenceImplementation) {
                .target = target.view().rows(s, 1),
                .weight = 1.0 / static_cast<double>(n),
                .loss = one.view()},
-              {.pool = &pool});
+              support::test_stream(pool));
     EXPECT_NEAR(one[0], per_sample[s], golden.tolerance("out.loss_per_sample"));
     flow_loss({.pred = pred.view().rows(s, 1),
                .target = target.view().rows(s, 1),
                .weight = 1.0 / static_cast<double>(3 * n),
                .loss = mean.view(),
                .dpred = dpred.view().rows(s, 1)},
-              {.pool = &pool});
+              support::test_stream(pool));
   }
   EXPECT_NEAR(mean[0], golden["out.loss"][0], golden.tolerance("out.loss"));
   for (std::int64_t i = 0; i < dpred.size(); ++i) {
@@ -327,4 +328,4 @@ TEST(FlowLossRecorded, AddsToTheLossAndMayLeaveOperandsOut) {
 }
 
 }  // namespace
-}  // namespace ballast::ops
+}  // namespace ballast::ops::flow_loss_test

@@ -6,8 +6,9 @@
 #include "tests/support/finite_differences.h"
 #include "tests/support/golden_file.h"
 #include "tests/support/recorded_program.h"
+#include "tests/support/test_device.h"
 
-namespace ballast::ops {
+namespace ballast::ops::flow_noise_test {
 namespace {
 
 using support::GoldenFile;
@@ -48,7 +49,7 @@ TEST_P(FlowNoiseOnCpu, MatchesReference) {
                 .t = t.view(),
                 .x_t = x_t.view(),
                 .target = target.view()},
-               {.pool = &pool});
+               support::test_stream(pool));
     const ref::FlowNoise want = ref::flow_noise(x0.values(), noise.values(), t[0]);
     for (std::int64_t i = 0; i < n; ++i) {
       // Coefficients, products and the sum: three roundings of each term.
@@ -81,7 +82,7 @@ TEST(FlowNoiseBits, DependNeitherOnThreadsNorOnAlignment) {
                 .t = t.view(),
                 .x_t = x0.view(),
                 .target = noise.view()},
-               {.pool = &pool});
+               support::test_stream(pool));
     if (threads == 1) {
       want_x = x0.values();
       want_target = noise.values();
@@ -100,7 +101,7 @@ TEST(FlowNoiseBits, DependNeitherOnThreadsNorOnAlignment) {
                 .t = t.view(),
                 .x_t = x_t.view(),
                 .target = {}},
-               {.pool = &pool});
+               support::test_stream(pool));
     EXPECT_EQ(x_t[0], want_x[static_cast<std::size_t>(i)]) << i;
   }
 }
@@ -117,7 +118,7 @@ TEST(FlowNoiseGolden, MatchesTheReferenceImplementation) {
                 .t = t.view().rows(s, 1),
                 .x_t = x_t.view().rows(s, 1),
                 .target = target.view().rows(s, 1)},
-               {.pool = &pool});
+               support::test_stream(pool));
   }
   for (std::int64_t i = 0; i < x0.size(); ++i) {
     EXPECT_NEAR(x_t[i], want_x[i], golden.tolerance("out.x_t")) << i;
@@ -132,7 +133,7 @@ TEST(FlowNoiseChecks, RefuseWhatDoesNotFit) {
   const auto run = [&](SampleTensor& noise, const SampleTensor& time) {
     flow_noise(
         {.x0 = a.view(), .noise = noise.view(), .t = time.view(), .x_t = a.view(), .target = {}},
-        {.pool = &pool});
+        support::test_stream(pool));
   };
   EXPECT_NO_THROW(run(a, t));
   EXPECT_THROW(run(b, t), Error);
@@ -158,4 +159,4 @@ TEST(FlowNoiseRecorded, MakesBothResults) {
 }
 
 }  // namespace
-}  // namespace ballast::ops
+}  // namespace ballast::ops::flow_noise_test

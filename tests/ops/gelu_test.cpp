@@ -8,7 +8,7 @@
 #include "tests/support/recorded_program.h"
 #include "tests/support/row_op.h"
 
-namespace ballast::ops {
+namespace ballast::ops::gelu_test {
 namespace {
 
 using namespace support;
@@ -52,8 +52,8 @@ TEST(Gelu, IsAccurateElementByElement) {
     x.set(i, -40 + 0.02 * static_cast<double>(i));
     dy.set(i, 1);
   }
-  gelu({.x = x.view(), .y = y.view()}, {.pool = &pool});
-  gelu_backward({.x = x.view(), .dy = dy.view(), .dx = dx.view()}, {.pool = &pool});
+  gelu({.x = x.view(), .y = y.view()}, support::test_stream(pool));
+  gelu_backward({.x = x.view(), .dy = dy.view(), .dx = dx.view()}, support::test_stream(pool));
   for (std::int64_t i = 0; i < n; ++i) {
     const double want = ref::gelu(x[i]), slope = ref::gelu_slope(x[i]);
     const double u = 0.8 * (x[i] + 0.044715 * x[i] * x[i] * x[i]);
@@ -67,8 +67,8 @@ TEST(Gelu, KeepsItsLimits) {
   SampleTensor x(DType::f32, {1, 5}), y = x, dy = x, dx = x;
   x.fill({-1e15, 1e15, 0, -200, std::numeric_limits<double>::quiet_NaN()});
   dy.fill({1, 1, 1, 1, 1});
-  gelu({.x = x.view(), .y = y.view()}, {.pool = &pool});
-  gelu_backward({.x = x.view(), .dy = dy.view(), .dx = dx.view()}, {.pool = &pool});
+  gelu({.x = x.view(), .y = y.view()}, support::test_stream(pool));
+  gelu_backward({.x = x.view(), .dy = dy.view(), .dx = dx.view()}, support::test_stream(pool));
   EXPECT_EQ(y[0], 0);
   EXPECT_EQ(y[1], x[1]);
   EXPECT_EQ(y[2], 0);
@@ -90,11 +90,28 @@ TEST(Gelu, MatchesReferenceForAnyTypesAndLayout) {
         SampleTensor y(out, {5, width}, kStrided), dx(out, {5, width}, kStrided);
         x.fill_normal(1, 2);
         dy.fill_normal(2);
-        gelu({.x = x.view(), .y = y.view()}, {.pool = &pool});
-        gelu_backward({.x = x.view(), .dy = dy.view(), .dx = dx.view()}, {.pool = &pool});
+        gelu({.x = x.view(), .y = y.view()}, support::test_stream(pool));
+        gelu_backward({.x = x.view(), .dy = dy.view(), .dx = dx.view()},
+                      support::test_stream(pool));
         expect_close(y, forward(x), 4e-7, "y");
         expect_close(dx, backward(x, dy), 6e-7, "dx");
       }
+    }
+  }
+}
+
+TEST(Gelu, MatchesReferenceWhereEverythingIsAligned) {
+  ThreadPool pool(2);
+  for (const std::int64_t width : {8, 1024, 1032, 13824}) {
+    for (const DType dtype : kActivations) {
+      const std::int64_t rows = width == 1032 ? 501 : 7;
+      SampleTensor x(dtype, {rows, width}, kAligned), dy = x, y = x, dx = x;
+      x.fill_normal(1, 2);
+      dy.fill_normal(2);
+      gelu({.x = x.view(), .y = y.view()}, support::test_stream(pool));
+      gelu_backward({.x = x.view(), .dy = dy.view(), .dx = dx.view()}, support::test_stream(pool));
+      expect_close(y, forward(x), 4e-7, "y");
+      expect_close(dx, backward(x, dy), 6e-7, "dx");
     }
   }
 }
@@ -104,7 +121,7 @@ TEST(Gelu, AcceptsTensorsOfAnyRank) {
   for (const Shape& shape : {Shape{7}, Shape{2, 3, 5}, Shape{2, 1, 3, 4}, Shape{0, 4}}) {
     SampleTensor x(DType::f32, shape, {.row_padding = 2}), y = x;
     x.fill_normal(1);
-    gelu({.x = x.view(), .y = y.view()}, {.pool = &pool});
+    gelu({.x = x.view(), .y = y.view()}, support::test_stream(pool));
     expect_close(y, forward(x), 4e-7, "y");
   }
 }
@@ -112,9 +129,9 @@ TEST(Gelu, AcceptsTensorsOfAnyRank) {
 TEST(Gelu, RefusesShapesThatDifferAndRowsThatAreNotEvenlySpaced) {
   ThreadPool pool(1);
   SampleTensor x(DType::f32, {4, 3}), y(DType::f32, {3, 4});
-  EXPECT_THROW(gelu({.x = x.view(), .y = y.view()}, {.pool = &pool}), Error);
-  const TensorView uneven(x.view().data, DType::f32, {2, 2, 2}, {5, 2, 1});
-  EXPECT_THROW(gelu({.x = uneven, .y = uneven}, {.pool = &pool}), Error);
+  EXPECT_THROW(gelu({.x = x.view(), .y = y.view()}, support::test_stream(pool)), Error);
+  const TensorView uneven(x.view().data, DType::f32, {2, 2, 2}, {5, 2, 1}, test_device());
+  EXPECT_THROW(gelu({.x = uneven, .y = uneven}, support::test_stream(pool)), Error);
 }
 
 struct Result {
@@ -132,9 +149,9 @@ Result run(DType dtype, int threads, const std::vector<std::int64_t>& cuts, Plac
   for (const std::int64_t n : cuts) {
     const auto part = [&](auto& t) { return t.view().rows(begin, n); };
     const bool same = place == Place::in_place;
-    gelu({.x = part(same ? out.y : x), .y = part(out.y)}, {.pool = &pool});
+    gelu({.x = part(same ? out.y : x), .y = part(out.y)}, support::test_stream(pool));
     gelu_backward({.x = part(x), .dy = part(same ? out.dx : dy), .dx = part(out.dx)},
-                  {.pool = &pool});
+                  support::test_stream(pool));
     begin += n;
   }
   EXPECT_EQ(begin, rows);
@@ -174,4 +191,4 @@ TEST(Gelu, IsRecordedWithItsOperands) {
 }
 
 }  // namespace
-}  // namespace ballast::ops
+}  // namespace ballast::ops::gelu_test

@@ -8,8 +8,9 @@
 #include "tests/ref/global_norm.h"
 #include "tests/support/golden_file.h"
 #include "tests/support/recorded_program.h"
+#include "tests/support/test_device.h"
 
-namespace ballast::ops {
+namespace ballast::ops::global_norm_test {
 namespace {
 
 using support::GoldenFile;
@@ -24,7 +25,7 @@ TEST_P(SumSquaresOnCpu, MatchesReference) {
   SampleTensor x(dtype, {n}, {.start = 3}), sum(DType::f64, {1});
   x.fill_normal(1, 1e3);
   sum.set(0, 0.125);
-  sum_squares({.x = x.view(), .sum = sum.view()}, {.pool = &pool});
+  sum_squares({.x = x.view(), .sum = sum.view()}, support::test_stream(pool));
   const double want = 0.125 + ref::sum_squares(x.values());
   EXPECT_NEAR(sum[0], want, want * 1e-12);  // f64 throughout: only the order differs
 }
@@ -42,26 +43,28 @@ TEST(SumSquaresBits, DependNeitherOnThreadsNorOnAlignmentNorOnTheCut) {
     SampleTensor x(DType::f32, {kCount}, {.start = threads}), sum(DType::f64, {1});
     SampleTensor parts(DType::f64, {1});
     x.fill_normal(1);
-    sum_squares({.x = x.view(), .sum = sum.view()}, {.pool = &pool});
+    sum_squares({.x = x.view(), .sum = sum.view()}, support::test_stream(pool));
     if (threads == 1) want = sum[0];
     EXPECT_EQ(sum[0], want);
     for (std::int64_t first = 0; first < kCount; first += 7 * kSumBlock) {
       sum_squares(
           {.x = x.view().rows(first, std::min(7 * kSumBlock, kCount - first)), .sum = parts.view()},
-          {.pool = &pool});
+          support::test_stream(pool));
     }
     EXPECT_EQ(parts[0], want);
   }
 }
 
 float factor_of(double sum, double max_norm) {
+  ThreadPool pool(1);
   SampleTensor s(DType::f64, {1}), factor(DType::f32, {1}), norm(DType::f32, {1});
   s.set(0, sum);
   clip_factor({.sum = s.view(), .max_norm = max_norm, .factor = factor.view(), .norm = norm.view()},
-              {});
+              support::test_stream(pool));
   EXPECT_TRUE(std::isnan(sum) || norm[0] == static_cast<float>(std::sqrt(sum)));
   SampleTensor alone(DType::f32, {1});
-  clip_factor({.sum = s.view(), .max_norm = max_norm, .factor = alone.view(), .norm = {}}, {});
+  clip_factor({.sum = s.view(), .max_norm = max_norm, .factor = alone.view(), .norm = {}},
+              support::test_stream(pool));
   EXPECT_EQ(alone.bytes(), factor.bytes());
   return static_cast<float>(factor[0]);
 }
@@ -91,7 +94,7 @@ TEST(ScaleByOnCpu, MultipliesEveryElement) {
       for (std::int64_t i = 0; i < n; ++i) {
         want.set(i, static_cast<float>(x[i]) * static_cast<float>(factor[0]));
       }
-      scale_by({.factor = factor.view(), .x = x.view()}, {.pool = &pool});
+      scale_by({.factor = factor.view(), .x = x.view()}, support::test_stream(pool));
       EXPECT_TRUE(x.bytes() == want.bytes());
     }
   }
@@ -106,18 +109,18 @@ TEST(GlobalNormGolden, ClipsLikeTheReferenceImplementation) {
     std::vector<SampleTensor> grads;
     for (int j = 0; j < 3; ++j) {
       grads.push_back(golden["in." + clip + ".grad." + std::to_string(j)]);
-      sum_squares({.x = grads.back().view(), .sum = sum.view()}, {.pool = &pool});
+      sum_squares({.x = grads.back().view(), .sum = sum.view()}, support::test_stream(pool));
     }
     clip_factor({.sum = sum.view(),
                  .max_norm = golden.config().at("max_norms").at(c),
                  .factor = factor.view(),
                  .norm = norm.view()},
-                {});
+                support::test_stream(pool));
     const std::string norm_name = "out." + clip + ".norm";
     EXPECT_NEAR(norm[0], golden[norm_name][0], golden.tolerance(norm_name));
     for (int j = 0; j < 3; ++j) {
       SampleTensor& g = grads[static_cast<std::size_t>(j)];
-      scale_by({.factor = factor.view(), .x = g.view()}, {.pool = &pool});
+      scale_by({.factor = factor.view(), .x = g.view()}, support::test_stream(pool));
       const std::string name = "out." + clip + ".grad." + std::to_string(j);
       const SampleTensor want = golden[name];
       for (std::int64_t i = 0; i < g.size(); ++i) {
@@ -132,13 +135,13 @@ TEST(GlobalNormChecks, RefuseWhatDoesNotFit) {
   SampleTensor x(DType::f32, {3, 4}), gaps(DType::f32, {3, 4}, {.row_padding = 1});
   SampleTensor half(DType::f16, {4}), sum(DType::f64, {1}), narrow(DType::f32, {1});
   const auto sum_of = [&](SampleTensor& from, SampleTensor& to) {
-    sum_squares({.x = from.view(), .sum = to.view()}, {.pool = &pool});
+    sum_squares({.x = from.view(), .sum = to.view()}, support::test_stream(pool));
   };
   EXPECT_NO_THROW(sum_of(x, sum));
   EXPECT_THROW(sum_of(gaps, sum), Error);
   EXPECT_THROW(sum_of(half, sum), Error);
   EXPECT_THROW(sum_of(x, narrow), Error);
-  EXPECT_THROW(scale_by({.factor = sum.view(), .x = x.view()}, {.pool = &pool}), Error);
+  EXPECT_THROW(scale_by({.factor = sum.view(), .x = x.view()}, support::test_stream(pool)), Error);
   EXPECT_THROW(
       clip_factor({.sum = narrow.view(), .max_norm = 1, .factor = narrow.view(), .norm = {}}, {}),
       Error);
@@ -172,4 +175,4 @@ TEST(GlobalNormRecorded, ClipsOverTwoTensors) {
 }
 
 }  // namespace
-}  // namespace ballast::ops
+}  // namespace ballast::ops::global_norm_test

@@ -8,7 +8,7 @@
 #include "ops/quantum.h"
 #include "tests/support/linear_calls.h"
 
-namespace ballast::ops {
+namespace ballast::ops::linear_bits_test {
 namespace {
 
 using support::backward;
@@ -73,6 +73,32 @@ TEST(LinearBits, DoNotDependOnChunksInAWideLayer) {
   EXPECT_TRUE(run({.threads = 3, .rows = 2 * kTokenQuantum}) == alone);
 }
 
+// Rows and columns that the GPU's library takes where they are: a layer, and the two sides of an
+// adapter of rank 16.
+TEST(LinearBits, DoNotDependOnChunksInAlignedBf16) {
+  const std::int64_t rows = 1100;
+  const std::pair<std::int64_t, std::int64_t> sizes[] = {{512, 320}, {512, 16}, {16, 512}};
+  for (const auto& [inputs, outputs] : sizes) {
+    const SampleWeight w = SampleWeight(DType::bf16, outputs, inputs).fill(1);
+    SampleTensor x(DType::bf16, {rows, inputs}), dy(DType::bf16, {rows, outputs});
+    x.fill_normal(2), dy.fill_normal(3);
+    const auto run = [&](const Chunks& c) {
+      SampleTensor y(DType::bf16, {rows, outputs}), dx(DType::bf16, {rows, inputs});
+      SampleTensor dw(DType::f32, {outputs, inputs}), dbias(DType::f32, {outputs});
+      forward(x, w, {}, y, c);
+      backward(dy, w, {}, dx, c);
+      weight_gradient(x, dy, dw, dbias, 1, c);
+      return std::tuple(y.bytes(), dx.bytes(), dw.bytes(), dbias.bytes());
+    };
+    const auto alone = run({});
+    EXPECT_TRUE(run({}) == alone) << inputs << " -> " << outputs;
+    for (const std::int64_t quanta : {1, 2, 3}) {
+      EXPECT_TRUE(run({.threads = 2, .rows = quanta * kTokenQuantum}) == alone)
+          << inputs << " -> " << outputs << ", " << quanta << " quanta";
+    }
+  }
+}
+
 TEST(LinearBits, DoNotDependOnTheAddressOfF32Weights) {
   SampleTensor x(DType::f32, {30, 50}), a(DType::f32, {30, 40}), b(DType::f32, {30, 40});
   x.fill_normal(1);
@@ -82,4 +108,4 @@ TEST(LinearBits, DoNotDependOnTheAddressOfF32Weights) {
 }
 
 }  // namespace
-}  // namespace ballast::ops
+}  // namespace ballast::ops::linear_bits_test

@@ -5,8 +5,9 @@
 #include "tests/ref/modulation_table.h"
 #include "tests/support/finite_differences.h"
 #include "tests/support/recorded_program.h"
+#include "tests/support/test_device.h"
 
-namespace ballast::ops {
+namespace ballast::ops::modulation_table_test {
 namespace {
 
 using support::RecordedProgram;
@@ -56,7 +57,7 @@ TEST_P(ModulationTableOnCpu, ForwardMatchesReference) {
   e.fill_normal(2);
   modulation_table(
       {.modulation = modulation.view(), .e = e.view(), .m = m.view(), .shared_e = s.shared_e},
-      {.pool = &pool});
+      support::test_stream(pool));
   const std::vector<double> want = ref::modulation_table(s, modulation.values(), e.values());
   for (std::int64_t i = 0; i < m.size(); ++i) {
     EXPECT_EQ(m[i], static_cast<float>(want[static_cast<std::size_t>(i)])) << i;  // one addition
@@ -81,7 +82,7 @@ TEST(ModulationTableGradients, AddsToBothGradients) {
                                .de = de.view(),
                                .dmodulation = dmodulation.view(),
                                .shared_e = s.shared_e},
-                              {.pool = &pool});
+                              support::test_stream(pool));
     const ref::ModulationTableGrads g = ref::modulation_table_backward(s, dm.values());
     // At most four additions of numbers below 8.
     for (std::int64_t i = 0; i < de.size(); ++i) {
@@ -96,24 +97,24 @@ TEST(ModulationTableGradients, AddsToBothGradients) {
     SampleTensor only_de = de_before, only_dmodulation = dmodulation_before;
     modulation_table_backward(
         {.dm = dm.view(), .de = only_de.view(), .dmodulation = {}, .shared_e = s.shared_e},
-        {.pool = &pool});
+        support::test_stream(pool));
     modulation_table_backward(
         {.dm = dm.view(), .de = {}, .dmodulation = only_dmodulation.view(), .shared_e = s.shared_e},
-        {.pool = &pool});
+        support::test_stream(pool));
     EXPECT_EQ(only_de.bytes(), de.bytes());
     EXPECT_EQ(only_dmodulation.bytes(), dmodulation.bytes());
   }
 }
 
 TEST(ModulationTableBits, DependNeitherOnThreadsNorOnTimestepsPerCall) {
-  std::vector<std::byte> want_de, want_dmodulation;
+  support::DeviceVector<std::byte> want_de, want_dmodulation;
   for (const int threads : {1, 2, 3}) {
     ThreadPool pool(threads);
     SampleTensor dm(DType::f32, {6, 3, 3001}), de(DType::f32, {3, 6 * 3001});
     SampleTensor dmodulation(DType::f32, {6, 3001}), one_by_one(DType::f32, {6, 3001});
     dm.fill_normal(1);
     modulation_table_backward({.dm = dm.view(), .de = de.view(), .dmodulation = dmodulation.view()},
-                              {.pool = &pool});
+                              support::test_stream(pool));
     if (threads == 1) {
       want_de = de.bytes();
       want_dmodulation = dmodulation.bytes();
@@ -125,7 +126,7 @@ TEST(ModulationTableBits, DependNeitherOnThreadsNorOnTimestepsPerCall) {
         row.set(i, dm[(i / 3001 * 3 + t) * 3001 + i % 3001]);
       }
       modulation_table_backward({.dm = row.view(), .de = {}, .dmodulation = one_by_one.view()},
-                                {.pool = &pool});
+                                support::test_stream(pool));
     }
     EXPECT_TRUE(one_by_one.bytes() == want_dmodulation);
   }
@@ -138,7 +139,7 @@ TEST(ModulationTableChecks, RefuseWhatDoesNotFit) {
   const auto run = [&](SampleTensor& mod, SampleTensor& from, bool shared_e) {
     modulation_table(
         {.modulation = mod.view(), .e = from.view(), .m = m.view(), .shared_e = shared_e},
-        {.pool = &pool});
+        support::test_stream(pool));
   };
   EXPECT_NO_THROW(run(modulation, e, false));
   EXPECT_NO_THROW(run(modulation, shared, true));
@@ -175,4 +176,4 @@ TEST(ModulationTableRecorded, HasTheTableShapeAndAddsInBackward) {
 }
 
 }  // namespace
-}  // namespace ballast::ops
+}  // namespace ballast::ops::modulation_table_test

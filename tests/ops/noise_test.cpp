@@ -6,8 +6,9 @@
 
 #include "tests/ref/noise.h"
 #include "tests/support/recorded_program.h"
+#include "tests/support/test_device.h"
 
-namespace ballast::ops {
+namespace ballast::ops::noise_test {
 namespace {
 
 using support::RecordedProgram;
@@ -34,7 +35,7 @@ TEST(Noise, IsTheNumbersOfItsDefinitionBitByBit) {
     for (const std::uint64_t first : {0u, 1u, 6u, 4099u}) {
       ThreadPool pool(2);
       SampleTensor to(DType::f32, {n}, {.start = 3});
-      noise({.to = to.view(), .source = kSource, .first = first}, {.pool = &pool});
+      noise({.to = to.view(), .source = kSource, .first = first}, support::test_stream(pool));
       std::vector<float> filled(static_cast<std::size_t>(n));
       fill_normal(kSource, first, filled.data(), n);
       const std::vector<double> want = ref::noise(kSource, first, filled.size());
@@ -55,7 +56,7 @@ TEST(NoiseBits, DependNeitherOnThreadsNorOnTheCut) {
   constexpr std::int64_t kCount = 20011;
   ThreadPool one(1);
   SampleTensor whole(DType::f32, {kCount});
-  noise({.to = whole.view(), .source = kSource}, {.pool = &one});
+  noise({.to = whole.view(), .source = kSource}, support::test_stream(one));
   for (const int threads : {2, 3}) {
     ThreadPool pool(threads);
     SampleTensor parts(DType::f32, {kCount});
@@ -63,7 +64,7 @@ TEST(NoiseBits, DependNeitherOnThreadsNorOnTheCut) {
       noise({.to = parts.view().rows(i, std::min<std::int64_t>(7001, kCount - i)),
              .source = kSource,
              .first = static_cast<std::uint64_t>(i)},
-            {.pool = &pool});
+            support::test_stream(pool));
     }
     EXPECT_TRUE(parts.bytes() == whole.bytes());
   }
@@ -72,7 +73,7 @@ TEST(NoiseBits, DependNeitherOnThreadsNorOnTheCut) {
 TEST(NoiseChecks, RefuseOtherTypes) {
   ThreadPool pool(1);
   SampleTensor to(DType::bf16, {4});
-  EXPECT_THROW(noise({.to = to.view(), .source = kSource}, {.pool = &pool}), Error);
+  EXPECT_THROW(noise({.to = to.view(), .source = kSource}, support::test_stream(pool)), Error);
 }
 
 // Samples of one optimizer step, as one program of four or as programs of one and two.
@@ -109,4 +110,4 @@ TEST(NoiseRecorded, OfTheFirstSampleIsTheNamedSource) {
 }
 
 }  // namespace
-}  // namespace ballast::ops
+}  // namespace ballast::ops::noise_test

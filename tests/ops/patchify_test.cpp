@@ -6,8 +6,9 @@
 #include "tests/ref/patchify.h"
 #include "tests/support/finite_differences.h"
 #include "tests/support/recorded_program.h"
+#include "tests/support/test_device.h"
 
-namespace ballast::ops {
+namespace ballast::ops::patchify_test {
 namespace {
 
 using support::RecordedProgram;
@@ -43,7 +44,7 @@ class PatchifyOnCpu : public testing::TestWithParam<std::tuple<ref::LatentSize, 
   ref::LatentSize size = std::get<0>(GetParam());
   DType dtype = std::get<1>(GetParam());
   ThreadPool pool{std::get<2>(GetParam())};
-  Stream stream{.pool = &pool};
+  const Stream stream = support::test_stream(pool);
 };
 
 // A permutation: the values are those of the reference rounded to the output's dtype, every bit.
@@ -81,17 +82,17 @@ TEST(PatchifyChunks, GiveTheSameBitsAsTheWhole) {
     SampleTensor in(DType::f32, latent_shape(s)), whole(DType::f32, token_shape(s));
     SampleTensor parts = whole, din = in, din_parts = in;
     in.fill_normal(1);
-    patchify({.latent = in.view(), .tokens = whole.view()}, {.pool = &pool});
-    patchify_backward({.dtokens = whole.view(), .dlatent = din.view()}, {.pool = &pool});
+    patchify({.latent = in.view(), .tokens = whole.view()}, support::test_stream(pool));
+    patchify_backward({.dtokens = whole.view(), .dlatent = din.view()}, support::test_stream(pool));
     for (std::int64_t first = 0; first < s.tokens(); first += chunk) {
       const std::int64_t rows = std::min(chunk, s.tokens() - first);
       patchify(
           {.latent = in.view(), .tokens = parts.view().rows(first, rows), .first_token = first},
-          {.pool = &pool});
+          support::test_stream(pool));
       patchify_backward({.dtokens = whole.view().rows(first, rows),
                          .dlatent = din_parts.view(),
                          .first_token = first},
-                        {.pool = &pool});
+                        support::test_stream(pool));
     }
     EXPECT_EQ(parts.bytes(), whole.bytes());
     EXPECT_EQ(din_parts.bytes(), din.bytes());
@@ -103,7 +104,8 @@ TEST(PatchifyChecks, RefuseWhatDoesNotFit) {
   ThreadPool pool(1);
   const auto run = [&](const Shape& latent, const Shape& tokens, std::int64_t first) {
     SampleTensor l(DType::f32, latent), t(DType::f32, tokens);
-    patchify({.latent = l.view(), .tokens = t.view(), .first_token = first}, {.pool = &pool});
+    patchify({.latent = l.view(), .tokens = t.view(), .first_token = first},
+             support::test_stream(pool));
   };
   EXPECT_NO_THROW(run({2, 1, 4, 4}, {4, 8}, 0));
   EXPECT_NO_THROW(run({2, 1, 4, 4}, {1, 8}, 3));
@@ -147,4 +149,4 @@ TEST(PatchifyRecorded, FillsAColumnRangeOfAWiderMatrix) {
 }
 
 }  // namespace
-}  // namespace ballast::ops
+}  // namespace ballast::ops::patchify_test

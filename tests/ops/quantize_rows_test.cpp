@@ -13,35 +13,38 @@
 #include "core/thread_pool.h"
 #include "plan/bindings.h"
 #include "tests/ref/quantize_rows.h"
+#include "tests/support/test_device.h"
 
-namespace ballast {
+namespace ballast::quantize_rows_test {
 namespace {
 
 constexpr DType kTargets[] = {DType::i8, DType::f8_e4m3, DType::f8_e5m2};
 
 struct Weight {
-  std::vector<float> values;    // what the elements are, after rounding to the dtype
-  std::vector<std::byte> data;  // rows of columns + pad elements, one byte off alignment
+  std::vector<float> values;              // what the elements are, after rounding to the dtype
+  support::DeviceVector<std::byte> data;  // rows of columns + pad elements, from byte `start` on
   ConstTensorView view;
 };
 
-Weight weight(std::int64_t rows, std::int64_t columns, DType dtype, std::int64_t pad = 0) {
+Weight weight(std::int64_t rows, std::int64_t columns, DType dtype, std::int64_t pad = 0,
+              std::int64_t start = 1) {
   Weight w;
   w.values.resize(static_cast<std::size_t>(rows * columns));
   fill_normal(random_source(1, "w", 0, "w"), 0, w.values.data(), rows * columns);
   const auto size = static_cast<std::int64_t>(size_of(dtype));
-  w.data.resize(static_cast<std::size_t>(1 + rows * (columns + pad) * size));
+  w.data.resize(static_cast<std::size_t>(start + rows * (columns + pad) * size));
   for (std::int64_t n = 0; n < rows; ++n) {
     float* row = w.values.data() + n * columns;
     // Rows of very different size; row 1 is zero.
     for (std::int64_t k = 0; k < columns; ++k) {
       row[k] *= n == 1 ? 0.0f : std::ldexp(1.0f, static_cast<int>(n % 9) * 3 - 14);
     }
-    std::byte* out = w.data.data() + 1 + n * (columns + pad) * size;
+    std::byte* out = w.data.data() + start + n * (columns + pad) * size;
     convert(row, DType::f32, out, dtype, columns);
     convert(out, dtype, row, DType::f32, columns);
   }
-  w.view = ConstTensorView(w.data.data() + 1, dtype, {rows, columns}, {columns + pad, 1});
+  w.view = ConstTensorView(w.data.data() + start, dtype, {rows, columns}, {columns + pad, 1},
+                           support::test_device());
   return w;
 }
 
@@ -51,17 +54,18 @@ struct Result {
 };
 
 Result quantized(const ConstTensorView& w, DType to, bool per_row, int threads) {
-  Result r;
-  r.q.resize(static_cast<std::size_t>(w.elements()));
-  r.scale.resize(per_row ? static_cast<std::size_t>(w.shape[0]) : 1);
+  support::DeviceVector<std::byte> q(static_cast<std::size_t>(w.elements()));
+  support::DeviceVector<float> scale(per_row ? static_cast<std::size_t>(w.shape[0]) : 1);
+  const Device device = support::test_device();
   ThreadPool pool(threads);
   ops::quantize_rows({.w = w,
-                      .q = TensorView(r.q.data(), to, w.shape),
-                      .scale = TensorView(reinterpret_cast<std::byte*>(r.scale.data()), DType::f32,
-                                          {static_cast<std::int64_t>(r.scale.size())}),
+                      .q = TensorView(q.data(), to, w.shape, device),
+                      .scale = TensorView(reinterpret_cast<std::byte*>(scale.data()), DType::f32,
+                                          {static_cast<std::int64_t>(scale.size())}, device),
                       .name = "blocks.0.ffn.0.weight"},
-                     {.pool = &pool});
-  return r;
+                     support::test_stream(pool));
+  support::device_memory_is_read();
+  return {{q.begin(), q.end()}, {scale.begin(), scale.end()}};
 }
 
 double value_of(std::byte code, DType t) {
@@ -73,8 +77,11 @@ double value_of(std::byte code, DType t) {
 TEST(QuantizeRows, MatchesTheReferenceExactly) {
   for (const DType from : {DType::f32, DType::bf16, DType::f16}) {
     for (const auto& [rows, columns] : std::vector<std::pair<std::int64_t, std::int64_t>>{
-             {0, 5}, {3, 0}, {1, 1}, {2, 1}, {5, 3}, {20, 16}, {33, 67}}) {
-      const Weight w = weight(rows, columns, from, 3);
+             {0, 5}, {3, 0}, {1, 1}, {2, 1}, {5, 3}, {20, 16}, {33, 67}, {2, 13000}}) {
+      // Off alignment, or aligned to anything and in host memory.
+      const bool aligned = (rows + columns) % 2 == 0;
+      Weight w = aligned ? weight(rows, columns, from, 8, 16) : weight(rows, columns, from, 3);
+      if (aligned) w.view.device = Device::cpu;
       for (const DType to : kTargets) {
         for (const bool per_row : {true, false}) {
           const ref::Quantized want = ref::quantize_rows(w.values, rows, columns, to, per_row);
@@ -112,8 +119,9 @@ TEST(QuantizeRows, ComesBackWithinHalfAStep) {
 }
 
 TEST(QuantizeRows, ZerosGetTheSmallestScale) {
-  const std::vector<float> zeros(16, 0.0f);
-  const ConstTensorView w(reinterpret_cast<const std::byte*>(zeros.data()), DType::f32, {2, 8});
+  const support::DeviceVector<float> zeros(16, 0.0f);
+  const ConstTensorView w(reinterpret_cast<const std::byte*>(zeros.data()), DType::f32, {2, 8},
+                          support::test_device());
   for (const DType to : kTargets) {
     const Result r = quantized(w, to, true, 1);
     EXPECT_EQ(r.scale, (std::vector<float>{1e-8f, 1e-8f}));
@@ -155,11 +163,17 @@ TEST(QuantizeRows, ThreadsAndChunksDoNotChangeBits) {
 TEST(QuantizeRows, RefusesWhatIsNoNumberAndNamesTheTensor) {
   for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
     for (const bool per_row : {true, false}) {
-      std::vector<float> values(5 * 19, 1.0f);
+      support::DeviceVector<float> values(5 * 19, 1.0f);
       values[3 * 19 + 18] = bad;
       const ConstTensorView w(reinterpret_cast<const std::byte*>(values.data()), DType::f32,
-                              {5, 19});
+                              {5, 19}, support::test_device());
       for (const DType to : kTargets) {
+        if (support::test_device() == Device::cuda) {  // which cannot throw: it runs later
+          const Result r = quantized(w, to, per_row, 2);
+          EXPECT_FALSE(std::isfinite(r.scale[per_row ? 3 : 0]));
+          EXPECT_TRUE(!per_row || std::isfinite(r.scale[2]));
+          continue;
+        }
         try {
           quantized(w, to, per_row, 2);
           ADD_FAILURE() << "accepted " << bad;
@@ -178,7 +192,7 @@ TEST(QuantizeRows, RefusesOperandsThatDoNotFit) {
   const TensorView w(memory, DType::f32, {2, 4}), scale(memory + 128, DType::f32, {2});
   const auto attempt = [&](const TensorView& from, const TensorView& to, const TensorView& s) {
     ThreadPool pool(1);
-    ops::quantize_rows({.w = from, .q = to, .scale = s}, {.pool = &pool});
+    ops::quantize_rows({.w = from, .q = to, .scale = s}, support::test_stream(pool));
   };
   const TensorView q(memory + 64, DType::i8, {2, 4});
   EXPECT_NO_THROW(attempt(w, q, scale));
@@ -208,7 +222,7 @@ TEST(RecordedQuantizeRows, RunsAndNamesTheWeight) {
   ThreadPool pool(1);
   const ArenaBases arenas = {.base = {memory, nullptr}};
   const StepValues step;
-  const Bindings bindings(set, offsets, arenas, now, step, {.pool = &pool});
+  const Bindings bindings(set, offsets, arenas, now, step, support::test_stream(pool));
   now.run(bindings);
   std::int8_t got[8];
   std::memcpy(got, memory + 32, 8);
@@ -224,4 +238,4 @@ TEST(RecordedQuantizeRows, RunsAndNamesTheWeight) {
 }
 
 }  // namespace
-}  // namespace ballast
+}  // namespace ballast::quantize_rows_test

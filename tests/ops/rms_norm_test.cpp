@@ -7,7 +7,7 @@
 #include "tests/support/recorded_program.h"
 #include "tests/support/row_op.h"
 
-namespace ballast::ops {
+namespace ballast::ops::rms_norm_test {
 namespace {
 
 using namespace support;
@@ -35,7 +35,7 @@ TEST(RmsNorm, MatchesReference) {
           x.fill_normal(1, 3);
           w.fill_normal(2);
           rms_norm({.x = x.view(), .w = w.view(), .y = y.view(), .r = r.view(), .eps = kEps},
-                   {.pool = &pool});
+                   support::test_stream(pool));
           const ref::RmsNorm want = ref::rms_norm(x.values(), w.values(), kEps);
           expect_close(r, want.r, 3e-7, "r");  // a sum of squares, a root, a quotient
           expect_close(y, want.y, 4e-7, "y");  // two products more
@@ -52,7 +52,7 @@ TEST(RmsNorm, UsesEpsWhereTheRowIsSmall) {
   for (std::int64_t c = 0; c < 17; ++c) x.set(17 + c, 0);
   w.fill_normal(2);
   rms_norm({.x = x.view(), .w = w.view(), .y = y.view(), .r = r.view(), .eps = kEps},
-           {.pool = &pool});
+           support::test_stream(pool));
   expect_close(y, ref::rms_norm(x.values(), w.values(), kEps).y, 4e-7, "y");
   EXPECT_NEAR(r[1], 1000, 1e-3);
   EXPECT_EQ(y[17], 0);
@@ -73,14 +73,14 @@ TEST(RmsNorm, BackwardMatchesReference) {
           dw.fill_normal(4);
           Doubles want_dw = dw.values();
           rms_norm({.x = x.view(), .w = w.view(), .y = y.view(), .r = r.view(), .eps = kEps},
-                   {.pool = &pool});
+                   support::test_stream(pool));
           rms_norm_backward({.x = x.view(),
                              .r = r.view(),
                              .w = w.view(),
                              .dy = dy.view(),
                              .dx = dx.view(),
                              .dw = dw.view()},
-                            {.pool = &pool});
+                            support::test_stream(pool));
           const ref::RmsNormGrads want =
               ref::rms_norm_backward(x.values(), w.values(), dy.values(), kEps);
           for (std::size_t c = 0; c < want_dw.size(); ++c) want_dw[c] += want.dw[c];
@@ -100,12 +100,45 @@ TEST(RmsNorm, BackwardMatchesReference) {
   }
 }
 
+// With more rows than a GPU has blocks of them at the smallest width: blocks go on to a second row.
+TEST(RmsNorm, MatchesReferenceAtTheWidthsOfTheModels) {
+  ThreadPool pool(2);
+  for (const std::int64_t width : kRegisterWidths) {
+    for (const DType w_dtype : kParameters) {
+      const std::int64_t rows = width == 1536 ? 1301 : 37;
+      SampleTensor x(DType::bf16, {rows, width}, kAligned), y = x, dy = x, dx = x;
+      SampleTensor w(w_dtype, {width}, {.start = 8}), r(DType::f32, {rows}, {.start = 1});
+      SampleTensor dw(DType::f32, {width});
+      x.fill_normal(1, 3);
+      w.fill_normal(2);
+      dy.fill_normal(3);
+      rms_norm({.x = x.view(), .w = w.view(), .y = y.view(), .r = r.view(), .eps = kEps},
+               support::test_stream(pool));
+      rms_norm_backward({.x = x.view(),
+                         .r = r.view(),
+                         .w = w.view(),
+                         .dy = dy.view(),
+                         .dx = dx.view(),
+                         .dw = dw.view()},
+                        support::test_stream(pool));
+      const ref::RmsNorm want = ref::rms_norm(x.values(), w.values(), kEps);
+      const ref::RmsNormGrads grads =
+          ref::rms_norm_backward(x.values(), w.values(), dy.values(), kEps);
+      expect_close(r, want.r, 3e-7, "r");
+      expect_close(y, want.y, 4e-7, "y");
+      expect_close(dx, grads.dx, 1e-6, "dx");
+      expect_close(dw, grads.dw, 2e-6, "dw");  // up to 1301 terms, 256 at a time
+    }
+  }
+}
+
 // x, w, dy and everything computed from them, by calls of these many rows.
 struct Result {
   SampleTensor y, r, dx, dw;
 };
-Result run(DType dtype, int threads, const std::vector<std::int64_t>& cuts, bool in_place = false) {
-  const std::int64_t rows = 2 * kTokenQuantum + 37, width = 301;
+Result run(DType dtype, int threads, const std::vector<std::int64_t>& cuts, bool in_place = false,
+           std::int64_t width = 301) {
+  const std::int64_t rows = 2 * kTokenQuantum + 37;
   ThreadPool pool(threads);
   SampleTensor x(dtype, {rows, width}), w(DType::bf16, {width}), dy(dtype, {rows, width});
   x.fill_normal(1);
@@ -117,14 +150,14 @@ Result run(DType dtype, int threads, const std::vector<std::int64_t>& cuts, bool
     const auto part = [&](auto& t) { return t.view().rows(begin, n); };
     const ConstTensorView x_part = part(in_place ? out.y : x), r_part = part(out.r);
     rms_norm({.x = x_part, .w = w.view(), .y = part(out.y), .r = part(out.r), .eps = kEps},
-             {.pool = &pool});
+             support::test_stream(pool));
     rms_norm_backward({.x = part(x),
                        .r = r_part,
                        .w = w.view(),
                        .dy = part(in_place ? out.dx : dy),
                        .dx = part(out.dx),
                        .dw = out.dw.view()},
-                      {.pool = &pool});
+                      support::test_stream(pool));
     begin += n;
   }
   EXPECT_EQ(begin, rows);
@@ -147,6 +180,8 @@ TEST(RmsNorm, GivesTheSameBitsForAnyThreadCountChunkingAndInPlace) {
     expect_same_bits(whole, run(dtype, 2, {kTokenQuantum, kTokenQuantum, 37}));
     expect_same_bits(whole, run(dtype, 2, {2 * kTokenQuantum + 37}, true));
   }
+  const Result wide = run(DType::bf16, 2, {2 * kTokenQuantum + 37}, false, 1536);
+  expect_same_bits(wide, run(DType::bf16, 2, {kTokenQuantum, kTokenQuantum, 37}, true, 1536));
 }
 
 TEST(RmsNorm, DoesNotReadDwWhenTheWeightIsFrozen) {
@@ -157,12 +192,13 @@ TEST(RmsNorm, DoesNotReadDwWhenTheWeightIsFrozen) {
   dy.fill_normal(3);
   RmsNormBackward a = {
       .x = x.view(), .r = r.view(), .w = w.view(), .dy = dy.view(), .dx = dx.view(), .dw = {}};
-  rms_norm({.x = x.view(), .w = w.view(), .y = dx.view(), .r = r.view()}, {.pool = &pool});
-  rms_norm_backward(a, {.pool = &pool});
+  rms_norm({.x = x.view(), .w = w.view(), .y = dx.view(), .r = r.view()},
+           support::test_stream(pool));
+  rms_norm_backward(a, support::test_stream(pool));
   SampleTensor with_dw = dx, dw(DType::f32, {5});
   a.dx = with_dw.view();
   a.dw = dw.view();
-  rms_norm_backward(a, {.pool = &pool});
+  rms_norm_backward(a, support::test_stream(pool));
   EXPECT_EQ(dx.bytes(), with_dw.bytes());
 }
 
@@ -172,14 +208,15 @@ TEST(RmsNorm, AcceptsNoRows) {
   SampleTensor dw(DType::f32, {8});
   dw.fill_normal(1);
   const SampleTensor before = dw;
-  rms_norm({.x = x.view(), .w = w.view(), .y = y.view(), .r = r.view()}, {.pool = &pool});
+  rms_norm({.x = x.view(), .w = w.view(), .y = y.view(), .r = r.view()},
+           support::test_stream(pool));
   rms_norm_backward({.x = x.view(),
                      .r = r.view(),
                      .w = w.view(),
                      .dy = x.view(),
                      .dx = y.view(),
                      .dw = dw.view()},
-                    {.pool = &pool});
+                    support::test_stream(pool));
   EXPECT_EQ(dw.bytes(), before.bytes());
 }
 
@@ -187,7 +224,7 @@ TEST(RmsNorm, RefusesShapesAndTypesThatDoNotFit) {
   ThreadPool pool(1);
   SampleTensor x(DType::f32, {2, 4}), y(DType::f32, {2, 5}), w(DType::f32, {4}), r(DType::f32, {2});
   SampleTensor half(DType::f16, {2, 4});
-  const Stream stream = {.pool = &pool};
+  const Stream stream = support::test_stream(pool);
   EXPECT_THROW(rms_norm({.x = x.view(), .w = w.view(), .y = y.view(), .r = r.view()}, stream),
                Error);
   EXPECT_THROW(rms_norm({.x = half.view(), .w = w.view(), .y = x.view(), .r = r.view()}, stream),
@@ -223,4 +260,4 @@ TEST(RmsNorm, IsRecordedWithItsOperands) {
 }
 
 }  // namespace
-}  // namespace ballast::ops
+}  // namespace ballast::ops::rms_norm_test

@@ -7,7 +7,7 @@
 #include "tests/support/recorded_program.h"
 #include "tests/support/row_op.h"
 
-namespace ballast::ops {
+namespace ballast::ops::rope_3d_test {
 namespace {
 
 using namespace support;
@@ -17,7 +17,8 @@ SampleTensor table_of(Grid grid, std::int64_t head_width, std::int64_t first, st
                       int threads = 1) {
   ThreadPool pool(threads);
   SampleTensor table(DType::f32, {rows, head_width / 2, 2});
-  rope_3d_table({.grid = grid, .first_token = first, .table = table.view()}, {.pool = &pool});
+  rope_3d_table({.grid = grid, .first_token = first, .table = table.view()},
+                support::test_stream(pool));
   return table;
 }
 SampleTensor table_of(Grid grid, std::int64_t head_width, int threads = 1) {
@@ -70,6 +71,7 @@ TEST(Rope3dTable, GivesTheSameBitsForAnyThreadCountAndAnyPart) {
   for (const auto& [first, rows] : {std::pair{0, 256}, {256, 512}, {4096, 3704}, {7799, 1}}) {
     const SampleTensor part = table_of(grid, 40, first, rows, 2);
     const SampleTensor& all = whole;
+    device_memory_is_read();
     EXPECT_EQ(std::memcmp(part.view().data, all.view().rows(first, rows).data, part.view().bytes()),
               0)
         << first;
@@ -92,8 +94,9 @@ struct Heads {
   SampleTensor memory;
   std::int64_t tokens, heads, width, gap;
 
-  Heads(DType dtype, std::int64_t tokens, std::int64_t heads, std::int64_t width, std::int64_t gap)
-      : memory(dtype, {tokens, heads * width}, {.row_padding = gap, .start = 3}),
+  Heads(DType dtype, std::int64_t tokens, std::int64_t heads, std::int64_t width, std::int64_t gap,
+        std::int64_t start = 3)
+      : memory(dtype, {tokens, heads * width}, {.row_padding = gap, .start = start}),
         tokens(tokens),
         heads(heads),
         width(width),
@@ -102,7 +105,8 @@ struct Heads {
     return {memory.view().data,
             memory.dtype(),
             {tokens, heads, width},
-            {heads * width + gap, width, 1}};
+            {heads * width + gap, width, 1},
+            test_device()};
   }
 };
 
@@ -116,11 +120,31 @@ TEST(Rope3d, MatchesReferenceForAnyTypesAndLayout) {
           Heads x(in, 12, 3, width, 5), y(out, 12, 3, width, 11);
           x.memory.fill_normal(1);
           rope_3d({.x = x.view(), .table = table.view(), .y = y.view(), .inverse = inverse},
-                  {.pool = &pool});
+                  support::test_stream(pool));
           const Doubles want = ref::rope_3d(x.memory.values(), 3, static_cast<std::size_t>(width),
                                             table.values(), inverse);
           expect_close(y.memory, want, 1.2e-7, "y");  // two products and a sum
         }
+      }
+    }
+  }
+}
+
+TEST(Rope3d, MatchesReferenceWhereEverythingIsAligned) {
+  ThreadPool pool(2);
+  for (const std::int64_t width : {8, 32, 64, 128, 24, 2048}) {
+    for (const std::int64_t heads : {1, 3, 24, 43}) {
+      const std::int64_t frames = heads == 24 && width == 8 ? 200 : 2;
+      const SampleTensor table = table_of({frames, 3, 2}, width);
+      Heads x(DType::bf16, frames * 6, heads, width, 16, 8);
+      Heads y(DType::bf16, frames * 6, heads, width, 8, 8);
+      x.memory.fill_normal(1);
+      for (const bool inverse : {false, true}) {
+        rope_3d({.x = x.view(), .table = table.view(), .y = y.view(), .inverse = inverse},
+                support::test_stream(pool));
+        const Doubles want = ref::rope_3d(x.memory.values(), static_cast<std::size_t>(heads),
+                                          static_cast<std::size_t>(width), table.values(), inverse);
+        expect_close(y.memory, want, 1.2e-7, "y");
       }
     }
   }
@@ -131,9 +155,10 @@ TEST(Rope3d, TurnsHeadsThatLieAcrossTheTokens) {  // [L, H, D] seen in memory [H
   const SampleTensor table = table_of({1, 2, 2}, 6);
   SampleTensor across(DType::f32, {3, 4, 6}), along(DType::f32, {4, 3, 6});
   along.fill_normal(1);
-  const TensorView seen(across.view().data, DType::f32, {4, 3, 6}, {6, 24, 1});
-  rope_3d({.x = along.view(), .table = table.view(), .y = seen}, {.pool = &pool});
-  rope_3d({.x = along.view(), .table = table.view(), .y = along.view()}, {.pool = &pool});
+  const TensorView seen(across.view().data, DType::f32, {4, 3, 6}, {6, 24, 1}, test_device());
+  rope_3d({.x = along.view(), .table = table.view(), .y = seen}, support::test_stream(pool));
+  rope_3d({.x = along.view(), .table = table.view(), .y = along.view()},
+          support::test_stream(pool));
   for (std::int64_t l = 0; l < 4; ++l) {
     for (std::int64_t h = 0; h < 3; ++h) {
       for (std::int64_t d = 0; d < 6; ++d) {
@@ -149,9 +174,10 @@ TEST(Rope3d, InverseBringsBackWhatWasTurned) {
   SampleTensor x(DType::f32, {27, 2, 32});
   x.fill_normal(1);
   const Doubles before = x.values();
-  rope_3d({.x = x.view(), .table = table.view(), .y = x.view()}, {.pool = &pool});
+  rope_3d({.x = x.view(), .table = table.view(), .y = x.view()}, support::test_stream(pool));
   EXPECT_GT(std::abs(x[26 * 64] - before[26 * 64]), 1e-3);
-  rope_3d({.x = x.view(), .table = table.view(), .y = x.view(), .inverse = true}, {.pool = &pool});
+  rope_3d({.x = x.view(), .table = table.view(), .y = x.view(), .inverse = true},
+          support::test_stream(pool));
   expect_close(x, before, 3e-7, "x");  // two rotations, and cos^2 + sin^2 of rounded entries
 }
 
@@ -169,7 +195,7 @@ TEST(Rope3d, GivesTheSameBitsForAnyThreadCountChunkingAndInPlace) {
         rope_3d({.x = in_place ? ConstTensorView(part) : x.view().rows(begin, n),
                  .table = table.view().rows(begin, n),
                  .y = part},
-                {.pool = &pool});
+                support::test_stream(pool));
         begin += n;
       }
       return y;
@@ -184,7 +210,7 @@ TEST(Rope3d, GivesTheSameBitsForAnyThreadCountChunkingAndInPlace) {
 
 TEST(Rope3d, AcceptsNoTokensAndRefusesWhatDoesNotFit) {
   ThreadPool pool(1);
-  const Stream stream = {.pool = &pool};
+  const Stream stream = support::test_stream(pool);
   SampleTensor none(DType::f32, {0, 2, 8}), no_table(DType::f32, {0, 4, 2});
   rope_3d({.x = none.view(), .table = no_table.view(), .y = none.view()}, stream);
   SampleTensor x(DType::f32, {2, 2, 8}), odd(DType::f32, {2, 2, 7}), table(DType::f32, {2, 4, 2});
@@ -215,4 +241,4 @@ TEST(Rope3d, IsRecordedWithItsOperands) {
 }
 
 }  // namespace
-}  // namespace ballast::ops
+}  // namespace ballast::ops::rope_3d_test

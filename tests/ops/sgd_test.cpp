@@ -4,8 +4,9 @@
 
 #include "tests/ref/sgd.h"
 #include "tests/support/recorded_program.h"
+#include "tests/support/test_device.h"
 
-namespace ballast::ops {
+namespace ballast::ops::sgd_test {
 namespace {
 
 using support::RecordedProgram;
@@ -35,7 +36,7 @@ TEST_P(SgdOnCpu, MatchesReferenceOnAnyNumberOfThreads) {
            .grad_scale = {},
            .options = {.momentum = momentum, .weight_decay = 0.1},
            .learning_rate = 0.01},
-          {.pool = &pool});
+          support::test_stream(pool));
       ref::sgd(want, want_b, g.values(), 0.01, momentum, 0.1);
     }
     for (std::int64_t i = 0; i < n; ++i) {
@@ -64,7 +65,7 @@ TEST(Sgd, ScalesTheGradientBeforeTheDecayIsAdded) {
        .grad_scale = scale.view(),
        .options = {.weight_decay = 0.5},
        .learning_rate = 0.5},
-      {.pool = &pool});
+      support::test_stream(pool));
   EXPECT_EQ(p[0], 2 - 0.5 * (2 + 1));
 }
 
@@ -77,7 +78,7 @@ TEST(Sgd, RefusesMomentumWithoutMemory) {
                     .grad_scale = {},
                     .options = {.momentum = 0.9},
                     .learning_rate = 0.5},
-                   {.pool = &pool}),
+                   support::test_stream(pool)),
                Error);
 }
 
@@ -93,4 +94,4 @@ TEST(SgdRecorded, TakesTheLearningRateFromTheRun) {
 }
 
 }  // namespace
-}  // namespace ballast::ops
+}  // namespace ballast::ops::sgd_test

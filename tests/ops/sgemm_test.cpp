@@ -14,7 +14,7 @@
 #include "core/thread_pool.h"
 #include "tests/support/allocation_hook.h"
 
-namespace ballast::ops {
+namespace ballast::ops::sgemm_test {
 namespace {
 
 std::vector<float> normal(std::size_t n, std::uint32_t seed) {
@@ -173,4 +173,4 @@ TEST(WarmUpBlas, MakesTheBuffersOnceAndAtThePlannedSize) {
 }
 
 }  // namespace
-}  // namespace ballast::ops
+}  // namespace ballast::ops::sgemm_test

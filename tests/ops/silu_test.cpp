@@ -8,7 +8,7 @@
 #include "tests/support/recorded_program.h"
 #include "tests/support/row_op.h"
 
-namespace ballast::ops {
+namespace ballast::ops::silu_test {
 namespace {
 
 using namespace support;
@@ -50,8 +50,8 @@ TEST(Silu, IsAccurateElementByElement) {
     x.set(i, -40 + 0.02 * static_cast<double>(i));
     dy.set(i, 1);
   }
-  silu({.x = x.view(), .y = y.view()}, {.pool = &pool});
-  silu_backward({.x = x.view(), .dy = dy.view(), .dx = dx.view()}, {.pool = &pool});
+  silu({.x = x.view(), .y = y.view()}, support::test_stream(pool));
+  silu_backward({.x = x.view(), .dy = dy.view(), .dx = dx.view()}, support::test_stream(pool));
   for (std::int64_t i = 0; i < n; ++i) {
     const double want = ref::silu(x[i]), slope = ref::silu_slope(x[i]);
     ASSERT_NEAR(y[i], want, 5e-7 * std::abs(want)) << x[i];
@@ -64,8 +64,8 @@ TEST(Silu, KeepsItsLimits) {
   SampleTensor x(DType::f32, {1, 5}), y = x, dy = x, dx = x;
   x.fill({-1e15, 1e15, 0, -200, std::numeric_limits<double>::quiet_NaN()});
   dy.fill({1, 1, 1, 1, 1});
-  silu({.x = x.view(), .y = y.view()}, {.pool = &pool});
-  silu_backward({.x = x.view(), .dy = dy.view(), .dx = dx.view()}, {.pool = &pool});
+  silu({.x = x.view(), .y = y.view()}, support::test_stream(pool));
+  silu_backward({.x = x.view(), .dy = dy.view(), .dx = dx.view()}, support::test_stream(pool));
   EXPECT_EQ(y[0], 0);
   EXPECT_EQ(y[1], x[1]);
   EXPECT_EQ(y[2], 0);
@@ -87,11 +87,28 @@ TEST(Silu, MatchesReferenceForAnyTypesAndLayout) {
         SampleTensor y(out, {5, width}, kStrided), dx(out, {5, width}, kStrided);
         x.fill_normal(1, 2);
         dy.fill_normal(2);
-        silu({.x = x.view(), .y = y.view()}, {.pool = &pool});
-        silu_backward({.x = x.view(), .dy = dy.view(), .dx = dx.view()}, {.pool = &pool});
+        silu({.x = x.view(), .y = y.view()}, support::test_stream(pool));
+        silu_backward({.x = x.view(), .dy = dy.view(), .dx = dx.view()},
+                      support::test_stream(pool));
         expect_close(y, forward(x), 4e-7, "y");
         expect_close(dx, backward(x, dy), 6e-7, "dx");
       }
+    }
+  }
+}
+
+TEST(Silu, MatchesReferenceWhereEverythingIsAligned) {
+  ThreadPool pool(2);
+  for (const std::int64_t width : {8, 1024, 1032, 13824}) {
+    for (const DType dtype : kActivations) {
+      const std::int64_t rows = width == 1032 ? 501 : 7;
+      SampleTensor x(dtype, {rows, width}, kAligned), dy = x, y = x, dx = x;
+      x.fill_normal(1, 2);
+      dy.fill_normal(2);
+      silu({.x = x.view(), .y = y.view()}, support::test_stream(pool));
+      silu_backward({.x = x.view(), .dy = dy.view(), .dx = dx.view()}, support::test_stream(pool));
+      expect_close(y, forward(x), 4e-7, "y");
+      expect_close(dx, backward(x, dy), 6e-7, "dx");
     }
   }
 }
@@ -101,7 +118,7 @@ TEST(Silu, AcceptsTensorsOfAnyRank) {
   for (const Shape& shape : {Shape{7}, Shape{2, 3, 5}, Shape{2, 1, 3, 4}, Shape{0, 4}}) {
     SampleTensor x(DType::f32, shape, {.row_padding = 2}), y = x;
     x.fill_normal(1);
-    silu({.x = x.view(), .y = y.view()}, {.pool = &pool});
+    silu({.x = x.view(), .y = y.view()}, support::test_stream(pool));
     expect_close(y, forward(x), 4e-7, "y");
   }
 }
@@ -109,9 +126,9 @@ TEST(Silu, AcceptsTensorsOfAnyRank) {
 TEST(Silu, RefusesShapesThatDifferAndRowsThatAreNotEvenlySpaced) {
   ThreadPool pool(1);
   SampleTensor x(DType::f32, {4, 3}), y(DType::f32, {3, 4});
-  EXPECT_THROW(silu({.x = x.view(), .y = y.view()}, {.pool = &pool}), Error);
-  const TensorView uneven(x.view().data, DType::f32, {2, 2, 2}, {5, 2, 1});
-  EXPECT_THROW(silu({.x = uneven, .y = uneven}, {.pool = &pool}), Error);
+  EXPECT_THROW(silu({.x = x.view(), .y = y.view()}, support::test_stream(pool)), Error);
+  const TensorView uneven(x.view().data, DType::f32, {2, 2, 2}, {5, 2, 1}, test_device());
+  EXPECT_THROW(silu({.x = uneven, .y = uneven}, support::test_stream(pool)), Error);
 }
 
 struct Result {
@@ -129,9 +146,9 @@ Result run(DType dtype, int threads, const std::vector<std::int64_t>& cuts, Plac
   for (const std::int64_t n : cuts) {
     const auto part = [&](auto& t) { return t.view().rows(begin, n); };
     const bool same = place == Place::in_place;
-    silu({.x = part(same ? out.y : x), .y = part(out.y)}, {.pool = &pool});
+    silu({.x = part(same ? out.y : x), .y = part(out.y)}, support::test_stream(pool));
     silu_backward({.x = part(x), .dy = part(same ? out.dx : dy), .dx = part(out.dx)},
-                  {.pool = &pool});
+                  support::test_stream(pool));
     begin += n;
   }
   EXPECT_EQ(begin, rows);
@@ -171,4 +188,4 @@ TEST(Silu, IsRecordedWithItsOperands) {
 }
 
 }  // namespace
-}  // namespace ballast::ops
+}  // namespace ballast::ops::silu_test

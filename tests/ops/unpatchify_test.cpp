@@ -6,8 +6,9 @@
 #include "tests/ref/unpatchify.h"
 #include "tests/support/finite_differences.h"
 #include "tests/support/recorded_program.h"
+#include "tests/support/test_device.h"
 
-namespace ballast::ops {
+namespace ballast::ops::unpatchify_test {
 namespace {
 
 using support::RecordedProgram;
@@ -43,7 +44,7 @@ class UnpatchifyOnCpu : public testing::TestWithParam<std::tuple<ref::LatentSize
   ref::LatentSize size = std::get<0>(GetParam());
   DType dtype = std::get<1>(GetParam());
   ThreadPool pool{std::get<2>(GetParam())};
-  Stream stream{.pool = &pool};
+  const Stream stream = support::test_stream(pool);
 };
 
 // A permutation: the values are those of the reference rounded to the output's dtype, every bit.
@@ -81,15 +82,15 @@ TEST(UnpatchifyChunks, GiveTheSameBitsAsTheWhole) {
     SampleTensor in(DType::f32, token_shape(s)), whole(DType::f32, latent_shape(s));
     SampleTensor parts = whole, din = in, din_parts = in;
     in.fill_normal(1);
-    unpatchify({.y = in.view(), .v = whole.view()}, {.pool = &pool});
-    unpatchify_backward({.dv = whole.view(), .dy = din.view()}, {.pool = &pool});
+    unpatchify({.y = in.view(), .v = whole.view()}, support::test_stream(pool));
+    unpatchify_backward({.dv = whole.view(), .dy = din.view()}, support::test_stream(pool));
     for (std::int64_t first = 0; first < s.tokens(); first += chunk) {
       const std::int64_t rows = std::min(chunk, s.tokens() - first);
       unpatchify({.y = in.view().rows(first, rows), .v = parts.view(), .first_token = first},
-                 {.pool = &pool});
+                 support::test_stream(pool));
       unpatchify_backward(
           {.dv = whole.view(), .dy = din_parts.view().rows(first, rows), .first_token = first},
-          {.pool = &pool});
+          support::test_stream(pool));
     }
     EXPECT_EQ(parts.bytes(), whole.bytes());
     EXPECT_EQ(din_parts.bytes(), din.bytes());
@@ -101,7 +102,7 @@ TEST(UnpatchifyChecks, RefuseWhatDoesNotFit) {
   ThreadPool pool(1);
   const auto run = [&](const Shape& latent, const Shape& tokens, std::int64_t first) {
     SampleTensor l(DType::f32, latent), t(DType::f32, tokens);
-    unpatchify({.y = t.view(), .v = l.view(), .first_token = first}, {.pool = &pool});
+    unpatchify({.y = t.view(), .v = l.view(), .first_token = first}, support::test_stream(pool));
   };
   EXPECT_NO_THROW(run({2, 1, 4, 4}, {4, 8}, 0));
   EXPECT_NO_THROW(run({2, 1, 4, 4}, {1, 8}, 3));
@@ -131,4 +132,4 @@ TEST(UnpatchifyRecorded, RunsChunkByChunk) {
 }
 
 }  // namespace
-}  // namespace ballast::ops
+}  // namespace ballast::ops::unpatchify_test

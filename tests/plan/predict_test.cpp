@@ -4,7 +4,7 @@
 
 #include "plan/program_builder.h"
 
-namespace ballast {
+namespace ballast::predict_test {
 namespace {
 
 constexpr auto kNothing = [](const Bindings&) {};
@@ -45,6 +45,23 @@ TEST(Profile, EveryBundledOneIsComplete) {
     }
     EXPECT_GT(p->device_memory, Bytes{}) << name;
   }
+}
+
+TEST(Profile, OfAGpuIsThatOfTheNearestOne) {
+  const auto nearest = [](const char* gpu, int sm) {
+    const MachineProfile p = nearest_profile(gpu, sm);
+    EXPECT_TRUE(p.estimate) << gpu;
+    EXPECT_EQ(p.sm, sm);
+    return p.name;
+  };
+  EXPECT_EQ(nearest("NVIDIA H200", 90), "h200");
+  EXPECT_EQ(nearest("NVIDIA H100 80GB HBM3", 90), "h200");
+  EXPECT_EQ(nearest("NVIDIA A100-SXM4-80GB", 80), "a100");
+  EXPECT_EQ(nearest("NVIDIA GeForce RTX 3090 Ti", 86), "rtx3090");
+  EXPECT_EQ(nearest("NVIDIA L40S", 89), "rtx4090");
+  EXPECT_EQ(nearest("NVIDIA GeForce RTX 5090", 120), "rtx5090");
+  EXPECT_EQ(nearest("NVIDIA B200", 100), "h200");
+  EXPECT_EQ(nearest("", 121), "rtx5090");
 }
 
 TEST(Profile, TimesAnInstructionByItsLaneAndWork) {
@@ -120,4 +137,4 @@ TEST(Predict, EndsWithTheLastLane) {
 }
 
 }  // namespace
-}  // namespace ballast
+}  // namespace ballast::predict_test

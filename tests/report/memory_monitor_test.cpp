@@ -38,10 +38,25 @@ TEST(MemoryMonitor, NamesWhatIsAboveItsPlan) {
   EXPECT_FALSE(monitor.above_plan().has_value());
   monitor.sample({{100}, {101}, {100}, {}});
   monitor.sample({});
-  EXPECT_STREQ(monitor.above_plan().value(), "host");
+  EXPECT_STREQ(monitor.above_plan().value().what, "host");
   MemoryMonitor tight({{100}, {100}, {100}, {1}});
   tight.sample({});
-  EXPECT_STREQ(tight.above_plan().value(), "ram");
+  EXPECT_STREQ(tight.above_plan().value().what, "ram");
+}
+
+TEST(MemoryMonitor, AsksTheGpuWhatTheProcessHasThere) {
+  Bytes used{70};
+  MemoryMonitor monitor({{60}, {100}, {100}, {UINT64_MAX}}, [&] { return used; });
+  EXPECT_EQ(monitor.sample({{1}, {2}, {3}, {}}).device, Bytes{70});
+  used = Bytes{50};
+  monitor.sample({{1}, {2}, {3}, {}});
+  EXPECT_EQ(monitor.now().device, Bytes{50});
+  EXPECT_EQ(monitor.most().device, Bytes{70});
+  const auto above = monitor.above_plan();
+  ASSERT_TRUE(above.has_value());
+  EXPECT_STREQ(above->what, "device");
+  EXPECT_EQ(above->most, Bytes{70});
+  EXPECT_EQ(above->planned, Bytes{60});
 }
 
 TEST(MemoryMonitor, SampleAllocatesNothing) {

@@ -131,7 +131,7 @@ TEST_F(WebhookSender, HoldsBackWhenTheLimitIsUsedUp) {
 
 TEST_F(WebhookSender, ProgressCoalescesAndUrgentMessagesGoFirst) {
   Server server(
-      {reply("204 No Content", "X-RateLimit-Remaining: 0\r\nX-RateLimit-Reset-After: 0.3\r\n"),
+      {reply("204 No Content", "X-RateLimit-Remaining: 0\r\nX-RateLimit-Reset-After: 1.0\r\n"),
        kOk});
   {
     Webhook hook(server.url(), options_);
@@ -148,7 +148,7 @@ TEST_F(WebhookSender, ProgressCoalescesAndUrgentMessagesGoFirst) {
 
 TEST_F(WebhookSender, FullQueueDropsTheLeastAndNeverBlocks) {
   Server server(
-      {reply("204 No Content", "X-RateLimit-Remaining: 0\r\nX-RateLimit-Reset-After: 0.3\r\n"),
+      {reply("204 No Content", "X-RateLimit-Remaining: 0\r\nX-RateLimit-Reset-After: 1.0\r\n"),
        kOk});
   options_.queue = 2;
   {
@@ -199,7 +199,7 @@ TEST_F(WebhookSender, BadRequestIsNotRepeated) {
   EXPECT_EQ(warnings(), 1);
 }
 
-TEST_F(WebhookSender, ServerThatIsDownIsOneWarningAndSendNeverWaits) {
+TEST_F(WebhookSender, ServerThatIsDownIsOneWarning) {
   std::string url;
   {
     Server server({kOk});
@@ -209,14 +209,13 @@ TEST_F(WebhookSender, ServerThatIsDownIsOneWarningAndSendNeverWaits) {
   {
     Webhook hook(url, options_);
     for (int i = 0; i < 3; ++i) hook.send(message(Kind::sample, "lost"));
-    EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(500));
   }
   EXPECT_EQ(warnings(), 1);
   EXPECT_THAT(log_text(), HasSubstr("webhook: "));
   EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(4000));
 }
 
-TEST_F(WebhookSender, ServerThatNeverAnswersCostsTheTimeoutAtTheEnd) {
+TEST_F(WebhookSender, ServerThatNeverAnswersCostsOneTimeoutAtTheEndAndSendNeverWaits) {
   const int listener = ::socket(AF_INET, SOCK_STREAM, 0);  // nobody accepts
   sockaddr_in address = {};
   address.sin_family = AF_INET;
@@ -225,7 +224,8 @@ TEST_F(WebhookSender, ServerThatNeverAnswersCostsTheTimeoutAtTheEnd) {
   ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
   ASSERT_EQ(::listen(listener, 4), 0);
   ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
-  options_.timeout = milliseconds(200);
+  // Ten tries of this would be made if the end did not cut them short.
+  options_.timeout = milliseconds(1000);
   options_.finish = milliseconds(100);
   const auto start = std::chrono::steady_clock::now();
   {
@@ -233,9 +233,10 @@ TEST_F(WebhookSender, ServerThatNeverAnswersCostsTheTimeoutAtTheEnd) {
                  options_);
     hook.send(message(Kind::stop, "stop"));
     hook.send(message(Kind::sample, "more"));
+    EXPECT_LT(std::chrono::steady_clock::now() - start, options_.timeout);
   }
   ::close(listener);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(2000));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 5 * options_.timeout);
   EXPECT_EQ(warnings(), 1);
 }
 

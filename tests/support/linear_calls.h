@@ -6,14 +6,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
-#include <memory>
-#include <new>
+#include <initializer_list>
+#include <vector>
 
 #include "core/thread_pool.h"
 #include "ops/linear.h"
 #include "tests/support/linear_weight.h"
 #include "tests/support/sample_tensor.h"
+#include "tests/support/test_device.h"
 
 namespace ballast::support {
 
@@ -24,24 +24,26 @@ inline constexpr DType kWeightTypes[] = {DType::f32,     DType::bf16,    DType::
 // shows.
 class Workspace {
  public:
-  explicit Workspace(std::int64_t bytes) : size_(bytes) {
-    if (bytes == 0) return;
-    data_.reset(new (std::align_val_t{64}) std::byte[static_cast<std::size_t>(bytes)]);
-    std::memset(data_.get(), 0xff, static_cast<std::size_t>(bytes));
+  explicit Workspace(std::int64_t bytes)
+      : data_(static_cast<std::size_t>(bytes), std::byte{0xff}) {}
+  TensorView view() {
+    const auto size = static_cast<std::int64_t>(data_.size());
+    return {size > 0 ? data_.data() : nullptr, DType::u8, {size}, test_device()};
   }
-  TensorView view() const { return {data_.get(), DType::u8, {size_}}; }
 
  private:
-  struct Free {
-    void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{64}); }
-  };
-  std::int64_t size_;
-  std::unique_ptr<std::byte[], Free> data_;
+  DeviceVector<std::byte> data_;
 };
 
-inline bool in_place(const SampleWeight& w, const ConstTensorView& scale) {
-  return w.dtype() == DType::f32 && !scale &&
-         reinterpret_cast<std::uintptr_t>(w.view().data) % 4 == 0;
+// The values that a product multiplies: on the GPU bf16, where one of the activations is that.
+inline std::vector<double> multiplied(std::vector<double> values,
+                                      std::initializer_list<DType> activations) {
+  const bool rounds = test_device() == Device::cuda &&
+                      std::ranges::find(activations, DType::bf16) != activations.end();
+  for (double& x : values) {
+    if (rounds) x = bf16_value(bf16_bits(static_cast<float>(x)));
+  }
+  return values;
 }
 
 // Calls in chunks of rows, each with a workspace of its exact size.
@@ -70,22 +72,16 @@ inline void forward(const SampleTensor& x, const SampleWeight& w, const Extra& e
                     const Chunks& c = {}) {
   ThreadPool pool(c.threads);
   each_chunk(x.shape()[0], c, [&](std::int64_t begin, std::int64_t count) {
-    const Workspace workspace(ops::linear_workspace({.rows = count,
-                                                     .inputs = x.shape()[1],
-                                                     .outputs = y.shape()[1],
-                                                     .x = x.dtype(),
-                                                     .y = y.dtype(),
-                                                     .w_in_place = in_place(w, e.scale),
-                                                     .threads = c.threads}));
-    ops::linear({.x = x.view().rows(begin, count),
-                 .w = w.view(),
-                 .scale = e.scale,
-                 .bias = e.bias,
-                 .y = y.view().rows(begin, count),
-                 .workspace = workspace.view(),
-                 .alpha = e.alpha,
-                 .accumulate = e.accumulate},
-                {.pool = &pool});
+    ops::Linear call = {.x = x.view().rows(begin, count),
+                        .w = w.view(),
+                        .scale = e.scale,
+                        .bias = e.bias,
+                        .y = y.view().rows(begin, count),
+                        .alpha = e.alpha,
+                        .accumulate = e.accumulate};
+    Workspace workspace(ops::linear_workspace(ops::linear_size(call, c.threads)));
+    call.workspace = workspace.view();
+    ops::linear(call, test_stream(pool));
   });
   EXPECT_TRUE(y.padding_untouched());
 }
@@ -94,21 +90,15 @@ inline void backward(const SampleTensor& dy, const SampleWeight& w, const Extra&
                      SampleTensor& dx, const Chunks& c = {}) {
   ThreadPool pool(c.threads);
   each_chunk(dy.shape()[0], c, [&](std::int64_t begin, std::int64_t count) {
-    const Workspace workspace(ops::linear_dx_workspace({.rows = count,
-                                                        .inputs = dx.shape()[1],
-                                                        .outputs = dy.shape()[1],
-                                                        .x = dx.dtype(),
-                                                        .y = dy.dtype(),
-                                                        .w_in_place = in_place(w, e.scale),
-                                                        .threads = c.threads}));
-    ops::linear_dx({.dy = dy.view().rows(begin, count),
-                    .w = w.view(),
-                    .scale = e.scale,
-                    .dx = dx.view().rows(begin, count),
-                    .workspace = workspace.view(),
-                    .alpha = e.alpha,
-                    .accumulate = e.accumulate},
-                   {.pool = &pool});
+    ops::LinearDx call = {.dy = dy.view().rows(begin, count),
+                          .w = w.view(),
+                          .scale = e.scale,
+                          .dx = dx.view().rows(begin, count),
+                          .alpha = e.alpha,
+                          .accumulate = e.accumulate};
+    Workspace workspace(ops::linear_dx_workspace(ops::linear_size(call, c.threads)));
+    call.workspace = workspace.view();
+    ops::linear_dx(call, test_stream(pool));
   });
   EXPECT_TRUE(dx.padding_untouched());
 }
@@ -117,19 +107,14 @@ inline void weight_gradient(const SampleTensor& x, const SampleTensor& dy, Sampl
                             SampleTensor& dbias, float alpha, const Chunks& c = {}) {
   ThreadPool pool(c.threads);
   each_chunk(x.shape()[0], c, [&](std::int64_t begin, std::int64_t count) {
-    const Workspace workspace(ops::linear_dw_workspace({.rows = count,
-                                                        .inputs = x.shape()[1],
-                                                        .outputs = dy.shape()[1],
-                                                        .x = x.dtype(),
-                                                        .y = dy.dtype(),
-                                                        .threads = c.threads}));
-    ops::linear_dw({.x = x.view().rows(begin, count),
-                    .dy = dy.view().rows(begin, count),
-                    .dw = dw.view(),
-                    .dbias = dbias.view(),
-                    .workspace = workspace.view(),
-                    .alpha = alpha},
-                   {.pool = &pool});
+    ops::LinearDw call = {.x = x.view().rows(begin, count),
+                          .dy = dy.view().rows(begin, count),
+                          .dw = dw.view(),
+                          .dbias = dbias.view(),
+                          .alpha = alpha};
+    Workspace workspace(ops::linear_dw_workspace(ops::linear_size(call, c.threads)));
+    call.workspace = workspace.view();
+    ops::linear_dw(call, test_stream(pool));
   });
   EXPECT_TRUE(dw.padding_untouched());
   EXPECT_TRUE(dbias.padding_untouched());

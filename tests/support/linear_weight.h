@@ -7,6 +7,7 @@
 
 #include "core/tensor.h"
 #include "tests/ref/number_formats.h"
+#include "tests/support/test_device.h"
 
 namespace ballast::support {
 
@@ -48,7 +49,9 @@ class SampleWeight {
     values_[i] = value;
   }
 
-  ConstTensorView view() const { return {bytes_.data() + start_, dtype_, {outputs_, inputs_}}; }
+  ConstTensorView view() const {
+    return {bytes_.data() + start_, dtype_, {outputs_, inputs_}, test_device()};
+  }
   DType dtype() const { return dtype_; }
   const std::vector<double>& values() const { return values_; }
 
@@ -70,7 +73,7 @@ class SampleWeight {
   DType dtype_;
   std::int64_t outputs_, inputs_;
   std::size_t start_;
-  std::vector<std::byte> bytes_;
+  DeviceVector<std::byte> bytes_;
   std::vector<double> values_;
 };
 

@@ -8,6 +8,7 @@
 #include "plan/bindings.h"
 #include "plan/program_builder.h"
 #include "tests/support/sample_tensor.h"
+#include "tests/support/test_device.h"
 
 namespace ballast::support {
 
@@ -17,6 +18,7 @@ class RecordedProgram {
  public:
   explicit RecordedProgram(int threads = 2) : pb(set_, "test"), pool_(threads) {
     set_.backend.threads = threads;
+    set_.backend.device = test_device();
   }
 
   // A buffer that holds the tensor's values when the program starts.
@@ -30,11 +32,14 @@ class RecordedProgram {
     place();
     HighWater high_water;
     for (const Instruction& i : set_.programs.at(0).instructions) {
-      i.run(Bindings(set_, offsets_, arenas_, i, step, Stream{.pool = &pool_}, &high_water));
+      const Bindings b(set_, offsets_, arenas_, i, step, test_stream(pool_), &high_water);
+      if (i.prepare) i.prepare(b);
+      i.run(b);
     }
   }
 
   SampleTensor value(Buffer b) const {
+    device_memory_is_read();
     const BufferSpec& s = set_.spec(b);
     SampleTensor t(s.dtype, s.shape);
     check(s.strides == row_major(s.shape), "{} is read back as a whole", s.name);
@@ -77,7 +82,7 @@ class RecordedProgram {
   ThreadPool pool_;
   std::vector<std::pair<Buffer, SampleTensor>> inputs_;
   std::vector<std::uint64_t> offsets_;
-  std::vector<std::byte> arena_;
+  DeviceVector<std::byte> arena_;
   ArenaBases arenas_;
 };
 

@@ -8,23 +8,30 @@
 #include <vector>
 
 #include "core/thread_pool.h"
+#include "tests/support/finite_differences.h"
 #include "tests/support/sample_tensor.h"
 
 // What the tests of row-wise operations share.
 namespace ballast::support {
 
 using Doubles = std::vector<double>;
-using Index = std::vector<std::int32_t>;
+using Index = DeviceVector<std::int32_t>;
 
 inline constexpr std::int64_t kWidths[] = {1, 3, 17, 96, 301, 1536};
 inline constexpr DType kActivations[] = {DType::f32, DType::bf16};
 inline constexpr DType kParameters[] = {DType::f32, DType::bf16, DType::f16};
 // Rows apart and a start that no vector is aligned to.
 inline constexpr SampleTensor::Layout kStrided = {.row_padding = 5, .start = 3};
+// The widths that a GPU holds in the registers of a block, in bf16 and aligned to 16 bytes.
+inline constexpr std::int64_t kRegisterWidths[] = {1536, 3072, 5120};
+inline constexpr SampleTensor::Layout kAligned = {.row_padding = 64, .start = 8};
 
+inline std::vector<std::int32_t> values_of(const Index& index) {
+  return {index.begin(), index.end()};
+}
 inline ConstTensorView index_view(const Index& index) {
   return {reinterpret_cast<const std::byte*>(index.data()), DType::i32,
-          Shape{static_cast<std::int64_t>(index.size())}};
+          Shape{static_cast<std::int64_t>(index.size())}, test_device()};
 }
 
 inline Doubles normal_values(std::size_t n, std::uint32_t seed) {
@@ -76,12 +83,6 @@ Doubles finite_differences(Doubles x, Loss loss) {
     x[i] = at;
   }
   return slope;
-}
-
-inline double dot(const Doubles& a, const Doubles& b) {
-  double sum = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
-  return sum;
 }
 
 }  // namespace ballast::support

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "tests/support/test_device.h"
 
 namespace ballast::support {
 
@@ -49,13 +50,14 @@ class SampleTensor {
   std::int64_t size() const { return shape_.elements(); }
   const Shape& shape() const { return shape_; }
   DType dtype() const { return dtype_; }
-  TensorView view() { return {address(0), dtype_, shape_, strides_}; }
+  TensorView view() { return {address(0), dtype_, shape_, strides_, test_device()}; }
   ConstTensorView view() const {
-    return {const_cast<SampleTensor*>(this)->address(0), dtype_, shape_, strides_};
+    return {const_cast<SampleTensor*>(this)->address(0), dtype_, shape_, strides_, test_device()};
   }
 
   // Element i in row-major order.
   double operator[](std::int64_t i) const {
+    device_memory_is_read();
     const std::byte* p = const_cast<SampleTensor*>(this)->address(i);
     switch (dtype_) {
       case DType::f64:
@@ -72,6 +74,7 @@ class SampleTensor {
     }
   }
   void set(std::int64_t i, double value) {
+    device_memory_is_read();
     std::byte* p = address(i);
     const auto narrow = static_cast<float>(value);
     switch (dtype_) {
@@ -107,8 +110,12 @@ class SampleTensor {
   }
 
   // All bytes, padding included: two tensors of one layout are compared bit by bit with this.
-  const std::vector<std::byte>& bytes() const { return bytes_; }
+  const DeviceVector<std::byte>& bytes() const {
+    device_memory_is_read();
+    return bytes_;
+  }
   bool padding_untouched() const {
+    device_memory_is_read();
     std::vector<bool> element(bytes_.size(), false);
     const std::byte* base = bytes_.data();
     for (std::int64_t i = 0; i < size(); ++i) {
@@ -156,7 +163,7 @@ class SampleTensor {
   DType dtype_;
   Shape shape_, strides_;
   std::int64_t start_ = 0;
-  std::vector<std::byte> bytes_;
+  DeviceVector<std::byte> bytes_;
 };
 
 // Half a unit in the last place of dtype, relative: what one rounding may cost.

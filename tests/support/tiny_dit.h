@@ -16,6 +16,7 @@
 #include "models/wan/weights.h"
 #include "plan/runner.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/test_device.h"
 
 namespace ballast::support {
 
@@ -141,19 +142,25 @@ inline std::string difference(const Results& a, const Results& b) {
   return {};
 }
 
-// A recorded, planned and loaded transformer with its inputs in place.
+// A recorded, planned and loaded transformer with its inputs in place, on the device that tests run
+// on. A GPU computes in bf16 whatever the job says.
 class TinyDit {
  public:
   TinyDit(const wan::Config& config, const std::string& checkpoint, const TinyBatch& batch,
           const TinyJob& job)
       : checkpoint_(Checkpoint::open(checkpoint, job.disk)), names_(checkpoint_), job_(job) {
-    set_.backend = {.device = Device::cpu, .threads = job.threads};
+    set_.backend = {.device = test_device(), .threads = job.threads};
+    wan::Precision precision = job.precision;
+    if (test_device() == Device::cuda) {
+      set_.backend.sm = open_gpu().sm;
+      if (precision.activation == DType::f32) precision = wan::precision_on(Device::cuda);
+    }
     dit_ = std::make_unique<wan::Dit>(
         set_,
         wan::DitJob{.config = config,
                     .mode = job.mode,
                     .policy = job.policy,
-                    .precision = job.precision,
+                    .precision = precision,
                     .format = job.format,
                     .batches = {{batch.latents, std::ssize(batch.timesteps)}},
                     .lora = kTinyLora,
@@ -190,6 +197,11 @@ class TinyDit {
 
   const wan::DitIo& io() const { return dit_->io(); }
   TensorView view(Buffer b) { return runner_->view(b); }
+  std::vector<std::byte> bytes(Buffer b) {
+    std::vector<std::byte> all(view(b).bytes());
+    runner_->read(b, all);
+    return all;
+  }
   double loss() { return view(io().loss).as<double>()[0]; }
   const ProgramSet& set() const { return set_; }
   const MemoryPlan& plan() const { return plan_; }
@@ -198,10 +210,9 @@ class TinyDit {
  private:
   void fill_inputs(const wan::Config& c, const TinyBatch& batch) {
     const auto put = [&](Buffer to, const std::string& name, std::int64_t count, double scale = 1) {
-      const TensorView v = view(to);
-      std::memset(v.data, 0, v.bytes());
-      const std::vector<float> values = normal_values(name, count, scale);
-      std::memcpy(v.data, values.data(), values.size() * 4);
+      std::vector<float> values = normal_values(name, count, scale);
+      values.resize(static_cast<std::size_t>(view(to).elements()));
+      runner_->write(to, std::as_bytes(std::span(values)));
     };
     std::copy(batch.timesteps.begin(), batch.timesteps.end(),
               view(io().runs[0].timesteps).as<double>());
@@ -212,8 +223,7 @@ class TinyDit {
       if (s.conditioning) put(s.conditioning, "y" + n, view(s.conditioning).elements());
       put(s.context, "context" + n, batch.text_lens[i] * c.text_dim);
       if (s.target) put(s.target, "target" + n, view(s.target).elements());
-      std::copy(batch.rows[i].begin(), batch.rows[i].end(),
-                view(s.timestep_row).as<std::int32_t>());
+      runner_->write(s.timestep_row, std::as_bytes(std::span(batch.rows[i])));
     }
     for (const wan::AdapterIo& a : io().adapters) {
       put(a.a, a.name + ".a", view(a.a).elements(), kAdapterSize);
@@ -223,9 +233,7 @@ class TinyDit {
 
   void collect(const std::string& prefix, Results& r) {
     const auto take = [&](const std::string& name, Buffer b) {
-      if (!b) return;
-      const TensorView v = view(b);
-      r[prefix + name].assign(v.data, v.data + v.bytes());
+      if (b) r[prefix + name] = bytes(b);
     };
     for (std::size_t i = 0; i < io().runs[0].samples.size(); ++i) {
       const wan::DitSampleIo& s = io().runs[0].samples[i];

@@ -13,6 +13,7 @@
 
 #include "report/run_log.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/test_device.h"
 #include "train/checkpoint_search.h"
 #include "train/read_config.h"
 #include "train/trainer.h"
@@ -101,8 +102,15 @@ struct Variant {
   std::vector<train::Setting> flags = {};
 };
 
+// With BALLAST_TEST_DEVICE=cuda the GPU, without the memory that its context takes: budgets of
+// tests are small.
 inline train::RunTarget small_machine(int threads = 2) {
   train::RunTarget t;
+  if (test_device() == Device::cuda) {
+    t = train::gpu_target(open_gpu(), {});
+    t.profile.library_bytes = {};
+    return t;
+  }
   t.profile.name = "this";
   t.profile.gemm_flops = t.profile.attention_flops = 50e9;
   t.profile.memory_bandwidth = 10e9;

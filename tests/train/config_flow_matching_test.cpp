@@ -3,7 +3,7 @@
 #include "tests/support/errors.h"
 #include "train/read_config.h"
 
-namespace ballast::train {
+namespace ballast::train::config_flow_matching_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -72,4 +72,4 @@ TEST(FlowMatchingConfig, ExplainsWrongFlags) {
 }
 
 }  // namespace
-}  // namespace ballast::train
+}  // namespace ballast::train::config_flow_matching_test

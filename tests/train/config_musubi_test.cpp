@@ -5,7 +5,7 @@
 #include "train/python_literal.h"
 #include "train/read_config.h"
 
-namespace ballast::train {
+namespace ballast::train::config_musubi_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -305,4 +305,4 @@ TEST(PythonLiteral, ReadsWhatPeopleWrite) {
 }
 
 }  // namespace
-}  // namespace ballast::train
+}  // namespace ballast::train::config_musubi_test

@@ -8,7 +8,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
 
-namespace ballast::train {
+namespace ballast::train::read_config_test {
 namespace {
 
 using ::testing::AllOf;
@@ -190,4 +190,4 @@ TEST(ConfigHelp, ListsEveryFlag) {
 }
 
 }  // namespace
-}  // namespace ballast::train
+}  // namespace ballast::train::read_config_test

@@ -9,7 +9,7 @@
 
 #include "train/training_checkpoint.h"
 
-namespace ballast::train::test {
+namespace ballast::train::sample {
 
 // State of a small run whose every byte follows from the step.
 class SampleRun {
@@ -94,4 +94,4 @@ inline std::set<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-}  // namespace ballast::train::test
+}  // namespace ballast::train::sample

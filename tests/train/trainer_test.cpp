@@ -7,6 +7,7 @@
 #include "report/run_log.h"
 #include "tests/support/allocation_hook.h"
 #include "tests/support/tiny_training.h"
+#include "tests/support/trained_run.h"
 #include "train/read_config.h"
 
 namespace ballast::train {
@@ -14,20 +15,9 @@ namespace {
 
 using support::TinyTraining;
 
-RunTarget this_machine(int threads = 2) {
-  RunTarget t;
-  t.profile.name = "this";
-  t.profile.gemm_flops = 50e9;
-  t.profile.attention_flops = 50e9;
-  t.profile.memory_bandwidth = 10e9;
-  t.profile.upload_bandwidth = t.profile.download_bandwidth = 5e9;
-  t.profile.disk_bandwidth = 1e9;
-  t.backend = {.device = Device::cpu, .threads = threads};
-  return t;
-}
-
 TrainOutcome train_config(const std::string& config, std::vector<Setting> flags = {}) {
-  PreparedRun run = prepare_run(read_config(config, flags), this_machine(), Purpose::train);
+  PreparedRun run =
+      prepare_run(read_config(config, flags), support::small_machine(), Purpose::train);
   auto outcome = fit(run.request);
   EXPECT_TRUE(std::holds_alternative<wan::PlannedRun>(outcome));
   return train(std::move(run), std::move(std::get<wan::PlannedRun>(outcome)), {});

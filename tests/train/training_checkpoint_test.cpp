@@ -16,9 +16,9 @@ namespace {
 
 using ballast::test::read_whole;
 using ballast::test::TempDir;
-using test::names_in;
-using test::quick_disk;
-using test::SampleRun;
+using sample::names_in;
+using sample::quick_disk;
+using sample::SampleRun;
 
 TEST(TrainingCheckpoint, ComesBackToTheBit) {
   const TempDir run;

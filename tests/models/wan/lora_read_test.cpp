@@ -5,7 +5,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/tensor_file.h"
 
-namespace ballast::wan {
+namespace ballast::wan::lora_read_test {
 namespace {
 
 using support::sample_values;
@@ -236,9 +236,10 @@ struct Target {
   std::vector<float> up = std::vector<float>(kRank * kOut, 7);
 
   LoraTarget at(const std::string& name, std::int64_t rank = kRank) {
-    return {name,
-            {reinterpret_cast<std::byte*>(down.data()), DType::f32, {rank, kIn * kRank / rank}},
-            {reinterpret_cast<std::byte*>(up.data()), DType::f32, {kOut * kRank / rank, rank}}};
+    const auto into = [](std::vector<float>& to) {
+      return [&to](std::span<const float> values) { to.assign(values.begin(), values.end()); };
+    };
+    return {name, {rank, kIn * kRank / rank}, {kOut * kRank / rank, rank}, into(down), into(up)};
   }
 };
 
@@ -270,7 +271,7 @@ TEST(LoraInit, RefusesModulesRanksAndDifferencesItCannotTrain) {
   EXPECT_FAILS(init_factors(lora, std::vector{t.at("blocks.3.ffn.0", 2)}, 1), ErrorCode::input,
                "has rank 4, this run trains rank 2");
   LoraTarget narrow = t.at("blocks.3.ffn.0");
-  narrow.up.shape[0] = kOut - 1;
+  narrow.up[0] = kOut - 1;
   EXPECT_FAILS(init_factors(lora, std::vector{narrow}, 1), ErrorCode::input, "this run needs");
   file.add("diffusion_model.blocks.3.ffn.0.diff_b", DType::f32, {kOut}, 3);
   const LoraReader with_bias = LoraReader::open(file.write(dir));
@@ -279,4 +280,4 @@ TEST(LoraInit, RefusesModulesRanksAndDifferencesItCannotTrain) {
 }
 
 }  // namespace
-}  // namespace ballast::wan
+}  // namespace ballast::wan::lora_read_test

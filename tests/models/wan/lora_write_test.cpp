@@ -10,7 +10,7 @@
 #include "tests/support/golden_file.h"
 #include "tests/support/tensor_file.h"
 
-namespace ballast::wan {
+namespace ballast::wan::lora_write_test {
 namespace {
 
 using support::sample_values;
@@ -329,6 +329,35 @@ TEST(LoraWrite, NumbersThatDoNotFitAreNamed) {
   EXPECT_EQ(values_in(path, "diffusion_model.blocks.0.ffn.0.lora_A.weight")[0], 1);
 }
 
+TEST(LoraWrite, NumbersThatMustBeFetchedGiveTheSameFile) {
+  std::vector<float> down(3 * 50'000), up(3 * 2);  // more than one piece
+  for (std::size_t i = 0; i < down.size(); ++i) down[i] = static_cast<float>(i) / 1024;
+  for (std::size_t i = 0; i < up.size(); ++i) up[i] = static_cast<float>(i);
+  const TempDir dir;
+  const auto write = [&](bool fetched, DType dtype) {
+    const auto numbers = [&](const std::vector<float>& v, const Shape& shape) {
+      LoraNumbers n = {.shape = shape};
+      const std::span<const std::byte> bytes = std::as_bytes(std::span(v));
+      if (!fetched) {
+        n.memory = bytes.data();
+      } else {
+        n.fetch = [bytes](std::uint64_t first, std::span<std::byte> to) {
+          std::ranges::copy(bytes.subspan(first, to.size()), to.begin());
+        };
+      }
+      return n;
+    };
+    LoraModule m = zeros("blocks.0.ffn.0", 3, 50'000, 2);
+    m.down = numbers(down, {3, 50'000});
+    m.up = numbers(up, {2, 3});
+    const std::string path = dir.path("x.safetensors");
+    write_lora(path, std::span(&m, 1), {.format = {}, .dtype = dtype, .metadata = {}});
+    return test::read_whole(path);
+  };
+  EXPECT_EQ(write(true, DType::f32), write(false, DType::f32));
+  EXPECT_EQ(write(true, DType::bf16), write(false, DType::bf16));
+}
+
 TEST(LoraWrite, AFullDiskLeavesTheOldFile) {
   const TempDir dir;
   const std::string a = comfy_file(dir, "a.safetensors", DType::f32);
@@ -374,4 +403,4 @@ TEST(LoraWrite, GoldenFactorsComeBackInEveryFormat) {
 }
 
 }  // namespace
-}  // namespace ballast::wan
+}  // namespace ballast::wan::lora_write_test

@@ -6,7 +6,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/sparse_checkpoint.h"
 
-namespace ballast::wan {
+namespace ballast::wan::weights_test {
 namespace {
 
 Config small() {
@@ -125,4 +125,4 @@ TEST(WanWeights, PlannedGroupsAreTheSameWithoutAFile) {
 }
 
 }  // namespace
-}  // namespace ballast::wan
+}  // namespace ballast::wan::weights_test

@@ -1,0 +1,135 @@
+// The parts of the CUDA runtime that Ballast calls, on the host: device memory is host memory, and
+// work is done when it is given out.
+
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Event {
+  Clock::time_point at;
+};
+
+constexpr std::size_t kMemory = std::size_t{8} << 30;
+std::size_t taken = 0;
+
+cudaError_t allocate(void** p, std::size_t bytes) {
+  if (bytes > kMemory - taken) return cudaErrorMemoryAllocation;
+  *p = std::aligned_alloc(256, (bytes + 255) / 256 * 256 + 256);
+  if (*p == nullptr) return cudaErrorMemoryAllocation;
+  std::memset(*p, 0xff, bytes);  // what was there before is nobody's business
+  return cudaSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaRuntimeGetVersion(int* v) { return *v = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int* v) { return *v = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int* n) { return *n = 1, cudaSuccess; }
+cudaError_t cudaGetDevice(int* i) { return *i = 0, cudaSuccess; }
+cudaError_t cudaSetDevice(int i) { return i == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+const char* cudaGetErrorString(cudaError_t) { return "an error of the emulated GPU"; }
+const char* cudaGetErrorName(cudaError_t) { return "emulated"; }
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
+  *p = {};
+  std::strcpy(p->name, "emulated GPU");
+  p->major = 9;
+  p->multiProcessorCount = 2;
+  p->totalGlobalMem = kMemory;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  switch (attribute) {
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = 9;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = 0;
+      return cudaSuccess;
+    case cudaDevAttrMultiProcessorCount:
+      *value = 2;
+      return cudaSuccess;
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char*, int, int) { return cudaErrorInvalidValue; }  // no slot
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  *free = kMemory - taken;
+  *total = kMemory;
+  return cudaSuccess;
+}
+cudaError_t cudaMalloc(void** p, std::size_t bytes) { return allocate(p, bytes); }
+cudaError_t cudaMallocManaged(void** p, std::size_t bytes, unsigned) { return allocate(p, bytes); }
+cudaError_t cudaFree(void* p) { return std::free(p), cudaSuccess; }
+cudaError_t cudaHostRegister(void*, std::size_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }
+
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t n, cudaMemcpyKind) {
+  return std::memmove(to, from, n), cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t n, cudaMemcpyKind,
+                            cudaStream_t) {
+  return std::memmove(to, from, n), cudaSuccess;
+}
+cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
+                              std::size_t from_pitch, std::size_t width, std::size_t height,
+                              cudaMemcpyKind, cudaStream_t) {
+  if (width > to_pitch || width > from_pitch) return cudaErrorInvalidPitchValue;
+  for (std::size_t r = 0; r < height; ++r) {
+    std::memcpy(static_cast<char*>(to) + r * to_pitch,
+                static_cast<const char*>(from) + r * from_pitch, width);
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaMemset(void* to, int byte, std::size_t n) {
+  return std::memset(to, byte, n), cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* to, int byte, std::size_t n, cudaStream_t) {
+  return std::memset(to, byte, n), cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
+  *s = reinterpret_cast<cudaStream_t>(new char);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t s) {
+  delete reinterpret_cast<char*>(s);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
+  *e = reinterpret_cast<cudaEvent_t>(new Event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t e) {
+  delete reinterpret_cast<Event*>(e);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t) {
+  reinterpret_cast<Event*>(e)->at = Clock::now();
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
+  *ms = std::chrono::duration<float, std::milli>(reinterpret_cast<Event*>(end)->at -
+                                                 reinterpret_cast<Event*>(begin)->at)
+            .count();
+  return cudaSuccess;
+}
+
+}  // extern "C"

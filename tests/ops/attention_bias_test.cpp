@@ -1,0 +1,168 @@
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "ops/attention_cuda.h"
+#include "ops/cuda_call.h"
+#include "tests/support/attention_case.h"
+
+// A bias on the scores, its gradient, and the causal mask: in the reference, and in the plain GPU
+// kernel.
+namespace ballast::ops {
+namespace {
+
+using support::expect_near;
+using support::Heads;
+using support::Values;
+using Inputs = support::AttentionInputs;
+
+struct Biased : Inputs {
+  explicit Biased(const support::AttentionSizes& n, DType dtype, DType bias_dtype)
+      : Inputs(n, dtype), bias(support::random_values(bias_dtype, this->n.scores(), 1, 5)) {}
+  Values bias;  // [H, Lq, Lk]
+};
+
+support::AttentionSizes causal(support::AttentionSizes n) {
+  n.causal = true;
+  return n;
+}
+
+double loss(const Biased& x) {
+  const Values o = ref::attention(x.n, x.q, x.k, x.v, x.bias).o;
+  double sum = 0;
+  for (std::size_t i = 0; i < o.size(); ++i) sum += o[i] * x.dout[i];
+  return sum;
+}
+
+TEST(AttentionRef, BackwardMatchesFiniteDifferences) {
+  for (const bool mask : {false, true}) {
+    for (const bool biased : {false, true}) {
+      support::AttentionSizes n = support::attention_sizes(6, 5, 2, 4, 4);
+      n.causal = mask;
+      Biased in(n, DType::f32, DType::f32);
+      if (!biased) in.bias.clear();
+      const ref::AttentionResult r = ref::attention(n, in.q, in.k, in.v, in.bias);
+      const ref::AttentionGradients g =
+          ref::attention_backward(n, in.q, in.k, in.v, r.o, r.lse, in.dout, in.bias);
+      const auto compare = [&](const char* name, auto x, const Values& gradient) {
+        constexpr double kStep = 1e-5;  // the error of a central difference is about kStep^2
+        for (std::size_t i = 0; i < gradient.size(); ++i) {
+          Biased up = in, down = in;
+          (up.*x)[i] += kStep;
+          (down.*x)[i] -= kStep;
+          ASSERT_NEAR((loss(up) - loss(down)) / (2 * kStep), gradient[i], 1e-8) << name << " " << i;
+        }
+      };
+      compare("dq", &Biased::q, g.dq);
+      compare("dk", &Biased::k, g.dk);
+      compare("dv", &Biased::v, g.dv);
+      if (biased) compare("dbias", &Biased::bias, g.dbias);
+    }
+  }
+}
+
+struct Case {
+  DType dtype, bias_dtype;
+};
+class PlainAttention : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    if (support::test_device() != Device::cuda) GTEST_SKIP() << "the CPU has no bias yet";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(DTypes, PlainAttention,
+                         testing::Values(Case{DType::f32, DType::f32},
+                                         Case{DType::bf16, DType::bf16},
+                                         Case{DType::bf16, DType::f32}),
+                         [](const auto& test) {
+                           return fmt::format("{}_{}", name_of(test.param.dtype),
+                                              name_of(test.param.bias_dtype));
+                         });
+
+// A view [H, Lq, Lk] of scores that lie as [Lq, H, Lk], as one bias table for all heads would.
+TensorView by_head(const TensorView& x) {
+  TensorView v = x;
+  std::swap(v.shape[0], v.shape[1]);
+  std::swap(v.strides[0], v.strides[1]);
+  return v;
+}
+
+// From [H, Lq, Lk] to [Lq, H, Lk] and back: a swap of the first two.
+Values swapped(const Values& x, std::int64_t a, std::int64_t b, std::int64_t c) {
+  Values y(x.size());
+  for (std::int64_t i = 0; i < a; ++i) {
+    for (std::int64_t j = 0; j < b; ++j) {
+      for (std::int64_t k = 0; k < c; ++k) {
+        y[static_cast<std::size_t>((j * a + i) * c + k)] =
+            x[static_cast<std::size_t>((i * b + j) * c + k)];
+      }
+    }
+  }
+  return y;
+}
+
+TEST_P(PlainAttention, MatchesReferenceWithBiasAndMask) {
+  for (const support::AttentionSizes& n :
+       {support::attention_sizes(40, 70, 2, 64, 67),
+        causal(support::attention_sizes(70, 70, 2, 64)),
+        causal(support::attention_sizes(90, 50, 3, 7, 33)),
+        causal(support::attention_sizes(50, 90, 1, 256)), support::attention_sizes(1, 1, 1, 1)}) {
+    SCOPED_TRACE(testing::Message() << n.queries << " x " << n.keys << ", causal " << n.causal);
+    const Biased in(n, GetParam().dtype, GetParam().bias_dtype);
+    const auto make = [&](std::int64_t rows) { return Heads(in.dtype, rows, n.heads, n.width, 3); };
+    Heads q = make(n.queries), k = make(n.keys), v = make(n.keys), o = make(n.queries),
+          dout = make(n.queries), dq = make(n.queries), dk = make(n.keys), dv = make(n.keys);
+    Heads bias(GetParam().bias_dtype, n.queries, n.heads, n.keys, 1, 1);
+    Heads dbias(GetParam().bias_dtype, n.queries, n.heads, n.keys, 2, 1);
+    q.set(in.q), k.set(in.k), v.set(in.v), dout.set(in.dout);
+    bias.set(swapped(in.bias, n.heads, n.queries, n.keys));
+    support::DeviceVector<float> lse(static_cast<std::size_t>(n.heads * n.queries));
+    const auto scale = static_cast<float>(n.scale);
+    if constexpr (kBuiltWithCuda) {
+      ThreadPool pool(1);
+      const cuda::View lse_view = cuda::view(support::lse_view(lse, n.heads, n.queries));
+      cuda::plain_attention({.q = cuda::view(q.view),
+                             .k = cuda::view(k.view),
+                             .v = cuda::view(v.view),
+                             .o = cuda::view(o.view),
+                             .lse = lse_view,
+                             .workspace = {},
+                             .bias = cuda::view(by_head(bias.view)),
+                             .scale = scale,
+                             .kv_length = n.kv,
+                             .causal = n.causal},
+                            support::test_stream(pool).native);
+      cuda::plain_attention_backward({.q = cuda::view(q.view),
+                                      .k = cuda::view(k.view),
+                                      .v = cuda::view(v.view),
+                                      .o = cuda::view(o.view),
+                                      .lse = lse_view,
+                                      .dout = cuda::view(dout.view),
+                                      .dq = cuda::view(dq.view),
+                                      .dk = cuda::view(dk.view),
+                                      .dv = cuda::view(dv.view),
+                                      .workspace = {},
+                                      .bias = cuda::view(by_head(bias.view)),
+                                      .dbias = cuda::view(by_head(dbias.view)),
+                                      .scale = scale,
+                                      .kv_length = n.kv,
+                                      .causal = n.causal},
+                                     support::test_stream(pool).native);
+    }
+    support::device_memory_is_read();
+    const double share = 4e-6;  // as without bias: f32 rounding
+    const auto own = [](DType t) { return t == DType::bf16 ? 0x1p-8 : 0; };
+    const ref::AttentionResult r = ref::attention(n, in.q, in.k, in.v, in.bias);
+    expect_near("o", o.values(), r.o, r.o_size, share, own(in.dtype));
+    support::expect_lse_near({lse.begin(), lse.end()}, r.lse);
+    const ref::AttentionGradients g =
+        ref::attention_backward(n, in.q, in.k, in.v, o.values(), r.lse, in.dout, in.bias);
+    expect_near("dq", dq.values(), g.dq, g.dq_size, share, own(in.dtype));
+    expect_near("dk", dk.values(), g.dk, g.dk_size, share, own(in.dtype));
+    expect_near("dv", dv.values(), g.dv, g.dv_size, share, own(in.dtype));
+    expect_near("dbias", swapped(dbias.values(), n.queries, n.heads, n.keys), g.dbias, g.dbias_size,
+                share, own(GetParam().bias_dtype));
+  }
+}
+
+}  // namespace
+}  // namespace ballast::ops

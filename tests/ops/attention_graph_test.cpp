@@ -1,0 +1,149 @@
+#include "ops/attention_graph.h"
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "core/device.h"
+#include "ops/attention_cuda_workspace.h"
+#include "tests/support/temp_dir.h"
+
+// cuDNN says what it can compute on a GPU, and with how much memory, where that GPU is not: given
+// its properties. These tests need cuDNN and no GPU.
+namespace ballast::ops::cuda {
+namespace {
+
+struct Gpu {
+  const char* name;
+  int sm, multiprocessors, shared_memory, blocks, threads;
+};
+void PrintTo(const Gpu& gpu, std::ostream* to) { *to << gpu.name; }
+
+std::string properties(const Gpu& gpu) {
+  return fmt::format(
+      R"({{"maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64],
+"regsPerBlock": 65536, "multiProcessorCount": {}, "warpSize": 32, "maxSharedMemoryPerBlock": 49152,
+"maxSharedMemoryPerBlockOptin": {}, "reservedSharedMemoryPerBlock": 1024, "maxRegistersPerSM": 65536,
+"maxCtasPerSM": {}, "maxThreadsPerBlock": 1024, "maxThreadsPerSM": {}, "pciDeviceId": 6,
+"isTccDriver": 0, "supportCoopLaunch": 1, "totalGlobalMem": 25757220864, "smClockRateKHz": 1980000,
+"memClockRateKHz": 3201000, "l2CacheSize": 62914560, "cudaDeviceId": 0, "deviceVer": {},
+"driverVer": 13000, "deviceName": "{}"}})",
+      gpu.multiprocessors, gpu.shared_memory, gpu.blocks, gpu.threads, 10 * gpu.sm, gpu.name);
+}
+
+// cuDNN insists on a driver's library; the toolkit has one without a driver. Empty when there is
+// one now, else what is missing.
+std::string find_driver_library() {
+  if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL)) return "";
+  const std::string missing = dlerror();
+  const test::TempDir folder;  // once loaded, it is found by the name it has inside
+  const std::string link = folder.path("libcuda.so.1");
+  std::filesystem::create_symlink(BALLAST_CUDA_STUB, link);
+  if (dlopen(link.c_str(), RTLD_NOW | RTLD_GLOBAL)) return "";
+  return missing + "; " + dlerror();
+}
+
+class AttentionGraphs : public testing::TestWithParam<Gpu> {
+ protected:
+  void SetUp() override {
+    if (!kBuiltWithCuda) GTEST_SKIP() << "this build has no CUDA";
+    if (!dlopen("libcudnn.so.9", RTLD_NOW)) GTEST_SKIP() << dlerror();
+    static const std::string missing = find_driver_library();
+    if (!missing.empty()) GTEST_SKIP() << missing;
+  }
+
+  // The workspace of the configuration that would be taken, -1 when there is none.
+  std::int64_t workspace(const AttentionGraph& a) const {
+    std::vector<std::int64_t> offers;
+    if constexpr (kBuiltWithCuda) offers = offered_workspaces(a, properties(GetParam()));
+    return offers.empty() ? -1 : offers[0];
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Gpus, AttentionGraphs,
+                         testing::Values(Gpu{"A100", 80, 108, 166912, 32, 2048},
+                                         Gpu{"RTX3090", 86, 82, 101376, 16, 1536},
+                                         Gpu{"RTX4090", 89, 128, 101376, 24, 1536},
+                                         Gpu{"H200", 90, 132, 232448, 32, 2048},
+                                         Gpu{"RTX5090", 120, 170, 101376, 24, 1536}),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+struct Size {
+  std::int64_t queries, keys, heads, width;
+};
+void PrintTo(const Size& n, std::ostream* to) {
+  *to << n.queries << " x " << n.keys << ", " << n.heads << " heads of " << n.width;
+}
+
+const std::vector<Size> kSizes = {
+    {7168, 7168, 40, 128},  // a 14B layer
+    {7168, 512, 40, 128},   // its text
+    {32760, 32760, 1, 128}, {333, 77, 3, 40}, {1150, 1111, 2, 64},
+    {130, 260, 2, 128},     {50, 50, 2, 32},  {300, 2, 1, 16},
+    {5, 300, 2, 8},         {2, 1, 1, 8},     {200, 129, 2, 192},  // sm_90 only
+    {5, 300, 1, 256},
+};
+
+AttentionGraph graph_of(const Size& n) {
+  AttentionGraph a = {
+      .queries = n.queries, .keys = n.keys, .heads = n.heads, .width = n.width, .strides = {}};
+  a.lse_head = n.queries;
+  // Heads of a fused q | k | v, and of dense tensors.
+  for (auto& s : a.strides) s = {n.heads * n.width, n.width};
+  a.strides[kQ].row = a.strides[kK].row = a.strides[kV].row = 3 * n.heads * n.width;
+  return a;
+}
+
+// Calls test(size, q's shape) for all that cuDNN is given on this GPU.
+template <class F>
+void for_sizes(int sm, F&& test) {
+  for (const Size& n : kSizes) {
+    if (!cudnn_has_attention(n.width, DType::bf16, sm)) continue;
+    SCOPED_TRACE(testing::PrintToString(n));
+    test(n, Shape{n.queries, n.heads, n.width});
+  }
+}
+
+TEST_P(AttentionGraphs, ForwardNeedsThePlannedWorkspace) {
+  for_sizes(GetParam().sm, [&](const Size& n, const Shape& q) {
+    EXPECT_EQ(workspace(graph_of(n)), attention_parts(q, DType::bf16, GetParam().sm).library);
+  });
+}
+
+TEST_P(AttentionGraphs, DeterministicBackwardNeedsThePlannedWorkspaceInWholeTiles) {
+  for_sizes(GetParam().sm, [&](const Size& n, const Shape& q) {
+    AttentionGraph a = graph_of(n);
+    a.backward = true;
+    const std::int64_t planned =
+        attention_backward_parts(q, n.keys, DType::bf16, GetParam().sm, true).library;
+    const std::int64_t needed = workspace(a);
+    if (n.queries % 128 == 0 && n.keys % 128 == 0) {
+      EXPECT_EQ(needed, planned);
+    } else {  // some kernels and versions have smaller tiles
+      EXPECT_GT(needed, 2 * n.heads * n.queries * n.keys);
+      EXPECT_LE(needed, planned);
+    }
+  });
+}
+
+TEST_P(AttentionGraphs, FastBackwardNeedsThePlannedWorkspace) {
+  for_sizes(GetParam().sm, [&](const Size& n, const Shape& q) {
+    AttentionGraph a = graph_of(n);
+    a.backward = true;
+    a.deterministic = false;
+    a.dq_sum_is_ours = dq_sum_is_a_tensor(GetParam().sm);
+    EXPECT_EQ(workspace(a),
+              attention_backward_parts(q, n.keys, DType::bf16, GetParam().sm, false).library);
+  });
+}
+
+// The widths that the plain kernel gets are those that cuDNN refuses.
+TEST_P(AttentionGraphs, WiderHeadsAreRefused) {
+  AttentionGraph a = graph_of({200, 200, 2, GetParam().sm == 90 ? 264 : 136});
+  a.backward = true;
+  EXPECT_EQ(workspace(a), -1);
+}
+
+}  // namespace
+}  // namespace ballast::ops::cuda
