@@ -1,7 +1,7 @@
 #include "bench/support/row_bench.h"
 #include "ops/gated_residual.h"
 
-namespace ballast::ops {
+namespace ballast::ops::gated_residual_bench {
 namespace {
 
 using support::BenchTensor;
@@ -37,4 +37,4 @@ BENCHMARK_CAPTURE(backward, dgate, DType::f32, false)
     ->Arg(5120);
 
 }  // namespace
-}  // namespace ballast::ops
+}  // namespace ballast::ops::gated_residual_bench

@@ -1,7 +1,7 @@
 #include "bench/support/row_bench.h"
 #include "ops/layer_norm.h"
 
-namespace ballast::ops {
+namespace ballast::ops::layer_norm_bench {
 namespace {
 
 using support::BenchTensor;
@@ -51,4 +51,4 @@ BENCHMARK_CAPTURE(backward, tables, DType::f32, false)
     ->Arg(5120);
 
 }  // namespace
-}  // namespace ballast::ops
+}  // namespace ballast::ops::layer_norm_bench

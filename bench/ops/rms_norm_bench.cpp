@@ -1,7 +1,7 @@
 #include "bench/support/row_bench.h"
 #include "ops/rms_norm.h"
 
-namespace ballast::ops {
+namespace ballast::ops::rms_norm_bench {
 namespace {
 
 using support::BenchTensor;
@@ -36,4 +36,4 @@ BENCHMARK_CAPTURE(backward, bf16, DType::bf16, true)->Name("rms_norm_backward/bf
 BENCHMARK_CAPTURE(backward, dw, DType::bf16, false)->Name("rms_norm_backward/bf16+dw")->Arg(5120);
 
 }  // namespace
-}  // namespace ballast::ops
+}  // namespace ballast::ops::rms_norm_bench

@@ -1,7 +1,7 @@
 #include "bench/support/row_bench.h"
 #include "ops/silu.h"
 
-namespace ballast::ops {
+namespace ballast::ops::silu_bench {
 namespace {
 
 using support::BenchTensor;
@@ -27,4 +27,4 @@ BENCHMARK_CAPTURE(backward, f32, DType::f32)->Name("silu_backward/f32")->Arg(138
 BENCHMARK_CAPTURE(backward, bf16, DType::bf16)->Name("silu_backward/bf16")->Arg(13824);
 
 }  // namespace
-}  // namespace ballast::ops
+}  // namespace ballast::ops::silu_bench

@@ -178,7 +178,7 @@ void BenchWan::declare(CLI::App& app) {
   app.add_flag("--json", json_, "one JSON document");
 }
 
-wan::FitRequest BenchWan::request(Bytes free) const {
+wan::FitRequest BenchWan::request() const {
   wan::FitRequest r;
   const std::string name = model_ == "14B"  ? "wan2.2-t2v-a14b"
                            : model_ == "5B" ? "wan2.2-ti2v-5b"
@@ -190,9 +190,11 @@ wan::FitRequest BenchWan::request(Bytes free) const {
   r.job.mode = mode_ == "infer"  ? wan::Mode::infer
                : mode_ == "lora" ? wan::Mode::lora
                                  : wan::Mode::full;
-  const bool gpu = gpu_is_usable();
-  r.backend = {.device = gpu ? Device::cuda : Device::cpu, .deterministic = !fast_};
-  if (gpu) r.job.precision = {DType::bf16, DType::bf16};
+  const train::RunTarget target = train::this_machine({.deterministic = !fast_});
+  r.profile = target.profile;
+  r.backend = target.backend;
+  const bool gpu = r.backend.device == Device::cuda;
+  r.job.precision = wan::precision_on(r.backend.device);
   r.job.batches = {{.latents = std::vector(static_cast<std::size_t>(batch_), latent_of(tokens_)),
                     .timestep_rows = batch_}};
   if (r.job.mode != wan::Mode::infer) r.job.noising = wan::Noising::recorded;
@@ -200,10 +202,8 @@ wan::FitRequest BenchWan::request(Bytes free) const {
   r.job.lora.alpha = static_cast<float>(rank_);
   r.job.record_update = r.job.mode != wan::Mode::infer;
   r.job.max_grad_norm = 1;
-  r.profile = gpu ? *find_profile("h200")
-                  : train::this_machine({.device = train::DeviceChoice::cpu}).profile;
   r.budget = default_budget(read_machine());
-  if (gpu) r.budget.gpu = free;
+  if (gpu) r.budget.gpu = r.profile.device_memory;
   if (!gpu_.empty()) set_field(r.budget, "gpu", gpu_);
   if (!ram_.empty()) set_field(r.budget, "ram", ram_);
   return r;
@@ -238,13 +238,10 @@ MemoryPolicy BenchWan::policy(const wan::FitRequest& r) const {
 }
 
 void BenchWan::run() {
-  const bool gpu = gpu_is_usable();
+  wan::FitRequest r = request();
+  const bool gpu = r.backend.device == Device::cuda;
   GpuInfo info;
   if (gpu) info = open_gpu();
-  wan::FitRequest r = request(info.free);
-  r.backend.sm = gpu ? info.sm : r.backend.sm;
-  r.backend.threads =
-      gpu ? 1 : train::this_machine({.device = train::DeviceChoice::cpu}).backend.threads;
   const bool whole = from_ == "disk" && stream_ != "0";
   const RandomWeights weights(r.job.config, weights_ == "fp8" ? DType::f8_e4m3 : DType::bf16,
                               whole ? RandomWeights::Blocks::each : RandomWeights::Blocks::alike,

@@ -19,7 +19,7 @@ class BenchWan {
   void run();
 
  private:
-  wan::FitRequest request(Bytes free) const;
+  wan::FitRequest request() const;
   MemoryPolicy policy(const wan::FitRequest& r) const;
 
   std::string model_ = "14B", mode_ = "infer", stream_ = "0", from_ = "host", weights_ = "bf16";

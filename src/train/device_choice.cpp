@@ -2,12 +2,13 @@
 
 #include "memory/budget.h"
 #include "memory/machine.h"
+#include "train/measured_profile.h"
 
 namespace ballast::train {
 namespace {
 
-// Rates of the CPU backend for a prediction: order of magnitude only, from clock and lanes;
-// measured ones come from the machine benchmark.
+// Rates of the CPU backend for a prediction: order of magnitude only, from clock and lanes, until
+// `ballast bench machine` has measured them.
 MachineProfile cpu_profile(int threads) {
   const double cores = threads;
   return {.name = "this",
@@ -46,7 +47,7 @@ RunTarget target_of(const MachineProfile& profile, const ComputeOptions& options
 }
 
 RunTarget gpu_target(const GpuInfo& gpu, const ComputeOptions& options) {
-  MachineProfile p = nearest_profile(gpu.name, gpu.sm);
+  MachineProfile p = with_measured_rates(nearest_profile(gpu.name, gpu.sm), gpu.name);
   p.name = "this";
   p.device_memory = default_gpu_budget(gpu.free, p.library_bytes);
   return target_of(p, options);
@@ -57,7 +58,7 @@ RunTarget this_machine(const ComputeOptions& options) {
                    (options.device == DeviceChoice::automatic && kBuiltWithCuda && gpu_is_usable());
   if (gpu) return gpu_target(open_gpu(), options);
   const int threads = options.threads > 0 ? options.threads : usable_cpus(read_machine());
-  return target_of(cpu_profile(threads), options);
+  return target_of(with_measured_rates(cpu_profile(threads), "this"), options);
 }
 
 }  // namespace ballast::train

@@ -25,8 +25,8 @@ ComputeOptions compute_options(const MemoryConfig& memory, int threads);
 // with what is missing.
 RunTarget this_machine(const ComputeOptions& options);
 
-// The first of these for a GPU that is known: its rates are estimates of the nearest bundled
-// profile, its memory what is free now, less a reserve.
+// The first of these for a GPU that is known: its rates are measured ones (measured_profile.h) or
+// estimates of the nearest bundled profile, its memory what is free now, less a reserve.
 RunTarget gpu_target(const GpuInfo& gpu, const ComputeOptions& options);
 
 // Another machine, by its profile.

@@ -48,8 +48,7 @@ void save_profile(const MachineProfile& profile, const std::filesystem::path& pa
   append_json_string(text, profile.name);
   text += ", \"description\": ";
   append_json_string(text, profile.description);
-  text += fmt::format(", \"device\": \"{}\", \"library_bytes\": {}", name_of(profile.device),
-                      profile.library_bytes.count);
+  text += fmt::format(", \"device\": \"{}\"", name_of(profile.device));
   each_rate(profile, [&](const char* name, double value) {
     text += fmt::format(",\n  \"{}\": {:.6g}", name, value);
   });
@@ -81,8 +80,6 @@ std::optional<MachineProfile> load_profile(const std::string& device_name,
         p.description = json.string();
       } else if (name == "device") {
         p.device = json.string() == name_of(Device::cuda) ? Device::cuda : Device::cpu;
-      } else if (name == "library_bytes") {
-        p.library_bytes = {json.u64()};
       } else {
         bool known = false;
         each_rate(p, [&](const char* rate, double& value) {
@@ -99,7 +96,18 @@ std::optional<MachineProfile> load_profile(const std::string& device_name,
     return std::nullopt;
   }
   each_rate(p, [&](const char*, double) { ++wanted; });
-  if (rates != wanted || (p.device == Device::cuda && p.name != device_name)) return std::nullopt;
+  if (rates != wanted || p.name != device_name) return std::nullopt;
+  return p;
+}
+
+MachineProfile with_measured_rates(MachineProfile profile, const std::string& device_name) {
+  const auto measured = load_profile(device_name, profile_path(profile.device));
+  if (!measured || measured->device != profile.device) return profile;
+  MachineProfile p = *measured;
+  p.name = profile.name;
+  p.sm = profile.sm;
+  p.device_memory = profile.device_memory;
+  p.library_bytes = profile.library_bytes;
   return p;
 }
 

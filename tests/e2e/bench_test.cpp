@@ -1,0 +1,41 @@
+// ballast bench: what it measures is the machine's business, that it measures is ours.
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/e2e/ballast_process.h"
+#include "tests/support/temp_dir.h"
+
+namespace ballast::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Bench, MachineMeasuresEveryRateAndStoresNothingWhenDry) {
+  const Finished f =
+      run_ballast({"bench", "machine", "--seconds", "0.1", "--dry", "--json", "--folder", "."});
+  ASSERT_EQ(f.exit_code, 0) << f.err;
+  const auto json = nlohmann::json::parse(f.out);
+  for (const char* rate : {"gemm_flops", "attention_flops", "memory_bandwidth", "upload_bandwidth",
+                           "download_bandwidth", "both_ways_bandwidth", "launch_seconds"}) {
+    EXPECT_GT(json.at(rate).get<double>(), 0) << rate;
+  }
+  EXPECT_EQ(json.at("stored"), "");
+}
+
+TEST(Bench, AskedForNothingSaysWhatThereIs) {
+  const Finished f = run_ballast({"bench"});
+  EXPECT_EQ(f.exit_code, 2);
+  EXPECT_THAT(f.err, HasSubstr("bench"));
+}
+
+TEST(Bench, AnUnknownModelIsNamed) {
+  const Finished f = run_ballast({"bench", "wan", "--model", "15B"});
+  EXPECT_EQ(f.exit_code, 2);
+  EXPECT_THAT(f.err, HasSubstr("15B"));
+}
+
+}  // namespace
+}  // namespace ballast::test
