@@ -56,7 +56,8 @@ const CommandInfo& find_command(std::string_view name) {
 }
 
 // Before parsing, so that a mistyped option is named as such and not taken for a missing argument.
-void refuse_unknown_options(const CLI::App& app, const std::vector<std::string>& arguments) {
+void refuse_unknown_options(const CLI::App& app, const std::string& command,
+                            const std::vector<std::string>& arguments) {
   for (const std::string& argument : arguments) {
     if (argument == "--") return;
     if (!argument.starts_with("--")) continue;
@@ -68,10 +69,18 @@ void refuse_unknown_options(const CLI::App& app, const std::vector<std::string>&
     }
     fail(ErrorCode::usage,
          fmt::format(
-             "{} has no option {}{}", app.get_name(), printable(name),
+             "{} has no option {}{}", command, printable(name),
              suggestion(name, std::vector<std::string_view>(long_names.begin(), long_names.end()))),
-         {{app.get_name() + " --help", "lists its options"}});
+         {{command + " --help", "lists its options"}});
   }
+}
+
+// The part of a command that its first argument names (bench wan), or the command itself.
+CLI::App& part_named(CLI::App& app, const std::vector<std::string>& arguments) {
+  for (CLI::App* part : app.get_subcommands([](CLI::App*) { return true; })) {
+    if (!arguments.empty() && part->get_name() == arguments.front()) return *part;
+  }
+  return app;
 }
 
 void run(std::vector<std::string> arguments) {
@@ -90,10 +99,12 @@ void run(std::vector<std::string> arguments) {
   CLI::App app(std::string(info.summary), "ballast " + std::string(info.name));
   command->declare(app);
   if (command->takes(arguments)) return command->run();
-  refuse_unknown_options(app, arguments);
+  CLI::App& part = part_named(app, arguments);
+  const std::string name = &part == &app ? app.get_name() : app.get_name() + " " + part.get_name();
+  refuse_unknown_options(part, name, arguments);
   const bool wants_help = std::any_of(arguments.begin(), arguments.end(),
                                       [](const auto& a) { return a == "--help" || a == "-h"; });
-  if (wants_help) return print(app.help());
+  if (wants_help) return print(part.help(&part == &app ? "" : app.get_name()));
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
   app.parse(std::move(arguments));
   command->run();

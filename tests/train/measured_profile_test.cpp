@@ -20,6 +20,8 @@ MachineProfile measured() {
           .download_bandwidth = 5.4e10,
           .disk_bandwidth = 3.4e9,
           .launch_seconds = 4e-6,
+          .device_memory = {},
+          .library_bytes = {},
           .estimate = false};
 }
 
