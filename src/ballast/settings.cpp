@@ -117,17 +117,9 @@ train::PreparedRun open_run(const std::string& path) {
   train::PreparedRun run;
   const Checkpoint& file = run.checkpoints.emplace_back(Checkpoint::open(path));
   const wan::TensorMap names(file);
-  const auto recognised = recognise(file, names);
-  if (!recognised) {
-    fail(ErrorCode::input, fmt::format("{} holds no Wan transformer", path),
-         {{"ballast inspect " + path, "says what it is"}});
-  }
-  if (!recognised->problems.empty()) {
-    fail(ErrorCode::input, fmt::format("{}: {}", path, recognised->problems.front()),
-         {{"ballast inspect " + path, "lists all problems"}});
-  }
-  run.request.job.config = recognised->config;
-  run.request.experts.push_back(weight_groups(recognised->config, file, names));
+  const wan::Config config = recognised_config(file, names, path);
+  run.request.job.config = config;
+  run.request.experts.push_back(weight_groups(config, file, names));
   return run;
 }
 

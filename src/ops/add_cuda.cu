@@ -6,8 +6,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A thread moves eight elements at a time where both sides are aligned to them, one elsewhere; bound
-// by memory, so any block size that fills the machine does.
+// A thread moves eight elements at a time where both sides are aligned to them, one elsewhere;
+// bound by memory, so any block size that fills the machine does.
 template <class X, class Y, bool kEights>
 __global__ void add(const X* x, std::int64_t x_step, Y* y, std::int64_t y_step, std::int64_t rows,
                     std::int64_t columns, float alpha) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "memory/gpu_libraries.h"
 #include "ops/cuda_libraries.h"
 
 namespace ballast::ops::cuda {
@@ -99,13 +100,7 @@ Cudnn load_cudnn() {
   library.load(f.finalize, "cudnnBackendFinalize");
   library.load(f.execute, "cudnnBackendExecute");
 
-  const std::size_t version = f.get_version();  // 91400 is 9.14.0
-  const std::string text =
-      fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
-  if (version < 90600) library.refuse(fmt::format("cuDNN is {}, at least 9.6 is needed", text));
-  if (version == 91000 || version == 91001) {
-    library.refuse(fmt::format("cuDNN {} computes attention gradients wrongly", text));
-  }
+  if (const auto fault = cudnn_fault(f.get_version())) library.refuse("cuDNN: " + *fault);
   return f;
 }
 

@@ -42,21 +42,12 @@ wan::Config open_model(PreparedRun& run, const ModelChoice& choice) {
   for (const std::string& path : paths) {
     const Checkpoint& file = run.checkpoints.emplace_back(Checkpoint::open(path));
     const wan::TensorMap names(file);
-    const auto recognised = recognise(file, names);
-    if (!recognised) {
-      fail(ErrorCode::input, fmt::format("{} holds no Wan transformer", path),
-           {{"ballast inspect " + path, "says what it is"}});
-    }
-    if (!recognised->problems.empty()) {
-      fail(ErrorCode::input, fmt::format("{}: {}", path, recognised->problems.front()),
-           {{"ballast inspect " + path, "lists all problems"}});
-    }
-    if (model &&
-        (model->dim != recognised->config.dim || model->in_dim != recognised->config.in_dim)) {
+    const wan::Config config = recognised_config(file, names, path);
+    if (model && (model->dim != config.dim || model->in_dim != config.in_dim)) {
       fail(ErrorCode::input, fmt::format("{} is {}, {} is {}: experts have one shape", paths[0],
-                                         model->name, path, recognised->config.name));
+                                         model->name, path, config.name));
     }
-    model = recognised->config;
+    model = config;
     run.request.experts.push_back(weight_groups(*model, file, names));
   }
   return *model;

@@ -109,4 +109,18 @@ std::optional<Recognised> recognise(const Checkpoint& checkpoint, const TensorMa
   return result;
 }
 
+Config recognised_config(const Checkpoint& checkpoint, const TensorMap& names,
+                         const std::string& path) {
+  auto recognised = recognise(checkpoint, names);
+  if (!recognised) {
+    fail(ErrorCode::input, fmt::format("{} holds no Wan transformer", path),
+         {{"ballast inspect " + path, "says what it is"}});
+  }
+  if (!recognised->problems.empty()) {
+    fail(ErrorCode::input, fmt::format("{}: {}", path, recognised->problems.front()),
+         {{"ballast inspect " + path, "lists all problems"}});
+  }
+  return std::move(recognised->config);
+}
+
 }  // namespace ballast::wan
