@@ -16,9 +16,10 @@ struct MachineProfile {
   std::string name;
   std::string description;
   Device device = Device::cpu;
-  int sm = 90;                  // compute capability of a GPU, 90 is 9.0
-  double gemm_flops = 0;        // matrix products in the compute dtype
-  double attention_flops = 0;   // fused attention, forward and backward mean
+  int sm = 90;                 // compute capability of a GPU, 90 is 9.0
+  double gemm_flops = 0;       // matrix products in the compute dtype
+  double attention_flops = 0;  // fused attention, forward
+  double attention_backward_flops = 0;
   double memory_bandwidth = 0;  // bytes read plus written, device memory
   double upload_bandwidth = 0;  // host to device
   double download_bandwidth = 0;
