@@ -66,7 +66,7 @@ struct BufferSpec {
 };
 
 // What decides how long an instruction takes.
-enum class Work : std::uint8_t { memory, gemm, attention, transfer, disk };
+enum class Work : std::uint8_t { memory, gemm, attention, transfer, disk, fp8_gemm };
 
 struct Cost {
   Work work = Work::memory;
