@@ -9,14 +9,24 @@ AdaptedLinear AdaptedLinear::at(std::int64_t first_row, std::int64_t sample) con
   return l;
 }
 
-void AdaptedLinear::forward(ProgramBuilder& pb, Buffer x, Buffer y) const {
-  ops::linear_into(pb, x, weight, y);
+ops::QuantizedRows AdaptedLinear::quantized(ProgramBuilder& pb, Buffer x) const {
+  return fp8 ? ops::quantize_rows(pb, x) : ops::QuantizedRows();
+}
+
+void AdaptedLinear::forward(ProgramBuilder& pb, Buffer x, Buffer y,
+                            const ops::QuantizedRows& shared) const {
+  if (fp8) {
+    ops::fp8_linear_into(pb, shared ? shared : quantized(pb, x), weight, y);
+  } else {
+    ops::linear_into(pb, x, weight, y);
+  }
   if (adapter.a) ops::lora(pb, x, adapter, y);
 }
 
-Buffer AdaptedLinear::forward(ProgramBuilder& pb, Buffer x, DType y_dtype) const {
+Buffer AdaptedLinear::forward(ProgramBuilder& pb, Buffer x, DType y_dtype,
+                              const ops::QuantizedRows& shared) const {
   const Buffer y = pb.temp("y", {pb.shape(x)[0], pb.shape(weight.weight)[0]}, y_dtype);
-  forward(pb, x, y);
+  forward(pb, x, y, shared);
   return y;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "ops/fp8_linear.h"
 #include "ops/linear.h"
 #include "ops/lora.h"
 #include "plan/program_builder.h"
@@ -12,6 +13,7 @@ struct AdaptedLinear {
   ops::LoraWeight adapter;  // adapter.a invalid: none
   Buffer dweight, dbias;    // invalid: frozen
   ops::LoraGrads adapter_grads;
+  bool fp8 = false;  // forward multiplies in f8_e4m3; backward and the adapter as ever
 
   bool trains() const { return dweight || adapter_grads.da; }
 
@@ -19,8 +21,13 @@ struct AdaptedLinear {
   // adapter's dropout depends on. Without dropout it makes no difference.
   AdaptedLinear at(std::int64_t first_row, std::int64_t sample) const;
 
-  void forward(ProgramBuilder& pb, Buffer x, Buffer y) const;
-  Buffer forward(ProgramBuilder& pb, Buffer x, DType y_dtype) const;
+  // What forward makes of x before it multiplies in f8_e4m3, for layers that read the same x: made
+  // by one, given to all. Nothing where fp8 is off.
+  ops::QuantizedRows quantized(ProgramBuilder& pb, Buffer x) const;
+
+  void forward(ProgramBuilder& pb, Buffer x, Buffer y, const ops::QuantizedRows& shared = {}) const;
+  Buffer forward(ProgramBuilder& pb, Buffer x, DType y_dtype,
+                 const ops::QuantizedRows& shared = {}) const;
 
   // dx (+)= W^T dy, gradients += outer products. x may be invalid when nothing trains, dx when the
   // caller does not want it.

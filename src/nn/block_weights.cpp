@@ -32,6 +32,8 @@ std::string_view name_of(WeightFormat f) {
       return "fp8";
     case WeightFormat::f8_e5m2:
       return "fp8_e5m2";
+    case WeightFormat::f8_e4m3_rows:
+      return "fp8_rows";
     case WeightFormat::int8_rows:
       return "int8";
   }
@@ -39,9 +41,9 @@ std::string_view name_of(WeightFormat f) {
 }
 
 std::optional<WeightFormat> find_weight_format(std::string_view name) {
-  for (const WeightFormat f :
-       {WeightFormat::stored, WeightFormat::f32, WeightFormat::bf16, WeightFormat::f16,
-        WeightFormat::f8_e4m3, WeightFormat::f8_e5m2, WeightFormat::int8_rows}) {
+  for (const WeightFormat f : {WeightFormat::stored, WeightFormat::f32, WeightFormat::bf16,
+                               WeightFormat::f16, WeightFormat::f8_e4m3, WeightFormat::f8_e5m2,
+                               WeightFormat::f8_e4m3_rows, WeightFormat::int8_rows}) {
     if (name == name_of(f)) return f;
   }
   return std::nullopt;
@@ -118,9 +120,10 @@ BlockWeights::Form BlockWeights::form_of(const WeightGroup& group, const StoredT
     case WeightFormat::f8_e5m2:
       f.dtype = DType::f8_e5m2;
       break;
+    case WeightFormat::f8_e4m3_rows:
     case WeightFormat::int8_rows:
-      f.dtype = DType::i8;
-      f.has_scale = true;
+      f.dtype = format_ == WeightFormat::int8_rows ? DType::i8 : DType::f8_e4m3;
+      f.has_scale = f.quantised = true;
       f.scale_shape = {t.data.shape[0]};
       break;
   }
@@ -137,7 +140,7 @@ void BlockWeights::lay_out_slots() {
           static_cast<std::uint64_t>(sources_[0][g].tensors[t].data.shape.elements());
       f.slot_offset = home.slot_bytes;
       home.slot_bytes = round_up(home.slot_bytes + elements * size_of(f.dtype), kSlotAlignment);
-      if (f.dtype != DType::i8) continue;
+      if (!f.quantised) continue;
       f.slot_scale_offset = home.slot_bytes;
       home.slot_bytes =
           round_up(home.slot_bytes + static_cast<std::uint64_t>(f.scale_shape.elements()) * 4,
@@ -160,7 +163,7 @@ void BlockWeights::declare(ProgramBuilder& load) {
         home.buffers[t].data =
             load.persistent(tensor.name, tensor.data.shape, f.dtype, Role::weights);
       }
-      if (f.has_scale && !(f.streams && f.dtype == DType::i8)) {
+      if (f.has_scale && !(f.streams && f.quantised)) {
         home.buffers[t].scale =
             load.persistent(tensor.name + ".scale", f.scale_shape, DType::f32, Role::weights);
       }
@@ -194,7 +197,7 @@ WeightBuffers BlockWeights::place_in(ProgramBuilder& pb, Buffer slot, const Stor
                                      const Form& f) const {
   WeightBuffers b;
   b.data = pb.view(slot, f.slot_offset, f.dtype, t.data.shape);
-  if (f.dtype == DType::i8) b.scale = pb.view(slot, f.slot_scale_offset, DType::f32, f.scale_shape);
+  if (f.quantised) b.scale = pb.view(slot, f.slot_scale_offset, DType::f32, f.scale_shape);
   return b;
 }
 
@@ -205,12 +208,12 @@ void BlockWeights::read_group(ProgramBuilder& pb, int g, std::span<const WeightB
   for (std::size_t t = 0; t < home.forms.size(); ++t) {
     const Form& f = home.forms[t];
     const StoredTensor& tensor = group(g).tensors[t];
-    const bool quantised = f.dtype == DType::i8;
     if (f.streams == streamed_part) {
-      deliveries.push_back(
-          {.from = tensor.data, .to = to[t].data, .to_scale = quantised ? to[t].scale : Buffer()});
+      deliveries.push_back({.from = tensor.data,
+                            .to = to[t].data,
+                            .to_scale = f.quantised ? to[t].scale : Buffer()});
     }
-    if (!streamed_part && tensor.scale && !quantised) {
+    if (!streamed_part && tensor.scale && !f.quantised) {
       deliveries.push_back({.from = *tensor.scale, .to = to[t].scale, .to_scale = {}});
     }
   }

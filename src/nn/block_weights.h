@@ -30,10 +30,23 @@ struct WeightGroup {
 };
 
 // In which form matrices stand on the device. `stored` takes them as they are in the file; the
-// others are made piece by piece on the way. Vectors (biases, gains, modulation) are f32, bf16 or
-// f16.
-enum class WeightFormat : std::uint8_t { stored, f32, bf16, f16, f8_e4m3, f8_e5m2, int8_rows };
+// others are made piece by piece on the way; those of rows with a scale for each row, the other
+// 8-bit ones without. Vectors (biases, gains, modulation) are f32, bf16 or f16.
+enum class WeightFormat : std::uint8_t {
+  stored,
+  f32,
+  bf16,
+  f16,
+  f8_e4m3,
+  f8_e5m2,
+  f8_e4m3_rows,
+  int8_rows
+};
 std::string_view name_of(WeightFormat f);
+constexpr bool is_fp8(WeightFormat f) {
+  return f == WeightFormat::f8_e4m3 || f == WeightFormat::f8_e5m2 ||
+         f == WeightFormat::f8_e4m3_rows;
+}
 std::optional<WeightFormat> find_weight_format(std::string_view name);
 
 struct WeightBuffers {
@@ -79,6 +92,7 @@ class BlockWeights {
     DType dtype = DType::f32;
     bool streams = false;  // a matrix of a group that passes through slots
     bool has_scale = false;
+    bool quantised = false;  // the scale is made on the way
     Shape scale_shape;
     std::uint64_t slot_offset = 0;
     std::uint64_t slot_scale_offset = 0;  // scales made on the way travel with their matrix

@@ -144,7 +144,8 @@ void StagingRing::emit(ProgramBuilder& pb, std::span<const Piece> pieces, Lane l
     CopyOut out = {p.at + p.range.skip, d.from.dtype, p.count, {}, {}};
     if (d.to_scale) {
       const std::int64_t row = d.from.shape.elements() / d.from.shape[0];
-      out.to = pb.view(d.to, static_cast<std::uint64_t>(p.first), DType::i8, {p.count / row, row});
+      out.to =
+          pb.view(d.to, static_cast<std::uint64_t>(p.first), pb.dtype(d.to), {p.count / row, row});
       out.to_scale = pb.rows(d.to_scale, p.first / row, p.count / row);
       writes.push_back(out.to_scale);
     } else {

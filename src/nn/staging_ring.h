@@ -18,7 +18,7 @@ struct StoredBytes {
   Extent extent;
 };
 
-// A tensor to be brought from a file. `to` is i8 with a scale per row: quantised on the way;
+// A tensor to be brought from a file. With a scale per row `to` is quantised on the way;
 // another dtype than the stored one: converted on the way (8-bit floats saturate).
 struct Delivery {
   StoredBytes from;

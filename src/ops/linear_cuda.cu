@@ -135,6 +135,12 @@ bool multiple(const void* p, std::int64_t of) {
 // sizes that are too odd for the library, which are small.
 constexpr int kTile = 16;
 
+template <class F>
+void with_factor(DType t, F&& f) {
+  if (t == DType::f8_e4m3) return f(Type<f8_e4m3>());
+  return with_activation(t, static_cast<F&&>(f));
+}
+
 template <class T>
 __device__ __forceinline__ float element(const PlainProduct::Matrix& m, std::int64_t batch,
                                          std::int64_t row, std::int64_t rows, std::int64_t column,
@@ -165,6 +171,8 @@ __global__ void plain_product_kernel(PlainProduct a) {
   if (row >= a.rows || column >= a.columns) return;
   Out* to = static_cast<Out*>(a.out) + batch * a.out_batch + row * a.out_row + column;
   float y = a.alpha * sum;
+  if (a.left_scale != nullptr) y *= a.left_scale[row];
+  if (a.right_scale != nullptr) y *= a.right_scale[column];
   if (a.accumulate) y += to_float(*to);
   if (a.bias.data != nullptr) {
     y += to_float(static_cast<const Out*>(a.bias.data)[column * a.bias.column]);
@@ -241,7 +249,7 @@ void plain_product(const PlainProduct& a, void* stream) {
   if (a.rows * a.columns * a.batches == 0) return;
   const dim3 blocks(blocks_for(a.rows, kTile), blocks_for(a.columns, kTile),
                     static_cast<unsigned>(a.batches));
-  with_activation(a.in, [&](auto in) {
+  with_factor(a.in, [&](auto in) {
     with_activation(a.out_type, [&](auto out) {
       plain_product_kernel<typename decltype(in)::type, typename decltype(out)::type>
           <<<blocks, dim3(kTile, kTile), 0, stream_of(stream)>>>(a);

@@ -76,9 +76,11 @@ struct PlainProduct {
     const void* data = nullptr;
     std::int64_t row = 0, column = 0, batch = 0;  // elements from one to the next
   };
-  Matrix left, right;   // [R, D], [D, C] of type in
-  Matrix bias;          // [C] of type out_type, or none
-  void* out = nullptr;  // [R, C]
+  Matrix left, right;                  // [R, D], [D, C] of type in: f32, bf16 or f8_e4m3
+  const float* left_scale = nullptr;   // [R], factors of the sums; or none
+  const float* right_scale = nullptr;  // [C]
+  Matrix bias;                         // [C] of type out_type, or none
+  void* out = nullptr;                 // [R, C]
   std::int64_t out_row = 0, out_batch = 0;
   std::int64_t rows = 0, columns = 0, depth = 0, batches = 1;
   DType in = DType::bf16, out_type = DType::bf16;

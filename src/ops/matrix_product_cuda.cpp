@@ -20,7 +20,10 @@ using Description = std::unique_ptr<cublasLtMatmulDescOpaque_t, Destroy>;
 using Layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, Destroy>;
 using Preference = std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, Destroy>;
 
-cudaDataType_t data_type(DType t) { return t == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
+cudaDataType_t data_type(DType t) {
+  if (t == DType::f8_e4m3) return CUDA_R_8F_E4M3;
+  return t == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
+}
 
 template <class T>
 void set(const Description& d, cublasLtMatmulDescAttributes_t name, const T& value) {
@@ -47,11 +50,18 @@ Description describe(const ProductKind& k) {
   };
   set(d, CUBLASLT_MATMUL_DESC_TRANSA, operation(k.right_transposed));
   set(d, CUBLASLT_MATMUL_DESC_TRANSB, operation(k.left_transposed));
+  // Not read while an algorithm is chosen, but its alignment decides: the one that all have.
+  const std::uintptr_t somewhere = (1u << 20) + 16;
+  if (k.in == DType::f8_e4m3) {
+    const auto mode = static_cast<std::int32_t>(CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+    set(d, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
+    set(d, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
+    set(d, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, somewhere);
+    set(d, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, somewhere);
+  }
   if (k.bias) {
     set(d, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(CUBLASLT_EPILOGUE_BIAS));
     set(d, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(data_type(k.out)));
-    // Not read while an algorithm is chosen, but its alignment decides: the one that all have.
-    const std::uintptr_t somewhere = (1u << 20) + 16;
     set(d, CUBLASLT_MATMUL_DESC_BIAS_POINTER, somewhere);
   }
   return d;
@@ -131,6 +141,8 @@ void run_plain(const ProductKind& k, const ProductOperands& o, void* stream) {
   p.columns = k.columns;
   p.depth = k.depth;
   p.batches = k.batches;
+  p.left_scale = o.left_scale;
+  p.right_scale = o.right_scale;
   p.in = k.in;
   p.out_type = k.out;
   p.alpha = o.alpha;
@@ -188,9 +200,17 @@ const MatrixProducts::Prepared& MatrixProducts::find(const ProductKind& kind) {
   return *prepared_.emplace(kind, std::make_unique<Prepared>(kind, handle_)).first->second;
 }
 
+void MatrixProducts::run_plainly(const ProductKind& kind, const ProductOperands& o) {
+  run_plain(kind, o, stream_);
+}
+
 void MatrixProducts::run(const ProductKind& kind, const ProductOperands& o) {
   const Prepared& p = find(kind);
   if (!p.taken) return run_plain(kind, o, stream_);
+  if (kind.in == DType::f8_e4m3) {  // cuBLASLt's A is our right operand
+    set(p.description, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, o.right_scale);
+    set(p.description, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, o.left_scale);
+  }
   if (kind.bias) set(p.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias);
   const float beta = o.accumulate ? 1 : 0;
   check_cublas(

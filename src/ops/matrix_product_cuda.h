@@ -14,7 +14,9 @@ class GpuQueue;
 namespace ballast::ops::cuda {
 
 // What cuBLASLt is asked to prepare: out = alpha * left right (+ out) (+ bias) for row-major
-// left [R, D], right [D, C] and out [R, C], all at multiples of 16 bytes in every row.
+// left [R, D], right [D, C] and out [R, C], all at multiples of 16 bytes in every row. f8_e4m3
+// operands have an f32 scale per row of left and per column of right; left is as it is, right lies
+// as [C, D], and C and D are multiples of 16.
 struct ProductKind {
   std::int64_t rows = 0, columns = 0, depth = 0;
   std::int64_t left_stride = 0, right_stride = 0, out_stride = 0;  // elements from row to row
@@ -35,6 +37,8 @@ struct ProductOperands {
   const void* right = nullptr;
   const void* bias = nullptr;
   void* out = nullptr;
+  const float* left_scale = nullptr;  // [R] and [C] at multiples of 16 bytes, of f8_e4m3 only
+  const float* right_scale = nullptr;
   float alpha = 1;
   bool accumulate = false;
   void* workspace = nullptr;  // kLibraryWorkspace bytes at a multiple of 256
@@ -50,6 +54,8 @@ class MatrixProducts {
   void prepare(const ProductKind& kind) { find(kind); }
   // Allocates nothing if the kind was prepared.
   void run(const ProductKind& kind, const ProductOperands& operands);
+  // The same without cuBLASLt, for operands anywhere and of any size.
+  void run_plainly(const ProductKind& kind, const ProductOperands& operands);
 
  private:
   struct Prepared;

@@ -57,6 +57,7 @@ void quantize_rows(const QuantizeRows& a, Stream stream) {
       a.q.device,
       [&] {
         BALLAST_ISA_CALL(cpu, quantize_rows, a, *stream.pool);
+        if (a.name.empty()) return;
         const float* scale = a.scale.as<float>();
         for (std::int64_t i = 0; i < a.scale.shape[0]; ++i) {
           if (!std::isfinite(scale[i])) refuse_non_finite(a);
@@ -76,6 +77,19 @@ void quantize_rows(ProgramBuilder& pb, Buffer w, Buffer q, Buffer scale) {
   pb.emit("quantize_rows", {.reads = {w}, .writes = {q, scale}}, [=](const Bindings& b) {
     quantize_rows({.w = b.in(w), .q = b.out(q), .scale = b.out(scale), .name = name}, b.stream());
   });
+}
+
+QuantizedRows quantize_rows(ProgramBuilder& pb, Buffer x) {
+  const QuantizedRows out = {.values = pb.temp("quantized", pb.shape(x), DType::f8_e4m3),
+                             .scale = pb.temp("row_scale", {pb.shape(x)[0]}, DType::f32)};
+  check_operands(pb.dtype(x), pb.shape(x), DType::f8_e4m3, pb.shape(out.values), DType::f32,
+                 pb.shape(out.scale));
+  pb.emit(
+      "quantize_rows", {.reads = {x}, .writes = {out.values, out.scale}}, [=](const Bindings& b) {
+        quantize_rows({.w = b.in(x), .q = b.out(out.values), .scale = b.out(out.scale), .name = ""},
+                      b.stream());
+      });
+  return out;
 }
 
 }  // namespace ballast::ops

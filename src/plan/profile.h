@@ -18,6 +18,7 @@ struct MachineProfile {
   Device device = Device::cpu;
   int sm = 90;                 // compute capability of a GPU, 90 is 9.0
   double gemm_flops = 0;       // matrix products in the compute dtype
+  double fp8_gemm_flops = 0;   // of f8_e4m3 operands; 0: not measured
   double attention_flops = 0;  // fused attention, forward
   double attention_backward_flops = 0;
   double memory_bandwidth = 0;  // bytes read plus written, device memory
@@ -29,6 +30,9 @@ struct MachineProfile {
   Bytes library_bytes;        // CUDA context, cuBLAS and cuDNN handles on the device
   bool estimate = true;       // not measured by us on that machine
 };
+
+// Matrix products of f8_e4m3: as measured, else the H200's ratio to those of bf16.
+double fp8_gemm_flops(const MachineProfile& profile);
 
 // h200, a100, rtx3090, rtx4090, rtx5090.
 std::span<const MachineProfile> bundled_profiles();

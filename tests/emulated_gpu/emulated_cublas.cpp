@@ -23,9 +23,13 @@ struct Product {
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
   std::int32_t bias_type = -1;
+  cublasLtMatmulMatrixScale_t scale_mode[2] = {CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
+                                               CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F};
+  const float* scale[2] = {};  // of A and B
 };
 
 DType dtype_of(int type) {
+  if (type == CUDA_R_8F_E4M3) return DType::f8_e4m3;
   check(type == CUDA_R_32F || type == CUDA_R_16BF, "cuBLASLt: type {}", type);
   return type == CUDA_R_32F ? DType::f32 : DType::bf16;
 }
@@ -89,6 +93,18 @@ cublasStatus_t desc_set(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t a
       break;
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
       take(product(d)->bias_type, v, n);
+      break;
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE:
+      take(product(d)->scale_mode[0], v, n);
+      break;
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE:
+      take(product(d)->scale_mode[1], v, n);
+      break;
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+      take(product(d)->scale[0], v, n);
+      break;
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+      take(product(d)->scale[1], v, n);
       break;
     default:
       check(false, "cuBLASLt: attribute {} of a product", static_cast<int>(a));
@@ -154,6 +170,27 @@ cublasStatus_t check_algorithm(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtM
   return CUBLAS_STATUS_SUCCESS;
 }
 
+bool in_sixteens(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }
+
+// What cuBLASLt asks of 8-bit operands, and where it would say no more than NOT_SUPPORTED.
+void check_fp8(const Product& p, const Layout& a, const void* a_data, const Layout& b,
+               const void* b_data, const Layout& d, const void* d_data) {
+  check(p.left == CUBLAS_OP_T && p.right == CUBLAS_OP_N, "cuBLASLt: 8-bit products are TN");
+  check(a.rows % 16 == 0 && d.rows % 16 == 0, "cuBLASLt: an 8-bit product of {} x {}", d.rows,
+        a.rows);
+  check(a.stride % 16 == 0 && b.stride % 16 == 0 && d.stride % 8 == 0 && in_sixteens(a_data) &&
+            in_sixteens(b_data) && in_sixteens(d_data),
+        "cuBLASLt: 8-bit operands off multiples of 16 bytes");
+  check(
+      d.type == CUDA_R_16BF && (p.epilogue != CUBLASLT_EPILOGUE_BIAS || p.bias_type == CUDA_R_16BF),
+      "cuBLASLt: results or bias of an 8-bit product of type {}", static_cast<int>(d.type));
+  for (int i = 0; i < 2; ++i) {
+    check(p.scale_mode[i] == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F && p.scale[i] &&
+              in_sixteens(p.scale[i]),
+          "cuBLASLt: scale {} of an 8-bit product", i);
+  }
+}
+
 // D = alpha op(A) op(B) + beta C (+ bias along D's rows)
 cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* a,
                       cublasLtMatrixLayout_t a_layout, const void* b,
@@ -172,6 +209,9 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* a
             static_cast<std::int64_t>(tb ? lb.columns : lb.rows) == k,
         "cuBLASLt: sizes of a product that do not fit");
   check(la.batches == ld.batches && lb.batches == ld.batches, "cuBLASLt: batch counts differ");
+  const bool fp8 = la.type == CUDA_R_8F_E4M3;
+  check(fp8 == (lb.type == CUDA_R_8F_E4M3), "cuBLASLt: one operand of 8 bits");
+  if (fp8) check_fp8(p, la, a, lb, b, ld, d);
   const std::size_t size = size_of_type(ld.type);
   std::vector<float> bias(static_cast<std::size_t>(m), 0.0f);
   if (p.epilogue == CUBLASLT_EPILOGUE_BIAS) {
@@ -194,6 +234,7 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* a
           sum += left[static_cast<std::size_t>(ta ? i * k + x : x * m + i)] *
                  right[static_cast<std::size_t>(tb ? x * n + j : j * k + x)];
         }
+        if (fp8) sum *= p.scale[0][i] * p.scale[1][j];
         float& y = column[static_cast<std::size_t>(i)];
         y = scale * sum + keep * y + bias[static_cast<std::size_t>(i)];
       }

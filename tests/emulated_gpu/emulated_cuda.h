@@ -112,6 +112,8 @@ inline float __fadd_rn(float a, float b) { return emulated_rounded(a + b); }
 inline float __fsub_rn(float a, float b) { return emulated_rounded(a - b); }
 inline float __fmul_rn(float a, float b) { return emulated_rounded(a * b); }
 inline float __fdiv_rn(float a, float b) { return emulated_rounded(a / b); }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline float __frcp_rn(float a) { return emulated_rounded(1 / a); }
 inline float __fsqrt_rn(float a) { return emulated_rounded(std::sqrt(a)); }
 inline float __frsqrt_rn(float a) {
   return static_cast<float>(1 / std::sqrt(static_cast<double>(a)));

@@ -164,8 +164,8 @@ TEST_F(PlanInvariance, EveryWeightFormatStreamsWithTheSameBits) {
   const TinyCheckpoint bf16(config_, DType::bf16), f8(config_, DType::f8_e4m3);
   expect_same(policies, {}, bf16);
   expect_same(policies, {}, f8);
-  for (const WeightFormat format :
-       {WeightFormat::bf16, WeightFormat::f8_e4m3, WeightFormat::int8_rows}) {
+  for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::f8_e4m3,
+                                    WeightFormat::f8_e4m3_rows, WeightFormat::int8_rows}) {
     SCOPED_TRACE(name_of(format));
     expect_same(policies, {.format = format});
   }

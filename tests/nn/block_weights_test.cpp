@@ -249,11 +249,12 @@ TEST_F(BlockWeightsTest, ScalesOfStoredEightBitWeightsComeAlongFromEverywhere) {
 
 TEST_F(BlockWeightsTest, QuantisedScalesTravelWithTheirMatrix) {
   make_file();
-  for (const MemoryPolicy& policy : {MemoryPolicy{}, MemoryPolicy{.slots = 2},
-                                     MemoryPolicy{.slots = 2, .home = WeightHome::host}}) {
+  const MemoryPolicy policies[] = {{}, {.slots = 2}, {.slots = 2, .home = WeightHome::host}};
+  for (int i = 0; i < 6; ++i) {
+    const bool fp8 = i >= 3;
     set = {};
     seen.clear();
-    declare(policy, WeightFormat::int8_rows);
+    declare(policies[i % 3], fp8 ? WeightFormat::f8_e4m3_rows : WeightFormat::int8_rows);
     record_step("step");
     const MemoryPlan plan = plan_memory(set);
     Runner runner(set, plan);
@@ -267,7 +268,7 @@ TEST_F(BlockWeightsTest, QuantisedScalesTravelWithTheirMatrix) {
         return TensorView(reinterpret_cast<std::byte*>(bytes.data()), dtype, shape);
       };
       ops::quantize_rows({.w = view(w, DType::f32, {kRows, kColumns}),
-                          .q = view(q, DType::i8, {kRows, kColumns}),
+                          .q = view(q, fp8 ? DType::f8_e4m3 : DType::i8, {kRows, kColumns}),
                           .scale = view(scales, DType::f32, {kRows})},
                          {.pool = &pool});
       ASSERT_TRUE(s.scale);
@@ -288,8 +289,9 @@ TEST_F(BlockWeightsTest, KeptPrecisionIsNeverNarrowed) {
 }
 
 TEST(WeightFormatNames, LeadBack) {
-  for (const WeightFormat f : {WeightFormat::stored, WeightFormat::f32, WeightFormat::bf16,
-                               WeightFormat::f8_e4m3, WeightFormat::int8_rows}) {
+  for (const WeightFormat f :
+       {WeightFormat::stored, WeightFormat::f32, WeightFormat::bf16, WeightFormat::f8_e4m3,
+        WeightFormat::f8_e4m3_rows, WeightFormat::int8_rows}) {
     EXPECT_EQ(find_weight_format(name_of(f)), f);
   }
   EXPECT_FALSE(find_weight_format("int4").has_value());

@@ -76,8 +76,18 @@ double value_of(std::byte code, DType t) {
 // The quotient and its rounding are the same f32 operations: equal, not close.
 TEST(QuantizeRows, MatchesTheReferenceExactly) {
   for (const DType from : {DType::f32, DType::bf16, DType::f16}) {
-    for (const auto& [rows, columns] : std::vector<std::pair<std::int64_t, std::int64_t>>{
-             {0, 5}, {3, 0}, {1, 1}, {2, 1}, {5, 3}, {20, 16}, {33, 67}, {2, 13000}}) {
+    for (const auto& [rows, columns] :
+         std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 5},
+                                                            {3, 0},
+                                                            {1, 1},
+                                                            {2, 1},
+                                                            {5, 3},
+                                                            {20, 16},
+                                                            {33, 67},
+                                                            {2, 13000},
+                                                            {400, 48},
+                                                            {2, 544},
+                                                            {2, 16400}}) {
       // Off alignment, or aligned to anything and in host memory.
       const bool aligned = (rows + columns) % 2 == 0;
       Weight w = aligned ? weight(rows, columns, from, 8, 16) : weight(rows, columns, from, 3);
@@ -185,6 +195,23 @@ TEST(QuantizeRows, RefusesWhatIsNoNumberAndNamesTheTensor) {
       }
     }
   }
+}
+
+TEST(QuantizeRows, WithoutANamePassesOnWhatIsNoNumber) {
+  support::DeviceVector<float> values(2 * 16, 1.0f), scale(2);
+  values[16] = std::nanf("");
+  support::DeviceVector<std::byte> q(2 * 16);
+  ThreadPool pool(1);
+  const Device device = support::test_device();
+  const auto bytes = [](auto& v) { return reinterpret_cast<std::byte*>(v.data()); };
+  ops::quantize_rows({.w = ConstTensorView(bytes(values), DType::f32, {2, 16}, device),
+                      .q = TensorView(q.data(), DType::f8_e4m3, {2, 16}, device),
+                      .scale = TensorView(bytes(scale), DType::f32, {2}, device),
+                      .name = ""},
+                     support::test_stream(pool));
+  support::device_memory_is_read();
+  EXPECT_EQ(scale[0], 1.0f / 448);
+  EXPECT_TRUE(std::isnan(scale[1]));
 }
 
 TEST(QuantizeRows, RefusesOperandsThatDoNotFit) {

@@ -123,6 +123,7 @@ struct TinyJob {
   int threads = 2;
   DiskMode disk = DiskMode::automatic;
   bool update = false;
+  bool fp8_matmul = false;
   PlanOptions plan = {};
   RunnerDebug debug = {};
 };
@@ -162,6 +163,7 @@ class TinyDit {
                     .policy = job.policy,
                     .precision = precision,
                     .format = job.format,
+                    .fp8_matmul = job.fp8_matmul,
                     .batches = {{batch.latents, std::ssize(batch.timesteps)}},
                     .lora = kTinyLora,
                     .adapters_in_inference = false,

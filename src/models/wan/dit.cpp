@@ -30,9 +30,38 @@ std::string expert_program(std::string_view name, int expert) {
   return expert == 0 ? std::string(name) : fmt::format("{}.high_noise", name);
 }
 
+void use_fp8_products(DitJob& job, const Backend& backend) {
+  const Advice without = {"leave out --fp8-matmul", "products are bf16"};
+  if (job.mode == Mode::full) {
+    fail(ErrorCode::usage, "fp8 products need frozen weights; --mode full trains them",
+         {without, {"--mode lora", "trains adapters beside frozen weights"}});
+  }
+  if (job.format == WeightFormat::f8_e5m2 || job.format == WeightFormat::int8_rows) {
+    fail(ErrorCode::usage,
+         fmt::format("fp8 products take float8_e4m3 weights, not {}", name_of(job.format)),
+         {without, {"--weights fp8_rows", "float8_e4m3 with a scale per row"}});
+  }
+  constexpr int kFirstWithUnits = 89;
+  if (backend.device == Device::cuda && backend.sm < kFirstWithUnits) {
+    fail(ErrorCode::device,
+         fmt::format("this GPU has compute capability {}.{}; fp8 products need 8.9 (RTX 40 series, "
+                     "L4, H100) or later",
+                     backend.sm / 10, backend.sm % 10),
+         {without,
+          {"--weights fp8", "fp8 weights take the same memory and are multiplied in bf16"}});
+  }
+  job.fp8_matmul = true;
+  if (job.format != WeightFormat::f8_e4m3) job.format = WeightFormat::f8_e4m3_rows;
+}
+
+std::string weights_text(const DitJob& job) {
+  return fmt::format("{}{}", name_of(job.format), job.fp8_matmul ? ", fp8 products" : "");
+}
+
 Dit::Dit(ProgramSet& set, DitJob job, std::vector<std::vector<WeightGroup>> experts, Taps* taps)
     : set_(set), job_(std::move(job)), experts_(static_cast<int>(experts.size())) {
   validate(job_.config);
+  if (job_.fp8_matmul) use_fp8_products(job_, set_.backend);
   for (const auto& groups : experts) {
     check(static_cast<int>(groups.size()) == group_count(job_.config),
           "{} weight groups for a model that has {}", groups.size(), group_count(job_.config));

@@ -51,6 +51,7 @@ struct DitJob {
   MemoryPolicy policy = {};
   Precision precision = {};
   WeightFormat format = WeightFormat::stored;
+  bool fp8_matmul = false;  // forward products of blocks in f8_e4m3 (see use_fp8_products())
   std::vector<Batch> batches = {};          // every kind of step there will be
   std::vector<Batch> eval_batches = {};     // the same for evaluation: forward pass and loss
   std::vector<Batch> predict_batches = {};  // forward passes beside training, on inputs as given
@@ -65,6 +66,14 @@ struct DitJob {
   OptimizerOptions optimizer = {};
   double max_grad_norm = 0;  // 0: no clipping
 };
+
+// Turns a job to fp8 products: weights that are not f8_e4m3 in their file are brought to it with a
+// scale per row. Fails with ErrorCode::usage when weights are trained or wanted in another format,
+// with ErrorCode::device when the GPU has no units for it.
+void use_fp8_products(DitJob& job, const Backend& backend);
+
+// "bf16"; "fp8_rows, fp8 products".
+std::string weights_text(const DitJob& job);
 
 // Buffers that the host fills before a run and reads after it (host tier, except where said).
 struct DitSampleIo {

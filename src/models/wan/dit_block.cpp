@@ -49,9 +49,10 @@ void DitBlock::project_qkv(ProgramBuilder& pb, const BlockWeightsInUse& w, const
     const Buffer z = ops::layer_norm(pb, pb.rows(x, c.first, c.rows), tables, config_.eps,
                                      precision_.activation)
                          .y;  // [R, C]
-    w.self_q.at(c.first, s.index).forward(pb, z, pb.rows(q, c.first, c.rows));
-    w.self_k.at(c.first, s.index).forward(pb, z, pb.rows(k, c.first, c.rows));
-    w.self_v.at(c.first, s.index).forward(pb, z, pb.rows(v, c.first, c.rows));
+    const ops::QuantizedRows z8 = w.self_q.quantized(pb, z);
+    w.self_q.at(c.first, s.index).forward(pb, z, pb.rows(q, c.first, c.rows), z8);
+    w.self_k.at(c.first, s.index).forward(pb, z, pb.rows(k, c.first, c.rows), z8);
+    w.self_v.at(c.first, s.index).forward(pb, z, pb.rows(v, c.first, c.rows), z8);
   }
 }
 
@@ -180,8 +181,9 @@ Buffer DitBlock::forward(ProgramBuilder& pb, const BlockWeightsInUse& w, const B
   const Buffer x1 = saved ? full(pb, "x1", s, precision_.residual) : x;
   const Buffer cross_q = full(pb, "cross_q", s, act);
   attention_residual(pb, w, s, x, o, x1, cross_q, kept.self_out);
-  const Buffer cross_k = w.cross_k.at(0, s.index).forward(pb, s.context, act);
-  const Buffer cross_v = w.cross_v.at(0, s.index).forward(pb, s.context, act);
+  const ops::QuantizedRows context8 = w.cross_k.quantized(pb, s.context);
+  const Buffer cross_k = w.cross_k.at(0, s.index).forward(pb, s.context, act, context8);
+  const Buffer cross_v = w.cross_v.at(0, s.index).forward(pb, s.context, act, context8);
   const Qk cqn = norm_and_rotate(pb, s, cross_q, w.cross_norm_q.weight, false,
                                  in_place_or(cross_q, "cross_q_normed"));
   const Qk ckn = norm_and_rotate(pb, s, cross_k, w.cross_norm_k.weight, false,
@@ -229,8 +231,9 @@ BlockSaved DitBlock::restore(ProgramBuilder& pb, const BlockWeightsInUse& w, con
     r.x1 = full(pb, "x1", s, precision_.residual);
     r.cross_q = full(pb, "cross_q", s, act);
     attention_residual(pb, w, s, r.x, r.attention, r.x1, r.cross_q, {});
-    r.cross_k = w.cross_k.at(0, s.index).forward(pb, s.context, act);
-    r.cross_v = w.cross_v.at(0, s.index).forward(pb, s.context, act);
+    const ops::QuantizedRows context8 = w.cross_k.quantized(pb, s.context);
+    r.cross_k = w.cross_k.at(0, s.index).forward(pb, s.context, act, context8);
+    r.cross_v = w.cross_v.at(0, s.index).forward(pb, s.context, act, context8);
   }
   cq = normed(r.cross_q, w.cross_norm_q.weight, false);
   ck = normed(r.cross_k, w.cross_norm_k.weight, false);

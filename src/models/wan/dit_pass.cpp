@@ -111,6 +111,20 @@ void DitPass::end_gradients(ProgramBuilder& pb, int group) {
   }
 }
 
+// The file's own 8-bit weights are taken as they are, and some have scales that the sums of an
+// 8-bit product cannot be multiplied with.
+void DitPass::check_fp8(ProgramBuilder& pb, const std::string& name, const AdaptedLinear& l) const {
+  if (ops::fp8_linear_takes(pb, l.weight)) return;
+  const Buffer scale = l.weight.scale;
+  fail(ErrorCode::input,
+       fmt::format("fp8 products take float8_e4m3 weights without a scale, with one, or with one "
+                   "per row; {} {} is {}{}",
+                   name, pb.shape(l.weight.weight), pb.dtype(l.weight.weight),
+                   scale ? fmt::format(" with scales {}", pb.shape(scale)) : ""),
+       {{"leave out --fp8-matmul", "these weights are widened and multiplied in bf16"},
+        {"use the bf16 file", "its weights are brought to float8_e4m3 with a scale per row"}});
+}
+
 AdaptedLinear DitPass::linear_of(const LinearParams<WeightBuffers>& w,
                                  const LinearParams<Buffer>& grads) const {
   AdaptedLinear l;
@@ -146,6 +160,13 @@ BlockWeightsInUse DitPass::block_weights(ProgramBuilder& pb, std::int64_t block,
   if (full()) {
     w.dmodulation = pb.temp("dmodulation", pb.shape(w.modulation), f32, Role::gradient);
     if (backward) ops::fill(pb, w.dmodulation, 0);
+  }
+  if (job_.fp8_matmul) {
+    for (const AdapterTarget& t : targets_) {
+      AdaptedLinear& l = w.*t.linear;
+      check_fp8(pb, fmt::format("blocks.{}.{}", block, t.name), l);
+      l.fp8 = true;
+    }
   }
   const float scale = job_.lora.alpha / static_cast<float>(job_.lora.rank);
   const auto& grads = gradients_[static_cast<std::size_t>(group)].device;
