@@ -6,7 +6,9 @@
 
 namespace ballast {
 
-// y = W x + b, with an optional adapter y += s B A dropout(x) and optional gradients. Owns nothing.
+// y = W x + b + s B A dropout(x) with an optional adapter and optional gradients. Owns nothing.
+// The adapter's part is formed first (ops/lora.h) and the layer's own product adds to it, in
+// backward likewise.
 struct AdaptedLinear {
   ops::LinearWeight weight;
   ops::LoraWeight adapter;  // adapter.a invalid: none
@@ -14,17 +16,20 @@ struct AdaptedLinear {
   ops::LoraGrads adapter_grads;
 
   bool trains() const { return dweight || adapter_grads.da; }
+  std::int64_t rank(const ProgramBuilder& pb) const;  // of the adapter; 0: none
 
   // The same layer where x holds the rows from first_row on of the program's sample: what the
   // adapter's dropout depends on. Without dropout it makes no difference.
   AdaptedLinear at(std::int64_t first_row, std::int64_t sample) const;
 
-  void forward(ProgramBuilder& pb, Buffer x, Buffer y) const;
-  Buffer forward(ProgramBuilder& pb, Buffer x, DType y_dtype) const;
+  // u = A dropout(x) goes into u [R, r] of x's type, for backward; invalid: nobody asks for it.
+  void forward(ProgramBuilder& pb, Buffer x, Buffer y, Buffer u = {}) const;
+  Buffer forward(ProgramBuilder& pb, Buffer x, DType y_dtype, Buffer u = {}) const;
 
-  // dx (+)= W^T dy, gradients += outer products. x may be invalid when nothing trains, dx when the
-  // caller does not want it.
-  void backward(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dx, bool accumulate) const;
+  // dx (+)= W^T dy, gradients += outer products. x may be invalid when nothing trains, u when
+  // forward's is gone (it is computed again), dx when the caller does not want it.
+  void backward(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dx, bool accumulate,
+                Buffer u = {}) const;
 };
 
 }  // namespace ballast
