@@ -1,5 +1,7 @@
 #include "nn/adapted_linear.h"
 
+#include "ops/gelu.h"
+
 namespace ballast {
 
 AdaptedLinear AdaptedLinear::at(std::int64_t first_row, std::int64_t sample) const {
@@ -18,6 +20,12 @@ Buffer AdaptedLinear::forward(ProgramBuilder& pb, Buffer x, DType y_dtype) const
   const Buffer y = pb.temp("y", {pb.shape(x)[0], pb.shape(weight.weight)[0]}, y_dtype);
   forward(pb, x, y);
   return y;
+}
+
+void AdaptedLinear::forward_gelu(ProgramBuilder& pb, Buffer x, Buffer y) const {
+  if (!adapter.a) return ops::linear_into(pb, x, weight, y, {.gelu = true});
+  forward(pb, x, y);
+  ops::gelu_into(pb, y, y);
 }
 
 void AdaptedLinear::backward(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dx,

@@ -21,6 +21,9 @@ struct AdaptedLinear {
 
   void forward(ProgramBuilder& pb, Buffer x, Buffer y) const;
   Buffer forward(ProgramBuilder& pb, Buffer x, DType y_dtype) const;
+  // y = gelu of forward, where no backward follows: within the product if there is no adapter, and
+  // then of a sum that was not rounded.
+  void forward_gelu(ProgramBuilder& pb, Buffer x, Buffer y) const;
 
   // dx (+)= W^T dy, gradients += outer products. x may be invalid when nothing trains, dx when the
   // caller does not want it.

@@ -47,8 +47,10 @@ Description describe(const ProductKind& k) {
   };
   set(d, CUBLASLT_MATMUL_DESC_TRANSA, operation(k.right_transposed));
   set(d, CUBLASLT_MATMUL_DESC_TRANSB, operation(k.left_transposed));
+  const auto epilogue = k.gelu ? (k.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU)
+                               : (k.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT);
+  set(d, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(epilogue));
   if (k.bias) {
-    set(d, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(CUBLASLT_EPILOGUE_BIAS));
     set(d, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(data_type(k.out)));
     // Not read while an algorithm is chosen, but its alignment decides: the one that all have.
     const std::uintptr_t somewhere = (1u << 20) + 16;
@@ -135,6 +137,7 @@ void run_plain(const ProductKind& k, const ProductOperands& o, void* stream) {
   p.out_type = k.out;
   p.alpha = o.alpha;
   p.accumulate = o.accumulate;
+  p.gelu = k.gelu;
   plain_product(p, stream);
 }
 

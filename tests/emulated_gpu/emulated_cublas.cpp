@@ -1,6 +1,7 @@
 // The calls of cuBLASLt that Ballast makes, computed plainly: column-major products as its
 // documentation defines them, so that our mapping of row-major operands is tested.
 
+#include <cmath>
 #include <cstring>
 #include <new>
 #include <vector>
@@ -154,7 +155,11 @@ cublasStatus_t check_algorithm(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtM
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// D = alpha op(A) op(B) + beta C (+ bias along D's rows)
+float gelu(float x) {
+  return 0.5f * x * (1 + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
+}
+
+// D = alpha op(A) op(B) + beta C (+ bias along D's rows), or GELU of that
 cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* a,
                       cublasLtMatrixLayout_t a_layout, const void* b,
                       cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
@@ -174,10 +179,12 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* a
   check(la.batches == ld.batches && lb.batches == ld.batches, "cuBLASLt: batch counts differ");
   const std::size_t size = size_of_type(ld.type);
   std::vector<float> bias(static_cast<std::size_t>(m), 0.0f);
-  if (p.epilogue == CUBLASLT_EPILOGUE_BIAS) {
+  const bool activates =
+      p.epilogue == CUBLASLT_EPILOGUE_GELU || p.epilogue == CUBLASLT_EPILOGUE_GELU_BIAS;
+  if (p.epilogue == CUBLASLT_EPILOGUE_BIAS || p.epilogue == CUBLASLT_EPILOGUE_GELU_BIAS) {
     convert(p.bias, dtype_of(p.bias_type < 0 ? ld.type : p.bias_type), bias.data(), DType::f32, m);
   } else {
-    check(p.epilogue == CUBLASLT_EPILOGUE_DEFAULT, "cuBLASLt: epilogue {}",
+    check(activates || p.epilogue == CUBLASLT_EPILOGUE_DEFAULT, "cuBLASLt: epilogue {}",
           static_cast<int>(p.epilogue));
   }
   for (std::int64_t batch = 0; batch < ld.batches; ++batch) {
@@ -196,6 +203,7 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* a
         }
         float& y = column[static_cast<std::size_t>(i)];
         y = scale * sum + keep * y + bias[static_cast<std::size_t>(i)];
+        if (activates) y = gelu(y);
       }
       convert(column.data(), DType::f32, at, dtype_of(ld.type), m);
     }
