@@ -1,5 +1,7 @@
 #include "nn/adapted_linear.h"
 
+#include "ops/gelu.h"
+
 namespace ballast {
 
 std::int64_t AdaptedLinear::rank(const ProgramBuilder& pb) const {
@@ -38,6 +40,12 @@ Buffer AdaptedLinear::forward(ProgramBuilder& pb, Buffer x, DType y_dtype, Buffe
   const Buffer y = pb.temp("y", {pb.shape(x)[0], pb.shape(weight.weight)[0]}, y_dtype);
   forward(pb, x, y, u);
   return y;
+}
+
+void AdaptedLinear::forward_gelu(ProgramBuilder& pb, Buffer x, Buffer y) const {
+  if (!adapter.a) return multiply(pb, x, y, {.gelu = true});
+  forward(pb, x, y);
+  ops::gelu_into(pb, y, y);
 }
 
 void AdaptedLinear::backward(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dx, bool accumulate,

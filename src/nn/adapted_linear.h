@@ -32,6 +32,9 @@ struct AdaptedLinear {
   void forward(ProgramBuilder& pb, Buffer x, Buffer y, Buffer u = {},
                const ops::QuantizedRows& shared = {}) const;
   Buffer forward(ProgramBuilder& pb, Buffer x, DType y_dtype, Buffer u = {}) const;
+  // y = gelu of forward, where no backward follows: within the product if there is no adapter, and
+  // then of a sum that was not rounded.
+  void forward_gelu(ProgramBuilder& pb, Buffer x, Buffer y) const;
   // The layer's own product alone.
   void multiply(ProgramBuilder& pb, Buffer x, Buffer y, const ops::LinearOptions& options,
                 const ops::QuantizedRows& shared = {}) const;

@@ -140,7 +140,8 @@ void DitBlock::attention_residual(ProgramBuilder& pb, const BlockWeightsInUse& w
 // x2 = x1 + cross_o Wo^T + bo;  out = x2 + (gelu(LN2(x2) W0^T + b0) W2^T + b2) gate2
 void DitBlock::feed_forward_residual(ProgramBuilder& pb, const BlockWeightsInUse& w,
                                      const BlockSample& s, Buffer x1, Buffer cross_o, Buffer out,
-                                     const BlockSaved& keep) const {
+                                     const BlockSaved* saved) const {
+  const BlockSaved keep = saved ? *saved : BlockSaved();
   for (const TokenChunk& c : token_chunks(policy_, s.tokens)) {
     const auto rows = [&](Buffer b) { return b ? pb.rows(b, c.first, c.rows) : Buffer(); };
     const auto kept_or_temp = [&](Buffer kept, const char* name, std::int64_t width) {
@@ -157,10 +158,14 @@ void DitBlock::feed_forward_residual(ProgramBuilder& pb, const BlockWeightsInUse
                                     .one_plus = true};
     const Buffer z = ops::layer_norm(pb, x2, tables, config_.eps, precision_.activation).y;
     const Buffer pre = kept_or_temp(keep.pre, "pre", config_.ffn_dim);  // [R, F]
-    w.up.at(c.first, s.index).forward(pb, z, pre, rows(keep.u.up));
     const Buffer act =
         keep.pre ? pb.temp("act", pb.shape(pre), precision_.activation) : pre;  // [R, F]
-    ops::gelu_into(pb, pre, act);
+    if (saved) {  // what backward computes again starts from pre as it was rounded
+      w.up.at(c.first, s.index).forward(pb, z, pre, rows(keep.u.up));
+      ops::gelu_into(pb, pre, act);
+    } else {
+      w.up.at(c.first, s.index).forward_gelu(pb, z, act);
+    }
     const Buffer y3 = kept_or_temp(keep.ffn_out, "ffn_out", config_.dim);
     w.down.at(c.first, s.index).forward(pb, act, y3, rows(keep.u.down));
     tap(pb, "ffn", s, y3, c.first);
@@ -238,7 +243,7 @@ Buffer DitBlock::forward(ProgramBuilder& pb, const BlockWeightsInUse& w, const B
     kept.cross_attention = cross_o, kept.cross_lse = cross_lse;
   }
   const Buffer out = keeps_all ? full(pb, "x", s, precision_.residual) : x1;
-  feed_forward_residual(pb, w, s, x1, cross_o, out, kept);
+  feed_forward_residual(pb, w, s, x1, cross_o, out, saved ? &kept : nullptr);
   if (saved) *saved = kept;
   return out;
 }

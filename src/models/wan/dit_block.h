@@ -126,7 +126,7 @@ class DitBlock {
                           Buffer x, Buffer o, Buffer x1, Buffer cross_q,
                           const BlockSaved& keep) const;
   void feed_forward_residual(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
-                             Buffer x1, Buffer cross_o, Buffer out, const BlockSaved& keep) const;
+                             Buffer x1, Buffer cross_o, Buffer out, const BlockSaved* keep) const;
 
   BlockSaved restore(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
                      const BlockSaved& saved, Qk& q, Qk& k, Qk& cq, Qk& ck) const;
