@@ -44,7 +44,7 @@ class PatchifyOnCpu : public testing::TestWithParam<std::tuple<ref::LatentSize, 
   ref::LatentSize size = std::get<0>(GetParam());
   DType dtype = std::get<1>(GetParam());
   ThreadPool pool{std::get<2>(GetParam())};
-  const Stream stream = support::test_stream(pool);
+  Stream stream() { return support::test_stream(pool); }
 };
 
 // A permutation: the values are those of the reference rounded to the output's dtype, every bit.
@@ -53,7 +53,7 @@ TEST_P(PatchifyOnCpu, ForwardMatchesReference) {
   in.fill_normal(1);
   SampleTensor out(dtype, token_shape(size), {.row_padding = 5, .start = 3});
   SampleTensor want = out;
-  patchify({.latent = in.view(), .tokens = out.view()}, stream);
+  patchify({.latent = in.view(), .tokens = out.view()}, stream());
   want.fill(ref::patchify(size, in.values()));
   EXPECT_EQ(out.values(), want.values());
   EXPECT_TRUE(out.padding_untouched());
@@ -64,7 +64,7 @@ TEST_P(PatchifyOnCpu, BackwardMatchesReference) {
   dout.fill_normal(1);
   SampleTensor din(DType::f32, latent_shape(size), {.row_padding = 3, .start = 1});
   SampleTensor want = din;
-  patchify_backward({.dtokens = dout.view(), .dlatent = din.view()}, stream);
+  patchify_backward({.dtokens = dout.view(), .dlatent = din.view()}, stream());
   want.fill(ref::patchify_backward(size, dout.values()));
   EXPECT_EQ(din.values(), want.values());
   EXPECT_TRUE(din.padding_untouched());

@@ -44,7 +44,7 @@ class UnpatchifyOnCpu : public testing::TestWithParam<std::tuple<ref::LatentSize
   ref::LatentSize size = std::get<0>(GetParam());
   DType dtype = std::get<1>(GetParam());
   ThreadPool pool{std::get<2>(GetParam())};
-  const Stream stream = support::test_stream(pool);
+  Stream stream() { return support::test_stream(pool); }
 };
 
 // A permutation: the values are those of the reference rounded to the output's dtype, every bit.
@@ -53,7 +53,7 @@ TEST_P(UnpatchifyOnCpu, ForwardMatchesReference) {
   in.fill_normal(1);
   SampleTensor out(DType::f32, latent_shape(size), {.row_padding = 3, .start = 1});
   SampleTensor want = out;
-  unpatchify({.y = in.view(), .v = out.view()}, stream);
+  unpatchify({.y = in.view(), .v = out.view()}, stream());
   want.fill(ref::unpatchify(size, in.values()));
   EXPECT_EQ(out.values(), want.values());
   EXPECT_TRUE(out.padding_untouched());
@@ -64,7 +64,7 @@ TEST_P(UnpatchifyOnCpu, BackwardMatchesReference) {
   dout.fill_normal(1);
   SampleTensor din(dtype, token_shape(size), {.row_padding = 5, .start = 3});
   SampleTensor want = din;
-  unpatchify_backward({.dv = dout.view(), .dy = din.view()}, stream);
+  unpatchify_backward({.dv = dout.view(), .dy = din.view()}, stream());
   want.fill(ref::unpatchify_backward(size, dout.values()));
   EXPECT_EQ(din.values(), want.values());
   EXPECT_TRUE(din.padding_untouched());

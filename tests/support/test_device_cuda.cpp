@@ -12,7 +12,7 @@ GpuQueue& queue() {
   static GpuQueue q;
   return q;
 }
-bool started = false;  // a stream was given out, and may be used from then on
+bool busy = false;  // something was started since the host last waited
 
 }  // namespace
 
@@ -28,7 +28,7 @@ Device test_device() {
 
 Stream test_stream(ThreadPool& pool) {
   if (test_device() == Device::cpu) return {.pool = &pool};
-  started = true;
+  busy = true;
   return queue().stream(&pool);
 }
 
@@ -46,7 +46,9 @@ void free_for_device(void* p) {
 }
 
 void device_memory_is_read() {
-  if (started) queue().finish();
+  if (!busy) return;
+  queue().finish();
+  busy = false;
 }
 
 }  // namespace ballast::support
