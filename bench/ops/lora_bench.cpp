@@ -18,8 +18,9 @@ void bench_lora(benchmark::State& state) {
   const LoraWeight w = {.a = p.input("a", factor_a), .b = p.input("b", factor_b)};
   const LoraGrads grads = {.da = p.input("da", factor_a), .db = p.input("db", factor_b)};
   const Buffer x = p.input("x", activation), y = p.input("y", activation);
-  const LoraOut kept = lora(p.pb, x, w, y);
-  lora_backward(p.pb, kept, p.input("dy", activation), w, grads, p.input("dx", activation));
+  const LoraOut kept = lora_down(p.pb, x, w);
+  lora_up(p.pb, kept.u, w, y);
+  lora_backward(p.pb, kept, p.input("dy", activation), w, grads, p.input("dx", activation), false);
   for (auto _ : state) p.run();
   double flops = 0;
   for (std::size_t i = 0; i < p.instructions(); ++i) flops += p.instruction(i).cost.flops;

@@ -143,10 +143,13 @@ class Probes {
     const Shape shape = {sizes_.rows, sizes_.heads, sizes_.width / sizes_.heads};
     const Buffer q = random(pb, "q", shape), k = random(pb, "k", shape), v = random(pb, "v", shape);
     const ops::AttentionOptions options = {.scale = 0.08f, .heads_per_group = 8};
-    const ops::AttentionOut out = ops::attention(pb, q, k, v, options);
-    const Buffer dq = pb.temp("dq", shape, sizes_.dtype), dk = pb.temp("dk", shape, sizes_.dtype);
-    const Buffer dv = pb.temp("dv", shape, sizes_.dtype);
-    ops::attention_backward(pb, {.q = q, .k = k, .v = v, .o = out.o, .lse = out.lse}, q, dq, dk, dv,
+    const Buffer o = random(pb, "o", shape);
+    const Buffer lse = pb.persistent("lse", {sizes_.heads, sizes_.rows}, DType::f32, Role::output);
+    ops::attention_into(pb, q, k, v, o, lse, options);
+    const Buffer dq = random(pb, "dq", shape), dk = random(pb, "dk", shape);
+    const Buffer dv = random(pb, "dv", shape);
+    ProgramBuilder backward(set_, "attention_backward");
+    ops::attention_backward(backward, {.q = q, .k = k, .v = v, .o = o, .lse = lse}, q, dq, dk, dv,
                             options);
   }
 
@@ -230,7 +233,7 @@ void BenchMachine::run() {
   p.device = backend.device;
   p.estimate = false;
   Probes probes(backend);
-  Progress progress("measuring this machine", probes.has_fp8() ? 9 : 8);
+  Progress progress("measuring this machine", probes.has_fp8() ? 10 : 9);
   const auto measure = [&](const char* program) {
     const double seconds = probes.time(program, seconds_);
     progress.add();
@@ -239,6 +242,7 @@ void BenchMachine::run() {
   p.gemm_flops = probes.flops("gemm") / measure("gemm");
   if (probes.has_fp8()) p.fp8_gemm_flops = probes.flops("fp8_gemm") / measure("fp8_gemm");
   p.attention_flops = probes.flops("attention") / measure("attention");
+  p.attention_backward_flops = probes.flops("attention_backward") / measure("attention_backward");
   p.memory_bandwidth = 2 * probes.moved("memory") / measure("memory");
   p.upload_bandwidth = probes.moved("upload") / measure("upload");
   p.download_bandwidth = probes.moved("download") / measure("download");
@@ -258,6 +262,7 @@ void BenchMachine::run() {
                                 {"gemm_flops", p.gemm_flops},
                                 {"fp8_gemm_flops", p.fp8_gemm_flops},
                                 {"attention_flops", p.attention_flops},
+                                {"attention_backward_flops", p.attention_backward_flops},
                                 {"memory_bandwidth", p.memory_bandwidth},
                                 {"upload_bandwidth", p.upload_bandwidth},
                                 {"download_bandwidth", p.download_bandwidth},
@@ -276,7 +281,8 @@ void BenchMachine::run() {
   const char* const flops = gpu ? "TFLOP/s" : "GFLOP/s";
   row("matrix products", p.gemm_flops / tera, flops);
   if (probes.has_fp8()) row("matrix products, fp8", p.fp8_gemm_flops / tera, flops);
-  row("attention, forward and backward", p.attention_flops / tera, flops);
+  row("attention", p.attention_flops / tera, flops);
+  row("attention, backward", p.attention_backward_flops / tera, flops);
   row("memory, read and written", p.memory_bandwidth / 1e9, "GB/s");
   row("host to device", p.upload_bandwidth / 1e9, "GB/s");
   row("device to host", p.download_bandwidth / 1e9, "GB/s");

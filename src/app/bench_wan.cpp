@@ -55,27 +55,29 @@ std::vector<std::byte> random_floats(std::int64_t n, std::uint64_t seed) {
 // The job with its runner, loaded and with inputs.
 class BenchRun {
  public:
-  BenchRun(const wan::FitRequest& request, const MemoryPolicy& policy, bool time_instructions) {
+  BenchRun(const wan::FitRequest& request, const MemoryPolicy& policy) {
     set_.backend = request.backend;
     wan::DitJob job = request.job;
     job.policy = policy;
     dit_ = std::make_unique<wan::Dit>(set_, std::move(job), request.experts);
     plan_ = plan_memory(set_);
-    runner_ = std::make_unique<Runner>(set_, plan_,
-                                       RunnerOptions{.time_instructions = time_instructions});
+    runner_ = std::make_unique<Runner>(set_, plan_);
     runner_->run("load");
     const wan::DitIo& io = dit_->io();
     const auto random = [&](Buffer b, std::uint64_t seed) {
       if (b) runner_->write(b, random_floats(set_.spec(b).shape.elements(), seed));
     };
     if (dit_->job().mode == wan::Mode::lora) {
+      std::vector<std::byte> small;  // as many as the largest factor needs; the others share them
       for (const wan::AdapterIo& a : io.adapters) {
         for (const Buffer b : {a.a, a.b}) {
-          std::vector<std::byte> bytes = random_floats(set_.spec(b).shape.elements(), 7);
-          auto* values = reinterpret_cast<float*>(bytes.data());
-          const auto n = static_cast<std::size_t>(set_.spec(b).shape.elements());
-          for (std::size_t i = 0; i < n; ++i) values[i] *= 0.01f;
-          runner_->write(b, bytes);
+          const std::int64_t n = set_.spec(b).shape.elements();
+          if (small.size() < static_cast<std::size_t>(n) * 4) {
+            small = random_floats(n, 7);
+            auto* values = reinterpret_cast<float*>(small.data());
+            for (std::int64_t i = 0; i < n; ++i) values[i] *= 0.01f;
+          }
+          runner_->write(b, std::span(small).first(static_cast<std::size_t>(n) * 4));
         }
       }
     }
@@ -113,9 +115,11 @@ class BenchRun {
   // Seconds by operation of one more step.
   std::map<std::string, std::pair<double, int>> kernels() {
     times_.clear();
+    runner_->time_instructions(true);
     collect_ = true;
     step();
     collect_ = false;
+    runner_->time_instructions(false);
     return times_;
   }
 
@@ -243,7 +247,13 @@ void BenchWan::run() {
   wan::FitRequest r = request();
   const bool gpu = r.backend.device == Device::cuda;
   GpuInfo info;
+  Json host;  // what the process holds, moment by moment
+  const auto note_host = [&](const char* moment) {
+    if (const auto memory = process_memory()) host[moment] = memory->total().count;
+  };
+  note_host("start");
   if (gpu) info = open_gpu();
+  note_host("gpu_opened");
   const bool whole = from_ == "disk" && stream_ != "0";
   const RandomWeights weights(r.job.config, weights_ == "fp8" ? DType::f8_e4m3 : DType::bf16,
                               whole ? RandomWeights::Blocks::each : RandomWeights::Blocks::alike,
@@ -258,11 +268,14 @@ void BenchWan::run() {
     chosen = std::get<wan::PlannedRun>(outcome).policy;
   }
   const wan::PlannedRun planned = wan::plan_run(r, chosen);
+  note_host("planned");
   const Clock::time_point begin = Clock::now();
-  BenchRun bench(r, chosen, kernels_ && gpu);
+  BenchRun bench(r, chosen);
   const double load_seconds = seconds_since(begin);
+  note_host("loaded");
   bench.step();
   const double first_step = seconds_since(begin);
+  note_host("first_step");
   bench.step();
   std::vector<double> times, stalls;
   for (std::int64_t i = 0; i < steps_; ++i) {
@@ -300,12 +313,13 @@ void BenchWan::run() {
             {"weights_file", weights.bytes()},
             {"loss", bench.loss()}};
   if (gpu) {
-    const Bytes taken{info.free.count - open_gpu().free.count};
     j["device"] = info.name;
-    j["device_taken"] = taken.count;
-    j["device_libraries"] = taken.count - arena.count;
+    j["device_used"] = gpu_memory_of_process().count;
+    j["device_context"] = info.context.count;
   }
-  if (const auto memory = process_memory()) j["host_used"] = memory->total().count;
+  note_host("end");
+  j["host_used"] = host.value("end", std::uint64_t{0});
+  j["host_by_moment"] = host;
   if (kernels_ && gpu) {
     for (const auto& [name, sum] : bench.kernels()) {
       j["kernels"][name] = {{"ms", sum.first * 1e3}, {"count", sum.second}};
@@ -322,11 +336,12 @@ void BenchWan::run() {
                     bench.runner().high_water(Tier::device), bench.plan().peak_of(Tier::host),
                     bench.runner().high_water(Tier::host)));
   if (gpu) {
-    print(fmt::format("taken of the card {} with {} of libraries; process {} of {} planned\n",
-                      Bytes{j["device_taken"].get<std::uint64_t>()},
-                      Bytes{j["device_libraries"].get<std::uint64_t>()},
-                      Bytes{j.value("host_used", std::uint64_t{0})}, planned.needed(Tier::host)));
+    print(fmt::format("GPU memory {} planned, {} used, {} of it by its context; ",
+                      planned.needed(Tier::device), Bytes{j["device_used"].get<std::uint64_t>()},
+                      info.context));
   }
+  print(fmt::format("process {} planned, {} used\n", planned.needed(Tier::host),
+                    Bytes{j["host_used"].get<std::uint64_t>()}));
   print(fmt::format("first step after {:.1f} s, of it {:.1f} s until loaded\n", first_step,
                     load_seconds));
   if (!j.contains("kernels")) return;

@@ -10,7 +10,7 @@ using simd::BALLAST_ISA::with_dtype;
 
 namespace {
 
-static_assert(kElementsPerTask % kStateBlock == 0 && kSumBlock % kStateBlock == 0);
+static_assert(kElementsPerTask % kStateBlock == 0 && kSumPiece % kStateBlock == 0);
 
 struct Coefficients {
   float scale, keep_m, add_m, keep_v, add_v, rate, eps, decay;

@@ -97,7 +97,8 @@ void attention_backward(ProgramBuilder& pb, const AttentionSaved& saved, Buffer 
             "attention_backward",
             {.reads = {s.q, s.k, s.v, s.o, s.lse, gdout},
              .writes = {gdq, gdk, gdv, ws},
-             .cost = {.work = Work::attention, .flops = 5 * product_flops(pb.shape(s.q), keys)}},
+             .cost = {.work = Work::attention_backward,
+                      .flops = 5 * product_flops(pb.shape(s.q), keys)}},
             [=](const Bindings& b) { attention_backward(call(b), b.stream()); },
             [=](const Bindings& b) { prepare_attention_backward(call(b), b.stream()); });
       });

@@ -54,6 +54,7 @@ bool scale_fits(const Shape& scale, std::int64_t outputs) {
 }
 
 void check_operands(const Fp8Linear& a) {
+  check(!(a.gelu && a.accumulate), "fp8_linear: gelu does not accumulate");
   check(rows_fit(a.x) && a.x.dtype == DType::f8_e4m3, "fp8_linear: x is {} {}", a.x.dtype,
         a.x.shape);
   const std::int64_t rows = a.x.shape[0], inputs = a.x.shape[1];
@@ -98,7 +99,9 @@ void on_cpu(const Fp8Linear& a, const Fp8LinearSize& size, Stream stream) {
             .scale = a.w_scale,
             .bias = a.bias,
             .y = a.y.rows(first, count),
-            .workspace = rest},
+            .workspace = rest,
+            .accumulate = a.accumulate,
+            .gelu = a.gelu},
            stream);
   }
 }
@@ -122,7 +125,9 @@ void run(const Fp8Linear& a, Stream stream, cuda::Doing doing) {
                           .bias = cuda::view(a.bias),
                           .y = cuda::view(a.y),
                           .scratch = gpu_scratch(size),
-                          .workspace = a.workspace.data},
+                          .workspace = a.workspace.data,
+                          .accumulate = a.accumulate,
+                          .gelu = a.gelu},
                          *stream.queue, doing);
       });
 }
@@ -151,7 +156,9 @@ bool fp8_linear_takes(ProgramBuilder& pb, const LinearWeight& w) {
          (!w.scale || scale_fits(pb.shape(w.scale), pb.shape(w.weight)[0]));
 }
 
-void fp8_linear_into(ProgramBuilder& pb, const QuantizedRows& x, const LinearWeight& w, Buffer y) {
+void fp8_linear_into(ProgramBuilder& pb, const QuantizedRows& x, const LinearWeight& w, Buffer y,
+                     const LinearOptions& options) {
+  check(options.alpha == 1, "fp8_linear: the product is multiplied by {}", options.alpha);
   const Fp8LinearSize size = {.rows = pb.shape(x.values)[0],
                               .inputs = pb.shape(x.values)[1],
                               .outputs = pb.shape(w.weight)[0],
@@ -166,13 +173,15 @@ void fp8_linear_into(ProgramBuilder& pb, const QuantizedRows& x, const LinearWei
                      .w_scale = b.in_if(w.scale),
                      .bias = b.in_if(w.bias),
                      .y = b.out(y),
-                     .workspace = b.out_if(workspace)};
+                     .workspace = b.out_if(workspace),
+                     .accumulate = options.accumulate,
+                     .gelu = options.gelu};
   };
   const double flops = 2.0 * static_cast<double>(size.rows) * static_cast<double>(size.inputs) *
                        static_cast<double>(size.outputs);
   pb.emit(
       "fp8_linear",
-      {.reads = {x.values, x.scale, w.weight, w.scale, w.bias},
+      {.reads = {x.values, x.scale, w.weight, w.scale, w.bias, options.accumulate ? y : Buffer()},
        .writes = {y, workspace},
        .cost = {.work = Work::fp8_gemm, .flops = flops}},
       [=](const Bindings& b) { fp8_linear(call(b), b.stream()); },

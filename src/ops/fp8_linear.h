@@ -29,6 +29,8 @@ struct Fp8Linear {
   ConstTensorView bias = {};     // none, or [N] f32, bf16 or f16
   TensorView y = {};             // [R, N] f32 or bf16
   TensorView workspace = {};     // fp8_linear_workspace() bytes at a multiple of 64, GPU: 256
+  bool accumulate = false;       // y += instead
+  bool gelu = false;             // of the sum in f32; does not accumulate
 };
 void fp8_linear(const Fp8Linear& a, Stream stream);
 // Makes what the same call needs on the GPU and a run must not make.
@@ -48,6 +50,7 @@ std::int64_t fp8_linear_workspace(const Fp8LinearSize& s);
 bool fp8_linear_takes(ProgramBuilder& pb, const LinearWeight& w);
 
 // The recorded form. x: from quantize_rows(), for all layers that read the same rows.
-void fp8_linear_into(ProgramBuilder& pb, const QuantizedRows& x, const LinearWeight& w, Buffer y);
+void fp8_linear_into(ProgramBuilder& pb, const QuantizedRows& x, const LinearWeight& w, Buffer y,
+                     const LinearOptions& options = {});
 
 }  // namespace ballast::ops

@@ -70,6 +70,7 @@ void fp8_linear(const Fp8LinearCall& a, GpuQueue& queue, Doing doing) {
   kind.out_stride = row_stride(a.y);
   kind.right_transposed = true;
   kind.bias = static_cast<bool>(a.bias);
+  kind.gelu = a.gelu;
   kind.in = DType::f8_e4m3;
   kind.out = a.y.dtype;
   kind.chosen_rows = kChosenRows;
@@ -89,6 +90,7 @@ void fp8_linear(const Fp8LinearCall& a, GpuQueue& queue, Doing doing) {
   operands.bias = bias_of(a, stream, doing);
   operands.out = a.y.data;
   operands.workspace = a.workspace;
+  operands.accumulate = a.accumulate;
   if (by_library) {
     products.run(kind, operands);
   } else {

@@ -21,6 +21,7 @@ struct Fp8LinearCall {
   View x, x_scale, w, w_scale, bias, y;
   Fp8LinearScratch scratch;
   std::byte* workspace = nullptr;
+  bool accumulate = false, gelu = false;
 };
 void fp8_linear(const Fp8LinearCall& a, GpuQueue& queue, Doing doing);
 

@@ -1,4 +1,5 @@
 #include "ops/gelu.h"
+#include "ops/gelu_simd.h"
 #include "ops/row_simd.h"
 
 namespace ballast::ops::cpu::BALLAST_ISA {
@@ -6,16 +7,8 @@ namespace ballast::ops::cpu::BALLAST_ISA {
 namespace v = simd::BALLAST_ISA;
 using v::f32v;
 
-namespace {
-
-// (1 + tanh u) / 2 = 1 / (1 + e^-2u): one exponential, and no digits lost where tanh u is near -1.
-constexpr float kTwoK = 1.5957691216057308f;  // 2 sqrt(2 / pi)
-f32v exp_minus_2u(f32v x) { return v::exp(x * (x * x * 0.044715f + 1.0f) * -kTwoK); }
-
-}  // namespace
-
 void gelu(const Gelu& a, ThreadPool& pool) {
-  v::map_rows(a.x, a.y, pool, [](f32v x) { return x / (exp_minus_2u(x) + 1.0f); });
+  v::map_rows(a.x, a.y, pool, [](f32v x) { return gelu_of(x); });
 }
 
 // With e = e^-2u and s = 1 / (1 + e): (1 - q^2) / 4 = s (1 - s) = (e s) s, exact also where s

@@ -244,6 +244,7 @@ void run_linear(const Linear& a, Stream stream, cuda::Doing doing) {
     check(a.bias.dtype == DType::f32 || a.bias.dtype == DType::bf16 || a.bias.dtype == DType::f16,
           "linear: bias is {}", a.bias.dtype);
   }
+  check(!(a.gelu && a.accumulate), "linear: gelu of a sum that accumulates");
   const cpu::WeightScale scale = weight_scale(a.scale, a.w, "linear");
   const LinearSize size = linear_size(a, threads_of(stream));
   on_device(
@@ -260,6 +261,7 @@ void run_linear(const Linear& a, Stream stream, cuda::Doing doing) {
         p.out_dtype = a.y.dtype;
         p.alpha = a.alpha;
         p.accumulate = a.accumulate;
+        p.gelu = a.gelu;
         BALLAST_ISA_CALL(cpu, panel_product, p, *stream.pool);
       },
       [&] {
@@ -274,6 +276,7 @@ void run_linear(const Linear& a, Stream stream, cuda::Doing doing) {
                       .type = cuda::multiplied_type(size.x, size.y),
                       .alpha = a.alpha,
                       .accumulate = a.accumulate,
+                      .gelu = a.gelu,
                       .scratch = scratch,
                       .workspace = take(a.workspace, scratch, "linear")},
                      *stream.queue, doing);
@@ -315,6 +318,7 @@ void run_linear_dx(const LinearDx& a, Stream stream, cuda::Doing doing) {
                       .type = cuda::multiplied_type(size.x, size.y),
                       .alpha = a.alpha,
                       .accumulate = a.accumulate,
+                      .gelu = false,
                       .scratch = scratch,
                       .workspace = take(a.workspace, scratch, "linear_dx")},
                      *stream.queue, doing);

@@ -27,12 +27,14 @@ namespace ballast::ops {
 // adds along the contraction in the same order for any number of rows. So neither threads, nor
 // strides, nor cutting the rows at multiples of kTokenQuantum into several calls change a result.
 
-// y = alpha * x W^T + bias, or with accumulate y += alpha * x W^T + bias.
+// y = alpha * x W^T + bias, or with accumulate y += alpha * x W^T + bias; with gelu, which does not
+// accumulate, y = gelu(alpha * x W^T + bias) of the sum in f32, as ops/gelu.h defines it.
 struct Linear {
   ConstTensorView x = {}, w = {}, scale = {}, bias = {};
   TensorView y = {}, workspace = {};
   float alpha = 1;
   bool accumulate = false;
+  bool gelu = false;
 };
 
 // dx = alpha * dy W, or with accumulate dx += alpha * dy W.
@@ -87,6 +89,7 @@ struct LinearWeight {
 struct LinearOptions {
   float alpha = 1;
   bool accumulate = false;
+  bool gelu = false;  // of linear_into alone
 };
 
 // Recorded forms. Those that return a Buffer make it: [R, N] or [R, K] of the given type.

@@ -1,4 +1,5 @@
 #include "core/thread_pool.h"
+#include "ops/gelu_simd.h"
 #include "ops/linear_expand.h"
 #include "ops/linear_kernels.h"
 #include "ops/quantum.h"
@@ -73,6 +74,12 @@ void add_row(const float* bias, std::int64_t n, float* y) {
   }
 }
 
+void gelu_row(std::int64_t n, float* y) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) v::store(y + i, gelu_of(v::load(y + i)));
+  if (i < n) v::store_partial(y + i, gelu_of(v::load_partial(y + i, n - i)), n - i);
+}
+
 // y = round(sum + bias), or round(y + (sum + bias)); kBlock elements of bf16.
 constexpr int kBlock = 2 * kLanes;
 void round_block(const float* sum, const float* bias, bool accumulate, std::byte* y) {
@@ -143,17 +150,17 @@ void panel_task(const PanelProduct& a, std::int64_t panel, std::int64_t group, f
     }
   }
 
-  if (!a.bias.data && !rounded) return;
+  if (!a.bias.data && !rounded && !a.gelu) return;
   float bias[kPanel];
   if (a.bias.data) expand(a.bias.dtype, at(a.bias, 0, column), columns, 1.0f, bias);
   for (std::int64_t r = first_row; r < end_row; ++r) {
     float* sum = out + (r - first_row) * out_stride;
-    if (rounded) {
-      round_row(sum, a.bias.data ? bias : nullptr, a.accumulate, columns,
-                a.out + (r * a.out_stride + column) * 2);
-    } else {
-      add_row(bias, columns, sum);
-    }
+    const bool adds = a.bias.data && (!rounded || a.gelu);
+    if (adds) add_row(bias, columns, sum);
+    if (a.gelu) gelu_row(columns, sum);
+    if (!rounded) continue;
+    round_row(sum, a.bias.data && !adds ? bias : nullptr, a.accumulate, columns,
+              a.out + (r * a.out_stride + column) * 2);
   }
 }
 

@@ -163,6 +163,7 @@ void linear_at_once(const LinearCall& a, GpuQueue& queue, Doing doing) {
   kind.out_stride = row_stride(out);
   kind.right_transposed = a.transposed;
   kind.bias = bias != nullptr;
+  kind.gelu = a.gelu;
   kind.in = a.type;
   kind.out = out.dtype;
   kind.chosen_rows = chosen_rows(kind);

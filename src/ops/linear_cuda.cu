@@ -1,6 +1,7 @@
 #include <type_traits>
 
 #include "ops/cuda_kernel.cuh"
+#include "ops/gelu_cuda.cuh"
 #include "ops/linear_cuda.h"
 
 namespace ballast::ops::cuda {
@@ -177,7 +178,7 @@ __global__ void plain_product_kernel(PlainProduct a) {
   if (a.bias.data != nullptr) {
     y += to_float(static_cast<const Out*>(a.bias.data)[column * a.bias.column]);
   }
-  *to = from_float<Out>(y);
+  *to = from_float<Out>(a.gelu ? gelu_of(y) : y);
 }
 
 // A thread per element; the loads of several parts are in flight, the additions keep their order.

@@ -35,7 +35,7 @@ enum class Doing {
   prepare,  // makes what a run must not; launches nothing
 };
 
-struct LinearCall {  // out = alpha * in op(w) + bias (+ out)
+struct LinearCall {  // out = alpha * in op(w) + bias (+ out), or gelu of that
   View in, w, bias, out;
   WeightScale scale;
   bool transposed = false;  // op(w) = w^T
@@ -43,6 +43,7 @@ struct LinearCall {  // out = alpha * in op(w) + bias (+ out)
   DType type = DType::bf16;  // of the operands while they are multiplied
   float alpha = 1;
   bool accumulate = false;
+  bool gelu = false;
   LinearScratch scratch;
   std::byte* workspace = nullptr;
 };
@@ -69,7 +70,8 @@ struct Expand {
 };
 void expand(const Expand& a, void* stream);
 
-// out[b] = alpha * left[b] right[b] + bias (+ out[b]) for any size: what cuBLASLt does not take.
+// out[b] = alpha * left[b] right[b] + bias (+ out[b]), or gelu of that, for any size: what cuBLASLt
+// does not take.
 // Sums run over the contraction in order, in f32.
 struct PlainProduct {
   struct Matrix {
@@ -86,6 +88,7 @@ struct PlainProduct {
   DType in = DType::bf16, out_type = DType::bf16;
   float alpha = 1;
   bool accumulate = false;
+  bool gelu = false;
 };
 void plain_product(const PlainProduct& a, void* stream);
 

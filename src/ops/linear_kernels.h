@@ -44,7 +44,7 @@ struct Scratch {
   std::int64_t first = 0, second = 0, third = 0;
 };
 
-// out[R, C] (+)= alpha * in[R, D] op(w) + bias
+// out[R, C] (+)= alpha * in[R, D] op(w) + bias, or gelu of that
 struct PanelProduct {
   Matrix in = {}, w = {};
   bool transposed = false;  // op(w) = w^T and w is [C, D]; otherwise w is [D, C]
@@ -59,6 +59,7 @@ struct PanelProduct {
   std::int64_t quanta = 1;  // row quanta of one task
   float alpha = 1;
   bool accumulate = false;
+  bool gelu = false;
   Scratch scratch = {};  // first: weights, second: in, third: out
 };
 

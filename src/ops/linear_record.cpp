@@ -61,7 +61,8 @@ void linear_into(ProgramBuilder& pb, Buffer x, const LinearWeight& w, Buffer y,
                   .y = b.out(y),
                   .workspace = b.out_if(workspace),
                   .alpha = options.alpha,
-                  .accumulate = options.accumulate};
+                  .accumulate = options.accumulate,
+                  .gelu = options.gelu};
   };
   pb.emit(
       "linear",

@@ -6,14 +6,10 @@
 namespace ballast::ops {
 namespace {
 
-void check_factors(ProgramBuilder& pb, const LoraWeight& w) {
-  const Shape &a = pb.shape(w.a), &b = pb.shape(w.b);
-  check(a.rank() == 2 && b.rank() == 2 && a[0] == b[1], "lora: A is {}, B is {}", a, b);
-  for (const Buffer factor : {w.a, w.b}) {
-    const DType t = pb.dtype(factor);
-    check(t == DType::f32 || t == DType::bf16, "lora: A is {}, B is {}", pb.dtype(w.a),
-          pb.dtype(w.b));
-  }
+void check_factor(ProgramBuilder& pb, Buffer factor, const char* name) {
+  const DType t = pb.dtype(factor);
+  check(pb.shape(factor).rank() == 2 && (t == DType::f32 || t == DType::bf16), "lora: {} is {} {}",
+        name, t, pb.shape(factor));
 }
 
 DropoutOptions dropout_options(const LoraWeight& w, bool accumulate) {
@@ -31,30 +27,49 @@ Buffer lora_input(ProgramBuilder& pb, Buffer x, const LoraWeight& w) {
   return dropout(pb, x, dropout_options(w, false));
 }
 
-LoraOut lora(ProgramBuilder& pb, Buffer x, const LoraWeight& w, Buffer y) {
+LoraOut lora_down(ProgramBuilder& pb, Buffer x, const LoraWeight& w, Buffer u) {
   const Buffer d = lora_input(pb, x, w);  // [R, K]
   const auto scope = pb.scope("lora");
-  check_factors(pb, w);
-  const Buffer u = linear(pb, d, {.weight = w.a}, DType::f32);  // [R, r]
-  linear_into(pb, u, {.weight = w.b}, y, {.alpha = w.scale, .accumulate = true});
+  check_factor(pb, w.a, "A");
+  if (!u) u = pb.temp("u", {pb.shape(x)[0], pb.shape(w.a)[0]}, pb.dtype(x));  // [R, r]
+  linear_into(pb, d, {.weight = w.a}, u);
   return {d, u};
 }
 
-void lora_backward(ProgramBuilder& pb, const LoraOut& kept, Buffer dy, const LoraWeight& w,
-                   const LoraGrads& grads, Buffer dx) {
+void lora_up(ProgramBuilder& pb, Buffer u, const LoraWeight& w, Buffer y) {
   const auto scope = pb.scope("lora");
-  check_factors(pb, w);
-  linear_dw(pb, kept.u, dy, grads.db, {}, w.scale);
-  const Buffer du = pb.temp("du", pb.shape(kept.u), DType::f32);  // [R, r]
+  check_factor(pb, w.b, "B");
+  check(pb.shape(u)[1] == pb.shape(w.b)[1], "lora: u is {}, B is {}", pb.shape(u), pb.shape(w.b));
+  linear_into(pb, u, {.weight = w.b}, y, {.alpha = w.scale});
+}
+
+void lora_up_backward(ProgramBuilder& pb, Buffer u, Buffer dy, const LoraWeight& w, Buffer db,
+                      Buffer du) {
+  const auto scope = pb.scope("lora");
+  check_factor(pb, w.b, "B");
   linear_dx_into(pb, dy, {.weight = w.b}, du, {.alpha = w.scale});
-  linear_dw(pb, kept.d, du, grads.da, {});
+  linear_dw(pb, u, dy, db, {}, w.scale);
+}
+
+void lora_down_backward(ProgramBuilder& pb, Buffer d, Buffer du, const LoraWeight& w, Buffer da,
+                        Buffer dx, bool accumulate) {
+  const auto scope = pb.scope("lora");
+  check_factor(pb, w.a, "A");
+  linear_dw(pb, d, du, da, {});
   if (!dx) return;
   if (w.dropout.probability == 0) {
-    linear_dx_into(pb, du, {.weight = w.a}, dx, {.accumulate = true});
+    linear_dx_into(pb, du, {.weight = w.a}, dx, {.accumulate = accumulate});
     return;
   }
   const Buffer dd = linear_dx(pb, du, {.weight = w.a}, DType::f32);  // [R, K]
-  dropout_into(pb, dd, dx, dropout_options(w, true));
+  dropout_into(pb, dd, dx, dropout_options(w, accumulate));
+}
+
+void lora_backward(ProgramBuilder& pb, const LoraOut& kept, Buffer dy, const LoraWeight& w,
+                   const LoraGrads& grads, Buffer dx, bool accumulate) {
+  const Buffer du = pb.temp("du", pb.shape(kept.u), pb.dtype(dy));  // [R, r]
+  lora_up_backward(pb, kept.u, dy, w, grads.db, du);
+  lora_down_backward(pb, kept.d, du, w, grads.da, dx, accumulate);
 }
 
 }  // namespace ballast::ops

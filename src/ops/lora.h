@@ -12,9 +12,13 @@ struct LoraDropout {
   std::int64_t first_row = 0;  // of x in the sample's rows, where x is a chunk of them
 };
 
-// A low-rank adapter beside a linear layer: y += scale * (d A^T) B^T, d = dropout(x), composed of
+// A low-rank adapter beside a linear layer: y = scale * (d A^T) B^T, d = dropout(x), composed of
 // linear products. x: [R, K] and y: [R, N], f32 or bf16; the factors are f32 or bf16, their
-// gradients and u = d A^T are f32.
+// gradients f32.
+//
+// Rounding: u = d A^T is rounded to x's type, du = scale * dy B to dy's, and y to its own type
+// before anything else is added to it. The adapter comes first and the layer's own product adds to
+// it: what a product adds to costs it nothing, and writing y once more would.
 struct LoraWeight {
   Buffer a;  // [r, K]
   Buffer b;  // [N, r]
@@ -28,16 +32,23 @@ Buffer lora_input(ProgramBuilder& pb, Buffer x, const LoraWeight& w);
 struct LoraOut {  // what backward reads
   Buffer d, u;    // [R, K], [R, r]
 };
-// y += scale * u B^T, u = d A^T.
-LoraOut lora(ProgramBuilder& pb, Buffer x, const LoraWeight& w, Buffer y);
+// u = d A^T, into u [R, r] of x's type, or a buffer of its own where u is invalid.
+LoraOut lora_down(ProgramBuilder& pb, Buffer x, const LoraWeight& w, Buffer u = {});
+// y = scale * u B^T.
+void lora_up(ProgramBuilder& pb, Buffer u, const LoraWeight& w, Buffer y);
 
 struct LoraGrads {
   Buffer da, db;  // of the factors' shapes, f32
 };
 
-// With du = scale * dy B: db += scale * dy^T u, da += du^T d, dx += dropout(du A). An invalid dx is
-// not wanted.
+// du = scale * dy B, into du [R, r] of dy's type; db += scale * dy^T u.
+void lora_up_backward(ProgramBuilder& pb, Buffer u, Buffer dy, const LoraWeight& w, Buffer db,
+                      Buffer du);
+// da += du^T d; dx = dropout(du A), or with accumulate dx += that. An invalid dx is not wanted.
+void lora_down_backward(ProgramBuilder& pb, Buffer d, Buffer du, const LoraWeight& w, Buffer da,
+                        Buffer dx, bool accumulate);
+// Both.
 void lora_backward(ProgramBuilder& pb, const LoraOut& kept, Buffer dy, const LoraWeight& w,
-                   const LoraGrads& grads, Buffer dx);
+                   const LoraGrads& grads, Buffer dx, bool accumulate);
 
 }  // namespace ballast::ops

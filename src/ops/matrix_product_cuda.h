@@ -13,10 +13,10 @@ class GpuQueue;
 
 namespace ballast::ops::cuda {
 
-// What cuBLASLt is asked to prepare: out = alpha * left right (+ out) (+ bias) for row-major
-// left [R, D], right [D, C] and out [R, C], all at multiples of 16 bytes in every row. f8_e4m3
-// operands have an f32 scale per row of left and per column of right; left is as it is, right lies
-// as [C, D], and C and D are multiples of 16.
+// What cuBLASLt is asked to prepare: out = alpha * left right (+ out) (+ bias), or gelu (the tanh
+// form) of the sum before it is rounded, for row-major left [R, D], right [D, C] and out [R, C],
+// all at multiples of 16 bytes in every row. f8_e4m3 operands have an f32 scale per row of left and
+// per column of right; left is as it is, right lies as [C, D], and C and D are multiples of 16.
 struct ProductKind {
   std::int64_t rows = 0, columns = 0, depth = 0;
   std::int64_t left_stride = 0, right_stride = 0, out_stride = 0;  // elements from row to row
@@ -24,6 +24,7 @@ struct ProductKind {
   bool left_transposed = false;   // left lies in memory as [D, R]
   bool right_transposed = false;  // right lies in memory as [C, D]
   bool bias = false;              // [C] of out's type
+  bool gelu = false;
   DType in = DType::bf16, out = DType::bf16;
   // The algorithm is the one for so many rows and batches and for packed rows: what differs from
   // call to call then does not change the bits.

@@ -7,7 +7,7 @@ namespace {
 
 struct SumScratch {
   explicit SumScratch(GpuQueue&)
-      : memory(Bytes(static_cast<std::uint64_t>(kSumPartials + kSumScalars) * sizeof(double)),
+      : memory(Bytes(static_cast<std::uint64_t>(kSumPartials + kSumScalars + 1) * sizeof(double)),
                "sums of blocks") {}
   GpuArena memory;
 };

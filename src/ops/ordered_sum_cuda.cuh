@@ -9,16 +9,17 @@
 
 namespace ballast::ops::cuda {
 
-constexpr int kSumThreads = 128;
+constexpr int kSumThreads = 128;  // of kernels that give a row to sixteen threads
+constexpr int kBlockThreads = 16 * kSumPieces;
 
 // The sum over [begin, end) as product_sum of ops/ordered_sum_simd.h: sixteen neighbouring threads
 // each take every sixteenth element, and their sums are added by halves. All 32 threads of a warp
 // call it; the result is in the first of the sixteen. load(i) reads, add(item, i, sum) returns the
-// new sum. Sixteen loads are in flight, because few threads work on a tensor.
+// new sum. Many loads are in flight, because few threads work on a tensor.
 template <class Load, class Add>
 __device__ __forceinline__ double sixteen_sums(std::int64_t begin, std::int64_t end, Load&& load,
                                                Add&& add) {
-  constexpr int kFlight = 16;
+  constexpr int kFlight = sizeof(load(begin)) <= sizeof(float) ? 32 : 16;
   double sum = 0;
   std::int64_t i = begin + threadIdx.x % 16;
   for (; i + 16 * (kFlight - 1) < end; i += 16 * kFlight) {
@@ -37,22 +38,6 @@ __device__ __forceinline__ double sixteen_sums(std::int64_t begin, std::int64_t 
 // x^2 is exact in f64, so that fusing it with the sum changes nothing.
 __device__ __forceinline__ double add_product(float a, float b, double sum) {
   return fma(static_cast<double>(a), static_cast<double>(b), sum);
-}
-
-// Sixteen threads per block of kSumBlock elements. Term: begin() makes what a thread needs, with
-// load(i), add(item, i, sum) and finish(sum).
-template <class Term>
-__global__ void __launch_bounds__(kSumThreads)
-    block_sums(const __grid_constant__ Term term, std::int64_t first, std::int64_t blocks,
-               std::int64_t n, double* partial) {
-  const std::int64_t b = (blockIdx.x * std::int64_t{kSumThreads} + threadIdx.x) / 16;
-  const std::int64_t begin = b < blocks ? (first + b) * kSumBlock : n;
-  const std::int64_t end = n - begin < kSumBlock ? n : begin + kSumBlock;
-  const auto at = term.begin();
-  const double sum = sixteen_sums(
-      begin, end, [&](std::int64_t i) { return at.load(i); },
-      [&](const auto& item, std::int64_t i, double s) { return at.add(item, i, s); });
-  if (threadIdx.x % 16 == 0 && b < blocks) partial[b] = at.finish(sum);
 }
 
 // *total += x[0], += x[1] ...; one block, whose threads bring what the first one adds.
@@ -74,22 +59,60 @@ __device__ __forceinline__ double add_in_order(const T* x, std::int64_t n, doubl
   return total;  // the first thread's
 }
 
-static __global__ void add_partials(const double* partial, std::int64_t n, double* total) {
-  const double sum = add_in_order(partial, n, *total);
-  if (threadIdx.x == 0) *total = sum;
+// A block of threads per block of kSumBlock elements, sixteen threads per piece. The one that
+// finishes last adds the sums of all in order: a second launch would take longer than a small
+// tensor's sum. Term: begin() makes what a thread needs, with load(i), add(item, i, sum) and
+// finish(sum of a piece).
+template <class Term>
+__global__ void __launch_bounds__(kBlockThreads)
+    sum_blocks(const __grid_constant__ Term term, std::int64_t first, std::int64_t n,
+               double* partial, unsigned* finished, double* total) {
+  __shared__ double piece[kSumPieces];
+  __shared__ bool last;
+  const int k = threadIdx.x / 16;
+  const std::int64_t at = (first + blockIdx.x) * kSumBlock + k * kSumPiece;
+  const std::int64_t begin = at < n ? at : n, end = n - begin < kSumPiece ? n : begin + kSumPiece;
+  const auto thread = term.begin();
+  const double of_piece = sixteen_sums(
+      begin, end, [&](std::int64_t i) { return thread.load(i); },
+      [&](const auto& item, std::int64_t i, double s) { return thread.add(item, i, s); });
+  if (threadIdx.x % 16 == 0) piece[k] = thread.finish(of_piece);
+  __syncthreads();
+  if (threadIdx.x < kSumPieces) {
+    double sum = piece[threadIdx.x];
+#pragma unroll
+    for (int half = kSumPieces / 2; half > 0; half /= 2) {
+      sum += __shfl_down_sync(0xffffffffu, sum, half, kSumPieces);
+    }
+    if (threadIdx.x == 0) {
+      partial[blockIdx.x] = sum;
+      __threadfence();  // the sum is in reach of all before it is counted
+      last = atomicAdd(finished, 1u) == gridDim.x - 1;
+    }
+  }
+  __syncthreads();
+  if (!last) return;
+  __threadfence();
+  // volatile: other multiprocessors wrote it, so the first-level cache is not asked
+  const volatile double* const sums = partial;
+  const double sum = add_in_order(sums, gridDim.x, *total);
+  if (threadIdx.x == 0) {
+    *total = sum;
+    *finished = 0;
+  }
 }
 
-// *total += the sum of all terms. scratch: kSumPartials doubles.
+// *total += the sum of all terms. scratch: sum_scratch().
 template <class Term>
 void add_ordered(const Term& term, std::int64_t n, double* total, double* scratch, void* stream,
                  const char* name) {
+  static_assert(kSumPieces == 32, "a warp adds them");
   const std::int64_t blocks = (n + kSumBlock - 1) / kSumBlock;
+  auto* finished = reinterpret_cast<unsigned*>(scratch + kSumPartials + kSumScalars);
   for (std::int64_t first = 0; first < blocks; first += kSumPartials) {
     const std::int64_t here = blocks - first < kSumPartials ? blocks - first : kSumPartials;
-    block_sums<<<blocks_for(here * 16, kSumThreads), kSumThreads, 0, stream_of(stream)>>>(
-        term, first, here, n, scratch);
-    check_launch(name);
-    add_partials<<<1, 256, 0, stream_of(stream)>>>(scratch, here, total);
+    sum_blocks<<<static_cast<unsigned>(here), kBlockThreads, 0, stream_of(stream)>>>(
+        term, first, n, scratch, finished, total);
     check_launch(name);
   }
 }

@@ -9,8 +9,8 @@ class GpuQueue;
 namespace ballast::ops::cuda {
 
 // The sums of blocks (ops/ordered_sum.h) wait in memory of the queue's own until they are added in
-// order: kSumPartials doubles, and behind them kSumScalars for what an operation sums on the way to
-// its result.
+// order: kSumPartials doubles, behind them kSumScalars for what an operation sums on the way to its
+// result, and behind those the number of blocks that have finished, zero between launches.
 inline constexpr std::int64_t kSumPartials = 8192, kSumScalars = 8;
 double* sum_scratch(GpuQueue& queue);
 

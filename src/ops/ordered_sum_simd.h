@@ -54,9 +54,23 @@ inline double square_sum(std::int64_t begin, std::int64_t end, F&& value) {
   });
 }
 
-// *sum += block_sum(begin, end), block by block in order.
+// The sums of a block's pieces, added by halves.
 template <class F>
-inline void add_ordered(ThreadPool& pool, std::int64_t n, double* sum, F&& block_sum) {
+inline double block_sum(std::int64_t begin, std::int64_t end, F&& piece_sum) {
+  double sum[kSumPieces] = {};
+  for (std::int64_t k = 0; begin + k * kSumPiece < end; ++k) {
+    const std::int64_t first = begin + k * kSumPiece, last = first + kSumPiece;
+    sum[k] = piece_sum(first, last < end ? last : end);
+  }
+  for (std::int64_t n = kSumPieces / 2; n > 0; n /= 2) {
+    for (std::int64_t k = 0; k < n; ++k) sum[k] += sum[k + n];
+  }
+  return sum[0];
+}
+
+// *sum += piece_sum(begin, end), block by block in order.
+template <class F>
+inline void add_ordered(ThreadPool& pool, std::int64_t n, double* sum, F&& piece_sum) {
   constexpr std::int64_t kGroup = 128;  // blocks between two meetings of the threads
   double partial[kGroup];
   for (std::int64_t first = 0; first * kSumBlock < n; first += kGroup) {
@@ -64,7 +78,7 @@ inline void add_ordered(ThreadPool& pool, std::int64_t n, double* sum, F&& block
     const std::int64_t blocks = left < kGroup ? left : kGroup;
     pool.parallel(blocks, [&](std::int64_t block, int) {
       const std::int64_t begin = (first + block) * kSumBlock, end = begin + kSumBlock;
-      partial[block] = block_sum(begin, end < n ? end : n);
+      partial[block] = block_sum(begin, end < n ? end : n, piece_sum);
     });
     for (std::int64_t block = 0; block < blocks; ++block) *sum += partial[block];
   }

@@ -14,12 +14,12 @@ bool touches_device(const ProgramSet& set, const Instruction& i) {
 
 }  // namespace
 
-GpuLanes::GpuLanes(const ProgramSet& set, const MemoryPlan& plan, bool time_instructions) {
+GpuLanes::GpuLanes(const ProgramSet& set, const MemoryPlan& plan) {
   static_assert(static_cast<std::size_t>(Lane::compute) < kQueues &&
                 static_cast<std::size_t>(Lane::upload) < kQueues &&
                 static_cast<std::size_t>(Lane::download) < kQueues);
   std::array<std::size_t, kQueues> most{};
-  std::size_t most_stalls = 0, most_instructions = 0;
+  std::size_t most_stalls = 0;
   for (std::size_t p = 0; p < set.programs.size(); ++p) {
     const auto& code = set.programs[p].instructions;
     auto& marks = mark_of_.emplace_back();
@@ -44,11 +44,15 @@ GpuLanes::GpuLanes(const ProgramSet& set, const MemoryPlan& plan, bool time_inst
     }
     for (std::size_t l = 0; l < kQueues; ++l) most[l] = std::max(most[l], used[l]);
     most_stalls = std::max(most_stalls, stalls);
-    most_instructions = std::max(most_instructions, marks[index(Lane::compute)].size());
+    most_instructions_ = std::max(most_instructions_, marks[index(Lane::compute)].size());
   }
   for (std::size_t l = 0; l < kQueues; ++l) marks_[l].resize(most[l]);
   stalls_.resize(most_stalls);
-  if (time_instructions) instructions_.resize(most_instructions);
+}
+
+void GpuLanes::time_instructions(bool on) {
+  instructions_.clear();
+  if (on) instructions_.resize(most_instructions_);
 }
 
 void GpuLanes::begin(Lane lane) {

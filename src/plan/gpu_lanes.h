@@ -20,8 +20,10 @@ constexpr bool is_queue(Lane l) {
 // run.
 class GpuLanes {
  public:
-  // time_instructions: the GPU's clock is read around each of compute's.
-  GpuLanes(const ProgramSet& set, const MemoryPlan& plan, bool time_instructions);
+  GpuLanes(const ProgramSet& set, const MemoryPlan& plan);
+
+  // Between runs: whether the GPU's clock is read around each of compute's instructions.
+  void time_instructions(bool on);
 
   Stream stream(Lane lane, ThreadPool* pool) { return queue(lane).stream(pool); }
 
@@ -74,6 +76,7 @@ class GpuLanes {
   std::vector<Ends> stalls_;
   std::size_t stalls_used_ = 0;
   std::vector<Ends> instructions_;  // empty: not timed
+  std::size_t most_instructions_ = 0;
   std::size_t instructions_used_ = 0;
 };
 

@@ -16,10 +16,11 @@ struct MachineProfile {
   std::string name;
   std::string description;
   Device device = Device::cpu;
-  int sm = 90;                  // compute capability of a GPU, 90 is 9.0
-  double gemm_flops = 0;        // matrix products in the compute dtype
-  double fp8_gemm_flops = 0;    // of f8_e4m3 operands; 0: not measured
-  double attention_flops = 0;   // fused attention, forward and backward mean
+  int sm = 90;                 // compute capability of a GPU, 90 is 9.0
+  double gemm_flops = 0;       // matrix products in the compute dtype
+  double fp8_gemm_flops = 0;   // of f8_e4m3 operands; 0: not measured
+  double attention_flops = 0;  // fused attention, forward
+  double attention_backward_flops = 0;
   double memory_bandwidth = 0;  // bytes read plus written, device memory
   double upload_bandwidth = 0;  // host to device
   double download_bandwidth = 0;

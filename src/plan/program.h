@@ -66,7 +66,15 @@ struct BufferSpec {
 };
 
 // What decides how long an instruction takes.
-enum class Work : std::uint8_t { memory, gemm, attention, transfer, disk, fp8_gemm };
+enum class Work : std::uint8_t {
+  memory,
+  gemm,
+  fp8_gemm,
+  attention,
+  attention_backward,
+  transfer,
+  disk
+};
 
 struct Cost {
   Work work = Work::memory;

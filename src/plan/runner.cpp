@@ -80,7 +80,7 @@ void Runner::open_device() {
     host_.prefault(all);  // pinning pages that are there is ten times as fast
   }
   pinned_ = PinnedRegion(host_.base(), host_.size());
-  gpu_.emplace(set_, plan_, options_.time_instructions);
+  gpu_.emplace(set_, plan_);
 }
 
 void Runner::prepare() {
@@ -205,8 +205,13 @@ void Runner::read_gpu_times() {
   }
 }
 
+void Runner::time_instructions(bool on) {
+  check(gpu_.has_value(), "only a GPU's instructions are timed");
+  gpu_->time_instructions(on);
+}
+
 std::vector<std::pair<std::string_view, double>> Runner::compute_times() const {
-  check(gpu_ && options_.time_instructions, "instructions are not timed");
+  check(gpu_.has_value(), "only a GPU's instructions are timed");
   std::vector<std::pair<std::string_view, double>> times;
   const auto p = static_cast<std::size_t>(program_);
   for (const std::uint32_t i : lanes_[index(Lane::compute)].code[p]) {

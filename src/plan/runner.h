@@ -43,8 +43,7 @@ struct RunnerDebug {
 };
 
 struct RunnerOptions {
-  int disk_readers = 4;            // reads in flight on the disk lane
-  bool time_instructions = false;  // GPU: for compute_times()
+  int disk_readers = 4;  // reads in flight on the disk lane
   RunnerDebug debug = {};
 };
 
@@ -81,7 +80,10 @@ class Runner {
   // Highest byte of the arena that an instruction was given so far.
   Bytes high_water(Tier t) const { return {high_water_.top[static_cast<std::size_t>(t)]}; }
   const std::array<LaneTime, kLaneCount>& lane_times() const { return times_; }  // of the last run
-  // Name and seconds of every compute instruction of the last run, with time_instructions.
+  // On a GPU, from the next run on: its clock is read around each compute instruction, which costs
+  // a few microseconds each.
+  void time_instructions(bool on);
+  // Name and seconds of every compute instruction of the last run, when they were timed.
   std::vector<std::pair<std::string_view, double>> compute_times() const;
   ThreadPool& compute_threads() { return compute_; }
 

@@ -16,6 +16,7 @@ MachineProfile cpu_profile(int threads) {
           .device = Device::cpu,
           .gemm_flops = 35e9 * cores,
           .attention_flops = 28e9 * cores,
+          .attention_backward_flops = 28e9 * cores,
           .memory_bandwidth = 10e9 * cores,
           .upload_bandwidth = 5e9,
           .download_bandwidth = 5e9,

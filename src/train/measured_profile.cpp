@@ -22,6 +22,7 @@ template <class Profile, class Visit>
 void each_rate(Profile& p, Visit&& visit) {
   visit("gemm_flops", p.gemm_flops);
   visit("attention_flops", p.attention_flops);
+  visit("attention_backward_flops", p.attention_backward_flops);
   visit("memory_bandwidth", p.memory_bandwidth);
   visit("upload_bandwidth", p.upload_bandwidth);
   visit("download_bandwidth", p.download_bandwidth);

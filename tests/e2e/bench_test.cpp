@@ -18,8 +18,9 @@ TEST(Bench, MachineMeasuresEveryRateAndStoresNothingWhenDry) {
       run_ballast({"bench", "machine", "--seconds", "0.1", "--dry", "--json", "--folder", "."});
   ASSERT_EQ(f.exit_code, 0) << f.err;
   const auto json = nlohmann::json::parse(f.out);
-  for (const char* rate : {"gemm_flops", "attention_flops", "memory_bandwidth", "upload_bandwidth",
-                           "download_bandwidth", "both_ways_bandwidth", "launch_seconds"}) {
+  for (const char* rate :
+       {"gemm_flops", "attention_flops", "attention_backward_flops", "memory_bandwidth",
+        "upload_bandwidth", "download_bandwidth", "both_ways_bandwidth", "launch_seconds"}) {
     EXPECT_GT(json.at(rate).get<double>(), 0) << rate;
   }
   EXPECT_EQ(json.at("stored"), "");

@@ -1,6 +1,7 @@
 // The calls of cuBLASLt that Ballast makes, computed plainly: column-major products as its
 // documentation defines them, so that our mapping of row-major operands is tested.
 
+#include <cmath>
 #include <cstring>
 #include <new>
 #include <vector>
@@ -181,9 +182,10 @@ void check_fp8(const Product& p, const Layout& a, const void* a_data, const Layo
   check(a.stride % 16 == 0 && b.stride % 16 == 0 && d.stride % 8 == 0 && in_sixteens(a_data) &&
             in_sixteens(b_data) && in_sixteens(d_data),
         "cuBLASLt: 8-bit operands off multiples of 16 bytes");
-  check(
-      d.type == CUDA_R_16BF && (p.epilogue != CUBLASLT_EPILOGUE_BIAS || p.bias_type == CUDA_R_16BF),
-      "cuBLASLt: results or bias of an 8-bit product of type {}", static_cast<int>(d.type));
+  const bool has_bias =
+      p.epilogue == CUBLASLT_EPILOGUE_BIAS || p.epilogue == CUBLASLT_EPILOGUE_GELU_BIAS;
+  check(d.type == CUDA_R_16BF && (!has_bias || p.bias_type == CUDA_R_16BF),
+        "cuBLASLt: results or bias of an 8-bit product of type {}", static_cast<int>(d.type));
   for (int i = 0; i < 2; ++i) {
     check(p.scale_mode[i] == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F && p.scale[i] &&
               in_sixteens(p.scale[i]),
@@ -191,7 +193,11 @@ void check_fp8(const Product& p, const Layout& a, const void* a_data, const Layo
   }
 }
 
-// D = alpha op(A) op(B) + beta C (+ bias along D's rows)
+float gelu(float x) {
+  return 0.5f * x * (1 + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
+}
+
+// D = alpha op(A) op(B) + beta C (+ bias along D's rows), or GELU of that
 cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* a,
                       cublasLtMatrixLayout_t a_layout, const void* b,
                       cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
@@ -214,10 +220,12 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* a
   if (fp8) check_fp8(p, la, a, lb, b, ld, d);
   const std::size_t size = size_of_type(ld.type);
   std::vector<float> bias(static_cast<std::size_t>(m), 0.0f);
-  if (p.epilogue == CUBLASLT_EPILOGUE_BIAS) {
+  const bool activates =
+      p.epilogue == CUBLASLT_EPILOGUE_GELU || p.epilogue == CUBLASLT_EPILOGUE_GELU_BIAS;
+  if (p.epilogue == CUBLASLT_EPILOGUE_BIAS || p.epilogue == CUBLASLT_EPILOGUE_GELU_BIAS) {
     convert(p.bias, dtype_of(p.bias_type < 0 ? ld.type : p.bias_type), bias.data(), DType::f32, m);
   } else {
-    check(p.epilogue == CUBLASLT_EPILOGUE_DEFAULT, "cuBLASLt: epilogue {}",
+    check(activates || p.epilogue == CUBLASLT_EPILOGUE_DEFAULT, "cuBLASLt: epilogue {}",
           static_cast<int>(p.epilogue));
   }
   for (std::int64_t batch = 0; batch < ld.batches; ++batch) {
@@ -237,6 +245,7 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* a
         if (fp8) sum *= p.scale[0][i] * p.scale[1][j];
         float& y = column[static_cast<std::size_t>(i)];
         y = scale * sum + keep * y + bias[static_cast<std::size_t>(i)];
+        if (activates) y = gelu(y);
       }
       convert(column.data(), DType::f32, at, dtype_of(ld.type), m);
     }

@@ -79,6 +79,13 @@ inline unsigned atomicMax(unsigned* at, unsigned x) {
   return old;
 }
 
+inline unsigned atomicAdd(unsigned* at, unsigned x) {
+  const unsigned old = *at;
+  *at = old + x;
+  return old;
+}
+inline void __threadfence() {}
+
 template <class To, class From>
 To emulated_bits(From x) {
   static_assert(sizeof(To) == sizeof(From), "the same bits");

@@ -112,7 +112,7 @@ TEST(Attention, RecordsOneInstructionPerGroupWithItsCost) {
   for (std::size_t i = 4; i < 10; ++i) {
     const double heads = i % 3 == 0 ? 1 : 2;
     EXPECT_EQ(all[i].name, i < 7 ? "attention" : "attention_backward");
-    EXPECT_EQ(all[i].cost.work, Work::attention);
+    EXPECT_EQ(all[i].cost.work, i < 7 ? Work::attention : Work::attention_backward);
     EXPECT_EQ(all[i].cost.flops, heads * product * (i < 7 ? 2 : 5));
     EXPECT_EQ(all[i].reads.size(), i < 7 ? 3u : 6u);
     EXPECT_EQ(all[i].writes.size(), i < 7 ? 2u + scratch : 4u);

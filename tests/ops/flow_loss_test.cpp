@@ -165,7 +165,7 @@ TEST(FlowLossMask, OfOnesChangesNoBit) {
 }
 
 // The order is part of the contract: checkpoints and golden runs compare losses bit by bit.
-TEST(FlowLossBits, SumSixteenLanesByHalvesAndBlocksInOrder) {
+TEST(FlowLossBits, SumLanesAndPiecesByHalvesAndBlocksInOrder) {
   constexpr std::int64_t kCount = 2 * kSumBlock + 1237;
   ThreadPool pool(2);
   const SampleTensor pred = SampleTensor(DType::f32, {kCount}).fill_normal(1);
@@ -175,16 +175,23 @@ TEST(FlowLossBits, SumSixteenLanesByHalvesAndBlocksInOrder) {
             support::test_stream(pool));
   double want = 0;
   for (std::int64_t begin = 0; begin < kCount; begin += kSumBlock) {
-    double sums[16] = {};
-    for (std::int64_t i = begin; i < std::min(kCount, begin + kSumBlock); ++i) {
-      const double e = static_cast<float>(pred[i] - target[i]);
-      sums[i % 16] += e * e;
+    const auto by_halves = [](double* sums, std::int64_t n) {
+      while ((n /= 2) > 0) {
+        for (std::int64_t k = 0; k < n; ++k) sums[k] += sums[k + n];
+      }
+      return sums[0];
+    };
+    double pieces[kSumPieces] = {};
+    for (std::int64_t p = 0; p < kSumPieces; ++p) {
+      double sums[16] = {};
+      const std::int64_t first = begin + p * kSumPiece;
+      for (std::int64_t i = first; i < std::min(kCount, first + kSumPiece); ++i) {
+        const double e = static_cast<float>(pred[i] - target[i]);
+        sums[i % 16] += e * e;
+      }
+      pieces[p] = 1e-5 * by_halves(sums, 16);
     }
-    for (int n = 8; n > 0; n /= 2) {
-      for (int k = 0; k < n; ++k) sums[k] += sums[k + n];
-    }
-    const double block = 1e-5 * sums[0];
-    want += block;
+    want += by_halves(pieces, kSumPieces);
   }
   EXPECT_EQ(loss[0], want);
 }

@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "ops/gelu.h"
 #include "ops/linear.h"
 #include "ops/quantum.h"
 #include "tests/support/linear_calls.h"
@@ -85,10 +86,12 @@ TEST(LinearBits, DoNotDependOnChunksInAlignedBf16) {
     const auto run = [&](const Chunks& c) {
       SampleTensor y(DType::bf16, {rows, outputs}), dx(DType::bf16, {rows, inputs});
       SampleTensor dw(DType::f32, {outputs, inputs}), dbias(DType::f32, {outputs});
+      SampleTensor activated(DType::bf16, {rows, outputs});
       forward(x, w, {}, y, c);
+      forward(x, w, {.gelu = true}, activated, c);
       backward(dy, w, {}, dx, c);
       weight_gradient(x, dy, dw, dbias, 1, c);
-      return std::tuple(y.bytes(), dx.bytes(), dw.bytes(), dbias.bytes());
+      return std::tuple(y.bytes(), activated.bytes(), dx.bytes(), dw.bytes(), dbias.bytes());
     };
     const auto alone = run({});
     EXPECT_TRUE(run({}) == alone) << inputs << " -> " << outputs;
@@ -97,6 +100,20 @@ TEST(LinearBits, DoNotDependOnChunksInAlignedBf16) {
           << inputs << " -> " << outputs << ", " << quanta << " quanta";
     }
   }
+}
+
+// Nothing is rounded in between: on the CPU the fused form is the two operations.
+TEST(LinearBits, OfGeluInF32AreThoseOfGeluAfterTheProduct) {
+  if (support::test_device() == Device::cuda) GTEST_SKIP() << "the library has a gelu of its own";
+  const SampleWeight w = SampleWeight(DType::bf16, 70, 50).fill(2);
+  SampleTensor x(DType::f32, {300, 50}), bias(DType::bf16, {70});
+  SampleTensor fused(DType::f32, {300, 70}), apart(DType::f32, {300, 70});
+  x.fill_normal(1), bias.fill_normal(3);
+  forward(x, w, {.bias = bias.view(), .gelu = true}, fused);
+  forward(x, w, {.bias = bias.view()}, apart);
+  ThreadPool pool(1);
+  gelu({.x = apart.view(), .y = apart.view()}, support::test_stream(pool));
+  EXPECT_EQ(fused.bytes(), apart.bytes());
 }
 
 TEST(LinearBits, DoNotDependOnTheAddressOfF32Weights) {

@@ -7,6 +7,7 @@
 
 #include "core/thread_pool.h"
 #include "ops/sgemm.h"
+#include "tests/ref/gelu.h"
 #include "tests/ref/linear.h"
 #include "tests/support/allocation_hook.h"
 #include "tests/support/linear_calls.h"
@@ -119,6 +120,35 @@ TEST_P(LinearOfTypes, MatchesReference) {
       }
       expect_close(y, want, size, s.inputs);
     }
+  }
+}
+
+// The slope of gelu is below 1.13, so the bound of the sum is nearly that of the result; exp and
+// the quotient (or a tanh of the library's) add a few roundings of the argument's size.
+TEST_P(LinearOfTypes, GeluOfTheSumMatchesReference) {
+  const auto& [s, x_type, w_type] = GetParam();
+  SampleTensor x(x_type, {s.rows, s.inputs}, {.row_padding = 3, .start = 1});
+  x.fill_normal(1);
+  const SampleWeight w = SampleWeight(w_type, s.outputs, s.inputs, 3).fill(2);
+  SampleTensor bias(x_type, {s.outputs}, {.start = 1});
+  bias.fill_normal(3);
+  const ref::LinearDims d = dims(s.rows, s.inputs, s.outputs);
+  const std::vector<double> xs = multiplied(x.values(), {x_type});
+  const std::vector<double> ws = multiplied(w.values(), {x_type});
+  std::vector<double> size = ref::linear(d, magnitudes(xs), magnitudes(ws), {});
+  for (double& v : size) v *= 2;
+  for (const bool with_bias : {false, true}) {
+    SampleTensor y(x_type, {s.rows, s.outputs}, {.row_padding = 5, .start = 3});
+    y.fill(std::vector<double>(static_cast<std::size_t>(s.rows * s.outputs), std::nan("")));
+    forward(x, w,
+            {.bias = with_bias ? bias.view() : ConstTensorView(), .alpha = 0.25f, .gelu = true}, y,
+            {.threads = 2});
+    std::vector<double> want = ref::linear(d, xs, ws, {});
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      const double added = bias[static_cast<std::int64_t>(i) % s.outputs];
+      want[i] = ref::gelu(0.25 * want[i] + (with_bias ? added : 0));
+    }
+    expect_close(y, want, size, s.inputs + 8);
   }
 }
 
@@ -312,6 +342,7 @@ TEST(Linear, RefusesShapesThatDoNotFit) {
   refuses([&](Linear& a) { a.bias = bias.view(); });
   refuses([&](Linear& a) { a.y = y.view().rows(0, 2); });
   refuses([&](Linear& a) { a.x.strides[1] = 2; });
+  refuses([&](Linear& a) { a.gelu = a.accumulate = true; });
 }
 
 TEST(Linear, AllocatesNothingAfterWarmUp) {

@@ -52,23 +52,30 @@ struct Results {
 constexpr StepValues kStep = {.step = 4, .seed = 9, .first_sample = 1};
 constexpr RandomSite kSite = random_site("dropout", "blocks.2.ffn.0", 1);
 
-Results run(const Sample& s, int threads, std::int64_t chunk, bool want_dx = true,
-            double dropout = 0) {
+struct Wanted {
+  bool dx = true;
+  bool accumulate = false;  // of dx
+  double dropout = 0;
+};
+
+Results run(const Sample& s, int threads, std::int64_t chunk, const Wanted& wanted = {}) {
   RecordedProgram p(threads);
   const Buffer x = p.input("x", s.x), y = p.input("y", s.y), dy = p.input("dy", s.dy);
   const Buffer dx = p.input("dx", s.dx);
   LoraWeight w = {.a = p.input("a", s.a), .b = p.input("b", s.b), .scale = kScale};
-  w.dropout = {.probability = dropout, .site = kSite};
+  w.dropout = {.probability = wanted.dropout, .site = kSite};
   const LoraGrads grads = {.da = p.input("da", s.da), .db = p.input("db", s.db)};
   std::int64_t begin = 0;
   do {
     const std::int64_t count = std::min(chunk, s.rows - begin);
     const auto part = [&](Buffer b) { return p.pb.rows(b, begin, count); };
     w.dropout.first_row = begin;
-    const LoraOut kept = lora(p.pb, part(x), w, part(y));
+    const LoraOut kept = lora_down(p.pb, part(x), w);
     EXPECT_EQ(p.pb.shape(kept.u), (Shape{count, s.rank}));
-    EXPECT_EQ(p.pb.dtype(kept.u), DType::f32);
-    lora_backward(p.pb, kept, part(dy), w, grads, want_dx ? part(dx) : Buffer());
+    EXPECT_EQ(p.pb.dtype(kept.u), s.type);
+    lora_up(p.pb, kept.u, w, part(y));
+    lora_backward(p.pb, kept, part(dy), w, grads, wanted.dx ? part(dx) : Buffer(),
+                  wanted.accumulate);
     begin += count;
   } while (begin < s.rows);
   p.run(kStep);
@@ -76,10 +83,10 @@ Results run(const Sample& s, int threads, std::int64_t chunk, bool want_dx = tru
 }
 
 // Sums of up to 300 terms of unit size in f32, then one rounding of the result's type.
-void expect_close(const SampleTensor& got, const SampleTensor& start,
+void expect_close(const SampleTensor& got, const SampleTensor* start,
                   const std::vector<double>& change, double slack) {
   for (std::int64_t i = 0; i < got.size(); ++i) {
-    const double want = start[i] + change[static_cast<std::size_t>(i)];
+    const double want = (start ? (*start)[i] : 0) + change[static_cast<std::size_t>(i)];
     ASSERT_NEAR(got[i], want, slack + 2 * support::rounding(got.dtype()) * std::abs(want)) << i;
   }
 }
@@ -92,13 +99,17 @@ struct Changes {
 Changes expected_changes(const Sample& s, const ref::LoraDropout& drop) {
   const std::vector<double> x = s.x.values(), a = s.a.values(), b = s.b.values();
   const std::vector<double> dy = s.dy.values();
-  if (support::test_device() == Device::cpu) {
+  if (s.type == DType::f32) {
     ref::LoraGradients g = ref::lora_backward(s.dims(), x, a, b, kScale, dy, drop);
     return {ref::lora(s.dims(), x, a, b, kScale, drop), std::move(g.dx), std::move(g.da),
             std::move(g.db)};
   }
-  // The GPU rounds operands, u and du among them, where an activation is bf16.
+  // u and du are rounded to bf16, and the GPU rounds the other operands where one is bf16.
   const DType t = s.type;
+  const auto rounded = [](std::vector<double> v) {
+    for (double& e : v) e = support::bf16_value(support::bf16_bits(static_cast<float>(e)));
+    return v;
+  };
   const auto scaled = [](std::vector<double> v) {
     for (double& e : v) e *= kScale;
     return v;
@@ -106,17 +117,17 @@ Changes expected_changes(const Sample& s, const ref::LoraDropout& drop) {
   const ref::LoraDims d = s.dims();
   const ref::LinearDims down = {d.rows, d.inputs, d.rank}, up = {d.rows, d.rank, d.outputs};
   const std::vector<double> kept = ref::dropout(x, drop.probability, drop.source);
-  const std::vector<double> u = ref::linear(down, multiplied(kept, {t}), multiplied(a, {t}), {});
+  const std::vector<double> u =
+      rounded(ref::linear(down, multiplied(kept, {t}), multiplied(a, {t}), {}));
   const std::vector<double> du =
-      scaled(ref::linear_dx(up, multiplied(dy, {t}), multiplied(b, {t})));
-  const DType dd = drop.probability > 0 ? DType::f32 : t;  // dx, or what is dropped from
-  const std::vector<double> dkept = ref::linear_dx(down, multiplied(du, {dd}), multiplied(a, {dd}));
-  Changes c = {.y = scaled(ref::linear(up, multiplied(u, {t}), multiplied(b, {t}), {})),
+      rounded(scaled(ref::linear_dx(up, multiplied(dy, {t}), multiplied(b, {t}))));
+  const std::vector<double> dkept = ref::linear_dx(down, du, multiplied(a, {t}));
+  Changes c = {.y = scaled(ref::linear(up, u, multiplied(b, {t}), {})),
                .dx = ref::dropout(dkept, drop.probability, drop.source),
-               .da = ref::linear_dw(down, multiplied(kept, {t}), multiplied(du, {t})).dw,
-               .db = scaled(ref::linear_dw(up, multiplied(u, {t}), multiplied(dy, {t})).dw)};
+               .da = ref::linear_dw(down, multiplied(kept, {t}), du).dw,
+               .db = scaled(ref::linear_dw(up, u, multiplied(dy, {t})).dw)};
   // A rounding of u or du, up to 20 here, may fall the other way; what it meets is below 4.
-  if (t == DType::bf16) c.slack += 0x1p-7 * 20 * 4;
+  c.slack += 0x1p-7 * 20 * 4;
   return c;
 }
 
@@ -158,22 +169,24 @@ TEST_P(LoraOfTypes, MatchesReference) {
   const ref::LoraDropout drop = {dropout, kSite.at(kStep)};
   for (const std::int64_t rank : {1, 4, 16}) {
     const Sample s(270, 21, 33, rank, type, factor_type);
-    const Results r = run(s, 2, s.rows, true, dropout);
     const Changes want = expected_changes(s, drop);
-    expect_close(r.y, s.y, want.y, want.slack);
-    expect_close(r.dx, s.dx, want.dx, want.slack);
-    expect_close(r.da, s.da, want.da, want.slack);
-    expect_close(r.db, s.db, want.db, want.slack);
+    for (const bool accumulate : {false, true}) {
+      const Results r = run(s, 2, s.rows, {.accumulate = accumulate, .dropout = dropout});
+      expect_close(r.y, nullptr, want.y, want.slack);
+      expect_close(r.dx, accumulate ? &s.dx : nullptr, want.dx, want.slack);
+      expect_close(r.da, &s.da, want.da, want.slack);
+      expect_close(r.db, &s.db, want.db, want.slack);
+    }
   }
 }
 
 TEST_P(LoraOfTypes, GivesTheSameBitsInChunksAndThreads) {
   const auto [type, factor_type, dropout] = GetParam();
   const Sample s(700, 40, 50, 8, type, factor_type);
-  const Results whole = run(s, 1, s.rows, true, dropout);
+  const Results whole = run(s, 1, s.rows, {.dropout = dropout});
   for (const std::int64_t chunk : {kTokenQuantum, 2 * kTokenQuantum, s.rows}) {
     for (const int threads : {2, 3}) {
-      const Results r = run(s, threads, chunk, true, dropout);
+      const Results r = run(s, threads, chunk, {.dropout = dropout});
       EXPECT_EQ(r.y.bytes(), whole.y.bytes());
       EXPECT_EQ(r.dx.bytes(), whole.dx.bytes());
       EXPECT_EQ(r.da.bytes(), whole.da.bytes());
@@ -190,7 +203,7 @@ INSTANTIATE_TEST_SUITE_P(Types, LoraOfTypes,
 
 TEST(Lora, RecordsNothingForADropoutOfZero) {
   const Sample s(5, 6, 7, 2, DType::f32);
-  const Results without = run(s, 1, 5), with = run(s, 1, 5, true, 0.5);
+  const Results without = run(s, 1, 5), with = run(s, 1, 5, {.dropout = 0.5});
   EXPECT_EQ(without.instructions, 6u);
   EXPECT_EQ(with.instructions, 8u);  // of x, and of its gradient
   EXPECT_NE(without.y.bytes(), with.y.bytes());
@@ -198,7 +211,7 @@ TEST(Lora, RecordsNothingForADropoutOfZero) {
 
 TEST(Lora, LeavesOutTheInputGradientThatNobodyWants) {
   const Sample s(5, 6, 7, 2, DType::f32);
-  const Results with = run(s, 1, 5, true), without = run(s, 1, 5, false);
+  const Results with = run(s, 1, 5), without = run(s, 1, 5, {.dx = false});
   EXPECT_EQ(without.instructions + 1, with.instructions);
   EXPECT_EQ(without.dx.bytes(), s.dx.bytes());
   EXPECT_EQ(without.da.bytes(), with.da.bytes());
@@ -217,10 +230,10 @@ TEST(Lora, RefusesFactorsOfDifferentRankAndOtherTypes) {
   const Buffer y = p.input("y", SampleTensor(DType::f32, {3, 7}));
   const LoraWeight w = {.a = p.input("a", SampleTensor(DType::f32, {2, 6})),
                         .b = p.input("b", SampleTensor(DType::f32, {7, 3}))};
-  EXPECT_THROW(lora(p.pb, x, w, y), Error);
+  EXPECT_THROW(lora_up(p.pb, lora_down(p.pb, x, w).u, w, y), Error);
   const LoraWeight half = {.a = p.input("a", SampleTensor(DType::f16, {2, 6})),
                            .b = p.input("b", SampleTensor(DType::f32, {7, 2}))};
-  EXPECT_THROW(lora(p.pb, x, half, y), Error);
+  EXPECT_THROW(lora_down(p.pb, x, half), Error);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@ MachineProfile slow_machine() {
           .description = "",
           .gemm_flops = 1000,
           .attention_flops = 500,
+          .attention_backward_flops = 250,
           .memory_bandwidth = 400,
           .upload_bandwidth = 100,
           .download_bandwidth = 50,
@@ -39,8 +40,8 @@ TEST(Profile, EveryBundledOneIsComplete) {
     const auto p = find_profile(name);
     ASSERT_TRUE(p.has_value()) << name;
     for (const double rate :
-         {p->gemm_flops, p->attention_flops, p->memory_bandwidth, p->upload_bandwidth,
-          p->download_bandwidth, p->disk_bandwidth, p->launch_seconds}) {
+         {p->gemm_flops, p->attention_flops, p->attention_backward_flops, p->memory_bandwidth,
+          p->upload_bandwidth, p->download_bandwidth, p->disk_bandwidth, p->launch_seconds}) {
       EXPECT_GT(rate, 0) << name;
     }
     EXPECT_GT(p->device_memory, Bytes{}) << name;
@@ -81,6 +82,8 @@ TEST(Profile, TimesAnInstructionByItsLaneAndWork) {
   EXPECT_DOUBLE_EQ(seconds(Lane::compute, {.work = Work::gemm, .flops = 5000}), 0.25 + 5);
   EXPECT_DOUBLE_EQ(seconds(Lane::compute, {.work = Work::attention, .flops = 5000}), 0.25 + 10);
   EXPECT_DOUBLE_EQ(seconds(Lane::compute, {.work = Work::fp8_gemm, .flops = 9500}), 0.25 + 5);
+  EXPECT_DOUBLE_EQ(seconds(Lane::compute, {.work = Work::attention_backward, .flops = 5000}),
+                   0.25 + 20);
   EXPECT_DOUBLE_EQ(seconds(Lane::compute, {.work = Work::gemm, .flops = 500}), 0.25 + 1);
 }
 

@@ -1,16 +1,19 @@
 #include "tests/support/allocation_hook.h"
 
+#include <dlfcn.h>
 #include <execinfo.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdarg>
 #include <cstddef>
 #include <cstdlib>
+#include <string_view>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define BALLAST_NO_ALLOCATION_HOOK
@@ -25,14 +28,37 @@ namespace {
 
 std::atomic<bool> armed{false};
 std::atomic<std::int64_t> heap_calls{0}, heap_bytes{0}, map_calls{0}, map_bytes{0}, frees{0};
+std::atomic<std::int64_t> library_heap_calls{0}, library_map_calls{0};
 std::atomic<bool> stack_taken{false};
 std::array<void*, 24> stack;
 std::atomic<int> stack_depth{0};
 
 #ifndef BALLAST_NO_ALLOCATION_HOOK
 
-void count(std::atomic<std::int64_t>& calls, std::atomic<std::int64_t>& bytes, std::size_t size) {
+// Whether the call came from a CUDA library: from the hooked function's caller on, the first frame
+// outside the libraries of C and C++ decides.
+bool asked_by_cuda(const void* caller) {
+  std::array<void*, 16> frames;
+  const int depth = backtrace(frames.data(), static_cast<int>(frames.size()));
+  const auto end = frames.begin() + depth;
+  for (auto f = std::find(frames.begin(), end, caller); f != end; ++f) {
+    Dl_info at = {};
+    if (dladdr(*f, &at) == 0 || at.dli_fname == nullptr) continue;
+    const std::string_view path = at.dli_fname;
+    const std::string_view file = path.substr(path.rfind('/') + 1);
+    if (file.starts_with("libcu") || file.starts_with("libnv")) return true;
+    if (!file.starts_with("libstdc++.") && !file.starts_with("libc.")) return false;
+  }
+  return false;
+}
+
+void count(std::atomic<std::int64_t>& calls, std::atomic<std::int64_t>& bytes, std::size_t size,
+           const void* caller) {
   if (!armed.load(std::memory_order_relaxed)) return;
+  if (asked_by_cuda(caller)) {
+    (&calls == &heap_calls ? library_heap_calls : library_map_calls) += 1;
+    return;
+  }
   calls.fetch_add(1, std::memory_order_relaxed);
   bytes.fetch_add(static_cast<std::int64_t>(size), std::memory_order_relaxed);
   if (!stack_taken.exchange(true)) {
@@ -62,7 +88,10 @@ const char* missing() {
 
 void arm() {
   backtrace(stack.data(), 1);  // loads the unwinder, which allocates the first time
-  for (auto* counter : {&heap_calls, &heap_bytes, &map_calls, &map_bytes, &frees}) *counter = 0;
+  for (auto* counter : {&heap_calls, &heap_bytes, &map_calls, &map_bytes, &frees,
+                        &library_heap_calls, &library_map_calls}) {
+    *counter = 0;
+  }
   stack_depth = 0;
   stack_taken = false;
   armed = true;
@@ -76,6 +105,8 @@ Count disarm() {
   c.map_calls = map_calls;
   c.map_bytes = map_bytes;
   c.frees = frees;
+  c.library_heap_calls = library_heap_calls;
+  c.library_map_calls = library_map_calls;
   if (stack_depth > 0) c.first = stack_text();
   return c;
 }
@@ -98,8 +129,8 @@ namespace hook = ballast::allocation_hook;
 
 namespace {
 
-void* aligned(std::size_t alignment, std::size_t size) {
-  hook::count(hook::heap_calls, hook::heap_bytes, size);
+void* aligned(std::size_t alignment, std::size_t size, const void* caller) {
+  hook::count(hook::heap_calls, hook::heap_bytes, size, caller);
   return __libc_memalign(alignment, size);
 }
 
@@ -108,17 +139,17 @@ void* aligned(std::size_t alignment, std::size_t size) {
 extern "C" {
 
 void* malloc(std::size_t size) {
-  hook::count(hook::heap_calls, hook::heap_bytes, size);
+  hook::count(hook::heap_calls, hook::heap_bytes, size, __builtin_return_address(0));
   return __libc_malloc(size);
 }
 
 void* calloc(std::size_t n, std::size_t size) {
-  hook::count(hook::heap_calls, hook::heap_bytes, n * size);
+  hook::count(hook::heap_calls, hook::heap_bytes, n * size, __builtin_return_address(0));
   return __libc_calloc(n, size);
 }
 
 void* realloc(void* p, std::size_t size) {
-  hook::count(hook::heap_calls, hook::heap_bytes, size);
+  hook::count(hook::heap_calls, hook::heap_bytes, size, __builtin_return_address(0));
   return __libc_realloc(p, size);
 }
 
@@ -127,21 +158,25 @@ void free(void* p) {
   __libc_free(p);
 }
 
-void* memalign(std::size_t alignment, std::size_t size) { return aligned(alignment, size); }
-void* aligned_alloc(std::size_t alignment, std::size_t size) { return aligned(alignment, size); }
+void* memalign(std::size_t alignment, std::size_t size) {
+  return aligned(alignment, size, __builtin_return_address(0));
+}
+void* aligned_alloc(std::size_t alignment, std::size_t size) {
+  return aligned(alignment, size, __builtin_return_address(0));
+}
 
 int posix_memalign(void** out, std::size_t alignment, std::size_t size) {
   if (alignment % sizeof(void*) != 0 || (alignment & (alignment - 1)) != 0 || alignment == 0) {
     return EINVAL;
   }
-  void* const p = aligned(alignment, size);
+  void* const p = aligned(alignment, size, __builtin_return_address(0));
   if (p == nullptr) return ENOMEM;
   *out = p;
   return 0;
 }
 
 void* mmap(void* address, std::size_t size, int prot, int flags, int fd, off_t offset) {
-  hook::count(hook::map_calls, hook::map_bytes, size);
+  hook::count(hook::map_calls, hook::map_bytes, size, __builtin_return_address(0));
   return reinterpret_cast<void*>(syscall(SYS_mmap, address, size, prot, flags, fd, offset));
 }
 
@@ -157,13 +192,13 @@ void* mremap(void* old, std::size_t old_size, std::size_t size, int flags, ...) 
     target = va_arg(rest, void*);
     va_end(rest);
   }
-  hook::count(hook::map_calls, hook::map_bytes, size);
+  hook::count(hook::map_calls, hook::map_bytes, size, __builtin_return_address(0));
   return reinterpret_cast<void*>(syscall(SYS_mremap, old, old_size, size, flags, target));
 }
 
 void* sbrk(std::intptr_t increment) {
   const auto grown = static_cast<std::size_t>(increment > 0 ? increment : 0);
-  hook::count(hook::map_calls, hook::map_bytes, grown);
+  hook::count(hook::map_calls, hook::map_bytes, grown, __builtin_return_address(0));
   return __sbrk(increment);
 }
 

@@ -22,7 +22,10 @@ struct Count {
   std::int64_t map_calls = 0;   // mmap, mremap, sbrk
   std::int64_t map_bytes = 0;
   std::int64_t frees = 0;  // free of a non-null pointer
-  std::string first;       // call stack of the first allocation, for addr2line; empty when none
+  // What CUDA's libraries and driver asked for themselves: not in the numbers above.
+  std::int64_t library_heap_calls = 0;
+  std::int64_t library_map_calls = 0;
+  std::string first;  // call stack of the first allocation of ours, for addr2line; empty when none
 
   std::int64_t calls() const { return heap_calls + map_calls; }
   std::int64_t bytes() const { return heap_bytes + map_bytes; }

@@ -66,6 +66,7 @@ struct Extra {
   ConstTensorView scale = {}, bias = {};
   float alpha = 1;
   bool accumulate = false;
+  bool gelu = false;
 };
 
 inline void forward(const SampleTensor& x, const SampleWeight& w, const Extra& e, SampleTensor& y,
@@ -78,7 +79,8 @@ inline void forward(const SampleTensor& x, const SampleWeight& w, const Extra& e
                         .bias = e.bias,
                         .y = y.view().rows(begin, count),
                         .alpha = e.alpha,
-                        .accumulate = e.accumulate};
+                        .accumulate = e.accumulate,
+                        .gelu = e.gelu};
     Workspace workspace(ops::linear_workspace(ops::linear_size(call, c.threads)));
     call.workspace = workspace.view();
     ops::linear(call, test_stream(pool));

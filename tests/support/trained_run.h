@@ -112,7 +112,7 @@ inline train::RunTarget small_machine(int threads = 2) {
     return t;
   }
   t.profile.name = "this";
-  t.profile.gemm_flops = t.profile.attention_flops = 50e9;
+  t.profile.gemm_flops = t.profile.attention_flops = t.profile.attention_backward_flops = 50e9;
   t.profile.memory_bandwidth = 10e9;
   t.profile.upload_bandwidth = t.profile.download_bandwidth = 5e9;
   t.profile.disk_bandwidth = 1e9;

@@ -15,6 +15,7 @@ MachineProfile measured() {
           .device = Device::cuda,
           .gemm_flops = 6.5e14,
           .attention_flops = 5.5e14,
+          .attention_backward_flops = 4.5e14,
           .memory_bandwidth = 4.2e12,
           .upload_bandwidth = 5.5e10,
           .download_bandwidth = 5.4e10,

@@ -38,9 +38,28 @@ void DitBlock::tap(ProgramBuilder& pb, const char* name, const BlockSample& s, B
   if (taps_) taps_->tap(pb, tap_prefix_ + name, s.index, rows, first);
 }
 
+LinearGroup DitBlock::self_qkv(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
+                               std::int64_t first_row) const {
+  return {pb,
+          {w.self_q.at(first_row, s.index), w.self_k.at(first_row, s.index),
+           w.self_v.at(first_row, s.index)}};
+}
+
+LinearGroup DitBlock::cross_kv(ProgramBuilder& pb, const BlockWeightsInUse& w,
+                               const BlockSample& s) const {
+  return {pb, {w.cross_k.at(0, s.index), w.cross_v.at(0, s.index)}};
+}
+
+Buffer DitBlock::adapter_input(ProgramBuilder& pb, std::int64_t rows,
+                               std::initializer_list<const AdaptedLinear*> layers) const {
+  std::int64_t rank = 0;
+  for (const AdaptedLinear* l : layers) rank += l->rank(pb);
+  return rank == 0 ? Buffer() : pb.temp("u", {rows, rank}, precision_.activation);
+}
+
 // z = LN(x) (1 + scale) + shift;  q, k, v = z W^T + b
 void DitBlock::project_qkv(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
-                           Buffer x, Buffer q, Buffer k, Buffer v) const {
+                           Buffer x, Buffer q, Buffer k, Buffer v, Buffer u) const {
   for (const TokenChunk& c : token_chunks(policy_, s.tokens)) {
     const ops::NormTables tables = {.mul = modulation_row(pb, w.modulation, scale1),
                                     .add = modulation_row(pb, w.modulation, shift1),
@@ -49,11 +68,17 @@ void DitBlock::project_qkv(ProgramBuilder& pb, const BlockWeightsInUse& w, const
     const Buffer z = ops::layer_norm(pb, pb.rows(x, c.first, c.rows), tables, config_.eps,
                                      precision_.activation)
                          .y;  // [R, C]
-    const ops::QuantizedRows z8 = w.self_q.quantized(pb, z);
-    w.self_q.at(c.first, s.index).forward(pb, z, pb.rows(q, c.first, c.rows), z8);
-    w.self_k.at(c.first, s.index).forward(pb, z, pb.rows(k, c.first, c.rows), z8);
-    w.self_v.at(c.first, s.index).forward(pb, z, pb.rows(v, c.first, c.rows), z8);
+    const auto rows = [&](Buffer b) { return b ? pb.rows(b, c.first, c.rows) : Buffer(); };
+    self_qkv(pb, w, s, c.first).forward(pb, z, {{rows(q), rows(k), rows(v)}}, rows(u));
   }
+}
+
+void DitBlock::project_context(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
+                               Buffer u, Buffer& cross_k, Buffer& cross_v) const {
+  const Shape shape = {pb.shape(s.context)[0], config_.dim};
+  cross_k = pb.temp("cross_k", shape, precision_.activation);
+  cross_v = pb.temp("cross_v", shape, precision_.activation);
+  cross_kv(pb, w, s).forward(pb, s.context, {{cross_k, cross_v}}, u);
 }
 
 // y = rotate(raw * r * gain)
@@ -93,12 +118,14 @@ ops::NormTables DitBlock::norm3_tables(ProgramBuilder& pb, const BlockWeightsInU
 // x1 = x + (o Wo^T + bo) gate1;  cross_q = LN3(x1) Wq^T + bq
 void DitBlock::attention_residual(ProgramBuilder& pb, const BlockWeightsInUse& w,
                                   const BlockSample& s, Buffer x, Buffer o, Buffer x1,
-                                  Buffer cross_q, Buffer self_out) const {
+                                  Buffer cross_q, const BlockSaved& keep) const {
   for (const TokenChunk& c : token_chunks(policy_, s.tokens)) {
-    const Buffer part = pb.rows(x1, c.first, c.rows);
-    const Buffer y = self_out ? pb.rows(self_out, c.first, c.rows)
-                              : pb.temp("self_out", {c.rows, config_.dim}, precision_.activation);
-    w.self_o.at(c.first, s.index).forward(pb, pb.rows(o, c.first, c.rows), y);
+    const auto rows = [&](Buffer b) { return b ? pb.rows(b, c.first, c.rows) : Buffer(); };
+    const Buffer part = rows(x1);
+    const Buffer y = keep.self_out
+                         ? rows(keep.self_out)
+                         : pb.temp("self_out", {c.rows, config_.dim}, precision_.activation);
+    w.self_o.at(c.first, s.index).forward(pb, rows(o), y, rows(keep.u.self_o));
     tap(pb, "self_attn", s, y, c.first);
     ops::gated_residual(pb, pb.rows(x, c.first, c.rows), y,
                         {.table = modulation_row(pb, w.modulation, gate1),
@@ -106,22 +133,23 @@ void DitBlock::attention_residual(ProgramBuilder& pb, const BlockWeightsInUse& w
                         part);
     const Buffer z =
         ops::layer_norm(pb, part, norm3_tables(pb, w), config_.eps, precision_.activation).y;
-    w.cross_q.at(c.first, s.index).forward(pb, z, pb.rows(cross_q, c.first, c.rows));
+    w.cross_q.at(c.first, s.index).forward(pb, z, rows(cross_q), rows(keep.u.cross_q));
   }
 }
 
 // x2 = x1 + cross_o Wo^T + bo;  out = x2 + (gelu(LN2(x2) W0^T + b0) W2^T + b2) gate2
 void DitBlock::feed_forward_residual(ProgramBuilder& pb, const BlockWeightsInUse& w,
                                      const BlockSample& s, Buffer x1, Buffer cross_o, Buffer out,
-                                     const BlockSaved& keep) const {
+                                     const BlockSaved* saved) const {
+  const BlockSaved keep = saved ? *saved : BlockSaved();
   for (const TokenChunk& c : token_chunks(policy_, s.tokens)) {
-    const auto rows = [&](Buffer b) { return pb.rows(b, c.first, c.rows); };
+    const auto rows = [&](Buffer b) { return b ? pb.rows(b, c.first, c.rows) : Buffer(); };
     const auto kept_or_temp = [&](Buffer kept, const char* name, std::int64_t width) {
       return kept ? rows(kept) : pb.temp(name, {c.rows, width}, precision_.activation);
     };
     const Buffer x2 = keep.x2 ? rows(keep.x2) : rows(x1);
-    const Buffer y2 =
-        w.cross_o.at(c.first, s.index).forward(pb, rows(cross_o), precision_.activation);
+    const Buffer y2 = w.cross_o.at(c.first, s.index)
+                          .forward(pb, rows(cross_o), precision_.activation, rows(keep.u.cross_o));
     tap(pb, "cross_attn", s, y2, c.first);
     ops::gated_residual(pb, rows(x1), y2, {}, x2);
     const ops::NormTables tables = {.mul = modulation_row(pb, w.modulation, scale2),
@@ -130,12 +158,16 @@ void DitBlock::feed_forward_residual(ProgramBuilder& pb, const BlockWeightsInUse
                                     .one_plus = true};
     const Buffer z = ops::layer_norm(pb, x2, tables, config_.eps, precision_.activation).y;
     const Buffer pre = kept_or_temp(keep.pre, "pre", config_.ffn_dim);  // [R, F]
-    w.up.at(c.first, s.index).forward(pb, z, pre);
     const Buffer act =
         keep.pre ? pb.temp("act", pb.shape(pre), precision_.activation) : pre;  // [R, F]
-    ops::gelu_into(pb, pre, act);
+    if (saved) {  // what backward computes again starts from pre as it was rounded
+      w.up.at(c.first, s.index).forward(pb, z, pre, rows(keep.u.up));
+      ops::gelu_into(pb, pre, act);
+    } else {
+      w.up.at(c.first, s.index).forward_gelu(pb, z, act);
+    }
     const Buffer y3 = kept_or_temp(keep.ffn_out, "ffn_out", config_.dim);
-    w.down.at(c.first, s.index).forward(pb, act, y3);
+    w.down.at(c.first, s.index).forward(pb, act, y3, rows(keep.u.down));
     tap(pb, "ffn", s, y3, c.first);
     ops::gated_residual(
         pb, x2, y3,
@@ -151,7 +183,17 @@ Buffer DitBlock::forward(ProgramBuilder& pb, const BlockWeightsInUse& w, const B
   const DType act = precision_.activation;
 
   const Buffer q = full(pb, "q", s, act), k = full(pb, "k", s, act), v = full(pb, "v", s, act);
-  project_qkv(pb, w, s, x, q, k, v);
+  AdapterInputs u;
+  if (keeps_all) {
+    u.self_qkv = adapter_input(pb, s.tokens, {&w.self_q, &w.self_k, &w.self_v});
+    u.self_o = adapter_input(pb, s.tokens, {&w.self_o});
+    u.cross_q = adapter_input(pb, s.tokens, {&w.cross_q});
+    u.cross_kv = adapter_input(pb, pb.shape(s.context)[0], {&w.cross_k, &w.cross_v});
+    u.cross_o = adapter_input(pb, s.tokens, {&w.cross_o});
+    u.up = adapter_input(pb, s.tokens, {&w.up});
+    u.down = adapter_input(pb, s.tokens, {&w.down});
+  }
+  project_qkv(pb, w, s, x, q, k, v, u.self_qkv);
   const auto in_place_or = [&](Buffer raw, const char* name) {
     return keeps_all ? pb.temp(name, pb.shape(raw), act) : raw;
   };
@@ -167,6 +209,7 @@ Buffer DitBlock::forward(ProgramBuilder& pb, const BlockWeightsInUse& w, const B
 
   BlockSaved kept;
   kept.x = x;
+  kept.u = u;
   if (keeps_attention) kept.attention = o, kept.lse = lse;
   if (keeps_all) {
     kept.q = q, kept.k = k, kept.v = v;
@@ -180,10 +223,9 @@ Buffer DitBlock::forward(ProgramBuilder& pb, const BlockWeightsInUse& w, const B
 
   const Buffer x1 = saved ? full(pb, "x1", s, precision_.residual) : x;
   const Buffer cross_q = full(pb, "cross_q", s, act);
-  attention_residual(pb, w, s, x, o, x1, cross_q, kept.self_out);
-  const ops::QuantizedRows context8 = w.cross_k.quantized(pb, s.context);
-  const Buffer cross_k = w.cross_k.at(0, s.index).forward(pb, s.context, act, context8);
-  const Buffer cross_v = w.cross_v.at(0, s.index).forward(pb, s.context, act, context8);
+  attention_residual(pb, w, s, x, o, x1, cross_q, kept);
+  Buffer cross_k, cross_v;
+  project_context(pb, w, s, u.cross_kv, cross_k, cross_v);
   const Qk cqn = norm_and_rotate(pb, s, cross_q, w.cross_norm_q.weight, false,
                                  in_place_or(cross_q, "cross_q_normed"));
   const Qk ckn = norm_and_rotate(pb, s, cross_k, w.cross_norm_k.weight, false,
@@ -201,7 +243,7 @@ Buffer DitBlock::forward(ProgramBuilder& pb, const BlockWeightsInUse& w, const B
     kept.cross_attention = cross_o, kept.cross_lse = cross_lse;
   }
   const Buffer out = keeps_all ? full(pb, "x", s, precision_.residual) : x1;
-  feed_forward_residual(pb, w, s, x1, cross_o, out, kept);
+  feed_forward_residual(pb, w, s, x1, cross_o, out, saved ? &kept : nullptr);
   if (saved) *saved = kept;
   return out;
 }
@@ -218,7 +260,8 @@ BlockSaved DitBlock::restore(ProgramBuilder& pb, const BlockWeightsInUse& w, con
   BlockSaved r = saved;
   if (!r.q) {
     r.q = full(pb, "q", s, act), r.k = full(pb, "k", s, act), r.v = full(pb, "v", s, act);
-    project_qkv(pb, w, s, r.x, r.q, r.k, r.v);
+    r.u.self_qkv = adapter_input(pb, s.tokens, {&w.self_q, &w.self_k, &w.self_v});
+    project_qkv(pb, w, s, r.x, r.q, r.k, r.v, r.u.self_qkv);
   }
   q = normed(r.q, w.self_norm_q.weight, true);
   k = normed(r.k, w.self_norm_k.weight, true);
@@ -230,10 +273,11 @@ BlockSaved DitBlock::restore(ProgramBuilder& pb, const BlockWeightsInUse& w, con
   if (!r.x1) {
     r.x1 = full(pb, "x1", s, precision_.residual);
     r.cross_q = full(pb, "cross_q", s, act);
-    attention_residual(pb, w, s, r.x, r.attention, r.x1, r.cross_q, {});
-    const ops::QuantizedRows context8 = w.cross_k.quantized(pb, s.context);
-    r.cross_k = w.cross_k.at(0, s.index).forward(pb, s.context, act, context8);
-    r.cross_v = w.cross_v.at(0, s.index).forward(pb, s.context, act, context8);
+    r.u.self_o = adapter_input(pb, s.tokens, {&w.self_o});
+    r.u.cross_q = adapter_input(pb, s.tokens, {&w.cross_q});
+    r.u.cross_kv = adapter_input(pb, pb.shape(s.context)[0], {&w.cross_k, &w.cross_v});
+    attention_residual(pb, w, s, r.x, r.attention, r.x1, r.cross_q, r);
+    project_context(pb, w, s, r.u.cross_kv, r.cross_k, r.cross_v);
   }
   cq = normed(r.cross_q, w.cross_norm_q.weight, false);
   ck = normed(r.cross_k, w.cross_norm_k.weight, false);
@@ -267,11 +311,12 @@ void DitBlock::backward_feed_forward(ProgramBuilder& pb, const BlockWeightsInUse
       return pb.temp(name, {c.rows, width}, act);
     };
     const Buffer index = rows(s.timestep_row), dx_rows = rows(dx);
-    Buffer x2 = rows(saved.x2);
+    Buffer x2 = rows(saved.x2), u_cross_o = rows(saved.u.cross_o), u_up = rows(saved.u.up);
     if (!x2) {
+      u_cross_o = adapter_input(pb, c.rows, {&w.cross_o});
       x2 = pb.temp("x2", {c.rows, config_.dim}, precision_.residual);
       const Buffer y2 =
-          w.cross_o.at(c.first, s.index).forward(pb, rows(saved.cross_attention), act);
+          w.cross_o.at(c.first, s.index).forward(pb, rows(saved.cross_attention), act, u_cross_o);
       ops::gated_residual(pb, rows(saved.x1), y2, {}, x2);
     }
     const ops::NormTables tables = {.mul = modulation_row(pb, w.modulation, scale2),
@@ -279,8 +324,11 @@ void DitBlock::backward_feed_forward(ProgramBuilder& pb, const BlockWeightsInUse
                                     .index = index,
                                     .one_plus = true};
     const ops::LayerNormOut z = ops::layer_norm(pb, x2, tables, config_.eps, act);
-    const Buffer pre =
-        saved.pre ? rows(saved.pre) : w.up.at(c.first, s.index).forward(pb, z.y, act);  // [R, F]
+    Buffer pre = rows(saved.pre);  // [R, F]
+    if (!pre) {
+      u_up = adapter_input(pb, c.rows, {&w.up});
+      pre = w.up.at(c.first, s.index).forward(pb, z.y, act, u_up);
+    }
 
     Buffer activated, y3;  // only where a gradient reads them
     if (w.down.trains() || (gates_train(w) && !saved.ffn_out)) {
@@ -296,10 +344,10 @@ void DitBlock::backward_feed_forward(ProgramBuilder& pb, const BlockWeightsInUse
                                  {.table = modulation_row(pb, w.modulation, gate2), .index = index},
                                  dy3, y3, modulation_row(pb, w.dmodulation, gate2));
     const Buffer dpre = temp("dpre", config_.ffn_dim);  // [R, F]
-    w.down.at(c.first, s.index).backward(pb, activated, dy3, dpre, false);
+    w.down.at(c.first, s.index).backward(pb, activated, dy3, dpre, false, rows(saved.u.down));
     ops::gelu_backward_into(pb, pre, dpre, dpre);
     const Buffer dz = temp("dz2", config_.dim);
-    w.up.at(c.first, s.index).backward(pb, z.y, dpre, dz, false);
+    w.up.at(c.first, s.index).backward(pb, z.y, dpre, dz, false, u_up);
     ops::layer_norm_backward(pb, x2, z.stats, tables, dz, dx_rows, true,
                              {.dmul = modulation_row(pb, w.dmodulation, scale2),
                               .dadd = modulation_row(pb, w.dmodulation, shift2)});
@@ -310,7 +358,7 @@ void DitBlock::backward_feed_forward(ProgramBuilder& pb, const BlockWeightsInUse
       ops::gated_residual_backward(pb, dx_rows, {}, dy2, {}, {});
     }
     w.cross_o.at(c.first, s.index)
-        .backward(pb, rows(saved.cross_attention), dy2, rows(dcross_o), false);
+        .backward(pb, rows(saved.cross_attention), dy2, rows(dcross_o), false, u_cross_o);
   }
 }
 
@@ -338,7 +386,7 @@ void DitBlock::backward_cross(ProgramBuilder& pb, const BlockWeightsInUse& w, co
     const ops::NormTables tables = norm3_tables(pb, w);
     const ops::LayerNormOut z = ops::layer_norm(pb, rows(saved.x1), tables, config_.eps, act);
     const Buffer dz = pb.temp("dz3", {c.rows, config_.dim}, act);
-    w.cross_q.at(c.first, s.index).backward(pb, z.y, rows(dcq), dz, false);
+    w.cross_q.at(c.first, s.index).backward(pb, z.y, rows(dcq), dz, false, rows(saved.u.cross_q));
     const auto as_table = [&](Buffer b) { return b ? pb.reshape(b, {1, config_.dim}) : Buffer(); };
     ops::layer_norm_backward(
         pb, rows(saved.x1), z.stats, tables, dz, dx_rows, true,
@@ -354,15 +402,14 @@ void DitBlock::backward_cross(ProgramBuilder& pb, const BlockWeightsInUse& w, co
         pb, dx_rows,
         {.table = modulation_row(pb, w.modulation, gate1), .index = rows(s.timestep_row)}, dy1, y1,
         modulation_row(pb, w.dmodulation, gate1));
-    w.self_o.at(c.first, s.index).backward(pb, rows(saved.attention), dy1, rows(dself_o), false);
+    w.self_o.at(c.first, s.index)
+        .backward(pb, rows(saved.attention), dy1, rows(dself_o), false, rows(saved.u.self_o));
   }
   if (w.cross_k.trains() || s.dcontext) {
     ops::rms_norm_backward(pb, saved.cross_k, ck.r, w.cross_norm_k.weight, dck, dck,
                            w.cross_norm_k.dweight);
-    w.cross_k.at(0, s.index).backward(pb, s.context, dck, s.dcontext, true);
   }
-  if (w.cross_v.trains() || s.dcontext)
-    w.cross_v.at(0, s.index).backward(pb, s.context, dcv, s.dcontext, true);
+  cross_kv(pb, w, s).backward(pb, s.context, {{dck, dcv}}, s.dcontext, true, saved.u.cross_kv);
 }
 
 // Self-attention, then dx += LN1'(dq Wq + dk Wk + dv Wv)
@@ -395,9 +442,8 @@ void DitBlock::backward_self(ProgramBuilder& pb, const BlockWeightsInUse& w, con
                                     .one_plus = true};
     const ops::LayerNormOut z = ops::layer_norm(pb, rows(saved.x), tables, config_.eps, act);
     const Buffer dz = wants_dx ? pb.temp("dz1", {c.rows, config_.dim}, act) : Buffer();
-    w.self_q.at(c.first, s.index).backward(pb, z.y, rows(dq), dz, false);
-    w.self_k.at(c.first, s.index).backward(pb, z.y, rows(dk), dz, true);
-    w.self_v.at(c.first, s.index).backward(pb, z.y, rows(dv), dz, true);
+    self_qkv(pb, w, s, c.first)
+        .backward(pb, z.y, {{rows(dq), rows(dk), rows(dv)}}, dz, false, rows(saved.u.self_qkv));
     if (!wants_dx) continue;
     ops::layer_norm_backward(pb, rows(saved.x), z.stats, tables, dz, rows(dx), true,
                              {.dmul = modulation_row(pb, w.dmodulation, scale1),

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "models/wan/config.h"
-#include "nn/adapted_linear.h"
+#include "nn/linear_group.h"
 #include "nn/memory_policy.h"
 #include "ops/attention.h"
 #include "ops/layer_norm.h"
@@ -52,6 +52,13 @@ struct BlockSample {
   Buffer dcontext;          // [S, C] f32, added to; invalid: not wanted
 };
 
+// What the adapters' second factors multiply (ops/lora.h), rank columns for each layer; invalid
+// where there is no adapter.
+struct AdapterInputs {
+  Buffer self_qkv, self_o, cross_q, cross_o, up, down;  // of L rows
+  Buffer cross_kv;                                      // of S rows
+};
+
 // What a block keeps of a sample from forward to backward; invalid: computed again.
 struct BlockSaved {
   Buffer x;                           // [L, C] block input, always there
@@ -62,6 +69,7 @@ struct BlockSaved {
   Buffer x1, x2;                      // residual stream before norm3 and norm2
   Buffer pre;                         // [L, F] before GELU
   Buffer self_out, ffn_out;           // [L, C] what the gates multiply
+  AdapterInputs u;
 };
 
 // The transformer block (wan.md 2.6, 7.1). Records forward and backward for one sample at a time;
@@ -100,15 +108,25 @@ class DitBlock {
   void tap(ProgramBuilder& pb, const char* name, const BlockSample& s, Buffer rows,
            std::int64_t first) const;
 
+  LinearGroup self_qkv(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
+                       std::int64_t first_row) const;
+  LinearGroup cross_kv(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s) const;
+  // Memory for the u of layers that share an input.
+  Buffer adapter_input(ProgramBuilder& pb, std::int64_t rows,
+                       std::initializer_list<const AdaptedLinear*> layers) const;
+
   void project_qkv(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s, Buffer x,
-                   Buffer q, Buffer k, Buffer v) const;
+                   Buffer q, Buffer k, Buffer v, Buffer u) const;
+  void project_context(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
+                       Buffer u, Buffer& cross_k, Buffer& cross_v) const;
   Qk norm_and_rotate(ProgramBuilder& pb, const BlockSample& s, Buffer raw, Buffer gain, bool rotate,
                      Buffer y) const;
   void attend(ProgramBuilder& pb, Buffer q, Buffer k, Buffer v, Buffer o, Buffer lse) const;
   void attention_residual(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
-                          Buffer x, Buffer o, Buffer x1, Buffer cross_q, Buffer self_out) const;
+                          Buffer x, Buffer o, Buffer x1, Buffer cross_q,
+                          const BlockSaved& keep) const;
   void feed_forward_residual(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
-                             Buffer x1, Buffer cross_o, Buffer out, const BlockSaved& keep) const;
+                             Buffer x1, Buffer cross_o, Buffer out, const BlockSaved* keep) const;
 
   BlockSaved restore(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
                      const BlockSaved& saved, Qk& q, Qk& k, Qk& cq, Qk& ck) const;

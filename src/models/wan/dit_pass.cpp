@@ -256,10 +256,18 @@ void DitPass::forward_block(ProgramBuilder& pb, std::int64_t block) {
 // visit(kept buffer) for all that the block keeps for backward.
 template <class Visit>
 void each_saved(BlockSaved& saved, Visit&& visit) {
-  for (Buffer* b :
-       {&saved.x, &saved.attention, &saved.lse, &saved.q, &saved.k, &saved.v, &saved.cross_q,
-        &saved.cross_k, &saved.cross_v, &saved.cross_attention, &saved.cross_lse, &saved.x1,
-        &saved.x2, &saved.pre, &saved.self_out, &saved.ffn_out}) {
+  for (Buffer* b : {&saved.x,          &saved.attention,
+                    &saved.lse,        &saved.q,
+                    &saved.k,          &saved.v,
+                    &saved.cross_q,    &saved.cross_k,
+                    &saved.cross_v,    &saved.cross_attention,
+                    &saved.cross_lse,  &saved.x1,
+                    &saved.x2,         &saved.pre,
+                    &saved.self_out,   &saved.ffn_out,
+                    &saved.u.self_qkv, &saved.u.self_o,
+                    &saved.u.cross_q,  &saved.u.cross_kv,
+                    &saved.u.cross_o,  &saved.u.up,
+                    &saved.u.down}) {
     if (*b) visit(*b);
   }
 }

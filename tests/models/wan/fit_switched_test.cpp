@@ -17,7 +17,7 @@ FitRequest request(Mode mode) {
   r.job.batches = {{.latents = {{2, 8, 8}, {2, 8, 8}}, .timestep_rows = 2}};
   r.experts = {planned_groups(r.job.config, DType::bf16)};
   r.backend = {.device = Device::cpu, .threads = 1};
-  r.profile.gemm_flops = r.profile.attention_flops = 1e9;
+  r.profile.gemm_flops = r.profile.attention_flops = r.profile.attention_backward_flops = 1e9;
   r.profile.memory_bandwidth = r.profile.upload_bandwidth = r.profile.download_bandwidth = 1e9;
   r.profile.disk_bandwidth = 1e8;
   r.budget = {.gpu = 1_GiB, .host = 1_GiB, .disk = {}};
