@@ -17,6 +17,7 @@
 #include "ops/attention.h"
 #include "ops/copy.h"
 #include "ops/fill.h"
+#include "ops/fp8_linear.h"
 #include "ops/linear.h"
 #include "plan/runner.h"
 #include "train/measured_profile.h"
@@ -46,12 +47,16 @@ class Probes {
       : sizes_(backend.device == Device::cuda ? kGpuSizes : kCpuSizes) {
     set_.backend = backend;
     record_products();
+    if (has_fp8()) record_fp8_products();
     record_attention();
     record_copies();
     plan_ = plan_memory(set_);
     runner_ = std::make_unique<Runner>(set_, plan_);
     fill_random();
+    if (has_fp8()) runner_->run("quantize");
   }
+
+  bool has_fp8() const { return set_.backend.device == Device::cuda && set_.backend.sm >= 89; }
 
   // Seconds of one run, after the clocks have settled.
   double time(const char* program, double seconds) {
@@ -105,6 +110,32 @@ class Probes {
     const Buffer h = ops::linear(pb, x, {.weight = up, .bias = {}, .scale = {}}, sizes_.dtype);
     ops::linear(pb, h, {.weight = down, .bias = {}, .scale = {}}, sizes_.dtype);
     ops::linear_dx(pb, h, {.weight = up, .bias = {}, .scale = {}}, sizes_.dtype);
+  }
+
+  // The forward ones of a block again, of 8-bit matrices.
+  void record_fp8_products() {
+    ProgramBuilder first(set_, "quantize");
+    const auto quantized = [&](const char* name, const Shape& shape) {
+      const Buffer codes = first.persistent("codes", shape, DType::f8_e4m3, Role::input);
+      const Buffer scale = first.persistent("scale", {shape[0]}, DType::f32, Role::input);
+      ops::quantize_rows(first, random(first, name, shape), codes, scale);
+      return ops::QuantizedRows{codes, scale};
+    };
+    const auto multiply = [&](ProgramBuilder& pb, const ops::QuantizedRows& x,
+                              const ops::QuantizedRows& w) {
+      const Shape out = {pb.shape(x.values)[0], pb.shape(w.values)[0]};
+      ops::fp8_linear_into(pb, x, {.weight = w.values, .bias = {}, .scale = w.scale},
+                           pb.temp("y", out, sizes_.dtype));
+    };
+    const ops::QuantizedRows x = quantized("x8", {sizes_.rows, sizes_.width});
+    const ops::QuantizedRows h = quantized("h8", {sizes_.rows, sizes_.hidden});
+    const ops::QuantizedRows square = quantized("square8", {sizes_.width, sizes_.width});
+    const ops::QuantizedRows up = quantized("up8", {sizes_.hidden, sizes_.width});
+    const ops::QuantizedRows down = quantized("down8", {sizes_.width, sizes_.hidden});
+    ProgramBuilder pb(set_, "fp8_gemm");
+    for (int i = 0; i < 6; ++i) multiply(pb, x, square);
+    multiply(pb, x, up);
+    multiply(pb, h, down);
   }
 
   void record_attention() {
@@ -201,14 +232,15 @@ void BenchMachine::run() {
   }
   p.device = backend.device;
   p.estimate = false;
-  Progress progress("measuring this machine", 9);
   Probes probes(backend);
+  Progress progress("measuring this machine", probes.has_fp8() ? 10 : 9);
   const auto measure = [&](const char* program) {
     const double seconds = probes.time(program, seconds_);
     progress.add();
     return seconds;
   };
   p.gemm_flops = probes.flops("gemm") / measure("gemm");
+  if (probes.has_fp8()) p.fp8_gemm_flops = probes.flops("fp8_gemm") / measure("fp8_gemm");
   p.attention_flops = probes.flops("attention") / measure("attention");
   p.attention_backward_flops = probes.flops("attention_backward") / measure("attention_backward");
   p.memory_bandwidth = 2 * probes.moved("memory") / measure("memory");
@@ -228,6 +260,7 @@ void BenchMachine::run() {
     nlohmann::ordered_json j = {{"name", p.name},
                                 {"device", name_of(p.device)},
                                 {"gemm_flops", p.gemm_flops},
+                                {"fp8_gemm_flops", p.fp8_gemm_flops},
                                 {"attention_flops", p.attention_flops},
                                 {"attention_backward_flops", p.attention_backward_flops},
                                 {"memory_bandwidth", p.memory_bandwidth},
@@ -247,6 +280,7 @@ void BenchMachine::run() {
   const double tera = gpu ? 1e12 : 1e9;
   const char* const flops = gpu ? "TFLOP/s" : "GFLOP/s";
   row("matrix products", p.gemm_flops / tera, flops);
+  if (probes.has_fp8()) row("matrix products, fp8", p.fp8_gemm_flops / tera, flops);
   row("attention", p.attention_flops / tera, flops);
   row("attention, backward", p.attention_backward_flops / tera, flops);
   row("memory, read and written", p.memory_bandwidth / 1e9, "GB/s");

@@ -162,6 +162,7 @@ void BenchWan::declare(CLI::App& app) {
       ->check(CLI::IsMember({"host", "disk"}));
   app.add_option("--slots", slots_, "slots of streamed weights")->check(CLI::Range(1, 64));
   app.add_option("--weights", weights_, "bf16 or fp8")->check(CLI::IsMember({"bf16", "fp8"}));
+  app.add_flag("--fp8-matmul", fp8_matmul_, "matrix products of blocks in fp8");
   app.add_option("--activations", activations_, "kept, attention-kept or recomputed")
       ->check(CLI::IsMember({"kept", "attention-kept", "recomputed"}));
   app.add_option("--kept-blocks", kept_, "blocks that keep everything, evenly spaced");
@@ -206,6 +207,7 @@ wan::FitRequest BenchWan::request() const {
   r.job.lora.alpha = static_cast<float>(rank_);
   r.job.record_update = r.job.mode != wan::Mode::infer;
   r.job.max_grad_norm = 1;
+  if (fp8_matmul_) use_fp8_products(r.job, r.backend);
   r.budget = default_budget(read_machine());
   if (gpu) r.budget.gpu = r.profile.device_memory;
   if (!gpu_.empty()) set_field(r.budget, "gpu", gpu_);
@@ -292,6 +294,7 @@ void BenchWan::run() {
             {"mode", mode_},
             {"tokens", tokens_},
             {"batch", batch_},
+            {"fp8_matmul", fp8_matmul_},
             {"policy", chosen.name},
             {"ms", seconds * 1e3},
             {"ms_min", times.front() * 1e3},

@@ -27,7 +27,7 @@ class BenchWan {
   std::int64_t tokens_ = 7168, rank_ = 16, batch_ = 1, slots_ = 2, steps_ = 5, heads_ = 0;
   std::int64_t chunk_ = 0, kept_ = 0;
   bool auto_ = false, offload_ = false, fast_ = false, kernels_ = false, json_ = false;
-  bool state_on_host_ = false;
+  bool state_on_host_ = false, fp8_matmul_ = false;
 };
 
 }  // namespace ballast

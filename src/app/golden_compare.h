@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,7 +15,7 @@ struct Comparison {
   std::string tensor;
   std::string_view measure;  // "abs", "relative", "rel L2", "median rel L2", "bits", "missing"
   double error = 0;          // of "bits": how many elements differ
-  double limit = 0;
+  double limit = 0;          // infinity: none
   bool pass = false;
   std::string detail = {};  // of a miss: where, and the two values
 };
@@ -28,8 +29,10 @@ struct Comparison {
 // In bf16: out.* 0.015 relative L2 and 0.06 absolute, losses 0.01 absolute, grad.* 0.06 relative L2
 // each and 0.02 in the median, mid.* not at all; out.adamw.* follow from gradients and share their
 // limit per tensor.
+// Without a dtype no limit is known: relative L2 as it is, and only what is not finite misses.
 std::vector<Comparison> compare_results(const GoldenFile& file,
-                                        std::span<const GoldenTensor> computed, DType dtype);
+                                        std::span<const GoldenTensor> computed,
+                                        std::optional<DType> dtype);
 
 // The one nearest to its limit, or furthest beyond it; nullptr when there is none.
 const Comparison* worst(std::span<const Comparison> comparisons);

@@ -204,6 +204,7 @@ class DitRun {
                        .record_update = mode == wan::Mode::lora,
                        .optimizer = c.optimizer,
                        .max_grad_norm = 0};
+    if (options.fp8_matmul) use_fp8_products(job, set_.backend);
     dit_ = std::make_unique<wan::Dit>(
         set_, std::move(job), weight_groups(c.model, file.checkpoint()), taps ? &taps_ : nullptr);
     plan_ = plan_memory(set_);

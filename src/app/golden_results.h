@@ -15,7 +15,8 @@ struct VerifyOptions {
   Device device = Device::cpu;
   DType dtype = DType::f32;  // of the computation: f32 or bf16
   MemoryPolicy policy;
-  int threads = 0;  // 0: all this process may use
+  bool fp8_matmul = false;  // products of blocks in fp8
+  int threads = 0;          // 0: all this process may use
 };
 
 // Computes the results of a golden file from its weights, inputs and config alone; never reads the

@@ -42,8 +42,11 @@ class Plan : public Command {
     app.add_option("--rank", rank_, "LoRA rank")->capture_default_str();
     app.add_option(
            "--weights", weights_,
-           "stored, f32, bf16, f16, fp8, fp8_e5m2 or int8: how matrices stand on the device")
+           "stored, f32, bf16, f16, fp8, fp8_e5m2, fp8_rows or int8: how matrices stand on the "
+           "device")
         ->capture_default_str();
+    app.add_flag("--fp8-matmul", fp8_matmul_,
+                 "matrix products of blocks in fp8, on fp8 weights (scales per row)");
     app.add_option("--gpu", gpu_, "device memory Ballast may use, for example 24GB");
     app.add_option("--ram", ram_, "host memory, pinned memory included");
     app.add_option("--disk", disk_, "space for streamed weights and optimizer state");
@@ -74,7 +77,7 @@ class Plan : public Command {
   std::string gpu_, ram_, disk_;
   std::int64_t frames_ = 81, height_ = 480, width_ = 832, batch_ = 1, rank_ = 16;
   int threads_ = 0;
-  bool json_ = false, non_deterministic_ = false;
+  bool json_ = false, non_deterministic_ = false, fp8_matmul_ = false;
   std::vector<std::string> config_;  // a training run's arguments
   std::optional<Checkpoint> checkpoint_;
 };
@@ -137,8 +140,9 @@ wan::FitRequest Plan::request() {
   const auto format = find_weight_format(weights_);
   if (!format)
     fail_unknown("--weights", weights_,
-                 {"stored", "f32", "bf16", "f16", "fp8", "fp8_e5m2", "int8"});
+                 {"stored", "f32", "bf16", "f16", "fp8", "fp8_e5m2", "fp8_rows", "int8"});
   job.format = *format;
+  if (fp8_matmul_) use_fp8_products(job, r.backend);
   if (batch_ < 1 || batch_ > 1024) {
     fail(ErrorCode::usage, fmt::format("--batch {}: expected 1 to 1024", batch_));
   }
@@ -170,7 +174,7 @@ PlanTitle Plan::title(const wan::FitRequest& r) const {
           .shape = fmt::format("{} frames of {} x {}, {} tokens{}", frames_, width_, height_,
                                r.job.batches[0].latents[0].tokens(),
                                batch_ > 1 ? fmt::format(", batch {}", batch_) : ""),
-          .weights = std::string(name_of(r.job.format)),
+          .weights = weights_text(r.job),
           .machine = fmt::format("{}{}", r.profile.description,
                                  r.profile.estimate ? " (rates are estimates)" : ""),
           .budget = r.budget,
@@ -210,7 +214,7 @@ std::vector<wan::Change> Plan::changes(const wan::FitRequest& request,
                    resize(frames_, smaller(height_), smaller(width_))});
   }
   const wan::DitJob& job = request.job;
-  if (job.format != WeightFormat::f8_e4m3 && job.mode != wan::Mode::full) {
+  if (!is_fp8(job.format) && job.mode != wan::Mode::full) {
     all.push_back(
         {"--weights fp8", [](wan::FitRequest& r) { r.job.format = WeightFormat::f8_e4m3; }});
   }

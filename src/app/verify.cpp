@@ -68,7 +68,8 @@ const GoldenCase& case_of(const GoldenFile& file) {
 
 Json as_json(const Comparison& c) {
   // Infinity is no JSON number.
-  Json j = {{"tensor", c.tensor}, {"measure", c.measure}, {"limit", c.limit}, {"pass", c.pass}};
+  Json j = {{"tensor", c.tensor}, {"measure", c.measure}, {"limit", nullptr}, {"pass", c.pass}};
+  if (std::isfinite(c.limit)) j["limit"] = c.limit;
   j["error"] = std::isfinite(c.error) ? Json(c.error) : Json(nullptr);
   if (!c.detail.empty()) j["detail"] = c.detail;
   return j;
@@ -123,6 +124,8 @@ void Verify::declare(CLI::App& app) {
       ->check(CLI::IsMember({"cpu", "cuda"}));
   app.add_option("--dtype", dtype_name_, "what networks compute in: f32 or bf16")
       ->check(CLI::IsMember({"f32", "bf16"}));
+  app.add_flag("--fp8-matmul", options_.fp8_matmul,
+               "products of blocks in fp8; golden files have no limit for it, errors are shown");
   app.add_option("--policy", policy_name_,
                  "how memory is used: " + joined(policy_names()) + ", or all of them");
   app.add_option("--out", out_, "folder for the recomputed tensors, one file per golden file");
@@ -212,7 +215,9 @@ void Verify::run_file(const GoldenFile& file, const std::vector<MemoryPolicy>& p
 
 Row Verify::compare(const GoldenFile& file, std::span<const GoldenTensor> computed,
                     std::string policy) {
-  const DType dtype = case_of(file).network ? options_.dtype : DType::f32;
+  const bool network = case_of(file).network;
+  std::optional<DType> dtype = network ? options_.dtype : DType::f32;
+  if (network && options_.fp8_matmul) dtype.reset();  // no limit is known
   Row row = {.file = file.name(),
              .case_name = file.case_name(),
              .policy = std::move(policy),
@@ -243,7 +248,10 @@ void Verify::print_heading() const {
 void Verify::print_row(const Row& row) const {
   const Comparison* w = worst(row.comparisons);
   const std::string error = !w ? "-" : fmt::format("{:.3g}", w->error);
-  const std::string limit = !w ? "-" : w->limit == 0 ? "exact" : fmt::format("{:.3g}", w->limit);
+  const std::string limit = !w                     ? "-"
+                            : w->limit == 0        ? "exact"
+                            : std::isinf(w->limit) ? "no limit"
+                                                   : fmt::format("{:.3g}", w->limit);
   const std::string tensor = !w ? "-" : fmt::format("{} ({})", printable(w->tensor), w->measure);
   print(fmt::format("{:<{}}  {:<{}}  {:<{}}  {:>8}  {:>9}  {:>9}  {:<8}  {}\n", printable(row.file),
                     file_width_, row.case_name, case_width_, row.policy, policy_width_,

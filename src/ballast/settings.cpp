@@ -166,7 +166,7 @@ void check_training(const v1::TrainingOptions& o, const wan::Config& model) {
                 "adamw, adamw_optimi, adamw8bit, adamw8bit_kahan, adafactor or sgd");
   }
   if (!find_weight_format(o.weights)) {
-    fail_option("weights", o.weights, "stored, f32, bf16, f16, fp8, fp8_e5m2 or int8");
+    fail_option("weights", o.weights, "stored, f32, bf16, f16, fp8, fp8_e5m2, fp8_rows or int8");
   }
   if (o.timesteps != "logit_normal" && o.timesteps != "uniform") {
     fail_option("timesteps", o.timesteps, "logit_normal or uniform");
@@ -331,7 +331,7 @@ std::vector<wan::Change> setting_changes(const Settings& s, const train::Prepare
         [](wan::FitRequest& r) { r.checkpointing = r.offloading = wan::Choice::automatic; });
   }
   add_budgets(s, run, refusal, all);
-  if (request.job.mode != wan::Mode::full && request.job.format != WeightFormat::f8_e4m3) {
+  if (request.job.mode != wan::Mode::full && !is_fp8(request.job.format)) {
     add("set_training({.weights = \"fp8\"})",
         [](wan::FitRequest& r) { r.job.format = WeightFormat::f8_e4m3; });
   }

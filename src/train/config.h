@@ -35,6 +35,7 @@ struct ModelConfig {
   Experts experts = Experts::one;
   DType dtype = DType::bf16;               // of computing, where the backend has a choice
   std::optional<DType> transformer_dtype;  // of frozen block matrices; none: as stored
+  bool transformer_scales = false;         // ... float8_e4m3 with a scale per row
   double boundary = 0;                     // between the experts; 0: the model's own
   std::vector<std::pair<std::string, double>> base_loras;  // merged first, with strength
 };
@@ -55,6 +56,7 @@ struct AdapterConfig {
 struct MemoryConfig {
   DeviceChoice device = DeviceChoice::automatic;
   bool deterministic = true;            // GPU: same input, same bits; false trades that for speed
+  bool fp8_matmul = false;              // products with frozen matrices in float8_e4m3
   std::optional<Bytes> gpu, ram, disk;  // none: from the machine
   std::string policy = "auto";
   std::optional<std::int64_t> stream_blocks;   // forced

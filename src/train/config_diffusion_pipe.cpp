@@ -388,6 +388,7 @@ class Reader {
                                        printable(device, 60)));
     }
     m.deterministic = t->boolean("deterministic", true);
+    m.fp8_matmul = t->boolean("fp8_matmul", false);
     t->finish();
   }
 

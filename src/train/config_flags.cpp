@@ -46,6 +46,8 @@ void CommonFlags::declare(FlagTable& table) {
   // The word of [memory], in files whose keys are flags.
   later("deterministic", Takes::nothing, "the same input gives the same bits (default)",
         [](C& c, const S& s) { c.memory.deterministic = !s.off; });
+  later("fp8_matmul", Takes::nothing, "products with frozen matrices in fp8, where a GPU has it",
+        [](C& c, const S& s) { c.memory.fp8_matmul = !s.off; });
   later("gpu", Takes::one, "device memory Ballast may use, for example 24GB",
         [](C& c, const S& s) { c.memory.gpu = bytes_of(s); });
   later("ram", Takes::one, "host memory, pinned memory included",

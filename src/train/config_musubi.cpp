@@ -326,6 +326,7 @@ class Reader {
     }
     if (fp8_base_) m.transformer_dtype = DType::f8_e4m3;
     if (fp8_scaled_) {
+      m.transformer_scales = true;
       c_.notes.push_back("--fp8_scaled: one scale per row of a matrix, not per 64 inputs");
     }
     if (base_multipliers_.size() > base_weights_.size()) {

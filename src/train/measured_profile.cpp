@@ -15,7 +15,9 @@ namespace {
 
 constexpr std::uint64_t kLongest = 64 << 10;  // bytes of the file
 
-// The only list: reading and writing visit it.
+constexpr std::string_view kFp8Rate = "fp8_gemm_flops";  // of GPUs that have the units
+
+// The only list of the others: reading and writing visit it.
 template <class Profile, class Visit>
 void each_rate(Profile& p, Visit&& visit) {
   visit("gemm_flops", p.gemm_flops);
@@ -53,6 +55,9 @@ void save_profile(const MachineProfile& profile, const std::filesystem::path& pa
   each_rate(profile, [&](const char* name, double value) {
     text += fmt::format(",\n  \"{}\": {:.6g}", name, value);
   });
+  if (profile.fp8_gemm_flops > 0) {
+    text += fmt::format(",\n  \"{}\": {:.6g}", kFp8Rate, profile.fp8_gemm_flops);
+  }
   text += "}\n";
   AtomicFile file(path.string());
   file.write(text);
@@ -89,6 +94,10 @@ std::optional<MachineProfile> load_profile(const std::string& device_name,
           value = json.number();
           if (value > 0) ++rates;
         });
+        if (!known && name == kFp8Rate) {
+          p.fp8_gemm_flops = json.number();
+          known = true;
+        }
         if (!known) json.skip();
       }
     }

@@ -71,7 +71,7 @@ class Changes {
   }
 
   void lora() {
-    if (job_.format != WeightFormat::f8_e4m3 && job_.format != WeightFormat::f8_e5m2) {
+    if (!is_fp8(job_.format)) {
       add(toml() ? "[model] transformer_dtype = 'float8'" : "--fp8_base",
           [](wan::FitRequest& r) { r.job.format = WeightFormat::f8_e4m3; });
     }

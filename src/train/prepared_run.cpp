@@ -307,6 +307,10 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
   job.precision = wan::precision_on(target.backend.device);
   job.format = format_of(
       c.method == Method::full ? c.model.dtype : c.model.transformer_dtype.value_or(c.model.dtype));
+  if (c.model.transformer_scales && job.format == WeightFormat::f8_e4m3) {
+    job.format = WeightFormat::f8_e4m3_rows;
+  }
+  if (c.memory.fp8_matmul) use_fp8_products(job, r.backend);
   job.noising = wan::Noising::recorded;
   job.loss = loss_of(c);
   job.masks = run.dataset->has_masks();

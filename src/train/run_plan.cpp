@@ -29,7 +29,7 @@ PlanTitle title_of(const PreparedRun& run) {
   return {.model = r.job.config.name,
           .mode = std::string(name_of(r.job.mode)),
           .shape = shape,
-          .weights = std::string(name_of(r.job.format)),
+          .weights = weights_text(r.job),
           .machine = fmt::format("{}{}", r.profile.description,
                                  r.profile.estimate ? " (rates are estimates)" : ""),
           .budget = r.budget,

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -39,7 +40,7 @@ class Golden {
   }
   std::string path() const { return dir_.path("golden.safetensors"); }
   std::vector<Comparison> compare(const std::vector<GoldenTensor>& computed,
-                                  DType dtype = DType::f32) const {
+                                  std::optional<DType> dtype = DType::f32) const {
     return compare_results(GoldenFile::open(path()), computed, dtype);
   }
   bool passes(const GoldenTensor& computed, DType dtype = DType::f32) const {
@@ -175,6 +176,20 @@ TEST(GoldenCompare, Bf16GradientsHaveALimitEachAndOneInTheMedian) {
   EXPECT_TRUE(passes(1.05f, 1.01f, 1.0f));
   EXPECT_FALSE(passes(1.07f, 1.0f, 1.0f));   // one beyond 0.06
   EXPECT_FALSE(passes(1.05f, 1.03f, 1.0f));  // median beyond 0.02
+}
+
+TEST(GoldenCompare, WithoutALimitErrorsAreShownAndOnlyWhatIsNoNumberMisses) {
+  const Golden golden({f32("out.0", {2}, {3, 4}), f32("out.1", {1}, {2}), f32("mid.x", {1}, {1})});
+  auto all = golden.compare({f32("out.0", {2}, {3, 5}), f32("out.1", {1}, {3})}, std::nullopt);
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_DOUBLE_EQ(all[0].error, 0.2);
+  EXPECT_TRUE(all[0].pass && all[1].pass);
+  EXPECT_TRUE(std::isinf(all[0].limit));
+  EXPECT_EQ(worst(all)->tensor, "out.1");
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  all = golden.compare({f32("out.0", {2}, {3, kNan})}, std::nullopt);
+  EXPECT_FALSE(all[0].pass);
+  EXPECT_FALSE(all[1].pass);  // missing
 }
 
 TEST(GoldenCompare, WorstIsTheOneNearestToItsLimit) {

@@ -112,6 +112,28 @@ TEST(Plan, ForAGpuShowsWhatIsPinned) {
   EXPECT_EQ(j["host"]["pinned_bytes"], j["host"]["arena_bytes"]);
 }
 
+TEST(Plan, Fp8ProductsAreFasterWhereAGpuHasThemAndRefusedElsewhere) {
+  std::vector<std::string> words = {
+      "plan",     "--model",  "wan2.2-t2v-a14b", "--mode", "infer",
+      "--frames", "25",       "--gpu",           "100GB",  "--ram",
+      "64GB",     "--policy", "resident",        "--json", "--target"};
+  const auto with = [&](std::vector<std::string> more) {
+    std::vector<std::string> all = words;
+    all.insert(all.end(), more.begin(), more.end());
+    return run_ballast(std::move(all));
+  };
+  const Finished bf16 = with({"h200"}), fp8 = with({"h200", "--fp8-matmul"});
+  ASSERT_EQ(bf16.exit_code, 0) << bf16.err;
+  ASSERT_EQ(fp8.exit_code, 0) << fp8.err;
+  const auto a = nlohmann::json::parse(bf16.out), b = nlohmann::json::parse(fp8.out);
+  EXPECT_LT(b["step_seconds"].get<double>(), 0.85 * a["step_seconds"].get<double>());
+  EXPECT_LT(b["device"]["peak_bytes"], a["device"]["peak_bytes"]);
+  const Finished old = with({"rtx3090", "--fp8-matmul"});
+  EXPECT_EQ(old.exit_code, 5);
+  EXPECT_THAT(old.err, AllOf(HasSubstr("compute capability 8.6"), HasSubstr("--weights fp8")));
+  EXPECT_EQ(with({"h200", "--fp8-matmul", "--weights", "int8"}).exit_code, 2);
+}
+
 TEST(Plan, NamedPolicyIsTakenAsItIs) {
   const Finished f =
       run_ballast({"plan", "--model", "wan2.2-t2v-a14b", "--mode", "lora", "--frames", "5",

@@ -163,6 +163,29 @@ TEST(VerifyMadeDit, OtherSizesPassUnderEveryPolicy) {
   }
 }
 
+TEST(VerifyMadeDit, Fp8ProductsHaveNoLimitAndTheirErrorIsShown) {
+  const wan::Config c = config_of(kSizes[1]);
+  const TinyBatch batch = tiny_batch(kSizes[1].latents, c.text_len);
+  GoldenWriter file("dit_forward", c, batch);
+  const auto samples = reference_samples(c, batch);
+  for (std::size_t b = 0; b < samples.size(); ++b) {
+    file.add_result(fmt::format("out.{}", b), shape_of(c, batch.latents[b]),
+                    reference_dit(c).forward(samples[b], batch.timesteps));
+  }
+  const test::TempDir dir;
+  const std::string path = file.write(dir);
+  const auto f = test::run_ballast({"verify", path, "--fp8-matmul", "--policy", "all", "--json"});
+  EXPECT_EQ(f.exit_code, 0) << f.err;
+  const auto rows = nlohmann::json::parse(f.out).at("rows");
+  for (const auto& row : rows) {
+    const auto& worst = row.at("worst");
+    EXPECT_TRUE(worst.at("limit").is_null());
+    EXPECT_GT(worst.at("error").get<double>(), 1e-3);
+    EXPECT_LT(worst.at("error").get<double>(), 0.1);
+  }
+  EXPECT_THAT(test::run_ballast({"verify", path, "--fp8-matmul"}).out, HasSubstr("no limit"));
+}
+
 TEST(VerifyMadeDit, ResultOffByAThousandthIsAMiss) {
   const wan::Config c = config_of(kSizes[0]);
   const TinyBatch batch = tiny_batch(kSizes[0].latents, c.text_len);

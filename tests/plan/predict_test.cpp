@@ -81,6 +81,7 @@ TEST(Profile, TimesAnInstructionByItsLaneAndWork) {
   EXPECT_DOUBLE_EQ(seconds(Lane::host, {.bytes = 800}), 0.25 + 2);
   EXPECT_DOUBLE_EQ(seconds(Lane::compute, {.work = Work::gemm, .flops = 5000}), 0.25 + 5);
   EXPECT_DOUBLE_EQ(seconds(Lane::compute, {.work = Work::attention, .flops = 5000}), 0.25 + 10);
+  EXPECT_DOUBLE_EQ(seconds(Lane::compute, {.work = Work::fp8_gemm, .flops = 9500}), 0.25 + 5);
   EXPECT_DOUBLE_EQ(seconds(Lane::compute, {.work = Work::attention_backward, .flops = 5000}),
                    0.25 + 20);
   EXPECT_DOUBLE_EQ(seconds(Lane::compute, {.work = Work::gemm, .flops = 500}), 0.25 + 1);

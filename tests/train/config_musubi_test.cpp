@@ -230,6 +230,16 @@ TEST(MusubiConfig, TrainsBothExpertsWhereTwoModelsAreGiven) {
   EXPECT_FAILS(read({"--dit_high_noise", "x"}), ErrorCode::usage, "--timestep_boundary");
 }
 
+TEST(MusubiConfig, ScaledFp8HasAScalePerRow) {
+  const TrainConfig plain = read({"--fp8_base"}), scaled = read({"--fp8_base", "--fp8_scaled"});
+  EXPECT_EQ(plain.model.transformer_dtype, DType::f8_e4m3);
+  EXPECT_FALSE(plain.model.transformer_scales);
+  EXPECT_EQ(scaled.model.transformer_dtype, DType::f8_e4m3);
+  EXPECT_TRUE(scaled.model.transformer_scales);
+  EXPECT_FALSE(scaled.memory.fp8_matmul);
+  EXPECT_TRUE(read({"--fp8_base", "--fp8_matmul"}).memory.fp8_matmul);
+}
+
 TEST(MusubiConfig, NotesFlagsWithoutEffectAndNoSecret) {
   const TrainConfig c =
       read({"--sdpa", "--vae", "v", "--t5", "t", "--fp8_t5", "--use_pinned_memory_for_block_swap",

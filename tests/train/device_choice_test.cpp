@@ -81,6 +81,9 @@ TEST(DeviceChoice, IsReadFromFileAndFlags) {
   EXPECT_EQ(read("device = 'cuda'", {"--device", "cpu"}).device, DeviceChoice::cpu);
   EXPECT_FALSE(read("deterministic = false").deterministic);
   EXPECT_FALSE(read("", {"--non-deterministic"}).deterministic);
+  EXPECT_FALSE(read("").fp8_matmul);
+  EXPECT_TRUE(read("fp8_matmul = true").fp8_matmul);
+  EXPECT_TRUE(read("", {"--fp8-matmul"}).fp8_matmul);
   EXPECT_FAILS(read("device = 'gpu'"), ErrorCode::input, "expected one of auto, cpu, cuda");
   EXPECT_FAILS(read("", {"--device", "cud"}), ErrorCode::usage, "(cuda?)");
 }
@@ -115,6 +118,19 @@ TEST(GpuPlan, CountsContextAndPinnedMemory) {
   EXPECT_THAT(table, HasSubstr("CUDA on the host"));
   EXPECT_THAT(table, HasSubstr("  pinned"));
   EXPECT_THAT(table, Not(HasSubstr("BLAS buffers")));
+}
+
+TEST(GpuPlan, Fp8ProductsNeedAGpuThatHasThem) {
+  support::TinyTraining training;
+  training.add_clips(1, {4, 1, 4, 4});
+  const std::string config =
+      training.write_config("epochs = 1", "[adapter]\ntype = 'lora'\nrank = 4\n" + kAdamW +
+                                              "[memory]\nfp8_matmul = true\n");
+  const GpuPlan p(config, gpu_target(gpu_called("NVIDIA H200", 90), {}));
+  EXPECT_EQ(p.run.request.job.format, WeightFormat::f8_e4m3_rows);
+  EXPECT_EQ(title_of(p.run).weights, "fp8_rows, fp8 products");
+  EXPECT_FAILS(GpuPlan(config, gpu_target(gpu_called("NVIDIA A100-SXM4-80GB", 80), {})),
+               ErrorCode::device, "compute capability 8.0");
 }
 
 TEST(GpuPlan, KeepsToWhatIsAllowedOfTheGpu) {

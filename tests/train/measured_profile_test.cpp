@@ -38,6 +38,11 @@ TEST(MeasuredProfile, IsReadBackAsItWasMeasured) {
   EXPECT_DOUBLE_EQ(p->gemm_flops, 6.5e14);
   EXPECT_DOUBLE_EQ(p->download_bandwidth, 5.4e10);
   EXPECT_DOUBLE_EQ(p->launch_seconds, 4e-6);
+  EXPECT_EQ(p->fp8_gemm_flops, 0);  // a card without it has the other rates nevertheless
+  MachineProfile fp8 = measured();
+  fp8.fp8_gemm_flops = 1.2e15;
+  save_profile(fp8, path);
+  EXPECT_DOUBLE_EQ(load_profile("NVIDIA Test", path)->fp8_gemm_flops, 1.2e15);
 }
 
 TEST(MeasuredProfile, OfAnotherCardIsNotTaken) {
