@@ -68,6 +68,7 @@ class DitPass {
 
   BlockSample block_sample(std::size_t sample) const;
   BlockWeightsInUse block_weights(ProgramBuilder& pb, std::int64_t block, bool backward);
+  void attach_adapters(ProgramBuilder& pb, std::int64_t block, bool backward, BlockWeightsInUse& w);
   AdaptedLinear linear_of(const LinearParams<WeightBuffers>& w,
                           const LinearParams<Buffer>& grads) const;
   template <class Params>
