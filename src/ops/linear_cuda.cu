@@ -181,7 +181,10 @@ __global__ void plain_product_kernel(PlainProduct a) {
   *to = from_float<Out>(a.gelu ? gelu_of(y) : y);
 }
 
-// A thread per element; the loads of several parts are in flight, the additions keep their order.
+// A thread per element; the loads of 16 parts are in flight, also of the last few, because waiting
+// for memory is all that takes time here; the additions keep their order.
+constexpr int kPartsAtOnce = 16;
+
 __global__ void ordered_sum_kernel(const float* __restrict__ parts, std::int64_t count,
                                    std::int64_t step, std::int64_t part_row, float* __restrict__ to,
                                    std::int64_t to_row, std::int64_t rows, std::int64_t columns) {
@@ -191,8 +194,15 @@ __global__ void ordered_sum_kernel(const float* __restrict__ parts, std::int64_t
        r += std::int64_t{gridDim.y} * blockDim.y) {
     const float* p = parts + r * part_row + c;
     float sum = to[r * to_row + c];
-#pragma unroll 8
-    for (std::int64_t i = 0; i < count; ++i) sum += p[i * step];
+    for (std::int64_t i = 0; i < count; i += kPartsAtOnce) {
+      float part[kPartsAtOnce];
+#pragma unroll
+      for (int j = 0; j < kPartsAtOnce; ++j) part[j] = i + j < count ? p[(i + j) * step] : 0;
+#pragma unroll
+      for (int j = 0; j < kPartsAtOnce; ++j) {
+        if (i + j < count) sum += part[j];
+      }
+    }
     to[r * to_row + c] = sum;
   }
 }
@@ -262,7 +272,7 @@ void plain_product(const PlainProduct& a, void* stream) {
 void ordered_sum(const OrderedSum& a, void* stream) {
   const std::int64_t rows = a.to.shape[0], columns = a.to.shape[1];
   if (rows * columns * a.count == 0) return;
-  const Grid g = grid_for(rows, columns);
+  const Grid g = grid_for(2 * rows, columns);  // one row for a thread: twice the loads in flight
   ordered_sum_kernel<<<g.blocks, g.threads, 0, stream_of(stream)>>>(a.parts, a.count, a.step, a.row,
                                                                     static_cast<float*>(a.to.data),
                                                                     a.to.strides[0], rows, columns);

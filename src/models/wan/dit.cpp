@@ -231,26 +231,45 @@ DitSampleIo Dit::seen_as(ProgramBuilder& pb, DitSampleIo s, const LatentSize& z)
   return s;
 }
 
+// The factors of one block lie in one buffer, so that one instruction reaches all of them, and
+// those of layers with a common input side by side: first every A, then every B.
 void Dit::declare_adapters(ProgramBuilder& pb) {
   if (job_.mode != Mode::lora && !job_.adapters_in_inference) return;
-  const DType dtype = job_.lora.dtype;
+  const std::vector<AdapterTarget> targets = adapter_targets(job_.config);
   for (int e = 0; e < experts_; ++e) {
     for (std::int64_t block = 0; block < job_.config.layers; ++block) {
-      for (const AdapterTarget& t : adapter_targets(job_.config)) {
+      std::vector<AdapterIo> adapters;
+      std::vector<Shape> a, b;
+      for (const AdapterTarget& t : targets) {
         const std::string module = fmt::format("blocks.{}.{}", block, t.name);
         if (std::ranges::find(job_.lora.excluded, module) != job_.lora.excluded.end()) continue;
-        const std::string name = (e == 0 ? "" : "high_noise.") + module;
-        AdapterIo io = {.name = module, .expert = e, .a = {}, .b = {}, .da = {}, .db = {}};
-        const Shape a = {job_.lora.rank, t.weight[1]}, b = {t.weight[0], job_.lora.rank};
-        io.a = pb.persistent(name + ".lora_A", a, dtype, Role::adapter);
-        io.b = pb.persistent(name + ".lora_B", b, dtype, Role::adapter);
-        if (trains()) {
-          const Tier tier = job_.policy.state_on_host ? Tier::host : Tier::device;
-          io.da = pb.persistent(name + ".lora_A.grad", a, f32, Role::gradient, tier);
-          io.db = pb.persistent(name + ".lora_B.grad", b, f32, Role::gradient, tier);
-        }
-        io_.adapters.push_back(std::move(io));
+        adapters.push_back({.name = module, .expert = e, .a = {}, .b = {}, .da = {}, .db = {}});
+        a.push_back({job_.lora.rank, t.weight[1]});
+        b.push_back({t.weight[0], job_.lora.rank});
       }
+      if (adapters.empty()) continue;
+      std::int64_t elements = 0;
+      for (const Shape& s : a) elements += s.elements();
+      for (const Shape& s : b) elements += s.elements();
+      const std::string name = fmt::format("{}blocks.{}.lora", e == 0 ? "" : "high_noise.", block);
+      const auto cut = [&](Buffer all, Buffer AdapterIo::*to_a, Buffer AdapterIo::*to_b) {
+        std::uint64_t at = 0;
+        const auto next = [&](const Shape& s) {
+          const Buffer v = pb.view(all, at, pb.dtype(all), s);
+          at += static_cast<std::uint64_t>(s.elements()) * size_of(pb.dtype(all));
+          return v;
+        };
+        for (std::size_t i = 0; i < a.size(); ++i) adapters[i].*to_a = next(a[i]);
+        for (std::size_t i = 0; i < b.size(); ++i) adapters[i].*to_b = next(b[i]);
+      };
+      cut(pb.persistent(name, {elements}, job_.lora.dtype, Role::adapter), &AdapterIo::a,
+          &AdapterIo::b);
+      if (trains()) {
+        const Tier tier = job_.policy.state_on_host ? Tier::host : Tier::device;
+        cut(pb.persistent(name + ".grad", {elements}, f32, Role::gradient, tier), &AdapterIo::da,
+            &AdapterIo::db);
+      }
+      std::ranges::move(adapters, std::back_inserter(io_.adapters));
     }
   }
 }
@@ -267,7 +286,8 @@ void Dit::declare_gradients(ProgramBuilder& pb) {
       auto& home = gradients_[static_cast<std::size_t>(a.expert)]
                              [static_cast<std::size_t>(block_group(block))]
                                  .home;
-      home.insert(home.end(), {a.da, a.db});
+      const Buffer all = set_.spec(a.da).root;  // of the block
+      if (home.empty()) home.push_back(all);
     }
   }
   if (job_.mode != Mode::full) return;

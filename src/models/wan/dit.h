@@ -104,7 +104,8 @@ struct NamedGradient {
   Buffer gradient;  // f32, the parameter's shape; device or host
 };
 
-// One LoRA pair: persistent device buffers. Gradients are f32, on the device or the host.
+// One LoRA pair: parts of a persistent device buffer that holds all pairs of a block. Gradients are
+// f32, likewise together, on the device or the host.
 struct AdapterIo {
   std::string name;  // "blocks.0.self_attn.q"
   int expert = 0;
@@ -139,7 +140,7 @@ struct DitIo {
   std::vector<TrainedTensor> trained;  // with the update program only
 };
 
-// Gradients of one group and where they wait.
+// Gradients of one group and where they wait; of adapters, all of a block in one buffer.
 struct GroupGradients {
   std::vector<Buffer> home;    // persistent, on the device or the host
   std::vector<Buffer> device;  // where backward adds to them: the same, or a temporary

@@ -168,23 +168,38 @@ BlockWeightsInUse DitPass::block_weights(ProgramBuilder& pb, std::int64_t block,
       l.fp8 = true;
     }
   }
+  attach_adapters(pb, block, backward, w);
+  return w;
+}
+
+void DitPass::attach_adapters(ProgramBuilder& pb, std::int64_t block, bool backward,
+                              BlockWeightsInUse& w) {
   const float scale = job_.lora.alpha / static_cast<float>(job_.lora.rank);
-  const auto& grads = gradients_[static_cast<std::size_t>(group)].device;
   const std::string prefix = fmt::format("blocks.{}.", block);
-  std::size_t next = 0;  // of the block's adapters
+  const auto& grads = gradients_[static_cast<std::size_t>(block_group(block))].device;
+  Buffer factors;  // of the whole block, as its products read them
   for (const AdapterTarget& t : targets_) {
     const AdapterIo* io = adapter(prefix + t.name);
     if (!io) continue;
+    if (!factors) {
+      factors = pb.set().spec(io->a).root;
+      // Rounded once for all products of the visit.
+      if (job_.precision.activation == DType::bf16) factors = ops::cast(pb, factors, DType::bf16);
+    }
+    // The same part of another buffer of the block.
+    const auto part = [&pb](Buffer all, Buffer like) {
+      const BufferSpec s = pb.set().spec(like);
+      const DType to = pb.dtype(all);
+      return pb.view(all, s.offset / size_of(s.dtype) * size_of(to), to, s.shape);
+    };
     AdaptedLinear& l = w.*t.linear;
-    l.adapter = {.a = io->a, .b = io->b, .scale = scale};
+    l.adapter = {.a = part(factors, io->a), .b = part(factors, io->b), .scale = scale};
     if (kind_ == PassKind::train) {
       l.adapter.dropout = {.probability = job_.lora.dropout,
                            .site = ops::random_site("dropout", io->name, 0)};
     }
-    if (backward) l.adapter_grads = {.da = grads[2 * next], .db = grads[2 * next + 1]};
-    ++next;
+    if (backward) l.adapter_grads = {.da = part(grads[0], io->da), .db = part(grads[0], io->db)};
   }
-  return w;
 }
 
 BlockSample DitPass::block_sample(std::size_t i) const {

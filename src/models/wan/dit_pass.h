@@ -69,6 +69,7 @@ class DitPass {
   BlockSample block_sample(std::size_t sample) const;
   BlockWeightsInUse block_weights(ProgramBuilder& pb, std::int64_t block, bool backward);
   void check_fp8(ProgramBuilder& pb, const std::string& name, const AdaptedLinear& l) const;
+  void attach_adapters(ProgramBuilder& pb, std::int64_t block, bool backward, BlockWeightsInUse& w);
   AdaptedLinear linear_of(const LinearParams<WeightBuffers>& w,
                           const LinearParams<Buffer>& grads) const;
   template <class Params>
