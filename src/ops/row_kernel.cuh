@@ -92,6 +92,12 @@ __device__ __forceinline__ void store_eight(bf16* p, const float* x) {
   *reinterpret_cast<uint4*>(p) = u;
 }
 
+// Eight numbers, rounded to E.
+template <class E>
+__device__ __forceinline__ void pack_eight(Eight<E>& to, const float* x) {
+  store_eight(reinterpret_cast<E*>(to.raw), x);
+}
+
 // base + eight elements of a table's or a parameter's row; an absent table is zeros.
 __device__ __forceinline__ void read_eight(const Matrix& m, std::int64_t row, std::int64_t c,
                                            float base, float* x) {
@@ -139,6 +145,11 @@ struct RowShare {
   __device__ __forceinline__ void forget_unpacked() {
     low.forget_unpacked();
     high.forget_unpacked();
+  }
+  __device__ __forceinline__ void store(E* m, int row) const {
+    auto* p = reinterpret_cast<Eight<E>*>(m) + row + threadIdx.x;
+    p[0] = low;
+    p[T] = high;
   }
   __device__ __forceinline__ void unpack(float (&x)[16]) const {
     low.unpack(x);
