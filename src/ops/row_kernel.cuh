@@ -229,14 +229,14 @@ inline unsigned row_blocks(std::int64_t rows, unsigned per_multiprocessor) {
   return static_cast<unsigned>(rows < most ? rows : most);
 }
 
-// Element-wise kernels in eights: thread x of a block owns eight columns and walks down the rows y,
-// y + grid y, ..., two of them at a time. 128 threads divide the models' widths best; 16 blocks
-// fill a multiprocessor.
+// Element-wise kernels in eights: thread x of a block owns eight columns and takes eight rows, two
+// of them at a time. 128 threads divide the models' widths best. Blocks are short: were they to
+// stay, one block more than fit at once would walk through all its rows alone at the end.
 constexpr int kColumnThreads = 128;
 inline dim3 column_grid(std::int64_t rows, std::int64_t columns) {
-  const unsigned x = blocks_for(columns / 8, kColumnThreads);
-  const std::int64_t y = (std::int64_t{multiprocessors()} * 16 + x - 1) / x;
-  return dim3(x, static_cast<unsigned>(rows < y ? rows : y));
+  const std::int64_t y = (rows + 7) / 8;
+  return dim3(blocks_for(columns / 8, kColumnThreads),
+              static_cast<unsigned>(y < 65535 ? y : 65535));
 }
 
 // ---- sums over rows
