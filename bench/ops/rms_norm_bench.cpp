@@ -15,6 +15,17 @@ void forward(benchmark::State& state, DType dtype) {
   });
 }
 
+// q or k of the attention: normalised and rotated in place.
+void turned(benchmark::State& state, DType dtype) {
+  const std::int64_t rows = 512, width = state.range(0), head = 128;
+  BenchTensor x(dtype, {rows, width}), w(DType::f32, {width}), r(DType::f32, {rows});
+  BenchTensor turn(DType::f32, {rows, head / 2, 2});
+  support::measure(state, {&x, &x}, [&](Stream stream) {
+    rms_norm({.x = x.view(), .w = w.view(), .y = x.view(), .r = r.view(), .turn = turn.view()},
+             stream);
+  });
+}
+
 void backward(benchmark::State& state, DType dtype, bool frozen) {
   const std::int64_t rows = 512, width = state.range(0);
   BenchTensor x(dtype, {rows, width}), dy(dtype, {rows, width}), dx(dtype, {rows, width});
@@ -32,6 +43,7 @@ void backward(benchmark::State& state, DType dtype, bool frozen) {
 
 BENCHMARK_CAPTURE(forward, f32, DType::f32)->Name("rms_norm/f32")->Arg(1536)->Arg(5120);
 BENCHMARK_CAPTURE(forward, bf16, DType::bf16)->Name("rms_norm/bf16")->Arg(1536)->Arg(5120);
+BENCHMARK_CAPTURE(turned, bf16, DType::bf16)->Name("rms_norm+rope/bf16")->Arg(5120);
 BENCHMARK_CAPTURE(backward, bf16, DType::bf16, true)->Name("rms_norm_backward/bf16")->Arg(5120);
 BENCHMARK_CAPTURE(backward, dw, DType::bf16, false)->Name("rms_norm_backward/bf16+dw")->Arg(5120);
 

@@ -3,6 +3,7 @@
 #include "core/simd.h"
 #include "ops/cuda_call.h"
 #include "ops/rms_norm_cuda.h"
+#include "ops/rope_3d.h"
 #include "ops/row_checks.h"
 #include "plan/bindings.h"
 
@@ -13,6 +14,35 @@ BALLAST_PER_ISA(void rms_norm(const RmsNorm& a, ThreadPool& pool))
 BALLAST_PER_ISA(void rms_norm_backward(const RmsNormBackward& a, ThreadPool& pool))
 }  // namespace cpu
 
+namespace {
+
+void check_turn(const char* what, const ConstTensorView& turn, std::int64_t rows,
+                std::int64_t width) {
+  if (!turn) return;
+  check(turn.shape.rank() == 3 && turn.shape[0] == rows && turn.shape[1] > 0 &&
+            turn.shape[2] == 2 && width % (2 * turn.shape[1]) == 0,
+        "{}: a table {} of turns for rows of {}", what, turn.shape, width);
+  check(turn.dtype == DType::f32, "{}: the table of turns is {}", what, turn.dtype);
+  check(turn.elements() == 0 ||
+            (turn.strides[2] == 1 && (turn.strides[1] == 2 || turn.shape[1] == 1)),
+        "{}: the rows of the table of turns are not contiguous", what);
+}
+
+// [R, C] as [R, H, D].
+template <class View>
+View heads(const View& v, const ConstTensorView& turn) {
+  const std::int64_t width = 2 * turn.shape[1];
+  return View(v.data, v.dtype, {v.shape[0], v.shape[1] / width, width}, {v.strides[0], width, 1},
+              v.device);
+}
+
+void rotate(const ConstTensorView& x, const ConstTensorView& turn, const TensorView& y,
+            bool inverse, Stream stream) {
+  rope_3d({.x = heads(x, turn), .table = turn, .y = heads(y, turn), .inverse = inverse}, stream);
+}
+
+}  // namespace
+
 void rms_norm(const RmsNorm& a, Stream stream) {
   check_rank_2("rms_norm: x", a.x);
   const std::int64_t rows = a.x.shape[0], width = a.x.shape[1];
@@ -20,15 +50,24 @@ void rms_norm(const RmsNorm& a, Stream stream) {
   check_rows("rms_norm: y", a.y, rows, width);
   check_parameter("rms_norm: w", a.w, width);
   check_f32("rms_norm: r", a.r, {rows});
+  check_turn("rms_norm", a.turn, rows, width);
   on_device(
-      a.x.device, [&] { BALLAST_ISA_CALL(cpu, rms_norm, a, *stream.pool); },
+      a.x.device,
       [&] {
-        cuda::rms_norm({.x = cuda::view(a.x),
-                        .w = cuda::view(a.w),
-                        .y = cuda::view(a.y),
-                        .r = cuda::view(a.r),
-                        .eps = a.eps},
-                       stream.native);
+        BALLAST_ISA_CALL(cpu, rms_norm, a, *stream.pool);
+        if (a.turn) rotate(a.y, a.turn, a.y, false, stream);
+      },
+      [&] {
+        cuda::RmsNorm k = {.x = cuda::view(a.x),
+                           .w = cuda::view(a.w),
+                           .y = cuda::view(a.y),
+                           .r = cuda::view(a.r),
+                           .eps = a.eps,
+                           .turn = cuda::view(a.turn)};
+        const bool later = a.turn && !cuda::turns_in_one_kernel(k);
+        if (later) k.turn = {};
+        cuda::rms_norm(k, stream.native);
+        if (later) rotate(a.y, a.turn, a.y, false, stream);
       });
 }
 
@@ -41,16 +80,31 @@ void rms_norm_backward(const RmsNormBackward& a, Stream stream) {
   check_rows("rms_norm_backward: dy", a.dy, rows, width);
   check_rows("rms_norm_backward: dx", a.dx, rows, width);
   if (a.dw) check_f32("rms_norm_backward: dw", a.dw, {width});
+  check_turn("rms_norm_backward", a.turn, rows, width);
   on_device(
-      a.x.device, [&] { BALLAST_ISA_CALL(cpu, rms_norm_backward, a, *stream.pool); },
+      a.x.device,
       [&] {
-        cuda::rms_norm_backward({.x = cuda::view(a.x),
-                                 .r = cuda::view(a.r),
-                                 .w = cuda::view(a.w),
-                                 .dy = cuda::view(a.dy),
-                                 .dx = cuda::view(a.dx),
-                                 .dw = cuda::view(a.dw)},
-                                stream.native);
+        RmsNormBackward k = a;
+        if (a.turn) {
+          rotate(a.dy, a.turn, a.dx, true, stream);
+          k.dy = a.dx;
+        }
+        BALLAST_ISA_CALL(cpu, rms_norm_backward, k, *stream.pool);
+      },
+      [&] {
+        cuda::RmsNormBackward k = {.x = cuda::view(a.x),
+                                   .r = cuda::view(a.r),
+                                   .w = cuda::view(a.w),
+                                   .dy = cuda::view(a.dy),
+                                   .dx = cuda::view(a.dx),
+                                   .dw = cuda::view(a.dw),
+                                   .turn = cuda::view(a.turn)};
+        if (a.turn && !cuda::turns_in_one_kernel(k)) {
+          rotate(a.dy, a.turn, a.dx, true, stream);
+          k.dy = k.dx;
+          k.turn = {};
+        }
+        cuda::rms_norm_backward(k, stream.native);
       });
 }
 
@@ -61,22 +115,30 @@ RmsNormOut rms_norm(ProgramBuilder& pb, Buffer x, Buffer w, float eps) {
   return {y, r};
 }
 
-void rms_norm_into(ProgramBuilder& pb, Buffer x, Buffer w, Buffer y, Buffer r, float eps) {
-  pb.emit("rms_norm", {.reads = {x, w}, .writes = {y, r}}, [=](const Bindings& b) {
-    rms_norm({.x = b.in(x), .w = b.in(w), .y = b.out(y), .r = b.out(r), .eps = eps}, b.stream());
+void rms_norm_into(ProgramBuilder& pb, Buffer x, Buffer w, Buffer y, Buffer r, float eps,
+                   Buffer turn) {
+  pb.emit("rms_norm", {.reads = {x, w, turn}, .writes = {y, r}}, [=](const Bindings& b) {
+    rms_norm({.x = b.in(x),
+              .w = b.in(w),
+              .y = b.out(y),
+              .r = b.out(r),
+              .eps = eps,
+              .turn = b.in_if(turn)},
+             b.stream());
   });
 }
 
 void rms_norm_backward(ProgramBuilder& pb, Buffer x, Buffer r, Buffer w, Buffer dy, Buffer dx,
-                       Buffer dw) {
-  pb.emit("rms_norm_backward", {.reads = {x, r, w, dy, dw}, .writes = {dx, dw}},
+                       Buffer dw, Buffer turn) {
+  pb.emit("rms_norm_backward", {.reads = {x, r, w, dy, dw, turn}, .writes = {dx, dw}},
           [=](const Bindings& b) {
             rms_norm_backward({.x = b.in(x),
                                .r = b.in(r),
                                .w = b.in(w),
                                .dy = b.in(dy),
                                .dx = b.out(dx),
-                               .dw = b.out_if(dw)},
+                               .dw = b.out_if(dw),
+                               .turn = b.in_if(turn)},
                               b.stream());
           });
 }

@@ -1,4 +1,5 @@
 #include "ops/rms_norm_cuda.h"
+#include "ops/rope_kernel.cuh"
 #include "ops/row_kernel.cuh"
 
 namespace ballast::ops::cuda {
@@ -6,17 +7,46 @@ namespace {
 
 constexpr int kThreads = 256;  // of a block that goes through rows element by element
 
+// (cos, sin) of the pairs of a head, the same for all heads of a row.
+struct Turns {
+  const float* data;
+  int step, head;  // floats from row to row and of a row
+};
+Turns turns_of(const View& v) {
+  if (!v) return {nullptr, 0, 8};
+  return {static_cast<const float*>(v.data), static_cast<int>(v.strides[0]),
+          static_cast<int>(2 * v.shape[1])};
+}
+
 struct Forward {
   Matrix x, w, y;
   float* r;
   std::int64_t rows, columns;
   float eps;
+  Turns turns;
 };
 struct Backward {
   Matrix x, w, dy, dx;
   const float* r;
   std::int64_t rows, columns;
+  Turns turns;
 };
+
+// Sixteen columns of a row, rounded to bf16 and then turned: both eights of a thread stand at the
+// same place of a head.
+__device__ __forceinline__ void turn_share(float (&x)[16], const float (&turn)[8]) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) x[i] = to_float(from_float<bf16>(x[i]));
+  turn_eight(x, turn, 1.0f);
+  turn_eight(x + 8, turn, 1.0f);
+}
+// Turned back and then rounded to bf16.
+__device__ __forceinline__ void turn_back_share(float (&x)[16], const float (&turn)[8]) {
+  turn_eight(x, turn, -1.0f);
+  turn_eight(x + 8, turn, -1.0f);
+#pragma unroll
+  for (int i = 0; i < 16; ++i) x[i] = to_float(from_float<bf16>(x[i]));
+}
 
 // A block takes row after row, element by element, for any dtypes, widths and strides; the second
 // look finds the row in the first-level cache.
@@ -54,11 +84,12 @@ __global__ void __launch_bounds__(kThreads) backward_any(Backward a) {
 
 // A block stays and takes every gridDim.x-th row; a thread keeps its 16 columns of w in registers
 // and loads its part of the next row before this one is reduced. Registers decide how many blocks
-// fit on a multiprocessor. q, k and their gradients are bf16 where speed matters.
+// fit on a multiprocessor. q, k and their gradients are bf16 where speed matters. Turning them here
+// saves reading and writing them once more.
 template <int T>
 constexpr int kForwardBlocks = T == 320 ? 3 : 768 / T;
 
-template <int T>
+template <int T, bool kTurn>
 __global__ void __launch_bounds__(T, kForwardBlocks<T>) forward_row(Forward a) {
   __shared__ float2 part[2][T / 32];
   const bf16* const x = static_cast<const bf16*>(a.x.data);
@@ -68,11 +99,14 @@ __global__ void __launch_bounds__(T, kForwardBlocks<T>) forward_row(Forward a) {
   float w[16];
   read_share<T>(a.w, 0, 0, w);
   int turn = 0, row = blockIdx.x;
+  const int turns_at = static_cast<int>(threadIdx.x) * 8 % a.turns.head;
   RowShare<bf16, T> next;
   next.load(x, row * x_step);
   for (; row < rows; row += step, turn ^= 1) {
     const RowShare<bf16, T> now = next;
     if (row + step < rows) next.load(x, (row + step) * x_step);
+    float turns[8];  // needed after the reduction
+    if constexpr (kTurn) load8(a.turns.data + row * a.turns.step + turns_at, turns);
     float e[16], squares = 0;
     now.unpack(e);
 #pragma unroll
@@ -82,6 +116,7 @@ __global__ void __launch_bounds__(T, kForwardBlocks<T>) forward_row(Forward a) {
     if (threadIdx.x == 0) a.r[row] = r;
 #pragma unroll
     for (int i = 0; i < 16; ++i) e[i] = e[i] * r * w[i];
+    if constexpr (kTurn) turn_share(e, turns);
     store_share<T>(y, row * y_step, e);
   }
 }
@@ -89,7 +124,7 @@ __global__ void __launch_bounds__(T, kForwardBlocks<T>) forward_row(Forward a) {
 template <int T>
 constexpr int kBackwardBlocks = T == 320 ? 2 : 576 / T;
 
-template <int T>
+template <int T, bool kTurn>
 __global__ void __launch_bounds__(T, kBackwardBlocks<T>) backward_row(Backward a) {
   __shared__ float2 part[2][T / 32];
   const bf16* const x = static_cast<const bf16*>(a.x.data);
@@ -101,17 +136,20 @@ __global__ void __launch_bounds__(T, kBackwardBlocks<T>) backward_row(Backward a
   read_share<T>(a.w, 0, 0, w);
   int turn = 0, row = blockIdx.x;
   RowShare<bf16, T> next_x, next_dy;
-  float next_r = 0;
+  float next_r = 0, next_turns[8];
+  const int turns_at = static_cast<int>(threadIdx.x) * 8 % a.turns.head;
   const auto load = [&](int i) {
     next_x.load_once(x, i * x_step);
     next_dy.load(dy, i * dy_step);
     next_r = a.r[i];
+    if constexpr (kTurn) load8(a.turns.data + i * a.turns.step + turns_at, next_turns);
   };
   load(row);
   for (; row < rows; row += step, turn ^= 1) {
     float e[16], g[16], gx = 0;
     next_x.unpack(e);
     next_dy.unpack(g);
+    if constexpr (kTurn) turn_back_share(g, next_turns);
     const float r = next_r;
     if (row + step < rows) load(row + step);
 #pragma unroll
@@ -141,19 +179,45 @@ struct WeightTerm {
 
 bool is_bf16_row(const View& v) { return v.dtype == DType::bf16 && in_row_eights(v); }
 
+bool in_rows(const RmsNorm& a) {
+  return is_bf16_row(a.x) && is_bf16_row(a.y) && in_eights(a.w) &&
+         with_row_block(a.x.shape[1], [](auto) {});
+}
+bool in_rows(const RmsNormBackward& a) {
+  return is_bf16_row(a.x) && is_bf16_row(a.dy) && is_bf16_row(a.dx) && in_eights(a.w) &&
+         with_row_block(a.x.shape[1], [](auto) {});
+}
+
+// Heads begin at the same column in both halves of a row, and turns are read in eights.
+bool turns_fit(const View& turn, std::int64_t columns) {
+  const std::int64_t head = 2 * turn.shape[1];
+  return head % 8 == 0 && columns / 2 % head == 0 && turn.strides[0] % 4 == 0 &&
+         reinterpret_cast<std::uintptr_t>(turn.data) % 16 == 0 &&
+         turn.shape[0] * turn.strides[0] <= std::int64_t{0x7fffffff};
+}
+
 }  // namespace
+
+bool turns_in_one_kernel(const RmsNorm& a) { return in_rows(a) && turns_fit(a.turn, a.x.shape[1]); }
+// The sums of dw read dy as it is in memory: it must be turned there.
+bool turns_in_one_kernel(const RmsNormBackward& a) {
+  return !a.dw && in_rows(a) && turns_fit(a.turn, a.x.shape[1]);
+}
 
 void rms_norm(const RmsNorm& a, void* stream) {
   const std::int64_t rows = a.x.shape[0], columns = a.x.shape[1];
   if (rows == 0) return;
   const Forward k = {matrix(a.x), matrix(a.w), matrix(a.y), static_cast<float*>(a.r.data),
-                     rows,        columns,     a.eps};
-  const bool eights = is_bf16_row(a.x) && is_bf16_row(a.y) && in_eights(a.w);
-  const bool launched =
-      eights && with_row_block(columns, [&](auto threads) {
-        constexpr int T = decltype(threads)::value;
-        forward_row<T><<<row_blocks(rows, kForwardBlocks<T>), T, 0, stream_of(stream)>>>(k);
-      });
+                     rows,        columns,     a.eps,       turns_of(a.turn)};
+  const bool launched = in_rows(a) && with_row_block(columns, [&](auto threads) {
+                          constexpr int T = decltype(threads)::value;
+                          const unsigned blocks = row_blocks(rows, kForwardBlocks<T>);
+                          if (a.turn) {
+                            forward_row<T, true><<<blocks, T, 0, stream_of(stream)>>>(k);
+                          } else {
+                            forward_row<T, false><<<blocks, T, 0, stream_of(stream)>>>(k);
+                          }
+                        });
   if (!launched) forward_any<<<row_blocks(rows, 8), kThreads, 0, stream_of(stream)>>>(k);
   check_launch("rms_norm");
 }
@@ -173,13 +237,17 @@ void rms_norm_backward(const RmsNormBackward& a, void* stream) {
       });
     });
   }
-  const Backward k = {matrix(a.x), matrix(a.w), matrix(a.dy), matrix(a.dx), r, rows, columns};
-  const bool eights = is_bf16_row(a.x) && is_bf16_row(a.dy) && is_bf16_row(a.dx) && in_eights(a.w);
-  const bool launched =
-      eights && with_row_block(columns, [&](auto threads) {
-        constexpr int T = decltype(threads)::value;
-        backward_row<T><<<row_blocks(rows, kBackwardBlocks<T>), T, 0, stream_of(stream)>>>(k);
-      });
+  const Backward k = {matrix(a.x), matrix(a.w), matrix(a.dy), matrix(a.dx),
+                      r,           rows,        columns,      turns_of(a.turn)};
+  const bool launched = in_rows(a) && with_row_block(columns, [&](auto threads) {
+                          constexpr int T = decltype(threads)::value;
+                          const unsigned blocks = row_blocks(rows, kBackwardBlocks<T>);
+                          if (a.turn) {
+                            backward_row<T, true><<<blocks, T, 0, stream_of(stream)>>>(k);
+                          } else {
+                            backward_row<T, false><<<blocks, T, 0, stream_of(stream)>>>(k);
+                          }
+                        });
   if (!launched) backward_any<<<row_blocks(rows, 8), kThreads, 0, stream_of(stream)>>>(k);
   check_launch("rms_norm_backward");
 }

@@ -4,16 +4,20 @@
 
 namespace ballast::ops::cuda {
 
-// The operands of ops/rms_norm.h; dw may be absent.
+// The operands of ops/rms_norm.h; dw and turn may be absent. A turn is taken only where
+// turns_in_one_kernel says so; elsewhere rope_3d turns, before or after.
 struct RmsNorm {
   View x, w, y, r;
   float eps = 0;
+  View turn;
 };
+bool turns_in_one_kernel(const RmsNorm& a);
 void rms_norm(const RmsNorm& a, void* stream);
 
 struct RmsNormBackward {
-  View x, r, w, dy, dx, dw;
+  View x, r, w, dy, dx, dw, turn;
 };
+bool turns_in_one_kernel(const RmsNormBackward& a);
 void rms_norm_backward(const RmsNormBackward& a, void* stream);
 
 }  // namespace ballast::ops::cuda

@@ -96,10 +96,4 @@ void rope_3d_table_into(ProgramBuilder& pb, std::array<std::int64_t, 3> grid, Bu
   });
 }
 
-void rope_3d(ProgramBuilder& pb, Buffer x, Buffer table, Buffer y, bool inverse) {
-  pb.emit("rope_3d", {.reads = {x, table}, .writes = {y}}, [=](const Bindings& b) {
-    rope_3d({.x = b.in(x), .table = b.in(table), .y = b.out(y), .inverse = inverse}, b.stream());
-  });
-}
-
 }  // namespace ballast::ops

@@ -30,10 +30,9 @@ struct Rope3dTable {
 };
 void rope_3d_table(const Rope3dTable& a, Stream stream);
 
-// Recorded forms.
+// Recorded forms; rms_norm records the rotation with itself.
 Buffer rope_3d_table(ProgramBuilder& pb, std::array<std::int64_t, 3> grid, std::int64_t head_width);
 void rope_3d_table_into(ProgramBuilder& pb, std::array<std::int64_t, 3> grid, Buffer table,
                         std::int64_t first_token = 0);
-void rope_3d(ProgramBuilder& pb, Buffer x, Buffer table, Buffer y, bool inverse);
 
 }  // namespace ballast::ops

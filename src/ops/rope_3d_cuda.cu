@@ -1,4 +1,5 @@
 #include "ops/rope_3d_cuda.h"
+#include "ops/rope_kernel.cuh"
 #include "ops/row_kernel.cuh"
 
 namespace ballast::ops::cuda {
@@ -30,9 +31,10 @@ __global__ void turn_any(Turn a) {
     const Matrix x = {a.x.data, a.x.dtype, a.x.token_step};
     const Matrix y = {a.y.data, a.y.dtype, a.y.token_step};
     const std::int64_t from = head * a.x.head_step + 2 * j, to = head * a.y.head_step + 2 * j;
-    const float even = read(x, l, from), odd = read(x, l, from + 1);
-    write(y, l, to, even * c - odd * s);
-    write(y, l, to + 1, even * s + odd * c);
+    float even = read(x, l, from), odd = read(x, l, from + 1);
+    turn_pair(even, odd, c, s);
+    write(y, l, to, even);
+    write(y, l, to + 1, odd);
   }
 }
 
@@ -58,15 +60,10 @@ __global__ void __launch_bounds__(kThreads, 8) turn_eights(Turn a) {
 #pragma unroll
       for (int k = 0; k < kHeadsAtOnce; ++k) {
         if (head + k * more >= a.heads) break;
-        float p[8], q[8];
+        float p[8];
         e[k].unpack(p);
-#pragma unroll
-        for (int j = 0; j < 8; j += 2) {
-          const float s = turn[j + 1] * a.sign;
-          q[j] = p[j] * turn[j] - p[j + 1] * s;
-          q[j + 1] = p[j] * s + p[j + 1] * turn[j];
-        }
-        store_eight(y + (head + k * more) * a.y.head_step, q);
+        turn_eight(p, turn, a.sign);
+        store_eight(y + (head + k * more) * a.y.head_step, p);
       }
     }
   }

@@ -92,6 +92,12 @@ __device__ __forceinline__ void store_eight(bf16* p, const float* x) {
   *reinterpret_cast<uint4*>(p) = u;
 }
 
+// Eight numbers, rounded to E.
+template <class E>
+__device__ __forceinline__ void pack_eight(Eight<E>& to, const float* x) {
+  store_eight(reinterpret_cast<E*>(to.raw), x);
+}
+
 // base + eight elements of a table's or a parameter's row; an absent table is zeros.
 __device__ __forceinline__ void read_eight(const Matrix& m, std::int64_t row, std::int64_t c,
                                            float base, float* x) {
@@ -139,6 +145,11 @@ struct RowShare {
   __device__ __forceinline__ void forget_unpacked() {
     low.forget_unpacked();
     high.forget_unpacked();
+  }
+  __device__ __forceinline__ void store(E* m, int row) const {
+    auto* p = reinterpret_cast<Eight<E>*>(m) + row + threadIdx.x;
+    p[0] = low;
+    p[T] = high;
   }
   __device__ __forceinline__ void unpack(float (&x)[16]) const {
     low.unpack(x);
@@ -218,14 +229,14 @@ inline unsigned row_blocks(std::int64_t rows, unsigned per_multiprocessor) {
   return static_cast<unsigned>(rows < most ? rows : most);
 }
 
-// Element-wise kernels in eights: thread x of a block owns eight columns and walks down the rows y,
-// y + grid y, ..., two of them at a time. 128 threads divide the models' widths best; 16 blocks
-// fill a multiprocessor.
+// Element-wise kernels in eights: thread x of a block owns eight columns and takes eight rows, two
+// of them at a time. 128 threads divide the models' widths best. Blocks are short: were they to
+// stay, one block more than fit at once would walk through all its rows alone at the end.
 constexpr int kColumnThreads = 128;
 inline dim3 column_grid(std::int64_t rows, std::int64_t columns) {
-  const unsigned x = blocks_for(columns / 8, kColumnThreads);
-  const std::int64_t y = (std::int64_t{multiprocessors()} * 16 + x - 1) / x;
-  return dim3(x, static_cast<unsigned>(rows < y ? rows : y));
+  const std::int64_t y = (rows + 7) / 8;
+  return dim3(blocks_for(columns / 8, kColumnThreads),
+              static_cast<unsigned>(y < 65535 ? y : 65535));
 }
 
 // ---- sums over rows

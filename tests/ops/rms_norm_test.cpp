@@ -2,8 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "ops/quantum.h"
+#include "ops/rope_3d.h"
 #include "tests/ref/rms_norm.h"
+#include "tests/ref/rope_3d.h"
 #include "tests/support/recorded_program.h"
 #include "tests/support/row_op.h"
 
@@ -182,6 +186,123 @@ TEST(RmsNorm, GivesTheSameBitsForAnyThreadCountChunkingAndInPlace) {
   }
   const Result wide = run(DType::bf16, 2, {2 * kTokenQuantum + 37}, false, 1536);
   expect_same_bits(wide, run(DType::bf16, 2, {kTokenQuantum, kTokenQuantum, 37}, true, 1536));
+}
+
+// The same as rope_3d after the norm and, the other way, before its backward. A GPU turns within
+// the kernel at the widths of the models where rows are aligned and w is frozen.
+struct Turned {
+  SampleTensor y, r, dx, dw;
+};
+Turned turned(DType dtype, std::int64_t width, std::int64_t head, SampleTensor::Layout layout,
+              bool trained, bool fused, const std::vector<std::int64_t>& cuts) {
+  const std::int64_t rows = std::accumulate(cuts.begin(), cuts.end(), std::int64_t{0});
+  ThreadPool pool(2);
+  const Stream stream = support::test_stream(pool);
+  SampleTensor x(dtype, {rows, width}, layout), w(DType::f32, {width}), dy = x;
+  SampleTensor turn(DType::f32, {rows, head / 2, 2});
+  x.fill_normal(1);
+  w.fill_normal(2);
+  dy.fill_normal(3);
+  rope_3d_table({.grid = {1, 1, rows}, .table = turn.view()}, stream);
+  Turned out = {x, SampleTensor(DType::f32, {rows}), dy, SampleTensor(DType::f32, {width})};
+  std::int64_t first = 0;
+  for (const std::int64_t n : cuts) {
+    const auto part = [&](auto& t) { return t.view().rows(first, n); };
+    const auto heads = [&](TensorView v) {
+      return TensorView(v.data, v.dtype, {n, width / head, head}, {v.strides[0], head, 1},
+                        v.device);
+    };
+    const ConstTensorView here = part(turn);
+    rms_norm({.x = part(x),
+              .w = w.view(),
+              .y = part(out.y),
+              .r = part(out.r),
+              .eps = kEps,
+              .turn = fused ? here : ConstTensorView()},
+             stream);
+    const TensorView y = heads(part(out.y)), dx = heads(part(out.dx));
+    if (!fused) {
+      rope_3d({.x = y, .table = here, .y = y}, stream);
+      rope_3d({.x = dx, .table = here, .y = dx, .inverse = true}, stream);
+    }
+    rms_norm_backward({.x = part(x),
+                       .r = part(out.r),
+                       .w = w.view(),
+                       .dy = part(out.dx),
+                       .dx = part(out.dx),
+                       .dw = trained ? out.dw.view() : TensorView(),
+                       .turn = fused ? here : ConstTensorView()},
+                      stream);
+    first += n;
+  }
+  return out;
+}
+
+void expect_same_bits(const Turned& a, const Turned& b) {
+  EXPECT_EQ(a.y.bytes(), b.y.bytes());
+  EXPECT_EQ(a.r.bytes(), b.r.bytes());
+  EXPECT_EQ(a.dx.bytes(), b.dx.bytes());
+  EXPECT_EQ(a.dw.bytes(), b.dw.bytes());
+}
+
+// With more rows than a GPU has blocks of them at the smallest width.
+TEST(RmsNormTurned, GivesTheBitsOfNormAndRotation) {
+  const auto expect_same = [](DType dtype, std::int64_t width, std::int64_t head,
+                              SampleTensor::Layout layout, bool trained, std::int64_t rows) {
+    expect_same_bits(turned(dtype, width, head, layout, trained, true, {rows}),
+                     turned(dtype, width, head, layout, trained, false, {rows}));
+  };
+  for (const bool trained : {false, true}) {
+    for (const DType dtype : kActivations) expect_same(dtype, 96, 12, kStrided, trained, 37);
+    for (const std::int64_t width : kRegisterWidths) {
+      expect_same(DType::bf16, width, 128, kAligned, trained, 37);
+    }
+    expect_same(DType::bf16, 1536, 24, kAligned, trained, 37);
+  }
+  expect_same(DType::bf16, 1536, 128, kAligned, false, 1301);
+}
+
+TEST(RmsNormTurned, GivesTheSameBitsForAnyChunking) {
+  constexpr std::int64_t kRows = kTokenQuantum + 37;
+  for (const std::int64_t width : {96, 1536}) {
+    expect_same_bits(turned(DType::bf16, width, 24, kAligned, false, true, {kRows}),
+                     turned(DType::bf16, width, 24, kAligned, false, true, {kTokenQuantum, 37}));
+  }
+}
+
+TEST(RmsNormTurned, IsRecordedWithItsTable) {
+  RecordedProgram p;
+  SampleTensor x(DType::f32, {6, 24}), w(DType::f32, {24}), dy = x;
+  x.fill_normal(1);
+  w.fill_normal(2);
+  dy.fill_normal(3);
+  const Buffer bx = p.input("x", x), bw = p.input("w", w), bdy = p.input("dy", dy);
+  const Buffer table = rope_3d_table(p.pb, {1, 2, 3}, 8);
+  const Buffer y = p.pb.temp("y", {6, 24}, DType::f32), r = p.pb.temp("r", {6}, DType::f32);
+  rms_norm_into(p.pb, bx, bw, y, r, kEps, table);
+  rms_norm_backward(p.pb, bx, r, bw, bdy, bdy, {}, table);
+  EXPECT_EQ(p.instruction(1).reads, (std::vector{bx, bw, table}));
+  EXPECT_EQ(p.instruction(2).reads, (std::vector{bx, r, bw, bdy, table}));
+  p.run();
+  const Doubles turns = ref::rope_3d_table({1, 2, 3}, 8);
+  const Doubles normed = ref::rms_norm(x.values(), w.values(), kEps).y;
+  expect_close(p.value(y), ref::rope_3d(normed, 3, 8, turns, false), 6e-7, "y");
+  const Doubles unturned = ref::rope_3d(dy.values(), 3, 8, turns, true);
+  expect_close(p.value(bdy), ref::rms_norm_backward(x.values(), w.values(), unturned, kEps).dx,
+               1.5e-6, "dx");
+}
+
+TEST(RmsNormTurned, RefusesTablesThatDoNotFit) {
+  ThreadPool pool(1);
+  SampleTensor x(DType::f32, {2, 12}), w(DType::f32, {12}), r(DType::f32, {2});
+  const auto run = [&](const ConstTensorView& turn) {
+    rms_norm({.x = x.view(), .w = w.view(), .y = x.view(), .r = r.view(), .turn = turn},
+             support::test_stream(pool));
+  };
+  SampleTensor good(DType::f32, {2, 3, 2}), wide(DType::f32, {2, 4, 2}), few(DType::f32, {1, 3, 2});
+  SampleTensor half(DType::bf16, {2, 3, 2}), flat(DType::f32, {2, 6});
+  EXPECT_NO_THROW(run(good.view()));
+  for (const SampleTensor* bad : {&wide, &few, &half, &flat}) EXPECT_THROW(run(bad->view()), Error);
 }
 
 TEST(RmsNorm, DoesNotReadDwWhenTheWeightIsFrozen) {

@@ -219,24 +219,16 @@ TEST(Rope3d, AcceptsNoTokensAndRefusesWhatDoesNotFit) {
   EXPECT_THROW(rope_3d({.x = x.view(), .table = short_table.view(), .y = x.view()}, stream), Error);
 }
 
-TEST(Rope3d, IsRecordedWithItsOperands) {
+TEST(Rope3d, RecordsItsTable) {
   RecordedProgram p;
-  SampleTensor x(DType::f32, {6, 2, 8});
-  x.fill_normal(1);
-  const Buffer bx = p.input("x", x);
   const Buffer table = rope_3d_table(p.pb, {1, 2, 3}, 8);
   const Buffer half = p.pb.temp("half", {3, 4, 2}, DType::f32);
   rope_3d_table_into(p.pb, {1, 2, 3}, half, 3);
-  rope_3d(p.pb, bx, table, bx, false);
   EXPECT_EQ(p.instruction(0).writes, std::vector{table});
-  EXPECT_EQ(p.instruction(2).reads, (std::vector{bx, table}));
-  EXPECT_EQ(p.instruction(2).writes, std::vector{bx});
   p.run();
   EXPECT_EQ(p.value(table).shape(), (Shape{6, 4, 2}));
   EXPECT_EQ(p.value(half)[0], p.value(table)[3 * 8]);
   EXPECT_EQ(p.value(half)[23], p.value(table)[47]);
-  expect_close(p.value(bx), ref::rope_3d(x.values(), 2, 8, ref::rope_3d_table({1, 2, 3}, 8), false),
-               2e-7, "x");
   EXPECT_THROW(rope_3d_table(p.pb, {1025, 1, 1}, 8), Error);
 }
 

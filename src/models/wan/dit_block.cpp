@@ -7,8 +7,8 @@
 #include "ops/gated_residual.h"
 #include "ops/gelu.h"
 #include "ops/layer_norm.h"
+#include "ops/residual_norm.h"
 #include "ops/rms_norm.h"
-#include "ops/rope_3d.h"
 
 namespace ballast::wan {
 namespace {
@@ -89,10 +89,8 @@ DitBlock::Qk DitBlock::norm_and_rotate(ProgramBuilder& pb, const BlockSample& s,
   for (const TokenChunk& c : token_chunks(policy_, rows)) {
     const Buffer part = pb.rows(y, c.first, c.rows);
     ops::rms_norm_into(pb, pb.rows(raw, c.first, c.rows), gain, part,
-                       pb.rows(out.r, c.first, c.rows), config_.eps);
-    if (!rotate) continue;
-    const Buffer by_head = heads(pb, part);
-    ops::rope_3d(pb, by_head, pb.rows(s.rope, c.first, c.rows), by_head, false);
+                       pb.rows(out.r, c.first, c.rows), config_.eps,
+                       rotate ? pb.rows(s.rope, c.first, c.rows) : Buffer());
   }
   return out;
 }
@@ -127,12 +125,12 @@ void DitBlock::attention_residual(ProgramBuilder& pb, const BlockWeightsInUse& w
                          : pb.temp("self_out", {c.rows, config_.dim}, precision_.activation);
     w.self_o.at(c.first, s.index).forward(pb, rows(o), y, rows(keep.u.self_o));
     tap(pb, "self_attn", s, y, c.first);
-    ops::gated_residual(pb, pb.rows(x, c.first, c.rows), y,
-                        {.table = modulation_row(pb, w.modulation, gate1),
-                         .index = pb.rows(s.timestep_row, c.first, c.rows)},
-                        part);
     const Buffer z =
-        ops::layer_norm(pb, part, norm3_tables(pb, w), config_.eps, precision_.activation).y;
+        ops::residual_norm(
+            pb, rows(x), y,
+            {.table = modulation_row(pb, w.modulation, gate1), .index = rows(s.timestep_row)}, part,
+            norm3_tables(pb, w), config_.eps, precision_.activation)
+            .y;
     w.cross_q.at(c.first, s.index).forward(pb, z, rows(cross_q), rows(keep.u.cross_q));
   }
 }
@@ -151,12 +149,12 @@ void DitBlock::feed_forward_residual(ProgramBuilder& pb, const BlockWeightsInUse
     const Buffer y2 = w.cross_o.at(c.first, s.index)
                           .forward(pb, rows(cross_o), precision_.activation, rows(keep.u.cross_o));
     tap(pb, "cross_attn", s, y2, c.first);
-    ops::gated_residual(pb, rows(x1), y2, {}, x2);
     const ops::NormTables tables = {.mul = modulation_row(pb, w.modulation, scale2),
                                     .add = modulation_row(pb, w.modulation, shift2),
                                     .index = rows(s.timestep_row),
                                     .one_plus = true};
-    const Buffer z = ops::layer_norm(pb, x2, tables, config_.eps, precision_.activation).y;
+    const Buffer z =
+        ops::residual_norm(pb, rows(x1), y2, {}, x2, tables, config_.eps, precision_.activation).y;
     const Buffer pre = kept_or_temp(keep.pre, "pre", config_.ffn_dim);  // [R, F]
     const Buffer act =
         keep.pre ? pb.temp("act", pb.shape(pre), precision_.activation) : pre;  // [R, F]
@@ -312,18 +310,20 @@ void DitBlock::backward_feed_forward(ProgramBuilder& pb, const BlockWeightsInUse
     };
     const Buffer index = rows(s.timestep_row), dx_rows = rows(dx);
     Buffer x2 = rows(saved.x2), u_cross_o = rows(saved.u.cross_o), u_up = rows(saved.u.up);
-    if (!x2) {
-      u_cross_o = adapter_input(pb, c.rows, {&w.cross_o});
-      x2 = pb.temp("x2", {c.rows, config_.dim}, precision_.residual);
-      const Buffer y2 =
-          w.cross_o.at(c.first, s.index).forward(pb, rows(saved.cross_attention), act, u_cross_o);
-      ops::gated_residual(pb, rows(saved.x1), y2, {}, x2);
-    }
     const ops::NormTables tables = {.mul = modulation_row(pb, w.modulation, scale2),
                                     .add = modulation_row(pb, w.modulation, shift2),
                                     .index = index,
                                     .one_plus = true};
-    const ops::LayerNormOut z = ops::layer_norm(pb, x2, tables, config_.eps, act);
+    ops::LayerNormOut z;
+    if (x2) {
+      z = ops::layer_norm(pb, x2, tables, config_.eps, act);
+    } else {
+      u_cross_o = adapter_input(pb, c.rows, {&w.cross_o});
+      x2 = pb.temp("x2", {c.rows, config_.dim}, precision_.residual);
+      const Buffer y2 =
+          w.cross_o.at(c.first, s.index).forward(pb, rows(saved.cross_attention), act, u_cross_o);
+      z = ops::residual_norm(pb, rows(saved.x1), y2, {}, x2, tables, config_.eps, act);
+    }
     Buffer pre = rows(saved.pre);  // [R, F]
     if (!pre) {
       u_up = adapter_input(pb, c.rows, {&w.up});
@@ -430,9 +430,7 @@ void DitBlock::backward_self(ProgramBuilder& pb, const BlockWeightsInUse& w, con
   for (const TokenChunk& c : token_chunks(policy_, s.tokens)) {
     const auto rows = [&](Buffer b) { return b ? pb.rows(b, c.first, c.rows) : Buffer(); };
     const auto unrotate = [&](Buffer d, Buffer raw, Buffer r, const Gain& gain) {
-      const Buffer by_head = heads(pb, d);
-      ops::rope_3d(pb, by_head, rows(s.rope), by_head, true);
-      ops::rms_norm_backward(pb, raw, r, gain.weight, d, d, gain.dweight);
+      ops::rms_norm_backward(pb, raw, r, gain.weight, d, d, gain.dweight, rows(s.rope));
     };
     unrotate(rows(dq), rows(saved.q), rows(q.r), w.self_norm_q);
     unrotate(rows(dk), rows(saved.k), rows(k.r), w.self_norm_k);

@@ -1,0 +1,22 @@
+#pragma once
+
+// The rotation of ops/rope_3d.h for eight neighbours, included by .cu files only.
+
+#include "ops/cuda_kernel.cuh"
+
+namespace ballast::ops::cuda {
+
+// Which product is fused with the sum is said, so that all kernels give the same bits.
+__device__ __forceinline__ void turn_pair(float& even, float& odd, float c, float s) {
+  const float turned = fmaf(even, c, -__fmul_rn(odd, s));
+  odd = fmaf(even, s, __fmul_rn(odd, c));
+  even = turned;
+}
+
+// turn: cos, sin, cos, ... of the four pairs; sign -1 turns back.
+__device__ __forceinline__ void turn_eight(float* x, const float (&turn)[8], float sign) {
+#pragma unroll
+  for (int j = 0; j < 8; j += 2) turn_pair(x[j], x[j + 1], turn[j], turn[j + 1] * sign);
+}
+
+}  // namespace ballast::ops::cuda
