@@ -53,6 +53,7 @@ BlockWeights::BlockWeights(ProgramBuilder& load, std::vector<std::vector<WeightG
                            const MemoryPolicy& policy, WeightFormat format)
     : sources_(std::move(sources)), policy_(policy), format_(format) {
   check_sources();
+  check(policy_.parts == 0 || policy_.slots > 0, "parts are a way to stream");
   const std::int64_t n = groups();
   homes_.resize(static_cast<std::size_t>(n));
   for (std::int64_t g = 0; g < n; ++g) {
@@ -140,11 +141,13 @@ void BlockWeights::lay_out_slots() {
           static_cast<std::uint64_t>(sources_[0][g].tensors[t].data.shape.elements());
       f.slot_offset = home.slot_bytes;
       home.slot_bytes = round_up(home.slot_bytes + elements * size_of(f.dtype), kSlotAlignment);
-      if (!f.quantised) continue;
-      f.slot_scale_offset = home.slot_bytes;
-      home.slot_bytes =
-          round_up(home.slot_bytes + static_cast<std::uint64_t>(f.scale_shape.elements()) * 4,
-                   kSlotAlignment);
+      if (f.quantised) {
+        f.slot_scale_offset = home.slot_bytes;
+        home.slot_bytes =
+            round_up(home.slot_bytes + static_cast<std::uint64_t>(f.scale_shape.elements()) * 4,
+                     kSlotAlignment);
+      }
+      f.slot_bytes = home.slot_bytes - f.slot_offset;
     }
   }
 }
@@ -174,7 +177,8 @@ void BlockWeights::declare(ProgramBuilder& load) {
                                   Role::weights, Tier::host);
     }
   }
-  for (int s = 0; s < policy_.slots && largest_slot > 0; ++s) {
+  const int slots = policy_.parts > 0 || largest_slot == 0 ? 0 : policy_.slots;
+  for (int s = 0; s < slots; ++s) {
     slots_.push_back(load.persistent(fmt::format("slot.{}", s),
                                      {static_cast<std::int64_t>(largest_slot)}, DType::u8,
                                      Role::weight_slots));
@@ -193,11 +197,13 @@ void BlockWeights::load(ProgramBuilder& pb, int source) {
   }
 }
 
-WeightBuffers BlockWeights::place_in(ProgramBuilder& pb, Buffer slot, const StoredTensor& t,
-                                     const Form& f) const {
+WeightBuffers BlockWeights::place_in(ProgramBuilder& pb, Buffer memory, std::uint64_t base,
+                                     const StoredTensor& t, const Form& f) const {
   WeightBuffers b;
-  b.data = pb.view(slot, f.slot_offset, f.dtype, t.data.shape);
-  if (f.quantised) b.scale = pb.view(slot, f.slot_scale_offset, DType::f32, f.scale_shape);
+  b.data = pb.view(memory, f.slot_offset - base, f.dtype, t.data.shape);
+  if (f.quantised) {
+    b.scale = pb.view(memory, f.slot_scale_offset - base, DType::f32, f.scale_shape);
+  }
   return b;
 }
 
@@ -221,16 +227,72 @@ void BlockWeights::read_group(ProgramBuilder& pb, int g, std::span<const WeightB
   ring_->deliver(pb, std::move(deliveries), lane);
 }
 
-void BlockWeights::begin_program() {
+void BlockWeights::begin_program(ProgramBuilder& pb) {
+  program_ = pb.set().programs.size() - 1;
   for (Home& home : homes_) home.slot = -1;
   std::ranges::fill(slot_group_, -1);
   std::ranges::fill(last_use_, 0);
+  brings_.clear();
+}
+
+void BlockWeights::end_program(ProgramBuilder& pb) {
+  if (policy_.parts > 0) {
+    bring_just_in_time(pb.set(), program_, std::move(brings_), policy_.parts);
+  } else {
+    bring_early(pb.set(), program_, brings_);
+  }
+  brings_.clear();
+}
+
+void BlockWeights::bring(ProgramBuilder& pb, int g, std::size_t t, Buffer memory,
+                         std::uint64_t base) {
+  Home& home = homes_[static_cast<std::size_t>(g)];
+  const Form& f = home.forms[t];
+  const StoredTensor& tensor = group(g).tensors[t];
+  const WeightBuffers placed = place_in(pb, memory, base, tensor, f);
+  home.buffers[t].data = placed.data;
+  if (placed.scale) home.buffers[t].scale = placed.scale;
+  const auto instructions = [&] {
+    return static_cast<std::uint32_t>(pb.set().programs[program_].instructions.size());
+  };
+  const Shape bytes = {static_cast<std::int64_t>(f.slot_bytes)};
+  const Buffer to = pb.view(memory, f.slot_offset - base, DType::u8, bytes);
+  const std::uint32_t begin = instructions();
+  if (home.host) {
+    const Buffer from = pb.view(home.host, f.slot_offset, DType::u8, bytes);
+    pb.emit(
+        "upload_weights",
+        {.reads = {from}, .writes = {to}, .lane = Lane::upload, .cost = {.work = Work::transfer}},
+        [from, to](const Bindings& b) {
+          const ConstTensorView source = b.in(from);
+          const TensorView target = b.out(to);
+          if (target.device != Device::cpu) {
+            return ops::copy({.from = source, .to = target}, b.stream());
+          }
+          std::memcpy(target.data, source.data, source.bytes());
+        });
+  } else {
+    const auto scope = pb.scope(group(g).name);
+    ring_->deliver(pb, {{.from = tensor.data, .to = placed.data, .to_scale = placed.scale}},
+                   Lane::upload);
+  }
+  brings_.push_back({begin, instructions(), to});
 }
 
 std::span<const WeightBuffers> BlockWeights::use(ProgramBuilder& pb, int g) {
   Home& home = homes_[static_cast<std::size_t>(g)];
   ++uses_;
   if (home.slot_bytes == 0) return home.buffers;
+  if (policy_.parts > 0) {
+    for (std::size_t t = 0; t < home.forms.size(); ++t) {
+      const Form& f = home.forms[t];
+      if (!f.streams) continue;
+      const Buffer memory = pb.temp("weight", {static_cast<std::int64_t>(f.slot_bytes)}, DType::u8,
+                                    Role::weight_slots);
+      bring(pb, g, t, memory, f.slot_offset);
+    }
+    return home.buffers;
+  }
   if (home.slot < 0) {
     const auto slot =
         static_cast<std::size_t>(std::ranges::min_element(last_use_) - last_use_.begin());
@@ -238,29 +300,7 @@ std::span<const WeightBuffers> BlockWeights::use(ProgramBuilder& pb, int g) {
     slot_group_[slot] = g;
     home.slot = static_cast<int>(slot);
     for (std::size_t t = 0; t < home.forms.size(); ++t) {
-      if (!home.forms[t].streams) continue;
-      const WeightBuffers placed = place_in(pb, slots_[slot], group(g).tensors[t], home.forms[t]);
-      home.buffers[t].data = placed.data;
-      if (placed.scale) home.buffers[t].scale = placed.scale;
-    }
-    if (home.host) {
-      const Buffer to =
-          pb.view(slots_[slot], 0, DType::u8, {static_cast<std::int64_t>(home.slot_bytes)});
-      pb.emit("upload_weights",
-              {.reads = {home.host},
-               .writes = {to},
-               .lane = Lane::upload,
-               .cost = {.work = Work::transfer}},
-              [from = home.host, to](const Bindings& b) {
-                const ConstTensorView source = b.in(from);
-                const TensorView target = b.out(to);
-                if (target.device != Device::cpu) {
-                  return ops::copy({.from = source, .to = target}, b.stream());
-                }
-                std::memcpy(target.data, source.data, source.bytes());
-              });
-    } else {
-      read_group(pb, g, home.buffers, true, Lane::upload);
+      if (home.forms[t].streams) bring(pb, g, t, slots_[slot], 0);
     }
   }
   last_use_[static_cast<std::size_t>(home.slot)] = uses_;
@@ -274,7 +314,7 @@ std::vector<WeightBuffers> BlockWeights::home(ProgramBuilder& pb, int g) const {
     if (!h.forms[t].streams) continue;
     check(static_cast<bool>(h.host), "{} is streamed from its file and has no home to change",
           group(g).tensors[t].name);
-    const WeightBuffers placed = place_in(pb, h.host, group(g).tensors[t], h.forms[t]);
+    const WeightBuffers placed = place_in(pb, h.host, 0, group(g).tensors[t], h.forms[t]);
     all[t].data = placed.data;
     if (placed.scale) all[t].scale = placed.scale;
   }

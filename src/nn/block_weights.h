@@ -9,6 +9,7 @@
 #include "core/dtype.h"
 #include "core/shape.h"
 #include "memory/disk_file.h"
+#include "nn/bring_order.h"
 #include "nn/memory_policy.h"
 #include "nn/staging_ring.h"
 #include "ops/linear.h"
@@ -70,10 +71,13 @@ class BlockWeights {
   // What is recorded from here on streams from this source.
   void select(int source) { source_ = source; }
 
-  // A program starts with empty slots.
-  void begin_program();
+  // A program starts with empty slots; it is the newest of its set. Its end puts what brings
+  // weights to where it serves best.
+  void begin_program(ProgramBuilder& pb);
+  void end_program(ProgramBuilder& pb);
 
   // In the order of the group's tensors; valid until the next use() of a group that needs the slot.
+  // In parts every use() brings what is used of the group until the next one.
   std::span<const WeightBuffers> use(ProgramBuilder& pb, int group);
 
   // Where the group's tensors are between programs, for whoever changes them: resident buffers, or
@@ -96,6 +100,7 @@ class BlockWeights {
     Shape scale_shape;
     std::uint64_t slot_offset = 0;
     std::uint64_t slot_scale_offset = 0;  // scales made on the way travel with their matrix
+    std::uint64_t slot_bytes = 0;         // of both
   };
   struct Home {
     bool resident = true;
@@ -110,8 +115,10 @@ class BlockWeights {
   void check_sources() const;
   void lay_out_slots();
   void declare(ProgramBuilder& load);
-  WeightBuffers place_in(ProgramBuilder& pb, Buffer slot, const StoredTensor& t,
-                         const Form& f) const;
+  // Where a matrix stands in memory whose byte 0 is the slot's byte `base`.
+  WeightBuffers place_in(ProgramBuilder& pb, Buffer memory, std::uint64_t base,
+                         const StoredTensor& t, const Form& f) const;
+  void bring(ProgramBuilder& pb, int group, std::size_t tensor, Buffer memory, std::uint64_t base);
   void read_group(ProgramBuilder& pb, int group, std::span<const WeightBuffers> to,
                   bool streamed_part, Lane lane);
 
@@ -124,6 +131,8 @@ class BlockWeights {
   std::vector<int> slot_group_;          // which group a slot holds, -1: none
   std::vector<std::uint64_t> last_use_;  // by slot
   std::uint64_t uses_ = 0;
+  std::size_t program_ = 0;    // that is being recorded
+  std::vector<Bring> brings_;  // of it
   std::optional<StagingRing> ring_;
 };
 

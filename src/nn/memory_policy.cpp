@@ -21,7 +21,7 @@ std::string_view name_of(Activations a) {
 }
 
 std::span<const MemoryPolicy> named_policies() {
-  static const std::array<MemoryPolicy, 9> kPolicies = {{
+  static const std::array<MemoryPolicy, 11> kPolicies = {{
       {.name = "resident"},
       {.name = "stream1", .slots = 1},
       {.name = "stream2", .slots = 2},
@@ -31,6 +31,12 @@ std::span<const MemoryPolicy> named_policies() {
       {.name = "offload", .activations = Activations::attention_kept, .offload = true},
       {.name = "chunked", .activations = Activations::recomputed, .chunk_tokens = kTokenQuantum},
       {.name = "grouped", .activations = Activations::recomputed, .heads_per_group = 1},
+      {.name = "parts", .slots = 1, .parts = 2, .activations = Activations::recomputed},
+      {.name = "halves",
+       .slots = 1,
+       .activations = Activations::recomputed,
+       .halves = true,
+       .offload = true},
   }};
   return kPolicies;
 }

@@ -23,12 +23,15 @@ enum class WeightHome : std::uint8_t { disk, host };
 struct MemoryPolicy {
   std::string name = "resident";
   int slots = 0;  // 0: all weights stay on the device; else streamed through so many slots
+  int parts = 0;  // 0: a slot holds a whole group; else streamed matrices come one by one when they
+                  // are used, so many ahead, and are brought again for a later use
   int resident_groups =
       0;  // groups (blocks, embeddings, head) that stay although slots > 0, evenly spaced
   WeightHome home = WeightHome::disk;  // where streamed weights come from
   Activations activations = Activations::kept;
   int kept_blocks =
       0;  // blocks whose activations are kept although the others' are not, evenly spaced
+  bool halves = false;   // backward restores self-attention's side of a block when it comes to it
   bool offload = false;  // what is kept from forward to backward waits in host memory
   std::int64_t chunk_tokens =
       0;  // 0: a sample at once; else token-local work in chunks of so many rows
@@ -41,7 +44,8 @@ struct MemoryPolicy {
   friend bool operator==(const MemoryPolicy&, const MemoryPolicy&) = default;
 };
 
-// resident, stream1, stream2, stream4, recompute, keep-attention, offload, chunked, grouped.
+// resident, stream1, stream2, stream4, recompute, keep-attention, offload, chunked, grouped,
+// parts, halves.
 std::span<const MemoryPolicy> named_policies();
 std::optional<MemoryPolicy> find_policy(std::string_view name);
 

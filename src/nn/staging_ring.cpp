@@ -111,7 +111,13 @@ void StagingRing::deliver(ProgramBuilder& pb, std::vector<Delivery> deliveries, 
         used = 0;
         continue;
       }
-      const std::int64_t count = std::min(fits, total - first);
+      std::int64_t count = std::min(fits, total - first);
+      if (used == 0 && count < total - first) {
+        // Equal pieces: a short rest would leave the disk with one request at a time.
+        const std::int64_t left = total - first, pieces = (left + fits - 1) / fits;
+        const std::int64_t step = unit == 1 ? static_cast<std::int64_t>(kDiskAlignment) : unit;
+        count = std::min(fits, ((left + pieces - 1) / pieces + step - 1) / step * step);
+      }
       const AlignedRange range =
           widen(d.from.extent.offset + static_cast<std::uint64_t>(first * size),
                 static_cast<std::uint64_t>(count * size));

@@ -92,6 +92,29 @@ TEST_F(PlanInvariance, WhatIsKeptForBackwardChangesNoBit) {
   expect_same(std::move(policies));
 }
 
+TEST_F(PlanInvariance, PartsAndHalvesChangeNoBit) {
+  std::vector<MemoryPolicy> policies;
+  for (const Activations kept :
+       {Activations::kept, Activations::attention_kept, Activations::recomputed}) {
+    policies.push_back({.name = fmt::format("{}, halves", name_of(kept)),
+                        .activations = kept,
+                        .kept_blocks = 1,
+                        .halves = true,
+                        .offload = true});
+    for (const WeightHome home : {WeightHome::disk, WeightHome::host}) {
+      policies.push_back({.name = fmt::format("{}, parts from {}", name_of(kept),
+                                              home == WeightHome::disk ? "disk" : "host"),
+                          .slots = 1,
+                          .parts = home == WeightHome::disk ? 1 : 3,
+                          .resident_groups = home == WeightHome::disk ? 0 : 2,
+                          .home = home,
+                          .activations = kept,
+                          .halves = home == WeightHome::disk});
+    }
+  }
+  expect_same(std::move(policies));
+}
+
 TEST_F(PlanInvariance, ChunksAndHeadGroupsChangeNoBit) {
   latents_ = kThreeChunks;
   std::vector<MemoryPolicy> policies = {{.name = "one head", .heads_per_group = 1},
@@ -118,10 +141,19 @@ MemoryPolicy everything() {
           .heads_per_group = 1};
 }
 
+MemoryPolicy everything_in_parts() {
+  MemoryPolicy p = everything();
+  p.name = "everything in parts";
+  p.parts = 1;
+  p.halves = true;
+  return p;
+}
+
 // The update too, and the step after it: in Mode::full what streams is changed in host memory.
 TEST_F(PlanInvariance, CombinationsGiveTheSameBitsThroughAnUpdate) {
   latents_ = kThreeChunks;
   expect_same({everything(),
+               everything_in_parts(),
                {.name = "two slots, half of all kept",
                 .slots = 2,
                 .resident_groups = 1,

@@ -72,9 +72,10 @@ class BlockWeightsTest : public testing::Test {
   }
   void record_step(std::string_view name) {
     ProgramBuilder pb(set, name);
-    weights->begin_program();
+    weights->begin_program(pb);
     for (int g = 0; g < kGroups; ++g) use(pb, g);
     for (int g = kGroups; g-- > 0;) use(pb, g);
+    weights->end_program(pb);
   }
 
   // The groups that a program brings in, in order, by the scope of the given instruction.
@@ -136,8 +137,9 @@ TEST_F(BlockWeightsTest, TheLeastRecentlyUsedSlotIsGivenAway) {
   make_file();
   declare({.slots = 3});
   ProgramBuilder pb(set, "step");
-  weights->begin_program();
+  weights->begin_program(pb);
   for (const int g : {0, 1, 2, 0, 3, 0, 2, 1, 0}) use(pb, g);
+  weights->end_program(pb);
   // 3 takes the place of 1, not of 0 or 2; then 1 takes that of 3.
   EXPECT_THAT(brought("step", ".copy_out"),
               ElementsAre("blocks.0", "blocks.1", "blocks.2", "blocks.3", "blocks.1"));
@@ -192,6 +194,49 @@ TEST_F(BlockWeightsTest, FromHostMemoryNoStepReadsTheDisk) {
   for (const Instruction& i : set.programs[1].instructions) EXPECT_NE(i.lane, Lane::disk);
   EXPECT_EQ(brought("step", "upload_weights").size(), 10u);
   run_and_compare(DType::f32, false);
+}
+
+TEST_F(BlockWeightsTest, InPartsEveryUseBringsItsMatrixAsFarAheadAsAsked) {
+  make_file();
+  for (const WeightHome home : {WeightHome::disk, WeightHome::host}) {
+    set = {};
+    seen.clear();
+    declare({.slots = 1, .parts = 2, .home = home});
+    record_step("step");
+    const std::string_view arrival =
+        home == WeightHome::host ? "upload_weights" : "copy_out";  // one piece each
+    int arrived = 0, used = 0;
+    for (const Instruction& i : set.programs[1].instructions) {
+      if (i.name.ends_with(arrival)) ++arrived;
+      if (i.name != "see" || set.spec(i.reads[0]).role != Role::weight_slots) continue;
+      ++used;
+      EXPECT_EQ(arrived, std::min(used + 2, 2 * kGroups)) << used;
+    }
+    EXPECT_EQ(used, 2 * kGroups);
+    const MemoryPlan plan = plan_memory(set);
+    // Three matrices of 1116 bytes; temporaries begin at a multiple of 256.
+    const std::uint64_t persistent = plan.persistent[0].count;
+    EXPECT_EQ(plan.programs[1].tier(Tier::device).peak.count,
+              (persistent + 255) / 256 * 256 + 3 * 1280);
+    run_and_compare(DType::f32, false);
+  }
+}
+
+TEST_F(BlockWeightsTest, InPartsWhatNobodyUsesIsNotBrought) {
+  make_file();
+  declare({.slots = 1, .parts = 1, .home = WeightHome::host});
+  ProgramBuilder pb(set, "step");
+  weights->begin_program(pb);
+  weights->use(pb, 0);
+  use(pb, 1);
+  weights->end_program(pb);
+  EXPECT_EQ(brought("step", "upload_weights").size(), 1u);
+  run_and_compare(DType::f32, false);
+}
+
+TEST_F(BlockWeightsTest, PartsAreAWayToStream) {
+  make_file();
+  EXPECT_FAILS(declare({.parts = 1}), ErrorCode::internal, "parts are a way to stream");
 }
 
 TEST_F(BlockWeightsTest, AChangeAtHomeIsSeenByTheNextUse) {
@@ -249,12 +294,16 @@ TEST_F(BlockWeightsTest, ScalesOfStoredEightBitWeightsComeAlongFromEverywhere) {
 
 TEST_F(BlockWeightsTest, QuantisedScalesTravelWithTheirMatrix) {
   make_file();
-  const MemoryPolicy policies[] = {{}, {.slots = 2}, {.slots = 2, .home = WeightHome::host}};
-  for (int i = 0; i < 6; ++i) {
-    const bool fp8 = i >= 3;
+  const MemoryPolicy policies[] = {{},
+                                   {.slots = 2},
+                                   {.slots = 1, .parts = 1},
+                                   {.slots = 2, .home = WeightHome::host},
+                                   {.slots = 1, .parts = 1, .home = WeightHome::host}};
+  for (int i = 0; i < 10; ++i) {
+    const bool fp8 = i >= 5;
     set = {};
     seen.clear();
-    declare(policies[i % 3], fp8 ? WeightFormat::f8_e4m3_rows : WeightFormat::int8_rows);
+    declare(policies[i % 5], fp8 ? WeightFormat::f8_e4m3_rows : WeightFormat::int8_rows);
     record_step("step");
     const MemoryPlan plan = plan_memory(set);
     Runner runner(set, plan);

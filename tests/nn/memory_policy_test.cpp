@@ -14,7 +14,8 @@ TEST(MemoryPolicy, NamedOnesExistUnderTheirNames) {
   std::vector<std::string> names;
   for (const MemoryPolicy& p : named_policies()) names.push_back(p.name);
   EXPECT_THAT(names, testing::ElementsAre("resident", "stream1", "stream2", "stream4", "recompute",
-                                          "keep-attention", "offload", "chunked", "grouped"));
+                                          "keep-attention", "offload", "chunked", "grouped",
+                                          "parts", "halves"));
   for (const std::string& name : names) {
     ASSERT_TRUE(find_policy(name).has_value()) << name;
     EXPECT_EQ(find_policy(name)->name, name);
@@ -33,6 +34,8 @@ TEST(MemoryPolicy, NamedOnesDoWhatTheySay) {
   EXPECT_TRUE(find_policy("offload")->offload);
   EXPECT_EQ(find_policy("chunked")->chunk_tokens, kTokenQuantum);
   EXPECT_EQ(find_policy("grouped")->heads_per_group, 1);
+  EXPECT_EQ(find_policy("parts")->parts, 2);
+  EXPECT_TRUE(find_policy("halves")->halves);
 }
 
 TEST(TokenChunks, CoverEveryTokenOnceAndStartAtMultiplesOfTheQuantum) {

@@ -248,26 +248,42 @@ Buffer DitBlock::forward(ProgramBuilder& pb, const BlockWeightsInUse& w, const B
 
 // ---------------------------------------------------------------- backward
 
-// Everything backward reads, kept or computed again, except what is local to a chunk.
-BlockSaved DitBlock::restore(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
-                             const BlockSaved& saved, Qk& q, Qk& k, Qk& cq, Qk& ck) const {
+// Self-attention's operands, kept or computed again. In halves the raw q and k give their places to
+// the normalised ones: backward computes them once more, chunk by chunk.
+void DitBlock::restore_self(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
+                            BlockSaved& r, Qk& q, Qk& k) const {
   const DType act = precision_.activation;
-  const auto normed = [&](Buffer raw, Buffer gain, bool rotate) {
-    return norm_and_rotate(pb, s, raw, gain, rotate, pb.temp("normed", pb.shape(raw), act));
-  };
-  BlockSaved r = saved;
+  const bool in_place = policy_.halves && !r.q;
   if (!r.q) {
     r.q = full(pb, "q", s, act), r.k = full(pb, "k", s, act), r.v = full(pb, "v", s, act);
     r.u.self_qkv = adapter_input(pb, s.tokens, {&w.self_q, &w.self_k, &w.self_v});
     project_qkv(pb, w, s, r.x, r.q, r.k, r.v, r.u.self_qkv);
   }
-  q = normed(r.q, w.self_norm_q.weight, true);
-  k = normed(r.k, w.self_norm_k.weight, true);
+  const auto normed = [&](Buffer raw, Buffer gain) {
+    return norm_and_rotate(pb, s, raw, gain, true,
+                           in_place ? raw : pb.temp("normed", pb.shape(raw), act));
+  };
+  q = normed(r.q, w.self_norm_q.weight);
+  k = normed(r.k, w.self_norm_k.weight);
+  if (in_place) r.q = r.k = {};
+}
+
+// Everything backward reads, kept or computed again, except what is local to a chunk. In halves
+// self-attention's operands are left to its own backward pass.
+BlockSaved DitBlock::restore(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
+                             const BlockSaved& saved, Qk& q, Qk& k, Qk& cq, Qk& ck) const {
+  const DType act = precision_.activation;
+  const auto normed = [&](Buffer raw, Buffer gain) {
+    return norm_and_rotate(pb, s, raw, gain, false, pb.temp("normed", pb.shape(raw), act));
+  };
+  BlockSaved r = saved;
+  if (!policy_.halves || !r.attention) restore_self(pb, w, s, r, q, k);
   if (!r.attention) {
     r.attention = full(pb, "attention", s, act);
     r.lse = pb.temp("lse", {config_.heads, s.tokens}, DType::f32);
     attend(pb, q.y, k.y, r.v, r.attention, r.lse);
   }
+  if (policy_.halves) r.q = saved.q, r.k = saved.k, r.v = saved.v;
   if (!r.x1) {
     r.x1 = full(pb, "x1", s, precision_.residual);
     r.cross_q = full(pb, "cross_q", s, act);
@@ -277,8 +293,8 @@ BlockSaved DitBlock::restore(ProgramBuilder& pb, const BlockWeightsInUse& w, con
     attention_residual(pb, w, s, r.x, r.attention, r.x1, r.cross_q, r);
     project_context(pb, w, s, r.u.cross_kv, r.cross_k, r.cross_v);
   }
-  cq = normed(r.cross_q, w.cross_norm_q.weight, false);
-  ck = normed(r.cross_k, w.cross_norm_k.weight, false);
+  cq = normed(r.cross_q, w.cross_norm_q.weight);
+  ck = normed(r.cross_k, w.cross_norm_k.weight);
   if (!r.cross_attention) {
     r.cross_attention = full(pb, "cross_attention", s, act);
     r.cross_lse = pb.temp("cross_lse", {config_.heads, s.tokens}, DType::f32);
@@ -287,15 +303,19 @@ BlockSaved DitBlock::restore(ProgramBuilder& pb, const BlockWeightsInUse& w, con
   return r;
 }
 
-void DitBlock::backward(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
-                        const BlockSaved& saved, Buffer dx, bool wants_dx) const {
+void DitBlock::backward(ProgramBuilder& pb, BlockWeightsInUse w, const BlockSample& s,
+                        const BlockSaved& saved, Buffer dx, bool wants_dx,
+                        const std::function<void()>& near_end) const {
   Qk q, k, cq, ck;
-  const BlockSaved all = restore(pb, w, s, saved, q, k, cq, ck);
+  BlockSaved all = restore(pb, w, s, saved, q, k, cq, ck);
   const Buffer dcross_o = full(pb, "dcross_o", s, precision_.activation);
   backward_feed_forward(pb, w, s, all, dx, dcross_o);
   const Buffer dself_o = full(pb, "dself_o", s, precision_.activation);
+  if (w.renew) w.renew(pb, w);
   backward_cross(pb, w, s, all, cq, ck, dx, dcross_o, dself_o);
-  backward_self(pb, w, s, all, q, k, dx, dself_o, wants_dx);
+  if (w.renew) w.renew(pb, w);
+  if (policy_.halves) restore_self(pb, w, s, all, q, k);
+  backward_self(pb, w, s, all, q, k, dx, dself_o, wants_dx, near_end);
 }
 
 // dy3 = dx gate2;  dpre = gelu'(pre) (dy3 W2);  dx += LN2'(dpre W0);  dcross_o = dx Wo
@@ -413,9 +433,10 @@ void DitBlock::backward_cross(ProgramBuilder& pb, const BlockWeightsInUse& w, co
 }
 
 // Self-attention, then dx += LN1'(dq Wq + dk Wk + dv Wv)
-void DitBlock::backward_self(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
+void DitBlock::backward_self(ProgramBuilder& pb, BlockWeightsInUse& w, const BlockSample& s,
                              const BlockSaved& saved, const Qk& q, const Qk& k, Buffer dx,
-                             Buffer dself_o, bool wants_dx) const {
+                             Buffer dself_o, bool wants_dx,
+                             const std::function<void()>& near_end) const {
   const DType act = precision_.activation;
   const Buffer dq = full(pb, "dq", s, act), dk = full(pb, "dk", s, act),
                dv = full(pb, "dv", s, act);
@@ -427,18 +448,23 @@ void DitBlock::backward_self(ProgramBuilder& pb, const BlockWeightsInUse& w, con
                            .lse = saved.lse},
                           heads(pb, dself_o), heads(pb, dq), heads(pb, dk), heads(pb, dv),
                           attention_options());
+  near_end();
+  if (w.renew) w.renew(pb, w);
   for (const TokenChunk& c : token_chunks(policy_, s.tokens)) {
     const auto rows = [&](Buffer b) { return b ? pb.rows(b, c.first, c.rows) : Buffer(); };
     const auto unrotate = [&](Buffer d, Buffer raw, Buffer r, const Gain& gain) {
       ops::rms_norm_backward(pb, raw, r, gain.weight, d, d, gain.dweight, rows(s.rope));
     };
-    unrotate(rows(dq), rows(saved.q), rows(q.r), w.self_norm_q);
-    unrotate(rows(dk), rows(saved.k), rows(k.r), w.self_norm_k);
     const ops::NormTables tables = {.mul = modulation_row(pb, w.modulation, scale1),
                                     .add = modulation_row(pb, w.modulation, shift1),
                                     .index = rows(s.timestep_row),
                                     .one_plus = true};
     const ops::LayerNormOut z = ops::layer_norm(pb, rows(saved.x), tables, config_.eps, act);
+    const auto raw = [&](Buffer kept, const AdaptedLinear& l) {
+      return kept ? rows(kept) : l.at(c.first, s.index).forward(pb, z.y, act);
+    };
+    unrotate(rows(dq), raw(saved.q, w.self_q), rows(q.r), w.self_norm_q);
+    unrotate(rows(dk), raw(saved.k, w.self_k), rows(k.r), w.self_norm_k);
     const Buffer dz = wants_dx ? pb.temp("dz1", {c.rows, config_.dim}, act) : Buffer();
     self_qkv(pb, w, s, c.first)
         .backward(pb, z.y, {{rows(dq), rows(dk), rows(dv)}}, dz, false, rows(saved.u.self_qkv));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "models/wan/config.h"
@@ -40,6 +41,9 @@ struct BlockWeightsInUse {
   Gain self_norm_q, self_norm_k, cross_norm_q, cross_norm_k, norm3, norm3_bias;
   Buffer modulation;   // [6, T, C] f32: shift, scale, gate of attention, then of the feed-forward
   Buffer dmodulation;  // the same shape, added to; invalid: frozen
+  // Gives matrices that are used once more other places, filled anew, so that nothing holds the
+  // places they had in between. Empty: they stay in reach.
+  std::function<void(ProgramBuilder&, BlockWeightsInUse&)> renew;
 };
 
 // One sample's view of the block.
@@ -90,9 +94,11 @@ class DitBlock {
                  Activations keep, BlockSaved* saved) const;
 
   // dx [L, C] holds the gradient of the output and becomes that of the input (wants_dx), or is left
-  // in an unspecified state when nothing before this block is trained.
-  void backward(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
-                const BlockSaved& saved, Buffer dx, bool wants_dx) const;
+  // in an unspecified state when nothing before this block is trained. near_end() is called where
+  // only token-local work is left and most memory is free: the time to bring the next block's.
+  void backward(ProgramBuilder& pb, BlockWeightsInUse w, const BlockSample& s,
+                const BlockSaved& saved, Buffer dx, bool wants_dx,
+                const std::function<void()>& near_end) const;
 
  private:
   struct Qk {  // normalised (and rotated) queries or keys with what their backward needs
@@ -130,14 +136,16 @@ class DitBlock {
 
   BlockSaved restore(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
                      const BlockSaved& saved, Qk& q, Qk& k, Qk& cq, Qk& ck) const;
+  void restore_self(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
+                    BlockSaved& r, Qk& q, Qk& k) const;
   void backward_feed_forward(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
                              const BlockSaved& saved, Buffer dx, Buffer dcross_o) const;
   void backward_cross(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
                       const BlockSaved& saved, const Qk& cq, const Qk& ck, Buffer dx,
                       Buffer dcross_o, Buffer dself_o) const;
-  void backward_self(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
+  void backward_self(ProgramBuilder& pb, BlockWeightsInUse& w, const BlockSample& s,
                      const BlockSaved& saved, const Qk& q, const Qk& k, Buffer dx, Buffer dself_o,
-                     bool wants_dx) const;
+                     bool wants_dx, const std::function<void()>& near_end) const;
 
   const Config& config_;
   const MemoryPolicy& policy_;

@@ -54,7 +54,7 @@ DitPass::DitPass(const Parts& parts, const DitRunIo& io, int expert, PassKind ki
 }
 
 void DitPass::record(ProgramBuilder& pb) {
-  weights_.begin_program();
+  weights_.begin_program(pb);
   upload_inputs(pb);
   embed(pb);
   const std::int64_t layers = job_.config.layers;
@@ -66,6 +66,7 @@ void DitPass::record(ProgramBuilder& pb) {
     if (full()) embed_backward(pb);
   }
   download_outputs(pb);
+  weights_.end_program(pb);
 }
 
 const AdapterIo* DitPass::adapter(const std::string& module) const {
@@ -134,6 +135,22 @@ AdaptedLinear DitPass::linear_of(const LinearParams<WeightBuffers>& w,
   return l;
 }
 
+namespace {
+
+void renew_matrices(const BlockParams<WeightBuffers>& p, BlockWeightsInUse& w) {
+  const auto renew = [](AdaptedLinear& l, const LinearParams<WeightBuffers>& from) {
+    l.weight.weight = from.weight.data;
+    l.weight.scale = from.weight.scale;
+  };
+  renew(w.self_q, p.self_attn.q), renew(w.self_k, p.self_attn.k);
+  renew(w.self_v, p.self_attn.v), renew(w.self_o, p.self_attn.o);
+  renew(w.cross_q, p.cross_attn.q), renew(w.cross_k, p.cross_attn.k);
+  renew(w.cross_v, p.cross_attn.v), renew(w.cross_o, p.cross_attn.o);
+  renew(w.up, p.ffn_up), renew(w.down, p.ffn_down);
+}
+
+}  // namespace
+
 BlockWeightsInUse DitPass::block_weights(ProgramBuilder& pb, std::int64_t block, bool backward) {
   const int group = block_group(block);
   const auto p = group_buffers<BlockParams<WeightBuffers>>(pb, group);
@@ -160,6 +177,11 @@ BlockWeightsInUse DitPass::block_weights(ProgramBuilder& pb, std::int64_t block,
   if (full()) {
     w.dmodulation = pb.temp("dmodulation", pb.shape(w.modulation), f32, Role::gradient);
     if (backward) ops::fill(pb, w.dmodulation, 0);
+  }
+  if (job_.policy.parts > 0 && !weights_.resident(group)) {
+    w.renew = [this, group](ProgramBuilder& to, BlockWeightsInUse& weights) {
+      renew_matrices(group_buffers<BlockParams<WeightBuffers>>(to, group), weights);
+    };
   }
   if (job_.fp8_matmul) {
     for (const AdapterTarget& t : targets_) {
@@ -255,13 +277,14 @@ Activations DitPass::kept_of(std::int64_t block) const {
 
 void DitPass::forward_block(ProgramBuilder& pb, std::int64_t block) {
   const auto scope = pb.scope(fmt::format("blocks.{}", block));
-  const BlockWeightsInUse w = block_weights(pb, block, false);
+  BlockWeightsInUse w = block_weights(pb, block, false);
   const bool tapped = taps_ && block == 0;
   const DitBlock layer(job_.config, job_.policy, job_.precision, tapped ? taps_ : nullptr,
                        "mid.block0.");
   for (std::size_t i = 0; i < samples_.size(); ++i) {
     SampleState& s = samples_[i];
     BlockSaved& saved = s.saved[static_cast<std::size_t>(block)];
+    if (i > 0 && w.renew) w.renew(pb, w);
     s.x = layer.forward(pb, w, block_sample(i), s.x, kept_of(block), backward() ? &saved : nullptr);
     if (backward()) offload(pb, saved);
     if (taps_) taps_->tap(pb, fmt::format("mid.block{}.x", block), static_cast<int>(i), s.x, 0);
@@ -298,7 +321,8 @@ void DitPass::offload(ProgramBuilder& pb, BlockSaved& saved) {
   });
 }
 
-// Recorded one block before it is needed, so that the copies run beside that block's work.
+// Recorded beside the work of the block before: all of it, or in halves the last products, by when
+// most memory is free.
 void DitPass::bring_back(ProgramBuilder& pb, std::int64_t block) {
   if (!job_.policy.offload || block < 0) return;
   const auto scope = pb.scope(fmt::format("blocks.{}", block));
@@ -312,18 +336,22 @@ void DitPass::bring_back(ProgramBuilder& pb, std::int64_t block) {
 }
 
 void DitPass::backward_block(ProgramBuilder& pb, std::int64_t block) {
-  bring_back(pb, block - 1);
+  const bool late = job_.policy.halves && kept_of(block - 1) != Activations::kept;
+  if (!late) bring_back(pb, block - 1);
   const auto scope = pb.scope(fmt::format("blocks.{}.backward", block));
   const int group = block_group(block);
   begin_gradients(pb, group);
-  const BlockWeightsInUse w = block_weights(pb, block, true);
+  BlockWeightsInUse w = block_weights(pb, block, true);
   const DitBlock layer(job_.config, job_.policy, job_.precision);
   // With a frozen base nothing before the first block with adapters needs a gradient.
   const bool wants_dx = full() || block > first_trained_block();
   for (std::size_t i = 0; i < samples_.size(); ++i) {
     const SampleState& s = samples_[i];
-    layer.backward(pb, w, block_sample(i), s.saved[static_cast<std::size_t>(block)], s.dx,
-                   wants_dx);
+    if (i > 0 && w.renew) w.renew(pb, w);
+    layer.backward(pb, w, block_sample(i), s.saved[static_cast<std::size_t>(block)], s.dx, wants_dx,
+                   [&] {
+                     if (late && i + 1 == samples_.size()) bring_back(pb, block - 1);
+                   });
   }
   if (full()) {
     const auto g = group_gradients<BlockParams<Buffer>>(group);

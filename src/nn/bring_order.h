@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/program.h"
+
+namespace ballast {
+
+// Instructions [begin, end) of a program fill `place` with something that is there all the time
+// (in a file, in host memory), so they may run anywhere before its first use.
+struct Bring {
+  std::uint32_t begin, end;
+  Buffer place;
+};
+
+// The lanes that bring work in recorded order, so where such instructions stand decides how far
+// they run ahead. Both move them, given in recorded order, to where they serve best.
+
+// Places that take turns holding things: each is filled right behind the last instruction that
+// used what stood there, so next things come in the order in which places become free.
+void bring_early(ProgramSet& set, std::size_t program, const std::vector<Bring>& brings);
+
+// Places of their own (temporaries): each is filled when the one `ahead` before it is used for the
+// first time. What nobody uses is not brought.
+void bring_just_in_time(ProgramSet& set, std::size_t program, std::vector<Bring> brings, int ahead);
+
+}  // namespace ballast
