@@ -62,6 +62,14 @@ void LinearGroup::forward(ProgramBuilder& pb, Buffer x, std::span<const Buffer> 
   }
 }
 
+void LinearGroup::forward_again(ProgramBuilder& pb, Buffer x, std::size_t layer, Buffer y,
+                                Buffer u) const {
+  const AdaptedLinear& l = layers_[layer];
+  const bool adapted = static_cast<bool>(l.adapter.a);
+  if (adapted) ops::lora_up(pb, part(pb, u, layer), l.adapter, y);
+  l.multiply(pb, x, y, {.accumulate = adapted});
+}
+
 void LinearGroup::backward(ProgramBuilder& pb, Buffer x, std::span<const Buffer> dy, Buffer dx,
                            bool accumulate, Buffer u) const {
   check(dy.size() == layers_.size(), "{} layers have {} gradients", layers_.size(), dy.size());

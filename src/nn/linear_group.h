@@ -18,6 +18,10 @@ class LinearGroup {
   // their ranks] of x's type, for backward; invalid: nobody asks for them.
   void forward(ProgramBuilder& pb, Buffer x, std::span<const Buffer> y, Buffer u) const;
 
+  // y of one layer once more, from the u that forward made: no product with A follows another
+  // order.
+  void forward_again(ProgramBuilder& pb, Buffer x, std::size_t layer, Buffer y, Buffer u) const;
+
   // dx (+)= sum of W_i^T dy[i], gradients += outer products. u as in AdaptedLinear::backward.
   void backward(ProgramBuilder& pb, Buffer x, std::span<const Buffer> dy, Buffer dx,
                 bool accumulate, Buffer u) const;

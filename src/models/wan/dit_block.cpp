@@ -460,14 +460,18 @@ void DitBlock::backward_self(ProgramBuilder& pb, BlockWeightsInUse& w, const Blo
                                     .index = rows(s.timestep_row),
                                     .one_plus = true};
     const ops::LayerNormOut z = ops::layer_norm(pb, rows(saved.x), tables, config_.eps, act);
-    const auto raw = [&](Buffer kept, const AdaptedLinear& l) {
-      return kept ? rows(kept) : l.at(c.first, s.index).forward(pb, z.y, act);
+    const LinearGroup qkv = self_qkv(pb, w, s, c.first);
+    const Buffer u = rows(saved.u.self_qkv);
+    const auto raw = [&](Buffer kept, std::size_t layer) {
+      if (kept) return rows(kept);
+      const Buffer again = pb.temp("raw", {c.rows, config_.dim}, act);
+      qkv.forward_again(pb, z.y, layer, again, u);
+      return again;
     };
-    unrotate(rows(dq), raw(saved.q, w.self_q), rows(q.r), w.self_norm_q);
-    unrotate(rows(dk), raw(saved.k, w.self_k), rows(k.r), w.self_norm_k);
+    unrotate(rows(dq), raw(saved.q, 0), rows(q.r), w.self_norm_q);
+    unrotate(rows(dk), raw(saved.k, 1), rows(k.r), w.self_norm_k);
     const Buffer dz = wants_dx ? pb.temp("dz1", {c.rows, config_.dim}, act) : Buffer();
-    self_qkv(pb, w, s, c.first)
-        .backward(pb, z.y, {{rows(dq), rows(dk), rows(dv)}}, dz, false, rows(saved.u.self_qkv));
+    qkv.backward(pb, z.y, {{rows(dq), rows(dk), rows(dv)}}, dz, false, u);
     if (!wants_dx) continue;
     ops::layer_norm_backward(pb, rows(saved.x), z.stats, tables, dz, rows(dx), true,
                              {.dmul = modulation_row(pb, w.dmodulation, scale1),
