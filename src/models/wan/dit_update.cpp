@@ -122,18 +122,27 @@ void record_norm(ProgramBuilder& pb, const DitJob& job, int expert, const DitIo&
                  Buffer factor) {
   const Buffer sum = pb.temp("sum", {1}, DType::f64, Role::optimizer);
   ops::fill(pb, sum, 0);
+  // Whole buffers: the gradients of a block's adapters are one, and a sum takes as long for a small
+  // tensor as for a large one.
+  std::vector<Buffer> gradients;
   for (const TrainedTensor& t : io.trained) {
-    if (t.expert != expert) continue;
-    if (pb.tier(t.gradient) == Tier::device) {
-      ops::sum_squares(pb, t.gradient, sum);
+    const Buffer whole = pb.set().spec(t.gradient).root;
+    if (t.expert != expert || (!gradients.empty() && gradients.back() == whole)) continue;
+    check(std::ranges::find(gradients, whole) == gradients.end(),
+          "the gradients in {} do not follow each other", pb.set().name(whole));
+    gradients.push_back(whole);
+  }
+  for (const Buffer gradient : gradients) {
+    if (pb.tier(gradient) == Tier::device) {
+      ops::sum_squares(pb, gradient, sum);
       continue;
     }
     // Gradients in host memory visit the device once more for the norm.
-    const std::int64_t total = pb.shape(t.gradient).elements();
+    const std::int64_t total = pb.shape(gradient).elements();
     for (std::int64_t first = 0; first < total; first += kPieceElements) {
       const std::int64_t count = std::min(kPieceElements, total - first);
       const Buffer g = pb.temp("visiting", {count}, DType::f32, Role::gradient);
-      ops::copy(pb, pb.view(t.gradient, static_cast<std::uint64_t>(first) * 4, DType::f32, {count}),
+      ops::copy(pb, pb.view(gradient, static_cast<std::uint64_t>(first) * 4, DType::f32, {count}),
                 g, Lane::upload);
       ops::sum_squares(pb, g, sum);
     }
