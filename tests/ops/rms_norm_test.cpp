@@ -203,7 +203,7 @@ Turned turned(DType dtype, std::int64_t width, std::int64_t head, SampleTensor::
   x.fill_normal(1);
   w.fill_normal(2);
   dy.fill_normal(3);
-  rope_3d_table({.grid = {1, 1, rows}, .table = turn.view()}, stream);
+  rope_3d_table({.grid = {1, 2, (rows + 1) / 2}, .table = turn.view()}, stream);
   Turned out = {x, SampleTensor(DType::f32, {rows}), dy, SampleTensor(DType::f32, {width})};
   std::int64_t first = 0;
   for (const std::int64_t n : cuts) {
