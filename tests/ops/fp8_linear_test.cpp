@@ -7,6 +7,7 @@
 
 #include "core/thread_pool.h"
 #include "tests/ref/fp8_linear.h"
+#include "tests/ref/gelu.h"
 #include "tests/support/allocation_hook.h"
 #include "tests/support/linear_calls.h"
 #include "tests/support/recorded_program.h"
@@ -54,11 +55,18 @@ struct Rows {
 
 struct Operands {
   ConstTensorView x, x_scale, w, w_scale, bias;
+  bool accumulate = false, gelu = false;
 };
 void multiply(const Operands& o, const TensorView& y, int threads) {
   ThreadPool pool(threads);
-  Fp8Linear call = {
-      .x = o.x, .x_scale = o.x_scale, .w = o.w, .w_scale = o.w_scale, .bias = o.bias, .y = y};
+  Fp8Linear call = {.x = o.x,
+                    .x_scale = o.x_scale,
+                    .w = o.w,
+                    .w_scale = o.w_scale,
+                    .bias = o.bias,
+                    .y = y,
+                    .accumulate = o.accumulate,
+                    .gelu = o.gelu};
   Workspace workspace(fp8_linear_workspace(fp8_linear_size(call, threads)));
   call.workspace = workspace.view();
   fp8_linear_prepare(call, support::test_stream(pool));
@@ -163,6 +171,41 @@ TEST(Fp8Linear, IsOffByAFewPercentOfTheExactProduct) {
   }
   EXPECT_LT(std::sqrt(error / size), 0.045);
   EXPECT_GT(std::sqrt(error / size), 0.02);
+}
+
+// In the product's epilogue: what stands there is added, or gelu is taken of the f32 sum.
+TEST(Fp8Linear, AddsToWhatIsThereOrTakesGelu) {
+  for (const std::int64_t outputs : {48, 7}) {  // by fp8 units, and plainly
+    const std::int64_t rows = 33, inputs = 64;
+    for (const DType type : {DType::f32, DType::bf16}) {
+      SampleTensor x(type, {rows, inputs}), bias(type, {outputs}), before(type, {rows, outputs});
+      x.fill_normal(1);
+      bias.fill_normal(2);
+      before.fill_normal(3);
+      Rows q(x, 0, 0);
+      const SampleWeight w = SampleWeight(DType::f8_e4m3, outputs, inputs).fill(4);
+      const ref::LinearDims d = {33, 64, static_cast<std::size_t>(outputs)};
+      const std::vector<double> sum = ref::fp8_linear(d, floats(x), w.values(), bias.values());
+      const std::vector<double> size =
+          ref::linear(d, magnitudes(x.values()), magnitudes(w.values()), {});
+      for (const bool gelu : {false, true}) {
+        SampleTensor y = before;
+        multiply({.x = q.values(),
+                  .x_scale = q.scale(),
+                  .w = w.view(),
+                  .w_scale = {},
+                  .bias = bias.view(),
+                  .accumulate = !gelu,
+                  .gelu = gelu},
+                 y.view(), 2);
+        std::vector<double> want = sum;
+        for (std::size_t i = 0; i < want.size(); ++i) {
+          want[i] = gelu ? ref::gelu(want[i]) : want[i] + before[static_cast<std::int64_t>(i)];
+        }
+        expect_close(y, want, size, inputs);
+      }
+    }
+  }
 }
 
 TEST(Fp8Linear, ThreadsAndChunksDoNotChangeBits) {
