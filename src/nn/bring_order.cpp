@@ -19,8 +19,10 @@ void move(Program& program, const std::vector<Bring>& all, std::vector<Move> mov
   std::vector<Instruction>& old = program.instructions;
   std::vector<bool> stays(old.size(), true);
   for (const Bring& b : all) std::fill(stays.begin() + b.begin, stays.begin() + b.end, false);
+  auto count = static_cast<std::size_t>(std::ranges::count(stays, true));
+  for (const Move& m : moves) count += m.bring.end - m.bring.begin;
   std::vector<Instruction> code;
-  code.reserve(old.size());
+  code.reserve(count);  // programs are kept: no room for what is left out
   auto next = moves.begin();
   for (std::uint32_t i = 0; i <= old.size(); ++i) {
     for (; next != moves.end() && next->to == i; ++next) {

@@ -5,13 +5,18 @@ namespace {
 
 std::string describe(const MemoryPolicy& p, const wan::Config& config) {
   std::string text =
-      p.slots == 0 ? "weights resident"
-                   : fmt::format("weights of {} of {} blocks streamed from {} through {} slot{}",
-                                 streamed_blocks(config, p), config.layers,
-                                 p.home == WeightHome::disk ? "disk" : "host memory", p.slots,
-                                 p.slots == 1 ? "" : "s");
+      p.slots == 0
+          ? "weights resident"
+          : fmt::format("weights of {} of {} blocks streamed from {} ", streamed_blocks(config, p),
+                        config.layers, p.home == WeightHome::disk ? "disk" : "host memory");
+  if (p.parts > 0) {
+    text += fmt::format("matrix by matrix, {} ahead", p.parts);
+  } else if (p.slots > 0) {
+    text += fmt::format("through {} slot{}", p.slots, p.slots == 1 ? "" : "s");
+  }
   text += fmt::format("; activations {}", name_of(p.activations));
   if (p.offload) text += ", offloaded to host memory";
+  if (p.halves) text += "; backward restores half a block at a time";
   if (p.chunk_tokens > 0) text += fmt::format("; chunks of {} tokens", p.chunk_tokens);
   if (p.heads_per_group > 0)
     text += fmt::format("; attention backward {} head{} at a time", p.heads_per_group,

@@ -42,12 +42,43 @@ std::vector<MemoryPolicy> candidates(const DitJob& job) {
         p.activations = recomputed;
         add(p);
       }
+      if (p.slots == 0) continue;
+      p.halves = true;
+      p.activations = attention;
+      add(p);
+      p.activations = recomputed;
+      add(p);
+      p.halves = false;
     }
   };
   weights({});
   weights({.slots = 2, .home = WeightHome::host});
   if (job.mode != Mode::full) weights({.slots = 2, .home = WeightHome::disk});
-  for (MemoryPolicy& p : leanest_policies(job)) all.push_back(std::move(p));
+  // From host memory and from disk, with attention kept where it may wait in host memory.
+  const auto every_way = [&](MemoryPolicy p) {
+    const bool fixed = p.slots == 0 || job.mode == Mode::full;
+    const Activations least = p.activations;
+    for (const Activations a : {attention, least}) {
+      if (a == attention && !p.offload) continue;
+      p.activations = a;
+      for (const WeightHome home : {WeightHome::host, WeightHome::disk}) {
+        if (fixed && home != p.home) continue;
+        add(p);
+        all.back().home = home;
+      }
+    }
+  };
+  for (const MemoryPolicy& lean : leanest_policies(job)) {
+    MemoryPolicy p = lean;
+    if (p.parts > 0) {
+      p.parts = kPartsAhead;
+      every_way(p);
+    } else if (trains) {
+      p.halves = false;
+      every_way(p);
+    }
+    every_way(lean);
+  }
   return all;
 }
 
@@ -127,7 +158,7 @@ std::optional<MemoryPolicy> with_streamed_blocks(const FitRequest& request, Memo
   if (!request.streamed_blocks) return policy;
   const std::int64_t blocks = *request.streamed_blocks, layers = request.job.config.layers;
   if (blocks == 0) {
-    policy.slots = 0;
+    policy.slots = policy.parts = 0;
     return policy;
   }
   if (policy.slots == 0) return std::nullopt;
@@ -221,13 +252,21 @@ std::int64_t streamed_blocks(const Config& config, const MemoryPolicy& policy) {
 
 std::vector<MemoryPolicy> leanest_policies(const DitJob& job) {
   MemoryPolicy p = {.name = "auto", .slots = 1, .chunk_tokens = narrow_chunk(job)};
-  if (job.mode == Mode::infer) return {p};
+  std::vector<MemoryPolicy> all;
+  if (job.mode == Mode::infer) {
+    all.push_back(p);
+    p.parts = 1;
+    all.push_back(p);
+    return all;
+  }
   p.activations = Activations::recomputed;
+  p.halves = true;
   p.heads_per_group = few_heads(job);
   if (several_samples(job)) p.samples_per_run = 1;
-  std::vector<MemoryPolicy> all;
-  const auto add = [&](bool state_on_host) {
+  const auto add = [&](int slots, int parts, bool state_on_host) {
     for (const bool offload : {false, true}) {
+      p.slots = slots;
+      p.parts = parts;
       p.state_on_host = state_on_host;
       p.offload = offload;
       all.push_back(p);
@@ -235,12 +274,14 @@ std::vector<MemoryPolicy> leanest_policies(const DitJob& job) {
   };
   if (job.mode == Mode::full) {  // its state is where its weights are
     p.home = WeightHome::host;
-    add(false);
-    p.slots = 0;
-    add(false);
-  } else {
-    add(false);
-    add(true);
+    add(1, 0, false);
+    add(1, 1, false);
+    add(0, 0, false);
+    return all;
+  }
+  for (const int parts : {0, 1}) {
+    add(1, parts, false);
+    add(1, parts, true);
   }
   return all;
 }
@@ -280,7 +321,7 @@ namespace {
 // tensors, but its programs are longer and have to be kept as well.
 std::vector<MemoryPolicy> last_resort(const DitJob& job) {
   std::vector<MemoryPolicy> all;
-  const MemoryPolicy lean = leanest_policies(job).back();
+  const MemoryPolicy lean = leanest_policies(job).front();
   const bool trains = job.mode != Mode::infer;
   const auto both = [](bool when) { return when ? std::vector{false, true} : std::vector{false}; };
   for (const int slots : {1, 0}) {
@@ -293,6 +334,7 @@ std::vector<MemoryPolicy> last_resort(const DitJob& job) {
                    {Activations::recomputed, Activations::attention_kept, Activations::kept}) {
                 MemoryPolicy p = lean;
                 p.slots = slots;
+                p.halves = false;
                 p.chunk_tokens = chunk;
                 if (whole_heads) p.heads_per_group = 0;
                 if (all_samples) p.samples_per_run = 0;
@@ -307,6 +349,7 @@ std::vector<MemoryPolicy> last_resort(const DitJob& job) {
       }
     }
   }
+  for (MemoryPolicy& p : leanest_policies(job)) all.push_back(std::move(p));
   return all;
 }
 

@@ -32,6 +32,9 @@ std::vector<MemoryPolicy> places_of(const FitRequest& r) {
   places.push_back(last);
   last.state_on_host = r.job.mode == Mode::lora;
   if (last.state_on_host) places.push_back(last);
+  last.parts = kPartsAhead;
+  last.halves = trains;
+  places.push_back(last);
   return places;
 }
 

@@ -15,6 +15,10 @@ std::int64_t narrow_chunk(const DitJob& job);
 std::int64_t usual_heads(const DitJob& job);
 std::int64_t few_heads(const DitJob& job);
 
+// Matrices that come ahead of the one in use where they have places of their own, if there is room:
+// the three that attention begins with.
+constexpr int kPartsAhead = 3;
+
 // Whether a step has several samples that need not share a run.
 bool several_samples(const DitJob& job);
 
