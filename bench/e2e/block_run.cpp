@@ -180,7 +180,7 @@ void BlockRun::record(const Checkpoint& file) {
   ops::rope_3d_table_into(load, size_.grid, rope);
 
   ProgramBuilder pb(set_, "step");
-  weights_->begin_program();
+  weights_->begin_program(pb);
   const wan::BlockSample sample = {.index = 0,
                                    .tokens = tokens,
                                    .timestep_row = timestep_row_,
@@ -205,8 +205,9 @@ void BlockRun::record(const Checkpoint& file) {
   ops::copy(pb, dy_, dx);
   const wan::BlockWeightsInUse w = weights(weights_->groups() - 1, grads);
   ops::fill(pb, w.dmodulation, 0);
-  block.backward(pb, w, sample, saved, dx, true);
+  block.backward(pb, w, sample, saved, dx, true, [] {});
   ops::modulation_table_backward(pb, w.dmodulation, false, {}, grads.modulation);
+  weights_->end_program(pb);
 }
 
 void BlockRun::fill_inputs() {
@@ -223,7 +224,9 @@ void BlockRun::count_flops() {
   const Program& step = set_.programs[static_cast<std::size_t>(set_.program_index("step"))];
   for (const Instruction& ins : step.instructions) {
     flops_ += ins.cost.flops;
-    if (ins.cost.work == Work::attention) attention_flops_ += ins.cost.flops;
+    if (ins.cost.work == Work::attention || ins.cost.work == Work::attention_backward) {
+      attention_flops_ += ins.cost.flops;
+    }
   }
 }
 

@@ -10,9 +10,10 @@ namespace {
 constexpr Bytes kBaseline{2 << 20};
 // What a thread's stack has touched after a step; kernels keep rows of a few KiB there.
 constexpr Bytes kStack{128 << 10};
-// Anonymous memory of the driver's context (119 MiB on an H200), cuBLASLt (90) and cuDNN with its
-// plans (42), and as much again as the context differs by with the number of processors.
-constexpr Bytes kCudaOnHost{320 << 20};
+// Anonymous memory of the driver's context, of cuBLASLt and of cuDNN with its plans: 330 MB for
+// inference and 401 MB for training of the 14B transformer on an H200 with 16 processors, whose
+// number changes the context's share.
+constexpr Bytes kCudaOnHost{420 << 20};
 
 Bytes recorded_bytes(const ProgramSet& set) {
   std::uint64_t bytes = 0;
