@@ -24,7 +24,10 @@ Bytes recorded_bytes(const ProgramSet& set) {
   for (const Program& p : set.programs) {
     for (const Instruction& i : p.instructions) {
       bytes += sizeof i + i.name.capacity() + (i.reads.capacity() + i.writes.capacity()) * 4;
-      bytes += 256;  // the kernel's captures, waits, heap headers
+      // The kernel's captures, waits, heap headers. Measured with all that planning keeps: a small
+      // LoRA job of 860 instructions holds 0.67 MB where 0.92 are counted, one of 1,350 holds 0.99
+      // where 1.50 are.
+      bytes += 192;
     }
   }
   return {bytes};

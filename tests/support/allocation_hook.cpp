@@ -47,6 +47,8 @@ bool asked_by_cuda(const void* caller) {
     const std::string_view path = at.dli_fname;
     const std::string_view file = path.substr(path.rfind('/') + 1);
     if (file.starts_with("libcu") || file.starts_with("libnv")) return true;
+    const std::string_view function = at.dli_sname ? at.dli_sname : "";
+    if (function.starts_with("_Znw") || function.starts_with("_Zna")) continue;  // operator new
     if (!file.starts_with("libstdc++.") && !file.starts_with("libc.")) return false;
   }
   return false;

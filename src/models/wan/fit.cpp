@@ -33,7 +33,15 @@ std::vector<MemoryPolicy> candidates(const DitJob& job) {
       if (samples > 0 && !several_samples(job)) break;
       p.samples_per_run = samples;
       p.activations = kept, p.offload = false, p.chunk_tokens = 0;
-      if (p.slots == 0) add(p);
+      if (p.slots == 0) {
+        add(p);
+        // Larger groups and no chunks keep a GPU busier than predicted times know; among equals the
+        // first one stays.
+        p.activations = attention;
+        p.heads_per_group = many_heads(job);
+        add(p);
+        p.heads_per_group = usual_heads(job);
+      }
       p.chunk_tokens = wide;
       for (const bool offload : {false, true}) {
         p.offload = offload;
@@ -106,7 +114,7 @@ PlannedRun complete(const FitRequest& request, RecordedJob recorded) {
   run.parts = std::move(recorded.parts);
   run.set = std::move(recorded.set);
   run.plan = plan_memory(run.set);
-  run.lines = lines_for(request, run.set);
+  run.lines = lines_for(request, run.set, run.plan.peak_of(Tier::host));
   for (int p = 0; p < static_cast<int>(run.set.programs.size()); ++p) {
     run.times.push_back(predict(run.set, run.plan, p, request.profile));
   }
@@ -151,6 +159,23 @@ PlannedRun fill_with_groups(const FitRequest& request, RecordedJob lean, const L
     groups = next;
   }
   return complete(request, std::move(lean));
+}
+
+// As many blocks keep all their activations as the budget allows.
+PlannedRun fill_with_activations(const FitRequest& request, PlannedRun lean) {
+  MemoryPolicy policy = lean.policy;
+  int low = 0, high = static_cast<int>(request.job.config.layers);  // fits with low, not with high
+  while (high - low > 1) {
+    policy.kept_blocks = (low + high) / 2;
+    PlannedRun fuller = plan_run(request, policy);
+    if (shortages(request, fuller).empty()) {
+      low = policy.kept_blocks;
+      lean = std::move(fuller);
+    } else {
+      high = policy.kept_blocks;
+    }
+  }
+  return lean;
 }
 
 // The policy with as many streamed blocks as were asked for; nothing: it is for other cases.
@@ -428,6 +453,10 @@ class Search {
     std::optional<PlannedRun> run = fills ? fill_with_groups(search_, std::move(recorded), least)
                                           : complete(search_, std::move(recorded));
     if (!shortages(search_, *run).empty()) return;
+    if (policy->slots == 0 && policy->activations == Activations::attention_kept &&
+        !policy->offload) {
+      run = fill_with_activations(search_, std::move(*run));
+    }
     const double seconds = run->seconds_per_step();
     if (best_ && best_seconds_ <= seconds) return;
     if (all_kinds_) {

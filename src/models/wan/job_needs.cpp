@@ -29,6 +29,7 @@ std::int64_t wide_chunk(const DitJob& job) { return chunk_of(job, 2 * kTokenQuan
 std::int64_t narrow_chunk(const DitJob& job) { return chunk_of(job, kTokenQuantum, 16); }
 
 std::int64_t usual_heads(const DitJob& job) { return one_head_is_work_enough(job) ? 1 : 0; }
+std::int64_t many_heads(const DitJob& job) { return one_head_is_work_enough(job) ? 8 : 0; }
 std::int64_t few_heads(const DitJob& job) { return one_head_is_work_enough(job) ? 1 : 4; }
 
 bool several_samples(const DitJob& job) {
@@ -108,13 +109,18 @@ RecordedJob record(const FitRequest& request, const MemoryPolicy& policy) {
   return r;
 }
 
-std::vector<ProcessLine> lines_for(const FitRequest& request, const ProgramSet& set) {
+std::vector<ProcessLine> lines_for(const FitRequest& request, const ProgramSet& set, Bytes host) {
   std::vector<ProcessLine> lines =
       process_lines(set, {.blas_bytes_per_thread = Bytes{ops::kBlasBufferTouched}});
   if (request.backend.device == Device::cuda) {
     lines.push_back({.name = "CUDA context and libraries",
                      .bytes = request.profile.library_bytes,
                      .reason = "context, cuBLASLt and cuDNN handles",
+                     .tier = Tier::device});
+    // Measured on an H200 from 13 to 56 GB: 8 bytes for every 4 KiB.
+    lines.push_back({.name = "map of pinned memory",
+                     .bytes = Bytes{host.count / 512},
+                     .reason = "where the GPU finds the host arena",
                      .tier = Tier::device});
   }
   lines.insert(lines.end(), request.other_lines.begin(), request.other_lines.end());
@@ -131,7 +137,7 @@ Bytes sum_lines(const std::vector<ProcessLine>& lines, Tier t) {
 
 LeastNeeds least_needs(const FitRequest& request, const RecordedJob& recorded) {
   const auto live = live_bytes(recorded.set);
-  const std::vector<ProcessLine> lines = lines_for(request, recorded.set);
+  const std::vector<ProcessLine> lines = lines_for(request, recorded.set, live[1]);
   return {.device = live[0] + sum_lines(lines, Tier::device),
           .host = live[1] + sum_lines(lines, Tier::host),
           .disk = live[2],

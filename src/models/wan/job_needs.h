@@ -13,6 +13,7 @@ std::int64_t narrow_chunk(const DitJob& job);
 // where it is. Its workspace on a GPU grows with the square of the tokens, and so does the work of
 // one head: from 16,384 tokens on one alone keeps a GPU busy (measured at 32,760: within 1 %).
 std::int64_t usual_heads(const DitJob& job);
+std::int64_t many_heads(const DitJob& job);  // where there is memory to spare
 std::int64_t few_heads(const DitJob& job);
 
 // Matrices that come ahead of the one in use where they have places of their own, if there is room:
@@ -34,7 +35,8 @@ struct RecordedJob {
 RecordedJob record(const FitRequest& request, const MemoryPolicy& policy);
 
 // What no arena holds.
-std::vector<ProcessLine> lines_for(const FitRequest& request, const ProgramSet& set);
+// host: bytes of the host arena.
+std::vector<ProcessLine> lines_for(const FitRequest& request, const ProgramSet& set, Bytes host);
 Bytes sum_lines(const std::vector<ProcessLine>& lines, Tier t);
 
 // Lower bounds: a packed plan needs no less, and its steps take no less time.
