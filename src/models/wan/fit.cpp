@@ -10,13 +10,14 @@ namespace ballast::wan {
 namespace {
 
 // What is tried, fastest first: weights stay before they stream, activations are kept before they
-// are computed again, host memory is used before disk. The leanest come last.
-std::vector<MemoryPolicy> candidates(const DitJob& job) {
+// are computed again, host memory is used before disk. Each list is leaner than the one before it,
+// and looked at only where nothing before it fits.
+std::vector<std::vector<MemoryPolicy>> candidates(const DitJob& job) {
   const std::int64_t wide = wide_chunk(job);
-  std::vector<MemoryPolicy> all;
+  std::vector<std::vector<MemoryPolicy>> all(1);
   const auto add = [&](MemoryPolicy p) {
     p.name = "auto";
-    all.push_back(std::move(p));
+    all.back().push_back(std::move(p));
   };
   constexpr auto kept = Activations::kept, attention = Activations::attention_kept,
                  recomputed = Activations::recomputed;
@@ -72,12 +73,16 @@ std::vector<MemoryPolicy> candidates(const DitJob& job) {
       for (const WeightHome home : {WeightHome::host, WeightHome::disk}) {
         if (fixed && home != p.home) continue;
         add(p);
-        all.back().home = home;
+        all.back().back().home = home;
       }
     }
   };
-  for (const MemoryPolicy& lean : leanest_policies(job)) {
+  const std::vector<MemoryPolicy> leanest = leanest_policies(job);
+  for (const MemoryPolicy& lean : leanest) {
     MemoryPolicy p = lean;
+    if (p.parts != leanest.front().parts || p.state_on_host != leanest.front().state_on_host) {
+      all.emplace_back();
+    }
     if (p.parts > 0) {
       p.parts = kPartsAhead;
       every_way(p);
@@ -343,13 +348,15 @@ Bytes excess(const std::vector<Shortage>& missing) {
 namespace {
 
 // Every policy that may need least somewhere: one that computes or copies more needs less for
-// tensors, but its programs are longer and have to be kept as well.
-std::vector<MemoryPolicy> last_resort(const DitJob& job) {
+// tensors, but its programs are longer and have to be kept as well. Where their length is not what
+// decides, those that keep the least in any case.
+std::vector<MemoryPolicy> last_resort(const DitJob& job, bool length_decides) {
   std::vector<MemoryPolicy> all;
   const MemoryPolicy lean = leanest_policies(job).front();
   const bool trains = job.mode != Mode::infer;
   const auto both = [](bool when) { return when ? std::vector{false, true} : std::vector{false}; };
   for (const int slots : {1, 0}) {
+    if (slots == 0 && !length_decides) continue;
     for (const std::int64_t chunk : {lean.chunk_tokens, wide_chunk(job), std::int64_t{0}}) {
       for (const bool whole_heads : both(trains)) {
         for (const bool all_samples : both(several_samples(job))) {
@@ -366,7 +373,8 @@ std::vector<MemoryPolicy> last_resort(const DitJob& job) {
                 p.state_on_host = state_on_host;
                 p.offload = offload;
                 p.activations = a;
-                if (trains || a == Activations::kept) all.push_back(std::move(p));
+                const bool leanest = a == (trains ? Activations::recomputed : Activations::kept);
+                if (leanest || (trains && length_decides)) all.push_back(std::move(p));
               }
             }
           }
@@ -380,7 +388,12 @@ std::vector<MemoryPolicy> last_resort(const DitJob& job) {
 
 constexpr int kFewGroups = 8;
 
-enum class Chance : std::uint8_t { none, slight, good };
+enum class Chance : std::uint8_t {
+  none,
+  slight,     // a few tensors less might do
+  by_length,  // shorter programs might
+  good,
+};
 
 // By the leanest policies. In full training every group that stays takes its state from the host to
 // the device, so host needs shrink with what is resident and the device decides.
@@ -394,9 +407,26 @@ Chance chance(const FitRequest& search) {
       return Chance::good;
     }
     const std::uint64_t tensors = (needs.device + needs.host).count;
-    if (missing <= needs.recorded + Bytes{tensors / 16}) best = Chance::slight;
+    if (missing <= needs.recorded) {
+      best = Chance::by_length;
+    } else if (missing <= needs.recorded + Bytes{tensors / 16}) {
+      best = std::max(best, Chance::slight);
+    }
   }
   return best;
+}
+
+// On the device, in the job's format: no less.
+Bytes least_weight_bytes(const FitRequest& request) {
+  const bool as_stored = request.job.format == WeightFormat::stored;
+  Bytes sum;
+  for (const WeightGroup& g : request.experts.front()) {
+    for (const StoredTensor& t : g.tensors) {
+      sum += Bytes{static_cast<std::uint64_t>(t.data.shape.elements()) *
+                   (as_stored ? size_of(t.data.dtype) : 1)};
+    }
+  }
+  return sum;
 }
 
 class Search {
@@ -405,22 +435,27 @@ class Search {
       : request_(request),
         search_(heaviest(request)),
         all_kinds_(request.job.batches.size() + request.job.eval_batches.size() >
-                   search_.job.batches.size() + search_.job.eval_batches.size()) {}
+                   search_.job.batches.size() + search_.job.eval_batches.size()),
+        weights_(least_weight_bytes(request)) {}
 
   std::optional<PlannedRun> run() {
     const Chance c = chance(search_);
     if (c == Chance::good) {
-      for (const MemoryPolicy& p : candidates(search_.job)) consider(p);
+      for (const std::vector<MemoryPolicy>& list : candidates(search_.job)) {
+        for (const MemoryPolicy& p : list) consider(p);
+        if (best_) break;
+      }
     }
     if (best_ || c == Chance::none) return std::move(best_);
-    for (const MemoryPolicy& p : last_resort(search_.job)) {
+    const bool length_decides = c != Chance::slight;
+    for (const MemoryPolicy& p : last_resort(search_.job, length_decides)) {
       consider(p);
       if (best_) return std::move(best_);
     }
     // With few groups every number of resident ones can be tried.
     const int groups = group_count(search_.job.config);
     if (groups > kFewGroups || request_.streamed_blocks) return std::move(best_);
-    for (MemoryPolicy p : last_resort(search_.job)) {
+    for (MemoryPolicy p : last_resort(search_.job, length_decides)) {
       if (p.slots == 0) continue;
       for (const WeightHome home : {WeightHome::disk, WeightHome::host}) {
         if (home == WeightHome::disk && search_.job.mode == Mode::full) continue;
@@ -436,9 +471,21 @@ class Search {
   }
 
  private:
+  // Of the weights, were all the memory that a plan leaves filled with them.
+  double least_streamed_share(const LeastNeeds& least) const {
+    const Bytes room = request_.budget.gpu - std::min(least.device, request_.budget.gpu);
+    return std::max(0.0, 1 - static_cast<double>(room.count) / static_cast<double>(weights_.count));
+  }
+
+  // Whether there is no place for the weights, whatever else is needed.
+  bool too_heavy(const MemoryPolicy& p) const {
+    if (p.slots == 0) return weights_ > request_.budget.gpu;
+    return p.home == WeightHome::host && weights_ > request_.budget.gpu + request_.budget.host;
+  }
+
   void consider(const MemoryPolicy& candidate) {
     const auto policy = with_streamed_blocks(request_, candidate);
-    if (!policy) return;
+    if (!policy || too_heavy(*policy)) return;
     // Recording a few blocks takes milliseconds, recording and packing all of them a hundred: most
     // candidates fall here.
     const LeastNeeds least = least_needs(search_, *policy);
@@ -447,8 +494,10 @@ class Search {
     if (host_may_shrink ? least.device > request_.budget.gpu : excess(search_, least).count > 0) {
       return;
     }
-    // Only a plan that computes less can be faster than one that waits for nothing.
-    if (best_ && least.compute_seconds > 0.98 * best_seconds_) return;
+    // No plan is faster than its busiest lane.
+    const double streamed = fills ? least_streamed_share(least) : 1;
+    const double soonest = std::max(least.compute_seconds, streamed * least.transfer_seconds);
+    if (best_ && soonest > 0.98 * best_seconds_) return;
     RecordedJob recorded = record(search_, *policy);
     std::optional<PlannedRun> run = fills ? fill_with_groups(search_, std::move(recorded), least)
                                           : complete(search_, std::move(recorded));
@@ -476,6 +525,7 @@ class Search {
   const FitRequest& request_;
   const FitRequest search_;  // with the heaviest step only
   const bool all_kinds_;
+  const Bytes weights_;
   std::optional<PlannedRun> best_;
   double best_seconds_ = 0;  // of the heaviest step
 };

@@ -1,6 +1,7 @@
 #include "models/wan/job_needs.h"
 
 #include <algorithm>
+#include <array>
 
 #include "ops/quantum.h"
 #include "ops/sgemm.h"
@@ -41,16 +42,20 @@ namespace {
 
 constexpr std::int64_t kFewBlocks = 3;  // from here on one block more adds the same again
 
-double compute_seconds(const FitRequest& request, const RecordedJob& recorded) {
-  double seconds = 0;
+// Of the first kind of step, by lane.
+std::array<double, kLaneCount> busy_seconds(const FitRequest& request,
+                                            const RecordedJob& recorded) {
+  std::array<double, kLaneCount> seconds{};
   const ProgramSet& set = recorded.set;
+  const auto runs = static_cast<double>(recorded.parts[0].size());
   for (const Program& p : set.programs) {
     if (p.name != "step") continue;
     for (const Instruction& i : p.instructions) {
-      if (i.lane == Lane::compute) seconds += predicted_seconds(set, i, request.profile);
+      seconds[static_cast<std::size_t>(i.lane)] +=
+          runs * predicted_seconds(set, i, request.profile);
     }
   }
-  return seconds * static_cast<double>(recorded.parts[0].size());
+  return seconds;
 }
 
 Bytes recorded_line(const std::vector<ProcessLine>& lines) {
@@ -138,11 +143,14 @@ Bytes sum_lines(const std::vector<ProcessLine>& lines, Tier t) {
 LeastNeeds least_needs(const FitRequest& request, const RecordedJob& recorded) {
   const auto live = live_bytes(recorded.set);
   const std::vector<ProcessLine> lines = lines_for(request, recorded.set, live[1]);
+  const auto busy = busy_seconds(request, recorded);
+  const auto of = [&](Lane lane) { return busy[static_cast<std::size_t>(lane)]; };
   return {.device = live[0] + sum_lines(lines, Tier::device),
           .host = live[1] + sum_lines(lines, Tier::host),
           .disk = live[2],
           .recorded = recorded_line(lines),
-          .compute_seconds = compute_seconds(request, recorded)};
+          .compute_seconds = of(Lane::compute),
+          .transfer_seconds = std::max({of(Lane::upload), of(Lane::download), of(Lane::disk)})};
 }
 
 LeastNeeds least_needs(const FitRequest& request, const MemoryPolicy& policy) {
@@ -154,13 +162,15 @@ LeastNeeds least_needs(const FitRequest& request, const MemoryPolicy& policy) {
   const LeastNeeds few = needs_of(kFewBlocks), one_more = needs_of(kFewBlocks + 1);
   const auto more = static_cast<std::uint64_t>(request.job.config.layers - kFewBlocks);
   const auto grown = [&](Bytes from, Bytes to) { return from + (to - from) * more; };
-  return {
-      .device = grown(few.device, one_more.device),
-      .host = grown(few.host, one_more.host),
-      .disk = grown(few.disk, one_more.disk),
-      .recorded = grown(few.recorded, one_more.recorded),
-      .compute_seconds = few.compute_seconds + (one_more.compute_seconds - few.compute_seconds) *
-                                                   static_cast<double>(more)};
+  const auto longer = [&](double from, double to) {
+    return from + (to - from) * static_cast<double>(more);
+  };
+  return {.device = grown(few.device, one_more.device),
+          .host = grown(few.host, one_more.host),
+          .disk = grown(few.disk, one_more.disk),
+          .recorded = grown(few.recorded, one_more.recorded),
+          .compute_seconds = longer(few.compute_seconds, one_more.compute_seconds),
+          .transfer_seconds = longer(few.transfer_seconds, one_more.transfer_seconds)};
 }
 
 Bytes excess(const FitRequest& request, const LeastNeeds& n) {

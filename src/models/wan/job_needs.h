@@ -41,9 +41,10 @@ Bytes sum_lines(const std::vector<ProcessLine>& lines, Tier t);
 
 // Lower bounds: a packed plan needs no less, and its steps take no less time.
 struct LeastNeeds {
-  Bytes device, host, disk;    // process lines included
-  Bytes recorded;              // of it the recording's own
-  double compute_seconds = 0;  // of the first kind of step: what its compute lane is busy
+  Bytes device, host, disk;     // process lines included
+  Bytes recorded;               // of it the recording's own
+  double compute_seconds = 0;   // of the first kind of step: what its compute lane is busy
+  double transfer_seconds = 0;  // the same of the busiest of the lanes that bring and take
 };
 
 // By the bytes alive at once.
