@@ -1,0 +1,162 @@
+#include "models/wan/fit_policies.h"
+
+#include "models/wan/job_needs.h"
+
+namespace ballast::wan {
+
+std::vector<std::vector<MemoryPolicy>> candidates(const DitJob& job) {
+  const std::int64_t wide = wide_chunk(job);
+  std::vector<std::vector<MemoryPolicy>> all(1);
+  const auto add = [&](MemoryPolicy p) {
+    p.name = "auto";
+    all.back().push_back(std::move(p));
+  };
+  constexpr auto kept = Activations::kept, attention = Activations::attention_kept,
+                 recomputed = Activations::recomputed;
+  const bool trains = job.mode != Mode::infer;
+  const auto weights = [&](MemoryPolicy p) {
+    if (!trains) {
+      if (p.slots == 0) add(p);
+      p.chunk_tokens = wide;
+      add(p);
+      return;
+    }
+    p.heads_per_group = usual_heads(job);
+    for (const std::int64_t samples : {0, 1}) {
+      if (samples > 0 && !several_samples(job)) break;
+      p.samples_per_run = samples;
+      p.activations = kept, p.offload = false, p.chunk_tokens = 0;
+      if (p.slots == 0) {
+        add(p);
+        // Larger groups and no chunks keep a GPU busier than predicted times know; among equals the
+        // first one stays.
+        p.activations = attention;
+        p.heads_per_group = many_heads(job);
+        add(p);
+        p.heads_per_group = usual_heads(job);
+      }
+      p.chunk_tokens = wide;
+      for (const bool offload : {false, true}) {
+        p.offload = offload;
+        p.activations = attention;
+        add(p);
+        p.activations = recomputed;
+        add(p);
+      }
+      if (p.slots == 0) continue;
+      p.halves = true;
+      p.activations = attention;
+      add(p);
+      p.activations = recomputed;
+      add(p);
+      p.halves = false;
+    }
+  };
+  weights({});
+  weights({.slots = 2, .home = WeightHome::host});
+  if (job.mode != Mode::full) weights({.slots = 2, .home = WeightHome::disk});
+  // From host memory and from disk, with attention kept where it may wait in host memory.
+  const auto every_way = [&](MemoryPolicy p) {
+    const bool fixed = p.slots == 0 || job.mode == Mode::full;
+    const Activations least = p.activations;
+    for (const Activations a : {attention, least}) {
+      if (a == attention && !p.offload) continue;
+      p.activations = a;
+      for (const WeightHome home : {WeightHome::host, WeightHome::disk}) {
+        if (fixed && home != p.home) continue;
+        add(p);
+        all.back().back().home = home;
+      }
+    }
+  };
+  const std::vector<MemoryPolicy> leanest = leanest_policies(job);
+  for (const MemoryPolicy& lean : leanest) {
+    MemoryPolicy p = lean;
+    if (p.parts != leanest.front().parts || p.state_on_host != leanest.front().state_on_host) {
+      all.emplace_back();
+    }
+    if (p.parts > 0) {
+      p.parts = kPartsAhead;
+      every_way(p);
+    } else if (trains) {
+      p.halves = false;
+      every_way(p);
+    }
+    every_way(lean);
+  }
+  return all;
+}
+
+std::vector<MemoryPolicy> leanest_policies(const DitJob& job) {
+  MemoryPolicy p = {.name = "auto", .slots = 1, .chunk_tokens = narrow_chunk(job)};
+  std::vector<MemoryPolicy> all;
+  if (job.mode == Mode::infer) {
+    all.push_back(p);
+    p.parts = 1;
+    all.push_back(p);
+    return all;
+  }
+  p.activations = Activations::recomputed;
+  p.halves = true;
+  p.heads_per_group = few_heads(job);
+  if (several_samples(job)) p.samples_per_run = 1;
+  const auto add = [&](int slots, int parts, bool state_on_host) {
+    for (const bool offload : {false, true}) {
+      p.slots = slots;
+      p.parts = parts;
+      p.state_on_host = state_on_host;
+      p.offload = offload;
+      all.push_back(p);
+    }
+  };
+  if (job.mode == Mode::full) {  // its state is where its weights are
+    p.home = WeightHome::host;
+    add(1, 0, false);
+    add(1, 1, false);
+    add(0, 0, false);
+    return all;
+  }
+  for (const int parts : {0, 1}) {
+    add(1, parts, false);
+    add(1, parts, true);
+  }
+  return all;
+}
+
+std::vector<MemoryPolicy> last_resort(const DitJob& job, bool length_decides) {
+  std::vector<MemoryPolicy> all;
+  const MemoryPolicy lean = leanest_policies(job).front();
+  const bool trains = job.mode != Mode::infer;
+  const auto both = [](bool when) { return when ? std::vector{false, true} : std::vector{false}; };
+  for (const int slots : {1, 0}) {
+    if (slots == 0 && !length_decides) continue;
+    for (const std::int64_t chunk : {lean.chunk_tokens, wide_chunk(job), std::int64_t{0}}) {
+      for (const bool whole_heads : both(trains)) {
+        for (const bool all_samples : both(several_samples(job))) {
+          for (const bool state_on_host : both(job.mode == Mode::lora)) {
+            for (const bool offload : both(trains)) {
+              for (const Activations a :
+                   {Activations::recomputed, Activations::attention_kept, Activations::kept}) {
+                MemoryPolicy p = lean;
+                p.slots = slots;
+                p.halves = false;
+                p.chunk_tokens = chunk;
+                if (whole_heads) p.heads_per_group = 0;
+                if (all_samples) p.samples_per_run = 0;
+                p.state_on_host = state_on_host;
+                p.offload = offload;
+                p.activations = a;
+                const bool leanest = a == (trains ? Activations::recomputed : Activations::kept);
+                if (leanest || (trains && length_decides)) all.push_back(std::move(p));
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  for (MemoryPolicy& p : leanest_policies(job)) all.push_back(std::move(p));
+  return all;
+}
+
+}  // namespace ballast::wan
