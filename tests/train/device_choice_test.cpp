@@ -110,12 +110,15 @@ TEST(GpuPlan, CountsContextAndPinnedMemory) {
   EXPECT_EQ(p.run.request.job.precision.residual, DType::bf16);
   EXPECT_EQ(p.run.request.budget.gpu, target.profile.device_memory);
   const MemoryNumbers planned = planned_memory(p.run.request, p.planned);
-  EXPECT_EQ(planned.device, p.planned.plan.peak_of(Tier::device) + target.profile.library_bytes);
+  const Bytes map{p.planned.plan.peak_of(Tier::host).count / 512};
+  EXPECT_EQ(planned.device,
+            p.planned.plan.peak_of(Tier::device) + target.profile.library_bytes + map);
   EXPECT_EQ(planned.ram, p.planned.needed(Tier::host));
   const std::string table = p.table();
   EXPECT_THAT(table, HasSubstr("NVIDIA A100-SXM4-80GB, rates of a100 (rates are estimates)"));
   EXPECT_THAT(table, HasSubstr("CUDA context and libraries"));
   EXPECT_THAT(table, HasSubstr("CUDA on the host"));
+  EXPECT_THAT(table, HasSubstr("map of pinned memory"));
   EXPECT_THAT(table, HasSubstr("  pinned"));
   EXPECT_THAT(table, Not(HasSubstr("BLAS buffers")));
 }

@@ -323,9 +323,15 @@ class Search {
     return p.home == WeightHome::host && weights_ > request_.budget.gpu + request_.budget.host;
   }
 
+  // Whether a plan that waits for nothing is there, and this one would have no less to compute.
+  bool computes_no_less(const MemoryPolicy& p) const {
+    return best_ && 0.98 * best_seconds_ <= best_compute_ &&
+           p.activations >= best_->policy.activations && p.halves >= best_->policy.halves;
+  }
+
   void consider(const MemoryPolicy& candidate) {
     const auto policy = with_streamed_blocks(request_, candidate);
-    if (!policy || too_heavy(*policy)) return;
+    if (!policy || too_heavy(*policy) || computes_no_less(*policy)) return;
     // Recording a few blocks takes milliseconds, recording and packing all of them a hundred: most
     // candidates fall here.
     const LeastNeeds least = least_needs(search_, *policy);
@@ -359,6 +365,7 @@ class Search {
       if (!shortages(request_, *run).empty()) return;
     }
     best_seconds_ = seconds;
+    best_compute_ = least.compute_seconds;
     best_ = std::move(run);
   }
 
@@ -368,6 +375,7 @@ class Search {
   const Bytes weights_;
   std::optional<PlannedRun> best_;
   double best_seconds_ = 0;  // of the heaviest step
+  double best_compute_ = 0;  // of it, at least
 };
 
 }  // namespace
