@@ -13,7 +13,8 @@ namespace ballast::support {
 Device test_device();
 
 // Where a test's operations run; asked for right before each. On the GPU they run later: the
-// memory's owner waits for what was started since (see device_memory_is_read) before the test looks.
+// memory's owner waits for what was started since (see device_memory_is_read) before the test
+// looks.
 Stream test_stream(ThreadPool& pool);
 
 void* allocate_for_device(std::size_t bytes);
