@@ -25,7 +25,8 @@ struct Comparison {
 //   with stats      |ours - stored| <= 20 max(err, 6e-8 max); out.base.* has those of out.*
 //   out.adamw.*     losses 1e-5 relative; weights 1e-4 relative L2, and no element off by 1e-3
 //   sines, cosines  1e-9, or 1e-6 when ours are f32 numbers
-//   integers, number formats    every bit; any NaN equals any NaN
+//   out.vae_input   2e-5; of a single frame, resized as 8-bit pixels, one step of them
+//   integers, number formats, schedules, masks    every bit; any NaN equals any NaN
 // In bf16: out.* 0.015 relative L2 and 0.06 absolute, losses 0.01 absolute, grad.* 0.06 relative L2
 // each and 0.02 in the median, mid.* not at all; out.adamw.* follow from gradients and share their
 // limit per tensor.

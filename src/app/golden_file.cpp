@@ -12,8 +12,8 @@ namespace ballast {
 namespace {
 
 constexpr std::string_view kFormat = "ballast-golden-1";
-constexpr std::array<std::string_view, 5> kResultPrefixes = {"out.", "mid.", "grad.", "expect.",
-                                                             "table."};
+constexpr std::array<std::string_view, 8> kResultPrefixes = {
+    "out.", "mid.", "grad.", "expect.", "table.", "unipc.", "dpmpp.", "euler."};
 
 const std::string& metadata_entry(const SafetensorsFile& file, std::string_view key) {
   const auto found = file.metadata().find(key);

@@ -67,7 +67,7 @@ class GoldenFile {
   GoldenTensor expected(std::string_view name) const;  // a stored result
 
   // Whether a tensor is a result that verify must recompute: out.*, mid.*, grad.*, and in the files
-  // about number formats expect.* and table.*.
+  // about number formats expect.* and table.*, in those about samplers unipc.*, dpmpp.*, euler.*.
   static bool is_result(std::string_view name);
 
  private:

@@ -16,6 +16,8 @@ constexpr std::array kCases = std::to_array<GoldenCase>({
     {"flow_matching", recompute_flow_matching, false},
     {"half_formats", recompute_half_formats, false},
     {"optimizer", recompute_optimizer, false},
+    {"pipeline", recompute_pipeline, true},
+    {"samplers", recompute_samplers, false},
 });
 
 }  // namespace

@@ -28,6 +28,8 @@ std::vector<GoldenTensor> recompute_half_formats(const GoldenFile&, const Verify
 std::vector<GoldenTensor> recompute_dtypes(const GoldenFile&, const VerifyOptions&);
 std::vector<GoldenTensor> recompute_optimizer(const GoldenFile&, const VerifyOptions&);
 std::vector<GoldenTensor> recompute_flow_matching(const GoldenFile&, const VerifyOptions&);
+std::vector<GoldenTensor> recompute_samplers(const GoldenFile&, const VerifyOptions&);
+std::vector<GoldenTensor> recompute_pipeline(const GoldenFile&, const VerifyOptions&);
 std::vector<GoldenTensor> recompute_dit(const GoldenFile&, const VerifyOptions&);
 
 struct GoldenCase {

@@ -16,11 +16,12 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const std::vector<std::string> kNoNetwork = {"half_formats", "dtypes", "optimizer",
-                                             "flow_matching"};
+const std::vector<std::string> kNoNetwork = {"half_formats", "dtypes", "optimizer", "flow_matching",
+                                             "samplers"};
 
 bool is_result(const std::string& name) {
-  for (const char* prefix : {"out.", "mid.", "grad.", "expect.", "table."}) {
+  for (const char* prefix :
+       {"out.", "mid.", "grad.", "expect.", "table.", "unipc.", "dpmpp.", "euler."}) {
     if (name.starts_with(prefix)) return true;
   }
   return false;

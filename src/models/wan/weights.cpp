@@ -64,9 +64,10 @@ std::vector<WeightGroup> weight_groups(const Config& config, const Checkpoint& c
   });
 }
 
-std::vector<WeightGroup> weight_groups(const Config& config, const Checkpoint& checkpoint) {
+std::vector<WeightGroup> weight_groups(const Config& config, const Checkpoint& checkpoint,
+                                       std::string_view prefix) {
   return groups_of(config, checkpoint, [&](const std::string& name) -> std::optional<Found> {
-    const CheckpointTensor* t = checkpoint.find(name);
+    const CheckpointTensor* t = checkpoint.find(fmt::format("{}{}", prefix, name));
     if (!t) return std::nullopt;
     return Found{*t, std::nullopt};
   });

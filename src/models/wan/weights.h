@@ -14,8 +14,10 @@ namespace ballast::wan {
 std::vector<WeightGroup> weight_groups(const Config& config, const Checkpoint& checkpoint,
                                        const TensorMap& names);
 
-// The same for a checkpoint that has more than the model in it: official names, taken as they are.
-std::vector<WeightGroup> weight_groups(const Config& config, const Checkpoint& checkpoint);
+// The same for a checkpoint that has more than the model in it: official names, taken as they are
+// behind a prefix ("high_noise_model.").
+std::vector<WeightGroup> weight_groups(const Config& config, const Checkpoint& checkpoint,
+                                       std::string_view prefix = "");
 
 // The same without a file, for planning: every tensor stored as `stored`.
 std::vector<WeightGroup> planned_groups(const Config& config, DType stored);

@@ -1,0 +1,237 @@
+#include "infer/condition_image.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "core/error.h"
+
+namespace ballast::infer {
+namespace {
+
+constexpr std::int64_t kMostSide = 1 << 16;
+constexpr std::int64_t kMostPixels = std::int64_t{1} << 28;
+
+void check_size(PixelSize s, const char* what) {
+  if (s.width >= 1 && s.height >= 1 && s.width <= kMostSide && s.height <= kMostSide &&
+      s.width * s.height <= kMostPixels) {
+    return;
+  }
+  fail(ErrorCode::input, fmt::format("{} is {} x {} pixels: expected 1 to {} a side and {} in all",
+                                     what, s.width, s.height, kMostSide, kMostPixels));
+}
+
+void check_picture(const PictureView& p) {
+  check_size(p.size, "the picture");
+  check(std::ssize(p.rgb) == 3 * p.size.width * p.size.height, "{} bytes for {} x {} pixels",
+        p.rgb.size(), p.size.width, p.size.height);
+}
+
+PixelSize checked(PixelSize s, PixelSize picture, std::int64_t area) {
+  if (s.width > 0 && s.height > 0) return s;
+  fail(ErrorCode::input, fmt::format("a picture of {} x {} has no size of about {} pixels with its "
+                                     "proportions: one side would be too small",
+                                     picture.width, picture.height, area));
+}
+
+void check_area(PixelSize picture, std::int64_t area) {
+  check_size(picture, "the picture");
+  if (area < 1 || area > kMostPixels) {
+    fail(ErrorCode::usage, fmt::format("an area of {} pixels", area));
+  }
+}
+
+// Four pixels and their weights for every place of a line.
+struct CubicTaps {
+  std::array<std::int64_t, 4> at;
+  std::array<float, 4> weight;
+};
+
+std::vector<CubicTaps> cubic_taps(std::int64_t from, std::int64_t to) {
+  constexpr float kA = -0.75f;
+  const auto near = [](float x) { return ((kA + 2) * x - (kA + 3)) * x * x + 1; };
+  const auto far = [](float x) { return ((kA * x - 5 * kA) * x + 8 * kA) * x - 4 * kA; };
+  const float scale = static_cast<float>(from) / static_cast<float>(to);
+  std::vector<CubicTaps> taps;
+  for (std::int64_t i = 0; i < to; ++i) {
+    const float x = scale * (static_cast<float>(i) + 0.5f) - 0.5f;
+    const float whole = std::floor(x), t = x - whole;
+    CubicTaps& c = taps.emplace_back();
+    for (std::int64_t k = 0; k < 4; ++k) {
+      c.at[static_cast<std::size_t>(k)] =
+          std::clamp<std::int64_t>(static_cast<std::int64_t>(whole) + k - 1, 0, from - 1);
+    }
+    c.weight = {far(t + 1), near(t), near(1 - t), far(2 - t)};
+  }
+  return taps;
+}
+
+double lanczos(double x) {
+  if (x < -3 || x >= 3) return 0;
+  const auto sinc = [](double y) {
+    return y == 0 ? 1.0 : std::sin(y * std::numbers::pi) / (y * std::numbers::pi);
+  };
+  return sinc(x) * sinc(x / 3);
+}
+
+constexpr int kWeightBits = 22;  // 32 less 8 of a pixel and 2 for sums beyond 1
+
+// Pixels [first, first + weights.size()) make one.
+struct Window {
+  std::int64_t first;
+  std::vector<std::int32_t> weights;
+};
+
+std::vector<Window> windows(std::int64_t from, std::int64_t to) {
+  const double scale = static_cast<double>(from) / static_cast<double>(to);
+  const double widened = std::max(scale, 1.0), support = 3 * widened;
+  std::vector<Window> all;
+  std::vector<double> exact;
+  for (std::int64_t i = 0; i < to; ++i) {
+    const double centre = (static_cast<double>(i) + 0.5) * scale;
+    const auto first = std::max<std::int64_t>(0, static_cast<std::int64_t>(centre - support + 0.5));
+    const auto end =
+        std::min<std::int64_t>(from, static_cast<std::int64_t>(centre + support + 0.5));
+    exact.clear();
+    double sum = 0;
+    for (std::int64_t p = first; p < end; ++p) {
+      exact.push_back(lanczos((static_cast<double>(p) - centre + 0.5) / widened));
+      sum += exact.back();
+    }
+    Window& w = all.emplace_back(Window{first, {}});
+    for (const double e : exact) {
+      const double scaled = e / sum * (1 << kWeightBits);
+      w.weights.push_back(static_cast<std::int32_t>(scaled + (scaled < 0 ? -0.5 : 0.5)));
+    }
+  }
+  return all;
+}
+
+// One pass over lines of pixels `apart` bytes from each other.
+void resize_line(const std::uint8_t* from, std::int64_t from_apart, std::uint8_t* to,
+                 std::int64_t to_apart, const std::vector<Window>& all) {
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    std::int32_t sum = 1 << (kWeightBits - 1);
+    const std::uint8_t* p = from + all[i].first * from_apart;
+    for (const std::int32_t w : all[i].weights) {
+      sum += *p * w;
+      p += from_apart;
+    }
+    to[static_cast<std::int64_t>(i) * to_apart] =
+        static_cast<std::uint8_t>(std::clamp(sum >> kWeightBits, 0, 255));
+  }
+}
+
+}  // namespace
+
+PixelSize i2v_size(PixelSize picture, std::int64_t area, std::int64_t multiple) {
+  check_area(picture, area);
+  const double aspect = static_cast<double>(picture.height) / static_cast<double>(picture.width);
+  const auto a = static_cast<double>(area), cell = static_cast<double>(multiple) / 2;
+  const auto side = [&](double exact) {
+    return static_cast<std::int64_t>(std::floor(std::floor(exact / cell) / 2)) * multiple;
+  };
+  return checked({side(std::sqrt(a / aspect)), side(std::sqrt(a * aspect))}, picture, area);
+}
+
+PixelSize ti2v_size(PixelSize picture, std::int64_t area, std::int64_t multiple) {
+  check_area(picture, area);
+  const double r = static_cast<double>(picture.width) / static_cast<double>(picture.height);
+  const auto a = static_cast<double>(area), m = static_cast<double>(multiple);
+  const double width = std::sqrt(a * r), height = a / width;
+  const auto down = [&](double x) { return std::floor(x / m) * m; };
+  const auto off = [&](double w, double h) {
+    if (!(w >= m && h >= m)) return std::numeric_limits<double>::infinity();
+    return std::max(r / (w / h), w / h / r);
+  };
+  const double w1 = down(width), h1 = w1 > 0 ? down(a / w1) : 0;
+  const double h2 = down(height), w2 = h2 > 0 ? down(a / h2) : 0;
+  const bool one = off(w1, h1) < off(w2, h2);
+  return checked(
+      {static_cast<std::int64_t>(one ? w1 : w2), static_cast<std::int64_t>(one ? h1 : h2)}, picture,
+      area);
+}
+
+std::vector<float> i2v_frame(const PictureView& picture, PixelSize to) {
+  check_picture(picture);
+  check_size(to, "the clip");
+  const std::vector<CubicTaps> columns = cubic_taps(picture.size.width, to.width),
+                               rows = cubic_taps(picture.size.height, to.height);
+  std::vector<float> frame(static_cast<std::size_t>(3 * to.width * to.height));
+  // v(p) = (p / 255 - 0.5) / 0.5
+  std::array<float, 256> values{};
+  for (std::size_t p = 0; p < values.size(); ++p) {
+    values[p] = (static_cast<float>(p) / 255.0f - 0.5f) / 0.5f;
+  }
+  float* out = frame.data();
+  for (std::int64_t c = 0; c < 3; ++c) {
+    for (const CubicTaps& y : rows) {
+      for (const CubicTaps& x : columns) {
+        float sum = 0;
+        for (std::size_t j = 0; j < 4; ++j) {
+          const std::uint8_t* row = picture.rgb.data() + y.at[j] * picture.size.width * 3 + c;
+          float line = 0;
+          for (std::size_t i = 0; i < 4; ++i) line += x.weight[i] * values[row[x.at[i] * 3]];
+          sum += y.weight[j] * line;
+        }
+        *out++ = sum;
+      }
+    }
+  }
+  return frame;
+}
+
+std::vector<std::uint8_t> resize_lanczos(const PictureView& picture, PixelSize to) {
+  check_picture(picture);
+  check_size(to, "the resized picture");
+  const std::int64_t width = picture.size.width, height = picture.size.height;
+  std::vector<std::uint8_t> wide(picture.rgb.begin(), picture.rgb.end());
+  if (to.width != width) {
+    const std::vector<Window> all = windows(width, to.width);
+    wide.resize(static_cast<std::size_t>(3 * to.width * height));
+    for (std::int64_t y = 0; y < height; ++y) {
+      for (std::int64_t c = 0; c < 3; ++c) {
+        resize_line(picture.rgb.data() + y * width * 3 + c, 3, wide.data() + y * to.width * 3 + c,
+                    3, all);
+      }
+    }
+  }
+  if (to.height == height) return wide;
+  const std::vector<Window> all = windows(height, to.height);
+  std::vector<std::uint8_t> resized(static_cast<std::size_t>(3 * to.width * to.height));
+  for (std::int64_t x = 0; x < 3 * to.width; ++x) {
+    resize_line(wide.data() + x, 3 * to.width, resized.data() + x, 3 * to.width, all);
+  }
+  return resized;
+}
+
+std::vector<float> ti2v_frame(const PictureView& picture, PixelSize to) {
+  check_picture(picture);
+  check_size(to, "the clip");
+  const auto w = static_cast<double>(picture.size.width);
+  const auto h = static_cast<double>(picture.size.height);
+  const double scale =
+      std::max(static_cast<double>(to.width) / w, static_cast<double>(to.height) / h);
+  // Half to even, as the reference rounds; never less than the clip needs.
+  const PixelSize covering = {
+      std::max(to.width, static_cast<std::int64_t>(std::nearbyint(w * scale))),
+      std::max(to.height, static_cast<std::int64_t>(std::nearbyint(h * scale)))};
+  const std::vector<std::uint8_t> pixels = resize_lanczos(picture, covering);
+  const std::int64_t left = (covering.width - to.width) / 2,
+                     top = (covering.height - to.height) / 2;
+  std::vector<float> frame(static_cast<std::size_t>(3 * to.width * to.height));
+  float* out = frame.data();
+  for (std::int64_t c = 0; c < 3; ++c) {
+    for (std::int64_t y = 0; y < to.height; ++y) {
+      const std::uint8_t* row = pixels.data() + ((top + y) * covering.width + left) * 3 + c;
+      for (std::int64_t x = 0; x < to.width; ++x) {
+        *out++ = static_cast<float>(row[x * 3]) / 255.0f * 2 - 1;
+      }
+    }
+  }
+  return frame;
+}
+
+}  // namespace ballast::infer
