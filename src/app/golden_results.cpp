@@ -16,6 +16,7 @@ constexpr std::array kCases = std::to_array<GoldenCase>({
     {"flow_matching", recompute_flow_matching, false},
     {"half_formats", recompute_half_formats, false},
     {"optimizer", recompute_optimizer, false},
+    {"vae", recompute_vae, true},
 });
 
 }  // namespace

@@ -29,6 +29,7 @@ std::vector<GoldenTensor> recompute_dtypes(const GoldenFile&, const VerifyOption
 std::vector<GoldenTensor> recompute_optimizer(const GoldenFile&, const VerifyOptions&);
 std::vector<GoldenTensor> recompute_flow_matching(const GoldenFile&, const VerifyOptions&);
 std::vector<GoldenTensor> recompute_dit(const GoldenFile&, const VerifyOptions&);
+std::vector<GoldenTensor> recompute_vae(const GoldenFile&, const VerifyOptions&);
 
 struct GoldenCase {
   std::string_view name;  // metadata "case"

@@ -121,9 +121,9 @@ const std::byte* source_frame(const ConstTensorView& x, const ConstTensorView& h
 }
 
 TensorView part_of(const TensorView& workspace, std::int64_t from) {
-  if (!workspace) return {};
-  const auto all = static_cast<std::int64_t>(workspace.bytes());
+  const std::int64_t all = workspace ? static_cast<std::int64_t>(workspace.bytes()) : 0;
   check(from <= all, "conv3d: the workspace has {} bytes, {} are needed", all, from);
+  if (!workspace) return {};
   return TensorView(workspace.data + from, DType::u8, {all - from}, workspace.device);
 }
 
