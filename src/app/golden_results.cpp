@@ -18,6 +18,7 @@ constexpr std::array kCases = std::to_array<GoldenCase>({
     {"optimizer", recompute_optimizer, false},
     {"pipeline", recompute_pipeline, true},
     {"samplers", recompute_samplers, false},
+    {"vae", recompute_vae, true},
 });
 
 }  // namespace

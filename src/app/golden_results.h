@@ -31,6 +31,7 @@ std::vector<GoldenTensor> recompute_flow_matching(const GoldenFile&, const Verif
 std::vector<GoldenTensor> recompute_samplers(const GoldenFile&, const VerifyOptions&);
 std::vector<GoldenTensor> recompute_pipeline(const GoldenFile&, const VerifyOptions&);
 std::vector<GoldenTensor> recompute_dit(const GoldenFile&, const VerifyOptions&);
+std::vector<GoldenTensor> recompute_vae(const GoldenFile&, const VerifyOptions&);
 
 struct GoldenCase {
   std::string_view name;  // metadata "case"

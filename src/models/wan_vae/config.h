@@ -1,0 +1,47 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace ballast::wan_vae {
+
+enum class Generation : std::uint8_t { wan21, wan22 };
+
+// The causal video autoencoders of the Wan family. Wan2.1: 16 latent channels, 8 x 8 pixels for a
+// latent position. Wan2.2: 48 channels, 16 x 16 pixels, of which 2 x 2 are folded into channels.
+// Four frames of pixels for one of latents, but one for the first.
+struct Config {
+  std::string name;
+  Generation generation = Generation::wan21;
+  std::int64_t encoder_dim =
+      96;  // width of the first encoder stage; others are 1, 2, 4, 4 times it
+  std::int64_t decoder_dim = 96;
+  std::int64_t z_dim = 16;
+
+  bool folded() const { return generation == Generation::wan22; }
+  std::int64_t pixel_fold() const { return folded() ? 2 : 1; }
+  std::int64_t network_channels() const { return 3 * pixel_fold() * pixel_fold(); }
+  std::int64_t pixels_per_latent() const { return 8 * pixel_fold(); }
+
+  friend bool operator==(const Config&, const Config&) = default;
+};
+
+std::span<const Config> presets();  // wan2.1-vae, wan2.2-vae
+// Names the field that contradicts another; ErrorCode::input.
+void validate(const Config& c);
+
+// What the latents of the released models were normalised with: latent = (mean of the encoder -
+// mean) / std, channel by channel. Empty where a VAE has another number of channels: as they are.
+struct LatentStatistics {
+  std::span<const float> mean, std;
+};
+LatentStatistics latent_statistics(const Config& c);
+
+// Frames of latents for so many of pixels; ErrorCode::input where they are not 4 n + 1.
+std::int64_t latent_frames(std::int64_t pixel_frames);
+constexpr std::int64_t pixel_frames(std::int64_t latent_frames) { return 4 * latent_frames - 3; }
+
+}  // namespace ballast::wan_vae

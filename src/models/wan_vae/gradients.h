@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/wan_vae/backward.h"
+
+namespace ballast::wan_vae {
+
+enum class Part : std::uint8_t { encoder, decoder };
+
+struct GradientJob {
+  Config config;
+  Part part = Part::decoder;
+  std::int64_t frames = 1, height = 0, width = 0;  // of latents
+  DType dtype = DType::f32;
+  // Forward keeps the inputs of stages alone and backward computes the rest again; otherwise the
+  // inputs of all units are kept. The same bits.
+  bool checkpointing = false;
+  bool weights = true;  // gradients of the weights; else of the input alone
+};
+
+struct NamedGradient {
+  std::string name;  // of the tensor, official
+  Buffer gradient;   // f32; a convolution's in rows of taps, see ops/conv3d.h
+  Shape shape;       // in files
+  std::int64_t taps = 0;
+};
+
+struct GradientIo {
+  Buffer input;   // host f32: decoder [f, h, w, z] not normalised, encoder [n, H, W, 3]
+  Buffer target;  // host f32, of the result's shape
+  Buffer result;  // host f32: decoder [n, H, W, 3], encoder [f, h, w, 2 z] means and log-variances
+  Buffer loss;    // host f64 [1]: mean of (result - target)^2
+  Buffer dinput;  // host f32, of the input's shape
+  std::vector<NamedGradient> gradients;
+};
+
+// Records `load` and `grad`: a clip through one network, whole, its mean squared error and the
+// gradients of that.
+class Gradients {
+ public:
+  Gradients(ProgramSet& set, const GradientJob& job, std::vector<StoredUnit> stored);
+  const GradientIo& io() const { return io_; }
+
+ private:
+  void record(ProgramSet& set);
+  Buffer enter(ProgramBuilder& pb);
+  Buffer stage_forward(ProgramBuilder& pb, std::size_t stage, Buffer x,
+                       std::vector<Buffer>* inputs);
+  Buffer stage_backward(ProgramBuilder& pb, std::size_t stage, Buffer x,
+                        const std::vector<Buffer>& inputs, Buffer dy);
+
+  GradientJob job_;
+  Network net_;
+  std::vector<std::size_t> first_unit_;  // of each stage
+  std::optional<Weights> weights_;
+  std::vector<UnitBuffers> grads_;
+  GradientIo io_;
+};
+
+}  // namespace ballast::wan_vae

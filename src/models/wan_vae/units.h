@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "models/wan_vae/layers.h"
+#include "models/wan_vae/weights.h"
+#include "ops/conv3d.h"
+#include "plan/program_builder.h"
+
+namespace ballast::wan_vae {
+
+inline constexpr ops::ConvGeometry kCausal = {.kernel = {3, 3, 3}, .pad = {2, 1, 1}};
+inline constexpr ops::ConvGeometry kPoint = {};
+// One zero row below and one zero column to the right.
+inline constexpr ops::ConvGeometry kDown = {.kernel = {1, 3, 3}, .stride = {1, 2, 2}};
+inline constexpr ops::ConvGeometry kUp = {.kernel = {1, 3, 3}, .pad = {0, 1, 1}, .zoom = 2};
+inline constexpr ops::ConvGeometry kTimeUp = {.kernel = {3, 1, 1}, .pad = {2, 0, 0}};
+// From frame 0 of its input on; where a clip goes on, the frame before counts as well.
+inline constexpr ops::ConvGeometry kTimeDown = {.kernel = {3, 1, 1}, .stride = {2, 1, 1}};
+inline constexpr ops::ConvGeometry kTimeDownOn = {
+    .kernel = {3, 1, 1}, .stride = {2, 1, 1}, .pad = {1, 0, 0}};
+
+// The last frames that each convolution in time has seen, from chunk to chunk of a clip.
+class FrameCaches {
+ public:
+  explicit FrameCaches(Tier tier) : tier_(tier) {}
+
+  // Where the frames are kept, made when first asked for.
+  Buffer home(ProgramBuilder& pb, const std::string& name, const Shape& frames, DType dtype);
+  // ... and where this program reads them; on the host they are brought.
+  Buffer history(ProgramBuilder& pb, Buffer home);
+  Lane lane() const { return tier_ == Tier::host ? Lane::download : Lane::compute; }
+
+ private:
+  Tier tier_;
+  std::map<std::string, Buffer, std::less<>> homes_;
+};
+
+// Records units forward. Frames are channels last, [T, H, W, C]. `start` says that the first of
+// them is frame 0 of the clip; otherwise they follow on what the caches hold. Without caches a clip
+// comes whole.
+class UnitForward {
+ public:
+  UnitForward(ProgramBuilder& pb, DType dtype, FrameCaches* caches)
+      : pb_(pb), dtype_(dtype), caches_(caches) {}
+
+  // y may be x itself where `consume` allows it. Not for up_*.
+  Buffer run(const Unit& u, const UnitBuffers& w, Buffer x, bool start, bool consume);
+  // The two halves of up_2d and up_3d.
+  Buffer time_up(const Unit& u, const UnitBuffers& w, Buffer x, bool start);
+  Buffer space_up(const Unit& u, const UnitBuffers& w, Buffer x);
+  // What the encoder's and the decoder's stages add to their result, y += ...
+  void fold_shortcut(Buffer stage_input, Buffer y, bool start);
+  void unfold_shortcut(Buffer frame, Buffer y);
+
+  // Parts that the backward pass repeats.
+  Buffer norm(Buffer x, Buffer gamma, Buffer y, Buffer* factor = nullptr);  // y may be x
+  Buffer causal(Buffer x, Buffer w, Buffer bias, const std::string& cache, bool start,
+                std::int64_t outputs, DType y_dtype);
+  Buffer point(Buffer x, Buffer w, Buffer bias, std::int64_t outputs, DType y_dtype);
+  void attend(Buffer qkv, Buffer o);  // [T, H, W, 3C] to [T, H, W, C]
+  Buffer frames(std::string_view name, const Shape& like, std::int64_t channels, DType dtype);
+
+  // Rows of scores that attention makes at once: whole quanta, bounded bytes.
+  static std::int64_t query_rows(std::int64_t positions);
+
+ private:
+  void causal_into(Buffer x, Buffer w, Buffer bias, const std::string& cache, bool start, Buffer y,
+                   bool accumulate);
+  void remember(Buffer home, Buffer history, Buffer x, std::int64_t first, bool start);
+  Buffer down(const Unit& u, const UnitBuffers& w, Buffer x, bool start);
+
+  ProgramBuilder& pb_;
+  DType dtype_;
+  FrameCaches* caches_;
+};
+
+}  // namespace ballast::wan_vae

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/wan_vae/pass.h"
+
+namespace ballast::wan_vae {
+
+// How memory is used; none of it changes a bit of the result.
+struct Policy {
+  bool slices = false;            // decoding: frames one by one where there are several
+  bool streamed_weights = false;  // matrices wait in host memory
+  int ahead = 1;                  // units whose matrices come early
+  bool history_on_host = false;   // convolutions' last frames wait there from chunk to chunk
+
+  friend bool operator==(const Policy&, const Policy&) = default;
+};
+
+struct Job {
+  Config config;
+  bool encode = false, decode = false;
+  std::int64_t height = 0, width = 0;  // of latents
+  DType dtype = DType::f32;            // activations and matrices: f32 or bf16
+  Policy policy = {};
+  bool long_clips = true;  // more than one frame of latents
+};
+
+// One kind of chunk: the frames of pixels of one frame of latents, 1 at the start of a clip and 4
+// later.
+struct ChunkIo {
+  std::string program;
+  std::int64_t frames = 0;
+  Buffer latent;  // host f32 [1, h, w, z]: read (decode), or the encoder's means; not normalised
+  Buffer pixels;  // host f32 [frames, H, W, 3], -1 to 1 (decoded ones unclamped)
+};
+
+struct VaeIo {
+  ChunkIo decode_start, decode_next, encode_start, encode_next;
+};
+
+// Records programs `load` and, for what the job asks, `decode.start`, `decode.next`,
+// `encode.start`, `encode.next`. A clip of any length is one start and then next, next, ...: what
+// convolutions in time must remember stays in persistent buffers between runs.
+class Vae {
+ public:
+  // encoder, decoder: stored_units() or planned_units() of what the job asks.
+  Vae(ProgramSet& set, Job job, std::vector<StoredUnit> encoder, std::vector<StoredUnit> decoder,
+      Taps* taps = nullptr);
+
+  const Job& job() const { return job_; }
+  const VaeIo& io() const { return io_; }
+
+ private:
+  void record_decode(ChunkIo& io, bool start);
+  void record_encode(ChunkIo& io, bool start);
+  ChunkIo declare(ProgramBuilder& pb, const std::string& name, std::int64_t frames);
+
+  ProgramSet& set_;
+  Job job_;
+  Taps* taps_;
+  Network encoder_net_, decoder_net_;
+  std::optional<Weights> encoder_, decoder_;
+  FrameCaches encoder_caches_, decoder_caches_;
+  VaeIo io_;
+};
+
+// A frame of the clip's latents [z, f, h, w], normalised, and the same as programs want it,
+// [h, w, z] and not normalised.
+struct LatentFrame {
+  LatentStatistics statistics;
+  std::int64_t channels = 0, frames = 0, positions = 0;  // z, f, h * w
+
+  void take(std::span<const float> latents, std::int64_t frame, std::span<float> to) const;
+  void put(std::span<const float> from, std::int64_t frame, std::span<float> latents) const;
+
+ private:
+  std::size_t at(std::int64_t z, std::int64_t frame) const {
+    return static_cast<std::size_t>((z * frames + frame) * positions);
+  }
+};
+
+}  // namespace ballast::wan_vae

@@ -1,0 +1,163 @@
+#include "models/wan_vae/weights.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "ops/conv3d.h"
+#include "ops/copy.h"
+
+namespace ballast::wan_vae {
+namespace {
+
+std::vector<Unit> units_of(const Network& net) {
+  std::vector<Unit> all;
+  for (const Stage& s : net) all.insert(all.end(), s.units.begin(), s.units.end());
+  return all;
+}
+
+std::int64_t packed_row(const UnitTensor& t) {
+  const std::int64_t channels = t.shape[1];
+  return t.taps == 1 ? channels : (t.taps * channels + 7) / 8 * 8;
+}
+
+}  // namespace
+
+std::optional<Recognised> recognise(const Checkpoint& checkpoint) {
+  struct Marks {
+    Dialect dialect;
+    const char *sign, *sign22, *encoder, *decoder, *latent;
+  };
+  constexpr Marks kMarks[] = {
+      {Dialect::official, "decoder.middle.0.residual.0.gamma",
+       "decoder.upsamples.0.upsamples.0.residual.2.weight", "encoder.conv1.weight",
+       "decoder.head.2.weight", "conv2.weight"},
+      {Dialect::diffusers, "decoder.mid_block.resnets.0.norm1.gamma",
+       "decoder.up_blocks.0.upsampler.resample.1.weight", "encoder.conv_in.weight",
+       "decoder.conv_out.weight", "post_quant_conv.weight"}};
+  for (const Marks& m : kMarks) {
+    if (!checkpoint.find(m.sign)) continue;
+    Recognised r = {.config = presets()[checkpoint.find(m.sign22) ? 1 : 0], .dialect = m.dialect};
+    const auto size = [&](const char* name, int dim) -> std::int64_t {
+      const Shape& s = checkpoint.get(name).entry->shape;
+      if (s.rank() != 5) {
+        fail(ErrorCode::input, fmt::format("{}: {} is {}, a Wan VAE has 5 dimensions there",
+                                           checkpoint.path(), name, s));
+      }
+      return s[dim];
+    };
+    r.config.encoder_dim = size(m.encoder, 0);
+    r.config.decoder_dim = size(m.decoder, 1);
+    r.config.z_dim = size(m.latent, 0);
+    const bool released = std::ranges::find(presets(), r.config) != presets().end();
+    if (!released) r.config.name += " of another size";
+    validate(r.config);
+    return r;
+  }
+  return std::nullopt;
+}
+
+std::vector<StoredUnit> stored_units(const Network& net, const Checkpoint& checkpoint,
+                                     Dialect dialect) {
+  std::vector<StoredUnit> all;
+  for (const Unit& u : units_of(net)) {
+    StoredUnit& unit = all.emplace_back();
+    for (const UnitTensor& t : tensors_of(u)) {
+      const CheckpointTensor& found =
+          checkpoint.get(dialect == Dialect::official ? t.name : t.other);
+      if (found.entry->shape != t.shape) {
+        fail(ErrorCode::input, fmt::format("{}: {} is {}, this VAE has {}", checkpoint.path(),
+                                           found.entry->name, found.entry->shape, t.shape));
+      }
+      unit.push_back(
+          {.shape = t.shape, .dtype = checkpoint.dtype(found), .extent = checkpoint.extent(found)});
+    }
+  }
+  return all;
+}
+
+std::vector<StoredUnit> planned_units(const Network& net, DType dtype) {
+  std::vector<StoredUnit> all;
+  for (const Unit& u : units_of(net)) {
+    StoredUnit& unit = all.emplace_back();
+    for (const UnitTensor& t : tensors_of(u)) {
+      unit.push_back({.shape = t.shape, .dtype = dtype, .extent = {}});
+      unit.back().extent.bytes = static_cast<std::uint64_t>(t.shape.elements()) * size_of(dtype);
+    }
+  }
+  return all;
+}
+
+std::uint64_t Weights::largest(const std::vector<StoredUnit>& stored) {
+  std::uint64_t most = 0;
+  for (const StoredUnit& u : stored) {
+    for (const StoredBytes& t : u) most = std::max(most, t.extent.bytes);
+  }
+  return most;
+}
+
+Weights::Weights(ProgramBuilder& load, const Network& net, std::vector<StoredUnit> stored,
+                 const WeightOptions& options)
+    : units_(units_of(net)), stored_(std::move(stored)), options_(options) {
+  check(stored_.size() == units_.size(), "{} units, {} stored", units_.size(), stored_.size());
+  for (const Unit& u : units_) {
+    UnitBuffers& home = homes_.emplace_back();
+    for (const UnitTensor& t : tensors_of(u)) {
+      const auto slot = static_cast<std::size_t>(t.slot);
+      if (t.taps == 0) {
+        home[slot] = load.persistent(t.name, {t.shape[0]}, DType::f32, Role::weights);
+      } else {
+        home[slot] = load.persistent(t.name, {t.shape[0], packed_row(t)}, options_.dtype,
+                                     Role::weights, options_.streamed ? Tier::host : Tier::device);
+      }
+    }
+  }
+  begin_program();
+}
+
+void Weights::load(ProgramBuilder& pb, StagingRing& ring) {
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    const auto scope = pb.scope(units_[i].name);
+    const std::vector<UnitTensor> tensors = tensors_of(units_[i]);
+    for (std::size_t k = 0; k < tensors.size(); ++k) {
+      const UnitTensor& t = tensors[k];
+      const Buffer home = homes_[i][static_cast<std::size_t>(t.slot)];
+      if (t.taps == 0) {
+        ring.deliver(pb, {{.from = stored_[i][k], .to = home, .to_scale = {}}}, Lane::upload);
+        continue;
+      }
+      // As the file has it first; the order of a convolution's rows is made from that.
+      const bool host = options_.streamed;
+      const Buffer raw = pb.temp("raw", {t.shape[0], t.shape.elements() / t.shape[0]},
+                                 options_.dtype, Role::staging, host ? Tier::host : Tier::device);
+      ring.deliver(pb, {{.from = stored_[i][k], .to = raw, .to_scale = {}}},
+                   host ? Lane::host : Lane::upload);
+      ops::pack_conv_weight(pb, raw, home, t.taps, host ? Lane::host : Lane::compute);
+    }
+  }
+}
+
+void Weights::begin_program() {
+  here_ = homes_;
+  brought_.assign(units_.size(), !options_.streamed);
+}
+
+void Weights::bring(ProgramBuilder& pb, std::size_t unit) {
+  if (unit >= units_.size() || brought_[unit]) return;
+  brought_[unit] = true;
+  const auto scope = pb.scope(units_[unit].name);
+  for (const UnitTensor& t : tensors_of(units_[unit])) {
+    if (t.taps == 0) continue;
+    const Buffer home = homes_[unit][static_cast<std::size_t>(t.slot)];
+    const Buffer to = pb.temp("weight", pb.shape(home), options_.dtype, Role::weight_slots);
+    ops::copy(pb, home, to, Lane::upload);
+    here_[unit][static_cast<std::size_t>(t.slot)] = to;
+  }
+}
+
+const UnitBuffers& Weights::use(ProgramBuilder& pb, std::size_t unit) {
+  for (std::size_t i = unit; i <= unit + static_cast<std::size_t>(options_.ahead); ++i)
+    bring(pb, i);
+  return here_[unit];
+}
+
+}  // namespace ballast::wan_vae

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "io/checkpoint.h"
+#include "models/wan_vae/layers.h"
+#include "nn/staging_ring.h"
+#include "plan/program_builder.h"
+
+namespace ballast::wan_vae {
+
+enum class Dialect : std::uint8_t { official, diffusers };
+
+struct Recognised {
+  Config config;
+  Dialect dialect;
+};
+// Which VAE a checkpoint holds, by names and shapes; nullopt: none of these.
+std::optional<Recognised> recognise(const Checkpoint& checkpoint);
+
+// Where the tensors of a network are, unit by unit in order of tensors_of(). Fails with
+// ErrorCode::input where one is missing or has another shape.
+using StoredUnit = std::vector<StoredBytes>;
+std::vector<StoredUnit> stored_units(const Network& net, const Checkpoint& checkpoint,
+                                     Dialect dialect);
+// The same without a file, to plan with.
+std::vector<StoredUnit> planned_units(const Network& net, DType dtype);
+
+// Buffers of a unit by TensorSlots; convolutions' weights as ops/conv3d.h wants them.
+using UnitBuffers = std::array<Buffer, TensorSlots::count>;
+
+struct WeightOptions {
+  DType dtype = DType::f32;  // of matrices; vectors are f32
+  bool streamed = false;     // matrices wait in host memory and are brought for their units
+  int ahead = 1;             // units that are brought before they are used
+};
+
+// The weights of one network. Vectors stay on the device, matrices there or on the host.
+class Weights {
+ public:
+  Weights(ProgramBuilder& load, const Network& net, std::vector<StoredUnit> stored,
+          const WeightOptions& options);
+
+  void load(ProgramBuilder& pb, StagingRing& ring);
+  // A program starts with nothing brought.
+  void begin_program();
+  // Unit i of the network, counted through all stages.
+  const UnitBuffers& use(ProgramBuilder& pb, std::size_t unit);
+
+  std::size_t units() const { return homes_.size(); }
+  const Unit& unit(std::size_t i) const { return units_[i]; }
+  const UnitBuffers& home(std::size_t unit) const { return homes_[unit]; }
+  static std::uint64_t largest(const std::vector<StoredUnit>& stored);
+
+ private:
+  void bring(ProgramBuilder& pb, std::size_t unit);
+
+  std::vector<Unit> units_;
+  std::vector<StoredUnit> stored_;
+  WeightOptions options_;
+  std::vector<UnitBuffers> homes_, here_;
+  std::vector<bool> brought_;
+};
+
+}  // namespace ballast::wan_vae

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "ops/cuda_view.h"
+#include "ops/fold_blocks_kernels.h"
+
+namespace ballast::ops::cuda {
+
+struct BlockMove {
+  View wide, folded;
+  BlockShape block;
+  float scale = 1;
+  bool accumulate = false;
+};
+void fold_blocks(const BlockMove& a, void* stream);
+void unfold_blocks(const BlockMove& a, void* stream);
+
+}  // namespace ballast::ops::cuda

@@ -1,0 +1,15 @@
+#pragma once
+
+// Shared with vector and CUDA sources: C++17, plain data.
+
+#include <cstdint>
+
+namespace ballast::ops {
+
+struct BlockShape {
+  int time = 1, space = 1;
+  int lead = 0;  // of the first block, frames that the wide tensor does not have: < time
+  bool columns_first = false;
+};
+
+}  // namespace ballast::ops
