@@ -1,0 +1,68 @@
+#include "data/tokenizer_file.h"
+
+#include <cmath>
+#include <span>
+
+#include "core/error.h"
+#include "io/name_index.h"
+#include "io/utf8.h"
+#include "memory/disk_file.h"
+
+namespace ballast {
+namespace {
+
+// The largest in use (UMT5's tokenizer.json) has 17 MB, 256,300 pieces and 2 MB of text in them.
+constexpr std::uint64_t kFileBytes = 64 << 20;
+constexpr std::uint64_t kPieces = 1'000'000;
+constexpr std::uint64_t kPieceBytes = 1024;
+constexpr std::uint64_t kAllPieceBytes = 16 << 20;
+constexpr double kLargestScore = 1e6;  // sums of these stay far inside f32
+
+}  // namespace
+
+std::string read_tokenizer_file(const std::string& path) {
+  const DiskFile file = DiskFile::open(path, DiskMode::buffered);
+  if (file.size() > kFileBytes) {
+    fail(ErrorCode::input, fmt::format("{}: tok.limit: the file has {} bytes, at most {} are read",
+                                       path, file.size(), kFileBytes));
+  }
+  std::string text(file.size(), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+void VocabularyLimits::refuse(const std::string& what, std::uint64_t offset) const {
+  fail(ErrorCode::input, fmt::format("{}: {}: {} at byte offset {}", path_, rule_, what, offset));
+}
+
+void VocabularyLimits::add(std::string_view piece, double score, std::uint64_t offset) {
+  if (++pieces_ > kPieces) refuse(fmt::format("more than {} pieces", kPieces), offset);
+  if (piece.size() > kPieceBytes) {
+    refuse(fmt::format("a piece of {} bytes, at most {} are accepted,", piece.size(), kPieceBytes),
+           offset);
+  }
+  bytes_ += piece.size();
+  if (bytes_ > kAllPieceBytes) {
+    refuse(fmt::format("pieces of more than {} bytes together", kAllPieceBytes), offset);
+  }
+  if (first_invalid_utf8(piece)) {
+    refuse(fmt::format("piece \"{}\" is not UTF-8", printable(piece)), offset);
+  }
+  if (!(std::abs(score) <= kLargestScore)) {
+    refuse(fmt::format("piece \"{}\" has the score {}", printable(piece), score), offset);
+  }
+}
+
+void check_pieces_are_different(const TokenizerModel& model, std::string_view rule,
+                                const std::string& path) {
+  NameIndex index;
+  const auto name_at = [&](std::uint32_t i) { return std::string_view(model.pieces[i]); };
+  for (std::uint32_t i = 0; i < model.pieces.size(); ++i) {
+    if (const auto twin = index.insert(model.pieces[i], i, name_at)) {
+      fail(ErrorCode::input, fmt::format("{}: {}: pieces {} and {} are both \"{}\"", path, rule,
+                                         *twin, i, printable(model.pieces[i])));
+    }
+  }
+}
+
+}  // namespace ballast
