@@ -16,6 +16,10 @@ constexpr std::array kCases = std::to_array<GoldenCase>({
     {"flow_matching", recompute_flow_matching, false},
     {"half_formats", recompute_half_formats, false},
     {"optimizer", recompute_optimizer, false},
+    {"t5_hf", recompute_t5_hf, true},
+    {"t5_seq2seq", recompute_t5_seq2seq, true},
+    {"umt5_encoder", recompute_umt5_encoder, true},
+    {"umt5_hf", recompute_umt5_hf, true},
 });
 
 }  // namespace

@@ -29,6 +29,10 @@ std::vector<GoldenTensor> recompute_dtypes(const GoldenFile&, const VerifyOption
 std::vector<GoldenTensor> recompute_optimizer(const GoldenFile&, const VerifyOptions&);
 std::vector<GoldenTensor> recompute_flow_matching(const GoldenFile&, const VerifyOptions&);
 std::vector<GoldenTensor> recompute_dit(const GoldenFile&, const VerifyOptions&);
+std::vector<GoldenTensor> recompute_t5_seq2seq(const GoldenFile&, const VerifyOptions&);
+std::vector<GoldenTensor> recompute_t5_hf(const GoldenFile&, const VerifyOptions&);
+std::vector<GoldenTensor> recompute_umt5_encoder(const GoldenFile&, const VerifyOptions&);
+std::vector<GoldenTensor> recompute_umt5_hf(const GoldenFile&, const VerifyOptions&);
 
 struct GoldenCase {
   std::string_view name;  // metadata "case"
