@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "ops/sgemm.h"
+#include "plan/predict.h"
 
 namespace ballast::wan_vae {
 namespace {
@@ -18,6 +19,10 @@ PlannedVae plan_with(const FitRequest& r, const Policy& policy) {
   const Vae vae(set, job, r.encoder, r.decoder);
   PlannedVae p = {
       .policy = policy, .plan = plan_memory(set), .lines = {}, .device = {}, .host = {}};
+  // The last program is that of a following chunk, if there are any. Without a profile all take as
+  // long.
+  const auto last = static_cast<int>(set.programs.size()) - 1;
+  if (r.profile.gemm_flops > 0) p.seconds = predict(set, p.plan, last, r.profile).seconds;
   p.lines = process_lines(set, {.blas_bytes_per_thread = Bytes{ops::kBlasBufferTouched}});
   if (r.backend.device == Device::cuda) {
     p.lines.push_back({.name = "CUDA context and libraries",
@@ -98,7 +103,7 @@ std::variant<PlannedVae, Refusal> fit(const FitRequest& request) {
       PlannedVae p = plan_with(request, policy);
       const bool enough = fitting(p);
       if (p.device < leanest.device) leanest = p;
-      if (enough && (!best || p.moved < best->moved)) best = std::move(p);
+      if (enough && (!best || p.seconds < best->seconds)) best = std::move(p);
       (enough ? most : least) = policy.hosted_histories + (enough ? -1 : 1);
     }
   }

@@ -26,7 +26,7 @@ struct PlannedVae {
   MemoryPlan plan;
   std::vector<ProcessLine> lines;
   Bytes device, host;  // arenas and lines
-  Bytes moved = {};    // between host and device, for a chunk
+  double seconds = 0;  // predicted for a chunk
 };
 
 // The fastest policy that fits, or what the leanest would need.
