@@ -60,6 +60,9 @@ CharacterMap::Rule CharacterMap::find(std::string_view text) const {
   return rule;
 }
 
+CharacterMap::Rule CharacterMap::longest(std::string_view text) const { return find<true>(text); }
+CharacterMap::Rule CharacterMap::shortest(std::string_view text) const { return find<false>(text); }
+
 std::string_view CharacterMap::replacement(std::uint32_t offset) const {
   return pool_.data() + offset;  // a zero byte ends the pool
 }

@@ -22,8 +22,8 @@ class CharacterMap {
   CharacterMap(std::string_view blob, const std::string& path);
 
   bool empty() const { return units_.empty(); }
-  Rule longest(std::string_view text) const { return find<true>(text); }
-  Rule shortest(std::string_view text) const { return find<false>(text); }
+  Rule longest(std::string_view text) const;
+  Rule shortest(std::string_view text) const;
 
   // As the tokenizers library applies it: clusters of characters shorter than six bytes are
   // replaced whole by the shortest rule that matches their beginning, else character by character.
