@@ -216,7 +216,7 @@ Comparison compare_one(const GoldenFile& file, const GoldenTensor& ours,
   if (formats || !info(ours.dtype).floating || is_exact(ours.name)) {
     return compare_bits(ours, stored);
   }
-  if (!dtype) return measured(ours, stored);
+  if (!dtype || (dtype == DType::bf16 && ours.name == "out.guided")) return measured(ours, stored);
   return dtype == DType::bf16 ? compare_bf16(ours, stored) : compare_f32(file, ours, stored);
 }
 
