@@ -107,9 +107,20 @@ TEST(Verify, OutHoldsEveryResultWithItsDtypeAndShape) {
   }
 }
 
-const std::vector<std::string> kNetworks = {
-    "dit_t2v_hd32", "dit_t2v_hd48_batch2", "dit_t2v_hd128", "dit_i2v", "dit_ti2v",
-    "dit_grad_t2v", "dit_grad_ti2v",       "dit_lora",      "vae21",   "vae22"};
+const std::vector<std::string> kNetworks = {"dit_t2v_hd32",
+                                            "dit_t2v_hd48_batch2",
+                                            "dit_t2v_hd128",
+                                            "dit_i2v",
+                                            "dit_ti2v",
+                                            "dit_grad_t2v",
+                                            "dit_grad_ti2v",
+                                            "dit_lora",
+                                            "pipeline_t2v_unipc",
+                                            "pipeline_t2v_dpmpp",
+                                            "pipeline_i2v_unipc",
+                                            "pipeline_ti2v_image",
+                                            "vae21",
+                                            "vae22"};
 
 const std::vector<std::string> kTextEncoders = {"umt5_encoder", "umt5_hf"};
 const std::vector<std::string> kTextModels = {"t5_seq2seq", "t5_hf_gated", "t5_hf_relu_tied"};
