@@ -7,7 +7,7 @@ packages=(
   build-essential cmake ninja-build ccache python3
   libfmt-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev libopenblas-serial-dev libxxhash-dev
   libcurl4-openssl-dev
-  libgtest-dev libgmock-dev libbenchmark-dev
+  libgtest-dev libgmock-dev libbenchmark-dev libsentencepiece-dev
   clang libclang-rt-14-dev clang-format
 )
 
