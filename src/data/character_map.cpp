@@ -6,7 +6,7 @@
 #include "data/unicode_text.h"
 #include "io/utf8.h"
 
-namespace ballast {
+namespace ballast::data {
 namespace {
 
 constexpr std::size_t kClusterBytes = 6;  // a cluster as long as this is not replaced whole
@@ -90,4 +90,4 @@ void CharacterMap::apply_to_clusters(std::string_view text, std::string& out) co
   }
 }
 
-}  // namespace ballast
+}  // namespace ballast::data

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace ballast {
+namespace ballast::data {
 
 // SentencePiece's precompiled normalisation rules: a double-array trie of byte strings, and what
 // they are replaced by. Texts are UTF-8; every malformed byte becomes U+FFFD.
@@ -38,4 +38,4 @@ class CharacterMap {
   std::string pool_;
 };
 
-}  // namespace ballast
+}  // namespace ballast::data
