@@ -18,4 +18,16 @@ inline constexpr std::uint64_t kIndexBytes = 256ull << 20;
 inline constexpr std::uint64_t kShards = 4096;
 inline constexpr std::uint64_t kQuantNoteBytes = 64 << 10;  // one comfy_quant tensor
 
+inline constexpr std::uint64_t kZipEntries = 1'000'000;
+inline constexpr std::uint64_t kZipDirectory = 64 << 20;
+inline constexpr std::uint64_t kPickleBytes = 64 << 20;
+inline constexpr std::uint64_t kPickleOpcodes = 5'000'000;
+inline constexpr std::uint64_t kPickleStack = 1'000'000;  // values, marks, lists and dicts each
+inline constexpr std::uint64_t kPickleString = 1 << 20;
+inline constexpr std::uint64_t kGgufMetadata = 256ull << 20;
+inline constexpr std::uint64_t kGgufString = 16 << 20;
+inline constexpr std::uint64_t kGgufArray = 16 << 20;  // elements
+inline constexpr std::uint64_t kGgufKey = 65'535;
+inline constexpr std::uint64_t kGgufName = 255;
+
 }  // namespace ballast::limits
