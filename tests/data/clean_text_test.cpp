@@ -6,7 +6,7 @@
 #include "data/html_entities.h"
 #include "data/unicode_text.h"
 
-namespace ballast::data {
+namespace ballast::data::clean_text_test {
 namespace {
 
 struct Cleaned {
@@ -120,4 +120,4 @@ TEST(HtmlReferences, AgreeWithPythonOnEveryName) {
 }
 
 }  // namespace
-}  // namespace ballast::data
+}  // namespace ballast::data::clean_text_test

@@ -11,7 +11,7 @@
 #include "io/utf8.h"
 #include "tests/support/temp_dir.h"
 
-namespace ballast::data {
+namespace ballast::data::sentencepiece_library_test {
 namespace {
 
 struct Alphabet {
@@ -111,4 +111,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& training) { return training.param.name; });
 
 }  // namespace
-}  // namespace ballast::data
+}  // namespace ballast::data::sentencepiece_library_test

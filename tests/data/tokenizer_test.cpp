@@ -10,7 +10,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_tokenizer.h"
 
-namespace ballast::data {
+namespace ballast::data::tokenizer_test {
 namespace {
 
 using test::TempDir;
@@ -324,4 +324,4 @@ TEST(Tokenizer, SaysWhatAFolderLacks) {
 }
 
 }  // namespace
-}  // namespace ballast::data
+}  // namespace ballast::data::tokenizer_test

@@ -96,7 +96,8 @@ TEST(Checkpoint, AFolderHoldsExactlyOneModel) {
   const TempDir folder;
   std::filesystem::create_directory(folder.path("high_noise_model"));
   EXPECT_FAILS(Checkpoint::open(folder.path()), ErrorCode::input,
-               "folder.empty: it holds no *.safetensors.index.json and no *.safetensors; its "
+               "folder.empty: it holds no *.safetensors.index.json, no *.safetensors and no *.pth, "
+               "*.pt or *.bin; its "
                "folders: \"high_noise_model\"");
   folder.write("one.safetensors", shard({"a"}));
   EXPECT_EQ(Checkpoint::open(folder.path()).tensors().size(), 1u);
