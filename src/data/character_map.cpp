@@ -41,8 +41,7 @@ CharacterMap::CharacterMap(std::string_view blob, const std::string& path) {
 }
 
 // Damaged tries are walked inside their bounds: a unit that is not there matches nothing.
-template <bool kLongest>
-CharacterMap::Rule CharacterMap::find(std::string_view text) const {
+CharacterMap::Rule CharacterMap::find(std::string_view text, bool longest) const {
   Rule rule;
   if (units_.empty()) return rule;
   std::size_t place = offset(units_[0]);
@@ -55,7 +54,7 @@ CharacterMap::Rule CharacterMap::find(std::string_view text) const {
     if (!has_leaf(unit)) continue;
     if (place >= units_.size() || value(units_[place]) >= pool_.size()) break;
     rule = {i + 1, replacement(value(units_[place]))};
-    if (!kLongest) break;
+    if (!longest) break;
   }
   return rule;
 }
