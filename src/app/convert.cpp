@@ -192,8 +192,8 @@ void Convert::convert_model() const {
       "writing " + printable(out), [&] { return convert_to_safetensors(from, out, options); });
   progress.reset();
   for (const std::string& note : done.notes) log::warn("{}", note);
-  print(fmt::format("{}: {} tensors of a {} file, {}\n", out, done.tensors, done.container,
-                    Bytes{done.bytes}));
+  print(fmt::format("{}: {} {} of a {} file, {}\n", out, done.tensors,
+                    done.tensors == 1 ? "tensor" : "tensors", done.container, Bytes{done.bytes}));
 }
 
 }  // namespace
