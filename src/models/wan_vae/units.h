@@ -7,6 +7,7 @@
 #include "models/wan_vae/layers.h"
 #include "models/wan_vae/weights.h"
 #include "ops/conv3d.h"
+#include "ops/fold_blocks_kernels.h"
 #include "plan/program_builder.h"
 
 namespace ballast::wan_vae {
@@ -15,6 +16,8 @@ inline constexpr ops::ConvGeometry kCausal = {.kernel = {3, 3, 3}, .pad = {2, 1,
 inline constexpr ops::ConvGeometry kPoint = {};
 // The two frames before stand in front of its input.
 inline constexpr ops::ConvGeometry kCausalJoined = {.kernel = {3, 3, 3}, .pad = {0, 1, 1}};
+// Pixels of Wan2.2: colour, column, row.
+inline constexpr ops::BlockShape kPixelFold = {.space = 2, .columns_first = true};
 // One zero row below and one zero column to the right.
 inline constexpr ops::ConvGeometry kDown = {.kernel = {1, 3, 3}, .stride = {1, 2, 2}};
 inline constexpr ops::ConvGeometry kUp = {.kernel = {1, 3, 3}, .pad = {0, 1, 1}, .zoom = 2};

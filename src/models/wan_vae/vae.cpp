@@ -10,7 +10,6 @@ namespace ballast::wan_vae {
 namespace {
 
 constexpr std::int64_t kNextFrames = 4;
-constexpr ops::BlockShape kPixelFold = {.space = 2, .columns_first = true};
 
 }  // namespace
 
