@@ -1,11 +1,13 @@
 #include "app/inspect_media.h"
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "core/bytes.h"
 #include "core/error.h"
+#include "io/limits.h"
 #include "io/media_reader.h"
 #include "io/utf8.h"
 #include "memory/disk_file.h"
@@ -13,8 +15,19 @@
 namespace ballast {
 namespace {
 
+// Deeper than JSON is read elsewhere too; brackets in texts count, which does no harm.
+bool too_deep(std::string_view json) {
+  int depth = 0, most = 0;
+  for (const char c : json) {
+    depth += (c == '[' || c == '{') - (c == ']' || c == '}');
+    most = std::max(most, depth);
+  }
+  return most > limits::kJsonDepth;
+}
+
 // The comment as an object where it is one, as text where not.
 nlohmann::ordered_json comment_of(const MediaInfo& info) {
+  if (too_deep(info.comment)) return info.comment;  // printing goes as deep as the text does
   auto parsed = nlohmann::ordered_json::parse(info.comment, nullptr, false);
   if (!parsed.is_object()) return info.comment;
   return parsed;

@@ -215,8 +215,11 @@ TEST(Inspect, VideoShowsWhatItIsAndHowItWasMade) {
   const nlohmann::json j = inspect_json(path);
   EXPECT_EQ(j["frames"], 5);
   EXPECT_EQ(j["comment"]["seed"], 7);
-  const Finished broken =
-      run_ballast({"inspect", dir.write("cut.mp4", read_whole(path).substr(0, 600))});
+  const std::string cut = dir.write("cut.mp4", read_whole(path).substr(0, 600));
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  write_clip(path, {.width = 32, .height = 24, .comment = "{\"a\": " + deep + "}"}, 1);
+  EXPECT_EQ(run_ballast({"inspect", path}).exit_code, 0);
+  const Finished broken = run_ballast({"inspect", cut});
   EXPECT_EQ(broken.exit_code, 4) << broken.out;
   EXPECT_THAT(broken.err, HasSubstr("cut.mp4"));
 }
