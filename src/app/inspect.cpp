@@ -7,6 +7,7 @@
 #include "app/command.h"
 #include "app/golden_file.h"
 #include "app/inspect_foreign.h"
+#include "app/inspect_media.h"
 #include "app/output.h"
 #include "core/bytes.h"
 #include "core/error.h"
@@ -181,8 +182,10 @@ std::string text_of(const Json& value) {
 class Inspect : public Command {
  public:
   void declare(CLI::App& app) override {
-    app.add_option("FILE", path_,
-                   "a safetensors, PyTorch or GGUF file, an index.json, or a folder with one")
+    app.add_option(
+           "FILE", path_,
+           "a safetensors, PyTorch or GGUF file, an index.json, a folder with one, or an image "
+           "or video")
         ->required();
     app.add_flag("--json", json_, "print JSON, sizes in bytes");
     app.add_flag("--tensors", tensors_, "list every tensor and every problem");
@@ -203,6 +206,7 @@ class Inspect : public Command {
 const RegisterCommand<Inspect> kInspect("inspect", "what a model, LoRA or checkpoint file is");
 
 void Inspect::run() {
+  if (is_media_file(path_)) return print(describe_media(path_, json_));
   const ForeignView view{.path = path_, .json = json_, .all_tensors = tensors_};
   if (const auto text = inspect_foreign(view)) return print(*text);
   const Checkpoint checkpoint = Checkpoint::open(path_, DiskMode::buffered);
