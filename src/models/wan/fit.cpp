@@ -1,6 +1,7 @@
 #include "models/wan/fit.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/error.h"
 #include "models/wan/fit_policies.h"
@@ -41,12 +42,15 @@ PlannedRun complete(const FitRequest& request, RecordedJob recorded) {
   return run;
 }
 
+// No step is faster than its busiest lane.
+double busiest_lane(const LeastNeeds& n) { return std::max(n.compute_seconds, n.transfer_seconds); }
+
 // As many groups resident as the budget allows. A group that stays may take more than its weights
 // with it (gradients, moments), so what one more costs is learned from the plans that were too big.
-// Nothing: where one more is too much for the device, host memory is short, and fewer need more of
-// it.
-std::optional<PlannedRun> fill_with_groups(const FitRequest& request, RecordedJob lean,
-                                           const LeastNeeds& least) {
+// Nothing: its lanes are busy for longer than `seconds` even so, or host memory is short where one
+// more is too much for the device; fewer only need more of both.
+std::optional<PlannedRun> fill_with_groups(const FitRequest& request, const MemoryPolicy& lean,
+                                           const LeastNeeds& least, double seconds) {
   // In full training what stays leaves host memory by as much as it takes of the device's.
   const bool ram_bounds = request.backend.device == Device::cpu && request.job.mode != Mode::full;
   Bytes most = request.budget.gpu;
@@ -54,7 +58,7 @@ std::optional<PlannedRun> fill_with_groups(const FitRequest& request, RecordedJo
     most = std::min(most, request.budget.host - std::min(least.host, request.budget.host));
   const auto room = static_cast<double>((most - std::min(least.device, most)).count);
   const int all_but_one = group_count(request.job.config) - 1;
-  MemoryPolicy policy = lean.policy;
+  MemoryPolicy policy = lean;
   const auto taken = [](const LeastNeeds& needs, const LeastNeeds& without) {
     return static_cast<double>((needs.device - std::min(without.device, needs.device)).count);
   };
@@ -62,7 +66,7 @@ std::optional<PlannedRun> fill_with_groups(const FitRequest& request, RecordedJo
   int groups = std::min(3, all_but_one);
   policy.resident_groups = groups;
   double per_group =
-      taken(needs_of_few_blocks(request, policy), needs_of_few_blocks(request, lean.policy)) /
+      taken(needs_of_few_blocks(request, policy), needs_of_few_blocks(request, lean)) /
       std::max(1, groups - 1);
   per_group = std::max(1.0, per_group);
   groups = static_cast<int>(std::min(room / per_group + 1, static_cast<double>(all_but_one)));
@@ -71,6 +75,7 @@ std::optional<PlannedRun> fill_with_groups(const FitRequest& request, RecordedJo
     RecordedJob fuller = record(request, policy);
     const LeastNeeds needs = least_needs(request, fuller);
     if (excess(request, needs).count == 0) {
+      if (busiest_lane(needs) >= seconds) return std::nullopt;
       PlannedRun run = complete(request, std::move(fuller));
       if (shortages(request, run).empty()) return run;
     }
@@ -83,7 +88,7 @@ std::optional<PlannedRun> fill_with_groups(const FitRequest& request, RecordedJo
     }
     groups = next;
   }
-  return complete(request, std::move(lean));
+  return plan_run(request, lean);
 }
 
 // As many blocks keep all their activations as the budget allows.
@@ -350,6 +355,14 @@ class Search {
     return std::max(0.0, 1 - static_cast<double>(room.count) / static_cast<double>(state_.count));
   }
 
+  // In full training the update brings what does not stay from host memory.
+  double least_update_seconds(const LeastNeeds& least) const {
+    if (request_.job.mode != Mode::full || !request_.job.record_update) return 0;
+    const Bytes room = request_.budget.gpu - std::min(least.device, request_.budget.gpu);
+    const Bytes brought = state_ - std::min(room, state_);
+    return static_cast<double>(brought.count) / request_.profile.upload_bandwidth;
+  }
+
   // Whether there is no place for the weights, whatever else is needed.
   bool too_heavy(const MemoryPolicy& p) const {
     if (p.slots == 0) return state_ > request_.budget.gpu;
@@ -374,13 +387,14 @@ class Search {
     if (host_may_shrink ? least.device > request_.budget.gpu : excess(search_, least).count > 0) {
       return;
     }
-    // No plan is faster than its busiest lane.
     const double streamed = fills ? least_streamed_share(least) : 1;
-    const double soonest = std::max(least.compute_seconds, streamed * least.transfer_seconds);
+    const double update = least_update_seconds(least);
+    const double soonest =
+        std::max(least.compute_seconds, streamed * least.transfer_seconds) + update;
     if (best_ && soonest > 0.98 * best_seconds_) return;
-    RecordedJob recorded = record(search_, *policy);
-    std::optional<PlannedRun> run = fills ? fill_with_groups(search_, std::move(recorded), least)
-                                          : complete(search_, std::move(recorded));
+    const double most = best_ ? best_seconds_ - update : std::numeric_limits<double>::infinity();
+    std::optional<PlannedRun> run =
+        fills ? fill_with_groups(search_, *policy, least, most) : plan_run(search_, *policy);
     if (!run || !shortages(search_, *run).empty()) return;
     if (policy->slots == 0 && policy->activations == Activations::attention_kept &&
         !policy->offload) {
