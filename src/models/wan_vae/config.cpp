@@ -6,6 +6,7 @@
 #include "io/wan_latent_statistics.h"
 
 namespace ballast::wan_vae {
+
 std::span<const Config> presets() {
   static const std::array<Config, 2> all = {
       Config{"wan2.1-vae", Generation::wan21, 96, 96, 16},
