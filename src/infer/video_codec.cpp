@@ -1,6 +1,8 @@
 #include "infer/video_codec.h"
 
 #include <algorithm>
+#include <cmath>
+#include <future>
 
 #include "core/error.h"
 #include "memory/gpu.h"
@@ -32,6 +34,13 @@ wan_vae::Recognised recognised(const Checkpoint& checkpoint) {
   }
   advice.push_back({"a smaller picture", "memory grows with its pixels, not with its frames"});
   fail(ErrorCode::refused, text, advice);
+}
+
+// Pixels of the larger kind of chunk.
+std::int64_t chunk_values(const wan_vae::Config& c, std::int64_t height, std::int64_t width,
+                          bool long_clips) {
+  const std::int64_t side = c.pixels_per_latent();
+  return (long_clips ? 4 : 1) * height * side * width * side * 3;
 }
 
 }  // namespace
@@ -72,7 +81,11 @@ wan_vae::FitRequest VideoCodec::request(std::int64_t height, std::int64_t width,
           .decoder = encode ? Units() : stored(wan_vae::decoder(found_.config)),
           .backend = backend_,
           .profile = profile_,
-          .budget = options_.budget};
+          .budget = options_.budget,
+          .other_lines = {{.name = "frames of a chunk",
+                           .bytes = Bytes{4 * static_cast<std::uint64_t>(chunk_values(
+                                                  found_.config, height, width, long_clips))},
+                           .reason = "with the caller while another chunk computes"}}};
 }
 
 wan_vae::PlannedVae VideoCodec::plan(std::int64_t height, std::int64_t width,
@@ -100,6 +113,7 @@ void VideoCodec::prepare(std::int64_t height, std::int64_t width, bool long_clip
   runner_ = std::make_unique<Runner>(set_, plan_);
   if (backend_.device == Device::cpu) ops::warm_up_blas(runner_->compute_threads());
   runner_->run("load");
+  frames_.resize(static_cast<std::size_t>(chunk_values(found_.config, height, width, long_clips)));
 }
 
 VideoDecoder::VideoDecoder(const std::string& path, const VideoCodecOptions& options)
@@ -119,23 +133,32 @@ void VideoDecoder::decode(std::span<const float> latent, std::int64_t frames, st
                                        .channels = c.z_dim,
                                        .frames = frames,
                                        .positions = height * width};
-  std::int64_t made = 0;
-  for (std::int64_t f = 0; f < frames; ++f) {
-    const wan_vae::ChunkIo& io = f == 0 ? vae_->io().decode_start : vae_->io().decode_next;
-    const TensorView z = runner_->view(io.latent);
+  const auto chunk = [&](std::int64_t f) -> const wan_vae::ChunkIo& {
+    return f == 0 ? vae_->io().decode_start : vae_->io().decode_next;
+  };
+  const auto run = [&](std::int64_t f) {
+    const TensorView z = runner_->view(chunk(f).latent);
     layout.take(latent, f, {z.as<float>(), static_cast<std::size_t>(z.elements())});
-    runner_->run(io.program);
+    runner_->run(chunk(f).program);
+  };
+  std::int64_t made = 0;
+  run(0);
+  for (std::int64_t f = 0; f < frames; ++f) {
+    const wan_vae::ChunkIo& io = chunk(f);
     const TensorView v = runner_->view(io.pixels);
-    const std::span<float> pixels(v.as<float>(), static_cast<std::size_t>(v.elements()));
-    if (options_.clamp) {
-      for (float& p : pixels) p = std::clamp(p, -1.0f, 1.0f);
-    }
+    const std::span<float> pixels(frames_.data(), static_cast<std::size_t>(v.elements()));
+    const float* from = v.as<float>();
+    const float low = options_.clamp ? -1.0f : -INFINITY, high = -low;
+    for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = std::clamp(from[i], low, high);
+    std::future<void> next;  // its end waits for what it began
+    if (f + 1 < frames) next = std::async(std::launch::async, run, f + 1);
     sink({.pixels = pixels,
           .first = made,
           .count = io.frames,
           .height = v.shape[1],
           .width = v.shape[2]});
     made += io.frames;
+    if (next.valid()) next.get();
   }
 }
 
@@ -160,13 +183,23 @@ std::vector<float> VideoEncoder::encode(std::int64_t frames, std::int64_t height
                                        .frames = latent_frames,
                                        .positions = height / side * (width / side)};
   std::vector<float> latent(static_cast<std::size_t>(c.z_dim * latent_frames * layout.positions));
+  const auto chunk = [&](std::int64_t f) -> const wan_vae::ChunkIo& {
+    return f == 0 ? vae_->io().encode_start : vae_->io().encode_next;
+  };
   std::int64_t read = 0;
+  const auto fetch = [&](std::int64_t f) {
+    const auto count = static_cast<std::size_t>(chunk(f).frames * height * width * 3);
+    source(read, chunk(f).frames, std::span(frames_.data(), count));
+    read += chunk(f).frames;
+  };
+  fetch(0);
   for (std::int64_t f = 0; f < latent_frames; ++f) {
-    const wan_vae::ChunkIo& io = f == 0 ? vae_->io().encode_start : vae_->io().encode_next;
+    const wan_vae::ChunkIo& io = chunk(f);
     const TensorView v = runner_->view(io.pixels);
-    source(read, io.frames, {v.as<float>(), static_cast<std::size_t>(v.elements())});
-    read += io.frames;
-    runner_->run(io.program);
+    std::copy_n(frames_.data(), v.elements(), v.as<float>());
+    std::future<void> now = std::async(std::launch::async, [&] { runner_->run(io.program); });
+    if (f + 1 < latent_frames) fetch(f + 1);
+    now.get();
     const TensorView mu = runner_->view(io.latent);
     layout.put({mu.as<float>(), static_cast<std::size_t>(mu.elements())}, f, latent);
   }

@@ -57,6 +57,8 @@ class VideoCodec {
   MemoryPlan plan_;
   std::unique_ptr<wan_vae::Vae> vae_;
   std::unique_ptr<Runner> runner_;
+  std::vector<float>
+      frames_;  // of a chunk: what the caller has while the next or last one computes
 };
 
 class VideoDecoder : public VideoCodec {
@@ -68,7 +70,8 @@ class VideoDecoder : public VideoCodec {
     std::int64_t first, count, height, width;
   };
   using Sink = std::function<void(const Frames&)>;
-  // latent: [z, frames, height, width].
+  // latent: [z, frames, height, width]. The sink is called on this thread, while the next chunk
+  // computes.
   void decode(std::span<const float> latent, std::int64_t frames, std::int64_t height,
               std::int64_t width, const Sink& sink);
 };
@@ -77,7 +80,8 @@ class VideoEncoder : public VideoCodec {
  public:
   VideoEncoder(const std::string& path, const VideoCodecOptions& options);
 
-  // Fills [count][height][width][3] with the frames from `first` on.
+  // Fills [count][height][width][3] with the frames from `first` on; called on this thread, while
+  // the chunk before computes.
   using Source = std::function<void(std::int64_t first, std::int64_t count, std::span<float> to)>;
   // The normalised latent [z, 1 + (frames - 1) / 4, height / p, width / p] of so many frames (4 n +
   // 1) of so many pixels (multiples of p: 8, or 16 for Wan2.2); else ErrorCode::input.

@@ -34,6 +34,7 @@ PlannedVae plan_with(const FitRequest& r, const Policy& policy) {
                        .reason = "where the GPU finds the host arena",
                        .tier = Tier::device});
   }
+  p.lines.insert(p.lines.end(), r.other_lines.begin(), r.other_lines.end());
   p.device = p.plan.peak_of(Tier::device);
   p.host = p.plan.peak_of(Tier::host);
   for (const ProcessLine& l : p.lines) (l.tier == Tier::device ? p.device : p.host) += l.bytes;

@@ -17,8 +17,9 @@ struct FitRequest {
   Job job;  // its policy is chosen
   std::vector<StoredUnit> encoder, decoder;
   Backend backend;
-  MachineProfile profile;  // what GPU libraries take, how long things take
-  Budget budget;           // 0: no limit
+  MachineProfile profile;                     // what GPU libraries take, how long things take
+  Budget budget;                              // 0: no limit
+  std::vector<ProcessLine> other_lines = {};  // what the caller keeps besides
 };
 
 struct PlannedVae {
