@@ -111,6 +111,11 @@ MemoryPlan plan_memory(const ProgramSet& set, const PlanOptions& options) {
   std::array<BytesByRole, kTiers.size()> always;
   for (const Tier t : kTiers) always[index(t)] = persistent_roles(set, t);
   const std::vector<IdRange> ranges = temporaries_by_program(set);
+  struct Packed {
+    std::vector<PackItem> items;
+    Packing packing;
+  };
+  std::array<Packed, kTiers.size()> last;  // the step of a second expert packs as the first one's
   for (int p = 0; p < static_cast<int>(set.programs.size()); ++p) {
     const Program& program = set.programs[static_cast<std::size_t>(p)];
     plan.lifetimes.push_back(lifetimes(set, p));
@@ -120,7 +125,8 @@ MemoryPlan plan_memory(const ProgramSet& set, const PlanOptions& options) {
                                      ranges[static_cast<std::size_t>(p)], options.guard_bytes);
     for (const Tier tier : kTiers) {
       const Temporaries& t = by_tier[index(tier)];
-      const Packing packing = pack(t.items);
+      if (last[index(tier)].items != t.items) last[index(tier)] = {t.items, pack(t.items)};
+      const Packing& packing = last[index(tier)].packing;
       const Bytes persistent = plan.persistent[index(tier)];
       std::uint64_t alignment = 1;
       for (const PackItem& i : t.items) alignment = std::max(alignment, i.alignment);

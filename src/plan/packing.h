@@ -12,6 +12,8 @@ struct PackItem {
   std::uint32_t last = 0;
   std::uint64_t bytes = 0;
   std::uint64_t alignment = 256;
+
+  friend bool operator==(const PackItem&, const PackItem&) = default;
 };
 
 struct Packing {
