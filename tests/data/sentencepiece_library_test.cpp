@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(
     Data, SentencePieceLibrary,
     ::testing::Values(Training{"Plain", "--vocab_size=1000 --character_coverage=0.98"},
                       Training{"Bytes",
-                               "--vocab_size=1200 --character_coverage=0.97 --byte_fallback=true"
+                               "--vocab_size=1200 --character_coverage=0.98 --byte_fallback=true"
                                " --user_defined_symbols=<a>,zz,▁q"}),
     [](const auto& training) { return training.param.name; });
 
