@@ -16,7 +16,7 @@ constexpr std::uint64_t kFileBytes = 64 << 20;
 constexpr std::uint64_t kPieces = 1'000'000;
 constexpr std::uint64_t kPieceBytes = 1024;
 constexpr std::uint64_t kAllPieceBytes = 16 << 20;
-constexpr double kLargestScore = 1e6;  // sums of these stay far inside f32
+constexpr double kLargestScore = 1e12;  // sums of these stay far inside f32
 
 }  // namespace
 

@@ -69,9 +69,13 @@ std::vector<std::string> torch_files(const std::vector<std::string>& names) {
   return chosen;
 }
 
-bool is_shard_name(std::string_view name) {
-  const auto ends = [&](std::string_view suffix) { return name.ends_with(suffix); };
-  return ends(kSafetensors) || std::any_of(std::begin(kTorch), std::end(kTorch), ends);
+// An index of safetensors files names those alone.
+bool is_shard_name(std::string_view name, std::string_view index_path) {
+  if (name.ends_with(kSafetensors)) return true;
+  const std::string_view stem = index_path.substr(0, index_path.size() - kIndexSuffix.size());
+  return !stem.ends_with(kSafetensors) &&
+         std::any_of(std::begin(kTorch), std::end(kTorch),
+                     [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
 std::string quoted(const std::vector<std::string>& names) {
@@ -171,7 +175,7 @@ void Checkpoint::open_shards(const std::string& index_path, const CheckpointInde
   const std::string folder = folder_of(index_path);
   NameList absent;  // all of them are named at once: a download may have stopped half way
   for (const std::string& shard : index.shards) {
-    if (!is_shard_name(shard)) {
+    if (!is_shard_name(shard, index_path)) {
       refuse(index_path, "index.shard_name",
              fmt::format("shard \"{}\" is not a safetensors or PyTorch file", printable(shard)));
     }
