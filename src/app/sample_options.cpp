@@ -9,6 +9,7 @@
 #include "app/planning.h"
 #include "app/sample_files.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "infer/merged_model.h"
 #include "infer/model_folder.h"
 #include "memory/machine.h"
@@ -60,8 +61,13 @@ wan::Config open_experts(const SampleOptions& o, SampleRun& run) {
     }
     model = config;
   }
-  if (o.layers > 0 && o.layers != model->layers) {
-    fail(ErrorCode::usage, fmt::format("--num-layers {}: {} has {}", o.layers,
+  if (run.checkpoints.size() == 1 && expert_named(run.checkpoints[0].path()) >= 0) {
+    log::warn(
+        "{} is one of two experts by its name, and the other was not found: it makes all steps",
+        run.checkpoints[0].path());
+  }
+  if (o.layers && *o.layers != model->layers) {
+    fail(ErrorCode::usage, fmt::format("--num-layers {}: {} has {}", *o.layers,
                                        run.checkpoints[0].path(), model->layers));
   }
   return *model;
@@ -121,11 +127,11 @@ infer::SamplerOptions sampler_of(const SampleOptions& o, const infer::Generation
     }
     s.schedule = *schedule;
   }
-  if (o.steps != 0) {
+  if (o.steps) {
     if (o.distilled) fail(ErrorCode::usage, "--distilled has four steps: leave out --steps");
-    s.steps = o.steps;
+    s.steps = *o.steps;
   }
-  if (o.shift != 0) s.shift = o.shift;
+  if (o.shift) s.shift = *o.shift;
   return s;
 }
 
@@ -177,24 +183,21 @@ void take_machine(const SampleOptions& o, wan::FitRequest& r) {
 // How large the clip is: as the image's latent, as asked for, else as the model likes it.
 void take_size(const SampleOptions& o, const wan::Config& model, const infer::GenerationDefaults& d,
                SampleRun& run) {
-  const auto or_else = [](std::int64_t given, std::int64_t usual) {
-    return given != 0 ? given : usual;
-  };
   wan::LatentSize& z = run.job.latent;
   if (o.note001()) {  // it counts frames of the latent, and latent cells where they are given
-    z = latent_size(model, 1, or_else(o.height, 512), or_else(o.width, 512));
-    z.frames = or_else(o.frames, 1);
-    z.height = or_else(o.latent_height, z.height);
-    z.width = or_else(o.latent_width, z.width);
+    z = latent_size(model, 1, o.height.value_or(512), o.width.value_or(512));
+    z.frames = o.frames.value_or(1);
+    z.height = o.latent_height.value_or(z.height);
+    z.width = o.latent_width.value_or(z.width);
   } else {
-    z = latent_size(model, or_else(o.frames, d.frames), or_else(o.height, d.height),
-                    or_else(o.width, d.width));
+    z = latent_size(model, o.frames.value_or(d.frames), o.height.value_or(d.height),
+                    o.width.value_or(d.width));
   }
   if (!o.image_latent.empty()) {
     StoredLatent image = read_latent(o.image_latent, model.out_dim);
     const bool whole = model.conditioning() > 0;  // the clip's, or its first frame's
-    if (o.width == 0 && o.height == 0) z.height = image.size.height, z.width = image.size.width;
-    if (whole && o.frames == 0) z.frames = image.size.frames;
+    if (!o.width && !o.height) z.height = image.size.height, z.width = image.size.width;
+    if (whole && !o.frames) z.frames = image.size.frames;
     const wan::LatentSize expected = {whole ? z.frames : 1, z.height, z.width};
     if (image.size != expected) {
       fail(ErrorCode::input,
@@ -292,11 +295,11 @@ SampleRun open_sample(const SampleOptions& o) {
   take_machine(o, job.fit);
   job.fit.job.config = model;
   job.sampler = sampler_of(o, d);
-  job.boundary = o.boundary != 0 ? o.boundary : d.boundary;
+  job.boundary = o.boundary.value_or(d.boundary);
   job.guidance = {d.low_guidance, d.high_guidance};
   if (o.note001()) job.guidance = {4, 4};
   if (o.distilled) job.guidance = {1, 1};
-  if (o.distilled && o.boundary == 0) job.high_noise_steps = 2;
+  if (o.distilled && !o.boundary) job.high_noise_steps = 2;
   if (!o.guidance.empty()) job.guidance = {o.guidance.front(), o.guidance.back()};
   take_size(o, model, d, run);
   if (!o.cond.empty()) run.prompt = read_text_states(o.cond, model);

@@ -20,10 +20,10 @@ struct SampleOptions {
   std::string model, high_noise;           // a file or folder; the other expert
   std::string cond, uncond, image_latent;  // safetensors files
   std::string output = "sample.latent.safetensors";
-  std::int64_t width = 0, height = 0, frames = 0, latent_width = 0, latent_height = 0;
-  std::int64_t steps = 0, count = 1;
+  std::optional<std::int64_t> width, height, frames, latent_width, latent_height, steps, layers;
+  std::int64_t count = 1;
   std::string sampler, schedule;
-  double shift = 0, boundary = 0;
+  std::optional<double> shift, boundary;
   std::vector<double> guidance;
   bool distilled = false;
   std::uint64_t seed = 0;
@@ -35,7 +35,6 @@ struct SampleOptions {
   // Of source note 001's test_inference.
   std::string checkpoint, dtype;
   double sigma_start = 0.999, sigma_end = 0.01, sigma_multiplier = 1000, sigma_shift = 8;
-  std::int64_t layers = 0;
   bool offload_to_cpu = false;
 
   bool note001() const { return !checkpoint.empty(); }
