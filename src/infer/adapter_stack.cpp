@@ -70,6 +70,9 @@ AdapterStack::AdapterStack(const wan::Config& model, std::vector<AppliedLora> lo
     if (most == 0) excluded_.push_back(module);
     rank_ = std::max(rank_, most);
   }
+  // Both factors of a layer, one as it is read and one as it is stored.
+  reading_ = {static_cast<std::uint64_t>(4 * rank_ * std::max(model.dim, model.ffn_dim)) *
+              sizeof(float)};
 }
 
 void AdapterStack::apply(wan::DitJob& job) const {

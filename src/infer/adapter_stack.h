@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/bytes.h"
 #include "models/wan/dit.h"
 #include "models/wan/lora_read.h"
 #include "plan/runner.h"
@@ -32,12 +33,15 @@ class AdapterStack {
   bool empty() const { return loras_.empty(); }
   // What the job is told: rank, alpha and which modules have no adapter.
   void apply(wan::DitJob& job) const;
+  // Memory that fill() takes for a while.
+  Bytes reading_bytes() const { return reading_; }
   // The factors, into a job that was recorded so.
   void fill(const wan::Dit& dit, Runner& runner) const;
 
  private:
   std::vector<AppliedLora> loras_;
   std::int64_t rank_ = 0;
+  Bytes reading_;
   std::vector<std::string> excluded_;
 };
 

@@ -119,7 +119,11 @@ wan::FitRequest fit_request(const VideoJob& job) {
   r.job.mode = wan::Mode::infer;
   r.job.noising = wan::Noising::given;
   r.job.batches = batches_of(job, steps);
-  AdapterStack(r.job.config, job.loras, experts_of(job)).apply(r.job);
+  const AdapterStack adapters(r.job.config, job.loras, experts_of(job));
+  adapters.apply(r.job);
+  if (!adapters.empty()) {
+    r.other_lines.push_back({"LoRA reader", adapters.reading_bytes(), "factors on their way"});
+  }
   const std::size_t elements = elements_of(job);
   r.other_lines.push_back(
       {"sampler", Sampler::bytes(job.sampler.solver, elements) + Bytes{8 * elements} + kLoopBytes,
