@@ -164,7 +164,7 @@ TEST(Checkpoint, RefusesAnIndexThatDoesNotHold) {
   refused(R"({"a":"sub\\m.safetensors"})", "index.shard_name");
   refused(R"({"a":"m\u0000.safetensors"})", "index.shard_name");
   refused(R"({"a":"m\u001b.safetensors"})", "index.shard_name");
-  refused(R"({"a":"model-00001-of-00002.onnx"})", "index.shard_name");
+  refused(R"({"a":"pytorch_model-00001-of-00002.bin"})", "index.shard_name");
   refused(R"({"a":"absent.safetensors","b":"gone.safetensors"})",
           "index.shard_missing: 2 of 2 shards are not there: \"absent.safetensors\", "
           "\"gone.safetensors\"");
