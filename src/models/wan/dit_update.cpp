@@ -20,19 +20,49 @@ Lane lane_between(const ProgramBuilder& pb, Buffer from, Buffer to) {
   return pb.tier(to) == Tier::host ? Lane::host : Lane::compute;
 }
 
-void declare_states(ProgramBuilder& pb, const OptimizerOptions& options, TrainedTensor& t) {
-  t.specs = state_specs(options, pb.shape(t.value), pb.dtype(t.value));
-  for (const StateSpec& s : t.specs) {
-    t.states.push_back(
-        pb.persistent(t.name + s.suffix, s.shape, s.dtype, Role::optimizer, pb.tier(t.gradient)));
+// The factors of a block's adapters are parts of one buffer; so are their states, where every
+// element has its own.
+class StateMemory {
+ public:
+  void declare(ProgramBuilder& pb, const OptimizerOptions& options, TrainedTensor& t,
+               bool adapter) {
+    t.specs = state_specs(options, pb.shape(t.value), pb.dtype(t.value));
+    const BufferSpec value = pb.set().spec(t.value);
+    const bool whole = !adapter || !one_state_per_element(options, t.specs);
+    for (std::size_t i = 0; i < t.specs.size(); ++i) {
+      const StateSpec& s = t.specs[i];
+      if (whole) {
+        t.states.push_back(pb.persistent(t.name + s.suffix, s.shape, s.dtype, Role::optimizer,
+                                         pb.tier(t.gradient)));
+        continue;
+      }
+      if (value.root != root_) states_.clear(), root_ = value.root;
+      if (states_.size() <= i) {
+        states_.push_back(pb.persistent(pb.set().name(value.root) + s.suffix, pb.shape(value.root),
+                                        s.dtype, Role::optimizer, pb.tier(t.gradient)));
+      }
+      t.states.push_back(pb.view(states_[i], value.offset / size_of(value.dtype) * size_of(s.dtype),
+                                 s.dtype, s.shape));
+    }
   }
-}
+
+ private:
+  static bool one_state_per_element(const OptimizerOptions& o,
+                                    const std::vector<StateSpec>& specs) {
+    if (o.kind != OptimizerKind::adamw && o.kind != OptimizerKind::adamw_optimi) return false;
+    return std::ranges::all_of(specs, [](const StateSpec& s) { return s.elements_per_entry == 1; });
+  }
+
+  Buffer root_;                 // of the tensors that share
+  std::vector<Buffer> states_;  // theirs
+};
 
 void declare_trained(ProgramBuilder& pb, const DitJob& job, const BlockWeights& weights,
                      DitIo& io) {
-  const auto add = [&](TrainedTensor t) {
+  StateMemory memory;
+  const auto add = [&](TrainedTensor t, bool adapter) {
     t.decays = pb.shape(t.value).rank() > 1;
-    declare_states(pb, job.optimizer, t);
+    memory.declare(pb, job.optimizer, t, adapter);
     io.trained.push_back(std::move(t));
   };
   for (const AdapterIo& a : io.adapters) {
@@ -45,7 +75,7 @@ void declare_trained(ProgramBuilder& pb, const DitJob& job, const BlockWeights& 
       t.value = value;
       t.gradient = gradient;
       if (value == a.b) t.rate = job.lora.up_rate;
-      add(std::move(t));
+      add(std::move(t), true);
     }
   }
   if (job.mode != Mode::full) return;
@@ -65,7 +95,7 @@ void declare_trained(ProgramBuilder& pb, const DitJob& job, const BlockWeights& 
         t.value = pb.persistent(g.name + ".master", pb.shape(g.gradient), DType::f32,
                                 Role::optimizer, tier);
       }
-      add(std::move(t));
+      add(std::move(t), false);
     }
   }
 }
@@ -115,6 +145,55 @@ void update_in_pieces(ProgramBuilder& pb, const TrainedTensor& t, Buffer factor,
                 pb.tier(t.narrow) == Tier::device ? Lane::compute : Lane::download);
     }
   }
+}
+
+// Whether the updates of both are one: b begins where a ends, in every buffer, and an element's
+// update depends on the element alone (rounding by chance depends on the tensor's name).
+bool joins(ProgramBuilder& pb, const OptimizerOptions& o, const TrainedTensor& a,
+           const TrainedTensor& b) {
+  const auto behind = [&](Buffer x, Buffer y) {
+    const BufferSpec &s = pb.set().spec(x), &t = pb.set().spec(y);
+    return s.root == t.root && s.offset + s.bytes == t.offset;
+  };
+  if (pb.dtype(a.value) != DType::f32 && o.rounding == UpdateRounding::stochastic) return false;
+  for (std::size_t i = 0; i < a.states.size(); ++i) {
+    if (!behind(a.states[i], b.states[i])) return false;
+  }
+  return !a.states.empty() && a.rate == b.rate && a.decays == b.decays && !a.narrow && !b.narrow &&
+         behind(a.value, b.value) && behind(a.gradient, b.gradient);
+}
+
+// The expert's tensors with those that join as one: a GPU takes as long for a small factor as for
+// all of a block.
+std::vector<TrainedTensor> joined_tensors(ProgramBuilder& pb, const DitJob& job, int expert,
+                                          const DitIo& io) {
+  std::vector<TrainedTensor> all;
+  for (const TrainedTensor& t : io.trained) {
+    if (t.expert == expert) all.push_back(t);
+  }
+  if (job.mode != Mode::lora) return all;
+  std::ranges::stable_sort(all, {}, [&](const TrainedTensor& t) {
+    const BufferSpec& s = pb.set().spec(t.value);
+    return std::pair(s.root.id, s.offset);
+  });
+  std::vector<TrainedTensor> joined;
+  for (std::size_t i = 0; i < all.size();) {
+    std::int64_t elements = pb.shape(all[i].value).elements();
+    std::size_t end = i + 1;
+    while (end < all.size() && pb.tier(all[i].gradient) == Tier::device &&
+           joins(pb, job.optimizer, all[end - 1], all[end])) {
+      elements += pb.shape(all[end++].value).elements();
+    }
+    TrainedTensor& t = joined.emplace_back(all[i]);
+    if (end > i + 1) {
+      const auto join = [&](Buffer& b) { b = pb.view(b, 0, pb.dtype(b), {elements}); };
+      join(t.value);
+      join(t.gradient);
+      for (Buffer& s : t.states) join(s);
+    }
+    i = end;
+  }
+  return joined;
 }
 
 // factor: min(1, max_norm / norm) over all gradients of the expert.
@@ -187,8 +266,7 @@ void record_update(ProgramSet& set, const DitJob& job, const BlockWeights& weigh
       record_norm(norm, job, e, io, factor);
     }
     ProgramBuilder pb(set, expert_program("update", e));
-    for (const TrainedTensor& t : io.trained) {
-      if (t.expert != e) continue;
+    for (const TrainedTensor& t : joined_tensors(pb, job, e, io)) {
       if (pb.tier(t.gradient) == Tier::host) {
         update_in_pieces(pb, t, factor, job.optimizer);
         continue;
