@@ -1,8 +1,27 @@
 #include "nn/adapted_linear.h"
 
+#include "ops/copy.h"
 #include "ops/gelu.h"
 
 namespace ballast {
+
+Buffer InlaidAdapter::all(ProgramBuilder& pb) const {
+  return pb.columns(pb.rows(wide, 0, outputs), 0, inputs + columns);
+}
+Buffer InlaidAdapter::up(ProgramBuilder& pb) const {
+  return pb.columns(pb.rows(wide, 0, outputs), inputs + first, own);
+}
+Buffer InlaidAdapter::down(ProgramBuilder& pb) const {
+  return pb.columns(pb.rows(wide, outputs, columns), 0, inputs);
+}
+Buffer InlaidAdapter::above(ProgramBuilder& pb) const {
+  return pb.columns(pb.rows(wide, 0, outputs + own), 0, inputs);
+}
+Buffer InlaidAdapter::temp(ProgramBuilder& pb, const char* name, const Shape& shape, DType dtype,
+                           std::int64_t columns) {
+  if (columns == 0) return pb.temp(name, shape, dtype);
+  return pb.columns(pb.temp(name, {shape[0], shape[1] + room(columns, dtype)}, dtype), 0, shape[1]);
+}
 
 std::int64_t AdaptedLinear::rank(const ProgramBuilder& pb) const {
   return adapter.a ? pb.shape(adapter.a)[0] : 0;
@@ -24,6 +43,9 @@ void AdaptedLinear::multiply(ProgramBuilder& pb, Buffer x, Buffer y,
                              const ops::QuantizedRows& shared) const {
   if (fp8) {
     ops::fp8_linear_into(pb, shared ? shared : quantized(pb, x), weight, y, options);
+  } else if (inlaid) {
+    ops::linear_into(pb, pb.row_columns(x, 0, inlaid.inputs + inlaid.columns),
+                     {.weight = inlaid.all(pb), .bias = weight.bias}, y, options);
   } else {
     ops::linear_into(pb, x, weight, y, options);
   }
@@ -31,6 +53,11 @@ void AdaptedLinear::multiply(ProgramBuilder& pb, Buffer x, Buffer y,
 
 void AdaptedLinear::forward(ProgramBuilder& pb, Buffer x, Buffer y, Buffer u,
                             const ops::QuantizedRows& shared) const {
+  if (inlaid) {
+    ops::linear_into(pb, x, {.weight = inlaid.down(pb)}, inlaid.u(pb, x));
+    if (u) ops::copy(pb, inlaid.u(pb, x), u);
+    return multiply(pb, x, y, {});
+  }
   const bool adapted = static_cast<bool>(adapter.a);
   if (adapted) ops::lora_up(pb, ops::lora_down(pb, x, adapter, u).u, adapter, y);
   multiply(pb, x, y, {.accumulate = adapted}, shared);
@@ -43,13 +70,15 @@ Buffer AdaptedLinear::forward(ProgramBuilder& pb, Buffer x, DType y_dtype, Buffe
 }
 
 void AdaptedLinear::forward_gelu(ProgramBuilder& pb, Buffer x, Buffer y) const {
-  if (!adapter.a) return multiply(pb, x, y, {.gelu = true});
+  if (inlaid) ops::linear_into(pb, x, {.weight = inlaid.down(pb)}, inlaid.u(pb, x));
+  if (inlaid || !adapter.a) return multiply(pb, x, y, {.gelu = true});
   forward(pb, x, y);
   ops::gelu_into(pb, y, y);
 }
 
 void AdaptedLinear::backward(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dx, bool accumulate,
                              Buffer u) const {
+  if (inlaid) return backward_inlaid(pb, x, dy, dx, accumulate, u);
   const bool adapted = static_cast<bool>(adapter.a);
   if (adapted) {
     // d is as large as x and cheaper to form again than to keep.
@@ -59,6 +88,22 @@ void AdaptedLinear::backward(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dx,
   }
   if (dx) ops::linear_dx_into(pb, dy, weight, dx, {.accumulate = accumulate || adapted});
   if (dweight) ops::linear_dw(pb, x, dy, dweight, dbias);
+}
+
+void AdaptedLinear::backward_inlaid(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dx,
+                                    bool accumulate, Buffer u) const {
+  if (!u) {
+    u = pb.temp("u", {pb.shape(x)[0], inlaid.own}, pb.dtype(x));
+    ops::linear_into(pb, x, {.weight = inlaid.down(pb)}, u);
+  }
+  const Buffer du = inlaid.du(pb, dy);
+  const std::int64_t r = rank(pb);
+  ops::linear_dx_into(pb, dy, {.weight = inlaid.up(pb)}, du);
+  ops::linear_dw(pb, pb.columns(u, 0, r), dy, adapter_grads.db, {}, adapter.scale);
+  ops::linear_dw(pb, x, pb.columns(du, 0, r), adapter_grads.da, {});
+  if (!dx) return;
+  ops::linear_dx_into(pb, pb.row_columns(dy, 0, inlaid.outputs + inlaid.own),
+                      {.weight = inlaid.above(pb)}, dx, {.accumulate = accumulate});
 }
 
 }  // namespace ballast

@@ -7,18 +7,57 @@
 
 namespace ballast {
 
+// An adapter that stands in the margin of its layer's weight (docs/decisions/0021), so that the
+// layer's own product is the adapter's too: with u = x A^T behind the columns of x,
+//   [x | u] [W | s B]^T = x W^T + s u B^T,   and with du = dy (s B)   [dy | du] [W ; A] = dx.
+// Factors are padded with zeros to whole kRankStep: products want rows of 16 bytes.
+struct InlaidAdapter {
+  static constexpr std::int64_t kRankStep = 8;
+  static constexpr std::int64_t padded(std::int64_t rank) {
+    return (rank + kRankStep - 1) / kRankStep * kRankStep;
+  }
+  // Elements of a type that begin the next row at a multiple of 128 bytes again.
+  static std::int64_t room(std::int64_t columns, DType dtype) {
+    const auto step = 128 / static_cast<std::int64_t>(size_of(dtype));
+    return (columns + step - 1) / step * step;
+  }
+
+  Buffer wide = {};          // [N + rows, K + room]: W; s B and zeros beside it, A below it
+  std::int64_t columns = 0;  // beside W that are multiplied: of all layers that read the same x
+  std::int64_t first = 0;    // of them: this layer's
+  std::int64_t own = 0;      // padded(rank) of them
+  std::int64_t inputs = 0;   // K
+  std::int64_t outputs = 0;  // N
+
+  explicit operator bool() const { return static_cast<bool>(wide); }
+
+  Buffer all(ProgramBuilder& pb) const;    // [N, K + columns]
+  Buffer up(ProgramBuilder& pb) const;     // s B [N, own]
+  Buffer down(ProgramBuilder& pb) const;   // A of all layers that read the same x [columns, K]
+  Buffer above(ProgramBuilder& pb) const;  // W and A below it [N + own, K]
+  // Where u stands behind x, and du behind dy.
+  Buffer u(ProgramBuilder& pb, Buffer x) const { return pb.row_columns(x, inputs, columns); }
+  Buffer du(ProgramBuilder& pb, Buffer dy) const { return pb.row_columns(dy, outputs, own); }
+  // A matrix with room behind its rows.
+  static Buffer temp(ProgramBuilder& pb, const char* name, const Shape& shape, DType dtype,
+                     std::int64_t columns);
+};
+
 // y = W x + b + s B A dropout(x) with an optional adapter and optional gradients. Owns nothing.
-// The adapter's part is formed first (ops/lora.h) and the layer's own product adds to it, in
-// backward likewise.
+// The adapter's part is within the layer's product where it is inlaid. Elsewhere it is formed first
+// (ops/lora.h) and the layer's own product adds to it, in backward likewise.
 struct AdaptedLinear {
   ops::LinearWeight weight;
   ops::LoraWeight adapter;  // adapter.a invalid: none
+  InlaidAdapter inlaid;     // then nothing is dropped, and of `adapter` only the scale is read
   Buffer dweight, dbias;    // invalid: frozen
   ops::LoraGrads adapter_grads;
   bool fp8 = false;  // forward multiplies in f8_e4m3; backward and the adapter as ever
 
   bool trains() const { return dweight || adapter_grads.da; }
   std::int64_t rank(const ProgramBuilder& pb) const;  // of the adapter; 0: none
+  // Columns of u that belong to this layer.
+  std::int64_t u_columns(const ProgramBuilder& pb) const { return inlaid ? inlaid.own : rank(pb); }
 
   // The same layer where x holds the rows from first_row on of the program's sample: what the
   // adapter's dropout depends on. Without dropout it makes no difference.
@@ -28,21 +67,27 @@ struct AdaptedLinear {
   // by one, given to all. Nothing where fp8 is off.
   ops::QuantizedRows quantized(ProgramBuilder& pb, Buffer x) const;
 
-  // u = A dropout(x) goes into u [R, r] of x's type, for backward; invalid: nobody asks for it.
+  // u = A dropout(x) goes into u [R, u_columns] of x's type, for backward; invalid: nobody asks for
+  // it. An inlaid adapter wants x with room for u behind its rows, and writes it there.
   void forward(ProgramBuilder& pb, Buffer x, Buffer y, Buffer u = {},
                const ops::QuantizedRows& shared = {}) const;
   Buffer forward(ProgramBuilder& pb, Buffer x, DType y_dtype, Buffer u = {}) const;
-  // y = gelu of forward, where no backward follows: within the product if there is no adapter, and
-  // then of a sum that was not rounded.
+  // y = gelu of forward, where no backward follows: within the product if no adapter stands beside
+  // it, and then of a sum that was not rounded.
   void forward_gelu(ProgramBuilder& pb, Buffer x, Buffer y) const;
-  // The layer's own product alone.
+  // The layer's own product alone; with an inlaid adapter its part too, of the u behind x.
   void multiply(ProgramBuilder& pb, Buffer x, Buffer y, const ops::LinearOptions& options,
                 const ops::QuantizedRows& shared = {}) const;
 
   // dx (+)= W^T dy, gradients += outer products. x may be invalid when nothing trains, u when
-  // forward's is gone (it is computed again), dx when the caller does not want it.
+  // forward's is gone (it is computed again), dx when the caller does not want it. An inlaid
+  // adapter wants dy with room for du behind its rows.
   void backward(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dx, bool accumulate,
                 Buffer u = {}) const;
+
+ private:
+  void backward_inlaid(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dx, bool accumulate,
+                       Buffer u) const;
 };
 
 }  // namespace ballast

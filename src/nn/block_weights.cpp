@@ -16,6 +16,37 @@ constexpr std::uint64_t kSlotAlignment = 256;
 
 bool is_matrix(const Shape& s) { return s.rank() >= 2 && s[0] > 1; }
 
+// Where a group's tensor stands in the host copy of what streams; of the number of tensors: how
+// large that is. It has no margins: forward passes that stream from there wait for the link.
+template <class Forms>
+std::uint64_t host_offset(const Forms& forms, const WeightGroup& group, std::size_t tensor) {
+  std::uint64_t at = 0;
+  for (std::size_t t = 0; t < tensor; ++t) {
+    if (!forms[t].streams) continue;
+    const auto elements = static_cast<std::uint64_t>(group.tensors[t].data.shape.elements());
+    at += forms[t].wide ? round_up(elements * size_of(forms[t].dtype), kSlotAlignment)
+                        : forms[t].slot_bytes;
+  }
+  return at;
+}
+
+void upload(ProgramBuilder& pb, Buffer from, Buffer to) {
+  pb.emit("upload_weights",
+          {.reads = {from},
+           .writes = {to},
+           .lane = Lane::upload,
+           .cost = {.work = Work::transfer,
+                    .bytes = 2 * static_cast<double>(pb.set().bytes(from).count)}},
+          [from, to](const Bindings& b) {
+            const ConstTensorView source = b.in(from);
+            const TensorView target = b.out(to);
+            if (target.device != Device::cpu || !target.contiguous()) {
+              return ops::copy({.from = source, .to = target}, b.stream());
+            }
+            std::memcpy(target.data, source.data, source.bytes());
+          });
+}
+
 }  // namespace
 
 std::string_view name_of(WeightFormat f) {
@@ -50,7 +81,8 @@ std::optional<WeightFormat> find_weight_format(std::string_view name) {
 }
 
 BlockWeights::BlockWeights(ProgramBuilder& load, std::vector<std::vector<WeightGroup>> sources,
-                           const MemoryPolicy& policy, WeightFormat format)
+                           const MemoryPolicy& policy, WeightFormat format,
+                           const WeightMargins& margins)
     : sources_(std::move(sources)), policy_(policy), format_(format) {
   check_sources();
   check(policy_.parts == 0 || policy_.slots > 0, "parts are a way to stream");
@@ -61,7 +93,15 @@ BlockWeights::BlockWeights(ProgramBuilder& load, std::vector<std::vector<WeightG
     home.resident = policy_.slots == 0 || evenly_chosen(g, n, policy_.resident_groups);
     const WeightGroup& described = group(static_cast<int>(g));
     for (const StoredTensor& t : described.tensors) {
-      home.forms.push_back(form_of(described, t, !home.resident));
+      Form f = form_of(described, t, !home.resident);
+      f.shape = t.data.shape;
+      if (margins && f.shape.rank() == 2 && is_matrix(f.shape) && !f.has_scale) {
+        const WeightMargin m = margins(static_cast<int>(g), home.forms.size(), f.dtype);
+        f.wide = static_cast<bool>(m);
+        f.shape[0] += m.rows;
+        f.shape[1] += m.columns;
+      }
+      home.forms.push_back(std::move(f));
     }
   }
   lay_out_slots();
@@ -132,13 +172,10 @@ BlockWeights::Form BlockWeights::form_of(const WeightGroup& group, const StoredT
 }
 
 void BlockWeights::lay_out_slots() {
-  for (std::size_t g = 0; g < homes_.size(); ++g) {
-    Home& home = homes_[g];
-    for (std::size_t t = 0; t < home.forms.size(); ++t) {
-      Form& f = home.forms[t];
+  for (Home& home : homes_) {
+    for (Form& f : home.forms) {
       if (!f.streams) continue;
-      const auto elements =
-          static_cast<std::uint64_t>(sources_[0][g].tensors[t].data.shape.elements());
+      const auto elements = static_cast<std::uint64_t>(f.shape.elements());
       f.slot_offset = home.slot_bytes;
       home.slot_bytes = round_up(home.slot_bytes + elements * size_of(f.dtype), kSlotAlignment);
       if (f.quantised) {
@@ -163,8 +200,8 @@ void BlockWeights::declare(ProgramBuilder& load) {
       const StoredTensor& tensor = sources_[0][g].tensors[t];
       largest_tensor = std::max(largest_tensor, tensor.data.extent.bytes);
       if (!f.streams) {
-        home.buffers[t].data =
-            load.persistent(tensor.name, tensor.data.shape, f.dtype, Role::weights);
+        home.buffers[t] = without_margin(
+            load, load.persistent(tensor.name, f.shape, f.dtype, Role::weights), tensor, f);
       }
       if (f.has_scale && !(f.streams && f.quantised)) {
         home.buffers[t].scale =
@@ -172,9 +209,9 @@ void BlockWeights::declare(ProgramBuilder& load) {
       }
     }
     if (home.slot_bytes > 0 && policy_.home == WeightHome::host) {
-      home.host = load.persistent(sources_[0][g].name + ".host",
-                                  {static_cast<std::int64_t>(home.slot_bytes)}, DType::u8,
-                                  Role::weights, Tier::host);
+      const std::uint64_t bytes = host_offset(home.forms, sources_[0][g], home.forms.size());
+      home.host = load.persistent(sources_[0][g].name + ".host", {static_cast<std::int64_t>(bytes)},
+                                  DType::u8, Role::weights, Tier::host);
     }
   }
   const int slots = policy_.parts > 0 || largest_slot == 0 ? 0 : policy_.slots;
@@ -197,10 +234,20 @@ void BlockWeights::load(ProgramBuilder& pb, int source) {
   }
 }
 
+WeightBuffers BlockWeights::without_margin(ProgramBuilder& pb, Buffer memory, const StoredTensor& t,
+                                           const Form& f) const {
+  WeightBuffers b;
+  b.data = memory;
+  if (!f.wide) return b;
+  b.wide = memory;
+  b.data = pb.columns(pb.rows(memory, 0, t.data.shape[0]), 0, t.data.shape[1]);
+  return b;
+}
+
 WeightBuffers BlockWeights::place_in(ProgramBuilder& pb, Buffer memory, std::uint64_t base,
                                      const StoredTensor& t, const Form& f) const {
-  WeightBuffers b;
-  b.data = pb.view(memory, f.slot_offset - base, f.dtype, t.data.shape);
+  WeightBuffers b =
+      without_margin(pb, pb.view(memory, f.slot_offset - base, f.dtype, f.shape), t, f);
   if (f.quantised) {
     b.scale = pb.view(memory, f.slot_scale_offset - base, DType::f32, f.scale_shape);
   }
@@ -227,7 +274,8 @@ void BlockWeights::read_group(ProgramBuilder& pb, int g, std::span<const WeightB
   ring_->deliver(pb, std::move(deliveries), lane);
 }
 
-void BlockWeights::begin_program(ProgramBuilder& pb) {
+void BlockWeights::begin_program(ProgramBuilder& pb, FillMargin fill) {
+  fill_ = std::move(fill);
   program_ = pb.set().programs.size() - 1;
   for (Home& home : homes_) home.slot = -1;
   std::ranges::fill(slot_group_, -1);
@@ -242,6 +290,7 @@ void BlockWeights::end_program(ProgramBuilder& pb) {
     bring_early(pb.set(), program_, brings_);
   }
   brings_.clear();
+  fill_ = {};
 }
 
 void BlockWeights::bring(ProgramBuilder& pb, int g, std::size_t t, Buffer memory,
@@ -251,6 +300,7 @@ void BlockWeights::bring(ProgramBuilder& pb, int g, std::size_t t, Buffer memory
   const StoredTensor& tensor = group(g).tensors[t];
   const WeightBuffers placed = place_in(pb, memory, base, tensor, f);
   home.buffers[t].data = placed.data;
+  home.buffers[t].wide = placed.wide;
   if (placed.scale) home.buffers[t].scale = placed.scale;
   const auto instructions = [&] {
     return static_cast<std::uint32_t>(pb.set().programs[program_].instructions.size());
@@ -259,23 +309,18 @@ void BlockWeights::bring(ProgramBuilder& pb, int g, std::size_t t, Buffer memory
   const Buffer to = pb.view(memory, f.slot_offset - base, DType::u8, bytes);
   const std::uint32_t begin = instructions();
   if (home.host) {
-    const Buffer from = pb.view(home.host, f.slot_offset, DType::u8, bytes);
-    pb.emit(
-        "upload_weights",
-        {.reads = {from}, .writes = {to}, .lane = Lane::upload, .cost = {.work = Work::transfer}},
-        [from, to](const Bindings& b) {
-          const ConstTensorView source = b.in(from);
-          const TensorView target = b.out(to);
-          if (target.device != Device::cpu) {
-            return ops::copy({.from = source, .to = target}, b.stream());
-          }
-          std::memcpy(target.data, source.data, source.bytes());
-        });
+    const std::uint64_t at = host_offset(home.forms, group(g), t);
+    if (f.wide) {
+      upload(pb, pb.view(home.host, at, f.dtype, tensor.data.shape), placed.data);
+    } else {
+      upload(pb, pb.view(home.host, at, DType::u8, bytes), to);
+    }
   } else {
     const auto scope = pb.scope(group(g).name);
     ring_->deliver(pb, {{.from = tensor.data, .to = placed.data, .to_scale = placed.scale}},
                    Lane::upload);
   }
+  if (placed.wide && fill_) fill_(pb, g, t, placed, Lane::upload);
   brings_.push_back({begin, instructions(), to});
 }
 
@@ -314,9 +359,14 @@ std::vector<WeightBuffers> BlockWeights::home(ProgramBuilder& pb, int g) const {
     if (!h.forms[t].streams) continue;
     check(static_cast<bool>(h.host), "{} is streamed from its file and has no home to change",
           group(g).tensors[t].name);
-    const WeightBuffers placed = place_in(pb, h.host, 0, group(g).tensors[t], h.forms[t]);
-    all[t].data = placed.data;
-    if (placed.scale) all[t].scale = placed.scale;
+    const Form& f = h.forms[t];
+    const std::uint64_t at = host_offset(h.forms, group(g), t);
+    all[t].data = pb.view(h.host, at, f.dtype, group(g).tensors[t].data.shape);
+    all[t].wide = {};
+    if (f.quantised) {
+      all[t].scale =
+          pb.view(h.host, at + (f.slot_scale_offset - f.slot_offset), DType::f32, f.scale_shape);
+    }
   }
   return all;
 }

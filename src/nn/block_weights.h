@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -52,7 +53,21 @@ std::optional<WeightFormat> find_weight_format(std::string_view name);
 
 struct WeightBuffers {
   Buffer data, scale;
+  Buffer wide = {};  // data with its margin; invalid: it has none
 };
+
+// Memory behind each row of a matrix and behind its last row that belongs to it wherever it stands,
+// for whoever multiplies more than the matrix. Nothing is read into it.
+struct WeightMargin {
+  std::int64_t rows = 0, columns = 0;
+
+  explicit operator bool() const { return rows > 0 || columns > 0; }
+};
+// Of tensor `tensor` of a group that stands on the device in this type and without a scale.
+using WeightMargins = std::function<WeightMargin(int group, std::size_t tensor, DType dtype)>;
+// Records on the lane what fills a margin that was just brought, together with its matrix.
+using FillMargin = std::function<void(ProgramBuilder& pb, int group, std::size_t tensor,
+                                      const WeightBuffers& weight, Lane lane)>;
 
 // Decides where weights live and brings them there. Vectors are read once and stay. Matrices stay
 // too, or pass through slots: use() hands out the group's buffers and, where they are not in a slot
@@ -63,7 +78,7 @@ class BlockWeights {
   // Declares the buffers. Several sources (experts) have tensors of the same names, shapes and
   // dtypes and take turns in them.
   BlockWeights(ProgramBuilder& load, std::vector<std::vector<WeightGroup>> sources,
-               const MemoryPolicy& policy, WeightFormat format);
+               const MemoryPolicy& policy, WeightFormat format, const WeightMargins& margins = {});
 
   // Records what is read once, or when the source changes: all that stays, and the host copy of
   // what streams from there.
@@ -72,8 +87,9 @@ class BlockWeights {
   void select(int source) { source_ = source; }
 
   // A program starts with empty slots; it is the newest of its set. Its end puts what brings
-  // weights to where it serves best.
-  void begin_program(ProgramBuilder& pb);
+  // weights to where it serves best. Margins of streamed matrices are filled whenever these are
+  // brought; those of resident ones are left to the caller.
+  void begin_program(ProgramBuilder& pb, FillMargin fill = {});
   void end_program(ProgramBuilder& pb);
 
   // In the order of the group's tensors; valid until the next use() of a group that needs the slot.
@@ -98,6 +114,8 @@ class BlockWeights {
     bool has_scale = false;
     bool quantised = false;  // the scale is made on the way
     Shape scale_shape;
+    Shape shape;        // in memory, margin included
+    bool wide = false;  // it has one
     std::uint64_t slot_offset = 0;
     std::uint64_t slot_scale_offset = 0;  // scales made on the way travel with their matrix
     std::uint64_t slot_bytes = 0;         // of both
@@ -107,7 +125,7 @@ class BlockWeights {
     std::vector<Form> forms;
     std::vector<WeightBuffers> buffers;  // resident tensors; streamed ones while in a slot
     std::uint64_t slot_bytes = 0;
-    Buffer host;  // WeightHome::host: the streamed matrices, laid out as in a slot
+    Buffer host;  // WeightHome::host: the streamed matrices, as in a slot but without margins
     int slot = -1;
   };
 
@@ -115,6 +133,8 @@ class BlockWeights {
   void check_sources() const;
   void lay_out_slots();
   void declare(ProgramBuilder& load);
+  WeightBuffers without_margin(ProgramBuilder& pb, Buffer memory, const StoredTensor& t,
+                               const Form& f) const;
   // Where a matrix stands in memory whose byte 0 is the slot's byte `base`.
   WeightBuffers place_in(ProgramBuilder& pb, Buffer memory, std::uint64_t base,
                          const StoredTensor& t, const Form& f) const;
@@ -133,6 +153,7 @@ class BlockWeights {
   std::uint64_t uses_ = 0;
   std::size_t program_ = 0;    // that is being recorded
   std::vector<Bring> brings_;  // of it
+  FillMargin fill_;            // of it
   std::optional<StagingRing> ring_;
 };
 

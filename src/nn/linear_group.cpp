@@ -1,6 +1,7 @@
 #include "nn/linear_group.h"
 
 #include "core/error.h"
+#include "ops/copy.h"
 
 namespace ballast {
 namespace {
@@ -42,12 +43,19 @@ Buffer LinearGroup::part(ProgramBuilder& pb, Buffer u, std::size_t layer) const 
   const std::int64_t count = layers_[layer].rank(pb);
   if (!u || count == 0) return {};
   std::int64_t first = 0;
-  for (std::size_t i = 0; i < layer; ++i) first += layers_[i].rank(pb);
+  for (std::size_t i = 0; i < layer; ++i) first += layers_[i].u_columns(pb);
   return pb.columns(u, first, count);
 }
 
 void LinearGroup::forward(ProgramBuilder& pb, Buffer x, std::span<const Buffer> y, Buffer u) const {
   check(y.size() == layers_.size(), "{} layers have {} outputs", layers_.size(), y.size());
+  if (inlaid()) {
+    const InlaidAdapter& first = layers_[0].inlaid;
+    ops::linear_into(pb, x, {.weight = first.down(pb)}, first.u(pb, x));
+    if (u) ops::copy(pb, first.u(pb, x), u);
+    for (std::size_t i = 0; i < y.size(); ++i) layers_[i].multiply(pb, x, y[i], {});
+    return;
+  }
   const ops::QuantizedRows shared = layers_[0].quantized(pb, x);
   if (!stacked_.a) {
     for (std::size_t i = 0; i < y.size(); ++i) {
@@ -65,6 +73,10 @@ void LinearGroup::forward(ProgramBuilder& pb, Buffer x, std::span<const Buffer> 
 void LinearGroup::forward_again(ProgramBuilder& pb, Buffer x, std::size_t layer, Buffer y,
                                 Buffer u) const {
   const AdaptedLinear& l = layers_[layer];
+  if (inlaid()) {
+    ops::copy(pb, u, l.inlaid.u(pb, x));
+    return l.multiply(pb, x, y, {});
+  }
   const bool adapted = static_cast<bool>(l.adapter.a);
   if (adapted) ops::lora_up(pb, part(pb, u, layer), l.adapter, y);
   l.multiply(pb, x, y, {.accumulate = adapted});
@@ -73,6 +85,7 @@ void LinearGroup::forward_again(ProgramBuilder& pb, Buffer x, std::size_t layer,
 void LinearGroup::backward(ProgramBuilder& pb, Buffer x, std::span<const Buffer> dy, Buffer dx,
                            bool accumulate, Buffer u) const {
   check(dy.size() == layers_.size(), "{} layers have {} gradients", layers_.size(), dy.size());
+  if (inlaid()) return backward_inlaid(pb, x, dy, dx, accumulate, u);
   if (!stacked_.a || !stacked_da_) {
     for (std::size_t i = 0; i < dy.size(); ++i) {
       layers_[i].backward(pb, x, dy[i], dx, accumulate || i > 0, part(pb, u, i));
@@ -91,6 +104,36 @@ void LinearGroup::backward(ProgramBuilder& pb, Buffer x, std::span<const Buffer>
     const AdaptedLinear& l = layers_[i];
     if (dx) ops::linear_dx_into(pb, dy[i], l.weight, dx, {.accumulate = true});
     if (l.dweight) ops::linear_dw(pb, x, dy[i], l.dweight, l.dbias);
+  }
+}
+
+void LinearGroup::backward_inlaid(ProgramBuilder& pb, Buffer x, std::span<const Buffer> dy,
+                                  Buffer dx, bool accumulate, Buffer u) const {
+  const Buffer down = layers_[0].inlaid.down(pb);  // [n r, K]
+  const std::int64_t columns = pb.shape(down)[0];
+  if (!u) {
+    u = pb.temp("u", {pb.shape(x)[0], columns}, pb.dtype(x));
+    ops::linear_into(pb, x, {.weight = down}, u);
+  }
+  const Buffer du = pb.temp("du", {pb.shape(x)[0], columns}, pb.dtype(dy[0]));  // [R, n r]
+  for (std::size_t i = 0; i < dy.size(); ++i) {
+    const AdaptedLinear& l = layers_[i];
+    ops::linear_dx_into(pb, dy[i], {.weight = l.inlaid.up(pb)},
+                        pb.columns(du, l.inlaid.first, l.inlaid.own));
+    ops::linear_dw(pb, part(pb, u, i), dy[i], l.adapter_grads.db, {}, l.adapter.scale);
+  }
+  // Without zeros between them.
+  if (stacked_da_ && pb.shape(stacked_da_)[0] == columns) {
+    ops::linear_dw(pb, x, du, stacked_da_, {});
+  } else {
+    for (std::size_t i = 0; i < dy.size(); ++i) {
+      ops::linear_dw(pb, x, part(pb, du, i), layers_[i].adapter_grads.da, {});
+    }
+  }
+  if (!dx) return;
+  ops::linear_dx_into(pb, du, {.weight = down}, dx, {.accumulate = accumulate});
+  for (std::size_t i = 0; i < dy.size(); ++i) {
+    ops::linear_dx_into(pb, dy[i], layers_[i].weight, dx, {.accumulate = true});
   }
 }
 

@@ -9,13 +9,15 @@ namespace ballast {
 
 // Layers that read the same input: q, k and v. Where nothing is dropped and the factors A of all of
 // them lie side by side, x is read once for all their adapters: one product with the stacked A
-// [n r, K], in backward one for its gradient and one for dx. Owns nothing.
+// [n r, K], in backward one for its gradient and one for dx. Inlaid adapters (all of them, or none)
+// are multiplied with the layers; in backward they are not, because one product for dx is less than
+// one for each layer's dA more. Owns nothing.
 class LinearGroup {
  public:
   LinearGroup(ProgramBuilder& pb, std::vector<AdaptedLinear> layers);
 
   // y[i] = W_i x + b_i + s B_i u_i. The u_i = A_i dropout(x) go side by side into u [R, sum of
-  // their ranks] of x's type, for backward; invalid: nobody asks for them.
+  // their u_columns] of x's type, for backward; invalid: nobody asks for them.
   void forward(ProgramBuilder& pb, Buffer x, std::span<const Buffer> y, Buffer u) const;
 
   // y of one layer once more, from the u that forward made: no product with A follows another
@@ -27,6 +29,9 @@ class LinearGroup {
                 bool accumulate, Buffer u) const;
 
  private:
+  bool inlaid() const { return static_cast<bool>(layers_[0].inlaid); }
+  void backward_inlaid(ProgramBuilder& pb, Buffer x, std::span<const Buffer> dy, Buffer dx,
+                       bool accumulate, Buffer u) const;
   Buffer part(ProgramBuilder& pb, Buffer u, std::size_t layer) const;  // its columns of u
 
   std::vector<AdaptedLinear> layers_;

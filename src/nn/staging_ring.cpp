@@ -18,6 +18,12 @@ constexpr std::uint64_t kRequestBytes = 2
 
 std::uint64_t round_up(std::uint64_t n, std::uint64_t to) { return (n + to - 1) / to * to; }
 
+// Whether the rows of a matrix lie apart.
+bool has_gaps(ProgramBuilder& pb, Buffer b) {
+  const BufferSpec& s = pb.set().spec(b);
+  return s.strides != row_major(s.shape);
+}
+
 struct Request {
   const DiskFile* file;
   std::uint64_t offset, bytes, at;
@@ -53,7 +59,7 @@ void copy_out(const CopyOut& c, const TensorView& ring, const Bindings& b) {
           {.w = ConstTensorView(from, c.from, to.shape), .q = to, .scale = b.out(c.to_scale)},
           b.stream());
     } else {
-      ops::copy({.from = ConstTensorView(from, c.from, {c.count}),
+      ops::copy({.from = ConstTensorView(from, c.from, to.shape),
                  .to = to,
                  .rounding = Rounding::saturating},
                 b.stream());
@@ -61,7 +67,12 @@ void copy_out(const CopyOut& c, const TensorView& ring, const Bindings& b) {
     return;
   }
   if (!c.to_scale) {
-    convert(from, c.from, to.data, to.dtype, c.count, Rounding::saturating);
+    const std::int64_t rows = to.contiguous() ? 1 : to.shape[0], width = c.count / rows;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      convert(from + static_cast<std::size_t>(r * width) * size_of(c.from), c.from,
+              to.data + static_cast<std::size_t>(r * to.strides[0]) * size_of(to.dtype), to.dtype,
+              width, Rounding::saturating);
+    }
     return;
   }
   // Old writers start tensors at any byte. The range read begins at a multiple of the element size,
@@ -94,8 +105,9 @@ void StagingRing::deliver(ProgramBuilder& pb, std::vector<Delivery> deliveries, 
   for (const Delivery& d : deliveries) {
     const std::int64_t total = d.from.shape.elements();
     const auto size = static_cast<std::int64_t>(size_of(d.from.dtype));
-    // Quantising needs whole rows; everything else any whole elements.
-    const std::int64_t unit = d.to_scale ? total / d.from.shape[0] : 1;
+    // Quantising and rows that lie apart need whole rows; everything else any whole elements.
+    const bool by_row = d.to_scale || has_gaps(pb, d.to);
+    const std::int64_t unit = by_row ? total / d.from.shape[0] : 1;
     for (std::int64_t first = 0; first < total;) {
       // Worst case of widening: one alignment unit at either end.
       const std::uint64_t room = bytes_ - used;
@@ -154,6 +166,9 @@ void StagingRing::emit(ProgramBuilder& pb, std::span<const Piece> pieces, Lane l
           pb.view(d.to, static_cast<std::uint64_t>(p.first), pb.dtype(d.to), {p.count / row, row});
       out.to_scale = pb.rows(d.to_scale, p.first / row, p.count / row);
       writes.push_back(out.to_scale);
+    } else if (has_gaps(pb, d.to)) {
+      const std::int64_t row = d.from.shape[1];
+      out.to = pb.rows(d.to, p.first / row, p.count / row);
     } else {
       const DType to = pb.dtype(d.to);
       out.to = pb.view(d.to, static_cast<std::uint64_t>(p.first) * size_of(to), to, {p.count});

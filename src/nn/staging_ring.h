@@ -19,7 +19,8 @@ struct StoredBytes {
 };
 
 // A tensor to be brought from a file. With a scale per row `to` is quantised on the way;
-// another dtype than the stored one: converted on the way (8-bit floats saturate).
+// another dtype than the stored one: converted on the way (8-bit floats saturate). The rows of a
+// matrix `to` may lie apart.
 struct Delivery {
   StoredBytes from;
   Buffer to;

@@ -47,7 +47,11 @@ void copy(ProgramBuilder& pb, Buffer from, Buffer to, Lane lane) {
   check(pb.tier(from) != Tier::disk && pb.tier(to) != Tier::disk,
         "copy: {} to {}: files have reads and writes of their own", name_of(pb.tier(from)),
         name_of(pb.tier(to)));
-  const Cost cost = {.work = pb.tier(from) == pb.tier(to) ? Work::memory : Work::transfer};
+  // What lies between the rows of a narrow view is not moved.
+  const double bytes = static_cast<double>(pb.shape(to).elements()) *
+                       static_cast<double>(size_of(pb.dtype(from)) + size_of(pb.dtype(to)));
+  const Cost cost = {.work = pb.tier(from) == pb.tier(to) ? Work::memory : Work::transfer,
+                     .bytes = bytes};
   pb.emit("copy", {.reads = {from}, .writes = {to}, .lane = lane, .cost = cost},
           [=](const Bindings& b) { copy({.from = b.in(from), .to = b.out(to)}, b.stream()); });
 }

@@ -48,7 +48,12 @@ void residual_norm(const ResidualNorm& a, Stream stream) {
 
 LayerNormOut residual_norm(ProgramBuilder& pb, Buffer x, Buffer y, const Gate& gate, Buffer out,
                            const NormTables& tables, float eps, DType z_dtype) {
-  const Buffer z = pb.temp("z", pb.shape(x), z_dtype);                         // [R, C]
+  return residual_norm_into(pb, x, y, gate, out, tables, eps,
+                            pb.temp("z", pb.shape(x), z_dtype));  // [R, C]
+}
+
+LayerNormOut residual_norm_into(ProgramBuilder& pb, Buffer x, Buffer y, const Gate& gate,
+                                Buffer out, const NormTables& tables, float eps, Buffer z) {
   const Buffer stats = pb.temp("stats", {pb.shape(x).rows(), 2}, DType::f32);  // [R, 2]
   pb.emit("residual_norm",
           {.reads = {x, y, gate.table, gate.index, tables.mul, tables.add, tables.index},

@@ -17,5 +17,8 @@ void residual_norm(const ResidualNorm& a, Stream stream);
 // Recorded form: writes out, makes z of the given type and the norm's statistics.
 LayerNormOut residual_norm(ProgramBuilder& pb, Buffer x, Buffer y, const Gate& gate, Buffer out,
                            const NormTables& tables, float eps, DType z_dtype);
+// The same into a z [R, C] of the caller.
+LayerNormOut residual_norm_into(ProgramBuilder& pb, Buffer x, Buffer y, const Gate& gate,
+                                Buffer out, const NormTables& tables, float eps, Buffer z);
 
 }  // namespace ballast::ops

@@ -5,6 +5,17 @@
 #include "core/error.h"
 
 namespace ballast {
+namespace {
+
+// The bytes of a view; of rows that lie apart, the last one as long as the others: what is behind
+// it was taken for it.
+std::uint64_t with_room(const BufferSpec& view, const BufferSpec& root) {
+  if (view.shape.rank() != 2 || view.bytes == 0) return view.bytes;
+  const auto rows = static_cast<std::uint64_t>(view.shape[0] * view.strides[0]);
+  return std::max(view.bytes, std::min(rows * size_of(view.dtype), root.bytes - view.offset));
+}
+
+}  // namespace
 
 TensorView Bindings::bind(Buffer b) const {
   const BufferSpec& s = set_.spec(b);
@@ -12,7 +23,7 @@ TensorView Bindings::bind(Buffer b) const {
   const std::uint64_t at = offsets_[s.root.id] + s.offset;
   if (high_water_) {
     std::uint64_t& top = high_water_->top[tier];
-    top = std::max(top, at + s.bytes);
+    top = std::max(top, at + with_room(s, set_.spec(s.root)));
   }
   return TensorView(arenas_.base[tier] + at, s.dtype, s.shape, s.strides,
                     s.tier == Tier::device ? set_.backend.device : Device::cpu);

@@ -121,6 +121,30 @@ Buffer ProgramBuilder::reshape(Buffer b, const Shape& shape) {
   return add_view(b, 0, s.dtype, shape, row_major(shape));
 }
 
+Buffer ProgramBuilder::split_columns(Buffer b, std::int64_t parts) {
+  const BufferSpec& s = set_.spec(b);
+  const int rank = s.shape.rank();
+  check(rank > 0 && parts > 0 && s.shape[-1] % parts == 0 && s.strides[-1] == 1,
+        "{} {} has no {} parts in a row", set_.name(b), s.shape, parts);
+  const std::int64_t size = s.shape[-1] / parts;
+  Shape shape = s.shape, strides = s.strides;
+  shape[-1] = parts;
+  shape.push_back(size);
+  strides[-1] = size;
+  strides.push_back(1);
+  return add_view(b, 0, s.dtype, shape, strides);
+}
+
+Buffer ProgramBuilder::row_columns(Buffer b, std::int64_t begin, std::int64_t count) {
+  const BufferSpec& s = set_.spec(b);
+  check(s.shape.rank() == 2 && s.strides[1] == 1, "{} {} is no matrix of rows", set_.name(b),
+        s.shape);
+  check(begin >= 0 && count >= 0 && begin + count <= s.strides[0],
+        "{}+{} of rows of {} elements in {} {}", begin, count, s.strides[0], set_.name(b), s.shape);
+  return add_view(b, static_cast<std::uint64_t>(begin) * size_of(s.dtype), s.dtype,
+                  {s.shape[0], count}, s.strides);
+}
+
 Buffer ProgramBuilder::view(Buffer b, std::uint64_t byte_offset, DType dtype, const Shape& shape) {
   return add_view(b, byte_offset, dtype, shape, row_major(shape));
 }

@@ -42,6 +42,11 @@ class ProgramBuilder {
     return slice(b, -1, begin, count);
   }
   Buffer reshape(Buffer b, const Shape& shape);  // b must be contiguous
+  // [..., H * D] as [..., H, D], for rows with gaps between them too.
+  Buffer split_columns(Buffer b, std::int64_t parts);
+  // Columns of the longer rows that the rows of the matrix b are the beginning of, counted from
+  // b's first: columns(b, ...) that may lie behind its last.
+  Buffer row_columns(Buffer b, std::int64_t begin, std::int64_t count);
   Buffer view(Buffer b, std::uint64_t byte_offset, DType dtype, const Shape& shape);
 
   // What a temporary turned out to be for, once the recording code knows.

@@ -216,12 +216,16 @@ TEST_F(PlanInvariance, WeightFormatsDiffer) {  // else the test above says littl
 }
 
 TEST_F(PlanInvariance, NarrowActivationsKeepTheRule) {
-  for (const DType residual : {DType::f32, DType::bf16}) {
-    SCOPED_TRACE(name_of(residual));
-    expect_same({*find_policy("stream2"), *find_policy("offload"), *find_policy("recompute"),
-                 *find_policy("chunked"), everything()},
-                {.precision = {.activation = DType::bf16, .residual = residual}});
+  const std::vector<MemoryPolicy> policies = {*find_policy("stream2"), *find_policy("offload"),
+                                              *find_policy("recompute"), *find_policy("chunked"),
+                                              everything()};
+  // Adapters stand in the margins of weights of the activations' type.
+  for (const WeightFormat format : {WeightFormat::stored, WeightFormat::bf16}) {
+    expect_same(policies, {.precision = {.activation = DType::bf16, .residual = DType::f32},
+                           .format = format});
   }
+  expect_same(policies, {.precision = {.activation = DType::bf16, .residual = DType::bf16},
+                         .format = WeightFormat::bf16});
 }
 
 // ---------------------------------------------------------------- orders

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "ops/copy.h"
+#include "ops/inlay.h"
 #include "ops/quantum.h"
 #include "tests/ref/lora.h"
 #include "tests/support/recorded_program.h"
@@ -19,23 +21,48 @@ struct Results {
   SampleTensor y, dx, da, db;
 };
 
+// The adapter in the margin of a weight of zeros, as much of it as is multiplied.
+InlaidAdapter inlaid(RecordedProgram& p, Buffer a, Buffer b, float scale) {
+  constexpr std::int64_t kOwn = InlaidAdapter::padded(kRank);
+  const std::int64_t columns = kInputs + InlaidAdapter::room(kOwn, DType::f32);
+  InlaidAdapter i = {.wide = p.input("wide", SampleTensor(DType::f32, {kOutputs + kOwn, columns})),
+                     .columns = kOwn,
+                     .first = 0,
+                     .own = kOwn,
+                     .inputs = kInputs,
+                     .outputs = kOutputs};
+  ops::inlay(p.pb,
+             {{.from = b, .to = i.up(p.pb), .factor = scale}, {.from = a, .to = i.down(p.pb)}});
+  return i;
+}
+
 // y = W x + s B A dropout(x) and its backward pass, chunk by chunk, for sample 1 of the program.
-Results run(std::int64_t chunk, double dropout, bool keeps_u = false) {
+Results run(std::int64_t chunk, double dropout, bool keeps_u = false, bool inlays = false) {
   RecordedProgram p;
   std::uint32_t seed = 0;
   const auto input = [&](const char* name, const Shape& shape, double scale = 1) {
     return p.input(name, SampleTensor(DType::f32, shape).fill_normal(++seed, scale));
   };
-  const Buffer x = input("x", {kRows, kInputs}), dy = input("dy", {kRows, kOutputs});
+  const Buffer given_x = input("x", {kRows, kInputs}), given_dy = input("dy", {kRows, kOutputs});
+  // With room for u and du, where these are wanted.
+  const auto with_room = [&](Buffer from) {
+    if (!inlays) return from;
+    const Buffer to = InlaidAdapter::temp(p.pb, "wide", p.pb.shape(from), DType::f32,
+                                          InlaidAdapter::padded(kRank));
+    ops::copy(p.pb, from, to);
+    return to;
+  };
+  const Buffer x = with_room(given_x), dy = with_room(given_dy);
   const Buffer y = p.pb.temp("y", {kRows, kOutputs}, DType::f32);
   const Buffer dx = p.pb.temp("dx", {kRows, kInputs}, DType::f32);
-  const Buffer u = p.pb.temp("u", {kRows, kRank}, DType::f32);
   AdaptedLinear l;
   l.weight = {.weight = input("w", {kOutputs, kInputs}, 0)};  // the adapter's part alone
   l.adapter = {.a = input("a", {kRank, kInputs}), .b = input("b", {kOutputs, kRank}), .scale = 0.5};
   l.adapter.dropout = {.probability = dropout, .site = ops::random_site("dropout", "layer", 0)};
   l.adapter_grads = {.da = input("da", {kRank, kInputs}, 0),
                      .db = input("db", {kOutputs, kRank}, 0)};
+  if (inlays) l.inlaid = inlaid(p, l.adapter.a, l.adapter.b, 0.5);
+  const Buffer u = p.pb.temp("u", {kRows, l.u_columns(p.pb)}, DType::f32);
   for (std::int64_t first = 0; first < kRows; first += chunk) {
     const std::int64_t count = std::min(chunk, kRows - first);
     const auto rows = [&](Buffer b) { return p.pb.rows(b, first, count); };
@@ -54,9 +81,9 @@ Results run(std::int64_t chunk, double dropout, bool keeps_u = false) {
       ASSERT_NEAR(got[i], want[static_cast<std::size_t>(i)], 2e-3) << i;
     }
   };
-  expect_near(y, ref::lora(d, value(x), value(l.adapter.a), value(l.adapter.b), 0.5, drop));
-  const ref::LoraGradients g =
-      ref::lora_backward(d, value(x), value(l.adapter.a), value(l.adapter.b), 0.5, value(dy), drop);
+  expect_near(y, ref::lora(d, value(given_x), value(l.adapter.a), value(l.adapter.b), 0.5, drop));
+  const ref::LoraGradients g = ref::lora_backward(d, value(given_x), value(l.adapter.a),
+                                                  value(l.adapter.b), 0.5, value(given_dy), drop);
   expect_near(dx, g.dx);
   expect_near(l.adapter_grads.da, g.da);
   expect_near(l.adapter_grads.db, g.db);
@@ -80,6 +107,16 @@ TEST(AdaptedLinear, GivesTheSameBitsFromAKeptU) {
     EXPECT_EQ(again.dx.bytes(), kept.dx.bytes());
     EXPECT_EQ(again.da.bytes(), kept.da.bytes());
     EXPECT_EQ(again.db.bytes(), kept.db.bytes());
+  }
+}
+
+TEST(AdaptedLinear, InlaidGivesTheSameBitsInChunksAndFromAKeptU) {
+  const Results whole = run(kRows, 0, false, true);
+  for (const Results& other : {run(kTokenQuantum, 0, false, true), run(kRows, 0, true, true)}) {
+    EXPECT_EQ(whole.y.bytes(), other.y.bytes());
+    EXPECT_EQ(whole.dx.bytes(), other.dx.bytes());
+    EXPECT_EQ(whole.da.bytes(), other.da.bytes());
+    EXPECT_EQ(whole.db.bytes(), other.db.bytes());
   }
 }
 

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 
 #include "core/thread_pool.h"
+#include "ops/copy.h"
+#include "ops/fill.h"
 #include "ops/quantize_rows.h"
 #include "plan/bindings.h"
 #include "plan/memory_plan.h"
@@ -232,6 +234,70 @@ TEST_F(BlockWeightsTest, InPartsWhatNobodyUsesIsNotBrought) {
   weights->end_program(pb);
   EXPECT_EQ(brought("step", "upload_weights").size(), 1u);
   run_and_compare(DType::f32, false);
+}
+
+// Two rows and a column behind every other group's matrix, filled with the group's number.
+TEST_F(BlockWeightsTest, MarginsComeWithTheirMatricesAndAreFilledWhereverTheseStand) {
+  make_file();
+  const WeightMargins margins = [](int group, std::size_t tensor, DType) {
+    return group % 2 == 0 && tensor == 0 ? WeightMargin{.rows = 2, .columns = 1} : WeightMargin{};
+  };
+  const auto fill = [](ProgramBuilder& pb, int group, std::size_t, const WeightBuffers& w,
+                       Lane lane) {
+    const auto value = static_cast<float>(group);
+    ops::fill(pb, pb.rows(w.wide, kRows, 2), value, lane);
+    ops::fill(pb, pb.columns(pb.rows(w.wide, 0, kRows), kColumns, 1), value, lane);
+  };
+  const MemoryPolicy policies[] = {{},
+                                   {.slots = 2},
+                                   {.slots = 1, .resident_groups = 2, .home = WeightHome::host},
+                                   {.slots = 1, .parts = 2},
+                                   {.slots = 1, .parts = 1, .home = WeightHome::host}};
+  for (const MemoryPolicy& policy : policies) {
+    set = {};
+    {
+      ProgramBuilder load(set, "load");
+      weights.emplace(load, std::vector<std::vector<WeightGroup>>{groups}, policy,
+                      WeightFormat::stored, margins);
+      weights->load(load, 0);
+    }
+    std::vector<std::pair<int, Buffer>> seen_wide;
+    {
+      ProgramBuilder pb(set, "step");
+      weights->begin_program(pb, fill);
+      for (const int g : {0, 1, 2, 3, 4, 5, 4, 3, 2, 1, 0}) {
+        const WeightBuffers w = weights->use(pb, g)[0];
+        ASSERT_EQ(static_cast<bool>(w.wide), g % 2 == 0);
+        ASSERT_EQ(pb.shape(w.data), Shape({kRows, kColumns}));
+        if (w.wide && weights->resident(g)) fill(pb, g, 0, w, Lane::compute);
+        const Buffer from = w.wide ? w.wide : w.data;
+        seen_wide.emplace_back(g,
+                               pb.persistent("seen", pb.shape(from), pb.dtype(from), Role::output));
+        ops::copy(pb, from, seen_wide.back().second);
+      }
+      weights->end_program(pb);
+    }
+    const MemoryPlan plan = plan_memory(set);
+    Runner runner(
+        set, plan,
+        {.disk_readers = 2, .debug = {.order = Order::random, .random_seed = 1, .poison = true}});
+    runner.run("load");
+    for (int run = 0; run < 2; ++run) {
+      runner.run("step");
+      for (const auto& [g, b] : seen_wide) {
+        const TensorView got = runner.view(b);
+        const std::string want = file.as(matrix(g), DType::f32);
+        for (std::int64_t i = 0; i < got.elements(); ++i) {
+          const std::int64_t row = i / got.shape[1], column = i % got.shape[1];
+          auto value = static_cast<float>(g);
+          if (row < kRows && column < kColumns) {
+            std::memcpy(&value, want.data() + (row * kColumns + column) * 4, 4);
+          }
+          ASSERT_EQ(got.as<float>()[i], value) << policy.slots << ' ' << g << ' ' << i;
+        }
+      }
+    }
+  }
 }
 
 TEST_F(BlockWeightsTest, PartsAreAWayToStream) {

@@ -4,6 +4,9 @@
 
 #include <cmath>
 
+#include "ops/copy.h"
+#include "ops/fill.h"
+#include "ops/inlay.h"
 #include "ops/quantum.h"
 #include "tests/support/recorded_program.h"
 
@@ -16,7 +19,7 @@ using support::SampleTensor;
 constexpr std::int64_t kRows = 600, kInputs = 24, kOutputs = 32, kRank = 4, kLayers = 3;
 constexpr StepValues kStep = {.step = 2, .seed = 5, .first_sample = 3};
 
-enum class Factors { side_by_side, apart, one_missing };
+enum class Factors { side_by_side, apart, one_missing, inlaid };
 
 struct Case {
   Factors factors = Factors::side_by_side;
@@ -24,12 +27,45 @@ struct Case {
   std::int64_t chunk = kRows;
   bool keeps_u = true;
   bool grouped = true;  // else the layers one by one
+  bool again = false;   // y from forward_again
 };
 
 struct Results {
   std::vector<SampleTensor> values;  // y and dx, then the gradients of A and of B
   std::size_t instructions = 0;
 };
+
+constexpr std::int64_t kOwn = InlaidAdapter::padded(kRank);
+
+// Each adapter into the margin of its layer's weight, every A below the first one's.
+void inlay_all(ProgramBuilder& pb, std::vector<AdaptedLinear>& layers) {
+  const auto count = static_cast<std::int64_t>(layers.size());
+  std::vector<ops::InlaidBuffer> all;
+  for (std::int64_t i = 0; i < count; ++i) {
+    AdaptedLinear& l = layers[static_cast<std::size_t>(i)];
+    const std::int64_t below = i == 0 ? count * kOwn : 0;
+    const Buffer wide =
+        pb.temp("wide", {kOutputs + below, kInputs + InlaidAdapter::room(count * kOwn, DType::f32)},
+                DType::f32);
+    const Buffer w = pb.columns(pb.rows(wide, 0, kOutputs), 0, kInputs);
+    ops::copy(pb, l.weight.weight, w);
+    l.weight.weight = w;
+    l.inlaid = {.wide = wide,
+                .columns = count * kOwn,
+                .first = i * kOwn,
+                .own = kOwn,
+                .inputs = kInputs,
+                .outputs = kOutputs};
+    all.push_back({.from = l.adapter.b,
+                   .to = pb.columns(pb.rows(wide, 0, kOutputs), kInputs, count * kOwn),
+                   .column = i * kOwn,
+                   .factor = l.adapter.scale});
+    const Buffer first = layers[0].inlaid.wide;
+    all.push_back({.from = l.adapter.a,
+                   .to = pb.columns(pb.rows(first, kOutputs + i * kOwn, kOwn), 0, kInputs)});
+  }
+  ops::inlay(pb, all);
+}
 
 Results run(const Case& c) {
   RecordedProgram p;
@@ -38,7 +74,8 @@ Results run(const Case& c) {
   const auto input = [&](const Shape& shape, double scale = 1) {
     return p.input("input", SampleTensor(DType::f32, shape).fill_normal(++seed, scale));
   };
-  const Buffer x = input({kRows, kInputs}), dx = pb.temp("dx", {kRows, kInputs}, DType::f32);
+  Buffer x = input({kRows, kInputs});
+  const Buffer dx = pb.temp("dx", {kRows, kInputs}, DType::f32);
   const Buffer all_a = input({kLayers * kRank, kInputs}), all_da = input(pb.shape(all_a), 0);
   std::vector<AdaptedLinear> layers;
   std::vector<Buffer> y, dy, gradients;
@@ -57,8 +94,15 @@ Results run(const Case& c) {
     l.adapter_grads = {.da = pb.rows(all_da, place * kRank, kRank), .db = db};
     gradients.insert(gradients.end(), {l.adapter_grads.da, l.adapter_grads.db});
   }
-  const auto adapted = static_cast<std::int64_t>(gradients.size() / 2);
-  const Buffer u = c.keeps_u ? pb.temp("u", {kRows, adapted * kRank}, DType::f32) : Buffer();
+  if (c.factors == Factors::inlaid) {
+    inlay_all(pb, layers);
+    const Buffer wide = InlaidAdapter::temp(pb, "wide", pb.shape(x), DType::f32, kLayers * kOwn);
+    ops::copy(pb, x, wide);
+    x = wide;
+  }
+  std::int64_t columns = 0;
+  for (const AdaptedLinear& l : layers) columns += l.u_columns(pb);
+  const Buffer u = c.keeps_u ? pb.temp("u", {kRows, columns}, DType::f32) : Buffer();
   for (std::int64_t first = 0; first < kRows; first += c.chunk) {
     const std::int64_t count = std::min(c.chunk, kRows - first);
     const auto rows = [&](Buffer b) { return b ? pb.rows(b, first, count) : Buffer(); };
@@ -72,6 +116,16 @@ Results run(const Case& c) {
     if (c.grouped) {
       const LinearGroup group(pb, here);
       group.forward(pb, rows(x), y_rows, rows(u));
+      if (c.again) {
+        // What a row had behind it is gone.
+        const Buffer fresh = InlaidAdapter::temp(pb, "fresh", {count, kInputs}, DType::f32,
+                                                 layers[0].inlaid.columns);
+        ops::copy(pb, rows(x), fresh);
+        for (std::size_t i = 0; i < here.size(); ++i) {
+          ops::fill(pb, y_rows[i], 0);
+          group.forward_again(pb, fresh, i, y_rows[i], rows(u));
+        }
+      }
       group.backward(pb, rows(x), dy_rows, rows(dx), false, rows(u));
       continue;
     }
@@ -119,6 +173,23 @@ TEST(LinearGroup, GivesTheSameBitsInChunksAndWithoutItsU) {
     const Results whole = run({.dropout = dropout});
     expect_equal(run({.dropout = dropout, .chunk = kTokenQuantum}), whole);
     expect_equal(run({.dropout = dropout, .keeps_u = false}), whole);
+  }
+}
+
+TEST(LinearGroup, InlaidAdaptersComputeTheSame) {
+  const Results apart = run({}), inlaid = run({.factors = Factors::inlaid});
+  ASSERT_EQ(inlaid.values.size(), apart.values.size());
+  for (std::size_t t = 0; t < inlaid.values.size(); ++t) {
+    const SampleTensor &got = inlaid.values[t], &want = apart.values[t];
+    ASSERT_EQ(got.size(), want.size());
+    for (std::int64_t i = 0; i < got.size(); ++i) {
+      ASSERT_NEAR(got[i], want[i], 1e-4 + 1e-5 * std::abs(want[i])) << t << ' ' << i;
+    }
+  }
+  for (const Case& c : {Case{.factors = Factors::inlaid, .chunk = kTokenQuantum},
+                        Case{.factors = Factors::inlaid, .keeps_u = false},
+                        Case{.factors = Factors::inlaid, .again = true}}) {
+    expect_equal(run(c), inlaid);
   }
 }
 

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "core/convert.h"
 #include "core/thread_pool.h"
+#include "ops/fill.h"
 #include "ops/quantize_rows.h"
 #include "plan/memory_plan.h"
 #include "plan/runner.h"
@@ -107,6 +109,41 @@ TEST_P(StagingRingModes, QuantisesAsInOnePiece) {
     EXPECT_TRUE(content(runner.view(made[i].q)) == q) << "tensor " << i;
     const float* got = runner.view(made[i].scale).as<float>();
     EXPECT_TRUE(std::equal(scale.begin(), scale.end(), got)) << "tensor " << i;
+  }
+}
+
+TEST_P(StagingRingModes, RowsThatLieApartArriveWithNothingBetweenThemTouched) {
+  const struct {
+    DType from, to;
+  } cases[] = {{DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::f32, DType::bf16}};
+  for (const auto& c : cases) file.add({70, 65}, c.from, 3);
+  file.open(GetParam());
+  std::vector<Buffer> wide;
+  for (std::size_t i = 0; i < std::size(cases); ++i) {
+    wide.push_back(pb.persistent("wide", {72, 80}, cases[i].to, Role::weights));
+    ops::fill(pb, wide.back(), 7);
+    deliveries.push_back({.from = file.stored(i),
+                          .to = pb.columns(pb.rows(wide.back(), 0, 70), 0, 65),
+                          .to_scale = {}});
+  }
+  StagingRing ring(pb, kTiny);
+  ring.deliver(pb, deliveries, Lane::upload);
+  const MemoryPlan plan = plan_memory(set);
+  Runner runner(set, plan);
+  runner.run("load");
+  for (std::size_t i = 0; i < std::size(cases); ++i) {
+    const std::string got = content(runner.view(wide[i])), want = file.as(i, cases[i].to);
+    const std::size_t size = size_of(cases[i].to);
+    std::string seven(size, '\0');
+    const float value = 7;
+    convert(&value, DType::f32, seven.data(), cases[i].to, 1);
+    for (std::size_t e = 0; e < 72 * 80; ++e) {
+      const std::size_t row = e / 80, column = e % 80;
+      const bool inside = row < 70 && column < 65;
+      ASSERT_EQ(got.substr(e * size, size),
+                inside ? want.substr((row * 65 + column) * size, size) : seven)
+          << i << ' ' << row << ' ' << column;
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <tuple>
+#include <vector>
 
 #include "ops/gelu.h"
 #include "ops/linear.h"
@@ -78,7 +79,11 @@ TEST(LinearBits, DoNotDependOnChunksInAWideLayer) {
 // adapter of rank 16.
 TEST(LinearBits, DoNotDependOnChunksInAlignedBf16) {
   const std::int64_t rows = 1100;
-  const std::pair<std::int64_t, std::int64_t> sizes[] = {{512, 320}, {512, 16}, {16, 512}};
+  std::vector<std::pair<std::int64_t, std::int64_t>> sizes = {{512, 320}, {512, 16}, {16, 512}};
+  if (support::test_device() == Device::cuda) {
+    // Large enough for an algorithm by rows; with inlaid adapters, alone and three, and of ffn.
+    sizes.insert(sizes.end(), {{5136, 5120}, {5168, 5120}, {5120, 5136}, {5136, 13824}});
+  }
   for (const auto& [inputs, outputs] : sizes) {
     const SampleWeight w = SampleWeight(DType::bf16, outputs, inputs).fill(1);
     SampleTensor x(DType::bf16, {rows, inputs}), dy(DType::bf16, {rows, outputs});

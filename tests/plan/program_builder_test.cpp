@@ -55,6 +55,27 @@ TEST(ProgramBuilder, ColumnsOfRowsKeepTheStridesOfTheWhole) {
   EXPECT_EQ(r.set.name(part), "x");
 }
 
+TEST(ProgramBuilder, SplitsTheColumnsOfRowsThatLieApart) {
+  Recording r;
+  const Buffer x = r.pb.columns(r.pb.temp("x", {10, 8}, DType::f32), 2, 6);
+  const BufferSpec s = r.spec(r.pb.split_columns(x, 3));
+  EXPECT_EQ(s.shape, Shape({10, 3, 2}));
+  EXPECT_EQ(s.strides, Shape({8, 2, 1}));
+  EXPECT_EQ(s.offset, 2u * 4);
+  EXPECT_FAILS(r.pb.split_columns(x, 4), ErrorCode::internal, "4 parts");
+}
+
+TEST(ProgramBuilder, SeesWhatStandsBehindTheRowsOfAPart) {
+  Recording r;
+  const Buffer x = r.pb.columns(r.pb.rows(r.pb.temp("x", {10, 8}, DType::f32), 1, 9), 0, 5);
+  const BufferSpec s = r.spec(r.pb.row_columns(x, 5, 3));
+  EXPECT_EQ(s.shape, Shape({9, 3}));
+  EXPECT_EQ(s.strides, Shape({8, 1}));
+  EXPECT_EQ(s.offset, (8u + 5) * 4);
+  EXPECT_EQ(r.spec(r.pb.row_columns(x, 0, 8)).shape, Shape({9, 8}));
+  EXPECT_FAILS(r.pb.row_columns(x, 5, 4), ErrorCode::internal, "rows of 8 elements");
+}
+
 TEST(ProgramBuilder, ReshapesContiguousBuffersOnly) {
   Recording r;
   const Buffer x = r.pb.temp("x", {4, 6}, DType::bf16);

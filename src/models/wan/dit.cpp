@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "models/wan/dit_pass.h"
 #include "models/wan/dit_update.h"
+#include "models/wan/inlaid_adapters.h"
 #include "ops/fill.h"
 
 namespace ballast::wan {
@@ -73,7 +74,11 @@ Dit::Dit(ProgramSet& set, DitJob job, std::vector<std::vector<WeightGroup>> expe
   cut_batches();
   {
     ProgramBuilder load(set_, "load");
-    weights_.emplace(load, std::move(experts), job_.policy, job_.format);
+    const InlaidAdapters inlaid(job_);
+    weights_.emplace(load, std::move(experts), job_.policy, job_.format,
+                     [&](int group, std::size_t tensor, DType dtype) {
+                       return inlaid.margin(group, tensor, dtype);
+                     });
     declare_inputs(load);
     declare_adapters(load);
     declare_gradients(load);

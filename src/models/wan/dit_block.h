@@ -7,7 +7,7 @@
 #include "nn/linear_group.h"
 #include "nn/memory_policy.h"
 #include "ops/attention.h"
-#include "ops/layer_norm.h"
+#include "ops/residual_norm.h"
 #include "plan/program_builder.h"
 
 namespace ballast::wan {
@@ -101,11 +101,22 @@ class DitBlock {
                 const std::function<void()>& near_end) const;
 
  private:
+  // Rows of the modulation table.
+  enum Modulation : int { shift1, scale1, gate1, shift2, scale2, gate2 };
+
   struct Qk {  // normalised (and rotated) queries or keys with what their backward needs
     Buffer y, r;
   };
 
-  Buffer full(ProgramBuilder& pb, const char* name, const BlockSample& s, DType dtype) const;
+  // [L, C], with room behind the rows for so many columns of an inlaid adapter.
+  Buffer full(ProgramBuilder& pb, const char* name, const BlockSample& s, DType dtype,
+              std::int64_t room = 0) const;
+  // z = norm of x, or of x + y gate that goes to `out`, as the layer reads it.
+  ops::LayerNormOut normed(ProgramBuilder& pb, Buffer x, const ops::NormTables& tables,
+                           const AdaptedLinear& reader) const;
+  ops::LayerNormOut residual_normed(ProgramBuilder& pb, Buffer x, Buffer y, const ops::Gate& gate,
+                                    Buffer out, const ops::NormTables& tables,
+                                    const AdaptedLinear& reader) const;
   Buffer heads(ProgramBuilder& pb, Buffer b) const;  // [R, C] seen as [R, H, D]
   Buffer modulation_row(ProgramBuilder& pb, Buffer m, int row) const;
   ops::NormTables norm3_tables(ProgramBuilder& pb, const BlockWeightsInUse& w) const;
@@ -120,6 +131,14 @@ class DitBlock {
   // Memory for the u of layers that share an input.
   Buffer adapter_input(ProgramBuilder& pb, std::int64_t rows,
                        std::initializer_list<const AdaptedLinear*> layers) const;
+  // The same for a layer whose input is there as long as its u is wanted: an inlaid adapter has it
+  // behind its input.
+  Buffer adapter_input_beside(ProgramBuilder& pb, std::int64_t rows, const AdaptedLinear& l) const {
+    return l.inlaid ? Buffer() : adapter_input(pb, rows, {&l});
+  }
+  static Buffer beside(ProgramBuilder& pb, const AdaptedLinear& l, Buffer x, Buffer u) {
+    return l.inlaid ? l.inlaid.u(pb, x) : u;
+  }
 
   void project_qkv(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s, Buffer x,
                    Buffer q, Buffer k, Buffer v, Buffer u) const;
@@ -129,8 +148,8 @@ class DitBlock {
                      Buffer y) const;
   void attend(ProgramBuilder& pb, Buffer q, Buffer k, Buffer v, Buffer o, Buffer lse) const;
   void attention_residual(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
-                          Buffer x, Buffer o, Buffer x1, Buffer cross_q,
-                          const BlockSaved& keep) const;
+                          Buffer x, Buffer o, Buffer x1, Buffer cross_q, const BlockSaved& keep,
+                          bool u_is_there = false) const;
   void feed_forward_residual(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
                              Buffer x1, Buffer cross_o, Buffer out, const BlockSaved* keep) const;
 

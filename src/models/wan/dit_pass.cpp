@@ -42,7 +42,8 @@ DitPass::DitPass(const Parts& parts, const DitRunIo& io, int expert, PassKind ki
       io_(io),
       kind_(kind),
       taps_(taps),
-      targets_(adapter_targets(parts.job.config)) {
+      targets_(adapter_targets(parts.job.config)),
+      inlaid_(parts.job) {
   for (const AdapterIo& a : parts.adapters) {
     if (a.expert == expert) adapters_.emplace(a.name, &a);
   }
@@ -54,7 +55,12 @@ DitPass::DitPass(const Parts& parts, const DitRunIo& io, int expert, PassKind ki
 }
 
 void DitPass::record(ProgramBuilder& pb) {
-  weights_.begin_program(pb);
+  weights_.begin_program(pb, [this](ProgramBuilder& to, int group, std::size_t tensor,
+                                    const WeightBuffers& weight, Lane lane) {
+    const auto target = inlaid_.target_of(tensor);
+    check(target.has_value(), "tensor {} of group {} has a margin", tensor, group);
+    ops::inlay(to, inlays(to, group - block_group(0), *target, weight.wide), lane);
+  });
   upload_inputs(pb);
   embed(pb);
   const std::int64_t layers = job_.config.layers;
@@ -130,6 +136,7 @@ AdaptedLinear DitPass::linear_of(const LinearParams<WeightBuffers>& w,
                                  const LinearParams<Buffer>& grads) const {
   AdaptedLinear l;
   l.weight = {.weight = w.weight.data, .bias = w.bias.data, .scale = w.weight.scale};
+  l.inlaid.wide = w.weight.wide;
   l.dweight = grads.weight;
   l.dbias = grads.bias;
   return l;
@@ -141,6 +148,7 @@ void renew_matrices(const BlockParams<WeightBuffers>& p, BlockWeightsInUse& w) {
   const auto renew = [](AdaptedLinear& l, const LinearParams<WeightBuffers>& from) {
     l.weight.weight = from.weight.data;
     l.weight.scale = from.weight.scale;
+    l.inlaid.wide = from.weight.wide;
   };
   renew(w.self_q, p.self_attn.q), renew(w.self_k, p.self_attn.k);
   renew(w.self_v, p.self_attn.v), renew(w.self_o, p.self_attn.o);
@@ -194,33 +202,79 @@ BlockWeightsInUse DitPass::block_weights(ProgramBuilder& pb, std::int64_t block,
   return w;
 }
 
+std::vector<ops::InlaidBuffer> DitPass::inlays(ProgramBuilder& pb, std::int64_t block,
+                                               std::size_t target, Buffer wide) const {
+  const auto io = [&](std::size_t t) {
+    const AdapterIo* a = adapter(fmt::format("blocks.{}.{}", block, targets_[t].name));
+    check(a != nullptr, "{} of block {} has a margin and no adapter", targets_[t].name, block);
+    return *a;
+  };
+  const InlaidPlace p = inlaid_.place(block, target);
+  const std::int64_t outputs = targets_[target].weight[0], inputs = targets_[target].weight[1];
+  const std::int64_t own = InlaidAdapter::padded(job_.lora.rank);
+  std::vector<ops::InlaidBuffer> all = {
+      {.from = io(target).b,
+       .to = pb.columns(pb.rows(wide, 0, outputs), inputs, p.columns),
+       .column = p.first,
+       .factor = job_.lora.alpha / static_cast<float>(job_.lora.rank)}};
+  for (std::size_t i = 0; i < p.down.size(); ++i) {
+    const std::int64_t row = outputs + static_cast<std::int64_t>(i) * own;
+    all.push_back({.from = io(p.down[i]).a, .to = pb.columns(pb.rows(wide, row, own), 0, inputs)});
+  }
+  return all;
+}
+
+// Once in a run of the program: adapters change between runs only.
+void DitPass::inlay_adapters(ProgramBuilder& pb, std::int64_t block, const BlockWeightsInUse& w) {
+  if (!weights_.resident(block_group(block)) || !inlaid_blocks_.insert(block).second) return;
+  std::vector<ops::InlaidBuffer> all;
+  for (std::size_t t = 0; t < targets_.size(); ++t) {
+    const Buffer wide = (w.*targets_[t].linear).inlaid.wide;
+    if (!wide) continue;
+    for (const ops::InlaidBuffer& i : inlays(pb, block, t, wide)) all.push_back(i);
+  }
+  if (!all.empty()) ops::inlay(pb, std::move(all));
+}
+
 void DitPass::attach_adapters(ProgramBuilder& pb, std::int64_t block, bool backward,
                               BlockWeightsInUse& w) {
+  inlay_adapters(pb, block, w);
   const float scale = job_.lora.alpha / static_cast<float>(job_.lora.rank);
   const std::string prefix = fmt::format("blocks.{}.", block);
   const auto& grads = gradients_[static_cast<std::size_t>(block_group(block))].device;
   Buffer factors;  // of the whole block, as its products read them
-  for (const AdapterTarget& t : targets_) {
-    const AdapterIo* io = adapter(prefix + t.name);
+  for (std::size_t t = 0; t < targets_.size(); ++t) {
+    const AdapterIo* io = adapter(prefix + targets_[t].name);
     if (!io) continue;
-    if (!factors) {
-      factors = pb.set().spec(io->a).root;
-      // Rounded once for all products of the visit.
-      if (job_.precision.activation == DType::bf16) factors = ops::cast(pb, factors, DType::bf16);
-    }
     // The same part of another buffer of the block.
     const auto part = [&pb](Buffer all, Buffer like) {
       const BufferSpec s = pb.set().spec(like);
       const DType to = pb.dtype(all);
       return pb.view(all, s.offset / size_of(s.dtype) * size_of(to), to, s.shape);
     };
-    AdaptedLinear& l = w.*t.linear;
+    AdaptedLinear& l = w.*targets_[t].linear;
+    if (backward) l.adapter_grads = {.da = part(grads[0], io->da), .db = part(grads[0], io->db)};
+    if (l.inlaid) {
+      const InlaidPlace p = inlaid_.place(block, t);
+      l.inlaid = {.wide = l.inlaid.wide,
+                  .columns = p.columns,
+                  .first = p.first,
+                  .own = InlaidAdapter::padded(job_.lora.rank),
+                  .inputs = targets_[t].weight[1],
+                  .outputs = targets_[t].weight[0]};
+      l.adapter = {.a = io->a, .b = io->b, .scale = scale};
+      continue;
+    }
+    if (!factors) {
+      factors = pb.set().spec(io->a).root;
+      // Rounded once for all products of the visit.
+      if (job_.precision.activation == DType::bf16) factors = ops::cast(pb, factors, DType::bf16);
+    }
     l.adapter = {.a = part(factors, io->a), .b = part(factors, io->b), .scale = scale};
     if (kind_ == PassKind::train) {
       l.adapter.dropout = {.probability = job_.lora.dropout,
                            .site = ops::random_site("dropout", io->name, 0)};
     }
-    if (backward) l.adapter_grads = {.da = part(grads[0], io->da), .db = part(grads[0], io->db)};
   }
 }
 
@@ -310,14 +364,26 @@ void each_saved(BlockSaved& saved, Visit&& visit) {
   }
 }
 
+// Copies b to a temporary, and with it the u behind its rows, where there is room for one.
+Buffer DitPass::moved(ProgramBuilder& pb, const char* name, Buffer b, Tier to, Lane lane) {
+  const Shape& root = pb.shape(pb.set().spec(b).root);
+  const Shape shape = pb.shape(b);
+  if (root == shape) {
+    const Buffer copy = pb.temp(name, shape, pb.dtype(b), Role::checkpoint, to);
+    ops::copy(pb, b, copy, lane);
+    return copy;
+  }
+  const std::int64_t used = InlaidAdapter::padded(job_.lora.rank);
+  const std::int64_t room = to == Tier::host ? used : InlaidAdapter::room(used, pb.dtype(b));
+  const Buffer copy = pb.temp(name, {shape[0], shape[1] + room}, pb.dtype(b), Role::checkpoint, to);
+  ops::copy(pb, pb.row_columns(b, 0, shape[1] + used), pb.columns(copy, 0, shape[1] + used), lane);
+  return pb.columns(copy, 0, shape[1]);
+}
+
 void DitPass::offload(ProgramBuilder& pb, BlockSaved& saved) {
   each_saved(saved, [&](Buffer& b) {
     pb.set_role(b, Role::checkpoint);
-    if (!job_.policy.offload) return;
-    const Buffer host =
-        pb.temp("offloaded", pb.shape(b), pb.dtype(b), Role::checkpoint, Tier::host);
-    ops::copy(pb, b, host, Lane::download);
-    b = host;
+    if (job_.policy.offload) b = moved(pb, "offloaded", b, Tier::host, Lane::download);
   });
 }
 
@@ -327,11 +393,8 @@ void DitPass::bring_back(ProgramBuilder& pb, std::int64_t block) {
   if (!job_.policy.offload || block < 0) return;
   const auto scope = pb.scope(fmt::format("blocks.{}", block));
   for (SampleState& s : samples_) {
-    each_saved(s.saved[static_cast<std::size_t>(block)], [&](Buffer& b) {
-      const Buffer back = pb.temp("brought_back", pb.shape(b), pb.dtype(b), Role::checkpoint);
-      ops::copy(pb, b, back, Lane::upload);
-      b = back;
-    });
+    each_saved(s.saved[static_cast<std::size_t>(block)],
+               [&](Buffer& b) { b = moved(pb, "brought_back", b, Tier::device, Lane::upload); });
   }
 }
 

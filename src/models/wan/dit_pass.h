@@ -1,10 +1,13 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "models/wan/dit.h"
+#include "models/wan/inlaid_adapters.h"
+#include "ops/inlay.h"
 
 namespace ballast::wan {
 
@@ -63,6 +66,7 @@ class DitPass {
   void download_outputs(ProgramBuilder& pb);
 
   Activations kept_of(std::int64_t block) const;
+  Buffer moved(ProgramBuilder& pb, const char* name, Buffer b, Tier to, Lane lane);
   void offload(ProgramBuilder& pb, BlockSaved& saved);
   void bring_back(ProgramBuilder& pb, std::int64_t block);
 
@@ -70,6 +74,10 @@ class DitPass {
   BlockWeightsInUse block_weights(ProgramBuilder& pb, std::int64_t block, bool backward);
   void check_fp8(ProgramBuilder& pb, const std::string& name, const AdaptedLinear& l) const;
   void attach_adapters(ProgramBuilder& pb, std::int64_t block, bool backward, BlockWeightsInUse& w);
+  void inlay_adapters(ProgramBuilder& pb, std::int64_t block, const BlockWeightsInUse& w);
+  // What brings one target's margin up to date.
+  std::vector<ops::InlaidBuffer> inlays(ProgramBuilder& pb, std::int64_t block, std::size_t target,
+                                        Buffer wide) const;
   AdaptedLinear linear_of(const LinearParams<WeightBuffers>& w,
                           const LinearParams<Buffer>& grads) const;
   template <class Params>
@@ -92,6 +100,8 @@ class DitPass {
   TimeState time_;
   std::vector<AdapterTarget> targets_;
   std::map<std::string, const AdapterIo*> adapters_;  // of the expert, by module
+  InlaidAdapters inlaid_;
+  std::set<std::int64_t> inlaid_blocks_;  // resident ones whose margins this program has filled
 };
 
 template <class Params>

@@ -1,5 +1,7 @@
 #include "models/wan/dit_update.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "nn/update.h"
 
@@ -25,14 +27,50 @@ std::vector<UpdatedTensor> of_expert(const DitIo& io, int expert) {
   return all;
 }
 
+// The factors of a block's adapters are parts of one buffer; so are their states, where every
+// element has its own.
+class StateMemory {
+ public:
+  void declare(ProgramBuilder& pb, const OptimizerOptions& options, TrainedTensor& t,
+               bool adapter) {
+    t.specs = state_specs(options, pb.shape(t.value), pb.dtype(t.value));
+    if (!adapter || !one_state_per_element(options, t.specs)) {
+      UpdatedTensor alone = updated(t);
+      declare_states(pb, options, alone);
+      t.specs = std::move(alone.specs);
+      t.states = std::move(alone.states);
+      return;
+    }
+    const BufferSpec value = pb.set().spec(t.value);
+    for (std::size_t i = 0; i < t.specs.size(); ++i) {
+      const StateSpec& s = t.specs[i];
+      if (value.root != root_) states_.clear(), root_ = value.root;
+      if (states_.size() <= i) {
+        states_.push_back(pb.persistent(pb.set().name(value.root) + s.suffix, pb.shape(value.root),
+                                        s.dtype, Role::optimizer, pb.tier(t.gradient)));
+      }
+      t.states.push_back(pb.view(states_[i], value.offset / size_of(value.dtype) * size_of(s.dtype),
+                                 s.dtype, s.shape));
+    }
+  }
+
+ private:
+  static bool one_state_per_element(const OptimizerOptions& o,
+                                    const std::vector<StateSpec>& specs) {
+    if (o.kind != OptimizerKind::adamw && o.kind != OptimizerKind::adamw_optimi) return false;
+    return std::ranges::all_of(specs, [](const StateSpec& s) { return s.elements_per_entry == 1; });
+  }
+
+  Buffer root_;                 // of the tensors that share
+  std::vector<Buffer> states_;  // theirs
+};
+
 void declare_trained(ProgramBuilder& pb, const DitJob& job, const BlockWeights& weights,
                      DitIo& io) {
-  const auto add = [&](TrainedTensor t) {
+  StateMemory memory;
+  const auto add = [&](TrainedTensor t, bool adapter) {
     t.decays = pb.shape(t.value).rank() > 1;
-    UpdatedTensor u = updated(t);
-    declare_states(pb, job.optimizer, u);
-    t.specs = std::move(u.specs);
-    t.states = std::move(u.states);
+    memory.declare(pb, job.optimizer, t, adapter);
     io.trained.push_back(std::move(t));
   };
   for (const AdapterIo& a : io.adapters) {
@@ -45,7 +83,7 @@ void declare_trained(ProgramBuilder& pb, const DitJob& job, const BlockWeights& 
       t.value = value;
       t.gradient = gradient;
       if (value == a.b) t.rate = job.lora.up_rate;
-      add(std::move(t));
+      add(std::move(t), true);
     }
   }
   if (job.mode != Mode::full) return;
@@ -65,9 +103,54 @@ void declare_trained(ProgramBuilder& pb, const DitJob& job, const BlockWeights& 
         t.value = pb.persistent(g.name + ".master", pb.shape(g.gradient), DType::f32,
                                 Role::optimizer, tier);
       }
-      add(std::move(t));
+      add(std::move(t), false);
     }
   }
+}
+
+// Whether the updates of both are one: b begins where a ends, in every buffer, and an element's
+// update depends on the element alone (rounding by chance depends on the tensor's name).
+bool joins(ProgramBuilder& pb, const OptimizerOptions& o, const UpdatedTensor& a,
+           const UpdatedTensor& b) {
+  const auto behind = [&](Buffer x, Buffer y) {
+    const BufferSpec &s = pb.set().spec(x), &t = pb.set().spec(y);
+    return s.root == t.root && s.offset + s.bytes == t.offset;
+  };
+  if (pb.dtype(a.value) != DType::f32 && o.rounding == UpdateRounding::stochastic) return false;
+  for (std::size_t i = 0; i < a.states.size(); ++i) {
+    if (!behind(a.states[i], b.states[i])) return false;
+  }
+  return !a.states.empty() && a.rate == b.rate && a.decays == b.decays && !a.narrow && !b.narrow &&
+         behind(a.value, b.value) && behind(a.gradient, b.gradient);
+}
+
+// The expert's tensors with those that join as one: a GPU takes as long for a small factor as for
+// all of a block.
+std::vector<UpdatedTensor> joined_tensors(ProgramBuilder& pb, const DitJob& job,
+                                          std::vector<UpdatedTensor> all) {
+  if (job.mode != Mode::lora) return all;
+  std::ranges::stable_sort(all, {}, [&](const UpdatedTensor& t) {
+    const BufferSpec& s = pb.set().spec(t.value);
+    return std::pair(s.root.id, s.offset);
+  });
+  std::vector<UpdatedTensor> joined;
+  for (std::size_t i = 0; i < all.size();) {
+    std::int64_t elements = pb.shape(all[i].value).elements();
+    std::size_t end = i + 1;
+    while (end < all.size() && pb.tier(all[i].gradient) == Tier::device &&
+           joins(pb, job.optimizer, all[end - 1], all[end])) {
+      elements += pb.shape(all[end++].value).elements();
+    }
+    UpdatedTensor& t = joined.emplace_back(all[i]);
+    if (end > i + 1) {
+      const auto join = [&](Buffer& b) { b = pb.view(b, 0, pb.dtype(b), {elements}); };
+      join(t.value);
+      join(t.gradient);
+      for (Buffer& s : t.states) join(s);
+    }
+    i = end;
+  }
+  return joined;
 }
 
 }  // namespace
@@ -95,7 +178,7 @@ void record_update(ProgramSet& set, const DitJob& job, const BlockWeights& weigh
       record_gradient_norm(norm, own, job.max_grad_norm, factor, io.grad_norm);
     }
     ProgramBuilder pb(set, expert_program("update", e));
-    ballast::record_update(pb, own, factor, job.optimizer);
+    ballast::record_update(pb, joined_tensors(pb, job, own), factor, job.optimizer);
   }
 }
 
