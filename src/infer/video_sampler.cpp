@@ -119,6 +119,9 @@ wan::FitRequest fit_request(const VideoJob& job) {
   r.job.mode = wan::Mode::infer;
   r.job.noising = wan::Noising::given;
   r.job.batches = batches_of(job, steps);
+  double loads = 1;
+  for (std::size_t i = 1; i < steps.size(); ++i) loads += steps[i].expert != steps[i - 1].expert;
+  r.expert_changes = loads / static_cast<double>(steps.size());
   const AdapterStack adapters(r.job.config, job.loras, experts_of(job));
   adapters.apply(r.job);
   if (!adapters.empty()) {

@@ -17,7 +17,7 @@ Buffer InlaidAdapter::down(ProgramBuilder& pb) const {
 Buffer InlaidAdapter::above(ProgramBuilder& pb) const {
   return pb.columns(pb.rows(wide, 0, outputs + own), 0, inputs);
 }
-Buffer InlaidAdapter::temp(ProgramBuilder& pb, const char* name, const Shape& shape, DType dtype,
+Buffer InlaidAdapter::temp(ProgramBuilder& pb, const char* name, Shape shape, DType dtype,
                            std::int64_t columns) {
   if (columns == 0) return pb.temp(name, shape, dtype);
   return pb.columns(pb.temp(name, {shape[0], shape[1] + room(columns, dtype)}, dtype), 0, shape[1]);

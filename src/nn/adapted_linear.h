@@ -39,7 +39,7 @@ struct InlaidAdapter {
   Buffer u(ProgramBuilder& pb, Buffer x) const { return pb.row_columns(x, inputs, columns); }
   Buffer du(ProgramBuilder& pb, Buffer dy) const { return pb.row_columns(dy, outputs, own); }
   // A matrix with room behind its rows.
-  static Buffer temp(ProgramBuilder& pb, const char* name, const Shape& shape, DType dtype,
+  static Buffer temp(ProgramBuilder& pb, const char* name, Shape shape, DType dtype,
                      std::int64_t columns);
 };
 

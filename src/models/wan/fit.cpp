@@ -33,6 +33,7 @@ PlannedRun complete(const FitRequest& request, RecordedJob recorded) {
   PlannedRun run;
   run.policy = recorded.policy;
   run.parts = std::move(recorded.parts);
+  run.expert_changes = request.expert_changes;
   run.set = std::move(recorded.set);
   run.plan = plan_memory(run.set);
   run.lines = lines_for(request, run.set, run.plan.peak_of(Tier::host));
@@ -148,8 +149,8 @@ double PlannedRun::seconds_of_step(std::size_t kind) const {
     return sum;
   };
   double sum = seconds("grad_norm") + seconds("update") + seconds("zero_gradients");
-  // Half of the steps are the other expert's at most; what stays must then be read anew.
-  sum += 0.5 * seconds("load.high_noise");
+  // What stays must be read anew when the other expert has its turn.
+  sum += expert_changes * seconds("load.high_noise");
   for (const StepPart& part : parts[kind]) sum += seconds(step_program(part.run));
   return sum;
 }

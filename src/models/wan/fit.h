@@ -32,6 +32,9 @@ struct FitRequest {
   // Without `policy`. checkpointing: blocks keep little and backward computes the rest again.
   // offloading: weights pass through slots, and what blocks keep waits in host memory.
   Choice checkpointing = Choice::automatic, offloading = Choice::automatic;
+  // Of two experts: how often a step begins with reading the other one's weights. Half of the steps
+  // of a training run are the other expert's at most; a clip changes experts once.
+  double expert_changes = 0.5;
 
   bool switched() const {
     return checkpointing != Choice::automatic || offloading != Choice::automatic;
@@ -46,11 +49,12 @@ struct PlannedRun {
   std::vector<PredictedTime> times;          // by program
   std::vector<ProcessLine> lines;            // what the arenas do not hold
   std::vector<std::vector<StepPart>> parts;  // of each kind of step
+  double expert_changes = 0.5;               // as the request says
 
   Bytes lines_of(Tier t) const;
   Bytes needed(Tier t) const { return plan.peak_of(t) + lines_of(t); }
   const PredictedTime& step_time() const;  // of the first kind of step
-  // All that a step of a kind does: its parts, the update, half of a change of experts.
+  // All that a step of a kind does: its parts, the update, its share of a change of experts.
   double seconds_of_step(std::size_t kind) const;
   double seconds_per_step() const { return seconds_of_step(0); }
 };

@@ -88,7 +88,7 @@ void UnitForward::remember(Buffer home, Buffer history, Buffer x, std::int64_t f
   ops::copy(pb_, pb_.rows(x, pb_.shape(x)[0] - fresh, fresh), pb_.rows(home, old, fresh), lane);
 }
 
-UnitForward::Input UnitForward::input_of(Buffer reuse, const Shape& like, std::int64_t channels,
+UnitForward::Input UnitForward::input_of(Buffer reuse, Shape like, std::int64_t channels,
                                          std::int64_t outputs, DType y_dtype) {
   const bool joined = pb_.backend().device == Device::cuda && dtype_ == DType::bf16 &&
                       y_dtype == DType::bf16 && channels % 8 == 0 && outputs % 8 == 0;

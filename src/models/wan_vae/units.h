@@ -74,7 +74,7 @@ class UnitForward {
     Buffer all, fresh;
     bool joined() const { return !(all == fresh); }
   };
-  Input input_of(Buffer reuse, const Shape& like, std::int64_t channels, std::int64_t outputs,
+  Input input_of(Buffer reuse, Shape like, std::int64_t channels, std::int64_t outputs,
                  DType y_dtype);
   Buffer causal(const Input& x, Buffer w, Buffer bias, const std::string& cache, bool start,
                 std::int64_t outputs, DType y_dtype);
