@@ -157,7 +157,7 @@ TEST(HostileTokenizer, AnswersDamageWithAnErrorOrWithIds) {
   int refused = 0, opened = 0;
   for (const std::string& file : good) {
     ASSERT_NO_THROW(Tokenizer::open(dir.write("good", file)));
-    for (int i = 0; i < 1500; ++i) {
+    for (int i = 0; i < 600; ++i) {
       std::string bad = file;
       for (auto n = 1 + random() % 4; n-- > 0;) {
         bad[random() % (i % 2 == 0 ? bad.size() : std::min<std::size_t>(bad.size(), 200))] =
@@ -176,8 +176,8 @@ TEST(HostileTokenizer, AnswersDamageWithAnErrorOrWithIds) {
       EXPECT_EQ(error->code(), ErrorCode::input) << error->what();
     }
   }
-  EXPECT_GT(refused, 500);
-  EXPECT_GT(opened, 100);
+  EXPECT_GT(refused, 200);
+  EXPECT_GT(opened, 40);
 }
 
 }  // namespace

@@ -289,7 +289,7 @@ TEST(HostileGgufFile, AnswersDamageWithAnErrorOrWithTensors) {
   const std::string good = gguf(every_type());
   std::mt19937 random(11);
   int refused = 0;
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0; i < 800; ++i) {
     std::string bad = good;
     for (auto n = 1 + random() % 3; n-- > 0;) bad[random() % 1200] = static_cast<char>(random());
     if (i % 8 == 0) bad.resize(random() % bad.size());
@@ -304,7 +304,7 @@ TEST(HostileGgufFile, AnswersDamageWithAnErrorOrWithTensors) {
     ++refused;
     EXPECT_EQ(error->code(), ErrorCode::input) << error->what();
   }
-  EXPECT_GT(refused, 300);
+  EXPECT_GT(refused, 120);
 }
 
 }  // namespace

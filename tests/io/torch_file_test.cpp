@@ -334,7 +334,7 @@ TEST(HostileTorchFile, AnswersDamageWithAnErrorOrWithTensors) {
   const std::string good = torch_archive(shared_pickle(), {floats({1, 2, 3, 4, 5, 6})});
   std::mt19937 random(9);
   int refused = 0;
-  for (int i = 0; i < 2500; ++i) {
+  for (int i = 0; i < 1000; ++i) {
     std::string bad = good;
     for (auto n = 1 + random() % 3; n-- > 0;)
       bad[random() % bad.size()] = static_cast<char>(random());
@@ -347,7 +347,7 @@ TEST(HostileTorchFile, AnswersDamageWithAnErrorOrWithTensors) {
     ++refused;
     EXPECT_EQ(error->code(), ErrorCode::input) << error->what();
   }
-  EXPECT_GT(refused, 400);
+  EXPECT_GT(refused, 160);
 }
 
 }  // namespace
