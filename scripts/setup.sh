@@ -7,6 +7,7 @@ packages=(
   build-essential cmake ninja-build ccache python3
   libfmt-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev libopenblas-serial-dev libxxhash-dev
   libcurl4-openssl-dev
+  libavformat-dev libavcodec-dev libavutil-dev libswscale-dev
   libgtest-dev libgmock-dev libbenchmark-dev
   clang libclang-rt-14-dev clang-format
 )

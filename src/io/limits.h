@@ -17,5 +17,9 @@ inline constexpr std::uint64_t kMetadataKeys = 65'536;  // bounds the map built 
 inline constexpr std::uint64_t kIndexBytes = 256ull << 20;
 inline constexpr std::uint64_t kShards = 4096;
 inline constexpr std::uint64_t kQuantNoteBytes = 64 << 10;  // one comfy_quant tensor
+inline constexpr std::int64_t kMediaSide = 16'384;  // pixels of an image or a frame
+inline constexpr std::int64_t kMediaPixels = 64'000'000;
+inline constexpr std::int64_t kMediaFrames = 1 << 22;       // 38 hours at 30 frames a second
+inline constexpr std::uint64_t kMediaTextBytes = 16 << 20;  // what a media file says about itself
 
 }  // namespace ballast::limits
