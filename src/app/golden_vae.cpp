@@ -101,7 +101,7 @@ wan_vae::Policy vae_policy(const MemoryPolicy& p) {
   return {.slices = p.chunk_tokens > 0,
           .streamed_weights = p.slots > 0,
           .ahead = std::max(0, p.slots - 1),
-          .history_on_host = p.offload};
+          .hosted_histories = p.offload ? wan_vae::FrameCaches::kDecoder : 0};
 }
 
 // Joins what the programs' runs make of every stage, in time.

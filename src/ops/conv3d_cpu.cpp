@@ -9,6 +9,13 @@ namespace {
 
 constexpr std::int64_t kTaskBytes = 128 << 10;  // a thread is worth waking for some 10 us
 
+// Which input row or column position q of the enlarged source shows; -1: zero.
+inline std::int64_t conv_source(std::int64_t q, int zoom, int spread, std::int64_t size) {
+  if (q < 0 || q % spread != 0) return -1;
+  const std::int64_t at = q / spread / zoom;
+  return at < size ? at : -1;
+}
+
 void patch_row(const ConvPatches& a, std::int64_t r) {
   std::byte* to = a.columns + r * a.row_bytes;
   const std::byte* const end = to + a.row_bytes;

@@ -6,6 +6,14 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// Which input row or column position q of the enlarged source shows; -1: zero.
+__device__ __forceinline__ std::int64_t conv_source(std::int64_t q, int zoom, int spread,
+                                                    std::int64_t size) {
+  if (q < 0 || q % spread != 0) return -1;
+  const std::int64_t at = q / spread / zoom;
+  return at < size ? at : -1;
+}
+
 // A thread moves one piece of a row of columns, a T: 16 bytes where pixels consist of such pieces,
 // else an element. Neighbouring threads write neighbouring pieces and, within a pixel, read them;
 // what several taps read comes from the cache.

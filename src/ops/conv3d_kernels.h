@@ -24,20 +24,6 @@ struct ConvPatches {
   int zoom = 1, spread_h = 1, spread_w = 1;
 };
 
-// Which input row or column position q of the enlarged source shows; -1: zero.
-#ifdef __CUDACC__
-#define BALLAST_HOST_DEVICE __host__ __device__
-#else
-#define BALLAST_HOST_DEVICE
-#endif
-BALLAST_HOST_DEVICE inline std::int64_t conv_source(std::int64_t q, int zoom, int spread,
-                                                    std::int64_t size) {
-  if (q < 0 || q % spread != 0) return -1;
-  const std::int64_t at = q / spread / zoom;
-  return at < size ? at : -1;
-}
-#undef BALLAST_HOST_DEVICE
-
 enum class ConvReorder : std::uint8_t { pack, unpack, turn };
 
 // Elements of `size` bytes: see ops/conv3d.h.

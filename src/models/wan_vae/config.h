@@ -9,6 +9,7 @@
 namespace ballast::wan_vae {
 
 enum class Generation : std::uint8_t { wan21, wan22 };
+enum class Part : std::uint8_t { encoder, decoder };
 
 // The causal video autoencoders of the Wan family. Wan2.1: 16 latent channels, 8 x 8 pixels for a
 // latent position. Wan2.2: 48 channels, 16 x 16 pixels, of which 2 x 2 are folded into channels.

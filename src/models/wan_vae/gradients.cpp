@@ -49,7 +49,7 @@ Gradients::Gradients(ProgramSet& set, const GradientJob& job, std::vector<Stored
         const auto slot = static_cast<std::size_t>(t.slot);
         g[slot] = load.persistent(t.name + ".grad", load.shape(weights_->home(u)[slot]), DType::f32,
                                   Role::gradient);
-        io_.gradients.push_back({t.name, g[slot], t.shape, t.taps});
+        io_.gradients.push_back({t.name, g[slot], weights_->home(u)[slot], t.shape, t.taps});
       }
     }
   }

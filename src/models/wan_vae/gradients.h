@@ -9,8 +9,6 @@
 
 namespace ballast::wan_vae {
 
-enum class Part : std::uint8_t { encoder, decoder };
-
 struct GradientJob {
   Config config;
   Part part = Part::decoder;
@@ -25,6 +23,7 @@ struct GradientJob {
 struct NamedGradient {
   std::string name;  // of the tensor, official
   Buffer gradient;   // f32; a convolution's in rows of taps, see ops/conv3d.h
+  Buffer weight;     // what it is of, in the same layout
   Shape shape;       // in files
   std::int64_t taps = 0;
 };

@@ -31,13 +31,17 @@ Buffer as_rows(ProgramBuilder& pb, Buffer x) {
 
 Buffer FrameCaches::home(ProgramBuilder& pb, const std::string& name, const Shape& frames,
                          DType dtype) {
+  const auto index = static_cast<int>(homes_.size());
   Buffer& b = homes_[name];
-  if (!b) b = pb.persistent(name + ".history", frames, dtype, Role::checkpoint, tier_);
+  if (b) return b;
+  const bool on_host = last_ ? index >= kEncoder - hosted_ : index < hosted_;
+  b = pb.persistent(name + ".history", frames, dtype, Role::checkpoint,
+                    on_host ? Tier::host : Tier::device);
   return b;
 }
 
 Buffer FrameCaches::history(ProgramBuilder& pb, Buffer home) {
-  if (tier_ == Tier::device) return home;
+  if (pb.tier(home) == Tier::device) return home;
   const Buffer here = pb.temp("history", pb.shape(home), pb.dtype(home));
   ops::copy(pb, home, here, Lane::upload);
   return here;
@@ -62,7 +66,7 @@ Buffer UnitForward::norm(Buffer x, Buffer gamma, Buffer y, Buffer* factor) {
 // on.
 void UnitForward::remember(Buffer home, Buffer history, Buffer x, std::int64_t first, bool start) {
   const std::int64_t keep = pb_.shape(home)[0], count = pb_.shape(x)[0] - first;
-  const Lane lane = caches_->lane();
+  const Lane lane = pb_.tier(home) == Tier::host ? Lane::download : Lane::compute;
   const std::int64_t fresh = std::min(keep, count), old = keep - fresh;
   if (old > 0 && start) {
     const Buffer zero =

@@ -22,19 +22,23 @@ inline constexpr ops::ConvGeometry kTimeDown = {.kernel = {3, 1, 1}, .stride = {
 inline constexpr ops::ConvGeometry kTimeDownOn = {
     .kernel = {3, 1, 1}, .stride = {2, 1, 1}, .pad = {1, 0, 0}};
 
-// The last frames that each convolution in time has seen, from chunk to chunk of a clip.
+// The last frames that each convolution in time has seen, from chunk to chunk of a clip. Some of
+// them wait in host memory: those of the lowest resolutions, which are used least often.
 class FrameCaches {
  public:
-  explicit FrameCaches(Tier tier) : tier_(tier) {}
+  // hosted: how many. last: of the last ones in order of use, as an encoder's lowest are.
+  FrameCaches(int hosted, bool last) : hosted_(hosted), last_(last) {}
 
   // Where the frames are kept, made when first asked for.
   Buffer home(ProgramBuilder& pb, const std::string& name, const Shape& frames, DType dtype);
-  // ... and where this program reads them; on the host they are brought.
+  // ... and where this program reads them; from the host they are brought.
   Buffer history(ProgramBuilder& pb, Buffer home);
-  Lane lane() const { return tier_ == Tier::host ? Lane::download : Lane::compute; }
+
+  static constexpr int kEncoder = 24, kDecoder = 32;  // how many there are
 
  private:
-  Tier tier_;
+  int hosted_;
+  bool last_;
   std::map<std::string, Buffer, std::less<>> homes_;
 };
 

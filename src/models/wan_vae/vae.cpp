@@ -12,8 +12,6 @@ namespace {
 constexpr std::int64_t kNextFrames = 4;
 constexpr ops::BlockShape kPixelFold = {.space = 2, .columns_first = true};
 
-Tier cache_tier(const Policy& p) { return p.history_on_host ? Tier::host : Tier::device; }
-
 }  // namespace
 
 Vae::Vae(ProgramSet& set, Job job, std::vector<StoredUnit> encoder, std::vector<StoredUnit> decoder,
@@ -23,8 +21,8 @@ Vae::Vae(ProgramSet& set, Job job, std::vector<StoredUnit> encoder, std::vector<
       taps_(taps),
       encoder_net_(wan_vae::encoder(job_.config)),
       decoder_net_(wan_vae::decoder(job_.config)),
-      encoder_caches_(cache_tier(job_.policy)),
-      decoder_caches_(cache_tier(job_.policy)) {
+      encoder_caches_(job_.policy.hosted_histories, true),
+      decoder_caches_(job_.policy.hosted_histories, false) {
   validate(job_.config);
   check(job_.height > 0 && job_.width > 0, "latents of {} x {}", job_.height, job_.width);
   {

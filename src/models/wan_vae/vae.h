@@ -14,7 +14,7 @@ struct Policy {
   bool slices = false;            // decoding: frames one by one where there are several
   bool streamed_weights = false;  // matrices wait in host memory
   int ahead = 1;                  // units whose matrices come early
-  bool history_on_host = false;   // convolutions' last frames wait there from chunk to chunk
+  int hosted_histories = 0;       // of how many convolutions the last frames wait there
 
   friend bool operator==(const Policy&, const Policy&) = default;
 };

@@ -1,0 +1,176 @@
+#include "infer/video_codec.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "memory/gpu.h"
+#include "memory/machine.h"
+#include "ops/sgemm.h"
+
+namespace ballast::infer {
+namespace {
+
+wan_vae::Recognised recognised(const Checkpoint& checkpoint) {
+  if (const auto found = wan_vae::recognise(checkpoint)) return *found;
+  fail(ErrorCode::input,
+       fmt::format("{} holds no Wan2.1 or Wan2.2 VAE: it has neither "
+                   "decoder.middle.0.residual.0.gamma nor decoder.mid_block.resnets.0.norm1.gamma",
+                   checkpoint.path()),
+       {{"ballast inspect " + checkpoint.path(), "lists the tensors it has"}});
+}
+
+[[noreturn]] void refuse(const Refusal& r, const wan_vae::Config& c, std::int64_t height,
+                         std::int64_t width, const char* what) {
+  std::string text = fmt::format("{} {} at {} x {} pixels does not fit", what, c.name,
+                                 height * c.pixels_per_latent(), width * c.pixels_per_latent());
+  std::vector<Advice> advice;
+  for (const Shortage& s : r.shortages) {
+    const bool device = s.tier == Tier::device;
+    text += fmt::format("; it needs {} of {} memory ({}), {} are allowed", s.needed,
+                        device ? "device" : "host", s.program, s.allowed);
+    advice.push_back({fmt::format("{} {}", device ? "--gpu" : "--ram", s.needed), "is enough"});
+  }
+  advice.push_back({"a smaller picture", "memory grows with its pixels, not with its frames"});
+  fail(ErrorCode::refused, text, advice);
+}
+
+}  // namespace
+
+VideoCodec::VideoCodec(const std::string& path, wan_vae::Part part,
+                       const VideoCodecOptions& options)
+    : options_(options),
+      part_(part),
+      checkpoint_(Checkpoint::open(path)),
+      found_(recognised(checkpoint_)) {
+  if (options_.dtype != DType::f32 && options_.dtype != DType::bf16) {
+    fail(ErrorCode::usage, fmt::format("the VAE computes in f32 or bf16, not {}", options_.dtype));
+  }
+  if (options_.device == Device::cuda) {
+    const GpuInfo gpu = open_gpu();
+    profile_ = nearest_profile(gpu.name, gpu.sm);
+    backend_ = {.device = Device::cuda, .sm = gpu.sm};
+  } else {
+    backend_ = {.threads = options_.threads > 0 ? options_.threads : usable_cpus(read_machine())};
+  }
+}
+
+wan_vae::FitRequest VideoCodec::request(std::int64_t height, std::int64_t width,
+                                        bool long_clips) const {
+  const bool encode = part_ == wan_vae::Part::encoder;
+  const auto stored = [&](const wan_vae::Network& net) {
+    return stored_units(net, checkpoint_, found_.dialect);
+  };
+  using Units = std::vector<wan_vae::StoredUnit>;
+  return {.job = {.config = found_.config,
+                  .encode = encode,
+                  .decode = !encode,
+                  .height = height,
+                  .width = width,
+                  .dtype = options_.dtype,
+                  .long_clips = long_clips},
+          .encoder = encode ? stored(wan_vae::encoder(found_.config)) : Units(),
+          .decoder = encode ? Units() : stored(wan_vae::decoder(found_.config)),
+          .backend = backend_,
+          .profile = profile_,
+          .budget = options_.budget};
+}
+
+wan_vae::PlannedVae VideoCodec::plan(std::int64_t height, std::int64_t width,
+                                     bool long_clips) const {
+  auto planned = wan_vae::fit(request(height, width, long_clips));
+  if (auto* p = std::get_if<wan_vae::PlannedVae>(&planned)) return std::move(*p);
+  refuse(std::get<Refusal>(planned), found_.config, height, width,
+         part_ == wan_vae::Part::encoder ? "encoding with" : "decoding with");
+}
+
+void VideoCodec::prepare(std::int64_t height, std::int64_t width, bool long_clips) {
+  if (vae_ && vae_->job().height == height && vae_->job().width == width &&
+      (vae_->job().long_clips || !long_clips)) {
+    return;
+  }
+  const wan_vae::PlannedVae planned = plan(height, width, long_clips);
+  runner_.reset();
+  vae_.reset();
+  set_ = {};
+  set_.backend = backend_;
+  wan_vae::FitRequest r = request(height, width, long_clips);
+  r.job.policy = planned.policy;
+  vae_ = std::make_unique<wan_vae::Vae>(set_, r.job, std::move(r.encoder), std::move(r.decoder));
+  plan_ = plan_memory(set_);
+  runner_ = std::make_unique<Runner>(set_, plan_);
+  if (backend_.device == Device::cpu) ops::warm_up_blas(runner_->compute_threads());
+  runner_->run("load");
+}
+
+VideoDecoder::VideoDecoder(const std::string& path, const VideoCodecOptions& options)
+    : VideoCodec(path, wan_vae::Part::decoder, options) {}
+
+void VideoDecoder::decode(std::span<const float> latent, std::int64_t frames, std::int64_t height,
+                          std::int64_t width, const Sink& sink) {
+  const wan_vae::Config& c = config();
+  if (frames < 1 || height < 1 || width < 1 ||
+      std::ssize(latent) != c.z_dim * frames * height * width) {
+    fail(ErrorCode::input,
+         fmt::format("a latent of {} values; {} channels of {} x {} x {} are {}", latent.size(),
+                     c.z_dim, frames, height, width, c.z_dim * frames * height * width));
+  }
+  prepare(height, width, frames > 1);
+  const wan_vae::LatentFrame layout = {.statistics = latent_statistics(c),
+                                       .channels = c.z_dim,
+                                       .frames = frames,
+                                       .positions = height * width};
+  std::int64_t made = 0;
+  for (std::int64_t f = 0; f < frames; ++f) {
+    const wan_vae::ChunkIo& io = f == 0 ? vae_->io().decode_start : vae_->io().decode_next;
+    const TensorView z = runner_->view(io.latent);
+    layout.take(latent, f, {z.as<float>(), static_cast<std::size_t>(z.elements())});
+    runner_->run(io.program);
+    const TensorView v = runner_->view(io.pixels);
+    const std::span<float> pixels(v.as<float>(), static_cast<std::size_t>(v.elements()));
+    if (options_.clamp) {
+      for (float& p : pixels) p = std::clamp(p, -1.0f, 1.0f);
+    }
+    sink({.pixels = pixels,
+          .first = made,
+          .count = io.frames,
+          .height = v.shape[1],
+          .width = v.shape[2]});
+    made += io.frames;
+  }
+}
+
+VideoEncoder::VideoEncoder(const std::string& path, const VideoCodecOptions& options)
+    : VideoCodec(path, wan_vae::Part::encoder, options) {}
+
+std::vector<float> VideoEncoder::encode(std::int64_t frames, std::int64_t height,
+                                        std::int64_t width, const Source& source) {
+  const wan_vae::Config& c = config();
+  const std::int64_t latent_frames = wan_vae::latent_frames(frames);
+  const std::int64_t side = c.pixels_per_latent();
+  if (height < side || width < side || height % side != 0 || width % side != 0) {
+    const auto down = [&](std::int64_t n) { return std::max(side, n / side * side); };
+    fail(ErrorCode::input,
+         fmt::format("{} x {} pixels: {} takes multiples of {}", height, width, c.name, side),
+         {{fmt::format("scale or crop to {} x {}", down(height), down(width)),
+           "the nearest below"}});
+  }
+  prepare(height / side, width / side, latent_frames > 1);
+  const wan_vae::LatentFrame layout = {.statistics = latent_statistics(c),
+                                       .channels = c.z_dim,
+                                       .frames = latent_frames,
+                                       .positions = height / side * (width / side)};
+  std::vector<float> latent(static_cast<std::size_t>(c.z_dim * latent_frames * layout.positions));
+  std::int64_t read = 0;
+  for (std::int64_t f = 0; f < latent_frames; ++f) {
+    const wan_vae::ChunkIo& io = f == 0 ? vae_->io().encode_start : vae_->io().encode_next;
+    const TensorView v = runner_->view(io.pixels);
+    source(read, io.frames, {v.as<float>(), static_cast<std::size_t>(v.elements())});
+    read += io.frames;
+    runner_->run(io.program);
+    const TensorView mu = runner_->view(io.latent);
+    layout.put({mu.as<float>(), static_cast<std::size_t>(mu.elements())}, f, latent);
+  }
+  return latent;
+}
+
+}  // namespace ballast::infer

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/device.h"
+#include "core/dtype.h"
+#include "io/checkpoint.h"
+#include "memory/budget.h"
+#include "models/wan_vae/fit.h"
+#include "plan/runner.h"
+
+namespace ballast::infer {
+
+struct VideoCodecOptions {
+  Device device = Device::cpu;
+  DType dtype = DType::f32;  // f32 or bf16
+  Budget budget = {};        // 0: no limit; on a GPU `gpu` includes CUDA's own share
+  int threads = 0;           // of the CPU, 0: all this process may use
+  bool clamp = true;         // decoded pixels to -1 ... 1
+};
+
+// Half of a Wan VAE from its checkpoint: recognised, planned within a budget, loaded when first
+// used. Frames are f32 [n][H][W][3] from -1 to 1, latents f32 [z, f, h, w], normalised. A clip
+// passes chunk by chunk in memory that does not depend on its length.
+class VideoCodec {
+ public:
+  VideoCodec(const VideoCodec&) = delete;
+  VideoCodec& operator=(const VideoCodec&) = delete;
+
+  const wan_vae::Config& config() const { return found_.config; }
+  // Plans for latents of this size, from the header alone; long_clips: more than one frame of them.
+  // Fails with ErrorCode::refused, with what would be needed, where no policy fits.
+  wan_vae::PlannedVae plan(std::int64_t height, std::int64_t width, bool long_clips) const;
+  // Of the runner in use; null before the first clip.
+  const MemoryPlan* memory() const { return runner_ ? &plan_ : nullptr; }
+  Runner* runner() { return runner_.get(); }
+
+ protected:
+  VideoCodec(const std::string& path, wan_vae::Part part, const VideoCodecOptions& options);
+  // Loads for this size unless that is loaded already.
+  void prepare(std::int64_t height, std::int64_t width, bool long_clips);
+  wan_vae::FitRequest request(std::int64_t height, std::int64_t width, bool long_clips) const;
+
+  VideoCodecOptions options_;
+  wan_vae::Part part_;
+  Checkpoint checkpoint_;
+  wan_vae::Recognised found_;
+  Backend backend_;
+  MachineProfile profile_;
+  ProgramSet set_;
+  MemoryPlan plan_;
+  std::unique_ptr<wan_vae::Vae> vae_;
+  std::unique_ptr<Runner> runner_;
+};
+
+class VideoDecoder : public VideoCodec {
+ public:
+  VideoDecoder(const std::string& path, const VideoCodecOptions& options);
+
+  struct Frames {
+    std::span<const float> pixels;  // [count][height][width][3], until the sink returns
+    std::int64_t first, count, height, width;
+  };
+  using Sink = std::function<void(const Frames&)>;
+  // latent: [z, frames, height, width].
+  void decode(std::span<const float> latent, std::int64_t frames, std::int64_t height,
+              std::int64_t width, const Sink& sink);
+};
+
+class VideoEncoder : public VideoCodec {
+ public:
+  VideoEncoder(const std::string& path, const VideoCodecOptions& options);
+
+  // Fills [count][height][width][3] with the frames from `first` on.
+  using Source = std::function<void(std::int64_t first, std::int64_t count, std::span<float> to)>;
+  // The normalised latent [z, 1 + (frames - 1) / 4, height / p, width / p] of so many frames (4 n +
+  // 1) of so many pixels (multiples of p: 8, or 16 for Wan2.2); else ErrorCode::input.
+  std::vector<float> encode(std::int64_t frames, std::int64_t height, std::int64_t width,
+                            const Source& source);
+};
+
+}  // namespace ballast::infer

@@ -1,0 +1,114 @@
+#include "models/wan_vae/fit.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "ops/sgemm.h"
+#include "plan/predict.h"
+
+namespace ballast::wan_vae {
+namespace {
+
+PlannedVae plan_with(const FitRequest& r, const Policy& policy) {
+  ProgramSet set;
+  set.backend = r.backend;
+  set.executable = false;
+  Job job = r.job;
+  job.policy = policy;
+  const Vae vae(set, job, r.encoder, r.decoder);
+  PlannedVae p = {
+      .policy = policy, .plan = plan_memory(set), .lines = {}, .device = {}, .host = {}};
+  // The last program is that of a following chunk, if there are any. Without a profile all take as
+  // long.
+  const auto last = static_cast<int>(set.programs.size()) - 1;
+  if (r.profile.gemm_flops > 0) p.seconds = predict(set, p.plan, last, r.profile).seconds;
+  p.lines = process_lines(set, {.blas_bytes_per_thread = Bytes{ops::kBlasBufferTouched}});
+  if (r.backend.device == Device::cuda) {
+    p.lines.push_back({.name = "CUDA context and libraries",
+                       .bytes = r.profile.library_bytes,
+                       .reason = "context, cuBLASLt and cuDNN handles",
+                       .tier = Tier::device});
+    p.lines.push_back({.name = "map of pinned memory",
+                       .bytes = Bytes{p.plan.peak_of(Tier::host).count / 512},
+                       .reason = "where the GPU finds the host arena",
+                       .tier = Tier::device});
+  }
+  p.device = p.plan.peak_of(Tier::device);
+  p.host = p.plan.peak_of(Tier::host);
+  for (const ProcessLine& l : p.lines) (l.tier == Tier::device ? p.device : p.host) += l.bytes;
+  // Without a GPU the device arena is host memory.
+  if (r.backend.device == Device::cpu) p.host += p.plan.peak_of(Tier::device);
+  return p;
+}
+
+bool fits(Bytes needed, Bytes allowed) { return allowed.count == 0 || needed <= allowed; }
+
+Refusal refusal_of(const FitRequest& r, const PlannedVae& p) {
+  Refusal refusal = {.policy = policy_text(p.policy),
+                     .needed = {p.device, p.host, Bytes{}},
+                     .shortages = {},
+                     .seconds_per_step = 0};
+  const auto add = [&](Tier t, Bytes needed, Bytes allowed) {
+    if (fits(needed, allowed)) return;
+    const ProgramUse* most = &p.plan.programs.front();
+    for (const ProgramUse& use : p.plan.programs) {
+      if (use.tier(t).peak > most->tier(t).peak) most = &use;
+    }
+    refusal.shortages.push_back({.tier = t,
+                                 .program = most->name,
+                                 .at = most->tier(t).at,
+                                 .needed = needed,
+                                 .allowed = allowed,
+                                 .roles = most->tier(t).roles});
+  };
+  add(Tier::device, p.device, r.budget.gpu);
+  add(Tier::host, p.host, r.budget.host);
+  return refusal;
+}
+
+}  // namespace
+
+std::string policy_text(const Policy& p) {
+  std::string text;
+  const auto add = [&](bool yes, const std::string& what) {
+    if (yes) text += (text.empty() ? "" : ", ") + what;
+  };
+  add(p.slices, "frames one by one");
+  add(p.streamed_weights, "weights from the host");
+  add(p.hosted_histories > 0, fmt::format("{} histories on the host", p.hosted_histories));
+  return text.empty() ? "resident" : text;
+}
+
+std::variant<PlannedVae, Refusal> fit(const FitRequest& request) {
+  const auto fitting = [&](const PlannedVae& p) {
+    return fits(p.device, request.budget.gpu) && fits(p.host, request.budget.host);
+  };
+  // One frame after the other costs next to nothing, what comes from the host its transfers.
+  Policy policy;
+  PlannedVae plain = plan_with(request, policy);
+  if (fitting(plain)) return plain;
+  policy.slices = request.job.decode && request.job.long_clips;
+  std::optional<PlannedVae> best;
+  PlannedVae leanest = std::move(plain);
+  const int histories = !request.job.long_clips ? 0
+                        : request.job.encode    ? FrameCaches::kEncoder
+                                                : FrameCaches::kDecoder;
+  for (const bool streamed : {false, true}) {
+    policy.streamed_weights = streamed;
+    // Every further one frees memory: the fewest that are enough.
+    int least = 0, most = histories;
+    while (least <= most) {
+      policy.hosted_histories = (least + most) / 2;
+      PlannedVae p = plan_with(request, policy);
+      const bool enough = fitting(p);
+      if (p.device < leanest.device) leanest = p;
+      if (enough && (!best || p.seconds < best->seconds)) best = std::move(p);
+      (enough ? most : least) = policy.hosted_histories + (enough ? -1 : 1);
+    }
+  }
+  if (best) return std::move(*best);
+  return refusal_of(request, leanest);
+}
+
+}  // namespace ballast::wan_vae

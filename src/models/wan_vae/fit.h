@@ -1,0 +1,38 @@
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "memory/budget.h"
+#include "models/wan_vae/vae.h"
+#include "plan/memory_plan.h"
+#include "plan/process_lines.h"
+#include "plan/profile.h"
+#include "plan/refusal.h"
+
+namespace ballast::wan_vae {
+
+struct FitRequest {
+  Job job;  // its policy is chosen
+  std::vector<StoredUnit> encoder, decoder;
+  Backend backend;
+  MachineProfile profile;  // what GPU libraries take, how long things take
+  Budget budget;           // 0: no limit
+};
+
+struct PlannedVae {
+  Policy policy;
+  MemoryPlan plan;
+  std::vector<ProcessLine> lines;
+  Bytes device, host;  // arenas and lines
+  double seconds = 0;  // predicted for a chunk
+};
+
+// The fastest policy that fits, or what the leanest would need.
+std::variant<PlannedVae, Refusal> fit(const FitRequest& request);
+
+// "frames one by one, weights from the host"; "resident" where nothing is spared.
+std::string policy_text(const Policy& p);
+
+}  // namespace ballast::wan_vae

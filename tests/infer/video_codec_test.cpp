@@ -1,0 +1,131 @@
+#include "infer/video_codec.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/golden_file.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_vae.h"
+
+namespace ballast::infer {
+namespace {
+
+using support::GoldenFile;
+using support::SampleTensor;
+
+std::vector<float> floats(const SampleTensor& t) {
+  std::vector<float> v(static_cast<std::size_t>(t.size()));
+  for (std::int64_t i = 0; i < t.size(); ++i)
+    v[static_cast<std::size_t>(i)] = static_cast<float>(t[i]);
+  return v;
+}
+
+std::string golden_path(const std::string& name) {
+  return std::string(BALLAST_GOLDEN_DIR) + "/" + name + ".safetensors";
+}
+
+// Element [c, t, h, w] of what came as [t][h][w][3].
+float pixel(const std::vector<float>& frames, const Shape& s, std::int64_t i) {
+  const std::int64_t plane = s[2] * s[3];
+  const std::int64_t c = i / (s[1] * plane), rest = i % (s[1] * plane);
+  return frames[static_cast<std::size_t>(rest * 3 + c)];
+}
+
+std::vector<float> decode(VideoDecoder& decoder, const SampleTensor& z) {
+  std::vector<float> frames;
+  std::int64_t next = 0;
+  decoder.decode(floats(z), z.shape()[1], z.shape()[2], z.shape()[3],
+                 [&](const VideoDecoder::Frames& f) {
+                   EXPECT_EQ(f.first, next);
+                   EXPECT_EQ(std::ssize(f.pixels), f.count * f.height * f.width * 3);
+                   next += f.count;
+                   frames.insert(frames.end(), f.pixels.begin(), f.pixels.end());
+                 });
+  return frames;
+}
+
+TEST(VideoCodec, DecodesAndEncodesWhatTheReferenceDoes) {
+  for (const std::string name : {"vae21", "vae22"}) {
+    const GoldenFile golden(name);
+    VideoDecoder decoder(golden_path(name), {.threads = 2, .clamp = false});
+    VideoEncoder encoder(golden_path(name), {.threads = 2});
+    for (const std::string k : {"frames1", "frames9", "frames5"}) {
+      const SampleTensor z = golden["in." + k + ".z"], want = golden["out." + k + ".decoded"];
+      const std::vector<float> frames = decode(decoder, z);
+      for (std::int64_t i = 0; i < want.size(); ++i) {
+        ASSERT_NEAR(pixel(frames, want.shape(), i), want[i], 5e-5) << name << " " << k;
+      }
+      const SampleTensor video = golden["in." + k + ".video"], mu = golden["out." + k + ".mu"];
+      const Shape s = video.shape();
+      const std::vector<float> latent = encoder.encode(
+          s[1], s[2], s[3], [&](std::int64_t first, std::int64_t count, std::span<float> to) {
+            for (std::int64_t i = 0; i < std::ssize(to); ++i) {
+              const std::int64_t c = i % 3, at = first * s[2] * s[3] + i / 3;
+              to[static_cast<std::size_t>(i)] =
+                  static_cast<float>(video[c * s[1] * s[2] * s[3] + at]);
+            }
+            EXPECT_EQ(std::ssize(to), count * s[2] * s[3] * 3);
+          });
+      for (std::int64_t i = 0; i < mu.size(); ++i) {
+        ASSERT_NEAR(latent[static_cast<std::size_t>(i)], mu[i], 4e-5) << name << " " << k;
+      }
+    }
+  }
+}
+
+TEST(VideoCodec, ClampsPixelsUnlessToldOtherwise) {
+  const GoldenFile golden("vae22");
+  VideoDecoder decoder(golden_path("vae22"), {.threads = 1});
+  float most = 0;
+  for (const float p : decode(decoder, golden["in.frames17.z"])) most = std::max(most, std::abs(p));
+  EXPECT_EQ(most, 1.0f);
+}
+
+TEST(VideoCodec, GivesTheSameBitsInEveryBudgetAndDialect) {
+  const test::TempDir dir;
+  for (const auto g : {wan_vae::Generation::wan21, wan_vae::Generation::wan22}) {
+    const wan_vae::Config c = support::tiny_vae(g);
+    support::write_vae(dir.path("a.safetensors"), c, wan_vae::Dialect::official);
+    support::write_vae(dir.path("b.safetensors"), c, wan_vae::Dialect::diffusers);
+    SampleTensor z(DType::f32, {c.z_dim, 4, 4, 6});
+    z.fill_normal(3);
+    VideoDecoder whole(dir.path("a.safetensors"), {.threads = 2});
+    const std::vector<float> want = decode(whole, z);
+    const Bytes resident = whole.plan(4, 6, true).device;
+    VideoDecoder named(dir.path("b.safetensors"), {.threads = 2});
+    EXPECT_EQ(decode(named, z), want);
+    Budget budget;
+    budget.gpu = Bytes{resident.count * 7 / 10};
+    VideoDecoder small(dir.path("a.safetensors"), {.budget = budget, .threads = 2});
+    EXPECT_EQ(decode(small, z), want);
+    EXPECT_NE(small.plan(4, 6, true).policy, wan_vae::Policy());
+    EXPECT_LE(small.runner()->high_water(Tier::device), budget.gpu);
+  }
+}
+
+TEST(VideoCodec, RefusesWhatDoesNotFitAndWhatIsNoVae) {
+  const test::TempDir dir;
+  const wan_vae::Config c = support::tiny_vae(wan_vae::Generation::wan21);
+  support::write_vae(dir.path("a.safetensors"), c, wan_vae::Dialect::official);
+  Budget budget;
+  budget.gpu = Bytes{1000};
+  VideoDecoder decoder(dir.path("a.safetensors"), {.budget = budget});
+  const auto code = [](auto&& f) {
+    try {
+      f();
+    } catch (const Error& e) {
+      return e.code();
+    }
+    return ErrorCode::internal;
+  };
+  EXPECT_EQ(code([&] { decoder.plan(4, 4, true); }), ErrorCode::refused);
+  EXPECT_EQ(code([&] { decoder.decode(std::vector<float>(5), 1, 1, 1, {}); }), ErrorCode::input);
+  EXPECT_EQ(code([&] { VideoDecoder(golden_path("optimizer"), {}); }), ErrorCode::input);
+  VideoEncoder encoder(dir.path("a.safetensors"), {.threads = 1});
+  EXPECT_EQ(code([&] { encoder.encode(6, 16, 16, {}); }), ErrorCode::input);
+  EXPECT_EQ(code([&] { encoder.encode(5, 17, 16, {}); }), ErrorCode::input);
+}
+
+}  // namespace
+}  // namespace ballast::infer
