@@ -105,9 +105,19 @@ void check_inputs(const char* op, const ConstTensorView& q, const ConstTensorVie
         k.shape[0]);
 }
 
+void check_bias(const char* op, const ConstTensorView& bias, const ConstTensorView& q,
+                const ConstTensorView& k) {
+  if (!bias) return;
+  const Shape shape = {q.shape[1], q.shape[0] + k.shape[0] - 1};
+  check(bias.dtype == DType::f32 && bias.shape == shape, "{}: the bias is {} {}, expected f32 {}",
+        op, bias.dtype, bias.shape, shape);
+  check(bias.shape[1] <= 1 || bias.strides[1] == 1, "{}: the bias of a head has gaps", op);
+}
+
 void check_call(const Attention& a) {
   check_inputs("attention", a.q, a.k, a.v, a.lse, a.kv_length);
   check_heads("attention", "o", a.o, a.q.shape, a.q.dtype);
+  check_bias("attention", a.bias, a.q, a.k);
 }
 
 void check_call(const AttentionBackward& a) {
@@ -118,6 +128,8 @@ void check_call(const AttentionBackward& a) {
   check_heads(op, "dq", a.dq, a.q.shape, a.q.dtype);
   check_heads(op, "dk", a.dk, a.k.shape, a.q.dtype);
   check_heads(op, "dv", a.dv, a.k.shape, a.q.dtype);
+  check_bias(op, a.bias, a.q, a.k);
+  check_bias(op, a.dbias, a.q, a.k);
 }
 
 void check_workspace(const char* op, const TensorView& workspace, std::int64_t needed) {
@@ -130,6 +142,23 @@ cpu::HeadsOut heads_out(const TensorView& x) { return {x.data, x.strides[0], x.s
 
 float* floats(const TensorView& x) { return reinterpret_cast<float*>(x.data); }
 
+cpu::BiasIn bias_in(const ConstTensorView& x) {
+  if (!x) return {};
+  return {reinterpret_cast<const float*>(x.data), x.strides[0]};
+}
+
+// Every score's own entry of a bias by distance.
+cuda::View score_view(const ConstTensorView& bias, const ConstTensorView& q,
+                      const ConstTensorView& k) {
+  cuda::View v;
+  if (!bias) return v;
+  v.data = const_cast<std::byte*>(bias.data + (q.shape[0] - 1) * 4);
+  v.rank = 3;
+  v.shape[0] = q.shape[1], v.shape[1] = q.shape[0], v.shape[2] = k.shape[0];
+  v.strides[0] = bias.strides[0], v.strides[1] = -1, v.strides[2] = 1;
+  return v;
+}
+
 cuda::Attention gpu_call(const Attention& a) {
   return {.q = cuda::view(a.q),
           .k = cuda::view(a.k),
@@ -137,9 +166,10 @@ cuda::Attention gpu_call(const Attention& a) {
           .o = cuda::view(a.o),
           .lse = cuda::view(a.lse),
           .workspace = cuda::view(a.workspace),
-          .bias = {},
+          .bias = score_view(a.bias, a.q, a.k),
           .scale = a.scale,
-          .kv_length = a.kv_length};
+          .kv_length = a.kv_length,
+          .causal = a.causal};
 }
 
 cuda::AttentionBackward gpu_call(const AttentionBackward& a) {
@@ -153,11 +183,12 @@ cuda::AttentionBackward gpu_call(const AttentionBackward& a) {
           .dk = cuda::view(a.dk),
           .dv = cuda::view(a.dv),
           .workspace = cuda::view(a.workspace),
-          .bias = {},
+          .bias = score_view(a.bias, a.q, a.k),
           .dbias = {},
+          .dbias_sums = cuda::view(a.dbias),
           .scale = a.scale,
           .kv_length = a.kv_length,
-          .causal = false,
+          .causal = a.causal,
           .deterministic = a.deterministic};
 }
 
@@ -202,7 +233,9 @@ void attention(const Attention& a, Stream stream) {
                                        .heads = a.q.shape[1],
                                        .width = a.q.shape[2],
                                        .scale = a.scale,
-                                       .bf16 = a.q.dtype == DType::bf16};
+                                       .bf16 = a.q.dtype == DType::bf16,
+                                       .bias = bias_in(a.bias),
+                                       .causal = a.causal};
         BALLAST_ISA_CALL(cpu, attention, call, *stream.pool);
       },
       [&] { cuda::attention(gpu_call(a), *stream.queue); });
@@ -235,7 +268,10 @@ void attention_backward(const AttentionBackward& a, Stream stream) {
             .heads = a.q.shape[1],
             .width = a.q.shape[2],
             .scale = a.scale,
-            .bf16 = a.q.dtype == DType::bf16};
+            .bf16 = a.q.dtype == DType::bf16,
+            .bias = bias_in(a.bias),
+            .dbias = a.dbias ? cpu::BiasOut{floats(a.dbias), a.dbias.strides[0]} : cpu::BiasOut(),
+            .causal = a.causal};
         BALLAST_ISA_CALL(cpu, attention_backward, call, *stream.pool);
       },
       [&] { cuda::attention_backward(gpu_call(a), *stream.queue); });

@@ -7,16 +7,19 @@
 
 namespace ballast::ops {
 
-// Per head, with S = scale q k^T over the keys at positions < kv_length:
+// Per head, with S = scale q k^T + bias over the keys at positions < kv_length, and with causal
+// those at positions <= the query's own:
 //   lse = log(sum(e^S)) by row (natural logarithm),  o = e^(S - lse) v.
+// The bias of query i and key j depends on j - i alone.
 // q, k, v, o are all f32 or all bf16, strided in L and H; D is dense. Sums are kept in f32; no
 // buffer grows with Lq * Lk. kv_length = 0 gives o = 0, lse = -inf. o may not share memory with q,
 // k or v.
 //
 // The same bits for any number of threads, for any grouping of heads, and for queries that come in
 // pieces (cut anywhere): keys are added up in fixed tiles from position 0. On the GPU cuDNN
-// computes bf16 where D is a multiple of 8 and all operands are aligned to 16 bytes (it rounds the
-// weights to bf16, and a piece of a single query may differ); D is at most 256 there.
+// computes bf16 where D is a multiple of 8, all operands are aligned to 16 bytes, and there is
+// neither bias nor mask (it rounds the weights to bf16, and a piece of a single query may differ);
+// D is at most 256 there.
 struct Attention {
   ConstTensorView q;     // [Lq, H, D]
   ConstTensorView k, v;  // [Lk, H, D]
@@ -25,11 +28,13 @@ struct Attention {
   TensorView workspace;  // attention_workspace() bytes
   float scale = 1;
   std::int64_t kv_length = 0;  // <= Lk
+  ConstTensorView bias = {};   // [H, Lq + Lk - 1] f32: entry j - i + Lq - 1; empty: none
+  bool causal = false;
 };
 void attention(const Attention& a, Stream stream);
 
 // With P = e^(S - lse), delta = rowsum(dout * o), dS = P * (dout v^T - delta):
-//   dv = P^T dout,  dk = scale dS^T q,  dq = scale dS k.
+//   dv = P^T dout,  dk = scale dS^T q,  dq = scale dS k,  dbias[j - i + Lq - 1] += dS[i, j].
 // Overwrites dq, dk, dv; rows of dk and dv at positions >= kv_length become 0. One dtype for all
 // but lse. A bf16 dq is summed in f32 (in the workspace) and rounded once. Heads are the unit of
 // parallel work on the CPU: a call with fewer heads than threads leaves threads idle. On the GPU
@@ -41,6 +46,9 @@ struct AttentionBackward {
   float scale = 1;
   std::int64_t kv_length = 0;
   bool deterministic = true;  // see Backend: on the GPU false lets the bits of dq vary
+  ConstTensorView bias = {};  // as above
+  TensorView dbias = {};      // [H, Lq + Lk - 1] f32, added to; empty: not wanted
+  bool causal = false;
 };
 void attention_backward(const AttentionBackward& a, Stream stream);
 
@@ -58,6 +66,12 @@ struct AttentionOptions {
   float scale;
   std::int64_t kv_length = -1;       // -1: all keys
   std::int64_t heads_per_group = 0;  // 0: all heads in one instruction; bounds the workspace
+  Buffer bias = {};                  // [H, Lq + Lk - 1] f32; invalid: none
+  Buffer dbias = {};                 // the same, added to by backward; invalid: not wanted
+  bool causal = false;
+  // Forward only: kv_length is the number of the run's step (StepValues) plus one. Keys come one by
+  // one, run by run.
+  bool grows = false;
 };
 struct AttentionOut {
   Buffer o, lse;

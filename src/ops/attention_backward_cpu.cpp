@@ -45,9 +45,9 @@ void add_row(const float* x, std::int64_t width, float factor, bool first, float
   }
 }
 
-// One head. With S = (scale Q) K^T, P = e^(S - lse), delta = rowsum(dO * O), dS = P * (dO V^T -
-// delta):
-//   dV = P^T dO,  dK = dS^T (scale Q),  dQ = scale dS K.
+// One head. With S = (scale Q) K^T + bias, P = e^(S - lse), delta = rowsum(dO * O), dS = P * (dO
+// V^T - delta):
+//   dV = P^T dO,  dK = dS^T (scale Q),  dQ = scale dS K,  dbias: sums of dS along diagonals.
 // Key tiles are the outer loop; dK and dV of a key tile grow query by query in scratch, dQ key tile
 // by key tile in f32: in its own memory, or in scratch when it is to be rounded at the end.
 template <class T>
@@ -115,6 +115,7 @@ struct Head {
     }
     product<ProductA::plain, ProductC::set>(q, at.row, kt, kScoreStride, p, kScoreStride,
                                             padded_rows, padded_keys, depth);
+    bias_and_mask(a.bias, a.causal, a.queries, head, first, rows, key, keys, p);
     hide_columns(p, rows, keys, padded_keys);
     product<ProductA::plain, ProductC::set>(dout, at.row, vt, kScoreStride, ds, kScoreStride,
                                             padded_rows, padded_keys, depth);
@@ -123,6 +124,7 @@ struct Head {
       soften_backward(p + i * kScoreStride, ds + i * kScoreStride, padded_keys, lse[i],
                       delta[first + i]);
     }
+    if (a.dbias.data) add_dbias(first, rows, key, keys);
     product<ProductA::transposed, ProductC::add>(p, kScoreStride, dout, at.row, dv, at.row,
                                                  padded_keys, columns, rows);
     product<ProductA::transposed, ProductC::add>(ds, kScoreStride, q, at.row, dk, at.row,
@@ -130,6 +132,13 @@ struct Head {
     product<ProductA::plain, ProductC::set>(ds, kScoreStride, k, at.row, dq, at.row, padded_rows,
                                             columns, padded_keys);
     add_dq(first, rows, key == 0, key + keys == a.keys);
+  }
+
+  void add_dbias(std::int64_t first, std::int64_t rows, std::int64_t key, std::int64_t keys) const {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      float* const to = a.dbias.data + head * a.dbias.head + key - first - i + a.queries - 1;
+      for (std::int64_t j = 0; j < keys; ++j) to[j] += ds[i * kScoreStride + j];
+    }
   }
 
   void add_dq(std::int64_t first, std::int64_t rows, bool first_tile, bool last_tile) const {

@@ -47,7 +47,7 @@ void scale_row(float* x, std::int64_t width, float factor) {
 }
 
 // Queries [first, first + rows) of one head, key tile by key tile:
-//   S = (scale Q) K^T;  m, p, sum as above;  O = O e^(old m - m) + p V;  at the end O / sum.
+//   S = (scale Q) K^T + bias;  m, p, sum as above;  O = O e^(old m - m) + p V;  at the end O / sum.
 template <class T>
 void query_tile(const ForwardCall& a, std::int64_t head, std::int64_t first, float* scratch) {
   const ForwardScratch& at = a.scratch;
@@ -64,7 +64,9 @@ void query_tile(const ForwardCall& a, std::int64_t head, std::int64_t first, flo
     max[i] = -__builtin_inff();
     sum[i] = 0;
   }
-  for (std::int64_t key = 0; key < a.keys; key += kKeyTile) {
+  // Tiles behind the last query would add nothing but zeros.
+  const std::int64_t end = a.causal ? smaller(a.keys, first + rows) : a.keys;
+  for (std::int64_t key = 0; key < end; key += kKeyTile) {
     const std::int64_t keys = smaller(kKeyTile, a.keys - key);
     const std::int64_t padded_keys = round_up(keys, kKeyStep);
     load_transposed(row_of<T>(a.k, key, head), a.k.row, keys, a.width, kt, kScoreStride,
@@ -73,6 +75,7 @@ void query_tile(const ForwardCall& a, std::int64_t head, std::int64_t first, flo
               columns);
     product<ProductA::plain, ProductC::set>(q, at.row, kt, kScoreStride, s, kScoreStride,
                                             padded_rows, padded_keys, depth);
+    bias_and_mask(a.bias, a.causal, a.queries, head, first, rows, key, keys, s);
     hide_columns(s, rows, keys, padded_keys);
     for (std::int64_t i = 0; i < rows; ++i) {
       const float factor = soften(s + i * kScoreStride, padded_keys, max + i, sum + i);

@@ -45,6 +45,16 @@ struct BackwardScratch {
   std::int64_t floats;
 };
 
+// [H, Lq + Lk - 1]: what the score of query i and key j gets is head's entry j - i + Lq - 1.
+struct BiasIn {
+  const float* data = nullptr;  // null: none
+  std::int64_t head = 0;
+};
+struct BiasOut {
+  float* data = nullptr;
+  std::int64_t head = 0;
+};
+
 struct ForwardCall {
   HeadsIn q, k, v;
   HeadsOut o;
@@ -55,6 +65,8 @@ struct ForwardCall {
   std::int64_t queries, keys, heads, width;  // keys: those that take part
   float scale;
   bool bf16;
+  BiasIn bias;
+  bool causal;
 };
 
 struct BackwardCall {
@@ -67,6 +79,9 @@ struct BackwardCall {
   std::int64_t queries, keys, all_keys, heads, width;
   float scale;
   bool bf16;
+  BiasIn bias;
+  BiasOut dbias;
+  bool causal;
 };
 
 }  // namespace ballast::ops::cpu

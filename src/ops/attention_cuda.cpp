@@ -173,8 +173,8 @@ Call describe(const Attention& a, int sm) {
 }
 
 bool by_cudnn(const AttentionBackward& a, int sm) {
-  return for_cudnn(a.q, a.bias, a.kv_length, a.causal, sm,
-                   {&a.q, &a.k, &a.v, &a.o, &a.dout, &a.dq, &a.dk, &a.dv});
+  return !a.dbias_sums && for_cudnn(a.q, a.bias, a.kv_length, a.causal, sm,
+                                    {&a.q, &a.k, &a.v, &a.o, &a.dout, &a.dq, &a.dk, &a.dv});
 }
 
 Call describe(const AttentionBackward& a, int sm) {

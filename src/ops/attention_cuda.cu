@@ -242,6 +242,30 @@ __global__ void __launch_bounds__(kWarps * 32) backward_keys(Backward<T> a) {
   store_row(a.dv.at(j, h), dv, 1, width);
 }
 
+// sums[h, j - i + Lq - 1] += dS[i, j]. One warp owns one distance of one head; its lanes take the
+// queries in turn, so dS is formed once more: scores of short texts cost little, and nothing of
+// their size is kept.
+template <class T>
+__global__ void __launch_bounds__(kWarps * 32)
+    backward_bias(Backward<T> a, float* sums, std::int64_t head_step) {
+  const std::int64_t distances = a.n.queries + a.n.all_keys - 1, index = warp_index();
+  if (index >= a.n.heads * distances) return;
+  const std::int64_t h = index / distances, d = index % distances, width = a.n.width;
+  const std::int64_t behind = d - (a.n.queries - 1);  // j - i
+  float sum = 0;
+  for (std::int64_t i = threadIdx.x % 32; i < a.n.queries; i += 32) {
+    const std::int64_t j = i + behind;
+    if (j < 0 || j >= visible_keys(a.n, i)) continue;
+    const T* const dout = a.dout.at(i, h);
+    float s = dot(a.q.at(i, h), a.k.at(j, h), width) * a.n.scale;
+    if (a.bias.data) s += a.bias.get(h, i, j);
+    sum += weight_of(s, a.lse[h * a.lse_head + i]) *
+           (dot(dout, a.v.at(j, h), width) - dot(dout, a.o.at(i, h), width));
+  }
+  sum = warp_sum(sum);
+  if (threadIdx.x % 32 == 0) sums[h * head_step + d] += sum;
+}
+
 constexpr int kZeroThreads = 256;  // bound by memory: any size that fills the machine does
 
 template <class T>
@@ -295,6 +319,11 @@ void plain_attention_backward(const AttentionBackward& a, void* stream) {
     }
     if (keys > 0) {
       backward_keys<T><<<blocks_for(keys, kWarps), kWarps * 32, 0, stream_of(stream)>>>(b);
+    }
+    if (a.dbias_sums && queries > 0 && keys > 0) {
+      const std::int64_t distances = b.n.heads * (b.n.queries + b.n.all_keys - 1);
+      backward_bias<T><<<blocks_for(distances, kWarps), kWarps * 32, 0, stream_of(stream)>>>(
+          b, static_cast<float*>(a.dbias_sums.data), a.dbias_sums.strides[0]);
     }
   });
   check_launch("attention_backward");

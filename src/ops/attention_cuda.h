@@ -30,7 +30,8 @@ struct AttentionBackward {
   View dq, dk, dv;  // written
   View workspace;
   View bias;
-  View dbias;  // [H, Lq, Lk], f32 or bf16, any strides; written
+  View dbias;            // [H, Lq, Lk], f32 or bf16, any strides; written
+  View dbias_sums = {};  // [H, Lq + Lk - 1] f32: sums of dS along diagonals are added to it
   float scale = 1;
   std::int64_t kv_length = 0;
   bool causal = false;

@@ -43,7 +43,9 @@ void attention_into(ProgramBuilder& pb, Buffer q, Buffer k, Buffer v, Buffer o, 
     const Buffer gq = pb.slice(q, 1, h, n), gk = pb.slice(k, 1, h, n), gv = pb.slice(v, 1, h, n);
     const Buffer go = pb.slice(o, 1, h, n), glse = pb.rows(lse, h, n);
     const Buffer ws = pb.workspace(attention_workspace(pb.shape(gq), pb.dtype(gq), pb.backend()));
-    const auto call = [=, scale = options.scale](const Bindings& b) {
+    const Buffer bias = options.bias ? pb.rows(options.bias, h, n) : Buffer();
+    const auto call = [=, scale = options.scale, causal = options.causal,
+                       grows = options.grows](const Bindings& b) {
       return Attention{.q = b.in(gq),
                        .k = b.in(gk),
                        .v = b.in(gv),
@@ -51,11 +53,13 @@ void attention_into(ProgramBuilder& pb, Buffer q, Buffer k, Buffer v, Buffer o, 
                        .lse = b.out(glse),
                        .workspace = b.out_if(ws),
                        .scale = scale,
-                       .kv_length = keys};
+                       .kv_length = grows ? b.step().step + 1 : keys,
+                       .bias = b.in_if(bias),
+                       .causal = causal};
     };
     pb.emit(
         "attention",
-        {.reads = {gq, gk, gv},
+        {.reads = {gq, gk, gv, bias},
          .writes = {go, glse, ws},
          .cost = {.work = Work::attention, .flops = 2 * product_flops(pb.shape(gq), keys)}},
         [=](const Bindings& b) { attention(call(b), b.stream()); },
@@ -77,7 +81,9 @@ void attention_backward(ProgramBuilder& pb, const AttentionSaved& saved, Buffer 
         const Buffer gdout = heads(dout), gdq = heads(dq), gdk = heads(dk), gdv = heads(dv);
         const Buffer ws = pb.workspace(
             attention_backward_workspace(pb.shape(s.q), keys, pb.dtype(s.q), pb.backend()));
-        const auto call = [=, scale = options.scale,
+        const Buffer bias = options.bias ? pb.rows(options.bias, h, n) : Buffer();
+        const Buffer dbias = options.dbias ? pb.rows(options.dbias, h, n) : Buffer();
+        const auto call = [=, scale = options.scale, causal = options.causal,
                            deterministic = pb.backend().deterministic](const Bindings& b) {
           return AttentionBackward{.q = b.in(s.q),
                                    .k = b.in(s.k),
@@ -91,12 +97,15 @@ void attention_backward(ProgramBuilder& pb, const AttentionSaved& saved, Buffer 
                                    .workspace = b.out_if(ws),
                                    .scale = scale,
                                    .kv_length = keys,
-                                   .deterministic = deterministic};
+                                   .deterministic = deterministic,
+                                   .bias = b.in_if(bias),
+                                   .dbias = b.out_if(dbias),
+                                   .causal = causal};
         };
         pb.emit(
             "attention_backward",
-            {.reads = {s.q, s.k, s.v, s.o, s.lse, gdout},
-             .writes = {gdq, gdk, gdv, ws},
+            {.reads = {s.q, s.k, s.v, s.o, s.lse, gdout, bias, dbias},
+             .writes = {gdq, gdk, gdv, dbias, ws},
              .cost = {.work = Work::attention_backward,
                       .flops = 5 * product_flops(pb.shape(s.q), keys)}},
             [=](const Bindings& b) { attention_backward(call(b), b.stream()); },

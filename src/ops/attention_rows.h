@@ -110,4 +110,21 @@ inline void hide_columns(float* s, std::int64_t rows, std::int64_t keys, std::in
   }
 }
 
+// A tile of scores of the queries from `first` and the keys from `key` on: the bias is added, keys
+// behind the query are hidden.
+inline void bias_and_mask(const BiasIn& bias, bool causal, std::int64_t queries, std::int64_t head,
+                          std::int64_t first, std::int64_t rows, std::int64_t key,
+                          std::int64_t keys, float* s) {
+  for (std::int64_t i = 0; i < rows; ++i) {
+    float* const row = s + i * kScoreStride;
+    if (bias.data) {
+      const float* const from = bias.data + head * bias.head + key - first - i + queries - 1;
+      for (std::int64_t j = 0; j < keys; ++j) row[j] += from[j];
+    }
+    if (!causal) continue;
+    const std::int64_t visible = first + i - key + 1;
+    for (std::int64_t j = visible < 0 ? 0 : visible; j < keys; ++j) row[j] = -__builtin_inff();
+  }
+}
+
 }  // namespace ballast::ops::cpu::BALLAST_ISA

@@ -14,7 +14,7 @@ BALLAST_PER_ISA(void ema(const Ema& a, ThreadPool& pool))
 }
 
 void ema(const Ema& a, Stream stream) {
-  check_parameter("ema", a.p, {});
+  check_parameter("ema", a.p, ParameterRounding());
   check_beside_parameter("ema", "shadow", a.shadow, a.p);
   check(a.shadow.dtype == DType::f32, "ema: shadow is {}", a.shadow.dtype);
   check(a.decay >= 0 && a.decay <= 1, "ema: decay is {}", a.decay);

@@ -5,8 +5,8 @@
 #include "ops/cuda_call.h"
 #include "tests/support/attention_case.h"
 
-// A bias on the scores, its gradient, and the causal mask: in the reference, and in the plain GPU
-// kernel.
+// A bias on the scores, its gradient, and the causal mask: in the reference, in the plain GPU
+// kernel for any bias, and in the operation for one by distance.
 namespace ballast::ops {
 namespace {
 
@@ -66,7 +66,7 @@ struct Case {
 class PlainAttention : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    if (support::test_device() != Device::cuda) GTEST_SKIP() << "the CPU has no bias yet";
+    if (support::test_device() != Device::cuda) GTEST_SKIP() << "a kernel of the GPU";
   }
 };
 INSTANTIATE_TEST_SUITE_P(DTypes, PlainAttention,
@@ -161,6 +161,135 @@ TEST_P(PlainAttention, MatchesReferenceWithBiasAndMask) {
     expect_near("dv", dv.values(), g.dv, g.dv_size, share, own(in.dtype));
     expect_near("dbias", swapped(dbias.values(), n.queries, n.heads, n.keys), g.dbias, g.dbias_size,
                 share, own(GetParam().bias_dtype));
+  }
+}
+
+// ---- by distance
+
+struct ByDistance {
+  Biased in;
+  Values bias, dbias_before;  // [H, Lq + Lk - 1]
+
+  ByDistance(const support::AttentionSizes& n, DType dtype)
+      : in(n, dtype, DType::f32),
+        bias(support::random_values(DType::f32, entries(n), 1, 6)),
+        dbias_before(support::random_values(DType::f32, entries(n), 1, 7)) {
+    for (std::int64_t h = 0; h < n.heads; ++h) {
+      for (std::int64_t i = 0; i < n.queries; ++i) {
+        for (std::int64_t j = 0; j < n.keys; ++j) in.bias[n.score(h, i, j)] = bias[at(n, h, i, j)];
+      }
+    }
+  }
+  static std::size_t entries(const support::AttentionSizes& n) {
+    return static_cast<std::size_t>(n.heads * (n.queries + n.keys - 1));
+  }
+  static std::size_t at(const support::AttentionSizes& n, std::int64_t h, std::int64_t i,
+                        std::int64_t j) {
+    return static_cast<std::size_t>(h * (n.queries + n.keys - 1) + j - i + n.queries - 1);
+  }
+  Values along_diagonals(const Values& scores) const {
+    Values sums(bias.size());
+    for (std::int64_t h = 0; h < in.n.heads; ++h) {
+      for (std::int64_t i = 0; i < in.n.queries; ++i) {
+        for (std::int64_t j = 0; j < in.n.keys; ++j) {
+          sums[at(in.n, h, i, j)] += scores[in.n.score(h, i, j)];
+        }
+      }
+    }
+    return sums;
+  }
+};
+
+struct ByDistanceOut {
+  Values o, dq, dk, dv;
+  std::vector<float> lse, dbias;
+  bool operator==(const ByDistanceOut&) const = default;
+};
+
+ByDistanceOut compute(const ByDistance& x, int threads) {
+  const support::AttentionSizes& n = x.in.n;
+  const auto make = [&](std::int64_t rows) { return Heads(x.in.dtype, rows, n.heads, n.width); };
+  Heads q = make(n.queries), k = make(n.keys), v = make(n.keys), o = make(n.queries),
+        dout = make(n.queries), dq = make(n.queries), dk = make(n.keys), dv = make(n.keys);
+  q.set(x.in.q), k.set(x.in.k), v.set(x.in.v), dout.set(x.in.dout);
+  support::DeviceVector<float> lse(static_cast<std::size_t>(n.heads * n.queries));
+  support::DeviceVector<float> bias(x.bias.begin(), x.bias.end());
+  support::DeviceVector<float> dbias(x.dbias_before.begin(), x.dbias_before.end());
+  const TensorView lse_view = support::lse_view(lse, n.heads, n.queries);
+  const std::int64_t entries = n.queries + n.keys - 1;
+  ThreadPool pool(threads);
+  const Backend backend = support::attention_backend(threads);
+  const Shape shape = {n.queries, n.heads, n.width};
+  support::Scratch scratch(
+      std::max(attention_workspace(shape, x.in.dtype, backend),
+               attention_backward_workspace(shape, n.kv, x.in.dtype, backend)));
+  attention({.q = q.view,
+             .k = k.view,
+             .v = v.view,
+             .o = o.view,
+             .lse = lse_view,
+             .workspace = scratch.view(),
+             .scale = 1,
+             .kv_length = n.kv,
+             .bias = support::lse_view(bias, n.heads, entries),
+             .causal = n.causal},
+            support::test_stream(pool));
+  scratch.spoil();
+  attention_backward({.q = q.view,
+                      .k = k.view,
+                      .v = v.view,
+                      .o = o.view,
+                      .lse = lse_view,
+                      .dout = dout.view,
+                      .dq = dq.view,
+                      .dk = dk.view,
+                      .dv = dv.view,
+                      .workspace = scratch.view(),
+                      .scale = 1,
+                      .kv_length = n.kv,
+                      .bias = support::lse_view(bias, n.heads, entries),
+                      .dbias = support::lse_view(dbias, n.heads, entries),
+                      .causal = n.causal},
+                     support::test_stream(pool));
+  support::device_memory_is_read();
+  return {o.values(),
+          dq.values(),
+          dk.values(),
+          dv.values(),
+          {lse.begin(), lse.end()},
+          {dbias.begin(), dbias.end()}};
+}
+
+TEST(AttentionByDistance, MatchesReferenceAndAddsTheBiasGradientUp) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (support::AttentionSizes n :
+         {support::attention_sizes(40, 70, 2, 16, 67), support::attention_sizes(300, 300, 1, 8),
+          causal(support::attention_sizes(250, 250, 2, 8)),
+          causal(support::attention_sizes(90, 50, 3, 7, 33)),
+          support::attention_sizes(1, 21, 2, 16, 9), support::attention_sizes(1, 1, 1, 1)}) {
+      SCOPED_TRACE(testing::Message() << n.queries << " x " << n.keys << ", causal " << n.causal);
+      n.scale = 1;
+      const ByDistance x(n, dtype);
+      const ByDistanceOut found = compute(x, 1);
+      const Biased& in = x.in;
+      const double share = 8e-6;  // f32 rounding of scores that are four times as large as usual
+      const double own = dtype == DType::bf16 ? 0x1p-8 : 0;
+      const ref::AttentionResult r = ref::attention(n, in.q, in.k, in.v, in.bias);
+      expect_near("o", found.o, r.o, r.o_size, share, own);
+      support::expect_lse_near(found.lse, r.lse);
+      const ref::AttentionGradients g =
+          ref::attention_backward(n, in.q, in.k, in.v, found.o, r.lse, in.dout, in.bias);
+      expect_near("dq", found.dq, g.dq, g.dq_size, share, own);
+      expect_near("dk", found.dk, g.dk, g.dk_size, share, own);
+      expect_near("dv", found.dv, g.dv, g.dv_size, share, own);
+      Values want = x.along_diagonals(g.dbias), size = x.along_diagonals(g.dbias_size);
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        want[i] += x.dbias_before[i];
+        size[i] += std::abs(x.dbias_before[i]);
+      }
+      expect_near("dbias", {found.dbias.begin(), found.dbias.end()}, want, size, share, 0);
+      EXPECT_EQ(found, compute(x, 3));
+    }
   }
 }
 

@@ -1,38 +1,38 @@
 #include "models/wan/dit_update.h"
 
-#include <algorithm>
-
 #include "core/error.h"
-#include "ops/copy.h"
-#include "ops/fill.h"
-#include "ops/global_norm.h"
+#include "nn/update.h"
 
 namespace ballast::wan {
 namespace {
 
-// Elements of a tensor that visit the device together: 32 MiB of each f32 array.
-constexpr std::int64_t kPieceElements = 8 << 20;
-
-Lane lane_between(const ProgramBuilder& pb, Buffer from, Buffer to) {
-  if (pb.tier(from) != pb.tier(to)) {
-    return pb.tier(to) == Tier::device ? Lane::upload : Lane::download;
-  }
-  return pb.tier(to) == Tier::host ? Lane::host : Lane::compute;
+UpdatedTensor updated(const TrainedTensor& t) {
+  return {.name = t.name,
+          .value = t.value,
+          .narrow = t.narrow,
+          .gradient = t.gradient,
+          .specs = t.specs,
+          .states = t.states,
+          .decays = t.decays,
+          .rate = t.rate};
 }
 
-void declare_states(ProgramBuilder& pb, const OptimizerOptions& options, TrainedTensor& t) {
-  t.specs = state_specs(options, pb.shape(t.value), pb.dtype(t.value));
-  for (const StateSpec& s : t.specs) {
-    t.states.push_back(
-        pb.persistent(t.name + s.suffix, s.shape, s.dtype, Role::optimizer, pb.tier(t.gradient)));
+std::vector<UpdatedTensor> of_expert(const DitIo& io, int expert) {
+  std::vector<UpdatedTensor> all;
+  for (const TrainedTensor& t : io.trained) {
+    if (t.expert == expert) all.push_back(updated(t));
   }
+  return all;
 }
 
 void declare_trained(ProgramBuilder& pb, const DitJob& job, const BlockWeights& weights,
                      DitIo& io) {
   const auto add = [&](TrainedTensor t) {
     t.decays = pb.shape(t.value).rank() > 1;
-    declare_states(pb, job.optimizer, t);
+    UpdatedTensor u = updated(t);
+    declare_states(pb, job.optimizer, u);
+    t.specs = std::move(u.specs);
+    t.states = std::move(u.states);
     io.trained.push_back(std::move(t));
   };
   for (const AdapterIo& a : io.adapters) {
@@ -70,140 +70,32 @@ void declare_trained(ProgramBuilder& pb, const DitJob& job, const BlockWeights& 
   }
 }
 
-// Values, gradient and states of a tensor visit the device together, piece by piece.
-void update_in_pieces(ProgramBuilder& pb, const TrainedTensor& t, Buffer factor,
-                      const OptimizerOptions& options) {
-  const std::int64_t total = pb.shape(t.value).elements();
-  const auto quantum = update_quantum(options);
-  const std::int64_t piece = quantum ? kPieceElements / *quantum * *quantum : total;
-  const bool value_stays = pb.tier(t.value) == Tier::device;
-  for (std::int64_t first = 0; first < total; first += piece) {
-    const std::int64_t count = std::min(piece, total - first);
-    // Whole tensors keep their shape: statistics by row and column need it.
-    const auto cut = [&](Buffer b) {
-      if (count == total) return b;
-      return pb.view(b, static_cast<std::uint64_t>(first) * size_of(pb.dtype(b)), pb.dtype(b),
-                     {count});
-    };
-    const auto up = [&](Buffer from) {
-      const Buffer to = pb.temp("visiting", pb.shape(from), pb.dtype(from), Role::optimizer);
-      ops::copy(pb, from, to, Lane::upload);
-      return to;
-    };
-    const Buffer value = cut(t.value), visiting = value_stays ? value : up(value);
-    std::vector<Buffer> states, visiting_states;
-    for (std::size_t s = 0; s < t.states.size(); ++s) {
-      states.push_back(count == total ? t.states[s]
-                                      : cut_state(pb, t.specs[s], t.states[s], first, count));
-      visiting_states.push_back(up(states.back()));
-    }
-    record_optimizer(pb, options,
-                     {.p = visiting,
-                      .g = up(cut(t.gradient)),
-                      .factor = factor,
-                      .states = visiting_states,
-                      .site = t.name,
-                      .first_element = first,
-                      .decays = t.decays,
-                      .rate = t.rate});
-    if (!value_stays) ops::copy(pb, visiting, value, Lane::download);
-    for (std::size_t s = 0; s < states.size(); ++s) {
-      ops::copy(pb, visiting_states[s], states[s], Lane::download);
-    }
-    if (t.narrow) {
-      ops::copy(pb, visiting, cut(t.narrow),
-                pb.tier(t.narrow) == Tier::device ? Lane::compute : Lane::download);
-    }
-  }
-}
-
-// factor: min(1, max_norm / norm) over all gradients of the expert.
-void record_norm(ProgramBuilder& pb, const DitJob& job, int expert, const DitIo& io,
-                 Buffer factor) {
-  const Buffer sum = pb.temp("sum", {1}, DType::f64, Role::optimizer);
-  ops::fill(pb, sum, 0);
-  // Whole buffers: the gradients of a block's adapters are one, and a sum takes as long for a small
-  // tensor as for a large one.
-  std::vector<Buffer> gradients;
-  for (const TrainedTensor& t : io.trained) {
-    const Buffer whole = pb.set().spec(t.gradient).root;
-    if (t.expert != expert || (!gradients.empty() && gradients.back() == whole)) continue;
-    check(std::ranges::find(gradients, whole) == gradients.end(),
-          "the gradients in {} do not follow each other", pb.set().name(whole));
-    gradients.push_back(whole);
-  }
-  for (const Buffer gradient : gradients) {
-    if (pb.tier(gradient) == Tier::device) {
-      ops::sum_squares(pb, gradient, sum);
-      continue;
-    }
-    // Gradients in host memory visit the device once more for the norm.
-    const std::int64_t total = pb.shape(gradient).elements();
-    for (std::int64_t first = 0; first < total; first += kPieceElements) {
-      const std::int64_t count = std::min(kPieceElements, total - first);
-      const Buffer g = pb.temp("visiting", {count}, DType::f32, Role::gradient);
-      ops::copy(pb, pb.view(gradient, static_cast<std::uint64_t>(first) * 4, DType::f32, {count}),
-                g, Lane::upload);
-      ops::sum_squares(pb, g, sum);
-    }
-  }
-  const Buffer norm = pb.temp("norm", {1}, DType::f32, Role::output);
-  ops::clip_factor(pb, sum, job.max_grad_norm, factor, norm);
-  ops::copy(pb, norm, io.grad_norm, Lane::download);
-}
-
 }  // namespace
 
 void record_update(ProgramSet& set, const DitJob& job, const BlockWeights& weights, int experts,
                    DitIo& io) {
   Buffer factor;
+  std::vector<UpdatedTensor> all;
   {
     ProgramBuilder init(set, "init_state");
     declare_trained(init, job, weights, io);
     io.grad_norm = init.persistent("grad_norm", {1}, DType::f32, Role::output, Tier::host);
     factor = init.persistent("clip_factor", {1}, DType::f32, Role::output);
-    for (const TrainedTensor& t : io.trained) {
-      if (t.narrow) ops::copy(init, t.narrow, t.value, lane_between(init, t.narrow, t.value));
-      for (std::size_t s = 0; s < t.states.size(); ++s) {
-        const Buffer state = t.states[s];
-        if (t.specs[s].starts_as_parameter) {
-          ops::copy(init, t.value, state, lane_between(init, t.value, state));
-        } else {
-          ops::fill(init, state, 0, init.tier(state) == Tier::host ? Lane::host : Lane::compute);
-        }
-      }
-    }
+    for (const TrainedTensor& t : io.trained) all.push_back(updated(t));
+    record_initial_state(init, all);
   }
   {
     ProgramBuilder restored(set, "after_restore");
-    for (const TrainedTensor& t : io.trained) {
-      if (t.narrow)
-        ops::copy(restored, t.value, t.narrow, lane_between(restored, t.value, t.narrow));
-    }
+    record_restored(restored, all);
   }
   for (int e = 0; e < experts; ++e) {
+    const std::vector<UpdatedTensor> own = of_expert(io, e);
     {
       ProgramBuilder norm(set, expert_program("grad_norm", e));
-      record_norm(norm, job, e, io, factor);
+      record_gradient_norm(norm, own, job.max_grad_norm, factor, io.grad_norm);
     }
     ProgramBuilder pb(set, expert_program("update", e));
-    for (const TrainedTensor& t : io.trained) {
-      if (t.expert != e) continue;
-      if (pb.tier(t.gradient) == Tier::host) {
-        update_in_pieces(pb, t, factor, job.optimizer);
-        continue;
-      }
-      record_optimizer(pb, job.optimizer,
-                       {.p = t.value,
-                        .g = t.gradient,
-                        .factor = factor,
-                        .states = t.states,
-                        .site = t.name,
-                        .first_element = 0,
-                        .decays = t.decays,
-                        .rate = t.rate});
-      if (t.narrow) ops::copy(pb, t.value, t.narrow);
-    }
+    ballast::record_update(pb, own, factor, job.optimizer);
   }
 }
 

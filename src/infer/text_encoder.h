@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "infer/text_model.h"
+#include "models/t5/encoder.h"
+
+namespace ballast::infer {
+
+using TextEncoderOptions = TextModelOptions;
+using TextEncoderPlan = TextModelPlan;
+
+// Rows of one prompt: [tokens, width] f32.
+struct TextStates {
+  std::int64_t tokens = 0, width = 0;
+  std::vector<float> values;
+};
+
+// The text encoder of a checkpoint (T5 family; the UMT5-XXL of Wan), streamed block by block. Owns
+// no memory between calls beyond the headers of its files. Its embedding table is never loaded: the
+// rows of the prompts' tokens are read from the file one by one.
+class TextEncoder {
+ public:
+  // path: a file, an index with its shards, or a folder. Fails with ErrorCode::input when it holds
+  // no such encoder. A decoder that is in it, too, is left alone.
+  explicit TextEncoder(const std::string& path, TextEncoderOptions options = {});
+
+  const t5::Config& config() const { return model_.config; }
+  t5::Dialect dialect() const { return model_.names.dialect(); }
+
+  // For prompts of so many tokens each; nothing is run and no tensor is read. Without a policy in
+  // the options: as many slots as fit, three at most; all weights resident first where there are
+  // several passes. (A single pass visits every block once: streaming through three slots takes as
+  // long as the slower of disk and compute, loading everything first as long as both together.)
+  std::variant<TextEncoderPlan, Refusal> plan(std::span<const std::int64_t> lengths) const;
+
+  // The last states of every prompt, of its own tokens alone. A prompt's states do not depend on
+  // the others. Fails with ErrorCode::refused, with the numbers of the refusal, when the plan does
+  // not fit, with ErrorCode::input when an id is no row of the embedding table.
+  std::vector<TextStates> encode(std::span<const std::vector<std::int32_t>> prompts) const;
+
+ private:
+  t5::EncoderJob job(const MemoryPolicy& policy, std::span<const std::int64_t> lengths) const;
+
+  TextModel model_;
+  std::vector<WeightGroup> groups_;
+  StoredBytes table_;
+};
+
+}  // namespace ballast::infer

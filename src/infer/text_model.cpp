@@ -1,0 +1,118 @@
+#include "infer/text_model.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "memory/gpu.h"
+#include "memory/machine.h"
+#include "models/t5/recognise.h"
+#include "ops/quantum.h"
+#include "ops/sgemm.h"
+
+namespace ballast::infer {
+namespace {
+
+// More slots would hold blocks that nobody waits for: one is read, one is copied, one is in use.
+constexpr int kMostSlots = 3;
+
+Bytes allowed(Bytes budget) { return budget.count == 0 ? kUnlimited : budget; }
+
+}  // namespace
+
+Bytes TextModelPlan::needed(Tier t) const {
+  Bytes sum = memory.peak_of(t);
+  for (const ProcessLine& l : lines) {
+    if (l.tier == t) sum += l.bytes;
+  }
+  return sum;
+}
+
+TextModel::TextModel(const std::string& path, TextModelOptions opts)
+    : options(std::move(opts)),
+      checkpoint(Checkpoint::open(path)),
+      names(checkpoint),
+      config(options.config ? *options.config : t5::model_config(checkpoint, names)) {
+  if (options.prompts_per_pass < 1) {
+    fail(ErrorCode::usage, fmt::format("{} prompts in a pass", options.prompts_per_pass));
+  }
+}
+
+Backend TextModel::backend() const {
+  if (options.device == Device::cpu) {
+    return {.threads = options.threads > 0 ? options.threads : usable_cpus(read_machine())};
+  }
+  return {.device = Device::cuda, .sm = options.profile ? options.profile->sm : open_gpu().sm};
+}
+
+t5::Precision TextModel::precision() const {
+  if (!options.dtype) return t5::precision_on(options.device);
+  return {.activation = *options.dtype, .residual = *options.dtype};
+}
+
+TextModelPlan TextModel::plan_of(const ProgramSet& set, MemoryPolicy policy, Bytes results) const {
+  TextModelPlan p;
+  p.policy = std::move(policy);
+  p.memory = plan_memory(set);
+  p.lines = process_lines(set, {.blas_bytes_per_thread = ops::kBlasBufferTouched});
+  p.lines.push_back({.name = "results", .bytes = results, .reason = "what the caller is given"});
+  if (options.device == Device::cuda) {
+    const MachineProfile profile =
+        options.profile ? *options.profile : nearest_profile(open_gpu().name, open_gpu().sm);
+    p.lines.push_back({.name = "CUDA context and libraries",
+                       .bytes = profile.library_bytes,
+                       .reason = "context, cuBLASLt and cuDNN handles",
+                       .tier = Tier::device});
+    p.lines.push_back({.name = "map of pinned memory",
+                       .bytes = Bytes{p.memory.peak_of(Tier::host).count / 512},
+                       .reason = "where the GPU finds the host arena",
+                       .tier = Tier::device});
+  }
+  return p;
+}
+
+std::vector<Shortage> TextModel::shortages(const TextModelPlan& plan) const {
+  std::vector<Shortage> all;
+  const auto check_tier = [&](Tier tier, Bytes needed, Bytes most) {
+    if (needed <= most) return;
+    const auto worst = std::ranges::max_element(
+        plan.memory.programs, {}, [&](const ProgramUse& p) { return p.tier(tier).peak; });
+    all.push_back({.tier = tier,
+                   .program = worst->name,
+                   .at = worst->tier(tier).at,
+                   .needed = needed,
+                   .allowed = most,
+                   .roles = worst->tier(tier).roles});
+  };
+  const Bytes device = plan.needed(Tier::device);
+  Bytes host = plan.needed(Tier::host);
+  if (options.device == Device::cpu) host += device;
+  check_tier(Tier::device, device, allowed(options.budget.gpu));
+  check_tier(Tier::host, host, allowed(options.budget.host));
+  return all;
+}
+
+std::vector<MemoryPolicy> TextModel::candidates(bool visited_again) const {
+  if (options.policy) return {*options.policy};
+  std::vector<MemoryPolicy> all;
+  if (visited_again) all.push_back({.name = "resident"});
+  for (const std::int64_t chunk : {std::int64_t{0}, kTokenQuantum}) {
+    for (int slots = kMostSlots; slots > 0; --slots) {
+      all.push_back({.name = fmt::format("stream{}{}", slots, chunk > 0 ? " chunked" : ""),
+                     .slots = slots,
+                     .chunk_tokens = chunk});
+    }
+  }
+  return all;
+}
+
+void fail_refused(const std::string& what, const Refusal& refusal) {
+  std::string text;
+  for (const Shortage& s : refusal.shortages) {
+    text += fmt::format("{}{} of {} memory during {}, {} allowed", text.empty() ? "" : "; ",
+                        s.needed, s.tier == Tier::device ? "device" : "host", s.program, s.allowed);
+  }
+  fail(ErrorCode::refused, fmt::format("{} needs {}", what, text),
+       {{"fewer or shorter texts at once", "their activations are in memory together"}});
+}
+
+}  // namespace ballast::infer

@@ -1,0 +1,128 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "models/t5/config.h"
+#include "nn/adapted_linear.h"
+#include "nn/memory_policy.h"
+#include "plan/program_builder.h"
+
+namespace ballast::t5 {
+
+struct Precision {
+  DType activation = DType::f32;  // operands of matrix products and attention
+  DType residual = DType::f32;    // the residual stream and its gradient
+};
+// What a backend computes in unless told otherwise: bf16 on a GPU, f32 on the CPU.
+constexpr Precision precision_on(Device d) {
+  return d == Device::cuda ? Precision{DType::bf16, DType::bf16} : Precision{};
+}
+
+// Gets named intermediate values of a sample; used to locate differences from a reference.
+using Taps = std::function<void(ProgramBuilder&, const std::string& name, int sample, Buffer rows)>;
+
+// A gain vector and its gradient (invalid: frozen).
+struct Gain {
+  Buffer weight, dweight;
+};
+
+// The weights of one block while they are in reach, and where their gradients go.
+struct AttentionInUse {
+  Gain norm;
+  AdaptedLinear q, k, v, o;
+};
+struct FeedForwardInUse {
+  Gain norm;
+  AdaptedLinear wi_0, wi_1, wo;
+};
+struct BlockInUse {
+  AttentionInUse self, cross;
+  FeedForwardInUse ffn;
+};
+
+// What backward reads of the parts of a block. Invalid handles: computed again by forward, which
+// takes attention's output from here where it is valid.
+struct AttentionKept {
+  Buffer x, u, r;  // [L, C] input, [L, C] its norm, [L]
+  Buffer q, k, v;  // [L, H, D]; of the encoder's states in cross-attention
+  Buffer o, lse;   // [L, H, D], [H, L]
+};
+struct FeedForwardKept {
+  Buffer x, u, r;
+  Buffer a, b, z;  // [L, F]: wi_0 u, wi_1 u, and what wo reads
+};
+struct BlockKept {
+  AttentionKept self, cross;
+  FeedForwardKept ffn;
+};
+
+// The scores' bias of self-attention, and its gradient (added to; invalid: not wanted).
+struct ScoreBias {
+  Buffer bias, dbias;  // [H, 2 L - 1]
+};
+
+// The parts of T5's blocks (t5.md 2): every one is y = x + f(norm(x)) of one sample's rows. Records
+// forward and backward; owns nothing. What the policy chooses never changes a bit.
+class BlockLayers {
+ public:
+  BlockLayers(const Config& config, const MemoryPolicy& policy, const Precision& precision)
+      : config_(config), policy_(policy), precision_(precision) {}
+
+  // x + Wo attention(Wq u, Wk u, Wv u), u = norm(x). Without `kept` x is changed in place and
+  // returned.
+  Buffer self_attention(ProgramBuilder& pb, const AttentionInUse& w, Buffer x, Buffer bias,
+                        bool causal, AttentionKept* kept) const;
+  // The same with keys and values from the encoder's states [S, C].
+  Buffer cross_attention(ProgramBuilder& pb, const AttentionInUse& w, Buffer x, Buffer states,
+                         AttentionKept* kept) const;
+  // x + Wo z,  z = gelu(Wi0 u) * Wi1 u or relu(Wi u),  u = norm(x).
+  Buffer feed_forward(ProgramBuilder& pb, const FeedForwardInUse& w, Buffer x,
+                      FeedForwardKept* kept) const;
+  // What backward reads of it, once more.
+  void feed_forward_again(ProgramBuilder& pb, const FeedForwardInUse& w, Buffer x,
+                          FeedForwardKept& kept) const;
+
+  // dx, the gradient of the output, becomes that of the input; weights' gradients are added to.
+  void self_attention_backward(ProgramBuilder& pb, const AttentionInUse& w,
+                               const AttentionKept& kept, const ScoreBias& bias, bool causal,
+                               Buffer dx) const;
+  // dstates [S, C] f32 is added to.
+  void cross_attention_backward(ProgramBuilder& pb, const AttentionInUse& w,
+                                const AttentionKept& kept, Buffer states, Buffer dstates,
+                                Buffer dx) const;
+  void feed_forward_backward(ProgramBuilder& pb, const FeedForwardInUse& w,
+                             const FeedForwardKept& kept, Buffer dx) const;
+
+  // norm(x) of the type of the activations; r [L] f32 is kept for backward.
+  struct Normed {
+    Buffer u, r;
+  };
+  Normed norm(ProgramBuilder& pb, const Gain& g, Buffer x, DType dtype) const;
+  // dx += the gradient through the norm of du.
+  void norm_backward(ProgramBuilder& pb, const Gain& g, Buffer x, Buffer r, Buffer du,
+                     Buffer dx) const;
+
+  // The pieces, for who puts them together token by token.
+  Buffer project(ProgramBuilder& pb, const AdaptedLinear& l, Buffer x) const;  // [L, H, D]
+  Buffer flat(ProgramBuilder& pb, Buffer heads) const;                         // [L, H D]
+  // x + W in, in the place of x or beside it.
+  Buffer add_product(ProgramBuilder& pb, const AdaptedLinear& l, Buffer in, Buffer x,
+                     bool in_place) const;
+
+ private:
+  Buffer hidden(ProgramBuilder& pb, const FeedForwardInUse& w, Buffer u,
+                FeedForwardKept* kept) const;
+  struct HeadGradients {
+    Buffer q, k, v;
+  };
+  HeadGradients attention_gradients(ProgramBuilder& pb, const AttentionInUse& w,
+                                    const AttentionKept& kept, const ScoreBias& bias, bool causal,
+                                    Buffer dx) const;
+
+  const Config& config_;
+  const MemoryPolicy& policy_;
+  Precision precision_;
+};
+
+}  // namespace ballast::t5

@@ -1,0 +1,96 @@
+#include "models/t5/encoder.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "ops/copy.h"
+#include "ops/relative_bias.h"
+
+namespace ballast::t5 {
+
+Buffer score_bias(ProgramBuilder& pb, const Config& config, Side side, Buffer table,
+                  std::int64_t tokens) {
+  return ops::relative_bias(
+      pb, table,
+      {.buckets = config.relative(side == Side::encoder), .queries = tokens, .keys = tokens});
+}
+
+Encoder::Encoder(ProgramSet& set, EncoderJob job, std::vector<WeightGroup> groups, const Taps& taps)
+    : job_(std::move(job)) {
+  validate(job_.config);
+  check(job_.config.decoder_layers == 0, "{} has a decoder", job_.config.name);
+  check(static_cast<int>(groups.size()) == group_count(job_.config),
+        "{} weight groups for a model that has {}", groups.size(), group_count(job_.config));
+  check(!job_.passes.empty(), "there is at least one pass");
+  {
+    ProgramBuilder load(set, "load");
+    weights_.emplace(load, std::vector<std::vector<WeightGroup>>{std::move(groups)}, job_.policy,
+                     job_.format);
+    declare_io(load);
+    weights_->load(load, 0);
+  }
+  for (const PassIo& pass : passes_) {
+    ProgramBuilder encode(set, pass.program);
+    record(encode, pass, taps);
+  }
+}
+
+// The i-th prompts of all passes lie in the same memory, as large as the longest.
+void Encoder::declare_io(ProgramBuilder& pb) {
+  std::vector<std::int64_t> longest;
+  for (const auto& lengths : job_.passes) {
+    check(!lengths.empty(), "a pass has at least one prompt");
+    longest.resize(std::max(longest.size(), lengths.size()), 0);
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      check(lengths[i] > 0, "a prompt has {} tokens", lengths[i]);
+      longest[i] = std::max(longest[i], lengths[i]);
+    }
+  }
+  std::vector<PromptIo> slots;
+  for (const std::int64_t tokens : longest) {
+    const Shape shape = {tokens, job_.config.d_model};
+    slots.push_back(
+        {.rows = pb.persistent("rows", shape, job_.rows, Role::input, Tier::host),
+         .states = pb.persistent("states", shape, DType::f32, Role::output, Tier::host)});
+  }
+  for (std::size_t p = 0; p < job_.passes.size(); ++p) {
+    PassIo& io = passes_.emplace_back();
+    io.program = p == 0 ? "encode" : fmt::format("encode.{}", p);
+    for (std::size_t i = 0; i < job_.passes[p].size(); ++i) {
+      const std::int64_t tokens = job_.passes[p][i];
+      io.prompts.push_back({.rows = pb.rows(slots[i].rows, 0, tokens),
+                            .states = pb.rows(slots[i].states, 0, tokens)});
+    }
+  }
+}
+
+void Encoder::record(ProgramBuilder& pb, const PassIo& pass, const Taps& taps) {
+  WeightsInUse weights(job_.config, *weights_);
+  weights.begin(pb);
+  std::vector<Buffer> x;
+  for (const PromptIo& p : pass.prompts) {
+    x.push_back(pb.temp("x", pb.shape(p.rows), job_.precision.residual));
+    ops::copy(pb, p.rows, x.back(), Lane::upload);
+  }
+  const BlockLayers layers(job_.config, job_.policy, job_.precision);
+  for (std::int64_t b = 0; b < job_.config.layers; ++b) {
+    const auto scope = pb.scope(fmt::format("blocks.{}", b));
+    const BlockInUse w = weights.block(pb, Side::encoder, b);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const Buffer bias = score_bias(pb, job_.config, Side::encoder,
+                                     weights.table(Side::encoder, b), pb.shape(x[i])[0]);
+      if (taps && b == 0) taps(pb, "mid.block0.bias", static_cast<int>(i), bias);
+      layers.self_attention(pb, w.self, x[i], bias, false, nullptr);
+      layers.feed_forward(pb, w.ffn, x[i], nullptr);
+      if (taps) taps(pb, fmt::format("mid.block{}", b), static_cast<int>(i), x[i]);
+    }
+  }
+  const auto scope = pb.scope("final");
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const Buffer states = layers.norm(pb, weights.final_norm(Side::encoder), x[i], DType::f32).u;
+    ops::copy(pb, states, pass.prompts[i].states, Lane::download);
+  }
+  weights.end(pb);
+}
+
+}  // namespace ballast::t5

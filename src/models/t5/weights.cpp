@@ -1,0 +1,108 @@
+#include "models/t5/weights.h"
+
+#include "core/error.h"
+#include "models/t5/params.h"
+
+namespace ballast::t5 {
+namespace {
+
+std::vector<WeightGroup> empty_groups(const Config& c) {
+  std::vector<WeightGroup> groups(static_cast<std::size_t>(group_count(c)));
+  const auto at = [&](int g) -> WeightGroup& { return groups[static_cast<std::size_t>(g)]; };
+  at(kSmallGroup) = {.name = "norms and biases", .tensors = {}, .keep_precision = true};
+  for (const Side side : {Side::encoder, Side::decoder}) {
+    for (std::int64_t b = 0; b < layers_of(c, side); ++b) {
+      at(block_group(c, side, b)).name = fmt::format("{}.block.{}", name_of(side), b);
+    }
+  }
+  if (c.decoder_layers == 0) return groups;
+  at(embedding_group(c)) = {.name = "embedding", .tensors = {}, .keep_precision = true};
+  if (!c.tied) at(head_group(c)) = {.name = "head", .tensors = {}, .keep_precision = true};
+  return groups;
+}
+
+StoredBytes stored_bytes(const Checkpoint& checkpoint, const CheckpointTensor& t) {
+  return {.shape = t.entry->shape, .dtype = checkpoint.dtype(t), .extent = checkpoint.extent(t)};
+}
+
+// Checked: of this shape, floating-point numbers.
+StoredTensor stored_tensor(const Checkpoint& checkpoint, const TensorMap& names,
+                           const std::string& name, const Shape& shape) {
+  const NamedTensor* found = names.find(name);
+  if (!found) {
+    fail(ErrorCode::input, fmt::format("{} has no tensor {}", checkpoint.path(), name),
+         {{"ballast inspect " + checkpoint.path(), "lists the tensors it has"}});
+  }
+  if (found->tensor.entry->shape != shape) {
+    fail(ErrorCode::input, fmt::format("{}: {} is {}, expected {}", checkpoint.path(), name,
+                                       found->tensor.entry->shape, shape));
+  }
+  StoredTensor stored = {
+      .name = name, .data = stored_bytes(checkpoint, found->tensor), .scale = {}};
+  if (!info(stored.data.dtype).floating) {
+    fail(ErrorCode::input, fmt::format("{}: {} is {}; weights are floating-point numbers",
+                                       checkpoint.path(), name, stored.data.dtype));
+  }
+  if (found->scale) stored.scale = stored_bytes(checkpoint, *found->scale);
+  return stored;
+}
+
+void refuse_scale(const Checkpoint& checkpoint, const StoredTensor& t) {
+  if (!t.scale) return;
+  fail(ErrorCode::input,
+       fmt::format("{}: {} has a scale; only matrices of blocks may", checkpoint.path(), t.name));
+}
+
+}  // namespace
+
+std::vector<WeightGroup> weight_groups(const Config& config, const Checkpoint& checkpoint,
+                                       const TensorMap& names) {
+  std::vector<WeightGroup> groups = empty_groups(config);
+  each_parameter(config, [&](int group, const std::string& name, const Shape& shape) {
+    StoredTensor t = stored_tensor(checkpoint, names, name, shape);
+    if (shape.rank() < 2 || group == kSmallGroup || group >= embedding_group(config)) {
+      refuse_scale(checkpoint, t);
+    }
+    groups[static_cast<std::size_t>(group)].tensors.push_back(std::move(t));
+  });
+  return groups;
+}
+
+std::vector<WeightGroup> planned_groups(const Config& config, DType dtype) {
+  std::vector<WeightGroup> groups = empty_groups(config);
+  each_parameter(config, [&](int group, const std::string& name, const Shape& shape) {
+    const auto bytes = static_cast<std::uint64_t>(shape.elements()) * size_of(dtype);
+    groups[static_cast<std::size_t>(group)].tensors.push_back(
+        {.name = name,
+         .data = {.shape = shape, .dtype = dtype, .extent = {.file = nullptr, .bytes = bytes}},
+         .scale = {}});
+  });
+  return groups;
+}
+
+StoredBytes embedding_table(const Config& config, const Checkpoint& checkpoint,
+                            const TensorMap& names) {
+  StoredTensor t =
+      stored_tensor(checkpoint, names, kEmbeddingName, {config.vocabulary, config.d_model});
+  refuse_scale(checkpoint, t);
+  return t.data;
+}
+
+void read_rows(const StoredBytes& table, std::span<const std::int32_t> ids, const TensorView& to) {
+  const auto rows = static_cast<std::int64_t>(ids.size());
+  check(to.dtype == table.dtype && to.shape == Shape({rows, table.shape[1]}) && to.contiguous(),
+        "rows of {} {} were to go into {} {}", table.dtype, table.shape, to.dtype, to.shape);
+  const std::uint64_t bytes = static_cast<std::uint64_t>(table.shape[1]) * size_of(table.dtype);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= table.shape[0]) {
+      fail(ErrorCode::input,
+           fmt::format("token {} is {}; the embedding table of {} has {} rows", i, ids[i],
+                       table.extent.file->path(), table.shape[0]),
+           {{"use the tokenizer of this model", "its ids are rows of the table"}});
+    }
+    table.extent.file->read(table.extent.offset + static_cast<std::uint64_t>(ids[i]) * bytes,
+                            {to.data + i * bytes, bytes});
+  }
+}
+
+}  // namespace ballast::t5
