@@ -9,6 +9,7 @@ packages=(
   libcurl4-openssl-dev
   libavformat-dev libavcodec-dev libavutil-dev libswscale-dev
   libgtest-dev libgmock-dev libbenchmark-dev
+  libgtest-dev libgmock-dev libbenchmark-dev libsentencepiece-dev
   clang libclang-rt-14-dev clang-format
 )
 

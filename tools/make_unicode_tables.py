@@ -94,7 +94,7 @@ def widths():
 
 
 HEAD = ('#include "data/{}.h"\n\n// Made by tools/make_unicode_tables.py from Unicode '
-        + unicodedata.unidata_version + ".\n\nnamespace ballast {{\nnamespace {{\n\n")
+        + unicodedata.unidata_version + ".\n\nnamespace ballast::data {{\nnamespace {{\n\n")
 TAIL = "\n}  // namespace\n\n"
 
 
@@ -124,7 +124,7 @@ def main():
     with open("src/data/unicode_compositions.cpp", "w") as f:
         f.write(HEAD.format("unicode_tables"))
         f.write(table("Composition", list(decompositions())) + TAIL)
-        f.write(span_function("compositions", "Composition") + "\n}  // namespace ballast\n")
+        f.write(span_function("compositions", "Composition") + "\n}  // namespace ballast::data\n")
     with open("src/data/unicode_tables.cpp", "w") as f:
         f.write(HEAD.format("unicode_tables"))
         f.write(table("CombiningClass", ranges(lambda c: unicodedata.combining(chr(c)))) + "\n")
@@ -132,7 +132,7 @@ def main():
         f.write(table("Width", list(widths())) + TAIL)
         f.write(span_function("combining_classes", "CombiningClass"))
         f.write(span_function("cluster_classes", "ClusterClass"))
-        f.write(span_function("width_forms", "Width") + "\n}  // namespace ballast\n")
+        f.write(span_function("width_forms", "Width") + "\n}  // namespace ballast::data\n")
     named = sorted((n[:-1], v) for n, v in html5.items() if n.endswith(";"))
     bare = sorted(n for n in html5 if not n.endswith(";"))
     assert all(html5[n] == html5[n + ";"] for n in bare)
@@ -141,11 +141,11 @@ def main():
     with open("src/data/html_entities_table.cpp", "w") as f:
         f.write('#include "data/html_entities.h"\n\n'
                 "// Made by tools/make_unicode_tables.py from the HTML5 names.\n\n"
-                "namespace ballast {\n\n// clang-format off\n")
+                "namespace ballast::data {\n\n// clang-format off\n")
         f.write(f"const std::string_view kEntityNames =\n{entity_text(f'{n}={entity_value(v)}' for n, v in named)};\n\n")
         f.write(f"const std::string_view kBareEntityNames =\n{entity_text(bare)};\n\n")
         f.write(f"const std::string_view kUpperEntities =\n{entity_text(f'{n}={entity_value(v)}' for n, v in upper)};\n")
-        f.write("// clang-format on\n\n}  // namespace ballast\n")
+        f.write("// clang-format on\n\n}  // namespace ballast::data\n")
 
 
 main()

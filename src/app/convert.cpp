@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "app/command.h"
+#include "app/lora_argument.h"
 #include "app/output.h"
 #include "core/bytes.h"
 #include "core/error.h"
@@ -22,18 +23,6 @@ constexpr std::size_t kKeysShown = 8;
 
 [[noreturn]] void wrong_usage(std::string message) {
   fail(ErrorCode::usage, std::move(message), {{"ballast convert --help", "shows both forms"}});
-}
-
-// "style.safetensors:0.7"; without a number behind the last colon all of it is the path.
-std::pair<std::string, double> path_and_strength(const std::string& text) {
-  const std::size_t colon = text.rfind(':');
-  if (colon == std::string::npos || colon + 1 == text.size()) return {text, 1};
-  const char *begin = text.data() + colon + 1, *end = text.data() + text.size();
-  double strength = 0;
-  const auto [at, error] = std::from_chars(begin, end, strength);
-  if (error != std::errc() || at != end) return {text, 1};
-  if (!std::isfinite(strength)) wrong_usage(fmt::format("{}: the strength is not finite", text));
-  return {text.substr(0, colon), strength};
 }
 
 std::optional<DType> parse_dtype(const std::string& name) {

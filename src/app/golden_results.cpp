@@ -18,6 +18,10 @@ constexpr std::array kCases = std::to_array<GoldenCase>({
     {"optimizer", recompute_optimizer, false},
     {"pipeline", recompute_pipeline, true},
     {"samplers", recompute_samplers, false},
+    {"t5_hf", recompute_t5_hf, true},
+    {"t5_seq2seq", recompute_t5_seq2seq, true},
+    {"umt5_encoder", recompute_umt5_encoder, true},
+    {"umt5_hf", recompute_umt5_hf, true},
     {"vae", recompute_vae, true},
 });
 

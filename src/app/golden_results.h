@@ -32,6 +32,10 @@ std::vector<GoldenTensor> recompute_samplers(const GoldenFile&, const VerifyOpti
 std::vector<GoldenTensor> recompute_pipeline(const GoldenFile&, const VerifyOptions&);
 std::vector<GoldenTensor> recompute_dit(const GoldenFile&, const VerifyOptions&);
 std::vector<GoldenTensor> recompute_vae(const GoldenFile&, const VerifyOptions&);
+std::vector<GoldenTensor> recompute_t5_seq2seq(const GoldenFile&, const VerifyOptions&);
+std::vector<GoldenTensor> recompute_t5_hf(const GoldenFile&, const VerifyOptions&);
+std::vector<GoldenTensor> recompute_umt5_encoder(const GoldenFile&, const VerifyOptions&);
+std::vector<GoldenTensor> recompute_umt5_hf(const GoldenFile&, const VerifyOptions&);
 
 struct GoldenCase {
   std::string_view name;  // metadata "case"

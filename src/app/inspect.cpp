@@ -10,6 +10,7 @@
 #include "core/bytes.h"
 #include "core/error.h"
 #include "io/checkpoint.h"
+#include "models/t5/recognise.h"
 #include "models/wan/lora_file.h"
 #include "models/wan/recognise.h"
 
@@ -119,6 +120,21 @@ Content model_content(const wan::TensorMap& names, wan::Recognised model) {
   return c;
 }
 
+Content text_model_content(const t5::TensorMap& names, const t5::Config& m) {
+  Content c;
+  c.kind = m.decoder_layers == 0 ? "T5 text encoder" : "T5 encoder-decoder";
+  c.fact("model", m.name);
+  if (!m.description.empty()) c.fact("description", m.description);
+  c.fact("dialect", name_of(names.dialect()));
+  c.fact("width", m.d_model);
+  c.fact("encoder blocks", m.layers);
+  if (m.decoder_layers > 0) c.fact("decoder blocks", m.decoder_layers);
+  c.fact("heads", m.heads);
+  c.fact("feed-forward width", m.d_ff);
+  c.fact("vocabulary", m.vocabulary);
+  return c;
+}
+
 Content content_of(const Checkpoint& checkpoint) {
   if (is_golden(checkpoint)) return golden_content(checkpoint.path());
   if (auto lora = wan::recognise_lora(checkpoint)) return lora_content(std::move(*lora));
@@ -126,6 +142,8 @@ Content content_of(const Checkpoint& checkpoint) {
   if (auto model = wan::recognise(checkpoint, names)) {
     return model_content(names, std::move(*model));
   }
+  const t5::TensorMap text(checkpoint);
+  if (const auto model = t5::recognise(checkpoint, text)) return text_model_content(text, *model);
   return {};
 }
 

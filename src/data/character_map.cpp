@@ -6,7 +6,7 @@
 #include "data/unicode_text.h"
 #include "io/utf8.h"
 
-namespace ballast {
+namespace ballast::data {
 namespace {
 
 constexpr std::size_t kClusterBytes = 6;  // a cluster as long as this is not replaced whole
@@ -60,6 +60,9 @@ CharacterMap::Rule CharacterMap::find(std::string_view text) const {
   return rule;
 }
 
+CharacterMap::Rule CharacterMap::longest(std::string_view text) const { return find<true>(text); }
+CharacterMap::Rule CharacterMap::shortest(std::string_view text) const { return find<false>(text); }
+
 std::string_view CharacterMap::replacement(std::uint32_t offset) const {
   return pool_.data() + offset;  // a zero byte ends the pool
 }
@@ -87,4 +90,4 @@ void CharacterMap::apply_to_clusters(std::string_view text, std::string& out) co
   }
 }
 
-}  // namespace ballast
+}  // namespace ballast::data

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace ballast {
+namespace ballast::data {
 
 // SentencePiece's precompiled normalisation rules: a double-array trie of byte strings, and what
 // they are replaced by. Texts are UTF-8; every malformed byte becomes U+FFFD.
@@ -22,8 +22,8 @@ class CharacterMap {
   CharacterMap(std::string_view blob, const std::string& path);
 
   bool empty() const { return units_.empty(); }
-  Rule longest(std::string_view text) const { return find<true>(text); }
-  Rule shortest(std::string_view text) const { return find<false>(text); }
+  Rule longest(std::string_view text) const;
+  Rule shortest(std::string_view text) const;
 
   // As the tokenizers library applies it: clusters of characters shorter than six bytes are
   // replaced whole by the shortest rule that matches their beginning, else character by character.
@@ -38,4 +38,4 @@ class CharacterMap {
   std::string pool_;
 };
 
-}  // namespace ballast
+}  // namespace ballast::data

@@ -7,7 +7,7 @@
 #include "data/unicode_tables.h"
 #include "data/unicode_text.h"
 
-namespace ballast {
+namespace ballast::data {
 namespace {
 
 // What Windows-1252 has at 0x80..0x9f; five places there mean nothing and stay.
@@ -181,4 +181,4 @@ bool looks_misdecoded(std::string_view text) {
   return false;
 }
 
-}  // namespace ballast
+}  // namespace ballast::data

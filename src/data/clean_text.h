@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-namespace ballast {
+namespace ballast::data {
 
 // Prompts as Wan gives them to its tokenizer: what ftfy repairs (all but wrongly decoded text),
 // HTML references resolved twice, runs of white space one space, none at the ends. Malformed UTF-8
@@ -14,4 +14,4 @@ std::string clean_text(std::string_view text);
 // thing ftfy would repair and clean_text() leaves alone, so the user should hear of it.
 bool looks_misdecoded(std::string_view text);
 
-}  // namespace ballast
+}  // namespace ballast::data

@@ -8,7 +8,7 @@
 #include "data/unicode_text.h"
 #include "io/utf8.h"
 
-namespace ballast {
+namespace ballast::data {
 namespace {
 
 constexpr std::size_t kLongestName = 32;    // in characters, as Python's expression has it
@@ -165,4 +165,4 @@ std::string unescape_html_strictly(std::string_view text) {
   return replace_references(text, take_strictly);
 }
 
-}  // namespace ballast
+}  // namespace ballast::data

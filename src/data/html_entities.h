@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-namespace ballast {
+namespace ballast::data {
 
 // What Python's html.unescape() does: numeric references (Windows-1252 for U+0080..U+009F, what is
 // no character becomes U+FFFD or nothing), all HTML5 names, and the old names also without their
@@ -18,4 +18,4 @@ std::string unescape_html_strictly(std::string_view text);
 // value has capitals, with these.
 extern const std::string_view kEntityNames, kBareEntityNames, kUpperEntities;
 
-}  // namespace ballast
+}  // namespace ballast::data

@@ -2,7 +2,7 @@
 
 // Made by tools/make_unicode_tables.py from the HTML5 names.
 
-namespace ballast {
+namespace ballast::data {
 
 // clang-format off
 const std::string_view kEntityNames =
@@ -305,4 +305,4 @@ const std::string_view kUpperEntities =
 "ycirc=Ŷ\nycy=Ы\nyicy=Ї\nyucy=Ю\nyuml=Ÿ\nzacute=Ź\nzcaron=Ž\nzcy=З\nzdot=Ż\nzeta=Ζ\nzhcy=Ж\n";
 // clang-format on
 
-}  // namespace ballast
+}  // namespace ballast::data

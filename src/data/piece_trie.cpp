@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace ballast {
+namespace ballast::data {
 
 PieceTrie::PieceTrie(std::span<const std::string> pieces, const std::vector<bool>& use) {
   std::vector<std::uint32_t> order;
@@ -40,4 +40,4 @@ PieceTrie::PieceTrie(std::span<const std::string> pieces, const std::vector<bool
   }
 }
 
-}  // namespace ballast
+}  // namespace ballast::data

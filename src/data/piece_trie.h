@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace ballast {
+namespace ballast::data {
 
 // Finds the pieces of a vocabulary that a text begins with, byte by byte:
 //
@@ -47,4 +47,4 @@ class PieceTrie {
   std::vector<char> labels_;  // of each node, the byte that leads to it
 };
 
-}  // namespace ballast
+}  // namespace ballast::data

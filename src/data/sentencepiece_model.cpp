@@ -8,7 +8,7 @@
 #include "data/tokenizer_file.h"
 #include "io/json_reader.h"
 
-namespace ballast {
+namespace ballast::data {
 namespace {
 
 constexpr std::uint64_t kUnigram = 1;
@@ -214,4 +214,4 @@ TokenizerModel read_sentencepiece_model(const std::string& path) {
   return model;
 }
 
-}  // namespace ballast
+}  // namespace ballast::data

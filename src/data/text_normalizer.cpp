@@ -4,7 +4,7 @@
 
 #include "data/unicode_text.h"
 
-namespace ballast {
+namespace ballast::data {
 namespace {
 
 std::string_view strip(std::string_view text, bool left, bool right) {
@@ -146,4 +146,4 @@ std::string TextNormalizer::steps(std::string_view text) const {
   return now;
 }
 
-}  // namespace ballast
+}  // namespace ballast::data

@@ -8,7 +8,7 @@
 #include "data/piece_trie.h"
 #include "data/tokenizer_model.h"
 
-namespace ballast {
+namespace ballast::data {
 
 // What happens to a text before it is cut into pieces.
 class TextNormalizer {
@@ -36,4 +36,4 @@ class TextNormalizer {
   bool dummy_prefix_, remove_extra_, escape_, suffix_;
 };
 
-}  // namespace ballast
+}  // namespace ballast::data

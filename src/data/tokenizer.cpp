@@ -10,7 +10,7 @@
 #include "io/utf8.h"
 #include "memory/disk_file.h"
 
-namespace ballast {
+namespace ballast::data {
 namespace {
 
 namespace fs = std::filesystem;
@@ -235,4 +235,4 @@ std::optional<std::int32_t> Tokenizer::find(std::string_view token) const {
   return static_cast<std::int32_t>(at - model_.pieces.begin());
 }
 
-}  // namespace ballast
+}  // namespace ballast::data

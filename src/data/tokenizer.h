@@ -12,7 +12,7 @@
 #include "data/tokenizer_model.h"
 #include "data/unigram.h"
 
-namespace ballast {
+namespace ballast::data {
 
 // Text to ids and back with the unigram vocabulary of a T5, FLAN-T5 or UMT5 model.
 //
@@ -57,4 +57,4 @@ class Tokenizer {
   std::int32_t vocab_size_ = 0;
 };
 
-}  // namespace ballast
+}  // namespace ballast::data

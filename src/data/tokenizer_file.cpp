@@ -8,7 +8,7 @@
 #include "io/utf8.h"
 #include "memory/disk_file.h"
 
-namespace ballast {
+namespace ballast::data {
 namespace {
 
 // The largest in use (UMT5's tokenizer.json) has 17 MB, 256,300 pieces and 2 MB of text in them.
@@ -65,4 +65,4 @@ void check_pieces_are_different(const TokenizerModel& model, std::string_view ru
   }
 }
 
-}  // namespace ballast
+}  // namespace ballast::data

@@ -6,7 +6,7 @@
 
 #include "data/tokenizer_model.h"
 
-namespace ballast {
+namespace ballast::data {
 
 // The whole file, at most 64 MiB of it (rule tok.limit).
 std::string read_tokenizer_file(const std::string& path);
@@ -29,4 +29,4 @@ class VocabularyLimits {
 void check_pieces_are_different(const TokenizerModel& model, std::string_view rule,
                                 const std::string& path);
 
-}  // namespace ballast
+}  // namespace ballast::data

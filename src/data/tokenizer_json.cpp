@@ -6,7 +6,7 @@
 #include "data/tokenizer_file.h"
 #include "io/json_reader.h"
 
-namespace ballast {
+namespace ballast::data {
 namespace {
 
 constexpr std::size_t kMostSteps = 32;
@@ -313,4 +313,4 @@ TokenizerModel read_tokenizer_json(const std::string& path) {
   return TokenizerJson(text, path).read();
 }
 
-}  // namespace ballast
+}  // namespace ballast::data

@@ -4,11 +4,11 @@
 
 #include "data/tokenizer_model.h"
 
-namespace ballast {
+namespace ballast::data {
 
 // A unigram tokenizer.json with the normalizers and pre-tokenizers that T5, FLAN-T5 and UMT5 files
 // have in any of their versions. Fails with ErrorCode::input and a rule: tok.json, tok.limit, and
 // tok.unsupported for what is well formed but not one of these.
 TokenizerModel read_tokenizer_json(const std::string& path);
 
-}  // namespace ballast
+}  // namespace ballast::data

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace ballast {
+namespace ballast::data {
 
 // Stands for a space in pieces.
 inline constexpr std::string_view kSpaceSymbol = "\u2581";
@@ -66,4 +66,4 @@ struct TokenizerModel {
   PrefixSpace prefix = PrefixSpace::always;
 };
 
-}  // namespace ballast
+}  // namespace ballast::data

@@ -2,7 +2,7 @@
 
 // Made by tools/make_unicode_tables.py from Unicode 14.0.0.
 
-namespace ballast {
+namespace ballast::data {
 namespace {
 
 // clang-format off
@@ -482,4 +482,4 @@ constexpr std::uint32_t kCompositionNumbers[] = {
 
 std::span<const std::uint32_t> compositions() { return kCompositionNumbers; }
 
-}  // namespace ballast
+}  // namespace ballast::data

@@ -2,7 +2,7 @@
 
 // Made by tools/make_unicode_tables.py from Unicode 14.0.0.
 
-namespace ballast {
+namespace ballast::data {
 namespace {
 
 // clang-format off
@@ -262,4 +262,4 @@ std::span<const std::uint32_t> combining_classes() { return kCombiningClassNumbe
 std::span<const std::uint32_t> cluster_classes() { return kClusterClassNumbers; }
 std::span<const std::uint32_t> width_forms() { return kWidthNumbers; }
 
-}  // namespace ballast
+}  // namespace ballast::data

@@ -4,7 +4,7 @@
 #include <span>
 
 // What Unicode says of single code points, as flat rows of three numbers, sorted by the first.
-namespace ballast {
+namespace ballast::data {
 
 // Code point, with bit 31 when its two parts compose to it again; the parts, the second 0 where
 // there is one. Hangul syllables are not in it: they are computed.
@@ -16,4 +16,4 @@ std::span<const std::uint32_t> cluster_classes();
 // U+FF01..U+FFEF: code point and the one or two (else 0) it is a wide or narrow form of.
 std::span<const std::uint32_t> width_forms();
 
-}  // namespace ballast
+}  // namespace ballast::data

@@ -9,7 +9,7 @@
 #include "data/unicode_tables.h"
 #include "io/utf8.h"
 
-namespace ballast {
+namespace ballast::data {
 namespace {
 
 // Rows of three numbers, sorted by the first: the last row that begins at or before `code`.
@@ -220,4 +220,4 @@ std::u32string canonical_composition(std::u32string_view text) {
   return parts;
 }
 
-}  // namespace ballast
+}  // namespace ballast::data

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace ballast {
+namespace ballast::data {
 
 struct Character {
   char32_t code = 0;       // U+FFFD for a malformed byte
@@ -30,4 +30,4 @@ std::size_t cluster_length(std::string_view text);
 // Unicode Normalization Form C.
 std::u32string canonical_composition(std::u32string_view text);
 
-}  // namespace ballast
+}  // namespace ballast::data

@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 
-namespace ballast {
+namespace ballast::data {
 namespace {
 
 constexpr double kUnknownPenalty = 10;
@@ -146,4 +146,4 @@ void Unigram::append_unknown(std::string_view run, std::vector<std::int32_t>& id
   for (const char c : run) ids.push_back(byte_id(c));
 }
 
-}  // namespace ballast
+}  // namespace ballast::data

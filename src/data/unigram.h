@@ -7,7 +7,7 @@
 #include "data/piece_trie.h"
 #include "data/tokenizer_model.h"
 
-namespace ballast {
+namespace ballast::data {
 
 // The segmentation of a text into pieces with the greatest sum of scores:
 //   best[0] = 0,  best[e] = max over pieces text[s, e) of best[s] + score(piece),
@@ -38,4 +38,4 @@ class Unigram {
   bool sentencepiece_ = true;
 };
 
-}  // namespace ballast
+}  // namespace ballast::data

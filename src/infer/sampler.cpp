@@ -50,6 +50,9 @@ void check_options(const SamplerOptions& o) {
     refuse(fmt::format("sigmas from {} to {}: expected 1 >= start > end >= 0", o.sigma_start,
                        o.sigma_end));
   }
+  if (!(o.time_scale > 0 && o.time_scale <= 1e6)) {
+    refuse(fmt::format("{} timesteps for a sigma of 1: expected a number above 0", o.time_scale));
+  }
   if (o.schedule != SigmaSchedule::listed) return;
   if (o.listed.empty() || std::ssize(o.listed) > kMostSteps) {
     refuse(fmt::format("{} listed timesteps: expected 1 to {}", o.listed.size(), kMostSteps));
@@ -160,11 +163,13 @@ SamplerOptions distilled_four_steps() {
 Schedule make_schedule(const SamplerOptions& options) {
   check_options(options);
   Schedule schedule;
+  const auto scale = static_cast<float>(
+      options.schedule == SigmaSchedule::linear ? options.time_scale : kTrainSteps);
   for (const double s : wide_sigmas(options)) {
     const auto narrow = static_cast<float>(s);
     schedule.sigmas.push_back(narrow);
     schedule.timesteps.push_back(truncates(options) ? std::trunc(kTrainSteps * s)
-                                                    : static_cast<double>(1000.0f * narrow));
+                                                    : static_cast<double>(scale * narrow));
   }
   schedule.sigmas.push_back(
       options.schedule == SigmaSchedule::linear ? static_cast<float>(options.sigma_end) : 0.0f);

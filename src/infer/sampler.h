@@ -39,6 +39,7 @@ struct SamplerOptions {
   double shift = 5;
   std::vector<double> listed = {};               // base timesteps, falling, in (0, 1000]
   double sigma_start = 0.999, sigma_end = 0.01;  // of `linear`
+  double time_scale = 1000;                      // of `linear`: timestep over sigma
 };
 
 // Four steps of models that were distilled to them: Euler at shifted 1000, 750, 500, 250, shift 5.

@@ -25,7 +25,8 @@ struct VideoJob {
   wan::LatentSize latent;
   std::array<double, 2> guidance = {5, 5};  // of the low-noise steps and of the high-noise ones
   double boundary = 0;  // of two experts: the second has the timesteps from 1000 times it on
-  std::optional<std::int64_t> high_noise_steps;  // so many are the second's, instead of a boundary
+  std::optional<std::int64_t> high_noise_steps =
+      {};                    // so many are the second's, instead of a boundary
   bool first_frame = false;  // the first latent frame is given and held (TI2V with an image)
   std::vector<AppliedLora> loras;
 };
@@ -48,10 +49,10 @@ wan::FitRequest fit_request(const VideoJob& job);
 double predicted_seconds(const VideoJob& job, const wan::PlannedRun& planned);
 
 struct VideoInputs {
-  std::span<const float> prompt, negative;  // rows of text_dim, without padding
-  std::span<const float> conditioning;      // [in - out, f, h, w]; empty where the model has none
-  std::span<const float> first_frame;       // [out, 1, h, w]; VideoJob::first_frame
-  std::span<const float> noise;             // [out, f, h, w]; empty: made of the seed
+  std::span<const float> prompt = {}, negative = {};  // rows of text_dim, without padding
+  std::span<const float> conditioning = {};  // [in - out, f, h, w]; empty where the model has none
+  std::span<const float> first_frame = {};   // [out, 1, h, w]; VideoJob::first_frame
+  std::span<const float> noise = {};         // [out, f, h, w]; empty: made of the seed
   std::uint64_t seed = 0;
   std::int64_t clip = 0;  // several clips of one seed have noise of their own
 };

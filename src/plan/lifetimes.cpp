@@ -13,12 +13,16 @@ std::vector<Lifetime> lifetimes(const ProgramSet& set, int program) {
     const Instruction& ins = p.instructions[i];
     const auto touch = [&](Buffer b, bool read) {
       const BufferSpec& s = set.spec(b);
-      check(s.program == kPersistent || s.program == program,
-            "{} of program {} touches {}, a temporary of program {}", ins.name, p.name, set.name(b),
-            set.programs[static_cast<std::size_t>(std::max(s.program, 0))].name);
       Lifetime& l = life[s.root.id];
-      check(!read || s.program == kPersistent || l.first < i, "{} reads {} before it was written",
-            ins.name, set.name(b));
+      if (s.program != kPersistent) {  // names are looked up for a message only
+        if (s.program != program) [[unlikely]] {
+          check(false, "{} of program {} touches {}, a temporary of program {}", ins.name, p.name,
+                set.name(b), set.programs[static_cast<std::size_t>(s.program)].name);
+        }
+        if (read && l.first >= i) [[unlikely]] {
+          check(false, "{} reads {} before it was written", ins.name, set.name(b));
+        }
+      }
       l.first = std::min(l.first, i);
       l.last = i;
       ++l.uses;

@@ -28,6 +28,25 @@ void place_persistent(const ProgramSet& set, MemoryPlan& plan) {
   }
 }
 
+// Ids between which the temporaries of one program are: they are recorded one program after
+// another.
+struct IdRange {
+  std::uint32_t first = 0, end = 0;
+};
+
+// By program. With many programs nobody looks at all buffers for each of them.
+std::vector<IdRange> temporaries_by_program(const ProgramSet& set) {
+  std::vector<IdRange> all(set.programs.size());
+  for (std::uint32_t i = 0; i < set.buffers.size(); ++i) {
+    const int program = set.buffers[i].program;
+    if (program == kPersistent) continue;
+    IdRange& range = all[static_cast<std::size_t>(program)];
+    if (range.end == 0) range.first = i;
+    range.end = i + 1;
+  }
+  return all;
+}
+
 struct Temporaries {
   std::vector<std::uint32_t> ids;
   std::vector<PackItem> items;
@@ -36,9 +55,9 @@ struct Temporaries {
 // By tier.
 std::array<Temporaries, kTiers.size()> temporaries(const ProgramSet& set,
                                                    const std::vector<Lifetime>& life, int program,
-                                                   std::uint64_t guard_bytes) {
+                                                   IdRange range, std::uint64_t guard_bytes) {
   std::array<Temporaries, kTiers.size()> all;
-  for (std::uint32_t i = 0; i < life.size(); ++i) {
+  for (std::uint32_t i = range.first; i < range.end; ++i) {
     if (life[i].first == Lifetime::kNever) continue;  // lifetimes are the roots' only
     const BufferSpec& s = set.buffers[i];
     if (s.program != program || s.bytes == 0) continue;
@@ -91,12 +110,14 @@ MemoryPlan plan_memory(const ProgramSet& set, const PlanOptions& options) {
   plan.peak = plan.persistent;
   std::array<BytesByRole, kTiers.size()> always;
   for (const Tier t : kTiers) always[index(t)] = persistent_roles(set, t);
+  const std::vector<IdRange> ranges = temporaries_by_program(set);
   for (int p = 0; p < static_cast<int>(set.programs.size()); ++p) {
     const Program& program = set.programs[static_cast<std::size_t>(p)];
     plan.lifetimes.push_back(lifetimes(set, p));
     ProgramUse& use = plan.programs.emplace_back();
     use.name = program.name;
-    const auto by_tier = temporaries(set, plan.lifetimes.back(), p, options.guard_bytes);
+    const auto by_tier = temporaries(set, plan.lifetimes.back(), p,
+                                     ranges[static_cast<std::size_t>(p)], options.guard_bytes);
     for (const Tier tier : kTiers) {
       const Temporaries& t = by_tier[index(tier)];
       const Packing packing = pack(t.items);
@@ -124,8 +145,10 @@ std::array<Bytes, kTiers.size()> live_bytes(const ProgramSet& set) {
   plan.offset.resize(set.buffers.size());
   place_persistent(set, plan);
   std::array<Bytes, kTiers.size()> most = plan.persistent;
+  const std::vector<IdRange> ranges = temporaries_by_program(set);
   for (int p = 0; p < static_cast<int>(set.programs.size()); ++p) {
-    const auto by_tier = temporaries(set, lifetimes(set, p), p, 0);
+    const auto by_tier =
+        temporaries(set, lifetimes(set, p), p, ranges[static_cast<std::size_t>(p)], 0);
     for (const Tier tier : kTiers) {
       const Temporaries& t = by_tier[index(tier)];
       const Bytes persistent = plan.persistent[index(tier)];

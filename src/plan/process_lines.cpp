@@ -40,7 +40,7 @@ std::vector<ProcessLine> process_lines(const ProgramSet& set, const ProcessFacts
   std::vector<ProcessLine> lines;
   lines.push_back(
       {"process baseline", kBaseline, "heap of the program and its libraries, file headers"});
-  lines.push_back({std::string(kRecordedPrograms), recorded_bytes(set) + recorded_bytes(set),
+  lines.push_back({std::string(kRecordedPrograms), recorded_bytes(set) * 2,
                    "instructions and buffers, twice while they are planned"});
   if (set.backend.device == Device::cpu) {
     lines.push_back({"BLAS buffers",

@@ -92,17 +92,20 @@ Buffer ProgramBuilder::add_view(Buffer of, std::uint64_t offset, DType dtype, co
                   .offset = base.offset + offset,
                   .bytes = span_bytes(shape, strides, dtype),
                   .alignment = 1};
-  check(v.offset + v.bytes <= root.bytes, "view {} of {} ends at byte {} of {}", shape,
-        set_.name(of), v.offset + v.bytes, root.bytes);
+  check(v.offset + v.bytes <= root.bytes, "view {} of {} ends at byte {} of {}", shape, root.name,
+        v.offset + v.bytes, root.bytes);
   return add_buffer(std::move(v));
 }
 
 Buffer ProgramBuilder::slice(Buffer b, int dim, std::int64_t begin, std::int64_t count) {
   const BufferSpec& s = set_.spec(b);
   const int rank = s.shape.rank();
-  check(dim >= -rank && dim < rank, "{} {} has no dimension {}", set_.name(b), s.shape, dim);
-  check(begin >= 0 && count >= 0 && begin + count <= s.shape[dim], "{}+{} of dimension {} of {} {}",
-        begin, count, dim, set_.name(b), s.shape);
+  if (dim < -rank || dim >= rank) [[unlikely]] {  // names are looked up for a message only
+    check(false, "{} {} has no dimension {}", set_.name(b), s.shape, dim);
+  }
+  if (begin < 0 || count < 0 || begin + count > s.shape[dim]) [[unlikely]] {
+    check(false, "{}+{} of dimension {} of {} {}", begin, count, dim, set_.name(b), s.shape);
+  }
   if (begin == 0 && count == s.shape[dim]) return b;
   Shape shape = s.shape;
   shape[dim] = count;
@@ -112,8 +115,9 @@ Buffer ProgramBuilder::slice(Buffer b, int dim, std::int64_t begin, std::int64_t
 
 Buffer ProgramBuilder::reshape(Buffer b, const Shape& shape) {
   const BufferSpec& s = set_.spec(b);
-  check(s.strides == row_major(s.shape) && shape.elements() == s.shape.elements(),
-        "{} {} cannot be seen as {}", set_.name(b), s.shape, shape);
+  if (s.strides != row_major(s.shape) || shape.elements() != s.shape.elements()) [[unlikely]] {
+    check(false, "{} {} cannot be seen as {}", set_.name(b), s.shape, shape);
+  }
   return add_view(b, 0, s.dtype, shape, row_major(shape));
 }
 

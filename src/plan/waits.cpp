@@ -4,6 +4,7 @@
 #include <array>
 #include <iterator>
 #include <map>
+#include <utility>
 #include <vector>
 
 namespace ballast {
@@ -62,6 +63,34 @@ class ByteHistory {
   std::map<std::uint64_t, Touched> pieces_;
 };
 
+// Bytes of a tier that instructions of other lanes than compute touch.
+class Shared {
+ public:
+  void add(std::uint64_t begin, std::uint64_t end) {
+    if (begin < end) ranges_.push_back({begin, end});
+  }
+  void sort() {
+    std::ranges::sort(ranges_);
+    std::size_t kept = 0;
+    for (const auto& [begin, end] : ranges_) {
+      if (kept > 0 && begin <= ranges_[kept - 1].second) {
+        ranges_[kept - 1].second = std::max(ranges_[kept - 1].second, end);
+      } else {
+        ranges_[kept++] = {begin, end};
+      }
+    }
+    ranges_.resize(kept);
+  }
+  bool any_of(std::uint64_t begin, std::uint64_t end) const {
+    const auto behind = std::ranges::upper_bound(ranges_, begin, {},
+                                                 &std::pair<std::uint64_t, std::uint64_t>::second);
+    return behind != ranges_.end() && behind->first < end;
+  }
+
+ private:
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges_;  // once sorted they are apart
+};
+
 }  // namespace
 
 Waits derive_waits(const ProgramSet& set, int program, const std::vector<std::uint64_t>& offset) {
@@ -72,11 +101,30 @@ Waits derive_waits(const ProgramSet& set, int program, const std::vector<std::ui
   std::array<ByteHistory, kTiers.size()> history;
   std::array<Counts, kLaneCount> known{};  // by lane: what it has already waited for
   Counts issued{};
-  // Nobody waits for what the program only reads: most of it is weights.
+  struct Place {
+    Tier tier;
+    std::uint64_t begin, end;
+  };
+  const auto place_of = [&](Buffer b) {
+    const BufferSpec& s = set.spec(b);
+    const std::uint64_t begin = offset[s.root.id] + s.offset;
+    return Place{s.tier, begin, begin + s.bytes};
+  };
+  // Nobody waits for what the program only reads: most of it is weights. Nor for what only the
+  // compute lane touches, whose instructions run in order: most of it is activations.
   std::vector<bool> written(set.buffers.size(), false);
+  std::array<Shared, kTiers.size()> shared;
   for (const Instruction& ins : code) {
     for (const Buffer b : ins.writes) written[set.spec(b).root.id] = true;
+    if (ins.lane == Lane::compute) continue;
+    for (const auto* touched : {&ins.reads, &ins.writes}) {
+      for (const Buffer b : *touched) {
+        const Place p = place_of(b);
+        shared[static_cast<std::size_t>(p.tier)].add(p.begin, p.end);
+      }
+    }
   }
+  for (Shared& s : shared) s.sort();
   for (const Instruction& ins : code) {
     Counts need{};
     const std::uint32_t mine = ++issued[static_cast<std::size_t>(ins.lane)];
@@ -84,33 +132,34 @@ Waits derive_waits(const ProgramSet& set, int program, const std::vector<std::ui
       auto& n = need[static_cast<std::size_t>(lane)];
       n = std::max(n, count);
     };
-    const auto range = [&](Buffer b) {
-      const BufferSpec& s = set.spec(b);
-      const std::uint64_t begin = offset[s.root.id] + s.offset;
-      return std::tuple<ByteHistory&, std::uint64_t, std::uint64_t>(
-          history[static_cast<std::size_t>(s.tier)], begin, begin + s.bytes);
+    // visit(buffer, history, begin, end) for what another lane may touch as well.
+    const auto each_shared = [&](const std::vector<Buffer>& touched, auto&& visit) {
+      for (const Buffer b : touched) {
+        const Place p = place_of(b);
+        const auto tier = static_cast<std::size_t>(p.tier);
+        if (ins.lane == Lane::compute && !shared[tier].any_of(p.begin, p.end)) continue;
+        visit(b, history[tier], p.begin, p.end);
+      }
     };
-    for (const Buffer b : ins.writes) {
-      auto [bytes, begin, end] = range(b);
-      bytes.each(begin, end, [&](ByteHistory::Touched& t) {
-        after(t.writer, t.write_count);
-        for (int l = 0; l < kLaneCount; ++l) {
-          after(static_cast<Lane>(l), t.read_counts[static_cast<std::size_t>(l)]);
-        }
-      });
-    }
-    for (const Buffer b : ins.reads) {
-      if (!written[set.spec(b).root.id]) continue;
-      auto [bytes, begin, end] = range(b);
-      bytes.each(begin, end, [&](ByteHistory::Touched& t) {
-        after(t.writer, t.write_count);
-        t.read_counts[static_cast<std::size_t>(ins.lane)] = mine;
-      });
-    }
-    for (const Buffer b : ins.writes) {
-      auto [bytes, begin, end] = range(b);
-      bytes.write(begin, end, ins.lane, mine);
-    }
+    each_shared(ins.writes,
+                [&](Buffer, ByteHistory& bytes, std::uint64_t begin, std::uint64_t end) {
+                  bytes.each(begin, end, [&](ByteHistory::Touched& t) {
+                    after(t.writer, t.write_count);
+                    for (int l = 0; l < kLaneCount; ++l) {
+                      after(static_cast<Lane>(l), t.read_counts[static_cast<std::size_t>(l)]);
+                    }
+                  });
+                });
+    each_shared(ins.reads,
+                [&](Buffer b, ByteHistory& bytes, std::uint64_t begin, std::uint64_t end) {
+                  if (!written[set.spec(b).root.id]) return;
+                  bytes.each(begin, end, [&](ByteHistory::Touched& t) {
+                    after(t.writer, t.write_count);
+                    t.read_counts[static_cast<std::size_t>(ins.lane)] = mine;
+                  });
+                });
+    each_shared(ins.writes, [&](Buffer, ByteHistory& bytes, std::uint64_t begin,
+                                std::uint64_t end) { bytes.write(begin, end, ins.lane, mine); });
     Counts& already = known[static_cast<std::size_t>(ins.lane)];
     for (int l = 0; l < kLaneCount; ++l) {
       const auto i = static_cast<std::size_t>(l);

@@ -107,12 +107,29 @@ TEST(Verify, OutHoldsEveryResultWithItsDtypeAndShape) {
   }
 }
 
-const std::vector<std::string> kNetworks = {
-    "dit_t2v_hd32", "dit_t2v_hd48_batch2", "dit_t2v_hd128", "dit_i2v", "dit_ti2v",
-    "dit_grad_t2v", "dit_grad_ti2v",       "dit_lora",      "vae21",   "vae22"};
+const std::vector<std::string> kNetworks = {"dit_t2v_hd32",
+                                            "dit_t2v_hd48_batch2",
+                                            "dit_t2v_hd128",
+                                            "dit_i2v",
+                                            "dit_ti2v",
+                                            "dit_grad_t2v",
+                                            "dit_grad_ti2v",
+                                            "dit_lora",
+                                            "pipeline_t2v_unipc",
+                                            "pipeline_t2v_dpmpp",
+                                            "pipeline_i2v_unipc",
+                                            "pipeline_ti2v_image",
+                                            "vae21",
+                                            "vae22"};
+
+const std::vector<std::string> kTextEncoders = {"umt5_encoder", "umt5_hf"};
+const std::vector<std::string> kTextModels = {"t5_seq2seq", "t5_hf_gated", "t5_hf_relu_tied"};
 
 TEST(Verify, NetworksPassWithTheSameBitsUnderEveryPolicy) {
-  for (const std::string& name : kNetworks) {
+  std::vector<std::string> names = kNetworks;
+  names.insert(names.end(), kTextEncoders.begin(), kTextEncoders.end());
+  names.insert(names.end(), kTextModels.begin(), kTextModels.end());
+  for (const std::string& name : names) {
     const Finished f = run_ballast({"verify", golden(name), "--policy", "all", "--json"});
     EXPECT_EQ(f.exit_code, 0) << f.err;
     std::size_t results = 0;
@@ -127,6 +144,7 @@ TEST(Verify, NetworksPassWithTheSameBitsUnderEveryPolicy) {
 TEST(Verify, NetworksPassInBf16) {
   std::vector<std::string> arguments = {"verify", "--dtype", "bf16"};
   for (const std::string& name : kNetworks) arguments.push_back(golden(name));
+  for (const std::string& name : kTextEncoders) arguments.push_back(golden(name));
   const Finished f = run_ballast(arguments);
   EXPECT_EQ(f.exit_code, 0) << f.out << f.err;
 }

@@ -80,6 +80,7 @@ struct Tensors {
                       .channels = c.channels,
                       .taps = c.g.taps()},
                      test_stream(pool));
+    device_memory_is_read();  // the host copies what was packed
   }
   Doubles reference_weights(const ConvCase& c) const {  // [N, taps, C]
     Doubles v(count(w.shape()));

@@ -6,6 +6,20 @@
 #include "models/t5/seq2seq_pass.h"
 
 namespace ballast::t5 {
+namespace {
+
+void check_trainable(const std::vector<WeightGroup>& groups) {
+  for (const WeightGroup& g : groups) {
+    for (const StoredTensor& t : g.tensors) {
+      if (size_of(t.data.dtype) >= 2) continue;
+      fail(ErrorCode::input,
+           fmt::format("{} is {}; weights that train have 16 bits or more", t.name, t.data.dtype),
+           {{"use the bf16 or f32 file", "small updates are lost in 8 bits"}});
+    }
+  }
+}
+
+}  // namespace
 
 Seq2Seq::Seq2Seq(ProgramSet& set, Seq2SeqJob job, std::vector<WeightGroup> groups)
     : job_(std::move(job)) {
@@ -14,6 +28,7 @@ Seq2Seq::Seq2Seq(ProgramSet& set, Seq2SeqJob job, std::vector<WeightGroup> group
   check(static_cast<int>(groups.size()) == group_count(job_.config),
         "{} weight groups for a model that has {}", groups.size(), group_count(job_.config));
   check(!job_.batches.empty(), "there is at least one kind of step");
+  if (job_.trains) check_trainable(groups);
   // Weights that change cannot be streamed from the user's file.
   if (job_.trains) job_.policy.home = WeightHome::host;
   {

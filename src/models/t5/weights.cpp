@@ -63,6 +63,12 @@ std::vector<WeightGroup> weight_groups(const Config& config, const Checkpoint& c
     if (shape.rank() < 2 || group == kSmallGroup || group >= embedding_group(config)) {
       refuse_scale(checkpoint, t);
     }
+    if (name == kEmbeddingName && size_of(t.data.dtype) == 1) {
+      fail(ErrorCode::input,
+           fmt::format("{}: {} is {}; an encoder-decoder needs its embedding table in 16 bits or "
+                       "more",
+                       checkpoint.path(), name, t.data.dtype));
+    }
     groups[static_cast<std::size_t>(group)].tensors.push_back(std::move(t));
   });
   return groups;

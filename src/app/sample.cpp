@@ -1,0 +1,231 @@
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "app/command.h"
+#include "app/output.h"
+#include "app/planning.h"
+#include "app/sample_files.h"
+#include "app/sample_options.h"
+#include "core/error.h"
+#include "core/progress.h"
+#include "memory/gpu.h"
+#include "report/memory_monitor.h"
+#include "train/run_summary.h"
+
+namespace ballast {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// ballast sample: a clip's latent from text states, in phases that are planned first.
+class Sample : public Command {
+ public:
+  void declare(CLI::App& app) override { ballast::declare(options_, app); }
+  void run() override;
+
+ private:
+  wan::PlannedRun plan();
+  PlanTitle title() const;
+  std::string loop_text(const wan::PlannedRun& planned) const;
+  std::vector<wan::Change> changes(const wan::FitRequest& request, const Refusal& refusal) const;
+  std::vector<float> denoise(infer::VideoSampler& sampler, std::int64_t clip);
+  void write(const std::vector<float>& latent, std::int64_t clip);
+  Metadata metadata(std::int64_t clip) const;
+  void report(const wan::FitRequest& request) const;
+
+  SampleOptions options_;
+  SampleRun run_;
+  std::vector<infer::PlannedStep> steps_;
+  std::optional<MemoryMonitor> monitor_;
+  Json result_ = Json::object();
+};
+
+const RegisterCommand<Sample> kSample("sample", "a clip from text states, by a Wan model");
+
+PlanTitle Sample::title() const {
+  const wan::FitRequest& r = run_.job.fit;
+  const wan::LatentSize& z = run_.job.latent;
+  return {.model = r.job.config.name,
+          .mode = "sample",
+          .shape = fmt::format("{} frames of {} x {}, {} tokens{}{}", run_.pixel_frames, run_.width,
+                               run_.height, z.tokens(), r.experts.size() > 1 ? ", two experts" : "",
+                               run_.job.loras.empty() ? "" : ", LoRAs applied"),
+          .weights = weights_text(r.job),
+          .machine = fmt::format("{}{}", r.profile.description,
+                                 r.profile.estimate ? " (rates are estimates)" : ""),
+          .budget = r.budget,
+          .shared_ram = r.profile.device == Device::cpu};
+}
+
+std::string Sample::loop_text(const wan::PlannedRun& planned) const {
+  std::int64_t high = 0, evaluations = 0;
+  for (const infer::PlannedStep& s : steps_) {
+    high += s.expert;
+    evaluations += s.guidance == 1 ? 1 : 2;
+  }
+  std::string text =
+      fmt::format("denoising: {} steps of {}", steps_.size(), name_of(run_.job.sampler.solver));
+  if (run_.job.fit.experts.size() > 1) {
+    text += fmt::format(" ({} high noise, {} low noise)", high, std::ssize(steps_) - high);
+  }
+  const auto seconds = std::chrono::seconds(static_cast<std::int64_t>(
+      infer::predicted_seconds(run_.job, planned) * static_cast<double>(options_.count) + 0.5));
+  return text + fmt::format(", {} evaluations, {} predicted\n", evaluations, to_string(seconds));
+}
+
+// What could be typed differently.
+std::vector<wan::Change> Sample::changes(const wan::FitRequest& request,
+                                         const Refusal& refusal) const {
+  std::vector<wan::Change> all = wan::larger_budgets(refusal, [](Tier t, std::uint64_t megabytes) {
+    const char* flag = t == Tier::device ? "gpu" : t == Tier::host ? "ram" : "disk";
+    return fmt::format("--{} {}MB", flag, megabytes);
+  });
+  const wan::LatentSize z = run_.job.latent;
+  const auto resize = [](wan::LatentSize to) {
+    return [to](wan::FitRequest& r) {
+      for (wan::Batch& b : r.job.batches) {
+        for (wan::LatentSize& latent : b.latents) latent = to;
+      }
+    };
+  };
+  if (options_.image_latent.empty()) {
+    const std::int64_t frames =
+        1 + wan::largest_fitting(z.frames - 1, request, [&](std::int64_t k) {
+          return resize({k + 1, z.height, z.width});
+        });
+    if (frames < z.frames) {
+      all.push_back({fmt::format("--frames {}", options_.note001() ? frames : 4 * (frames - 1) + 1),
+                     resize({frames, z.height, z.width})});
+    }
+    const auto smaller = [](std::int64_t cells) {
+      return std::max<std::int64_t>(2, cells * 3 / 8 * 2);
+    };
+    const wan::LatentSize small = {z.frames, smaller(z.height), smaller(z.width)};
+    const std::int64_t stride = request.job.config.spatial_stride;
+    if (small != z) {
+      all.push_back(
+          {fmt::format("--height {} --width {}", small.height * stride, small.width * stride),
+           resize(small)});
+    }
+  }
+  if (!is_fp8(request.job.format)) {
+    all.push_back(
+        {"--weights fp8", [](wan::FitRequest& r) { r.job.format = WeightFormat::f8_e4m3; }});
+  }
+  if (request.policy) {
+    all.push_back({"--policy auto", [](wan::FitRequest& r) { r.policy.reset(); }});
+  }
+  return all;
+}
+
+// Phases are planned before any of them begins.
+wan::PlannedRun Sample::plan() {
+  const wan::FitRequest request = fit_request(run_.job);
+  auto outcome = fit(request);
+  if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
+    fail_refused(
+        title(), request, *refusal, [&] { return changes(request, *refusal); }, options_.json);
+  }
+  auto& planned = std::get<wan::PlannedRun>(outcome);
+  if (options_.json) {
+    result_["plan"] = Json::parse(plan_json(title(), train::view_of(request, planned)));
+    result_["predicted_seconds"] = infer::predicted_seconds(run_.job, planned);
+  } else {
+    show_plan(title(), request, planned, false);
+    print(loop_text(planned));
+  }
+  return std::move(planned);
+}
+
+std::vector<float> Sample::denoise(infer::VideoSampler& sampler, std::int64_t clip) {
+  Progress progress(options_.count == 1
+                        ? std::string("denoising")
+                        : fmt::format("denoising clip {} of {}", clip + 1, options_.count),
+                    std::ssize(steps_));
+  return sampler.run({.prompt = run_.prompt,
+                      .negative = run_.negative,
+                      .conditioning = run_.conditioning,
+                      .first_frame = run_.first_frame,
+                      .seed = options_.seed,
+                      .clip = clip},
+                     [&](const infer::StepReport& s) {
+                       progress.add();
+                       monitor_->sample({.device = sampler.high_water(Tier::device),
+                                         .host = sampler.high_water(Tier::host),
+                                         .disk = {},
+                                         .ram = {}},
+                                        s.step == 1 ? Counting::exact : Counting::quick);
+                     });
+}
+
+Metadata Sample::metadata(std::int64_t clip) const {
+  const infer::VideoJob& j = run_.job;
+  Metadata m;
+  m["ballast.model"] = j.fit.job.config.name;
+  m["ballast.seed"] = std::to_string(options_.seed);
+  m["ballast.clip"] = std::to_string(clip);
+  m["ballast.steps"] = std::to_string(steps_.size());
+  m["ballast.sampler"] = name_of(j.sampler.solver);
+  m["ballast.schedule"] = name_of(j.sampler.schedule);
+  m["ballast.shift"] = fmt::format("{:g}", j.sampler.shift);
+  m["ballast.guidance"] = fmt::format("{:g},{:g}", j.guidance[0], j.guidance[1]);
+  m["ballast.frames"] = std::to_string(run_.pixel_frames);
+  m["ballast.fps"] = fmt::format("{:g}", run_.fps);
+  for (std::size_t i = 0; i < options_.loras.size(); ++i) {
+    m[fmt::format("ballast.lora.{}", i)] = options_.loras[i];
+  }
+  return m;
+}
+
+void Sample::write(const std::vector<float>& latent, std::int64_t clip) {
+  const std::string path = numbered_path(options_.output, clip + 1, options_.count);
+  write_latent(path, latent, run_.job.fit.job.config.out_dim, run_.job.latent, metadata(clip));
+  result_["outputs"].push_back(path);
+  if (!options_.json) print(fmt::format("{}\n", path));
+}
+
+// Planned against measured.
+void Sample::report(const wan::FitRequest& request) const {
+  const auto line = [&](const char* name, Bytes planned, Bytes measured) {
+    return fmt::format("memory: {:<6} planned {}, measured {}\n", name, planned, measured);
+  };
+  const MemoryNumbers &p = monitor_->planned(), &m = monitor_->most();
+  print(line("device", p.device, m.device));
+  if (request.backend.device == Device::cuda) print(line("host", p.host, m.host));
+  print(line("ram", p.ram, m.ram));
+}
+
+void Sample::run() {
+  const auto begin = std::chrono::steady_clock::now();
+  run_ = open_sample(options_);
+  steps_ = planned_steps(run_.job);
+  wan::PlannedRun planned = plan();
+  const wan::FitRequest request = fit_request(run_.job);
+  if (!options_.plan_only) {
+    monitor_.emplace(train::planned_memory(request, planned), request.backend.device == Device::cuda
+                                                                  ? gpu_memory_of_process
+                                                                  : std::function<Bytes()>());
+    infer::VideoSampler sampler(run_.job, std::move(planned));
+    for (std::int64_t clip = 0; clip < options_.count; ++clip) write(denoise(sampler, clip), clip);
+  }
+  if (!options_.json) {
+    if (monitor_) report(request);
+    return;
+  }
+  if (monitor_) {
+    result_["seconds"] =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const auto numbers = [](const MemoryNumbers& m) {
+      Json j;
+      MemoryNumbers::each(m, [&](const char* name, Bytes b) { j[name] = b.count; });
+      return j;
+    };
+    result_["planned"] = numbers(monitor_->planned());
+    result_["measured"] = numbers(monitor_->most());
+  }
+  print(result_.dump(2) + "\n");
+}
+
+}  // namespace
+}  // namespace ballast

@@ -1,0 +1,324 @@
+#include "app/sample_options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+
+#include "app/lora_argument.h"
+#include "app/planning.h"
+#include "app/sample_files.h"
+#include "core/error.h"
+#include "infer/merged_model.h"
+#include "infer/model_folder.h"
+#include "memory/machine.h"
+#include "models/wan/recognise.h"
+#include "models/wan/weights.h"
+#include "train/config_words.h"
+
+namespace ballast {
+namespace {
+
+// Which expert a LoRA is for, by the words of its file's name; -1: any.
+int expert_named(const std::string& path) {
+  std::string word;
+  for (const char c : std::filesystem::path(path).filename().string() + ".") {
+    if (std::isalnum(static_cast<unsigned char>(c))) {
+      word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      continue;
+    }
+    if (word == "high" || word == "highnoise") return 1;
+    if (word == "low" || word == "lownoise") return 0;
+    word.clear();
+  }
+  return -1;
+}
+
+std::vector<std::string> transformers(const SampleOptions& o) {
+  if (o.note001()) return {o.checkpoint};
+  if (o.model.empty()) {
+    fail(ErrorCode::usage, "there is no model to sample from",
+         {{"--model FOLDER", "a folder with the model's parts, or a transformer's file"}});
+  }
+  const infer::ModelFiles files = infer::find_model_files(o.model);
+  std::vector<std::string> paths = {files.transformer};
+  const std::string high = o.high_noise.empty() ? files.high_noise : o.high_noise;
+  if (!high.empty()) paths.push_back(high);
+  return paths;
+}
+
+wan::Config open_experts(const SampleOptions& o, SampleRun& run) {
+  std::optional<wan::Config> model;
+  for (const std::string& path : transformers(o)) {
+    const Checkpoint& file = run.checkpoints.emplace_back(Checkpoint::open(path));
+    const wan::Config config = recognised_config(file, wan::TensorMap(file), path);
+    if (model && (model->dim != config.dim || model->in_dim != config.in_dim ||
+                  model->layers != config.layers)) {
+      fail(ErrorCode::input,
+           fmt::format("{} and {} are no experts of one model: {} and {}",
+                       run.checkpoints[0].path(), path, model->name, config.name));
+    }
+    model = config;
+  }
+  if (o.layers > 0 && o.layers != model->layers) {
+    fail(ErrorCode::usage, fmt::format("--num-layers {}: {} has {}", o.layers,
+                                       run.checkpoints[0].path(), model->layers));
+  }
+  return *model;
+}
+
+void take_loras(const SampleOptions& o, const wan::Config& model, SampleRun& run) {
+  const bool two = run.checkpoints.size() > 1;
+  std::vector<infer::LoraPath> paths;
+  std::vector<int> experts;
+  for (const std::string& text : o.loras) {
+    paths.push_back(path_and_strength(text));
+    experts.push_back(two ? expert_named(paths.back().first) : -1);
+  }
+  if (o.merge_folder.empty()) {
+    run.loras.reserve(paths.size());  // addresses are kept
+    for (std::size_t i = 0; i < paths.size(); ++i) {
+      run.loras.push_back(wan::LoraReader::open(paths[i].first, &model));
+      run.job.loras.push_back({&run.loras.back(), paths[i].second, experts[i]});
+    }
+    return;
+  }
+  for (std::size_t e = 0; e < run.checkpoints.size() && !o.plan_only; ++e) {
+    std::vector<infer::LoraPath> own;
+    for (std::size_t i = 0; i < paths.size(); ++i) {
+      if (experts[i] < 0 || experts[i] == static_cast<int>(e)) own.push_back(paths[i]);
+    }
+    if (own.empty()) continue;
+    run.checkpoints[e] = Checkpoint::open(infer::merged_model(
+        run.checkpoints[e], model, own, o.merge_folder, usable_cpus(read_machine())));
+  }
+}
+
+infer::SamplerOptions sampler_of(const SampleOptions& o, const infer::GenerationDefaults& d) {
+  infer::SamplerOptions s;
+  if (o.distilled) {
+    s = infer::distilled_four_steps();
+  } else if (o.note001()) {
+    s = {.solver = infer::Solver::euler,
+         .schedule = infer::SigmaSchedule::linear,
+         .steps = 30,
+         .sigma_start = o.sigma_start,
+         .sigma_end = o.sigma_end,
+         .time_scale = o.sigma_multiplier};
+  } else {
+    s.steps = d.steps;
+    s.shift = d.shift;
+  }
+  if (!o.sampler.empty()) {
+    const auto solver = infer::find_solver(o.sampler);
+    if (!solver) fail_unknown("--sampler", o.sampler, {"unipc", "dpmpp", "euler"});
+    s.solver = *solver;
+  }
+  if (!o.schedule.empty()) {
+    const auto schedule = infer::find_schedule(o.schedule);
+    if (!schedule || *schedule == infer::SigmaSchedule::listed) {
+      fail_unknown("--schedule", o.schedule, {"official", "diffusers", "simple", "linear"});
+    }
+    s.schedule = *schedule;
+  }
+  if (o.steps != 0) {
+    if (o.distilled) fail(ErrorCode::usage, "--distilled has four steps: leave out --steps");
+    s.steps = o.steps;
+  }
+  if (o.shift != 0) s.shift = o.shift;
+  return s;
+}
+
+Budget budget_of(const SampleOptions& o, const MachineProfile& profile) {
+  Budget b = default_budget(read_machine());
+  if (profile.device == Device::cuda) b.gpu = profile.device_memory;
+  if (!o.gpu.empty()) set_field(b, "gpu", o.gpu);
+  if (!o.ram.empty()) set_field(b, "ram", o.ram);
+  if (!o.disk.empty()) set_field(b, "disk", o.disk);
+  // Without a GPU the device arena is RAM: naming only --ram bounds it as well.
+  if (o.gpu.empty() && profile.device == Device::cpu) b.gpu = b.host;
+  return b;
+}
+
+WeightFormat format_of(const SampleOptions& o) {
+  const std::string name = o.dtype.empty()     ? o.weights
+                           : o.dtype == "fp16" ? "f16"
+                           : o.dtype == "fp32" ? "f32"
+                                               : o.dtype;
+  if (const auto format = find_weight_format(name)) return *format;
+  fail_unknown("--weights", name,
+               {"stored", "f32", "bf16", "f16", "fp8", "fp8_e5m2", "fp8_rows", "int8"});
+}
+
+void take_machine(const SampleOptions& o, wan::FitRequest& r) {
+  const auto device = train::meaning_of(train::kDeviceWords, o.device);
+  if (!device) fail_unknown("--device", o.device, {"auto", "cpu", "cuda"});
+  const train::RunTarget target = find_target(
+      o.target, {.device = *device, .deterministic = !o.non_deterministic, .threads = o.threads});
+  if (o.target != "this" && !o.plan_only) {
+    fail(ErrorCode::usage, "--target plans for another machine: it goes with --plan");
+  }
+  r.profile = target.profile;
+  r.backend = target.backend;
+  r.budget = budget_of(o, target.profile);
+  r.job.precision = wan::precision_on(r.backend.device);
+  r.job.format = format_of(o);
+  if (o.fp8_matmul) use_fp8_products(r.job, r.backend);
+  if (o.offload_to_cpu) r.offloading = wan::Choice::on;
+  if (o.policy == "auto") return;
+  r.policy = find_policy(o.policy);
+  if (!r.policy) {
+    std::vector<std::string_view> known = {"auto"};
+    for (const MemoryPolicy& p : named_policies()) known.push_back(p.name);
+    fail_unknown("--policy", o.policy, known);
+  }
+}
+
+// How large the clip is: as the image's latent, as asked for, else as the model likes it.
+void take_size(const SampleOptions& o, const wan::Config& model, const infer::GenerationDefaults& d,
+               SampleRun& run) {
+  const auto or_else = [](std::int64_t given, std::int64_t usual) {
+    return given != 0 ? given : usual;
+  };
+  wan::LatentSize& z = run.job.latent;
+  if (o.note001()) {  // it counts frames of the latent, and latent cells where they are given
+    z = latent_size(model, 1, or_else(o.height, 512), or_else(o.width, 512));
+    z.frames = or_else(o.frames, 1);
+    z.height = or_else(o.latent_height, z.height);
+    z.width = or_else(o.latent_width, z.width);
+  } else {
+    z = latent_size(model, or_else(o.frames, d.frames), or_else(o.height, d.height),
+                    or_else(o.width, d.width));
+  }
+  if (!o.image_latent.empty()) {
+    StoredLatent image = read_latent(o.image_latent, model.out_dim);
+    const bool whole = model.conditioning() > 0;  // the clip's, or its first frame's
+    if (o.width == 0 && o.height == 0) z.height = image.size.height, z.width = image.size.width;
+    if (whole && o.frames == 0) z.frames = image.size.frames;
+    const wan::LatentSize expected = {whole ? z.frames : 1, z.height, z.width};
+    if (image.size != expected) {
+      fail(ErrorCode::input,
+           fmt::format("{}: its latent is {} x {} x {}, the clip needs {} x {} x {}",
+                       o.image_latent, image.size.frames, image.size.height, image.size.width,
+                       expected.frames, expected.height, expected.width));
+    }
+    if (whole) {
+      run.conditioning = infer::image_conditioning(z, image.values);
+    } else {
+      run.first_frame = std::move(image.values);
+    }
+  } else if (model.conditioning() > 0) {
+    fail(ErrorCode::usage, fmt::format("{} makes a clip of an image", model.name),
+         {{"--image-latent FILE", "the latent of the clip that begins with it"}});
+  }
+  run.job.first_frame = !run.first_frame.empty();
+  run.pixel_frames = 4 * (z.frames - 1) + 1;
+  run.height = z.height * model.spatial_stride;
+  run.width = z.width * model.spatial_stride;
+  run.fps = d.fps;
+}
+
+}  // namespace
+
+void declare(SampleOptions& o, CLI::App& app) {
+  app.add_option("--model", o.model,
+                 "a published, diffusers' or ComfyUI folder, or a transformer's file");
+  app.add_option("--high-noise", o.high_noise, "the high-noise expert, where it stands elsewhere");
+  app.add_option("--cond", o.cond, "text states of the prompt: a safetensors file (embeddings)");
+  app.add_option("--uncond", o.uncond, "the same of the negative prompt");
+  app.add_option("--image-latent", o.image_latent,
+                 "normalised latent of the image: of its clip (I2V) or of one frame (TI2V)");
+  app.add_option("--output,--output-latent", o.output, "file for the latent")
+      ->capture_default_str();
+  app.add_option("--width", o.width, "pixels");
+  app.add_option("--height", o.height, "pixels");
+  app.add_option("--frames", o.frames, "pictures of the clip, 4n + 1");
+  app.add_option("--count,--batch-size", o.count, "clips, each with noise of its own")
+      ->check(CLI::Range(1, 10000));
+  app.add_option("--steps", o.steps, "denoising steps");
+  app.add_option("--sampler", o.sampler, "unipc, dpmpp or euler");
+  app.add_option("--schedule", o.schedule, "official, diffusers, simple (ComfyUI) or linear");
+  app.add_option("--shift", o.shift, "of the schedule towards noise");
+  app.add_option("--guidance,--cfg-scale", o.guidance,
+                 "one number, or those of the low-noise and the high-noise expert: 3,4")
+      ->delimiter(',')
+      ->expected(1, 2);
+  app.add_option("--boundary", o.boundary, "between the experts, in (0, 1]");
+  app.add_flag("--distilled", o.distilled,
+               "four Euler steps without guidance, two by each expert: for 4-step LoRAs");
+  app.add_option("--seed", o.seed, "of the noise")->capture_default_str();
+  app.add_option("--lora", o.loras,
+                 "FILE[:STRENGTH], several times; high or low in a name says for which expert");
+  app.add_option("--merge-loras", o.merge_folder,
+                 "merge them into copies of the model in this folder instead of applying them");
+  app.add_option("--weights", o.weights, "stored, f32, bf16, f16, fp8, fp8_e5m2, fp8_rows or int8")
+      ->capture_default_str();
+  app.add_flag("--fp8-matmul", o.fp8_matmul, "matrix products of blocks in fp8");
+  app.add_option("--gpu", o.gpu, "device memory Ballast may use, for example 24GB");
+  app.add_option("--ram", o.ram, "host memory, pinned memory included");
+  app.add_option("--disk", o.disk, "space for streamed weights");
+  app.add_option("--policy", o.policy, "auto, or a policy's name")->capture_default_str();
+  app.add_option("--device", o.device, "auto (a GPU where there is one), cpu, cuda")
+      ->capture_default_str();
+  app.add_flag("--non-deterministic", o.non_deterministic,
+               "faster on a GPU, the same bits no longer");
+  app.add_option("--threads", o.threads, "compute threads of the CPU backend (0: all)");
+  app.add_option("--target", o.target, "with --plan: a machine to plan for")->capture_default_str();
+  app.add_flag("--plan", o.plan_only, "print the plan and do nothing");
+  app.add_flag("--json", o.json, "print one JSON document, sizes in bytes");
+  const std::string note = "as test_inference.py has it";
+  app.add_option("--checkpoint", o.checkpoint, "the transformer, " + note);
+  app.add_option("--latent-width", o.latent_width, note);
+  app.add_option("--latent-height", o.latent_height, note);
+  app.add_option("--sigma-start", o.sigma_start, note);
+  app.add_option("--sigma-end", o.sigma_end, note);
+  app.add_option("--sigma-multiplier", o.sigma_multiplier, note);
+  app.add_option("--sigma-shift", o.sigma_shift, note + ": without effect");
+  app.add_option("--num-layers", o.layers, note + ": must be the model's");
+  app.add_option("--dtype", o.dtype, note + ": bf16, fp16 or fp32")
+      ->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
+  app.add_flag("--offload-to-cpu", o.offload_to_cpu, "weights wait off the device");
+  app.footer(
+      "With --checkpoint, sizes and defaults are those of test_inference.py: --frames counts "
+      "latent frames (1), --width and --height are 512, 30 steps, --cfg-scale 4.");
+}
+
+SampleRun open_sample(const SampleOptions& o) {
+  SampleRun run;
+  infer::VideoJob& job = run.job;
+  const wan::Config model = open_experts(o, run);
+  const int experts = static_cast<int>(run.checkpoints.size());
+  const infer::GenerationDefaults d = infer::generation_defaults(model, experts);
+  take_machine(o, job.fit);
+  job.fit.job.config = model;
+  job.sampler = sampler_of(o, d);
+  job.boundary = o.boundary != 0 ? o.boundary : d.boundary;
+  job.guidance = {d.low_guidance, d.high_guidance};
+  if (o.note001()) job.guidance = {4, 4};
+  if (o.distilled) job.guidance = {1, 1};
+  if (o.distilled && o.boundary == 0) job.high_noise_steps = 2;
+  if (!o.guidance.empty()) job.guidance = {o.guidance.front(), o.guidance.back()};
+  take_size(o, model, d, run);
+  if (!o.cond.empty()) run.prompt = read_text_states(o.cond, model);
+  if (!o.uncond.empty()) run.negative = read_text_states(o.uncond, model);
+  if (!o.plan_only &&
+      (o.cond.empty() || (o.uncond.empty() && job.guidance != std::array{1., 1.}))) {
+    fail(ErrorCode::usage,
+         fmt::format("there are no text states of the {}prompt", o.cond.empty() ? "" : "negative "),
+         {{o.cond.empty() ? "--cond FILE" : "--uncond FILE", "safetensors with embeddings"}});
+  }
+  take_loras(o, model, run);
+  for (const Checkpoint& file : run.checkpoints) {
+    job.fit.experts.push_back(weight_groups(model, file, wan::TensorMap(file)));
+  }
+  std::size_t numbers = 0;
+  for (const auto* v : {&run.prompt, &run.negative, &run.conditioning, &run.first_frame}) {
+    numbers += v->size();
+  }
+  job.fit.other_lines.push_back({"text and image",
+                                 {numbers * sizeof(float)},
+                                 "text states, latent of the image, for all steps"});
+  return run;
+}
+
+}  // namespace ballast
