@@ -8,7 +8,6 @@ packages=(
   libfmt-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev libopenblas-serial-dev libxxhash-dev
   libcurl4-openssl-dev
   libavformat-dev libavcodec-dev libavutil-dev libswscale-dev
-  libgtest-dev libgmock-dev libbenchmark-dev
   libgtest-dev libgmock-dev libbenchmark-dev libsentencepiece-dev
   clang libclang-rt-14-dev clang-format
 )

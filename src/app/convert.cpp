@@ -11,6 +11,7 @@
 #include "core/log.h"
 #include "core/nearest_name.h"
 #include "core/progress.h"
+#include "io/convert_file.h"
 #include "models/wan/lora_merge.h"
 #include "models/wan/lora_read.h"
 #include "models/wan/lora_write.h"
@@ -22,7 +23,7 @@ namespace {
 constexpr std::size_t kKeysShown = 8;
 
 [[noreturn]] void wrong_usage(std::string message) {
-  fail(ErrorCode::usage, std::move(message), {{"ballast convert --help", "shows both forms"}});
+  fail(ErrorCode::usage, std::move(message), {{"ballast convert --help", "shows all forms"}});
 }
 
 std::optional<DType> parse_dtype(const std::string& name) {
@@ -62,12 +63,14 @@ std::string ranks_of(std::span<const wan::LoraModule> modules) {
 }
 
 // ballast convert lora: one dialect into another. ballast convert merge: LoRAs into a model.
+// ballast convert model: a PyTorch or GGUF file into safetensors.
 class Convert : public Command {
  public:
   void declare(CLI::App& app) override {
-    app.add_option("KIND", kind_, "lora or merge")->required();
+    app.add_option("KIND", kind_, "lora, merge or model")->required();
     app.add_option("FILES", files_,
-                   "lora: IN OUT; merge: MODEL LORA[:STRENGTH]... OUT. Inputs are files or folders")
+                   "lora and model: IN OUT; merge: MODEL LORA[:STRENGTH]... OUT. Inputs are files "
+                   "or folders")
         ->required();
     app.add_option("--to", to_, "lora: comfy, kohya or peft");
     app.add_option("--dtype", dtype_, "bf16, f16 or f32; as it is without it");
@@ -76,26 +79,30 @@ class Convert : public Command {
                    "are completed for it");
     app.footer(
         "ballast convert lora IN OUT --to comfy|kohya|peft [--dtype bf16|f16|f32]\n"
-        "ballast convert merge MODEL LORA[:STRENGTH]... OUT [--dtype bf16|f16|f32]");
+        "ballast convert merge MODEL LORA[:STRENGTH]... OUT [--dtype bf16|f16|f32]\n"
+        "ballast convert model IN.pth|IN.gguf OUT.safetensors [--dtype bf16|f16|f32]");
   }
 
   void run() override {
     if (kind_ == "lora") return convert_lora();
     if (kind_ == "merge") return merge();
-    const std::vector<std::string_view> known = {"lora", "merge"};
-    wrong_usage(fmt::format("convert has no form {}{}; there are lora and merge", printable(kind_),
-                            suggestion(kind_, known)));
+    if (kind_ == "model") return convert_model();
+    const std::vector<std::string_view> known = {"lora", "merge", "model"};
+    wrong_usage(fmt::format("convert has no form {}{}; there are lora, merge and model",
+                            printable(kind_), suggestion(kind_, known)));
   }
 
  private:
   void convert_lora() const;
   void merge() const;
+  void convert_model() const;
 
   std::string kind_, to_, dtype_, model_;
   std::vector<std::string> files_;
 };
 
-const RegisterCommand<Convert> kConvert("convert", "a LoRA into another dialect or into a model");
+const RegisterCommand<Convert> kConvert(
+    "convert", "a LoRA into another dialect or into a model, a model into safetensors");
 
 void Convert::convert_lora() const {
   if (files_.size() != 2) {
@@ -163,6 +170,30 @@ void Convert::merge() const {
   print(fmt::format("{}: {} of {} tensors changed by {} {}, {}\n", out, merge.changed(),
                     names.tensors().size(), loras.size(), loras.size() == 1 ? "LoRA" : "LoRAs",
                     Bytes{bytes}));
+}
+
+void Convert::convert_model() const {
+  if (files_.size() != 2) {
+    wrong_usage(fmt::format("convert model takes IN and OUT, {} given", files_.size()));
+  }
+  if (!to_.empty() || !model_.empty()) wrong_usage("--to and --model belong to convert lora");
+  const std::string &from = files_[0], &out = files_[1];
+  if (!out.ends_with(".safetensors")) {
+    wrong_usage(fmt::format("{}: convert model writes a .safetensors file", printable(out)));
+  }
+  std::optional<Progress> progress;
+  ConvertOptions options;
+  options.dtype = parse_dtype(dtype_);
+  options.begin = [&](std::uint64_t total) {
+    progress.emplace("converting", static_cast<std::int64_t>(total), Progress::Unit::bytes);
+  };
+  options.progress = [&](std::uint64_t n) { progress->add(static_cast<std::int64_t>(n)); };
+  const ConvertedFile done = while_doing(
+      "writing " + printable(out), [&] { return convert_to_safetensors(from, out, options); });
+  progress.reset();
+  for (const std::string& note : done.notes) log::warn("{}", note);
+  print(fmt::format("{}: {} {} of a {} file, {}\n", out, done.tensors,
+                    done.tensors == 1 ? "tensor" : "tensors", done.container, Bytes{done.bytes}));
 }
 
 }  // namespace

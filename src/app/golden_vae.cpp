@@ -99,7 +99,7 @@ VaeCase read_case(const GoldenFile& file) {
 // one.
 wan_vae::Policy vae_policy(const MemoryPolicy& p) {
   return {.slices = p.chunk_tokens > 0,
-          .streamed_weights = p.slots > 0,
+          .streamed_units = p.slots > 0 ? ~std::size_t{} : 0,
           .ahead = std::max(0, p.slots - 1),
           .hosted_histories = p.offload ? wan_vae::FrameCaches::kDecoder : 0};
 }

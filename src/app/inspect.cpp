@@ -6,6 +6,8 @@
 
 #include "app/command.h"
 #include "app/golden_file.h"
+#include "app/inspect_foreign.h"
+#include "app/inspect_media.h"
 #include "app/output.h"
 #include "core/bytes.h"
 #include "core/error.h"
@@ -45,13 +47,15 @@ Totals totals_of(const Checkpoint& checkpoint) {
   return totals;
 }
 
-std::string_view container_of(const Checkpoint& checkpoint) {
+std::string container_of(const Checkpoint& checkpoint) {
   const bool sharded = checkpoint.files().size() > 1;
+  const std::string_view kind = checkpoint.files()[0].header().container();
   std::error_code ignored;
   if (std::filesystem::is_directory(checkpoint.path(), ignored)) {
-    return sharded ? "folder, sharded safetensors" : "folder, one safetensors file";
+    return sharded ? fmt::format("folder, sharded {}", kind)
+                   : fmt::format("folder, one {} file", kind);
   }
-  return sharded ? "sharded safetensors" : "safetensors";
+  return sharded ? fmt::format("sharded {}", kind) : std::string(kind);
 }
 
 // What the tensors are: pairs of a word and its value, and what is wrong with them.
@@ -178,7 +182,10 @@ std::string text_of(const Json& value) {
 class Inspect : public Command {
  public:
   void declare(CLI::App& app) override {
-    app.add_option("FILE", path_, "a safetensors file, an index.json, or a folder with either")
+    app.add_option(
+           "FILE", path_,
+           "a safetensors, PyTorch or GGUF file, an index.json, a folder with one, or an image "
+           "or video")
         ->required();
     app.add_flag("--json", json_, "print JSON, sizes in bytes");
     app.add_flag("--tensors", tensors_, "list every tensor and every problem");
@@ -199,6 +206,9 @@ class Inspect : public Command {
 const RegisterCommand<Inspect> kInspect("inspect", "what a model, LoRA or checkpoint file is");
 
 void Inspect::run() {
+  if (is_media_file(path_)) return print(describe_media(path_, json_));
+  const ForeignView view{.path = path_, .json = json_, .all_tensors = tensors_};
+  if (const auto text = inspect_foreign(view)) return print(*text);
   const Checkpoint checkpoint = Checkpoint::open(path_, DiskMode::buffered);
   const Totals totals = totals_of(checkpoint);
   const auto content = [&] {

@@ -18,30 +18,42 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// ballast sample: a clip's latent from text states, in phases that are planned first.
+// ballast sample: clips from prompts. Phases follow one another and each gives its memory back:
+// text to states, image to latent, denoising, latent to pictures. All are planned before the first.
 class Sample : public Command {
  public:
   void declare(CLI::App& app) override { ballast::declare(options_, app); }
   void run() override;
 
  private:
+  void open_parts();
+  void plan_parts();
+  void show_part(const char* name, const std::string& how, Bytes device, Bytes host);
   wan::PlannedRun plan();
   PlanTitle title() const;
   std::string loop_text(const wan::PlannedRun& planned) const;
   std::vector<wan::Change> changes(const wan::FitRequest& request, const Refusal& refusal) const;
-  std::vector<float> denoise(infer::VideoSampler& sampler, std::int64_t clip);
-  void write(const std::vector<float>& latent, std::int64_t clip);
-  Metadata metadata(std::int64_t clip) const;
+  void encode_texts();
+  void encode_image();
+  void denoise_all(wan::PlannedRun planned, const wan::FitRequest& request);
+  std::vector<float> denoise(infer::VideoSampler& sampler, std::size_t prompt, std::int64_t clip);
+  void write(const std::vector<float>& latent, std::size_t prompt, std::int64_t clip);
+  std::int64_t clips() const;  // in all
+  Metadata metadata(std::size_t prompt, std::int64_t clip) const;
   void report(const wan::FitRequest& request) const;
 
   SampleOptions options_;
   SampleRun run_;
+  std::optional<PromptPart> texts_;
+  std::unique_ptr<infer::VideoEncoder> image_;
+  std::unique_ptr<infer::VideoDecoder> decoder_;
   std::vector<infer::PlannedStep> steps_;
+  std::vector<std::vector<float>> latents_;  // by prompt, by clip
   std::optional<MemoryMonitor> monitor_;
   Json result_ = Json::object();
 };
 
-const RegisterCommand<Sample> kSample("sample", "a clip from text states, by a Wan model");
+const RegisterCommand<Sample> kSample("sample", "clips from prompts and images, by a Wan model");
 
 PlanTitle Sample::title() const {
   const wan::FitRequest& r = run_.job.fit;
@@ -70,7 +82,7 @@ std::string Sample::loop_text(const wan::PlannedRun& planned) const {
     text += fmt::format(" ({} high noise, {} low noise)", high, std::ssize(steps_) - high);
   }
   const auto seconds = std::chrono::seconds(static_cast<std::int64_t>(
-      infer::predicted_seconds(run_.job, planned) * static_cast<double>(options_.count) + 0.5));
+      infer::predicted_seconds(run_.job, planned) * static_cast<double>(clips()) + 0.5));
   return text + fmt::format(", {} evaluations, {} predicted\n", evaluations, to_string(seconds));
 }
 
@@ -89,7 +101,7 @@ std::vector<wan::Change> Sample::changes(const wan::FitRequest& request,
       }
     };
   };
-  if (options_.image_latent.empty()) {
+  if (options_.image_latent.empty() && !run_.picture) {
     const std::int64_t frames =
         1 + wan::largest_fitting(z.frames - 1, request, [&](std::int64_t k) {
           return resize({k + 1, z.height, z.width});
@@ -119,7 +131,60 @@ std::vector<wan::Change> Sample::changes(const wan::FitRequest& request,
   return all;
 }
 
-// Phases are planned before any of them begins.
+std::int64_t Sample::clips() const {
+  const std::size_t prompts = run_.texts.empty() ? 1 : run_.texts.size() - 1;
+  return options_.count * static_cast<std::int64_t>(prompts);
+}
+
+void Sample::open_parts() {
+  const wan::FitRequest& fit = run_.job.fit;
+  const infer::VideoCodecOptions codec = {
+      .device = fit.backend.device,
+      .dtype = options_.vae_dtype == "bf16" ||
+                       (options_.vae_dtype.empty() && fit.backend.device == Device::cuda)
+                   ? DType::bf16
+                   : DType::f32,
+      .budget = fit.budget,
+      .threads = options_.threads};
+  if (!run_.texts.empty()) {
+    texts_.emplace(
+        run_.files.text_encoder, run_.files.tokenizer, run_.texts, fit.job.config,
+        infer::TextEncoderOptions{
+            .device = fit.backend.device, .budget = fit.budget, .threads = options_.threads});
+  }
+  if (run_.picture) image_ = std::make_unique<infer::VideoEncoder>(run_.files.vae, codec);
+  if (names_pictures(run_.output)) {
+    decoder_ = std::make_unique<infer::VideoDecoder>(run_.files.vae, codec);
+  }
+}
+
+void Sample::show_part(const char* name, const std::string& how, Bytes device, Bytes host) {
+  if (options_.json) {
+    result_["phases"].push_back({{"name", name},
+                                 {"policy", how},
+                                 {"device_bytes", device.count},
+                                 {"host_bytes", host.count}});
+    return;
+  }
+  print(fmt::format("{:<10} device {:>9}, host {:>9}   {}\n", name, to_string(device),
+                    to_string(host), how));
+}
+
+void Sample::plan_parts() {
+  if (texts_) {
+    const infer::TextEncoderPlan p = texts_->plan();
+    show_part("text", fmt::format("{} prompts, {}", texts_->texts(), p.policy.name),
+              p.needed(Tier::device), p.needed(Tier::host));
+  }
+  const wan::LatentSize& z = run_.job.latent;
+  const auto codec = [&](const char* name, const infer::VideoCodec& part, bool long_clips) {
+    const wan_vae::PlannedVae p = part.plan(z.height, z.width, long_clips);
+    show_part(name, policy_text(p.policy), p.device, p.host);
+  };
+  if (image_) codec("image", *image_, run_.job.fit.job.config.conditioning() > 0 && z.frames > 1);
+  if (decoder_) codec("decoding", *decoder_, z.frames > 1);
+}
+
 wan::PlannedRun Sample::plan() {
   const wan::FitRequest request = fit_request(run_.job);
   auto outcome = fit(request);
@@ -138,12 +203,48 @@ wan::PlannedRun Sample::plan() {
   return std::move(planned);
 }
 
-std::vector<float> Sample::denoise(infer::VideoSampler& sampler, std::int64_t clip) {
-  Progress progress(options_.count == 1
+void Sample::encode_texts() {
+  if (!texts_) return;
+  Progress progress("encoding prompts", 1);
+  run_.prompts = texts_->run();
+  progress.add();
+  run_.negative = std::move(run_.prompts.back());
+  run_.prompts.pop_back();
+  texts_.reset();
+}
+
+void Sample::encode_image() {
+  if (!image_) return;
+  const wan::Config& model = run_.job.fit.job.config;
+  std::vector<float> latent =
+      encode_picture(*image_, *run_.picture, model, {run_.width, run_.height}, run_.pixel_frames);
+  if (model.conditioning() > 0) {
+    run_.conditioning = infer::image_conditioning(run_.job.latent, latent);
+  } else {
+    run_.first_frame = std::move(latent);
+  }
+  image_.reset();
+}
+
+void Sample::denoise_all(wan::PlannedRun planned, const wan::FitRequest& request) {
+  monitor_.emplace(train::planned_memory(request, planned), request.backend.device == Device::cuda
+                                                                ? gpu_memory_of_process
+                                                                : std::function<Bytes()>());
+  infer::VideoSampler sampler(run_.job, std::move(planned));
+  for (std::size_t p = 0; p < run_.prompts.size(); ++p) {
+    for (std::int64_t clip = 0; clip < options_.count; ++clip) {
+      latents_.push_back(denoise(sampler, p, clip));
+    }
+  }
+}
+
+std::vector<float> Sample::denoise(infer::VideoSampler& sampler, std::size_t prompt,
+                                   std::int64_t clip) {
+  Progress progress(clips() == 1
                         ? std::string("denoising")
-                        : fmt::format("denoising clip {} of {}", clip + 1, options_.count),
+                        : fmt::format("denoising clip {} of {}", latents_.size() + 1, clips()),
                     std::ssize(steps_));
-  return sampler.run({.prompt = run_.prompt,
+  return sampler.run({.prompt = run_.prompts[prompt],
                       .negative = run_.negative,
                       .conditioning = run_.conditioning,
                       .first_frame = run_.first_frame,
@@ -159,10 +260,14 @@ std::vector<float> Sample::denoise(infer::VideoSampler& sampler, std::int64_t cl
                      });
 }
 
-Metadata Sample::metadata(std::int64_t clip) const {
+Metadata Sample::metadata(std::size_t prompt, std::int64_t clip) const {
   const infer::VideoJob& j = run_.job;
   Metadata m;
   m["ballast.model"] = j.fit.job.config.name;
+  if (!run_.texts.empty()) {
+    m["ballast.prompt"] = run_.texts[prompt];
+    m["ballast.negative_prompt"] = run_.texts.back();
+  }
   m["ballast.seed"] = std::to_string(options_.seed);
   m["ballast.clip"] = std::to_string(clip);
   m["ballast.steps"] = std::to_string(steps_.size());
@@ -178,9 +283,23 @@ Metadata Sample::metadata(std::int64_t clip) const {
   return m;
 }
 
-void Sample::write(const std::vector<float>& latent, std::int64_t clip) {
-  const std::string path = numbered_path(options_.output, clip + 1, options_.count);
-  write_latent(path, latent, run_.job.fit.job.config.out_dim, run_.job.latent, metadata(clip));
+void Sample::write(const std::vector<float>& latent, std::size_t prompt, std::int64_t clip) {
+  const std::int64_t number = static_cast<std::int64_t>(prompt) * options_.count + clip + 1;
+  const std::string path = numbered_path(run_.output, number, clips());
+  const Metadata about = metadata(prompt, clip);
+  if (!decoder_) {
+    write_latent(path, latent, run_.job.fit.job.config.out_dim, run_.job.latent, about);
+  } else {
+    const std::string sheet =
+        options_.sheet.empty() ? "" : numbered_path(options_.sheet, number, clips());
+    decode_clip(*decoder_, latent, run_.job.latent,
+                {.path = path,
+                 .fps = run_.fps,
+                 .crf = options_.crf,
+                 .comment = Json(about).dump(-1, ' ', false, Json::error_handler_t::replace),
+                 .sheet = sheet});
+    if (!sheet.empty()) result_["contact_sheets"].push_back(sheet);
+  }
   result_["outputs"].push_back(path);
   if (!options_.json) print(fmt::format("{}\n", path));
 }
@@ -200,14 +319,18 @@ void Sample::run() {
   const auto begin = std::chrono::steady_clock::now();
   run_ = open_sample(options_);
   steps_ = planned_steps(run_.job);
+  open_parts();
   wan::PlannedRun planned = plan();
+  plan_parts();
   const wan::FitRequest request = fit_request(run_.job);
   if (!options_.plan_only) {
-    monitor_.emplace(train::planned_memory(request, planned), request.backend.device == Device::cuda
-                                                                  ? gpu_memory_of_process
-                                                                  : std::function<Bytes()>());
-    infer::VideoSampler sampler(run_.job, std::move(planned));
-    for (std::int64_t clip = 0; clip < options_.count; ++clip) write(denoise(sampler, clip), clip);
+    encode_texts();
+    encode_image();
+    denoise_all(std::move(planned), request);
+    for (std::size_t i = 0; i < latents_.size(); ++i) {
+      const auto count = static_cast<std::size_t>(options_.count);
+      write(latents_[i], i / count, static_cast<std::int64_t>(i % count));
+    }
   }
   if (!options_.json) {
     if (monitor_) report(request);

@@ -3,12 +3,15 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <filesystem>
+#include <fstream>
 
 #include "app/lora_argument.h"
 #include "app/planning.h"
 #include "app/sample_files.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "infer/merged_model.h"
 #include "infer/model_folder.h"
 #include "memory/machine.h"
@@ -34,22 +37,32 @@ int expert_named(const std::string& path) {
   return -1;
 }
 
-std::vector<std::string> transformers(const SampleOptions& o) {
-  if (o.note001()) return {o.checkpoint};
-  if (o.model.empty()) {
+// What the model's folder holds, and what options name besides.
+infer::ModelFiles files_of(const SampleOptions& o) {
+  infer::ModelFiles files;
+  if (o.note001()) {
+    files.transformer = o.checkpoint;
+  } else if (o.model.empty()) {
     fail(ErrorCode::usage, "there is no model to sample from",
          {{"--model FOLDER", "a folder with the model's parts, or a transformer's file"}});
+  } else {
+    files = infer::find_model_files(o.model);
   }
-  const infer::ModelFiles files = infer::find_model_files(o.model);
-  std::vector<std::string> paths = {files.transformer};
-  const std::string high = o.high_noise.empty() ? files.high_noise : o.high_noise;
-  if (!high.empty()) paths.push_back(high);
-  return paths;
+  const auto put = [](const std::string& given, std::string& to) {
+    if (!given.empty()) to = given;
+  };
+  put(o.high_noise, files.high_noise);
+  put(o.vae, files.vae);
+  put(o.text_encoder, files.text_encoder);
+  put(o.tokenizer, files.tokenizer);
+  return files;
 }
 
 wan::Config open_experts(const SampleOptions& o, SampleRun& run) {
   std::optional<wan::Config> model;
-  for (const std::string& path : transformers(o)) {
+  std::vector<std::string> paths = {run.files.transformer};
+  if (!run.files.high_noise.empty()) paths.push_back(run.files.high_noise);
+  for (const std::string& path : paths) {
     const Checkpoint& file = run.checkpoints.emplace_back(Checkpoint::open(path));
     const wan::Config config = recognised_config(file, wan::TensorMap(file), path);
     if (model && (model->dim != config.dim || model->in_dim != config.in_dim ||
@@ -60,8 +73,13 @@ wan::Config open_experts(const SampleOptions& o, SampleRun& run) {
     }
     model = config;
   }
-  if (o.layers > 0 && o.layers != model->layers) {
-    fail(ErrorCode::usage, fmt::format("--num-layers {}: {} has {}", o.layers,
+  if (run.checkpoints.size() == 1 && expert_named(run.checkpoints[0].path()) >= 0) {
+    log::warn(
+        "{} is one of two experts by its name, and the other was not found: it makes all steps",
+        run.checkpoints[0].path());
+  }
+  if (o.layers && *o.layers != model->layers) {
+    fail(ErrorCode::usage, fmt::format("--num-layers {}: {} has {}", *o.layers,
                                        run.checkpoints[0].path(), model->layers));
   }
   return *model;
@@ -121,11 +139,11 @@ infer::SamplerOptions sampler_of(const SampleOptions& o, const infer::Generation
     }
     s.schedule = *schedule;
   }
-  if (o.steps != 0) {
+  if (o.steps) {
     if (o.distilled) fail(ErrorCode::usage, "--distilled has four steps: leave out --steps");
-    s.steps = o.steps;
+    s.steps = *o.steps;
   }
-  if (o.shift != 0) s.shift = o.shift;
+  if (o.shift) s.shift = *o.shift;
   return s;
 }
 
@@ -177,24 +195,28 @@ void take_machine(const SampleOptions& o, wan::FitRequest& r) {
 // How large the clip is: as the image's latent, as asked for, else as the model likes it.
 void take_size(const SampleOptions& o, const wan::Config& model, const infer::GenerationDefaults& d,
                SampleRun& run) {
-  const auto or_else = [](std::int64_t given, std::int64_t usual) {
-    return given != 0 ? given : usual;
-  };
   wan::LatentSize& z = run.job.latent;
   if (o.note001()) {  // it counts frames of the latent, and latent cells where they are given
-    z = latent_size(model, 1, or_else(o.height, 512), or_else(o.width, 512));
-    z.frames = or_else(o.frames, 1);
-    z.height = or_else(o.latent_height, z.height);
-    z.width = or_else(o.latent_width, z.width);
+    z = latent_size(model, 1, o.height.value_or(512), o.width.value_or(512));
+    z.frames = o.frames.value_or(1);
+    z.height = o.latent_height.value_or(z.height);
+    z.width = o.latent_width.value_or(z.width);
   } else {
-    z = latent_size(model, or_else(o.frames, d.frames), or_else(o.height, d.height),
-                    or_else(o.width, d.width));
+    z = latent_size(model, o.frames.value_or(d.frames), o.height.value_or(d.height),
+                    o.width.value_or(d.width));
   }
-  if (!o.image_latent.empty()) {
+  if (!o.image.empty()) {
+    if (!o.image_latent.empty()) fail(ErrorCode::usage, "--image and --image-latent: one of them");
+    run.picture.emplace(read_image(o.image));
+    const infer::PixelSize size =
+        clip_size(*run.picture, model, o.height.value_or(d.height) * o.width.value_or(d.width));
+    z.height = size.height / model.spatial_stride;
+    z.width = size.width / model.spatial_stride;
+  } else if (!o.image_latent.empty()) {
     StoredLatent image = read_latent(o.image_latent, model.out_dim);
     const bool whole = model.conditioning() > 0;  // the clip's, or its first frame's
-    if (o.width == 0 && o.height == 0) z.height = image.size.height, z.width = image.size.width;
-    if (whole && o.frames == 0) z.frames = image.size.frames;
+    if (!o.width && !o.height) z.height = image.size.height, z.width = image.size.width;
+    if (whole && !o.frames) z.frames = image.size.frames;
     const wan::LatentSize expected = {whole ? z.frames : 1, z.height, z.width};
     if (image.size != expected) {
       fail(ErrorCode::input,
@@ -209,27 +231,122 @@ void take_size(const SampleOptions& o, const wan::Config& model, const infer::Ge
     }
   } else if (model.conditioning() > 0) {
     fail(ErrorCode::usage, fmt::format("{} makes a clip of an image", model.name),
-         {{"--image-latent FILE", "the latent of the clip that begins with it"}});
+         {{"--image FILE", "the picture that it begins with"},
+          {"--image-latent FILE", "or the latent of the clip that begins with it"}});
   }
-  run.job.first_frame = !run.first_frame.empty();
+  run.job.first_frame = !run.first_frame.empty() || (run.picture && model.conditioning() == 0);
   run.pixel_frames = 4 * (z.frames - 1) + 1;
   run.height = z.height * model.spatial_stride;
   run.width = z.width * model.spatial_stride;
-  run.fps = d.fps;
+  run.fps = o.fps > 0 ? o.fps : d.fps;
+}
+
+constexpr std::size_t kMostPrompts = 10'000;
+
+void require_part(const std::string& path, const char* what, const char* flag,
+                  const SampleOptions& o) {
+  if (!path.empty()) return;
+  fail(ErrorCode::usage, fmt::format("{} holds no {}", o.note001() ? o.checkpoint : o.model, what),
+       {{flag, fmt::format("where the {} is", what)}});
+}
+
+std::vector<std::string> lines_of(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) fail_io(path, "read the prompts", errno);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    if (!line.empty()) lines.push_back(std::move(line));
+    if (lines.size() > kMostPrompts) {
+      fail(ErrorCode::input, fmt::format("{}: more than {} prompts", path, kMostPrompts));
+    }
+  }
+  if (lines.empty()) fail(ErrorCode::input, fmt::format("{} holds no prompt", path));
+  return lines;
+}
+
+// Prompts as text, which are encoded first, or as text states from files.
+void take_prompts(const SampleOptions& o, const wan::Config& model, SampleRun& run) {
+  const bool as_text = !o.prompt.empty() || !o.prompt_file.empty();
+  if (as_text && (!o.cond.empty() || !o.uncond.empty())) {
+    fail(ErrorCode::usage, "--prompt and --cond: one of them");
+  }
+  if (as_text) {
+    if (!o.prompt_file.empty()) run.texts = lines_of(o.prompt_file);
+    if (!o.prompt.empty()) run.texts.insert(run.texts.begin(), o.prompt);
+    run.texts.push_back(o.negative_prompt.empty() ? infer::kNegativePrompt : o.negative_prompt);
+    require_part(run.files.text_encoder, "text encoder", "--text-encoder FILE", o);
+    require_part(run.files.tokenizer, "tokenizer", "--tokenizer FILE", o);
+    return;
+  }
+  if (!o.cond.empty()) run.prompts.push_back(read_text_states(o.cond, model));
+  if (!o.uncond.empty()) run.negative = read_text_states(o.uncond, model);
+  if (o.plan_only || (!o.cond.empty() && (!o.uncond.empty() || !guided(run.job)))) return;
+  if (o.cond.empty()) {
+    fail(ErrorCode::usage, "there is no prompt",
+         {{"--prompt TEXT", "what the clip shows"},
+          {"--cond FILE", "or its text states: safetensors with embeddings"}});
+  }
+  fail(ErrorCode::usage, "there are no text states of the negative prompt",
+       {{"--uncond FILE", "safetensors with embeddings"}});
+}
+
+// A clip where a VAE is at hand, else its latent.
+void take_output(const SampleOptions& o, SampleRun& run) {
+  run.output = o.output;
+  if (run.output.empty()) {
+    const bool pictures = !run.files.vae.empty() && !o.note001() && media_available();
+    run.output = pictures ? "sample.mp4" : "sample.latent.safetensors";
+  }
+  if (!names_pictures(run.output) && !run.picture) return;
+  require_part(run.files.vae, "VAE", "--vae FILE", o);
+  if (!names_pictures(run.output)) return;
+  check_can_write_media(run.output, {.width = run.width, .height = run.height});
+}
+
+// Text states and images that wait beside the loop.
+ProcessLine inputs_line(const wan::Config& model, const SampleRun& run) {
+  std::size_t numbers = run.negative.size();
+  for (const auto& p : run.prompts) numbers += p.size();
+  numbers += run.texts.size() * static_cast<std::size_t>(model.text_len * model.text_dim);
+  const wan::LatentSize& z = run.job.latent;
+  const auto frame = static_cast<std::size_t>(z.height * z.width);
+  numbers += frame * static_cast<std::size_t>(z.frames * model.conditioning());
+  if (run.job.first_frame) numbers += frame * static_cast<std::size_t>(model.out_dim);
+  return {"text and image",
+          {numbers * sizeof(float)},
+          "text states, latent of the image, for all steps"};
 }
 
 }  // namespace
+
+bool guided(const infer::VideoJob& job) { return job.guidance != std::array{1., 1.}; }
 
 void declare(SampleOptions& o, CLI::App& app) {
   app.add_option("--model", o.model,
                  "a published, diffusers' or ComfyUI folder, or a transformer's file");
   app.add_option("--high-noise", o.high_noise, "the high-noise expert, where it stands elsewhere");
+  app.add_option("--prompt", o.prompt, "what the clip shows");
+  app.add_option("--prompt-file", o.prompt_file, "a prompt per line, a clip for each");
+  app.add_option("--negative-prompt", o.negative_prompt, "instead of the publishers' own");
+  app.add_option("--image", o.image, "the picture that the clip begins with (I2V, TI2V)");
+  app.add_option("--vae,--vae-checkpoint", o.vae, "the VAE, where the model's folder has none");
+  app.add_option("--text-encoder", o.text_encoder, "the same for the text encoder");
+  app.add_option("--tokenizer", o.tokenizer, "the same for tokenizer.json or spiece.model");
   app.add_option("--cond", o.cond, "text states of the prompt: a safetensors file (embeddings)");
   app.add_option("--uncond", o.uncond, "the same of the negative prompt");
   app.add_option("--image-latent", o.image_latent,
                  "normalised latent of the image: of its clip (I2V) or of one frame (TI2V)");
-  app.add_option("--output,--output-latent", o.output, "file for the latent")
+  app.add_option("--output,--output-latent", o.output,
+                 "clip.mp4, .gif, .webp, .png (a sequence), or .safetensors for the latent");
+  app.add_option("--contact-sheet,--preview", o.sheet, "also eight of its pictures in one PNG");
+  app.add_option("--fps", o.fps, "of the clip; the model's own without")
+      ->check(CLI::Range(1., 240.));
+  app.add_option("--crf", o.crf, "H.264 quality, 0 (lossless) to 51")
+      ->check(CLI::Range(0, 51))
       ->capture_default_str();
+  app.add_option("--vae-dtype", o.vae_dtype, "f32 or bf16; without, f32 on the CPU, bf16 on a GPU")
+      ->check(CLI::IsMember({"f32", "bf16"}));
   app.add_option("--width", o.width, "pixels");
   app.add_option("--height", o.height, "pixels");
   app.add_option("--frames", o.frames, "pictures of the clip, 4n + 1");
@@ -286,38 +403,27 @@ void declare(SampleOptions& o, CLI::App& app) {
 SampleRun open_sample(const SampleOptions& o) {
   SampleRun run;
   infer::VideoJob& job = run.job;
+  run.files = files_of(o);
   const wan::Config model = open_experts(o, run);
   const int experts = static_cast<int>(run.checkpoints.size());
   const infer::GenerationDefaults d = infer::generation_defaults(model, experts);
   take_machine(o, job.fit);
   job.fit.job.config = model;
   job.sampler = sampler_of(o, d);
-  job.boundary = o.boundary != 0 ? o.boundary : d.boundary;
+  job.boundary = o.boundary.value_or(d.boundary);
   job.guidance = {d.low_guidance, d.high_guidance};
   if (o.note001()) job.guidance = {4, 4};
   if (o.distilled) job.guidance = {1, 1};
-  if (o.distilled && o.boundary == 0) job.high_noise_steps = 2;
+  if (o.distilled && !o.boundary) job.high_noise_steps = 2;
   if (!o.guidance.empty()) job.guidance = {o.guidance.front(), o.guidance.back()};
   take_size(o, model, d, run);
-  if (!o.cond.empty()) run.prompt = read_text_states(o.cond, model);
-  if (!o.uncond.empty()) run.negative = read_text_states(o.uncond, model);
-  if (!o.plan_only &&
-      (o.cond.empty() || (o.uncond.empty() && job.guidance != std::array{1., 1.}))) {
-    fail(ErrorCode::usage,
-         fmt::format("there are no text states of the {}prompt", o.cond.empty() ? "" : "negative "),
-         {{o.cond.empty() ? "--cond FILE" : "--uncond FILE", "safetensors with embeddings"}});
-  }
+  take_prompts(o, model, run);
+  take_output(o, run);
   take_loras(o, model, run);
   for (const Checkpoint& file : run.checkpoints) {
     job.fit.experts.push_back(weight_groups(model, file, wan::TensorMap(file)));
   }
-  std::size_t numbers = 0;
-  for (const auto* v : {&run.prompt, &run.negative, &run.conditioning, &run.first_frame}) {
-    numbers += v->size();
-  }
-  job.fit.other_lines.push_back({"text and image",
-                                 {numbers * sizeof(float)},
-                                 "text states, latent of the image, for all steps"});
+  job.fit.other_lines.push_back(inputs_line(model, run));
   return run;
 }
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "app/sample_parts.h"
+#include "infer/model_folder.h"
 #include "infer/video_sampler.h"
 #include "io/checkpoint.h"
 
@@ -17,13 +19,19 @@ namespace ballast {
 // What `ballast sample` is asked for. Texts are as they were typed; nothing given is the model's
 // default.
 struct SampleOptions {
-  std::string model, high_noise;           // a file or folder; the other expert
-  std::string cond, uncond, image_latent;  // safetensors files
-  std::string output = "sample.latent.safetensors";
-  std::int64_t width = 0, height = 0, frames = 0, latent_width = 0, latent_height = 0;
-  std::int64_t steps = 0, count = 1;
+  std::string model, high_noise;                     // a file or folder; the other expert
+  std::string prompt, prompt_file, negative_prompt;  // a prompt per line of the file
+  std::string image;                                 // that the clip begins with
+  std::string cond, uncond, image_latent;            // safetensors files instead of them
+  std::string vae, text_encoder, tokenizer;          // where the model's folder does not hold them
+  std::string output, sheet;  // by its ending pictures or the latent; a contact sheet of them
+  double fps = 0;
+  int crf = 10;
+  std::string vae_dtype;
+  std::optional<std::int64_t> width, height, frames, latent_width, latent_height, steps, layers;
+  std::int64_t count = 1;
   std::string sampler, schedule;
-  double shift = 0, boundary = 0;
+  std::optional<double> shift, boundary;
   std::vector<double> guidance;
   bool distilled = false;
   std::uint64_t seed = 0;
@@ -35,7 +43,6 @@ struct SampleOptions {
   // Of source note 001's test_inference.
   std::string checkpoint, dtype;
   double sigma_start = 0.999, sigma_end = 0.01, sigma_multiplier = 1000, sigma_shift = 8;
-  std::int64_t layers = 0;
   bool offload_to_cpu = false;
 
   bool note001() const { return !checkpoint.empty(); }
@@ -48,10 +55,18 @@ struct SampleRun {
   std::vector<Checkpoint> checkpoints;  // by expert
   std::vector<wan::LoraReader> loras;
   infer::VideoJob job;
-  std::vector<float> prompt, negative, conditioning, first_frame;
+  infer::ModelFiles files;  // of the parts around the transformer
+  std::string output;
+  std::vector<std::string> texts;           // prompts; the last is the negative one
+  std::vector<std::vector<float>> prompts;  // text states; of texts when they are encoded
+  std::vector<float> negative, conditioning, first_frame;
+  std::optional<Picture> picture;
   std::int64_t pixel_frames = 0, width = 0, height = 0;
   double fps = 16;
 };
+
+// Whether a step evaluates the negative prompt.
+bool guided(const infer::VideoJob& job);
 
 // Everything but the weights is read. Fails where options, files and model contradict each other.
 SampleRun open_sample(const SampleOptions& o);

@@ -41,8 +41,7 @@ CharacterMap::CharacterMap(std::string_view blob, const std::string& path) {
 }
 
 // Damaged tries are walked inside their bounds: a unit that is not there matches nothing.
-template <bool kLongest>
-CharacterMap::Rule CharacterMap::find(std::string_view text) const {
+CharacterMap::Rule CharacterMap::find(std::string_view text, bool longest) const {
   Rule rule;
   if (units_.empty()) return rule;
   std::size_t place = offset(units_[0]);
@@ -55,13 +54,10 @@ CharacterMap::Rule CharacterMap::find(std::string_view text) const {
     if (!has_leaf(unit)) continue;
     if (place >= units_.size() || value(units_[place]) >= pool_.size()) break;
     rule = {i + 1, replacement(value(units_[place]))};
-    if (!kLongest) break;
+    if (!longest) break;
   }
   return rule;
 }
-
-CharacterMap::Rule CharacterMap::longest(std::string_view text) const { return find<true>(text); }
-CharacterMap::Rule CharacterMap::shortest(std::string_view text) const { return find<false>(text); }
 
 std::string_view CharacterMap::replacement(std::uint32_t offset) const {
   return pool_.data() + offset;  // a zero byte ends the pool

@@ -22,16 +22,15 @@ class CharacterMap {
   CharacterMap(std::string_view blob, const std::string& path);
 
   bool empty() const { return units_.empty(); }
-  Rule longest(std::string_view text) const;
-  Rule shortest(std::string_view text) const;
+  Rule longest(std::string_view text) const { return find(text, true); }
+  Rule shortest(std::string_view text) const { return find(text, false); }
 
   // As the tokenizers library applies it: clusters of characters shorter than six bytes are
   // replaced whole by the shortest rule that matches their beginning, else character by character.
   void apply_to_clusters(std::string_view text, std::string& out) const;
 
  private:
-  template <bool kLongest>
-  Rule find(std::string_view text) const;
+  Rule find(std::string_view text, bool longest) const;
   std::string_view replacement(std::uint32_t offset) const;
 
   std::vector<std::uint32_t> units_;

@@ -25,6 +25,9 @@ struct ModelFiles {
 // nothing says which.
 ModelFiles find_model_files(const std::string& path);
 
+// What the publishers steer away from where nothing else is said.
+extern const char* const kNegativePrompt;
+
 // What the publishers generate with.
 struct GenerationDefaults {
   std::int64_t steps, frames, width, height;

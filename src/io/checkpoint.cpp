@@ -15,6 +15,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kIndexSuffix = ".index.json";
 constexpr std::string_view kSafetensors = ".safetensors";
+// What PyTorch files are called; looked for where there is no safetensors file.
+constexpr std::string_view kTorch[] = {".pth", ".pt", ".bin"};
 
 [[noreturn]] void refuse(const std::string& path, std::string_view rule, std::string_view what) {
   fail(ErrorCode::input, fmt::format("{}: {}: {}", path, rule, what));
@@ -57,6 +59,19 @@ std::vector<std::string> ending_in(std::string_view suffix, const std::vector<st
     if (name.ends_with(suffix) && name.front() != '.') chosen.push_back(name);
   }
   return chosen;
+}
+
+std::vector<std::string> torch_files(const std::vector<std::string>& names) {
+  std::vector<std::string> chosen;
+  for (const std::string_view suffix : kTorch) {
+    for (std::string& name : ending_in(suffix, names)) chosen.push_back(std::move(name));
+  }
+  return chosen;
+}
+
+bool is_shard_name(std::string_view name) {
+  const auto ends = [&](std::string_view suffix) { return name.ends_with(suffix); };
+  return ends(kSafetensors) || std::any_of(std::begin(kTorch), std::end(kTorch), ends);
 }
 
 std::string quoted(const std::vector<std::string>& names) {
@@ -103,8 +118,14 @@ Checkpoint Checkpoint::open(const std::string& path, DiskMode mode) {
 
 void Checkpoint::open_folder(const std::string& folder, DiskMode mode) {
   const std::vector<std::string> names = list_folder(folder, fs::file_type::regular);
-  const auto indices = ending_in(std::string(kSafetensors) + std::string(kIndexSuffix), names);
-  const auto singles = ending_in(kSafetensors, names);
+  auto indices = ending_in(std::string(kSafetensors) + std::string(kIndexSuffix), names);
+  auto singles = ending_in(kSafetensors, names);
+  std::string_view kind = "safetensors";
+  if (indices.empty() && singles.empty()) {
+    indices = ending_in(".bin" + std::string(kIndexSuffix), names);
+    singles = torch_files(names);
+    kind = "PyTorch";
+  }
   if (indices.size() > 1) {
     refuse(folder, "folder.ambiguous",
            fmt::format("it holds {} indices, name one of {}", indices.size(), quoted(indices)));
@@ -115,13 +136,15 @@ void Checkpoint::open_folder(const std::string& folder, DiskMode mode) {
     open_single(fmt::format("{}/{}", folder, singles[0]), mode);
   } else if (singles.size() > 1) {
     refuse(folder, "folder.ambiguous",
-           fmt::format("it holds {} safetensors files and no index, name one of {}", singles.size(),
+           fmt::format("it holds {} {} files and no index, name one of {}", singles.size(), kind,
                        quoted(singles)));
   } else {
     const auto folders = list_folder(folder, fs::file_type::directory);
-    refuse(folder, "folder.empty",
-           fmt::format("it holds no *.safetensors.index.json and no *.safetensors; its folders: {}",
-                       folders.empty() ? "none" : quoted(folders)));
+    refuse(
+        folder, "folder.empty",
+        fmt::format("it holds no *.safetensors.index.json, no *.safetensors and no *.pth, *.pt or "
+                    "*.bin; its folders: {}",
+                    folders.empty() ? "none" : quoted(folders)));
   }
   find_config(folder);
 }
@@ -129,6 +152,8 @@ void Checkpoint::open_folder(const std::string& folder, DiskMode mode) {
 void Checkpoint::open_single(const std::string& file_path, DiskMode mode) {
   files_.push_back(SafetensorsFile::open(file_path, mode));
   for (const SafetensorsEntry& entry : files_[0].entries()) tensors_.push_back({0, &entry});
+  const auto notes = files_[0].header().notes();
+  warnings_.insert(warnings_.end(), notes.begin(), notes.end());
   index_tensors();
 }
 
@@ -146,9 +171,9 @@ void Checkpoint::open_shards(const std::string& index_path, const CheckpointInde
   const std::string folder = folder_of(index_path);
   NameList absent;  // all of them are named at once: a download may have stopped half way
   for (const std::string& shard : index.shards) {
-    if (!shard.ends_with(kSafetensors)) {
+    if (!is_shard_name(shard)) {
       refuse(index_path, "index.shard_name",
-             fmt::format("shard \"{}\" is not a safetensors file", printable(shard)));
+             fmt::format("shard \"{}\" is not a safetensors or PyTorch file", printable(shard)));
     }
     if (!is_file(fmt::format("{}/{}", folder, shard))) absent.add(shard);
   }

@@ -20,12 +20,13 @@ struct CheckpointTensor {
   const SafetensorsEntry* entry = nullptr;
 };
 
-// One model as the user names it: a safetensors file, a `*.index.json` with its shards, or a folder
-// that holds one of either. All headers are read and checked here; no tensor data is.
+// One model as the user names it: a safetensors or PyTorch file, a `*.index.json` with its shards,
+// or a folder that holds one of either. All headers are read and checked here; no tensor data is.
 class Checkpoint {
  public:
   // Fails with ErrorCode::io where the system refuses, else with ErrorCode::input and a rule:
-  // st.* (a file), index.* (the index or what it promises), folder.* (nothing or too much there).
+  // st.* and pth.* (a file), index.* (the index or what it promises), folder.* (nothing or too much
+  // there).
   static Checkpoint open(const std::string& path, DiskMode mode = DiskMode::automatic);
 
   const std::string& path() const { return path_; }  // as given

@@ -22,4 +22,16 @@ inline constexpr std::int64_t kMediaPixels = 64'000'000;
 inline constexpr std::int64_t kMediaFrames = 1 << 22;       // 38 hours at 30 frames a second
 inline constexpr std::uint64_t kMediaTextBytes = 16 << 20;  // what a media file says about itself
 
+inline constexpr std::uint64_t kZipEntries = 1'000'000;
+inline constexpr std::uint64_t kZipDirectory = 64 << 20;
+inline constexpr std::uint64_t kPickleBytes = 64 << 20;
+inline constexpr std::uint64_t kPickleOpcodes = 5'000'000;
+inline constexpr std::uint64_t kPickleStack = 1'000'000;  // values, marks, lists and dicts each
+inline constexpr std::uint64_t kPickleString = 1 << 20;
+inline constexpr std::uint64_t kGgufMetadata = 256ull << 20;
+inline constexpr std::uint64_t kGgufString = 16 << 20;
+inline constexpr std::uint64_t kGgufArray = 16 << 20;  // elements
+inline constexpr std::uint64_t kGgufKey = 65'535;
+inline constexpr std::uint64_t kGgufName = 255;
+
 }  // namespace ballast::limits

@@ -131,6 +131,8 @@ void MediaInput::open() {
   // Frees format_ where it fails.
   const int opened = f.avformat_open_input(&format_, "", nullptr, options.get());
   if (opened < 0) fail_input("it is no image or video that can be read", opened);
+  // What the container says about rotation goes with the packets; before the first of them is read.
+  if (f.inject_side_data != nullptr) f.inject_side_data(format_);
   container_ = format_->iformat->name;
   container_ = container_.substr(0, container_.find(','));
   if (container_.ends_with("_pipe")) {
@@ -164,8 +166,6 @@ void MediaInput::find_stream() {
                            w, h, limits::kMediaSide, limits::kMediaPixels),
                0);
   }
-  // Turns what the container says about rotation into side data of the frames.
-  if (ffmpeg().inject_side_data != nullptr) ffmpeg().inject_side_data(format_);
 }
 
 bool MediaInput::next(AVPacket& packet) {

@@ -74,6 +74,8 @@ bool full_range(const AVFrame& frame) {
 // Frames of one size and format to RGB, upright.
 class RgbConverter {
  public:
+  explicit RgbConverter(std::string path) : path_(std::move(path)) {}
+
   // `frame` is the first; all that follow have its size.
   void start(const AVFrame& frame) {
     orientation_ = orientation_of(frame);
@@ -110,7 +112,8 @@ class RgbConverter {
     scaler_.reset(f.sws_getContext(width_, height_, static_cast<AVPixelFormat>(format_), width_,
                                    height_, to, kExactScaling, nullptr, nullptr, nullptr));
     if (!scaler_) {
-      fail(ErrorCode::input, "its pixel format cannot be converted to RGB");
+      fail(ErrorCode::input,
+           fmt::format("{}: its pixel format cannot be converted to RGB", printable(path_)));
     }
     const int matrix = matrix_ == AVCOL_SPC_UNSPECIFIED ? SWS_CS_DEFAULT : matrix_;
     f.sws_setColorspaceDetails(scaler_.get(), f.sws_getCoefficients(matrix), full_range(frame),
@@ -139,6 +142,7 @@ class RgbConverter {
     }
   }
 
+  std::string path_;
   Orientation orientation_;
   int width_ = 0, height_ = 0, format_ = -1;
   AVColorSpace matrix_ = AVCOL_SPC_UNSPECIFIED;
@@ -225,7 +229,8 @@ bool media_available() { return true; }
 
 class MediaReader::Impl {
  public:
-  explicit Impl(const std::string& path) : file_(DiskFile::open(path, DiskMode::buffered)) {
+  explicit Impl(const std::string& path)
+      : file_(DiskFile::open(path, DiskMode::buffered)), converter_(path) {
     while_doing("reading " + printable(path), [&] {
       restart();
       describe();
@@ -300,12 +305,15 @@ class MediaReader::Impl {
       info_.times = {0};
       return;
     }
-    const double stated = value_of(in.stream().avg_frame_rate);
+    // GIF and APNG state none: FFmpeg guesses.
+    const bool guessed = info_.container == "gif" || info_.container == "apng";
+    const double stated = guessed ? 0 : value_of(in.stream().avg_frame_rate);
     std::vector<std::int64_t> ticks = frame_ticks(file_);
+    if (!gif_is_whole(file_)) in.fail_input("it is cut short or its blocks are broken", 0);
     if (ticks.empty()) in.fail_input("it has no frame that is shown", 0);
     describe_time(std::move(ticks), in.stream().time_base, stated, info_);
     info_.frames = static_cast<std::int64_t>(info_.times.size());
-    info_.still = info_.frames == 1 && (info_.container == "gif" || info_.container == "apng");
+    info_.still = info_.frames == 1 && guessed;
   }
 
   DiskFile file_;

@@ -119,11 +119,16 @@ std::optional<std::uint64_t> gif_blocks(const Window& in, std::uint64_t at, std:
   }
 }
 
+// A palette's bytes, by the flags in front of it.
+std::uint64_t gif_palette_bytes(std::uint64_t flags) {
+  return (flags & 0x80) != 0 ? 3ull << ((flags & 7) + 1) : 0;
+}
+
 // A comment stands before the first picture where a writer means it to be found.
 std::string read_gif(const Window& in) {
   const auto flags = in.number(10, 1, false);
   if (!flags) return {};
-  std::uint64_t at = 13 + ((*flags & 0x80) != 0 ? 3ull << ((*flags & 7) + 1) : 0);
+  std::uint64_t at = 13 + gif_palette_bytes(*flags);
   for (;;) {
     const auto kind = in.number(at, 2, true);
     if (!kind || *kind >> 8 != 0x21) return {};
@@ -188,7 +193,8 @@ void append_u32_le(MediaBytes& out, std::uint64_t v) {
 }
 
 MediaBytes png_text_chunk(std::string_view text) {
-  const bool ascii = std::all_of(text.begin(), text.end(), [](char c) { return c > 0; });
+  const bool ascii = std::all_of(text.begin(), text.end(),
+                                 [](char c) { return static_cast<unsigned char>(c) < 0x80; });
   MediaBytes body;
   body += ascii ? "tEXt" : "iTXt";
   body += kPngKeyword;
@@ -248,6 +254,31 @@ std::string read_media_text(const DiskFile& file) {
   if (start.starts_with("RIFF") && start.ends_with("WEBP")) text = read_webp(in);
   if (first_invalid_utf8(text)) text.clear();  // of another program, in another encoding
   return text;
+}
+
+bool gif_is_whole(const DiskFile& file) {
+  const Window in(file);
+  if (in.text(0, 4) != "GIF8") return true;
+  const auto flags = in.number(10, 1, false);
+  if (!flags) return false;
+  std::uint64_t at = 13 + gif_palette_bytes(*flags);
+  for (;;) {
+    const auto kind = in.number(at, 1, false);
+    if (!kind) return false;
+    if (*kind == 0x3b) return true;
+    if (*kind == 0x2c) {
+      const auto local = in.number(at + 9, 1, false);
+      if (!local) return false;
+      at += 11 + gif_palette_bytes(*local);  // the code size too
+    } else if (*kind == 0x21) {
+      at += 2;
+    } else {
+      return false;
+    }
+    const auto end = gif_blocks(in, at, nullptr);
+    if (!end) return false;
+    at = *end;
+  }
 }
 
 WebpAnimation read_webp_animation(const DiskFile& file) {

@@ -29,6 +29,10 @@ void add_png_text(MediaBytes& png, std::string_view text);
 // without reading pictures; broken chunks end the walk.
 std::string read_media_text(const DiskFile& file);
 
+// Whether a GIF's blocks go on to its end mark: FFmpeg takes one that was cut for a shorter one.
+// True for what is no GIF.
+bool gif_is_whole(const DiskFile& file);
+
 // An animated WebP, from its chunks.
 struct WebpAnimation {
   std::int64_t width = 0, height = 0;

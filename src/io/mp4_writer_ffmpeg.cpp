@@ -27,15 +27,14 @@ class Mp4Writer : public MediaWriter {
     if (!packet_) throw std::bad_alloc();
     try {
       open_encoder();
+      rgb_ = new_frame(AV_PIX_FMT_RGB24, codec_->width, codec_->height);
+      yuv_ = new_frame(AV_PIX_FMT_YUV420P, codec_->width, codec_->height);
+      open_scaler(codec_->width, codec_->height);
       open_file();
     } catch (...) {
       close();
       throw;
     }
-    const int w = codec_->width, h = codec_->height;
-    rgb_ = new_frame(AV_PIX_FMT_RGB24, w, h);
-    yuv_ = new_frame(AV_PIX_FMT_YUV420P, w, h);
-    open_scaler(w, h);
   }
   ~Mp4Writer() override { close(); }
 

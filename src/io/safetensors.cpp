@@ -9,8 +9,10 @@
 #include <utility>
 
 #include "core/error.h"
+#include "io/gguf_file.h"
 #include "io/json_reader.h"
 #include "io/limits.h"
+#include "io/torch_file.h"
 #include "io/utf8.h"
 
 namespace ballast {
@@ -43,6 +45,12 @@ std::uint64_t checked_length(std::span<const std::byte, kLengthBytes> first,
            file_size - kLengthBytes, file_size);
   }
   return length;
+}
+
+void refuse_gguf(std::span<const std::byte> start, const std::string& path) {
+  if (!GgufFile::is_one(start)) return;
+  fail(ErrorCode::input, fmt::format("{}: st.gguf: a GGUF file: its weights are quantised", path),
+       {{fmt::format("ballast convert model {} OUT.safetensors", path), "makes weights of them"}});
 }
 
 void check_size(std::uint64_t file_size, const std::string& path) {
@@ -285,14 +293,43 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> prefix,
 SafetensorsFile SafetensorsFile::open(std::string path, DiskMode mode) {
   DiskFile file = DiskFile::open(std::move(path), mode);
   check_size(file.size(), file.path());
-  std::array<std::byte, kLengthBytes> first;
-  file.read(0, first);
-  const std::uint64_t length = checked_length(first, file.size(), file.path());
+  std::array<std::byte, 16> start{};
+  file.read(0, std::span(start).first(std::min<std::uint64_t>(start.size(), file.size())));
+  if (TorchFile::is_one(start)) return of(TorchFile::open(file.path(), mode));
+  refuse_gguf(start, file.path());
+  const std::uint64_t length =
+      checked_length(std::span(start).first<kLengthBytes>(), file.size(), file.path());
   auto text = std::make_unique_for_overwrite<char[]>(length);
   file.read(kLengthBytes, {reinterpret_cast<std::byte*>(text.get()), length});
   SafetensorsHeader header =
       SafetensorsHeaderParser(file.path(), std::move(text), length, file.size()).parse();
   return SafetensorsFile(std::move(file), std::move(header));
+}
+
+SafetensorsFile SafetensorsFile::of(TorchFile torch) {
+  SafetensorsHeader header;
+  header.path_ = torch.path();
+  header.container_ = "PyTorch";
+  header.notes_.assign(torch.notes().begin(), torch.notes().end());
+  const auto name_at = [&](std::uint32_t i) { return header.entries_[i].name; };
+  for (const TorchTensor& t : torch.tensors()) {
+    if (!t.contiguous) {
+      fail(ErrorCode::input,
+           fmt::format("{}: pth.strided: tensor \"{}\" of {} has strides {}: its elements do not "
+                       "lie in order",
+                       torch.path(), printable(t.name), t.shape, t.strides),
+           {{fmt::format("ballast convert model {} OUT.safetensors", torch.path()),
+             "puts them in order"}});
+    }
+    const auto number = static_cast<std::uint32_t>(header.entries_.size());
+    header.entries_.push_back({.name = header.names_.keep(t.name, {}),
+                               .dtype = t.dtype,
+                               .shape = t.shape,
+                               .offset = t.offset,
+                               .bytes = t.bytes});
+    header.index_.insert(header.entries_.back().name, number, name_at);
+  }
+  return SafetensorsFile(std::move(torch).release(), std::move(header));
 }
 
 const SafetensorsEntry& SafetensorsFile::get(std::string_view name) const {

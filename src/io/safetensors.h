@@ -17,6 +17,8 @@
 
 namespace ballast {
 
+class TorchFile;
+
 // One tensor of a safetensors file: row-major, packed, little-endian. Its offset need not be a
 // multiple of its element size.
 struct SafetensorsEntry {
@@ -30,7 +32,8 @@ struct SafetensorsEntry {
 using Metadata = std::map<std::string, std::string, std::less<>>;
 
 // The validated header: every range lies in the file, none overlap, together they cover the data
-// exactly.
+// exactly. That of a PyTorch file (io/torch_file.h) lists its tensors in the same way, but there
+// two may share their bytes and others lie between them.
 class SafetensorsHeader {
  public:
   const std::string& path() const { return path_; }
@@ -38,9 +41,12 @@ class SafetensorsHeader {
   const SafetensorsEntry* find(std::string_view name) const;              // nullptr when absent
   const Metadata& metadata() const { return metadata_; }
   std::uint64_t data_start() const { return data_start_; }
+  std::string_view container() const { return container_; }      // "safetensors" or "PyTorch"
+  std::span<const std::string> notes() const { return notes_; }  // odd, but stops no one
 
  private:
   friend class SafetensorsHeaderParser;
+  friend class SafetensorsFile;
 
   std::string path_;
   std::unique_ptr<char[]> text_;  // most names point into it
@@ -49,6 +55,8 @@ class SafetensorsHeader {
   NameIndex index_;
   Metadata metadata_;
   std::uint64_t data_start_ = 0;
+  std::string_view container_ = "safetensors";
+  std::vector<std::string> notes_;
 };
 
 // The header of a file of `file_size` bytes that starts with `prefix`, which holds at least the
@@ -64,6 +72,8 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> prefix,
 
 class SafetensorsFile {
  public:
+  // Also opens PyTorch files, by their content; pth.strided where a tensor in one is not
+  // contiguous.
   static SafetensorsFile open(std::string path, DiskMode mode = DiskMode::automatic);
 
   const std::string& path() const { return file_.path(); }
@@ -83,6 +93,7 @@ class SafetensorsFile {
             PageCache cache = PageCache::keep) const;
 
  private:
+  static SafetensorsFile of(TorchFile torch);
   SafetensorsFile(DiskFile file, SafetensorsHeader header)
       : file_(std::move(file)), header_(std::move(header)) {}
 

@@ -4,7 +4,10 @@
 
 #include "core/simd.h"
 #include "core/thread_pool.h"
+#include "ops/add.h"
 #include "ops/conv3d_cuda.h"
+#include "ops/copy.h"
+#include "ops/fill.h"
 #include "ops/quantum.h"
 #include "plan/bindings.h"
 
@@ -77,6 +80,27 @@ std::int64_t most_of_panels(const ConvSize& s, F workspace) {
   return bytes;
 }
 
+bool by_cudnn(const ConvSize& s) {
+  const ConvGeometry& g = s.geometry;
+  constexpr std::array kThree = {3, 3, 3}, kOne = {1, 1, 1}, kPad = {0, 1, 1};
+  return s.device == Device::cuda && s.x_dtype == DType::bf16 && s.y_dtype == DType::bf16 &&
+         s.w == DType::bf16 && g.kernel == kThree && g.stride == kOne && g.spread == kOne &&
+         g.pad == kPad && g.zoom == 1 && s.x[3] % 8 == 0 && s.y[3] % 8 == 0 &&
+         s.y[0] + 2 <= s.x[0] && s.y[1] == s.x[1] && s.y[2] == s.x[2] && s.y.elements() > 0;
+}
+
+// cuDNN's own, the bias in bf16, and where a frame is made that is added to another.
+struct CudnnScratch {
+  std::int64_t bias, frame, bytes;
+};
+CudnnScratch cudnn_scratch(const ConvSize& s) {
+  CudnnScratch c;
+  c.bias = cuda::kConvWorkspace;
+  c.frame = c.bias + round_up(2 * s.y[3], kAlignment);
+  c.bytes = c.frame + (s.accumulate ? round_up(2 * s.y[1] * s.y[2] * s.y[3], kAlignment) : 0);
+  return c;
+}
+
 void check_frames(const char* what, const ConstTensorView& v) {
   check(v.shape.rank() == 4, "conv3d: {} is {}, not frames of rows of pixels", what, v.shape);
   check(v.dtype == DType::f32 || v.dtype == DType::bf16, "conv3d: {} is {}", what, v.dtype);
@@ -125,6 +149,32 @@ TensorView part_of(const TensorView& workspace, std::int64_t from) {
   check(from <= all, "conv3d: the workspace has {} bytes, {} are needed", all, from);
   if (!workspace) return {};
   return TensorView(workspace.data + from, DType::u8, {all - from}, workspace.device);
+}
+
+void run_by_cudnn(const Conv3d& a, const ConvSize& s, Stream stream, bool prepare) {
+  const CudnnScratch scratch = cudnn_scratch(s);
+  check(a.workspace && static_cast<std::int64_t>(a.workspace.bytes()) >= scratch.bytes,
+        "conv3d: the workspace has {} bytes, {} are needed", a.workspace.bytes(), scratch.bytes);
+  const TensorView bias(a.workspace.data + scratch.bias, DType::bf16, {s.y[3]}, a.x.device);
+  if (!prepare && a.bias) copy({.from = a.bias, .to = bias}, stream);
+  if (!prepare && !a.bias) fill({.to = bias, .value = 0}, stream);
+  const std::int64_t positions = s.y[1] * s.y[2];
+  const TensorView made(a.workspace.data + scratch.frame, DType::bf16, {positions, s.y[3]},
+                        a.x.device);
+  for (std::int64_t t = 0; t < s.y[0]; ++t) {
+    const TensorView y = pixels(a.y, t, 0, positions);
+    cuda::convolve({.height = s.x[1],
+                    .width = s.x[2],
+                    .channels = s.x[3],
+                    .outputs = s.y[3],
+                    .x = pixels(a.x, t, 0, positions).data,
+                    .w = a.w.data,
+                    .bias = bias.data,
+                    .y = a.accumulate ? made.data : y.data,
+                    .workspace = a.workspace.data},
+                   *stream.queue, prepare);
+    if (a.accumulate && !prepare) add_into({.x = made, .y = y}, stream);
+  }
 }
 
 // f(frame t of the result, its first row, x or its patches [rows, row]) for every panel. `fill` is
@@ -197,8 +247,15 @@ void run_conv3d(const Conv3d& a, Stream stream, bool prepare) {
                          .y_dtype = a.y.dtype,
                          .w = a.w.dtype,
                          .geometry = a.geometry,
+                         .accumulate = a.accumulate,
                          .threads = threads_of(stream),
                          .device = a.x.device};
+  if constexpr (kBuiltWithCuda) {
+    if (by_cudnn(size)) {
+      check(!a.history && a.x.contiguous() && a.w.contiguous(), "conv3d: x or w has gaps");
+      return run_by_cudnn(a, size, stream, prepare);
+    }
+  }
   const TensorView scratch = part_of(a.workspace, patch_bytes(size));
   each_panel(size, a.x, a.history, a.workspace, !prepare, stream,
              [&](std::int64_t t, std::int64_t first, const ConstTensorView& rows) {
@@ -283,6 +340,7 @@ ConvSize recorded_size(ProgramBuilder& pb, Buffer x, Buffer y, DType w, const Co
           .y_dtype = pb.dtype(y),
           .w = w,
           .geometry = o.geometry,
+          .accumulate = o.accumulate,
           .threads = pb.backend().threads,
           .device = pb.backend().device};
 }
@@ -317,6 +375,7 @@ void unpack_conv_weight(const ConvWeight& a, Stream stream) {
 void turn_conv_weight(const ConvWeight& a, Stream stream) { reorder(a, ConvReorder::turn, stream); }
 
 std::int64_t conv3d_workspace(const ConvSize& s) {
+  if (by_cudnn(s)) return cudnn_scratch(s).bytes;
   return patch_bytes(s) +
          most_of_panels(s, [](const LinearSize& l) { return linear_workspace(l); });
 }

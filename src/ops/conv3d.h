@@ -34,6 +34,9 @@ struct ConvGeometry {
 // x, y are f32 or bf16; w [N, row(C)] and bias [N] as in ops/linear.h. Frames of x, history and y
 // are dense, whatever lies between frames.
 //
+// On the GPU cuDNN computes bf16 3x3x3 convolutions of stride 1 that have all their frames in x (no
+// padding in time) and zeros around rows and columns, where C and N are multiples of 8.
+//
 // Bits: rows of one frame are multiplied in calls whose sizes depend on the frame's size alone, so
 // neither threads nor the frames that share a call change a result.
 struct Conv3d {
@@ -75,6 +78,7 @@ struct ConvSize {
   Shape x, y;  // [T, H, W, C], [T', H', W', N]
   DType x_dtype = DType::f32, y_dtype = DType::f32, w = DType::f32;
   ConvGeometry geometry = {};
+  bool accumulate = false;
   int threads = 1;
   Device device = Device::cpu;
 };

@@ -88,6 +88,13 @@ class CudnnGraph {
   Tensor in_memory(std::int64_t id, const Layout& layout, std::int64_t alignment = 16);
   // Never in memory as a whole: one operation hands it to the next.
   Tensor between(const Layout& layout);
+  // The same of any rank; a convolution's are [batch, channels, frames, rows, columns].
+  struct AnyLayout {
+    cudnnDataType_t type;
+    std::vector<std::int64_t> dims, strides;
+  };
+  Tensor in_memory(std::int64_t id, const AnyLayout& layout);
+  Tensor between(const AnyLayout& layout);
   // One float in host memory, read when a plan runs.
   Tensor scalar(std::int64_t id);
 
@@ -97,13 +104,17 @@ class CudnnGraph {
   void pointwise(cudnnPointwiseMode_t mode, Tensor x, Tensor b, Tensor y);  // y = f(x, b)
   void reduce(cudnnReduceTensorOp_t op, Tensor x, Tensor y);                // dims of 1 in y
   void reshape(Tensor x, Tensor y);
+  // y = x * w, cross-correlation; zeros before and behind each axis but the first two.
+  void convolution(Tensor x, Tensor w, Tensor y, std::span<const std::int64_t> before,
+                   std::span<const std::int64_t> behind, std::span<const std::int64_t> strides);
 
   // What cuDNN can compute this graph with, best first; empty: it cannot. Closes the graph.
   std::vector<CudnnObject> configurations(const CudnnTarget& target);
 
  private:
   const CudnnObject& object(Tensor t) const { return tensors_[t.index]; }
-  Tensor add(std::int64_t id, const Layout& layout, std::int64_t alignment,
+  Tensor add(std::int64_t id, cudnnDataType_t type, std::span<const std::int64_t> dims,
+             std::span<const std::int64_t> strides, std::int64_t alignment,
              cudnnBackendAttributeName_t kind);
   CudnnObject& add_pointwise(cudnnPointwiseMode_t mode, Tensor x, Tensor y);
 
@@ -115,6 +126,8 @@ class CudnnGraph {
 
 // Memory that a configuration needs besides its tensors.
 std::int64_t workspace_of(const CudnnObject& configuration);
+// Whether it gives the same bits every time.
+bool is_deterministic(const CudnnObject& configuration);
 
 // The addresses of one run; by-value tensors have the address of a float in host memory, which is
 // read when the plan runs.
@@ -131,9 +144,11 @@ class CudnnPack {
 // A compiled graph.
 class CudnnPlan {
  public:
-  // The first configuration that compiles and needs no more than workspace bytes. what names the
-  // graph in the error when there is none.
-  CudnnPlan(CudnnGraph graph, cudnnHandle_t handle, std::int64_t workspace, std::string_view what);
+  // The first configuration that compiles and needs no more than workspace bytes; with
+  // deterministic, one that says of itself to give the same bits every time (attention's graphs ask
+  // for that in another way). what names the graph in the error when there is none.
+  CudnnPlan(CudnnGraph graph, cudnnHandle_t handle, std::int64_t workspace, std::string_view what,
+            bool deterministic = false);
 
   void run(cudnnHandle_t handle, const CudnnPack& pack) const;
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <string>
 #include <utility>
@@ -91,12 +92,14 @@ CudnnTarget::CudnnTarget(std::string_view properties)
   properties_.finalize("reading a GPU's properties");
 }
 
-CudnnGraph::Tensor CudnnGraph::add(std::int64_t id, const Layout& layout, std::int64_t alignment,
+CudnnGraph::Tensor CudnnGraph::add(std::int64_t id, cudnnDataType_t type,
+                                   std::span<const std::int64_t> dims,
+                                   std::span<const std::int64_t> strides, std::int64_t alignment,
                                    cudnnBackendAttributeName_t kind) {
   CudnnObject& t = tensors_.emplace_back(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-  t.set(CUDNN_ATTR_TENSOR_DATA_TYPE, layout.type);
-  t.set(CUDNN_ATTR_TENSOR_DIMENSIONS, layout.dims);
-  t.set(CUDNN_ATTR_TENSOR_STRIDES, layout.strides);
+  t.set(CUDNN_ATTR_TENSOR_DATA_TYPE, type);
+  t.set(CUDNN_ATTR_TENSOR_DIMENSIONS, dims);
+  t.set(CUDNN_ATTR_TENSOR_STRIDES, strides);
   t.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, id);
   t.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, alignment);
   if (kind != CUDNN_ATTR_TENSOR_UNIQUE_ID) t.set(kind, true);
@@ -105,14 +108,22 @@ CudnnGraph::Tensor CudnnGraph::add(std::int64_t id, const Layout& layout, std::i
 }
 CudnnGraph::Tensor CudnnGraph::in_memory(std::int64_t id, const Layout& layout,
                                          std::int64_t alignment) {
-  return add(id, layout, alignment, CUDNN_ATTR_TENSOR_UNIQUE_ID);
+  return add(id, layout.type, layout.dims, layout.strides, alignment, CUDNN_ATTR_TENSOR_UNIQUE_ID);
 }
 CudnnGraph::Tensor CudnnGraph::between(const Layout& layout) {
-  return add(next_id_++, layout, 16, CUDNN_ATTR_TENSOR_IS_VIRTUAL);
+  return add(next_id_++, layout.type, layout.dims, layout.strides, 16,
+             CUDNN_ATTR_TENSOR_IS_VIRTUAL);
+}
+CudnnGraph::Tensor CudnnGraph::in_memory(std::int64_t id, const AnyLayout& layout) {
+  return add(id, layout.type, layout.dims, layout.strides, 16, CUDNN_ATTR_TENSOR_UNIQUE_ID);
+}
+CudnnGraph::Tensor CudnnGraph::between(const AnyLayout& layout) {
+  return add(next_id_++, layout.type, layout.dims, layout.strides, 16,
+             CUDNN_ATTR_TENSOR_IS_VIRTUAL);
 }
 CudnnGraph::Tensor CudnnGraph::scalar(std::int64_t id) {
   constexpr Dims kOne = {1, 1, 1, 1};
-  return add(id, {CUDNN_DATA_FLOAT, kOne, kOne}, 16, CUDNN_ATTR_TENSOR_IS_BY_VALUE);
+  return add(id, CUDNN_DATA_FLOAT, kOne, kOne, 16, CUDNN_ATTR_TENSOR_IS_BY_VALUE);
 }
 
 void CudnnGraph::matmul(Tensor a, Tensor b, Tensor c) {
@@ -166,6 +177,32 @@ void CudnnGraph::reshape(Tensor x, Tensor y) {
   op.finalize("adding a reshape");
 }
 
+void CudnnGraph::convolution(Tensor x, Tensor w, Tensor y, std::span<const std::int64_t> before,
+                             std::span<const std::int64_t> behind,
+                             std::span<const std::int64_t> strides) {
+  const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
+  const std::vector<std::int64_t> ones(strides.size(), 1);
+  const float one = 1, zero = 0;
+  CudnnObject& how = settings_.emplace_back(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+  how.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_FLOAT);
+  how.set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
+  how.set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, static_cast<std::int64_t>(strides.size()));
+  how.set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, before);
+  how.set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, behind);
+  how.set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, strides);
+  how.set(CUDNN_ATTR_CONVOLUTION_DILATIONS, ones);
+  how.finalize("describing a convolution");
+  CudnnObject& op =
+      operations_.emplace_back(CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR);
+  op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, object(x));
+  op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, object(w));
+  op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, object(y));
+  op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, how);
+  op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, CUDNN_TYPE_FLOAT, 1, &one);
+  op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA, CUDNN_TYPE_FLOAT, 1, &zero);
+  op.finalize("adding a convolution");
+}
+
 std::vector<CudnnObject> CudnnGraph::configurations(const CudnnTarget& target) {
   std::vector<cudnnBackendDescriptor_t> raw;
   for (const CudnnObject& o : operations_) raw.push_back(o.raw());
@@ -205,6 +242,22 @@ std::int64_t workspace_of(const CudnnObject& configuration) {
   return configuration.integer(CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE);
 }
 
+bool is_deterministic(const CudnnObject& configuration) {
+  const CudnnObject engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  cudnnBackendDescriptor_t raw = engine.raw();
+  std::int64_t count = 0;
+  check_cudnn(cudnn().get_attribute(configuration.raw(), CUDNN_ATTR_ENGINECFG_ENGINE,
+                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw),
+              "asking for an engine");
+  std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
+  check_cudnn(
+      cudnn().get_attribute(raw, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                            std::ssize(notes), &count, notes.data()),
+      "asking for an engine's notes");
+  const auto end = notes.begin() + count;
+  return std::find(notes.begin(), end, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) == end;
+}
+
 CudnnPack::CudnnPack(std::span<const std::int64_t> ids, std::span<void* const> places,
                      void* workspace)
     : object_(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) {
@@ -216,7 +269,7 @@ CudnnPack::CudnnPack(std::span<const std::int64_t> ids, std::span<void* const> p
 }
 
 CudnnPlan::CudnnPlan(CudnnGraph graph, cudnnHandle_t handle, std::int64_t workspace,
-                     std::string_view what)
+                     std::string_view what, bool deterministic)
     : graph_(std::move(graph)) {
   std::string why = "no configuration is offered";
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
@@ -224,6 +277,7 @@ CudnnPlan::CudnnPlan(CudnnGraph graph, cudnnHandle_t handle, std::int64_t worksp
     CudnnObject plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     plan.set(plan_handle(), handle);
     plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
+    if (deterministic && !is_deterministic(configuration)) continue;
     if (plan.try_finalize() != CUDNN_STATUS_SUCCESS) {
       why = last_error();
       continue;

@@ -1,79 +1,73 @@
 #include "plan/packing.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace ballast {
 namespace {
 
-// Items already placed, found by time: short-lived ones in every window they touch, so that placing
-// one of thousands of temporaries looks at its neighbours only. Every list is in order of offsets.
+using Range = std::pair<std::uint64_t, std::uint64_t>;
+
+// Items already placed, found by time: each in the one or two windows it touches among those that
+// are just longer than it lives, so that placing one of thousands of temporaries looks at its
+// neighbours only.
 class Placed {
  public:
-  explicit Placed(std::uint32_t instructions) : windows_(instructions / kWindow + 1) {}
-
-  void add(const PackItem& item, std::uint64_t offset) {
-    const Entry e{item.first, item.last, offset, offset + item.bytes};
-    if (item.last - item.first >= kLong * kWindow) return insert(long_, e);
-    for (std::uint32_t w = item.first / kWindow; w <= item.last / kWindow; ++w) {
-      insert(windows_[w], e);
-    }
+  explicit Placed(std::uint32_t instructions) {
+    for (std::size_t l = 0; l < kLevels; ++l) levels_[l].resize(instructions / kWindow[l] + 1);
   }
 
-  // taken(begin, end) for the ranges that are taken while the item is alive, in order of their
-  // start, some of them twice, until it answers that it has seen enough.
-  template <class Taken>
-  void each(const PackItem& item, Taken&& taken) {
-    lists_.clear();
-    look_at(long_, item);
-    for (std::uint32_t w = item.first / kWindow; w <= item.last / kWindow; ++w) {
-      look_at(windows_[w], item);
+  void add(const PackItem& item, std::uint64_t offset) {
+    const Entry e{item.first, item.last, {offset, offset + item.bytes}};
+    for (std::size_t l = 0; l < kLevels; ++l) {
+      if (item.last - item.first >= kWindow[l]) continue;
+      const std::uint32_t first = item.first / kWindow[l], last = item.last / kWindow[l];
+      levels_[l][first].push_back(e);
+      if (last > first) levels_[l][last].push_back(e);
+      return;
     }
-    while (!lists_.empty()) {
-      List* lowest = &lists_.front();
-      for (List& l : lists_) {
-        if (l.next->begin < lowest->next->begin) lowest = &l;
+    long_.push_back(e);
+  }
+
+  // Ranges taken while the item is alive, in order of their start.
+  const std::vector<Range>& taken(const PackItem& item) {
+    busy_.clear();
+    collect(long_, item, 0);
+    for (std::size_t l = 0; l < kLevels; ++l) {
+      const std::uint32_t first = item.first / kWindow[l];
+      for (std::uint32_t w = first; w <= item.last / kWindow[l]; ++w) {
+        // What began before this window stands in the one before as well.
+        collect(levels_[l][w], item, w == first ? 0 : w * kWindow[l]);
       }
-      if (taken(lowest->next->begin, lowest->next->end)) return;
-      ++lowest->next;
-      if (advance(*lowest, item)) continue;
-      *lowest = lists_.back();
-      lists_.pop_back();
     }
+    std::ranges::sort(busy_);
+    return busy_;
   }
 
  private:
-  static constexpr std::uint32_t kWindow = 64;  // instructions
-  static constexpr std::uint32_t kLong = 8;     // windows
+  static constexpr std::size_t kLevels = 3;
+  static constexpr std::array<std::uint32_t, kLevels> kWindow = {16, 256, 4096};  // instructions
 
   struct Entry {
     std::uint32_t first, last;
-    std::uint64_t begin, end;
-  };
-  struct List {
-    const Entry *next, *end;
+    Range range;
   };
 
-  static void insert(std::vector<Entry>& list, const Entry& e) {
-    list.insert(std::ranges::upper_bound(list, e.begin, {}, &Entry::begin), e);
+  void collect(const std::vector<Entry>& from, const PackItem& item, std::uint32_t begun) {
+    for (const Entry& e : from) {
+      if (e.first <= item.last && item.first <= e.last && e.first >= begun) {
+        busy_.push_back(e.range);
+      }
+    }
   }
 
-  // To the first entry that is alive with the item; no: there is none.
-  static bool advance(List& l, const PackItem& item) {
-    while (l.next != l.end && (l.next->first > item.last || item.first > l.next->last)) ++l.next;
-    return l.next != l.end;
-  }
-
-  void look_at(const std::vector<Entry>& entries, const PackItem& item) {
-    List l{entries.data(), entries.data() + entries.size()};
-    if (advance(l, item)) lists_.push_back(l);
-  }
-
-  std::vector<std::vector<Entry>> windows_;
+  std::array<std::vector<std::vector<Entry>>, kLevels> levels_;
   std::vector<Entry> long_;
-  std::vector<List> lists_;
+  std::vector<Range> busy_;
 };
 
 std::uint64_t round_up(std::uint64_t n, std::uint64_t to) { return (n + to - 1) / to * to; }
@@ -87,11 +81,10 @@ Packing pack_in_order(std::span<const PackItem> items, const std::vector<std::ui
     const PackItem& item = items[i];
     if (item.bytes == 0) continue;
     std::uint64_t at = 0;
-    placed.each(item, [&](std::uint64_t begin, std::uint64_t end) {
-      if (at + item.bytes <= begin) return true;
+    for (const auto& [begin, end] : placed.taken(item)) {
+      if (at + item.bytes <= begin) break;
       at = std::max(at, round_up(end, item.alignment));
-      return false;
-    });
+    }
     packing.offset[i] = at;
     packing.peak = std::max(packing.peak, at + item.bytes);
     placed.add(item, at);

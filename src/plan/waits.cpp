@@ -106,7 +106,7 @@ Waits derive_waits(const ProgramSet& set, int program, const std::vector<std::ui
     std::uint64_t begin, end;
   };
   const auto place_of = [&](Buffer b) {
-    const BufferSpec& s = set.spec(b);
+    const BufferSpec& s = set.buffers[b.id];
     const std::uint64_t begin = offset[s.root.id] + s.offset;
     return Place{s.tier, begin, begin + s.bytes};
   };
@@ -115,7 +115,7 @@ Waits derive_waits(const ProgramSet& set, int program, const std::vector<std::ui
   std::vector<bool> written(set.buffers.size(), false);
   std::array<Shared, kTiers.size()> shared;
   for (const Instruction& ins : code) {
-    for (const Buffer b : ins.writes) written[set.spec(b).root.id] = true;
+    for (const Buffer b : ins.writes) written[set.buffers[b.id].root.id] = true;
     if (ins.lane == Lane::compute) continue;
     for (const auto* touched : {&ins.reads, &ins.writes}) {
       for (const Buffer b : *touched) {
@@ -152,7 +152,7 @@ Waits derive_waits(const ProgramSet& set, int program, const std::vector<std::ui
                 });
     each_shared(ins.reads,
                 [&](Buffer b, ByteHistory& bytes, std::uint64_t begin, std::uint64_t end) {
-                  if (!written[set.spec(b).root.id]) return;
+                  if (!written[set.buffers[b.id].root.id]) return;
                   bytes.each(begin, end, [&](ByteHistory::Touched& t) {
                     after(t.writer, t.write_count);
                     t.read_counts[static_cast<std::size_t>(ins.lane)] = mine;

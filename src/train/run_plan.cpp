@@ -15,6 +15,8 @@ std::string describe(const MemoryPolicy& p, const wan::Config& config) {
     text += fmt::format("through {} slot{}", p.slots, p.slots == 1 ? "" : "s");
   }
   text += fmt::format("; activations {}", name_of(p.activations));
+  if (p.kept_blocks > 0)
+    text += fmt::format(", all of them in {} of {} blocks", p.kept_blocks, config.layers);
   if (p.offload) text += ", offloaded to host memory";
   if (p.halves) text += "; backward restores half a block at a time";
   if (p.chunk_tokens > 0) text += fmt::format("; chunks of {} tokens", p.chunk_tokens);

@@ -6,7 +6,7 @@
 #include "data/html_entities.h"
 #include "data/unicode_text.h"
 
-namespace ballast::data {
+namespace ballast::data::clean_text_test {
 namespace {
 
 struct Cleaned {
@@ -24,7 +24,7 @@ TEST(CleanText, DoesWhatFtfyAndWanDo) {
       {"\u201cquoted\u201d \u2018it\u2019s\u2019", "\"quoted\" 'it's'"},
       {"ﬁne oﬃce ĳs ŉ", "fine office ijs 'n"},
       {"cafe\u0301", "café"},
-      {"a\u0080b\u0099c\u0081d", "a\u20acb'c\u0081d"},  // Windows-1252, then the quote
+      {"a\u0080b\u0092c\u0081d", "a\u20acb'c\u0081d"},  // Windows-1252, then the quote
       {"\x1b[1;31mred\x1b[0m", "red"},
       {"a\0b\x07"
        "c\x7f"
@@ -120,4 +120,4 @@ TEST(HtmlReferences, AgreeWithPythonOnEveryName) {
 }
 
 }  // namespace
-}  // namespace ballast::data
+}  // namespace ballast::data::clean_text_test

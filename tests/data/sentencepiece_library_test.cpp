@@ -11,7 +11,7 @@
 #include "io/utf8.h"
 #include "tests/support/temp_dir.h"
 
-namespace ballast::data {
+namespace ballast::data::sentencepiece_library_test {
 namespace {
 
 struct Alphabet {
@@ -98,17 +98,17 @@ TEST_P(SentencePieceLibrary, GivesTheSameIdsAndTexts) {
     ids_seen += ids.size();
     for (const std::int32_t id : ids) unknown += id == tokenizer.unk_id() ? 1 : 0;
   }
-  EXPECT_GT(ids_seen, 100'000u) << "the texts say nothing";
+  EXPECT_GT(ids_seen, 50'000u) << "the texts say nothing";
   EXPECT_LT(unknown * 2, ids_seen);
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Data, SentencePieceLibrary,
-    ::testing::Values(Training{"Plain", "--vocab_size=800 --character_coverage=0.98"},
+    ::testing::Values(Training{"Plain", "--vocab_size=1000 --character_coverage=0.98"},
                       Training{"Bytes",
-                               "--vocab_size=900 --character_coverage=0.97 --byte_fallback=true"
+                               "--vocab_size=1200 --character_coverage=0.98 --byte_fallback=true"
                                " --user_defined_symbols=<a>,zz,▁q"}),
     [](const auto& training) { return training.param.name; });
 
 }  // namespace
-}  // namespace ballast::data
+}  // namespace ballast::data::sentencepiece_library_test

@@ -8,7 +8,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_tokenizer.h"
 
-namespace ballast::data {
+namespace ballast::data::tokenizer_hostile_test {
 namespace {
 
 using namespace std::string_literals;
@@ -181,4 +181,4 @@ TEST(HostileTokenizer, AnswersDamageWithAnErrorOrWithIds) {
 }
 
 }  // namespace
-}  // namespace ballast::data
+}  // namespace ballast::data::tokenizer_hostile_test

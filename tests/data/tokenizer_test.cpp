@@ -10,7 +10,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_tokenizer.h"
 
-namespace ballast::data {
+namespace ballast::data::tokenizer_test {
 namespace {
 
 using test::TempDir;
@@ -192,7 +192,7 @@ TEST(Tokenizer, FollowsTheFileOfUmt5) {
       R"("normalizer":{"type":"Sequence","normalizers":[{"type":"Replace",)"
       R"("pattern":{"Regex":" {2,}"},"content":" "}]},"pre_tokenizer":{"type":"Metaspace",)"
       R"("replacement":"▁","prepend_scheme":"always","split":true},"model":{"vocab":)"
-      R"([["<pad>",0],["</s>",0],["<s>",0],["<unk>",0],["▁",-2],["▁a",-3],["b",-4],["ab",-5],)"
+      R"([["<pad>",0],["</s>",0],["<s>",0],["<unk>",0],["▁",-2],["▁a",-3],["b",-4],["ab",-5.5],)"
       R"(["ﬁ",-6]],"unk_id":3,"byte_fallback":false,"type":"Unigram"}})";
   const Tokenizer t = open_text(dir, "tokenizer.json", json);
   EXPECT_THAT(t.encode("a  b"), ElementsAre(5, 4, 6));
@@ -324,4 +324,4 @@ TEST(Tokenizer, SaysWhatAFolderLacks) {
 }
 
 }  // namespace
-}  // namespace ballast::data
+}  // namespace ballast::data::tokenizer_test

@@ -3,6 +3,7 @@
 #include "models/wan/params.h"
 #include "tests/e2e/ballast_process.h"
 #include "tests/support/tensor_file.h"
+#include "tests/support/torch_archive.h"
 
 namespace ballast::test {
 namespace {
@@ -82,6 +83,32 @@ TEST(Convert, MergeTakesStrengthsAndLeavesTheRest) {
   for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-5) << i;
 }
 
+TEST(Convert, PyTorchAndGgufFilesBecomeSafetensors) {
+  const TempDir dir;
+  const std::string storage = pickle::storage("FloatStorage", "0", 4);
+  const std::string numbers = u32(0x3f800000) + u32(0x40000000) + u32(0x40400000) + u32(0x40800000);
+  const std::string pth = dir.write(
+      "m.pth", torch_archive(
+                   pickle::whole(pickle::dict({{"w", pickle::tensor(storage, 0, {2, 2}, {1, 2})}})),
+                   {numbers}));
+  const std::string gguf =
+      dir.write("m.gguf", "GGUF" + u32(3) + u64(1) + u64(0) + u64(1) + "w" + u32(1) + u64(4) +
+                              u32(0) + u64(0) + std::string(7, '\0') + numbers);
+  const std::string out = dir.path("out.safetensors");
+  for (const auto& [file, kind, expected] :
+       {std::tuple(pth, "PyTorch", std::vector<float>{1, 3, 2, 4}),
+        std::tuple(gguf, "GGUF", std::vector<float>{1, 2, 3, 4})}) {
+    const Finished inspect = run_ballast({"inspect", file});
+    EXPECT_EQ(inspect.exit_code, 0) << inspect.err;
+    EXPECT_THAT(inspect.out, HasSubstr(kind));
+    EXPECT_THAT(run_ballast({"inspect", file, "--json"}).out, HasSubstr("\"bytes\": 16"));
+    const Finished f = run_ballast({"convert", "model", file, out, "--dtype", "bf16"});
+    EXPECT_EQ(f.exit_code, 0) << f.err;
+    EXPECT_THAT(f.out, HasSubstr(std::string("1 tensor of a ") + kind));
+    EXPECT_EQ(values_in(out, "w"), expected);
+  }
+}
+
 TEST(Convert, MistakesAreExplained) {
   const TempDir dir;
   const std::string lora = lora_file(dir), model = model_file(dir), out = dir.path("out");
@@ -104,6 +131,11 @@ TEST(Convert, MistakesAreExplained) {
   expect({"merge", model, out}, 2, "at least one LORA");
   expect({"merge", lora, lora, out}, 4, "changes nothing");
   expect({"merge", model, lora, out, "--to", "comfy"}, 2, "belong to convert lora");
+  expect({"model", model, out}, 2, "writes a .safetensors file");
+  expect({"model", model}, 2, "takes IN and OUT, 1 given");
+  expect({"model", dir.write("bad.pth", "PK\x03\x04" + std::string(99, 'x')),
+          dir.path("x.safetensors")},
+         4, "pth.zip");
 }
 
 }  // namespace

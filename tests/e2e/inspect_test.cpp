@@ -7,6 +7,7 @@
 #include "models/wan/params.h"
 #include "tests/e2e/ballast_process.h"
 #include "tests/support/hostile_safetensors.h"
+#include "tests/support/test_clip.h"
 
 namespace ballast::test::inspect_test {
 namespace {
@@ -193,6 +194,34 @@ TEST(Inspect, NamesFromFilesCannotSpeakToTheTerminal) {
   const Finished f = run_ballast({"inspect", path});
   EXPECT_EQ(f.exit_code, 0) << f.err;
   EXPECT_THAT(f.out, AllOf(HasSubstr("evil\\x1b[31m"), Not(HasSubstr("\x1b"))));
+}
+
+TEST(Inspect, VideoShowsWhatItIsAndHowItWasMade) {
+  if (!media_available()) GTEST_SKIP() << "built without FFmpeg";
+  const TempDir dir;
+  const std::string path = dir.path("clip.mp4");
+  write_clip(path,
+             {.width = 32,
+              .height = 24,
+              .rate = {24, 1},
+              .comment = R"({"prompt": "a \"red\" 猫\u001b[2J", "seed": 7, "steps": [4, 5]})"},
+             5);
+  const Finished f = run_ballast({"inspect", path});
+  EXPECT_EQ(f.exit_code, 0) << f.err;
+  EXPECT_EQ(f.err, "");
+  EXPECT_THAT(f.out, AllOf(HasSubstr("video, h264 in mov"), HasSubstr("32 x 24"),
+                           HasSubstr("24 frames a second"), HasSubstr("0.208 s"),
+                           HasSubstr("a \"red\" 猫\\x1b[2J"), HasSubstr("[4,5]")));
+  const nlohmann::json j = inspect_json(path);
+  EXPECT_EQ(j["frames"], 5);
+  EXPECT_EQ(j["comment"]["seed"], 7);
+  const std::string cut = dir.write("cut.mp4", read_whole(path).substr(0, 600));
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  write_clip(path, {.width = 32, .height = 24, .comment = "{\"a\": " + deep + "}"}, 1);
+  EXPECT_EQ(run_ballast({"inspect", path}).exit_code, 0);
+  const Finished broken = run_ballast({"inspect", cut});
+  EXPECT_EQ(broken.exit_code, 4) << broken.out;
+  EXPECT_THAT(broken.err, HasSubstr("cut.mp4"));
 }
 
 }  // namespace

@@ -96,7 +96,8 @@ TEST(Checkpoint, AFolderHoldsExactlyOneModel) {
   const TempDir folder;
   std::filesystem::create_directory(folder.path("high_noise_model"));
   EXPECT_FAILS(Checkpoint::open(folder.path()), ErrorCode::input,
-               "folder.empty: it holds no *.safetensors.index.json and no *.safetensors; its "
+               "folder.empty: it holds no *.safetensors.index.json, no *.safetensors and no *.pth, "
+               "*.pt or *.bin; its "
                "folders: \"high_noise_model\"");
   folder.write("one.safetensors", shard({"a"}));
   EXPECT_EQ(Checkpoint::open(folder.path()).tensors().size(), 1u);
@@ -163,7 +164,7 @@ TEST(Checkpoint, RefusesAnIndexThatDoesNotHold) {
   refused(R"({"a":"sub\\m.safetensors"})", "index.shard_name");
   refused(R"({"a":"m\u0000.safetensors"})", "index.shard_name");
   refused(R"({"a":"m\u001b.safetensors"})", "index.shard_name");
-  refused(R"({"a":"pytorch_model-00001-of-00002.bin"})", "index.shard_name");
+  refused(R"({"a":"model-00001-of-00002.onnx"})", "index.shard_name");
   refused(R"({"a":"absent.safetensors","b":"gone.safetensors"})",
           "index.shard_missing: 2 of 2 shards are not there: \"absent.safetensors\", "
           "\"gone.safetensors\"");

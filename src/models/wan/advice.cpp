@@ -23,7 +23,8 @@ Bytes missing_with(const Budget& budget, const Now& now) {
          less(disk, budget.disk);
 }
 
-PlannedChange planned(const Now& now, const Change& change) {
+// known: of what the change makes of the job.
+PlannedChange planned(const Now& now, const Change& change, KnownNeeds& known) {
   FitRequest r = now.request;
   change.apply(r);
   PlannedChange p;
@@ -34,13 +35,13 @@ PlannedChange planned(const Now& now, const Change& change) {
     p.frees_host = less(now.refusal.needed[1], lean_host);
   };
   // The same plan as now, measured against another budget.
-  if (change.budget_only && !may_fit(r) && closest_policy(r) == now.policy) {
+  if (change.budget_only && !may_fit(r, known) && closest_policy(r, known) == now.policy) {
     p.needed = now.refusal.needed;
     p.missing = missing_with(r.budget, now);
     p.step_seconds = now.refusal.seconds_per_step;
     return p;
   }
-  const auto outcome = fit(r);
+  const auto outcome = fit(r, known);
   if (const auto* run = std::get_if<PlannedRun>(&outcome)) {
     p.fits = true;
     for (const Tier t : kTiers) p.needed[static_cast<std::size_t>(t)] = run->needed(t);
@@ -48,7 +49,7 @@ PlannedChange planned(const Now& now, const Change& change) {
     if (change.budget_only) {
       compare(now.refusal.needed[0], now.refusal.needed[1]);
     } else {
-      const LeastNeeds lean = least_needs(r, closest_policy(r));
+      const LeastNeeds lean = least_needs(r, closest_policy(r, known));
       compare(lean.device, lean.host);
     }
   } else {
@@ -108,9 +109,13 @@ std::int64_t largest_fitting(
 
 std::vector<PlannedChange> try_changes(const FitRequest& request, const Refusal& refusal,
                                        const std::vector<Change>& changes) {
-  const Now now = {request, refusal, closest_policy(request)};
+  KnownNeeds known;
+  const Now now = {request, refusal, closest_policy(request, known)};
   std::vector<PlannedChange> all;
-  for (const Change& c : changes) all.push_back(planned(now, c));
+  for (const Change& c : changes) {
+    KnownNeeds anew;
+    all.push_back(planned(now, c, c.budget_only ? known : anew));
+  }
   rank(all);
   if (all.empty() || all.front().fits) return all;
 
@@ -130,8 +135,10 @@ std::vector<PlannedChange> try_changes(const FitRequest& request, const Refusal&
                            .budget_only = best[i]->budget_only && best[j]->budget_only};
       FitRequest r = request;
       both.apply(r);
-      if (!r.policy && !may_fit(r)) continue;
-      PlannedChange p = planned(now, both);
+      KnownNeeds anew;
+      KnownNeeds& needs = both.budget_only ? known : anew;
+      if (!r.policy && !may_fit(r, needs)) continue;
+      PlannedChange p = planned(now, both, needs);
       if (p.fits) pairs.push_back(std::move(p));
     }
   }

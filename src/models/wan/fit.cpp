@@ -1,6 +1,7 @@
 #include "models/wan/fit.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/error.h"
 #include "models/wan/fit_policies.h"
@@ -41,9 +42,15 @@ PlannedRun complete(const FitRequest& request, RecordedJob recorded) {
   return run;
 }
 
+// No step is faster than its busiest lane.
+double busiest_lane(const LeastNeeds& n) { return std::max(n.compute_seconds, n.transfer_seconds); }
+
 // As many groups resident as the budget allows. A group that stays may take more than its weights
 // with it (gradients, moments), so what one more costs is learned from the plans that were too big.
-PlannedRun fill_with_groups(const FitRequest& request, RecordedJob lean, const LeastNeeds& least) {
+// Nothing: its lanes are busy for longer than `seconds` even so, or host memory is short where one
+// more is too much for the device; fewer only need more of both.
+std::optional<PlannedRun> fill_with_groups(const FitRequest& request, const MemoryPolicy& lean,
+                                           const LeastNeeds& least, double seconds) {
   // In full training what stays leaves host memory by as much as it takes of the device's.
   const bool ram_bounds = request.backend.device == Device::cpu && request.job.mode != Mode::full;
   Bytes most = request.budget.gpu;
@@ -51,34 +58,37 @@ PlannedRun fill_with_groups(const FitRequest& request, RecordedJob lean, const L
     most = std::min(most, request.budget.host - std::min(least.host, request.budget.host));
   const auto room = static_cast<double>((most - std::min(least.device, most)).count);
   const int all_but_one = group_count(request.job.config) - 1;
-  MemoryPolicy policy = lean.policy;
-  const auto with = [&](int groups) {
-    policy.resident_groups = groups;
-    return record(request, policy);
+  MemoryPolicy policy = lean;
+  const auto taken = [](const LeastNeeds& needs, const LeastNeeds& without) {
+    return static_cast<double>((needs.device - std::min(without.device, needs.device)).count);
   };
   // The first that stays is the head, which is small: the next two say what a block takes.
   int groups = std::min(3, all_but_one);
-  const auto taken = [&](const LeastNeeds& needs) {
-    return static_cast<double>((needs.device - std::min(least.device, needs.device)).count);
-  };
+  policy.resident_groups = groups;
   double per_group =
-      std::max(1.0, taken(least_needs(request, with(groups))) / std::max(1, groups - 1));
+      taken(needs_of_few_blocks(request, policy), needs_of_few_blocks(request, lean)) /
+      std::max(1, groups - 1);
+  per_group = std::max(1.0, per_group);
   groups = static_cast<int>(std::min(room / per_group + 1, static_cast<double>(all_but_one)));
   while (groups > 0) {
-    RecordedJob fuller = with(groups);
+    policy.resident_groups = groups;
+    RecordedJob fuller = record(request, policy);
     const LeastNeeds needs = least_needs(request, fuller);
     if (excess(request, needs).count == 0) {
+      if (busiest_lane(needs) >= seconds) return std::nullopt;
       PlannedRun run = complete(request, std::move(fuller));
       if (shortages(request, run).empty()) return run;
     }
     int next = groups - 1;
+    const bool shared = request.backend.device == Device::cpu;
+    if (!shared && needs.device <= most && needs.host > request.budget.host) return std::nullopt;
     if (needs.device > most) {
-      per_group = std::max(1.0, taken(needs) / groups);
+      per_group = std::max(1.0, taken(needs, least) / groups);
       next = std::min(next, static_cast<int>(room / per_group) + 1);
     }
     groups = next;
   }
-  return complete(request, std::move(lean));
+  return plan_run(request, lean);
 }
 
 // As many blocks keep all their activations as the budget allows.
@@ -87,13 +97,16 @@ PlannedRun fill_with_activations(const FitRequest& request, PlannedRun lean) {
   int low = 0, high = static_cast<int>(request.job.config.layers);  // fits with low, not with high
   while (high - low > 1) {
     policy.kept_blocks = (low + high) / 2;
-    PlannedRun fuller = plan_run(request, policy);
-    if (shortages(request, fuller).empty()) {
-      low = policy.kept_blocks;
-      lean = std::move(fuller);
-    } else {
-      high = policy.kept_blocks;
+    RecordedJob recorded = record(request, policy);
+    if (excess(request, least_needs(request, recorded)).count == 0) {
+      PlannedRun fuller = complete(request, std::move(recorded));
+      if (shortages(request, fuller).empty()) {
+        low = policy.kept_blocks;
+        lean = std::move(fuller);
+        continue;
+      }
     }
+    high = policy.kept_blocks;
   }
   return lean;
 }
@@ -137,9 +150,7 @@ double PlannedRun::seconds_of_step(std::size_t kind) const {
   double sum = seconds("grad_norm") + seconds("update") + seconds("zero_gradients");
   // Half of the steps are the other expert's at most; what stays must then be read anew.
   sum += 0.5 * seconds("load.high_noise");
-  for (const StepPart& part : parts[kind]) {
-    sum += seconds(part.run == 0 ? "step" : fmt::format("step.{}", part.run));
-  }
+  for (const StepPart& part : parts[kind]) sum += seconds(step_program(part.run));
   return sum;
 }
 
@@ -196,12 +207,17 @@ std::int64_t streamed_blocks(const Config& config, const MemoryPolicy& policy) {
 }
 
 MemoryPolicy closest_policy(const FitRequest& request) {
+  KnownNeeds known;
+  return closest_policy(request, known);
+}
+
+MemoryPolicy closest_policy(const FitRequest& request, KnownNeeds& known) {
   if (request.policy) return *request.policy;
   const FitRequest search = heaviest(request);
   std::optional<MemoryPolicy> closest;
   Bytes least;
   for (MemoryPolicy& policy : lean_policies(search)) {
-    const Bytes missing = excess(search, least_needs(search, policy));
+    const Bytes missing = excess(search, known.of(search, policy));
     if (closest && least <= missing) continue;
     least = missing;
     closest = std::move(policy);
@@ -211,8 +227,8 @@ MemoryPolicy closest_policy(const FitRequest& request) {
 
 namespace {
 
-Refusal refuse(const FitRequest& request) {
-  const PlannedRun run = plan_run(request, closest_policy(request));
+Refusal refuse(const FitRequest& request, KnownNeeds& known) {
+  const PlannedRun run = plan_run(request, closest_policy(request, known));
   return refusal("the leanest policy", run, shortages(request, run));
 }
 
@@ -235,13 +251,20 @@ enum class Chance : std::uint8_t {
   good,
 };
 
+// For weights that are not read from disk again and again, and all that training keeps with them.
+Bytes largest_place(const FitRequest& r) {
+  if (r.job.mode != Mode::full) return Bytes{~0ull};
+  return r.backend.device == Device::cpu ? r.budget.host : r.budget.gpu + r.budget.host;
+}
+
 // By the leanest policies. In full training every group that stays takes its state from the host to
 // the device, so host needs shrink with what is resident and the device decides.
-Chance chance(const FitRequest& search) {
+Chance chance(const FitRequest& search, KnownNeeds& known) {
+  if (least_state_bytes(search) > largest_place(search)) return Chance::none;
   const bool full = search.job.mode == Mode::full && !search.streamed_blocks;
   Chance best = Chance::none;
   for (const MemoryPolicy& p : lean_policies(search)) {
-    const LeastNeeds needs = least_needs(search, p);
+    const LeastNeeds needs = known.of(search, p);
     const Bytes missing = excess(search, needs);
     if (missing.count == 0 || (full && p.slots > 0 && needs.device <= search.budget.gpu)) {
       return Chance::good;
@@ -256,30 +279,32 @@ Chance chance(const FitRequest& search) {
   return best;
 }
 
-// On the device, in the job's format: no less.
-Bytes least_weight_bytes(const FitRequest& request) {
-  const bool as_stored = request.job.format == WeightFormat::stored;
-  Bytes sum;
-  for (const WeightGroup& g : request.experts.front()) {
-    for (const StoredTensor& t : g.tensors) {
-      sum += Bytes{static_cast<std::uint64_t>(t.data.shape.elements()) *
-                   (as_stored ? size_of(t.data.dtype) : 1)};
-    }
-  }
-  return sum;
-}
-
 class Search {
  public:
-  explicit Search(const FitRequest& request)
+  Search(const FitRequest& request, KnownNeeds& known)
       : request_(request),
         search_(heaviest(request)),
+        known_(known),
         all_kinds_(request.job.batches.size() + request.job.eval_batches.size() >
                    search_.job.batches.size() + search_.job.eval_batches.size()),
-        weights_(least_weight_bytes(request)) {}
+        state_(least_state_bytes(request)) {}
 
   std::optional<PlannedRun> run() {
-    const Chance c = chance(search_);
+    if (!all_kinds_) return look();
+    // Where the heaviest step fits the others do in all but odd cases, so that all kinds are
+    // planned for the best policy only; in odd cases for every one that would be it.
+    if (auto best = look()) {
+      if (auto all = with_all_kinds(best->policy)) return all;
+      best_.reset();
+      plans_all_kinds_ = true;
+      return look();
+    }
+    return std::nullopt;
+  }
+
+ private:
+  std::optional<PlannedRun> look() {
+    const Chance c = chance(search_, known_);
     if (c == Chance::good) {
       for (const std::vector<MemoryPolicy>& list : candidates(search_.job)) {
         for (const MemoryPolicy& p : list) consider(p);
@@ -301,7 +326,7 @@ class Search {
         if (home == WeightHome::disk && search_.job.mode == Mode::full) continue;
         p.home = home;
         for (p.resident_groups = 0; p.resident_groups < groups; ++p.resident_groups) {
-          if (excess(search_, least_needs(search_, p)).count > 0) continue;
+          if (excess(search_, known_.of(search_, p)).count > 0) continue;
           PlannedRun run = plan_run(request_, p);
           if (shortages(request_, run).empty()) return run;
         }
@@ -310,17 +335,38 @@ class Search {
     return std::nullopt;
   }
 
- private:
-  // Of the weights, were all the memory that a plan leaves filled with them.
+  // With as many groups less as the recordings of the other kinds take room.
+  std::optional<PlannedRun> with_all_kinds(MemoryPolicy policy) const {
+    const bool fills = policy.slots > 0 && !request_.streamed_blocks;
+    while (true) {
+      RecordedJob recorded = record(request_, policy);
+      if (excess(request_, least_needs(request_, recorded)).count == 0) {
+        PlannedRun run = complete(request_, std::move(recorded));
+        if (shortages(request_, run).empty()) return run;
+      }
+      if (!fills || policy.resident_groups == 0) return std::nullopt;
+      --policy.resident_groups;
+    }
+  }
+
+  // Of the weights, were all the memory that a plan leaves filled with them and what they bring.
   double least_streamed_share(const LeastNeeds& least) const {
     const Bytes room = request_.budget.gpu - std::min(least.device, request_.budget.gpu);
-    return std::max(0.0, 1 - static_cast<double>(room.count) / static_cast<double>(weights_.count));
+    return std::max(0.0, 1 - static_cast<double>(room.count) / static_cast<double>(state_.count));
+  }
+
+  // In full training the update brings what does not stay from host memory.
+  double least_update_seconds(const LeastNeeds& least) const {
+    if (request_.job.mode != Mode::full || !request_.job.record_update) return 0;
+    const Bytes room = request_.budget.gpu - std::min(least.device, request_.budget.gpu);
+    const Bytes brought = state_ - std::min(room, state_);
+    return static_cast<double>(brought.count) / request_.profile.upload_bandwidth;
   }
 
   // Whether there is no place for the weights, whatever else is needed.
   bool too_heavy(const MemoryPolicy& p) const {
-    if (p.slots == 0) return weights_ > request_.budget.gpu;
-    return p.home == WeightHome::host && weights_ > request_.budget.gpu + request_.budget.host;
+    if (p.slots == 0) return state_ > request_.budget.gpu;
+    return p.home == WeightHome::host && state_ > request_.budget.gpu + request_.budget.host;
   }
 
   // Whether a plan that waits for nothing is there, and this one would have no less to compute.
@@ -334,35 +380,31 @@ class Search {
     if (!policy || too_heavy(*policy) || computes_no_less(*policy)) return;
     // Recording a few blocks takes milliseconds, recording and packing all of them a hundred: most
     // candidates fall here.
-    const LeastNeeds least = least_needs(search_, *policy);
     const bool fills = policy->slots > 0 && !request_.streamed_blocks;
     const bool host_may_shrink = fills && request_.job.mode == Mode::full;
+    if (!host_may_shrink && known_.surely_over(search_, *policy)) return;
+    const LeastNeeds least = known_.of(search_, *policy);
     if (host_may_shrink ? least.device > request_.budget.gpu : excess(search_, least).count > 0) {
       return;
     }
-    // No plan is faster than its busiest lane.
     const double streamed = fills ? least_streamed_share(least) : 1;
-    const double soonest = std::max(least.compute_seconds, streamed * least.transfer_seconds);
+    const double update = least_update_seconds(least);
+    const double soonest =
+        std::max(least.compute_seconds, streamed * least.transfer_seconds) + update;
     if (best_ && soonest > 0.98 * best_seconds_) return;
-    RecordedJob recorded = record(search_, *policy);
-    std::optional<PlannedRun> run = fills ? fill_with_groups(search_, std::move(recorded), least)
-                                          : complete(search_, std::move(recorded));
-    if (!shortages(search_, *run).empty()) return;
+    const double most = best_ ? best_seconds_ - update : std::numeric_limits<double>::infinity();
+    std::optional<PlannedRun> run =
+        fills ? fill_with_groups(search_, *policy, least, most) : plan_run(search_, *policy);
+    if (!run || !shortages(search_, *run).empty()) return;
     if (policy->slots == 0 && policy->activations == Activations::attention_kept &&
         !policy->offload) {
       run = fill_with_activations(search_, std::move(*run));
     }
     const double seconds = run->seconds_per_step();
     if (best_ && best_seconds_ <= seconds) return;
-    if (all_kinds_) {
-      run = plan_run(request_, run->policy);
-      // Recordings of the other kinds take memory, too.
-      while (fills && run->policy.resident_groups > 0 && !shortages(request_, *run).empty()) {
-        MemoryPolicy fewer = run->policy;
-        --fewer.resident_groups;
-        run = plan_run(request_, fewer);
-      }
-      if (!shortages(request_, *run).empty()) return;
+    if (plans_all_kinds_) {
+      run = with_all_kinds(run->policy);
+      if (!run) return;
     }
     best_seconds_ = seconds;
     best_compute_ = least.compute_seconds;
@@ -371,8 +413,10 @@ class Search {
 
   const FitRequest& request_;
   const FitRequest search_;  // with the heaviest step only
+  KnownNeeds& known_;
   const bool all_kinds_;
-  const Bytes weights_;
+  const Bytes state_;  // of all weights, at least
+  bool plans_all_kinds_ = false;
   std::optional<PlannedRun> best_;
   double best_seconds_ = 0;  // of the heaviest step
   double best_compute_ = 0;  // of it, at least
@@ -380,9 +424,21 @@ class Search {
 
 }  // namespace
 
-bool may_fit(const FitRequest& request) { return chance(heaviest(request)) == Chance::good; }
+bool may_fit(const FitRequest& request) {
+  KnownNeeds known;
+  return may_fit(request, known);
+}
+
+bool may_fit(const FitRequest& request, KnownNeeds& known) {
+  return chance(heaviest(request), known) == Chance::good;
+}
 
 std::variant<PlannedRun, Refusal> fit(const FitRequest& request) {
+  KnownNeeds known;
+  return fit(request, known);
+}
+
+std::variant<PlannedRun, Refusal> fit(const FitRequest& request, KnownNeeds& known) {
   if (request.policy) {
     PlannedRun run = plan_run(request, *request.policy);
     std::vector<Shortage> missing = shortages(request, run);
@@ -390,8 +446,8 @@ std::variant<PlannedRun, Refusal> fit(const FitRequest& request) {
     return refusal(request.policy->name, run, std::move(missing));
   }
   if (request.switched()) return fit_switched(request);
-  if (auto run = Search(request).run()) return std::move(*run);
-  return refuse(request);
+  if (auto run = Search(request, known).run()) return std::move(*run);
+  return refuse(request, known);
 }
 
 }  // namespace ballast::wan

@@ -64,14 +64,21 @@ Bytes excess(const std::vector<Shortage>& missing);  // over the budget, all tie
 // The fastest predicted plan that fits; the answer comes before it is looked for when nothing can.
 std::variant<PlannedRun, Refusal> fit(const FitRequest& request);
 
+// The same for requests that differ in their budgets only: what is known of the job's needs serves
+// all of them (models/wan/job_needs.h).
+class KnownNeeds;
+std::variant<PlannedRun, Refusal> fit(const FitRequest& request, KnownNeeds& known);
+
 // Blocks whose weights pass through slots.
 std::int64_t streamed_blocks(const Config& config, const MemoryPolicy& policy);
 
 // Whether one of the leanest plans may fit, by live bytes: quick. A no is final for those plans.
 bool may_fit(const FitRequest& request);
+bool may_fit(const FitRequest& request, KnownNeeds& known);
 
 // The one of the leanest policies that misses least, or the one asked for.
 MemoryPolicy closest_policy(const FitRequest& request);
+MemoryPolicy closest_policy(const FitRequest& request, KnownNeeds& known);
 
 // The plans that need least, of which any refusal speaks: what they trade is device for host
 // memory.

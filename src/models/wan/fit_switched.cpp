@@ -1,5 +1,7 @@
 #include "models/wan/fit_switched.h"
 
+#include <algorithm>
+
 #include "models/wan/job_needs.h"
 
 namespace ballast::wan {
@@ -60,11 +62,25 @@ std::vector<MemoryPolicy> switched_policies(const FitRequest& request) {
 }
 
 std::variant<PlannedRun, Refusal> fit_switched(const FitRequest& request) {
+  struct Candidate {
+    MemoryPolicy policy;
+    Bytes missing;       // at least
+    double soonest = 0;  // no step takes less
+  };
+  std::vector<Candidate> all;
+  for (MemoryPolicy& p : switched_policies(request)) {
+    const LeastNeeds needs = least_needs(request, p);
+    all.push_back({std::move(p), excess(request, needs),
+                   std::max(needs.compute_seconds, needs.transfer_seconds)});
+  }
+  std::ranges::stable_sort(all, {}, &Candidate::missing);
   std::optional<PlannedRun> best;
   std::optional<Refusal> closest;
   Bytes least;
-  for (const MemoryPolicy& policy : switched_policies(request)) {
-    PlannedRun run = plan_run(request, policy);
+  for (const Candidate& c : all) {
+    if (best && (c.missing.count > 0 || best->seconds_per_step() <= c.soonest)) continue;
+    if (closest && c.missing.count > 0 && least <= c.missing) break;
+    PlannedRun run = plan_run(request, c.policy);
     std::vector<Shortage> missing = shortages(request, run);
     if (missing.empty()) {
       if (!best || run.seconds_per_step() < best->seconds_per_step()) best = std::move(run);

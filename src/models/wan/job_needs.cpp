@@ -47,12 +47,17 @@ std::array<double, kLaneCount> busy_seconds(const FitRequest& request,
                                             const RecordedJob& recorded) {
   std::array<double, kLaneCount> seconds{};
   const ProgramSet& set = recorded.set;
-  const auto runs = static_cast<double>(recorded.parts[0].size());
-  for (const Program& p : set.programs) {
-    if (p.name != "step") continue;
-    for (const Instruction& i : p.instructions) {
+  std::vector<double> runs;  // of each program in one step
+  for (const StepPart& part : recorded.parts[0]) {
+    runs.resize(std::max(runs.size(), part.run + 1), 0);
+    ++runs[part.run];
+  }
+  for (std::size_t r = 0; r < runs.size(); ++r) {
+    if (runs[r] == 0) continue;
+    const auto program = set.program_index(step_program(r));
+    for (const Instruction& i : set.programs[static_cast<std::size_t>(program)].instructions) {
       seconds[static_cast<std::size_t>(i.lane)] +=
-          runs * predicted_seconds(set, i, request.profile);
+          runs[r] * predicted_seconds(set, i, request.profile);
     }
   }
   return seconds;
@@ -73,13 +78,10 @@ bool same_form(const WeightGroup& a, const WeightGroup& b) {
   return true;
 }
 
-// Whether every block is recorded as the others are.
-bool alike(const FitRequest& request, const MemoryPolicy& policy) {
+// Whether all blocks have the same tensors and adapters, and are more than a few.
+bool one_form(const FitRequest& request) {
   const auto layers = request.job.config.layers;
-  if (layers <= kFewBlocks + 1 || policy.resident_groups > 0 || policy.kept_blocks > 0 ||
-      !request.job.lora.excluded.empty()) {
-    return false;
-  }
+  if (layers <= kFewBlocks + 1 || !request.job.lora.excluded.empty()) return false;
   for (const auto& groups : request.experts) {
     for (std::int64_t b = 1; b < layers; ++b) {
       if (!same_form(groups[static_cast<std::size_t>(block_group(0))],
@@ -89,6 +91,11 @@ bool alike(const FitRequest& request, const MemoryPolicy& policy) {
     }
   }
   return true;
+}
+
+// Whether every block is recorded as the others are.
+bool alike(const FitRequest& request, const MemoryPolicy& policy) {
+  return policy.resident_groups == 0 && policy.kept_blocks == 0 && one_form(request);
 }
 
 FitRequest with_blocks(const FitRequest& request, std::int64_t layers) {
@@ -112,6 +119,10 @@ RecordedJob record(const FitRequest& request, const MemoryPolicy& policy) {
   const Dit dit(r.set, std::move(job), request.experts);
   for (std::size_t b = 0; b < request.job.batches.size(); ++b) r.parts.push_back(dit.parts(b));
   return r;
+}
+
+std::string step_program(std::size_t run) {
+  return run == 0 ? "step" : fmt::format("step.{}", run);
 }
 
 std::vector<ProcessLine> lines_for(const FitRequest& request, const ProgramSet& set, Bytes host) {
@@ -153,13 +164,16 @@ LeastNeeds least_needs(const FitRequest& request, const RecordedJob& recorded) {
           .transfer_seconds = std::max({of(Lane::upload), of(Lane::download), of(Lane::disk)})};
 }
 
-LeastNeeds least_needs(const FitRequest& request, const MemoryPolicy& policy) {
-  if (!alike(request, policy)) return least_needs(request, record(request, policy));
-  const auto needs_of = [&](std::int64_t layers) {
-    const FitRequest r = with_blocks(request, layers);
-    return least_needs(r, record(r, policy));
-  };
-  const LeastNeeds few = needs_of(kFewBlocks), one_more = needs_of(kFewBlocks + 1);
+namespace {
+
+LeastNeeds needs_with_blocks(const FitRequest& request, const MemoryPolicy& policy,
+                             std::int64_t layers) {
+  const FitRequest r = with_blocks(request, layers);
+  return least_needs(r, record(r, policy));
+}
+
+LeastNeeds with_all_blocks(const FitRequest& request, const LeastNeeds& few,
+                           const LeastNeeds& one_more) {
   const auto more = static_cast<std::uint64_t>(request.job.config.layers - kFewBlocks);
   const auto grown = [&](Bytes from, Bytes to) { return from + (to - from) * more; };
   const auto longer = [&](double from, double to) {
@@ -171,6 +185,67 @@ LeastNeeds least_needs(const FitRequest& request, const MemoryPolicy& policy) {
           .recorded = grown(few.recorded, one_more.recorded),
           .compute_seconds = longer(few.compute_seconds, one_more.compute_seconds),
           .transfer_seconds = longer(few.transfer_seconds, one_more.transfer_seconds)};
+}
+
+}  // namespace
+
+LeastNeeds needs_of_few_blocks(const FitRequest& request, const MemoryPolicy& policy) {
+  return one_form(request) ? needs_with_blocks(request, policy, kFewBlocks + 1)
+                           : least_needs(request, record(request, policy));
+}
+
+LeastNeeds least_needs(const FitRequest& request, const MemoryPolicy& policy) {
+  return KnownNeeds().of(request, policy);
+}
+
+KnownNeeds::Known& KnownNeeds::known(const MemoryPolicy& policy) {
+  const auto found = std::ranges::find(known_, policy, &Known::policy);
+  return found != known_.end() ? *found : known_.emplace_back(Known{policy, {}, {}});
+}
+
+LeastNeeds KnownNeeds::of(const FitRequest& request, const MemoryPolicy& policy) {
+  Known& k = known(policy);
+  if (k.all) return *k.all;
+  if (!alike(request, policy)) {
+    k.all = least_needs(request, record(request, policy));
+  } else {
+    if (!k.few) k.few = needs_with_blocks(request, policy, kFewBlocks);
+    k.all = with_all_blocks(request, *k.few, needs_with_blocks(request, policy, kFewBlocks + 1));
+  }
+  return *k.all;
+}
+
+bool KnownNeeds::surely_over(const FitRequest& request, const MemoryPolicy& policy) {
+  Known& k = known(policy);
+  if (!k.all && alike(request, policy)) {
+    if (!k.few) k.few = needs_with_blocks(request, policy, kFewBlocks);
+    return excess(request, *k.few).count > 0;
+  }
+  return excess(request, of(request, policy)).count > 0;
+}
+
+Bytes least_state_bytes(const FitRequest& request) {
+  const DitJob& job = request.job;
+  const bool as_stored = job.format == WeightFormat::stored;
+  const auto states = [&](const Shape& shape, DType dtype) {
+    std::uint64_t bytes = 0;
+    for (const StateSpec& s : state_specs(job.optimizer, shape, dtype)) {
+      bytes += static_cast<std::uint64_t>(s.shape.elements()) * size_of(s.dtype);
+    }
+    return bytes;
+  };
+  std::uint64_t sum = 0;
+  for (const WeightGroup& g : request.experts.front()) {
+    for (const StoredTensor& t : g.tensors) {
+      const Shape& shape = t.data.shape;
+      const auto elements = static_cast<std::uint64_t>(shape.elements());
+      sum += elements * (as_stored ? size_of(t.data.dtype) : 1);
+      if (job.mode != Mode::full) continue;
+      sum += elements * size_of(DType::f32);  // the gradient
+      if (job.record_update) sum += std::min(states(shape, DType::f32), states(shape, DType::bf16));
+    }
+  }
+  return {sum};
 }
 
 Bytes excess(const FitRequest& request, const LeastNeeds& n) {

@@ -33,6 +33,7 @@ struct RecordedJob {
   std::vector<std::vector<StepPart>> parts;  // by kind of step
 };
 RecordedJob record(const FitRequest& request, const MemoryPolicy& policy);
+std::string step_program(std::size_t run);  // the name of StepPart::run's
 
 // What no arena holds.
 // host: bytes of the host arena.
@@ -47,6 +48,10 @@ struct LeastNeeds {
   double transfer_seconds = 0;  // the same of the busiest of the lanes that bring and take
 };
 
+// Bytes that every weight takes somewhere: itself in the job's format, and its gradient and the
+// optimizer's state where it is trained. No less.
+Bytes least_state_bytes(const FitRequest& request);
+
 // By the bytes alive at once.
 LeastNeeds least_needs(const FitRequest& request, const RecordedJob& recorded);
 
@@ -54,6 +59,29 @@ LeastNeeds least_needs(const FitRequest& request, const RecordedJob& recorded);
 // of several sums that grow by a fixed amount with every block, so it grows with every further
 // block at least as much as from the third to the fourth.
 LeastNeeds least_needs(const FitRequest& request, const MemoryPolicy& policy);
+
+// The same of the model with no more than four blocks, where they have one form: quick, and one
+// resident group more costs in it what it costs in all of them.
+LeastNeeds needs_of_few_blocks(const FitRequest& request, const MemoryPolicy& policy);
+
+// The answers of least_needs() for one job, each worked out once. Requests that ask have the same
+// job for the same machine; their budgets may differ.
+class KnownNeeds {
+ public:
+  LeastNeeds of(const FitRequest& request, const MemoryPolicy& policy);
+  // Whether the policy needs more than the budget by what a few blocks show: in half the time. A no
+  // says nothing.
+  bool surely_over(const FitRequest& request, const MemoryPolicy& policy);
+
+ private:
+  struct Known {
+    MemoryPolicy policy;
+    std::optional<LeastNeeds> few, all;  // with a few blocks, with all of them
+  };
+  Known& known(const MemoryPolicy& policy);
+
+  std::vector<Known> known_;
+};
 
 // Over the budget, all tiers together; on the CPU backend the host budget bounds both arenas.
 Bytes excess(const FitRequest& request, const LeastNeeds& needs);

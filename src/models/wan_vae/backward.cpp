@@ -71,7 +71,7 @@ Buffer UnitBackward::head(const Unit& u, const UnitBuffers& w, const UnitBuffers
 Buffer UnitBackward::residual(const Unit& u, const UnitBuffers& w, const UnitBuffers* g, Buffer x,
                               Buffer dy) {
   const Activated a = activate(x, w[S::norm]);
-  const Buffer v = forward_.causal(a.y, w[S::conv], w[S::bias], u.name, true, u.out, dtype_);
+  const Buffer v = forward_.causal({a.y, a.y}, w[S::conv], w[S::bias], u.name, true, u.out, dtype_);
   const Activated b = activate(v, w[S::norm2]);
   conv_dw(b.y, dy, g, S::conv2, kCausal);
   const Buffer dv = forward_.frames("dv", pb_.shape(v), u.out, dtype_);

@@ -67,6 +67,19 @@ Refusal refusal_of(const FitRequest& r, const PlannedVae& p) {
   return refusal;
 }
 
+// Those of a decoder that are used once for a chunk, whatever its frames do.
+std::size_t units_before_slices(const Job& job) {
+  if (!job.decode) return ~std::size_t{};
+  std::size_t units = 0;
+  for (const Stage& s : decoder(job.config)) {
+    for (const Unit& u : s.units) {
+      ++units;
+      if (u.kind == UnitKind::up_3d) return units;
+    }
+  }
+  return units;
+}
+
 }  // namespace
 
 std::string policy_text(const Policy& p) {
@@ -75,7 +88,7 @@ std::string policy_text(const Policy& p) {
     if (yes) text += (text.empty() ? "" : ", ") + what;
   };
   add(p.slices, "frames one by one");
-  add(p.streamed_weights, "weights from the host");
+  add(p.streamed_units > 0, "weights from the host");
   add(p.hosted_histories > 0, fmt::format("{} histories on the host", p.hosted_histories));
   return text.empty() ? "resident" : text;
 }
@@ -94,8 +107,9 @@ std::variant<PlannedVae, Refusal> fit(const FitRequest& request) {
   const int histories = !request.job.long_clips ? 0
                         : request.job.encode    ? FrameCaches::kEncoder
                                                 : FrameCaches::kDecoder;
-  for (const bool streamed : {false, true}) {
-    policy.streamed_weights = streamed;
+  for (const std::size_t streamed :
+       {std::size_t{}, units_before_slices(request.job), ~std::size_t{}}) {
+    policy.streamed_units = streamed;
     // Every further one frees memory: the fewest that are enough.
     int least = 0, most = histories;
     while (least <= most) {

@@ -9,8 +9,6 @@
 namespace ballast::wan_vae {
 namespace {
 
-constexpr ops::BlockShape kPixelFold = {.space = 2, .columns_first = true};
-
 bool is_up(const Unit& u) { return u.kind == UnitKind::up_2d || u.kind == UnitKind::up_3d; }
 
 }  // namespace

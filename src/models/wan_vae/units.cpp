@@ -62,6 +62,12 @@ Buffer UnitForward::norm(Buffer x, Buffer gamma, Buffer y, Buffer* factor) {
   return y;
 }
 
+// y = silu(norm(x)); y may be x.
+void UnitForward::activate(Buffer x, Buffer gamma, Buffer y) {
+  norm(x, gamma, y);
+  ops::silu_into(pb_, y, y);
+}
+
 // The last frames of (what was there, x), of which the first frames of x count only from `first`
 // on.
 void UnitForward::remember(Buffer home, Buffer history, Buffer x, std::int64_t first, bool start) {
@@ -82,24 +88,53 @@ void UnitForward::remember(Buffer home, Buffer history, Buffer x, std::int64_t f
   ops::copy(pb_, pb_.rows(x, pb_.shape(x)[0] - fresh, fresh), pb_.rows(home, old, fresh), lane);
 }
 
-void UnitForward::causal_into(Buffer x, Buffer w, Buffer bias, const std::string& cache, bool start,
-                              Buffer y, bool accumulate) {
-  Buffer home, history;
-  if (caches_) {
-    Shape two = pb_.shape(x);
-    two[0] = 2;
-    home = caches_->home(pb_, cache, two, pb_.dtype(x));
-    if (!start) history = caches_->history(pb_, home);
-  }
-  check(start || history, "{}: frames that follow on nothing", cache);
-  ops::conv3d_into(pb_, x, history, {w, bias, {}}, y,
-                   {.geometry = kCausal, .accumulate = accumulate, .frames = pb_.shape(x)[0]});
-  if (home) remember(home, history, x, 0, start);
+UnitForward::Input UnitForward::input_of(Buffer reuse, const Shape& like, std::int64_t channels,
+                                         std::int64_t outputs, DType y_dtype) {
+  const bool joined = pb_.backend().device == Device::cuda && dtype_ == DType::bf16 &&
+                      y_dtype == DType::bf16 && channels % 8 == 0 && outputs % 8 == 0;
+  if (!joined && reuse) return {reuse, reuse};
+  Shape s = like;
+  s[3] = channels;
+  if (joined) s[0] += 2;
+  const Buffer all = pb_.temp("input", s, dtype_);
+  return {all, joined ? pb_.rows(all, 2, like[0]) : all};
 }
 
-Buffer UnitForward::causal(Buffer x, Buffer w, Buffer bias, const std::string& cache, bool start,
-                           std::int64_t outputs, DType y_dtype) {
-  const Buffer y = frames("conv", pb_.shape(x), outputs, y_dtype);
+// The two frames in front of the fresh ones: those of the chunk before, or zeros.
+void UnitForward::join(const Input& x, Buffer home, bool start) {
+  const Buffer front = pb_.rows(x.all, 0, 2);
+  if (start) return ops::fill(pb_, front, 0);
+  ops::copy(pb_, home, front, pb_.tier(home) == Tier::host ? Lane::upload : Lane::compute);
+}
+
+void UnitForward::causal_into(const Input& x, Buffer w, Buffer bias, const std::string& cache,
+                              bool start, Buffer y, bool accumulate) {
+  const std::int64_t count = pb_.shape(x.fresh)[0];
+  Buffer home, history;
+  if (caches_) {
+    Shape two = pb_.shape(x.fresh);
+    two[0] = 2;
+    home = caches_->home(pb_, cache, two, pb_.dtype(x.fresh));
+  }
+  check(start || home, "{}: frames that follow on nothing", cache);
+  if (x.joined()) {
+    join(x, home, start);
+  } else if (!start) {
+    history = caches_->history(pb_, home);
+  }
+  ops::conv3d_into(pb_, x.all, history, {w, bias, {}}, y,
+                   {.geometry = x.joined() ? kCausalJoined : kCausal,
+                    .accumulate = accumulate,
+                    .frames = count});
+  if (!home) return;
+  if (!x.joined()) return remember(home, history, x.fresh, 0, start);
+  ops::copy(pb_, pb_.rows(x.all, count, 2), home,
+            pb_.tier(home) == Tier::host ? Lane::download : Lane::compute);
+}
+
+Buffer UnitForward::causal(const Input& x, Buffer w, Buffer bias, const std::string& cache,
+                           bool start, std::int64_t outputs, DType y_dtype) {
+  const Buffer y = frames("conv", pb_.shape(x.fresh), outputs, y_dtype);
   causal_into(x, w, bias, cache, start, y, false);
   return y;
 }
@@ -222,24 +257,23 @@ void UnitForward::unfold_shortcut(Buffer frame, Buffer y) {
 Buffer UnitForward::run(const Unit& u, const UnitBuffers& w, Buffer x, bool start, bool consume) {
   const auto scope = pb_.scope(u.name);
   switch (u.kind) {
-    case UnitKind::conv_in:
-      return causal(x, w[S::conv], w[S::bias], u.name, start, u.out, dtype_);
+    case UnitKind::conv_in: {
+      const Input in = input_of(x, pb_.shape(x), u.in, u.out, dtype_);
+      if (in.joined()) ops::copy(pb_, x, in.fresh);
+      return causal(in, w[S::conv], w[S::bias], u.name, start, u.out, dtype_);
+    }
     case UnitKind::point:
       // Latents keep their digits on their way out.
       return point(x, w[S::conv], w[S::bias], u.out, pb_.dtype(x));
     case UnitKind::head: {
-      const Buffer n = frames("norm", pb_.shape(x), u.in, dtype_);
-      norm(x, w[S::norm], n);
-      ops::silu_into(pb_, n, n);
+      const Input n = input_of({}, pb_.shape(x), u.in, u.out, DType::f32);
+      activate(x, w[S::norm], n.fresh);
       return causal(n, w[S::conv], w[S::bias], u.name, start, u.out, DType::f32);
     }
     case UnitKind::residual: {
-      const Buffer n = frames("norm", pb_.shape(x), u.in, dtype_);
-      norm(x, w[S::norm], n);
-      ops::silu_into(pb_, n, n);
-      const Buffer v = causal(n, w[S::conv], w[S::bias], u.name + ".0", start, u.out, dtype_);
-      norm(v, w[S::norm2], v);
-      ops::silu_into(pb_, v, v);
+      const Input n = input_of({}, pb_.shape(x), u.in, u.out, dtype_);
+      activate(x, w[S::norm], n.fresh);
+      // What the result is added to is made first: of a wider input nothing else is needed then.
       Buffer y = x;
       if (w[S::shortcut]) {
         y = point(x, w[S::shortcut], w[S::shortcut_bias], u.out, dtype_);
@@ -247,7 +281,10 @@ Buffer UnitForward::run(const Unit& u, const UnitBuffers& w, Buffer x, bool star
         y = frames("sum", pb_.shape(x), u.out, dtype_);
         ops::copy(pb_, x, y);
       }
-      causal_into(v, w[S::conv2], w[S::bias2], u.name + ".1", start, y, true);
+      const Buffer v = causal(n, w[S::conv], w[S::bias], u.name + ".0", start, u.out, dtype_);
+      const Input second = input_of(v, pb_.shape(v), u.out, u.out, dtype_);
+      activate(v, w[S::norm2], second.fresh);
+      causal_into(second, w[S::conv2], w[S::bias2], u.name + ".1", start, y, true);
       return y;
     }
     case UnitKind::attention: {

@@ -7,12 +7,17 @@
 #include "models/wan_vae/layers.h"
 #include "models/wan_vae/weights.h"
 #include "ops/conv3d.h"
+#include "ops/fold_blocks_kernels.h"
 #include "plan/program_builder.h"
 
 namespace ballast::wan_vae {
 
 inline constexpr ops::ConvGeometry kCausal = {.kernel = {3, 3, 3}, .pad = {2, 1, 1}};
 inline constexpr ops::ConvGeometry kPoint = {};
+// The two frames before stand in front of its input.
+inline constexpr ops::ConvGeometry kCausalJoined = {.kernel = {3, 3, 3}, .pad = {0, 1, 1}};
+// Pixels of Wan2.2: colour, column, row.
+inline constexpr ops::BlockShape kPixelFold = {.space = 2, .columns_first = true};
 // One zero row below and one zero column to the right.
 inline constexpr ops::ConvGeometry kDown = {.kernel = {1, 3, 3}, .stride = {1, 2, 2}};
 inline constexpr ops::ConvGeometry kUp = {.kernel = {1, 3, 3}, .pad = {0, 1, 1}, .zoom = 2};
@@ -61,7 +66,17 @@ class UnitForward {
 
   // Parts that the backward pass repeats.
   Buffer norm(Buffer x, Buffer gamma, Buffer y, Buffer* factor = nullptr);  // y may be x
-  Buffer causal(Buffer x, Buffer w, Buffer bias, const std::string& cache, bool start,
+  void activate(Buffer x, Buffer gamma, Buffer y);
+  // What a causal convolution reads: `fresh` frames for its producer to write, in `all` behind room
+  // for the two before them, where the device wants them in one piece (cuDNN, see ops/conv3d.h).
+  // Elsewhere both are `reuse`, if there is one.
+  struct Input {
+    Buffer all, fresh;
+    bool joined() const { return !(all == fresh); }
+  };
+  Input input_of(Buffer reuse, const Shape& like, std::int64_t channels, std::int64_t outputs,
+                 DType y_dtype);
+  Buffer causal(const Input& x, Buffer w, Buffer bias, const std::string& cache, bool start,
                 std::int64_t outputs, DType y_dtype);
   Buffer point(Buffer x, Buffer w, Buffer bias, std::int64_t outputs, DType y_dtype);
   void attend(Buffer qkv, Buffer o);  // [T, H, W, 3C] to [T, H, W, C]
@@ -71,8 +86,9 @@ class UnitForward {
   static std::int64_t query_rows(std::int64_t positions);
 
  private:
-  void causal_into(Buffer x, Buffer w, Buffer bias, const std::string& cache, bool start, Buffer y,
-                   bool accumulate);
+  void causal_into(const Input& x, Buffer w, Buffer bias, const std::string& cache, bool start,
+                   Buffer y, bool accumulate);
+  void join(const Input& x, Buffer home, bool start);
   void remember(Buffer home, Buffer history, Buffer x, std::int64_t first, bool start);
   Buffer down(const Unit& u, const UnitBuffers& w, Buffer x, bool start);
 

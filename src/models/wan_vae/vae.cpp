@@ -10,7 +10,6 @@ namespace ballast::wan_vae {
 namespace {
 
 constexpr std::int64_t kNextFrames = 4;
-constexpr ops::BlockShape kPixelFold = {.space = 2, .columns_first = true};
 
 }  // namespace
 
@@ -28,7 +27,7 @@ Vae::Vae(ProgramSet& set, Job job, std::vector<StoredUnit> encoder, std::vector<
   {
     ProgramBuilder load(set_, "load");
     const WeightOptions options = {
-        .dtype = job_.dtype, .streamed = job_.policy.streamed_weights, .ahead = job_.policy.ahead};
+        .dtype = job_.dtype, .streamed = job_.policy.streamed_units, .ahead = job_.policy.ahead};
     const std::uint64_t largest = std::max(Weights::largest(encoder), Weights::largest(decoder));
     if (job_.encode) encoder_.emplace(load, encoder_net_, std::move(encoder), options);
     if (job_.decode) decoder_.emplace(load, decoder_net_, std::move(decoder), options);

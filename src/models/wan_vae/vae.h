@@ -11,10 +11,12 @@ namespace ballast::wan_vae {
 
 // How memory is used; none of it changes a bit of the result.
 struct Policy {
-  bool slices = false;            // decoding: frames one by one where there are several
-  bool streamed_weights = false;  // matrices wait in host memory
-  int ahead = 1;                  // units whose matrices come early
-  int hosted_histories = 0;       // of how many convolutions the last frames wait there
+  bool slices = false;  // decoding: frames one by one where there are several
+  // Units, the first ones, whose matrices wait in host memory. In slices later ones are used again
+  // and again, and stay from the first use to the last.
+  std::size_t streamed_units = 0;
+  int ahead = 1;             // units whose matrices come early
+  int hosted_histories = 0;  // of how many convolutions the last frames wait there
 
   friend bool operator==(const Policy&, const Policy&) = default;
 };

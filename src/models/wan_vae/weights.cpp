@@ -106,8 +106,9 @@ Weights::Weights(ProgramBuilder& load, const Network& net, std::vector<StoredUni
       if (t.taps == 0) {
         home[slot] = load.persistent(t.name, {t.shape[0]}, DType::f32, Role::weights);
       } else {
-        home[slot] = load.persistent(t.name, {t.shape[0], packed_row(t)}, options_.dtype,
-                                     Role::weights, options_.streamed ? Tier::host : Tier::device);
+        home[slot] =
+            load.persistent(t.name, {t.shape[0], packed_row(t)}, options_.dtype, Role::weights,
+                            streams(homes_.size() - 1) ? Tier::host : Tier::device);
       }
     }
   }
@@ -126,7 +127,7 @@ void Weights::load(ProgramBuilder& pb, StagingRing& ring) {
         continue;
       }
       // As the file has it first; the order of a convolution's rows is made from that.
-      const bool host = options_.streamed;
+      const bool host = streams(i);
       const Buffer raw = pb.temp("raw", {t.shape[0], t.shape.elements() / t.shape[0]},
                                  options_.dtype, Role::staging, host ? Tier::host : Tier::device);
       ring.deliver(pb, {{.from = stored_[i][k], .to = raw, .to_scale = {}}},
@@ -138,11 +139,11 @@ void Weights::load(ProgramBuilder& pb, StagingRing& ring) {
 
 void Weights::begin_program() {
   here_ = homes_;
-  brought_.assign(units_.size(), !options_.streamed);
+  brought_.assign(units_.size(), false);
 }
 
 void Weights::bring(ProgramBuilder& pb, std::size_t unit) {
-  if (unit >= units_.size() || brought_[unit]) return;
+  if (unit >= units_.size() || !streams(unit) || brought_[unit]) return;
   brought_[unit] = true;
   const auto scope = pb.scope(units_[unit].name);
   for (const UnitTensor& t : tensors_of(units_[unit])) {

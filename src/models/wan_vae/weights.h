@@ -34,7 +34,7 @@ using UnitBuffers = std::array<Buffer, TensorSlots::count>;
 
 struct WeightOptions {
   DType dtype = DType::f32;  // of matrices; vectors are f32
-  bool streamed = false;     // matrices wait in host memory and are brought for their units
+  std::size_t streamed = 0;  // of so many units, the first ones, matrices wait in host memory
   int ahead = 1;             // units that are brought before they are used
 };
 
@@ -57,6 +57,7 @@ class Weights {
 
  private:
   void bring(ProgramBuilder& pb, std::size_t unit);
+  bool streams(std::size_t unit) const { return unit < options_.streamed; }
 
   std::vector<Unit> units_;
   std::vector<StoredUnit> stored_;

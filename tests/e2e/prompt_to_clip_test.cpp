@@ -1,0 +1,118 @@
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "io/media_reader.h"
+#include "io/safetensors_writer.h"
+#include "tests/e2e/ballast_process.h"
+#include "tests/support/tiny_dit.h"
+#include "tests/support/tiny_safetensors.h"
+#include "tests/support/tiny_tokenizer.h"
+#include "tests/support/tiny_training.h"
+
+namespace ballast::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// A golden file's weights as the checkpoint that they came from.
+void write_weights(const std::string& golden_name, const std::string& path) {
+  const auto tensors = read_tiny_safetensors(golden(golden_name));
+  SafetensorsWriter writer;
+  for (const auto& [name, t] : tensors) {
+    const std::string first = name.substr(0, name.find('.'));
+    if (first == "in" || first == "out" || first == "mid" || first == "grad") continue;
+    Shape shape;
+    for (const std::int64_t n : t.shape) shape.push_back(n);
+    writer.add(name, t.dtype, shape, t.data);
+  }
+  writer.write(path);
+}
+
+// A folder as ComfyUI has it, with small models of released kinds, and a tokenizer.
+class PromptToClip : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!media_available()) GTEST_SKIP() << "built without FFmpeg";
+    for (const char* part : {"diffusion_models", "vae", "text_encoders"}) {
+      std::filesystem::create_directories(at(part));
+    }
+    wan::Config config = support::trainable_config(1);
+    config.in_dim = config.out_dim = 16;
+    config.text_dim = 48;
+    const support::TinyCheckpoint model(config);
+    std::filesystem::copy_file(model.path(), at("diffusion_models/wan_tiny.safetensors"));
+    write_weights("vae21", at("vae/wan_2.1_vae.safetensors"));
+    write_weights("umt5_encoder", at("text_encoders/umt5_tiny.safetensors"));
+    TestModel words{.pieces = {{"<pad>", 0, 3}, {"</s>", 0, 3}, {"<unk>", 0, 2}}};
+    for (char c = 'a'; c <= 'z'; ++c) words.pieces.push_back({std::string(1, c), -3});
+    words.pieces.push_back({"\u2581", -2});
+    dir_.write("spiece.model", sentencepiece_file(words));
+  }
+
+  std::string at(const std::string& name) const { return dir_.path(name); }
+  Finished sample(std::vector<std::string> more) const {
+    std::vector<std::string> all = {
+        "sample",   "--model",  dir_.path(""), "--tokenizer", at("spiece.model"),
+        "--device", "cpu",      "--steps",     "2",           "--frames",
+        "5",        "--height", "32",          "--width",     "48"};
+    all.insert(all.end(), more.begin(), more.end());
+    return run_ballast(all);
+  }
+
+  TempDir dir_;
+};
+
+TEST_F(PromptToClip, WritesAClipThatSaysHowItWasMade) {
+  const Finished f = sample({"--prompt", "a red ball rolls", "--seed", "7", "--output",
+                             at("clip.mp4"), "--contact-sheet", at("sheet.png")});
+  ASSERT_EQ(f.exit_code, 0) << f.out << f.err;
+  EXPECT_THAT(f.out, AllOf(HasSubstr("text"), HasSubstr("decoding"), HasSubstr("clip.mp4")));
+  const MediaInfo clip = probe_media(at("clip.mp4"));
+  EXPECT_EQ(clip.frames, 5);
+  EXPECT_EQ(clip.width, 48);
+  EXPECT_EQ(clip.height, 32);
+  EXPECT_EQ(clip.fps, 16);
+  const auto about = nlohmann::json::parse(clip.comment);
+  EXPECT_EQ(about.at("ballast.prompt"), "a red ball rolls");
+  EXPECT_EQ(about.at("ballast.seed"), "7");
+  EXPECT_EQ(read_image(at("sheet.png")).width, 4 + 4 * (48 + 4));
+}
+
+TEST_F(PromptToClip, MakesTheSameClipInsideASmallBudget) {
+  const Finished f = sample({"--prompt", "two boxes", "--output", at("a.gif")});
+  ASSERT_EQ(f.exit_code, 0) << f.out << f.err;
+  const Finished g = sample(
+      {"--prompt", "two boxes", "--output", at("b.gif"), "--policy", "stream1", "--threads", "1"});
+  ASSERT_EQ(g.exit_code, 0) << g.out << g.err;
+  EXPECT_EQ(read_whole(at("a.gif")), read_whole(at("b.gif")));
+  const Finished h = sample({"--prompt", "three boxes", "--output", at("c.gif")});
+  ASSERT_EQ(h.exit_code, 0) << h.out << h.err;
+  EXPECT_NE(read_whole(at("a.gif")), read_whole(at("c.gif")));
+}
+
+TEST_F(PromptToClip, MakesAClipForEveryLineOfAFile) {
+  const std::string prompts = dir_.write("prompts.txt", "a ball\n\na box\n");
+  const Finished f =
+      sample({"--prompt-file", prompts, "--output", at("clip.webp"), "--json", "--guidance", "1"});
+  ASSERT_EQ(f.exit_code, 0) << f.out << f.err;
+  const auto json = nlohmann::json::parse(f.out);
+  EXPECT_EQ(json.at("outputs").size(), 2u);
+  EXPECT_EQ(json.at("phases").size(), 2u);
+  EXPECT_NE(read_whole(at("clip-1.webp")), read_whole(at("clip-2.webp")));
+}
+
+TEST_F(PromptToClip, SaysWhatIsMissing) {
+  std::filesystem::remove_all(at("vae"));
+  const Finished f = sample({"--prompt", "a ball", "--output", at("clip.mp4")});
+  EXPECT_EQ(f.exit_code, 2) << f.err;
+  EXPECT_THAT(f.err, AllOf(HasSubstr("holds no VAE"), HasSubstr("--vae FILE")));
+  const Finished g = sample({"--output", at("clip.mp4"), "--vae", golden("vae21")});
+  EXPECT_EQ(g.exit_code, 2) << g.err;
+  EXPECT_THAT(g.err, HasSubstr("--prompt TEXT"));
+}
+
+}  // namespace
+}  // namespace ballast::test
