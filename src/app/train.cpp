@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 
+#include "app/cache_dataset.h"
 #include "app/command.h"
 #include "app/output.h"
 #include "app/planning.h"
@@ -46,6 +47,7 @@ const RegisterCommand<Train> kTrain("train", "LoRA or full fine-tune inside the 
 
 void Train::run() {
   train::TrainConfig config = train::read_config(own_.rest);
+  if (config.cache_only) return cache_dataset(config, own_);
   const train::RunTarget target =
       find_target(own_.target, compute_options(config.memory, own_.threads));
   train::PreparedRun run = train::prepare_run(std::move(config), target, train::Purpose::train);

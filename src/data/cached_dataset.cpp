@@ -138,7 +138,8 @@ void CachedDataset::require_steps(const DatasetRequest& request) {
                     content_.not_cached, content_.first_missing);
     if (!request.planning) {
       fail(ErrorCode::input, message,
-           {{"cache them first", "training reads encoded latents and text, not media"}});
+           {{"ballast cache with the same arguments",
+             "encodes them; training reads encoded latents and text, not media"}});
     }
     content_.notes.push_back(message);
   }

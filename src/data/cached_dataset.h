@@ -35,6 +35,8 @@ enum class BatchRule : std::uint8_t {
   partial_steps,  // musubi-tuner: a smaller step; a new order every epoch
 };
 
+struct EncodingWork;
+
 struct DatasetContent {
   std::string source;  // of messages: the file or folder
   std::vector<ItemGroup> groups;
@@ -45,6 +47,9 @@ struct DatasetContent {
   std::int64_t not_cached = 0;  // items
   std::string first_missing;    // one of them, and why
   std::vector<std::string> notes;
+  // Where scans list what is to be encoded; nullptr: nobody asks (data/encoding_work.h).
+  EncodingWork* work = nullptr;
+  bool regenerate = false;  // all of it, whatever is there
 };
 
 // Samples per micro-batch of a latent of this shape, asked in pixels.

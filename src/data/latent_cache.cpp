@@ -19,13 +19,6 @@ namespace {
 // temporary file come on top.
 constexpr std::size_t kLongestKey = 150;
 
-void make_folder_of(const std::string& path) {
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) fail_io(folder.string(), "make this folder", error.value());
-}
-
 void check_store(DType store) {
   check(store == DType::f32 || store == DType::bf16 || store == DType::f16,
         "cached samples are f32, bf16 or f16, not {}", store);
@@ -45,18 +38,6 @@ ByteSource converted(std::span<const float> values, DType store) {
   };
 }
 
-void add(SafetensorsWriter& writer, std::string name, const Shape& shape,
-         std::span<const float> values, DType store) {
-  check(shape.elements() == static_cast<std::int64_t>(values.size()), "{}: {} numbers for {}", name,
-        values.size(), shape);
-  writer.add(std::move(name), store, shape, converted(values, store));
-}
-
-void write_file(const std::string& path, const SafetensorsWriter& writer, Durability durability) {
-  make_folder_of(path);
-  writer.write(path, durability);
-}
-
 Metadata latent_metadata(const CachedLatent& latent) {
   return {{"ballast_cache", std::string(kCacheFormat)},
           {"kind", "latent"},
@@ -65,32 +46,15 @@ Metadata latent_metadata(const CachedLatent& latent) {
 
 void write_latent_file(const std::string& path, Metadata metadata, const CachedLatent& l,
                        CacheWriting how) {
-  check_store(how.store);
   SafetensorsWriter writer({.metadata = std::move(metadata)});
   const LatentShape& s = l.shape;
-  add(writer, "latent", {s.channels, s.frames, s.height, s.width}, l.latent, how.store);
+  add_values(writer, "latent", {s.channels, s.frames, s.height, s.width}, l.latent, how.store);
   if (l.conditioning_channels > 0) {
-    add(writer, "conditioning", {l.conditioning_channels, s.frames, s.height, s.width},
-        l.conditioning, how.store);
+    add_values(writer, "conditioning", {l.conditioning_channels, s.frames, s.height, s.width},
+               l.conditioning, how.store);
   }
-  if (!l.mask.empty()) add(writer, "mask", {s.height, s.width}, l.mask, how.store);
-  write_file(path, writer, how.durability);
-}
-
-void write_text_file(const std::string& path, std::string_view cache_name, const CachedText& text,
-                     CacheWriting how) {
-  check_store(how.store);
-  if (first_invalid_utf8(text.caption)) {
-    fail(ErrorCode::input,
-         fmt::format("{}: the caption \"{}\" is not UTF-8", path, printable(text.caption)));
-  }
-  Metadata metadata{{"ballast_cache", std::string(kCacheFormat)},
-                    {"kind", "text"},
-                    {"caption", std::string(text.caption)},
-                    {"fingerprint", text_fingerprint(cache_name, text.caption)}};
-  SafetensorsWriter writer({.metadata = std::move(metadata)});
-  add(writer, "text", {text.tokens, text.dim}, text.rows, how.store);
-  write_file(path, writer, how.durability);
+  if (!l.mask.empty()) add_values(writer, "mask", {s.height, s.width}, l.mask, how.store);
+  write_cache_file(path, writer, how.durability);
 }
 
 std::string describe(const SourceStamp& s) {
@@ -107,12 +71,34 @@ Metadata origin_metadata(const LatentOrigin& origin) {
 
 }  // namespace
 
+void add_values(SafetensorsWriter& writer, std::string name, const Shape& shape,
+                std::span<const float> values, DType store) {
+  check(shape.elements() == static_cast<std::int64_t>(values.size()), "{}: {} numbers for {}", name,
+        values.size(), shape);
+  check_store(store);
+  writer.add(std::move(name), store, shape, converted(values, store));
+}
+
+void write_cache_file(const std::string& path, const SafetensorsWriter& writer,
+                      Durability durability) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) fail_io(folder.string(), "make this folder", error.value());
+  writer.write(path, durability);
+}
+
 std::optional<SourceStamp> stamp_of(const std::string& folder, const std::string& name) {
   struct stat s {};
   if (::stat((folder + "/" + name).c_str(), &s) != 0 || !S_ISREG(s.st_mode)) return std::nullopt;
   return SourceStamp{name, static_cast<std::uint64_t>(s.st_size),
                      static_cast<std::int64_t>(s.st_mtim.tv_sec) * 1'000'000'000 +
                          static_cast<std::int64_t>(s.st_mtim.tv_nsec)};
+}
+
+std::optional<SourceStamp> stamp_of(const std::string& path) {
+  const std::filesystem::path p(path);
+  return stamp_of(p.has_parent_path() ? p.parent_path().string() : ".", p.filename().string());
 }
 
 std::string fingerprint(const LatentOrigin& o) {
@@ -179,25 +165,40 @@ void write_dropped(const std::string& cache, const LatentOrigin& origin, std::st
   metadata.insert({{"ballast_cache", std::string(kCacheFormat)},
                    {"kind", "dropped"},
                    {"reason", std::string(reason)}});
-  write_file(latent_path(cache, dropped_name(origin.media.name)),
-             SafetensorsWriter({.metadata = std::move(metadata)}), Durability::power_cut);
+  write_cache_file(latent_path(cache, dropped_name(origin.media.name)),
+                   SafetensorsWriter({.metadata = std::move(metadata)}), Durability::power_cut);
+}
+
+void write_text_rows(const std::string& path, std::string_view cache_name, const CachedText& text,
+                     CacheWriting how) {
+  if (first_invalid_utf8(text.caption)) {
+    fail(ErrorCode::input,
+         fmt::format("{}: the caption \"{}\" is not UTF-8", path, printable(text.caption)));
+  }
+  Metadata metadata{{"ballast_cache", std::string(kCacheFormat)},
+                    {"kind", "text"},
+                    {"caption", std::string(text.caption)},
+                    {"fingerprint", text_fingerprint(cache_name, text.caption)}};
+  SafetensorsWriter writer({.metadata = std::move(metadata)});
+  add_values(writer, "text", {text.tokens, text.dim}, text.rows, how.store);
+  write_cache_file(path, writer, how.durability);
 }
 
 void write_text(const std::string& cache, std::string_view cache_name, std::string_view name,
                 const CachedText& text, CacheWriting how) {
-  write_text_file(text_path(cache, name), cache_name, text, how);
+  write_text_rows(text_path(cache, name), cache_name, text, how);
 }
 
 void write_empty_caption(const std::string& cache, std::string_view cache_name,
                          const CachedText& text, CacheWriting how) {
-  write_text_file(empty_caption_path(cache), cache_name, text, how);
+  write_text_rows(empty_caption_path(cache), cache_name, text, how);
 }
 
 void write_cached_sample(const std::string& cache, std::string_view id, const CachedLatent& latent,
                          const CachedText& text, CacheWriting how) {
   check(cache_key(id) == id, "\"{}\" is no name for a cached sample", printable(id));
   // The latent last: a sample whose latent is there is complete.
-  write_text_file(text_path(cache, id), "", text, how);
+  write_text_rows(text_path(cache, id), "", text, how);
   write_latent_file(latent_path(cache, id), latent_metadata(latent), latent, how);
 }
 

@@ -10,6 +10,7 @@
 #include "data/bucket_sizes.h"
 #include "data/dataset.h"
 #include "io/atomic_file.h"
+#include "io/safetensors_writer.h"
 
 namespace ballast::data {
 
@@ -43,6 +44,7 @@ struct SourceStamp {
 
 // Of the file as it is now; nullopt when there is no such regular file.
 std::optional<SourceStamp> stamp_of(const std::string& folder, const std::string& name);
+std::optional<SourceStamp> stamp_of(const std::string& path);
 
 // Everything that decides the bytes of a latent file made from media.
 struct LatentOrigin {
@@ -98,8 +100,18 @@ void write_latent(const std::string& cache, const LatentOrigin& origin, const Ca
 void write_dropped(const std::string& cache, const LatentOrigin& origin, std::string_view reason);
 void write_text(const std::string& cache, std::string_view cache_name, std::string_view name,
                 const CachedText& text, CacheWriting how = {});
+// The same by the path of the file.
+void write_text_rows(const std::string& path, std::string_view cache_name, const CachedText& text,
+                     CacheWriting how = {});
 void write_empty_caption(const std::string& cache, std::string_view cache_name,
                          const CachedText& text, CacheWriting how = {});
+
+// The parts of a writer: a tensor of `values`, which must stay until the file is written, and the
+// file with the folders above it.
+void add_values(SafetensorsWriter& writer, std::string name, const Shape& shape,
+                std::span<const float> values, DType store);
+void write_cache_file(const std::string& path, const SafetensorsWriter& writer,
+                      Durability durability);
 
 // One sample of a ready-made cache: latent and text under one id, which is a file name ("clip-07").
 void write_cached_sample(const std::string& cache, std::string_view id, const CachedLatent& latent,

@@ -86,10 +86,14 @@ std::vector<std::string> raw_captions(const std::string& folder, const std::stri
   }
   const std::string path = fmt::format("{}/{}.txt", folder, stem_of(name));
   if (!exists(path)) return {};
-  return {stripped(read_text_file(path, kCaptionBytes))};
+  return {read_caption(path)};
 }
 
 }  // namespace
+
+std::string read_caption(const std::string& path) {
+  return stripped(read_text_file(path, kCaptionBytes));
+}
 
 std::string_view stem_of(std::string_view name) {
   const std::size_t dot = name.rfind('.');

@@ -33,6 +33,10 @@ void visit_media(const std::string& folder, const CaptionOptions& options,
                  const std::function<void(const MediaItem&)>& visit,
                  std::vector<std::string>& notes);
 
+// The text of a caption file without white space around it. Fails where it is not UTF-8 or larger
+// than 1 MiB.
+std::string read_caption(const std::string& path);
+
 // Variant k of a caption: its parts in an order that depends on nothing but the item and k.
 std::string shuffled_caption(std::string_view caption, std::string_view delimiter,
                              std::string_view item, std::int64_t k);

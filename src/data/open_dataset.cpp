@@ -4,6 +4,7 @@
 #include "data/cached_dataset.h"
 #include "data/dataset.h"
 #include "data/dataset_options.h"
+#include "data/encoding_work.h"
 #include "data/scan.h"
 #include "io/toml_table.h"
 
@@ -64,6 +65,10 @@ void scan(const std::vector<MusubiDataset>& datasets, const DatasetRequest& requ
   content.rule = BatchRule::partial_steps;
   for (const MusubiDataset& d : datasets) {
     add_musubi_buckets(d, request, content);
+    if (content.work != nullptr) {
+      list_musubi_work(d, request, content);
+      continue;
+    }
     if (!folder_missing(d.cache, d.line, request, content)) scan_musubi(d, request, content);
   }
   if (request.accumulation > 1) {
@@ -85,20 +90,42 @@ void scan_file(const DatasetRequest& request, DatasetContent& content) {
   }
 }
 
-}  // namespace
-
-std::unique_ptr<Dataset> open_dataset(const DatasetRequest& request) {
-  DatasetContent content;
+void scan_path(const DatasetRequest& request, DatasetContent& content) {
   content.source = request.path;
   if (!is_folder(request.path)) {
     scan_file(request, content);
   } else if (is_sample_folder(request.path)) {
     scan_sample_folder(request.path, 1, false, request, content);
+  } else if (content.work != nullptr) {
+    list_embedding_pair_work(request.path, request, content);
   } else {
     content.rule = BatchRule::partial_steps;
     scan_embedding_pairs(request.path, request, content);
   }
+}
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_dataset(const DatasetRequest& request) {
+  DatasetContent content;
+  scan_path(request, content);
   return std::make_unique<CachedDataset>(std::move(content), request);
+}
+
+EncodingWork find_encoding_work(const EncodingSearch& search) {
+  EncodingWork work;
+  DatasetContent content;
+  content.work = &work;
+  content.regenerate = search.regenerate;
+  scan_path(search.request, content);
+  const std::int64_t stride = search.request.needs.spatial_stride;
+  for (const Bucket& b : content.allowed) {
+    const ClipSize clip{b.shape.width * stride, b.shape.height * stride, 4 * b.shape.frames - 3};
+    const auto cost = [](const ClipSize& c) { return std::pair(c.width * c.height, c.frames); };
+    if (!work.largest || cost(clip) > cost(*work.largest)) work.largest = clip;
+  }
+  work.notes = std::move(content.notes);
+  return work;
 }
 
 }  // namespace ballast::data

@@ -33,6 +33,13 @@ void scan_musubi(const MusubiDataset& dataset, const DatasetRequest& request,
 void scan_embedding_pairs(const std::string& folder, const DatasetRequest& request,
                           DatasetContent& content);
 
+// What of a dataset of musubi-tuner or of a folder of pairs is to be encoded. Training looks at
+// their caches alone; these list the media.
+void list_musubi_work(const MusubiDataset& dataset, const DatasetRequest& request,
+                      DatasetContent& content);
+void list_embedding_pair_work(const std::string& folder, const DatasetRequest& request,
+                              DatasetContent& content);
+
 // What sample ids of a directory begin with: its last name, with a number where another has it.
 std::string label_of(const std::string& folder, const DatasetContent& content);
 

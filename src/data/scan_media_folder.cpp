@@ -4,6 +4,7 @@
 #include <map>
 
 #include "core/error.h"
+#include "data/encoding_work.h"
 #include "data/latent_cache.h"
 #include "data/scan.h"
 
@@ -38,8 +39,15 @@ class MediaScan {
         label_(label_of(directory.path, content)) {
     group_.folder = cache_;
     group_.repeats = directory.num_repeats;
-    list_latents();
     list_masks();
+    if (content.work != nullptr) {
+      set_ = static_cast<std::uint32_t>(content.work->sets.size());
+      content.work->sets.push_back({.media = directory.path,
+                                    .cache = cache_,
+                                    .rules = directory.rules,
+                                    .clip_mode = clip_mode});
+    }
+    if (!content.regenerate) list_latents();
   }
 
   void run() {
@@ -77,13 +85,11 @@ class MediaScan {
         fmt::format("first {}/{}: {}", directory_.path, printable(item.name), why);
   }
 
-  std::optional<SourceStamp> mask_of(const MediaItem& item) const {
+  // Where the item's mask is; "": it has none.
+  std::string mask_of(const MediaItem& item) const {
     const auto found = masks_.find(std::string(stem_of(item.name)));
-    if (found != masks_.end()) return stamp_of(directory_.mask_path, found->second);
-    if (directory_.default_mask.empty()) return std::nullopt;
-    const std::filesystem::path path(directory_.default_mask);
-    return stamp_of(path.has_parent_path() ? path.parent_path().string() : ".",
-                    path.filename().string());
+    if (found == masks_.end()) return directory_.default_mask;
+    return fmt::format("{}/{}", directory_.mask_path, found->second);
   }
 
   // Any of the item's files tells how large the media was; the rules then say which ones must be
@@ -114,60 +120,80 @@ class MediaScan {
   void visit(const MediaItem& item) {
     const auto stamp = stamp_of(directory_.path, item.name);
     if (!stamp) return missing(item, "it vanished");
+    const std::string mask = mask_of(item);
     origin_ = {.cache_name = request_.cache_name,
                .media = *stamp,
                .media_size = {},
-               .mask = mask_of(item),
+               .mask = mask.empty() ? std::nullopt : stamp_of(mask),
                .clip_mode = clip_mode_,
                .bucket = {}};
+    std::vector<CachedItem> found;
+    const State state = look_at(item, found);
+    if (!state.missing.empty()) missing(item, state.missing);
+    if (content_.work != nullptr) list_work(item, state, origin_.mask ? mask : "");
+    if (!state.missing.empty()) return;
+    for (CachedItem& f : found) group_.items.push_back(std::move(f));
+  }
+
+  struct State {
+    std::string missing = {};  // why the item is not cached
+    bool latents = false;      // they are all there
+    bool dropped = false;
+  };
+
+  State look_at(const MediaItem& item, std::vector<CachedItem>& found) {
     const std::optional<CacheFile> first = first_file(item);
-    if (!first) return missing(item, "no cached latent was made from this file");
+    if (!first) return {.missing = "no cached latent was made from this file"};
     const MediaSize size = source_size(*first);
     std::vector<ClipSize> buckets = buckets_of(directory_.rules, size);
     // Two resolutions may round to one size: it is one sample.
     buckets.erase(std::unique(buckets.begin(), buckets.end()), buckets.end());
     if (buckets.empty()) {
       if (size.width < 1 && first->metadata("kind") != "dropped") {
-        return missing(item, "its cached latent does not say how large the media was");
+        return {.missing = "its cached latent does not say how large the media was"};
       }
-      const std::string_view reason = first->metadata("reason");
-      auto& names = dropped_[reason.empty() ? "too short" : printable(reason)];
+      const std::string_view stored = first->metadata("reason");
+      const std::string reason = stored.empty() ? "too short" : printable(stored);
+      auto& names = dropped_[reason];
       if (names.second++ == 0) names.first = item.name;
-      return;
-    }
-    std::vector<CachedItem> found;
-    for (const ClipSize& bucket : buckets) {
-      if (const std::string why = add(item, bucket, found); !why.empty()) return missing(item, why);
-    }
-    for (CachedItem& f : found) group_.items.push_back(std::move(f));
-  }
-
-  // Appends the item at one bucket, once per caption. Returns what is wrong, empty when nothing.
-  std::string add(const MediaItem& item, const ClipSize& bucket, std::vector<CachedItem>& found) {
-    const std::string name = latent_name(item.name, bucket);
-    try {
-      const CacheFile file = CacheFile::open(latent_path(cache_, name));
-      origin_.bucket = bucket;
-      if (!request_.trust_cache && file.metadata("fingerprint") != fingerprint(origin_)) {
-        return fmt::format("latents/{} was made from something else", name);
+      if (content_.work != nullptr) {
+        content_.work->skipped.push_back({directory_.path + "/" + item.name, reason});
       }
-      const LatentTensors tensors = find_latent(file, group_.layout, request_.needs);
-      const LatentShape expected =
-          latent_shape(request_.needs, bucket.width, bucket.height, bucket.frames);
-      if (tensors.shape != expected) return fmt::format("latents/{} has another shape", name);
+      return {.latents = true, .dropped = true};
+    }
+    State state;
+    for (const ClipSize& bucket : buckets) {
+      origin_.bucket = bucket;
+      const LatentState latent = look_at_latent(cache_, origin_, request_);
+      if (!latent.fault.empty()) return {.missing = latent.fault};
       for (std::size_t c = 0; c < item.captions.size(); ++c) {
+        const std::string name = latent_name(item.name, bucket);
         const std::string text = text_name(item.name, static_cast<std::int64_t>(c));
-        const CacheFile rows = CacheFile::open(text_path(cache_, text));
-        find_text(rows, group_.layout, request_.needs);
-        if (!request_.trust_cache && rows.metadata("fingerprint") !=
-                                         text_fingerprint(request_.cache_name, item.captions[c])) {
-          return fmt::format("text/{} is of another caption", text);
-        }
+        if (state.missing.empty()) state.missing = text_fault(text, item.captions[c]);
         found.push_back({.id = fmt::format("{}/{}#{}", label_, name, c),
                          .latent = fmt::format("latents/{}.safetensors", name),
                          .text = fmt::format("text/{}.safetensors", text),
-                         .shape = tensors.shape,
-                         .mask = tensors.mask != nullptr});
+                         .shape = latent.shape,
+                         .mask = latent.mask});
+      }
+    }
+    state.latents = true;
+    return state;
+  }
+
+  // What is wrong with the cached rows of a caption, empty when nothing is.
+  std::string text_fault(const std::string& name, std::string_view caption) const {
+    return text_file_fault(text_path(cache_, name), fmt::format("text/{}", name), caption);
+  }
+
+  std::string text_file_fault(const std::string& path, std::string_view shown,
+                              std::string_view caption) const {
+    try {
+      const CacheFile rows = CacheFile::open(path);
+      find_text(rows, SampleLayout::ballast, request_.needs);
+      if (!request_.trust_cache &&
+          rows.metadata("fingerprint") != text_fingerprint(request_.cache_name, caption)) {
+        return fmt::format("{} is of another caption", shown);
       }
     } catch (const Error& e) {
       return e.what();  // broken or half there: as good as not cached
@@ -175,16 +201,39 @@ class MediaScan {
     return {};
   }
 
-  void find_empty_caption() {
-    try {
-      const CacheFile rows = CacheFile::open(empty_caption_path(cache_));
-      find_text(rows, group_.layout, request_.needs);
-      if (request_.trust_cache ||
-          rows.metadata("fingerprint") == text_fingerprint(request_.cache_name, "")) {
-        group_.empty_caption = "empty_caption.safetensors";
+  void list_work(const MediaItem& item, const State& state, const std::string& mask) {
+    EncodingWork& work = *content_.work;
+    if (state.dropped) return;
+    for (std::size_t c = 0; c < item.captions.size(); ++c) {
+      const std::string name = text_name(item.name, static_cast<std::int64_t>(c));
+      if (!content_.regenerate && text_fault(name, item.captions[c]).empty()) {
+        ++work.texts_done;
+      } else {
+        work.texts.push_back({set_, "text/" + name, item.captions[c]});
       }
-    } catch (const Error&) {
-      // Not there: only a run that drops captions needs it, and read() says so.
+    }
+    if (state.latents && !content_.regenerate) {
+      ++work.media_done;
+      return;
+    }
+    LatentOrigin origin = origin_;
+    origin.bucket = {};
+    work.media.push_back({.set = set_,
+                          .path = directory_.path + "/" + item.name,
+                          .name = item.name,
+                          .origin = std::move(origin),
+                          .mask = mask});
+  }
+
+  // Only a run that drops captions needs it, and read() says so.
+  void find_empty_caption() {
+    const bool there = text_file_fault(empty_caption_path(cache_), "empty_caption", "").empty();
+    if (there) group_.empty_caption = "empty_caption.safetensors";
+    if (content_.work == nullptr) return;
+    if (there && !content_.regenerate) {
+      ++content_.work->texts_done;
+    } else {
+      content_.work->texts.push_back({set_, "empty_caption", ""});
     }
   }
 
@@ -194,6 +243,7 @@ class MediaScan {
   DatasetContent& content_;
   std::string cache_, label_;
   ItemGroup group_;
+  std::uint32_t set_ = 0;                     // of the work
   LatentOrigin origin_;                       // of the item being looked at
   std::vector<std::string> latents_;          // names of files, sorted
   std::map<std::string, std::string> masks_;  // stem: file
@@ -201,6 +251,27 @@ class MediaScan {
 };
 
 }  // namespace
+
+LatentState look_at_latent(const std::string& cache, const LatentOrigin& origin,
+                           const DatasetRequest& request) {
+  const ClipSize& bucket = origin.bucket;
+  const std::string name = latent_name(origin.media.name, bucket);
+  try {
+    const CacheFile file = CacheFile::open(latent_path(cache, name));
+    if (!request.trust_cache && file.metadata("fingerprint") != fingerprint(origin)) {
+      return {.fault = fmt::format("latents/{} was made from something else", name)};
+    }
+    const LatentTensors tensors = find_latent(file, SampleLayout::ballast, request.needs);
+    const LatentShape expected =
+        latent_shape(request.needs, bucket.width, bucket.height, bucket.frames);
+    if (tensors.shape != expected) {
+      return {.fault = fmt::format("latents/{} has another shape", name)};
+    }
+    return {.fault = {}, .shape = tensors.shape, .mask = tensors.mask != nullptr};
+  } catch (const Error& e) {
+    return {.fault = e.what()};  // broken or half there: as good as not cached
+  }
+}
 
 void scan_media_folder(const MediaDirectory& directory, const std::string& clip_mode,
                        const DatasetRequest& request, DatasetContent& content) {

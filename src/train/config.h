@@ -64,6 +64,15 @@ struct MemoryConfig {
   Checkpointing checkpointing = Checkpointing::automatic;
 };
 
+// What `ballast cache` encodes a dataset with.
+struct CachingConfig {
+  std::string vae, text_encoder, tokenizer;  // files or folders; "": found in the model's folder
+  std::optional<std::int64_t> batch_size;    // captions that share a pass; none: as many as fit
+  std::optional<DType> store;                // of the files; none: the dialect's own
+  bool image_to_video = false;               // where no transformer says it
+  double max_megapixels = 0;                 // of pictures without buckets; 0: as they are
+};
+
 struct Cadence {  // any of them; none: never
   std::optional<std::int64_t> epochs, steps, examples;
   std::optional<double> minutes;
@@ -99,6 +108,7 @@ struct TrainConfig {
   std::optional<double> warmup_share, decay_share;  // of all steps, instead of a number of them
   TimestepOptions timesteps;
   MemoryConfig memory;
+  CachingConfig caching;
 
   std::int64_t epochs = 1;
   std::optional<std::int64_t> max_steps;

@@ -8,13 +8,15 @@
 
 #include "train/config.h"
 #include "train/flags.h"
+#include "train/read_config.h"
 
 namespace ballast::train {
 
 // One reader per trainer. `flags` are those of the command line.
 TrainConfig read_diffusion_pipe(const TomlFile& file, std::span<const Setting> flags);
 // `settings`: the keys of a file, if there is one, then flags. `source` is that file's path.
-TrainConfig read_musubi(const std::string& source, std::span<const Setting> settings);
+TrainConfig read_musubi(const std::string& source, std::span<const Setting> settings,
+                        ConfigUse use);
 TrainConfig read_flow_matching(std::span<const Setting> flags);
 
 // [optimizer] of diffusion-pipe, into c.optimizer and c.schedule; the adapter is known already.

@@ -7,7 +7,7 @@
 namespace ballast::train {
 namespace {
 
-constexpr std::string_view kFromCaches = "training reads cached latents and text embeddings";
+constexpr std::string_view kOneReader = "one reader decodes ahead of the encoder";
 constexpr std::string_view kOneDevice =
     "the model is not cut over several devices; blocks that do not fit are streamed";
 constexpr std::string_view kTensorBoard =
@@ -19,13 +19,11 @@ constexpr IgnoredKey kIgnored[] = {
     {"disable_block_swap_for_eval", "the plan decides which blocks stay on the device"},
     {"reentrant_activation_checkpointing", "a detail of PyTorch"},
     {"pseudo_huber_c", "diffusion-pipe does not read it any more; huber_delta is the Huber loss"},
-    {"caching_batch_size", kFromCaches},
-    {"map_num_proc", kFromCaches},
+    {"map_num_proc", kOneReader},
     {"compile", "kernels are compiled already"},
 };
 constexpr IgnoredKey kIgnoredOfModel[] = {
-    {"llm_path", kFromCaches},
-    {"text_encoder_fp8", kFromCaches},
+    {"text_encoder_fp8", "the text encoder is streamed as it is stored"},
     {"cache_text_embeddings", "text embeddings are always cached"},
     {"guidance", "Wan has no guidance input"},
 };
@@ -103,6 +101,10 @@ class Reader {
     if (size_of(m.dtype) == 1) t.fail_at("dtype", "computing needs float32, float16 or bfloat16");
     m.transformer_dtype = word_from(t, "transformer_dtype", kDTypeWords).value_or(m.dtype);
     m.boundary = number_from(t, "boundary", 0, 1).value_or(0);
+    CachingConfig& caching = c_.caching;
+    caching.vae = find_path_.find("vae_path", t.string("vae_path", ""));
+    caching.text_encoder = find_path_.find("llm_path", t.string("llm_path", ""));
+    caching.tokenizer = find_path_.find("tokenizer_path", t.string("tokenizer_path", ""));
     read_base_loras(t);
     TimestepOptions& o = c_.timesteps;
     o.sampling = word_from(t, "timestep_sample_method", kSamplings).value_or(o.sampling);
@@ -210,6 +212,7 @@ class Reader {
                                 printable(c_.video_clip_mode, 60)));
     }
     c_.uncond_fraction = number_from(root_, "uncond_fraction", 0, 1).value_or(0);
+    c_.caching.batch_size = integer_from(root_, "caching_batch_size", 1);
     read_resume();
     read_webhook();
     if (integer_from(root_, "pipeline_stages", 1).value_or(1) > 1) {

@@ -8,6 +8,9 @@ namespace {
 
 using Takes = FlagTable::Takes;
 
+constexpr std::array<Word<DType>, 3> kStored = {
+    {{"fp16", DType::f16}, {"bf16", DType::bf16}, {"fp32", DType::f32}}};
+
 // The trainer of source note 001: full fine-tune of TI2V-5B in bf16 on latents cached beside the
 // media. Model time is 1000 sigma, as the checkpoint has it (training.md 6).
 class Reader {
@@ -35,7 +38,24 @@ class Reader {
 
   void declare(FlagTable& t) {
     t.add("dataset_path", c_.dataset.config, "folder of media, embeddings and latents");
-    t.add("batch_size", c_.micro_batch.plain, "clips of a micro-batch (1)", 1);
+    t.add("dataset_dir", c_.dataset.config, "the same");
+    t.add("batch_size", Takes::one, "clips of a micro-batch, captions that are encoded at once (1)",
+          [this](const Setting& s) {
+            c_.micro_batch.plain = s.integer();
+            if (c_.micro_batch.plain < 1) s.fail_value("at least 1");
+            c_.caching.batch_size = c_.micro_batch.plain;
+          });
+    t.add("checkpoint", c_.caching.text_encoder, "the text encoder that captions are encoded with");
+    t.add("tokenizer_path", c_.caching.tokenizer, "its tokenizer");
+    t.add("vae_checkpoint", c_.caching.vae, "the VAE that media are encoded with");
+    t.add("max_megapixels", c_.caching.max_megapixels, "larger media are scaled down to this");
+    t.add("overwrite", c_.regenerate_cache, "encode again what is there");
+    t.add("dtype", Takes::one, "of embeddings and latents: fp16, bf16 or fp32",
+          [this](const Setting& s) {
+            const auto value = meaning_of(kStored, s.text());
+            if (!value) s.fail_value(one_of(kStored, s.text()));
+            c_.caching.store = *value;
+          });
     t.add("num_epochs", Takes::one, "(100)", [this](const Setting& s) {
       c_.epochs = s.integer();
       if (c_.epochs < 1 || c_.epochs >= kNoEpochLimit) s.fail_value("at least 1");
@@ -51,6 +71,10 @@ class Reader {
     t.add("use_8bit_adam", eight_bit_, "optimizer state in 8 bits");
     t.ignore("num_workers", Takes::one, "one reader works ahead");
     t.ignore("vae_gradient_checkpointing", Takes::nothing, "no VAE is trained");
+    t.ignore("decode_test", Takes::nothing, "golden results check the VAE");
+    t.ignore("tile_size", Takes::one, "tiles are planned and change no bit");
+    t.ignore("tile_overlap", Takes::one, "tiles are planned and change no bit");
+    t.ignore("log_level", Takes::one, "there is one");
     t.ignore("torch_compile", Takes::nothing, "kernels are compiled already");
   }
 

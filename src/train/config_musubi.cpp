@@ -66,7 +66,8 @@ constexpr std::array<Word<OptimizerKind>, 3> kOptimizers = {{
 
 class Reader {
  public:
-  explicit Reader(const std::string& source) : table_(&c_.notes), find_path_(source, &c_.notes) {
+  Reader(const std::string& source, ConfigUse use)
+      : table_(&c_.notes), find_path_(source, &c_.notes), use_(use) {
     c_.source = source;
     c_.dialect = Dialect::musubi;
     c_.method = Method::lora;
@@ -133,12 +134,21 @@ class Reader {
     t.ignore("offload_inactive_dit", Takes::nothing, "the plan decides where the other expert is");
     t.ignore("force_v2_1_time_embedding", Takes::nothing,
              "one time embedding per sample is always used; the values are the same");
-    for (const auto name : {"vae", "vae_dtype", "t5", "clip"}) {
-      t.ignore(name, Takes::one, "training reads caches and makes no samples");
-    }
-    for (const auto name : {"vae_cache_cpu", "fp8_t5"}) {
-      t.ignore(name, Takes::nothing, "training reads caches and makes no samples");
-    }
+    t.add("vae", c_.caching.vae, "the VAE that `ballast cache` encodes with");
+    t.add("t5", c_.caching.text_encoder, "its text encoder");
+    t.add("tokenizer", c_.caching.tokenizer, "its tokenizer, where it is not beside --t5");
+    t.add("i2v", c_.caching.image_to_video, "cache for image-to-video models (without --dit)");
+    t.add("batch_size", c_.caching.batch_size, "captions that `ballast cache` encodes at once", 1);
+    t.ignore("vae_dtype", Takes::one, "the VAE computes in bf16 on a GPU, in f32 on the CPU");
+    t.ignore("clip", Takes::one, "only Wan2.1's image-to-video models have it");
+    t.ignore("vae_cache_cpu", Takes::nothing, "where the VAE's memory is, is planned");
+    t.ignore("fp8_t5", Takes::nothing, "the text encoder is streamed as it is stored");
+    t.ignore("num_workers", Takes::one, "one reader decodes ahead of the encoder");
+    t.ignore("skip_existing", Takes::nothing, "what is cached is always skipped");
+    t.ignore("keep_cache", Takes::nothing, "cached files are never removed");
+    t.ignore("disable_cudnn_backend", Takes::nothing, "a detail of PyTorch");
+    t.refuse("one_frame", Takes::nothing, "one-frame models are not supported");
+    t.refuse("debug_mode", Takes::one, "a debugging aid that is not offered");
     for (const auto name :
          {"sdpa", "flash_attn", "flash3", "sage_attn", "xformers", "split_attn"}) {
       t.ignore(name, Takes::nothing, "there is one attention, whose memory does not grow with L^2");
@@ -300,13 +310,17 @@ class Reader {
                                "are not part of this program",
                                s.where, printable(s.text(), 40)));
     }
-    for (const std::string_view name : {"dit", "dataset_config", "output_dir"}) {
-      if (named(name) == nullptr) {
+    for (const std::string_view name : {"dataset_config", "dit", "output_dir"}) {
+      const bool needed = use_ == ConfigUse::train || name == "dataset_config";
+      if (needed && named(name) == nullptr) {
         fail(c_.source.empty() ? ErrorCode::usage : ErrorCode::input,
              fmt::format("--{} is missing", name));
       }
     }
     m.checkpoint = find_path_.find("dit", m.checkpoint);
+    c_.caching.vae = find_path_.find("vae", c_.caching.vae);
+    c_.caching.text_encoder = find_path_.find("t5", c_.caching.text_encoder);
+    c_.caching.tokenizer = find_path_.find("tokenizer", c_.caching.tokenizer);
     c_.dataset = {"train", find_path_.find("dataset_config", c_.dataset.config)};
     if (m.boundary == 0) m.boundary = task_.boundary;
     if (!m.high_noise_transformer.empty()) {
@@ -421,6 +435,7 @@ class Reader {
   TrainConfig c_;
   FlagTable table_;
   PathFinder find_path_;
+  ConfigUse use_;
   Task task_;
   bool fp8_base_ = false, fp8_scaled_ = false, recompute_ = false, offload_ = false,
        save_state_ = false;
@@ -433,10 +448,11 @@ class Reader {
 
 }  // namespace
 
-void describe_musubi(FlagTable& table) { Reader("").declare(table); }
+void describe_musubi(FlagTable& table) { Reader("", ConfigUse::train).declare(table); }
 
-TrainConfig read_musubi(const std::string& source, std::span<const Setting> settings) {
-  return Reader(source).read(settings);
+TrainConfig read_musubi(const std::string& source, std::span<const Setting> settings,
+                        ConfigUse use) {
+  return Reader(source, use).read(settings);
 }
 
 }  // namespace ballast::train

@@ -14,6 +14,34 @@
 #include "train/model_choice.h"
 
 namespace ballast::train {
+
+data::ModelNeeds needs_of(const wan::Config& c) {
+  return {.latent_channels = c.out_dim,
+          .conditioning_channels = c.conditioning(),
+          .text_len = c.text_len,
+          .text_dim = c.text_dim,
+          .pixel_multiple = 2 * c.spatial_stride,
+          .spatial_stride = c.spatial_stride,
+          .fps = c.spatial_stride == 16 ? 24.0 : 16.0};
+}
+
+// The names of training.md 1.3.
+std::string cache_name_of(const wan::Config& c) {
+  if (c.spatial_stride == 16) return "wan2.2_5b";
+  return c.conditioning() > 0 ? "wan2.2_i2v" : "wan";
+}
+
+Budget budget_of(const MemoryConfig& m, const MachineProfile& profile) {
+  Budget b = default_budget(read_machine());
+  if (profile.device == Device::cuda) b.gpu = profile.device_memory;
+  if (m.gpu) b.gpu = *m.gpu;
+  if (m.ram) b.host = *m.ram;
+  if (m.disk) b.disk = *m.disk;
+  // Without a GPU the device arena is RAM: naming only the RAM bounds it as well.
+  if (!m.gpu && profile.device == Device::cpu) b.gpu = b.host;
+  return b;
+}
+
 namespace {
 
 // Memory of the loop itself: logs, the writer's pieces while saving, and at the end the report,
@@ -53,22 +81,6 @@ wan::Config open_model(PreparedRun& run, const ModelChoice& choice) {
   return *model;
 }
 
-data::ModelNeeds needs_of(const wan::Config& c) {
-  return {.latent_channels = c.out_dim,
-          .conditioning_channels = c.conditioning(),
-          .text_len = c.text_len,
-          .text_dim = c.text_dim,
-          .pixel_multiple = 2 * c.spatial_stride,
-          .spatial_stride = c.spatial_stride,
-          .fps = c.spatial_stride == 16 ? 24.0 : 16.0};
-}
-
-// The names of training.md 1.3.
-std::string cache_name(const wan::Config& c) {
-  if (c.spatial_stride == 16) return "wan2.2_5b";
-  return c.conditioning() > 0 ? "wan2.2_i2v" : "wan";
-}
-
 struct Sizes {
   BatchSizes clips, images;
   std::int64_t accumulation = 1;
@@ -80,7 +92,7 @@ std::unique_ptr<data::Dataset> open_data(const PreparedRun& run, const DatasetRe
   return data::open_dataset(
       {.path = ref.config,
        .needs = needs_of(run.model()),
-       .cache_name = cache_name(run.model()),
+       .cache_name = cache_name_of(run.model()),
        .micro_batch =
            [sizes](std::int64_t width, std::int64_t height, std::int64_t frames) {
              return (frames == 1 ? sizes.images : sizes.clips)
@@ -211,17 +223,6 @@ ops::LossFunction loss_of(const TrainConfig& c) {
       break;
   }
   return {};
-}
-
-Budget budget_of(const MemoryConfig& m, const MachineProfile& profile) {
-  Budget b = default_budget(read_machine());
-  if (profile.device == Device::cuda) b.gpu = profile.device_memory;
-  if (m.gpu) b.gpu = *m.gpu;
-  if (m.ram) b.host = *m.ram;
-  if (m.disk) b.disk = *m.disk;
-  // Without a GPU the device arena is RAM: naming only the RAM bounds it as well.
-  if (!m.gpu && profile.device == Device::cpu) b.gpu = b.host;
-  return b;
 }
 
 // A budget is the user's word; that the kernel will not keep it is worth a line. What this process

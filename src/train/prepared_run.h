@@ -47,6 +47,13 @@ struct PreparedRun {
   const wan::Config& model() const { return request.job.config; }
 };
 
+// What a model takes of a dataset, and what its caches are called.
+data::ModelNeeds needs_of(const wan::Config& model);
+std::string cache_name_of(const wan::Config& model);
+
+// What the configuration allows, else what the machine has.
+Budget budget_of(const MemoryConfig& memory, const MachineProfile& profile);
+
 PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose purpose);
 
 // Other numbers in the dataset's file or beside it.

@@ -16,8 +16,9 @@ bool any_named(std::span<const Setting> settings, std::span<const std::string_vi
 
 constexpr std::string_view kMusubiNames[] = {"dit", "dataset_config", "network_module",
                                              "network_dim"};
-constexpr std::string_view kFlowMatchingNames[] = {"dataset_path", "num_epochs", "checkpoint_dir",
-                                                   "use_8bit_adam"};
+constexpr std::string_view kFlowMatchingNames[] = {"dataset_path",   "num_epochs",
+                                                   "checkpoint_dir", "use_8bit_adam",
+                                                   "dataset_dir",    "vae_checkpoint"};
 
 bool any_key(const TomlValue& table, std::span<const std::string_view> names) {
   return std::ranges::any_of(table.members, [&](const auto& member) {
@@ -46,7 +47,7 @@ void refuse_dataset_file(const TomlFile& file) {
   }
 }
 
-TrainConfig read_file(const std::string& path, std::span<const Setting> flags) {
+TrainConfig read_file(const std::string& path, std::span<const Setting> flags, ConfigUse use) {
   const TomlFile file = TomlFile::read(path);
   if (!is_musubi(file)) {
     refuse_dataset_file(file);
@@ -54,7 +55,7 @@ TrainConfig read_file(const std::string& path, std::span<const Setting> flags) {
   }
   std::vector<Setting> settings = flattened(file);
   settings.insert(settings.end(), flags.begin(), flags.end());
-  return read_musubi(path, settings);
+  return read_musubi(path, settings, use);
 }
 
 // Takes --config and --config_file out of the flags.
@@ -73,15 +74,15 @@ std::string take_config(std::vector<Setting>& flags) {
 
 }  // namespace
 
-TrainConfig read_config(const std::string& path, std::span<const Setting> flags) {
+TrainConfig read_config(const std::string& path, std::span<const Setting> flags, ConfigUse use) {
   std::vector<Setting> rest(flags.begin(), flags.end());
   const std::string named = take_config(rest);
   if (!named.empty() && !path.empty()) {
     fail(ErrorCode::usage, fmt::format("two configurations, {} and {}: expected one",
                                        printable(path), printable(named)));
   }
-  if (!path.empty() || !named.empty()) return read_file(path.empty() ? named : path, rest);
-  if (any_named(rest, kMusubiNames)) return read_musubi("", rest);
+  if (!path.empty() || !named.empty()) return read_file(path.empty() ? named : path, rest, use);
+  if (any_named(rest, kMusubiNames)) return read_musubi("", rest, use);
   if (any_named(rest, kFlowMatchingNames)) {
     return read_flow_matching(rest);
   }
@@ -92,7 +93,7 @@ TrainConfig read_config(const std::string& path, std::span<const Setting> flags)
        {"ballast train --dataset_path FOLDER ...", "full fine-tune of TI2V-5B on cached latents"}});
 }
 
-TrainConfig read_config(std::span<const std::string> arguments) {
+TrainConfig read_config(std::span<const std::string> arguments, ConfigUse use) {
   std::vector<std::string> notes;
   std::vector<std::string> switches;
   const auto collect = [&](auto declare) {
@@ -107,7 +108,7 @@ TrainConfig read_config(std::span<const std::string> arguments) {
   collect(describe_musubi);
   collect(describe_flow_matching);
   const CommandLine line = split_arguments(arguments, switches);
-  return read_config(line.config, line.settings);
+  return read_config(line.config, line.settings, use);
 }
 
 std::string config_flags_help() {

@@ -8,14 +8,18 @@
 
 namespace ballast::train {
 
+// What a configuration is read for: caching needs no transformer and no place for runs.
+enum class ConfigUse : std::uint8_t { train, cache };
+
 // The run that a command line describes:
 //   config.toml [flags]             a diffusion-pipe or musubi-tuner file; flags win
 //   --dit FILE --dataset_config ... musubi-tuner's flags alone (also --config_file FILE)
 //   --dataset_path FOLDER ...       the flow-matching trainer's flags
 // What is wrong with a file is ErrorCode::input with its line, with a flag ErrorCode::usage.
 // Nothing but the configuration is read: whether files exist is for those who open them.
-TrainConfig read_config(std::span<const std::string> arguments);
-TrainConfig read_config(const std::string& path, std::span<const Setting> flags = {});
+TrainConfig read_config(std::span<const std::string> arguments, ConfigUse use = ConfigUse::train);
+TrainConfig read_config(const std::string& path, std::span<const Setting> flags = {},
+                        ConfigUse use = ConfigUse::train);
 
 // All flags, for --help.
 std::string config_flags_help();

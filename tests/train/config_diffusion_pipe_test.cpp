@@ -186,7 +186,9 @@ TEST(DiffusionPipeConfig, NotesEveryKeyWithoutEffectOnce) {
        .optimizer = "fused = true\n",
        .rest = "[monitoring]\nenable_wandb = true\nwandb_api_key = 'SECRET'\n"
                "wandb_tracker_name = 'SECRET'\nwandb_run_name = 'SECRET'\n"});
-  EXPECT_EQ(c.notes.size(), 20u);
+  EXPECT_EQ(c.notes.size(), 18u);
+  EXPECT_EQ(c.caching.batch_size, 4);
+  EXPECT_THAT(c.caching.text_encoder, HasSubstr("t5"));
   for (const std::string& note : c.notes) {
     EXPECT_THAT(note, AllOf(HasSubstr("(line "), Not(HasSubstr("SECRET"))));
   }

@@ -245,7 +245,9 @@ TEST(MusubiConfig, NotesFlagsWithoutEffectAndNoSecret) {
       read({"--sdpa", "--vae", "v", "--t5", "t", "--fp8_t5", "--use_pinned_memory_for_block_swap",
             "--block_swap_ring_size", "2", "--max_data_loader_n_workers", "2", "--log_with",
             "wandb", "--wandb_api_key", "SECRET", "--sample_prompts", "p.txt"});
-  EXPECT_EQ(c.notes.size(), 10u);
+  EXPECT_EQ(c.notes.size(), 8u);
+  EXPECT_EQ(c.caching.vae, "v");
+  EXPECT_EQ(c.caching.text_encoder, "t");
   for (const std::string& note : c.notes) EXPECT_THAT(note, Not(HasSubstr("SECRET")));
 }
 

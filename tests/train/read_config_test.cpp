@@ -35,11 +35,11 @@ std::vector<std::string> command_of(const std::string& script) {
 
 TEST(Note000, IsReadWithOneNotePerIgnoredKey) {
   const TrainConfig c = read({kNote000});
-  EXPECT_THAT(c.notes, UnorderedElementsAre(HasSubstr("caching_batch_size (line 12)"),
-                                            HasSubstr("optimizer.weight_decay (line 34)"),
+  EXPECT_THAT(c.notes, UnorderedElementsAre(HasSubstr("optimizer.weight_decay (line 34)"),
                                             AllOf(HasSubstr("dataset: "), HasSubstr("is used"))));
   EXPECT_EQ(c.dataset.config, BALLAST_GOLDEN_DIR "/note000/dataset.toml");
   EXPECT_EQ(c.output_dir, "output/wan22_squish_i2v");
+  EXPECT_EQ(c.caching.batch_size, 1);
   EXPECT_EQ(c.epochs, 50);
   EXPECT_EQ(c.schedule.warmup_steps, 10);
   EXPECT_FALSE(c.evaluate_before_first_step);

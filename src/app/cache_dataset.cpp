@@ -1,0 +1,259 @@
+#include "app/cache_dataset.h"
+
+#include <algorithm>
+
+#include "app/cache_inputs.h"
+#include "app/output.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "data/clean_text.h"
+#include "data/dataset_encoding.h"
+#include "data/tokenizer.h"
+#include "infer/text_encoder.h"
+#include "infer/video_codec.h"
+#include "memory/process_memory.h"
+#include "report/json_text.h"
+#include "train/device_choice.h"
+
+namespace ballast {
+namespace {
+
+// Captions of a call where nothing else is said. Every call reads the whole text encoder at least
+// once, so few calls are faster; what a killed run has to do again is one call.
+constexpr std::int64_t kCaptionsAtOnce = 64;
+
+// What the encoders may have: the budget without what lies between file and encoder, which are a
+// video decoder with its reference frames, a frame before and after scaling, and a latent.
+// 256 MiB hold that for 4K; who has less gets an eighth, which holds it for clips of his size.
+Budget without_reader(Budget b) {
+  const Bytes reader = std::min(256_MiB, Bytes{b.host.count / 8});
+  if (b.gpu == b.host) b.gpu -= reader;  // on the CPU both are RAM
+  b.host -= reader;
+  return b;
+}
+
+class Caching {
+ public:
+  Caching(const train::TrainConfig& config, const OwnFlags& own)
+      : config_(config),
+        own_(own),
+        target_(find_target("this", compute_options(config.memory, own.threads))),
+        budget_(without_reader(train::budget_of(config.memory, target_.profile))),
+        in_(find_cache_inputs(config)) {
+    options_ = {.request = in_.search.request,
+                .writing = {.store = in_.store},
+                .regenerate = in_.search.regenerate,
+                .max_megapixels = config.caching.max_megapixels};
+  }
+
+  void run() {
+    for (const std::string& note : config_.notes) log::info("{}", note);
+    for (const data::EncodingWork& w : in_.work) {
+      for (const std::string& note : w.notes) log::info("{}", note);
+      report_.skipped.insert(report_.skipped.end(), w.skipped.begin(), w.skipped.end());
+    }
+    texts_ = in_.texts() > 0 && !in_.text_encoder.empty();
+    media_ = in_.media() > 0 && !in_.vae.empty();
+    if (texts_) plan_texts();
+    if (media_) plan_media();
+    if (texts_) encode_texts();
+    for (const data::EncodingWork& w : in_.work) {
+      if (!texts_) report_.texts_there += w.texts_done;
+      if (!media_) report_.clips_there += w.media_done;
+    }
+    if (media_) encode_media();
+    print(own_.json ? json() : summary());
+  }
+
+ private:
+  std::vector<std::int32_t> ids_of(const data::Tokenizer& tokenizer,
+                                   const std::string& caption) const {
+    return tokenizer.encode(data::clean_text(caption),
+                            static_cast<std::size_t>(in_.search.request.needs.text_len));
+  }
+
+  infer::TextEncoder text_encoder() const {
+    return infer::TextEncoder(
+        in_.text_encoder,
+        {.device = target_.backend.device, .budget = budget_, .threads = own_.threads});
+  }
+
+  // For calls of captions that are all as long as the longest: smaller calls until they fit.
+  void plan_texts() {
+    const infer::TextEncoder encoder = text_encoder();
+    const std::int64_t width = encoder.config().d_model;
+    if (width != in_.search.request.needs.text_dim) {
+      fail(ErrorCode::input,
+           fmt::format("{} gives rows of {} numbers, {} takes {}", in_.text_encoder, width,
+                       in_.model, in_.search.request.needs.text_dim));
+    }
+    const data::Tokenizer tokenizer = data::Tokenizer::open(in_.tokenizer);
+    std::int64_t longest = 1, misdecoded = 0;
+    for (const data::EncodingWork& w : in_.work) {
+      for (const data::TextWork& t : w.texts) {
+        longest = std::max(longest, std::ssize(ids_of(tokenizer, t.caption)));
+        misdecoded += data::looks_misdecoded(t.caption) ? 1 : 0;
+      }
+    }
+    if (misdecoded > 0) {
+      log::warn(
+          "{} captions look as if UTF-8 had been read as Latin-1; they are encoded as they are",
+          misdecoded);
+    }
+    std::int64_t batch = std::max(config_.caching.batch_size.value_or(1), kCaptionsAtOnce);
+    batch = std::min(batch, in_.texts());
+    for (;; batch /= 2) {
+      const std::vector<std::int64_t> lengths(static_cast<std::size_t>(batch), longest);
+      const auto answer = encoder.plan(lengths);
+      if (const auto* plan = std::get_if<infer::TextEncoderPlan>(&answer)) {
+        show_plan(
+            "captions", in_.texts(),
+            fmt::format("{} at once, at most {} tokens; {}", batch, longest, plan->policy.name),
+            plan->needed(Tier::device), plan->needed(Tier::host));
+        break;
+      }
+      if (batch == 1) {
+        infer::fail_refused(fmt::format("encoding a caption with {}", in_.text_encoder),
+                            std::get<Refusal>(answer));
+      }
+    }
+    options_.text_batch = batch;
+  }
+
+  infer::VideoCodecOptions codec_options() const {
+    const bool gpu = target_.backend.device == Device::cuda;
+    return {.device = target_.backend.device,
+            .dtype = gpu && config_.model.dtype != DType::f32 ? DType::bf16 : DType::f32,
+            .budget = budget_,
+            .threads = own_.threads};
+  }
+
+  void plan_media() {
+    const infer::VideoEncoder encoder(in_.vae, codec_options());
+    const data::ModelNeeds& needs = in_.search.request.needs;
+    const std::int64_t side = encoder.config().pixels_per_latent();
+    if (encoder.config().z_dim != needs.latent_channels || side != needs.spatial_stride) {
+      fail(ErrorCode::input,
+           fmt::format("{} makes latents of {} channels, one for {} x {} pixels; {} takes {} "
+                       "channels for {} x {}",
+                       in_.vae, encoder.config().z_dim, side, side, in_.model,
+                       needs.latent_channels, needs.spatial_stride, needs.spatial_stride));
+    }
+    std::optional<data::ClipSize> largest;
+    for (const data::EncodingWork& w : in_.work) {
+      if (w.media.empty() || !w.largest) continue;
+      if (!largest || w.largest->width * w.largest->height > largest->width * largest->height) {
+        largest = w.largest;
+      }
+    }
+    if (!largest) {
+      log::info("media: {} to encode, each planned by its size", in_.media());
+      return;
+    }
+    const wan_vae::PlannedVae plan =
+        encoder.plan(largest->height / side, largest->width / side, largest->frames > 1);
+    show_plan("media", in_.media(),
+              fmt::format("at most {} frames of {} x {}; {}", largest->frames, largest->width,
+                          largest->height, policy_text(plan.policy)),
+              plan.device, plan.host);
+  }
+
+  void show_plan(std::string_view what, std::int64_t count, const std::string& how, Bytes device,
+                 Bytes host) {
+    const bool gpu = target_.backend.device == Device::cuda;
+    planned_ = std::max(planned_, gpu ? host : device + host);
+    const std::string line =
+        fmt::format("{:<9} {} to encode, {}\n          {} on the device, {} on the host\n", what,
+                    count, how, device, host);
+    if (own_.json) {
+      log::info("{}", line);
+    } else {
+      print(line);
+    }
+  }
+
+  void encode_texts() {
+    const infer::TextEncoder encoder = text_encoder();
+    const data::Tokenizer tokenizer = data::Tokenizer::open(in_.tokenizer);
+    const auto encode = [&](std::span<const std::string> captions) {
+      std::vector<std::vector<std::int32_t>> ids;
+      for (const std::string& c : captions) ids.push_back(ids_of(tokenizer, c));
+      std::vector<data::TextRows> rows;
+      for (infer::TextStates& s : encoder.encode(ids)) {
+        rows.push_back({.tokens = s.tokens, .dim = s.width, .values = std::move(s.values)});
+      }
+      measure();
+      return rows;
+    };
+    for (const data::EncodingWork& w : in_.work) data::encode_texts(w, options_, encode, report_);
+  }
+
+  void encode_media() {
+    infer::VideoEncoder encoder(in_.vae, codec_options());
+    const auto encode = [&](std::int64_t frames, std::int64_t height, std::int64_t width,
+                            const data::FrameSource& source) {
+      std::vector<float> latent = encoder.encode(frames, height, width, source);
+      measure();
+      return latent;
+    };
+    for (const data::EncodingWork& w : in_.work) {
+      data::encode_media(w, options_, encode, data::read_media(), report_);
+    }
+  }
+
+  void measure() {
+    if (const auto now = process_memory(Counting::quick))
+      measured_ = std::max(measured_, now->total());
+  }
+
+  std::string summary() const {
+    std::string text =
+        fmt::format("captions  {} encoded, {} were there\nclips     {} encoded, {} were there\n",
+                    report_.texts, report_.texts_there, report_.clips, report_.clips_there);
+    if (measured_.count > 0) {
+      text += fmt::format(
+          "memory    {}measured at most {}\n",
+          planned_.count > 0 ? fmt::format("planned {}, ", planned_) : std::string(), measured_);
+    }
+    if (report_.skipped.empty()) return text;
+    text += fmt::format("skipped   {} files:\n", report_.skipped.size());
+    for (const data::SkippedFile& s : report_.skipped) {
+      text += fmt::format("  {}: {}\n", printable(s.path), printable(s.reason, 400));
+    }
+    return text;
+  }
+
+  std::string json() const {
+    std::string out = fmt::format(
+        "{{\"captions\": {{\"encoded\": {}, \"there\": {}}}, \"clips\": {{\"encoded\": {}, "
+        "\"there\": {}}}, \"planned_ram_bytes\": {}, \"ram_bytes\": {}, \"skipped\": [",
+        report_.texts, report_.texts_there, report_.clips, report_.clips_there, planned_.count,
+        measured_.count);
+    for (std::size_t i = 0; i < report_.skipped.size(); ++i) {
+      out += i == 0 ? "{\"path\": " : ", {\"path\": ";
+      put_json_text(out, report_.skipped[i].path);
+      out += ", \"reason\": ";
+      put_json_text(out, report_.skipped[i].reason);
+      out += "}";
+    }
+    return out + "]}\n";
+  }
+
+  const train::TrainConfig& config_;
+  const OwnFlags& own_;
+  train::RunTarget target_;
+  Budget budget_;
+  CacheInputs in_;
+  data::EncodingOptions options_;
+  data::EncodingReport report_;
+  bool texts_ = false, media_ = false;
+  Bytes planned_, measured_;
+};
+
+}  // namespace
+
+void cache_dataset(const train::TrainConfig& config, const OwnFlags& own) {
+  Caching(config, own).run();
+}
+
+}  // namespace ballast

@@ -1,0 +1,150 @@
+#include "app/cache_inputs.h"
+
+#include <filesystem>
+
+#include "core/error.h"
+#include "infer/model_folder.h"
+#include "io/checkpoint.h"
+#include "models/wan/recognise.h"
+#include "models/wan_vae/weights.h"
+#include "train/model_choice.h"
+#include "train/prepared_run.h"
+
+namespace ballast {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_there(const std::string& path) {
+  std::error_code error;
+  return !path.empty() && fs::exists(path, error);
+}
+
+void find_files(const train::TrainConfig& c, CacheInputs& in) {
+  in.vae = c.caching.vae;
+  in.text_encoder = c.caching.text_encoder;
+  in.tokenizer = c.caching.tokenizer;
+  std::error_code error;
+  const bool folder = fs::is_directory(c.model.checkpoint, error);
+  if (folder && (in.vae.empty() || in.text_encoder.empty() || in.tokenizer.empty())) {
+    const infer::ModelFiles found = infer::find_model_files(c.model.checkpoint);
+    if (in.vae.empty()) in.vae = found.vae;
+    if (in.text_encoder.empty()) in.text_encoder = found.text_encoder;
+    if (in.tokenizer.empty()) in.tokenizer = found.tokenizer;
+  }
+  if (in.tokenizer.empty() && !in.text_encoder.empty()) {
+    // Beside the encoder, or beside its folder as diffusers has it.
+    const fs::path encoder = fs::absolute(in.text_encoder, error);
+    for (const fs::path& at : {encoder, encoder.parent_path(), encoder.parent_path() / "tokenizer",
+                               encoder.parent_path() / "google" / "umt5-xxl"}) {
+      const bool any =
+          is_there((at / "tokenizer.json").string()) || is_there((at / "spiece.model").string());
+      if (any && in.tokenizer.empty()) in.tokenizer = at.string();
+    }
+  }
+}
+
+// The transformer, where the configuration names one that is there.
+std::optional<wan::Config> find_model(const train::TrainConfig& c) {
+  if (!is_there(c.model.checkpoint) && !is_there(c.model.transformer)) return std::nullopt;
+  const train::ModelDecision decision = train::resolve_model(c);
+  const auto* ambiguous = std::get_if<train::AmbiguousModel>(&decision);
+  // Experts have one shape: either says what samples are like.
+  const train::ModelChoice& choice =
+      ambiguous != nullptr ? ambiguous->low : std::get<train::ModelChoice>(decision);
+  const Checkpoint file = Checkpoint::open(choice.transformer);
+  return recognised_config(file, wan::TensorMap(file), choice.transformer);
+}
+
+// Of the model that goes with a VAE.
+void use_vae(const std::string& path, bool image_to_video, CacheInputs& in) {
+  const Checkpoint file = Checkpoint::open(path);
+  const auto vae = wan_vae::recognise(file);
+  if (!vae) {
+    fail(ErrorCode::input, fmt::format("{} holds no VAE of Wan", path),
+         {{"ballast inspect " + path, "says what it is"}});
+  }
+  data::ModelNeeds& n = in.search.request.needs;
+  n.latent_channels = vae->config.z_dim;
+  n.spatial_stride = vae->config.pixels_per_latent();
+  n.pixel_multiple = 2 * n.spatial_stride;
+  n.fps = n.spatial_stride == 16 ? 24 : 16;
+  if (image_to_video) n.conditioning_channels = n.latent_channels + 4;
+  in.search.request.cache_name =
+      n.spatial_stride == 16 ? "wan2.2_5b" : (image_to_video ? "wan2.2_i2v" : "wan");
+  in.model = vae->config.name;
+}
+
+[[noreturn]] void fail_missing(std::string_view what, std::int64_t count, std::string_view items,
+                               const train::TrainConfig& c, std::string_view key,
+                               std::string_view flag) {
+  fail(ErrorCode::input,
+       fmt::format(
+           "{} {} are to be encoded and there is no {}{}", count, items, what,
+           c.model.checkpoint.empty() ? std::string() : fmt::format(" in {}", c.model.checkpoint)),
+       {{c.dialect == train::Dialect::diffusion_pipe ? fmt::format("[model] {} = 'FILE'", key)
+                                                     : fmt::format("--{} FILE", flag),
+         "says where it is"}});
+}
+
+}  // namespace
+
+std::int64_t CacheInputs::texts() const {
+  std::int64_t n = 0;
+  for (const data::EncodingWork& w : work) n += std::ssize(w.texts);
+  return n;
+}
+
+std::int64_t CacheInputs::media() const {
+  std::int64_t n = 0;
+  for (const data::EncodingWork& w : work) n += std::ssize(w.media);
+  return n;
+}
+
+CacheInputs find_cache_inputs(const train::TrainConfig& c) {
+  CacheInputs in;
+  find_files(c, in);
+  data::DatasetRequest& r = in.search.request;
+  if (const auto model = find_model(c)) {
+    r.needs = train::needs_of(*model);
+    r.cache_name = train::cache_name_of(*model);
+    in.model = model->name;
+  } else if (!in.vae.empty()) {
+    use_vae(in.vae, c.caching.image_to_video, in);
+  } else if (c.dialect == train::Dialect::flow_matching) {
+    in.model = "captions";  // need nothing of a model but the length of its text
+  } else {
+    fail(ErrorCode::input, fmt::format("there is neither a transformer ({}) nor a VAE: nothing "
+                                       "says what samples are to be like",
+                                       c.model.checkpoint));
+  }
+  r.path = c.dataset.config;
+  r.clip_mode = c.video_clip_mode;
+  r.allow_many_resolutions = c.allow_many_resolutions;
+  r.trust_cache = c.trust_cache;
+  in.search.regenerate = c.regenerate_cache;
+  const bool pipe = c.dialect == train::Dialect::diffusion_pipe;
+  const bool flow = c.dialect == train::Dialect::flow_matching;
+  in.store = c.caching.store.value_or(pipe ? c.model.dtype : flow ? DType::f16 : DType::bf16);
+
+  in.work.push_back(data::find_encoding_work(in.search));
+  for (const train::DatasetRef& eval : c.eval_datasets) {
+    data::EncodingSearch search = in.search;
+    search.request.path = eval.config;
+    in.work.push_back(data::find_encoding_work(search));
+  }
+  // The tools of a flow-matching run encode captions or media, whichever they have a file for.
+  if (in.texts() > 0 && in.text_encoder.empty() && (!flow || in.vae.empty())) {
+    fail_missing("text encoder", in.texts(), "captions", c, "llm_path", flow ? "checkpoint" : "t5");
+  }
+  if (in.media() > 0 && in.vae.empty() && (!flow || in.text_encoder.empty())) {
+    fail_missing("VAE", in.media(), "media", c, "vae_path", flow ? "vae_checkpoint" : "vae");
+  }
+  if (in.texts() > 0 && !in.text_encoder.empty() && in.tokenizer.empty()) {
+    fail_missing("tokenizer", in.texts(), "captions", c, "tokenizer_path",
+                 flow ? "tokenizer_path" : "tokenizer");
+  }
+  return in;
+}
+
+}  // namespace ballast

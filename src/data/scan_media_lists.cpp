@@ -1,0 +1,224 @@
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <map>
+
+#include "core/error.h"
+#include "data/encoding_work.h"
+#include "data/other_caches.h"
+#include "data/scan.h"
+#include "io/json_reader.h"
+#include "memory/disk_file.h"
+
+namespace ballast::data {
+namespace {
+
+constexpr std::uint64_t kLinesBytes = 256 << 20;
+constexpr std::size_t kFiles = 10'000'000;
+constexpr std::array<std::string_view, 7> kMusubiImages = {"png", "jpg",  "jpeg", "webp",
+                                                           "bmp", "avif", "jxl"};
+constexpr std::array<std::string_view, 10> kMusubiVideos = {"mp4", "webm", "avi", "mkv", "mov",
+                                                            "flv", "wmv",  "m4v", "mpg", "mpeg"};
+constexpr std::array<std::string_view, 9> kPairMedia = {"mp4", "avi",  "mov",  "mkv", "png",
+                                                        "jpg", "jpeg", "webp", "webm"};
+
+// In small letters or in capitals, as the trainers list them.
+bool ends_in(std::string_view name, std::span<const std::string_view> endings) {
+  const std::string_view ending = name.substr(std::min(stem_of(name).size() + 1, name.size()));
+  return std::ranges::any_of(endings, [&](std::string_view known) {
+    return std::ranges::equal(known, ending) ||
+           std::ranges::equal(known, ending,
+                              [](char a, char b) { return (a >= 'a' ? a - 32 : a) == b; });
+  });
+}
+
+struct Listed {
+  std::string path, caption;
+};
+
+// {"video_path": ..., "caption": ...} line by line.
+std::vector<Listed> read_lines(const MusubiDataset& d) {
+  const DiskFile file = DiskFile::open(d.media, DiskMode::buffered);
+  if (file.size() > kLinesBytes) {
+    fail(ErrorCode::input,
+         fmt::format("{}: {} bytes, at most {} are read", d.media, file.size(), kLinesBytes));
+  }
+  std::string text(file.size(), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  const std::string_view key = d.video ? "video_path" : "image_path";
+  std::vector<Listed> all;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    const std::string_view line = std::string_view(text).substr(at, end - at);
+    if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
+      JsonReader json({.text = line, .path = d.media, .rule = "JSON lines", .file_offset = at});
+      Listed item;
+      bool path = false, caption = false;
+      json.open_object();
+      for (std::string_view k; json.next_key(k);) {
+        if (k == key) {
+          item.path = resolve_path(std::string(json.string()), d.media);
+          path = true;
+        } else if (k == "caption") {
+          item.caption = json.string();
+          caption = true;
+        } else {
+          json.skip();
+        }
+      }
+      json.finish();
+      if (!path || !caption) json.fail_here(fmt::format("expected \"{}\" and \"caption\"", key));
+      all.push_back(std::move(item));
+    }
+    at = end + 1;
+  }
+  return all;
+}
+
+std::vector<Listed> list_folder(const MusubiDataset& d, std::vector<std::string>& notes) {
+  if (d.caption_extension.empty()) {
+    fail(ErrorCode::input,
+         fmt::format("the dataset on line {} needs a caption_extension, for example \".txt\"",
+                     d.line));
+  }
+  std::vector<Listed> all;
+  std::int64_t without = 0;
+  for (const std::string& name : file_names(d.media)) {
+    const bool wanted = d.video ? ends_in(name, kMusubiVideos) : ends_in(name, kMusubiImages);
+    if (!wanted) continue;
+    const std::string text = fmt::format("{}/{}{}", d.media, stem_of(name), d.caption_extension);
+    std::error_code ignored;
+    if (!std::filesystem::exists(text, ignored)) {
+      if (d.video) {
+        fail(ErrorCode::input, fmt::format("{}/{}: there is no caption {}", d.media,
+                                           printable(name), printable(text)));
+      }
+      ++without;
+      continue;
+    }
+    all.push_back({fmt::format("{}/{}", d.media, name), read_caption(text)});
+  }
+  if (without > 0) {
+    notes.push_back(fmt::format("{}: {} images without a caption are left out", d.media, without));
+  }
+  return all;
+}
+
+// The rows of a caption that are there and, where the file says of what they are, are of this one.
+bool has_text(const std::string& path, SampleLayout layout, std::string_view caption,
+              const DatasetRequest& request) {
+  try {
+    const CacheFile file = CacheFile::open(path);
+    find_text(file, layout, request.needs);
+    const std::string_view stored = file.metadata("caption1");
+    return request.trust_cache || stored.empty() || stored == caption;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+class WorkList {
+ public:
+  WorkList(EncodingSet set, const DatasetRequest& request, DatasetContent& content)
+      : work_(*content.work), request_(request), regenerate_(content.regenerate) {
+    number_ = static_cast<std::uint32_t>(work_.sets.size());
+    work_.sets.push_back(std::move(set));
+  }
+
+  void add_text(std::string name, std::string caption) {
+    const EncodingSet& set = work_.sets[number_];
+    const std::string path = fmt::format("{}/{}.safetensors", set.cache, name);
+    if (!regenerate_ && has_text(path, set.layout, caption, request_)) {
+      ++work_.texts_done;
+    } else {
+      work_.texts.push_back({number_, std::move(name), std::move(caption)});
+    }
+  }
+
+  void add_media(const std::string& path, std::string name) {
+    const auto stamp = stamp_of(path);
+    if (!stamp) {
+      work_.skipped.push_back({path, "there is no such file"});
+      return;
+    }
+    LatentOrigin origin;
+    origin.cache_name = request_.cache_name;
+    origin.media = *stamp;
+    work_.media.push_back(
+        {.set = number_, .path = path, .name = std::move(name), .origin = std::move(origin)});
+  }
+
+  void skip(const std::string& path, std::string reason) {
+    work_.skipped.push_back({path, std::move(reason)});
+  }
+
+ private:
+  EncodingWork& work_;
+  const DatasetRequest& request_;
+  bool regenerate_;
+  std::uint32_t number_ = 0;
+};
+
+}  // namespace
+
+void list_musubi_work(const MusubiDataset& d, const DatasetRequest& request,
+                      DatasetContent& content) {
+  std::error_code ignored;
+  const std::vector<Listed> items = std::filesystem::is_directory(d.media, ignored)
+                                        ? list_folder(d, content.notes)
+                                        : read_lines(d);
+  WorkList list({.layout = SampleLayout::musubi, .media = d.media, .cache = d.cache, .musubi = d},
+                request, content);
+  std::map<std::string, std::string> seen;  // stem: path
+  for (const Listed& item : items) {
+    const std::string stem(stem_of(std::filesystem::path(item.path).filename().string()));
+    const auto [other, first] = seen.emplace(stem, item.path);
+    if (!first) {
+      list.skip(item.path, fmt::format("its cache would have the names of that of {}",
+                                       printable(other->second)));
+      continue;
+    }
+    list.add_text(stem + "_wan_te", item.caption);
+    list.add_media(item.path, stem);
+  }
+}
+
+void list_embedding_pair_work(const std::string& folder, const DatasetRequest& request,
+                              DatasetContent& content) {
+  std::error_code error;
+  std::filesystem::recursive_directory_iterator at(folder, error);
+  if (error) fail_io(folder, "list this folder", error.value());
+  std::vector<std::string> names;
+  // Links to folders are not followed, so a circle of them ends.
+  for (const std::filesystem::recursive_directory_iterator end; at != end; at.increment(error)) {
+    std::error_code ignored;
+    const std::string name = at->path().filename().string();
+    if (at->is_regular_file(ignored) && !name.starts_with('.')) {
+      names.push_back(at->path().lexically_relative(folder).string());
+    }
+    if (names.size() > kFiles) {
+      fail(ErrorCode::input, fmt::format("{}: more than {} files", folder, kFiles));
+    }
+    if (error) break;
+  }
+  if (error) fail_io(folder, "list this folder", error.value());
+  std::sort(names.begin(), names.end());
+  WorkList list({.layout = SampleLayout::embedding_pair, .media = folder, .cache = folder}, request,
+                content);
+  std::map<std::string, std::string> seen;  // stem: media
+  for (const std::string& name : names) {
+    const std::string stem(stem_of(name));
+    const std::string path = fmt::format("{}/{}", folder, name);
+    if (name.ends_with(".txt")) list.add_text(stem, read_caption(path));
+    if (!ends_in(name, kPairMedia)) continue;
+    const auto [other, first] = seen.emplace(stem, name);
+    if (first) {
+      list.add_media(path, stem);
+    } else {
+      list.skip(path, fmt::format("its latent would have the name of that of {}",
+                                  printable(other->second)));
+    }
+  }
+}
+
+}  // namespace ballast::data

@@ -1,0 +1,325 @@
+#include "data/dataset_encoding.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <numeric>
+#include <sstream>
+
+#include "core/error.h"
+#include "core/random.h"
+#include "tests/support/errors.h"
+#include "tests/support/tiny_cache.h"
+
+namespace ballast::data {
+namespace {
+
+using test::kQuickly;
+using test::read_whole;
+using test::TempDir;
+using test::tiny_needs;
+
+// A media file of these tests says "WIDTH HEIGHT FRAMES FPS" and, if it is to break, at which
+// frame. Frame k of it has the value k / 100 everywhere.
+class TextMedia final : public OpenMedia {
+ public:
+  explicit TextMedia(const std::string& path) {
+    std::istringstream text(read_whole(path));
+    if (!(text >> info_.width >> info_.height >> info_.frames >> info_.fps)) {
+      fail(ErrorCode::input, path + " is no video");
+    }
+    text >> broken_;
+  }
+  const MediaInfo& info() const override { return info_; }
+  void begin(ClipPlan plan) override {
+    plan_ = std::move(plan);
+    clip_ = -1;
+  }
+  bool next() override {
+    at_ = 0;
+    return ++clip_ < std::ssize(plan_.clips);
+  }
+  void read(std::span<float> frames) override {
+    const auto size = static_cast<std::size_t>(plan_.size.width * plan_.size.height * 3);
+    for (; !frames.empty(); frames = frames.subspan(size)) {
+      const std::int64_t k = plan_.clips[static_cast<std::size_t>(clip_)].frames.at(at_++);
+      if (k == broken_) fail(ErrorCode::input, fmt::format("frame {} is broken", k));
+      std::fill_n(frames.begin(), size, static_cast<float>(k) / 100);
+    }
+  }
+
+ private:
+  MediaInfo info_;
+  ClipPlan plan_;
+  std::int64_t clip_ = -1, broken_ = -1;
+  std::size_t at_ = 0;
+};
+
+struct Killed {};
+
+// Encoders that give numbers one can check, and that end the run when they are told to.
+struct Encoders {
+  ModelNeeds needs = tiny_needs();
+  int texts = 0, clips = 0;  // encoded
+  int left = -1;             // calls until the run is killed; -1: never
+
+  void call() {
+    if (left == 0) throw Killed();
+    if (left > 0) --left;
+  }
+  EncodeText text() {
+    return [this](std::span<const std::string> captions) {
+      call();
+      std::vector<TextRows> rows;
+      for (const std::string& c : captions) {
+        ++texts;
+        TextRows r{.tokens = c.empty() ? 1 : 2, .dim = needs.text_dim};
+        r.values.assign(static_cast<std::size_t>(r.tokens * r.dim),
+                        static_cast<float>(hash_of(c) % 100));
+        rows.push_back(std::move(r));
+      }
+      return rows;
+    };
+  }
+  // Every latent frame has the value of the last frame it was made from.
+  EncodeVideo video() {
+    return [this](std::int64_t frames, std::int64_t height, std::int64_t width,
+                  const FrameSource& source) {
+      call();
+      const LatentShape s{needs.latent_channels, 1 + (frames - 1) / 4,
+                          height / needs.spatial_stride, width / needs.spatial_stride};
+      std::vector<float> latent(static_cast<std::size_t>(s.elements()));
+      std::vector<float> pixels(static_cast<std::size_t>(4 * height * width * 3));
+      for (std::int64_t f = 0; f < s.frames; ++f) {
+        const std::int64_t count = f == 0 ? 1 : 4;
+        source(f == 0 ? 0 : 4 * f - 3, count,
+               std::span(pixels).first(static_cast<std::size_t>(count * height * width * 3)));
+        const float value = pixels[static_cast<std::size_t>((count - 1) * height * width * 3)];
+        const auto cells = static_cast<std::size_t>(s.height * s.width);
+        for (std::int64_t c = 0; c < s.channels; ++c) {
+          const auto at = static_cast<std::size_t>(c * s.frames + f) * cells;
+          std::fill_n(latent.begin() + static_cast<std::ptrdiff_t>(at), cells, value);
+        }
+      }
+      ++clips;
+      return latent;
+    };
+  }
+};
+
+class Encoding : public ::testing::Test {
+ protected:
+  void write_set(const std::string& more = "", const std::string& resolutions = "[32]") {
+    request_.path = dir_.write(
+        "set.toml", "resolutions = " + resolutions + "\nframe_buckets = [1, 5]\n" + more +
+                        "[[directory]]\npath = '" + dir_.path("clips") + "'\n" + directory_);
+  }
+  void add(const std::string& name, const std::string& media, const std::string& caption) {
+    dir_.write("clips/" + name, media);
+    dir_.write("clips/" + std::string(stem_of(name)) + ".txt", caption);
+  }
+
+  EncodingReport run(bool regenerate = false) {
+    EncodingOptions o{.request = request_, .writing = kQuickly, .text_batch = 2};
+    o.regenerate = regenerate;
+    const EncodingWork work = find_encoding_work({request_, regenerate});
+    EncodingReport report;
+    report.skipped = work.skipped;
+    encode_texts(work, o, encoders_.text(), report);
+    const MediaAccess access{
+        .open = [](const std::string& path) { return std::make_unique<TextMedia>(path); },
+        .mask =
+            [](const std::string&, PixelSize, PixelSize, PixelSize latent) {
+              return std::vector<float>(static_cast<std::size_t>(latent.width * latent.height),
+                                        0.5f);
+            }};
+    encode_media(work, o, encoders_.video(), access, report);
+    return report;
+  }
+
+  std::map<std::string, std::string> files(const std::string& folder) {
+    std::map<std::string, std::string> all;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+      if (entry.is_regular_file()) all[entry.path().string()] = read_whole(entry.path().string());
+    }
+    return all;
+  }
+
+  TempDir dir_;
+  std::string directory_;
+  DatasetRequest request_{.path = {}, .needs = tiny_needs()};
+  Encoders encoders_;
+};
+
+TEST_F(Encoding, MakesWhatTrainingReads) {
+  directory_ = "mask_path = '" + dir_.path("masks") + "'\n";
+  dir_.write("masks/a.png", "mask");
+  add("a.mp4", "40 40 9 16", "one");
+  add("b.mp4", "40 40 9 32", "two");  // 4 frames at 16 a second: too short
+  add("c.png", "40 40 1 0", "three");
+  write_set();
+  EXPECT_FAILS(open_dataset(request_), ErrorCode::input, "not cached yet");
+  const EncodingReport report = run();
+  EXPECT_EQ(report.texts, 4) << "three captions and the empty one";
+  EXPECT_EQ(report.clips, 2);
+  ASSERT_EQ(report.skipped.size(), 1u);
+  EXPECT_EQ(report.skipped[0].path, dir_.path("clips") + "/b.mp4");
+  EXPECT_EQ(report.skipped[0].reason, "too short");
+
+  const auto d = open_dataset(request_);
+  EXPECT_EQ(d->samples().size(), 2u);
+  EXPECT_TRUE(d->has_empty_caption());
+  EXPECT_TRUE(d->has_masks());
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    const auto sample = test::read_sample(*d, tiny_needs(), i);
+    if (d->samples()[i].id == "clips/a.mp4@32x32x5#0") {
+      EXPECT_EQ(sample.latent.size(), 64u);
+      EXPECT_FLOAT_EQ(sample.latent.front(), 0.0f);
+      EXPECT_FLOAT_EQ(sample.latent.back(), 0.04f) << "frame 4 is the last of five";
+      EXPECT_FLOAT_EQ(sample.context[0], static_cast<float>(hash_of("one") % 100));
+    }
+  }
+  const EncodingReport again = run();
+  EXPECT_EQ(again.texts + again.clips, 0);
+  EXPECT_EQ(again.clips_there, 2);
+  ASSERT_EQ(again.skipped.size(), 1u) << "what was dropped is told again";
+  EXPECT_EQ(encoders_.clips, 2);
+}
+
+TEST_F(Encoding, KilledTwentyTimesEndsWithTheSameBytes) {
+  for (int i = 0; i < 25; ++i) {
+    add(fmt::format("clip{}.mp4", i), fmt::format("40 40 {} 16", 5 + i), fmt::format("text {}", i));
+  }
+  write_set("", "[32, 64]");
+  run();
+  const auto whole = files(dir_.path("clips/cache"));
+  EXPECT_EQ(whole.size(), 25u * 2 + 26);
+  const int clips = encoders_.clips, texts = encoders_.texts;
+  std::filesystem::remove_all(dir_.path("clips/cache"));
+
+  encoders_ = {};
+  int kills = 0;
+  for (bool done = false; !done;) {
+    encoders_.left = kills < 20 ? kills % 5 : -1;
+    try {
+      run();
+      done = true;
+    } catch (const Killed&) {
+      ++kills;
+    }
+  }
+  EXPECT_EQ(kills, 20);
+  EXPECT_EQ(files(dir_.path("clips/cache")), whole);
+  EXPECT_EQ(encoders_.clips, clips) << "a clip is lost only where its encoder was at it";
+  EXPECT_EQ(encoders_.texts, texts);
+}
+
+TEST_F(Encoding, SkipsBrokenMediaUntilTheyChange) {
+  add("a.mp4", "40 40 9 16", "one");
+  add("broken.mp4", "nonsense", "two");
+  add("torn.mp4", "40 40 9 16 3", "three");
+  write_set("", "[32, 64]");
+  const EncodingReport report = run();
+  EXPECT_EQ(report.clips, 2);
+  ASSERT_EQ(report.skipped.size(), 2u);
+  EXPECT_THAT(report.skipped[0].reason, ::testing::HasSubstr("is no video"));
+  EXPECT_EQ(report.skipped[1].reason, "frame 3 is broken");
+  EXPECT_EQ(open_dataset(request_)->samples().size(), 2u) << "the others can be trained on";
+  encoders_ = {};
+  EXPECT_EQ(run().skipped.size(), 2u);
+  EXPECT_EQ(encoders_.clips, 0);
+  add("torn.mp4", "40 40 8 16", "three");
+  EXPECT_EQ(run().skipped.size(), 1u);
+  EXPECT_EQ(encoders_.clips, 2);
+  EXPECT_EQ(open_dataset(request_)->samples().size(), 4u);
+}
+
+TEST_F(Encoding, MakesAgainWhatChangedAndAllWhenAskedTo) {
+  add("a.mp4", "40 40 9 16", "one");
+  add("b.mp4", "40 40 9 16", "two");
+  write_set();
+  run();
+  encoders_ = {};
+  add("a.mp4", "40 40 9 16", "other");
+  dir_.write("clips/b.mp4", "40 40 10 16 ");
+  run();
+  EXPECT_EQ(encoders_.texts, 1);
+  EXPECT_LE(encoders_.clips, 2) << "a.mp4 was written anew with its caption";
+  encoders_ = {};
+  run(true);
+  EXPECT_EQ(encoders_.texts, 3);
+  EXPECT_EQ(encoders_.clips, 2);
+}
+
+TEST_F(Encoding, GivesImageToVideoModelsTheFirstFrameAndGrey) {
+  request_.needs.conditioning_channels = 6;
+  request_.cache_name = "wan2.2_i2v";
+  add("a.mp4", "40 40 9 16", "one");
+  add("b.png", "40 40 1 0", "two");
+  request_.clip_mode = "single_middle";  // frames 2 to 6
+  write_set();
+  const EncodingReport report = run();
+  ASSERT_EQ(report.skipped.size(), 1u);
+  EXPECT_THAT(report.skipped[0].reason, ::testing::HasSubstr("an image"));
+  const auto d = open_dataset(request_);
+  ASSERT_EQ(d->samples().size(), 1u);
+  const auto sample = test::read_sample(*d, request_.needs, 0);
+  EXPECT_FLOAT_EQ(sample.latent.back(), 0.06f);
+  ASSERT_EQ(sample.conditioning.size(), 6u * 32);
+  EXPECT_FLOAT_EQ(sample.conditioning[0], 1.0f) << "mask of the first latent frame";
+  EXPECT_FLOAT_EQ(sample.conditioning[4 * 32], 0.02f) << "the first frame";
+  EXPECT_FLOAT_EQ(sample.conditioning[4 * 32 + 16], 0.0f) << "grey";
+}
+
+TEST_F(Encoding, FillsTheCachesOfMusubiTuner) {
+  add("a.mp4", "64 32 12 16", "one");
+  add("b.mp4", "64 32 3 16", "two");  // too short
+  dir_.write("more/x.png", "50 40 1 0");
+  dir_.write("more/lines.jsonl",
+             "{\"image_path\": \"" + dir_.path("more/x.png") + "\", \"caption\": \"three\"}\n\n");
+  request_.path = dir_.write(
+      "set.toml",
+      "[general]\nresolution = [32, 32]\ncaption_extension = '.txt'\n[[datasets]]\n"
+      "video_directory = '" +
+          dir_.path("clips") + "'\ncache_directory = '" + dir_.path("cache") +
+          "'\ntarget_frames = [5]\nframe_extraction = 'chunk'\n[[datasets]]\nimage_jsonl_file = '" +
+          dir_.path("more/lines.jsonl") + "'\ncache_directory = '" + dir_.path("images") + "'\n");
+  const EncodingReport report = run();
+  EXPECT_EQ(report.texts, 3);
+  EXPECT_EQ(report.clips, 3);
+  ASSERT_EQ(report.skipped.size(), 1u);
+  EXPECT_TRUE(std::filesystem::exists(dir_.path("cache/a_00005-005_0048x0016_wan.safetensors")))
+      << files(dir_.path("cache")).begin()->first;
+  EXPECT_TRUE(std::filesystem::exists(dir_.path("images/x_0050x0040_wan.safetensors")));
+  EXPECT_TRUE(std::filesystem::exists(dir_.path("images/x_wan_te.safetensors")));
+  const auto d = open_dataset(request_);
+  EXPECT_EQ(d->samples().size(), 3u);
+  encoders_ = {};
+  EXPECT_EQ(run().clips_there, 3);
+  EXPECT_EQ(encoders_.clips + encoders_.texts, 0);
+}
+
+TEST_F(Encoding, WritesPairsBesideTheMedia) {
+  encoders_.needs.latent_channels = 48;
+  encoders_.needs.spatial_stride = 16;
+  request_.needs = encoders_.needs;
+  request_.needs.pixel_multiple = 32;
+  request_.path = dir_.path("clips");
+  add("a.mp4", "70 40 7 16", "one");
+  add("below/b.png", "64 64 1 0", "two");
+  const EncodingReport report = run();
+  EXPECT_EQ(report.texts, 2);
+  EXPECT_EQ(report.clips, 2);
+  const auto d = open_dataset(request_);
+  ASSERT_EQ(d->samples().size(), 2u);
+  const auto sample = test::read_sample(*d, request_.needs, 0);
+  EXPECT_EQ(sample.latent.size(), 48u * 2 * 2 * 4) << "64 x 32 pixels, 5 frames";
+  EXPECT_NEAR(sample.latent.back(), 0.04f, 1e-5) << "normalised again";
+  encoders_.clips = encoders_.texts = 0;
+  EXPECT_EQ(run().clips_there, 2);
+  EXPECT_EQ(encoders_.clips + encoders_.texts, 0);
+}
+
+}  // namespace
+}  // namespace ballast::data
