@@ -77,6 +77,36 @@ TEST(GoldenCompare, NanAndInfinityNeverPass) {
   }
 }
 
+TEST(GoldenCompare, FilesOfTransformersHaveLimitsByTheLargestValue) {
+  const Golden golden({f32("out.encoder", {2}, {1, 4})}, "{}", "umt5_hf");  // 8e-4
+  EXPECT_TRUE(golden.passes(f32("out.encoder", {2}, {1.0007f, 4})));
+  EXPECT_FALSE(golden.passes(f32("out.encoder", {2}, {1.0009f, 4})));
+  const Golden loss({f32("out.loss", {1}, {2})}, "{}", "t5_hf");
+  EXPECT_TRUE(loss.passes(f32("out.loss", {1}, {2.00019f})));
+  EXPECT_FALSE(loss.passes(f32("out.loss", {1}, {2.00021f})));
+  const Golden losses({f32("out.adamw.losses", {1}, {2})}, "{}", "t5_hf");
+  EXPECT_TRUE(losses.passes(f32("out.adamw.losses", {1}, {2.0019f})));
+  EXPECT_FALSE(losses.passes(f32("out.adamw.losses", {1}, {2.0021f})));
+}
+
+TEST(GoldenCompare, TextModelsHaveRulesOfTheirOwn) {
+  const Golden bias({f32("mid.block0.pos_bias_12x12", {1}, {1})}, "{}", "umt5_encoder");
+  EXPECT_TRUE(bias.passes(f32("mid.block0.pos_bias_12x12", {1}, {1})));
+  EXPECT_FALSE(bias.passes(f32("mid.block0.pos_bias_12x12", {1}, {std::nextafter(1.0f, 2.0f)})));
+  const Golden states({f32("out.0.encoder", {1}, {1})}, "{}", "umt5_encoder");
+  EXPECT_TRUE(states.passes(f32("out.0.encoder", {1}, {1.059f}), DType::bf16));
+  EXPECT_FALSE(states.passes(f32("out.0.encoder", {1}, {1.061f}), DType::bf16));
+  const Golden tokens({golden_tensor("out.greedy", DType::i64, {1}), f32("out.logits", {1}, {1})},
+                      "{}", "t5_hf");
+  GoldenTensor other = golden_tensor("out.greedy", DType::i64, {1});
+  *other.view().as<std::int64_t>() = 1;
+  const std::vector<GoldenTensor> computed = {other, f32("out.logits", {1}, {1})};
+  const auto f32_rows = tokens.compare(computed);
+  ASSERT_EQ(f32_rows.size(), 2u);
+  EXPECT_FALSE(f32_rows[0].pass && f32_rows[1].pass);
+  EXPECT_EQ(tokens.compare(computed, DType::bf16).size(), 1u);
+}
+
 TEST(GoldenCompare, PaddingRowsDoNotCountAndOthersDo) {
   const Golden golden({f32("mid.x", {1, 3, 2}, {1, 2, 3, 4, 5, 6})},
                       R"({"mid.x": {"max": 6, "rms": 1, "err": 1e-6}})");
