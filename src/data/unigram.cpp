@@ -35,7 +35,9 @@ Unigram::Unigram(const TokenizerModel& model)
       unused_(model.pieces.size()),
       user_defined_(model.pieces.size()),
       min_score_(std::numeric_limits<double>::max()),
-      max_score_(std::numeric_limits<double>::lowest()),
+      // As the library has it: not the lowest number, so that no negative score is above it and a
+      // piece that the user asked for costs 0.1.
+      max_score_(std::numeric_limits<float>::min()),
       unk_id_(model.unk_id),
       sentencepiece_(model.source == TokenizerModel::Source::sentencepiece) {
   for (std::size_t i = 0; i < model.pieces.size(); ++i) {

@@ -289,7 +289,7 @@ TEST_F(Encoding, FillsTheCachesOfMusubiTuner) {
   EXPECT_EQ(report.texts, 3);
   EXPECT_EQ(report.clips, 3);
   ASSERT_EQ(report.skipped.size(), 1u);
-  EXPECT_TRUE(std::filesystem::exists(dir_.path("cache/a_00005-005_0048x0016_wan.safetensors")))
+  EXPECT_TRUE(std::filesystem::exists(dir_.path("cache/a_00005-005_0032x0032_wan.safetensors")))
       << files(dir_.path("cache")).begin()->first;
   EXPECT_TRUE(std::filesystem::exists(dir_.path("images/x_0050x0040_wan.safetensors")));
   EXPECT_TRUE(std::filesystem::exists(dir_.path("images/x_wan_te.safetensors")));
