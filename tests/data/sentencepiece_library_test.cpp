@@ -70,6 +70,7 @@ std::string training_text() {
 struct Training {
   std::string name, flags;
 };
+void PrintTo(const Training& t, std::ostream* out) { *out << t.name; }
 
 class SentencePieceLibrary : public ::testing::TestWithParam<Training> {};
 

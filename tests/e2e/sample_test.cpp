@@ -129,7 +129,7 @@ TEST_F(SampleCommand, SaysWhatIsWrongWithItsInput) {
   };
   expect(run_ballast({"sample"}), 2, "no model to sample from");
   expect(run_ballast({"sample", "--model", at("tiny_low_noise.safetensors"), "--device", "cpu"}), 2,
-         "text states of the prompt");
+         "there is no prompt");
   expect(sample(clip({"--sampler", "unipcc"})), 2, "unipc");
   expect(sample(clip({"--guidance", "nan"})), 2, "guidance");
   expect(sample(clip({"--shift", "-1"})), 2, "shift");
