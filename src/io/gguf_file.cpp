@@ -13,7 +13,6 @@
 namespace ballast {
 namespace {
 
-constexpr std::string_view kMark = "GGUF";
 constexpr std::size_t kChunk = 64 << 10;
 constexpr std::uint64_t kShownText = 512;  // of a text in the metadata
 constexpr std::string_view kOriginalShape = "comfy.gguf.orig_shape.";
@@ -112,7 +111,7 @@ class GgufReader {
     char mark[4] = {};
     if (gguf_.file_.size() < 24) refuse("gguf.format", "a file too short for a header");
     take(std::as_writable_bytes(std::span(mark)));
-    if (std::string_view(mark, 4) != kMark)
+    if (std::string_view(mark, 4) != kGgufMark)
       refuse("gguf.format", "the file does not begin as GGUF");
     const auto version = number<std::uint32_t>();
     if (version != 0 && (version & 0xffff) == 0) refuse("gguf.version", "a big-endian file");
@@ -323,11 +322,6 @@ class GgufReader {
 
 GgufFile GgufFile::open(std::string path, DiskMode mode) {
   return GgufReader(DiskFile::open(std::move(path), mode)).read();
-}
-
-bool GgufFile::is_one(std::span<const std::byte> first) {
-  return std::string_view(reinterpret_cast<const char*>(first.data()), first.size())
-      .starts_with(kMark);
 }
 
 void GgufFile::read(const GgufTensor& t, std::uint64_t first, std::span<float> to) const {

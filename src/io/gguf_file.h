@@ -5,6 +5,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/shape.h"
@@ -23,13 +24,18 @@ struct GgufTensor {
   std::uint64_t elements() const { return bytes / type->bytes * type->elements; }
 };
 
+inline constexpr std::string_view kGgufMark = "GGUF";  // that every file begins with
+
 // A GGUF file, version 2 or 3: metadata and the places of its tensors, all checked; no tensor data
 // is read. Fails with ErrorCode::input and a rule: gguf.format, gguf.version, gguf.metadata,
 // gguf.duplicate, gguf.type, gguf.tensor, gguf.offset, gguf.truncated, gguf.split, gguf.limit.
 class GgufFile {
  public:
   static GgufFile open(std::string path, DiskMode mode = DiskMode::automatic);
-  static bool is_one(std::span<const std::byte> first);
+  static bool is_one(std::span<const std::byte> first) {
+    return std::string_view(reinterpret_cast<const char*>(first.data()), first.size())
+        .starts_with(kGgufMark);
+  }
 
   const std::string& path() const { return file_.path(); }
   const DiskFile& file() const { return file_; }
