@@ -4,9 +4,9 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <numbers>
 
 #include "core/error.h"
+#include "io/resize_image.h"
 
 namespace ballast::infer {
 namespace {
@@ -66,62 +66,6 @@ std::vector<CubicTaps> cubic_taps(std::int64_t from, std::int64_t to) {
     c.weight = {far(t + 1), near(t), near(1 - t), far(2 - t)};
   }
   return taps;
-}
-
-double lanczos(double x) {
-  if (x < -3 || x >= 3) return 0;
-  const auto sinc = [](double y) {
-    return y == 0 ? 1.0 : std::sin(y * std::numbers::pi) / (y * std::numbers::pi);
-  };
-  return sinc(x) * sinc(x / 3);
-}
-
-constexpr int kWeightBits = 22;  // 32 less 8 of a pixel and 2 for sums beyond 1
-
-// Pixels [first, first + weights.size()) make one.
-struct Window {
-  std::int64_t first;
-  std::vector<std::int32_t> weights;
-};
-
-std::vector<Window> windows(std::int64_t from, std::int64_t to) {
-  const double scale = static_cast<double>(from) / static_cast<double>(to);
-  const double widened = std::max(scale, 1.0), support = 3 * widened;
-  std::vector<Window> all;
-  std::vector<double> exact;
-  for (std::int64_t i = 0; i < to; ++i) {
-    const double centre = (static_cast<double>(i) + 0.5) * scale;
-    const auto first = std::max<std::int64_t>(0, static_cast<std::int64_t>(centre - support + 0.5));
-    const auto end =
-        std::min<std::int64_t>(from, static_cast<std::int64_t>(centre + support + 0.5));
-    exact.clear();
-    double sum = 0;
-    for (std::int64_t p = first; p < end; ++p) {
-      exact.push_back(lanczos((static_cast<double>(p) - centre + 0.5) / widened));
-      sum += exact.back();
-    }
-    Window& w = all.emplace_back(Window{first, {}});
-    for (const double e : exact) {
-      const double scaled = e / sum * (1 << kWeightBits);
-      w.weights.push_back(static_cast<std::int32_t>(scaled + (scaled < 0 ? -0.5 : 0.5)));
-    }
-  }
-  return all;
-}
-
-// One pass over lines of pixels `apart` bytes from each other.
-void resize_line(const std::uint8_t* from, std::int64_t from_apart, std::uint8_t* to,
-                 std::int64_t to_apart, const std::vector<Window>& all) {
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    std::int32_t sum = 1 << (kWeightBits - 1);
-    const std::uint8_t* p = from + all[i].first * from_apart;
-    for (const std::int32_t w : all[i].weights) {
-      sum += *p * w;
-      p += from_apart;
-    }
-    to[static_cast<std::int64_t>(i) * to_apart] =
-        static_cast<std::uint8_t>(std::clamp(sum >> kWeightBits, 0, 255));
-  }
 }
 
 }  // namespace
@@ -186,24 +130,13 @@ std::vector<float> i2v_frame(const PictureView& picture, PixelSize to) {
 std::vector<std::uint8_t> resize_lanczos(const PictureView& picture, PixelSize to) {
   check_picture(picture);
   check_size(to, "the resized picture");
-  const std::int64_t width = picture.size.width, height = picture.size.height;
-  std::vector<std::uint8_t> wide(picture.rgb.begin(), picture.rgb.end());
-  if (to.width != width) {
-    const std::vector<Window> all = windows(width, to.width);
-    wide.resize(static_cast<std::size_t>(3 * to.width * height));
-    for (std::int64_t y = 0; y < height; ++y) {
-      for (std::int64_t c = 0; c < 3; ++c) {
-        resize_line(picture.rgb.data() + y * width * 3 + c, 3, wide.data() + y * to.width * 3 + c,
-                    3, all);
-      }
-    }
-  }
-  if (to.height == height) return wide;
-  const std::vector<Window> all = windows(height, to.height);
   std::vector<std::uint8_t> resized(static_cast<std::size_t>(3 * to.width * to.height));
-  for (std::int64_t x = 0; x < 3 * to.width; ++x) {
-    resize_line(wide.data() + x, 3 * to.width, resized.data() + x, 3 * to.width, all);
-  }
+  ImageResizer({.from_width = picture.size.width,
+                .from_height = picture.size.height,
+                .to_width = to.width,
+                .to_height = to.height},
+               ResizeFilter::lanczos)
+      .resize(picture.rgb, resized);
   return resized;
 }
 

@@ -35,8 +35,7 @@ std::vector<float> i2v_frame(const PictureView& picture, PixelSize to);
 // [3, height, width] in [-1, 1].
 std::vector<float> ti2v_frame(const PictureView& picture, PixelSize to);
 
-// Lanczos with three lobes, widened where it shrinks: columns first, then rows, each rounded to 8
-// bits, with 22-bit weights.
+// As Pillow resizes (io/resize_image.h).
 std::vector<std::uint8_t> resize_lanczos(const PictureView& picture, PixelSize to);
 
 }  // namespace ballast::infer
