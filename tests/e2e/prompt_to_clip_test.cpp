@@ -81,7 +81,7 @@ TEST_F(PromptToClip, WritesAClipThatSaysHowItWasMade) {
   EXPECT_EQ(read_image(at("sheet.png")).width, 4 + 4 * (48 + 4));
 }
 
-TEST_F(PromptToClip, MakesTheSameClipInsideASmallBudget) {
+TEST_F(PromptToClip, MakesTheSameClipUnderOtherPoliciesAndThreads) {
   const Finished f = sample({"--prompt", "two boxes", "--output", at("a.gif")});
   ASSERT_EQ(f.exit_code, 0) << f.out << f.err;
   const Finished g = sample(
