@@ -1,6 +1,8 @@
 #include <CLI/CLI.hpp>
 
 #include "app/bench_machine.h"
+#include "app/bench_text.h"
+#include "app/bench_vae.h"
 #include "app/bench_wan.h"
 #include "app/command.h"
 
@@ -17,6 +19,10 @@ class Bench : public Command {
         }));
     wan_.declare(*app.add_subcommand("wan", "a step of a Wan transformer, on random weights")
                       ->callback([this] { run_ = [this] { wan_.run(); }; }));
+    vae_.declare(*app.add_subcommand("vae", "a clip through half a Wan VAE, on random weights")
+                      ->callback([this] { run_ = [this] { vae_.run(); }; }));
+    text_.declare(*app.add_subcommand("text", "prompts through a text encoder of random weights")
+                       ->callback([this] { run_ = [this] { text_.run(); }; }));
   }
   void run() override { run_(); }
 
@@ -24,6 +30,8 @@ class Bench : public Command {
   std::function<void()> run_;
   BenchMachine machine_;
   BenchWan wan_;
+  BenchVae vae_;
+  BenchText text_;
 };
 
 const RegisterCommand<Bench> kBench("bench", "measure this machine");

@@ -5,10 +5,10 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "app/kernel_times.h"
 #include "app/output.h"
 #include "app/planning.h"
 #include "app/random_weights.h"
@@ -112,15 +112,15 @@ class BenchRun {
     run("update");
   }
 
-  // Seconds by operation of one more step.
-  std::map<std::string, std::pair<double, int>> kernels() {
-    times_.clear();
+  // Of one more step.
+  KernelTimes kernels() {
+    KernelTimes times;
     runner_->time_instructions(true);
-    collect_ = true;
+    collect_ = &times;
     step();
-    collect_ = false;
+    collect_ = nullptr;
     runner_->time_instructions(false);
-    return times_;
+    return times;
   }
 
   double stalled() const { return stalled_; }
@@ -132,12 +132,7 @@ class BenchRun {
   void run(const std::string& program) {
     runner_->run(program, {.step = steps_, .seed = 1, .learning_rate = 1e-4});
     stalled_ += runner_->lane_times()[static_cast<std::size_t>(Lane::compute)].waiting;
-    if (!collect_) return;
-    for (const auto& [name, seconds] : runner_->compute_times()) {
-      auto& [sum, count] = times_[std::string(name.substr(name.rfind('.') + 1))];
-      sum += seconds;
-      ++count;
-    }
+    if (collect_) collect_->add(*runner_);
   }
 
   ProgramSet set_;
@@ -146,8 +141,7 @@ class BenchRun {
   std::unique_ptr<Runner> runner_;
   std::int64_t steps_ = 0;
   double stalled_ = 0;
-  bool collect_ = false;
-  std::map<std::string, std::pair<double, int>> times_;
+  KernelTimes* collect_ = nullptr;
 };
 
 }  // namespace
@@ -325,8 +319,10 @@ void BenchWan::run() {
   note_host("end");
   j["host_used"] = host.value("end", std::uint64_t{0});
   j["host_by_moment"] = host;
+  KernelTimes kernels;
   if (kernels_ && gpu) {
-    for (const auto& [name, sum] : bench.kernels()) {
+    kernels = bench.kernels();
+    for (const auto& [name, sum] : kernels.by_operation()) {
       j["kernels"][name] = {{"ms", sum.first * 1e3}, {"count", sum.second}};
     }
   }
@@ -349,15 +345,7 @@ void BenchWan::run() {
                     Bytes{j["host_used"].get<std::uint64_t>()}));
   print(fmt::format("first step after {:.1f} s, of it {:.1f} s until loaded\n", first_step,
                     load_seconds));
-  if (!j.contains("kernels")) return;
-  std::vector<std::pair<std::string, std::pair<double, int>>> rows;
-  for (const auto& [name, k] : j["kernels"].items()) {
-    rows.push_back({name, {k["ms"].get<double>(), k["count"].get<int>()}});
-  }
-  std::ranges::sort(rows, std::greater{}, [](const auto& row) { return row.second.first; });
-  for (const auto& [name, k] : rows) {
-    print(fmt::format("  {:<28} {:9.2f} ms {:6d} x\n", name, k.first, k.second));
-  }
+  print(kernels.table());
 }
 
 }  // namespace ballast
