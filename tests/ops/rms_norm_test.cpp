@@ -107,9 +107,11 @@ TEST(RmsNorm, BackwardMatchesReference) {
 // With more rows than a GPU has blocks of them at the smallest width: blocks go on to a second row.
 TEST(RmsNorm, MatchesReferenceAtTheWidthsOfTheModels) {
   ThreadPool pool(2);
-  for (const std::int64_t width : kRegisterWidths) {
+  std::vector<std::int64_t> widths = {8, 96, 136, 384, 640, 1024};  // pixels of video decoders
+  widths.insert(widths.end(), std::begin(kRegisterWidths), std::end(kRegisterWidths));
+  for (const std::int64_t width : widths) {
     for (const DType w_dtype : kParameters) {
-      const std::int64_t rows = width == 1536 ? 1301 : 37;
+      const std::int64_t rows = width == 1536 || width == 96 ? 1301 : 37;
       SampleTensor x(DType::bf16, {rows, width}, kAligned), y = x, dy = x, dx = x;
       SampleTensor w(w_dtype, {width}, {.start = 8}), r(DType::f32, {rows}, {.start = 1});
       SampleTensor dw(DType::f32, {width});
