@@ -3,13 +3,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "app/kernel_times.h"
 #include "app/output.h"
 #include "app/planning.h"
 #include "app/random_checkpoint.h"
+#include "app/stopwatch.h"
 #include "core/error.h"
 #include "core/random.h"
 #include "infer/video_codec.h"
@@ -20,7 +20,6 @@ namespace ballast {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
 
 wan_vae::Config preset(const std::string& name) {
   std::vector<std::string_view> known;
@@ -124,9 +123,9 @@ void BenchVae::run() {
   pass(std::min<std::int64_t>(latent_frames, 3));
   std::vector<double> times;
   for (std::int64_t i = 0; i < clips_; ++i) {
-    const Clock::time_point begin = Clock::now();
+    const Stopwatch begin;
     pass(latent_frames);
-    times.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+    times.push_back(begin.seconds());
   }
   std::ranges::sort(times);
   const double seconds = times[times.size() / 2];
