@@ -25,7 +25,7 @@ wan_vae::Config network_of(const TomlTable& model) {
   c.encoder_dim = *integer_from(*t, "dim", 1);
   c.decoder_dim = integer_from(*t, "decoder_dim", 1).value_or(c.encoder_dim);
   c.z_dim = integer_from(*t, "z_dim", 1).value_or(c.folded() ? 48 : 16);
-  c.name = fmt::format("wan{}-vae from nothing", c.folded() ? "2.2" : "2.1");
+  c.name = fmt::format("wan{}-vae of width {}", c.folded() ? "2.2" : "2.1", c.encoder_dim);
   t->finish();
   wan_vae::validate(c);
   if (!c.folded() && c.decoder_dim % 2 != 0) {

@@ -48,6 +48,8 @@ class Trainee {
   virtual void gradients(Runner& runner, std::int64_t examples, StepRecord& record) = 0;
   virtual void update(Runner& runner, StepRecord& record) = 0;
   virtual void next_step() = 0;
+  // Of the last step, for TensorBoard, besides the loss.
+  virtual std::vector<Scalar> scalars() const { return {}; }
 
   virtual bool evaluates() const { return false; }
   virtual void evaluate(Runner&, std::int64_t, RunRecords&) {}

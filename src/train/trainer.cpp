@@ -107,7 +107,7 @@ void TrainingLoop::record_step(StepRecord& record) {
   record.measured = monitor_->sample(arenas(), exact ? Counting::exact : Counting::quick);
   const bool shown = record.step % std::max<std::int64_t>(1, c.logging_steps) == 0;
   const std::int64_t x = c.examples_on_x_axis ? state_.examples : record.step;
-  records_->step(record, shown ? std::optional(x) : std::nullopt);
+  records_->step(record, shown ? std::optional(x) : std::nullopt, trainee_->scalars());
   progress_->step({.step = record.step,
                    .epoch = record.epoch,
                    .loss = record.loss,

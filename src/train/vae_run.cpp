@@ -29,6 +29,10 @@ wan_vae::Recognised recognised_vae(const Checkpoint& file) {
        {{"ballast inspect " + file.path(), "says what it is"}});
 }
 
+std::string mode_of(const TrainConfig& c) {
+  return c.vae->file.empty() ? "training from nothing" : "full fine-tune";
+}
+
 // The file with a VAE's first weights.
 std::string initial_file(const TrainConfig& c) {
   const wan_vae::Config& n = c.vae->network;
@@ -152,7 +156,7 @@ PreparedVae prepare_vae(TrainConfig config, const RunTarget& target, Purpose pur
   r.other_lines = {{"dataset index", run.dataset->bytes(), "which clips there are"},
                    {"data reader", data::Prefetcher::kBytes, "reads the next clip"},
                    {"training loop", kLoopBytes, "logs, reports, pieces of files being written"}};
-  run.title = c.vae->file.empty() ? run.network().name : run.network().name + ", fine-tune";
+  run.title = fmt::format("{}, {}", run.network().name, mode_of(c));
   run.notes.insert(run.notes.end(), c.notes.begin(), c.notes.end());
   const auto notes = run.dataset->notes();
   run.notes.insert(run.notes.end(), notes.begin(), notes.end());
@@ -162,7 +166,7 @@ PreparedVae prepare_vae(TrainConfig config, const RunTarget& target, Purpose pur
 PlanTitle title_of(const PreparedVae& run) {
   const wan_vae::TrainingRequest& r = run.request;
   return {.model = run.network().name,
-          .mode = "training",
+          .mode = mode_of(run.config),
           .shape = run.shapes,
           .weights = r.job.dtype == DType::f32 ? "f32" : "bf16 with f32 masters",
           .machine = fmt::format("{}{}", r.profile.description,

@@ -18,7 +18,7 @@ namespace ballast::train {
 // is read.
 struct PreparedVae {
   TrainConfig config;
-  std::string title;                    // "wan2.1-vae, fine-tune"
+  std::string title;                    // "wan2.1-vae, full fine-tune"
   std::string shapes;                   // "4 clips of 17 x 64 x 64"
   std::vector<Checkpoint> checkpoints;  // one; none where a plan is made of a VAE from nothing
   std::unique_ptr<data::Dataset> dataset;

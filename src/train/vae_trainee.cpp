@@ -14,7 +14,7 @@ namespace ballast::train {
 namespace {
 
 // Clips that the statistics of latents are measured on, from all over the dataset.
-constexpr std::size_t kMeasuredClips = 256;
+constexpr std::size_t kMeasuredClips = 64;
 
 data::SampleTarget place_of(const TensorView& pixels) {
   data::SampleTarget to;
@@ -176,7 +176,9 @@ class VaeTrainee final : public Trainee {
       add_lane_times(record.times, runner.lane_times());
     }
     const auto* losses = runner.view(io().losses).as<double>();
-    record.loss = losses[0] + run_.request.job.kl_weight * losses[1];
+    reconstruction_ = losses[0];
+    kl_ = losses[1];
+    record.loss = reconstruction_ + run_.request.job.kl_weight * kl_;
     runner.run("grad_norm");
     record.grad_norm = *runner.view(io().grad_norm).as<float>();
   }
@@ -187,6 +189,10 @@ class VaeTrainee final : public Trainee {
     add_lane_times(record.times, runner.lane_times());
   }
   void next_step() override { feed_->next_step(); }
+  std::vector<Scalar> scalars() const override {
+    return {{"train/reconstruction", static_cast<float>(reconstruction_)},
+            {"train/kl", static_cast<float>(kl_)}};
+  }
 
   std::vector<SavedTensor> saved_tensors(Runner& runner) const override {
     std::vector<SavedTensor> all;
@@ -248,7 +254,8 @@ class VaeTrainee final : public Trainee {
   PreparedVae run_;
   std::optional<wan_vae::Training> training_;
   std::optional<ClipFeed> feed_;
-  std::int64_t updates_ = 0;  // that the optimizer has made
+  std::int64_t updates_ = 0;            // that the optimizer has made
+  double reconstruction_ = 0, kl_ = 0;  // of the last step
 };
 
 void VaeTrainee::put_statistics(Runner& runner, Metadata& metadata) {

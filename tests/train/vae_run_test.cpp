@@ -99,20 +99,6 @@ TEST_F(VaeRun, FromNothingMakesAFileThatKnowsItsLatents) {
   }
 }
 
-TEST_F(VaeRun, LearnsItsClips) {
-  std::string text = test::read_whole(config("seed = 3"));
-  text.replace(text.find("epochs = 2"), 10, "epochs = 8");
-  const TrainOutcome o = run(dir_.write("long.toml", text));
-  const RunHistory h = read_run_log(o.folder + "/" + std::string(kRunLogFile));
-  ASSERT_EQ(h.steps.size(), 40u);
-  double first = 0, last = 0;
-  for (std::size_t i = 0; i < 5; ++i) {
-    first += h.steps[i].loss;
-    last += h.steps[h.steps.size() - 1 - i].loss;
-  }
-  EXPECT_LT(last, 0.9 * first);
-}
-
 TEST_F(VaeRun, EndsWhereAnUninterruptedRunEnds) {
   const std::string extra = "micro_batch_size_per_gpu = 1\nlr_scheduler = 'linear'\n";
   const RunTrace whole = read_trace(run(config(extra)).folder);
@@ -152,7 +138,7 @@ TEST_F(VaeRun, AFineTuneKeepsTheStatisticsOfItsFile) {
 }
 
 TEST_F(VaeRun, IsPlannedWithoutAFileAndRefusedWithoutMemory) {
-  const PreparedVae run = prepared(config(""), {{"ram", {"20MB"}, "--ram"}}, Purpose::plan);
+  const PreparedVae run = prepared(config(""), {{"ram", {"5MB"}, "--ram"}}, Purpose::plan);
   EXPECT_TRUE(std::holds_alternative<Refusal>(fit_training(run.request)));
   EXPECT_FALSE(std::filesystem::exists(dir_.path("out")));
 }

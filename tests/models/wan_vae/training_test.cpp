@@ -21,12 +21,14 @@ using support::write_vae;
 // Trains a tiny VAE on clips of two frames of latents, 1 x 2 positions.
 class TrainingRun {
  public:
-  TrainingRun(const std::string& path, const Config& c, bool checkpointing, double kl_weight = 1e-3)
+  TrainingRun(const std::string& path, const Config& c, bool checkpointing, double kl_weight = 1e-3,
+              DType dtype = DType::f32)
       : checkpoint_(Checkpoint::open(path)) {
     set_.backend.threads = 2;
     training_.emplace(set_,
                       TrainingJob{.config = c,
                                   .clips = {{2, 1, 2}, {1, 1, 1}},
+                                  .dtype = dtype,
                                   .checkpointing = checkpointing,
                                   .kl_weight = kl_weight},
                       stored_units(encoder(c), checkpoint_, Dialect::official),
@@ -177,6 +179,22 @@ TEST_F(VaeTraining, LearnsAndAllocatesNothingInAStep) {
   const auto seen = allocation_hook::disarm();
   EXPECT_EQ(seen.calls(), 0) << seen.first;
   EXPECT_LT(run.loss(), 0.8 * before);
+}
+
+TEST_F(VaeTraining, InBfloat16GoesTheWayOfFloat32OnItsMasters) {
+  const Config c = tiny_vae(Generation::wan22);
+  const std::string path = file(c);
+  TrainingRun wide(path, c, true), narrow(path, c, true, 1e-3, DType::bf16);
+  // Eight bits of a number, in some forty layers.
+  EXPECT_NEAR(narrow.loss(), wide.loss(), 0.05 * wide.loss());
+  for (std::int64_t step = 1; step <= 8; ++step) {
+    wide.step(step);
+    narrow.step(step);
+  }
+  EXPECT_NEAR(narrow.loss(), wide.loss(), 0.05 * wide.loss());
+  for (const TrainedTensor& t : narrow.io().trained) {
+    EXPECT_EQ(static_cast<bool>(t.updated.narrow), t.taps > 0) << t.updated.name;
+  }
 }
 
 TEST_F(VaeTraining, TakesCheckpointingWhereMemoryIsShortAndIsRefusedWithLess) {
