@@ -80,7 +80,7 @@ struct Phase {
 };
 
 std::vector<Phase> phases_of(const PlanView& view) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kNames = {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kNames = {
       {{"load", "load"},
        {"init_state", "first state"},
        {"after_restore", "resume"},
@@ -88,7 +88,8 @@ std::vector<Phase> phases_of(const PlanView& view) {
        {"zero_gradients", "step"},
        {"grad_norm", "gradient norm"},
        {"update", "update"},
-       {"eval", "evaluation"}}};
+       {"eval", "evaluation"},
+       {"measure", "measuring"}}};
   std::vector<Phase> phases;
   for (const auto& [program, phase] : kNames) {
     for (std::size_t p = 0; p < view.plan.programs.size(); ++p) {

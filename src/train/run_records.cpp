@@ -1,6 +1,5 @@
 #include "train/run_records.h"
 
-#include <array>
 #include <utility>
 
 #include "core/error.h"
@@ -29,14 +28,15 @@ RunRecords::RunRecords(const std::string& folder, const RunInfo& info, std::int6
   if (resumed) event(step, "resume", folder);
 }
 
-void RunRecords::step(const StepRecord& record, std::optional<std::int64_t> x) {
+void RunRecords::step(const StepRecord& record, std::optional<std::int64_t> x,
+                      std::span<const Scalar> more) {
   keep(log_warned_, [&] { log_.step(record); });
   if (!x) return;
-  const std::array<Scalar, 4> scalars = {
-      Scalar{"train/loss", static_cast<float>(record.loss)},
-      Scalar{"train/grad_norm", static_cast<float>(record.grad_norm)},
-      Scalar{"train/lr", static_cast<float>(record.lr)},
-      Scalar{"train/step_seconds", static_cast<float>(record.seconds)}};
+  std::vector<Scalar> scalars = {Scalar{"train/loss", static_cast<float>(record.loss)},
+                                 Scalar{"train/grad_norm", static_cast<float>(record.grad_norm)},
+                                 Scalar{"train/lr", static_cast<float>(record.lr)},
+                                 Scalar{"train/step_seconds", static_cast<float>(record.seconds)}};
+  scalars.insert(scalars.end(), more.begin(), more.end());
   keep(events_warned_, [&] { events_.scalars(*x, scalars); });
 }
 

@@ -19,7 +19,9 @@ class RunRecords {
   RunRecords(const std::string& folder, const RunInfo& info, std::int64_t step, bool resumed);
 
   // x: where the numbers stand in TensorBoard; nullopt: not there.
-  void step(const StepRecord& record, std::optional<std::int64_t> x);
+  // more: besides loss, norm, rate and seconds, for TensorBoard.
+  void step(const StepRecord& record, std::optional<std::int64_t> x,
+            std::span<const Scalar> more = {});
   void eval(std::int64_t step, const std::string& set, const EvalLosses& losses);
   void epoch_loss(std::int64_t step, double loss);
   void event(std::int64_t step, std::string_view kind, std::string_view text);

@@ -135,6 +135,34 @@ TEST_F(CacheCommand, MakesADatasetThatTrains) {
   EXPECT_THAT(trained.out, HasSubstr("finished after 2 steps"));
 }
 
+TEST_F(CacheCommand, KeepsClipsForAVaeThatThenEncodesThem) {
+  add_clip("one", 9);
+  add_clip("two", 12);
+  const std::string latents = config_;
+  config_ = dir_.write(
+      "vae.toml", fmt::format("output_dir = '{}'\ndataset = '{}'\nepochs = 1\n"
+                              "[model]\ntype = 'wan_vae'\ndtype = 'float32'\n"
+                              "init = 'random'\n[model.config]\ndim = 2\nz_dim = {}\n"
+                              "[optimizer]\ntype = 'adamw'\nlr = 1e-3\n",
+                              dir_.path("vaes"), dir_.path("set.toml"), run_.config().out_dim));
+  EXPECT_THAT(run_ballast(command("cache")).out, HasSubstr("clips     2 cached, 0 were there"));
+  EXPECT_THAT(run_ballast(command("cache")).out, HasSubstr("clips     0 cached, 2 were there"));
+  const Finished trained = run_ballast(command("train"));
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_THAT(trained.out, HasSubstr("finished after 2 steps"));
+  std::string file;
+  for (const auto& f : fs::recursive_directory_iterator(dir_.path("vaes"))) {
+    if (f.path().filename() == "model.safetensors") file = f.path().string();
+  }
+  ASSERT_FALSE(file.empty());
+  std::string text = read_whole(latents);
+  text.replace(text.find(dir_.path("vae.safetensors")), dir_.path("vae.safetensors").size(), file);
+  config_ = dir_.write("with_vae.toml", text);
+  const Finished encoded = run_ballast(command("cache"));
+  EXPECT_EQ(encoded.exit_code, 0) << encoded.err;
+  EXPECT_THAT(encoded.out, HasSubstr("clips     2 encoded, 0 were there"));
+}
+
 TEST_F(CacheCommand, KilledAndStartedAgainWritesTheSameBytes) {
   for (int i = 0; i < 8; ++i) add_clip(fmt::format("clip{}", i), 9);
   ASSERT_EQ(run_ballast(command("cache")).exit_code, 0);
