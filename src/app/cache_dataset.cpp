@@ -4,6 +4,7 @@
 
 #include "app/cache_inputs.h"
 #include "app/output.h"
+#include "app/vae_training.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "data/clean_text.h"
@@ -253,6 +254,7 @@ class Caching {
 }  // namespace
 
 void cache_dataset(const train::TrainConfig& config, const OwnFlags& own) {
+  if (config.vae) return cache_clips(config, own);
   Caching(config, own).run();
 }
 

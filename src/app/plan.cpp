@@ -5,6 +5,7 @@
 #include "app/command.h"
 #include "app/output.h"
 #include "app/planning.h"
+#include "app/vae_training.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/nearest_name.h"
@@ -258,6 +259,10 @@ void Plan::run() {
 // A training run: its configuration says all but the machine.
 void Plan::plan_config() {
   train::TrainConfig config = train::read_config(config_);
+  if (config.vae) {
+    return plan_vae_training(std::move(config),
+                             {.target = target_, .threads = threads_, .json = json_, .rest = {}});
+  }
   const train::RunTarget target = find_target(target_, compute_options(config.memory, threads_));
   const train::PreparedRun run =
       train::prepare_run(std::move(config), target, train::Purpose::plan);

@@ -4,6 +4,7 @@
 #include "app/command.h"
 #include "app/output.h"
 #include "app/planning.h"
+#include "app/vae_training.h"
 #include "core/log.h"
 #include "report/secrets.h"
 #include "train/base_merge.h"
@@ -48,6 +49,7 @@ const RegisterCommand<Train> kTrain("train", "LoRA or full fine-tune inside the 
 void Train::run() {
   train::TrainConfig config = train::read_config(own_.rest);
   if (config.cache_only) return cache_dataset(config, own_);
+  if (config.vae) return train_vae(std::move(config), own_, command_);
   const train::RunTarget target =
       find_target(own_.target, compute_options(config.memory, own_.threads));
   train::PreparedRun run = train::prepare_run(std::move(config), target, train::Purpose::train);
@@ -61,9 +63,13 @@ void Train::run() {
   auto& planned = std::get<wan::PlannedRun>(outcome);
   show_plan(title, run.request, planned, own_.json, &run);
   merge_base_loras(run);
-  const train::TrainOutcome done =
-      train::train(std::move(run), std::move(planned),
-                   {.command = command_, .check_nan = own_.check_nan, .remember = true});
+  print_outcome(train::train(std::move(run), std::move(planned),
+                             {.command = command_, .check_nan = own_.check_nan, .remember = true}));
+}
+
+}  // namespace
+
+void print_outcome(const train::TrainOutcome& done) {
   const std::string gpu = done.planned_gpu.count == 0
                               ? ""
                               : fmt::format("GPU memory: planned {}, measured at most {}\n",
@@ -75,5 +81,4 @@ void Train::run() {
       done.measured, done.folder, done.report.empty() ? "none" : done.report));
 }
 
-}  // namespace
 }  // namespace ballast

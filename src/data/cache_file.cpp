@@ -83,6 +83,21 @@ void CacheFile::read(const SafetensorsEntry& entry, std::span<float> to) const {
   }
 }
 
+void CacheFile::read_pixels(const SafetensorsEntry& entry, std::span<float> to) const {
+  check(entry.dtype == FileDType::u8 &&
+            static_cast<std::uint64_t>(entry.shape.elements()) == to.size(),
+        "{} elements of {} are read into {}", entry.shape.elements(), entry.dtype, to.size());
+  std::array<std::byte, kCacheChunkBytes> chunk;
+  for (std::size_t done = 0; done < to.size();) {
+    const std::span<float> part = to.subspan(done, std::min(chunk.size(), to.size() - done));
+    file_.read(entry.offset + done, std::span(chunk).first(part.size()));
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      part[i] = static_cast<float>(std::to_integer<int>(chunk[i])) / 127.5f - 1.0f;
+    }
+    done += part.size();
+  }
+}
+
 void CacheFile::refuse(const SafetensorsEntry& entry, std::string_view message) const {
   refuse(fmt::format("tensor \"{}\": {}", printable(entry.name), message));
 }

@@ -37,6 +37,8 @@ class CacheFile {
   // The whole tensor as f32; `to` has its number of elements. Fails for types that are no floats
   // and for values that are not finite.
   void read(const SafetensorsEntry& entry, std::span<float> to) const;
+  // The same of a tensor of bytes, 0 to 255 as -1 to 1.
+  void read_pixels(const SafetensorsEntry& entry, std::span<float> to) const;
 
   // "PATH: tensor NAME: MESSAGE" with ErrorCode::input.
   [[noreturn]] void refuse(const SafetensorsEntry& entry, std::string_view message) const;

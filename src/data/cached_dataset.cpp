@@ -12,7 +12,6 @@ namespace {
 
 constexpr std::int64_t kMostItems = 16'000'000;  // of an epoch; its list is kept in memory
 constexpr std::size_t kMostBuckets = 4096;
-constexpr std::int64_t kTemporalStride = 4;  // frames per latent frame, behind the first
 constexpr std::uint32_t kShared = std::numeric_limits<std::uint32_t>::max();
 
 std::string describe(const LatentShape& s) {
@@ -34,15 +33,15 @@ std::uint64_t heap_bytes(const std::vector<T>& v) {
 
 LatentShape latent_shape(const ModelNeeds& needs, std::int64_t width, std::int64_t height,
                          std::int64_t frames) {
-  return {needs.latent_channels, (frames - 1) / kTemporalStride + 1, height / needs.spatial_stride,
-          width / needs.spatial_stride};
+  return {needs.latent_channels, (frames - 1) / needs.temporal_stride + 1,
+          height / needs.spatial_stride, width / needs.spatial_stride};
 }
 
 std::int64_t micro_batch_of(const DatasetRequest& request, const LatentShape& s) {
   if (!request.micro_batch) return 1;
   const std::int64_t stride = request.needs.spatial_stride;
   const std::int64_t n = request.micro_batch(s.width * stride, s.height * stride,
-                                             (s.frames - 1) * kTemporalStride + 1);
+                                             (s.frames - 1) * request.needs.temporal_stride + 1);
   check(n > 0, "a micro-batch of {} samples", n);
   return n;
 }
@@ -212,12 +211,13 @@ void CachedDataset::read(std::uint32_t sample, bool use_empty_caption,
     check(to.latent.size() == static_cast<std::size_t>(item.shape.elements()) &&
               (to.conditioning.empty() || to.conditioning.size() == channels * grid) &&
               (to.mask.empty() || to.mask.size() == grid) &&
-              to.context.size() == static_cast<std::size_t>(needs_.text_len * needs_.text_dim),
+              (needs_.pixels ||
+               to.context.size() == static_cast<std::size_t>(needs_.text_len * needs_.text_dim)),
           "sample {}: the memory it is read into has other sizes", samples_[sample].id);
     read_latent(file, tensors, group.layout, to.latent);
     if (!to.conditioning.empty()) read_conditioning(file, tensors, to.conditioning);
     if (!to.mask.empty()) read_mask(file, tensors, to.mask);
-    read_caption(group, item, use_empty_caption, to.context);
+    if (!needs_.pixels) read_caption(group, item, use_empty_caption, to.context);
   });
 }
 

@@ -28,7 +28,11 @@ struct ModelNeeds {
   std::int64_t text_len = 512, text_dim = 4096;
   std::int64_t pixel_multiple = 16;  // of bucket sizes; 32 for TI2V-5B
   std::int64_t spatial_stride = 8;   // pixels per latent cell
+  std::int64_t temporal_stride = 4;  // pictures per latent frame, behind the first
   double fps = 16;
+  // Clips themselves are wanted, as [frames, height, width, 3] from -1 to 1, and no captions: an
+  // autoencoder is trained. Strides are 1 then and channels 3.
+  bool pixels = false;
 };
 
 // One cached clip with one caption. Repeats are not listed: an epoch names the sample again.
@@ -52,7 +56,7 @@ struct StepBatch {
 
 // Where one sample goes: planned memory. Text rows behind the caption's end are zero.
 struct SampleTarget {
-  std::span<float> latent;        // [channels, frames, height, width]
+  std::span<float> latent;        // [channels, frames, height, width]; pixels: channels last
   std::span<float> conditioning;  // [conditioning_channels, frames, height, width]; may be empty
   std::span<float> context;       // [text_len, text_dim]
   std::span<float> mask;          // [frames, height, width] loss weight; empty: not wanted

@@ -129,6 +129,12 @@ class MediaEncoder {
       const PixelSize size = plan.size;
       media_->begin(std::move(plan));
       media_->next();
+      if (o_.request.needs.pixels) {
+        copy_clip(set, origin, size, bucket.frames);
+        written_.push_back(latent_path(set.cache, latent_name(item.name, bucket)));
+        ++report_.clips;
+        continue;
+      }
       CachedLatent latent = encode_clip(size, bucket.frames);
       if (!item.mask.empty()) {
         mask_ = from_media([&] {
@@ -217,6 +223,24 @@ class MediaEncoder {
     } catch (const Error&) {
       return false;  // absent, broken or of another model: it is made again
     }
+  }
+
+  // The clip that media_ is at, as it is. Numbers of bytes come back exactly from -1 to 1.
+  void copy_clip(const EncodingSet& set, const LatentOrigin& origin, PixelSize size,
+                 std::int64_t frames) {
+    const auto values = static_cast<std::size_t>(size.width * size.height * 3);
+    std::vector<float> frame(values);
+    std::vector<std::uint8_t> pixels;
+    pixels.reserve(values * static_cast<std::size_t>(frames));
+    for (std::int64_t f = 0; f < frames; ++f) {
+      from_media([&] { media_->read(frame); });
+      for (const float x : frame) {
+        pixels.push_back(static_cast<std::uint8_t>(std::lround((x + 1.0f) * 127.5f)));
+      }
+    }
+    write_pixels(set.cache, origin,
+                 {.frames = frames, .height = size.height, .width = size.width, .pixels = pixels},
+                 o_.writing.durability);
   }
 
   bool conditioned() const { return o_.request.needs.conditioning_channels > 0; }

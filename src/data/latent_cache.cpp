@@ -160,6 +160,17 @@ void write_latent(const std::string& cache, const LatentOrigin& origin, const Ca
                     std::move(metadata), latent, how);
 }
 
+void write_pixels(const std::string& cache, const LatentOrigin& origin, const CachedPixels& clip,
+                  Durability durability) {
+  Metadata metadata = origin_metadata(origin);
+  metadata.insert({{"ballast_cache", std::string(kCacheFormat)}, {"kind", "pixels"}});
+  SafetensorsWriter writer({.metadata = std::move(metadata)});
+  writer.add("pixels", DType::u8, {clip.frames, clip.height, clip.width, 3},
+             std::as_bytes(clip.pixels));
+  write_cache_file(latent_path(cache, latent_name(origin.media.name, origin.bucket)), writer,
+                   durability);
+}
+
 void write_dropped(const std::string& cache, const LatentOrigin& origin, std::string_view reason) {
   Metadata metadata = origin_metadata(origin);
   metadata.insert({{"ballast_cache", std::string(kCacheFormat)},

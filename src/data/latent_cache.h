@@ -17,13 +17,13 @@ namespace ballast::data {
 // Ballast's own cache of encoded samples. A cache is a folder:
 //
 //   latents/NAME.safetensors   latent [C, F, H, W]; conditioning [K, F, H, W] and mask [H, W] where
-//                              the sample has them
-//   text/NAME.safetensors      text [tokens, dim]
+//                              the sample has them; for an autoencoder pixels [F, H, W, 3], u8
+//   text/NAME.safetensors      text [tokens, dim]; for an autoencoder there is none
 //   empty_caption.safetensors  text [tokens, dim] of the empty caption
 //
-// in f32, bf16 or f16. Each file is written whole or not at all, so an interrupted run loses the
-// sample it was at and nothing else. Beside the tensors a file says what it was made from; a file
-// that was made from something else than what is there now counts as absent.
+// latents and text in f32, bf16 or f16. Each file is written whole or not at all, so an interrupted
+// run loses the sample it was at and nothing else. Beside the tensors a file says what it was made
+// from; a file that was made from something else than what is there now counts as absent.
 //
 // The cache of a folder of media is FOLDER/cache/MODEL, MODEL being the model's cache name
 // ("wan2.2_i2v"). Clip clip.mp4 in the bucket of 512 x 512 pixels and 21 frames is
@@ -71,6 +71,12 @@ struct CachedLatent {
   double fps = 16;
 };
 
+// A clip as it is, for an autoencoder: u8 [frames, height, width, 3].
+struct CachedPixels {
+  std::int64_t frames = 0, height = 0, width = 0;
+  std::span<const std::uint8_t> pixels;
+};
+
 struct CachedText {
   std::int64_t tokens = 0, dim = 0;
   std::span<const float> rows;
@@ -96,6 +102,8 @@ struct CacheWriting {
 };
 void write_latent(const std::string& cache, const LatentOrigin& origin, const CachedLatent& latent,
                   CacheWriting how = {});
+void write_pixels(const std::string& cache, const LatentOrigin& origin, const CachedPixels& clip,
+                  Durability durability = Durability::power_cut);
 // `reason` is what the user is told: "too short".
 void write_dropped(const std::string& cache, const LatentOrigin& origin, std::string_view reason);
 void write_text(const std::string& cache, std::string_view cache_name, std::string_view name,

@@ -16,6 +16,14 @@ bool is_folder(const std::string& path) {
   return std::filesystem::is_directory(path, ignored);
 }
 
+[[noreturn]] void fail_pixels(const std::string& path, std::string_view what) {
+  fail(ErrorCode::input,
+       fmt::format("{} is {}: an autoencoder is trained on the clips of diffusion-pipe's dataset "
+                   "files",
+                   path, what),
+       {{"[[directory]] path = 'FOLDER' in a dataset file", "clips of a folder, or of its cache"}});
+}
+
 // A plan is made before the data is in its place; training is not started without it.
 bool folder_missing(const std::string& folder, int line, const DatasetRequest& request,
                     DatasetContent& content) {
@@ -44,7 +52,7 @@ void scan(const DiffusionPipeDataset& dataset, const DatasetRequest& request,
     if (request.frame_buckets) d.rules.frames = *request.frame_buckets;
     if (request.resolution) d.rules.resolutions = {*request.resolution};
     if (request.frame_buckets || request.resolution) d.rules = checked(std::move(d.rules));
-    if (is_sample_folder(d.path)) {
+    if (is_sample_folder(d.path, !request.needs.pixels)) {
       scan_sample_folder(d.path, d.num_repeats, d.shuffle_files, request, content);
       continue;
     }
@@ -82,6 +90,7 @@ void scan_file(const DatasetRequest& request, DatasetContent& content) {
   const TomlFile file = TomlFile::read(request.path);
   const TomlTable root = file.root();
   if (recognise_dataset(root) == DatasetFileKind::musubi) {
+    if (request.needs.pixels) fail_pixels(request.path, "a dataset of musubi-tuner");
     scan(read_musubi_datasets(root, content.notes), request, content);
   } else {
     scan(read_diffusion_pipe_dataset(root, request.needs, request.allow_many_resolutions,
@@ -94,8 +103,10 @@ void scan_path(const DatasetRequest& request, DatasetContent& content) {
   content.source = request.path;
   if (!is_folder(request.path)) {
     scan_file(request, content);
-  } else if (is_sample_folder(request.path)) {
+  } else if (is_sample_folder(request.path, !request.needs.pixels)) {
     scan_sample_folder(request.path, 1, false, request, content);
+  } else if (request.needs.pixels) {
+    fail_pixels(request.path, "no cache of clips");
   } else if (content.work != nullptr) {
     list_embedding_pair_work(request.path, request, content);
   } else {
@@ -120,7 +131,8 @@ EncodingWork find_encoding_work(const EncodingSearch& search) {
   scan_path(search.request, content);
   const std::int64_t stride = search.request.needs.spatial_stride;
   for (const Bucket& b : content.allowed) {
-    const ClipSize clip{b.shape.width * stride, b.shape.height * stride, 4 * b.shape.frames - 3};
+    const ClipSize clip{b.shape.width * stride, b.shape.height * stride,
+                        search.request.needs.temporal_stride * (b.shape.frames - 1) + 1};
     const auto cost = [](const ClipSize& c) { return std::pair(c.width * c.height, c.frames); };
     if (!work.largest || cost(clip) > cost(*work.largest)) work.largest = clip;
   }

@@ -76,7 +76,30 @@ void check_conditioning(const CacheFile& file, LatentTensors& t, SampleLayout la
 
 }  // namespace
 
+namespace {
+
+LatentTensors find_pixels(const CacheFile& file, const ModelNeeds& needs) {
+  LatentTensors t;
+  t.latent = &file.get("pixels");
+  const Shape& s = t.latent->shape;
+  bool sound = t.latent->dtype == FileDType::u8 && s.rank() == 4 && s[3] == 3;
+  for (const std::int64_t d : s) sound = sound && d >= 1 && d <= kLargestDimension;
+  if (!sound) {
+    file.refuse(*t.latent, fmt::format("U8 [frames, height, width, 3] was expected, found {} {}",
+                                       t.latent->dtype, s));
+  }
+  t.shape = {s[3], s[0], s[1], s[2]};
+  if (s[1] % needs.pixel_multiple != 0 || s[2] % needs.pixel_multiple != 0) {
+    file.refuse(*t.latent, fmt::format("height and width of {} are not multiples of {}", s,
+                                       needs.pixel_multiple));
+  }
+  return t;
+}
+
+}  // namespace
+
 LatentTensors find_latent(const CacheFile& file, SampleLayout layout, const ModelNeeds& needs) {
+  if (needs.pixels) return find_pixels(file, needs);
   LatentTensors t;
   t.latent = layout == SampleLayout::musubi ? file.find_numbered("latents_") : &file.get("latent");
   if (t.latent == nullptr) file.refuse("has no tensor latents_FxHxW_dtype");
@@ -126,6 +149,7 @@ const SafetensorsEntry& find_text(const CacheFile& file, SampleLayout layout,
 
 void read_latent(const CacheFile& file, const LatentTensors& t, SampleLayout layout,
                  std::span<float> to) {
+  if (t.latent->dtype == FileDType::u8) return file.read_pixels(*t.latent, to);
   file.read(*t.latent, to);
   if (layout != SampleLayout::embedding_pair) return;
   if (t.shape.channels != static_cast<std::int64_t>(kWan22LatentMean.size())) {

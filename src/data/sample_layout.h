@@ -16,6 +16,9 @@ enum class SampleLayout : std::uint8_t {
   embedding_pair,  // latent (as the VAE gave it: normalised when read); embeddings
 };
 
+// Where the model takes clips themselves (ModelNeeds::pixels) the latent is `pixels`, u8 [frames,
+// height, width, 3].
+//
 // The tensors of a sample's latent file, checked against what the model needs: channels, float
 // types, equal grids, sizes that patches divide. What is wrong is an Error of ErrorCode::input.
 struct LatentTensors {

@@ -13,7 +13,7 @@ namespace ballast::data {
 
 // A folder of cached samples and no media (data/latent_cache.h). Nothing could make a broken file
 // again, so it is an error.
-bool is_sample_folder(const std::string& folder);
+bool is_sample_folder(const std::string& folder, bool captions = true);
 void scan_sample_folder(const std::string& folder, double repeats, bool shuffle,
                         const DatasetRequest& request, DatasetContent& content);
 

@@ -51,9 +51,15 @@ class MediaScan {
   }
 
   void run() {
-    visit_media(
-        directory_.path, directory_.captions, [&](const MediaItem& item) { visit(item); },
-        content_.notes);
+    if (request_.needs.pixels) {
+      for (std::string& name : media_names(directory_.path, content_.notes)) {
+        visit({.name = std::move(name), .captions = {""}});
+      }
+    } else {
+      visit_media(
+          directory_.path, directory_.captions, [&](const MediaItem& item) { visit(item); },
+          content_.notes);
+    }
     for (const auto& [reason, names] : dropped_) {
       content_.notes.push_back(fmt::format("{}: {} files are left out ({}), {} first",
                                            directory_.path, names.second, reason,
@@ -188,6 +194,7 @@ class MediaScan {
 
   std::string text_file_fault(const std::string& path, std::string_view shown,
                               std::string_view caption) const {
+    if (request_.needs.pixels) return {};  // nobody reads it
     try {
       const CacheFile rows = CacheFile::open(path);
       find_text(rows, SampleLayout::ballast, request_.needs);
@@ -206,6 +213,7 @@ class MediaScan {
     if (state.dropped) return;
     for (std::size_t c = 0; c < item.captions.size(); ++c) {
       const std::string name = text_name(item.name, static_cast<std::int64_t>(c));
+      if (request_.needs.pixels) break;
       if (!content_.regenerate && text_fault(name, item.captions[c]).empty()) {
         ++work.texts_done;
       } else {
@@ -227,6 +235,7 @@ class MediaScan {
 
   // Only a run that drops captions needs it, and read() says so.
   void find_empty_caption() {
+    if (request_.needs.pixels) return;
     const bool there = text_file_fault(empty_caption_path(cache_), "empty_caption", "").empty();
     if (there) group_.empty_caption = "empty_caption.safetensors";
     if (content_.work == nullptr) return;

@@ -43,8 +43,9 @@ void shuffle_items(ItemGroup& group) {
   shuffle(std::span(group.items), random_source(group.items.size(), "data.files", 0, "order"));
 }
 
-bool is_sample_folder(const std::string& folder) {
-  if (!is_folder(folder + "/latents") || !is_folder(folder + "/text")) return false;
+bool is_sample_folder(const std::string& folder, bool captions) {
+  if (!is_folder(folder + "/latents")) return false;
+  if (captions && !is_folder(folder + "/text")) return false;
   std::vector<std::string> ignored;
   for (const std::string& name : media_names(folder, ignored)) {
     if (!name.ends_with(kSuffix)) return false;
@@ -60,9 +61,12 @@ void scan_sample_folder(const std::string& folder, double repeats, bool shuffle,
   for (const std::string& name : file_names(folder + "/latents")) {
     if (!name.ends_with(kSuffix)) continue;
     const CacheFile latent = CacheFile::open(fmt::format("{}/latents/{}", folder, name));
+    if (latent.metadata("kind") == "dropped") continue;
     const LatentTensors tensors = find_latent(latent, group.layout, request.needs);
-    const CacheFile text = CacheFile::open(fmt::format("{}/text/{}", folder, name));
-    find_text(text, group.layout, request.needs);
+    if (!request.needs.pixels) {
+      const CacheFile text = CacheFile::open(fmt::format("{}/text/{}", folder, name));
+      find_text(text, group.layout, request.needs);
+    }
     const std::string_view id = std::string_view(name).substr(0, name.size() - kSuffix.size());
     group.items.push_back({.id = fmt::format("{}/{}", label, id),
                            .latent = "latents/" + name,

@@ -8,15 +8,9 @@
 #include "models/wan/dit.h"
 #include "plan/runner.h"
 #include "train/prepared_run.h"
+#include "train/trainee.h"
 
 namespace ballast::train {
-
-// Where in the data a run stands.
-struct FeedPosition {
-  std::int64_t step = 1;   // the optimizer step to come
-  std::int64_t epoch = 1;  // it belongs to
-  std::int64_t batch = 0;  // of that epoch
-};
 
 // The inputs of a recorded sample as a place for a dataset's sample.
 data::SampleTarget sample_target(Runner& runner, const wan::DitSampleIo& io);

@@ -10,6 +10,7 @@
 #include "core/dtype.h"
 #include "memory/budget.h"
 #include "models/wan/lora_write.h"
+#include "models/wan_vae/config.h"
 #include "nn/optimizer.h"
 #include "train/schedule.h"
 #include "train/timesteps.h"
@@ -23,6 +24,7 @@ enum class Dialect : std::uint8_t { diffusion_pipe, musubi, flow_matching };
 enum class Method : std::uint8_t { lora, full };
 enum class Experts : std::uint8_t { one, both };
 enum class Loss : std::uint8_t { mse, huber, smooth_l1 };
+enum class Reconstruction : std::uint8_t { mse, l1 };
 enum class OnNan : std::uint8_t { stop, skip };
 using wan::LoraFormat;
 enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
@@ -38,6 +40,14 @@ struct ModelConfig {
   bool transformer_scales = false;         // ... float8_e4m3 with a scale per row
   double boundary = 0;                     // between the experts; 0: the model's own
   std::vector<std::pair<std::string, double>> base_loras;  // merged first, with strength
+};
+
+// A video autoencoder that is trained itself, instead of a transformer.
+struct VaeConfig {
+  std::string file;         // to fine-tune; "": from nothing
+  wan_vae::Config network;  // from nothing
+  Reconstruction reconstruction = Reconstruction::mse;
+  double kl_weight = 1e-6;  // on the mean over latent values
 };
 
 struct AdapterConfig {
@@ -101,6 +111,7 @@ struct TrainConfig {
   DatasetRef dataset;
   std::vector<DatasetRef> eval_datasets;
   ModelConfig model;
+  std::optional<VaeConfig> vae;
   Method method = Method::lora;
   AdapterConfig adapter;
   OptimizerOptions optimizer;

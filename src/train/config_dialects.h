@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "train/config.h"
+#include "train/config_words.h"
 #include "train/flags.h"
 #include "train/read_config.h"
 
@@ -22,6 +23,9 @@ TrainConfig read_flow_matching(std::span<const Setting> flags);
 // [optimizer] of diffusion-pipe, into c.optimizer and c.schedule; the adapter is known already.
 void read_optimizer(const TomlTable& t, std::optional<double> constant_rate, TrainConfig& c);
 
+// [model] of a run that trains a VAE.
+void read_vae_model(const TomlTable& t, const PathFinder& find_path, TrainConfig& c);
+
 // Flags that every dialect takes. What they set may depend on what a dialect decides, so it waits
 // for apply().
 class CommonFlags {
@@ -34,7 +38,8 @@ class CommonFlags {
 };
 
 // Each dialect's table. Of the last two, to describe it only: nothing may be read with it.
-void declare_diffusion_pipe(FlagTable& table);
+// c: what flags change; nullptr: nothing is read.
+void declare_diffusion_pipe(FlagTable& table, TrainConfig* c);
 void describe_musubi(FlagTable& table);
 void describe_flow_matching(FlagTable& table);
 

@@ -51,10 +51,17 @@ class Reader {
   }
 
   TrainConfig read() {
-    read_model(section("model", true));
+    const TomlTable model = section("model", true);
+    const bool vae = model.string("type", "") == "wan_vae";
+    if (vae) {
+      read_vae_model(model, find_path_, c_);
+      if (root_.has("adapter")) root_.fail_at("adapter", "a VAE is trained whole: it has none");
+    } else {
+      read_model(model);
+    }
     if (root_.has("adapter")) {
       read_adapter(section("adapter", true));
-    } else {
+    } else if (!vae) {
       c_.method = Method::full;
       refuse_untrainable(*root_.table("model"), "transformer_dtype", trained_dtype(c_));
     }
@@ -90,8 +97,10 @@ class Reader {
 
   void read_model(const TomlTable& t) {
     if (const std::string type = t.require_string("type"); type != "wan") {
-      t.fail_at("type", fmt::format("expected 'wan', found '{}': other models are not supported",
-                                    printable(type, 60)));
+      t.fail_at(
+          "type",
+          fmt::format("expected 'wan' or 'wan_vae', found '{}': other models are not supported",
+                      printable(type, 60)));
     }
     ModelConfig& m = c_.model;
     m.checkpoint = find_path_.find("ckpt_path", t.require_string("ckpt_path"));
@@ -200,7 +209,8 @@ class Reader {
     }
     c_.on_nan = word_from(root_, "on_nan", kOnNanWords).value_or(OnNan::stop);
     c_.lora_format = word_from(root_, "lora_format", kLoraFormatWords).value_or(LoraFormat::comfy);
-    c_.save_dtype = word_from(root_, "save_dtype", kDTypeWords).value_or(c_.model.dtype);
+    c_.save_dtype =
+        word_from(root_, "save_dtype", kDTypeWords).value_or(c_.vae ? DType::f32 : c_.model.dtype);
     c_.steps_per_print = integer_from(root_, "steps_per_print", 1).value_or(1);
     c_.logging_steps = integer_from(root_, "logging_steps", 1).value_or(1);
     c_.memory_line_steps = integer_from(root_, "memory_line_steps", 0).value_or(100);
@@ -402,7 +412,16 @@ class Reader {
 
 }  // namespace
 
-void declare_diffusion_pipe(FlagTable& table) {
+void declare_diffusion_pipe(FlagTable& table, TrainConfig* c) {
+  table.add("vae_gradient_checkpointing", FlagTable::Takes::nothing,
+            "a VAE in training computes its stages again instead of keeping them",
+            [c](const Setting& s) {
+              if (!c->vae) {
+                c->notes.push_back(fmt::format("{}: no VAE is trained", s.where));
+                return;
+              }
+              c->memory.checkpointing = s.off ? Checkpointing::off : Checkpointing::recompute;
+            });
   table.refuse("dump_dataset", FlagTable::Takes::one, "a debugging aid that is not offered");
   table.refuse("test_sample", FlagTable::Takes::nothing, "a debugging aid that is not offered");
 }
@@ -412,7 +431,7 @@ TrainConfig read_diffusion_pipe(const TomlFile& file, std::span<const Setting> f
   FlagTable table(&c.notes);
   CommonFlags common;
   common.declare(table);
-  declare_diffusion_pipe(table);
+  declare_diffusion_pipe(table, &c);
   table.read(flags);
   common.apply(c);
   return c;

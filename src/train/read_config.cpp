@@ -104,7 +104,7 @@ TrainConfig read_config(std::span<const std::string> arguments, ConfigUse use) {
   };
   CommonFlags common;
   collect([&](FlagTable& t) { common.declare(t); });
-  collect(declare_diffusion_pipe);
+  collect([](FlagTable& t) { declare_diffusion_pipe(t, nullptr); });
   collect(describe_musubi);
   collect(describe_flow_matching);
   const CommandLine line = split_arguments(arguments, switches);
@@ -120,6 +120,9 @@ std::string config_flags_help() {
     return fmt::format("{}:\n{}", title, table.help());
   };
   return section("Every run", [&](FlagTable& t) { common.declare(t); }) + "\n" +
+         section("A diffusion-pipe file",
+                 [](FlagTable& t) { declare_diffusion_pipe(t, nullptr); }) +
+         "\n" +
          section("A musubi-tuner run (also in a file given by --config_file)", describe_musubi) +
          "\n" + section("A flow-matching run", describe_flow_matching);
 }

@@ -43,26 +43,25 @@ MemoryNumbers planned_memory(const wan::FitRequest& request, const wan::PlannedR
   return m;
 }
 
-RunInfo run_info(const PreparedRun& run, const wan::PlannedRun& planned,
-                 const std::string& command) {
-  const TrainConfig& c = run.config;
+RunInfo run_info(const RunFacts& f) {
+  const TrainConfig& c = f.config;
   RunInfo info;
-  info.title = run.title;
-  info.command = command;
+  info.title = f.title;
+  info.command = f.command;
   info.started = iso_time(
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
-  info.total_steps = run.total_steps;
-  info.summary = {{"model", run.checkpoints[0].path()},
-                  {"dataset", dataset_text(*run.dataset)},
-                  {"steps", fmt::format("{}, {} per epoch", run.total_steps, run.steps_per_epoch)},
-                  {"samples per step", run.shapes},
+  info.total_steps = f.total_steps;
+  info.summary = {{"model", f.model},
+                  {"dataset", dataset_text(f.dataset)},
+                  {"steps", fmt::format("{}, {} per epoch", f.total_steps, f.steps_per_epoch)},
+                  {"samples per step", f.shapes},
                   {"optimizer", std::string(name_of(c.optimizer.kind))},
                   {"learning rate",
-                   fmt::format("{:g}, {}", run.schedule.learning_rate, name_of(run.schedule.kind))},
+                   fmt::format("{:g}, {}", f.schedule.learning_rate, name_of(f.schedule.kind))},
                   {"seed", std::to_string(c.seed)},
-                  {"policy", planned.policy.name}};
-  info.environment = {{"machine", run.request.profile.description}};
-  const Backend& backend = run.request.backend;
+                  {"policy", f.policy}};
+  info.environment = {{"machine", f.profile.description}};
+  const Backend& backend = f.backend;
   if (backend.device == Device::cpu) {
     info.environment.emplace_back("compute threads", std::to_string(backend.threads));
   } else {
@@ -70,13 +69,35 @@ RunInfo run_info(const PreparedRun& run, const wan::PlannedRun& planned,
         "device", fmt::format("cuda, compute capability {}.{}{}", backend.sm / 10, backend.sm % 10,
                               backend.deterministic ? "" : ", not deterministic"));
   }
-  info.planned = planned_memory(run.request, planned);
-  const Budget& b = run.request.budget;
+  info.planned = f.planned;
+  const Budget& b = f.budget;
   info.allowed = {.device = b.gpu, .host = b.host, .disk = b.disk, .ram = b.host};
-  info.plan = plan_rows(planned.plan, planned.lines);
+  info.plan = plan_rows(f.plan, f.lines);
   if (!c.source.empty()) info.config = hide_secrets(text_of(c.source));
-  info.notes = run.notes;
+  info.notes = f.notes;
   return info;
+}
+
+RunInfo run_info(const PreparedRun& run, const wan::PlannedRun& planned,
+                 const std::string& command) {
+  const wan::FitRequest& r = run.request;
+  return run_info({.config = run.config,
+                   .title = run.title,
+                   .command = command,
+                   .model = run.checkpoints[0].path(),
+                   .shapes = run.shapes,
+                   .policy = planned.policy.name,
+                   .dataset = *run.dataset,
+                   .total_steps = run.total_steps,
+                   .steps_per_epoch = run.steps_per_epoch,
+                   .schedule = run.schedule,
+                   .profile = r.profile,
+                   .backend = r.backend,
+                   .budget = r.budget,
+                   .plan = planned.plan,
+                   .lines = planned.lines,
+                   .planned = planned_memory(r, planned),
+                   .notes = run.notes});
 }
 
 std::string config_hash(const TrainConfig& c) {
@@ -85,10 +106,10 @@ std::string config_hash(const TrainConfig& c) {
   return fmt::format("{:016x}", hash_of(text));
 }
 
-std::string model_hash(const PreparedRun& run) {
+std::string model_hash(std::span<const Checkpoint> files) {
   std::uint64_t h = 0;
   const auto add = [&](const std::string& text) { h = hash_of(fmt::format("{}{}", h, text)); };
-  for (const Checkpoint& file : run.checkpoints) {
+  for (const Checkpoint& file : files) {
     const auto tensors = file.tensors();
     // The two experts of a model, or a model and its fine-tune, differ in their numbers only: a few
     // of them, from all over the file.

@@ -13,13 +13,28 @@ namespace ballast::train {
 // What a run says of itself, in its log, report and checkpoints.
 
 MemoryNumbers planned_memory(const wan::FitRequest& request, const wan::PlannedRun& planned);
+struct RunFacts {
+  const TrainConfig& config;
+  std::string title, command, model, shapes, policy;
+  const data::Dataset& dataset;
+  std::int64_t total_steps = 0, steps_per_epoch = 0;
+  const ScheduleOptions& schedule;
+  const MachineProfile& profile;
+  const Backend& backend;
+  const Budget& budget;
+  const MemoryPlan& plan;
+  const std::vector<ProcessLine>& lines;
+  MemoryNumbers planned;
+  std::vector<std::string> notes;
+};
+RunInfo run_info(const RunFacts& facts);
 RunInfo run_info(const PreparedRun& run, const wan::PlannedRun& planned,
                  const std::string& command);
 
 // What decides the numbers of a run; not where files lie or how memory is used.
 std::string config_hash(const TrainConfig& c);
 // Of names, shapes and dtypes of all tensors, and of some numbers in some of them; not of paths.
-std::string model_hash(const PreparedRun& run);
+std::string model_hash(std::span<const Checkpoint> files);
 
 // Adds a run's lanes: compute, upload and disk busy, compute waiting.
 void add_lane_times(StepTimes& times, const std::array<LaneTime, kLaneCount>& lanes);

@@ -10,12 +10,12 @@
 #include "io/safetensors_writer.h"
 #include "models/wan/lora_read.h"
 #include "models/wan/lora_write.h"
+#include "train/state_buffers.h"
 
 namespace ballast::train {
 namespace {
 
-constexpr std::int64_t kPiece = 64 << 10;        // elements converted at once
-constexpr std::uint64_t kDevicePiece = 1 << 20;  // bytes of a GPU's memory copied at once
+constexpr std::int64_t kPiece = 64 << 10;  // elements converted at once
 
 // A buffer as a source of another dtype, piece by piece.
 ByteSource converted(Runner& runner, Buffer from, DType to) {
@@ -39,38 +39,6 @@ ByteSource converted(Runner& runner, Buffer from, DType to) {
       sink(std::span(piece).first(static_cast<std::size_t>(count) * size_of(to)));
     }
   };
-}
-
-SavedTensor saved(std::string name, Runner& runner, Buffer b) {
-  const TensorView v = runner.view(b);
-  if (v.device == Device::cpu) return SavedTensor::of(std::move(name), v);
-  return {.name = std::move(name),
-          .dtype = v.dtype,
-          .shape = v.shape,
-          .source = [&runner, b, total = v.bytes()](const ByteSink& sink) {
-            std::vector<std::byte> piece(std::min<std::uint64_t>(kDevicePiece, total));
-            for (std::uint64_t first = 0; first < total; first += piece.size()) {
-              const auto part =
-                  std::span(piece).first(std::min<std::uint64_t>(piece.size(), total - first));
-              runner.read_part(b, first, part);
-              sink(part);
-            }
-          }};
-}
-
-LoadedTensor loaded(std::string name, Runner& runner, Buffer b) {
-  const TensorView v = runner.view(b);
-  if (v.device == Device::cpu) return LoadedTensor::of(std::move(name), v);
-  return {.name = std::move(name),
-          .dtype = v.dtype,
-          .shape = v.shape,
-          .data = nullptr,
-          .sink = [&runner, b, total = v.bytes(),
-                   at = std::uint64_t{0}](std::span<const std::byte> piece) mutable {
-            runner.write_part(b, at, piece);
-            at += piece.size();
-            if (at == total) at = 0;  // whoever loads it again begins again
-          }};
 }
 
 wan::LoraNumbers numbers(Runner& runner, Buffer b) {
@@ -208,9 +176,9 @@ void give_timestep_rows(const wan::Dit& dit, Runner& runner) {
 std::vector<SavedTensor> saved_tensors(const wan::Dit& dit, Runner& runner) {
   std::vector<SavedTensor> all;
   for (const wan::TrainedTensor& t : dit.io().trained) {
-    all.push_back(saved(t.name, runner, t.value));
+    all.push_back(saved_buffer(t.name, runner, t.value));
     for (std::size_t s = 0; s < t.states.size(); ++s) {
-      all.push_back(saved(t.name + t.specs[s].suffix, runner, t.states[s]));
+      all.push_back(saved_buffer(t.name + t.specs[s].suffix, runner, t.states[s]));
     }
   }
   return all;
@@ -219,9 +187,9 @@ std::vector<SavedTensor> saved_tensors(const wan::Dit& dit, Runner& runner) {
 std::vector<LoadedTensor> loaded_tensors(const wan::Dit& dit, Runner& runner, bool values_only) {
   std::vector<LoadedTensor> all;
   for (const wan::TrainedTensor& t : dit.io().trained) {
-    all.push_back(loaded(t.name, runner, t.value));
+    all.push_back(loaded_buffer(t.name, runner, t.value));
     for (std::size_t s = 0; s < t.states.size() && !values_only; ++s) {
-      all.push_back(loaded(t.name + t.specs[s].suffix, runner, t.states[s]));
+      all.push_back(loaded_buffer(t.name + t.specs[s].suffix, runner, t.states[s]));
     }
   }
   return all;

@@ -6,7 +6,7 @@
 #include "models/wan/dit.h"
 #include "plan/runner.h"
 #include "train/prepared_run.h"
-#include "train/training_checkpoint.h"
+#include "train/trainee.h"
 
 namespace ballast::train {
 
@@ -22,12 +22,6 @@ void give_timestep_rows(const wan::Dit& dit, Runner& runner);
 // Values and optimizer state, for checkpoints. values_only: an optimizer that starts anew.
 std::vector<SavedTensor> saved_tensors(const wan::Dit& dit, Runner& runner);
 std::vector<LoadedTensor> loaded_tensors(const wan::Dit& dit, Runner& runner, bool values_only);
-
-// Names and places of the model's files in a folder of the run, or beside it under output_name.
-struct SaveTarget {
-  std::string folder;     // where they go
-  std::string file_name;  // without a second expert's mark: "adapter_model.safetensors"
-};
 
 // Writes the LoRA (one file per expert) or the model, in the configured dialect and dtype. With an
 // average of the weights (EMA) that is what is saved. Returns the paths.

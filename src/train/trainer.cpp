@@ -1,18 +1,14 @@
 #include "train/trainer.h"
 
-#include <malloc.h>
-
 #include <algorithm>
 
 #include "core/error.h"
 #include "core/log.h"
 #include "ops/sgemm.h"
 #include "report/last_run.h"
-#include "train/evaluation.h"
 #include "train/resumed_checkpoint.h"
 #include "train/run_summary.h"
 #include "train/stop_signal.h"
-#include "train/trained_model.h"
 #include "train/training_loop.h"
 
 namespace ballast::train {
@@ -24,38 +20,31 @@ RunFolder open_folder(const TrainConfig& c) {
 
 }  // namespace
 
-TrainingLoop::TrainingLoop(PreparedRun run, wan::PlannedRun planned, const TrainOptions& options)
+TrainingLoop::TrainingLoop(RunSetup setup, std::unique_ptr<Trainee> trainee,
+                           const TrainOptions& options)
     : options_(options),
-      run_(std::move(run)),
+      run_(std::move(setup)),
       folder_(open_folder(run_.config)),
-      lines_(planned.lines),
-      planned_(planned_memory(run_.request, planned)),
-      info_(run_info(run_, planned, options.command)),
-      remember_(options.remember),
+      trainee_(std::move(trainee)),
+      planned_(run_.info.planned),
       nan_guard_(run_.config.on_nan),
       save_("save_every_n", run_.config.save, global_batch(run_.config)),
       checkpoint_("checkpoint_every_n", run_.config.checkpoint, global_batch(run_.config)),
       evaluate_("eval_every_n", run_.config.evaluate, global_batch(run_.config)) {
-  wan::DitJob job = run_.request.job;
-  job.policy = planned.policy;
-  const Bytes device = planned.plan.peak_of(Tier::device), host = planned.plan.peak_of(Tier::host);
-  planned = {};  // its recording is the same as the one that follows, without kernels
-  malloc_trim(0);
-  set_.backend = run_.request.backend;
-  dit_ = std::make_unique<wan::Dit>(set_, std::move(job), std::move(run_.request.experts));
+  set_.backend = run_.backend;
+  trainee_->record(set_);
   plan_ = plan_memory(set_);
-  check(plan_.peak_of(Tier::device) == device && plan_.peak_of(Tier::host) == host,
-        "planned {} and {}, recorded {} and {}", device, host, plan_.peak_of(Tier::device),
-        plan_.peak_of(Tier::host));
+  check(plan_.peak_of(Tier::device) == run_.device && plan_.peak_of(Tier::host) == run_.host,
+        "planned {} and {}, recorded {} and {}", run_.device, run_.host,
+        plan_.peak_of(Tier::device), plan_.peak_of(Tier::host));
   if (set_.backend.device == Device::cuda) open_gpu();
   RunnerOptions runner;
   if (options.check_nan) runner.debug = {.order = Order::recorded, .check_nan = true};
   runner_ = std::make_unique<Runner>(set_, plan_, runner);
-  expert_steps_.assign(static_cast<std::size_t>(dit_->experts()), 0);
   state_.seed = run_.config.seed;
   state_.config_hash = config_hash(run_.config);
-  state_.model_hash = model_hash(run_);
-  state_.plan_hash = fmt::format("{}-{}", device.count, host.count);
+  state_.model_hash = run_.model_hash;
+  state_.plan_hash = fmt::format("{}-{}", run_.device.count, run_.host.count);
 }
 
 MemoryNumbers TrainingLoop::arenas() const {
@@ -75,84 +64,20 @@ void TrainingLoop::phase(Phase p) {
                    .most = monitor_->most()});
 }
 
-void TrainingLoop::load() {
-  phase(Phase::load);
-  if (!on_gpu()) ops::warm_up_blas(runner_->compute_threads());
-  use_expert(0);
-  init_adapters(run_, *dit_, *runner_);
-  runner_->run("init_state");
-  give_timestep_rows(*dit_, *runner_);
-}
-
-int TrainingLoop::expert_of_step(std::int64_t step) const {
-  if (dit_->experts() == 1) return 0;
-  const data::LatentShape& z = run_.dataset->buckets()[feed_->step().bucket].shape;
-  return draw_expert(run_.config.timesteps, run_.boundary, run_.config.seed, step, z.height,
-                     z.width);
-}
-
-void TrainingLoop::use_expert(int expert) {
-  if (expert == expert_) return;
-  runner_->run(wan::expert_program("load", expert));
-  expert_ = expert;
-}
-
-void TrainingLoop::run_parts(int expert, StepRecord& record) {
-  const std::int64_t step = state_.step + 1;
-  const auto side = dit_->experts() > 1
-                        ? std::optional(ExpertSide{.expert = expert, .boundary = run_.boundary})
-                        : std::nullopt;
-  const auto samples = static_cast<double>(feed_->step().samples.size());
-  if (dit_->accumulates()) runner_->run("zero_gradients");
-  for (std::size_t p = 0; p < feed_->parts().size(); ++p) {
-    const double waits = now_seconds();
-    feed_->bring(p);
-    record.times.data += now_seconds() - waits;
-    const wan::StepPart& part = feed_->parts()[p];
-    const wan::DitRunIo& io = dit_->io().runs[part.run];
-    for (std::size_t i = 0; i < io.samples.size(); ++i) {
-      const wan::LatentSize& z = io.batch.latents[i];
-      const Timestep t = draw_timestep(run_.config.timesteps,
-                                       {.seed = run_.config.seed,
-                                        .step = step,
-                                        .sample = part.first + static_cast<std::int64_t>(i),
-                                        .side = side,
-                                        .samples_before = state_.examples},
-                                       z.height, z.width);
-      runner_->view(io.timesteps).as<double>()[i] = t.model_time;
-      *runner_->view(io.samples[i].noise_fraction).as<float>() = static_cast<float>(t.t);
-      *runner_->view(io.samples[i].loss_weight).as<float>() =
-          static_cast<float>(t.weight / samples);
-      record.t.push_back(t.t);
-    }
-    runner_->run(io.programs[static_cast<std::size_t>(expert)],
-                 {.step = step, .seed = run_.config.seed, .first_sample = part.first});
-    add_lane_times(record.times, runner_->lane_times());
-  }
-}
-
 bool TrainingLoop::step() {
   const double begin = now_seconds();
   StepRecord record;
   record.step = state_.step + 1;
-  record.epoch = feed_->position().epoch;
-  record.samples = feed_->sample_ids();
+  record.epoch = trainee_->epoch();
+  record.samples = trainee_->sample_ids();
   record.lr = learning_rate(run_.schedule, state_.step);
   phase(Phase::step);
-  const int expert = expert_of_step(record.step);
-  use_expert(expert);
-  run_parts(expert, record);
-  record.loss = *runner_->view(dit_->io().loss).as<double>();
-  runner_->run(wan::expert_program("grad_norm", expert));
-  record.grad_norm = *runner_->view(dit_->io().grad_norm).as<float>();
+  trainee_->gradients(*runner_, state_.examples, record);
   const bool good = !NanGuard::bad(record.loss, record.grad_norm);
   if (good) {
     nan_guard_.good();
     phase(Phase::update);
-    std::int64_t& updates = expert_steps_[static_cast<std::size_t>(expert)];
-    runner_->run(wan::expert_program("update", expert),
-                 {.step = ++updates, .seed = run_.config.seed, .learning_rate = record.lr});
-    add_lane_times(record.times, runner_->lane_times());
+    trainee_->update(*runner_, record);
     loss_ = record.loss;
     epoch_loss_ += record.loss;
     ++epoch_steps_;
@@ -167,7 +92,7 @@ bool TrainingLoop::step() {
     log::warn("{}", what);
     records_->event(record.step, "nan", what);
   }
-  state_.examples += std::ssize(feed_->step().samples);
+  state_.examples += std::ssize(record.samples);
   record.times.save = std::exchange(extra_seconds_, 0);
   record.seconds = now_seconds() - begin;
   record_step(record);
@@ -216,12 +141,7 @@ void TrainingLoop::context_line() {
 
 void TrainingLoop::evaluate() {
   phase(Phase::evaluate);
-  for (const EvalSet& set : run_.evals) {
-    const EvalLosses losses =
-        evaluate_set(run_, *dit_, *runner_, set, [&](int expert) { use_expert(expert); });
-    records_->eval(state_.step, set.name, losses);
-    log::info("step {}: {} loss {:.5f}", state_.step, set.name, losses.mean);
-  }
+  trainee_->evaluate(*runner_, state_.step, *records_);
 }
 
 void TrainingLoop::after_step(bool last_of_epoch) {
@@ -237,8 +157,8 @@ void TrainingLoop::after_step(bool last_of_epoch) {
   } else {
     ++state_.batches;
   }
-  feed_->next_step();
-  if (!run_.evals.empty() && evaluate_.due(done)) {
+  trainee_->next_step();
+  if (trainee_->evaluates() && evaluate_.due(done)) {
     evaluate();
     evaluate_.done();
   }
@@ -259,40 +179,41 @@ TrainOutcome TrainingLoop::run() {
   if (c.resume) {
     resumed_ =
         find_resumed({.folder = folder_.path(),
-                      .model = run_.checkpoints[0].path(),
+                      .model = run_.model,
                       .model_hash = state_.model_hash,
                       .seed = c.seed,
                       .optimizer = c.reset_optimizer ? "" : std::string(name_of(c.optimizer.kind)),
-                      .tensors = loaded_tensors(*dit_, *runner_, c.reset_optimizer),
+                      .tensors = trainee_->loaded_tensors(*runner_, c.reset_optimizer),
                       .unasked = c.reset_optimizer ? Unasked::ignore : Unasked::refuse});
   }
   monitor_.emplace(planned_, on_gpu() ? gpu_memory_of_process : std::function<Bytes()>());
   flight_.emplace(folder_.path() + "/" + std::string(kFlightFile),
-                  FlightStart{.command = info_.command,
+                  FlightStart{.command = run_.info.command,
                               .folder = folder_.path(),
                               .total_steps = run_.total_steps,
                               .planned = planned_,
-                              .allowed = info_.allowed});
-  if (remember_) remember_last_run(folder_.path() + "/" + std::string(kFlightFile));
+                              .allowed = run_.info.allowed});
+  if (options_.remember) remember_last_run(folder_.path() + "/" + std::string(kFlightFile));
   bool stopped = false;
   try {
     std::optional<StopSignal> signal;
     if (options_.handle_signals) signal.emplace();
     if (!c.source.empty()) folder_.copy_config(c.source);
-    load();
+    phase(Phase::load);
+    if (!on_gpu()) ops::warm_up_blas(runner_->compute_threads());
+    trainee_->load(*runner_);
     resume();
-    records_.emplace(folder_.path(), info_, state_.step, c.resume.has_value());
+    records_.emplace(folder_.path(), run_.info, state_.step, c.resume.has_value());
     context_line();
     progress_.emplace(TrainProgress::Options{
         .total = run_.total_steps, .done = state_.step, .print_every = c.steps_per_print});
     if (c.webhook) webhook_ = Webhook::from_environment();
     tell(WebhookMessage::Kind::start, fmt::format("started, {} steps", run_.total_steps));
-    feed_.emplace(
-        run_, *dit_, *runner_,
-        FeedPosition{.step = state_.step + 1, .epoch = state_.epoch, .batch = state_.batches});
-    if (!run_.evals.empty() && c.evaluate_before_first_step && state_.step == 0) evaluate();
+    trainee_->start(*runner_,
+                    {.step = state_.step + 1, .epoch = state_.epoch, .batch = state_.batches});
+    if (trainee_->evaluates() && c.evaluate_before_first_step && state_.step == 0) evaluate();
     while (state_.step < run_.total_steps && !stopped) {
-      const bool last_of_epoch = feed_->last_of_epoch();
+      const bool last_of_epoch = trainee_->last_of_epoch();
       step();
       after_step(last_of_epoch);
       const FileRequest asked = folder_.take_request();
@@ -335,11 +256,11 @@ void TrainingLoop::failed(const char* why) {
 
 void TrainingLoop::tell(WebhookMessage::Kind kind, std::string text) {
   if (!webhook_) return;
-  webhook_->send({.kind = kind, .title = info_.title, .text = std::move(text), .fields = {}});
+  webhook_->send({.kind = kind, .title = run_.info.title, .text = std::move(text), .fields = {}});
 }
 
-TrainOutcome train(PreparedRun run, wan::PlannedRun planned, const TrainOptions& options) {
-  return TrainingLoop(std::move(run), std::move(planned), options).run();
+TrainOutcome train(RunSetup setup, std::unique_ptr<Trainee> trainee, const TrainOptions& options) {
+  return TrainingLoop(std::move(setup), std::move(trainee), options).run();
 }
 
 }  // namespace ballast::train

@@ -7,12 +7,10 @@
 #include <string_view>
 #include <vector>
 
-#include "models/wan/dit.h"
 #include "plan/runner.h"
 #include "report/flight_record.h"
 #include "report/train_progress.h"
 #include "report/webhook.h"
-#include "train/batch_feed.h"
 #include "train/cadence.h"
 #include "train/nan_guard.h"
 #include "train/run_folder.h"
@@ -30,16 +28,12 @@ inline double now_seconds() {
 // disk (checkpoints, models, resuming, the end) in training_saves.cpp.
 class TrainingLoop {
  public:
-  TrainingLoop(PreparedRun run, wan::PlannedRun planned, const TrainOptions& options);
+  TrainingLoop(RunSetup setup, std::unique_ptr<Trainee> trainee, const TrainOptions& options);
   TrainOutcome run();
 
  private:
-  void load();
   void resume();
   bool step();  // false: the weights were not touched, the step's numbers were no numbers
-  void run_parts(int expert, StepRecord& record);
-  int expert_of_step(std::int64_t step) const;
-  void use_expert(int expert);
   void record_step(StepRecord& record);
   void after_step(bool last_of_epoch);
   void evaluate();
@@ -61,21 +55,16 @@ class TrainingLoop {
   MemoryNumbers arenas() const;
 
   TrainOptions options_;
-  PreparedRun run_;
+  RunSetup run_;
   RunFolder folder_;
+  std::unique_ptr<Trainee> trainee_;
   ProgramSet set_;
-  std::unique_ptr<wan::Dit> dit_;
   MemoryPlan plan_;
-  std::vector<ProcessLine> lines_;
   MemoryNumbers planned_;
   std::unique_ptr<Runner> runner_;
-  RunInfo info_;
-  bool remember_;
 
   std::optional<FoundCheckpoint> resumed_;
   TrainerState state_;
-  std::vector<std::int64_t> expert_steps_;
-  int expert_ = -1;  // whose weights are loaded
   NanGuard nan_guard_;
   CadenceWatch save_, checkpoint_, evaluate_;
   std::int64_t saved_step_ = -1, checkpointed_step_ = -1;
@@ -89,7 +78,6 @@ class TrainingLoop {
   std::optional<MemoryMonitor> monitor_;
   std::optional<TrainProgress> progress_;
   std::unique_ptr<Webhook> webhook_;
-  std::optional<BatchFeed> feed_;
 };
 
 }  // namespace ballast::train

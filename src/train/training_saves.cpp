@@ -1,7 +1,6 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "train/resumed_checkpoint.h"
-#include "train/trained_model.h"
 #include "train/training_loop.h"
 
 namespace ballast::train {
@@ -13,12 +12,10 @@ void TrainingLoop::resume() {
   state_ = resumed_->state;
   state_.config_hash = config;
   state_.plan_hash = plan;
-  load_checkpoint(resumed_->folder, loaded_tensors(*dit_, *runner_, c.reset_optimizer),
+  load_checkpoint(resumed_->folder, trainee_->loaded_tensors(*runner_, c.reset_optimizer),
                   c.reset_optimizer ? Unasked::ignore : Unasked::refuse);
   runner_->run("after_restore");
-  for (std::size_t e = 0; e < expert_steps_.size(); ++e) {
-    expert_steps_[e] = c.reset_optimizer ? 0 : state_.counts[fmt::format("expert_steps.{}", e)];
-  }
+  trainee_->take_state(state_, c.reset_optimizer);
   epoch_loss_ = state_.numbers["epoch_loss"];
   epoch_steps_ = state_.counts["epoch_steps"];
   loss_ = state_.numbers["loss"];
@@ -33,11 +30,10 @@ void TrainingLoop::save(SavePoint at) {
   if (saved_step_ == state_.step) return;
   const TrainConfig& c = run_.config;
   if (!c.output_name.empty()) return save_file(model_file_name(c.output_name, at));
-  const char* name = c.method == Method::lora ? "adapter_model.safetensors" : "model.safetensors";
   saving([&] {
     AtomicFolder to = folder_.saved_model(at);
-    save_model(run_, *dit_, *runner_, {.folder = to.temporary_path(), .file_name = name},
-               state_.step);
+    trainee_->save(*runner_, {.folder = to.temporary_path(), .file_name = trainee_->file_name()},
+                   state_.step);
     to.commit();
     return std::vector{to.path()};
   });
@@ -45,8 +41,8 @@ void TrainingLoop::save(SavePoint at) {
 
 void TrainingLoop::save_file(const std::string& name) {
   saving([&] {
-    return save_model(run_, *dit_, *runner_, {.folder = run_.config.output_dir, .file_name = name},
-                      state_.step);
+    return trainee_->save(*runner_, {.folder = run_.config.output_dir, .file_name = name},
+                          state_.step);
   });
 }
 
@@ -66,16 +62,14 @@ void TrainingLoop::save_checkpoint_now(const char* why) {
   phase(Phase::save);
   const double begin = now_seconds();
   state_.wall_seconds += begin - std::exchange(began_, begin);
-  for (std::size_t e = 0; e < expert_steps_.size(); ++e) {
-    state_.counts[fmt::format("expert_steps.{}", e)] = expert_steps_[e];
-  }
+  trainee_->put_state(state_);
   state_.counts["epoch_steps"] = epoch_steps_;
   state_.counts["nan_consecutive"] = nan_guard_.consecutive();
   state_.counts["nan_skipped"] = nan_guard_.skipped();
   state_.numbers["epoch_loss"] = epoch_loss_;
   state_.numbers["loss"] = loss_;
   state_.texts[kOptimizerText] = name_of(run_.config.optimizer.kind);
-  const std::vector<SavedTensor> tensors = saved_tensors(*dit_, *runner_);
+  const std::vector<SavedTensor> tensors = trainee_->saved_tensors(*runner_);
   const std::string path = save_checkpoint(folder_.path(), state_, tensors);
   rotate_checkpoints(folder_.path(), run_.config.keep_checkpoints);
   checkpointed_step_ = state_.step;

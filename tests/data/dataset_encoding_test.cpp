@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <numeric>
@@ -185,6 +186,47 @@ TEST_F(Encoding, MakesWhatTrainingReads) {
   EXPECT_EQ(again.clips_there, 2);
   ASSERT_EQ(again.skipped.size(), 1u) << "what was dropped is told again";
   EXPECT_EQ(encoders_.clips, 2);
+}
+
+TEST_F(Encoding, OfPixelsKeepsClipsAsTheyAreAndReadsNoCaptions) {
+  request_.cache_name = "wan_vae";
+  request_.needs = {.latent_channels = 3,
+                    .text_len = 0,
+                    .text_dim = 0,
+                    .pixel_multiple = 16,
+                    .spatial_stride = 1,
+                    .temporal_stride = 1,
+                    .pixels = true};
+  dir_.write("clips/a.mp4", "40 40 9 16");
+  dir_.write("clips/b.mp4", "nothing");
+  write_set();
+  const EncodingReport report = run();
+  EXPECT_EQ(report.texts, 0);
+  EXPECT_EQ(report.clips, 1);
+  ASSERT_EQ(report.skipped.size(), 1u);
+  EXPECT_EQ(run().clips_there, 1);
+
+  const auto values = [&] {
+    const auto d = open_dataset(request_);
+    EXPECT_EQ(d->samples().size(), 1u);
+    EXPECT_EQ(d->buckets()[0].shape, (LatentShape{3, 5, 32, 32}));
+    std::vector<float> pixels(5 * 32 * 32 * 3);
+    SampleTarget to;
+    to.latent = pixels;
+    d->read(0, false, to);
+    return pixels;
+  };
+  const std::vector<float> pixels = values();
+  for (const std::size_t frame : {0u, 4u}) {
+    // The nearest of 256 values to frame / 100.
+    const float byte = std::round((static_cast<float>(frame) / 100 + 1) * 127.5f);
+    EXPECT_EQ(pixels[frame * 32 * 32 * 3 + 7], byte / 127.5f - 1) << frame;
+  }
+  // The cache alone is a dataset too: another machine needs no media.
+  request_.path = dir_.path("clips/cache/wan_vae");
+  EXPECT_EQ(values(), pixels);
+  request_.needs.pixel_multiple = 64;
+  EXPECT_FAILS(open_dataset(request_), ErrorCode::input, "not multiples of 64");
 }
 
 TEST_F(Encoding, KilledTwentyTimesEndsWithTheSameBytes) {

@@ -231,13 +231,14 @@ void UnitBackward::shortcut(const Unit& last, Buffer dy, Buffer dx) {
 }
 
 Buffer UnitBackward::run(const Unit& u, const UnitBuffers& w, const UnitBuffers* grads, Buffer x,
-                         Buffer dy) {
+                         Buffer dy, bool input) {
   const auto scope = pb_.scope(u.name);
   switch (u.kind) {
     case UnitKind::conv_in:
     case UnitKind::point: {
       const ops::ConvGeometry& g = u.kind == UnitKind::point ? kPoint : kCausal;
       conv_dw(x, dy, grads, S::conv, g);
+      if (!input) return {};
       const Buffer dx = forward_.frames("dx", pb_.shape(x), u.in, pb_.dtype(x));
       conv_dx(dy, w[S::conv], g, dx, false);
       return dx;

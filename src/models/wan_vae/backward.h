@@ -12,7 +12,9 @@ class UnitBackward {
   UnitBackward(ProgramBuilder& pb, DType dtype)
       : pb_(pb), dtype_(dtype), forward_(pb, dtype, nullptr) {}
 
-  Buffer run(const Unit& u, const UnitBuffers& w, const UnitBuffers* grads, Buffer x, Buffer dy);
+  // input: whether the gradient of x is wanted; only a network's first unit can do without.
+  Buffer run(const Unit& u, const UnitBuffers& w, const UnitBuffers* grads, Buffer x, Buffer dy,
+             bool input = true);
   // dx += the gradient of what the stage added to its result.
   void shortcut(const Unit& last, Buffer dy, Buffer dx);
 

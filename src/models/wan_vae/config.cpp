@@ -9,8 +9,8 @@ namespace ballast::wan_vae {
 
 std::span<const Config> presets() {
   static const std::array<Config, 2> all = {
-      Config{"wan2.1-vae", Generation::wan21, 96, 96, 16},
-      Config{"wan2.2-vae", Generation::wan22, 160, 256, 48},
+      Config{"wan2.1-vae", Generation::wan21, 96, 96, 16, {}, {}},
+      Config{"wan2.2-vae", Generation::wan22, 160, 256, 48, {}, {}},
   };
   return all;
 }
@@ -28,6 +28,7 @@ void validate(const Config& c) {
 }
 
 LatentStatistics latent_statistics(const Config& c) {
+  if (!c.latent_mean.empty()) return {c.latent_mean, c.latent_std};
   const LatentStatistics all = c.generation == Generation::wan21
                                    ? LatentStatistics{kWan21LatentMean, kWan21LatentStd}
                                    : LatentStatistics{kWan22LatentMean, kWan22LatentStd};

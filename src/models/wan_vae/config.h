@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace ballast::wan_vae {
 
@@ -21,6 +22,8 @@ struct Config {
       96;  // width of the first encoder stage; others are 1, 2, 4, 4 times it
   std::int64_t decoder_dim = 96;
   std::int64_t z_dim = 16;
+  // Of its latents, by channel, where the file says so; empty: see latent_statistics().
+  std::vector<float> latent_mean = {}, latent_std = {};
 
   bool folded() const { return generation == Generation::wan22; }
   std::int64_t pixel_fold() const { return folded() ? 2 : 1; }
@@ -34,8 +37,9 @@ std::span<const Config> presets();  // wan2.1-vae, wan2.2-vae
 // Names the field that contradicts another; ErrorCode::input.
 void validate(const Config& c);
 
-// What the latents of the released models were normalised with: latent = (mean of the encoder -
-// mean) / std, channel by channel. Empty where a VAE has another number of channels: as they are.
+// What latents are normalised with: latent = (mean of the encoder - mean) / std, channel by
+// channel. The file's own numbers, else those of the released models; empty where a VAE has another
+// number of channels: as they are. Refers to the config.
 struct LatentStatistics {
   std::span<const float> mean, std;
 };

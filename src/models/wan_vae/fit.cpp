@@ -23,49 +23,20 @@ PlannedVae plan_with(const FitRequest& r, const Policy& policy) {
   // long.
   const auto last = static_cast<int>(set.programs.size()) - 1;
   if (r.profile.gemm_flops > 0) p.seconds = predict(set, p.plan, last, r.profile).seconds;
-  p.lines = process_lines(set, {.blas_bytes_per_thread = Bytes{ops::kBlasBufferTouched}});
-  if (r.backend.device == Device::cuda) {
-    p.lines.push_back({.name = "CUDA context and libraries",
-                       .bytes = r.profile.library_bytes,
-                       .reason = "context, cuBLASLt and cuDNN handles",
-                       .tier = Tier::device});
-    p.lines.push_back({.name = "map of pinned memory",
-                       .bytes = Bytes{p.plan.peak_of(Tier::host).count / 512},
-                       .reason = "where the GPU finds the host arena",
-                       .tier = Tier::device});
-  }
-  p.lines.insert(p.lines.end(), r.other_lines.begin(), r.other_lines.end());
-  p.device = p.plan.peak_of(Tier::device);
-  p.host = p.plan.peak_of(Tier::host);
-  for (const ProcessLine& l : p.lines) (l.tier == Tier::device ? p.device : p.host) += l.bytes;
-  // Without a GPU the device arena is host memory.
-  if (r.backend.device == Device::cpu) p.host += p.plan.peak_of(Tier::device);
+  NeededMemory needed = needed_memory(set, p.plan, r.profile, r.other_lines);
+  p.lines = std::move(needed.lines);
+  p.device = needed.device;
+  p.host = needed.host;
   return p;
 }
 
 bool fits(Bytes needed, Bytes allowed) { return allowed.count == 0 || needed <= allowed; }
 
 Refusal refusal_of(const FitRequest& r, const PlannedVae& p) {
-  Refusal refusal = {.policy = policy_text(p.policy),
-                     .needed = {p.device, p.host, Bytes{}},
-                     .shortages = {},
-                     .seconds_per_step = 0};
-  const auto add = [&](Tier t, Bytes needed, Bytes allowed) {
-    if (fits(needed, allowed)) return;
-    const ProgramUse* most = &p.plan.programs.front();
-    for (const ProgramUse& use : p.plan.programs) {
-      if (use.tier(t).peak > most->tier(t).peak) most = &use;
-    }
-    refusal.shortages.push_back({.tier = t,
-                                 .program = most->name,
-                                 .at = most->tier(t).at,
-                                 .needed = needed,
-                                 .allowed = allowed,
-                                 .roles = most->tier(t).roles});
-  };
-  add(Tier::device, p.device, r.budget.gpu);
-  add(Tier::host, p.host, r.budget.host);
-  return refusal;
+  return {.policy = policy_text(p.policy),
+          .needed = {p.device, p.host, Bytes{}},
+          .shortages = shortages(p.plan, p.device, p.host, r.budget),
+          .seconds_per_step = 0};
 }
 
 // Those of a decoder that are used once for a chunk, whatever its frames do.
@@ -82,6 +53,54 @@ std::size_t units_before_slices(const Job& job) {
 }
 
 }  // namespace
+
+NeededMemory needed_memory(const ProgramSet& set, const MemoryPlan& plan,
+                           const MachineProfile& profile,
+                           const std::vector<ProcessLine>& other_lines) {
+  NeededMemory m;
+  m.lines = process_lines(set, {.blas_bytes_per_thread = Bytes{ops::kBlasBufferTouched}});
+  const bool gpu = set.backend.device == Device::cuda;
+  if (gpu) {
+    m.lines.push_back({.name = "CUDA context and libraries",
+                       .bytes = profile.library_bytes,
+                       .reason = "context, cuBLASLt and cuDNN handles",
+                       .tier = Tier::device});
+    m.lines.push_back({.name = "map of pinned memory",
+                       .bytes = Bytes{plan.peak_of(Tier::host).count / 512},
+                       .reason = "where the GPU finds the host arena",
+                       .tier = Tier::device});
+  }
+  m.lines.insert(m.lines.end(), other_lines.begin(), other_lines.end());
+  m.device = plan.peak_of(Tier::device);
+  m.host = plan.peak_of(Tier::host);
+  for (const ProcessLine& l : m.lines) {
+    if (l.tier != Tier::disk) (l.tier == Tier::device ? m.device : m.host) += l.bytes;
+  }
+  // Without a GPU the device arena is host memory.
+  if (!gpu) m.host += plan.peak_of(Tier::device);
+  return m;
+}
+
+std::vector<Shortage> shortages(const MemoryPlan& plan, Bytes device, Bytes host,
+                                const Budget& budget) {
+  std::vector<Shortage> all;
+  const auto add = [&](Tier t, Bytes needed, Bytes allowed) {
+    if (fits(needed, allowed)) return;
+    const ProgramUse* most = &plan.programs.front();
+    for (const ProgramUse& use : plan.programs) {
+      if (use.tier(t).peak > most->tier(t).peak) most = &use;
+    }
+    all.push_back({.tier = t,
+                   .program = most->name,
+                   .at = most->tier(t).at,
+                   .needed = needed,
+                   .allowed = allowed,
+                   .roles = most->tier(t).roles});
+  };
+  add(Tier::device, device, budget.gpu);
+  add(Tier::host, host, budget.host);
+  return all;
+}
 
 std::string policy_text(const Policy& p) {
   std::string text;

@@ -30,6 +30,18 @@ struct PlannedVae {
   double seconds = 0;  // predicted for a chunk
 };
 
+// What a plan needs besides its arenas, and in all.
+struct NeededMemory {
+  std::vector<ProcessLine> lines;
+  Bytes device, host;  // arenas and lines
+};
+NeededMemory needed_memory(const ProgramSet& set, const MemoryPlan& plan,
+                           const MachineProfile& profile,
+                           const std::vector<ProcessLine>& other_lines);
+// The tiers that are short of it; empty: it fits.
+std::vector<Shortage> shortages(const MemoryPlan& plan, Bytes device, Bytes host,
+                                const Budget& budget);
+
 // The fastest policy that fits, or what the leanest would need.
 std::variant<PlannedVae, Refusal> fit(const FitRequest& request);
 

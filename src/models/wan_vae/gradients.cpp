@@ -4,25 +4,13 @@
 #include "ops/copy.h"
 #include "ops/fill.h"
 #include "ops/flow_loss.h"
-#include "ops/fold_blocks.h"
 
 namespace ballast::wan_vae {
-namespace {
-
-bool is_up(const Unit& u) { return u.kind == UnitKind::up_2d || u.kind == UnitKind::up_3d; }
-
-}  // namespace
-
 Gradients::Gradients(ProgramSet& set, const GradientJob& job, std::vector<StoredUnit> stored)
     : job_(job), net_(job.part == Part::encoder ? encoder(job.config) : decoder(job.config)) {
   validate(job_.config);
   check(job_.frames > 0 && job_.height > 0 && job_.width > 0, "latents of {} x {} x {}",
         job_.frames, job_.height, job_.width);
-  std::size_t unit = 0;
-  for (const Stage& s : net_) {
-    first_unit_.push_back(unit);
-    unit += s.units.size();
-  }
   {
     ProgramBuilder load(set, "load");
     const std::uint64_t largest = Weights::largest(stored);
@@ -54,55 +42,6 @@ Gradients::Gradients(ProgramSet& set, const GradientJob& job, std::vector<Stored
   record(set);
 }
 
-Buffer Gradients::stage_forward(ProgramBuilder& pb, std::size_t s, Buffer x,
-                                std::vector<Buffer>* inputs) {
-  UnitForward forward(pb, job_.dtype, nullptr);
-  const Stage& stage = net_[s];
-  const Buffer input = x;
-  for (std::size_t i = 0; i < stage.units.size(); ++i) {
-    const Unit& u = stage.units[i];
-    if (inputs) inputs->push_back(x);
-    const UnitBuffers& w = weights_->use(pb, first_unit_[s] + i);
-    if (!is_up(u)) {
-      x = forward.run(u, w, x, true, !inputs && !(x == input));
-      continue;
-    }
-    const auto scope = pb.scope(u.name);
-    const bool faster = u.kind == UnitKind::up_3d;
-    x = forward.space_up(u, w, faster ? forward.time_up(u, w, x, true) : x);
-    for (std::int64_t f = 0; stage.shortcut && f < pb.shape(x)[0]; ++f) {
-      forward.unfold_shortcut(pb.rows(input, faster ? (f + 1) / 2 : f, 1), pb.rows(x, f, 1));
-    }
-  }
-  if (stage.shortcut && !is_up(stage.units.back())) forward.fold_shortcut(input, x, true);
-  return x;
-}
-
-Buffer Gradients::stage_backward(ProgramBuilder& pb, std::size_t s, Buffer x,
-                                 const std::vector<Buffer>& inputs, Buffer dy) {
-  UnitBackward backward(pb, job_.dtype);
-  const Stage& stage = net_[s];
-  Buffer d = dy;
-  for (std::size_t i = stage.units.size(); i-- > 0;) {
-    const std::size_t unit = first_unit_[s] + i;
-    d = backward.run(stage.units[i], weights_->use(pb, unit),
-                     job_.weights ? &grads_[unit] : nullptr, i == 0 ? x : inputs[i], d);
-  }
-  if (stage.shortcut) backward.shortcut(stage.units.back(), dy, d);
-  return d;
-}
-
-// The input on the device, in the network's form.
-Buffer Gradients::enter(ProgramBuilder& pb) {
-  const Buffer input = pb.temp("input", pb.shape(io_.input), DType::f32);
-  ops::copy(pb, io_.input, input, Lane::upload);
-  if (job_.part == Part::decoder || !job_.config.folded()) return ops::cast(pb, input, job_.dtype);
-  const Shape s = pb.shape(input);
-  const Buffer x = pb.temp("folded", {s[0], s[1] / 2, s[2] / 2, 12}, job_.dtype);
-  ops::fold_blocks_into(pb, input, x, {.block = kPixelFold});
-  return x;
-}
-
 void Gradients::record(ProgramSet& set) {
   ProgramBuilder pb(set, "grad");
   weights_->begin_program();
@@ -111,21 +50,16 @@ void Gradients::record(ProgramSet& set) {
       if (b) ops::fill(pb, b, 0);
     }
   }
-  std::vector<Buffer> stage_inputs;
-  std::vector<std::vector<Buffer>> unit_inputs(net_.size());
-  Buffer x = enter(pb);
-  for (std::size_t s = 0; s < net_.size(); ++s) {
-    stage_inputs.push_back(x);
-    x = stage_forward(pb, s, x, job_.checkpointing ? nullptr : &unit_inputs[s]);
-  }
-  for (const Buffer b : stage_inputs) pb.set_role(b, Role::checkpoint);
-
-  const bool unfolds = job_.part == Part::decoder && job_.config.folded();
-  Buffer result = x;
-  if (unfolds) {
-    result = pb.temp("pixels", pb.shape(io_.result), DType::f32);
-    ops::unfold_blocks_into(pb, x, result, {.block = kPixelFold});
-  }
+  const bool decodes = job_.part == Part::decoder;
+  const Buffer input = pb.temp("input", pb.shape(io_.input), DType::f32);
+  ops::copy(pb, io_.input, input, Lane::upload);
+  ClipPass pass(pb, {.net = net_,
+                     .weights = *weights_,
+                     .dtype = job_.dtype,
+                     .checkpointing = job_.checkpointing});
+  const Buffer x = pass.forward(decodes ? ops::cast(pb, input, job_.dtype)
+                                        : fold_pixels(pb, job_.config, input, job_.dtype));
+  const Buffer result = decodes ? unfold_pixels(pb, job_.config, x) : x;
   ops::copy(pb, result, io_.result, Lane::download);
   const Buffer target = pb.temp("target", pb.shape(io_.target), DType::f32);
   ops::copy(pb, io_.target, target, Lane::upload);
@@ -136,24 +70,9 @@ void Gradients::record(ProgramSet& set) {
                  {.weight = 1.0 / static_cast<double>(pb.shape(result).elements())});
   ops::copy(pb, loss, io_.loss, Lane::download);
 
-  Buffer d = dresult;
-  if (unfolds) {
-    d = pb.temp("dfolded", pb.shape(x), DType::f32);
-    ops::fold_blocks_into(pb, dresult, d, {.block = kPixelFold});
-  }
-  for (std::size_t s = net_.size(); s-- > 0;) {
-    std::vector<Buffer>& inputs = unit_inputs[s];
-    if (job_.checkpointing && net_[s].units.size() > 1) {
-      stage_forward(pb, s, stage_inputs[s], &inputs);
-    }
-    d = stage_backward(pb, s, stage_inputs[s], inputs, d);
-  }
-  if (job_.part == Part::encoder && job_.config.folded()) {
-    const Buffer pixels = pb.temp("dpixels", pb.shape(io_.dinput), DType::f32);
-    ops::unfold_blocks_into(pb, d, pixels, {.block = kPixelFold});
-    d = pixels;
-  }
-  ops::copy(pb, d, io_.dinput, Lane::download);
+  Buffer d = decodes ? fold_pixels(pb, job_.config, dresult, DType::f32) : dresult;
+  d = pass.backward(d, job_.weights ? &grads_ : nullptr);
+  ops::copy(pb, decodes ? d : unfold_pixels(pb, job_.config, d), io_.dinput, Lane::download);
 }
 
 }  // namespace ballast::wan_vae

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "models/wan_vae/backward.h"
+#include "models/wan_vae/clip_pass.h"
 
 namespace ballast::wan_vae {
 
@@ -14,10 +14,8 @@ struct GradientJob {
   Part part = Part::decoder;
   std::int64_t frames = 1, height = 0, width = 0;  // of latents
   DType dtype = DType::f32;
-  // Forward keeps the inputs of stages alone and backward computes the rest again; otherwise the
-  // inputs of all units are kept. The same bits.
-  bool checkpointing = false;
-  bool weights = true;  // gradients of the weights; else of the input alone
+  bool checkpointing = false;  // clip_pass.h
+  bool weights = true;         // gradients of the weights; else of the input alone
 };
 
 struct NamedGradient {
@@ -46,15 +44,9 @@ class Gradients {
 
  private:
   void record(ProgramSet& set);
-  Buffer enter(ProgramBuilder& pb);
-  Buffer stage_forward(ProgramBuilder& pb, std::size_t stage, Buffer x,
-                       std::vector<Buffer>* inputs);
-  Buffer stage_backward(ProgramBuilder& pb, std::size_t stage, Buffer x,
-                        const std::vector<Buffer>& inputs, Buffer dy);
 
   GradientJob job_;
   Network net_;
-  std::vector<std::size_t> first_unit_;  // of each stage
   std::optional<Weights> weights_;
   std::vector<UnitBuffers> grads_;
   GradientIo io_;

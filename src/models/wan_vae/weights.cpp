@@ -1,8 +1,10 @@
 #include "models/wan_vae/weights.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/error.h"
+#include "io/json_reader.h"
 #include "ops/conv3d.h"
 #include "ops/copy.h"
 
@@ -18,6 +20,39 @@ std::vector<Unit> units_of(const Network& net) {
 std::int64_t packed_row(const UnitTensor& t) {
   const std::int64_t channels = t.shape[1];
   return t.taps == 1 ? channels : (t.taps * channels + 7) / 8 * 8;
+}
+
+}  // namespace
+
+namespace {
+
+std::vector<float> list_of(const Checkpoint& checkpoint, const char* key, std::int64_t count) {
+  const Metadata& metadata = checkpoint.files().front().header().metadata();
+  const auto found = metadata.find(key);
+  if (found == metadata.end()) return {};
+  std::vector<float> values;
+  JsonReader json({.text = found->second, .path = checkpoint.path(), .rule = "vae.statistics"});
+  json.open_array();
+  while (json.next_element()) values.push_back(static_cast<float>(json.number()));
+  json.finish();
+  const bool positive = std::ranges::all_of(values, [&](float x) {
+    return std::isfinite(x) && (std::string_view(key) != kLatentStdKey || x > 0);
+  });
+  if (std::ssize(values) != count || !positive) {
+    fail(ErrorCode::input,
+         fmt::format("{}: {} of its metadata has {} numbers, {} were expected{}", checkpoint.path(),
+                     key, values.size(), count, positive ? "" : ", all of them possible"));
+  }
+  return values;
+}
+
+void read_statistics(const Checkpoint& checkpoint, Config& c) {
+  c.latent_mean = list_of(checkpoint, kLatentMeanKey, c.z_dim);
+  c.latent_std = list_of(checkpoint, kLatentStdKey, c.z_dim);
+  if (c.latent_mean.size() != c.latent_std.size()) {
+    fail(ErrorCode::input, fmt::format("{}: its metadata have only one of {} and {}",
+                                       checkpoint.path(), kLatentMeanKey, kLatentStdKey));
+  }
 }
 
 }  // namespace
@@ -51,6 +86,7 @@ std::optional<Recognised> recognise(const Checkpoint& checkpoint) {
     const bool released = std::ranges::find(presets(), r.config) != presets().end();
     if (!released) r.config.name += " of another size";
     validate(r.config);
+    read_statistics(checkpoint, r.config);
     return r;
   }
   return std::nullopt;

@@ -18,6 +18,9 @@ struct Recognised {
   Config config;
   Dialect dialect;
 };
+// Where a file's metadata have its latents' statistics, as JSON lists of numbers.
+inline constexpr const char *kLatentMeanKey = "latents_mean", *kLatentStdKey = "latents_std";
+
 // Which VAE a checkpoint holds, by names and shapes; nullopt: none of these.
 std::optional<Recognised> recognise(const Checkpoint& checkpoint);
 

@@ -1,0 +1,88 @@
+#include "app/vae_training.h"
+
+#include "app/output.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "data/dataset_encoding.h"
+#include "train/vae_run.h"
+
+namespace ballast {
+namespace {
+
+wan_vae::PlannedTraining planned_or_refused(const train::PreparedVae& run, const OwnFlags& own) {
+  auto outcome = fit_training(run.request);
+  const PlanTitle title = train::title_of(run);
+  if (auto* planned = std::get_if<wan_vae::PlannedTraining>(&outcome)) {
+    const PlanView view = train::view_of(run, *planned);
+    print(own.json ? plan_json(title, view) : plan_table(title, view));
+    return std::move(*planned);
+  }
+  const auto& refusal = std::get<Refusal>(outcome);
+  for (const std::string& note : run.notes) log::info("{}", note);
+  std::string reason = fmt::format("the run does not fit; {}", refusal.policy);
+  std::vector<Advice> advice;
+  for (const Shortage& s : refusal.shortages) {
+    reason += "\n" + describe_shortage(s, title);
+    advice.push_back(
+        {fmt::format("{} {}", s.tier == Tier::device ? "--gpu" : "--ram", s.needed), "is enough"});
+  }
+  log::info("{}", reason);
+  if (run.request.checkpointing == false) {
+    advice.push_back({"--vae_gradient_checkpointing", "keeps the inputs of stages alone"});
+  }
+  advice.push_back({"fewer frames or pixels in the dataset's buckets",
+                    "a clip passes whole, its activations are what takes memory"});
+  if (own.json) print(refusal_json(title, refusal, {}));
+  fail(ErrorCode::refused, train::refusal_message(refusal), advice);
+}
+
+train::PreparedVae prepared(train::TrainConfig config, const OwnFlags& own,
+                            train::Purpose purpose) {
+  const train::RunTarget target =
+      find_target(own.target, compute_options(config.memory, own.threads));
+  return train::prepare_vae(std::move(config), target, purpose);
+}
+
+}  // namespace
+
+void plan_vae_training(train::TrainConfig config, const OwnFlags& own) {
+  planned_or_refused(prepared(std::move(config), own, train::Purpose::plan), own);
+}
+
+void train_vae(train::TrainConfig config, const OwnFlags& own, const std::string& command) {
+  train::PreparedVae run = prepared(std::move(config), own, train::Purpose::train);
+  wan_vae::PlannedTraining planned = planned_or_refused(run, own);
+  print_outcome(train::train(std::move(run), std::move(planned),
+                             {.command = command, .check_nan = own.check_nan, .remember = true}));
+}
+
+void cache_clips(const train::TrainConfig& config, const OwnFlags& own) {
+  data::EncodingSearch search;
+  search.regenerate = config.regenerate_cache;
+  search.request = {.path = config.dataset.config,
+                    .needs = train::vae_needs(train::vae_network(*config.vae).pixels_per_latent()),
+                    .cache_name = train::kVaeCache,
+                    .clip_mode = config.video_clip_mode,
+                    .allow_many_resolutions = config.allow_many_resolutions,
+                    .trust_cache = config.trust_cache};
+  const data::EncodingWork work = data::find_encoding_work(search);
+  for (const std::string& note : config.notes) log::info("{}", note);
+  for (const std::string& note : work.notes) log::info("{}", note);
+  data::EncodingReport report;
+  report.skipped = work.skipped;
+  data::encode_media(work, {.request = search.request, .regenerate = search.regenerate}, {},
+                     data::read_media(), report);
+  if (own.json) {
+    print(fmt::format("{{\"clips\": {{\"cached\": {}, \"there\": {}}}, \"skipped\": {}}}\n",
+                      report.clips, report.clips_there, report.skipped.size()));
+    return;
+  }
+  print(fmt::format("clips     {} cached, {} were there\n", report.clips, report.clips_there));
+  if (report.skipped.empty()) return;
+  print(fmt::format("skipped   {} files:\n", report.skipped.size()));
+  for (const data::SkippedFile& s : report.skipped) {
+    print(fmt::format("  {}: {}\n", printable(s.path), printable(s.reason, 400)));
+  }
+}
+
+}  // namespace ballast

@@ -1,0 +1,192 @@
+#include "train/vae_run.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "core/error.h"
+#include "data/prefetcher.h"
+#include "infer/model_folder.h"
+#include "models/wan_vae/initial_weights.h"
+
+namespace ballast::train {
+namespace {
+
+// As the loop of a transformer: logs, the report, pieces of files being written.
+constexpr Bytes kLoopBytes = 3_MiB;
+// |e| for all that 8-bit pixels can differ by, and a slope at 0.
+constexpr double kL1Delta = 0x1p-14;
+
+std::string vae_file(const VaeConfig& c) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(c.file, ignored)) return c.file;
+  const std::string found = infer::find_model_files(c.file).vae;
+  return found.empty() ? c.file : found;
+}
+
+wan_vae::Recognised recognised_vae(const Checkpoint& file) {
+  if (auto found = wan_vae::recognise(file)) return *std::move(found);
+  fail(ErrorCode::input, fmt::format("{} holds no VAE of Wan", file.path()),
+       {{"ballast inspect " + file.path(), "says what it is"}});
+}
+
+// The file with a VAE's first weights.
+std::string initial_file(const TrainConfig& c) {
+  const wan_vae::Config& n = c.vae->network;
+  const std::string path =
+      fmt::format("{}/initial-vae{}-{}-{}-{}-seed{}.safetensors", c.output_dir,
+                  n.folded() ? "22" : "21", n.encoder_dim, n.decoder_dim, n.z_dim, c.seed);
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) return path;
+  std::filesystem::create_directories(c.output_dir, error);
+  wan_vae::write_initial_weights(path, n, c.seed);
+  return path;
+}
+
+void open_network(PreparedVae& run, Purpose purpose) {
+  const VaeConfig& v = *run.config.vae;
+  wan_vae::TrainingRequest& r = run.request;
+  if (v.file.empty() && purpose == Purpose::plan) {
+    r.job.config = v.network;
+    r.encoder = planned_units(encoder(v.network), DType::f32);
+    r.decoder = planned_units(decoder(v.network), DType::f32);
+    return;
+  }
+  const Checkpoint& file = run.checkpoints.emplace_back(
+      Checkpoint::open(v.file.empty() ? initial_file(run.config) : vae_file(v)));
+  const wan_vae::Recognised found = recognised_vae(file);
+  r.job.config = found.config;
+  if (v.file.empty()) r.job.config.name = v.network.name;
+  r.encoder = stored_units(encoder(found.config), file, found.dialect);
+  r.decoder = stored_units(decoder(found.config), file, found.dialect);
+}
+
+// Every bucket is a kind of clip.
+void add_clips(PreparedVae& run, Purpose purpose) {
+  const TrainConfig& c = run.config;
+  wan_vae::TrainingJob& job = run.request.job;
+  const std::int64_t side = run.network().pixels_per_latent();
+  const auto add = [&](const data::Bucket& b) {
+    const wan_vae::LatentClip clip = {.frames = wan_vae::latent_frames(b.shape.frames),
+                                      .height = b.shape.height / side,
+                                      .width = b.shape.width / side};
+    const auto found = std::ranges::find(job.clips, clip);
+    run.kinds.push_back(static_cast<std::size_t>(found - job.clips.begin()));
+    if (found == job.clips.end()) job.clips.push_back(clip);
+    if (!run.shapes.empty()) run.shapes += ", ";
+    run.shapes += fmt::format("{} clips of {} x {} x {}", b.micro_batch * c.gradient_accumulation,
+                              b.shape.frames, b.shape.height, b.shape.width);
+  };
+  for (const data::Bucket& b : run.dataset->buckets()) add(b);
+  const auto largest = run.dataset->largest_allowed_bucket();
+  if (purpose == Purpose::plan && !run.dataset->fully_cached() && largest) {
+    add(*largest);
+    run.notes.push_back("the clips are not cached yet: planned for the largest the dataset allows");
+  }
+  if (job.clips.empty()) {
+    fail(ErrorCode::input, fmt::format("{}: there is nothing to train on", c.dataset.config));
+  }
+}
+
+}  // namespace
+
+data::ModelNeeds vae_needs(std::int64_t side) {
+  return {.latent_channels = 3,
+          .conditioning_channels = 0,
+          .text_len = 0,
+          .text_dim = 0,
+          .pixel_multiple = side,
+          .spatial_stride = 1,
+          .temporal_stride = 1,
+          .fps = side == 16 ? 24.0 : 16.0,
+          .pixels = true};
+}
+
+wan_vae::Config vae_network(const VaeConfig& c) {
+  return c.file.empty() ? c.network : recognised_vae(Checkpoint::open(vae_file(c))).config;
+}
+
+PreparedVae prepare_vae(TrainConfig config, const RunTarget& target, Purpose purpose) {
+  PreparedVae run;
+  run.config = std::move(config);
+  const TrainConfig& c = run.config;
+  if (!c.eval_datasets.empty()) {
+    fail(ErrorCode::input, "eval_datasets: the training of a VAE has no evaluation");
+  }
+  open_network(run, purpose);
+  run.dataset = data::open_dataset(
+      {.path = c.dataset.config,
+       .needs = vae_needs(run.network().pixels_per_latent()),
+       .cache_name = kVaeCache,
+       .micro_batch =
+           [clips = c.micro_batch, images = c.image_micro_batch](
+               std::int64_t width, std::int64_t height, std::int64_t frames) {
+             return (frames == 1 ? images : clips)
+                 .for_size(static_cast<double>(width), static_cast<double>(height));
+           },
+       .accumulation = c.gradient_accumulation,
+       .clip_mode = c.video_clip_mode,
+       .allow_many_resolutions = c.allow_many_resolutions,
+       .trust_cache = c.trust_cache,
+       .planning = purpose == Purpose::plan});
+  add_clips(run, purpose);
+  run.steps_per_epoch = std::ssize(run.dataset->epoch(1, c.seed));
+  run.total_steps = total_steps(c, std::max<std::int64_t>(1, run.steps_per_epoch));
+  run.schedule = schedule_of(c, std::max<std::int64_t>(1, run.steps_per_epoch));
+
+  wan_vae::TrainingRequest& r = run.request;
+  r.profile = target.profile;
+  r.backend = target.backend;
+  r.budget = budget_of(c.memory, target.profile);
+  if (c.memory.checkpointing != Checkpointing::automatic) {
+    r.checkpointing = c.memory.checkpointing != Checkpointing::off;
+  }
+  wan_vae::TrainingJob& job = r.job;
+  // The CPU has no bf16 to gain from.
+  job.dtype = target.backend.device == Device::cuda ? c.model.dtype : DType::f32;
+  if (c.vae->reconstruction == Reconstruction::l1) {
+    job.reconstruction = {.kind = ops::LossKind::smooth_l1, .delta = kL1Delta};
+  }
+  job.kl_weight = c.vae->kl_weight;
+  job.optimizer = c.optimizer;
+  job.max_grad_norm = c.max_grad_norm;
+  r.other_lines = {{"dataset index", run.dataset->bytes(), "which clips there are"},
+                   {"data reader", data::Prefetcher::kBytes, "reads the next clip"},
+                   {"training loop", kLoopBytes, "logs, reports, pieces of files being written"}};
+  run.title = c.vae->file.empty() ? run.network().name : run.network().name + ", fine-tune";
+  run.notes.insert(run.notes.end(), c.notes.begin(), c.notes.end());
+  const auto notes = run.dataset->notes();
+  run.notes.insert(run.notes.end(), notes.begin(), notes.end());
+  return run;
+}
+
+PlanTitle title_of(const PreparedVae& run) {
+  const wan_vae::TrainingRequest& r = run.request;
+  return {.model = run.network().name,
+          .mode = "training",
+          .shape = run.shapes,
+          .weights = r.job.dtype == DType::f32 ? "f32" : "bf16 with f32 masters",
+          .machine = fmt::format("{}{}", r.profile.description,
+                                 r.profile.estimate ? " (rates are estimates)" : ""),
+          .budget = r.budget,
+          .shared_ram = r.profile.device == Device::cpu};
+}
+
+PlanView view_of(const PreparedVae& run, const wan_vae::PlannedTraining& planned) {
+  PlanView view = {.plan = planned.plan,
+                   .times = planned.times,
+                   .lines = planned.lines,
+                   .policy = planned.checkpointing ? "recompute" : "resident",
+                   .policy_text = policy_text(planned)};
+  const auto buckets = run.dataset->buckets();
+  for (std::size_t b = 0; b < buckets.size() && !planned.clip_seconds.empty(); ++b) {
+    const std::int64_t clips = buckets[b].micro_batch * run.config.gradient_accumulation;
+    view.step_seconds.push_back(planned.step_seconds +
+                                static_cast<double>(clips) * planned.clip_seconds[run.kinds[b]]);
+    view.steps_of_kind.push_back(buckets[b].items / clips);
+  }
+  view.total_steps = run.steps_per_epoch > 0 ? run.total_steps : 0;
+  view.notes = run.notes;
+  return view;
+}
+
+}  // namespace ballast::train

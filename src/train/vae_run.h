@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/dataset.h"
+#include "io/checkpoint.h"
+#include "models/wan_vae/training_fit.h"
+#include "report/plan_table.h"
+#include "train/prepared_run.h"
+#include "train/trainer.h"
+
+namespace ballast::train {
+
+// A training of a VAE (TrainConfig::vae) with everything that is known before a byte of its weights
+// is read.
+struct PreparedVae {
+  TrainConfig config;
+  std::string title;                    // "wan2.1-vae, fine-tune"
+  std::string shapes;                   // "4 clips of 17 x 64 x 64"
+  std::vector<Checkpoint> checkpoints;  // one; none where a plan is made of a VAE from nothing
+  std::unique_ptr<data::Dataset> dataset;
+  wan_vae::TrainingRequest request;
+  std::vector<std::size_t> kinds;  // of request.job.clips, by bucket of the dataset
+  std::int64_t steps_per_epoch = 0, total_steps = 0;
+  ScheduleOptions schedule;
+  std::vector<std::string> notes;
+
+  const wan_vae::Config& network() const { return request.job.config; }
+};
+
+// What a VAE takes of a dataset: clips, no captions. side: pixels_per_latent().
+data::ModelNeeds vae_needs(std::int64_t side);
+inline constexpr const char* kVaeCache = "wan_vae";
+
+// The network that a configuration names, from the header of its file.
+wan_vae::Config vae_network(const VaeConfig& c);
+
+// To train a VAE from nothing its first weights are written to output_dir, once: every run with
+// these sizes and this seed begins with that file.
+PreparedVae prepare_vae(TrainConfig config, const RunTarget& target, Purpose purpose);
+
+PlanTitle title_of(const PreparedVae& run);
+PlanView view_of(const PreparedVae& run,
+                 const wan_vae::PlannedTraining& planned);  // refers to both
+
+TrainOutcome train(PreparedVae run, wan_vae::PlannedTraining planned, const TrainOptions& options);
+
+}  // namespace ballast::train
