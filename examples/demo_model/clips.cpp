@@ -152,7 +152,7 @@ std::vector<std::uint8_t> draw(const Clip& c, std::int64_t frame) {
 }
 
 std::vector<Clip> clips_of(std::string_view set, std::uint64_t seed, int repeats) {
-  if (set == "base") return all_of(kBaseShapes, repeats > 0 ? repeats : 10, set, seed);
+  if (set == "base") return all_of(kBaseShapes, repeats > 0 ? repeats : 8, set, seed);
   if (set == "new") return all_of(kNewShapes, repeats > 0 ? repeats : 2, set, seed);
   if (set == "shapes") return all_of(kAllShapes, repeats > 0 ? repeats : 1, set, seed);
   return {};
@@ -163,7 +163,7 @@ void write_clips(const std::string& folder, std::span<const Clip> clips) {
   for (std::size_t i = 0; i < clips.size(); ++i) {
     const std::string name = fmt::format("{}/{:04}", folder, i);
     const auto writer =
-        open_media_writer(name + ".gif", {.width = kSide, .height = kSide, .rate = {.frames = 16}});
+        open_media_writer(name + ".mp4", {.width = kSide, .height = kSide, .rate = {}, .crf = 4});
     for (std::int64_t f = 0; f < kFrames; ++f) writer->add(draw(clips[i], f));
     writer->finish();
     AtomicFile text(name + ".txt");

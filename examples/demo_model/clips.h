@@ -31,7 +31,7 @@ std::vector<std::uint8_t> draw(const Clip& c, std::int64_t frame);
 std::vector<std::string_view> words();
 
 // A list of clips that depends on nothing but its name and the seed:
-//   base     circles, squares and triangles in all colours and motions; ten of each
+//   base     circles, squares and triangles in all colours and motions; eight of each
 //   new      stars, which the base has none of; two of each
 //   shapes   all shapes there are, for the VAE
 // `repeats` instead of so many of each; 0: as above. Empty where there is no such list.

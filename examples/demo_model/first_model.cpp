@@ -60,10 +60,10 @@ void write_text(const std::string& path, std::string_view text) {
 void write_transformer(const std::string& folder, std::uint64_t seed) {
   const wan::Config c = {.name = "demo",
                          .description = "",
-                         .dim = 128,
-                         .ffn_dim = 512,
-                         .heads = 1,  // heads are 128 wide in every released model
-                         .layers = 10,
+                         .dim = 256,
+                         .ffn_dim = 384,
+                         .heads = 2,  // heads are 128 wide in every released model
+                         .layers = 4,
                          .in_dim = 16,
                          .out_dim = 16,
                          .text_dim = kTextDim,

@@ -27,14 +27,17 @@ vae() {
   ballast train vae.toml --trust_cache ${TRAIN_FLAGS:-}
 }
 
-latents() { # twice: with the VAE as it was trained, then with latents brought to unit size
-  rm -rf model clips/base/cache
+latents() { # of a few clips with the VAE as it was trained; of all when those have unit size
+  rm -rf model clips/few clips/base/cache
   cp -r first model
   cp "$(ls -t runs/vae/*/epoch*/model.safetensors | head -n 1)" model/vae.safetensors
-  ballast cache transformer.toml
-  demo_model centre model/vae.safetensors clips/base/cache/wan centred.safetensors --bf16
+  demo_model clips base clips/few --repeats 1
+  sed 's,clips/base,clips/few,' base_clips.toml >few_clips.toml
+  sed 's,base_clips,few_clips,' transformer.toml >few.toml
+  ballast cache few.toml
+  demo_model centre model/vae.safetensors clips/few/cache/wan centred.safetensors --bf16
   mv centred.safetensors model/vae.safetensors
-  ballast cache transformer.toml --regenerate_cache
+  ballast cache transformer.toml
 }
 
 transformer() {
