@@ -30,7 +30,7 @@ vae() {
 latents() { # of a few clips with the VAE as it was trained; of all when those have unit size
   rm -rf model clips/few clips/base/cache
   cp -r first model
-  cp "$(ls -t runs/vae/*/epoch*/model.safetensors | head -n 1)" model/vae.safetensors
+  cp "$(ls -t runs/vae/*/*/model.safetensors | head -n 1)" model/vae.safetensors
   demo_model clips base clips/few --repeats 1
   sed 's,clips/base,clips/few,' base_clips.toml >few_clips.toml
   sed 's,base_clips,few_clips,' transformer.toml >few.toml
@@ -45,7 +45,7 @@ transformer() {
 }
 
 model() { # as it is committed
-  cp "$(ls -t runs/transformer/*/epoch*/model.safetensors | head -n 1)" \
+  cp "$(ls -t runs/transformer/*/*/model.safetensors | head -n 1)" \
     model/transformer/diffusion_pytorch_model.safetensors
   rm -rf "$here/model"
   cp -r model "$here/model"
