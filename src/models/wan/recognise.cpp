@@ -6,6 +6,8 @@
 #include <set>
 
 #include "core/error.h"
+#include "io/json_reader.h"
+#include "memory/disk_file.h"
 #include "models/wan/params.h"
 
 namespace ballast::wan {
@@ -41,6 +43,28 @@ void refuse_derivatives(const Checkpoint& checkpoint, const TensorMap& names) {
     fail(ErrorCode::input, fmt::format("{} is {} (it has {}), which Ballast does not run",
                                        checkpoint.path(), what, tensor));
   }
+}
+
+// The config.json of a folder says how many rows of text there are; tensors do not.
+void take_text_length(const std::string& path, Config& c) {
+  constexpr std::uint64_t kMostBytes = 16 << 20;
+  const DiskFile file = DiskFile::open(path, DiskMode::buffered);
+  if (file.size() > kMostBytes) {
+    fail(ErrorCode::input,
+         fmt::format("{}: {} bytes, a config.json has at most {}", path, file.size(), kMostBytes));
+  }
+  std::string text(file.size(), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  JsonReader json({.text = text, .path = path, .rule = "config.json"});
+  json.open_object();
+  for (std::string_view key; json.next_key(key);) {
+    if (key == "text_len" && json.peek() == JsonReader::Kind::number) {
+      c.text_len = json.i64();
+    } else {
+      json.skip();
+    }
+  }
+  json.finish();
 }
 
 bool same_sizes(const Config& a, const Config& b) {
@@ -79,6 +103,7 @@ std::optional<Recognised> recognise(const Checkpoint& checkpoint, const TensorMa
   c.heads = c.dim / kHeadWidth;
   if (const auto text = shape_of("text_embedding.0.weight", 2)) c.text_dim = (*text)[1];
   if (const auto time = shape_of("time_embedding.0.weight", 2)) c.freq_dim = (*time)[1];
+  if (checkpoint.config_path()) take_text_length(*checkpoint.config_path(), c);
   c.spatial_stride = c.out_dim == 48 ? 16 : 8;
   for (const Config& preset : presets()) {
     if (!same_sizes(c, preset)) continue;

@@ -98,6 +98,24 @@ TEST(Recognise, OtherSizesAreAWanWithoutAName) {
   EXPECT_EQ(found->config.heads, 12);
 }
 
+TEST(Recognise, RowsOfTextAreThoseOfTheFoldersConfig) {
+  const test::TempDir dir;
+  File f;
+  f.add_all(two_layers(), DType::bf16);
+  f.file.write_below(dir, "model.safetensors");
+  const auto rows = [&] {
+    const Checkpoint checkpoint = Checkpoint::open(dir.path(""));
+    return recognised_config(checkpoint, TensorMap(checkpoint), "model").text_len;
+  };
+  EXPECT_EQ(rows(), 512);
+  dir.write("config.json", R"({"model_type": "t2v", "text_len": 32})");
+  EXPECT_EQ(rows(), 32);
+  dir.write("config.json", R"({"text_len": 0})");
+  EXPECT_FAILS(rows(), ErrorCode::input, "text_len");
+  dir.write("config.json", R"({"text_len": 32)");
+  EXPECT_FAILS(rows(), ErrorCode::input, "config.json");
+}
+
 TEST(Recognise, HeadsThatCannotBeToldAreAnError) {
   Config c = two_layers();
   c.dim = 96, c.heads = 3;

@@ -1,0 +1,77 @@
+// demo_model: what the demo's text-to-video model is made of and trained on. docs/demo-model.md.
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "core/error.h"
+#include "examples/demo_model/clips.h"
+#include "examples/demo_model/first_model.h"
+#include "examples/demo_model/latents.h"
+#include "examples/demo_model/sheet.h"
+
+namespace {
+
+using namespace ballast;
+
+void add_commands(CLI::App& app) {
+  static struct {
+    std::string folder, set, vae, cache, output;
+    std::vector<std::string> before, after;
+    std::uint64_t seed = 1;
+    int repeats = 0;
+    bool bf16 = false;
+  } o;
+  CLI::App* clips = app.add_subcommand("clips", "videos of moving shapes with their captions");
+  clips->add_option("set", o.set, "base, new (the shape that base has not), shapes (all of them)")
+      ->required();
+  clips->add_option("folder", o.folder, "where they are written")->required();
+  clips->add_option("--seed", o.seed, "of sizes and places")->capture_default_str();
+  clips->add_option("--repeats", o.repeats, "clips of every caption")->check(CLI::Range(1, 1000));
+  clips->callback([&] {
+    const std::vector<demo::Clip> all = demo::clips_of(o.set, o.seed, o.repeats);
+    if (all.empty()) {
+      fail(ErrorCode::usage, fmt::format("there is no set {}: base, new or shapes", o.set));
+    }
+    demo::write_clips(o.folder, all);
+    std::printf("%zu clips in %s, e.g. \"%s\"\n", all.size(), o.folder.c_str(),
+                demo::caption(all.front()).c_str());
+  });
+
+  CLI::App* first = app.add_subcommand("first", "a model of random weights, to be trained");
+  first->add_option("folder", o.folder, "where it is written")->required();
+  first->add_option("--seed", o.seed, "of the weights")->capture_default_str();
+  first->callback([&] { demo::write_first_model(o.folder, o.seed); });
+
+  CLI::App* centre = app.add_subcommand("centre",
+                                        "a VAE whose latents have zero mean and unit "
+                                        "deviation on a cache that it has made");
+  centre->add_option("vae", o.vae, "the VAE")->required();
+  centre->add_option("cache", o.cache, "folder with latents/")->required();
+  centre->add_option("output", o.output, "the new VAE")->required();
+  centre->add_flag("--bf16", o.bf16, "in bf16");
+  centre->callback([&] { demo::write_centred_vae(o.vae, o.cache, o.output, o.bf16); });
+
+  CLI::App* sheet = app.add_subcommand("sheet", "clips before and after, in one picture");
+  sheet->add_option("output", o.output, "a PNG file")->required();
+  sheet->add_option("--before", o.before, "clips")->required();
+  sheet->add_option("--after", o.after, "as many, of the same prompts")->required();
+  sheet->callback([&] { demo::write_sheet(o.output, o.before, o.after); });
+  app.require_subcommand(1);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("clips, first weights and pictures of the demo's model");
+  try {
+    add_commands(app);
+    CLI11_PARSE(app, argc, argv);
+    return 0;
+  } catch (const Error& e) {
+    std::fprintf(stderr, "demo_model: %s\n", e.what());
+    return static_cast<int>(e.code());
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "demo_model: %s\n", e.what());
+    return 1;
+  }
+}
