@@ -8,16 +8,14 @@
 
 namespace ballast::student {
 
-std::vector<float> time_features(double t, std::int64_t width) {
-  const std::int64_t half = width / 2;
-  std::vector<float> f(static_cast<std::size_t>(width));
-  for (std::int64_t j = 0; j < half; ++j) {
+void time_features(double t, std::span<float> to) {
+  const std::size_t half = to.size() / 2;
+  for (std::size_t j = 0; j < half; ++j) {
     const double angle =
         t * std::exp(-static_cast<double>(j) * std::log(1e4) / static_cast<double>(half - 1));
-    f[static_cast<std::size_t>(j)] = static_cast<float>(std::sin(angle));
-    f[static_cast<std::size_t>(half + j)] = static_cast<float>(std::cos(angle));
+    to[j] = static_cast<float>(std::sin(angle));
+    to[half + j] = static_cast<float>(std::cos(angle));
   }
-  return f;
 }
 
 Student::Student(ProgramSet& set, Job job) : job_(std::move(job)) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,7 +48,7 @@ struct Parameter {
 };
 
 // [sin(t f_j), cos(t f_j)], f_j = exp(-j ln(10^4) / (width / 2 - 1)): the input of the time MLP.
-std::vector<float> time_features(double t, std::int64_t width);
+void time_features(double t, std::span<float> to);
 
 // The student as recorded programs: "student.predict" (one sample), and with training
 // "student.zero", "student.step" (forward, loss, backward; gradients and loss add up),

@@ -79,7 +79,9 @@ class StudentRun {
       const SampleIo& io = student_->samples()[i];
       const TinySample s = sample(c, i);
       put(io.latent, s.latent);
-      put(io.time, time_features(kTimes[i], c.hidden_size));
+      std::vector<float> time(static_cast<std::size_t>(c.hidden_size));
+      time_features(kTimes[i], time);
+      put(io.time, time);
       put(io.text, s.text);
       if (io.target) put(io.target, s.target);
     }
