@@ -22,10 +22,16 @@ PairRunner::PairRunner(const student::PairRequest& request, const student::PairJ
   runner_ = std::make_unique<Runner>(set_, plan_, options);
   if (!gpu) ops::warm_up_blas(runner_->compute_threads());
   const student::Config& c = job.student.config;
-  for (std::int64_t i = 0; i < job.student.batch; ++i) {
-    Kept& k = asked_.emplace_back();
-    k.latent.resize(static_cast<std::size_t>(c.tokens() * c.num_channels));
-    k.text.resize(static_cast<std::size_t>(c.text_dim));
+  const auto samples = static_cast<std::size_t>(job.student.batch);
+  latents_.assign(samples,
+                  std::vector<float>(static_cast<std::size_t>(c.tokens() * c.num_channels)));
+  texts_.assign(samples, std::vector<float>(static_cast<std::size_t>(c.text_dim)));
+  for (std::size_t i = 0; i < samples; ++i) {
+    const TensorView context = runner_->view(pair_->teacher().samples[i].context);
+    asked_.push_back(
+        {.latent = latents_[i],
+         .context = {context.as<float>(), static_cast<std::size_t>(context.elements())},
+         .text = texts_[i]});
   }
 }
 
@@ -50,14 +56,9 @@ void PairRunner::load() {
 void PairRunner::ask(std::int64_t number) {
   const wan::DitRunIo& io = pair_->teacher();
   const student::Config& c = pair_->job().student.config;
+  maker_(number, asked_);
   for (std::size_t i = 0; i < asked_.size(); ++i) {
-    Kept& k = asked_[i];
-    const TensorView context = runner_->view(io.samples[i].context);
-    Lesson lesson = {.latent = k.latent,
-                     .context = {context.as<float>(), static_cast<std::size_t>(context.elements())},
-                     .text = k.text};
-    maker_(number, static_cast<std::int64_t>(i), lesson);
-    k.t = lesson.t;
+    const Lesson& k = asked_[i];
     runner_->view(io.timesteps).as<double>()[i] = k.t;
     float* z = runner_->view(io.samples[i].latent).as<float>();
     const bool zeros = input_ == TeacherInput::zeros && c.projects();

@@ -17,8 +17,8 @@ struct Lesson {
   std::span<float> text;     // [X]: the mean that the student reads
   double t = 0;              // 0 ... 999
 };
-// Fills in sample `sample` of the run's micro-batch `number`, counted from 0 through the whole run.
-using LessonMaker = std::function<void(std::int64_t number, std::int64_t sample, Lesson& lesson)>;
+// Fills in the samples of the run's micro-batch `number`, counted from 0 through the whole run.
+using LessonMaker = std::function<void(std::int64_t number, std::span<Lesson> lessons)>;
 
 // How the teacher, which has more channels, sees the student's latent.
 enum class TeacherInput : std::uint8_t {
@@ -55,11 +55,8 @@ class PairRunner {
   std::unique_ptr<student::Pair> pair_;
   MemoryPlan plan_;
   std::unique_ptr<Runner> runner_;
-  struct Kept {
-    std::vector<float> latent, text;
-    double t = 0;
-  };
-  std::vector<Kept> asked_;  // by sample: what the teacher is working on, or has answered
+  std::vector<std::vector<float>> latents_, texts_;  // by sample
+  std::vector<Lesson> asked_;  // what the teacher is working on, or has answered
   std::int64_t asked_number_ = -1;
 };
 

@@ -51,8 +51,18 @@ StudentFiles::StudentFiles(const std::string& folder)
     : folder_(folder),
       config_(read_config(folder + "/config.json")),
       weights_(SafetensorsFile::open(weights_path(folder))) {
-  if (config_.projects()) {
+  // The channels that it answers in are those of its projection, or its own.
+  config_.teacher_channels = config_.num_channels;
+  std::error_code ignored;
+  if (fs::is_regular_file(folder + "/" + kProjectionFile, ignored)) {
     projection_.push_back(SafetensorsFile::open(folder + "/" + kProjectionFile));
+    const Shape weight = projection_[0].get("weight").shape;
+    if (weight.rank() != 4 || weight[0] < 1 || weight[0] == config_.num_channels ||
+        weight[0] > 1024) {
+      fail(ErrorCode::input, fmt::format("{}: weight is {}, expected [channels, {}, 1, 1]",
+                                         projection_[0].path(), weight, config_.num_channels));
+    }
+    config_.teacher_channels = weight[0];
   }
   each_parameter(config_, [&](int, const std::string& name, const Shape& shape) {
     const SafetensorsFile& file = in_projection_file(name) ? projection_[0] : weights_;

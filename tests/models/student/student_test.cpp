@@ -8,6 +8,7 @@
 #include "core/random.h"
 #include "plan/runner.h"
 #include "tests/ref/student.h"
+#include "tests/support/test_device.h"
 
 namespace ballast::student {
 namespace {
@@ -67,7 +68,8 @@ TinySample sample(const Config& c, std::size_t i) {
 class StudentRun {
  public:
   explicit StudentRun(Job job) {
-    set_.backend = {.device = Device::cpu, .threads = 2};
+    set_.backend = {.device = support::test_device(), .threads = 2};
+    if (support::test_device() == Device::cuda) set_.backend.sm = open_gpu().sm;
     student_ = std::make_unique<Student>(set_, std::move(job));
     plan_ = plan_memory(set_);
     runner_ = std::make_unique<Runner>(set_, plan_);
