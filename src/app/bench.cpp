@@ -2,6 +2,8 @@
 
 #include "app/bench_distill.h"
 #include "app/bench_machine.h"
+#include "app/bench_text.h"
+#include "app/bench_vae.h"
 #include "app/bench_wan.h"
 #include "app/command.h"
 
@@ -21,6 +23,10 @@ class Bench : public Command {
         }));
     wan_.declare(*app.add_subcommand("wan", "a step of a Wan transformer, on random weights")
                       ->callback([this] { run_ = [this] { wan_.run(); }; }));
+    vae_.declare(*app.add_subcommand("vae", "a clip through half a Wan VAE, on random weights")
+                      ->callback([this] { run_ = [this] { vae_.run(); }; }));
+    text_.declare(*app.add_subcommand("text", "prompts through a text encoder of random weights")
+                       ->callback([this] { run_ = [this] { text_.run(); }; }));
   }
   void run() override { run_(); }
 
@@ -29,6 +35,8 @@ class Bench : public Command {
   BenchDistill distill_;
   BenchMachine machine_;
   BenchWan wan_;
+  BenchVae vae_;
+  BenchText text_;
 };
 
 const RegisterCommand<Bench> kBench("bench", "measure this machine");

@@ -3,15 +3,15 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <cmath>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "app/kernel_times.h"
 #include "app/output.h"
 #include "app/planning.h"
 #include "app/random_weights.h"
+#include "app/stopwatch.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/random.h"
@@ -23,11 +23,6 @@ namespace ballast {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point t) {
-  return std::chrono::duration<double>(Clock::now() - t).count();
-}
 
 // What one forward pass counts as, by the convention that published speeds use: projections of
 // tokens and text, then both attentions.
@@ -112,15 +107,15 @@ class BenchRun {
     run("update");
   }
 
-  // Seconds by operation of one more step.
-  std::map<std::string, std::pair<double, int>> kernels() {
-    times_.clear();
+  // Of one more step.
+  KernelTimes kernels() {
+    KernelTimes times;
     runner_->time_instructions(true);
-    collect_ = true;
+    collect_ = &times;
     step();
-    collect_ = false;
+    collect_ = nullptr;
     runner_->time_instructions(false);
-    return times_;
+    return times;
   }
 
   double stalled() const { return stalled_; }
@@ -132,12 +127,7 @@ class BenchRun {
   void run(const std::string& program) {
     runner_->run(program, {.step = steps_, .seed = 1, .learning_rate = 1e-4});
     stalled_ += runner_->lane_times()[static_cast<std::size_t>(Lane::compute)].waiting;
-    if (!collect_) return;
-    for (const auto& [name, seconds] : runner_->compute_times()) {
-      auto& [sum, count] = times_[std::string(name.substr(name.rfind('.') + 1))];
-      sum += seconds;
-      ++count;
-    }
+    if (collect_) collect_->add(*runner_);
   }
 
   ProgramSet set_;
@@ -146,8 +136,7 @@ class BenchRun {
   std::unique_ptr<Runner> runner_;
   std::int64_t steps_ = 0;
   double stalled_ = 0;
-  bool collect_ = false;
-  std::map<std::string, std::pair<double, int>> times_;
+  KernelTimes* collect_ = nullptr;
 };
 
 }  // namespace
@@ -274,19 +263,19 @@ void BenchWan::run() {
   }
   const wan::PlannedRun planned = wan::plan_run(r, chosen);
   note_host("planned");
-  const Clock::time_point begin = Clock::now();
+  const Stopwatch begin;
   BenchRun bench(r, chosen);
-  const double load_seconds = seconds_since(begin);
+  const double load_seconds = begin.seconds();
   note_host("loaded");
   bench.step();
-  const double first_step = seconds_since(begin);
+  const double first_step = begin.seconds();
   note_host("first_step");
   bench.step();
   std::vector<double> times, stalls;
   for (std::int64_t i = 0; i < steps_; ++i) {
-    const Clock::time_point at = Clock::now();
+    const Stopwatch at;
     bench.step();
-    times.push_back(seconds_since(at));
+    times.push_back(at.seconds());
     stalls.push_back(bench.stalled());
   }
   std::ranges::sort(times);
@@ -325,8 +314,10 @@ void BenchWan::run() {
   note_host("end");
   j["host_used"] = host.value("end", std::uint64_t{0});
   j["host_by_moment"] = host;
+  KernelTimes kernels;
   if (kernels_ && gpu) {
-    for (const auto& [name, sum] : bench.kernels()) {
+    kernels = bench.kernels();
+    for (const auto& [name, sum] : kernels.by_operation()) {
       j["kernels"][name] = {{"ms", sum.first * 1e3}, {"count", sum.second}};
     }
   }
@@ -349,15 +340,7 @@ void BenchWan::run() {
                     Bytes{j["host_used"].get<std::uint64_t>()}));
   print(fmt::format("first step after {:.1f} s, of it {:.1f} s until loaded\n", first_step,
                     load_seconds));
-  if (!j.contains("kernels")) return;
-  std::vector<std::pair<std::string, std::pair<double, int>>> rows;
-  for (const auto& [name, k] : j["kernels"].items()) {
-    rows.push_back({name, {k["ms"].get<double>(), k["count"].get<int>()}});
-  }
-  std::ranges::sort(rows, std::greater{}, [](const auto& row) { return row.second.first; });
-  for (const auto& [name, k] : rows) {
-    print(fmt::format("  {:<28} {:9.2f} ms {:6d} x\n", name, k.first, k.second));
-  }
+  print(kernels.table());
 }
 
 }  // namespace ballast

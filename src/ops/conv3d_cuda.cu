@@ -7,10 +7,9 @@ namespace {
 constexpr int kThreads = 256;
 
 // Which input row or column position q of the enlarged source shows; -1: zero.
-__device__ __forceinline__ std::int64_t conv_source(std::int64_t q, int zoom, int spread,
-                                                    std::int64_t size) {
+__device__ __forceinline__ int conv_source(int q, int zoom, int spread, int size) {
   if (q < 0 || q % spread != 0) return -1;
-  const std::int64_t at = q / spread / zoom;
+  const int at = q / spread / zoom;
   return at < size ? at : -1;
 }
 
@@ -19,22 +18,26 @@ __device__ __forceinline__ std::int64_t conv_source(std::int64_t q, int zoom, in
 // what several taps read comes from the cache.
 template <class T>
 __global__ void patches(ConvPatches a) {
-  const std::int64_t pixel = a.pixel_bytes / std::int64_t{sizeof(T)};
-  const std::int64_t per_row = a.row_bytes / std::int64_t{sizeof(T)};
-  const std::int64_t taps = std::int64_t{a.time} * a.kh * a.kw;
+  // A panel has fewer pieces than 2^32, and 32 bits divide several times faster.
+  using I = std::uint32_t;
+  const I pixel = static_cast<I>(a.pixel_bytes / std::int64_t{sizeof(T)});
+  const I per_row = static_cast<I>(a.row_bytes / std::int64_t{sizeof(T)});
+  const I taps = static_cast<I>(a.time * a.kh * a.kw), plane = static_cast<I>(a.kh * a.kw);
+  const I count = static_cast<I>(a.rows) * per_row, step = gridDim.x * I{kThreads};
+  const I first = static_cast<I>(a.first), width = static_cast<I>(a.out_width);
   T* columns = reinterpret_cast<T*>(a.columns);
-  for (std::int64_t at = blockIdx.x * std::int64_t{kThreads} + threadIdx.x; at < a.rows * per_row;
-       at += std::int64_t{gridDim.x} * kThreads) {
-    const std::int64_t r = at / per_row, in_row = at % per_row;
-    const std::int64_t tap = in_row / pixel, piece = in_row % pixel;
+  for (I at = blockIdx.x * I{kThreads} + threadIdx.x; at < count; at += step) {
+    const I in_row = at % per_row, tap = in_row / pixel, piece = in_row % pixel;
     T value = {};
     if (tap < taps) {
-      const int i = static_cast<int>(tap / (a.kh * a.kw));
-      const int j = static_cast<int>(tap / a.kw % a.kh), k = static_cast<int>(tap % a.kw);
-      const std::int64_t out = a.first + r, h = out / a.out_width, w = out % a.out_width;
-      const std::int64_t y =
-          conv_source(h * a.stride_h + j - a.pad_h, a.zoom, a.spread_h, a.height);
-      const std::int64_t x = conv_source(w * a.stride_w + k - a.pad_w, a.zoom, a.spread_w, a.width);
+      const int i = static_cast<int>(tap / plane), in_plane = static_cast<int>(tap % plane);
+      const int j = in_plane / a.kw, k = in_plane % a.kw;
+      const I out = first + at / per_row;
+      const int h = static_cast<int>(out / width), w = static_cast<int>(out % width);
+      const int y =
+          conv_source(h * a.stride_h + j - a.pad_h, a.zoom, a.spread_h, static_cast<int>(a.height));
+      const int x =
+          conv_source(w * a.stride_w + k - a.pad_w, a.zoom, a.spread_w, static_cast<int>(a.width));
       const std::byte* frame = i == 0 ? a.frame[0] : i == 1 ? a.frame[1] : a.frame[2];
       if (frame && y >= 0 && x >= 0) {
         value = reinterpret_cast<const T*>(frame + (y * a.width + x) * a.pixel_bytes)[piece];

@@ -6,35 +6,31 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// I: what elements are counted in; 32 bits divide several times faster and nearly always do.
+template <class I>
 struct Sizes {
-  std::int64_t height, width, channels;  // of the wide tensor
-  std::int64_t folded_height, folded_width, folded_channels, group;
-  BlockShape block;
+  I height, width, channels;  // of the wide tensor
+  I folded_height, folded_width, folded_channels, group;
+  I time, space, lead;
+  bool columns_first;
 };
 
-// Where a flat index of a folded position lies in the wide tensor; -1: nowhere.
-__device__ std::int64_t wide_at(const Sizes& s, std::int64_t position, std::int64_t flat) {
-  const BlockShape& b = s.block;
-  const std::int64_t fast = flat % b.space, slow = flat / b.space % b.space;
-  const std::int64_t a = flat / (b.space * b.space) % b.time;
-  const std::int64_t channel = flat / (b.space * b.space) / b.time;
-  const std::int64_t p = b.columns_first ? fast : slow, q = b.columns_first ? slow : fast;
-  const std::int64_t x = position % s.folded_width, y = position / s.folded_width % s.folded_height;
-  const std::int64_t frame = position / s.folded_width / s.folded_height * b.time + a - b.lead;
-  if (frame < 0) return -1;
-  return ((frame * s.height + y * b.space + p) * s.width + x * b.space + q) * s.channels + channel;
-}
-
 // A thread makes one folded element.
-template <class W, class F>
-__global__ void fold(Sizes s, const W* wide, F* folded, std::int64_t count, float scale, bool add) {
-  for (std::int64_t i = blockIdx.x * std::int64_t{kThreads} + threadIdx.x; i < count;
-       i += std::int64_t{gridDim.x} * kThreads) {
-    const std::int64_t position = i / s.folded_channels, n = i % s.folded_channels;
+template <class I, class W, class F>
+__global__ void fold(Sizes<I> s, const W* wide, F* folded, I count, float scale, bool add) {
+  const I step = gridDim.x * I{kThreads};
+  for (I i = blockIdx.x * I{kThreads} + threadIdx.x; i < count; i += step) {
+    const I position = i / s.folded_channels, n = i % s.folded_channels;
+    const I x = position % s.folded_width, upper = position / s.folded_width;
+    const I y = upper % s.folded_height, first = upper / s.folded_height * s.time;
     float sum = 0;
-    for (std::int64_t g = 0; g < s.group; ++g) {
-      const std::int64_t at = wide_at(s, position, n * s.group + g);
-      if (at >= 0) sum += to_float(wide[at]);
+    for (I flat = n * s.group; flat < (n + 1) * s.group; ++flat) {
+      const I fast = flat % s.space, slow = flat / s.space % s.space;
+      const I outer = flat / (s.space * s.space), frame = first + outer % s.time;
+      if (frame < s.lead) continue;
+      const I p = s.columns_first ? fast : slow, q = s.columns_first ? slow : fast;
+      const I row = (frame - s.lead) * s.height + y * s.space + p;
+      sum += to_float(wide[(row * s.width + x * s.space + q) * s.channels + outer / s.time]);
     }
     const float old = add ? to_float(folded[i]) : 0.0f;
     folded[i] = from_float<F>(old + sum * scale);
@@ -42,45 +38,52 @@ __global__ void fold(Sizes s, const W* wide, F* folded, std::int64_t count, floa
 }
 
 // A thread makes one wide element; neighbours are neighbouring channels of a pixel.
-template <class W, class F>
-__global__ void unfold(Sizes s, const F* folded, W* wide, std::int64_t count, float scale,
-                       bool add) {
-  const BlockShape& b = s.block;
-  for (std::int64_t i = blockIdx.x * std::int64_t{kThreads} + threadIdx.x; i < count;
-       i += std::int64_t{gridDim.x} * kThreads) {
-    const std::int64_t channel = i % s.channels, x = i / s.channels % s.width;
-    const std::int64_t y = i / s.channels / s.width % s.height;
-    const std::int64_t frame = i / s.channels / s.width / s.height + b.lead;
-    const std::int64_t p = y % b.space, q = x % b.space;
-    const std::int64_t slow = b.columns_first ? q : p, fast = b.columns_first ? p : q;
-    const std::int64_t flat =
-        ((channel * b.time + frame % b.time) * b.space + slow) * b.space + fast;
-    const std::int64_t position =
-        (frame / b.time * s.folded_height + y / b.space) * s.folded_width + x / b.space;
+template <class I, class W, class F>
+__global__ void unfold(Sizes<I> s, const F* folded, W* wide, I count, float scale, bool add) {
+  const I step = gridDim.x * I{kThreads};
+  for (I i = blockIdx.x * I{kThreads} + threadIdx.x; i < count; i += step) {
+    const I pixel = i / s.channels, channel = i % s.channels;
+    const I x = pixel % s.width, upper = pixel / s.width;
+    const I y = upper % s.height, frame = upper / s.height + s.lead;
+    const I p = y % s.space, q = x % s.space;
+    const I slow = s.columns_first ? q : p, fast = s.columns_first ? p : q;
+    const I flat = ((channel * s.time + frame % s.time) * s.space + slow) * s.space + fast;
+    const I row = frame / s.time * s.folded_height + y / s.space;
+    const I position = row * s.folded_width + x / s.space;
     const float value = to_float(folded[position * s.folded_channels + flat / s.group]);
     const float old = add ? to_float(wide[i]) : 0.0f;
     wide[i] = from_float<W>(old + value * scale);
   }
 }
 
-Sizes sizes_of(const BlockMove& a) {
-  Sizes s = {};
-  s.height = a.wide.shape[1];
-  s.width = a.wide.shape[2];
-  s.channels = a.wide.shape[3];
-  s.folded_height = a.folded.shape[1];
-  s.folded_width = a.folded.shape[2];
-  s.folded_channels = a.folded.shape[3];
-  s.group = s.channels * a.block.time * a.block.space * a.block.space / s.folded_channels;
-  s.block = a.block;
+template <class I>
+Sizes<I> sizes_of(const BlockMove& a) {
+  Sizes<I> s = {};
+  s.height = static_cast<I>(a.wide.shape[1]);
+  s.width = static_cast<I>(a.wide.shape[2]);
+  s.channels = static_cast<I>(a.wide.shape[3]);
+  s.folded_height = static_cast<I>(a.folded.shape[1]);
+  s.folded_width = static_cast<I>(a.folded.shape[2]);
+  s.folded_channels = static_cast<I>(a.folded.shape[3]);
+  s.time = static_cast<I>(a.block.time);
+  s.space = static_cast<I>(a.block.space);
+  s.lead = static_cast<I>(a.block.lead);
+  s.group = s.channels * s.time * s.space * s.space / s.folded_channels;
+  s.columns_first = a.block.columns_first;
   return s;
 }
 
-// f(wide type, folded type)
+// f(index type, wide type, folded type)
 template <class Call>
 void with_types(const BlockMove& a, Call&& f) {
+  // Room for the step behind the last element.
+  const bool small =
+      a.wide.elements() < (std::int64_t{1} << 30) && a.folded.elements() < (std::int64_t{1} << 30);
   with_activation(a.wide.dtype, [&](auto wide) {
-    with_activation(a.folded.dtype, [&](auto folded) { f(wide, folded); });
+    with_activation(a.folded.dtype, [&](auto folded) {
+      if (small) return f(Type<std::uint32_t>(), wide, folded);
+      f(Type<std::uint64_t>(), wide, folded);
+    });
   });
 }
 
@@ -89,12 +92,13 @@ void with_types(const BlockMove& a, Call&& f) {
 void fold_blocks(const BlockMove& a, void* stream) {
   const std::int64_t count = a.folded.elements();
   if (count == 0) return;
-  with_types(a, [&](auto wide, auto folded) {
+  with_types(a, [&](auto index, auto wide, auto folded) {
+    using I = typename decltype(index)::type;
     using W = typename decltype(wide)::type;
     using F = typename decltype(folded)::type;
-    fold<W, F><<<some_blocks(count, kThreads), kThreads, 0, stream_of(stream)>>>(
-        sizes_of(a), static_cast<const W*>(a.wide.data), static_cast<F*>(a.folded.data), count,
-        a.scale, a.accumulate);
+    fold<I, W, F><<<some_blocks(count, kThreads), kThreads, 0, stream_of(stream)>>>(
+        sizes_of<I>(a), static_cast<const W*>(a.wide.data), static_cast<F*>(a.folded.data),
+        static_cast<I>(count), a.scale, a.accumulate);
   });
   check_launch("fold_blocks");
 }
@@ -102,12 +106,13 @@ void fold_blocks(const BlockMove& a, void* stream) {
 void unfold_blocks(const BlockMove& a, void* stream) {
   const std::int64_t count = a.wide.elements();
   if (count == 0) return;
-  with_types(a, [&](auto wide, auto folded) {
+  with_types(a, [&](auto index, auto wide, auto folded) {
+    using I = typename decltype(index)::type;
     using W = typename decltype(wide)::type;
     using F = typename decltype(folded)::type;
-    unfold<W, F><<<some_blocks(count, kThreads), kThreads, 0, stream_of(stream)>>>(
-        sizes_of(a), static_cast<const F*>(a.folded.data), static_cast<W*>(a.wide.data), count,
-        a.scale, a.accumulate);
+    unfold<I, W, F><<<some_blocks(count, kThreads), kThreads, 0, stream_of(stream)>>>(
+        sizes_of<I>(a), static_cast<const F*>(a.folded.data), static_cast<W*>(a.wide.data),
+        static_cast<I>(count), a.scale, a.accumulate);
   });
   check_launch("unfold_blocks");
 }

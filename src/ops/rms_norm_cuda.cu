@@ -1,6 +1,7 @@
 #include "ops/rms_norm_cuda.h"
 #include "ops/rope_kernel.cuh"
 #include "ops/row_kernel.cuh"
+#include "ops/silu_kernel.cuh"
 
 namespace ballast::ops::cuda {
 namespace {
@@ -78,6 +79,56 @@ __global__ void __launch_bounds__(kThreads) backward_any(Backward a) {
     for (std::int64_t c = threadIdx.x; c < a.columns; c += kThreads) {
       const float g = read(a.dy, row, c) * read(a.w, 0, c);
       write(a.dx, row, c, g * r - read(a.x, row, c) * along_x);
+    }
+  }
+}
+
+// Narrow rows, the pixels of a video decoder: half a warp or a whole one takes a row (kLanes
+// threads, each with up to kShare times eight columns), so that nothing waits for a block. Threads
+// keep their columns of w from row to row.
+constexpr int kNarrow = 1024;
+
+template <int kLanes, int kShare, bool kSilu>
+__global__ void __launch_bounds__(kThreads) forward_narrow(Forward a) {
+  constexpr int kRows = 32 / kLanes;  // of a warp at once
+  const int lane = threadIdx.x % kLanes, columns = static_cast<int>(a.columns);
+  const std::int64_t warp = (blockIdx.x * std::int64_t{kThreads} + threadIdx.x) / 32;
+  const std::int64_t step = gridDim.x * std::int64_t{kThreads / 32} * kRows;
+  const bf16* const x = static_cast<const bf16*>(a.x.data);
+  bf16* const y = static_cast<bf16*>(a.y.data);
+  float w[kShare][8];
+#pragma unroll
+  for (int s = 0; s < kShare; ++s) {
+    const int c = (s * kLanes + lane) * 8;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) w[s][i] = c < columns ? read(a.w, 0, c + i) : 0.0f;
+  }
+  for (std::int64_t first = warp * kRows; first < a.rows; first += step) {  // alike in all lanes
+    const std::int64_t row = first + threadIdx.x % 32 / kLanes;
+    const bool mine = row < a.rows;
+    float e[kShare][8], squares = 0;
+#pragma unroll
+    for (int s = 0; s < kShare; ++s) {
+      const int c = (s * kLanes + lane) * 8;
+      if (!mine || c >= columns) continue;
+      load8(x + row * a.x.step + c, e[s]);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) squares += e[s][i] * e[s][i];
+    }
+#pragma unroll
+    for (int o = kLanes / 2; o > 0; o >>= 1) squares += __shfl_xor_sync(0xffffffffu, squares, o);
+    const float r = __frsqrt_rn(squares / static_cast<float>(columns) + a.eps);
+    if (mine && lane == 0) a.r[row] = r;
+#pragma unroll
+    for (int s = 0; s < kShare; ++s) {
+      const int c = (s * kLanes + lane) * 8;
+      if (!mine || c >= columns) continue;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        e[s][i] = e[s][i] * r * w[s][i];
+        if constexpr (kSilu) e[s][i] = silu_of(to_float(from_float<bf16>(e[s][i])));
+      }
+      store8(y + row * a.y.step + c, e[s]);
     }
   }
 }
@@ -183,6 +234,20 @@ bool in_rows(const RmsNorm& a) {
   return is_bf16_row(a.x) && is_bf16_row(a.y) && in_eights(a.w) &&
          with_row_block(a.x.shape[1], [](auto) {});
 }
+bool is_narrow(const RmsNorm& a) {
+  return a.x.dtype == DType::bf16 && a.y.dtype == DType::bf16 && in_eights(a.x) && in_eights(a.y) &&
+         a.x.shape[1] <= kNarrow && !a.turn;
+}
+template <bool kSilu>
+void launch_narrow(const Forward& k, cudaStream_t stream) {
+  const auto launch = [&](auto* kernel, int lanes) {
+    kernel<<<some_blocks(k.rows, kThreads / lanes), kThreads, 0, stream>>>(k);
+  };
+  if (k.columns <= 128) return launch(forward_narrow<16, 1, kSilu>, 16);
+  if (k.columns <= 256) return launch(forward_narrow<32, 1, kSilu>, 32);
+  if (k.columns <= 512) return launch(forward_narrow<32, 2, kSilu>, 32);
+  launch(forward_narrow<32, 4, kSilu>, 32);
+}
 bool in_rows(const RmsNormBackward& a) {
   return is_bf16_row(a.x) && is_bf16_row(a.dy) && is_bf16_row(a.dx) && in_eights(a.w) &&
          with_row_block(a.x.shape[1], [](auto) {});
@@ -199,6 +264,7 @@ bool turns_fit(const View& turn, std::int64_t columns) {
 }  // namespace
 
 bool turns_in_one_kernel(const RmsNorm& a) { return in_rows(a) && turns_fit(a.turn, a.x.shape[1]); }
+bool silu_in_one_kernel(const RmsNorm& a) { return !in_rows(a) && is_narrow(a); }
 // The sums of dw read dy as it is in memory: it must be turned there.
 bool turns_in_one_kernel(const RmsNormBackward& a) {
   return !a.dw && in_rows(a) && turns_fit(a.turn, a.x.shape[1]);
@@ -218,7 +284,11 @@ void rms_norm(const RmsNorm& a, void* stream) {
                             forward_row<T, false><<<blocks, T, 0, stream_of(stream)>>>(k);
                           }
                         });
-  if (!launched) forward_any<<<row_blocks(rows, 8), kThreads, 0, stream_of(stream)>>>(k);
+  if (!launched && is_narrow(a)) {
+    a.silu ? launch_narrow<true>(k, stream_of(stream)) : launch_narrow<false>(k, stream_of(stream));
+  } else if (!launched) {
+    forward_any<<<row_blocks(rows, 8), kThreads, 0, stream_of(stream)>>>(k);
+  }
   check_launch("rms_norm");
 }
 

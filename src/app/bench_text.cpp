@@ -1,0 +1,116 @@
+#include "app/bench_text.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "app/output.h"
+#include "app/planning.h"
+#include "app/random_checkpoint.h"
+#include "app/stopwatch.h"
+#include "core/error.h"
+#include "infer/text_encoder.h"
+#include "memory/gpu.h"
+#include "memory/process_memory.h"
+#include "models/t5/weights.h"
+
+namespace ballast {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::vector<RandomTensor> tensors(const t5::Config& c) {
+  std::vector<RandomTensor> all;
+  bool table = false;
+  for (const WeightGroup& g : t5::planned_groups(c, DType::bf16)) {
+    for (const StoredTensor& t : g.tensors) {
+      all.push_back({t.name, t.data.shape});
+      table = table || t.name == "shared.weight";
+    }
+  }
+  if (!table) all.push_back({"shared.weight", {c.vocabulary, c.d_model}});
+  return all;
+}
+
+}  // namespace
+
+void BenchText::declare(CLI::App& app) {
+  app.add_option("--model", model_, "the name of a preset");
+  app.add_option("--prompts", prompts_, "that share a visit of each block")
+      ->check(CLI::Range(1, 4096));
+  app.add_option("--tokens", tokens_, "of a prompt")->check(CLI::Range(1, 4096));
+  app.add_option("--passes", passes_, "timed")->check(CLI::Range(1, 100));
+  app.add_option("--gpu", gpu_, "device memory it may use");
+  app.add_option("--ram", ram_, "host memory it may use");
+  app.add_option("--folder", folder_, "where the file of random weights goes");
+  app.add_flag("--json", json_, "one JSON document");
+}
+
+void BenchText::run() {
+  const auto config = t5::find_preset(model_);
+  if (!config) {
+    std::vector<std::string_view> known;
+    for (const t5::Config& c : t5::presets()) known.push_back(c.name);
+    fail_unknown("--model", model_, known);
+  }
+  const train::RunTarget target = train::this_machine({});
+  infer::TextEncoderOptions options = {
+      .device = target.backend.device, .prompts_per_pass = prompts_, .config = *config};
+  if (!gpu_.empty()) set_field(options.budget, "gpu", gpu_);
+  if (!ram_.empty()) set_field(options.budget, "ram", ram_);
+  const RandomCheckpoint weights(tensors(*config), DType::bf16, folder_);
+  const infer::TextEncoder encoder(weights.path(), options);
+  std::vector<std::vector<std::int32_t>> ids(static_cast<std::size_t>(prompts_));
+  for (std::size_t p = 0; p < ids.size(); ++p) {
+    for (std::int64_t t = 0; t < tokens_; ++t) {
+      ids[p].push_back(static_cast<std::int32_t>(
+          (static_cast<std::int64_t>(p) * 7919 + t * 104729) % config->vocabulary));
+    }
+  }
+  const std::vector<std::int64_t> lengths(ids.size(), tokens_);
+  const auto answer = encoder.plan(lengths);
+  if (const auto* refusal = std::get_if<Refusal>(&answer)) {
+    infer::fail_refused(fmt::format("encoding {} prompts", prompts_), *refusal);
+  }
+  const auto& planned = std::get<infer::TextEncoderPlan>(answer);
+  std::vector<double> times;
+  for (std::int64_t i = 0; i < passes_; ++i) {
+    const Stopwatch begin;
+    encoder.encode(ids);
+    times.push_back(begin.seconds());
+  }
+  std::ranges::sort(times);
+  const double seconds = times[times.size() / 2];
+  std::uint64_t streamed = 0;
+  for (const WeightGroup& g : t5::planned_groups(*config, DType::bf16)) {
+    for (const StoredTensor& t : g.tensors) {
+      if (t.name != "shared.weight") streamed += t.data.extent.bytes;
+    }
+  }
+  Json j = {{"model", model_},
+            {"prompts", prompts_},
+            {"tokens", tokens_},
+            {"policy", planned.policy.name},
+            {"seconds", seconds},
+            {"seconds_min", times.front()},
+            {"read_bytes", streamed},
+            {"read_bytes_per_second", static_cast<double>(streamed) / seconds},
+            {"device_planned", planned.needed(Tier::device).count},
+            {"host_planned", planned.needed(Tier::host).count}};
+  if (const auto memory = process_memory()) j["host_used"] = memory->total().count;
+  if (json_) {
+    print(j.dump(2) + "\n");
+    return;
+  }
+  print(fmt::format(
+      "{}: {} prompts of {} tokens, {}: {:.2f} s (at best {:.2f} s), {} read at {:.2f} GB/s\n",
+      model_, prompts_, tokens_, planned.policy.name, seconds, times.front(), Bytes{streamed},
+      static_cast<double>(streamed) / seconds * 1e-9));
+  print(fmt::format("device {} planned, host {} planned\n", planned.needed(Tier::device),
+                    planned.needed(Tier::host)));
+}
+
+}  // namespace ballast

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace ballast {
+
+// ballast bench vae: a clip through one half of a Wan VAE of random weights, as `sample` and
+// `cache` do it.
+class BenchVae {
+ public:
+  void declare(CLI::App& app);
+  void run();
+
+ private:
+  std::string model_ = "wan2.1-vae", part_ = "decode", gpu_, ram_, folder_ = "/tmp", dtype_;
+  std::int64_t height_ = 480, width_ = 832, frames_ = 81, clips_ = 1;
+  std::int64_t streamed_ = 0, histories_ = 0;
+  bool kernels_ = false, json_ = false, slices_ = false;
+};
+
+}  // namespace ballast
