@@ -305,10 +305,19 @@ TEST(PromptFile, ReadsLinesWithoutBlankOnesInAnOrderOfEveryEpoch) {
   }
 }
 
+// Heads of files are 128 wide.
+wan::Config teacher_of_a_file() {
+  wan::Config c = tiny_teacher();
+  c.dim = 128;
+  c.heads = 1;
+  c.layers = 2;
+  return c;
+}
+
 // A run by its flags: a tiny teacher whose prompts are encoded already.
 class DistillFolder {
  public:
-  DistillFolder() : teacher_(tiny_teacher()) {
+  DistillFolder() : teacher_(teacher_of_a_file()) {
     std::ofstream(file("student.json"))
         << R"({"hidden_size":16,"depth":2,"num_heads":2,"num_channels":3,"image_size":16,)"
         << R"("patch_size":4,"text_max_length":7,"text_encoder_output_dim":20})";
