@@ -410,7 +410,7 @@ TEST(Distiller, DrawsSamplesAsItWasAsked) {
 TEST(Distiller, ARefusalNamesMemorySolutionsAndACommand) {
   const DistillFolder d;
   const DistillRun r = d.prepare(
-      {"--output_dir", d.file("out"), "--ram", "12MB", "--teacher_on_cpu", "--batch_size", "4"});
+      {"--output_dir", d.file("out"), "--ram", "6MB", "--teacher_on_cpu", "--batch_size", "4"});
   const auto outcome = fit_pair(r.request);
   ASSERT_TRUE(std::holds_alternative<Refusal>(outcome));
   const Refusal& refusal = std::get<Refusal>(outcome);
