@@ -136,6 +136,7 @@ DistillConfig read_distill_config(const std::vector<std::string>& arguments) {
          {{"ballast distill --help", "lists them"}});
   }
   table.read(line.settings);
+  c.arguments = arguments;
   const auto require = [](const std::string& value, const char* flag, const char* what) {
     if (value.empty()) fail(ErrorCode::usage, fmt::format("{} is missing", flag), {{flag, what}});
   };

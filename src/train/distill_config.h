@@ -41,6 +41,7 @@ struct DistillConfig {
   std::optional<std::string> resume;  // "": the newest run
   std::string gpu, ram, disk, device = "auto";
   bool plan_only = false;
+  std::vector<std::string> arguments;  // as typed
 
   std::vector<std::string> notes;  // one line per flag without effect, and why
 };

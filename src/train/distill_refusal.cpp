@@ -5,6 +5,7 @@
 #include "memory/gpu.h"
 #include "memory/machine.h"
 #include "memory/process_memory.h"
+#include "report/secrets.h"
 #include "train/distill_run.h"
 
 namespace ballast::train {
@@ -18,17 +19,14 @@ struct PairChange {
   std::function<void(PairRequest&)> apply;
 };
 
-// In the order of WanDistiller's own list, those that change something.
+// In the order of WanDistiller's own list, those that change something. The disk comes behind a
+// narrower teacher: it is slow.
 std::vector<PairChange> changes_of(const DistillRun& run) {
   const PairRequest& now = run.request;
   std::vector<PairChange> all;
   if (now.place == TeacherPlace::device) {
     all.push_back(
         {"--teacher_device_strategy cpu", [](PairRequest& r) { r.place = TeacherPlace::host; }});
-  }
-  if (now.place != TeacherPlace::disk && now.place != TeacherPlace::automatic) {
-    all.push_back(
-        {"--teacher_device_strategy disk", [](PairRequest& r) { r.place = TeacherPlace::disk; }});
   }
   const auto precision = [&](const char* name, WeightFormat format, std::size_t bytes) {
     const auto& block = now.teacher[1].tensors;
@@ -47,6 +45,10 @@ std::vector<PairChange> changes_of(const DistillRun& run) {
   };
   precision("bfloat16", WeightFormat::bf16, 2);
   precision("fp8", WeightFormat::f8_e4m3_rows, 1);
+  if (now.place != TeacherPlace::disk && now.place != TeacherPlace::automatic) {
+    all.push_back(
+        {"--teacher_device_strategy disk", [](PairRequest& r) { r.place = TeacherPlace::disk; }});
+  }
   if (now.job.student.batch > 1) {
     const std::int64_t half = now.job.student.batch / 2;
     all.push_back({fmt::format("--batch_size {}", half),
@@ -99,11 +101,7 @@ PlannedChange planned(const DistillRun& run, const Refusal& refusal, const PairC
 
 std::vector<PlannedChange> possible_changes(const DistillRun& run, const Refusal& refusal) {
   std::vector<PlannedChange> all;
-  for (const PairChange& c : changes_of(run)) {
-    // A change that contradicts another part of the job (heads that do not divide the width) is no
-    // advice.
-    all.push_back(planned(run, refusal, c));
-  }
+  for (const PairChange& c : changes_of(run)) all.push_back(planned(run, refusal, c));
   // More memory helps in any case.
   PairChange more = {"", [&](PairRequest& r) {
                        r.budget.gpu = std::max(r.budget.gpu, refusal.needed[0]);
@@ -153,11 +151,9 @@ std::string refusal_text(const DistillRun& run, const Refusal& refusal,
       said(available_memory(machine)), run.request.budget.host);
   for (const PlannedChange& c : changes) {
     if (!c.fits || !c.text.starts_with("--")) continue;
-    const DistillConfig& d = run.config;
-    text += fmt::format(
-        "\n\nfor example:\n  ballast distill --teacher_path {} --student_config {} --data_path {} "
-        "--output_dir {} {}",
-        d.teacher_path, d.student_config, d.data_path, d.output_dir, c.text);
+    // Of two flags of one name the later one counts.
+    text += fmt::format("\n\nfor example:\n  {} {}",
+                        shown_command("ballast distill", run.config.arguments), c.text);
     break;
   }
   return text;

@@ -137,6 +137,31 @@ PlannedPair fill(const PairRequest& request, PlannedPair lean) {
   return lean;
 }
 
+// Speaks of the plan that misses least, all tiers together.
+Refusal refuse(const PairRequest& request, const std::vector<Job>& jobs,
+               const std::vector<MemoryPolicy>& policies) {
+  std::optional<Refusal> closest;
+  Bytes least;
+  for (const Job& student : jobs) {
+    for (const MemoryPolicy& policy : policies) {
+      PairJob job = request.job;
+      job.student = student;
+      job.teacher_policy = policy;
+      const PlannedPair p = plan_pair(request, job);
+      Refusal r = {.policy = "the leanest plan",
+                   .needed = {p.needed(Tier::device), p.needed(Tier::host), {}},
+                   .shortages = shortages(request, p),
+                   .seconds_per_step = p.seconds_per_step()};
+      Bytes missing;
+      for (const Shortage& s : r.shortages) missing += s.needed - s.allowed;
+      if (closest && least <= missing) continue;
+      least = missing;
+      closest = std::move(r);
+    }
+  }
+  return std::move(*closest);
+}
+
 }  // namespace
 
 std::string_view name_of(TeacherPlace p) {
@@ -191,14 +216,7 @@ std::variant<PlannedPair, Refusal> fit_pair(const PairRequest& request) {
     }
   }
   if (best) return fill(request, std::move(*best));
-  PairJob job = request.job;
-  job.student = jobs.back();
-  job.teacher_policy = policies.back();
-  const PlannedPair leanest = plan_pair(request, job);
-  return Refusal{.policy = "the leanest plan",
-                 .needed = {leanest.needed(Tier::device), leanest.needed(Tier::host), {}},
-                 .shortages = shortages(request, leanest),
-                 .seconds_per_step = leanest.seconds_per_step()};
+  return refuse(request, jobs, policies);
 }
 
 std::string text_of(const PlannedPair& p) {
