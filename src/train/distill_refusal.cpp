@@ -55,7 +55,8 @@ std::vector<PairChange> changes_of(const DistillRun& run) {
                    [half](PairRequest& r) { r.job.student.batch = half; }});
   }
   const student::Config& c = run.student;
-  if (c.hidden_size > 512 || c.depth > 8 || c.image_size > 512) {
+  const std::int64_t grid = std::min<std::int64_t>(c.image_size, 512) / c.patch_size;
+  if ((c.hidden_size > 512 || c.depth > 8 || c.image_size > 512) && grid >= 2 && grid % 2 == 0) {
     all.push_back({"a student of hidden_size 512, depth 8, image_size 512", [](PairRequest& r) {
                      student::Config& s = r.job.student.config;
                      s.hidden_size = std::min<std::int64_t>(s.hidden_size, 512);
