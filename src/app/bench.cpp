@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 
+#include "app/bench_distill.h"
 #include "app/bench_machine.h"
 #include "app/bench_text.h"
 #include "app/bench_vae.h"
@@ -13,6 +14,9 @@ class Bench : public Command {
  public:
   void declare(CLI::App& app) override {
     app.require_subcommand(1);
+    distill_.declare(
+        *app.add_subcommand("distill", "a step of teacher and student, on random weights")
+             ->callback([this] { run_ = [this] { distill_.run(); }; }));
     machine_.declare(
         *app.add_subcommand("machine", "the rates that plans predict time from")->callback([this] {
           run_ = [this] { machine_.run(); };
@@ -28,6 +32,7 @@ class Bench : public Command {
 
  private:
   std::function<void()> run_;
+  BenchDistill distill_;
   BenchMachine machine_;
   BenchWan wan_;
   BenchVae vae_;

@@ -7,6 +7,7 @@
 #include "app/planning.h"
 #include "app/sample_files.h"
 #include "app/sample_options.h"
+#include "app/sample_student.h"
 #include "core/error.h"
 #include "core/progress.h"
 #include "memory/gpu.h"
@@ -22,7 +23,13 @@ using Json = nlohmann::ordered_json;
 // text to states, image to latent, denoising, latent to pictures. All are planned before the first.
 class Sample : public Command {
  public:
-  void declare(CLI::App& app) override { ballast::declare(options_, app); }
+  void declare(CLI::App& app) override {
+    ballast::declare(options_, app);
+    app.footer(app.get_footer() + StudentSample::help());
+  }
+  bool takes(const std::vector<std::string>& arguments) override {
+    return by_student_ = student_.takes(arguments);
+  }
   void run() override;
 
  private:
@@ -43,6 +50,8 @@ class Sample : public Command {
   void report(const wan::FitRequest& request) const;
 
   SampleOptions options_;
+  StudentSample student_;
+  bool by_student_ = false;  // then that is all
   SampleRun run_;
   std::optional<PromptPart> texts_;
   std::unique_ptr<infer::VideoEncoder> image_;
@@ -316,6 +325,7 @@ void Sample::report(const wan::FitRequest& request) const {
 }
 
 void Sample::run() {
+  if (by_student_) return student_.run();
   const auto begin = std::chrono::steady_clock::now();
   run_ = open_sample(options_);
   steps_ = planned_steps(run_.job);

@@ -80,11 +80,13 @@ struct Phase {
 };
 
 std::vector<Phase> phases_of(const PlanView& view) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kNames = {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kNames = {
       {{"load", "load"},
        {"init_state", "first state"},
        {"after_restore", "resume"},
+       {"distill", "distill"},
        {"step", "step"},
+       {"student", "student"},
        {"zero_gradients", "step"},
        {"grad_norm", "gradient norm"},
        {"update", "update"},

@@ -1,0 +1,278 @@
+#include "app/bench_distill.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "app/output.h"
+#include "app/planning.h"
+#include "app/random_weights.h"
+#include "core/error.h"
+#include "core/random.h"
+#include "memory/gpu.h"
+#include "memory/process_memory.h"
+#include "plan/runner.h"
+
+namespace ballast {
+namespace {
+
+double seconds_now() {
+  using namespace std::chrono;
+  return duration<double>(steady_clock::now().time_since_epoch()).count();
+}
+
+// The pair with its runner, loaded and with inputs.
+class BenchPair {
+ public:
+  BenchPair(const student::PairRequest& request, const student::PairJob& job) {
+    set_.backend = request.backend;
+    pair_ = std::make_unique<student::Pair>(set_, job, request.teacher, request.profile);
+    plan_ = plan_memory(set_);
+    runner_ = std::make_unique<Runner>(set_, plan_);
+    runner_->run("load");
+    give_inputs();
+    runner_->run("init_state");
+    if (job.side_by_side) run(student::Pair::kBoth);  // the first answer of the teacher
+  }
+
+  void step() {
+    ++steps_;
+    link_ = compute_ = stalled_ = 0;
+    run(student::Student::kZero);
+    for (std::int64_t i = 0; i < pair_->job().student.runs_per_step; ++i) {
+      if (pair_->job().side_by_side) {
+        run(student::Pair::kBoth);
+      } else {
+        run(student::Pair::kTeacher);
+        run(student::Student::kStep);
+      }
+    }
+    run("grad_norm");
+    run("update");
+  }
+
+  std::map<std::string, std::pair<double, int>> kernels() {
+    runner_->time_instructions(true);
+    collect_ = true;
+    step();
+    collect_ = false;
+    runner_->time_instructions(false);
+    return times_;
+  }
+
+  double link() const { return link_; }
+  double compute() const { return compute_; }
+  double stalled() const { return stalled_; }
+  const MemoryPlan& plan() const { return plan_; }
+  Runner& runner() { return *runner_; }
+  double loss() const { return *runner_->view(pair_->student().loss()).as<double>(); }
+
+ private:
+  void run(const char* program) {
+    runner_->run(program, {.step = steps_, .seed = 1, .learning_rate = 1e-5});
+    const auto lane = [&](Lane l) { return runner_->lane_times()[static_cast<std::size_t>(l)]; };
+    link_ += lane(Lane::upload).busy;
+    compute_ += lane(Lane::compute).busy;
+    stalled_ += lane(Lane::compute).waiting;
+    if (!collect_) return;
+    for (const auto& [name, seconds] : runner_->compute_times()) {
+      auto& [sum, count] = times_[std::string(name.substr(name.rfind('.') + 1))];
+      sum += seconds;
+      ++count;
+    }
+  }
+
+  void random(Buffer b, float size, float mean = 0) {
+    const std::int64_t n = set_.spec(b).shape.elements();
+    values_.resize(static_cast<std::size_t>(n));
+    fill_normal(random_source(b.id, "bench", 0, "distill"), 0, values_.data(), n);
+    for (float& v : values_) v = mean + size * v;
+    runner_->write(b, std::as_bytes(std::span(values_)));
+  }
+
+  void give_inputs() {
+    const wan::DitRunIo& teacher = pair_->teacher();
+    std::vector<double> times(teacher.samples.size(), 500);
+    runner_->write(teacher.timesteps, std::as_bytes(std::span(times)));
+    for (std::size_t i = 0; i < teacher.samples.size(); ++i) {
+      const wan::DitSampleIo& s = teacher.samples[i];
+      random(s.latent, 1);
+      random(s.context, 0.1f);
+      const std::vector<std::int32_t> rows(
+          static_cast<std::size_t>(set_.spec(s.timestep_row).shape[0]),
+          static_cast<std::int32_t>(i));
+      runner_->write(s.timestep_row, std::as_bytes(std::span(rows)));
+    }
+    for (const student::SampleIo& s : pair_->student().samples()) {
+      random(s.latent, 1);
+      random(s.time, 0.5f);
+      random(s.text, 0.1f);
+      random(s.target, 1);
+    }
+    for (const student::Parameter& p : pair_->student().parameters()) {
+      const bool gain = p.name.find("norm") != std::string::npos && p.name.ends_with("weight");
+      random(p.value, 0.02f, gain ? 1.0f : 0.0f);
+    }
+  }
+
+  ProgramSet set_;
+  std::unique_ptr<student::Pair> pair_;
+  MemoryPlan plan_;
+  std::unique_ptr<Runner> runner_;
+  std::vector<float> values_;
+  std::map<std::string, std::pair<double, int>> times_;
+  std::int64_t steps_ = 0;
+  double link_ = 0, compute_ = 0, stalled_ = 0;
+  bool collect_ = false;
+};
+
+}  // namespace
+
+void BenchDistill::declare(CLI::App& app) {
+  app.add_option("--model", model_, "the teacher: 14B, or the name of a text-to-video preset");
+  app.add_option("--layers", layers_, "of the teacher; 0: all it has")->check(CLI::Range(0, 1000));
+  app.add_option("--student-config", student_, "JSON of the student (default: the usual one)");
+  app.add_option("--teacher", place_, "where it is: device, host, disk or automatic")
+      ->check(CLI::IsMember({"device", "host", "disk", "automatic"}));
+  app.add_option("--weights", weights_, "the teacher's: bf16 or fp8")
+      ->check(CLI::IsMember({"bf16", "fp8"}));
+  app.add_option("--student-dtype", student_dtype_, "float32 or bfloat16 (default: as the device)")
+      ->check(CLI::IsMember({"float32", "bfloat16"}));
+  app.add_option("--batch", batch_, "samples of a run")->check(CLI::Range(1, 64));
+  app.add_option("--accumulate", runs_, "runs of a step")->check(CLI::Range(1, 64));
+  app.add_flag("--gradient-checkpointing", recompute_, "the student's blocks are computed again");
+  app.add_flag("--two-programs", two_programs_, "teacher and student one after the other");
+  app.add_option("--gpu", gpu_, "device memory (default: what is free)");
+  app.add_option("--ram", ram_, "host memory");
+  app.add_option("--steps", steps_, "timed steps, after two that are not")
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--folder", folder_, "where the file of random weights goes");
+  app.add_flag("--kernels", kernels_, "a table of what takes the time, by operation");
+  app.add_flag("--json", json_, "one JSON document");
+}
+
+student::PairRequest BenchDistill::request() const {
+  student::PairRequest r;
+  const auto preset = wan::find_preset(model_ == "14B" ? "wan2.2-t2v-a14b" : model_);
+  if (!preset) fail_unknown("--model", model_, {"14B", "wan2.1-t2v-1.3b"});
+  r.job.teacher = *preset;
+  if (layers_ > 0) r.job.teacher.layers = layers_;
+  const train::RunTarget target = train::this_machine({});
+  r.profile = target.profile;
+  r.backend = target.backend;
+  const bool gpu = r.backend.device == Device::cuda;
+  r.job.teacher_precision = wan::precision_on(r.backend.device);
+  r.job.side_by_side = !two_programs_;
+  student::Job& s = r.job.student;
+  if (!student_.empty()) s.config = student::read_config(student_);
+  s.batch = batch_;
+  s.runs_per_step = runs_;
+  const bool narrow = student_dtype_.empty() ? gpu : student_dtype_ == "bfloat16";
+  s.activation = s.residual = narrow ? DType::bf16 : DType::f32;
+  r.recompute = recompute_;
+  for (const auto p : {student::TeacherPlace::automatic, student::TeacherPlace::device,
+                       student::TeacherPlace::host, student::TeacherPlace::disk}) {
+    if (place_ == name_of(p)) r.place = p;
+  }
+  r.budget = default_budget(read_machine());
+  if (gpu) r.budget.gpu = r.profile.device_memory;
+  if (!gpu_.empty()) set_field(r.budget, "gpu", gpu_);
+  if (!ram_.empty()) set_field(r.budget, "ram", ram_);
+  return r;
+}
+
+void BenchDistill::run() {
+  student::PairRequest r = request();
+  const bool gpu = r.backend.device == Device::cuda;
+  GpuInfo info;
+  if (gpu) info = open_gpu();
+  const RandomWeights weights(
+      r.job.teacher, weights_ == "fp8" ? DType::f8_e4m3 : DType::bf16,
+      place_ == "disk" ? RandomWeights::Blocks::each : RandomWeights::Blocks::alike, folder_);
+  r.teacher = weights.groups();
+  const double begin = seconds_now();
+  auto outcome = fit_pair(r);
+  if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
+    fail(ErrorCode::refused, train::refusal_message(*refusal));
+  }
+  const auto& planned = std::get<student::PlannedPair>(outcome);
+  const double plan_seconds = seconds_now() - begin;
+  BenchPair bench(r, planned.job);
+  const double load_seconds = seconds_now() - begin - plan_seconds;
+  bench.step();
+  bench.step();
+  std::vector<double> times, links, computes, stalls;
+  for (std::int64_t i = 0; i < steps_; ++i) {
+    const double at = seconds_now();
+    bench.step();
+    times.push_back(seconds_now() - at);
+    links.push_back(bench.link());
+    computes.push_back(bench.compute());
+    stalls.push_back(bench.stalled());
+  }
+  const auto middle = [](std::vector<double>& v) {
+    std::ranges::sort(v);
+    return v[v.size() / 2];
+  };
+  const double seconds = middle(times), link = middle(links), compute = middle(computes);
+  const double bound = std::max(link, compute);
+  nlohmann::ordered_json j = {{"teacher", r.job.teacher.name},
+                              {"student_parameters", parameter_count(r.job.student.config)},
+                              {"batch", batch_},
+                              {"policy", text_of(planned)},
+                              {"ms", seconds * 1e3},
+                              {"ms_min", times.front() * 1e3},
+                              {"ms_max", times.back() * 1e3},
+                              {"link_ms", link * 1e3},
+                              {"compute_ms", compute * 1e3},
+                              {"stall_ms", middle(stalls) * 1e3},
+                              {"over_bound", seconds / bound},
+                              {"predicted_ms", planned.seconds_per_step() * 1e3},
+                              {"device_arena_planned", bench.plan().peak_of(Tier::device).count},
+                              {"device_arena_used", bench.runner().high_water(Tier::device).count},
+                              {"host_arena_planned", bench.plan().peak_of(Tier::host).count},
+                              {"host_arena_used", bench.runner().high_water(Tier::host).count},
+                              {"device_planned", planned.needed(Tier::device).count},
+                              {"host_planned", planned.needed(Tier::host).count},
+                              {"plan_seconds", plan_seconds},
+                              {"load_seconds", load_seconds},
+                              {"loss", bench.loss()}};
+  if (gpu) {
+    j["device"] = info.name;
+    j["device_used"] = gpu_memory_of_process().count;
+  }
+  if (const auto memory = process_memory()) j["host_used"] = memory->total().count;
+  if (kernels_ && gpu) {
+    for (const auto& [name, sum] : bench.kernels()) {
+      j["kernels"][name] = {{"ms", sum.first * 1e3}, {"count", sum.second}};
+    }
+  }
+  if (json_) return print(j.dump(2) + "\n");
+  const auto bytes = [&](const char* key) { return Bytes{j.value(key, std::uint64_t{0})}; };
+  print(fmt::format("{} teaches {} parameters, batch {}: {:.1f} ms ({:.1f} to {:.1f})\n",
+                    r.job.teacher.name, parameter_count(r.job.student.config), batch_,
+                    seconds * 1e3, times.front() * 1e3, times.back() * 1e3));
+  print(
+      fmt::format("link {:.1f} ms, compute {:.1f} ms: {:.2f} x the larger; stall {:.1f} ms, "
+                  "predicted {:.1f} ms\n",
+                  link * 1e3, compute * 1e3, seconds / bound, j["stall_ms"].get<double>(),
+                  planned.seconds_per_step() * 1e3));
+  print(text_of(planned) + "\n");
+  print(fmt::format("device arena {} planned, {} used; host arena {} planned, {} used\n",
+                    bytes("device_arena_planned"), bytes("device_arena_used"),
+                    bytes("host_arena_planned"), bytes("host_arena_used")));
+  if (gpu) {
+    print(fmt::format("GPU memory {} planned, {} used; ", bytes("device_planned"),
+                      bytes("device_used")));
+  }
+  print(fmt::format("process {} planned, {} used\n", bytes("host_planned"), bytes("host_used")));
+  if (!j.contains("kernels")) return;
+  for (const auto& [name, k] : j["kernels"].items()) {
+    print(fmt::format("  {:<28} {:9.2f} ms {:6d} x\n", name, k["ms"].get<double>(),
+                      k["count"].get<int>()));
+  }
+}
+
+}  // namespace ballast

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "models/student/pair_fit.h"
+
+namespace CLI {
+class App;
+}
+
+namespace ballast {
+
+// ballast bench distill: a teacher of random weights and a student, planned and run as `ballast
+// distill` does it, and what was planned and predicted beside what was measured.
+class BenchDistill {
+ public:
+  void declare(CLI::App& app);
+  void run();
+
+ private:
+  student::PairRequest request() const;
+
+  std::string model_ = "14B", student_, place_ = "host", weights_ = "bf16", gpu_, ram_;
+  std::string folder_ = "/tmp", student_dtype_;
+  std::int64_t batch_ = 1, runs_ = 1, steps_ = 5, layers_ = 0;
+  bool recompute_ = false, two_programs_ = false, json_ = false, kernels_ = false;
+};
+
+}  // namespace ballast

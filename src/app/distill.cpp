@@ -1,0 +1,87 @@
+#include <CLI/CLI.hpp>
+
+#include "app/command.h"
+#include "app/output.h"
+#include "app/planning.h"
+#include "core/log.h"
+#include "report/secrets.h"
+#include "train/config_words.h"
+#include "train/distiller.h"
+
+namespace ballast {
+namespace {
+
+// ballast distill FLAGS: plans teacher and student together, prints the plan, keeps it.
+class Distill : public Command {
+ public:
+  void declare(CLI::App& app) override {
+    app.description(
+        app.get_description() +
+        "\n\n"
+        "ballast distill --teacher_path FOLDER --student_config FILE --data_path FILE [FLAGS]\n\n"
+        "WanDistiller's flags, dashes and underscores alike. Prompts are encoded once; the "
+        "teacher\n"
+        "stays where memory allows or streams in, block by block. Ctrl-C finishes the step and\n"
+        "saves a checkpoint; --resume goes on. --plan shows the plan alone.\n");
+    app.footer(own_flags_help() + "\n" + train::distill_flags_help());
+  }
+  bool takes(const std::vector<std::string>& arguments) override {
+    for (const std::string& a : arguments) {
+      if (a == "--help" || a == "-h") return false;
+    }
+    own_ = split_own_flags(arguments);
+    command_ = shown_command("ballast distill", arguments);
+    return true;
+  }
+  void run() override;
+
+ private:
+  OwnFlags own_;
+  std::string command_;
+};
+
+const RegisterCommand<Distill> kDistill("distill",
+                                        "teach a small image student by a Wan transformer");
+
+void Distill::run() {
+  train::DistillConfig config = train::read_distill_config(own_.rest);
+  const auto device = train::meaning_of(train::kDeviceWords, config.device);
+  if (!device) fail_unknown("--device", config.device, {"auto", "cpu", "cuda"});
+  const bool plan_only = config.plan_only;
+  if (own_.target != "this" && !plan_only) {
+    fail(ErrorCode::usage, "--target plans for another machine: it goes with --plan");
+  }
+  const train::RunTarget target =
+      find_target(own_.target, {.device = *device, .threads = own_.threads});
+  train::DistillRun run = train::prepare_distill(std::move(config), target);
+  auto outcome = fit_pair(run.request);
+  if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
+    for (const std::string& note : run.notes) log::info("{}", note);
+    const std::vector<PlannedChange> changes = possible_changes(run, *refusal);
+    log::info("{}", refusal_text(run, *refusal, changes));
+    if (own_.json) print(refusal_json(title_of(run), *refusal, changes));
+    fail(ErrorCode::refused, train::refusal_message(*refusal), advice_of(changes));
+  }
+  auto& planned = std::get<student::PlannedPair>(outcome);
+  const PlanTitle title = title_of(run);
+  const PlanView view = view_of(run, planned);
+  print(own_.json ? plan_json(title, view) : plan_table(title, view));
+  if (plan_only) return;
+  const std::string output = run.config.output_dir;
+  const train::TrainOutcome done =
+      train::distill(std::move(run), std::move(planned),
+                     {.command = command_, .check_nan = own_.check_nan, .remember = true});
+  const std::string gpu = done.planned_gpu.count == 0
+                              ? ""
+                              : fmt::format("GPU memory: planned {}, measured at most {}\n",
+                                            done.planned_gpu, done.measured_gpu);
+  print(fmt::format(
+      "{} after {} steps, loss {:.5f}\n{}memory: planned {}, measured at most {}\n"
+      "student {}\nrun     {}\nreport  {}\n",
+      done.stopped ? "stopped" : "finished", done.steps, done.last_loss, gpu, done.planned,
+      done.measured, done.stopped ? "not saved yet: --resume goes on" : output, done.folder,
+      done.report.empty() ? "none" : done.report));
+}
+
+}  // namespace
+}  // namespace ballast

@@ -1,0 +1,141 @@
+#include "app/sample_student.h"
+
+#include <algorithm>
+
+#include "app/output.h"
+#include "app/planning.h"
+#include "app/sample_files.h"
+#include "app/sample_parts.h"
+#include "core/error.h"
+#include "infer/model_folder.h"
+#include "infer/student_sampler.h"
+#include "memory/machine.h"
+#include "models/student/student_files.h"
+#include "ops/sgemm.h"
+#include "train/config_words.h"
+#include "train/flags.h"
+
+namespace ballast {
+namespace {
+
+constexpr std::string_view kModelFlag = "--model-path";
+
+template <class Fields>
+train::FlagTable student_flags(Fields& f, std::vector<std::string>& notes) {
+  train::FlagTable t(&notes);
+  t.add("model_path", f.model, "folder of the student: config.json and its weights");
+  t.add("teacher_path", f.teacher, "folder with the text encoder, the tokenizer and the VAE");
+  t.add("prompt", f.prompt, "what the picture shows");
+  t.add("cond", f.cond, "or its text states: safetensors with embeddings");
+  t.add("output_path", f.output, "picture.png, or .safetensors for the latent");
+  t.add("num_inference_steps", f.steps, "steps", 1);
+  t.add("seed", f.seed, "of the noise");
+  t.add("text_encoder", f.encoder, "where the teacher's folder has none");
+  t.add("tokenizer", f.tokenizer, "the same for tokenizer.json or spiece.model");
+  t.add("vae", f.vae, "the same for the VAE");
+  t.add("device", f.device, "auto, cpu or cuda");
+  t.add("gpu", f.gpu, "GPU memory that may be used");
+  t.add("ram", f.ram, "host memory");
+  return t;
+}
+
+}  // namespace
+
+std::string StudentSample::help() {
+  return "\nA picture by a distilled student: ballast sample --model_path STUDENT --teacher_path "
+         "FOLDER\n--prompt TEXT [--output_path inference_result.png] [--num_inference_steps 20]\n";
+}
+
+bool StudentSample::takes(const std::vector<std::string>& arguments) {
+  const bool asked = std::ranges::any_of(arguments, [](const std::string& a) {
+    return a == kModelFlag || a.starts_with(std::string(kModelFlag) + "=");
+  });
+  if (!asked) return false;
+  struct Fields {
+    std::string &model, &teacher, &prompt, &cond, &output, &encoder, &tokenizer, &vae, &device;
+    std::string &gpu, &ram;
+    std::int64_t &steps, &seed;
+  } fields = {model_path_, teacher_path_, prompt_, cond_, output_path_, text_encoder_, tokenizer_,
+              vae_,        device_,       gpu_,    ram_,  steps_,       seed_};
+  std::vector<std::string> notes;
+  const train::FlagTable table = student_flags(fields, notes);
+  table.read(train::split_arguments(arguments, table.switches()).settings);
+  return true;
+}
+
+std::vector<float> StudentSample::text_vector(std::int64_t width) const {
+  wan::Config model;
+  model.name = "the student";
+  model.text_dim = width;
+  std::vector<float> rows;
+  if (!cond_.empty()) {
+    rows = read_text_states(cond_, model);
+  } else {
+    infer::ModelFiles files;
+    if (!teacher_path_.empty()) files = infer::find_model_files(teacher_path_);
+    const std::string encoder = text_encoder_.empty() ? files.text_encoder : text_encoder_;
+    const std::string tokenizer = tokenizer_.empty() ? files.tokenizer : tokenizer_;
+    if (prompt_.empty() || encoder.empty() || tokenizer.empty()) {
+      fail(ErrorCode::usage,
+           fmt::format("there is no {}", prompt_.empty()   ? "prompt"
+                                         : encoder.empty() ? "text encoder"
+                                                           : "tokenizer"),
+           {{"--prompt TEXT --teacher_path FOLDER", "the folder holds encoder and tokenizer"},
+            {"--cond FILE", "or the prompt's text states: safetensors with embeddings"}});
+    }
+    infer::TextEncoderOptions options;
+    if (!ram_.empty()) set_field(options.budget, "ram", ram_);
+    rows = PromptPart(encoder, tokenizer, {prompt_}, model, options).run().at(0);
+  }
+  std::vector<float> text(static_cast<std::size_t>(width));
+  infer::mean_rows(rows, std::ssize(rows) / width, text);
+  return text;
+}
+
+void StudentSample::run() {
+  const student::StudentFiles files(model_path_);
+  const student::Config& c = files.config();
+  const auto device = train::meaning_of(train::kDeviceWords, device_);
+  if (!device) fail_unknown("--device", device_, {"auto", "cpu", "cuda"});
+  const train::RunTarget target = train::this_machine({.device = *device});
+  const std::vector<float> text = text_vector(c.text_dim);
+  std::string vae = vae_;
+  if (vae.empty() && !teacher_path_.empty()) vae = infer::find_model_files(teacher_path_).vae;
+  std::vector<float> latent;
+  {
+    ProgramSet set;
+    set.backend = target.backend;
+    const bool gpu = set.backend.device == Device::cuda;
+    student::Job job = {.config = c, .trains = false};
+    if (gpu) job.activation = job.residual = DType::bf16;
+    const student::Student student(set, std::move(job));
+    const MemoryPlan plan = plan_memory(set);
+    Budget budget = default_budget(read_machine());
+    if (gpu) budget.gpu = target.profile.device_memory;
+    if (!gpu_.empty()) set_field(budget, "gpu", gpu_);
+    if (!ram_.empty()) set_field(budget, "ram", ram_);
+    Bytes host = plan.peak_of(Tier::host);
+    if (!gpu) host += plan.peak_of(Tier::device);
+    if (plan.peak_of(Tier::device) > budget.gpu || host > budget.host) {
+      fail(ErrorCode::refused,
+           fmt::format("the student needs {} of device and {} of host memory, {} and {} allowed",
+                       plan.peak_of(Tier::device), host, budget.gpu, budget.host));
+    }
+    Runner runner(set, plan);
+    if (!gpu) ops::warm_up_blas(runner.compute_threads());
+    for (const student::Parameter& p : student.parameters()) {
+      const std::vector<float> values = files.values(p.name);
+      runner.write(p.value, std::as_bytes(std::span(values)));
+    }
+    latent = infer::StudentSampler(student, runner)
+                 .run(text, steps_, static_cast<std::uint64_t>(seed_), 0);
+    print(fmt::format("student: {} of device and {} of host memory planned, {} and {} used\n",
+                      plan.peak_of(Tier::device), plan.peak_of(Tier::host),
+                      runner.high_water(Tier::device), runner.high_water(Tier::host)));
+  }
+  const std::string path =
+      infer::save_student_sample(latent, c, vae, {.device = target.backend.device}, output_path_);
+  print(fmt::format("wrote {}\n", path));
+}
+
+}  // namespace ballast

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ballast {
+
+// ballast sample --model_path STUDENT: a picture by a distilled student, with the flags of
+// WanDistiller's run_inference.
+class StudentSample {
+ public:
+  // Whether the arguments ask for it; then they are read.
+  bool takes(const std::vector<std::string>& arguments);
+  void run();
+  static std::string help();
+
+ private:
+  std::vector<float> text_vector(std::int64_t width) const;
+
+  std::string model_path_, teacher_path_, prompt_, cond_, output_path_ = "inference_result.png";
+  std::string text_encoder_, tokenizer_, vae_, device_ = "auto", gpu_, ram_;
+  std::int64_t steps_ = 20, seed_ = 0;
+};
+
+}  // namespace ballast

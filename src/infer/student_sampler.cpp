@@ -1,0 +1,101 @@
+#include "infer/student_sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/random.h"
+#include "io/frame_values.h"
+#include "io/media_writer.h"
+#include "io/safetensors_writer.h"
+
+namespace ballast::infer {
+
+std::vector<StudentStep> student_steps(std::int64_t steps) {
+  if (steps < 1 || steps > 1000) {
+    fail(ErrorCode::usage, fmt::format("{} steps: expected 1 to 1000", steps));
+  }
+  constexpr double kFirst = 999, kLeast = 1e-3;
+  std::vector<StudentStep> all(static_cast<std::size_t>(steps));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const double share = steps == 1 ? 0 : static_cast<double>(i) / static_cast<double>(steps - 1);
+    all[i].t = std::floor(kFirst * (1 - share));
+    all[i].alpha = std::clamp(1 - all[i].t / 1000, kLeast, 1 - kLeast);
+    if (i > 0) all[i - 1].next_alpha = all[i].alpha;
+  }
+  return all;
+}
+
+std::vector<float> StudentSampler::run(std::span<const float> text, std::int64_t steps,
+                                       std::uint64_t seed, std::int64_t number) {
+  const student::Config& c = student_.job().config;
+  const auto places = static_cast<std::size_t>(c.tokens());
+  const auto own = static_cast<std::size_t>(c.num_channels);
+  const auto wanted = static_cast<std::size_t>(c.teacher_channels);
+  const bool projected = c.projects() && own < wanted;
+  const std::size_t width = projected ? wanted : own;
+  std::vector<float> noise(places * own), x(places * width);
+  fill_normal(random_source(seed, "student_sample", number, "latent"), 0, noise.data(),
+              std::ssize(noise));
+  for (std::size_t p = 0; p < places; ++p) {
+    for (std::size_t k = 0; k < width; ++k) x[p * width + k] = noise[p * own + k % own];
+  }
+  const student::SampleIo& io = student_.samples()[0];
+  check(std::ssize(text) == c.text_dim, "a text vector of {} numbers for {}", text.size(),
+        c.text_dim);
+  for (const StudentStep& step : student_steps(steps)) {
+    float* latent = runner_.view(io.latent).as<float>();
+    for (std::size_t p = 0; p < places; ++p) {
+      std::copy_n(x.data() + p * width, own, latent + p * own);
+    }
+    std::ranges::copy(text, runner_.view(io.text).as<float>());
+    student::time_features(
+        step.t, {runner_.view(io.time).as<float>(), static_cast<std::size_t>(c.hidden_size)});
+    runner_.run(student::Student::kPredict);
+    const float* e = runner_.view(c.projects() && !projected ? io.own : io.output).as<float>();
+    const double a = step.alpha, b = step.next_alpha;
+    const double keep = std::sqrt(b / a);
+    const double add = std::sqrt(1 - b) - keep * std::sqrt(1 - a);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      x[i] = static_cast<float>(keep * x[i] + add * e[i]);
+    }
+  }
+  std::vector<float> z(wanted * places);
+  for (std::size_t k = 0; k < wanted; ++k) {
+    for (std::size_t p = 0; p < places; ++p) z[k * places + p] = x[p * width + k];
+  }
+  return z;
+}
+
+void mean_rows(std::span<const float> rows, std::int64_t count, std::span<float> to) {
+  std::vector<double> sums(to.size(), 0.0);
+  for (std::size_t i = 0; i < rows.size(); ++i) sums[i % to.size()] += rows[i];
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    to[i] = static_cast<float>(sums[i] / static_cast<double>(count));
+  }
+}
+
+std::string save_student_sample(std::span<const float> latent, const student::Config& c,
+                                const std::string& vae, const VideoCodecOptions& options,
+                                const std::string& path) {
+  std::filesystem::path to = path;
+  if (vae.empty() || to.extension() == ".safetensors") {
+    to.replace_extension(".safetensors");
+    SafetensorsWriter writer;
+    writer.add("latent", DType::f32, {c.teacher_channels, 1, c.grid(), c.grid()},
+               std::as_bytes(latent));
+    writer.write(to.string());
+    return to.string();
+  }
+  VideoDecoder decoder(vae, options);
+  decoder.decode(latent, 1, c.grid(), c.grid(), [&](const VideoDecoder::Frames& f) {
+    RgbImage image = {.width = f.width, .height = f.height};
+    image.pixels.resize(static_cast<std::size_t>(f.width * f.height * 3));
+    to_bytes(f.pixels.first(image.pixels.size()), FrameRounding::nearest, image.pixels);
+    write_png(path, image);
+  });
+  return path;
+}
+
+}  // namespace ballast::infer

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "infer/video_codec.h"
+#include "models/student/student.h"
+#include "plan/runner.h"
+
+namespace ballast::infer {
+
+// t of each step, from 999 to 0, and the share of signal behind it: 1 at the end.
+struct StudentStep {
+  double t = 0, alpha = 0, next_alpha = 1;
+};
+std::vector<StudentStep> student_steps(std::int64_t steps);
+
+// Draws a latent with a student in memory, by WanDistiller's steps: with e the student's answer
+//   x0 = (x - sqrt(1 - a) e) / sqrt(a),   x <- sqrt(a') x0 + sqrt(1 - a') e.
+// Where the student has fewer channels than its teacher the steps are taken in the teacher's space,
+// as it was trained: x begins with channel k of the noise in channels k, k + N, ..., the student
+// reads the first N channels and its projected answer is e.
+class StudentSampler {
+ public:
+  // The student's "student.predict" is run.
+  StudentSampler(const student::Student& student, Runner& runner)
+      : student_(student), runner_(runner) {}
+
+  // text: [X], the mean of the prompt's states. The noise is that of (seed, number). Gives the
+  // normalised latent [T, 1, grid, grid].
+  std::vector<float> run(std::span<const float> text, std::int64_t steps, std::uint64_t seed,
+                         std::int64_t number);
+
+ private:
+  const student::Student& student_;
+  Runner& runner_;
+};
+
+// to = sum of the rows [n, to.size()], divided by `count`: what a student reads of a prompt.
+void mean_rows(std::span<const float> rows, std::int64_t count, std::span<float> to);
+
+// Decodes a normalised latent [channels, 1, grid, grid] with the VAE and writes it as PNG; a path
+// that ends in .safetensors, or no VAE (""): the tensor `latent` under that ending.
+// Returns the path.
+std::string save_student_sample(std::span<const float> latent, const student::Config& c,
+                                const std::string& vae, const VideoCodecOptions& options,
+                                const std::string& path);
+
+}  // namespace ballast::infer

@@ -1,0 +1,240 @@
+#include "models/student/pair_fit.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "core/error.h"
+#include "models/wan/job_needs.h"
+
+namespace ballast::student {
+namespace {
+
+constexpr int kMostParts = 3;  // matrices that come ahead of the one in use
+
+std::vector<ProcessLine> lines_of(const PairRequest& request, const ProgramSet& set, Bytes host) {
+  wan::FitRequest r;
+  r.backend = request.backend;
+  r.profile = request.profile;
+  r.other_lines = request.other_lines;
+  return wan::lines_for(r, set, host);
+}
+
+struct Recorded {
+  ProgramSet set;
+  PairJob job;
+};
+
+Recorded record(const PairRequest& request, const PairJob& job) {
+  Recorded r;
+  r.job = job;
+  r.set.backend = request.backend;
+  r.set.executable = false;
+  Pair(r.set, job, request.teacher, request.profile);
+  return r;
+}
+
+PlannedPair complete(const PairRequest& request, Recorded recorded) {
+  PlannedPair p;
+  p.job = std::move(recorded.job);
+  p.set = std::move(recorded.set);
+  p.plan = plan_memory(p.set);
+  p.lines = lines_of(request, p.set, p.plan.peak_of(Tier::host));
+  for (int i = 0; i < static_cast<int>(p.set.programs.size()); ++i) {
+    p.times.push_back(predict(p.set, p.plan, i, request.profile));
+  }
+  return p;
+}
+
+std::vector<Shortage> shortages(const PairRequest& request, const PlannedPair& p) {
+  std::vector<Shortage> all;
+  const auto check_tier = [&](Tier tier, Bytes needed, Bytes allowed) {
+    if (needed <= allowed) return;
+    const ProgramUse* worst = &p.plan.programs.front();
+    for (const ProgramUse& u : p.plan.programs) {
+      if (u.tier(tier).peak > worst->tier(tier).peak) worst = &u;
+    }
+    all.push_back({.tier = tier,
+                   .program = worst->name,
+                   .at = worst->tier(tier).at,
+                   .needed = needed,
+                   .allowed = allowed,
+                   .roles = worst->tier(tier).roles});
+  };
+  const Bytes device = p.needed(Tier::device);
+  Bytes host = p.needed(Tier::host);
+  if (request.backend.device == Device::cpu) host += device;
+  check_tier(Tier::device, device, request.budget.gpu);
+  check_tier(Tier::host, host, request.budget.host);
+  return all;
+}
+
+// By live bytes alone, which a packed plan needs at least: quick.
+bool may_fit(const PairRequest& request, const Recorded& r) {
+  const auto live = live_bytes(r.set);
+  const std::vector<ProcessLine> lines = lines_of(request, r.set, live[1]);
+  const Bytes device = live[0] + wan::sum_lines(lines, Tier::device);
+  Bytes host = live[1] + wan::sum_lines(lines, Tier::host);
+  if (request.backend.device == Device::cpu) host += device;
+  return device <= request.budget.gpu && host <= request.budget.host;
+}
+
+std::optional<PlannedPair> try_plan(const PairRequest& request, const PairJob& job) {
+  Recorded r = record(request, job);
+  if (!may_fit(request, r)) return std::nullopt;
+  PlannedPair p = complete(request, std::move(r));
+  if (!shortages(request, p).empty()) return std::nullopt;
+  return p;
+}
+
+std::vector<MemoryPolicy> teacher_policies(TeacherPlace place) {
+  std::vector<MemoryPolicy> all;
+  const auto wanted = [&](TeacherPlace p) {
+    return place == TeacherPlace::automatic || place == p;
+  };
+  if (wanted(TeacherPlace::device)) all.push_back({.name = "resident"});
+  for (const WeightHome home : {WeightHome::host, WeightHome::disk}) {
+    if (!wanted(home == WeightHome::host ? TeacherPlace::host : TeacherPlace::disk)) continue;
+    all.push_back({.name = "stream", .slots = 2, .home = home});
+    all.push_back({.name = "stream", .slots = 1, .parts = kMostParts, .home = home});
+    all.push_back({.name = "stream", .slots = 1, .parts = 1, .home = home});
+  }
+  return all;
+}
+
+// What the student may do to need less, leanest last.
+std::vector<Job> student_jobs(const PairRequest& request) {
+  std::vector<Job> all;
+  Job job = request.job.student;
+  job.state_on_host = false;
+  job.heads_per_group = 0;
+  job.activations = Activations::kept;
+  if (!request.recompute) all.push_back(job);
+  job.activations = Activations::recomputed;
+  all.push_back(job);
+  // Workspaces of attention's backward pass grow with the square of the tokens.
+  job.heads_per_group = std::max<std::int64_t>(1, job.config.num_heads / 8);
+  all.push_back(job);
+  job.state_on_host = true;
+  all.push_back(job);
+  return all;
+}
+
+// As many of the teacher's groups stay as the budget allows.
+PlannedPair fill(const PairRequest& request, PlannedPair lean) {
+  if (lean.job.teacher_policy.slots == 0) return lean;
+  int low = 0, high = wan::group_count(request.job.teacher);  // fits with low, not with high
+  PairJob job = lean.job;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    job.teacher_policy.resident_groups = middle;
+    if (auto fuller = try_plan(request, job)) {
+      lean = std::move(*fuller);
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return lean;
+}
+
+// Speaks of the plan that misses least, all tiers together.
+Refusal refuse(const PairRequest& request, const std::vector<Job>& jobs,
+               const std::vector<MemoryPolicy>& policies) {
+  std::optional<Refusal> closest;
+  Bytes least;
+  for (const Job& student : jobs) {
+    for (const MemoryPolicy& policy : policies) {
+      PairJob job = request.job;
+      job.student = student;
+      job.teacher_policy = policy;
+      const PlannedPair p = plan_pair(request, job);
+      Refusal r = {.policy = "the leanest plan",
+                   .needed = {p.needed(Tier::device), p.needed(Tier::host), {}},
+                   .shortages = shortages(request, p),
+                   .seconds_per_step = p.seconds_per_step()};
+      Bytes missing;
+      for (const Shortage& s : r.shortages) missing += s.needed - s.allowed;
+      if (closest && least <= missing) continue;
+      least = missing;
+      closest = std::move(r);
+    }
+  }
+  return std::move(*closest);
+}
+
+}  // namespace
+
+std::string_view name_of(TeacherPlace p) {
+  switch (p) {
+    case TeacherPlace::automatic:
+      return "automatic";
+    case TeacherPlace::device:
+      return "device";
+    case TeacherPlace::host:
+      return "host";
+    case TeacherPlace::disk:
+      return "disk";
+  }
+  return "?";
+}
+
+Bytes PlannedPair::needed(Tier t) const { return plan.peak_of(t) + wan::sum_lines(lines, t); }
+
+double PlannedPair::seconds_of(std::string_view program) const {
+  for (std::size_t i = 0; i < set.programs.size(); ++i) {
+    if (set.programs[i].name == program) return times[i].seconds;
+  }
+  return 0;
+}
+
+double PlannedPair::seconds_per_step() const {
+  const double run =
+      seconds_of(Pair::kBoth) + seconds_of(Pair::kTeacher) + seconds_of(Student::kStep);
+  return static_cast<double>(job.student.runs_per_step) * run + seconds_of(Student::kZero) +
+         seconds_of("grad_norm") + seconds_of("update");
+}
+
+PlannedPair plan_pair(const PairRequest& request, const PairJob& job) {
+  return complete(request, record(request, job));
+}
+
+std::variant<PlannedPair, Refusal> fit_pair(const PairRequest& request) {
+  std::optional<PlannedPair> best;
+  const std::vector<MemoryPolicy> policies = teacher_policies(request.place);
+  const std::vector<Job> jobs = student_jobs(request);
+  // A leaner student is slower and worth it only where the teacher gets a faster place.
+  std::size_t faster = policies.size();
+  for (const Job& student : jobs) {
+    for (std::size_t i = 0; i < faster; ++i) {
+      PairJob job = request.job;
+      job.student = student;
+      job.teacher_policy = policies[i];
+      auto p = try_plan(request, job);
+      if (!p) continue;
+      if (!best || p->seconds_per_step() < 0.99 * best->seconds_per_step()) best = std::move(p);
+      faster = i;
+    }
+  }
+  if (best) return fill(request, std::move(*best));
+  return refuse(request, jobs, policies);
+}
+
+std::string text_of(const PlannedPair& p) {
+  const MemoryPolicy& t = p.job.teacher_policy;
+  const Job& s = p.job.student;
+  std::string text = "teacher ";
+  if (t.slots == 0) {
+    text += "stays on the device";
+  } else {
+    text += fmt::format("streams from {}", t.home == WeightHome::host ? "host memory" : "its file");
+    text += t.parts > 0 ? fmt::format(", {} matrices ahead", t.parts)
+                        : fmt::format(" through {} slots", t.slots);
+    if (t.resident_groups > 0) text += fmt::format(", {} groups stay", t.resident_groups);
+  }
+  text += s.activations == Activations::kept ? "; student keeps its activations"
+                                             : "; student's blocks are computed again";
+  if (s.state_on_host) text += ", its gradients and moments wait in host memory";
+  return text;
+}
+
+}  // namespace ballast::student

@@ -1,0 +1,102 @@
+#include "models/student/student_files.h"
+
+#include <filesystem>
+
+#include "core/convert.h"
+#include "core/error.h"
+#include "io/atomic_file.h"
+#include "models/student/params.h"
+
+namespace ballast::student {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string weights_path(const std::string& folder) {
+  const char* const names[] = {kWeightsFile, "diffusion_model.safetensors", "model.safetensors"};
+  for (const char* name : names) {
+    std::error_code ignored;
+    const std::string path = folder + "/" + name;
+    if (fs::is_regular_file(path, ignored)) return path;
+  }
+  fail(ErrorCode::input,
+       fmt::format("{} has no weights of a student: none of {}, {}, {} is there", folder, names[0],
+                   names[1], names[2]),
+       {{"name the folder that a distillation saved", "it holds config.json and the weights"}});
+}
+
+// Of a tensor within the file that has it.
+std::string name_in_file(const std::string& name) {
+  return in_projection_file(name) ? name.substr(name.find('.') + 1) : name;
+}
+
+}  // namespace
+
+void save_student(const std::string& folder, const Config& config,
+                  const std::function<ByteSource(const std::string& name)>& source) {
+  SafetensorsWriter weights({.metadata = {{"format", "pt"}}});
+  SafetensorsWriter projection({.metadata = {{"format", "pt"}}});
+  each_parameter(config, [&](int, const std::string& name, const Shape& shape) {
+    SafetensorsWriter& writer = in_projection_file(name) ? projection : weights;
+    writer.add(name_in_file(name), DType::f32, shape, source(name));
+  });
+  weights.write(folder + "/" + kWeightsFile);
+  if (config.projects()) projection.write(folder + "/" + kProjectionFile);
+  AtomicFile json(folder + "/config.json");
+  json.write(config_text(config));
+  json.commit();
+}
+
+StudentFiles::StudentFiles(const std::string& folder)
+    : folder_(folder),
+      config_(read_config(folder + "/config.json")),
+      weights_(SafetensorsFile::open(weights_path(folder))) {
+  // The channels that it answers in are those of its projection, or its own.
+  config_.teacher_channels = config_.num_channels;
+  std::error_code ignored;
+  if (fs::is_regular_file(folder + "/" + kProjectionFile, ignored)) {
+    projection_.push_back(SafetensorsFile::open(folder + "/" + kProjectionFile));
+    const Shape weight = projection_[0].get("weight").shape;
+    if (weight.rank() != 4 || weight[0] < 1 || weight[0] == config_.num_channels ||
+        weight[0] > 1024) {
+      fail(ErrorCode::input, fmt::format("{}: weight is {}, expected [channels, {}, 1, 1]",
+                                         projection_[0].path(), weight, config_.num_channels));
+    }
+    config_.teacher_channels = weight[0];
+  }
+  each_parameter(config_, [&](int, const std::string& name, const Shape& shape) {
+    const SafetensorsFile& file = in_projection_file(name) ? projection_[0] : weights_;
+    const SafetensorsEntry& entry = file.get(name_in_file(name));
+    if (entry.shape == shape) return;
+    fail(ErrorCode::input, fmt::format("{}: {} is {}, config.json makes it {}", file.path(),
+                                       name_in_file(name), entry.shape, shape));
+  });
+}
+
+std::vector<float> StudentFiles::values(const std::string& name) const {
+  const SafetensorsFile& file = in_projection_file(name) ? projection_[0] : weights_;
+  const SafetensorsEntry& entry = file.get(name_in_file(name));
+  const DType dtype = file.dtype(entry);
+  std::vector<std::byte> raw(entry.bytes);
+  file.read(entry, raw);
+  std::vector<float> values(static_cast<std::size_t>(entry.shape.elements()));
+  if (!convertible(dtype, DType::f32)) {
+    fail(ErrorCode::input,
+         fmt::format("{}: {} is {}; weights are floating-point numbers", file.path(), name, dtype));
+  }
+  convert(raw.data(), dtype, values.data(), DType::f32, std::ssize(values));
+  return values;
+}
+
+bool is_student_folder(const std::string& path) {
+  const std::string json = path + "/config.json";
+  std::error_code error;
+  const auto bytes = fs::file_size(json, error);
+  if (error || bytes > (1 << 20)) return false;
+  const DiskFile file = DiskFile::open(json);
+  std::string text(file.size(), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text.find("WanLiteStudent") != std::string::npos;
+}
+
+}  // namespace ballast::student

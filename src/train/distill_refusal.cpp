@@ -1,0 +1,163 @@
+#include <algorithm>
+#include <functional>
+
+#include "core/error.h"
+#include "memory/gpu.h"
+#include "memory/machine.h"
+#include "memory/process_memory.h"
+#include "report/secrets.h"
+#include "train/distill_run.h"
+
+namespace ballast::train {
+namespace {
+
+using student::PairRequest;
+using student::TeacherPlace;
+
+struct PairChange {
+  std::string text;
+  std::function<void(PairRequest&)> apply;
+};
+
+// In the order of WanDistiller's own list, those that change something. The disk comes behind a
+// narrower teacher: it is slow.
+std::vector<PairChange> changes_of(const DistillRun& run) {
+  const PairRequest& now = run.request;
+  std::vector<PairChange> all;
+  if (now.place == TeacherPlace::device) {
+    all.push_back(
+        {"--teacher_device_strategy cpu", [](PairRequest& r) { r.place = TeacherPlace::host; }});
+  }
+  const auto precision = [&](const char* name, WeightFormat format, std::size_t bytes) {
+    const auto& block = now.teacher[1].tensors;
+    const std::size_t stored =
+        size_of(std::ranges::max_element(block, {}, [](const StoredTensor& t) {
+                  return t.data.shape.elements();
+                })->data.dtype);
+    const WeightFormat f = now.job.teacher_format;
+    const std::size_t present = f == WeightFormat::stored ? stored
+                                : f == WeightFormat::f32  ? 4
+                                : is_fp8(f)               ? 1
+                                                          : 2;
+    if (present <= bytes) return;
+    all.push_back({fmt::format("--teacher_dtype {}", name),
+                   [format](PairRequest& r) { r.job.teacher_format = format; }});
+  };
+  precision("bfloat16", WeightFormat::bf16, 2);
+  precision("fp8", WeightFormat::f8_e4m3_rows, 1);
+  if (now.place != TeacherPlace::disk && now.place != TeacherPlace::automatic) {
+    all.push_back(
+        {"--teacher_device_strategy disk", [](PairRequest& r) { r.place = TeacherPlace::disk; }});
+  }
+  if (now.job.student.batch > 1) {
+    const std::int64_t half = now.job.student.batch / 2;
+    all.push_back({fmt::format("--batch_size {}", half),
+                   [half](PairRequest& r) { r.job.student.batch = half; }});
+  }
+  const student::Config& c = run.student;
+  const std::int64_t grid = std::min<std::int64_t>(c.image_size, 512) / c.patch_size;
+  if ((c.hidden_size > 512 || c.depth > 8 || c.image_size > 512) && grid >= 2 && grid % 2 == 0) {
+    all.push_back({"a student of hidden_size 512, depth 8, image_size 512", [](PairRequest& r) {
+                     student::Config& s = r.job.student.config;
+                     s.hidden_size = std::min<std::int64_t>(s.hidden_size, 512);
+                     s.depth = std::min<std::int64_t>(s.depth, 8);
+                     s.image_size = std::min<std::int64_t>(s.image_size, 512);
+                     if (s.hidden_size % s.num_heads != 0) s.num_heads = 8;
+                   }});
+  }
+  return all;
+}
+
+std::array<Bytes, kTiers.size()> needs_of(const student::PlannedPair& p) {
+  return {p.needed(Tier::device), p.needed(Tier::host), p.needed(Tier::disk)};
+}
+
+PlannedChange planned(const DistillRun& run, const Refusal& refusal, const PairChange& change) {
+  PairRequest r = run.request;
+  change.apply(r);
+  const auto outcome = fit_pair(r);
+  PlannedChange c;
+  c.text = change.text;
+  if (const auto* fits = std::get_if<student::PlannedPair>(&outcome)) {
+    c.fits = true;
+    c.needed = needs_of(*fits);
+    c.step_seconds = fits->seconds_per_step();
+  } else {
+    const auto& still = std::get<Refusal>(outcome);
+    c.needed = still.needed;
+    c.step_seconds = still.seconds_per_step;
+    for (const Shortage& s : still.shortages) c.missing += s.needed - s.allowed;
+  }
+  const auto freed = [&](Tier t) {
+    const auto i = static_cast<std::size_t>(t);
+    return refusal.needed[i] - std::min(refusal.needed[i], c.needed[i]);
+  };
+  c.frees_device = freed(Tier::device);
+  c.frees_host = freed(Tier::host);
+  c.step_factor = refusal.seconds_per_step > 0 ? c.step_seconds / refusal.seconds_per_step : 1;
+  return c;
+}
+
+}  // namespace
+
+std::vector<PlannedChange> possible_changes(const DistillRun& run, const Refusal& refusal) {
+  std::vector<PlannedChange> all;
+  for (const PairChange& c : changes_of(run)) all.push_back(planned(run, refusal, c));
+  // More memory helps in any case.
+  PairChange more = {"", [&](PairRequest& r) {
+                       r.budget.gpu = std::max(r.budget.gpu, refusal.needed[0]);
+                       Bytes host = refusal.needed[1];
+                       if (r.backend.device == Device::cpu) host += refusal.needed[0];
+                       r.budget.host = std::max(r.budget.host, host);
+                     }};
+  for (const Shortage& s : refusal.shortages) {
+    more.text += fmt::format("{}--{} {}", more.text.empty() ? "" : " ",
+                             s.tier == Tier::device ? "gpu" : "ram",
+                             fmt::format("{}MB", (s.needed.count + 999'999) / 1'000'000));
+  }
+  all.push_back(planned(run, refusal, more));
+  std::ranges::stable_sort(all, [](const PlannedChange& a, const PlannedChange& b) {
+    if (a.fits != b.fits) return a.fits;
+    return !a.fits && a.missing < b.missing;
+  });
+  return all;
+}
+
+std::string refusal_text(const DistillRun& run, const Refusal& refusal,
+                         std::span<const PlannedChange> changes) {
+  const PlanTitle title = title_of(run);
+  std::string text = "teacher and student do not fit, not even under the leanest plan";
+  for (const Shortage& s : refusal.shortages) text += "\n" + describe_shortage(s, title);
+  // Nothing is allocated before a plan fits: what is in use is the process itself.
+  text += fmt::format("\n\n{:<8} {:>12} {:>12} {:>12} {:>12} {:>12}", "memory", "allocated",
+                      "would reserve", "total", "free", "allowed");
+  const auto row = [&](const char* name, Bytes allocated, Bytes reserved, std::string total,
+                       std::string free, Bytes allowed) {
+    text += fmt::format("\n{:<8} {:>12} {:>13} {:>12} {:>12} {:>12}", name, to_string(allocated),
+                        to_string(reserved), total, free, to_string(allowed));
+  };
+  const bool gpu = run.request.backend.device == Device::cuda;
+  if (gpu) {
+    const bool here = gpu_is_usable();
+    const GpuInfo info = here ? open_gpu() : GpuInfo{};
+    row("GPU", here ? gpu_memory_of_process() : Bytes{}, refusal.needed[0],
+        here ? to_string(info.memory) : "-", here ? to_string(gpu_memory().free) : "-",
+        run.request.budget.gpu);
+  }
+  const Machine machine = read_machine();
+  const auto said = [](const std::optional<Bytes>& b) { return b ? to_string(*b) : "-"; };
+  const auto process = process_memory();
+  row("host", process ? process->total() : Bytes{},
+      refusal.needed[1] + (gpu ? Bytes{} : refusal.needed[0]), said(machine.ram),
+      said(available_memory(machine)), run.request.budget.host);
+  for (const PlannedChange& c : changes) {
+    if (!c.fits || !c.text.starts_with("--")) continue;
+    // Of two flags of one name the later one counts.
+    text += fmt::format("\n\nfor example:\n  {} {}",
+                        shown_command("ballast distill", run.config.arguments), c.text);
+    break;
+  }
+  return text;
+}
+
+}  // namespace ballast::train

@@ -1,0 +1,130 @@
+#include "train/distill_run.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/random.h"
+#include "memory/machine.h"
+#include "models/wan/recognise.h"
+#include "models/wan/weights.h"
+#include "train/pair_runner.h"
+
+namespace ballast::train {
+namespace {
+
+Budget budget_of(const DistillConfig& c, const MachineProfile& profile) {
+  Budget b = default_budget(read_machine());
+  if (profile.device == Device::cuda) b.gpu = profile.device_memory;
+  if (!c.gpu.empty()) set_field(b, "gpu", c.gpu);
+  if (!c.ram.empty()) set_field(b, "ram", c.ram);
+  if (!c.disk.empty()) set_field(b, "disk", c.disk);
+  // Without a GPU the device arena is RAM: naming only --ram bounds it as well.
+  if (c.gpu.empty() && profile.device == Device::cpu) b.gpu = b.host;
+  return b;
+}
+
+std::string hash_of_pair(const student::Config& student, const Checkpoint& teacher) {
+  std::uint64_t h = hash_of(config_text(student));
+  for (const CheckpointTensor& t : teacher.tensors()) {
+    h = hash_of(fmt::format("{}{}{}{}", h, t.entry->name, t.entry->shape, t.entry->dtype));
+  }
+  return fmt::format("{:016x}", h);
+}
+
+}  // namespace
+
+DistillRun prepare_distill(DistillConfig config, const RunTarget& target) {
+  DistillRun run;
+  run.config = std::move(config);
+  const DistillConfig& c = run.config;
+  run.notes = c.notes;
+  run.student = student::read_config(c.student_config);
+  run.prompts = std::make_unique<PromptFile>(c.data_path);
+  run.files = infer::find_model_files(c.teacher_path);
+  const auto put = [](const std::string& given, std::string& to) {
+    if (!given.empty()) to = given;
+  };
+  put(c.text_encoder, run.files.text_encoder);
+  put(c.tokenizer, run.files.tokenizer);
+  put(c.vae, run.files.vae);
+  run.teacher = std::make_unique<Checkpoint>(Checkpoint::open(run.files.transformer));
+  run.names = std::make_unique<wan::TensorMap>(*run.teacher);
+
+  student::PairRequest& r = run.request;
+  r.job.teacher = recognised_config(*run.teacher, *run.names, run.files.transformer);
+  run.student.teacher_channels = r.job.teacher.out_dim;
+  r.teacher = weight_groups(r.job.teacher, *run.teacher, *run.names);
+  r.profile = target.profile;
+  r.backend = target.backend;
+  r.budget = budget_of(c, target.profile);
+  r.place = c.place;
+  r.recompute = c.gradient_checkpointing;
+  r.job.teacher_precision = wan::precision_on(r.backend.device);
+  if (c.teacher_dtype && !c.literal) r.job.teacher_format = *c.teacher_dtype;
+  student::Job& s = r.job.student;
+  s.config = run.student;
+  s.batch = c.batch_size;
+  s.runs_per_step = c.gradient_accumulation;
+  const bool gpu = r.backend.device == Device::cuda;
+  s.activation = s.residual = c.student_dtype.value_or(gpu ? DType::bf16 : DType::f32);
+  s.optimizer = c.optimizer;
+  s.max_grad_norm = c.max_grad_norm;
+  r.other_lines = {{.name = "lessons",
+                    .bytes = PairRunner::bytes(r.job) + run.prompts->bytes(),
+                    .reason = "latents that the student is about to see, where prompts are"}};
+
+  const std::int64_t prompts = run.prompts->count(), per_step = run.samples_per_step();
+  run.steps_per_epoch = (prompts + per_step - 1) / per_step;
+  run.total_steps = std::min(c.num_steps, (c.num_epochs * prompts + per_step - 1) / per_step);
+  run.schedule = c.schedule;
+  run.schedule.total_steps = run.total_steps;
+  run.schedule.steps_per_epoch = run.steps_per_epoch;
+  run.model_hash = hash_of_pair(run.student, *run.teacher);
+
+  if (run.student.projects()) {
+    run.notes.push_back(fmt::format(
+        "the student has {} channels, the teacher {}: {}, and the student's answer goes through a "
+        "trained projection",
+        run.student.num_channels, run.student.teacher_channels,
+        c.literal ? "the teacher sees zeros (--literal)"
+                  : "the teacher's channel k is the student's channel k mod " +
+                        std::to_string(run.student.num_channels)));
+  }
+  if (c.literal && c.teacher_dtype) {
+    run.notes.push_back("--teacher_dtype: converts nothing with --literal");
+  }
+  if (!run.files.high_noise.empty()) {
+    run.notes.push_back("the low-noise expert teaches at all times; the other is not read");
+  }
+  return run;
+}
+
+PlanTitle title_of(const DistillRun& run) {
+  const student::PairRequest& r = run.request;
+  return {
+      .model = r.job.teacher.name,
+      .mode = "distill",
+      .shape = fmt::format("student of {} parameters, batch {} x {}", parameter_count(run.student),
+                           run.config.batch_size, run.config.gradient_accumulation),
+      .weights = std::string(name_of(r.job.teacher_format)),
+      .machine = fmt::format("{}{}", r.profile.description,
+                             r.profile.estimate ? " (rates are estimates)" : ""),
+      .budget = r.budget,
+      .shared_ram = r.profile.device == Device::cpu};
+}
+
+PlanView view_of(const DistillRun& run, const student::PlannedPair& planned) {
+  return {.plan = planned.plan,
+          .times = planned.times,
+          .lines = planned.lines,
+          .policy = planned.job.teacher_policy.name,
+          .policy_text = text_of(planned),
+          .streamed_blocks = 0,
+          .step_seconds = {planned.seconds_per_step()},
+          .steps_of_kind = {run.steps_per_epoch},
+          .total_steps = run.total_steps,
+          .notes = run.notes};
+}
+
+}  // namespace ballast::train

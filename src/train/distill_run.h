@@ -1,0 +1,53 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "infer/model_folder.h"
+#include "io/checkpoint.h"
+#include "models/student/pair_fit.h"
+#include "models/wan/names.h"
+#include "plan/refusal.h"
+#include "report/plan_table.h"
+#include "train/device_choice.h"
+#include "train/distill_config.h"
+#include "train/prompt_file.h"
+#include "train/schedule.h"
+
+namespace ballast::train {
+
+// A distillation with everything it names opened, headers only; ready to be planned.
+struct DistillRun {
+  DistillConfig config;
+  student::Config student;
+  infer::ModelFiles files;
+  std::unique_ptr<Checkpoint> teacher;  // the request's weights point into it
+  std::unique_ptr<wan::TensorMap> names;
+  std::unique_ptr<PromptFile> prompts;
+  student::PairRequest request;
+  ScheduleOptions schedule;
+  std::int64_t steps_per_epoch = 0, total_steps = 0;
+  std::string model_hash;  // of the student's sizes and the teacher's tensors
+  std::vector<std::string> notes;
+
+  std::int64_t samples_per_step() const { return config.batch_size * config.gradient_accumulation; }
+};
+
+// Fails with ErrorCode::usage or ErrorCode::input where files and flags contradict each other.
+DistillRun prepare_distill(DistillConfig config, const RunTarget& target);
+
+PlanTitle title_of(const DistillRun& run);
+PlanView view_of(const DistillRun& run, const student::PlannedPair& planned);
+
+// What the user could change, in the order of WanDistiller's own list: the teacher's place, its
+// precision, the batch, the student's size, checkpointing. Each is planned; the numbers are those
+// of the plans.
+std::vector<PlannedChange> possible_changes(const DistillRun& run, const Refusal& refusal);
+
+// The refusal in words: what is allocated, reserved, free and in all on each tier, what is short
+// and who holds it, and a command that would run.
+std::string refusal_text(const DistillRun& run, const Refusal& refusal,
+                         std::span<const PlannedChange> changes);
+
+}  // namespace ballast::train

@@ -1,0 +1,46 @@
+#include "train/distill_samples.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "infer/student_sampler.h"
+#include "io/atomic_folder.h"
+#include "io/media_reader.h"
+
+namespace ballast::train {
+
+std::vector<std::string> sample_prompts(const DistillRun& run) {
+  if (!run.config.sample_prompts.empty()) return run.config.sample_prompts;
+  std::vector<std::string> prompts;
+  for (std::int64_t i = 0; i < std::min<std::int64_t>(2, run.prompts->count()); ++i) {
+    prompts.push_back(run.prompts->at(i));
+  }
+  return prompts;
+}
+
+std::vector<std::string> draw_samples(const DistillRun& run, const student::Student& student,
+                                      Runner& runner, const TextStates& states,
+                                      std::int64_t epoch) {
+  const DistillConfig& c = run.config;
+  create_folders(c.sample_dir);
+  infer::StudentSampler sampler(student, runner);
+  const std::int64_t width = run.student.text_dim;
+  std::vector<float> rows(static_cast<std::size_t>(run.request.job.teacher.text_len * width));
+  std::vector<float> text(static_cast<std::size_t>(width));
+  std::vector<std::string> paths;
+  const std::vector<std::string> prompts = sample_prompts(run);
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const std::int64_t tokens = states.read(prompts[i], rows);
+    infer::mean_rows(std::span(rows).first(static_cast<std::size_t>(tokens * width)), tokens, text);
+    const std::vector<float> latent =
+        sampler.run(text, c.sample_steps, c.seed, static_cast<std::int64_t>(i));
+    // Decoded by the CPU: the GPU's memory belongs to teacher and student.
+    paths.push_back(infer::save_student_sample(
+        latent, run.student, media_available() ? run.files.vae : "",
+        {.device = Device::cpu, .threads = run.request.backend.threads},
+        fmt::format("{}/epoch_{:04}_rank_0_sample_{:02}.png", c.sample_dir, epoch, i)));
+  }
+  return paths;
+}
+
+}  // namespace ballast::train

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "models/student/pair_fit.h"
+#include "plan/runner.h"
+
+namespace ballast::train {
+
+// What teacher and student are shown in one sample, for whoever makes lessons to fill in.
+struct Lesson {
+  std::span<float> latent;   // [L, N]: the student's latent, channels fastest
+  std::span<float> context;  // [S, X]: the prompt's states, zeros behind its end
+  std::span<float> text;     // [X]: the mean that the student reads
+  double t = 0;              // 0 ... 999
+};
+// Fills in the samples of the run's micro-batch `number`, counted from 0 through the whole run.
+using LessonMaker = std::function<void(std::int64_t number, std::span<Lesson> lessons)>;
+
+// How the teacher, which has more channels, sees the student's latent.
+enum class TeacherInput : std::uint8_t {
+  repeated,  // channel k is the student's channel k mod N
+  zeros,     // what the reference does: a projection of zeros, where channel counts differ
+};
+
+// Records the pair as it was planned and runs it lesson by lesson. All memory is there before the
+// first one.
+class PairRunner {
+ public:
+  PairRunner(const student::PairRequest& request, const student::PairJob& job, LessonMaker maker,
+             TeacherInput input, const RunnerOptions& options = {});
+
+  void load();  // the teacher's weights
+  // One micro-batch: its gradients and its loss are added to those since "student.zero". Micro-
+  // batches come one after the other; the first of a process may be any.
+  void learn(std::int64_t number, const StepValues& step);
+
+  Runner& runner() { return *runner_; }
+  const ProgramSet& set() const { return set_; }
+  const student::Pair& pair() const { return *pair_; }
+  const MemoryPlan& plan() const { return plan_; }
+  // Bytes that lessons take outside of the arenas.
+  static Bytes bytes(const student::PairJob& job);
+
+ private:
+  void ask(std::int64_t number);  // makes the lesson and gives it to the teacher
+  void hand_over();               // the lesson and the teacher's answer to the student
+
+  LessonMaker maker_;
+  TeacherInput input_;
+  ProgramSet set_;
+  std::unique_ptr<student::Pair> pair_;
+  MemoryPlan plan_;
+  std::unique_ptr<Runner> runner_;
+  std::vector<std::vector<float>> latents_, texts_;  // by sample
+  std::vector<Lesson> asked_;  // what the teacher is working on, or has answered
+  std::int64_t asked_number_ = -1;
+};
+
+}  // namespace ballast::train
