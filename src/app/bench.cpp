@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 
 #include "app/bench_machine.h"
+#include "app/bench_t5.h"
 #include "app/bench_wan.h"
 #include "app/command.h"
 
@@ -17,6 +18,8 @@ class Bench : public Command {
         }));
     wan_.declare(*app.add_subcommand("wan", "a step of a Wan transformer, on random weights")
                       ->callback([this] { run_ = [this] { wan_.run(); }; }));
+    t5_.declare(*app.add_subcommand("t5", "a training step of FLAN-T5's shapes, on random weights")
+                     ->callback([this] { run_ = [this] { t5_.run(); }; }));
   }
   void run() override { run_(); }
 
@@ -24,6 +27,7 @@ class Bench : public Command {
   std::function<void()> run_;
   BenchMachine machine_;
   BenchWan wan_;
+  BenchT5 t5_;
 };
 
 const RegisterCommand<Bench> kBench("bench", "measure this machine");

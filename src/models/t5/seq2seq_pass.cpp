@@ -365,30 +365,37 @@ WeightsInUse::Gradients Seq2SeqPass::gradients(int group) const {
 }
 
 // With gradients that wait in host memory a temporary takes their place while backward adds to it.
-// What is to be added to begins as what was there, or as zero; matrices of blocks are overwritten.
+// It begins as what was there, or as zero; matrices of blocks are overwritten.
 void Seq2SeqPass::begin_gradients(ProgramBuilder& pb, int group) {
-  GroupGradients& grads = gradients_[static_cast<std::size_t>(group)];
-  grads.device.clear();
-  const bool block = group != kSmallGroup && group < embedding_group(config_);
-  for (const Buffer home : grads.home) {
-    const bool stays = pb.tier(home) == Tier::device;
-    const Buffer here =
-        stays ? home : pb.temp("grad", pb.shape(home), pb.dtype(home), Role::gradient);
-    grads.device.push_back(here);
-    if (job_.accumulates) {
-      if (!stays) ops::copy(pb, home, here, Lane::upload);
-    } else if (!block || pb.shape(home).rank() < 2) {
-      ops::fill(pb, here, 0);
+  GroupGradients& g = gradients_[static_cast<std::size_t>(group)];
+  g.device = g.home;
+  g.visiting = {};
+  if (!g.matrices) return;
+  const bool stays = pb.tier(g.matrices) == Tier::device;
+  if (!stays) {
+    g.visiting = pb.temp("grad", pb.shape(g.matrices), pb.dtype(g.matrices), Role::gradient);
+    for (std::size_t i = 0; i < g.home.size(); ++i) {
+      if (!g.places[i].matrix) continue;
+      g.device[i] =
+          pb.view(g.visiting, g.places[i].offset, pb.dtype(g.home[i]), pb.shape(g.home[i]));
+    }
+  }
+  const Buffer here = stays ? g.matrices : g.visiting;
+  if (job_.accumulates) {
+    if (!stays) ops::copy(pb, g.matrices, here, Lane::upload);
+  } else if (group >= embedding_group(config_)) {
+    ops::fill(pb, here, 0);
+  } else {
+    for (const GroupGradients::Place& gap : g.gaps) {  // the norm reads them too
+      const auto count = static_cast<std::int64_t>(gap.bytes / size_of(pb.dtype(here)));
+      ops::fill(pb, pb.view(here, gap.offset, pb.dtype(here), {count}), 0);
     }
   }
 }
 
 void Seq2SeqPass::end_gradients(ProgramBuilder& pb, int group) {
-  const GroupGradients& grads = gradients_[static_cast<std::size_t>(group)];
-  for (std::size_t i = 0; i < grads.home.size(); ++i) {
-    if (grads.device[i] == grads.home[i]) continue;
-    ops::copy(pb, grads.device[i], grads.home[i], Lane::download);
-  }
+  const GroupGradients& g = gradients_[static_cast<std::size_t>(group)];
+  if (g.visiting) ops::copy(pb, g.visiting, g.matrices, Lane::download);
 }
 
 }  // namespace ballast::t5
