@@ -25,7 +25,7 @@ BlockLayers::Normed BlockLayers::norm(ProgramBuilder& pb, const Gain& g, Buffer 
 
 void BlockLayers::norm_backward(ProgramBuilder& pb, const Gain& g, Buffer x, Buffer r, Buffer du,
                                 Buffer dx) const {
-  const Buffer through = pb.temp("dnorm", pb.shape(x), pb.dtype(dx));
+  const Buffer through = pb.temp("dnorm", pb.shape(x), precision_.activation);
   ops::rms_norm_backward(pb, x, r, g.weight, du, through, g.dweight);
   ops::add_into(pb, through, dx);
 }
@@ -48,12 +48,16 @@ Buffer BlockLayers::add_product(ProgramBuilder& pb, const AdaptedLinear& l, Buff
     y = pb.temp("x", pb.shape(x), precision_.residual);
     ops::copy(pb, x, y);
   }
-  if (drop.probability == 0) {
+  if (drop.probability == 0 && !l.adapter.a) {
     l.multiply(pb, in, y, {.accumulate = true});
     return y;
   }
   const Buffer product = pb.temp("product", pb.shape(x), precision_.activation);
-  l.multiply(pb, in, product, {});
+  l.forward(pb, in, product);
+  if (drop.probability == 0) {
+    ops::add_into(pb, product, y);
+    return y;
+  }
   ops::DropoutOptions added = drop;
   added.accumulate = true;
   ops::dropout_into(pb, product, y, added);

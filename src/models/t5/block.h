@@ -14,7 +14,7 @@ namespace ballast::t5 {
 
 struct Precision {
   DType activation = DType::f32;  // operands of matrix products and attention
-  DType residual = DType::f32;    // the residual stream and its gradient
+  DType residual = DType::f32;    // the residual stream; its gradient is f32
 };
 // What a backend computes in unless told otherwise: bf16 on a GPU, f32 on the CPU.
 constexpr Precision precision_on(Device d) {

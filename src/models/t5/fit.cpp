@@ -146,6 +146,8 @@ std::optional<PlannedRun> with_most(const FitRequest& request, MemoryPolicy poli
   constexpr int kTries = 4;  // packing takes a little more than what is alive
   for (int n = low; n >= 0 && n > low - kTries; --n) {
     policy.*what = n;
+    // Fewer that stay need no less of the host.
+    if (excess(request, least_needs(request, policy)).count > 0) return std::nullopt;
     PlannedRun run = plan_run(request, policy);
     if (shortages(request, run).empty()) return run;
   }

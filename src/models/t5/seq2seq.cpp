@@ -31,25 +31,32 @@ Seq2Seq::Seq2Seq(ProgramSet& set, Seq2SeqJob job, std::vector<WeightGroup> group
   check(!job_.batches.empty(), "there is at least one kind of step");
   check(job_.gradient == DType::f32 || job_.gradient == DType::bf16, "gradients are {}",
         job_.gradient);
-  if (job_.trains) check_trainable(groups);
-  // Weights that change cannot be streamed from the user's file.
-  if (job_.trains) job_.policy.home = WeightHome::host;
+  if (job_.trains && !job_.lora) {
+    check_trainable(groups);
+    // Weights that change cannot be streamed from the user's file.
+    job_.policy.home = WeightHome::host;
+  }
   {
     ProgramBuilder load(set, "load");
     weights_.emplace(load, std::vector<std::vector<WeightGroup>>{std::move(groups)}, job_.policy,
                      job_.format);
     declare_io(load);
+    declare_adapters(load);
     declare_gradients(load);
     weights_->load(load, 0);
   }
   for (const StepIo& step : io_.steps) {
     ProgramBuilder pb(set, step.program);
     if (job_.trains && !job_.accumulates) ops::fill(pb, small_gradients_, 0);
-    Seq2SeqPass(job_, *weights_, gradients_, step, io_.label_weight, job_.trains).record(pb);
+    Seq2SeqPass(job_, *weights_, gradients_, {io_.adapters, adapters_}, step, io_.label_weight,
+                job_.trains)
+        .record(pb);
   }
   for (const StepIo& step : io_.eval_steps) {
     ProgramBuilder pb(set, step.program);
-    Seq2SeqPass(job_, *weights_, gradients_, step, io_.label_weight, false).record(pb);
+    Seq2SeqPass(job_, *weights_, gradients_, {io_.adapters, adapters_}, step, io_.label_weight,
+                false)
+        .record(pb);
   }
   if (job_.trains && job_.accumulates) {
     ProgramBuilder pb(set, "zero_gradients");
@@ -134,7 +141,7 @@ void Seq2Seq::declare_io(ProgramBuilder& pb) {
 // stream, in host memory. Vectors and tables, which are small, lie together on the device. So the
 // norm has one sum for each group, and the same sums under every policy.
 void Seq2Seq::declare_gradients(ProgramBuilder& pb) {
-  if (!job_.trains) return;
+  if (!job_.trains || job_.lora) return;
   const int groups = weights_->groups();
   gradients_.resize(static_cast<std::size_t>(groups));
   constexpr std::uint64_t kAligned = 256;
@@ -187,33 +194,107 @@ void Seq2Seq::declare_gradients(ProgramBuilder& pb) {
   }
 }
 
+void Seq2Seq::declare_adapters(ProgramBuilder& pb) {
+  if (!job_.lora) return;
+  const LoraOptions& o = *job_.lora;
+  check(o.rank > 0, "adapters of rank {}", o.rank);
+  adapters_.resize(static_cast<std::size_t>(weights_->groups()));
+  std::int64_t elements = 0;
+  for (int g = 0; g < weights_->groups(); ++g) {
+    const bool block = g != kSmallGroup && g < embedding_group(job_.config);
+    for (const StoredTensor& t : weights_->group(g).tensors) {
+      std::string module = t.name.substr(0, t.name.rfind('.'));
+      std::string target = module.substr(module.rfind('.') + 1);
+      if (target.starts_with("wi")) target = "wi";
+      const bool wanted = block && t.data.shape.rank() == 2 &&
+                          std::ranges::find(o.targets, target) != o.targets.end();
+      adapters_[static_cast<std::size_t>(g)].push_back(
+          wanted ? static_cast<int>(io_.adapters.size()) : -1);
+      if (!wanted) continue;
+      io_.adapters.push_back({.name = std::move(module), .a = {}, .b = {}, .da = {}, .db = {}});
+      elements += o.rank * (t.data.shape[0] + t.data.shape[1]);
+    }
+  }
+  if (io_.adapters.empty()) {
+    fail(ErrorCode::usage, "no matrix of a block is a target of the adapters",
+         {{"targets q, k, v, o, wi, wo", "the matrices of a block"}});
+  }
+  const auto lay_out = [&](const char* name, Role role, Buffer AdapterIo::*a,
+                           Buffer AdapterIo::*b) {
+    const Buffer all = pb.persistent(name, {elements}, DType::f32, role);
+    std::uint64_t at = 0;
+    for (int g = 0; g < weights_->groups(); ++g) {
+      const auto& tensors = weights_->group(g).tensors;
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        const int number = adapters_[static_cast<std::size_t>(g)][i];
+        if (number < 0) continue;
+        AdapterIo& io = io_.adapters[static_cast<std::size_t>(number)];
+        const Shape& w = tensors[i].data.shape;
+        const auto next = [&](const Shape& shape) {
+          const Buffer part = pb.view(all, at, DType::f32, shape);
+          at += static_cast<std::uint64_t>(shape.elements()) * 4;
+          return part;
+        };
+        io.*a = next({o.rank, w[1]});
+        io.*b = next({w[0], o.rank});
+      }
+    }
+    return all;
+  };
+  lay_out("adapters", Role::weights, &AdapterIo::a, &AdapterIo::b);
+  if (!job_.trains) return;
+  small_gradients_ = lay_out("adapters.grad", Role::gradient, &AdapterIo::da, &AdapterIo::db);
+  for (const AdapterIo& a : io_.adapters) {
+    io_.gradients.push_back({a.name + ".lora_A.weight", a.da});
+    io_.gradients.push_back({a.name + ".lora_B.weight", a.db});
+  }
+}
+
+std::vector<UpdatedTensor> Seq2Seq::trained_adapters() const {
+  std::vector<UpdatedTensor> all;
+  for (std::size_t i = 0; i < io_.gradients.size(); ++i) {
+    const AdapterIo& a = io_.adapters[i / 2];
+    UpdatedTensor t;
+    t.name = io_.gradients[i].name;
+    t.value = i % 2 == 0 ? a.a : a.b;
+    t.gradient = io_.gradients[i].gradient;
+    all.push_back(std::move(t));
+  }
+  return all;
+}
+
 // Weights narrower than f32 have an f32 master, unless the optimizer's rounding (Kahan, stochastic)
 // makes that unnecessary.
+std::vector<UpdatedTensor> Seq2Seq::trained_weights(ProgramBuilder& pb) const {
+  std::vector<UpdatedTensor> all;
+  for (int group = 0; group < weights_->groups(); ++group) {
+    for (const WeightBuffers& home : weights_->home(pb, group)) {
+      const NamedGradient& g = io_.gradients[all.size()];
+      const Tier tier = pb.tier(g.gradient);
+      UpdatedTensor t;
+      t.name = g.name;
+      t.value = home.data;
+      t.gradient = g.gradient;
+      t.decays = pb.shape(g.gradient).rank() > 1;
+      const bool narrow = pb.dtype(home.data) != DType::f32;
+      if ((narrow && job_.optimizer.rounding == UpdateRounding::nearest) ||
+          pb.tier(home.data) != tier) {
+        t.narrow = home.data;
+        t.value = pb.persistent(g.name + ".master", pb.shape(g.gradient), DType::f32,
+                                Role::optimizer, tier);
+      }
+      all.push_back(std::move(t));
+    }
+  }
+  return all;
+}
+
 void Seq2Seq::record_updates(ProgramSet& set) {
   Buffer factor;
   {
     ProgramBuilder init(set, "init_state");
-    std::size_t next = 0;
-    for (int group = 0; group < weights_->groups(); ++group) {
-      for (const WeightBuffers& home : weights_->home(init, group)) {
-        const NamedGradient& g = io_.gradients[next++];
-        const Tier tier = init.tier(g.gradient);
-        UpdatedTensor t;
-        t.name = g.name;
-        t.value = home.data;
-        t.gradient = g.gradient;
-        t.decays = init.shape(g.gradient).rank() > 1;
-        const bool narrow = init.dtype(home.data) != DType::f32;
-        if ((narrow && job_.optimizer.rounding == UpdateRounding::nearest) ||
-            init.tier(home.data) != tier) {
-          t.narrow = home.data;
-          t.value = init.persistent(g.name + ".master", init.shape(g.gradient), DType::f32,
-                                    Role::optimizer, tier);
-        }
-        declare_states(init, job_.optimizer, t);
-        io_.trained.push_back(std::move(t));
-      }
-    }
+    io_.trained = job_.lora ? trained_adapters() : trained_weights(init);
+    for (UpdatedTensor& t : io_.trained) declare_states(init, job_.optimizer, t);
     io_.grad_norm = init.persistent("grad_norm", {1}, DType::f32, Role::output, Tier::host);
     factor = init.persistent("clip_factor", {1}, DType::f32, Role::output);
     record_initial_state(init, io_.trained);

@@ -27,13 +27,22 @@ struct BatchShape {
   friend bool operator==(const BatchShape&, const BatchShape&) = default;
 };
 
+// Low-rank adapters beside the matrices of blocks; the weights themselves do not change.
+struct LoraOptions {
+  std::int64_t rank = 16;
+  float alpha = 16;
+  std::vector<std::string> targets = {"q", "k", "v", "o", "wi", "wo"};  // wi: also wi_0 and wi_1
+};
+
 // Everything that decides what is recorded of an encoder-decoder.
 struct Seq2SeqJob {
   Config config = {};
   MemoryPolicy policy = {};
   Precision precision = {};
   WeightFormat format = WeightFormat::stored;
-  bool trains = false;  // all weights; gradients and, with record_update, the optimizer
+  bool trains =
+      false;  // all weights, or adapters; gradients and, with record_update, the optimizer
+  std::optional<LoraOptions> lora = {};           // adapters: they take part in evaluations, too
   std::vector<BatchShape> batches = {};           // every kind of step there will be
   std::vector<BatchShape> eval_batches = {};      // the same for evaluation: forward pass and loss
   bool keep_states = false, keep_logits = false;  // also given to the host; of `batches`
@@ -68,12 +77,20 @@ struct NamedGradient {
   Buffer gradient;  // f32, or Seq2SeqJob::gradient; device or host
 };
 
+// One adapter: y += scale B A x. All lie together on the device, f32; so do the gradients.
+struct AdapterIo {
+  std::string name;  // "encoder.block.0.layer.0.SelfAttention.q"
+  Buffer a, b;       // [rank, K], [N, rank]: the caller's to fill before the first step
+  Buffer da, db;     // only where it trains
+};
+
 struct Seq2SeqIo {
   std::vector<StepIo> steps, eval_steps;  // by kind of batch; all share memory
   // [1] f32: weight of a label in the loss, 1 / how many count in the whole optimizer step. The
   // loss is the sum of all losses times this.
   Buffer label_weight;
   std::vector<NamedGradient> gradients;
+  std::vector<AdapterIo> adapters;
   std::vector<UpdatedTensor> trained;  // with record_update only
   Buffer grad_norm;                    // [1] f32, before clipping; likewise
 };
@@ -108,13 +125,17 @@ class Seq2Seq {
  private:
   void declare_io(ProgramBuilder& pb);
   void declare_gradients(ProgramBuilder& pb);
+  void declare_adapters(ProgramBuilder& pb);
+  std::vector<UpdatedTensor> trained_weights(ProgramBuilder& pb) const;
+  std::vector<UpdatedTensor> trained_adapters() const;
   void record_updates(ProgramSet& set);
 
   Seq2SeqJob job_;
   Seq2SeqIo io_;
   std::optional<BlockWeights> weights_;
-  std::vector<GroupGradients> gradients_;  // by group; empty: nothing trains
-  Buffer small_gradients_;                 // of vectors and tables of all groups
+  std::vector<GroupGradients> gradients_;   // by group; empty: no weight trains
+  Buffer small_gradients_;                  // of vectors and tables of all groups, or of adapters
+  std::vector<std::vector<int>> adapters_;  // by group and tensor: number in io, or -1
 };
 
 }  // namespace ballast::t5

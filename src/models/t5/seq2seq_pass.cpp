@@ -60,14 +60,16 @@ void each_linear(BlockInUse& w, Visit&& visit) {
 }  // namespace
 
 Seq2SeqPass::Seq2SeqPass(const Seq2SeqJob& job, BlockWeights& weights,
-                         std::vector<GroupGradients>& gradients, const StepIo& io,
-                         Buffer label_weight, bool trains)
+                         std::vector<GroupGradients>& gradients, const Adapters& adapters,
+                         const StepIo& io, Buffer label_weight, bool trains)
     : job_(job),
       config_(job.config),
       gradients_(gradients),
       io_(io),
       label_weight_(label_weight),
       trains_(trains),
+      weights_train_(trains && !job.lora),
+      adapters_(adapters),
       layers_(job.config, job.policy, job.precision),
       weights_(job.config, weights) {
   micro_batches_.resize(io.micro_batches.size());
@@ -80,13 +82,15 @@ void Seq2SeqPass::record(ProgramBuilder& pb) {
   for (std::int64_t b = 0; b < config_.layers; ++b) forward_block(pb, Side::encoder, b);
   end_encoder(pb);
   for (std::int64_t b = 0; b < config_.decoder_layers; ++b) forward_block(pb, Side::decoder, b);
-  if (trains_) begin_gradients(pb, kSmallGroup);
+  if (weights_train_) begin_gradients(pb, kSmallGroup);
   head_and_loss(pb);
   if (trains_) {
     backward_stack(pb, Side::decoder);
     backward_stack(pb, Side::encoder);
-    embed_backward(pb);
-    end_gradients(pb, kSmallGroup);
+    if (weights_train_) {
+      embed_backward(pb);
+      end_gradients(pb, kSmallGroup);
+    }
   }
   weights_.end(pb);
 }
@@ -170,6 +174,35 @@ bool Seq2SeqPass::keeps_all(Side side, std::int64_t block) const {
   return evenly_chosen(index, config_.layers + config_.decoder_layers, job_.policy.kept_blocks);
 }
 
+BlockInUse Seq2SeqPass::use_block(ProgramBuilder& pb, Side side, std::int64_t block,
+                                  bool backward) {
+  const int group = block_group(config_, side, block);
+  BlockInUse w =
+      weights_.block(pb, side, block, backward ? gradients(group) : WeightsInUse::Gradients());
+  if (!job_.lora) return w;
+  const auto attention = [](AttentionInUse& a) {
+    return AttentionParams<AdaptedLinear*>{nullptr, &a.q, &a.k, &a.v, &a.o};
+  };
+  BlockParams<AdaptedLinear*> layers = {.self = attention(w.self),
+                                        .cross = attention(w.cross),
+                                        .norm = nullptr,
+                                        .wi_0 = &w.ffn.wi_0,
+                                        .wi_1 = &w.ffn.wi_1,
+                                        .wo = &w.ffn.wo};
+  const std::vector<int>& numbers = adapters_.of[static_cast<std::size_t>(group)];
+  std::size_t next = 0;
+  BlockParams<AdaptedLinear*>::each(
+      layers, side, config_.gated, "", [&](const std::string&, AdaptedLinear* l) {
+        const int number = numbers[next++];
+        if (number < 0) return;
+        const AdapterIo& a = adapters_.all[static_cast<std::size_t>(number)];
+        l->adapter.a = a.a, l->adapter.b = a.b;
+        l->adapter.scale = job_.lora->alpha / static_cast<float>(job_.lora->rank);
+        if (backward) l->adapter_grads = {.da = a.da, .db = a.db};
+      });
+  return w;
+}
+
 // What the policy keeps, on the device or in host memory.
 BlockKept Seq2SeqPass::what_stays(ProgramBuilder& pb, const BlockKept& all, bool everything) const {
   BlockKept stays = all;
@@ -194,7 +227,7 @@ BlockKept Seq2SeqPass::what_stays(ProgramBuilder& pb, const BlockKept& all, bool
 
 void Seq2SeqPass::forward_block(ProgramBuilder& pb, Side side, std::int64_t block) {
   const auto scope = pb.scope(fmt::format("{}.{}", name_of(side), block));
-  const BlockInUse w = weights_.block(pb, side, block);
+  const BlockInUse w = use_block(pb, side, block, false);
   const Buffer bias = stack_bias(pb, side, block);
   for (MicroBatch& m : micro_batches_) {
     StackState& t = stack(m, side);
@@ -248,7 +281,7 @@ void Seq2SeqPass::head_and_loss(ProgramBuilder& pb) {
   // A quantum keeps the CPU busy; a GPU wants more, where memory is no concern.
   const bool wide = pb.backend().device == Device::cuda && job_.policy.chunk_tokens == 0;
   const std::int64_t chunk = wide ? 4 * kTokenQuantum : kTokenQuantum;
-  if (trains_) begin_gradients(pb, group);
+  if (weights_train_) begin_gradients(pb, group);
   for (std::size_t i = 0; i < micro_batches_.size(); ++i) {
     MicroBatch& m = micro_batches_[i];
     StackState& t = stack(m, Side::decoder);
@@ -280,21 +313,24 @@ void Seq2SeqPass::head_and_loss(ProgramBuilder& pb) {
                               .dx = dlogits});
       if (!trains_) continue;
       ops::linear_dx_into(pb, dlogits, w, cut(m.dy), {.alpha = alpha});
-      ops::linear_dw(pb, cut(m.y), dlogits, gradients(group)[0], {}, alpha);
+      if (weights_train_) {
+        ops::linear_dw(pb, cut(m.y), dlogits, gradients(group)[0], {}, alpha);
+      }
     }
     if (trains_ && r.dropout > 0) ops::dropout_into(pb, m.dy, m.dy, r.drop("final"));
     take(pb, losses, io_.micro_batches[i].losses);
     if (all_logits) take(pb, all_logits, io_.micro_batches[i].logits);
   }
   // A tied table gets more from the embeddings.
-  if (trains_ && !config_.tied) end_gradients(pb, group);
+  if (weights_train_ && !config_.tied) end_gradients(pb, group);
 }
 
 void Seq2SeqPass::backward_stack(ProgramBuilder& pb, Side side) {
   const Gain norm = weights_.final_norm(side, gradients(kSmallGroup));
   for (MicroBatch& m : micro_batches_) {
     StackState& t = stack(m, side);
-    t.dx = pb.temp("dx", {rows(t), config_.d_model}, job_.precision.residual);
+    // Every sublayer adds to it: rounded each time it would lose more than all products do.
+    t.dx = pb.temp("dx", {rows(t), config_.d_model}, f32);
     ops::fill(pb, t.dx, 0);
     const RowsOfSamples r = rows_of(m, side, name_of(side));
     if (side == Side::encoder && r.dropout > 0) {
@@ -305,12 +341,12 @@ void Seq2SeqPass::backward_stack(ProgramBuilder& pb, Side side) {
       m.dstates = pb.temp("dstates", pb.shape(m.states), f32, Role::gradient);
       ops::fill(pb, m.dstates, 0);
     }
-    if (config_.bias_per_block) continue;
+    if (config_.bias_per_block || !weights_train_) continue;
     t.dbias = pb.temp("dbias", {config_.heads, 2 * t.tokens - 1}, f32, Role::gradient);
     ops::fill(pb, t.dbias, 0);
   }
   for (std::int64_t b = layers_of(config_, side); b-- > 0;) backward_block(pb, side, b);
-  if (config_.bias_per_block) return;
+  if (config_.bias_per_block || !weights_train_) return;
   for (MicroBatch& m : micro_batches_) {
     StackState& t = stack(m, side);
     ops::relative_bias_backward(pb, t.dbias,
@@ -345,8 +381,8 @@ void Seq2SeqPass::restore(ProgramBuilder& pb, Side side, std::int64_t block, con
 void Seq2SeqPass::backward_block(ProgramBuilder& pb, Side side, std::int64_t block) {
   const auto scope = pb.scope(fmt::format("{}.{}.backward", name_of(side), block));
   const int group = block_group(config_, side, block);
-  begin_gradients(pb, group);
-  BlockInUse w = weights_.block(pb, side, block, gradients(group));
+  if (weights_train_) begin_gradients(pb, group);
+  BlockInUse w = use_block(pb, side, block, true);
   const Buffer stack_wide = stack_bias(pb, side, block);
   for (MicroBatch& m : micro_batches_) {
     const bool first = &m == &micro_batches_.front() && !job_.accumulates;
@@ -355,7 +391,8 @@ void Seq2SeqPass::backward_block(ProgramBuilder& pb, Side side, std::int64_t blo
     });
     StackState& t = stack(m, side);
     ScoreBias bias = {.bias = stack_wide, .dbias = t.dbias};
-    if (config_.bias_per_block) {
+    const bool own_table = config_.bias_per_block && weights_train_;
+    if (own_table) {
       bias.dbias = pb.temp("dbias", pb.shape(bias.bias), f32, Role::gradient);
       ops::fill(pb, bias.dbias, 0);
     }
@@ -368,7 +405,7 @@ void Seq2SeqPass::backward_block(ProgramBuilder& pb, Side side, std::int64_t blo
                                        rows_of(m, side, block, true));
     }
     layers_.self_attention_backward(pb, w.self, kept.self, bias, side == Side::decoder, t.dx, rows);
-    if (config_.bias_per_block) {
+    if (own_table) {
       ops::relative_bias_backward(pb, bias.dbias,
                                   weights_.table_gradient(side, block, gradients(kSmallGroup)),
                                   {.buckets = config_.relative(side == Side::encoder),
@@ -376,7 +413,7 @@ void Seq2SeqPass::backward_block(ProgramBuilder& pb, Side side, std::int64_t blo
                                    .keys = t.tokens});
     }
   }
-  end_gradients(pb, group);
+  if (weights_train_) end_gradients(pb, group);
 }
 
 // dE[id] += dropout(dx) of every token with that id, of both stacks.
@@ -396,7 +433,7 @@ void Seq2SeqPass::embed_backward(ProgramBuilder& pb) {
 }
 
 WeightsInUse::Gradients Seq2SeqPass::gradients(int group) const {
-  if (!trains_) return {};
+  if (!weights_train_) return {};
   return gradients_[static_cast<std::size_t>(group)].device;
 }
 

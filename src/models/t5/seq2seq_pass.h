@@ -10,9 +10,13 @@ namespace ballast::t5 {
 // train. All micro-batches share a visit of each block; gradients add up in their order.
 class Seq2SeqPass {
  public:
+  struct Adapters {
+    const std::vector<AdapterIo>& all;
+    const std::vector<std::vector<int>>& of;  // by group and tensor: number in all, or -1
+  };
   // trains: this program; with job.trains evaluations do not.
   Seq2SeqPass(const Seq2SeqJob& job, BlockWeights& weights, std::vector<GroupGradients>& gradients,
-              const StepIo& io, Buffer label_weight, bool trains);
+              const Adapters& adapters, const StepIo& io, Buffer label_weight, bool trains);
 
   void record(ProgramBuilder& pb);
 
@@ -48,6 +52,8 @@ class Seq2SeqPass {
   // Adds up over blocks of a stack, or of one block.
   Buffer stack_bias(ProgramBuilder& pb, Side side, std::int64_t block);
   bool keeps_all(Side side, std::int64_t block) const;
+  // The block's weights with their adapters.
+  BlockInUse use_block(ProgramBuilder& pb, Side side, std::int64_t block, bool backward);
 
   void upload_inputs(ProgramBuilder& pb);
   void embed(ProgramBuilder& pb);
@@ -73,6 +79,8 @@ class Seq2SeqPass {
   const StepIo& io_;
   Buffer label_weight_;
   bool trains_;
+  bool weights_train_;  // the weights themselves
+  Adapters adapters_;
   BlockLayers layers_;
   WeightsInUse weights_;
   std::vector<MicroBatch> micro_batches_;

@@ -53,7 +53,7 @@ TEST(T5Fit, EightBitMomentsTrainInsideFourteenAndAHalfGigabytes) {
   EXPECT_GT(run.policy.resident_groups, 20) << describe(r.job.config, run.policy);
 }
 
-TEST(T5Fit, ExactAdamWTrainsInsideSixteenGigabytesAndIsRefusedWithoutHostMemory) {
+TEST(T5Fit, ExactAdamWTrainsInsideSixteenGigabytes) {
   FitRequest r = xl();
   r.budget.gpu = Bytes{16 * kGb};
   const auto outcome = fit(r);
@@ -61,13 +61,6 @@ TEST(T5Fit, ExactAdamWTrainsInsideSixteenGigabytesAndIsRefusedWithoutHostMemory)
   const PlannedRun& run = std::get<PlannedRun>(outcome);
   EXPECT_LE(run.needed(Tier::device), r.budget.gpu);
   EXPECT_LE(run.needed(Tier::host), r.budget.host);
-
-  r.budget.host = Bytes{8 * kGb};
-  const auto refused = fit(r);
-  ASSERT_TRUE(std::holds_alternative<Refusal>(refused));
-  const Refusal& refusal = std::get<Refusal>(refused);
-  ASSERT_FALSE(refusal.shortages.empty());
-  EXPECT_GT(refusal.shortages[0].needed, refusal.shortages[0].allowed);
 }
 
 TEST(T5Fit, ChangesThatHelpComeFirst) {
@@ -85,6 +78,9 @@ TEST(T5Fit, ChangesThatHelpComeFirst) {
   r.budget.host = Bytes{lean.needed(Tier::host).count / 2};
   const auto outcome = fit(r);
   ASSERT_TRUE(std::holds_alternative<Refusal>(outcome));
+  const std::vector<Shortage>& missing = std::get<Refusal>(outcome).shortages;
+  ASSERT_FALSE(missing.empty());
+  EXPECT_GT(missing[0].needed, missing[0].allowed);
   const auto changes =
       try_changes(r, std::get<Refusal>(outcome),
                   {{"--batch-size 2", [](FitRequest& q) { q.job.batches[0].samples = 2; }},

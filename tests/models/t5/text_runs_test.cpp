@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 
+#include "core/random.h"
 #include "models/t5/encoder.h"
 #include "models/t5/seq2seq.h"
 #include "ops/sgemm.h"
@@ -145,14 +146,14 @@ class Training : public Running<Seq2Seq> {
     double dropout = 0;
     bool accumulates = false;
     DType gradient = DType::f32;
+    std::optional<LoraOptions> lora = {};
   };
   Training(const Config& c, const std::string& path, const MemoryPolicy& policy,
            std::vector<Sample> samples)
       : Training(c, path, policy, std::move(samples), Form{}) {}
   Training(const Config& c, const std::string& path, const MemoryPolicy& policy,
            std::vector<Sample> samples, const Form& form)
-      : samples_(std::move(samples)) {
-    const Checkpoint checkpoint = Checkpoint::open(path);
+      : checkpoint_(Checkpoint::open(path)), samples_(std::move(samples)) {
     set.backend.threads = 2;
     Seq2SeqJob job;
     job.config = c;
@@ -162,6 +163,7 @@ class Training : public Running<Seq2Seq> {
     job.dropout = form.dropout;
     job.accumulates = form.accumulates;
     job.gradient = form.gradient;
+    job.lora = form.lora;
     job.optimizer.kind = OptimizerKind::adamw;
     BatchShape shape = {.samples = form.per_batch, .source = form.source, .target = form.target};
     if (shape.samples == 0) shape.samples = std::ssize(samples_);
@@ -172,7 +174,7 @@ class Training : public Running<Seq2Seq> {
     }
     job.batches = {shape};
     model =
-        std::make_unique<Seq2Seq>(set, job, weight_groups(c, checkpoint, TensorMap(checkpoint)));
+        std::make_unique<Seq2Seq>(set, job, weight_groups(c, checkpoint_, TensorMap(checkpoint_)));
     start();
     runner->run("init_state");
     std::int64_t counted = 0;
@@ -251,6 +253,7 @@ class Training : public Running<Seq2Seq> {
     return sum;
   }
 
+  Checkpoint checkpoint_;  // frozen weights are read from it step by step
   std::vector<Sample> samples_;
   double weight_ = 0;
 };
