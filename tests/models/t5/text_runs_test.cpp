@@ -403,6 +403,55 @@ TEST(T5Seq2Seq, Bf16GradientsAreTheOthersRounded) {
   narrow.runner->run("update", {.step = 1, .learning_rate = 0.01});
 }
 
+// Weights stay; along the gradient of the adapters the loss changes by its square.
+TEST(T5Seq2Seq, AdaptersTrainAloneUnderEveryPolicy) {
+  const Config c = tiny_t5();
+  const test::TempDir dir;
+  const std::string path = write_t5(dir, c);
+  const Training::Form form = {.lora = LoraOptions{.rank = 3, .alpha = 6}};
+  const auto with_factors = [&](const MemoryPolicy& policy) {
+    auto t = std::make_unique<Training>(c, path, policy, samples(c), form);
+    for (const AdapterIo& a : t->model->io().adapters) {
+      for (const Buffer b : {a.a, a.b}) {
+        Values v(static_cast<std::size_t>(t->set.spec(b).shape.elements()));
+        fill_normal(random_source(1, "test", 0, a.name), 0, v.data(), std::ssize(v));
+        for (float& x : v) x *= 0.1f;
+        t->runner->write(b, std::as_bytes(std::span(v)));
+      }
+    }
+    return t;
+  };
+  const auto t = with_factors({});
+  EXPECT_EQ(t->model->io().adapters.size(),
+            static_cast<std::size_t>(7 * c.layers + 11 * c.decoder_layers));
+  t->step();
+  const auto gradients = t->gradients(), start = t->weights();
+  for (const MemoryPolicy& policy : policies()) {
+    SCOPED_TRACE(policy.name);
+    const auto other = with_factors(policy);
+    other->step();
+    EXPECT_EQ(other->gradients(), gradients);
+    other->runner->run("grad_norm");
+    other->runner->run("update", {.step = 1, .learning_rate = 0.01});
+    EXPECT_NE(other->weights(), start);
+    other->expect_peaks_are_touched();
+  }
+  for (const char* part : {".q.lora_A", ".v.lora_B", ".o.lora_B", ".wi_0.lora_A", ".wo.lora_B"}) {
+    auto along = gradients;
+    double squares = 0;
+    for (auto& [name, g] : along) {
+      if (name.find(part) == std::string::npos) std::ranges::fill(g, 0.0f);
+      for (const float x : g) squares += static_cast<double>(x) * x;
+    }
+    ASSERT_GT(squares, 0) << part;
+    const double by = 0.01 / std::sqrt(squares);
+    t->move(start, along, by);
+    const double above = t->step();
+    t->move(start, along, -by);
+    EXPECT_NEAR((above - t->step()) / (2 * by * squares), 1, 0.03) << part;
+  }
+}
+
 TEST(T5Seq2Seq, LossOfABatchIsTheMeanOverItsLabels) {
   const Config c = tiny_t5();
   const test::TempDir dir;
