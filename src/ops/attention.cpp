@@ -8,6 +8,7 @@
 #include "ops/attention_cpu.h"
 #include "ops/attention_cuda.h"
 #include "ops/attention_cuda_workspace.h"
+#include "ops/attention_products.h"
 #include "ops/cuda_call.h"
 
 namespace ballast::ops {
@@ -106,18 +107,34 @@ void check_inputs(const char* op, const ConstTensorView& q, const ConstTensorVie
 }
 
 void check_bias(const char* op, const ConstTensorView& bias, const ConstTensorView& q,
-                const ConstTensorView& k) {
+                const ConstTensorView& k, const AttentionSamples& samples) {
   if (!bias) return;
-  const Shape shape = {q.shape[1], q.shape[0] + k.shape[0] - 1};
+  const Shape shape = {samples.heads > 0 ? samples.heads : q.shape[1], q.shape[0] + k.shape[0] - 1};
   check(bias.dtype == DType::f32 && bias.shape == shape, "{}: the bias is {} {}, expected f32 {}",
         op, bias.dtype, bias.shape, shape);
   check(bias.shape[1] <= 1 || bias.strides[1] == 1, "{}: the bias of a head has gaps", op);
 }
 
+template <class Call>
+void check_samples(const char* op, const Call& a) {
+  const AttentionSamples& s = a.samples;
+  if (s.heads == 0) return;
+  check(a.whole_scores && a.q.device == Device::cuda, "{}: several samples in one call", op);
+  const std::int64_t end = s.first + a.q.shape[1];
+  check(s.first >= 0 && end <= AttentionSamples::kMost * s.heads, "{}: heads {} to {} of {} each",
+        op, s.first, end, s.heads);
+  for (std::int64_t i = s.first / s.heads; i < (end + s.heads - 1) / s.heads; ++i) {
+    const std::int32_t length = s.lengths[static_cast<std::size_t>(i)];
+    check(length >= 0 && length <= a.k.shape[0], "{}: sample {} has {} of {} keys", op, i, length,
+          a.k.shape[0]);
+  }
+}
+
 void check_call(const Attention& a) {
   check_inputs("attention", a.q, a.k, a.v, a.lse, a.kv_length);
   check_heads("attention", "o", a.o, a.q.shape, a.q.dtype);
-  check_bias("attention", a.bias, a.q, a.k);
+  check_bias("attention", a.bias, a.q, a.k, a.samples);
+  check_samples("attention", a);
 }
 
 void check_call(const AttentionBackward& a) {
@@ -128,8 +145,9 @@ void check_call(const AttentionBackward& a) {
   check_heads(op, "dq", a.dq, a.q.shape, a.q.dtype);
   check_heads(op, "dk", a.dk, a.k.shape, a.q.dtype);
   check_heads(op, "dv", a.dv, a.k.shape, a.q.dtype);
-  check_bias(op, a.bias, a.q, a.k);
-  check_bias(op, a.dbias, a.q, a.k);
+  check_bias(op, a.bias, a.q, a.k, a.samples);
+  check_bias(op, a.dbias, a.q, a.k, a.samples);
+  check_samples(op, a);
 }
 
 void check_workspace(const char* op, const TensorView& workspace, std::int64_t needed) {
@@ -147,6 +165,15 @@ cpu::BiasIn bias_in(const ConstTensorView& x) {
   return {reinterpret_cast<const float*>(x.data), x.strides[0]};
 }
 
+cpu::DropRule drop_rule(const AttentionDropout& d) {
+  if (d.probability == 0) return {};
+  return {.on = true,
+          .source = d.source,
+          .threshold = static_cast<std::uint32_t>(d.probability * 0x1p32),
+          .scale = static_cast<float>(1 / (1 - d.probability)),
+          .first_head = d.first_head};
+}
+
 // Every score's own entry of a bias by distance.
 cuda::View score_view(const ConstTensorView& bias, const ConstTensorView& q,
                       const ConstTensorView& k) {
@@ -159,6 +186,30 @@ cuda::View score_view(const ConstTensorView& bias, const ConstTensorView& q,
   return v;
 }
 
+cuda::AttentionDrop gpu_drop(const AttentionDropout& d) {
+  const cpu::DropRule r = drop_rule(d);
+  return {.on = r.on,
+          .source = cuda::random_key(r.source),
+          .threshold = r.threshold,
+          .scale = r.scale,
+          .first_head = r.first_head};
+}
+
+template <class Call>
+cuda::ScoreSamples gpu_samples(const Call& a) {
+  static_assert(cuda::ScoreSamples::kMost == AttentionSamples::kMost);
+  cuda::ScoreSamples s;
+  if (!a.whole_scores) return s;
+  s.heads = a.samples.heads > 0 ? a.samples.heads : a.q.shape[1];
+  s.first = a.samples.first;
+  s.lengths[0] = static_cast<std::int32_t>(a.kv_length);
+  s.sites[0] = a.dropout.source.site;
+  if (a.samples.heads == 0) return s;
+  std::ranges::copy(a.samples.lengths, s.lengths);
+  std::ranges::copy(a.samples.sites, s.sites);
+  return s;
+}
+
 cuda::Attention gpu_call(const Attention& a) {
   return {.q = cuda::view(a.q),
           .k = cuda::view(a.k),
@@ -169,7 +220,10 @@ cuda::Attention gpu_call(const Attention& a) {
           .bias = score_view(a.bias, a.q, a.k),
           .scale = a.scale,
           .kv_length = a.kv_length,
-          .causal = a.causal};
+          .causal = a.causal,
+          .whole_scores = a.whole_scores,
+          .drop = gpu_drop(a.dropout),
+          .samples = gpu_samples(a)};
 }
 
 cuda::AttentionBackward gpu_call(const AttentionBackward& a) {
@@ -189,7 +243,10 @@ cuda::AttentionBackward gpu_call(const AttentionBackward& a) {
           .scale = a.scale,
           .kv_length = a.kv_length,
           .causal = a.causal,
-          .deterministic = a.deterministic};
+          .deterministic = a.deterministic,
+          .whole_scores = a.whole_scores,
+          .drop = gpu_drop(a.dropout),
+          .samples = gpu_samples(a)};
 }
 
 }  // namespace
@@ -210,6 +267,14 @@ std::int64_t attention_backward_workspace(const Shape& q, std::int64_t keys, DTy
   }
   return std::min<std::int64_t>(q[1], backend.threads) *
          backward_scratch(q[0], q[2], dtype).floats * 4;
+}
+
+std::int64_t attention_scores_workspace(const Shape& q, std::int64_t keys, DType dtype) {
+  return cuda::score_places(q, keys, dtype, false).bytes;
+}
+
+std::int64_t attention_backward_scores_workspace(const Shape& q, std::int64_t keys, DType dtype) {
+  return cuda::score_places(q, keys, dtype, true).bytes;
 }
 
 void attention(const Attention& a, Stream stream) {
@@ -235,7 +300,8 @@ void attention(const Attention& a, Stream stream) {
                                        .scale = a.scale,
                                        .bf16 = a.q.dtype == DType::bf16,
                                        .bias = bias_in(a.bias),
-                                       .causal = a.causal};
+                                       .causal = a.causal,
+                                       .drop = drop_rule(a.dropout)};
         BALLAST_ISA_CALL(cpu, attention, call, *stream.pool);
       },
       [&] { cuda::attention(gpu_call(a), *stream.queue); });
@@ -271,7 +337,8 @@ void attention_backward(const AttentionBackward& a, Stream stream) {
             .bf16 = a.q.dtype == DType::bf16,
             .bias = bias_in(a.bias),
             .dbias = a.dbias ? cpu::BiasOut{floats(a.dbias), a.dbias.strides[0]} : cpu::BiasOut(),
-            .causal = a.causal};
+            .causal = a.causal,
+            .drop = drop_rule(a.dropout)};
         BALLAST_ISA_CALL(cpu, attention_backward, call, *stream.pool);
       },
       [&] { cuda::attention_backward(gpu_call(a), *stream.queue); });

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "models/t5/seq2seq_pass.h"
+#include "ops/fill.h"
 
 namespace ballast::t5 {
 namespace {
@@ -28,44 +29,72 @@ Seq2Seq::Seq2Seq(ProgramSet& set, Seq2SeqJob job, std::vector<WeightGroup> group
   check(static_cast<int>(groups.size()) == group_count(job_.config),
         "{} weight groups for a model that has {}", groups.size(), group_count(job_.config));
   check(!job_.batches.empty(), "there is at least one kind of step");
-  if (job_.trains) check_trainable(groups);
-  // Weights that change cannot be streamed from the user's file.
-  if (job_.trains) job_.policy.home = WeightHome::host;
+  check(job_.gradient == DType::f32 || job_.gradient == DType::bf16, "gradients are {}",
+        job_.gradient);
+  if (job_.trains && !job_.lora) {
+    check_trainable(groups);
+    // Weights that change cannot be streamed from the user's file.
+    job_.policy.home = WeightHome::host;
+  }
   {
     ProgramBuilder load(set, "load");
     weights_.emplace(load, std::vector<std::vector<WeightGroup>>{std::move(groups)}, job_.policy,
                      job_.format);
     declare_io(load);
+    declare_adapters(load);
     declare_gradients(load);
     weights_->load(load, 0);
   }
   for (const StepIo& step : io_.steps) {
     ProgramBuilder pb(set, step.program);
-    Seq2SeqPass(job_, *weights_, gradients_, step, io_.label_weight).record(pb);
+    if (job_.trains && !job_.accumulates) ops::fill(pb, small_gradients_, 0);
+    Seq2SeqPass(job_, *weights_, gradients_, {io_.adapters, adapters_}, step, io_.label_weight,
+                job_.trains)
+        .record(pb);
+  }
+  for (const StepIo& step : io_.eval_steps) {
+    ProgramBuilder pb(set, step.program);
+    Seq2SeqPass(job_, *weights_, gradients_, {io_.adapters, adapters_}, step, io_.label_weight,
+                false)
+        .record(pb);
+  }
+  if (job_.trains && job_.accumulates) {
+    ProgramBuilder pb(set, "zero_gradients");
+    for (const NamedGradient& g : io_.gradients) {
+      ops::fill(pb, g.gradient, 0, pb.tier(g.gradient) == Tier::host ? Lane::host : Lane::compute);
+    }
   }
   if (job_.trains && job_.record_update) record_updates(set);
 }
 
-// The i-th samples of all kinds of steps lie in the same memory, as large as the longest.
+// The n-th micro-batches of all kinds of steps lie in the same memory, as large as the largest.
 void Seq2Seq::declare_io(ProgramBuilder& pb) {
-  std::vector<PairLength> longest;
-  for (const auto& batch : job_.batches) {
-    check(!batch.empty(), "a batch has at least one sample");
-    longest.resize(std::max(longest.size(), batch.size()));
-    for (std::size_t i = 0; i < batch.size(); ++i) {
-      check(batch[i].source > 0 && batch[i].target > 0, "a sample of {} and {} tokens",
-            batch[i].source, batch[i].target);
-      longest[i].source = std::max(longest[i].source, batch[i].source);
-      longest[i].target = std::max(longest[i].target, batch[i].target);
+  struct Largest {
+    std::int64_t samples = 0, source = 0, target = 0;  // rows of all samples together
+  };
+  std::vector<Largest> largest;
+  for (const auto* batches : {&job_.batches, &job_.eval_batches}) {
+    for (const BatchShape& b : *batches) {
+      check(b.samples > 0 && b.source > 0 && b.target > 0 && b.micro_batches > 0,
+            "a step of {} x {} samples of {} and {} tokens", b.micro_batches, b.samples, b.source,
+            b.target);
+      largest.resize(std::max(largest.size(), static_cast<std::size_t>(b.micro_batches)));
+      for (std::size_t i = 0; i < static_cast<std::size_t>(b.micro_batches); ++i) {
+        Largest& l = largest[i];
+        l.samples = std::max(l.samples, b.samples);
+        l.source = std::max(l.source, b.samples * b.source);
+        l.target = std::max(l.target, b.samples * b.target);
+      }
     }
   }
   const auto host = [&](const char* name, const Shape& shape, DType dtype, Role role) {
     return pb.persistent(name, shape, dtype, role, Tier::host);
   };
-  std::vector<PairIo> slots;
-  for (const PairLength& n : longest) {
-    PairIo& s = slots.emplace_back();
+  std::vector<MicroBatchIo> slots;
+  for (const Largest& n : largest) {
+    MicroBatchIo& s = slots.emplace_back();
     s.source = host("source", {n.source}, DType::i32, Role::input);
+    s.source_lengths = host("source_lengths", {n.samples}, DType::i32, Role::input);
     s.decoder_input = host("decoder_input", {n.target}, DType::i32, Role::input);
     s.labels = host("labels", {n.target}, DType::i32, Role::input);
     s.losses = host("losses", {n.target}, DType::f32, Role::output);
@@ -77,67 +106,195 @@ void Seq2Seq::declare_io(ProgramBuilder& pb) {
     }
   }
   io_.label_weight = host("label_weight", {1}, DType::f32, Role::input);
-  for (std::size_t k = 0; k < job_.batches.size(); ++k) {
-    StepIo& step = io_.steps.emplace_back();
-    step.program = k == 0 ? "step" : fmt::format("step.{}", k);
-    for (std::size_t i = 0; i < job_.batches[k].size(); ++i) {
-      const PairLength n = job_.batches[k][i];
-      const PairIo& s = slots[i];
-      const auto part = [&](Buffer b, std::int64_t rows) {
-        return b ? pb.rows(b, 0, rows) : Buffer();
+  const auto step_io = [&](const char* name, std::size_t number, const BatchShape& shape,
+                           bool keeps) {
+    StepIo step;
+    step.program = number == 0 ? name : fmt::format("{}.{}", name, number);
+    step.shape = shape;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(shape.micro_batches); ++i) {
+      const MicroBatchIo& s = slots[i];
+      const auto part = [&](Buffer b, std::int64_t length) {
+        return pb.reshape(pb.rows(b, 0, shape.samples * length), {shape.samples, length});
       };
-      step.samples.push_back({.source = part(s.source, n.source),
-                              .decoder_input = part(s.decoder_input, n.target),
-                              .labels = part(s.labels, n.target),
-                              .losses = part(s.losses, n.target),
-                              .states = part(s.states, n.source),
-                              .logits = part(s.logits, n.target)});
+      const auto rows = [&](Buffer b, std::int64_t length) {
+        return b && keeps ? pb.rows(b, 0, shape.samples * length) : Buffer();
+      };
+      step.micro_batches.push_back({.source = part(s.source, shape.source),
+                                    .source_lengths = pb.rows(s.source_lengths, 0, shape.samples),
+                                    .decoder_input = part(s.decoder_input, shape.target),
+                                    .labels = part(s.labels, shape.target),
+                                    .losses = part(s.losses, shape.target),
+                                    .states = rows(s.states, shape.source),
+                                    .logits = rows(s.logits, shape.target)});
     }
+    return step;
+  };
+  for (std::size_t k = 0; k < job_.batches.size(); ++k) {
+    io_.steps.push_back(step_io("step", k, job_.batches[k], true));
+  }
+  for (std::size_t k = 0; k < job_.eval_batches.size(); ++k) {
+    io_.eval_steps.push_back(step_io("eval", k, job_.eval_batches[k], false));
   }
 }
 
-// Where the weights are between steps: with those that stream, in host memory.
+// Those of a group's matrices lie together where the weights are between steps: with those that
+// stream, in host memory. Vectors and tables, which are small, lie together on the device. So the
+// norm has one sum for each group, and the same sums under every policy.
 void Seq2Seq::declare_gradients(ProgramBuilder& pb) {
-  if (!job_.trains) return;
-  gradients_.resize(static_cast<std::size_t>(weights_->groups()));
-  for (int g = 0; g < weights_->groups(); ++g) {
-    const Tier tier = weights_->resident(g) ? Tier::device : Tier::host;
+  if (!job_.trains || job_.lora) return;
+  const int groups = weights_->groups();
+  gradients_.resize(static_cast<std::size_t>(groups));
+  constexpr std::uint64_t kAligned = 256;
+  const auto room = [](const StoredTensor& t, DType dtype) {
+    const auto bytes = static_cast<std::uint64_t>(t.data.shape.elements()) * size_of(dtype);
+    return (bytes + kAligned - 1) / kAligned * kAligned;
+  };
+  const auto is_matrix = [](int g, const StoredTensor& t) {
+    return g != kSmallGroup && t.data.shape.rank() == 2;
+  };
+  const auto matrix_dtype = [&](int g) {
+    return g < embedding_group(job_.config) ? job_.gradient : DType::f32;
+  };
+  std::uint64_t small_bytes = 0;
+  for (int g = 0; g < groups; ++g) {
     for (const StoredTensor& t : weights_->group(g).tensors) {
+      if (!is_matrix(g, t)) small_bytes += room(t, DType::f32);
+    }
+  }
+  small_gradients_ = pb.persistent("small.grad", {static_cast<std::int64_t>(small_bytes / 4)},
+                                   DType::f32, Role::gradient);
+  std::uint64_t small_at = 0;
+  for (int g = 0; g < groups; ++g) {
+    GroupGradients& grads = gradients_[static_cast<std::size_t>(g)];
+    const DType dtype = matrix_dtype(g);
+    std::uint64_t bytes = 0;
+    for (const StoredTensor& t : weights_->group(g).tensors) {
+      if (is_matrix(g, t)) bytes += room(t, dtype);
+    }
+    if (bytes > 0) {
+      grads.matrices = pb.persistent(
+          weights_->group(g).name + ".grad", {static_cast<std::int64_t>(bytes / size_of(dtype))},
+          dtype, Role::gradient, weights_->resident(g) ? Tier::device : Tier::host);
+    }
+    std::uint64_t at = 0;
+    for (const StoredTensor& t : weights_->group(g).tensors) {
+      const bool matrix = is_matrix(g, t);
+      std::uint64_t& from = matrix ? at : small_at;
+      const DType type = matrix ? dtype : DType::f32;
       const Buffer b =
-          pb.persistent(t.name + ".grad", t.data.shape, DType::f32, Role::gradient, tier);
-      gradients_[static_cast<std::size_t>(g)].home.push_back(b);
+          pb.view(matrix ? grads.matrices : small_gradients_, from, type, t.data.shape);
+      const auto own = static_cast<std::uint64_t>(t.data.shape.elements()) * size_of(type);
+      grads.places.push_back({.matrix = matrix, .offset = from, .bytes = own});
+      const std::uint64_t gap = room(t, type) - own;
+      if (matrix && gap > 0) grads.gaps.push_back({true, from + own, gap});
+      from += room(t, type);
+      grads.home.push_back(b);
       io_.gradients.push_back({t.name, b});
     }
   }
 }
 
+void Seq2Seq::declare_adapters(ProgramBuilder& pb) {
+  if (!job_.lora) return;
+  const LoraOptions& o = *job_.lora;
+  check(o.rank > 0, "adapters of rank {}", o.rank);
+  adapters_.resize(static_cast<std::size_t>(weights_->groups()));
+  std::int64_t elements = 0;
+  for (int g = 0; g < weights_->groups(); ++g) {
+    const bool block = g != kSmallGroup && g < embedding_group(job_.config);
+    for (const StoredTensor& t : weights_->group(g).tensors) {
+      std::string module = t.name.substr(0, t.name.rfind('.'));
+      std::string target = module.substr(module.rfind('.') + 1);
+      if (target.starts_with("wi")) target = "wi";
+      const bool wanted = block && t.data.shape.rank() == 2 &&
+                          std::ranges::find(o.targets, target) != o.targets.end();
+      adapters_[static_cast<std::size_t>(g)].push_back(
+          wanted ? static_cast<int>(io_.adapters.size()) : -1);
+      if (!wanted) continue;
+      io_.adapters.push_back({.name = std::move(module), .a = {}, .b = {}, .da = {}, .db = {}});
+      elements += o.rank * (t.data.shape[0] + t.data.shape[1]);
+    }
+  }
+  if (io_.adapters.empty()) {
+    fail(ErrorCode::usage, "no matrix of a block is a target of the adapters",
+         {{"targets q, k, v, o, wi, wo", "the matrices of a block"}});
+  }
+  const auto lay_out = [&](const char* name, Role role, Buffer AdapterIo::*a,
+                           Buffer AdapterIo::*b) {
+    const Buffer all = pb.persistent(name, {elements}, DType::f32, role);
+    std::uint64_t at = 0;
+    for (int g = 0; g < weights_->groups(); ++g) {
+      const auto& tensors = weights_->group(g).tensors;
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        const int number = adapters_[static_cast<std::size_t>(g)][i];
+        if (number < 0) continue;
+        AdapterIo& io = io_.adapters[static_cast<std::size_t>(number)];
+        const Shape& w = tensors[i].data.shape;
+        const auto next = [&](const Shape& shape) {
+          const Buffer part = pb.view(all, at, DType::f32, shape);
+          at += static_cast<std::uint64_t>(shape.elements()) * 4;
+          return part;
+        };
+        io.*a = next({o.rank, w[1]});
+        io.*b = next({w[0], o.rank});
+      }
+    }
+    return all;
+  };
+  lay_out("adapters", Role::weights, &AdapterIo::a, &AdapterIo::b);
+  if (!job_.trains) return;
+  small_gradients_ = lay_out("adapters.grad", Role::gradient, &AdapterIo::da, &AdapterIo::db);
+  for (const AdapterIo& a : io_.adapters) {
+    io_.gradients.push_back({a.name + ".lora_A.weight", a.da});
+    io_.gradients.push_back({a.name + ".lora_B.weight", a.db});
+  }
+}
+
+std::vector<UpdatedTensor> Seq2Seq::trained_adapters() const {
+  std::vector<UpdatedTensor> all;
+  for (std::size_t i = 0; i < io_.gradients.size(); ++i) {
+    const AdapterIo& a = io_.adapters[i / 2];
+    UpdatedTensor t;
+    t.name = io_.gradients[i].name;
+    t.value = i % 2 == 0 ? a.a : a.b;
+    t.gradient = io_.gradients[i].gradient;
+    all.push_back(std::move(t));
+  }
+  return all;
+}
+
 // Weights narrower than f32 have an f32 master, unless the optimizer's rounding (Kahan, stochastic)
 // makes that unnecessary.
+std::vector<UpdatedTensor> Seq2Seq::trained_weights(ProgramBuilder& pb) const {
+  std::vector<UpdatedTensor> all;
+  for (int group = 0; group < weights_->groups(); ++group) {
+    for (const WeightBuffers& home : weights_->home(pb, group)) {
+      const NamedGradient& g = io_.gradients[all.size()];
+      const Tier tier = pb.tier(g.gradient);
+      UpdatedTensor t;
+      t.name = g.name;
+      t.value = home.data;
+      t.gradient = g.gradient;
+      t.decays = pb.shape(g.gradient).rank() > 1;
+      const bool narrow = pb.dtype(home.data) != DType::f32;
+      if ((narrow && job_.optimizer.rounding == UpdateRounding::nearest) ||
+          pb.tier(home.data) != tier) {
+        t.narrow = home.data;
+        t.value = pb.persistent(g.name + ".master", pb.shape(g.gradient), DType::f32,
+                                Role::optimizer, tier);
+      }
+      all.push_back(std::move(t));
+    }
+  }
+  return all;
+}
+
 void Seq2Seq::record_updates(ProgramSet& set) {
   Buffer factor;
   {
     ProgramBuilder init(set, "init_state");
-    std::size_t next = 0;
-    for (int group = 0; group < weights_->groups(); ++group) {
-      for (const WeightBuffers& home : weights_->home(init, group)) {
-        const NamedGradient& g = io_.gradients[next++];
-        const Tier tier = init.tier(g.gradient);
-        UpdatedTensor t;
-        t.name = g.name;
-        t.value = home.data;
-        t.gradient = g.gradient;
-        t.decays = init.shape(g.gradient).rank() > 1;
-        const bool narrow = init.dtype(home.data) != DType::f32;
-        if ((narrow && job_.optimizer.rounding == UpdateRounding::nearest) ||
-            init.tier(home.data) != tier) {
-          t.narrow = home.data;
-          t.value = init.persistent(g.name + ".master", init.shape(g.gradient), DType::f32,
-                                    Role::optimizer, tier);
-        }
-        declare_states(init, job_.optimizer, t);
-        io_.trained.push_back(std::move(t));
-      }
-    }
+    io_.trained = job_.lora ? trained_adapters() : trained_weights(init);
+    for (UpdatedTensor& t : io_.trained) declare_states(init, job_.optimizer, t);
     io_.grad_norm = init.persistent("grad_norm", {1}, DType::f32, Role::output, Tier::host);
     factor = init.persistent("clip_factor", {1}, DType::f32, Role::output);
     record_initial_state(init, io_.trained);
@@ -148,7 +305,12 @@ void Seq2Seq::record_updates(ProgramSet& set) {
   }
   {
     ProgramBuilder norm(set, "grad_norm");
-    record_gradient_norm(norm, io_.trained, job_.max_grad_norm, factor, io_.grad_norm);
+    // Those that lie together follow each other.
+    std::vector<UpdatedTensor> tensors = io_.trained;
+    std::ranges::stable_partition(tensors, [&](const UpdatedTensor& t) {
+      return norm.set().spec(t.gradient).root == small_gradients_;
+    });
+    record_gradient_norm(norm, tensors, job_.max_grad_norm, factor, io_.grad_norm);
   }
   ProgramBuilder pb(set, "update");
   record_update(pb, io_.trained, factor, job_.optimizer);
