@@ -86,10 +86,12 @@ class Seq2SeqRun {
     job.trains = job.record_update = true;
     job.keep_states = job.keep_logits = true;
     job.optimizer = optimizer;
-    job.batches.emplace_back();
+    t5::BatchShape shape = {.samples = std::ssize(batch.pairs)};
     for (const Pair& p : batch.pairs) {
-      job.batches[0].push_back({std::ssize(p.source), std::ssize(p.labels)});
+      shape.source = std::max<std::int64_t>(shape.source, std::ssize(p.source));
+      shape.target = std::max<std::int64_t>(shape.target, std::ssize(p.labels));
     }
+    job.batches = {shape};
     set_.backend = verify_backend(options);
     model_ = std::make_unique<t5::Seq2Seq>(set_, std::move(job),
                                            weight_groups(c, file.checkpoint(), names));
@@ -98,18 +100,25 @@ class Seq2SeqRun {
     if (options.device == Device::cpu) ops::warm_up_blas(runner_->compute_threads());
     runner_->run("load");
     runner_->run("init_state");
-    for (std::size_t i = 0; i < batch.pairs.size(); ++i) {
-      const t5::PairIo& io = samples()[i];
-      std::ranges::copy(batch.pairs[i].source, runner_->view(io.source).as<std::int32_t>());
-      std::ranges::copy(batch.pairs[i].decoder_input,
-                        runner_->view(io.decoder_input).as<std::int32_t>());
-      std::ranges::copy(batch.pairs[i].labels, runner_->view(io.labels).as<std::int32_t>());
-    }
+    const auto fill = [&](Buffer b, std::vector<std::int32_t> Pair::*tokens, std::int32_t pad) {
+      auto* to = runner_->view(b).as<std::int32_t>();
+      const std::int64_t width = set_.spec(b).shape[1];
+      std::fill_n(to, set_.spec(b).shape.elements(), pad);
+      for (const Pair& p : batch.pairs) {
+        std::ranges::copy(p.*tokens, to);
+        to += width;
+      }
+    };
+    fill(samples().source, &Pair::source, c.pad);
+    fill(samples().decoder_input, &Pair::decoder_input, c.pad);
+    fill(samples().labels, &Pair::labels, -100);
+    auto* length = runner_->view(samples().source_lengths).as<std::int32_t>();
+    for (const Pair& p : batch.pairs) *length++ = static_cast<std::int32_t>(p.source.size());
     weight_ = 1 / static_cast<double>(batch.counted);
     *runner_->view(model_->io().label_weight).as<float>() = static_cast<float>(weight_);
   }
 
-  std::span<const t5::PairIo> samples() const { return model_->io().steps[0].samples; }
+  const t5::MicroBatchIo& samples() const { return model_->io().steps[0].micro_batches[0]; }
   const t5::Seq2SeqIo& io() const { return model_->io(); }
   std::vector<float> values(Buffer b) {
     std::vector<float> v(static_cast<std::size_t>(set_.spec(b).shape.elements()));
@@ -120,9 +129,7 @@ class Seq2SeqRun {
   double step() {
     runner_->run(io().steps[0].program);
     double sum = 0;
-    for (const t5::PairIo& s : samples()) {
-      for (const float loss : values(s.losses)) sum += loss;
-    }
+    for (const float loss : values(samples().losses)) sum += loss;
     return sum * weight_;
   }
   void update(std::int64_t number, double learning_rate) {
@@ -141,11 +148,18 @@ class Seq2SeqRun {
 void add_results(const GoldenFile& file, const t5::Config& c, const t5::TensorMap& names,
                  const Batch& batch, double loss, Seq2SeqRun& run,
                  std::vector<GoldenTensor>& results) {
-  std::vector<std::vector<float>> states, logits;
-  for (const t5::PairIo& s : run.samples()) {
-    states.push_back(run.values(s.states));
-    logits.push_back(run.values(s.logits));
-  }
+  // Rows of the samples without their padding.
+  const auto rows = [&](const std::vector<float>& all, auto tokens, std::int64_t width) {
+    const auto each = all.size() / batch.pairs.size();
+    std::vector<std::vector<float>> samples;
+    for (const Pair& p : batch.pairs) {
+      const auto from = all.begin() + static_cast<std::ptrdiff_t>(samples.size() * each);
+      samples.emplace_back(from, from + std::ssize(p.*tokens) * width);
+    }
+    return samples;
+  };
+  const auto states = rows(run.values(run.samples().states), &Pair::source, c.d_model);
+  const auto logits = rows(run.values(run.samples().logits), &Pair::labels, c.vocabulary);
   results.push_back(padded_rows("out.encoder", batch.source_rows, c.d_model, states));
   results.push_back(padded_rows("out.logits", batch.target_rows, c.vocabulary, logits));
   for (const SafetensorsEntry& e : file.entries()) {

@@ -1,5 +1,6 @@
 #include "nn/adapted_linear.h"
 
+#include "core/error.h"
 #include "ops/copy.h"
 #include "ops/gelu.h"
 
@@ -87,7 +88,11 @@ void AdaptedLinear::backward(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dx,
     ops::lora_backward(pb, kept, dy, adapter, adapter_grads, dx, accumulate);
   }
   if (dx) ops::linear_dx_into(pb, dy, weight, dx, {.accumulate = accumulate || adapted});
-  if (dweight) ops::linear_dw(pb, x, dy, dweight, dbias);
+  if (dweight && dw == Dw::in_quanta) ops::linear_dw(pb, x, dy, dweight, dbias);
+  if (dweight && dw != Dw::in_quanta) {
+    check(!dbias, "a gradient at once of a layer with a bias");
+    ops::linear_dw_at_once(pb, x, dy, dweight, dw == Dw::overwritten);
+  }
 }
 
 void AdaptedLinear::backward_inlaid(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dx,

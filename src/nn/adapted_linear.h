@@ -52,6 +52,10 @@ struct AdaptedLinear {
   InlaidAdapter inlaid;     // then nothing is dropped, and of `adapter` only the scale is read
   Buffer dweight, dbias;    // invalid: frozen
   ops::LoraGrads adapter_grads;
+  // The weight's gradient is one contraction over all rows (ops::linear_dw_at_once), which adds to
+  // it or takes its place.
+  enum class Dw : std::uint8_t { in_quanta, at_once, overwritten };
+  Dw dw = Dw::in_quanta;
   bool fp8 = false;  // forward multiplies in f8_e4m3; backward and the adapter as ever
 
   bool trains() const { return dweight || adapter_grads.da; }

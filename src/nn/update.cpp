@@ -120,9 +120,10 @@ void record_gradient_norm(ProgramBuilder& pb, std::span<const UpdatedTensor> ten
     const std::int64_t total = pb.shape(gradient).elements();
     for (std::int64_t first = 0; first < total; first += kPieceElements) {
       const std::int64_t count = std::min(kPieceElements, total - first);
-      const Buffer g = pb.temp("visiting", {count}, DType::f32, Role::gradient);
-      ops::copy(pb, pb.view(gradient, static_cast<std::uint64_t>(first) * 4, DType::f32, {count}),
-                g, Lane::upload);
+      const DType dtype = pb.dtype(gradient);
+      const Buffer g = pb.temp("visiting", {count}, dtype, Role::gradient);
+      const std::uint64_t offset = static_cast<std::uint64_t>(first) * size_of(dtype);
+      ops::copy(pb, pb.view(gradient, offset, dtype, {count}), g, Lane::upload);
       ops::sum_squares(pb, g, sum);
     }
   }

@@ -15,7 +15,7 @@ struct UpdatedTensor {
   std::string name;  // unique in the run
   Buffer value;      // the f32 master where there is one, else what the forward pass reads
   Buffer narrow;     // what the forward pass reads when it is not value
-  Buffer gradient;   // f32
+  Buffer gradient;   // f32 or bf16
   std::vector<StateSpec> specs;
   std::vector<Buffer> states;
   bool decays = true;

@@ -8,6 +8,7 @@
 #include "ops/attention_cpu.h"
 #include "ops/attention_cuda.h"
 #include "ops/attention_cuda_workspace.h"
+#include "ops/attention_products.h"
 #include "ops/cuda_call.h"
 
 namespace ballast::ops {
@@ -147,6 +148,15 @@ cpu::BiasIn bias_in(const ConstTensorView& x) {
   return {reinterpret_cast<const float*>(x.data), x.strides[0]};
 }
 
+cpu::DropRule drop_rule(const AttentionDropout& d) {
+  if (d.probability == 0) return {};
+  return {.on = true,
+          .source = d.source,
+          .threshold = static_cast<std::uint32_t>(d.probability * 0x1p32),
+          .scale = static_cast<float>(1 / (1 - d.probability)),
+          .first_head = d.first_head};
+}
+
 // Every score's own entry of a bias by distance.
 cuda::View score_view(const ConstTensorView& bias, const ConstTensorView& q,
                       const ConstTensorView& k) {
@@ -159,6 +169,15 @@ cuda::View score_view(const ConstTensorView& bias, const ConstTensorView& q,
   return v;
 }
 
+cuda::AttentionDrop gpu_drop(const AttentionDropout& d) {
+  const cpu::DropRule r = drop_rule(d);
+  return {.on = r.on,
+          .source = cuda::random_key(r.source),
+          .threshold = r.threshold,
+          .scale = r.scale,
+          .first_head = r.first_head};
+}
+
 cuda::Attention gpu_call(const Attention& a) {
   return {.q = cuda::view(a.q),
           .k = cuda::view(a.k),
@@ -169,7 +188,9 @@ cuda::Attention gpu_call(const Attention& a) {
           .bias = score_view(a.bias, a.q, a.k),
           .scale = a.scale,
           .kv_length = a.kv_length,
-          .causal = a.causal};
+          .causal = a.causal,
+          .whole_scores = a.whole_scores,
+          .drop = gpu_drop(a.dropout)};
 }
 
 cuda::AttentionBackward gpu_call(const AttentionBackward& a) {
@@ -189,7 +210,9 @@ cuda::AttentionBackward gpu_call(const AttentionBackward& a) {
           .scale = a.scale,
           .kv_length = a.kv_length,
           .causal = a.causal,
-          .deterministic = a.deterministic};
+          .deterministic = a.deterministic,
+          .whole_scores = a.whole_scores,
+          .drop = gpu_drop(a.dropout)};
 }
 
 }  // namespace
@@ -210,6 +233,14 @@ std::int64_t attention_backward_workspace(const Shape& q, std::int64_t keys, DTy
   }
   return std::min<std::int64_t>(q[1], backend.threads) *
          backward_scratch(q[0], q[2], dtype).floats * 4;
+}
+
+std::int64_t attention_scores_workspace(const Shape& q, std::int64_t keys, DType dtype) {
+  return cuda::score_places(q, keys, dtype, false).bytes;
+}
+
+std::int64_t attention_backward_scores_workspace(const Shape& q, std::int64_t keys, DType dtype) {
+  return cuda::score_places(q, keys, dtype, true).bytes;
 }
 
 void attention(const Attention& a, Stream stream) {
@@ -235,7 +266,8 @@ void attention(const Attention& a, Stream stream) {
                                        .scale = a.scale,
                                        .bf16 = a.q.dtype == DType::bf16,
                                        .bias = bias_in(a.bias),
-                                       .causal = a.causal};
+                                       .causal = a.causal,
+                                       .drop = drop_rule(a.dropout)};
         BALLAST_ISA_CALL(cpu, attention, call, *stream.pool);
       },
       [&] { cuda::attention(gpu_call(a), *stream.queue); });
@@ -271,7 +303,8 @@ void attention_backward(const AttentionBackward& a, Stream stream) {
             .bf16 = a.q.dtype == DType::bf16,
             .bias = bias_in(a.bias),
             .dbias = a.dbias ? cpu::BiasOut{floats(a.dbias), a.dbias.strides[0]} : cpu::BiasOut(),
-            .causal = a.causal};
+            .causal = a.causal,
+            .drop = drop_rule(a.dropout)};
         BALLAST_ISA_CALL(cpu, attention_backward, call, *stream.pool);
       },
       [&] { cuda::attention_backward(gpu_call(a), *stream.queue); });

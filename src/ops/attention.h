@@ -2,7 +2,9 @@
 
 #include <cstdint>
 
+#include "core/random.h"
 #include "core/tensor.h"
+#include "ops/random_site.h"
 #include "plan/program_builder.h"
 
 namespace ballast::ops {
@@ -20,6 +22,16 @@ namespace ballast::ops {
 // computes bf16 where D is a multiple of 8, all operands are aligned to 16 bytes, and there is
 // neither bias nor mask (it rounds the weights to bf16, and a piece of a single query may differ);
 // D is at most 256 there.
+//
+// With a dropout, o = (keep P / (1 - p)) v: the word of head h, query i and key j is element
+// ((h << 20) + i << 20) + j of the source, so neither groups of heads nor padding change what is
+// dropped. lse is of the scores before that.
+struct AttentionDropout {
+  double probability = 0;  // p in [0, 1)
+  RandomSource source = {};
+  std::int64_t first_head = 0;  // of the operands, among all heads
+};
+
 struct Attention {
   ConstTensorView q;     // [Lq, H, D]
   ConstTensorView k, v;  // [Lk, H, D]
@@ -30,6 +42,10 @@ struct Attention {
   std::int64_t kv_length = 0;  // <= Lk
   ConstTensorView bias = {};   // [H, Lq + Lk - 1] f32: entry j - i + Lq - 1; empty: none
   bool causal = false;
+  AttentionDropout dropout = {};
+  // On the GPU: by matrix products, with all scores of the call in the workspace
+  // (attention_scores_workspace() bytes). For short sequences; elsewhere it makes no difference.
+  bool whole_scores = false;
 };
 void attention(const Attention& a, Stream stream);
 
@@ -49,6 +65,8 @@ struct AttentionBackward {
   ConstTensorView bias = {};  // as above
   TensorView dbias = {};      // [H, Lq + Lk - 1] f32, added to; empty: not wanted
   bool causal = false;
+  AttentionDropout dropout = {};
+  bool whole_scores = false;  // as above
 };
 void attention_backward(const AttentionBackward& a, Stream stream);
 
@@ -62,6 +80,10 @@ std::int64_t attention_workspace(const Shape& q, DType dtype, const Backend& bac
 std::int64_t attention_backward_workspace(const Shape& q, std::int64_t keys, DType dtype,
                                           const Backend& backend);
 
+// The same on a GPU with whole_scores, which other GPU calls with a dropout need.
+std::int64_t attention_scores_workspace(const Shape& q, std::int64_t keys, DType dtype);
+std::int64_t attention_backward_scores_workspace(const Shape& q, std::int64_t keys, DType dtype);
+
 struct AttentionOptions {
   float scale;
   std::int64_t kv_length = -1;       // -1: all keys
@@ -72,6 +94,12 @@ struct AttentionOptions {
   // Forward only: kv_length is the number of the run's step (StepValues) plus one. Keys come one by
   // one, run by run.
   bool grows = false;
+  // [B] i32 in host memory: kv_length is entry `sample` of it, read in every run.
+  Buffer lengths = {};
+  std::int64_t sample = 0;
+  bool whole_scores = false;
+  double dropout = 0;
+  RandomSite site = {};
 };
 struct AttentionOut {
   Buffer o, lse;

@@ -30,6 +30,22 @@ void soften_backward(float* s, float* dp, std::int64_t keys, float lse, float de
   }
 }
 
+// The same where weights were dropped: dv sees what was left of p, and so does dp of the others.
+void soften_backward(const DropRule& rule, std::int64_t head, std::int64_t query, std::int64_t key,
+                     float* s, float* dp, std::int64_t keys, float lse, float delta) {
+  using namespace simd::BALLAST_ISA;
+  for (std::int64_t j = 0; j < keys; j += kLanes) store(s + j, exp(load(s + j) - lse));
+  each_word(rule, head, query, key, keys,
+            [&](std::int64_t first, std::int64_t count, const std::uint32_t* words) {
+              for (std::int64_t j = 0; j < count; ++j) {
+                const float p = s[first + j];
+                const bool dropped = words[j] < rule.threshold;
+                s[first + j] = dropped ? 0.0f : p * rule.scale;
+                dp[first + j] = p * ((dropped ? 0.0f : dp[first + j] * rule.scale) - delta);
+              }
+            });
+}
+
 // sum (+)= factor * x, one row; x is padded, sum is not.
 void add_row(const float* x, std::int64_t width, float factor, bool first, float* sum) {
   using namespace simd::BALLAST_ISA;
@@ -121,8 +137,12 @@ struct Head {
                                             padded_rows, padded_keys, depth);
     const float* lse = a.lse + head * a.lse_head + first;
     for (std::int64_t i = 0; i < rows; ++i) {
-      soften_backward(p + i * kScoreStride, ds + i * kScoreStride, padded_keys, lse[i],
-                      delta[first + i]);
+      float *const s = p + i * kScoreStride, *const dp = ds + i * kScoreStride;
+      if (a.drop.on) {
+        soften_backward(a.drop, head, first + i, key, s, dp, padded_keys, lse[i], delta[first + i]);
+      } else {
+        soften_backward(s, dp, padded_keys, lse[i], delta[first + i]);
+      }
     }
     if (a.dbias.data) add_dbias(first, rows, key, keys);
     product<ProductA::transposed, ProductC::add>(p, kScoreStride, dout, at.row, dv, at.row,

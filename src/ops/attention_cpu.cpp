@@ -41,6 +41,17 @@ float soften(float* s, std::int64_t keys, float* max, float* sum) {
   return factor;
 }
 
+// What is left of a row of weights.
+void drop_row(const DropRule& rule, std::int64_t head, std::int64_t query, std::int64_t key,
+              std::int64_t keys, float* p) {
+  each_word(rule, head, query, key, keys,
+            [&](std::int64_t first, std::int64_t count, const std::uint32_t* words) {
+              for (std::int64_t j = 0; j < count; ++j) {
+                p[first + j] = words[j] < rule.threshold ? 0.0f : p[first + j] * rule.scale;
+              }
+            });
+}
+
 void scale_row(float* x, std::int64_t width, float factor) {
   if (factor == 1.0f) return;  // the largest score seldom changes after the first tiles
   for (std::int64_t j = 0; j < width; ++j) x[j] *= factor;
@@ -80,6 +91,7 @@ void query_tile(const ForwardCall& a, std::int64_t head, std::int64_t first, flo
     for (std::int64_t i = 0; i < rows; ++i) {
       const float factor = soften(s + i * kScoreStride, padded_keys, max + i, sum + i);
       if (key > 0) scale_row(o + i * at.row, columns, factor);
+      if (a.drop.on) drop_row(a.drop, head, first + i, key, keys, s + i * kScoreStride);
     }
     if (key == 0) {
       product<ProductA::plain, ProductC::set>(s, kScoreStride, v, at.row, o, at.row, padded_rows,

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/random.h"
+
 namespace ballast::ops::cpu {
 
 // Keys are taken in tiles of kKeyTile; this decides the bits. Queries are taken in tiles too, which
@@ -55,6 +57,15 @@ struct BiasOut {
   std::int64_t head = 0;
 };
 
+// Weights of the words below the threshold are dropped, the others scaled.
+struct DropRule {
+  bool on = false;
+  RandomSource source = {};
+  std::uint32_t threshold = 0;
+  float scale = 1;
+  std::int64_t first_head = 0;
+};
+
 struct ForwardCall {
   HeadsIn q, k, v;
   HeadsOut o;
@@ -67,6 +78,7 @@ struct ForwardCall {
   bool bf16;
   BiasIn bias;
   bool causal;
+  DropRule drop;
 };
 
 struct BackwardCall {
@@ -82,6 +94,7 @@ struct BackwardCall {
   BiasIn bias;
   BiasOut dbias;
   bool causal;
+  DropRule drop;
 };
 
 }  // namespace ballast::ops::cpu

@@ -16,6 +16,7 @@
 #include "memory/gpu.h"
 #include "ops/attention_cuda_workspace.h"
 #include "ops/attention_graph.h"
+#include "ops/attention_products.h"
 #include "ops/cudnn_graph.h"
 
 namespace ballast::ops::cuda {
@@ -202,6 +203,8 @@ Call describe(const AttentionBackward& a, int sm) {
 }  // namespace
 
 void attention(const Attention& a, GpuQueue& queue) {
+  if (a.whole_scores) return attention_by_products(a, queue, Doing::run);
+  check(!a.drop.on, "attention: a dropout needs whole_scores on the GPU");
   check_width("attention", a.q);
   AttentionPlans& plans = queue.local<AttentionPlans>();
   if (!by_cudnn(a, plans.sm())) return plain_attention(a, queue.stream().native);
@@ -209,6 +212,8 @@ void attention(const Attention& a, GpuQueue& queue) {
 }
 
 void attention_backward(const AttentionBackward& a, GpuQueue& queue) {
+  if (a.whole_scores) return attention_backward_by_products(a, queue, Doing::run);
+  check(!a.drop.on, "attention_backward: a dropout needs whole_scores on the GPU");
   check_width("attention_backward", a.q);
   AttentionPlans& plans = queue.local<AttentionPlans>();
   if (!by_cudnn(a, plans.sm())) return plain_attention_backward(a, queue.stream().native);
@@ -218,11 +223,13 @@ void attention_backward(const AttentionBackward& a, GpuQueue& queue) {
 }
 
 void prepare_attention(const Attention& a, GpuQueue& queue) {
+  if (a.whole_scores) return attention_by_products(a, queue, Doing::prepare);
   AttentionPlans& plans = queue.local<AttentionPlans>();
   if (by_cudnn(a, plans.sm())) plans.prepare(describe(a, plans.sm()));
 }
 
 void prepare_attention_backward(const AttentionBackward& a, GpuQueue& queue) {
+  if (a.whole_scores) return attention_backward_by_products(a, queue, Doing::prepare);
   AttentionPlans& plans = queue.local<AttentionPlans>();
   if (by_cudnn(a, plans.sm())) plans.prepare(describe(a, plans.sm()));
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "ops/cuda_view.h"
+#include "ops/random_cuda.h"
 
 namespace ballast {
 class GpuQueue;
@@ -12,6 +13,14 @@ namespace ballast::ops::cuda {
 
 // As ops/attention.h says, and what only the plain kernel does so far: with a bias,
 // S = scale q k^T + bias; causal: query i sees keys <= i. Where data is null there is no bias.
+struct AttentionDrop {
+  bool on = false;
+  RandomKey source = {};
+  std::uint32_t threshold = 0;
+  float scale = 1;
+  std::int64_t first_head = 0;
+};
+
 struct Attention {
   View q;     // [Lq, H, D], f32 or bf16
   View k, v;  // [Lk, H, D]
@@ -22,6 +31,8 @@ struct Attention {
   float scale = 1;
   std::int64_t kv_length = 0;
   bool causal = false;
+  bool whole_scores = false;  // then a bias has strides -1 and 1
+  AttentionDrop drop = {};    // with whole_scores only
 };
 
 // dbias = dS = P * (dout v^T - delta), 0 where a key takes no part.
@@ -36,9 +47,12 @@ struct AttentionBackward {
   std::int64_t kv_length = 0;
   bool causal = false;
   bool deterministic = true;  // of cuDNN; the plain kernel always is
+  bool whole_scores = false;
+  AttentionDrop drop = {};
 };
 
-// By cuDNN where it can (attention_cuda_workspace.h), by the plain kernel elsewhere.
+// With whole_scores by matrix products (attention_products_cuda.cpp); else by cuDNN where it can
+// (attention_cuda_workspace.h), by the plain kernel elsewhere.
 void attention(const Attention& a, GpuQueue& queue);
 void attention_backward(const AttentionBackward& a, GpuQueue& queue);
 

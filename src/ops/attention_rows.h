@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "core/simd.h"
+#include "core/simd_random.h"
 #include "ops/attention_cpu.h"
 
 namespace ballast::ops::cpu::BALLAST_ISA {
@@ -124,6 +125,20 @@ inline void bias_and_mask(const BiasIn& bias, bool causal, std::int64_t queries,
     if (!causal) continue;
     const std::int64_t visible = first + i - key + 1;
     for (std::int64_t j = visible < 0 ? 0 : visible; j < keys; ++j) row[j] = -__builtin_inff();
+  }
+}
+
+// visit(first, words) for pieces of the row of scores of a query and the keys [key, key + keys):
+// the words of kRandomPiece keys from `first` on. key is a multiple of that, as tiles are.
+template <class Visit>
+inline void each_word(const DropRule& rule, std::int64_t head, std::int64_t query, std::int64_t key,
+                      std::int64_t keys, Visit&& visit) {
+  static_assert(kKeyTile % kRandomPiece == 0);
+  const auto row = static_cast<std::uint64_t>((((rule.first_head + head) << 20) + query) << 20);
+  std::uint32_t words[kRandomPiece];
+  for (std::int64_t j = 0; j < keys; j += kRandomPiece) {
+    simd::BALLAST_ISA::random_words(rule.source, row + static_cast<std::uint64_t>(key + j), words);
+    visit(j, smaller(kRandomPiece, keys - j), words);
   }
 }
 

@@ -331,7 +331,11 @@ void run_linear_dw(const LinearDw& a, Stream stream, cuda::Doing doing) {
   const std::int64_t rows = a.x.shape[0], inputs = a.x.shape[1], outputs = a.dy.shape[1];
   check(a.dy.shape[0] == rows, "linear_dw: x is {}, dy is {}", a.x.shape, a.dy.shape);
   check_weight(a.dw, outputs, inputs, "linear_dw");
-  check(a.dw.dtype == DType::f32 && aligned(a.dw.data, 4), "linear_dw: dw is {}", a.dw.dtype);
+  const bool gpu_at_once = a.at_once && a.x.device == Device::cuda;
+  check(a.dw.dtype == DType::f32 || (gpu_at_once && a.dw.dtype == DType::bf16),
+        "linear_dw: dw is {}", a.dw.dtype);
+  check(aligned(a.dw.data, 4), "linear_dw: dw is not aligned");
+  check(!a.overwrite || gpu_at_once, "linear_dw: overwrites at once on the GPU only");
   if (a.dbias) {
     check_vector(a.dbias, outputs, "linear_dw", "dbias");
     check(a.dbias.dtype == DType::f32 && aligned(a.dbias.data, 4), "linear_dw: dbias is {}",
@@ -365,6 +369,8 @@ void run_linear_dw(const LinearDw& a, Stream stream, cuda::Doing doing) {
                          .dbias = cuda::view(a.dbias),
                          .type = cuda::multiplied_type(size.x, size.y),
                          .in_partials = cuda::dw_in_partials(size),
+                         .at_once = a.at_once,
+                         .overwrite = a.overwrite,
                          .group = cuda::dw_group(size),
                          .alpha = a.alpha,
                          .scratch = scratch,

@@ -109,6 +109,29 @@ void dw_in_place(const LinearDwCall& a, const View& dy, const View& x, MatrixPro
   }
 }
 
+// The contraction over all rows is one product.
+void dw_at_once(const LinearDwCall& a, const View& dy, const View& x, MatrixProducts& products,
+                Doing doing) {
+  ProductKind kind = quantum_kind(dy, x, x.shape[0], row_stride(a.dw));
+  kind.out = a.dw.dtype;
+  const bool there = usable_in_place(a.dw, a.dw.dtype);
+  if (doing == Doing::prepare) {
+    if (there) products.prepare(kind);
+    return;
+  }
+  const ProductOperands operands = {.left = dy.data,
+                                    .right = x.data,
+                                    .out = a.dw.data,
+                                    .alpha = a.alpha,
+                                    .accumulate = !a.overwrite,
+                                    .workspace = a.workspace};
+  if (there) {
+    products.run(kind, operands);
+  } else {
+    products.run_plainly(kind, operands);
+  }
+}
+
 void dw_by_partials(const LinearDwCall& a, const View& dy, const View& x, MatrixProducts& products,
                     void* stream, Doing doing) {
   const std::int64_t rows = x.shape[0], stride = packed_stride(x.shape[1], DType::f32);
@@ -203,7 +226,9 @@ void linear_dw(const LinearDwCall& a, GpuQueue& queue, Doing doing) {
   const View dy = operand(a.dy, a.type, {}, a.workspace + a.scratch.left, stream, doing);
   const View x = operand(a.x, a.type, {}, a.workspace + a.scratch.right, stream, doing);
   auto& products = queue.local<MatrixProducts>();
-  if (a.in_partials) {
+  if (a.at_once) {
+    dw_at_once(a, dy, x, products, doing);
+  } else if (a.in_partials) {
     dw_by_partials(a, dy, x, products, stream, doing);
   } else {
     dw_in_place(a, dy, x, products, doing);

@@ -53,6 +53,8 @@ struct LinearDwCall {  // dw += alpha * dy^T x, dbias += alpha * column sums of 
   View x, dy, dw, dbias;
   DType type = DType::bf16;
   bool in_partials = false;
+  bool at_once = false;  // one product over all rows; needs no partials
+  bool overwrite = false;
   std::int64_t group = 1;  // quanta whose partial sums are made at once
   float alpha = 1;
   LinearScratch scratch;

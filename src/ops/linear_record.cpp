@@ -1,4 +1,7 @@
 // The recorded forms of ops/linear.h.
+#include "ops/add.h"
+#include "ops/copy.h"
+#include "ops/fill.h"
 #include "ops/linear.h"
 #include "ops/linear_scratch.h"
 #include "plan/bindings.h"
@@ -115,6 +118,35 @@ void linear_dw(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dw, Buffer dbias,
   pb.emit(
       "linear_dw",
       {.reads = {x, dy, dw, dbias}, .writes = {dw, dbias, workspace}, .cost = gemm_cost(size)},
+      [=](const Bindings& b) { linear_dw(call(b), b.stream()); },
+      [=](const Bindings& b) { linear_dw_prepare(call(b), b.stream()); });
+}
+
+void linear_dw_at_once(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dw, bool overwrite) {
+  if (pb.backend().device == Device::cpu) {
+    const bool narrow = pb.dtype(dw) != DType::f32;
+    const Buffer sum = narrow ? pb.temp("dw", pb.shape(dw), DType::f32, Role::gradient) : dw;
+    if (narrow || overwrite) fill(pb, sum, 0);
+    linear_dw(pb, x, dy, sum, {});
+    if (narrow && overwrite) copy(pb, sum, dw);
+    if (narrow && !overwrite) add_into(pb, sum, dw);
+    return;
+  }
+  const LinearSize size = size_of_call(pb, x, {.weight = dw}, dy);
+  const Buffer workspace = pb.workspace(linear_dw_workspace(size));
+  const auto call = [=](const Bindings& b) {
+    return LinearDw{.x = b.in(x),
+                    .dy = b.in(dy),
+                    .dw = b.out(dw),
+                    .workspace = b.out_if(workspace),
+                    .at_once = true,
+                    .overwrite = overwrite};
+  };
+  pb.emit(
+      "linear_dw",
+      {.reads = {x, dy, overwrite ? Buffer() : dw},
+       .writes = {dw, workspace},
+       .cost = gemm_cost(size)},
       [=](const Bindings& b) { linear_dw(call(b), b.stream()); },
       [=](const Bindings& b) { linear_dw_prepare(call(b), b.stream()); });
 }

@@ -120,12 +120,13 @@ std::vector<float> teacher_forced(const std::string& path, const t5::Config& c,
   t5::Seq2SeqJob job;
   job.config = c;
   job.keep_logits = true;
-  job.batches = {{{std::ssize(source), std::ssize(input)}}};
+  job.batches = {{.samples = 1, .source = std::ssize(source), .target = std::ssize(input)}};
   const t5::Seq2Seq model(set, job, weight_groups(c, checkpoint, t5::TensorMap(checkpoint)));
   const MemoryPlan plan = plan_memory(set);
   Runner runner(set, plan);
   runner.run("load");
-  const t5::PairIo& io = model.io().steps[0].samples[0];
+  const t5::MicroBatchIo& io = model.io().steps[0].micro_batches[0];
+  *runner.view(io.source_lengths).as<std::int32_t>() = static_cast<std::int32_t>(source.size());
   std::ranges::copy(source, runner.view(io.source).as<std::int32_t>());
   std::ranges::copy(input, runner.view(io.decoder_input).as<std::int32_t>());
   std::ranges::fill_n(runner.view(io.labels).as<std::int32_t>(), std::ssize(input), -100);

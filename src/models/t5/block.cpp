@@ -1,13 +1,18 @@
 #include "models/t5/block.h"
 
+#include "core/error.h"
 #include "ops/add.h"
-#include "ops/attention.h"
 #include "ops/copy.h"
 #include "ops/gated_gelu.h"
 #include "ops/relu.h"
 #include "ops/rms_norm.h"
 
 namespace ballast::t5 {
+
+ops::DropoutOptions RowsOfSamples::drop(const char* what) const {
+  return {.probability = dropout,
+          .site = ops::random_site("dropout", fmt::format("{}.{}", site, what), first_sample)};
+}
 
 BlockLayers::Normed BlockLayers::norm(ProgramBuilder& pb, const Gain& g, Buffer x,
                                       DType dtype) const {
@@ -37,18 +42,73 @@ Buffer BlockLayers::project(ProgramBuilder& pb, const AdaptedLinear& l, Buffer x
 }
 
 Buffer BlockLayers::add_product(ProgramBuilder& pb, const AdaptedLinear& l, Buffer in, Buffer x,
-                                bool in_place) const {
+                                bool in_place, const ops::DropoutOptions& drop) const {
   Buffer y = x;
   if (!in_place) {
     y = pb.temp("x", pb.shape(x), precision_.residual);
     ops::copy(pb, x, y);
   }
-  l.multiply(pb, in, y, {.accumulate = true});
+  if (drop.probability == 0) {
+    l.multiply(pb, in, y, {.accumulate = true});
+    return y;
+  }
+  const Buffer product = pb.temp("product", pb.shape(x), precision_.activation);
+  l.multiply(pb, in, product, {});
+  ops::DropoutOptions added = drop;
+  added.accumulate = true;
+  ops::dropout_into(pb, product, y, added);
   return y;
 }
 
+Buffer BlockLayers::gradient_of_product(ProgramBuilder& pb, Buffer dx,
+                                        const ops::DropoutOptions& drop) const {
+  if (drop.probability == 0) return ops::cast(pb, dx, precision_.activation);
+  const Buffer dy = pb.temp("dy", pb.shape(dx), precision_.activation);
+  ops::dropout_into(pb, dx, dy, drop);
+  return dy;
+}
+
+namespace {
+
+// Calls record(options, q rows of a sample, key rows of it, its rows of lse) sample by sample.
+template <class Record>
+void each_sample(ProgramBuilder& pb, const AttentionKept& k, std::int64_t heads,
+                 ops::AttentionOptions options, const RowsOfSamples& rows, const char* what,
+                 Record&& record) {
+  const std::int64_t queries = pb.shape(k.q)[0] / rows.samples;
+  const std::int64_t keys = pb.shape(k.k)[0] / rows.samples;
+  options.scale = 1;
+  options.lengths = rows.lengths;
+  options.whole_scores = rows.whole_scores;
+  options.dropout = rows.dropout;
+  const std::string site = fmt::format("{}.{}.weights", rows.site, what);
+  for (std::int64_t i = 0; i < rows.samples; ++i) {
+    options.sample = i;
+    if (rows.dropout > 0) options.site = ops::random_site("dropout", site, rows.first_sample + i);
+    record(
+        options, [&](Buffer x) { return pb.rows(x, i * queries, queries); },
+        [&](Buffer x) { return pb.rows(x, i * keys, keys); }, pb.rows(k.lse, i * heads, heads));
+  }
+}
+
+}  // namespace
+
+void BlockLayers::attend(ProgramBuilder& pb, AttentionKept& k, Buffer bias, bool causal,
+                         const RowsOfSamples& rows, const char* what) const {
+  const std::int64_t heads = config_.heads;
+  k.o = pb.temp("o", pb.shape(k.q), pb.dtype(k.q));
+  k.lse = pb.temp("lse", {rows.samples * heads, pb.shape(k.q)[0] / rows.samples}, DType::f32);
+  each_sample(
+      pb, k, heads,
+      {.scale = 1, .heads_per_group = policy_.heads_per_group, .bias = bias, .causal = causal},
+      rows, what, [&](const auto& options, auto query, auto key, Buffer lse) {
+        ops::attention_into(pb, query(k.q), key(k.k), key(k.v), query(k.o), lse, options);
+      });
+}
+
 Buffer BlockLayers::self_attention(ProgramBuilder& pb, const AttentionInUse& w, Buffer x,
-                                   Buffer bias, bool causal, AttentionKept* kept) const {
+                                   Buffer bias, bool causal, AttentionKept* kept,
+                                   const RowsOfSamples& rows) const {
   const auto scope = pb.scope("self");
   const Normed n = norm(pb, w.norm, x, precision_.activation);
   AttentionKept k;
@@ -57,18 +117,14 @@ Buffer BlockLayers::self_attention(ProgramBuilder& pb, const AttentionInUse& w, 
   k.q = project(pb, w.q, n.u);
   k.k = project(pb, w.k, n.u);
   k.v = project(pb, w.v, n.u);
-  if (!k.o) {
-    const ops::AttentionOut out = ops::attention(
-        pb, k.q, k.k, k.v,
-        {.scale = 1, .heads_per_group = policy_.heads_per_group, .bias = bias, .causal = causal});
-    k.o = out.o, k.lse = out.lse;
-  }
+  if (!k.o) attend(pb, k, bias, causal, rows, "self");
   if (kept) *kept = k;
-  return add_product(pb, w.o, flat(pb, k.o), x, kept == nullptr);
+  return add_product(pb, w.o, flat(pb, k.o), x, kept == nullptr, rows.drop("self"));
 }
 
 Buffer BlockLayers::cross_attention(ProgramBuilder& pb, const AttentionInUse& w, Buffer x,
-                                    Buffer states, AttentionKept* kept) const {
+                                    Buffer states, AttentionKept* kept,
+                                    const RowsOfSamples& rows) const {
   const auto scope = pb.scope("cross");
   const Normed n = norm(pb, w.norm, x, precision_.activation);
   AttentionKept k;
@@ -77,18 +133,14 @@ Buffer BlockLayers::cross_attention(ProgramBuilder& pb, const AttentionInUse& w,
   k.q = project(pb, w.q, n.u);
   k.k = project(pb, w.k, states);
   k.v = project(pb, w.v, states);
-  if (!k.o) {
-    const ops::AttentionOut out =
-        ops::attention(pb, k.q, k.k, k.v, {.scale = 1, .heads_per_group = policy_.heads_per_group});
-    k.o = out.o, k.lse = out.lse;
-  }
+  if (!k.o) attend(pb, k, {}, false, rows, "cross");
   if (kept) *kept = k;
-  return add_product(pb, w.o, flat(pb, k.o), x, kept == nullptr);
+  return add_product(pb, w.o, flat(pb, k.o), x, kept == nullptr, rows.drop("cross"));
 }
 
 // What wo reads: [L, F].
 Buffer BlockLayers::hidden(ProgramBuilder& pb, const FeedForwardInUse& w, Buffer u,
-                           FeedForwardKept* kept) const {
+                           FeedForwardKept* kept, const RowsOfSamples& rows) const {
   const Shape shape = {pb.shape(u)[0], config_.d_ff};
   const Buffer a = pb.temp("a", shape, precision_.activation);
   w.wi_0.forward(pb, u, a);
@@ -101,59 +153,67 @@ Buffer BlockLayers::hidden(ProgramBuilder& pb, const FeedForwardInUse& w, Buffer
   } else {
     ops::relu_into(pb, a, z);
   }
+  if (rows.dropout > 0) ops::dropout_into(pb, z, z, rows.drop("hidden"));
   if (kept) kept->a = a, kept->b = b, kept->z = z;
   return z;
 }
 
 Buffer BlockLayers::feed_forward(ProgramBuilder& pb, const FeedForwardInUse& w, Buffer x,
-                                 FeedForwardKept* kept) const {
+                                 FeedForwardKept* kept, const RowsOfSamples& rows) const {
   const auto scope = pb.scope("ffn");
   if (kept) {
-    feed_forward_again(pb, w, x, *kept);
-    return add_product(pb, w.wo, kept->z, x, false);
+    feed_forward_again(pb, w, x, *kept, rows);
+    return add_product(pb, w.wo, kept->z, x, false, rows.drop("ffn"));
   }
+  check(rows.dropout == 0, "a feed-forward layer drops where backward follows only");
   for (const TokenChunk& c : token_chunks(policy_, pb.shape(x)[0])) {
-    const Buffer rows = pb.rows(x, c.first, c.rows);
-    const Normed n = norm(pb, w.norm, rows, precision_.activation);
-    add_product(pb, w.wo, hidden(pb, w, n.u, nullptr), rows, true);
+    const Buffer part = pb.rows(x, c.first, c.rows);
+    const Normed n = norm(pb, w.norm, part, precision_.activation);
+    add_product(pb, w.wo, hidden(pb, w, n.u, nullptr, rows), part, true);
   }
   return x;
 }
 
 void BlockLayers::feed_forward_again(ProgramBuilder& pb, const FeedForwardInUse& w, Buffer x,
-                                     FeedForwardKept& kept) const {
+                                     FeedForwardKept& kept, const RowsOfSamples& rows) const {
   const Normed n = norm(pb, w.norm, x, precision_.activation);
   kept.x = x, kept.u = n.u, kept.r = n.r;
-  hidden(pb, w, n.u, &kept);
+  hidden(pb, w, n.u, &kept, rows);
 }
 
 // Through Wo and attention to q, k and v.
-BlockLayers::HeadGradients BlockLayers::attention_gradients(ProgramBuilder& pb,
-                                                            const AttentionInUse& w,
-                                                            const AttentionKept& kept,
-                                                            const ScoreBias& bias, bool causal,
-                                                            Buffer dx) const {
+BlockLayers::HeadGradients BlockLayers::attention_gradients(
+    ProgramBuilder& pb, const AttentionInUse& w, const AttentionKept& kept, const ScoreBias& bias,
+    bool causal, Buffer dx, const RowsOfSamples& rows, const char* what) const {
   const Buffer dout = pb.temp("do", pb.shape(kept.o), precision_.activation);
-  const Buffer dy = ops::cast(pb, dx, precision_.activation);
+  const Buffer dy = gradient_of_product(pb, dx, rows.drop(what));
   w.o.backward(pb, flat(pb, kept.o), dy, flat(pb, dout), false);
   const HeadGradients d = {.q = pb.temp("dq", pb.shape(kept.q), precision_.activation),
                            .k = pb.temp("dk", pb.shape(kept.k), precision_.activation),
                            .v = pb.temp("dv", pb.shape(kept.v), precision_.activation)};
-  ops::attention_backward(pb, {.q = kept.q, .k = kept.k, .v = kept.v, .o = kept.o, .lse = kept.lse},
-                          dout, d.q, d.k, d.v,
-                          {.scale = 1,
-                           .heads_per_group = policy_.heads_per_group,
-                           .bias = bias.bias,
-                           .dbias = bias.dbias,
-                           .causal = causal});
+  each_sample(pb, kept, config_.heads,
+              {.scale = 1,
+               .heads_per_group = policy_.heads_per_group,
+               .bias = bias.bias,
+               .dbias = bias.dbias,
+               .causal = causal},
+              rows, what, [&](const auto& options, auto query, auto key, Buffer lse) {
+                ops::attention_backward(pb,
+                                        {.q = query(kept.q),
+                                         .k = key(kept.k),
+                                         .v = key(kept.v),
+                                         .o = query(kept.o),
+                                         .lse = lse},
+                                        query(dout), query(d.q), key(d.k), key(d.v), options);
+              });
   return d;
 }
 
 void BlockLayers::self_attention_backward(ProgramBuilder& pb, const AttentionInUse& w,
                                           const AttentionKept& kept, const ScoreBias& bias,
-                                          bool causal, Buffer dx) const {
+                                          bool causal, Buffer dx, const RowsOfSamples& rows) const {
   const auto scope = pb.scope("self");
-  const HeadGradients d = attention_gradients(pb, w, kept, bias, causal, dx);
+  const HeadGradients d = attention_gradients(pb, w, kept, bias, causal, dx, rows, "self");
   const Buffer du = pb.temp("du", pb.shape(kept.u), precision_.activation);
   w.q.backward(pb, kept.u, flat(pb, d.q), du, false);
   w.k.backward(pb, kept.u, flat(pb, d.k), du, true);
@@ -163,9 +223,9 @@ void BlockLayers::self_attention_backward(ProgramBuilder& pb, const AttentionInU
 
 void BlockLayers::cross_attention_backward(ProgramBuilder& pb, const AttentionInUse& w,
                                            const AttentionKept& kept, Buffer states, Buffer dstates,
-                                           Buffer dx) const {
+                                           Buffer dx, const RowsOfSamples& rows) const {
   const auto scope = pb.scope("cross");
-  const HeadGradients d = attention_gradients(pb, w, kept, {}, false, dx);
+  const HeadGradients d = attention_gradients(pb, w, kept, {}, false, dx, rows, "cross");
   w.k.backward(pb, states, flat(pb, d.k), dstates, true);
   w.v.backward(pb, states, flat(pb, d.v), dstates, true);
   const Buffer du = pb.temp("du", pb.shape(kept.u), precision_.activation);
@@ -174,10 +234,12 @@ void BlockLayers::cross_attention_backward(ProgramBuilder& pb, const AttentionIn
 }
 
 void BlockLayers::feed_forward_backward(ProgramBuilder& pb, const FeedForwardInUse& w,
-                                        const FeedForwardKept& kept, Buffer dx) const {
+                                        const FeedForwardKept& kept, Buffer dx,
+                                        const RowsOfSamples& rows) const {
   const auto scope = pb.scope("ffn");
   const Buffer dz = pb.temp("dz", pb.shape(kept.z), precision_.activation);
-  w.wo.backward(pb, kept.z, ops::cast(pb, dx, precision_.activation), dz, false);
+  w.wo.backward(pb, kept.z, gradient_of_product(pb, dx, rows.drop("ffn")), dz, false);
+  if (rows.dropout > 0) ops::dropout_into(pb, dz, dz, rows.drop("hidden"));
   const Buffer du = pb.temp("du", pb.shape(kept.u), precision_.activation);
   if (config_.gated) {
     const Buffer da = pb.temp("da", pb.shape(dz), precision_.activation);

@@ -6,6 +6,8 @@
 #include "models/t5/config.h"
 #include "nn/adapted_linear.h"
 #include "nn/memory_policy.h"
+#include "ops/attention.h"
+#include "ops/dropout.h"
 #include "plan/program_builder.h"
 
 namespace ballast::t5 {
@@ -46,7 +48,7 @@ struct BlockInUse {
 struct AttentionKept {
   Buffer x, u, r;  // [L, C] input, [L, C] its norm, [L]
   Buffer q, k, v;  // [L, H, D]; of the encoder's states in cross-attention
-  Buffer o, lse;   // [L, H, D], [H, L]
+  Buffer o, lse;   // [L, H, D], [H, L]; of several samples [samples H, L / samples]
 };
 struct FeedForwardKept {
   Buffer x, u, r;
@@ -62,8 +64,22 @@ struct ScoreBias {
   Buffer bias, dbias;  // [H, 2 L - 1]
 };
 
-// The parts of T5's blocks (t5.md 2): every one is y = x + f(norm(x)) of one sample's rows. Records
-// forward and backward; owns nothing. What the policy chooses never changes a bit.
+// What the rows of a call are: those of some samples, equally many of each, one sample behind the
+// other. Only attention tells samples apart.
+struct RowsOfSamples {
+  std::int64_t samples = 1;
+  Buffer lengths = {};            // [samples] i32 in host memory: keys that take part; invalid: all
+  bool whole_scores = false;      // see ops::AttentionOptions
+  double dropout = 0;             // of what sublayers add, of hidden units and attention weights
+  std::string site = {};          // names the block among all that drop
+  std::int64_t first_sample = 0;  // within the program
+
+  ops::DropoutOptions drop(const char* what) const;
+};
+
+// The parts of T5's blocks (t5.md 2): every one is y = x + f(norm(x)), row by row but for
+// attention. Records forward and backward; owns nothing. What the policy chooses never changes a
+// bit.
 class BlockLayers {
  public:
   BlockLayers(const Config& config, const MemoryPolicy& policy, const Precision& precision)
@@ -72,27 +88,28 @@ class BlockLayers {
   // x + Wo attention(Wq u, Wk u, Wv u), u = norm(x). Without `kept` x is changed in place and
   // returned.
   Buffer self_attention(ProgramBuilder& pb, const AttentionInUse& w, Buffer x, Buffer bias,
-                        bool causal, AttentionKept* kept) const;
+                        bool causal, AttentionKept* kept, const RowsOfSamples& rows = {}) const;
   // The same with keys and values from the encoder's states [S, C].
   Buffer cross_attention(ProgramBuilder& pb, const AttentionInUse& w, Buffer x, Buffer states,
-                         AttentionKept* kept) const;
+                         AttentionKept* kept, const RowsOfSamples& rows = {}) const;
   // x + Wo z,  z = gelu(Wi0 u) * Wi1 u or relu(Wi u),  u = norm(x).
   Buffer feed_forward(ProgramBuilder& pb, const FeedForwardInUse& w, Buffer x,
-                      FeedForwardKept* kept) const;
+                      FeedForwardKept* kept, const RowsOfSamples& rows = {}) const;
   // What backward reads of it, once more.
   void feed_forward_again(ProgramBuilder& pb, const FeedForwardInUse& w, Buffer x,
-                          FeedForwardKept& kept) const;
+                          FeedForwardKept& kept, const RowsOfSamples& rows = {}) const;
 
   // dx, the gradient of the output, becomes that of the input; weights' gradients are added to.
   void self_attention_backward(ProgramBuilder& pb, const AttentionInUse& w,
                                const AttentionKept& kept, const ScoreBias& bias, bool causal,
-                               Buffer dx) const;
+                               Buffer dx, const RowsOfSamples& rows = {}) const;
   // dstates [S, C] f32 is added to.
   void cross_attention_backward(ProgramBuilder& pb, const AttentionInUse& w,
-                                const AttentionKept& kept, Buffer states, Buffer dstates,
-                                Buffer dx) const;
+                                const AttentionKept& kept, Buffer states, Buffer dstates, Buffer dx,
+                                const RowsOfSamples& rows = {}) const;
   void feed_forward_backward(ProgramBuilder& pb, const FeedForwardInUse& w,
-                             const FeedForwardKept& kept, Buffer dx) const;
+                             const FeedForwardKept& kept, Buffer dx,
+                             const RowsOfSamples& rows = {}) const;
 
   // norm(x) of the type of the activations; r [L] f32 is kept for backward.
   struct Normed {
@@ -106,19 +123,24 @@ class BlockLayers {
   // The pieces, for who puts them together token by token.
   Buffer project(ProgramBuilder& pb, const AdaptedLinear& l, Buffer x) const;  // [L, H, D]
   Buffer flat(ProgramBuilder& pb, Buffer heads) const;                         // [L, H D]
-  // x + W in, in the place of x or beside it.
-  Buffer add_product(ProgramBuilder& pb, const AdaptedLinear& l, Buffer in, Buffer x,
-                     bool in_place) const;
+  // x + dropout(W in), in the place of x or beside it.
+  Buffer add_product(ProgramBuilder& pb, const AdaptedLinear& l, Buffer in, Buffer x, bool in_place,
+                     const ops::DropoutOptions& drop = {}) const;
 
  private:
-  Buffer hidden(ProgramBuilder& pb, const FeedForwardInUse& w, Buffer u,
-                FeedForwardKept* kept) const;
+  Buffer hidden(ProgramBuilder& pb, const FeedForwardInUse& w, Buffer u, FeedForwardKept* kept,
+                const RowsOfSamples& rows) const;
+  // Attention of every sample: o [L, H, D] and lse [samples H, L / samples].
+  void attend(ProgramBuilder& pb, AttentionKept& k, Buffer bias, bool causal,
+              const RowsOfSamples& rows, const char* what) const;
+  // dropout(dx) of the type of the activations.
+  Buffer gradient_of_product(ProgramBuilder& pb, Buffer dx, const ops::DropoutOptions& drop) const;
   struct HeadGradients {
     Buffer q, k, v;
   };
   HeadGradients attention_gradients(ProgramBuilder& pb, const AttentionInUse& w,
                                     const AttentionKept& kept, const ScoreBias& bias, bool causal,
-                                    Buffer dx) const;
+                                    Buffer dx, const RowsOfSamples& rows, const char* what) const;
 
   const Config& config_;
   const MemoryPolicy& policy_;

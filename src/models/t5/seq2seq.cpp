@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "models/t5/seq2seq_pass.h"
+#include "ops/fill.h"
 
 namespace ballast::t5 {
 namespace {
@@ -28,6 +29,8 @@ Seq2Seq::Seq2Seq(ProgramSet& set, Seq2SeqJob job, std::vector<WeightGroup> group
   check(static_cast<int>(groups.size()) == group_count(job_.config),
         "{} weight groups for a model that has {}", groups.size(), group_count(job_.config));
   check(!job_.batches.empty(), "there is at least one kind of step");
+  check(job_.gradient == DType::f32 || job_.gradient == DType::bf16, "gradients are {}",
+        job_.gradient);
   if (job_.trains) check_trainable(groups);
   // Weights that change cannot be streamed from the user's file.
   if (job_.trains) job_.policy.home = WeightHome::host;
@@ -41,31 +44,49 @@ Seq2Seq::Seq2Seq(ProgramSet& set, Seq2SeqJob job, std::vector<WeightGroup> group
   }
   for (const StepIo& step : io_.steps) {
     ProgramBuilder pb(set, step.program);
-    Seq2SeqPass(job_, *weights_, gradients_, step, io_.label_weight).record(pb);
+    Seq2SeqPass(job_, *weights_, gradients_, step, io_.label_weight, job_.trains).record(pb);
+  }
+  for (const StepIo& step : io_.eval_steps) {
+    ProgramBuilder pb(set, step.program);
+    Seq2SeqPass(job_, *weights_, gradients_, step, io_.label_weight, false).record(pb);
+  }
+  if (job_.trains && job_.accumulates) {
+    ProgramBuilder pb(set, "zero_gradients");
+    for (const NamedGradient& g : io_.gradients) {
+      ops::fill(pb, g.gradient, 0, pb.tier(g.gradient) == Tier::host ? Lane::host : Lane::compute);
+    }
   }
   if (job_.trains && job_.record_update) record_updates(set);
 }
 
-// The i-th samples of all kinds of steps lie in the same memory, as large as the longest.
+// The n-th micro-batches of all kinds of steps lie in the same memory, as large as the largest.
 void Seq2Seq::declare_io(ProgramBuilder& pb) {
-  std::vector<PairLength> longest;
-  for (const auto& batch : job_.batches) {
-    check(!batch.empty(), "a batch has at least one sample");
-    longest.resize(std::max(longest.size(), batch.size()));
-    for (std::size_t i = 0; i < batch.size(); ++i) {
-      check(batch[i].source > 0 && batch[i].target > 0, "a sample of {} and {} tokens",
-            batch[i].source, batch[i].target);
-      longest[i].source = std::max(longest[i].source, batch[i].source);
-      longest[i].target = std::max(longest[i].target, batch[i].target);
+  struct Largest {
+    std::int64_t samples = 0, source = 0, target = 0;  // rows of all samples together
+  };
+  std::vector<Largest> largest;
+  for (const auto* batches : {&job_.batches, &job_.eval_batches}) {
+    for (const BatchShape& b : *batches) {
+      check(b.samples > 0 && b.source > 0 && b.target > 0 && b.micro_batches > 0,
+            "a step of {} x {} samples of {} and {} tokens", b.micro_batches, b.samples, b.source,
+            b.target);
+      largest.resize(std::max(largest.size(), static_cast<std::size_t>(b.micro_batches)));
+      for (std::size_t i = 0; i < static_cast<std::size_t>(b.micro_batches); ++i) {
+        Largest& l = largest[i];
+        l.samples = std::max(l.samples, b.samples);
+        l.source = std::max(l.source, b.samples * b.source);
+        l.target = std::max(l.target, b.samples * b.target);
+      }
     }
   }
   const auto host = [&](const char* name, const Shape& shape, DType dtype, Role role) {
     return pb.persistent(name, shape, dtype, role, Tier::host);
   };
-  std::vector<PairIo> slots;
-  for (const PairLength& n : longest) {
-    PairIo& s = slots.emplace_back();
+  std::vector<MicroBatchIo> slots;
+  for (const Largest& n : largest) {
+    MicroBatchIo& s = slots.emplace_back();
     s.source = host("source", {n.source}, DType::i32, Role::input);
+    s.source_lengths = host("source_lengths", {n.samples}, DType::i32, Role::input);
     s.decoder_input = host("decoder_input", {n.target}, DType::i32, Role::input);
     s.labels = host("labels", {n.target}, DType::i32, Role::input);
     s.losses = host("losses", {n.target}, DType::f32, Role::output);
@@ -77,22 +98,34 @@ void Seq2Seq::declare_io(ProgramBuilder& pb) {
     }
   }
   io_.label_weight = host("label_weight", {1}, DType::f32, Role::input);
-  for (std::size_t k = 0; k < job_.batches.size(); ++k) {
-    StepIo& step = io_.steps.emplace_back();
-    step.program = k == 0 ? "step" : fmt::format("step.{}", k);
-    for (std::size_t i = 0; i < job_.batches[k].size(); ++i) {
-      const PairLength n = job_.batches[k][i];
-      const PairIo& s = slots[i];
-      const auto part = [&](Buffer b, std::int64_t rows) {
-        return b ? pb.rows(b, 0, rows) : Buffer();
+  const auto step_io = [&](const char* name, std::size_t number, const BatchShape& shape,
+                           bool keeps) {
+    StepIo step;
+    step.program = number == 0 ? name : fmt::format("{}.{}", name, number);
+    step.shape = shape;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(shape.micro_batches); ++i) {
+      const MicroBatchIo& s = slots[i];
+      const auto part = [&](Buffer b, std::int64_t length) {
+        return pb.reshape(pb.rows(b, 0, shape.samples * length), {shape.samples, length});
       };
-      step.samples.push_back({.source = part(s.source, n.source),
-                              .decoder_input = part(s.decoder_input, n.target),
-                              .labels = part(s.labels, n.target),
-                              .losses = part(s.losses, n.target),
-                              .states = part(s.states, n.source),
-                              .logits = part(s.logits, n.target)});
+      const auto rows = [&](Buffer b, std::int64_t length) {
+        return b && keeps ? pb.rows(b, 0, shape.samples * length) : Buffer();
+      };
+      step.micro_batches.push_back({.source = part(s.source, shape.source),
+                                    .source_lengths = pb.rows(s.source_lengths, 0, shape.samples),
+                                    .decoder_input = part(s.decoder_input, shape.target),
+                                    .labels = part(s.labels, shape.target),
+                                    .losses = part(s.losses, shape.target),
+                                    .states = rows(s.states, shape.source),
+                                    .logits = rows(s.logits, shape.target)});
     }
+    return step;
+  };
+  for (std::size_t k = 0; k < job_.batches.size(); ++k) {
+    io_.steps.push_back(step_io("step", k, job_.batches[k], true));
+  }
+  for (std::size_t k = 0; k < job_.eval_batches.size(); ++k) {
+    io_.eval_steps.push_back(step_io("eval", k, job_.eval_batches[k], false));
   }
 }
 
@@ -102,9 +135,10 @@ void Seq2Seq::declare_gradients(ProgramBuilder& pb) {
   gradients_.resize(static_cast<std::size_t>(weights_->groups()));
   for (int g = 0; g < weights_->groups(); ++g) {
     const Tier tier = weights_->resident(g) ? Tier::device : Tier::host;
+    const bool block = g != kSmallGroup && g < embedding_group(job_.config);
     for (const StoredTensor& t : weights_->group(g).tensors) {
-      const Buffer b =
-          pb.persistent(t.name + ".grad", t.data.shape, DType::f32, Role::gradient, tier);
+      const DType dtype = block && t.data.shape.rank() == 2 ? job_.gradient : DType::f32;
+      const Buffer b = pb.persistent(t.name + ".grad", t.data.shape, dtype, Role::gradient, tier);
       gradients_[static_cast<std::size_t>(g)].home.push_back(b);
       io_.gradients.push_back({t.name, b});
     }

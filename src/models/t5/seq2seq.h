@@ -11,11 +11,20 @@
 
 namespace ballast::t5 {
 
-// Tokens of one sample. Padding does not exist: every sample is computed with its own lengths.
-struct PairLength {
-  std::int64_t source = 0, target = 0;
+// One kind of step: so many micro-batches of so many samples, all padded to one source and one
+// target length. Rows of all samples of a micro-batch go through every layer as one product;
+// micro-batches share the visits of blocks, which pays where weights stream, and add up their
+// gradients in order, as separate runs would.
+//
+// Padding stands behind the tokens. Source rows from source_lengths on are no keys of any
+// attention; target rows behind the text have labels that do not count and, since the decoder looks
+// back only, nobody reads them. So losses, states and logits of real tokens have the same bits
+// whatever the padding, and gradients differ by the rounding of longer sums of zeros.
+struct BatchShape {
+  std::int64_t samples = 0, source = 0, target = 0;
+  std::int64_t micro_batches = 1;
 
-  friend bool operator==(const PairLength&, const PairLength&) = default;
+  friend bool operator==(const BatchShape&, const BatchShape&) = default;
 };
 
 // Everything that decides what is recorded of an encoder-decoder.
@@ -25,34 +34,42 @@ struct Seq2SeqJob {
   Precision precision = {};
   WeightFormat format = WeightFormat::stored;
   bool trains = false;  // all weights; gradients and, with record_update, the optimizer
-  std::vector<std::vector<PairLength>> batches = {};  // every kind of step there will be
-  bool keep_states = false, keep_logits = false;      // also given to the host
+  std::vector<BatchShape> batches = {};           // every kind of step there will be
+  std::vector<BatchShape> eval_batches = {};      // the same for evaluation: forward pass and loss
+  bool keep_states = false, keep_logits = false;  // also given to the host; of `batches`
+  double dropout = 0;                             // of training steps
+  // Several runs add to the gradients, after "zero_gradients"; else every step begins anew.
+  bool accumulates = false;
+  DType gradient = DType::f32;  // of the blocks' matrices; all other gradients are f32
   bool record_update = false;
   OptimizerOptions optimizer = {};
   double max_grad_norm = 0;  // 0: no clipping
 };
 
-// What the host gives before a step and takes after it (host tier).
-struct PairIo {
-  Buffer source;         // [S] i32
-  Buffer decoder_input;  // [T] i32: the labels one to the right, behind the start token
-  Buffer labels;         // [T] i32; negative: does not count
-  Buffer losses;         // [T] f32, 0 where a label does not count
-  Buffer states;         // [S, C] f32; keep_states
-  Buffer logits;         // [T, V] f32; keep_logits
+// What the host gives before a step and takes after it (host tier). Rows of a sample follow those
+// of the one before it.
+struct MicroBatchIo {
+  Buffer source;          // [samples, S] i32; any row of the table behind the text
+  Buffer source_lengths;  // [samples] i32, 1 to S
+  Buffer decoder_input;   // [samples, T] i32: the labels one to the right, behind the start token
+  Buffer labels;          // [samples, T] i32; negative: does not count
+  Buffer losses;          // [samples, T] f32, 0 where a label does not count
+  Buffer states;          // [samples * S, C] f32; keep_states
+  Buffer logits;          // [samples * T, V] f32; keep_logits
 };
 struct StepIo {
-  std::string program;
-  std::vector<PairIo> samples;
+  std::string program;  // "step", "step.1", ...; "eval", "eval.1", ...
+  BatchShape shape;
+  std::vector<MicroBatchIo> micro_batches;
 };
 
 struct NamedGradient {
   std::string name;
-  Buffer gradient;  // f32; device or host
+  Buffer gradient;  // f32, or Seq2SeqJob::gradient; device or host
 };
 
 struct Seq2SeqIo {
-  std::vector<StepIo> steps;  // by kind of batch; they share memory
+  std::vector<StepIo> steps, eval_steps;  // by kind of batch; all share memory
   // [1] f32: weight of a label in the loss, 1 / how many count in the whole optimizer step. The
   // loss is the sum of all losses times this.
   Buffer label_weight;
@@ -68,7 +85,10 @@ struct GroupGradients {
 };
 
 // T5 as recorded programs: "load", "step" for every kind of batch (forward and loss; with `trains`
-// also backward), and with record_update "init_state", "after_restore", "grad_norm", "update".
+// also backward), "eval" for every kind of evaluation, with accumulates "zero_gradients", and with
+// record_update "init_state", "after_restore", "grad_norm", "update". Runs take from StepValues the
+// seed, the number of the step and first_sample, on which dropout depends: the same samples drop
+// the same elements however a step is cut into runs.
 class Seq2Seq {
  public:
   // groups: as each_parameter() lists them (models/t5/weights.h).

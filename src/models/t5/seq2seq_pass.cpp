@@ -7,6 +7,7 @@
 #include "models/t5/encoder.h"
 #include "ops/copy.h"
 #include "ops/cross_entropy.h"
+#include "ops/dropout.h"
 #include "ops/embedding.h"
 #include "ops/fill.h"
 #include "ops/quantum.h"
@@ -30,19 +31,29 @@ void each_kept(BlockKept& k, Visit&& visit) {
   }
 }
 
+// visit(layer) for all products of a block.
+template <class Visit>
+void each_linear(BlockInUse& w, Visit&& visit) {
+  for (AttentionInUse* a : {&w.self, &w.cross}) {
+    for (AdaptedLinear* l : {&a->q, &a->k, &a->v, &a->o}) visit(*l);
+  }
+  for (AdaptedLinear* l : {&w.ffn.wi_0, &w.ffn.wi_1, &w.ffn.wo}) visit(*l);
+}
+
 }  // namespace
 
 Seq2SeqPass::Seq2SeqPass(const Seq2SeqJob& job, BlockWeights& weights,
                          std::vector<GroupGradients>& gradients, const StepIo& io,
-                         Buffer label_weight)
+                         Buffer label_weight, bool trains)
     : job_(job),
       config_(job.config),
       gradients_(gradients),
       io_(io),
       label_weight_(label_weight),
+      trains_(trains),
       layers_(job.config, job.policy, job.precision),
       weights_(job.config, weights) {
-  samples_.resize(io.samples.size());
+  micro_batches_.resize(io.micro_batches.size());
 }
 
 void Seq2SeqPass::record(ProgramBuilder& pb) {
@@ -52,9 +63,9 @@ void Seq2SeqPass::record(ProgramBuilder& pb) {
   for (std::int64_t b = 0; b < config_.layers; ++b) forward_block(pb, Side::encoder, b);
   end_encoder(pb);
   for (std::int64_t b = 0; b < config_.decoder_layers; ++b) forward_block(pb, Side::decoder, b);
-  if (job_.trains) begin_gradients(pb, kSmallGroup);
+  if (trains_) begin_gradients(pb, kSmallGroup);
   head_and_loss(pb);
-  if (job_.trains) {
+  if (trains_) {
     backward_stack(pb, Side::decoder);
     backward_stack(pb, Side::encoder);
     embed_backward(pb);
@@ -66,41 +77,77 @@ void Seq2SeqPass::record(ProgramBuilder& pb) {
 void Seq2SeqPass::upload_inputs(ProgramBuilder& pb) {
   const auto scope = pb.scope("inputs");
   const auto up = [&](const char* name, Buffer from) {
-    const Buffer to = pb.temp(name, pb.shape(from), pb.dtype(from), Role::input);
-    ops::copy(pb, from, to, Lane::upload);
+    const Shape shape = {pb.shape(from).elements()};
+    const Buffer to = pb.temp(name, shape, pb.dtype(from), Role::input);
+    ops::copy(pb, pb.reshape(from, shape), to, Lane::upload);
     return to;
   };
   label_weight_ = up("label_weight", label_weight_);
-  for (std::size_t i = 0; i < samples_.size(); ++i) {
-    SampleState& s = samples_[i];
-    const PairIo& io = io_.samples[i];
-    s.labels = up("labels", io.labels);
+  for (std::size_t i = 0; i < micro_batches_.size(); ++i) {
+    MicroBatch& m = micro_batches_[i];
+    const MicroBatchIo& io = io_.micro_batches[i];
+    m.labels = up("labels", io.labels);
+    m.lengths = io.source_lengths;
+    m.first_sample = static_cast<std::int64_t>(i) * io_.shape.samples;
     for (const Side side : {Side::encoder, Side::decoder}) {
-      StackState& t = stack(s, side);
-      t.ids = up("ids", side == Side::encoder ? io.source : io.decoder_input);
-      t.tokens = pb.shape(t.ids)[0];
+      StackState& t = stack(m, side);
+      const Buffer ids = side == Side::encoder ? io.source : io.decoder_input;
+      t.tokens = pb.shape(ids)[1];
+      t.ids = up("ids", ids);
       t.kept.resize(static_cast<std::size_t>(layers_of(config_, side)));
     }
   }
 }
 
-// x = E[ids], for both stacks from the same table.
+RowsOfSamples Seq2SeqPass::rows_of(const MicroBatch& m, Side side, const std::string& site,
+                                   bool cross) const {
+  return {.samples = io_.shape.samples,
+          .lengths = side == Side::encoder || cross ? m.lengths : Buffer(),
+          .whole_scores = true,
+          .dropout = trains_ ? job_.dropout : 0,
+          .site = site,
+          .first_sample = m.first_sample};
+}
+
+RowsOfSamples Seq2SeqPass::rows_of(const MicroBatch& m, Side side, std::int64_t block,
+                                   bool cross) const {
+  return rows_of(m, side, fmt::format("{}.{}", name_of(side), block), cross);
+}
+
+// x = dropout(E[ids]), for both stacks from the same table.
 void Seq2SeqPass::embed(ProgramBuilder& pb) {
   const auto scope = pb.scope("embed");
   const Buffer table = weights_.embedding(pb).data;
-  for (SampleState& s : samples_) {
+  for (MicroBatch& m : micro_batches_) {
     for (const Side side : {Side::encoder, Side::decoder}) {
-      StackState& t = stack(s, side);
-      t.x = pb.temp("x", {t.tokens, config_.d_model}, job_.precision.residual);
+      StackState& t = stack(m, side);
+      t.x = pb.temp("x", {rows(t), config_.d_model}, job_.precision.residual);
       ops::embedding_into(pb, table, t.ids, t.x);
+      const RowsOfSamples r = rows_of(m, side, name_of(side));
+      if (r.dropout > 0) ops::dropout_into(pb, t.x, t.x, r.drop("embedding"));
     }
   }
 }
 
+Buffer Seq2SeqPass::stack_bias(ProgramBuilder& pb, Side side, std::int64_t block) {
+  const std::int64_t tokens = stack(micro_batches_[0], side).tokens;
+  const Buffer table = weights_.table(side, block);
+  if (config_.bias_per_block) return score_bias(pb, config_, side, table, tokens);
+  Buffer& bias = bias_[static_cast<std::size_t>(side)];
+  if (!bias) bias = score_bias(pb, config_, side, table, tokens);
+  return bias;
+}
+
+bool Seq2SeqPass::keeps_all(Side side, std::int64_t block) const {
+  if (job_.policy.activations == Activations::kept) return true;
+  const std::int64_t index = block + (side == Side::decoder ? config_.layers : 0);
+  return evenly_chosen(index, config_.layers + config_.decoder_layers, job_.policy.kept_blocks);
+}
+
 // What the policy keeps, on the device or in host memory.
-BlockKept Seq2SeqPass::what_stays(ProgramBuilder& pb, const BlockKept& all) const {
+BlockKept Seq2SeqPass::what_stays(ProgramBuilder& pb, const BlockKept& all, bool everything) const {
   BlockKept stays = all;
-  if (job_.policy.activations != Activations::kept) {
+  if (!everything) {
     stays = {};
     stays.self.x = all.self.x;
     if (job_.policy.activations == Activations::attention_kept) {
@@ -122,35 +169,41 @@ BlockKept Seq2SeqPass::what_stays(ProgramBuilder& pb, const BlockKept& all) cons
 void Seq2SeqPass::forward_block(ProgramBuilder& pb, Side side, std::int64_t block) {
   const auto scope = pb.scope(fmt::format("{}.{}", name_of(side), block));
   const BlockInUse w = weights_.block(pb, side, block);
-  for (SampleState& s : samples_) {
-    StackState& t = stack(s, side);
-    const Buffer bias = score_bias(pb, config_, side, weights_.table(side, block), t.tokens);
+  const Buffer bias = stack_bias(pb, side, block);
+  for (MicroBatch& m : micro_batches_) {
+    StackState& t = stack(m, side);
     BlockKept all;
-    const bool keeps = job_.trains;
-    t.x = layers_.self_attention(pb, w.self, t.x, bias, side == Side::decoder,
-                                 keeps ? &all.self : nullptr);
+    const auto kept = [&](auto& part) { return trains_ ? &part : nullptr; };
+    const RowsOfSamples rows = rows_of(m, side, block);
+    t.x =
+        layers_.self_attention(pb, w.self, t.x, bias, side == Side::decoder, kept(all.self), rows);
     if (side == Side::decoder) {
-      t.x = layers_.cross_attention(pb, w.cross, t.x, s.states, keeps ? &all.cross : nullptr);
+      t.x = layers_.cross_attention(pb, w.cross, t.x, m.states, kept(all.cross),
+                                    rows_of(m, side, block, true));
     }
-    t.x = layers_.feed_forward(pb, w.ffn, t.x, keeps ? &all.ffn : nullptr);
-    if (keeps) t.kept[static_cast<std::size_t>(block)] = what_stays(pb, all);
+    t.x = layers_.feed_forward(pb, w.ffn, t.x, kept(all.ffn), rows);
+    if (!trains_) continue;
+    t.kept[static_cast<std::size_t>(block)] = what_stays(pb, all, keeps_all(side, block));
   }
 }
 
 void Seq2SeqPass::end_encoder(ProgramBuilder& pb) {
   const auto scope = pb.scope("encoder.final");
-  for (std::size_t i = 0; i < samples_.size(); ++i) {
-    SampleState& s = samples_[i];
-    StackState& t = stack(s, Side::encoder);
+  for (std::size_t i = 0; i < micro_batches_.size(); ++i) {
+    MicroBatch& m = micro_batches_[i];
+    StackState& t = stack(m, Side::encoder);
     const BlockLayers::Normed n =
         layers_.norm(pb, weights_.final_norm(Side::encoder), t.x, job_.precision.activation);
-    s.states = n.u, t.r = n.r;
-    if (!io_.samples[i].states) continue;
-    ops::copy(pb, s.states, io_.samples[i].states, Lane::download);
+    m.states = n.u, t.r = n.r;
+    const RowsOfSamples r = rows_of(m, Side::encoder, "encoder");
+    if (r.dropout > 0) ops::dropout_into(pb, m.states, m.states, r.drop("final"));
+    if (!io_.micro_batches[i].states) continue;
+    ops::copy(pb, m.states, io_.micro_batches[i].states, Lane::download);
   }
 }
 
-// logits = alpha y W^T, a quantum of rows at a time; the loss's gradient takes their place.
+// logits = alpha y W^T, some rows at a time; the loss's gradient takes their place. The head's
+// gradient adds up quantum by quantum, so how many rows makes no difference.
 void Seq2SeqPass::head_and_loss(ProgramBuilder& pb) {
   const auto scope = pb.scope("head");
   const int group = head_group(config_);
@@ -158,49 +211,63 @@ void Seq2SeqPass::head_and_loss(ProgramBuilder& pb) {
       config_.scaled_head ? 1 / std::sqrt(static_cast<float>(config_.d_model)) : 1.0f;
   const WeightBuffers head = weights_.head(pb);
   const ops::LinearWeight w = {.weight = head.data, .bias = {}, .scale = head.scale};
-  if (job_.trains) begin_gradients(pb, group);
-  for (std::size_t i = 0; i < samples_.size(); ++i) {
-    SampleState& s = samples_[i];
-    StackState& t = stack(s, Side::decoder);
+  // A quantum keeps the CPU busy; a GPU wants more, where memory is no concern.
+  const bool wide = pb.backend().device == Device::cuda && job_.policy.chunk_tokens == 0;
+  const std::int64_t chunk = wide ? 4 * kTokenQuantum : kTokenQuantum;
+  if (trains_) begin_gradients(pb, group);
+  for (std::size_t i = 0; i < micro_batches_.size(); ++i) {
+    MicroBatch& m = micro_batches_[i];
+    StackState& t = stack(m, Side::decoder);
     const BlockLayers::Normed n =
         layers_.norm(pb, weights_.final_norm(Side::decoder), t.x, job_.precision.activation);
-    s.y = n.u, t.r = n.r;
-    const Buffer losses = pb.temp("losses", {t.tokens}, f32, Role::output);
-    if (job_.trains) s.dy = pb.temp("dy", pb.shape(s.y), job_.precision.activation);
-    for (std::int64_t first = 0; first < t.tokens; first += kTokenQuantum) {
-      const std::int64_t rows = std::min(kTokenQuantum, t.tokens - first);
-      const auto cut = [&](Buffer b) { return pb.rows(b, first, rows); };
-      const Buffer logits = pb.temp("logits", {rows, config_.vocabulary}, f32);
-      ops::linear_into(pb, cut(s.y), w, logits, {.alpha = alpha});
-      if (io_.samples[i].logits) {
-        ops::copy(pb, logits, cut(io_.samples[i].logits), Lane::download);
+    m.y = n.u, t.r = n.r;
+    const RowsOfSamples r = rows_of(m, Side::decoder, "decoder");
+    if (r.dropout > 0) ops::dropout_into(pb, m.y, m.y, r.drop("final"));
+    const Buffer losses = pb.temp("losses", {rows(t)}, f32, Role::output);
+    if (trains_) m.dy = pb.temp("dy", pb.shape(m.y), job_.precision.activation);
+    for (std::int64_t first = 0; first < rows(t); first += chunk) {
+      const std::int64_t count = std::min(chunk, rows(t) - first);
+      const auto cut = [&](Buffer b) { return pb.rows(b, first, count); };
+      const Buffer logits = pb.temp("logits", {count, config_.vocabulary}, f32);
+      ops::linear_into(pb, cut(m.y), w, logits, {.alpha = alpha});
+      if (io_.micro_batches[i].logits) {
+        ops::copy(pb, logits, cut(io_.micro_batches[i].logits), Lane::download);
       }
+      const Buffer dlogits = !trains_ ? Buffer()
+                             : job_.precision.activation == f32
+                                 ? logits
+                                 : pb.temp("dlogits", pb.shape(logits), job_.precision.activation);
       ops::cross_entropy(pb, {.x = logits,
-                              .labels = cut(s.labels),
+                              .labels = cut(m.labels),
                               .weight = label_weight_,
                               .losses = cut(losses),
-                              .dx = job_.trains ? logits : Buffer()});
-      if (!job_.trains) continue;
-      const Buffer dlogits = ops::cast(pb, logits, job_.precision.activation);
-      ops::linear_dx_into(pb, dlogits, w, cut(s.dy), {.alpha = alpha});
-      ops::linear_dw(pb, cut(s.y), dlogits, gradients(group)[0], {}, alpha);
+                              .dx = dlogits});
+      if (!trains_) continue;
+      ops::linear_dx_into(pb, dlogits, w, cut(m.dy), {.alpha = alpha});
+      ops::linear_dw(pb, cut(m.y), dlogits, gradients(group)[0], {}, alpha);
     }
-    ops::copy(pb, losses, io_.samples[i].losses, Lane::download);
+    if (trains_ && r.dropout > 0) ops::dropout_into(pb, m.dy, m.dy, r.drop("final"));
+    const Buffer to = io_.micro_batches[i].losses;
+    ops::copy(pb, losses, pb.reshape(to, {rows(t)}), Lane::download);
   }
   // A tied table gets more from the embeddings.
-  if (job_.trains && !config_.tied) end_gradients(pb, group);
+  if (trains_ && !config_.tied) end_gradients(pb, group);
 }
 
 void Seq2SeqPass::backward_stack(ProgramBuilder& pb, Side side) {
   const Gain norm = weights_.final_norm(side, gradients(kSmallGroup));
-  for (SampleState& s : samples_) {
-    StackState& t = stack(s, side);
-    t.dx = pb.temp("dx", {t.tokens, config_.d_model}, job_.precision.residual);
+  for (MicroBatch& m : micro_batches_) {
+    StackState& t = stack(m, side);
+    t.dx = pb.temp("dx", {rows(t), config_.d_model}, job_.precision.residual);
     ops::fill(pb, t.dx, 0);
-    layers_.norm_backward(pb, norm, t.x, t.r, side == Side::decoder ? s.dy : s.dstates, t.dx);
+    const RowsOfSamples r = rows_of(m, side, name_of(side));
+    if (side == Side::encoder && r.dropout > 0) {
+      ops::dropout_into(pb, m.dstates, m.dstates, r.drop("final"));
+    }
+    layers_.norm_backward(pb, norm, t.x, t.r, side == Side::decoder ? m.dy : m.dstates, t.dx);
     if (side == Side::decoder) {
-      s.dstates = pb.temp("dstates", pb.shape(s.states), f32, Role::gradient);
-      ops::fill(pb, s.dstates, 0);
+      m.dstates = pb.temp("dstates", pb.shape(m.states), f32, Role::gradient);
+      ops::fill(pb, m.dstates, 0);
     }
     if (config_.bias_per_block) continue;
     t.dbias = pb.temp("dbias", {config_.heads, 2 * t.tokens - 1}, f32, Role::gradient);
@@ -208,8 +275,8 @@ void Seq2SeqPass::backward_stack(ProgramBuilder& pb, Side side) {
   }
   for (std::int64_t b = layers_of(config_, side); b-- > 0;) backward_block(pb, side, b);
   if (config_.bias_per_block) return;
-  for (SampleState& s : samples_) {
-    StackState& t = stack(s, side);
+  for (MicroBatch& m : micro_batches_) {
+    StackState& t = stack(m, side);
     ops::relative_bias_backward(pb, t.dbias,
                                 weights_.table_gradient(side, 0, gradients(kSmallGroup)),
                                 {.buckets = config_.relative(side == Side::encoder),
@@ -219,8 +286,8 @@ void Seq2SeqPass::backward_stack(ProgramBuilder& pb, Side side) {
 }
 
 // Brings back what waits in host memory and computes again what was not kept.
-void Seq2SeqPass::restore(ProgramBuilder& pb, Side side, const BlockInUse& w, const SampleState& s,
-                          Buffer bias, BlockKept& kept) const {
+void Seq2SeqPass::restore(ProgramBuilder& pb, Side side, std::int64_t block, const BlockInUse& w,
+                          const MicroBatch& m, Buffer bias, BlockKept& kept) const {
   if (job_.policy.offload) {
     each_kept(kept, [&](Buffer& b) {
       const Buffer back = pb.temp("brought_back", pb.shape(b), pb.dtype(b), Role::checkpoint);
@@ -228,33 +295,43 @@ void Seq2SeqPass::restore(ProgramBuilder& pb, Side side, const BlockInUse& w, co
       b = back;
     });
   }
-  if (job_.policy.activations == Activations::kept) return;
-  Buffer x =
-      layers_.self_attention(pb, w.self, kept.self.x, bias, side == Side::decoder, &kept.self);
-  if (side == Side::decoder) x = layers_.cross_attention(pb, w.cross, x, s.states, &kept.cross);
-  layers_.feed_forward_again(pb, w.ffn, x, kept.ffn);
+  if (keeps_all(side, block)) return;
+  const RowsOfSamples rows = rows_of(m, side, block);
+  Buffer x = layers_.self_attention(pb, w.self, kept.self.x, bias, side == Side::decoder,
+                                    &kept.self, rows);
+  if (side == Side::decoder) {
+    x = layers_.cross_attention(pb, w.cross, x, m.states, &kept.cross,
+                                rows_of(m, side, block, true));
+  }
+  layers_.feed_forward_again(pb, w.ffn, x, kept.ffn, rows);
 }
 
 void Seq2SeqPass::backward_block(ProgramBuilder& pb, Side side, std::int64_t block) {
   const auto scope = pb.scope(fmt::format("{}.{}.backward", name_of(side), block));
   const int group = block_group(config_, side, block);
   begin_gradients(pb, group);
-  const BlockInUse w = weights_.block(pb, side, block, gradients(group));
-  for (SampleState& s : samples_) {
-    StackState& t = stack(s, side);
-    ScoreBias bias = {.bias = score_bias(pb, config_, side, weights_.table(side, block), t.tokens),
-                      .dbias = t.dbias};
+  BlockInUse w = weights_.block(pb, side, block, gradients(group));
+  const Buffer stack_wide = stack_bias(pb, side, block);
+  for (MicroBatch& m : micro_batches_) {
+    const bool first = &m == &micro_batches_.front() && !job_.accumulates;
+    each_linear(w, [&](AdaptedLinear& l) {
+      l.dw = first ? AdaptedLinear::Dw::overwritten : AdaptedLinear::Dw::at_once;
+    });
+    StackState& t = stack(m, side);
+    ScoreBias bias = {.bias = stack_wide, .dbias = t.dbias};
     if (config_.bias_per_block) {
       bias.dbias = pb.temp("dbias", pb.shape(bias.bias), f32, Role::gradient);
       ops::fill(pb, bias.dbias, 0);
     }
     BlockKept kept = t.kept[static_cast<std::size_t>(block)];
-    restore(pb, side, w, s, bias.bias, kept);
-    layers_.feed_forward_backward(pb, w.ffn, kept.ffn, t.dx);
+    restore(pb, side, block, w, m, bias.bias, kept);
+    const RowsOfSamples rows = rows_of(m, side, block);
+    layers_.feed_forward_backward(pb, w.ffn, kept.ffn, t.dx, rows);
     if (side == Side::decoder) {
-      layers_.cross_attention_backward(pb, w.cross, kept.cross, s.states, s.dstates, t.dx);
+      layers_.cross_attention_backward(pb, w.cross, kept.cross, m.states, m.dstates, t.dx,
+                                       rows_of(m, side, block, true));
     }
-    layers_.self_attention_backward(pb, w.self, kept.self, bias, side == Side::decoder, t.dx);
+    layers_.self_attention_backward(pb, w.self, kept.self, bias, side == Side::decoder, t.dx, rows);
     if (config_.bias_per_block) {
       ops::relative_bias_backward(pb, bias.dbias,
                                   weights_.table_gradient(side, block, gradients(kSmallGroup)),
@@ -266,14 +343,16 @@ void Seq2SeqPass::backward_block(ProgramBuilder& pb, Side side, std::int64_t blo
   end_gradients(pb, group);
 }
 
-// dE[id] += dx of every token with that id, of both stacks.
+// dE[id] += dropout(dx) of every token with that id, of both stacks.
 void Seq2SeqPass::embed_backward(ProgramBuilder& pb) {
   const auto scope = pb.scope("embed.backward");
   const int group = embedding_group(config_);
   if (!config_.tied) begin_gradients(pb, group);
-  for (const Side side : {Side::decoder, Side::encoder}) {
-    for (SampleState& s : samples_) {
-      const StackState& t = stack(s, side);
+  for (MicroBatch& m : micro_batches_) {
+    for (const Side side : {Side::decoder, Side::encoder}) {
+      const StackState& t = stack(m, side);
+      const RowsOfSamples r = rows_of(m, side, name_of(side));
+      if (r.dropout > 0) ops::dropout_into(pb, t.dx, t.dx, r.drop("embedding"));
       ops::embedding_backward(pb, t.ids, t.dx, gradients(group)[0]);
     }
   }
@@ -281,18 +360,26 @@ void Seq2SeqPass::embed_backward(ProgramBuilder& pb) {
 }
 
 WeightsInUse::Gradients Seq2SeqPass::gradients(int group) const {
-  if (!job_.trains) return {};
+  if (!trains_) return {};
   return gradients_[static_cast<std::size_t>(group)].device;
 }
 
 // With gradients that wait in host memory a temporary takes their place while backward adds to it.
+// What is to be added to begins as what was there, or as zero; matrices of blocks are overwritten.
 void Seq2SeqPass::begin_gradients(ProgramBuilder& pb, int group) {
   GroupGradients& grads = gradients_[static_cast<std::size_t>(group)];
   grads.device.clear();
+  const bool block = group != kSmallGroup && group < embedding_group(config_);
   for (const Buffer home : grads.home) {
     const bool stays = pb.tier(home) == Tier::device;
-    grads.device.push_back(stays ? home : pb.temp("grad", pb.shape(home), f32, Role::gradient));
-    ops::fill(pb, grads.device.back(), 0);
+    const Buffer here =
+        stays ? home : pb.temp("grad", pb.shape(home), pb.dtype(home), Role::gradient);
+    grads.device.push_back(here);
+    if (job_.accumulates) {
+      if (!stays) ops::copy(pb, home, here, Lane::upload);
+    } else if (!block || pb.shape(home).rank() < 2) {
+      ops::fill(pb, here, 0);
+    }
   }
 }
 

@@ -7,36 +7,47 @@
 namespace ballast::t5 {
 
 // Records one step program of the encoder-decoder: forward and loss, and backward when weights
-// train. All samples share a visit of each block; gradients add up in their order.
+// train. All micro-batches share a visit of each block; gradients add up in their order.
 class Seq2SeqPass {
  public:
+  // trains: this program; with job.trains evaluations do not.
   Seq2SeqPass(const Seq2SeqJob& job, BlockWeights& weights, std::vector<GroupGradients>& gradients,
-              const StepIo& io, Buffer label_weight);
+              const StepIo& io, Buffer label_weight, bool trains);
 
   void record(ProgramBuilder& pb);
 
  private:
-  // One stack of one sample.
+  // One stack of one micro-batch; rows of all samples together.
   struct StackState {
-    std::int64_t tokens = 0;
-    Buffer ids;                   // [L] i32 on the device
+    std::int64_t tokens = 0;      // of a sample
+    Buffer ids;                   // [rows] i32 on the device
     Buffer x;                     // residual stream
     Buffer r;                     // of the final norm
     Buffer dx;                    // gradient of the residual stream
     Buffer dbias;                 // [H, 2 L - 1] over all blocks, where they share a table
     std::vector<BlockKept> kept;  // by block
   };
-  struct SampleState {
+  struct MicroBatch {
     StackState stacks[2];
-    Buffer states;   // [S, C] what cross-attention reads
-    Buffer dstates;  // [S, C] f32
-    Buffer y;        // [T, C] what the head reads
+    Buffer states;   // [rows, C] what cross-attention reads
+    Buffer dstates;  // [rows, C] f32
+    Buffer y;        // [rows, C] what the head reads
     Buffer dy;
     Buffer labels;
+    Buffer lengths;  // of the sources, in host memory
+    std::int64_t first_sample = 0;
   };
-  StackState& stack(SampleState& s, Side side) const {
-    return s.stacks[static_cast<std::size_t>(side)];
+  StackState& stack(MicroBatch& m, Side side) const {
+    return m.stacks[static_cast<std::size_t>(side)];
   }
+  std::int64_t rows(const StackState& t) const { return io_.shape.samples * t.tokens; }
+  RowsOfSamples rows_of(const MicroBatch& m, Side side, const std::string& site,
+                        bool cross = false) const;
+  RowsOfSamples rows_of(const MicroBatch& m, Side side, std::int64_t block,
+                        bool cross = false) const;
+  // Adds up over blocks of a stack, or of one block.
+  Buffer stack_bias(ProgramBuilder& pb, Side side, std::int64_t block);
+  bool keeps_all(Side side, std::int64_t block) const;
 
   void upload_inputs(ProgramBuilder& pb);
   void embed(ProgramBuilder& pb);
@@ -47,9 +58,9 @@ class Seq2SeqPass {
   void backward_stack(ProgramBuilder& pb, Side side);
   void embed_backward(ProgramBuilder& pb);
 
-  BlockKept what_stays(ProgramBuilder& pb, const BlockKept& all) const;
-  void restore(ProgramBuilder& pb, Side side, const BlockInUse& w, const SampleState& s,
-               Buffer bias, BlockKept& kept) const;
+  BlockKept what_stays(ProgramBuilder& pb, const BlockKept& all, bool everything) const;
+  void restore(ProgramBuilder& pb, Side side, std::int64_t block, const BlockInUse& w,
+               const MicroBatch& m, Buffer bias, BlockKept& kept) const;
 
   void begin_gradients(ProgramBuilder& pb, int group);
   void end_gradients(ProgramBuilder& pb, int group);
@@ -60,9 +71,11 @@ class Seq2SeqPass {
   std::vector<GroupGradients>& gradients_;
   const StepIo& io_;
   Buffer label_weight_;
+  bool trains_;
   BlockLayers layers_;
   WeightsInUse weights_;
-  std::vector<SampleState> samples_;
+  std::vector<MicroBatch> micro_batches_;
+  Buffer bias_[2];  // of the stacks, where blocks share a table
 };
 
 }  // namespace ballast::t5

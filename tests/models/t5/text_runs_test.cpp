@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -138,8 +139,18 @@ struct Sample {
 
 class Training : public Running<Seq2Seq> {
  public:
+  // Samples in micro-batches of `per_batch` (0: all), padded to the longest, or to a length.
+  struct Form {
+    std::int64_t per_batch = 0, source = 0, target = 0;
+    double dropout = 0;
+    bool accumulates = false;
+    DType gradient = DType::f32;
+  };
   Training(const Config& c, const std::string& path, const MemoryPolicy& policy,
            std::vector<Sample> samples)
+      : Training(c, path, policy, std::move(samples), Form{}) {}
+  Training(const Config& c, const std::string& path, const MemoryPolicy& policy,
+           std::vector<Sample> samples, const Form& form)
       : samples_(std::move(samples)) {
     const Checkpoint checkpoint = Checkpoint::open(path);
     set.backend.threads = 2;
@@ -148,40 +159,45 @@ class Training : public Running<Seq2Seq> {
     job.policy = policy;
     job.trains = job.record_update = true;
     job.keep_logits = true;
+    job.dropout = form.dropout;
+    job.accumulates = form.accumulates;
+    job.gradient = form.gradient;
     job.optimizer.kind = OptimizerKind::adamw;
-    job.batches.emplace_back();
+    BatchShape shape = {.samples = form.per_batch, .source = form.source, .target = form.target};
+    if (shape.samples == 0) shape.samples = std::ssize(samples_);
+    shape.micro_batches = form.accumulates ? 1 : std::ssize(samples_) / shape.samples;
     for (const Sample& s : samples_) {
-      job.batches[0].push_back({std::ssize(s.source), std::ssize(s.labels)});
+      shape.source = std::max<std::int64_t>(shape.source, std::ssize(s.source));
+      shape.target = std::max<std::int64_t>(shape.target, std::ssize(s.labels));
     }
+    job.batches = {shape};
     model =
         std::make_unique<Seq2Seq>(set, job, weight_groups(c, checkpoint, TensorMap(checkpoint)));
     start();
     runner->run("init_state");
     std::int64_t counted = 0;
-    for (std::size_t i = 0; i < samples_.size(); ++i) {
-      const PairIo& io = model->io().steps[0].samples[i];
-      const Sample& s = samples_[i];
-      std::ranges::copy(s.source, runner->view(io.source).as<std::int32_t>());
-      std::ranges::copy(s.labels, runner->view(io.labels).as<std::int32_t>());
-      auto* input = runner->view(io.decoder_input).as<std::int32_t>();
-      *input = c.decoder_start;
-      for (std::size_t t = 0; t + 1 < s.labels.size(); ++t) {
-        input[t + 1] = std::max(s.labels[t], 0);
-      }
+    for (const Sample& s : samples_) {
       for (const std::int32_t l : s.labels) counted += l >= 0;
     }
     weight_ = 1 / static_cast<double>(counted);
     *runner->view(model->io().label_weight).as<float>() = static_cast<float>(weight_);
   }
 
+  // All samples, in one run or with accumulation in several.
   double step() {
-    runner->run("step");
+    const StepIo& io = model->io().steps[0];
+    const auto per_run = static_cast<std::size_t>(io.shape.samples * io.shape.micro_batches);
+    if (model->job().accumulates) runner->run("zero_gradients");
     double sum = 0;
-    for (const PairIo& s : model->io().steps[0].samples) {
-      for (const float loss : values(s.losses)) sum += loss;
+    logits.clear();
+    for (std::size_t first = 0; first < samples_.size(); first += per_run) {
+      for (std::size_t i = 0; i < per_run; ++i) give(io, i, samples_[first + i]);
+      runner->run("step", {.step = 1, .seed = 5, .first_sample = static_cast<std::int64_t>(first)});
+      for (std::size_t i = 0; i < per_run; ++i) sum += take(io, i, samples_[first + i]);
     }
     return sum * weight_;
   }
+  std::vector<Values> logits;  // of the last step, by sample, without padding
   std::map<std::string, Values> gradients() {
     std::map<std::string, Values> all;
     for (const NamedGradient& g : model->io().gradients) all[g.name] = values(g.gradient);
@@ -204,6 +220,37 @@ class Training : public Running<Seq2Seq> {
   }
 
  private:
+  void give(const StepIo& io, std::size_t i, const Sample& s) {
+    const auto samples = static_cast<std::size_t>(io.shape.samples);
+    const MicroBatchIo& m = io.micro_batches[i / samples];
+    const auto row = [&](Buffer b, std::int32_t pad) {
+      const std::int64_t width = set.spec(b).shape[1];
+      auto* at =
+          runner->view(b).as<std::int32_t>() + static_cast<std::int64_t>(i % samples) * width;
+      std::fill_n(at, width, pad);
+      return at;
+    };
+    std::ranges::copy(s.source, row(m.source, 3));
+    std::ranges::copy(s.labels, row(m.labels, -100));
+    auto* input = row(m.decoder_input, 2);
+    *input = model->job().config.decoder_start;
+    for (std::size_t t = 0; t + 1 < s.labels.size(); ++t) input[t + 1] = std::max(s.labels[t], 0);
+    runner->view(m.source_lengths).as<std::int32_t>()[i % samples] =
+        static_cast<std::int32_t>(s.source.size());
+  }
+  double take(const StepIo& io, std::size_t i, const Sample& s) {
+    const auto samples = static_cast<std::size_t>(io.shape.samples);
+    const MicroBatchIo& m = io.micro_batches[i / samples];
+    const auto target = static_cast<std::size_t>(io.shape.target), at = i % samples * target;
+    const auto wide = static_cast<std::size_t>(model->job().config.vocabulary);
+    const Values all = values(m.logits), losses = values(m.losses);
+    const auto from = all.begin() + static_cast<std::ptrdiff_t>(at * wide);
+    logits.emplace_back(from, from + static_cast<std::ptrdiff_t>(s.labels.size() * wide));
+    double sum = 0;
+    for (std::size_t t = 0; t < target; ++t) sum += losses[at + t];
+    return sum;
+  }
+
   std::vector<Sample> samples_;
   double weight_ = 0;
 };
@@ -274,6 +321,83 @@ TEST(T5Seq2Seq, GivesTheSameBitsUnderEveryPolicyAndTouchesItsPlan) {
     EXPECT_EQ(w, weights);
     t.expect_peaks_are_touched();
   }
+}
+
+// Dropout belongs to samples and places, gradients add up micro-batch by micro-batch: neither what
+// a block keeps nor how a step is cut into runs changes a bit.
+TEST(T5Seq2Seq, DropsTheSameUnderEveryPolicyAndInSeveralRuns) {
+  const Config c = tiny_t5();
+  const test::TempDir dir;
+  const std::string path = write_t5(dir, c);
+  std::vector<Sample> four = samples(c);
+  for (const Sample& s : samples(c)) four.push_back({s.labels, s.source});
+  for (Sample& s : four) {
+    for (std::int32_t& id : s.source) id = std::max(id, 0);
+  }
+  const Training::Form form = {.per_batch = 2, .dropout = 0.2};
+  Training reference(c, path, {}, four, form);
+  const double loss = reference.step();
+  const auto gradients = reference.gradients();
+  Training plain(c, path, {}, four, {.per_batch = 2});
+  EXPECT_NE(plain.step(), loss);
+  for (const char* name : {"recompute", "keep-attention", "stream1", "grouped", "offload"}) {
+    SCOPED_TRACE(name);
+    Training t(c, path, *find_policy(name), four, form);
+    EXPECT_EQ(t.step(), loss);
+    EXPECT_EQ(t.gradients(), gradients);
+  }
+  for (const char* name : {"resident", "stream1"}) {
+    Training::Form cut = form;
+    cut.accumulates = true;
+    Training t(c, path, *find_policy(name), four, cut);
+    EXPECT_EQ(t.step(), loss) << name;
+    EXPECT_EQ(t.gradients(), gradients) << name;
+  }
+}
+
+// Of the same padded batch twice as long, with other tokens behind the text.
+TEST(T5Seq2Seq, PaddingChangesNoBitOfLossesAndLogits) {
+  const Config c = tiny_t5();
+  const test::TempDir dir;
+  const std::string path = write_t5(dir, c);
+  Training shortest(c, path, {}, samples(c)),
+      longer(c, path, {}, samples(c), {.source = 24, .target = 40});
+  Training longest(c, path, {}, samples(c), {.source = 300, .target = 270});
+  const double loss = shortest.step();
+  EXPECT_EQ(longer.step(), loss);
+  EXPECT_EQ(longest.step(), loss);
+  EXPECT_EQ(longer.logits, shortest.logits);
+  EXPECT_EQ(longest.logits, shortest.logits);
+  const auto a = shortest.gradients(), b = longest.gradients();
+  for (const auto& [name, g] : a) {
+    double difference = 0, size = 0;
+    for (std::size_t i = 0; i < g.size(); ++i) {
+      difference += std::pow(g[i] - b.at(name)[i], 2), size += std::pow(g[i], 2);
+    }
+    EXPECT_LE(difference, 1e-10 * size) << name;
+  }
+}
+
+// Rounded once: within half a unit of the last of 8 bits of every gradient.
+TEST(T5Seq2Seq, Bf16GradientsAreTheOthersRounded) {
+  const Config c = tiny_t5();
+  const test::TempDir dir;
+  const std::string path = write_t5(dir, c);
+  Training wide(c, path, {}, samples(c));
+  Training narrow(c, path, {}, samples(c), {.gradient = DType::bf16});
+  wide.step(), narrow.step();
+  const std::string name = "encoder.block.0.layer.0.SelfAttention.q.weight";
+  const Values exact = wide.gradients().at(name);
+  const auto& all = narrow.model->io().gradients;
+  const Buffer rounded = std::ranges::find(all, name, &NamedGradient::name)->gradient;
+  ASSERT_EQ(narrow.set.spec(rounded).dtype, DType::bf16);
+  const auto* bits = narrow.runner->view(rounded).as<std::uint16_t>();
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    const float value = std::bit_cast<float>(static_cast<std::uint32_t>(bits[i]) << 16);
+    EXPECT_NEAR(value, exact[i], std::abs(exact[i]) / 256) << i;
+  }
+  narrow.runner->run("grad_norm");
+  narrow.runner->run("update", {.step = 1, .learning_rate = 0.01});
 }
 
 TEST(T5Seq2Seq, LossOfABatchIsTheMeanOverItsLabels) {
