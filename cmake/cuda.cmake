@@ -15,8 +15,16 @@ if(BALLAST_CUDA)
   endif()
   set(CMAKE_CUDA_COMPILER ${BALLAST_NVCC})
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    # The oldest that is supported and the one that is tuned for; scripts/release.sh builds them all.
-    set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real)
+    # For the GPUs of this machine; without one, what the driver of any supported GPU makes its code
+    # of when the program starts there. scripts/release.sh builds for all of them.
+    find_program(BALLAST_NVIDIA_SMI nvidia-smi)
+    set(CMAKE_CUDA_ARCHITECTURES 80-virtual)
+    if(BALLAST_NVIDIA_SMI)
+      execute_process(COMMAND ${BALLAST_NVIDIA_SMI} -L RESULT_VARIABLE no_gpu OUTPUT_QUIET ERROR_QUIET)
+      if(no_gpu EQUAL 0)
+        set(CMAKE_CUDA_ARCHITECTURES native)
+      endif()
+    endif()
   endif()
   enable_language(CUDA)
   set(CMAKE_CUDA_STANDARD 17)  # CMake 3.25 knows no C++20 for nvcc 13

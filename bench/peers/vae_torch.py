@@ -149,7 +149,9 @@ def main():
     for layout in ("contiguous", "channels_last_3d"):
         net = Decoder(a.generation).cuda().bfloat16().eval()
         if layout == "channels_last_3d":
-            net = net.to(memory_format=torch.channels_last_3d)
+            for m in net.modules():
+                if isinstance(m, nn.Conv3d):
+                    m.to(memory_format=torch.channels_last_3d)
         side = 8 * net.fold
         latent = torch.randn(1, net.z, (a.frames + 3) // 4, a.height // side, a.width // side,
                              device="cuda", dtype=torch.bfloat16)

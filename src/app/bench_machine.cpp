@@ -1,11 +1,11 @@
 #include "app/bench_machine.h"
 
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <functional>
 #include <nlohmann/json.hpp>
 
 #include "app/output.h"
+#include "app/stopwatch.h"
 #include "core/convert.h"
 #include "core/error.h"
 #include "core/progress.h"
@@ -24,12 +24,6 @@
 
 namespace ballast {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point t) {
-  return std::chrono::duration<double>(Clock::now() - t).count();
-}
 
 // Sizes that keep the device busy for about a tenth of a second a run: those of the 14B transformer
 // on a GPU, a block of a small one on processors.
@@ -61,15 +55,15 @@ class Probes {
   // Seconds of one run, after the clocks have settled.
   double time(const char* program, double seconds) {
     runner_->run(program);
-    const Clock::time_point settle = Clock::now();
-    while (seconds_since(settle) < seconds / 2) runner_->run(program);
+    const Stopwatch settle;
+    while (settle.seconds() < seconds / 2) runner_->run(program);
     int runs = 0;
-    const Clock::time_point begin = Clock::now();
+    const Stopwatch begin;
     do {
       runner_->run(program);
       ++runs;
-    } while (seconds_since(begin) < seconds / 2);
-    return seconds_since(begin) / runs;
+    } while (begin.seconds() < seconds / 2);
+    return begin.seconds() / runs;
   }
 
   double flops(const char* program) const {
@@ -199,11 +193,11 @@ class Probes {
 double pinning_rate() {
   constexpr Bytes kSize{4ull << 30};
   ThreadPool pool(usable_cpus(read_machine()));
-  const Clock::time_point begin = Clock::now();
+  const Stopwatch begin;
   Arena arena(kSize, "trial of pinning");
   arena.prefault(pool);
   const PinnedRegion pinned(arena.base(), arena.size());
-  return static_cast<double>(kSize.count) / seconds_since(begin);
+  return static_cast<double>(kSize.count) / begin.seconds();
 }
 
 }  // namespace

@@ -5,12 +5,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "app/output.h"
 #include "app/planning.h"
 #include "app/random_checkpoint.h"
+#include "app/stopwatch.h"
 #include "core/error.h"
 #include "infer/text_encoder.h"
 #include "memory/gpu.h"
@@ -21,11 +21,6 @@ namespace ballast {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point t) {
-  return std::chrono::duration<double>(Clock::now() - t).count();
-}
 
 std::vector<RandomTensor> tensors(const t5::Config& c) {
   std::vector<RandomTensor> all;
@@ -83,9 +78,9 @@ void BenchText::run() {
   const auto& planned = std::get<infer::TextEncoderPlan>(answer);
   std::vector<double> times;
   for (std::int64_t i = 0; i < passes_; ++i) {
-    const Clock::time_point begin = Clock::now();
+    const Stopwatch begin;
     encoder.encode(ids);
-    times.push_back(seconds_since(begin));
+    times.push_back(begin.seconds());
   }
   std::ranges::sort(times);
   const double seconds = times[times.size() / 2];

@@ -3,13 +3,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "app/kernel_times.h"
 #include "app/output.h"
 #include "app/planning.h"
 #include "app/random_checkpoint.h"
+#include "app/stopwatch.h"
 #include "core/error.h"
 #include "core/random.h"
 #include "infer/video_codec.h"
@@ -20,7 +20,6 @@ namespace ballast {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
 
 wan_vae::Config preset(const std::string& name) {
   std::vector<std::string_view> known;
@@ -71,6 +70,9 @@ void BenchVae::declare(CLI::App& app) {
       ->check(CLI::IsMember({"bf16", "f32"}));
   app.add_option("--gpu", gpu_, "device memory it may use");
   app.add_option("--ram", ram_, "host memory it may use");
+  app.add_flag("--slices", slices_, "this policy: frames one by one");
+  app.add_option("--streamed", streamed_, "... weights of so many units, the first, from the host");
+  app.add_option("--histories", histories_, "... the last frames of so many convolutions there");
   app.add_option("--folder", folder_, "where the file of random weights goes");
   app.add_flag("--kernels", kernels_, "a table of what takes the time, by operation");
   app.add_flag("--json", json_, "one JSON document");
@@ -86,6 +88,11 @@ void BenchVae::run() {
                                                    : (dtype_ == "bf16" ? DType::bf16 : DType::f32)};
   if (!gpu_.empty()) set_field(options.budget, "gpu", gpu_);
   if (!ram_.empty()) set_field(options.budget, "ram", ram_);
+  if (slices_ || streamed_ > 0 || histories_ > 0) {
+    options.policy = {.slices = slices_,
+                      .streamed_units = static_cast<std::size_t>(streamed_),
+                      .hosted_histories = static_cast<int>(histories_)};
+  }
   const RandomCheckpoint weights(tensors(config), DType::bf16, folder_);
   const std::int64_t side = config.pixels_per_latent(), h = height_ / side, w = width_ / side;
   const std::int64_t latent_frames = wan_vae::latent_frames(frames_);
@@ -108,7 +115,7 @@ void BenchVae::run() {
     if (decoder) {
       decoder->decode(
           std::span(latent).first(static_cast<std::size_t>(config.z_dim * frames * h * w)), frames,
-          h, w, [&](const infer::VideoDecoder::Frames& f) { sum.add(f.pixels.first(4096)); });
+          h, w, [&](const infer::VideoDecoder::Frames& f) { sum.add(f.pixels); });
     } else {
       sum.add(encoder->encode(
           wan_vae::pixel_frames(frames), h * side, w * side,
@@ -124,9 +131,9 @@ void BenchVae::run() {
   pass(std::min<std::int64_t>(latent_frames, 3));
   std::vector<double> times;
   for (std::int64_t i = 0; i < clips_; ++i) {
-    const Clock::time_point begin = Clock::now();
+    const Stopwatch begin;
     pass(latent_frames);
-    times.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+    times.push_back(begin.seconds());
   }
   std::ranges::sort(times);
   const double seconds = times[times.size() / 2];

@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -12,6 +11,7 @@
 #include "app/output.h"
 #include "app/planning.h"
 #include "app/random_weights.h"
+#include "app/stopwatch.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/random.h"
@@ -23,11 +23,6 @@ namespace ballast {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point t) {
-  return std::chrono::duration<double>(Clock::now() - t).count();
-}
 
 // What one forward pass counts as, by the convention that published speeds use: projections of
 // tokens and text, then both attentions.
@@ -268,19 +263,19 @@ void BenchWan::run() {
   }
   const wan::PlannedRun planned = wan::plan_run(r, chosen);
   note_host("planned");
-  const Clock::time_point begin = Clock::now();
+  const Stopwatch begin;
   BenchRun bench(r, chosen);
-  const double load_seconds = seconds_since(begin);
+  const double load_seconds = begin.seconds();
   note_host("loaded");
   bench.step();
-  const double first_step = seconds_since(begin);
+  const double first_step = begin.seconds();
   note_host("first_step");
   bench.step();
   std::vector<double> times, stalls;
   for (std::int64_t i = 0; i < steps_; ++i) {
-    const Clock::time_point at = Clock::now();
+    const Stopwatch at;
     bench.step();
-    times.push_back(seconds_since(at));
+    times.push_back(at.seconds());
     stalls.push_back(bench.stalled());
   }
   std::ranges::sort(times);

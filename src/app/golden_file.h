@@ -35,6 +35,10 @@ struct GoldenTensor {
 
   ConstTensorView view() const { return {data.data(), dtype, shape}; }
   TensorView view() { return {data.data(), dtype, shape}; }
+  std::vector<float> floats() const {  // of a tensor of them
+    const float* p = view().as<float>();
+    return {p, p + shape.elements()};
+  }
 };
 
 // A tensor of zeros.

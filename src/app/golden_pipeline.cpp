@@ -93,12 +93,6 @@ PipelineConfig read_pipeline(const GoldenFile& file) {
   return c;
 }
 
-std::vector<float> floats(const GoldenTensor& t) {
-  std::vector<float> v(static_cast<std::size_t>(t.shape.elements()));
-  if (!v.empty()) std::memcpy(v.data(), t.data.data(), t.data.size());
-  return v;
-}
-
 // The clip's size, and what the encoder is given of a picture: [3, frames, height, width].
 struct Prepared {
   infer::PixelSize size;
@@ -201,22 +195,22 @@ std::vector<GoldenTensor> recompute_pipeline(const GoldenFile& file, const Verif
   const infer::VideoJob job = job_of(file, c, options, z);
   const Shape latent = {c.model.out_dim, z.frames, z.height, z.width};
   const auto text = [&](const char* name, std::size_t i) {
-    return floats(file.load(name, DType::f32, {c.text_lens[i], c.model.text_dim}));
+    return file.load(name, DType::f32, {c.text_lens[i], c.model.text_dim}).floats();
   };
   const std::vector<float> prompt = text("in.context", 0), negative = text("in.context_null", 1);
-  const std::vector<float> noise = floats(file.load("in.noise", DType::f32, latent));
+  const std::vector<float> noise = file.load("in.noise", DType::f32, latent).floats();
 
   std::vector<GoldenTensor> results;
   std::vector<float> conditioning, first_frame;
   if (!prepared.frame.empty()) results.push_back(vae_input(c, prepared));
   if (c.pipeline == "i2v") {
     conditioning =
-        infer::image_conditioning(z, floats(file.load("in.vae_latent", DType::f32, latent)));
+        infer::image_conditioning(z, file.load("in.vae_latent", DType::f32, latent).floats());
     results.push_back(golden_tensor("out.y", {c.model.conditioning(), z.frames, z.height, z.width},
                                     conditioning));
   } else if (job.first_frame) {
     first_frame =
-        floats(file.load("in.vae_latent", DType::f32, {c.model.out_dim, 1, z.height, z.width}));
+        file.load("in.vae_latent", DType::f32, {c.model.out_dim, 1, z.height, z.width}).floats();
   }
 
   auto outcome = fit(fit_request(job));

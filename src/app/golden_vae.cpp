@@ -35,11 +35,6 @@ struct VaeCase {
   }
 };
 
-std::vector<float> floats(const GoldenTensor& t) {
-  const float* p = t.view().as<float>();
-  return {p, p + t.shape.elements()};
-}
-
 VaeCase read_case(const GoldenFile& file) {
   constexpr std::int64_t kMostFrames = 1 << 16, kMostWidth = 4096;
   VaeCase c;
@@ -90,8 +85,8 @@ VaeCase read_case(const GoldenFile& file) {
     fail(ErrorCode::input, fmt::format("{}: golden.config: {} x {} pixels are no multiples of {}",
                                        file.path(), c.height, c.width, side));
   }
-  c.mean = floats(file.load("in.latent_mean", DType::f32, {c.model.z_dim}));
-  c.std = floats(file.load("in.latent_std", DType::f32, {c.model.z_dim}));
+  c.mean = file.load("in.latent_mean", DType::f32, {c.model.z_dim}).floats();
+  c.std = file.load("in.latent_std", DType::f32, {c.model.z_dim}).floats();
   return c;
 }
 
@@ -228,7 +223,7 @@ class VaeRun {
 
   GoldenTensor decode(const GoldenTensor& z, std::string name) {
     const std::int64_t frames = z.shape[1];
-    const std::vector<float> latents = floats(z);
+    const std::vector<float> latents = z.floats();
     std::vector<float> pixels;
     for (std::int64_t f = 0; f < frames; ++f) {
       const wan_vae::ChunkIo& io = f == 0 ? vae_->io().decode_start : vae_->io().decode_next;
@@ -308,7 +303,7 @@ void add_gradients(const GoldenFile& file, const VerifyOptions& options, const V
   Runner runner(set, plan);
   if (options.device == Device::cpu) ops::warm_up_blas(runner.compute_threads());
   runner.run("load");
-  const std::vector<float> z = floats(file.load("in.grad.z", DType::f32, c.latent(frames)));
+  const std::vector<float> z = file.load("in.grad.z", DType::f32, c.latent(frames)).floats();
   const wan_vae::LatentFrame layout = c.latent_frames(frames);
   const auto one = static_cast<std::size_t>(layout.positions * layout.channels);
   float* input = runner.view(io.input).as<float>();

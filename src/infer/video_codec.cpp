@@ -85,7 +85,8 @@ wan_vae::FitRequest VideoCodec::request(std::int64_t height, std::int64_t width,
           .other_lines = {{.name = "frames of a chunk",
                            .bytes = Bytes{4 * static_cast<std::uint64_t>(chunk_values(
                                                   found_.config, height, width, long_clips))},
-                           .reason = "with the caller while another chunk computes"}}};
+                           .reason = "with the caller while another chunk computes"}},
+          .policy = options_.policy};
 }
 
 wan_vae::PlannedVae VideoCodec::plan(std::int64_t height, std::int64_t width,

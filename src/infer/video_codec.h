@@ -23,6 +23,7 @@ struct VideoCodecOptions {
   Budget budget = {};        // 0: no limit; on a GPU `gpu` includes CUDA's own share
   int threads = 0;           // of the CPU, 0: all this process may use
   bool clamp = true;         // decoded pixels to -1 ... 1
+  std::optional<wan_vae::Policy> policy = {};  // nullopt: the fastest that fits
 };
 
 // Half of a Wan VAE from its checkpoint: recognised, planned within a budget, loaded when first

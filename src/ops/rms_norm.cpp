@@ -5,6 +5,7 @@
 #include "ops/rms_norm_cuda.h"
 #include "ops/rope_3d.h"
 #include "ops/row_checks.h"
+#include "ops/silu.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {
@@ -56,6 +57,7 @@ void rms_norm(const RmsNorm& a, Stream stream) {
       [&] {
         BALLAST_ISA_CALL(cpu, rms_norm, a, *stream.pool);
         if (a.turn) rotate(a.y, a.turn, a.y, false, stream);
+        if (a.silu) silu({.x = a.y, .y = a.y}, stream);
       },
       [&] {
         cuda::RmsNorm k = {.x = cuda::view(a.x),
@@ -63,11 +65,14 @@ void rms_norm(const RmsNorm& a, Stream stream) {
                            .y = cuda::view(a.y),
                            .r = cuda::view(a.r),
                            .eps = a.eps,
-                           .turn = cuda::view(a.turn)};
+                           .turn = cuda::view(a.turn),
+                           .silu = a.silu};
         const bool later = a.turn && !cuda::turns_in_one_kernel(k);
+        k.silu = a.silu && cuda::silu_in_one_kernel(k);
         if (later) k.turn = {};
         cuda::rms_norm(k, stream.native);
         if (later) rotate(a.y, a.turn, a.y, false, stream);
+        if (a.silu && !k.silu) silu({.x = a.y, .y = a.y}, stream);
       });
 }
 
@@ -124,6 +129,13 @@ void rms_norm_into(ProgramBuilder& pb, Buffer x, Buffer w, Buffer y, Buffer r, f
               .r = b.out(r),
               .eps = eps,
               .turn = b.in_if(turn)},
+             b.stream());
+  });
+}
+
+void rms_norm_silu_into(ProgramBuilder& pb, Buffer x, Buffer w, Buffer y, Buffer r, float eps) {
+  pb.emit("rms_norm", {.reads = {x, w}, .writes = {y, r}}, [=](const Bindings& b) {
+    rms_norm({.x = b.in(x), .w = b.in(w), .y = b.out(y), .r = b.out(r), .eps = eps, .silu = true},
              b.stream());
   });
 }

@@ -6,7 +6,8 @@
 namespace ballast::ops {
 
 // y = x * r * w,  r = 1 / sqrt(mean(x^2) + eps), row by row; with a table of turns, the pairs of
-// every head of y are then rotated as ops/rope_3d.h does it, after y was rounded to its type.
+// every head of y are then rotated as ops/rope_3d.h does it, after y was rounded to its type; with
+// `silu` it is then what ops/silu.h makes of it, likewise.
 // x and y are f32 or bf16, w also f16; sums are kept in f32. y may be x (same dtype and strides).
 struct RmsNorm {
   ConstTensorView x;  // [R, C]
@@ -15,6 +16,7 @@ struct RmsNorm {
   TensorView r;       // [R] f32, kept for backward
   float eps = 1e-6f;
   ConstTensorView turn = {};  // [R, D/2, 2] f32 cos and sin, rows contiguous; D divides C
+  bool silu = false;
 };
 void rms_norm(const RmsNorm& a, Stream stream);
 
@@ -39,6 +41,7 @@ struct RmsNormOut {
 RmsNormOut rms_norm(ProgramBuilder& pb, Buffer x, Buffer w, float eps);
 void rms_norm_into(ProgramBuilder& pb, Buffer x, Buffer w, Buffer y, Buffer r, float eps,
                    Buffer turn = {});
+void rms_norm_silu_into(ProgramBuilder& pb, Buffer x, Buffer w, Buffer y, Buffer r, float eps);
 void rms_norm_backward(ProgramBuilder& pb, Buffer x, Buffer r, Buffer w, Buffer dy, Buffer dx,
                        Buffer dw, Buffer turn = {});  // dw may be invalid
 

@@ -1,6 +1,7 @@
 #include "ops/rms_norm_cuda.h"
 #include "ops/rope_kernel.cuh"
 #include "ops/row_kernel.cuh"
+#include "ops/silu_kernel.cuh"
 
 namespace ballast::ops::cuda {
 namespace {
@@ -87,7 +88,7 @@ __global__ void __launch_bounds__(kThreads) backward_any(Backward a) {
 // keep their columns of w from row to row.
 constexpr int kNarrow = 1024;
 
-template <int kLanes, int kShare>
+template <int kLanes, int kShare, bool kSilu>
 __global__ void __launch_bounds__(kThreads) forward_narrow(Forward a) {
   constexpr int kRows = 32 / kLanes;  // of a warp at once
   const int lane = threadIdx.x % kLanes, columns = static_cast<int>(a.columns);
@@ -123,7 +124,10 @@ __global__ void __launch_bounds__(kThreads) forward_narrow(Forward a) {
       const int c = (s * kLanes + lane) * 8;
       if (!mine || c >= columns) continue;
 #pragma unroll
-      for (int i = 0; i < 8; ++i) e[s][i] = e[s][i] * r * w[s][i];
+      for (int i = 0; i < 8; ++i) {
+        e[s][i] = e[s][i] * r * w[s][i];
+        if constexpr (kSilu) e[s][i] = silu_of(to_float(from_float<bf16>(e[s][i])));
+      }
       store8(y + row * a.y.step + c, e[s]);
     }
   }
@@ -234,14 +238,15 @@ bool is_narrow(const RmsNorm& a) {
   return a.x.dtype == DType::bf16 && a.y.dtype == DType::bf16 && in_eights(a.x) && in_eights(a.y) &&
          a.x.shape[1] <= kNarrow && !a.turn;
 }
+template <bool kSilu>
 void launch_narrow(const Forward& k, cudaStream_t stream) {
   const auto launch = [&](auto* kernel, int lanes) {
     kernel<<<some_blocks(k.rows, kThreads / lanes), kThreads, 0, stream>>>(k);
   };
-  if (k.columns <= 128) return launch(forward_narrow<16, 1>, 16);
-  if (k.columns <= 256) return launch(forward_narrow<32, 1>, 32);
-  if (k.columns <= 512) return launch(forward_narrow<32, 2>, 32);
-  launch(forward_narrow<32, 4>, 32);
+  if (k.columns <= 128) return launch(forward_narrow<16, 1, kSilu>, 16);
+  if (k.columns <= 256) return launch(forward_narrow<32, 1, kSilu>, 32);
+  if (k.columns <= 512) return launch(forward_narrow<32, 2, kSilu>, 32);
+  launch(forward_narrow<32, 4, kSilu>, 32);
 }
 bool in_rows(const RmsNormBackward& a) {
   return is_bf16_row(a.x) && is_bf16_row(a.dy) && is_bf16_row(a.dx) && in_eights(a.w) &&
@@ -259,6 +264,7 @@ bool turns_fit(const View& turn, std::int64_t columns) {
 }  // namespace
 
 bool turns_in_one_kernel(const RmsNorm& a) { return in_rows(a) && turns_fit(a.turn, a.x.shape[1]); }
+bool silu_in_one_kernel(const RmsNorm& a) { return !in_rows(a) && is_narrow(a); }
 // The sums of dw read dy as it is in memory: it must be turned there.
 bool turns_in_one_kernel(const RmsNormBackward& a) {
   return !a.dw && in_rows(a) && turns_fit(a.turn, a.x.shape[1]);
@@ -279,7 +285,7 @@ void rms_norm(const RmsNorm& a, void* stream) {
                           }
                         });
   if (!launched && is_narrow(a)) {
-    launch_narrow(k, stream_of(stream));
+    a.silu ? launch_narrow<true>(k, stream_of(stream)) : launch_narrow<false>(k, stream_of(stream));
   } else if (!launched) {
     forward_any<<<row_blocks(rows, 8), kThreads, 0, stream_of(stream)>>>(k);
   }

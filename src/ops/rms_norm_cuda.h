@@ -10,8 +10,10 @@ struct RmsNorm {
   View x, w, y, r;
   float eps = 0;
   View turn;
+  bool silu = false;  // only where silu_in_one_kernel says so
 };
 bool turns_in_one_kernel(const RmsNorm& a);
+bool silu_in_one_kernel(const RmsNorm& a);
 void rms_norm(const RmsNorm& a, void* stream);
 
 struct RmsNormBackward {

@@ -1,12 +1,13 @@
 #include "ops/map_kernel.cuh"
 #include "ops/silu_cuda.h"
+#include "ops/silu_kernel.cuh"
 
 namespace ballast::ops::cuda {
 namespace {
 
 // Element by element (map_kernel.cuh).
 struct Forward {
-  static __device__ __forceinline__ float of(float x) { return x / (expf(-x) + 1.0f); }
+  static __device__ __forceinline__ float of(float x) { return silu_of(x); }
 };
 
 // With e = e^-x: s (1 - s) = (e s) s, exact also where s rounds to 1. Where e overflows s is 0, and

@@ -6,6 +6,7 @@
 
 #include "ops/quantum.h"
 #include "ops/rope_3d.h"
+#include "ops/silu.h"
 #include "tests/ref/rms_norm.h"
 #include "tests/ref/rope_3d.h"
 #include "tests/support/recorded_program.h"
@@ -45,6 +46,25 @@ TEST(RmsNorm, MatchesReference) {
           expect_close(y, want.y, 4e-7, "y");  // two products more
         }
       }
+    }
+  }
+}
+
+TEST(RmsNorm, FollowedBySiluHasTheBitsOfBoth) {
+  ThreadPool pool(2);
+  for (const std::int64_t width : {5, 96, 192, 384, 1024, 1536}) {
+    for (const DType dtype : kActivations) {
+      SampleTensor x(dtype, {37, width}), want(dtype, {37, width}), y = want;
+      SampleTensor w(DType::f32, {width}), r(DType::f32, {37});
+      x.fill_normal(1, 3);
+      w.fill_normal(2);
+      RmsNorm call = {.x = x.view(), .w = w.view(), .y = want.view(), .r = r.view(), .eps = kEps};
+      rms_norm(call, support::test_stream(pool));
+      silu({.x = want.view(), .y = want.view()}, support::test_stream(pool));
+      call.y = y.view();
+      call.silu = true;
+      rms_norm(call, support::test_stream(pool));
+      EXPECT_EQ(y.values(), want.values()) << width;
     }
   }
 }

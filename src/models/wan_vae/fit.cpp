@@ -98,6 +98,11 @@ std::variant<PlannedVae, Refusal> fit(const FitRequest& request) {
   const auto fitting = [&](const PlannedVae& p) {
     return fits(p.device, request.budget.gpu) && fits(p.host, request.budget.host);
   };
+  if (request.policy) {
+    PlannedVae p = plan_with(request, *request.policy);
+    if (fitting(p)) return p;
+    return refusal_of(request, p);
+  }
   // One frame after the other costs next to nothing, what comes from the host its transfers.
   Policy policy;
   PlannedVae plain = plan_with(request, policy);

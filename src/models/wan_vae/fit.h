@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -20,6 +21,7 @@ struct FitRequest {
   MachineProfile profile;                     // what GPU libraries take, how long things take
   Budget budget;                              // 0: no limit
   std::vector<ProcessLine> other_lines = {};  // what the caller keeps besides
+  std::optional<Policy> policy = {};          // this one or none
 };
 
 struct PlannedVae {

@@ -64,8 +64,9 @@ Buffer UnitForward::norm(Buffer x, Buffer gamma, Buffer y, Buffer* factor) {
 
 // y = silu(norm(x)); y may be x.
 void UnitForward::activate(Buffer x, Buffer gamma, Buffer y) {
-  norm(x, gamma, y);
-  ops::silu_into(pb_, y, y);
+  const Buffer r = pb_.temp("factor", {pb_.shape(x).rows()}, DType::f32);
+  ops::rms_norm_silu_into(pb_, as_rows(pb_, x), gamma, as_rows(pb_, y), r,
+                          norm_eps(pb_.shape(x).back()));
 }
 
 // The last frames of (what was there, x), of which the first frames of x count only from `first`
