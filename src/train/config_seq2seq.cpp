@@ -268,8 +268,12 @@ void Reader::declare_cadences(FlagTable& t) {
   count(t, {"generation_max_length", "val_max_target_length"}, "tokens of these texts",
         c_.generation_length, 1);
   count(t, {"max_predict_samples"}, "how many of them; 0: all", c_.predictions, 0);
-  text(t, {"discord_webhook", "webhook"}, "address that is told of start, stop and trouble",
-       c_.webhook);
+  add(t, {"discord_webhook", "webhook"}, "address that is told of start, stop and trouble",
+      [this](const Setting& s) {
+        c_.webhook = s.text();
+        if (c_.webhook.starts_with("https://") || c_.webhook.starts_with("http://")) return;
+        fail(s.code, fmt::format("{}: expected an address that begins with https://", s.where));
+      });
 }
 
 void Reader::declare_memory(FlagTable& t) {
