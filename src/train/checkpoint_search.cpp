@@ -130,6 +130,17 @@ CheckpointSearch find_checkpoint(const std::string& run, const CheckpointNames& 
   return search;
 }
 
+int remove_later_checkpoints(const std::string& run, std::int64_t step,
+                             const CheckpointNames& names) {
+  int removed = 0;
+  for (const auto& [at, folder] : checkpoints_of(checkpoints_folder(run, names), names)) {
+    if (at <= step) break;
+    delete_folder(folder);
+    ++removed;
+  }
+  return removed;
+}
+
 void rotate_checkpoints(const std::string& run, int keep, const CheckpointNames& names) {
   int whole = 0;
   for (const auto& [step, folder] : checkpoints_of(checkpoints_folder(run, names), names)) {

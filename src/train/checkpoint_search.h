@@ -27,6 +27,10 @@ inline CheckpointNames transformers_names() {
 std::string checkpoint_name(std::int64_t step, const CheckpointNames& names = {});
 std::optional<std::int64_t> step_of_checkpoint(std::string_view name,
                                                const CheckpointNames& names = {});
+// Removes those of later steps: a run that goes back, or begins anew, would take them for its own.
+// How many there were.
+int remove_later_checkpoints(const std::string& run, std::int64_t step,
+                             const CheckpointNames& names = {});
 // The folder that they are in.
 std::string checkpoints_folder(const std::string& run, const CheckpointNames& names = {});
 

@@ -76,7 +76,7 @@ std::string resumed_folder(const Seq2SeqConfig& c) {
   if (!c.resume && !found.empty() && !c.overwrite && !c.plan_only) {
     fail(ErrorCode::usage, fmt::format("{} holds the checkpoints of a run", c.output_dir),
          {{"--resume-from-checkpoint", "goes on from the newest"},
-          {"--overwrite-output-dir", "begins anew; its checkpoints go as new ones come"},
+          {"--overwrite-output-dir", "begins anew; its checkpoints are removed"},
           {"another output folder", "leaves it as it is"}});
   }
   return c.resume ? found : "";
@@ -261,7 +261,7 @@ Seq2SeqRun prepare_seq2seq(Seq2SeqConfig config, const RunTarget& target) {
   take_job(run, target);
   take_machine(run, target);
   const data::PairLength longest = run.train->shapes.front();
-  run.title = fmt::format("{}, fine-tune", job.config.name);
+  run.title = fmt::format("{}, fine-tune", fs::path(run.model_folder).filename().string());
   run.shapes = fmt::format("{} x {} samples of up to {} and {} tokens, {} shapes", c.accumulation,
                            c.batch_size, longest.source, longest.target, run.train->shapes.size());
   return run;
@@ -291,9 +291,10 @@ PlanView view_of(const Seq2SeqRun& run, const t5::PlannedRun& planned) {
                              ? 0
                              : std::max<std::int64_t>(0, blocks - planned.policy.resident_groups);
   const std::int64_t runs = run.runs_per_step();
+  const std::int64_t in_all = runs * epochs_of(run.config, run.steps_per_epoch);
   for (std::size_t k = 0; k < run.train->shapes.size(); ++k) {
     view.step_seconds.push_back(planned.seconds_of_step(k, runs));
-    view.steps_of_kind.push_back((run.train->runs[k] + runs - 1) / runs);
+    view.steps_of_kind.push_back((run.train->runs[k] + in_all - 1) / in_all);
   }
   view.total_steps = run.total_steps;
   view.notes = run.notes;

@@ -14,6 +14,7 @@
 #include "ops/sgemm.h"
 #include "report/last_run.h"
 #include "report/secrets.h"
+#include "train/checkpoint_search.h"
 #include "train/run_summary.h"
 #include "train/seq2seq_loop.h"
 #include "train/stop_signal.h"
@@ -367,6 +368,10 @@ TrainOutcome Seq2SeqLoop::run() {
     write_model_files(run_.model_folder, c.tokenizer, run_.model(), folder_.path());
     load();
     resume();
+    if (const int later =
+            remove_later_checkpoints(folder_.path(), state_.step, transformers_names())) {
+      log::warn("{}: {} checkpoints of later steps were removed", folder_.path(), later);
+    }
     records_.emplace(folder_.path(), info_, state_.step, resumed_.has_value());
     progress_.emplace(TrainProgress::Options{
         .total = run_.total_steps, .done = state_.step, .print_every = c.print_steps});

@@ -132,6 +132,9 @@ TEST_F(Seq2SeqTraining, GoesOnFromACheckpointToTheSameBits) {
   const Trained again = train(older);
   EXPECT_EQ(again.losses.size(), 5u);
   EXPECT_EQ(model_in("parts"), model_in("whole"));
+  train(with("parts", {"--overwrite_output_dir", "--max_steps", "1"}));
+  EXPECT_TRUE(fs::exists(dir_.path("parts/checkpoint-1")));
+  EXPECT_FALSE(fs::exists(dir_.path("parts/checkpoint-12"))) << "of another run";
 }
 
 TEST_F(Seq2SeqTraining, LossesDoNotDependOnPadding) {
