@@ -27,10 +27,10 @@ class EarlyStop {
   EarlyStop(std::int64_t patience, double least_gain) : patience_(patience), gain_(least_gain) {}
 
   void take(double loss);
-  bool exhausted() const { return patience_ > 0 && worse_ >= patience_; }
+  bool exhausted() const { return patience_ > 0 && worse >= patience_; }
 
   double best = 0;
-  std::int64_t checks = 0, worse_ = 0;  // how many in all, and since the best
+  std::int64_t checks = 0, worse = 0;  // how many in all, and since the best
 
  private:
   std::int64_t patience_;
@@ -54,7 +54,6 @@ class Seq2SeqLoop {
   void record_step(StepRecord& record);
   void after_step();
   double evaluate();
-  void watch_loss(double loss);
   void enter_epoch();
   bool last_of_epoch() const { return state_.batches + 1 == run_.steps_per_epoch; }
   void save_checkpoint_now(const char* why);

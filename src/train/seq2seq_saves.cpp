@@ -72,7 +72,7 @@ void Seq2SeqLoop::resume() {
   loss_ = state_.numbers["loss"];
   early_stop_.best = state_.numbers["best_loss"];
   early_stop_.checks = state_.counts["loss_checks"];
-  early_stop_.worse_ = state_.counts["loss_worse"];
+  early_stop_.worse = state_.counts["loss_worse"];
   nan_guard_ = NanGuard(run_.config.on_nan, 10, state_.counts["nan_consecutive"],
                         state_.counts["nan_skipped"]);
   checkpointed_step_ = state_.step;
@@ -87,7 +87,7 @@ void Seq2SeqLoop::save_checkpoint_now(const char* why) {
   state_.counts["updates"] = updates_;
   state_.counts["epoch_steps"] = epoch_steps_;
   state_.counts["loss_checks"] = early_stop_.checks;
-  state_.counts["loss_worse"] = early_stop_.worse_;
+  state_.counts["loss_worse"] = early_stop_.worse;
   state_.counts["nan_consecutive"] = nan_guard_.consecutive();
   state_.counts["nan_skipped"] = nan_guard_.skipped();
   state_.numbers["epoch_loss"] = epoch_loss_;

@@ -98,7 +98,7 @@ void EarlyStop::take(double loss) {
   const bool better = std::isfinite(loss) && (checks == 0 || loss < best - gain_);
   ++checks;
   if (better) best = loss;
-  worse_ = better ? 0 : worse_ + 1;
+  worse = better ? 0 : worse + 1;
 }
 
 Seq2SeqLoop::Seq2SeqLoop(Seq2SeqRun run, t5::PlannedRun planned, const TrainOptions& options)
@@ -322,14 +322,12 @@ double Seq2SeqLoop::evaluate() {
   return loss;
 }
 
-void Seq2SeqLoop::watch_loss(double loss) { early_stop_.take(loss); }
-
 void Seq2SeqLoop::after_step() {
   const StepDone done = {.step = state_.step, .epoch_finished = last_of_epoch() ? state_.epoch : 0};
   if (done.epoch_finished > 0) {
     const double mean = epoch_steps_ > 0 ? epoch_loss_ / static_cast<double>(epoch_steps_) : NAN;
     records_->epoch_loss(state_.step, mean);
-    if (!run_.eval) watch_loss(mean);
+    if (!run_.eval) early_stop_.take(mean);
     epoch_loss_ = 0;
     epoch_steps_ = 0;
     ++state_.epoch;
@@ -339,7 +337,7 @@ void Seq2SeqLoop::after_step() {
     ++state_.batches;
   }
   if (run_.eval && evaluate_.due(done)) {
-    watch_loss(evaluate());
+    early_stop_.take(evaluate());
     evaluate_.done();
   }
   if (save_.due(done)) {
@@ -395,7 +393,7 @@ TrainOutcome Seq2SeqLoop::run() {
     }
     if (early) {
       const std::string text = fmt::format("the loss has not been better than {:.5f} {} times",
-                                           early_stop_.best, early_stop_.worse_);
+                                           early_stop_.best, early_stop_.worse);
       log::info("stopping early: {}", text);
       event("early_stop", text);
     }
