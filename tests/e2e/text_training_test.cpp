@@ -40,18 +40,18 @@ class TextTraining : public ::testing::Test {
 
 TEST_F(TextTraining, SurvivesKillsToTheSameBits) {
   const std::vector<std::string> how = {
-      "--epochs",     "20", "--batch-size", "2", "--gradient-accumulation-steps", "2",
-      "--save-steps", "2"};
+      "--epochs",     "8", "--batch-size", "2", "--gradient-accumulation-steps", "2",
+      "--save-steps", "4"};
   const Finished whole = run_ballast(arguments("whole", how));
   ASSERT_EQ(whole.exit_code, 0) << whole.err;
-  EXPECT_THAT(whole.out, AllOf(HasSubstr("finished after 60 steps"), HasSubstr("memory: planned")));
+  EXPECT_THAT(whole.out, AllOf(HasSubstr("finished after 24 steps"), HasSubstr("memory: planned")));
   int kills = 0;
-  for (; kills < 3; ++kills) {
+  for (; kills < 2; ++kills) {
     std::vector<std::string> more = how;
     const bool begun = fs::exists(dir_.path("parts"));
     if (begun) more.push_back("--resume-from-checkpoint");
     BackgroundBallast run(arguments("parts", more));
-    const std::string next = dir_.path(fmt::format("parts/checkpoint-{}", 10 + 14 * kills));
+    const std::string next = dir_.path(fmt::format("parts/checkpoint-{}", 4 + 8 * kills));
     ASSERT_TRUE(wait_until([&] { return fs::exists(next) || run.finished(); })) << run.err();
     run.send(SIGKILL);
     run.wait();
