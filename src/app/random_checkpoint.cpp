@@ -15,9 +15,9 @@
 namespace ballast {
 namespace {
 
-constexpr std::int64_t kPattern = 4 << 20;  // random elements, repeated
+constexpr std::int64_t kRepeated = 4 << 20;  // random elements, repeated
 
-bool is_gain(const std::string& name) {
+bool is_norm_gain(const std::string& name) {
   return name.ends_with(".gamma") || name.find("norm") != std::string::npos;
 }
 
@@ -26,13 +26,13 @@ bool is_gain(const std::string& name) {
 RandomCheckpoint::RandomCheckpoint(const std::vector<RandomTensor>& tensors, DType dtype,
                                    const std::string& folder)
     : path_(fmt::format("{}/ballast-random-{}.safetensors", folder, getpid())) {
-  std::vector<float> values(kPattern);
-  fill_normal(random_source(1, "random checkpoint", 0, "pattern"), 0, values.data(), kPattern);
+  std::vector<float> values(kRepeated);
+  fill_normal(random_source(1, "random checkpoint", 0, "pattern"), 0, values.data(), kRepeated);
   const auto scaled = [&](float size) {
     std::vector<float> some = values;
     for (float& v : some) v *= size;
     std::vector<std::byte> bytes(some.size() * size_of(dtype));
-    convert(some.data(), DType::f32, bytes.data(), dtype, kPattern);
+    convert(some.data(), DType::f32, bytes.data(), dtype, kRepeated);
     return bytes;
   };
   // About 1 / sqrt(terms) of the sums that they are part of.
@@ -47,7 +47,7 @@ RandomCheckpoint::RandomCheckpoint(const std::vector<RandomTensor>& tensors, DTy
   Progress progress("writing random weights", static_cast<std::int64_t>(total),
                     Progress::Unit::bytes);
   for (const RandomTensor& t : tensors) {
-    const std::vector<std::byte>& from = is_gain(t.name) ? ones : matrices;
+    const std::vector<std::byte>& from = is_norm_gain(t.name) ? ones : matrices;
     const auto bytes = static_cast<std::uint64_t>(t.shape.elements()) * size_of(dtype);
     writer.add(t.name, dtype, t.shape, [&from, &progress, bytes](const ByteSink& sink) {
       for (std::uint64_t done = 0; done < bytes;) {

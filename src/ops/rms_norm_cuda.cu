@@ -83,6 +83,42 @@ __global__ void __launch_bounds__(kThreads) backward_any(Backward a) {
   }
 }
 
+// The same for rows of which a block would be mostly idle: a warp takes one.
+constexpr int kWarps = kThreads / 32;
+__global__ void __launch_bounds__(kThreads) forward_in_warps(Forward a) {
+  const int lane = threadIdx.x % 32;
+  for (std::int64_t row = blockIdx.x * std::int64_t{kWarps} + threadIdx.x / 32; row < a.rows;
+       row += gridDim.x * std::int64_t{kWarps}) {
+    float squares = 0;
+    for (std::int64_t c = lane; c < a.columns; c += 32) {
+      const float e = read(a.x, row, c);
+      squares += e * e;
+    }
+    const float r = __frsqrt_rn(warp_sum(squares) / static_cast<float>(a.columns) + a.eps);
+    if (lane == 0) a.r[row] = r;
+    for (std::int64_t c = lane; c < a.columns; c += 32) {
+      write(a.y, row, c, read(a.x, row, c) * r * read(a.w, 0, c));
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) backward_in_warps(Backward a) {
+  const int lane = threadIdx.x % 32;
+  for (std::int64_t row = blockIdx.x * std::int64_t{kWarps} + threadIdx.x / 32; row < a.rows;
+       row += gridDim.x * std::int64_t{kWarps}) {
+    float gx = 0;
+    for (std::int64_t c = lane; c < a.columns; c += 32) {
+      gx += read(a.dy, row, c) * read(a.w, 0, c) * read(a.x, row, c);
+    }
+    const float r = a.r[row];
+    const float along_x = r * r * r * (warp_sum(gx) / static_cast<float>(a.columns));
+    for (std::int64_t c = lane; c < a.columns; c += 32) {
+      const float g = read(a.dy, row, c) * read(a.w, 0, c);
+      write(a.dx, row, c, g * r - read(a.x, row, c) * along_x);
+    }
+  }
+}
+
 // Narrow rows, the pixels of a video decoder: half a warp or a whole one takes a row (kLanes
 // threads, each with up to kShare times eight columns), so that nothing waits for a block. Threads
 // keep their columns of w from row to row.
@@ -286,6 +322,8 @@ void rms_norm(const RmsNorm& a, void* stream) {
                         });
   if (!launched && is_narrow(a)) {
     a.silu ? launch_narrow<true>(k, stream_of(stream)) : launch_narrow<false>(k, stream_of(stream));
+  } else if (!launched && columns <= kNarrow) {
+    forward_in_warps<<<some_blocks(rows, kWarps), kThreads, 0, stream_of(stream)>>>(k);
   } else if (!launched) {
     forward_any<<<row_blocks(rows, 8), kThreads, 0, stream_of(stream)>>>(k);
   }
@@ -318,7 +356,11 @@ void rms_norm_backward(const RmsNormBackward& a, void* stream) {
                             backward_row<T, false><<<blocks, T, 0, stream_of(stream)>>>(k);
                           }
                         });
-  if (!launched) backward_any<<<row_blocks(rows, 8), kThreads, 0, stream_of(stream)>>>(k);
+  if (!launched && columns <= kNarrow) {
+    backward_in_warps<<<some_blocks(rows, kWarps), kThreads, 0, stream_of(stream)>>>(k);
+  } else if (!launched) {
+    backward_any<<<row_blocks(rows, 8), kThreads, 0, stream_of(stream)>>>(k);
+  }
   check_launch("rms_norm_backward");
 }
 

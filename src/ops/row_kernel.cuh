@@ -241,24 +241,26 @@ inline dim3 column_grid(std::int64_t rows, std::int64_t columns) {
 
 // ---- sums over rows
 
-// sums[t, c] += sum of term(r, c) over the rows with index t, quantum by quantum: the rows of a
-// quantum in order from zero, the quanta in order. A block owns 32 columns of one t; its eight
-// warps sum eight quanta at a time, eight rows in flight each, and the first adds them up in order.
-constexpr int kQuantaAtOnce = 8;
+// sums[t, c] += sum of term(r, c) over the rows with index t, quantum by quantum: an eighth of its
+// rows in order from zero, the eighths in order, the quanta in order. A block owns 32 columns of
+// one t; its warps sum the eighths of four quanta at a time, eight rows in flight each, and the
+// first adds them up in order.
+constexpr int kQuantaAtOnce = 4, kEighths = 8, kSumWarps = kQuantaAtOnce * kEighths;
 template <class Term>
-__global__ void __launch_bounds__(32 * kQuantaAtOnce)
+__global__ void __launch_bounds__(32 * kSumWarps)
     column_sums(Term term, const std::int32_t* index, std::int64_t rows, std::int64_t columns,
                 float* sums, std::int64_t sums_step) {
-  __shared__ float part[kQuantaAtOnce][32];
+  __shared__ float part[kSumWarps][32];
   constexpr int kRows = 8;
+  constexpr std::int64_t kEighth = kTokenQuantum / kEighths;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = blockIdx.y;
   const std::int64_t c = std::int64_t{blockIdx.x} * 32 + lane;
   const bool mine = c < columns;
   float* out = sums + t * sums_step + c;
   float total = mine && warp == 0 ? *out : 0;
   for (std::int64_t first = 0; first < rows; first += kQuantaAtOnce * kTokenQuantum) {
-    const std::int64_t begin = first + warp * kTokenQuantum;
-    const std::int64_t end = begin + kTokenQuantum < rows ? begin + kTokenQuantum : rows;
+    const std::int64_t begin = first + warp * kEighth;
+    const std::int64_t end = begin + kEighth < rows ? begin + kEighth : rows;
     float sum = 0;
     for (std::int64_t r = begin; mine && r < end; r += kRows) {
       float e[kRows];
@@ -274,7 +276,12 @@ __global__ void __launch_bounds__(32 * kQuantaAtOnce)
     __syncthreads();
     if (warp == 0) {
 #pragma unroll
-      for (int q = 0; q < kQuantaAtOnce; ++q) total += part[q][lane];
+      for (int q = 0; q < kSumWarps; q += kEighths) {
+        float quantum = 0;
+#pragma unroll
+        for (int e = 0; e < kEighths; ++e) quantum += part[q + e][lane];
+        total += quantum;
+      }
     }
     __syncthreads();
   }
@@ -288,7 +295,7 @@ void add_column_sums(const Term& term, const View& index, std::int64_t rows, con
                      columns = sums.shape[sums.rank - 1];
   if (rows == 0 || tables == 0 || columns == 0) return;
   const dim3 grid(blocks_for(columns, 32), static_cast<unsigned>(tables));
-  column_sums<<<grid, 32 * kQuantaAtOnce, 0, stream>>>(
+  column_sums<<<grid, 32 * kSumWarps, 0, stream>>>(
       term, static_cast<const std::int32_t*>(index.data), rows, columns,
       static_cast<float*>(sums.data), sums.rank > 1 ? sums.strides[0] : 0);
 }
