@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 
 #include "app/bench_machine.h"
+#include "app/bench_t5.h"
 #include "app/bench_text.h"
 #include "app/bench_vae.h"
 #include "app/bench_wan.h"
@@ -23,6 +24,8 @@ class Bench : public Command {
                       ->callback([this] { run_ = [this] { vae_.run(); }; }));
     text_.declare(*app.add_subcommand("text", "prompts through a text encoder of random weights")
                        ->callback([this] { run_ = [this] { text_.run(); }; }));
+    t5_.declare(*app.add_subcommand("t5", "a training step of FLAN-T5's shapes, on random weights")
+                     ->callback([this] { run_ = [this] { t5_.run(); }; }));
   }
   void run() override { run_(); }
 
@@ -32,6 +35,7 @@ class Bench : public Command {
   BenchWan wan_;
   BenchVae vae_;
   BenchText text_;
+  BenchT5 t5_;
 };
 
 const RegisterCommand<Bench> kBench("bench", "measure this machine");

@@ -102,11 +102,42 @@ RandomWeights::RandomWeights(const wan::Config& config, DType stored, Blocks blo
       }
     }
     file.finish();
-    file_ = std::make_unique<DiskFile>(DiskFile::open(path_));
+    open();
   } catch (...) {
     std::filesystem::remove(path_);
     throw;
   }
+}
+
+RandomWeights::RandomWeights(std::vector<WeightGroup> groups, const std::string& folder)
+    : path_(fmt::format("{}/ballast-random-weights-{}.bin", folder, getpid())),
+      groups_(std::move(groups)) {
+  std::vector<StoredTensor*> first;  // of every shape and kind
+  std::uint64_t end = 0;
+  for (WeightGroup& g : groups_) {
+    for (StoredTensor& t : g.tensors) {
+      const auto same = std::ranges::find_if(first, [&](const StoredTensor* f) {
+        return f->data.shape == t.data.shape && is_gain(f->name) == is_gain(t.name);
+      });
+      t.data.extent.offset = same == first.end() ? end : (*same)->data.extent.offset;
+      if (same != first.end()) continue;
+      end += t.data.extent.bytes;
+      first.push_back(&t);
+    }
+  }
+  try {
+    PatternFile file(path_, kVectors, end);
+    for (const StoredTensor* t : first) file.write(*t);
+    file.finish();
+    open();
+  } catch (...) {
+    std::filesystem::remove(path_);
+    throw;
+  }
+}
+
+void RandomWeights::open() {
+  file_ = std::make_unique<DiskFile>(DiskFile::open(path_));
   for (WeightGroup& g : groups_) {
     for (StoredTensor& t : g.tensors) t.data.extent.file = file_.get();
   }

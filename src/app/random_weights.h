@@ -19,6 +19,8 @@ class RandomWeights {
     alike,  // one block, which all blocks read: little to write where loading is not measured
   };
   RandomWeights(const wan::Config& config, DType stored, Blocks blocks, const std::string& folder);
+  // A model of any family, in its groups' dtypes; tensors of one shape share their bytes.
+  RandomWeights(std::vector<WeightGroup> groups, const std::string& folder);
   ~RandomWeights();
   RandomWeights(const RandomWeights&) = delete;
   RandomWeights& operator=(const RandomWeights&) = delete;
@@ -27,6 +29,8 @@ class RandomWeights {
   std::uint64_t bytes() const { return file_->size(); }
 
  private:
+  void open();
+
   std::string path_;
   std::unique_ptr<DiskFile> file_;  // groups point to it
   std::vector<WeightGroup> groups_;

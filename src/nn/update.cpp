@@ -148,7 +148,7 @@ void record_update(ProgramBuilder& pb, std::span<const UpdatedTensor> tensors, B
                       .first_element = 0,
                       .decays = t.decays,
                       .rate = t.rate});
-    if (t.narrow) ops::copy(pb, t.value, t.narrow);
+    if (t.narrow) ops::copy(pb, t.value, t.narrow, lane_between(pb, t.value, t.narrow));
   }
 }
 

@@ -107,18 +107,34 @@ void check_inputs(const char* op, const ConstTensorView& q, const ConstTensorVie
 }
 
 void check_bias(const char* op, const ConstTensorView& bias, const ConstTensorView& q,
-                const ConstTensorView& k) {
+                const ConstTensorView& k, const AttentionSamples& samples) {
   if (!bias) return;
-  const Shape shape = {q.shape[1], q.shape[0] + k.shape[0] - 1};
+  const Shape shape = {samples.heads > 0 ? samples.heads : q.shape[1], q.shape[0] + k.shape[0] - 1};
   check(bias.dtype == DType::f32 && bias.shape == shape, "{}: the bias is {} {}, expected f32 {}",
         op, bias.dtype, bias.shape, shape);
   check(bias.shape[1] <= 1 || bias.strides[1] == 1, "{}: the bias of a head has gaps", op);
 }
 
+template <class Call>
+void check_samples(const char* op, const Call& a) {
+  const AttentionSamples& s = a.samples;
+  if (s.heads == 0) return;
+  check(a.whole_scores && a.q.device == Device::cuda, "{}: several samples in one call", op);
+  const std::int64_t end = s.first + a.q.shape[1];
+  check(s.first >= 0 && end <= AttentionSamples::kMost * s.heads, "{}: heads {} to {} of {} each",
+        op, s.first, end, s.heads);
+  for (std::int64_t i = s.first / s.heads; i < (end + s.heads - 1) / s.heads; ++i) {
+    const std::int32_t length = s.lengths[static_cast<std::size_t>(i)];
+    check(length >= 0 && length <= a.k.shape[0], "{}: sample {} has {} of {} keys", op, i, length,
+          a.k.shape[0]);
+  }
+}
+
 void check_call(const Attention& a) {
   check_inputs("attention", a.q, a.k, a.v, a.lse, a.kv_length);
   check_heads("attention", "o", a.o, a.q.shape, a.q.dtype);
-  check_bias("attention", a.bias, a.q, a.k);
+  check_bias("attention", a.bias, a.q, a.k, a.samples);
+  check_samples("attention", a);
 }
 
 void check_call(const AttentionBackward& a) {
@@ -129,8 +145,9 @@ void check_call(const AttentionBackward& a) {
   check_heads(op, "dq", a.dq, a.q.shape, a.q.dtype);
   check_heads(op, "dk", a.dk, a.k.shape, a.q.dtype);
   check_heads(op, "dv", a.dv, a.k.shape, a.q.dtype);
-  check_bias(op, a.bias, a.q, a.k);
-  check_bias(op, a.dbias, a.q, a.k);
+  check_bias(op, a.bias, a.q, a.k, a.samples);
+  check_bias(op, a.dbias, a.q, a.k, a.samples);
+  check_samples(op, a);
 }
 
 void check_workspace(const char* op, const TensorView& workspace, std::int64_t needed) {
@@ -178,6 +195,21 @@ cuda::AttentionDrop gpu_drop(const AttentionDropout& d) {
           .first_head = r.first_head};
 }
 
+template <class Call>
+cuda::ScoreSamples gpu_samples(const Call& a) {
+  static_assert(cuda::ScoreSamples::kMost == AttentionSamples::kMost);
+  cuda::ScoreSamples s;
+  if (!a.whole_scores) return s;
+  s.heads = a.samples.heads > 0 ? a.samples.heads : a.q.shape[1];
+  s.first = a.samples.first;
+  s.lengths[0] = static_cast<std::int32_t>(a.kv_length);
+  s.sites[0] = a.dropout.source.site;
+  if (a.samples.heads == 0) return s;
+  std::ranges::copy(a.samples.lengths, s.lengths);
+  std::ranges::copy(a.samples.sites, s.sites);
+  return s;
+}
+
 cuda::Attention gpu_call(const Attention& a) {
   return {.q = cuda::view(a.q),
           .k = cuda::view(a.k),
@@ -190,7 +222,8 @@ cuda::Attention gpu_call(const Attention& a) {
           .kv_length = a.kv_length,
           .causal = a.causal,
           .whole_scores = a.whole_scores,
-          .drop = gpu_drop(a.dropout)};
+          .drop = gpu_drop(a.dropout),
+          .samples = gpu_samples(a)};
 }
 
 cuda::AttentionBackward gpu_call(const AttentionBackward& a) {
@@ -212,7 +245,8 @@ cuda::AttentionBackward gpu_call(const AttentionBackward& a) {
           .causal = a.causal,
           .deterministic = a.deterministic,
           .whole_scores = a.whole_scores,
-          .drop = gpu_drop(a.dropout)};
+          .drop = gpu_drop(a.dropout),
+          .samples = gpu_samples(a)};
 }
 
 }  // namespace

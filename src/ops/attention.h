@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "core/random.h"
@@ -32,6 +33,17 @@ struct AttentionDropout {
   std::int64_t first_head = 0;  // of the operands, among all heads
 };
 
+// Heads of several samples in one call, those of a sample behind those of the one before it (rows
+// of q are then positions with the samples side by side). With whole_scores on the GPU only; the
+// recorded form cuts a call into samples elsewhere.
+struct AttentionSamples {
+  static constexpr int kMost = 64;
+  std::int64_t heads = 0;  // of a sample, which share the bias [heads, Lq + Lk - 1]; 0: one sample
+  std::int64_t first = 0;  // of all samples' heads: the operands' first
+  std::array<std::int32_t, kMost> lengths = {};  // kv_length of each sample
+  std::array<std::uint32_t, kMost> sites = {};   // RandomSource::site of each
+};
+
 struct Attention {
   ConstTensorView q;     // [Lq, H, D]
   ConstTensorView k, v;  // [Lk, H, D]
@@ -46,6 +58,7 @@ struct Attention {
   // On the GPU: by matrix products, with all scores of the call in the workspace
   // (attention_scores_workspace() bytes). For short sequences; elsewhere it makes no difference.
   bool whole_scores = false;
+  AttentionSamples samples = {};
 };
 void attention(const Attention& a, Stream stream);
 
@@ -67,6 +80,7 @@ struct AttentionBackward {
   bool causal = false;
   AttentionDropout dropout = {};
   bool whole_scores = false;  // as above
+  AttentionSamples samples = {};
 };
 void attention_backward(const AttentionBackward& a, Stream stream);
 
@@ -94,12 +108,13 @@ struct AttentionOptions {
   // Forward only: kv_length is the number of the run's step (StepValues) plus one. Keys come one by
   // one, run by run.
   bool grows = false;
-  // [B] i32 in host memory: kv_length is entry `sample` of it, read in every run.
-  Buffer lengths = {};
-  std::int64_t sample = 0;
+  // The heads are those of so many samples (AttentionSamples). They share bias and dbias, whose
+  // rows are a sample's heads.
+  std::int64_t samples = 1;
+  Buffer lengths = {};  // [samples] i32 in host memory: kv_length of each, read in every run
   bool whole_scores = false;
   double dropout = 0;
-  RandomSite site = {};
+  RandomSite site = {};  // of the first sample
 };
 struct AttentionOut {
   Buffer o, lse;

@@ -21,6 +21,14 @@ struct AttentionDrop {
   std::int64_t first_head = 0;
 };
 
+// As AttentionSamples says.
+struct ScoreSamples {
+  static constexpr int kMost = 64;
+  std::int64_t heads = 0, first = 0;
+  std::int32_t lengths[kMost] = {};
+  std::uint32_t sites[kMost] = {};
+};
+
 struct Attention {
   View q;     // [Lq, H, D], f32 or bf16
   View k, v;  // [Lk, H, D]
@@ -33,6 +41,7 @@ struct Attention {
   bool causal = false;
   bool whole_scores = false;  // then a bias has strides -1 and 1
   AttentionDrop drop = {};    // with whole_scores only
+  ScoreSamples samples = {};  // likewise: then kv_length plays no part
 };
 
 // dbias = dS = P * (dout v^T - delta), 0 where a key takes no part.
@@ -49,6 +58,7 @@ struct AttentionBackward {
   bool deterministic = true;  // of cuDNN; the plain kernel always is
   bool whole_scores = false;
   AttentionDrop drop = {};
+  ScoreSamples samples = {};
 };
 
 // With whole_scores by matrix products (attention_products_cuda.cpp); else by cuDNN where it can

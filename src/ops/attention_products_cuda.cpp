@@ -89,7 +89,8 @@ ScoreRule rule_of(const Call& a, const ScorePlaces& p) {
   check(!a.bias || (a.bias.dtype == DType::f32 && a.bias.strides[1] == -1),
         "attention: with whole_scores a bias is one by distance");
   ScoreRule r;
-  r.heads = a.q.shape[1], r.queries = a.q.shape[0], r.keys = a.kv_length;
+  r.heads = a.q.shape[1], r.queries = a.q.shape[0];
+  r.samples = a.samples;
   r.columns = a.k.shape[0], r.stride = p.stride;
   r.bias = static_cast<const float*>(a.bias.data), r.bias_head = a.bias.strides[0];
   r.causal = a.causal;
@@ -159,6 +160,7 @@ void attention_backward_by_products(const AttentionBackward& a, GpuQueue& queue,
   AddDiagonals sum;
   sum.ds = ds.data, sum.dtype = ds.dtype;
   sum.sums = static_cast<float*>(a.dbias_sums.data), sum.sums_head = a.dbias_sums.strides[0];
+  sum.sample_heads = a.samples.heads, sum.first = a.samples.first;
   sum.heads = a.q.shape[1], sum.queries = queries, sum.columns = keys, sum.stride = at.stride;
   add_diagonals(sum, queue.stream().native);
 }

@@ -34,16 +34,20 @@ __device__ __forceinline__ void store4(bf16* p, const float (&x)[4]) {
   *reinterpret_cast<uint2*>(p) = u;
 }
 
-// One row: head h, query i.
+// One row: query i of the call's h-th head, which is head `own` of a sample.
 struct Row {
-  std::int64_t h, i, visible;
+  std::int64_t h, i, own, visible;
   const float* bias;  // of key 0
+  std::uint32_t site;
 
-  __device__ Row(const ScoreRule& r, std::int64_t row)
-      : h(row / r.queries),
-        i(row % r.queries),
-        visible(r.causal && i + 1 < r.keys ? i + 1 : r.keys),
-        bias(r.bias ? r.bias + h * r.bias_head - i : nullptr) {}
+  __device__ Row(const ScoreRule& r, std::int64_t row) : h(row / r.queries), i(row % r.queries) {
+    const std::int64_t all = r.samples.first + h, sample = all / r.samples.heads;
+    own = all % r.samples.heads;
+    visible = r.samples.lengths[sample];
+    if (r.causal && i + 1 < visible) visible = i + 1;
+    bias = r.bias ? r.bias + own * r.bias_head - i : nullptr;
+    site = r.samples.sites[sample];
+  }
 
   // Four scores from key j on; -infinity where a key takes no part.
   __device__ void scores(const float* from, std::int64_t j, float (&x)[4]) const {
@@ -55,8 +59,10 @@ struct Row {
   }
   // The words of keys j ... j + 3.
   __device__ uint4 words(const AttentionDrop& d, std::int64_t j) const {
-    const auto element = static_cast<std::uint64_t>(((d.first_head + h) << 20) + i) << 20;
-    return random_block(d.source, (element + static_cast<std::uint64_t>(j)) / 4);
+    const auto element = static_cast<std::uint64_t>(((d.first_head + own) << 20) + i) << 20;
+    RandomKey key = d.source;
+    key.site = site;
+    return random_block(key, (element + static_cast<std::uint64_t>(j)) / 4);
   }
 };
 
@@ -169,30 +175,40 @@ __global__ void soften_rows_backward(const float* s, const float* dp, T* p, T* d
 }
 
 // A block takes 32 neighbouring diagonals of a head, a warp a sixteenth of the queries: neighbours
-// in a row of scores are neighbours among the diagonals, so loads are whole. The sixteen sums are
-// added in order.
+// in a row of scores are neighbours among the diagonals, so loads are whole. The sixteen sums of a
+// sample are added in order, then those of the next one.
 constexpr int kDiagonals = 32, kParts = 16;
 
 template <class T>
-__global__ void sum_diagonals(const T* ds, float* sums, std::int64_t sums_head,
-                              std::int64_t queries, std::int64_t columns, std::int64_t stride) {
+__global__ void sum_diagonals(const T* ds, float* sums, std::int64_t sums_head, std::int64_t heads,
+                              std::int64_t first_head, std::int64_t queries, std::int64_t columns,
+                              std::int64_t stride) {
   __shared__ float part[kParts][kDiagonals];
   const int lane = threadIdx.x % kDiagonals, warp = threadIdx.x / kDiagonals;
   const std::int64_t h = blockIdx.y, e = blockIdx.x * std::int64_t{kDiagonals} + lane;
   const std::int64_t step = (queries + kParts - 1) / kParts;
   const std::int64_t first = warp * step, end = first + step < queries ? first + step : queries;
-  const T* from = ds + h * queries * stride;
-  float sum = 0;
-  for (std::int64_t i = first; i < end; ++i) {
-    const std::int64_t j = e + i - (queries - 1);
-    if (j >= 0 && j < columns) sum += to_float(from[i * stride + j]);
+  const std::int64_t sample_heads = gridDim.y;
+  const bool mine = e < queries + columns - 1;
+  float total = mine && warp == 0 ? sums[h * sums_head + e] : 0.0f;
+  for (std::int64_t g = (h + sample_heads - first_head % sample_heads) % sample_heads; g < heads;
+       g += sample_heads) {
+    const T* from = ds + g * queries * stride;
+    float sum = 0;
+    for (std::int64_t i = first; i < end; ++i) {
+      const std::int64_t j = e + i - (queries - 1);
+      if (j >= 0 && j < columns) sum += to_float(from[i * stride + j]);
+    }
+    part[warp][lane] = sum;
+    __syncthreads();
+    if (warp == 0) {
+      float all = 0;
+      for (int k = 0; k < kParts; ++k) all += part[k][lane];
+      total += all;
+    }
+    __syncthreads();
   }
-  part[warp][lane] = sum;
-  __syncthreads();
-  if (warp > 0 || e >= queries + columns - 1) return;
-  float all = 0;
-  for (int k = 0; k < kParts; ++k) all += part[k][lane];
-  sums[h * sums_head + e] += all;
+  if (mine && warp == 0) sums[h * sums_head + e] = total;
 }
 
 template <class T>
@@ -233,11 +249,12 @@ void soften_backward(const SoftenBackward& a, void* stream) {
 void add_diagonals(const AddDiagonals& a, void* stream) {
   if (a.heads * a.queries * a.columns == 0) return;
   const dim3 blocks(blocks_for(a.queries + a.columns - 1, kDiagonals),
-                    static_cast<unsigned>(a.heads));
+                    static_cast<unsigned>(a.sample_heads));
   with_activation(a.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     sum_diagonals<T><<<blocks, kDiagonals * kParts, 0, stream_of(stream)>>>(
-        static_cast<const T*>(a.ds), a.sums, a.sums_head, a.queries, a.columns, a.stride);
+        static_cast<const T*>(a.ds), a.sums, a.sums_head, a.heads, a.first, a.queries, a.columns,
+        a.stride);
   });
   check_launch("attention_backward");
 }

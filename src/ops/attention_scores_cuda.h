@@ -7,16 +7,17 @@ namespace ballast::ops::cuda {
 
 // What turns products q k^T into the scores of keys that take part.
 struct ScoreRule {
-  std::int64_t heads = 0, queries = 0, keys = 0;  // keys: those that take part
-  std::int64_t columns = 0, stride = 0;           // all keys; elements from row to row
-  const float* bias = nullptr;                    // entry h * bias_head - i + j, or none
+  std::int64_t heads = 0, queries = 0;   // heads: of all samples
+  std::int64_t columns = 0, stride = 0;  // keys; elements from row to row
+  const float* bias = nullptr;           // entry h * bias_head - i + j of a sample's head, or none
   std::int64_t bias_head = 0;
   bool causal = false;
   AttentionDrop drop = {};
+  ScoreSamples samples = {};  // whose lengths say which keys take part
 };
 
-// P = e^(S - lse), what the dropout leaves of it, and lse = log(sum(e^S)). Columns from rule.keys
-// to the stride become 0.
+// P = e^(S - lse), what the dropout leaves of it, and lse = log(sum(e^S)). Columns of keys that
+// take no part become 0, up to the stride.
 struct SoftenScores {
   const float* s = nullptr;  // [H, Lq, stride]
   void* p = nullptr;         // [H, Lq, stride] f32 (may be s) or bf16
@@ -40,13 +41,14 @@ struct SoftenBackward {
 };
 void soften_backward(const SoftenBackward& a, void* stream);
 
-// sums[h, j - i + Lq - 1] += dS[h, i, j].
+// sums[h, j - i + Lq - 1] += dS[h, i, j] of every sample, in order.
 struct AddDiagonals {
   const void* ds = nullptr;
   DType dtype = DType::bf16;
   float* sums = nullptr;
   std::int64_t sums_head = 0;
   std::int64_t heads = 0, queries = 0, columns = 0, stride = 0;
+  std::int64_t sample_heads = 0, first = 0;  // as in ScoreSamples
 };
 void add_diagonals(const AddDiagonals& a, void* stream);
 

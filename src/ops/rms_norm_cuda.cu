@@ -266,9 +266,17 @@ struct WeightTerm {
 
 bool is_bf16_row(const View& v) { return v.dtype == DType::bf16 && in_row_eights(v); }
 
+// The widths of the video models, and those of T5 XL and XXL.
+template <class F>
+bool with_norm_block(std::int64_t width, F&& f) {
+  if (width == 2048) return f(std::integral_constant<int, 128>()), true;
+  if (width == 4096) return f(std::integral_constant<int, 256>()), true;
+  return with_row_block(width, static_cast<F&&>(f));
+}
+
 bool in_rows(const RmsNorm& a) {
   return is_bf16_row(a.x) && is_bf16_row(a.y) && in_eights(a.w) &&
-         with_row_block(a.x.shape[1], [](auto) {});
+         with_norm_block(a.x.shape[1], [](auto) {});
 }
 bool is_narrow(const RmsNorm& a) {
   return a.x.dtype == DType::bf16 && a.y.dtype == DType::bf16 && in_eights(a.x) && in_eights(a.y) &&
@@ -286,7 +294,7 @@ void launch_narrow(const Forward& k, cudaStream_t stream) {
 }
 bool in_rows(const RmsNormBackward& a) {
   return is_bf16_row(a.x) && is_bf16_row(a.dy) && is_bf16_row(a.dx) && in_eights(a.w) &&
-         with_row_block(a.x.shape[1], [](auto) {});
+         with_norm_block(a.x.shape[1], [](auto) {});
 }
 
 // Heads begin at the same column in both halves of a row, and turns are read in eights.
@@ -311,7 +319,7 @@ void rms_norm(const RmsNorm& a, void* stream) {
   if (rows == 0) return;
   const Forward k = {matrix(a.x), matrix(a.w), matrix(a.y), static_cast<float*>(a.r.data),
                      rows,        columns,     a.eps,       turns_of(a.turn)};
-  const bool launched = in_rows(a) && with_row_block(columns, [&](auto threads) {
+  const bool launched = in_rows(a) && with_norm_block(columns, [&](auto threads) {
                           constexpr int T = decltype(threads)::value;
                           const unsigned blocks = row_blocks(rows, kForwardBlocks<T>);
                           if (a.turn) {
@@ -347,7 +355,7 @@ void rms_norm_backward(const RmsNormBackward& a, void* stream) {
   }
   const Backward k = {matrix(a.x), matrix(a.w), matrix(a.dy), matrix(a.dx),
                       r,           rows,        columns,      turns_of(a.turn)};
-  const bool launched = in_rows(a) && with_row_block(columns, [&](auto threads) {
+  const bool launched = in_rows(a) && with_norm_block(columns, [&](auto threads) {
                           constexpr int T = decltype(threads)::value;
                           const unsigned blocks = row_blocks(rows, kBackwardBlocks<T>);
                           if (a.turn) {

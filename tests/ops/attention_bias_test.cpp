@@ -206,7 +206,8 @@ struct ByDistanceOut {
   bool operator==(const ByDistanceOut&) const = default;
 };
 
-ByDistanceOut compute(const ByDistance& x, int threads) {
+ByDistanceOut compute(const ByDistance& x, int threads, bool whole_scores = false,
+                      const AttentionDropout& dropout = {}) {
   const support::AttentionSizes& n = x.in.n;
   const auto make = [&](std::int64_t rows) { return Heads(x.in.dtype, rows, n.heads, n.width); };
   Heads q = make(n.queries), k = make(n.keys), v = make(n.keys), o = make(n.queries),
@@ -221,8 +222,9 @@ ByDistanceOut compute(const ByDistance& x, int threads) {
   const Backend backend = support::attention_backend(threads);
   const Shape shape = {n.queries, n.heads, n.width};
   support::Scratch scratch(
-      std::max(attention_workspace(shape, x.in.dtype, backend),
-               attention_backward_workspace(shape, n.kv, x.in.dtype, backend)));
+      std::max({attention_workspace(shape, x.in.dtype, backend),
+                attention_backward_workspace(shape, n.kv, x.in.dtype, backend),
+                attention_backward_scores_workspace(shape, n.keys, x.in.dtype)}));
   attention({.q = q.view,
              .k = k.view,
              .v = v.view,
@@ -232,7 +234,9 @@ ByDistanceOut compute(const ByDistance& x, int threads) {
              .scale = 1,
              .kv_length = n.kv,
              .bias = support::lse_view(bias, n.heads, entries),
-             .causal = n.causal},
+             .causal = n.causal,
+             .dropout = dropout,
+             .whole_scores = whole_scores},
             support::test_stream(pool));
   scratch.spoil();
   attention_backward({.q = q.view,
@@ -249,7 +253,9 @@ ByDistanceOut compute(const ByDistance& x, int threads) {
                       .kv_length = n.kv,
                       .bias = support::lse_view(bias, n.heads, entries),
                       .dbias = support::lse_view(dbias, n.heads, entries),
-                      .causal = n.causal},
+                      .causal = n.causal,
+                      .dropout = dropout,
+                      .whole_scores = whole_scores},
                      support::test_stream(pool));
   support::device_memory_is_read();
   return {o.values(),
@@ -289,6 +295,55 @@ TEST(AttentionByDistance, MatchesReferenceAndAddsTheBiasGradientUp) {
       }
       expect_near("dbias", {found.dbias.begin(), found.dbias.end()}, want, size, share, 0);
       EXPECT_EQ(found, compute(x, 3));
+    }
+  }
+}
+
+// On the GPU by products of bf16 weights and slopes of scores, which round every term; the plain
+// kernel and the CPU round none of them.
+TEST(AttentionByDistance, OfWholeScoresDropsWeightsAndMatchesReference) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (support::AttentionSizes n :
+         {support::attention_sizes(40, 70, 2, 16, 67), support::attention_sizes(300, 300, 1, 8),
+          causal(support::attention_sizes(250, 250, 2, 8)),
+          causal(support::attention_sizes(90, 50, 3, 7, 33)),
+          support::attention_sizes(5, 1030, 1, 8, 1029), support::attention_sizes(1, 1, 1, 1)}) {
+      for (const double p : {0.0, 0.3}) {
+        SCOPED_TRACE(testing::Message() << name_of(dtype) << " " << n.queries << " x " << n.keys
+                                        << ", causal " << n.causal << ", dropout " << p);
+        n.scale = 1;
+        const ByDistance x(n, dtype);
+        const AttentionDropout dropout = {
+            .probability = p, .source = random_source(7, "dropout", 2, "x"), .first_head = 3};
+        Values keep(n.scores(), 1);
+        for (std::int64_t h = 0; p > 0 && h < n.heads; ++h) {
+          for (std::int64_t i = 0; i < n.queries; ++i) {
+            for (std::int64_t j = 0; j < n.keys; ++j) {
+              const auto element = static_cast<std::uint64_t>(((((3 + h) << 20) + i) << 20) + j);
+              const bool gone = dropout.source.word(element) < p * 0x1p32;
+              keep[n.score(h, i, j)] = gone ? 0 : 1 / (1 - p);
+            }
+          }
+        }
+        const ByDistanceOut found = compute(x, 2, true, dropout);
+        const Biased& in = x.in;
+        const double own = dtype == DType::bf16 ? 0x1p-8 : 0;
+        const double share = 8e-6 + (support::test_device() == Device::cuda ? own / 2 : 0);
+        const ref::AttentionResult r = ref::attention(n, in.q, in.k, in.v, in.bias, keep);
+        expect_near("o", found.o, r.o, r.o_size, share, own);
+        support::expect_lse_near(found.lse, r.lse);
+        const ref::AttentionGradients g =
+            ref::attention_backward(n, in.q, in.k, in.v, found.o, r.lse, in.dout, in.bias, keep);
+        expect_near("dq", found.dq, g.dq, g.dq_size, share, own);
+        expect_near("dk", found.dk, g.dk, g.dk_size, share, own);
+        expect_near("dv", found.dv, g.dv, g.dv_size, share, own);
+        Values want = x.along_diagonals(g.dbias), size = x.along_diagonals(g.dbias_size);
+        for (std::size_t i = 0; i < want.size(); ++i) {
+          want[i] += x.dbias_before[i];
+          size[i] += std::abs(x.dbias_before[i]);
+        }
+        expect_near("dbias", {found.dbias.begin(), found.dbias.end()}, want, size, share, 0);
+      }
     }
   }
 }

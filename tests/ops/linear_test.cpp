@@ -203,6 +203,28 @@ INSTANTIATE_TEST_SUITE_P(Sizes, LinearOfTypes,
                                           testing::Values(DType::f32, DType::bf16),
                                           testing::ValuesIn(kWeightTypes)));
 
+// Recorded: on the CPU quantum by quantum, on the GPU one product; a bf16 gradient is rounded once.
+TEST(LinearAtOnce, WeightGradientIsAddedOrTakesThePlaceOfTheOld) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const bool overwrite : {false, true}) {
+      SampleTensor x(DType::bf16, {300, 24}), dy(DType::bf16, {300, 16}), dw(dtype, {16, 24});
+      x.fill_normal(1), dy.fill_normal(2), dw.fill_normal(3);
+      const std::vector<double> before = dw.values();
+      RecordedProgram p(2);
+      const Buffer bx = p.input("x", x), bdy = p.input("dy", dy), bdw = p.input("dw", dw);
+      linear_dw_at_once(p.pb, bx, bdy, bdw, overwrite);
+      p.run();
+      ref::LinearGrads want = ref::linear_dw(dims(300, 24, 16), x.values(), dy.values());
+      const ref::LinearGrads size =
+          ref::linear_dw(dims(300, 24, 16), magnitudes(x.values()), magnitudes(dy.values()));
+      for (std::size_t i = 0; i < want.dw.size(); ++i) {
+        if (!overwrite) want.dw[i] += before[i];
+      }
+      expect_close(p.value(bdw), want.dw, size.dw, 300);
+    }
+  }
+}
+
 TEST(LinearScale, IsFoldedIntoTheWeightsForEveryGrouping) {
   const std::int64_t rows = 4, inputs = 24, outputs = 6;
   SampleTensor x(DType::f32, {rows, inputs}), dy(DType::f32, {rows, outputs});

@@ -51,9 +51,11 @@ inline std::vector<double> attention_scores(const AttentionSizes& n, const std::
   return s;
 }
 
+// keep: [H, Lq, Lk], what a dropout multiplies the weights by; empty: nothing is dropped.
 inline AttentionResult attention(const AttentionSizes& n, const std::vector<double>& q,
                                  const std::vector<double>& k, const std::vector<double>& v,
-                                 const std::vector<double>& bias = {}) {
+                                 const std::vector<double>& bias = {},
+                                 const std::vector<double>& keep = {}) {
   AttentionResult r;
   r.o.assign(n.q_size(), 0.0);
   r.o_size = r.o;
@@ -67,7 +69,8 @@ inline AttentionResult attention(const AttentionSizes& n, const std::vector<doub
       const double lse = s.empty() ? most : most + std::log(sum);
       r.lse[static_cast<std::size_t>(h * n.queries + i)] = lse;
       for (std::int64_t j = 0; j < n.visible(i); ++j) {
-        const double p = std::exp(s[static_cast<std::size_t>(j)] - lse);
+        const double p = std::exp(s[static_cast<std::size_t>(j)] - lse) *
+                         (keep.empty() ? 1 : keep[n.score(h, i, j)]);
         for (std::int64_t d = 0; d < n.width; ++d) {
           const double term = p * v[n.at(j, h, d)];
           r.o[n.at(i, h, d)] += term;
@@ -89,7 +92,8 @@ struct AttentionGradients {
 inline AttentionGradients attention_backward(
     const AttentionSizes& n, const std::vector<double>& q, const std::vector<double>& k,
     const std::vector<double>& v, const std::vector<double>& o, const std::vector<double>& lse,
-    const std::vector<double>& dout, const std::vector<double>& bias = {}) {
+    const std::vector<double>& dout, const std::vector<double>& bias = {},
+    const std::vector<double>& keep = {}) {
   AttentionGradients g;
   g.dq.assign(n.q_size(), 0.0);
   g.dk.assign(n.k_size(), 0.0);
@@ -114,16 +118,18 @@ inline AttentionGradients attention_backward(
           dp += term;
           dp_size += std::abs(term);
         }
+        const double kept = keep.empty() ? 1 : keep[n.score(h, i, j)];
+        dp *= kept, dp_size *= kept;
         g.dbias[n.score(h, i, j)] = p * (dp - delta);
         g.dbias_size[n.score(h, i, j)] = p * (dp_size + delta_size);
         const double ds = n.scale * p * (dp - delta);
         const double ds_size = n.scale * p * (dp_size + delta_size);
         for (std::int64_t d = 0; d < n.width; ++d) {
           const double qd = q[n.at(i, h, d)], kd = k[n.at(j, h, d)], dod = dout[n.at(i, h, d)];
-          g.dv[n.at(j, h, d)] += p * dod;
+          g.dv[n.at(j, h, d)] += p * kept * dod;
           g.dk[n.at(j, h, d)] += ds * qd;
           g.dq[n.at(i, h, d)] += ds * kd;
-          g.dv_size[n.at(j, h, d)] += p * std::abs(dod);
+          g.dv_size[n.at(j, h, d)] += p * kept * std::abs(dod);
           g.dk_size[n.at(j, h, d)] += ds_size * std::abs(qd);
           g.dq_size[n.at(i, h, d)] += ds_size * std::abs(kd);
         }

@@ -68,42 +68,38 @@ Buffer BlockLayers::gradient_of_product(ProgramBuilder& pb, Buffer dx,
   return dy;
 }
 
-namespace {
-
-// Calls record(options, q rows of a sample, key rows of it, its rows of lse) sample by sample.
-template <class Record>
-void each_sample(ProgramBuilder& pb, const AttentionKept& k, std::int64_t heads,
-                 ops::AttentionOptions options, const RowsOfSamples& rows, const char* what,
-                 Record&& record) {
-  const std::int64_t queries = pb.shape(k.q)[0] / rows.samples;
-  const std::int64_t keys = pb.shape(k.k)[0] / rows.samples;
-  options.scale = 1;
-  options.lengths = rows.lengths;
-  options.whole_scores = rows.whole_scores;
-  options.dropout = rows.dropout;
-  const std::string site = fmt::format("{}.{}.weights", rows.site, what);
-  for (std::int64_t i = 0; i < rows.samples; ++i) {
-    options.sample = i;
-    if (rows.dropout > 0) options.site = ops::random_site("dropout", site, rows.first_sample + i);
-    record(
-        options, [&](Buffer x) { return pb.rows(x, i * queries, queries); },
-        [&](Buffer x) { return pb.rows(x, i * keys, keys); }, pb.rows(k.lse, i * heads, heads));
-  }
+// [positions, samples H, D]: attention's view of rows, in which samples stand side by side.
+Buffer BlockLayers::side_by_side(ProgramBuilder& pb, Buffer heads, std::int64_t samples) const {
+  return pb.reshape(heads, {pb.shape(heads)[0] / samples, samples * config_.heads, config_.d_kv});
 }
 
-}  // namespace
+ops::AttentionOptions BlockLayers::attention_options(const ScoreBias& bias, bool causal,
+                                                     const RowsOfSamples& rows,
+                                                     const char* what) const {
+  return {
+      .scale = 1,
+      .heads_per_group = policy_.heads_per_group > 0 ? policy_.heads_per_group : rows.heads_at_once,
+      .bias = bias.bias,
+      .dbias = bias.dbias,
+      .causal = causal,
+      .samples = rows.samples,
+      .lengths = rows.lengths,
+      .whole_scores = rows.whole_scores,
+      .dropout = rows.dropout,
+      .site = rows.dropout > 0
+                  ? ops::random_site("dropout", fmt::format("{}.{}.weights", rows.site, what),
+                                     rows.first_sample)
+                  : ops::RandomSite()};
+}
 
 void BlockLayers::attend(ProgramBuilder& pb, AttentionKept& k, Buffer bias, bool causal,
                          const RowsOfSamples& rows, const char* what) const {
-  const std::int64_t heads = config_.heads;
   k.o = pb.temp("o", pb.shape(k.q), pb.dtype(k.q));
-  k.lse = pb.temp("lse", {rows.samples * heads, pb.shape(k.q)[0] / rows.samples}, DType::f32);
-  each_sample(
-      pb, k, heads,
-      {.scale = 1, .heads_per_group = policy_.heads_per_group, .bias = bias, .causal = causal},
-      rows, what, [&](const auto& options, auto query, auto key, Buffer lse) {
-        ops::attention_into(pb, query(k.q), key(k.k), key(k.v), query(k.o), lse, options);
-      });
+  k.lse =
+      pb.temp("lse", {rows.samples * config_.heads, pb.shape(k.q)[0] / rows.samples}, DType::f32);
+  const auto seen = [&](Buffer x) { return side_by_side(pb, x, rows.samples); };
+  ops::attention_into(pb, seen(k.q), seen(k.k), seen(k.v), seen(k.o), k.lse,
+                      attention_options({.bias = bias, .dbias = {}}, causal, rows, what));
 }
 
 Buffer BlockLayers::self_attention(ProgramBuilder& pb, const AttentionInUse& w, Buffer x,
@@ -191,21 +187,11 @@ BlockLayers::HeadGradients BlockLayers::attention_gradients(
   const HeadGradients d = {.q = pb.temp("dq", pb.shape(kept.q), precision_.activation),
                            .k = pb.temp("dk", pb.shape(kept.k), precision_.activation),
                            .v = pb.temp("dv", pb.shape(kept.v), precision_.activation)};
-  each_sample(pb, kept, config_.heads,
-              {.scale = 1,
-               .heads_per_group = policy_.heads_per_group,
-               .bias = bias.bias,
-               .dbias = bias.dbias,
-               .causal = causal},
-              rows, what, [&](const auto& options, auto query, auto key, Buffer lse) {
-                ops::attention_backward(pb,
-                                        {.q = query(kept.q),
-                                         .k = key(kept.k),
-                                         .v = key(kept.v),
-                                         .o = query(kept.o),
-                                         .lse = lse},
-                                        query(dout), query(d.q), key(d.k), key(d.v), options);
-              });
+  const auto seen = [&](Buffer x) { return side_by_side(pb, x, rows.samples); };
+  ops::attention_backward(
+      pb,
+      {.q = seen(kept.q), .k = seen(kept.k), .v = seen(kept.v), .o = seen(kept.o), .lse = kept.lse},
+      seen(dout), seen(d.q), seen(d.k), seen(d.v), attention_options(bias, causal, rows, what));
   return d;
 }
 

@@ -64,10 +64,12 @@ struct ScoreBias {
   Buffer bias, dbias;  // [H, 2 L - 1]
 };
 
-// What the rows of a call are: those of some samples, equally many of each, one sample behind the
-// other. Only attention tells samples apart.
+// What the rows of a call are: those of some samples, equally many of each, by position: the first
+// rows of all samples, then their second ones. So padding stands at the end, and heads of all
+// samples are one batch of products. Only attention tells samples apart.
 struct RowsOfSamples {
   std::int64_t samples = 1;
+  std::int64_t heads_at_once = 0;  // of all samples', in attention where the policy has no wish
   Buffer lengths = {};            // [samples] i32 in host memory: keys that take part; invalid: all
   bool whole_scores = false;      // see ops::AttentionOptions
   double dropout = 0;             // of what sublayers add, of hidden units and attention weights
@@ -133,6 +135,9 @@ class BlockLayers {
   // Attention of every sample: o [L, H, D] and lse [samples H, L / samples].
   void attend(ProgramBuilder& pb, AttentionKept& k, Buffer bias, bool causal,
               const RowsOfSamples& rows, const char* what) const;
+  Buffer side_by_side(ProgramBuilder& pb, Buffer heads, std::int64_t samples) const;
+  ops::AttentionOptions attention_options(const ScoreBias& bias, bool causal,
+                                          const RowsOfSamples& rows, const char* what) const;
   // dropout(dx) of the type of the activations.
   Buffer gradient_of_product(ProgramBuilder& pb, Buffer dx, const ops::DropoutOptions& drop) const;
   struct HeadGradients {

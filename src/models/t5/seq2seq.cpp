@@ -44,6 +44,7 @@ Seq2Seq::Seq2Seq(ProgramSet& set, Seq2SeqJob job, std::vector<WeightGroup> group
   }
   for (const StepIo& step : io_.steps) {
     ProgramBuilder pb(set, step.program);
+    if (job_.trains && !job_.accumulates) ops::fill(pb, small_gradients_, 0);
     Seq2SeqPass(job_, *weights_, gradients_, step, io_.label_weight, job_.trains).record(pb);
   }
   for (const StepIo& step : io_.eval_steps) {
@@ -129,17 +130,58 @@ void Seq2Seq::declare_io(ProgramBuilder& pb) {
   }
 }
 
-// Where the weights are between steps: with those that stream, in host memory.
+// Those of a group's matrices lie together where the weights are between steps: with those that
+// stream, in host memory. Vectors and tables, which are small, lie together on the device. So the
+// norm has one sum for each group, and the same sums under every policy.
 void Seq2Seq::declare_gradients(ProgramBuilder& pb) {
   if (!job_.trains) return;
-  gradients_.resize(static_cast<std::size_t>(weights_->groups()));
-  for (int g = 0; g < weights_->groups(); ++g) {
-    const Tier tier = weights_->resident(g) ? Tier::device : Tier::host;
-    const bool block = g != kSmallGroup && g < embedding_group(job_.config);
+  const int groups = weights_->groups();
+  gradients_.resize(static_cast<std::size_t>(groups));
+  constexpr std::uint64_t kAligned = 256;
+  const auto room = [](const StoredTensor& t, DType dtype) {
+    const auto bytes = static_cast<std::uint64_t>(t.data.shape.elements()) * size_of(dtype);
+    return (bytes + kAligned - 1) / kAligned * kAligned;
+  };
+  const auto is_matrix = [](int g, const StoredTensor& t) {
+    return g != kSmallGroup && t.data.shape.rank() == 2;
+  };
+  const auto matrix_dtype = [&](int g) {
+    return g < embedding_group(job_.config) ? job_.gradient : DType::f32;
+  };
+  std::uint64_t small_bytes = 0;
+  for (int g = 0; g < groups; ++g) {
     for (const StoredTensor& t : weights_->group(g).tensors) {
-      const DType dtype = block && t.data.shape.rank() == 2 ? job_.gradient : DType::f32;
-      const Buffer b = pb.persistent(t.name + ".grad", t.data.shape, dtype, Role::gradient, tier);
-      gradients_[static_cast<std::size_t>(g)].home.push_back(b);
+      if (!is_matrix(g, t)) small_bytes += room(t, DType::f32);
+    }
+  }
+  small_gradients_ = pb.persistent("small.grad", {static_cast<std::int64_t>(small_bytes / 4)},
+                                   DType::f32, Role::gradient);
+  std::uint64_t small_at = 0;
+  for (int g = 0; g < groups; ++g) {
+    GroupGradients& grads = gradients_[static_cast<std::size_t>(g)];
+    const DType dtype = matrix_dtype(g);
+    std::uint64_t bytes = 0;
+    for (const StoredTensor& t : weights_->group(g).tensors) {
+      if (is_matrix(g, t)) bytes += room(t, dtype);
+    }
+    if (bytes > 0) {
+      grads.matrices = pb.persistent(
+          weights_->group(g).name + ".grad", {static_cast<std::int64_t>(bytes / size_of(dtype))},
+          dtype, Role::gradient, weights_->resident(g) ? Tier::device : Tier::host);
+    }
+    std::uint64_t at = 0;
+    for (const StoredTensor& t : weights_->group(g).tensors) {
+      const bool matrix = is_matrix(g, t);
+      std::uint64_t& from = matrix ? at : small_at;
+      const DType type = matrix ? dtype : DType::f32;
+      const Buffer b =
+          pb.view(matrix ? grads.matrices : small_gradients_, from, type, t.data.shape);
+      const auto own = static_cast<std::uint64_t>(t.data.shape.elements()) * size_of(type);
+      grads.places.push_back({.matrix = matrix, .offset = from, .bytes = own});
+      const std::uint64_t gap = room(t, type) - own;
+      if (matrix && gap > 0) grads.gaps.push_back({true, from + own, gap});
+      from += room(t, type);
+      grads.home.push_back(b);
       io_.gradients.push_back({t.name, b});
     }
   }
@@ -182,7 +224,12 @@ void Seq2Seq::record_updates(ProgramSet& set) {
   }
   {
     ProgramBuilder norm(set, "grad_norm");
-    record_gradient_norm(norm, io_.trained, job_.max_grad_norm, factor, io_.grad_norm);
+    // Those that lie together follow each other.
+    std::vector<UpdatedTensor> tensors = io_.trained;
+    std::ranges::stable_partition(tensors, [&](const UpdatedTensor& t) {
+      return norm.set().spec(t.gradient).root == small_gradients_;
+    });
+    record_gradient_norm(norm, tensors, job_.max_grad_norm, factor, io_.grad_norm);
   }
   ProgramBuilder pb(set, "update");
   record_update(pb, io_.trained, factor, job_.optimizer);

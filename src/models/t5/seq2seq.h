@@ -80,8 +80,16 @@ struct Seq2SeqIo {
 
 // Gradients of one group and where they wait.
 struct GroupGradients {
-  std::vector<Buffer> home;    // persistent, on the device or the host
-  std::vector<Buffer> device;  // where backward adds to them: the same, or a temporary
+  struct Place {
+    bool matrix = false;  // in `matrices`, else among the small ones of all groups
+    std::uint64_t offset = 0, bytes = 0;
+  };
+  Buffer matrices;             // all of them, persistent, on the device or the host
+  std::vector<Place> places;   // of each tensor
+  std::vector<Place> gaps;     // between matrices
+  std::vector<Buffer> home;    // each tensor's
+  std::vector<Buffer> device;  // where backward adds to them: the same, or parts of a temporary
+  Buffer visiting;             // that temporary
 };
 
 // T5 as recorded programs: "load", "step" for every kind of batch (forward and loss; with `trains`
@@ -106,6 +114,7 @@ class Seq2Seq {
   Seq2SeqIo io_;
   std::optional<BlockWeights> weights_;
   std::vector<GroupGradients> gradients_;  // by group; empty: nothing trains
+  Buffer small_gradients_;                 // of vectors and tables of all groups
 };
 
 }  // namespace ballast::t5

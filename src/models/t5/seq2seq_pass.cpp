@@ -31,6 +31,23 @@ void each_kept(BlockKept& k, Visit&& visit) {
   }
 }
 
+// to[j, i, ...] = from[i, j, ...]: samples and positions change places.
+void copy_swapped(ProgramBuilder& pb, Buffer from, Buffer to) {
+  const double bytes = 2.0 * static_cast<double>(pb.shape(to).elements()) *
+                       static_cast<double>(size_of(pb.dtype(to)));
+  pb.emit("copy", {.reads = {from}, .writes = {to}, .cost = {.work = Work::memory, .bytes = bytes}},
+          [=](const Bindings& b) {
+            ConstTensorView swapped = b.in(from);
+            std::swap(swapped.shape[0], swapped.shape[1]);
+            std::swap(swapped.strides[0], swapped.strides[1]);
+            ops::copy({.from = swapped, .to = b.out(to)}, b.stream());
+          });
+}
+
+// Scores that a call of attention has in memory at once, on a GPU: most of it stays in the cache
+// between the products.
+constexpr std::int64_t kScoreBytes = 64 << 20;
+
 // visit(layer) for all products of a block.
 template <class Visit>
 void each_linear(BlockInUse& w, Visit&& visit) {
@@ -77,23 +94,29 @@ void Seq2SeqPass::record(ProgramBuilder& pb) {
 void Seq2SeqPass::upload_inputs(ProgramBuilder& pb) {
   const auto scope = pb.scope("inputs");
   const auto up = [&](const char* name, Buffer from) {
-    const Shape shape = {pb.shape(from).elements()};
-    const Buffer to = pb.temp(name, shape, pb.dtype(from), Role::input);
-    ops::copy(pb, pb.reshape(from, shape), to, Lane::upload);
+    const Buffer to = pb.temp(name, pb.shape(from), pb.dtype(from), Role::input);
+    ops::copy(pb, from, to, Lane::upload);
     return to;
+  };
+  // [samples, L] in order of positions: [L samples].
+  const auto by_position = [&](const char* name, Buffer from) {
+    const Shape& s = pb.shape(from);
+    const Buffer to = pb.temp(name, {s[1], s[0]}, pb.dtype(from), Role::input);
+    copy_swapped(pb, up(name, from), to);
+    return pb.reshape(to, {s.elements()});
   };
   label_weight_ = up("label_weight", label_weight_);
   for (std::size_t i = 0; i < micro_batches_.size(); ++i) {
     MicroBatch& m = micro_batches_[i];
     const MicroBatchIo& io = io_.micro_batches[i];
-    m.labels = up("labels", io.labels);
+    m.labels = by_position("labels", io.labels);
     m.lengths = io.source_lengths;
     m.first_sample = static_cast<std::int64_t>(i) * io_.shape.samples;
     for (const Side side : {Side::encoder, Side::decoder}) {
       StackState& t = stack(m, side);
       const Buffer ids = side == Side::encoder ? io.source : io.decoder_input;
       t.tokens = pb.shape(ids)[1];
-      t.ids = up("ids", ids);
+      t.ids = by_position("ids", ids);
       t.kept.resize(static_cast<std::size_t>(layers_of(config_, side)));
     }
   }
@@ -101,7 +124,10 @@ void Seq2SeqPass::upload_inputs(ProgramBuilder& pb) {
 
 RowsOfSamples Seq2SeqPass::rows_of(const MicroBatch& m, Side side, const std::string& site,
                                    bool cross) const {
+  const std::int64_t queries = side == Side::encoder ? io_.shape.source : io_.shape.target;
+  const std::int64_t keys = side == Side::encoder || cross ? io_.shape.source : io_.shape.target;
   return {.samples = io_.shape.samples,
+          .heads_at_once = std::max<std::int64_t>(1, kScoreBytes / (4 * queries * keys)),
           .lengths = side == Side::encoder || cross ? m.lengths : Buffer(),
           .whole_scores = true,
           .dropout = trains_ ? job_.dropout : 0,
@@ -197,9 +223,17 @@ void Seq2SeqPass::end_encoder(ProgramBuilder& pb) {
     m.states = n.u, t.r = n.r;
     const RowsOfSamples r = rows_of(m, Side::encoder, "encoder");
     if (r.dropout > 0) ops::dropout_into(pb, m.states, m.states, r.drop("final"));
-    if (!io_.micro_batches[i].states) continue;
-    ops::copy(pb, m.states, io_.micro_batches[i].states, Lane::download);
+    if (io_.micro_batches[i].states) take(pb, m.states, io_.micro_batches[i].states);
   }
+}
+
+// Rows by position go to the host sample by sample.
+void Seq2SeqPass::take(ProgramBuilder& pb, Buffer rows, Buffer to) const {
+  const std::int64_t samples = io_.shape.samples, all = pb.shape(rows)[0];
+  const std::int64_t width = pb.shape(rows).elements() / all;
+  const Buffer mine = pb.temp("taken", {samples, all / samples, width}, f32, Role::output);
+  copy_swapped(pb, pb.reshape(rows, {all / samples, samples, width}), mine);
+  ops::copy(pb, mine, pb.reshape(to, pb.shape(mine)), Lane::download);
 }
 
 // logits = alpha y W^T, some rows at a time; the loss's gradient takes their place. The head's
@@ -224,15 +258,17 @@ void Seq2SeqPass::head_and_loss(ProgramBuilder& pb) {
     const RowsOfSamples r = rows_of(m, Side::decoder, "decoder");
     if (r.dropout > 0) ops::dropout_into(pb, m.y, m.y, r.drop("final"));
     const Buffer losses = pb.temp("losses", {rows(t)}, f32, Role::output);
+    Buffer all_logits;  // what the host is given
+    if (io_.micro_batches[i].logits) {
+      all_logits = pb.temp("all_logits", {rows(t), config_.vocabulary}, f32, Role::output);
+    }
     if (trains_) m.dy = pb.temp("dy", pb.shape(m.y), job_.precision.activation);
     for (std::int64_t first = 0; first < rows(t); first += chunk) {
       const std::int64_t count = std::min(chunk, rows(t) - first);
       const auto cut = [&](Buffer b) { return pb.rows(b, first, count); };
       const Buffer logits = pb.temp("logits", {count, config_.vocabulary}, f32);
       ops::linear_into(pb, cut(m.y), w, logits, {.alpha = alpha});
-      if (io_.micro_batches[i].logits) {
-        ops::copy(pb, logits, cut(io_.micro_batches[i].logits), Lane::download);
-      }
+      if (all_logits) ops::copy(pb, logits, cut(all_logits));
       const Buffer dlogits = !trains_ ? Buffer()
                              : job_.precision.activation == f32
                                  ? logits
@@ -247,8 +283,8 @@ void Seq2SeqPass::head_and_loss(ProgramBuilder& pb) {
       ops::linear_dw(pb, cut(m.y), dlogits, gradients(group)[0], {}, alpha);
     }
     if (trains_ && r.dropout > 0) ops::dropout_into(pb, m.dy, m.dy, r.drop("final"));
-    const Buffer to = io_.micro_batches[i].losses;
-    ops::copy(pb, losses, pb.reshape(to, {rows(t)}), Lane::download);
+    take(pb, losses, io_.micro_batches[i].losses);
+    if (all_logits) take(pb, all_logits, io_.micro_batches[i].logits);
   }
   // A tied table gets more from the embeddings.
   if (trains_ && !config_.tied) end_gradients(pb, group);
@@ -365,30 +401,37 @@ WeightsInUse::Gradients Seq2SeqPass::gradients(int group) const {
 }
 
 // With gradients that wait in host memory a temporary takes their place while backward adds to it.
-// What is to be added to begins as what was there, or as zero; matrices of blocks are overwritten.
+// It begins as what was there, or as zero; matrices of blocks are overwritten.
 void Seq2SeqPass::begin_gradients(ProgramBuilder& pb, int group) {
-  GroupGradients& grads = gradients_[static_cast<std::size_t>(group)];
-  grads.device.clear();
-  const bool block = group != kSmallGroup && group < embedding_group(config_);
-  for (const Buffer home : grads.home) {
-    const bool stays = pb.tier(home) == Tier::device;
-    const Buffer here =
-        stays ? home : pb.temp("grad", pb.shape(home), pb.dtype(home), Role::gradient);
-    grads.device.push_back(here);
-    if (job_.accumulates) {
-      if (!stays) ops::copy(pb, home, here, Lane::upload);
-    } else if (!block || pb.shape(home).rank() < 2) {
-      ops::fill(pb, here, 0);
+  GroupGradients& g = gradients_[static_cast<std::size_t>(group)];
+  g.device = g.home;
+  g.visiting = {};
+  if (!g.matrices) return;
+  const bool stays = pb.tier(g.matrices) == Tier::device;
+  if (!stays) {
+    g.visiting = pb.temp("grad", pb.shape(g.matrices), pb.dtype(g.matrices), Role::gradient);
+    for (std::size_t i = 0; i < g.home.size(); ++i) {
+      if (!g.places[i].matrix) continue;
+      g.device[i] =
+          pb.view(g.visiting, g.places[i].offset, pb.dtype(g.home[i]), pb.shape(g.home[i]));
+    }
+  }
+  const Buffer here = stays ? g.matrices : g.visiting;
+  if (job_.accumulates) {
+    if (!stays) ops::copy(pb, g.matrices, here, Lane::upload);
+  } else if (group >= embedding_group(config_)) {
+    ops::fill(pb, here, 0);
+  } else {
+    for (const GroupGradients::Place& gap : g.gaps) {  // the norm reads them too
+      const auto count = static_cast<std::int64_t>(gap.bytes / size_of(pb.dtype(here)));
+      ops::fill(pb, pb.view(here, gap.offset, pb.dtype(here), {count}), 0);
     }
   }
 }
 
 void Seq2SeqPass::end_gradients(ProgramBuilder& pb, int group) {
-  const GroupGradients& grads = gradients_[static_cast<std::size_t>(group)];
-  for (std::size_t i = 0; i < grads.home.size(); ++i) {
-    if (grads.device[i] == grads.home[i]) continue;
-    ops::copy(pb, grads.device[i], grads.home[i], Lane::download);
-  }
+  const GroupGradients& g = gradients_[static_cast<std::size_t>(group)];
+  if (g.visiting) ops::copy(pb, g.visiting, g.matrices, Lane::download);
 }
 
 }  // namespace ballast::t5

@@ -17,7 +17,7 @@ class Seq2SeqPass {
   void record(ProgramBuilder& pb);
 
  private:
-  // One stack of one micro-batch; rows of all samples together.
+  // One stack of one micro-batch; rows of all samples together, by position.
   struct StackState {
     std::int64_t tokens = 0;      // of a sample
     Buffer ids;                   // [rows] i32 on the device
@@ -54,6 +54,7 @@ class Seq2SeqPass {
   void forward_block(ProgramBuilder& pb, Side side, std::int64_t block);
   void end_encoder(ProgramBuilder& pb);
   void head_and_loss(ProgramBuilder& pb);
+  void take(ProgramBuilder& pb, Buffer rows, Buffer to) const;
   void backward_block(ProgramBuilder& pb, Side side, std::int64_t block);
   void backward_stack(ProgramBuilder& pb, Side side);
   void embed_backward(ProgramBuilder& pb);
