@@ -5,6 +5,7 @@
 #include "app/command.h"
 #include "app/output.h"
 #include "app/planning.h"
+#include "app/train_text.h"
 #include "app/vae_training.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -17,6 +18,7 @@
 #include "train/config_words.h"
 #include "train/prepared_run.h"
 #include "train/read_config.h"
+#include "train/seq2seq_config.h"
 
 namespace ballast {
 namespace {
@@ -258,6 +260,14 @@ void Plan::run() {
 
 // A training run: its configuration says all but the machine.
 void Plan::plan_config() {
+  if (train::is_seq2seq(config_)) {
+    OwnFlags own;
+    own.target = target_;
+    own.threads = threads_;
+    own.json = json_;
+    own.rest = config_;
+    return plan_text(own);
+  }
   train::TrainConfig config = train::read_config(config_);
   if (config.vae) {
     return plan_vae_training(std::move(config),

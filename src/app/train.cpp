@@ -4,11 +4,13 @@
 #include "app/command.h"
 #include "app/output.h"
 #include "app/planning.h"
+#include "app/train_text.h"
 #include "app/vae_training.h"
 #include "core/log.h"
 #include "report/secrets.h"
 #include "train/base_merge.h"
 #include "train/read_config.h"
+#include "train/seq2seq_config.h"
 #include "train/trainer.h"
 
 namespace ballast {
@@ -23,11 +25,14 @@ class Train : public Command {
         "\n\n"
         "ballast train CONFIG.toml [FLAGS]         a diffusion-pipe or musubi-tuner file\n"
         "ballast train --dit FILE --dataset_config FILE [FLAGS]    musubi-tuner's flags\n"
-        "ballast train --dataset_path FOLDER [FLAGS]               a flow-matching run\n\n"
+        "ballast train --dataset_path FOLDER [FLAGS]               a flow-matching run\n"
+        "ballast train --model_name_or_path FOLDER --train_file FILE --output_dir FOLDER   a T5 "
+        "run\n\n"
         "Prints the plan, keeps to it, and writes runs to output_dir. Ctrl-C finishes the step\n"
         "and saves; --resume goes on. After a crash `ballast doctor` says what happened.\n"
         "`ballast plan` with the same arguments shows the plan alone.\n");
-    app.footer(own_flags_help() + "\n" + train::config_flags_help());
+    app.footer(own_flags_help() + "\n" + train::config_flags_help() + "\n" +
+               train::seq2seq_flags_help());
   }
   bool takes(const std::vector<std::string>& arguments) override {
     for (const std::string& a : arguments) {
@@ -47,6 +52,7 @@ class Train : public Command {
 const RegisterCommand<Train> kTrain("train", "LoRA or full fine-tune inside the memory you have");
 
 void Train::run() {
+  if (train::is_seq2seq(own_.rest)) return train_text(own_, command_);
   train::TrainConfig config = train::read_config(own_.rest);
   if (config.cache_only) return cache_dataset(config, own_);
   if (config.vae) return train_vae(std::move(config), own_, command_);

@@ -60,7 +60,8 @@ std::variant<TextModelPlan, Refusal> TextGenerator::plan(std::span<const std::in
 }
 
 std::vector<std::vector<std::int32_t>> TextGenerator::generate(
-    std::span<const std::vector<std::int32_t>> sources, const GenerateOptions& options) const {
+    std::span<const std::vector<std::int32_t>> sources, const GenerateOptions& options,
+    const OnToken& on_token) const {
   if (sources.empty()) return {};
   std::vector<std::int64_t> lengths;
   for (const auto& ids : sources) {
@@ -106,7 +107,14 @@ std::vector<std::vector<std::int32_t>> TextGenerator::generate(
       const TensorView logits = runner.view(io.logits);
       search.advance({logits.as<float>(), static_cast<std::size_t>(logits.elements())},
                      model_.config.vocabulary);
-      if (search.done() || position + 1 == options.max_new_tokens) break;
+      const bool last = search.done() || position + 1 == options.max_new_tokens;
+      if (on_token) {
+        on_token({.source = all.size(),
+                  .last = last,
+                  .device = runner.high_water(Tier::device),
+                  .host = runner.high_water(Tier::host)});
+      }
+      if (last) break;
       std::ranges::copy(search.tokens(), tokens);
       if (options.beams == 1) continue;
       std::ranges::copy(search.parents(), runner.view(io.parents).as<std::int32_t>());

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <variant>
@@ -17,6 +18,14 @@ struct GenerateOptions {
   double length_penalty = 1;
   bool early_stopping = false;
 };
+
+// Where a call of generate() is: said after every token.
+struct GeneratedToken {
+  std::size_t source = 0;        // whose text is being written
+  bool last = false;             // its text is complete
+  Bytes device = {}, host = {};  // high-water marks of the arenas
+};
+using OnToken = std::function<void(const GeneratedToken&)>;
 
 // Writes text with an encoder-decoder of the T5 family: token by token with a cache of keys and
 // values. Owns no memory between calls beyond the headers of its files.
@@ -37,7 +46,8 @@ class TextGenerator {
   // one if it came in time. Fails with ErrorCode::refused when the plan does not fit, with
   // ErrorCode::input when a source is empty or has an id that is no row of the embedding table.
   std::vector<std::vector<std::int32_t>> generate(
-      std::span<const std::vector<std::int32_t>> sources, const GenerateOptions& options) const;
+      std::span<const std::vector<std::int32_t>> sources, const GenerateOptions& options,
+      const OnToken& on_token = nullptr) const;
 
  private:
   t5::DecoderJob job(const MemoryPolicy& policy, std::span<const std::int64_t> lengths,

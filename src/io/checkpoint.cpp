@@ -124,6 +124,10 @@ void Checkpoint::open_folder(const std::string& folder, DiskMode mode) {
   const std::vector<std::string> names = list_folder(folder, fs::file_type::regular);
   auto indices = ending_in(std::string(kSafetensors) + std::string(kIndexSuffix), names);
   auto singles = ending_in(kSafetensors, names);
+  // Of a training checkpoint the model is one file and what the optimizer keeps another.
+  if (singles.size() > 1 && std::ranges::find(names, "COMMITTED") != names.end()) {
+    std::erase(singles, "state.safetensors");
+  }
   std::string_view kind = "safetensors";
   if (indices.empty() && singles.empty()) {
     indices = ending_in(".bin" + std::string(kIndexSuffix), names);

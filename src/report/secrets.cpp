@@ -91,9 +91,9 @@ bool is_secret_name(std::string_view name) {
       plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     }
   }
-  constexpr std::string_view kWords[] = {"apikey",     "token",     "password",
-                                         "passwd",     "secret",    "webhook",
-                                         "credential", "accesskey", "privatekey"};
+  constexpr std::string_view kWords[] = {"apikey",     "token",   "password",   "passwd",
+                                         "secret",     "webhook", "credential", "accesskey",
+                                         "privatekey", "phone"};
   return std::ranges::any_of(
       kWords, [&](std::string_view w) { return plain.find(w) != std::string::npos; });
 }

@@ -17,7 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = "step-";
 constexpr std::uint64_t kMostText = 4 << 20;  // manifest.json and trainer.json have a few KB
 
 [[noreturn]] void fail_bad(const std::string& path, std::string_view what) {
@@ -46,13 +45,15 @@ std::string checksum_of(const DiskFile& file) {
 }
 
 // Newest first. Temporary folders and those being deleted have other names.
-std::map<std::int64_t, std::string, std::greater<>> checkpoints_of(const std::string& parent) {
+std::map<std::int64_t, std::string, std::greater<>> checkpoints_of(const std::string& parent,
+                                                                   const CheckpointNames& names) {
   std::map<std::int64_t, std::string, std::greater<>> found;
   std::error_code error;
   if (!fs::exists(parent, error)) return found;
   for (fs::directory_iterator it(parent, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
-    if (const auto step = step_of_checkpoint(name)) found.emplace(*step, parent + "/" + name);
+    if (const auto step = step_of_checkpoint(name, names))
+      found.emplace(*step, parent + "/" + name);
   }
   if (error) fail_io(parent, "list the folder", error.value());
   return found;
@@ -60,18 +61,26 @@ std::map<std::int64_t, std::string, std::greater<>> checkpoints_of(const std::st
 
 }  // namespace
 
-std::string checkpoint_name(std::int64_t step) { return fmt::format("{}{:08}", kPrefix, step); }
+std::string checkpoint_name(std::int64_t step, const CheckpointNames& names) {
+  return fmt::format("{}{:0{}}", names.prefix, step, names.digits);
+}
 
-std::optional<std::int64_t> step_of_checkpoint(std::string_view name) {
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  const std::string_view digits = name.substr(kPrefix.size());
+std::string checkpoints_folder(const std::string& run, const CheckpointNames& names) {
+  return names.folder.empty() ? run : run + "/" + names.folder;
+}
+
+std::optional<std::int64_t> step_of_checkpoint(std::string_view name,
+                                               const CheckpointNames& names) {
+  if (!name.starts_with(names.prefix)) return std::nullopt;
+  const std::string_view digits = name.substr(names.prefix.size());
   std::int64_t step = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  if (error != std::errc() || step < 0 || name != checkpoint_name(step)) return std::nullopt;
+  if (error != std::errc() || step < 0 || name != checkpoint_name(step, names)) return std::nullopt;
   return step;
 }
 
-TrainerState verify_checkpoint(const std::string& folder, Verify verify) {
+TrainerState verify_checkpoint(const std::string& folder, Verify verify,
+                               const CheckpointNames& names) {
   const std::string manifest_path = folder + "/" + kManifestFile;
   const std::string text = read_text(manifest_path);
   if (read_text(folder + "/" + kCommittedFile) != checksum_text(text)) {
@@ -79,7 +88,7 @@ TrainerState verify_checkpoint(const std::string& folder, Verify verify) {
   }
   const CheckpointManifest manifest =
       parse_manifest({.text = text, .path = manifest_path, .rule = "checkpoint.manifest"});
-  if (fs::path(folder).filename() != checkpoint_name(manifest.step)) {
+  if (fs::path(folder).filename() != checkpoint_name(manifest.step, names)) {
     fail_bad(folder, fmt::format("the manifest is of step {}", manifest.step));
   }
   for (const char* needed : {kStateFile, kTrainerFile}) {
@@ -107,30 +116,40 @@ TrainerState verify_checkpoint(const std::string& folder, Verify verify) {
   return state;
 }
 
-CheckpointSearch find_checkpoint(const std::string& run) {
+CheckpointSearch find_checkpoint(const std::string& run, const CheckpointNames& names) {
   CheckpointSearch search;
-  for (const auto& [step, folder] : checkpoints_of(run + "/" + kCheckpointsFolder)) {
+  for (const auto& [step, folder] : checkpoints_of(checkpoints_folder(run, names), names)) {
     try {
-      search.found = {folder, verify_checkpoint(folder, Verify::checksums)};
+      search.found = {folder, verify_checkpoint(folder, Verify::checksums, names)};
       return search;
     } catch (const Error& e) {  // a bad checkpoint is an answer here, not the end of the run
       search.notes.push_back(
-          fmt::format("checkpoint {} was skipped: {}", checkpoint_name(step), e.what()));
+          fmt::format("checkpoint {} was skipped: {}", checkpoint_name(step, names), e.what()));
     }
   }
   return search;
 }
 
-void rotate_checkpoints(const std::string& run, int keep) {
-  const std::string parent = run + "/" + kCheckpointsFolder;
+int remove_later_checkpoints(const std::string& run, std::int64_t step,
+                             const CheckpointNames& names) {
+  int removed = 0;
+  for (const auto& [at, folder] : checkpoints_of(checkpoints_folder(run, names), names)) {
+    if (at <= step) break;
+    delete_folder(folder);
+    ++removed;
+  }
+  return removed;
+}
+
+void rotate_checkpoints(const std::string& run, int keep, const CheckpointNames& names) {
   int whole = 0;
-  for (const auto& [step, folder] : checkpoints_of(parent)) {
+  for (const auto& [step, folder] : checkpoints_of(checkpoints_folder(run, names), names)) {
     if (whole >= std::max(1, keep)) {
       delete_folder(folder);
       continue;
     }
     try {
-      verify_checkpoint(folder, Verify::sizes);
+      verify_checkpoint(folder, Verify::sizes, names);
       ++whole;
     } catch (const Error&) {  // does not count
     }

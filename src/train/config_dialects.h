@@ -10,6 +10,7 @@
 #include "train/config_words.h"
 #include "train/flags.h"
 #include "train/read_config.h"
+#include "train/seq2seq_config.h"
 
 namespace ballast::train {
 
@@ -19,6 +20,9 @@ TrainConfig read_diffusion_pipe(const TomlFile& file, std::span<const Setting> f
 TrainConfig read_musubi(const std::string& source, std::span<const Setting> settings,
                         ConfigUse use);
 TrainConfig read_flow_matching(std::span<const Setting> flags);
+
+Seq2SeqConfig read_seq2seq(Seq2SeqDialect dialect, const std::string& source,
+                           std::span<const Setting> settings);
 
 // [optimizer] of diffusion-pipe, into c.optimizer and c.schedule; the adapter is known already.
 void read_optimizer(const TomlTable& t, std::optional<double> constant_rate, TrainConfig& c);
@@ -37,10 +41,11 @@ class CommonFlags {
   std::vector<std::function<void(TrainConfig&)>> changes_;
 };
 
-// Each dialect's table. Of the last two, to describe it only: nothing may be read with it.
+// Each dialect's table. Of the last three, to describe it only: nothing may be read with it.
 // c: what flags change; nullptr: nothing is read.
 void declare_diffusion_pipe(FlagTable& table, TrainConfig* c);
 void describe_musubi(FlagTable& table);
 void describe_flow_matching(FlagTable& table);
+void describe_seq2seq(FlagTable& table);
 
 }  // namespace ballast::train

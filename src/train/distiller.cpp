@@ -22,6 +22,7 @@
 #include "train/run_folder.h"
 #include "train/run_records.h"
 #include "train/run_summary.h"
+#include "train/runner_tensors.h"
 #include "train/stop_signal.h"
 #include "train/text_states.h"
 
@@ -31,39 +32,6 @@ namespace {
 double wall_seconds() {
   using namespace std::chrono;
   return duration<double>(steady_clock::now().time_since_epoch()).count();
-}
-
-constexpr std::uint64_t kReadAtOnce = 4 << 20;
-
-// A buffer as a tensor of a checkpoint, wherever it is.
-SavedTensor tensor_to_save(std::string name, Runner& runner, Buffer b) {
-  const TensorView v = runner.view(b);
-  return {.name = std::move(name),
-          .dtype = v.dtype,
-          .shape = v.shape,
-          .source = [&runner, b, total = v.bytes()](const ByteSink& sink) {
-            std::vector<std::byte> piece(std::min(kReadAtOnce, total));
-            for (std::uint64_t first = 0; first < total; first += piece.size()) {
-              const auto part =
-                  std::span(piece).first(std::min<std::uint64_t>(piece.size(), total - first));
-              runner.read_part(b, first, part);
-              sink(part);
-            }
-          }};
-}
-
-LoadedTensor tensor_to_load(std::string name, Runner& runner, Buffer b) {
-  const TensorView v = runner.view(b);
-  return {.name = std::move(name),
-          .dtype = v.dtype,
-          .shape = v.shape,
-          .data = nullptr,
-          .sink = [&runner, b, total = v.bytes(),
-                   at = std::uint64_t{0}](std::span<const std::byte> piece) mutable {
-            runner.write_part(b, at, piece);
-            at += piece.size();
-            if (at == total) at = 0;  // whoever loads it again begins again
-          }};
 }
 
 MemoryNumbers planned_numbers(const student::PairRequest& request,
@@ -269,7 +237,7 @@ void Distiller::resume() {
   if (!run_.config.resume) return;
   std::vector<LoadedTensor> tensors;
   each_tensor([&](const std::string& name, Buffer b) {
-    tensors.push_back(tensor_to_load(name, runner(), b));
+    tensors.push_back(loaded_tensor(name, runner(), b));
   });
   auto found = find_resumed({.folder = folder_.path(),
                              .model = run_.files.transformer,
@@ -360,7 +328,7 @@ void Distiller::save_checkpoint_now(const char* why) {
   state_.texts[kOptimizerText] = name_of(run_.config.optimizer.kind);
   std::vector<SavedTensor> tensors;
   each_tensor([&](const std::string& name, Buffer b) {
-    tensors.push_back(tensor_to_save(name, runner(), b));
+    tensors.push_back(saved_tensor(name, runner(), b));
   });
   const std::string path = save_checkpoint(folder_.path(), state_, tensors);
   rotate_checkpoints(folder_.path(), run_.config.keep_checkpoints);
@@ -373,7 +341,7 @@ void Distiller::save_student_now() {
     save_student(run_.config.output_dir, run_.student, [&](const std::string& name) {
       const auto& all = student().parameters();
       const auto p = std::ranges::find(all, name, &student::Parameter::name);
-      return tensor_to_save(name, runner(), p->value).source;
+      return saved_tensor(name, runner(), p->value).source;
     });
   });
   event("save", run_.config.output_dir);

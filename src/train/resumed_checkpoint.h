@@ -17,6 +17,7 @@ struct ResumedRun {
   std::string optimizer;  // empty: it starts anew
   std::span<const LoadedTensor> tensors;
   Unasked unasked = Unasked::refuse;
+  CheckpointNames names = {};
 };
 
 // The newest whole checkpoint of the run; nullopt when it has none yet. One of another model, seed,
@@ -24,5 +25,7 @@ struct ResumedRun {
 // a resume that was a mistake costs nothing.
 inline constexpr const char* kOptimizerText = "optimizer";  // in TrainerState::texts
 std::optional<FoundCheckpoint> find_resumed(const ResumedRun& run);
+// The same for a checkpoint that is found already.
+void check_resumed(const FoundCheckpoint& found, const ResumedRun& run);
 
 }  // namespace ballast::train

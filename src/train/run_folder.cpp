@@ -160,6 +160,13 @@ RunFolder RunFolder::open(const std::string& output_dir, const std::string& name
   return RunFolder(path.string(), std::move(held));
 }
 
+RunFolder RunFolder::at(const std::string& path) {
+  create_folders(path);
+  FileDescriptor held = lock(path);
+  clean_leftovers(path);
+  return RunFolder(path, std::move(held));
+}
+
 std::string RunFolder::copy_config(const std::string& file) const {
   const std::string bytes = read_whole(file);
   struct stat original {};

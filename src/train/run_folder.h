@@ -38,6 +38,9 @@ class RunFolder {
   // is none. Leftovers of killed processes are removed.
   static RunFolder open(const std::string& output_dir, const std::string& name = "");
 
+  // The folder itself, made where it is not there yet: for runs that are named by their folder.
+  static RunFolder at(const std::string& path);
+
   const std::string& path() const { return path_; }
 
   // A byte for byte copy for the record, readable by no more people than the original. Where the

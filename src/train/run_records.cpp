@@ -51,6 +51,11 @@ void RunRecords::eval(std::int64_t step, const std::string& set, const EvalLosse
   });
 }
 
+void RunRecords::eval(std::int64_t step, const std::string& set, double loss) {
+  keep(log_warned_, [&] { log_.eval(step, set, loss); });
+  keep(events_warned_, [&] { events_.scalar(step, set + "/loss", loss); });
+}
+
 void RunRecords::epoch_loss(std::int64_t step, double loss) {
   keep(events_warned_, [&] { events_.scalar(step, "train/epoch_loss", loss); });
 }

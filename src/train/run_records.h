@@ -23,6 +23,7 @@ class RunRecords {
   void step(const StepRecord& record, std::optional<std::int64_t> x,
             std::span<const Scalar> more = {});
   void eval(std::int64_t step, const std::string& set, const EvalLosses& losses);
+  void eval(std::int64_t step, const std::string& set, double loss);
   void epoch_loss(std::int64_t step, double loss);
   void event(std::int64_t step, std::string_view kind, std::string_view text);
 

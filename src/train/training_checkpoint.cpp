@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 
 #include "core/error.h"
 #include "io/atomic_file.h"
@@ -16,15 +17,22 @@
 namespace ballast::train {
 namespace {
 
-SafetensorsWriter writer_of(std::span<const SavedTensor> tensors) {
-  SafetensorsWriter writer;
-  for (const SavedTensor& t : tensors) writer.add(t.name, t.dtype, t.shape, t.source);
-  return writer;
+// By name of the file. The state is there in every checkpoint.
+using Writers = std::map<std::string, SafetensorsWriter>;
+Writers writers_of(std::span<const SavedTensor> tensors) {
+  Writers all;
+  all.try_emplace(kStateFile);
+  for (const SavedTensor& t : tensors) {
+    const auto [at, fresh] =
+        all.try_emplace(t.file, SafetensorsWriter::Options{.metadata = {{"format", "pt"}}});
+    at->second.add(t.name, t.dtype, t.shape, t.source);
+  }
+  return all;
 }
 
 // A file takes whole blocks; three more of them for the folder and what the file system notes
 // beside them.
-std::uint64_t blocks_of(std::initializer_list<std::uint64_t> files) {
+std::uint64_t blocks_of(std::span<const std::uint64_t> files) {
   constexpr std::uint64_t kBlock = 4096;
   std::uint64_t bytes = 3 * kBlock;
   for (const std::uint64_t f : files) bytes += (f + kBlock - 1) / kBlock * kBlock;
@@ -33,8 +41,10 @@ std::uint64_t blocks_of(std::initializer_list<std::uint64_t> files) {
 
 constexpr std::uint64_t kManifestBytes = 4096;  // more than it ever has
 
-Bytes bytes_of(const SafetensorsWriter& writer, const std::string& state) {
-  return {blocks_of({writer.file_bytes(), state.size(), kManifestBytes, 16})};
+Bytes bytes_of(const Writers& writers, const std::string& state) {
+  std::vector<std::uint64_t> files = {state.size(), kManifestBytes, 16};
+  for (const auto& [name, writer] : writers) files.push_back(writer.file_bytes());
+  return {blocks_of(files)};
 }
 
 void check_host(std::string_view name, bool contiguous, Device device) {
@@ -44,7 +54,8 @@ void check_host(std::string_view name, bool contiguous, Device device) {
 
 using Reads = std::vector<std::pair<const SafetensorsEntry*, const LoadedTensor*>>;
 
-Reads match(const SafetensorsFile& file, std::span<const LoadedTensor> tensors, Unasked unasked) {
+Reads match(const SafetensorsFile& file, std::span<const LoadedTensor* const> tensors,
+            Unasked unasked) {
   const auto differs = [&](std::string_view name, const std::string& what) {
     fail(ErrorCode::input, fmt::format("{}: tensor {} {}", file.path(), printable(name), what),
          {{"resume with the config this run was started with",
@@ -53,7 +64,8 @@ Reads match(const SafetensorsFile& file, std::span<const LoadedTensor> tensors, 
   Reads reads;
   reads.reserve(tensors.size());
   std::vector<bool> asked(file.entries().size());
-  for (const LoadedTensor& t : tensors) {
+  for (const LoadedTensor* tensor : tensors) {
+    const LoadedTensor& t = *tensor;
     const SafetensorsEntry* entry = file.find(t.name);
     if (entry == nullptr) differs(t.name, "is not there");
     if (entry->dtype != file_dtype(t.dtype)) {
@@ -78,8 +90,17 @@ Reads match(const SafetensorsFile& file, std::span<const LoadedTensor> tensors, 
   return reads;
 }
 
-SafetensorsFile open_state(const std::string& folder) {
-  return SafetensorsFile::open(folder + "/" + kStateFile, DiskMode::buffered);
+// Every file of the checkpoint with what is read of it.
+template <class Visit>
+void each_file(const std::string& folder, std::span<const LoadedTensor> tensors, Unasked unasked,
+               Visit&& visit) {
+  std::map<std::string, std::vector<const LoadedTensor*>> by_file;
+  by_file.try_emplace(kStateFile);
+  for (const LoadedTensor& t : tensors) by_file[t.file].push_back(&t);
+  for (const auto& [name, wanted] : by_file) {
+    const SafetensorsFile file = SafetensorsFile::open(folder + "/" + name, DiskMode::buffered);
+    visit(file, match(file, wanted, unasked));
+  }
 }
 
 }  // namespace
@@ -103,7 +124,7 @@ LoadedTensor LoadedTensor::of(std::string name, const TensorView& view) {
 }
 
 Bytes checkpoint_bytes(const TrainerState& state, std::span<const SavedTensor> tensors) {
-  return bytes_of(writer_of(tensors), to_json(state));
+  return bytes_of(writers_of(tensors), to_json(state));
 }
 
 void check_checkpoint_space(const std::string& folder, Bytes needed) {
@@ -122,16 +143,17 @@ void check_checkpoint_space(const std::string& folder, Bytes needed) {
 }
 
 std::string save_checkpoint(const std::string& run, const TrainerState& state,
-                            std::span<const SavedTensor> tensors) {
-  const std::string name = checkpoint_name(state.step);
-  const std::string parent = run + "/" + kCheckpointsFolder;
-  const SafetensorsWriter writer = writer_of(tensors);
+                            std::span<const SavedTensor> tensors, const CheckpointNames& names,
+                            const std::function<void(const AtomicFolder&)>& more) {
+  const std::string name = checkpoint_name(state.step, names);
+  const std::string parent = checkpoints_folder(run, names);
+  const Writers writers = writers_of(tensors);
   const std::string state_text = to_json(state);
   return while_doing(fmt::format("saving the checkpoint {}", name), [&] {
     create_folders(parent);
     sync_folder(run);
     clean_leftovers(parent);
-    check_checkpoint_space(parent, bytes_of(writer, state_text));
+    check_checkpoint_space(parent, bytes_of(writers, state_text));
 
     AtomicFolder folder(parent + "/" + name);
     CheckpointManifest manifest{.step = state.step,
@@ -140,16 +162,19 @@ std::string save_checkpoint(const std::string& run, const TrainerState& state,
                                 .plan_hash = state.plan_hash,
                                 .model_hash = state.model_hash,
                                 .files = {}};
-    const auto put = [&](const char* file_name, auto&& fill) {
+    const auto put = [&](const std::string& file_name, auto&& fill) {
       HashedFile file(folder.file(file_name));
       fill(file);
       file.close();
       manifest.files.push_back({file_name, file.written(), file.checksum()});
     };
-    put(kStateFile, [&](HashedFile& file) {
-      writer.write_to([&](std::span<const std::byte> piece) { file.write(piece); }, file.path());
-    });
+    for (const auto& [file_name, writer] : writers) {
+      put(file_name, [&](HashedFile& file) {
+        writer.write_to([&](std::span<const std::byte> piece) { file.write(piece); }, file.path());
+      });
+    }
     put(kTrainerFile, [&](HashedFile& file) { file.write(state_text); });
+    if (more) more(folder);
 
     HashedFile manifest_file(folder.file(kManifestFile));
     manifest_file.write(to_json(manifest));
@@ -168,28 +193,29 @@ std::string save_checkpoint(const std::string& run, const TrainerState& state,
 
 void check_checkpoint(const std::string& folder, std::span<const LoadedTensor> tensors,
                       Unasked unasked) {
-  match(open_state(folder), tensors, unasked);
+  each_file(folder, tensors, unasked, [](const SafetensorsFile&, const Reads&) {});
 }
 
 void load_checkpoint(const std::string& folder, std::span<const LoadedTensor> tensors,
                      Unasked unasked) {
-  const SafetensorsFile file = open_state(folder);
-  const Reads reads = match(file, tensors, unasked);
+  check_checkpoint(folder, tensors, unasked);  // before the first tensor changes
   constexpr std::uint64_t kPiece = 1 << 20;
   std::vector<std::byte> piece;
-  for (const auto& [entry, t] : reads) {
-    if (t->data != nullptr || entry->bytes == 0) {
-      file.read(*entry, {t->data, entry->bytes});
-      continue;
+  each_file(folder, tensors, unasked, [&](const SafetensorsFile& file, const Reads& reads) {
+    for (const auto& [entry, t] : reads) {
+      if (t->data != nullptr || entry->bytes == 0) {
+        file.read(*entry, {t->data, entry->bytes});
+        continue;
+      }
+      piece.resize(kPiece);
+      for (std::uint64_t done = 0; done < entry->bytes;) {
+        const auto part = std::span(piece).first(std::min(kPiece, entry->bytes - done));
+        file.file().read(entry->offset + done, part);
+        t->sink(part);
+        done += part.size();
+      }
     }
-    piece.resize(kPiece);
-    for (std::uint64_t done = 0; done < entry->bytes;) {
-      const auto part = std::span(piece).first(std::min(kPiece, entry->bytes - done));
-      file.file().read(entry->offset + done, part);
-      t->sink(part);
-      done += part.size();
-    }
-  }
+  });
 }
 
 }  // namespace ballast::train

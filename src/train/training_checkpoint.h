@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -7,7 +8,9 @@
 
 #include "core/bytes.h"
 #include "core/tensor.h"
+#include "io/atomic_folder.h"
 #include "io/safetensors_writer.h"
+#include "train/checkpoint_search.h"
 #include "train/trainer_state.h"
 
 namespace ballast::train {
@@ -28,7 +31,8 @@ struct SavedTensor {
   std::string name;
   DType dtype = DType::f32;
   Shape shape;
-  ByteSource source;  // state that is not in host memory comes in pieces
+  ByteSource source;              // state that is not in host memory comes in pieces
+  std::string file = kStateFile;  // of the checkpoint; others hold what someone else reads as well
 
   static SavedTensor of(std::string name, const ConstTensorView& view);  // contiguous, on the host
 };
@@ -40,6 +44,7 @@ struct LoadedTensor {
   Shape shape;
   std::byte* data = nullptr;  // filled in place; nullptr: sink gets the bytes, piece by piece
   ByteSink sink;
+  std::string file = kStateFile;
 
   static LoadedTensor of(std::string name, const TensorView& view);  // contiguous, on the host
 };
@@ -53,12 +58,15 @@ void check_checkpoint_space(const std::string& folder, Bytes needed);
 // Saves and returns the folder. A failure (full disk, no permission) is an Error of ErrorCode::io,
 // leaves earlier checkpoints as they are and nothing of its own. A checkpoint of the same step is
 // replaced. Leftovers of killed processes are removed first.
+//
+// more: puts further files into the folder, which no manifest knows.
 std::string save_checkpoint(const std::string& run, const TrainerState& state,
-                            std::span<const SavedTensor> tensors);
+                            std::span<const SavedTensor> tensors, const CheckpointNames& names = {},
+                            const std::function<void(const AtomicFolder&)>& more = nullptr);
 
 // Removes all but the `keep` newest whole checkpoints (at least one). Broken ones that are newer
 // than these stay, for whoever wants to know why.
-void rotate_checkpoints(const std::string& run, int keep);
+void rotate_checkpoints(const std::string& run, int keep, const CheckpointNames& names = {});
 
 enum class Verify {
   sizes,      // COMMITTED matches the manifest, and every file its size
@@ -66,7 +74,8 @@ enum class Verify {
 };
 
 // Fails with the reason when the folder cannot be trusted; else what it says of the run.
-TrainerState verify_checkpoint(const std::string& folder, Verify verify);
+TrainerState verify_checkpoint(const std::string& folder, Verify verify,
+                               const CheckpointNames& names = {});
 
 struct FoundCheckpoint {
   std::string folder;
@@ -79,7 +88,7 @@ struct CheckpointSearch {
 // A file or folder that vanishes or cannot be read makes one checkpoint bad, not the search. Bad
 // ones and no good one: found is empty and notes are not, which is no reason to start over
 // silently.
-CheckpointSearch find_checkpoint(const std::string& run);
+CheckpointSearch find_checkpoint(const std::string& run, const CheckpointNames& names = {});
 
 enum class Unasked {
   refuse,  // tensors of the checkpoint that nobody asked for are an error

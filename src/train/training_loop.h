@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +11,7 @@
 #include "report/train_progress.h"
 #include "report/webhook.h"
 #include "train/cadence.h"
+#include "train/clock.h"
 #include "train/nan_guard.h"
 #include "train/run_folder.h"
 #include "train/run_records.h"
@@ -19,10 +19,6 @@
 #include "train/trainer_state.h"
 
 namespace ballast::train {
-
-inline double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // A run in progress; train() is its only user. Steps are in trainer.cpp, what is kept of them on
 // disk (checkpoints, models, resuming, the end) in training_saves.cpp.

@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "data/prefetcher.h"
 #include "train/run_summary.h"
-#include "train/state_buffers.h"
+#include "train/runner_tensors.h"
 #include "train/training_loop.h"
 #include "train/vae_run.h"
 
@@ -197,10 +197,10 @@ class VaeTrainee final : public Trainee {
   std::vector<SavedTensor> saved_tensors(Runner& runner) const override {
     std::vector<SavedTensor> all;
     for (const wan_vae::TrainedTensor& t : io().trained) {
-      all.push_back(saved_buffer(t.updated.name, runner, t.updated.value));
+      all.push_back(saved_tensor(t.updated.name, runner, t.updated.value));
       for (std::size_t s = 0; s < t.updated.states.size(); ++s) {
         all.push_back(
-            saved_buffer(t.updated.name + t.updated.specs[s].suffix, runner, t.updated.states[s]));
+            saved_tensor(t.updated.name + t.updated.specs[s].suffix, runner, t.updated.states[s]));
       }
     }
     return all;
@@ -208,10 +208,10 @@ class VaeTrainee final : public Trainee {
   std::vector<LoadedTensor> loaded_tensors(Runner& runner, bool values_only) const override {
     std::vector<LoadedTensor> all;
     for (const wan_vae::TrainedTensor& t : io().trained) {
-      all.push_back(loaded_buffer(t.updated.name, runner, t.updated.value));
+      all.push_back(loaded_tensor(t.updated.name, runner, t.updated.value));
       for (std::size_t s = 0; s < t.updated.states.size() && !values_only; ++s) {
         all.push_back(
-            loaded_buffer(t.updated.name + t.updated.specs[s].suffix, runner, t.updated.states[s]));
+            loaded_tensor(t.updated.name + t.updated.specs[s].suffix, runner, t.updated.states[s]));
       }
     }
     return all;

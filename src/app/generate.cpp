@@ -1,0 +1,279 @@
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "app/command.h"
+#include "app/output.h"
+#include "app/planning.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "core/progress.h"
+#include "data/tokenizer.h"
+#include "infer/model_folder.h"
+#include "infer/text_generator.h"
+#include "io/atomic_file.h"
+#include "memory/disk_file.h"
+#include "memory/gpu.h"
+#include "report/memory_monitor.h"
+#include "train/config_words.h"
+
+namespace ballast {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Tokens = std::vector<std::int32_t>;
+
+constexpr std::size_t kMostPrompts = 100'000;
+constexpr std::size_t kMostPromptBytes = 1 << 20;
+
+std::vector<std::string> prompts_of(std::istream& from, const std::string& name) {
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(from, line);) {
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    if (line.empty()) continue;
+    if (line.size() > kMostPromptBytes || lines.size() == kMostPrompts) {
+      fail(ErrorCode::input,
+           fmt::format("{}: more than {} prompts, or one above 1 MiB", name, kMostPrompts));
+    }
+    lines.push_back(std::move(line));
+  }
+  if (lines.empty()) fail(ErrorCode::input, fmt::format("{} holds no prompt", name));
+  return lines;
+}
+
+// ballast generate: text from prompts, by an encoder-decoder of the T5 family. The texts go to
+// stdout, a line each, in the order of the prompts; everything else is on stderr.
+class Generate : public Command {
+ public:
+  void declare(CLI::App& app) override;
+  void run() override;
+
+ private:
+  std::vector<std::string> prompts() const;
+  infer::TextModelOptions model_options() const;
+  std::vector<Tokens> tokens(const infer::TextGenerator& model, const data::Tokenizer& tokenizer,
+                             const std::vector<std::string>& texts) const;
+  infer::TextModelPlan plan(const infer::TextGenerator& model,
+                            const std::vector<Tokens>& sources) const;
+  void show_plan(const infer::TextModelPlan& plan, const infer::TextGenerator& model,
+                 std::size_t prompts);
+  void write(const std::string& text) const;
+
+  std::string model_, tokenizer_, prompt_, prompt_file_, prefix_, output_;
+  std::int64_t max_source_ = 512;
+  infer::GenerateOptions options_;
+  std::string gpu_, ram_, policy_ = "auto", device_ = "auto", dtype_, weights_ = "stored";
+  int threads_ = 0;
+  bool plan_only_ = false, json_ = false;
+  Json result_ = Json::object();
+};
+
+const RegisterCommand<Generate> kGenerate("generate", "text from prompts, by a T5 model");
+
+void Generate::declare(CLI::App& app) {
+  app.add_option("--model,--model-name-or-path,model", model_,
+                 "a folder as Hugging Face has it, or a file of the model");
+  app.add_option("--prompt,prompt", prompt_, "what the model reads");
+  app.add_option("--prompt-file", prompt_file_,
+                 "a prompt per line; - or nothing at all: those of standard input");
+  app.add_option("--source-prefix", prefix_, "put before every prompt: \"summarize: \"");
+  app.add_option("--tokenizer", tokenizer_, "where the model's folder has none");
+  app.add_option("--output", output_, "a file for the texts instead of standard output");
+  app.add_option("--max-source-length", max_source_, "tokens of a prompt; the rest is cut off")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--max-new-tokens,--max-length", options_.max_new_tokens, "of each text")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  app.add_option("--num-beams,--beams", options_.beams, "1: the best token, again and again")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_option("--length-penalty", options_.length_penalty, "of beam search")
+      ->capture_default_str();
+  app.add_flag("--early-stopping", options_.early_stopping,
+               "end as soon as as many texts are finished as there are beams");
+  app.add_option("--gpu", gpu_, "device memory Ballast may use, for example 8GB");
+  app.add_option("--ram", ram_, "host memory, pinned memory included");
+  app.add_option("--policy", policy_, "auto, or a policy's name")->capture_default_str();
+  app.add_option("--weights", weights_, "stored, f32, bf16, f16 or fp8")->capture_default_str();
+  app.add_option("--dtype", dtype_, "computed in; without, f32 on the CPU, bf16 on a GPU")
+      ->check(CLI::IsMember({"f32", "bf16"}));
+  app.add_option("--device", device_, "auto (a GPU where there is one), cpu, cuda")
+      ->capture_default_str();
+  app.add_option("--threads", threads_, "compute threads of the CPU backend (0: all)");
+  app.add_flag("--plan", plan_only_, "print the plan and do nothing");
+  app.add_flag("--json", json_, "print one JSON document, sizes in bytes");
+}
+
+std::vector<std::string> Generate::prompts() const {
+  if (!prompt_.empty() && !prompt_file_.empty()) {
+    fail(ErrorCode::usage, "--prompt and --prompt-file: one of them");
+  }
+  if (!prompt_.empty()) return {prompt_};
+  if (prompt_file_.empty() || prompt_file_ == "-") return prompts_of(std::cin, "standard input");
+  std::ifstream file(prompt_file_);
+  if (!file) fail_io(prompt_file_, "read the prompts", errno);
+  return prompts_of(file, prompt_file_);
+}
+
+infer::TextModelOptions Generate::model_options() const {
+  infer::TextModelOptions o;
+  const auto device = train::meaning_of(train::kDeviceWords, device_);
+  if (!device) fail_unknown("--device", device_, {"auto", "cpu", "cuda"});
+  const train::RunTarget target =
+      train::this_machine({.device = *device, .deterministic = true, .threads = threads_});
+  o.device = target.backend.device;
+  o.threads = threads_;
+  o.budget = default_budget(read_machine());
+  if (o.device == Device::cuda) o.budget.gpu = target.profile.device_memory;
+  if (!gpu_.empty()) set_field(o.budget, "gpu", gpu_);
+  if (!ram_.empty()) set_field(o.budget, "ram", ram_);
+  if (gpu_.empty() && o.device == Device::cpu) o.budget.gpu = o.budget.host;
+  if (!dtype_.empty()) o.dtype = dtype_ == "bf16" ? DType::bf16 : DType::f32;
+  const auto format = find_weight_format(weights_);
+  if (!format) fail_unknown("--weights", weights_, {"stored", "f32", "bf16", "f16", "fp8"});
+  o.format = *format;
+  if (policy_ == "auto") return o;
+  o.policy = find_policy(policy_);
+  if (!o.policy) {
+    std::vector<std::string_view> known = {"auto"};
+    for (const MemoryPolicy& p : named_policies()) known.push_back(p.name);
+    fail_unknown("--policy", policy_, known);
+  }
+  return o;
+}
+
+std::vector<Tokens> Generate::tokens(const infer::TextGenerator& model,
+                                     const data::Tokenizer& tokenizer,
+                                     const std::vector<std::string>& texts) const {
+  if (tokenizer.vocab_size() > model.config().vocabulary) {
+    fail(ErrorCode::input, fmt::format("{} has {} tokens, the model knows {}", tokenizer.path(),
+                                       tokenizer.vocab_size(), model.config().vocabulary));
+  }
+  std::vector<Tokens> all;
+  std::size_t cut = 0;
+  const auto most = static_cast<std::size_t>(max_source_);
+  for (const std::string& text : texts) {
+    Tokens ids = tokenizer.encode(prefix_ + text);
+    if (ids.size() >= most) ids.resize(most - 1), ++cut;
+    ids.push_back(tokenizer.eos_id());
+    all.push_back(std::move(ids));
+  }
+  if (cut > 0) {
+    log::warn("{} of {} prompts have more than {} tokens: the rest is not seen", cut, texts.size(),
+              most - 1);
+  }
+  return all;
+}
+
+infer::TextModelPlan Generate::plan(const infer::TextGenerator& model,
+                                    const std::vector<Tokens>& sources) const {
+  std::vector<std::int64_t> lengths;
+  for (const Tokens& ids : sources) lengths.push_back(std::ssize(ids));
+  auto outcome = model.plan(lengths, options_);
+  if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
+    infer::fail_refused(fmt::format("generating with {}", model_), *refusal);
+  }
+  return std::get<infer::TextModelPlan>(std::move(outcome));
+}
+
+void Generate::show_plan(const infer::TextModelPlan& plan, const infer::TextGenerator& model,
+                         std::size_t prompts) {
+  if (json_) {
+    result_["model"] = model.config().name;
+    result_["plan"] = {{"policy", plan.policy.name},
+                       {"device_bytes", plan.needed(Tier::device).count},
+                       {"host_bytes", plan.needed(Tier::host).count}};
+    return;
+  }
+  const std::string text =
+      fmt::format("{}, {} prompts, at most {} tokens each, {} beams: device {}, host {} ({})",
+                  model.config().name, prompts, options_.max_new_tokens, options_.beams,
+                  plan.needed(Tier::device), plan.needed(Tier::host), plan.policy.name);
+  plan_only_ ? print(text + "\n") : log::info("{}", text);
+}
+
+void Generate::write(const std::string& text) const {
+  if (output_.empty()) return print(text);
+  AtomicFile file(output_);
+  file.write(text);
+  file.commit();
+}
+
+void Generate::run() {
+  if (model_.empty()) {
+    fail(ErrorCode::usage, "there is no model to generate with",
+         {{"--model FOLDER", "a T5 or FLAN-T5 model as Hugging Face has it"}});
+  }
+  const std::string folder = infer::model_snapshot(model_);
+  const infer::TextModelOptions options = model_options();
+  const infer::TextGenerator model(folder, options);
+  // Beside the weights, where a file of them is named.
+  const std::string beside = std::filesystem::is_directory(folder)
+                                 ? folder
+                                 : std::filesystem::absolute(folder).parent_path().string();
+  const data::Tokenizer tokenizer = data::Tokenizer::open(tokenizer_.empty() ? beside : tokenizer_);
+  const std::vector<std::string> texts = prompts();
+  const std::vector<Tokens> sources = tokens(model, tokenizer, texts);
+  const infer::TextModelPlan planned = plan(model, sources);
+  show_plan(planned, model, texts.size());
+  if (plan_only_) {
+    if (json_) print(result_.dump(2) + "\n");
+    return;
+  }
+  const bool gpu = options.device == Device::cuda;
+  MemoryNumbers numbers = {.device = planned.memory.peak_of(Tier::device),
+                           .host = planned.memory.peak_of(Tier::host),
+                           .disk = {},
+                           .ram = planned.needed(Tier::host)};
+  if (gpu) {
+    numbers.device = planned.needed(Tier::device);
+  } else {
+    numbers.ram += planned.needed(Tier::device);
+  }
+  MemoryMonitor monitor(numbers, gpu ? gpu_memory_of_process : std::function<Bytes()>());
+  const auto begin = std::chrono::steady_clock::now();
+  std::int64_t steps = 0;
+  std::vector<Tokens> written;
+  {
+    Progress progress("writing texts", std::ssize(sources));
+    written = model.generate(sources, options_, [&](const infer::GeneratedToken& t) {
+      ++steps;
+      if (t.last) progress.add();
+      monitor.sample({.device = t.device, .host = t.host, .disk = {}, .ram = {}},
+                     steps == 1 ? Counting::exact : Counting::quick);
+    });
+  }
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  std::string lines;
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    const std::string text = tokenizer.decode(written[i]);
+    if (json_) {
+      result_["texts"].push_back({{"prompt", texts[i]}, {"text", text}, {"tokens", written[i]}});
+    }
+    lines += text + "\n";
+  }
+  if (!json_ || !output_.empty()) write(lines);
+  if (!json_) {
+    log::info("{} steps in {:.1f} s; memory: planned {}, measured {}", steps, seconds,
+              monitor.planned().ram, monitor.most().ram);
+    return;
+  }
+  result_["seconds"] = seconds;
+  const auto shown = [](const MemoryNumbers& m) {
+    Json j;
+    MemoryNumbers::each(m, [&](const char* name, Bytes b) { j[name] = b.count; });
+    return j;
+  };
+  result_["planned"] = shown(monitor.planned());
+  result_["measured"] = shown(monitor.most());
+  print(result_.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace
+}  // namespace ballast

@@ -1,0 +1,300 @@
+#include "data/token_cache.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/thread_pool.h"
+#include "io/atomic_file.h"
+#include "io/atomic_folder.h"
+#include "io/checksum.h"
+
+namespace ballast::data {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+constexpr std::array<char, 8> kMark = {'B', 'L', 'T', 'O', 'K', 'E', 'N', '1'};
+constexpr std::int64_t kMostTokens = 65'535;
+constexpr std::uint64_t kMostSamples = 1ull << 32;
+constexpr std::size_t kRoundBytes = 4 << 20, kRoundRecords = 8192;
+constexpr std::int64_t kTaskRecords = 32;
+
+struct Footer {
+  std::array<char, 8> mark = kMark;
+  std::array<char, 16> key{};
+  std::uint64_t samples = 0, ids = 0, id_bytes = 0;
+  std::array<std::uint64_t, 4> counts{};
+  std::uint64_t checksum = 0;  // of all before the footer
+  std::uint64_t own = 0;       // of the footer before this field
+};
+static_assert(sizeof(Footer) == 96);
+
+std::uint64_t own_checksum(const Footer& f) {
+  Checksum sum;
+  sum.add(std::as_bytes(std::span(&f, 1)).first(offsetof(Footer, own)));
+  return sum.value();
+}
+
+template <class Visit>
+void each_piece(const DiskFile& file, std::uint64_t bytes, Visit&& visit) {
+  std::vector<std::byte> piece(std::min<std::uint64_t>(bytes, 1 << 20));
+  for (std::uint64_t at = 0; at < bytes;) {
+    const auto part = std::span(piece).first(std::min<std::uint64_t>(piece.size(), bytes - at));
+    file.read(at, part);
+    visit(part);
+    at += part.size();
+  }
+}
+
+std::string content_of(const std::string& path) {
+  const DiskFile file = DiskFile::open(path, DiskMode::buffered);
+  Checksum sum;
+  each_piece(file, file.size(), [&](std::span<const std::byte> b) { sum.add(b); });
+  return fmt::format("{}:{}", file.size(), sum.text());
+}
+
+// One record's outcome; an error waits until it is known that no earlier record has one.
+struct Tokenised {
+  std::vector<std::int32_t> source, target;
+  enum class Fate : std::uint8_t { kept, low_quality, empty } fate = Fate::kept;
+  bool cut = false;
+  std::exception_ptr error;
+};
+
+class CacheWriter {
+ public:
+  CacheWriter(const std::string& path, const Tokenizer& tokenizer)
+      : file_(path), wide_(tokenizer.vocab_size() > 65'536) {}
+
+  void add(const Tokenised& t) {
+    put(t.source), put(t.target);
+    lengths_.push_back(static_cast<std::uint16_t>(t.source.size()));
+    lengths_.push_back(static_cast<std::uint16_t>(t.target.size()));
+    footer_.ids += t.source.size() + t.target.size();
+    if (pending_.size() > kRoundBytes) flush();
+  }
+  std::uint64_t samples() const { return lengths_.size() / 2; }
+
+  void finish(const std::string& key, const PairCounts& counts) {
+    flush();
+    write(std::as_bytes(std::span(lengths_)));
+    std::ranges::copy(key, footer_.key.begin());
+    footer_.samples = samples();
+    footer_.id_bytes = wide_ ? 4 : 2;
+    std::size_t i = 0;
+    PairCounts::each(counts, [&](std::uint64_t n) { footer_.counts[i++] = n; });
+    footer_.checksum = sum_.value();
+    footer_.own = own_checksum(footer_);
+    file_.write(std::as_bytes(std::span(&footer_, 1)));
+    file_.commit(Durability::process);  // it can be made again
+  }
+
+ private:
+  void put(const std::vector<std::int32_t>& ids) {
+    for (const std::int32_t id : ids) {
+      const auto bytes = std::bit_cast<std::array<char, 4>>(id);
+      pending_.append(bytes.data(), wide_ ? 4 : 2);
+    }
+  }
+  void flush() {
+    write(std::as_bytes(std::span(pending_)));
+    pending_.clear();
+  }
+  void write(std::span<const std::byte> bytes) {
+    sum_.add(bytes);
+    file_.write(bytes);
+  }
+
+  AtomicFile file_;
+  bool wide_;
+  std::string pending_;
+  std::vector<std::uint16_t> lengths_;
+  Checksum sum_;
+  Footer footer_;
+};
+
+// The ids of a text, at most `most` with </s> at the end.
+bool encode_cut(const Tokenizer& tokenizer, std::string_view text, std::int64_t most,
+                std::vector<std::int32_t>& ids) {
+  ids = tokenizer.encode(text);
+  const auto room = static_cast<std::size_t>(most - 1);
+  const bool cut = ids.size() > room;
+  if (cut) ids.resize(room);
+  ids.push_back(tokenizer.eos_id());
+  return cut;
+}
+
+void tokenise(const RawRecord& record, const PairColumns& columns, const Tokenizer& tokenizer,
+              const TokenOptions& o, Tokenised& t) try {
+  t = {};
+  const TextPair pair = columns.parse(record);
+  if (pair.quality < o.texts.least_quality) {
+    t.fate = Tokenised::Fate::low_quality;
+  } else if (pair.source.empty() || pair.target.empty()) {
+    t.fate = Tokenised::Fate::empty;
+  } else {
+    t.cut = encode_cut(tokenizer, pair.source, o.max_source, t.source);
+    t.cut = encode_cut(tokenizer, pair.target, o.max_target, t.target) || t.cut;
+  }
+} catch (const Error&) {
+  t.error = std::current_exception();
+}
+
+void write_cache(const std::string& path, const std::string& key, const std::string& texts,
+                 const Tokenizer& tokenizer, const TokenOptions& o, int threads,
+                 const OnBytes& on_bytes) {
+  RecordReader reader = RecordReader::open(texts);
+  std::vector<RawRecord> records(1);
+  if (!reader.next(records[0])) {
+    fail(ErrorCode::input, fmt::format("{} holds no record", texts));
+  }
+  const PairColumns columns(o.texts, reader.format(), records[0], texts);
+  // Of a CSV the first record is the header.
+  std::size_t filled = reader.format() == RecordFormat::json_lines ? 1 : 0;
+  CacheWriter writer(path, tokenizer);
+  PairCounts counts;
+  ThreadPool pool(std::max(1, threads));
+  std::vector<Tokenised> done;
+  bool more = true;
+  for (std::uint64_t told = 0; more || filled > 0;) {
+    std::size_t bytes = 0;
+    for (; more && filled < kRoundRecords && bytes < kRoundBytes; ++filled) {
+      if (records.size() <= filled) records.emplace_back();
+      more = reader.next(records[filled]);
+      if (!more) break;
+      bytes += records[filled].text.size();
+    }
+    if (done.size() < filled) done.resize(filled);
+    const auto count = static_cast<std::int64_t>(filled);
+    pool.parallel((count + kTaskRecords - 1) / kTaskRecords, [&](std::int64_t task, int) {
+      const std::int64_t end = std::min(count, (task + 1) * kTaskRecords);
+      for (std::int64_t i = task * kTaskRecords; i < end; ++i) {
+        const auto k = static_cast<std::size_t>(i);
+        tokenise(records[k], columns, tokenizer, o, done[k]);
+      }
+    });
+    for (std::size_t i = 0; i < filled; ++i) {
+      if (done[i].error) std::rethrow_exception(done[i].error);
+      ++counts.records;
+      counts.low_quality += done[i].fate == Tokenised::Fate::low_quality;
+      counts.empty += done[i].fate == Tokenised::Fate::empty;
+      counts.cut += done[i].cut;
+      if (done[i].fate == Tokenised::Fate::kept) writer.add(done[i]);
+    }
+    filled = 0;
+    if (on_bytes) on_bytes(reader.done() - told);
+    told = reader.done();
+  }
+  if (writer.samples() == 0) {
+    fail(ErrorCode::input,
+         fmt::format("{} holds no text to train with: of {} records {} have a quality_score below "
+                     "{:g}, {} have an empty column",
+                     texts, counts.records, counts.low_quality, o.texts.least_quality,
+                     counts.empty));
+  }
+  writer.finish(key, counts);
+}
+
+}  // namespace
+
+std::string token_cache_key(const std::string& texts, const Tokenizer& tokenizer,
+                            const TokenOptions& o) {
+  return checksum_text(fmt::format(
+      "1|{}|{}|{}|{}|{}|{}|{}|{}|{}", content_of(texts), content_of(tokenizer.path()),
+      static_cast<int>(record_format(texts)), o.texts.source_column, o.texts.target_column,
+      o.texts.source_prefix, o.texts.least_quality, o.max_source, o.max_target));
+}
+
+TokenCache TokenCache::open(const std::string& path) {
+  TokenCache cache(DiskFile::open(path, DiskMode::buffered));
+  const auto refuse = [&](const char* what) {
+    fail(ErrorCode::input, fmt::format("{} is no whole token cache: {}", path, what),
+         {{"remove it", "it is made again from the texts"}});
+  };
+  Footer f;
+  const std::uint64_t size = cache.file_.size();
+  if (size < sizeof(f)) refuse("too short");
+  cache.file_.read(size - sizeof(f), std::as_writable_bytes(std::span(&f, 1)));
+  if (f.mark != kMark || f.own != own_checksum(f)) refuse("its end is not that of one");
+  if (f.id_bytes != 2 && f.id_bytes != 4) refuse("the width of its ids");
+  if (f.samples == 0 || f.samples > kMostSamples || f.ids > size ||
+      f.ids * f.id_bytes + f.samples * sizeof(Lengths) + sizeof(f) != size) {
+    refuse("its size");
+  }
+  const std::uint64_t ids_bytes = f.ids * f.id_bytes;
+  Checksum sum;
+  each_piece(cache.file_, size - sizeof(f), [&](std::span<const std::byte> b) { sum.add(b); });
+  if (sum.value() != f.checksum) refuse("its checksum");
+  cache.lengths_.resize(f.samples);
+  cache.file_.read(ids_bytes, std::as_writable_bytes(std::span(cache.lengths_)));
+  cache.starts_.reserve(f.samples);
+  std::uint64_t at = 0;
+  for (const Lengths& l : cache.lengths_) {
+    cache.starts_.push_back(at);
+    at += std::uint64_t{l.source} + l.target;
+    if (l.source == 0 || l.target == 0) refuse("a sample without tokens");
+    cache.longest_.source = std::max<std::int64_t>(cache.longest_.source, l.source);
+    cache.longest_.target = std::max<std::int64_t>(cache.longest_.target, l.target);
+  }
+  if (at != f.ids) refuse("lengths and ids");
+  cache.id_bytes_ = f.id_bytes;
+  cache.key_.assign(f.key.data(), f.key.size());
+  std::size_t i = 0;
+  PairCounts::each(cache.counts_, [&](std::uint64_t& n) { n = f.counts[i++]; });
+  return cache;
+}
+
+void TokenCache::read(std::int64_t sample, std::span<std::int32_t> source,
+                      std::span<std::int32_t> target) const {
+  const PairLength n = length(sample);
+  check(std::ssize(source) == n.source && std::ssize(target) == n.target,
+        "sample {} has {} and {} tokens, not {} and {}", sample, n.source, n.target, source.size(),
+        target.size());
+  const std::uint64_t start = starts_[static_cast<std::size_t>(sample)] * id_bytes_;
+  const auto bring = [&](std::uint64_t at, std::span<std::int32_t> to) {
+    const std::span<std::byte> all = std::as_writable_bytes(to);
+    if (id_bytes_ == 4) return file_.read(at, all);
+    // Into the upper half, from where they spread.
+    const std::span<std::byte> half = all.subspan(all.size() / 2);
+    file_.read(at, half);
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      std::uint16_t id = 0;
+      std::memcpy(&id, half.data() + 2 * i, 2);
+      to[i] = id;
+    }
+  };
+  bring(start, source);
+  bring(start + static_cast<std::uint64_t>(n.source) * id_bytes_, target);
+}
+
+TokenCache make_token_cache(const std::string& texts, const Tokenizer& tokenizer,
+                            const TokenOptions& options, const std::string& folder, int threads,
+                            const OnBytes& on_bytes) {
+  if (options.max_source < 1 || options.max_source > kMostTokens || options.max_target < 1 ||
+      options.max_target > kMostTokens) {
+    fail(ErrorCode::usage, fmt::format("texts of {} and {} tokens: 1 to {} are possible",
+                                       options.max_source, options.max_target, kMostTokens));
+  }
+  const std::string key = token_cache_key(texts, tokenizer, options);
+  const std::string path =
+      fmt::format("{}/{}-{}.tokens", folder, std::filesystem::path(texts).filename().string(), key);
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) {
+    try {
+      TokenCache there = TokenCache::open(path);
+      if (there.key() == key) return there;
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::input) throw;  // broken: made again
+    }
+  }
+  create_folders(folder);
+  write_cache(path, key, texts, tokenizer, options, threads, on_bytes);
+  return TokenCache::open(path);
+}
+
+}  // namespace ballast::data

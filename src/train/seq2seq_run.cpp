@@ -1,0 +1,361 @@
+#include "train/seq2seq_run.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "core/progress.h"
+#include "infer/model_folder.h"
+#include "memory/machine.h"
+#include "models/t5/recognise.h"
+#include "models/t5/weights.h"
+#include "train/checkpoint_search.h"
+#include "train/prepared_run.h"
+
+namespace ballast::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kTokenFolder = "token_cache";
+// So many samples are walked through to find the shapes that occur; with more,
+// every shape of the ladder may.
+constexpr std::int64_t kMostWalked = 20'000'000;
+
+// Of the job in its file; T5's own where there is none.
+double dropout_of(const Checkpoint& checkpoint) {
+  double dropout = 0.1;
+  if (!checkpoint.config_path()) return dropout;
+  const DiskFile file = DiskFile::open(*checkpoint.config_path(), DiskMode::buffered);
+  std::string text(std::min<std::uint64_t>(file.size(), 1 << 20), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  JsonReader json({.text = text, .path = file.path(), .rule = "config.json"});
+  json.open_object();
+  for (std::string_view key; json.next_key(key);) {
+    if (key == "dropout_rate") {
+      dropout = json.number();
+      if (!(dropout >= 0 && dropout < 1)) json.fail_value("expected a number from 0 to 1");
+    } else {
+      json.skip();
+    }
+  }
+  return dropout;
+}
+
+// The folder that is gone on from; "": from the beginning.
+std::string resumed_folder(const Seq2SeqConfig& c) {
+  const CheckpointNames names = transformers_names();
+  std::int64_t newest = -1;
+  std::error_code error;
+  for (fs::directory_iterator it(c.output_dir, error), end; !error && it != end;
+       it.increment(error)) {
+    newest =
+        std::max(newest, step_of_checkpoint(it->path().filename().string(), names).value_or(-1));
+  }
+  if (c.resume && !c.resume->empty()) {
+    fs::path folder(*c.resume);
+    if (!folder.has_filename()) folder = folder.parent_path();
+    if (!fs::is_directory(folder, error)) {
+      fail(ErrorCode::input, fmt::format("{}: no such checkpoint to resume", folder.string()),
+           {{"--resume-from-checkpoint without a value", "takes the newest of the output folder"}});
+    }
+    return folder.string();
+  }
+  const std::string found = newest < 0 ? "" : c.output_dir + "/" + checkpoint_name(newest, names);
+  if (c.resume && found.empty() && c.model.empty()) {
+    fail(ErrorCode::input, fmt::format("{}: no checkpoint to resume", c.output_dir),
+         {{"start without --resume-from-checkpoint", "a new run begins"}});
+  }
+  if (c.resume && found.empty()) {
+    log::warn("{} has no checkpoint yet: the run starts from its beginning", c.output_dir);
+  }
+  if (!c.resume && !found.empty() && !c.overwrite && !c.plan_only) {
+    fail(ErrorCode::usage, fmt::format("{} holds the checkpoints of a run", c.output_dir),
+         {{"--resume-from-checkpoint", "goes on from the newest"},
+          {"--overwrite-output-dir", "begins anew; its checkpoints are removed"},
+          {"another output folder", "leaves it as it is"}});
+  }
+  return c.resume ? found : "";
+}
+
+data::TokenCache tokenise(const std::string& file, const data::Tokenizer& tokenizer,
+                          const Seq2SeqConfig& c) {
+  Progress progress("tokenising " + fs::path(file).filename().string(),
+                    static_cast<std::int64_t>(fs::file_size(file)), Progress::Unit::bytes);
+  const int threads = c.workers > 0 ? static_cast<int>(std::min<std::int64_t>(c.workers, 64))
+                                    : usable_cpus(read_machine());
+  data::TokenCache cache = data::make_token_cache(
+      file, tokenizer, c.tokens, c.output_dir + "/" + kTokenFolder, threads,
+      [&](std::uint64_t bytes) { progress.add(static_cast<std::int64_t>(bytes)); });
+  const data::PairCounts& n = cache.counts();
+  log::info("{}: {} of {} records, {} of low quality and {} empty left out, {} cut", file,
+            cache.samples(), n.records, n.low_quality, n.empty, n.cut);
+  return cache;
+}
+
+// Every shape that a run of these batches has in these epochs.
+void find_shapes(PairData& d, const Seq2SeqConfig& c, std::int64_t epochs, bool training) {
+  const auto ladder = data::shape_ladder(d.cache.longest(),
+                                         {.multiple = c.pad_multiple, .to_longest = c.pad_to_max});
+  std::map<std::size_t, std::int64_t, std::greater<>> used;  // the largest first
+  const std::int64_t samples = data::sample_count(d.cache, d.batches);
+  if (samples * epochs > kMostWalked) {
+    for (std::size_t i = 0; i < ladder.size(); ++i) used[i] = 0;
+  } else {
+    for (std::int64_t epoch = 1; epoch <= epochs; ++epoch) {
+      const std::vector<std::uint32_t> order = data::epoch_order(d.cache, d.batches, epoch);
+      for (std::int64_t s = 0; s < data::steps_per_epoch(samples, d.batches); ++s) {
+        const auto step = data::samples_of_step(order, d.batches, s);
+        for (std::int64_t r = 0;; ++r) {
+          const auto run =
+              training ? samples_of_run(step, c, r) : (r == 0 ? step : step.subspan(0, 0));
+          if (run.empty()) break;
+          ++used[data::shape_for(ladder, data::needed_shape(d.cache, run))];
+        }
+      }
+    }
+  }
+  for (const auto& [shape, runs] : used) {
+    d.shapes.push_back(ladder[shape]);
+    d.runs.push_back(runs);
+  }
+}
+
+ProcessLine index_line(const Seq2SeqRun& run) {
+  Bytes bytes;
+  for (const auto* d : {&run.train, &run.eval}) {
+    if (!*d) continue;
+    // Lengths and places of all samples; the order of an epoch, and of the next
+    // while it is made.
+    bytes += (*d)->cache.memory() +
+             Bytes{static_cast<std::uint64_t>((*d)->cache.samples()) * 2 * sizeof(std::uint32_t)};
+  }
+  return {.name = "index of samples", .bytes = bytes, .reason = "where each begins, their order"};
+}
+
+void take_steps(Seq2SeqRun& run) {
+  const Seq2SeqConfig& c = run.config;
+  const PairData& d = *run.train;
+  run.steps_per_epoch = data::steps_per_epoch(data::sample_count(d.cache, d.batches), d.batches);
+  run.total_steps = run.steps_per_epoch * c.epochs;
+  if (c.max_steps) run.total_steps = *c.max_steps;  // as many epochs as it takes
+  const auto share =
+      static_cast<std::int64_t>(c.warmup_share * static_cast<double>(run.total_steps));
+  run.schedule.kind = c.schedule;
+  run.schedule.style = ScheduleStyle::transformers;
+  run.schedule.total_steps = run.total_steps;
+  run.schedule.warmup_steps = c.warmup_steps.value_or(std::min(c.most_warmup, share));
+  if (run.schedule.kind == ScheduleKind::constant && run.schedule.warmup_steps > 0) {
+    run.schedule.kind = ScheduleKind::constant_with_warmup;
+  }
+  run.schedule.learning_rate = c.learning_rate                          ? *c.learning_rate
+                               : c.dialect == Seq2SeqDialect::fine_tune ? rate_by_name(c.model)
+                                                                        : 5e-5;
+}
+
+std::int64_t epochs_of(const Seq2SeqConfig& c, std::int64_t steps_per_epoch) {
+  return c.max_steps ? (*c.max_steps + steps_per_epoch - 1) / steps_per_epoch : c.epochs;
+}
+
+void take_job(Seq2SeqRun& run, const RunTarget& target) {
+  const Seq2SeqConfig& c = run.config;
+  t5::Seq2SeqJob& job = run.request.job;
+  job.precision = t5::precision_on(target.backend.device);
+  job.format = c.weights                               ? *c.weights
+               : target.backend.device == Device::cuda ? WeightFormat::bf16
+                                                       : WeightFormat::f32;
+  job.trains = true;
+  for (const data::PairLength& s : run.train->shapes) {
+    job.batches.push_back({.samples = c.batch_size,
+                           .source = s.source,
+                           .target = s.target,
+                           .micro_batches = c.micro_batches_per_visit});
+  }
+  if (run.eval) {
+    for (const data::PairLength& s : run.eval->shapes) {
+      job.eval_batches.push_back(
+          {.samples = c.eval_batch_size, .source = s.source, .target = s.target});
+    }
+  }
+  job.accumulates = run.runs_per_step() > 1;
+  job.gradient = c.gradients;
+  job.record_update = true;
+  job.optimizer = c.optimizer;
+  job.max_grad_norm = c.max_grad_norm;
+}
+
+void take_machine(Seq2SeqRun& run, const RunTarget& target) {
+  const MemoryConfig& m = run.config.memory;
+  t5::FitRequest& r = run.request;
+  r.backend = target.backend;
+  r.profile = target.profile;
+  r.budget = budget_of(m, target.profile);
+  r.other_lines.push_back(index_line(run));
+  if (m.policy != "auto") r.policy = find_policy(m.policy);
+  if (m.checkpointing == Checkpointing::off) r.checkpointing = t5::Choice::off;
+  if (m.checkpointing == Checkpointing::recompute) r.checkpointing = t5::Choice::on;
+}
+
+}  // namespace
+
+std::span<const std::uint32_t> samples_of_run(std::span<const std::uint32_t> step,
+                                              const Seq2SeqConfig& c, std::int64_t run) {
+  const auto size = static_cast<std::size_t>(c.batch_size * c.micro_batches_per_visit);
+  const std::size_t first = std::min(step.size(), static_cast<std::size_t>(run) * size);
+  return step.subspan(first, std::min(size, step.size() - first));
+}
+
+Seq2SeqRun prepare_seq2seq(Seq2SeqConfig config, const RunTarget& target) {
+  Seq2SeqRun run;
+  run.config = std::move(config);
+  const Seq2SeqConfig& c = run.config;
+  run.notes = c.notes;
+  run.resume_from = resumed_folder(c);
+  run.model_folder = c.model.empty() ? run.resume_from : infer::model_snapshot(c.model);
+  run.checkpoints.push_back(Checkpoint::open(run.model_folder));
+  const Checkpoint& checkpoint = run.checkpoints[0];
+  if (!fs::is_directory(run.model_folder)) {
+    run.model_folder = fs::absolute(run.model_folder).parent_path().string();
+  }
+  const t5::TensorMap names(checkpoint);
+  t5::Seq2SeqJob& job = run.request.job;
+  job.config = t5::model_config(checkpoint, names);
+  if (job.config.decoder_layers == 0) {
+    fail(ErrorCode::input, fmt::format("{} holds an encoder without a decoder", checkpoint.path()));
+  }
+  run.request.groups = t5::weight_groups(job.config, checkpoint, names);
+  job.dropout = c.dropout ? *c.dropout : dropout_of(checkpoint);
+  {
+    const data::Tokenizer tokenizer =
+        data::Tokenizer::open(c.tokenizer.empty() ? run.model_folder : c.tokenizer);
+    if (tokenizer.vocab_size() > job.config.vocabulary) {
+      fail(ErrorCode::input, fmt::format("{} has {} tokens, the model knows {}", tokenizer.path(),
+                                         tokenizer.vocab_size(), job.config.vocabulary));
+    }
+    run.train.emplace(PairData{.cache = tokenise(c.train_file, tokenizer, c),
+                               .batches = {.batch = c.batch_size,
+                                           .accumulation = c.accumulation,
+                                           .group_by_length = c.group_by_length,
+                                           .seed = c.seed,
+                                           .limit = c.max_train_samples},
+                               .shapes = {},
+                               .runs = {}});
+    if (!c.validation_file.empty()) {
+      run.eval.emplace(PairData{.cache = tokenise(c.validation_file, tokenizer, c),
+                                .batches = {.batch = c.eval_batch_size,
+                                            .shuffle = false,
+                                            .seed = c.seed,
+                                            .limit = c.max_eval_samples},
+                                .shapes = {},
+                                .runs = {}});
+    }
+  }
+  malloc_trim(0);  // the vocabulary is not needed any more
+  take_steps(run);
+  find_shapes(*run.train, c, epochs_of(c, run.steps_per_epoch), true);
+  if (run.eval) find_shapes(*run.eval, c, 1, false);
+  take_job(run, target);
+  take_machine(run, target);
+  const data::PairLength longest = run.train->shapes.front();
+  run.title = fmt::format("{}, fine-tune", fs::path(run.model_folder).filename().string());
+  run.shapes = fmt::format("{} x {} samples of up to {} and {} tokens, {} shapes", c.accumulation,
+                           c.batch_size, longest.source, longest.target, run.train->shapes.size());
+  return run;
+}
+
+PlanTitle title_of(const Seq2SeqRun& run) {
+  const t5::FitRequest& r = run.request;
+  return {.model = r.job.config.name,
+          .mode = "fine-tune",
+          .shape = run.shapes,
+          .weights =
+              fmt::format("{} weights, {}", name_of(r.job.format), name_of(r.job.optimizer.kind)),
+          .machine = fmt::format("{}{}", r.profile.description,
+                                 r.profile.estimate ? " (rates are estimates)" : ""),
+          .budget = r.budget,
+          .shared_ram = r.profile.device == Device::cpu};
+}
+
+PlanView view_of(const Seq2SeqRun& run, const t5::PlannedRun& planned) {
+  PlanView view = {.plan = planned.plan,
+                   .times = planned.times,
+                   .lines = planned.lines,
+                   .policy = planned.policy.name,
+                   .policy_text = t5::describe(run.model(), planned.policy)};
+  const std::int64_t blocks = run.model().layers + run.model().decoder_layers;
+  view.streamed_blocks = planned.policy.slots == 0
+                             ? 0
+                             : std::max<std::int64_t>(0, blocks - planned.policy.resident_groups);
+  const std::int64_t runs = run.runs_per_step();
+  const std::int64_t in_all = runs * epochs_of(run.config, run.steps_per_epoch);
+  for (std::size_t k = 0; k < run.train->shapes.size(); ++k) {
+    view.step_seconds.push_back(planned.seconds_of_step(k, runs));
+    view.steps_of_kind.push_back((run.train->runs[k] + in_all - 1) / in_all);
+  }
+  view.total_steps = run.total_steps;
+  view.notes = run.notes;
+  return view;
+}
+
+std::vector<t5::Change> possible_changes(const Seq2SeqRun& run, const Refusal& refusal) {
+  const Seq2SeqConfig& c = run.config;
+  std::vector<t5::Change> all;
+  for (const Shortage& s : refusal.shortages) {
+    const std::uint64_t megabytes = s.needed.count / 1'000'000 + 1;
+    const bool device = s.tier == Tier::device;
+    all.push_back({fmt::format("--{} {}MB", device ? "gpu" : "ram", megabytes),
+                   [device, megabytes](t5::FitRequest& r) {
+                     (device ? r.budget.gpu : r.budget.host) = Bytes{megabytes * 1'000'000};
+                   }});
+  }
+  for (const std::int64_t batch : {c.batch_size / 2, std::int64_t{1}}) {
+    if (batch < 1 || batch >= c.batch_size) continue;
+    const std::int64_t steps = (c.accumulation * c.batch_size + batch - 1) / batch;
+    all.push_back({fmt::format("--batch-size {} --gradient-accumulation-steps {}", batch, steps),
+                   [batch](t5::FitRequest& r) {
+                     for (t5::BatchShape& b : r.job.batches) b.samples = batch;
+                     r.job.accumulates = true;
+                   }});
+  }
+  const auto optimizer = [&](const char* text, OptimizerKind kind) {
+    if (c.optimizer.kind == kind) return;
+    all.push_back({text, [kind](t5::FitRequest& r) { r.job.optimizer.kind = kind; }});
+  };
+  optimizer("--optim adamw_bnb_8bit", OptimizerKind::adamw8bit);
+  optimizer("--optim adafactor", OptimizerKind::adafactor);
+  if (run.request.job.format != WeightFormat::bf16 ||
+      c.optimizer.rounding == UpdateRounding::nearest) {
+    all.push_back({"--weights bf16 --rounding stochastic", [](t5::FitRequest& r) {
+                     r.job.format = WeightFormat::bf16;
+                     r.job.optimizer.rounding = UpdateRounding::stochastic;
+                   }});
+  }
+  if (c.gradients == DType::f32) {
+    all.push_back(
+        {"--gradient_dtype bf16", [](t5::FitRequest& r) { r.job.gradient = DType::bf16; }});
+  }
+  const auto shorter = [](std::int64_t source, std::int64_t target) {
+    return [source, target](t5::FitRequest& r) {
+      for (auto* batches : {&r.job.batches, &r.job.eval_batches}) {
+        for (t5::BatchShape& b : *batches) {
+          b.source = std::min(b.source, source), b.target = std::min(b.target, target);
+        }
+      }
+    };
+  };
+  const data::PairLength longest = run.train->shapes.front();
+  const std::int64_t source = std::max<std::int64_t>(1, longest.source / 2),
+                     target = std::max<std::int64_t>(1, longest.target / 2);
+  all.push_back({fmt::format("--max_source_length {} --max_target_length {}", source, target),
+                 shorter(source, target)});
+  if (run.request.policy) {
+    all.push_back({"--policy auto", [](t5::FitRequest& r) { r.policy.reset(); }});
+  }
+  return all;
+}
+
+}  // namespace ballast::train

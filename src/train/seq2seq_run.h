@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/pair_batches.h"
+#include "io/checkpoint.h"
+#include "models/t5/fit.h"
+#include "report/plan_table.h"
+#include "train/device_choice.h"
+#include "train/seq2seq_config.h"
+
+namespace ballast::train {
+
+// The texts of one file, and the shapes that runs of its batches have.
+struct PairData {
+  data::TokenCache cache;
+  data::BatchOptions batches;
+  std::vector<data::PairLength> shapes;  // every one that occurs, the largest first
+  std::vector<std::int64_t> runs;        // by shape, in all epochs
+};
+
+// A fine-tune with everything that is known before a byte of its weights is
+// read: model, tokens, what is recorded, and inside which budget.
+struct Seq2SeqRun {
+  Seq2SeqConfig config;
+  std::string title;                    // "flan-t5-xl, fine-tune"
+  std::string shapes;                   // "8 x 16 samples of up to 256 and 512 tokens"
+  std::string model_folder;             // where config.json and the tokenizer are
+  std::vector<Checkpoint> checkpoints;  // one
+  std::string resume_from;              // a folder checkpoint-N; "": from the beginning
+  std::optional<PairData> train, eval;
+  t5::FitRequest request;
+  std::int64_t steps_per_epoch = 0, total_steps = 0;
+  ScheduleOptions schedule;
+  std::vector<std::string> notes;
+
+  const t5::Config& model() const { return request.job.config; }
+  // Runs of the step program before an update.
+  std::int64_t runs_per_step() const {
+    return (config.accumulation + config.micro_batches_per_visit - 1) /
+           config.micro_batches_per_visit;
+  }
+};
+
+// Opens the model, tokenises the texts (with progress, into
+// <output_dir>/token_cache) and works out what will be recorded.
+Seq2SeqRun prepare_seq2seq(Seq2SeqConfig config, const RunTarget& target);
+
+// The samples of the r-th run of an optimizer step: the micro-batches that
+// share it.
+std::span<const std::uint32_t> samples_of_run(std::span<const std::uint32_t> step,
+                                              const Seq2SeqConfig& config, std::int64_t run);
+
+// How its plan or refusal is said.
+PlanTitle title_of(const Seq2SeqRun& run);
+// Refers to `planned`.
+PlanView view_of(const Seq2SeqRun& run, const t5::PlannedRun& planned);
+// What could be typed differently, for a refusal.
+std::vector<t5::Change> possible_changes(const Seq2SeqRun& run, const Refusal& refusal);
+
+}  // namespace ballast::train

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/bytes.h"
+#include "models/t5/config.h"
+#include "train/training_checkpoint.h"
+
+namespace ballast::train {
+
+// A model's folder as transformers reads and writes it.
+
+inline constexpr const char* kModelFile = "model.safetensors";
+inline constexpr Bytes kMostShard{5'000'000'000};
+
+// What stands beside the weights: config.json and generation_config.json, copied from `model` or
+// made from the sizes where it has none, and every file of the tokenizer. `tokenizer`: a folder or
+// file; "": the model's. Each file appears complete or not at all.
+void write_model_files(const std::string& model, const std::string& tokenizer,
+                       const t5::Config& config, const std::string& to);
+
+// model.safetensors, or above the limit model-00001-of-00003.safetensors and so on with
+// model.safetensors.index.json, which comes last. Files of an earlier model of other number go.
+// Returns the paths.
+std::vector<std::string> write_model_weights(const std::string& folder,
+                                             std::span<const SavedTensor> tensors,
+                                             Bytes most_shard = kMostShard);
+
+}  // namespace ballast::train

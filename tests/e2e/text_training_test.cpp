@@ -1,0 +1,96 @@
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include "tests/e2e/background_process.h"
+#include "tests/e2e/ballast_process.h"
+#include "tests/support/tiny_text_model.h"
+
+namespace ballast::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class TextTraining : public ::testing::Test {
+ protected:
+  TextTraining() {
+    std::string csv = "text,summary\n";
+    for (std::size_t i = 0; i < 9; ++i) {
+      csv +=
+          fmt::format("\"count\n{}\",{}\n", support::tiny_words()[i], support::tiny_words()[i + 1]);
+    }
+    texts_ = dir_.write("train.csv", csv);
+  }
+  // As source note 004 is started.
+  std::vector<std::string> arguments(const std::string& output,
+                                     std::vector<std::string> more = {}) const {
+    std::vector<std::string> all = {"train",          "--pretrained-model", model_,
+                                    "--model-output", dir_.path(output),    "--train-file",
+                                    texts_,           "--device",           "cpu"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+
+  const TempDir dir_;
+  const std::string model_ = support::write_text_model(dir_, "model");
+  std::string texts_;
+};
+
+TEST_F(TextTraining, SurvivesKillsToTheSameBits) {
+  const std::vector<std::string> how = {
+      "--epochs",     "8", "--batch-size", "2", "--gradient-accumulation-steps", "2",
+      "--save-steps", "4"};
+  const Finished whole = run_ballast(arguments("whole", how));
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  EXPECT_THAT(whole.out, AllOf(HasSubstr("finished after 24 steps"), HasSubstr("memory: planned")));
+  int kills = 0;
+  for (; kills < 2; ++kills) {
+    std::vector<std::string> more = how;
+    const bool begun = fs::exists(dir_.path("parts"));
+    if (begun) more.push_back("--resume-from-checkpoint");
+    BackgroundBallast run(arguments("parts", more));
+    const std::string next = dir_.path(fmt::format("parts/checkpoint-{}", 4 + 8 * kills));
+    ASSERT_TRUE(wait_until([&] { return fs::exists(next) || run.finished(); })) << run.err();
+    run.send(SIGKILL);
+    run.wait();
+  }
+  std::vector<std::string> more = how;
+  more.push_back("--resume-from-checkpoint");
+  const Finished last = run_ballast(arguments("parts", more));
+  ASSERT_EQ(last.exit_code, 0) << last.err;
+  EXPECT_EQ(read_whole(dir_.path("parts/model.safetensors")),
+            read_whole(dir_.path("whole/model.safetensors")));
+  const Finished text =
+      run_ballast({"generate", dir_.path("parts"), "count four", "--device", "cpu"});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+}
+
+TEST_F(TextTraining, PlansRefusesAndPredicts) {
+  std::vector<std::string> plan = arguments("out");
+  plan[0] = "plan";
+  const Finished planned = run_ballast(plan);
+  ASSERT_EQ(planned.exit_code, 0) << planned.err;
+  EXPECT_THAT(planned.out, AllOf(HasSubstr("fine-tune"), HasSubstr("index of samples")));
+  const Finished refused = run_ballast(arguments("out", {"--gpu", "30KB"}));
+  EXPECT_EQ(refused.exit_code, 3) << refused.err;
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("what would help"), HasSubstr("--gpu")));
+  const Finished slip = run_ballast(arguments("out", {"--epoch", "2"}));
+  EXPECT_EQ(slip.exit_code, 2);
+  EXPECT_THAT(slip.err, HasSubstr("epochs"));
+  const Finished done =
+      run_ballast(arguments("out", {"--epochs", "2", "--validation_file", texts_,
+                                    "--predict_with_generate", "--max_target_length", "4"}));
+  ASSERT_EQ(done.exit_code, 0) << done.err;
+  EXPECT_THAT(done.out, HasSubstr("of 9 are the target"));
+  EXPECT_THAT(read_whole(dir_.path("out/generated_predictions.jsonl")),
+              HasSubstr("\"input\": \"count zero\""));
+  dir_.write("train.csv", "text,summary\na,b\n\"open,c\n");
+  const Finished broken = run_ballast(arguments("other"));
+  EXPECT_EQ(broken.exit_code, 4);
+  EXPECT_THAT(broken.err, HasSubstr("line 3"));
+}
+
+}  // namespace
+}  // namespace ballast::test

@@ -1,0 +1,188 @@
+#include "train/seq2seq_config.h"
+
+#include <filesystem>
+
+#include "io/checkpoint.h"
+#include "tests/support/errors.h"
+#include "tests/support/tiny_text_model.h"
+#include "train/transformers_folder.h"
+
+namespace ballast::train {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+Seq2SeqConfig read(const Words& words) { return read_seq2seq_config(words); }
+
+// As source note 004 starts it.
+TEST(Seq2SeqConfig, TakesTheNotesCommandWithItsDefaults) {
+  const Words words = {"cli/complete_optimized_training.py",
+                       "--pretrained-model",
+                       "google/flan-t5-xl",
+                       "--model-output",
+                       "out",
+                       "--epochs",
+                       "5",
+                       "--batch-size",
+                       "8",
+                       "--gradient-accumulation-steps",
+                       "16",
+                       "--dataloader-num-workers",
+                       "0",
+                       "--enable-mixed-precision",
+                       "--disable-compilation",
+                       "--alert-phone",
+                       "+1555",
+                       "--discord-webhook",
+                       "https://chat.example/secret",
+                       "--train-file",
+                       "a.jsonl"};
+  ASSERT_TRUE(is_seq2seq(words));
+  const Seq2SeqConfig c = read(words);
+  EXPECT_EQ(c.dialect, Seq2SeqDialect::fine_tune);
+  EXPECT_EQ(c.model, "google/flan-t5-xl");
+  EXPECT_EQ(c.output_dir, "out");
+  EXPECT_EQ(c.epochs, 5);
+  EXPECT_EQ(c.accumulation, 16);
+  EXPECT_EQ(c.tokens.max_source, 256);
+  EXPECT_EQ(c.tokens.max_target, 512);
+  EXPECT_EQ(c.tokens.texts.least_quality, 0.6);
+  EXPECT_EQ(c.weights, WeightFormat::bf16);
+  EXPECT_EQ(c.optimizer.state_dtype, DType::bf16);
+  EXPECT_EQ(c.optimizer.rounding, UpdateRounding::stochastic);
+  EXPECT_EQ(c.optimizer.weight_decay, 0.01);
+  EXPECT_EQ(c.loss_mean, LossMean::micro_batches);
+  EXPECT_EQ(c.save_steps, 1000);
+  EXPECT_EQ(c.patience, 3);
+  EXPECT_EQ(c.webhook, "https://chat.example/secret");
+  for (const std::string& note : c.notes) {
+    EXPECT_THAT(note, ::testing::Not(HasSubstr("+1555")));
+  }
+  EXPECT_EQ(c.notes.size(), 4u) << "three flags without effect, and how weights are rounded";
+  EXPECT_EQ(rate_by_name("google/flan-t5-xl"), 3e-4);
+  EXPECT_EQ(rate_by_name("google/flan-t5-xxl"), 1e-4);
+  EXPECT_EQ(rate_by_name("google/flan-t5-base"), 5e-4);
+}
+
+TEST(Seq2SeqConfig, TakesRunSummarizationsFlags) {
+  const Seq2SeqConfig c = read({"--model_name_or_path",
+                                "t5-small",
+                                "--train_file",
+                                "a.csv",
+                                "--validation_file",
+                                "b.csv",
+                                "--text_column",
+                                "article",
+                                "--summary_column",
+                                "highlights",
+                                "--source_prefix",
+                                "summarize: ",
+                                "--output_dir",
+                                "out",
+                                "--num_train_epochs",
+                                "3.0",
+                                "--per_device_train_batch_size=4",
+                                "--predict_with_generate",
+                                "--num_beams",
+                                "4",
+                                "--pad_to_max_length",
+                                "False",
+                                "--do_train",
+                                "--optim",
+                                "adamw_bnb_8bit",
+                                "--warmup_ratio",
+                                "0.1",
+                                "--save_total_limit",
+                                "2",
+                                "--eval_strategy",
+                                "epoch"});
+  EXPECT_EQ(c.dialect, Seq2SeqDialect::transformers);
+  EXPECT_EQ(c.tokens.max_source, 1024);
+  EXPECT_EQ(c.tokens.max_target, 128);
+  EXPECT_EQ(c.tokens.texts.source_column, "article");
+  EXPECT_EQ(c.tokens.texts.source_prefix, "summarize: ");
+  EXPECT_EQ(c.epochs, 3);
+  EXPECT_EQ(c.batch_size, 4);
+  EXPECT_FALSE(c.pad_to_max);
+  EXPECT_TRUE(c.predict);
+  EXPECT_EQ(c.beams, 4);
+  EXPECT_EQ(c.optimizer.kind, OptimizerKind::adamw8bit);
+  EXPECT_EQ(c.optimizer.weight_decay, 0);
+  EXPECT_EQ(c.max_grad_norm, 1);
+  EXPECT_EQ(c.seed, 42u);
+  EXPECT_EQ(c.save_steps, 500);
+  EXPECT_EQ(c.eval_steps, 0);
+  EXPECT_EQ(c.loss_mean, LossMean::tokens);
+}
+
+TEST(Seq2SeqConfig, ReadsFilesAndLetsFlagsWin) {
+  const test::TempDir dir;
+  const std::string path = dir.write("run.toml",
+                                     "output_dir = 'out'\n[model]\ntype = 't5'\npath = 'm'\n"
+                                     "[data]\ntrain_file = 'a.jsonl'\nmax_source_length = 64\n"
+                                     "[optimizer]\ntype = 'adafactor'\n[memory]\ngpu = '8GB'\n");
+  const Words words = {path, "--max_source_length", "32", "--lr_scheduler_type", "constant"};
+  ASSERT_TRUE(is_seq2seq(words));
+  const Seq2SeqConfig c = read(words);
+  EXPECT_EQ(c.model, "m");
+  EXPECT_EQ(c.tokens.max_source, 32);
+  EXPECT_EQ(c.optimizer.kind, OptimizerKind::adafactor);
+  EXPECT_FALSE(c.optimizer.relative_step);
+  EXPECT_EQ(c.learning_rate, 1e-3);
+  EXPECT_EQ(c.memory.gpu, Bytes{8'000'000'000});
+  EXPECT_FALSE(is_seq2seq(Words{dir.write("w.toml", "[model]\ntype = 'wan'\n")}));
+  EXPECT_FALSE(is_seq2seq(Words{"--dit", "x.safetensors", "--dataset_config", "y"}));
+  EXPECT_FAILS(read({dir.write("x.toml", "[model]\ntype = 't5'\n[data]\ntrain_fil = 'a'\n")}),
+               ErrorCode::input, "line 4: train_fil: unknown key");
+}
+
+TEST(Seq2SeqConfig, SaysWhatIsWrong) {
+  const auto with = [](Words more) {
+    Words all = {"--model_name_or_path", "m", "--train_file", "a", "--output_dir", "o"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  EXPECT_FAILS(read(with({"--learing_rate", "1"})), ErrorCode::usage, "learning_rate");
+  EXPECT_FAILS(read(with({"--fp16"})), ErrorCode::usage, "overflow");
+  EXPECT_FAILS(read(with({"--epochs", "2.5"})), ErrorCode::usage, "whole number");
+  EXPECT_FAILS(read(with({"--optim", "lion"})), ErrorCode::usage, "adafactor");
+  EXPECT_FAILS(read(with({"--predict_with_generate"})), ErrorCode::usage, "predict");
+  EXPECT_FAILS(read(with({"--dropout", "1"})), ErrorCode::usage, "0 to 1");
+  EXPECT_FAILS(read({"--train_file", "a", "--output_dir", "o"}), ErrorCode::usage, "no model");
+  EXPECT_THAT(seq2seq_flags_help(), HasSubstr("--max_source_length"));
+}
+
+TEST(TransformersFolder, ShardsWhatIsLargeAndReadsBack) {
+  const test::TempDir dir;
+  std::vector<std::vector<float>> values(5, std::vector<float>(100, 1.5f));
+  std::vector<SavedTensor> tensors;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(values[i]));
+    tensors.push_back({.name = fmt::format("t{}", i),
+                       .dtype = DType::f32,
+                       .shape = {10, 10},
+                       .source = [bytes](const ByteSink& sink) { sink(bytes); }});
+  }
+  const auto paths = write_model_weights(dir.path(), tensors, Bytes{800});
+  EXPECT_EQ(paths.size(), 4u);
+  EXPECT_THAT(paths[0], HasSubstr("model-00001-of-00003.safetensors"));
+  const t5::Config config = support::tiny_t5();
+  write_model_files(dir.path("nowhere"), "", config, dir.path());
+  const Checkpoint sharded = Checkpoint::open(dir.path());
+  EXPECT_EQ(sharded.tensors().size(), 5u);
+  ASSERT_TRUE(sharded.config_path());
+  const std::string text = test::read_whole(*sharded.config_path());
+  const t5::Config again = t5::read_config({.text = text, .path = "config.json", .rule = ""});
+  EXPECT_EQ(again.d_ff, config.d_ff);
+  EXPECT_EQ(again.decoder_layers, config.decoder_layers);
+  EXPECT_EQ(again.tied, config.tied);
+  EXPECT_EQ(again.gated, config.gated);
+  EXPECT_THAT(write_model_weights(dir.path(), tensors),
+              ElementsAre(dir.path() + "/model.safetensors"));
+  EXPECT_EQ(Checkpoint::open(dir.path()).files().size(), 1u) << "the shards are gone";
+}
+
+}  // namespace
+}  // namespace ballast::train
