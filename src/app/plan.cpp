@@ -1,3 +1,5 @@
+#include <malloc.h>
+
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -243,6 +245,9 @@ std::vector<wan::Change> Plan::changes(const wan::FitRequest& request,
 }
 
 void Plan::run() {
+  // Recordings of the same size follow each other: their memory stays with the process.
+  ::mallopt(M_MMAP_MAX, 0);
+  ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
   if (!config_.empty()) return plan_config();
   if (model_.empty()) {
     fail(ErrorCode::usage, "there is nothing to plan",

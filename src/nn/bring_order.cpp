@@ -39,6 +39,11 @@ void move(Program& program, const std::vector<Bring>& all, std::vector<Move> mov
 class FreeFrom {
  public:
   void used(std::uint64_t begin, std::uint64_t end, std::uint32_t free_from) {
+    for (Piece& p : pieces_) {  // mostly the same matrix as before
+      if (p.begin != begin || p.end != end) continue;
+      p.at = free_from;
+      return;
+    }
     std::vector<Piece> kept;
     for (const Piece& p : pieces_) {
       if (p.begin < std::min(p.end, begin)) kept.push_back({p.begin, std::min(p.end, begin), p.at});

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "plan/packing.h"
+#include "plan/places.h"
 
 namespace ballast {
 namespace {
@@ -11,13 +12,36 @@ std::uint64_t round_up(std::uint64_t n, std::uint64_t to) { return (n + to - 1) 
 
 constexpr std::size_t index(Tier t) { return static_cast<std::size_t>(t); }
 
-// Lays the persistent buffers out one after another; widest alignment first wastes nothing between.
-void place_persistent(const ProgramSet& set, MemoryPlan& plan) {
-  std::vector<std::uint32_t> order;
+// Ids between which the temporaries of one program are: they are recorded one program after
+// another.
+struct IdRange {
+  std::uint32_t first = 0, end = 0;
+};
+
+// Who belongs where, found in one pass: buffers are many, and programs may be.
+struct Owners {
+  std::vector<std::uint32_t> persistent;  // roots
+  std::vector<IdRange> by_program;
+};
+
+Owners owners(const ProgramSet& set) {
+  Owners o;
+  o.by_program.resize(set.programs.size());
   for (std::uint32_t i = 0; i < set.buffers.size(); ++i) {
     const BufferSpec& s = set.buffers[i];
-    if (s.program == kPersistent && s.root.id == i) order.push_back(i);
+    if (s.program == kPersistent) {
+      if (s.root.id == i) o.persistent.push_back(i);
+      continue;
+    }
+    IdRange& range = o.by_program[static_cast<std::size_t>(s.program)];
+    if (range.end == 0) range.first = i;
+    range.end = i + 1;
   }
+  return o;
+}
+
+// Lays the persistent buffers out one after another; widest alignment first wastes nothing between.
+void place_persistent(const ProgramSet& set, std::vector<std::uint32_t> order, MemoryPlan& plan) {
   std::ranges::stable_sort(order, std::greater(),
                            [&](std::uint32_t i) { return set.buffers[i].alignment; });
   for (const std::uint32_t i : order) {
@@ -26,25 +50,6 @@ void place_persistent(const ProgramSet& set, MemoryPlan& plan) {
     plan.offset[i] = round_up(top.count, s.alignment);
     if (s.bytes > 0) top = {plan.offset[i] + s.bytes + plan.guard_bytes};
   }
-}
-
-// Ids between which the temporaries of one program are: they are recorded one program after
-// another.
-struct IdRange {
-  std::uint32_t first = 0, end = 0;
-};
-
-// By program. With many programs nobody looks at all buffers for each of them.
-std::vector<IdRange> temporaries_by_program(const ProgramSet& set) {
-  std::vector<IdRange> all(set.programs.size());
-  for (std::uint32_t i = 0; i < set.buffers.size(); ++i) {
-    const int program = set.buffers[i].program;
-    if (program == kPersistent) continue;
-    IdRange& range = all[static_cast<std::size_t>(program)];
-    if (range.end == 0) range.first = i;
-    range.end = i + 1;
-  }
-  return all;
 }
 
 struct Temporaries {
@@ -89,28 +94,27 @@ void describe_peak(const ProgramSet& set, const Program& p, const Temporaries& t
   }
 }
 
-BytesByRole persistent_roles(const ProgramSet& set, Tier tier) {
-  BytesByRole roles{};
-  for (std::uint32_t i = 0; i < set.buffers.size(); ++i) {
+using RolesByTier = std::array<BytesByRole, kTiers.size()>;
+
+RolesByTier persistent_roles(const ProgramSet& set, const std::vector<std::uint32_t>& persistent) {
+  RolesByTier roles{};
+  for (const std::uint32_t i : persistent) {
     const BufferSpec& s = set.buffers[i];
-    if (s.program == kPersistent && s.root.id == i && s.tier == tier) {
-      roles[static_cast<std::size_t>(s.role)] += {s.bytes};
-    }
+    roles[index(s.tier)][static_cast<std::size_t>(s.role)] += {s.bytes};
   }
   return roles;
 }
 
 }  // namespace
 
-MemoryPlan plan_memory(const ProgramSet& set, const PlanOptions& options) {
+MemoryPlan plan_places(const ProgramSet& set, const PlanOptions& options) {
   MemoryPlan plan;
   plan.guard_bytes = options.guard_bytes;
   plan.offset.resize(set.buffers.size());
-  place_persistent(set, plan);
+  const Owners owned = owners(set);
+  place_persistent(set, owned.persistent, plan);
   plan.peak = plan.persistent;
-  std::array<BytesByRole, kTiers.size()> always;
-  for (const Tier t : kTiers) always[index(t)] = persistent_roles(set, t);
-  const std::vector<IdRange> ranges = temporaries_by_program(set);
+  const RolesByTier always = persistent_roles(set, owned.persistent);
   struct Packed {
     std::vector<PackItem> items;
     Packing packing;
@@ -118,11 +122,11 @@ MemoryPlan plan_memory(const ProgramSet& set, const PlanOptions& options) {
   std::array<Packed, kTiers.size()> last;  // the step of a second expert packs as the first one's
   for (int p = 0; p < static_cast<int>(set.programs.size()); ++p) {
     const Program& program = set.programs[static_cast<std::size_t>(p)];
-    plan.lifetimes.push_back(lifetimes(set, p));
     ProgramUse& use = plan.programs.emplace_back();
     use.name = program.name;
-    const auto by_tier = temporaries(set, plan.lifetimes.back(), p,
-                                     ranges[static_cast<std::size_t>(p)], options.guard_bytes);
+    const auto by_tier =
+        temporaries(set, lifetimes(set, p), p, owned.by_program[static_cast<std::size_t>(p)],
+                    options.guard_bytes);
     for (const Tier tier : kTiers) {
       const Temporaries& t = by_tier[index(tier)];
       if (last[index(tier)].items != t.items) last[index(tier)] = {t.items, pack(t.items)};
@@ -141,7 +145,21 @@ MemoryPlan plan_memory(const ProgramSet& set, const PlanOptions& options) {
       describe_peak(set, program, t, tier_use);
       plan.peak[index(tier)] = std::max(plan.peak[index(tier)], tier_use.peak);
     }
+  }
+  return plan;
+}
+
+void plan_waits(const ProgramSet& set, MemoryPlan& plan) {
+  for (int p = 0; p < static_cast<int>(set.programs.size()); ++p) {
     plan.waits.push_back(derive_waits(set, p, plan.offset));
+  }
+}
+
+MemoryPlan plan_memory(const ProgramSet& set, const PlanOptions& options) {
+  MemoryPlan plan = plan_places(set, options);
+  plan_waits(set, plan);
+  for (int p = 0; p < static_cast<int>(set.programs.size()); ++p) {
+    plan.lifetimes.push_back(lifetimes(set, p));
   }
   return plan;
 }
@@ -149,12 +167,12 @@ MemoryPlan plan_memory(const ProgramSet& set, const PlanOptions& options) {
 std::array<Bytes, kTiers.size()> live_bytes(const ProgramSet& set) {
   MemoryPlan plan;
   plan.offset.resize(set.buffers.size());
-  place_persistent(set, plan);
+  const Owners owned = owners(set);
+  place_persistent(set, owned.persistent, plan);
   std::array<Bytes, kTiers.size()> most = plan.persistent;
-  const std::vector<IdRange> ranges = temporaries_by_program(set);
   for (int p = 0; p < static_cast<int>(set.programs.size()); ++p) {
     const auto by_tier =
-        temporaries(set, lifetimes(set, p), p, ranges[static_cast<std::size_t>(p)], 0);
+        temporaries(set, lifetimes(set, p), p, owned.by_program[static_cast<std::size_t>(p)], 0);
     for (const Tier tier : kTiers) {
       const Temporaries& t = by_tier[index(tier)];
       const Bytes persistent = plan.persistent[index(tier)];

@@ -12,40 +12,42 @@ namespace {
 
 using Range = std::pair<std::uint64_t, std::uint64_t>;
 
+std::uint64_t round_up(std::uint64_t n, std::uint64_t to) { return (n + to - 1) / to * to; }
+
 // Items already placed, found by time: each in the one or two windows it touches among those that
 // are just longer than it lives, so that placing one of thousands of temporaries looks at its
-// neighbours only.
+// neighbours only. Most live shorter than the shortest window: what lives longer beside them is
+// sorted once for each of these.
 class Placed {
  public:
-  explicit Placed(std::uint32_t instructions) {
+  explicit Placed(std::uint32_t instructions) : longer_(instructions / kWindow[0] + 1) {
     for (std::size_t l = 0; l < kLevels; ++l) levels_[l].resize(instructions / kWindow[l] + 1);
   }
 
   void add(const PackItem& item, std::uint64_t offset) {
     const Entry e{item.first, item.last, {offset, offset + item.bytes}};
-    for (std::size_t l = 0; l < kLevels; ++l) {
+    const std::uint32_t first = item.first / kWindow[0], last = item.last / kWindow[0];
+    if (item.last - item.first < kWindow[0]) {
+      insert(levels_[0][first], e);
+      if (last > first) insert(levels_[0][last], e);
+      return;
+    }
+    for (std::uint32_t w = first; w <= last; ++w) {
+      if (longer_[w].known) insert(longer_[w].entries, e);
+    }
+    for (std::size_t l = 1; l < kLevels; ++l) {
       if (item.last - item.first >= kWindow[l]) continue;
-      const std::uint32_t first = item.first / kWindow[l], last = item.last / kWindow[l];
-      levels_[l][first].push_back(e);
-      if (last > first) levels_[l][last].push_back(e);
+      const std::uint32_t begin = item.first / kWindow[l], end = item.last / kWindow[l];
+      levels_[l][begin].push_back(e);
+      if (end > begin) levels_[l][end].push_back(e);
       return;
     }
     long_.push_back(e);
   }
 
-  // Ranges taken while the item is alive, in order of their start.
-  const std::vector<Range>& taken(const PackItem& item) {
-    busy_.clear();
-    collect(long_, item, 0);
-    for (std::size_t l = 0; l < kLevels; ++l) {
-      const std::uint32_t first = item.first / kWindow[l];
-      for (std::uint32_t w = first; w <= item.last / kWindow[l]; ++w) {
-        // What began before this window stands in the one before as well.
-        collect(levels_[l][w], item, w == first ? 0 : w * kWindow[l]);
-      }
-    }
-    std::ranges::sort(busy_);
-    return busy_;
+  // The lowest offset at which nothing is while the item is alive.
+  std::uint64_t lowest_free(const PackItem& item) {
+    return item.last - item.first < kWindow[0] ? beside_windows(item) : beside_all(item);
   }
 
  private:
@@ -56,21 +58,92 @@ class Placed {
     std::uint32_t first, last;
     Range range;
   };
+  using Entries = std::vector<Entry>;
+  struct Longer {
+    bool known = false;
+    Entries entries;  // in order of their start
+  };
 
-  void collect(const std::vector<Entry>& from, const PackItem& item, std::uint32_t begun) {
-    for (const Entry& e : from) {
-      if (e.first <= item.last && item.first <= e.last && e.first >= begun) {
-        busy_.push_back(e.range);
+  static bool together(const Entry& e, const PackItem& item) {
+    return e.first <= item.last && item.first <= e.last;
+  }
+  static void insert(Entries& sorted, const Entry& e) {
+    sorted.insert(std::ranges::upper_bound(sorted, e.range, {}, &Entry::range), e);
+  }
+
+  const Entries& longer(std::uint32_t window) {
+    Longer& found = longer_[window];
+    if (found.known) return found.entries;
+    found.known = true;
+    const PackItem whole = {
+        .first = window * kWindow[0], .last = (window + 1) * kWindow[0] - 1, .bytes = 0};
+    for (const Entry& e : long_) {
+      if (together(e, whole)) found.entries.push_back(e);
+    }
+    for (std::size_t l = 1; l < kLevels; ++l) {  // a window of these holds the whole of it
+      for (const Entry& e : levels_[l][whole.first / kWindow[l]]) {
+        if (together(e, whole)) found.entries.push_back(e);
       }
+    }
+    std::ranges::sort(found.entries, {}, &Entry::range);
+    return found.entries;
+  }
+
+  std::uint64_t beside_windows(const PackItem& item) {
+    struct Rest {
+      const Entry *next, *end;
+    };
+    std::array<Rest, 4> lists;
+    std::size_t count = 0;
+    const auto with = [&](const Entries& e) {
+      if (!e.empty()) lists[count++] = {e.data(), e.data() + e.size()};
+    };
+    const std::uint32_t first = item.first / kWindow[0], last = item.last / kWindow[0];
+    for (std::uint32_t w = first; w <= last; ++w) with(longer(w)), with(levels_[0][w]);
+    std::uint64_t at = 0;
+    while (count > 0) {
+      std::size_t lowest = 0;
+      for (std::size_t l = 1; l < count; ++l) {
+        if (lists[l].next->range.first < lists[lowest].next->range.first) lowest = l;
+      }
+      const Entry& e = *lists[lowest].next;
+      if (at + item.bytes <= e.range.first) break;
+      if (together(e, item)) at = std::max(at, round_up(e.range.second, item.alignment));
+      if (++lists[lowest].next == lists[lowest].end) lists[lowest] = lists[--count];
+    }
+    return at;
+  }
+
+  std::uint64_t beside_all(const PackItem& item) {
+    busy_.clear();
+    collect(long_, item, 0);
+    for (std::size_t l = 0; l < kLevels; ++l) {
+      const std::uint32_t first = item.first / kWindow[l];
+      for (std::uint32_t w = first; w <= item.last / kWindow[l]; ++w) {
+        // What began before this window stands in the one before as well.
+        collect(levels_[l][w], item, w == first ? 0 : w * kWindow[l]);
+      }
+    }
+    std::ranges::sort(busy_);
+    std::uint64_t at = 0;
+    for (const auto& [begin, end] : busy_) {
+      if (at + item.bytes <= begin) break;
+      at = std::max(at, round_up(end, item.alignment));
+    }
+    return at;
+  }
+
+  void collect(const Entries& from, const PackItem& item, std::uint32_t begun) {
+    for (const Entry& e : from) {
+      if (together(e, item) && e.first >= begun) busy_.push_back(e.range);
     }
   }
 
-  std::array<std::vector<std::vector<Entry>>, kLevels> levels_;
-  std::vector<Entry> long_;
+  std::array<std::vector<Entries>, kLevels> levels_;  // the lowest in order of their start
+  std::vector<Longer> longer_;                        // by window of the lowest level
+  Entries long_;
   std::vector<Range> busy_;
 };
-
-std::uint64_t round_up(std::uint64_t n, std::uint64_t to) { return (n + to - 1) / to * to; }
 
 Packing pack_in_order(std::span<const PackItem> items, const std::vector<std::uint32_t>& order,
                       std::uint32_t instructions) {
@@ -80,11 +153,7 @@ Packing pack_in_order(std::span<const PackItem> items, const std::vector<std::ui
   for (const std::uint32_t i : order) {
     const PackItem& item = items[i];
     if (item.bytes == 0) continue;
-    std::uint64_t at = 0;
-    for (const auto& [begin, end] : placed.taken(item)) {
-      if (at + item.bytes <= begin) break;
-      at = std::max(at, round_up(end, item.alignment));
-    }
+    const std::uint64_t at = placed.lowest_free(item);
     packing.offset[i] = at;
     packing.peak = std::max(packing.peak, at + item.bytes);
     placed.add(item, at);

@@ -125,6 +125,17 @@ Waits derive_waits(const ProgramSet& set, int program, const std::vector<std::ui
     }
   }
   for (Shared& s : shared) s.sort();
+  // By root: whether another lane may touch any of its bytes. Looked up for most operands.
+  enum : std::uint8_t { unknown, apart, touched_too };
+  std::vector<std::uint8_t> beside(set.buffers.size(), unknown);
+  const auto compute_alone = [&](Buffer root) {
+    std::uint8_t& is = beside[root.id];
+    if (is == unknown) {
+      const Place p = place_of(root);
+      is = shared[static_cast<std::size_t>(p.tier)].any_of(p.begin, p.end) ? touched_too : apart;
+    }
+    return is == apart;
+  };
   for (const Instruction& ins : code) {
     Counts need{};
     const std::uint32_t mine = ++issued[static_cast<std::size_t>(ins.lane)];
@@ -135,6 +146,7 @@ Waits derive_waits(const ProgramSet& set, int program, const std::vector<std::ui
     // visit(buffer, history, begin, end) for what another lane may touch as well.
     const auto each_shared = [&](const std::vector<Buffer>& touched, auto&& visit) {
       for (const Buffer b : touched) {
+        if (ins.lane == Lane::compute && compute_alone(set.buffers[b.id].root)) continue;
         const Place p = place_of(b);
         const auto tier = static_cast<std::size_t>(p.tier);
         if (ins.lane == Lane::compute && !shared[tier].any_of(p.begin, p.end)) continue;

@@ -49,7 +49,9 @@ PlannedChange planned(const Now& now, const Change& change, KnownNeeds& known) {
     if (change.budget_only) {
       compare(now.refusal.needed[0], now.refusal.needed[1]);
     } else {
-      const LeastNeeds lean = least_needs(r, closest_policy(r, known));
+      const MemoryPolicy closest = closest_policy(r, known);
+      const bool one_kind = r.job.batches.size() == 1 && r.job.eval_batches.size() <= 1;
+      const LeastNeeds lean = one_kind ? known.of(r, closest) : least_needs(r, closest);
       compare(lean.device, lean.host);
     }
   } else {

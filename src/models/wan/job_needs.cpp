@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 
 #include "ops/quantum.h"
 #include "ops/sgemm.h"
@@ -39,6 +40,8 @@ bool several_samples(const DitJob& job) {
 }
 
 namespace {
+
+std::atomic<std::uint64_t> instruction_count = 0;
 
 constexpr std::int64_t kFewBlocks = 3;  // from here on one block more adds the same again
 
@@ -79,7 +82,7 @@ bool same_form(const WeightGroup& a, const WeightGroup& b) {
 }
 
 // Whether all blocks have the same tensors and adapters, and are more than a few.
-bool one_form(const FitRequest& request) {
+bool have_one_form(const FitRequest& request) {
   const auto layers = request.job.config.layers;
   if (layers <= kFewBlocks + 1 || !request.job.lora.excluded.empty()) return false;
   for (const auto& groups : request.experts) {
@@ -91,11 +94,6 @@ bool one_form(const FitRequest& request) {
     }
   }
   return true;
-}
-
-// Whether every block is recorded as the others are.
-bool alike(const FitRequest& request, const MemoryPolicy& policy) {
-  return policy.resident_groups == 0 && policy.kept_blocks == 0 && one_form(request);
 }
 
 FitRequest with_blocks(const FitRequest& request, std::int64_t layers) {
@@ -114,12 +112,18 @@ RecordedJob record(const FitRequest& request, const MemoryPolicy& policy) {
   r.policy = policy;
   r.set.backend = request.backend;
   r.set.executable = false;
+  // Room for most recordings: pages are taken as they are filled.
+  constexpr std::int64_t kBuffersOfABlock = 6144;
+  r.set.buffers.reserve(static_cast<std::size_t>(request.job.config.layers * kBuffersOfABlock));
   DitJob job = request.job;
   job.policy = policy;
   const Dit dit(r.set, std::move(job), request.experts);
   for (std::size_t b = 0; b < request.job.batches.size(); ++b) r.parts.push_back(dit.parts(b));
+  for (const Program& p : r.set.programs) instruction_count += p.instructions.size();
   return r;
 }
+
+std::uint64_t recorded_instructions() { return instruction_count; }
 
 std::string step_program(std::size_t run) {
   return run == 0 ? "step" : fmt::format("step.{}", run);
@@ -166,12 +170,6 @@ LeastNeeds least_needs(const FitRequest& request, const RecordedJob& recorded) {
 
 namespace {
 
-LeastNeeds needs_with_blocks(const FitRequest& request, const MemoryPolicy& policy,
-                             std::int64_t layers) {
-  const FitRequest r = with_blocks(request, layers);
-  return least_needs(r, record(r, policy));
-}
-
 LeastNeeds with_all_blocks(const FitRequest& request, const LeastNeeds& few,
                            const LeastNeeds& one_more) {
   const auto more = static_cast<std::uint64_t>(request.job.config.layers - kFewBlocks);
@@ -184,15 +182,11 @@ LeastNeeds with_all_blocks(const FitRequest& request, const LeastNeeds& few,
           .disk = grown(few.disk, one_more.disk),
           .recorded = grown(few.recorded, one_more.recorded),
           .compute_seconds = longer(few.compute_seconds, one_more.compute_seconds),
-          .transfer_seconds = longer(few.transfer_seconds, one_more.transfer_seconds)};
+          .transfer_seconds = longer(few.transfer_seconds, one_more.transfer_seconds),
+          .block_transfer_seconds = one_more.transfer_seconds - few.transfer_seconds};
 }
 
 }  // namespace
-
-LeastNeeds needs_of_few_blocks(const FitRequest& request, const MemoryPolicy& policy) {
-  return one_form(request) ? needs_with_blocks(request, policy, kFewBlocks + 1)
-                           : least_needs(request, record(request, policy));
-}
 
 LeastNeeds least_needs(const FitRequest& request, const MemoryPolicy& policy) {
   return KnownNeeds().of(request, policy);
@@ -200,31 +194,51 @@ LeastNeeds least_needs(const FitRequest& request, const MemoryPolicy& policy) {
 
 KnownNeeds::Known& KnownNeeds::known(const MemoryPolicy& policy) {
   const auto found = std::ranges::find(known_, policy, &Known::policy);
-  return found != known_.end() ? *found : known_.emplace_back(Known{policy, {}, {}});
+  return found != known_.end() ? *found : known_.emplace_back(Known{policy, {}, {}, {}});
+}
+
+bool KnownNeeds::one_form(const FitRequest& request) {
+  if (!one_form_) one_form_ = have_one_form(request);
+  return *one_form_;
+}
+
+// Whether every block is recorded as the others are.
+bool KnownNeeds::alike(const FitRequest& request, const MemoryPolicy& policy) {
+  return policy.resident_groups == 0 && policy.kept_blocks == 0 && one_form(request);
+}
+
+const LeastNeeds& KnownNeeds::few(const FitRequest& request, Known& k) {
+  if (!few_) few_ = with_blocks(request, kFewBlocks);
+  if (!k.few) k.few = least_needs(*few_, record(*few_, k.policy));
+  return *k.few;
+}
+
+const LeastNeeds& KnownNeeds::one_more(const FitRequest& request, Known& k) {
+  if (!one_more_) one_more_ = with_blocks(request, kFewBlocks + 1);
+  if (!k.one_more) k.one_more = least_needs(*one_more_, record(*one_more_, k.policy));
+  return *k.one_more;
 }
 
 LeastNeeds KnownNeeds::of(const FitRequest& request, const MemoryPolicy& policy) {
   Known& k = known(policy);
-  if (k.all) return *k.all;
-  if (!alike(request, policy)) {
-    k.all = least_needs(request, record(request, policy));
-  } else {
-    if (!k.few) k.few = needs_with_blocks(request, policy, kFewBlocks);
-    k.all = with_all_blocks(request, *k.few, needs_with_blocks(request, policy, kFewBlocks + 1));
+  if (!k.all) {
+    k.all = alike(request, policy) ? with_all_blocks(request, few(request, k), one_more(request, k))
+                                   : least_needs(request, record(request, policy));
   }
   return *k.all;
 }
 
-bool KnownNeeds::surely_over(const FitRequest& request, const MemoryPolicy& policy) {
-  Known& k = known(policy);
-  if (!k.all && alike(request, policy)) {
-    if (!k.few) k.few = needs_with_blocks(request, policy, kFewBlocks);
-    return excess(request, *k.few).count > 0;
-  }
-  return excess(request, of(request, policy)).count > 0;
+LeastNeeds KnownNeeds::of_few_blocks(const FitRequest& request, const MemoryPolicy& policy) {
+  return one_form(request) ? one_more(request, known(policy)) : of(request, policy);
 }
 
-Bytes least_state_bytes(const FitRequest& request) {
+bool KnownNeeds::surely_over(const FitRequest& request, const MemoryPolicy& policy) {
+  Known& k = known(policy);
+  const bool a_few = !k.all && alike(request, policy);
+  return excess(request, a_few ? few(request, k) : of(request, policy)).count > 0;
+}
+
+std::vector<Bytes> least_group_bytes(const FitRequest& request) {
   const DitJob& job = request.job;
   const bool as_stored = job.format == WeightFormat::stored;
   const auto states = [&](const Shape& shape, DType dtype) {
@@ -234,8 +248,9 @@ Bytes least_state_bytes(const FitRequest& request) {
     }
     return bytes;
   };
-  std::uint64_t sum = 0;
+  std::vector<Bytes> all;
   for (const WeightGroup& g : request.experts.front()) {
+    std::uint64_t sum = 0;
     for (const StoredTensor& t : g.tensors) {
       const Shape& shape = t.data.shape;
       const auto elements = static_cast<std::uint64_t>(shape.elements());
@@ -244,8 +259,9 @@ Bytes least_state_bytes(const FitRequest& request) {
       sum += elements * size_of(DType::f32);  // the gradient
       if (job.record_update) sum += std::min(states(shape, DType::f32), states(shape, DType::bf16));
     }
+    all.push_back({sum});
   }
-  return {sum};
+  return all;
 }
 
 Bytes excess(const FitRequest& request, const LeastNeeds& n) {

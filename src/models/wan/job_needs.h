@@ -33,6 +33,8 @@ struct RecordedJob {
   std::vector<std::vector<StepPart>> parts;  // by kind of step
 };
 RecordedJob record(const FitRequest& request, const MemoryPolicy& policy);
+// Instructions of all that record() has recorded in this process: what a search costs.
+std::uint64_t recorded_instructions();
 std::string step_program(std::size_t run);  // the name of StepPart::run's
 
 // What no arena holds.
@@ -42,15 +44,16 @@ Bytes sum_lines(const std::vector<ProcessLine>& lines, Tier t);
 
 // Lower bounds: a packed plan needs no less, and its steps take no less time.
 struct LeastNeeds {
-  Bytes device, host, disk;     // process lines included
-  Bytes recorded;               // of it the recording's own
-  double compute_seconds = 0;   // of the first kind of step: what its compute lane is busy
-  double transfer_seconds = 0;  // the same of the busiest of the lanes that bring and take
+  Bytes device, host, disk;           // process lines included
+  Bytes recorded;                     // of it the recording's own
+  double compute_seconds = 0;         // of the first kind of step: what its compute lane is busy
+  double transfer_seconds = 0;        // the same of the busiest of the lanes that bring and take
+  double block_transfer_seconds = 0;  // of it each block's; 0: not known
 };
 
-// Bytes that every weight takes somewhere: itself in the job's format, and its gradient and the
-// optimizer's state where it is trained. No less.
-Bytes least_state_bytes(const FitRequest& request);
+// Bytes that the weights of each group take somewhere: themselves in the job's format, and their
+// gradients and the optimizer's state where they are trained. No less.
+std::vector<Bytes> least_group_bytes(const FitRequest& request);
 
 // By the bytes alive at once.
 LeastNeeds least_needs(const FitRequest& request, const RecordedJob& recorded);
@@ -60,15 +63,14 @@ LeastNeeds least_needs(const FitRequest& request, const RecordedJob& recorded);
 // block at least as much as from the third to the fourth.
 LeastNeeds least_needs(const FitRequest& request, const MemoryPolicy& policy);
 
-// The same of the model with no more than four blocks, where they have one form: quick, and one
-// resident group more costs in it what it costs in all of them.
-LeastNeeds needs_of_few_blocks(const FitRequest& request, const MemoryPolicy& policy);
-
 // The answers of least_needs() for one job, each worked out once. Requests that ask have the same
 // job for the same machine; their budgets may differ.
 class KnownNeeds {
  public:
   LeastNeeds of(const FitRequest& request, const MemoryPolicy& policy);
+  // The same of the model with no more than four blocks, where they have one form: quick, and one
+  // resident group more costs in it what it costs in all of them.
+  LeastNeeds of_few_blocks(const FitRequest& request, const MemoryPolicy& policy);
   // Whether the policy needs more than the budget by what a few blocks show: in half the time. A no
   // says nothing.
   bool surely_over(const FitRequest& request, const MemoryPolicy& policy);
@@ -76,11 +78,17 @@ class KnownNeeds {
  private:
   struct Known {
     MemoryPolicy policy;
-    std::optional<LeastNeeds> few, all;  // with a few blocks, with all of them
+    std::optional<LeastNeeds> few, one_more, all;  // with three blocks, with four, with all of them
   };
   Known& known(const MemoryPolicy& policy);
+  const LeastNeeds& few(const FitRequest& request, Known& k);
+  const LeastNeeds& one_more(const FitRequest& request, Known& k);
+  bool one_form(const FitRequest& request);
+  bool alike(const FitRequest& request, const MemoryPolicy& policy);
 
   std::vector<Known> known_;
+  std::optional<bool> one_form_;
+  std::optional<FitRequest> few_, one_more_;  // the job with so many blocks
 };
 
 // Over the budget, all tiers together; on the CPU backend the host budget bounds both arenas.

@@ -1,0 +1,127 @@
+#include "models/wan/fit_chance.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "models/wan/fit_switched.h"
+
+namespace ballast::wan {
+namespace {
+
+std::int64_t tokens_of(const Batch& b) {
+  std::int64_t sum = 0;
+  for (const LatentSize& z : b.latents) sum += z.tokens();
+  return sum;
+}
+
+Bytes room_on_device(const FitRequest& r, const LeastNeeds& needs) {
+  return r.budget.gpu - std::min(needs.device, r.budget.gpu);
+}
+
+// For weights that are not read from disk again and again, and all that training keeps with them.
+Bytes largest_place(const FitRequest& r) {
+  if (r.job.mode != Mode::full) return Bytes{~0ull};
+  return r.backend.device == Device::cpu ? r.budget.host : r.budget.gpu + r.budget.host;
+}
+
+Bytes over(Bytes needed, Bytes allowed) { return needed > allowed ? needed - allowed : Bytes{}; }
+
+}  // namespace
+
+FitRequest heaviest(const FitRequest& request) {
+  FitRequest r = request;
+  for (std::vector<Batch>* batches : {&r.job.batches, &r.job.eval_batches}) {
+    if (batches->empty()) continue;
+    std::swap(batches->front(), *std::ranges::max_element(*batches, {}, tokens_of));
+    batches->resize(1);
+  }
+  return r;
+}
+
+std::optional<MemoryPolicy> with_streamed_blocks(const FitRequest& request, MemoryPolicy policy) {
+  if (!request.streamed_blocks) return policy;
+  const std::int64_t blocks = *request.streamed_blocks, layers = request.job.config.layers;
+  if (blocks == 0) {
+    policy.slots = policy.parts = 0;
+    return policy;
+  }
+  if (policy.slots == 0) return std::nullopt;
+  // The head is the first group that stays, the embeddings are the last.
+  policy.resident_groups = blocks == layers ? 0 : static_cast<int>(layers + 1 - blocks);
+  return policy;
+}
+
+std::vector<MemoryPolicy> lean_policies(const FitRequest& request) {
+  std::vector<MemoryPolicy> all;
+  for (MemoryPolicy& p :
+       request.switched() ? switched_policies(request) : leanest_policies(request.job)) {
+    if (auto forced = with_streamed_blocks(request, std::move(p)))
+      all.push_back(std::move(*forced));
+  }
+  return all;
+}
+
+LeastStreamed least_streamed(const FitRequest& request, const std::vector<Bytes>& group_bytes,
+                             const MemoryPolicy& policy, const LeastNeeds& needs) {
+  const auto all = static_cast<int>(group_bytes.size());
+  const Bytes sum = std::accumulate(group_bytes.begin(), group_bytes.end(), Bytes{});
+  LeastStreamed least = {.resident = 0, .blocks = request.job.config.layers, .bytes = sum};
+  const Bytes room = room_on_device(request, needs);
+  for (int resident = 1; resident < all; ++resident) {
+    LeastStreamed streamed;
+    for (int g = 0; g < all; ++g) {
+      if (evenly_chosen(g, all, resident)) continue;
+      streamed.blocks += g > 0 && g + 1 < all;
+      streamed.bytes += group_bytes[static_cast<std::size_t>(g)];
+    }
+    // Vectors are on the device in any case, and slots are for the largest that streams.
+    Bytes more = room + Bytes{room.count / 256};
+    if (streamed.blocks == 0)
+      more += std::ranges::max(group_bytes) * static_cast<std::uint64_t>(policy.slots);
+    if (sum - streamed.bytes > more) continue;
+    least.resident = resident;
+    least.blocks = std::min(least.blocks, streamed.blocks);
+    least.bytes = std::min(least.bytes, streamed.bytes);
+  }
+  return least;
+}
+
+Bytes surely_missing(const FitRequest& request, const std::vector<Bytes>& group_bytes,
+                     const MemoryPolicy& policy, const LeastNeeds& needs) {
+  const bool host_may_shrink =
+      request.job.mode == Mode::full && policy.slots > 0 && !request.streamed_blocks;
+  if (!host_may_shrink) return excess(request, needs);
+  const Bytes device = over(needs.device, request.budget.gpu);
+  const LeastStreamed streamed = least_streamed(request, group_bytes, policy, needs);
+  if (streamed.blocks == 0) return device;
+  // Programs that bring less are shorter, and less is pinned.
+  const Bytes less = needs.recorded + Bytes{needs.host.count / 256};
+  const Bytes both = over(needs.device + needs.host, largest_place(request) + less);
+  if (request.backend.device == Device::cpu) return std::max(device, both);
+  // No more leaves host memory than these groups have of all that is there.
+  const Bytes sum = std::accumulate(group_bytes.begin(), group_bytes.end(), Bytes{});
+  const double share = static_cast<double>(streamed.bytes.count) / static_cast<double>(sum.count);
+  const Bytes host{static_cast<std::uint64_t>(share * static_cast<double>(needs.host.count))};
+  return std::max({device, both, device + over(host, request.budget.host + less)});
+}
+
+Chance chance(const FitRequest& search, KnownNeeds& known) {
+  const std::vector<Bytes> groups = least_group_bytes(search);
+  const Bytes state = std::accumulate(groups.begin(), groups.end(), Bytes{});
+  if (state > largest_place(search)) return Chance::none;
+  Chance best = Chance::none;
+  for (const MemoryPolicy& p : lean_policies(search)) {
+    const LeastNeeds needs = known.of(search, p);
+    const Bytes missing = surely_missing(search, groups, p, needs);
+    if (missing.count == 0) return Chance::good;
+    const std::uint64_t tensors = (needs.device + needs.host).count;
+    if (missing <= needs.recorded) {
+      best = Chance::by_length;
+    } else if (missing <= needs.recorded + Bytes{tensors / 16}) {
+      best = std::max(best, Chance::slight);
+    }
+  }
+  return best;
+}
+
+}  // namespace ballast::wan

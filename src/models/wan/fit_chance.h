@@ -1,0 +1,46 @@
+#pragma once
+
+#include <vector>
+
+#include "models/wan/fit.h"
+#include "models/wan/job_needs.h"
+
+namespace ballast::wan {
+
+// What fit() knows of a request before it records a whole model.
+
+// The same with the heaviest step and evaluation only: they decide the peaks in all but odd cases,
+// and a run with many kinds of steps is searched as fast as one with a single kind.
+FitRequest heaviest(const FitRequest& request);
+
+// The policy with as many streamed blocks as were asked for; nothing: it is for other cases.
+std::optional<MemoryPolicy> with_streamed_blocks(const FitRequest& request, MemoryPolicy policy);
+
+// The leanest ones that the request leaves.
+std::vector<MemoryPolicy> lean_policies(const FitRequest& request);
+
+// What streams at least, were all the room on the device filled with groups that stay.
+struct LeastStreamed {
+  int resident = 0;  // groups that stay at most
+  std::int64_t blocks = 0;
+  Bytes bytes;  // with all that training keeps with them
+};
+LeastStreamed least_streamed(const FitRequest& request, const std::vector<Bytes>& group_bytes,
+                             const MemoryPolicy& policy, const LeastNeeds& needs);
+
+// What is missing in any case. In full training every group that stays takes its state from the
+// host to the device, so host needs shrink with what is resident: as long as a block streams, it is
+// the sum of both that does not.
+Bytes surely_missing(const FitRequest& request, const std::vector<Bytes>& group_bytes,
+                     const MemoryPolicy& policy, const LeastNeeds& needs);
+
+enum class Chance : std::uint8_t {
+  none,
+  slight,     // a few tensors less might do
+  by_length,  // shorter programs might
+  good,
+};
+// By the leanest policies.
+Chance chance(const FitRequest& search, KnownNeeds& known);
+
+}  // namespace ballast::wan

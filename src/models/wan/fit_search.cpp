@@ -1,0 +1,259 @@
+#include "models/wan/fit_search.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "models/wan/fit_chance.h"
+#include "models/wan/fit_fill.h"
+#include "models/wan/fit_policies.h"
+
+namespace ballast::wan {
+namespace {
+
+constexpr int kFewGroups = 8;
+
+// A plan that is faster by less is not looked for: predicted times are not that good.
+constexpr double kWorthwhile = 0.995;
+
+// Whether a step of p has no less to compute than one of q: as much again, in pieces as small.
+bool computes_no_less(const MemoryPolicy& p, const MemoryPolicy& q) {
+  const auto as_small = [](std::int64_t a, std::int64_t b) { return b == 0 || (a > 0 && a <= b); };
+  return p.activations >= q.activations && p.halves >= q.halves &&
+         as_small(p.chunk_tokens, q.chunk_tokens) &&
+         as_small(p.heads_per_group, q.heads_per_group) &&
+         as_small(p.samples_per_run, q.samples_per_run);
+}
+
+// Whether a step of p takes no less time than one of q where no more groups stay: it computes and
+// brings no less, from the same place and no earlier. q came first and is the one to keep.
+bool no_faster(const MemoryPolicy& p, const MemoryPolicy& q) {
+  return computes_no_less(p, q) && p.offload >= q.offload && p.state_on_host >= q.state_on_host &&
+         p.home == q.home && p.slots > 0 && p.slots <= q.slots &&
+         (p.parts == q.parts || q.parts == 0 || (p.parts > 0 && p.parts < q.parts));
+}
+
+class Search {
+ public:
+  Search(const FitRequest& request, KnownNeeds& known)
+      : request_(request),
+        search_(heaviest(request)),
+        known_(known),
+        all_kinds_(request.job.batches.size() + request.job.eval_batches.size() >
+                   search_.job.batches.size() + search_.job.eval_batches.size()),
+        group_bytes_(least_group_bytes(request)),
+        state_(std::accumulate(group_bytes_.begin(), group_bytes_.end(), Bytes{})) {}
+
+  std::optional<PlannedRun> run() {
+    if (!all_kinds_) return look();
+    // Where the heaviest step fits the others do in all but odd cases, so that all kinds are
+    // planned for the best policy only; in odd cases for every one that would be it.
+    if (auto best = look()) {
+      if (auto all = with_all_kinds(best->policy)) return all;
+      best_.reset();
+      tried_.clear();
+      found_.clear();
+      plans_all_kinds_ = true;
+      return look();
+    }
+    return std::nullopt;
+  }
+
+ private:
+  struct Candidate {
+    MemoryPolicy policy;
+    double soonest = 0;  // no step takes less
+    std::optional<LeastNeeds> needs;
+  };
+
+  std::optional<PlannedRun> look() {
+    const Chance c = chance(search_, known_);
+    if (c == Chance::good) {
+      for (const std::vector<MemoryPolicy>& list : candidates(search_.job)) {
+        look_at(list);
+        if (best_) break;
+      }
+    }
+    if (best_ || c == Chance::none) return std::move(best_);
+    const bool length_decides = c != Chance::slight;
+    for (const MemoryPolicy& p : last_resort(search_.job, length_decides)) {
+      look_at({p});
+      if (best_) return std::move(best_);
+    }
+    // With few groups every number of resident ones can be tried.
+    const int groups = group_count(search_.job.config);
+    if (groups > kFewGroups || request_.streamed_blocks) return std::move(best_);
+    for (MemoryPolicy p : last_resort(search_.job, length_decides)) {
+      if (p.slots == 0) continue;
+      for (const WeightHome home : {WeightHome::disk, WeightHome::host}) {
+        if (home == WeightHome::disk && search_.job.mode == Mode::full) continue;
+        p.home = home;
+        for (p.resident_groups = 0; p.resident_groups < groups; ++p.resident_groups) {
+          if (excess(search_, known_.of(search_, p)).count > 0) continue;
+          if (auto run = complete_if_fits(request_, record(request_, p))) return run;
+        }
+      }
+    }
+    return std::nullopt;
+  }
+
+  // The one that may be fastest comes first, so that few of the list are recorded whole. What its
+  // step takes at least is known from others that compute no more, then from a few blocks of it.
+  void look_at(const std::vector<MemoryPolicy>& list) {
+    std::vector<Candidate> open;
+    for (const MemoryPolicy& candidate : list) {
+      auto policy = with_streamed_blocks(request_, candidate);
+      if (!policy || too_heavy(*policy)) continue;
+      if (std::ranges::find(tried_, *policy) != tried_.end()) continue;
+      tried_.push_back(*policy);
+      open.push_back({.policy = std::move(*policy), .soonest = 0, .needs = {}});
+    }
+    while (!open.empty()) {
+      const auto next = std::ranges::min_element(open, {}, &Candidate::soonest);
+      if (best_ && next->soonest > kWorthwhile * best_seconds_) return;
+      if (!next->needs) {
+        if (!weigh(*next)) {
+          open.erase(next);
+          continue;
+        }
+        for (Candidate& other : open) {
+          if (other.needs || !computes_no_less(other.policy, next->policy)) continue;
+          other.soonest = std::max(other.soonest, next->needs->compute_seconds);
+        }
+      }
+      // More may be known by now than when it was weighed.
+      const Soonest soonest = soonest_of(*next);
+      if (soonest.hopeless) {
+        open.erase(next);
+        continue;
+      }
+      if (soonest.step + soonest.update > next->soonest) {
+        next->soonest = soonest.step + soonest.update;
+        continue;
+      }
+      const MemoryPolicy chosen = std::move(next->policy);
+      open.erase(next);
+      consider(chosen, soonest.update);
+    }
+  }
+
+  // Whether there is no place for the weights, whatever else is needed.
+  bool too_heavy(const MemoryPolicy& p) const {
+    if (p.slots == 0) return state_ > request_.budget.gpu;
+    return p.home == WeightHome::host && state_ > request_.budget.gpu + request_.budget.host;
+  }
+
+  // Whether groups that do not have to stream stay.
+  bool fills(const MemoryPolicy& p) const { return p.slots > 0 && !request_.streamed_blocks; }
+
+  // False: it does not fit. Recording a few blocks takes milliseconds, recording and packing all of
+  // them a hundred: most candidates fall here.
+  bool weigh(Candidate& c) {
+    const bool host_may_shrink = fills(c.policy) && request_.job.mode == Mode::full;
+    if (!host_may_shrink && known_.surely_over(search_, c.policy)) return false;
+    c.needs = known_.of(search_, c.policy);
+    return surely_missing(search_, group_bytes_, c.policy, *c.needs).count == 0;
+  }
+
+  struct Soonest {
+    double step = 0, update = 0;
+    bool hopeless = false;  // a plan that is there is no slower in any case
+  };
+  Soonest soonest_of(const Candidate& c) const {
+    if (!fills(c.policy)) return {std::max(c.needs->compute_seconds, c.needs->transfer_seconds)};
+    const LeastStreamed streamed = least_streamed(request_, group_bytes_, c.policy, *c.needs);
+    const double share = static_cast<double>(streamed.bytes.count) /
+                         static_cast<double>(std::max<std::uint64_t>(1, state_.count));
+    const double transfer =
+        c.needs->block_transfer_seconds > 0
+            ? static_cast<double>(streamed.blocks) * c.needs->block_transfer_seconds
+            : share * c.needs->transfer_seconds;
+    const bool hopeless = std::ranges::any_of(found_, [&](const MemoryPolicy& q) {
+      return streamed.resident <= q.resident_groups && no_faster(c.policy, q);
+    });
+    return {std::max(c.needs->compute_seconds, transfer), least_update_seconds(streamed.bytes),
+            hopeless};
+  }
+
+  // In full training the update brings what does not stay from host memory. Against that of a plan
+  // which is there it takes as much longer as more has to come, or no less for each byte.
+  double least_update_seconds(Bytes streamed) const {
+    if (request_.job.mode != Mode::full || !request_.job.record_update) return 0;
+    const auto bytes = static_cast<double>(streamed.count);
+    double least = bytes / request_.profile.upload_bandwidth;
+    for (const auto& [known_bytes, seconds] : updates_) {
+      const double more = (bytes - known_bytes) / request_.profile.upload_bandwidth;
+      least = std::max(least, more > 0 ? seconds + more : seconds * bytes / known_bytes);
+    }
+    return least;
+  }
+
+  void learn_update(const PlannedRun& run) {
+    if (request_.job.mode != Mode::full || !fills(run.policy)) return;
+    const auto all = static_cast<int>(group_bytes_.size());
+    Bytes streamed;
+    for (int g = 0; g < all; ++g) {
+      if (evenly_chosen(g, all, run.policy.resident_groups)) continue;
+      streamed += group_bytes_[static_cast<std::size_t>(g)];
+    }
+    double seconds = 0;
+    for (std::size_t p = 0; p < run.times.size(); ++p) {
+      const std::string& name = run.set.programs[p].name;
+      if (name == "grad_norm" || name == "update") seconds += run.times[p].seconds;
+    }
+    updates_.emplace_back(static_cast<double>(std::max<std::uint64_t>(1, streamed.count)), seconds);
+  }
+
+  void consider(const MemoryPolicy& policy, double update) {
+    const double most = best_ ? best_seconds_ - update : std::numeric_limits<double>::infinity();
+    std::optional<PlannedRun> run = fills(policy)
+                                        ? fill_with_groups(search_, policy, known_, most)
+                                        : complete_if_fits(search_, record(search_, policy));
+    if (!run) return;
+    if (policy.slots == 0 && policy.activations == Activations::attention_kept && !policy.offload) {
+      run = fill_with_activations(search_, std::move(*run));
+    }
+    if (!plans_all_kinds_) found_.push_back(run->policy);
+    learn_update(*run);
+    const double seconds = run->seconds_per_step();
+    if (best_ && best_seconds_ <= seconds) return;
+    if (plans_all_kinds_) {
+      run = with_all_kinds(run->policy);
+      if (!run) return;
+    }
+    best_seconds_ = seconds;
+    best_ = std::move(run);
+  }
+
+  // With as many groups less as the recordings of the other kinds take room.
+  std::optional<PlannedRun> with_all_kinds(MemoryPolicy policy) const {
+    while (true) {
+      RecordedJob recorded = record(request_, policy);
+      if (excess(request_, least_needs(request_, recorded)).count == 0) {
+        if (auto run = complete_if_fits(request_, std::move(recorded))) return run;
+      }
+      if (!fills(policy) || policy.resident_groups == 0) return std::nullopt;
+      --policy.resident_groups;
+    }
+  }
+
+  const FitRequest& request_;
+  const FitRequest search_;  // with the heaviest step only
+  KnownNeeds& known_;
+  const bool all_kinds_;
+  const std::vector<Bytes> group_bytes_;
+  const Bytes state_;  // of all weights, at least
+  bool plans_all_kinds_ = false;
+  std::vector<MemoryPolicy> tried_, found_;         // candidates so far; plans, filled up
+  std::vector<std::pair<double, double>> updates_;  // bytes that stream, seconds of the update
+  std::optional<PlannedRun> best_;
+  double best_seconds_ = 0;  // of the heaviest step
+};
+
+}  // namespace
+
+std::optional<PlannedRun> search_plan(const FitRequest& request, KnownNeeds& known) {
+  return Search(request, known).run();
+}
+
+}  // namespace ballast::wan
