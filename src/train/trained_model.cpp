@@ -10,36 +10,10 @@
 #include "io/safetensors_writer.h"
 #include "models/wan/lora_read.h"
 #include "models/wan/lora_write.h"
-#include "train/state_buffers.h"
+#include "train/runner_tensors.h"
 
 namespace ballast::train {
 namespace {
-
-constexpr std::int64_t kPiece = 64 << 10;  // elements converted at once
-
-// A buffer as a source of another dtype, piece by piece.
-ByteSource converted(Runner& runner, Buffer from, DType to) {
-  return [&runner, from, to](const ByteSink& sink) {
-    const TensorView v = runner.view(from);
-    const std::size_t size = size_of(v.dtype);
-    const std::int64_t total = v.elements();
-    std::vector<std::byte> piece(static_cast<std::size_t>(kPiece) * size_of(to));
-    std::vector<std::byte> fetched;  // of memory that the host cannot read
-    if (v.device == Device::cuda) fetched.resize(static_cast<std::size_t>(kPiece) * size);
-    for (std::int64_t first = 0; first < total; first += kPiece) {
-      const std::int64_t count = std::min(kPiece, total - first);
-      const std::size_t at = static_cast<std::size_t>(first) * size;
-      const std::byte* source = v.data + at;
-      if (v.device == Device::cuda) {
-        runner.read_part(from, at,
-                         std::span(fetched).first(static_cast<std::size_t>(count) * size));
-        source = fetched.data();
-      }
-      convert(source, v.dtype, piece.data(), to, count);
-      sink(std::span(piece).first(static_cast<std::size_t>(count) * size_of(to)));
-    }
-  };
-}
 
 wan::LoraNumbers numbers(Runner& runner, Buffer b) {
   const TensorView v = runner.view(b);
@@ -176,9 +150,9 @@ void give_timestep_rows(const wan::Dit& dit, Runner& runner) {
 std::vector<SavedTensor> saved_tensors(const wan::Dit& dit, Runner& runner) {
   std::vector<SavedTensor> all;
   for (const wan::TrainedTensor& t : dit.io().trained) {
-    all.push_back(saved_buffer(t.name, runner, t.value));
+    all.push_back(saved_tensor(t.name, runner, t.value));
     for (std::size_t s = 0; s < t.states.size(); ++s) {
-      all.push_back(saved_buffer(t.name + t.specs[s].suffix, runner, t.states[s]));
+      all.push_back(saved_tensor(t.name + t.specs[s].suffix, runner, t.states[s]));
     }
   }
   return all;
@@ -187,9 +161,9 @@ std::vector<SavedTensor> saved_tensors(const wan::Dit& dit, Runner& runner) {
 std::vector<LoadedTensor> loaded_tensors(const wan::Dit& dit, Runner& runner, bool values_only) {
   std::vector<LoadedTensor> all;
   for (const wan::TrainedTensor& t : dit.io().trained) {
-    all.push_back(loaded_buffer(t.name, runner, t.value));
+    all.push_back(loaded_tensor(t.name, runner, t.value));
     for (std::size_t s = 0; s < t.states.size() && !values_only; ++s) {
-      all.push_back(loaded_buffer(t.name + t.specs[s].suffix, runner, t.states[s]));
+      all.push_back(loaded_tensor(t.name + t.specs[s].suffix, runner, t.states[s]));
     }
   }
   return all;
@@ -210,7 +184,7 @@ std::vector<std::string> save_model(const PreparedRun& run, const wan::Dit& dit,
   for (const wan::TrainedTensor& t : dit.io().trained) {
     const Buffer value = saved_value(t);
     writer.add(t.name, run.config.save_dtype, runner.view(value).shape,
-               converted(runner, value, run.config.save_dtype));
+               converted_source(runner, value, run.config.save_dtype));
   }
   paths.push_back(target.folder + "/" + target.file_name);
   writer.write(paths.back());
