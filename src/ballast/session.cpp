@@ -186,7 +186,7 @@ std::string Session::save_checkpoint(const std::string& folder, int keep) {
   state.examples = examples_;
   state.seed = run_.config.seed;
   state.config_hash = settings_;
-  state.model_hash = train::model_hash(run_.checkpoints);
+  state.model_hash = model_hash(run_);
   state.counts["expert_steps.0"] = updates_;
   std::string path = train::save_checkpoint(folder, state, train::saved_tensors(*dit_, *runner_));
   train::rotate_checkpoints(folder, std::max(1, keep));
@@ -205,7 +205,7 @@ bool Session::load_checkpoint(const std::string& folder) {
     if (equal) return;
     fail(ErrorCode::input, fmt::format("{} was saved with {}", search.found->folder, what));
   };
-  same(state.model_hash == train::model_hash(run_.checkpoints), "another model");
+  same(state.model_hash == model_hash(run_), "another model");
   same(state.seed == run_.config.seed, "another seed");
   same(state.config_hash == settings_, "other training options");
   train::load_checkpoint(search.found->folder, train::loaded_tensors(*dit_, *runner_, false));

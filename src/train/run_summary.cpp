@@ -106,10 +106,10 @@ std::string config_hash(const TrainConfig& c) {
   return fmt::format("{:016x}", hash_of(text));
 }
 
-std::string model_hash(std::span<const Checkpoint> files) {
+std::string model_hash(std::span<const Checkpoint> checkpoints) {
   std::uint64_t h = 0;
   const auto add = [&](const std::string& text) { h = hash_of(fmt::format("{}{}", h, text)); };
-  for (const Checkpoint& file : files) {
+  for (const Checkpoint& file : checkpoints) {
     const auto tensors = file.tensors();
     // The two experts of a model, or a model and its fine-tune, differ in their numbers only: a few
     // of them, from all over the file.

@@ -35,7 +35,8 @@ RunInfo run_info(const PreparedRun& run, const wan::PlannedRun& planned,
 // What decides the numbers of a run; not where files lie or how memory is used.
 std::string config_hash(const TrainConfig& c);
 // Of names, shapes and dtypes of all tensors, and of some numbers in some of them; not of paths.
-std::string model_hash(std::span<const Checkpoint> files);
+std::string model_hash(std::span<const Checkpoint> checkpoints);
+inline std::string model_hash(const PreparedRun& run) { return model_hash(run.checkpoints); }
 
 // Adds a run's lanes: compute, upload and disk busy, compute waiting.
 void add_lane_times(StepTimes& times, const std::array<LaneTime, kLaneCount>& lanes);

@@ -93,17 +93,9 @@ class ClipFeed {
   data::Prefetcher prefetcher_;
 };
 
-// The average where there is one, else the value itself.
-Buffer kept_value(const UpdatedTensor& t) {
-  for (std::size_t s = 0; s < t.specs.size(); ++s) {
-    if (t.specs[s].starts_as_parameter) return t.states[s];
-  }
-  return t.value;
-}
-
 // A tensor in the order of files, [N, C, taps], from rows of taps; row by row.
 ByteSource file_order(Runner& runner, const wan_vae::TrainedTensor& t, DType dtype) {
-  const Buffer from = kept_value(t.updated);
+  const Buffer from = value_to_save(t.updated);
   return [&runner, from, shape = t.shape, taps = std::max<std::int64_t>(1, t.taps),
           dtype](const ByteSink& sink) {
     const std::int64_t outputs = shape[0], values = shape.elements() / outputs;
@@ -195,26 +187,10 @@ class VaeTrainee final : public Trainee {
   }
 
   std::vector<SavedTensor> saved_tensors(Runner& runner) const override {
-    std::vector<SavedTensor> all;
-    for (const wan_vae::TrainedTensor& t : io().trained) {
-      all.push_back(saved_tensor(t.updated.name, runner, t.updated.value));
-      for (std::size_t s = 0; s < t.updated.states.size(); ++s) {
-        all.push_back(
-            saved_tensor(t.updated.name + t.updated.specs[s].suffix, runner, t.updated.states[s]));
-      }
-    }
-    return all;
+    return train::saved_tensors(trained(), runner);
   }
   std::vector<LoadedTensor> loaded_tensors(Runner& runner, bool values_only) const override {
-    std::vector<LoadedTensor> all;
-    for (const wan_vae::TrainedTensor& t : io().trained) {
-      all.push_back(loaded_tensor(t.updated.name, runner, t.updated.value));
-      for (std::size_t s = 0; s < t.updated.states.size() && !values_only; ++s) {
-        all.push_back(
-            loaded_tensor(t.updated.name + t.updated.specs[s].suffix, runner, t.updated.states[s]));
-      }
-    }
-    return all;
+    return train::loaded_tensors(trained(), runner, values_only);
   }
   void put_state(TrainerState& state) const override { state.counts[kUpdates] = updates_; }
   void take_state(const TrainerState& state, bool values_only) override {
@@ -246,6 +222,11 @@ class VaeTrainee final : public Trainee {
   static constexpr const char* kUpdates = "updates";
 
   const wan_vae::TrainingIo& io() const { return training_->io(); }
+  std::vector<UpdatedTensor> trained() const {
+    std::vector<UpdatedTensor> all;
+    for (const wan_vae::TrainedTensor& t : io().trained) all.push_back(t.updated);
+    return all;
+  }
 
   // A fine-tuned VAE keeps the numbers of the one it was, which transformers were trained with. One
   // from nothing has none: they are measured on the clips.
