@@ -62,23 +62,30 @@ std::vector<MemoryPolicy> lean_policies(const FitRequest& request) {
 }
 
 LeastStreamed least_streamed(const FitRequest& request, const std::vector<Bytes>& group_bytes,
-                             const MemoryPolicy& policy, const LeastNeeds& needs) {
+                             const MemoryPolicy& policy, const LeastNeeds& needs, Bytes block) {
   const auto all = static_cast<int>(group_bytes.size());
   const Bytes sum = std::accumulate(group_bytes.begin(), group_bytes.end(), Bytes{});
   LeastStreamed least = {.resident = 0, .blocks = request.job.config.layers, .bytes = sum};
   const Bytes room = room_on_device(request, needs);
   for (int resident = 1; resident < all; ++resident) {
     LeastStreamed streamed;
+    Bytes stays;
     for (int g = 0; g < all; ++g) {
-      if (evenly_chosen(g, all, resident)) continue;
-      streamed.blocks += g > 0 && g + 1 < all;
-      streamed.bytes += group_bytes[static_cast<std::size_t>(g)];
+      const bool is_block = g > 0 && g + 1 < all;
+      const Bytes bytes = group_bytes[static_cast<std::size_t>(g)];
+      if (evenly_chosen(g, all, resident)) {
+        stays += is_block ? std::max(block, bytes) : bytes;
+        continue;
+      }
+      streamed.blocks += is_block;
+      streamed.bytes += bytes;
     }
-    // Vectors are on the device in any case, and slots are for the largest that streams.
+    // Vectors are on the device in any case, and slots are for the largest that
+    // streams.
     Bytes more = room + Bytes{room.count / 256};
     if (streamed.blocks == 0)
       more += std::ranges::max(group_bytes) * static_cast<std::uint64_t>(policy.slots);
-    if (sum - streamed.bytes > more) continue;
+    if (stays > more) continue;
     least.resident = resident;
     least.blocks = std::min(least.blocks, streamed.blocks);
     least.bytes = std::min(least.bytes, streamed.bytes);

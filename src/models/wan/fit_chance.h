@@ -19,14 +19,15 @@ std::optional<MemoryPolicy> with_streamed_blocks(const FitRequest& request, Memo
 // The leanest ones that the request leaves.
 std::vector<MemoryPolicy> lean_policies(const FitRequest& request);
 
-// What streams at least, were all the room on the device filled with groups that stay.
+// What streams at least, were all the room on the device filled with groups that stay, each of
+// them with no less than a block is known to take.
 struct LeastStreamed {
   int resident = 0;  // groups that stay at most
   std::int64_t blocks = 0;
   Bytes bytes;  // with all that training keeps with them
 };
 LeastStreamed least_streamed(const FitRequest& request, const std::vector<Bytes>& group_bytes,
-                             const MemoryPolicy& policy, const LeastNeeds& needs);
+                             const MemoryPolicy& policy, const LeastNeeds& needs, Bytes block = {});
 
 // What is missing in any case. In full training every group that stays takes its state from the
 // host to the device, so host needs shrink with what is resident: as long as a block streams, it is

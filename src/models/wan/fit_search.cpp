@@ -26,10 +26,12 @@ bool computes_no_less(const MemoryPolicy& p, const MemoryPolicy& q) {
 }
 
 // Whether a step of p takes no less time than one of q where no more groups stay: it computes and
-// brings no less, from the same place and no earlier. q came first and is the one to keep.
+// brings no less, from the same place and no earlier. Where only the order of work or what waits
+// in host memory differs, places decide, and either may win.
 bool no_faster(const MemoryPolicy& p, const MemoryPolicy& q) {
-  return computes_no_less(p, q) && p.offload >= q.offload && p.state_on_host >= q.state_on_host &&
-         p.home == q.home && p.slots > 0 && p.slots <= q.slots &&
+  return computes_no_less(p, q) && p.offload == q.offload && p.halves == q.halves &&
+         p.state_on_host >= q.state_on_host && p.home == q.home && p.slots > 0 &&
+         p.slots <= q.slots &&
          (p.parts == q.parts || q.parts == 0 || (p.parts > 0 && p.parts < q.parts));
 }
 
@@ -155,13 +157,28 @@ class Search {
     return surely_missing(search_, group_bytes_, c.policy, *c.needs).count == 0;
   }
 
+  // What a block that stays takes of the device with all that full training keeps with it: the same
+  // under every policy. Others take their weights, which are known.
+  Bytes block_bytes(const MemoryPolicy& lean) {
+    if (request_.job.mode != Mode::full || group_count(search_.job.config) <= kFewGroups) return {};
+    if (!block_bytes_) {
+      MemoryPolicy fuller = lean;
+      fuller.resident_groups = 3;  // the head and two blocks
+      const Bytes with = known_.of_few_blocks(search_, fuller).device;
+      const Bytes without = known_.of_few_blocks(search_, lean).device;
+      block_bytes_ = with > without ? Bytes{(with - without).count / 2} : Bytes{};
+    }
+    return *block_bytes_;
+  }
+
   struct Soonest {
     double step = 0, update = 0;
     bool hopeless = false;  // a plan that is there is no slower in any case
   };
-  Soonest soonest_of(const Candidate& c) const {
+  Soonest soonest_of(const Candidate& c) {
     if (!fills(c.policy)) return {std::max(c.needs->compute_seconds, c.needs->transfer_seconds)};
-    const LeastStreamed streamed = least_streamed(request_, group_bytes_, c.policy, *c.needs);
+    const LeastStreamed streamed =
+        least_streamed(request_, group_bytes_, c.policy, *c.needs, block_bytes(c.policy));
     const double share = static_cast<double>(streamed.bytes.count) /
                          static_cast<double>(std::max<std::uint64_t>(1, state_.count));
     const double transfer =
@@ -243,6 +260,7 @@ class Search {
   const bool all_kinds_;
   const std::vector<Bytes> group_bytes_;
   const Bytes state_;  // of all weights, at least
+  std::optional<Bytes> block_bytes_;
   bool plans_all_kinds_ = false;
   std::vector<MemoryPolicy> tried_, found_;         // candidates so far; plans, filled up
   std::vector<std::pair<double, double>> updates_;  // bytes that stream, seconds of the update
