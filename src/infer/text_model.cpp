@@ -58,37 +58,18 @@ TextModelPlan TextModel::plan_of(const ProgramSet& set, MemoryPolicy policy, Byt
   if (options.device == Device::cuda) {
     const MachineProfile profile =
         options.profile ? *options.profile : nearest_profile(open_gpu().name, open_gpu().sm);
-    p.lines.push_back({.name = "CUDA context and libraries",
-                       .bytes = profile.library_bytes,
-                       .reason = "context, cuBLASLt and cuDNN handles",
-                       .tier = Tier::device});
-    p.lines.push_back({.name = "map of pinned memory",
-                       .bytes = Bytes{p.memory.peak_of(Tier::host).count / 512},
-                       .reason = "where the GPU finds the host arena",
-                       .tier = Tier::device});
+    add_gpu_lines(p.lines, profile, p.memory.peak_of(Tier::host));
   }
   return p;
 }
 
 std::vector<Shortage> TextModel::shortages(const TextModelPlan& plan) const {
-  std::vector<Shortage> all;
-  const auto check_tier = [&](Tier tier, Bytes needed, Bytes most) {
-    if (needed <= most) return;
-    const auto worst = std::ranges::max_element(
-        plan.memory.programs, {}, [&](const ProgramUse& p) { return p.tier(tier).peak; });
-    all.push_back({.tier = tier,
-                   .program = worst->name,
-                   .at = worst->tier(tier).at,
-                   .needed = needed,
-                   .allowed = most,
-                   .roles = worst->tier(tier).roles});
-  };
   const Bytes device = plan.needed(Tier::device);
   Bytes host = plan.needed(Tier::host);
   if (options.device == Device::cpu) host += device;
-  check_tier(Tier::device, device, allowed(options.budget.gpu));
-  check_tier(Tier::host, host, allowed(options.budget.host));
-  return all;
+  return ballast::shortages(
+      plan.memory, {device, host, Bytes{}},
+      {allowed(options.budget.gpu), allowed(options.budget.host), kUnlimited});
 }
 
 std::vector<MemoryPolicy> TextModel::candidates(bool visited_again) const {

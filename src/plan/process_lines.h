@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/bytes.h"
+#include "plan/profile.h"
 #include "plan/program.h"
 
 namespace ballast {
@@ -27,5 +28,10 @@ struct ProcessFacts {
 // Process baseline, the recorded programs themselves, BLAS buffers or the GPU's libraries, thread
 // stacks.
 std::vector<ProcessLine> process_lines(const ProgramSet& set, const ProcessFacts& facts);
+
+// What CUDA takes of the GPU's memory; pinned: bytes of the host arena.
+void add_gpu_lines(std::vector<ProcessLine>& lines, const MachineProfile& profile, Bytes pinned);
+
+Bytes sum_lines(const std::vector<ProcessLine>& lines, Tier t);
 
 }  // namespace ballast

@@ -18,6 +18,11 @@ struct Shortage {
   BytesByRole roles;  // what is alive there
 };
 
+// What a plan misses of what it may have, by tier; what the arenas do not hold is part of `needed`.
+using BytesByTier = std::array<Bytes, kTiers.size()>;
+std::vector<Shortage> shortages(const MemoryPlan& plan, const BytesByTier& needed,
+                                const BytesByTier& allowed);
+
 // The answer to a plan that does not fit: an answer, not a failure.
 struct Refusal {
   std::string policy;                       // the leanest that was tried, or the one asked for

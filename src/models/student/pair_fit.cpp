@@ -46,34 +46,19 @@ PlannedPair complete(const PairRequest& request, Recorded recorded) {
 }
 
 std::vector<Shortage> shortages(const PairRequest& request, const PlannedPair& p) {
-  std::vector<Shortage> all;
-  const auto check_tier = [&](Tier tier, Bytes needed, Bytes allowed) {
-    if (needed <= allowed) return;
-    const ProgramUse* worst = &p.plan.programs.front();
-    for (const ProgramUse& u : p.plan.programs) {
-      if (u.tier(tier).peak > worst->tier(tier).peak) worst = &u;
-    }
-    all.push_back({.tier = tier,
-                   .program = worst->name,
-                   .at = worst->tier(tier).at,
-                   .needed = needed,
-                   .allowed = allowed,
-                   .roles = worst->tier(tier).roles});
-  };
   const Bytes device = p.needed(Tier::device);
   Bytes host = p.needed(Tier::host);
   if (request.backend.device == Device::cpu) host += device;
-  check_tier(Tier::device, device, request.budget.gpu);
-  check_tier(Tier::host, host, request.budget.host);
-  return all;
+  return ballast::shortages(p.plan, {device, host, Bytes{}},
+                            {request.budget.gpu, request.budget.host, Bytes{}});
 }
 
 // By live bytes alone, which a packed plan needs at least: quick.
 bool may_fit(const PairRequest& request, const Recorded& r) {
   const auto live = live_bytes(r.set);
   const std::vector<ProcessLine> lines = lines_of(request, r.set, live[1]);
-  const Bytes device = live[0] + wan::sum_lines(lines, Tier::device);
-  Bytes host = live[1] + wan::sum_lines(lines, Tier::host);
+  const Bytes device = live[0] + sum_lines(lines, Tier::device);
+  Bytes host = live[1] + sum_lines(lines, Tier::host);
   if (request.backend.device == Device::cpu) host += device;
   return device <= request.budget.gpu && host <= request.budget.host;
 }
@@ -178,7 +163,7 @@ std::string_view name_of(TeacherPlace p) {
   return "?";
 }
 
-Bytes PlannedPair::needed(Tier t) const { return plan.peak_of(t) + wan::sum_lines(lines, t); }
+Bytes PlannedPair::needed(Tier t) const { return plan.peak_of(t) + sum_lines(lines, t); }
 
 double PlannedPair::seconds_of(std::string_view program) const {
   for (std::size_t i = 0; i < set.programs.size(); ++i) {

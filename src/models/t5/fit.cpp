@@ -14,26 +14,9 @@ namespace {
 std::vector<ProcessLine> lines_for(const FitRequest& request, const ProgramSet& set, Bytes host) {
   std::vector<ProcessLine> lines =
       process_lines(set, {.blas_bytes_per_thread = ops::kBlasBufferTouched});
-  if (request.backend.device == Device::cuda) {
-    lines.push_back({.name = "CUDA context and libraries",
-                     .bytes = request.profile.library_bytes,
-                     .reason = "context, cuBLASLt and cuDNN handles",
-                     .tier = Tier::device});
-    lines.push_back({.name = "map of pinned memory",
-                     .bytes = Bytes{host.count / 512},
-                     .reason = "where the GPU finds the host arena",
-                     .tier = Tier::device});
-  }
+  if (request.backend.device == Device::cuda) add_gpu_lines(lines, request.profile, host);
   lines.insert(lines.end(), request.other_lines.begin(), request.other_lines.end());
   return lines;
-}
-
-Bytes sum_lines(const std::vector<ProcessLine>& lines, Tier t) {
-  Bytes sum;
-  for (const ProcessLine& l : lines) {
-    if (l.tier == t) sum += l.bytes;
-  }
-  return sum;
 }
 
 ProgramSet record(const FitRequest& request, const MemoryPolicy& policy) {
@@ -219,24 +202,11 @@ PlannedRun plan_run(const FitRequest& request, const MemoryPolicy& policy) {
 }
 
 std::vector<Shortage> shortages(const FitRequest& request, const PlannedRun& run) {
-  std::vector<Shortage> all;
-  const auto check_tier = [&](Tier tier, Bytes needed, Bytes allowed) {
-    if (needed <= allowed) return;
-    const auto worst = std::ranges::max_element(
-        run.plan.programs, {}, [&](const ProgramUse& p) { return p.tier(tier).peak; });
-    all.push_back({.tier = tier,
-                   .program = worst->name,
-                   .at = worst->tier(tier).at,
-                   .needed = needed,
-                   .allowed = allowed,
-                   .roles = worst->tier(tier).roles});
-  };
   const Bytes device = run.needed(Tier::device);
   Bytes host = run.needed(Tier::host);
   if (request.backend.device == Device::cpu) host += device;
-  check_tier(Tier::device, device, request.budget.gpu);
-  check_tier(Tier::host, host, request.budget.host);
-  return all;
+  return ballast::shortages(run.plan, {device, host, Bytes{}},
+                            {request.budget.gpu, request.budget.host, Bytes{}});
 }
 
 std::variant<PlannedRun, Refusal> fit(const FitRequest& request) {

@@ -36,27 +36,11 @@ PlannedRun plan_run(const FitRequest& request, const MemoryPolicy& policy) {
 }
 
 std::vector<Shortage> shortages(const FitRequest& request, const PlannedRun& run) {
-  std::vector<Shortage> all;
-  const auto check_tier = [&](Tier tier, Bytes needed, Bytes allowed) {
-    if (needed <= allowed) return;
-    const ProgramUse* worst = &run.plan.programs.front();
-    for (const ProgramUse& p : run.plan.programs) {
-      if (p.tier(tier).peak > worst->tier(tier).peak) worst = &p;
-    }
-    all.push_back({.tier = tier,
-                   .program = worst->name,
-                   .at = worst->tier(tier).at,
-                   .needed = needed,
-                   .allowed = allowed,
-                   .roles = worst->tier(tier).roles});
-  };
   const Bytes device = run.needed(Tier::device);
   Bytes host = run.needed(Tier::host);
   if (request.backend.device == Device::cpu) host += device;
-  check_tier(Tier::device, device, request.budget.gpu);
-  check_tier(Tier::host, host, request.budget.host);
-  check_tier(Tier::disk, run.needed(Tier::disk), request.budget.disk);
-  return all;
+  return ballast::shortages(run.plan, {device, host, run.needed(Tier::disk)},
+                            {request.budget.gpu, request.budget.host, request.budget.disk});
 }
 
 namespace {

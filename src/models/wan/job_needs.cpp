@@ -132,27 +132,9 @@ std::string step_program(std::size_t run) {
 std::vector<ProcessLine> lines_for(const FitRequest& request, const ProgramSet& set, Bytes host) {
   std::vector<ProcessLine> lines =
       process_lines(set, {.blas_bytes_per_thread = Bytes{ops::kBlasBufferTouched}});
-  if (request.backend.device == Device::cuda) {
-    lines.push_back({.name = "CUDA context and libraries",
-                     .bytes = request.profile.library_bytes,
-                     .reason = "context, cuBLASLt and cuDNN handles",
-                     .tier = Tier::device});
-    // Measured on an H200 from 13 to 56 GB: 8 bytes for every 4 KiB.
-    lines.push_back({.name = "map of pinned memory",
-                     .bytes = Bytes{host.count / 512},
-                     .reason = "where the GPU finds the host arena",
-                     .tier = Tier::device});
-  }
+  if (request.backend.device == Device::cuda) add_gpu_lines(lines, request.profile, host);
   lines.insert(lines.end(), request.other_lines.begin(), request.other_lines.end());
   return lines;
-}
-
-Bytes sum_lines(const std::vector<ProcessLine>& lines, Tier t) {
-  Bytes sum;
-  for (const ProcessLine& l : lines) {
-    if (l.tier == t) sum += l.bytes;
-  }
-  return sum;
 }
 
 LeastNeeds least_needs(const FitRequest& request, const RecordedJob& recorded) {

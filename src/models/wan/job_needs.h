@@ -40,7 +40,6 @@ std::string step_program(std::size_t run);  // the name of StepPart::run's
 // What no arena holds.
 // host: bytes of the host arena.
 std::vector<ProcessLine> lines_for(const FitRequest& request, const ProgramSet& set, Bytes host);
-Bytes sum_lines(const std::vector<ProcessLine>& lines, Tier t);
 
 // Lower bounds: a packed plan needs no less, and its steps take no less time.
 struct LeastNeeds {

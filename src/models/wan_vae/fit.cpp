@@ -60,16 +60,7 @@ NeededMemory needed_memory(const ProgramSet& set, const MemoryPlan& plan,
   NeededMemory m;
   m.lines = process_lines(set, {.blas_bytes_per_thread = Bytes{ops::kBlasBufferTouched}});
   const bool gpu = set.backend.device == Device::cuda;
-  if (gpu) {
-    m.lines.push_back({.name = "CUDA context and libraries",
-                       .bytes = profile.library_bytes,
-                       .reason = "context, cuBLASLt and cuDNN handles",
-                       .tier = Tier::device});
-    m.lines.push_back({.name = "map of pinned memory",
-                       .bytes = Bytes{plan.peak_of(Tier::host).count / 512},
-                       .reason = "where the GPU finds the host arena",
-                       .tier = Tier::device});
-  }
+  if (gpu) add_gpu_lines(m.lines, profile, plan.peak_of(Tier::host));
   m.lines.insert(m.lines.end(), other_lines.begin(), other_lines.end());
   m.device = plan.peak_of(Tier::device);
   m.host = plan.peak_of(Tier::host);
@@ -83,23 +74,9 @@ NeededMemory needed_memory(const ProgramSet& set, const MemoryPlan& plan,
 
 std::vector<Shortage> shortages(const MemoryPlan& plan, Bytes device, Bytes host,
                                 const Budget& budget) {
-  std::vector<Shortage> all;
-  const auto add = [&](Tier t, Bytes needed, Bytes allowed) {
-    if (fits(needed, allowed)) return;
-    const ProgramUse* most = &plan.programs.front();
-    for (const ProgramUse& use : plan.programs) {
-      if (use.tier(t).peak > most->tier(t).peak) most = &use;
-    }
-    all.push_back({.tier = t,
-                   .program = most->name,
-                   .at = most->tier(t).at,
-                   .needed = needed,
-                   .allowed = allowed,
-                   .roles = most->tier(t).roles});
-  };
-  add(Tier::device, device, budget.gpu);
-  add(Tier::host, host, budget.host);
-  return all;
+  const auto allowed = [](Bytes needed, Bytes most) { return fits(needed, most) ? needed : most; };
+  return ballast::shortages(plan, {device, host, Bytes{}},
+                            {allowed(device, budget.gpu), allowed(host, budget.host), Bytes{}});
 }
 
 std::string policy_text(const Policy& p) {
