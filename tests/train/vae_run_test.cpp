@@ -8,6 +8,7 @@
 
 #include "data/latent_cache.h"
 #include "infer/video_codec.h"
+#include "tests/support/allocation_hook.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_vae.h"
@@ -66,7 +67,10 @@ class VaeRun : public ::testing::Test {
 TEST_F(VaeRun, FromNothingMakesAFileThatKnowsItsLatents) {
   const TrainOutcome o = run(config("gradient_accumulation_steps = 1"));
   EXPECT_EQ(o.steps, 10);
-  EXPECT_LE(o.measured, o.planned);
+  // Sanitizers have memory of their own.
+  if (!allocation_hook::missing()) {
+    EXPECT_LE(o.measured, o.planned);
+  }
   const std::string file = o.folder + "/epoch2/model.safetensors";
   infer::VideoEncoder encoder(file, {.threads = 1});
   const wan_vae::Config& c = encoder.config();

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "models/wan_vae/training_fit.h"
+#include "ops/sgemm.h"
 #include "plan/runner.h"
 #include "tests/support/allocation_hook.h"
 #include "tests/support/temp_dir.h"
@@ -35,6 +36,7 @@ class TrainingRun {
                       stored_units(decoder(c), checkpoint_, Dialect::official));
     plan_ = plan_memory(set_);
     runner_.emplace(set_, plan_);
+    ops::warm_up_blas(runner_->compute_threads());
     runner_->run("load");
     runner_->run("init_state");
     for (const ClipIo& clip : io().clips) fill(clip);
