@@ -1,4 +1,4 @@
-// demo_model: what the demo's text-to-video model is made of and trained on. docs/demo-model.md.
+// demo_model: what the demo's text-to-video model is made of and trained on; train.sh says how.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the demo's model from nothing but seeds: docs/demo-model.md.
+# Makes a small text-to-video model from nothing but seeds.
 #   train.sh FOLDER            all of it
 #   train.sh FOLDER STEP...    some of: clips vae latents transformer model
 # Clips are read with FFmpeg where they are cached (clips, latents); the two trainings (vae,

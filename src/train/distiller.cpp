@@ -15,6 +15,7 @@
 #include "report/flight_record.h"
 #include "report/last_run.h"
 #include "report/train_progress.h"
+#include "train/clock.h"
 #include "train/distill_samples.h"
 #include "train/nan_guard.h"
 #include "train/pair_runner.h"
@@ -28,11 +29,6 @@
 
 namespace ballast::train {
 namespace {
-
-double wall_seconds() {
-  using namespace std::chrono;
-  return duration<double>(steady_clock::now().time_since_epoch()).count();
-}
 
 MemoryNumbers planned_numbers(const student::PairRequest& request,
                               const student::PlannedPair& planned) {
@@ -258,7 +254,7 @@ void Distiller::resume() {
 
 void Distiller::step() {
   const DistillConfig& c = run_.config;
-  const double begin = wall_seconds();
+  const double begin = now_seconds();
   StepRecord record;
   record.step = state_.step + 1;
   record.epoch = state_.epoch;
@@ -287,7 +283,7 @@ void Distiller::step() {
   loss_ = record.loss;
   state_.step = record.step;
   state_.examples += run_.samples_per_step();
-  record.seconds = wall_seconds() - begin;
+  record.seconds = now_seconds() - begin;
   const bool exact = c.memory_line_steps > 0 && record.step % c.memory_line_steps == 0;
   record.planned = info_.planned;
   record.measured = monitor_->sample(arenas(), exact ? Counting::exact : Counting::quick);
@@ -322,7 +318,7 @@ void Distiller::after_step(std::int64_t epochs_before) {
 void Distiller::save_checkpoint_now(const char* why) {
   if (checkpointed_step_ == state_.step) return;
   phase(Phase::save);
-  const double now = wall_seconds();
+  const double now = now_seconds();
   state_.wall_seconds += now - std::exchange(began_, now);
   state_.numbers["loss"] = loss_;
   state_.texts[kOptimizerText] = name_of(run_.config.optimizer.kind);
@@ -349,7 +345,7 @@ void Distiller::save_student_now() {
 
 TrainOutcome Distiller::run() {
   const DistillConfig& c = run_.config;
-  began_ = wall_seconds();
+  began_ = now_seconds();
   monitor_.emplace(info_.planned, on_gpu() ? gpu_memory_of_process : std::function<Bytes()>());
   const std::string flight = folder_.path() + "/" + std::string(kFlightFile);
   flight_.emplace(flight, FlightStart{.command = info_.command,

@@ -11,7 +11,6 @@
 #include "ops/linear.h"
 #include "ops/quantum.h"
 #include "ops/rms_norm.h"
-#include "ops/silu.h"
 #include "ops/softmax.h"
 
 namespace ballast::wan_vae {
