@@ -12,7 +12,7 @@ root=$PWD
 work=$root/build/demo
 rm -rf "$work"
 mkdir -p "$work"
-cp examples/demo_model/{lora,new_clips}.toml examples/demo_model/prompts.txt "$work"
+cp examples/demo_model/{lora,new_clips,held_out_clips}.toml examples/demo_model/prompts.txt "$work"
 cp -r examples/demo_model/model "$work/model"
 cd "$work"
 export PATH=$root/build/release/bin:$PATH XDG_STATE_HOME=$work/state
@@ -42,6 +42,7 @@ sample before.gif | shortened
 
 heading "2. Videos of stars with captions, encoded for training"
 show demo_model clips new clips/new
+show demo_model clips new clips/held_out --seed 2 --repeats 1
 show ballast cache lora.toml --gpu 16MB
 
 heading "3. A LoRA of them in 2 MB of device memory: refused before anything is read"
@@ -93,14 +94,27 @@ for folder in map(pathlib.Path, sys.argv[1:]):
         sys.exit(f"demo: {folder} used more than planned")
 PYTHON
 
-heading "7. The same prompts and the same noise with the LoRA"
+heading "7. What the LoRA has learned: loss on clips of stars that it has not seen"
+python3 - "$(newest runs/lora)/run_log.jsonl" <<'PYTHON'
+import json
+import sys
+
+losses = [e["loss"] for e in map(json.loads, open(sys.argv[1])) if e["kind"] == "eval"]
+share = losses[-1] / losses[0]
+print(f"model without it   {losses[0]:.4f}")
+print(f"with the LoRA      {losses[-1]:.4f}   {share:.0%} of it, at most 60 % wanted")
+if not share <= 0.6:
+    sys.exit("demo: the LoRA has not learned enough")
+PYTHON
+
+heading "8. The same prompts and the same noise with the LoRA"
 sample after.gif --lora "$lora" | shortened
 show demo_model sheet sheet.png --before before-{1,2,3,4}.gif --after after-{1,2,3,4}.gif
 
-heading "8. The numbers are those of the reference implementation, under every memory policy"
+heading "9. The numbers are those of the reference implementation, under every memory policy"
 show ballast verify "$root/tests/golden/dit_lora.safetensors" --policy all | sed 's, *\(worst tensor\|grad\..*\)$,,'
 
-heading "9. The same planner on a 14B model: a LoRA on a 24 GB card with 32 GB of RAM"
+heading "10. The same planner on a 14B model: a LoRA on a 24 GB card with 32 GB of RAM"
 show ballast plan --model wan2.2-i2v-a14b --mode lora --target rtx4090 --frames 25 --height 512 \
   --width 512 --gpu 24GB --ram 32GB | shortened
 

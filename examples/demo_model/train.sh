@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Makes a small text-to-video model from nothing but seeds.
 #   train.sh FOLDER            all of it
-#   train.sh FOLDER STEP...    some of: clips vae latents transformer model
-# Clips are read with FFmpeg where they are cached (clips, latents); the two trainings (vae,
-# transformer) read the caches alone, so they may run on another machine, in a copy of the folder.
+#   train.sh FOLDER STEP...    some of: clips vae latents transformer decoder model
+# Clips are read with FFmpeg where they are cached (clips, latents); the trainings (vae, transformer,
+# decoder) read the caches alone, so they may run on another machine, in a copy of the folder.
 # ballast and demo_model are taken from PATH, else from build/release/bin. TRAIN_FLAGS goes to `ballast
 # train`: TRAIN_FLAGS='--device cuda' train.sh ...
 set -euo pipefail
@@ -11,7 +11,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 export PATH=$PATH:$here/../../build/release/bin
 folder=${1:?a folder to work in}
 shift
-steps=${*:-clips vae latents transformer model}
+steps=${*:-clips vae latents transformer decoder model}
 mkdir -p "$folder"
 cp "$here"/*.toml "$folder"
 cd "$folder"
@@ -44,9 +44,14 @@ transformer() {
   ballast train transformer.toml --trust_cache ${TRAIN_FLAGS:-}
 }
 
+decoder() { # further, with the encoder as it is: latents, and so the transformer, stay what they are
+  ballast train decoder.toml --trust_cache ${TRAIN_FLAGS:-}
+}
+
 model() { # as it is committed
   cp "$(ls -t runs/transformer/*/*/model.safetensors | head -n 1)" \
     model/transformer/diffusion_pytorch_model.safetensors
+  cp "$(ls -t runs/decoder/*/*/model.safetensors | head -n 1)" model/vae.safetensors
   rm -rf "$here/model"
   cp -r model "$here/model"
   du -sb "$here/model"

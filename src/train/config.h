@@ -48,6 +48,7 @@ struct VaeConfig {
   wan_vae::Config network;  // from nothing
   Reconstruction reconstruction = Reconstruction::mse;
   double kl_weight = 1e-6;  // on the mean over latent values
+  bool train_encoder = true;
 };
 
 struct AdapterConfig {

@@ -64,6 +64,11 @@ void read_vae_model(const TomlTable& t, const PathFinder& find_path, TrainConfig
   c.model.transformer_dtype = DType::f32;  // masters
   v.reconstruction = word_from(t, "reconstruction", kReconstructions).value_or(v.reconstruction);
   v.kl_weight = number_from(t, "kl_weight", 0, kMostNumber).value_or(v.kl_weight);
+  v.train_encoder = t.boolean("train_encoder").value_or(true);
+  if (!v.train_encoder && v.file.empty()) {
+    t.fail_at("train_encoder",
+              "an encoder from nothing has to be trained: false goes with vae_path");
+  }
   if (const auto on = t.boolean("vae_gradient_checkpointing")) {
     c.memory.checkpointing = *on ? Checkpointing::recompute : Checkpointing::off;
   }

@@ -151,6 +151,7 @@ PreparedVae prepare_vae(TrainConfig config, const RunTarget& target, Purpose pur
     job.reconstruction = {.kind = ops::LossKind::smooth_l1, .delta = kL1Delta};
   }
   job.kl_weight = c.vae->kl_weight;
+  job.train_encoder = c.vae->train_encoder;
   job.optimizer = c.optimizer;
   job.max_grad_norm = c.max_grad_norm;
   r.other_lines = {{"dataset index", run.dataset->bytes(), "which clips there are"},

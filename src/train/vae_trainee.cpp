@@ -213,6 +213,7 @@ class VaeTrainee final : public Trainee {
       writer.add(t.updated.name, run_.config.save_dtype, t.shape,
                  file_order(runner, t, run_.config.save_dtype));
     }
+    if (!run_.request.job.train_encoder) add_encoder(writer);
     const std::string path = target.folder + "/" + target.file_name;
     writer.write(path);
     return {path};
@@ -231,6 +232,8 @@ class VaeTrainee final : public Trainee {
   // A fine-tuned VAE keeps the numbers of the one it was, which transformers were trained with. One
   // from nothing has none: they are measured on the clips.
   void put_statistics(Runner& runner, Metadata& metadata);
+  // As it is in the file it came from.
+  void add_encoder(SafetensorsWriter& writer) const;
 
   PreparedVae run_;
   std::optional<wan_vae::Training> training_;
@@ -275,6 +278,23 @@ void VaeTrainee::put_statistics(Runner& runner, Metadata& metadata) {
   }
   metadata[wan_vae::kLatentMeanKey] = list_text(mean);
   metadata[wan_vae::kLatentStdKey] = list_text(std);
+}
+
+void VaeTrainee::add_encoder(SafetensorsWriter& writer) const {
+  const Checkpoint& file = run_.checkpoints[0];
+  const bool official = wan_vae::recognise(file)->dialect == wan_vae::Dialect::official;
+  for (const wan_vae::Stage& stage : wan_vae::encoder(run_.network())) {
+    for (const wan_vae::Unit& unit : stage.units) {
+      for (const wan_vae::UnitTensor& t : tensors_of(unit)) {
+        const CheckpointTensor& from = file.get(official ? t.name : t.other);
+        writer.add(t.name, file.dtype(from), t.shape, [&file, &from](const ByteSink& sink) {
+          std::vector<std::byte> bytes(file.extent(from).bytes);
+          file.read(from, bytes);
+          sink(bytes);
+        });
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -141,6 +141,32 @@ TEST_F(VaeRun, AFineTuneKeepsTheStatisticsOfItsFile) {
   EXPECT_NE(test::read_whole(file), test::read_whole(second.folder + "/step2/model.safetensors"));
 }
 
+TEST_F(VaeRun, ADecoderAloneIsTrainedBesideAnEncoderThatStaysAsItIs) {
+  const TrainOutcome first = run(config("max_steps = 1"));
+  const std::string file = first.folder + "/step1/model.safetensors";
+  const std::string model = fmt::format("vae_path = '{}'\ntrain_encoder = false", file);
+  const PreparedVae both = prepared(config("", fmt::format("vae_path = '{}'", file))),
+                    one = prepared(config("", model));
+  const auto device = [](const PreparedVae& p) {
+    return std::get<wan_vae::PlannedTraining>(fit_training(p.request)).plan.peak_of(Tier::device);
+  };
+  EXPECT_LT(device(one), device(both));
+  const TrainOutcome o = run(config("max_steps = 3", model));
+  const Checkpoint before = Checkpoint::open(file),
+                   after = Checkpoint::open(o.folder + "/step3/model.safetensors");
+  ASSERT_EQ(before.tensors().size(), after.tensors().size());
+  for (const CheckpointTensor& t : before.tensors()) {
+    const std::string name(t.entry->name);
+    const auto bytes = [&](const Checkpoint& c) {
+      std::vector<std::byte> all(c.extent(c.get(name)).bytes);
+      c.read(c.get(name), all);
+      return all;
+    };
+    const bool encoder = name.starts_with("encoder.") || name.starts_with("conv1.");
+    EXPECT_EQ(bytes(before) == bytes(after), encoder) << name;
+  }
+}
+
 TEST_F(VaeRun, IsPlannedWithoutAFileAndRefusedWithoutMemory) {
   const PreparedVae run = prepared(config(""), {{"ram", {"5MB"}, "--ram"}}, Purpose::plan);
   EXPECT_TRUE(std::holds_alternative<Refusal>(fit_training(run.request)));

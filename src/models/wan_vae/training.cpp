@@ -62,6 +62,7 @@ void Training::declare_gradients(ProgramBuilder& pb) {
   std::vector<Place> places;
   std::int64_t total = 0;
   for (const Weights* w : {&*encoder_, &*decoder_}) {
+    if (w == &*encoder_ && !job_.train_encoder) continue;
     for (std::size_t u = 0; u < w->units(); ++u) {
       for (const UnitTensor& t : tensors_of(w->unit(u))) {
         places.push_back({w, u, t, total});
@@ -124,12 +125,13 @@ void Training::record_clip(ProgramSet& set, const ClipIo& io) {
   decoder_->begin_program();
   const Buffer pixels = enter(pb, io), weight = pb.temp("weight", {1}, DType::f32);
   ops::copy(pb, io.weight, weight, Lane::upload);
-  const auto pass = [&](const Network& net, Weights& weights) {
+  const auto pass = [&](const Network& net, Weights& weights, bool checkpointing) {
     return ClipPass(
-        pb,
-        {.net = net, .weights = weights, .dtype = job_.dtype, .checkpointing = job_.checkpointing});
+        pb, {.net = net, .weights = weights, .dtype = job_.dtype, .checkpointing = checkpointing});
   };
-  ClipPass encode = pass(encoder_net_, *encoder_), decode = pass(decoder_net_, *decoder_);
+  // Where nothing goes back through the encoder no input of its units is kept.
+  ClipPass encode = pass(encoder_net_, *encoder_, job_.checkpointing || !job_.train_encoder),
+           decode = pass(decoder_net_, *decoder_, job_.checkpointing);
   const Buffer moments = encode.forward(fold_pixels(pb, job_.config, pixels, job_.dtype));
 
   const Shape latent = {io.size.frames, io.size.height, io.size.width, job_.config.z_dim};
@@ -154,7 +156,9 @@ void Training::record_clip(ProgramSet& set, const ClipIo& io) {
   ops::copy(pb, losses_, io_.losses, Lane::download);
 
   const Buffer dmade = fold_pixels(pb, job_.config, result, DType::f32);
-  const Buffer dz = ops::cast(pb, decode.backward(dmade, &decoder_grads_), DType::f32);
+  const Buffer dlatent = decode.backward(dmade, &decoder_grads_, job_.train_encoder);
+  if (!job_.train_encoder) return;
+  const Buffer dz = ops::cast(pb, dlatent, DType::f32);
   const Buffer dmoments = ops::gaussian_latent_backward(pb, gaussian, job_.kl_weight / values,
                                                         matrix_of(pb, dz));  // [f h w, 2 z]
   encode.backward(pb.reshape(dmoments, pb.shape(moments)), &encoder_grads_, false);

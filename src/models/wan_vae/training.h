@@ -23,6 +23,7 @@ struct TrainingJob {
   std::vector<LatentClip> clips;  // the kinds that come, each once
   DType dtype = DType::f32;       // activations and matrices: f32 or bf16, beside f32 masters
   bool checkpointing = false;     // clip_pass.h
+  bool train_encoder = true;      // false: the decoder alone, latents stay what they are
   ops::LossFunction reconstruction = {};
   double kl_weight = 1e-6;
   OptimizerOptions optimizer = {};
@@ -54,7 +55,7 @@ struct TrainingIo {
   std::vector<TrainedTensor> trained;
 };
 
-// Records the training of both networks:
+// Records the training of both networks, or of the decoder:
 //   load, init_state     the weights of the file; masters and optimizer state
 //   zero_gradients       a step begins
 //   step.K               one clip: x -> m, v;  z = m + exp(v / 2) noise;  y = decoder(z);
