@@ -45,7 +45,7 @@ FusedParts fused_backward_parts(std::int64_t queries, std::int64_t heads, std::i
   FusedParts p;
   p.strips = round_up(heads * queries * 4, 256);
   p.columns = round_up(keys, 64) + 16;
-  p.bytes = p.strips + round_up(heads * (round_up(queries, 64) / 16) * p.columns * 4, 256);
+  p.bytes = p.strips + round_up(heads * (round_up(queries, 16) / 16) * p.columns * 4, 256);
   return p;
 }
 

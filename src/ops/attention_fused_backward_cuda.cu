@@ -4,10 +4,18 @@
 namespace ballast::ops::cuda {
 namespace {
 
-// As forward's blocks: 64 rows of a head (queries for dq, keys for dk and dv), 16 to a warp, and a
+// As forward's blocks: rows of a head (queries for dq, keys for dk and dv), 16 to a warp, and a
 // walk over the tiles of 64 rows of the other side, always from the first. Scores are computed in
 // both kernels: that is two products more than the least, and no sum depends on an order of blocks.
-// Half a tile of scores at a time keeps both kernels at three blocks to a multiprocessor.
+// Half a tile of scores at a time leaves registers for as many warps as here.
+template <int kWarpsOfBlock, int kBlocksAtOnce>
+struct Block {
+  static constexpr int kWarps = kWarpsOfBlock, kThreads = 32 * kWarps, kRows = 16 * kWarps;
+  static constexpr int kBlocks = kBlocksAtOnce;
+};
+using QueryBlock = Block<4, 3>;
+using KeyBlock = Block<4, 3>;
+
 struct Backward {
   HeadRows q, k, v, o, dout, dq, dk, dv;
   const float* lse;
@@ -25,27 +33,32 @@ __device__ __forceinline__ float in_powers(float lse) {
   return lse == -kInfinity ? kInfinity : lse * kLog2e;
 }
 
-// P = 2^(S - lse), 0 where a key takes no part; dS = P (keep dP - delta); p becomes keep P.
-struct Slopes {
-  float scale;         // of products, in powers of 2
-  std::uint32_t drop;  // threshold
-  float keep;          // what is left is multiplied by this
+__device__ __forceinline__ int whole_tiles(int rows) {
+  return (rows + kTileRows - 1) / kTileRows * kTileRows;
+}
 
-  template <bool kDrops>
-  __device__ void apply(float bias, float lse, float delta, bool takes_part, std::uint32_t word,
-                        float& p, float& dp) const {
-    const float weight = takes_part ? power_of_2(fmaf(p, scale, bias) - lse) : 0.0f;
-    float kept = 1;
-    if constexpr (kDrops) kept = word < drop ? 0.0f : keep;
-    p = kDrops ? weight * kept : weight;
-    dp = weight * ((kDrops ? dp * kept : dp) - delta);
+// P = 2^(S - lse) in powers of 2, dS = P (keep dP - delta); s becomes keep P, dp dS. A score of
+// -infinity gives 0 for both.
+template <bool kDrops>
+__device__ __forceinline__ void to_slopes(const AttentionDrop& drop, float lse, float delta,
+                                          std::uint32_t word, float& s, float& dp) {
+  const float weight = power_of_2(s - lse);
+  if constexpr (kDrops) {
+    const float kept = word < drop.threshold ? 0.0f : drop.scale;
+    s = weight * kept;
+    dp = weight * fmaf(dp, kept, -delta);
+  } else {
+    s = weight;
+    dp = weight * (dp - delta);
   }
-};
+}
 
 // Sums of a warp's [16, 32] slopes along diagonals. Rows g + 8 are added to rows g, eight columns
-// to the left; the 8 rows of 40 columns go through shared memory, and lane n adds up the diagonals
-// of column n - 15 and n + 17 of row 0. The second one is continued by the next 32 columns.
-constexpr int kDiagonalStride = 40;  // float2s of four rows meet no bank twice
+// to the left; the 8 rows of 40 columns go through shared memory, zeros around them, and lane n
+// adds up the diagonals of column n - 15 and n + 17 of row 0. The second one is continued by the
+// next 32 columns.
+constexpr int kDiagonalStride = 72;  // float2s of four rows meet no bank twice
+constexpr int kDiagonalRows = 8 * kDiagonalStride;
 __device__ __forceinline__ void add_diagonals(const float (&ds)[kHalf][4], float* rows, float* to,
                                               float& carried) {
   const int lane = threadIdx.x % 32, g = lane / 4;
@@ -54,126 +67,118 @@ __device__ __forceinline__ void add_diagonals(const float (&ds)[kHalf][4], float
     float2 x = make_float2(0, 0);
     if (m > 0) x = make_float2(ds[m - 1][0], ds[m - 1][1]);
     if (m < kHalf) x.x += ds[m][2], x.y += ds[m][3];
-    *reinterpret_cast<float2*>(rows + g * kDiagonalStride + 8 * m + lane % 4 * 2) = x;
+    *reinterpret_cast<float2*>(rows + g * kDiagonalStride + 8 * (m + 1) + lane % 4 * 2) = x;
   }
   __syncwarp();
   float first = carried, second = 0;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const int c = lane + i - 7;  // of 40
-    if (c >= 0) first += rows[i * kDiagonalStride + c];
-    if (c + 32 < 40) second += rows[i * kDiagonalStride + c + 32];
+    const float* const from = rows + i * kDiagonalStride + lane + i + 1;
+    first += from[0];
+    second += from[32];
   }
   __syncwarp();
   to[lane] = first;
   carried = second;
 }
 
+// dq = scale dS k.
 template <bool kDrops>
-__global__ void __launch_bounds__(kTileThreads, 3) backward_queries(Backward a) {
+__global__ void __launch_bounds__(QueryBlock::kThreads, QueryBlock::kBlocks)
+    backward_queries(Backward a) {
+  constexpr int kThreads = QueryBlock::kThreads, kQueries = QueryBlock::kRows;
   __shared__ uint4 k_tile[2][kTileChunks], v_tile[2][kTileChunks];
-  __shared__ float bias[2][kTileDistances], diagonals[4][8 * kDiagonalStride];
-  __shared__ float deltas[kTileRows];
+  __shared__ float bias[2][kThreads], diagonals[QueryBlock::kWarps][kDiagonalRows];
   const TileRule& rule = a.rule;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, h = blockIdx.y;
-  const int tile = gridDim.x - 1 - blockIdx.x;
-  const int first = tile * kTileRows, row = warp * 16 + lane / 4;
+  const int tile = gridDim.x - 1 - blockIdx.x;  // with a mask the last ones have most to do
+  const int first = tile * kQueries, row = warp * 16 + lane / 4;  // and row + 8
   const OwnHead head(rule, h);
-  const int end = head.keys_seen(rule, first);
+  const int end = head.keys_seen(rule, first, kQueries);
 
-  // The places of the second tiles hold o, then q and dout, until these are in registers.
-  start_tile(k_tile[1], a.o, h, first, rule.queries);
-  start_tile(v_tile[1], a.dout, h, first, rule.queries);
-  start_tile(k_tile[0], a.k, h, 0, end);
-  start_tile(v_tile[0], a.v, h, 0, end);
-  bias[0][threadIdx.x] = fetch_bias(rule, head, first, 0);
-  wait_for_copies();
-  __syncthreads();
-  {
-    const int i = threadIdx.x / 2;  // half a row for each of two neighbours
-    float sum = 0;
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      const int at = chunk_at(i, threadIdx.x % 2 * 4 + c);
-      float x[8], y[8];
-      load8(reinterpret_cast<const bf16*>(k_tile[1] + at), x);
-      load8(reinterpret_cast<const bf16*>(v_tile[1] + at), y);
-#pragma unroll
-      for (int e = 0; e < 8; ++e) sum = fmaf(x[e], y[e], sum);
-    }
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    deltas[i] = sum;
-    if (first + i < rule.queries) a.delta[std::int64_t{h} * rule.queries + first + i] = sum;
-  }
+  start_tile<kThreads>(k_tile[0], a.k, h, 0, end);
+  start_tile<kThreads>(v_tile[0], a.v, h, 0, end);
+  float next_bias = fetch_bias<kQueries>(rule, head, first, 0);
   LeftMatrix q[kSteps], dout[kSteps];
-  left_rows(dout, v_tile[1], warp * 16);
-  __syncthreads();
-  start_tile(k_tile[1], a.q, h, first, rule.queries);
-  wait_for_copies();
-  __syncthreads();
-  left_rows(q, k_tile[1], warp * 16);
-
+  fetch_rows(dout, a.dout, h, first + warp * 16, rule.queries);
+  fetch_rows(q, a.o, h, first + warp * 16, rule.queries);
   float lse[2], delta[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
+    float sum = 0;
+#pragma unroll
+    for (int k = 0; k < 2 * kSteps; ++k) {
+      const float2 x = unpack_bf16(q[k / 2].x[k % 2 * 2 + r]);
+      const float2 y = unpack_bf16(dout[k / 2].x[k % 2 * 2 + r]);
+      sum = fmaf(x.x, y.x, fmaf(x.y, y.y, sum));
+    }
+    delta[r] = quad_sum(sum);
     const int i = first + row + 8 * r;
-    lse[r] = i < rule.queries ? in_powers(a.lse[h * a.lse_head + i]) : kInfinity;
-    delta[r] = deltas[row + 8 * r];
+    const bool real = i < rule.queries;
+    if (real && lane % 4 == 0) a.delta[std::int64_t{h} * rule.queries + i] = delta[r];
+    lse[r] = real ? in_powers(a.lse[h * a.lse_head + i]) : kInfinity;
   }
-  const Slopes slopes = {rule.scale * kLog2e, rule.drop.threshold, rule.drop.scale};
-  float* strip = nullptr;
-  if (a.strips) {
-    strip = a.strips + (std::int64_t{h} * gridDim.x * 4 + tile * 4 + warp) * a.columns;
-  }
+  fetch_rows(q, a.q, h, first + warp * 16, rule.queries);
+
+  const float scale = rule.scale * kLog2e;
+  const ScoreWords words(rule, head);
+  const int strips = (rule.queries + 15) / 16, own_strip = first / 16 + warp;
+  float* const strip = a.strips && own_strip < strips
+                           ? a.strips + (std::int64_t{h} * strips + own_strip) * a.columns
+                           : nullptr;
+  for (int i = lane; i < kDiagonalRows; i += 32) diagonals[warp][i] = 0;
   float dq[8][4] = {}, carried = 0;
   for (int key = 0, stage = 0; key < end; key += kTileRows, stage ^= 1) {
+    bias[stage][threadIdx.x] = next_bias;
     wait_for_copies();
     __syncthreads();
     const int next = key + kTileRows;
-    float next_bias = 0;
     if (next < end) {
-      start_tile(k_tile[stage ^ 1], a.k, h, next, end);
-      start_tile(v_tile[stage ^ 1], a.v, h, next, end);
-      next_bias = fetch_bias(rule, head, first, next);
+      start_tile<kThreads>(k_tile[stage ^ 1], a.k, h, next, end);
+      start_tile<kThreads>(v_tile[stage ^ 1], a.v, h, next, end);
+      next_bias = fetch_bias<kQueries>(rule, head, first, next);
     }
+    if (rule.causal && key > first + warp * 16 + 15) continue;  // nothing for this warp
     const bool partly = next > end || (rule.causal && next > first);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float s[kHalf][4] = {}, dp[kHalf][4] = {};
       multiply_rows(s, q, k_tile[stage], half * 32);
       multiply_rows(dp, dout, v_tile[stage], half * 32);
-      const float* const near = bias[stage] + (kTileRows - 1) + half * 32 + lane % 4 * 2 - row;
+      const float* const near = bias[stage] + (kQueries - 1) + half * 32 + lane % 4 * 2 - row;
+      add_bias(s, scale, [&](int n, int k) { return near[8 * (n - k / 2) + k % 2]; });
+      if (partly) {
+        hide(s, [&](int n, int k) {
+          const int j = key + half * 32 + 8 * n + lane % 4 * 2 + k % 2;
+          return j >= end || (rule.causal && j > first + row + k / 2 * 8);
+        });
+      }
 #pragma unroll
       for (int n = 0; n < kHalf; ++n) {
         std::uint32_t w[4] = {};
-        const int column = key + half * 32 + 8 * n;
-        if constexpr (kDrops) ScoreWords(rule, head).by_query(first + warp * 16, column, w);
+        if constexpr (kDrops) words.by_query(first + warp * 16, key + half * 32 + 8 * n, w);
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-          bool takes_part = true;
-          if (partly) {
-            const int j = column + lane % 4 * 2 + k % 2, i = first + row + k / 2 * 8;
-            takes_part = j < end && (!rule.causal || j <= i);
-          }
-          slopes.apply<kDrops>(near[8 * (n - k / 2) + k % 2], lse[k / 2], delta[k / 2], takes_part,
-                               w[k], s[n][k], dp[n][k]);
+          to_slopes<kDrops>(rule.drop, lse[k / 2], delta[k / 2], w[k], s[n][k], dp[n][k]);
         }
       }
       add_rows(dq, dp, k_tile[stage], half * 32);
       if (strip) add_diagonals(dp, diagonals[warp], strip + key + half * 32, carried);
     }
-    bias[stage ^ 1][threadIdx.x] = next_bias;
   }
-  if (strip && end > 0 && lane < 16) {
-    strip[(end + kTileRows - 1) / kTileRows * kTileRows + lane] = lane < 15 ? carried : 0.0f;
+  if (strip && lane < 15) {
+    strip[whole_tiles(head.keys_seen(rule, first + warp * 16, 16)) + lane] = carried;
   }
   store_rows(a.dq, h, first + warp * 16, rule.queries, dq, rule.scale, rule.scale);
 }
 
+// dk = scale dS^T q, dv = P^T dout.
 template <bool kDrops>
-__global__ void __launch_bounds__(kTileThreads, 3) backward_keys(Backward a) {
+__global__ void __launch_bounds__(KeyBlock::kThreads, KeyBlock::kBlocks) backward_keys(Backward a) {
+  constexpr int kThreads = KeyBlock::kThreads;
+  static_assert(KeyBlock::kRows == kTileRows, "the mask is that of square tiles");
   __shared__ uint4 q_tile[2][kTileChunks], dout_tile[2][kTileChunks];
-  __shared__ float bias[2][kTileDistances], lses[2][kTileRows], deltas[2][kTileRows];
+  __shared__ float bias[2][kThreads], lses[2][kTileRows], deltas[2][kTileRows];
   const TileRule& rule = a.rule;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, h = blockIdx.y;
   const int first = blockIdx.x * kTileRows, row = warp * 16 + lane / 4;
@@ -192,30 +197,26 @@ __global__ void __launch_bounds__(kTileThreads, 3) backward_keys(Backward a) {
     (fetches_lse ? lses : deltas)[stage][threadIdx.x % kTileRows] = x;
   };
 
-  // The places of the second tiles hold k and v until these are in registers.
-  start_tile(q_tile[1], a.k, h, first, head.length);
-  start_tile(dout_tile[1], a.v, h, first, head.length);
-  start_tile(q_tile[0], a.q, h, begin, rule.queries);
-  start_tile(dout_tile[0], a.dout, h, begin, rule.queries);
-  bias[0][threadIdx.x] = fetch_bias(rule, head, begin, first);
-  place_row(0, fetch_row(begin));
-  wait_for_copies();
-  __syncthreads();
+  start_tile<kThreads>(q_tile[0], a.q, h, begin, rule.queries);
+  start_tile<kThreads>(dout_tile[0], a.dout, h, begin, rule.queries);
+  float next_bias = fetch_bias<kTileRows>(rule, head, begin, first), next_row = fetch_row(begin);
   LeftMatrix k[kSteps], v[kSteps];
-  left_rows(k, q_tile[1], warp * 16);
-  left_rows(v, dout_tile[1], warp * 16);
+  fetch_rows(k, a.k, h, first + warp * 16, head.length);
+  fetch_rows(v, a.v, h, first + warp * 16, head.length);
 
-  const Slopes slopes = {rule.scale * kLog2e, rule.drop.threshold, rule.drop.scale};
+  const float scale = rule.scale * kLog2e;
+  const ScoreWords words(rule, head);
   float dk[8][4] = {}, dv[8][4] = {};
   for (int query = begin, stage = 0; query < rule.queries; query += kTileRows, stage ^= 1) {
+    bias[stage][threadIdx.x] = next_bias;
+    place_row(stage, next_row);
     wait_for_copies();
     __syncthreads();
     const int next = query + kTileRows;
-    float next_bias = 0, next_row = 0;
     if (next < rule.queries) {
-      start_tile(q_tile[stage ^ 1], a.q, h, next, rule.queries);
-      start_tile(dout_tile[stage ^ 1], a.dout, h, next, rule.queries);
-      next_bias = fetch_bias(rule, head, next, first);
+      start_tile<kThreads>(q_tile[stage ^ 1], a.q, h, next, rule.queries);
+      start_tile<kThreads>(dout_tile[stage ^ 1], a.dout, h, next, rule.queries);
+      next_bias = fetch_bias<kTileRows>(rule, head, next, first);
       next_row = fetch_row(next);
     }
     const bool partly = first + kTileRows > head.length || (rule.causal && query == first);
@@ -225,31 +226,30 @@ __global__ void __launch_bounds__(kTileThreads, 3) backward_keys(Backward a) {
       multiply_rows(s, k, q_tile[stage], half * 32);
       multiply_rows(dp, v, dout_tile[stage], half * 32);
       const float* const near = bias[stage] + (kTileRows - 1) - half * 32 - lane % 4 * 2 + row;
+      add_bias(s, scale, [&](int n, int e) { return near[8 * (e / 2 - n) - e % 2]; });
+      if (partly) {
+        hide(s, [&](int n, int e) {
+          const int j = first + row + e / 2 * 8;
+          return j >= head.length ||
+                 (rule.causal && j > query + half * 32 + 8 * n + lane % 4 * 2 + e % 2);
+        });
+      }
 #pragma unroll
       for (int n = 0; n < kHalf; ++n) {
         const int within = half * 32 + 8 * n + lane % 4 * 2;
         const float2 lse = *reinterpret_cast<const float2*>(lses[stage] + within);
         const float2 delta = *reinterpret_cast<const float2*>(deltas[stage] + within);
         std::uint32_t w[4] = {};
-        if constexpr (kDrops) {
-          ScoreWords(rule, head).by_key(query + half * 32 + 8 * n, first + warp * 16, w);
-        }
+        if constexpr (kDrops) words.by_key(query + half * 32 + 8 * n, first + warp * 16, w);
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          bool takes_part = true;
-          if (partly) {
-            const int j = first + row + e / 2 * 8, i = query + within + e % 2;
-            takes_part = j < head.length && (!rule.causal || j <= i);
-          }
-          slopes.apply<kDrops>(near[8 * (e / 2 - n) - e % 2], e % 2 ? lse.y : lse.x,
-                               e % 2 ? delta.y : delta.x, takes_part, w[e], s[n][e], dp[n][e]);
+          to_slopes<kDrops>(rule.drop, e % 2 ? lse.y : lse.x, e % 2 ? delta.y : delta.x, w[e],
+                            s[n][e], dp[n][e]);
         }
       }
       add_rows(dv, s, dout_tile[stage], half * 32);
       add_rows(dk, dp, q_tile[stage], half * 32);
     }
-    bias[stage ^ 1][threadIdx.x] = next_bias;
-    place_row(stage ^ 1, next_row);
   }
   store_rows(a.dk, h, first + warp * 16, rule.keys, dk, rule.scale, rule.scale);
   store_rows(a.dv, h, first + warp * 16, rule.keys, dv, 1, 1);
@@ -266,7 +266,6 @@ __global__ void sum_strips(const float* strips, std::int64_t columns, float* sum
   const int lane = threadIdx.x % kDistances, warp = threadIdx.x / kDistances;
   const int own = blockIdx.y, e = blockIdx.x * kDistances + lane;
   const int distance = e - (rule.queries - 1), rows = (rule.queries + 15) / 16;
-  const int all_rows = (rule.queries + kTileRows - 1) / kTileRows * 4;
   const int heads = static_cast<int>(rule.samples.heads);
   const int skipped = static_cast<int>(rule.samples.first % heads);
   const bool mine = e < rule.queries + rule.keys - 1;
@@ -275,15 +274,15 @@ __global__ void sum_strips(const float* strips, std::int64_t columns, float* sum
     const int h = first + warp * heads;
     if (h < rule.heads) {
       const OwnHead head(rule, h);
-      const float* const from = strips + std::int64_t{h} * all_rows * columns;
+      const float* const from = strips + std::int64_t{h} * rows * columns;
       float sum = 0;
       for (int s = 0; s < rows; s += 8) {
         float x[8];
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
           const int column = distance + (s + k) * 16 + 15;
-          const int end = head.keys_seen(rule, (s + k) / 4 * kTileRows);
-          const int filled = end == 0 ? 0 : (end + kTileRows - 1) / kTileRows * kTileRows + 15;
+          const int end = head.keys_seen(rule, (s + k) * 16, 16);
+          const int filled = end == 0 ? 0 : whole_tiles(end) + 15;
           const bool real = s + k < rows && column >= 0 && column < filled;
           x[k] = real ? from[(s + k) * columns + column] : 0.0f;
         }
@@ -305,12 +304,12 @@ template <bool kDrops>
 void launch(const Backward& b, void* stream) {
   const auto heads = static_cast<unsigned>(b.rule.heads);
   if (b.rule.queries > 0) {
-    const dim3 blocks(tiles_of(b.rule.queries), heads);
-    backward_queries<kDrops><<<blocks, kTileThreads, 0, stream_of(stream)>>>(b);
+    const dim3 blocks(blocks_for(b.rule.queries, QueryBlock::kRows), heads);
+    backward_queries<kDrops><<<blocks, QueryBlock::kThreads, 0, stream_of(stream)>>>(b);
   }
   if (b.rule.keys > 0) {
-    const dim3 blocks(tiles_of(b.rule.keys), heads);
-    backward_keys<kDrops><<<blocks, kTileThreads, 0, stream_of(stream)>>>(b);
+    const dim3 blocks(blocks_for(b.rule.keys, KeyBlock::kRows), heads);
+    backward_keys<kDrops><<<blocks, KeyBlock::kThreads, 0, stream_of(stream)>>>(b);
   }
 }
 

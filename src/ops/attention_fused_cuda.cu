@@ -4,9 +4,12 @@
 namespace ballast::ops::cuda {
 namespace {
 
-// A block has 64 queries of a head, a warp 16 of them, and walks over the keys in tiles of 64 from
+// A block has 128 queries of a head, a warp 16 of them, and walks over the keys in tiles of 64 from
 // key 0 on, while the next tile's keys and values are copied: a row's sums depend on nothing but
-// its own keys. 41 KB of shared memory and 128 registers let four blocks share a multiprocessor.
+// its own keys. With 64 queries the copies would take the cache as long as the products take; 128
+// registers let two blocks share a multiprocessor.
+constexpr int kWarps = 8, kThreads = 32 * kWarps, kQueries = 16 * kWarps;
+
 struct Forward {
   HeadRows q, k, v, o;
   float* lse;
@@ -18,65 +21,46 @@ __device__ __forceinline__ float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
   return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
-__device__ __forceinline__ float quad_sum(float x) {
-  x += __shfl_xor_sync(0xffffffffu, x, 1);
-  return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
 
 template <bool kDrops>
-__global__ void __launch_bounds__(kTileThreads, 4) forward(Forward a) {
-  __shared__ uint4 q_tile[kTileChunks], k_tile[2][kTileChunks], v_tile[2][kTileChunks];
-  __shared__ float bias[2][kTileDistances];
+__global__ void __launch_bounds__(kThreads, 2) forward(Forward a) {
+  __shared__ uint4 k_tile[2][kTileChunks], v_tile[2][kTileChunks];
+  __shared__ float bias[2][kThreads];  // kQueries + 63 of them
   const TileRule& rule = a.rule;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, h = blockIdx.y;
   const int tile = gridDim.x - 1 - blockIdx.x;  // with a mask the last ones have most to do
-  const int first = tile * kTileRows, row = warp * 16 + lane / 4;  // and row + 8
+  const int first = tile * kQueries, row = warp * 16 + lane / 4;  // and row + 8
   const OwnHead head(rule, h);
-  const int end = head.keys_seen(rule, first);
+  const int end = head.keys_seen(rule, first, kQueries);
 
-  start_tile(q_tile, a.q, h, first, rule.queries);
-  start_tile(k_tile[0], a.k, h, 0, end);
-  start_tile(v_tile[0], a.v, h, 0, end);
-  bias[0][threadIdx.x] = fetch_bias(rule, head, first, 0);
-  wait_for_copies();
-  __syncthreads();
+  start_tile<kThreads>(k_tile[0], a.k, h, 0, end);
+  start_tile<kThreads>(v_tile[0], a.v, h, 0, end);
+  float next_bias = fetch_bias<kQueries>(rule, head, first, 0);
   LeftMatrix q[kSteps];
-  left_rows(q, q_tile, warp * 16);
+  fetch_rows(q, a.q, h, first + warp * 16, rule.queries);
 
   const float scale = rule.scale * kLog2e;
   float o[8][4] = {}, most[2] = {-kInfinity, -kInfinity}, sum[2] = {};
   for (int key = 0, stage = 0; key < end; key += kTileRows, stage ^= 1) {
+    bias[stage][threadIdx.x] = next_bias;
     wait_for_copies();
     __syncthreads();
     const int next = key + kTileRows;
-    float next_bias = 0;
     if (next < end) {
-      start_tile(k_tile[stage ^ 1], a.k, h, next, end);
-      start_tile(v_tile[stage ^ 1], a.v, h, next, end);
-      next_bias = fetch_bias(rule, head, first, next);
+      start_tile<kThreads>(k_tile[stage ^ 1], a.k, h, next, end);
+      start_tile<kThreads>(v_tile[stage ^ 1], a.v, h, next, end);
+      next_bias = fetch_bias<kQueries>(rule, head, first, next);
     }
+    if (rule.causal && key > first + warp * 16 + 15) continue;  // nothing for this warp
     float s[8][4] = {};
     multiply_rows(s, q, k_tile[stage], 0);
-    // Scores in powers of 2. A lane's distances repeat from row g, columns n to row g + 8,
-    // columns n + 1.
-    const float* const near = bias[stage] + (kTileRows - 1) + lane % 4 * 2 - row;
-#pragma unroll
-    for (int n = 0; n < 8; ++n) {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        s[n][k] = fmaf(s[n][k], scale, near[8 * (n - k / 2) + k % 2]);
-      }
-    }
+    const float* const near = bias[stage] + (kQueries - 1) + lane % 4 * 2 - row;
+    add_bias(s, scale, [&](int n, int k) { return near[8 * (n - k / 2) + k % 2]; });
     if (next > end || (rule.causal && next > first)) {
-      const int column = key + lane % 4 * 2;
-#pragma unroll
-      for (int n = 0; n < 8; ++n) {
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const int j = column + 8 * n + k % 2, i = first + row + k / 2 * 8;
-          if (j >= end || (rule.causal && j > i)) s[n][k] = -kInfinity;
-        }
-      }
+      hide(s, [&](int n, int k) {
+        const int j = key + 8 * n + lane % 4 * 2 + k % 2;
+        return j >= end || (rule.causal && j > first + row + k / 2 * 8);
+      });
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -106,7 +90,6 @@ __global__ void __launch_bounds__(kTileThreads, 4) forward(Forward a) {
       }
     }
     add_rows(o, s, v_tile[stage], 0);
-    bias[stage ^ 1][threadIdx.x] = next_bias;
   }
 
   float factor[2];
@@ -134,11 +117,11 @@ void fused_attention(const Attention& a, void* stream) {
                      static_cast<float*>(a.lse.data),
                      a.lse.strides[0],
                      tile_rule(a)};
-  const dim3 blocks(tiles_of(f.rule.queries), static_cast<unsigned>(f.rule.heads));
+  const dim3 blocks(blocks_for(f.rule.queries, kQueries), static_cast<unsigned>(f.rule.heads));
   if (a.drop.on) {
-    forward<true><<<blocks, kTileThreads, 0, stream_of(stream)>>>(f);
+    forward<true><<<blocks, kThreads, 0, stream_of(stream)>>>(f);
   } else {
-    forward<false><<<blocks, kTileThreads, 0, stream_of(stream)>>>(f);
+    forward<false><<<blocks, kThreads, 0, stream_of(stream)>>>(f);
   }
   check_launch("attention");
 }

@@ -12,7 +12,7 @@ void fused_attention(const Attention& a, void* stream);
 // Backward's workspace, in bytes behind its start.
 struct FusedParts {
   std::int64_t delta = 0;  // rowsum(dout * o), [H, Lq] f32
-  // Sums of dS along diagonals over 16 queries each: [H, Lq / 16 in whole fours, columns] f32. With
+  // Sums of dS along diagonals over 16 queries each: [H, Lq / 16, columns] f32. With
   // n the first of those queries, column c is for keys and queries with j - i = c - n - 15.
   std::int64_t strips = 0;
   std::int64_t columns = 0;

@@ -95,13 +95,13 @@ double product_flops(const Shape& q, std::int64_t keys) {
   return 2.0 * static_cast<double>(q.elements()) * static_cast<double>(keys);
 }
 
-// Fused kernels have half the speed of those that profiles are about. Without them the time goes
-// into moving scores, bytes for each: forward writes and reads S and P, backward S, dP, P and dS,
-// the last once more.
+// Fused kernels have a quarter of the speed of those that profiles are about (measured on an H200).
+// Without them the time goes into moving scores, bytes for each: forward writes and reads S and P,
+// backward S, dP, P and dS, the last once more.
 Cost scores_cost(const Shape& q, DType dtype, std::int64_t keys, bool backward) {
   if (attention_is_fused(q[2], dtype)) {
     return {.work = backward ? Work::attention_backward : Work::attention,
-            .flops = 2 * (backward ? 5 : 2) * product_flops(q, keys)};
+            .flops = 4 * (backward ? 5 : 2) * product_flops(q, keys)};
   }
   const double scores = static_cast<double>(q[0] * q[1] * keys);
   return {.work = Work::memory, .bytes = scores * (backward ? 26 : 12)};

@@ -11,7 +11,6 @@ namespace ballast::ops::cuda {
 
 constexpr int kHeadWidth = 64;
 constexpr int kTileRows = 64;
-constexpr int kTileThreads = 128;  // four warps, each with 16 rows of a tile
 constexpr int kSteps = kHeadWidth / 16;
 constexpr int kTileChunks = kTileRows * kHeadWidth / 8;  // of 16 bytes
 constexpr float kInfinity = __builtin_huge_valf();
@@ -36,32 +35,52 @@ struct HeadRows {
 // no bank twice.
 __device__ __forceinline__ int chunk_at(int row, int chunk) { return row * 8 + (chunk ^ row % 8); }
 
-// tile = rows [first, first + 64) of head h, 0 from row `end` on.
+// tile = rows [first, first + 64) of head h, 0 from row `end` on; by all threads of a block.
+template <int kThreads>
 __device__ __forceinline__ void start_tile(uint4* tile, const HeadRows& x, int h, int first,
                                            int end) {
   const int chunk = threadIdx.x % 8;
+  const auto each_row = [&](auto&& copy) {
 #pragma unroll
-  for (int k = 0; k < kTileRows * 8 / kTileThreads; ++k) {
-    const int row = threadIdx.x / 8 + k * (kTileThreads / 8);
-    const bool real = first + row < end;
-    const bf16* const from = x.at(real ? first + row : 0, h) + chunk * 8;
-    uint4* const to = tile + chunk_at(row, chunk);
-    if (x.in_chunks) {
-      start_copy(to, from, real);
-    } else {
+    for (int k = 0; k < kTileChunks / kThreads; ++k) {
+      const int row = threadIdx.x / 8 + k * (kThreads / 8);
+      const bool real = first + row < end;
+      copy(tile + chunk_at(row, chunk), x.at(real ? first + row : 0, h) + chunk * 8, real);
+    }
+  };
+  if (x.in_chunks) {
+    each_row([](uint4* to, const bf16* from, bool real) { start_copy(to, from, real); });
+  } else {
+    each_row([](uint4* to, const bf16* from, bool real) {
+#pragma unroll 1
       for (int e = 0; e < 8; ++e) {
         reinterpret_cast<bf16*>(to)[e] = real ? from[e] : from_float<bf16>(0);
       }
-    }
+    });
   }
 }
 
-// 16 rows from `row` on as left matrices.
-__device__ __forceinline__ void left_rows(LeftMatrix (&x)[kSteps], const uint4* tile, int row) {
+// A warp's 16 rows from `first` on as left matrices, 0 from row `end` on. Once per block: what the
+// loads lack in width the cache makes up for.
+__device__ __forceinline__ void fetch_rows(LeftMatrix (&to)[kSteps], const HeadRows& x, int h,
+                                           int first, int end) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
-  for (int k = 0; k < kSteps; ++k) {
-    load_matrices(x[k].x, tile + chunk_at(row + lane % 16, 2 * k + lane / 16));
+  for (int r = 0; r < 2; ++r) {
+    const int row = first + lane / 4 + 8 * r;
+    const bf16* const from = x.at(row < end ? row : 0, h) + lane % 4 * 2;
+#pragma unroll
+    for (int k = 0; k < 2 * kSteps; ++k) {
+      unsigned pair = 0;
+      if (row < end) {
+        if (x.in_chunks) {
+          pair = *reinterpret_cast<const unsigned*>(from + 8 * k);
+        } else {
+          pair = pack_bf16(to_float(from[8 * k]), to_float(from[8 * k + 1]));
+        }
+      }
+      to[k / 2].x[k % 2 * 2 + r] = pair;
+    }
   }
 }
 
@@ -127,6 +146,12 @@ __device__ __forceinline__ void store_rows(const HeadRows& to, int h, int first,
   }
 }
 
+// Over the four lanes that share a row.
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
 // What turns products q k^T into scores of keys that take part.
 struct TileRule {
   int heads, queries, keys;  // heads: of all samples
@@ -150,20 +175,43 @@ struct OwnHead {
     length = r.samples.lengths[sample];
     bias = r.bias ? r.bias + own * r.bias_head : nullptr;
   }
-  // Keys that any of the queries [first, first + 64) sees: [0, end).
-  __device__ int keys_seen(const TileRule& r, int first) const {
-    return r.causal && first + kTileRows < length ? first + kTileRows : length;
+  // Keys that any of `rows` queries from `first` on sees: [0, end).
+  __device__ int keys_seen(const TileRule& r, int first, int rows) const {
+    return r.causal && first + rows < length ? first + rows : length;
   }
 };
 
-// The bias of a tile of scores, in powers of 2: thread n fetches that of key - query = n - 63
-// within the tile. What no pair of query and key has is 0.
-constexpr int kTileDistances = 2 * kTileRows;
+// The bias between `queries` queries and 64 keys, in powers of 2: entry n is for key - query =
+// n - (queries - 1), both counted from their first. What no pair of query and key has is 0.
+template <int kQueries>
 __device__ __forceinline__ float fetch_bias(const TileRule& r, const OwnHead& head, int query,
                                             int key) {
-  const int distance = key - query + static_cast<int>(threadIdx.x) - (kTileRows - 1);
+  const int distance = key - query + static_cast<int>(threadIdx.x) - (kQueries - 1);
   const bool real = head.bias && distance > -r.queries && distance < r.keys;
   return real ? head.bias[distance] * kLog2e : 0.0f;
+}
+
+// Products become scores, in powers of 2. bias(n, k): of element k of the n-th eight columns. A
+// lane needs the same distance for row g and for row g + 8, eight columns further: the compiler
+// sees it.
+template <int kColumns, class Bias>
+__device__ __forceinline__ void add_bias(float (&s)[kColumns][4], float scale, Bias&& bias) {
+#pragma unroll
+  for (int n = 0; n < kColumns; ++n) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) s[n][k] = fmaf(s[n][k], scale, bias(n, k));
+  }
+}
+
+// Scores of pairs that take no part. Apart from the rest, and only where a tile has such pairs: a
+// question for every score would keep the others from being worked on side by side.
+template <int kColumns, class Hidden>
+__device__ __forceinline__ void hide(float (&s)[kColumns][4], Hidden&& hidden) {
+#pragma unroll
+  for (int n = 0; n < kColumns; ++n) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) s[n][k] = hidden(n, k) ? -kInfinity : s[n][k];
+  }
 }
 
 // Random words of the scores that a lane has of [16, 8] scores, rows being queries: element
@@ -222,7 +270,5 @@ TileRule tile_rule(const Call& a) {
           a.drop,
           a.samples};
 }
-
-inline unsigned tiles_of(std::int64_t rows) { return blocks_for(rows, kTileRows); }
 
 }  // namespace ballast::ops::cuda

@@ -21,6 +21,10 @@ __device__ __forceinline__ unsigned pack_bf16(float low, float high) {
   return *reinterpret_cast<const unsigned*>(&p);
 }
 
+__device__ __forceinline__ float2 unpack_bf16(unsigned pair) {
+  return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
+
 #ifdef __CUDACC__
 
 // sum [16, 8] += a [16, 16] b [16, 8]; b0: rows 0 ... 7 of b, b1: rows 8 ... 15.

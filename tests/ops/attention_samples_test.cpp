@@ -135,6 +135,9 @@ TEST_P(AttentionOfSamples, GivesTheSameBitsInAnyGroups) {
 
 TEST_P(AttentionOfSamples, GivesTheSameBitsWithPadding) {
   const Texts& t = GetParam();
+  if (!attention_is_fused(t.width, t.dtype)) {
+    GTEST_SKIP() << "cuBLASLt chooses how to multiply by the shape";
+  }
   const Results as_it_is = compute(t, 0, kAll), padded = compute(t, 61, kAll);
   EXPECT_EQ(first_rows(padded.o, t.queries, t), as_it_is.o);
   EXPECT_EQ(first_rows(padded.dq, t.queries, t), as_it_is.dq);

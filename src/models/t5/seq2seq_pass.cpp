@@ -44,8 +44,8 @@ void copy_swapped(ProgramBuilder& pb, Buffer from, Buffer to) {
           });
 }
 
-// Scores that a call of attention has in memory at once, on a GPU without fused kernels for it: most
-// of it stays in the cache between the products.
+// Scores that a call of attention has in memory at once, on a GPU without fused kernels for it:
+// most of it stays in the cache between the products.
 constexpr std::int64_t kScoreBytes = 64 << 20;
 
 // visit(layer) for all products of a block.
