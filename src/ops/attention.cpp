@@ -269,11 +269,19 @@ std::int64_t attention_backward_workspace(const Shape& q, std::int64_t keys, DTy
          backward_scratch(q[0], q[2], dtype).floats * 4;
 }
 
+bool attention_is_fused(std::int64_t width, DType dtype) {
+  return cuda::fused_has_attention(width, dtype);
+}
+
 std::int64_t attention_scores_workspace(const Shape& q, std::int64_t keys, DType dtype) {
+  if (attention_is_fused(q[2], dtype)) return 0;
   return cuda::score_places(q, keys, dtype, false).bytes;
 }
 
 std::int64_t attention_backward_scores_workspace(const Shape& q, std::int64_t keys, DType dtype) {
+  if (attention_is_fused(q[2], dtype)) {
+    return cuda::fused_backward_parts(q[0], q[1], keys).bytes;
+  }
   return cuda::score_places(q, keys, dtype, true).bytes;
 }
 

@@ -55,8 +55,9 @@ struct Attention {
   ConstTensorView bias = {};   // [H, Lq + Lk - 1] f32: entry j - i + Lq - 1; empty: none
   bool causal = false;
   AttentionDropout dropout = {};
-  // On the GPU: by matrix products, with all scores of the call in the workspace
-  // (attention_scores_workspace() bytes). For short sequences; elsewhere it makes no difference.
+  // On the GPU: by kernels for short sequences, that have everything (attention_scores_workspace()
+  // bytes): fused ones for bf16 and D = 64, else matrix products, with all scores of the call in
+  // the workspace. Elsewhere it makes no difference.
   bool whole_scores = false;
   AttentionSamples samples = {};
 };
@@ -94,7 +95,9 @@ std::int64_t attention_workspace(const Shape& q, DType dtype, const Backend& bac
 std::int64_t attention_backward_workspace(const Shape& q, std::int64_t keys, DType dtype,
                                           const Backend& backend);
 
-// The same on a GPU with whole_scores, which other GPU calls with a dropout need.
+// The same on a GPU with whole_scores, which GPU calls with a dropout need. Without fused kernels
+// it grows with Lq * Lk.
+bool attention_is_fused(std::int64_t width, DType dtype);
 std::int64_t attention_scores_workspace(const Shape& q, std::int64_t keys, DType dtype);
 std::int64_t attention_backward_scores_workspace(const Shape& q, std::int64_t keys, DType dtype);
 

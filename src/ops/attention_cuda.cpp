@@ -203,7 +203,7 @@ Call describe(const AttentionBackward& a, int sm) {
 }  // namespace
 
 void attention(const Attention& a, GpuQueue& queue) {
-  if (a.whole_scores) return attention_by_products(a, queue, Doing::run);
+  if (a.whole_scores) return attention_of_scores(a, queue, Doing::run);
   check(!a.drop.on, "attention: a dropout needs whole_scores on the GPU");
   check_width("attention", a.q);
   AttentionPlans& plans = queue.local<AttentionPlans>();
@@ -212,7 +212,7 @@ void attention(const Attention& a, GpuQueue& queue) {
 }
 
 void attention_backward(const AttentionBackward& a, GpuQueue& queue) {
-  if (a.whole_scores) return attention_backward_by_products(a, queue, Doing::run);
+  if (a.whole_scores) return attention_backward_of_scores(a, queue, Doing::run);
   check(!a.drop.on, "attention_backward: a dropout needs whole_scores on the GPU");
   check_width("attention_backward", a.q);
   AttentionPlans& plans = queue.local<AttentionPlans>();
@@ -223,13 +223,13 @@ void attention_backward(const AttentionBackward& a, GpuQueue& queue) {
 }
 
 void prepare_attention(const Attention& a, GpuQueue& queue) {
-  if (a.whole_scores) return attention_by_products(a, queue, Doing::prepare);
+  if (a.whole_scores) return attention_of_scores(a, queue, Doing::prepare);
   AttentionPlans& plans = queue.local<AttentionPlans>();
   if (by_cudnn(a, plans.sm())) plans.prepare(describe(a, plans.sm()));
 }
 
 void prepare_attention_backward(const AttentionBackward& a, GpuQueue& queue) {
-  if (a.whole_scores) return attention_backward_by_products(a, queue, Doing::prepare);
+  if (a.whole_scores) return attention_backward_of_scores(a, queue, Doing::prepare);
   AttentionPlans& plans = queue.local<AttentionPlans>();
   if (by_cudnn(a, plans.sm())) plans.prepare(describe(a, plans.sm()));
 }

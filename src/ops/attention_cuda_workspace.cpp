@@ -37,4 +37,16 @@ AttentionWorkspace attention_backward_parts(const Shape& q, std::int64_t keys, D
   return w;
 }
 
+bool fused_has_attention(std::int64_t width, DType dtype) {
+  return width == 64 && dtype == DType::bf16;
+}
+
+FusedParts fused_backward_parts(std::int64_t queries, std::int64_t heads, std::int64_t keys) {
+  FusedParts p;
+  p.strips = round_up(heads * queries * 4, 256);
+  p.columns = round_up(keys, 64) + 16;
+  p.bytes = p.strips + round_up(heads * (round_up(queries, 16) / 16) * p.columns * 4, 256);
+  return p;
+}
+
 }  // namespace ballast::ops::cuda

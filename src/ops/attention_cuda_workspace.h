@@ -4,6 +4,7 @@
 
 #include "core/dtype.h"
 #include "core/shape.h"
+#include "ops/attention_fused_cuda.h"
 #include "plan/program.h"
 
 // How attention runs on a GPU of some compute capability, and what memory that takes. Known without
@@ -36,5 +37,11 @@ struct AttentionWorkspace {
 AttentionWorkspace attention_parts(const Shape& q, DType dtype, int sm);
 AttentionWorkspace attention_backward_parts(const Shape& q, std::int64_t keys, DType dtype, int sm,
                                             bool deterministic);
+
+// Of calls with whole_scores the fused kernels (attention_fused_cuda.h) compute these, products of
+// matrices (attention_products.h) all others.
+bool fused_has_attention(std::int64_t width, DType dtype);
+
+FusedParts fused_backward_parts(std::int64_t queries, std::int64_t heads, std::int64_t keys);
 
 }  // namespace ballast::ops::cuda

@@ -5,8 +5,9 @@
 #include "ops/attention_cuda.h"
 #include "ops/linear_cuda.h"
 
-// Attention on the GPU by matrix products over all heads, with its scores as a whole in memory: for
-// short sequences with a bias, a mask, a length that only the run knows, or a dropout.
+// Attention on the GPU for short sequences with a bias, a mask, a length that only the run knows,
+// or a dropout (whole_scores): by fused kernels where they can (attention_fused_cuda.h), elsewhere
+// by matrix products over all heads, with the scores as a whole in memory.
 namespace ballast::ops::cuda {
 
 // Where scores [H, Lq, stride] stand in the workspace, in bytes behind its start.
@@ -18,7 +19,7 @@ struct ScorePlaces {
 };
 ScorePlaces score_places(const Shape& q, std::int64_t keys, DType dtype, bool backward);
 
-void attention_by_products(const Attention& a, GpuQueue& queue, Doing doing);
-void attention_backward_by_products(const AttentionBackward& a, GpuQueue& queue, Doing doing);
+void attention_of_scores(const Attention& a, GpuQueue& queue, Doing doing);
+void attention_backward_of_scores(const AttentionBackward& a, GpuQueue& queue, Doing doing);
 
 }  // namespace ballast::ops::cuda

@@ -1,5 +1,7 @@
 #include "core/error.h"
 #include "memory/gpu.h"
+#include "ops/attention_cuda_workspace.h"
+#include "ops/attention_fused_cuda.h"
 #include "ops/attention_products.h"
 #include "ops/attention_scores_cuda.h"
 #include "ops/linear_scratch.h"
@@ -75,19 +77,32 @@ class Products {
   std::byte* workspace_;
 };
 
+void check_workspace(const View& workspace, std::int64_t needed) {
+  const std::int64_t bytes = workspace ? workspace.elements() : 0;
+  check(bytes >= needed, "attention: the workspace has {} bytes, {} are needed", bytes, needed);
+}
+
 template <class Call>
 ScorePlaces places_of(const Call& a, bool backward) {
   const ScorePlaces p =
       score_places({a.q.shape[0], a.q.shape[1], a.q.shape[2]}, a.k.shape[0], a.q.dtype, backward);
-  const std::int64_t bytes = a.workspace ? a.workspace.elements() : 0;
-  check(bytes >= p.bytes, "attention: the workspace has {} bytes, {} are needed", bytes, p.bytes);
+  check_workspace(a.workspace, p.bytes);
   return p;
 }
 
 template <class Call>
-ScoreRule rule_of(const Call& a, const ScorePlaces& p) {
+void check_bias(const Call& a) {
   check(!a.bias || (a.bias.dtype == DType::f32 && a.bias.strides[1] == -1),
         "attention: with whole_scores a bias is one by distance");
+}
+
+template <class Call>
+bool fused(const Call& a) {
+  return fused_has_attention(a.q.shape[2], a.q.dtype);
+}
+
+template <class Call>
+ScoreRule rule_of(const Call& a, const ScorePlaces& p) {
   ScoreRule r;
   r.heads = a.q.shape[1], r.queries = a.q.shape[0];
   r.samples = a.samples;
@@ -98,10 +113,8 @@ ScoreRule rule_of(const Call& a, const ScorePlaces& p) {
   return r;
 }
 
-}  // namespace
-
 // S = scale q k^T, P = weights of it, o = P v.
-void attention_by_products(const Attention& a, GpuQueue& queue, Doing doing) {
+void by_products(const Attention& a, GpuQueue& queue, Doing doing) {
   if (a.q.elements() == 0 || a.k.shape[0] == 0) return;
   const ScorePlaces at = places_of(a, false);
   auto* const ws = static_cast<std::byte*>(a.workspace.data);
@@ -125,7 +138,7 @@ void attention_by_products(const Attention& a, GpuQueue& queue, Doing doing) {
 }
 
 // S and dP = dout v^T; P, dS; dv = P^T dout, dk = scale dS^T q, dq = scale dS k.
-void attention_backward_by_products(const AttentionBackward& a, GpuQueue& queue, Doing doing) {
+void backward_by_products(const AttentionBackward& a, GpuQueue& queue, Doing doing) {
   if (a.q.elements() == 0 || a.k.shape[0] == 0) return;
   const ScorePlaces at = places_of(a, true);
   auto* const ws = static_cast<std::byte*>(a.workspace.data);
@@ -163,6 +176,22 @@ void attention_backward_by_products(const AttentionBackward& a, GpuQueue& queue,
   sum.sample_heads = a.samples.heads, sum.first = a.samples.first;
   sum.heads = a.q.shape[1], sum.queries = queries, sum.columns = keys, sum.stride = at.stride;
   add_diagonals(sum, queue.stream().native);
+}
+
+}  // namespace
+
+void attention_of_scores(const Attention& a, GpuQueue& queue, Doing doing) {
+  check_bias(a);
+  if (!fused(a)) return by_products(a, queue, doing);
+  if (doing == Doing::run) fused_attention(a, queue.stream().native);
+}
+
+void attention_backward_of_scores(const AttentionBackward& a, GpuQueue& queue, Doing doing) {
+  check_bias(a);
+  if (!fused(a)) return backward_by_products(a, queue, doing);
+  const FusedParts parts = fused_backward_parts(a.q.shape[0], a.q.shape[1], a.k.shape[0]);
+  check_workspace(a.workspace, parts.bytes);
+  if (doing == Doing::run) fused_attention_backward(a, parts, queue.stream().native);
 }
 
 }  // namespace ballast::ops::cuda

@@ -74,13 +74,6 @@ bool whole_on_gpu(const ProgramBuilder& pb, const AttentionOptions& o) {
   return o.whole_scores && pb.backend().device == Device::cuda;
 }
 
-// With whole scores the time goes into moving them, bytes for each: forward writes and reads S and
-// P, backward S, dP, P and dS, the last once more.
-Cost scores_cost(const Shape& q, std::int64_t keys, bool backward) {
-  const double scores = static_cast<double>(q[0] * q[1] * keys);
-  return {.work = Work::memory, .bytes = scores * (backward ? 26 : 12)};
-}
-
 // visit(options, number of the first sample, samples): all at once, or as many as a call takes.
 template <class Visit>
 void for_sample_groups(const ProgramBuilder& pb, const AttentionOptions& options, Visit&& visit) {
@@ -100,6 +93,18 @@ std::int64_t key_count(ProgramBuilder& pb, Buffer k, const AttentionOptions& opt
 // A product of [Lq, D] and [D, keys], or one of that size, for every head.
 double product_flops(const Shape& q, std::int64_t keys) {
   return 2.0 * static_cast<double>(q.elements()) * static_cast<double>(keys);
+}
+
+// Fused kernels have a quarter of the speed of those that profiles are about (measured on an H200).
+// Without them the time goes into moving scores, bytes for each: forward writes and reads S and P,
+// backward S, dP, P and dS, the last once more.
+Cost scores_cost(const Shape& q, DType dtype, std::int64_t keys, bool backward) {
+  if (attention_is_fused(q[2], dtype)) {
+    return {.work = backward ? Work::attention_backward : Work::attention,
+            .flops = 4 * (backward ? 5 : 2) * product_flops(q, keys)};
+  }
+  const double scores = static_cast<double>(q[0] * q[1] * keys);
+  return {.work = Work::memory, .bytes = scores * (backward ? 26 : 12)};
 }
 
 }  // namespace
@@ -148,7 +153,7 @@ void attention_of_samples(ProgramBuilder& pb, Buffer q, Buffer k, Buffer v, Buff
         {.reads = {gq, gk, gv, bias, time.lengths},
          .writes = {go, glse, ws},
          .cost =
-             whole ? scores_cost(pb.shape(gq), keys, false)
+             whole ? scores_cost(pb.shape(gq), pb.dtype(gq), keys, false)
                    : Cost{.work = Work::attention, .flops = 2 * product_flops(pb.shape(gq), keys)}},
         [=](const Bindings& b) { attention(call(b, true), b.stream()); },
         [=](const Bindings& b) { prepare_attention(call(b, false), b.stream()); });
@@ -200,7 +205,7 @@ void backward_of_samples(ProgramBuilder& pb, const AttentionSaved& saved, Buffer
         "attention_backward",
         {.reads = {s.q, s.k, s.v, s.o, s.lse, gdout, bias, dbias, time.lengths},
          .writes = {gdq, gdk, gdv, dbias, ws},
-         .cost = whole ? scores_cost(pb.shape(s.q), keys, true)
+         .cost = whole ? scores_cost(pb.shape(s.q), pb.dtype(s.q), keys, true)
                        : Cost{.work = Work::attention_backward,
                               .flops = 5 * product_flops(pb.shape(s.q), keys)}},
         [=](const Bindings& b) { attention_backward(call(b, true), b.stream()); },

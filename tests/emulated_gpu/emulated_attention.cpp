@@ -6,18 +6,18 @@
 namespace ballast::ops::cuda {
 
 void attention(const Attention& a, GpuQueue& queue) {
-  if (a.whole_scores) return attention_by_products(a, queue, Doing::run);
+  if (a.whole_scores) return attention_of_scores(a, queue, Doing::run);
   plain_attention(a, queue.stream().native);
 }
 void attention_backward(const AttentionBackward& a, GpuQueue& queue) {
-  if (a.whole_scores) return attention_backward_by_products(a, queue, Doing::run);
+  if (a.whole_scores) return attention_backward_of_scores(a, queue, Doing::run);
   plain_attention_backward(a, queue.stream().native);
 }
 void prepare_attention(const Attention& a, GpuQueue& queue) {
-  if (a.whole_scores) attention_by_products(a, queue, Doing::prepare);
+  if (a.whole_scores) attention_of_scores(a, queue, Doing::prepare);
 }
 void prepare_attention_backward(const AttentionBackward& a, GpuQueue& queue) {
-  if (a.whole_scores) attention_backward_by_products(a, queue, Doing::prepare);
+  if (a.whole_scores) attention_backward_of_scores(a, queue, Doing::prepare);
 }
 
 }  // namespace ballast::ops::cuda

@@ -300,14 +300,20 @@ TEST(AttentionByDistance, MatchesReferenceAndAddsTheBiasGradientUp) {
 }
 
 // On the GPU by products of bf16 weights and slopes of scores, which round every term; the plain
-// kernel and the CPU round none of them.
+// kernel and the CPU round none of them. Heads of 64 take the fused kernels, whose tiles have 64
+// rows and columns.
 TEST(AttentionByDistance, OfWholeScoresDropsWeightsAndMatchesReference) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (support::AttentionSizes n :
          {support::attention_sizes(40, 70, 2, 16, 67),
           causal(support::attention_sizes(65, 260, 1, 8)),
           causal(support::attention_sizes(20, 13, 3, 7, 9)),
-          support::attention_sizes(2, 1030, 1, 8, 1029), support::attention_sizes(1, 1, 1, 1)}) {
+          support::attention_sizes(2, 1030, 1, 8, 1029), support::attention_sizes(1, 1, 1, 1),
+          support::attention_sizes(1, 7, 2, 64), support::attention_sizes(64, 63, 1, 64, 0),
+          support::attention_sizes(65, 130, 2, 64, 127),
+          causal(support::attention_sizes(7, 1, 1, 64)),
+          causal(support::attention_sizes(130, 65, 2, 64, 64)),
+          causal(support::attention_sizes(130, 130, 1, 64))}) {
       for (const double p : {0.0, 0.3}) {
         SCOPED_TRACE(testing::Message() << name_of(dtype) << " " << n.queries << " x " << n.keys
                                         << ", causal " << n.causal << ", dropout " << p);
