@@ -75,7 +75,7 @@ TEST_F(BringOrder, WhatPreparesAPlaceComesRightBeforeItsFirstUse) {
   use("use low2", low);
   bring_early(set, 0, brings);
   EXPECT_THAT(names(),
-              ElementsAre("input", "low1", "prepare high0", "use high0", "high2", "prepare low1",
+              ElementsAre("input", "low1", "prepare high0", "use high0", "prepare low1", "high2",
                           "use low1", "again low1", "low2", "prepare low2", "use low2"));
 }
 
