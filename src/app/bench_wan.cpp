@@ -224,7 +224,8 @@ MemoryPolicy BenchWan::policy(const wan::FitRequest& r) const {
   p.slots = streamed > 0 ? static_cast<int>(slots_) : 0;
   p.parts = streamed > 0 ? static_cast<int>(parts_) : 0;
   p.halves = halves_;
-  p.resident_groups = streamed > 0 ? groups - streamed : 0;
+  // The head is the first group that stays, the embeddings are the last.
+  p.resident_groups = streamed > 0 && streamed < groups ? groups - 1 - streamed : 0;
   p.home = from_ == "disk" ? WeightHome::disk : WeightHome::host;
   p.activations = activations_ == "kept"         ? Activations::kept
                   : activations_ == "recomputed" ? Activations::recomputed

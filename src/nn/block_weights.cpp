@@ -232,6 +232,17 @@ void BlockWeights::load(ProgramBuilder& pb, int source) {
     read_group(pb, g, h.buffers, false, Lane::upload);
     if (h.host) read_group(pb, g, home(pb, g), true, Lane::host);
   }
+  for (std::size_t s = 0; s < first_groups_.size(); ++s) {
+    const int g = first_groups_[s];
+    const Home& h = homes_[static_cast<std::size_t>(g)];
+    for (std::size_t t = 0; t < h.forms.size(); ++t) {
+      const Form& f = h.forms[t];
+      if (!f.streams) continue;
+      deliver(
+          pb, g, t, place_in(pb, slots_[s], 0, group(g).tensors[t], f),
+          pb.view(slots_[s], f.slot_offset, DType::u8, {static_cast<std::int64_t>(f.slot_bytes)}));
+    }
+  }
 }
 
 WeightBuffers BlockWeights::without_margin(ProgramBuilder& pb, Buffer memory, const StoredTensor& t,
@@ -274,6 +285,12 @@ void BlockWeights::read_group(ProgramBuilder& pb, int g, std::span<const WeightB
   ring_->deliver(pb, std::move(deliveries), lane);
 }
 
+void BlockWeights::keep_first_in_slots() {
+  for (int g = 0; g < groups() && first_groups_.size() < slots_.size(); ++g) {
+    if (homes_[static_cast<std::size_t>(g)].slot_bytes > 0) first_groups_.push_back(g);
+  }
+}
+
 void BlockWeights::begin_program(ProgramBuilder& pb, FillMargin fill) {
   fill_ = std::move(fill);
   program_ = pb.set().programs.size() - 1;
@@ -281,47 +298,69 @@ void BlockWeights::begin_program(ProgramBuilder& pb, FillMargin fill) {
   std::ranges::fill(slot_group_, -1);
   std::ranges::fill(last_use_, 0);
   brings_.clear();
+  for (std::size_t s = 0; s < first_groups_.size(); ++s) put(pb, first_groups_[s], s, true);
 }
 
 void BlockWeights::end_program(ProgramBuilder& pb) {
+  fill_ = {};
+  for (std::size_t s = 0; s < first_groups_.size(); ++s) {
+    if (slot_group_[s] != first_groups_[s]) put(pb, first_groups_[s], s, false);
+  }
   if (policy_.parts > 0) {
     bring_just_in_time(pb.set(), program_, std::move(brings_), policy_.parts);
   } else {
     bring_early(pb.set(), program_, brings_);
   }
   brings_.clear();
-  fill_ = {};
+}
+
+void BlockWeights::deliver(ProgramBuilder& pb, int g, std::size_t t, const WeightBuffers& placed,
+                           Buffer bytes) {
+  const Home& home = homes_[static_cast<std::size_t>(g)];
+  const Form& f = home.forms[t];
+  const StoredTensor& tensor = group(g).tensors[t];
+  if (home.host) {
+    const std::uint64_t at = host_offset(home.forms, group(g), t);
+    if (f.wide) {
+      upload(pb, pb.view(home.host, at, f.dtype, tensor.data.shape), placed.data);
+    } else {
+      upload(pb, pb.view(home.host, at, DType::u8, pb.shape(bytes)), bytes);
+    }
+    return;
+  }
+  const auto scope = pb.scope(group(g).name);
+  ring_->deliver(pb, {{.from = tensor.data, .to = placed.data, .to_scale = placed.scale}},
+                 Lane::upload);
 }
 
 void BlockWeights::bring(ProgramBuilder& pb, int g, std::size_t t, Buffer memory,
-                         std::uint64_t base) {
+                         std::uint64_t base, bool keeps) {
   Home& home = homes_[static_cast<std::size_t>(g)];
   const Form& f = home.forms[t];
-  const StoredTensor& tensor = group(g).tensors[t];
-  const WeightBuffers placed = place_in(pb, memory, base, tensor, f);
+  const WeightBuffers placed = place_in(pb, memory, base, group(g).tensors[t], f);
   home.buffers[t].data = placed.data;
   home.buffers[t].wide = placed.wide;
   if (placed.scale) home.buffers[t].scale = placed.scale;
   const auto instructions = [&] {
     return static_cast<std::uint32_t>(pb.set().programs[program_].instructions.size());
   };
-  const Shape bytes = {static_cast<std::int64_t>(f.slot_bytes)};
-  const Buffer to = pb.view(memory, f.slot_offset - base, DType::u8, bytes);
+  const Buffer to =
+      pb.view(memory, f.slot_offset - base, DType::u8, {static_cast<std::int64_t>(f.slot_bytes)});
   const std::uint32_t begin = instructions();
-  if (home.host) {
-    const std::uint64_t at = host_offset(home.forms, group(g), t);
-    if (f.wide) {
-      upload(pb, pb.view(home.host, at, f.dtype, tensor.data.shape), placed.data);
-    } else {
-      upload(pb, pb.view(home.host, at, DType::u8, bytes), to);
-    }
-  } else {
-    const auto scope = pb.scope(group(g).name);
-    ring_->deliver(pb, {{.from = tensor.data, .to = placed.data, .to_scale = placed.scale}},
-                   Lane::upload);
+  if (!keeps) deliver(pb, g, t, placed, to);
+  const std::uint32_t end = instructions();
+  if (placed.wide && fill_) fill_(pb, g, t, placed);
+  if (begin < instructions()) brings_.push_back({begin, end, to, instructions() - end});
+}
+
+void BlockWeights::put(ProgramBuilder& pb, int g, std::size_t slot, bool keeps) {
+  if (slot_group_[slot] >= 0) homes_[static_cast<std::size_t>(slot_group_[slot])].slot = -1;
+  slot_group_[slot] = g;
+  Home& home = homes_[static_cast<std::size_t>(g)];
+  home.slot = static_cast<int>(slot);
+  for (std::size_t t = 0; t < home.forms.size(); ++t) {
+    if (home.forms[t].streams) bring(pb, g, t, slots_[slot], 0, keeps);
   }
-  if (placed.wide && fill_) fill_(pb, g, t, placed, Lane::upload);
-  brings_.push_back({begin, instructions(), to});
 }
 
 std::span<const WeightBuffers> BlockWeights::use(ProgramBuilder& pb, int g) {
@@ -341,12 +380,7 @@ std::span<const WeightBuffers> BlockWeights::use(ProgramBuilder& pb, int g) {
   if (home.slot < 0) {
     const auto slot =
         static_cast<std::size_t>(std::ranges::min_element(last_use_) - last_use_.begin());
-    if (slot_group_[slot] >= 0) homes_[static_cast<std::size_t>(slot_group_[slot])].slot = -1;
-    slot_group_[slot] = g;
-    home.slot = static_cast<int>(slot);
-    for (std::size_t t = 0; t < home.forms.size(); ++t) {
-      if (home.forms[t].streams) bring(pb, g, t, slots_[slot], 0);
-    }
+    put(pb, g, slot, false);
   }
   last_use_[static_cast<std::size_t>(home.slot)] = uses_;
   return home.buffers;

@@ -65,9 +65,10 @@ struct WeightMargin {
 };
 // Of tensor `tensor` of a group that stands on the device in this type and without a scale.
 using WeightMargins = std::function<WeightMargin(int group, std::size_t tensor, DType dtype)>;
-// Records on the lane what fills a margin that was just brought, together with its matrix.
+// Records on the compute lane what fills the margin of a matrix that has come. On the lane that
+// brings, a kernel would wait for a place on a GPU that is busy, and all that comes behind it, too.
 using FillMargin = std::function<void(ProgramBuilder& pb, int group, std::size_t tensor,
-                                      const WeightBuffers& weight, Lane lane)>;
+                                      const WeightBuffers& weight)>;
 
 // Decides where weights live and brings them there. Vectors are read once and stay. Matrices stay
 // too, or pass through slots: use() hands out the group's buffers and, where they are not in a slot
@@ -80,15 +81,21 @@ class BlockWeights {
   BlockWeights(ProgramBuilder& load, std::vector<std::vector<WeightGroup>> sources,
                const MemoryPolicy& policy, WeightFormat format, const WeightMargins& margins = {});
 
+  // Before load(), for weights that do not change between programs: the first groups that stream
+  // are in the slots whenever a program begins and ends. load() brings them there, and a step that
+  // ends with the groups it began with brings them once less.
+  void keep_first_in_slots();
+
   // Records what is read once, or when the source changes: all that stays, and the host copy of
   // what streams from there.
   void load(ProgramBuilder& pb, int source);
   // What is recorded from here on streams from this source.
   void select(int source) { source_ = source; }
 
-  // A program starts with empty slots; it is the newest of its set. Its end puts what brings
-  // weights to where it serves best. Margins of streamed matrices are filled whenever these are
-  // brought; those of resident ones are left to the caller.
+  // A program starts with empty slots, or with the first groups in them; it is the newest of its
+  // set. Its end puts what brings weights to where it serves best. Margins of streamed matrices are
+  // filled before their first use in the program and whenever they are brought; those of resident
+  // ones are left to the caller.
   void begin_program(ProgramBuilder& pb, FillMargin fill = {});
   void end_program(ProgramBuilder& pb);
 
@@ -138,7 +145,12 @@ class BlockWeights {
   // Where a matrix stands in memory whose byte 0 is the slot's byte `base`.
   WeightBuffers place_in(ProgramBuilder& pb, Buffer memory, std::uint64_t base,
                          const StoredTensor& t, const Form& f) const;
-  void bring(ProgramBuilder& pb, int group, std::size_t tensor, Buffer memory, std::uint64_t base);
+  void deliver(ProgramBuilder& pb, int group, std::size_t tensor, const WeightBuffers& placed,
+               Buffer bytes);
+  // keeps: it is in that memory already.
+  void bring(ProgramBuilder& pb, int group, std::size_t tensor, Buffer memory, std::uint64_t base,
+             bool keeps = false);
+  void put(ProgramBuilder& pb, int group, std::size_t slot, bool keeps);
   void read_group(ProgramBuilder& pb, int group, std::span<const WeightBuffers> to,
                   bool streamed_part, Lane lane);
 
@@ -150,6 +162,7 @@ class BlockWeights {
   std::vector<Buffer> slots_;
   std::vector<int> slot_group_;          // which group a slot holds, -1: none
   std::vector<std::uint64_t> last_use_;  // by slot
+  std::vector<int> first_groups_;        // by slot: what it holds between programs
   std::uint64_t uses_ = 0;
   std::size_t program_ = 0;    // that is being recorded
   std::vector<Bring> brings_;  // of it

@@ -9,26 +9,28 @@ namespace ballast {
 namespace {
 
 struct Move {
-  Bring bring;
+  std::uint32_t begin, end;
   std::uint32_t to;  // before this instruction
 };
+
+Move moved(const Bring& b, std::uint32_t to) { return {b.begin, b.end, to}; }
+Move prepared(const Bring& b, std::uint32_t to) { return {b.end, b.end + b.prepared, to}; }
+std::uint32_t behind(const Bring& b) { return b.end + b.prepared; }
 
 // What is in no move and not in `all` stays where it is; what is only in `all` is left out.
 void move(Program& program, const std::vector<Bring>& all, std::vector<Move> moves) {
   std::ranges::stable_sort(moves, {}, &Move::to);
   std::vector<Instruction>& old = program.instructions;
   std::vector<bool> stays(old.size(), true);
-  for (const Bring& b : all) std::fill(stays.begin() + b.begin, stays.begin() + b.end, false);
+  for (const Bring& b : all) std::fill(stays.begin() + b.begin, stays.begin() + behind(b), false);
   auto count = static_cast<std::size_t>(std::ranges::count(stays, true));
-  for (const Move& m : moves) count += m.bring.end - m.bring.begin;
+  for (const Move& m : moves) count += m.end - m.begin;
   std::vector<Instruction> code;
   code.reserve(count);  // programs are kept: no room for what is left out
   auto next = moves.begin();
   for (std::uint32_t i = 0; i <= old.size(); ++i) {
     for (; next != moves.end() && next->to == i; ++next) {
-      for (std::uint32_t k = next->bring.begin; k < next->bring.end; ++k) {
-        code.push_back(std::move(old[k]));
-      }
+      for (std::uint32_t k = next->begin; k < next->end; ++k) code.push_back(std::move(old[k]));
     }
     if (i < old.size() && stays[i]) code.push_back(std::move(old[i]));
   }
@@ -76,17 +78,29 @@ void bring_early(ProgramSet& set, std::size_t index, const std::vector<Bring>& b
   Program& program = set.programs[index];
   std::unordered_map<std::uint32_t, FreeFrom> places;
   for (const Bring& b : brings) places[set.spec(b.place).root.id];
-  const std::uint32_t first = brings.front().begin;  // what is recorded before is wanted before
+  // What is recorded before the first is wanted before it.
+  const auto leading = std::ranges::find_if(brings, [](const Bring& b) { return b.begin < b.end; });
+  const std::uint32_t first = leading == brings.end() ? 0 : leading->begin;
   std::vector<Move> moves;
+  std::vector<const Bring*> unused;  // of those that prepare
+  const auto over = [&](const Bring* b, const BufferSpec& s) {
+    const BufferSpec& place = set.spec(b->place);
+    return place.root == s.root && place.offset < s.offset + s.bytes &&
+           s.offset < place.offset + place.bytes;
+  };
   auto next = brings.begin();
   for (std::uint32_t i = 0; i < program.instructions.size();) {
     if (next != brings.end() && next->begin == i) {
       const BufferSpec& s = set.spec(next->place);
       FreeFrom& place = places[s.root.id];
-      const std::uint32_t to = std::max(first, place.of(s.offset, s.offset + s.bytes));
-      moves.push_back({*next, to});
-      place.used(s.offset, s.offset + s.bytes, to);
-      i = next->end;
+      std::erase_if(unused, [&](const Bring* b) { return over(b, s); });
+      if (next->begin < next->end) {
+        const std::uint32_t to = std::max(first, place.of(s.offset, s.offset + s.bytes));
+        moves.push_back(moved(*next, to));
+        place.used(s.offset, s.offset + s.bytes, to);
+      }
+      if (next->prepared > 0) unused.push_back(&*next);
+      i = behind(*next);
       ++next;
       continue;
     }
@@ -95,7 +109,13 @@ void bring_early(ProgramSet& set, std::size_t index, const std::vector<Bring>& b
       for (const Buffer b : *touched) {
         const BufferSpec& s = set.spec(b);
         const auto place = places.find(s.root.id);
-        if (place != places.end()) place->second.used(s.offset, s.offset + s.bytes, i);
+        if (place == places.end()) continue;
+        place->second.used(s.offset, s.offset + s.bytes, i);
+        std::erase_if(unused, [&](const Bring* waiting) {
+          if (!over(waiting, s)) return false;
+          moves.push_back(prepared(*waiting, i - 1));
+          return true;
+        });
       }
     }
   }
@@ -111,7 +131,7 @@ void bring_just_in_time(ProgramSet& set, std::size_t index, std::vector<Bring> b
   auto next = brings.begin();
   for (std::uint32_t i = 0; i < program.instructions.size();) {
     if (next != brings.end() && next->begin == i) {
-      i = next->end;
+      i = behind(*next);
       ++next;
       continue;
     }
@@ -128,9 +148,42 @@ void bring_just_in_time(ProgramSet& set, std::size_t index, std::vector<Bring> b
   std::vector<Move> moves;
   for (std::size_t i = 0; i < brings.size(); ++i) {
     const std::size_t before = i - std::min(i, static_cast<std::size_t>(ahead));
-    moves.push_back({brings[i], used_at(brings[before])});
+    moves.push_back(moved(brings[i], used_at(brings[before])));
+    moves.push_back(prepared(brings[i], used_at(brings[i])));
   }
   move(program, all, std::move(moves));
+}
+
+namespace {
+
+bool overlap(const ProgramSet& set, const std::vector<Buffer>& a, const std::vector<Buffer>& b) {
+  for (const Buffer x : a) {
+    for (const Buffer y : b) {
+      const BufferSpec &s = set.spec(x), &t = set.spec(y);
+      if (s.root == t.root && s.offset < t.offset + t.bytes && t.offset < s.offset + s.bytes) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+void bring_beside(ProgramSet& set, std::size_t index) {
+  std::vector<Instruction>& code = set.programs[index].instructions;
+  check(!code.empty(), "nothing was recorded that could be moved");
+  const Instruction& last = code.back();
+  std::size_t to = code.size() - 1;
+  for (bool beside = false; to > 0 && !beside; --to) {
+    const Instruction& before = code[to - 1];
+    if (overlap(set, before.writes, last.reads) || overlap(set, before.writes, last.writes) ||
+        overlap(set, before.reads, last.writes)) {
+      break;
+    }
+    beside = before.lane == Lane::compute && before.cost.work == Work::gemm;
+  }
+  std::rotate(code.begin() + static_cast<std::ptrdiff_t>(to), code.end() - 1, code.end());
 }
 
 }  // namespace ballast

@@ -8,10 +8,13 @@
 namespace ballast {
 
 // Instructions [begin, end) of a program fill `place` with something that is there all the time
-// (in a file, in host memory), so they may run anywhere before its first use.
+// (in a file, in host memory), so they may run anywhere before its first use. The `prepared` ones
+// behind them complete the place with what may not be there that early: they come right before its
+// first use, or not at all where there is none.
 struct Bring {
   std::uint32_t begin, end;
   Buffer place;
+  std::uint32_t prepared = 0;
 };
 
 // The lanes that bring work in recorded order, so where such instructions stand decides how far
@@ -24,5 +27,9 @@ void bring_early(ProgramSet& set, std::size_t program, const std::vector<Bring>&
 // Places of their own (temporaries): each is filled when the one `ahead` before it is used for the
 // first time. What nobody uses is not brought.
 void bring_just_in_time(ProgramSet& set, std::size_t program, std::vector<Bring> brings, int ahead);
+
+// The program's last instruction, which brings something on a lane of its own: moved to where it
+// runs beside the last product or convolution. It stays behind all that it has to wait for.
+void bring_beside(ProgramSet& set, std::size_t program);
 
 }  // namespace ballast

@@ -45,9 +45,12 @@ class BlockWeightsTest : public testing::Test {
   static std::size_t bias(int g) { return matrix(g) + 1; }
   static std::size_t scale(int g) { return matrix(g) + 2; }
 
-  void declare(const MemoryPolicy& policy, WeightFormat format = WeightFormat::stored) {
+  enum class Between { empty, first };  // slots between programs
+  void declare(const MemoryPolicy& policy, WeightFormat format = WeightFormat::stored,
+               Between between = Between::empty) {
     ProgramBuilder load(set, "load");
     weights.emplace(load, std::vector<std::vector<WeightGroup>>{groups}, policy, format);
+    if (between == Between::first) weights->keep_first_in_slots();
     weights->load(load, 0);
   }
 
@@ -165,6 +168,45 @@ TEST_F(BlockWeightsTest, AProgramStartsWithEmptySlots) {
   EXPECT_EQ(brought("again", ".copy_out").size(), 6u);
 }
 
+TEST_F(BlockWeightsTest, AStepBeginsWithWhatTheOneBeforeEndedWith) {
+  make_file();
+  declare({.slots = 2}, WeightFormat::stored, Between::first);
+  record_step("step");
+  EXPECT_THAT(brought("step", ".copy_out"),
+              ElementsAre("blocks.2", "blocks.3", "blocks.4", "blocks.5", "blocks.3", "blocks.2",
+                          "blocks.1", "blocks.0"));
+  run_and_compare(DType::f32, false);
+}
+
+TEST_F(BlockWeightsTest, APassThatEndsElsewhereBringsTheFirstGroupsBackWhenTheirPlacesAreFree) {
+  for (const WeightHome home : {WeightHome::host, WeightHome::disk}) {
+    file = {}, groups = {}, set = {}, seen = {};
+    make_file();
+    declare({.slots = 2, .resident_groups = 1, .home = home}, WeightFormat::int8_rows,
+            Between::first);
+    for (const char* name : {"step", "again"}) {
+      ProgramBuilder pb(set, name);
+      weights->begin_program(pb);
+      for (int g = 0; g < kGroups; ++g) use(pb, g);
+      weights->end_program(pb);
+      // Behind the last uses of what stood there, not behind all of the program.
+      const auto& code = set.programs.back().instructions;
+      EXPECT_EQ(code.back().lane, Lane::compute);
+      EXPECT_GE(std::ranges::count(code, Lane::upload, &Instruction::lane), 5);
+    }
+    const MemoryPlan plan = plan_memory(set);
+    Runner runner(set, plan, {.disk_readers = 2, .debug = {.order = Order::random}});
+    runner.run("load");
+    for (const char* name : {"step", "again", "again", "step"}) runner.run(name);
+    for (std::size_t i = 0; i < kGroups; ++i) {
+      EXPECT_TRUE(content(runner.view(seen[i].data)) ==
+                  content(runner.view(seen[i + kGroups].data)));
+      EXPECT_TRUE(content(runner.view(seen[i].scale)) ==
+                  content(runner.view(seen[i + kGroups].scale)));
+    }
+  }
+}
+
 TEST_F(BlockWeightsTest, ResidentGroupsAreEvenlySpacedAndNeverStream) {
   make_file();
   declare({.slots = 1, .resident_groups = 2});
@@ -242,14 +284,14 @@ TEST_F(BlockWeightsTest, MarginsComeWithTheirMatricesAndAreFilledWhereverTheseSt
   const WeightMargins margins = [](int group, std::size_t tensor, DType) {
     return group % 2 == 0 && tensor == 0 ? WeightMargin{.rows = 2, .columns = 1} : WeightMargin{};
   };
-  const auto fill = [](ProgramBuilder& pb, int group, std::size_t, const WeightBuffers& w,
-                       Lane lane) {
+  const auto fill = [](ProgramBuilder& pb, int group, std::size_t, const WeightBuffers& w) {
     const auto value = static_cast<float>(group);
-    ops::fill(pb, pb.rows(w.wide, kRows, 2), value, lane);
-    ops::fill(pb, pb.columns(pb.rows(w.wide, 0, kRows), kColumns, 1), value, lane);
+    ops::fill(pb, pb.rows(w.wide, kRows, 2), value);
+    ops::fill(pb, pb.columns(pb.rows(w.wide, 0, kRows), kColumns, 1), value);
   };
   const MemoryPolicy policies[] = {{},
                                    {.slots = 2},
+                                   {.slots = 4, .home = WeightHome::host},
                                    {.slots = 1, .resident_groups = 2, .home = WeightHome::host},
                                    {.slots = 1, .parts = 2},
                                    {.slots = 1, .parts = 1, .home = WeightHome::host}};
@@ -259,6 +301,7 @@ TEST_F(BlockWeightsTest, MarginsComeWithTheirMatricesAndAreFilledWhereverTheseSt
       ProgramBuilder load(set, "load");
       weights.emplace(load, std::vector<std::vector<WeightGroup>>{groups}, policy,
                       WeightFormat::stored, margins);
+      weights->keep_first_in_slots();
       weights->load(load, 0);
     }
     std::vector<std::pair<int, Buffer>> seen_wide;
@@ -269,7 +312,7 @@ TEST_F(BlockWeightsTest, MarginsComeWithTheirMatricesAndAreFilledWhereverTheseSt
         const WeightBuffers w = weights->use(pb, g)[0];
         ASSERT_EQ(static_cast<bool>(w.wide), g % 2 == 0);
         ASSERT_EQ(pb.shape(w.data), Shape({kRows, kColumns}));
-        if (w.wide && weights->resident(g)) fill(pb, g, 0, w, Lane::compute);
+        if (w.wide && weights->resident(g)) fill(pb, g, 0, w);
         const Buffer from = w.wide ? w.wide : w.data;
         seen_wide.emplace_back(g,
                                pb.persistent("seen", pb.shape(from), pb.dtype(from), Role::output));

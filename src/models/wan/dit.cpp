@@ -82,6 +82,7 @@ Dit::Dit(ProgramSet& set, DitJob job, std::vector<std::vector<WeightGroup>> expe
     declare_inputs(load);
     declare_adapters(load);
     declare_gradients(load);
+    if (job_.mode != Mode::full) weights_->keep_first_in_slots();
     weights_->load(load, 0);
   }
   if (experts_ > 1) {

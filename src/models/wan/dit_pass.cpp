@@ -55,12 +55,12 @@ DitPass::DitPass(const Parts& parts, const DitRunIo& io, int expert, PassKind ki
 }
 
 void DitPass::record(ProgramBuilder& pb) {
-  weights_.begin_program(pb, [this](ProgramBuilder& to, int group, std::size_t tensor,
-                                    const WeightBuffers& weight, Lane lane) {
-    const auto target = inlaid_.target_of(tensor);
-    check(target.has_value(), "tensor {} of group {} has a margin", tensor, group);
-    ops::inlay(to, inlays(to, group - block_group(0), *target, weight.wide), lane);
-  });
+  weights_.begin_program(
+      pb, [this](ProgramBuilder& to, int group, std::size_t tensor, const WeightBuffers& weight) {
+        const auto target = inlaid_.target_of(tensor);
+        check(target.has_value(), "tensor {} of group {} has a margin", tensor, group);
+        ops::inlay(to, inlays(to, group - block_group(0), *target, weight.wide));
+      });
   upload_inputs(pb);
   embed(pb);
   const std::int64_t layers = job_.config.layers;

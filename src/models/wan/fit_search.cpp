@@ -75,6 +75,7 @@ class Search {
         look_at(list);
         if (best_) break;
       }
+      widen();
     }
     if (best_ || c == Chance::none) return std::move(best_);
     const bool length_decides = c != Chance::slight;
@@ -137,6 +138,59 @@ class Search {
       open.erase(next);
       consider(chosen, soonest.update);
     }
+  }
+
+  // Lists have few sizes of pieces of work, small ones where memory is short. Where computing
+  // decides how long a step takes, those of the best plan become as large as fits, and groups that
+  // stay make room for them.
+  void widen() {
+    if (!best_ || !computing_decides(best_->step_time())) return;
+    const DitJob& job = search_.job;
+    MemoryPolicy p = best_->policy;
+    if (!request_.streamed_blocks) p.resident_groups = 0;
+    p.kept_blocks = 0;
+    const MemoryPolicy chunks = widest(p, &MemoryPolicy::chunk_tokens,
+                                       {0, chunk_in(job, 2), chunk_in(job, 4), wide_chunk(job)});
+    const MemoryPolicy both =
+        job.mode == Mode::infer
+            ? chunks
+            : widest(chunks, &MemoryPolicy::heads_per_group, {many_heads(job), 4, 2});
+    const bool better = take_instead(both) || take_instead(chunks);
+    p = better ? best_->policy : p;
+    if (p.slots != 1 || p.parts > 0) return;
+    if (!request_.streamed_blocks) p.resident_groups = 0;
+    p.slots = 2;
+    take_instead(p);
+  }
+
+  static bool computing_decides(const PredictedTime& step) {
+    constexpr double kMostOfIt = 0.9;
+    return step.busy[static_cast<std::size_t>(Lane::compute)] >= kMostOfIt * step.seconds;
+  }
+
+  // With the first size larger than its own that fits by live bytes. sizes: the largest first.
+  MemoryPolicy widest(const MemoryPolicy& p, std::int64_t MemoryPolicy::*size,
+                      std::initializer_list<std::int64_t> sizes) {
+    for (const std::int64_t n : sizes) {
+      if (p.*size == 0 || (n != 0 && n <= p.*size)) break;
+      Candidate c = {.policy = p, .soonest = 0, .needs = {}};
+      c.policy.*size = n;
+      if (weigh(c)) return c.policy;
+    }
+    return p;
+  }
+
+  // Whether the best plan is one of this policy now.
+  bool take_instead(const MemoryPolicy& p) {
+    if (std::ranges::find(tried_, p) != tried_.end()) return false;
+    tried_.push_back(p);
+    Candidate c = {.policy = p, .soonest = 0, .needs = {}};
+    if (!weigh(c)) return false;
+    const Soonest soonest = soonest_of(c);
+    const double before = best_seconds_;
+    if (soonest.step + soonest.update > kWorthwhile * before) return false;
+    consider(p, soonest.update);
+    return best_seconds_ < before;
   }
 
   // Whether there is no place for the weights, whatever else is needed.

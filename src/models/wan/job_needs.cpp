@@ -27,7 +27,10 @@ std::int64_t chunk_of(const DitJob& job, std::int64_t least, std::int64_t pieces
 
 }  // namespace
 
-std::int64_t wide_chunk(const DitJob& job) { return chunk_of(job, 2 * kTokenQuantum, 8); }
+std::int64_t chunk_in(const DitJob& job, std::int64_t pieces) {
+  return chunk_of(job, 2 * kTokenQuantum, pieces);
+}
+std::int64_t wide_chunk(const DitJob& job) { return chunk_in(job, 8); }
 std::int64_t narrow_chunk(const DitJob& job) { return chunk_of(job, kTokenQuantum, 16); }
 
 std::int64_t usual_heads(const DitJob& job) { return one_head_is_work_enough(job) ? 1 : 0; }

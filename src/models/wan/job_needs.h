@@ -6,6 +6,7 @@ namespace ballast::wan {
 
 // Tokens worked on at once: an eighth or a sixteenth of the longest sample. More chunks save little
 // and make programs long.
+std::int64_t chunk_in(const DitJob& job, std::int64_t pieces);  // of the longest sample, at least
 std::int64_t wide_chunk(const DitJob& job);
 std::int64_t narrow_chunk(const DitJob& job);
 

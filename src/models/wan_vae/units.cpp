@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "nn/bring_order.h"
 #include "ops/add.h"
 #include "ops/copy.h"
 #include "ops/fill.h"
@@ -42,8 +43,14 @@ Buffer FrameCaches::home(ProgramBuilder& pb, const std::string& name, const Shap
 Buffer FrameCaches::history(ProgramBuilder& pb, Buffer home) {
   if (pb.tier(home) == Tier::device) return home;
   const Buffer here = pb.temp("history", pb.shape(home), pb.dtype(home));
-  ops::copy(pb, home, here, Lane::upload);
+  bring(pb, home, here);
   return here;
+}
+
+void FrameCaches::bring(ProgramBuilder& pb, Buffer home, Buffer to) {
+  if (pb.tier(home) == Tier::device) return ops::copy(pb, home, to);
+  ops::copy(pb, home, to, Lane::upload);
+  bring_beside(pb.set(), pb.set().programs.size() - 1);
 }
 
 Buffer UnitForward::frames(std::string_view name, const Shape& like, std::int64_t channels,
@@ -104,7 +111,7 @@ UnitForward::Input UnitForward::input_of(Buffer reuse, Shape like, std::int64_t 
 void UnitForward::join(const Input& x, Buffer home, bool start) {
   const Buffer front = pb_.rows(x.all, 0, 2);
   if (start) return ops::fill(pb_, front, 0);
-  ops::copy(pb_, home, front, pb_.tier(home) == Tier::host ? Lane::upload : Lane::compute);
+  FrameCaches::bring(pb_, home, front);
 }
 
 void UnitForward::causal_into(const Input& x, Buffer w, Buffer bias, const std::string& cache,

@@ -38,6 +38,8 @@ class FrameCaches {
   Buffer home(ProgramBuilder& pb, const std::string& name, const Shape& frames, DType dtype);
   // ... and where this program reads them; from the host they are brought.
   Buffer history(ProgramBuilder& pb, Buffer home);
+  // The same into frames that are part of more.
+  static void bring(ProgramBuilder& pb, Buffer home, Buffer to);
 
   static constexpr int kEncoder = 24, kDecoder = 32;  // how many there are
 

@@ -45,5 +45,49 @@ TEST(Fit, RecordsFewInstructionsForAnAnswer) {
   EXPECT_LE(recorded_for({Mode::full, "h200", 139_GB, 400_GB}, large), 500'000u);
 }
 
+// The same activations with all weights resident, however much memory that takes.
+double resident_seconds(const FitRequest& r, std::int64_t heads) {
+  return plan_run(r, {.activations = Activations::attention_kept, .heads_per_group = heads})
+      .seconds_per_step();
+}
+
+TEST(Fit, TakesTheLargestPiecesOfWorkThatFit) {
+  const LatentSize small = {.frames = 7, .height = 64, .width = 64};
+  const LatentSize large = {.frames = 21, .height = 60, .width = 104};
+  const auto planned = [](const FitRequest& r) { return std::get<PlannedRun>(fit(r)); };
+  // Half of the blocks stream beside steps that compute as large pieces as the resident ones.
+  FitRequest r = request({Mode::lora, "h200", 24_GB, 64_GB}, small);
+  EXPECT_LE(planned(r).seconds_per_step(), 1.03 * resident_seconds(r, 0));
+  r = request({Mode::lora, "h200", Bytes{6'500'000'000}, 60_GB}, large);
+  r.backend.deterministic = false;
+  EXPECT_LE(planned(r).seconds_per_step(), 1.10 * resident_seconds(r, 8));
+  // Chunks would not make this one smaller: its peak is in attention.
+  r = request({Mode::infer, "h200", 4_GB, 64_GB}, large);
+  r.job.batches[0] = {.latents = {large, large}, .timestep_rows = 2};
+  const PlannedRun pair = planned(r);
+  EXPECT_EQ(pair.policy.chunk_tokens, 0);
+  EXPECT_LE(pair.seconds_per_step(), 1.01 * resident_seconds(r, 0));
+}
+
+// A step begins with the groups that the one before ended with, so that its first product waits for
+// no weights, and the forward pass brings two blocks less.
+TEST(Streaming, ACopyIsOnlyWaitedForWhereTheLinkIsTooSlow) {
+  const LatentSize small = {.frames = 7, .height = 64, .width = 64};
+  FitRequest r = request({Mode::infer, "h200", {}, {}}, small);
+  r.job.batches[0] = {.latents = {small, small}, .timestep_rows = 2};
+  const MemoryPolicy streamed = {.slots = 2, .home = WeightHome::host};
+  const PredictedTime pair = plan_run(r, streamed).step_time();
+  EXPECT_LT(pair.exposed_stall, 1e-3);
+  EXPECT_LE(pair.seconds, 1.01 * pair.busy[static_cast<std::size_t>(Lane::compute)]);
+  // A forward pass of one sample takes less time than its weights, and nothing is lost beside it.
+  r = request({Mode::lora, "h200", {}, {}}, small);
+  MemoryPolicy p = {.slots = 2,
+                    .resident_groups = 5,
+                    .home = WeightHome::host,
+                    .activations = Activations::attention_kept};
+  const PredictedTime lora = plan_run(r, p).step_time();
+  EXPECT_LE(lora.seconds, 1.06 * lora.busy[static_cast<std::size_t>(Lane::compute)]);
+}
+
 }  // namespace
 }  // namespace ballast::wan
