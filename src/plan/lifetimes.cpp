@@ -6,8 +6,8 @@
 
 namespace ballast {
 
-std::vector<Lifetime> lifetimes(const ProgramSet& set, int program) {
-  std::vector<Lifetime> life(set.buffers.size());
+void lifetimes(const ProgramSet& set, int program, std::vector<Lifetime>& life) {
+  life.resize(set.buffers.size());
   const Program& p = set.programs[static_cast<std::size_t>(program)];
   for (std::uint32_t i = 0; i < p.instructions.size(); ++i) {
     const Instruction& ins = p.instructions[i];
@@ -30,6 +30,11 @@ std::vector<Lifetime> lifetimes(const ProgramSet& set, int program) {
     for (const Buffer b : ins.reads) touch(b, true);
     for (const Buffer b : ins.writes) touch(b, false);
   }
+}
+
+std::vector<Lifetime> lifetimes(const ProgramSet& set, int program) {
+  std::vector<Lifetime> life;
+  lifetimes(set, program, life);
   return life;
 }
 

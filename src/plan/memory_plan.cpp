@@ -120,13 +120,14 @@ MemoryPlan plan_places(const ProgramSet& set, const PlanOptions& options) {
     Packing packing;
   };
   std::array<Packed, kTiers.size()> last;  // the step of a second expert packs as the first one's
+  std::vector<Lifetime> life;
   for (int p = 0; p < static_cast<int>(set.programs.size()); ++p) {
     const Program& program = set.programs[static_cast<std::size_t>(p)];
     ProgramUse& use = plan.programs.emplace_back();
     use.name = program.name;
-    const auto by_tier =
-        temporaries(set, lifetimes(set, p), p, owned.by_program[static_cast<std::size_t>(p)],
-                    options.guard_bytes);
+    lifetimes(set, p, life);
+    const auto by_tier = temporaries(set, life, p, owned.by_program[static_cast<std::size_t>(p)],
+                                     options.guard_bytes);
     for (const Tier tier : kTiers) {
       const Temporaries& t = by_tier[index(tier)];
       if (last[index(tier)].items != t.items) last[index(tier)] = {t.items, pack(t.items)};
@@ -150,9 +151,7 @@ MemoryPlan plan_places(const ProgramSet& set, const PlanOptions& options) {
 }
 
 void plan_waits(const ProgramSet& set, MemoryPlan& plan) {
-  for (int p = 0; p < static_cast<int>(set.programs.size()); ++p) {
-    plan.waits.push_back(derive_waits(set, p, plan.offset));
-  }
+  plan.waits = derive_waits(set, plan.offset);
 }
 
 MemoryPlan plan_memory(const ProgramSet& set, const PlanOptions& options) {
@@ -170,9 +169,11 @@ std::array<Bytes, kTiers.size()> live_bytes(const ProgramSet& set) {
   const Owners owned = owners(set);
   place_persistent(set, owned.persistent, plan);
   std::array<Bytes, kTiers.size()> most = plan.persistent;
+  std::vector<Lifetime> life;
   for (int p = 0; p < static_cast<int>(set.programs.size()); ++p) {
+    lifetimes(set, p, life);
     const auto by_tier =
-        temporaries(set, lifetimes(set, p), p, owned.by_program[static_cast<std::size_t>(p)], 0);
+        temporaries(set, life, p, owned.by_program[static_cast<std::size_t>(p)], 0);
     for (const Tier tier : kTiers) {
       const Temporaries& t = by_tier[index(tier)];
       const Bytes persistent = plan.persistent[index(tier)];

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
-#include <tuple>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -17,7 +16,8 @@ std::uint64_t round_up(std::uint64_t n, std::uint64_t to) { return (n + to - 1) 
 // Items already placed, found by time: each in the one or two windows it touches among those that
 // are just longer than it lives, so that placing one of thousands of temporaries looks at its
 // neighbours only. Most live shorter than the shortest window: what lives longer beside them is
-// sorted once for each of these.
+// sorted once for each of these, and what lives all through a window is merged there to the few
+// ranges it takes together.
 class Placed {
  public:
   explicit Placed(std::uint32_t instructions) : longer_(instructions / kWindow[0] + 1) {
@@ -33,7 +33,7 @@ class Placed {
       return;
     }
     for (std::uint32_t w = first; w <= last; ++w) {
-      if (longer_[w].known) insert(longer_[w].entries, e);
+      if (longer_[w].known) beside(longer_[w], w, e);
     }
     for (std::size_t l = 1; l < kLevels; ++l) {
       if (item.last - item.first >= kWindow[l]) continue;
@@ -61,7 +61,8 @@ class Placed {
   using Entries = std::vector<Entry>;
   struct Longer {
     bool known = false;
-    Entries entries;  // in order of their start
+    Entries throughout;  // in order of their start, apart, each alive all the time
+    Entries partly;      // in order of their start
   };
 
   static bool together(const Entry& e, const PackItem& item) {
@@ -70,36 +71,81 @@ class Placed {
   static void insert(Entries& sorted, const Entry& e) {
     sorted.insert(std::ranges::upper_bound(sorted, e.range, {}, &Entry::range), e);
   }
+  static PackItem whole(std::uint32_t window) {
+    return {.first = window * kWindow[0], .last = (window + 1) * kWindow[0] - 1, .bytes = 0};
+  }
+  static bool lives_throughout(const Entry& e, std::uint32_t window) {
+    return e.first <= whole(window).first && whole(window).last <= e.last;
+  }
 
-  const Entries& longer(std::uint32_t window) {
-    Longer& found = longer_[window];
-    if (found.known) return found.entries;
-    found.known = true;
-    const PackItem whole = {
-        .first = window * kWindow[0], .last = (window + 1) * kWindow[0] - 1, .bytes = 0};
-    for (const Entry& e : long_) {
-      if (together(e, whole)) found.entries.push_back(e);
+  // The entry takes the place of those that it touches.
+  static void merge(Entries& apart, Range range) {
+    const auto begin = std::ranges::lower_bound(apart, range.first, {},
+                                                [](const Entry& e) { return e.range.second; });
+    auto end = begin;
+    for (; end != apart.end() && end->range.first <= range.second; ++end) {
+      range = {std::min(range.first, end->range.first), std::max(range.second, end->range.second)};
     }
+    const Entry merged = {0, ~0u, range};
+    if (begin == end) {
+      apart.insert(begin, merged);
+    } else {
+      *begin = merged;
+      apart.erase(begin + 1, end);
+    }
+  }
+
+  static void beside(Longer& longer, std::uint32_t window, const Entry& e) {
+    if (lives_throughout(e, window)) {
+      merge(longer.throughout, e.range);
+    } else {
+      insert(longer.partly, e);
+    }
+  }
+
+  const Longer& longer(std::uint32_t window) {
+    Longer& found = longer_[window];
+    if (found.known) return found;
+    found.known = true;
+    busy_.clear();
+    const auto with = [&](const Entry& e) {
+      if (!together(e, whole(window))) return;
+      if (lives_throughout(e, window)) {
+        busy_.push_back(e.range);
+      } else {
+        found.partly.push_back(e);
+      }
+    };
+    for (const Entry& e : long_) with(e);
     for (std::size_t l = 1; l < kLevels; ++l) {  // a window of these holds the whole of it
-      for (const Entry& e : levels_[l][whole.first / kWindow[l]]) {
-        if (together(e, whole)) found.entries.push_back(e);
+      for (const Entry& e : levels_[l][whole(window).first / kWindow[l]]) with(e);
+    }
+    std::ranges::sort(found.partly, {}, &Entry::range);
+    std::ranges::sort(busy_);
+    for (const Range& range : busy_) {
+      Entries& apart = found.throughout;
+      if (!apart.empty() && range.first <= apart.back().range.second) {
+        apart.back().range.second = std::max(apart.back().range.second, range.second);
+      } else {
+        apart.push_back({0, ~0u, range});
       }
     }
-    std::ranges::sort(found.entries, {}, &Entry::range);
-    return found.entries;
+    return found;
   }
 
   std::uint64_t beside_windows(const PackItem& item) {
     struct Rest {
       const Entry *next, *end;
     };
-    std::array<Rest, 4> lists;
+    std::array<Rest, 6> lists;
     std::size_t count = 0;
     const auto with = [&](const Entries& e) {
       if (!e.empty()) lists[count++] = {e.data(), e.data() + e.size()};
     };
     const std::uint32_t first = item.first / kWindow[0], last = item.last / kWindow[0];
-    for (std::uint32_t w = first; w <= last; ++w) with(longer(w)), with(levels_[0][w]);
+    for (std::uint32_t w = first; w <= last; ++w) {
+      with(longer(w).throughout), with(longer(w).partly), with(levels_[0][w]);
+    }
     std::uint64_t at = 0;
     while (count > 0) {
       std::size_t lowest = 0;
@@ -145,8 +191,10 @@ class Placed {
   std::vector<Range> busy_;
 };
 
-Packing pack_in_order(std::span<const PackItem> items, const std::vector<std::uint32_t>& order,
-                      std::uint32_t instructions) {
+// Nothing: it takes no less than `most`.
+std::optional<Packing> pack_in_order(std::span<const PackItem> items,
+                                     const std::vector<std::uint32_t>& order,
+                                     std::uint32_t instructions, std::uint64_t most) {
   Packing packing;
   packing.offset.resize(items.size());
   Placed placed(instructions);
@@ -154,11 +202,27 @@ Packing pack_in_order(std::span<const PackItem> items, const std::vector<std::ui
     const PackItem& item = items[i];
     if (item.bytes == 0) continue;
     const std::uint64_t at = placed.lowest_free(item);
+    if (at + item.bytes >= most) return std::nullopt;
     packing.offset[i] = at;
     packing.peak = std::max(packing.peak, at + item.bytes);
     placed.add(item, at);
   }
   return packing;
+}
+
+// Those that live for more than so many instructions, then the others; each by size.
+std::vector<std::uint32_t> packing_order(std::span<const PackItem> items,
+                                         std::uint32_t long_lived) {
+  constexpr std::uint64_t kShort = 1ull << 63;
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> keys(items.size());
+  for (std::uint32_t i = 0; i < items.size(); ++i) {
+    const PackItem& item = items[i];
+    keys[i] = {(item.last - item.first > long_lived ? 0 : kShort) | (kShort - 1 - item.bytes), i};
+  }
+  std::ranges::sort(keys);
+  std::vector<std::uint32_t> order(items.size());
+  std::ranges::transform(keys, order.begin(), [](const auto& key) { return key.second; });
+  return order;
 }
 
 }  // namespace
@@ -185,16 +249,8 @@ Packing pack(std::span<const PackItem> items) {
   Packing best;
   best.peak = ~0ull;
   for (const std::uint32_t long_lived : {64u, 16u, 256u}) {
-    std::vector<std::uint32_t> order(items.size());
-    std::iota(order.begin(), order.end(), 0u);
-    std::ranges::stable_sort(order, [&](std::uint32_t a, std::uint32_t b) {
-      const auto key = [&](const PackItem& i) {
-        return std::tuple(i.last - i.first > long_lived, i.bytes);
-      };
-      return key(items[a]) > key(items[b]);
-    });
-    Packing p = pack_in_order(items, order, instructions);
-    if (p.peak < best.peak) best = std::move(p);
+    auto p = pack_in_order(items, packing_order(items, long_lived), instructions, best.peak);
+    if (p) best = std::move(*p);
     if (best.peak - bound <= bound / 256) break;  // alignment alone costs about as much
   }
   best.lower_bound = bound;

@@ -22,45 +22,72 @@ class ByteHistory {
     Counts read_counts{};
   };
 
-  // Every piece of [begin, end), cut so that no piece straddles the borders.
+ private:
+  using Pieces = std::map<std::uint64_t, Touched>;
+
+  // The first piece that ends behind `at`.
+  template <class Map>
+  static auto first_of(Map& pieces, std::uint64_t at) {
+    auto it = pieces.upper_bound(at);
+    if (it == pieces.begin()) return it;
+    const auto before = std::prev(it);
+    return before->second.end > at ? before : it;
+  }
+
+  // In two; the right one.
+  Pieces::iterator cut(Pieces::iterator piece, std::uint64_t at) {
+    const Touched right = piece->second;
+    piece->second.end = at;
+    return pieces_.emplace_hint(std::next(piece), at, right);
+  }
+
+ public:
+  // f(what is known) for all that any byte of [begin, end) is part of.
   template <class F>
-  void each(std::uint64_t begin, std::uint64_t end, F&& f) {
+  void each(std::uint64_t begin, std::uint64_t end, F&& f) const {
     if (begin == end) return;
-    cut(begin);
-    cut(end);
-    auto it = pieces_.lower_bound(begin);
-    std::uint64_t at = begin;
-    while (at < end) {
-      if (it == pieces_.end() || it->first > at) {
+    for (auto it = first_of(pieces_, begin); it != pieces_.end() && it->first < end; ++it) {
+      f(it->second);
+    }
+  }
+
+  // The same for a reader, which is noted.
+  template <class F>
+  void read(std::uint64_t begin, std::uint64_t end, Lane lane, std::uint32_t count, F&& f) {
+    if (begin == end) return;
+    auto it = first_of(pieces_, begin);
+    if (it != pieces_.end() && it->first < begin) it = cut(it, begin);
+    for (std::uint64_t at = begin; at < end; ++it) {
+      if (it == pieces_.end() || it->first > at) {  // nobody has touched these
         const std::uint64_t gap_end = it == pieces_.end() ? end : std::min(end, it->first);
         it = pieces_.emplace_hint(it, at, Touched{.end = gap_end});
+      } else if (it->second.end > end) {
+        it = std::prev(cut(it, end));
       }
       f(it->second);
+      it->second.read_counts[static_cast<std::size_t>(lane)] = count;
       at = it->second.end;
-      ++it;
     }
   }
 
   void write(std::uint64_t begin, std::uint64_t end, Lane lane, std::uint32_t count) {
     if (begin == end) return;
-    cut(begin);  // again: one instruction may name the same bytes twice, as a whole and in parts
-    cut(end);
-    pieces_.erase(pieces_.lower_bound(begin), pieces_.lower_bound(end));
-    pieces_[begin] = {.end = end, .writer = lane, .write_count = count};
+    auto it = first_of(pieces_, begin);
+    if (it != pieces_.end() && it->first < begin) it = cut(it, begin);
+    const Touched now = {.end = end, .writer = lane, .write_count = count};
+    if (it != pieces_.end() && it->first == begin && it->second.end == end) {  // mostly
+      it->second = now;
+      return;
+    }
+    while (it != pieces_.end() && it->first < end) {
+      if (it->second.end > end) cut(it, end);
+      it = pieces_.erase(it);
+    }
+    pieces_.emplace_hint(it, begin, now);
   }
 
  private:
-  void cut(std::uint64_t at) {
-    auto it = pieces_.upper_bound(at);
-    if (it == pieces_.begin()) return;
-    --it;
-    if (it->first == at || it->second.end <= at) return;
-    Touched right = it->second;
-    it->second.end = at;
-    pieces_.emplace(at, right);
-  }
-
-  std::map<std::uint64_t, Touched> pieces_;
+  Pieces pieces_;
 };
 
 // Bytes of a tier that instructions of other lanes than compute touch.
@@ -91,50 +118,62 @@ class Shared {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges_;  // once sorted they are apart
 };
 
-}  // namespace
+struct Place {
+  std::uint64_t begin, end;
+  std::uint32_t root;
+  Tier tier;
+};
 
-Waits derive_waits(const ProgramSet& set, int program, const std::vector<std::uint64_t>& offset) {
-  const auto& code = set.programs[static_cast<std::size_t>(program)].instructions;
+// Where each buffer is, root or view.
+std::vector<Place> places_of(const ProgramSet& set, const std::vector<std::uint64_t>& offset) {
+  std::vector<Place> all;
+  all.reserve(set.buffers.size());
+  for (const BufferSpec& s : set.buffers) {
+    const std::uint64_t begin = offset[s.root.id] + s.offset;
+    all.push_back({begin, begin + s.bytes, s.root.id, s.tier});
+  }
+  return all;
+}
+
+// By buffer, for the program at work; all zero between programs, of which there may be many.
+struct Marks {
+  explicit Marks(std::size_t buffers) : written(buffers, false), beside(buffers, unknown) {}
+
+  enum : std::uint8_t { unknown, apart, touched_too };
+  std::vector<std::uint8_t> written;  // roots
+  std::vector<std::uint8_t> beside;   // whether another lane may touch any of its bytes
+};
+
+Waits waits_of(const Program& program, const std::vector<Place>& places, Marks& marks) {
+  const auto& code = program.instructions;
   Waits waits;
   waits.begin.reserve(code.size() + 1);
   waits.begin.push_back(0);
   std::array<ByteHistory, kTiers.size()> history;
   std::array<Counts, kLaneCount> known{};  // by lane: what it has already waited for
   Counts issued{};
-  struct Place {
-    Tier tier;
-    std::uint64_t begin, end;
-  };
-  const auto place_of = [&](Buffer b) {
-    const BufferSpec& s = set.buffers[b.id];
-    const std::uint64_t begin = offset[s.root.id] + s.offset;
-    return Place{s.tier, begin, begin + s.bytes};
-  };
   // Nobody waits for what the program only reads: most of it is weights. Nor for what only the
   // compute lane touches, whose instructions run in order: most of it is activations.
-  std::vector<bool> written(set.buffers.size(), false);
   std::array<Shared, kTiers.size()> shared;
   for (const Instruction& ins : code) {
-    for (const Buffer b : ins.writes) written[set.buffers[b.id].root.id] = true;
+    for (const Buffer b : ins.writes) marks.written[places[b.id].root] = true;
     if (ins.lane == Lane::compute) continue;
     for (const auto* touched : {&ins.reads, &ins.writes}) {
       for (const Buffer b : *touched) {
-        const Place p = place_of(b);
+        const Place& p = places[b.id];
         shared[static_cast<std::size_t>(p.tier)].add(p.begin, p.end);
       }
     }
   }
   for (Shared& s : shared) s.sort();
-  // By root: whether another lane may touch any of its bytes. Looked up for most operands.
-  enum : std::uint8_t { unknown, apart, touched_too };
-  std::vector<std::uint8_t> beside(set.buffers.size(), unknown);
-  const auto compute_alone = [&](Buffer root) {
-    std::uint8_t& is = beside[root.id];
-    if (is == unknown) {
-      const Place p = place_of(root);
-      is = shared[static_cast<std::size_t>(p.tier)].any_of(p.begin, p.end) ? touched_too : apart;
+  const auto compute_alone = [&](Buffer b) {
+    std::uint8_t& is = marks.beside[b.id];
+    if (is == Marks::unknown) {
+      const Place& p = places[b.id];
+      const bool too = shared[static_cast<std::size_t>(p.tier)].any_of(p.begin, p.end);
+      is = too ? Marks::touched_too : Marks::apart;
     }
-    return is == apart;
+    return is == Marks::apart;
   };
   for (const Instruction& ins : code) {
     Counts need{};
@@ -143,35 +182,30 @@ Waits derive_waits(const ProgramSet& set, int program, const std::vector<std::ui
       auto& n = need[static_cast<std::size_t>(lane)];
       n = std::max(n, count);
     };
-    // visit(buffer, history, begin, end) for what another lane may touch as well.
-    const auto each_shared = [&](const std::vector<Buffer>& touched, auto&& visit) {
+    // visit(place, history) for what another lane may touch as well.
+    const auto each_shared = [&](const auto& touched, auto&& visit) {
       for (const Buffer b : touched) {
-        if (ins.lane == Lane::compute && compute_alone(set.buffers[b.id].root)) continue;
-        const Place p = place_of(b);
-        const auto tier = static_cast<std::size_t>(p.tier);
-        if (ins.lane == Lane::compute && !shared[tier].any_of(p.begin, p.end)) continue;
-        visit(b, history[tier], p.begin, p.end);
+        if (ins.lane == Lane::compute && compute_alone(b)) continue;
+        const Place& p = places[b.id];
+        visit(p, history[static_cast<std::size_t>(p.tier)]);
       }
     };
-    each_shared(ins.writes,
-                [&](Buffer, ByteHistory& bytes, std::uint64_t begin, std::uint64_t end) {
-                  bytes.each(begin, end, [&](ByteHistory::Touched& t) {
-                    after(t.writer, t.write_count);
-                    for (int l = 0; l < kLaneCount; ++l) {
-                      after(static_cast<Lane>(l), t.read_counts[static_cast<std::size_t>(l)]);
-                    }
-                  });
-                });
-    each_shared(ins.reads,
-                [&](Buffer b, ByteHistory& bytes, std::uint64_t begin, std::uint64_t end) {
-                  if (!written[set.buffers[b.id].root.id]) return;
-                  bytes.each(begin, end, [&](ByteHistory::Touched& t) {
-                    after(t.writer, t.write_count);
-                    t.read_counts[static_cast<std::size_t>(ins.lane)] = mine;
-                  });
-                });
-    each_shared(ins.writes, [&](Buffer, ByteHistory& bytes, std::uint64_t begin,
-                                std::uint64_t end) { bytes.write(begin, end, ins.lane, mine); });
+    each_shared(ins.writes, [&](const Place& p, const ByteHistory& bytes) {
+      bytes.each(p.begin, p.end, [&](const ByteHistory::Touched& t) {
+        after(t.writer, t.write_count);
+        for (int l = 0; l < kLaneCount; ++l) {
+          after(static_cast<Lane>(l), t.read_counts[static_cast<std::size_t>(l)]);
+        }
+      });
+    });
+    each_shared(ins.reads, [&](const Place& p, ByteHistory& bytes) {
+      if (!marks.written[p.root]) return;
+      bytes.read(p.begin, p.end, ins.lane, mine,
+                 [&](const ByteHistory::Touched& t) { after(t.writer, t.write_count); });
+    });
+    each_shared(ins.writes, [&](const Place& p, ByteHistory& bytes) {
+      bytes.write(p.begin, p.end, ins.lane, mine);
+    });
     Counts& already = known[static_cast<std::size_t>(ins.lane)];
     for (int l = 0; l < kLaneCount; ++l) {
       const auto i = static_cast<std::size_t>(l);
@@ -181,7 +215,29 @@ Waits derive_waits(const ProgramSet& set, int program, const std::vector<std::ui
     }
     waits.begin.push_back(static_cast<std::uint32_t>(waits.all.size()));
   }
+  for (const Instruction& ins : code) {
+    for (const Buffer b : ins.reads) marks.beside[b.id] = Marks::unknown;
+    for (const Buffer b : ins.writes) {
+      marks.beside[b.id] = Marks::unknown;
+      marks.written[places[b.id].root] = false;
+    }
+  }
   return waits;
+}
+
+}  // namespace
+
+Waits derive_waits(const ProgramSet& set, int program, const std::vector<std::uint64_t>& offset) {
+  Marks marks(set.buffers.size());
+  return waits_of(set.programs[static_cast<std::size_t>(program)], places_of(set, offset), marks);
+}
+
+std::vector<Waits> derive_waits(const ProgramSet& set, const std::vector<std::uint64_t>& offset) {
+  const std::vector<Place> places = places_of(set, offset);
+  Marks marks(set.buffers.size());
+  std::vector<Waits> all;
+  for (const Program& p : set.programs) all.push_back(waits_of(p, places, marks));
+  return all;
 }
 
 }  // namespace ballast

@@ -24,5 +24,7 @@ struct Waits {
 // bytes that the other touches run in recorded order. So the reuse of memory is ordered like any
 // other conflict, and nobody writes a wait by hand.
 Waits derive_waits(const ProgramSet& set, int program, const std::vector<std::uint64_t>& offset);
+std::vector<Waits> derive_waits(const ProgramSet& set,
+                                const std::vector<std::uint64_t>& offset);  // of all programs
 
 }  // namespace ballast
