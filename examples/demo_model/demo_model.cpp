@@ -56,6 +56,18 @@ void add_commands(CLI::App& app) {
   sheet->add_option("--before", o.before, "clips")->required();
   sheet->add_option("--after", o.after, "as many, of the same prompts")->required();
   sheet->callback([&] { demo::write_sheet(o.output, o.before, o.after); });
+
+  CLI::App* distance = app.add_subcommand("distance", "how far latents are from others");
+  distance->add_option("--from", o.before, "latents by `ballast sample`")->required();
+  distance
+      ->add_option("--of", o.after, "as many of the same noise and prompts, or several times that")
+      ->required();
+  distance->callback([&] {
+    for (const demo::Distance& d : demo::distances(o.before, o.after)) {
+      std::printf("%-40s mean squared distance %.5f over %zu clips (least %.5f, most %.5f)\n",
+                  d.first.c_str(), d.mean, d.clips, d.least, d.most);
+    }
+  });
   app.require_subcommand(1);
 }
 

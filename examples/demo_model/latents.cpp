@@ -1,5 +1,6 @@
 #include "examples/demo_model/latents.h"
 
+#include <algorithm>
 #include <cmath>
 #include <deque>
 #include <span>
@@ -111,6 +112,52 @@ void write_centred_vae(const std::string& vae, const std::string& cache, const s
     writer.add(std::string(entry->name), dtype, entry->shape, bytes);
   }
   writer.write(output);
+}
+
+namespace {
+
+std::vector<float> latent_of(const std::string& path) {
+  const data::CacheFile file = data::CacheFile::open(path);
+  const SafetensorsEntry& e = file.get("latent");
+  std::vector<float> values(static_cast<std::size_t>(e.shape.elements()));
+  file.read(e, values);
+  return values;
+}
+
+double distance_of(const std::string& a, const std::string& b) {
+  const std::vector<float> x = latent_of(a), y = latent_of(b);
+  if (x.size() != y.size() || x.empty()) {
+    fail(ErrorCode::input,
+         fmt::format("{} holds {} numbers, {} holds {}", a, x.size(), b, y.size()));
+  }
+  double sum = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double d = static_cast<double>(x[i]) - static_cast<double>(y[i]);
+    sum += d * d;
+  }
+  return sum / static_cast<double>(x.size());
+}
+
+}  // namespace
+
+std::vector<Distance> distances(const std::vector<std::string>& from,
+                                const std::vector<std::string>& of) {
+  const std::size_t clips = from.size();
+  if (clips == 0 || of.size() % clips != 0) {
+    fail(ErrorCode::usage,
+         fmt::format("{} latents to compare with {}: expected as many, or a multiple", of.size(),
+                     clips));
+  }
+  std::vector<Distance> all;
+  for (std::size_t i = 0; i < of.size(); ++i) {
+    const double d = distance_of(from[i % clips], of[i]);
+    if (i % clips == 0) all.push_back({.first = of[i], .clips = clips, .least = d, .most = d});
+    Distance& set = all.back();
+    set.mean += d / static_cast<double>(clips);
+    set.least = std::min(set.least, d);
+    set.most = std::max(set.most, d);
+  }
+  return all;
 }
 
 }  // namespace ballast::demo

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace ballast::demo {
 
@@ -11,5 +12,15 @@ namespace ballast::demo {
 // decodes stays the same. Official names; `bf16`: the copy is rounded to it.
 void write_centred_vae(const std::string& vae, const std::string& cache, const std::string& output,
                        bool bf16);
+
+// Mean squared distance of latents, clip by clip.
+struct Distance {
+  std::string first;  // file of the set
+  std::size_t clips = 0;
+  double mean = 0, least = 0, most = 0;
+};
+// Of every set of as many files as `from` has; files are `ballast sample`'s, in the same order.
+std::vector<Distance> distances(const std::vector<std::string>& from,
+                                const std::vector<std::string>& of);
 
 }  // namespace ballast::demo

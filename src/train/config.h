@@ -12,6 +12,7 @@
 #include "models/wan/lora_write.h"
 #include "models/wan_vae/config.h"
 #include "nn/optimizer.h"
+#include "train/dmd2_options.h"
 #include "train/schedule.h"
 #include "train/timesteps.h"
 
@@ -114,6 +115,7 @@ struct TrainConfig {
   ModelConfig model;
   std::optional<VaeConfig> vae;
   Method method = Method::lora;
+  std::optional<Dmd2Options> dmd2;  // the LoRA is a student's of few steps
   AdapterConfig adapter;
   OptimizerOptions optimizer;
   ScheduleOptions schedule;  // see schedule_of(): total_steps wait for the dataset

@@ -65,6 +65,10 @@ class Reader {
       c_.method = Method::full;
       refuse_untrainable(*root_.table("model"), "transformer_dtype", trained_dtype(c_));
     }
+    if (root_.has("distill")) {
+      if (vae) root_.fail_at("distill", "a VAE has no steps to distil");
+      read_distill(section("distill", true), c_);
+    }
     read_run();
     read_batches();
     read_cadences();

@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "train/batch_feed.h"
+#include "train/dmd2_trainee.h"
 #include "train/evaluation.h"
 #include "train/run_summary.h"
 #include "train/trained_model.h"
@@ -168,7 +169,12 @@ TrainOutcome train(PreparedRun run, wan::PlannedRun planned, const TrainOptions&
                     .device = planned.plan.peak_of(Tier::device),
                     .host = planned.plan.peak_of(Tier::host),
                     .info = run_info(run, planned, options.command)};
-  auto trainee = std::make_unique<DitTrainee>(std::move(run), std::move(planned.policy));
+  std::unique_ptr<Trainee> trainee;
+  if (run.config.dmd2) {
+    trainee = make_dmd2_trainee(std::move(run), std::move(planned.policy));
+  } else {
+    trainee = std::make_unique<DitTrainee>(std::move(run), std::move(planned.policy));
+  }
   planned = {};  // its recording is the same as the one that follows, without kernels
   malloc_trim(0);
   return train(std::move(setup), std::move(trainee), options);

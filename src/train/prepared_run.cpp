@@ -240,6 +240,28 @@ void warn_of_limits(const MemoryConfig& m, const MachineProfile& profile) {
             *m.ram, *available);
 }
 
+void check_distillable(const PreparedRun& run, Purpose purpose) {
+  const TrainConfig& c = run.config;
+  if (run.checkpoints.size() > 1) {
+    fail(ErrorCode::input,
+         "[distill]: two experts share the steps of a clip, and a student takes all of its steps",
+         {{"[model] transformer_path = 'FOLDER'", "distils one transformer"}});
+  }
+  if (!c.eval_datasets.empty()) {
+    fail(ErrorCode::input, "eval_datasets: a distillation has no loss that a dataset could show",
+         {{"remove the line", "docs/distillation.md says how samples are compared instead"}});
+  }
+  const bool known = purpose == Purpose::train || run.dataset->fully_cached();
+  if (c.dmd2->guided() && known && !run.dataset->has_empty_caption()) {
+    fail(ErrorCode::input,
+         fmt::format("[distill] guidance = {} needs the empty caption, and the cache of {} has no "
+                     "embedding of it",
+                     c.dmd2->guidance, c.dataset.config),
+         {{"ballast cache CONFIG", "encodes it"},
+          {"[distill] guidance = 1", "the teacher answers for the captions alone"}});
+  }
+}
+
 std::string shapes_text(const PreparedRun& run) {
   std::string text;
   const auto& batches = run.request.job.batches;
@@ -299,6 +321,7 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
                      c.uncond_fraction, c.dataset.config),
          {{"uncond_fraction = 0", "every caption is kept"}});
   }
+  if (c.dmd2) check_distillable(run, purpose);
   add_steps(run, purpose);
   add_evaluation(run, purpose);
   run.total_steps = total_steps(c, std::max<std::int64_t>(1, run.steps_per_epoch));
@@ -312,9 +335,10 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
     job.format = WeightFormat::f8_e4m3_rows;
   }
   if (c.memory.fp8_matmul) use_fp8_products(job, r.backend);
-  job.noising = wan::Noising::recorded;
+  job.noising = c.dmd2 ? wan::Noising::prepared : wan::Noising::recorded;
+  if (c.dmd2) job.distil = programs_of(*c.dmd2);
   job.loss = loss_of(c);
-  job.masks = run.dataset->has_masks();
+  job.masks = run.dataset->has_masks() && !c.dmd2;
   job.prefetch = true;
   job.lora = {.rank = c.adapter.rank,
               .alpha = static_cast<float>(
@@ -359,6 +383,7 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
                           c.method == Method::lora ? fmt::format("LoRA rank {}", c.adapter.rank)
                                                    : std::string("full fine-tune"));
   if (run.checkpoints.size() > 1) run.title += ", both experts";
+  if (c.dmd2) run.title += fmt::format(", distilled to {} steps", c.dmd2->steps.size());
   run.shapes = shapes_text(run);
   for (const std::string& n : c.notes) run.notes.push_back(n);
   for (const std::string& n : run.dataset->notes()) run.notes.push_back(n);

@@ -55,6 +55,13 @@ Metadata metadata_of(const PreparedRun& run, std::int64_t step, int expert) {
   add("ballast.step", std::to_string(step));
   add("ballast.seed", std::to_string(run.config.seed));
   if (run.checkpoints.size() > 1) add("ballast.expert", expert == 0 ? "low_noise" : "high_noise");
+  if (const auto& d = run.config.dmd2) {
+    add("ballast.distilled", "dmd2");
+    add("ballast.sampler", "euler");
+    add("ballast.timesteps", fmt::format("{}", fmt::join(d->steps, ",")));
+    add("ballast.shift", fmt::format("{}", d->shift));
+    add("ballast.guidance", "1");
+  }
   for (const auto& [key, value] : run.config.metadata) add(key, value);
   return m;
 }

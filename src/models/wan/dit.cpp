@@ -31,6 +31,18 @@ std::string expert_program(std::string_view name, int expert) {
   return expert == 0 ? std::string(name) : fmt::format("{}.high_noise", name);
 }
 
+std::string set_program(const DitJob& job, std::string_view name, int set) {
+  return job.distil && set == 1 ? fmt::format("{}.critic", name) : expert_program(name, set);
+}
+
+std::string set_prefix(const DitJob& job, int set) {
+  return set == 0 ? "" : job.distil ? "critic." : "high_noise.";
+}
+
+std::string run_program(std::string_view name, std::size_t r) {
+  return r == 0 ? std::string(name) : fmt::format("{}.{}", name, r);
+}
+
 void use_fp8_products(DitJob& job, const Backend& backend) {
   const Advice without = {"leave out --fp8-matmul", "products are bf16"};
   if (job.mode == Mode::full) {
@@ -68,6 +80,9 @@ Dit::Dit(ProgramSet& set, DitJob job, std::vector<std::vector<WeightGroup>> expe
           "{} weight groups for a model that has {}", groups.size(), group_count(job_.config));
   }
   check(experts_ == 1 || job_.mode != Mode::full, "two experts have one set of weight buffers");
+  check(!job_.distil || (experts_ == 1 && job_.mode == Mode::lora &&
+                         job_.noising == Noising::prepared && job_.lora.dropout == 0),
+        "a critic and a student are two adapters of one model, on inputs that the host prepares");
   check(!job_.batches.empty(), "there is at least one kind of step");
   // Weights that change cannot be streamed from the user's file.
   if (job_.mode == Mode::full) job_.policy.home = WeightHome::host;
@@ -89,8 +104,8 @@ Dit::Dit(ProgramSet& set, DitJob job, std::vector<std::vector<WeightGroup>> expe
     ProgramBuilder load(set_, expert_program("load", 1));
     weights_->load(load, 1);
   }
-  for (int e = 0; e < experts_; ++e) {
-    weights_->select(e);
+  for (int e = 0; e < adapter_sets(); ++e) {
+    if (e < experts_) weights_->select(e);
     const DitPass::Parts parts = {.job = job_,
                                   .weights = *weights_,
                                   .adapters = io_.adapters,
@@ -99,19 +114,19 @@ Dit::Dit(ProgramSet& set, DitJob job, std::vector<std::vector<WeightGroup>> expe
                                   .loss = io_.loss};
     const auto record = [&](std::vector<DitRunIo>& runs, const char* name, PassKind kind) {
       for (std::size_t r = 0; r < runs.size(); ++r) {
-        const std::string program =
-            expert_program(r == 0 ? name : fmt::format("{}.{}", name, r), e);
-        runs[r].programs.push_back(program);
-        ProgramBuilder pb(set_, program);
-        DitPass(parts, runs[r], e, kind, taps).record(pb);
+        const bool teacher = &runs == &io_.teacher_runs;
+        runs[r].programs.push_back(set_program(job_, run_program(name, r), e));
+        ProgramBuilder pb(set_, runs[r].programs.back());
+        DitPass(parts, runs[r], teacher ? DitPass::kNoAdapters : e, kind, taps).record(pb);
       }
     };
     record(io_.runs, "step", trains() ? PassKind::train : PassKind::predict);
     record(io_.eval_runs, "eval", PassKind::score);
     record(io_.predict_runs, "predict", PassKind::predict);
+    if (e == 0) record(io_.teacher_runs, "teacher", PassKind::predict);
   }
   if (accumulates_) record_zero_gradients();
-  if (trains() && job_.record_update) record_update(set_, job_, *weights_, experts_, io_);
+  if (trains() && job_.record_update) record_update(set_, job_, *weights_, adapter_sets(), io_);
 }
 
 // A step whose samples do not all pass at once is cut into parts of equal size and a rest; every
@@ -149,6 +164,12 @@ void Dit::cut_batches() {
     }
   };
   add(io_.eval_runs, job_.eval_batches);
+  if (job_.distil) {
+    for (const DitRunIo& run : io_.runs) {
+      add(io_.predict_runs, {run.batch});
+      add(io_.teacher_runs, {run.batch});
+    }
+  }
   add(io_.predict_runs, job_.predict_batches);
 }
 
@@ -157,6 +178,7 @@ void Dit::cut_batches() {
 void Dit::declare_inputs(ProgramBuilder& pb) {
   const Config& c = job_.config;
   const bool given = job_.noising == Noising::given;
+  const bool prepared = job_.noising == Noising::prepared;
   std::vector<std::int64_t> cells, tokens;  // by slot
   std::int64_t rows = 0;
   for (const auto* runs : {&io_.runs, &io_.eval_runs, &io_.predict_runs}) {
@@ -194,11 +216,13 @@ void Dit::declare_inputs(ProgramBuilder& pb) {
       if (inputs_only) continue;
       s.timestep_row = pb.persistent("timestep_row", {tokens[i]}, DType::i32, Role::input);
       if (given || !io_.predict_runs.empty()) s.output = host("output", latent, f32, Role::output);
-      if (given) {
-        if (trains()) s.target = host("target", latent, f32, Role::input);
-      } else {
-        s.noise_fraction = host("noise_fraction", {1}, f32, Role::input);
-        s.loss_weight = host("loss_weight", {1}, f32, Role::input);
+      if ((given && trains()) || prepared) s.target = host("target", latent, f32, Role::input);
+      if (!given && !prepared) s.noise_fraction = host("noise_fraction", {1}, f32, Role::input);
+      if (!given) s.loss_weight = host("loss_weight", {1}, f32, Role::input);
+      if (job_.distil) {
+        s.kept_input = host("kept_input", latent, f32, Role::input);
+        s.kept_answer = host("kept_answer", latent, f32, Role::input);
+        if (job_.distil->from_data) s.clean = host("clean", latent, f32, Role::input);
       }
       if (job_.mode == Mode::full && job_.input_gradients) {
         s.dlatent = host("dlatent", latent, f32, Role::output);
@@ -219,6 +243,34 @@ void Dit::declare_inputs(ProgramBuilder& pb) {
       }
     }
   }
+  if (job_.distil) declare_teacher_runs(pb, slots);
+}
+
+// A guided teacher sees every sample twice. Its second answer has the latent and the timestep of
+// the first: only the text and the place of the answer are others.
+void Dit::declare_teacher_runs(ProgramBuilder& pb, const std::vector<DitSampleIo>& slots) {
+  const Config& c = job_.config;
+  std::vector<Buffer> answers;
+  if (job_.distil->guided) {
+    io_.empty_context =
+        pb.persistent("empty_context", {c.text_len, c.text_dim}, f32, Role::input, Tier::host);
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      answers.push_back(pb.persistent(fmt::format("unguided.{}", i), pb.shape(slots[i].latent), f32,
+                                      Role::output, Tier::host));
+    }
+  }
+  for (std::size_t r = 0; r < io_.teacher_runs.size(); ++r) {
+    DitRunIo& run = io_.teacher_runs[r];
+    run.timesteps = io_.runs[r].timesteps;
+    run.samples = io_.runs[r].samples;
+    for (std::size_t i = 0; i < answers.size() && i < io_.runs[r].samples.size(); ++i) {
+      DitSampleIo twin = slots[i];
+      twin.context = io_.empty_context;
+      twin.output = answers[i];
+      run.samples.push_back(seen_as(pb, twin, run.batch.latents[i]));
+      run.batch.latents.push_back(run.batch.latents[i]);
+    }
+  }
 }
 
 // A slot's buffers in the shape of one sample.
@@ -231,6 +283,9 @@ DitSampleIo Dit::seen_as(ProgramBuilder& pb, DitSampleIo s, const LatentSize& z)
   seen(s.conditioning, c.conditioning());
   seen(s.target, c.out_dim);
   seen(s.output, c.out_dim);
+  seen(s.kept_input, c.out_dim);
+  seen(s.kept_answer, c.out_dim);
+  seen(s.clean, c.out_dim);
   seen(s.dlatent, c.out_dim);
   if (s.mask) s.mask = pb.view(s.mask, 0, f32, {z.frames, z.height, z.width});
   if (s.timestep_row) s.timestep_row = pb.view(s.timestep_row, 0, DType::i32, {z.tokens()});
@@ -242,7 +297,7 @@ DitSampleIo Dit::seen_as(ProgramBuilder& pb, DitSampleIo s, const LatentSize& z)
 void Dit::declare_adapters(ProgramBuilder& pb) {
   if (job_.mode != Mode::lora && !job_.adapters_in_inference) return;
   const std::vector<AdapterTarget> targets = adapter_targets(job_.config);
-  for (int e = 0; e < experts_; ++e) {
+  for (int e = 0; e < adapter_sets(); ++e) {
     for (std::int64_t block = 0; block < job_.config.layers; ++block) {
       std::vector<AdapterIo> adapters;
       std::vector<Shape> a, b;
@@ -257,7 +312,7 @@ void Dit::declare_adapters(ProgramBuilder& pb) {
       std::int64_t elements = 0;
       for (const Shape& s : a) elements += s.elements();
       for (const Shape& s : b) elements += s.elements();
-      const std::string name = fmt::format("{}blocks.{}.lora", e == 0 ? "" : "high_noise.", block);
+      const std::string name = fmt::format("{}blocks.{}.lora", set_prefix(job_, e), block);
       const auto cut = [&](Buffer all, Buffer AdapterIo::*to_a, Buffer AdapterIo::*to_b) {
         std::uint64_t at = 0;
         const auto next = [&](const Shape& s) {
@@ -282,7 +337,7 @@ void Dit::declare_adapters(ProgramBuilder& pb) {
 
 // Gradients of a group of weights stay on the device with them, or go to the host with them.
 void Dit::declare_gradients(ProgramBuilder& pb) {
-  gradients_.resize(static_cast<std::size_t>(experts_));
+  gradients_.resize(static_cast<std::size_t>(adapter_sets()));
   for (auto& groups : gradients_) {
     groups.resize(static_cast<std::size_t>(group_count(job_.config)));
   }

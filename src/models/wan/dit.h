@@ -42,6 +42,18 @@ struct Batch {
 enum class Noising : std::uint8_t {
   given,     // the host gives both
   recorded,  // the host gives the clean latent and the noise fraction; the step makes the noise
+  prepared,  // the host gives both, and the sample's weight in the step's mean
+};
+
+// Step distillation over one frozen model: a first set of adapters makes it the student, a second
+// one the critic, and without either it is the teacher. Programs of the critic are named
+// "step.critic", its tensors "critic.blocks...".
+struct DistilPrograms {
+  bool guided = true;      // the teacher answers for the caption and for the empty one, in one run
+  bool from_data = false;  // the clean latents of the dataset are kept beside what is made of them
+  // What a step of the critic takes besides, on average:
+  double student_share = 0.2;  // steps of the student
+  double rollout_answers = 1;  // answers of the student until it has a sample
 };
 
 // Everything that decides what is recorded.
@@ -57,8 +69,9 @@ struct DitJob {
   std::vector<Batch> predict_batches = {};  // forward passes beside training, on inputs as given
   Noising noising = Noising::given;
   ops::LossFunction loss = {};
-  bool masks = false;     // samples have loss masks
-  bool prefetch = false;  // a second set of inputs is filled while a step runs
+  std::optional<DistilPrograms> distil = {};  // Mode::lora with Noising::prepared and one expert
+  bool masks = false;                         // samples have loss masks
+  bool prefetch = false;                      // a second set of inputs is filled while a step runs
   LoraOptions lora = {};
   bool adapters_in_inference = false;  // Mode::infer with LoRA factors applied
   bool input_gradients = false;        // also for latents and text states (Mode::full)
@@ -77,15 +90,20 @@ std::string weights_text(const DitJob& job);
 
 // Buffers that the host fills before a run and reads after it (host tier, except where said).
 struct DitSampleIo {
-  Buffer latent;          // [out, f, h, w] f32
-  Buffer conditioning;    // [in - out, f, h, w] f32; invalid: none
-  Buffer context;         // [S, X] f32, rows behind the text's end are zero
-  Buffer timestep_row;    // [L] i32 on the device
-  Buffer target;          // [out, f, h, w] f32; training with Noising::given
+  Buffer latent;        // [out, f, h, w] f32
+  Buffer conditioning;  // [in - out, f, h, w] f32; invalid: none
+  Buffer context;       // [S, X] f32, rows behind the text's end are zero
+  Buffer timestep_row;  // [L] i32 on the device
+  // [out, f, h, w] f32; training but with Noising::recorded. Of a distilled student half of where
+  // its answer v is to go: the gradient by v is that of mean((0 - target)^2).
+  Buffer target;
   Buffer noise_fraction;  // [1] f32: t; Noising::recorded
   Buffer mask;            // [f, h, w] f32: weight of the loss; DitJob::masks
   Buffer loss_weight;     // [1] f32: of the sample in the step's mean; Noising::recorded
   Buffer output;          // [out, f, h, w] f32; with Noising::recorded of predict_runs only
+  Buffer kept_input;      // of the host's own, [out, f, h, w] f32, with DitJob::distil: what
+  Buffer kept_answer;     //   the student saw and answered,
+  Buffer clean;           //   and with from_data the dataset's latent
   Buffer dlatent;         // gradients, where asked for
   Buffer dcontext;
 };
@@ -108,7 +126,7 @@ struct NamedGradient {
 // f32, likewise together, on the device or the host.
 struct AdapterIo {
   std::string name;  // "blocks.0.self_attn.q"
-  int expert = 0;
+  int expert = 0;    // with DitJob::distil: 0 the student's, 1 the critic's
   Buffer a, b, da, db;
 };
 
@@ -133,8 +151,12 @@ struct StepPart {
 
 struct DitIo {
   std::vector<DitRunIo> runs, eval_runs, predict_runs;
-  Buffer loss;       // [1] f64: of the last run, or of all since "zero_gradients"
-  Buffer grad_norm;  // [1] f32, before clipping; with the update program only
+  // With DitJob::distil: predict_runs begin with one like each of runs; teacher_runs likewise have
+  // its samples, and behind them, if guided, the same latents with the empty caption.
+  std::vector<DitRunIo> teacher_runs;
+  Buffer empty_context;  // [S, X] f32: of all these
+  Buffer loss;           // [1] f64: of the last run, or of all since "zero_gradients"
+  Buffer grad_norm;      // [1] f32, before clipping; with the update program only
   std::vector<NamedGradient> gradients;
   std::vector<AdapterIo> adapters;
   std::vector<TrainedTensor> trained;  // with the update program only
@@ -148,7 +170,8 @@ struct GroupGradients {
 
 // The diffusion transformer as recorded programs: "load", "step" (forward, and backward when
 // training) for every kind of run, "eval" and "predict" likewise, "zero_gradients" where a step
-// takes several runs, "init_state", "grad_norm", "update", "after_restore". Two experts have one
+// takes several runs, "init_state", "grad_norm", "update", "after_restore"; "teacher" where one is
+// distilled. Two experts have one
 // set of weight buffers between them and adapters of their own: "load.high_noise" brings the second
 // one's weights.
 class Dit {
@@ -162,6 +185,7 @@ class Dit {
   const DitIo& io() const { return io_; }
   const DitJob& job() const { return job_; }
   int experts() const { return experts_; }
+  int adapter_sets() const { return job_.distil ? 2 : experts_; }  // of those that train
   // How the step of batches[b] is run. All parts but one have the same size.
   std::vector<StepPart> parts(std::size_t b) const { return parts_[b]; }
   // Whether a step takes several runs, with "zero_gradients" before the first.
@@ -172,6 +196,7 @@ class Dit {
 
   void cut_batches();
   void declare_inputs(ProgramBuilder& pb);
+  void declare_teacher_runs(ProgramBuilder& pb, const std::vector<DitSampleIo>& slots);
   DitSampleIo seen_as(ProgramBuilder& pb, DitSampleIo slot, const LatentSize& z) const;
   void declare_adapters(ProgramBuilder& pb);
   void declare_gradients(ProgramBuilder& pb);
@@ -190,5 +215,10 @@ class Dit {
 
 // Where programs of a second expert are named after it: "update", "update.high_noise".
 std::string expert_program(std::string_view name, int expert);
+// The same of the second set of adapters, which may be a critic's: "update.critic".
+std::string set_program(const DitJob& job, std::string_view name, int set);
+std::string set_prefix(const DitJob& job, int set);  // of names: "", "high_noise.", "critic."
+// The name of run r of a kind: "predict", "predict.1".
+std::string run_program(std::string_view name, std::size_t r);
 
 }  // namespace ballast::wan

@@ -124,8 +124,10 @@ void DitPass::head_and_loss(ProgramBuilder& pb) {
     if (!s.target) s.target = upload(pb, "target", io_.samples[i].target, f32);
     const Buffer doutput = backward() ? pb.temp("doutput", pb.shape(s.output), f32) : Buffer();
     if (s.loss_weight) cells = io_.batch.latents[i].cells();
+    // rho'(0 - target): the gradient is the host's alone.
+    if (pulled_) ops::fill(pb, doutput, 0);
     ops::flow_loss(pb,
-                   {.pred = s.output,
+                   {.pred = pulled_ ? doutput : s.output,
                     .target = s.target,
                     .mask = s.mask,
                     .sample_weight = s.loss_weight,

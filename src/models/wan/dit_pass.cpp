@@ -41,6 +41,7 @@ DitPass::DitPass(const Parts& parts, const DitRunIo& io, int expert, PassKind ki
       loss_(parts.loss),
       io_(io),
       kind_(kind),
+      pulled_(parts.job.distil && expert == 0),
       taps_(taps),
       targets_(adapter_targets(parts.job.config)),
       inlaid_(parts.job) {
@@ -55,12 +56,13 @@ DitPass::DitPass(const Parts& parts, const DitRunIo& io, int expert, PassKind ki
 }
 
 void DitPass::record(ProgramBuilder& pb) {
-  weights_.begin_program(
-      pb, [this](ProgramBuilder& to, int group, std::size_t tensor, const WeightBuffers& weight) {
-        const auto target = inlaid_.target_of(tensor);
-        check(target.has_value(), "tensor {} of group {} has a margin", tensor, group);
-        ops::inlay(to, inlays(to, group - block_group(0), *target, weight.wide));
-      });
+  const auto fill = [this](ProgramBuilder& to, int group, std::size_t tensor,
+                           const WeightBuffers& weight) {
+    const auto target = inlaid_.target_of(tensor);
+    check(target.has_value(), "tensor {} of group {} has a margin", tensor, group);
+    ops::inlay(to, inlays(to, group - block_group(0), *target, weight.wide));
+  };
+  weights_.begin_program(pb, adapters_.empty() ? FillMargin() : FillMargin(fill));
   upload_inputs(pb);
   embed(pb);
   const std::int64_t layers = job_.config.layers;
@@ -307,10 +309,12 @@ void DitPass::upload_inputs(ProgramBuilder& pb) {
     s.context_in = upload(pb, "context", io.context, job_.precision.activation);
     s.mask = upload(pb, "mask", io.mask, f32);
     s.rope = ops::rope_3d_table(pb, io_.batch.latents[i].grid(), job_.config.head_dim());
+    if (job_.noising != Noising::given && scores()) {
+      s.loss_weight = upload(pb, "loss_weight", io.loss_weight, f32);
+    }
     if (job_.noising == Noising::recorded && scores()) {
       const Buffer noise = pb.temp("noise", pb.shape(s.latent), f32);
       ops::noise(pb, noise, ops::random_site("noise", "latent", static_cast<std::int64_t>(i)));
-      s.loss_weight = upload(pb, "loss_weight", io.loss_weight, f32);
       const ops::FlowNoiseOut noisy = ops::flow_noise(
           pb, s.latent, noise, upload(pb, "noise_fraction", io.noise_fraction, f32));
       s.latent = noisy.x_t;
@@ -424,7 +428,7 @@ void DitPass::backward_block(ProgramBuilder& pb, std::int64_t block) {
 }
 
 void DitPass::download_outputs(ProgramBuilder& pb) {
-  if (scores() && job_.noising == Noising::recorded) return;  // nobody asks for it
+  if (scores() && job_.noising != Noising::given) return;  // nobody asks for it
   const auto scope = pb.scope("outputs");
   for (std::size_t i = 0; i < samples_.size(); ++i) {
     if (!io_.samples[i].output) continue;

@@ -36,6 +36,7 @@ class DitPass {
     Buffer loss_sum;                         // invalid: the loss begins at zero in this run
     Buffer loss;                             // where it goes on the host
   };
+  static constexpr int kNoAdapters = -1;  // as an expert: the model as it is
   DitPass(const Parts& parts, const DitRunIo& io, int expert, PassKind kind, Taps* taps);
 
   void record(ProgramBuilder& pb);
@@ -95,6 +96,7 @@ class DitPass {
   Buffer loss_sum_, loss_;
   const DitRunIo& io_;
   PassKind kind_;
+  bool pulled_;  // of a distilled student: its target is half of where the answer is to go
   Taps* taps_;
   std::vector<SampleState> samples_;
   TimeState time_;
@@ -109,7 +111,10 @@ Params DitPass::group_buffers(ProgramBuilder& pb, int group) {
   const std::span<const WeightBuffers> buffers = weights_.use(pb, group);
   Params p;
   std::size_t i = 0;
-  Params::each(p, "", [&](const std::string&, WeightBuffers& b) { b = buffers[i++]; });
+  Params::each(p, "", [&](const std::string&, WeightBuffers& b) {
+    b = buffers[i++];
+    if (adapters_.empty()) b.wide = {};  // another program's adapters stand there
+  });
   check(i == buffers.size(), "group {} has {} tensors, its layer {}", group, buffers.size(), i);
   return p;
 }

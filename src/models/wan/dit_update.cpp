@@ -74,7 +74,7 @@ void declare_trained(ProgramBuilder& pb, const DitJob& job, const BlockWeights& 
     io.trained.push_back(std::move(t));
   };
   for (const AdapterIo& a : io.adapters) {
-    const std::string name = (a.expert == 0 ? "" : "high_noise.") + a.name;
+    const std::string name = set_prefix(job, a.expert) + a.name;
     for (const auto& [suffix, value, gradient] :
          {std::tuple(".lora_A", a.a, a.da), std::tuple(".lora_B", a.b, a.db)}) {
       TrainedTensor t;
@@ -155,7 +155,7 @@ std::vector<UpdatedTensor> joined_tensors(ProgramBuilder& pb, const DitJob& job,
 
 }  // namespace
 
-void record_update(ProgramSet& set, const DitJob& job, const BlockWeights& weights, int experts,
+void record_update(ProgramSet& set, const DitJob& job, const BlockWeights& weights, int sets,
                    DitIo& io) {
   Buffer factor;
   std::vector<UpdatedTensor> all;
@@ -171,13 +171,13 @@ void record_update(ProgramSet& set, const DitJob& job, const BlockWeights& weigh
     ProgramBuilder restored(set, "after_restore");
     record_restored(restored, all);
   }
-  for (int e = 0; e < experts; ++e) {
+  for (int e = 0; e < sets; ++e) {
     const std::vector<UpdatedTensor> own = of_expert(io, e);
     {
-      ProgramBuilder norm(set, expert_program("grad_norm", e));
+      ProgramBuilder norm(set, set_program(job, "grad_norm", e));
       record_gradient_norm(norm, own, job.max_grad_norm, factor, io.grad_norm);
     }
-    ProgramBuilder pb(set, expert_program("update", e));
+    ProgramBuilder pb(set, set_program(job, "update", e));
     ballast::record_update(pb, joined_tensors(pb, job, own), factor, job.optimizer);
   }
 }

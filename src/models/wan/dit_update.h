@@ -7,12 +7,12 @@ namespace ballast::wan {
 // The optimizer's programs; declares io.trained and io.grad_norm.
 // "init_state", run once after loading: masters take the weights' values, states begin at zero.
 // "after_restore", run when values and states came from a checkpoint: narrow copies are made anew.
-// "grad_norm" (one per expert): the norm over all gradients and the clipping factor; the host may
-// look at it before anything is changed. "update" (one per expert): the optimizer, tensor by
-// tensor. What lies on the device is updated there; of what lies in host memory, pieces visit the
-// device. Weights narrower than f32 have an f32 master, unless the optimizer's rounding (Kahan,
-// stochastic) makes that unnecessary.
-void record_update(ProgramSet& set, const DitJob& job, const BlockWeights& weights, int experts,
+// "grad_norm" (one per set of adapters: expert, or student and critic): the norm over all gradients
+// and the clipping factor; the host may look at it before anything is changed. "update" (likewise):
+// the optimizer, tensor by tensor. What lies on the device is updated there; of what lies in host
+// memory, pieces visit the device. Weights narrower than f32 have an f32 master, unless the
+// optimizer's rounding (Kahan, stochastic) makes that unnecessary.
+void record_update(ProgramSet& set, const DitJob& job, const BlockWeights& weights, int sets,
                    DitIo& io);
 
 }  // namespace ballast::wan

@@ -20,6 +20,19 @@ double PlannedRun::seconds_of_step(std::size_t kind) const {
     }
     return sum;
   };
+  if (distil) {
+    const double students = distil->student_share, rollouts = 1 + students;
+    double sum = students * (seconds("grad_norm") + seconds("update")) +
+                 seconds("grad_norm.critic") + seconds("update.critic") + seconds("zero_gradients");
+    for (const StepPart& part : parts[kind]) {
+      const auto of = [&](const char* name, const char* set) {
+        return seconds(run_program(name, part.run) + set);
+      };
+      sum += rollouts * distil->rollout_answers * of("predict", "") + of("step", ".critic") +
+             students * (of("predict", ".critic") + of("teacher", "") + of("step", ""));
+    }
+    return sum;
+  }
   double sum = seconds("grad_norm") + seconds("update") + seconds("zero_gradients");
   // What stays must be read anew when the other expert has its turn.
   sum += expert_changes * seconds("load.high_noise");

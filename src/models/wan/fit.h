@@ -50,6 +50,7 @@ struct PlannedRun {
   std::vector<ProcessLine> lines;            // what the arenas do not hold
   std::vector<std::vector<StepPart>> parts;  // of each kind of step
   double expert_changes = 0.5;               // as the request says
+  std::optional<DistilPrograms> distil;      // as the job says
 
   Bytes lines_of(Tier t) const;
   Bytes needed(Tier t) const { return plan.peak_of(t) + lines_of(t); }

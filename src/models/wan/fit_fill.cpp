@@ -12,6 +12,7 @@ PlannedRun placed(const FitRequest& request, RecordedJob recorded) {
   run.policy = recorded.policy;
   run.parts = std::move(recorded.parts);
   run.expert_changes = request.expert_changes;
+  run.distil = request.job.distil;
   run.set = std::move(recorded.set);
   run.plan = plan_places(run.set);
   run.lines = lines_for(request, run.set, run.plan.peak_of(Tier::host));

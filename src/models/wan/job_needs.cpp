@@ -38,7 +38,7 @@ std::int64_t many_heads(const DitJob& job) { return one_head_is_work_enough(job)
 std::int64_t few_heads(const DitJob& job) { return one_head_is_work_enough(job) ? 1 : 4; }
 
 bool several_samples(const DitJob& job) {
-  return job.noising == Noising::recorded &&
+  return job.noising != Noising::given &&
          std::ranges::any_of(job.batches, [](const Batch& b) { return b.latents.size() > 1; });
 }
 
@@ -128,9 +128,7 @@ RecordedJob record(const FitRequest& request, const MemoryPolicy& policy) {
 
 std::uint64_t recorded_instructions() { return instruction_count; }
 
-std::string step_program(std::size_t run) {
-  return run == 0 ? "step" : fmt::format("step.{}", run);
-}
+std::string step_program(std::size_t run) { return run_program("step", run); }
 
 std::vector<ProcessLine> lines_for(const FitRequest& request, const ProgramSet& set, Bytes host) {
   std::vector<ProcessLine> lines =

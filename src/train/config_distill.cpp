@@ -1,0 +1,57 @@
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "train/config_dialects.h"
+#include "train/config_words.h"
+#include "train/toml_checks.h"
+
+namespace ballast::train {
+namespace {
+
+enum class DistillMethod : std::uint8_t { dmd2 };
+
+constexpr std::array<Word<DistillMethod>, 1> kMethods = {{{"dmd2", DistillMethod::dmd2}}};
+constexpr std::array<Word<Dmd2Options::Rollout>, 2> kRollouts = {
+    {{"simulate", Dmd2Options::Rollout::simulated}, {"data_latent", Dmd2Options::Rollout::data}}};
+constexpr std::array<Word<Dmd2Options::Renoise>, 2> kRenoises = {
+    {{"fresh", Dmd2Options::Renoise::fresh}, {"predicted", Dmd2Options::Renoise::predicted}}};
+
+void read_dmd2(const TomlTable& t, TrainConfig& c) {
+  Dmd2Options& d = c.dmd2.emplace();
+  if (c.method != Method::lora) {
+    t.fail_at("method", "student and critic are adapters of the model",
+              {{"a section [adapter]", "type = 'lora' and a rank, for both of them"}});
+  }
+  if (c.adapter.dropout > 0) {
+    t.fail_at("method", "[adapter] dropout: what the student learns on it also samples");
+  }
+  if (t.has("steps")) d.steps = t.numbers("steps");
+  d.shift = number_from(t, "shift", 1e-6, 1e6).value_or(d.shift);
+  while_doing(fmt::format("reading steps and shift of [distill] in {}", t.path()),
+              [&] { sigmas_of(d); });
+  d.guidance = number_from(t, "guidance", 0, 1000).value_or(d.guidance);
+  d.every = integer_from(t, "student_every", 1).value_or(d.every);
+  d.critic_rate = number_from(t, "critic_lr_ratio", 0, kMostNumber).value_or(d.critic_rate);
+  d.rollout = word_from(t, "rollout", kRollouts).value_or(d.rollout);
+  d.renoise = word_from(t, "renoise", kRenoises).value_or(d.renoise);
+  d.min_t = number_from(t, "min_t", 0, 1).value_or(d.min_t);
+  d.max_t = number_from(t, "max_t", 0, 1).value_or(d.max_t);
+  if (d.min_t > d.max_t) {
+    t.fail_at(t.has("max_t") ? "max_t" : "min_t",
+              fmt::format("no time lies in [{}, {}]", d.min_t, d.max_t));
+  }
+}
+
+}  // namespace
+
+void read_distill(const TomlTable& t, TrainConfig& c) {
+  (void)t.require_string("method");
+  switch (*word_from(t, "method", kMethods)) {
+    case DistillMethod::dmd2:
+      read_dmd2(t, c);
+      break;
+  }
+  t.finish();
+}
+
+}  // namespace ballast::train

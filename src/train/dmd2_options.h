@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace ballast::wan {
+struct DistilPrograms;
+}
+
+namespace ballast::train {
+
+// Distribution matching distillation (DMD2) of a model to few steps, as the keys of [distill] say
+// it. docs/distillation.md has the formulas.
+struct Dmd2Options {
+  // Where the inputs come from that the student learns on.
+  enum class Rollout : std::uint8_t {
+    simulated,  // the student's own steps from noise
+    data,       // a latent of the dataset, noised
+  };
+  // What a simulated step adds to the student's clean latent on the way to the next step.
+  enum class Renoise : std::uint8_t {
+    fresh,      // new noise
+    predicted,  // the noise that the student's answer implies: Euler's step
+  };
+
+  std::vector<double> steps = {1000, 750, 500, 250};  // base timesteps, falling, in (0, 1000]
+  double shift = 5;        // of these and of the times that scores are taken at
+  double guidance = 4.5;   // of the teacher; exactly 1: it is not guided
+  std::int64_t every = 5;  // the student is updated with every so many updates of the critic
+  double critic_rate = 1;  // learning rate of the critic over that of the student
+  Rollout rollout = Rollout::simulated;
+  Renoise renoise = Renoise::fresh;
+  double min_t = 0.02, max_t = 0.98;  // of the times that scores are taken at, after the shift
+
+  bool guided() const { return guidance != 1; }
+  bool student_due(std::int64_t step) const { return step % every == 0; }  // steps count from 1
+};
+
+// Fails with ErrorCode::usage where the steps make no schedule.
+std::vector<float> sigmas_of(const Dmd2Options& options);  // one for each step, from 1 down
+
+wan::DistilPrograms programs_of(const Dmd2Options& options);
+
+}  // namespace ballast::train
