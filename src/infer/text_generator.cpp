@@ -11,12 +11,14 @@
 
 namespace ballast::infer {
 
-TextGenerator::TextGenerator(const std::string& path, TextModelOptions options)
-    : model_(path, std::move(options)) {
+TextGenerator::TextGenerator(const std::string& path, TextModelOptions options,
+                             const AppliedAdapter& adapter)
+    : model_(path, std::move(options)), strength_(adapter.strength) {
   if (model_.config.decoder_layers == 0) {
     fail(ErrorCode::input, fmt::format("{} holds an encoder without a decoder", path));
   }
   groups_ = t5::weight_groups(model_.config, model_.checkpoint, model_.names);
+  if (!adapter.folder.empty()) lora_ = t5::LoraFile::open(adapter.folder, model_.config);
 }
 
 t5::DecoderJob TextGenerator::job(const MemoryPolicy& policy, std::span<const std::int64_t> lengths,
@@ -31,6 +33,7 @@ t5::DecoderJob TextGenerator::job(const MemoryPolicy& policy, std::span<const st
   job.precision = model_.precision();
   job.format = model_.options.format;
   job.beams = options.beams;
+  if (lora_) job.lora = lora_->options(strength_);
   job.positions = options.max_new_tokens;  // the last token is not read any more
   job.sources.assign(lengths.begin(), lengths.end());
   std::ranges::sort(job.sources);
@@ -50,6 +53,11 @@ std::variant<TextModelPlan, Refusal> TextGenerator::plan(std::span<const std::in
     set.executable = false;
     const t5::Decoder decoder(set, job(policy, lengths, options), groups_);
     TextModelPlan planned = model_.plan_of(set, policy, results);
+    if (lora_) {
+      planned.lines.push_back({.name = "reading of the adapter",
+                               .bytes = lora_->reading_bytes(),
+                               .reason = "a factor as it is stored and as it is used"});
+    }
     std::vector<Shortage> missing = model_.shortages(planned);
     if (missing.empty()) return planned;
     refusal = {.policy = policy.name,
@@ -89,40 +97,65 @@ std::vector<std::vector<std::int32_t>> TextGenerator::generate(
   Runner runner(set, memory);
   if (!gpu) ops::warm_up_blas(runner.compute_threads());
   runner.run("load");
-  const t5::DecoderIo& io = decoder.io();
+  if (lora_) lora_->fill(decoder.adapters(), runner);
   std::vector<std::vector<std::int32_t>> all;
   for (const auto& ids : sources) {
-    const auto kind = std::ranges::find(recorded.sources, std::ssize(ids));
-    const auto& source = io.sources[static_cast<std::size_t>(kind - recorded.sources.begin())];
-    std::ranges::copy(ids, runner.view(source.ids).as<std::int32_t>());
-    runner.run(source.read);
-    BeamSearch search({.beams = options.beams,
-                       .length_penalty = options.length_penalty,
-                       .early_stopping = options.early_stopping,
-                       .eos = model_.config.eos});
-    auto* const tokens = runner.view(io.tokens).as<std::int32_t>();
-    std::fill_n(tokens, options.beams, model_.config.decoder_start);
-    for (std::int64_t position = 0; position < options.max_new_tokens; ++position) {
-      runner.run(source.next, {.step = position});
-      const TensorView logits = runner.view(io.logits);
-      search.advance({logits.as<float>(), static_cast<std::size_t>(logits.elements())},
-                     model_.config.vocabulary);
-      const bool last = search.done() || position + 1 == options.max_new_tokens;
-      if (on_token) {
-        on_token({.source = all.size(),
-                  .last = last,
-                  .device = runner.high_water(Tier::device),
-                  .host = runner.high_water(Tier::host)});
-      }
-      if (last) break;
-      std::ranges::copy(search.tokens(), tokens);
-      if (options.beams == 1) continue;
-      std::ranges::copy(search.parents(), runner.view(io.parents).as<std::int32_t>());
-      runner.run("reorder");
-    }
-    all.push_back(search.best());
+    all.push_back(write_text(decoder, runner, ids, options, [&](bool last) {
+      if (!on_token) return;
+      on_token({.source = all.size(),
+                .last = last,
+                .device = runner.high_water(Tier::device),
+                .host = runner.high_water(Tier::host)});
+    }));
   }
   return all;
+}
+
+std::vector<std::int32_t> write_text(const t5::Decoder& decoder, Runner& runner,
+                                     std::span<const std::int32_t> source,
+                                     const GenerateOptions& options,
+                                     const std::function<void(bool last)>& after_token) {
+  const t5::DecoderIo& io = decoder.io();
+  const t5::DecoderJob& job = decoder.job();
+  const auto needed = std::ssize(source);
+  std::size_t kind = job.sources.size();
+  for (std::size_t i = 0; i < job.sources.size(); ++i) {
+    const std::int64_t length = job.sources[i];
+    if (length < needed || (!job.padded && length != needed)) continue;
+    if (kind == job.sources.size() || length < job.sources[kind]) kind = i;
+  }
+  check(kind < job.sources.size(), "nothing was recorded for a source of {} tokens", needed);
+  check(options.beams == job.beams && options.max_new_tokens <= job.positions,
+        "{} beams of {} tokens, recorded were {} of {}", options.beams, options.max_new_tokens,
+        job.beams, job.positions);
+  const t5::DecoderIo::Source& programs = io.sources[kind];
+  auto* const ids = runner.view(programs.ids).as<std::int32_t>();
+  std::fill_n(ids, job.sources[kind], job.config.pad);
+  std::ranges::copy(source, ids);
+  if (job.padded) {
+    *runner.view(io.source_length).as<std::int32_t>() = static_cast<std::int32_t>(needed);
+  }
+  runner.run(programs.read);
+  BeamSearch search({.beams = options.beams,
+                     .length_penalty = options.length_penalty,
+                     .early_stopping = options.early_stopping,
+                     .eos = job.config.eos});
+  auto* const tokens = runner.view(io.tokens).as<std::int32_t>();
+  std::fill_n(tokens, options.beams, job.config.decoder_start);
+  for (std::int64_t position = 0; position < options.max_new_tokens; ++position) {
+    runner.run(programs.next, {.step = position});
+    const TensorView logits = runner.view(io.logits);
+    search.advance({logits.as<float>(), static_cast<std::size_t>(logits.elements())},
+                   job.config.vocabulary);
+    const bool last = search.done() || position + 1 == options.max_new_tokens;
+    if (after_token) after_token(last);
+    if (last) break;
+    std::ranges::copy(search.tokens(), tokens);
+    if (options.beams == 1) continue;
+    std::ranges::copy(search.parents(), runner.view(io.parents).as<std::int32_t>());
+    runner.run("reorder");
+  }
+  return search.best();
 }
 
 }  // namespace ballast::infer

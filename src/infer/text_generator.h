@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <variant>
@@ -9,6 +10,8 @@
 
 #include "infer/text_model.h"
 #include "models/t5/decoder.h"
+#include "models/t5/lora_file.h"
+#include "plan/runner.h"
 
 namespace ballast::infer {
 
@@ -19,6 +22,12 @@ struct GenerateOptions {
   bool early_stopping = false;
 };
 
+// An adapter that the model is used with.
+struct AppliedAdapter {
+  std::string folder;  // as PEFT has it (models/t5/lora_file.h); "": none
+  double strength = 1;
+};
+
 // Where a call of generate() is: said after every token.
 struct GeneratedToken {
   std::size_t source = 0;        // whose text is being written
@@ -27,13 +36,22 @@ struct GeneratedToken {
 };
 using OnToken = std::function<void(const GeneratedToken&)>;
 
+// The text that follows one source, token by token, by the programs of a decoder whose weights are
+// loaded. A padded decoder takes the smallest of its shapes that holds the source. Sequences are as
+// TextGenerator::generate() gives them; after_token(last) comes after each.
+std::vector<std::int32_t> write_text(const t5::Decoder& decoder, Runner& runner,
+                                     std::span<const std::int32_t> source,
+                                     const GenerateOptions& options,
+                                     const std::function<void(bool last)>& after_token = nullptr);
+
 // Writes text with an encoder-decoder of the T5 family: token by token with a cache of keys and
 // values. Owns no memory between calls beyond the headers of its files.
 class TextGenerator {
  public:
   // path: a file, an index with its shards, or a folder. Fails with ErrorCode::input when it holds
-  // no encoder-decoder.
-  explicit TextGenerator(const std::string& path, TextModelOptions options = {});
+  // no encoder-decoder, or when the adapter does not fit it.
+  explicit TextGenerator(const std::string& path, TextModelOptions options = {},
+                         const AppliedAdapter& adapter = {});
 
   const t5::Config& config() const { return model_.config; }
 
@@ -55,6 +73,8 @@ class TextGenerator {
 
   TextModel model_;
   std::vector<WeightGroup> groups_;
+  std::optional<t5::LoraFile> lora_;
+  double strength_ = 1;
 };
 
 }  // namespace ballast::infer

@@ -220,6 +220,107 @@ TEST_F(GeneratedTexts, RefusesWhatItCannotDo) {
                "without a decoder");
 }
 
+// An adapter in a folder of its own, and the same model with its products added to the matrices.
+struct AdaptedModel {
+  explicit AdaptedModel(const t5::Config& c, double alpha = 6) {
+    support::TensorFile factors, merged;
+    support::each_stored(c, [&](const std::string& name, const Shape& shape) {
+      std::vector<float> w = support::t5_values(name, shape);
+      const std::string module = name.substr(0, name.rfind('.'));
+      const bool q = module.ends_with("Attention.q");
+      if (q || module.ends_with("DenseReluDense.wi_1")) {
+        const std::int64_t rank = q ? 3 : 2;  // ranks may differ
+        const auto a = support::t5_values(module + ".A", {rank, shape[1]});
+        const auto b = support::t5_values(module + ".B", {shape[0], rank});
+        const double scale = alpha / static_cast<double>(rank);
+        for (std::int64_t i = 0; i < shape[0] * shape[1]; ++i) {
+          double sum = 0;
+          for (std::int64_t r = 0; r < rank; ++r) {
+            sum += static_cast<double>(b[static_cast<std::size_t>(i / shape[1] * rank + r)]) *
+                   a[static_cast<std::size_t>(r * shape[1] + i % shape[1])];
+          }
+          w[static_cast<std::size_t>(i)] += static_cast<float>(scale * sum);
+        }
+        factors.add(t5::adapter_tensor_name(module + ".lora_A.weight"), DType::f32,
+                    {rank, shape[1]}, a);
+        factors.add(t5::adapter_tensor_name(module + ".lora_B.weight"), DType::f32,
+                    {shape[0], rank}, b);
+      }
+      merged.add(name, DType::f32, shape, w);
+    });
+    dir.write("adapter/adapter_config.json",
+              t5::adapter_config_json({.rank = 3, .alpha = alpha, .targets = {"q", "wi_1"}}));
+    factors.write(dir, "adapter/adapter_model.safetensors");
+    whole = merged.write(dir, "merged.safetensors");
+  }
+
+  const test::TempDir dir;
+  std::string folder = dir.path("adapter"), whole;
+};
+
+TEST_F(GeneratedTexts, AnAdapterIsTheModelWithItsProductsAdded) {
+  const t5::Config c = config();
+  const AdaptedModel adapted(c);
+  const std::vector<Tokens> sources = {some_tokens(7, 50), some_tokens(4, 50, 5)};
+  const auto texts = [&](const std::string& path, const AppliedAdapter& adapter,
+                         std::optional<MemoryPolicy> policy = {}) {
+    return TextGenerator(path, {.policy = policy, .threads = 1, .config = c}, adapter)
+        .generate(sources, {.max_new_tokens = 5});
+  };
+  const auto expected = texts(adapted.whole, {});
+  EXPECT_EQ(texts(path_, {adapted.folder}), expected);
+  EXPECT_EQ(texts(path_, {adapted.folder}, find_policy("stream1")), expected);
+  EXPECT_EQ(texts(path_, {adapted.folder, 0}), texts(path_, {}));
+  EXPECT_NE(texts(path_, {}), expected);
+}
+
+TEST_F(GeneratedTexts, RefusesAdaptersThatDoNotFit) {
+  const AdaptedModel adapted(config());
+  const auto open = [&] { TextGenerator(path_, {.config = config()}, {adapted.folder}); };
+  const auto config_with = [&](const std::string& text) {
+    adapted.dir.write("adapter/adapter_config.json", text);
+  };
+  config_with(R"({"peft_type": "LORA", "r": 3, "lora_alpha": 6, "use_dora": true})");
+  EXPECT_FAILS(open(), ErrorCode::input, "use_dora");
+  config_with(R"({"peft_type": "IA3"})");
+  EXPECT_FAILS(open(), ErrorCode::input, "no LoRA");
+  config_with(R"({"r": 99999999999})");
+  EXPECT_FAILS(open(), ErrorCode::input, "rank from 1");
+  config_with(R"({"r": 3, "rank_pattern": {}, "target_modules": "q|wi_1"})");
+  open();
+  t5::Config other = config();
+  other.d_ff += 16;
+  const test::TempDir dir;
+  EXPECT_FAILS(TextGenerator(write_t5(dir, other), {.config = other}, {adapted.folder}),
+               ErrorCode::input, "the matrix beside it");
+}
+
+// Between steps of a training, sources padded to the shapes of evaluation.
+TEST_F(GeneratedTexts, AreTheSameBesideATraining) {
+  const t5::Config c = config();
+  const Checkpoint checkpoint = Checkpoint::open(path_);
+  ProgramSet set;
+  t5::Seq2SeqJob job;
+  job.config = c;
+  job.trains = job.record_update = true;
+  job.batches = {{.samples = 2, .source = 4, .target = 3}};
+  job.eval_batches = {{.samples = 3, .source = 9, .target = 5},
+                      {.samples = 3, .source = 5, .target = 5}};
+  job.writes = t5::TextWriting{.beams = 3, .positions = 10};
+  const t5::Seq2Seq model(set, job, weight_groups(c, checkpoint, t5::TensorMap(checkpoint)));
+  const MemoryPlan plan = plan_memory(set);
+  Runner runner(set, plan);
+  runner.run("load");
+  const GenerateOptions options = {.max_new_tokens = 10, .beams = 3};
+  const TextGenerator generator(path_, {.threads = 1, .config = c});
+  for (const std::int64_t tokens : {7, 3, 9}) {
+    const Tokens source = some_tokens(tokens, 50, static_cast<std::uint32_t>(tokens));
+    EXPECT_EQ(write_text(*model.decoder(), runner, source, options),
+              generator.generate(std::vector<Tokens>{source}, options)[0])
+        << tokens;
+  }
+}
+
 // ---------------------------------------------------------------- beam search
 
 // Logits whose softmax has these probabilities.

@@ -23,22 +23,39 @@ void append(ProgramBuilder& pb, Buffer row, Buffer to) {
 
 }  // namespace
 
-Decoder::Decoder(ProgramSet& set, DecoderJob job, std::vector<WeightGroup> groups)
-    : job_(std::move(job)) {
+void Decoder::check_job() const {
   validate(job_.config);
   check(job_.config.decoder_layers > 0, "{} has no decoder", job_.config.name);
-  check(static_cast<int>(groups.size()) == group_count(job_.config),
-        "{} weight groups for a model that has {}", groups.size(), group_count(job_.config));
   check(job_.beams > 0 && job_.positions > 0 && !job_.sources.empty(),
         "{} sequences of {} tokens from {} sources", job_.beams, job_.positions,
         job_.sources.size());
+}
+
+Decoder::Decoder(ProgramSet& set, DecoderJob job, std::vector<WeightGroup> groups)
+    : job_(std::move(job)), adapters_(&own_adapters_) {
+  check_job();
+  check(static_cast<int>(groups.size()) == group_count(job_.config),
+        "{} weight groups for a model that has {}", groups.size(), group_count(job_.config));
   {
     ProgramBuilder load(set, "load");
-    weights_.emplace(load, std::vector<std::vector<WeightGroup>>{std::move(groups)}, job_.policy,
-                     job_.format);
+    own_weights_.emplace(load, std::vector<std::vector<WeightGroup>>{std::move(groups)},
+                         job_.policy, job_.format);
+    weights_ = &*own_weights_;
+    if (job_.lora) own_adapters_.declare(load, job_.config, *weights_, *job_.lora, false);
     declare(load);
     weights_->load(load, 0);
   }
+  record(set);
+}
+
+Decoder::Decoder(ProgramBuilder& load, DecoderJob job, BlockWeights& weights,
+                 const Adapters& adapters)
+    : job_(std::move(job)), weights_(&weights), adapters_(&adapters) {
+  check_job();
+  declare(load);
+}
+
+void Decoder::record(ProgramSet& set) {
   for (std::size_t i = 0; i < io_.sources.size(); ++i) {
     {
       ProgramBuilder read(set, io_.sources[i].read);
@@ -51,6 +68,13 @@ Decoder::Decoder(ProgramSet& set, DecoderJob job, std::vector<WeightGroup> group
   record_reorder(reorder);
 }
 
+BlockInUse Decoder::block(ProgramBuilder& pb, WeightsInUse& weights, Side side,
+                          std::int64_t number) const {
+  BlockInUse w = weights.block(pb, side, number);
+  adapters_->attach(w, job_.config, side, number, Adapters::Use::infer);
+  return w;
+}
+
 void Decoder::declare(ProgramBuilder& pb) {
   const Config& c = job_.config;
   const std::int64_t longest = std::ranges::max(job_.sources);
@@ -60,6 +84,9 @@ void Decoder::declare(ProgramBuilder& pb) {
     io_.sources.push_back({.read = fmt::format("read.{}", i),
                            .next = fmt::format("next.{}", i),
                            .ids = pb.rows(ids, 0, job_.sources[i])});
+  }
+  if (job_.padded) {
+    io_.source_length = pb.persistent("source_length", {1}, DType::i32, Role::input, Tier::host);
   }
   io_.tokens = pb.persistent("tokens", {job_.beams}, DType::i32, Role::input, Tier::host);
   io_.parents = pb.persistent("parents", {job_.beams}, DType::i32, Role::input, Tier::host);
@@ -92,16 +119,16 @@ void Decoder::record_read(ProgramBuilder& pb, const DecoderIo::Source& source) {
   ops::embedding_into(pb, weights.embedding(pb).data, ids, x);
   for (std::int64_t b = 0; b < c.layers; ++b) {
     const auto scope = pb.scope(fmt::format("encoder.{}", b));
-    const BlockInUse w = weights.block(pb, Side::encoder, b);
+    const BlockInUse w = block(pb, weights, Side::encoder, b);
     const Buffer bias = score_bias(pb, c, Side::encoder, weights.table(Side::encoder, b), tokens);
-    layers.self_attention(pb, w.self, x, bias, false, nullptr);
+    layers.self_attention(pb, w.self, x, bias, false, nullptr, {.lengths = io_.source_length});
     layers.feed_forward(pb, w.ffn, x, nullptr);
   }
   const Buffer states =
       layers.norm(pb, weights.final_norm(Side::encoder), x, job_.precision.activation).u;
   for (std::int64_t b = 0; b < c.decoder_layers; ++b) {
     const auto scope = pb.scope(fmt::format("decoder.{}", b));
-    const BlockInUse w = weights.block(pb, Side::decoder, b);
+    const BlockInUse w = block(pb, weights, Side::decoder, b);
     const Cache& cache = caches_[static_cast<std::size_t>(b)];
     w.cross.k.forward(pb, states, layers.flat(pb, pb.rows(cache.cross_k, 0, tokens)));
     w.cross.v.forward(pb, states, layers.flat(pb, pb.rows(cache.cross_v, 0, tokens)));
@@ -147,14 +174,15 @@ void Decoder::record_next(ProgramBuilder& pb, std::int64_t source_tokens) {
   ops::embedding_into(pb, weights.embedding(pb).data, ids, x);
   for (std::int64_t b = 0; b < c.decoder_layers; ++b) {
     const auto scope = pb.scope(fmt::format("decoder.{}", b));
-    const BlockInUse w = weights.block(pb, Side::decoder, b);
+    const BlockInUse w = block(pb, weights, Side::decoder, b);
     const Cache& cache = caches_[static_cast<std::size_t>(b)];
     attend_to_past(pb, layers, w.self, x, weights.table(Side::decoder, b), cache);
     // All sequences read the same source: they are queries of one attention.
     const Buffer u = layers.norm(pb, w.cross.norm, x, job_.precision.activation).u;
     const Buffer o = ops::attention(pb, layers.project(pb, w.cross.q, u),
                                     pb.rows(cache.cross_k, 0, source_tokens),
-                                    pb.rows(cache.cross_v, 0, source_tokens), {.scale = 1})
+                                    pb.rows(cache.cross_v, 0, source_tokens),
+                                    {.scale = 1, .lengths = io_.source_length})
                          .o;
     layers.add_product(pb, w.cross.o, layers.flat(pb, o), x, true);
     layers.feed_forward(pb, w.ffn, x, nullptr);

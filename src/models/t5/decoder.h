@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "models/t5/adapters.h"
 #include "models/t5/block.h"
 #include "models/t5/config.h"
 #include "models/t5/weights_in_use.h"
@@ -19,6 +20,10 @@ struct DecoderJob {
   std::int64_t beams = 1;                  // sequences that are continued together
   std::int64_t positions = 0;              // most tokens of a sequence, the start token included
   std::vector<std::int64_t> sources = {};  // every length of a source there will be
+  // Lengths of `sources` are those of shapes: padding stands behind the text, of which
+  // source_length says the length. No bit of a result depends on it.
+  bool padded = false;
+  std::optional<LoraOptions> lora = {};  // adapters, for the caller to fill after "load"
 };
 
 // What the host gives and takes (host tier).
@@ -29,6 +34,7 @@ struct DecoderIo {
     Buffer ids;        // [S] i32, for `read`
   };
   std::vector<Source> sources;  // as in the job; they share memory
+  Buffer source_length;         // [1] i32, for `read` and `next`; only where sources are padded
   Buffer tokens;                // [beams] i32, for `next`: what each sequence ends with
   Buffer logits;                // [beams, V] f32: what `next` makes of it
   Buffer parents;               // [beams] i32, for "reorder"
@@ -40,16 +46,26 @@ struct DecoderIo {
 // sequence parents[i].
 class Decoder {
  public:
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
   Decoder(ProgramSet& set, DecoderJob job, std::vector<WeightGroup> groups);
+  // Beside programs that have the weights already: no "load" of its own. `load` declares what it
+  // keeps, record() the programs; both need weights and adapters, which stay where they are.
+  Decoder(ProgramBuilder& load, DecoderJob job, BlockWeights& weights, const Adapters& adapters);
+  void record(ProgramSet& set);
 
   const DecoderIo& io() const { return io_; }
+  const DecoderJob& job() const { return job_; }
+  const std::vector<AdapterIo>& adapters() const { return adapters_->all(); }
 
  private:
   struct Cache {
     Buffer self_k, self_v;    // [beams, positions, H, D]
     Buffer cross_k, cross_v;  // [S, H, D] of the longest source
   };
+  void check_job() const;
   void declare(ProgramBuilder& pb);
+  BlockInUse block(ProgramBuilder& pb, WeightsInUse& weights, Side side, std::int64_t number) const;
   void record_read(ProgramBuilder& pb, const DecoderIo::Source& source);
   void record_next(ProgramBuilder& pb, std::int64_t source_tokens);
   Buffer attend_to_past(ProgramBuilder& pb, const BlockLayers& layers, const AttentionInUse& w,
@@ -58,7 +74,10 @@ class Decoder {
 
   DecoderJob job_;
   DecoderIo io_;
-  std::optional<BlockWeights> weights_;
+  std::optional<BlockWeights> own_weights_;
+  Adapters own_adapters_;
+  BlockWeights* weights_ = nullptr;
+  const Adapters* adapters_ = nullptr;
   std::vector<Cache> caches_;  // by block
 };
 

@@ -41,23 +41,31 @@ Seq2Seq::Seq2Seq(ProgramSet& set, Seq2SeqJob job, std::vector<WeightGroup> group
     weights_.emplace(load, std::vector<std::vector<WeightGroup>>{std::move(groups)}, job_.policy,
                      job_.format);
     declare_io(load);
-    declare_adapters(load);
+    if (job_.lora) {
+      adapters_.declare(load, job_.config, *weights_, *job_.lora, job_.trains);
+      small_gradients_ = adapters_.gradients();
+      io_.adapters = adapters_.all();
+      for (const AdapterIo& a : io_.adapters) {
+        if (!job_.trains) break;
+        io_.gradients.push_back({a.name + ".lora_A.weight", a.da});
+        io_.gradients.push_back({a.name + ".lora_B.weight", a.db});
+      }
+    }
     declare_gradients(load);
+    if (job_.writes) declare_decoder(load);
     weights_->load(load, 0);
   }
   for (const StepIo& step : io_.steps) {
     ProgramBuilder pb(set, step.program);
     if (job_.trains && !job_.accumulates) ops::fill(pb, small_gradients_, 0);
-    Seq2SeqPass(job_, *weights_, gradients_, {io_.adapters, adapters_}, step, io_.label_weight,
-                job_.trains)
+    Seq2SeqPass(job_, *weights_, gradients_, adapters_, step, io_.label_weight, job_.trains)
         .record(pb);
   }
   for (const StepIo& step : io_.eval_steps) {
     ProgramBuilder pb(set, step.program);
-    Seq2SeqPass(job_, *weights_, gradients_, {io_.adapters, adapters_}, step, io_.label_weight,
-                false)
-        .record(pb);
+    Seq2SeqPass(job_, *weights_, gradients_, adapters_, step, io_.label_weight, false).record(pb);
   }
+  if (decoder_) decoder_->record(set);
   if (job_.trains && job_.accumulates) {
     ProgramBuilder pb(set, "zero_gradients");
     for (const NamedGradient& g : io_.gradients) {
@@ -194,60 +202,20 @@ void Seq2Seq::declare_gradients(ProgramBuilder& pb) {
   }
 }
 
-void Seq2Seq::declare_adapters(ProgramBuilder& pb) {
-  if (!job_.lora) return;
-  const LoraOptions& o = *job_.lora;
-  check(o.rank > 0, "adapters of rank {}", o.rank);
-  adapters_.resize(static_cast<std::size_t>(weights_->groups()));
-  std::int64_t elements = 0;
-  for (int g = 0; g < weights_->groups(); ++g) {
-    const bool block = g != kSmallGroup && g < embedding_group(job_.config);
-    for (const StoredTensor& t : weights_->group(g).tensors) {
-      std::string module = t.name.substr(0, t.name.rfind('.'));
-      std::string target = module.substr(module.rfind('.') + 1);
-      if (target.starts_with("wi")) target = "wi";
-      const bool wanted = block && t.data.shape.rank() == 2 &&
-                          std::ranges::find(o.targets, target) != o.targets.end();
-      adapters_[static_cast<std::size_t>(g)].push_back(
-          wanted ? static_cast<int>(io_.adapters.size()) : -1);
-      if (!wanted) continue;
-      io_.adapters.push_back({.name = std::move(module), .a = {}, .b = {}, .da = {}, .db = {}});
-      elements += o.rank * (t.data.shape[0] + t.data.shape[1]);
-    }
-  }
-  if (io_.adapters.empty()) {
-    fail(ErrorCode::usage, "no matrix of a block is a target of the adapters",
-         {{"targets q, k, v, o, wi, wo", "the matrices of a block"}});
-  }
-  const auto lay_out = [&](const char* name, Role role, Buffer AdapterIo::*a,
-                           Buffer AdapterIo::*b) {
-    const Buffer all = pb.persistent(name, {elements}, DType::f32, role);
-    std::uint64_t at = 0;
-    for (int g = 0; g < weights_->groups(); ++g) {
-      const auto& tensors = weights_->group(g).tensors;
-      for (std::size_t i = 0; i < tensors.size(); ++i) {
-        const int number = adapters_[static_cast<std::size_t>(g)][i];
-        if (number < 0) continue;
-        AdapterIo& io = io_.adapters[static_cast<std::size_t>(number)];
-        const Shape& w = tensors[i].data.shape;
-        const auto next = [&](const Shape& shape) {
-          const Buffer part = pb.view(all, at, DType::f32, shape);
-          at += static_cast<std::uint64_t>(shape.elements()) * 4;
-          return part;
-        };
-        io.*a = next({o.rank, w[1]});
-        io.*b = next({w[0], o.rank});
-      }
-    }
-    return all;
-  };
-  lay_out("adapters", Role::weights, &AdapterIo::a, &AdapterIo::b);
-  if (!job_.trains) return;
-  small_gradients_ = lay_out("adapters.grad", Role::gradient, &AdapterIo::da, &AdapterIo::db);
-  for (const AdapterIo& a : io_.adapters) {
-    io_.gradients.push_back({a.name + ".lora_A.weight", a.da});
-    io_.gradients.push_back({a.name + ".lora_B.weight", a.db});
-  }
+void Seq2Seq::declare_decoder(ProgramBuilder& pb) {
+  DecoderJob job;
+  job.config = job_.config;
+  job.policy = job_.policy;
+  job.precision = job_.precision;
+  job.format = job_.format;
+  job.beams = job_.writes->beams;
+  job.positions = job_.writes->positions;
+  job.padded = true;
+  for (const BatchShape& b : job_.eval_batches) job.sources.push_back(b.source);
+  std::ranges::sort(job.sources);
+  const auto repeated = std::ranges::unique(job.sources);
+  job.sources.erase(repeated.begin(), repeated.end());
+  decoder_ = std::make_unique<Decoder>(pb, std::move(job), *weights_, adapters_);
 }
 
 std::vector<UpdatedTensor> Seq2Seq::trained_adapters() const {

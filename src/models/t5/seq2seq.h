@@ -1,11 +1,14 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "models/t5/adapters.h"
 #include "models/t5/block.h"
 #include "models/t5/config.h"
+#include "models/t5/decoder.h"
 #include "models/t5/weights_in_use.h"
 #include "nn/update.h"
 
@@ -27,11 +30,10 @@ struct BatchShape {
   friend bool operator==(const BatchShape&, const BatchShape&) = default;
 };
 
-// Low-rank adapters beside the matrices of blocks; the weights themselves do not change.
-struct LoraOptions {
-  std::int64_t rank = 16;
-  float alpha = 16;
-  std::vector<std::string> targets = {"q", "k", "v", "o", "wi", "wo"};  // wi: also wi_0 and wi_1
+// Texts that are written token by token between steps, with the weights as they then are.
+struct TextWriting {
+  std::int64_t beams = 1;
+  std::int64_t positions = 0;  // most tokens of a text
 };
 
 // Everything that decides what is recorded of an encoder-decoder.
@@ -45,6 +47,7 @@ struct Seq2SeqJob {
   std::optional<LoraOptions> lora = {};           // adapters: they take part in evaluations, too
   std::vector<BatchShape> batches = {};           // every kind of step there will be
   std::vector<BatchShape> eval_batches = {};      // the same for evaluation: forward pass and loss
+  std::optional<TextWriting> writes = {};         // for sources as long as those of evaluation
   bool keep_states = false, keep_logits = false;  // also given to the host; of `batches`
   double dropout = 0;                             // of training steps
   // Several runs add to the gradients, after "zero_gradients"; else every step begins anew.
@@ -77,13 +80,6 @@ struct NamedGradient {
   Buffer gradient;  // f32, or Seq2SeqJob::gradient; device or host
 };
 
-// One adapter: y += scale B A x. All lie together on the device, f32; so do the gradients.
-struct AdapterIo {
-  std::string name;  // "encoder.block.0.layer.0.SelfAttention.q"
-  Buffer a, b;       // [rank, K], [N, rank]: the caller's to fill before the first step
-  Buffer da, db;     // only where it trains
-};
-
 struct Seq2SeqIo {
   std::vector<StepIo> steps, eval_steps;  // by kind of batch; all share memory
   // [1] f32: weight of a label in the loss, 1 / how many count in the whole optimizer step. The
@@ -110,10 +106,10 @@ struct GroupGradients {
 };
 
 // T5 as recorded programs: "load", "step" for every kind of batch (forward and loss; with `trains`
-// also backward), "eval" for every kind of evaluation, with accumulates "zero_gradients", and with
-// record_update "init_state", "after_restore", "grad_norm", "update". Runs take from StepValues the
-// seed, the number of the step and first_sample, on which dropout depends: the same samples drop
-// the same elements however a step is cut into runs.
+// also backward), "eval" for every kind of evaluation, those of a decoder where it writes, with
+// accumulates "zero_gradients", and with record_update "init_state", "after_restore", "grad_norm",
+// "update". Runs take from StepValues the seed, the number of the step and first_sample, on which
+// dropout depends: the same samples drop the same elements however a step is cut into runs.
 class Seq2Seq {
  public:
   // groups: as each_parameter() lists them (models/t5/weights.h).
@@ -121,21 +117,23 @@ class Seq2Seq {
 
   const Seq2SeqIo& io() const { return io_; }
   const Seq2SeqJob& job() const { return job_; }
+  const Decoder* decoder() const { return decoder_.get(); }  // where it writes
 
  private:
   void declare_io(ProgramBuilder& pb);
   void declare_gradients(ProgramBuilder& pb);
-  void declare_adapters(ProgramBuilder& pb);
   std::vector<UpdatedTensor> trained_weights(ProgramBuilder& pb) const;
   std::vector<UpdatedTensor> trained_adapters() const;
+  void declare_decoder(ProgramBuilder& pb);
   void record_updates(ProgramSet& set);
 
   Seq2SeqJob job_;
   Seq2SeqIo io_;
   std::optional<BlockWeights> weights_;
-  std::vector<GroupGradients> gradients_;   // by group; empty: no weight trains
-  Buffer small_gradients_;                  // of vectors and tables of all groups, or of adapters
-  std::vector<std::vector<int>> adapters_;  // by group and tensor: number in io, or -1
+  std::vector<GroupGradients> gradients_;  // by group; empty: no weight trains
+  Buffer small_gradients_;                 // of vectors and tables of all groups, or of adapters
+  Adapters adapters_;
+  std::unique_ptr<Decoder> decoder_;
 };
 
 }  // namespace ballast::t5

@@ -181,28 +181,16 @@ BlockInUse Seq2SeqPass::use_block(ProgramBuilder& pb, Side side, std::int64_t bl
   const int group = block_group(config_, side, block);
   BlockInUse w =
       weights_.block(pb, side, block, backward ? gradients(group) : WeightsInUse::Gradients());
-  if (!job_.lora) return w;
-  const auto attention = [](AttentionInUse& a) {
-    return AttentionParams<AdaptedLinear*>{nullptr, &a.q, &a.k, &a.v, &a.o};
-  };
-  BlockParams<AdaptedLinear*> layers = {.self = attention(w.self),
-                                        .cross = attention(w.cross),
-                                        .norm = nullptr,
-                                        .wi_0 = &w.ffn.wi_0,
-                                        .wi_1 = &w.ffn.wi_1,
-                                        .wo = &w.ffn.wo};
-  const std::vector<int>& numbers = adapters_.of[static_cast<std::size_t>(group)];
-  std::size_t next = 0;
-  BlockParams<AdaptedLinear*>::each(
-      layers, side, config_.gated, "", [&](const std::string&, AdaptedLinear* l) {
-        const int number = numbers[next++];
-        if (number < 0) return;
-        const AdapterIo& a = adapters_.all[static_cast<std::size_t>(number)];
-        l->adapter.a = a.a, l->adapter.b = a.b;
-        l->adapter.scale = job_.lora->alpha / static_cast<float>(job_.lora->rank);
-        if (backward) l->adapter_grads = {.da = a.da, .db = a.db};
-      });
+  adapters_.attach(w, config_, side, block,
+                   !trains_   ? Adapters::Use::infer
+                   : backward ? Adapters::Use::backward
+                              : Adapters::Use::forward);
   return w;
+}
+
+void Seq2SeqPass::use_for(BlockInUse& w, const MicroBatch& m) const {
+  if (adapters_.empty()) return;
+  each_linear(w, [&](AdaptedLinear& l) { l.adapter.dropout.site.sample = m.first_sample; });
 }
 
 // What the policy keeps, on the device or in host memory.
@@ -229,9 +217,10 @@ BlockKept Seq2SeqPass::what_stays(ProgramBuilder& pb, const BlockKept& all, bool
 
 void Seq2SeqPass::forward_block(ProgramBuilder& pb, Side side, std::int64_t block) {
   const auto scope = pb.scope(fmt::format("{}.{}", name_of(side), block));
-  const BlockInUse w = use_block(pb, side, block, false);
+  BlockInUse w = use_block(pb, side, block, false);
   const Buffer bias = stack_bias(pb, side, block);
   for (MicroBatch& m : micro_batches_) {
+    use_for(w, m);
     StackState& t = stack(m, side);
     BlockKept all;
     const auto kept = [&](auto& part) { return trains_ ? &part : nullptr; };
@@ -391,6 +380,7 @@ void Seq2SeqPass::backward_block(ProgramBuilder& pb, Side side, std::int64_t blo
     each_linear(w, [&](AdaptedLinear& l) {
       l.dw = first ? AdaptedLinear::Dw::overwritten : AdaptedLinear::Dw::at_once;
     });
+    use_for(w, m);
     StackState& t = stack(m, side);
     ScoreBias bias = {.bias = stack_wide, .dbias = t.dbias};
     const bool own_table = config_.bias_per_block && weights_train_;

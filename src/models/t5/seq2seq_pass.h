@@ -10,10 +10,6 @@ namespace ballast::t5 {
 // train. All micro-batches share a visit of each block; gradients add up in their order.
 class Seq2SeqPass {
  public:
-  struct Adapters {
-    const std::vector<AdapterIo>& all;
-    const std::vector<std::vector<int>>& of;  // by group and tensor: number in all, or -1
-  };
   // trains: this program; with job.trains evaluations do not.
   Seq2SeqPass(const Seq2SeqJob& job, BlockWeights& weights, std::vector<GroupGradients>& gradients,
               const Adapters& adapters, const StepIo& io, Buffer label_weight, bool trains);
@@ -54,6 +50,8 @@ class Seq2SeqPass {
   bool keeps_all(Side side, std::int64_t block) const;
   // The block's weights with their adapters.
   BlockInUse use_block(ProgramBuilder& pb, Side side, std::int64_t block, bool backward);
+  // Adapters drop other numbers in every micro-batch.
+  void use_for(BlockInUse& w, const MicroBatch& m) const;
 
   void upload_inputs(ProgramBuilder& pb);
   void embed(ProgramBuilder& pb);
@@ -80,7 +78,7 @@ class Seq2SeqPass {
   Buffer label_weight_;
   bool trains_;
   bool weights_train_;  // the weights themselves
-  Adapters adapters_;
+  const Adapters& adapters_;
   BlockLayers layers_;
   WeightsInUse weights_;
   std::vector<MicroBatch> micro_batches_;

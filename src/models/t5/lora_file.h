@@ -1,0 +1,73 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/checkpoint.h"
+#include "models/t5/adapters.h"
+#include "plan/runner.h"
+
+namespace ballast::t5 {
+
+// A folder with an adapter of T5 as PEFT reads and writes it:
+//   adapter_model.safetensors  base_model.model.<module>.lora_A.weight [r, K], .lora_B.weight
+//   adapter_config.json        rank, alpha, targets, which model it belongs to
+
+inline constexpr const char* kAdapterFile = "adapter_model.safetensors";
+inline constexpr const char* kAdapterConfigFile = "adapter_config.json";
+
+// "encoder.block.0.layer.0.SelfAttention.q.lora_A.weight" in the file.
+inline std::string adapter_tensor_name(const std::string& name) {
+  return "base_model.model." + name;
+}
+
+struct AdapterConfig {
+  std::int64_t rank = 8;  // PEFT's values for what a file leaves out
+  double alpha = 8;
+  bool root_scale = false;  // use_rslora: alpha / sqrt(rank), not alpha / rank
+  double dropout = 0;
+  std::vector<std::string> targets = {};  // last parts of module names
+  std::string base_model = {};            // "": it does not say
+};
+
+bool is_adapter_folder(const std::string& folder);  // there is an adapter_config.json in it
+
+// Fails with ErrorCode::input for what is no LoRA, or one whose factors mean something else (DoRA,
+// ranks and alphas by pattern, biases).
+AdapterConfig read_adapter_config(const std::string& folder);
+std::string adapter_config_json(const AdapterConfig& config);
+
+// An adapter that is there, headers read and checked.
+class LoraFile {
+ public:
+  // Fails with ErrorCode::input, the file and the tensor, for what does not fit the model.
+  static LoraFile open(const std::string& folder, const Config& model);
+
+  const AdapterConfig& config() const { return config_; }
+  // What a job is told; `strength` multiplies what the adapter adds.
+  LoraOptions options(double strength = 1) const;
+  // The factors into a job that was recorded so. Where ranks differ the smaller are filled with
+  // zeros.
+  void fill(std::span<const AdapterIo> adapters, Runner& runner) const;
+  Bytes reading_bytes() const;  // that fill() takes for a while
+
+ private:
+  struct Module {
+    std::string name;
+    const CheckpointTensor* a = nullptr;
+    const CheckpointTensor* b = nullptr;
+    std::int64_t rank = 0;
+  };
+  LoraFile(Checkpoint checkpoint, AdapterConfig config)
+      : checkpoint_(std::move(checkpoint)), config_(std::move(config)) {}
+  double scale_of(std::int64_t rank) const;
+  std::vector<float> numbers(const CheckpointTensor& t) const;
+
+  Checkpoint checkpoint_;
+  AdapterConfig config_;
+  std::vector<Module> modules_;  // by name
+  std::int64_t rank_ = 0;        // the largest
+};
+
+}  // namespace ballast::t5
