@@ -89,17 +89,11 @@ class Caching {
                        in_.model, in_.search.request.needs.text_dim));
     }
     const data::Tokenizer tokenizer = data::Tokenizer::open(in_.tokenizer);
-    std::int64_t longest = 1, misdecoded = 0;
+    std::int64_t longest = 1;
     for (const data::EncodingWork& w : in_.work) {
       for (const data::TextWork& t : w.texts) {
         longest = std::max(longest, std::ssize(ids_of(tokenizer, t.caption)));
-        misdecoded += data::looks_misdecoded(t.caption) ? 1 : 0;
       }
-    }
-    if (misdecoded > 0) {
-      log::warn(
-          "{} captions look as if UTF-8 had been read as Latin-1; they are encoded as they are",
-          misdecoded);
     }
     std::int64_t batch = std::max(config_.caching.batch_size.value_or(1), kCaptionsAtOnce);
     batch = std::min(batch, in_.texts());
