@@ -16,7 +16,8 @@ constexpr std::array<char32_t, 32> kC1 = {
 
 // The byte that a reader of Windows-1252 or Latin-1 took for this character; 0: none above ASCII.
 unsigned char byte_of(char32_t c) {
-  if (c >= 0x80 && c <= 0xff) return static_cast<unsigned char>(c);
+  if (c <= 0xff) return c < 0x80 ? 0 : static_cast<unsigned char>(c);
+  if (c > 0x2122) return 0;
   const auto at = std::ranges::find(kC1, c);
   return at == kC1.end() ? 0 : static_cast<unsigned char>(0x80 + (at - kC1.begin()));
 }
@@ -84,6 +85,7 @@ char32_t windows_1252(unsigned i) { return kC1[i]; }
 std::u32string repair_decoding(std::u32string_view text) {
   std::u32string out;
   bool repaired = false;
+  out.reserve(text.size());
   for (std::size_t at = 0; at < text.size();) {
     // A run of sequences without a gap: one that is damaged shows that all are.
     std::u32string run;
