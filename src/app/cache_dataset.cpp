@@ -7,8 +7,10 @@
 #include "app/vae_training.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "data/cached_dataset.h"
 #include "data/clean_text.h"
 #include "data/dataset_encoding.h"
+#include "data/media_file.h"
 #include "data/tokenizer.h"
 #include "infer/text_encoder.h"
 #include "infer/video_codec.h"
@@ -23,13 +25,11 @@ namespace {
 // once, so few calls are faster; what a killed run has to do again is one call.
 constexpr std::int64_t kCaptionsAtOnce = 64;
 
-// What the encoders may have: the budget without what lies between file and encoder, which are a
-// video decoder with its reference frames, a frame before and after scaling, and a latent.
-// 256 MiB hold that for 4K; who has less gets an eighth, which holds it for clips of his size.
-Budget without_reader(Budget b) {
-  const Bytes reader = std::min(256_MiB, Bytes{b.host.count / 8});
-  if (b.gpu == b.host) b.gpu -= reader;  // on the CPU both are RAM
-  b.host -= reader;
+// What an encoder may have beside what reads media.
+Budget without_reader(Budget b, Bytes reader) {
+  const auto less = [&](Bytes& of) { of = of > reader ? of - reader : Bytes{1}; };
+  if (b.gpu == b.host) less(b.gpu);  // on the CPU both are RAM
+  less(b.host);
   return b;
 }
 
@@ -39,7 +39,7 @@ class Caching {
       : config_(config),
         own_(own),
         target_(find_target("this", compute_options(config.memory, own.threads))),
-        budget_(without_reader(train::budget_of(config.memory, target_.profile))),
+        budget_(train::budget_of(config.memory, target_.profile)),
         in_(find_cache_inputs(config)) {
     options_ = {.request = in_.search.request,
                 .writing = {.store = in_.store},
@@ -89,17 +89,11 @@ class Caching {
                        in_.model, in_.search.request.needs.text_dim));
     }
     const data::Tokenizer tokenizer = data::Tokenizer::open(in_.tokenizer);
-    std::int64_t longest = 1, misdecoded = 0;
+    std::int64_t longest = 1;
     for (const data::EncodingWork& w : in_.work) {
       for (const data::TextWork& t : w.texts) {
         longest = std::max(longest, std::ssize(ids_of(tokenizer, t.caption)));
-        misdecoded += data::looks_misdecoded(t.caption) ? 1 : 0;
       }
-    }
-    if (misdecoded > 0) {
-      log::warn(
-          "{} captions look as if UTF-8 had been read as Latin-1; they are encoded as they are",
-          misdecoded);
     }
     std::int64_t batch = std::max(config_.caching.batch_size.value_or(1), kCaptionsAtOnce);
     batch = std::min(batch, in_.texts());
@@ -125,11 +119,36 @@ class Caching {
     const bool gpu = target_.backend.device == Device::cuda;
     return {.device = target_.backend.device,
             .dtype = gpu && config_.model.dtype != DType::f32 ? DType::bf16 : DType::f32,
-            .budget = budget_,
+            .budget = without_reader(budget_, reader_),
             .threads = own_.threads};
   }
 
+  // The most that any of the files takes, by their headers, and a latent.
+  void plan_reader(const std::optional<data::ClipSize>& largest) {
+    const data::ClipSize clip = largest.value_or(data::ClipSize{});
+    for (const data::EncodingWork& w : in_.work) {
+      for (const data::MediaWork& m : w.media) {
+        const auto bytes = data::media_bytes(m.path, {clip.width, clip.height});
+        reader_ = std::max(reader_, bytes.value_or(Bytes{}));
+      }
+    }
+    if (!largest) return;
+    const data::ModelNeeds& needs = in_.search.request.needs;
+    const auto values = static_cast<std::uint64_t>(
+        data::latent_shape(needs, clip.width, clip.height, clip.frames).elements());
+    // The latent as it is made and as it is written, conditioning beside it.
+    reader_ += Bytes{4 * values * (needs.conditioning_channels > 0 ? 5 : 3)};
+  }
+
   void plan_media() {
+    std::optional<data::ClipSize> largest;
+    for (const data::EncodingWork& w : in_.work) {
+      if (w.media.empty() || !w.largest) continue;
+      if (!largest || w.largest->width * w.largest->height > largest->width * largest->height) {
+        largest = w.largest;
+      }
+    }
+    plan_reader(largest);
     const infer::VideoEncoder encoder(in_.vae, codec_options());
     const data::ModelNeeds& needs = in_.search.request.needs;
     const std::int64_t side = encoder.config().pixels_per_latent();
@@ -140,23 +159,17 @@ class Caching {
                        in_.vae, encoder.config().z_dim, side, side, in_.model,
                        needs.latent_channels, needs.spatial_stride, needs.spatial_stride));
     }
-    std::optional<data::ClipSize> largest;
-    for (const data::EncodingWork& w : in_.work) {
-      if (w.media.empty() || !w.largest) continue;
-      if (!largest || w.largest->width * w.largest->height > largest->width * largest->height) {
-        largest = w.largest;
-      }
-    }
     if (!largest) {
       log::info("media: {} to encode, each planned by its size", in_.media());
       return;
     }
+    const bool gpu = target_.backend.device == Device::cuda;
     const wan_vae::PlannedVae plan =
         encoder.plan(largest->height / side, largest->width / side, largest->frames > 1);
     show_plan("media", in_.media(),
-              fmt::format("at most {} frames of {} x {}; {}", largest->frames, largest->width,
-                          largest->height, policy_text(plan.policy)),
-              plan.device, plan.host);
+              fmt::format("at most {} frames of {} x {}; {}; reading takes {}", largest->frames,
+                          largest->width, largest->height, policy_text(plan.policy), reader_),
+              plan.device, (gpu ? plan.host : plan.host - plan.device) + reader_);
   }
 
   void show_plan(std::string_view what, std::int64_t count, const std::string& how, Bytes device,
@@ -248,6 +261,7 @@ class Caching {
   data::EncodingOptions options_;
   data::EncodingReport report_;
   bool texts_ = false, media_ = false;
+  Bytes reader_;  // what lies between file and encoder
   Bytes planned_, measured_;
 };
 

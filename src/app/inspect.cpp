@@ -15,6 +15,7 @@
 #include "models/t5/recognise.h"
 #include "models/wan/lora_file.h"
 #include "models/wan/recognise.h"
+#include "models/wan_vae/weights.h"
 
 namespace ballast {
 namespace {
@@ -139,6 +140,36 @@ Content text_model_content(const t5::TensorMap& names, const t5::Config& m) {
   return c;
 }
 
+Content vae_content(const Checkpoint& checkpoint, const wan_vae::Recognised& found) {
+  const wan_vae::Config& m = found.config;
+  const bool official = found.dialect == wan_vae::Dialect::official;
+  Content c;
+  c.kind = "Wan video autoencoder";
+  c.fact("model", m.name);
+  c.fact("dialect", official ? "official" : "diffusers");
+  c.fact("encoder width", m.encoder_dim);
+  c.fact("decoder width", m.decoder_dim);
+  c.fact("latent channels", m.z_dim);
+  c.fact("pixels per latent", fmt::format("{0} x {0}", m.pixels_per_latent()));
+  for (const wan_vae::Network& net : {wan_vae::encoder(m), wan_vae::decoder(m)}) {
+    for (const wan_vae::Stage& stage : net) {
+      for (const wan_vae::Unit& unit : stage.units) {
+        for (const wan_vae::UnitTensor& t : wan_vae::tensors_of(unit)) {
+          const std::string& name = official ? t.name : t.other;
+          const auto stored = checkpoint.find(name);
+          if (!stored) {
+            c.problems.push_back(fmt::format("{} is missing", name));
+          } else if (stored->entry->shape.elements() != t.shape.elements()) {
+            c.problems.push_back(
+                fmt::format("{} is {}, expected {}", name, stored->entry->shape, t.shape));
+          }
+        }
+      }
+    }
+  }
+  return c;
+}
+
 Content content_of(const Checkpoint& checkpoint) {
   if (is_golden(checkpoint)) return golden_content(checkpoint.path());
   if (auto lora = wan::recognise_lora(checkpoint)) return lora_content(std::move(*lora));
@@ -148,6 +179,7 @@ Content content_of(const Checkpoint& checkpoint) {
   }
   const t5::TensorMap text(checkpoint);
   if (const auto model = t5::recognise(checkpoint, text)) return text_model_content(text, *model);
+  if (const auto vae = wan_vae::recognise(checkpoint)) return vae_content(checkpoint, *vae);
   return {};
 }
 

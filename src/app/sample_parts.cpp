@@ -36,9 +36,6 @@ PromptPart::PromptPart(const std::string& encoder, const std::string& tokenizer,
                                        tokens.vocab_size(), encoder, encoder_.config().vocabulary));
   }
   for (const std::string& text : texts) {
-    if (data::looks_misdecoded(text)) {
-      log::warn("a prompt looks like UTF-8 that was read as Latin-1: {}", printable(text));
-    }
     const std::string clean = data::clean_text(text);
     const auto most = static_cast<std::size_t>(model.text_len);
     if (tokens.encode(clean).size() >= most) {

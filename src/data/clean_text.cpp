@@ -1,20 +1,15 @@
 #include "data/clean_text.h"
 
 #include <algorithm>
-#include <array>
+#include <utility>
 
 #include "data/html_entities.h"
+#include "data/repair_decoding.h"
 #include "data/unicode_tables.h"
 #include "data/unicode_text.h"
 
 namespace ballast::data {
 namespace {
-
-// What Windows-1252 has at 0x80..0x9f; five places there mean nothing and stay.
-constexpr std::array<char32_t, 32> kC1 = {
-    0x20ac, 0x81,   0x201a, 0x192,  0x201e, 0x2026, 0x2020, 0x2021, 0x2c6,  0x2030, 0x160,
-    0x2039, 0x152,  0x8d,   0x17d,  0x8f,   0x90,   0x2018, 0x2019, 0x201c, 0x201d, 0x2022,
-    0x2013, 0x2014, 0x2dc,  0x2122, 0x161,  0x203a, 0x153,  0x9d,   0x17e,  0x178};
 
 struct Ligature {
   char32_t code;
@@ -32,7 +27,7 @@ constexpr Ligature kLigatures[] = {
 // What ftfy does character by character: C1 controls, ligatures, widths, quotes. They do not feed
 // each other within a pass; passes are repeated until nothing changes.
 void append_fixed(std::u32string& out, char32_t c) {
-  if (c >= 0x80 && c <= 0x9f) c = kC1[c - 0x80];
+  if (c >= 0x80 && c <= 0x9f) c = windows_1252(c - 0x80);
   if (c == 0x3000) {
     out += U' ';
   } else if (c >= 0xff01 && c <= 0xffef) {
@@ -110,8 +105,12 @@ bool is_control(char32_t c) {
 }
 
 std::u32string fix_characters(std::u32string_view text) {
+  std::u32string damaged, repaired(text);
+  do {  // before anything else changes what was damaged more than once
+    damaged = std::exchange(repaired, repair_decoding(repaired));
+  } while (repaired.size() < damaged.size());
   std::u32string out;
-  for (const char32_t c : text) append_fixed(out, c);
+  for (const char32_t c : repaired) append_fixed(out, c);
   out = remove_terminal_escapes(join_surrogates(fix_line_breaks(out)));
   std::erase_if(out, is_control);
   return canonical_composition(out);
@@ -121,7 +120,7 @@ std::u32string fix_characters(std::u32string_view text) {
 // that nests them deeper than this was made to waste time.
 constexpr int kMostPasses = 64;
 
-// ftfy.fix_text() without its repair of wrong decoding, one line at a time.
+// As ftfy.fix_text() is documented, one line at a time.
 std::string fix_text(std::string_view text) {
   std::string out;
   bool html = true;  // until a line has what looks like a tag
@@ -163,22 +162,6 @@ std::string clean_text(std::string_view text) {
     rest.remove_prefix(c.length);
   }
   return out;
-}
-
-bool looks_misdecoded(std::string_view text) {
-  // Each character as the byte it has in Windows-1252, 0 where it has none that matters here.
-  std::string bytes;
-  for (const char32_t c : decode_utf8(text)) {
-    const auto at = std::find(kC1.begin(), kC1.end(), c);
-    const char32_t byte = c >= 0x80 && c <= 0xff ? c
-                          : at != kC1.end()      ? 0x80 + static_cast<char32_t>(at - kC1.begin())
-                                                 : 0;
-    bytes += static_cast<char>(byte);
-  }
-  for (std::string_view rest = bytes; !rest.empty(); rest.remove_prefix(1)) {
-    if (static_cast<unsigned char>(rest[0]) >= 0xc2 && character_at(rest).length > 1) return true;
-  }
-  return false;
 }
 
 }  // namespace ballast::data

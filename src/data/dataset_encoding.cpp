@@ -9,6 +9,7 @@
 #include "core/progress.h"
 #include "data/cached_dataset.h"
 #include "data/clip_reader.h"
+#include "data/media_file.h"
 #include "data/other_caches.h"
 
 namespace ballast::data {
@@ -31,21 +32,6 @@ void write_rows(const EncodingSet& set, const TextWork& work, const TextRows& ro
       return write_pair_text(file_of(set, work.name), text, o.request.needs.text_len, o.writing);
   }
 }
-
-class FileMedia final : public OpenMedia {
- public:
-  explicit FileMedia(const std::string& path) : path_(path), info_(probe_media(path)) {}
-
-  const MediaInfo& info() const override { return info_; }
-  void begin(ClipPlan plan) override { clips_.emplace(MediaReader::open(path_), std::move(plan)); }
-  bool next() override { return clips_->next(); }
-  void read(std::span<float> frames) override { clips_->read(frames); }
-
- private:
-  std::string path_;
-  MediaInfo info_;
-  std::optional<ClipReader> clips_;
-};
 
 // What becomes of one media file after another.
 class MediaEncoder {
@@ -291,7 +277,7 @@ class MediaEncoder {
 
 MediaAccess read_media() {
   return {.open = [](const std::string& path) -> std::unique_ptr<OpenMedia> {
-            return std::make_unique<FileMedia>(path);
+            return open_media(path);
           },
           .mask = read_loss_mask};
 }

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "core/convert.h"
 #include "core/error.h"
 #include "core/random.h"
+#include "data/media_folder.h"
 #include "io/safetensors_writer.h"
 #include "io/utf8.h"
 
@@ -97,6 +99,18 @@ std::optional<SourceStamp> stamp_of(const std::string& folder, const std::string
 }
 
 std::optional<SourceStamp> stamp_of(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    std::optional<SourceStamp> all;
+    for (const std::string& picture : picture_paths(path)) {
+      const auto one = stamp_of(picture);
+      if (!one) continue;
+      if (!all) all = SourceStamp{.name = std::filesystem::path(path).filename().string()};
+      all->bytes += one->bytes;
+      all->modified_ns = std::max(all->modified_ns, one->modified_ns);
+    }
+    return all;
+  }
   const std::filesystem::path p(path);
   return stamp_of(p.has_parent_path() ? p.parent_path().string() : ".", p.filename().string());
 }

@@ -42,7 +42,8 @@ struct SourceStamp {
   friend bool operator==(const SourceStamp&, const SourceStamp&) = default;
 };
 
-// Of the file as it is now; nullopt when there is no such regular file.
+// Of the file as it is now; nullopt when there is no such regular file. Of a folder: its pictures
+// together, where it has any.
 std::optional<SourceStamp> stamp_of(const std::string& folder, const std::string& name);
 std::optional<SourceStamp> stamp_of(const std::string& path);
 

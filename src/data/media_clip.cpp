@@ -100,7 +100,7 @@ ClipPlan musubi_media_clips(const MediaInfo& info, const MusubiDataset& d, doubl
     return plan;
   }
   std::vector<std::int64_t> frames;
-  if (d.source_fps) {
+  if (d.source_fps && info.fps > 0) {  // a folder of pictures has no rate
     frames = musubi_kept_frames(info.frames, *d.source_fps, fps);
   } else {
     frames.resize(static_cast<std::size_t>(info.frames));

@@ -100,6 +100,23 @@ std::string_view stem_of(std::string_view name) {
   return dot == std::string_view::npos || dot == 0 ? name : name.substr(0, dot);
 }
 
+bool ends_in(std::string_view name, std::span<const std::string_view> endings) {
+  const std::string_view ending = name.substr(std::min(stem_of(name).size() + 1, name.size()));
+  return std::ranges::any_of(endings, [&](std::string_view known) {
+    return std::ranges::equal(known, ending) ||
+           std::ranges::equal(known, ending,
+                              [](char a, char b) { return (a >= 'a' ? a - 32 : a) == b; });
+  });
+}
+
+std::vector<std::string> picture_paths(const std::string& folder) {
+  std::vector<std::string> paths;
+  for (const std::string& name : file_names(folder)) {
+    if (ends_in(name, kMusubiImages)) paths.push_back(fmt::format("{}/{}", folder, name));
+  }
+  return paths;
+}
+
 std::vector<std::string> file_names(const std::string& folder) {
   std::error_code error;
   std::filesystem::directory_iterator at(folder, error);

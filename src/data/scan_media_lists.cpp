@@ -15,22 +15,10 @@ namespace {
 
 constexpr std::uint64_t kLinesBytes = 256 << 20;
 constexpr std::size_t kFiles = 10'000'000;
-constexpr std::array<std::string_view, 7> kMusubiImages = {"png", "jpg",  "jpeg", "webp",
-                                                           "bmp", "avif", "jxl"};
 constexpr std::array<std::string_view, 10> kMusubiVideos = {"mp4", "webm", "avi", "mkv", "mov",
                                                             "flv", "wmv",  "m4v", "mpg", "mpeg"};
 constexpr std::array<std::string_view, 9> kPairMedia = {"mp4", "avi",  "mov",  "mkv", "png",
                                                         "jpg", "jpeg", "webp", "webm"};
-
-// In small letters or in capitals, as the trainers list them.
-bool ends_in(std::string_view name, std::span<const std::string_view> endings) {
-  const std::string_view ending = name.substr(std::min(stem_of(name).size() + 1, name.size()));
-  return std::ranges::any_of(endings, [&](std::string_view known) {
-    return std::ranges::equal(known, ending) ||
-           std::ranges::equal(known, ending,
-                              [](char a, char b) { return (a >= 'a' ? a - 32 : a) == b; });
-  });
-}
 
 struct Listed {
   std::string path, caption;
@@ -138,7 +126,10 @@ class WorkList {
   void add_media(const std::string& path, std::string name) {
     const auto stamp = stamp_of(path);
     if (!stamp) {
-      work_.skipped.push_back({path, "there is no such file"});
+      std::error_code ignored;
+      work_.skipped.push_back({path, std::filesystem::is_directory(path, ignored)
+                                         ? "there is no picture in this folder"
+                                         : "there is no such file"});
       return;
     }
     LatentOrigin origin;

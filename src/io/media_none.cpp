@@ -25,6 +25,7 @@ const std::string& MediaReader::path() const { no_media(); }
 const MediaInfo& MediaReader::info() const { no_media(); }
 std::int64_t MediaReader::position() const { no_media(); }
 std::size_t MediaReader::frame_bytes() const { no_media(); }
+MediaReading media_reading(const std::string&) { no_media(); }
 bool MediaReader::next(std::span<std::uint8_t>) { no_media(); }
 bool MediaReader::skip() { no_media(); }
 void MediaReader::rewind() { no_media(); }

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "core/bytes.h"
+
 namespace ballast {
 
 // Whether this program can read and write images and video: it was built with FFmpeg's headers
@@ -78,6 +80,15 @@ class MediaReader {
 // What a file is. Decodes the first frame, so a file that cannot be read fails here. An animated
 // WebP is described from its chunks; its pixels cannot be read (FFmpeg 5 has no decoder for it).
 MediaInfo probe_media(const std::string& path);
+
+// What a file's header says of reading it. bytes: memory that it takes at most, for the libraries,
+// the decoder's pictures, a frame on its way to RGB. Fails as MediaReader::open() does for what is
+// no media.
+struct MediaReading {
+  std::int64_t width = 0, height = 0;
+  Bytes bytes;
+};
+MediaReading media_reading(const std::string& path);
 
 // An image, or the first frame of anything else.
 RgbImage read_image(const std::string& path);

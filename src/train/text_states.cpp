@@ -4,7 +4,6 @@
 #include <filesystem>
 
 #include "core/error.h"
-#include "core/log.h"
 #include "core/progress.h"
 #include "core/random.h"
 #include "data/clean_text.h"
@@ -94,9 +93,6 @@ void encode_missing(const TextStates& states, std::int64_t count,
   for (std::int64_t i = 0; i < count; ++i) {
     std::string text = prompt(i);
     if (states.has(text) || std::ranges::find(waiting, text) != waiting.end()) continue;
-    if (data::looks_misdecoded(text)) {
-      log::warn("a prompt looks like UTF-8 that was read as Latin-1: {}", printable(text));
-    }
     waiting.push_back(std::move(text));
     if (waiting.size() == kAtOnce) encode();
   }

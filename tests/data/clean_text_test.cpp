@@ -54,11 +54,33 @@ TEST(CleanText, ComesToRestOnReferencesInsideReferences) {
   EXPECT_LT(clean_text(text).size(), text.size());
 }
 
-TEST(CleanText, NoticesTextThatWasDecodedWrongly) {
-  EXPECT_TRUE(looks_misdecoded("cafÃ©"));
-  EXPECT_TRUE(looks_misdecoded("donâ€™t"));
-  EXPECT_FALSE(looks_misdecoded("café, don’t, 日本語"));
-  EXPECT_FALSE(looks_misdecoded("plain"));
+TEST(CleanText, RepairsTextThatWasDecodedWrongly) {
+  const Cleaned cases[] = {
+      {"cafÃ© crÃ¨me", "café crème"},
+      {"donâ€™t", "don't"},
+      {"âœ” No problems", "✔ No problems"},
+      {"cafÃƒÂ©", "café"},                                       // twice
+      {"The Mona Lisa doesnÃƒÂ¢Ã¢â€šÂ¬Ã¢â€žÂ¢t have eyebrows.",  // three times
+       "The Mona Lisa doesn't have eyebrows."},
+      {"l’humanitÃ©", "l'humanité"},  // a part of it
+      {"Ã\u00a0 perturber la rÃ©flexion", "à perturber la réflexion"},
+      {"Ã perturber la rÃ©flexion", "à perturber la réflexion"},
+      {"20Â°C, Â£5", "20°C, £5"},
+      {"ÐŸÑ€Ð¸Ð²ÐµÑ‚", "Привет"},
+      {"æ—¥æœ¬èªž", "日本語"},
+      {"\u00e3\u0083\u0084", "ツ"},  // read as Latin-1
+      {"ðŸ˜€", "😀"},
+      {"smile ðŸ˜€ and cafÃ©", "smile 😀 and café"},
+      {"ï»¿begin", "begin"},  // a byte order mark
+      {"lost â€\ufffd here", "lost \ufffd here"},
+      {"&Atilde;&copy;", "é"},  // references first
+      // Meant as they stand.
+      {"café, don’t, 日本語, naïve", "café, don't, 日本語, naïve"},
+      {"«CAFÉ» À… É°", "«CAFÉ» À… É°"},
+      {"SÃO PAULO, MÃE", "SÃO PAULO, MÃE"},
+      {"Straße ¿Qué? ½ µm ±5", "Straße ¿Qué? ½ µm ±5"},
+  };
+  for (const Cleaned& c : cases) EXPECT_EQ(clean_text(c.text), c.expected) << c.text;
 }
 
 // The sums were computed with Python 3.11 (Unicode 14) over the same texts.

@@ -50,6 +50,7 @@ class BackgroundBallast {
     wait();
   }
 
+  pid_t pid() const { return pid_; }
   void send(int signal) const { ::kill(pid_, signal); }
   // The exit code, 128 + signal when killed; nullopt while it runs.
   std::optional<int> finished() { return exit_code_ ? exit_code_ : take(WNOHANG); }

@@ -1,17 +1,17 @@
 // `ballast cache` with small random encoders: from media and captions to a dataset to train on.
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
+#include <cstring>
 #include <map>
+#include <random>
 
 #include "io/media_writer.h"
-#include "models/t5/params.h"
 #include "tests/e2e/background_process.h"
 #include "tests/e2e/ballast_process.h"
-#include "tests/support/tensor_file.h"
-#include "tests/support/tiny_tokenizer.h"
+#include "tests/support/tiny_parts.h"
 #include "tests/support/tiny_training.h"
-#include "tests/support/tiny_vae.h"
 
 namespace ballast::test {
 namespace {
@@ -28,48 +28,16 @@ class CacheCommand : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!media_available()) GTEST_SKIP() << "built without media";
-    wan_vae::Config vae = support::tiny_vae(wan_vae::Generation::wan21);
-    vae.z_dim = run_.config().out_dim;
-    support::write_vae(dir_.path("vae.safetensors"), vae, wan_vae::Dialect::official);
-    write_text_encoder();
-    TestModel words{.pieces = {{"<pad>", 0, 3}, {"</s>", 0, 3}, {"<unk>", 0, 2}}};
-    for (const char* piece : {"▁", "a", "b", "c", "d", "e", "▁a", "▁clip"}) {
-      words.pieces.push_back({piece, -1.0f * static_cast<float>(words.pieces.size())});
-    }
-    dir_.write("tokenizer/spiece.model", sentencepiece_file(words));
+    support::write_parts(dir_, run_.config());
     dir_.write("set.toml", "resolutions = [32]\nframe_buckets = [1, 5]\n[[directory]]\npath = '" +
                                dir_.path("clips") + "'\n");
-    config_ = dir_.write("run.toml",
-                         fmt::format("output_dir = '{}'\ndataset = '{}'\nepochs = 1\n"
-                                     "save_every_n_epochs = 1\n"
-                                     "[model]\ntype = 'wan'\nckpt_path = '{}'\n"
-                                     "dtype = 'float32'\nvae_path = '{}'\n"
-                                     "llm_path = '{}'\ntokenizer_path = '{}'\n{}",
-                                     dir_.path("out"), dir_.path("set.toml"), run_.model_path(),
-                                     dir_.path("vae.safetensors"), dir_.path("t5.safetensors"),
-                                     dir_.path("tokenizer"), kTables));
-  }
-
-  void write_text_encoder() {
-    t5::Config c;
-    c.name = "tiny";
-    c.d_model = run_.config().text_dim;
-    c.d_kv = 8;
-    c.d_ff = 16;
-    c.heads = 2;
-    c.layers = 2;
-    c.vocabulary = 16;
-    c.bias_per_block = true;
-    support::TensorFile file;
-    std::uint64_t seed = 0;
-    const auto add = [&](const std::string& name, const Shape& shape) {
-      file.add(name, DType::f32, shape, ++seed, 0.3);
-    };
-    add(t5::kEmbeddingName, {c.vocabulary, c.d_model});
-    t5::each_parameter(c, [&](int, const std::string& name, const Shape& shape) {
-      if (name != t5::kEmbeddingName) add(name, shape);
-    });
-    file.write(dir_, "t5.safetensors");
+    config_ =
+        dir_.write("run.toml", fmt::format("output_dir = '{}'\ndataset = '{}'\nepochs = 1\n"
+                                           "save_every_n_epochs = 1\n"
+                                           "[model]\ntype = 'wan'\nckpt_path = '{}'\n"
+                                           "dtype = 'float32'\n{}{}",
+                                           dir_.path("out"), dir_.path("set.toml"),
+                                           run_.model_path(), support::parts_keys(dir_), kTables));
   }
 
   void add_clip(const std::string& name, std::int64_t frames) {
@@ -163,20 +131,92 @@ TEST_F(CacheCommand, KeepsClipsForAVaeThatThenEncodesThem) {
   EXPECT_THAT(encoded.out, HasSubstr("clips     2 encoded, 0 were there"));
 }
 
-TEST_F(CacheCommand, KilledAndStartedAgainWritesTheSameBytes) {
-  for (int i = 0; i < 8; ++i) add_clip(fmt::format("clip{}", i), 9);
-  ASSERT_EQ(run_ballast(command("cache")).exit_code, 0);
+// RssAnon + RssShmem of a process, which is what plans count; 0 once it is gone.
+std::uint64_t memory_of(pid_t pid) {
+  const std::string status = read_whole(fmt::format("/proc/{}/status", pid));
+  std::uint64_t kilobytes = 0;
+  for (const char* key : {"RssAnon:", "RssShmem:"}) {
+    const auto at = status.find(key);
+    if (at != std::string::npos) kilobytes += std::stoull(status.substr(at + std::strlen(key)));
+  }
+  return kilobytes * 1024;
+}
+
+std::uint64_t number_after(const std::string& text, const std::string& key) {
+  const auto at = text.find(key);
+  return at == std::string::npos ? 0 : std::stoull(text.substr(at + key.size()));
+}
+
+int from_environment(const char* name, int otherwise) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? std::atoi(text) : otherwise;
+}
+
+// A file that is written again, even with the same bytes, is another inode: files appear by rename.
+TEST_F(CacheCommand, KilledAndStartedAgainEncodesNothingTwice) {
+  const int clips = from_environment("BALLAST_CLIPS", 40);
+  const int kills = from_environment("BALLAST_KILLS", 4);
+  for (int i = 0; i < clips; ++i) add_clip(fmt::format("clip{}", i), 9);
+  std::vector<std::string> cache = command("cache");
+  cache.push_back("--json");
+  const Finished uninterrupted = run_ballast(cache);
+  ASSERT_EQ(uninterrupted.exit_code, 0) << uninterrupted.err;
+  const std::uint64_t planned = number_after(uninterrupted.out, "\"planned_ram_bytes\": ");
   const auto whole = cached();
-  EXPECT_EQ(whole.size(), 8u + 8 + 1);
+  const std::size_t files = whole.size();
+  EXPECT_EQ(files, 2 * static_cast<std::size_t>(clips) + 1);  // the empty caption too
   fs::remove_all(dir_.path("clips/cache"));
-  for (const std::size_t files : {3u, 10u, 14u}) {
-    BackgroundBallast process(command("cache"));
-    ASSERT_TRUE(wait_until([&] { return cached().size() >= files || process.finished(); }));
+
+  std::map<std::string, ino_t> written;
+  std::size_t rewritten = 0;
+  const auto look = [&] {
+    std::error_code none;
+    for (const auto& f : fs::recursive_directory_iterator(dir_.path("clips/cache"), none)) {
+      struct stat about = {};
+      if (f.path().filename().string().starts_with('.')) continue;
+      if (::stat(f.path().c_str(), &about) != 0 || !S_ISREG(about.st_mode)) continue;
+      const auto [known, added] = written.emplace(f.path().string(), about.st_ino);
+      rewritten += !added && known->second != about.st_ino;
+    }
+  };
+  std::mt19937 random(20);
+  std::uint64_t most = 0;
+  int killed = 0;
+  for (int k = 0; k < kills; ++k) {
+    // At any moment within the work that a run has left for each of the kills.
+    const std::size_t share = (files - written.size()) / static_cast<std::size_t>(kills - k + 1);
+    const std::size_t until =
+        written.size() + std::uniform_int_distribution<std::size_t>(0, 2 * share)(random);
+    BackgroundBallast process(cache);
+    for (std::size_t there = 0; there < until && !process.finished();) {
+      most = std::max(most, memory_of(process.pid()));
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
+      there = 0;
+      std::error_code none;
+      for (const auto& f : fs::recursive_directory_iterator(dir_.path("clips/cache"), none)) {
+        there += f.path().extension() == ".safetensors";
+      }
+    }
+    killed += !process.finished();
     process.send(SIGKILL);
     process.wait();
+    look();
   }
-  ASSERT_EQ(run_ballast(command("cache")).exit_code, 0);
+  const std::size_t before = written.size();
+  const Finished last = run_ballast(cache);
+  ASSERT_EQ(last.exit_code, 0) << last.err;
+  look();
   EXPECT_EQ(cached(), whole);
+  EXPECT_EQ(rewritten, 0u);
+  EXPECT_GT(killed, 0);
+  const std::uint64_t encoded = number_after(last.out, "\"captions\": {\"encoded\": ") +
+                                number_after(last.out, "\"clips\": {\"encoded\": ");
+  EXPECT_EQ(before + encoded, files) << last.out;
+  EXPECT_LE(most, planned);
+  if (clips > 100) {
+    fmt::print("{} clips, {} of {} kills hit; {} files, none written twice; memory {} of {}\n",
+               clips, killed, kills, files, Bytes{most}, Bytes{planned});
+  }
 }
 
 TEST_F(CacheCommand, RefusesWhatDoesNotFitBeforeItBegins) {

@@ -8,6 +8,8 @@
 #include "tests/e2e/ballast_process.h"
 #include "tests/support/hostile_safetensors.h"
 #include "tests/support/test_clip.h"
+#include "tests/support/tiny_parts.h"
+#include "tests/support/tiny_training.h"
 
 namespace ballast::test::inspect_test {
 namespace {
@@ -118,6 +120,27 @@ TEST(Inspect, ModelProblemsNameTheTensor) {
   const Finished text = run_ballast({"inspect", dir.path()});
   EXPECT_EQ(text.exit_code, 0) << text.err;
   EXPECT_THAT(text.out, AllOf(HasSubstr("folder"), HasSubstr("problems (3)")));
+}
+
+TEST(Inspect, NamesAutoencodersAndTextEncoders) {
+  const TempDir dir;
+  using wan_vae::Dialect;
+  using wan_vae::Generation;
+  for (const Generation g : {Generation::wan21, Generation::wan22}) {
+    for (const Dialect d : {Dialect::official, Dialect::diffusers}) {
+      const std::string path = dir.path("vae.safetensors");
+      support::write_vae(path, support::tiny_vae(g), d);
+      EXPECT_THAT(run_ballast({"inspect", path}).out,
+                  AllOf(HasSubstr("Wan video autoencoder"),
+                        HasSubstr(g == Generation::wan21 ? "wan2.1-vae" : "wan2.2-vae"),
+                        HasSubstr(d == Dialect::official ? "official" : "diffusers"),
+                        HasSubstr(g == Generation::wan21 ? "8 x 8" : "16 x 16"),
+                        HasSubstr("problems: none")));
+    }
+  }
+  support::write_parts(dir, support::trainable_config());
+  EXPECT_THAT(run_ballast({"inspect", dir.path("t5.safetensors")}).out,
+              AllOf(HasSubstr("T5 text encoder"), HasSubstr("vocabulary"), HasSubstr("16")));
 }
 
 TEST(Inspect, LoraDialectsAreToldApart) {

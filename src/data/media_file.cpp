@@ -1,0 +1,104 @@
+#include "data/media_file.h"
+
+#include <filesystem>
+
+#include "core/error.h"
+#include "data/clip_reader.h"
+#include "data/media_folder.h"
+#include "io/frame_values.h"
+
+namespace ballast::data {
+namespace {
+
+class FileMedia final : public OpenMedia {
+ public:
+  explicit FileMedia(const std::string& path) : path_(path), info_(probe_media(path)) {}
+
+  const MediaInfo& info() const override { return info_; }
+  void begin(ClipPlan plan) override { clips_.emplace(MediaReader::open(path_), std::move(plan)); }
+  bool next() override { return clips_->next(); }
+  void read(std::span<float> frames) override { clips_->read(frames); }
+
+ private:
+  std::string path_;
+  MediaInfo info_;
+  std::optional<ClipReader> clips_;
+};
+
+// Every picture is scaled by its own size to the bucket of the first.
+class FolderMedia final : public OpenMedia {
+ public:
+  explicit FolderMedia(const std::string& folder) : pictures_(picture_paths(folder)) {
+    if (pictures_.empty()) {
+      fail(ErrorCode::input,
+           fmt::format("{}: there is no picture in this folder", printable(folder)));
+    }
+    const MediaInfo first = probe_media(pictures_.front());
+    info_.container = "pictures";
+    info_.codec = first.codec;
+    info_.width = first.width;
+    info_.height = first.height;
+    info_.frames = std::ssize(pictures_);
+  }
+
+  const MediaInfo& info() const override { return info_; }
+  void begin(ClipPlan plan) override {
+    plan_ = std::move(plan);
+    clip_ = -1;
+  }
+  bool next() override {
+    position_ = 0;
+    return ++clip_ < std::ssize(plan_.clips);
+  }
+  void read(std::span<float> frames) override {
+    const auto one = static_cast<std::size_t>(plan_.size.width * plan_.size.height * 3);
+    std::vector<std::uint8_t> scaled(one);
+    const MediaClip& clip = plan_.clips[static_cast<std::size_t>(clip_)];
+    for (; !frames.empty(); frames = frames.subspan(one)) {
+      const auto frame = clip.frames[position_++];
+      const RgbImage picture = read_image(pictures_[static_cast<std::size_t>(frame)]);
+      BucketScaler(plan_.dialect, {picture.width, picture.height}, plan_.size)
+          .scale(picture.pixels, scaled);
+      to_values(scaled, frames.first(one));
+    }
+  }
+
+ private:
+  std::vector<std::string> pictures_;
+  MediaInfo info_;
+  ClipPlan plan_;
+  std::int64_t clip_ = -1;
+  std::size_t position_ = 0;
+};
+
+bool is_folder(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(path, ignored);
+}
+
+}  // namespace
+
+std::unique_ptr<OpenMedia> open_media(const std::string& path) {
+  if (is_folder(path)) return std::make_unique<FolderMedia>(path);
+  return std::make_unique<FileMedia>(path);
+}
+
+std::optional<Bytes> media_bytes(const std::string& path, PixelSize clip) {
+  try {
+    std::string file = path;
+    if (is_folder(path)) {
+      const std::vector<std::string> pictures = picture_paths(path);
+      if (pictures.empty()) return std::nullopt;
+      file = pictures.front();
+    }
+    const MediaReading reading = media_reading(file);
+    const auto source = static_cast<std::uint64_t>(reading.width * reading.height * 3);
+    const auto scaled = static_cast<std::uint64_t>(clip.width * clip.height * 3);
+    // The frame as decoded; scaled in one direction, whole and cut.
+    return reading.bytes + Bytes{source + std::max(source, scaled) + 2 * scaled};
+  } catch (const Error&) {
+    return std::nullopt;  // it will be skipped, with its reason
+  }
+}
+
+}  // namespace ballast::data

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/bytes.h"
+#include "data/dataset_encoding.h"
+
+namespace ballast::data {
+
+// A media file, or a folder of pictures that are the frames of a clip, in order of their names
+// (musubi-tuner's video_path). Its frame rate is not known: all pictures count.
+std::unique_ptr<OpenMedia> open_media(const std::string& path);
+
+// Memory that reading clips of at most this size from it takes at most, by its header; nullopt
+// where it cannot be read.
+std::optional<Bytes> media_bytes(const std::string& path, PixelSize clip);
+
+}  // namespace ballast::data
