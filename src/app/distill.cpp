@@ -44,6 +44,12 @@ const RegisterCommand<Distill> kDistill("distill",
                                         "teach a small image student by a Wan transformer");
 
 void Distill::run() {
+  if (!own_.rest.empty() && own_.rest[0].ends_with(".toml")) {
+    fail(
+        ErrorCode::usage,
+        fmt::format("{}: a configuration with a section [distill] is a training run", own_.rest[0]),
+        {{"ballast train " + own_.rest[0], "distils as [distill] says"}});
+  }
   train::DistillConfig config = train::read_distill_config(own_.rest);
   const auto device = train::meaning_of(train::kDeviceWords, config.device);
   if (!device) fail_unknown("--device", config.device, {"auto", "cpu", "cuda"});

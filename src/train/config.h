@@ -52,6 +52,13 @@ struct VaeConfig {
   bool train_encoder = true;
 };
 
+// A smaller transformer that learns to answer as the model of the run does.
+struct StudentConfig {
+  std::int64_t layers = 0, dim = 0, ffn_dim = 0;  // 0: as many as the teacher
+  std::string file;     // it begins with; "": with the teacher's first rows and columns
+  double guidance = 1;  // of the answers it learns; exactly 1: not guided
+};
+
 struct AdapterConfig {
   std::int64_t rank = 16;
   double alpha = 0;  // 0: rank
@@ -116,6 +123,7 @@ struct TrainConfig {
   std::optional<VaeConfig> vae;
   Method method = Method::lora;
   std::optional<Dmd2Options> dmd2;  // the LoRA is a student's of few steps
+  std::optional<StudentConfig> student;
   AdapterConfig adapter;
   OptimizerOptions optimizer;
   ScheduleOptions schedule;  // see schedule_of(): total_steps wait for the dataset

@@ -31,7 +31,7 @@ void read_optimizer(const TomlTable& t, std::optional<double> constant_rate, Tra
 void read_vae_model(const TomlTable& t, const PathFinder& find_path, TrainConfig& c);
 
 // [distill]; the adapter is known already, the optimizer is not.
-void read_distill(const TomlTable& t, TrainConfig& c);
+void read_distill(const TomlTable& t, const PathFinder& find_path, TrainConfig& c);
 
 // Flags that every dialect takes. What they set may depend on what a dialect decides, so it waits
 // for apply().

@@ -67,7 +67,7 @@ class Reader {
     }
     if (root_.has("distill")) {
       if (vae) root_.fail_at("distill", "a VAE has no steps to distil");
-      read_distill(section("distill", true), c_);
+      read_distill(section("distill", true), find_path_, c_);
     }
     read_run();
     read_batches();

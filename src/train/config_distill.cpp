@@ -8,9 +8,10 @@
 namespace ballast::train {
 namespace {
 
-enum class DistillMethod : std::uint8_t { dmd2 };
+enum class DistillMethod : std::uint8_t { dmd2, mse };
 
-constexpr std::array<Word<DistillMethod>, 1> kMethods = {{{"dmd2", DistillMethod::dmd2}}};
+constexpr std::array<Word<DistillMethod>, 2> kMethods = {
+    {{"dmd2", DistillMethod::dmd2}, {"mse", DistillMethod::mse}}};
 constexpr std::array<Word<Dmd2Options::Rollout>, 2> kRollouts = {
     {{"simulate", Dmd2Options::Rollout::simulated}, {"data_latent", Dmd2Options::Rollout::data}}};
 constexpr std::array<Word<Dmd2Options::Renoise>, 2> kRenoises = {
@@ -42,13 +43,33 @@ void read_dmd2(const TomlTable& t, TrainConfig& c) {
   }
 }
 
+void read_mse(const TomlTable& t, const PathFinder& find_path, TrainConfig& c) {
+  StudentConfig& s = c.student.emplace();
+  if (c.method != Method::full) {
+    t.fail_at("method", "the student is a model of its own and trained whole",
+              {{"remove the section [adapter]", "all of its weights are trained"},
+               {"method = 'dmd2'", "trains adapters of the model itself"}});
+  }
+  s.file = find_path.find("student_path", t.string("student_path", ""));
+  s.layers = integer_from(t, "layers", 1).value_or(0);
+  s.dim = integer_from(t, "dim", 1).value_or(0);
+  s.ffn_dim = integer_from(t, "ffn_dim", 1).value_or(0);
+  if (!s.file.empty() && (s.layers > 0 || s.dim > 0 || s.ffn_dim > 0)) {
+    t.fail_at("student_path", "its sizes are those of the file: leave out layers, dim and ffn_dim");
+  }
+  s.guidance = number_from(t, "guidance", 0, 1000).value_or(s.guidance);
+}
+
 }  // namespace
 
-void read_distill(const TomlTable& t, TrainConfig& c) {
+void read_distill(const TomlTable& t, const PathFinder& find_path, TrainConfig& c) {
   (void)t.require_string("method");
   switch (*word_from(t, "method", kMethods)) {
     case DistillMethod::dmd2:
       read_dmd2(t, c);
+      break;
+    case DistillMethod::mse:
+      read_mse(t, find_path, c);
       break;
   }
   t.finish();

@@ -6,6 +6,7 @@
 #include "train/dmd2_trainee.h"
 #include "train/evaluation.h"
 #include "train/run_summary.h"
+#include "train/taught_trainee.h"
 #include "train/trained_model.h"
 #include "train/trainer.h"
 #include "train/training_loop.h"
@@ -172,6 +173,9 @@ TrainOutcome train(PreparedRun run, wan::PlannedRun planned, const TrainOptions&
   std::unique_ptr<Trainee> trainee;
   if (run.config.dmd2) {
     trainee = make_dmd2_trainee(std::move(run), std::move(planned.policy));
+  } else if (run.config.student) {
+    trainee = make_taught_trainee(std::move(run), std::move(planned.policy),
+                                  std::move(planned.teacher_policy));
   } else {
     trainee = std::make_unique<DitTrainee>(std::move(run), std::move(planned.policy));
   }

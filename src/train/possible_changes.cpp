@@ -57,7 +57,7 @@ class Changes {
   }
 
   void full() {
-    if (toml()) {
+    if (toml() && !c_.student) {
       add(fmt::format("[adapter] type = 'lora', rank = {}, dtype = 'bfloat16'", job_.lora.rank),
           [](wan::FitRequest& r) {
             r.job.mode = wan::Mode::lora;

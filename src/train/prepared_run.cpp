@@ -12,6 +12,7 @@
 #include "models/wan/weights.h"
 #include "train/base_merge.h"
 #include "train/model_choice.h"
+#include "train/taught_model.h"
 
 namespace ballast::train {
 
@@ -79,6 +80,12 @@ wan::Config open_model(PreparedRun& run, const ModelChoice& choice) {
     run.request.experts.push_back(weight_groups(*model, file, names));
   }
   return *model;
+}
+
+WeightFormat frozen_format(const ModelConfig& m) {
+  const WeightFormat format = format_of(m.transformer_dtype.value_or(m.dtype));
+  return m.transformer_scales && format == WeightFormat::f8_e4m3 ? WeightFormat::f8_e4m3_rows
+                                                                 : format;
 }
 
 struct Sizes {
@@ -242,7 +249,7 @@ void warn_of_limits(const MemoryConfig& m, const MachineProfile& profile) {
 
 void check_distillable(const PreparedRun& run, Purpose purpose) {
   const TrainConfig& c = run.config;
-  if (run.checkpoints.size() > 1) {
+  if (c.dmd2 && run.checkpoints.size() > 1) {
     fail(ErrorCode::input,
          "[distill]: two experts share the steps of a clip, and a student takes all of its steps",
          {{"[model] transformer_path = 'FOLDER'", "distils one transformer"}});
@@ -252,11 +259,12 @@ void check_distillable(const PreparedRun& run, Purpose purpose) {
          {{"remove the line", "docs/distillation.md says how samples are compared instead"}});
   }
   const bool known = purpose == Purpose::train || run.dataset->fully_cached();
-  if (c.dmd2->guided() && known && !run.dataset->has_empty_caption()) {
+  const double guidance = c.dmd2 ? c.dmd2->guidance : c.student->guidance;
+  if (guidance != 1 && known && !run.dataset->has_empty_caption()) {
     fail(ErrorCode::input,
          fmt::format("[distill] guidance = {} needs the empty caption, and the cache of {} has no "
                      "embedding of it",
-                     c.dmd2->guidance, c.dataset.config),
+                     guidance, c.dataset.config),
          {{"ballast cache CONFIG", "encodes it"},
           {"[distill] guidance = 1", "the teacher answers for the captions alone"}});
   }
@@ -311,6 +319,10 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
   job.config = open_model(run, choice);
   r.profile = target.profile;
   r.backend = target.backend;
+  if (c.student) {
+    take_student(run, purpose);
+    r.teacher->format = frozen_format(c.model);
+  }
   r.budget = budget_of(c.memory, target.profile);
   if (purpose == Purpose::train) warn_of_limits(c.memory, target.profile);
   run.dataset = open_data(run, c.dataset, sizes_of(c), purpose);
@@ -321,7 +333,7 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
                      c.uncond_fraction, c.dataset.config),
          {{"uncond_fraction = 0", "every caption is kept"}});
   }
-  if (c.dmd2) check_distillable(run, purpose);
+  if (c.dmd2 || c.student) check_distillable(run, purpose);
   add_steps(run, purpose);
   add_evaluation(run, purpose);
   run.total_steps = total_steps(c, std::max<std::int64_t>(1, run.steps_per_epoch));
@@ -329,13 +341,9 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
 
   job.mode = c.method == Method::lora ? wan::Mode::lora : wan::Mode::full;
   job.precision = wan::precision_on(target.backend.device);
-  job.format = format_of(
-      c.method == Method::full ? c.model.dtype : c.model.transformer_dtype.value_or(c.model.dtype));
-  if (c.model.transformer_scales && job.format == WeightFormat::f8_e4m3) {
-    job.format = WeightFormat::f8_e4m3_rows;
-  }
+  job.format = c.method == Method::full ? format_of(c.model.dtype) : frozen_format(c.model);
   if (c.memory.fp8_matmul) use_fp8_products(job, r.backend);
-  job.noising = c.dmd2 ? wan::Noising::prepared : wan::Noising::recorded;
+  job.noising = c.dmd2 || c.student ? wan::Noising::prepared : wan::Noising::recorded;
   if (c.dmd2) job.distil = programs_of(*c.dmd2);
   job.loss = loss_of(c);
   job.masks = run.dataset->has_masks() && !c.dmd2;
@@ -372,6 +380,11 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
   r.other_lines = {{"dataset index", run.dataset->bytes(), "which clips and captions there are"},
                    {"data reader", data::Prefetcher::kBytes, "reads the next step's samples"},
                    {"training loop", kLoopBytes, "logs, reports, pieces of files being written"}};
+  if (r.teacher && r.teacher->guided) {
+    const auto states = static_cast<std::uint64_t>(job.config.text_len * job.config.text_dim);
+    r.other_lines.push_back(
+        {"empty caption", Bytes{states * sizeof(float)}, "for the teacher's guidance"});
+  }
   if (!c.model.base_loras.empty()) {
     Bytes merged;
     for (const Checkpoint& file : run.checkpoints) merged += base_merge_bytes(file);
@@ -383,6 +396,10 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
                           c.method == Method::lora ? fmt::format("LoRA rank {}", c.adapter.rank)
                                                    : std::string("full fine-tune"));
   if (run.checkpoints.size() > 1) run.title += ", both experts";
+  if (c.student) {
+    run.title += fmt::format(", taught by {}{}", r.teacher->config.name,
+                             run.teacher.size() > 1 ? ", both experts" : "");
+  }
   if (c.dmd2) run.title += fmt::format(", distilled to {} steps", c.dmd2->steps.size());
   run.shapes = shapes_text(run);
   for (const std::string& n : c.notes) run.notes.push_back(n);

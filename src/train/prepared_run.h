@@ -33,6 +33,7 @@ struct PreparedRun {
   std::string title;                    // "wan2.2-i2v-a14b, LoRA rank 16"
   std::string shapes;                   // "6 x 64 x 64 latents, 6144 tokens, batch 1"
   std::vector<Checkpoint> checkpoints;  // by expert
+  std::vector<Checkpoint> teacher;      // the same of TrainConfig::student's teacher
   double boundary = 0;                  // between two experts
   std::unique_ptr<data::Dataset> dataset;
   std::vector<EvalSet> evals;

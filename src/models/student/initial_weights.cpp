@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/convert.h"
-#include "core/error.h"
 #include "core/random.h"
 #include "models/student/params.h"
+#include "models/wan/tensor_rows.h"
 
 namespace ballast::student {
 namespace {
@@ -23,19 +22,6 @@ std::int64_t fan_in(const Config& c, const std::string& name, const Shape& shape
   });
   return inputs;
 }
-
-// The number of scales of an 8-bit matrix and where row r, column k has its own.
-struct Scales {
-  std::vector<float> values;
-  std::int64_t groups = 1;
-  bool by_row = false;
-
-  float at(std::int64_t row, std::int64_t column, std::int64_t columns) const {
-    if (values.empty()) return 1;
-    if (!by_row) return values[0];
-    return values[static_cast<std::size_t>(row * groups + column * groups / columns)];
-  }
-};
 
 }  // namespace
 
@@ -62,43 +48,17 @@ std::vector<float> drawn_values(const Config& c, const std::string& name, const 
 
 void InitialWeights::take(const std::string& from, const Shape& shape, std::int64_t first,
                           std::int64_t count, std::vector<float>& to) const {
-  const wan::WanTensor* t = names_.find(from);
-  if (!t) {
-    fail(ErrorCode::input, fmt::format("{} has no tensor {}", checkpoint_.path(), from),
-         {{"ballast inspect " + checkpoint_.path(), "lists the tensors it has"}});
-  }
-  const SafetensorsEntry& entry = *t->source.tensor.entry;
-  const DType dtype = checkpoint_.dtype(t->source.tensor);
-  const std::int64_t rows = std::min(count, entry.shape[0]);
-  const std::int64_t columns = inputs_of(entry.shape), own = inputs_of(shape);
-  const bool matrix = shape.rank() > 1;
-  const double factor = matrix && columns > own
+  wan::TensorRows teacher(checkpoint_, names_, from);
+  const std::int64_t rows = std::min(count, teacher.rows());
+  const std::int64_t columns = teacher.columns(), own = inputs_of(shape);
+  const double factor = shape.rank() > 1 && columns > own
                             ? std::sqrt(static_cast<double>(columns) / static_cast<double>(own))
                             : 1;
-  Scales scales;
-  if (t->source.scale) {
-    const CheckpointTensor& s = *t->source.scale;
-    std::vector<std::byte> raw(s.entry->bytes);
-    checkpoint_.read(s, raw);
-    scales.values.resize(static_cast<std::size_t>(s.entry->shape.elements()));
-    convert(raw.data(), checkpoint_.dtype(s), scales.values.data(), DType::f32,
-            s.entry->shape.elements());
-    scales.by_row = t->source.layout != ScaleLayout::tensor;
-    scales.groups = scales.by_row ? std::ssize(scales.values) / entry.shape[0] : 1;
-  }
-  const Extent extent = checkpoint_.extent(t->source.tensor);
-  const std::int64_t taken = std::min(columns, own);
-  const auto pitch = static_cast<std::uint64_t>(columns) * size_of(dtype);
-  std::vector<std::byte> raw(static_cast<std::size_t>(taken) * size_of(dtype));
-  std::vector<float> row(static_cast<std::size_t>(taken));
+  std::vector<float> row(static_cast<std::size_t>(std::min(columns, own)));
   for (std::int64_t r = 0; r < rows; ++r) {
-    extent.file->read(extent.offset + static_cast<std::uint64_t>(r) * pitch, raw);
-    convert(raw.data(), dtype, row.data(), DType::f32, taken);
+    teacher.read(r, row);
     float* out = to.data() + (first + r) * own;
-    for (std::int64_t k = 0; k < taken; ++k) {
-      out[k] =
-          static_cast<float>(factor * row[static_cast<std::size_t>(k)] * scales.at(r, k, columns));
-    }
+    for (std::size_t k = 0; k < row.size(); ++k) out[k] = static_cast<float>(factor * row[k]);
   }
 }
 

@@ -88,7 +88,7 @@ Dit::Dit(ProgramSet& set, DitJob job, std::vector<std::vector<WeightGroup>> expe
   if (job_.mode == Mode::full) job_.policy.home = WeightHome::host;
   cut_batches();
   {
-    ProgramBuilder load(set_, "load");
+    ProgramBuilder load(set_, job_.prefix + "load");
     const InlaidAdapters inlaid(job_);
     weights_.emplace(load, std::move(experts), job_.policy, job_.format,
                      [&](int group, std::size_t tensor, DType dtype) {
@@ -101,7 +101,7 @@ Dit::Dit(ProgramSet& set, DitJob job, std::vector<std::vector<WeightGroup>> expe
     weights_->load(load, 0);
   }
   if (experts_ > 1) {
-    ProgramBuilder load(set_, expert_program("load", 1));
+    ProgramBuilder load(set_, job_.prefix + expert_program("load", 1));
     weights_->load(load, 1);
   }
   for (int e = 0; e < adapter_sets(); ++e) {
@@ -115,7 +115,7 @@ Dit::Dit(ProgramSet& set, DitJob job, std::vector<std::vector<WeightGroup>> expe
     const auto record = [&](std::vector<DitRunIo>& runs, const char* name, PassKind kind) {
       for (std::size_t r = 0; r < runs.size(); ++r) {
         const bool teacher = &runs == &io_.teacher_runs;
-        runs[r].programs.push_back(set_program(job_, run_program(name, r), e));
+        runs[r].programs.push_back(job_.prefix + set_program(job_, run_program(name, r), e));
         ProgramBuilder pb(set_, runs[r].programs.back());
         DitPass(parts, runs[r], teacher ? DitPass::kNoAdapters : e, kind, taps).record(pb);
       }

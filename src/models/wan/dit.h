@@ -59,6 +59,7 @@ struct DistilPrograms {
 // Everything that decides what is recorded.
 struct DitJob {
   Config config = {};
+  std::string prefix = {};  // of the programs' names, where a set holds several models
   Mode mode = Mode::infer;
   MemoryPolicy policy = {};
   Precision precision = {};

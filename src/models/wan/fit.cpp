@@ -35,8 +35,11 @@ double PlannedRun::seconds_of_step(std::size_t kind) const {
   }
   double sum = seconds("grad_norm") + seconds("update") + seconds("zero_gradients");
   // What stays must be read anew when the other expert has its turn.
-  sum += expert_changes * seconds("load.high_noise");
-  for (const StepPart& part : parts[kind]) sum += seconds(step_program(part.run));
+  const std::string teacher = kTeacherPrefix;
+  sum += expert_changes * (seconds("load.high_noise") + seconds(teacher + "load.high_noise"));
+  for (const StepPart& part : parts[kind]) {
+    sum += seconds(step_program(part.run)) + seconds(teacher + step_program(part.run));
+  }
   return sum;
 }
 
@@ -119,7 +122,41 @@ bool may_fit(const FitRequest& request, KnownNeeds& known) {
   return chance(heaviest(request), known) == Chance::good;
 }
 
+namespace {
+
+// The teacher's weights are put to each place in turn. A leaner place is looked at where the faster
+// ones do not fit; as many of its groups stay as do.
+std::variant<PlannedRun, Refusal> fit_taught(FitRequest request) {
+  std::optional<Refusal> refused;
+  for (const MemoryPolicy& place : teacher_policies()) {
+    request.teacher->policy = place;
+    auto outcome = fit(request);
+    if (auto* refusal = std::get_if<Refusal>(&outcome)) {
+      refused = std::move(*refusal);
+      continue;
+    }
+    if (place.slots == 0) return outcome;
+    int low = 0, high = group_count(request.teacher->config);  // fits with low, not with high
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      request.teacher->policy->resident_groups = middle;
+      auto fuller = fit(request);
+      if (std::holds_alternative<PlannedRun>(fuller)) {
+        outcome = std::move(fuller);
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    return outcome;
+  }
+  return std::move(*refused);
+}
+
+}  // namespace
+
 std::variant<PlannedRun, Refusal> fit(const FitRequest& request) {
+  if (request.teacher && !request.teacher->policy) return fit_taught(request);
   KnownNeeds known;
   return fit(request, known);
 }

@@ -9,6 +9,7 @@
 
 #include "memory/budget.h"
 #include "models/wan/dit.h"
+#include "models/wan/teacher.h"
 #include "plan/predict.h"
 #include "plan/process_lines.h"
 #include "plan/profile.h"
@@ -23,6 +24,7 @@ enum class Choice : std::uint8_t { automatic, on, off };
 struct FitRequest {
   DitJob job;
   std::vector<std::vector<WeightGroup>> experts;  // weights, one list per expert
+  std::optional<TeacherJob> teacher = {};         // that answers beside it
   Backend backend;
   MachineProfile profile;
   Budget budget;
@@ -51,6 +53,7 @@ struct PlannedRun {
   std::vector<std::vector<StepPart>> parts;  // of each kind of step
   double expert_changes = 0.5;               // as the request says
   std::optional<DistilPrograms> distil;      // as the job says
+  MemoryPolicy teacher_policy;               // of the request's teacher
 
   Bytes lines_of(Tier t) const;
   Bytes needed(Tier t) const { return plan.peak_of(t) + lines_of(t); }

@@ -13,6 +13,7 @@ PlannedRun placed(const FitRequest& request, RecordedJob recorded) {
   run.parts = std::move(recorded.parts);
   run.expert_changes = request.expert_changes;
   run.distil = request.job.distil;
+  if (request.teacher && request.teacher->policy) run.teacher_policy = *request.teacher->policy;
   run.set = std::move(recorded.set);
   run.plan = plan_places(run.set);
   run.lines = lines_for(request, run.set, run.plan.peak_of(Tier::host));

@@ -1,0 +1,45 @@
+#include "models/wan/tensor_rows.h"
+
+#include "core/convert.h"
+#include "core/error.h"
+
+namespace ballast::wan {
+
+TensorRows::TensorRows(const Checkpoint& checkpoint, const TensorMap& names,
+                       const std::string& name, std::int64_t columns) {
+  const WanTensor* t = names.find(name);
+  if (!t) {
+    fail(ErrorCode::input, fmt::format("{} has no tensor {}", checkpoint.path(), name),
+         {{"ballast inspect " + checkpoint.path(), "lists the tensors it has"}});
+  }
+  const SafetensorsEntry& entry = *t->source.tensor.entry;
+  columns_ = columns > 0 ? columns : entry.shape.elements() / entry.shape[0];
+  rows_ = entry.shape.elements() / columns_;
+  dtype_ = checkpoint.dtype(t->source.tensor);
+  extent_ = checkpoint.extent(t->source.tensor);
+  if (!t->source.scale) return;
+  const CheckpointTensor& s = *t->source.scale;
+  std::vector<std::byte> raw(s.entry->bytes);
+  checkpoint.read(s, raw);
+  scales_.resize(static_cast<std::size_t>(s.entry->shape.elements()));
+  convert(raw.data(), checkpoint.dtype(s), scales_.data(), DType::f32, std::ssize(scales_));
+  by_row_ = t->source.layout != ScaleLayout::tensor;
+}
+
+void TensorRows::read(std::int64_t row, std::span<float> beginning) {
+  const auto count = std::ssize(beginning);
+  check(row < rows_ && count <= columns_, "row {} of {}, {} of {} columns", row, rows_, count,
+        columns_);
+  raw_.resize(static_cast<std::size_t>(count) * size_of(dtype_));
+  extent_.file->read(extent_.offset + static_cast<std::uint64_t>(row * columns_) * size_of(dtype_),
+                     raw_);
+  convert(raw_.data(), dtype_, beginning.data(), DType::f32, count);
+  if (scales_.empty()) return;
+  const std::int64_t groups = by_row_ ? std::ssize(scales_) / rows_ : 1;
+  for (std::int64_t k = 0; k < count; ++k) {
+    const std::int64_t scale = by_row_ ? row * groups + k * groups / columns_ : 0;
+    beginning[static_cast<std::size_t>(k)] *= scales_[static_cast<std::size_t>(scale)];
+  }
+}
+
+}  // namespace ballast::wan

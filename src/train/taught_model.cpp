@@ -1,0 +1,70 @@
+#include "train/taught_model.h"
+
+#include <filesystem>
+#include <utility>
+
+#include "core/error.h"
+#include "models/wan/recognise.h"
+#include "models/wan/smaller_model.h"
+#include "models/wan/weights.h"
+
+namespace ballast::train {
+namespace {
+
+// The first weights of a student, written once: every run with these sizes begins with that file.
+std::string initial_student(const PreparedRun& run, const wan::Config& student) {
+  const TrainConfig& c = run.config;
+  return fmt::format("{}/initial-student-{}-{}-{}.safetensors", c.output_dir, student.layers,
+                     student.dim, student.ffn_dim);
+}
+
+}  // namespace
+
+void take_student(PreparedRun& run, Purpose purpose) {
+  const TrainConfig& c = run.config;
+  if (!c.model.base_loras.empty()) {
+    fail(ErrorCode::input, "base_loras: merge them into the teacher's file first",
+         {{"ballast convert", "merges LoRAs into a model"}});
+  }
+  wan::FitRequest& r = run.request;
+  const wan::Config model = r.job.config;
+  r.teacher = wan::TeacherJob{.config = model,
+                              .precision = wan::precision_on(r.backend.device),
+                              .format = {},
+                              .policy = {},
+                              .guided = c.student->guidance != 1,
+                              .experts = std::exchange(r.experts, {})};
+  run.teacher = std::exchange(run.checkpoints, {});
+  std::string path = c.student->file;
+  if (path.empty()) {
+    const wan::Config student = smaller_config(
+        model, {.layers = c.student->layers, .dim = c.student->dim, .ffn_dim = c.student->ffn_dim});
+    path = initial_student(run, student);
+    std::error_code error;
+    if (!std::filesystem::exists(path, error)) {
+      if (purpose == Purpose::plan) {
+        r.job.config = student;
+        r.experts = {planned_groups(student, c.model.dtype)};
+        return;
+      }
+      std::filesystem::create_directories(c.output_dir, error);
+      const Checkpoint& from = run.teacher[0];
+      write_smaller_model(path, student, model, from, wan::TensorMap(from), c.model.dtype);
+    }
+  }
+  const Checkpoint& file = run.checkpoints.emplace_back(Checkpoint::open(path));
+  const wan::TensorMap names(file);
+  wan::Config& student = r.job.config;
+  student = recognised_config(file, names, path);
+  if (student.in_dim != model.in_dim || student.out_dim != model.out_dim ||
+      student.text_dim != model.text_dim) {
+    fail(ErrorCode::input,
+         fmt::format("{} reads {} channels and texts of {} numbers, its teacher {} and {}", path,
+                     student.in_dim, student.text_dim, model.in_dim, model.text_dim));
+  }
+  student.text_len = model.text_len;
+  student.name = fmt::format("{} of {} blocks, width {}", model.name, student.layers, student.dim);
+  r.experts = {weight_groups(student, file, names)};
+}
+
+}  // namespace ballast::train

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "train/prepared_run.h"
+
+namespace ballast::train {
+
+// TrainConfig::student: the model that was opened becomes the teacher of run.request, and what is
+// trained is a smaller one. Its first weights are written to output_dir, once, unless a file is
+// named; a plan does without them.
+void take_student(PreparedRun& run, Purpose purpose);
+
+}  // namespace ballast::train
