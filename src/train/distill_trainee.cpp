@@ -1,31 +1,20 @@
-#include "train/distiller.h"
-
 #include <malloc.h>
 
 #include <algorithm>
 #include <chrono>
 
 #include "core/error.h"
-#include "core/log.h"
 #include "core/random.h"
 #include "infer/student_sampler.h"
-#include "memory/gpu.h"
 #include "models/student/initial_weights.h"
 #include "models/student/student_files.h"
-#include "report/flight_record.h"
-#include "report/last_run.h"
-#include "report/train_progress.h"
-#include "train/clock.h"
 #include "train/distill_samples.h"
-#include "train/nan_guard.h"
-#include "train/pair_runner.h"
-#include "train/resumed_checkpoint.h"
-#include "train/run_folder.h"
-#include "train/run_records.h"
+#include "train/distiller.h"
+#include "train/pair_lessons.h"
 #include "train/run_summary.h"
 #include "train/runner_tensors.h"
-#include "train/stop_signal.h"
 #include "train/text_states.h"
+#include "train/training_loop.h"
 
 namespace ballast::train {
 namespace {
@@ -71,94 +60,100 @@ RunInfo info_of(const DistillRun& run, const student::PlannedPair& planned,
   return info;
 }
 
-class Distiller {
+// An image student of a transformer. What is shown in a step depends on its number alone.
+class DistillTrainee final : public Trainee {
  public:
-  Distiller(DistillRun run, student::PlannedPair planned, const TrainOptions& options)
-      : options_(options),
-        run_(std::move(run)),
-        folder_(run_.config.resume ? RunFolder::open(run_.config.output_dir, *run_.config.resume)
-                                   : RunFolder::create(run_.config.output_dir)),
-        info_(info_of(run_, planned, options.command)),
-        states_(run_.config.text_states, run_.files.text_encoder, run_.student.text_dim),
-        nan_guard_(OnNan::stop) {
-    job_ = planned.job;
-    device_ = planned.plan.peak_of(Tier::device);
-    host_ = planned.plan.peak_of(Tier::host);
-    planned = {};  // its recording is the same as the one that follows, without kernels
-    malloc_trim(0);
-    state_.seed = run_.config.seed;
-    state_.model_hash = run_.model_hash;
-    state_.plan_hash = fmt::format("{}-{}", device_.count, host_.count);
-  }
+  DistillTrainee(DistillRun run, student::PairJob job)
+      : run_(std::move(run)),
+        job_(std::move(job)),
+        states_(run_.config.text_states, run_.files.text_encoder, run_.student.text_dim) {}
 
-  TrainOutcome run();
-
- private:
-  bool on_gpu() const { return run_.request.backend.device == Device::cuda; }
-  Runner& runner() { return pair_->runner(); }
-  const student::Student& student() const { return pair_->pair().student(); }
-
+  // Before the pair takes its memory.
   void encode_prompts();
-  void make_lessons(std::int64_t number, std::span<Lesson> lessons);
-  void load();
-  void resume();
-  void step();
-  void after_step(std::int64_t epochs_before);
-  void save_checkpoint_now(const char* why);
-  void save_student_now();
-  void phase(Phase p);
-  MemoryNumbers arenas() {
-    return {.device = runner().high_water(Tier::device),
-            .host = runner().high_water(Tier::host),
-            .disk = {},
-            .ram = {}};
+
+  void record(ProgramSet& set) override {
+    pair_ = std::make_unique<student::Pair>(set, job_, std::move(run_.request.teacher),
+                                            run_.request.profile);
   }
-  void event(const char* kind, const std::string& text) {
-    if (records_) records_->event(state_.step, kind, text);
-    log::debug("step {}: {}: {}", state_.step, kind, text);
+  void load(Runner& runner) override;
+  void start(Runner&, const FeedPosition&) override {}
+
+  std::int64_t epoch() const override { return epochs_done(examples_) + 1; }
+  bool last_of_epoch() const override {
+    return epochs_done(examples_ + per_step()) > epochs_done(examples_);
   }
-  template <class Visit>
-  void each_tensor(Visit&& visit) const {
-    for (const UpdatedTensor& t : student().trained()) {
-      visit(t.name, t.value);
-      for (std::size_t s = 0; s < t.states.size(); ++s)
-        visit(t.name + t.specs[s].suffix, t.states[s]);
+  std::vector<std::string> sample_ids() const override {
+    std::vector<std::string> ids;
+    for (std::int64_t i = 0; i < per_step(); ++i) {
+      ids.push_back(
+          std::to_string(prompt_of(run_.prompts->count(), run_.config.seed, examples_ + i)));
+    }
+    return ids;
+  }
+
+  void gradients(Runner& runner, std::int64_t examples, StepRecord& record) override;
+  void update(Runner& runner, StepRecord& record) override {
+    runner.run("update", values_of(record));
+    add_lane_times(record.times, runner.lane_times());
+  }
+  void next_step() override { examples_ += per_step(); }
+
+  bool evaluates() const override { return run_.config.save_samples; }
+  bool evaluation_due(const TrainerState& state, bool) const override {
+    const std::int64_t interval = run_.config.sample_interval;
+    return state.step == run_.total_steps ||
+           epochs_done(examples_) / interval > epochs_done(examples_ - per_step()) / interval;
+  }
+  // Samples are looked at.
+  void evaluate(Runner& runner, std::int64_t step, RunRecords& records) override {
+    for (const std::string& path : draw_samples(
+             run_, student(), runner, states_, std::max<std::int64_t>(1, epochs_done(examples_)))) {
+      records.event(step, "sample", path);
     }
   }
 
-  const TrainOptions options_;
-  DistillRun run_;
-  RunFolder folder_;
-  RunInfo info_;
-  TextStates states_;
-  NanGuard nan_guard_;
-  student::PairJob job_;
-  Bytes device_, host_;
-  std::optional<PairRunner> pair_;
-  std::optional<FoundCheckpoint> resumed_;
-  std::optional<RunRecords> records_;
-  std::optional<MemoryMonitor> monitor_;
-  std::optional<FlightRecorder> flight_;
-  std::optional<TrainProgress> progress_;
-  TrainerState state_;
-  double loss_ = 0;
-  double began_ = 0;
-  std::int64_t checkpointed_step_ = -1;
-};
+  std::vector<SavedTensor> saved_tensors(Runner& runner) const override {
+    return train::saved_tensors(student().trained(), runner);
+  }
+  std::vector<LoadedTensor> loaded_tensors(Runner& runner, bool values_only) const override {
+    return train::loaded_tensors(student().trained(), runner, values_only);
+  }
+  void put_state(TrainerState& state) const override {
+    state.epoch = epoch();
+    state.batches = 0;  // a sample's number says all
+  }
+  void take_state(const TrainerState& state, bool) override { examples_ = state.examples; }
 
-void Distiller::phase(Phase p) {
-  if (pair_) monitor_->sample(arenas());
-  flight_->update({.phase = p,
-                   .step = state_.step,
-                   .epoch = state_.epoch,
-                   .loss = loss_,
-                   .measured = monitor_->now(),
-                   .most = monitor_->most()});
-}
+  std::string file_name() const override { return ""; }  // save_student() names them
+  std::vector<std::string> save(Runner& runner, const SaveTarget& target, std::int64_t) override {
+    save_student(target.folder, run_.student, [&](const std::string& name) {
+      const auto& all = student().parameters();
+      const auto p = std::ranges::find(all, name, &student::Parameter::name);
+      return saved_tensor(name, runner, p->value).source;
+    });
+    return {target.folder};
+  }
+
+ private:
+  const student::Student& student() const { return pair_->student(); }
+  std::int64_t per_step() const { return run_.samples_per_step(); }
+  std::int64_t epochs_done(std::int64_t examples) const { return examples / run_.prompts->count(); }
+  StepValues values_of(const StepRecord& record) const {
+    return {.step = record.step, .seed = run_.config.seed, .learning_rate = record.lr};
+  }
+  void make_lessons(std::int64_t number, std::span<Lesson> lessons);
+
+  DistillRun run_;
+  student::PairJob job_;
+  TextStates states_;
+  std::unique_ptr<student::Pair> pair_;
+  std::optional<PairLessons> lessons_;
+  std::int64_t examples_ = 0;  // shown
+};
 
 // The prompts that the run will show, one micro-batch further than it trains: the teacher is asked
 // one ahead.
-void Distiller::encode_prompts() {
+void DistillTrainee::encode_prompts() {
   const DistillConfig& c = run_.config;
   const std::int64_t prompts = run_.prompts->count();
   const std::int64_t shown = run_.total_steps * run_.samples_per_step() + c.batch_size;
@@ -182,7 +177,7 @@ void Distiller::encode_prompts() {
 }
 
 // Noise, time and prompt depend on the seed and the sample's number in the run alone.
-void Distiller::make_lessons(std::int64_t number, std::span<Lesson> lessons) {
+void DistillTrainee::make_lessons(std::int64_t number, std::span<Lesson> lessons) {
   const DistillConfig& c = run_.config;
   const auto width = static_cast<std::size_t>(run_.student.text_dim);
   std::int64_t longest = 1;
@@ -204,203 +199,73 @@ void Distiller::make_lessons(std::int64_t number, std::span<Lesson> lessons) {
   }
 }
 
-void Distiller::load() {
+void DistillTrainee::load(Runner& runner) {
   const DistillConfig& c = run_.config;
-  pair_.emplace(
-      run_.request, job_,
+  lessons_.emplace(
+      *pair_, runner,
       [this](std::int64_t number, std::span<Lesson> lessons) { make_lessons(number, lessons); },
-      c.literal ? TeacherInput::zeros : TeacherInput::repeated,
-      options_.check_nan ? RunnerOptions{.debug = {.order = Order::recorded, .check_nan = true}}
-                         : RunnerOptions{});
-  check(
-      pair_->plan().peak_of(Tier::device) == device_ && pair_->plan().peak_of(Tier::host) == host_,
-      "planned {} and {}, recorded {} and {}", device_, host_, pair_->plan().peak_of(Tier::device),
-      pair_->plan().peak_of(Tier::host));
-  run_.request.teacher.clear();  // recorded
-  phase(Phase::load);
-  pair_->load();
+      c.literal ? TeacherInput::zeros : TeacherInput::repeated);
+  lessons_->load();
   const student::InitialWeights first(
       run_.student, run_.request.job.teacher, *run_.teacher, *run_.names,
       c.literal ? student::AttentionStart::truncated : student::AttentionStart::each, c.seed);
   for (const student::Parameter& p : student().parameters()) {
-    const std::vector<float> values = first.of(p.name, pair_->set().spec(p.value).shape);
-    runner().write(p.value, std::as_bytes(std::span(values)));
+    const std::vector<float> values = first.of(p.name, runner.view(p.value).shape);
+    runner.write(p.value, std::as_bytes(std::span(values)));
   }
-  runner().run("init_state");
+  runner.run("init_state");
 }
 
-void Distiller::resume() {
-  if (!run_.config.resume) return;
-  std::vector<LoadedTensor> tensors;
-  each_tensor([&](const std::string& name, Buffer b) {
-    tensors.push_back(loaded_tensor(name, runner(), b));
-  });
-  auto found = find_resumed({.folder = folder_.path(),
-                             .model = run_.files.transformer,
-                             .model_hash = state_.model_hash,
-                             .seed = state_.seed,
-                             .optimizer = std::string(name_of(run_.config.optimizer.kind)),
-                             .tensors = tensors});
-  if (!found) return;
-  const std::string plan = state_.plan_hash;
-  state_ = found->state;
-  state_.plan_hash = plan;
-  load_checkpoint(found->folder, tensors);
-  runner().run("after_restore");
-  loss_ = state_.numbers["loss"];
-  checkpointed_step_ = state_.step;
-  log::info("resumed from {} at step {}", found->folder, state_.step);
+void DistillTrainee::gradients(Runner& runner, std::int64_t, StepRecord& record) {
+  const std::int64_t parts = run_.config.gradient_accumulation;
+  const StepValues values = values_of(record);
+  runner.run(student::Student::kZero, values);
+  for (std::int64_t i = 0; i < parts; ++i) {
+    lessons_->learn((record.step - 1) * parts + i, values);
+    add_lane_times(record.times, runner.lane_times());
+  }
+  record.loss = *runner.view(student().loss()).as<double>();
+  runner.run("grad_norm", values);
+  record.grad_norm = *runner.view(student().grad_norm()).as<float>();
 }
 
-void Distiller::step() {
-  const DistillConfig& c = run_.config;
-  const double begin = now_seconds();
-  StepRecord record;
-  record.step = state_.step + 1;
-  record.epoch = state_.epoch;
-  record.lr = learning_rate(run_.schedule, state_.step);
-  phase(Phase::step);
-  const StepValues values = {.step = record.step, .seed = c.seed, .learning_rate = record.lr};
-  runner().run(student::Student::kZero, values);
-  for (std::int64_t i = 0; i < c.gradient_accumulation; ++i) {
-    pair_->learn(state_.step * c.gradient_accumulation + i, values);
-    add_lane_times(record.times, runner().lane_times());
-  }
-  record.loss = *runner().view(student().loss()).as<double>();
-  runner().run("grad_norm", values);
-  record.grad_norm = *runner().view(student().grad_norm()).as<float>();
-  if (NanGuard::bad(record.loss, record.grad_norm)) {
-    save_checkpoint_now("a step of no numbers follows");
-    nan_guard_.skip({.step = record.step,
-                     .loss = record.loss,
-                     .gradient_norm = record.grad_norm,
-                     .learning_rate = record.lr,
-                     .samples = {}});
-  }
-  phase(Phase::update);
-  runner().run("update", values);
-  add_lane_times(record.times, runner().lane_times());
-  loss_ = record.loss;
-  state_.step = record.step;
-  state_.examples += run_.samples_per_step();
-  record.seconds = now_seconds() - begin;
-  const bool exact = c.memory_line_steps > 0 && record.step % c.memory_line_steps == 0;
-  record.planned = info_.planned;
-  record.measured = monitor_->sample(arenas(), exact ? Counting::exact : Counting::quick);
-  records_->step(record, record.step);
-  progress_->step({.step = record.step,
-                   .epoch = record.epoch,
-                   .loss = record.loss,
-                   .seconds = record.seconds,
-                   .planned = record.planned,
-                   .measured = record.measured});
-  if (options_.on_step) options_.on_step(record);
-}
-
-void Distiller::after_step(std::int64_t epochs_before) {
-  const DistillConfig& c = run_.config;
-  const std::int64_t epochs = state_.examples / run_.prompts->count();
-  state_.epoch = epochs + 1;
-  const bool last = state_.step == run_.total_steps;
-  const bool due = epochs / c.sample_interval > epochs_before / c.sample_interval || last;
-  if (c.save_samples && due) {
-    phase(Phase::evaluate);
-    for (const std::string& path :
-         draw_samples(run_, student(), runner(), states_, std::max<std::int64_t>(1, epochs))) {
-      event("sample", path);
-    }
-  }
-  if (c.checkpoint_steps > 0 && state_.step % c.checkpoint_steps == 0) {
-    save_checkpoint_now("as configured");
-  }
-}
-
-void Distiller::save_checkpoint_now(const char* why) {
-  if (checkpointed_step_ == state_.step) return;
-  phase(Phase::save);
-  const double now = now_seconds();
-  state_.wall_seconds += now - std::exchange(began_, now);
-  state_.numbers["loss"] = loss_;
-  state_.texts[kOptimizerText] = name_of(run_.config.optimizer.kind);
-  std::vector<SavedTensor> tensors;
-  each_tensor([&](const std::string& name, Buffer b) {
-    tensors.push_back(saved_tensor(name, runner(), b));
-  });
-  const std::string path = save_checkpoint(folder_.path(), state_, tensors);
-  rotate_checkpoints(folder_.path(), run_.config.keep_checkpoints);
-  checkpointed_step_ = state_.step;
-  event("checkpoint", fmt::format("{} ({})", path, why));
-}
-
-void Distiller::save_student_now() {
-  while_doing("saving the student", [&] {
-    save_student(run_.config.output_dir, run_.student, [&](const std::string& name) {
-      const auto& all = student().parameters();
-      const auto p = std::ranges::find(all, name, &student::Parameter::name);
-      return saved_tensor(name, runner(), p->value).source;
-    });
-  });
-  event("save", run_.config.output_dir);
-}
-
-TrainOutcome Distiller::run() {
-  const DistillConfig& c = run_.config;
-  began_ = now_seconds();
-  monitor_.emplace(info_.planned, on_gpu() ? gpu_memory_of_process : std::function<Bytes()>());
-  const std::string flight = folder_.path() + "/" + std::string(kFlightFile);
-  flight_.emplace(flight, FlightStart{.command = info_.command,
-                                      .folder = folder_.path(),
-                                      .total_steps = run_.total_steps,
-                                      .planned = info_.planned,
-                                      .allowed = info_.allowed});
-  if (options_.remember) remember_last_run(flight);
-  bool stopped = false;
-  try {
-    std::optional<StopSignal> signal;
-    if (options_.handle_signals) signal.emplace();
-    folder_.copy_config(c.student_config);
-    while_doing("encoding the prompts", [&] { encode_prompts(); });
-    while_doing("loading teacher and student", [&] { load(); });
-    resume();
-    records_.emplace(folder_.path(), info_, state_.step, c.resume.has_value());
-    progress_.emplace(TrainProgress::Options{
-        .total = run_.total_steps, .done = state_.step, .print_every = c.logging_steps});
-    while (state_.step < run_.total_steps && !stopped) {
-      const std::int64_t epochs = state_.examples / run_.prompts->count();
-      step();
-      after_step(epochs);
-      const FileRequest asked = folder_.take_request();
-      if (asked == FileRequest::save) save_checkpoint_now("asked for by the file `save`");
-      stopped = state_.step < run_.total_steps &&
-                ((signal && signal->requested()) || asked == FileRequest::save_quit ||
-                 (options_.stop && options_.stop()));
-    }
-    save_checkpoint_now(stopped ? "stopped" : "finished");
-    if (!stopped) save_student_now();
-    monitor_->sample(arenas(), Counting::exact);
-    event(stopped ? "stopped" : "finish", fmt::format("{} steps, loss {:.5g}", state_.step, loss_));
-    const std::string report = records_->finish(state_.step);
-    phase(stopped ? Phase::stopped : Phase::finished);
-    return {.folder = folder_.path(),
-            .steps = state_.step,
-            .last_loss = loss_,
-            .stopped = stopped,
-            .report = report,
-            .planned = info_.planned.ram,
-            .measured = monitor_->most().ram,
-            .planned_gpu = on_gpu() ? info_.planned.device : Bytes{},
-            .measured_gpu = on_gpu() ? monitor_->most().device : Bytes{}};
-  } catch (const std::exception& e) {
-    flight_->phase(Phase::failed, e.what());
-    event("failed", e.what());
-    throw;
-  }
+// What the loop reads of it.
+TrainConfig loop_config(const DistillConfig& c) {
+  TrainConfig t;
+  t.source = c.student_config;
+  t.output_dir = c.output_dir;
+  t.output_name = "student";  // its files stand beside the run's folder
+  t.resume = c.resume;
+  t.optimizer = c.optimizer;
+  t.seed = c.seed;
+  if (c.checkpoint_steps > 0) t.checkpoint.steps = c.checkpoint_steps;
+  t.evaluate_before_first_step = false;
+  t.keep_checkpoints = c.keep_checkpoints;
+  t.steps_per_print = c.logging_steps;
+  t.memory_line_steps = c.memory_line_steps;
+  t.webhook = false;
+  return t;
 }
 
 }  // namespace
 
 TrainOutcome distill(DistillRun run, student::PlannedPair planned, const TrainOptions& options) {
-  return Distiller(std::move(run), std::move(planned), options).run();
+  RunSetup setup;
+  setup.config = loop_config(run.config);
+  setup.total_steps = run.total_steps;
+  setup.schedule = run.schedule;
+  setup.backend = run.request.backend;
+  setup.model = run.files.transformer;
+  setup.model_hash = run.model_hash;
+  setup.device = planned.plan.peak_of(Tier::device);
+  setup.host = planned.plan.peak_of(Tier::host);
+  setup.info = info_of(run, planned, options.command);
+  setup.config_hash = "";
+  auto trainee = std::make_unique<DistillTrainee>(std::move(run), planned.job);
+  planned = {};  // its recording is the same as the one that follows, without kernels
+  malloc_trim(0);
+  while_doing("encoding the prompts", [&] { trainee->encode_prompts(); });
+  return train(std::move(setup), std::move(trainee), options);
 }
 
 }  // namespace ballast::train
