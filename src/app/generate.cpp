@@ -5,8 +5,10 @@
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "app/command.h"
+#include "app/lora_argument.h"
 #include "app/output.h"
 #include "app/planning.h"
 #include "core/error.h"
@@ -53,6 +55,7 @@ class Generate : public Command {
   void run() override;
 
  private:
+  infer::AppliedAdapter take_adapter();
   std::vector<std::string> prompts() const;
   infer::TextModelOptions model_options() const;
   std::vector<Tokens> tokens(const infer::TextGenerator& model, const data::Tokenizer& tokenizer,
@@ -63,7 +66,7 @@ class Generate : public Command {
                  std::size_t prompts);
   void write(const std::string& text) const;
 
-  std::string model_, tokenizer_, prompt_, prompt_file_, prefix_, output_;
+  std::string model_, lora_, tokenizer_, prompt_, prompt_file_, prefix_, output_;
   std::int64_t max_source_ = 512;
   infer::GenerateOptions options_;
   std::string gpu_, ram_, policy_ = "auto", device_ = "auto", dtype_, weights_ = "stored";
@@ -77,6 +80,9 @@ const RegisterCommand<Generate> kGenerate("generate", "text from prompts, by a T
 void Generate::declare(CLI::App& app) {
   app.add_option("--model,--model-name-or-path,model", model_,
                  "a folder as Hugging Face has it, or a file of the model");
+  app.add_option("--lora", lora_,
+                 "an adapter's folder as `ballast train --lora_rank` or PEFT write it; \":0.8\" "
+                 "behind it: its strength");
   app.add_option("--prompt,prompt", prompt_, "what the model reads");
   app.add_option("--prompt-file", prompt_file_,
                  "a prompt per line; - or nothing at all: those of standard input");
@@ -204,14 +210,32 @@ void Generate::write(const std::string& text) const {
   file.commit();
 }
 
+// An adapter may be named as such or in the model's place, and knows what it belongs to.
+infer::AppliedAdapter Generate::take_adapter() {
+  infer::AppliedAdapter adapter;
+  if (!lora_.empty()) std::tie(adapter.folder, adapter.strength) = path_and_strength(lora_);
+  if (adapter.folder.empty() && t5::is_adapter_folder(model_)) {
+    adapter.folder = std::exchange(model_, "");
+  }
+  if (!adapter.folder.empty() && !t5::is_adapter_folder(adapter.folder)) {
+    fail(ErrorCode::input, fmt::format("{} has no {}", adapter.folder, t5::kAdapterConfigFile),
+         {{"--lora FOLDER", "holds adapter_config.json and adapter_model.safetensors"}});
+  }
+  if (!adapter.folder.empty() && model_.empty()) {
+    model_ = t5::read_adapter_config(adapter.folder).base_model;
+  }
+  return adapter;
+}
+
 void Generate::run() {
+  const infer::AppliedAdapter adapter = take_adapter();
   if (model_.empty()) {
     fail(ErrorCode::usage, "there is no model to generate with",
          {{"--model FOLDER", "a T5 or FLAN-T5 model as Hugging Face has it"}});
   }
   const std::string folder = infer::model_snapshot(model_);
   const infer::TextModelOptions options = model_options();
-  const infer::TextGenerator model(folder, options);
+  const infer::TextGenerator model(folder, options, adapter);
   // Beside the weights, where a file of them is named.
   const std::string beside = std::filesystem::is_directory(folder)
                                  ? folder

@@ -39,23 +39,41 @@ PlannedText planned_text(train::Seq2SeqConfig config, const OwnFlags& own) {
   return p;
 }
 
-void predict(const train::Seq2SeqConfig& c, const std::string& folder,
-             const data::TokenCache& texts, const t5::FitRequest& request, int threads) {
+// What is predicted when the run is gone.
+struct PredictionPlan {
   train::PredictionJob job;
-  job.model = folder;
-  job.output = folder + "/generated_predictions.jsonl";
-  job.samples = c.predictions > 0 ? c.predictions : c.max_eval_samples;
-  job.options.beams = static_cast<int>(c.beams);
-  job.options.max_new_tokens = c.generation_length > 0 ? c.generation_length : c.tokens.max_target;
-  job.machine.device = request.backend.device;
-  job.machine.budget = request.budget;
-  job.machine.threads = threads;
-  const train::Predictions all = train::predict_texts(texts, job);
+  std::string texts;  // path of the token cache; "": nothing is predicted
+};
+
+PredictionPlan prediction_plan(const train::Seq2SeqRun& run, int threads) {
+  const train::Seq2SeqConfig& c = run.config;
+  PredictionPlan p;
+  if (!c.predict) return p;
+  p.texts = run.test ? run.test->path() : run.eval->cache.path();
+  p.job.model = c.output_dir;
+  if (c.lora) p.job.model = run.model_folder, p.job.adapter.folder = c.output_dir;
+  p.job.output = c.output_dir + "/generated_predictions.jsonl";
+  p.job.samples = c.predictions > 0 ? c.predictions : run.test ? 0 : c.max_eval_samples;
+  p.job.options = run.generation();
+  p.job.machine.device = run.request.backend.device;
+  p.job.machine.budget = run.request.budget;
+  p.job.machine.threads = threads;
+  if (c.lora) p.job.machine.format = run.request.job.format;
+  return p;
+}
+
+void predict(const PredictionPlan& plan) {
+  const train::Predictions all = train::predict_texts(data::TokenCache::open(plan.texts), plan.job);
   for (const train::Prediction& p : all.first) {
     log::info("{} -> {} (target: {})", printable(p.input), printable(p.text), printable(p.target));
   }
-  print(fmt::format("predictions  {}: {} of {} are the target to the letter\n", job.output,
+  print(fmt::format("predictions  {}: {} of {} are the target to the letter\n", plan.job.output,
                     all.exact, all.count));
+  std::string scores;
+  train::Rouge::each(all.rouge, [&](const char* name, double value) {
+    scores += fmt::format("  {} {:.4f}", name, value);
+  });
+  print(fmt::format("scores     {}\n", scores));
 }
 
 }  // namespace
@@ -70,10 +88,7 @@ void train_text(const OwnFlags& own, const std::string& command) {
   PlannedText p = planned_text(train::read_seq2seq_config(own.rest), own);
   const train::Seq2SeqConfig config = p.run.config;
   if (config.plan_only) return;
-  t5::FitRequest machine;
-  machine.backend = p.run.request.backend;
-  machine.budget = p.run.request.budget;
-  const std::string eval_cache = config.predict ? p.run.eval->cache.path() : "";
+  const PredictionPlan predictions = prediction_plan(p.run, own.threads);
   const train::TrainOutcome done =
       train::train_seq2seq(std::move(p.run), std::move(p.planned),
                            {.command = command, .check_nan = own.check_nan, .remember = true});
@@ -87,9 +102,7 @@ void train_text(const OwnFlags& own, const std::string& command) {
       "model   {}\nreport  {}\n",
       done.stopped ? "stopped" : "finished", done.steps, done.last_loss, gpu, done.planned,
       done.measured, done.folder, done.report.empty() ? "none" : done.report));
-  if (config.predict && !done.stopped) {
-    predict(config, done.folder, data::TokenCache::open(eval_cache), machine, own.threads);
-  }
+  if (!predictions.texts.empty() && !done.stopped) predict(predictions);
 }
 
 }  // namespace ballast

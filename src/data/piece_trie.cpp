@@ -38,6 +38,10 @@ PieceTrie::PieceTrie(std::span<const std::string> pieces, const std::vector<bool
       ++nodes_[n].children;
     }
   }
+  for (std::uint32_t i = 0; i < nodes_[kRoot].children; ++i) {
+    const std::uint32_t child = nodes_[kRoot].first + i;
+    first_[static_cast<unsigned char>(labels_[child])] = child;
+  }
 }
 
 }  // namespace ballast::data

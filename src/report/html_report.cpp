@@ -177,6 +177,23 @@ class Page {
     return c;
   }
 
+  void scores() {
+    if (h_.scores.empty()) return;
+    LineChart c = chart("Scores");
+    c.width = kWideChart;
+    c.from_zero = true;
+    for (const ScoreRecord& r : h_.scores) {
+      auto s = std::ranges::find(c.series, r.name, &Series::name);
+      if (s == c.series.end()) {
+        if (c.series.size() == 4) continue;
+        c.series.push_back({r.name, Series::Style::line, static_cast<int>(c.series.size()), {}});
+        s = c.series.end() - 1;
+      }
+      s->points.emplace_back(r.step, r.value);
+    }
+    out_ += svg(c);
+  }
+
   void loss() {
     LineChart c = chart("Loss");
     c.width = kWideChart;
@@ -198,7 +215,9 @@ class Page {
       }
       c.series.push_back(std::move(dots));
     }
-    out_ += svg(c) + "<div class=\"grid2\">\n";
+    out_ += svg(c);
+    scores();
+    out_ += "<div class=\"grid2\">\n";
     LineChart rate = chart("Learning rate");
     rate.from_zero = true;
     rate.series.push_back(

@@ -88,6 +88,9 @@ bool add_line(RunHistory& history, std::string_view line) {
   } else if (kind == "eval") {
     history.evals.push_back(
         {time_of(j), *step, text_of(member(j, "name")), number_of(member(j, "loss"))});
+  } else if (kind == "score") {
+    history.scores.push_back(
+        {time_of(j), *step, text_of(member(j, "name")), number_of(member(j, "value"))});
   } else if (kind == "event") {
     history.events.push_back(
         {time_of(j), *step, text_of(member(j, "event")), text_of(member(j, "text"))});
@@ -207,6 +210,15 @@ void RunLog::eval(std::int64_t step, std::string_view name, double loss) {
   put_json_text(line_, name);
   line_ += ",\"loss\":";
   put_json_number(line_, loss);
+  end();
+}
+
+void RunLog::score(std::int64_t step, std::string_view name, double value) {
+  begin("score", 0, step);
+  line_ += ",\"name\":";
+  put_json_text(line_, name);
+  line_ += ",\"value\":";
+  put_json_number(line_, value);
   end();
 }
 

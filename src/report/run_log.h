@@ -20,6 +20,7 @@ inline constexpr std::string_view kRunLogFile = "run_log.jsonl";  // its name in
 //   {"kind":"run","time":…,"step":0,"info":{…}}                       RunInfo, at each start
 //   {"kind":"step","time":…,"step":7,"epoch":1,"loss":0.125,…}        StepRecord, each step once
 //   {"kind":"eval","time":…,"step":7,"name":"eval0","loss":0.25}
+//   {"kind":"score","time":…,"step":7,"name":"rouge1","value":0.5}
 //   {"kind":"event","time":…,"step":7,"event":"checkpoint","text":"…"}
 // Numbers are written so that they read back to the same bits; NaN and infinities are null.
 
@@ -61,6 +62,14 @@ struct EvalRecord {
   double loss = 0;
 };
 
+// Of what was written or drawn in an evaluation; the higher, the better.
+struct ScoreRecord {
+  double time = 0;
+  std::int64_t step = 0;
+  std::string name;
+  double value = 0;
+};
+
 struct EventRecord {
   double time = 0;
   std::int64_t step = 0;
@@ -73,6 +82,7 @@ struct RunHistory {
   std::optional<RunInfo> info;  // of the last start
   std::vector<StepRecord> steps;
   std::vector<EvalRecord> evals;
+  std::vector<ScoreRecord> scores;
   std::vector<EventRecord> events;
   std::int64_t starts = 0;
   std::int64_t unreadable = 0;
@@ -97,6 +107,7 @@ class RunLog {
   void run(const RunInfo& info, std::int64_t step = 0);
   void step(const StepRecord& record);
   void eval(std::int64_t step, std::string_view name, double loss);
+  void score(std::int64_t step, std::string_view name, double value);
   void event(std::int64_t step, std::string_view event, std::string_view text);
 
   const std::string& path() const { return file_.path(); }

@@ -141,9 +141,11 @@ int remove_later_checkpoints(const std::string& run, std::int64_t step,
   return removed;
 }
 
-void rotate_checkpoints(const std::string& run, int keep, const CheckpointNames& names) {
+void rotate_checkpoints(const std::string& run, int keep, const CheckpointNames& names,
+                        std::int64_t protected_step) {
   int whole = 0;
   for (const auto& [step, folder] : checkpoints_of(checkpoints_folder(run, names), names)) {
+    if (step == protected_step) continue;
     if (whole >= std::max(1, keep)) {
       delete_folder(folder);
       continue;

@@ -50,5 +50,7 @@ void declare_diffusion_pipe(FlagTable& table, TrainConfig* c);
 void describe_musubi(FlagTable& table);
 void describe_flow_matching(FlagTable& table);
 void describe_seq2seq(FlagTable& table);
+// Flags of transformers' scripts and of the note's job that mean nothing here, or cannot be had.
+void declare_seq2seq_ignored(FlagTable& table);
 
 }  // namespace ballast::train

@@ -83,7 +83,9 @@ class Reader {
     declare_optimizer(t);
     declare_cadences(t);
     declare_memory(t);
-    declare_ignored(t);
+    declare_adapter(t);
+    declare_best(t);
+    declare_seq2seq_ignored(t);
   }
   Seq2SeqConfig read(std::string source, std::span<const Setting> settings);
 
@@ -124,8 +126,11 @@ class Reader {
   void declare_optimizer(FlagTable& t);
   void declare_cadences(FlagTable& t);
   void declare_memory(FlagTable& t);
-  void declare_ignored(FlagTable& t);
+  void declare_adapter(FlagTable& t);
+  void declare_best(FlagTable& t);
+  static std::vector<std::string> targets_of(const Setting& s);
   void settle_optimizer();
+  void settle_best();
   void require_files() const;
 
   Seq2SeqConfig c_;
@@ -135,6 +140,8 @@ class Reader {
   std::optional<UpdateRounding> rounding_;
   std::optional<DType> state_dtype_;
   bool adafactor_ = false;
+  std::optional<double> alpha_;
+  std::optional<bool> greater_;
   std::string save_strategy_ = "steps", eval_strategy_;
 };
 
@@ -146,6 +153,7 @@ void Reader::declare_files(FlagTable& t) {
   text(t, {"tokenizer", "tokenizer_name"}, "where the model's folder has none", c_.tokenizer);
   text(t, {"train_file"}, "texts to train with: JSON Lines or CSV", c_.train_file);
   text(t, {"validation_file"}, "texts to evaluate with", c_.validation_file);
+  text(t, {"test_file"}, "texts to predict for at the end, instead of those", c_.test_file);
   for (const auto name : {"resume", "resume_from_checkpoint"}) {
     t.add(name, Takes::maybe_one, "go on from a folder checkpoint-N, or from the newest",
           [this](const Setting& s) {
@@ -252,6 +260,7 @@ void Reader::declare_cadences(FlagTable& t) {
   text(t, {"save_strategy"}, "steps, epoch or no", save_strategy_);
   text(t, {"eval_strategy", "evaluation_strategy"}, "steps, epoch or no", eval_strategy_);
   count(t, {"eval_steps"}, "steps between two evaluations; 0: after every epoch", c_.eval_steps, 0);
+  truth(t, "eval_on_start", "evaluate before the first step, too", c_.evaluate_first);
   count(t, {"logging_steps"}, "steps between two points in TensorBoard", c_.logging_steps, 1);
   count(t, {"print_steps"}, "steps between two lines of progress in a file", c_.print_steps, 1);
   count(t, {"memory_line_steps"}, "steps between two memory lines; 0: none", c_.memory_line_steps,
@@ -262,9 +271,10 @@ void Reader::declare_cadences(FlagTable& t) {
   count(t, {"early_stopping_after"}, "steps before it may end that way", c_.patience_steps, 0);
   add(t, {"on_nan"}, "skip or stop when a loss is not a number",
       [this](const Setting& s) { c_.on_nan = word_of(s, kOnNanWords); });
-  truth(t, "predict_with_generate", "texts for the validation file when training is over",
+  truth(t, "predict_with_generate",
+        "texts for the validation file: scored when it is evaluated, written in the end",
         c_.predict);
-  count(t, {"num_beams"}, "of these texts", c_.beams, 1);
+  count(t, {"num_beams", "generation_num_beams"}, "of these texts", c_.beams, 1);
   count(t, {"generation_max_length", "val_max_target_length"}, "tokens of these texts",
         c_.generation_length, 1);
   count(t, {"max_predict_samples"}, "how many of them; 0: all", c_.predictions, 0);
@@ -279,6 +289,11 @@ void Reader::declare_cadences(FlagTable& t) {
 void Reader::declare_memory(FlagTable& t) {
   add(t, {"device"}, "auto (a GPU where there is one), cpu or cuda",
       [this](const Setting& s) { c_.memory.device = word_of(s, kDeviceWords); });
+  for (const auto name : {"use_cpu", "no_cuda"}) {
+    t.add(name, Takes::maybe_one, "the same as --device cpu", [this](const Setting& s) {
+      if (truth_of(s)) c_.memory.device = DeviceChoice::cpu;
+    });
+  }
   t.add("non_deterministic", Takes::nothing, "faster on a GPU, the same bits no longer",
         [this](const Setting& s) { c_.memory.deterministic = s.off; });
   add(t, {"gpu"}, "device memory Ballast may use, for example 24GB",
@@ -298,37 +313,87 @@ void Reader::declare_memory(FlagTable& t) {
   t.add("plan_only", c_.plan_only, "print the plan and do nothing");
 }
 
-void Reader::declare_ignored(FlagTable& t) {
-  constexpr std::string_view kKernels = "kernels are compiled already";
-  for (const auto name : {"disable_compilation", "disable_cudagraphs"}) {
-    t.ignore(name, Takes::nothing, kKernels);
+void Reader::declare_adapter(FlagTable& t) {
+  const auto lora = [this]() -> t5::LoraOptions& { return c_.lora ? *c_.lora : c_.lora.emplace(); };
+  add(t, {"adapter_type"}, "lora: train adapters instead of all weights", [lora](const Setting& s) {
+    if (!same_word(s.text(), "lora")) s.fail_value("lora");
+    lora();
+  });
+  add(t, {"lora_rank", "lora_r"}, "train LoRA adapters of this rank (16)",
+      [lora](const Setting& s) {
+        lora().rank = at_least(s, 1);
+        if (lora().rank > 1024) s.fail_value("a rank of at most 1024");
+      });
+  add(t, {"lora_alpha"}, "their scale is alpha / rank (alpha = rank)",
+      [this, lora](const Setting& s) {
+        lora();
+        alpha_ = s.number();
+      });
+  add(t, {"lora_dropout"}, "of what they read (0)", [lora](const Setting& s) {
+    lora().dropout = s.number();
+    if (lora().dropout < 0 || lora().dropout >= 1) s.fail_value("a number from 0 to 1");
+  });
+  for (const auto name : {"lora_targets", "lora_target_modules"}) {
+    t.add(name, Takes::many, "q, k, v, o, wi, wo: matrices with an adapter (all of them)",
+          [lora](const Setting& s) { lora().targets = targets_of(s); });
   }
-  t.ignore("torch_compile", Takes::maybe_one, kKernels);
-  t.ignore("enable_mixed_precision", Takes::nothing, "see --weights: bf16 is the default here");
-  t.ignore("enable_profiling", Takes::nothing, "times of every step are in the run log");
-  t.ignore("profile_schedule", Takes::one, "times of every step are in the run log");
-  t.ignore("alert_phone", Takes::one, "no messages are sent to phones");
-  t.ignore("use_fast_tokenizer", Takes::maybe_one, "there is one tokenizer");
-  t.ignore("do_train", Takes::maybe_one, "ballast train trains");
-  t.ignore("do_eval", Takes::maybe_one, "a validation file is evaluated");
-  t.ignore("do_predict", Takes::maybe_one, "see --predict_with_generate");
-  t.ignore("report_to", Takes::many, "TensorBoard and a run log are always written");
-  t.ignore("logging_dir", Takes::one, "records are in the output folder");
-  t.ignore("logging_strategy", Takes::one, "see --logging_steps");
-  t.ignore("overwrite_cache", Takes::maybe_one, "caches are made again when their texts change");
-  t.ignore("cache_dir", Takes::one, "nothing is downloaded");
-  t.ignore("trust_remote_code", Takes::maybe_one, "no code comes with a model");
-  t.ignore("save_safetensors", Takes::maybe_one, "always");
-  t.ignore("ddp_find_unused_parameters", Takes::maybe_one, "one process trains");
-  t.ignore("local_rank", Takes::one, "one process trains");
-  t.ignore("dataloader_pin_memory", Takes::maybe_one, "the plan pins what is copied");
-  t.ignore("tf32", Takes::maybe_one, "what is computed in is planned");
-  t.refuse("fp16", Takes::maybe_one,
-           "T5's feed-forward layers overflow in fp16: use --bf16 or leave it out");
-  t.refuse("dataset_name", Takes::one, "nothing is downloaded: use --train_file");
-  t.refuse("push_to_hub", Takes::maybe_one, "nothing is uploaded");
-  t.refuse("deepspeed", Takes::one, "the plan decides where weights and states are");
-  t.refuse("label_smoothing_factor", Takes::one, "labels are not smoothed");
+}
+
+// "q,v", "q v", ["q", "v"]
+std::vector<std::string> Reader::targets_of(const Setting& s) {
+  std::vector<std::string> all;
+  for (const std::string& text : s.values) {
+    for (std::size_t at = 0; at <= text.size();) {
+      const std::size_t end = std::min(text.find_first_of(", ", at), text.size());
+      const std::string word = text.substr(at, end - at);
+      at = end + 1;
+      if (word.empty()) continue;
+      if (word == "all" || word == "all-linear") return t5::LoraOptions().targets;
+      constexpr std::string_view kKnown[] = {"q", "k", "v", "o", "wi", "wi_0", "wi_1", "wo"};
+      if (std::ranges::find(kKnown, word) == std::end(kKnown)) {
+        s.fail_value("some of q, k, v, o, wi, wi_0, wi_1, wo, or all");
+      }
+      all.push_back(word);
+    }
+  }
+  if (all.empty()) s.fail_value("some of q, k, v, o, wi, wo, or all");
+  return all;
+}
+
+void Reader::declare_best(FlagTable& t) {
+  add(t, {"metric_for_best_model"},
+      "loss, rouge1, rouge2, rougeL or rougeLsum: what tells the best evaluation (loss)",
+      [this](const Setting& s) {
+        std::string_view word = s.text();
+        if (word.starts_with("eval_")) word.remove_prefix(5);
+        for (int m = 0; m <= static_cast<int>(EvalMetric::rouge_lsum); ++m) {
+          if (word == name_of(static_cast<EvalMetric>(m))) {
+            c_.best_metric = static_cast<EvalMetric>(m);
+            return;
+          }
+        }
+        s.fail_value("loss, rouge1, rouge2, rougeL or rougeLsum");
+      });
+  t.add("greater_is_better", Takes::maybe_one, "of that metric (of all but loss)",
+        [this](const Setting& s) { greater_ = truth_of(s); });
+  truth(t, "load_best_model_at_end", "the model of the best evaluation is saved in the end",
+        c_.load_best);
+}
+
+void Reader::settle_best() {
+  const bool texts = c_.best_metric != EvalMetric::loss;
+  c_.greater_is_better = greater_.value_or(texts);
+  const auto need = [&](bool there, std::string_view what, std::string_view flag) {
+    if (there) return;
+    fail(c_.source.empty() ? ErrorCode::usage : ErrorCode::input,
+         fmt::format("metric_for_best_model = {}, load_best_model_at_end = {}: there is no {}",
+                     name_of(c_.best_metric), c_.load_best, what),
+         {{fmt::format("--{}", flag), "gives it"}});
+  };
+  need(!texts || c_.predict, "text to score", "predict_with_generate");
+  need(!(texts || c_.load_best) || !c_.validation_file.empty(), "validation file",
+       "validation_file FILE");
+  need(!c_.load_best || c_.eval_steps >= 0, "evaluation", "eval_strategy epoch");
 }
 
 void Reader::settle_optimizer() {
@@ -338,7 +403,9 @@ void Reader::settle_optimizer() {
       optim_.value_or(Optim{adafactor_ ? OptimizerKind::adafactor : OptimizerKind::adamw});
   if (optim.paged) c_.notes.push_back("optim: the plan decides where optimizer state lives");
   const bool note = c_.dialect == Seq2SeqDialect::fine_tune;
-  const DType parameter = note && c_.weights == WeightFormat::bf16 ? DType::bf16 : DType::f32;
+  // Adapters are f32, whatever the weights are.
+  const DType parameter =
+      note && c_.weights == WeightFormat::bf16 && !c_.lora ? DType::bf16 : DType::f32;
   o = optimizer_defaults(optim.kind, parameter);
   if (optim.kind == OptimizerKind::adafactor) {
     // The usual fine-tuning setting: a given rate, no scale of its own.
@@ -360,7 +427,7 @@ void Reader::settle_optimizer() {
   o.beta2 = beta2_.value_or(o.beta2);
   o.eps = eps_.value_or(o.eps);
   o.weight_decay = decay_.value_or(o.weight_decay);
-  o.rounding = rounding_.value_or(o.rounding);
+  if (!c_.lora) o.rounding = rounding_.value_or(o.rounding);
   o.state_dtype = state_dtype_.value_or(o.state_dtype);
   if (ema_ && *ema_ > 0) o.ema_decay = ema_;
 }
@@ -376,7 +443,8 @@ void Reader::require_files() const {
   need(!c_.model.empty() || c_.resume, "model to train",
        note ? "pretrained-model" : "model_name_or_path");
   need(!c_.train_file.empty(), "text to train with", note ? "train-file" : "train_file");
-  need(!c_.predict || !c_.validation_file.empty(), "text to predict for", "validation_file");
+  need(!c_.predict || !c_.validation_file.empty() || !c_.test_file.empty(), "text to predict for",
+       "validation_file");
 }
 
 Seq2SeqConfig Reader::read(std::string source, std::span<const Setting> settings) {
@@ -384,6 +452,9 @@ Seq2SeqConfig Reader::read(std::string source, std::span<const Setting> settings
   declare(table_);
   table_.read(settings);
   settle_optimizer();
+  if (c_.lora) {
+    c_.lora->alpha = alpha_ ? static_cast<float>(*alpha_) : static_cast<float>(c_.lora->rank);
+  }
   const auto strategy = [&](const std::string& word, const char* flag) {
     if (word == "steps" || word == "epoch" || word == "no" || word.empty()) return word;
     fail(ErrorCode::usage,
@@ -401,6 +472,7 @@ Seq2SeqConfig Reader::read(std::string source, std::span<const Setting> settings
         "micro-batch");
   }
   require_files();
+  settle_best();
   return std::move(c_);
 }
 

@@ -8,7 +8,7 @@
 #include "memory/machine.h"
 #include "models/wan/recognise.h"
 #include "models/wan/weights.h"
-#include "train/pair_runner.h"
+#include "train/pair_lessons.h"
 
 namespace ballast::train {
 namespace {
@@ -71,7 +71,7 @@ DistillRun prepare_distill(DistillConfig config, const RunTarget& target) {
   s.optimizer = c.optimizer;
   s.max_grad_norm = c.max_grad_norm;
   r.other_lines = {{.name = "lessons",
-                    .bytes = PairRunner::bytes(r.job) + run.prompts->bytes(),
+                    .bytes = PairLessons::bytes(r.job) + run.prompts->bytes(),
                     .reason = "latents that the student is about to see, where prompts are"}};
 
   const std::int64_t prompts = run.prompts->count(), per_step = run.samples_per_step();

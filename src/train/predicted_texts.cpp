@@ -27,11 +27,12 @@ std::string json_line(const Prediction& p) {
 
 Predictions predict_texts(const data::TokenCache& texts, const PredictionJob& job) {
   const data::Tokenizer tokenizer = data::Tokenizer::open(job.model);
-  const infer::TextGenerator model(job.model, job.machine);
+  const infer::TextGenerator model(job.model, job.machine, job.adapter);
   const std::int64_t samples =
       job.samples > 0 ? std::min(job.samples, texts.samples()) : texts.samples();
   AtomicFile file(job.output);
   Predictions all;
+  MeanRouge mean;
   Progress progress("writing texts", samples);
   for (std::int64_t first = 0; first < samples; first += kAtOnce) {
     std::vector<std::vector<std::int32_t>> sources, targets;
@@ -48,12 +49,14 @@ Predictions predict_texts(const data::TokenCache& texts, const PredictionJob& jo
       Prediction p = {tokenizer.decode(sources[i]), tokenizer.decode(targets[i]),
                       tokenizer.decode(written[i])};
       file.write(json_line(p));
+      mean.add(rouge(p.target, p.text));
       ++all.count;
       all.exact += p.text == p.target;
       if (all.first.size() < kShown) all.first.push_back(std::move(p));
     }
   }
   file.commit();
+  all.rouge = mean.mean();
   return all;
 }
 

@@ -6,13 +6,15 @@
 
 #include "data/token_cache.h"
 #include "infer/text_generator.h"
+#include "train/rouge.h"
 
 namespace ballast::train {
 
 struct PredictionJob {
-  std::string model;         // the trained model's folder, with its tokenizer
-  std::string output;        // a file of JSON Lines: input, target, prediction
-  std::int64_t samples = 0;  // the first so many of the texts; 0: all
+  std::string model;                   // a folder, with its tokenizer
+  infer::AppliedAdapter adapter = {};  // what was trained, where that is not the model itself
+  std::string output;                  // a file of JSON Lines: input, target, prediction
+  std::int64_t samples = 0;            // the first so many of the texts; 0: all
   infer::GenerateOptions options;
   infer::TextModelOptions machine;
 };
@@ -22,6 +24,7 @@ struct Prediction {
 };
 struct Predictions {
   std::int64_t count = 0, exact = 0;  // texts that are the target to the letter
+  Rouge rouge;                        // mean over all
   std::vector<Prediction> first;      // a few of them, to look at
 };
 

@@ -56,6 +56,12 @@ void RunRecords::eval(std::int64_t step, const std::string& set, double loss) {
   keep(events_warned_, [&] { events_.scalar(step, set + "/loss", loss); });
 }
 
+void RunRecords::score(std::int64_t step, const std::string& set, const std::string& name,
+                       double value) {
+  keep(log_warned_, [&] { log_.score(step, name, value); });
+  keep(events_warned_, [&] { events_.scalar(step, set + "/" + name, value); });
+}
+
 void RunRecords::epoch_loss(std::int64_t step, double loss) {
   keep(events_warned_, [&] { events_.scalar(step, "train/epoch_loss", loss); });
 }

@@ -24,6 +24,8 @@ class RunRecords {
             std::span<const Scalar> more = {});
   void eval(std::int64_t step, const std::string& set, const EvalLosses& losses);
   void eval(std::int64_t step, const std::string& set, double loss);
+  // "rouge1" of set "eval" is eval/rouge1 in TensorBoard.
+  void score(std::int64_t step, const std::string& set, const std::string& name, double value);
   void epoch_loss(std::int64_t step, double loss);
   void event(std::int64_t step, std::string_view kind, std::string_view text);
 

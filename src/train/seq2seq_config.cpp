@@ -39,6 +39,12 @@ std::vector<Setting> settings_of(const TomlFile& file) {
   rename(lines_of("model", "path"), "path", "model_name_or_path");
   rename(lines_of("optimizer", "type"), "type", "optim");
   rename(lines_of("optimizer", "lr"), "lr", "learning_rate");
+  rename(lines_of("adapter", "type"), "type", "adapter_type");
+  rename(lines_of("adapter", "rank"), "rank", "lora_rank");
+  rename(lines_of("adapter", "alpha"), "alpha", "lora_alpha");
+  rename(lines_of("adapter", "dropout"), "dropout", "lora_dropout");
+  rename(lines_of("adapter", "targets"), "targets", "lora_targets");
+  rename(lines_of("adapter", "target_modules"), "target_modules", "lora_targets");
   std::erase_if(all, [](const Setting& s) { return s.name == "type"; });
   return all;
 }
@@ -104,6 +110,11 @@ std::string seq2seq_flags_help() {
   FlagTable table(&notes);
   describe_seq2seq(table);
   return "A T5 run (also in a file with [model] type = 't5'):\n" + table.help();
+}
+
+std::string_view name_of(EvalMetric m) {
+  constexpr std::string_view kNames[] = {"loss", "rouge1", "rouge2", "rougeL", "rougeLsum"};
+  return kNames[static_cast<std::size_t>(m)];
 }
 
 double rate_by_name(std::string_view model) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data/token_cache.h"
+#include "models/t5/adapters.h"
 #include "nn/block_weights.h"
 #include "train/config.h"
 
@@ -25,6 +26,11 @@ enum class LossMean : std::uint8_t {
   micro_batches,  // over those of each micro-batch, then over micro-batches
 };
 
+// What tells the best of several evaluations: their loss, or a mean score of the texts that the
+// model writes (train/rouge.h).
+enum class EvalMetric : std::uint8_t { loss, rouge1, rouge2, rouge_l, rouge_lsum };
+std::string_view name_of(EvalMetric m);  // "loss", "rougeL"
+
 // A fine-tune of an encoder-decoder on pairs of texts, whichever tool's words it was written in.
 struct Seq2SeqConfig {
   std::string source;  // path of the file it came from; "": flags only
@@ -36,6 +42,7 @@ struct Seq2SeqConfig {
   std::optional<std::string> resume;  // a checkpoint folder; "": the newest in output_dir
 
   std::string train_file, validation_file;
+  std::string test_file;  // texts are written for it at the end, instead of the validation file
   data::TokenOptions tokens;
   std::int64_t max_train_samples = 0, max_eval_samples = 0;  // 0: all
   bool pad_to_max = false;
@@ -57,21 +64,27 @@ struct Seq2SeqConfig {
   double max_grad_norm = 1;             // 0: no clipping
   std::optional<WeightFormat> weights;  // none: bf16 on a GPU, f32 on the CPU
   DType gradients = DType::f32;         // of the blocks' matrices
+  std::optional<t5::LoraOptions> lora;  // adapters train, the weights do not change
   std::optional<double> dropout;        // none: what config.json says
   std::optional<DType> save_dtype;      // of the trained model; none: that of the weights
   std::uint64_t seed = 42;
 
   std::int64_t save_steps = 500;  // 0: at the end only
   std::int64_t eval_steps = 0;    // 0: after every epoch
+  bool evaluate_first = false;    // before the first step as well
   int keep_checkpoints = 3;
   std::int64_t logging_steps = 1, print_steps = 1, memory_line_steps = 100;
-  std::int64_t patience = 0;        // evaluations without a better loss that end the run; 0: none
-  double least_gain = 0;            // a loss that is lower by less is not better
+  EvalMetric best_metric = EvalMetric::loss;
+  bool greater_is_better = false;   // of it
+  bool load_best = false;           // the model of the best evaluation is what is saved in the end
+  std::int64_t patience = 0;        // evaluations without a better one that end the run; 0: none
+  double least_gain = 0;            // one that is better by less is not better
   std::int64_t patience_steps = 0;  // steps and epochs before the run may end that way
   std::int64_t patience_epochs = 0;
   OnNan on_nan = OnNan::skip;
 
-  bool predict = false;  // texts for the validation file when training is over
+  // Texts for the validation file: scored in every evaluation, and written when training is over.
+  bool predict = false;
   std::int64_t beams = 1, generation_length = 0;  // 0: max_target
   std::int64_t predictions = 0;                   // how many; 0: all
 

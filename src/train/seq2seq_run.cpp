@@ -125,6 +125,40 @@ void find_shapes(PairData& d, const Seq2SeqConfig& c, std::int64_t epochs, bool 
   }
 }
 
+// Bytes of the heap in use.
+std::uint64_t heap_bytes() {
+  const struct mallinfo2 now = mallinfo2();
+  return now.uordblks + now.hblkhd;
+}
+
+// The model's folder; without --pretrained-model the checkpoint's own, or what its adapter belongs
+// to.
+void find_seq2seq_model(Seq2SeqRun& run) {
+  const Seq2SeqConfig& c = run.config;
+  std::string model = c.model;
+  const bool resumes_adapter = !run.resume_from.empty() && t5::is_adapter_folder(run.resume_from);
+  if (!run.resume_from.empty() && c.lora.has_value() != resumes_adapter) {
+    fail(ErrorCode::input,
+         fmt::format("{} holds {}", run.resume_from, resumes_adapter ? "an adapter" : "a model"),
+         {{resumes_adapter ? "--lora_rank N" : "the command without --lora_rank and the like",
+           "goes on with it"}});
+  }
+  if (model.empty() && resumes_adapter) {
+    model = t5::read_adapter_config(run.resume_from).base_model;
+    if (model.empty()) {
+      fail(ErrorCode::usage, fmt::format("{} does not say what it adapts", run.resume_from),
+           {{"--pretrained-model FOLDER", "the model that it began with"}});
+    }
+  }
+  run.model_folder = model.empty() ? run.resume_from : infer::model_snapshot(model);
+  if (!c.lora) return;
+  std::error_code error;
+  run.adapter.base_model = fs::exists(model, error) ? fs::absolute(model).string() : model;
+  run.adapter.rank = c.lora->rank;
+  run.adapter.alpha = c.lora->alpha;
+  run.adapter.dropout = c.lora->dropout;
+}
+
 ProcessLine index_line(const Seq2SeqRun& run) {
   Bytes bytes;
   for (const auto* d : {&run.train, &run.eval}) {
@@ -184,6 +218,11 @@ void take_job(Seq2SeqRun& run, const RunTarget& target) {
   job.accumulates = run.runs_per_step() > 1;
   job.gradient = c.gradients;
   job.record_update = true;
+  job.lora = c.lora;
+  if (run.eval && c.predict) {
+    const infer::GenerateOptions o = run.generation();
+    job.writes = t5::TextWriting{.beams = o.beams, .positions = o.max_new_tokens};
+  }
   job.optimizer = c.optimizer;
   job.max_grad_norm = c.max_grad_norm;
 }
@@ -209,13 +248,21 @@ std::span<const std::uint32_t> samples_of_run(std::span<const std::uint32_t> ste
   return step.subspan(first, std::min(size, step.size() - first));
 }
 
+infer::GenerateOptions Seq2SeqRun::generation() const {
+  infer::GenerateOptions o;
+  o.beams = static_cast<int>(config.beams);
+  o.max_new_tokens =
+      config.generation_length > 0 ? config.generation_length : config.tokens.max_target;
+  return o;
+}
+
 Seq2SeqRun prepare_seq2seq(Seq2SeqConfig config, const RunTarget& target) {
   Seq2SeqRun run;
   run.config = std::move(config);
   const Seq2SeqConfig& c = run.config;
   run.notes = c.notes;
   run.resume_from = resumed_folder(c);
-  run.model_folder = c.model.empty() ? run.resume_from : infer::model_snapshot(c.model);
+  find_seq2seq_model(run);
   run.checkpoints.push_back(Checkpoint::open(run.model_folder));
   const Checkpoint& checkpoint = run.checkpoints[0];
   if (!fs::is_directory(run.model_folder)) {
@@ -229,9 +276,26 @@ Seq2SeqRun prepare_seq2seq(Seq2SeqConfig config, const RunTarget& target) {
   }
   run.request.groups = t5::weight_groups(job.config, checkpoint, names);
   job.dropout = c.dropout ? *c.dropout : dropout_of(checkpoint);
+  for (const std::string& name : c.lora ? c.lora->targets : std::vector<std::string>()) {
+    if (name == "wi" && job.config.gated) {  // as modules are called
+      run.adapter.targets.insert(run.adapter.targets.end(), {"wi_0", "wi_1"});
+    } else {
+      run.adapter.targets.push_back(name);
+    }
+  }
+  run.tokenizer = c.tokenizer.empty() ? run.model_folder : c.tokenizer;
   {
-    const data::Tokenizer tokenizer =
-        data::Tokenizer::open(c.tokenizer.empty() ? run.model_folder : c.tokenizer);
+    const std::uint64_t before = heap_bytes();
+    const data::Tokenizer tokenizer = data::Tokenizer::open(run.tokenizer);
+    if (c.predict) {
+      // What stays, and what it takes to read its file.
+      std::error_code error;
+      const std::uintmax_t file = fs::file_size(tokenizer.path(), error);
+      const std::uint64_t stays = heap_bytes() - std::min(before, heap_bytes());
+      run.request.other_lines.push_back({.name = "vocabulary",
+                                         .bytes = {stays + (error ? 0 : 2 * file)},
+                                         .reason = "evaluations read texts again"});
+    }
     if (tokenizer.vocab_size() > job.config.vocabulary) {
       fail(ErrorCode::input, fmt::format("{} has {} tokens, the model knows {}", tokenizer.path(),
                                          tokenizer.vocab_size(), job.config.vocabulary));
@@ -253,6 +317,7 @@ Seq2SeqRun prepare_seq2seq(Seq2SeqConfig config, const RunTarget& target) {
                                 .shapes = {},
                                 .runs = {}});
     }
+    if (!c.test_file.empty()) run.test = tokenise(c.test_file, tokenizer, c);
   }
   malloc_trim(0);  // the vocabulary is not needed any more
   take_steps(run);
@@ -261,7 +326,8 @@ Seq2SeqRun prepare_seq2seq(Seq2SeqConfig config, const RunTarget& target) {
   take_job(run, target);
   take_machine(run, target);
   const data::PairLength longest = run.train->shapes.front();
-  run.title = fmt::format("{}, fine-tune", fs::path(run.model_folder).filename().string());
+  run.title = fmt::format("{}, {}", fs::path(run.model_folder).filename().string(),
+                          c.lora ? "LoRA" : "fine-tune");
   run.shapes = fmt::format("{} x {} samples of up to {} and {} tokens, {} shapes", c.accumulation,
                            c.batch_size, longest.source, longest.target, run.train->shapes.size());
   return run;
@@ -270,10 +336,11 @@ Seq2SeqRun prepare_seq2seq(Seq2SeqConfig config, const RunTarget& target) {
 PlanTitle title_of(const Seq2SeqRun& run) {
   const t5::FitRequest& r = run.request;
   return {.model = r.job.config.name,
-          .mode = "fine-tune",
+          .mode = r.job.lora ? "LoRA" : "fine-tune",
           .shape = run.shapes,
           .weights =
-              fmt::format("{} weights, {}", name_of(r.job.format), name_of(r.job.optimizer.kind)),
+              fmt::format("{} weights, {}{}", name_of(r.job.format), name_of(r.job.optimizer.kind),
+                          r.job.lora ? fmt::format(", adapters of rank {}", r.job.lora->rank) : ""),
           .machine = fmt::format("{}{}", r.profile.description,
                                  r.profile.estimate ? " (rates are estimates)" : ""),
           .budget = r.budget,
@@ -321,20 +388,35 @@ std::vector<t5::Change> possible_changes(const Seq2SeqRun& run, const Refusal& r
                      r.job.accumulates = true;
                    }});
   }
+  if (!c.lora) {  // what is left of optimizer, gradients and masters is that of adapters
+    all.push_back({fmt::format("--lora_rank {}", t5::LoraOptions().rank), [](t5::FitRequest& r) {
+                     r.job.lora.emplace();
+                     r.job.optimizer.rounding = UpdateRounding::nearest;
+                   }});
+  } else if (c.lora->rank > 4) {
+    const std::int64_t rank = c.lora->rank / 2;
+    all.push_back({fmt::format("--lora_rank {}", rank),
+                   [rank](t5::FitRequest& r) { r.job.lora->rank = rank; }});
+  }
   const auto optimizer = [&](const char* text, OptimizerKind kind) {
     if (c.optimizer.kind == kind) return;
     all.push_back({text, [kind](t5::FitRequest& r) { r.job.optimizer.kind = kind; }});
   };
   optimizer("--optim adamw_bnb_8bit", OptimizerKind::adamw8bit);
   optimizer("--optim adafactor", OptimizerKind::adafactor);
-  if (run.request.job.format != WeightFormat::bf16 ||
-      c.optimizer.rounding == UpdateRounding::nearest) {
+  if (c.lora) {
+    if (run.request.job.format != WeightFormat::bf16) {
+      all.push_back(
+          {"--weights bf16", [](t5::FitRequest& r) { r.job.format = WeightFormat::bf16; }});
+    }
+  } else if (run.request.job.format != WeightFormat::bf16 ||
+             c.optimizer.rounding == UpdateRounding::nearest) {
     all.push_back({"--weights bf16 --rounding stochastic", [](t5::FitRequest& r) {
                      r.job.format = WeightFormat::bf16;
                      r.job.optimizer.rounding = UpdateRounding::stochastic;
                    }});
   }
-  if (c.gradients == DType::f32) {
+  if (c.gradients == DType::f32 && !c.lora) {
     all.push_back(
         {"--gradient_dtype bf16", [](t5::FitRequest& r) { r.job.gradient = DType::bf16; }});
   }

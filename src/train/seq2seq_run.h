@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "data/pair_batches.h"
+#include "infer/text_generator.h"
 #include "io/checkpoint.h"
 #include "models/t5/fit.h"
+#include "models/t5/lora_file.h"
 #include "report/plan_table.h"
 #include "train/device_choice.h"
 #include "train/seq2seq_config.h"
@@ -29,15 +31,20 @@ struct Seq2SeqRun {
   std::string title;                    // "flan-t5-xl, fine-tune"
   std::string shapes;                   // "8 x 16 samples of up to 256 and 512 tokens"
   std::string model_folder;             // where config.json and the tokenizer are
+  std::string tokenizer;                // a folder or file
+  t5::AdapterConfig adapter;            // of its files, where adapters train
   std::vector<Checkpoint> checkpoints;  // one
   std::string resume_from;              // a folder checkpoint-N; "": from the beginning
   std::optional<PairData> train, eval;
+  std::optional<data::TokenCache> test;  // texts are written for it when training is over
   t5::FitRequest request;
   std::int64_t steps_per_epoch = 0, total_steps = 0;
   ScheduleOptions schedule;
   std::vector<std::string> notes;
 
   const t5::Config& model() const { return request.job.config; }
+  // How texts are written, in evaluations and in the end.
+  infer::GenerateOptions generation() const;
   // Runs of the step program before an update.
   std::int64_t runs_per_step() const {
     return (config.accumulation + config.micro_batches_per_visit - 1) /

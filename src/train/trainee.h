@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "report/run_info.h"
 #include "report/run_log.h"
 #include "train/config.h"
+#include "train/resumed_checkpoint.h"
 #include "train/run_records.h"
 #include "train/training_checkpoint.h"
 
@@ -33,6 +35,14 @@ class Trainee {
  public:
   virtual ~Trainee() = default;
 
+  // Called first, before anything on disk or in memory changes: the checkpoint to go on from, or
+  // none. The default is the newest whole one.
+  virtual std::optional<FoundCheckpoint> find_checkpoint(const ResumedRun& run) {
+    return find_resumed(run);
+  }
+  // Files that stand in the run's folder from the beginning.
+  virtual void prepare(const std::string& /*folder*/) {}
+
   // All programs, `after_restore` among them; they need what was planned.
   virtual void record(ProgramSet& set) = 0;
   virtual void load(Runner& runner) = 0;  // weights and state as before the first step
@@ -52,7 +62,14 @@ class Trainee {
   virtual std::vector<Scalar> scalars() const { return {}; }
 
   virtual bool evaluates() const { return false; }
+  // After a step; by_cadence: as the configuration says.
+  virtual bool evaluation_due(const TrainerState&, bool by_cadence) const { return by_cadence; }
   virtual void evaluate(Runner&, std::int64_t, RunRecords&) {}
+  // What was evaluated last is to be kept: a checkpoint is made at once.
+  virtual bool wants_checkpoint() const { return false; }
+  virtual void epoch_ended(double /*mean_loss*/) {}
+  // Why the run ends before its last step; nullopt: it goes on.
+  virtual std::optional<std::string> ends_early(const TrainerState&) const { return std::nullopt; }
 
   // Values and optimizer state, for checkpoints. values_only: an optimizer that starts anew.
   virtual std::vector<SavedTensor> saved_tensors(Runner& runner) const = 0;
@@ -60,6 +77,15 @@ class Trainee {
   // What else of it a checkpoint keeps.
   virtual void put_state(TrainerState&) const {}
   virtual void take_state(const TrainerState&, bool /*values_only*/) {}
+  // Where the run goes on may be another place than where it stopped, when its data is another.
+  virtual void resumed(TrainerState&) {}
+  // Further files of a checkpoint, into `to`; run: the run's folder.
+  virtual void add_files(const std::string& /*run*/, const std::string& /*to*/,
+                         const TrainerState&) {}
+  // A step whose checkpoint is not rotated away; -1: none.
+  virtual std::int64_t protected_step() const { return -1; }
+  // Before the last model is saved: what is saved may be of an earlier step.
+  virtual void settle(Runner&, const std::string& /*run*/) {}
 
   virtual std::string file_name() const = 0;  // of the saved model
   // Returns the paths.
@@ -77,6 +103,12 @@ struct RunSetup {
   std::string model_hash;  // of the weights it begins with
   Bytes device, host;      // planned arenas
   RunInfo info;            // with the planned memory of the process
+
+  // The run's folder is output_dir itself, where the trained model goes as well, with checkpoints
+  // named as transformers names them; a run that resumes goes on with the configuration of today.
+  bool in_output_dir = false;
+  std::optional<std::string> config_hash = {};  // none: of the configuration's file
+  std::string webhook = {};                     // an address; "": that of the environment
 };
 
 }  // namespace ballast::train

@@ -14,7 +14,9 @@
 namespace ballast::train {
 namespace {
 
-RunFolder open_folder(const TrainConfig& c) {
+RunFolder open_folder(const RunSetup& run) {
+  const TrainConfig& c = run.config;
+  if (run.in_output_dir) return RunFolder::at(c.output_dir);
   return c.resume ? RunFolder::open(c.output_dir, *c.resume) : RunFolder::create(c.output_dir);
 }
 
@@ -24,7 +26,8 @@ TrainingLoop::TrainingLoop(RunSetup setup, std::unique_ptr<Trainee> trainee,
                            const TrainOptions& options)
     : options_(options),
       run_(std::move(setup)),
-      folder_(open_folder(run_.config)),
+      folder_(open_folder(run_)),
+      names_(run_.in_output_dir ? transformers_names() : CheckpointNames()),
       trainee_(std::move(trainee)),
       planned_(run_.info.planned),
       nan_guard_(run_.config.on_nan),
@@ -42,7 +45,7 @@ TrainingLoop::TrainingLoop(RunSetup setup, std::unique_ptr<Trainee> trainee,
   if (options.check_nan) runner.debug = {.order = Order::recorded, .check_nan = true};
   runner_ = std::make_unique<Runner>(set_, plan_, runner);
   state_.seed = run_.config.seed;
-  state_.config_hash = config_hash(run_.config);
+  state_.config_hash = run_.config_hash ? *run_.config_hash : config_hash(run_.config);
   state_.model_hash = run_.model_hash;
   state_.plan_hash = fmt::format("{}-{}", run_.device.count, run_.host.count);
 }
@@ -148,7 +151,9 @@ void TrainingLoop::after_step(bool last_of_epoch) {
   const StepDone done = {.step = state_.step, .epoch_finished = last_of_epoch ? state_.epoch : 0};
   if (last_of_epoch) {
     if (epoch_steps_ > 0) {
-      records_->epoch_loss(state_.step, epoch_loss_ / static_cast<double>(epoch_steps_));
+      const double mean = epoch_loss_ / static_cast<double>(epoch_steps_);
+      records_->epoch_loss(state_.step, mean);
+      trainee_->epoch_ended(mean);
     }
     epoch_loss_ = 0;
     epoch_steps_ = 0;
@@ -158,9 +163,11 @@ void TrainingLoop::after_step(bool last_of_epoch) {
     ++state_.batches;
   }
   trainee_->next_step();
-  if (trainee_->evaluates() && evaluate_.due(done)) {
+  if (trainee_->evaluates() &&
+      trainee_->evaluation_due(state_, static_cast<bool>(evaluate_.due(done)))) {
     evaluate();
     evaluate_.done();
+    if (trainee_->wants_checkpoint()) save_checkpoint_now("the best so far");
   }
   if (const Due due = save_.due(done)) {
     save(due.epoch ? SavePoint{SavePoint::Kind::epoch, done.epoch_finished}
@@ -177,14 +184,15 @@ TrainOutcome TrainingLoop::run() {
   const TrainConfig& c = run_.config;
   began_ = now_seconds();
   if (c.resume) {
-    resumed_ =
-        find_resumed({.folder = folder_.path(),
-                      .model = run_.model,
-                      .model_hash = state_.model_hash,
-                      .seed = c.seed,
-                      .optimizer = c.reset_optimizer ? "" : std::string(name_of(c.optimizer.kind)),
-                      .tensors = trainee_->loaded_tensors(*runner_, c.reset_optimizer),
-                      .unasked = c.reset_optimizer ? Unasked::ignore : Unasked::refuse});
+    resumed_ = trainee_->find_checkpoint(
+        {.folder = folder_.path(),
+         .model = run_.model,
+         .model_hash = state_.model_hash,
+         .seed = c.seed,
+         .optimizer = c.reset_optimizer ? "" : std::string(name_of(c.optimizer.kind)),
+         .tensors = trainee_->loaded_tensors(*runner_, c.reset_optimizer),
+         .unasked = c.reset_optimizer ? Unasked::ignore : Unasked::refuse,
+         .names = names_});
   }
   monitor_.emplace(planned_, on_gpu() ? gpu_memory_of_process : std::function<Bytes()>());
   flight_.emplace(folder_.path() + "/" + std::string(kFlightFile),
@@ -199,20 +207,32 @@ TrainOutcome TrainingLoop::run() {
     std::optional<StopSignal> signal;
     if (options_.handle_signals) signal.emplace();
     if (!c.source.empty()) folder_.copy_config(c.source);
+    trainee_->prepare(folder_.path());
     phase(Phase::load);
     if (!on_gpu()) ops::warm_up_blas(runner_->compute_threads());
     trainee_->load(*runner_);
     resume();
-    records_.emplace(folder_.path(), run_.info, state_.step, c.resume.has_value());
+    if (run_.in_output_dir) {  // of a run that was here before, or that goes back
+      const int later = remove_later_checkpoints(folder_.path(), state_.step, names_);
+      if (later > 0) {
+        log::warn("{}: {} checkpoints of later steps were removed", folder_.path(), later);
+      }
+    }
+    records_.emplace(folder_.path(), run_.info, state_.step,
+                     run_.in_output_dir ? resumed_.has_value() : c.resume.has_value());
     context_line();
     progress_.emplace(TrainProgress::Options{
         .total = run_.total_steps, .done = state_.step, .print_every = c.steps_per_print});
-    if (c.webhook) webhook_ = Webhook::from_environment();
+    if (c.webhook) {
+      webhook_ = run_.webhook.empty() ? Webhook::from_environment()
+                                      : std::make_unique<Webhook>(run_.webhook);
+    }
     tell(WebhookMessage::Kind::start, fmt::format("started, {} steps", run_.total_steps));
     trainee_->start(*runner_,
                     {.step = state_.step + 1, .epoch = state_.epoch, .batch = state_.batches});
     if (trainee_->evaluates() && c.evaluate_before_first_step && state_.step == 0) evaluate();
-    while (state_.step < run_.total_steps && !stopped) {
+    std::optional<std::string> early;
+    while (state_.step < run_.total_steps && !stopped && !early) {
       const bool last_of_epoch = trainee_->last_of_epoch();
       step();
       after_step(last_of_epoch);
@@ -223,6 +243,11 @@ TrainOutcome TrainingLoop::run() {
       stopped = state_.step < run_.total_steps && (signalled || asked == FileRequest::save_quit ||
                                                    (options_.stop && options_.stop()));
       if (signalled) event("signal", signal->name());
+      if (!stopped) early = trainee_->ends_early(state_);
+    }
+    if (early) {
+      log::info("stopping early: {}", *early);
+      event("early_stop", *early);
     }
     TrainOutcome outcome = {.folder = folder_.path(),
                             .steps = state_.step,

@@ -65,8 +65,10 @@ std::string save_checkpoint(const std::string& run, const TrainerState& state,
                             const std::function<void(const AtomicFolder&)>& more = nullptr);
 
 // Removes all but the `keep` newest whole checkpoints (at least one). Broken ones that are newer
-// than these stay, for whoever wants to know why.
-void rotate_checkpoints(const std::string& run, int keep, const CheckpointNames& names = {});
+// than these stay, for whoever wants to know why, and so does that of protected_step, which does
+// not count.
+void rotate_checkpoints(const std::string& run, int keep, const CheckpointNames& names = {},
+                        std::int64_t protected_step = -1);
 
 enum class Verify {
   sizes,      // COMMITTED matches the manifest, and every file its size

@@ -53,6 +53,7 @@ class TrainingLoop {
   TrainOptions options_;
   RunSetup run_;
   RunFolder folder_;
+  CheckpointNames names_;
   std::unique_ptr<Trainee> trainee_;
   ProgramSet set_;
   MemoryPlan plan_;

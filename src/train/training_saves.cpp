@@ -1,6 +1,5 @@
 #include "core/error.h"
 #include "core/log.h"
-#include "train/resumed_checkpoint.h"
 #include "train/training_loop.h"
 
 namespace ballast::train {
@@ -10,6 +9,10 @@ void TrainingLoop::resume() {
   const TrainConfig& c = run_.config;
   const std::string config = state_.config_hash, plan = state_.plan_hash;
   state_ = resumed_->state;
+  if (run_.in_output_dir && state_.config_hash != config) {
+    log::warn("{}: batch size, schedule or the like were others: the run goes on with today's",
+              resumed_->folder);
+  }
   state_.config_hash = config;
   state_.plan_hash = plan;
   load_checkpoint(resumed_->folder, trainee_->loaded_tensors(*runner_, c.reset_optimizer),
@@ -22,6 +25,7 @@ void TrainingLoop::resume() {
   nan_guard_ =
       NanGuard(c.on_nan, 10, state_.counts["nan_consecutive"], state_.counts["nan_skipped"]);
   if (c.reset_dataloader) state_.batches = 0;
+  trainee_->resumed(state_);
   checkpointed_step_ = state_.step;
   log::info("resumed from {} at step {}", resumed_->folder, state_.step);
 }
@@ -70,8 +74,12 @@ void TrainingLoop::save_checkpoint_now(const char* why) {
   state_.numbers["loss"] = loss_;
   state_.texts[kOptimizerText] = name_of(run_.config.optimizer.kind);
   const std::vector<SavedTensor> tensors = trainee_->saved_tensors(*runner_);
-  const std::string path = save_checkpoint(folder_.path(), state_, tensors);
-  rotate_checkpoints(folder_.path(), run_.config.keep_checkpoints);
+  const std::string path =
+      save_checkpoint(folder_.path(), state_, tensors, names_, [&](const AtomicFolder& to) {
+        trainee_->add_files(folder_.path(), to.temporary_path(), state_);
+      });
+  rotate_checkpoints(folder_.path(), run_.config.keep_checkpoints, names_,
+                     trainee_->protected_step());
   checkpointed_step_ = state_.step;
   event("checkpoint", fmt::format("{} ({})", path, why));
   extra_seconds_ += now_seconds() - begin;
@@ -82,7 +90,11 @@ std::string TrainingLoop::finish(bool stopped) {
   save_checkpoint_now(stopped ? "stopped" : "finished");
   if (!stopped) {
     const bool by_steps = c.max_steps && *c.max_steps <= state_.step;
-    if (!c.output_name.empty()) {
+    trainee_->settle(*runner_, folder_.path());
+    if (run_.in_output_dir) {
+      save_file(trainee_->file_name());
+      trainee_->add_files(folder_.path(), folder_.path(), state_);
+    } else if (!c.output_name.empty()) {
       save_file(last_model_file_name(c.output_name));
     } else {
       save(by_steps ? SavePoint{SavePoint::Kind::step, state_.step}

@@ -67,11 +67,16 @@ std::uint64_t bytes_of(const SavedTensor& t) {
   return static_cast<std::uint64_t>(t.shape.elements()) * size_of(t.dtype);
 }
 
-std::string write_shard(const std::string& path, std::span<const SavedTensor* const> tensors) {
-  SafetensorsWriter writer({.metadata = {{"format", "pt"}}});
-  for (const SavedTensor* t : tensors) writer.add(t->name, t->dtype, t->shape, t->source);
-  writer.write(path);
+std::string write_shard(const std::string& path, std::span<const SavedTensor> tensors) {
+  write_tensors(path, tensors);
   return path;
+}
+
+void copy_tokenizer(const std::string& model, const std::string& tokenizer, const std::string& to) {
+  std::error_code error;
+  fs::path folder(tokenizer.empty() ? model : tokenizer);
+  if (!fs::is_directory(folder, error)) folder = folder.parent_path();
+  for (const char* name : kTokenizerFiles) copy_file(folder / name, to + "/" + name);
 }
 
 // Shards and index of another number than what was written now.
@@ -97,26 +102,37 @@ void write_model_files(const std::string& model, const std::string& tokenizer,
   };
   put("config.json", config_text);
   put("generation_config.json", generation_text);
-  std::error_code error;
-  fs::path folder(tokenizer.empty() ? model : tokenizer);
-  if (!fs::is_directory(folder, error)) folder = folder.parent_path();
-  for (const char* name : kTokenizerFiles) copy_file(folder / name, to + "/" + name);
+  copy_tokenizer(model, tokenizer, to);
+}
+
+void write_adapter_files(const std::string& from, const std::string& tokenizer,
+                         const t5::AdapterConfig& config, const std::string& to) {
+  write_text(to + "/" + t5::kAdapterConfigFile, adapter_config_json(config));
+  copy_tokenizer(from, tokenizer, to);
+}
+
+void write_tensors(const std::string& path, std::span<const SavedTensor> tensors) {
+  SafetensorsWriter writer({.metadata = {{"format", "pt"}}});
+  for (const SavedTensor& t : tensors) writer.add(t.name, t.dtype, t.shape, t.source);
+  writer.write(path);
 }
 
 std::vector<std::string> write_model_weights(const std::string& folder,
                                              std::span<const SavedTensor> tensors,
                                              Bytes most_shard) {
-  std::vector<std::vector<const SavedTensor*>> shards(1);
+  std::vector<std::span<const SavedTensor>> shards;
   std::uint64_t filled = 0, total = 0;
-  for (const SavedTensor& t : tensors) {
-    if (filled > 0 && filled + bytes_of(t) > most_shard.count) {
-      shards.emplace_back();
+  std::size_t first = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (filled > 0 && filled + bytes_of(tensors[i]) > most_shard.count) {
+      shards.push_back(tensors.subspan(first, i - first));
+      first = i;
       filled = 0;
     }
-    shards.back().push_back(&t);
-    filled += bytes_of(t);
-    total += bytes_of(t);
+    filled += bytes_of(tensors[i]);
+    total += bytes_of(tensors[i]);
   }
+  shards.push_back(tensors.subspan(first));
   std::vector<std::string> paths;
   if (shards.size() == 1) {
     paths.push_back(write_shard(folder + "/" + kModelFile, shards[0]));
@@ -127,9 +143,9 @@ std::vector<std::string> write_model_weights(const std::string& folder,
   for (std::size_t i = 0; i < shards.size(); ++i) {
     const std::string name = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
     paths.push_back(write_shard(folder + "/" + name, shards[i]));
-    for (const SavedTensor* t : shards[i]) {
+    for (const SavedTensor& t : shards[i]) {
       map += map.empty() ? "\n    " : ",\n    ";
-      append_json_string(map, t->name);
+      append_json_string(map, t.name);
       map += fmt::format(": \"{}\"", name);
     }
   }

@@ -6,6 +6,7 @@
 
 #include "core/bytes.h"
 #include "models/t5/config.h"
+#include "models/t5/lora_file.h"
 #include "train/training_checkpoint.h"
 
 namespace ballast::train {
@@ -20,6 +21,14 @@ inline constexpr Bytes kMostShard{5'000'000'000};
 // file; "": the model's. Each file appears complete or not at all.
 void write_model_files(const std::string& model, const std::string& tokenizer,
                        const t5::Config& config, const std::string& to);
+
+// The same for an adapter as PEFT has it: adapter_config.json and the tokenizer. `from`: the
+// model's folder or a checkpoint's.
+void write_adapter_files(const std::string& from, const std::string& tokenizer,
+                         const t5::AdapterConfig& config, const std::string& to);
+
+// One file of tensors as transformers writes it, complete or not at all.
+void write_tensors(const std::string& path, std::span<const SavedTensor> tensors);
 
 // model.safetensors, or above the limit model-00001-of-00003.safetensors and so on with
 // model.safetensors.index.json, which comes last. Files of an earlier model of other number go.

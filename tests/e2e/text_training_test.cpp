@@ -83,9 +83,19 @@ TEST_F(TextTraining, PlansRefusesAndPredicts) {
       run_ballast(arguments("out", {"--epochs", "2", "--validation_file", texts_,
                                     "--predict_with_generate", "--max_target_length", "4"}));
   ASSERT_EQ(done.exit_code, 0) << done.err;
-  EXPECT_THAT(done.out, HasSubstr("of 9 are the target"));
+  EXPECT_THAT(done.out, AllOf(HasSubstr("of 9 are the target"), HasSubstr("rougeLsum")));
+  EXPECT_THAT(done.err, HasSubstr("rouge1")) << "evaluated after each epoch";
   EXPECT_THAT(read_whole(dir_.path("out/generated_predictions.jsonl")),
               HasSubstr("\"input\": \"count zero\""));
+  const Finished adapter = run_ballast(arguments("lora", {"--epochs", "1", "--lora_rank", "4"}));
+  ASSERT_EQ(adapter.exit_code, 0) << adapter.err;
+  EXPECT_THAT(adapter.out, HasSubstr(" LoRA: "));
+  const Finished text = run_ballast({"generate", "--lora", dir_.path("lora") + ":0.5", "--prompt",
+                                     "count one", "--device", "cpu"});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_EQ(
+      run_ballast({"generate", "--model", model_, "--lora", model_, "--prompt", "one"}).exit_code,
+      4);
   dir_.write("train.csv", "text,summary\na,b\n\"open,c\n");
   const Finished broken = run_ballast(arguments("other"));
   EXPECT_EQ(broken.exit_code, 4);

@@ -11,7 +11,7 @@
 #include "tests/support/reference_dit.h"
 #include "tests/support/temp_dir.h"
 #include "train/distiller.h"
-#include "train/pair_runner.h"
+#include "train/pair_lessons.h"
 #include "train/text_states.h"
 
 namespace ballast::train {
@@ -87,35 +87,44 @@ std::vector<float> weight_of(const std::string& name, const Shape& shape) {
 // A loaded pair whose student has the weights above.
 class PairRun {
  public:
-  explicit PairRun(TinyPair& pair)
-      : runner_(pair.request, pair.request.job, fill_lessons, TeacherInput::repeated) {
-    runner_.load();
+  explicit PairRun(TinyPair& tiny) {
+    set_.backend = tiny.request.backend;
+    pair_.emplace(set_, tiny.request.job, tiny.request.teacher, tiny.request.profile);
+    plan_ = plan_memory(set_);
+    runner_.emplace(set_, plan_);
+    lessons_.emplace(*pair_, *runner_, fill_lessons, TeacherInput::repeated);
+    lessons_->load();
     for (const student::Parameter& p : student().parameters()) {
-      const std::vector<float> v = weight_of(p.name, runner_.set().spec(p.value).shape);
-      runner_.runner().write(p.value, std::as_bytes(std::span(v)));
+      const std::vector<float> v = weight_of(p.name, set_.spec(p.value).shape);
+      runner_->write(p.value, std::as_bytes(std::span(v)));
     }
-    runner_.runner().run("init_state");
+    runner_->run("init_state");
   }
   void step(std::int64_t number) {
-    runner_.runner().run(student::Student::kZero);
-    runner_.learn(number, {.step = number + 1});
-    loss = *runner_.runner().view(student().loss()).as<double>();
-    runner_.runner().run("grad_norm");
+    runner_->run(student::Student::kZero);
+    lessons_->learn(number, {.step = number + 1});
+    loss = *runner_->view(student().loss()).as<double>();
+    runner_->run("grad_norm");
   }
   void update(std::int64_t number) {
-    runner_.runner().run("update", {.step = number + 1, .learning_rate = 0.01});
+    runner_->run("update", {.step = number + 1, .learning_rate = 0.01});
   }
   std::vector<float> get(Buffer b) {
-    std::vector<float> v(static_cast<std::size_t>(runner_.set().spec(b).shape.elements()));
-    runner_.runner().read(b, std::as_writable_bytes(std::span(v)));
+    std::vector<float> v(static_cast<std::size_t>(set_.spec(b).shape.elements()));
+    runner_->read(b, std::as_writable_bytes(std::span(v)));
     return v;
   }
-  const student::Student& student() const { return runner_.pair().student(); }
-  PairRunner& runner() { return runner_; }
+  const student::Student& student() const { return pair_->student(); }
+  const MemoryPlan& plan() const { return plan_; }
+  const Runner& runner() const { return *runner_; }
   double loss = 0;
 
  private:
-  PairRunner runner_;
+  ProgramSet set_;
+  std::optional<student::Pair> pair_;
+  MemoryPlan plan_;
+  std::optional<Runner> runner_;
+  std::optional<PairLessons> lessons_;
 };
 
 // Two steps; all weights after them.
@@ -131,8 +140,7 @@ std::vector<float> two_steps(TinyPair pair) {
     const std::vector<float> v = run.get(p.value);
     all.insert(all.end(), v.begin(), v.end());
   }
-  EXPECT_EQ(run.runner().runner().high_water(Tier::device),
-            run.runner().plan().peak_of(Tier::device));
+  EXPECT_EQ(run.runner().high_water(Tier::device), run.plan().peak_of(Tier::device));
   return all;
 }
 

@@ -117,6 +117,46 @@ TEST(Seq2SeqConfig, TakesRunSummarizationsFlags) {
   EXPECT_EQ(c.loss_mean, LossMean::tokens);
 }
 
+TEST(Seq2SeqConfig, TakesAdaptersAndTheBestModel) {
+  const auto with = [](Words more) {
+    more.insert(more.begin(), {"--model_name_or_path", "m", "--train_file", "a.csv", "--output_dir",
+                               "out", "--validation_file", "b.csv"});
+    return read(more);
+  };
+  EXPECT_FALSE(with({}).lora);
+  const Seq2SeqConfig c = with({"--lora_r", "8", "--lora_targets", "q,v", "--lora_dropout", "0.1",
+                                "--bf16", "--rounding", "kahan", "--metric_for_best_model",
+                                "rougeL", "--predict_with_generate", "--load_best_model_at_end",
+                                "True", "--label_smoothing_factor", "0", "--run_name", "x"});
+  ASSERT_TRUE(c.lora);
+  EXPECT_EQ(c.lora->rank, 8);
+  EXPECT_EQ(c.lora->alpha, 8);
+  EXPECT_EQ(c.lora->dropout, 0.1);
+  EXPECT_THAT(c.lora->targets, ElementsAre("q", "v"));
+  EXPECT_EQ(c.optimizer.rounding, UpdateRounding::nearest) << "adapters are f32";
+  EXPECT_EQ(c.best_metric, EvalMetric::rouge_l);
+  EXPECT_TRUE(c.greater_is_better);
+  EXPECT_TRUE(c.load_best);
+  EXPECT_FALSE(with({"--load_best_model_at_end"}).greater_is_better);
+  EXPECT_EQ(with({"--lora_alpha", "32"}).lora->alpha, 32);
+  EXPECT_FAILS(with({"--lora_targets", "lm_head"}), ErrorCode::usage, "wi_1, wo");
+  EXPECT_FAILS(with({"--metric_for_best_model", "bleu"}), ErrorCode::usage, "rougeLsum");
+  EXPECT_FAILS(with({"--metric_for_best_model", "rouge1"}), ErrorCode::usage, "text to score");
+  EXPECT_FAILS(with({"--load_best_model_at_end", "--eval_strategy", "no"}), ErrorCode::usage,
+               "evaluation");
+  EXPECT_FAILS(with({"--label_smoothing_factor", "0.1"}), ErrorCode::usage, "not smoothed");
+  const test::TempDir dir;
+  const std::string file = dir.write("run.toml",
+                                     "output_dir = 'o'\ntrain_file = 'a'\n[model]\ntype = 't5'\n"
+                                     "path = 'm'\n[adapter]\ntype = 'lora'\nrank = 4\nalpha = 2\n"
+                                     "targets = ['q', 'wo']\n");
+  const Seq2SeqConfig t = read({file});
+  ASSERT_TRUE(t.lora);
+  EXPECT_EQ(t.lora->rank, 4);
+  EXPECT_EQ(t.lora->alpha, 2);
+  EXPECT_THAT(t.lora->targets, ElementsAre("q", "wo"));
+}
+
 TEST(Seq2SeqConfig, ReadsFilesAndLetsFlagsWin) {
   const test::TempDir dir;
   const std::string path = dir.write("run.toml",

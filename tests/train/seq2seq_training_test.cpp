@@ -2,6 +2,8 @@
 #include <cmath>
 #include <filesystem>
 
+#include "io/json_reader.h"
+#include "models/t5/lora_file.h"
 #include "tests/support/allocation_hook.h"
 #include "tests/support/errors.h"
 #include "tests/support/tiny_text_model.h"
@@ -141,6 +143,89 @@ TEST_F(Seq2SeqTraining, GoesOnFromACheckpointToTheSameBits) {
   EXPECT_FALSE(fs::exists(dir_.path("parts/checkpoint-12"))) << "of another run";
 }
 
+TEST_F(Seq2SeqTraining, AdaptersTrainAndGoOnToTheSameBits) {
+  const Words how = {
+      "--max_steps",  "9", "--batch_size",   "3",   "--save_steps",   "4", "--lora_rank", "4",
+      "--lora_alpha", "8", "--lora_dropout", "0.2", "--lora_targets", "q", "v",           "wi"};
+  const auto with = [&](const std::string& output, Words more) {
+    more.insert(more.begin(), how.begin(), how.end());
+    return words(output, more);
+  };
+  const auto adapter_in = [&](const std::string& output) {
+    return test::read_whole(dir_.path(output) + "/adapter_model.safetensors");
+  };
+  const Trained whole = train(with("whole", {}));
+  const Trained first = train(with("parts", {}), 5);
+  EXPECT_FALSE(fs::exists(dir_.path("parts/adapter_model.safetensors")));
+  EXPECT_FAILS(prepared(words("parts", {"--resume"})), ErrorCode::input, "an adapter");
+  // The checkpoint knows its model.
+  Words rest = with("parts", {"--resume_from_checkpoint"});
+  rest.erase(rest.begin(), rest.begin() + 2);
+  std::vector<double> losses = first.losses;
+  for (const double loss : train(rest).losses) losses.push_back(loss);
+  EXPECT_EQ(losses, whole.losses);
+  EXPECT_EQ(adapter_in("parts"), adapter_in("whole"));
+  for (const char* name :
+       {"whole/adapter_config.json", "whole/tokenizer.json",
+        "whole/checkpoint-9/adapter_config.json", "whole/checkpoint-9/adapter_model.safetensors"}) {
+    EXPECT_TRUE(fs::exists(dir_.path(name))) << name;
+  }
+  EXPECT_FALSE(fs::exists(dir_.path("whole/model.safetensors")));
+  const t5::AdapterConfig config = t5::read_adapter_config(dir_.path("whole"));
+  EXPECT_EQ(config.base_model, fs::absolute(model_).string());
+  EXPECT_THAT(config.targets, ::testing::ElementsAre("q", "v", "wi_0", "wi_1"));
+  EXPECT_EQ(config.alpha, 8);
+}
+
+TEST_F(Seq2SeqTraining, AdaptersLearnAndAreUsedToWrite) {
+  const Trained done =
+      train(words("out", {"--max_steps", "60", "--dropout", "0", "--lora_rank", "8",
+                          "--learning_rate", "1e-2", "--lr_scheduler_type", "constant"}));
+  EXPECT_LT(done.losses.back(), 0.5 * done.losses.front());
+  const auto predicted = [&](const infer::AppliedAdapter& adapter) {
+    return predict_texts(prepared(words("other")).train->cache, {.model = model_,
+                                                                 .adapter = adapter,
+                                                                 .output = dir_.path("t.jsonl"),
+                                                                 .samples = 0,
+                                                                 .options = {.max_new_tokens = 8},
+                                                                 .machine = {.threads = 1}});
+  };
+  const Predictions with = predicted({dir_.path("out")});
+  EXPECT_GT(with.rouge.rouge1, predicted({}).rouge.rouge1 + 0.2);
+}
+
+// The higher, the better, is asked of a loss that falls: the first evaluation is the best.
+TEST_F(Seq2SeqTraining, SavesTheModelOfTheBestEvaluation) {
+  const Trained done = train(
+      words("out", {"--max_steps", "9", "--validation_file", texts_, "--eval_steps", "3",
+                    "--save_steps", "3", "--save_total_limit", "1", "--load_best_model_at_end",
+                    "--metric_for_best_model", "eval_loss", "--greater_is_better", "True",
+                    "--predict_with_generate", "--generation_max_length", "4"}));
+  const auto table = [&](const std::string& folder) {
+    const Checkpoint file = Checkpoint::open(dir_.path(folder) + "/model.safetensors");
+    const CheckpointTensor& t = file.get("shared.weight");
+    std::vector<std::byte> bytes(t.entry->bytes);
+    file.read(t, bytes);
+    return bytes;
+  };
+  EXPECT_EQ(table("out"), table("out/checkpoint-3")) << "not rotated away";
+  EXPECT_NE(table("out"), table("out/checkpoint-9"));
+  EXPECT_FALSE(fs::exists(dir_.path("out/checkpoint-6")));
+  for (const char* folder : {"out", "out/checkpoint-9"}) {
+    const std::string text = test::read_whole(dir_.path(folder) + "/trainer_state.json");
+    for (const char* part : {"\"global_step\": 9", "\"best_global_step\": 3", "checkpoint-3\"",
+                             "\"eval_rougeLsum\"", "\"learning_rate\"", "\"epoch\": 4.5"}) {
+      EXPECT_THAT(text, ::testing::HasSubstr(part)) << folder;
+    }
+    JsonReader json({.text = text, .path = folder, .rule = "test"});
+    json.skip();
+    json.finish();
+  }
+  if (!allocation_hook::missing()) {
+    EXPECT_LE(done.outcome.measured, done.outcome.planned);
+  }
+}
+
 TEST_F(Seq2SeqTraining, LossesDoNotDependOnPadding) {
   const Words how = {"--max_steps", "1", "--dropout", "0", "--batch_size", "3"};
   const auto loss = [&](const std::string& output, Words more) {
@@ -185,6 +270,8 @@ TEST_F(Seq2SeqTraining, RefusesWhatDoesNotFitWithAdvice) {
   const auto changes = t5::try_changes(run.request, *refusal, possible_changes(run, *refusal));
   ASSERT_FALSE(changes.empty());
   EXPECT_TRUE(changes[0].fits) << changes[0].text;
+  EXPECT_TRUE(std::ranges::any_of(
+      changes, [](const PlannedChange& c) { return c.text.starts_with("--lora_rank"); }));
   EXPECT_FALSE(fs::exists(dir_.path("out/run_log.jsonl")));
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -26,22 +25,17 @@ enum class TeacherInput : std::uint8_t {
   zeros,     // what the reference does: a projection of zeros, where channel counts differ
 };
 
-// Records the pair as it was planned and runs it lesson by lesson. All memory is there before the
-// first one.
-class PairRunner {
+// Shows a recorded pair lesson by lesson. All memory is there before the first one.
+class PairLessons {
  public:
-  PairRunner(const student::PairRequest& request, const student::PairJob& job, LessonMaker maker,
-             TeacherInput input, const RunnerOptions& options = {});
+  // Pair and runner must outlive it.
+  PairLessons(const student::Pair& pair, Runner& runner, LessonMaker maker, TeacherInput input);
 
   void load();  // the teacher's weights
   // One micro-batch: its gradients and its loss are added to those since "student.zero". Micro-
   // batches come one after the other; the first of a process may be any.
   void learn(std::int64_t number, const StepValues& step);
 
-  Runner& runner() { return *runner_; }
-  const ProgramSet& set() const { return set_; }
-  const student::Pair& pair() const { return *pair_; }
-  const MemoryPlan& plan() const { return plan_; }
   // Bytes that lessons take outside of the arenas.
   static Bytes bytes(const student::PairJob& job);
 
@@ -49,12 +43,10 @@ class PairRunner {
   void ask(std::int64_t number);  // makes the lesson and gives it to the teacher
   void hand_over();               // the lesson and the teacher's answer to the student
 
+  const student::Pair& pair_;
+  Runner& runner_;
   LessonMaker maker_;
   TeacherInput input_;
-  ProgramSet set_;
-  std::unique_ptr<student::Pair> pair_;
-  MemoryPlan plan_;
-  std::unique_ptr<Runner> runner_;
   std::vector<std::vector<float>> latents_, texts_;  // by sample
   std::vector<Lesson> asked_;  // what the teacher is working on, or has answered
   std::int64_t asked_number_ = -1;
