@@ -119,8 +119,7 @@ void Dmd2Trainee::gradients(Runner& runner, std::int64_t, StepRecord& record) {
   const auto samples = std::ssize(feed_->step().samples);
   if (dit_->accumulates()) runner.run("zero_gradients");
   const auto loss = [&] { return *runner.view(dit_->io().loss).as<double>(); };
-  double before = 0, student_loss = 0;  // the sum holds the student's programs too
-  record.loss = 0;
+  double student_loss = 0;
   for (std::size_t p = 0; p < feed_->parts().size(); ++p) {
     const double waits = now_seconds();
     feed_->bring(p);
@@ -132,10 +131,9 @@ void Dmd2Trainee::gradients(Runner& runner, std::int64_t, StepRecord& record) {
                           .samples = samples};
     step.begin_part(at);
     step.critic(at);
-    record.loss += loss() - before;
+    record.loss = loss();  // of this part and those before
     record.t.insert(record.t.end(), step.scores().begin(), step.scores().end());
     if (student) student_loss += step.student(at);
-    if (dit_->accumulates()) before = loss();
   }
   // Both norms are known before anything is changed.
   if (student) {

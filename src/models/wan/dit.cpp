@@ -106,11 +106,12 @@ Dit::Dit(ProgramSet& set, DitJob job, std::vector<std::vector<WeightGroup>> expe
   }
   for (int e = 0; e < adapter_sets(); ++e) {
     if (e < experts_) weights_->select(e);
+    const auto of = static_cast<std::size_t>(e);
     const DitPass::Parts parts = {.job = job_,
                                   .weights = *weights_,
                                   .adapters = io_.adapters,
-                                  .gradients = gradients_[static_cast<std::size_t>(e)],
-                                  .loss_sum = loss_sum_,
+                                  .gradients = gradients_[of],
+                                  .loss_sum = accumulates_ ? loss_sums_[of] : Buffer(),
                                   .loss = io_.loss};
     const auto record = [&](std::vector<DitRunIo>& runs, const char* name, PassKind kind) {
       for (std::size_t r = 0; r < runs.size(); ++r) {
@@ -200,7 +201,13 @@ void Dit::declare_inputs(ProgramBuilder& pb) {
   if (trains() || !io_.eval_runs.empty()) {
     io_.loss = host("loss", {1}, DType::f64, Role::output);
   }
-  if (accumulates_) loss_sum_ = pb.persistent("loss_sum", {1}, DType::f64, Role::output);
+  for (int e = 0; accumulates_ && e < adapter_sets(); ++e) {
+    // Experts add to one sum; a critic's is not its student's.
+    const bool shared = e > 0 && e < experts_;
+    loss_sums_.push_back(
+        shared ? loss_sums_[0]
+               : pb.persistent(set_program(job_, "loss_sum", e), {1}, DType::f64, Role::output));
+  }
   const auto declare = [&](std::string_view set_name, bool inputs_only) {
     std::vector<DitSampleIo> slots;
     for (std::size_t i = 0; i < cells.size(); ++i) {
@@ -364,7 +371,9 @@ void Dit::declare_gradients(ProgramBuilder& pb) {
 
 void Dit::record_zero_gradients() {
   ProgramBuilder pb(set_, "zero_gradients");
-  ops::fill(pb, loss_sum_, 0);
+  for (std::size_t e = 0; e < loss_sums_.size(); ++e) {
+    if (e == 0 || !(loss_sums_[e] == loss_sums_[0])) ops::fill(pb, loss_sums_[e], 0);
+  }
   for (const auto& groups : gradients_) {
     for (const GroupGradients& g : groups) {
       for (const Buffer b : g.home) {

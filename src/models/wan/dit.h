@@ -210,7 +210,7 @@ class Dit {
   std::optional<BlockWeights> weights_;
   std::vector<std::vector<GroupGradients>> gradients_;  // by expert, by group
   std::vector<std::vector<StepPart>> parts_;            // by batch
-  Buffer loss_sum_;                                     // [1] f64 on the device; accumulating only
+  std::vector<Buffer> loss_sums_;  // by set of adapters, [1] f64 on the device; accumulating only
   bool accumulates_ = false;
 };
 
