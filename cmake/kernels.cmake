@@ -12,6 +12,7 @@ endif()
 function(ballast_simd_sources target)
   foreach(isa ${BALLAST_ISAS})
     add_library(${target}_${isa} OBJECT ${ARGN})
+    ballast_unity(${target}_${isa} ${ARGN})
     target_include_directories(${target}_${isa} PRIVATE ${PROJECT_SOURCE_DIR}/src)
     target_compile_definitions(${target}_${isa} PRIVATE BALLAST_ISA=${isa})
     # Zero signs and NaNs matter to the number formats, so no -ffast-math; comparisons may trap freely.

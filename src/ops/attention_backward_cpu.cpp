@@ -1,5 +1,4 @@
 #include <cstring>
-#include <numeric>
 
 #include "core/simd.h"
 #include "core/thread_pool.h"
@@ -10,7 +9,6 @@
 namespace ballast::ops::cpu::BALLAST_ISA {
 namespace {
 
-constexpr std::int64_t kKeyStep = std::lcm(kProductRows, kProductColumns);
 static_assert(kKeyTile % kKeyStep == 0 && kBackwardQueryTile % kProductRows == 0);
 
 float dot(const float* x, const float* y, std::int64_t padded_width) {

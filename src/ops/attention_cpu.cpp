@@ -1,7 +1,5 @@
 #include "ops/attention_cpu.h"
 
-#include <numeric>
-
 #include "core/simd.h"
 #include "core/thread_pool.h"
 #include "ops/attention_rows.h"
@@ -11,7 +9,6 @@ namespace ballast::ops::cpu::BALLAST_ISA {
 namespace {
 
 // Scores are both columns of a product and rows of another one, transposed.
-constexpr std::int64_t kKeyStep = std::lcm(kProductRows, kProductColumns);
 static_assert(kKeyTile % kKeyStep == 0 && kForwardQueryTile % kProductRows == 0);
 
 // One row of scores s becomes p = e^(s - m), where m is the largest score so far. max and sum carry

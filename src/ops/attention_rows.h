@@ -7,12 +7,17 @@
 
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 
 #include "core/simd.h"
 #include "core/simd_random.h"
 #include "ops/attention_cpu.h"
+#include "ops/tile_product.h"
 
 namespace ballast::ops::cpu::BALLAST_ISA {
+
+// Tiles of keys are padded to what both sides of a product are made of.
+inline constexpr std::int64_t kKeyStep = std::lcm(kProductRows, kProductColumns);
 
 inline std::int64_t round_up(std::int64_t n, std::int64_t step) {
   return (n + step - 1) / step * step;

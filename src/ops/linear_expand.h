@@ -17,8 +17,8 @@ namespace ballast::ops::cpu::BALLAST_ISA {
 namespace v = simd::BALLAST_ISA;
 using v::f32v;
 using v::i32v;
+using v::kLanes;
 using v::u32v;
-inline constexpr int kLanes = v::kLanes;
 
 using u8x4 = std::uint8_t __attribute__((vector_size(kLanes * 4)));  // four vectors' worth of bytes
 using i8x4 = std::int8_t __attribute__((vector_size(kLanes * 4)));
