@@ -36,7 +36,8 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
         "guards need the recorded order");
   bases_.base[0] = device_.base();
   bases_.base[1] = host_.base();
-  if (set.backend.device == Device::cuda) open_device();
+  std::future<PinnedRegion> pinning;
+  if (set.backend.device == Device::cuda) pinning = open_device();
   for (LaneState& lane : lanes_) lane.code.resize(set.programs.size());
   for (std::size_t p = 0; p < set.programs.size(); ++p) {
     const auto& code = set.programs[p].instructions;
@@ -46,6 +47,7 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
   }
   uses_left_.resize(set.buffers.size());
   prepare();
+  if (pinning.valid()) pinned_ = pinning.get();
   if (options.debug.check_guards) fill_guards();
   if (options.debug.order != Order::concurrent) return;
   for (int l = 0; l < kLaneCount; ++l) {
@@ -69,18 +71,23 @@ Runner::~Runner() {
   }
 }
 
-void Runner::open_device() {
+// Pinning takes a second for every 20 GB, what libraries prepare half a second or more: they go
+// side by side.
+std::future<PinnedRegion> Runner::open_device() {
   // One by one, the host looks at memory between instructions.
   const auto reach = options_.debug.order == Order::concurrent ? GpuArena::Reach::device
                                                                : GpuArena::Reach::host_too;
   gpu_memory_ = GpuArena(plan_.peak_of(Tier::device), "device arena", reach);
   bases_.base[0] = gpu_memory_.base();
-  {
-    ThreadPool all(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
-    host_.prefault(all);  // pinning pages that are there is ten times as fast
-  }
-  pinned_ = PinnedRegion(host_.base(), host_.size());
   gpu_.emplace(set_, plan_);
+  return std::async(std::launch::async, [this] {
+    use_gpu();
+    {
+      ThreadPool all(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+      host_.prefault(all);  // pinning pages that are there is ten times as fast
+    }
+    return PinnedRegion(host_.base(), host_.size());
+  });
 }
 
 void Runner::prepare() {

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -101,7 +102,7 @@ class Runner {
   bool wait_all(Lane lane, int program, std::uint32_t instruction, bool on_gpu);
   bool wait_for(const Wait& wait);
   void prepare();
-  void open_device();
+  std::future<PinnedRegion> open_device();
   void read_gpu_times();
   void execute(std::uint32_t instruction, Lane lane, int program);
   void stop_all(std::exception_ptr error);
