@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/random.h"
+#include "nn/together_updated.h"
 #include "ops/adafactor.h"
 #include "ops/adamw.h"
 #include "ops/adamw_8bit.h"
@@ -72,11 +73,11 @@ ops::AdamWOptions adamw_options(const OptimizerOptions& o, const OptimizerStep& 
       .rate = s.rate};
 }
 
-void record_adamw(ProgramBuilder& pb, const OptimizerOptions& o, const OptimizerStep& s,
-                  States& states, ops::RecordedRounding rounding) {
+ops::AdamWBuffers adamw_buffers(const OptimizerOptions& o, const OptimizerStep& s, States& states,
+                                ops::RecordedRounding rounding) {
   const Buffer m = states.next(), v = states.next();
   rounding.carry = states.next_if(rounding.rounding == UpdateRounding::kahan);
-  ops::adamw(pb, s.p, m, v, s.g, s.factor, adamw_options(o, s), rounding);
+  return {.p = s.p, .m = m, .v = v, .g = s.g, .options = adamw_options(o, s), .rounding = rounding};
 }
 
 void record_8bit(ProgramBuilder& pb, const OptimizerOptions& o, const OptimizerStep& s,
@@ -226,10 +227,50 @@ Buffer cut_state(ProgramBuilder& pb, const StateSpec& spec, Buffer state, std::i
                  pb.dtype(state), {length});
 }
 
+namespace {
+
+ops::RecordedRounding recorded_rounding(const ProgramBuilder& pb, const OptimizerOptions& o,
+                                        const OptimizerStep& step) {
+  return {.rounding = rounding_of(o, pb.dtype(step.p)),
+          .site = fold(hash_of(step.site)),
+          .first_element = step.first_element};
+}
+
+}  // namespace
+
+bool TogetherUpdated::can_wait() const {
+  return !is_8bit(options_.kind) && options_.kind != OptimizerKind::adafactor &&
+         options_.kind != OptimizerKind::sgd && !options_.ema_decay;
+}
+
+void TogetherUpdated::add(const OptimizerStep& step) {
+  if (!can_wait()) return record_optimizer(pb_, options_, step);
+  check(step.rate == 1 || has_rate(options_.kind), "{} has one learning rate",
+        name_of(options_.kind));
+  factor_ = step.factor;
+  States states(step.states);
+  const ops::AdamWBuffers t =
+      adamw_buffers(options_, step, states, recorded_rounding(pb_, options_, step));
+  states.finish();
+  const auto found = std::ranges::find_if(groups_, [&](const auto& group) {
+    const ops::AdamWBuffers& o = group.front();
+    return pb_.dtype(o.p) == pb_.dtype(t.p) && pb_.dtype(o.m) == pb_.dtype(t.m) &&
+           pb_.dtype(o.g) == pb_.dtype(t.g) && o.rounding.rounding == t.rounding.rounding;
+  });
+  if (found != groups_.end()) {
+    found->push_back(t);
+  } else {
+    groups_.push_back({t});
+  }
+}
+
+void TogetherUpdated::flush() {
+  for (auto& group : groups_) ops::adamw(pb_, std::move(group), factor_);
+  groups_.clear();
+}
+
 void record_optimizer(ProgramBuilder& pb, const OptimizerOptions& o, const OptimizerStep& step) {
-  const ops::RecordedRounding rounding = {.rounding = rounding_of(o, pb.dtype(step.p)),
-                                          .site = fold(hash_of(step.site)),
-                                          .first_element = step.first_element};
+  const ops::RecordedRounding rounding = recorded_rounding(pb, o, step);
   check(step.first_element % kQuantum == 0, "{} is cut at element {}, not a multiple of {}",
         step.site, step.first_element, kQuantum);
   check(step.rate == 1 || has_rate(o.kind), "{} has one learning rate", name_of(o.kind));
@@ -241,7 +282,7 @@ void record_optimizer(ProgramBuilder& pb, const OptimizerOptions& o, const Optim
   } else if (o.kind == OptimizerKind::sgd) {
     record_sgd(pb, o, step, states, rounding);
   } else {
-    record_adamw(pb, o, step, states, rounding);
+    ops::adamw(pb, {adamw_buffers(o, step, states, rounding)}, step.factor);
   }
   if (o.ema_decay) ops::ema(pb, step.p, states.next(), *o.ema_decay);
   states.finish();

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "nn/together_updated.h"
 #include "ops/copy.h"
 #include "ops/fill.h"
 #include "ops/global_norm.h"
@@ -134,22 +135,32 @@ void record_gradient_norm(ProgramBuilder& pb, std::span<const UpdatedTensor> ten
 
 void record_update(ProgramBuilder& pb, std::span<const UpdatedTensor> tensors, Buffer factor,
                    const OptimizerOptions& options) {
+  TogetherUpdated together(pb, options);
+  std::vector<const UpdatedTensor*> added;
+  const auto finish = [&] {
+    together.flush();
+    for (const UpdatedTensor* t : added) {
+      if (t->narrow) ops::copy(pb, t->value, t->narrow, lane_between(pb, t->value, t->narrow));
+    }
+    added.clear();
+  };
   for (const UpdatedTensor& t : tensors) {
     if (pb.tier(t.gradient) == Tier::host) {
       update_in_pieces(pb, t, factor, options);
       continue;
     }
-    record_optimizer(pb, options,
-                     {.p = t.value,
-                      .g = t.gradient,
-                      .factor = factor,
-                      .states = t.states,
-                      .site = t.name,
-                      .first_element = 0,
-                      .decays = t.decays,
-                      .rate = t.rate});
-    if (t.narrow) ops::copy(pb, t.value, t.narrow, lane_between(pb, t.value, t.narrow));
+    together.add({.p = t.value,
+                  .g = t.gradient,
+                  .factor = factor,
+                  .states = t.states,
+                  .site = t.name,
+                  .first_element = 0,
+                  .decays = t.decays,
+                  .rate = t.rate});
+    added.push_back(&t);
+    if (!together.can_wait() || added.size() == TogetherUpdated::kMost) finish();
   }
+  finish();
 }
 
 }  // namespace ballast

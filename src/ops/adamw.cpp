@@ -1,5 +1,7 @@
 #include "ops/adamw.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "core/error.h"
@@ -37,7 +39,9 @@ AdamWCoefficients adamw_coefficients(const AdamWOptions& o, std::int64_t step,
           .eps = static_cast<float>(o.eps)};
 }
 
-void adamw(const AdamW& a, Stream stream) {
+namespace {
+
+void check_adamw(const AdamW& a) {
   check_parameter("adamw", a.p, a.rounding);
   check_beside_parameter("adamw", "m", a.m, a.p);
   check_beside_parameter("adamw", "v", a.v, a.p);
@@ -45,35 +49,78 @@ void adamw(const AdamW& a, Stream stream) {
   check_beside_parameter("adamw", "g", a.g, a.p);
   check_grad_scale("adamw", a.grad_scale);
   check(a.step >= 1, "adamw: steps count from 1, this is step {}", a.step);
+}
+
+cuda::AdamW adamw_on_gpu(const AdamW& a) {
+  return {.p = cuda::view(a.p),
+          .m = cuda::view(a.m),
+          .v = cuda::view(a.v),
+          .g = cuda::view(a.g),
+          .grad_scale = cuda::view(a.grad_scale),
+          .coefficients = adamw_coefficients(a.options, a.step, a.learning_rate),
+          .rounding = cuda::rounding(a.rounding)};
+}
+
+// What a launch has for all of its tensors.
+bool go_together(const AdamW& a, const AdamW& b) {
+  return a.p.device == b.p.device && a.p.dtype == b.p.dtype && a.m.dtype == b.m.dtype &&
+         a.g.dtype == b.g.dtype && a.grad_scale.data == b.grad_scale.data && a.step == b.step &&
+         a.rounding.rounding == b.rounding.rounding;
+}
+
+}  // namespace
+
+void adamw(const AdamW& a, Stream stream) { adamw({&a, 1}, stream); }
+
+void adamw(std::span<const AdamW> tensors, Stream stream) {
+  if (tensors.empty()) return;
+  check(tensors.size() <= kAdamWTensors, "adamw: {} tensors in one call", tensors.size());
+  for (const AdamW& a : tensors) {
+    check_adamw(a);
+    check(go_together(a, tensors[0]), "adamw: {} {} and {} {} do not go together", a.p.dtype,
+          a.p.shape, tensors[0].p.dtype, tensors[0].p.shape);
+  }
   on_device(
-      a.p.device, [&] { BALLAST_ISA_CALL(cpu, adamw, a, *stream.pool); },
+      tensors[0].p.device,
       [&] {
-        cuda::adamw({.p = cuda::view(a.p),
-                     .m = cuda::view(a.m),
-                     .v = cuda::view(a.v),
-                     .g = cuda::view(a.g),
-                     .grad_scale = cuda::view(a.grad_scale),
-                     .coefficients = adamw_coefficients(a.options, a.step, a.learning_rate),
-                     .rounding = cuda::rounding(a.rounding)},
-                    stream.native);
+        for (const AdamW& a : tensors) BALLAST_ISA_CALL(cpu, adamw, a, *stream.pool);
+      },
+      [&] {
+        std::array<cuda::AdamW, kAdamWTensors> all;
+        std::ranges::transform(tensors, all.begin(), adamw_on_gpu);
+        cuda::adamw(all.data(), static_cast<int>(tensors.size()), stream.native);
       });
 }
 
 void adamw(ProgramBuilder& pb, Buffer p, Buffer m, Buffer v, Buffer g, Buffer grad_scale,
            const AdamWOptions& options, const RecordedRounding& rounding) {
-  const Buffer carry = rounding.carry;
-  pb.emit("adamw", {.reads = {p, m, v, g, grad_scale, carry}, .writes = {p, m, v, carry}},
-          [=](const Bindings& b) {
-            adamw({.p = b.out(p),
-                   .m = b.out(m),
-                   .v = b.out(v),
-                   .g = b.in(g),
-                   .grad_scale = b.in_if(grad_scale),
-                   .options = options,
-                   .step = b.step().step,
-                   .learning_rate = options.rate * b.step().learning_rate,
-                   .rounding = bind(b, rounding)},
-                  b.stream());
+  adamw(pb, {{.p = p, .m = m, .v = v, .g = g, .options = options, .rounding = rounding}},
+        grad_scale);
+}
+
+void adamw(ProgramBuilder& pb, std::vector<AdamWBuffers> tensors, Buffer grad_scale) {
+  check(tensors.size() <= kAdamWTensors, "adamw: {} tensors in one call", tensors.size());
+  Access access;
+  for (const AdamWBuffers& t : tensors) {
+    const Buffer scale = &t == &tensors.front() ? grad_scale : Buffer();
+    access.reads.insert(access.reads.end(), {t.p, t.m, t.v, t.g, scale, t.rounding.carry});
+    access.writes.insert(access.writes.end(), {t.p, t.m, t.v, t.rounding.carry});
+  }
+  pb.emit("adamw", std::move(access),
+          [tensors = std::move(tensors), grad_scale](const Bindings& b) {
+            std::array<AdamW, kAdamWTensors> all;
+            std::ranges::transform(tensors, all.begin(), [&](const AdamWBuffers& t) {
+              return AdamW{.p = b.out(t.p),
+                           .m = b.out(t.m),
+                           .v = b.out(t.v),
+                           .g = b.in(t.g),
+                           .grad_scale = b.in_if(grad_scale),
+                           .options = t.options,
+                           .step = b.step().step,
+                           .learning_rate = t.options.rate * b.step().learning_rate,
+                           .rounding = bind(b, t.rounding)};
+            });
+            adamw({all.data(), tensors.size()}, b.stream());
           });
 }
 

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <span>
+#include <vector>
+
 #include "core/tensor.h"
 #include "ops/adamw_coefficients.h"
 #include "ops/update_rounding.h"
@@ -47,9 +50,21 @@ struct AdamW {
   ParameterRounding rounding = {};
 };
 void adamw(const AdamW& a, Stream stream);
+// Several tensors of the same types, kind of rounding, step and clipping factor, kAdamWTensors at
+// most: on a GPU one launch, which begins and ends once. A launch takes as long for that as for two
+// million elements.
+void adamw(std::span<const AdamW> tensors, Stream stream);
 
 // Step and learning rate are those of b.step().
 void adamw(ProgramBuilder& pb, Buffer p, Buffer m, Buffer v, Buffer g, Buffer grad_scale,
            const AdamWOptions& options, const RecordedRounding& rounding = {});
+
+// Several tensors in one instruction.
+struct AdamWBuffers {
+  Buffer p, m, v, g;
+  AdamWOptions options;
+  RecordedRounding rounding = {};
+};
+void adamw(ProgramBuilder& pb, std::vector<AdamWBuffers> tensors, Buffer grad_scale);
 
 }  // namespace ballast::ops

@@ -10,4 +10,6 @@ struct AdamWCoefficients {
   float decay, keep_m, add_m, keep_v, add_v, rate, unbias_v, eps;
 };
 
+inline constexpr int kAdamWTensors = 24;  // of a call
+
 }  // namespace ballast::ops

@@ -12,6 +12,6 @@ struct AdamW {
   AdamWCoefficients coefficients;
   ParameterRounding rounding;
 };
-void adamw(const AdamW& a, void* stream);
+void adamw(const AdamW* tensors, int count, void* stream);
 
 }  // namespace ballast::ops::cuda

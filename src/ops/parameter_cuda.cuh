@@ -18,6 +18,17 @@ __device__ __forceinline__ bool is_stochastic(const ParameterRounding& r) {
   return std::is_same_v<P, bf16> && r.kind == ParameterRounding::stochastic;
 }
 
+// Calls f(integral constant of the kind) for a kernel that is compiled for each; `p` is Type<P>.
+template <class P, class F>
+void with_rounding(Type<P>, const ParameterRounding& r, F&& f) {
+  using Kind = ParameterRounding::Kind;
+  if constexpr (std::is_same_v<P, bf16>) {
+    if (r.kind == Kind::kahan) return f(std::integral_constant<Kind, Kind::kahan>());
+    if (r.kind == Kind::stochastic) return f(std::integral_constant<Kind, Kind::stochastic>());
+  }
+  f(std::integral_constant<Kind, Kind::nearest>());
+}
+
 // The words of elements [i, i + 8) of the parameter, where they are needed.
 template <class P>
 __device__ __forceinline__ void words_of(const ParameterRounding& r, std::int64_t i,
@@ -27,7 +38,14 @@ __device__ __forceinline__ void words_of(const ParameterRounding& r, std::int64_
   }
 }
 
-// p = base + change.  Kahan: c = carry + change;  p = round(base + c);  carry = c + (base - p)
+// Kahan: c = carry + change;  p = round(base + c);  carry = c + (base - p)
+__device__ __forceinline__ void add_with_carry(float base, float change, float& p, float& carry) {
+  carry = add(carry, change);
+  p = rounded_to_bf16(add(base, carry));
+  carry = add(carry, sub(base, p));
+}
+
+// p = base + change.
 template <bool kWhole, class P>
 __device__ __forceinline__ void write_parameter(const ParameterRounding& r, P* p, std::int64_t i,
                                                 int count, const float (&base)[8],
@@ -39,11 +57,7 @@ __device__ __forceinline__ void write_parameter(const ParameterRounding& r, P* p
       float c[8], now[8];
       load_some<kWhole>(carry, count, c);
 #pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        c[k] = add(c[k], change[k]);
-        now[k] = rounded_to_bf16(add(base[k], c[k]));
-        c[k] = add(c[k], sub(base[k], now[k]));
-      }
+      for (int k = 0; k < 8; ++k) add_with_carry(base[k], change[k], now[k], c[k]);
       store_some<kWhole>(p + i, count, now);
       store_some<kWhole>(carry, count, c);
       return;
@@ -60,23 +74,6 @@ __device__ __forceinline__ void write_parameter(const ParameterRounding& r, P* p
 #pragma unroll
   for (int k = 0; k < 8; ++k) now[k] = add(base[k], change[k]);
   store_some<kWhole>(p + i, count, now);
-}
-
-// A state that may move by less than its steps: bf16 takes the lower half of the word.
-template <bool kWhole, class P, class S>
-__device__ __forceinline__ void write_state(const ParameterRounding& r, S* state, std::int64_t i,
-                                            int count, const float (&x)[8],
-                                            const std::uint32_t (&words)[8]) {
-  if constexpr (std::is_same_v<S, bf16>) {
-    if (is_stochastic<P>(r)) {
-      std::uint16_t codes[8];
-#pragma unroll
-      for (int k = 0; k < 8; ++k) codes[k] = stochastic_bf16(x[k], words[k] << 16);
-      store_some_codes<kWhole>(state + i, count, codes);
-      return;
-    }
-  }
-  store_some<kWhole>(state + i, count, x);
 }
 
 __device__ __forceinline__ float scale_of(const void* grad_scale) {

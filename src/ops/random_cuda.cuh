@@ -30,13 +30,18 @@ __device__ __forceinline__ std::uint32_t random_word(const RandomKey& key, std::
   return k < 2 ? (k == 0 ? w.x : w.y) : (k == 2 ? w.z : w.w);
 }
 
-// The words of elements [first, first + 8).
+// The words of elements [first, first + 8), first being a multiple of four.
+__device__ __forceinline__ void aligned_words(const RandomKey& key, std::uint64_t first,
+                                              std::uint32_t (&words)[8]) {
+  const uint4 a = random_block(key, first / 4), b = random_block(key, first / 4 + 1);
+  words[0] = a.x, words[1] = a.y, words[2] = a.z, words[3] = a.w;
+  words[4] = b.x, words[5] = b.y, words[6] = b.z, words[7] = b.w;
+}
+// ... any first.
 __device__ __forceinline__ void random_words(const RandomKey& key, std::uint64_t first,
                                              std::uint32_t (&words)[8]) {
   if (first % 4 == 0) {
-    const uint4 a = random_block(key, first / 4), b = random_block(key, first / 4 + 1);
-    words[0] = a.x, words[1] = a.y, words[2] = a.z, words[3] = a.w;
-    words[4] = b.x, words[5] = b.y, words[6] = b.z, words[7] = b.w;
+    aligned_words(key, first, words);
   } else {
 #pragma unroll
     for (int k = 0; k < 8; ++k) words[k] = random_word(key, first + k);
@@ -51,6 +56,22 @@ __device__ __forceinline__ std::uint16_t stochastic_bf16(float x, std::uint32_t 
   if (code > 0x7f7fu) code = 0x7f7fu;  // finite numbers stay finite
   if (a == 0x7f800000u) code = 0x7f80u;
   return static_cast<std::uint16_t>(code | (u >> 31 << 15));
+}
+__device__ __forceinline__ void store_code(bf16* p, std::uint16_t code) {
+  *reinterpret_cast<std::uint16_t*>(p) = code;
+}
+
+// Eight numbers below 2^127, rounded like that and stored at once: the sum does not reach the sign.
+__device__ __forceinline__ void store_stochastic(bf16* p, const float (&x)[8],
+                                                 const std::uint32_t (&words)[8]) {
+  std::uint32_t pair[4];
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const std::uint32_t low = __float_as_uint(x[2 * k]) + (words[2 * k] >> 16);
+    const std::uint32_t high = __float_as_uint(x[2 * k + 1]) + (words[2 * k + 1] >> 16);
+    pair[k] = low >> 16 | (high & 0xffff0000u);
+  }
+  *reinterpret_cast<uint4*>(p) = make_uint4(pair[0], pair[1], pair[2], pair[3]);
 }
 
 }  // namespace ballast::ops::cuda

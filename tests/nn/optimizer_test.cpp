@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "nn/together_updated.h"
 #include "ops/copy.h"
 #include "plan/runner.h"
 #include "tests/support/allocation_hook.h"
@@ -320,6 +321,42 @@ TEST(OptimizerSteps, RefuseTooFewAndTooManyStates) {
   EXPECT_NO_THROW(record({m, m}));
   EXPECT_THROW(record({m}), Error);
   EXPECT_THROW(record({m, m, m}), Error);
+}
+
+// Tensors of the same types become one instruction, in the order they came; optimizers that have no
+// such instruction record each at once.
+TEST(TogetherUpdated, RecordsOneInstructionForTheSameTypes) {
+  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::adamw8bit}) {
+    OptimizerOptions o = options(kind);
+    o.ema_decay.reset();
+    ProgramSet set;
+    ProgramBuilder pb(set, "update");
+    TogetherUpdated together(pb, o);
+    const Buffer factor = pb.persistent("factor", {1}, DType::f32, Role::input);
+    std::vector<std::vector<Buffer>> states;
+    for (const DType type : {DType::f32, DType::bf16, DType::f32}) {
+      const std::string name = fmt::format("w{}", states.size());
+      const Buffer p = pb.persistent(name, {kSize}, type, Role::weights);
+      const Buffer g = pb.persistent(name + ".g", {kSize}, DType::f32, Role::gradient);
+      auto& own = states.emplace_back();
+      for (const StateSpec& s : state_specs(o, {kSize}, type)) {
+        own.push_back(pb.persistent(name + s.suffix, s.shape, s.dtype, Role::optimizer));
+      }
+      together.add({.p = p, .g = g, .factor = factor, .states = own, .site = name});
+    }
+    const std::vector<Instruction>& code = set.programs.at(0).instructions;
+    EXPECT_EQ(code.size(), together.can_wait() ? 0u : 3u);
+    together.flush();
+    together.flush();
+    EXPECT_EQ(together.can_wait(), kind == OptimizerKind::adamw);
+    if (kind == OptimizerKind::adamw) {
+      ASSERT_EQ(code.size(), 2u);
+      EXPECT_EQ(code[0].reads.size(), 9u) << "two tensors, their states and gradients, the factor";
+      EXPECT_EQ(code[1].reads.size(), 5u);
+    } else {
+      EXPECT_EQ(code.size(), 3u);
+    }
+  }
 }
 
 }  // namespace

@@ -45,22 +45,27 @@ TEST(DynamicMap, HoldsTheValuesOfTheReference) {
   EXPECT_NEAR(unsigned_map().value[254], 0.996484375, 1e-7);
 }
 
+// All values and middles of a map with their neighbours, and numbers between 0 and 1 of both signs.
+std::vector<float> all_cases(const DynamicMap& map) {
+  std::vector<float> xs = {0.0f, 1.0f, -1.0f};
+  for (int k = 0; k < 255; ++k) {
+    const float middle = (map.value[k] + map.value[k + 1]) * 0.5f;
+    for (const float x : {map.value[k], middle, map.value[k + 1]}) {
+      xs.insert(xs.end(), {std::nextafter(x, -kInf), x, std::nextafter(x, kInf)});
+    }
+  }
+  for (std::uint32_t bits = 0; bits < 0x3f800000; bits += 99991) {
+    xs.push_back(std::bit_cast<float>(bits));
+    xs.push_back(-xs.back());
+  }
+  return xs;
+}
+
 TEST(DynamicMap, ThresholdsFindWhatTheBinarySearchFinds) {
   for (const bool with_signs : {true, false}) {
     const DynamicMap& map = with_signs ? signed_map() : unsigned_map();
     const std::vector<float> values = ref::dynamic_map(with_signs);
-    std::vector<float> xs = {0.0f, 1.0f, with_signs ? -1.0f : 0.0f};
-    for (int k = 0; k < 255; ++k) {
-      const float middle = (map.value[k] + map.value[k + 1]) * 0.5f;
-      for (const float x : {map.value[k], middle, map.value[k + 1]}) {
-        xs.insert(xs.end(), {std::nextafter(x, -kInf), x, std::nextafter(x, kInf)});
-      }
-    }
-    for (std::uint32_t bits = 0; bits < 0x3f800000; bits += 99991) {  // between them, from 0 to 1
-      xs.push_back(std::bit_cast<float>(bits));
-      xs.push_back(-xs.back());
-    }
-    for (const float x : xs) {
+    for (const float x : all_cases(map)) {
       if (!with_signs && x < 0) continue;
       EXPECT_EQ(code_of(map, x), ref::nearest_code(values, x, with_signs)) << x;
     }
@@ -185,6 +190,33 @@ TEST_P(AdamW8bitSteps, MatchTheReference) {
 INSTANTIATE_TEST_SUITE_P(Types, AdamW8bitSteps,
                          testing::Values(Case{DType::f32, false}, Case{DType::bf16, false},
                                          Case{DType::f32, true}, Case{DType::bf16, true}));
+
+// Moments that are the gradient and its square: every one becomes the code of its share of the
+// largest, which is the scale, whether that is ordinary or so small that shares are hard to
+// compute.
+TEST(AdamW8bitCodes, AreThoseOfTheMapsForAllNumbers) {
+  ThreadPool pool(1);
+  for (const float scale : {1.0f, 0x1p-30f, 0x1p-90f}) {
+    std::vector<double> values;
+    for (const float x : all_cases(signed_map())) {
+      if (values.size() % 256 == 0) values.push_back(scale);
+      if (std::abs(x) <= 1) values.push_back(x * scale);
+    }
+    const auto n = static_cast<std::int64_t>(values.size());
+    State s(n, DType::f32);
+    SampleTensor g(DType::f32, {n});
+    g.fill(values);
+    AdamW8bit a = s.step(g, 1, 1e-3);
+    a.options.beta1 = a.options.beta2 = 0;
+    adamw_8bit(a, support::test_stream(pool));
+    for (std::int64_t i = 0; i < n; ++i) {
+      const auto x = static_cast<float>(g[i]);
+      const float square = x * x, largest = scale * scale;
+      ASSERT_EQ(s.m[i], code_of(signed_map(), x / scale)) << x;
+      ASSERT_EQ(s.v[i], code_of(unsigned_map(), largest > 0 ? square / largest : 0.0f)) << x;
+    }
+  }
+}
 
 TEST(AdamW8bitRun, StaysWithTheReferenceForTenSteps) {
   const std::int64_t n = 4096;

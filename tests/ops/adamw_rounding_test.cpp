@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "core/thread_pool.h"
 #include "ops/adamw.h"
 #include "tests/ref/adamw.h"
@@ -199,6 +202,64 @@ TEST(UpdateRounding, BitsDependOnNothingButElementStepAndSite) {
   step.rounding.random.site ^= 1;
   adamw(step, support::test_stream(pool));
   EXPECT_NE(a.p.values(), b.p.values());
+}
+
+// Magnitudes between which a GPU's way with eight elements at a time must choose: ordinary ones,
+// zeros, some that are too small or too large for it, and none at all.
+double any_number(std::int64_t i, int salt) {
+  const int k = static_cast<int>(i) * 31 + salt * 17;
+  const double sign = k % 3 == 0 ? -1 : 1, ordinary = std::ldexp(1.0 + k % 97 / 97.0, -(k % 23));
+  if (i < 256) return sign * ordinary;
+  if (i >= 272 && i < 280) return i % 2 == 0 ? 0.0 : -0.0;
+  if (i % 16 < 8) return sign * std::ldexp(ordinary, k % 240 - 130);
+  if (i == 300) return std::numeric_limits<double>::infinity();
+  if (i == 316) return std::numeric_limits<double>::quiet_NaN();
+  if (i == 332) return 3.0e38;
+  return sign * ordinary;
+}
+
+TEST(UpdateRounding, NumbersOfAnySizeHaveTheSameBitsAtAnyPlace) {
+  constexpr std::int64_t kCount = 525;
+  ThreadPool pool(1);
+  const auto bits = [](const SampleTensor& t) {
+    std::vector<double> v = t.values();
+    for (double& x : v) {
+      if (x == 0) x = std::signbit(x) ? -1e-300 : 1e-300;  // a zero keeps its sign
+      if (std::isnan(x)) x = 1e300;
+    }
+    return v;
+  };
+  for (const DType type : {DType::bf16, DType::f32}) {
+    for (const DType state : {DType::bf16, DType::f32}) {
+      for (const DType gradient : {DType::bf16, DType::f32}) {
+        for (const auto rounding :
+             {UpdateRounding::nearest, UpdateRounding::kahan, UpdateRounding::stochastic}) {
+          for (const double eps : {1e-8, 0.0}) {  // no eps: quotients of any size
+            AdamWOptions options = kOptimi;
+            options.eps = eps;
+            std::vector<State> states;
+            for (const std::int64_t start : {0, 1}) {
+              State& s = states.emplace_back(kCount, type, state, start);
+              SampleTensor g(gradient, {kCount}, {.start = start});
+              for (std::int64_t i = 0; i < kCount; ++i) {
+                s.p.set(i, any_number(i, 1));
+                s.m.set(i, any_number(i, 2));
+                s.v.set(i, std::abs(any_number(i, 3)));
+                g.set(i, any_number(i, 4));
+              }
+              for (int k = 2; k <= 3; ++k) {
+                adamw(s.step(g, k, 0.01, rounding, options), support::test_stream(pool));
+              }
+            }
+            EXPECT_EQ(bits(states[0].p), bits(states[1].p));
+            EXPECT_EQ(bits(states[0].m), bits(states[1].m));
+            EXPECT_EQ(bits(states[0].v), bits(states[1].v));
+            EXPECT_EQ(bits(states[0].carry), bits(states[1].carry));
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(UpdateRounding, NeedsACarryThatFits) {

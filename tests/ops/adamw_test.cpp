@@ -162,6 +162,64 @@ TEST(AdamWChecks, RefuseWhatDoesNotFit) {
   EXPECT_THROW(s.update(g, 1, 0.1, pool, g.view()), Error);
 }
 
+// Tensors of one call: empty ones, small ones, some longer than a GPU's blocks, at any place.
+TEST(AdamWTogether, HasTheBitsOfOneByOne) {
+  ThreadPool pool(2);
+  std::vector<State> alone, together;
+  std::vector<SampleTensor> gradients;
+  for (const std::int64_t n : {0, 5, 3 * 8192 + 11, 64, 0, 8192, 1, 0}) {
+    const std::int64_t start = n % 2;
+    alone.emplace_back(n, start).p.fill_normal(static_cast<std::uint32_t>(n));
+    together.push_back(alone.back());
+    gradients.emplace_back(DType::bf16, Shape{n}, SampleTensor::Layout{.start = start});
+    gradients.back().fill_normal(static_cast<std::uint32_t>(n + 1));
+  }
+  const auto call = [](State& s, const SampleTensor& g, std::size_t i) {
+    return AdamW{.p = s.p.view(),
+                 .m = s.m.view(),
+                 .v = s.v.view(),
+                 .g = g.view(),
+                 .grad_scale = {},
+                 .options = {.weight_decay = 0.01 * static_cast<double>(i)},
+                 .step = 1,
+                 .learning_rate = 0.01 * static_cast<double>(i + 1)};
+  };
+  std::vector<AdamW> calls;
+  for (std::size_t i = 0; i < alone.size(); ++i) {
+    adamw(call(alone[i], gradients[i], i), support::test_stream(pool));
+    calls.push_back(call(together[i], gradients[i], i));
+  }
+  adamw(calls, support::test_stream(pool));
+  for (std::size_t i = 0; i < alone.size(); ++i) {
+    EXPECT_EQ(alone[i].p.bytes(), together[i].p.bytes()) << i;
+    EXPECT_EQ(alone[i].m.bytes(), together[i].m.bytes()) << i;
+    EXPECT_EQ(alone[i].v.bytes(), together[i].v.bytes()) << i;
+  }
+}
+
+TEST(AdamWTogether, RefusesWhatDoesNotGoTogether) {
+  ThreadPool pool(1);
+  State a(4), b(4);
+  const SampleTensor g(DType::f32, {4}), half(DType::bf16, {4});
+  const auto call = [](State& s, const SampleTensor& gradient) {
+    return AdamW{.p = s.p.view(),
+                 .m = s.m.view(),
+                 .v = s.v.view(),
+                 .g = gradient.view(),
+                 .grad_scale = {},
+                 .options = {},
+                 .step = 1,
+                 .learning_rate = 0.1};
+  };
+  const auto run = [&](const std::vector<AdamW>& calls) {
+    adamw(calls, support::test_stream(pool));
+  };
+  EXPECT_NO_THROW(run({}));
+  EXPECT_NO_THROW(run({call(a, g), call(b, g)}));
+  EXPECT_THROW(run({call(a, g), call(b, half)}), Error);
+  EXPECT_THROW(run(std::vector<AdamW>(kAdamWTensors + 1, call(a, g))), Error);
+}
+
 TEST(AdamWRecorded, TakesStepAndLearningRateFromTheRun) {
   const SampleTensor start = SampleTensor(DType::f32, {2, 9}).fill_normal(1);
   const SampleTensor gradient = SampleTensor(DType::f32, {2, 9}).fill_normal(2);

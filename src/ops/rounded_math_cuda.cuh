@@ -1,0 +1,74 @@
+#pragma once
+
+// Roots and quotients of numbers that are neither huge nor tiny: rounded once, with the bits of
+// __fsqrt_rn and __fdiv_rn, but without their branches, which keep a thread from working on more
+// than one element at a time. Included by .cu files only.
+
+#include "ops/cuda_kernel.cuh"
+
+namespace ballast::ops::cuda {
+
+#ifdef __CUDACC__
+
+// x in [2^-100, 2^127) or zero, which shall not meet an infinite estimate: an estimate, then one
+// step of Newton whose remainder is exact.
+__device__ __forceinline__ float root_in_range(float x) {
+  float estimate;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(estimate) : "f"(fmaxf(x, 0x1p-100f)));
+  const float root = __fmul_rn(x, estimate), half = __fmul_rn(estimate, 0.5f);
+  return __fmaf_rn(__fmaf_rn(-root, root, x), half, root);
+}
+
+// |a| in [2^-80, 2^80] or zero, b in [2^-40, 2^40]: the reciprocal is made better once, then the
+// quotient; a negative zero would lose its sign.
+__device__ __forceinline__ float quotient_in_range(float a, float b) {
+  float estimate;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(estimate) : "f"(b));
+  const float reciprocal = __fmaf_rn(__fmaf_rn(-b, estimate, 1.0f), estimate, estimate);
+  const float quotient = __fmul_rn(a, reciprocal);
+  const float exact = __fmaf_rn(__fmaf_rn(-b, quotient, a), reciprocal, quotient);
+  return __uint_as_float((__float_as_uint(exact) & 0x7fffffffu) |
+                         (__float_as_uint(a) & 0x80000000u));
+}
+
+// x in [2^-126, 2^127), about right.
+__device__ __forceinline__ float log2_estimate(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+#else
+
+__device__ __forceinline__ float root_in_range(float x) { return __fsqrt_rn(x); }
+__device__ __forceinline__ float log2_estimate(float x) { return log2f(x); }
+__device__ __forceinline__ float quotient_in_range(float a, float b) { return __fdiv_rn(a, b); }
+
+#endif
+
+// Bits of 2^exponent: positive floats are ordered as their bits are.
+__device__ constexpr std::uint32_t power_bits(int exponent) {
+  return static_cast<std::uint32_t>(exponent + 127) << 23;
+}
+
+// x in (-0.5, 2^22) to the nearest whole number.
+__device__ __forceinline__ int whole_number(float x) {
+  return __float_as_int(__fadd_rn(x, 0x1.8p23f)) & 0x3fffff;
+}
+
+// The extremes of numbers by magnitude: zeros count as the largest for `least`, NaN as the largest
+// for `most`.
+struct Magnitudes {
+  std::uint32_t least = ~0u, most = 0;
+  __device__ __forceinline__ void take(float x) {
+    const std::uint32_t bits = __float_as_uint(x) & 0x7fffffffu;
+    least = min(least, bits - 1);
+    most = max(most, bits);
+  }
+  // Every one is zero or in [2^low, 2^high).
+  __device__ __forceinline__ bool between(int low, int high) const {
+    return least >= power_bits(low) - 1 && most < power_bits(high);
+  }
+};
+
+}  // namespace ballast::ops::cuda
