@@ -12,4 +12,10 @@ inline void prepare_ordered_sum(const Bindings& b) {
       Device::cuda, [] {}, [&] { cuda::sum_scratch(*b.stream().queue); });
 }
 
+// ... and sums over rows.
+inline void prepare_column_sums(const Bindings& b) {
+  on_device(
+      Device::cuda, [] {}, [&] { cuda::column_scratch(*b.stream().queue); });
+}
+
 }  // namespace ballast::ops

@@ -14,4 +14,8 @@ namespace ballast::ops::cuda {
 inline constexpr std::int64_t kSumPartials = 8192, kSumScalars = 8;
 double* sum_scratch(GpuQueue& queue);
 
+// Sums over rows (ops/column_sums.cuh) keep those of eighths of a quantum here: so many floats.
+inline constexpr std::int64_t kColumnScratch = std::int64_t{1} << 18;
+float* column_scratch(GpuQueue& queue);
+
 }  // namespace ballast::ops::cuda

@@ -2,6 +2,7 @@
 
 #include "core/simd.h"
 #include "ops/cuda_call.h"
+#include "ops/ordered_sum_call.h"
 #include "ops/rms_norm_cuda.h"
 #include "ops/rope_3d.h"
 #include "ops/row_checks.h"
@@ -103,7 +104,8 @@ void rms_norm_backward(const RmsNormBackward& a, Stream stream) {
                                    .dy = cuda::view(a.dy),
                                    .dx = cuda::view(a.dx),
                                    .dw = cuda::view(a.dw),
-                                   .turn = cuda::view(a.turn)};
+                                   .turn = cuda::view(a.turn),
+                                   .scratch = a.dw ? cuda::column_scratch(*stream.queue) : nullptr};
         if (a.turn && !cuda::turns_in_one_kernel(k)) {
           rotate(a.dy, a.turn, a.dx, true, stream);
           k.dy = k.dx;
@@ -142,17 +144,22 @@ void rms_norm_silu_into(ProgramBuilder& pb, Buffer x, Buffer w, Buffer y, Buffer
 
 void rms_norm_backward(ProgramBuilder& pb, Buffer x, Buffer r, Buffer w, Buffer dy, Buffer dx,
                        Buffer dw, Buffer turn) {
-  pb.emit("rms_norm_backward", {.reads = {x, r, w, dy, dw, turn}, .writes = {dx, dw}},
-          [=](const Bindings& b) {
-            rms_norm_backward({.x = b.in(x),
-                               .r = b.in(r),
-                               .w = b.in(w),
-                               .dy = b.in(dy),
-                               .dx = b.out(dx),
-                               .dw = b.out_if(dw),
-                               .turn = b.in_if(turn)},
-                              b.stream());
-          });
+  const auto run = [=](const Bindings& b) {
+    rms_norm_backward({.x = b.in(x),
+                       .r = b.in(r),
+                       .w = b.in(w),
+                       .dy = b.in(dy),
+                       .dx = b.out(dx),
+                       .dw = b.out_if(dw),
+                       .turn = b.in_if(turn)},
+                      b.stream());
+  };
+  const Access access = {.reads = {x, r, w, dy, dw, turn}, .writes = {dx, dw}};
+  if (dw) {
+    pb.emit("rms_norm_backward", access, run, prepare_column_sums);
+  } else {
+    pb.emit("rms_norm_backward", access, run);
+  }
 }
 
 }  // namespace ballast::ops

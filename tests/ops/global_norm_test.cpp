@@ -40,7 +40,7 @@ TEST(SumSquaresBits, DependNeitherOnThreadsNorOnAlignmentNorOnTheCut) {
   double want = 0;
   for (const int threads : {1, 2, 3}) {
     ThreadPool pool(threads);
-    SampleTensor x(DType::f32, {kCount}, {.start = threads}), sum(DType::f64, {1});
+    SampleTensor x(DType::f32, {kCount}, {.start = threads - 1}), sum(DType::f64, {1});
     SampleTensor parts(DType::f64, {1});
     x.fill_normal(1);
     sum_squares({.x = x.view(), .sum = sum.view()}, support::test_stream(pool));
@@ -52,6 +52,40 @@ TEST(SumSquaresBits, DependNeitherOnThreadsNorOnAlignmentNorOnTheCut) {
           support::test_stream(pool));
     }
     EXPECT_EQ(parts[0], want);
+  }
+}
+
+TEST(SumSquaresBits, AreThoseOfAnyPlaceAndSize) {
+  ThreadPool pool(1);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const std::int64_t n : {1, 7, 9, 16, 31, 1000, 1023, 1025, 1300, 70001}) {
+      std::vector<double> sums;
+      for (const std::int64_t start : {0, 1}) {
+        SampleTensor x(dtype, {n}, {.start = start}), sum(DType::f64, {1});
+        x.fill_normal(1);
+        x.set(n / 2, 0);
+        x.set(n / 3, 0x1p-130);  // not normal
+        sum.set(0, 3);
+        sum_squares({.x = x.view(), .sum = sum.view()}, support::test_stream(pool));
+        sums.push_back(sum[0]);
+      }
+      EXPECT_EQ(sums[0], sums[1]) << n;
+    }
+  }
+}
+
+TEST(SumSquaresBits, AreNoNumberWhereAnElementIsNone) {
+  ThreadPool pool(1);
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    SampleTensor x(dtype, {3000}), infinite(DType::f64, {1}), none(DType::f64, {1});
+    x.fill_normal(1);
+    x.set(100, -kInfinity);
+    sum_squares({.x = x.view(), .sum = infinite.view()}, support::test_stream(pool));
+    EXPECT_EQ(infinite[0], kInfinity);
+    x.set(2500, std::numeric_limits<double>::quiet_NaN());
+    sum_squares({.x = x.view(), .sum = none.view()}, support::test_stream(pool));
+    EXPECT_TRUE(std::isnan(none[0]));
   }
 }
 

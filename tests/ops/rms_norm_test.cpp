@@ -210,6 +210,67 @@ TEST(RmsNorm, GivesTheSameBitsForAnyThreadCountChunkingAndInPlace) {
   expect_same_bits(wide, run(DType::bf16, 2, {kTokenQuantum, kTokenQuantum, 37}, true, 1536));
 }
 
+// dw of rows of small whole numbers with r = 1, which f32 adds without rounding; `start` decides
+// whether a GPU adds eight columns at a time.
+void expect_exact_weight_gradient(std::int64_t rows, std::int64_t width, std::int64_t start) {
+  ThreadPool pool(2);
+  SampleTensor x(DType::bf16, {rows, width}, {.start = start}), dy = x, dx = x;
+  SampleTensor w(DType::f32, {width}), r(DType::f32, {rows}), dw(DType::f32, {width});
+  Doubles want(static_cast<std::size_t>(width));
+  for (std::int64_t i = 0; i < rows; ++i) {
+    r.set(i, 1);
+    for (std::int64_t c = 0; c < width; ++c) {
+      const auto a = static_cast<double>((i * 7 + c) % 11 - 5), b = static_cast<double>(i % 5 + 1);
+      x.set(i * width + c, a);
+      dy.set(i * width + c, b);
+      want[static_cast<std::size_t>(c)] += a * b;
+    }
+  }
+  rms_norm_backward({.x = x.view(),
+                     .r = r.view(),
+                     .w = w.view(),
+                     .dy = dy.view(),
+                     .dx = dx.view(),
+                     .dw = dw.view()},
+                    support::test_stream(pool));
+  EXPECT_EQ(dw.values(), want) << rows << " x " << width << " from " << start;
+}
+
+TEST(RmsNormWeight, CountsEveryRowOnce) {
+  for (const std::int64_t rows : {1, 31, 32, 33, 37, 256, 300}) {
+    for (const std::int64_t start : {0, 1}) expect_exact_weight_gradient(rows, 520, start);
+  }
+  expect_exact_weight_gradient(18 * kTokenQuantum + 5, 16,
+                               0);                            // more quanta than are added at once
+  expect_exact_weight_gradient(kTokenQuantum + 9, 32768, 0);  // more sums than a GPU keeps at once
+}
+
+TEST(RmsNormWeight, HasTheSameBitsInEightsAndAlone) {
+  ThreadPool pool(2);
+  constexpr std::int64_t kRows = 2 * kTokenQuantum + 41, kWidth = 264;
+  for (const DType dtype : kActivations) {
+    std::vector<SampleTensor> sums;
+    for (const std::int64_t start : {8, 1}) {
+      SampleTensor x(dtype, {kRows, kWidth}, {.start = start}), dy = x, dx = x;
+      SampleTensor w(DType::f32, {kWidth}), r(DType::f32, {kRows});
+      x.fill_normal(1);
+      dy.fill_normal(2);
+      r.fill_normal(3);
+      w.fill_normal(4);
+      SampleTensor& dw = sums.emplace_back(DType::f32, Shape{kWidth});
+      dw.fill_normal(5);
+      rms_norm_backward({.x = x.view(),
+                         .r = r.view(),
+                         .w = w.view(),
+                         .dy = dy.view(),
+                         .dx = dx.view(),
+                         .dw = dw.view()},
+                        support::test_stream(pool));
+    }
+    EXPECT_EQ(sums[0].bytes(), sums[1].bytes());
+  }
+}
+
 // The same as rope_3d after the norm and, the other way, before its backward. A GPU turns within
 // the kernel at the widths of the models where rows are aligned and w is frozen.
 struct Turned {
