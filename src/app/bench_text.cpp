@@ -10,9 +10,11 @@
 #include "app/stopwatch.h"
 #include "core/error.h"
 #include "infer/text_encoder.h"
+#include "memory/disk_speed.h"
 #include "memory/gpu.h"
 #include "memory/process_memory.h"
 #include "models/t5/weights.h"
+#include "plan/runner.h"
 
 namespace ballast {
 namespace {
@@ -67,6 +69,8 @@ void BenchText::run() {
           (static_cast<std::int64_t>(p) * 7919 + t * 104729) % config->vocabulary));
     }
   }
+  // The disk alone: it differs from hour to hour, so a pass is compared with what it gives now.
+  const DiskSpeed disk = measure_streaming(weights.path(), RunnerOptions().disk_readers, 2);
   const std::vector<std::int64_t> lengths(ids.size(), tokens_);
   const auto answer = encoder.plan(lengths);
   if (const auto* refusal = std::get_if<Refusal>(&answer)) {
@@ -95,6 +99,8 @@ void BenchText::run() {
             {"seconds_min", times.front()},
             {"read_bytes", streamed},
             {"read_bytes_per_second", static_cast<double>(streamed) / seconds},
+            {"disk_bytes_per_second", disk.read},
+            {"disk_direct", disk.direct},
             {"device_planned", planned.needed(Tier::device).count},
             {"host_planned", planned.needed(Tier::host).count}};
   if (const auto memory = process_memory()) j["host_used"] = memory->total().count;
@@ -106,6 +112,10 @@ void BenchText::run() {
       "{}: {} prompts of {} tokens, {}: {:.2f} s (at best {:.2f} s), {} read at {:.2f} GB/s\n",
       model_, prompts_, tokens_, planned.policy.name, seconds, times.front(), Bytes{streamed},
       static_cast<double>(streamed) / seconds * 1e-9));
+  print(fmt::format("the disk alone, {}: {:.2f} GB/s, {:.2f} s: a pass takes {:.2f} x of that\n",
+                    disk.direct ? "direct" : "through the page cache", disk.read * 1e-9,
+                    static_cast<double>(streamed) / disk.read,
+                    seconds * disk.read / static_cast<double>(streamed)));
   print(fmt::format("device {} planned, host {} planned\n", planned.needed(Tier::device),
                     planned.needed(Tier::host)));
 }

@@ -67,6 +67,17 @@ std::vector<TextStates> TextEncoder::encode(
     }
     lengths.push_back(std::ssize(ids));
   }
+  // The rows of the first pass come while the plan is made, those of another one while the one
+  // before it runs.
+  const auto at_once = static_cast<std::size_t>(model_.options.prompts_per_pass);
+  const auto expect_pass = [&](std::size_t first) {
+    std::vector<std::int32_t> ids;
+    for (std::size_t i = first; i < std::min(first + at_once, prompts.size()); ++i) {
+      ids.insert(ids.end(), prompts[i].begin(), prompts[i].end());
+    }
+    t5::expect_rows(table_, ids);
+  };
+  expect_pass(0);
   const std::variant<TextEncoderPlan, Refusal> answer = plan(lengths);
   if (const auto* refusal = std::get_if<Refusal>(&answer)) {
     fail_refused(
@@ -88,6 +99,7 @@ std::vector<TextStates> TextEncoder::encode(
     for (std::size_t i = 0; i < pass.prompts.size(); ++i) {
       t5::read_rows(table_, prompts[first + i], runner.view(pass.prompts[i].rows));
     }
+    expect_pass(first + pass.prompts.size());
     runner.run(pass.program);
     for (const t5::PromptIo& io : pass.prompts) {
       const TensorView states = runner.view(io.states);

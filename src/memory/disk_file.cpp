@@ -115,6 +115,11 @@ void DiskFile::read(std::uint64_t offset, std::span<std::byte> to, PageCache cac
   read_buffered(offset, to, cache);
 }
 
+void DiskFile::expect(std::uint64_t offset, std::uint64_t bytes) const noexcept {
+  ::posix_fadvise(buffered_.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes),
+                  POSIX_FADV_WILLNEED);
+}
+
 std::size_t DiskFile::read_aligned(std::uint64_t offset, std::span<std::byte> to,
                                    PageCache cache) const {
   const std::uint64_t mask = alignment_ - 1;

@@ -56,6 +56,10 @@ class DiskFile {
   // through the page cache in every mode: for headers and small tensors.
   void read(std::uint64_t offset, std::span<std::byte> to, PageCache cache = PageCache::keep) const;
 
+  // read() of these bytes will follow: the system begins to fetch them, and many such requests are
+  // under way at once. A hint: it never fails, and a system that does not take it only reads later.
+  void expect(std::uint64_t offset, std::uint64_t bytes) const noexcept;
+
   // offset, to.size() and to.data() are multiples of alignment(), in buffered mode too, so that a
   // caller is right on both or on neither. Returns the bytes read: all, or up to the end of file.
   std::size_t read_aligned(std::uint64_t offset, std::span<std::byte> to,

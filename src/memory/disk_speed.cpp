@@ -5,12 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 
 #include "core/error.h"
+#include "core/thread_pool.h"
 #include "memory/arena.h"
 #include "memory/disk_file.h"
 #include "memory/file_descriptor.h"
@@ -101,6 +103,26 @@ void write_and_read_trial(const fs::path& folder, const Arena& buffer, DiskSpeed
 }
 
 }  // namespace
+
+DiskSpeed measure_streaming(const std::string& path, int readers, double seconds) {
+  constexpr std::uint64_t kRequest = 2 << 20;
+  const DiskFile file = DiskFile::open(path, DiskMode::automatic);
+  const Arena buffer({kRequest * static_cast<std::uint64_t>(readers)}, "buffers of the disk trial");
+  ThreadPool pool(readers);
+  DiskSpeed out;
+  out.direct = file.mode() == DiskMode::direct;
+  std::atomic<std::uint64_t> read = 0;
+  const Stopwatch watch;
+  pool.parallel(static_cast<std::int64_t>(file.size() / kRequest), [&](std::int64_t i, int worker) {
+    if (watch.seconds() >= seconds) return;
+    std::byte* to = buffer.base() + static_cast<std::uint64_t>(worker) * kRequest;
+    read += file.read_aligned(static_cast<std::uint64_t>(i) * kRequest, {to, kRequest},
+                              PageCache::drop);
+  });
+  out.bytes = {read};
+  out.read = rate(read, watch.seconds());
+  return out;
+}
 
 DiskSpeed measure_disk(const fs::path& folder) {
   DiskSpeed out;

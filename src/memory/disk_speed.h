@@ -22,4 +22,8 @@ struct DiskSpeed {
 // (the writing is given a second), keeps 4 MiB of memory and never fails.
 DiskSpeed measure_disk(const std::filesystem::path& folder);
 
+// What streaming may hope for: reads a file as the disk lane reads it (plan/runner.h), so many
+// requests of 2 MiB at once, for at most so many seconds. Throws what DiskFile throws.
+DiskSpeed measure_streaming(const std::string& path, int readers, double seconds);
+
 }  // namespace ballast

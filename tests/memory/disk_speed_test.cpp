@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "tests/support/temp_dir.h"
 
@@ -22,6 +23,16 @@ TEST(DiskTrial, MeasuresAFolderAndLeavesNothingBehind) {
 
 TEST(DiskTrial, FolderThatIsNotThereIsAnAnswer) {
   EXPECT_THAT(measure_disk("/nonexistent/folder").problem, HasSubstr("/nonexistent/folder"));
+}
+
+TEST(DiskTrial, StreamsAFileOnce) {
+  const test::TempDir dir;
+  const std::string path = dir.path() + "/file";
+  std::ofstream(path) << std::string(7 << 20, 'x');
+  const DiskSpeed speed = measure_streaming(path, 2, 60);
+  EXPECT_EQ(speed.bytes, Bytes{6 << 20}) << "whole requests of 2 MiB";
+  EXPECT_GT(speed.read, 0);
+  EXPECT_EQ(measure_streaming(path, 2, 0).bytes, Bytes{});
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "models/t5/block.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "ops/add.h"
 #include "ops/copy.h"
@@ -12,6 +14,13 @@ namespace ballast::t5 {
 ops::DropoutOptions RowsOfSamples::drop(const char* what) const {
   return {.probability = dropout,
           .site = ops::random_site("dropout", fmt::format("{}.{}", site, what), first_sample)};
+}
+
+std::int64_t heads_at_once(const Config& config, const Precision& precision, std::int64_t queries,
+                           std::int64_t keys) {
+  constexpr std::int64_t kScoreBytes = 64 << 20;
+  if (ops::attention_is_fused(config.d_kv, precision.activation)) return 0;
+  return std::max<std::int64_t>(1, kScoreBytes / (4 * queries * keys));
 }
 
 BlockLayers::Normed BlockLayers::norm(ProgramBuilder& pb, const Gain& g, Buffer x,

@@ -79,6 +79,11 @@ struct RowsOfSamples {
   ops::DropoutOptions drop(const char* what) const;
 };
 
+// Heads that a call of attention takes at once with whole_scores: all (0), or, without fused
+// kernels for them, so many that most of their scores stay in a GPU's cache between the products.
+std::int64_t heads_at_once(const Config& config, const Precision& precision, std::int64_t queries,
+                           std::int64_t keys);
+
 // The parts of T5's blocks (t5.md 2): every one is y = x + f(norm(x)), row by row but for
 // attention. Records forward and backward; owns nothing. What the policy chooses never changes a
 // bit.

@@ -121,7 +121,8 @@ void Decoder::record_read(ProgramBuilder& pb, const DecoderIo::Source& source) {
     const auto scope = pb.scope(fmt::format("encoder.{}", b));
     const BlockInUse w = block(pb, weights, Side::encoder, b);
     const Buffer bias = score_bias(pb, c, Side::encoder, weights.table(Side::encoder, b), tokens);
-    layers.self_attention(pb, w.self, x, bias, false, nullptr, {.lengths = io_.source_length});
+    layers.self_attention(pb, w.self, x, bias, false, nullptr,
+                          rows_of_prompt(pb, c, job_.precision, tokens, io_.source_length));
     layers.feed_forward(pb, w.ffn, x, nullptr);
   }
   const Buffer states =

@@ -15,6 +15,16 @@ Buffer score_bias(ProgramBuilder& pb, const Config& config, Side side, Buffer ta
       {.buckets = config.relative(side == Side::encoder), .queries = tokens, .keys = tokens});
 }
 
+RowsOfSamples rows_of_prompt(const ProgramBuilder& pb, const Config& config,
+                             const Precision& precision, std::int64_t tokens, Buffer lengths) {
+  RowsOfSamples rows = {.lengths = lengths, .whole_scores = true};
+  // A CPU shares the heads of a call among its threads.
+  if (pb.backend().device == Device::cuda) {
+    rows.heads_at_once = heads_at_once(config, precision, tokens, tokens);
+  }
+  return rows;
+}
+
 Encoder::Encoder(ProgramSet& set, EncoderJob job, std::vector<WeightGroup> groups, const Taps& taps)
     : job_(std::move(job)) {
   validate(job_.config);
@@ -80,7 +90,8 @@ void Encoder::record(ProgramBuilder& pb, const PassIo& pass, const Taps& taps) {
       const Buffer bias = score_bias(pb, job_.config, Side::encoder,
                                      weights.table(Side::encoder, b), pb.shape(x[i])[0]);
       if (taps && b == 0) taps(pb, "mid.block0.bias", static_cast<int>(i), bias);
-      layers.self_attention(pb, w.self, x[i], bias, false, nullptr);
+      layers.self_attention(pb, w.self, x[i], bias, false, nullptr,
+                            rows_of_prompt(pb, job_.config, job_.precision, pb.shape(x[i])[0]));
       layers.feed_forward(pb, w.ffn, x[i], nullptr);
       if (taps) taps(pb, fmt::format("mid.block{}", b), static_cast<int>(i), x[i]);
     }

@@ -53,6 +53,10 @@ class Encoder {
   std::optional<BlockWeights> weights_;
 };
 
+// How attention of one prompt is computed: on a GPU by the kernels for short sequences.
+RowsOfSamples rows_of_prompt(const ProgramBuilder& pb, const Config& config,
+                             const Precision& precision, std::int64_t tokens, Buffer lengths = {});
+
 // [H, 2 L - 1]: what self-attention of L tokens adds to its scores.
 Buffer score_bias(ProgramBuilder& pb, const Config& config, Side side, Buffer table,
                   std::int64_t tokens);

@@ -44,10 +44,6 @@ void copy_swapped(ProgramBuilder& pb, Buffer from, Buffer to) {
           });
 }
 
-// Scores that a call of attention has in memory at once, on a GPU without fused kernels for it:
-// most of it stays in the cache between the products.
-constexpr std::int64_t kScoreBytes = 64 << 20;
-
 // visit(layer) for all products of a block.
 template <class Visit>
 void each_linear(BlockInUse& w, Visit&& visit) {
@@ -130,10 +126,8 @@ RowsOfSamples Seq2SeqPass::rows_of(const MicroBatch& m, Side side, const std::st
                                    bool cross) const {
   const std::int64_t queries = side == Side::encoder ? io_.shape.source : io_.shape.target;
   const std::int64_t keys = side == Side::encoder || cross ? io_.shape.source : io_.shape.target;
-  const bool fused = ops::attention_is_fused(config_.d_kv, job_.precision.activation);
-  const std::int64_t some = std::max<std::int64_t>(1, kScoreBytes / (4 * queries * keys));
   return {.samples = io_.shape.samples,
-          .heads_at_once = fused ? 0 : some,
+          .heads_at_once = heads_at_once(config_, job_.precision, queries, keys),
           .lengths = side == Side::encoder || cross ? m.lengths : Buffer(),
           .whole_scores = true,
           .dropout = trains_ ? job_.dropout : 0,

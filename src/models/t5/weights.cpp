@@ -1,5 +1,7 @@
 #include "models/t5/weights.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "models/t5/params.h"
 
@@ -94,11 +96,31 @@ StoredBytes embedding_table(const Config& config, const Checkpoint& checkpoint,
   return t.data;
 }
 
+namespace {
+
+std::uint64_t row_bytes(const StoredBytes& table) {
+  return static_cast<std::uint64_t>(table.shape[1]) * size_of(table.dtype);
+}
+
+}  // namespace
+
+void expect_rows(const StoredBytes& table, std::span<const std::int32_t> ids) {
+  std::vector<std::int32_t> rows(ids.begin(), ids.end());
+  std::ranges::sort(rows);
+  const std::uint64_t bytes = row_bytes(table);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const bool again = i > 0 && rows[i] == rows[i - 1];
+    if (again || rows[i] < 0 || rows[i] >= table.shape[0]) continue;  // read_rows() complains
+    table.extent.file->expect(table.extent.offset + static_cast<std::uint64_t>(rows[i]) * bytes,
+                              bytes);
+  }
+}
+
 void read_rows(const StoredBytes& table, std::span<const std::int32_t> ids, const TensorView& to) {
   const auto rows = static_cast<std::int64_t>(ids.size());
   check(to.dtype == table.dtype && to.shape == Shape({rows, table.shape[1]}) && to.contiguous(),
         "rows of {} {} were to go into {} {}", table.dtype, table.shape, to.dtype, to.shape);
-  const std::uint64_t bytes = static_cast<std::uint64_t>(table.shape[1]) * size_of(table.dtype);
+  const std::uint64_t bytes = row_bytes(table);
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= table.shape[0]) {
       fail(ErrorCode::input,

@@ -23,6 +23,10 @@ std::vector<WeightGroup> planned_groups(const Config& config, DType dtype);
 StoredBytes embedding_table(const Config& config, const Checkpoint& checkpoint,
                             const TensorMap& names);
 
+// Tells the system that read_rows() with these ids will follow. One by one a disk takes longer for
+// the rows of many prompts than for the model.
+void expect_rows(const StoredBytes& table, std::span<const std::int32_t> ids);
+
 // Reads the rows of a table [V, C] that the ids name, as they are stored, into [ids.size(), C].
 // Fails with ErrorCode::input for an id that is none of its rows.
 void read_rows(const StoredBytes& table, std::span<const std::int32_t> ids, const TensorView& to);
