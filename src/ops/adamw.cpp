@@ -92,12 +92,6 @@ void adamw(std::span<const AdamW> tensors, Stream stream) {
       });
 }
 
-void adamw(ProgramBuilder& pb, Buffer p, Buffer m, Buffer v, Buffer g, Buffer grad_scale,
-           const AdamWOptions& options, const RecordedRounding& rounding) {
-  adamw(pb, {{.p = p, .m = m, .v = v, .g = g, .options = options, .rounding = rounding}},
-        grad_scale);
-}
-
 void adamw(ProgramBuilder& pb, std::vector<AdamWBuffers> tensors, Buffer grad_scale) {
   check(tensors.size() <= kAdamWTensors, "adamw: {} tensors in one call", tensors.size());
   Access access;

@@ -55,11 +55,7 @@ void adamw(const AdamW& a, Stream stream);
 // million elements.
 void adamw(std::span<const AdamW> tensors, Stream stream);
 
-// Step and learning rate are those of b.step().
-void adamw(ProgramBuilder& pb, Buffer p, Buffer m, Buffer v, Buffer g, Buffer grad_scale,
-           const AdamWOptions& options, const RecordedRounding& rounding = {});
-
-// Several tensors in one instruction.
+// Recorded: step and learning rate are those of b.step().
 struct AdamWBuffers {
   Buffer p, m, v, g;
   AdamWOptions options;

@@ -227,7 +227,7 @@ TEST(AdamWRecorded, TakesStepAndLearningRateFromTheRun) {
   RecordedProgram program;
   const Buffer p = program.input("p", start), m = program.input("m", zero);
   const Buffer v = program.input("v", zero), g = program.input("g", gradient);
-  adamw(program.pb, p, m, v, g, {}, kOptions);
+  adamw(program.pb, {{.p = p, .m = m, .v = v, .g = g, .options = kOptions}}, {});
   EXPECT_EQ(program.instruction(0).reads, (std::vector{p, m, v, g}));
   EXPECT_EQ(program.instruction(0).writes, (std::vector{p, m, v}));
   ref::AdamWState want = {start.values(), zero.values(), zero.values()};
