@@ -73,7 +73,7 @@ class Search {
   }
   PlannedVae plan(const Policy& policy) {
     PlannedVae p = plan_with(request_, policy);
-    if (!leanest_ || p.device < leanest_->device) leanest_ = p;
+    if (!leanest_ || scarce(p) < scarce(*leanest_)) leanest_ = p;
     return p;
   }
   // What of these bands comes from the host: its transfers cost least where there are few.
@@ -87,6 +87,12 @@ class Search {
     return {.slices = request_.job.decode && request_.job.long_clips, .bands = bands};
   }
 
+  // Without a GPU what waits elsewhere waits in the same memory.
+  bool apart() const {
+    return request_.backend.device == Device::cuda || request_.budget.gpu.count > 0;
+  }
+  Bytes scarce(const PlannedVae& p) const { return apart() ? p.device : p.host; }
+
   const FitRequest& request_;
   std::optional<PlannedVae> leanest_;
 };
@@ -98,11 +104,14 @@ std::optional<PlannedVae> Search::fastest(std::int64_t bands) {
   const int histories = !job.long_clips ? 0
                         : job.encode    ? FrameCaches::kEncoder
                                         : FrameCaches::kDecoder;
+  policy.streamed_units = ~std::size_t{};
+  policy.hosted_histories = histories;
+  if (!fits(plan(policy).device, request_.budget.gpu)) return std::nullopt;
   for (const std::size_t streamed :
        {std::size_t{}, units_used_once(job, bands > 1), ~std::size_t{}}) {
     policy.streamed_units = streamed;
-    // Every further one frees memory: the fewest that are enough.
-    int least = 0, most = histories;
+    // Every further one frees memory of the device: the fewest that are enough.
+    int least = 0, most = apart() ? histories : 0;
     while (least <= most) {
       policy.hosted_histories = (least + most) / 2;
       PlannedVae p = plan(policy);

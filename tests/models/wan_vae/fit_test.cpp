@@ -104,6 +104,19 @@ TEST(VaeFit, TakesBandsWhereNothingElseFits) {
   }
 }
 
+// There is one memory: nothing is gained by what waits on the host.
+TEST(VaeFit, TakesBandsOnTheCpu) {
+  FitRequest r = request(0, false, 480, 832);
+  r.backend = {};
+  r.profile = {};
+  const Bytes whole = std::get<PlannedVae>(fit(r)).host;
+  r.budget.host = Bytes{whole.count * 9 / 10};
+  const auto small = fit(r);
+  ASSERT_TRUE(std::holds_alternative<PlannedVae>(small));
+  EXPECT_LE(std::get<PlannedVae>(small).host, r.budget.host);
+  EXPECT_EQ(std::get<PlannedVae>(small).policy, Policy{.bands = 2});
+}
+
 TEST(VaeFit, RefusesMoreBandsThanThereAreRowsFor) {
   FitRequest r = request(0, true, 64, 64);
   r.policy = Policy{.bands = 9};
