@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <optional>
 
 #include "core/error.h"
@@ -158,7 +157,7 @@ std::string policy_text(const PlannedVae& planned) {
   };
   add(p.slices, "frames one by one");
   add(planned.twice > 0,
-      fmt::format("{} bands ({:.0f} % computed twice)", p.bands, std::ceil(100 * planned.twice)));
+      fmt::format("{} bands ({:.0f} % computed twice)", p.bands, 100 * planned.twice));
   add(p.streamed_units > 0, "weights from the host");
   add(p.hosted_histories > 0, fmt::format("{} histories on the host", p.hosted_histories));
   return text.empty() ? "resident" : text;
