@@ -28,7 +28,7 @@ std::int64_t workspace_of_part(const ConvFrame& a, std::string_view gpu_properti
   const CudnnTarget target(gpu_properties);
   CudnnGraph whole = conv_graph(a, a.chosen_height), part = conv_graph(a, a.height);
   for (const CudnnObject& c : whole.configurations(target)) {
-    if (!is_deterministic(c)) continue;
+    if (!is_deterministic(c) || workspace_of(c) > kConvWorkspace) continue;
     try {
       return workspace_of(part.configuration(target, choice_of(c), "part of a frame"));
     } catch (const Error&) {
