@@ -73,6 +73,8 @@ void BenchVae::declare(CLI::App& app) {
   app.add_flag("--slices", slices_, "this policy: frames one by one");
   app.add_option("--streamed", streamed_, "... weights of so many units, the first, from the host");
   app.add_option("--histories", histories_, "... the last frames of so many convolutions there");
+  app.add_option("--bands", bands_, "... so many bands of rows, one after the other")
+      ->check(CLI::Range(1, 1000));
   app.add_option("--folder", folder_, "where the file of random weights goes");
   app.add_flag("--kernels", kernels_, "a table of what takes the time, by operation");
   app.add_flag("--json", json_, "one JSON document");
@@ -88,10 +90,11 @@ void BenchVae::run() {
                                                    : (dtype_ == "bf16" ? DType::bf16 : DType::f32)};
   if (!gpu_.empty()) set_field(options.budget, "gpu", gpu_);
   if (!ram_.empty()) set_field(options.budget, "ram", ram_);
-  if (slices_ || streamed_ > 0 || histories_ > 0) {
+  if (slices_ || streamed_ > 0 || histories_ > 0 || bands_ > 1) {
     options.policy = {.slices = slices_,
                       .streamed_units = static_cast<std::size_t>(streamed_),
-                      .hosted_histories = static_cast<int>(histories_)};
+                      .hosted_histories = static_cast<int>(histories_),
+                      .bands = bands_};
   }
   const RandomCheckpoint weights(tensors(config), DType::bf16, folder_);
   const std::int64_t side = config.pixels_per_latent(), h = height_ / side, w = width_ / side;
@@ -143,7 +146,7 @@ void BenchVae::run() {
             {"frames", frames_},
             {"height", height_},
             {"width", width_},
-            {"policy", policy_text(planned.policy)},
+            {"policy", policy_text(planned)},
             {"seconds", seconds},
             {"predicted_seconds", planned.seconds * static_cast<double>(latent_frames)},
             {"device_planned", planned.device.count},
@@ -165,7 +168,7 @@ void BenchVae::run() {
     return;
   }
   print(fmt::format("{} {}: {} frames of {} x {}, {}\n", model_, part_, frames_, width_, height_,
-                    policy_text(planned.policy)));
+                    policy_text(planned)));
   print(fmt::format("{:.3f} s a clip ({:.1f} ms a latent frame; predicted {:.3f} s), digest {}\n",
                     seconds, seconds * 1e3 / static_cast<double>(latent_frames),
                     j["predicted_seconds"].get<double>(), digest));

@@ -168,7 +168,7 @@ class Caching {
         encoder.plan(largest->height / side, largest->width / side, largest->frames > 1);
     show_plan("media", in_.media(),
               fmt::format("at most {} frames of {} x {}; {}; reading takes {}", largest->frames,
-                          largest->width, largest->height, policy_text(plan.policy), reader_),
+                          largest->width, largest->height, policy_text(plan), reader_),
               plan.device, (gpu ? plan.host : plan.host - plan.device) + reader_);
   }
 

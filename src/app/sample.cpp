@@ -188,7 +188,7 @@ void Sample::plan_parts() {
   const wan::LatentSize& z = run_.job.latent;
   const auto codec = [&](const char* name, const infer::VideoCodec& part, bool long_clips) {
     const wan_vae::PlannedVae p = part.plan(z.height, z.width, long_clips);
-    show_part(name, policy_text(p.policy), p.device, p.host);
+    show_part(name, policy_text(p), p.device, p.host);
   };
   if (image_) codec("image", *image_, run_.job.fit.job.config.conditioning() > 0 && z.frames > 1);
   if (decoder_) codec("decoding", *decoder_, z.frames > 1);

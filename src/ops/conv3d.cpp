@@ -27,11 +27,15 @@ constexpr std::int64_t kCpuPatches = 32 << 20, kGpuPatches = 128 << 20;
 
 std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
-// Rows of one frame that are multiplied in one call: whole quanta.
+// Pixels of a frame that are cut into calls alike whatever comes before them; 0: all of them.
+std::int64_t line_pixels(const ConvSize& s) { return s.lines * s.y[2]; }
+
+// Rows of one frame that are multiplied in one call: whole quanta, or whole lines.
 std::int64_t panel_rows(const ConvSize& s) {
   const std::int64_t row = s.geometry.row(s.x[3]) * static_cast<std::int64_t>(size_of(s.x_dtype));
   const std::int64_t most = s.device == Device::cpu ? kCpuPatches : kGpuPatches;
-  const std::int64_t rows = std::max(most / row / kTokenQuantum, std::int64_t{1}) * kTokenQuantum;
+  const std::int64_t unit = s.lines > 0 ? line_pixels(s) : kTokenQuantum;
+  const std::int64_t rows = std::max(most / row / unit, std::int64_t{1}) * unit;
   return std::min(rows, s.y[1] * s.y[2]);
 }
 
@@ -164,6 +168,7 @@ void run_by_cudnn(const Conv3d& a, const ConvSize& s, Stream stream, bool prepar
   for (std::int64_t t = 0; t < s.y[0]; ++t) {
     const TensorView y = pixels(a.y, t, 0, positions);
     cuda::convolve({.height = s.x[1],
+                    .chosen_height = a.whole_height > 0 ? a.whole_height : s.x[1],
                     .width = s.x[2],
                     .channels = s.x[3],
                     .outputs = s.y[3],
@@ -249,7 +254,10 @@ void run_conv3d(const Conv3d& a, Stream stream, bool prepare) {
                          .geometry = a.geometry,
                          .accumulate = a.accumulate,
                          .threads = threads_of(stream),
-                         .device = a.x.device};
+                         .device = a.x.device,
+                         .lines = a.lines};
+  check(a.lines >= 0 && (a.lines == 0 || a.y.shape[1] % a.lines == 0),
+        "conv3d: {} rows of pixels, cut at every {}", a.y.shape[1], a.lines);
   if constexpr (kBuiltWithCuda) {
     if (by_cudnn(size)) {
       check(!a.history && a.x.contiguous() && a.w.contiguous(), "conv3d: x or w has gaps");
@@ -264,7 +272,8 @@ void run_conv3d(const Conv3d& a, Stream stream, bool prepare) {
                                     .bias = a.bias,
                                     .y = pixels(a.y, t, first, rows.shape[0]),
                                     .workspace = scratch,
-                                    .accumulate = a.accumulate};
+                                    .accumulate = a.accumulate,
+                                    .line = line_pixels(size)};
                prepare ? linear_prepare(call, stream) : linear(call, stream);
              });
 }
@@ -342,7 +351,8 @@ ConvSize recorded_size(ProgramBuilder& pb, Buffer x, Buffer y, DType w, const Co
           .geometry = o.geometry,
           .accumulate = o.accumulate,
           .threads = pb.backend().threads,
-          .device = pb.backend().device};
+          .device = pb.backend().device,
+          .lines = o.lines};
 }
 
 // How much longer a GPU takes for a convolution of so few channels than for a product of as many
@@ -406,7 +416,9 @@ void conv3d_into(ProgramBuilder& pb, Buffer x, Buffer history, const LinearWeigh
                   .y = chosen(b.out(y), o),
                   .workspace = b.out_if(workspace),
                   .geometry = o.geometry,
-                  .accumulate = o.accumulate};
+                  .accumulate = o.accumulate,
+                  .lines = o.lines,
+                  .whole_height = o.whole_height};
   };
   pb.emit(
       "conv3d",

@@ -38,7 +38,9 @@ struct ConvGeometry {
 // padding in time) and zeros around rows and columns, where C and N are multiples of 8.
 //
 // Bits: rows of one frame are multiplied in calls whose sizes depend on the frame's size alone, so
-// neither threads nor the frames that share a call change a result.
+// neither threads nor the frames that share a call change a result. With `lines` the calls are cut
+// anew every so many rows of pixels: what is computed of part of a picture, whole such lines of it,
+// has the bits that it has in the picture (away from the part's own borders, that is).
 struct Conv3d {
   ConstTensorView x;             // [T, H, W, C]
   ConstTensorView history = {};  // [P, H, W, C]
@@ -47,6 +49,8 @@ struct Conv3d {
   TensorView workspace;  // conv3d_workspace() bytes
   ConvGeometry geometry = {};
   bool accumulate = false;
+  std::int64_t lines = 0;         // rows of y
+  std::int64_t whole_height = 0;  // of the picture that y is a part of; cuDNN's kernel is its
 };
 void conv3d(const Conv3d& a, Stream stream);
 void conv3d_prepare(const Conv3d& a, Stream stream);
@@ -81,6 +85,7 @@ struct ConvSize {
   bool accumulate = false;
   int threads = 1;
   Device device = Device::cpu;
+  std::int64_t lines = 0;
 };
 std::int64_t conv3d_workspace(const ConvSize& s);
 std::int64_t conv3d_dw_workspace(const ConvSize& s);
@@ -92,6 +97,7 @@ struct ConvOptions {
   bool accumulate = false;
   std::int64_t frames = 0;  // of the result
   std::int64_t y_first = 0, y_step = 1;
+  std::int64_t lines = 0, whole_height = 0;
 };
 void conv3d_into(ProgramBuilder& pb, Buffer x, Buffer history, const LinearWeight& w, Buffer y,
                  const ConvOptions& options);

@@ -7,32 +7,11 @@
 
 #include "core/error.h"
 #include "memory/gpu.h"
+#include "ops/conv3d_graph.h"
 #include "ops/cudnn_graph.h"
 
 namespace ballast::ops::cuda {
 namespace {
-
-enum ConvTensor : std::int64_t { kX = 1, kW, kY, kBias };
-constexpr std::array<std::int64_t, 4> kTensors = {kX, kW, kY, kBias};
-
-CudnnGraph frame_graph(const ConvFrame& a) {
-  const std::int64_t c = a.channels, n = a.outputs, h = a.height, w = a.width;
-  constexpr cudnnDataType_t kBf16 = CUDNN_DATA_BFLOAT16;
-  using Layout = CudnnGraph::AnyLayout;
-  CudnnGraph g;
-  const auto x =
-      g.in_memory(kX, Layout{kBf16, {1, c, 3, h, w}, {3 * h * w * c, 1, h * w * c, w * c, c}});
-  const auto filter = g.in_memory(kW, Layout{kBf16, {n, c, 3, 3, 3}, {27 * c, 1, 9 * c, 3 * c, c}});
-  Layout out = {kBf16, {1, n, 1, h, w}, {h * w * n, 1, h * w * n, w * n, n}};
-  const auto y = g.in_memory(kY, out);
-  const auto bias = g.in_memory(kBias, Layout{kBf16, {1, n, 1, 1, 1}, {n, 1, n, n, n}});
-  out.type = CUDNN_DATA_FLOAT;
-  const auto sum = g.between(out);
-  constexpr std::array<std::int64_t, 3> kPad = {0, 1, 1}, kStep = {1, 1, 1};
-  g.convolution(x, filter, sum, kPad, kPad, kStep);
-  g.pointwise(CUDNN_POINTWISE_ADD, sum, bias, y);
-  return g;
-}
 
 // A queue's plans, one per size, and its packs, one per call.
 class ConvPlans {
@@ -50,26 +29,38 @@ class ConvPlans {
     const CudnnPlan* plan = nullptr;
     CudnnPack pack;
   };
-  using Size = std::array<std::int64_t, 4>;
+  using Size = std::array<std::int64_t, 5>;
   using Call = std::tuple<Size, const void*, const void*, const void*, const void*, const void*>;
 
   cudnnHandle_t handle() { return queue_.local<CudnnHandle>().raw(); }
 
   const Prepared& prepared(const ConvFrame& a) {
-    const Size size = {a.height, a.width, a.channels, a.outputs};
-    const Call call(size, a.x, a.w, a.y, a.bias, a.workspace);
+    const Call call({a.height, a.chosen_height, a.width, a.channels, a.outputs}, a.x, a.w, a.y,
+                    a.bias, a.workspace);
     const auto found = packs_.find(call);
     if (found != packs_.end()) return found->second;
-    auto plan = plans_.find(size);
-    if (plan == plans_.end()) {
-      const std::string what = fmt::format("a convolution of {} x {} pixels, {} to {} channels",
-                                           a.height, a.width, a.channels, a.outputs);
-      plan = plans_.try_emplace(size, frame_graph(a), handle(), kConvWorkspace, what, true).first;
-    }
+    const CudnnPlan& plan = plan_of(a, a.height);
     const std::array<void*, 4> places = {const_cast<void*>(a.x), const_cast<void*>(a.w), a.y,
                                          const_cast<void*>(a.bias)};
-    Prepared p = {.plan = &plan->second, .pack = CudnnPack(kTensors, places, a.workspace)};
+    Prepared p = {.plan = &plan, .pack = CudnnPack(kConvTensors, places, a.workspace)};
     return packs_.emplace(call, std::move(p)).first->second;
+  }
+
+  // Part of a frame is computed as the whole one would be: by its kernel, set up alike.
+  const CudnnPlan& plan_of(const ConvFrame& a, std::int64_t height) {
+    const Size size = {height, a.chosen_height, a.width, a.channels, a.outputs};
+    const auto found = plans_.find(size);
+    if (found != plans_.end()) return found->second;
+    const std::string what = fmt::format("a convolution of {} x {} pixels, {} to {} channels",
+                                         height, a.width, a.channels, a.outputs);
+    CudnnGraph graph = conv_graph(a, height);
+    if (height == a.chosen_height) {
+      CudnnPlan plan(std::move(graph), handle(), kConvWorkspace, what, true);
+      return plans_.emplace(size, std::move(plan)).first->second;
+    }
+    CudnnPlan plan(std::move(graph), handle(), kConvWorkspace, what,
+                   plan_of(a, a.chosen_height).choice());
+    return plans_.emplace(size, std::move(plan)).first->second;
   }
 
   GpuQueue& queue_;

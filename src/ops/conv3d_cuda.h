@@ -14,9 +14,9 @@ void conv_reorder(const ConvReordering& a, void* stream);
 // One frame of a 3x3x3 convolution by cuDNN, zeros around rows and columns: y [H, W, N] from x [3,
 // H, W, C], w [N, 3, 3, 3, C] and bias [N], all bf16, dense and aligned to 16 bytes; C and N are
 // multiples of 8. Sums are f32 and rounded once. Which kernel cuDNN takes depends on the sizes
-// alone, and it gives the same bits every time.
+// alone, those of a frame of chosen_height rows, and it gives the same bits every time.
 struct ConvFrame {
-  std::int64_t height = 0, width = 0, channels = 0, outputs = 0;
+  std::int64_t height = 0, chosen_height = 0, width = 0, channels = 0, outputs = 0;
   const void *x = nullptr, *w = nullptr, *bias = nullptr;
   void* y = nullptr;
   void* workspace = nullptr;  // kConvWorkspace bytes

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ops/cuda_libraries.h"
@@ -73,6 +74,12 @@ class CudnnTarget {
   CudnnObject properties_;
 };
 
+// A kernel of cuDNN's and how it is set up, whatever the sizes of a graph's tensors.
+struct CudnnChoice {
+  std::int64_t engine = 0;
+  std::vector<std::pair<cudnnBackendKnobType_t, std::int64_t>> knobs = {};
+};
+
 class CudnnGraph {
  public:
   using Dims = std::array<std::int64_t, 4>;
@@ -110,8 +117,12 @@ class CudnnGraph {
 
   // What cuDNN can compute this graph with, best first; empty: it cannot. Closes the graph.
   std::vector<CudnnObject> configurations(const CudnnTarget& target);
+  // One of them as it was chosen for another graph of the same operations. Closes the graph.
+  CudnnObject configuration(const CudnnTarget& target, const CudnnChoice& choice,
+                            std::string_view what);
 
  private:
+  void close(const CudnnTarget& target);
   const CudnnObject& object(Tensor t) const { return tensors_[t.index]; }
   Tensor add(std::int64_t id, cudnnDataType_t type, std::span<const std::int64_t> dims,
              std::span<const std::int64_t> strides, std::int64_t alignment,
@@ -128,6 +139,7 @@ class CudnnGraph {
 std::int64_t workspace_of(const CudnnObject& configuration);
 // Whether it gives the same bits every time.
 bool is_deterministic(const CudnnObject& configuration);
+CudnnChoice choice_of(const CudnnObject& configuration);
 
 // The addresses of one run; by-value tensors have the address of a float in host memory, which is
 // read when the plan runs.
@@ -149,7 +161,11 @@ class CudnnPlan {
   // for that in another way). what names the graph in the error when there is none.
   CudnnPlan(CudnnGraph graph, cudnnHandle_t handle, std::int64_t workspace, std::string_view what,
             bool deterministic = false);
+  // By this choice or none.
+  CudnnPlan(CudnnGraph graph, cudnnHandle_t handle, std::int64_t workspace, std::string_view what,
+            const CudnnChoice& choice);
 
+  CudnnChoice choice() const { return choice_of(configuration_); }
   void run(cudnnHandle_t handle, const CudnnPack& pack) const;
 
  private:

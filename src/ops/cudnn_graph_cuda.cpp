@@ -19,6 +19,16 @@ std::string last_error() {
   return text;
 }
 
+CudnnObject engine_of(const CudnnObject& configuration) {
+  CudnnObject engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  cudnnBackendDescriptor_t raw = engine.raw();
+  std::int64_t count = 0;
+  check_cudnn(cudnn().get_attribute(configuration.raw(), CUDNN_ATTR_ENGINECFG_ENGINE,
+                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw),
+              "asking for an engine");
+  return engine;
+}
+
 // Newer headers call this attribute deprecated; older libraries know no other.
 cudnnBackendAttributeName_t plan_handle() {
 #pragma GCC diagnostic push
@@ -203,7 +213,7 @@ void CudnnGraph::convolution(Tensor x, Tensor w, Tensor y, std::span<const std::
   op.finalize("adding a convolution");
 }
 
-std::vector<CudnnObject> CudnnGraph::configurations(const CudnnTarget& target) {
+void CudnnGraph::close(const CudnnTarget& target) {
   std::vector<cudnnBackendDescriptor_t> raw;
   for (const CudnnObject& o : operations_) raw.push_back(o.raw());
   graph_ = CudnnObject(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
@@ -213,7 +223,10 @@ std::vector<CudnnObject> CudnnGraph::configurations(const CudnnTarget& target) {
     graph_.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, target.handle());
   }
   graph_.finalize("closing a graph");
+}
 
+std::vector<CudnnObject> CudnnGraph::configurations(const CudnnTarget& target) {
+  close(target);
   CudnnObject heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph_);
@@ -230,11 +243,39 @@ std::vector<CudnnObject> CudnnGraph::configurations(const CudnnTarget& target) {
     return static_cast<std::size_t>(count);
   };
   std::vector<CudnnObject> found;
-  raw.clear();
+  std::vector<cudnnBackendDescriptor_t> raw;
   for (std::size_t n = ask(0, nullptr); n > 0; --n) {
     raw.push_back(found.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).raw());
   }
   if (!found.empty()) found.resize(ask(static_cast<std::int64_t>(raw.size()), raw.data()));
+  return found;
+}
+
+CudnnObject CudnnGraph::configuration(const CudnnTarget& target, const CudnnChoice& choice,
+                                      std::string_view what) {
+  close(target);
+  CudnnObject engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  engine.set(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph_);
+  engine.set(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, choice.engine);
+  if (target.handle() == nullptr) engine.set(CUDNN_ATTR_ENGINE_DEVICEPROP, target.properties());
+  const std::string doing = fmt::format("asking engine {} for {}", choice.engine, what);
+  engine.finalize(doing.c_str());
+  std::vector<CudnnObject> knobs;
+  std::vector<cudnnBackendDescriptor_t> raw;
+  for (const auto& [type, value] : choice.knobs) {
+    CudnnObject& knob = knobs.emplace_back(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
+    knob.set(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &type);
+    knob.set(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, value);
+    knob.finalize(doing.c_str());
+    raw.push_back(knob.raw());
+  }
+  CudnnObject found(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+  found.set(CUDNN_ATTR_ENGINECFG_ENGINE, engine);
+  if (!raw.empty()) {
+    found.set(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, std::ssize(raw),
+              raw.data());
+  }
+  found.finalize(doing.c_str());
   return found;
 }
 
@@ -243,19 +284,40 @@ std::int64_t workspace_of(const CudnnObject& configuration) {
 }
 
 bool is_deterministic(const CudnnObject& configuration) {
-  const CudnnObject engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-  cudnnBackendDescriptor_t raw = engine.raw();
+  const CudnnObject engine = engine_of(configuration);
   std::int64_t count = 0;
-  check_cudnn(cudnn().get_attribute(configuration.raw(), CUDNN_ATTR_ENGINECFG_ENGINE,
-                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw),
-              "asking for an engine");
   std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
   check_cudnn(
-      cudnn().get_attribute(raw, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-                            std::ssize(notes), &count, notes.data()),
+      cudnn().get_attribute(engine.raw(), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+                            CUDNN_TYPE_NUMERICAL_NOTE, std::ssize(notes), &count, notes.data()),
       "asking for an engine's notes");
   const auto end = notes.begin() + count;
   return std::find(notes.begin(), end, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) == end;
+}
+
+CudnnChoice choice_of(const CudnnObject& configuration) {
+  CudnnChoice choice = {.engine = engine_of(configuration).integer(CUDNN_ATTR_ENGINE_GLOBAL_INDEX)};
+  // Asked how many there are, cuDNN says none.
+  std::vector<CudnnObject> knobs;
+  std::vector<cudnnBackendDescriptor_t> raw;
+  for (int n = 0; n < CUDNN_KNOB_TYPE_COUNTS; ++n) {
+    raw.push_back(knobs.emplace_back(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR).raw());
+  }
+  std::int64_t found = 0;
+  check_cudnn(
+      cudnn().get_attribute(configuration.raw(), CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+                            CUDNN_TYPE_BACKEND_DESCRIPTOR, std::ssize(raw), &found, raw.data()),
+      "listing an engine's settings");
+  knobs.resize(static_cast<std::size_t>(found));
+  for (const CudnnObject& knob : knobs) {
+    cudnnBackendKnobType_t type{};
+    std::int64_t count = 0;
+    check_cudnn(cudnn().get_attribute(knob.raw(), CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE,
+                                      CUDNN_TYPE_KNOB_TYPE, 1, &count, &type),
+                "reading an engine's setting");
+    choice.knobs.emplace_back(type, knob.integer(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE));
+  }
+  return choice;
 }
 
 CudnnPack::CudnnPack(std::span<const std::int64_t> ids, std::span<void* const> places,
@@ -295,6 +357,19 @@ CudnnPlan::CudnnPlan(CudnnGraph graph, cudnnHandle_t handle, std::int64_t worksp
   fail(ErrorCode::device,
        fmt::format("cuDNN {} cannot compute {}: {}", cudnn().get_version(), what, why),
        {{"ballast doctor", "checks the driver, the card and cuDNN's parts"}});
+}
+
+CudnnPlan::CudnnPlan(CudnnGraph graph, cudnnHandle_t handle, std::int64_t workspace,
+                     std::string_view what, const CudnnChoice& choice)
+    : graph_(std::move(graph)),
+      configuration_(graph_.configuration(CudnnTarget(handle), choice, what)),
+      plan_(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
+  plan_.set(plan_handle(), handle);
+  plan_.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration_);
+  plan_.finalize(fmt::format("setting up engine {} for {}", choice.engine, what).c_str());
+  const std::int64_t needed = plan_.integer(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+  check(needed <= workspace, "{}: cuDNN {} needs a workspace of {} bytes, {} bytes are planned",
+        what, cudnn().get_version(), needed, workspace);
 }
 
 void CudnnPlan::run(cudnnHandle_t handle, const CudnnPack& pack) const {

@@ -245,6 +245,8 @@ void run_linear(const Linear& a, Stream stream, cuda::Doing doing) {
           "linear: bias is {}", a.bias.dtype);
   }
   check(!(a.gelu && a.accumulate), "linear: gelu of a sum that accumulates");
+  check(a.line >= 0 && (a.line == 0 || rows % a.line == 0), "linear: {} rows in lines of {}", rows,
+        a.line);
   const cpu::WeightScale scale = weight_scale(a.scale, a.w, "linear");
   const LinearSize size = linear_size(a, threads_of(stream));
   on_device(
@@ -262,6 +264,7 @@ void run_linear(const Linear& a, Stream stream, cuda::Doing doing) {
         p.alpha = a.alpha;
         p.accumulate = a.accumulate;
         p.gelu = a.gelu;
+        p.line = a.line;
         BALLAST_ISA_CALL(cpu, panel_product, p, *stream.pool);
       },
       [&] {

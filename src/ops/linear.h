@@ -35,6 +35,9 @@ struct Linear {
   float alpha = 1;
   bool accumulate = false;
   bool gelu = false;
+  // On the CPU calls are cut anew every so many rows, of which there is a whole number, into equal
+  // pieces of at most a quantum; 0: cut at multiples of a quantum.
+  std::int64_t line = 0;
 };
 
 // dx = alpha * dy W, or with accumulate dx += alpha * dy W.

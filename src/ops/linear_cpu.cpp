@@ -115,13 +115,33 @@ void round_row(const float* sum, const float* bias, bool accumulate, std::int64_
   }
 }
 
+// How rows are cut into sgemm calls.
+struct RowCut {
+  std::int64_t rows, line, per_line, piece;
+
+  explicit RowCut(const PanelProduct& a)
+      : rows(a.rows),
+        line(a.line),
+        per_line(pieces(a.line, kTokenQuantum)),
+        piece(a.line > 0 ? pieces(a.line, per_line) : kTokenQuantum) {}
+
+  std::int64_t count() const {
+    return line > 0 ? rows / line * per_line : pieces(rows, kTokenQuantum);
+  }
+  std::int64_t begin(std::int64_t i) const {
+    return line > 0 ? i / per_line * line + i % per_line * piece : least(rows, i * piece);
+  }
+};
+
 // One panel of output columns for a few quanta of rows. Weights are expanded block by block along
 // the contraction, and each block serves all rows of the task before the next one replaces it.
 void panel_task(const PanelProduct& a, std::int64_t panel, std::int64_t group, float* scratch) {
   const std::int64_t column = panel * a.panel;
   const std::int64_t columns = least(a.panel, a.columns - column);
-  const std::int64_t first_row = group * a.quanta * kTokenQuantum;
-  const std::int64_t end_row = least(a.rows, first_row + a.quanta * kTokenQuantum);
+  const RowCut cut(a);
+  const std::int64_t first_piece = group * a.quanta;
+  const std::int64_t end_piece = least(cut.count(), first_piece + a.quanta);
+  const std::int64_t first_row = cut.begin(first_piece), end_row = cut.begin(end_piece);
   const bool rounded = a.out_dtype != DType::f32;
   float* out = rounded ? scratch + a.scratch.third
                        : reinterpret_cast<float*>(a.out) + first_row * a.out_stride + column;
@@ -132,8 +152,8 @@ void panel_task(const PanelProduct& a, std::int64_t panel, std::int64_t group, f
     const Block w = a.transposed
                         ? weight_block(a, column, columns, d, depth, scratch + a.scratch.first)
                         : weight_block(a, d, depth, column, columns, scratch + a.scratch.first);
-    for (std::int64_t r = first_row; r < end_row; r += kTokenQuantum) {
-      const std::int64_t rows = least(kTokenQuantum, end_row - r);
+    for (std::int64_t i = first_piece; i < end_piece; ++i) {
+      const std::int64_t r = cut.begin(i), rows = cut.begin(i + 1) - r;
       const Block in = f32_block(a.in, r, rows, d, depth, scratch + a.scratch.second);
       sgemm({.transpose_b = a.transposed,
              .m = rows,
@@ -185,7 +205,7 @@ void add_column_sums(const Block& m, std::int64_t rows, std::int64_t columns, fl
 }  // namespace
 
 void panel_product(const PanelProduct& a, ThreadPool& pool) {
-  const std::int64_t groups = pieces(a.rows, a.quanta * kTokenQuantum);
+  const std::int64_t groups = pieces(RowCut(a).count(), a.quanta);
   pool.parallel(pieces(a.columns, a.panel) * groups, [&](std::int64_t task, int worker) {
     panel_task(a, task / groups, task % groups, a.scratch.data + worker * a.scratch.stride);
   });

@@ -56,7 +56,8 @@ struct PanelProduct {
   DType out_dtype = DType::f32;
   std::int64_t rows = 0, columns = 0, depth = 0;
   std::int64_t panel = 0;   // columns of one call
-  std::int64_t quanta = 1;  // row quanta of one task
+  std::int64_t quanta = 1;  // row quanta of one task, or pieces of lines
+  std::int64_t line = 0;    // rows after which cutting begins anew; 0: never
   float alpha = 1;
   bool accumulate = false;
   bool gelu = false;

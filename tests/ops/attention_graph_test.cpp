@@ -1,58 +1,17 @@
 #include "ops/attention_graph.h"
 
-#include <dlfcn.h>
 #include <gtest/gtest.h>
-
-#include <filesystem>
 
 #include "core/device.h"
 #include "ops/attention_cuda_workspace.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/cudnn_without_gpu.h"
 
-// cuDNN says what it can compute on a GPU, and with how much memory, where that GPU is not: given
-// its properties. These tests need cuDNN and no GPU.
+// These tests need cuDNN and no GPU.
 namespace ballast::ops::cuda {
 namespace {
 
-struct Gpu {
-  const char* name;
-  int sm, multiprocessors, shared_memory, blocks, threads;
-};
-void PrintTo(const Gpu& gpu, std::ostream* to) { *to << gpu.name; }
-
-std::string properties(const Gpu& gpu) {
-  return fmt::format(
-      R"({{"maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64],
-"regsPerBlock": 65536, "multiProcessorCount": {}, "warpSize": 32, "maxSharedMemoryPerBlock": 49152,
-"maxSharedMemoryPerBlockOptin": {}, "reservedSharedMemoryPerBlock": 1024, "maxRegistersPerSM": 65536,
-"maxCtasPerSM": {}, "maxThreadsPerBlock": 1024, "maxThreadsPerSM": {}, "pciDeviceId": 6,
-"isTccDriver": 0, "supportCoopLaunch": 1, "totalGlobalMem": 25757220864, "smClockRateKHz": 1980000,
-"memClockRateKHz": 3201000, "l2CacheSize": 62914560, "cudaDeviceId": 0, "deviceVer": {},
-"driverVer": 13000, "deviceName": "{}"}})",
-      gpu.multiprocessors, gpu.shared_memory, gpu.blocks, gpu.threads, 10 * gpu.sm, gpu.name);
-}
-
-// cuDNN insists on a driver's library; the toolkit has one without a driver. Empty when there is
-// one now, else what is missing.
-std::string find_driver_library() {
-  if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL)) return "";
-  const std::string missing = dlerror();
-  const test::TempDir folder;  // once loaded, it is found by the name it has inside
-  const std::string link = folder.path("libcuda.so.1");
-  std::filesystem::create_symlink(BALLAST_CUDA_STUB, link);
-  if (dlopen(link.c_str(), RTLD_NOW | RTLD_GLOBAL)) return "";
-  return missing + "; " + dlerror();
-}
-
-class AttentionGraphs : public testing::TestWithParam<Gpu> {
+class AttentionGraphs : public support::CudnnWithoutGpu {
  protected:
-  void SetUp() override {
-    if (!kBuiltWithCuda) GTEST_SKIP() << "this build has no CUDA";
-    if (!dlopen("libcudnn.so.9", RTLD_NOW)) GTEST_SKIP() << dlerror();
-    static const std::string missing = find_driver_library();
-    if (!missing.empty()) GTEST_SKIP() << missing;
-  }
-
   // The workspace of the configuration that would be taken, -1 when there is none.
   std::int64_t workspace(const AttentionGraph& a) const {
     std::vector<std::int64_t> offers;
@@ -61,12 +20,7 @@ class AttentionGraphs : public testing::TestWithParam<Gpu> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Gpus, AttentionGraphs,
-                         testing::Values(Gpu{"A100", 80, 108, 166912, 32, 2048},
-                                         Gpu{"RTX3090", 86, 82, 101376, 16, 1536},
-                                         Gpu{"RTX4090", 89, 128, 101376, 24, 1536},
-                                         Gpu{"H200", 90, 132, 232448, 32, 2048},
-                                         Gpu{"RTX5090", 120, 170, 101376, 24, 1536}),
+INSTANTIATE_TEST_SUITE_P(Gpus, AttentionGraphs, testing::ValuesIn(support::kGpus),
                          [](const auto& test) { return std::string(test.param.name); });
 
 struct Size {

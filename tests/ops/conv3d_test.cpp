@@ -189,6 +189,42 @@ TEST(Conv3d, GivesTheSameBitsFrameByFrameAndForAnyThreadCount) {
   EXPECT_EQ(whole.bytes(), run(2, {1, 1, 1, 1, 1}).bytes());
 }
 
+// Lines of a picture have the same bits in any part of it that begins and ends between lines.
+TEST(Conv3d, GivesTheSameBitsInPartsOfAPicture) {
+  const std::int64_t height = 24, width = 37, lines = 2;
+  ThreadPool pool(2);
+  for (const DType t : kActivations) {
+    for (const ConvGeometry& g : {kCausal, kPoint, kJoined}) {
+      const std::int64_t frames = g.kernel == kPoint.kernel ? 1 : 3;
+      const ConvCase c = {frames, height, width, 16, 0, 1, height, width, 8, g};
+      const Tensors s(c, t, pool);
+      const auto run = [&](std::int64_t first, std::int64_t rows) {
+        RecordedProgram p(2);
+        SampleTensor part(t, {frames, rows, width, 16});
+        for (std::int64_t i = 0; i < part.size(); ++i) {
+          const std::int64_t frame = rows * width * 16;
+          part.set(i, s.x[(i / frame * height + first) * width * 16 + i % frame]);
+        }
+        const Buffer x = p.input("x", part);
+        const LinearWeight w = {p.input("w", s.rows), p.input("b", s.bias), {}};
+        const Buffer y = p.pb.temp("y", {1, rows, width, 8}, t);
+        conv3d_into(p.pb, x, {}, w, y,
+                    {.geometry = g, .frames = 1, .lines = lines, .whole_height = height});
+        p.run();
+        return p.value(y);
+      };
+      const SampleTensor whole = run(0, height);
+      for (const auto& [first, rows] : {std::pair(0, 10), std::pair(6, 8), std::pair(10, 14)}) {
+        const SampleTensor part = run(first, rows);
+        const std::int64_t row = width * 8;
+        for (std::int64_t i = row; i < part.size() - row; ++i) {  // but its own borders
+          ASSERT_EQ(part[i], whole[first * row + i]) << name_of(t) << " " << first << " " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST(Conv3d, WritesInterleavedFramesAndAddsToWhatIsThere) {
   ThreadPool pool(1);
   const ConvCase c = {2, 2, 3, 4, 0, 2, 2, 3, 4, kTime};

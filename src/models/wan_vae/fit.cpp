@@ -4,11 +4,20 @@
 
 #include <optional>
 
+#include "core/error.h"
 #include "ops/sgemm.h"
 #include "plan/predict.h"
 
 namespace ballast::wan_vae {
 namespace {
+
+// Of more the halos would be most of the work.
+constexpr std::int64_t kMostBands = 8;
+
+std::vector<Band> bands_of(const Job& job, std::int64_t count) {
+  const std::int64_t halo = job.decode ? kDecoderHalo : kEncoderHalo;
+  return cut_bands(kGridPerLatent * job.height, count, halo);
+}
 
 PlannedVae plan_with(const FitRequest& r, const Policy& policy) {
   ProgramSet set;
@@ -27,29 +36,90 @@ PlannedVae plan_with(const FitRequest& r, const Policy& policy) {
   p.lines = std::move(needed.lines);
   p.device = needed.device;
   p.host = needed.host;
+  p.twice = computed_twice(bands_of(job, policy.bands));
   return p;
 }
 
 bool fits(Bytes needed, Bytes allowed) { return allowed.count == 0 || needed <= allowed; }
 
 Refusal refusal_of(const FitRequest& r, const PlannedVae& p) {
-  return {.policy = policy_text(p.policy),
+  return {.policy = policy_text(p),
           .needed = {p.device, p.host, Bytes{}},
           .shortages = shortages(p.plan, p.device, p.host, r.budget),
           .seconds_per_step = 0};
 }
 
-// Those of a decoder that are used once for a chunk, whatever its frames do.
-std::size_t units_before_slices(const Job& job) {
+// Those of a decoder that are used once for a chunk: before frames go one by one, or in bands.
+std::size_t units_used_once(const Job& job, bool bands) {
   if (!job.decode) return ~std::size_t{};
-  std::size_t units = 0;
+  std::size_t units = 0, used_once = 0;
   for (const Stage& s : decoder(job.config)) {
     for (const Unit& u : s.units) {
       ++units;
-      if (u.kind == UnitKind::up_3d) return units;
+      if (u.kind == UnitKind::up_3d && (bands || used_once == 0)) used_once = units;
     }
   }
-  return units;
+  return used_once;
+}
+
+// Looks for the fastest that fits, and remembers the leanest.
+class Search {
+ public:
+  explicit Search(const FitRequest& request) : request_(request) {}
+
+  bool fitting(const PlannedVae& p) const {
+    return fits(p.device, request_.budget.gpu) && fits(p.host, request_.budget.host);
+  }
+  PlannedVae plan(const Policy& policy) {
+    PlannedVae p = plan_with(request_, policy);
+    if (!leanest_ || scarce(p) < scarce(*leanest_)) leanest_ = p;
+    return p;
+  }
+  // What of these bands comes from the host: its transfers cost least where there are few.
+  std::optional<PlannedVae> fastest(std::int64_t bands);
+  // Seconds that they take where nothing comes from there; without a profile 0.
+  double soonest(std::int64_t bands) { return plan(policy_of(bands)).seconds; }
+  const PlannedVae& leanest() const { return *leanest_; }
+
+ private:
+  Policy policy_of(std::int64_t bands) const {
+    return {.slices = request_.job.decode && request_.job.long_clips, .bands = bands};
+  }
+
+  // Without a GPU what waits elsewhere waits in the same memory.
+  bool apart() const {
+    return request_.backend.device == Device::cuda || request_.budget.gpu.count > 0;
+  }
+  Bytes scarce(const PlannedVae& p) const { return apart() ? p.device : p.host; }
+
+  const FitRequest& request_;
+  std::optional<PlannedVae> leanest_;
+};
+
+std::optional<PlannedVae> Search::fastest(std::int64_t bands) {
+  const Job& job = request_.job;
+  Policy policy = policy_of(bands);
+  std::optional<PlannedVae> best;
+  const int histories = !job.long_clips ? 0
+                        : job.encode    ? FrameCaches::kEncoder
+                                        : FrameCaches::kDecoder;
+  policy.streamed_units = ~std::size_t{};
+  policy.hosted_histories = histories;
+  if (!fits(plan(policy).device, request_.budget.gpu)) return std::nullopt;
+  for (const std::size_t streamed :
+       {std::size_t{}, units_used_once(job, bands > 1), ~std::size_t{}}) {
+    policy.streamed_units = streamed;
+    // Every further one frees memory of the device: the fewest that are enough.
+    int least = 0, most = apart() ? histories : 0;
+    while (least <= most) {
+      policy.hosted_histories = (least + most) / 2;
+      PlannedVae p = plan(policy);
+      const bool enough = fitting(p);
+      if (enough && (!best || p.seconds < best->seconds)) best = std::move(p);
+      (enough ? most : least) = policy.hosted_histories + (enough ? -1 : 1);
+    }
+  }
+  return best;
 }
 
 }  // namespace
@@ -79,52 +149,45 @@ std::vector<Shortage> shortages(const MemoryPlan& plan, Bytes device, Bytes host
                             {allowed(device, budget.gpu), allowed(host, budget.host), Bytes{}});
 }
 
-std::string policy_text(const Policy& p) {
+std::string policy_text(const PlannedVae& planned) {
+  const Policy& p = planned.policy;
   std::string text;
   const auto add = [&](bool yes, const std::string& what) {
     if (yes) text += (text.empty() ? "" : ", ") + what;
   };
   add(p.slices, "frames one by one");
+  add(planned.twice > 0,
+      fmt::format("{} bands ({:.0f} % computed twice)", p.bands, 100 * planned.twice));
   add(p.streamed_units > 0, "weights from the host");
   add(p.hosted_histories > 0, fmt::format("{} histories on the host", p.hosted_histories));
   return text.empty() ? "resident" : text;
 }
 
 std::variant<PlannedVae, Refusal> fit(const FitRequest& request) {
-  const auto fitting = [&](const PlannedVae& p) {
-    return fits(p.device, request.budget.gpu) && fits(p.host, request.budget.host);
-  };
+  Search search(request);
   if (request.policy) {
-    PlannedVae p = plan_with(request, *request.policy);
-    if (fitting(p)) return p;
+    if (std::ssize(bands_of(request.job, request.policy->bands)) < request.policy->bands &&
+        request.policy->bands > 1) {
+      fail(ErrorCode::usage, fmt::format("{} rows of latents cannot be cut into {} bands",
+                                         request.job.height, request.policy->bands));
+    }
+    PlannedVae p = search.plan(*request.policy);
+    if (search.fitting(p)) return p;
     return refusal_of(request, p);
   }
-  // One frame after the other costs next to nothing, what comes from the host its transfers.
-  Policy policy;
-  PlannedVae plain = plan_with(request, policy);
-  if (fitting(plain)) return plain;
-  policy.slices = request.job.decode && request.job.long_clips;
+  PlannedVae plain = search.plan({});
+  if (search.fitting(plain)) return plain;
+  // One frame after the other costs next to nothing, what comes from the host its transfers, and
+  // bands what is computed twice.
   std::optional<PlannedVae> best;
-  PlannedVae leanest = std::move(plain);
-  const int histories = !request.job.long_clips ? 0
-                        : request.job.encode    ? FrameCaches::kEncoder
-                                                : FrameCaches::kDecoder;
-  for (const std::size_t streamed :
-       {std::size_t{}, units_before_slices(request.job), ~std::size_t{}}) {
-    policy.streamed_units = streamed;
-    // Every further one frees memory: the fewest that are enough.
-    int least = 0, most = histories;
-    while (least <= most) {
-      policy.hosted_histories = (least + most) / 2;
-      PlannedVae p = plan_with(request, policy);
-      const bool enough = fitting(p);
-      if (p.device < leanest.device) leanest = p;
-      if (enough && (!best || p.seconds < best->seconds)) best = std::move(p);
-      (enough ? most : least) = policy.hosted_histories + (enough ? -1 : 1);
-    }
+  for (std::int64_t bands = 1; bands <= kMostBands; ++bands) {
+    if (bands > 1 && std::ssize(bands_of(request.job, bands)) < bands) break;
+    if (best && search.soonest(bands) >= best->seconds) break;
+    auto found = search.fastest(bands);
+    if (found && (!best || found->seconds < best->seconds)) best = std::move(found);
   }
   if (best) return std::move(*best);
-  return refusal_of(request, leanest);
+  return refusal_of(request, search.leanest());
 }
 
 }  // namespace ballast::wan_vae

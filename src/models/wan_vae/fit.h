@@ -30,6 +30,7 @@ struct PlannedVae {
   std::vector<ProcessLine> lines;
   Bytes device, host;  // arenas and lines
   double seconds = 0;  // predicted for a chunk
+  double twice = 0;    // what bands compute more than once, as a part of the whole
 };
 
 // What a plan needs besides its arenas, and in all.
@@ -44,10 +45,11 @@ NeededMemory needed_memory(const ProgramSet& set, const MemoryPlan& plan,
 std::vector<Shortage> shortages(const MemoryPlan& plan, Bytes device, Bytes host,
                                 const Budget& budget);
 
-// The fastest policy that fits, or what the leanest would need.
+// The fastest policy that fits, or what the leanest would need. Where nothing says how long things
+// take, something is computed twice only if nothing else fits.
 std::variant<PlannedVae, Refusal> fit(const FitRequest& request);
 
-// "frames one by one, weights from the host"; "resident" where nothing is spared.
-std::string policy_text(const Policy& p);
+// "frames one by one, 2 bands (10 % computed twice)"; "resident" where nothing is spared.
+std::string policy_text(const PlannedVae& p);
 
 }  // namespace ballast::wan_vae

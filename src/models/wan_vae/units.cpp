@@ -29,15 +29,46 @@ Buffer as_rows(ProgramBuilder& pb, Buffer x) {
 
 }  // namespace
 
+void FrameCaches::visit(int band, bool last_time) {
+  band_ = band;
+  last_time_ = last_time;
+}
+
+std::string FrameCaches::key(const std::string& name, int band) {
+  return band < 0 ? name : fmt::format("{}.band{}", name, band);
+}
+
 Buffer FrameCaches::home(ProgramBuilder& pb, const std::string& name, const Shape& frames,
-                         DType dtype) {
-  const auto index = static_cast<int>(homes_.size());
-  Buffer& b = homes_[name];
-  if (b) return b;
+                         DType dtype, bool start) {
+  const int index = order_.try_emplace(name, static_cast<int>(order_.size())).first->second;
   const bool on_host = last_ ? index >= kEncoder - hosted_ : index < hosted_;
-  b = pb.persistent(name + ".history", frames, dtype, Role::checkpoint,
-                    on_host ? Tier::host : Tier::device);
-  return b;
+  const std::string at = key(name, band_);
+  Buffer& home = homes_[at];
+  if (!home) {
+    home = pb.persistent(at + ".history", frames, dtype, Role::checkpoint,
+                         on_host ? Tier::host : Tier::device);
+  }
+  if (!on_host || band_ < 0) return home;
+  Brought& b = brought_[at];
+  b.again = static_cast<bool>(b.here);
+  if (b.again) return b.here;
+  b.here = pb.temp("history", frames, dtype);
+  if (!start) bring(pb, home, b.here);
+  return b.here;
+}
+
+void FrameCaches::leave(ProgramBuilder& pb, const std::string& name, bool start) {
+  const auto found = brought_.find(key(name, band_));
+  if (!last_time_ || found == brought_.end()) return;
+  ops::copy(pb, found->second.here, homes_[found->first], Lane::download);
+  const std::string next = key(name, band_ + 1);
+  const auto home = homes_.find(next);
+  if (!start && found->second.again && home != homes_.end()) {
+    const Buffer to = pb.temp("history", pb.shape(home->second), pb.dtype(home->second));
+    ops::copy(pb, home->second, to, Lane::upload);
+    brought_[next] = {.here = to};
+  }
+  brought_.erase(found);
 }
 
 Buffer FrameCaches::history(ProgramBuilder& pb, Buffer home) {
@@ -121,7 +152,7 @@ void UnitForward::causal_into(const Input& x, Buffer w, Buffer bias, const std::
   if (caches_) {
     Shape two = pb_.shape(x.fresh);
     two[0] = 2;
-    home = caches_->home(pb_, cache, two, pb_.dtype(x.fresh));
+    home = caches_->home(pb_, cache, two, pb_.dtype(x.fresh), start);
   }
   check(start || home, "{}: frames that follow on nothing", cache);
   if (x.joined()) {
@@ -129,14 +160,29 @@ void UnitForward::causal_into(const Input& x, Buffer w, Buffer bias, const std::
   } else if (!start) {
     history = caches_->history(pb_, home);
   }
-  ops::conv3d_into(pb_, x.all, history, {w, bias, {}}, y,
-                   {.geometry = x.joined() ? kCausalJoined : kCausal,
-                    .accumulate = accumulate,
-                    .frames = count});
+  convolve(x.all, history, w, bias, y,
+           {.geometry = x.joined() ? kCausalJoined : kCausal,
+            .accumulate = accumulate,
+            .frames = count});
   if (!home) return;
-  if (!x.joined()) return remember(home, history, x.fresh, 0, start);
-  ops::copy(pb_, pb_.rows(x.all, count, 2), home,
-            pb_.tier(home) == Tier::host ? Lane::download : Lane::compute);
+  if (x.joined()) {
+    ops::copy(pb_, pb_.rows(x.all, count, 2), home,
+              pb_.tier(home) == Tier::host ? Lane::download : Lane::compute);
+  } else {
+    remember(home, history, x.fresh, 0, start);
+  }
+  caches_->leave(pb_, cache, start);
+}
+
+// Where frames may be cut into bands, their rows are multiplied in calls that every band of them
+// makes as well, by the algorithm that whole frames have.
+void UnitForward::convolve(Buffer x, Buffer history, Buffer w, Buffer bias, Buffer y,
+                           ops::ConvOptions options) {
+  if (rows_.grid > 0) {
+    options.lines = pb_.shape(y)[1] / rows_.grid;
+    options.whole_height = options.lines * rows_.whole;
+  }
+  ops::conv3d_into(pb_, x, history, {w, bias, {}}, y, options);
 }
 
 Buffer UnitForward::causal(const Input& x, Buffer w, Buffer bias, const std::string& cache,
@@ -148,7 +194,7 @@ Buffer UnitForward::causal(const Input& x, Buffer w, Buffer bias, const std::str
 
 Buffer UnitForward::point(Buffer x, Buffer w, Buffer bias, std::int64_t outputs, DType y_dtype) {
   const Buffer y = frames("point", pb_.shape(x), outputs, y_dtype);
-  ops::conv3d_into(pb_, x, {}, {w, bias, {}}, y, {.geometry = kPoint, .frames = pb_.shape(x)[0]});
+  convolve(x, {}, w, bias, y, {.geometry = kPoint, .frames = pb_.shape(x)[0]});
   return y;
 }
 
@@ -185,8 +231,7 @@ Buffer UnitForward::down(const Unit& u, const UnitBuffers& w, Buffer x, bool sta
   half[1] /= 2;
   half[2] /= 2;
   const Buffer y = frames("down", half, u.out, dtype_);
-  ops::conv3d_into(pb_, x, {}, {w[S::conv], w[S::bias], {}}, y,
-                   {.geometry = kDown, .frames = half[0]});
+  convolve(x, {}, w[S::conv], w[S::bias], y, {.geometry = kDown, .frames = half[0]});
   if (u.kind == UnitKind::down_2d) return y;
   Shape slower = pb_.shape(y);
   slower[0] = start ? 1 + (half[0] - 1) / 2 : half[0] / 2;
@@ -195,18 +240,21 @@ Buffer UnitForward::down(const Unit& u, const UnitBuffers& w, Buffer x, bool sta
   if (caches_) {
     Shape one = slower;
     one[0] = 1;
-    home = caches_->home(pb_, u.name + ".time", one, dtype_);
+    home = caches_->home(pb_, u.name + ".time", one, dtype_, start);
     if (!start) history = caches_->history(pb_, home);
   }
   check(start || history, "{}: frames that follow on nothing", u.name);
   if (start) ops::copy(pb_, pb_.rows(y, 0, 1), pb_.rows(out, 0, 1));
   const std::int64_t made = start ? slower[0] - 1 : slower[0];
   if (made > 0) {
-    ops::conv3d_into(
-        pb_, y, history, {w[S::conv2], w[S::bias2], {}}, out,
+    convolve(
+        y, history, w[S::conv2], w[S::bias2], out,
         {.geometry = start ? kTimeDown : kTimeDownOn, .frames = made, .y_first = start ? 1 : 0});
   }
-  if (home) remember(home, history, y, 0, start);
+  if (home) {
+    remember(home, history, y, 0, start);
+    caches_->leave(pb_, u.name + ".time", start);
+  }
   return out;
 }
 
@@ -220,7 +268,7 @@ Buffer UnitForward::time_up(const Unit& u, const UnitBuffers& w, Buffer x, bool 
   if (caches_) {
     Shape two = faster;
     two[0] = 2;
-    home = caches_->home(pb_, u.name + ".time", two, dtype_);
+    home = caches_->home(pb_, u.name + ".time", two, dtype_, start);
     if (!start) history = caches_->history(pb_, home);
   }
   check(start || history, "{}: frames that follow on nothing", u.name);
@@ -242,8 +290,7 @@ Buffer UnitForward::space_up(const Unit& u, const UnitBuffers& w, Buffer x) {
   twice[1] *= 2;
   twice[2] *= 2;
   const Buffer y = frames("up", twice, u.out, dtype_);
-  ops::conv3d_into(pb_, x, {}, {w[S::conv], w[S::bias], {}}, y,
-                   {.geometry = kUp, .frames = twice[0]});
+  convolve(x, {}, w[S::conv], w[S::bias], y, {.geometry = kUp, .frames = twice[0]});
   return y;
 }
 

@@ -28,14 +28,22 @@ inline constexpr ops::ConvGeometry kTimeDownOn = {
     .kernel = {3, 1, 1}, .stride = {2, 1, 1}, .pad = {1, 0, 0}};
 
 // The last frames that each convolution in time has seen, from chunk to chunk of a clip. Some of
-// them wait in host memory: those of the lowest resolutions, which are used least often.
+// them wait in host memory: those of the lowest resolutions, which are used least often. Those of a
+// band are brought from there before a program first uses them and go back after the last time;
+// where they are used several times, those of the next band then take their place.
 class FrameCaches {
  public:
   // hosted: how many. last: of the last ones in order of use, as an encoder's lowest are.
   FrameCaches(int hosted, bool last) : hosted_(hosted), last_(last) {}
 
-  // Where the frames are kept, made when first asked for.
-  Buffer home(ProgramBuilder& pb, const std::string& name, const Shape& frames, DType dtype);
+  // What follows are frames of this band (-1: whole ones), for the last time in this program or
+  // not.
+  void visit(int band, bool last_time);
+  // Where the frames are kept, made when first asked for. Nothing is read of it at the start.
+  Buffer home(ProgramBuilder& pb, const std::string& name, const Shape& frames, DType dtype,
+              bool start);
+  // Behind what was written there.
+  void leave(ProgramBuilder& pb, const std::string& name, bool start);
   // ... and where this program reads them; from the host they are brought.
   Buffer history(ProgramBuilder& pb, Buffer home);
   // The same into frames that are part of more.
@@ -44,9 +52,19 @@ class FrameCaches {
   static constexpr int kEncoder = 24, kDecoder = 32;  // how many there are
 
  private:
+  static std::string key(const std::string& name, int band);
+
   int hosted_;
   bool last_;
+  int band_ = -1;
+  bool last_time_ = true;
+  std::map<std::string, int, std::less<>> order_;  // of first use, whatever the band
   std::map<std::string, Buffer, std::less<>> homes_;
+  struct Brought {
+    Buffer here;
+    bool again = false;  // used more than once
+  };
+  std::map<std::string, Brought, std::less<>> brought_;  // in this program
 };
 
 // Records units forward. Frames are channels last, [T, H, W, C]. `start` says that the first of
@@ -56,6 +74,13 @@ class UnitForward {
  public:
   UnitForward(ProgramBuilder& pb, DType dtype, FrameCaches* caches)
       : pb_(pb), dtype_(dtype), caches_(caches) {}
+
+  // Frames are bands of `grid` rows of so many, or as many times these at their resolution; 0: no
+  // matter, they are never cut.
+  struct GridRows {
+    std::int64_t grid = 0, whole = 0;
+  };
+  void set_rows(const GridRows& rows) { rows_ = rows; }
 
   // y may be x itself where `consume` allows it. Not for up_*.
   Buffer run(const Unit& u, const UnitBuffers& w, Buffer x, bool start, bool consume);
@@ -90,6 +115,8 @@ class UnitForward {
  private:
   void causal_into(const Input& x, Buffer w, Buffer bias, const std::string& cache, bool start,
                    Buffer y, bool accumulate);
+  void convolve(Buffer x, Buffer history, Buffer w, Buffer bias, Buffer y,
+                ops::ConvOptions options);
   void join(const Input& x, Buffer home, bool start);
   void remember(Buffer home, Buffer history, Buffer x, std::int64_t first, bool start);
   Buffer down(const Unit& u, const UnitBuffers& w, Buffer x, bool start);
@@ -97,6 +124,7 @@ class UnitForward {
   ProgramBuilder& pb_;
   DType dtype_;
   FrameCaches* caches_;
+  GridRows rows_;
 };
 
 }  // namespace ballast::wan_vae

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "models/wan_vae/clip_pass.h"
 #include "ops/copy.h"
-#include "ops/fold_blocks.h"
 
 namespace ballast::wan_vae {
 namespace {
@@ -68,41 +68,58 @@ void Vae::record_decode(ChunkIo& io, bool start) {
                     .dtype = job_.dtype,
                     .caches = job_.long_clips ? &decoder_caches_ : nullptr,
                     .taps = taps_,
-                    .slices = job_.policy.slices},
+                    .slices = job_.policy.slices,
+                    .bands = bands(kDecoderHalo)},
                    start);
-  pass.run(ops::cast(pb, z, job_.dtype), [&](Buffer y, std::int64_t first) {
-    Buffer pixels = y;
-    if (job_.config.folded()) {
-      const Shape s = pb.shape(y);
-      pixels = pb.temp("pixels", {s[0], 2 * s[1], 2 * s[2], 3}, DType::f32);
-      ops::unfold_blocks_into(pb, y, pixels, {.block = kPixelFold});
-    }
-    ops::copy(pb, pixels, pb.rows(io.pixels, first, pb.shape(pixels)[0]), Lane::download);
+  pass.decode(ops::cast(pb, z, job_.dtype), [&](Buffer y, std::int64_t first, std::int64_t row) {
+    const Buffer pixels = unfold_pixels(pb, job_.config, y);
+    const Shape made = pb.shape(pixels);
+    const bool whole = made[1] == pb.shape(io.pixels)[1];
+    const Buffer to =
+        whole ? pb.rows(io.pixels, first, made[0])
+              : rows_of_frame(pb, io.pixels, first, job_.config.pixel_fold() * row, made[1]);
+    ops::copy(pb, pixels, to, Lane::download);
   });
+}
+
+std::vector<Band> Vae::bands(std::int64_t halo) const {
+  return cut_bands(kGridPerLatent * job_.height, job_.policy.bands, halo);
+}
+
+// Rows of the pixels of a chunk on the device.
+Buffer Vae::upload(ProgramBuilder& pb, Buffer pixels, std::int64_t first, std::int64_t rows) {
+  Shape s = pb.shape(pixels);
+  const bool whole = rows == s[1];
+  s[1] = rows;
+  const Buffer here = pb.temp("pixels", s, DType::f32);
+  if (whole) {
+    ops::copy(pb, pixels, here, Lane::upload);
+    return here;
+  }
+  for (std::int64_t f = 0; f < s[0]; ++f) {
+    ops::copy(pb, rows_of_frame(pb, pixels, f, first, rows), pb.rows(here, f, 1), Lane::upload);
+  }
+  return here;
 }
 
 void Vae::record_encode(ChunkIo& io, bool start) {
   ProgramBuilder pb(set_, io.program);
   encoder_->begin_program();
-  const Shape s = pb.shape(io.pixels);
-  const Buffer pixels = pb.temp("pixels", s, DType::f32);
-  ops::copy(pb, io.pixels, pixels, Lane::upload);
-  Buffer x = pixels;
-  if (job_.config.folded()) {
-    x = pb.temp("folded", {s[0], s[1] / 2, s[2] / 2, 12}, job_.dtype);
-    ops::fold_blocks_into(pb, pixels, x, {.block = kPixelFold});
-  } else {
-    x = ops::cast(pb, x, job_.dtype);
-  }
+  const std::int64_t fold = job_.config.pixel_fold();
+  const auto input = [&](std::int64_t first, std::int64_t rows) {
+    const Buffer pixels = upload(pb, io.pixels, fold * first, fold * rows);
+    return fold_pixels(pb, job_.config, pixels, job_.dtype);
+  };
   ForwardPass pass(pb,
                    {.net = encoder_net_,
                     .weights = *encoder_,
                     .dtype = job_.dtype,
                     .caches = job_.long_clips ? &encoder_caches_ : nullptr,
-                    .taps = taps_},
+                    .taps = taps_,
+                    .bands = bands(kEncoderHalo)},
                    start);
-  pass.run(x, [&](Buffer y, std::int64_t) {  // means, then log-variances
-    const Buffer mean = pb.columns(y, 0, job_.config.z_dim);
+  pass.encode(input, pb.shape(io.pixels)[1] / fold, [&](Buffer y, std::int64_t, std::int64_t) {
+    const Buffer mean = pb.columns(y, 0, job_.config.z_dim);  // before log-variances
     ops::copy(pb, mean, io.latent, Lane::download);
   });
 }

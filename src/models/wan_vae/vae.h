@@ -17,6 +17,9 @@ struct Policy {
   std::size_t streamed_units = 0;
   int ahead = 1;             // units whose matrices come early
   int hosted_histories = 0;  // of how many convolutions the last frames wait there
+  // Bands of rows that the stages of most pixels take one after the other, each with a halo that is
+  // computed again; see bands.h. Decoding takes frames one by one in each.
+  std::int64_t bands = 1;
 
   friend bool operator==(const Policy&, const Policy&) = default;
 };
@@ -59,6 +62,8 @@ class Vae {
   void record_decode(ChunkIo& io, bool start);
   void record_encode(ChunkIo& io, bool start);
   ChunkIo declare(ProgramBuilder& pb, const std::string& name, std::int64_t frames);
+  std::vector<Band> bands(std::int64_t halo) const;
+  static Buffer upload(ProgramBuilder& pb, Buffer pixels, std::int64_t first, std::int64_t rows);
 
   ProgramSet& set_;
   Job job_;

@@ -1,5 +1,6 @@
 #include "models/wan_vae/fit.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
@@ -75,9 +76,51 @@ TEST(VaeFit, LargeClipsDecodeInSmallBudgets) {
     const auto small = fit(r);
     ASSERT_TRUE(std::holds_alternative<PlannedVae>(small)) << preset;
     EXPECT_LE(std::get<PlannedVae>(small).device.count, budget);
+    EXPECT_EQ(std::get<PlannedVae>(small).policy.bands, 1);
     // What waits in host memory comes while the convolution before its own computes.
     EXPECT_LE(std::get<PlannedVae>(small).seconds, 1.15 * std::get<PlannedVae>(free).seconds);
   }
+}
+
+TEST(VaeFit, TakesBandsWhereNothingElseFits) {
+  const std::uint64_t MB = 1000000;
+  for (const auto& [preset, decode, height, width, budget] :
+       {std::tuple(0, true, 480, 832, 1250 * MB), std::tuple(1, true, 704, 1280, 2200 * MB),
+        std::tuple(0, false, 480, 832, 1500 * MB), std::tuple(1, false, 704, 1280, 2000 * MB)}) {
+    FitRequest r = request(preset, decode, height, width);
+    r.budget.gpu = Bytes{budget};
+    const auto small = fit(r);
+    ASSERT_TRUE(std::holds_alternative<PlannedVae>(small)) << preset << decode;
+    const PlannedVae& p = std::get<PlannedVae>(small);
+    EXPECT_LE(p.device.count, budget);
+    EXPECT_GT(p.policy.bands, 1);
+    EXPECT_THAT(policy_text(p), testing::HasSubstr("computed twice"));
+    // Nothing without them would have done.
+    Policy lean = {.slices = decode,
+                   .streamed_units = ~std::size_t{},
+                   .hosted_histories = decode ? FrameCaches::kDecoder : FrameCaches::kEncoder};
+    r.policy = lean;
+    EXPECT_TRUE(std::holds_alternative<Refusal>(fit(r))) << preset << decode;
+  }
+}
+
+// There is one memory: nothing is gained by what waits on the host.
+TEST(VaeFit, TakesBandsOnTheCpu) {
+  FitRequest r = request(0, false, 480, 832);
+  r.backend = {};
+  r.profile = {};
+  const Bytes whole = std::get<PlannedVae>(fit(r)).host;
+  r.budget.host = Bytes{whole.count * 9 / 10};
+  const auto small = fit(r);
+  ASSERT_TRUE(std::holds_alternative<PlannedVae>(small));
+  EXPECT_LE(std::get<PlannedVae>(small).host, r.budget.host);
+  EXPECT_EQ(std::get<PlannedVae>(small).policy, Policy{.bands = 2});
+}
+
+TEST(VaeFit, RefusesMoreBandsThanThereAreRowsFor) {
+  FitRequest r = request(0, true, 64, 64);
+  r.policy = Policy{.bands = 9};
+  EXPECT_THROW(fit(r), Error);
 }
 
 TEST(VaeFit, SaysWhatTheLeanestPolicyNeeds) {
