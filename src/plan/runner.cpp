@@ -26,8 +26,9 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
               "device arena"),
       host_(plan.peak_of(Tier::host), "host arena"),
       compute_(set.backend.threads),
-      readers_(options.disk_readers),
-      copier_(1) {
+      copier_(1),
+      readers_{ThreadPool((options.disk_readers + 1) / 2),
+               ThreadPool(std::max(1, options.disk_readers / 2))} {
   check(set.executable, "a program recorded for planning cannot be run");
   check(options.debug.order != Order::concurrent ||
             !(options.debug.poison || options.debug.check_nan),
@@ -38,11 +39,18 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
   bases_.base[1] = host_.base();
   std::future<PinnedRegion> pinning;
   if (set.backend.device == Device::cuda) pinning = open_device();
-  for (LaneState& lane : lanes_) lane.code.resize(set.programs.size());
+  for (LaneState& lane : lanes_) {
+    lane.code.resize(set.programs.size());
+    lane.after_last.resize(set.programs.size());
+  }
   for (std::size_t p = 0; p < set.programs.size(); ++p) {
     const auto& code = set.programs[p].instructions;
     for (std::uint32_t i = 0; i < code.size(); ++i) {
-      lanes_[index(code[i].lane)].code[p].push_back(i);
+      LaneState& lane = lanes_[index(code[i].lane)];
+      lane.code[p].push_back(i);
+      if (hands_of(code[i].lane) == 1) continue;
+      const std::size_t n = lane.code[p].size();
+      lane.after_last[p].push_back(n > 1 && share_bytes(code[lane.code[p][n - 2]], code[i]));
     }
   }
   uses_left_.resize(set.buffers.size());
@@ -54,8 +62,10 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
     const auto lane = static_cast<Lane>(l);
     const bool used = std::ranges::any_of(lanes_[index(lane)].code,
                                           [](const auto& code) { return !code.empty(); });
-    if (lane != Lane::compute && used) {
-      lanes_[index(lane)].thread = std::thread([this, lane] { lane_main(lane); });
+    if (lane == Lane::compute || !used) continue;
+    for (std::size_t hand = 0; hand < hands_of(lane); ++hand) {
+      lanes_[index(lane)].hands[hand].thread =
+          std::thread([this, lane, hand] { lane_main(lane, hand); });
     }
   }
 }
@@ -67,7 +77,9 @@ Runner::~Runner() {
   }
   start_.notify_all();
   for (LaneState& lane : lanes_) {
-    if (lane.thread.joinable()) lane.thread.join();
+    for (Hand& hand : lane.hands) {
+      if (hand.thread.joinable()) hand.thread.join();
+    }
   }
 }
 
@@ -148,25 +160,50 @@ TensorView Runner::view(Buffer b) {
 void Runner::run(int program, const StepValues& step) {
   step_ = step;
   times_ = {};
-  for (LaneState& lane : lanes_) lane.done.store(0, std::memory_order_relaxed);
+  for (LaneState& lane : lanes_) {
+    lane.begun.store(0, std::memory_order_relaxed);
+    lane.done.store(0, std::memory_order_relaxed);
+    for (Hand& hand : lane.hands) hand.time = {};
+  }
   if (options_.debug.order == Order::concurrent) {
     run_concurrent(program);
   } else {
     run_one_by_one(program);
   }
-  for (LaneState& lane : lanes_) high_water_.include(lane.high_water);
+  for (LaneState& lane : lanes_) {
+    for (Hand& hand : lane.hands) high_water_.include(hand.high_water);
+  }
 }
 
-void Runner::execute(std::uint32_t instruction, Lane lane, int program) {
+// Where one of them writes what the other reads or writes.
+bool Runner::share_bytes(const Instruction& a, const Instruction& b) const {
+  const auto meet = [&](const auto& some, const auto& others) {
+    return std::ranges::any_of(some, [&](Buffer x) {
+      const BufferSpec& sx = set_.spec(set_.spec(x).root);
+      const std::uint64_t begin = plan_.offset[set_.spec(x).root.id];
+      return std::ranges::any_of(others, [&](Buffer y) {
+        const BufferSpec& sy = set_.spec(set_.spec(y).root);
+        const std::uint64_t other = plan_.offset[set_.spec(y).root.id];
+        return sx.tier == sy.tier && begin < other + sy.bytes && other < begin + sx.bytes;
+      });
+    });
+  };
+  return meet(a.writes, b.reads) || meet(a.writes, b.writes) || meet(a.reads, b.writes);
+}
+
+ThreadPool* Runner::pool_of(Lane lane, std::size_t hand) {
+  if (lane == Lane::compute) return &compute_;
+  return lane == Lane::disk ? &readers_[hand] : &copier_;
+}
+
+void Runner::execute(std::uint32_t instruction, Lane lane, int program, std::size_t hand) {
   const Instruction& ins =
       set_.programs[static_cast<std::size_t>(program)].instructions[instruction];
-  LaneState& state = lanes_[index(lane)];
-  ThreadPool* const pool = lane == Lane::compute ? &compute_
-                           : lane == Lane::disk  ? &readers_
-                                                 : &copier_;
+  ThreadPool* const pool = pool_of(lane, hand);
   const Stream stream = gpu_ && is_queue(lane) ? gpu_->stream(lane, pool) : Stream{.pool = pool};
   try {
-    ins.run(Bindings(set_, plan_.offset, bases_, ins, step_, stream, &state.high_water));
+    ins.run(Bindings(set_, plan_.offset, bases_, ins, step_, stream,
+                     &lanes_[index(lane)].hands[hand].high_water));
   } catch (Error& e) {
     e.add_trail(fmt::format("running {} of program {}", ins.name,
                             set_.programs[static_cast<std::size_t>(program)].name));
@@ -181,13 +218,20 @@ void Runner::run_concurrent(int program) {
     error_ = nullptr;
     program_ = program;
     lanes_busy_ = 0;
-    for (const LaneState& lane : lanes_) lanes_busy_ += lane.thread.joinable() ? 1 : 0;
+    for (const LaneState& lane : lanes_) {
+      for (const Hand& hand : lane.hands) lanes_busy_ += hand.thread.joinable() ? 1 : 0;
+    }
     ++generation_;
   }
   start_.notify_all();
-  run_lane(Lane::compute, program);
+  run_lane(Lane::compute, program, 0);
   std::unique_lock lock(mutex_);
   progress_.wait(lock, [this] { return lanes_busy_ == 0; });
+  for (std::size_t l = 0; l < kLaneCount; ++l) {
+    for (const Hand& hand : lanes_[l].hands) {  // the busier one's
+      if (hand.time.busy >= times_[l].busy) times_[l] = hand.time;
+    }
+  }
   if (gpu_) {
     try {
       gpu_->finish();
@@ -227,7 +271,7 @@ std::vector<std::pair<std::string_view, double>> Runner::compute_times() const {
   return times;
 }
 
-void Runner::lane_main(Lane lane) {
+void Runner::lane_main(Lane lane, std::size_t hand) {
   if (gpu_) use_gpu();
   std::uint64_t seen = 0;
   for (;;) {
@@ -239,39 +283,46 @@ void Runner::lane_main(Lane lane) {
       seen = generation_;
       program = program_;
     }
-    run_lane(lane, program);
+    run_lane(lane, program, hand);
     const std::lock_guard lock(mutex_);
     --lanes_busy_;
     progress_.notify_all();
   }
 }
 
-void Runner::run_lane(Lane lane, int program) {
+// Of a lane with two hands every second instruction. One begins when those before it have what they
+// wait for, since waits that follow from theirs are not in the plan, and counts as done after them.
+void Runner::run_lane(Lane lane, int program, std::size_t hand) {
   LaneState& state = lanes_[index(lane)];
-  LaneTime& time = times_[index(lane)];
+  LaneTime& time = state.hands[hand].time;
   const auto& code = state.code[static_cast<std::size_t>(program)];
   const bool queue = gpu_ && is_queue(lane) && !code.empty();
+  const std::size_t hands = hands_of(lane);
   try {
     if (queue) gpu_->begin(lane);
-    for (const std::uint32_t i : code) {
+    for (std::size_t n = hand; n < code.size(); n += hands) {
+      const std::uint32_t i = code[n];
+      const auto count = static_cast<std::uint32_t>(n);  // of those before
       const bool on_gpu = queue && gpu_->on_gpu(program, i);
       Clock::time_point begin = Clock::now();
+      if (hands > 1 && !wait_for(state.begun, count)) return;
       if (!options_.debug.ignore_waits && !wait_all(lane, program, i, on_gpu)) return;
+      if (hands > 1) {
+        const bool after_last = state.after_last[static_cast<std::size_t>(program)][n];
+        if (after_last && !wait_for(state.done, count)) return;
+        raise(state.begun, count + 1);
+      }
       if (failed_.load(std::memory_order_relaxed)) return;
       time.waiting += seconds_since(begin);
       begin = Clock::now();
       if (queue && !on_gpu) gpu_->drain(lane);
       if (queue) gpu_->begin_instruction(lane);
-      execute(i, lane, program);
+      execute(i, lane, program, hand);
       if (queue) gpu_->end_instruction(lane);
-      const std::uint32_t count = state.done.load(std::memory_order_relaxed) + 1;
-      if (queue) gpu_->given(lane, program, count);
+      if (queue) gpu_->given(lane, program, count + 1);
       time.busy += seconds_since(begin);
-      {
-        const std::lock_guard lock(mutex_);
-        state.done.store(count, std::memory_order_release);
-      }
-      progress_.notify_all();
+      if (hands > 1 && !wait_for(state.done, count)) return;
+      raise(state.done, count + 1);
     }
     if (queue) gpu_->end(lane);
   } catch (...) {
@@ -279,12 +330,20 @@ void Runner::run_lane(Lane lane, int program) {
   }
 }
 
+void Runner::raise(std::atomic<std::uint32_t>& count, std::uint32_t to) {
+  {
+    const std::lock_guard lock(mutex_);
+    count.store(to, std::memory_order_release);
+  }
+  progress_.notify_all();
+}
+
 bool Runner::wait_all(Lane lane, int program, std::uint32_t instruction, bool on_gpu) {
   const Waits& waits = plan_.waits[static_cast<std::size_t>(program)];
   bool stall = false;
   for (std::uint32_t w = waits.begin[instruction]; w < waits.begin[instruction + 1]; ++w) {
     const Wait& wait = waits.all[w];
-    if (!wait_for(wait)) return false;
+    if (!wait_for(lanes_[index(wait.lane)].done, wait.count)) return false;
     if (!gpu_ || !is_queue(wait.lane)) continue;
     if (!stall && on_gpu && lane == Lane::compute) {
       stall = true;
@@ -297,13 +356,11 @@ bool Runner::wait_all(Lane lane, int program, std::uint32_t instruction, bool on
 }
 
 // False when another lane failed: the run is over.
-bool Runner::wait_for(const Wait& wait) {
-  const LaneState& other = lanes_[index(wait.lane)];
-  if (other.done.load(std::memory_order_acquire) >= wait.count) return true;
+bool Runner::wait_for(const std::atomic<std::uint32_t>& count, std::uint32_t least) {
+  if (count.load(std::memory_order_acquire) >= least) return true;
   std::unique_lock lock(mutex_);
-  progress_.wait(lock, [&] {
-    return failed_.load() || other.done.load(std::memory_order_acquire) >= wait.count;
-  });
+  progress_.wait(lock,
+                 [&] { return failed_.load() || count.load(std::memory_order_acquire) >= least; });
   return !failed_.load();
 }
 

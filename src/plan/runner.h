@@ -89,22 +89,35 @@ class Runner {
   ThreadPool& compute_threads() { return compute_; }
 
  private:
+  // The disk lane has two: while one's last requests are answered, the other's are under way. The
+  // others have one.
+  static constexpr std::size_t kMostHands = 2;
+  struct Hand {
+    HighWater high_water;
+    LaneTime time;
+    std::thread thread;  // none for compute, which is the caller's
+  };
   struct LaneState {
     std::vector<std::vector<std::uint32_t>> code;  // by program: indices of its instructions
-    std::atomic<std::uint32_t> done{0};
-    HighWater high_water;
-    std::thread thread;
+    // By program and place in code: whether it shares bytes with the one before.
+    std::vector<std::vector<bool>> after_last;
+    std::atomic<std::uint32_t> begun{0}, done{0};
+    std::array<Hand, kMostHands> hands;
   };
+  static std::size_t hands_of(Lane lane) { return lane == Lane::disk ? kMostHands : 1; }
 
   void run_concurrent(int program);
-  void lane_main(Lane lane);
-  void run_lane(Lane lane, int program);
+  void lane_main(Lane lane, std::size_t hand);
+  void run_lane(Lane lane, int program, std::size_t hand);
   bool wait_all(Lane lane, int program, std::uint32_t instruction, bool on_gpu);
-  bool wait_for(const Wait& wait);
+  bool wait_for(const std::atomic<std::uint32_t>& count, std::uint32_t least);
+  void raise(std::atomic<std::uint32_t>& count, std::uint32_t to);
+  bool share_bytes(const Instruction& a, const Instruction& b) const;
   void prepare();
   std::future<PinnedRegion> open_device();
   void read_gpu_times();
-  void execute(std::uint32_t instruction, Lane lane, int program);
+  void execute(std::uint32_t instruction, Lane lane, int program, std::size_t hand = 0);
+  ThreadPool* pool_of(Lane lane, std::size_t hand);
   void stop_all(std::exception_ptr error);
 
   void run_one_by_one(int program);
@@ -120,7 +133,8 @@ class Runner {
   GpuArena gpu_memory_;  // the GPU backend's device arena
   PinnedRegion pinned_;  // ... and its hold on the host arena
   ArenaBases bases_;
-  ThreadPool compute_, readers_, copier_;  // the copying lanes work on their own thread alone
+  ThreadPool compute_, copier_;  // the copying lanes work on their own thread alone
+  std::array<ThreadPool, kMostHands> readers_;
   StepValues step_;
   HighWater high_water_;
   std::array<LaneState, kLaneCount> lanes_;
