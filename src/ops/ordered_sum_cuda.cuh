@@ -59,12 +59,24 @@ __device__ __forceinline__ double add_in_order(const T* x, std::int64_t n, doubl
   return total;  // the first thread's
 }
 
-// piece: the block's sums of pieces, which a block of at least kSumPieces threads has just written.
-// The block that finishes last adds the sums of all in order: a second launch would take longer
-// than a small tensor's sum.
-__device__ __forceinline__ void add_pieces(const double* piece, double* partial, unsigned* finished,
-                                           double* total) {
+// A block of threads per block of kSumBlock elements, sixteen threads per piece. The one that
+// finishes last adds the sums of all in order: a second launch would take longer than a small
+// tensor's sum. Term: begin() makes what a thread needs, with load(i), add(item, i, sum) and
+// finish(sum of a piece).
+template <class Term>
+__global__ void __launch_bounds__(kBlockThreads)
+    sum_blocks(const __grid_constant__ Term term, std::int64_t first, std::int64_t n,
+               double* partial, unsigned* finished, double* total) {
+  __shared__ double piece[kSumPieces];
   __shared__ bool last;
+  const int k = threadIdx.x / 16;
+  const std::int64_t at = (first + blockIdx.x) * kSumBlock + k * kSumPiece;
+  const std::int64_t begin = at < n ? at : n, end = n - begin < kSumPiece ? n : begin + kSumPiece;
+  const auto thread = term.begin();
+  const double of_piece = sixteen_sums(
+      begin, end, [&](std::int64_t i) { return thread.load(i); },
+      [&](const auto& item, std::int64_t i, double s) { return thread.add(item, i, s); });
+  if (threadIdx.x % 16 == 0) piece[k] = thread.finish(of_piece);
   __syncthreads();
   if (threadIdx.x < kSumPieces) {
     double sum = piece[threadIdx.x];
@@ -90,46 +102,19 @@ __device__ __forceinline__ void add_pieces(const double* piece, double* partial,
   }
 }
 
-// launch(first block, blocks, counter): as many blocks of kSumBlock elements as there are partial
-// sums.
-template <class Launch>
-void for_sum_launches(std::int64_t n, double* scratch, const char* name, Launch&& launch) {
+// *total += the sum of all terms. scratch: sum_scratch().
+template <class Term>
+void add_ordered(const Term& term, std::int64_t n, double* total, double* scratch, void* stream,
+                 const char* name) {
   static_assert(kSumPieces == 32, "a warp adds them");
   const std::int64_t blocks = (n + kSumBlock - 1) / kSumBlock;
   auto* finished = reinterpret_cast<unsigned*>(scratch + kSumPartials + kSumScalars);
   for (std::int64_t first = 0; first < blocks; first += kSumPartials) {
     const std::int64_t here = blocks - first < kSumPartials ? blocks - first : kSumPartials;
-    launch(first, static_cast<unsigned>(here), finished);
+    sum_blocks<<<static_cast<unsigned>(here), kBlockThreads, 0, stream_of(stream)>>>(
+        term, first, n, scratch, finished, total);
     check_launch(name);
   }
-}
-
-// A block of threads per block of kSumBlock elements, sixteen threads per piece. Term: begin()
-// makes what a thread needs, with load(i), add(item, i, sum) and finish(sum of a piece).
-template <class Term>
-__global__ void __launch_bounds__(kBlockThreads)
-    sum_blocks(const __grid_constant__ Term term, std::int64_t first, std::int64_t n,
-               double* partial, unsigned* finished, double* total) {
-  __shared__ double piece[kSumPieces];
-  const int k = threadIdx.x / 16;
-  const std::int64_t at = (first + blockIdx.x) * kSumBlock + k * kSumPiece;
-  const std::int64_t begin = at < n ? at : n, end = n - begin < kSumPiece ? n : begin + kSumPiece;
-  const auto thread = term.begin();
-  const double of_piece = sixteen_sums(
-      begin, end, [&](std::int64_t i) { return thread.load(i); },
-      [&](const auto& item, std::int64_t i, double s) { return thread.add(item, i, s); });
-  if (threadIdx.x % 16 == 0) piece[k] = thread.finish(of_piece);
-  add_pieces(piece, partial, finished, total);
-}
-
-// *total += the sum of all terms. scratch: sum_scratch().
-template <class Term>
-void add_ordered(const Term& term, std::int64_t n, double* total, double* scratch, void* stream,
-                 const char* name) {
-  for_sum_launches(n, scratch, name, [&](std::int64_t first, unsigned blocks, unsigned* finished) {
-    sum_blocks<<<blocks, kBlockThreads, 0, stream_of(stream)>>>(term, first, n, scratch, finished,
-                                                                total);
-  });
 }
 
 template <class T>
