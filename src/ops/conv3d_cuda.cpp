@@ -1,5 +1,6 @@
 #include "ops/conv3d_cuda.h"
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <tuple>
@@ -58,8 +59,16 @@ class ConvPlans {
       CudnnPlan plan(std::move(graph), handle(), kConvWorkspace, what, true);
       return plans_.emplace(size, std::move(plan)).first->second;
     }
-    CudnnPlan plan(std::move(graph), handle(), kConvWorkspace, what,
-                   plan_of(a, a.chosen_height).choice());
+    const CudnnPlan& whole = plan_of(a, a.chosen_height);
+    CudnnPlan plan(std::move(graph), handle(), what, whole.choice());
+    if (std::max(whole.workspace(), plan.workspace()) > kMostWithoutPartialSums) {
+      fail(ErrorCode::device,
+           fmt::format("{}: part of {} x {}, which cuDNN computes with partial sums ({} bytes for "
+                       "the whole, {} for the part): bands would change bits",
+                       what, a.chosen_height, a.width, whole.workspace(), plan.workspace()),
+           {{"no --bands", "whole pictures take what is planned for them"},
+            {"--dtype f32", "takes other kernels"}});
+    }
     return plans_.emplace(size, std::move(plan)).first->second;
   }
 

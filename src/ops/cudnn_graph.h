@@ -161,11 +161,12 @@ class CudnnPlan {
   // for that in another way). what names the graph in the error when there is none.
   CudnnPlan(CudnnGraph graph, cudnnHandle_t handle, std::int64_t workspace, std::string_view what,
             bool deterministic = false);
-  // By this choice or none.
-  CudnnPlan(CudnnGraph graph, cudnnHandle_t handle, std::int64_t workspace, std::string_view what,
+  // By this choice or none, whatever its workspace.
+  CudnnPlan(CudnnGraph graph, cudnnHandle_t handle, std::string_view what,
             const CudnnChoice& choice);
 
   CudnnChoice choice() const { return choice_of(configuration_); }
+  std::int64_t workspace() const { return plan_.integer(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE); }
   void run(cudnnHandle_t handle, const CudnnPack& pack) const;
 
  private:

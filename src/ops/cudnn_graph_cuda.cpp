@@ -359,17 +359,14 @@ CudnnPlan::CudnnPlan(CudnnGraph graph, cudnnHandle_t handle, std::int64_t worksp
        {{"ballast doctor", "checks the driver, the card and cuDNN's parts"}});
 }
 
-CudnnPlan::CudnnPlan(CudnnGraph graph, cudnnHandle_t handle, std::int64_t workspace,
-                     std::string_view what, const CudnnChoice& choice)
+CudnnPlan::CudnnPlan(CudnnGraph graph, cudnnHandle_t handle, std::string_view what,
+                     const CudnnChoice& choice)
     : graph_(std::move(graph)),
       configuration_(graph_.configuration(CudnnTarget(handle), choice, what)),
       plan_(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
   plan_.set(plan_handle(), handle);
   plan_.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration_);
   plan_.finalize(fmt::format("setting up engine {} for {}", choice.engine, what).c_str());
-  const std::int64_t needed = plan_.integer(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
-  check(needed <= workspace, "{}: cuDNN {} needs a workspace of {} bytes, {} bytes are planned",
-        what, cudnn().get_version(), needed, workspace);
 }
 
 void CudnnPlan::run(cudnnHandle_t handle, const CudnnPack& pack) const {

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "core/error.h"
 #include "infer/video_codec.h"
 #include "tests/support/sample_tensor.h"
 #include "tests/support/temp_dir.h"
@@ -9,7 +10,12 @@
 namespace ballast::infer {
 namespace {
 
-constexpr std::int64_t kFrames = 3, kHeight = 11, kWidth = 2;  // of latents
+struct ClipSize {
+  std::int64_t frames, height, width;  // of latents
+};
+// Fibers take seconds for the smaller one.
+bool on_gpu() { return support::test_device() == Device::cuda; }
+ClipSize size() { return on_gpu() ? ClipSize{2, 8, 1} : ClipSize{3, 11, 2}; }
 
 // Wide enough for cuDNN's convolutions; patches of what is not.
 wan_vae::Config small_vae(wan_vae::Generation g) {
@@ -27,9 +33,10 @@ std::vector<float> noise(std::int64_t count) {
 }
 
 std::vector<float> decode(VideoDecoder& decoder) {
+  const ClipSize s = size();
   std::vector<float> frames;
-  decoder.decode(noise(decoder.config().z_dim * kFrames * kHeight * kWidth), kFrames, kHeight,
-                 kWidth, [&](const VideoDecoder::Frames& f) {
+  decoder.decode(noise(decoder.config().z_dim * s.frames * s.height * s.width), s.frames, s.height,
+                 s.width, [&](const VideoDecoder::Frames& f) {
                    frames.insert(frames.end(), f.pixels.begin(), f.pixels.end());
                  });
   return frames;
@@ -37,13 +44,13 @@ std::vector<float> decode(VideoDecoder& decoder) {
 
 std::vector<float> encode(VideoEncoder& encoder) {
   const std::int64_t side = encoder.config().pixels_per_latent();
-  const std::int64_t height = kHeight * side, width = kWidth * side;
-  const std::vector<float> clip = noise(wan_vae::pixel_frames(kFrames) * height * width * 3);
-  return encoder.encode(wan_vae::pixel_frames(kFrames), height, width,
-                        [&](std::int64_t first, std::int64_t, std::span<float> to) {
-                          std::copy_n(clip.begin() + first * height * width * 3, to.size(),
-                                      to.begin());
-                        });
+  const std::int64_t height = size().height * side, width = size().width * side;
+  const std::int64_t frames = wan_vae::pixel_frames(size().frames);
+  const std::vector<float> clip = noise(frames * height * width * 3);
+  return encoder.encode(
+      frames, height, width, [&](std::int64_t first, std::int64_t, std::span<float> to) {
+        std::copy_n(clip.begin() + first * height * width * 3, to.size(), to.begin());
+      });
 }
 
 void expect_planned(VideoCodec& codec) {
@@ -61,6 +68,7 @@ class VideoBands : public ::testing::TestWithParam<std::pair<wan_vae::Generation
   }
   // Bands, and how many of the last frames wait in host memory.
   static std::vector<wan_vae::Policy> policies(bool decode) {
+    if (on_gpu()) return {{.slices = decode, .hosted_histories = decode ? 25 : 16, .bands = 2}};
     return {
         {.slices = decode, .bands = 2},
         {.slices = decode, .hosted_histories = decode ? 25 : 16, .bands = 3},
@@ -78,7 +86,12 @@ TEST_P(VideoBands, DecodeToTheSameBits) {
     VideoCodecOptions o = options();
     o.policy = policy;
     VideoDecoder banded(path(), o);
-    EXPECT_TRUE(decode(banded) == want) << policy.bands;
+    try {
+      EXPECT_TRUE(decode(banded) == want) << policy.bands;
+    } catch (const Error& e) {  // cuDNN has no kernel whose bits do not depend on the size
+      if (e.code() == ErrorCode::device) GTEST_SKIP() << e.what();
+      throw;
+    }
     expect_planned(banded);
   }
 }
@@ -90,7 +103,12 @@ TEST_P(VideoBands, EncodeToTheSameBits) {
     VideoCodecOptions o = options();
     o.policy = policy;
     VideoEncoder banded(path(), o);
-    EXPECT_TRUE(encode(banded) == want) << policy.bands;
+    try {
+      EXPECT_TRUE(encode(banded) == want) << policy.bands;
+    } catch (const Error& e) {  // cuDNN has no kernel whose bits do not depend on the size
+      if (e.code() == ErrorCode::device) GTEST_SKIP() << e.what();
+      throw;
+    }
     expect_planned(banded);
   }
 }
