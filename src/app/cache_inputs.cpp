@@ -8,6 +8,7 @@
 #include "models/wan/recognise.h"
 #include "models/wan_vae/weights.h"
 #include "train/model_choice.h"
+#include "train/model_parts.h"
 #include "train/prepared_run.h"
 
 namespace ballast {
@@ -18,30 +19,6 @@ namespace fs = std::filesystem;
 bool is_there(const std::string& path) {
   std::error_code error;
   return !path.empty() && fs::exists(path, error);
-}
-
-void find_files(const train::TrainConfig& c, CacheInputs& in) {
-  in.vae = c.caching.vae;
-  in.text_encoder = c.caching.text_encoder;
-  in.tokenizer = c.caching.tokenizer;
-  std::error_code error;
-  const bool folder = fs::is_directory(c.model.checkpoint, error);
-  if (folder && (in.vae.empty() || in.text_encoder.empty() || in.tokenizer.empty())) {
-    const infer::ModelFiles found = infer::find_model_files(c.model.checkpoint);
-    if (in.vae.empty()) in.vae = found.vae;
-    if (in.text_encoder.empty()) in.text_encoder = found.text_encoder;
-    if (in.tokenizer.empty()) in.tokenizer = found.tokenizer;
-  }
-  if (in.tokenizer.empty() && !in.text_encoder.empty()) {
-    // Beside the encoder, or beside its folder as diffusers has it.
-    const fs::path encoder = fs::absolute(in.text_encoder, error);
-    for (const fs::path& at : {encoder, encoder.parent_path(), encoder.parent_path() / "tokenizer",
-                               encoder.parent_path() / "google" / "umt5-xxl"}) {
-      const bool any =
-          is_there((at / "tokenizer.json").string()) || is_there((at / "spiece.model").string());
-      if (any && in.tokenizer.empty()) in.tokenizer = at.string();
-    }
-  }
 }
 
 // The transformer, where the configuration names one that is there.
@@ -103,7 +80,10 @@ std::int64_t CacheInputs::media() const {
 
 CacheInputs find_cache_inputs(const train::TrainConfig& c) {
   CacheInputs in;
-  find_files(c, in);
+  const infer::ModelFiles parts = train::parts_of(c);
+  in.vae = parts.vae;
+  in.text_encoder = parts.text_encoder;
+  in.tokenizer = parts.tokenizer;
   data::DatasetRequest& r = in.search.request;
   if (const auto model = find_model(c)) {
     r.needs = train::needs_of(*model);

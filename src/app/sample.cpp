@@ -12,6 +12,7 @@
 #include "core/progress.h"
 #include "memory/gpu.h"
 #include "report/memory_monitor.h"
+#include "train/prompt_part.h"
 #include "train/run_summary.h"
 
 namespace ballast {
@@ -53,7 +54,7 @@ class Sample : public Command {
   StudentSample student_;
   bool by_student_ = false;  // then that is all
   SampleRun run_;
-  std::optional<PromptPart> texts_;
+  std::optional<train::PromptPart> texts_;
   std::unique_ptr<infer::VideoEncoder> image_;
   std::unique_ptr<infer::VideoDecoder> decoder_;
   std::vector<infer::PlannedStep> steps_;

@@ -5,7 +5,6 @@
 #include "app/output.h"
 #include "app/planning.h"
 #include "app/sample_files.h"
-#include "app/sample_parts.h"
 #include "core/error.h"
 #include "infer/model_folder.h"
 #include "infer/student_sampler.h"
@@ -14,6 +13,7 @@
 #include "ops/sgemm.h"
 #include "train/config_words.h"
 #include "train/flags.h"
+#include "train/prompt_part.h"
 
 namespace ballast {
 namespace {
@@ -85,7 +85,7 @@ std::vector<float> StudentSample::text_vector(std::int64_t width) const {
     }
     infer::TextEncoderOptions options;
     if (!ram_.empty()) set_field(options.budget, "ram", ram_);
-    rows = PromptPart(encoder, tokenizer, {prompt_}, model, options).run().at(0);
+    rows = train::PromptPart(encoder, tokenizer, {prompt_}, model, options).run().at(0);
   }
   std::vector<float> text(static_cast<std::size_t>(width));
   infer::mean_rows(rows, std::ssize(rows) / width, text);

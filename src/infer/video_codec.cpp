@@ -36,14 +36,13 @@ wan_vae::Recognised recognised(const Checkpoint& checkpoint) {
   fail(ErrorCode::refused, text, advice);
 }
 
-// Pixels of the larger kind of chunk.
+}  // namespace
+
 std::int64_t chunk_values(const wan_vae::Config& c, std::int64_t height, std::int64_t width,
                           bool long_clips) {
   const std::int64_t side = c.pixels_per_latent();
   return (long_clips ? 4 : 1) * height * side * width * side * 3;
 }
-
-}  // namespace
 
 VideoCodec::VideoCodec(const std::string& path, wan_vae::Part part,
                        const VideoCodecOptions& options)
@@ -130,36 +129,48 @@ void VideoDecoder::decode(std::span<const float> latent, std::int64_t frames, st
                      c.z_dim, frames, height, width, c.z_dim * frames * height * width));
   }
   prepare(height, width, frames > 1);
-  const wan_vae::LatentFrame layout = {.statistics = latent_statistics(c),
-                                       .channels = c.z_dim,
+  infer::decode({.runner = *runner_, .vae = *vae_, .chunk = frames_, .clamp = options_.clamp},
+                latent, frames, [&](const Frames& f) {
+                  sink(f);
+                  return true;
+                });
+}
+
+void decode(const RecordedDecoder& decoder, std::span<const float> latent, std::int64_t frames,
+            const std::function<bool(const DecodedFrames&)>& sink) {
+  const wan_vae::Job& job = decoder.vae.job();
+  Runner& runner = decoder.runner;
+  const wan_vae::LatentFrame layout = {.statistics = latent_statistics(job.config),
+                                       .channels = job.config.z_dim,
                                        .frames = frames,
-                                       .positions = height * width};
+                                       .positions = job.height * job.width};
   const auto chunk = [&](std::int64_t f) -> const wan_vae::ChunkIo& {
-    return f == 0 ? vae_->io().decode_start : vae_->io().decode_next;
+    return f == 0 ? decoder.vae.io().decode_start : decoder.vae.io().decode_next;
   };
   const auto run = [&](std::int64_t f) {
-    const TensorView z = runner_->view(chunk(f).latent);
+    const TensorView z = runner.view(chunk(f).latent);
     layout.take(latent, f, {z.as<float>(), static_cast<std::size_t>(z.elements())});
-    runner_->run(chunk(f).program);
+    runner.run(chunk(f).program);
   };
   std::int64_t made = 0;
   run(0);
   for (std::int64_t f = 0; f < frames; ++f) {
     const wan_vae::ChunkIo& io = chunk(f);
-    const TensorView v = runner_->view(io.pixels);
-    const std::span<float> pixels(frames_.data(), static_cast<std::size_t>(v.elements()));
+    const TensorView v = runner.view(io.pixels);
+    const std::span<float> pixels = decoder.chunk.first(static_cast<std::size_t>(v.elements()));
     const float* from = v.as<float>();
-    const float low = options_.clamp ? -1.0f : -INFINITY, high = -low;
+    const float low = decoder.clamp ? -1.0f : -INFINITY, high = -low;
     for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = std::clamp(from[i], low, high);
     std::future<void> next;  // its end waits for what it began
     if (f + 1 < frames) next = std::async(std::launch::async, run, f + 1);
-    sink({.pixels = pixels,
-          .first = made,
-          .count = io.frames,
-          .height = v.shape[1],
-          .width = v.shape[2]});
+    const bool go_on = sink({.pixels = pixels,
+                             .first = made,
+                             .count = io.frames,
+                             .height = v.shape[1],
+                             .width = v.shape[2]});
     made += io.frames;
     if (next.valid()) next.get();
+    if (!go_on) return;
   }
 }
 

@@ -62,14 +62,31 @@ class VideoCodec {
       frames_;  // of a chunk: what the caller has while the next or last one computes
 };
 
+struct DecodedFrames {
+  std::span<const float> pixels;  // [count][height][width][3], until the sink returns
+  std::int64_t first, count, height, width;
+};
+
+// The clip of a latent [z, frames, h, w], with programs that were recorded for its size and whose
+// weights are loaded. chunk: room for a chunk's pixels. The sink is called on this thread, while
+// the next chunk computes; with false it ends the clip there.
+struct RecordedDecoder {
+  Runner& runner;
+  const wan_vae::Vae& vae;
+  std::span<float> chunk;
+  bool clamp = true;  // pixels to -1 ... 1
+};
+void decode(const RecordedDecoder& decoder, std::span<const float> latent, std::int64_t frames,
+            const std::function<bool(const DecodedFrames&)>& sink);
+// Pixels of the larger kind of chunk.
+std::int64_t chunk_values(const wan_vae::Config& c, std::int64_t height, std::int64_t width,
+                          bool long_clips);
+
 class VideoDecoder : public VideoCodec {
  public:
   VideoDecoder(const std::string& path, const VideoCodecOptions& options);
 
-  struct Frames {
-    std::span<const float> pixels;  // [count][height][width][3], until the sink returns
-    std::int64_t first, count, height, width;
-  };
+  using Frames = DecodedFrames;
   using Sink = std::function<void(const Frames&)>;
   // latent: [z, frames, height, width]. The sink is called on this thread, while the next chunk
   // computes.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "plan/phase.h"
 
 namespace ballast {
 
@@ -14,7 +15,7 @@ void lifetimes(const ProgramSet& set, int program, std::vector<Lifetime>& life) 
     const auto touch = [&](Buffer b, bool read) {
       const BufferSpec& s = set.spec(b);
       Lifetime& l = life[s.root.id];
-      if (s.program != kPersistent) {  // names are looked up for a message only
+      if (!outlives_program(s)) {  // names are looked up for a message only
         if (s.program != program) [[unlikely]] {
           check(false, "{} of program {} touches {}, a temporary of program {}", ins.name, p.name,
                 set.name(b), set.programs[static_cast<std::size_t>(s.program)].name);

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "core/error.h"
 #include "plan/packing.h"
+#include "plan/phase.h"
 #include "plan/places.h"
 
 namespace ballast {
@@ -20,9 +22,33 @@ struct IdRange {
 
 // Who belongs where, found in one pass: buffers are many, and programs may be.
 struct Owners {
-  std::vector<std::uint32_t> persistent;  // roots
+  std::vector<std::uint32_t> persistent;           // roots
+  std::vector<std::vector<std::uint32_t>> phases;  // roots of what each keeps
   std::vector<IdRange> by_program;
+  std::vector<int> phase;  // by program; kNoPhase: none
 };
+constexpr int kNoPhase = -1;
+
+// A program is of the phase whose buffers it touches.
+void find_phases(const ProgramSet& set, Owners& o) {
+  o.phase.assign(set.programs.size(), kNoPhase);
+  if (o.phases.empty()) return;
+  for (std::size_t p = 0; p < set.programs.size(); ++p) {
+    const auto touch = [&](const Instruction& ins, Buffer b) {
+      const BufferSpec& s = set.spec(b);
+      if (!belongs_to_phase(s)) return;
+      const int phase = phase_of(s);
+      check(o.phase[p] == kNoPhase || o.phase[p] == phase,
+            "{} of program {} touches {}, which another phase keeps", ins.name,
+            set.programs[p].name, set.name(b));
+      o.phase[p] = phase;
+    };
+    for (const Instruction& ins : set.programs[p].instructions) {
+      for (const Buffer b : ins.reads) touch(ins, b);
+      for (const Buffer b : ins.writes) touch(ins, b);
+    }
+  }
+}
 
 Owners owners(const ProgramSet& set) {
   Owners o;
@@ -33,23 +59,50 @@ Owners owners(const ProgramSet& set) {
       if (s.root.id == i) o.persistent.push_back(i);
       continue;
     }
+    if (belongs_to_phase(s)) {
+      const auto phase = static_cast<std::size_t>(phase_of(s));
+      if (o.phases.size() <= phase) o.phases.resize(phase + 1);
+      if (s.root.id == i) o.phases[phase].push_back(i);
+      continue;
+    }
     IdRange& range = o.by_program[static_cast<std::size_t>(s.program)];
     if (range.end == 0) range.first = i;
     range.end = i + 1;
   }
+  find_phases(set, o);
   return o;
 }
 
-// Lays the persistent buffers out one after another; widest alignment first wastes nothing between.
-void place_persistent(const ProgramSet& set, std::vector<std::uint32_t> order, MemoryPlan& plan) {
+using Tops = std::array<Bytes, kTiers.size()>;
+
+// Lays buffers that stay out one after another, from `tops` on; widest alignment first wastes
+// nothing between.
+void place_kept(const ProgramSet& set, std::vector<std::uint32_t> order, MemoryPlan& plan,
+                Tops& tops) {
   std::ranges::stable_sort(order, std::greater(),
                            [&](std::uint32_t i) { return set.buffers[i].alignment; });
   for (const std::uint32_t i : order) {
     const BufferSpec& s = set.buffers[i];
-    Bytes& top = plan.persistent[index(s.tier)];
+    Bytes& top = tops[index(s.tier)];
     plan.offset[i] = round_up(top.count, s.alignment);
     if (s.bytes > 0) top = {plan.offset[i] + s.bytes + plan.guard_bytes};
   }
+}
+
+// What the run keeps lies at the bottom, what each phase keeps above it. By program: where its
+// temporaries begin.
+std::vector<Tops> place_all_kept(const ProgramSet& set, const Owners& owned, MemoryPlan& plan) {
+  place_kept(set, owned.persistent, plan, plan.persistent);
+  std::vector<Tops> phases(owned.phases.size(), plan.persistent);
+  for (std::size_t f = 0; f < phases.size(); ++f) {
+    place_kept(set, owned.phases[f], plan, phases[f]);
+  }
+  std::vector<Tops> by_program;
+  for (const int phase : owned.phase) {
+    by_program.push_back(phase == kNoPhase ? plan.persistent
+                                           : phases[static_cast<std::size_t>(phase)]);
+  }
+  return by_program;
 }
 
 struct Temporaries {
@@ -96,13 +149,11 @@ void describe_peak(const ProgramSet& set, const Program& p, const Temporaries& t
 
 using RolesByTier = std::array<BytesByRole, kTiers.size()>;
 
-RolesByTier persistent_roles(const ProgramSet& set, const std::vector<std::uint32_t>& persistent) {
-  RolesByTier roles{};
-  for (const std::uint32_t i : persistent) {
+void add_roles(const ProgramSet& set, const std::vector<std::uint32_t>& kept, RolesByTier& roles) {
+  for (const std::uint32_t i : kept) {
     const BufferSpec& s = set.buffers[i];
     roles[index(s.tier)][static_cast<std::size_t>(s.role)] += {s.bytes};
   }
-  return roles;
 }
 
 }  // namespace
@@ -112,9 +163,10 @@ MemoryPlan plan_places(const ProgramSet& set, const PlanOptions& options) {
   plan.guard_bytes = options.guard_bytes;
   plan.offset.resize(set.buffers.size());
   const Owners owned = owners(set);
-  place_persistent(set, owned.persistent, plan);
+  const std::vector<Tops> kept = place_all_kept(set, owned, plan);
   plan.peak = plan.persistent;
-  const RolesByTier always = persistent_roles(set, owned.persistent);
+  RolesByTier always{};
+  add_roles(set, owned.persistent, always);
   struct Packed {
     std::vector<PackItem> items;
     Packing packing;
@@ -128,21 +180,25 @@ MemoryPlan plan_places(const ProgramSet& set, const PlanOptions& options) {
     lifetimes(set, p, life);
     const auto by_tier = temporaries(set, life, p, owned.by_program[static_cast<std::size_t>(p)],
                                      options.guard_bytes);
+    RolesByTier roles = always;
+    if (const int phase = owned.phase[static_cast<std::size_t>(p)]; phase != kNoPhase) {
+      add_roles(set, owned.phases[static_cast<std::size_t>(phase)], roles);
+    }
     for (const Tier tier : kTiers) {
       const Temporaries& t = by_tier[index(tier)];
       if (last[index(tier)].items != t.items) last[index(tier)] = {t.items, pack(t.items)};
       const Packing& packing = last[index(tier)].packing;
-      const Bytes persistent = plan.persistent[index(tier)];
+      const Bytes stays = kept[static_cast<std::size_t>(p)][index(tier)];
       std::uint64_t alignment = 1;
       for (const PackItem& i : t.items) alignment = std::max(alignment, i.alignment);
-      const std::uint64_t base = round_up(persistent.count, alignment);
+      const std::uint64_t base = round_up(stays.count, alignment);
       for (std::size_t i = 0; i < t.ids.size(); ++i) {
         plan.offset[t.ids[i]] = base + packing.offset[i];
       }
       TierUse& tier_use = use.tiers[index(tier)];
-      tier_use.peak = t.items.empty() ? persistent : Bytes{base + packing.peak};
-      tier_use.lower_bound = t.items.empty() ? persistent : Bytes{base + packing.lower_bound};
-      tier_use.roles = always[index(tier)];
+      tier_use.peak = t.items.empty() ? stays : Bytes{base + packing.peak};
+      tier_use.lower_bound = t.items.empty() ? stays : Bytes{base + packing.lower_bound};
+      tier_use.roles = roles[index(tier)];
       describe_peak(set, program, t, tier_use);
       plan.peak[index(tier)] = std::max(plan.peak[index(tier)], tier_use.peak);
     }
@@ -167,7 +223,7 @@ std::array<Bytes, kTiers.size()> live_bytes(const ProgramSet& set) {
   MemoryPlan plan;
   plan.offset.resize(set.buffers.size());
   const Owners owned = owners(set);
-  place_persistent(set, owned.persistent, plan);
+  const std::vector<Tops> kept = place_all_kept(set, owned, plan);
   std::array<Bytes, kTiers.size()> most = plan.persistent;
   std::vector<Lifetime> life;
   for (int p = 0; p < static_cast<int>(set.programs.size()); ++p) {
@@ -176,8 +232,8 @@ std::array<Bytes, kTiers.size()> live_bytes(const ProgramSet& set) {
         temporaries(set, life, p, owned.by_program[static_cast<std::size_t>(p)], 0);
     for (const Tier tier : kTiers) {
       const Temporaries& t = by_tier[index(tier)];
-      const Bytes persistent = plan.persistent[index(tier)];
-      most[index(tier)] = std::max(most[index(tier)], persistent + Bytes{live_bound(t.items)});
+      const Bytes stays = kept[static_cast<std::size_t>(p)][index(tier)];
+      most[index(tier)] = std::max(most[index(tier)], stays + Bytes{live_bound(t.items)});
     }
   }
   return most;

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "core/error.h"
+#include "plan/phase.h"
 
 namespace ballast {
 namespace {
@@ -151,7 +152,7 @@ void Runner::read_part(Buffer b, std::uint64_t first, std::span<std::byte> to) {
 
 TensorView Runner::view(Buffer b) {
   const BufferSpec& s = set_.spec(b);
-  check(s.program == kPersistent, "{} is a temporary: it has no memory between runs", set_.name(b));
+  check(outlives_program(s), "{} is a temporary: it has no memory between runs", set_.name(b));
   return TensorView(
       bases_.base[static_cast<std::size_t>(s.tier)] + plan_.offset[s.root.id] + s.offset, s.dtype,
       s.shape, s.strides, s.tier == Tier::device ? set_.backend.device : Device::cpu);

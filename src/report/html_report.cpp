@@ -46,6 +46,9 @@ svg .dots,svg .bar{fill:var(--c)}
 border-top:3px solid var(--c)}
 .key.faint::before{opacity:.4}.key.band::before{opacity:.45;border-top-width:7px}.key.level::before{border-top-style:dashed}
 .key.dots::before{width:8px;height:8px;border:0;border-radius:50%;background:var(--c)}
+.previews{display:flex;flex-wrap:wrap;gap:14px}.previews figure{margin:0;max-width:320px}
+.previews video,.previews img{width:100%;min-width:160px;border-radius:4px;image-rendering:auto}
+.previews figcaption{font-weight:400;font-size:.85em;color:var(--soft)}
 .grid2{display:grid;grid-template-columns:repeat(auto-fit,minmax(420px,1fr));gap:6px 24px}
 @media print{body{max-width:none}}
 )css";
@@ -96,6 +99,7 @@ class Page {
     summary();
     section("Loss");
     loss();
+    previews();
     section("Memory, planned and measured");
     memory();
     section("Time");
@@ -161,6 +165,34 @@ class Page {
     if (h_.unreadable > 0) {
       out_ += fmt::format("<p class=\"empty\">{} lines of the run log could not be read.</p>\n",
                           h_.unreadable);
+    }
+  }
+
+  // Files that stand beside the page, the newest first.
+  void previews() {
+    constexpr std::size_t kMost = 60;
+    std::vector<const EventRecord*> all;
+    for (const EventRecord& e : h_.events) {
+      if (e.event == "preview") all.push_back(&e);
+    }
+    if (all.empty()) return;
+    section("Previews");
+    out_ += "<div class=\"previews\">\n";
+    std::ranges::reverse(all);
+    for (std::size_t i = 0; i < std::min(all.size(), kMost); ++i) {
+      const std::string& text = all[i]->text;  // "previews/step000200_00.mp4: a red circle"
+      const std::size_t end = std::min(text.find(": "), text.size());
+      const std::string file = html(text.substr(0, end));
+      const std::string prompt = html(end == text.size() ? "" : text.substr(end + 2));
+      out_ += file.ends_with(".mp4")
+                  ? fmt::format("<figure><video src=\"{}\" controls loop muted></video>", file)
+                  : fmt::format("<figure><img src=\"{}\" alt=\"\">", file);
+      out_ += fmt::format("<figcaption>step {}: {}</figcaption></figure>\n", all[i]->step, prompt);
+    }
+    out_ += "</div>\n";
+    if (all.size() > kMost) {
+      out_ += fmt::format("<p class=\"empty\">{} earlier ones are in the run's folder</p>\n",
+                          all.size() - kMost);
     }
   }
 

@@ -80,7 +80,7 @@ struct Phase {
 };
 
 std::vector<Phase> phases_of(const PlanView& view) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kNames = {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 13> kNames = {
       {{"load", "load"},
        {"init_state", "first state"},
        {"after_restore", "resume"},
@@ -91,6 +91,8 @@ std::vector<Phase> phases_of(const PlanView& view) {
        {"grad_norm", "gradient norm"},
        {"update", "update"},
        {"eval", "evaluation"},
+       {"predict", "sampling"},
+       {"preview", "decoding"},
        {"measure", "measuring"}}};
   std::vector<Phase> phases;
   for (const auto& [program, phase] : kNames) {
@@ -166,7 +168,7 @@ std::string times_text(const PlanView& view) {
   line("whole run",
        duration_text(epoch_seconds(view) / static_cast<double>(in_epoch) *
                      static_cast<double>(view.total_steps)),
-       fmt::format("{} steps; saving and evaluation come on top", view.total_steps));
+       fmt::format("{} steps; saving, evaluation and previews come on top", view.total_steps));
   return text;
 }
 

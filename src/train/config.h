@@ -97,6 +97,23 @@ struct Cadence {  // any of them; none: never
   std::optional<double> minutes;
 };
 
+// A clip that is drawn now and then while training, to look at.
+struct PreviewClip {
+  std::string prompt, negative;  // negative "": the publishers' own
+  std::optional<std::int64_t> width, height,
+      frames;  // pixels; none: as the largest clips trained on
+  std::int64_t steps = 20;
+  std::optional<double> guidance, shift;  // none: the model's own
+  std::optional<std::uint64_t> seed;      // none: the run's
+};
+struct PreviewConfig {
+  Cadence every;
+  bool at_first = false;  // before the first step
+  std::vector<PreviewClip> clips;
+
+  bool wanted() const { return !clips.empty() && (every.steps || every.epochs || at_first); }
+};
+
 // A value per bucket size: [[512, 4], [1024, 1]], nearest side length wins.
 struct BatchSizes {
   std::vector<std::pair<double, std::int64_t>> by_side;
@@ -131,6 +148,7 @@ struct TrainConfig {
   TimestepOptions timesteps;
   MemoryConfig memory;
   CachingConfig caching;
+  PreviewConfig preview;
 
   std::int64_t epochs = 1;
   std::optional<std::int64_t> max_steps;

@@ -33,6 +33,9 @@ void read_vae_model(const TomlTable& t, const PathFinder& find_path, TrainConfig
 // [distill]; the adapter is known already, the optimizer is not.
 void read_distill(const TomlTable& t, const PathFinder& find_path, TrainConfig& c);
 
+// [preview]
+void read_preview(const TomlTable& t, const PathFinder& find_path, TrainConfig& c);
+
 // Flags that every dialect takes. What they set may depend on what a dialect decides, so it waits
 // for apply().
 class CommonFlags {

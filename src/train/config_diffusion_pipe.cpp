@@ -69,6 +69,13 @@ class Reader {
       if (vae) root_.fail_at("distill", "a VAE has no steps to distil");
       read_distill(section("distill", true), find_path_, c_);
     }
+    if (root_.has("preview")) {
+      if (vae || c_.dmd2 || c_.student) {
+        root_.fail_at("preview", "clips are drawn of a transformer that is trained by itself",
+                      {{"remove the section", "ballast sample draws what was saved"}});
+      }
+      read_preview(section("preview", true), find_path_, c_);
+    }
     read_run();
     read_batches();
     read_cadences();

@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "train/config_dialects.h"
+#include "train/config_preview.h"
 #include "train/config_words.h"
 #include "train/key_values.h"
 
@@ -100,6 +101,7 @@ class Reader {
     table_.read(settings);
     finish_model(settings);
     finish_run();
+    finish_previews();
     finish_optimizer();
     finish_network();
     common.apply(c_);
@@ -273,10 +275,11 @@ class Reader {
   }
 
   void declare_rest(FlagTable& t) {
-    for (const auto name : {"sample_every_n_steps", "sample_every_n_epochs", "sample_prompts"}) {
-      t.ignore(name, Takes::one, "no samples are made while training");
-    }
-    t.ignore("sample_at_first", Takes::nothing, "no samples are made while training");
+    t.add("sample_every_n_steps", c_.preview.every.steps, "draw previews every so many steps", 1);
+    t.add("sample_every_n_epochs", c_.preview.every.epochs, "or every so many epochs", 1);
+    t.add("sample_at_first", c_.preview.at_first, "and before the first step");
+    t.add("sample_prompts", sample_prompts_,
+          "file of their prompts, a line each: TEXT --w 832 --h 480 --f 81 --d 7 --s 30 --l 5");
     constexpr std::string_view kLogs = "the run folder has TensorBoard event files";
     for (const auto name : {"logging_dir", "log_with", "log_prefix", "log_tracker_name",
                             "log_tracker_config", "wandb_run_name", "wandb_api_key"}) {
@@ -368,6 +371,28 @@ class Reader {
     }
   }
 
+  void finish_previews() {
+    PreviewConfig& p = c_.preview;
+    if (sample_prompts_.empty()) {
+      if (p.every.steps || p.every.epochs || p.at_first) {
+        c_.notes.push_back("no previews are drawn without --sample_prompts");
+      }
+      return;
+    }
+    if (!p.every.steps && !p.every.epochs && !p.at_first) {
+      c_.notes.push_back(
+          "--sample_prompts: no previews are drawn without --sample_every_n_steps, "
+          "--sample_every_n_epochs or --sample_at_first");
+      return;
+    }
+    // What that trainer draws where a line says nothing.
+    PreviewClip usual;
+    usual.width = usual.height = 256;
+    usual.frames = 1;
+    usual.shift = 14.5;
+    p.clips = preview_clips(find_path_.find("sample_prompts", sample_prompts_), usual);
+  }
+
   void finish_run() {
     c_.epochs = max_train_epochs_.value_or(kNoEpochLimit);
     if (!max_train_epochs_) c_.max_steps = max_train_steps_;
@@ -444,6 +469,7 @@ class Reader {
   OptimizerKind optimizer_ = OptimizerKind::adamw;
   Setting optimizer_args_, network_args_, adafactor_schedule_;
   std::vector<std::string> base_weights_, base_multipliers_;
+  std::string sample_prompts_;
 };
 
 }  // namespace

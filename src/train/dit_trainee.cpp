@@ -17,14 +17,17 @@ namespace {
 // A transformer and its adapters, or all of its weights; one expert or both.
 class DitTrainee final : public Trainee {
  public:
-  DitTrainee(PreparedRun run, MemoryPolicy policy)
-      : run_(std::move(run)), policy_(std::move(policy)) {}
+  DitTrainee(PreparedRun run, MemoryPolicy policy, std::size_t companion_way)
+      : run_(std::move(run)), policy_(std::move(policy)), companion_way_(companion_way) {
+    if (run_.previews) run_.previews->encode_texts();
+  }
 
   void record(ProgramSet& set) override {
     wan::DitJob job = run_.request.job;
     job.policy = policy_;
     dit_ = std::make_unique<wan::Dit>(set, std::move(job), std::move(run_.request.experts));
     expert_steps_.assign(static_cast<std::size_t>(dit_->experts()), 0);
+    if (run_.previews) run_.previews->record(set, companion_way_);
   }
 
   void load(Runner& runner) override {
@@ -70,6 +73,19 @@ class DitTrainee final : public Trainee {
     }
   }
 
+  bool draws_previews() const override { return run_.previews != nullptr; }
+  std::vector<DrawnPreview> preview(Runner& runner, std::int64_t step, const std::string& folder,
+                                    const std::function<bool()>& stop) override {
+    std::vector<DrawnPreview> drawn =
+        run_.previews->draw({.dit = *dit_,
+                             .runner = runner,
+                             .use_expert = [&](int expert) { return use_expert(runner, expert); },
+                             .stop = stop},
+                            step, folder);
+    give_timestep_rows(*dit_, runner);  // clips have one timestep for all samples
+    return drawn;
+  }
+
   std::vector<SavedTensor> saved_tensors(Runner& runner) const override {
     return train::saved_tensors(*dit_, runner);
   }
@@ -108,16 +124,18 @@ class DitTrainee final : public Trainee {
                        z.width);
   }
 
-  void use_expert(Runner& runner, int expert) {
-    if (expert == expert_) return;
+  bool use_expert(Runner& runner, int expert) {
+    if (expert == expert_) return false;
     runner.run(wan::expert_program("load", expert));
     expert_ = expert;
+    return true;
   }
 
   void run_parts(Runner& runner, std::int64_t examples, StepRecord& record);
 
   PreparedRun run_;
   MemoryPolicy policy_;
+  std::size_t companion_way_;
   std::unique_ptr<wan::Dit> dit_;
   std::optional<BatchFeed> feed_;
   std::vector<std::int64_t> expert_steps_;
@@ -177,7 +195,8 @@ TrainOutcome train(PreparedRun run, wan::PlannedRun planned, const TrainOptions&
     trainee = make_taught_trainee(std::move(run), std::move(planned.policy),
                                   std::move(planned.teacher_policy));
   } else {
-    trainee = std::make_unique<DitTrainee>(std::move(run), std::move(planned.policy));
+    trainee = std::make_unique<DitTrainee>(std::move(run), std::move(planned.policy),
+                                           planned.companion_way);
   }
   planned = {};  // its recording is the same as the one that follows, without kernels
   malloc_trim(0);

@@ -38,6 +38,9 @@ class Changes {
     }
     samples();
     if (clips_follow_file()) clips();
+    if (run_.previews) {
+      for (wan::Change& c : run_.previews->changes(r_)) all_.push_back(std::move(c));
+    }
     return std::move(all_);
   }
 

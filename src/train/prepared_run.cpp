@@ -195,6 +195,26 @@ void add_evaluation(PreparedRun& run, Purpose purpose) {
   }
 }
 
+void add_previews(PreparedRun& run) {
+  if (!run.config.preview.wanted()) return;
+  wan::LatentSize largest;
+  for (const wan::Batch& b : run.request.job.batches) {
+    for (const wan::LatentSize& z : b.latents) {
+      if (z.tokens() > largest.tokens()) largest = z;
+    }
+  }
+  run.previews =
+      std::make_unique<Previews>(PreviewSetting{.config = run.config,
+                                                .model = run.model(),
+                                                .experts = static_cast<int>(run.checkpoints.size()),
+                                                .boundary = run.boundary,
+                                                .largest = largest,
+                                                .backend = run.request.backend,
+                                                .profile = run.request.profile,
+                                                .budget = run.request.budget});
+  run.previews->add_to(run.request);
+}
+
 // Modules of the blocks that get no adapter.
 std::vector<std::string> excluded_modules(const AdapterConfig& a, const wan::Config& model) {
   const auto matches = [](const std::string& module, const std::vector<std::string>& patterns,
@@ -385,6 +405,7 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
     r.other_lines.push_back(
         {"empty caption", Bytes{states * sizeof(float)}, "for the teacher's guidance"});
   }
+  add_previews(run);
   if (!c.model.base_loras.empty()) {
     Bytes merged;
     for (const Checkpoint& file : run.checkpoints) merged += base_merge_bytes(file);

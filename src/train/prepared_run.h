@@ -12,6 +12,7 @@
 #include "models/wan/advice.h"
 #include "train/config.h"
 #include "train/device_choice.h"
+#include "train/previews.h"
 
 namespace ballast::train {
 
@@ -37,6 +38,7 @@ struct PreparedRun {
   double boundary = 0;                  // between two experts
   std::unique_ptr<data::Dataset> dataset;
   std::vector<EvalSet> evals;
+  std::unique_ptr<Previews> previews;  // null: none are drawn
   wan::FitRequest request;
   // Which of request.job.batches a step of so many samples of a bucket is.
   std::map<std::pair<std::uint32_t, std::size_t>, std::size_t> kinds;

@@ -59,6 +59,9 @@ PlanView view_of(const wan::FitRequest& request, const wan::PlannedRun& planned,
   view.steps_of_kind = whole->kind_steps;
   view.total_steps = whole->steps_per_epoch > 0 ? whole->total_steps : 0;
   view.notes = whole->notes;
+  if (whole->previews) {
+    for (std::string& n : whole->previews->notes(planned)) view.notes.push_back(std::move(n));
+  }
   if (const auto allowed = whole->config.memory.blocks_to_swap) {
     view.notes.push_back(
         fmt::format("blocks_to_swap = {} is a hint: {} of {} blocks stay resident{}", *allowed,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "report/run_info.h"
 #include "report/run_log.h"
 #include "train/config.h"
+#include "train/previews.h"
 #include "train/resumed_checkpoint.h"
 #include "train/run_records.h"
 #include "train/training_checkpoint.h"
@@ -67,6 +69,14 @@ class Trainee {
   virtual void evaluate(Runner&, std::int64_t, RunRecords&) {}
   // What was evaluated last is to be kept: a checkpoint is made at once.
   virtual bool wants_checkpoint() const { return false; }
+  // Pictures of how far it is.
+  virtual bool draws_previews() const { return false; }
+  // Into `folder`, as it is after `step`; stop: asked now and then, true ends it early.
+  virtual std::vector<DrawnPreview> preview(Runner&, std::int64_t /*step*/,
+                                            const std::string& /*folder*/,
+                                            const std::function<bool()>& /*stop*/) {
+    return {};
+  }
   virtual void epoch_ended(double /*mean_loss*/) {}
   // Why the run ends before its last step; nullopt: it goes on.
   virtual std::optional<std::string> ends_early(const TrainerState&) const { return std::nullopt; }

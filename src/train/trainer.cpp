@@ -8,7 +8,6 @@
 #include "report/last_run.h"
 #include "train/resumed_checkpoint.h"
 #include "train/run_summary.h"
-#include "train/stop_signal.h"
 #include "train/training_loop.h"
 
 namespace ballast::train {
@@ -33,7 +32,8 @@ TrainingLoop::TrainingLoop(RunSetup setup, std::unique_ptr<Trainee> trainee,
       nan_guard_(run_.config.on_nan),
       save_("save_every_n", run_.config.save, global_batch(run_.config)),
       checkpoint_("checkpoint_every_n", run_.config.checkpoint, global_batch(run_.config)),
-      evaluate_("eval_every_n", run_.config.evaluate, global_batch(run_.config)) {
+      evaluate_("eval_every_n", run_.config.evaluate, global_batch(run_.config)),
+      preview_("[preview] every_n", run_.config.preview.every, global_batch(run_.config)) {
   set_.backend = run_.backend;
   trainee_->record(set_);
   plan_ = plan_memory(set_);
@@ -147,6 +147,22 @@ void TrainingLoop::evaluate() {
   trainee_->evaluate(*runner_, state_.step, *records_);
 }
 
+void TrainingLoop::preview() {
+  phase(Phase::evaluate);
+  constexpr std::string_view kFolder = "previews";
+  const double begin = now_seconds();
+  const std::vector<DrawnPreview> drawn =
+      trainee_->preview(*runner_, state_.step, fmt::format("{}/{}", folder_.path(), kFolder),
+                        [&] { return signal_ && signal_->requested(); });
+  for (const DrawnPreview& d : drawn) {
+    event("preview", fmt::format("{}/{}: {}", kFolder, d.file, d.prompt));
+  }
+  if (!drawn.empty()) {
+    log::info("step {}: {} preview{} in {}/{}, {:.1f} s", state_.step, drawn.size(),
+              drawn.size() == 1 ? "" : "s", folder_.path(), kFolder, now_seconds() - begin);
+  }
+}
+
 void TrainingLoop::after_step(bool last_of_epoch) {
   const StepDone done = {.step = state_.step, .epoch_finished = last_of_epoch ? state_.epoch : 0};
   if (last_of_epoch) {
@@ -178,6 +194,8 @@ void TrainingLoop::after_step(bool last_of_epoch) {
     save_checkpoint_now("as configured");
     checkpoint_.done();
   }
+  // Last: they may take long, and what is to be kept is on disk by then.
+  if (trainee_->draws_previews() && preview_.due(done)) preview();
 }
 
 TrainOutcome TrainingLoop::run() {
@@ -204,8 +222,7 @@ TrainOutcome TrainingLoop::run() {
   if (options_.remember) remember_last_run(folder_.path() + "/" + std::string(kFlightFile));
   bool stopped = false;
   try {
-    std::optional<StopSignal> signal;
-    if (options_.handle_signals) signal.emplace();
+    if (options_.handle_signals) signal_.emplace();
     if (!c.source.empty()) folder_.copy_config(c.source);
     trainee_->prepare(folder_.path());
     phase(Phase::load);
@@ -231,6 +248,7 @@ TrainOutcome TrainingLoop::run() {
     trainee_->start(*runner_,
                     {.step = state_.step + 1, .epoch = state_.epoch, .batch = state_.batches});
     if (trainee_->evaluates() && c.evaluate_before_first_step && state_.step == 0) evaluate();
+    if (trainee_->draws_previews() && c.preview.at_first && state_.step == 0) preview();
     std::optional<std::string> early;
     while (state_.step < run_.total_steps && !stopped && !early) {
       const bool last_of_epoch = trainee_->last_of_epoch();
@@ -238,11 +256,11 @@ TrainOutcome TrainingLoop::run() {
       after_step(last_of_epoch);
       const FileRequest asked = folder_.take_request();
       if (asked == FileRequest::save) save_checkpoint_now("asked for by the file `save`");
-      const bool signalled = signal && signal->requested();
+      const bool signalled = signal_ && signal_->requested();
       // Who asks for an end in the last step gets it, and the model with it.
       stopped = state_.step < run_.total_steps && (signalled || asked == FileRequest::save_quit ||
                                                    (options_.stop && options_.stop()));
-      if (signalled) event("signal", signal->name());
+      if (signalled) event("signal", signal_->name());
       if (!stopped) early = trainee_->ends_early(state_);
     }
     if (early) {

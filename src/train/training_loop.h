@@ -15,6 +15,7 @@
 #include "train/nan_guard.h"
 #include "train/run_folder.h"
 #include "train/run_records.h"
+#include "train/stop_signal.h"
 #include "train/trainer.h"
 #include "train/trainer_state.h"
 
@@ -33,6 +34,7 @@ class TrainingLoop {
   void record_step(StepRecord& record);
   void after_step(bool last_of_epoch);
   void evaluate();
+  void preview();
   void save(SavePoint at);
   void save_file(const std::string& name);  // in output_dir itself
   template <class Write>
@@ -63,13 +65,14 @@ class TrainingLoop {
   std::optional<FoundCheckpoint> resumed_;
   TrainerState state_;
   NanGuard nan_guard_;
-  CadenceWatch save_, checkpoint_, evaluate_;
+  CadenceWatch save_, checkpoint_, evaluate_, preview_;
   std::int64_t saved_step_ = -1, checkpointed_step_ = -1;
   double loss_ = 0, epoch_loss_ = 0;
   std::int64_t epoch_steps_ = 0;
   double extra_seconds_ = 0;  // of saving since the last step
   double began_ = 0;
 
+  std::optional<StopSignal> signal_;
   std::optional<FlightRecorder> flight_;
   std::optional<RunRecords> records_;
   std::optional<MemoryMonitor> monitor_;

@@ -180,24 +180,31 @@ void Dit::declare_inputs(ProgramBuilder& pb) {
   const Config& c = job_.config;
   const bool given = job_.noising == Noising::given;
   const bool prepared = job_.noising == Noising::prepared;
-  std::vector<std::int64_t> cells, tokens;  // by slot
-  std::int64_t rows = 0;
-  for (const auto* runs : {&io_.runs, &io_.eval_runs, &io_.predict_runs}) {
-    for (const DitRunIo& run : *runs) {
-      const auto& latents = run.batch.latents;
-      rows = std::max(rows, run.batch.timestep_rows);
-      cells.resize(std::max(cells.size(), latents.size()), 0);
-      tokens.resize(cells.size(), 0);
-      for (std::size_t i = 0; i < latents.size(); ++i) {
-        cells[i] = std::max(cells[i], latents[i].cells());
-        tokens[i] = std::max(tokens[i], latents[i].tokens());
+  struct Slots {
+    std::vector<std::int64_t> cells, tokens;
+    std::int64_t rows = 0;
+  };
+  const auto slots_for = [](std::initializer_list<const std::vector<DitRunIo>*> kinds) {
+    Slots s;
+    for (const auto* runs : kinds) {
+      for (const DitRunIo& run : *runs) {
+        const auto& latents = run.batch.latents;
+        s.rows = std::max(s.rows, run.batch.timestep_rows);
+        s.cells.resize(std::max(s.cells.size(), latents.size()), 0);
+        s.tokens.resize(s.cells.size(), 0);
+        for (std::size_t i = 0; i < latents.size(); ++i) {
+          s.cells[i] = std::max(s.cells[i], latents[i].cells());
+          s.tokens[i] = std::max(s.tokens[i], latents[i].tokens());
+        }
       }
     }
-  }
+    return s;
+  };
+  const Slots all = slots_for({&io_.runs, &io_.eval_runs, &io_.predict_runs});
   const auto host = [&](const std::string& name, const Shape& shape, DType dtype, Role role) {
     return pb.persistent(name, shape, dtype, role, Tier::host);
   };
-  const Buffer timesteps = host("timesteps", {rows}, DType::f64, Role::input);
+  const Buffer timesteps = host("timesteps", {all.rows}, DType::f64, Role::input);
   if (trains() || !io_.eval_runs.empty()) {
     io_.loss = host("loss", {1}, DType::f64, Role::output);
   }
@@ -208,7 +215,8 @@ void Dit::declare_inputs(ProgramBuilder& pb) {
         shared ? loss_sums_[0]
                : pb.persistent(set_program(job_, "loss_sum", e), {1}, DType::f64, Role::output));
   }
-  const auto declare = [&](std::string_view set_name, bool inputs_only) {
+  const auto declare = [&](std::string_view set_name, const Slots& sizes, bool inputs_only) {
+    const std::vector<std::int64_t>&cells = sizes.cells, &tokens = sizes.tokens;
     std::vector<DitSampleIo> slots;
     for (std::size_t i = 0; i < cells.size(); ++i) {
       const auto scope = pb.scope(fmt::format("{}.{}", set_name, i));
@@ -238,15 +246,18 @@ void Dit::declare_inputs(ProgramBuilder& pb) {
     }
     return slots;
   };
-  const std::vector<DitSampleIo> slots = declare("sample", false);
-  const std::vector<DitSampleIo> next =
-      job_.prefetch ? declare("next_sample", true) : std::vector<DitSampleIo>();
+  const std::vector<DitSampleIo> slots = declare("sample", all, false);
+  // Only what is trained on is read ahead.
+  const std::vector<DitSampleIo> next = job_.prefetch
+                                            ? declare("next_sample", slots_for({&io_.runs}), true)
+                                            : std::vector<DitSampleIo>();
   for (auto* runs : {&io_.runs, &io_.eval_runs, &io_.predict_runs}) {
     for (DitRunIo& run : *runs) {
       run.timesteps = pb.view(timesteps, 0, DType::f64, {run.batch.timestep_rows});
       for (std::size_t i = 0; i < run.batch.latents.size(); ++i) {
         run.samples.push_back(seen_as(pb, slots[i], run.batch.latents[i]));
-        if (job_.prefetch) run.next.push_back(seen_as(pb, next[i], run.batch.latents[i]));
+        if (job_.prefetch && runs == &io_.runs)
+          run.next.push_back(seen_as(pb, next[i], run.batch.latents[i]));
       }
     }
   }

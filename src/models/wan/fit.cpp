@@ -153,9 +153,37 @@ std::variant<PlannedRun, Refusal> fit_taught(FitRequest request) {
   return std::move(*refused);
 }
 
+// What a companion takes shares its place with what a step takes: mostly one of the faster ways is
+// no larger than that.
+std::variant<PlannedRun, Refusal> fit_accompanied(FitRequest request) {
+  constexpr double kAsFast = 1.005;
+  FitRequest alone = request;
+  alone.companion = {};
+  const auto without = fit(alone);
+  const auto* alone_run = std::get_if<PlannedRun>(&without);
+  std::optional<PlannedRun> best;
+  std::optional<Refusal> refused;
+  for (std::size_t way = 0; way < request.companion.ways.size(); ++way) {
+    const bool leanest = way + 1 == request.companion.ways.size();
+    if (!alone_run && !leanest) continue;  // it speaks for all of them
+    request.companion.way = way;
+    auto outcome = fit(request);
+    if (auto* refusal = std::get_if<Refusal>(&outcome)) {
+      refused = std::move(*refusal);
+      continue;
+    }
+    auto& run = std::get<PlannedRun>(outcome);
+    if (!best || run.seconds_per_step() < best->seconds_per_step()) best = std::move(run);
+    if (alone_run && best->seconds_per_step() <= kAsFast * alone_run->seconds_per_step()) break;
+  }
+  if (best) return std::move(*best);
+  return std::move(*refused);
+}
+
 }  // namespace
 
 std::variant<PlannedRun, Refusal> fit(const FitRequest& request) {
+  if (!request.companion.ways.empty() && !request.companion.way) return fit_accompanied(request);
   if (request.teacher && !request.teacher->policy) return fit_taught(request);
   KnownNeeds known;
   return fit(request, known);

@@ -20,11 +20,22 @@ namespace ballast::wan {
 // What the caller has decided about one way to save memory.
 enum class Choice : std::uint8_t { automatic, on, off };
 
+// Programs of another model in the same plan, for when the transformer rests.
+struct Companion {
+  using Record = std::function<void(ProgramSet&)>;
+  std::vector<Record> ways = {};  // with the same results: the fastest first, the leanest last
+  // Which of them; none: the first that leaves steps as fast as they are without, else the leanest.
+  std::optional<std::size_t> way = {};
+
+  std::size_t chosen() const { return way.value_or(ways.size() - 1); }
+};
+
 // What to plan, for which machine, inside which budget.
 struct FitRequest {
   DitJob job;
   std::vector<std::vector<WeightGroup>> experts;  // weights, one list per expert
   std::optional<TeacherJob> teacher = {};         // that answers beside it
+  Companion companion = {};
   Backend backend;
   MachineProfile profile;
   Budget budget;
@@ -54,6 +65,7 @@ struct PlannedRun {
   double expert_changes = 0.5;               // as the request says
   std::optional<DistilPrograms> distil;      // as the job says
   MemoryPolicy teacher_policy;               // of the request's teacher
+  std::size_t companion_way = 0;             // of the request's companion
 
   Bytes lines_of(Tier t) const;
   Bytes needed(Tier t) const { return plan.peak_of(t) + lines_of(t); }

@@ -13,6 +13,7 @@ PlannedRun placed(const FitRequest& request, RecordedJob recorded) {
   run.parts = std::move(recorded.parts);
   run.expert_changes = request.expert_changes;
   run.distil = request.job.distil;
+  if (!request.companion.ways.empty()) run.companion_way = request.companion.chosen();
   if (request.teacher && request.teacher->policy) run.teacher_policy = *request.teacher->policy;
   run.set = std::move(recorded.set);
   run.plan = plan_places(run.set);

@@ -123,6 +123,9 @@ RecordedJob record(const FitRequest& request, const MemoryPolicy& policy) {
   const Dit dit(r.set, std::move(job), request.experts);
   for (std::size_t b = 0; b < request.job.batches.size(); ++b) r.parts.push_back(dit.parts(b));
   if (request.teacher) Dit(r.set, dit_job(*request.teacher, dit), request.teacher->experts);
+  if (!request.companion.ways.empty()) {
+    request.companion.ways[request.companion.chosen()](r.set);
+  }
   for (const Program& p : r.set.programs) instruction_count += p.instructions.size();
   return r;
 }

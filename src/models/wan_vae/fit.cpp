@@ -133,6 +133,21 @@ std::optional<PlannedVae> Search::fastest(std::int64_t bands) {
 
 }  // namespace
 
+std::vector<Policy> decoding_policies(const Job& job) {
+  Job decoding = job;
+  decoding.decode = true;
+  Policy p;
+  std::vector<Policy> all = {p};
+  p.slices = job.long_clips;
+  if (p.slices) all.push_back(p);
+  p.streamed_units = units_used_once(decoding, false);
+  all.push_back(p);
+  p.streamed_units = ~std::size_t{};
+  if (job.long_clips) p.hosted_histories = FrameCaches::kDecoder;
+  all.push_back(p);
+  return all;
+}
+
 NeededMemory needed_memory(const ProgramSet& set, const MemoryPlan& plan,
                            const MachineProfile& profile,
                            const std::vector<ProcessLine>& other_lines) {

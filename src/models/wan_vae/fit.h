@@ -45,6 +45,9 @@ NeededMemory needed_memory(const ProgramSet& set, const MemoryPlan& plan,
 std::vector<Shortage> shortages(const MemoryPlan& plan, Bytes device, Bytes host,
                                 const Budget& budget);
 
+// How a decoder may use memory, the fastest first and the leanest last.
+std::vector<Policy> decoding_policies(const Job& job);
+
 // The fastest policy that fits, or what the leanest would need. Where nothing says how long things
 // take, something is computed twice only if nothing else fits.
 std::variant<PlannedVae, Refusal> fit(const FitRequest& request);

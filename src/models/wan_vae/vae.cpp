@@ -25,7 +25,7 @@ Vae::Vae(ProgramSet& set, Job job, std::vector<StoredUnit> encoder, std::vector<
   validate(job_.config);
   check(job_.height > 0 && job_.width > 0, "latents of {} x {}", job_.height, job_.width);
   {
-    ProgramBuilder load(set_, "load");
+    ProgramBuilder load(set_, job_.prefix + "load");
     const WeightOptions options = {
         .dtype = job_.dtype, .streamed = job_.policy.streamed_units, .ahead = job_.policy.ahead};
     const std::uint64_t largest = std::max(Weights::largest(encoder), Weights::largest(decoder));
@@ -49,7 +49,7 @@ ChunkIo Vae::declare(ProgramBuilder& pb, const std::string& name, std::int64_t f
   const std::int64_t side = job_.config.pixels_per_latent();
   const auto scope = pb.scope(name);
   const bool decodes = name.starts_with("decode");
-  return {.program = name,
+  return {.program = job_.prefix + name,
           .frames = frames,
           .latent = pb.persistent("latent", {1, job_.height, job_.width, job_.config.z_dim},
                                   DType::f32, decodes ? Role::input : Role::output, Tier::host),

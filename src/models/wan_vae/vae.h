@@ -26,6 +26,7 @@ struct Policy {
 
 struct Job {
   Config config;
+  std::string prefix = {};  // of the programs' names, where a set holds several models
   bool encode = false, decode = false;
   std::int64_t height = 0, width = 0;  // of latents
   DType dtype = DType::f32;            // activations and matrices: f32 or bf16

@@ -1,0 +1,58 @@
+#include "infer/clip_file.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "io/frame_values.h"
+
+namespace ballast::infer {
+namespace {
+
+// 16, 24, 23.976: as a fraction with a denominator that every container can have.
+FrameRate rate_of(double fps) {
+  if (std::floor(fps) == fps) return {.frames = static_cast<int>(fps), .seconds = 1};
+  return {.frames = static_cast<int>(std::lround(fps * 1001)), .seconds = 1001};
+}
+
+constexpr std::int64_t kSheetPictures = 8, kSheetColumns = 4;
+
+}  // namespace
+
+ClipWriter::ClipWriter(ClipFile file, std::int64_t frames)
+    : file_(std::move(file)), shown_(evenly_spaced(frames, kSheetPictures)) {}
+
+void ClipWriter::add(const DecodedFrames& f) {
+  if (!sheet_) {
+    sheet_.emplace(f.width, f.height, kSheetColumns);
+    frame_.width = f.width;
+    frame_.height = f.height;
+  }
+  if (!writer_ && !file_.one_picture) {
+    writer_ = open_media_writer(file_.path, {.width = f.width,
+                                             .height = f.height,
+                                             .rate = rate_of(file_.fps),
+                                             .crf = file_.crf,
+                                             .comment = file_.comment});
+  }
+  const auto one = static_cast<std::size_t>(f.width * f.height * 3);
+  frame_.pixels.resize(one);
+  for (std::int64_t i = 0; i < f.count; ++i) {
+    to_bytes(f.pixels.subspan(static_cast<std::size_t>(i) * one, one), FrameRounding::truncate,
+             frame_.pixels);
+    if (writer_) writer_->add(frame_.pixels);
+    if (!file_.sheet.empty() && std::ranges::binary_search(shown_, f.first + i)) {
+      sheet_->add(frame_.pixels);
+    }
+  }
+}
+
+void ClipWriter::finish() {
+  if (writer_) {
+    writer_->finish();
+  } else {
+    write_png(file_.path, frame_, file_.comment);
+  }
+  if (!file_.sheet.empty()) write_png(file_.sheet, sheet_->image(), file_.comment);
+}
+
+}  // namespace ballast::infer

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "infer/video_codec.h"
+#include "io/media_writer.h"
+
+namespace ballast::infer {
+
+struct ClipFile {
+  std::string path;
+  double fps = 16;
+  int crf = 10;
+  std::string comment = {};
+  std::string sheet = {};    // a contact sheet beside it; "": none
+  bool one_picture = false;  // a .png of the only frame, under that very name
+};
+
+// Puts decoded frames into a file as they come. It appears under its name complete, or not at all.
+class ClipWriter {
+ public:
+  ClipWriter(ClipFile file, std::int64_t frames);  // of the clip
+
+  void add(const DecodedFrames& frames);
+  void finish();  // after the last frame
+
+ private:
+  ClipFile file_;
+  std::vector<std::int64_t> shown_;  // on the contact sheet
+  std::unique_ptr<MediaWriter> writer_;
+  std::optional<ContactSheet> sheet_;
+  RgbImage frame_;  // the last one
+};
+
+}  // namespace ballast::infer

@@ -1,0 +1,41 @@
+#include "train/model_parts.h"
+
+#include <filesystem>
+
+namespace ballast::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool has_tokenizer(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(folder / "tokenizer.json", error) || fs::exists(folder / "spiece.model", error);
+}
+
+}  // namespace
+
+infer::ModelFiles parts_of(const TrainConfig& c) {
+  infer::ModelFiles parts;
+  parts.vae = c.caching.vae;
+  parts.text_encoder = c.caching.text_encoder;
+  parts.tokenizer = c.caching.tokenizer;
+  std::error_code error;
+  const bool folder = fs::is_directory(c.model.checkpoint, error);
+  if (folder && (parts.vae.empty() || parts.text_encoder.empty() || parts.tokenizer.empty())) {
+    const infer::ModelFiles found = infer::find_model_files(c.model.checkpoint);
+    if (parts.vae.empty()) parts.vae = found.vae;
+    if (parts.text_encoder.empty()) parts.text_encoder = found.text_encoder;
+    if (parts.tokenizer.empty()) parts.tokenizer = found.tokenizer;
+  }
+  if (parts.tokenizer.empty() && !parts.text_encoder.empty()) {
+    // Beside the encoder, or beside its folder as diffusers has it.
+    const fs::path encoder = fs::absolute(parts.text_encoder, error);
+    for (const fs::path& at : {encoder, encoder.parent_path(), encoder.parent_path() / "tokenizer",
+                               encoder.parent_path() / "google" / "umt5-xxl"}) {
+      if (parts.tokenizer.empty() && has_tokenizer(at)) parts.tokenizer = at.string();
+    }
+  }
+  return parts;
+}
+
+}  // namespace ballast::train
