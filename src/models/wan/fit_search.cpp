@@ -205,8 +205,7 @@ class Search {
   // False: it does not fit. Recording a few blocks takes milliseconds, recording and packing all of
   // them a hundred: most candidates fall here.
   bool weigh(Candidate& c) {
-    const bool host_may_shrink = fills(c.policy) && request_.job.mode == Mode::full;
-    if (!host_may_shrink && known_.surely_over(search_, c.policy)) return false;
+    if (known_.surely_over(search_, c.policy)) return false;
     c.needs = known_.of(search_, c.policy);
     return surely_missing(search_, group_bytes_, c.policy, *c.needs).count == 0;
   }
