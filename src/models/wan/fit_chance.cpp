@@ -98,10 +98,10 @@ LeastStreamed least_streamed(const FitRequest& request, const std::vector<Bytes>
 }
 
 Bytes surely_missing(const FitRequest& request, const std::vector<Bytes>& group_bytes,
-                     const MemoryPolicy& policy, const LeastNeeds& needs) {
+                     const MemoryPolicy& policy, const LeastNeeds& needs, Bytes block) {
   if (!host_may_shrink(request, policy)) return excess(request, needs);
   const Bytes device = over(needs.device, request.budget.gpu);
-  const LeastStreamed streamed = least_streamed(request, group_bytes, policy, needs);
+  const LeastStreamed streamed = least_streamed(request, group_bytes, policy, needs, block);
   if (streamed.blocks == 0) return device;
   // Programs that bring less are shorter, and less is pinned.
   const Bytes less = needs.recorded + Bytes{needs.host.count / 256};

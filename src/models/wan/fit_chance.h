@@ -32,7 +32,7 @@ LeastStreamed least_streamed(const FitRequest& request, const std::vector<Bytes>
 // What is missing in any case. Where host needs shrink with what is resident, it is the sum of both
 // that does not, as long as a block streams.
 Bytes surely_missing(const FitRequest& request, const std::vector<Bytes>& group_bytes,
-                     const MemoryPolicy& policy, const LeastNeeds& needs);
+                     const MemoryPolicy& policy, const LeastNeeds& needs, Bytes block = {});
 
 enum class Chance : std::uint8_t {
   none,

@@ -233,7 +233,8 @@ bool KnownNeeds::surely_over(const FitRequest& request, const MemoryPolicy& poli
                                             : excess(request, n).count > 0;
   };
   if (k.all || !alike(request, policy)) return over(of(request, policy));
-  return (!k.few && over(one(request, k))) || over(few(request, k));
+  last_over_ = (last_over_ && !k.few && over(one(request, k))) || over(few(request, k));
+  return last_over_;
 }
 
 std::vector<Bytes> least_group_bytes(const FitRequest& request) {

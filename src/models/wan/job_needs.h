@@ -74,8 +74,8 @@ class KnownNeeds {
   // The same of the model with no more than four blocks, where they have one form: quick, and one
   // resident group more costs in it what it costs in all of them.
   LeastNeeds of_few_blocks(const FitRequest& request, const MemoryPolicy& policy);
-  // Whether the policy needs more than the budget by what one block shows, or else a few: in a
-  // fraction of the time. A no says nothing.
+  // Whether the policy needs more than the budget by what one block shows or a few: in a fraction
+  // of the time. A no says nothing.
   bool surely_over(const FitRequest& request, const MemoryPolicy& policy);
 
  private:
@@ -93,6 +93,7 @@ class KnownNeeds {
 
   std::vector<Known> known_;
   std::optional<bool> one_form_;
+  bool last_over_ = false;  // the policy last asked about: then one block may show it of the next
   std::optional<FitRequest> one_, few_, one_more_;  // the job with so many blocks
 };
 
