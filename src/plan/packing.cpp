@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -191,39 +190,53 @@ class Placed {
   std::vector<Range> busy_;
 };
 
-// Nothing: it takes no less than `most`.
-std::optional<Packing> pack_in_order(std::span<const PackItem> items,
-                                     const std::vector<std::uint32_t>& order,
-                                     std::uint32_t instructions, std::uint64_t most) {
-  Packing packing;
-  packing.offset.resize(items.size());
-  Placed placed(instructions);
-  for (const std::uint32_t i : order) {
-    const PackItem& item = items[i];
-    if (item.bytes == 0) continue;
-    const std::uint64_t at = placed.lowest_free(item);
-    if (at + item.bytes >= most) return std::nullopt;
-    packing.offset[i] = at;
-    packing.peak = std::max(packing.peak, at + item.bytes);
-    placed.add(item, at);
-  }
-  return packing;
-}
-
-// Those that live for more than so many instructions, then the others; each by size.
-std::vector<std::uint32_t> packing_order(std::span<const PackItem> items,
-                                         std::uint32_t long_lived) {
-  constexpr std::uint64_t kShort = 1ull << 63;
+// The largest first.
+std::vector<std::uint32_t> by_size(std::span<const PackItem> items) {
   std::vector<std::pair<std::uint64_t, std::uint32_t>> keys(items.size());
-  for (std::uint32_t i = 0; i < items.size(); ++i) {
-    const PackItem& item = items[i];
-    keys[i] = {(item.last - item.first > long_lived ? 0 : kShort) | (kShort - 1 - item.bytes), i};
-  }
+  for (std::uint32_t i = 0; i < items.size(); ++i) keys[i] = {~items[i].bytes, i};
   std::ranges::sort(keys);
   std::vector<std::uint32_t> order(items.size());
   std::ranges::transform(keys, order.begin(), [](const auto& key) { return key.second; });
   return order;
 }
+
+// Places those that live for more than so many instructions, then the others, each in the order
+// given. It can be left where a packing gets too high, and gone on with if others get no lower.
+class Attempt {
+ public:
+  Attempt(std::span<const PackItem> items, const std::vector<std::uint32_t>& order,
+          std::uint32_t long_lived, std::uint32_t instructions)
+      : items_(items), order_(order), placed_(instructions) {
+    std::ranges::stable_partition(
+        order_, [&](std::uint32_t i) { return items[i].last - items[i].first > long_lived; });
+    packing_.offset.resize(items.size());
+  }
+
+  // Whether all are placed and none reaches beyond `most`.
+  bool run(std::uint64_t most) {
+    for (; next_ < order_.size(); ++next_) {
+      const std::uint32_t i = order_[next_];
+      const PackItem& item = items_[i];
+      if (item.bytes == 0) continue;
+      const std::uint64_t at = placed_.lowest_free(item);
+      if (at + item.bytes > most) return false;
+      packing_.offset[i] = at;
+      packing_.peak = std::max(packing_.peak, at + item.bytes);
+      placed_.add(item, at);
+    }
+    return packing_.peak <= most;
+  }
+
+  Packing take() { return std::move(packing_); }
+  std::uint64_t peak() const { return packing_.peak; }
+
+ private:
+  std::span<const PackItem> items_;
+  std::vector<std::uint32_t> order_;
+  std::size_t next_ = 0;
+  Placed placed_;
+  Packing packing_;
+};
 
 }  // namespace
 
@@ -244,17 +257,29 @@ Packing pack(std::span<const PackItem> items) {
   std::uint32_t instructions = 1;
   for (const PackItem& i : items) instructions = std::max(instructions, i.last + 1);
   const std::uint64_t bound = live_bound(items);
+  const std::vector<std::uint32_t> order = by_size(items);
 
   // What counts as long-lived depends on the program: a block's worth of instructions, or several.
-  Packing best;
-  best.peak = ~0ull;
+  // The first that is good is taken: alignment alone costs about as much. Else the lowest.
+  const std::uint64_t good = bound + bound / 256;
+  std::vector<Attempt> attempts;
+  attempts.reserve(3);
+  Attempt* best = nullptr;
   for (const std::uint32_t long_lived : {64u, 16u, 256u}) {
-    auto p = pack_in_order(items, packing_order(items, long_lived), instructions, best.peak);
-    if (p) best = std::move(*p);
-    if (best.peak - bound <= bound / 256) break;  // alignment alone costs about as much
+    Attempt& a = attempts.emplace_back(items, order, long_lived, instructions);
+    if (a.run(good)) {
+      best = &a;
+      break;
+    }
   }
-  best.lower_bound = bound;
-  return best;
+  if (!best) {
+    for (Attempt& a : attempts) {
+      if (a.run(best ? best->peak() - 1 : ~0ull)) best = &a;
+    }
+  }
+  Packing packing = best->take();
+  packing.lower_bound = bound;
+  return packing;
 }
 
 }  // namespace ballast

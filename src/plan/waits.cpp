@@ -135,17 +135,20 @@ std::vector<Place> places_of(const ProgramSet& set, const std::vector<std::uint6
   return all;
 }
 
-// By buffer, for the program at work; all zero between programs, of which there may be many.
+// By buffer, for the program at work: marks of an earlier one have its number, of which there may
+// be many.
 struct Marks {
-  explicit Marks(std::size_t buffers) : written(buffers, false), beside(buffers, unknown) {}
+  explicit Marks(std::size_t buffers) : written(buffers, 0), beside(buffers, 0) {}
 
-  enum : std::uint8_t { unknown, apart, touched_too };
-  std::vector<std::uint8_t> written;  // roots
-  std::vector<std::uint8_t> beside;   // whether another lane may touch any of its bytes
+  std::uint32_t program = 0;           // counts from 1
+  std::vector<std::uint32_t> written;  // roots: by the program with this number
+  // Whether another lane may touch any of its bytes: twice the program's number, and one more if.
+  std::vector<std::uint32_t> beside;
 };
 
 Waits waits_of(const Program& program, const std::vector<Place>& places, Marks& marks) {
   const auto& code = program.instructions;
+  const std::uint32_t now = ++marks.program;
   Waits waits;
   waits.begin.reserve(code.size() + 1);
   waits.begin.push_back(0);
@@ -156,7 +159,7 @@ Waits waits_of(const Program& program, const std::vector<Place>& places, Marks& 
   // compute lane touches, whose instructions run in order: most of it is activations.
   std::array<Shared, kTiers.size()> shared;
   for (const Instruction& ins : code) {
-    for (const Buffer b : ins.writes) marks.written[places[b.id].root] = true;
+    for (const Buffer b : ins.writes) marks.written[places[b.id].root] = now;
     if (ins.lane == Lane::compute) continue;
     for (const auto* touched : {&ins.reads, &ins.writes}) {
       for (const Buffer b : *touched) {
@@ -167,45 +170,50 @@ Waits waits_of(const Program& program, const std::vector<Place>& places, Marks& 
   }
   for (Shared& s : shared) s.sort();
   const auto compute_alone = [&](Buffer b) {
-    std::uint8_t& is = marks.beside[b.id];
-    if (is == Marks::unknown) {
+    std::uint32_t& is = marks.beside[b.id];
+    if (is / 2 != now) {
       const Place& p = places[b.id];
-      const bool too = shared[static_cast<std::size_t>(p.tier)].any_of(p.begin, p.end);
-      is = too ? Marks::touched_too : Marks::apart;
+      is = 2 * now + shared[static_cast<std::size_t>(p.tier)].any_of(p.begin, p.end);
     }
-    return is == Marks::apart;
+    return is % 2 == 0;
   };
+  std::vector<const Place*> reads, writes;  // what another lane may touch as well
   for (const Instruction& ins : code) {
-    Counts need{};
     const std::uint32_t mine = ++issued[static_cast<std::size_t>(ins.lane)];
+    const auto collect = [&](const auto& touched, std::vector<const Place*>& all) {
+      all.clear();
+      for (const Buffer b : touched) {
+        if (ins.lane != Lane::compute || !compute_alone(b)) all.push_back(&places[b.id]);
+      }
+    };
+    collect(ins.reads, reads);
+    collect(ins.writes, writes);
+    if (reads.empty() && writes.empty()) {
+      waits.begin.push_back(static_cast<std::uint32_t>(waits.all.size()));
+      continue;
+    }
+    Counts need{};
     const auto after = [&](Lane lane, std::uint32_t count) {
       auto& n = need[static_cast<std::size_t>(lane)];
       n = std::max(n, count);
     };
-    // visit(place, history) for what another lane may touch as well.
-    const auto each_shared = [&](const auto& touched, auto&& visit) {
-      for (const Buffer b : touched) {
-        if (ins.lane == Lane::compute && compute_alone(b)) continue;
-        const Place& p = places[b.id];
-        visit(p, history[static_cast<std::size_t>(p.tier)]);
-      }
+    const auto bytes_of = [&](const Place* p) -> ByteHistory& {
+      return history[static_cast<std::size_t>(p->tier)];
     };
-    each_shared(ins.writes, [&](const Place& p, const ByteHistory& bytes) {
-      bytes.each(p.begin, p.end, [&](const ByteHistory::Touched& t) {
+    for (const Place* p : writes) {
+      bytes_of(p).each(p->begin, p->end, [&](const ByteHistory::Touched& t) {
         after(t.writer, t.write_count);
         for (int l = 0; l < kLaneCount; ++l) {
           after(static_cast<Lane>(l), t.read_counts[static_cast<std::size_t>(l)]);
         }
       });
-    });
-    each_shared(ins.reads, [&](const Place& p, ByteHistory& bytes) {
-      if (!marks.written[p.root]) return;
-      bytes.read(p.begin, p.end, ins.lane, mine,
-                 [&](const ByteHistory::Touched& t) { after(t.writer, t.write_count); });
-    });
-    each_shared(ins.writes, [&](const Place& p, ByteHistory& bytes) {
-      bytes.write(p.begin, p.end, ins.lane, mine);
-    });
+    }
+    for (const Place* p : reads) {
+      if (marks.written[p->root] != now) continue;
+      bytes_of(p).read(p->begin, p->end, ins.lane, mine,
+                       [&](const ByteHistory::Touched& t) { after(t.writer, t.write_count); });
+    }
+    for (const Place* p : writes) bytes_of(p).write(p->begin, p->end, ins.lane, mine);
     Counts& already = known[static_cast<std::size_t>(ins.lane)];
     for (int l = 0; l < kLaneCount; ++l) {
       const auto i = static_cast<std::size_t>(l);
@@ -214,13 +222,6 @@ Waits waits_of(const Program& program, const std::vector<Place>& places, Marks& 
       waits.all.push_back({static_cast<Lane>(l), need[i]});
     }
     waits.begin.push_back(static_cast<std::uint32_t>(waits.all.size()));
-  }
-  for (const Instruction& ins : code) {
-    for (const Buffer b : ins.reads) marks.beside[b.id] = Marks::unknown;
-    for (const Buffer b : ins.writes) {
-      marks.beside[b.id] = Marks::unknown;
-      marks.written[places[b.id].root] = false;
-    }
   }
   return waits;
 }

@@ -94,6 +94,7 @@ MemoryPolicy closest_policy(const FitRequest& request, KnownNeeds& known) {
     if (closest && least <= missing) continue;
     least = missing;
     closest = std::move(policy);
+    if (least.count == 0) break;
   }
   return *closest;
 }
@@ -119,7 +120,7 @@ bool may_fit(const FitRequest& request) {
 }
 
 bool may_fit(const FitRequest& request, KnownNeeds& known) {
-  return chance(heaviest(request), known) == Chance::good;
+  return has_good_chance(heaviest(request), known);
 }
 
 namespace {

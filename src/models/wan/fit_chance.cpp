@@ -26,6 +26,10 @@ Bytes largest_place(const FitRequest& r) {
 
 Bytes over(Bytes needed, Bytes allowed) { return needed > allowed ? needed - allowed : Bytes{}; }
 
+Bytes sum_of(const std::vector<Bytes>& all) {
+  return std::accumulate(all.begin(), all.end(), Bytes{});
+}
+
 }  // namespace
 
 FitRequest heaviest(const FitRequest& request) {
@@ -64,7 +68,7 @@ std::vector<MemoryPolicy> lean_policies(const FitRequest& request) {
 LeastStreamed least_streamed(const FitRequest& request, const std::vector<Bytes>& group_bytes,
                              const MemoryPolicy& policy, const LeastNeeds& needs, Bytes block) {
   const auto all = static_cast<int>(group_bytes.size());
-  const Bytes sum = std::accumulate(group_bytes.begin(), group_bytes.end(), Bytes{});
+  const Bytes sum = sum_of(group_bytes);
   LeastStreamed least = {.resident = 0, .blocks = request.job.config.layers, .bytes = sum};
   const Bytes room = room_on_device(request, needs);
   for (int resident = 1; resident < all; ++resident) {
@@ -94,33 +98,39 @@ LeastStreamed least_streamed(const FitRequest& request, const std::vector<Bytes>
 }
 
 Bytes surely_missing(const FitRequest& request, const std::vector<Bytes>& group_bytes,
-                     const MemoryPolicy& policy, const LeastNeeds& needs) {
-  const bool host_may_shrink =
-      request.job.mode == Mode::full && policy.slots > 0 && !request.streamed_blocks;
-  if (!host_may_shrink) return excess(request, needs);
+                     const MemoryPolicy& policy, const LeastNeeds& needs, Bytes block) {
+  if (!host_may_shrink(request, policy)) return excess(request, needs);
   const Bytes device = over(needs.device, request.budget.gpu);
-  const LeastStreamed streamed = least_streamed(request, group_bytes, policy, needs);
+  const LeastStreamed streamed = least_streamed(request, group_bytes, policy, needs, block);
   if (streamed.blocks == 0) return device;
   // Programs that bring less are shorter, and less is pinned.
   const Bytes less = needs.recorded + Bytes{needs.host.count / 256};
   const Bytes both = over(needs.device + needs.host, largest_place(request) + less);
   if (request.backend.device == Device::cpu) return std::max(device, both);
   // No more leaves host memory than these groups have of all that is there.
-  const Bytes sum = std::accumulate(group_bytes.begin(), group_bytes.end(), Bytes{});
+  const Bytes sum = sum_of(group_bytes);
   const double share = static_cast<double>(streamed.bytes.count) / static_cast<double>(sum.count);
   const Bytes host{static_cast<std::uint64_t>(share * static_cast<double>(needs.host.count))};
   return std::max({device, both, device + over(host, request.budget.host + less)});
 }
 
+bool has_good_chance(const FitRequest& search, KnownNeeds& known) {
+  const std::vector<Bytes> groups = least_group_bytes(search);
+  if (sum_of(groups) > largest_place(search)) return false;
+  return std::ranges::any_of(lean_policies(search), [&](const MemoryPolicy& p) {
+    return !known.surely_over(search, p) &&
+           surely_missing(search, groups, p, known.of(search, p)).count == 0;
+  });
+}
+
 Chance chance(const FitRequest& search, KnownNeeds& known) {
   const std::vector<Bytes> groups = least_group_bytes(search);
-  const Bytes state = std::accumulate(groups.begin(), groups.end(), Bytes{});
-  if (state > largest_place(search)) return Chance::none;
+  if (sum_of(groups) > largest_place(search)) return Chance::none;
+  if (has_good_chance(search, known)) return Chance::good;
   Chance best = Chance::none;
   for (const MemoryPolicy& p : lean_policies(search)) {
     const LeastNeeds needs = known.of(search, p);
     const Bytes missing = surely_missing(search, groups, p, needs);
-    if (missing.count == 0) return Chance::good;
     const std::uint64_t tensors = (needs.device + needs.host).count;
     if (missing <= needs.recorded) {
       best = Chance::by_length;

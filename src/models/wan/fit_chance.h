@@ -29,11 +29,10 @@ struct LeastStreamed {
 LeastStreamed least_streamed(const FitRequest& request, const std::vector<Bytes>& group_bytes,
                              const MemoryPolicy& policy, const LeastNeeds& needs, Bytes block = {});
 
-// What is missing in any case. In full training every group that stays takes its state from the
-// host to the device, so host needs shrink with what is resident: as long as a block streams, it is
-// the sum of both that does not.
+// What is missing in any case. Where host needs shrink with what is resident, it is the sum of both
+// that does not, as long as a block streams.
 Bytes surely_missing(const FitRequest& request, const std::vector<Bytes>& group_bytes,
-                     const MemoryPolicy& policy, const LeastNeeds& needs);
+                     const MemoryPolicy& policy, const LeastNeeds& needs, Bytes block = {});
 
 enum class Chance : std::uint8_t {
   none,
@@ -43,5 +42,7 @@ enum class Chance : std::uint8_t {
 };
 // By the leanest policies.
 Chance chance(const FitRequest& search, KnownNeeds& known);
+// Whether it is a good one: most noes are quick.
+bool has_good_chance(const FitRequest& search, KnownNeeds& known);
 
 }  // namespace ballast::wan

@@ -205,10 +205,10 @@ class Search {
   // False: it does not fit. Recording a few blocks takes milliseconds, recording and packing all of
   // them a hundred: most candidates fall here.
   bool weigh(Candidate& c) {
-    const bool host_may_shrink = fills(c.policy) && request_.job.mode == Mode::full;
-    if (!host_may_shrink && known_.surely_over(search_, c.policy)) return false;
+    if (known_.surely_over(search_, c.policy)) return false;
     c.needs = known_.of(search_, c.policy);
-    return surely_missing(search_, group_bytes_, c.policy, *c.needs).count == 0;
+    const Bytes block = fills(c.policy) ? block_bytes(c.policy) : Bytes{};
+    return surely_missing(search_, group_bytes_, c.policy, *c.needs, block).count == 0;
   }
 
   // What a block that stays takes of the device with all that full training keeps with it: the same
@@ -225,6 +225,12 @@ class Search {
     return *block_bytes_;
   }
 
+  // What full training's plans have shown of groups that stream.
+  struct FoundStream {
+    double bytes = 0;   // of these groups
+    double update = 0;  // seconds
+    double stall = 0;   // seconds for which a step computes nothing
+  };
   struct Soonest {
     double step = 0, update = 0;
     bool hopeless = false;  // a plan that is there is no slower in any case
@@ -242,8 +248,8 @@ class Search {
     const bool hopeless = std::ranges::any_of(found_, [&](const MemoryPolicy& q) {
       return streamed.resident <= q.resident_groups && no_faster(c.policy, q);
     });
-    return {std::max(c.needs->compute_seconds, transfer), least_update_seconds(streamed.bytes),
-            hopeless};
+    const double computing = c.needs->compute_seconds + least_stall_seconds(streamed.bytes);
+    return {std::max(computing, transfer), least_update_seconds(streamed.bytes), hopeless};
   }
 
   // In full training the update brings what does not stay from host memory. Against that of a plan
@@ -252,14 +258,24 @@ class Search {
     if (request_.job.mode != Mode::full || !request_.job.record_update) return 0;
     const auto bytes = static_cast<double>(streamed.count);
     double least = bytes / request_.profile.upload_bandwidth;
-    for (const auto& [known_bytes, seconds] : updates_) {
-      const double more = (bytes - known_bytes) / request_.profile.upload_bandwidth;
-      least = std::max(least, more > 0 ? seconds + more : seconds * bytes / known_bytes);
+    for (const FoundStream& found : streams_) {
+      const double more = (bytes - found.bytes) / request_.profile.upload_bandwidth;
+      least = std::max(least, more > 0 ? found.update + more : found.update * bytes / found.bytes);
     }
     return least;
   }
 
-  void learn_update(const PlannedRun& run) {
+  // Its step waits for gradients that leave the device, for most of the time that they take,
+  // however a block is computed: at least for most of what any plan that is there waits for each
+  // byte.
+  double least_stall_seconds(Bytes streamed) const {
+    constexpr double kMostOfIt = 0.95;
+    double least = std::numeric_limits<double>::infinity();
+    for (const FoundStream& found : streams_) least = std::min(least, found.stall / found.bytes);
+    return streams_.empty() ? 0 : kMostOfIt * least * static_cast<double>(streamed.count);
+  }
+
+  void learn_streaming(const PlannedRun& run) {
     if (request_.job.mode != Mode::full || !fills(run.policy)) return;
     const auto all = static_cast<int>(group_bytes_.size());
     Bytes streamed;
@@ -272,7 +288,19 @@ class Search {
       const std::string& name = run.set.programs[p].name;
       if (name == "grad_norm" || name == "update") seconds += run.times[p].seconds;
     }
-    updates_.emplace_back(static_cast<double>(std::max<std::uint64_t>(1, streamed.count)), seconds);
+    streams_.push_back({.bytes = static_cast<double>(std::max<std::uint64_t>(1, streamed.count)),
+                        .update = seconds,
+                        .stall = stall_of(run)});
+  }
+
+  // Of the parts of a step.
+  static double stall_of(const PlannedRun& run) {
+    double seconds = 0;
+    for (const StepPart& part : run.parts[0]) {
+      const int p = run.set.program_index(step_program(part.run));
+      seconds += run.times[static_cast<std::size_t>(p)].exposed_stall;
+    }
+    return seconds;
   }
 
   void consider(const MemoryPolicy& policy, double update) {
@@ -285,7 +313,7 @@ class Search {
       run = fill_with_activations(search_, std::move(*run));
     }
     if (!plans_all_kinds_) found_.push_back(run->policy);
-    learn_update(*run);
+    learn_streaming(*run);
     const double seconds = run->seconds_per_step();
     if (best_ && best_seconds_ <= seconds) return;
     if (plans_all_kinds_) {
@@ -316,8 +344,8 @@ class Search {
   const Bytes state_;  // of all weights, at least
   std::optional<Bytes> block_bytes_;
   bool plans_all_kinds_ = false;
-  std::vector<MemoryPolicy> tried_, found_;         // candidates so far; plans, filled up
-  std::vector<std::pair<double, double>> updates_;  // bytes that stream, seconds of the update
+  std::vector<MemoryPolicy> tried_, found_;  // candidates so far; plans, filled up
+  std::vector<FoundStream> streams_;
   std::optional<PlannedRun> best_;
   double best_seconds_ = 0;  // of the heaviest step
 };

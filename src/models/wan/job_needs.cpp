@@ -181,7 +181,7 @@ LeastNeeds least_needs(const FitRequest& request, const MemoryPolicy& policy) {
 
 KnownNeeds::Known& KnownNeeds::known(const MemoryPolicy& policy) {
   const auto found = std::ranges::find(known_, policy, &Known::policy);
-  return found != known_.end() ? *found : known_.emplace_back(Known{policy, {}, {}, {}});
+  return found != known_.end() ? *found : known_.emplace_back(Known{policy, {}, {}, {}, {}});
 }
 
 bool KnownNeeds::one_form(const FitRequest& request) {
@@ -192,6 +192,12 @@ bool KnownNeeds::one_form(const FitRequest& request) {
 // Whether every block is recorded as the others are.
 bool KnownNeeds::alike(const FitRequest& request, const MemoryPolicy& policy) {
   return policy.resident_groups == 0 && policy.kept_blocks == 0 && one_form(request);
+}
+
+const LeastNeeds& KnownNeeds::one(const FitRequest& request, Known& k) {
+  if (!one_) one_ = with_blocks(request, 1);
+  if (!k.one) k.one = least_needs(*one_, record(*one_, k.policy));
+  return *k.one;
 }
 
 const LeastNeeds& KnownNeeds::few(const FitRequest& request, Known& k) {
@@ -219,10 +225,19 @@ LeastNeeds KnownNeeds::of_few_blocks(const FitRequest& request, const MemoryPoli
   return one_form(request) ? one_more(request, known(policy)) : of(request, policy);
 }
 
+bool host_may_shrink(const FitRequest& request, const MemoryPolicy& policy) {
+  return request.job.mode == Mode::full && policy.slots > 0 && !request.streamed_blocks;
+}
+
 bool KnownNeeds::surely_over(const FitRequest& request, const MemoryPolicy& policy) {
   Known& k = known(policy);
-  const bool a_few = !k.all && alike(request, policy);
-  return excess(request, a_few ? few(request, k) : of(request, policy)).count > 0;
+  const auto over = [&](const LeastNeeds& n) {
+    return host_may_shrink(request, policy) ? n.device > request.budget.gpu
+                                            : excess(request, n).count > 0;
+  };
+  if (k.all || !alike(request, policy)) return over(of(request, policy));
+  last_over_ = (last_over_ && !k.few && over(one(request, k))) || over(few(request, k));
+  return last_over_;
 }
 
 std::vector<Bytes> least_group_bytes(const FitRequest& request) {

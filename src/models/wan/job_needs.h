@@ -63,6 +63,9 @@ LeastNeeds least_needs(const FitRequest& request, const RecordedJob& recorded);
 // block at least as much as from the third to the fourth.
 LeastNeeds least_needs(const FitRequest& request, const MemoryPolicy& policy);
 
+// In full training every group that stays takes its state from the host to the device.
+bool host_may_shrink(const FitRequest& request, const MemoryPolicy& policy);
+
 // The answers of least_needs() for one job, each worked out once. Requests that ask have the same
 // job for the same machine; their budgets may differ.
 class KnownNeeds {
@@ -71,16 +74,18 @@ class KnownNeeds {
   // The same of the model with no more than four blocks, where they have one form: quick, and one
   // resident group more costs in it what it costs in all of them.
   LeastNeeds of_few_blocks(const FitRequest& request, const MemoryPolicy& policy);
-  // Whether the policy needs more than the budget by what a few blocks show: in half the time. A no
-  // says nothing.
+  // Whether the policy needs more than the budget by what one block shows or a few: in a fraction
+  // of the time. A no says nothing.
   bool surely_over(const FitRequest& request, const MemoryPolicy& policy);
 
  private:
   struct Known {
     MemoryPolicy policy;
-    std::optional<LeastNeeds> few, one_more, all;  // with three blocks, with four, with all of them
+    // With one block, with three, with four, with all of them.
+    std::optional<LeastNeeds> one, few, one_more, all;
   };
   Known& known(const MemoryPolicy& policy);
+  const LeastNeeds& one(const FitRequest& request, Known& k);
   const LeastNeeds& few(const FitRequest& request, Known& k);
   const LeastNeeds& one_more(const FitRequest& request, Known& k);
   bool one_form(const FitRequest& request);
@@ -88,7 +93,8 @@ class KnownNeeds {
 
   std::vector<Known> known_;
   std::optional<bool> one_form_;
-  std::optional<FitRequest> few_, one_more_;  // the job with so many blocks
+  bool last_over_ = false;  // the policy last asked about: then one block may show it of the next
+  std::optional<FitRequest> one_, few_, one_more_;  // the job with so many blocks
 };
 
 // Over the budget, all tiers together; on the CPU backend the host budget bounds both arenas.

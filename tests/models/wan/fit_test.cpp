@@ -42,7 +42,9 @@ TEST(Fit, RecordsFewInstructionsForAnAnswer) {
   };
   EXPECT_LE(recorded_for({Mode::lora, "rtx4090", 24_GB, 32_GB}, large), 200'000u);
   EXPECT_LE(recorded_for({Mode::lora, "rtx4090", 8_GB, 8_GB}, small), 230'000u);
-  EXPECT_LE(recorded_for({Mode::full, "h200", 139_GB, 400_GB}, large), 500'000u);
+  EXPECT_LE(recorded_for({Mode::full, "h200", 139_GB, 400_GB}, large), 320'000u);
+  // What the first plan's step waits for shows that six others are slower.
+  EXPECT_LE(recorded_for({Mode::full, "rtx4090", 24_GB, 256_GB}, small), 240'000u);
 }
 
 // The same activations with all weights resident, however much memory that takes.
