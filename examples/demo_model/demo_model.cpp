@@ -5,8 +5,10 @@
 
 #include "core/error.h"
 #include "examples/demo_model/clips.h"
+#include "examples/demo_model/energy.h"
 #include "examples/demo_model/first_model.h"
 #include "examples/demo_model/latents.h"
+#include "examples/demo_model/seen.h"
 #include "examples/demo_model/sheet.h"
 
 namespace {
@@ -67,6 +69,31 @@ void add_commands(CLI::App& app) {
       std::printf("%-40s mean squared distance %.5f over %zu clips (least %.5f, most %.5f)\n",
                   d.first.c_str(), d.mean, d.clips, d.least, d.most);
     }
+  });
+  CLI::App* energy =
+      app.add_subcommand("energy", "how far latents are from others as a distribution");
+  energy->add_option("--from", o.before, "latents by `ballast sample`, several of each prompt")
+      ->required();
+  energy->add_option("--of", o.after, "as many of the same prompts, or several times that")
+      ->required();
+  energy->callback([&] {
+    for (const demo::EnergyOfSet& e : demo::energies(o.before, o.after)) {
+      std::printf("%-40s energy distance %.4f +- %.4f, variety %.3f (%zu clips of %zu prompts)\n",
+                  e.first.c_str(), e.mean.distance, e.error, e.mean.variety, e.clips, e.prompts);
+    }
+  });
+
+  CLI::App* seen = app.add_subcommand("seen", "how many clips show what was asked for");
+  seen->add_option("clips", o.before, "videos by `ballast sample`")->required();
+  seen->callback([&] {
+    const demo::Adherence a = demo::adherence_of(o.before);
+    const auto share = [&](std::size_t n) {
+      return 100. * static_cast<double>(n) / static_cast<double>(a.clips);
+    };
+    std::printf(
+        "%zu clips: colour %.1f %%, form %.1f %%, motion %.1f %%, all three %.1f %%; overlap "
+        "with the form %.3f\n",
+        a.clips, share(a.colour), share(a.form), share(a.motion), share(a.all), a.overlap);
   });
   app.require_subcommand(1);
 }

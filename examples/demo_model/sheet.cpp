@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "io/json_reader.h"
+#include "examples/demo_model/prompt_in.h"
 #include "io/media_writer.h"
 #include "io/resize_image.h"
 
@@ -64,21 +64,6 @@ class Page {
   }
   RgbImage image_;
 };
-
-std::string prompt_in(const MediaInfo& info) {
-  std::string prompt;
-  if (info.comment.empty()) return prompt;
-  JsonReader json({.text = info.comment, .path = "comment", .rule = "json"});
-  json.open_object();
-  for (std::string_view key; json.next_key(key);) {
-    if (key == "ballast.prompt") {
-      prompt = json.string();
-    } else {
-      json.skip();
-    }
-  }
-  return prompt;
-}
 
 // Returns what the clip was made for.
 std::string add_clip(Page& page, std::int64_t x, std::int64_t y, const std::string& path) {
