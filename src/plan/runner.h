@@ -85,7 +85,7 @@ class Runner {
   void time_instructions(bool on);
   // Name and seconds of every compute instruction of the last run, when they were timed.
   std::vector<std::pair<std::string_view, double>> compute_times() const;
-  ThreadPool& compute_threads() { return compute_; }
+  ThreadPool& compute_threads() { return compute_; }  // of the processors
 
  private:
   struct LaneState {
@@ -102,6 +102,7 @@ class Runner {
   bool wait_for(const Wait& wait);
   void prepare();
   void open_device();
+  void finish_gpu(int program);
   void read_gpu_times();
   void execute(std::uint32_t instruction, Lane lane, int program);
   void stop_all(std::exception_ptr error);
