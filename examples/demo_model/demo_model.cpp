@@ -18,7 +18,7 @@ using namespace ballast;
 void add_commands(CLI::App& app) {
   static struct {
     std::string folder, set, vae, cache, output;
-    std::vector<std::string> before, after;
+    std::vector<std::string> before, after, teacher;
     std::uint64_t seed = 1;
     int repeats = 0;
     bool bf16 = false;
@@ -53,11 +53,23 @@ void add_commands(CLI::App& app) {
   centre->add_flag("--bf16", o.bf16, "in bf16");
   centre->callback([&] { demo::write_centred_vae(o.vae, o.cache, o.output, o.bf16); });
 
+  static demo::SheetSize size;
   CLI::App* sheet = app.add_subcommand("sheet", "clips before and after, in one picture");
   sheet->add_option("output", o.output, "a PNG file")->required();
   sheet->add_option("--before", o.before, "clips")->required();
   sheet->add_option("--after", o.after, "as many, of the same prompts")->required();
-  sheet->callback([&] { demo::write_sheet(o.output, o.before, o.after); });
+  sheet->add_option("--teacher", o.teacher, "as many by a teacher, for a third column");
+  sheet->add_option("--frames", size.frames, "of each clip")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  sheet->add_option("--picture", size.picture, "pixels of a frame's side")
+      ->check(CLI::Range(8, 1000))
+      ->capture_default_str();
+  sheet->callback([&] {
+    std::vector<demo::SheetColumn> columns = {{"before", o.before}, {"after", o.after}};
+    if (!o.teacher.empty()) columns.push_back({"teacher", o.teacher});
+    demo::write_sheet(o.output, columns, size);
+  });
 
   CLI::App* distance = app.add_subcommand("distance", "how far latents are from others");
   distance->add_option("--from", o.before, "latents by `ballast sample`")->required();
