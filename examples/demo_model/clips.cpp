@@ -25,12 +25,6 @@ constexpr std::array<Colour, 6> kColours = {{{"red", {230, 52, 52}},
                                              {"yellow", {246, 212, 60}},
                                              {"purple", {172, 76, 222}},
                                              {"white", {240, 240, 240}}}};
-constexpr std::array<std::uint8_t, 3> kGround = {22, 24, 34};
-
-struct Motion {
-  std::string_view text;
-  double x, y, growth;
-};
 constexpr std::array<Motion, 5> kMotions = {{{"moves left", -1, 0, 0},
                                              {"moves right", 1, 0, 0},
                                              {"rises", 0, -1, 0},
@@ -41,8 +35,6 @@ constexpr std::array<std::string_view, 6> kShapes = {"circle", "square", "triang
                                                      "star",   "ring",   "cross"};
 constexpr std::array kBaseShapes = {Form::circle, Form::square, Form::triangle};
 constexpr std::array kNewShapes = {Form::star};
-constexpr std::array kAllShapes = {Form::circle, Form::square, Form::triangle,
-                                   Form::star,   Form::ring,   Form::cross};
 
 // Inside a star of so many points whose corners alternate between two radii, a point up. With
 // `inner` = cos(pi / points) it is the regular polygon.
@@ -55,26 +47,6 @@ bool in_star(double x, double y, int points, double inner) {
   // On the inner side of the line from (1, 0) to the notch.
   const double nx = inner * std::cos(step), ny = inner * std::sin(step);
   return (px - 1) * ny - py * (nx - 1) <= 0;
-}
-
-// x, y from the middle in radii; y grows downwards.
-bool inside(Form form, double x, double y) {
-  const double far = std::hypot(x, y), wide = std::max(std::abs(x), std::abs(y));
-  switch (form) {
-    case Form::circle:
-      return far <= 0.95;
-    case Form::square:
-      return wide <= 0.86;
-    case Form::triangle:
-      return in_star(x, y - 0.18, 3, 0.5);
-    case Form::star:
-      return in_star(x, y - 0.06, 5, 0.42);
-    case Form::ring:
-      return far <= 1 && far >= 0.55;
-    case Form::cross:
-      return wide <= 0.95 && std::min(std::abs(x), std::abs(y)) <= 0.34;
-  }
-  return false;
 }
 
 template <class Shapes>
@@ -107,6 +79,49 @@ std::vector<Clip> all_of(const Shapes& shapes, int repeats, std::string_view set
 
 }  // namespace
 
+bool covers(Form form, double x, double y) {
+  const double far = std::hypot(x, y), wide = std::max(std::abs(x), std::abs(y));
+  switch (form) {
+    case Form::circle:
+      return far <= 0.95;
+    case Form::square:
+      return wide <= 0.86;
+    case Form::triangle:
+      return in_star(x, y - 0.18, 3, 0.5);
+    case Form::star:
+      return in_star(x, y - 0.06, 5, 0.42);
+    case Form::ring:
+      return far <= 1 && far >= 0.55;
+    case Form::cross:
+      return wide <= 0.95 && std::min(std::abs(x), std::abs(y)) <= 0.34;
+  }
+  return false;
+}
+
+std::size_t nearest_colour(const std::array<double, 3>& rgb) {
+  const auto distance = [&](const Colour& c) {
+    double sum = 0;
+    for (std::size_t k = 0; k < 3; ++k) sum += (rgb[k] - c.rgb[k]) * (rgb[k] - c.rgb[k]);
+    return sum;
+  };
+  return static_cast<std::size_t>(std::ranges::min_element(kColours, {}, distance) -
+                                  kColours.begin());
+}
+
+std::span<const Motion> motions() { return kMotions; }
+
+std::optional<Clip> asked_by(std::string_view text) {
+  for (const Form form : kForms) {
+    for (std::size_t colour = 0; colour < kColours.size(); ++colour) {
+      for (std::size_t motion = 0; motion < kMotions.size(); ++motion) {
+        const Clip c = {.form = form, .colour = colour, .motion = motion};
+        if (caption(c) == text) return c;
+      }
+    }
+  }
+  return {};
+}
+
 std::string caption(const Clip& c) {
   return fmt::format("a {} {} {}", kColours[c.colour].name,
                      kShapes[static_cast<std::size_t>(c.form)], kMotions[c.motion].text);
@@ -131,7 +146,7 @@ std::vector<std::uint8_t> draw(const Clip& c, std::int64_t frame) {
     int hits = 0;
     for (int i = 0; i < kSamples * kSamples; ++i) {
       const double dx = (i % kSamples + 0.5) / kSamples, dy = (i / kSamples + 0.5) / kSamples;
-      if (inside(c.form, (left + dx / kSide - x) / radius, (top + dy / kSide - y) / radius)) ++hits;
+      if (covers(c.form, (left + dx / kSide - x) / radius, (top + dy / kSide - y) / radius)) ++hits;
     }
     return hits;
   };
@@ -154,7 +169,7 @@ std::vector<std::uint8_t> draw(const Clip& c, std::int64_t frame) {
 std::vector<Clip> clips_of(std::string_view set, std::uint64_t seed, int repeats) {
   if (set == "base") return all_of(kBaseShapes, repeats > 0 ? repeats : 8, set, seed);
   if (set == "new") return all_of(kNewShapes, repeats > 0 ? repeats : 2, set, seed);
-  if (set == "shapes") return all_of(kAllShapes, repeats > 0 ? repeats : 1, set, seed);
+  if (set == "shapes") return all_of(kForms, repeats > 0 ? repeats : 1, set, seed);
   return {};
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,6 +26,23 @@ struct Clip {
 };
 
 std::string caption(const Clip& c);
+// The clip that a caption asks for, with sizes and places as they are above; empty where no caption
+// reads like that.
+std::optional<Clip> asked_by(std::string_view caption);
+
+inline constexpr std::array kForms = {Form::circle, Form::square, Form::triangle,
+                                      Form::star,   Form::ring,   Form::cross};
+inline constexpr std::array<std::uint8_t, 3> kGround = {22, 24, 34};
+
+// Whether the form covers a point, from its middle in radii; y grows downwards.
+bool covers(Form form, double x, double y);
+// Of the colours that there are, the one nearest to this one.
+std::size_t nearest_colour(const std::array<double, 3>& rgb);
+struct Motion {
+  std::string_view text;
+  double x, y, growth;  // which way the middle goes, and whether the radius grows
+};
+std::span<const Motion> motions();
 // Frame f of kFrames: [kSide][kSide][3], edges smoothed.
 std::vector<std::uint8_t> draw(const Clip& c, std::int64_t frame);
 

@@ -5,8 +5,10 @@
 
 #include "core/error.h"
 #include "examples/demo_model/clips.h"
+#include "examples/demo_model/energy.h"
 #include "examples/demo_model/first_model.h"
 #include "examples/demo_model/latents.h"
+#include "examples/demo_model/seen.h"
 #include "examples/demo_model/sheet.h"
 
 namespace {
@@ -16,7 +18,7 @@ using namespace ballast;
 void add_commands(CLI::App& app) {
   static struct {
     std::string folder, set, vae, cache, output;
-    std::vector<std::string> before, after;
+    std::vector<std::string> before, after, teacher;
     std::uint64_t seed = 1;
     int repeats = 0;
     bool bf16 = false;
@@ -51,11 +53,23 @@ void add_commands(CLI::App& app) {
   centre->add_flag("--bf16", o.bf16, "in bf16");
   centre->callback([&] { demo::write_centred_vae(o.vae, o.cache, o.output, o.bf16); });
 
+  static demo::SheetSize size;
   CLI::App* sheet = app.add_subcommand("sheet", "clips before and after, in one picture");
   sheet->add_option("output", o.output, "a PNG file")->required();
   sheet->add_option("--before", o.before, "clips")->required();
   sheet->add_option("--after", o.after, "as many, of the same prompts")->required();
-  sheet->callback([&] { demo::write_sheet(o.output, o.before, o.after); });
+  sheet->add_option("--teacher", o.teacher, "as many by a teacher, for a third column");
+  sheet->add_option("--frames", size.frames, "of each clip")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  sheet->add_option("--picture", size.picture, "pixels of a frame's side")
+      ->check(CLI::Range(8, 1000))
+      ->capture_default_str();
+  sheet->callback([&] {
+    std::vector<demo::SheetColumn> columns = {{"before", o.before}, {"after", o.after}};
+    if (!o.teacher.empty()) columns.push_back({"teacher", o.teacher});
+    demo::write_sheet(o.output, columns, size);
+  });
 
   CLI::App* distance = app.add_subcommand("distance", "how far latents are from others");
   distance->add_option("--from", o.before, "latents by `ballast sample`")->required();
@@ -67,6 +81,31 @@ void add_commands(CLI::App& app) {
       std::printf("%-40s mean squared distance %.5f over %zu clips (least %.5f, most %.5f)\n",
                   d.first.c_str(), d.mean, d.clips, d.least, d.most);
     }
+  });
+  CLI::App* energy =
+      app.add_subcommand("energy", "how far latents are from others as a distribution");
+  energy->add_option("--from", o.before, "latents by `ballast sample`, several of each prompt")
+      ->required();
+  energy->add_option("--of", o.after, "as many of the same prompts, or several times that")
+      ->required();
+  energy->callback([&] {
+    for (const demo::EnergyOfSet& e : demo::energies(o.before, o.after)) {
+      std::printf("%-40s energy distance %.4f +- %.4f, variety %.3f (%zu clips of %zu prompts)\n",
+                  e.first.c_str(), e.mean.distance, e.error, e.mean.variety, e.clips, e.prompts);
+    }
+  });
+
+  CLI::App* seen = app.add_subcommand("seen", "how many clips show what was asked for");
+  seen->add_option("clips", o.before, "videos by `ballast sample`")->required();
+  seen->callback([&] {
+    const demo::Adherence a = demo::adherence_of(o.before);
+    const auto share = [&](std::size_t n) {
+      return 100. * static_cast<double>(n) / static_cast<double>(a.clips);
+    };
+    std::printf(
+        "%zu clips: colour %.1f %%, form %.1f %%, motion %.1f %%, all three %.1f %%; overlap "
+        "with the form %.3f\n",
+        a.clips, share(a.colour), share(a.form), share(a.motion), share(a.all), a.overlap);
   });
   app.require_subcommand(1);
 }

@@ -114,43 +114,43 @@ void write_centred_vae(const std::string& vae, const std::string& cache, const s
   writer.write(output);
 }
 
-namespace {
-
-std::vector<float> latent_of(const std::string& path) {
+SampledLatent read_sampled_latent(const std::string& path) {
   const data::CacheFile file = data::CacheFile::open(path);
   const SafetensorsEntry& e = file.get("latent");
-  std::vector<float> values(static_cast<std::size_t>(e.shape.elements()));
-  file.read(e, values);
-  return values;
+  SampledLatent latent = {.prompt = std::string(file.metadata("ballast.prompt"))};
+  latent.values.resize(static_cast<std::size_t>(e.shape.elements()));
+  file.read(e, latent.values);
+  return latent;
 }
 
-double distance_of(const std::string& a, const std::string& b) {
-  const std::vector<float> x = latent_of(a), y = latent_of(b);
-  if (x.size() != y.size() || x.empty()) {
-    fail(ErrorCode::input,
-         fmt::format("{} holds {} numbers, {} holds {}", a, x.size(), b, y.size()));
+double mean_squared_distance(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size() || a.empty()) {
+    fail(ErrorCode::input, fmt::format("latents of {} and {} numbers", a.size(), b.size()));
   }
   double sum = 0;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    const double d = static_cast<double>(x[i]) - static_cast<double>(y[i]);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double d = static_cast<double>(a[i]) - static_cast<double>(b[i]);
     sum += d * d;
   }
-  return sum / static_cast<double>(x.size());
+  return sum / static_cast<double>(a.size());
 }
 
-}  // namespace
+void check_sets(const std::vector<std::string>& from, const std::vector<std::string>& of) {
+  if (from.empty() || of.empty() || of.size() % from.size() != 0) {
+    fail(ErrorCode::usage,
+         fmt::format("{} latents to compare with {}: expected as many, or a multiple", of.size(),
+                     from.size()));
+  }
+}
 
 std::vector<Distance> distances(const std::vector<std::string>& from,
                                 const std::vector<std::string>& of) {
   const std::size_t clips = from.size();
-  if (clips == 0 || of.size() % clips != 0) {
-    fail(ErrorCode::usage,
-         fmt::format("{} latents to compare with {}: expected as many, or a multiple", of.size(),
-                     clips));
-  }
+  check_sets(from, of);
   std::vector<Distance> all;
   for (std::size_t i = 0; i < of.size(); ++i) {
-    const double d = distance_of(from[i % clips], of[i]);
+    const double d = mean_squared_distance(read_sampled_latent(from[i % clips]).values,
+                                           read_sampled_latent(of[i]).values);
     if (i % clips == 0) all.push_back({.first = of[i], .clips = clips, .least = d, .most = d});
     Distance& set = all.back();
     set.mean += d / static_cast<double>(clips);

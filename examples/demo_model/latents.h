@@ -13,6 +13,17 @@ namespace ballast::demo {
 void write_centred_vae(const std::string& vae, const std::string& cache, const std::string& output,
                        bool bf16);
 
+// A latent that `ballast sample` wrote, with what it was made for.
+struct SampledLatent {
+  std::string prompt;
+  std::vector<float> values = {};
+};
+SampledLatent read_sampled_latent(const std::string& path);
+// Fails where sizes differ.
+double mean_squared_distance(const std::vector<float>& a, const std::vector<float>& b);
+// Fails where `of` is not one or more sets of as many files as `from` has.
+void check_sets(const std::vector<std::string>& from, const std::vector<std::string>& of);
+
 // Mean squared distance of latents, clip by clip.
 struct Distance {
   std::string first;  // file of the set

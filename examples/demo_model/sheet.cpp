@@ -6,16 +6,14 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "io/json_reader.h"
+#include "examples/demo_model/prompt_in.h"
 #include "io/media_writer.h"
 #include "io/resize_image.h"
 
 namespace ballast::demo {
 namespace {
 
-constexpr std::int64_t kColumns = 5;  // frames of a clip
-constexpr std::int64_t kPicture = 96, kGap = 4, kMiddle = 20, kLine = 22, kHeading = 26;
-constexpr std::int64_t kHalf = kColumns * (kPicture + kGap) - kGap;
+constexpr std::int64_t kGap = 4, kMiddle = 20, kLine = 22, kHeading = 26;
 
 // a to z, 5 x 7 dots: a byte for each column, the lowest bit on top.
 constexpr std::array<std::array<std::uint8_t, 5>, 26> kLetters = {{
@@ -65,57 +63,54 @@ class Page {
   RgbImage image_;
 };
 
-std::string prompt_in(const MediaInfo& info) {
-  std::string prompt;
-  if (info.comment.empty()) return prompt;
-  JsonReader json({.text = info.comment, .path = "comment", .rule = "json"});
-  json.open_object();
-  for (std::string_view key; json.next_key(key);) {
-    if (key == "ballast.prompt") {
-      prompt = json.string();
-    } else {
-      json.skip();
-    }
-  }
-  return prompt;
-}
-
 // Returns what the clip was made for.
-std::string add_clip(Page& page, std::int64_t x, std::int64_t y, const std::string& path) {
+std::string add_clip(Page& page, std::int64_t x, std::int64_t y, const std::string& path,
+                     const SheetSize& size) {
   MediaReader reader = MediaReader::open(path);
   const MediaInfo info = reader.info();
-  ImageResizer resizer({info.width, info.height, kPicture, kPicture}, ResizeFilter::bicubic);
+  ImageResizer resizer({info.width, info.height, size.picture, size.picture},
+                       ResizeFilter::bicubic);
   std::vector<std::uint8_t> frame(reader.frame_bytes());
-  RgbImage picture = {kPicture, kPicture, std::vector<std::uint8_t>(kPicture * kPicture * 3)};
-  for (const std::int64_t wanted : evenly_spaced(info.frames, kColumns)) {
+  RgbImage picture = {
+      size.picture, size.picture,
+      std::vector<std::uint8_t>(static_cast<std::size_t>(size.picture * size.picture * 3))};
+  for (const std::int64_t wanted : evenly_spaced(info.frames, size.frames)) {
     while (reader.position() < wanted && reader.skip()) {
     }
     if (!reader.next(frame)) break;
     resizer.resize(frame, picture.pixels);
     page.picture(x, y, picture);
-    x += kPicture + kGap;
+    x += size.picture + kGap;
   }
   return prompt_in(info);
 }
 
 }  // namespace
 
-void write_sheet(const std::string& output, const std::vector<std::string>& before,
-                 const std::vector<std::string>& after) {
-  if (before.empty() || before.size() != after.size()) {
-    fail(ErrorCode::usage, fmt::format("{} clips before and {} after: as many of each are expected",
-                                       before.size(), after.size()));
+void write_sheet(const std::string& output, const std::vector<SheetColumn>& columns,
+                 const SheetSize& size) {
+  const std::size_t lines = columns.empty() ? 0 : columns.front().clips.size();
+  for (const SheetColumn& c : columns) {
+    if (lines == 0 || c.clips.size() != lines) {
+      fail(ErrorCode::usage,
+           fmt::format("{} clips {} and {} {}: as many of each are expected", lines,
+                       columns.front().heading, c.clips.size(), c.heading));
+    }
   }
-  const std::int64_t row = kLine + kPicture + 2 * kGap;
-  const std::int64_t right = kGap + kHalf + kMiddle;
-  Page page(right + kHalf + kGap, kHeading + std::ssize(before) * row);
-  page.text(kGap, 8, "before");
-  page.text(right, 8, "after");
-  for (std::size_t i = 0; i < before.size(); ++i) {
-    const std::int64_t y = kHeading + static_cast<std::int64_t>(i) * row;
-    const std::string prompt = add_clip(page, kGap, y + kLine, before[i]);
-    page.text(kGap, y + 4, prompt);
-    page.text(right, y + 4, add_clip(page, right, y + kLine, after[i]));
+  const std::int64_t width = size.frames * (size.picture + kGap) - kGap;
+  const std::int64_t row = kLine + size.picture + 2 * kGap;
+  const auto count = std::ssize(columns);
+  Page page(2 * kGap + count * (width + kMiddle) - kMiddle,
+            kHeading + static_cast<std::int64_t>(lines) * row);
+  std::int64_t x = kGap;
+  for (const SheetColumn& column : columns) {
+    page.text(x, 8, column.heading);
+    for (std::size_t i = 0; i < lines; ++i) {
+      const std::int64_t y = kHeading + static_cast<std::int64_t>(i) * row;
+      const std::string prompt = add_clip(page, x, y + kLine, column.clips[i], size);
+      if (&column == &columns.front()) page.text(x, y + 4, prompt);
+    }
+    x += width + kMiddle;
   }
   write_png(output, page.image());
 }

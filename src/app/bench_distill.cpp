@@ -26,8 +26,9 @@ double seconds_now() {
 // The pair with its runner, loaded and with inputs.
 class BenchPair {
  public:
-  BenchPair(const student::PairRequest& request, const student::PairJob& job) {
-    set_.backend = request.backend;
+  BenchPair(const student::PairRequest& request, const student::PairJob& job,
+            const Backend& backend) {
+    set_.backend = backend;
     pair_ = std::make_unique<student::Pair>(set_, job, request.teacher, request.profile);
     plan_ = plan_memory(set_);
     runner_ = std::make_unique<Runner>(set_, plan_);
@@ -134,8 +135,8 @@ void BenchDistill::declare(CLI::App& app) {
   app.add_option("--model", model_, "the teacher: 14B, or the name of a text-to-video preset");
   app.add_option("--layers", layers_, "of the teacher; 0: all it has")->check(CLI::Range(0, 1000));
   app.add_option("--student-config", student_, "JSON of the student (default: the usual one)");
-  app.add_option("--teacher", place_, "where it is: device, host, disk or automatic")
-      ->check(CLI::IsMember({"device", "host", "disk", "automatic"}));
+  app.add_option("--teacher", place_, "where it is: device, host, disk, processors or automatic")
+      ->check(CLI::IsMember({"device", "host", "disk", "processors", "automatic"}));
   app.add_option("--weights", weights_, "the teacher's: bf16 or fp8")
       ->check(CLI::IsMember({"bf16", "fp8"}));
   app.add_option("--student-dtype", student_dtype_, "float32 or bfloat16 (default: as the device)")
@@ -162,6 +163,7 @@ student::PairRequest BenchDistill::request() const {
   const train::RunTarget target = train::this_machine({});
   r.profile = target.profile;
   r.backend = target.backend;
+  r.host_threads = target.host_threads;
   const bool gpu = r.backend.device == Device::cuda;
   r.job.teacher_precision = wan::precision_on(r.backend.device);
   r.job.side_by_side = !two_programs_;
@@ -173,7 +175,8 @@ student::PairRequest BenchDistill::request() const {
   s.activation = s.residual = narrow ? DType::bf16 : DType::f32;
   r.recompute = recompute_;
   for (const auto p : {student::TeacherPlace::automatic, student::TeacherPlace::device,
-                       student::TeacherPlace::host, student::TeacherPlace::disk}) {
+                       student::TeacherPlace::host, student::TeacherPlace::disk,
+                       student::TeacherPlace::processors}) {
     if (place_ == name_of(p)) r.place = p;
   }
   r.budget = default_budget(read_machine());
@@ -199,7 +202,7 @@ void BenchDistill::run() {
   }
   const auto& planned = std::get<student::PlannedPair>(outcome);
   const double plan_seconds = seconds_now() - begin;
-  BenchPair bench(r, planned.job);
+  BenchPair bench(r, planned.job, planned.set.backend);
   const double load_seconds = seconds_now() - begin - plan_seconds;
   bench.step();
   bench.step();

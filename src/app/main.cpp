@@ -11,6 +11,7 @@
 
 #include "app/command.h"
 #include "app/output.h"
+#include "core/crash_words.h"
 #include "core/error.h"
 #include "core/nearest_name.h"
 
@@ -145,5 +146,6 @@ int guarded_main(int argc, char** argv) {
 int main(int argc, char** argv) {
   // A reader that goes away is a failed write (app/output.h), not the end of the process.
   std::signal(SIGPIPE, SIG_IGN);
+  ballast::say_last_words_on_crash();
   return ballast::guarded_main(argc, argv);
 }

@@ -114,8 +114,14 @@ void take_loras(const SampleOptions& o, const wan::Config& model, SampleRun& run
 
 infer::SamplerOptions sampler_of(const SampleOptions& o, const infer::GenerationDefaults& d) {
   infer::SamplerOptions s;
-  if (o.distilled) {
-    s = infer::distilled_four_steps();
+  if (!o.distilled && !o.distilled_timesteps.empty()) {
+    fail(ErrorCode::usage, "--distilled-timesteps goes with --distilled");
+  }
+  if (o.distilled && !o.distilled_timesteps.empty()) {
+    if (o.steps) fail(ErrorCode::usage, "--steps and --distilled-timesteps: one of them");
+    s = infer::distilled_steps(o.distilled_timesteps);
+  } else if (o.distilled) {
+    s = infer::distilled_steps(o.steps.value_or(4));
   } else if (o.note001()) {
     s = {.solver = infer::Solver::euler,
          .schedule = infer::SigmaSchedule::linear,
@@ -139,10 +145,7 @@ infer::SamplerOptions sampler_of(const SampleOptions& o, const infer::Generation
     }
     s.schedule = *schedule;
   }
-  if (o.steps) {
-    if (o.distilled) fail(ErrorCode::usage, "--distilled has four steps: leave out --steps");
-    s.steps = *o.steps;
-  }
+  if (o.steps && !o.distilled) s.steps = *o.steps;
   if (o.shift) s.shift = *o.shift;
   return s;
 }
@@ -362,7 +365,12 @@ void declare(SampleOptions& o, CLI::App& app) {
       ->expected(1, 2);
   app.add_option("--boundary", o.boundary, "between the experts, in (0, 1]");
   app.add_flag("--distilled", o.distilled,
-               "four Euler steps without guidance, two by each expert: for 4-step LoRAs");
+               "Euler steps without guidance, half of them by each expert: for LoRAs of few steps; "
+               "four, or --steps, evenly spaced");
+  app.add_option("--distilled-timesteps", o.distilled_timesteps,
+                 "with --distilled: its base timesteps, for example 1000,757,522")
+      ->delimiter(',')
+      ->check(CLI::Range(0., 1000.));
   app.add_option("--seed", o.seed, "of the noise")->capture_default_str();
   app.add_option("--lora", o.loras,
                  "FILE[:STRENGTH], several times; high or low in a name says for which expert");
@@ -414,7 +422,7 @@ SampleRun open_sample(const SampleOptions& o) {
   job.guidance = {d.low_guidance, d.high_guidance};
   if (o.note001()) job.guidance = {4, 4};
   if (o.distilled) job.guidance = {1, 1};
-  if (o.distilled && !o.boundary) job.high_noise_steps = 2;
+  if (o.distilled && !o.boundary) job.high_noise_steps = (job.sampler.steps + 1) / 2;
   if (!o.guidance.empty()) job.guidance = {o.guidance.front(), o.guidance.back()};
   take_size(o, model, d, run);
   take_prompts(o, model, run);

@@ -34,6 +34,7 @@ struct SampleOptions {
   std::optional<double> shift, boundary;
   std::vector<double> guidance;
   bool distilled = false;
+  std::vector<double> distilled_timesteps;
   std::uint64_t seed = 0;
   std::vector<std::string> loras;
   std::string merge_folder;

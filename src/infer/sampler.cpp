@@ -152,12 +152,21 @@ std::optional<SigmaSchedule> find_schedule(std::string_view name) {
   return std::nullopt;
 }
 
-SamplerOptions distilled_four_steps() {
+SamplerOptions distilled_steps(std::vector<double> timesteps) {
+  const std::int64_t steps = std::ssize(timesteps);
   return {.solver = Solver::euler,
           .schedule = SigmaSchedule::listed,
-          .steps = 4,
+          .steps = steps,
           .shift = 5,
-          .listed = {1000, 750, 500, 250}};
+          .listed = std::move(timesteps)};
+}
+
+SamplerOptions distilled_steps(std::int64_t steps) {
+  std::vector<double> timesteps;
+  for (std::int64_t i = 0; i < std::min(steps, kMostSteps + 1); ++i) {
+    timesteps.push_back(1000.0 * static_cast<double>(steps - i) / static_cast<double>(steps));
+  }
+  return distilled_steps(std::move(timesteps));
 }
 
 Schedule make_schedule(const SamplerOptions& options) {

@@ -42,8 +42,10 @@ struct SamplerOptions {
   double time_scale = 1000;                      // of `linear`: timestep over sigma
 };
 
-// Four steps of models that were distilled to them: Euler at shifted 1000, 750, 500, 250, shift 5.
-SamplerOptions distilled_four_steps();
+// Steps of models that were distilled to them: Euler at shifted base timesteps, shift 5. As they
+// are given, falling from 1000; or so many, evenly: four are 1000, 750, 500, 250.
+SamplerOptions distilled_steps(std::vector<double> timesteps);
+SamplerOptions distilled_steps(std::int64_t steps = 4);
 
 struct Schedule {
   std::vector<float> sigmas;      // steps + 1 of them, falling

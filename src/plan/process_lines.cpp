@@ -36,13 +36,14 @@ Bytes recorded_bytes(const ProgramSet& set) {
 }  // namespace
 
 std::vector<ProcessLine> process_lines(const ProgramSet& set, const ProcessFacts& facts) {
-  const int threads = set.backend.device == Device::cpu ? set.backend.threads : 1;
+  const bool computes = set.backend.device == Device::cpu || computes_on_host(set);
+  const int threads = computes ? set.backend.threads : 1;
   std::vector<ProcessLine> lines;
   lines.push_back(
       {"process baseline", kBaseline, "heap of the program and its libraries, file headers"});
   lines.push_back({std::string(kRecordedPrograms), recorded_bytes(set) * 2,
                    "instructions and buffers, twice while they are planned"});
-  if (set.backend.device == Device::cpu) {
+  if (computes) {
     lines.push_back({"BLAS buffers",
                      facts.blas_bytes_per_thread * static_cast<std::uint64_t>(threads),
                      "packed panels, one set per compute thread"});

@@ -104,7 +104,26 @@ double moved_bytes(const ProgramSet& set, const Instruction& ins) {
   return bytes;
 }
 
+bool is_product(const Instruction& ins) {
+  return ins.cost.work == Work::gemm || ins.cost.work == Work::attention ||
+         ins.cost.work == Work::attention_backward;
+}
+
+// By the processors beside a GPU.
+double host_seconds(const Instruction& ins, double bytes, const MachineProfile& p) {
+  const double moving = bytes / p.host_memory_bandwidth;
+  const double rate = ins.cost.work == Work::gemm ? p.host_gemm_flops : p.host_attention_flops;
+  return is_product(ins) ? std::max(moving, ins.cost.flops / rate) : moving;
+}
+
 }  // namespace
+
+bool computes_on_host(const ProgramSet& set) {
+  return std::ranges::any_of(set.programs, [](const Program& p) {
+    return std::ranges::any_of(
+        p.instructions, [](const Instruction& i) { return i.lane == Lane::host && is_product(i); });
+  });
+}
 
 double fp8_gemm_flops(const MachineProfile& p) {
   constexpr double kRatio = 1.9;  // 1,210 - 1,270 against 640 - 670 TFLOP/s under sustained load
@@ -149,6 +168,8 @@ double predicted_seconds(const ProgramSet& set, const Instruction& ins,
     case Lane::disk:
       return bytes / profile.disk_bandwidth;
     case Lane::host:
+      if (profile.device == Device::cuda) return host_seconds(ins, bytes, profile);
+      break;
     case Lane::compute:
       break;
   }

@@ -26,9 +26,13 @@ struct MachineProfile {
   double download_bandwidth = 0;
   double disk_bandwidth = 0;
   double launch_seconds = 0;  // fixed cost of one compute instruction
-  Bytes device_memory;        // of a GPU, for runs without a budget
-  Bytes library_bytes;        // CUDA context, cuBLAS and cuDNN handles on the device
-  bool estimate = true;       // not measured by us on that machine
+  // Of the processors beside a GPU, for what the host lane computes; of 16 of them.
+  double host_gemm_flops = 0.5e12;
+  double host_attention_flops = 0.4e12;
+  double host_memory_bandwidth = 1e11;
+  Bytes device_memory;   // of a GPU, for runs without a budget
+  Bytes library_bytes;   // CUDA context, cuBLAS and cuDNN handles on the device
+  bool estimate = true;  // not measured by us on that machine
 };
 
 // Matrix products of f8_e4m3: as measured, else the H200's ratio to those of bf16.
@@ -41,6 +45,10 @@ std::optional<MachineProfile> find_profile(std::string_view name);
 // Rates for a GPU that was not measured: those of the bundled one in its name ("NVIDIA GeForce RTX
 // 4090"), else of the one with the nearest compute capability.
 MachineProfile nearest_profile(std::string_view gpu, int sm);
+
+// Whether the host lane computes, which on a GPU backend it mostly does not: work of a model that
+// the processors do (models/student/pair.h).
+bool computes_on_host(const ProgramSet& set);
 
 // Seconds one instruction keeps its lane busy.
 double predicted_seconds(const ProgramSet& set, const Instruction& ins,

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 
 #include "core/error.h"
+#include "core/now_running.h"
+#include "plan/holders.h"
 #include "plan/phase.h"
 
 namespace ballast {
@@ -193,7 +196,8 @@ bool Runner::share_bytes(const Instruction& a, const Instruction& b) const {
 }
 
 ThreadPool* Runner::pool_of(Lane lane, std::size_t hand) {
-  if (lane == Lane::compute) return &compute_;
+  // Beside a GPU it is the host lane that computes on the processors, if anybody does.
+  if (lane == (gpu_ ? Lane::host : Lane::compute)) return &compute_;
   return lane == Lane::disk ? &readers_[hand] : &copier_;
 }
 
@@ -202,13 +206,25 @@ void Runner::execute(std::uint32_t instruction, Lane lane, int program, std::siz
       set_.programs[static_cast<std::size_t>(program)].instructions[instruction];
   ThreadPool* const pool = pool_of(lane, hand);
   const Stream stream = gpu_ && is_queue(lane) ? gpu_->stream(lane, pool) : Stream{.pool = pool};
+  const std::string& name = set_.programs[static_cast<std::size_t>(program)].name;
+  const std::size_t place = hand == 0 ? index(lane) : kLaneCount;  // only one lane has two hands
+  const Running running(place, ins.name.c_str(), name.c_str());
+  const auto trail = [&](Error& e) {
+    e.add_trail(fmt::format("running {} of program {}", ins.name, name));
+    if (e.code() == ErrorCode::device) {
+      e.add_trail(holders_text(set_, plan_, program, instruction));
+    }
+  };
   try {
     ins.run(Bindings(set_, plan_.offset, bases_, ins, step_, stream,
                      &lanes_[index(lane)].hands[hand].high_water));
   } catch (Error& e) {
-    e.add_trail(fmt::format("running {} of program {}", ins.name,
-                            set_.programs[static_cast<std::size_t>(program)].name));
+    trail(e);
     throw;
+  } catch (const std::bad_alloc&) {
+    Error e(ErrorCode::device, "the system gave no more memory");
+    trail(e);
+    throw e;
   }
 }
 
@@ -235,7 +251,7 @@ void Runner::run_concurrent(int program) {
   }
   if (gpu_) {
     try {
-      gpu_->finish();
+      finish_gpu(program);
     } catch (...) {
       if (!error_) error_ = std::current_exception();
     }
@@ -245,6 +261,20 @@ void Runner::run_concurrent(int program) {
     const std::exception_ptr error = std::exchange(error_, nullptr);
     lock.unlock();
     std::rethrow_exception(error);
+  }
+}
+
+// What was given to the GPU fails when it gets to it, long after the lanes went on.
+void Runner::finish_gpu(int program) {
+  try {
+    gpu_->finish();
+  } catch (Error& e) {
+    const Program& p = set_.programs[static_cast<std::size_t>(program)];
+    e.add_trail(
+        fmt::format("the GPU was at one of the {} instructions of program {} (--check-nan runs "
+                    "them one by one and names it)",
+                    p.instructions.size(), p.name));
+    throw;
   }
 }
 

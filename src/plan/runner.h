@@ -86,7 +86,7 @@ class Runner {
   void time_instructions(bool on);
   // Name and seconds of every compute instruction of the last run, when they were timed.
   std::vector<std::pair<std::string_view, double>> compute_times() const;
-  ThreadPool& compute_threads() { return compute_; }
+  ThreadPool& compute_threads() { return compute_; }  // of the processors
 
  private:
   // The disk lane has two: while one's last requests are answered, the other's are under way. The
@@ -115,6 +115,7 @@ class Runner {
   bool share_bytes(const Instruction& a, const Instruction& b) const;
   void prepare();
   std::future<PinnedRegion> open_device();
+  void finish_gpu(int program);
   void read_gpu_times();
   void execute(std::uint32_t instruction, Lane lane, int program, std::size_t hand = 0);
   ThreadPool* pool_of(Lane lane, std::size_t hand);

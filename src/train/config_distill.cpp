@@ -37,6 +37,8 @@ void read_dmd2(const TomlTable& t, TrainConfig& c) {
   d.renoise = word_from(t, "renoise", kRenoises).value_or(d.renoise);
   d.min_t = number_from(t, "min_t", 0, 1).value_or(d.min_t);
   d.max_t = number_from(t, "max_t", 0, 1).value_or(d.max_t);
+  d.regression_steps = integer_from(t, "regression_steps", 0).value_or(d.regression_steps);
+  d.teacher_steps = integer_from(t, "teacher_steps", 1).value_or(d.teacher_steps);
   if (d.min_t > d.max_t) {
     t.fail_at(t.has("max_t") ? "max_t" : "min_t",
               fmt::format("no time lies in [{}, {}]", d.min_t, d.max_t));

@@ -1,5 +1,7 @@
 #include "train/device_choice.h"
 
+#include <algorithm>
+
 #include "memory/budget.h"
 #include "memory/machine.h"
 #include "train/measured_profile.h"
@@ -34,11 +36,13 @@ ComputeOptions compute_options(const MemoryConfig& memory, int threads) {
 }
 
 RunTarget target_of(const MachineProfile& profile, const ComputeOptions& options) {
-  RunTarget t = {.profile = profile, .backend = {}};
+  RunTarget t = {.profile = profile, .backend = {}, .host_threads = 1};
   t.backend.device = profile.device;
   if (profile.device == Device::cuda) {
     // The host has little to compute: one thread fills the GPU's queue.
     t.backend.threads = 1;
+    t.host_threads =
+        options.threads > 0 ? options.threads : std::max(1, usable_cpus(read_machine()) - 1);
     t.backend.sm = profile.sm;
     t.backend.deterministic = options.deterministic;
   } else {
@@ -51,7 +55,12 @@ RunTarget gpu_target(const GpuInfo& gpu, const ComputeOptions& options) {
   MachineProfile p = with_measured_rates(nearest_profile(gpu.name, gpu.sm), gpu.name);
   p.name = "this";
   p.device_memory = default_gpu_budget(gpu.free, p.library_bytes);
-  return target_of(p, options);
+  RunTarget t = target_of(p, options);
+  const MachineProfile cpu = with_measured_rates(cpu_profile(t.host_threads), "this");
+  t.profile.host_gemm_flops = cpu.gemm_flops;
+  t.profile.host_attention_flops = cpu.attention_flops;
+  t.profile.host_memory_bandwidth = cpu.memory_bandwidth;
+  return t;
 }
 
 RunTarget this_machine(const ComputeOptions& options) {

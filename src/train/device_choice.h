@@ -10,6 +10,7 @@ namespace ballast::train {
 struct RunTarget {
   MachineProfile profile;
   Backend backend;
+  int host_threads = 1;  // for what the processors compute beside a GPU, where they do
 };
 
 // What a run wants to compute with.

@@ -25,11 +25,10 @@ T meaning(const Setting& s, const Word<T> (&words)[N]) {
   s.fail_value(fmt::format("one of {}{}", joined(known), suggestion(s.text(), known)));
 }
 
-constexpr Word<TeacherPlace> kPlaces[] = {{"auto", TeacherPlace::automatic},
-                                          {"balanced", TeacherPlace::automatic},
-                                          {"gpu0", TeacherPlace::device},
-                                          {"cpu", TeacherPlace::host},
-                                          {"disk", TeacherPlace::disk}};
+constexpr Word<TeacherPlace> kPlaces[] = {
+    {"auto", TeacherPlace::automatic}, {"balanced", TeacherPlace::automatic},
+    {"gpu0", TeacherPlace::device},    {"cpu", TeacherPlace::host},
+    {"disk", TeacherPlace::disk},      {"cpu_compute", TeacherPlace::processors}};
 constexpr Word<WeightFormat> kTeacherTypes[] = {
     {"float32", WeightFormat::f32},         {"float16", WeightFormat::f16},
     {"bfloat16", WeightFormat::bf16},       {"fp8", WeightFormat::f8_e4m3_rows},
@@ -55,7 +54,8 @@ FlagTable flags_of(DistillConfig& c) {
         });
   t.add("teacher_device_strategy", Takes::one,
         "where the teacher is: gpu0 (stays on the GPU), cpu (host memory, streamed), disk (its "
-        "file, streamed), auto or balanced (the fastest that fits)",
+        "file, streamed), cpu_compute (host memory, and the processors compute), auto or balanced "
+        "(the fastest that fits)",
         [&c](const Setting& s) { c.place = meaning(s, kPlaces); });
   t.add("teacher_dtype", Takes::one,
         "float32, float16, bfloat16 or fp8: matrices are converted while they are read (default: "

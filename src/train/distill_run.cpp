@@ -57,6 +57,7 @@ DistillRun prepare_distill(DistillConfig config, const RunTarget& target) {
   r.teacher = weight_groups(r.job.teacher, *run.teacher, *run.names);
   r.profile = target.profile;
   r.backend = target.backend;
+  r.host_threads = target.host_threads;
   r.budget = budget_of(c, target.profile);
   r.place = c.place;
   r.recompute = c.gradient_checkpointing;

@@ -254,7 +254,7 @@ TrainOutcome distill(DistillRun run, student::PlannedPair planned, const TrainOp
   setup.config = loop_config(run.config);
   setup.total_steps = run.total_steps;
   setup.schedule = run.schedule;
-  setup.backend = run.request.backend;
+  setup.backend = planned.set.backend;
   setup.model = run.files.transformer;
   setup.model_hash = run.model_hash;
   setup.device = planned.plan.peak_of(Tier::device);

@@ -32,8 +32,13 @@ struct Dmd2Options {
   Renoise renoise = Renoise::fresh;
   double min_t = 0.02, max_t = 0.98;  // of the times that scores are taken at, after the shift
 
+  // The student's first steps of the run, all of them: from what its own steps lead to, one of them
+  // is to end where the guided teacher ends with so many of its own.
+  std::int64_t regression_steps = 0, teacher_steps = 4;
+
   bool guided() const { return guidance != 1; }
-  bool student_due(std::int64_t step) const { return step % every == 0; }  // steps count from 1
+  bool regresses(std::int64_t step) const { return step <= regression_steps; }  // counted from 1
+  bool student_due(std::int64_t step) const { return regresses(step) || step % every == 0; }
 };
 
 // Fails with ErrorCode::usage where the steps make no schedule.

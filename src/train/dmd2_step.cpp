@@ -67,7 +67,7 @@ void Dmd2Step::begin_part(const Dmd2Place& at) {
   }
 }
 
-float Dmd2Step::roll_out(const Phase& phase) {
+std::size_t Dmd2Step::roll_out(const Phase& phase) {
   const auto& samples = dit_.io().runs[phase.at.run].samples;
   // One end for all samples of a step, whatever shares a run.
   const RandomSource draw =
@@ -108,7 +108,20 @@ float Dmd2Step::roll_out(const Phase& phase) {
     std::ranges::copy(floats(io.latent), floats(io.kept_input).begin());
     std::ranges::copy(floats(io.output), floats(io.kept_answer).begin());
   }
-  return sigmas_[end];
+  return end;
+}
+
+std::span<const float> Dmd2Step::unguided(const Phase& phase, std::size_t sample) const {
+  if (!options_.guided()) return {};
+  const std::size_t samples = dit_.io().runs[phase.at.run].samples.size();
+  return floats(dit_.io().teacher_runs[phase.at.run].samples[samples + sample].output);
+}
+
+double Dmd2Step::guided(std::span<const float> caption, std::span<const float> empty,
+                        std::size_t e) const {
+  const double v = caption[e];
+  if (empty.empty()) return v;
+  return empty[e] + options_.guidance * (v - static_cast<double>(empty[e]));
 }
 
 // An even draw of whole timesteps, shifted, within the limits.
@@ -121,7 +134,7 @@ float Dmd2Step::score_sigma(const Phase& phase, std::size_t sample) const {
 
 void Dmd2Step::critic(const Dmd2Place& at) {
   const Phase phase = {at, "critic"};
-  const double s = roll_out(phase);
+  const double s = sigmas_[roll_out(phase)];
   scores_.clear();
   const auto& samples = dit_.io().runs[at.run].samples;
   for (std::size_t i = 0; i < samples.size(); ++i) {
@@ -142,7 +155,7 @@ void Dmd2Step::critic(const Dmd2Place& at) {
 
 double Dmd2Step::student(const Dmd2Place& at) {
   const Phase phase = {at, "student"};
-  const float s = roll_out(phase);
+  const float s = sigmas_[roll_out(phase)];
   scores_.clear();
   const auto& samples = dit_.io().runs[at.run].samples;
   for (std::size_t i = 0; i < samples.size(); ++i) {
@@ -161,11 +174,9 @@ double Dmd2Step::student(const Dmd2Place& at) {
   }
   run(dit_.io().teacher_runs, phase, kTeacher);
   double loss = 0;
-  const auto& asked = dit_.io().teacher_runs[at.run].samples;
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const wan::DitSampleIo& io = samples[i];
-    loss +=
-        pull(io, options_.guided() ? asked[samples.size() + i].output : Buffer(), s, scores_[i]);
+    loss += pull(io, unguided(phase, i), s, scores_[i]);
     std::ranges::copy(floats(io.kept_input), floats(io.latent).begin());
     *runner_.view(io.loss_weight).as<float>() = 1.0f / static_cast<float>(at.samples);
     set_sigma(phase, i, s);
@@ -174,17 +185,55 @@ double Dmd2Step::student(const Dmd2Place& at) {
   return loss / static_cast<double>(at.samples);
 }
 
+double Dmd2Step::regress(const Dmd2Place& at) {
+  const Phase phase = {at, "student"};
+  const std::size_t end = roll_out(phase);
+  const auto& samples = dit_.io().runs[at.run].samples;
+  const double from = sigmas_[end], to = end + 1 < sigmas_.size() ? sigmas_[end + 1] : 0;
+  const auto sigma = [&](std::int64_t k) {
+    const double way = static_cast<double>(k) / static_cast<double>(options_.teacher_steps);
+    return static_cast<float>(from + (to - from) * way);
+  };
+  for (std::int64_t k = 0; k < options_.teacher_steps; ++k) {  // from kept_input, still in latent
+    for (std::size_t i = 0; i < samples.size(); ++i) set_sigma(phase, i, sigma(k));
+    run(dit_.io().teacher_runs, phase, kTeacher);
+    const double change = static_cast<double>(sigma(k + 1)) - static_cast<double>(sigma(k));
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      const std::span<float> x = floats(samples[i].latent);
+      const std::span<const float> caption = floats(samples[i].output), empty = unguided(phase, i);
+      for (std::size_t e = 0; e < x.size(); ++e) {
+        x[e] = static_cast<float>(x[e] + change * guided(caption, empty, e));
+      }
+    }
+  }
+  // The student's program takes the gradient of an MSE whose prediction is zero.
+  double loss = 0;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const wan::DitSampleIo& io = samples[i];
+    const std::span<float> x = floats(io.latent), target = floats(io.target);
+    const std::span<const float> input = floats(io.kept_input), answer = floats(io.kept_answer);
+    double squares = 0;
+    for (std::size_t e = 0; e < target.size(); ++e) {
+      const double aim = (static_cast<double>(x[e]) - static_cast<double>(input[e])) / (to - from);
+      target[e] = static_cast<float>(aim - static_cast<double>(answer[e]));
+      squares += static_cast<double>(target[e]) * static_cast<double>(target[e]);
+    }
+    loss += squares / static_cast<double>(target.size());
+    std::ranges::copy(input, x.begin());
+    *runner_.view(io.loss_weight).as<float>() = 1.0f / static_cast<float>(at.samples);
+    set_sigma(phase, i, sigmas_[end]);
+  }
+  run(dit_.io().runs, phase, kStudent);
+  return loss / static_cast<double>(at.samples);
+}
+
 // From the critic's answer in target to s g / 2 there.
-double Dmd2Step::pull(const wan::DitSampleIo& io, Buffer unguided, double s, double score) {
+double Dmd2Step::pull(const wan::DitSampleIo& io, std::span<const float> empty, double s,
+                      double score) {
   const std::span<const float> input = floats(io.kept_input), answer = floats(io.kept_answer);
   const std::span<const float> noisy = floats(io.latent), caption = floats(io.output);
-  const std::span<const float> empty = unguided ? floats(unguided) : std::span<float>();
   const std::span<float> target = floats(io.target);
-  const auto real = [&](std::size_t e) {
-    double v = caption[e];
-    if (!empty.empty()) v = empty[e] + options_.guidance * (v - static_cast<double>(empty[e]));
-    return noisy[e] - score * v;
-  };
+  const auto real = [&](std::size_t e) { return noisy[e] - score * guided(caption, empty, e); };
   double distance = 0;
   for (std::size_t e = 0; e < target.size(); ++e) {
     distance += std::abs(input[e] - s * static_cast<double>(answer[e]) - real(e));

@@ -46,6 +46,12 @@ class Dmd2Step {
   // forward pass is made again for it rather than kept while the others are asked.
   double student(const Dmd2Place& at);
 
+  // A rollout of the student to x at sigma s; the guided teacher goes on from there to the next
+  // step's sigma s' in Dmd2Options::teacher_steps Euler steps, to x'. Adds the gradient of
+  //   mean((v - (x' - x) / (s' - s))^2)
+  // to the student's; returns the part's share of that loss.
+  double regress(const Dmd2Place& at);
+
   // Sigmas of the last part's samples when the critic, or the student, was scored.
   const std::vector<float>& scores() const { return scores_; }
 
@@ -60,10 +66,14 @@ class Dmd2Step {
   RandomSource source(const Phase& phase, std::string_view what, std::size_t sample) const;
   void set_sigma(const Phase& phase, std::size_t sample, float sigma) const;
   void run(const std::vector<wan::DitRunIo>& runs, const Phase& phase, std::size_t set) const;
-  float roll_out(const Phase& phase);  // to kept_input and kept_answer; returns the step's sigma
+  // To kept_input and kept_answer; returns which of the student's steps that is.
+  std::size_t roll_out(const Phase& phase);
+  // The teacher's guided answer for sample i of the part, after its program ran.
+  std::span<const float> unguided(const Phase& phase, std::size_t sample) const;
+  double guided(std::span<const float> caption, std::span<const float> empty, std::size_t e) const;
   float score_sigma(const Phase& phase, std::size_t sample) const;
   // s: sigma of the student's step; score: that of the scores. Returns the sample's loss.
-  double pull(const wan::DitSampleIo& io, Buffer unguided, double s, double score);
+  double pull(const wan::DitSampleIo& io, std::span<const float> empty, double s, double score);
 
   Dmd2Options options_;
   std::vector<float> sigmas_;

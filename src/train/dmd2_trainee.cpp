@@ -133,7 +133,11 @@ void Dmd2Trainee::gradients(Runner& runner, std::int64_t, StepRecord& record) {
     step.critic(at);
     record.loss = loss();  // of this part and those before
     record.t.insert(record.t.end(), step.scores().begin(), step.scores().end());
-    if (student) student_loss += step.student(at);
+    if (options_.regresses(record.step)) {
+      student_loss += step.regress(at);
+    } else if (student) {
+      student_loss += step.student(at);
+    }
   }
   // Both norms are known before anything is changed.
   if (student) {

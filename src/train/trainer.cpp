@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "ops/sgemm.h"
+#include "plan/profile.h"
 #include "report/last_run.h"
 #include "train/resumed_checkpoint.h"
 #include "train/run_summary.h"
@@ -226,7 +227,7 @@ TrainOutcome TrainingLoop::run() {
     if (!c.source.empty()) folder_.copy_config(c.source);
     trainee_->prepare(folder_.path());
     phase(Phase::load);
-    if (!on_gpu()) ops::warm_up_blas(runner_->compute_threads());
+    if (!on_gpu() || computes_on_host(set_)) ops::warm_up_blas(runner_->compute_threads());
     trainee_->load(*runner_);
     resume();
     if (run_.in_output_dir) {  // of a run that was here before, or that goes back
@@ -283,7 +284,9 @@ TrainOutcome TrainingLoop::run() {
         checkpointed_step_ < 0
             ? std::string(", no checkpoint yet")
             : fmt::format(", the newest checkpoint is of step {}", checkpointed_step_)));
-    failed(e.what());
+    std::string why = e.what();
+    for (const std::string& doing : e.trail()) why += "; while " + doing;
+    failed(why);
     throw;
   } catch (const std::exception& e) {
     failed(e.what());
@@ -291,9 +294,13 @@ TrainOutcome TrainingLoop::run() {
   }
 }
 
-void TrainingLoop::failed(const char* why) {
+void TrainingLoop::failed(const std::string& why) {
   flight_->phase(Phase::failed, why);
   event("failed", why);
+  if (records_) {
+    const std::string report = records_->finish(state_.step);
+    if (!report.empty()) log::info("report  {}", report);
+  }
   tell(WebhookMessage::Kind::stop, fmt::format("failed at step {}: {}", state_.step, why));
 }
 

@@ -47,7 +47,7 @@ class TrainingLoop {
   void event(std::string_view kind, const std::string& text) {
     if (records_) records_->event(state_.step, kind, text);
   }
-  void failed(const char* why);
+  void failed(const std::string& why);
   void phase(Phase p);
   bool on_gpu() const { return set_.backend.device == Device::cuda; }
   MemoryNumbers arenas() const;

@@ -110,9 +110,10 @@ TEST_F(SampleCommand, TakesTheFlagsOfTestInference) {
 }
 
 TEST_F(SampleCommand, PlansWithoutRunningAndRefusesWithAdvice) {
-  const Finished f = sample(clip({"--plan", "--distilled", "--guidance", "1,2"}));
+  const Finished f = sample(clip({"--plan", "--distilled", "--distilled-timesteps", "1000,500"}));
   EXPECT_EQ(f.exit_code, 2) << f.out;
-  EXPECT_THAT(f.err, HasSubstr("--distilled has four steps"));
+  EXPECT_THAT(f.err, HasSubstr("--steps and --distilled-timesteps"));
+  EXPECT_THAT(sample(clip({"--plan", "--distilled"})).out, HasSubstr("3 steps of euler"));
   const Finished p = sample(clip({"--plan"}));
   EXPECT_EQ(p.exit_code, 0) << p.err;
   EXPECT_THAT(p.out, HasSubstr("3 steps of unipc"));

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -26,6 +27,18 @@ cudaError_t allocate(void** p, std::size_t bytes) {
   return cudaSuccess;
 }
 
+// BALLAST_EMULATED_FAILURE=N: the N-th launch that is asked about from then on failed.
+bool a_failure_was_asked_for() {
+  static std::atomic<long> left{-1};
+  const char* const number = std::getenv("BALLAST_EMULATED_FAILURE");
+  if (number == nullptr) {
+    left = -1;
+    return false;
+  }
+  if (left == -1) left = std::atol(number);
+  return left.fetch_sub(1) == 1;
+}
+
 }  // namespace
 
 extern "C" {
@@ -36,7 +49,9 @@ cudaError_t cudaGetDeviceCount(int* n) { return *n = 1, cudaSuccess; }
 cudaError_t cudaGetDevice(int* i) { return *i = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int i) { return i == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaGetLastError() {
+  return a_failure_was_asked_for() ? cudaErrorIllegalAddress : cudaSuccess;
+}
 const char* cudaGetErrorString(cudaError_t) { return "an error of the emulated GPU"; }
 const char* cudaGetErrorName(cudaError_t) { return "emulated"; }
 

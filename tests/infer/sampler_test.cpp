@@ -53,9 +53,19 @@ TEST(Schedules, RoundingBelowAWholeTimestepIsKept) {
 }
 
 TEST(Schedules, FourDistilledStepsAreShiftedQuarters) {
-  const Schedule s = make_schedule(distilled_four_steps());
+  const Schedule s = make_schedule(distilled_steps());
   EXPECT_THAT(s.sigmas, ElementsAre(1.0f, 0.9375f, 5.0f / 6, 0.625f, 0.0f));
   EXPECT_THAT(s.timesteps, ElementsAre(1000, 937.5, 1000.0f * (5.0f / 6), 625));
+}
+
+TEST(Schedules, DistilledStepsMayBeOthers) {
+  EXPECT_THAT(distilled_steps(2).listed, ElementsAre(1000, 500));
+  EXPECT_EQ(distilled_steps(8).steps, 8);
+  const Schedule s = make_schedule(distilled_steps(std::vector<double>{1000, 750}));
+  EXPECT_THAT(s.sigmas, ElementsAre(1.0f, 0.9375f, 0.0f));
+  EXPECT_THROW(make_schedule(distilled_steps(0)), Error);
+  EXPECT_THROW(make_schedule(distilled_steps(std::int64_t{1} << 60)), Error);
+  EXPECT_THROW(make_schedule(distilled_steps(std::vector<double>{500, 750})), Error);
 }
 
 TEST(Schedules, OtherProgramsOnesStartAndEndAsTheirsDo) {

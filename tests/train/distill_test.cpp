@@ -10,6 +10,8 @@
 #include "tests/ref/student.h"
 #include "tests/support/reference_dit.h"
 #include "tests/support/temp_dir.h"
+#include "tests/train/distill_folder.h"
+#include "tests/train/tiny_pair.h"
 #include "train/distiller.h"
 #include "train/pair_lessons.h"
 #include "train/text_states.h"
@@ -17,136 +19,7 @@
 namespace ballast::train {
 namespace {
 
-wan::Config tiny_teacher() {
-  wan::Config c = support::tiny_config();
-  c.in_dim = c.out_dim = 4;
-  return c;
-}
-
-student::Config tiny_student() {
-  return {.hidden_size = 16,
-          .depth = 2,
-          .num_heads = 2,
-          .num_channels = 3,
-          .image_size = 16,
-          .patch_size = 4,
-          .text_max_length = 7,
-          .text_dim = 20,
-          .teacher_channels = 4};
-}
-
-constexpr std::int64_t kTokens = 5;  // of every prompt
-
-// Lessons that depend on nothing but their number.
-void fill_lessons(std::int64_t number, std::span<Lesson> lessons) {
-  for (std::size_t i = 0; i < lessons.size(); ++i) {
-    Lesson& l = lessons[i];
-    const std::string n = fmt::format("{}.{}", number, i);
-    const auto put = [&](const std::string& site, std::span<float> to) {
-      std::ranges::copy(support::normal_values(site + n, std::ssize(to), 1), to.begin());
-    };
-    put("latent", l.latent);
-    put("text", l.text);
-    std::ranges::fill(l.context, 0.0f);
-    put("context", l.context.first(kTokens * l.text.size()));
-    l.t = 100 + 37 * static_cast<double>(number) + static_cast<double>(i);
-  }
-}
-
-struct TinyPair {
-  explicit TinyPair(const MemoryPolicy& policy = {}, bool side_by_side = true,
-                    std::int64_t batch = 2) {
-    request.job.teacher = tiny_teacher();
-    request.job.teacher_policy = policy;
-    request.job.side_by_side = side_by_side;
-    request.job.student.config = tiny_student();
-    request.job.student.batch = batch;
-    request.teacher = weight_groups(request.job.teacher, file, names);
-    request.backend = {.device = Device::cpu, .threads = 2};
-    request.profile.gemm_flops = request.profile.attention_flops = 1e10;
-    request.profile.attention_backward_flops = 1e10;
-    request.profile.memory_bandwidth = request.profile.upload_bandwidth = 1e9;
-    request.profile.download_bandwidth = request.profile.disk_bandwidth = 1e9;
-    request.budget = {.gpu = Bytes{1u << 30}, .host = Bytes{2u << 30}, .disk = {}};
-  }
-  const std::string& path() {
-    static const support::TinyCheckpoint kFile(tiny_teacher());
-    static const std::string kPath = kFile.path();
-    return kPath;
-  }
-
-  Checkpoint file = Checkpoint::open(path());
-  wan::TensorMap names = wan::TensorMap(file);
-  student::PairRequest request;
-};
-
-std::vector<float> weight_of(const std::string& name, const Shape& shape) {
-  return support::parameter_values("student." + name, shape);
-}
-
-// A loaded pair whose student has the weights above.
-class PairRun {
- public:
-  explicit PairRun(TinyPair& tiny) {
-    set_.backend = tiny.request.backend;
-    pair_.emplace(set_, tiny.request.job, tiny.request.teacher, tiny.request.profile);
-    plan_ = plan_memory(set_);
-    runner_.emplace(set_, plan_);
-    lessons_.emplace(*pair_, *runner_, fill_lessons, TeacherInput::repeated);
-    lessons_->load();
-    for (const student::Parameter& p : student().parameters()) {
-      const std::vector<float> v = weight_of(p.name, set_.spec(p.value).shape);
-      runner_->write(p.value, std::as_bytes(std::span(v)));
-    }
-    runner_->run("init_state");
-  }
-  void step(std::int64_t number) {
-    runner_->run(student::Student::kZero);
-    lessons_->learn(number, {.step = number + 1});
-    loss = *runner_->view(student().loss()).as<double>();
-    runner_->run("grad_norm");
-  }
-  void update(std::int64_t number) {
-    runner_->run("update", {.step = number + 1, .learning_rate = 0.01});
-  }
-  std::vector<float> get(Buffer b) {
-    std::vector<float> v(static_cast<std::size_t>(set_.spec(b).shape.elements()));
-    runner_->read(b, std::as_writable_bytes(std::span(v)));
-    return v;
-  }
-  const student::Student& student() const { return pair_->student(); }
-  const MemoryPlan& plan() const { return plan_; }
-  const Runner& runner() const { return *runner_; }
-  double loss = 0;
-
- private:
-  ProgramSet set_;
-  std::optional<student::Pair> pair_;
-  MemoryPlan plan_;
-  std::optional<Runner> runner_;
-  std::optional<PairLessons> lessons_;
-};
-
-// Two steps; all weights after them.
-std::vector<float> two_steps(TinyPair pair) {
-  PairRun run(pair);
-  std::vector<float> all;
-  for (std::int64_t n = 0; n < 2; ++n) {
-    run.step(n);
-    run.update(n);
-    all.push_back(static_cast<float>(run.loss));
-  }
-  for (const student::Parameter& p : run.student().parameters()) {
-    const std::vector<float> v = run.get(p.value);
-    all.insert(all.end(), v.begin(), v.end());
-  }
-  EXPECT_EQ(run.runner().high_water(Tier::device), run.plan().peak_of(Tier::device));
-  return all;
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
+using namespace tiny;
 
 // The loss of the pair in double: the teacher's answers are the student's targets.
 double reference_loss(ref::Student& model, std::int64_t number) {
@@ -312,72 +185,6 @@ TEST(PromptFile, ReadsLinesWithoutBlankOnesInAnOrderOfEveryEpoch) {
     }
   }
 }
-
-// Heads of files are 128 wide.
-wan::Config teacher_of_a_file() {
-  wan::Config c = tiny_teacher();
-  c.dim = 128;
-  c.heads = 1;
-  c.layers = 2;
-  return c;
-}
-
-// A run by its flags: a tiny teacher whose prompts are encoded already.
-class DistillFolder {
- public:
-  DistillFolder() : teacher_(teacher_of_a_file()) {
-    std::ofstream(file("student.json"))
-        << R"({"hidden_size":16,"depth":2,"num_heads":2,"num_channels":3,"image_size":16,)"
-        << R"("patch_size":4,"text_max_length":7,"text_encoder_output_dim":20})";
-    const TextStates states(file("states"), "", 20);
-    std::ofstream prompts(file("prompts.txt"));
-    for (int i = 0; i < 5; ++i) {
-      const std::string text = fmt::format("prompt {}", i);
-      prompts << text << "\n";
-      states.put(
-          text,
-          {.tokens = i + 1, .width = 20, .values = support::normal_values(text, 20 * (i + 1), 1)});
-    }
-  }
-  std::string file(const std::string& name) const { return dir_.path(name); }
-  DistillRun prepare(std::vector<std::string> more) const {
-    std::vector<std::string> flags = {"--teacher-path",
-                                      teacher_.path(),
-                                      "--student-config",
-                                      file("student.json"),
-                                      "--data_path",
-                                      file("prompts.txt"),
-                                      "--text_states",
-                                      file("states"),
-                                      "--num-steps",
-                                      "4",
-                                      "--lr",
-                                      "0.01",
-                                      "--ram",
-                                      "2GB"};
-    flags.insert(flags.end(), more.begin(), more.end());
-    RunTarget target;
-    target.profile = TinyPair().request.profile;
-    target.backend = {.device = Device::cpu, .threads = 2};
-    return prepare_distill(read_distill_config(flags), target);
-  }
-  // Runs until `stop_after` steps are done; the loss of every step.
-  std::vector<double> run(std::vector<std::string> flags, std::int64_t stop_after) const {
-    DistillRun r = prepare(std::move(flags));
-    auto planned = std::get<student::PlannedPair>(fit_pair(r.request));
-    std::vector<double> losses;
-    TrainOptions options;
-    options.handle_signals = false;
-    options.on_step = [&](const StepRecord& s) { losses.push_back(s.loss); };
-    options.stop = [&] { return std::ssize(losses) == stop_after; };
-    distill(std::move(r), std::move(planned), options);
-    return losses;
-  }
-
- private:
-  test::TempDir dir_;
-  support::TinyCheckpoint teacher_;
-};
 
 std::vector<float> all_values(const std::string& folder) {
   const student::StudentFiles files(folder);

@@ -96,7 +96,7 @@ TEST_F(Dmd2Run, SavesAStudentThatCanBeSampledWith) {
     job.fit.job.precision = wan::precision_on(machine.backend.device);
     job.fit.policy = find_policy("resident");
     job.fit.budget = {.gpu = 1_GiB, .host = 1_GiB, .disk = 1_GiB};
-    job.sampler = infer::distilled_four_steps();
+    job.sampler = infer::distilled_steps();
     job.latent = {1, 4, 4};
     job.guidance = {1, 1};
     if (lora != nullptr) job.loras = {{lora, 1, -1}};

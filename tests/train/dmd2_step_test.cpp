@@ -322,6 +322,44 @@ TEST_F(Dmd2Formulas, StudentIsPulledFromTheCriticToTheTeacher) {
   expect_student(file_.path(), options);
 }
 
+TEST_F(Dmd2Formulas, RegressionEndsAStepWhereTheTeacherEnds) {
+  Dmd2Options options;
+  options.guidance = 3;
+  options.teacher_steps = 2;
+  Distilled ours(file_.path(), options);
+  const double loss = ours.step().regress(kPlace);
+  Reference reference(ours, options);
+  const std::size_t end = reference.end("student");
+  const double from = reference.sigma(end), to = end < 3 ? reference.sigma(end + 1) : 0;
+  std::vector<Values> inputs, aims;
+  for (std::size_t i = 0; i < 2; ++i) {
+    inputs.push_back(reference.input("student", i));
+    Values x = inputs[i];
+    for (const double s : {from, (from + to) / 2}) {
+      Values v = reference.answer(2, i, x, s);
+      const Values u = reference.answer(2, i, x, s, false);
+      for (std::size_t e = 0; e < v.size(); ++e) v[e] = u[e] + 3 * (v[e] - u[e]);
+      x = Reference::less(x, (from - to) / 2, v);
+    }
+    for (std::size_t e = 0; e < x.size(); ++e) x[e] = (x[e] - inputs[i][e]) / (to - from);
+    aims.push_back(x);
+  }
+  const auto expected = [&] {
+    double sum = 0;
+    for (std::size_t i = 0; i < 2; ++i) {
+      const Values v = reference.answer(0, i, inputs[i], from);
+      double squares = 0;
+      for (std::size_t e = 0; e < v.size(); ++e) {
+        squares += (v[e] - aims[i][e]) * (v[e] - aims[i][e]);
+      }
+      sum += squares / static_cast<double>(v.size()) / 2;
+    }
+    return sum;
+  };
+  EXPECT_NEAR(loss, expected(), kTolerance * loss);
+  expect_gradients(ours, reference, 0, expected);
+}
+
 TEST_F(Dmd2Formulas, RolloutsMayTakeEulersStepsOrBeginWithData) {
   Dmd2Options options;
   options.renoise = Dmd2Options::Renoise::predicted;

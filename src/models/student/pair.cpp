@@ -1,5 +1,7 @@
 #include "models/student/pair.h"
 
+#include <optional>
+
 #include "core/error.h"
 
 namespace ballast::student {
@@ -17,6 +19,37 @@ std::vector<double> progress_of(const ProgramSet& set, const Program& program,
   for (double& d : done) d /= sum > 0 ? sum : 1;
   return done;
 }
+
+// What is recorded while it lives is work of the processors in host memory, in a set whose backend
+// is a GPU: as a CPU backend records it, in the other arena and on the host's lane.
+class OnProcessors {
+ public:
+  explicit OnProcessors(ProgramSet& set)
+      : set_(set),
+        backend_(set.backend),
+        buffers_(set.buffers.size()),
+        programs_(set.programs.size()) {
+    set_.backend = {.device = Device::cpu, .threads = backend_.threads};
+  }
+  ~OnProcessors() {
+    set_.backend = backend_;
+    for (std::size_t b = buffers_; b < set_.buffers.size(); ++b) {
+      if (set_.buffers[b].tier == Tier::device) set_.buffers[b].tier = Tier::host;
+    }
+    for (std::size_t p = programs_; p < set_.programs.size(); ++p) {
+      for (Instruction& i : set_.programs[p].instructions) {
+        if (i.lane == Lane::compute) i.lane = Lane::host;
+      }
+    }
+  }
+  OnProcessors(const OnProcessors&) = delete;
+  OnProcessors& operator=(const OnProcessors&) = delete;
+
+ private:
+  ProgramSet& set_;
+  Backend backend_;
+  std::size_t buffers_, programs_;
+};
 
 }  // namespace
 
@@ -69,7 +102,11 @@ Pair::Pair(ProgramSet& set, PairJob job, std::vector<WeightGroup> teacher,
   const auto samples = static_cast<std::size_t>(job_.student.batch);
   dit.batches = {
       {.latents = std::vector(samples, teacher_latent(c)), .timestep_rows = job_.student.batch}};
-  dit_ = std::make_unique<wan::Dit>(set, std::move(dit), std::move(teacher));
+  {
+    std::optional<OnProcessors> processors;
+    if (job_.teacher_on_processors && set.backend.device == Device::cuda) processors.emplace(set);
+    dit_ = std::make_unique<wan::Dit>(set, std::move(dit), std::move(teacher));
+  }
   student_ = std::make_unique<Student>(set, job_.student);
   if (job_.side_by_side) interleave(set, kTeacher, Student::kStep, kBoth, profile);
 }

@@ -15,6 +15,9 @@ struct PairJob {
   wan::Precision teacher_precision = {};
   WeightFormat teacher_format = WeightFormat::stored;
   MemoryPolicy teacher_policy = {};  // where its weights are
+  // Beside a student on a GPU: the teacher is computed by the processors, in host memory, and all
+  // that reaches the GPU is its answer. Its "device" of the policy is host memory then.
+  bool teacher_on_processors = false;
   Job student = {};
   // The teacher needs nothing of the student, so while the student learns from one answer the
   // teacher works on the next, in one program ("distill"): weights stream in during all of it.

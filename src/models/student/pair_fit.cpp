@@ -19,6 +19,13 @@ std::vector<ProcessLine> lines_of(const PairRequest& request, const ProgramSet& 
   return wan::lines_for(r, set, host);
 }
 
+// A GPU's queue is filled by one thread; a teacher on the processors has more.
+Backend backend_of(const PairRequest& request, const PairJob& job) {
+  Backend b = request.backend;
+  if (job.teacher_on_processors && b.device == Device::cuda) b.threads = request.host_threads;
+  return b;
+}
+
 struct Recorded {
   ProgramSet set;
   PairJob job;
@@ -27,7 +34,7 @@ struct Recorded {
 Recorded record(const PairRequest& request, const PairJob& job) {
   Recorded r;
   r.job = job;
-  r.set.backend = request.backend;
+  r.set.backend = backend_of(request, job);
   r.set.executable = false;
   Pair(r.set, job, request.teacher, request.profile);
   return r;
@@ -71,18 +78,33 @@ std::optional<PlannedPair> try_plan(const PairRequest& request, const PairJob& j
   return p;
 }
 
-std::vector<MemoryPolicy> teacher_policies(TeacherPlace place) {
-  std::vector<MemoryPolicy> all;
+// Where the teacher's weights are and who computes with them.
+struct TeacherChoice {
+  MemoryPolicy policy;
+  bool on_processors = false;
+};
+
+// Fastest first.
+std::vector<TeacherChoice> teacher_choices(const PairRequest& request) {
+  const TeacherPlace place = request.place;
+  std::vector<TeacherChoice> all;
   const auto wanted = [&](TeacherPlace p) {
     return place == TeacherPlace::automatic || place == p;
   };
-  if (wanted(TeacherPlace::device)) all.push_back({.name = "resident"});
+  if (wanted(TeacherPlace::device)) all.push_back({{.name = "resident"}});
   for (const WeightHome home : {WeightHome::host, WeightHome::disk}) {
     if (!wanted(home == WeightHome::host ? TeacherPlace::host : TeacherPlace::disk)) continue;
-    all.push_back({.name = "stream", .slots = 2, .home = home});
-    all.push_back({.name = "stream", .slots = 1, .parts = kMostParts, .home = home});
-    all.push_back({.name = "stream", .slots = 1, .parts = 1, .home = home});
+    all.push_back({{.name = "stream", .slots = 2, .home = home}});
+    all.push_back({{.name = "stream", .slots = 1, .parts = kMostParts, .home = home}});
+    all.push_back({{.name = "stream", .slots = 1, .parts = 1, .home = home}});
   }
+  if (!wanted(TeacherPlace::processors)) return all;
+  if (request.backend.device == Device::cpu) {  // there it is nothing else than staying
+    if (place == TeacherPlace::processors) all.push_back({{.name = "resident"}});
+    return all;
+  }
+  all.push_back({{.name = "resident"}, true});
+  all.push_back({{.name = "stream", .slots = 2, .home = WeightHome::disk}, true});
   return all;
 }
 
@@ -122,17 +144,23 @@ PlannedPair fill(const PairRequest& request, PlannedPair lean) {
   return lean;
 }
 
+PairJob job_of(const PairRequest& request, const Job& student, const TeacherChoice& choice) {
+  PairJob job = request.job;
+  job.student = student;
+  job.teacher_policy = choice.policy;
+  job.teacher_on_processors = choice.on_processors;
+  if (choice.on_processors) job.teacher_precision = wan::precision_on(Device::cpu);
+  return job;
+}
+
 // Speaks of the plan that misses least, all tiers together.
 Refusal refuse(const PairRequest& request, const std::vector<Job>& jobs,
-               const std::vector<MemoryPolicy>& policies) {
+               const std::vector<TeacherChoice>& choices) {
   std::optional<Refusal> closest;
   Bytes least;
   for (const Job& student : jobs) {
-    for (const MemoryPolicy& policy : policies) {
-      PairJob job = request.job;
-      job.student = student;
-      job.teacher_policy = policy;
-      const PlannedPair p = plan_pair(request, job);
+    for (const TeacherChoice& choice : choices) {
+      const PlannedPair p = plan_pair(request, job_of(request, student, choice));
       Refusal r = {.policy = "the leanest plan",
                    .needed = {p.needed(Tier::device), p.needed(Tier::host), {}},
                    .shortages = shortages(request, p),
@@ -159,6 +187,8 @@ std::string_view name_of(TeacherPlace p) {
       return "host";
     case TeacherPlace::disk:
       return "disk";
+    case TeacherPlace::processors:
+      return "processors";
   }
   return "?";
 }
@@ -185,30 +215,30 @@ PlannedPair plan_pair(const PairRequest& request, const PairJob& job) {
 
 std::variant<PlannedPair, Refusal> fit_pair(const PairRequest& request) {
   std::optional<PlannedPair> best;
-  const std::vector<MemoryPolicy> policies = teacher_policies(request.place);
+  const std::vector<TeacherChoice> choices = teacher_choices(request);
   const std::vector<Job> jobs = student_jobs(request);
   // A leaner student is slower and worth it only where the teacher gets a faster place.
-  std::size_t faster = policies.size();
+  std::size_t faster = choices.size();
   for (const Job& student : jobs) {
     for (std::size_t i = 0; i < faster; ++i) {
-      PairJob job = request.job;
-      job.student = student;
-      job.teacher_policy = policies[i];
-      auto p = try_plan(request, job);
+      auto p = try_plan(request, job_of(request, student, choices[i]));
       if (!p) continue;
       if (!best || p->seconds_per_step() < 0.99 * best->seconds_per_step()) best = std::move(p);
       faster = i;
     }
   }
   if (best) return fill(request, std::move(*best));
-  return refuse(request, jobs, policies);
+  return refuse(request, jobs, choices);
 }
 
 std::string text_of(const PlannedPair& p) {
   const MemoryPolicy& t = p.job.teacher_policy;
   const Job& s = p.job.student;
   std::string text = "teacher ";
-  if (t.slots == 0) {
+  if (p.job.teacher_on_processors) text += "is computed by the processors, ";
+  if (t.slots == 0 && p.job.teacher_on_processors) {
+    text += "in host memory";
+  } else if (t.slots == 0) {
     text += "stays on the device";
   } else {
     text += fmt::format("streams from {}", t.home == WeightHome::host ? "host memory" : "its file");

@@ -13,10 +13,11 @@
 namespace ballast::student {
 
 enum class TeacherPlace : std::uint8_t {
-  automatic,  // the fastest that fits
-  device,     // all of it stays there
-  host,       // in host memory, streamed from there
-  disk,       // streamed from its file
+  automatic,   // the fastest that fits
+  device,      // all of it stays there
+  host,        // in host memory, streamed from there
+  disk,        // streamed from its file
+  processors,  // computed by the CPU in host memory, beside a student on the GPU
 };
 std::string_view name_of(TeacherPlace p);
 
@@ -28,6 +29,7 @@ struct PairRequest {
   TeacherPlace place = TeacherPlace::automatic;
   bool recompute = false;  // blocks of the student keep their input alone, whatever fits
   Backend backend;
+  int host_threads = 1;  // of a teacher on the processors
   MachineProfile profile;
   Budget budget;
   std::vector<ProcessLine> other_lines;  // what the caller itself keeps in memory

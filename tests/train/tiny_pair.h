@@ -1,0 +1,151 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/student/pair_fit.h"
+#include "models/wan/weights.h"
+#include "plan/runner.h"
+#include "tests/support/reference_dit.h"
+#include "train/pair_lessons.h"
+
+// A teacher and a student of a few thousand weights.
+namespace ballast::train::tiny {
+
+inline wan::Config tiny_teacher() {
+  wan::Config c = support::tiny_config();
+  c.in_dim = c.out_dim = 4;
+  return c;
+}
+
+inline student::Config tiny_student() {
+  return {.hidden_size = 16,
+          .depth = 2,
+          .num_heads = 2,
+          .num_channels = 3,
+          .image_size = 16,
+          .patch_size = 4,
+          .text_max_length = 7,
+          .text_dim = 20,
+          .teacher_channels = 4};
+}
+
+inline constexpr std::int64_t kTokens = 5;  // of every prompt
+
+// Lessons that depend on nothing but their number.
+inline void fill_lessons(std::int64_t number, std::span<Lesson> lessons) {
+  for (std::size_t i = 0; i < lessons.size(); ++i) {
+    Lesson& l = lessons[i];
+    const std::string n = fmt::format("{}.{}", number, i);
+    const auto put = [&](const std::string& site, std::span<float> to) {
+      std::ranges::copy(support::normal_values(site + n, std::ssize(to), 1), to.begin());
+    };
+    put("latent", l.latent);
+    put("text", l.text);
+    std::ranges::fill(l.context, 0.0f);
+    put("context", l.context.first(kTokens * l.text.size()));
+    l.t = 100 + 37 * static_cast<double>(number) + static_cast<double>(i);
+  }
+}
+
+struct TinyPair {
+  explicit TinyPair(const MemoryPolicy& policy = {}, bool side_by_side = true,
+                    std::int64_t batch = 2) {
+    request.job.teacher = tiny_teacher();
+    request.job.teacher_policy = policy;
+    request.job.side_by_side = side_by_side;
+    request.job.student.config = tiny_student();
+    request.job.student.batch = batch;
+    request.teacher = weight_groups(request.job.teacher, file, names);
+    request.backend = {.device = Device::cpu, .threads = 2};
+    request.profile.gemm_flops = request.profile.attention_flops = 1e10;
+    request.profile.attention_backward_flops = 1e10;
+    request.profile.memory_bandwidth = request.profile.upload_bandwidth = 1e9;
+    request.profile.download_bandwidth = request.profile.disk_bandwidth = 1e9;
+    request.budget = {.gpu = Bytes{1u << 30}, .host = Bytes{2u << 30}, .disk = {}};
+  }
+  const std::string& path() {
+    static const support::TinyCheckpoint kFile(tiny_teacher());
+    static const std::string kPath = kFile.path();
+    return kPath;
+  }
+
+  Checkpoint file = Checkpoint::open(path());
+  wan::TensorMap names = wan::TensorMap(file);
+  student::PairRequest request;
+};
+
+inline std::vector<float> weight_of(const std::string& name, const Shape& shape) {
+  return support::parameter_values("student." + name, shape);
+}
+
+// A loaded pair whose student has the weights above.
+class PairRun {
+ public:
+  explicit PairRun(TinyPair& tiny) {
+    set_.backend = tiny.request.backend;
+    pair_.emplace(set_, tiny.request.job, tiny.request.teacher, tiny.request.profile);
+    plan_ = plan_memory(set_);
+    runner_.emplace(set_, plan_);
+    lessons_.emplace(*pair_, *runner_, fill_lessons, TeacherInput::repeated);
+    lessons_->load();
+    for (const student::Parameter& p : student().parameters()) {
+      const std::vector<float> v = weight_of(p.name, set_.spec(p.value).shape);
+      runner_->write(p.value, std::as_bytes(std::span(v)));
+    }
+    runner_->run("init_state");
+  }
+  void step(std::int64_t number) {
+    runner_->run(student::Student::kZero);
+    lessons_->learn(number, {.step = number + 1});
+    loss = *runner_->view(student().loss()).as<double>();
+    runner_->run("grad_norm");
+  }
+  void update(std::int64_t number) {
+    runner_->run("update", {.step = number + 1, .learning_rate = 0.01});
+  }
+  std::vector<float> get(Buffer b) {
+    std::vector<float> v(static_cast<std::size_t>(set_.spec(b).shape.elements()));
+    runner_->read(b, std::as_writable_bytes(std::span(v)));
+    return v;
+  }
+  const student::Student& student() const { return pair_->student(); }
+  const student::Pair& pair() const { return *pair_; }
+  const MemoryPlan& plan() const { return plan_; }
+  const Runner& runner() const { return *runner_; }
+  double loss = 0;
+
+ private:
+  ProgramSet set_;
+  std::optional<student::Pair> pair_;
+  MemoryPlan plan_;
+  std::optional<Runner> runner_;
+  std::optional<PairLessons> lessons_;
+};
+
+// Two steps; all weights after them.
+inline std::vector<float> two_steps(TinyPair pair) {
+  PairRun run(pair);
+  std::vector<float> all;
+  for (std::int64_t n = 0; n < 2; ++n) {
+    run.step(n);
+    run.update(n);
+    all.push_back(static_cast<float>(run.loss));
+  }
+  for (const student::Parameter& p : run.student().parameters()) {
+    const std::vector<float> v = run.get(p.value);
+    all.insert(all.end(), v.begin(), v.end());
+  }
+  EXPECT_EQ(run.runner().high_water(Tier::device), run.plan().peak_of(Tier::device));
+  return all;
+}
+
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+}  // namespace ballast::train::tiny
