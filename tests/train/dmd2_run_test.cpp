@@ -19,6 +19,8 @@ using support::trace_of;
 using support::Variant;
 
 constexpr const char* kDistill = "[distill]\nmethod = 'dmd2'\nstudent_every = 2\n";
+constexpr const char* kWarm =
+    "[distill]\nmethod = 'dmd2'\nstudent_every = 2\nregression_steps = 1\nteacher_steps = 2\n";
 
 class Dmd2Run : public ::testing::Test {
  protected:
@@ -48,27 +50,27 @@ class Dmd2Run : public ::testing::Test {
 };
 
 TEST_F(Dmd2Run, HasTheSameBitsUnderEveryPolicy) {
-  const RunTrace resident = trace_of(config(), with("resident", 0));
+  const RunTrace resident = trace_of(config(kWarm), with("resident", 0));
   EXPECT_EQ(resident.steps.size(), 4u);
   ASSERT_EQ(resident.files.size(), 2u);
   for (const Variant& v : {with("stream1", 1), with("offload", 0, true)}) {
-    EXPECT_EQ(difference(resident, trace_of(config(), v)), "") << v.name;
+    EXPECT_EQ(difference(resident, trace_of(config(kWarm), v)), "") << v.name;
   }
   MemoryPolicy from_host = *find_policy("stream2");
   from_host.home = WeightHome::host;
   from_host.parts = 2;
   from_host.samples_per_run = 1;
-  EXPECT_EQ(difference(resident, trace_of(config(), {"from host", from_host, 1})), "");
+  EXPECT_EQ(difference(resident, trace_of(config(kWarm), {"from host", from_host, 1})), "");
 }
 
 TEST_F(Dmd2Run, GoesOnWhereItStopped) {
   const MemoryPolicy resident = *find_policy("resident");
-  const RunTrace whole = trace_of(config(), {"whole", resident});
+  const RunTrace whole = trace_of(config(kWarm), {"whole", resident});
   for (const int stop : {1, 2}) {
     const TrainOutcome first = support::train_in_process(
-        config(kDistill, fmt::format("max_steps = {}", stop)), {"first", resident});
+        config(kWarm, fmt::format("max_steps = {}", stop)), {"first", resident});
     const RunTrace second =
-        trace_of(config(), {"second", resident, 1, {{"resume", {first.folder}, "--resume"}}});
+        trace_of(config(kWarm), {"second", resident, 1, {{"resume", {first.folder}, "--resume"}}});
     EXPECT_EQ(whole.steps, second.steps) << "stopped after " << stop;
     for (const auto& [name, bytes] : whole.files) {
       EXPECT_EQ(second.files.at(name), bytes) << name << " of a run stopped after " << stop;
