@@ -246,9 +246,11 @@ void BenchMachine::run() {
   p.download_bandwidth = probes.moved("download") / measure("download");
   const double both = probes.moved("both") / measure("both");
   p.launch_seconds = measure("launch") / static_cast<double>(probes.instructions("launch"));
-  const DiskSpeed disk = measure_disk(folder_);
+  DiskSpeed disk = measure_disk(folder_, DiskTrial::writes);
+  if (!disk.problem.empty()) disk = measure_disk(folder_);  // a folder that may only be read
   progress.add();
   p.disk_bandwidth = disk.read;
+  p.disk_write_bandwidth = disk.write.value_or(0);
   const double pinning = gpu ? pinning_rate() : 0;
 
   const std::filesystem::path path = train::profile_path(p.device);
@@ -266,6 +268,7 @@ void BenchMachine::run() {
                                 {"download_bandwidth", p.download_bandwidth},
                                 {"both_ways_bandwidth", both},
                                 {"disk_bandwidth", p.disk_bandwidth},
+                                {"disk_write_bandwidth", p.disk_write_bandwidth},
                                 {"pinning_bandwidth", pinning},
                                 {"launch_seconds", p.launch_seconds},
                                 {"stored", stores ? path.string() : ""}};
@@ -289,6 +292,7 @@ void BenchMachine::run() {
   if (disk.problem.empty()) {
     row(disk.direct ? "disk, direct reads" : "disk, through the page cache", disk.read / 1e9,
         "GB/s");
+    if (disk.write) row("disk, writes forced to it", *disk.write / 1e9, "GB/s");
   } else {
     print(fmt::format("  disk: not measured, {}\n", disk.problem));
   }

@@ -50,13 +50,13 @@ std::vector<std::byte> random_floats(std::int64_t n, std::uint64_t seed) {
 // The job with its runner, loaded and with inputs.
 class BenchRun {
  public:
-  BenchRun(const wan::FitRequest& request, const MemoryPolicy& policy) {
+  BenchRun(const wan::FitRequest& request, const MemoryPolicy& policy, const std::string& folder) {
     set_.backend = request.backend;
     wan::DitJob job = request.job;
     job.policy = policy;
     dit_ = std::make_unique<wan::Dit>(set_, std::move(job), request.experts);
     plan_ = plan_memory(set_);
-    runner_ = std::make_unique<Runner>(set_, plan_);
+    runner_ = std::make_unique<Runner>(set_, plan_, RunnerOptions{.scratch_folder = folder});
     runner_->run("load");
     const wan::DitIo& io = dit_->io();
     const auto random = [&](Buffer b, std::uint64_t seed) {
@@ -160,6 +160,7 @@ void BenchWan::declare(CLI::App& app) {
   app.add_option("--kept-blocks", kept_, "blocks that keep everything, evenly spaced");
   app.add_flag("--offload", offload_, "what blocks keep waits in host memory");
   app.add_flag("--state-on-host", state_on_host_, "gradients and moments wait in host memory");
+  app.add_option("--state-on-disk", disk_groups_, "groups whose moments and masters wait on disk");
   app.add_option("--chunk", chunk_, "tokens worked on at once (0: all)");
   app.add_option("--heads", heads_, "heads at a time in attention (0: all)");
   app.add_flag("--auto", auto_, "the fastest predicted policy inside --gpu and --ram");
@@ -167,10 +168,11 @@ void BenchWan::declare(CLI::App& app) {
   app.add_option("--batch", batch_, "samples of a step")->check(CLI::Range(1, 64));
   app.add_option("--gpu", gpu_, "device memory for --auto (default: what is free)");
   app.add_option("--ram", ram_, "host memory for --auto");
+  app.add_option("--disk", disk_, "space for optimizer state for --auto");
   app.add_flag("--non-deterministic", fast_, "faster attention backward, bits differ between runs");
   app.add_option("--steps", steps_, "timed steps, after two that are not")
       ->check(CLI::Range(1, 1000));
-  app.add_option("--folder", folder_, "where the file of random weights goes");
+  app.add_option("--folder", folder_, "where the file of random weights goes, and state on disk");
   app.add_flag("--kernels", kernels_, "a table of what takes the time, by operation");
   app.add_flag("--json", json_, "one JSON document");
 }
@@ -204,6 +206,7 @@ wan::FitRequest BenchWan::request() const {
   if (gpu) r.budget.gpu = r.profile.device_memory;
   if (!gpu_.empty()) set_field(r.budget, "gpu", gpu_);
   if (!ram_.empty()) set_field(r.budget, "ram", ram_);
+  if (!disk_.empty()) set_field(r.budget, "disk", disk_);
   return r;
 }
 
@@ -235,6 +238,7 @@ MemoryPolicy BenchWan::policy(const wan::FitRequest& r) const {
   p.chunk_tokens = chunk_;
   p.heads_per_group = heads_;
   p.state_on_host = state_on_host_;
+  p.disk_state_groups = static_cast<int>(disk_groups_);
   return p;
 }
 
@@ -265,7 +269,7 @@ void BenchWan::run() {
   const wan::PlannedRun planned = wan::plan_run(r, chosen);
   note_host("planned");
   const Stopwatch begin;
-  BenchRun bench(r, chosen);
+  BenchRun bench(r, chosen, folder_);
   const double load_seconds = begin.seconds();
   note_host("loaded");
   bench.step();
@@ -301,6 +305,8 @@ void BenchWan::run() {
             {"device_arena_used", bench.runner().high_water(Tier::device).count},
             {"host_arena_planned", bench.plan().peak_of(Tier::host).count},
             {"host_arena_used", bench.runner().high_water(Tier::host).count},
+            {"disk_planned", bench.plan().peak_of(Tier::disk).count},
+            {"disk_used", bench.runner().high_water(Tier::disk).count},
             {"device_planned", planned.needed(Tier::device).count},
             {"host_planned", planned.needed(Tier::host).count},
             {"load_seconds", load_seconds},

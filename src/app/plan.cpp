@@ -228,6 +228,11 @@ std::vector<wan::Change> Plan::changes(const wan::FitRequest& request,
         {fmt::format("--rank {}", rank_ / 2), [](wan::FitRequest& r) { r.job.lora.rank /= 2; }});
   }
   if (job.mode == wan::Mode::full) {
+    if (auto change = wan::state_on_disk(request, [](std::uint64_t megabytes) {
+          return fmt::format("--disk {}MB", megabytes);
+        })) {
+      all.push_back(std::move(*change));
+    }
     all.push_back({"--mode lora", [](wan::FitRequest& r) { r.job.mode = wan::Mode::lora; }});
   }
   if (batch_ > 1) {

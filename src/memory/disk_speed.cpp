@@ -124,11 +124,12 @@ DiskSpeed measure_streaming(const std::string& path, int readers, double seconds
   return out;
 }
 
-DiskSpeed measure_disk(const fs::path& folder) {
+DiskSpeed measure_disk(const fs::path& folder, DiskTrial trial) {
   DiskSpeed out;
   try {
     const Arena buffer({kPiece}, "buffer of the disk trial");
-    if (const auto file = large_file(folder)) {
+    const auto file = trial == DiskTrial::writes ? std::nullopt : large_file(folder);
+    if (file) {
       read_trial(file->string(), buffer, out);
     } else {
       write_and_read_trial(folder, buffer, out);

@@ -17,10 +17,15 @@ struct DiskSpeed {
   std::string problem;          // why nothing was measured; then the rest is zero
 };
 
+enum class DiskTrial {
+  as_found,  // of a large file that is there, or else of one of its own
+  writes,    // always one of its own: what is written counts
+};
+
 // Reads, for at most half a second, the largest file of the folder from 64 MiB on; where there is
 // none, writes a file of 64 MiB, reads it and removes it. Takes one to two seconds on slow disks
 // (the writing is given a second), keeps 4 MiB of memory and never fails.
-DiskSpeed measure_disk(const std::filesystem::path& folder);
+DiskSpeed measure_disk(const std::filesystem::path& folder, DiskTrial trial = DiskTrial::as_found);
 
 // What streaming may hope for: reads a file as the disk lane reads it (plan/runner.h), so many
 // requests of 2 MiB at once, for at most so many seconds. Throws what DiskFile throws.

@@ -107,6 +107,8 @@ class BlockWeights {
   // the host copy of what streams (WeightHome::host only).
   std::vector<WeightBuffers> home(ProgramBuilder& pb, int group) const;
 
+  StagingRing& ring() { return *ring_; }  // for what else comes from disk
+
   int groups() const { return static_cast<int>(sources_[0].size()); }
   const WeightGroup& group(int g) const {
     return sources_[static_cast<std::size_t>(source_)][static_cast<std::size_t>(g)];

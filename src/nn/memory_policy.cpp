@@ -21,7 +21,7 @@ std::string_view name_of(Activations a) {
 }
 
 std::span<const MemoryPolicy> named_policies() {
-  static const std::array<MemoryPolicy, 11> kPolicies = {{
+  static const std::array<MemoryPolicy, 12> kPolicies = {{
       {.name = "resident"},
       {.name = "stream1", .slots = 1},
       {.name = "stream2", .slots = 2},
@@ -37,6 +37,10 @@ std::span<const MemoryPolicy> named_policies() {
        .activations = Activations::recomputed,
        .halves = true,
        .offload = true},
+      {.name = "state-on-disk",
+       .slots = 2,
+       .home = WeightHome::host,
+       .disk_state_groups = kAllGroups},
   }};
   return kPolicies;
 }

@@ -19,6 +19,8 @@ std::string_view name_of(Activations a);
 
 enum class WeightHome : std::uint8_t { disk, host };
 
+inline constexpr int kAllGroups = 1 << 20;  // more than any model has
+
 // How a program is recorded. None of it changes a bit of the result.
 struct MemoryPolicy {
   std::string name = "resident";
@@ -40,12 +42,15 @@ struct MemoryPolicy {
   std::int64_t samples_per_run =
       0;  // 0: all samples of a step share a visit of each block; else so many do
   bool state_on_host = false;  // adapters' gradients and moments wait in host memory
+  // Groups whose moments and masters wait on disk: first those that stay, then evenly spaced ones
+  // of the others; all of them from kAllGroups on.
+  int disk_state_groups = 0;
 
   friend bool operator==(const MemoryPolicy&, const MemoryPolicy&) = default;
 };
 
 // resident, stream1, stream2, stream4, recompute, keep-attention, offload, chunked, grouped,
-// parts, halves.
+// parts, halves, state-on-disk.
 std::span<const MemoryPolicy> named_policies();
 std::optional<MemoryPolicy> find_policy(std::string_view name);
 

@@ -142,7 +142,7 @@ void StagingRing::deliver(ProgramBuilder& pb, std::vector<Delivery> deliveries, 
 }
 
 void StagingRing::emit(ProgramBuilder& pb, std::span<const Piece> pieces, Lane lane) {
-  const Buffer ring = ring_[next_++ % ring_.size()];
+  const Buffer ring = next();
   std::vector<Request> requests;
   std::vector<CopyOut> outs;
   std::vector<Buffer> writes;

@@ -40,6 +40,10 @@ class StagingRing {
 
   void deliver(ProgramBuilder& pb, std::vector<Delivery> deliveries, Lane lane);
 
+  // For others that pass through (nn/scratch_state.h): the buffer whose turn it is.
+  Buffer next() { return ring_[next_++ % ring_.size()]; }
+  std::uint64_t buffer_bytes() const { return bytes_; }  // a multiple of kDiskAlignment
+
  private:
   struct Piece {
     const Delivery* delivery;

@@ -1,8 +1,11 @@
 #include "nn/update.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "core/error.h"
+#include "nn/scratch_state.h"
 #include "nn/together_updated.h"
 #include "ops/copy.h"
 #include "ops/fill.h"
@@ -21,51 +24,150 @@ Lane lane_between(const ProgramBuilder& pb, Buffer from, Buffer to) {
   return pb.tier(to) == Tier::host ? Lane::host : Lane::compute;
 }
 
-// Values, gradient and states of a tensor visit the device together, piece by piece.
-void update_in_pieces(ProgramBuilder& pb, const UpdatedTensor& t, Buffer factor,
-                      const OptimizerOptions& options) {
-  const std::int64_t total = pb.shape(t.value).elements();
-  const auto quantum = update_quantum(options);
-  const std::int64_t piece = quantum ? kPieceElements / *quantum * *quantum : total;
-  const bool value_stays = pb.tier(t.value) == Tier::device;
+// f(first, count) of every piece of a tensor.
+template <class F>
+void each_piece_of(std::int64_t total, std::int64_t piece, F&& f) {
   for (std::int64_t first = 0; first < total; first += piece) {
-    const std::int64_t count = std::min(piece, total - first);
-    // Whole tensors keep their shape: statistics by row and column need it.
-    const auto cut = [&](Buffer b) {
-      if (count == total) return b;
-      return pb.view(b, static_cast<std::uint64_t>(first) * size_of(pb.dtype(b)), pb.dtype(b),
-                     {count});
-    };
-    const auto up = [&](Buffer from) {
-      const Buffer to = pb.temp("visiting", pb.shape(from), pb.dtype(from), Role::optimizer);
-      ops::copy(pb, from, to, Lane::upload);
-      return to;
-    };
-    const Buffer value = cut(t.value), visiting = value_stays ? value : up(value);
-    std::vector<Buffer> states, visiting_states;
-    for (std::size_t s = 0; s < t.states.size(); ++s) {
-      states.push_back(count == total ? t.states[s]
-                                      : cut_state(pb, t.specs[s], t.states[s], first, count));
-      visiting_states.push_back(up(states.back()));
+    f(first, std::min(piece, total - first));
+  }
+}
+
+// Elements [first, first + count) of a tensor, in one dimension.
+Buffer flat_cut(ProgramBuilder& pb, Buffer b, std::int64_t first, std::int64_t count) {
+  const DType dtype = pb.dtype(b);
+  return pb.view(b, static_cast<std::uint64_t>(first) * size_of(dtype), dtype, {count});
+}
+
+// Values, gradient and states of a tensor visit the device together, piece by piece. What comes
+// from disk is there a piece ahead: its reads stand before the writes of the piece at work, so that
+// the disk is busy while that one comes, is updated and goes.
+class VisitingUpdates {
+ public:
+  VisitingUpdates(ProgramBuilder& pb, Buffer factor, const OptimizerOptions& options,
+                  StagingRing* ring)
+      : pb_(pb), factor_(factor), options_(options), ring_(ring) {}
+
+  void update(const UpdatedTensor& t) {
+    const std::int64_t total = pb_.shape(t.value).elements();
+    const auto quantum = update_quantum(options_);
+    const std::int64_t piece = quantum ? kPieceElements / *quantum * *quantum : total;
+    each_piece_of(total, piece, [&](std::int64_t first, std::int64_t count) {
+      Visit visit = arrive(t, first, count);
+      if (!t.state_on_disk) return work(visit);
+      finish();
+      waiting_ = std::move(visit);
+    });
+  }
+
+  void finish() {
+    if (waiting_) work(*waiting_);
+    waiting_.reset();
+  }
+
+ private:
+  struct Place {
+    Buffer home, here;  // the same where it lies on the device
+  };
+  struct Visit {
+    const UpdatedTensor* tensor = nullptr;
+    std::int64_t first = 0, count = 0;
+    Place value, gradient;
+    std::vector<Place> states;
+  };
+
+  // Whole tensors keep their shape: statistics by row and column need it.
+  Buffer cut(Buffer b, std::int64_t first, std::int64_t count) {
+    return count == pb_.shape(b).elements() ? b : flat_cut(pb_, b, first, count);
+  }
+
+  Place come(Buffer home) {
+    if (pb_.tier(home) == Tier::device) return {home, home};
+    const Buffer here = pb_.temp("visiting", pb_.shape(home), pb_.dtype(home), Role::optimizer);
+    if (pb_.tier(home) == Tier::disk) {
+      read_scratch(pb_, *ring_, home, here);
+    } else {
+      ops::copy(pb_, home, here, Lane::upload);
     }
-    record_optimizer(pb, options,
-                     {.p = visiting,
-                      .g = up(cut(t.gradient)),
-                      .factor = factor,
-                      .states = visiting_states,
-                      .site = t.name,
-                      .first_element = first,
-                      .decays = t.decays,
-                      .rate = t.rate});
-    if (!value_stays) ops::copy(pb, visiting, value, Lane::download);
-    for (std::size_t s = 0; s < states.size(); ++s) {
-      ops::copy(pb, visiting_states[s], states[s], Lane::download);
-    }
-    if (t.narrow) {
-      ops::copy(pb, visiting, cut(t.narrow),
-                pb.tier(t.narrow) == Tier::device ? Lane::compute : Lane::download);
+    return {home, here};
+  }
+
+  void go(const Place& p) {
+    if (p.home == p.here) return;
+    if (pb_.tier(p.home) == Tier::disk) {
+      write_scratch(pb_, *ring_, p.here, p.home);
+    } else {
+      ops::copy(pb_, p.here, p.home, Lane::download);
     }
   }
+
+  Visit arrive(const UpdatedTensor& t, std::int64_t first, std::int64_t count) {
+    Visit v = {
+        .tensor = &t, .first = first, .count = count, .value = {}, .gradient = {}, .states = {}};
+    const bool whole = count == pb_.shape(t.value).elements();
+    v.value = come(cut(t.value, first, count));
+    for (std::size_t s = 0; s < t.states.size(); ++s) {
+      v.states.push_back(
+          come(whole ? t.states[s] : cut_state(pb_, t.specs[s], t.states[s], first, count)));
+    }
+    v.gradient = come(cut(t.gradient, first, count));
+    return v;
+  }
+
+  void work(const Visit& v) {
+    const UpdatedTensor& t = *v.tensor;
+    std::vector<Buffer> states;
+    for (const Place& s : v.states) states.push_back(s.here);
+    record_optimizer(pb_, options_,
+                     {.p = v.value.here,
+                      .g = v.gradient.here,
+                      .factor = factor_,
+                      .states = states,
+                      .site = t.name,
+                      .first_element = v.first,
+                      .decays = t.decays,
+                      .rate = t.rate});
+    go(v.value);
+    for (const Place& s : v.states) go(s);
+    if (!t.narrow) return;
+    const Buffer narrow = cut(t.narrow, v.first, v.count);
+    ops::copy(pb_, v.value.here, narrow,
+              pb_.tier(narrow) == Tier::device ? Lane::compute : Lane::download);
+  }
+
+  ProgramBuilder& pb_;
+  Buffer factor_;
+  const OptimizerOptions& options_;
+  StagingRing* ring_;
+  std::optional<Visit> waiting_;  // read from disk, not updated yet
+};
+
+// A master on disk takes the weights' values, an average as well; all else begins at zero.
+void begin_on_disk(ProgramBuilder& pb, const UpdatedTensor& t, StagingRing& ring) {
+  const bool averaged = std::ranges::any_of(t.specs, &StateSpec::starts_as_parameter);
+  const Buffer from = t.narrow ? t.narrow : t.value;
+  const std::int64_t total = t.narrow || averaged ? pb.shape(from).elements() : 0;
+  each_piece_of(total, kPieceElements, [&](std::int64_t first, std::int64_t count) {
+    const Buffer here = pb.temp("visiting", {count}, DType::f32, Role::optimizer);
+    ops::copy(pb, flat_cut(pb, from, first, count), here, lane_between(pb, from, here));
+    if (t.narrow) write_scratch(pb, ring, here, flat_cut(pb, t.value, first, count));
+    for (std::size_t s = 0; s < t.states.size(); ++s) {
+      if (!t.specs[s].starts_as_parameter) continue;
+      write_scratch(pb, ring, here, flat_cut(pb, t.states[s], first, count));
+    }
+  });
+  for (std::size_t s = 0; s < t.states.size(); ++s) {
+    if (!t.specs[s].starts_as_parameter) zero_scratch(pb, t.states[s]);
+  }
+}
+
+void narrow_from_disk(ProgramBuilder& pb, const UpdatedTensor& t, StagingRing& ring) {
+  const std::int64_t total = pb.shape(t.value).elements();
+  each_piece_of(total, kPieceElements, [&](std::int64_t first, std::int64_t count) {
+    const Buffer here = pb.temp("visiting", {count}, pb.dtype(t.value), Role::optimizer);
+    read_scratch(pb, ring, flat_cut(pb, t.value, first, count), here);
+    const Buffer narrow = flat_cut(pb, t.narrow, first, count);
+    ops::copy(pb, here, narrow, lane_between(pb, here, narrow));
+  });
 }
 
 }  // namespace
@@ -73,13 +175,17 @@ void update_in_pieces(ProgramBuilder& pb, const UpdatedTensor& t, Buffer factor,
 void declare_states(ProgramBuilder& pb, const OptimizerOptions& options, UpdatedTensor& t) {
   t.specs = state_specs(options, pb.shape(t.value), pb.dtype(t.value));
   for (const StateSpec& s : t.specs) {
-    t.states.push_back(
-        pb.persistent(t.name + s.suffix, s.shape, s.dtype, Role::optimizer, pb.tier(t.gradient)));
+    t.states.push_back(persistent_state(pb, t.name + s.suffix, s.shape, s.dtype, t.state_tier(pb)));
   }
 }
 
-void record_initial_state(ProgramBuilder& pb, std::span<const UpdatedTensor> tensors) {
+void record_initial_state(ProgramBuilder& pb, std::span<const UpdatedTensor> tensors,
+                          StagingRing* ring) {
   for (const UpdatedTensor& t : tensors) {
+    if (t.state_on_disk) {
+      begin_on_disk(pb, t, *ring);
+      continue;
+    }
     if (t.narrow) ops::copy(pb, t.narrow, t.value, lane_between(pb, t.narrow, t.value));
     for (std::size_t s = 0; s < t.states.size(); ++s) {
       const Buffer state = t.states[s];
@@ -92,9 +198,15 @@ void record_initial_state(ProgramBuilder& pb, std::span<const UpdatedTensor> ten
   }
 }
 
-void record_restored(ProgramBuilder& pb, std::span<const UpdatedTensor> tensors) {
+void record_restored(ProgramBuilder& pb, std::span<const UpdatedTensor> tensors,
+                     StagingRing* ring) {
   for (const UpdatedTensor& t : tensors) {
-    if (t.narrow) ops::copy(pb, t.value, t.narrow, lane_between(pb, t.value, t.narrow));
+    if (!t.narrow) continue;
+    if (t.state_on_disk) {
+      narrow_from_disk(pb, t, *ring);
+      continue;
+    }
+    ops::copy(pb, t.value, t.narrow, lane_between(pb, t.value, t.narrow));
   }
 }
 
@@ -134,7 +246,8 @@ void record_gradient_norm(ProgramBuilder& pb, std::span<const UpdatedTensor> ten
 }
 
 void record_update(ProgramBuilder& pb, std::span<const UpdatedTensor> tensors, Buffer factor,
-                   const OptimizerOptions& options) {
+                   const OptimizerOptions& options, StagingRing* ring) {
+  VisitingUpdates visiting(pb, factor, options, ring);
   TogetherUpdated together(pb, options);
   std::vector<const UpdatedTensor*> added;
   const auto finish = [&] {
@@ -145,8 +258,8 @@ void record_update(ProgramBuilder& pb, std::span<const UpdatedTensor> tensors, B
     added.clear();
   };
   for (const UpdatedTensor& t : tensors) {
-    if (pb.tier(t.gradient) == Tier::host) {
-      update_in_pieces(pb, t, factor, options);
+    if (t.state_tier(pb) != Tier::device) {
+      visiting.update(t);
       continue;
     }
     together.add({.p = t.value,
@@ -160,6 +273,7 @@ void record_update(ProgramBuilder& pb, std::span<const UpdatedTensor> tensors, B
     added.push_back(&t);
     if (!together.can_wait() || added.size() == TogetherUpdated::kMost) finish();
   }
+  visiting.finish();
   finish();
 }
 

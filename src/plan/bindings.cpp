@@ -17,28 +17,58 @@ std::uint64_t with_room(const BufferSpec& view, const BufferSpec& root) {
 
 }  // namespace
 
-TensorView Bindings::bind(Buffer b) const {
+// Where it begins in its tier; noted as touched.
+std::uint64_t Bindings::place(Buffer b) const {
   const BufferSpec& s = set_.spec(b);
-  const auto tier = static_cast<std::size_t>(s.tier);
   const std::uint64_t at = offsets_[s.root.id] + s.offset;
   if (high_water_) {
-    std::uint64_t& top = high_water_->top[tier];
+    std::uint64_t& top = high_water_->top[static_cast<std::size_t>(s.tier)];
     top = std::max(top, at + with_room(s, set_.spec(s.root)));
   }
-  return TensorView(arenas_.base[tier] + at, s.dtype, s.shape, s.strides,
-                    s.tier == Tier::device ? set_.backend.device : Device::cpu);
+  return at;
+}
+
+TensorView Bindings::bind(Buffer b) const {
+  const BufferSpec& s = set_.spec(b);
+  check(s.tier != Tier::disk, "{} takes {} for memory, it is on disk", now_.name, set_.name(b));
+  return TensorView(arenas_.base[static_cast<std::size_t>(s.tier)] + place(b), s.dtype, s.shape,
+                    s.strides, s.tier == Tier::device ? set_.backend.device : Device::cpu);
+}
+
+StoredRange Bindings::stored(Buffer b) const {
+  const BufferSpec& s = set_.spec(b);
+  check(s.tier == Tier::disk, "{} looks for {} on disk, it is memory", now_.name, set_.name(b));
+  return {.file = arenas_.scratch, .offset = place(b), .bytes = s.bytes};
+}
+
+void Bindings::check_reads(Buffer b) const {
+  check(std::ranges::find(now_.reads, b) != now_.reads.end(), "{} reads {} without declaring it",
+        now_.name, set_.name(b));
+}
+
+void Bindings::check_writes(Buffer b) const {
+  check(std::ranges::find(now_.writes, b) != now_.writes.end(), "{} writes {} without declaring it",
+        now_.name, set_.name(b));
 }
 
 ConstTensorView Bindings::in(Buffer b) const {
-  check(std::ranges::find(now_.reads, b) != now_.reads.end(), "{} reads {} without declaring it",
-        now_.name, set_.name(b));
+  check_reads(b);
   return bind(b);
 }
 
 TensorView Bindings::out(Buffer b) const {
-  check(std::ranges::find(now_.writes, b) != now_.writes.end(), "{} writes {} without declaring it",
-        now_.name, set_.name(b));
+  check_writes(b);
   return bind(b);
+}
+
+StoredRange Bindings::stored_in(Buffer b) const {
+  check_reads(b);
+  return stored(b);
+}
+
+StoredRange Bindings::stored_out(Buffer b) const {
+  check_writes(b);
+  return stored(b);
 }
 
 }  // namespace ballast

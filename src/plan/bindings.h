@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "memory/scratch_file.h"
 #include "plan/program.h"
 
 namespace ballast {
@@ -23,11 +24,18 @@ struct StepValues {
 
 struct ArenaBases {
   std::byte* base[2] = {nullptr, nullptr};  // Tier::device, Tier::host
+  const ScratchFile* scratch = nullptr;     // Tier::disk
 };
 
-// The highest byte of each arena that was handed out.
+// Where a buffer of the disk tier is.
+struct StoredRange {
+  const ScratchFile* file = nullptr;
+  std::uint64_t offset = 0, bytes = 0;
+};
+
+// The highest byte of each arena, and of the scratch file, that was handed out.
 struct HighWater {
-  std::array<std::uint64_t, kTiers.size()> top{};  // no arena on disk: 0
+  std::array<std::uint64_t, kTiers.size()> top{};
 
   void include(const HighWater& o) {
     for (std::size_t i = 0; i < top.size(); ++i) top[i] = std::max(top[i], o.top[i]);
@@ -53,12 +61,19 @@ class Bindings {
   // An empty view for an invalid handle: optional operands.
   ConstTensorView in_if(Buffer b) const { return b ? in(b) : ConstTensorView(); }
   TensorView out_if(Buffer b) const { return b ? out(b) : TensorView(); }
+  // The same of buffers on disk, which have no address.
+  StoredRange stored_in(Buffer b) const;
+  StoredRange stored_out(Buffer b) const;
 
   const StepValues& step() const { return step_; }
   Stream stream() const { return stream_; }
 
  private:
+  void check_reads(Buffer b) const;
+  void check_writes(Buffer b) const;
+  std::uint64_t place(Buffer b) const;
   TensorView bind(Buffer b) const;
+  StoredRange stored(Buffer b) const;
 
   const ProgramSet& set_;
   const std::vector<std::uint64_t>& offsets_;

@@ -166,7 +166,9 @@ double predicted_seconds(const ProgramSet& set, const Instruction& ins,
     case Lane::download:
       return bytes / 2 / profile.download_bandwidth;
     case Lane::disk:
-      return bytes / profile.disk_bandwidth;
+      return bytes / (ins.cost.work == Work::disk_write && profile.disk_write_bandwidth > 0
+                          ? profile.disk_write_bandwidth
+                          : profile.disk_bandwidth);
     case Lane::host:
       if (profile.device == Device::cuda) return host_seconds(ins, bytes, profile);
       break;

@@ -25,7 +25,8 @@ struct MachineProfile {
   double upload_bandwidth = 0;  // host to device
   double download_bandwidth = 0;
   double disk_bandwidth = 0;
-  double launch_seconds = 0;  // fixed cost of one compute instruction
+  double disk_write_bandwidth = 0;  // 0: not measured, that of reads is taken
+  double launch_seconds = 0;        // fixed cost of one compute instruction
   // Of the processors beside a GPU, for what the host lane computes; of 16 of them.
   double host_gemm_flops = 0.5e12;
   double host_attention_flops = 0.4e12;

@@ -73,7 +73,8 @@ enum class Work : std::uint8_t {
   attention,
   attention_backward,
   transfer,
-  disk
+  disk,
+  disk_write
 };
 
 struct Cost {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <new>
 
 #include "core/error.h"
@@ -41,6 +42,7 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
         "guards need the recorded order");
   bases_.base[0] = device_.base();
   bases_.base[1] = host_.base();
+  if (plan.peak_of(Tier::disk).count > 0) open_scratch();
   std::future<PinnedRegion> pinning;
   if (set.backend.device == Device::cuda) pinning = open_device();
   for (LaneState& lane : lanes_) {
@@ -106,6 +108,14 @@ std::future<PinnedRegion> Runner::open_device() {
   });
 }
 
+void Runner::open_scratch() {
+  const std::string& folder = options_.scratch_folder;
+  scratch_ =
+      ScratchFile::create(folder.empty() ? std::filesystem::temp_directory_path().string() : folder,
+                          plan_.peak_of(Tier::disk));
+  bases_.scratch = &scratch_;
+}
+
 void Runner::prepare() {
   for (std::size_t p = 0; p < set_.programs.size(); ++p) {
     for (const Instruction& i : set_.programs[p].instructions) {
@@ -132,9 +142,9 @@ void Runner::read(Buffer b, std::span<std::byte> to) {
 }
 
 void Runner::write_part(Buffer b, std::uint64_t first, std::span<const std::byte> from) {
+  const std::uint64_t at = check_part(b, first, from.size());
+  if (set_.spec(b).tier == Tier::disk) return scratch_.write(at, from);
   const TensorView v = view(b);
-  check(v.contiguous() && first <= v.bytes() && from.size() <= v.bytes() - first,
-        "{} bytes from {} on for {} {}", from.size(), first, set_.name(b), v.shape);
   if (v.device == Device::cuda) {
     gpu_copy(v.data + first, from.data(), {from.size()});
   } else {
@@ -143,9 +153,9 @@ void Runner::write_part(Buffer b, std::uint64_t first, std::span<const std::byte
 }
 
 void Runner::read_part(Buffer b, std::uint64_t first, std::span<std::byte> to) {
+  const std::uint64_t at = check_part(b, first, to.size());
+  if (set_.spec(b).tier == Tier::disk) return scratch_.read(at, to);
   const TensorView v = view(b);
-  check(v.contiguous() && first <= v.bytes() && to.size() <= v.bytes() - first,
-        "{} bytes from {} on of {} {}", to.size(), first, set_.name(b), v.shape);
   if (v.device == Device::cuda) {
     gpu_copy(to.data(), v.data + first, {to.size()});
   } else {
@@ -153,9 +163,24 @@ void Runner::read_part(Buffer b, std::uint64_t first, std::span<std::byte> to) {
   }
 }
 
+// Where byte `first` of the buffer is in its tier.
+std::uint64_t Runner::check_part(Buffer b, std::uint64_t first, std::size_t bytes) const {
+  const BufferSpec& s = set_.spec(b);
+  const bool contiguous = TensorView(nullptr, s.dtype, s.shape, s.strides).contiguous();
+  check(outlives_program(s) && contiguous && first <= s.bytes && bytes <= s.bytes - first,
+        "{} bytes from {} on of {} {}", bytes, first, set_.name(b), s.shape);
+  return plan_.offset[s.root.id] + s.offset + first;
+}
+
+bool Runner::host_can_touch(Buffer b) const {
+  const Tier tier = set_.spec(b).tier;
+  return tier == Tier::host || (tier == Tier::device && set_.backend.device == Device::cpu);
+}
+
 TensorView Runner::view(Buffer b) {
   const BufferSpec& s = set_.spec(b);
   check(outlives_program(s), "{} is a temporary: it has no memory between runs", set_.name(b));
+  check(s.tier != Tier::disk, "{} is on disk: it has no address", set_.name(b));
   return TensorView(
       bases_.base[static_cast<std::size_t>(s.tier)] + plan_.offset[s.root.id] + s.offset, s.dtype,
       s.shape, s.strides, s.tier == Tier::device ? set_.backend.device : Device::cpu);

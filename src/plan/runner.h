@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "core/thread_pool.h"
 #include "memory/arena.h"
 #include "memory/gpu.h"
+#include "memory/scratch_file.h"
 #include "plan/bindings.h"
 #include "plan/gpu_lanes.h"
 #include "plan/memory_plan.h"
@@ -44,7 +46,10 @@ struct RunnerDebug {
 };
 
 struct RunnerOptions {
-  int disk_readers = 4;  // reads in flight on the disk lane
+  int disk_readers = 4;  // reads and writes in flight on the disk lane
+  // Where the file for buffers on disk is made, if there are any; empty: the folder for temporary
+  // files.
+  std::string scratch_folder = {};
   RunnerDebug debug = {};
 };
 
@@ -70,15 +75,18 @@ class Runner {
   }
 
   // Memory of a persistent buffer, between runs: to give inputs and to take results.
-  // Device buffers of the GPU backend cannot be touched by the host: see read() and write().
+  // Device buffers of the GPU backend cannot be touched by the host, and buffers on disk are no
+  // memory: see read() and write().
   TensorView view(Buffer b);
-  // The same by copying, whatever the device; b is contiguous.
+  bool host_can_touch(Buffer b) const;
+  const BufferSpec& spec(Buffer b) const { return set_.spec(b); }
+  // The same by copying, wherever it is; b is contiguous.
   void write(Buffer b, std::span<const std::byte> from);
   void read(Buffer b, std::span<std::byte> to);
   // Of a part of it, from byte `first` on.
   void write_part(Buffer b, std::uint64_t first, std::span<const std::byte> from);
   void read_part(Buffer b, std::uint64_t first, std::span<std::byte> to);
-  // Highest byte of the arena that an instruction was given so far.
+  // Highest byte of the arena, or of the scratch file, that an instruction was given so far.
   Bytes high_water(Tier t) const { return {high_water_.top[static_cast<std::size_t>(t)]}; }
   const std::array<LaneTime, kLaneCount>& lane_times() const { return times_; }  // of the last run
   // On a GPU, from the next run on: its clock is read around each compute instruction, which costs
@@ -116,6 +124,8 @@ class Runner {
   void prepare();
   std::future<PinnedRegion> open_device();
   void finish_gpu(int program);
+  void open_scratch();
+  std::uint64_t check_part(Buffer b, std::uint64_t first, std::size_t bytes) const;
   void read_gpu_times();
   void execute(std::uint32_t instruction, Lane lane, int program, std::size_t hand = 0);
   ThreadPool* pool_of(Lane lane, std::size_t hand);
@@ -133,6 +143,7 @@ class Runner {
   Arena device_, host_;
   GpuArena gpu_memory_;  // the GPU backend's device arena
   PinnedRegion pinned_;  // ... and its hold on the host arena
+  ScratchFile scratch_;  // the disk tier
   ArenaBases bases_;
   ThreadPool compute_, copier_;  // the copying lanes work on their own thread alone
   std::array<ThreadPool, kMostHands> readers_;

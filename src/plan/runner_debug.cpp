@@ -96,6 +96,7 @@ void Runner::after_instruction(std::uint32_t instruction, int program) {
   const Instruction& ins = set_.programs[p].instructions[instruction];
   for (const Buffer b : ins.writes) {
     const BufferSpec& s = set_.spec(b);
+    if (s.tier == Tier::disk) continue;  // not memory
     std::byte* root = bases_.base[static_cast<std::size_t>(s.tier)] + plan_.offset[s.root.id];
     if (options_.debug.check_guards && set_.spec(s.root).bytes > 0) {
       const std::byte* guard = root + set_.spec(s.root).bytes;

@@ -66,6 +66,7 @@ std::string effect_of(const PlannedChange& c) {
   std::string text =
       c.fits ? fmt::format("fits in {} of device and {} of host memory", c.needed[0], c.needed[1])
              : fmt::format("still {} short", c.missing);
+  if (c.fits && c.needed[2].count > 0) text += fmt::format(", {} on disk", c.needed[2]);
   if (c.frees_device.count > 0) text += fmt::format(", frees {} of device memory", c.frees_device);
   if (c.frees_host.count > 0) text += fmt::format(", frees {} of host memory", c.frees_host);
   return text + fmt::format(", step time x {:.2f}", c.step_factor);
@@ -207,7 +208,8 @@ std::string plan_table(const PlanTitle& title, const PlanView& view) {
     text += fmt::format("{:<11} {:>10}  of it, where the GPU reads and writes it\n", "  pinned",
                         to_string(view.plan.peak_of(Tier::host)));
   }
-  total("disk", view.plan.peak_of(Tier::disk), title.budget.disk);
+  total("disk", view.plan.peak_of(Tier::disk) + lines_of(view.lines, Tier::disk),
+        title.budget.disk);
   return text + "\n" + times_text(view);
 }
 

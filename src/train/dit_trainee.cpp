@@ -187,6 +187,7 @@ TrainOutcome train(PreparedRun run, wan::PlannedRun planned, const TrainOptions&
                     .model_hash = model_hash(run.checkpoints),
                     .device = planned.plan.peak_of(Tier::device),
                     .host = planned.plan.peak_of(Tier::host),
+                    .disk = planned.plan.peak_of(Tier::disk),
                     .info = run_info(run, planned, options.command)};
   std::unique_ptr<Trainee> trainee;
   if (run.config.dmd2) {

@@ -15,7 +15,12 @@ namespace {
 
 constexpr std::uint64_t kLongest = 64 << 10;  // bytes of the file
 
-constexpr std::string_view kFp8Rate = "fp8_gemm_flops";  // of GPUs that have the units
+// Those that a machine may lack: of GPUs with units for fp8, of disks that were written to.
+template <class Profile, class Visit>
+void each_optional_rate(Profile& p, Visit&& visit) {
+  visit("fp8_gemm_flops", p.fp8_gemm_flops);
+  visit("disk_write_bandwidth", p.disk_write_bandwidth);
+}
 
 // The only list of the others: reading and writing visit it.
 template <class Profile, class Visit>
@@ -55,9 +60,9 @@ void save_profile(const MachineProfile& profile, const std::filesystem::path& pa
   each_rate(profile, [&](const char* name, double value) {
     text += fmt::format(",\n  \"{}\": {:.6g}", name, value);
   });
-  if (profile.fp8_gemm_flops > 0) {
-    text += fmt::format(",\n  \"{}\": {:.6g}", kFp8Rate, profile.fp8_gemm_flops);
-  }
+  each_optional_rate(profile, [&](const char* name, double value) {
+    if (value > 0) text += fmt::format(",\n  \"{}\": {:.6g}", name, value);
+  });
   text += "}\n";
   AtomicFile file(path.string());
   file.write(text);
@@ -94,10 +99,11 @@ std::optional<MachineProfile> load_profile(const std::string& device_name,
           value = json.number();
           if (value > 0) ++rates;
         });
-        if (!known && name == kFp8Rate) {
-          p.fp8_gemm_flops = json.number();
+        each_optional_rate(p, [&](const char* rate, double& value) {
+          if (known || name != rate) return;
           known = true;
-        }
+          value = json.number();
+        });
         if (!known) json.skip();
       }
     }

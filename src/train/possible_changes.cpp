@@ -32,6 +32,10 @@ class Changes {
     });
     policy();
     if (job_.mode == wan::Mode::full) {
+      if (auto change = wan::state_on_disk(
+              r_, [](std::uint64_t megabytes) { return fmt::format("--disk {}MB", megabytes); })) {
+        all_.push_back(std::move(*change));
+      }
       full();
     } else {
       lora();

@@ -1,5 +1,7 @@
 #include "train/run_plan.h"
 
+#include <algorithm>
+
 namespace ballast::train {
 namespace {
 
@@ -18,6 +20,12 @@ std::string describe(const MemoryPolicy& p, const wan::Config& config) {
   if (p.kept_blocks > 0)
     text += fmt::format(", all of them in {} of {} blocks", p.kept_blocks, config.layers);
   if (p.offload) text += ", offloaded to host memory";
+  if (p.disk_state_groups > 0) {
+    const int groups = group_count(config), on_disk = std::min(groups, p.disk_state_groups);
+    text += on_disk == groups
+                ? "; optimizer state on disk"
+                : fmt::format("; optimizer state of {} of {} groups on disk", on_disk, groups);
+  }
   if (p.halves) text += "; backward restores half a block at a time";
   if (p.chunk_tokens > 0) text += fmt::format("; chunks of {} tokens", p.chunk_tokens);
   if (p.heads_per_group > 0)

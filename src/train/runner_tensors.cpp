@@ -7,42 +7,42 @@
 namespace ballast::train {
 namespace {
 
-constexpr std::int64_t kPiece = 64 << 10;        // elements converted at once
-constexpr std::uint64_t kDevicePiece = 1 << 20;  // bytes of a GPU's memory copied at once
+constexpr std::int64_t kPiece = 64 << 10;     // elements converted at once
+constexpr std::uint64_t kFarPiece = 1 << 20;  // bytes of a GPU's memory or a file copied at once
 
 }  // namespace
 
 ByteSource converted_source(Runner& runner, Buffer from, DType to) {
   return [&runner, from, to](const ByteSink& sink) {
-    const TensorView v = runner.view(from);
-    const std::size_t size = size_of(v.dtype);
-    const std::int64_t total = v.elements();
+    const BufferSpec& s = runner.spec(from);
+    const std::size_t size = size_of(s.dtype);
+    const std::int64_t total = s.shape.elements();
+    const bool in_reach = runner.host_can_touch(from);
     std::vector<std::byte> piece(static_cast<std::size_t>(kPiece) * size_of(to));
-    std::vector<std::byte> fetched;  // of memory that the host cannot read
-    if (v.device == Device::cuda) fetched.resize(static_cast<std::size_t>(kPiece) * size);
+    std::vector<std::byte> fetched;  // of what the host cannot read in place
+    if (!in_reach) fetched.resize(static_cast<std::size_t>(kPiece) * size);
     for (std::int64_t first = 0; first < total; first += kPiece) {
       const std::int64_t count = std::min(kPiece, total - first);
       const std::size_t at = static_cast<std::size_t>(first) * size;
-      const std::byte* source = v.data + at;
-      if (v.device == Device::cuda) {
+      if (!in_reach) {
         runner.read_part(from, at,
                          std::span(fetched).first(static_cast<std::size_t>(count) * size));
-        source = fetched.data();
       }
-      convert(source, v.dtype, piece.data(), to, count);
+      const std::byte* source = in_reach ? runner.view(from).data + at : fetched.data();
+      convert(source, s.dtype, piece.data(), to, count);
       sink(std::span(piece).first(static_cast<std::size_t>(count) * size_of(to)));
     }
   };
 }
 
 SavedTensor saved_tensor(std::string name, Runner& runner, Buffer b) {
-  const TensorView v = runner.view(b);
-  if (v.device == Device::cpu) return SavedTensor::of(std::move(name), v);
+  if (runner.host_can_touch(b)) return SavedTensor::of(std::move(name), runner.view(b));
+  const BufferSpec& s = runner.spec(b);
   return {.name = std::move(name),
-          .dtype = v.dtype,
-          .shape = v.shape,
-          .source = [&runner, b, total = v.bytes()](const ByteSink& sink) {
-            std::vector<std::byte> piece(std::min<std::uint64_t>(kDevicePiece, total));
+          .dtype = s.dtype,
+          .shape = s.shape,
+          .source = [&runner, b, total = s.bytes](const ByteSink& sink) {
+            std::vector<std::byte> piece(std::min<std::uint64_t>(kFarPiece, total));
             for (std::uint64_t first = 0; first < total; first += piece.size()) {
               const auto part =
                   std::span(piece).first(std::min<std::uint64_t>(piece.size(), total - first));
@@ -53,13 +53,13 @@ SavedTensor saved_tensor(std::string name, Runner& runner, Buffer b) {
 }
 
 LoadedTensor loaded_tensor(std::string name, Runner& runner, Buffer b) {
-  const TensorView v = runner.view(b);
-  if (v.device == Device::cpu) return LoadedTensor::of(std::move(name), v);
+  if (runner.host_can_touch(b)) return LoadedTensor::of(std::move(name), runner.view(b));
+  const BufferSpec& s = runner.spec(b);
   return {.name = std::move(name),
-          .dtype = v.dtype,
-          .shape = v.shape,
+          .dtype = s.dtype,
+          .shape = s.shape,
           .data = nullptr,
-          .sink = [&runner, b, total = v.bytes(),
+          .sink = [&runner, b, total = s.bytes,
                    at = std::uint64_t{0}](std::span<const std::byte> piece) mutable {
             runner.write_part(b, at, piece);
             at += piece.size();

@@ -16,10 +16,10 @@ namespace ballast::train {
 namespace {
 
 wan::LoraNumbers numbers(Runner& runner, Buffer b) {
-  const TensorView v = runner.view(b);
-  wan::LoraNumbers n = {.shape = v.shape, .dtype = v.dtype};
-  if (v.device == Device::cpu) {
-    n.memory = v.data;
+  const BufferSpec& s = runner.spec(b);
+  wan::LoraNumbers n = {.shape = s.shape, .dtype = s.dtype};
+  if (runner.host_can_touch(b)) {
+    n.memory = runner.view(b).data;
   } else {
     n.fetch = [&runner, b](std::uint64_t first, std::span<std::byte> to) {
       runner.read_part(b, first, to);
@@ -190,7 +190,7 @@ std::vector<std::string> save_model(const PreparedRun& run, const wan::Dit& dit,
   SafetensorsWriter writer({.metadata = std::move(metadata)});
   for (const wan::TrainedTensor& t : dit.io().trained) {
     const Buffer value = saved_value(t);
-    writer.add(t.name, run.config.save_dtype, runner.view(value).shape,
+    writer.add(t.name, run.config.save_dtype, runner.spec(value).shape,
                converted_source(runner, value, run.config.save_dtype));
   }
   paths.push_back(target.folder + "/" + target.file_name);

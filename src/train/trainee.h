@@ -112,6 +112,7 @@ struct RunSetup {
   std::string model;       // its path, for messages
   std::string model_hash;  // of the weights it begins with
   Bytes device, host;      // planned arenas
+  Bytes disk = {};         // ... and scratch file
   RunInfo info;            // with the planned memory of the process
 
   // The run's folder is output_dir itself, where the trained model goes as well, with checkpoints

@@ -38,12 +38,13 @@ TrainingLoop::TrainingLoop(RunSetup setup, std::unique_ptr<Trainee> trainee,
   set_.backend = run_.backend;
   trainee_->record(set_);
   plan_ = plan_memory(set_);
-  check(plan_.peak_of(Tier::device) == run_.device && plan_.peak_of(Tier::host) == run_.host,
-        "planned {} and {}, recorded {} and {}", run_.device, run_.host,
-        plan_.peak_of(Tier::device), plan_.peak_of(Tier::host));
+  check(plan_.peak == std::array{run_.device, run_.host, run_.disk},
+        "planned {}, {} and {}, recorded {}, {} and {}", run_.device, run_.host, run_.disk,
+        plan_.peak_of(Tier::device), plan_.peak_of(Tier::host), plan_.peak_of(Tier::disk));
   if (set_.backend.device == Device::cuda) open_gpu();
   RunnerOptions runner;
   if (options.check_nan) runner.debug = {.order = Order::recorded, .check_nan = true};
+  runner.scratch_folder = folder_.path();
   runner_ = std::make_unique<Runner>(set_, plan_, runner);
   state_.seed = run_.config.seed;
   state_.config_hash = run_.config_hash ? *run_.config_hash : config_hash(run_.config);
@@ -54,7 +55,7 @@ TrainingLoop::TrainingLoop(RunSetup setup, std::unique_ptr<Trainee> trainee,
 MemoryNumbers TrainingLoop::arenas() const {
   return {.device = runner_->high_water(Tier::device),
           .host = runner_->high_water(Tier::host),
-          .disk = {},
+          .disk = runner_->high_water(Tier::disk),
           .ram = {}};
 }
 

@@ -45,11 +45,13 @@ class KillAndResume : public ::testing::Test {
         "[optimizer]\ntype = 'AdamW8bitKahan'\nlr = 1e-2\nema_decay = 0.9\n");
   }
 
-  // Arguments that go on with whatever is in the folder.
-  std::vector<std::string> arguments(const std::string& output, int threads) const {
+  // Arguments that go on with whatever is in the folder. on_disk: the optimizer's state is.
+  std::vector<std::string> arguments(const std::string& output, int threads,
+                                     bool on_disk = false) const {
     std::vector<std::string> a = {"train", config_,     "--output_dir",
                                   output,  "--threads", std::to_string(threads)};
     if (!train::runs_in(output).empty()) a.push_back("--resume");
+    if (on_disk) a.insert(a.end(), {"--policy", "state-on-disk", "--disk", "1GB"});
     return a;
   }
   static std::string folder_in(const std::string& output) {
@@ -89,7 +91,8 @@ TEST_F(KillAndResume, EndsInTheBitsOfAnUninterruptedRun) {
   for (int round = 0; kills < kills_wanted(); ++round) {
     const std::string output = training_.path(fmt::format("round{}", round));
     for (bool done = false; !done;) {
-      BackgroundBallast process(arguments(output, 1 + static_cast<int>(random() % 2)));
+      BackgroundBallast process(
+          arguments(output, 1 + static_cast<int>(random() % 2), random() % 2 == 0));
       const std::chrono::nanoseconds after(static_cast<std::int64_t>(
           random() % static_cast<std::uint64_t>(std::chrono::nanoseconds(duration).count())));
       const auto at = std::chrono::steady_clock::now() + after;

@@ -73,6 +73,24 @@ TEST_F(TrainingDisk, FullWhenACheckpointIsSavedEndsTheRunAndKeepsTheOneBefore) {
   EXPECT_THAT(again.out, HasSubstr(fmt::format("finished after {} steps", step + 2)));
 }
 
+TEST_F(TrainingDisk, TooFullForStateOnDiskEndsTheRunBeforeItBegins) {
+  const std::string config =
+      run_.write_config("epochs = 1", "[optimizer]\ntype = 'adamw'\nlr = 1e-3\n");
+  const std::vector<std::string> arguments = {config, "--output_dir", out_, "--policy",
+                                              "state-on-disk"};
+  const Finished refused = train(arguments);
+  EXPECT_EQ(refused.exit_code, 3) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("disk memory is short"));
+  std::vector<std::string> allowed = arguments;
+  allowed.insert(allowed.end(), {"--disk", "1GB"});
+  fill(disk_.path());
+  const std::string greedy = disk_.path() + "/greedy";
+  fs::resize_file(greedy, fs::file_size(greedy) - (256 << 10));  // for what every run writes
+  const Finished full = train(allowed);
+  EXPECT_EQ(full.exit_code, 6) << full.err;
+  EXPECT_THAT(full.err, AllOf(HasSubstr("the optimizer's state takes"), HasSubstr("are missing")));
+}
+
 TEST_F(TrainingDisk, FullWhenTheLoraIsSavedEndsTheRunAndKeepsTheOneBefore) {
   TrainingProcess process(
       {run_.write_config(std::string(kForever) + "save_every_n_steps = 10"), "--output_dir", out_});

@@ -70,7 +70,8 @@ TEST_F(PlanEqualsRun, HighWaterIsThePeakToTheByte) {
 TEST_F(PlanEqualsRun, NothingIsAllocatedDuringAStepOrAnUpdate) {
   SKIP_WITHOUT_ALLOCATION_HOOK();
   for (const Mode mode : kModes) {
-    for (const MemoryPolicy& policy : {MemoryPolicy(), everything(), *find_policy("offload")}) {
+    for (const MemoryPolicy& policy :
+         {MemoryPolicy(), everything(), *find_policy("offload"), *find_policy("state-on-disk")}) {
       SCOPED_TRACE(fmt::format("{} {}", name_of(mode), policy.name));
       const bool update = mode != Mode::infer;
       TinyDit dit = make({.mode = mode, .policy = policy, .update = update});

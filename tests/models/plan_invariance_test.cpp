@@ -161,7 +161,12 @@ TEST_F(PlanInvariance, CombinationsGiveTheSameBitsThroughAnUpdate) {
                 .activations = Activations::attention_kept,
                 .kept_blocks = 1,
                 .offload = true,
-                .chunk_tokens = 512}},
+                .chunk_tokens = 512},
+               {.name = "state of three groups on disk",
+                .slots = 1,
+                .resident_groups = 2,
+                .home = WeightHome::host,
+                .disk_state_groups = 3}},
               {.update = true});
 }
 
@@ -262,12 +267,27 @@ TEST_F(LaneOrders, AnyLegalOrderGivesTheSameBits) {
   }
 }
 
+TEST_F(LaneOrders, AnyLegalOrderOfAnUpdateFromDiskGivesTheSameBits) {
+  // Against adapters that are updated one by one, as those with state on disk are.
+  const Results expected[] = {
+      run({.mode = Mode::lora, .policy = {.state_on_host = true}, .update = true}),
+      run({.mode = Mode::full, .update = true})};
+  for (std::uint32_t seed = 0; seed < 10; ++seed) {
+    TinyJob from_disk = job(seed);
+    from_disk.policy = *find_policy("state-on-disk");
+    from_disk.policy.resident_groups = 1;
+    from_disk.update = true;
+    EXPECT_EQ(difference(expected[seed % 2], run(from_disk)), "") << "seed " << seed;
+  }
+}
+
 TEST_F(LaneOrders, RecordedOrderUnderWatchGivesTheSameBits) {
   for (const std::uint32_t mode : {0u, 1u}) {
     TinyJob watched = job(mode);
     watched.debug.order = Order::recorded;
     watched.debug.check_guards = true;
     watched.plan.guard_bytes = 64;
+    watched.policy.disk_state_groups = kAllGroups;
     EXPECT_EQ(difference(run({.mode = watched.mode}), run(watched)), "");
   }
 }

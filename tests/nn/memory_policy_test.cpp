@@ -15,7 +15,7 @@ TEST(MemoryPolicy, NamedOnesExistUnderTheirNames) {
   for (const MemoryPolicy& p : named_policies()) names.push_back(p.name);
   EXPECT_THAT(names, testing::ElementsAre("resident", "stream1", "stream2", "stream4", "recompute",
                                           "keep-attention", "offload", "chunked", "grouped",
-                                          "parts", "halves"));
+                                          "parts", "halves", "state-on-disk"));
   for (const std::string& name : names) {
     ASSERT_TRUE(find_policy(name).has_value()) << name;
     EXPECT_EQ(find_policy(name)->name, name);

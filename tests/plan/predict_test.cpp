@@ -77,6 +77,11 @@ TEST(Profile, TimesAnInstructionByItsLaneAndWork) {
   EXPECT_DOUBLE_EQ(seconds(Lane::upload, {}), 2);  // 200 bytes
   EXPECT_DOUBLE_EQ(seconds(Lane::download, {}), 4);
   EXPECT_DOUBLE_EQ(seconds(Lane::disk, {.bytes = 30}), 3);
+  EXPECT_DOUBLE_EQ(seconds(Lane::disk, {.work = Work::disk_write, .bytes = 30}), 3);
+  const Instruction written = set.programs[0].instructions.back();
+  MachineProfile slow_writes = slow_machine();
+  slow_writes.disk_write_bandwidth = 5;
+  EXPECT_DOUBLE_EQ(predicted_seconds(set, written, slow_writes), 6);
   EXPECT_DOUBLE_EQ(seconds(Lane::compute, {}), 0.25 + 1);  // reads 200, writes 200
   EXPECT_DOUBLE_EQ(seconds(Lane::host, {.bytes = 800}), 0.25 + 2);
   EXPECT_DOUBLE_EQ(seconds(Lane::compute, {.work = Work::gemm, .flops = 5000}), 0.25 + 5);

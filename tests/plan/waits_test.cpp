@@ -55,6 +55,18 @@ TEST_F(WaitsTest, AWriteWaitsForEveryReaderSinceTheLastWrite) {
   EXPECT_THAT(of(4), UnorderedElementsAre(Wait{Lane::compute, 2}, Wait{Lane::download, 1}));
 }
 
+TEST_F(WaitsTest, PlacesOnDiskAreOrderedLikeMemory) {
+  const Buffer a = pb.persistent("a", {8192}, DType::u8, Role::optimizer, Tier::disk, 4096);
+  const Buffer first = pb.rows(a, 0, 4096), second = pb.rows(a, 4096, 4096);
+  emit(Lane::disk, {first}, {});
+  emit(Lane::disk, {}, {first});
+  emit(Lane::host, {second}, {});  // another place
+  emit(Lane::host, {first}, {});
+  EXPECT_THAT(of(1), IsEmpty());
+  EXPECT_THAT(of(2), IsEmpty());
+  EXPECT_THAT(of(3), ElementsAre(Wait{Lane::disk, 2}));
+}
+
 TEST_F(WaitsTest, AWriteWaitsForTheWriteBefore) {
   const Buffer a = buffer();
   emit(Lane::host, {}, {a});

@@ -200,7 +200,7 @@ class TinyDit {
   const wan::DitIo& io() const { return dit_->io(); }
   TensorView view(Buffer b) { return runner_->view(b); }
   std::vector<std::byte> bytes(Buffer b) {
-    std::vector<std::byte> all(view(b).bytes());
+    std::vector<std::byte> all(runner_->spec(b).bytes);
     runner_->read(b, all);
     return all;
   }

@@ -124,6 +124,7 @@ inline train::TrainOutcome train_in_process(const std::string& config, const Var
   train::PreparedRun run = train::prepare_run(train::read_config(config, how.flags),
                                               small_machine(how.threads), train::Purpose::train);
   if (how.policy) run.request.policy = how.policy;
+  if (how.policy && how.policy->disk_state_groups > 0) run.request.budget.disk = 1_GB;
   auto outcome = fit(run.request);
   auto* planned = std::get_if<wan::PlannedRun>(&outcome);
   if (planned == nullptr) throw std::runtime_error("refused under " + how.name);

@@ -28,11 +28,13 @@ MemoryPolicy changed(const char* name, Change&& change) {
 constexpr auto kOneSample = [](MemoryPolicy& p) { p.samples_per_run = 1; };
 constexpr auto kTwoSamples = [](MemoryPolicy& p) { p.samples_per_run = 2; };
 constexpr auto kStateOnHost = [](MemoryPolicy& p) { p.state_on_host = true; };
+constexpr auto kStateOnDisk = [](MemoryPolicy& p) { p.disk_state_groups = 3; };  // of five
 constexpr auto kFromHost = [](MemoryPolicy& p) { p.home = WeightHome::host; };
 
 // A few that differ in everything.
 std::vector<Variant> some_variants() {
   return {{"stream1, one sample", changed("stream1", kOneSample), 1},
+          {"recompute, state on disk", changed("recompute", kStateOnDisk), 2},
           {"chunked, state on host", changed("chunked", kStateOnHost), 2},
           {"offload from host, two samples, state on host",
            changed("offload",
@@ -130,11 +132,17 @@ std::vector<Variant> full_variants() {
                                                          p.home = WeightHome::host;
                                                          p.samples_per_run = 1;
                                                        })},
-          {"two groups stay", changed("chunked", [](MemoryPolicy& p) {
-             p.slots = 2;
+          {"two groups stay", changed("chunked",
+                                      [](MemoryPolicy& p) {
+                                        p.slots = 2;
+                                        p.home = WeightHome::host;
+                                        p.resident_groups = 2;
+                                        p.samples_per_run = 2;
+                                      })},
+          {"state of three groups on disk", changed("stream1", [](MemoryPolicy& p) {
              p.home = WeightHome::host;
              p.resident_groups = 2;
-             p.samples_per_run = 2;
+             p.disk_state_groups = 3;
            })}};
 }
 
@@ -195,6 +203,29 @@ TEST_F(SameBits, ARunGoesOnUnderAnotherPolicy) {
                                                    changed("stream1", kStateOnHost),
                                                    1,
                                                    {{"resume", {first.folder}, "--resume"}}});
+  EXPECT_EQ(whole.steps, second.steps);
+  EXPECT_EQ(whole.files.at("checkpoints/step-00000002/state.safetensors"),
+            second.files.at("checkpoints/step-00000002/state.safetensors"));
+}
+
+// Masters, moments and an average are copied from and to the scratch file piece by piece.
+TEST_F(SameBits, ACheckpointOfStateOnDiskIsTheSame) {
+  const std::string tables = "[optimizer]\ntype = 'adamw'\nlr = 1e-3\nema_decay = 0.9\n";
+  const auto narrow = [&](const std::string& extra) {
+    const std::string path = config(tables, extra);
+    std::string text = test::read_whole(path);
+    const std::string f32 = "dtype = 'float32'";
+    text.replace(text.find(f32), f32.size(), "dtype = 'bfloat16'");
+    std::ofstream(path) << text;
+    return path;
+  };
+  const RunTrace whole = trace_of(narrow(""), {"stream2", changed("stream2", kFromHost)});
+  const TrainOutcome first =
+      train_in_process(narrow("max_steps = 1"), {"state on disk", named("state-on-disk")});
+  ASSERT_EQ(first.steps, 1);
+  const RunTrace second = trace_of(
+      narrow(""),
+      {"state on disk", named("state-on-disk"), 1, {{"resume", {first.folder}, "--resume"}}});
   EXPECT_EQ(whole.steps, second.steps);
   EXPECT_EQ(whole.files.at("checkpoints/step-00000002/state.safetensors"),
             second.files.at("checkpoints/step-00000002/state.safetensors"));

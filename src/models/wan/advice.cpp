@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/wan/fit_chance.h"
 #include "models/wan/job_needs.h"
 
 namespace ballast::wan {
@@ -90,6 +91,21 @@ std::vector<Change> larger_budgets(const Refusal& refusal,
     all.push_back({.text = word(s.tier, megabytes), .apply = raise, .budget_only = true});
   }
   return all;
+}
+
+std::optional<Change> state_on_disk(const FitRequest& request,
+                                    const std::function<std::string(std::uint64_t)>& word) {
+  const DitJob& job = request.job;
+  if (request.policy || request.switched()) return std::nullopt;
+  if (job.mode != Mode::full || !job.record_update) return std::nullopt;
+  const FitRequest search = heaviest(request);
+  const LeastNeeds needs =
+      least_needs(search, lean_policies(search, group_count(job.config)).front());
+  if (needs.disk <= request.budget.disk) return std::nullopt;
+  const std::uint64_t megabytes = (needs.disk.count + 999999) / 1000000;
+  return Change{.text = word(megabytes), .apply = [megabytes](FitRequest& r) {
+                  r.budget.disk = Bytes{megabytes * 1000000};
+                }};
 }
 
 std::int64_t largest_fitting(

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,11 @@ struct Change {
 // What the leanest plan misses, as larger budgets; word(tier, megabytes) says it.
 std::vector<Change> larger_budgets(const Refusal& refusal,
                                    const std::function<std::string(Tier, std::uint64_t)>& word);
+
+// Space on disk for the optimizer's state, which then leaves memory; nothing: there is none that
+// could, or it has the space. word(megabytes) says it.
+std::optional<Change> state_on_disk(const FitRequest& request,
+                                    const std::function<std::string(std::uint64_t)>& word);
 
 // The largest k in [0, most] with which the leanest plan fits; 0 when none does. Needs grow with k.
 std::int64_t largest_fitting(

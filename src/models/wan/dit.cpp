@@ -43,6 +43,10 @@ std::string run_program(std::string_view name, std::size_t r) {
   return r == 0 ? std::string(name) : fmt::format("{}.{}", name, r);
 }
 
+std::int64_t block_of(const AdapterIo& a) {
+  return std::stoll(a.name.substr(7));  // behind "blocks."
+}
+
 void use_fp8_products(DitJob& job, const Backend& backend) {
   const Advice without = {"leave out --fp8-matmul", "products are bf16"};
   if (job.mode == Mode::full) {
@@ -361,9 +365,8 @@ void Dit::declare_gradients(ProgramBuilder& pb) {
   }
   if (job_.mode == Mode::lora) {
     for (const AdapterIo& a : io_.adapters) {
-      const auto block = std::stoll(a.name.substr(7));  // behind "blocks."
       auto& home = gradients_[static_cast<std::size_t>(a.expert)]
-                             [static_cast<std::size_t>(block_group(block))]
+                             [static_cast<std::size_t>(block_group(block_of(a)))]
                                  .home;
       const Buffer all = set_.spec(a.da).root;  // of the block
       if (home.empty()) home.push_back(all);

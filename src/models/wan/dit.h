@@ -130,6 +130,7 @@ struct AdapterIo {
   int expert = 0;    // with DitJob::distil: 0 the student's, 1 the critic's
   Buffer a, b, da, db;
 };
+std::int64_t block_of(const AdapterIo& a);
 
 // What the optimizer changes, with all it keeps for that.
 struct TrainedTensor {
@@ -142,6 +143,7 @@ struct TrainedTensor {
   std::vector<Buffer> states;
   bool decays = true;
   double rate = 1;  // factor on the learning rate
+  bool state_on_disk = false;
 };
 
 // A part of a training step: samples [first, first + its batch's size) run as runs[run].

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "nn/scratch_state.h"
 #include "nn/update.h"
 
 namespace ballast::wan {
@@ -16,7 +17,8 @@ UpdatedTensor updated(const TrainedTensor& t) {
           .specs = t.specs,
           .states = t.states,
           .decays = t.decays,
-          .rate = t.rate};
+          .rate = t.rate,
+          .state_on_disk = t.state_on_disk};
 }
 
 std::vector<UpdatedTensor> of_expert(const DitIo& io, int expert) {
@@ -28,13 +30,13 @@ std::vector<UpdatedTensor> of_expert(const DitIo& io, int expert) {
 }
 
 // The factors of a block's adapters are parts of one buffer; so are their states, where every
-// element has its own.
+// element has its own and they are in memory.
 class StateMemory {
  public:
   void declare(ProgramBuilder& pb, const OptimizerOptions& options, TrainedTensor& t,
                bool adapter) {
     t.specs = state_specs(options, pb.shape(t.value), pb.dtype(t.value));
-    if (!adapter || !one_state_per_element(options, t.specs)) {
+    if (!adapter || t.state_on_disk || !one_state_per_element(options, t.specs)) {
       UpdatedTensor alone = updated(t);
       declare_states(pb, options, alone);
       t.specs = std::move(alone.specs);
@@ -65,9 +67,28 @@ class StateMemory {
   std::vector<Buffer> states_;  // theirs
 };
 
+// State of groups that stay goes first: it makes room for more of them, and every one of those for
+// state of others in host memory.
+std::vector<bool> groups_on_disk(const MemoryPolicy& policy, const BlockWeights& weights) {
+  const int groups = weights.groups();
+  int resident = 0;
+  for (int g = 0; g < groups; ++g) resident += weights.resident(g);
+  const int wanted = std::min(policy.disk_state_groups, groups);
+  const int of_resident = std::min(wanted, resident);
+  std::vector<bool> all;
+  int staying = 0, streaming = 0;  // groups before this one
+  for (int g = 0; g < groups; ++g) {
+    all.push_back(weights.resident(g)
+                      ? evenly_chosen(staying++, resident, of_resident)
+                      : evenly_chosen(streaming++, groups - resident, wanted - of_resident));
+  }
+  return all;
+}
+
 void declare_trained(ProgramBuilder& pb, const DitJob& job, const BlockWeights& weights,
                      DitIo& io) {
   StateMemory memory;
+  const std::vector<bool> on_disk = groups_on_disk(job.policy, weights);
   const auto add = [&](TrainedTensor t, bool adapter) {
     t.decays = pb.shape(t.value).rank() > 1;
     memory.declare(pb, job.optimizer, t, adapter);
@@ -83,6 +104,7 @@ void declare_trained(ProgramBuilder& pb, const DitJob& job, const BlockWeights& 
       t.value = value;
       t.gradient = gradient;
       if (value == a.b) t.rate = job.lora.up_rate;
+      t.state_on_disk = on_disk[static_cast<std::size_t>(block_group(block_of(a)))];
       add(std::move(t), true);
     }
   }
@@ -96,12 +118,13 @@ void declare_trained(ProgramBuilder& pb, const DitJob& job, const BlockWeights& 
       t.name = g.name;
       t.value = home.data;
       t.gradient = g.gradient;
+      t.state_on_disk = on_disk[static_cast<std::size_t>(group)];
       const bool narrow = pb.dtype(home.data) != DType::f32;
       if ((narrow && job.optimizer.rounding == UpdateRounding::nearest) ||
           pb.tier(home.data) != tier) {
         t.narrow = home.data;
-        t.value = pb.persistent(g.name + ".master", pb.shape(g.gradient), DType::f32,
-                                Role::optimizer, tier);
+        t.value = persistent_state(pb, g.name + ".master", pb.shape(g.gradient), DType::f32,
+                                   t.state_on_disk ? Tier::disk : tier);
       }
       add(std::move(t), false);
     }
@@ -155,8 +178,7 @@ std::vector<UpdatedTensor> joined_tensors(ProgramBuilder& pb, const DitJob& job,
 
 }  // namespace
 
-void record_update(ProgramSet& set, const DitJob& job, const BlockWeights& weights, int sets,
-                   DitIo& io) {
+void record_update(ProgramSet& set, const DitJob& job, BlockWeights& weights, int sets, DitIo& io) {
   Buffer factor;
   std::vector<UpdatedTensor> all;
   {
@@ -165,11 +187,11 @@ void record_update(ProgramSet& set, const DitJob& job, const BlockWeights& weigh
     io.grad_norm = init.persistent("grad_norm", {1}, DType::f32, Role::output, Tier::host);
     factor = init.persistent("clip_factor", {1}, DType::f32, Role::output);
     for (const TrainedTensor& t : io.trained) all.push_back(updated(t));
-    record_initial_state(init, all);
+    record_initial_state(init, all, &weights.ring());
   }
   {
     ProgramBuilder restored(set, "after_restore");
-    record_restored(restored, all);
+    record_restored(restored, all, &weights.ring());
   }
   for (int e = 0; e < sets; ++e) {
     const std::vector<UpdatedTensor> own = of_expert(io, e);
@@ -178,7 +200,8 @@ void record_update(ProgramSet& set, const DitJob& job, const BlockWeights& weigh
       record_gradient_norm(norm, own, job.max_grad_norm, factor, io.grad_norm);
     }
     ProgramBuilder pb(set, set_program(job, "update", e));
-    ballast::record_update(pb, joined_tensors(pb, job, own), factor, job.optimizer);
+    ballast::record_update(pb, joined_tensors(pb, job, own), factor, job.optimizer,
+                           &weights.ring());
   }
 }
 

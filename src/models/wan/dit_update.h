@@ -10,9 +10,8 @@ namespace ballast::wan {
 // "grad_norm" (one per set of adapters: expert, or student and critic): the norm over all gradients
 // and the clipping factor; the host may look at it before anything is changed. "update" (likewise):
 // the optimizer, tensor by tensor. What lies on the device is updated there; of what lies in host
-// memory, pieces visit the device. Weights narrower than f32 have an f32 master, unless the
-// optimizer's rounding (Kahan, stochastic) makes that unnecessary.
-void record_update(ProgramSet& set, const DitJob& job, const BlockWeights& weights, int sets,
-                   DitIo& io);
+// memory or on disk, pieces visit the device. Weights narrower than f32 have an f32 master, unless
+// the optimizer's rounding (Kahan, stochastic) makes that unnecessary.
+void record_update(ProgramSet& set, const DitJob& job, BlockWeights& weights, int sets, DitIo& io);
 
 }  // namespace ballast::wan

@@ -89,12 +89,16 @@ MemoryPolicy closest_policy(const FitRequest& request, KnownNeeds& known) {
   const FitRequest search = heaviest(request);
   std::optional<MemoryPolicy> closest;
   Bytes least;
-  for (MemoryPolicy& policy : lean_policies(search)) {
-    const Bytes missing = excess(search, known.of(search, policy));
-    if (closest && least <= missing) continue;
-    least = missing;
-    closest = std::move(policy);
-    if (least.count == 0) break;
+  const int most_on_disk = most_disk_state_groups(search, known);
+  for (const int on_disk : {0, most_on_disk}) {
+    for (MemoryPolicy& policy : lean_policies(search, on_disk)) {
+      const Bytes missing = excess(search, known.of(search, policy));
+      if (closest && least <= missing) continue;
+      least = missing;
+      closest = std::move(policy);
+      if (least.count == 0) return *closest;
+    }
+    if (most_on_disk == 0) break;
   }
   return *closest;
 }
@@ -120,7 +124,10 @@ bool may_fit(const FitRequest& request) {
 }
 
 bool may_fit(const FitRequest& request, KnownNeeds& known) {
-  return has_good_chance(heaviest(request), known);
+  const FitRequest search = heaviest(request);
+  if (has_good_chance(search, known, 0)) return true;
+  const int on_disk = most_disk_state_groups(search, known);
+  return on_disk > 0 && has_good_chance(search, known, on_disk);
 }
 
 namespace {

@@ -55,14 +55,32 @@ std::optional<MemoryPolicy> with_streamed_blocks(const FitRequest& request, Memo
   return policy;
 }
 
-std::vector<MemoryPolicy> lean_policies(const FitRequest& request) {
+std::vector<MemoryPolicy> lean_policies(const FitRequest& request, int disk_state_groups) {
   std::vector<MemoryPolicy> all;
   for (MemoryPolicy& p :
        request.switched() ? switched_policies(request) : leanest_policies(request.job)) {
+    p.disk_state_groups = disk_state_groups;
     if (auto forced = with_streamed_blocks(request, std::move(p)))
       all.push_back(std::move(*forced));
   }
   return all;
+}
+
+int most_disk_state_groups(const FitRequest& request, KnownNeeds& known) {
+  const DitJob& job = request.job;
+  if (job.mode != Mode::full || !job.record_update || request.switched()) return 0;
+  if (request.budget.disk.count == 0) return 0;
+  const int all = group_count(job.config);
+  MemoryPolicy p = lean_policies(request).front();
+  p.disk_state_groups = all;
+  const auto room = static_cast<double>(request.budget.disk.count);
+  while (p.disk_state_groups > 0) {
+    const auto needed = static_cast<double>(known.of(request, p).disk.count);
+    if (needed <= room) break;
+    const int by_share = static_cast<int>(p.disk_state_groups * room / needed);
+    p.disk_state_groups = std::min(p.disk_state_groups - 1, by_share);
+  }
+  return p.disk_state_groups;
 }
 
 LeastStreamed least_streamed(const FitRequest& request, const std::vector<Bytes>& group_bytes,
@@ -114,21 +132,21 @@ Bytes surely_missing(const FitRequest& request, const std::vector<Bytes>& group_
   return std::max({device, both, device + over(host, request.budget.host + less)});
 }
 
-bool has_good_chance(const FitRequest& search, KnownNeeds& known) {
-  const std::vector<Bytes> groups = least_group_bytes(search);
+bool has_good_chance(const FitRequest& search, KnownNeeds& known, int disk_state_groups) {
+  const std::vector<Bytes> groups = least_group_bytes(search, disk_state_groups > 0);
   if (sum_of(groups) > largest_place(search)) return false;
-  return std::ranges::any_of(lean_policies(search), [&](const MemoryPolicy& p) {
+  return std::ranges::any_of(lean_policies(search, disk_state_groups), [&](const MemoryPolicy& p) {
     return !known.surely_over(search, p) &&
            surely_missing(search, groups, p, known.of(search, p)).count == 0;
   });
 }
 
-Chance chance(const FitRequest& search, KnownNeeds& known) {
-  const std::vector<Bytes> groups = least_group_bytes(search);
+Chance chance(const FitRequest& search, KnownNeeds& known, int disk_state_groups) {
+  const std::vector<Bytes> groups = least_group_bytes(search, disk_state_groups > 0);
   if (sum_of(groups) > largest_place(search)) return Chance::none;
-  if (has_good_chance(search, known)) return Chance::good;
+  if (has_good_chance(search, known, disk_state_groups)) return Chance::good;
   Chance best = Chance::none;
-  for (const MemoryPolicy& p : lean_policies(search)) {
+  for (const MemoryPolicy& p : lean_policies(search, disk_state_groups)) {
     const LeastNeeds needs = known.of(search, p);
     const Bytes missing = surely_missing(search, groups, p, needs);
     const std::uint64_t tensors = (needs.device + needs.host).count;

@@ -16,8 +16,12 @@ FitRequest heaviest(const FitRequest& request);
 // The policy with as many streamed blocks as were asked for; nothing: it is for other cases.
 std::optional<MemoryPolicy> with_streamed_blocks(const FitRequest& request, MemoryPolicy policy);
 
-// The leanest ones that the request leaves.
-std::vector<MemoryPolicy> lean_policies(const FitRequest& request);
+// The leanest ones that the request leaves, with the optimizer's state of so many groups on disk.
+std::vector<MemoryPolicy> lean_policies(const FitRequest& request, int disk_state_groups = 0);
+
+// Groups whose state the disk has room for: 0 where no space on disk was allowed, or where nothing
+// would be gained (an adapter's state is small).
+int most_disk_state_groups(const FitRequest& request, KnownNeeds& known);
 
 // What streams at least, were all the room on the device filled with groups that stay, each of
 // them with no less than a block is known to take.
@@ -40,9 +44,9 @@ enum class Chance : std::uint8_t {
   by_length,  // shorter programs might
   good,
 };
-// By the leanest policies.
-Chance chance(const FitRequest& search, KnownNeeds& known);
+// By the leanest policies with the state of so many groups on disk.
+Chance chance(const FitRequest& search, KnownNeeds& known, int disk_state_groups);
 // Whether it is a good one: most noes are quick.
-bool has_good_chance(const FitRequest& search, KnownNeeds& known);
+bool has_good_chance(const FitRequest& search, KnownNeeds& known, int disk_state_groups);
 
 }  // namespace ballast::wan

@@ -42,9 +42,7 @@ class Search {
         search_(heaviest(request)),
         known_(known),
         all_kinds_(request.job.batches.size() + request.job.eval_batches.size() >
-                   search_.job.batches.size() + search_.job.eval_batches.size()),
-        group_bytes_(least_group_bytes(request)),
-        state_(std::accumulate(group_bytes_.begin(), group_bytes_.end(), Bytes{})) {}
+                   search_.job.batches.size() + search_.job.eval_batches.size()) {}
 
   std::optional<PlannedRun> run() {
     if (!all_kinds_) return look();
@@ -68,8 +66,47 @@ class Search {
     std::optional<LeastNeeds> needs;
   };
 
+  // The optimizer's state goes to disk only where nothing else fits: reading and writing it takes
+  // longer than all that the other policies trade.
   std::optional<PlannedRun> look() {
-    const Chance c = chance(search_, known_);
+    begin_with(0);
+    if (auto run = look_once()) return run;
+    const int groups = most_disk_state_groups(search_, known_);
+    if (groups == 0) return std::nullopt;
+    begin_with(groups);
+    auto run = look_once();
+    return run ? with_less_on_disk(std::move(*run)) : std::move(run);
+  }
+
+  void begin_with(int disk_state_groups) {
+    disk_state_groups_ = disk_state_groups;
+    group_bytes_ = least_group_bytes(request_, disk_state_groups > 0);
+    state_ = std::accumulate(group_bytes_.begin(), group_bytes_.end(), Bytes{});
+    block_bytes_.reset();
+    streams_.clear();
+  }
+
+  // The state of as few groups on disk as fits: memory that is left takes the others'.
+  PlannedRun with_less_on_disk(PlannedRun run) {
+    MemoryPolicy policy = run.policy;
+    int low = 0, high = policy.disk_state_groups;  // fits with high, not with low
+    while (high - low > 1) {
+      policy.disk_state_groups = (low + high) / 2;
+      if (!request_.streamed_blocks) policy.resident_groups = 0;
+      auto less = plan_of(policy, std::numeric_limits<double>::infinity());
+      if (less && plans_all_kinds_) less = with_all_kinds(less->policy);
+      if (less && less->seconds_per_step() < run.seconds_per_step()) {
+        high = policy.disk_state_groups;
+        run = std::move(*less);
+      } else {
+        low = policy.disk_state_groups;
+      }
+    }
+    return run;
+  }
+
+  std::optional<PlannedRun> look_once() {
+    const Chance c = chance(search_, known_, disk_state_groups_);
     if (c == Chance::good) {
       for (const std::vector<MemoryPolicy>& list : candidates(search_.job)) {
         look_at(list);
@@ -88,6 +125,7 @@ class Search {
     if (groups > kFewGroups || request_.streamed_blocks) return std::move(best_);
     for (MemoryPolicy p : last_resort(search_.job, length_decides)) {
       if (p.slots == 0) continue;
+      p.disk_state_groups = disk_state_groups_;
       for (const WeightHome home : {WeightHome::disk, WeightHome::host}) {
         if (home == WeightHome::disk && search_.job.mode == Mode::full) continue;
         p.home = home;
@@ -104,8 +142,9 @@ class Search {
   // step takes at least is known from others that compute no more, then from a few blocks of it.
   void look_at(const std::vector<MemoryPolicy>& list) {
     std::vector<Candidate> open;
-    for (const MemoryPolicy& candidate : list) {
-      auto policy = with_streamed_blocks(request_, candidate);
+    for (MemoryPolicy candidate : list) {
+      candidate.disk_state_groups = disk_state_groups_;
+      auto policy = with_streamed_blocks(request_, std::move(candidate));
       if (!policy || too_heavy(*policy)) continue;
       if (std::ranges::find(tried_, *policy) != tried_.end()) continue;
       tried_.push_back(*policy);
@@ -303,11 +342,15 @@ class Search {
     return seconds;
   }
 
+  // seconds: no plan whose step takes longer is wanted.
+  std::optional<PlannedRun> plan_of(const MemoryPolicy& policy, double seconds) {
+    return fills(policy) ? fill_with_groups(search_, policy, known_, seconds)
+                         : complete_if_fits(search_, record(search_, policy));
+  }
+
   void consider(const MemoryPolicy& policy, double update) {
     const double most = best_ ? best_seconds_ - update : std::numeric_limits<double>::infinity();
-    std::optional<PlannedRun> run = fills(policy)
-                                        ? fill_with_groups(search_, policy, known_, most)
-                                        : complete_if_fits(search_, record(search_, policy));
+    std::optional<PlannedRun> run = plan_of(policy, most);
     if (!run) return;
     if (policy.slots == 0 && policy.activations == Activations::attention_kept && !policy.offload) {
       run = fill_with_activations(search_, std::move(*run));
@@ -340,8 +383,9 @@ class Search {
   const FitRequest search_;  // with the heaviest step only
   KnownNeeds& known_;
   const bool all_kinds_;
-  const std::vector<Bytes> group_bytes_;
-  const Bytes state_;  // of all weights, at least
+  int disk_state_groups_ = 0;  // of the policies at hand
+  std::vector<Bytes> group_bytes_;
+  Bytes state_;  // of all weights, at least
   std::optional<Bytes> block_bytes_;
   bool plans_all_kinds_ = false;
   std::vector<MemoryPolicy> tried_, found_;  // candidates so far; plans, filled up

@@ -149,7 +149,7 @@ LeastNeeds least_needs(const FitRequest& request, const RecordedJob& recorded) {
   const auto of = [&](Lane lane) { return busy[static_cast<std::size_t>(lane)]; };
   return {.device = live[0] + sum_lines(lines, Tier::device),
           .host = live[1] + sum_lines(lines, Tier::host),
-          .disk = live[2],
+          .disk = live[2] + sum_lines(lines, Tier::disk),
           .recorded = recorded_line(lines),
           .compute_seconds = of(Lane::compute),
           .transfer_seconds = std::max({of(Lane::upload), of(Lane::download), of(Lane::disk)})};
@@ -191,7 +191,9 @@ bool KnownNeeds::one_form(const FitRequest& request) {
 
 // Whether every block is recorded as the others are.
 bool KnownNeeds::alike(const FitRequest& request, const MemoryPolicy& policy) {
-  return policy.resident_groups == 0 && policy.kept_blocks == 0 && one_form(request);
+  const int on_disk = policy.disk_state_groups;
+  return policy.resident_groups == 0 && policy.kept_blocks == 0 &&
+         (on_disk == 0 || on_disk >= group_count(request.job.config)) && one_form(request);
 }
 
 const LeastNeeds& KnownNeeds::one(const FitRequest& request, Known& k) {
@@ -240,7 +242,7 @@ bool KnownNeeds::surely_over(const FitRequest& request, const MemoryPolicy& poli
   return last_over_;
 }
 
-std::vector<Bytes> least_group_bytes(const FitRequest& request) {
+std::vector<Bytes> least_group_bytes(const FitRequest& request, bool state_on_disk) {
   const DitJob& job = request.job;
   const bool as_stored = job.format == WeightFormat::stored;
   const auto states = [&](const Shape& shape, DType dtype) {
@@ -259,7 +261,8 @@ std::vector<Bytes> least_group_bytes(const FitRequest& request) {
       sum += elements * (as_stored ? size_of(t.data.dtype) : 1);
       if (job.mode != Mode::full) continue;
       sum += elements * size_of(DType::f32);  // the gradient
-      if (job.record_update) sum += std::min(states(shape, DType::f32), states(shape, DType::bf16));
+      if (state_on_disk || !job.record_update) continue;
+      sum += std::min(states(shape, DType::f32), states(shape, DType::bf16));
     }
     all.push_back({sum});
   }

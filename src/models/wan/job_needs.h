@@ -51,9 +51,10 @@ struct LeastNeeds {
   double block_transfer_seconds = 0;  // of it each block's; 0: not known
 };
 
-// Bytes that the weights of each group take somewhere: themselves in the job's format, and their
-// gradients and the optimizer's state where they are trained. No less.
-std::vector<Bytes> least_group_bytes(const FitRequest& request);
+// Bytes that the weights of each group take somewhere in memory: themselves in the job's format,
+// and where they are trained their gradients and, unless some of it may be on disk, the optimizer's
+// state. No less.
+std::vector<Bytes> least_group_bytes(const FitRequest& request, bool state_on_disk = false);
 
 // By the bytes alive at once.
 LeastNeeds least_needs(const FitRequest& request, const RecordedJob& recorded);

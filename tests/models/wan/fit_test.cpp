@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "models/wan/advice.h"
 #include "models/wan/job_needs.h"
 #include "models/wan/weights.h"
 
@@ -89,6 +90,62 @@ TEST(Streaming, ACopyIsOnlyWaitedForWhereTheLinkIsTooSlow) {
                     .activations = Activations::attention_kept};
   const PredictedTime lora = plan_run(r, p).step_time();
   EXPECT_LE(lora.seconds, 1.06 * lora.busy[static_cast<std::size_t>(Lane::compute)]);
+}
+
+// Twelve blocks of the 14B model: 26 GB of weights and gradients, 53 GB of moments and masters.
+class StateOnDisk : public ::testing::Test {
+ protected:
+  StateOnDisk() {
+    request_.job.config.layers = 12;
+    request_.experts = {planned_groups(request_.job.config, DType::bf16)};
+  }
+  std::variant<PlannedRun, Refusal> with_disk(Bytes disk) {
+    request_.budget.disk = disk;
+    return fit(request_);
+  }
+
+  FitRequest request_ =
+      request({Mode::full, "rtx4090", 16_GB, 32_GB}, {.frames = 1, .height = 32, .width = 32});
+};
+
+TEST_F(StateOnDisk, IsUsedWhereMemoryIsTooSmallAndForNoMoreThanItTakes) {
+  ASSERT_TRUE(std::holds_alternative<Refusal>(with_disk({})));
+  const auto outcome = with_disk(200_GB);
+  ASSERT_TRUE(std::holds_alternative<PlannedRun>(outcome));
+  const auto& run = std::get<PlannedRun>(outcome);
+  const Bytes used = run.needed(Tier::disk);
+  EXPECT_TRUE(shortages(request_, run).empty());
+  EXPECT_GT(run.policy.disk_state_groups, 0);
+  EXPECT_LT(run.policy.disk_state_groups, group_count(request_.job.config));
+  // Reading and writing it is what the update takes.
+  const auto update = static_cast<std::size_t>(run.set.program_index("update"));
+  EXPECT_GE(run.times[update].seconds,
+            2 * static_cast<double>(used.count) / request_.profile.disk_bandwidth);
+  EXPECT_LE(run.times[update].seconds,
+            2.3 * static_cast<double>(used.count) / request_.profile.disk_bandwidth);
+  // A block's state takes 4 GB. Not one less would do, nor is any used where there is memory.
+  EXPECT_TRUE(std::holds_alternative<PlannedRun>(with_disk(used + 5_GB)));
+  EXPECT_TRUE(std::holds_alternative<Refusal>(with_disk(used - 5_GB)));
+  request_.budget.host = 100_GB;
+  EXPECT_EQ(std::get<PlannedRun>(with_disk(200_GB)).needed(Tier::disk), Bytes{});
+}
+
+TEST_F(StateOnDisk, IsAdvisedWithSpaceThatIsEnough) {
+  const auto refused = std::get<Refusal>(with_disk({}));
+  const auto change =
+      state_on_disk(request_, [](std::uint64_t mb) { return fmt::format("--disk {}MB", mb); });
+  ASSERT_TRUE(change.has_value());
+  const std::vector<PlannedChange> planned = try_changes(request_, refused, {*change});
+  ASSERT_EQ(planned.size(), 1u);
+  EXPECT_TRUE(planned[0].fits);
+  EXPECT_GT(planned[0].frees_host, 20_GB);
+  EXPECT_GT(planned[0].needed[2], 10_GB);
+  change->apply(request_);
+  EXPECT_TRUE(std::holds_alternative<PlannedRun>(fit(request_)));
+  EXPECT_FALSE(state_on_disk(request_, [](std::uint64_t) { return ""; }).has_value());
+  request_.job.mode = Mode::lora;
+  request_.budget.disk = {};
+  EXPECT_FALSE(state_on_disk(request_, [](std::uint64_t) { return ""; }).has_value());
 }
 
 }  // namespace
