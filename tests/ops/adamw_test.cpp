@@ -115,6 +115,34 @@ TEST(AdamWBits, DependNeitherOnThreadsNorOnPlaceNorOnCompany) {
   }
 }
 
+// A tensor's end is computed by other code than its whole vectors.
+TEST(AdamWBits, AreThoseOfAnyPieces) {
+  ThreadPool pool(1);
+  for (const DType type : {DType::f32, DType::bf16}) {
+    const std::int64_t n = 365, piece = 73;  // no multiple of any vector
+    State whole(n);
+    whole.p.fill_normal(1);
+    SampleTensor g(type, {n});
+    g.fill_normal(2);
+    const State before = whole;
+    for (int step = 1; step <= 3; ++step) whole.update(g, step, 0.003, pool);
+    for (std::int64_t first = 0; first < n; first += piece) {
+      State part(piece);
+      SampleTensor part_g(type, {piece});
+      for (std::int64_t i = 0; i < piece; ++i) {
+        part.p.set(i, before.p[first + i]);
+        part_g.set(i, g[first + i]);
+      }
+      for (int step = 1; step <= 3; ++step) part.update(part_g, step, 0.003, pool);
+      for (std::int64_t i = 0; i < piece; ++i) {
+        EXPECT_EQ(part.p[i], whole.p[first + i]) << first + i;
+        EXPECT_EQ(part.m[i], whole.m[first + i]) << first + i;
+        EXPECT_EQ(part.v[i], whole.v[first + i]) << first + i;
+      }
+    }
+  }
+}
+
 TEST(AdamWGolden, MatchesTheReferenceImplementation) {
   const GoldenFile golden("optimizer");
   ThreadPool pool(2);
