@@ -7,7 +7,7 @@
 namespace ballast::ops::cpu::BALLAST_ISA {
 namespace {
 
-constexpr std::int64_t kTask = 1 << 17;  // elements
+constexpr std::int64_t kFillTask = 1 << 17;  // elements
 
 template <class E>
 void fill_run(std::byte* to, std::int64_t step, std::int64_t n, std::uint64_t pattern) {
@@ -26,8 +26,8 @@ void fill(const StridedWalk& walk, std::byte* to, std::size_t size, std::uint64_
           ThreadPool* pool) {
   const std::int64_t step = walk.to[walk.rank - 1];
   const auto task = [&](std::int64_t t, int) {
-    const std::int64_t begin = t * kTask;
-    const std::int64_t end = walk.elements - begin < kTask ? walk.elements : begin + kTask;
+    const std::int64_t begin = t * kFillTask;
+    const std::int64_t end = walk.elements - begin < kFillTask ? walk.elements : begin + kFillTask;
     each_run(walk, begin, end, [&](std::int64_t, std::int64_t j, std::int64_t n) {
       std::byte* p = to + j * static_cast<std::int64_t>(size);
       if (size == 1) {
@@ -41,7 +41,7 @@ void fill(const StridedWalk& walk, std::byte* to, std::size_t size, std::uint64_
       }
     });
   };
-  const std::int64_t tasks = (walk.elements + kTask - 1) / kTask;
+  const std::int64_t tasks = (walk.elements + kFillTask - 1) / kFillTask;
   if (pool) {
     pool->parallel(tasks, task);
   } else {
