@@ -158,7 +158,7 @@ TEST(VerifyMadeDit, OtherSizesPassUnderEveryPolicy) {
     const auto f = test::run_ballast({"verify", file.write(dir), "--policy", "all", "--json"});
     EXPECT_EQ(f.exit_code, 0) << "head size " << size.head_dim << f.err;
     const auto rows = nlohmann::json::parse(f.out).at("rows");
-    EXPECT_EQ(rows.size(), 11u);
+    EXPECT_EQ(rows.size(), 12u);
     for (const auto& row : rows) EXPECT_EQ(row.at("compared"), size.latents.size());
   }
 }

@@ -136,7 +136,7 @@ TEST(Verify, NetworksPassWithTheSameBitsUnderEveryPolicy) {
     for (const auto& [tensor, t] : read_tiny_safetensors(golden(name)))
       results += is_result(tensor);
     const auto rows = nlohmann::json::parse(f.out).at("rows");
-    EXPECT_EQ(rows.size(), 11u);
+    EXPECT_EQ(rows.size(), 12u);
     for (const auto& row : rows) EXPECT_EQ(row.at("compared"), results) << name;
   }
 }

@@ -30,6 +30,10 @@ constexpr const char* kPreview =
     "[preview]\nevery_n_steps = 2\nat_first = true\nsteps = 2\nframes = 5\nwidth = 32\n"
     "height = 48\nguidance = 3\nseed = 7\nprompts = ['a clip', 'b --f 1 --l 1 --w 48']\n";
 
+constexpr const char* kPicture =
+    "[preview]\nevery_n_steps = 2\nat_first = true\nsteps = 2\nframes = 1\nwidth = 32\n"
+    "height = 48\nguidance = 3\nseed = 7\nprompts = ['a clip']\n";
+
 class Preview : public ::testing::Test {
  protected:
   Preview() : training_(support::trainable_config(1)) {
@@ -192,11 +196,12 @@ std::vector<std::vector<std::uint8_t>> frames_of(const std::string& path) {
 }
 
 // As `ballast sample` makes it of the saved file: other programs, planned by themselves. Adapters
-// with dropout are products of their own, and sums round differently.
+// with dropout are products of their own, and sums round differently. A picture: H.264 of few
+// pixels is not the same bits every time.
 TEST_F(Preview, ShowsWhatTheSavedAdapterDraws) {
   if (!media_available()) GTEST_SKIP() << "built without FFmpeg";
   dropout_ = "";
-  const TrainOutcome outcome = train_in_process(config(kPreview, "epochs = 1\n"));
+  const TrainOutcome outcome = train_in_process(config(kPicture, "epochs = 1\n"));
   const wan::Config& model = training_.config();
   const Checkpoint file = Checkpoint::open(training_.model_path());
   const wan::LoraReader lora =
@@ -210,7 +215,7 @@ TEST_F(Preview, ShowsWhatTheSavedAdapterDraws) {
   job.fit.job.precision = wan::precision_on(machine.backend.device);
   job.fit.budget = {.gpu = 1_GiB, .host = 1_GiB, .disk = 1_GiB};
   job.sampler.steps = 2;
-  job.latent = latent_size(model, 5, 48, 32);
+  job.latent = latent_size(model, 1, 48, 32);
   job.guidance = {3, 3};
   PromptPart texts(parts_.path("t5.safetensors"), parts_.path("tokenizer"),
                    {"a clip", infer::kNegativePrompt}, model,
@@ -226,17 +231,17 @@ TEST_F(Preview, ShowsWhatTheSavedAdapterDraws) {
         {.device = machine.backend.device,
          .dtype = machine.backend.device == Device::cuda ? DType::bf16 : DType::f32});
     const std::string path = parts_.path(name);
-    infer::ClipWriter writer({.path = path}, 5);
-    decoder.decode(latent, 2, 6, 4, [&](const infer::DecodedFrames& f) { writer.add(f); });
+    infer::ClipWriter writer({.path = path, .one_picture = true}, 1);
+    decoder.decode(latent, 1, 6, 4, [&](const infer::DecodedFrames& f) { writer.add(f); });
     writer.finish();
     return frames_of(path);
   };
-  const auto plain = clip("plain.mp4");
+  const auto plain = clip("plain.png");
   job.loras = {{&lora, 1, -1}};
-  const auto adapted = clip("adapted.mp4");
-  ASSERT_EQ(adapted.size(), 5u);
-  EXPECT_EQ(frames_of(outcome.folder + "/previews/step000002_00.mp4"), adapted);
-  EXPECT_EQ(frames_of(outcome.folder + "/previews/step000000_00.mp4"), plain);
+  const auto adapted = clip("adapted.png");
+  ASSERT_EQ(adapted.size(), 1u);
+  EXPECT_EQ(frames_of(outcome.folder + "/previews/step000002_00.png"), adapted);
+  EXPECT_EQ(frames_of(outcome.folder + "/previews/step000000_00.png"), plain);
   EXPECT_NE(adapted, plain);
 }
 
