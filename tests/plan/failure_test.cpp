@@ -72,6 +72,7 @@ TEST(Failure, OfAnInputSpeaksOfTheInputAlone) {
 TEST(FailureDeathTest, OfTheProcessSaysWhatWasRunning) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto crash = [](int signal) {
+    ::signal(signal, SIG_DFL);  // a sanitizer's handler would follow ours otherwise
     say_last_words_on_crash();
     FailingRun run([signal] { ::raise(signal); });
     (void)run.trail();
