@@ -55,6 +55,40 @@ TEST(Runner, RunsEveryOtherLaneBesideCompute) {
   }
 }
 
+// So that the disk's queue does not run empty between two reads.
+TEST(Runner, ReadsFromDiskSideBySide) {
+  ProgramSet set;
+  ProgramBuilder pb(set, "p");
+  Rendezvous point;
+  bool met[2] = {false, false};
+  for (int i = 0; i < 2; ++i) {
+    const Buffer x = pb.persistent(fmt::format("x{}", i), {1}, DType::f32, Role::input);
+    pb.emit("read", {.writes = {x}, .lane = Lane::disk},
+            [&met, &point, i](const Bindings&) { met[i] = point.meet(); });
+  }
+  const MemoryPlan plan = plan_memory(set);
+  Runner(set, plan).run("p");
+  EXPECT_TRUE(met[0] && met[1]);
+}
+
+TEST(Runner, ReadsFromDiskInOrderWhereBytesAreShared) {
+  ProgramSet set;
+  ProgramBuilder pb(set, "p");
+  const Buffer x = pb.persistent("x", {1}, DType::f32, Role::input);
+  const Buffer y = pb.persistent("y", {1}, DType::f32, Role::input);
+  pb.emit("slow", {.writes = {x}, .lane = Lane::disk}, [x](const Bindings& b) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    *b.out(x).as<float>() = 5;
+  });
+  pb.emit("use", {.reads = {x}, .writes = {y}, .lane = Lane::disk},
+          [x, y](const Bindings& b) { *b.out(y).as<float>() = *b.in(x).as<float>() + 1; });
+  const MemoryPlan plan = plan_memory(set);
+  Runner runner(set, plan);
+  *runner.view(x).as<float>() = 0;
+  runner.run("p");
+  EXPECT_EQ(*runner.view(y).as<float>(), 6);
+}
+
 TEST(Runner, WaitsWhereBytesAreShared) {
   ProgramSet set;
   ProgramBuilder pb(set, "p");
