@@ -1,15 +1,13 @@
+#include "bench/support/clip_of_tokens.h"
 #include "bench/support/tensor_memory.h"
 #include "ops/patchify.h"
 
 namespace ballast::ops {
 namespace {
 
+using bench::kChannels, bench::kFrames, bench::kHeight, bench::kWidth, bench::kTokens;
 using bench::measure_traffic;
 using bench::TensorMemory;
-
-// 480p, 81 frames: 32,760 tokens.
-constexpr std::int64_t kChannels = 16, kFrames = 21, kHeight = 60, kWidth = 104;
-constexpr std::int64_t kTokens = kFrames * kHeight / 2 * kWidth / 2;
 
 void bench_patchify(benchmark::State& state, DType dtype, bool backward) {
   ThreadPool pool(static_cast<int>(state.range(0)));

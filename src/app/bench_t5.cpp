@@ -37,9 +37,9 @@ double step_flops(const t5::Config& c, const t5::BatchShape& b) {
 }
 
 // The job with its runner, loaded and with inputs.
-class BenchRun {
+class T5BenchRun {
  public:
-  BenchRun(const t5::FitRequest& request, const MemoryPolicy& policy) {
+  T5BenchRun(const t5::FitRequest& request, const MemoryPolicy& policy) {
     set_.backend = request.backend;
     t5::Seq2SeqJob job = request.job;
     job.policy = policy;
@@ -229,7 +229,7 @@ void BenchT5::run() {
   }
   const t5::PlannedRun planned = t5::plan_run(r, chosen);
   const Clock::time_point begin = Clock::now();
-  BenchRun bench(r, chosen);
+  T5BenchRun bench(r, chosen);
   const double load_seconds = seconds_since(begin);
   bench.step();
   const double first_step = seconds_since(begin), first_loss = bench.loss();

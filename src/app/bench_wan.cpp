@@ -48,9 +48,10 @@ std::vector<std::byte> random_floats(std::int64_t n, std::uint64_t seed) {
 }
 
 // The job with its runner, loaded and with inputs.
-class BenchRun {
+class WanBenchRun {
  public:
-  BenchRun(const wan::FitRequest& request, const MemoryPolicy& policy, const std::string& folder) {
+  WanBenchRun(const wan::FitRequest& request, const MemoryPolicy& policy,
+              const std::string& folder) {
     set_.backend = request.backend;
     wan::DitJob job = request.job;
     job.policy = policy;
@@ -269,7 +270,7 @@ void BenchWan::run() {
   const wan::PlannedRun planned = wan::plan_run(r, chosen);
   note_host("planned");
   const Stopwatch begin;
-  BenchRun bench(r, chosen, folder_);
+  WanBenchRun bench(r, chosen, folder_);
   const double load_seconds = begin.seconds();
   note_host("loaded");
   bench.step();

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "ballast/settings.h"
 #include "core/error.h"
 #include "memory/process_memory.h"
 #include "ops/sgemm.h"
@@ -23,8 +24,6 @@ double now_seconds() {
   using namespace std::chrono;
   return duration<double>(steady_clock::now().time_since_epoch()).count();
 }
-
-wan::LatentSize latent_of(const v1::LatentSize& z) { return {z.frames, z.height, z.width}; }
 
 std::string size_text(const wan::LatentSize& z) {
   return fmt::format("{} x {} x {}", z.frames, z.height, z.width);

@@ -31,8 +31,6 @@ void check_number(const char* name, double value, double least, double most, con
   }
 }
 
-wan::LatentSize latent_of(const v1::LatentSize& z) { return {z.frames, z.height, z.width}; }
-
 wan::Batch batch_of(const v1::Batch& batch) {
   wan::Batch b;
   for (const v1::LatentSize& z : batch) b.latents.push_back(latent_of(z));

@@ -34,6 +34,8 @@ void apply(const Settings& settings, train::PreparedRun& run);
 // What decides the numbers that training gives, the learning rate apart.
 std::string settings_hash(const Settings& settings);
 
+inline wan::LatentSize latent_of(const v1::LatentSize& z) { return {z.frames, z.height, z.width}; }
+
 v1::MemoryUse public_memory(const MemoryNumbers& m);
 v1::Plan accepted(const train::PreparedRun& run, const wan::PlannedRun& planned);
 v1::Plan refused(const train::PreparedRun& run, const Refusal& refusal,

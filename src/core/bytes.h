@@ -22,6 +22,10 @@ struct Bytes {
   friend constexpr Bytes operator*(Bytes a, std::uint64_t n) { return {a.count * n}; }
 };
 
+constexpr std::uint64_t round_up(std::uint64_t n, std::uint64_t to) {
+  return (n + to - 1) / to * to;
+}
+
 constexpr Bytes operator""_KiB(unsigned long long n) { return {n << 10}; }
 constexpr Bytes operator""_MiB(unsigned long long n) { return {n << 20}; }
 constexpr Bytes operator""_GiB(unsigned long long n) { return {n << 30}; }

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "data/clip_reader.h"
 #include "data/media_folder.h"
+#include "data/scan.h"
 #include "io/frame_values.h"
 
 namespace ballast::data {
@@ -70,11 +71,6 @@ class FolderMedia final : public OpenMedia {
   std::int64_t clip_ = -1;
   std::size_t position_ = 0;
 };
-
-bool is_folder(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::is_directory(path, ignored);
-}
 
 }  // namespace
 

@@ -6,11 +6,11 @@
 namespace ballast::data {
 namespace {
 
-constexpr std::int64_t kLargestSide = 65'536;
-constexpr std::int64_t kMostFrames = 1 << 20;
+constexpr std::int64_t kLargestMusubiSide = 65'536;
+constexpr std::int64_t kMostMusubiFrames = 1 << 20;
 constexpr std::int64_t kMost = 1'000'000'000;
 
-constexpr std::array<IgnoredKey, 7> kIgnored = {{
+constexpr std::array<IgnoredKey, 7> kIgnoredOfMusubi = {{
     {"multiple_target", "only edit models use it"},
     {"no_resize_control", "only edit models use it"},
     {"control_resolution", "only edit models use it"},
@@ -34,8 +34,8 @@ void read_common(const TomlTable& t, MusubiDataset& d) {
         pair ? t.integers("resolution") : std::vector{*t.integer("resolution")};
     if (sides.size() != (pair ? 2u : 1u))
       t.fail_at("resolution", "expected a side or [width, height]");
-    d.resolution = {ranged(t, "resolution", sides.front(), kMusubiStep, kLargestSide),
-                    ranged(t, "resolution", sides.back(), kMusubiStep, kLargestSide)};
+    d.resolution = {ranged(t, "resolution", sides.front(), kMusubiStep, kLargestMusubiSide),
+                    ranged(t, "resolution", sides.back(), kMusubiStep, kLargestMusubiSide)};
   }
   d.caption_extension = t.string("caption_extension", d.caption_extension);
   d.batch_size = ranged(t, "batch_size", t.integer("batch_size", d.batch_size), 1, kMost);
@@ -47,7 +47,7 @@ void read_common(const TomlTable& t, MusubiDataset& d) {
 void read_clips(const TomlTable& t, MusubiDataset& d) {
   if (const auto frames = t.integers("target_frames"); t.has("target_frames")) {
     if (frames.empty()) t.fail_at("target_frames", "is empty");
-    for (const std::int64_t f : frames) ranged(t, "target_frames", f, 1, kMostFrames);
+    for (const std::int64_t f : frames) ranged(t, "target_frames", f, 1, kMostMusubiFrames);
     d.clips.target_frames = frames;
   }
   if (const auto mode = t.string("frame_extraction")) {
@@ -56,11 +56,11 @@ void read_clips(const TomlTable& t, MusubiDataset& d) {
     d.clips.extraction = *found;
   }
   d.clips.stride =
-      ranged(t, "frame_stride", t.integer("frame_stride", d.clips.stride), 1, kMostFrames);
+      ranged(t, "frame_stride", t.integer("frame_stride", d.clips.stride), 1, kMostMusubiFrames);
   d.clips.samples =
-      ranged(t, "frame_sample", t.integer("frame_sample", d.clips.samples), 1, kMostFrames);
+      ranged(t, "frame_sample", t.integer("frame_sample", d.clips.samples), 1, kMostMusubiFrames);
   d.clips.max_frames =
-      ranged(t, "max_frames", t.integer("max_frames", d.clips.max_frames), 1, kMostFrames);
+      ranged(t, "max_frames", t.integer("max_frames", d.clips.max_frames), 1, kMostMusubiFrames);
   if (const TomlValue* v = t.find("source_fps")) {
     if (v->kind != TomlValue::Kind::real) {
       t.fail_at("source_fps", "must be written with a point, for example 30.0");
@@ -105,7 +105,7 @@ std::vector<MusubiDataset> read_musubi_datasets(const TomlTable& root,
   if (const auto table = root.table("general")) {
     read_common(*table, general);
     read_clips(*table, general);
-    table->finish(kIgnored, notes);
+    table->finish(kIgnoredOfMusubi, notes);
   }
   std::vector<MusubiDataset> all;
   for (const TomlTable& table : root.tables("datasets")) {
@@ -114,7 +114,7 @@ std::vector<MusubiDataset> read_musubi_datasets(const TomlTable& root,
     read_places(table, d);
     read_common(table, d);
     if (d.video) read_clips(table, d);
-    table.finish(kIgnored, notes);
+    table.finish(kIgnoredOfMusubi, notes);
     const auto twin = std::find_if(all.begin(), all.end(),
                                    [&](const MusubiDataset& o) { return o.cache == d.cache; });
     if (twin != all.end()) {

@@ -11,11 +11,6 @@
 namespace ballast::data {
 namespace {
 
-bool is_folder(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::is_directory(path, ignored);
-}
-
 [[noreturn]] void fail_pixels(const std::string& path, std::string_view what) {
   fail(ErrorCode::input,
        fmt::format("{} is {}: an autoencoder is trained on the clips of diffusion-pipe's dataset "

@@ -14,7 +14,7 @@ namespace ballast::data {
 namespace {
 
 constexpr std::uint64_t kLinesBytes = 256 << 20;
-constexpr std::size_t kFiles = 10'000'000;
+constexpr std::size_t kMostMedia = 10'000'000;
 constexpr std::array<std::string_view, 10> kMusubiVideos = {"mp4", "webm", "avi", "mkv", "mov",
                                                             "flv", "wmv",  "m4v", "mpg", "mpeg"};
 constexpr std::array<std::string_view, 9> kPairMedia = {"mp4", "avi",  "mov",  "mkv", "png",
@@ -187,8 +187,8 @@ void list_embedding_pair_work(const std::string& folder, const DatasetRequest& r
     if (at->is_regular_file(ignored) && !name.starts_with('.')) {
       names.push_back(at->path().lexically_relative(folder).string());
     }
-    if (names.size() > kFiles) {
-      fail(ErrorCode::input, fmt::format("{}: more than {} files", folder, kFiles));
+    if (names.size() > kMostMedia) {
+      fail(ErrorCode::input, fmt::format("{}: more than {} files", folder, kMostMedia));
     }
     if (error) break;
   }

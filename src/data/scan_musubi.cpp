@@ -7,7 +7,7 @@
 namespace ballast::data {
 namespace {
 
-constexpr std::string_view kLatentSuffix = "_wan.safetensors";
+constexpr std::string_view kMusubiLatentSuffix = "_wan.safetensors";
 constexpr std::string_view kTextSuffix = "_wan_te.safetensors";
 
 bool digits(std::string_view text, char between, int least) {
@@ -23,7 +23,7 @@ bool digits(std::string_view text, char between, int least) {
 // Takes "_1234x0567" (and before it "_00000-081" of a video) off the end; empty when it is not
 // there.
 std::string_view stem_of_latent(std::string_view name, bool video) {
-  name.remove_suffix(kLatentSuffix.size());
+  name.remove_suffix(kMusubiLatentSuffix.size());
   const auto take = [&](char between, int least) {
     const std::size_t at = name.rfind('_');
     if (at == std::string_view::npos || !digits(name.substr(at + 1), between, least)) return false;
@@ -62,7 +62,7 @@ void scan_musubi(const MusubiDataset& d, const DatasetRequest& request, DatasetC
   std::int64_t without_text = 0;
   const std::vector<std::string> names = file_names(d.cache);
   for (const std::string& name : names) {
-    if (!name.ends_with(kLatentSuffix)) continue;
+    if (!name.ends_with(kMusubiLatentSuffix)) continue;
     const std::string_view stem = stem_of_latent(name, d.video);
     if (stem.empty()) continue;  // of the other kind: a dataset of images and one of videos
     const std::string text = fmt::format("{}{}", stem, kTextSuffix);
@@ -73,12 +73,12 @@ void scan_musubi(const MusubiDataset& d, const DatasetRequest& request, DatasetC
     const CacheFile latent = CacheFile::open(fmt::format("{}/{}", d.cache, name));
     const LatentTensors tensors = find_latent(latent, group.layout, request.needs);
     find_text(CacheFile::open(fmt::format("{}/{}", d.cache, text)), group.layout, request.needs);
-    group.items.push_back(
-        {.id = fmt::format("{}/{}", label,
-                           std::string_view(name).substr(0, name.size() - kLatentSuffix.size())),
-         .latent = name,
-         .text = text,
-         .shape = tensors.shape});
+    group.items.push_back({.id = fmt::format("{}/{}", label,
+                                             std::string_view(name).substr(
+                                                 0, name.size() - kMusubiLatentSuffix.size())),
+                           .latent = name,
+                           .text = text,
+                           .shape = tensors.shape});
   }
   if (without_text > 0) {
     content.notes.push_back(fmt::format(
@@ -88,8 +88,8 @@ void scan_musubi(const MusubiDataset& d, const DatasetRequest& request, DatasetC
     // Only the caches are looked at, as musubi-tuner does; how many items there are is not known.
     ++content.not_cached;
     if (content.first_missing.empty()) {
-      content.first_missing =
-          fmt::format("{} holds no pair of NAME{} and NAME{}", d.cache, kLatentSuffix, kTextSuffix);
+      content.first_missing = fmt::format("{} holds no pair of NAME{} and NAME{}", d.cache,
+                                          kMusubiLatentSuffix, kTextSuffix);
     }
   }
   content.labels.push_back(label);

@@ -9,12 +9,7 @@
 namespace ballast::data {
 namespace {
 
-constexpr std::string_view kSuffix = ".safetensors";
-
-bool is_folder(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::is_directory(path, ignored);
-}
+constexpr std::string_view kSampleSuffix = ".safetensors";
 
 bool is_file(const std::string& path) {
   std::error_code ignored;
@@ -22,6 +17,11 @@ bool is_file(const std::string& path) {
 }
 
 }  // namespace
+
+bool is_folder(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(path, ignored);
+}
 
 std::string label_of(const std::string& folder, const DatasetContent& content) {
   std::filesystem::path path(folder);
@@ -48,7 +48,7 @@ bool is_sample_folder(const std::string& folder, bool captions) {
   if (captions && !is_folder(folder + "/text")) return false;
   std::vector<std::string> ignored;
   for (const std::string& name : media_names(folder, ignored)) {
-    if (!name.ends_with(kSuffix)) return false;
+    if (!name.ends_with(kSampleSuffix)) return false;
   }
   return true;
 }
@@ -59,7 +59,7 @@ void scan_sample_folder(const std::string& folder, double repeats, bool shuffle,
   group.repeats = repeats;
   const std::string label = label_of(folder, content);
   for (const std::string& name : file_names(folder + "/latents")) {
-    if (!name.ends_with(kSuffix)) continue;
+    if (!name.ends_with(kSampleSuffix)) continue;
     const CacheFile latent = CacheFile::open(fmt::format("{}/latents/{}", folder, name));
     if (latent.metadata("kind") == "dropped") continue;
     const LatentTensors tensors = find_latent(latent, group.layout, request.needs);
@@ -67,7 +67,8 @@ void scan_sample_folder(const std::string& folder, double repeats, bool shuffle,
       const CacheFile text = CacheFile::open(fmt::format("{}/text/{}", folder, name));
       find_text(text, group.layout, request.needs);
     }
-    const std::string_view id = std::string_view(name).substr(0, name.size() - kSuffix.size());
+    const std::string_view id =
+        std::string_view(name).substr(0, name.size() - kSampleSuffix.size());
     group.items.push_back({.id = fmt::format("{}/{}", label, id),
                            .latent = "latents/" + name,
                            .text = "text/" + name,

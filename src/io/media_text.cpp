@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 
+#include "core/crc32.h"
 #include "core/error.h"
 #include "io/limits.h"
 #include "io/utf8.h"
@@ -30,16 +31,6 @@ void append_u32_be(MediaBytes& out, std::uint64_t v) {
   for (int shift = 24; shift >= 0; shift -= 8) {
     out += static_cast<char>(v >> shift & 0xff);
   }
-}
-
-// CRC-32 as PNG has it (polynomial 0xedb88320), bit by bit: texts are short.
-std::uint32_t crc32(std::string_view bytes) {
-  std::uint32_t crc = 0xffffffffu;
-  for (const char c : bytes) {
-    crc ^= static_cast<std::uint8_t>(c);
-    for (int i = 0; i < 8; ++i) crc = (crc >> 1) ^ (0xedb88320u & (0u - (crc & 1u)));
-  }
-  return ~crc;
 }
 
 // The bytes of a file with bounds: what is not there is nothing.

@@ -20,8 +20,8 @@ constexpr std::string_view kWeight = ".weight";
 constexpr std::string_view kMarker = "scaled_fp8";
 constexpr std::string_view kMetadataKey = "_quantization_metadata";
 
-[[noreturn]] void refuse(const std::string& path, std::string_view rule, std::string_view tensor,
-                         std::string_view what) {
+[[noreturn]] void refuse_name(const std::string& path, std::string_view rule,
+                              std::string_view tensor, std::string_view what) {
   fail(ErrorCode::input,
        fmt::format("{}: {}: tensor \"{}\": {}", path, rule, printable(tensor), what));
 }
@@ -66,8 +66,8 @@ class NameReader {
       for (const CheckpointTensor& t : checkpoint_.tensors()) {
         if (!t.entry->name.starts_with(prefix)) continue;
         if (!names_.prefix.empty()) {
-          refuse(path(t), "quant.prefix", t.entry->name,
-                 fmt::format("other tensors begin with \"{}\"", names_.prefix));
+          refuse_name(path(t), "quant.prefix", t.entry->name,
+                      fmt::format("other tensors begin with \"{}\"", names_.prefix));
         }
         names_.prefix = prefix;
         names_.comfy = true;
@@ -97,8 +97,8 @@ class NameReader {
     names_.comfy = true;
     const FileDType dtype = marker.entry->dtype;
     if (is_fp8(dtype) || dtype == FileDType::f32) return;  // F32 stands for e4m3
-    refuse(path(marker), "quant.format", marker.entry->name,
-           fmt::format("the marker is {}, not an fp8 type", dtype));
+    refuse_name(path(marker), "quant.format", marker.entry->name,
+                fmt::format("the marker is {}, not an fp8 type", dtype));
   }
 
   // _quantization_metadata: {"layers": {"X": {"format": F} or F}}
@@ -124,7 +124,7 @@ class NameReader {
         if (weight == nullptr) continue;
         const auto [place, fresh] = formats_.emplace(weight->entry->name, format);
         if (!fresh && place->second != format) {
-          refuse(file.path(), "quant.format", name, "it is given two formats");
+          refuse_name(file.path(), "quant.format", name, "it is given two formats");
         }
       }
     }
@@ -146,9 +146,9 @@ class NameReader {
         }
       }
     }
-    if (!format) refuse(path, "quant.format", layer, "its quantisation names no format");
+    if (!format) refuse_name(path, "quant.format", layer, "its quantisation names no format");
     if (const auto known = fp8_format(*format)) return *known;
-    refuse(
+    refuse_name(
         path, "quant.format", layer,
         fmt::format("format \"{}\" is not one of float8_e4m3fn, float8_e5m2", printable(*format)));
   }
@@ -156,9 +156,9 @@ class NameReader {
   FileDType read_note(const CheckpointTensor& note) const {
     const SafetensorsEntry& entry = *note.entry;
     if (entry.dtype != FileDType::u8 || entry.bytes > limits::kQuantNoteBytes) {
-      refuse(path(note), "quant.json", entry.name,
-             fmt::format("expected at most {} bytes of U8, found {} of {}", limits::kQuantNoteBytes,
-                         entry.bytes, entry.dtype));
+      refuse_name(path(note), "quant.json", entry.name,
+                  fmt::format("expected at most {} bytes of U8, found {} of {}",
+                              limits::kQuantNoteBytes, entry.bytes, entry.dtype));
     }
     std::string text(entry.bytes, '\0');
     checkpoint_.read(note, std::as_writable_bytes(std::span(text)));
@@ -178,8 +178,8 @@ class NameReader {
     const CheckpointTensor* a = beside(layer, spellings[0]);
     const CheckpointTensor* b = beside(layer, spellings[1]);
     if (a != nullptr && b != nullptr) {
-      refuse(path(*a), "quant.scale", layer,
-             fmt::format("it has both {} and {}", spellings[0], spellings[1]));
+      refuse_name(path(*a), "quant.scale", layer,
+                  fmt::format("it has both {} and {}", spellings[0], spellings[1]));
     }
     if (a == nullptr && b == nullptr) return std::nullopt;
     return a != nullptr ? *a : *b;
@@ -198,15 +198,15 @@ class NameReader {
     const auto expect = [&](FileDType format) {
       promised = true;
       if (format == tensor.entry->dtype) return;
-      refuse(path(tensor), "quant.format", full,
-             fmt::format("it is {}, its quantisation says {}", tensor.entry->dtype, format));
+      refuse_name(path(tensor), "quant.format", full,
+                  fmt::format("it is {}, its quantisation says {}", tensor.entry->dtype, format));
     };
     if (const auto found = formats_.find(full); found != formats_.end()) expect(found->second);
     if (const CheckpointTensor* note = beside(layer, kNote)) expect(read_note(*note));
     if (named.scale) {
       named.layout = scale_layout(tensor, *named.scale);
     } else if (promised) {
-      refuse(path(tensor), "quant.scale", full, "it is marked as scaled but has no scale");
+      refuse_name(path(tensor), "quant.scale", full, "it is marked as scaled but has no scale");
     }
     return named;
   }
@@ -215,12 +215,12 @@ class NameReader {
     const SafetensorsEntry& w = *weight.entry;
     const SafetensorsEntry& s = *scale.entry;
     if (!is_fp8(w.dtype)) {
-      refuse(path(weight), "quant.scale", w.name,
-             fmt::format("it has a scale but is {}, not fp8", w.dtype));
+      refuse_name(path(weight), "quant.scale", w.name,
+                  fmt::format("it has a scale but is {}, not fp8", w.dtype));
     }
     if (s.dtype != FileDType::f32 && s.dtype != FileDType::f16 && s.dtype != FileDType::bf16) {
-      refuse(path(scale), "quant.scale", s.name,
-             fmt::format("a scale is F32, F16 or BF16, this is {}", s.dtype));
+      refuse_name(path(scale), "quant.scale", s.name,
+                  fmt::format("a scale is F32, F16 or BF16, this is {}", s.dtype));
     }
     if (s.shape.elements() == 1) return ScaleLayout::tensor;
     const bool matrix = w.shape.rank() == 2;
@@ -229,9 +229,9 @@ class NameReader {
         s.shape == Shape{w.shape[0], s.shape[1], 1}) {
       return ScaleLayout::group;
     }
-    refuse(path(scale), "quant.scale", s.name,
-           fmt::format("shape {} is not [], [1], [out, 1] or [out, groups, 1] of a weight {}",
-                       s.shape, w.shape));
+    refuse_name(path(scale), "quant.scale", s.name,
+                fmt::format("shape {} is not [], [1], [out, 1] or [out, groups, 1] of a weight {}",
+                            s.shape, w.shape));
   }
 
   const Checkpoint& checkpoint_;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <tuple>
 
+#include "core/crc32.h"
 #include "core/error.h"
 #include "io/limits.h"
 #include "io/name_index.h"
@@ -25,15 +26,6 @@ constexpr std::uint64_t kGatherBytes = 64 << 20;
 // A file that wraps its state dict calls it one of these.
 constexpr std::string_view kWrappers[] = {
     "state_dict", "model_state_dict", "model", "module", "ema", "params"};
-
-std::uint32_t crc32(std::string_view text) {
-  std::uint32_t crc = ~0u;
-  for (const char c : text) {
-    crc ^= static_cast<unsigned char>(c);
-    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (0xedb88320u & (0u - (crc & 1)));
-  }
-  return ~crc;
-}
 
 std::string_view as_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};

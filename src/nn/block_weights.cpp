@@ -10,8 +10,6 @@
 namespace ballast {
 namespace {
 
-std::uint64_t round_up(std::uint64_t n, std::uint64_t to) { return (n + to - 1) / to * to; }
-
 constexpr std::uint64_t kSlotAlignment = 256;
 
 bool is_matrix(const Shape& s) { return s.rank() >= 2 && s[0] > 1; }

@@ -16,8 +16,6 @@ namespace {
 constexpr std::uint64_t kRequestBytes = 2
                                         << 20;  // best of 1 to 4 MiB on NVMe with 4 to 8 in flight
 
-std::uint64_t round_up(std::uint64_t n, std::uint64_t to) { return (n + to - 1) / to * to; }
-
 // Whether the rows of a matrix lie apart.
 bool has_gaps(ProgramBuilder& pb, Buffer b) {
   const BufferSpec& s = pb.set().spec(b);

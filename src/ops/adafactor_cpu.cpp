@@ -10,7 +10,7 @@ using simd::BALLAST_ISA::with_dtype;
 
 namespace {
 
-constexpr std::int64_t kPanel = 64;  // columns that one task sums
+constexpr std::int64_t kSumPanel = 64;  // columns that one task sums
 
 // f(row) for all rows, on all threads.
 template <class F>
@@ -114,11 +114,11 @@ void update_matrices(const Adafactor& a, double b, MakeWriter&& make_writer, Thr
     row_mean[k] = sum / static_cast<double>(height);
   }
 
-  const std::int64_t panels = (width + kPanel - 1) / kPanel;
+  const std::int64_t panels = (width + kSumPanel - 1) / kSumPanel;
   pool.parallel(matrices * panels, [&](std::int64_t task, int) {
-    const std::int64_t k = task / panels, first = task % panels * kPanel;
-    const std::int64_t end = first + kPanel < width ? first + kPanel : width;
-    double sums[kPanel] = {};
+    const std::int64_t k = task / panels, first = task % panels * kSumPanel;
+    const std::int64_t end = first + kSumPanel < width ? first + kSumPanel : width;
+    double sums[kSumPanel] = {};
     for (std::int64_t r = k * height; r < (k + 1) * height; ++r) {
       each_vector(first, end, [&](std::int64_t c, std::int64_t n) {
         const f32v x = gradient(r * width + c, n);

@@ -7,13 +7,13 @@ namespace {
 using simd::BALLAST_ISA::with_dtype;
 
 // Columns of one task: 5 to 10 tasks at the widths of the models, with all their rows.
-constexpr std::int64_t kPanel = 1024;
+constexpr std::int64_t kTablePanel = 1024;
 
 // f(begin, end) for panels of columns; sums over rows then need no second thread's result.
 template <class F>
 void each_panel(ThreadPool& pool, std::int64_t columns, F&& f) {
-  pool.parallel((columns + kPanel - 1) / kPanel, [&](std::int64_t task, int) {
-    const std::int64_t begin = task * kPanel, end = begin + kPanel;
+  pool.parallel((columns + kTablePanel - 1) / kTablePanel, [&](std::int64_t task, int) {
+    const std::int64_t begin = task * kTablePanel, end = begin + kTablePanel;
     f(begin, end < columns ? end : columns);
   });
 }

@@ -6,7 +6,7 @@ namespace {
 
 using simd::BALLAST_ISA::with_dtype;
 
-PatchRows columns(const ConstTensorView&, std::int64_t first_token) {
+PatchRows input_columns(const ConstTensorView&, std::int64_t first_token) {
   return {.first_token = first_token, .channel_step = 4, .place_step = 1};
 }
 
@@ -14,13 +14,13 @@ PatchRows columns(const ConstTensorView&, std::int64_t first_token) {
 
 void patchify(const Patchify& a, ThreadPool& pool) {
   with_dtype<DType::f32, DType::bf16>(a.tokens.dtype, [&](auto tag) {
-    latent_to_rows<tag>(a.latent, a.tokens, columns(a.latent, a.first_token), pool);
+    latent_to_rows<tag>(a.latent, a.tokens, input_columns(a.latent, a.first_token), pool);
   });
 }
 
 void patchify_backward(const PatchifyBackward& a, ThreadPool& pool) {
   with_dtype<DType::f32, DType::bf16>(a.dtokens.dtype, [&](auto tag) {
-    rows_to_latent<tag>(a.dtokens, a.dlatent, columns(a.dlatent, a.first_token), pool);
+    rows_to_latent<tag>(a.dtokens, a.dlatent, input_columns(a.dlatent, a.first_token), pool);
   });
 }
 

@@ -6,7 +6,7 @@ namespace {
 
 using simd::BALLAST_ISA::with_dtype;
 
-PatchRows columns(const ConstTensorView& v, std::int64_t first_token) {
+PatchRows output_columns(const ConstTensorView& v, std::int64_t first_token) {
   return {.first_token = first_token, .channel_step = 1, .place_step = v.shape[0]};
 }
 
@@ -14,13 +14,13 @@ PatchRows columns(const ConstTensorView& v, std::int64_t first_token) {
 
 void unpatchify(const Unpatchify& a, ThreadPool& pool) {
   with_dtype<DType::f32, DType::bf16>(a.y.dtype, [&](auto tag) {
-    rows_to_latent<tag>(a.y, a.v, columns(a.v, a.first_token), pool);
+    rows_to_latent<tag>(a.y, a.v, output_columns(a.v, a.first_token), pool);
   });
 }
 
 void unpatchify_backward(const UnpatchifyBackward& a, ThreadPool& pool) {
   with_dtype<DType::f32, DType::bf16>(a.dy.dtype, [&](auto tag) {
-    latent_to_rows<tag>(a.dv, a.dy, columns(a.dv, a.first_token), pool);
+    latent_to_rows<tag>(a.dv, a.dy, output_columns(a.dv, a.first_token), pool);
   });
 }
 

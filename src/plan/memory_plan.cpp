@@ -10,8 +10,6 @@
 namespace ballast {
 namespace {
 
-std::uint64_t round_up(std::uint64_t n, std::uint64_t to) { return (n + to - 1) / to * to; }
-
 constexpr std::size_t index(Tier t) { return static_cast<std::size_t>(t); }
 
 // Ids between which the temporaries of one program are: they are recorded one program after

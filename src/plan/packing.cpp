@@ -10,8 +10,6 @@ namespace {
 
 using Range = std::pair<std::uint64_t, std::uint64_t>;
 
-std::uint64_t round_up(std::uint64_t n, std::uint64_t to) { return (n + to - 1) / to * to; }
-
 // Items already placed, found by time: each in the one or two windows it touches among those that
 // are just longer than it lives, so that placing one of thousands of temporaries looks at its
 // neighbours only. Most live shorter than the shortest window: what lives longer beside them is

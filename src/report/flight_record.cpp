@@ -113,7 +113,7 @@ double steady_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-std::string host_name() {
+std::string this_host() {
   std::array<char, 256> name{};
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
@@ -139,7 +139,7 @@ Header make_header(const FlightStart& start, const std::filesystem::path& root) 
   h.group_oom_kills = group ? oom_kills_of(*group).value_or(kUnknown) : kUnknown;
   h.system_oom_kills = system_oom_kills(root).value_or(kUnknown);
   put_text(h.boot_id, boot_id(root));
-  put_text(h.host, host_name());
+  put_text(h.host, this_host());
   put_text(h.command, start.command);
   put_text(h.folder, start.folder);
   if (group) put_text(h.group, "/" + group->lexically_relative(root).string());

@@ -41,7 +41,7 @@ std::string roles_text(const BytesByRole& roles) {
   return text;
 }
 
-std::string seconds_text(double s) {
+std::string predicted_text(double s) {
   if (s >= 90) return fmt::format("{:.1f} min", s / 60);
   if (s >= 1) return fmt::format("{:.2f} s", s);
   return fmt::format("{:.1f} ms", s * 1e3);
@@ -130,7 +130,7 @@ std::string peaks_text(const PlanView& view) {
 std::string duration_text(double s) {
   if (s >= 36 * 3600) return fmt::format("{:.1f} days", s / 86400);
   if (s >= 5400) return fmt::format("{:.1f} h", s / 3600);
-  return seconds_text(s);
+  return predicted_text(s);
 }
 
 double epoch_seconds(const PlanView& view) {
@@ -159,9 +159,9 @@ std::string times_text(const PlanView& view) {
     if (phase.programs.size() > 1) more = fmt::format("the longest of {}", phase.programs.size());
     if (most->exposed_stall > 0.005 * most->seconds) {
       more += fmt::format("{}of which {} waiting for data", more.empty() ? "" : ", ",
-                          seconds_text(most->exposed_stall));
+                          predicted_text(most->exposed_stall));
     }
-    line(phase.name, seconds_text(most->seconds), more);
+    line(phase.name, predicted_text(most->seconds), more);
   }
   const std::int64_t in_epoch = epoch_steps(view);
   if (in_epoch == 0) return text;

@@ -13,73 +13,75 @@
 namespace ballast {
 namespace {
 
-using Json = nlohmann::json;
+using LogJson = nlohmann::json;
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 // Reading: whatever has another type than expected reads as nothing.
-const Json& member(const Json& j, const char* name) {
-  static const Json kNothing;
+const LogJson& member(const LogJson& j, const char* name) {
+  static const LogJson kNothing;
   const auto found = j.is_object() ? j.find(name) : j.end();
   return j.is_object() && found != j.end() ? *found : kNothing;
 }
 
-double number_of(const Json& j) {
+double number_of(const LogJson& j) {
   return j.is_number() ? j.get<double>() : std::numeric_limits<double>::quiet_NaN();
 }
 
-double time_of(const Json& j) {
+double time_of(const LogJson& j) {
   const double t = number_of(member(j, "time"));
   return std::isnan(t) ? 0 : t;
 }
 
-std::string text_of(const Json& j) { return j.is_string() ? j.get<std::string>() : std::string(); }
+std::string text_of(const LogJson& j) {
+  return j.is_string() ? j.get<std::string>() : std::string();
+}
 
-std::optional<std::int64_t> step_of(const Json& j) {
-  const Json& step = member(j, "step");
+std::optional<std::int64_t> step_of(const LogJson& j) {
+  const LogJson& step = member(j, "step");
   if (!step.is_number_integer()) return std::nullopt;
   return step.get<std::int64_t>();
 }
 
-MemoryNumbers memory_of(const Json& j) {
+MemoryNumbers memory_of(const LogJson& j) {
   MemoryNumbers m;
   MemoryNumbers::each(m, [&](const char* name, Bytes& b) {
-    const Json& n = member(j, name);
+    const LogJson& n = member(j, name);
     if (n.is_number_unsigned()) b = {n.get<std::uint64_t>()};
   });
   return m;
 }
 
-StepRecord step_record_of(const Json& j, std::int64_t step) {
+StepRecord step_record_of(const LogJson& j, std::int64_t step) {
   StepRecord r;
   r.time = time_of(j);
   r.step = step;
-  const Json& epoch = member(j, "epoch");
+  const LogJson& epoch = member(j, "epoch");
   if (epoch.is_number_integer()) r.epoch = epoch.get<std::int64_t>();
   r.loss = number_of(member(j, "loss"));
   r.lr = number_of(member(j, "lr"));
   r.grad_norm = number_of(member(j, "grad_norm"));
   r.seconds = number_of(member(j, "seconds"));
-  const Json& times = member(j, "times");
+  const LogJson& times = member(j, "times");
   StepTimes::each(r.times, [&](const char* name, double& t) {
-    if (const Json& n = member(times, name); n.is_number()) t = n.get<double>();
+    if (const LogJson& n = member(times, name); n.is_number()) t = n.get<double>();
   });
   r.planned = memory_of(member(member(j, "memory"), "planned"));
   r.measured = memory_of(member(member(j, "memory"), "measured"));
-  if (const Json& samples = member(j, "samples"); samples.is_array()) {
-    for (const Json& s : samples) r.samples.push_back(text_of(s));
+  if (const LogJson& samples = member(j, "samples"); samples.is_array()) {
+    for (const LogJson& s : samples) r.samples.push_back(text_of(s));
   }
-  if (const Json& t = member(j, "t"); t.is_array()) {
-    for (const Json& v : t) r.t.push_back(number_of(v));
+  if (const LogJson& t = member(j, "t"); t.is_array()) {
+    for (const LogJson& v : t) r.t.push_back(number_of(v));
   }
   return r;
 }
 
 // False when the line is none of ours.
 bool add_line(RunHistory& history, std::string_view line) {
-  const Json j = Json::parse(line, nullptr, false);
+  const LogJson j = LogJson::parse(line, nullptr, false);
   const std::string kind = text_of(member(j, "kind"));
   const auto step = step_of(j);
   if (!step) return false;
@@ -134,7 +136,7 @@ RunLog::RunLog(std::string path, std::int64_t resumed_at)
   bool add_end = false;
   for_each_line(file_.path(), [&](const FileLine& line) {
     if (!cut) {
-      const Json j = line.too_long ? Json() : Json::parse(line.text, nullptr, false);
+      const LogJson j = line.too_long ? LogJson() : LogJson::parse(line.text, nullptr, false);
       const auto step = step_of(j);
       cut = (!line.complete && !step) || (step && *step > resumed_at);
       add_end = !cut && !line.complete;

@@ -14,7 +14,7 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-double unix_now() { return Seconds(std::chrono::system_clock::now().time_since_epoch()).count(); }
+double seconds_of_epoch() { return Seconds(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 // Which messages go first, and which are dropped last.
 int rank_of(WebhookMessage::Kind kind) {
@@ -85,7 +85,7 @@ void Webhook::send(WebhookMessage message) {
     }
     const auto at = std::ranges::find_if(
         queue_, [&](const Entry& e) { return rank_of(e.message.kind) < std::max(rank, 1); });
-    queue_.insert(at, {std::move(message), unix_now()});
+    queue_.insert(at, {std::move(message), seconds_of_epoch()});
     if (queue_.size() > options_.queue) {
       queue_.erase(std::ranges::min_element(
           queue_, {}, [](const Entry& e) { return rank_of(e.message.kind); }));

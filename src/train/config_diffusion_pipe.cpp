@@ -43,9 +43,10 @@ constexpr std::array<Word<TimestepSampling>, 2> kSamplings = {{
     {"uniform", TimestepSampling::table_uniform},
 }};
 
-class Reader {
+class DiffusionPipeReader {
  public:
-  explicit Reader(const TomlFile& file) : root_(file.root()), find_path_(file.path(), &c_.notes) {
+  explicit DiffusionPipeReader(const TomlFile& file)
+      : root_(file.root()), find_path_(file.path(), &c_.notes) {
     c_.source = file.path();
     c_.dialect = Dialect::diffusion_pipe;
   }
@@ -438,7 +439,7 @@ void declare_diffusion_pipe(FlagTable& table, TrainConfig* c) {
 }
 
 TrainConfig read_diffusion_pipe(const TomlFile& file, std::span<const Setting> flags) {
-  TrainConfig c = Reader(file).read();
+  TrainConfig c = DiffusionPipeReader(file).read();
   FlagTable table(&c.notes);
   CommonFlags common;
   common.declare(table);

@@ -13,9 +13,9 @@ constexpr std::array<Word<DType>, 3> kStored = {
 
 // The trainer of source note 001: full fine-tune of TI2V-5B in bf16 on latents cached beside the
 // media. Model time is 1000 sigma, as the checkpoint has it (training.md 6).
-class Reader {
+class FlowMatchingReader {
  public:
-  Reader() : table_(&c_.notes) {
+  FlowMatchingReader() : table_(&c_.notes) {
     c_.dialect = Dialect::flow_matching;
     c_.method = Method::full;
     c_.model.checkpoint = "models/wan2.2_ti2v_5B_fp16.safetensors";
@@ -98,8 +98,10 @@ class Reader {
 
 }  // namespace
 
-void describe_flow_matching(FlagTable& table) { Reader().declare(table); }
+void describe_flow_matching(FlagTable& table) { FlowMatchingReader().declare(table); }
 
-TrainConfig read_flow_matching(std::span<const Setting> flags) { return Reader().read(flags); }
+TrainConfig read_flow_matching(std::span<const Setting> flags) {
+  return FlowMatchingReader().read(flags);
+}
 
 }  // namespace ballast::train

@@ -28,7 +28,7 @@ constexpr std::array<Word<Task>, 10> kTasks = {{
     {"t2v-A14B", {0.875, true}},
     {"i2v-A14B", {0.9, true}},
 }};
-constexpr std::array<Word<TimestepSampling>, 6> kSamplings = {{
+constexpr std::array<Word<TimestepSampling>, 6> kMusubiSamplings = {{
     {"sigma", TimestepSampling::sigma},
     {"uniform", TimestepSampling::uniform},
     {"sigmoid", TimestepSampling::sigmoid},
@@ -43,7 +43,7 @@ constexpr std::array<Word<Weighting>, 5> kWeightings = {{
     {"cosmap", Weighting::cosmap},
     {"sigma_sqrt", Weighting::sigma_sqrt},
 }};
-constexpr std::array<Word<ScheduleKind>, 10> kSchedules = {{
+constexpr std::array<Word<ScheduleKind>, 10> kMusubiSchedules = {{
     {"constant", ScheduleKind::constant},
     {"linear", ScheduleKind::linear},
     {"cosine", ScheduleKind::cosine},
@@ -65,9 +65,9 @@ constexpr std::array<Word<OptimizerKind>, 3> kOptimizers = {{
     {"Adafactor", OptimizerKind::adafactor},
 }};
 
-class Reader {
+class MusubiReader {
  public:
-  Reader(const std::string& source, ConfigUse use)
+  MusubiReader(const std::string& source, ConfigUse use)
       : table_(&c_.notes), find_path_(source, &c_.notes), use_(use) {
     c_.source = source;
     c_.dialect = Dialect::musubi;
@@ -199,8 +199,8 @@ class Reader {
         adafactor_schedule_ = s;
         return;
       }
-      const auto kind = meaning_of(kSchedules, s.text());
-      if (!kind) s.fail_value(one_of(kSchedules, s.text()));
+      const auto kind = meaning_of(kMusubiSchedules, s.text());
+      if (!kind) s.fail_value(one_of(kMusubiSchedules, s.text()));
       c_.schedule.kind = *kind;
     });
     add_steps(t, "lr_warmup_steps", c_.schedule.warmup_steps, c_.warmup_share);
@@ -236,7 +236,8 @@ class Reader {
   void declare_timesteps(FlagTable& t) {
     TimestepOptions& o = c_.timesteps;
     o.sampling = TimestepSampling::sigma;
-    add_word(t, "timestep_sampling", kSamplings, o.sampling, "sigma, uniform, sigmoid, shift, ...");
+    add_word(t, "timestep_sampling", kMusubiSamplings, o.sampling,
+             "sigma, uniform, sigmoid, shift, ...");
     t.add("discrete_flow_shift", o.shift, "of shift sampling");
     t.add("sigmoid_scale", o.sigmoid_scale, "of sigmoid and shift sampling");
     add_word(t, "weighting_scheme", kWeightings, o.weighting,
@@ -474,11 +475,11 @@ class Reader {
 
 }  // namespace
 
-void describe_musubi(FlagTable& table) { Reader("", ConfigUse::train).declare(table); }
+void describe_musubi(FlagTable& table) { MusubiReader("", ConfigUse::train).declare(table); }
 
 TrainConfig read_musubi(const std::string& source, std::span<const Setting> settings,
                         ConfigUse use) {
-  return Reader(source, use).read(settings);
+  return MusubiReader(source, use).read(settings);
 }
 
 }  // namespace ballast::train

@@ -19,7 +19,7 @@ constexpr std::array<Word<OptimizerKind>, 7> kTypes = {{
     {"offload", OptimizerKind::adamw},
 }};
 constexpr std::string_view kFused = "a detail of PyTorch's implementation";
-constexpr IgnoredKey kIgnored[] = {
+constexpr IgnoredKey kIgnoredByOptimizers[] = {
     {"foreach", kFused},    {"fused", kFused},
     {"capturable", kFused}, {"differentiable", kFused},
     {"triton", kFused},     {"is_paged", "the plan decides where optimizer state lives"},
@@ -138,7 +138,7 @@ void read_optimizer(const TomlTable& t, std::optional<double> constant_rate, Tra
   const auto rate = number_from(t, "lr", 0, kMostNumber);
   if (!rate && !constant_rate && !own_rate) (void)t.require_number("lr");
   c.schedule.learning_rate = constant_rate ? *constant_rate : rate.value_or(0);
-  t.finish(kIgnored, c.notes);
+  t.finish(kIgnoredByOptimizers, c.notes);
 }
 
 }  // namespace ballast::train

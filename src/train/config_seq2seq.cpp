@@ -59,9 +59,9 @@ bool truth_of(const Setting& s) {
   return false;
 }
 
-class Reader {
+class Seq2SeqReader {
  public:
-  explicit Reader(Seq2SeqDialect dialect) : table_(&c_.notes) {
+  explicit Seq2SeqReader(Seq2SeqDialect dialect) : table_(&c_.notes) {
     c_.dialect = dialect;
     c_.tokens.max_source = 1024, c_.tokens.max_target = 128;
     c_.optimizer.weight_decay = 0;
@@ -145,7 +145,7 @@ class Reader {
   std::string save_strategy_ = "steps", eval_strategy_;
 };
 
-void Reader::declare_files(FlagTable& t) {
+void Seq2SeqReader::declare_files(FlagTable& t) {
   text(t, {"pretrained_model", "model_name_or_path"}, "the model: a folder as Hugging Face has it",
        c_.model);
   text(t, {"model_output", "output_dir"}, "where checkpoints and the trained model go",
@@ -164,7 +164,7 @@ void Reader::declare_files(FlagTable& t) {
   truth(t, "overwrite_output_dir", "begin anew although there are checkpoints", c_.overwrite);
 }
 
-void Reader::declare_data(FlagTable& t) {
+void Seq2SeqReader::declare_data(FlagTable& t) {
   text(t, {"text_column"}, "of the source", c_.tokens.texts.source_column);
   text(t, {"summary_column", "target_column"}, "of the target", c_.tokens.texts.target_column);
   text(t, {"source_prefix"}, "put before every source", c_.tokens.texts.source_prefix);
@@ -184,7 +184,7 @@ void Reader::declare_data(FlagTable& t) {
         "threads that tokenise; 0: one for every processor", c_.workers, 0);
 }
 
-void Reader::declare_steps(FlagTable& t) {
+void Seq2SeqReader::declare_steps(FlagTable& t) {
   count(t, {"epochs", "num_train_epochs"}, "(3)", c_.epochs, 1);
   add(t, {"max_steps"}, "stop after so many optimizer steps", [this](const Setting& s) {
     if (s.text() != "-1") c_.max_steps = at_least(s, 1);  // transformers' word for none
@@ -205,7 +205,7 @@ void Reader::declare_steps(FlagTable& t) {
   });
 }
 
-void Reader::declare_optimizer(FlagTable& t) {
+void Seq2SeqReader::declare_optimizer(FlagTable& t) {
   add(t, {"optim", "optimizer"}, "adamw, adamw_bnb_8bit, adafactor, adamw_optimi or sgd",
       [this](const Setting& s) { optim_ = word_of(s, kOptimWords); });
   truth(t, "adafactor", "the same as --optim adafactor", adafactor_);
@@ -251,7 +251,7 @@ void Reader::declare_optimizer(FlagTable& t) {
       [this](const Setting& s) { c_.save_dtype = word_of(s, kNumberWords); });
 }
 
-void Reader::declare_cadences(FlagTable& t) {
+void Seq2SeqReader::declare_cadences(FlagTable& t) {
   count(t, {"save_steps"}, "steps between two checkpoints; 0: at the end only", c_.save_steps, 0);
   add(t, {"save_total_limit", "keep_checkpoints"}, "checkpoints that stay on disk (3)",
       [this](const Setting& s) {
@@ -286,7 +286,7 @@ void Reader::declare_cadences(FlagTable& t) {
       });
 }
 
-void Reader::declare_memory(FlagTable& t) {
+void Seq2SeqReader::declare_memory(FlagTable& t) {
   add(t, {"device"}, "auto (a GPU where there is one), cpu or cuda",
       [this](const Setting& s) { c_.memory.device = word_of(s, kDeviceWords); });
   for (const auto name : {"use_cpu", "no_cuda"}) {
@@ -313,7 +313,7 @@ void Reader::declare_memory(FlagTable& t) {
   t.add("plan_only", c_.plan_only, "print the plan and do nothing");
 }
 
-void Reader::declare_adapter(FlagTable& t) {
+void Seq2SeqReader::declare_adapter(FlagTable& t) {
   const auto lora = [this]() -> t5::LoraOptions& { return c_.lora ? *c_.lora : c_.lora.emplace(); };
   add(t, {"adapter_type"}, "lora: train adapters instead of all weights", [lora](const Setting& s) {
     if (!same_word(s.text(), "lora")) s.fail_value("lora");
@@ -340,7 +340,7 @@ void Reader::declare_adapter(FlagTable& t) {
 }
 
 // "q,v", "q v", ["q", "v"]
-std::vector<std::string> Reader::targets_of(const Setting& s) {
+std::vector<std::string> Seq2SeqReader::targets_of(const Setting& s) {
   std::vector<std::string> all;
   for (const std::string& text : s.values) {
     for (std::size_t at = 0; at <= text.size();) {
@@ -360,7 +360,7 @@ std::vector<std::string> Reader::targets_of(const Setting& s) {
   return all;
 }
 
-void Reader::declare_best(FlagTable& t) {
+void Seq2SeqReader::declare_best(FlagTable& t) {
   add(t, {"metric_for_best_model"},
       "loss, rouge1, rouge2, rougeL or rougeLsum: what tells the best evaluation (loss)",
       [this](const Setting& s) {
@@ -380,7 +380,7 @@ void Reader::declare_best(FlagTable& t) {
         c_.load_best);
 }
 
-void Reader::settle_best() {
+void Seq2SeqReader::settle_best() {
   const bool texts = c_.best_metric != EvalMetric::loss;
   c_.greater_is_better = greater_.value_or(texts);
   const auto need = [&](bool there, std::string_view what, std::string_view flag) {
@@ -396,7 +396,7 @@ void Reader::settle_best() {
   need(!c_.load_best || c_.eval_steps >= 0, "evaluation", "eval_strategy epoch");
 }
 
-void Reader::settle_optimizer() {
+void Seq2SeqReader::settle_optimizer() {
   OptimizerOptions& o = c_.optimizer;
   const double decay = o.weight_decay;
   const Optim optim =
@@ -432,7 +432,7 @@ void Reader::settle_optimizer() {
   if (ema_ && *ema_ > 0) o.ema_decay = ema_;
 }
 
-void Reader::require_files() const {
+void Seq2SeqReader::require_files() const {
   const auto need = [&](bool there, std::string_view what, std::string_view flag) {
     if (there) return;
     fail(c_.source.empty() ? ErrorCode::usage : ErrorCode::input,
@@ -447,7 +447,7 @@ void Reader::require_files() const {
        "validation_file");
 }
 
-Seq2SeqConfig Reader::read(std::string source, std::span<const Setting> settings) {
+Seq2SeqConfig Seq2SeqReader::read(std::string source, std::span<const Setting> settings) {
   c_.source = std::move(source);
   declare(table_);
   table_.read(settings);
@@ -478,11 +478,13 @@ Seq2SeqConfig Reader::read(std::string source, std::span<const Setting> settings
 
 }  // namespace
 
-void describe_seq2seq(FlagTable& table) { Reader(Seq2SeqDialect::transformers).declare(table); }
+void describe_seq2seq(FlagTable& table) {
+  Seq2SeqReader(Seq2SeqDialect::transformers).declare(table);
+}
 
 Seq2SeqConfig read_seq2seq(Seq2SeqDialect dialect, const std::string& source,
                            std::span<const Setting> settings) {
-  return Reader(dialect).read(source, settings);
+  return Seq2SeqReader(dialect).read(source, settings);
 }
 
 }  // namespace ballast::train

@@ -13,7 +13,7 @@
 namespace ballast::train {
 namespace {
 
-constexpr std::uint64_t kLongest = 64 << 10;  // bytes of the file
+constexpr std::uint64_t kLongestFile = 64 << 10;  // bytes of the file
 
 // Those that a machine may lack: of GPUs with units for fp8, of disks that were written to.
 template <class Profile, class Visit>
@@ -72,7 +72,7 @@ void save_profile(const MachineProfile& profile, const std::filesystem::path& pa
 std::optional<MachineProfile> load_profile(const std::string& device_name,
                                            const std::filesystem::path& path) {
   std::error_code error;
-  if (path.empty() || std::filesystem::file_size(path, error) > kLongest || error) {
+  if (path.empty() || std::filesystem::file_size(path, error) > kLongestFile || error) {
     return std::nullopt;
   }
   std::ifstream in(path, std::ios::binary);

@@ -9,7 +9,7 @@
 namespace ballast::train {
 namespace {
 
-constexpr std::uint64_t kLongest = 64 << 10;
+constexpr std::uint64_t kLongestLine = 64 << 10;
 constexpr std::uint64_t kPiece = 1 << 20;
 
 bool blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\v' || c == '\f'; }
@@ -22,10 +22,10 @@ PromptFile::PromptFile(const std::string& path) : file_(DiskFile::open(path)) {
   std::uint64_t first = 0, last = 0;  // of what is not blank in it, last one behind
   const auto end_line = [&](std::uint64_t end) {
     if (last > first) {
-      if (last - first > kLongest) {
+      if (last - first > kLongestLine) {
         fail(ErrorCode::input,
              fmt::format("{}: line at byte {} has {} bytes; a prompt has at most {}", path, start,
-                         last - first, kLongest));
+                         last - first, kLongestLine));
       }
       lines_.push_back({.offset = first, .bytes = last - first});
     }

@@ -9,11 +9,6 @@
 #include "ops/fill.h"
 
 namespace ballast::wan {
-namespace {
-
-constexpr DType f32 = DType::f32;
-
-}  // namespace
 
 std::string_view name_of(Mode m) {
   switch (m) {

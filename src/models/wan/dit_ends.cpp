@@ -15,11 +15,6 @@
 #include "ops/unpatchify.h"
 
 namespace ballast::wan {
-namespace {
-
-constexpr DType f32 = DType::f32;
-
-}  // namespace
 
 // Time MLP (f32), text MLP and patch embedding.
 void DitPass::embed(ProgramBuilder& pb) {

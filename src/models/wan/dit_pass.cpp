@@ -12,11 +12,6 @@
 #include "ops/sinusoid.h"
 
 namespace ballast::wan {
-namespace {
-
-constexpr DType f32 = DType::f32;
-
-}  // namespace
 
 std::vector<AdapterTarget> adapter_targets(const Config& c) {
   const BlockParams<Shape> s = block_shapes(c);

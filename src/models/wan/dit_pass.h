@@ -11,6 +11,8 @@
 
 namespace ballast::wan {
 
+inline constexpr DType f32 = DType::f32;
+
 // The linear layers of a block that adapters attach to, with their weights' shapes.
 struct AdapterTarget {
   const char* name;  // "self_attn.q"
