@@ -19,8 +19,6 @@ namespace {
 // Of Linux 5.14; the C library's headers may be older than the kernel that runs this.
 constexpr int kPopulateWrite = 23;
 
-std::uint64_t round_up(std::uint64_t n, std::uint64_t unit) { return (n + unit - 1) / unit * unit; }
-
 [[noreturn]] void refuse(Bytes size, const std::string& name, const std::string& why,
                          const Machine& machine) {
   const auto left = available_memory(machine);
