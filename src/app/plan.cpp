@@ -297,8 +297,11 @@ void Plan::plan_config() {
 }
 
 bool Plan::takes(const std::vector<std::string>& arguments) {
-  const bool flags_only = std::ranges::any_of(arguments, [](const std::string& a) {
-    return a == "--help" || a == "-h" || a == "--model" || a.starts_with("--model=");
+  // --model is a flag of the flow-matching trainer, too.
+  const bool training = train::names_a_run(arguments);
+  const bool flags_only = std::ranges::any_of(arguments, [&](const std::string& a) {
+    return a == "--help" || a == "-h" ||
+           (!training && (a == "--model" || a.starts_with("--model=")));
   });
   if (flags_only || arguments.empty()) return false;
   const OwnFlags own = split_own_flags(arguments);

@@ -58,12 +58,17 @@ class Sample : public Command {
   std::unique_ptr<infer::VideoEncoder> image_;
   std::unique_ptr<infer::VideoDecoder> decoder_;
   std::vector<infer::PlannedStep> steps_;
-  std::vector<std::vector<float>> latents_;  // by prompt, by clip
-  std::optional<MemoryMonitor> monitor_;
+  std::vector<std::vector<float>> latents_;          // by prompt, by clip
+  std::optional<MemoryMonitor> monitor_, decoding_;  // of denoising; of clips to files
   Json result_ = Json::object();
 };
 
 const RegisterCommand<Sample> kSample("sample", "clips from prompts and images, by a Wan model");
+
+std::function<Bytes()> gpu_memory(const wan::FitRequest& request) {
+  if (request.backend.device == Device::cuda) return gpu_memory_of_process;
+  return {};
+}
 
 PlanTitle Sample::title() const {
   const wan::FitRequest& r = run_.job.fit;
@@ -162,9 +167,15 @@ void Sample::open_parts() {
         infer::TextEncoderOptions{
             .device = fit.backend.device, .budget = fit.budget, .threads = options_.threads});
   }
-  if (run_.picture) image_ = std::make_unique<infer::VideoEncoder>(run_.files.vae, codec);
+  const auto beside = [&](bool writing) {
+    infer::VideoCodecOptions all = codec;
+    all.other_lines = media_lines(options_, run_, writing);
+    all.other_lines.push_back(inputs_line(options_, run_));
+    return all;
+  };
+  if (run_.picture) image_ = std::make_unique<infer::VideoEncoder>(run_.files.vae, beside(false));
   if (names_pictures(run_.output)) {
-    decoder_ = std::make_unique<infer::VideoDecoder>(run_.files.vae, codec);
+    decoder_ = std::make_unique<infer::VideoDecoder>(run_.files.vae, beside(true));
   }
 }
 
@@ -190,9 +201,11 @@ void Sample::plan_parts() {
   const auto codec = [&](const char* name, const infer::VideoCodec& part, bool long_clips) {
     const wan_vae::PlannedVae p = part.plan(z.height, z.width, long_clips);
     show_part(name, policy_text(p), p.device, p.host);
+    return MemoryNumbers{.device = p.device, .host = {}, .disk = {}, .ram = p.host};
   };
   if (image_) codec("image", *image_, run_.job.fit.job.config.conditioning() > 0 && z.frames > 1);
-  if (decoder_) codec("decoding", *decoder_, z.frames > 1);
+  if (!decoder_) return;
+  decoding_.emplace(codec("decoding", *decoder_, z.frames > 1), gpu_memory(run_.job.fit));
 }
 
 wan::PlannedRun Sample::plan() {
@@ -237,9 +250,7 @@ void Sample::encode_image() {
 }
 
 void Sample::denoise_all(wan::PlannedRun planned, const wan::FitRequest& request) {
-  monitor_.emplace(train::planned_memory(request, planned), request.backend.device == Device::cuda
-                                                                ? gpu_memory_of_process
-                                                                : std::function<Bytes()>());
+  monitor_.emplace(train::planned_memory(request, planned), gpu_memory(request));
   infer::VideoSampler sampler(run_.job, std::move(planned));
   for (std::size_t p = 0; p < run_.prompts.size(); ++p) {
     for (std::int64_t clip = 0; clip < options_.count; ++clip) {
@@ -307,7 +318,14 @@ void Sample::write(const std::vector<float>& latent, std::size_t prompt, std::in
                  .fps = run_.fps,
                  .crf = options_.crf,
                  .comment = Json(about).dump(-1, ' ', false, Json::error_handler_t::replace),
-                 .sheet = sheet});
+                 .sheet = sheet},
+                [&] {
+                  decoding_->sample({.device = decoder_->runner()->high_water(Tier::device),
+                                     .host = {},
+                                     .disk = {},
+                                     .ram = {}},
+                                    Counting::exact);
+                });
     if (!sheet.empty()) result_["contact_sheets"].push_back(sheet);
   }
   result_["outputs"].push_back(path);
@@ -317,12 +335,13 @@ void Sample::write(const std::vector<float>& latent, std::size_t prompt, std::in
 // Planned against measured.
 void Sample::report(const wan::FitRequest& request) const {
   const auto line = [&](const char* name, Bytes planned, Bytes measured) {
-    return fmt::format("memory: {:<6} planned {}, measured {}\n", name, planned, measured);
+    return fmt::format("memory: {:<8} planned {}, measured {}\n", name, planned, measured);
   };
   const MemoryNumbers &p = monitor_->planned(), &m = monitor_->most();
   print(line("device", p.device, m.device));
   if (request.backend.device == Device::cuda) print(line("host", p.host, m.host));
   print(line("ram", p.ram, m.ram));
+  if (decoding_) print(line("decoding", decoding_->planned().ram, decoding_->most().ram));
 }
 
 void Sample::run() {
@@ -357,6 +376,10 @@ void Sample::run() {
     };
     result_["planned"] = numbers(monitor_->planned());
     result_["measured"] = numbers(monitor_->most());
+    if (decoding_) {
+      result_["decoding"] = {{"planned", numbers(decoding_->planned())},
+                             {"measured", numbers(decoding_->most())}};
+    }
   }
   print(result_.dump(2) + "\n");
 }

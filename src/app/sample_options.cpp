@@ -307,8 +307,10 @@ void take_output(const SampleOptions& o, SampleRun& run) {
   check_can_write_media(run.output, {.width = run.width, .height = run.height});
 }
 
-// Text states and images that wait beside the loop.
-ProcessLine inputs_line(const wan::Config& model, const SampleRun& run) {
+}  // namespace
+
+ProcessLine inputs_line(const SampleOptions& o, const SampleRun& run) {
+  const wan::Config& model = run.job.fit.job.config;
   std::size_t numbers = run.negative.size();
   for (const auto& p : run.prompts) numbers += p.size();
   numbers += run.texts.size() * static_cast<std::size_t>(model.text_len * model.text_dim);
@@ -316,12 +318,29 @@ ProcessLine inputs_line(const wan::Config& model, const SampleRun& run) {
   const auto frame = static_cast<std::size_t>(z.height * z.width);
   numbers += frame * static_cast<std::size_t>(z.frames * model.conditioning());
   if (run.job.first_frame) numbers += frame * static_cast<std::size_t>(model.out_dim);
-  return {"text and image",
+  const std::size_t prompts = run.texts.empty() ? 1 : run.texts.size() - 1;
+  numbers += frame * static_cast<std::size_t>(o.count * z.frames * model.out_dim) * prompts;
+  return {"text, image and clips",
           {numbers * sizeof(float)},
-          "text states, latent of the image, for all steps"};
+          "text states, latent of the image, latents of the clips"};
 }
 
-}  // namespace
+std::vector<ProcessLine> media_lines(const SampleOptions& o, const SampleRun& run, bool writing) {
+  if (!names_pictures(run.output) && !run.picture) return {};
+  MediaWriting clip = media_writing(run.output, run.width, run.height, run.pixel_frames);
+  if (run.picture || !o.sheet.empty()) clip.libraries = kMediaLibraries;
+  std::vector<ProcessLine> lines;
+  if (clip.libraries > Bytes{}) {
+    lines.push_back({"media libraries", clip.libraries, "FFmpeg's, from their first use on"});
+  }
+  if (!writing) return lines;
+  // Eight of them in two rows, once more as the sheet.
+  const auto sheet = static_cast<std::uint64_t>(o.sheet.empty() ? 0 : 2 * 8 * 3);
+  const auto frame = static_cast<std::uint64_t>(run.width * run.height);
+  lines.push_back({"pictures on their way to a file", clip.encoder + Bytes{frame * (3 + sheet)},
+                   "the encoder, a frame, the contact sheet"});
+  return lines;
+}
 
 bool guided(const infer::VideoJob& job) { return job.guidance != std::array{1., 1.}; }
 
@@ -431,7 +450,8 @@ SampleRun open_sample(const SampleOptions& o) {
   for (const Checkpoint& file : run.checkpoints) {
     job.fit.experts.push_back(weight_groups(model, file, wan::TensorMap(file)));
   }
-  job.fit.other_lines.push_back(inputs_line(model, run));
+  job.fit.other_lines.push_back(inputs_line(o, run));
+  std::ranges::move(media_lines(o, run, false), std::back_inserter(job.fit.other_lines));
   return run;
 }
 

@@ -68,6 +68,10 @@ struct SampleRun {
 
 // Whether a step evaluates the negative prompt.
 bool guided(const infer::VideoJob& job);
+// What pictures take outside of arenas: libraries, and while clips are written also the encoder.
+std::vector<ProcessLine> media_lines(const SampleOptions& o, const SampleRun& run, bool writing);
+// Text states, images and latents of clips that are done: they wait beside every phase.
+ProcessLine inputs_line(const SampleOptions& o, const SampleRun& run);
 
 // Everything but the weights is read. Fails where options, files and model contradict each other.
 SampleRun open_sample(const SampleOptions& o);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -30,9 +31,10 @@ std::vector<float> encode_picture(infer::VideoEncoder& encoder, const Picture& p
                                   const wan::Config& model, infer::PixelSize size,
                                   std::int64_t frames);
 
-// Latents to files of pictures.
+// Latents to files of pictures. on_frames: after each chunk of them.
 void decode_clip(infer::VideoDecoder& decoder, std::span<const float> latent,
-                 const wan::LatentSize& size, const infer::ClipFile& file);
+                 const wan::LatentSize& size, const infer::ClipFile& file,
+                 const std::function<void()>& on_frames);
 
 // Whether decoded pictures are wanted, by the ending of the name; a .safetensors holds the latent.
 bool names_pictures(const std::string& path);

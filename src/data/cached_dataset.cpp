@@ -149,9 +149,14 @@ void CachedDataset::require_steps(const DatasetRequest& request) {
           ? fmt::format("{}: the data set is empty: no cached sample was found", content_.source)
           : fmt::format("{}: the data set is empty: {} samples fill no step in any bucket",
                         content_.source, samples_.size());
-  if (request.planning) {
+  if (request.planning && !fully_cached()) {
     content_.notes.push_back(message);
     return;
+  }
+  if (samples_.empty()) {
+    fail(ErrorCode::input, message,
+         {{"videos or images with their captions in the folders it names, then ballast cache",
+           "training reads what that encodes"}});
   }
   fail(ErrorCode::input, message,
        {{"a smaller batch",

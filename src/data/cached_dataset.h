@@ -69,7 +69,7 @@ class CachedDataset final : public Dataset {
   Bytes bytes() const override;
   std::span<const std::string> notes() const override { return content_.notes; }
   bool has_empty_caption() const override { return empty_caption_; }
-  bool fully_cached() const override { return content_.not_cached == 0; }
+  bool fully_cached() const override { return content_.not_cached == 0 && !samples_.empty(); }
   std::optional<Bucket> largest_allowed_bucket() const override;
 
  private:

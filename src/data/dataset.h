@@ -82,7 +82,8 @@ class Dataset {
 
   // Whether read() can give the empty caption.
   virtual bool has_empty_caption() const = 0;
-  // Whether every item is cached; always true unless the request was for planning.
+  // Whether there are items and every one is cached; always true unless the request was for
+  // planning.
   virtual bool fully_cached() const = 0;
   // The bucket with the most latent elements in a micro-batch that the configuration allows or the
   // cache holds; items are 0 where nothing of it is cached yet. Nothing: there is neither.

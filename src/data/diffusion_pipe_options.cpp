@@ -75,13 +75,34 @@ std::vector<double> numbers_or_pairs(const Layered& keys, std::string_view key, 
   return values;
 }
 
-std::vector<double> read_ratios(const Layered& keys) {
+// Directories share the keys of the whole file: what is said of them is said once.
+void note_once(std::vector<std::string>& notes, std::string note) {
+  if (std::ranges::find(notes, note) == notes.end()) notes.push_back(std::move(note));
+}
+
+void note_unused(const Layered& keys, std::initializer_list<const char*> names, const char* why,
+                 std::vector<std::string>& notes) {
+  for (const char* const name : names) {
+    if (!keys.has(name)) continue;
+    note_once(notes, fmt::format("{} (line {}): {}", name, keys.where(name).line_of(name), why));
+  }
+}
+
+std::vector<double> read_ratios(const Layered& keys, std::vector<std::string>& notes) {
   std::vector<double> listed =
       numbers_or_pairs(keys, "ar_buckets", [](double w, double h) { return w / h; });
   const double min = keys.number("min_ar", 0), max = keys.number("max_ar", 0);
   const std::int64_t count = keys.integer("num_ar_buckets", 0);
-  if (!keys.boolean("enable_ar_bucket", false)) return {1};
-  if (!listed.empty()) return listed;
+  if (keys.has("size_buckets")) return {1};
+  if (!keys.boolean("enable_ar_bucket", false)) {
+    note_unused(keys, {"ar_buckets", "min_ar", "max_ar", "num_ar_buckets"},
+                "has no effect without enable_ar_bucket = true, clips become squares", notes);
+    return {1};
+  }
+  if (!listed.empty()) {
+    note_unused(keys, {"min_ar", "max_ar", "num_ar_buckets"}, "ar_buckets lists the ratios", notes);
+    return listed;
+  }
   if (min > 0 && max > 0 && count > 0) return geometric_ratios(min, max, count);
   keys.where("enable_ar_bucket")
       .fail_at("enable_ar_bucket",
@@ -108,7 +129,7 @@ BucketRules read_rules(const Layered& keys, const ModelNeeds& needs, bool many,
   BucketRules rules;
   rules.multiple = needs.pixel_multiple;
   rules.fps = needs.fps;
-  rules.ratios = read_ratios(keys);
+  rules.ratios = read_ratios(keys, notes);
   rules.resolutions =
       numbers_or_pairs(keys, "resolutions", [](double w, double h) { return std::sqrt(w * h); });
   const auto frames =
@@ -124,10 +145,11 @@ BucketRules read_rules(const Layered& keys, const ModelNeeds& needs, bool many,
                         rules.resolutions.size()),
             {{"fewer resolutions", "one is usual"}, {"--i_know_what_i_am_doing", "accepts them"}});
   }
-  if (!rules.sizes.empty() && keys.has("resolutions")) {
-    notes.push_back(
-        "resolutions, ar_buckets and frame_buckets have no effect: size_buckets "
-        "replace them");
+  if (!rules.sizes.empty()) {
+    note_unused(keys,
+                {"resolutions", "enable_ar_bucket", "ar_buckets", "min_ar", "max_ar",
+                 "num_ar_buckets", "frame_buckets"},
+                "has no effect, size_buckets replace it", notes);
   }
   try {
     return checked(std::move(rules));

@@ -69,6 +69,11 @@ wan_vae::FitRequest VideoCodec::request(std::int64_t height, std::int64_t width,
     return stored_units(net, checkpoint_, found_.dialect);
   };
   using Units = std::vector<wan_vae::StoredUnit>;
+  std::vector<ProcessLine> lines = options_.other_lines;
+  lines.push_back({.name = "frames of a chunk",
+                   .bytes = Bytes{4 * static_cast<std::uint64_t>(
+                                          chunk_values(found_.config, height, width, long_clips))},
+                   .reason = "with the caller while another chunk computes"});
   return {.job = {.config = found_.config,
                   .encode = encode,
                   .decode = !encode,
@@ -81,10 +86,7 @@ wan_vae::FitRequest VideoCodec::request(std::int64_t height, std::int64_t width,
           .backend = backend_,
           .profile = profile_,
           .budget = options_.budget,
-          .other_lines = {{.name = "frames of a chunk",
-                           .bytes = Bytes{4 * static_cast<std::uint64_t>(chunk_values(
-                                                  found_.config, height, width, long_clips))},
-                           .reason = "with the caller while another chunk computes"}},
+          .other_lines = std::move(lines),
           .policy = options_.policy};
 }
 

@@ -24,6 +24,7 @@ struct VideoCodecOptions {
   int threads = 0;           // of the CPU, 0: all this process may use
   bool clamp = true;         // decoded pixels to -1 ... 1
   std::optional<wan_vae::Policy> policy = {};  // nullopt: the fastest that fits
+  std::vector<ProcessLine> other_lines = {};   // what the caller keeps besides
 };
 
 // Half of a Wan VAE from its checkpoint: recognised, planned within a budget, loaded when first

@@ -6,9 +6,6 @@
 namespace ballast {
 namespace {
 
-// Libraries with their tables and the demuxer's index (measured: 7.5 MB with libraries of FFmpeg
-// 5).
-constexpr Bytes kLibraries = 9_MiB;
 // Of the decoder beside pixels: motion vectors and what blocks are (H.264: 40 bytes for 64 pixels).
 constexpr double kBytesBesidePixel = 0.75;
 
@@ -76,7 +73,7 @@ MediaReading media_reading(const std::string& path) {
   const double all = pixels * (pictures * (bytes + kBytesBesidePixel) + 6);
   return {.width = p.width,
           .height = p.height,
-          .bytes = kLibraries + Bytes{static_cast<std::uint64_t>(all)}};
+          .bytes = kMediaLibraries + Bytes{static_cast<std::uint64_t>(all)}};
 }
 
 }  // namespace ballast

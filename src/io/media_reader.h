@@ -16,6 +16,10 @@ namespace ballast {
 // ErrorCode::device and says how to get it.
 bool media_available();
 
+// FFmpeg's libraries with their tables and the index of a file that is read, from the first use to
+// the end of the process (measured: 5.2 MB loaded, 7.5 MB reading, with FFmpeg 5).
+constexpr Bytes kMediaLibraries{9 << 20};
+
 // Pixels [height][width][3], red green blue, 8 bits each.
 struct RgbImage {
   std::int64_t width = 0, height = 0;

@@ -216,6 +216,17 @@ void check_can_write_media(const std::string& path, const MediaOptions& o) {
   }
 }
 
+MediaWriting media_writing(const std::string& path, std::int64_t width, std::int64_t height,
+                           std::int64_t frames) {
+  const auto pixels = static_cast<std::uint64_t>(width * height);
+  // Measured with FFmpeg 5 and x264 164, in bytes for each pixel: 18 for one frame, 51 for five, 65
+  // for seven and more, which is as far as the encoder looks. Other formats encode frame by frame.
+  const auto together = static_cast<std::uint64_t>(
+      format_of(path) == Format::mp4 ? std::clamp<std::int64_t>(frames, 1, 7) : 1);
+  return {.libraries = format_of(path) == Format::gif ? Bytes{} : kMediaLibraries,
+          .encoder = Bytes{pixels * (16 + 8 * together)}};
+}
+
 void write_png(const std::string& path, const RgbImage& image, std::string_view comment) {
   check(image.pixels.size() == static_cast<std::size_t>(image.width * image.height * 3),
         "{} bytes for {} x {} pixels", image.pixels.size(), image.width, image.height);

@@ -56,6 +56,14 @@ std::unique_ptr<MediaWriter> open_media_writer(const std::string& path,
 // Fails as open_media_writer does, before anything was computed: unknown ending, no encoder for it.
 void check_can_write_media(const std::string& path, const MediaOptions& options);
 
+// What writing such a file takes beside the frames given to it. libraries: FFmpeg's, from the first
+// use to the end of the process.
+struct MediaWriting {
+  Bytes libraries, encoder;
+};
+MediaWriting media_writing(const std::string& path, std::int64_t width, std::int64_t height,
+                           std::int64_t frames);
+
 // One picture, as PNG.
 void write_png(const std::string& path, const RgbImage& image, std::string_view comment = {});
 

@@ -131,7 +131,16 @@ class DiffusionPipeReader {
     o.sampling = word_from(t, "timestep_sample_method", kSamplings).value_or(o.sampling);
     o.sigmoid_scale = number_from(t, "sigmoid_scale", 0, kMostNumber).value_or(1);
     o.shift = number_from(t, "shift", 0, kMostNumber).value_or(0);
-    o.flux_shift = t.boolean("flux_shift", false);
+    o.flux_shift = t.boolean("flux_shift", false) && o.shift == 0;
+    if (o.shift > 0 && t.has("flux_shift")) {
+      c_.notes.push_back(
+          fmt::format("model.flux_shift (line {}): shift decides where both are given",
+                      t.line_of("flux_shift")));
+    }
+    if (o.sampling == TimestepSampling::table_uniform && t.has("sigmoid_scale")) {
+      c_.notes.push_back(fmt::format("model.sigmoid_scale (line {}): only logit_normal is scaled",
+                                     t.line_of("sigmoid_scale")));
+    }
     o.min_t = number_from(t, "min_t", 0, 1).value_or(0);
     o.max_t = number_from(t, "max_t", 0, 1).value_or(1);
     if (o.min_t >= o.max_t) {
@@ -362,6 +371,11 @@ class DiffusionPipeReader {
     if (constant) {
       s.kind = ScheduleKind::constant;
       s.warmup_steps = 0;
+      for (const char* const key : {"lr_scheduler", "warmup_steps"}) {
+        if (!root_.has(key)) continue;
+        c_.notes.push_back(fmt::format("{} (line {}): force_constant_lr keeps the rate constant",
+                                       key, root_.line_of(key)));
+      }
     }
   }
 

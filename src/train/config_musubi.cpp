@@ -190,7 +190,13 @@ class MusubiReader {
   }
 
   void declare_optimizer(FlagTable& t) {
-    add_word(t, "optimizer_type", kOptimizers, optimizer_, "AdamW, AdamW8bit or Adafactor");
+    t.add("optimizer_type", Takes::one, "AdamW, AdamW8bit or Adafactor", [this](const Setting& s) {
+      // A class as Python names it, torch.optim.AdamW: its name says which.
+      const std::string name = s.text().substr(s.text().rfind('.') + 1);
+      const auto kind = meaning_of(kOptimizers, name);
+      if (!kind) s.fail_value(one_of(kOptimizers, s.text()));
+      optimizer_ = *kind;
+    });
     t.add("optimizer_args", Takes::many, "key=value ...",
           [this](const Setting& s) { optimizer_args_ = s; });
     t.add("learning_rate", c_.schedule.learning_rate, "the highest one (2e-6)");
@@ -303,8 +309,8 @@ class MusubiReader {
   void finish_model(std::span<const Setting> settings) {
     ModelConfig& m = c_.model;
     const auto named = [&](std::string_view name) -> const Setting* {
-      for (const Setting& s : settings) {
-        if (s.name == name) return &s;
+      for (auto s = settings.rbegin(); s != settings.rend(); ++s) {  // the last one wins
+        if (s->name == name) return &*s;
       }
       return nullptr;
     };

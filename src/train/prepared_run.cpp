@@ -8,6 +8,7 @@
 #include "data/prefetcher.h"
 #include "memory/process_memory.h"
 #include "models/wan/dit_pass.h"
+#include "models/wan/lora_read.h"
 #include "models/wan/recognise.h"
 #include "models/wan/weights.h"
 #include "train/base_merge.h"
@@ -152,6 +153,17 @@ Steps steps_of(const data::Dataset& dataset, std::uint64_t seed, std::int64_t ac
     steps.counts.push_back(0);
   }
   return steps;
+}
+
+// LoRAs that the run begins with: a plan says what is wrong with them, before anything is merged.
+void check_loras(const PreparedRun& run) {
+  const TrainConfig& c = run.config;
+  for (const auto& [path, strength] : c.model.base_loras) {
+    (void)wan::LoraReader::open(path, &run.model());
+  }
+  if (c.method == Method::lora && !c.adapter.init_from.empty() && !c.resume) {
+    (void)wan::LoraReader::open(c.adapter.init_from, &run.model());
+  }
 }
 
 void add_steps(PreparedRun& run, Purpose purpose) {
@@ -406,6 +418,7 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
         {"empty caption", Bytes{states * sizeof(float)}, "for the teacher's guidance"});
   }
   add_previews(run);
+  check_loras(run);
   if (!c.model.base_loras.empty()) {
     Bytes merged;
     for (const Checkpoint& file : run.checkpoints) merged += base_merge_bytes(file);

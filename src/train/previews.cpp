@@ -14,11 +14,12 @@
 namespace ballast::train {
 namespace {
 
-// What writing a clip takes: an H.264 encoder looks at so many frames at once.
-constexpr std::uint64_t kEncoderFrames = 80;
-constexpr Bytes kEncoderBytes = 12_MiB;
-
 const char* const kPreviewLine = "previews";
+
+const char* ending_of(const infer::Denoising& clip) {
+  if (!media_available()) return "gif";
+  return clip.latent.frames == 1 ? "png" : "mp4";
+}
 
 void require_part(const std::string& path, const char* what, const char* key, const char* flag,
                   Dialect dialect) {
@@ -202,19 +203,22 @@ std::vector<wan::Batch> Previews::batches_of(const std::vector<Clip>& clips) {
 }
 
 ProcessLine Previews::line(const std::vector<Clip>& clips) const {
-  Bytes denoiser, pictures;
+  Bytes denoiser, pictures, libraries;
   for (const Clip& c : clips) {
     const wan::LatentSize& z = c.what.latent;
-    const auto pixels = static_cast<std::uint64_t>(
-        z.height * z.width * c.what.model.spatial_stride * c.what.model.spatial_stride);
+    const std::int64_t stride = c.what.model.spatial_stride;
+    const auto pixels = static_cast<std::uint64_t>(z.height * z.width * stride * stride);
     const auto chunk = static_cast<std::uint64_t>(
         infer::chunk_values(decoder_->found.config, z.height, z.width, z.frames > 1));
-    const auto frames = std::min(kEncoderFrames, static_cast<std::uint64_t>(4 * z.frames));
+    const MediaWriting writing =
+        media_writing(fmt::format("clip.{}", ending_of(c.what)), z.height * stride,
+                      z.width * stride, 4 * (z.frames - 1) + 1);
     denoiser = std::max(denoiser, denoiser_bytes(c.what));
-    pictures = std::max(pictures, Bytes{4 * chunk + 3 * pixels + frames * pixels * 3 / 2});
+    libraries = std::max(libraries, writing.libraries);
+    pictures = std::max(pictures, Bytes{4 * chunk + 3 * pixels} + writing.encoder);
   }
   const Bytes texts{static_cast<std::uint64_t>(text_numbers_) * sizeof(float)};
-  return {kPreviewLine, texts + denoiser + pictures + kEncoderBytes,
+  return {kPreviewLine, texts + denoiser + pictures + libraries,
           "text states; the latent, frames on their way to a file"};
 }
 
@@ -343,9 +347,7 @@ std::vector<DrawnPreview> Previews::draw(const PreviewArtist& artist, std::int64
   clean_leftovers(folder);  // of a run that was killed while it drew
   std::vector<DrawnPreview> drawn;
   for (std::size_t i = 0; i < clips_.size(); ++i) {
-    const bool picture = clips_[i].what.latent.frames == 1;
-    const char* ending = !media_available() ? "gif" : picture ? "png" : "mp4";
-    const std::string name = fmt::format("step{:06}_{:02}.{}", step, i, ending);
+    const std::string name = fmt::format("step{:06}_{:02}.{}", step, i, ending_of(clips_[i].what));
     try {
       if (!draw_one(artist, clips_[i], i, folder + "/" + name, step)) break;
       drawn.push_back({.file = name, .prompt = clips_[i].asked.prompt});

@@ -74,6 +74,16 @@ std::string take_config(std::vector<Setting>& flags) {
 
 }  // namespace
 
+bool names_a_run(std::span<const std::string> arguments) {
+  return std::ranges::any_of(arguments, [](std::string_view a) {
+    if (!a.starts_with("--")) return false;
+    std::string name(a.substr(2, a.find('=') - 2));
+    std::ranges::replace(name, '-', '_');
+    return std::ranges::find(kMusubiNames, name) != std::end(kMusubiNames) ||
+           std::ranges::find(kFlowMatchingNames, name) != std::end(kFlowMatchingNames);
+  });
+}
+
 TrainConfig read_config(const std::string& path, std::span<const Setting> flags, ConfigUse use) {
   std::vector<Setting> rest(flags.begin(), flags.end());
   const std::string named = take_config(rest);

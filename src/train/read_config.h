@@ -21,6 +21,9 @@ TrainConfig read_config(std::span<const std::string> arguments, ConfigUse use = 
 TrainConfig read_config(const std::string& path, std::span<const Setting> flags = {},
                         ConfigUse use = ConfigUse::train);
 
+// Whether flags among them can only be those of a trainer.
+bool names_a_run(std::span<const std::string> arguments);
+
 // All flags, for --help.
 std::string config_flags_help();
 

@@ -20,50 +20,52 @@ void RunRecords::keep(bool& warned, Write&& write) {
 }
 
 RunRecords::RunRecords(const std::string& folder, const RunInfo& info, std::int64_t step,
-                       bool resumed)
+                       std::int64_t x, bool resumed)
     : folder_(folder),
       log_(folder + "/" + std::string(kRunLogFile), step),
-      events_(folder, resumed ? std::optional(step + 1) : std::nullopt) {
+      events_(folder, resumed ? std::optional(x + 1) : std::nullopt),
+      x_(x) {
   log_.run(info, step);
   if (resumed) event(step, "resume", folder);
 }
 
-void RunRecords::step(const StepRecord& record, std::optional<std::int64_t> x,
+void RunRecords::step(const StepRecord& record, std::int64_t x, bool shown,
                       std::span<const Scalar> more) {
+  x_ = x;
   keep(log_warned_, [&] { log_.step(record); });
-  if (!x) return;
+  if (!shown) return;
   std::vector<Scalar> scalars = {Scalar{"train/loss", static_cast<float>(record.loss)},
                                  Scalar{"train/grad_norm", static_cast<float>(record.grad_norm)},
                                  Scalar{"train/lr", static_cast<float>(record.lr)},
                                  Scalar{"train/step_seconds", static_cast<float>(record.seconds)}};
   scalars.insert(scalars.end(), more.begin(), more.end());
-  keep(events_warned_, [&] { events_.scalars(*x, scalars); });
+  keep(events_warned_, [&] { events_.scalars(x, scalars); });
 }
 
 void RunRecords::eval(std::int64_t step, const std::string& set, const EvalLosses& losses) {
   keep(log_warned_, [&] { log_.eval(step, set, losses.mean); });
   keep(events_warned_, [&] {
     for (std::size_t q = 0; q < losses.by_quantile.size(); ++q) {
-      events_.scalar(step, fmt::format("{}/loss_quantile_{:.2f}", set, kEvalQuantiles[q]),
+      events_.scalar(x_, fmt::format("{}/loss_quantile_{:.2f}", set, kEvalQuantiles[q]),
                      losses.by_quantile[q]);
     }
-    events_.scalar(step, set + "/loss", losses.mean);
+    events_.scalar(x_, set + "/loss", losses.mean);
   });
 }
 
 void RunRecords::eval(std::int64_t step, const std::string& set, double loss) {
   keep(log_warned_, [&] { log_.eval(step, set, loss); });
-  keep(events_warned_, [&] { events_.scalar(step, set + "/loss", loss); });
+  keep(events_warned_, [&] { events_.scalar(x_, set + "/loss", loss); });
 }
 
 void RunRecords::score(std::int64_t step, const std::string& set, const std::string& name,
                        double value) {
   keep(log_warned_, [&] { log_.score(step, name, value); });
-  keep(events_warned_, [&] { events_.scalar(step, set + "/" + name, value); });
+  keep(events_warned_, [&] { events_.scalar(x_, set + "/" + name, value); });
 }
 
-void RunRecords::epoch_loss(std::int64_t step, double loss) {
-  keep(events_warned_, [&] { events_.scalar(step, "train/epoch_loss", loss); });
+void RunRecords::scalar(const std::string& name, double value) {
+  keep(events_warned_, [&] { events_.scalar(x_, name, value); });
 }
 
 void RunRecords::event(std::int64_t step, std::string_view kind, std::string_view text) {

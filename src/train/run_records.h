@@ -15,18 +15,20 @@ namespace ballast::train {
 // run. For one thread.
 class RunRecords {
  public:
-  // step: done so far; resumed: earlier records are there, and what they say of later steps goes.
-  RunRecords(const std::string& folder, const RunInfo& info, std::int64_t step, bool resumed);
+  // step: done so far, x: where that is in TensorBoard; resumed: earlier records are there, and
+  // what they say of later steps goes.
+  RunRecords(const std::string& folder, const RunInfo& info, std::int64_t step, std::int64_t x,
+             bool resumed);
 
-  // x: where the numbers stand in TensorBoard; nullopt: not there.
-  // more: besides loss, norm, rate and seconds, for TensorBoard.
-  void step(const StepRecord& record, std::optional<std::int64_t> x,
+  // x: where its numbers stand in TensorBoard, and what comes until the next step; shown: whether
+  // they do. more: besides loss, norm, rate and seconds, for TensorBoard.
+  void step(const StepRecord& record, std::int64_t x, bool shown,
             std::span<const Scalar> more = {});
   void eval(std::int64_t step, const std::string& set, const EvalLosses& losses);
   void eval(std::int64_t step, const std::string& set, double loss);
   // "rouge1" of set "eval" is eval/rouge1 in TensorBoard.
   void score(std::int64_t step, const std::string& set, const std::string& name, double value);
-  void epoch_loss(std::int64_t step, double loss);
+  void scalar(const std::string& name, double value);  // of TensorBoard alone
   void event(std::int64_t step, std::string_view kind, std::string_view text);
 
   // Forces all to disk and makes the page, of so many steps. Its path; empty when it could not be
@@ -40,6 +42,7 @@ class RunRecords {
   std::string folder_;
   RunLog log_;
   EventFile events_;
+  std::int64_t x_;
   bool log_warned_ = false, events_warned_ = false;
 };
 

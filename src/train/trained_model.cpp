@@ -10,6 +10,7 @@
 #include "io/safetensors_writer.h"
 #include "models/wan/lora_read.h"
 #include "models/wan/lora_write.h"
+#include "train/run_summary.h"
 #include "train/runner_tensors.h"
 
 namespace ballast::train {
@@ -45,6 +46,29 @@ Buffer saved_value(const wan::TrainedTensor& t) {
   return t.value;
 }
 
+// What musubi-tuner says of a training; without the times of day, so that the same run gives the
+// same file.
+void add_musubi_keys(const PreparedRun& run, std::int64_t step, Metadata& m) {
+  const TrainConfig& c = run.config;
+  const ScheduleOptions& s = run.schedule;
+  m["ss_output_name"] = c.output_name;
+  m["ss_learning_rate"] = fmt::format("{}", s.learning_rate);
+  m["ss_lr_scheduler"] = name_of(s.kind);
+  m["ss_lr_warmup_steps"] = std::to_string(s.warmup_steps);
+  m["ss_optimizer"] = name_of(c.optimizer.kind);
+  m["ss_max_grad_norm"] = fmt::format("{}", c.max_grad_norm);
+  m["ss_gradient_accumulation_steps"] = std::to_string(c.gradient_accumulation);
+  m["ss_num_train_items"] = std::to_string(run.dataset->samples().size());
+  m["ss_num_batches_per_epoch"] = std::to_string(run.steps_per_epoch);
+  m["ss_max_train_steps"] = std::to_string(run.total_steps);
+  m["ss_steps"] = std::to_string(step);
+  m["ss_epoch"] = std::to_string((step + run.steps_per_epoch - 1) / run.steps_per_epoch);
+  m["ss_seed"] = std::to_string(c.seed);
+  m["ss_network_dropout"] = fmt::format("{}", c.adapter.dropout);
+  m["ss_sigmoid_scale"] = fmt::format("{}", c.timesteps.sigmoid_scale);
+  m["ss_discrete_flow_shift"] = fmt::format("{}", c.timesteps.shift);
+}
+
 Metadata metadata_of(const PreparedRun& run, std::int64_t step, int expert) {
   Metadata m;
   if (!run.config.write_metadata) return m;
@@ -55,6 +79,10 @@ Metadata metadata_of(const PreparedRun& run, std::int64_t step, int expert) {
   add("ballast.step", std::to_string(step));
   add("ballast.seed", std::to_string(run.config.seed));
   if (run.checkpoints.size() > 1) add("ballast.expert", expert == 0 ? "low_noise" : "high_noise");
+  // Not of the configuration: files of runs that differ in memory alone are the same.
+  add("ballast.base_model_hash",
+      model_hash(std::span(run.checkpoints).subspan(static_cast<std::size_t>(expert), 1)));
+  if (run.config.lora_format == LoraFormat::kohya) add_musubi_keys(run, step, m);
   if (const auto& d = run.config.dmd2) {
     add("ballast.distilled", "dmd2");
     add("ballast.sampler", "euler");

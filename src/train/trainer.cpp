@@ -111,8 +111,7 @@ void TrainingLoop::record_step(StepRecord& record) {
   record.planned = planned_;
   record.measured = monitor_->sample(arenas(), exact ? Counting::exact : Counting::quick);
   const bool shown = record.step % std::max<std::int64_t>(1, c.logging_steps) == 0;
-  const std::int64_t x = c.examples_on_x_axis ? state_.examples : record.step;
-  records_->step(record, shown ? std::optional(x) : std::nullopt, trainee_->scalars());
+  records_->step(record, place_on_x_axis(), shown, trainee_->scalars());
   progress_->step({.step = record.step,
                    .epoch = record.epoch,
                    .loss = record.loss,
@@ -121,6 +120,10 @@ void TrainingLoop::record_step(StepRecord& record) {
                    .measured = record.measured});
   if (exact) memory_line();
   if (options_.on_step) options_.on_step(record);
+}
+
+std::int64_t TrainingLoop::place_on_x_axis() const {
+  return run_.config.examples_on_x_axis ? state_.examples : state_.step;
 }
 
 void TrainingLoop::memory_line() {
@@ -146,7 +149,9 @@ void TrainingLoop::context_line() {
 
 void TrainingLoop::evaluate() {
   phase(Phase::evaluate);
+  const double begin = now_seconds();
   trainee_->evaluate(*runner_, state_.step, *records_);
+  records_->scalar("eval/eval_time_sec", now_seconds() - begin);
 }
 
 void TrainingLoop::preview() {
@@ -170,7 +175,7 @@ void TrainingLoop::after_step(bool last_of_epoch) {
   if (last_of_epoch) {
     if (epoch_steps_ > 0) {
       const double mean = epoch_loss_ / static_cast<double>(epoch_steps_);
-      records_->epoch_loss(state_.step, mean);
+      records_->scalar("train/epoch_loss", mean);
       trainee_->epoch_ended(mean);
     }
     epoch_loss_ = 0;
@@ -225,7 +230,7 @@ TrainOutcome TrainingLoop::run() {
   bool stopped = false;
   try {
     if (options_.handle_signals) signal_.emplace();
-    if (!c.source.empty()) folder_.copy_config(c.source);
+    keep_configs();
     trainee_->prepare(folder_.path());
     phase(Phase::load);
     if (!on_gpu() || computes_on_host(set_)) ops::warm_up_blas(runner_->compute_threads());
@@ -237,7 +242,7 @@ TrainOutcome TrainingLoop::run() {
         log::warn("{}: {} checkpoints of later steps were removed", folder_.path(), later);
       }
     }
-    records_.emplace(folder_.path(), run_.info, state_.step,
+    records_.emplace(folder_.path(), run_.info, state_.step, place_on_x_axis(),
                      run_.in_output_dir ? resumed_.has_value() : c.resume.has_value());
     context_line();
     progress_.emplace(TrainProgress::Options{

@@ -34,7 +34,9 @@ class TrainingLoop {
   void record_step(StepRecord& record);
   void after_step(bool last_of_epoch);
   void evaluate();
+  std::int64_t place_on_x_axis() const;  // of TensorBoard: the step, or samples so far
   void preview();
+  void keep_configs();
   void save(SavePoint at);
   void save_file(const std::string& name);  // in output_dir itself
   template <class Write>

@@ -1,5 +1,8 @@
+#include <filesystem>
+
 #include "core/error.h"
 #include "core/log.h"
+#include "io/atomic_file.h"
 #include "train/training_loop.h"
 
 namespace ballast::train {
@@ -30,6 +33,18 @@ void TrainingLoop::resume() {
   log::info("resumed from {} at step {}", resumed_->folder, state_.step);
 }
 
+// The files of the configuration: what a run was stays readable when they are changed.
+void TrainingLoop::keep_configs() {
+  const TrainConfig& c = run_.config;
+  if (!c.source.empty()) folder_.copy_config(c.source);
+  std::vector<DatasetRef> datasets = c.eval_datasets;
+  datasets.insert(datasets.begin(), c.dataset);
+  for (const DatasetRef& d : datasets) {
+    std::error_code unknown;
+    if (std::filesystem::is_regular_file(d.config, unknown)) folder_.copy_config(d.config);
+  }
+}
+
 void TrainingLoop::save(SavePoint at) {
   if (saved_step_ == state_.step) return;
   const TrainConfig& c = run_.config;
@@ -38,6 +53,12 @@ void TrainingLoop::save(SavePoint at) {
     AtomicFolder to = folder_.saved_model(at);
     trainee_->save(*runner_, {.folder = to.temporary_path(), .file_name = trainee_->file_name()},
                    state_.step);
+    if (!run_.config.source.empty()) {
+      const auto name = std::filesystem::path(run_.config.source).filename().string();
+      AtomicFile copy(to.temporary_path() + "/" + name);
+      copy.write(run_.info.config);  // models are given to others: without keys of web services
+      copy.commit();
+    }
     to.commit();
     return std::vector{to.path()};
   });

@@ -54,9 +54,10 @@ num_repeats = 1
   EXPECT_EQ(d.path, "data/squish");
   EXPECT_EQ(all_buckets(d.rules), (std::vector<ClipSize>{{512, 512, 1}, {512, 512, 21}}));
   EXPECT_EQ(f.dataset.clip_mode, "single_beginning");
-  ASSERT_EQ(f.notes.size(), 5u);
+  ASSERT_EQ(f.notes.size(), 6u);
   EXPECT_THAT(f.notes[0], HasSubstr("video_clip_mode (line 9): honoured"));
-  EXPECT_THAT(f.notes[1], HasSubstr("caption_extension (line 5)"));
+  EXPECT_THAT(f.notes[1], HasSubstr("ar_buckets (line 3): has no effect without enable_ar_bucket"));
+  EXPECT_THAT(f.notes[2], HasSubstr("caption_extension (line 5)"));
 }
 
 TEST(DiffusionPipeFile, EveryKeyIsHonoured) {

@@ -148,7 +148,8 @@ TEST(Epoch, WithoutAStepIsAnErrorThatSaysWhatHelps) {
   EXPECT_THAT(error->advice()[1].change, HasSubstr("num_repeats"));
   DatasetRequest planning = batches_of(4);
   planning.planning = true;
-  EXPECT_THAT(all_notes(make({group("a", 3)}, planning)), HasSubstr("fill no step"));
+  EXPECT_FAILS(make({group("a", 3)}, planning), ErrorCode::input, "fill no step");
+  EXPECT_THAT(all_notes(make({}, planning)), HasSubstr("no cached sample was found"));
 }
 
 TEST(Epoch, OfTooManyItemsIsRefusedBeforeItIsListed) {

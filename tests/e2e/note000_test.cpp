@@ -115,6 +115,17 @@ TEST_F(Note000, IsAcceptedWithLittleHostMemory) {
                                                        Bytes{bytes(j, "host")})));
 }
 
+TEST_F(Note000, IsPlannedBeforeThereAreClips) {
+  std::filesystem::remove(dir_.path("data/clip.mp4"));
+  std::filesystem::remove(dir_.path("data/clip.txt"));
+  const Answer a = run("plan", {{"--target", "rtx4090"}, {"--gpu", kBigger}, {"--ram", kBigger}});
+  ASSERT_EQ(a.finished.exit_code, 0) << a.finished.err;
+  const auto notes = a.out()["notes"].get<std::vector<std::string>>();
+  EXPECT_THAT(notes, Contains(HasSubstr("a latent of 6 x 64 x 64")));
+  EXPECT_THAT(notes, Contains(HasSubstr("the data set is empty")));
+  EXPECT_THAT(notes, Contains(HasSubstr("ar_buckets (line 4): has no effect")));
+}
+
 TEST_F(Note000, FitsItsAuthorsMachineWithEveryBlockStreamedToo) {
   const Answer a = run(
       "plan",

@@ -104,6 +104,27 @@ TEST_F(PromptToClip, MakesAClipForEveryLineOfAFile) {
   EXPECT_NE(read_whole(at("clip-1.webp")), read_whole(at("clip-2.webp")));
 }
 
+// A clip is its prompt's and its seed's, whatever else is made in the same run; and its memory is
+// that of the plan, the encoder of the video included.
+TEST_F(PromptToClip, MakesTheSameClipAloneAndAmongOthers) {
+  const std::string prompts =
+      dir_.write("prompts.txt", "a box\na ball that rolls over a long hill\ntwo boxes\n");
+  const Finished f = sample({"--prompt-file", prompts, "--output", at("all.mp4"), "--json"});
+  ASSERT_EQ(f.exit_code, 0) << f.out << f.err;
+  const Finished g = sample({"--prompt", "two boxes", "--output", at("alone.mp4"),
+                             "--contact-sheet", at("sheet.png"), "--json"});
+  ASSERT_EQ(g.exit_code, 0) << g.out << g.err;
+  EXPECT_TRUE(read_whole(at("all-3.mp4")) == read_whole(at("alone.mp4")));
+  for (const Finished& run : {f, g}) {
+    const auto json = nlohmann::json::parse(run.out);
+    const auto ram = [](const nlohmann::json& j) { return j.at("ram").get<std::int64_t>(); };
+    EXPECT_LE(ram(json.at("measured")), ram(json.at("planned")));
+    const auto& decoding = json.at("decoding");
+    EXPECT_LE(ram(decoding.at("measured")), ram(decoding.at("planned")));
+    EXPECT_GT(ram(decoding.at("measured")), ram(decoding.at("planned")) / 3);
+  }
+}
+
 TEST_F(PromptToClip, SaysWhatIsMissing) {
   std::filesystem::remove_all(at("vae"));
   const Finished f = sample({"--prompt", "a ball", "--output", at("clip.mp4")});

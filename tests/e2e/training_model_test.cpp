@@ -54,6 +54,25 @@ TEST_F(TrainingModel, AMissingFileIsNamed) {
                  HasSubstr(dir_.path("none.safetensors") + " is not there"));
 }
 
+// Before anything is merged or planned around them.
+TEST_F(TrainingModel, LorasThatItBeginsWithAreOpenedFirst) {
+  const std::string rest =
+      "[adapter]\ntype = 'lora'\nrank = 4\ndtype = 'float32'\n{}"
+      "[optimizer]\ntype = 'adamw'\nlr = 1e-3\n";
+  for (const std::string& tables :
+       {fmt::format("base_loras = ['{}']\n", dir_.path("none.safetensors")) +
+            fmt::format(fmt::runtime(rest), ""),
+        fmt::format(fmt::runtime(rest),
+                    fmt::format("init_from_existing = '{}'\n", dir_.path("none.safetensors")))}) {
+    for (const char* const command : {"plan", "train"}) {
+      const Finished f = run_ballast({command, run_.write_config("epochs = 1", tables)});
+      EXPECT_EQ(f.exit_code, 6) << f.err;
+      EXPECT_THAT(f.err, HasSubstr("none.safetensors: cannot open"));
+      EXPECT_FALSE(fs::exists(run_.path("out")));
+    }
+  }
+}
+
 TEST_F(TrainingModel, AFileOfSomethingElseIsNamed) {
   SafetensorsWriter writer;
   writer.add("conv.weight", DType::f32, {4},

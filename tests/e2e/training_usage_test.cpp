@@ -104,6 +104,16 @@ TEST(TrainingHelp, PlanTellsOfBothWaysToAsk) {
   EXPECT_THAT(none.err, AllOf(HasSubstr("ballast plan CONFIG.toml"), HasSubstr("--model")));
 }
 
+// --model is an option of plan's own and a flag of the flow-matching trainer.
+TEST(TrainingHelp, PlanTakesWhatTrainTakes) {
+  for (const char* const command : {"plan", "train"}) {
+    const Finished f = run_ballast(
+        {command, "--dataset-path", "clips", "--num_epochs", "1", "--model", "none.safetensors"});
+    EXPECT_EQ(f.exit_code, 4) << f.err;
+    EXPECT_THAT(f.err, HasSubstr("none.safetensors is not there"));
+  }
+}
+
 TEST_F(TrainingUsage, ARunThatDoesNotFitIsRefusedAndLeavesNothing) {
   expect_refused({run_.write_config(), "--ram", "6MB"}, 3,
                  AllOf(HasSubstr("refused"), HasSubstr("what would help"), HasSubstr("ram"),
@@ -145,7 +155,10 @@ TEST_F(TrainingUsage, SecretsOfAConfigurationAreInNoRecord) {
   EXPECT_THAT(f.out + f.err, Not(HasSubstr("hunter2")));
   int copies = 0;
   for (const auto& [path, content] : contents_of(run_.path("out"))) {
-    if (path.ends_with("/run.toml")) {  // the copy is the user's file, for the user alone
+    if (path.ends_with("/epoch1/run.toml")) {  // beside the model, which is given to others
+      EXPECT_THAT(content, AllOf(HasSubstr("epochs = 1"), HasSubstr("(hidden)")));
+      ++copies;
+    } else if (path.ends_with("/run.toml")) {  // the copy is the user's file, for the user alone
       struct stat mode {};
       ASSERT_EQ(::stat(path.c_str(), &mode), 0);
       EXPECT_EQ(mode.st_mode & 0777, 0600u);
@@ -155,7 +168,7 @@ TEST_F(TrainingUsage, SecretsOfAConfigurationAreInNoRecord) {
     }
     EXPECT_THAT(content, Not(HasSubstr("hunter2"))) << path;
   }
-  EXPECT_EQ(copies, 1);
+  EXPECT_EQ(copies, 2);
   const std::string log = read_whole(newest_run(run_.path("out")) + "/run_log.jsonl");
   EXPECT_THAT(log, AllOf(HasSubstr("(hidden)"), HasSubstr("wandb_tracker_name = 'shapes'")));
 }

@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <filesystem>
 
@@ -6,6 +7,8 @@
 #include "io/gif_writer.h"
 #include "io/media_reader.h"
 #include "io/media_writer.h"
+#include "memory/process_memory.h"
+#include "tests/support/allocation_hook.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_clip.h"
@@ -79,6 +82,35 @@ TEST_F(MediaFile, Mp4OfTheSameFramesHasTheSameBytes) {
     write_clip(dir_.path(name), {.width = 32, .height = 32}, 5);
   }
   EXPECT_EQ(read_whole(dir_.path("1.mp4")), read_whole(dir_.path("2.mp4")));
+}
+
+// x264's macroblock tree looked at memory that it had not written: what stood there before, from
+// other clips or another number of prompts, decided about the file.
+TEST_F(MediaFile, Mp4DoesNotDependOnWhatMemoryHeldBefore) {
+  std::vector<std::string> files;
+  for (const int filled : {1, 85, 170, 255}) {
+    mallopt(M_PERTURB, filled);
+    write_clip(dir_.path("a.mp4"), {.width = 32, .height = 48}, 13);
+    write_clip(dir_.path("b.mp4"), {.width = 64, .height = 64}, 13);
+    mallopt(M_PERTURB, 0);
+    files.push_back(read_whole(dir_.path("a.mp4")) + read_whole(dir_.path("b.mp4")));
+    EXPECT_TRUE(files.back() == files.front()) << "memory filled with " << filled;
+  }
+}
+
+// What the plan of a clip counts is what its encoder has taken when the last frame is added.
+TEST_F(MediaFile, AnEncoderTakesWhatItIsSaidToTake) {
+  SKIP_WITHOUT_ALLOCATION_HOOK();  // a sanitizer takes memory of its own
+  const Bytes before = process_memory()->anonymous;
+  for (const std::int64_t frames : {1, 5, 21}) {
+    const auto writer = open_media_writer(dir_.path("a.mp4"), {.width = 832, .height = 480});
+    for (std::int64_t t = 0; t < frames; ++t) writer->add(clip_frame(832, 480, t));
+    const Bytes taken = process_memory()->anonymous - before;
+    const MediaWriting said = media_writing("a.mp4", 832, 480, frames);
+    EXPECT_LE(taken, said.libraries + said.encoder) << frames << " frames";
+    writer->finish();
+  }
+  EXPECT_EQ(media_writing("a.gif", 832, 480, 21).libraries, Bytes{});
 }
 
 TEST_F(MediaFile, Mp4HasItsIndexInFront) {

@@ -142,12 +142,25 @@ TEST(DiffusionPipeConfig, HonoursTopLevelKeys) {
   EXPECT_THAT(c.notes, IsEmpty());
 }
 
+TEST(DiffusionPipeConfig, ShiftsByResolutionOnlyWithoutAShift) {
+  const TrainConfig alone = read({.model = "flux_shift = true\n"});
+  EXPECT_TRUE(alone.timesteps.flux_shift);
+  EXPECT_THAT(alone.notes, IsEmpty());
+  const TrainConfig both =
+      read({.model = "timestep_sample_method = 'uniform'\nshift = 3\nflux_shift = true\n"
+                     "sigmoid_scale = 2\n"});
+  EXPECT_FALSE(both.timesteps.flux_shift);
+  EXPECT_EQ(both.timesteps.shift, 3);
+  EXPECT_THAT(both.notes, ElementsAre(HasSubstr("model.flux_shift (line "),
+                                      HasSubstr("model.sigmoid_scale (line ")));
+}
+
 TEST(DiffusionPipeConfig, HonoursModelAndAdapterKeys) {
   const TrainConfig c =
       read({.top = "",
             .model = "transformer_path = 'x.safetensors'\ntransformer_dtype = 'float8_e5m2'\n"
-                     "timestep_sample_method = 'uniform'\nsigmoid_scale = 1.5\nshift = 3\n"
-                     "flux_shift = true\nmin_t = 0.1\nmax_t = 0.875\nboundary = 0.8\n"
+                     "timestep_sample_method = 'logit_normal'\nsigmoid_scale = 1.5\nshift = 3\n"
+                     "min_t = 0.1\nmax_t = 0.875\nboundary = 0.8\n"
                      "base_loras = ['a.safetensors', ['b.safetensors', 0.5]]\n",
             .adapter = "dtype = 'float32'\ndropout = 0.1\nexclude_modules = ['ffn.0']\n"
                        "init_from_existing = 'old'\nloraplus_lr_ratio = 4\n"});
@@ -156,10 +169,10 @@ TEST(DiffusionPipeConfig, HonoursModelAndAdapterKeys) {
   EXPECT_EQ(c.model.boundary, 0.8);
   EXPECT_THAT(c.model.base_loras,
               ElementsAre(Pair("a.safetensors", 1.0), Pair("b.safetensors", 0.5)));
-  EXPECT_EQ(c.timesteps.sampling, TimestepSampling::table_uniform);
+  EXPECT_EQ(c.timesteps.sampling, TimestepSampling::table_logit_normal);
   EXPECT_EQ(c.timesteps.sigmoid_scale, 1.5);
   EXPECT_EQ(c.timesteps.shift, 3);
-  EXPECT_TRUE(c.timesteps.flux_shift);
+  EXPECT_THAT(c.notes, IsEmpty());
   EXPECT_EQ(c.timesteps.min_t, 0.1);
   EXPECT_EQ(c.timesteps.max_t, 0.875);
   EXPECT_EQ(c.adapter.rank, 8);
@@ -366,6 +379,8 @@ TEST(DiffusionPipeOptimizer, HonoursItsKeys) {
   EXPECT_EQ(constant.schedule.learning_rate, 3e-5);
   EXPECT_EQ(constant.schedule.kind, ScheduleKind::constant);
   EXPECT_EQ(constant.schedule.warmup_steps, 0);
+  EXPECT_THAT(constant.notes,
+              ElementsAre(HasSubstr("lr_scheduler (line "), HasSubstr("warmup_steps (line ")));
 }
 
 TEST(DiffusionPipeOptimizer, RefusesWhatItDoesNotHave) {

@@ -208,6 +208,10 @@ TEST(MusubiConfig, ReadsOptimizerArguments) {
   EXPECT_EQ(factor.optimizer.weight_decay, 0);
   (void)read({"--optimizer_type", "Adafactor", "--lr_scheduler", "adafactor:1e-3"});
   EXPECT_FAILS(read({"--lr_scheduler", "adafactor:1e-3"}), ErrorCode::usage, "relative_step=True");
+  EXPECT_EQ(read({"--optimizer_type", "bitsandbytes.optim.AdamW8bit"}).optimizer.kind,
+            OptimizerKind::adamw8bit);
+  EXPECT_FAILS(read({"--task", "t2v-14B", "--task", "i2v-14B"}), ErrorCode::usage,
+               "i2v-14B is not supported");
   EXPECT_FAILS(read({"--optimizer_type", "Prodigy"}), ErrorCode::usage,
                "one of AdamW, AdamW8bit, Adafactor");
   EXPECT_FAILS(read({"--optimizer_args", "weight_decy=1"}), ErrorCode::usage,

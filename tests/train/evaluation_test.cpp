@@ -2,8 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <map>
+
+#include "tests/report/event_reader.h"
 #include "tests/support/tiny_training.h"
 #include "tests/support/trained_run.h"
+#include "train/run_records.h"
 
 namespace ballast::train {
 namespace {
@@ -52,6 +57,43 @@ TEST_F(Evaluation, ChangesNoBitOfTheTraining) {
   RunTrace with = trace_of(config(evaluated(), 1e-2));
   with.evals.clear();
   EXPECT_EQ(support::difference(trace_of(config("", 1e-2)), with), "");
+}
+
+// With x_axis_examples all curves stand over samples, not some over steps.
+TEST_F(Evaluation, StandsBesideTheTrainingInTensorBoard) {
+  (void)trace_of(config(evaluated() + "x_axis_examples = true\n", 1e-2));
+  std::map<std::string, std::vector<std::int64_t>> places;
+  for (const auto& e : std::filesystem::recursive_directory_iterator(training_.path("out"))) {
+    if (!e.path().filename().string().starts_with("events.out.")) continue;
+    for (const auto& event : test::read_events(test::read_whole(e.path().string()))) {
+      for (const auto& value : event.values) places[value.tag].push_back(event.step);
+    }
+  }
+  using Places = std::vector<std::int64_t>;
+  EXPECT_EQ(places["train/loss"], (Places{2, 4}));
+  EXPECT_EQ(places["eval0/loss"], (Places{0, 2, 4}));
+  EXPECT_EQ(places["eval0/loss_quantile_0.50"], (Places{0, 2, 4}));
+  EXPECT_EQ(places["eval/eval_time_sec"], (Places{0, 2, 4}));
+  EXPECT_EQ(places["train/epoch_loss"], (Places{4}));
+}
+
+// What a killed run wrote of later steps is where it goes on, on the same axis.
+TEST(RunRecords, OfAResumedRunBeginBehindItsPlace) {
+  const test::TempDir dir;
+  {
+    RunRecords records(dir.path(), {}, 3, 12, true);
+    records.scalar("train/epoch_loss", 1);
+  }
+  std::vector<std::int64_t> restarts, places;
+  for (const auto& e : std::filesystem::directory_iterator(dir.path())) {
+    if (!e.path().filename().string().starts_with("events.out.")) continue;
+    for (const auto& event : test::read_events(test::read_whole(e.path().string()))) {
+      if (event.restart) restarts.push_back(event.step);
+      if (!event.values.empty()) places.push_back(event.step);
+    }
+  }
+  EXPECT_EQ(restarts, std::vector<std::int64_t>{13});
+  EXPECT_EQ(places, std::vector<std::int64_t>{12});
 }
 
 }  // namespace

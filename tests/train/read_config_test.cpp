@@ -33,6 +33,12 @@ std::vector<std::string> command_of(const std::string& script) {
   return words;
 }
 
+TEST(TrainersFlags, AreKnownFromOtherOptions) {
+  EXPECT_TRUE(names_a_run(std::vector<std::string>{"--model", "m", "--dataset-path=clips"}));
+  EXPECT_TRUE(names_a_run(std::vector<std::string>{"--dit", "m"}));
+  EXPECT_FALSE(names_a_run(std::vector<std::string>{"--model", "dataset_path", "--frames", "81"}));
+}
+
 TEST(Note000, IsReadWithOneNotePerIgnoredKey) {
   const TrainConfig c = read({kNote000});
   EXPECT_THAT(c.notes, UnorderedElementsAre(HasSubstr("optimizer.weight_decay (line 34)"),

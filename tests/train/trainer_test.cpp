@@ -43,6 +43,24 @@ TEST(Trainer, TrainsALoraAndSavesIt) {
   }
 }
 
+TEST(Trainer, KeepsTheFilesThatARunCameFrom) {
+  TinyTraining t;
+  t.add_clips(2, {4, 1, 4, 4});
+  const test::TempDir dir;
+  const std::string dataset =
+      dir.write("clips.toml",
+                fmt::format("resolutions = [32]\n[[directory]]\npath = '{}'\n", t.path("clips")));
+  std::string text = test::read_whole(t.write_config("epochs = 1"));
+  const std::string folder = fmt::format("dataset = '{}'", t.path("clips"));
+  ASSERT_NE(text.find(folder), std::string::npos) << text;
+  text.replace(text.find(folder), folder.size(), fmt::format("dataset = '{}'", dataset));
+  const std::string config = dir.write("mine.toml", text);
+  const TrainOutcome o = train_config(config);
+  EXPECT_EQ(test::read_whole(o.folder + "/mine.toml"), text);
+  EXPECT_EQ(test::read_whole(o.folder + "/clips.toml"), test::read_whole(dataset));
+  EXPECT_EQ(test::read_whole(o.folder + "/epoch1/mine.toml"), text);
+}
+
 TEST(Trainer, LearnsWhatIsThere) {
   TinyTraining t;
   t.add_clips(1, {4, 1, 4, 4});

@@ -126,6 +126,11 @@ std::vector<LoraModule> missing_modules(std::span<const LoraModule> modules, con
     image |= m.name.ends_with("_img");
   }
   const Widths w = widths_of(modules, model);
+  // That of the others, so that the file has one alpha where they have; for zeros any is right.
+  auto alpha = static_cast<double>(w.rank);
+  for (const LoraModule& m : modules) {
+    if (m.rank == w.rank) alpha = m.alpha;
+  }
   std::vector<LoraModule> missing;
   const auto add = [&](std::int64_t block, std::string_view module) {
     std::string name = fmt::format("blocks.{}.{}", block, module);
@@ -143,7 +148,7 @@ std::vector<LoraModule> missing_modules(std::span<const LoraModule> modules, con
     LoraModule m;
     m.name = std::move(name);
     m.rank = w.rank;
-    m.alpha = static_cast<double>(w.rank);
+    m.alpha = alpha;
     m.down = {.shape = {w.rank, in}, .dtype = dtype};
     m.up = {.shape = {out, w.rank}, .dtype = dtype};
     missing.push_back(std::move(m));

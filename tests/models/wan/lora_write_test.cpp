@@ -290,6 +290,10 @@ TEST(LoraWrite, KohyaFilesAreCompletedWithZeros) {
                         .in_dim = 4,
                         .out_dim = 4};
   EXPECT_EQ(write({q}, &model).modules, 30);
+  LoraModule half = q;
+  half.alpha = 2;
+  EXPECT_EQ(write({half}, &model).modules, 30);
+  EXPECT_EQ(LoraReader::open(out).metadata().at("ss_network_alpha"), "2");
 }
 
 TEST(LoraWrite, DifferencesGoWhereTheFormatHasRoom) {
