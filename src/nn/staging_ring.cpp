@@ -13,8 +13,8 @@
 namespace ballast {
 namespace {
 
-constexpr std::uint64_t kRequestBytes = 2
-                                        << 20;  // best of 1 to 4 MiB on NVMe with 4 to 8 in flight
+// About; the best of 1 to 4 MiB on NVMe with 4 to 8 in flight.
+constexpr std::uint64_t kRequestBytes = 2 << 20;
 
 std::uint64_t round_up(std::uint64_t n, std::uint64_t to) { return (n + to - 1) / to * to; }
 
@@ -38,15 +38,14 @@ struct CopyOut {
   Buffer to, to_scale;
 };
 
-void read_requests(const std::vector<Request>& requests, const TensorView& ring, Stream stream) {
-  stream.pool->parallel(static_cast<std::int64_t>(requests.size()), [&](std::int64_t i, int) {
-    const Request& r = requests[static_cast<std::size_t>(i)];
+void read_requests(const std::vector<Request>& requests, const TensorView& ring) {
+  for (const Request& r : requests) {
     const std::uint64_t got = r.file->read_aligned(r.offset, {ring.data + r.at, r.bytes});
     if (got < r.wanted) {
       fail(ErrorCode::input, fmt::format("{}: ends at byte {}, a tensor at byte {}", r.file->path(),
                                          r.file->size(), r.offset + r.wanted));
     }
-  });
+  }
 }
 
 void copy_out(const CopyOut& c, const TensorView& ring, const Bindings& b) {
@@ -89,7 +88,8 @@ void copy_out(const CopyOut& c, const TensorView& ring, const Bindings& b) {
 }  // namespace
 
 StagingRing::StagingRing(ProgramBuilder& pb, std::uint64_t largest)
-    : bytes_(std::min(kBufferBytes, round_up(largest, kDiskAlignment) + 2 * kDiskAlignment)) {
+    : bytes_(std::min(kBufferBytes,
+                      round_up((largest + 1) / 2, kDiskAlignment) + 2 * kDiskAlignment)) {
   for (int i = 0; i < kBuffers; ++i) {
     ring_.push_back(pb.persistent(fmt::format("staging.{}", i), {static_cast<std::int64_t>(bytes_)},
                                   DType::u8, Role::staging, Tier::host, kDiskAlignment));
@@ -150,8 +150,12 @@ void StagingRing::emit(ProgramBuilder& pb, std::span<const Piece> pieces, Lane l
   for (const Piece& p : pieces) {
     const Delivery& d = *p.delivery;
     const std::uint64_t piece_bytes = static_cast<std::uint64_t>(p.count) * size_of(d.from.dtype);
-    for (std::uint64_t done = 0; done < p.range.bytes; done += kRequestBytes) {
-      const std::uint64_t request = std::min(kRequestBytes, p.range.bytes - done);
+    // Equal ones: a short rest would leave the disk with little to do.
+    const std::uint64_t count =
+        std::max<std::uint64_t>(1, (p.range.bytes + kRequestBytes / 2) / kRequestBytes);
+    const std::uint64_t each = round_up((p.range.bytes + count - 1) / count, kDiskAlignment);
+    for (std::uint64_t done = 0; done < p.range.bytes; done += each) {
+      const std::uint64_t request = std::min(each, p.range.bytes - done);
       requests.push_back({.file = d.from.extent.file,
                           .offset = p.range.offset + done,
                           .bytes = request,
@@ -179,7 +183,7 @@ void StagingRing::emit(ProgramBuilder& pb, std::span<const Piece> pieces, Lane l
   pb.emit("read",
           {.writes = {ring}, .lane = Lane::disk, .cost = {.work = Work::disk, .bytes = bytes}},
           [requests = std::move(requests), ring](const Bindings& b) {
-            read_requests(requests, b.out(ring), b.stream());
+            read_requests(requests, b.out(ring));
           });
   writes.push_back(ring);  // a piece may be moved to its alignment inside it
   pb.emit("copy_out",
