@@ -38,8 +38,10 @@ std::vector<RandomTensor> tensors(const t5::Config& c) {
 
 void BenchText::declare(CLI::App& app) {
   app.add_option("--model", model_, "the name of a preset");
-  app.add_option("--prompts", prompts_, "that share a visit of each block")
+  app.add_option("--prompts", prompts_, "that share a visit of each block; several: one by one")
       ->check(CLI::Range(1, 4096));
+  app.add_option("--readers", readers_, "reads in flight; several: one by one")
+      ->check(CLI::Range(1, 64));
   app.add_option("--tokens", tokens_, "of a prompt")->check(CLI::Range(1, 4096));
   app.add_option("--passes", passes_, "timed")->check(CLI::Range(1, 100));
   app.add_option("--gpu", gpu_, "device memory it may use");
@@ -55,52 +57,81 @@ void BenchText::run() {
     for (const t5::Config& c : t5::presets()) known.push_back(c.name);
     fail_unknown("--model", model_, known);
   }
+  const RandomCheckpoint weights(tensors(*config), DType::bf16, folder_);
+  for (const int readers : readers_) {
+    for (const std::int64_t prompts : prompts_) {
+      measure(weights.path(), *config, prompts, readers);
+    }
+  }
+}
+
+void BenchText::measure(const std::string& path, const t5::Config& config, std::int64_t prompts,
+                        int readers) const {
   const train::RunTarget target = train::this_machine({});
-  infer::TextEncoderOptions options = {
-      .device = target.backend.device, .prompts_per_pass = prompts_, .config = *config};
+  infer::TextEncoderOptions options = {.device = target.backend.device,
+                                       .prompts_per_pass = prompts,
+                                       .disk_readers = readers,
+                                       .config = config};
   if (!gpu_.empty()) set_field(options.budget, "gpu", gpu_);
   if (!ram_.empty()) set_field(options.budget, "ram", ram_);
-  const RandomCheckpoint weights(tensors(*config), DType::bf16, folder_);
-  const infer::TextEncoder encoder(weights.path(), options);
-  std::vector<std::vector<std::int32_t>> ids(static_cast<std::size_t>(prompts_));
+  const infer::TextEncoder encoder(path, options);
+  std::vector<std::vector<std::int32_t>> ids(static_cast<std::size_t>(prompts));
   for (std::size_t p = 0; p < ids.size(); ++p) {
     for (std::int64_t t = 0; t < tokens_; ++t) {
       ids[p].push_back(static_cast<std::int32_t>(
-          (static_cast<std::int64_t>(p) * 7919 + t * 104729) % config->vocabulary));
+          (static_cast<std::int64_t>(p) * 7919 + t * 104729) % config.vocabulary));
     }
   }
-  // The disk alone: it differs from hour to hour, so a pass is compared with what it gives now.
-  const DiskSpeed disk = measure_streaming(weights.path(), RunnerOptions().disk_readers, 2);
+  // The disk alone: it differs from hour to hour, so a pass is compared with what it gives before
+  // and after it.
+  DiskSpeed disk = measure_streaming(path, readers, 1.5);
   const std::vector<std::int64_t> lengths(ids.size(), tokens_);
   const auto answer = encoder.plan(lengths);
   if (const auto* refusal = std::get_if<Refusal>(&answer)) {
-    infer::fail_refused(fmt::format("encoding {} prompts", prompts_), *refusal);
+    infer::fail_refused(fmt::format("encoding {} prompts", prompts), *refusal);
   }
   const auto& planned = std::get<infer::TextEncoderPlan>(answer);
-  std::vector<double> times;
+  struct Call {
+    double seconds;
+    infer::TextEncoderTimes parts;
+  };
+  std::vector<Call> calls;
   for (std::int64_t i = 0; i < passes_; ++i) {
+    Call call = {};
     const Stopwatch begin;
-    encoder.encode(ids);
-    times.push_back(begin.seconds());
+    encoder.encode(ids, &call.parts);
+    call.seconds = begin.seconds();
+    calls.push_back(call);
   }
-  std::ranges::sort(times);
-  const double seconds = times[times.size() / 2];
+  disk.read = (disk.read + measure_streaming(path, readers, 1.5).read) / 2;
+  std::ranges::sort(calls, {}, &Call::seconds);
+  const auto& [seconds, parts] = calls[calls.size() / 2];
   std::uint64_t streamed = 0;
-  for (const WeightGroup& g : t5::planned_groups(*config, DType::bf16)) {
+  for (const WeightGroup& g : t5::planned_groups(config, DType::bf16)) {
     for (const StoredTensor& t : g.tensors) {
       if (t.name != "shared.weight") streamed += t.data.extent.bytes;
     }
   }
   Json j = {{"model", model_},
-            {"prompts", prompts_},
+            {"prompts", prompts},
+            {"readers", readers},
             {"tokens", tokens_},
             {"policy", planned.policy.name},
             {"seconds", seconds},
-            {"seconds_min", times.front()},
+            {"seconds_min", calls.front().seconds},
             {"read_bytes", streamed},
             {"read_bytes_per_second", static_cast<double>(streamed) / seconds},
             {"disk_bytes_per_second", disk.read},
             {"disk_direct", disk.direct},
+            {"planning", parts.planning},
+            {"opening", parts.opening},
+            {"loading", parts.loading},
+            {"rows", parts.rows},
+            {"passes", parts.passes},
+            {"results", parts.results},
+            {"disk_busy", parts.disk_busy},
+            {"disk_waiting", parts.disk_waiting},
+            {"compute_busy", parts.compute_busy},
             {"device_planned", planned.needed(Tier::device).count},
             {"host_planned", planned.needed(Tier::host).count}};
   if (const auto memory = process_memory()) j["host_used"] = memory->total().count;
@@ -110,12 +141,20 @@ void BenchText::run() {
   }
   print(fmt::format(
       "{}: {} prompts of {} tokens, {}: {:.2f} s (at best {:.2f} s), {} read at {:.2f} GB/s\n",
-      model_, prompts_, tokens_, planned.policy.name, seconds, times.front(), Bytes{streamed},
-      static_cast<double>(streamed) / seconds * 1e-9));
-  print(fmt::format("the disk alone, {}: {:.2f} GB/s, {:.2f} s: a pass takes {:.2f} x of that\n",
-                    disk.direct ? "direct" : "through the page cache", disk.read * 1e-9,
-                    static_cast<double>(streamed) / disk.read,
-                    seconds * disk.read / static_cast<double>(streamed)));
+      model_, prompts, tokens_, planned.policy.name, seconds, calls.front().seconds,
+      Bytes{streamed}, static_cast<double>(streamed) / seconds * 1e-9));
+  print(
+      fmt::format("the disk alone, {} reads at once, {}: {:.2f} GB/s, {:.2f} s: a pass takes "
+                  "{:.2f} x of that\n",
+                  readers, disk.direct ? "direct" : "through the page cache", disk.read * 1e-9,
+                  static_cast<double>(streamed) / disk.read,
+                  seconds * disk.read / static_cast<double>(streamed)));
+  print(
+      fmt::format("planning {:.3f}, opening {:.3f}, loading {:.3f}, rows {:.3f}, from disk to "
+                  "states {:.3f} (disk "
+                  "busy {:.3f}, waiting {:.3f}; compute {:.3f}), results {:.3f} s\n",
+                  parts.planning, parts.opening, parts.loading, parts.rows, parts.passes,
+                  parts.disk_busy, parts.disk_waiting, parts.compute_busy, parts.results));
   print(fmt::format("device {} planned, host {} planned\n", planned.needed(Tier::device),
                     planned.needed(Tier::host)));
 }

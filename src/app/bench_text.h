@@ -2,6 +2,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "models/t5/config.h"
 
 namespace CLI {
 class App;
@@ -16,8 +19,13 @@ class BenchText {
   void run();
 
  private:
+  void measure(const std::string& path, const t5::Config& config, std::int64_t prompts,
+               int readers) const;
+
   std::string model_ = "umt5-xxl-encoder", gpu_, ram_, folder_ = "/tmp";
-  std::int64_t prompts_ = 32, tokens_ = 512, passes_ = 3;
+  std::vector<std::int64_t> prompts_ = {32};
+  std::vector<int> readers_ = {4};
+  std::int64_t tokens_ = 512, passes_ = 3;
   bool json_ = false;
 };
 

@@ -12,9 +12,9 @@ std::vector<float> read_text_states(const std::string& path, const wan::Config& 
   const data::CacheFile file = data::CacheFile::open(path);
   const SafetensorsEntry* rows = file.header().find("embeddings");
   for (const SafetensorsEntry& e : file.header().entries()) {
-    if (!rows && e.name.starts_with("varlen_t5_")) rows = &e;
+    if (!rows && (e.name == "text" || e.name.starts_with("varlen_t5_"))) rows = &e;
   }
-  if (!rows) file.refuse("has no tensor embeddings, nor varlen_t5_*: text states are wanted");
+  if (!rows) file.refuse("has no tensor embeddings, text or varlen_t5_*: text states are wanted");
   const Shape& s = rows->shape;
   const bool batched = s.rank() == 3 && s[0] == 1;
   if ((s.rank() != 2 && !batched) || s[s.rank() - 1] != model.text_dim ||

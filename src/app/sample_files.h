@@ -9,8 +9,8 @@
 
 namespace ballast {
 
-// Text states of a caption, [rows, text_dim]: the tensor `embeddings`, or varlen_t5_* of a musubi
-// cache.
+// Text states of a caption, [rows, text_dim]: the tensor `embeddings`, or `text` of one of our
+// caches, or varlen_t5_* of a musubi cache.
 std::vector<float> read_text_states(const std::string& path, const wan::Config& model);
 
 // A latent, normalised, with its size: the tensor `latent`, [channels, f, h, w].

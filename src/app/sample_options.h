@@ -61,7 +61,7 @@ struct SampleRun {
   std::vector<std::string> texts;           // prompts; the last is the negative one
   std::vector<std::vector<float>> prompts;  // text states; of texts when they are encoded
   std::vector<float> negative, conditioning, first_frame;
-  std::optional<Picture> picture;
+  std::optional<infer::Picture> picture;
   std::int64_t pixel_frames = 0, width = 0, height = 0;
   double fps = 16;
 };

@@ -21,9 +21,28 @@ constexpr std::int64_t kSheetPictures = 8, kSheetColumns = 4;
 ClipWriter::ClipWriter(ClipFile file, std::int64_t frames)
     : file_(std::move(file)), shown_(evenly_spaced(frames, kSheetPictures)) {}
 
+void ClipWriter::open_sheets(const DecodedFrames& f) {
+  sheet_.emplace(f.width, f.height, kSheetColumns);
+  if (file_.thumbnails <= 0) return;
+  const std::int64_t longer = std::max(f.width, f.height);
+  const auto side = [&](std::int64_t pixels) {
+    return longer <= file_.thumbnails
+               ? pixels
+               : std::max<std::int64_t>(1, pixels * file_.thumbnails / longer);
+  };
+  const std::int64_t width = side(f.width), height = side(f.height);
+  thumbnails_.emplace(width, height, kSheetColumns);
+  thumbnail_.resize(static_cast<std::size_t>(width * height * 3));
+  if (width == f.width && height == f.height) return;
+  shrink_.emplace(
+      ImageResizer::Sizes{
+          .from_width = f.width, .from_height = f.height, .to_width = width, .to_height = height},
+      ResizeFilter::area);
+}
+
 void ClipWriter::add(const DecodedFrames& f) {
   if (!sheet_) {
-    sheet_.emplace(f.width, f.height, kSheetColumns);
+    open_sheets(f);
     frame_.width = f.width;
     frame_.height = f.height;
   }
@@ -40,9 +59,11 @@ void ClipWriter::add(const DecodedFrames& f) {
     to_bytes(f.pixels.subspan(static_cast<std::size_t>(i) * one, one), FrameRounding::truncate,
              frame_.pixels);
     if (writer_) writer_->add(frame_.pixels);
-    if (!file_.sheet.empty() && std::ranges::binary_search(shown_, f.first + i)) {
-      sheet_->add(frame_.pixels);
-    }
+    if (!std::ranges::binary_search(shown_, f.first + i)) continue;
+    if (!file_.sheet.empty()) sheet_->add(frame_.pixels);
+    if (!thumbnails_) continue;
+    if (shrink_) shrink_->resize(frame_.pixels, thumbnail_);
+    thumbnails_->add(shrink_ ? thumbnail_ : frame_.pixels);
   }
 }
 

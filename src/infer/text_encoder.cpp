@@ -1,14 +1,22 @@
 #include "infer/text_encoder.h"
 
 #include <algorithm>
+#include <chrono>
+#include <memory>
 
 #include "core/error.h"
+#include "core/thread_pool.h"
 #include "memory/gpu.h"
 #include "models/t5/weights.h"
 #include "ops/sgemm.h"
 #include "plan/runner.h"
 
 namespace ballast::infer {
+namespace {
+
+constexpr int kHandsForRows = 8;
+
+}  // namespace
 
 TextEncoder::TextEncoder(const std::string& path, TextEncoderOptions options)
     : model_(path, std::move(options)) {
@@ -33,8 +41,14 @@ t5::EncoderJob TextEncoder::job(const MemoryPolicy& policy,
   return job;
 }
 
-std::variant<TextEncoderPlan, Refusal> TextEncoder::plan(
-    std::span<const std::int64_t> lengths) const {
+struct TextEncoder::Recording {
+  std::unique_ptr<ProgramSet> set;
+  std::unique_ptr<t5::Encoder> encoder;
+  TextEncoderPlan plan;
+};
+
+std::variant<TextEncoder::Recording, Refusal> TextEncoder::record(
+    std::span<const std::int64_t> lengths, bool executable) const {
   check(!lengths.empty(), "no prompts to plan for");
   std::int64_t tokens = 0;
   for (const std::int64_t n : lengths) tokens += n;
@@ -42,23 +56,44 @@ std::variant<TextEncoderPlan, Refusal> TextEncoder::plan(
   Refusal refusal;
   for (const MemoryPolicy& policy :
        model_.candidates(std::ssize(lengths) > model_.options.prompts_per_pass)) {
-    ProgramSet set;
-    set.backend = model_.backend();
-    set.executable = false;
-    const t5::Encoder encoder(set, job(policy, lengths), groups_);
-    TextEncoderPlan planned = model_.plan_of(set, policy, results);
-    std::vector<Shortage> missing = model_.shortages(planned);
-    if (missing.empty()) return planned;
+    Recording r = {.set = std::make_unique<ProgramSet>(), .encoder = {}, .plan = {}};
+    r.set->backend = model_.backend();
+    r.set->executable = executable;
+    r.encoder = std::make_unique<t5::Encoder>(*r.set, job(policy, lengths), groups_);
+    r.plan = model_.plan_of(*r.set, policy, results);
+    if (r.set->backend.device == Device::cuda) {
+      r.plan.lines.push_back({.name = "threads for rows and states",
+                              .bytes = kThreadStack * kHandsForRows,
+                              .reason = "stacks"});
+    }
+    std::vector<Shortage> missing = model_.shortages(r.plan);
+    if (missing.empty()) return r;
     refusal = {.policy = policy.name,
-               .needed = {planned.needed(Tier::device), planned.needed(Tier::host), Bytes{}},
+               .needed = {r.plan.needed(Tier::device), r.plan.needed(Tier::host), Bytes{}},
                .shortages = std::move(missing)};
   }
   return refusal;
 }
 
-std::vector<TextStates> TextEncoder::encode(
-    std::span<const std::vector<std::int32_t>> prompts) const {
+std::variant<TextEncoderPlan, Refusal> TextEncoder::plan(
+    std::span<const std::int64_t> lengths) const {
+  std::variant<Recording, Refusal> made = record(lengths, false);
+  if (auto* refusal = std::get_if<Refusal>(&made)) return std::move(*refusal);
+  return std::move(std::get<Recording>(made).plan);
+}
+
+std::vector<TextStates> TextEncoder::encode(std::span<const std::vector<std::int32_t>> prompts,
+                                            TextEncoderTimes* times) const {
   if (prompts.empty()) return {};
+  TextEncoderTimes unseen;
+  TextEncoderTimes& spent = times ? *times : unseen;
+  spent = {};
+  auto since = std::chrono::steady_clock::now();
+  const auto count = [&since](double& part) {
+    const auto now = std::chrono::steady_clock::now();
+    part += std::chrono::duration<double>(now - since).count();
+    since = now;
+  };
   std::vector<std::int64_t> lengths;
   for (const auto& ids : prompts) {
     if (ids.empty()) {
@@ -78,36 +113,53 @@ std::vector<TextStates> TextEncoder::encode(
     t5::expect_rows(table_, ids);
   };
   expect_pass(0);
-  const std::variant<TextEncoderPlan, Refusal> answer = plan(lengths);
-  if (const auto* refusal = std::get_if<Refusal>(&answer)) {
+  count(spent.rows);
+  const std::variant<Recording, Refusal> made = record(lengths, true);
+  if (const auto* refusal = std::get_if<Refusal>(&made)) {
     fail_refused(
         fmt::format("encoding {} prompts with {}", prompts.size(), model_.checkpoint.path()),
         *refusal);
   }
-  ProgramSet set;
-  set.backend = model_.backend();
-  const t5::Encoder encoder(set, job(std::get<TextEncoderPlan>(answer).policy, lengths), groups_);
-  const MemoryPlan memory = plan_memory(set);
-  const bool gpu = set.backend.device == Device::cuda;
+  const auto& [set, encoder, plan] = std::get<Recording>(made);
+  count(spent.planning);
+  const bool gpu = set->backend.device == Device::cuda;
   if (gpu) open_gpu();
-  Runner runner(set, memory);
-  if (!gpu) ops::warm_up_blas(runner.compute_threads());
+  Runner runner(*set, plan.memory, {.disk_readers = model_.options.disk_readers});
+  // Beside a GPU, reading rows and handing over states is all that processors do.
+  ThreadPool many(gpu ? kHandsForRows : 1);
+  ThreadPool& threads = gpu ? many : runner.compute_threads();
+  if (!gpu) ops::warm_up_blas(threads);
+  count(spent.opening);
   runner.run("load");
-  std::vector<TextStates> all;
-  for (const t5::PassIo& pass : encoder.passes()) {
-    const std::size_t first = all.size();
-    for (std::size_t i = 0; i < pass.prompts.size(); ++i) {
-      t5::read_rows(table_, prompts[first + i], runner.view(pass.prompts[i].rows));
-    }
+  count(spent.loading);
+  std::vector<TextStates> all(prompts.size());
+  std::size_t first = 0;
+  for (const t5::PassIo& pass : encoder->passes()) {
+    const auto prompts_here = static_cast<std::int64_t>(pass.prompts.size());
+    threads.parallel(prompts_here, [&](std::int64_t i, int) {
+      const auto p = static_cast<std::size_t>(i);
+      t5::read_rows(table_, prompts[first + p], runner.view(pass.prompts[p].rows));
+    });
     expect_pass(first + pass.prompts.size());
+    count(spent.rows);
     runner.run(pass.program);
-    for (const t5::PromptIo& io : pass.prompts) {
-      const TensorView states = runner.view(io.states);
+    count(spent.passes);
+    const auto& lanes = runner.lane_times();
+    const LaneTime& disk = lanes[static_cast<std::size_t>(Lane::disk)];
+    spent.disk_busy += disk.busy;
+    spent.disk_waiting += disk.waiting;
+    spent.compute_busy += lanes[static_cast<std::size_t>(Lane::compute)].busy;
+    // New memory is slow to come: several threads touch it.
+    threads.parallel(prompts_here, [&](std::int64_t i, int) {
+      const auto p = static_cast<std::size_t>(i);
+      const TensorView states = runner.view(pass.prompts[p].states);
       const float* values = states.as<float>();
-      all.push_back({.tokens = states.shape[0],
-                     .width = states.shape[1],
-                     .values = {values, values + states.elements()}});
-    }
+      all[first + p] = {.tokens = states.shape[0],
+                        .width = states.shape[1],
+                        .values = {values, values + states.elements()}};
+    });
+    first += pass.prompts.size();
+    count(spent.results);
   }
   return all;
 }

@@ -14,6 +14,15 @@ namespace ballast::infer {
 using TextEncoderOptions = TextModelOptions;
 using TextEncoderPlan = TextModelPlan;
 
+// Where the seconds of a call went.
+struct TextEncoderTimes {
+  double planning = 0,
+         opening = 0;              // recording and planning; arenas, queues, what libraries prepare
+  double loading = 0, rows = 0;    // what stays; the tokens' rows of the embedding table
+  double passes = 0, results = 0;  // from disk to states; handing them over
+  double disk_busy = 0, disk_waiting = 0, compute_busy = 0;  // of the passes' lanes
+};
+
 // Rows of one prompt: [tokens, width] f32.
 struct TextStates {
   std::int64_t tokens = 0, width = 0;
@@ -41,9 +50,13 @@ class TextEncoder {
   // The last states of every prompt, of its own tokens alone. A prompt's states do not depend on
   // the others. Fails with ErrorCode::refused, with the numbers of the refusal, when the plan does
   // not fit, with ErrorCode::input when an id is no row of the embedding table.
-  std::vector<TextStates> encode(std::span<const std::vector<std::int32_t>> prompts) const;
+  std::vector<TextStates> encode(std::span<const std::vector<std::int32_t>> prompts,
+                                 TextEncoderTimes* times = nullptr) const;
 
  private:
+  struct Recording;
+  std::variant<Recording, Refusal> record(std::span<const std::int64_t> lengths,
+                                          bool executable) const;
   t5::EncoderJob job(const MemoryPolicy& policy, std::span<const std::int64_t> lengths) const;
 
   TextModel model_;

@@ -25,6 +25,7 @@ struct TextModelOptions {
   std::optional<DType> dtype = {};          // f32 or bf16; nullopt: f32 on the CPU, bf16 on a GPU
   WeightFormat format = WeightFormat::stored;
   std::int64_t prompts_per_pass = 32;     // encoding: that share a visit of each block
+  int disk_readers = 4;                   // reads in flight
   std::optional<t5::Config> config = {};  // nullopt: what the file and its config.json say
   std::optional<MachineProfile> profile =
       {};  // of the GPU that is planned for; nullopt: this one's

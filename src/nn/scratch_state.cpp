@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "core/thread_pool.h"
 #include "memory/scratch_file.h"
 #include "ops/copy.h"
 #include "plan/bindings.h"
@@ -11,7 +10,7 @@
 namespace ballast {
 namespace {
 
-// Bytes of one request; several are in flight.
+// Bytes of one request; the disk lane has several in flight.
 constexpr std::uint64_t kScratchRequest = 2 << 20;
 
 std::uint64_t whole_blocks(std::uint64_t bytes) {
@@ -43,14 +42,12 @@ void each_piece(ProgramBuilder& pb, StagingRing& ring, Buffer stored, Buffer oth
   }
 }
 
-// f(first byte, bytes) of every request, several at once.
+// f(first byte, bytes) of every request.
 template <class F>
-void each_request(std::uint64_t bytes, const Stream& stream, F&& f) {
-  const std::uint64_t requests = (bytes + kScratchRequest - 1) / kScratchRequest;
-  stream.pool->parallel(static_cast<std::int64_t>(requests), [&](std::int64_t i, int) {
-    const std::uint64_t first = static_cast<std::uint64_t>(i) * kScratchRequest;
+void each_request(std::uint64_t bytes, F&& f) {
+  for (std::uint64_t first = 0; first < bytes; first += kScratchRequest) {
     f(first, std::min(kScratchRequest, bytes - first));
-  });
+  }
 }
 
 Cost disk_cost(ProgramBuilder& pb, Work work, Buffer stored) {
@@ -78,7 +75,7 @@ void read_scratch(ProgramBuilder& pb, StagingRing& ring, Buffer stored, Buffer t
             [=](const Bindings& b) {
               const StoredRange from = b.stored_in(blocks);
               const TensorView into = b.out(room);
-              each_request(from.bytes, b.stream(), [&](std::uint64_t first, std::uint64_t count) {
+              each_request(from.bytes, [&](std::uint64_t first, std::uint64_t count) {
                 from.file->read_aligned(from.offset + first, {into.data + first, count});
               });
             });
@@ -97,7 +94,7 @@ void write_scratch(ProgramBuilder& pb, StagingRing& ring, Buffer from, Buffer st
             [=](const Bindings& b) {
               const StoredRange to = b.stored_out(blocks);
               const ConstTensorView out = b.in(room);
-              each_request(to.bytes, b.stream(), [&](std::uint64_t first, std::uint64_t count) {
+              each_request(to.bytes, [&](std::uint64_t first, std::uint64_t count) {
                 to.file->write_aligned(to.offset + first, {out.data + first, count});
               });
             });

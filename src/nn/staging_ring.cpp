@@ -13,13 +13,42 @@
 namespace ballast {
 namespace {
 
-constexpr std::uint64_t kRequestBytes = 2
-                                        << 20;  // best of 1 to 4 MiB on NVMe with 4 to 8 in flight
+// The best of 1 to 4 MiB on NVMe with 4 to 8 in flight. Requests begin and end at multiples of it
+// in the file where they can: a disk takes them apart into parts of a size of its own, and a rest
+// that is no whole part costs as much as one.
+constexpr std::uint64_t kRequestBytes = 2 << 20;
 
 // Whether the rows of a matrix lie apart.
 bool has_gaps(ProgramBuilder& pb, Buffer b) {
   const BufferSpec& s = pb.set().spec(b);
   return s.strides != row_major(s.shape);
+}
+
+// Bytes of a tensor that are still to come, in elements that stay together.
+struct Rest {
+  std::uint64_t offset, bytes;  // in the file
+  std::uint64_t unit;           // bytes
+};
+
+// How many of them a buffer with so much room takes, with what alignment adds at either end; where
+// that is not all, up to a multiple of a request.
+std::uint64_t next_bytes(const Rest& rest, std::uint64_t room) {
+  const std::uint64_t limit = rest.offset / kDiskAlignment * kDiskAlignment + room;
+  if (rest.offset + rest.bytes <= limit) return rest.bytes;
+  const auto up_to = [&](std::uint64_t end) {
+    return end <= rest.offset ? 0 : (end - rest.offset) / rest.unit * rest.unit;
+  };
+  const std::uint64_t whole = up_to(limit / kRequestBytes * kRequestBytes);
+  return whole > 0 ? whole : up_to(limit);
+}
+
+// Where in a range the request ends that begins at `begin`; short ones join their neighbours.
+std::uint64_t request_end(const AlignedRange& range, std::uint64_t begin) {
+  const std::uint64_t at = range.offset + begin;
+  std::uint64_t end = (at / kRequestBytes + 1) * kRequestBytes;
+  if (end - at < kRequestBytes / 2) end += kRequestBytes;
+  end -= range.offset;
+  return end + kRequestBytes / 2 > range.bytes ? range.bytes : end;
 }
 
 struct Request {
@@ -36,15 +65,14 @@ struct CopyOut {
   Buffer to, to_scale;
 };
 
-void read_requests(const std::vector<Request>& requests, const TensorView& ring, Stream stream) {
-  stream.pool->parallel(static_cast<std::int64_t>(requests.size()), [&](std::int64_t i, int) {
-    const Request& r = requests[static_cast<std::size_t>(i)];
+void read_requests(const std::vector<Request>& requests, const TensorView& ring) {
+  for (const Request& r : requests) {
     const std::uint64_t got = r.file->read_aligned(r.offset, {ring.data + r.at, r.bytes});
     if (got < r.wanted) {
       fail(ErrorCode::input, fmt::format("{}: ends at byte {}, a tensor at byte {}", r.file->path(),
                                          r.file->size(), r.offset + r.wanted));
     }
-  });
+  }
 }
 
 void copy_out(const CopyOut& c, const TensorView& ring, const Bindings& b) {
@@ -87,7 +115,8 @@ void copy_out(const CopyOut& c, const TensorView& ring, const Bindings& b) {
 }  // namespace
 
 StagingRing::StagingRing(ProgramBuilder& pb, std::uint64_t largest)
-    : bytes_(std::min(kBufferBytes, round_up(largest, kDiskAlignment) + 2 * kDiskAlignment)) {
+    : bytes_(std::min(kBufferBytes,
+                      round_up((largest + 1) / 2, kDiskAlignment) + 2 * kDiskAlignment)) {
   for (int i = 0; i < kBuffers; ++i) {
     ring_.push_back(pb.persistent(fmt::format("staging.{}", i), {static_cast<std::int64_t>(bytes_)},
                                   DType::u8, Role::staging, Tier::host, kDiskAlignment));
@@ -100,40 +129,38 @@ void StagingRing::deliver(ProgramBuilder& pb, std::vector<Delivery> deliveries, 
   });
   std::vector<Piece> fill;
   std::uint64_t used = 0;
+  const auto read_out = [&] {
+    emit(pb, fill, lane);
+    fill.clear();
+    used = 0;
+  };
   for (const Delivery& d : deliveries) {
     const std::int64_t total = d.from.shape.elements();
-    const auto size = static_cast<std::int64_t>(size_of(d.from.dtype));
+    const std::uint64_t size = size_of(d.from.dtype);
     // Quantising and rows that lie apart need whole rows; everything else any whole elements.
     const bool by_row = d.to_scale || has_gaps(pb, d.to);
-    const std::int64_t unit = by_row ? total / d.from.shape[0] : 1;
-    for (std::int64_t first = 0; first < total;) {
-      // Worst case of widening: one alignment unit at either end.
-      const std::uint64_t room = bytes_ - used;
-      const std::int64_t fits =
-          room <= 2 * kDiskAlignment
-              ? 0
-              : static_cast<std::int64_t>(room - 2 * kDiskAlignment) / size / unit * unit;
-      if (fits == 0) {
+    const std::uint64_t unit =
+        by_row && total > 0 ? size * static_cast<std::uint64_t>(total / d.from.shape[0]) : size;
+    Rest rest = {d.from.extent.offset, size * static_cast<std::uint64_t>(total), unit};
+    while (rest.bytes > 0) {
+      const std::uint64_t bytes = next_bytes(rest, bytes_ - used);
+      if (bytes == 0) {
         check(!fill.empty(), "a row of {} does not fit a staging buffer of {} bytes", d.from.shape,
               bytes_);
-        emit(pb, fill, lane);
-        fill.clear();
-        used = 0;
+        read_out();
         continue;
       }
-      std::int64_t count = std::min(fits, total - first);
-      if (used == 0 && count < total - first) {
-        // Equal pieces: a short rest would leave the disk with one request at a time.
-        const std::int64_t left = total - first, pieces = (left + fits - 1) / fits;
-        const std::int64_t step = unit == 1 ? static_cast<std::int64_t>(kDiskAlignment) : unit;
-        count = std::min(fits, ((left + pieces - 1) / pieces + step - 1) / step * step);
-      }
-      const AlignedRange range =
-          widen(d.from.extent.offset + static_cast<std::uint64_t>(first * size),
-                static_cast<std::uint64_t>(count * size));
-      fill.push_back({.delivery = &d, .first = first, .count = count, .range = range, .at = used});
+      const AlignedRange range = widen(rest.offset, bytes);
+      const auto elements = [size](std::uint64_t n) { return static_cast<std::int64_t>(n / size); };
+      fill.push_back({.delivery = &d,
+                      .first = elements(rest.offset - d.from.extent.offset),
+                      .count = elements(bytes),
+                      .range = range,
+                      .at = used});
       used += range.bytes;
-      first += count;
+      rest.offset += bytes;
+      rest.bytes -= bytes;
+      if (rest.bytes > 0) read_out();  // it ends where a request does
     }
   }
   if (!fill.empty()) emit(pb, fill, lane);
@@ -148,8 +175,8 @@ void StagingRing::emit(ProgramBuilder& pb, std::span<const Piece> pieces, Lane l
   for (const Piece& p : pieces) {
     const Delivery& d = *p.delivery;
     const std::uint64_t piece_bytes = static_cast<std::uint64_t>(p.count) * size_of(d.from.dtype);
-    for (std::uint64_t done = 0; done < p.range.bytes; done += kRequestBytes) {
-      const std::uint64_t request = std::min(kRequestBytes, p.range.bytes - done);
+    for (std::uint64_t done = 0; done < p.range.bytes; done = request_end(p.range, done)) {
+      const std::uint64_t request = request_end(p.range, done) - done;
       requests.push_back({.file = d.from.extent.file,
                           .offset = p.range.offset + done,
                           .bytes = request,
@@ -177,7 +204,7 @@ void StagingRing::emit(ProgramBuilder& pb, std::span<const Piece> pieces, Lane l
   pb.emit("read",
           {.writes = {ring}, .lane = Lane::disk, .cost = {.work = Work::disk, .bytes = bytes}},
           [requests = std::move(requests), ring](const Bindings& b) {
-            read_requests(requests, b.out(ring), b.stream());
+            read_requests(requests, b.out(ring));
           });
   writes.push_back(ring);  // a piece may be moved to its alignment inside it
   pb.emit("copy_out",

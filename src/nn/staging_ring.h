@@ -32,10 +32,11 @@ struct Delivery {
 // the disk lane, the copies out on the given lane. Nothing is ever staged whole.
 class StagingRing {
  public:
-  static constexpr std::uint64_t kBufferBytes = 16 << 20;  // deep enough queues of 2 MiB requests
-  static constexpr int kBuffers = 3;  // one being read, one being copied, one waiting
+  static constexpr std::uint64_t kBufferBytes = 8 << 20;  // a few requests of 2 MiB
+  static constexpr int kBuffers = 6;  // four being read, one being copied, one waiting
 
-  // largest: bytes of the largest tensor that will pass; small models get a small ring.
+  // largest: bytes of the largest tensor that will pass; small models get a small ring, in which it
+  // goes in two pieces.
   StagingRing(ProgramBuilder& pb, std::uint64_t largest);
 
   void deliver(ProgramBuilder& pb, std::vector<Delivery> deliveries, Lane lane);

@@ -8,8 +8,6 @@ namespace {
 // checkpoint of 1,600 tensors. The rest is what the heap keeps between phases: whole training
 // processes hold 0.4 to 0.9 MB beside arenas, BLAS buffers and recorded programs.
 constexpr Bytes kBaseline{2 << 20};
-// What a thread's stack has touched after a step; kernels keep rows of a few KiB there.
-constexpr Bytes kStack{128 << 10};
 // Anonymous memory of the driver's context, of cuBLASLt and of cuDNN with its plans: 330 MB for
 // inference and 401 MB for training of the 14B transformer on an H200 with 16 processors, whose
 // number changes the context's share.
@@ -48,7 +46,7 @@ std::vector<ProcessLine> process_lines(const ProgramSet& set, const ProcessFacts
     lines.push_back({"CUDA on the host", kCudaOnHost, "driver, cuBLASLt and cuDNN"});
   }
   const auto stacks = static_cast<std::uint64_t>(threads + facts.disk_readers + kLaneCount);
-  lines.push_back({"thread stacks", kStack * stacks, "compute threads, disk readers, lanes"});
+  lines.push_back({"thread stacks", kThreadStack * stacks, "compute threads, disk readers, lanes"});
   return lines;
 }
 

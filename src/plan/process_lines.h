@@ -20,6 +20,9 @@ struct ProcessLine {
 
 inline constexpr std::string_view kRecordedPrograms = "recorded programs";
 
+// What a thread's stack has touched after a step; kernels keep rows of a few KiB there.
+inline constexpr Bytes kThreadStack{128 << 10};
+
 struct ProcessFacts {
   Bytes blas_bytes_per_thread;  // what OpenBLAS touches of its buffers
   int disk_readers = 4;

@@ -31,9 +31,7 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
               "device arena"),
       host_(plan.peak_of(Tier::host), "host arena"),
       compute_(set.backend.threads),
-      copier_(1),
-      readers_{ThreadPool((options.disk_readers + 1) / 2),
-               ThreadPool(std::max(1, options.disk_readers / 2))} {
+      copier_(1) {
   check(set.executable, "a program recorded for planning cannot be run");
   check(options.debug.order != Order::concurrent ||
             !(options.debug.poison || options.debug.check_nan),
@@ -45,19 +43,22 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
   if (plan.peak_of(Tier::disk).count > 0) open_scratch();
   std::future<PinnedRegion> pinning;
   if (set.backend.device == Device::cuda) pinning = open_device();
-  for (LaneState& lane : lanes_) {
+  for (int l = 0; l < kLaneCount; ++l) {
+    LaneState& lane = lanes_[static_cast<std::size_t>(l)];
     lane.code.resize(set.programs.size());
-    lane.after_last.resize(set.programs.size());
+    lane.after.resize(set.programs.size());
+    const bool disk = static_cast<Lane>(l) == Lane::disk;
+    lane.hands = std::vector<Hand>(
+        disk ? std::clamp<std::size_t>(static_cast<std::size_t>(std::max(1, options.disk_readers)),
+                                       1, kMostHands)
+             : 1);
   }
   for (std::size_t p = 0; p < set.programs.size(); ++p) {
     const auto& code = set.programs[p].instructions;
     for (std::uint32_t i = 0; i < code.size(); ++i) {
-      LaneState& lane = lanes_[index(code[i].lane)];
-      lane.code[p].push_back(i);
-      if (hands_of(code[i].lane) == 1) continue;
-      const std::size_t n = lane.code[p].size();
-      lane.after_last[p].push_back(n > 1 && share_bytes(code[lane.code[p][n - 2]], code[i]));
+      lanes_[index(code[i].lane)].code[p].push_back(i);
     }
+    for (LaneState& lane : lanes_) order_hands(lane, p);
   }
   uses_left_.resize(set.buffers.size());
   prepare();
@@ -69,9 +70,9 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
     const bool used = std::ranges::any_of(lanes_[index(lane)].code,
                                           [](const auto& code) { return !code.empty(); });
     if (lane == Lane::compute || !used) continue;
-    for (std::size_t hand = 0; hand < hands_of(lane); ++hand) {
-      lanes_[index(lane)].hands[hand].thread =
-          std::thread([this, lane, hand] { lane_main(lane, hand); });
+    std::vector<Hand>& hands = lanes_[index(lane)].hands;
+    for (std::size_t hand = 0; hand < hands.size(); ++hand) {
+      hands[hand].thread = std::thread([this, lane, hand] { lane_main(lane, hand); });
     }
   }
 }
@@ -190,8 +191,10 @@ void Runner::run(int program, const StepValues& step) {
   step_ = step;
   times_ = {};
   for (LaneState& lane : lanes_) {
+    lane.taken.store(0, std::memory_order_relaxed);
     lane.begun.store(0, std::memory_order_relaxed);
     lane.done.store(0, std::memory_order_relaxed);
+    lane.finished = {};
     for (Hand& hand : lane.hands) hand.time = {};
   }
   if (options_.debug.order == Order::concurrent) {
@@ -208,11 +211,11 @@ void Runner::run(int program, const StepValues& step) {
 bool Runner::share_bytes(const Instruction& a, const Instruction& b) const {
   const auto meet = [&](const auto& some, const auto& others) {
     return std::ranges::any_of(some, [&](Buffer x) {
-      const BufferSpec& sx = set_.spec(set_.spec(x).root);
-      const std::uint64_t begin = plan_.offset[set_.spec(x).root.id];
+      const BufferSpec& sx = set_.spec(x);
+      const std::uint64_t begin = plan_.offset[sx.root.id] + sx.offset;
       return std::ranges::any_of(others, [&](Buffer y) {
-        const BufferSpec& sy = set_.spec(set_.spec(y).root);
-        const std::uint64_t other = plan_.offset[set_.spec(y).root.id];
+        const BufferSpec& sy = set_.spec(y);
+        const std::uint64_t other = plan_.offset[sy.root.id] + sy.offset;
         return sx.tier == sy.tier && begin < other + sy.bytes && other < begin + sx.bytes;
       });
     });
@@ -220,19 +223,33 @@ bool Runner::share_bytes(const Instruction& a, const Instruction& b) const {
   return meet(a.writes, b.reads) || meet(a.writes, b.writes) || meet(a.reads, b.writes);
 }
 
-ThreadPool* Runner::pool_of(Lane lane, std::size_t hand) {
+// What one instruction of a lane with several hands has to wait for of those before it.
+void Runner::order_hands(LaneState& lane, std::size_t program) const {
+  if (lane.hands.size() == 1) return;
+  const auto& all = set_.programs[program].instructions;
+  const auto& code = lane.code[program];
+  for (std::uint32_t n = 0; n < code.size(); ++n) {
+    const std::uint32_t first = n + 1 - std::min(n + 1, kSideBySide);
+    std::uint32_t after = n;
+    while (after > first && !share_bytes(all[code[after - 1]], all[code[n]])) --after;
+    lane.after[program].push_back(after);
+  }
+}
+
+ThreadPool* Runner::pool_of(Lane lane) {
   // Beside a GPU it is the host lane that computes on the processors, if anybody does.
-  if (lane == (gpu_ ? Lane::host : Lane::compute)) return &compute_;
-  return lane == Lane::disk ? &readers_[hand] : &copier_;
+  return lane == (gpu_ ? Lane::host : Lane::compute) ? &compute_ : &copier_;
 }
 
 void Runner::execute(std::uint32_t instruction, Lane lane, int program, std::size_t hand) {
   const Instruction& ins =
       set_.programs[static_cast<std::size_t>(program)].instructions[instruction];
-  ThreadPool* const pool = pool_of(lane, hand);
+  ThreadPool* const pool = pool_of(lane);
   const Stream stream = gpu_ && is_queue(lane) ? gpu_->stream(lane, pool) : Stream{.pool = pool};
   const std::string& name = set_.programs[static_cast<std::size_t>(program)].name;
-  const std::size_t place = hand == 0 ? index(lane) : kLaneCount;  // only one lane has two hands
+  // Only one lane has several hands.
+  static_assert(kLaneCount + kMostHands - 1 <= kRunningPlaces);
+  const std::size_t place = hand == 0 ? index(lane) : kLaneCount + hand - 1;
   const Running running(place, ins.name.data(), name.c_str());
   const auto trail = [&](Error& e) {
     e.add_trail(fmt::format("running {} of program {}", ins.name, name));
@@ -346,27 +363,28 @@ void Runner::lane_main(Lane lane, std::size_t hand) {
   }
 }
 
-// Of a lane with two hands every second instruction. One begins when those before it have what they
-// wait for, since waits that follow from theirs are not in the plan, and counts as done after them.
+// The hands of a lane take its instructions in order. One begins when those before it have what
+// they wait for, since waits that follow from theirs are not in the plan, and when those that share
+// bytes with it are done. It counts as done when all before it are.
 void Runner::run_lane(Lane lane, int program, std::size_t hand) {
   LaneState& state = lanes_[index(lane)];
   LaneTime& time = state.hands[hand].time;
   const auto& code = state.code[static_cast<std::size_t>(program)];
   const bool queue = gpu_ && is_queue(lane) && !code.empty();
-  const std::size_t hands = hands_of(lane);
+  const bool several = state.hands.size() > 1;
   try {
     if (queue) gpu_->begin(lane);
-    for (std::size_t n = hand; n < code.size(); n += hands) {
+    for (;;) {
+      const std::uint32_t n = state.taken.fetch_add(1, std::memory_order_relaxed);
+      if (n >= code.size()) break;
       const std::uint32_t i = code[n];
-      const auto count = static_cast<std::uint32_t>(n);  // of those before
       const bool on_gpu = queue && gpu_->on_gpu(program, i);
       Clock::time_point begin = Clock::now();
-      if (hands > 1 && !wait_for(state.begun, count)) return;
+      if (several && !wait_for(state.begun, n)) return;
       if (!options_.debug.ignore_waits && !wait_all(lane, program, i, on_gpu)) return;
-      if (hands > 1) {
-        const bool after_last = state.after_last[static_cast<std::size_t>(program)][n];
-        if (after_last && !wait_for(state.done, count)) return;
-        raise(state.begun, count + 1);
+      if (several) {
+        if (!wait_for(state.done, state.after[static_cast<std::size_t>(program)][n])) return;
+        raise(state.begun, n + 1);
       }
       if (failed_.load(std::memory_order_relaxed)) return;
       time.waiting += seconds_since(begin);
@@ -375,15 +393,25 @@ void Runner::run_lane(Lane lane, int program, std::size_t hand) {
       if (queue) gpu_->begin_instruction(lane);
       execute(i, lane, program, hand);
       if (queue) gpu_->end_instruction(lane);
-      if (queue) gpu_->given(lane, program, count + 1);
+      if (queue) gpu_->given(lane, program, n + 1);
       time.busy += seconds_since(begin);
-      if (hands > 1 && !wait_for(state.done, count)) return;
-      raise(state.done, count + 1);
+      several ? finish(state, n) : raise(state.done, n + 1);
     }
     if (queue) gpu_->end(lane);
   } catch (...) {
     stop_all(std::current_exception());
   }
+}
+
+void Runner::finish(LaneState& lane, std::uint32_t place) {
+  {
+    const std::lock_guard lock(mutex_);
+    lane.finished[place % kSideBySide] = true;
+    std::uint32_t done = lane.done.load(std::memory_order_relaxed);
+    for (; lane.finished[done % kSideBySide]; ++done) lane.finished[done % kSideBySide] = false;
+    lane.done.store(done, std::memory_order_release);
+  }
+  progress_.notify_all();
 }
 
 void Runner::raise(std::atomic<std::uint32_t>& count, std::uint32_t to) {

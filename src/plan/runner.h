@@ -97,9 +97,10 @@ class Runner {
   ThreadPool& compute_threads() { return compute_; }  // of the processors
 
  private:
-  // The disk lane has two: while one's last requests are answered, the other's are under way. The
-  // others have one.
-  static constexpr std::size_t kMostHands = 2;
+  // The disk lane has as many as there are reads in flight, so that the disk's queue stays as deep
+  // while one of them ends. The others have one.
+  static constexpr std::size_t kMostHands = 8;
+  static constexpr std::uint32_t kSideBySide = 16;  // how far one may be ahead of one that lasts
   struct Hand {
     HighWater high_water;
     LaneTime time;
@@ -107,12 +108,12 @@ class Runner {
   };
   struct LaneState {
     std::vector<std::vector<std::uint32_t>> code;  // by program: indices of its instructions
-    // By program and place in code: whether it shares bytes with the one before.
-    std::vector<std::vector<bool>> after_last;
-    std::atomic<std::uint32_t> begun{0}, done{0};
-    std::array<Hand, kMostHands> hands;
+    // With several hands, by program and place in code: how many have to be done before.
+    std::vector<std::vector<std::uint32_t>> after;
+    std::atomic<std::uint32_t> taken{0}, begun{0}, done{0};
+    std::array<bool, kSideBySide> finished{};  // of those that are not in `done`, by place
+    std::vector<Hand> hands;
   };
-  static std::size_t hands_of(Lane lane) { return lane == Lane::disk ? kMostHands : 1; }
 
   void run_concurrent(int program);
   void lane_main(Lane lane, std::size_t hand);
@@ -120,6 +121,8 @@ class Runner {
   bool wait_all(Lane lane, int program, std::uint32_t instruction, bool on_gpu);
   bool wait_for(const std::atomic<std::uint32_t>& count, std::uint32_t least);
   void raise(std::atomic<std::uint32_t>& count, std::uint32_t to);
+  void finish(LaneState& lane, std::uint32_t place);
+  void order_hands(LaneState& lane, std::size_t program) const;
   bool share_bytes(const Instruction& a, const Instruction& b) const;
   void prepare();
   std::future<PinnedRegion> open_device();
@@ -128,7 +131,7 @@ class Runner {
   std::uint64_t check_part(Buffer b, std::uint64_t first, std::size_t bytes) const;
   void read_gpu_times();
   void execute(std::uint32_t instruction, Lane lane, int program, std::size_t hand = 0);
-  ThreadPool* pool_of(Lane lane, std::size_t hand);
+  ThreadPool* pool_of(Lane lane);
   void stop_all(std::exception_ptr error);
 
   void run_one_by_one(int program);
@@ -145,8 +148,7 @@ class Runner {
   PinnedRegion pinned_;  // ... and its hold on the host arena
   ScratchFile scratch_;  // the disk tier
   ArenaBases bases_;
-  ThreadPool compute_, copier_;  // the copying lanes work on their own thread alone
-  std::array<ThreadPool, kMostHands> readers_;
+  ThreadPool compute_, copier_;  // the lanes that copy and read work on their own threads alone
   StepValues step_;
   HighWater high_water_;
   std::array<LaneState, kLaneCount> lanes_;

@@ -171,6 +171,27 @@ void text(std::string& out, double wall_time, std::int64_t step, std::string_vie
   });
 }
 
+void image(std::string& out, double wall_time, std::int64_t step, std::string_view tag,
+           const EncodedImage& image) {
+  put_record(out, wall_time, step, [&] {
+    put_message(out, 5, [&] {
+      put_message(out, 1, [&] {
+        put_bytes(out, 1, tag);
+        put_message(out, 4, [&] {
+          constexpr std::uint64_t kRgb = 3;
+          int field = 0;
+          for (const std::uint64_t value : {static_cast<std::uint64_t>(image.height),
+                                            static_cast<std::uint64_t>(image.width), kRgb}) {
+            put_tag(out, ++field, Wire::varint);
+            put_varint(out, value);
+          }
+          put_bytes(out, 4, image.bytes);
+        });
+      });
+    });
+  });
+}
+
 void restart(std::string& out, double wall_time, std::int64_t step) {
   put_record(out, wall_time, step, [&] {
     put_message(out, 7, [&] {  // session_log: status START
@@ -207,6 +228,13 @@ void EventFile::text(std::int64_t step, std::string_view name, std::string_view 
   record_.clear();
   event_record::text(record_, wall_time_now(), step, name, markdown);
   file_.append(record_);
+}
+
+void EventFile::image(std::int64_t step, std::string_view tag, const EncodedImage& image) {
+  record_.clear();
+  event_record::image(record_, wall_time_now(), step, tag, image);
+  file_.append(record_);
+  record_ = {};  // the largest by far
 }
 
 }  // namespace ballast

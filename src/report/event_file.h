@@ -15,6 +15,12 @@ struct Scalar {
   float value = 0;
 };
 
+// A picture as PNG, or as GIF.
+struct EncodedImage {
+  std::int64_t width = 0, height = 0;
+  std::string bytes;
+};
+
 // The bytes of TensorBoard's event files: TFRecords of hand-written protobuf messages. Each
 // function appends one whole record to `out`. wall_time is seconds since 1970; steps are not
 // negative.
@@ -26,6 +32,8 @@ void scalars(std::string& out, double wall_time, std::int64_t step, std::span<co
 // Markdown, shown under `name`.
 void text(std::string& out, double wall_time, std::int64_t step, std::string_view name,
           std::string_view markdown);
+void image(std::string& out, double wall_time, std::int64_t step, std::string_view tag,
+           const EncodedImage& image);
 // A run goes on at `step`: readers forget what earlier files say of this step and later ones.
 void restart(std::string& out, double wall_time, std::int64_t step);
 
@@ -46,6 +54,7 @@ class EventFile {
   void scalar(std::int64_t step, std::string_view tag, double value);
   void scalars(std::int64_t step, std::span<const Scalar> values);  // in one record
   void text(std::int64_t step, std::string_view name, std::string_view markdown);
+  void image(std::int64_t step, std::string_view tag, const EncodedImage& image);
   void sync() { file_.sync(); }
 
  private:

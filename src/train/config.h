@@ -100,6 +100,7 @@ struct Cadence {  // any of them; none: never
 // A clip that is drawn now and then while training, to look at.
 struct PreviewClip {
   std::string prompt, negative;  // negative "": the publishers' own
+  std::string image = {};        // path of the picture that it begins with; "": none
   std::optional<std::int64_t> width, height,
       frames;  // pixels; none: as the largest clips trained on
   std::int64_t steps = 20;

@@ -398,6 +398,7 @@ class MusubiReader {
     usual.frames = 1;
     usual.shift = 14.5;
     p.clips = preview_clips(find_path_.find("sample_prompts", sample_prompts_), usual);
+    find_images(p.clips, "sample_prompts", find_path_);
   }
 
   void finish_run() {

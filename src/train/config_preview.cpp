@@ -60,10 +60,13 @@ void take_option(const ClipOption& o, PreviewClip& clip) {
     clip.guidance = o.number<double>(0, 1000, "a scale of guidance");
   } else if (o.name == "n") {
     clip.negative = o.value;
-  } else if (o.name == "i" || o.name == "ei" || o.name == "cn" || o.name == "ci") {
-    o.refuse("a clip of its prompt alone: previews take neither images nor controls");
+  } else if (o.name == "i") {
+    if (o.value.empty()) o.refuse("the path of a picture");
+    clip.image = o.value;
+  } else if (o.name == "ei" || o.name == "cn" || o.name == "ci") {
+    o.refuse("a clip of its prompt and first picture: previews take no other ones");
   } else {
-    o.refuse("one of --w --h --f --d --s --fs --l --g --n");
+    o.refuse("one of --w --h --f --d --s --fs --l --g --n --i");
   }
 }
 
@@ -104,6 +107,13 @@ std::vector<PreviewClip> preview_clips(const std::string& path, const PreviewCli
   return clips;
 }
 
+void find_images(std::vector<PreviewClip>& clips, std::string_view key,
+                 const PathFinder& find_path) {
+  for (PreviewClip& c : clips) {
+    if (!c.image.empty()) c.image = find_path.find(key, c.image);
+  }
+}
+
 // [preview] of ours.
 void read_preview(const TomlTable& t, const PathFinder& find_path, TrainConfig& c) {
   PreviewConfig& p = c.preview;
@@ -123,6 +133,7 @@ void read_preview(const TomlTable& t, const PathFinder& find_path, TrainConfig& 
   usual.guidance = number_from(t, "guidance", 0, 1000);
   usual.shift = number_from(t, "shift", 0.001, 1000);
   usual.negative = t.string("negative_prompt", "");
+  usual.image = t.string("image", "");
   if (const auto seed = integer_from(t, "seed", 0)) usual.seed = static_cast<std::uint64_t>(*seed);
   if (const TomlValue* prompts = t.find("prompts")) {
     if (prompts->kind == TomlValue::Kind::string) {
@@ -137,6 +148,7 @@ void read_preview(const TomlTable& t, const PathFinder& find_path, TrainConfig& 
       }
     }
   }
+  find_images(p.clips, "preview.image", find_path);
   if (p.clips.empty()) {
     fail(ErrorCode::input, fmt::format("{}: [preview] names no prompts", t.path()),
          {{"prompts = ['a red circle moves right']", "a clip for each of them"},

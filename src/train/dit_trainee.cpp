@@ -19,7 +19,7 @@ class DitTrainee final : public Trainee {
  public:
   DitTrainee(PreparedRun run, MemoryPolicy policy, std::size_t companion_way)
       : run_(std::move(run)), policy_(std::move(policy)), companion_way_(companion_way) {
-    if (run_.previews) run_.previews->encode_texts();
+    if (run_.previews) run_.previews->encode();
   }
 
   void record(ProgramSet& set) override {

@@ -14,6 +14,9 @@
 namespace ballast::train {
 namespace {
 
+// Of the frames that TensorBoard is given: eight of them are some hundred KB.
+constexpr std::int64_t kThumbnail = 256;
+
 const char* const kPreviewLine = "previews";
 
 const char* ending_of(const infer::Denoising& clip) {
@@ -86,12 +89,6 @@ Previews::Previews(const PreviewSetting& s)
       fps_(infer::generation_defaults(s.model, s.experts).fps),
       dialect_(s.config.dialect),
       cadence_(cadence_text(s.config.preview)) {
-  if (s.model.conditioning() > 0) {
-    fail(ErrorCode::input,
-         fmt::format("{} makes clips of images: previews are drawn of prompts alone", s.model.name),
-         {{dialect_ == Dialect::musubi ? "leave out --sample_prompts" : "remove [preview]",
-           "ballast sample --image draws what was saved"}});
-  }
   for (const PreviewClip& asked : s.config.preview.clips) {
     while_doing(fmt::format("planning the preview \"{}\"", printable(asked.prompt, 60)),
                 [&] { clips_.push_back(clip_of(asked, s)); });
@@ -106,14 +103,17 @@ Previews::Previews(const PreviewSetting& s)
   require_part(parts.text_encoder, "text encoder", "llm_path", "t5", dialect_);
   require_part(parts.tokenizer, "tokenizer", "tokenizer_path", "tokenizer", dialect_);
   open_decoder(parts.vae, s);
+  if (std::ranges::any_of(clips_, [](const Clip& c) { return !c.asked.image.empty(); })) {
+    open_image_encoder(parts.vae, s);
+  }
   encoder_.emplace(parts.text_encoder, parts.tokenizer, texts_, s.model,
                    infer::TextEncoderOptions{.device = s.backend.device,
                                              .budget = s.budget,
                                              .threads = s.backend.threads,
                                              .profile = s.profile});
   const infer::TextEncoderPlan encoding = encoder_->plan();
-  encoding_device_ = encoding.needed(Tier::device);
-  encoding_host_ = encoding.needed(Tier::host);
+  encoding_device_ = std::max(encoding_device_, encoding.needed(Tier::device));
+  encoding_host_ = std::max(encoding_host_, encoding.needed(Tier::host));
   text_numbers_ = encoder_->tokens() * s.model.text_dim;
 }
 
@@ -137,6 +137,19 @@ Previews::Clip Previews::clip_of(const PreviewClip& asked, const PreviewSetting&
   what.latent = latent_size(s.model, asked.frames.value_or(4 * (s.largest.frames - 1) + 1),
                             asked.height.value_or(s.largest.height * stride),
                             asked.width.value_or(s.largest.width * stride));
+  if (!asked.image.empty()) {
+    const infer::Picture picture{read_image(asked.image)};
+    const infer::PixelSize size =
+        clip_size(picture, s.model, what.latent.height * what.latent.width * stride * stride);
+    what.latent.height = size.height / stride;
+    what.latent.width = size.width / stride;
+    what.first_frame = s.model.conditioning() == 0;
+  } else if (s.model.conditioning() > 0) {
+    fail(ErrorCode::input,
+         fmt::format("{} makes a clip of an image, and none is named", s.model.name),
+         {{dialect_ == Dialect::musubi ? "--i FILE behind the prompt" : "[preview] image = 'FILE'",
+           "the picture that it begins with"}});
+  }
   what.guidance = {asked.guidance.value_or(d.low_guidance),
                    asked.guidance.value_or(d.high_guidance)};
   what.boundary = s.boundary > 0 ? s.boundary : d.boundary;
@@ -175,6 +188,35 @@ void Previews::open_decoder(const std::string& path, const PreviewSetting& s) {
               .dtype = s.backend.device == Device::cuda ? DType::bf16 : DType::f32});
 }
 
+void Previews::open_image_encoder(const std::string& path, const PreviewSetting& s) {
+  image_encoder_ = std::make_unique<infer::VideoEncoder>(
+      path, infer::VideoCodecOptions{.device = s.backend.device,
+                                     .dtype = decoder_->dtype,
+                                     .budget = s.budget,
+                                     .threads = s.backend.threads});
+  for (const Clip& c : clips_) {
+    if (c.asked.image.empty()) continue;
+    const wan::LatentSize& z = c.what.latent;
+    const wan_vae::PlannedVae planned =
+        image_encoder_->plan(z.height, z.width, !c.what.first_frame && z.frames > 1);
+    encoding_device_ = std::max(encoding_device_, planned.device);
+    encoding_host_ = std::max(encoding_host_, planned.host);
+  }
+}
+
+void Previews::encode_image(Clip& clip) {
+  const infer::Denoising& what = clip.what;
+  const std::int64_t stride = what.model.spatial_stride;
+  std::vector<float> latent = infer::encode_picture(
+      *image_encoder_, {read_image(clip.asked.image)}, what.model,
+      {what.latent.width * stride, what.latent.height * stride}, 4 * (what.latent.frames - 1) + 1);
+  if (what.first_frame) {
+    clip.first_frame = std::move(latent);
+  } else {
+    clip.conditioning = infer::image_conditioning(what.latent, latent);
+  }
+}
+
 std::vector<Previews::DecoderSize> Previews::sizes_of(const std::vector<Clip>& clips) {
   std::vector<DecoderSize> all;
   for (const Clip& c : clips) {
@@ -203,7 +245,7 @@ std::vector<wan::Batch> Previews::batches_of(const std::vector<Clip>& clips) {
 }
 
 ProcessLine Previews::line(const std::vector<Clip>& clips) const {
-  Bytes denoiser, pictures, libraries;
+  Bytes denoiser, pictures, images, libraries;
   for (const Clip& c : clips) {
     const wan::LatentSize& z = c.what.latent;
     const std::int64_t stride = c.what.model.spatial_stride;
@@ -214,12 +256,17 @@ ProcessLine Previews::line(const std::vector<Clip>& clips) const {
         media_writing(fmt::format("clip.{}", ending_of(c.what)), z.height * stride,
                       z.width * stride, 4 * (z.frames - 1) + 1);
     denoiser = std::max(denoiser, denoiser_bytes(c.what));
+    const std::int64_t channels =
+        c.what.first_frame ? c.what.model.out_dim : c.what.model.conditioning() * z.frames;
+    if (!c.asked.image.empty()) {
+      images += Bytes{static_cast<std::uint64_t>(channels * z.height * z.width) * sizeof(float)};
+    }
     libraries = std::max(libraries, writing.libraries);
     pictures = std::max(pictures, Bytes{4 * chunk + 3 * pixels} + writing.encoder);
   }
   const Bytes texts{static_cast<std::uint64_t>(text_numbers_) * sizeof(float)};
-  return {kPreviewLine, texts + denoiser + pictures + libraries,
-          "text states; the latent, frames on their way to a file"};
+  return {kPreviewLine, texts + images + denoiser + pictures + libraries,
+          "text states, images; the latent, frames on their way to a file"};
 }
 
 void Previews::put(wan::FitRequest& r, const std::vector<Clip>& clips) const {
@@ -305,17 +352,24 @@ std::vector<std::string> Previews::notes(const wan::PlannedRun& planned) const {
   return {
       fmt::format("previews: {} clip{} {}, {} predicted for {}", clips_.size(),
                   clips_.size() == 1 ? "" : "s", cadence_, time, clips_.size() == 1 ? "it" : "all"),
-      fmt::format("previews: {} texts are encoded before the first step, in {} of device and {} "
+      fmt::format("previews: {} texts{} are encoded before the first step, in {} of device and {} "
                   "of host memory",
-                  texts_.size(), encoding_device_, encoding_host_)};
+                  texts_.size(), image_encoder_ ? " and the images" : "", encoding_device_,
+                  encoding_host_)};
 }
 
-void Previews::encode_texts() {
+void Previews::encode() {
   if (!encoder_) return;
-  Progress progress("encoding the previews' prompts", 1);
-  states_ = encoder_->run();
-  progress.add();
+  {
+    Progress progress("encoding the previews' prompts", 1);
+    states_ = encoder_->run();
+    progress.add();
+  }
   encoder_.reset();
+  for (Clip& c : clips_) {
+    if (!c.asked.image.empty()) encode_image(c);
+  }
+  image_encoder_.reset();
 }
 
 void Previews::record(ProgramSet& set, std::size_t way) {
@@ -336,6 +390,7 @@ std::string Previews::comment(const Clip& clip, std::int64_t step) const {
       {"ballast.guidance", fmt::format("{:g},{:g}", what.guidance[0], what.guidance[1])},
       {"ballast.frames", std::to_string(4 * (what.latent.frames - 1) + 1)}};
   if (clip.guided) j["ballast.negative_prompt"] = clip.asked.negative;
+  if (!clip.asked.image.empty()) j["ballast.image"] = clip.asked.image;
   return j.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
@@ -349,8 +404,9 @@ std::vector<DrawnPreview> Previews::draw(const PreviewArtist& artist, std::int64
   for (std::size_t i = 0; i < clips_.size(); ++i) {
     const std::string name = fmt::format("step{:06}_{:02}.{}", step, i, ending_of(clips_[i].what));
     try {
-      if (!draw_one(artist, clips_[i], i, folder + "/" + name, step)) break;
-      drawn.push_back({.file = name, .prompt = clips_[i].asked.prompt});
+      DrawnPreview one = {.number = i, .file = name, .prompt = clips_[i].asked.prompt};
+      if (!draw_one(artist, clips_[i], i, folder + "/" + name, step, one.sheet)) break;
+      drawn.push_back(std::move(one));
     } catch (const Error& e) {  // a full disk: the run is worth more than its pictures
       if (e.code() != ErrorCode::io) throw;
       log::warn("no preview {} after step {}: {}; training goes on", i, step, e.what());
@@ -360,7 +416,7 @@ std::vector<DrawnPreview> Previews::draw(const PreviewArtist& artist, std::int64
 }
 
 bool Previews::draw_one(const PreviewArtist& artist, const Clip& clip, std::size_t number,
-                        const std::string& path, std::int64_t step) const {
+                        const std::string& path, std::int64_t step, EncodedImage& sheet) const {
   const std::string which = fmt::format("preview {} of {}", number + 1, clips_.size());
   infer::Denoiser denoiser(clip.what, {.runner = artist.runner,
                                        .runs = artist.dit.io().predict_runs,
@@ -368,6 +424,8 @@ bool Previews::draw_one(const PreviewArtist& artist, const Clip& clip, std::size
   denoiser.begin({.prompt = states_[clip.prompt],
                   .negative = clip.guided ? std::span<const float>(states_[clip.negative])
                                           : std::span<const float>(),
+                  .conditioning = clip.conditioning,
+                  .first_frame = clip.first_frame,
                   .seed = clip.seed});
   {
     Progress progress(which, std::ssize(denoiser.steps()));
@@ -387,6 +445,7 @@ bool Previews::draw_one(const PreviewArtist& artist, const Clip& clip, std::size
   infer::ClipWriter writer({.path = path,
                             .fps = fps_,
                             .comment = comment(clip, step),
+                            .thumbnails = media_available() ? kThumbnail : 0,
                             .one_picture = path.ends_with(".png")},
                            frames);
   Progress progress(which + ", decoding", frames);
@@ -398,8 +457,15 @@ bool Previews::draw_one(const PreviewArtist& artist, const Clip& clip, std::size
                   whole = !artist.stop() || f.first + f.count == frames;
                   return whole;
                 });
-  if (whole) writer.finish();
-  return whole;
+  if (!whole) return false;
+  writer.finish();
+  if (media_available()) {
+    const RgbImage small = writer.thumbnail_sheet();
+    MediaBytes png = ballast::encode_picture(
+        PictureCodec::png, {.width = small.width, .height = small.height}, small.pixels);
+    sheet = {small.width, small.height, std::move(png)};
+  }
+  return true;
 }
 
 }  // namespace ballast::train

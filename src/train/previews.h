@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "infer/denoiser.h"
+#include "infer/first_picture.h"
 #include "models/wan/advice.h"
 #include "models/wan_vae/fit.h"
+#include "report/event_file.h"
 #include "train/config.h"
 #include "train/prompt_part.h"
 
@@ -37,8 +39,10 @@ struct PreviewArtist {
 
 // A clip that was drawn.
 struct DrawnPreview {
-  std::string file;  // in the folder
+  std::size_t number = 0;  // of the clip
+  std::string file;        // in the folder
   std::string prompt;
+  EncodedImage sheet = {};  // some of its frames, small; empty: nothing here makes such a picture
 };
 
 // Clips that a run draws of itself while it trains. The transformer answers with the very weights
@@ -58,8 +62,9 @@ class Previews {
   // For people, a sentence each.
   std::vector<std::string> notes(const wan::PlannedRun& planned) const;
 
-  // Once, before the run takes its memory: the encoder is gone when this returns.
-  void encode_texts();
+  // Once, before the run takes its memory: prompts and the pictures that clips begin with. The
+  // encoders are gone when this returns.
+  void encode();
   // The decoder's programs, behind the transformer's. way: PlannedRun::companion_way.
   void record(ProgramSet& set, std::size_t way);
 
@@ -75,6 +80,9 @@ class Previews {
     std::uint64_t seed = 0;
     std::size_t prompt = 0, negative = 0;  // among the texts; the negative one where it is guided
     bool guided = false;
+    // Of its picture: what the transformer is given beside the latent (I2V), or the first frame of
+    // it (TI2V).
+    std::vector<float> conditioning = {}, first_frame = {};
   };
   // One size of decoded clips.
   struct DecoderSize {
@@ -89,10 +97,12 @@ class Previews {
   Clip clip_of(const PreviewClip& asked, const PreviewSetting& setting);
   std::size_t text_number(const std::string& text);
   void open_decoder(const std::string& path, const PreviewSetting& setting);
+  void open_image_encoder(const std::string& path, const PreviewSetting& setting);
+  void encode_image(Clip& clip);
   ProcessLine line(const std::vector<Clip>& clips) const;
   void put(wan::FitRequest& request, const std::vector<Clip>& clips) const;
   bool draw_one(const PreviewArtist& artist, const Clip& clip, std::size_t number,
-                const std::string& path, std::int64_t step) const;
+                const std::string& path, std::int64_t step, EncodedImage& sheet) const;
   std::string comment(const Clip& clip, std::int64_t step) const;
 
   std::string model_;
@@ -102,6 +112,7 @@ class Previews {
   std::vector<Clip> clips_;
   std::vector<std::string> texts_;
   std::optional<PromptPart> encoder_;
+  std::unique_ptr<infer::VideoEncoder> image_encoder_;  // null: no clip begins with a picture
   Bytes encoding_device_, encoding_host_;
   std::vector<std::vector<float>> states_;  // by text
   std::int64_t text_numbers_ = 0;           // of all states

@@ -72,6 +72,10 @@ void RunRecords::event(std::int64_t step, std::string_view kind, std::string_vie
   keep(log_warned_, [&] { log_.event(step, kind, text); });
 }
 
+void RunRecords::sample(std::int64_t step, std::size_t number, const EncodedImage& image) {
+  keep(events_warned_, [&] { events_.image(step, fmt::format("samples/{}", number), image); });
+}
+
 std::string RunRecords::finish(std::int64_t steps) {
   keep(log_warned_, [&] { log_.sync(); });
   keep(events_warned_, [&] { events_.sync(); });

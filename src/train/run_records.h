@@ -30,6 +30,8 @@ class RunRecords {
   void score(std::int64_t step, const std::string& set, const std::string& name, double value);
   void scalar(const std::string& name, double value);  // of TensorBoard alone
   void event(std::int64_t step, std::string_view kind, std::string_view text);
+  // "samples/0" in TensorBoard.
+  void sample(std::int64_t step, std::size_t number, const EncodedImage& image);
 
   // Forces all to disk and makes the page, of so many steps. Its path; empty when it could not be
   // written.

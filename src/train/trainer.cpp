@@ -163,6 +163,7 @@ void TrainingLoop::preview() {
                         [&] { return signal_ && signal_->requested(); });
   for (const DrawnPreview& d : drawn) {
     event("preview", fmt::format("{}/{}: {}", kFolder, d.file, d.prompt));
+    if (!d.sheet.bytes.empty()) records_->sample(state_.step, d.number, d.sheet);
   }
   if (!drawn.empty()) {
     log::info("step {}: {} preview{} in {}/{}, {:.1f} s", state_.step, drawn.size(),

@@ -69,6 +69,10 @@ TEST_F(SampleCommand, GivesTheSameFileUnderOtherPoliciesAndThreads) {
       sample(clip({"--seed", "7", "--policy", "stream1", "--threads", "1"}), "b.safetensors");
   ASSERT_EQ(g.exit_code, 0) << g.err;
   EXPECT_EQ(read_whole(at("a.safetensors")), read_whole(at("b.safetensors")));
+  write("cond", "text", {3, 8});  // as `ballast cache` writes it
+  const Finished t = sample(clip({"--seed", "7"}), "t.safetensors");
+  ASSERT_EQ(t.exit_code, 0) << t.err;
+  EXPECT_EQ(read_whole(at("a.safetensors")), read_whole(at("t.safetensors")));
   const auto tensors = read_tiny_safetensors(at("a.safetensors"));
   EXPECT_EQ(tensors.at("latent").shape, (std::vector<std::int64_t>{4, 2, 4, 6}));
   const Finished h = sample(clip({"--seed", "8", "--count", "2"}), "c.safetensors");

@@ -71,16 +71,65 @@ TEST(Runner, ReadsFromDiskSideBySide) {
   EXPECT_TRUE(met[0] && met[1]);
 }
 
+// One that lasts keeps the others back no further than the ring does.
+TEST(Runner, ReadsOnFromDiskWhileOneReadLasts) {
+  ProgramSet set;
+  ProgramBuilder pb(set, "p");
+  constexpr int kReads = 10;
+  Rendezvous point;
+  bool met[kReads] = {};
+  std::vector<Buffer> to;
+  for (int i = 0; i < kReads; ++i) {
+    to.push_back(pb.persistent(fmt::format("x{}", i), {1}, DType::f32, Role::input));
+    const bool meets = i == 0 || i == kReads - 1;
+    pb.emit("read", {.writes = {to.back()}, .lane = Lane::disk},
+            [&met, &point, i, meets](const Bindings&) { met[i] = !meets || point.meet(); });
+  }
+  const MemoryPlan plan = plan_memory(set);
+  Runner(set, plan).run("p");
+  EXPECT_THAT(met, testing::Each(true));
+}
+
 TEST(Runner, ReadsFromDiskInOrderWhereBytesAreShared) {
+  for (const int between : {0, 1, 2, 5}) {
+    ProgramSet set;
+    ProgramBuilder pb(set, "p");
+    const Buffer x = pb.persistent("x", {2}, DType::f32, Role::input);
+    const Buffer y = pb.persistent("y", {1}, DType::f32, Role::input);
+    pb.emit("slow", {.writes = {x}, .lane = Lane::disk}, [x](const Bindings& b) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      b.out(x).as<float>()[1] = 5;
+    });
+    for (int i = 0; i < between; ++i) {
+      const Buffer other = pb.persistent(fmt::format("z{}", i), {1}, DType::f32, Role::input);
+      pb.emit("other", {.writes = {other}, .lane = Lane::disk}, [](const Bindings&) {});
+    }
+    const Buffer half = pb.rows(x, 1, 1);
+    pb.emit("use", {.reads = {half}, .writes = {y}, .lane = Lane::disk},
+            [half, y](const Bindings& b) { *b.out(y).as<float>() = *b.in(half).as<float>() + 1; });
+    const MemoryPlan plan = plan_memory(set);
+    Runner runner(set, plan);
+    runner.view(x).as<float>()[1] = 0;
+    runner.run("p");
+    EXPECT_EQ(*runner.view(y).as<float>(), 6) << between << " between them";
+  }
+}
+
+// Others that are read sooner do not count for it.
+TEST(Runner, WaitsForTheReadThatLasts) {
   ProgramSet set;
   ProgramBuilder pb(set, "p");
   const Buffer x = pb.persistent("x", {1}, DType::f32, Role::input);
   const Buffer y = pb.persistent("y", {1}, DType::f32, Role::input);
   pb.emit("slow", {.writes = {x}, .lane = Lane::disk}, [x](const Bindings& b) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
     *b.out(x).as<float>() = 5;
   });
-  pb.emit("use", {.reads = {x}, .writes = {y}, .lane = Lane::disk},
+  for (int i = 0; i < 6; ++i) {
+    const Buffer other = pb.persistent(fmt::format("z{}", i), {1}, DType::f32, Role::input);
+    pb.emit("fast", {.writes = {other}, .lane = Lane::disk}, [](const Bindings&) {});
+  }
+  pb.emit("use", {.reads = {x}, .writes = {y}},
           [x, y](const Bindings& b) { *b.out(y).as<float>() = *b.in(x).as<float>() + 1; });
   const MemoryPlan plan = plan_memory(set);
   Runner runner(set, plan);

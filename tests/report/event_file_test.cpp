@@ -62,6 +62,7 @@ TEST(EventFile, ReadsBackWhatWasWritten) {
     const Scalar two[] = {{"perf/step_time_s", 1.5f}, {"mem/host_rss_bytes", 3e9f}};
     file.scalars(300, two);
     file.text(1, "config", long_text);
+    file.image(2, "samples/0", {.width = 300, .height = 2, .bytes = std::string("\x89PNG\0x", 6)});
     file.scalar(INT64_MAX, "train/loss", NAN);
   }
   std::vector<std::string> names;
@@ -73,7 +74,7 @@ TEST(EventFile, ReadsBackWhatWasWritten) {
                             "events\\.out\\.tfevents\\.[0-9]{10}\\..+\\.[0-9]+\\.[0-9]+"));
 
   const auto events = read_events(read_whole(dir.path("logs/" + names[0])));
-  ASSERT_EQ(events.size(), 5u);
+  ASSERT_EQ(events.size(), 6u);
   EXPECT_EQ(events[0].file_version, "brain.Event:2");
   EXPECT_EQ(events[0].writer, "ballast");
   EXPECT_NEAR(events[0].wall_time, static_cast<double>(std::time(nullptr)), 60);
@@ -87,8 +88,14 @@ TEST(EventFile, ReadsBackWhatWasWritten) {
   EXPECT_EQ(events[3].values.at(0).tag, "config/text_summary");
   EXPECT_EQ(events[3].values.at(0).plugin, "text");
   EXPECT_EQ(events[3].values.at(0).text, long_text);
-  EXPECT_EQ(events[4].step, INT64_MAX);
-  EXPECT_TRUE(std::isnan(events[4].values.at(0).scalar.value()));
+  EXPECT_EQ(events[4].step, 2);
+  EXPECT_EQ(events[4].values.at(0).tag, "samples/0");
+  EXPECT_EQ(events[4].values.at(0).width, 300u);
+  EXPECT_EQ(events[4].values.at(0).height, 2u);
+  EXPECT_EQ(events[4].values.at(0).channels, 3u);
+  EXPECT_EQ(events[4].values.at(0).image, std::string("\x89PNG\0x", 6));
+  EXPECT_EQ(events[5].step, INT64_MAX);
+  EXPECT_TRUE(std::isnan(events[5].values.at(0).scalar.value()));
 }
 
 TEST(EventFile, ResumedRunOpensAFileThatSortsBehindAndSaysWhereItGoesOn) {

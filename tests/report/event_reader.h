@@ -87,6 +87,8 @@ struct ReadValue {
   std::string tag;
   std::optional<float> scalar;
   std::string text, plugin;
+  std::string image;  // encoded
+  std::uint64_t width = 0, height = 0, channels = 0;
 };
 
 struct ReadEvent {
@@ -128,6 +130,12 @@ inline std::vector<ReadEvent> read_events(std::string_view file) {
           if (field(dim->bytes, 1)->value != 1) throw std::runtime_error("shape is not [1]");
           value.text = field(tensor->bytes, 8)->bytes;
           value.plugin = field(field(field(v.bytes, 9)->bytes, 1)->bytes, 1)->bytes;
+        }
+        if (const auto image = field(v.bytes, 4)) {
+          value.height = field(image->bytes, 1)->value;
+          value.width = field(image->bytes, 2)->value;
+          value.channels = field(image->bytes, 3)->value;
+          value.image = field(image->bytes, 4)->bytes;
         }
         e.values.push_back(value);
       }

@@ -28,6 +28,7 @@ TEST(PreviewClips, KnowTheOptionsOfOtherTrainers) {
   EXPECT_EQ(c.shift, 3);
   EXPECT_EQ(c.negative, "ugly, blurry");
   EXPECT_EQ(preview_clip("a --g 2", usual, "").guidance, 2);
+  EXPECT_EQ(preview_clip("a --i my cat.png --w 32", usual, "").image, "my cat.png");
 }
 
 TEST(PreviewClips, ExplainWhatIsWrong) {
@@ -36,7 +37,8 @@ TEST(PreviewClips, ExplainWhatIsWrong) {
                "p.txt line 3: --w: expected pixels, found \"wide\"");
   EXPECT_FAILS(preview_clip("a --w", usual, ""), ErrorCode::input, "expected pixels");
   EXPECT_FAILS(preview_clip("a --x 1", usual, ""), ErrorCode::input, "one of --w --h");
-  EXPECT_FAILS(preview_clip("a --i cat.png", usual, ""), ErrorCode::input, "neither images");
+  EXPECT_FAILS(preview_clip("a --i", usual, ""), ErrorCode::input, "the path of a picture");
+  EXPECT_FAILS(preview_clip("a --ei cat.png", usual, ""), ErrorCode::input, "no other ones");
   EXPECT_FAILS(preview_clip(" --w 32", usual, "x"), ErrorCode::input, "there is no prompt");
 }
 
@@ -62,9 +64,13 @@ TEST(PreviewConfig, IsASectionOfItsOwn) {
   EXPECT_EQ(c.preview.clips[0].width, 64);
   EXPECT_EQ(c.preview.clips[1].width, 32);
   EXPECT_EQ(c.preview.clips[1].guidance, 3);
-  dir.write("p.txt", "# by hand\n\na cat --f 5\n  a dog\n");
-  const TrainConfig file = pipe(dir, "[preview]\nat_first = true\nprompts = 'p.txt'\n");
+  dir.write("p.txt", "# by hand\n\na cat --f 5\n  a dog --i dog.png\n");
+  const std::string dog = dir.write("dog.png", "");
+  const TrainConfig file =
+      pipe(dir, "[preview]\nat_first = true\nimage = '/cat.png'\nprompts = 'p.txt'\n");
   ASSERT_EQ(file.preview.clips.size(), 2u);
+  EXPECT_EQ(file.preview.clips[0].image, "/cat.png");
+  EXPECT_EQ(file.preview.clips[1].image, dog);  // beside the configuration
   EXPECT_EQ(file.preview.clips[0].frames, 5);
   EXPECT_EQ(file.preview.clips[1].prompt, "a dog");
 }

@@ -4,11 +4,13 @@
 #include <signal.h>
 
 #include "infer/clip_file.h"
+#include "infer/first_picture.h"
 #include "infer/model_folder.h"
 #include "infer/video_sampler.h"
 #include "models/wan/lora_read.h"
 #include "models/wan/weights.h"
 #include "report/html_report.h"
+#include "tests/report/event_reader.h"
 #include "tests/support/errors.h"
 #include "tests/support/tiny_parts.h"
 #include "tests/support/tiny_training.h"
@@ -36,7 +38,8 @@ constexpr const char* kPicture =
 
 class Preview : public ::testing::Test {
  protected:
-  Preview() : training_(support::trainable_config(1)) {
+  explicit Preview(std::int64_t conditioning = 0)
+      : training_(support::trainable_config(1, conditioning)) {
     training_.add_clips(4, {4, 1, 4, 4});
     support::write_parts(parts_, training_.config());
   }
@@ -244,6 +247,91 @@ TEST_F(Preview, ShowsWhatTheSavedAdapterDraws) {
   EXPECT_EQ(frames_of(outcome.folder + "/previews/step000000_00.png"), plain);
   EXPECT_NE(adapted, plain);
 }
+
+// What TensorBoard shows of the first clip before the first step.
+RgbImage first_sample(const std::string& folder, const test::TempDir& dir) {
+  for (const auto& e : fs::directory_iterator(folder)) {
+    if (e.path().filename().string().find("tfevents") == std::string::npos) continue;
+    for (const test::ReadEvent& event : test::read_events(test::read_whole(e.path().string()))) {
+      for (const test::ReadValue& v : event.values) {
+        if (event.step == 0 && v.tag == "samples/0") {
+          return read_image(dir.write("sample.png", v.image));
+        }
+      }
+    }
+  }
+  return {};
+}
+
+// 0: the picture is the first frame of the latent (TI2V). 8: a mask and the latent of its clip are
+// channels beside it (I2V).
+class PreviewOfAPicture : public Preview, public ::testing::WithParamInterface<std::int64_t> {
+ protected:
+  PreviewOfAPicture() : Preview(GetParam()) {}
+};
+
+TEST_P(PreviewOfAPicture, IsTheClipThatSampleMakesOfIt) {
+  if (!media_available()) GTEST_SKIP() << "built without FFmpeg";
+  RgbImage image = {.width = 40, .height = 60, .pixels = {}};
+  for (int i = 0; i < 40 * 60 * 3; ++i) {
+    image.pixels.push_back(static_cast<std::uint8_t>(i * 7 % 251));
+  }
+  write_png(training_.path("first.png"), image);
+  const TrainOutcome outcome = train_in_process(
+      config("[preview]\nat_first = true\nsteps = 2\nframes = 5\nwidth = 32\nheight = 48\n"
+             "guidance = 1\nseed = 7\nimage = 'first.png'\nprompts = ['a clip']\n",
+             "epochs = 1\n"));
+  const wan::Config& model = training_.config();
+  const Checkpoint file = Checkpoint::open(training_.model_path());
+  const RunTarget machine = support::small_machine();
+  const bool gpu = machine.backend.device == Device::cuda;
+  infer::VideoJob job;
+  job.fit.job.config = model;
+  job.fit.experts = {weight_groups(model, file, wan::TensorMap(file))};
+  job.fit.backend = machine.backend;
+  job.fit.profile = machine.profile;
+  job.fit.job.precision = wan::precision_on(machine.backend.device);
+  job.fit.budget = {.gpu = 1_GiB, .host = 1_GiB, .disk = 1_GiB};
+  job.sampler.steps = 2;
+  job.latent = latent_size(model, 5, 48, 32);
+  job.guidance = {1, 1};
+  job.first_frame = model.conditioning() == 0;
+  const PromptPart text(parts_.path("t5.safetensors"), parts_.path("tokenizer"), {"a clip"}, model,
+                        {.device = machine.backend.device, .threads = 1});
+  const std::vector<std::vector<float>> states = text.run();
+  const infer::VideoCodecOptions codec = {.device = machine.backend.device,
+                                          .dtype = gpu ? DType::bf16 : DType::f32};
+  infer::VideoEncoder encoder(parts_.path("vae.safetensors"), codec);
+  const std::vector<float> picture =
+      infer::encode_picture(encoder, {image}, model, {.width = 32, .height = 48}, 5);
+  const std::vector<float> channels =
+      job.first_frame ? std::vector<float>() : infer::image_conditioning(job.latent, picture);
+  auto planned_job = fit(fit_request(job));
+  const std::vector<float> latent =
+      infer::VideoSampler(job, std::move(std::get<wan::PlannedRun>(planned_job)))
+          .run({.prompt = states[0],
+                .conditioning = channels,
+                .first_frame = job.first_frame ? std::span(picture) : std::span<const float>(),
+                .seed = 7});
+  infer::VideoDecoder decoder(parts_.path("vae.safetensors"), codec);
+  infer::ClipWriter writer({.path = parts_.path("expected.gif"), .thumbnails = 256}, 5);
+  decoder.decode(latent, 2, 6, 4, [&](const infer::DecodedFrames& f) { writer.add(f); });
+  const RgbImage expected = writer.thumbnail_sheet(), shown = first_sample(outcome.folder, parts_);
+  ASSERT_EQ(shown.width, expected.width);
+  EXPECT_EQ(shown.pixels, expected.pixels);
+}
+
+TEST_P(PreviewOfAPicture, IsAskedForWhereTheModelNeedsOne) {
+  const std::string path = config("[preview]\nat_first = true\nprompts = ['a']\n");
+  if (GetParam() == 0) {
+    EXPECT_NO_THROW((void)prepared(path));
+  } else {
+    EXPECT_FAILS(prepared(path), ErrorCode::input, "makes a clip of an image, and none is named");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, PreviewOfAPicture, ::testing::Values(0, 8),
+                         [](const auto& of) { return of.param == 0 ? "FirstFrame" : "Channels"; });
 
 TEST_F(Preview, IsDrawnByBothExperts) {
   const support::TinyCheckpoint low(training_.config(), DType::f32, "low."),

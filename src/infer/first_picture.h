@@ -1,0 +1,27 @@
+#pragma once
+
+#include <vector>
+
+#include "infer/condition_image.h"
+#include "infer/video_codec.h"
+#include "io/media_reader.h"
+#include "models/wan/config.h"
+
+namespace ballast::infer {
+
+// The picture that a clip begins with.
+struct Picture {
+  RgbImage image;
+
+  PictureView view() const;
+};
+
+// The size of a clip that begins with it, of about `area` pixels.
+PixelSize clip_size(const Picture& picture, const wan::Config& model, std::int64_t area);
+
+// Its normalised latent: of the whole clip (I2V, `frames` of them, all but the first grey), else of
+// the one frame.
+std::vector<float> encode_picture(VideoEncoder& encoder, const Picture& picture,
+                                  const wan::Config& model, PixelSize size, std::int64_t frames);
+
+}  // namespace ballast::infer
