@@ -48,6 +48,7 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
   for (LaneState& lane : lanes_) {
     lane.code.resize(set.programs.size());
     lane.after_last.resize(set.programs.size());
+    lane.awaited.resize(set.programs.size());
   }
   for (std::size_t p = 0; p < set.programs.size(); ++p) {
     const auto& code = set.programs[p].instructions;
@@ -58,8 +59,11 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
       const std::size_t n = lane.code[p].size();
       lane.after_last[p].push_back(n > 1 && share_bytes(code[lane.code[p][n - 2]], code[i]));
     }
+    for (LaneState& lane : lanes_) lane.awaited[p].resize(lane.code[p].size());
+    for (const Wait& w : plan.waits[p].all) lanes_[index(w.lane)].awaited[p][w.count - 1] = true;
   }
   uses_left_.resize(set.buffers.size());
+  runs_.resize(set.programs.size());
   prepare();
   if (pinning.valid()) pinned_ = pinning.get();
   if (options.debug.check_guards) fill_guards();
@@ -226,7 +230,7 @@ ThreadPool* Runner::pool_of(Lane lane, std::size_t hand) {
   return lane == Lane::disk ? &readers_[hand] : &copier_;
 }
 
-void Runner::execute(std::uint32_t instruction, Lane lane, int program, std::size_t hand) {
+bool Runner::execute(std::uint32_t instruction, Lane lane, int program, std::size_t hand) {
   const Instruction& ins =
       set_.programs[static_cast<std::size_t>(program)].instructions[instruction];
   ThreadPool* const pool = pool_of(lane, hand);
@@ -240,9 +244,10 @@ void Runner::execute(std::uint32_t instruction, Lane lane, int program, std::siz
       e.add_trail(holders_text(set_, plan_, program, instruction));
     }
   };
+  bool asked_for_step = false;
   try {
     ins.run(Bindings(set_, plan_.offset, bases_, ins, step_, stream,
-                     &lanes_[index(lane)].hands[hand].high_water));
+                     &lanes_[index(lane)].hands[hand].high_water, &asked_for_step));
   } catch (Error& e) {
     trail(e);
     throw;
@@ -251,9 +256,11 @@ void Runner::execute(std::uint32_t instruction, Lane lane, int program, std::siz
     trail(e);
     throw e;
   }
+  return asked_for_step;
 }
 
 void Runner::run_concurrent(int program) {
+  if (gpu_ && ++runs_[static_cast<std::size_t>(program)] == 2) note_stretches(program);
   {
     const std::lock_guard lock(mutex_);
     failed_.store(false);
@@ -303,6 +310,17 @@ void Runner::finish_gpu(int program) {
   }
 }
 
+// Once every kernel was there: what loads one while it is noted cannot be noted. Most programs that
+// run at all run once.
+void Runner::note_stretches(int program) {
+  const auto& code = lanes_[index(Lane::compute)].code[static_cast<std::size_t>(program)];
+  gpu_->stretches().note(program, gpu_->compute(), [&](std::uint32_t place) {
+    const bool asked = execute(code[place], Lane::compute, program);
+    check(!asked, "instruction {} of program {} asks for the step's values now and then",
+          code[place], program);
+  });
+}
+
 // Queues have their own clock. What a queue waits for is known of compute alone.
 void Runner::read_gpu_times() {
   for (const Lane lane : {Lane::compute, Lane::upload, Lane::download}) {
@@ -310,6 +328,10 @@ void Runner::read_gpu_times() {
     const double stalled = lane == Lane::compute ? gpu_->stalled() : 0;
     times_[index(lane)] = {.busy = gpu_->elapsed(lane) - stalled, .waiting = stalled};
   }
+}
+
+std::uint32_t Runner::repeated_instructions(int program) const {
+  return gpu_ ? gpu_->stretches().repeated(program) : 0;
 }
 
 void Runner::time_instructions(bool on) {
@@ -352,6 +374,7 @@ void Runner::run_lane(Lane lane, int program, std::size_t hand) {
   LaneState& state = lanes_[index(lane)];
   LaneTime& time = state.hands[hand].time;
   const auto& code = state.code[static_cast<std::size_t>(program)];
+  const auto& awaited = state.awaited[static_cast<std::size_t>(program)];
   const bool queue = gpu_ && is_queue(lane) && !code.empty();
   const std::size_t hands = hands_of(lane);
   try {
@@ -372,13 +395,24 @@ void Runner::run_lane(Lane lane, int program, std::size_t hand) {
       time.waiting += seconds_since(begin);
       begin = Clock::now();
       if (queue && !on_gpu) gpu_->drain(lane);
-      if (queue) gpu_->begin_instruction(lane);
-      execute(i, lane, program, hand);
-      if (queue) gpu_->end_instruction(lane);
-      if (queue) gpu_->given(lane, program, count + 1);
+      const GpuStretches::Stretch* const stretch =
+          queue && lane == Lane::compute ? gpu_->stretch_at(program, count) : nullptr;
+      if (stretch) {
+        gpu_->play(*stretch);
+        n += stretch->count - 1;
+      } else {
+        if (queue) gpu_->begin_instruction(lane);
+        const bool asked = execute(i, lane, program, hand);
+        if (queue) gpu_->end_instruction(lane);
+        if (queue && asked && lane == Lane::compute) {
+          gpu_->stretches().asks_for_step(program, count);
+        }
+      }
+      const auto done = static_cast<std::uint32_t>(n) + 1;
+      if (queue) gpu_->given(lane, program, done);
       time.busy += seconds_since(begin);
       if (hands > 1 && !wait_for(state.done, count)) return;
-      raise(state.done, count + 1);
+      if (hands > 1 || awaited[n]) raise(state.done, done);
     }
     if (queue) gpu_->end(lane);
   } catch (...) {

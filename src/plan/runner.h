@@ -94,6 +94,8 @@ class Runner {
   void time_instructions(bool on);
   // Name and seconds of every compute instruction of the last run, when they were timed.
   std::vector<std::pair<std::string_view, double>> compute_times() const;
+  // Of a program's compute instructions those that a GPU gets by recordings since the second run.
+  std::uint32_t repeated_instructions(int program) const;
   ThreadPool& compute_threads() { return compute_; }  // of the processors
 
  private:
@@ -107,8 +109,9 @@ class Runner {
   };
   struct LaneState {
     std::vector<std::vector<std::uint32_t>> code;  // by program: indices of its instructions
-    // By program and place in code: whether it shares bytes with the one before.
-    std::vector<std::vector<bool>> after_last;
+    // By program and place in code: whether it shares bytes with the one before, and whether
+    // another lane waits for it.
+    std::vector<std::vector<bool>> after_last, awaited;
     std::atomic<std::uint32_t> begun{0}, done{0};
     std::array<Hand, kMostHands> hands;
   };
@@ -124,10 +127,12 @@ class Runner {
   void prepare();
   std::future<PinnedRegion> open_device();
   void finish_gpu(int program);
+  void note_stretches(int program);
   void open_scratch();
   std::uint64_t check_part(Buffer b, std::uint64_t first, std::size_t bytes) const;
   void read_gpu_times();
-  void execute(std::uint32_t instruction, Lane lane, int program, std::size_t hand = 0);
+  // Whether the instruction asked for the step's values.
+  bool execute(std::uint32_t instruction, Lane lane, int program, std::size_t hand = 0);
   ThreadPool* pool_of(Lane lane, std::size_t hand);
   void stop_all(std::exception_ptr error);
 
@@ -152,6 +157,7 @@ class Runner {
   std::array<LaneState, kLaneCount> lanes_;
   std::array<LaneTime, kLaneCount> times_{};
   std::optional<GpuLanes> gpu_;           // the GPU backend only
+  std::vector<std::uint32_t> runs_;       // by program, of the GPU backend
   std::vector<std::uint32_t> uses_left_;  // by root buffer, one-by-one orders only
 
   std::mutex mutex_;
