@@ -71,8 +71,9 @@ std::vector<ProcessLine> process_lines(const ProgramSet& set, const ProcessFacts
     lines.push_back({"CUDA on the host", kCudaOnHost, "driver, cuBLASLt and cuDNN"});
     const std::uint64_t repeated = repeated_instructions(set);
     const char* const reason = "what the compute lane repeats by one call";
-    lines.push_back({"recordings", kRepeatedOnHost * repeated, reason});
-    lines.push_back({"recordings", kRepeatedOnGpu * repeated, reason, Tier::device});
+    const std::string name(kRecordings);
+    lines.push_back({name, kRepeatedOnHost * repeated, reason});
+    lines.push_back({name, kRepeatedOnGpu * repeated, reason, Tier::device});
   }
   const auto stacks = static_cast<std::uint64_t>(threads + facts.disk_readers + kLaneCount);
   lines.push_back({"thread stacks", kStack * stacks, "compute threads, disk readers, lanes"});

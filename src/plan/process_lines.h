@@ -19,6 +19,9 @@ struct ProcessLine {
 };
 
 inline constexpr std::string_view kRecordedPrograms = "recorded programs";
+// What a GPU's compute lane repeats by one call (plan/gpu_stretches.h), none of programs that are
+// too long: a longer program may take less.
+inline constexpr std::string_view kRecordings = "recordings";
 
 struct ProcessFacts {
   Bytes blas_bytes_per_thread;  // what OpenBLAS touches of its buffers
