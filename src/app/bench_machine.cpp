@@ -16,8 +16,8 @@
 #include "memory/machine.h"
 #include "ops/attention.h"
 #include "ops/copy.h"
-#include "ops/fill.h"
 #include "ops/fp8_linear.h"
+#include "ops/gelu.h"
 #include "ops/linear.h"
 #include "plan/runner.h"
 #include "train/measured_profile.h"
@@ -42,6 +42,7 @@ class Probes {
     set_.backend = backend;
     record_products();
     if (has_fp8()) record_fp8_products();
+    if (backend.device == Device::cuda) record_few_rows();
     record_attention();
     record_copies();
     plan_ = plan_memory(set_);
@@ -50,6 +51,8 @@ class Probes {
     if (has_fp8()) runner_->run("quantize");
   }
 
+  static constexpr std::int64_t kFewRows = 256;
+  std::int64_t width() const { return sizes_.width; }
   bool has_fp8() const { return set_.backend.device == Device::cuda && set_.backend.sm >= 89; }
 
   // Seconds of one run, after the clocks have settled.
@@ -64,6 +67,27 @@ class Probes {
       ++runs;
     } while (begin.seconds() < seconds / 2);
     return begin.seconds() / runs;
+  }
+
+  // Of one kind of instructions among others, by the GPU's clock around each: FLOP/s.
+  double rate(const char* program, Work work, double seconds) {
+    time(program, seconds / 2);
+    const int p = set_.program_index(program);
+    const auto& code = set_.programs[static_cast<std::size_t>(p)].instructions;
+    double flops = 0, spent = 0;
+    runner_->time_instructions(true);
+    const Stopwatch begin;
+    do {
+      runner_->run(p);
+      const auto times = runner_->compute_times();
+      for (std::size_t i = 0; i < code.size(); ++i) {
+        if (code[i].cost.work != work) continue;
+        flops += code[i].cost.flops;
+        spent += times[i].second;
+      }
+    } while (begin.seconds() < seconds / 2);
+    runner_->time_instructions(false);
+    return flops / spent;
   }
 
   double flops(const char* program) const {
@@ -121,18 +145,34 @@ class Probes {
       ops::fp8_linear_into(pb, x, {.weight = w.values, .bias = {}, .scale = w.scale},
                            pb.temp("y", out, sizes_.dtype));
     };
-    const ops::QuantizedRows x = quantized("x8", {sizes_.rows, sizes_.width});
-    const ops::QuantizedRows h = quantized("h8", {sizes_.rows, sizes_.hidden});
     const ops::QuantizedRows square = quantized("square8", {sizes_.width, sizes_.width});
     const ops::QuantizedRows up = quantized("up8", {sizes_.hidden, sizes_.width});
     const ops::QuantizedRows down = quantized("down8", {sizes_.width, sizes_.hidden});
-    // One block takes two milliseconds: beside that the start and the end of a run count.
-    constexpr int kBlocks = 16;
+    // Alone they would run at the lowest clock that the card's power allows, in a pass they do
+    // not: they alternate with quantizing and attention.
     ProgramBuilder pb(set_, "fp8_gemm");
-    for (int block = 0; block < kBlocks; ++block) {
-      for (int i = 0; i < 6; ++i) multiply(pb, x, square);
-      multiply(pb, x, up);
-      multiply(pb, h, down);
+    const Buffer x = random(pb, "x8", {sizes_.rows, sizes_.width});
+    const Buffer h = random(pb, "h8", {sizes_.rows, sizes_.hidden});
+    const Buffer heads = pb.split_columns(x, sizes_.heads);
+    for (int block = 0; block < 4; ++block) {
+      for (int i = 0; i < 3; ++i) {
+        const ops::QuantizedRows rows = ops::quantize_rows(pb, x);
+        multiply(pb, rows, square);
+        multiply(pb, rows, square);
+      }
+      ops::attention(pb, heads, heads, heads, {.scale = 0.08f});
+      multiply(pb, ops::quantize_rows(pb, x), up);
+      multiply(pb, ops::quantize_rows(pb, h), down);
+    }
+  }
+
+  // Too few rows to fill the device: what they take is the walk along the contraction.
+  void record_few_rows() {
+    ProgramBuilder pb(set_, "few_rows");
+    const Buffer x = random(pb, "few", {kFewRows, sizes_.width});
+    const Buffer w = random(pb, "few_weights", {sizes_.width, sizes_.width});
+    for (int i = 0; i < 100; ++i) {
+      ops::linear(pb, x, {.weight = w, .bias = {}, .scale = {}}, sizes_.dtype);
     }
   }
 
@@ -140,7 +180,7 @@ class Probes {
     ProgramBuilder pb(set_, "attention");
     const Shape shape = {sizes_.rows, sizes_.heads, sizes_.width / sizes_.heads};
     const Buffer q = random(pb, "q", shape), k = random(pb, "k", shape), v = random(pb, "v", shape);
-    const ops::AttentionOptions options = {.scale = 0.08f, .heads_per_group = 8};
+    const ops::AttentionOptions options = {.scale = 0.08f};
     const Buffer o = random(pb, "o", shape);
     const Buffer lse = pb.persistent("lse", {sizes_.heads, sizes_.rows}, DType::f32, Role::output);
     ops::attention_into(pb, q, k, v, o, lse, options);
@@ -170,8 +210,9 @@ class Probes {
       ops::copy(both, b, back, Lane::download);
     }
     ProgramBuilder launch(set_, "launch");
-    const Buffer one = launch.persistent("one", {1}, DType::f32, Role::output);
-    for (int i = 0; i < 1000; ++i) ops::fill(launch, one, 0);
+    const Buffer little =
+        launch.persistent("little", {16, sizes_.width}, sizes_.dtype, Role::output);
+    for (int i = 0; i < 1000; ++i) ops::gelu_into(launch, little, little);
   }
 
   // Zeros would be faster than weights and activations are: fewer bits change, less power.
@@ -231,14 +272,17 @@ void BenchMachine::run() {
   p.device = backend.device;
   p.estimate = false;
   Probes probes(backend);
-  Progress progress("measuring this machine", probes.has_fp8() ? 10 : 9);
+  Progress progress("measuring this machine", (gpu ? 10 : 9) + (probes.has_fp8() ? 1 : 0));
   const auto measure = [&](const char* program) {
     const double seconds = probes.time(program, seconds_);
     progress.add();
     return seconds;
   };
   p.gemm_flops = probes.flops("gemm") / measure("gemm");
-  if (probes.has_fp8()) p.fp8_gemm_flops = probes.flops("fp8_gemm") / measure("fp8_gemm");
+  if (probes.has_fp8()) {
+    p.fp8_gemm_flops = probes.rate("fp8_gemm", Work::fp8_gemm, seconds_);
+    progress.add();
+  }
   p.attention_flops = probes.flops("attention") / measure("attention");
   p.attention_backward_flops = probes.flops("attention_backward") / measure("attention_backward");
   p.memory_bandwidth = 2 * probes.moved("memory") / measure("memory");
@@ -246,6 +290,12 @@ void BenchMachine::run() {
   p.download_bandwidth = probes.moved("download") / measure("download");
   const double both = probes.moved("both") / measure("both");
   p.launch_seconds = measure("launch") / static_cast<double>(probes.instructions("launch"));
+  if (gpu) {
+    const double product =
+        measure("few_rows") / static_cast<double>(probes.instructions("few_rows"));
+    p.product_step_seconds =
+        std::max(0.0, product - p.launch_seconds) / static_cast<double>(probes.width());
+  }
   DiskSpeed disk = measure_disk(folder_, DiskTrial::writes);
   if (!disk.problem.empty()) disk = measure_disk(folder_);  // a folder that may only be read
   progress.add();
@@ -271,6 +321,7 @@ void BenchMachine::run() {
                                 {"disk_write_bandwidth", p.disk_write_bandwidth},
                                 {"pinning_bandwidth", pinning},
                                 {"launch_seconds", p.launch_seconds},
+                                {"product_step_seconds", p.product_step_seconds},
                                 {"stored", stores ? path.string() : ""}};
     return print(j.dump(2) + "\n");
   }
@@ -297,6 +348,9 @@ void BenchMachine::run() {
     print(fmt::format("  disk: not measured, {}\n", disk.problem));
   }
   row("an instruction's fixed cost", p.launch_seconds * 1e6, "us");
+  if (gpu) {
+    row("1,000 steps of a small product", p.product_step_seconds * 1e9, "us");
+  }
   if (stores) print(fmt::format("stored in {}: plans predict time from it\n", path.string()));
 }
 

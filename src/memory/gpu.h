@@ -58,6 +58,23 @@ class GpuMark {
 // Both of Kind::time, both passed.
 double seconds_between(const GpuMark& begin, const GpuMark& end);
 
+// Work that a queue noted instead of doing it, to be done by one call as often as wanted: with the
+// addresses and numbers that it was noted with.
+class GpuRecording {
+ public:
+  GpuRecording() = default;
+  explicit GpuRecording(void* graph) : graph_(graph) {}
+  ~GpuRecording();
+  GpuRecording(GpuRecording&& o) noexcept;
+  GpuRecording& operator=(GpuRecording&& o) noexcept;
+
+  explicit operator bool() const { return graph_ != nullptr; }
+  void* native() const { return graph_; }
+
+ private:
+  void* graph_ = nullptr;
+};
+
 // Work that the GPU does in order, beside other queues. Used by one thread at a time.
 class GpuQueue {
  public:
@@ -70,6 +87,14 @@ class GpuQueue {
   void record(GpuMark& mark);
   void wait(const GpuMark& mark);  // the queue, not the calling thread
   void finish();                   // the calling thread, until the queue is empty
+
+  // What the calling thread gives to the queue between these two is noted and not done. Without
+  // a recording when the driver or a library cannot note something of it.
+  void begin_recording();
+  GpuRecording end_recording();
+  // Whether something given to it since begin_recording() cannot be noted.
+  bool recording_is_broken() const;
+  void play(const GpuRecording& recording);
 
   // The one object of a type that belongs to this queue, made when it is first asked for: handles
   // of libraries, prepared products, attention plans. T is made from the queue.

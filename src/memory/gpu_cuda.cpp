@@ -146,6 +146,15 @@ double seconds_between(const GpuMark& begin, const GpuMark& end) {
   return ms * 1e-3;
 }
 
+GpuRecording::~GpuRecording() {
+  if (graph_) cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph_));
+}
+GpuRecording::GpuRecording(GpuRecording&& o) noexcept : graph_(std::exchange(o.graph_, nullptr)) {}
+GpuRecording& GpuRecording::operator=(GpuRecording&& o) noexcept {
+  std::swap(graph_, o.graph_);
+  return *this;
+}
+
 GpuQueue::GpuQueue() {
   cudaStream_t s = nullptr;
   check_cuda(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "making a stream");
@@ -164,6 +173,33 @@ void GpuQueue::wait(const GpuMark& mark) {
 }
 void GpuQueue::finish() {
   check_cuda(cudaStreamSynchronize(native(stream_)), "finishing its work");
+}
+void GpuQueue::begin_recording() {
+  // Other threads go on with their queues meanwhile.
+  check_cuda(cudaStreamBeginCapture(native(stream_), cudaStreamCaptureModeThreadLocal),
+             "beginning to note work");
+}
+GpuRecording GpuQueue::end_recording() {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t ready = nullptr;
+  bool made = cudaStreamEndCapture(native(stream_), &graph) == cudaSuccess && graph != nullptr;
+  if (made) made = cudaGraphInstantiate(&ready, graph, 0) == cudaSuccess;
+  // Its memory on the GPU is taken now, not when it first plays.
+  if (made) made = cudaGraphUpload(ready, native(stream_)) == cudaSuccess;
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  if (made) return GpuRecording(ready);
+  if (ready != nullptr) cudaGraphExecDestroy(ready);
+  cudaGetLastError();  // forget it: the next launch is no failure
+  return {};
+}
+bool GpuQueue::recording_is_broken() const {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  return cudaStreamIsCapturing(native(stream_), &status) != cudaSuccess ||
+         status == cudaStreamCaptureStatusInvalidated;
+}
+void GpuQueue::play(const GpuRecording& recording) {
+  check_cuda(cudaGraphLaunch(static_cast<cudaGraphExec_t>(recording.native()), native(stream_)),
+             "repeating noted work");
 }
 
 GpuArena::GpuArena(Bytes size, const std::string& name, Reach reach) : size_(size) {

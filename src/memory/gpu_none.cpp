@@ -26,11 +26,19 @@ GpuMark& GpuMark::operator=(GpuMark&&) noexcept { return *this; }
 void GpuMark::wait() const { no_gpu(); }
 double seconds_between(const GpuMark&, const GpuMark&) { no_gpu(); }
 
+GpuRecording::~GpuRecording() = default;
+GpuRecording::GpuRecording(GpuRecording&&) noexcept {}
+GpuRecording& GpuRecording::operator=(GpuRecording&&) noexcept { return *this; }
+
 GpuQueue::GpuQueue() { no_gpu(); }
 GpuQueue::~GpuQueue() = default;
 void GpuQueue::record(GpuMark&) { no_gpu(); }
 void GpuQueue::wait(const GpuMark&) { no_gpu(); }
 void GpuQueue::finish() { no_gpu(); }
+void GpuQueue::begin_recording() { no_gpu(); }
+GpuRecording GpuQueue::end_recording() { no_gpu(); }
+bool GpuQueue::recording_is_broken() const { no_gpu(); }
+void GpuQueue::play(const GpuRecording&) { no_gpu(); }
 
 GpuArena::GpuArena(Bytes size, const std::string&, Reach) {
   if (size.count > 0) no_gpu();

@@ -24,6 +24,15 @@ Lane lane_between(const ProgramBuilder& pb, Buffer from, Buffer to) {
   return pb.tier(to) == Tier::host ? Lane::host : Lane::compute;
 }
 
+// As few pieces as can be, and as long as each other: a short one would wait for a long one to go.
+std::int64_t even_piece(std::int64_t total, std::int64_t quantum) {
+  const auto up = [](std::int64_t n, std::int64_t by) { return (n + by - 1) / by; };
+  const std::int64_t most = kPieceElements / quantum * quantum;
+  return std::max<std::int64_t>(
+             1, up(up(total, std::max<std::int64_t>(1, up(total, most))), quantum)) *
+         quantum;
+}
+
 // f(first, count) of every piece of a tensor.
 template <class F>
 void each_piece_of(std::int64_t total, std::int64_t piece, F&& f) {
@@ -38,9 +47,10 @@ Buffer flat_cut(ProgramBuilder& pb, Buffer b, std::int64_t first, std::int64_t c
   return pb.view(b, static_cast<std::uint64_t>(first) * size_of(dtype), dtype, {count});
 }
 
-// Values, gradient and states of a tensor visit the device together, piece by piece. What comes
-// from disk is there a piece ahead: its reads stand before the writes of the piece at work, so that
-// the disk is busy while that one comes, is updated and goes.
+// Values, gradient and states of a tensor visit the device together, piece by piece. A piece comes
+// while the one before is updated and goes, so that both ways of the link are used at once, and the
+// disk is read meanwhile: it has a place of its own. Whole tensors, which statistics by row and
+// column need, may be large: in memory they come when the one before has gone.
 class VisitingUpdates {
  public:
   VisitingUpdates(ProgramBuilder& pb, Buffer factor, const OptimizerOptions& options,
@@ -50,10 +60,11 @@ class VisitingUpdates {
   void update(const UpdatedTensor& t) {
     const std::int64_t total = pb_.shape(t.value).elements();
     const auto quantum = update_quantum(options_);
-    const std::int64_t piece = quantum ? kPieceElements / *quantum * *quantum : total;
+    const std::int64_t piece = quantum ? even_piece(total, *quantum) : total;
     each_piece_of(total, piece, [&](std::int64_t first, std::int64_t count) {
+      const bool beside = quantum || t.state_on_disk;
+      if (!beside) finish();
       Visit visit = arrive(t, first, count);
-      if (!t.state_on_disk) return work(visit);
       finish();
       waiting_ = std::move(visit);
     });
@@ -138,7 +149,7 @@ class VisitingUpdates {
   Buffer factor_;
   const OptimizerOptions& options_;
   StagingRing* ring_;
-  std::optional<Visit> waiting_;  // read from disk, not updated yet
+  std::optional<Visit> waiting_;  // there, not updated yet
 };
 
 // A master on disk takes the weights' values, an average as well; all else begins at zero.

@@ -117,10 +117,38 @@ void move_bytes(const Copy& a, const Walk& w, cudaStream_t stream) {
   return move_units<std::uint8_t>(a, w, stream);
 }
 
+// Four times 16 bytes to a thread, all of them read before the first is written. In recordings the
+// driver's own copies go through an engine that has two thirds of the bandwidth.
+constexpr int kFlatThreads = 256, kFlatEach = 4;
+__global__ void __launch_bounds__(kFlatThreads)
+    copy_flat(const uint4* from, uint4* to, std::int64_t n) {
+  const std::int64_t first = std::int64_t{blockIdx.x} * (kFlatThreads * kFlatEach) + threadIdx.x;
+  uint4 x[kFlatEach];
+#pragma unroll
+  for (int i = 0; i < kFlatEach; ++i) {
+    if (first + i * kFlatThreads < n) x[i] = from[first + i * kFlatThreads];
+  }
+#pragma unroll
+  for (int i = 0; i < kFlatEach; ++i) {
+    if (first + i * kFlatThreads < n) to[first + i * kFlatThreads] = x[i];
+  }
+}
+
 void copy_equal(const Copy& a, cudaStream_t stream) {
   const Walk w = walk_of(a, true);
   const auto width = static_cast<std::size_t>(w.shape[w.rank - 1]);
   const bool contiguous = w.rank == 1 && w.from[0] == 1 && w.to[0] == 1;
+  const auto at_sixteen = [](const View& v) {
+    return reinterpret_cast<std::uintptr_t>(v.data) % 16 == 0;
+  };
+  if (contiguous && !a.through_engine && width > 0 && width % 16 == 0 && at_sixteen(a.from) &&
+      at_sixteen(a.to)) {
+    const auto n = static_cast<std::int64_t>(width / 16);
+    copy_flat<<<blocks_for(n, kFlatThreads * kFlatEach), kFlatThreads, 0, stream>>>(
+        static_cast<const uint4*>(a.from.data), static_cast<uint4*>(a.to.data), n);
+    check_launch("copy");
+    return;
+  }
   if (contiguous) {
     check_cuda(cudaMemcpyAsync(a.to.data, a.from.data, width, cudaMemcpyDefault, stream),
                "copying");

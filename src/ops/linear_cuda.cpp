@@ -191,16 +191,37 @@ void linear_at_once(const LinearCall& a, GpuQueue& queue, Doing doing) {
   kind.out = out.dtype;
   kind.chosen_rows = chosen_rows(kind);
 
+  const bool narrow = kind.in == DType::bf16 && kind.out == DType::bf16 && !kind.bias &&
+                      !kind.gelu && narrow_product_takes(kind.columns, kind.depth);
   auto& products = queue.local<MatrixProducts>();
-  if (doing == Doing::prepare) return products.prepare(kind);
+  if (doing == Doing::prepare) {
+    if (!narrow) products.prepare(kind);
+    return;
+  }
   if (!there && a.accumulate) expand({a.out, out, {}}, stream);
-  products.run(kind, {.left = in.data,
-                      .right = w.data,
-                      .bias = bias,
-                      .out = out.data,
-                      .alpha = a.alpha,
-                      .accumulate = a.accumulate,
-                      .workspace = a.workspace});
+  if (narrow) {
+    narrow_product({.left = in.data,
+                    .right = w.data,
+                    .out = out.data,
+                    .left_stride = kind.left_stride,
+                    .right_stride = kind.right_stride,
+                    .out_stride = kind.out_stride,
+                    .rows = kind.rows,
+                    .columns = kind.columns,
+                    .depth = kind.depth,
+                    .right_transposed = kind.right_transposed,
+                    .accumulate = a.accumulate,
+                    .alpha = a.alpha},
+                   stream);
+  } else {
+    products.run(kind, {.left = in.data,
+                        .right = w.data,
+                        .bias = bias,
+                        .out = out.data,
+                        .alpha = a.alpha,
+                        .accumulate = a.accumulate,
+                        .workspace = a.workspace});
+  }
   if (!there) expand({out, a.out, {}}, stream);
 }
 

@@ -94,6 +94,25 @@ struct PlainProduct {
 };
 void plain_product(const PlainProduct& a, void* stream);
 
+// out = alpha * left right (+ out) of few columns (narrow_product_cuda.cu): a product as adapters
+// have, too small for kernels whose blocks walk along the whole contraction. left [R, D] and out
+// [R, C] are bf16 and row-major, right is bf16 and lies as [D, C] or, transposed, as [C, D]; rows
+// of left and of a transposed right begin at multiples of 16 bytes.
+struct NarrowProduct {
+  const void* left = nullptr;
+  const void* right = nullptr;
+  void* out = nullptr;
+  std::int64_t left_stride = 0, right_stride = 0, out_stride = 0;  // elements from row to row
+  std::int64_t rows = 0, columns = 0, depth = 0;
+  bool right_transposed = false;
+  bool accumulate = false;
+  float alpha = 1;
+};
+constexpr bool narrow_product_takes(std::int64_t columns, std::int64_t depth) {
+  return columns <= 64 && depth >= 1024 && depth % 32 == 0;
+}
+void narrow_product(const NarrowProduct& a, void* stream);
+
 // to[r, c] += parts[0][r, c] + parts[1][r, c] + ..., one after the other. to: [R, C] f32.
 struct OrderedSum {
   View to;

@@ -47,14 +47,16 @@ class Bindings {
  public:
   Bindings(const ProgramSet& set, const std::vector<std::uint64_t>& offsets,
            const ArenaBases& arenas, const Instruction& now, const StepValues& step, Stream stream,
-           HighWater* high_water = nullptr)  // null: nobody asks
+           HighWater* high_water = nullptr,  // null: nobody asks
+           bool* asked_for_step = nullptr)   // becomes true when the instruction does
       : set_(set),
         offsets_(offsets),
         arenas_(arenas),
         now_(now),
         step_(step),
         stream_(stream),
-        high_water_(high_water) {}
+        high_water_(high_water),
+        asked_for_step_(asked_for_step) {}
 
   ConstTensorView in(Buffer b) const;
   TensorView out(Buffer b) const;
@@ -65,7 +67,10 @@ class Bindings {
   StoredRange stored_in(Buffer b) const;
   StoredRange stored_out(Buffer b) const;
 
-  const StepValues& step() const { return step_; }
+  const StepValues& step() const {
+    if (asked_for_step_) *asked_for_step_ = true;
+    return step_;
+  }
   Stream stream() const { return stream_; }
 
  private:
@@ -82,6 +87,7 @@ class Bindings {
   const StepValues& step_;
   Stream stream_;
   HighWater* high_water_;
+  bool* asked_for_step_;
 };
 
 }  // namespace ballast

@@ -14,7 +14,7 @@ bool touches_device(const ProgramSet& set, const Instruction& i) {
 
 }  // namespace
 
-GpuLanes::GpuLanes(const ProgramSet& set, const MemoryPlan& plan) {
+GpuLanes::GpuLanes(const ProgramSet& set, const MemoryPlan& plan) : stretches_(set, plan) {
   static_assert(static_cast<std::size_t>(Lane::compute) < kQueues &&
                 static_cast<std::size_t>(Lane::upload) < kQueues &&
                 static_cast<std::size_t>(Lane::download) < kQueues);

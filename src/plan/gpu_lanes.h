@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "memory/gpu.h"
+#include "plan/gpu_stretches.h"
 #include "plan/memory_plan.h"
 #include "plan/program.h"
 
@@ -44,6 +45,15 @@ class GpuLanes {
   // The queue's earlier work is done: for an instruction that the lane's own thread executes.
   void drain(Lane lane) { queue(lane).finish(); }
 
+  // Of compute, which plays them where it is not timed instruction by instruction.
+  GpuStretches& stretches() { return stretches_; }
+  const GpuStretches& stretches() const { return stretches_; }
+  const GpuStretches::Stretch* stretch_at(int program, std::uint32_t place) const {
+    return instructions_.empty() ? stretches_.at(program, place) : nullptr;
+  }
+  void play(const GpuStretches::Stretch& s) { queue(Lane::compute).play(s.recording); }
+  GpuQueue& compute() { return queue(Lane::compute); }
+
   void begin_instruction(Lane lane);
   void end_instruction(Lane lane);
 
@@ -73,6 +83,7 @@ class GpuLanes {
   static constexpr std::uint32_t kNone = ~0u;
   std::vector<std::array<std::vector<std::uint32_t>, kQueues>> mark_of_;
   std::vector<std::vector<bool>> on_gpu_;
+  GpuStretches stretches_;
   std::vector<Ends> stalls_;
   std::size_t stalls_used_ = 0;
   std::vector<Ends> instructions_;  // empty: not timed

@@ -28,7 +28,8 @@ const std::array<MachineProfile, 5>& profiles() {
        .upload_bandwidth = 55.4e9,
        .download_bandwidth = 55.3e9,
        .disk_bandwidth = 3.4e9,
-       .launch_seconds = 4e-6,
+       .launch_seconds = 2.5e-6,
+       .product_step_seconds = 4.7e-9,
        .device_memory = Bytes{139ull << 30},
        .library_bytes = Bytes{570000000},
        .estimate = false},
@@ -109,6 +110,19 @@ bool is_product(const Instruction& ins) {
          ins.cost.work == Work::attention_backward;
 }
 
+// How many products make one element of what a layer writes first, x or dy times its weight: as
+// many as what it reads first has columns. 0 of others: gradients of weights are summed in pieces
+// side by side.
+double contraction_of(const ProgramSet& set, const Instruction& ins) {
+  if (ins.reads.empty() || ins.writes.empty()) return 0;
+  const Shape &in = set.spec(ins.reads[0]).shape, &out = set.spec(ins.writes[0]).shape;
+  if (in.rank() != 2) return 0;
+  const auto depth = static_cast<double>(in[1]);
+  if (ins.cost.flops != 2 * static_cast<double>(out.elements()) * depth) return 0;
+  constexpr std::int64_t kFewColumns = 64;  // as adapters have: eight share the walk
+  return out[out.rank() - 1] <= kFewColumns ? depth / 8 : depth;
+}
+
 // By the processors beside a GPU.
 double host_seconds(const Instruction& ins, double bytes, const MachineProfile& p) {
   const double moving = bytes / p.host_memory_bandwidth;
@@ -177,8 +191,11 @@ double predicted_seconds(const ProgramSet& set, const Instruction& ins,
   }
   const double moving = bytes / profile.memory_bandwidth;
   double computing = 0;
-  if (ins.cost.work == Work::gemm) computing = ins.cost.flops / profile.gemm_flops;
-  if (ins.cost.work == Work::fp8_gemm) computing = ins.cost.flops / fp8_gemm_flops(profile);
+  if (ins.cost.work == Work::gemm || ins.cost.work == Work::fp8_gemm) {
+    const bool narrow = ins.cost.work == Work::fp8_gemm;
+    computing = std::max(ins.cost.flops / (narrow ? fp8_gemm_flops(profile) : profile.gemm_flops),
+                         contraction_of(set, ins) * profile.product_step_seconds);
+  }
   if (ins.cost.work == Work::attention) computing = ins.cost.flops / profile.attention_flops;
   if (ins.cost.work == Work::attention_backward) {
     computing = ins.cost.flops / profile.attention_backward_flops;

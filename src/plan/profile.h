@@ -27,6 +27,9 @@ struct MachineProfile {
   double disk_bandwidth = 0;
   double disk_write_bandwidth = 0;  // 0: not measured, that of reads is taken
   double launch_seconds = 0;        // fixed cost of one compute instruction
+  // Of a product too small to fill a GPU, for each element of its contraction, which one
+  // multiprocessor walks along; 0: not measured.
+  double product_step_seconds = 0;
   // Of the processors beside a GPU, for what the host lane computes; of 16 of them.
   double host_gemm_flops = 0.5e12;
   double host_attention_flops = 0.4e12;

@@ -47,6 +47,7 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
     LaneState& lane = lanes_[static_cast<std::size_t>(l)];
     lane.code.resize(set.programs.size());
     lane.after.resize(set.programs.size());
+    lane.awaited.resize(set.programs.size());
     const bool disk = static_cast<Lane>(l) == Lane::disk;
     lane.hands = std::vector<Hand>(
         disk ? std::clamp<std::size_t>(static_cast<std::size_t>(std::max(1, options.disk_readers)),
@@ -59,8 +60,11 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
       lanes_[index(code[i].lane)].code[p].push_back(i);
     }
     for (LaneState& lane : lanes_) order_hands(lane, p);
+    for (LaneState& lane : lanes_) lane.awaited[p].resize(lane.code[p].size());
+    for (const Wait& w : plan.waits[p].all) lanes_[index(w.lane)].awaited[p][w.count - 1] = true;
   }
   uses_left_.resize(set.buffers.size());
+  runs_.resize(set.programs.size());
   prepare();
   if (pinning.valid()) pinned_ = pinning.get();
   if (options.debug.check_guards) fill_guards();
@@ -241,7 +245,7 @@ ThreadPool* Runner::pool_of(Lane lane) {
   return lane == (gpu_ ? Lane::host : Lane::compute) ? &compute_ : &copier_;
 }
 
-void Runner::execute(std::uint32_t instruction, Lane lane, int program, std::size_t hand) {
+bool Runner::execute(std::uint32_t instruction, Lane lane, int program, std::size_t hand) {
   const Instruction& ins =
       set_.programs[static_cast<std::size_t>(program)].instructions[instruction];
   ThreadPool* const pool = pool_of(lane);
@@ -257,9 +261,10 @@ void Runner::execute(std::uint32_t instruction, Lane lane, int program, std::siz
       e.add_trail(holders_text(set_, plan_, program, instruction));
     }
   };
+  bool asked_for_step = false;
   try {
     ins.run(Bindings(set_, plan_.offset, bases_, ins, step_, stream,
-                     &lanes_[index(lane)].hands[hand].high_water));
+                     &lanes_[index(lane)].hands[hand].high_water, &asked_for_step));
   } catch (Error& e) {
     trail(e);
     throw;
@@ -268,9 +273,11 @@ void Runner::execute(std::uint32_t instruction, Lane lane, int program, std::siz
     trail(e);
     throw e;
   }
+  return asked_for_step;
 }
 
 void Runner::run_concurrent(int program) {
+  if (gpu_ && ++runs_[static_cast<std::size_t>(program)] == 2) note_stretches(program);
   {
     const std::lock_guard lock(mutex_);
     failed_.store(false);
@@ -320,6 +327,17 @@ void Runner::finish_gpu(int program) {
   }
 }
 
+// Once every kernel was there: what loads one while it is noted cannot be noted. Most programs that
+// run at all run once.
+void Runner::note_stretches(int program) {
+  const auto& code = lanes_[index(Lane::compute)].code[static_cast<std::size_t>(program)];
+  gpu_->stretches().note(program, gpu_->compute(), [&](std::uint32_t place) {
+    const bool asked = execute(code[place], Lane::compute, program);
+    check(!asked, "instruction {} of program {} asks for the step's values now and then",
+          code[place], program);
+  });
+}
+
 // Queues have their own clock. What a queue waits for is known of compute alone.
 void Runner::read_gpu_times() {
   for (const Lane lane : {Lane::compute, Lane::upload, Lane::download}) {
@@ -327,6 +345,10 @@ void Runner::read_gpu_times() {
     const double stalled = lane == Lane::compute ? gpu_->stalled() : 0;
     times_[index(lane)] = {.busy = gpu_->elapsed(lane) - stalled, .waiting = stalled};
   }
+}
+
+std::uint32_t Runner::repeated_instructions(int program) const {
+  return gpu_ ? gpu_->stretches().repeated(program) : 0;
 }
 
 void Runner::time_instructions(bool on) {
@@ -370,6 +392,7 @@ void Runner::run_lane(Lane lane, int program, std::size_t hand) {
   LaneState& state = lanes_[index(lane)];
   LaneTime& time = state.hands[hand].time;
   const auto& code = state.code[static_cast<std::size_t>(program)];
+  const auto& awaited = state.awaited[static_cast<std::size_t>(program)];
   const bool queue = gpu_ && is_queue(lane) && !code.empty();
   const bool several = state.hands.size() > 1;
   try {
@@ -390,12 +413,26 @@ void Runner::run_lane(Lane lane, int program, std::size_t hand) {
       time.waiting += seconds_since(begin);
       begin = Clock::now();
       if (queue && !on_gpu) gpu_->drain(lane);
-      if (queue) gpu_->begin_instruction(lane);
-      execute(i, lane, program, hand);
-      if (queue) gpu_->end_instruction(lane);
-      if (queue) gpu_->given(lane, program, n + 1);
+      const GpuStretches::Stretch* const stretch =
+          queue && lane == Lane::compute ? gpu_->stretch_at(program, n) : nullptr;
+      std::uint32_t last = n;
+      if (stretch) {
+        gpu_->play(*stretch);
+        last += stretch->count - 1;
+        state.taken.store(last + 1, std::memory_order_relaxed);  // this lane has one hand
+      } else {
+        if (queue) gpu_->begin_instruction(lane);
+        const bool asked = execute(i, lane, program, hand);
+        if (queue) gpu_->end_instruction(lane);
+        if (queue && asked && lane == Lane::compute) gpu_->stretches().asks_for_step(program, n);
+      }
+      if (queue) gpu_->given(lane, program, last + 1);
       time.busy += seconds_since(begin);
-      several ? finish(state, n) : raise(state.done, n + 1);
+      if (several) {
+        finish(state, n);
+      } else if (awaited[last]) {
+        raise(state.done, last + 1);
+      }
     }
     if (queue) gpu_->end(lane);
   } catch (...) {

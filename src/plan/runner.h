@@ -94,6 +94,8 @@ class Runner {
   void time_instructions(bool on);
   // Name and seconds of every compute instruction of the last run, when they were timed.
   std::vector<std::pair<std::string_view, double>> compute_times() const;
+  // Of a program's compute instructions those that a GPU gets by recordings since the second run.
+  std::uint32_t repeated_instructions(int program) const;
   ThreadPool& compute_threads() { return compute_; }  // of the processors
 
  private:
@@ -110,6 +112,7 @@ class Runner {
     std::vector<std::vector<std::uint32_t>> code;  // by program: indices of its instructions
     // With several hands, by program and place in code: how many have to be done before.
     std::vector<std::vector<std::uint32_t>> after;
+    std::vector<std::vector<bool>> awaited;  // by program and place in code: by another lane
     std::atomic<std::uint32_t> taken{0}, begun{0}, done{0};
     std::array<bool, kSideBySide> finished{};  // of those that are not in `done`, by place
     std::vector<Hand> hands;
@@ -127,10 +130,12 @@ class Runner {
   void prepare();
   std::future<PinnedRegion> open_device();
   void finish_gpu(int program);
+  void note_stretches(int program);
   void open_scratch();
   std::uint64_t check_part(Buffer b, std::uint64_t first, std::size_t bytes) const;
   void read_gpu_times();
-  void execute(std::uint32_t instruction, Lane lane, int program, std::size_t hand = 0);
+  // Whether the instruction asked for the step's values.
+  bool execute(std::uint32_t instruction, Lane lane, int program, std::size_t hand = 0);
   ThreadPool* pool_of(Lane lane);
   void stop_all(std::exception_ptr error);
 
@@ -154,6 +159,7 @@ class Runner {
   std::array<LaneState, kLaneCount> lanes_;
   std::array<LaneTime, kLaneCount> times_{};
   std::optional<GpuLanes> gpu_;           // the GPU backend only
+  std::vector<std::uint32_t> runs_;       // by program, of the GPU backend
   std::vector<std::uint32_t> uses_left_;  // by root buffer, one-by-one orders only
 
   std::mutex mutex_;

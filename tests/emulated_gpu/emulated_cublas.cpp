@@ -8,6 +8,7 @@
 
 #include "core/convert.h"
 #include "core/error.h"
+#include "emulated_recording.h"
 #include "ops/cuda_libraries.h"
 
 namespace ballast::ops::cuda {
@@ -198,15 +199,8 @@ float gelu(float x) {
 }
 
 // D = alpha op(A) op(B) + beta C (+ bias along D's rows), or GELU of that
-cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* a,
-                      cublasLtMatrixLayout_t a_layout, const void* b,
-                      cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
-                      cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t d_layout,
-                      const cublasLtMatmulAlgo_t*, void*, std::size_t, cudaStream_t) {
-  const Product& p = *product(desc);
-  const Layout &la = *layout(a_layout), &lb = *layout(b_layout), &ld = *layout(d_layout);
-  const float scale = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
-  check(c == d, "cuBLASLt: C is not D");
+void multiplied(const Product& p, const Layout& la, const void* a, const Layout& lb, const void* b,
+                const Layout& ld, void* d, float scale, float keep) {
   const bool ta = p.left == CUBLAS_OP_T, tb = p.right == CUBLAS_OP_T;
   const auto m = static_cast<std::int64_t>(ld.rows), n = static_cast<std::int64_t>(ld.columns);
   const auto k = static_cast<std::int64_t>(ta ? la.rows : la.columns);
@@ -250,6 +244,19 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* a
       convert(column.data(), DType::f32, at, dtype_of(ld.type), m);
     }
   }
+}
+
+cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* a,
+                      cublasLtMatrixLayout_t a_layout, const void* b,
+                      cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
+                      cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t d_layout,
+                      const cublasLtMatmulAlgo_t*, void*, std::size_t, cudaStream_t) {
+  check(c == d, "cuBLASLt: C is not D");
+  const float scale = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
+  const auto multiply = [p = *product(desc), la = *layout(a_layout), lb = *layout(b_layout),
+                         ld = *layout(d_layout), a, b, d, scale,
+                         keep] { multiplied(p, la, a, lb, b, ld, d, scale, keep); };
+  if (!::emulated::noted(multiply)) multiply();
   return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -7,8 +7,16 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "emulated_recording.h"
 
 namespace {
+
+using Work = std::vector<std::function<void()>>;
+thread_local Work* recording = nullptr;  // the calling thread's, which has one stream that records
 
 using Clock = std::chrono::steady_clock;
 
@@ -40,6 +48,12 @@ bool a_failure_was_asked_for() {
 }
 
 }  // namespace
+
+bool emulated::noted(const std::function<void()>& work) {
+  if (recording == nullptr) return false;
+  recording->push_back(work);
+  return true;
+}
 
 extern "C" {
 
@@ -97,11 +111,17 @@ cudaError_t cudaMemcpy(void* to, const void* from, std::size_t n, cudaMemcpyKind
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t n, cudaMemcpyKind,
                             cudaStream_t) {
+  if (emulated::noted([=] { std::memmove(to, from, n); })) return cudaSuccess;
   return std::memmove(to, from, n), cudaSuccess;
 }
 cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
                               std::size_t from_pitch, std::size_t width, std::size_t height,
-                              cudaMemcpyKind, cudaStream_t) {
+                              cudaMemcpyKind kind, cudaStream_t stream) {
+  if (emulated::noted([=] {
+        cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, height, kind, stream);
+      })) {
+    return cudaSuccess;
+  }
   if (width > to_pitch || width > from_pitch) return cudaErrorInvalidPitchValue;
   for (std::size_t r = 0; r < height; ++r) {
     std::memcpy(static_cast<char*>(to) + r * to_pitch,
@@ -113,6 +133,7 @@ cudaError_t cudaMemset(void* to, int byte, std::size_t n) {
   return std::memset(to, byte, n), cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* to, int byte, std::size_t n, cudaStream_t) {
+  if (emulated::noted([=] { std::memset(to, byte, n); })) return cudaSuccess;
   return std::memset(to, byte, n), cudaSuccess;
 }
 
@@ -124,8 +145,42 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
   delete reinterpret_cast<char*>(s);
   return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  return recording ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+}
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
+  if (recording != nullptr) return cudaErrorIllegalState;
+  recording = new Work;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = recording ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
+  if (recording == nullptr) return cudaErrorIllegalState;
+  *graph = reinterpret_cast<cudaGraph_t>(std::exchange(recording, nullptr));
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* ready, cudaGraph_t graph, unsigned long long) {
+  *ready = reinterpret_cast<cudaGraphExec_t>(new Work(*reinterpret_cast<Work*>(graph)));
+  return cudaSuccess;
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t) {
+  for (const auto& work : *reinterpret_cast<Work*>(graph)) work();
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete reinterpret_cast<Work*>(graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  delete reinterpret_cast<Work*>(graph);
+  return cudaSuccess;
+}
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
   *e = reinterpret_cast<cudaEvent_t>(new Event);

@@ -75,7 +75,7 @@ def translate(text):
         open_at = text.index("(", end)
         close_at = closing(text, open_at)
         arguments = text[open_at + 1 : close_at]
-        launch = f"::emulated::launch({', '.join(setup)}, [&] {{ {kernel}({arguments}); }})"
+        launch = f"::emulated::launch({', '.join(setup)}, [=] {{ {kernel}({arguments}); }})"
         # as many lines as before: messages keep their places
         lost = text[begin:close_at].count("\n") - launch.count("\n")
         text = text[:begin] + launch + "\n" * lost + text[close_at + 1 :]

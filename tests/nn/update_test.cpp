@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "nn/scratch_state.h"
+#include "plan/predict.h"
 #include "plan/runner.h"
 #include "tests/support/sample_tensor.h"
 
@@ -134,6 +135,35 @@ std::vector<Job> jobs() {
     }
   }
   return all;
+}
+
+// A piece comes while the one before goes: beside each other they take little more than one alone.
+TEST(UpdateFromHost, UsesBothWaysOfTheLinkAtOnce) {
+  ProgramSet set;
+  set.executable = false;
+  set.backend = {.device = Device::cuda};
+  ProgramBuilder init(set, "init_state");
+  UpdatedTensor t;
+  t.name = "t";
+  const Shape shape = {64, 1 << 20};
+  const auto on_host = [&](const char* name, DType dtype, Role role) {
+    return init.persistent(name, shape, dtype, role, Tier::host);
+  };
+  t.gradient = on_host("grad", DType::f32, Role::gradient);
+  t.value = on_host("master", DType::f32, Role::optimizer);
+  t.narrow = on_host("weight", DType::bf16, Role::weights);
+  const Buffer factor = init.persistent("factor", {1}, DType::f32, Role::input);
+  const OptimizerOptions options;
+  declare_states(init, options, t);
+  ProgramBuilder update(set, "update");
+  record_update(update, {&t, 1}, factor, options);
+  MachineProfile p = *find_profile("h200");
+  p.upload_bandwidth = p.download_bandwidth = 1e9;
+  const PredictedTime time = predict(set, plan_memory(set), 1, p);
+  const double there = time.busy[static_cast<std::size_t>(Lane::upload)];
+  const double back = time.busy[static_cast<std::size_t>(Lane::download)];
+  EXPECT_GT(back, 0.8 * there);
+  EXPECT_LT(time.seconds, 0.62 * (there + back));
 }
 
 TEST(UpdateFromDisk, GivesTheSameBitsAsOnTheDeviceForEveryOptimizer) {

@@ -107,6 +107,22 @@ TEST(LinearBits, DoNotDependOnChunksInAlignedBf16) {
   }
 }
 
+// The GPU's kernel for these takes more rows to a block where there are many.
+TEST(LinearBits, OfFewColumnsDoNotDependOnTheNumberOfRows) {
+  const std::int64_t rows = support::test_device() == Device::cuda ? 4200 : 600;
+  for (const std::int64_t outputs : {16, 48}) {
+    const SampleWeight w = SampleWeight(DType::bf16, outputs, 1024).fill(1);
+    SampleTensor x(DType::bf16, {rows, 1024});
+    x.fill_normal(2);
+    const auto run = [&](const Chunks& c) {
+      SampleTensor y(DType::bf16, {rows, outputs});
+      forward(x, w, {}, y, c);
+      return y.bytes();
+    };
+    EXPECT_TRUE(run({.threads = 2}) == run({.threads = 2, .rows = kTokenQuantum})) << outputs;
+  }
+}
+
 // Nothing is rounded in between: on the CPU the fused form is the two operations.
 TEST(LinearBits, OfGeluInF32AreThoseOfGeluAfterTheProduct) {
   if (support::test_device() == Device::cuda) GTEST_SKIP() << "the library has a gelu of its own";

@@ -92,6 +92,37 @@ TEST(Profile, TimesAnInstructionByItsLaneAndWork) {
   EXPECT_DOUBLE_EQ(seconds(Lane::compute, {.work = Work::gemm, .flops = 500}), 0.25 + 1);
 }
 
+// x [2, 300] times a matrix [80, 300]: 96,000 operations, 300 steps along the contraction.
+TEST(Predict, ASmallProductTakesAsLongAsItsContraction) {
+  ProgramSet set;
+  ProgramBuilder pb(set, "p");
+  const auto matrix = [&](const char* name, const Shape& shape) {
+    return pb.persistent(name, shape, DType::u8, Role::input);
+  };
+  const Buffer x = matrix("x", {2, 300}), w = matrix("w", {80, 300}), y = matrix("y", {2, 80});
+  const Buffer few = matrix("few", {40, 300}), u = matrix("u", {2, 40});
+  const Cost cost = {.work = Work::gemm, .flops = 2 * 2 * 80 * 300};
+  pb.emit("linear", {.reads = {x, w}, .writes = {y}, .cost = cost}, kNothing);
+  // A sum over rows, made in pieces side by side, has another number of columns.
+  pb.emit("linear_dw", {.reads = {x, y}, .writes = {w}, .cost = cost}, kNothing);
+  // Of few columns, as adapters have, eight share the walk.
+  pb.emit(
+      "linear",
+      {.reads = {x, few}, .writes = {u}, .cost = {.work = Work::gemm, .flops = 2 * 2 * 40 * 300}},
+      kNothing);
+  MachineProfile p = slow_machine();
+  const auto seconds = [&](std::size_t i) {
+    return predicted_seconds(set, set.programs[0].instructions[i], p);
+  };
+  EXPECT_DOUBLE_EQ(seconds(0), 0.25 + 96);  // not measured
+  p.product_step_seconds = 0.3;
+  EXPECT_DOUBLE_EQ(seconds(0), 0.25 + 96);
+  p.product_step_seconds = 2;
+  EXPECT_DOUBLE_EQ(seconds(0), 0.25 + 600);
+  EXPECT_DOUBLE_EQ(seconds(1), 0.25 + 96);
+  EXPECT_DOUBLE_EQ(seconds(2), 0.25 + 75);
+}
+
 // upload  w0 |--2--| w1 |--2--|       w0 again |--2--|
 // compute          |-1.5-|  |--5--|            |-1.5-|
 TEST(Predict, PlaysLanesSideBySideAndCountsTheExposedStall) {

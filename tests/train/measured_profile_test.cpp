@@ -41,7 +41,9 @@ TEST(MeasuredProfile, IsReadBackAsItWasMeasured) {
   EXPECT_EQ(p->fp8_gemm_flops, 0);  // a card without it has the other rates nevertheless
   MachineProfile fp8 = measured();
   fp8.fp8_gemm_flops = 1.2e15;
+  fp8.product_step_seconds = 3e-9;
   save_profile(fp8, path);
+  EXPECT_DOUBLE_EQ(load_profile("NVIDIA Test", path)->product_step_seconds, 3e-9);
   EXPECT_DOUBLE_EQ(load_profile("NVIDIA Test", path)->fp8_gemm_flops, 1.2e15);
 }
 

@@ -69,15 +69,25 @@ Buffer DitBlock::adapter_input(ProgramBuilder& pb, std::int64_t rows,
   return rank == 0 ? Buffer() : pb.temp("u", {rows, rank}, precision_.activation);
 }
 
+FirstNorm DitBlock::first_norm(ProgramBuilder& pb, const BlockWeightsInUse& w,
+                               const BlockSample& s) const {
+  return {.tables = {.mul = modulation_row(pb, w.modulation, scale1),
+                     .add = modulation_row(pb, w.modulation, shift1),
+                     .index = s.timestep_row,
+                     .one_plus = true},
+          .room = w.self_q.inlaid.columns};
+}
+
 // z = LN(x) (1 + scale) + shift;  q, k, v = z W^T + b
 void DitBlock::project_qkv(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
-                           Buffer x, Buffer q, Buffer k, Buffer v, Buffer u) const {
+                           Buffer x, Buffer q, Buffer k, Buffer v, Buffer u, Buffer made_z) const {
   for (const TokenChunk& c : token_chunks(policy_, s.tokens)) {
-    const ops::NormTables tables = {.mul = modulation_row(pb, w.modulation, scale1),
-                                    .add = modulation_row(pb, w.modulation, shift1),
-                                    .index = pb.rows(s.timestep_row, c.first, c.rows),
-                                    .one_plus = true};
-    const Buffer z = normed(pb, pb.rows(x, c.first, c.rows), tables, w.self_q).y;  // [R, C]
+    Buffer z = made_z;  // [R, C]
+    if (!z) {
+      ops::NormTables tables = first_norm(pb, w, s).tables;
+      tables.index = pb.rows(tables.index, c.first, c.rows);
+      z = normed(pb, pb.rows(x, c.first, c.rows), tables, w.self_q).y;
+    }
     const auto rows = [&](Buffer b) { return b ? pb.rows(b, c.first, c.rows) : Buffer(); };
     self_qkv(pb, w, s, c.first).forward(pb, z, {{rows(q), rows(k), rows(v)}}, rows(u));
   }
@@ -151,7 +161,7 @@ void DitBlock::attention_residual(ProgramBuilder& pb, const BlockWeightsInUse& w
 // x2 = x1 + cross_o Wo^T + bo;  out = x2 + (gelu(LN2(x2) W0^T + b0) W2^T + b2) gate2
 void DitBlock::feed_forward_residual(ProgramBuilder& pb, const BlockWeightsInUse& w,
                                      const BlockSample& s, Buffer x1, Buffer cross_o, Buffer out,
-                                     const BlockSaved* saved) const {
+                                     const BlockSaved* saved, Norms& norms) const {
   const BlockSaved keep = saved ? *saved : BlockSaved();
   for (const TokenChunk& c : token_chunks(policy_, s.tokens)) {
     const auto rows = [&](Buffer b) { return b ? pb.rows(b, c.first, c.rows) : Buffer(); };
@@ -178,15 +188,21 @@ void DitBlock::feed_forward_residual(ProgramBuilder& pb, const BlockWeightsInUse
                           : pb.temp("ffn_out", {c.rows, config_.dim}, precision_.activation);
     w.down.at(c.first, s.index).forward(pb, act, y3, rows(keep.u.down));
     tap(pb, "ffn", s, y3, c.first);
-    ops::gated_residual(
-        pb, x2, y3,
-        {.table = modulation_row(pb, w.modulation, gate2), .index = rows(s.timestep_row)},
-        rows(out));
+    const ops::Gate gate = {.table = modulation_row(pb, w.modulation, gate2),
+                            .index = rows(s.timestep_row)};
+    if (!norms.next) {
+      ops::gated_residual(pb, x2, y3, gate, rows(out));
+      continue;
+    }
+    const FirstNorm next = norms.next();
+    norms.next_z = InlaidAdapter::temp(pb, "norm", pb.shape(x2), precision_.activation, next.room);
+    ops::residual_norm_into(pb, x2, y3, gate, rows(out), next.tables, config_.eps, norms.next_z);
   }
 }
 
 Buffer DitBlock::forward(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
-                         Buffer x, Activations keep, BlockSaved* saved) const {
+                         Buffer x, Activations keep, BlockSaved* saved, Norms& norms) const {
+  check(joins_norms(policy_) || (!norms.z && !norms.next), "norms are joined in chunks of tokens");
   const bool keeps_all = saved && keep == Activations::kept;
   const bool keeps_attention = saved && keep != Activations::recomputed;
   const DType act = precision_.activation;
@@ -202,7 +218,7 @@ Buffer DitBlock::forward(ProgramBuilder& pb, const BlockWeightsInUse& w, const B
     u.up = adapter_input(pb, s.tokens, {&w.up});
     u.down = adapter_input(pb, s.tokens, {&w.down});
   }
-  project_qkv(pb, w, s, x, q, k, v, u.self_qkv);
+  project_qkv(pb, w, s, x, q, k, v, u.self_qkv, norms.z);
   const auto in_place_or = [&](Buffer raw, const char* name) {
     return keeps_all ? pb.temp(name, pb.shape(raw), act) : raw;
   };
@@ -252,7 +268,7 @@ Buffer DitBlock::forward(ProgramBuilder& pb, const BlockWeightsInUse& w, const B
     kept.cross_attention = cross_o, kept.cross_lse = cross_lse;
   }
   const Buffer out = keeps_all ? full(pb, "x", s, precision_.residual) : x1;
-  feed_forward_residual(pb, w, s, x1, cross_o, out, saved ? &kept : nullptr);
+  feed_forward_residual(pb, w, s, x1, cross_o, out, saved ? &kept : nullptr, norms);
   if (saved) *saved = kept;
   return out;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -36,6 +37,14 @@ struct Gain {
 };
 
 // The weights of one block while they are in reach, and where their gradients go.
+// Gradients of a block's weights, in the order in which backward comes to them.
+enum class GradientPart : std::uint8_t {
+  feed_forward,     // and cross-attention's output projection
+  cross_attention,  // the rest of it, norm3 and self-attention's output projection
+  self_attention,   // the rest of it and the modulation
+};
+inline constexpr std::size_t kGradientParts = 3;
+
 struct BlockWeightsInUse {
   AdaptedLinear self_q, self_k, self_v, self_o, cross_q, cross_k, cross_v, cross_o, up, down;
   Gain self_norm_q, self_norm_k, cross_norm_q, cross_norm_k, norm3, norm3_bias;
@@ -44,6 +53,8 @@ struct BlockWeightsInUse {
   // Gives matrices that are used once more other places, filled anew, so that nothing holds the
   // places they had in between. Empty: they stay in reach.
   std::function<void(ProgramBuilder&, BlockWeightsInUse&)> renew;
+  // Backward is about to add to these gradients. Empty: all of them are there.
+  std::function<void(ProgramBuilder&, GradientPart)> gradients_come;
 };
 
 // One sample's view of the block.
@@ -76,6 +87,13 @@ struct BlockSaved {
   AdapterInputs u;
 };
 
+// The norm that a block begins with, where the block before makes it together with the sum it ends
+// with: the residual stream is read once less. The bits are the same.
+struct FirstNorm {
+  ops::NormTables tables;
+  std::int64_t room = 0;  // columns behind the rows, for an inlaid adapter
+};
+
 // The transformer block (wan.md 2.6, 7.1). Records forward and backward for one sample at a time;
 // chunks, head groups and what is kept are the policy's choice and never change a bit.
 class DitBlock {
@@ -90,8 +108,18 @@ class DitBlock {
 
   // Returns the block's output. saved == nullptr: no backward follows, and x is overwritten with
   // it.
+  // z: the first norm's result, if it is there. next() is called behind the last product, if it is
+  // not empty; what it asks for is left in next_z.
+  struct Norms {
+    Buffer z = {};
+    std::function<FirstNorm()> next = {};
+    Buffer next_z = {};
+  };
   Buffer forward(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s, Buffer x,
-                 Activations keep, BlockSaved* saved) const;
+                 Activations keep, BlockSaved* saved, Norms& norms) const;
+  // Whether first norms may be made ahead: of whole samples.
+  static bool joins_norms(const MemoryPolicy& policy) { return policy.chunk_tokens == 0; }
+  FirstNorm first_norm(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s) const;
 
   // dx [L, C] holds the gradient of the output and becomes that of the input (wants_dx), or is left
   // in an unspecified state when nothing before this block is trained. near_end() is called where
@@ -141,7 +169,7 @@ class DitBlock {
   }
 
   void project_qkv(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s, Buffer x,
-                   Buffer q, Buffer k, Buffer v, Buffer u) const;
+                   Buffer q, Buffer k, Buffer v, Buffer u, Buffer made_z = {}) const;
   void project_context(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
                        Buffer u, Buffer& cross_k, Buffer& cross_v) const;
   Qk norm_and_rotate(ProgramBuilder& pb, const BlockSample& s, Buffer raw, Buffer gain, bool rotate,
@@ -151,7 +179,8 @@ class DitBlock {
                           Buffer x, Buffer o, Buffer x1, Buffer cross_q, const BlockSaved& keep,
                           bool u_is_there = false) const;
   void feed_forward_residual(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
-                             Buffer x1, Buffer cross_o, Buffer out, const BlockSaved* keep) const;
+                             Buffer x1, Buffer cross_o, Buffer out, const BlockSaved* keep,
+                             Norms& norms) const;
 
   BlockSaved restore(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
                      const BlockSaved& saved, Qk& q, Qk& k, Qk& cq, Qk& ck) const;

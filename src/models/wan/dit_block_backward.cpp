@@ -85,6 +85,7 @@ void DitBlock::backward_feed_forward(ProgramBuilder& pb, const BlockWeightsInUse
                                      const BlockSample& s, const BlockSaved& saved, Buffer dx,
                                      Buffer dcross_o) const {
   const DType act = precision_.activation;
+  if (w.gradients_come) w.gradients_come(pb, GradientPart::feed_forward);
   for (const TokenChunk& c : token_chunks(policy_, s.tokens)) {
     const auto rows = [&](Buffer b) { return b ? pb.rows(b, c.first, c.rows) : Buffer(); };
     const auto temp = [&](const char* name, std::int64_t width, std::int64_t room = 0) {
@@ -163,6 +164,7 @@ void DitBlock::backward_cross(ProgramBuilder& pb, const BlockWeightsInUse& w, co
                            .lse = saved.cross_lse},
                           heads(pb, dcross_o), heads(pb, dcq), heads(pb, dck), heads(pb, dcv),
                           attention_options());
+  if (w.gradients_come) w.gradients_come(pb, GradientPart::cross_attention);
   for (const TokenChunk& c : token_chunks(policy_, s.tokens)) {
     const auto rows = [&](Buffer b) { return b ? pb.rows(b, c.first, c.rows) : Buffer(); };
     const Buffer dx_rows = rows(dx);
@@ -217,6 +219,7 @@ void DitBlock::backward_self(ProgramBuilder& pb, BlockWeightsInUse& w, const Blo
                           attention_options());
   near_end();
   if (w.renew) w.renew(pb, w);
+  if (w.gradients_come) w.gradients_come(pb, GradientPart::self_attention);
   for (const TokenChunk& c : token_chunks(policy_, s.tokens)) {
     const auto rows = [&](Buffer b) { return b ? pb.rows(b, c.first, c.rows) : Buffer(); };
     const auto unrotate = [&](Buffer d, Buffer raw, Buffer r, const Gain& gain) {

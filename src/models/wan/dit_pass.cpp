@@ -1,6 +1,7 @@
 #include "models/wan/dit_pass.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 #include "ops/copy.h"
@@ -43,6 +44,7 @@ DitPass::DitPass(const Parts& parts, const DitRunIo& io, int expert, PassKind ki
   for (const AdapterIo& a : parts.adapters) {
     if (a.expert == expert) adapters_.emplace(a.name, &a);
   }
+  if (parts.job.mode == Mode::full) parts_ = block_gradient_parts();
   for (std::size_t i = 0; i < io_.samples.size(); ++i) {
     SampleState& s = samples_.emplace_back();
     s.tokens = io_.batch.latents[i].tokens();
@@ -66,6 +68,9 @@ void DitPass::record(ProgramBuilder& pb) {
   if (backward()) {
     bring_back(pb, layers - 1);
     for (std::int64_t b = layers; b-- > first_trained_block();) backward_block(pb, b);
+    for (std::size_t part = 0; part < kGradientParts; ++part) {
+      leave_gradients(pb, static_cast<GradientPart>(part));
+    }
     if (full()) embed_backward(pb);
   }
   download_outputs(pb);
@@ -85,34 +90,6 @@ std::int64_t DitPass::first_trained_block() const {
     ++block;
   }
   return block;
-}
-
-// With gradients that wait in host memory a temporary takes their place while backward adds to it.
-void DitPass::begin_gradients(ProgramBuilder& pb, int group) {
-  GroupGradients& grads = gradients_[static_cast<std::size_t>(group)];
-  grads.device.clear();
-  for (const Buffer home : grads.home) {
-    if (pb.tier(home) == Tier::device) {
-      grads.device.push_back(home);
-      if (!loss_sum_) ops::fill(pb, home, 0);
-      continue;
-    }
-    const Buffer here = pb.temp("grad", pb.shape(home), f32, Role::gradient);
-    grads.device.push_back(here);
-    if (loss_sum_) {
-      ops::copy(pb, home, here, Lane::upload);  // from the step's earlier runs
-    } else {
-      ops::fill(pb, here, 0);
-    }
-  }
-}
-
-void DitPass::end_gradients(ProgramBuilder& pb, int group) {
-  const GroupGradients& grads = gradients_[static_cast<std::size_t>(group)];
-  for (std::size_t i = 0; i < grads.home.size(); ++i) {
-    if (grads.device[i] == grads.home[i]) continue;
-    ops::copy(pb, grads.device[i], grads.home[i], Lane::download);
-  }
 }
 
 // The file's own 8-bit weights are taken as they are, and some have scales that the sums of an
@@ -330,15 +307,27 @@ Activations DitPass::kept_of(std::int64_t block) const {
 
 void DitPass::forward_block(ProgramBuilder& pb, std::int64_t block) {
   const auto scope = pb.scope(fmt::format("blocks.{}", block));
-  BlockWeightsInUse w = block_weights(pb, block, false);
+  BlockWeightsInUse w = next_weights_ ? std::move(*next_weights_) : block_weights(pb, block, false);
+  next_weights_.reset();
   const bool tapped = taps_ && block == 0;
   const DitBlock layer(job_.config, job_.policy, job_.precision, tapped ? taps_ : nullptr,
                        "mid.block0.");
+  // The next block's weights may take the places of these, which no further sample needs.
+  const bool joins = samples_.size() == 1 && DitBlock::joins_norms(job_.policy);
   for (std::size_t i = 0; i < samples_.size(); ++i) {
     SampleState& s = samples_[i];
     BlockSaved& saved = s.saved[static_cast<std::size_t>(block)];
     if (i > 0 && w.renew) w.renew(pb, w);
-    s.x = layer.forward(pb, w, block_sample(i), s.x, kept_of(block), backward() ? &saved : nullptr);
+    DitBlock::Norms norms = {.z = std::exchange(s.z, {})};
+    if (joins && block + 1 < job_.config.layers) {
+      norms.next = [&, i] {
+        next_weights_ = block_weights(pb, block + 1, false);
+        return layer.first_norm(pb, *next_weights_, block_sample(i));
+      };
+    }
+    s.x = layer.forward(pb, w, block_sample(i), s.x, kept_of(block), backward() ? &saved : nullptr,
+                        norms);
+    s.z = norms.next_z;
     if (backward()) offload(pb, saved);
     if (taps_) taps_->tap(pb, fmt::format("mid.block{}.x", block), static_cast<int>(i), s.x, 0);
   }
@@ -402,7 +391,7 @@ void DitPass::backward_block(ProgramBuilder& pb, std::int64_t block) {
   if (!late) bring_back(pb, block - 1);
   const auto scope = pb.scope(fmt::format("blocks.{}.backward", block));
   const int group = block_group(block);
-  begin_gradients(pb, group);
+  declare_gradients(pb, group);
   BlockWeightsInUse w = block_weights(pb, block, true);
   const DitBlock layer(job_.config, job_.policy, job_.precision);
   // With a frozen base nothing before the first block with adapters needs a gradient.
@@ -410,6 +399,12 @@ void DitPass::backward_block(ProgramBuilder& pb, std::int64_t block) {
   for (std::size_t i = 0; i < samples_.size(); ++i) {
     const SampleState& s = samples_[i];
     if (i > 0 && w.renew) w.renew(pb, w);
+    w.gradients_come = {};
+    if (i == 0) {
+      w.gradients_come = [this, group](ProgramBuilder& to, GradientPart part) {
+        come_gradients(to, group, part);
+      };
+    }
     layer.backward(pb, w, block_sample(i), s.saved[static_cast<std::size_t>(block)], s.dx, wants_dx,
                    [&] {
                      if (late && i + 1 == samples_.size()) bring_back(pb, block - 1);
@@ -419,7 +414,6 @@ void DitPass::backward_block(ProgramBuilder& pb, std::int64_t block) {
     const auto g = group_gradients<BlockParams<Buffer>>(group);
     ops::modulation_table_backward(pb, w.dmodulation, false, time_.de0, g.modulation);
   }
-  end_gradients(pb, group);
 }
 
 void DitPass::download_outputs(ProgramBuilder& pb) {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -20,6 +22,9 @@ struct AdapterTarget {
   Shape weight;
 };
 std::vector<AdapterTarget> adapter_targets(const Config& c);
+
+// Of a block's tensors, in their order.
+std::vector<GradientPart> block_gradient_parts();
 
 enum class PassKind : std::uint8_t {
   predict,  // forward
@@ -49,6 +54,7 @@ class DitPass {
     Buffer latent, conditioning, context_in, tokens_in, rope;
     Buffer text_pre, context, dcontext;
     Buffer x, dx, output, target, mask, loss_weight;
+    Buffer z;  // of x, where the block before has made the next one's first norm
     std::vector<BlockSaved> saved;  // by block
   };
   struct TimeState {
@@ -89,6 +95,12 @@ class DitPass {
   Params group_gradients(int group) const;
   void begin_gradients(ProgramBuilder& pb, int group);
   void end_gradients(ProgramBuilder& pb, int group);
+  // The same of a block, part by part: see leaving_.
+  void declare_gradients(ProgramBuilder& pb, int group);
+  void begin_gradient(ProgramBuilder& pb, Buffer home, Buffer here);
+  void come_gradients(ProgramBuilder& pb, int group, GradientPart part);
+  void leave_gradients(ProgramBuilder& pb, GradientPart part);
+  GradientPart part_of(std::size_t tensor) const;
   const AdapterIo* adapter(const std::string& module) const;  // nullptr: none
   std::int64_t first_trained_block() const;
 
@@ -106,6 +118,15 @@ class DitPass {
   std::map<std::string, const AdapterIo*> adapters_;  // of the expert, by module
   InlaidAdapters inlaid_;
   std::set<std::int64_t> inlaid_blocks_;  // resident ones whose margins this program has filled
+  // Gradients of the block before on their way to the host, by part. Recorded as late as the next
+  // block's take their places: until then they have all the time there is, and no two blocks'
+  // gradients are there at once.
+  struct Leaving {
+    Buffer here, home;
+  };
+  std::array<std::vector<Leaving>, kGradientParts> leaving_;
+  std::optional<BlockWeightsInUse> next_weights_;  // of the forward pass's next block
+  std::vector<GradientPart> parts_;  // of a block's tensors, in their order; empty: one part
 };
 
 template <class Params>

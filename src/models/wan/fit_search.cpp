@@ -304,9 +304,8 @@ class Search {
     return least;
   }
 
-  // Its step waits for gradients that leave the device, for most of the time that they take,
-  // however a block is computed: at least for most of what any plan that is there waits for each
-  // byte.
+  // Where its step waits for what comes and goes, it does so however a block is computed: at least
+  // for most of what any plan that is there waits for each byte.
   double least_stall_seconds(Bytes streamed) const {
     constexpr double kMostOfIt = 0.95;
     double least = std::numeric_limits<double>::infinity();

@@ -144,7 +144,8 @@ std::vector<ProcessLine> lines_for(const FitRequest& request, const ProgramSet& 
 
 LeastNeeds least_needs(const FitRequest& request, const RecordedJob& recorded) {
   const auto live = live_bytes(recorded.set);
-  const std::vector<ProcessLine> lines = lines_for(request, recorded.set, live[1]);
+  std::vector<ProcessLine> lines = lines_for(request, recorded.set, live[1]);
+  std::erase_if(lines, [](const ProcessLine& l) { return l.name == kRecordings; });
   const auto busy = busy_seconds(request, recorded);
   const auto of = [&](Lane lane) { return busy[static_cast<std::size_t>(lane)]; };
   return {.device = live[0] + sum_lines(lines, Tier::device),
