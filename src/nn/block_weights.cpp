@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/bytes.h"
 #include "core/error.h"
 #include "ops/copy.h"
 #include "plan/bindings.h"

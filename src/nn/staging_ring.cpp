@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/bytes.h"
 #include "core/convert.h"
 #include "core/error.h"
 #include "core/thread_pool.h"

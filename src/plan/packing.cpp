@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/bytes.h"
+
 namespace ballast {
 namespace {
 
