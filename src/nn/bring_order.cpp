@@ -1,7 +1,6 @@
 #include "nn/bring_order.h"
 
 #include <algorithm>
-#include <unordered_map>
 
 #include "core/error.h"
 
@@ -36,6 +35,42 @@ void move(Program& program, const std::vector<Bring>& all, std::vector<Move> mov
   }
   old = std::move(code);
 }
+
+// Something about the roots of all places that are filled, found by their ids: most operands of a
+// program are none of them.
+template <class T>
+class ByRoot {
+ public:
+  ByRoot(const ProgramSet& set, const std::vector<Bring>& brings, const T& all) {
+    std::uint32_t end = 0;
+    first_ = ~0u;
+    for (const Bring& b : brings) {
+      const std::uint32_t root = set.spec(b.place).root.id;
+      first_ = std::min(first_, root);
+      end = std::max(end, root + 1);
+    }
+    if (brings.empty()) return;
+    index_.resize(end - first_, kNone);
+    for (const Bring& b : brings) {
+      std::uint32_t& i = index_[set.spec(b.place).root.id - first_];
+      if (i != kNone) continue;
+      i = static_cast<std::uint32_t>(values_.size());
+      values_.push_back(all);
+    }
+  }
+
+  // Null: the root is no place's.
+  T* find(Buffer root) {
+    const std::uint32_t at = root.id - first_;  // huge where it is before the first
+    return at < index_.size() && index_[at] != kNone ? &values_[index_[at]] : nullptr;
+  }
+
+ private:
+  static constexpr std::uint32_t kNone = ~0u;
+  std::uint32_t first_;
+  std::vector<std::uint32_t> index_;
+  std::vector<T> values_;
+};
 
 // For each byte of one buffer: the first instruction that may come behind its last use.
 class FreeFrom {
@@ -76,8 +111,7 @@ class FreeFrom {
 void bring_early(ProgramSet& set, std::size_t index, const std::vector<Bring>& brings) {
   if (brings.empty()) return;
   Program& program = set.programs[index];
-  std::unordered_map<std::uint32_t, FreeFrom> places;
-  for (const Bring& b : brings) places[set.spec(b.place).root.id];
+  ByRoot<FreeFrom> places(set, brings, {});
   // What is recorded before the first is wanted before it.
   const auto leading = std::ranges::find_if(brings, [](const Bring& b) { return b.begin < b.end; });
   const std::uint32_t first = leading == brings.end() ? 0 : leading->begin;
@@ -92,7 +126,7 @@ void bring_early(ProgramSet& set, std::size_t index, const std::vector<Bring>& b
   for (std::uint32_t i = 0; i < program.instructions.size();) {
     if (next != brings.end() && next->begin == i) {
       const BufferSpec& s = set.spec(next->place);
-      FreeFrom& place = places[s.root.id];
+      FreeFrom& place = *places.find(s.root);
       std::erase_if(unused, [&](const Bring* b) { return over(b, s); });
       if (next->begin < next->end) {
         const std::uint32_t to = std::max(first, place.of(s.offset, s.offset + s.bytes));
@@ -108,9 +142,9 @@ void bring_early(ProgramSet& set, std::size_t index, const std::vector<Bring>& b
     for (const auto* touched : {&ins.reads, &ins.writes}) {
       for (const Buffer b : *touched) {
         const BufferSpec& s = set.spec(b);
-        const auto place = places.find(s.root.id);
-        if (place == places.end()) continue;
-        place->second.used(s.offset, s.offset + s.bytes, i);
+        FreeFrom* const place = places.find(s.root);
+        if (!place) continue;
+        place->used(s.offset, s.offset + s.bytes, i);
         std::erase_if(unused, [&](const Bring* waiting) {
           if (!over(waiting, s)) return false;
           moves.push_back(prepared(*waiting, i - 1));
@@ -126,8 +160,7 @@ void bring_just_in_time(ProgramSet& set, std::size_t index, std::vector<Bring> b
   check(ahead > 0, "{} places ahead", ahead);
   Program& program = set.programs[index];
   constexpr std::uint32_t kNever = ~0u;
-  std::unordered_map<std::uint32_t, std::uint32_t> first_use;  // by root
-  for (const Bring& b : brings) first_use[set.spec(b.place).root.id] = kNever;
+  ByRoot<std::uint32_t> first_use(set, brings, kNever);
   auto next = brings.begin();
   for (std::uint32_t i = 0; i < program.instructions.size();) {
     if (next != brings.end() && next->begin == i) {
@@ -136,13 +169,13 @@ void bring_just_in_time(ProgramSet& set, std::size_t index, std::vector<Bring> b
       continue;
     }
     for (const Buffer b : program.instructions[i].reads) {
-      const auto found = first_use.find(set.spec(b).root.id);
-      if (found != first_use.end()) found->second = std::min(found->second, i);
+      std::uint32_t* const found = first_use.find(set.spec(b).root);
+      if (found) *found = std::min(*found, i);
     }
     ++i;
   }
   const std::vector<Bring> all = brings;
-  const auto used_at = [&](const Bring& b) { return first_use[set.spec(b.place).root.id]; };
+  const auto used_at = [&](const Bring& b) { return *first_use.find(set.spec(b.place).root); };
   std::erase_if(brings, [&](const Bring& b) { return used_at(b) == kNever; });
   std::ranges::stable_sort(brings, {}, used_at);
   std::vector<Move> moves;
@@ -156,7 +189,7 @@ void bring_just_in_time(ProgramSet& set, std::size_t index, std::vector<Bring> b
 
 namespace {
 
-bool overlap(const ProgramSet& set, const std::vector<Buffer>& a, const std::vector<Buffer>& b) {
+bool overlap(const ProgramSet& set, const BufferList& a, const BufferList& b) {
   for (const Buffer x : a) {
     for (const Buffer y : b) {
       const BufferSpec &s = set.spec(x), &t = set.spec(y);

@@ -145,7 +145,7 @@ void StagingRing::emit(ProgramBuilder& pb, std::span<const Piece> pieces, Lane l
   const Buffer ring = next();
   std::vector<Request> requests;
   std::vector<CopyOut> outs;
-  std::vector<Buffer> writes;
+  BufferList writes;
   double bytes = 0;
   for (const Piece& p : pieces) {
     const Delivery& d = *p.delivery;

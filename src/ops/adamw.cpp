@@ -97,8 +97,8 @@ void adamw(ProgramBuilder& pb, std::vector<AdamWBuffers> tensors, Buffer grad_sc
   Access access;
   for (const AdamWBuffers& t : tensors) {
     const Buffer scale = &t == &tensors.front() ? grad_scale : Buffer();
-    access.reads.insert(access.reads.end(), {t.p, t.m, t.v, t.g, scale, t.rounding.carry});
-    access.writes.insert(access.writes.end(), {t.p, t.m, t.v, t.rounding.carry});
+    access.reads.append({t.p, t.m, t.v, t.g, scale, t.rounding.carry});
+    access.writes.append({t.p, t.m, t.v, t.rounding.carry});
   }
   pb.emit("adamw", std::move(access),
           [tensors = std::move(tensors), grad_scale](const Bindings& b) {

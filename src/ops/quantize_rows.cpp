@@ -73,7 +73,7 @@ void quantize_rows(const QuantizeRows& a, Stream stream) {
 void quantize_rows(ProgramBuilder& pb, Buffer w, Buffer q, Buffer scale) {
   check_operands(pb.dtype(w), pb.shape(w), pb.dtype(q), pb.shape(q), pb.dtype(scale),
                  pb.shape(scale));
-  const std::string name = pb.set().spec(w).name;
+  const std::string name(pb.set().spec(w).name);
   pb.emit("quantize_rows", {.reads = {w}, .writes = {q, scale}}, [=](const Bindings& b) {
     quantize_rows({.w = b.in(w), .q = b.out(q), .scale = b.out(scale), .name = name}, b.stream());
   });

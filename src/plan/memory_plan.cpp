@@ -105,6 +105,17 @@ std::vector<Tops> place_all_kept(const ProgramSet& set, const Owners& owned, Mem
   return by_program;
 }
 
+// visit(id, spec, lifetime) of what the program itself has for temporaries.
+template <class Visit>
+void each_temporary(const ProgramSet& set, const std::vector<Lifetime>& life, int program,
+                    IdRange range, Visit&& visit) {
+  for (std::uint32_t i = range.first; i < range.end; ++i) {
+    if (life[i].first == Lifetime::kNever) continue;  // lifetimes are the roots' only
+    const BufferSpec& s = set.buffers[i];
+    if (s.program == program && s.bytes > 0) visit(i, s, life[i]);
+  }
+}
+
 struct Temporaries {
   std::vector<std::uint32_t> ids;
   std::vector<PackItem> items;
@@ -115,14 +126,12 @@ std::array<Temporaries, kTiers.size()> temporaries(const ProgramSet& set,
                                                    const std::vector<Lifetime>& life, int program,
                                                    IdRange range, std::uint64_t guard_bytes) {
   std::array<Temporaries, kTiers.size()> all;
-  for (std::uint32_t i = range.first; i < range.end; ++i) {
-    if (life[i].first == Lifetime::kNever) continue;  // lifetimes are the roots' only
-    const BufferSpec& s = set.buffers[i];
-    if (s.program != program || s.bytes == 0) continue;
-    Temporaries& t = all[index(s.tier)];
-    t.ids.push_back(i);
-    t.items.push_back({life[i].first, life[i].last, s.bytes + guard_bytes, s.alignment});
-  }
+  each_temporary(set, life, program, range,
+                 [&](std::uint32_t i, const BufferSpec& s, const Lifetime& l) {
+                   Temporaries& t = all[index(s.tier)];
+                   t.ids.push_back(i);
+                   t.items.push_back({l.first, l.last, s.bytes + guard_bytes, s.alignment});
+                 });
   return all;
 }
 
@@ -226,14 +235,22 @@ std::array<Bytes, kTiers.size()> live_bytes(const ProgramSet& set) {
   const std::vector<Tops> kept = place_all_kept(set, owned, plan);
   std::array<Bytes, kTiers.size()> most = plan.persistent;
   std::vector<Lifetime> life;
+  std::array<std::vector<std::int64_t>, kTiers.size()> change;  // by instruction
   for (int p = 0; p < static_cast<int>(set.programs.size()); ++p) {
+    const auto program = static_cast<std::size_t>(p);
     lifetimes(set, p, life);
-    const auto by_tier =
-        temporaries(set, life, p, owned.by_program[static_cast<std::size_t>(p)], 0);
+    for (auto& c : change) c.assign(set.programs[program].instructions.size() + 1, 0);
+    each_temporary(set, life, p, owned.by_program[program],
+                   [&](std::uint32_t, const BufferSpec& s, const Lifetime& l) {
+                     change[index(s.tier)][l.first] += static_cast<std::int64_t>(s.bytes);
+                     change[index(s.tier)][l.last + 1] -= static_cast<std::int64_t>(s.bytes);
+                   });
     for (const Tier tier : kTiers) {
-      const Temporaries& t = by_tier[index(tier)];
-      const Bytes stays = kept[static_cast<std::size_t>(p)][index(tier)];
-      most[index(tier)] = std::max(most[index(tier)], stays + Bytes{live_bound(t.items)});
+      std::int64_t live = 0, peak = 0;
+      for (const std::int64_t c : change[index(tier)]) peak = std::max(peak, live += c);
+      const Bytes stays = kept[program][index(tier)];
+      most[index(tier)] =
+          std::max(most[index(tier)], stays + Bytes{static_cast<std::uint64_t>(peak)});
     }
   }
   return most;

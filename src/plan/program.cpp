@@ -17,9 +17,9 @@ std::string_view name_of(Lane l) {
   return kNames[static_cast<std::size_t>(l)];
 }
 
-const BufferSpec& ProgramSet::spec(Buffer b) const {
-  check(b.id < buffers.size(), "buffer {} is not one of the {} recorded", b.id, buffers.size());
-  return buffers[b.id];
+void ProgramSet::fail_unknown(Buffer b) const {
+  fail(ErrorCode::internal,
+       fmt::format("buffer {} is not one of the {} recorded", b.id, buffers.size()));
 }
 
 int ProgramSet::program_index(std::string_view name) const {

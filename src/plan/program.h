@@ -12,20 +12,13 @@
 #include "core/dtype.h"
 #include "core/shape.h"
 #include "memory/tier.h"
+#include "plan/buffer_list.h"
+#include "plan/recorded_names.h"
+#include "plan/shared_shape.h"
 
 namespace ballast {
 
 class Bindings;
-
-// Names a tensor of a recorded program. Cheap to copy; there is no memory behind it until it is
-// run.
-struct Buffer {
-  static constexpr std::uint32_t kNone = ~0u;
-  std::uint32_t id = kNone;
-
-  explicit operator bool() const { return id != kNone; }
-  friend bool operator==(Buffer, Buffer) = default;
-};
 
 // What a buffer is for; the report adds bytes up by role.
 enum class Role : std::uint8_t {
@@ -51,19 +44,21 @@ std::string_view name_of(Lane l);
 
 inline constexpr int kPersistent = -1;
 
+// Half a million of these are walked for a plan: one cache line each.
 struct BufferSpec {
-  std::string name;  // empty in views; see ProgramSet::name
-  Shape shape;
-  Shape strides;  // in elements
+  std::string_view name;  // empty in views; see ProgramSet::name
+  SharedShape shape;
+  SharedShape strides;        // in elements
+  std::uint64_t offset = 0;   // bytes from the start of the root
+  std::uint64_t bytes = 0;    // from first to last byte touched, strides included
+  Buffer root;                // the buffer whose memory this is; itself unless it is a view
+  int program = kPersistent;  // index of the program a temporary belongs to
+  std::uint32_t alignment = 256;
   DType dtype = DType::f32;
   Tier tier = Tier::device;
   Role role = Role::activation;
-  int program = kPersistent;  // index of the program a temporary belongs to
-  Buffer root;                // the buffer whose memory this is; itself unless it is a view
-  std::uint64_t offset = 0;   // bytes from the start of the root
-  std::uint64_t bytes = 0;    // from first to last byte touched, strides included
-  std::uint64_t alignment = 256;
 };
+static_assert(sizeof(BufferSpec) <= 64);
 
 // What decides how long an instruction takes.
 enum class Work : std::uint8_t {
@@ -87,10 +82,10 @@ using Kernel = std::function<void(const Bindings&)>;
 
 // One piece of work and every byte it may touch.
 struct Instruction {
-  std::string name;
+  std::string_view name;  // a zero follows
   Lane lane = Lane::compute;
-  std::vector<Buffer> reads;
-  std::vector<Buffer> writes;  // a buffer that is updated in place stands in both lists
+  BufferList reads;
+  BufferList writes;  // a buffer that is updated in place stands in both lists
   Cost cost;
   Kernel run;
   // Makes, before the first run, what a run must not: a library's plan for these sizes and places.
@@ -118,11 +113,20 @@ struct ProgramSet {
   bool executable = true;  // false: recorded for planning only, kernels are dropped
   std::vector<BufferSpec> buffers;
   std::vector<Program> programs;
+  ShapePool shapes;     // of its buffers
+  RecordedNames names;  // of its buffers and instructions
 
-  const BufferSpec& spec(Buffer b) const;
-  const std::string& name(Buffer b) const { return spec(spec(b).root).name; }
+  const BufferSpec& spec(Buffer b) const {
+    if (b.id >= buffers.size()) [[unlikely]]
+      fail_unknown(b);
+    return buffers[b.id];
+  }
+  std::string_view name(Buffer b) const { return spec(spec(b).root).name; }
   Bytes bytes(Buffer b) const { return {spec(b).bytes}; }
   int program_index(std::string_view name) const;  // fails when there is none
+
+ private:
+  [[noreturn]] void fail_unknown(Buffer b) const;
 };
 
 }  // namespace ballast

@@ -29,47 +29,34 @@ ProgramBuilder::Scope::Scope(ProgramBuilder& pb, std::string_view name)
 
 ProgramBuilder::Scope::~Scope() { pb_.scope_.resize(old_size_); }
 
-std::string ProgramBuilder::scoped(std::string_view name) const {
-  std::string s;
-  s.reserve(scope_.size() + name.size());
-  return s.append(scope_).append(name);
+Buffer ProgramBuilder::add_buffer(const BufferSpec& spec) {
+  set_.buffers.push_back(spec);
+  return {static_cast<std::uint32_t>(set_.buffers.size() - 1)};
 }
 
-Buffer ProgramBuilder::add_buffer(BufferSpec spec) {
-  const Buffer b{static_cast<std::uint32_t>(set_.buffers.size())};
-  if (!spec.root) {
-    spec.root = b;
-    spec.strides = row_major(spec.shape);
-    spec.bytes = span_bytes(spec.shape, spec.strides, spec.dtype);
-  }
-  set_.buffers.push_back(std::move(spec));
-  return b;
+Buffer ProgramBuilder::add_root(std::string_view name, const Shape& shape, DType dtype, Role role,
+                                Tier tier, std::uint64_t alignment, int program) {
+  const Shape strides = row_major(shape);
+  return add_buffer({.name = set_.names.add(scope_, name),
+                     .shape = set_.shapes.of(shape),
+                     .strides = set_.shapes.of(strides),
+                     .bytes = span_bytes(shape, strides, dtype),
+                     .root = {static_cast<std::uint32_t>(set_.buffers.size())},
+                     .program = program,
+                     .alignment = static_cast<std::uint32_t>(alignment),
+                     .dtype = dtype,
+                     .tier = tier,
+                     .role = role});
 }
 
 Buffer ProgramBuilder::persistent(std::string_view name, const Shape& shape, DType dtype, Role role,
                                   Tier tier, std::uint64_t alignment) {
-  return add_buffer({.name = scoped(name),
-                     .shape = shape,
-                     .strides = {},
-                     .dtype = dtype,
-                     .tier = tier,
-                     .role = role,
-                     .program = kPersistent,
-                     .root = {},
-                     .alignment = alignment});
+  return add_root(name, shape, dtype, role, tier, alignment, kPersistent);
 }
 
 Buffer ProgramBuilder::temp(std::string_view name, const Shape& shape, DType dtype, Role role,
                             Tier tier, std::uint64_t alignment) {
-  return add_buffer({.name = scoped(name),
-                     .shape = shape,
-                     .strides = {},
-                     .dtype = dtype,
-                     .tier = tier,
-                     .role = role,
-                     .program = program_,
-                     .root = {},
-                     .alignment = alignment});
+  return add_root(name, shape, dtype, role, tier, alignment, program_);
 }
 
 Buffer ProgramBuilder::workspace(std::int64_t bytes) {
@@ -77,24 +64,22 @@ Buffer ProgramBuilder::workspace(std::int64_t bytes) {
   return temp("workspace", {bytes}, DType::u8, Role::workspace);
 }
 
-Buffer ProgramBuilder::add_view(Buffer of, std::uint64_t offset, DType dtype, const Shape& shape,
-                                const Shape& strides) {
-  const BufferSpec& base = set_.spec(of);
-  const BufferSpec& root = set_.spec(base.root);
-  BufferSpec v = {.name = {},  // ProgramSet::name() answers with the root's
-                  .shape = shape,
-                  .strides = strides,
-                  .dtype = dtype,
-                  .tier = base.tier,
-                  .role = base.role,
-                  .program = base.program,
-                  .root = base.root,
-                  .offset = base.offset + offset,
-                  .bytes = span_bytes(shape, strides, dtype),
-                  .alignment = 1};
-  check(v.offset + v.bytes <= root.bytes, "view {} of {} ends at byte {} of {}", shape, root.name,
-        v.offset + v.bytes, root.bytes);
-  return add_buffer(std::move(v));
+Buffer ProgramBuilder::add_view(Buffer of, std::uint64_t offset, DType dtype, SharedShape shape,
+                                SharedShape strides) {
+  BufferSpec v = set_.spec(of);
+  const BufferSpec& root = set_.spec(v.root);
+  v.name = {};  // ProgramSet::name() answers with the root's
+  v.shape = shape;
+  v.strides = strides;
+  v.dtype = dtype;
+  v.offset += offset;
+  v.bytes = span_bytes(shape, strides, dtype);
+  v.alignment = 1;
+  if (v.offset + v.bytes > root.bytes) [[unlikely]] {
+    check(false, "view {} of {} ends at byte {} of {}", shape, root.name, v.offset + v.bytes,
+          root.bytes);
+  }
+  return add_buffer(v);
 }
 
 Buffer ProgramBuilder::slice(Buffer b, int dim, std::int64_t begin, std::int64_t count) {
@@ -110,7 +95,7 @@ Buffer ProgramBuilder::slice(Buffer b, int dim, std::int64_t begin, std::int64_t
   Shape shape = s.shape;
   shape[dim] = count;
   return add_view(b, static_cast<std::uint64_t>(begin * s.strides[dim]) * size_of(s.dtype), s.dtype,
-                  shape, s.strides);
+                  set_.shapes.of(shape), s.strides);
 }
 
 Buffer ProgramBuilder::reshape(Buffer b, const Shape& shape) {
@@ -118,7 +103,7 @@ Buffer ProgramBuilder::reshape(Buffer b, const Shape& shape) {
   if (s.strides != row_major(s.shape) || shape.elements() != s.shape.elements()) [[unlikely]] {
     check(false, "{} {} cannot be seen as {}", set_.name(b), s.shape, shape);
   }
-  return add_view(b, 0, s.dtype, shape, row_major(shape));
+  return view(b, 0, s.dtype, shape);
 }
 
 Buffer ProgramBuilder::split_columns(Buffer b, std::int64_t parts) {
@@ -132,7 +117,7 @@ Buffer ProgramBuilder::split_columns(Buffer b, std::int64_t parts) {
   shape.push_back(size);
   strides[-1] = size;
   strides.push_back(1);
-  return add_view(b, 0, s.dtype, shape, strides);
+  return add_view(b, 0, s.dtype, set_.shapes.of(shape), set_.shapes.of(strides));
 }
 
 Buffer ProgramBuilder::row_columns(Buffer b, std::int64_t begin, std::int64_t count) {
@@ -142,11 +127,11 @@ Buffer ProgramBuilder::row_columns(Buffer b, std::int64_t begin, std::int64_t co
   check(begin >= 0 && count >= 0 && begin + count <= s.strides[0],
         "{}+{} of rows of {} elements in {} {}", begin, count, s.strides[0], set_.name(b), s.shape);
   return add_view(b, static_cast<std::uint64_t>(begin) * size_of(s.dtype), s.dtype,
-                  {s.shape[0], count}, s.strides);
+                  set_.shapes.of({s.shape[0], count}), s.strides);
 }
 
 Buffer ProgramBuilder::view(Buffer b, std::uint64_t byte_offset, DType dtype, const Shape& shape) {
-  return add_view(b, byte_offset, dtype, shape, row_major(shape));
+  return add_view(b, byte_offset, dtype, set_.shapes.of(shape), set_.shapes.of(row_major(shape)));
 }
 
 void ProgramBuilder::set_role(Buffer b, Role role) {
@@ -154,10 +139,10 @@ void ProgramBuilder::set_role(Buffer b, Role role) {
 }
 
 void ProgramBuilder::add(std::string_view name, Access access, Kernel run, Kernel prepare) {
-  std::erase(access.reads, Buffer());  // optional operands that are absent
-  std::erase(access.writes, Buffer());
+  access.reads.drop_absent();
+  access.writes.drop_absent();
   set_.programs[static_cast<std::size_t>(program_)].instructions.push_back(
-      {.name = scoped(name),
+      {.name = set_.names.add(scope_, name),
        .lane = access.lane,
        .reads = std::move(access.reads),
        .writes = std::move(access.writes),

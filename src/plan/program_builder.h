@@ -11,8 +11,8 @@ namespace ballast {
 
 // Everything an instruction touches: emit("add", {.reads = {a, b}, .writes = {c}}, ...).
 struct Access {
-  std::vector<Buffer> reads = {};
-  std::vector<Buffer> writes = {};
+  BufferList reads = {};
+  BufferList writes = {};
   Lane lane = Lane::compute;
   Cost cost = {};
 };
@@ -84,11 +84,12 @@ class ProgramBuilder {
   [[nodiscard]] Scope scope(std::string_view name) { return {*this, name}; }
 
  private:
-  Buffer add_buffer(BufferSpec spec);
-  Buffer add_view(Buffer of, std::uint64_t offset, DType dtype, const Shape& shape,
-                  const Shape& strides);
+  Buffer add_root(std::string_view name, const Shape& shape, DType dtype, Role role, Tier tier,
+                  std::uint64_t alignment, int program);
+  Buffer add_view(Buffer of, std::uint64_t offset, DType dtype, SharedShape shape,
+                  SharedShape strides);
+  Buffer add_buffer(const BufferSpec& spec);
   void add(std::string_view name, Access access, Kernel run, Kernel prepare);
-  std::string scoped(std::string_view name) const;
 
   ProgramSet& set_;
   int program_;

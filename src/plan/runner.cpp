@@ -233,7 +233,7 @@ void Runner::execute(std::uint32_t instruction, Lane lane, int program, std::siz
   const Stream stream = gpu_ && is_queue(lane) ? gpu_->stream(lane, pool) : Stream{.pool = pool};
   const std::string& name = set_.programs[static_cast<std::size_t>(program)].name;
   const std::size_t place = hand == 0 ? index(lane) : kLaneCount;  // only one lane has two hands
-  const Running running(place, ins.name.c_str(), name.c_str());
+  const Running running(place, ins.name.data(), name.c_str());
   const auto trail = [&](Error& e) {
     e.add_trail(fmt::format("running {} of program {}", ins.name, name));
     if (e.code() == ErrorCode::device) {

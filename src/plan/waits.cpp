@@ -169,14 +169,16 @@ Waits waits_of(const Program& program, const std::vector<Place>& places, Marks& 
     }
   }
   for (Shared& s : shared) s.sort();
-  const auto compute_alone = [&](Buffer b) {
-    std::uint32_t& is = marks.beside[b.id];
+  const auto beside = [&](std::uint32_t id) {
+    std::uint32_t& is = marks.beside[id];
     if (is / 2 != now) {
-      const Place& p = places[b.id];
+      const Place& p = places[id];
       is = 2 * now + shared[static_cast<std::size_t>(p.tier)].any_of(p.begin, p.end);
     }
-    return is % 2 == 0;
+    return is % 2 == 1;
   };
+  // Most roots are nobody else's, and then their views need not be looked at.
+  const auto compute_alone = [&](Buffer b) { return !beside(places[b.id].root) || !beside(b.id); };
   std::vector<const Place*> reads, writes;  // what another lane may touch as well
   for (const Instruction& ins : code) {
     const std::uint32_t mine = ++issued[static_cast<std::size_t>(ins.lane)];

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "ops/attention.h"
 #include "ops/attention_cuda_workspace.h"
 #include "plan/bindings.h"
@@ -45,8 +47,10 @@ struct Recording {
 };
 
 // Forward and backward as recorded, in groups; returns all outputs' bytes.
+// look: at what was recorded.
+using Look = std::function<void(const std::vector<Instruction>&)>;
 std::vector<std::byte> run_recorded(const Inputs& in, std::int64_t heads_per_group,
-                                    std::vector<Instruction>* instructions) {
+                                    const Look& look = {}) {
   const Sizes& n = in.n;
   Recording r(2);
   ProgramBuilder pb(r.set, "step");
@@ -81,7 +85,7 @@ std::vector<std::byte> run_recorded(const Inputs& in, std::int64_t heads_per_gro
     }
   });
   r.run();
-  if (instructions) *instructions = r.set.programs[0].instructions;
+  if (look) look(r.set.programs[0].instructions);
   return bytes;
 }
 
@@ -91,33 +95,33 @@ INSTANTIATE_TEST_SUITE_P(DTypes, RecordedAttention, testing::Values(DType::f32, 
 
 TEST_P(RecordedAttention, GroupsOfHeadsGiveTheSameBits) {
   const Inputs in(support::attention_sizes(100, 230, 5, 24, 225), GetParam());
-  const std::vector<std::byte> whole = run_recorded(in, 0, nullptr);
+  const std::vector<std::byte> whole = run_recorded(in, 0);
   const support::AttentionOutputs direct = support::compute(in);
   Heads o(GetParam(), 100, 5, 24);
   o.set(direct.o);
   EXPECT_EQ(std::memcmp(whole.data(), o.view.data, o.view.bytes()), 0);
   for (const std::int64_t group : {1, 2, 3, 5, 8}) {
-    EXPECT_EQ(run_recorded(in, group, nullptr), whole) << group;
+    EXPECT_EQ(run_recorded(in, group), whole) << group;
   }
 }
 
 TEST(Attention, RecordsOneInstructionPerGroupWithItsCost) {
   const Inputs in(support::attention_sizes(10, 30, 5, 8), DType::bf16);
-  std::vector<Instruction> all;
-  run_recorded(in, 2, &all);
-  ASSERT_EQ(all.size(), 4u + 3 + 3 + 1);  // groups of 2, 2 and 1 heads
-  const bool scratch =
-      attention_workspace({10, 2, 8}, DType::bf16, support::attention_backend()) > 0;
-  const double product = 2.0 * 10 * 30 * 8;
-  for (std::size_t i = 4; i < 10; ++i) {
-    const double heads = i % 3 == 0 ? 1 : 2;
-    EXPECT_EQ(all[i].name, i < 7 ? "attention" : "attention_backward");
-    EXPECT_EQ(all[i].cost.work, i < 7 ? Work::attention : Work::attention_backward);
-    EXPECT_EQ(all[i].cost.flops, heads * product * (i < 7 ? 2 : 5));
-    EXPECT_EQ(all[i].reads.size(), i < 7 ? 3u : 6u);
-    EXPECT_EQ(all[i].writes.size(), i < 7 ? 2u + scratch : 4u);
-    EXPECT_EQ(all[i].prepare != nullptr, support::test_device() == Device::cuda);
-  }
+  run_recorded(in, 2, [](const std::vector<Instruction>& all) {
+    ASSERT_EQ(all.size(), 4u + 3 + 3 + 1);  // groups of 2, 2 and 1 heads
+    const bool scratch =
+        attention_workspace({10, 2, 8}, DType::bf16, support::attention_backend()) > 0;
+    const double product = 2.0 * 10 * 30 * 8;
+    for (std::size_t i = 4; i < 10; ++i) {
+      const double heads = i % 3 == 0 ? 1 : 2;
+      EXPECT_EQ(all[i].name, i < 7 ? "attention" : "attention_backward");
+      EXPECT_EQ(all[i].cost.work, i < 7 ? Work::attention : Work::attention_backward);
+      EXPECT_EQ(all[i].cost.flops, heads * product * (i < 7 ? 2 : 5));
+      EXPECT_EQ(all[i].reads.size(), i < 7 ? 3u : 6u);
+      EXPECT_EQ(all[i].writes.size(), i < 7 ? 2u + scratch : 4u);
+      EXPECT_EQ(all[i].prepare != nullptr, support::test_device() == Device::cuda);
+    }
+  });
 }
 
 TEST(AttentionWorkspace, OfABf16GradientIsBoundByGroups) {

@@ -166,5 +166,31 @@ TEST(ProgramBuilder, GivesARoleToTheWholeBuffer) {
   EXPECT_EQ(r.spec(r.pb.workspace(10)).role, Role::workspace);
 }
 
+// Shapes and names are kept beside the buffers that point to them.
+TEST(ProgramSet, IsMovedWithItsShapesAndNames) {
+  ProgramSet set;
+  std::vector<Shape> shapes;
+  std::vector<Buffer> buffers;
+  {
+    ProgramBuilder pb(set, "step");
+    const auto scope = pb.scope("blocks.0");
+    for (std::int64_t i = 0; i < 3000; ++i) {  // more than are found again, in several chunks
+      shapes.push_back({i % 700 + 1, 3});
+      buffers.push_back(pb.temp(fmt::format("x{}", i), shapes.back(), DType::f32));
+    }
+    pb.emit("fill", {.writes = {buffers[0]}}, [](const Bindings&) {});
+  }
+  ProgramSet moved = std::move(set);
+  set = {};
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    ASSERT_EQ(moved.spec(buffers[i]).shape, shapes[i]);
+    ASSERT_EQ(moved.spec(buffers[i]).strides, row_major(shapes[i]));
+    ASSERT_EQ(moved.name(buffers[i]), fmt::format("blocks.0.x{}", i));
+  }
+  const std::string_view name = moved.programs[0].instructions[0].name;
+  EXPECT_EQ(name, "blocks.0.fill");
+  EXPECT_EQ(name.data()[name.size()], '\0');  // a crash handler takes it for a C string
+}
+
 }  // namespace
 }  // namespace ballast

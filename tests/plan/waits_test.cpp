@@ -149,7 +149,7 @@ TEST(WaitsProperty, OrderExactlyTheConflicts) {
     const MemoryPlan plan = plan_memory(program.set);
     const auto& code = program.set.programs[0].instructions;
     const Waits& waits = plan.waits[0];
-    const auto overlap = [&](const std::vector<Buffer>& a, const std::vector<Buffer>& b) {
+    const auto overlap = [&](const BufferList& a, const BufferList& b) {
       for (const Buffer x : a) {
         for (const Buffer y : b) {
           const BufferSpec &s = program.set.spec(x), &t = program.set.spec(y);

@@ -48,8 +48,9 @@ class StateMemory {
       const StateSpec& s = t.specs[i];
       if (value.root != root_) states_.clear(), root_ = value.root;
       if (states_.size() <= i) {
-        states_.push_back(pb.persistent(pb.set().name(value.root) + s.suffix, pb.shape(value.root),
-                                        s.dtype, Role::optimizer, pb.tier(t.gradient)));
+        states_.push_back(pb.persistent(fmt::format("{}{}", pb.set().name(value.root), s.suffix),
+                                        pb.shape(value.root), s.dtype, Role::optimizer,
+                                        pb.tier(t.gradient)));
       }
       t.states.push_back(pb.view(states_[i], value.offset / size_of(value.dtype) * size_of(s.dtype),
                                  s.dtype, s.shape));
