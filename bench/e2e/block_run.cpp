@@ -235,7 +235,8 @@ void BlockRun::time_instructions() {
   Program& step = set_.programs[static_cast<std::size_t>(set_.program_index("step"))];
   for (Instruction& ins : step.instructions) {
     if (ins.lane != Lane::compute) continue;
-    Spent& spent = spent_[ins.name.substr(ins.name.rfind('.') + 1)];  // nodes of a map stay
+    // Nodes of a map stay.
+    Spent& spent = spent_[std::string(ins.name.substr(ins.name.rfind('.') + 1))];
     ins.run = [run = std::move(ins.run), &spent, flops = ins.cost.flops](const Bindings& b) {
       const Times begin = now();
       run(b);

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/nearest_name.h"
+#include "core/progress.h"
 
 namespace ballast {
 [[noreturn]] void fail_unknown(std::string_view flag, const std::string& value,
@@ -67,7 +68,11 @@ void show_plan(const PlanTitle& title, const wan::FitRequest& request, const wan
 void fail_refused(const PlanTitle& title, const wan::FitRequest& request, const Refusal& refusal,
                   const std::function<std::vector<wan::Change>()>& changes, bool json) {
   log::info("{}", train::refusal_reason(title, request, refusal));
-  const std::vector<PlannedChange> planned = try_changes(request, refusal, changes());
+  std::vector<PlannedChange> planned;
+  {
+    Progress progress("planning what would help", 0);
+    planned = try_changes(request, refusal, changes(), [&] { progress.add(); });
+  }
   if (json) print(refusal_json(title, refusal, planned));
   fail(ErrorCode::refused, train::refusal_message(refusal), advice_of(planned));
 }

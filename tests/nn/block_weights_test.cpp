@@ -88,7 +88,7 @@ class BlockWeightsTest : public testing::Test {
     std::vector<std::string> names;
     const auto p = static_cast<std::size_t>(set.program_index(program));
     for (const Instruction& i : set.programs[p].instructions) {
-      if (i.name.ends_with(what)) names.push_back(i.name.substr(0, i.name.find(what)));
+      if (i.name.ends_with(what)) names.emplace_back(i.name.substr(0, i.name.find(what)));
     }
     return names;
   }

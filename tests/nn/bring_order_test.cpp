@@ -21,7 +21,7 @@ class BringOrder : public testing::Test {
   }
   std::vector<std::string> names() const {
     std::vector<std::string> all;
-    for (const Instruction& i : set.programs[0].instructions) all.push_back(i.name);
+    for (const Instruction& i : set.programs[0].instructions) all.emplace_back(i.name);
     return all;
   }
 

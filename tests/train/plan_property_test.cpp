@@ -1,13 +1,15 @@
-// Random small runs against random budgets: the search for a plan is compared with all policies
-// there are, and what it accepts is run.
+// Random small runs, each against random budgets: the search for a plan is compared with all
+// policies there are, and what it accepts is run.
 
 #include <gtest/gtest.h>
 #include <malloc.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <tuple>
 
+#include "models/wan/fit_chance.h"
 #include "models/wan/job_needs.h"
 #include "report/run_log.h"
 #include "tests/support/tiny_training.h"
@@ -19,7 +21,7 @@ namespace {
 
 using support::TinyTraining;
 
-constexpr int kRuns = 200, kExecuted = 40;
+constexpr int kRuns = 40, kBudgets = 5, kExecuted = 40;
 
 class Dice {
  public:
@@ -55,39 +57,57 @@ RunTarget target(Device device) {
 // A run in a folder of its own.
 struct RandomRun {
   explicit RandomRun(int number) : dice(number) {
-    wan::Config c = support::trainable_config(1 + dice.below(4), dice.one_of({0, 4}));
+    wan::Config c = support::trainable_config(1 + dice.below(2), dice.one_of({0, 4}));
     c.heads = dice.one_of({1, 1, 2});
     c.dim = 128 * c.heads;
     c.ffn_dim = dice.one_of({96, 160, 512});
     c.text_dim = dice.one_of({8, 40});
-    device = dice.one_of({Device::cpu, Device::cuda});
+    device = dice.one_of({Device::cpu, Device::cpu, Device::cuda});
     files = std::make_unique<TinyTraining>(c, dice.one_of({DType::f32, DType::bf16}));
-    const std::int64_t micro = 1 + dice.below(2), accumulation = 1 + dice.below(2);
+    const std::int64_t micro = dice.one_of({1, 1, 2}), accumulation = 1 + dice.below(2);
     const data::LatentShape shape = {4, 1 + dice.below(3), 2 * (1 + dice.below(6)),
-                                     dice.one_of({2, 8, 20})};
+                                     dice.one_of({2, 4, 8, 20})};
     const int clips = static_cast<int>(micro * accumulation) * 2;
     files->add_clips(clips, shape);
     several_kinds = dice.below(4) == 0;
     if (several_kinds) files->add_clips(clips, {4, 1, 4, 6}, "small");
-    const bool lora = dice.below(3) > 0;
-    std::string tables;
-    if (lora) {
+    full = dice.below(2) == 0;
+    const bool both_experts = !full && dice.below(3) == 0;
+    std::string extra, tables;
+    if (both_experts) {
+      extra = "\nexperts = 'both'";
+      tables = "boundary = 0.5\n";
+      use_two_experts();
+    }
+    if (!full) {
       tables += fmt::format(
           "transformer_dtype = '{}'\n[adapter]\ntype = 'lora'\nrank = {}\n"
           "dtype = '{}'\n",
           dice.one_of({"float32", "bfloat16", "float8"}), 1 << dice.below(5),
           dice.one_of({"float32", "bfloat16"}));
     }
-    tables += fmt::format("[optimizer]\ntype = '{}'\nlr = 1e-3\n",
-                          dice.one_of({"adamw", "AdamW8bit", "AdamW8bitKahan"}));
+    tables += fmt::format(
+        "[optimizer]\ntype = '{}'\nlr = 1e-3\n",
+        dice.one_of({"adamw", "adamw_optimi", "AdamW8bit", "AdamW8bitKahan", "adafactor", "sgd"}));
     config =
         files->write_config(fmt::format("epochs = 1\nmax_steps = 2\nmicro_batch_size_per_gpu = {}\n"
-                                        "gradient_accumulation_steps = {}",
-                                        micro, accumulation),
+                                        "gradient_accumulation_steps = {}{}",
+                                        micro, accumulation, extra),
                             tables);
     what = fmt::format("run {}: {} layers of {}, {} x {} samples of {} x {} x {}, {}, {}", number,
                        c.layers, c.dim, micro, accumulation, shape.frames, shape.height,
                        shape.width, tables, device == Device::cpu ? "cpu" : "cuda");
+  }
+
+  // A folder with the model as both of them.
+  void use_two_experts() const {
+    namespace fs = std::filesystem;
+    const fs::path folder = files->path("experts");
+    for (const char* name : {"low_noise_model", "high_noise_model"}) {
+      fs::create_directories(folder / name);
+      fs::copy(files->model_path(), folder / name / "model.safetensors");
+    }
+    files->use_model(folder.string());
   }
 
   PreparedRun prepare(const Budget& budget) const {
@@ -99,14 +119,16 @@ struct RandomRun {
   Dice dice;
   std::unique_ptr<TinyTraining> files;
   Device device = Device::cpu;
-  bool several_kinds = false;
+  bool several_kinds = false, full = false;
   std::string config, what;
 };
 
-// The cross product of all that a policy can say, without what comes to the same.
+// The cross product of all that a policy can say, without what comes to the same and without
+// kept_blocks, which are between two of them.
 std::vector<MemoryPolicy> all_policies(const wan::FitRequest& r) {
   const wan::DitJob& job = r.job;
   const bool full = job.mode == wan::Mode::full;
+  const int groups = group_count(job.config);
   std::set<std::int64_t> chunks = {0}, heads = {0}, samples = {0};
   bool several = false;
   for (const MemoryPolicy& p : wan::leanest_policies(job)) {
@@ -125,41 +147,58 @@ std::vector<MemoryPolicy> all_policies(const wan::FitRequest& r) {
   if (job.config.heads == 1) heads = {0};
   if (several) samples.insert(1);
   std::vector<MemoryPolicy> all;
-  const auto others = [&](MemoryPolicy p) {
-    for (const Activations a :
-         {Activations::kept, Activations::attention_kept, Activations::recomputed}) {
-      for (const bool offload : {false, true}) {
-        for (const bool state : {false, true}) {
-          if (state && full) continue;
-          for (const std::int64_t chunk : chunks) {
-            for (const std::int64_t head : heads) {
-              for (const std::int64_t sample : samples) {
-                p.activations = a, p.offload = offload, p.state_on_host = state;
-                p.chunk_tokens = chunk, p.heads_per_group = head, p.samples_per_run = sample;
-                all.push_back(p);
-              }
-            }
-          }
+  const auto pieces = [&](MemoryPolicy p) {
+    for (const std::int64_t chunk : chunks) {
+      for (const std::int64_t head : heads) {
+        for (const std::int64_t sample : samples) {
+          p.chunk_tokens = chunk, p.heads_per_group = head, p.samples_per_run = sample;
+          all.push_back(p);
         }
       }
     }
   };
-  others({});
-  for (const int slots : {1, 2}) {
+  const auto states = [&](MemoryPolicy p) {
+    const int most = full ? groups : 0;
+    for (p.disk_state_groups = 0; p.disk_state_groups <= most; ++p.disk_state_groups) {
+      for (const bool on_host : {false, true}) {
+        if (on_host && full) continue;
+        p.state_on_host = on_host;
+        pieces(p);
+      }
+    }
+  };
+  const auto others = [&](MemoryPolicy p) {
+    for (const Activations a :
+         {Activations::kept, Activations::attention_kept, Activations::recomputed}) {
+      for (const bool halves : {false, true}) {
+        if (halves && a == Activations::kept) continue;
+        for (const bool offload : {false, true}) {
+          p.activations = a, p.halves = halves, p.offload = offload;
+          states(p);
+        }
+      }
+    }
+  };
+  others({.name = "auto"});
+  for (const auto& [slots, parts] : {std::pair(1, 0), {2, 0}, {1, 1}, {1, 3}}) {
     for (const WeightHome home : {WeightHome::disk, WeightHome::host}) {
       if (full && home == WeightHome::disk) continue;
-      for (int g = 0; g < group_count(job.config); ++g) {
-        others({.slots = slots, .resident_groups = g, .home = home});
+      for (int g = 0; g < groups; ++g) {
+        others(
+            {.name = "auto", .slots = slots, .parts = parts, .resident_groups = g, .home = home});
       }
     }
   }
   return all;
 }
 
-std::optional<MemoryPolicy> any_that_fits(const wan::FitRequest& r) {
-  for (const MemoryPolicy& p : all_policies(r)) {
-    const wan::RecordedJob recorded = wan::record(r, p);
-    if (excess(r, least_needs(r, recorded)).count > 0) continue;
+// The first that fits of all policies. What one needs at least is worked out once for all budgets.
+std::optional<MemoryPolicy> any_that_fits(const wan::FitRequest& r,
+                                          const std::vector<MemoryPolicy>& all,
+                                          wan::KnownNeeds& known) {
+  const wan::FitRequest one_kind = wan::heaviest(r);  // which needs no more
+  for (const MemoryPolicy& p : all) {
+    if (excess(r, known.of(one_kind, p)).count > 0) continue;
     if (shortages(r, plan_run(r, p)).empty()) return p;
   }
   return std::nullopt;
@@ -167,21 +206,22 @@ std::optional<MemoryPolicy> any_that_fits(const wan::FitRequest& r) {
 
 std::string text_of(const MemoryPolicy& p) {
   return fmt::format(
-      "slots {} resident {} home {} act {} offload {} chunk {} heads {} samples {} "
-      "state on host {}",
-      p.slots, p.resident_groups, static_cast<int>(p.home), name_of(p.activations), p.offload,
-      p.chunk_tokens, p.heads_per_group, p.samples_per_run, p.state_on_host);
+      "slots {} parts {} resident {} home {} act {} halves {} offload {} chunk {} heads {} "
+      "samples {} state on host {} on disk {}",
+      p.slots, p.parts, p.resident_groups, static_cast<int>(p.home), name_of(p.activations),
+      p.halves, p.offload, p.chunk_tokens, p.heads_per_group, p.samples_per_run, p.state_on_host,
+      p.disk_state_groups);
 }
 
 // What some policy needs, sometimes less, sometimes more.
-Budget random_budget(RandomRun& run, const wan::FitRequest& r) {
-  const std::vector<MemoryPolicy> all = all_policies(r);
+Budget random_budget(RandomRun& run, const wan::FitRequest& r,
+                     const std::vector<MemoryPolicy>& all) {
   const wan::PlannedRun some =
       plan_run(r, all[static_cast<std::size_t>(run.dice.below(std::ssize(all)))]);
   const auto near = [&](Bytes b) {
     switch (run.dice.below(9)) {
       case 0:
-        return Bytes{b.count - 1};
+        return Bytes{b.count - std::min<std::uint64_t>(1, b.count)};
       case 1:
         return Bytes{b.count - b.count / 20};
       case 2:
@@ -193,46 +233,54 @@ Budget random_budget(RandomRun& run, const wan::FitRequest& r) {
   const Bytes device = some.needed(Tier::device), host = some.needed(Tier::host);
   return {.gpu = near(device),
           .host = near(run.device == Device::cpu ? device + host : host),
-          .disk = 1_GB};
+          .disk = run.full ? near(some.needed(Tier::disk)) : 1_GB};
+}
+
+// Measured memory is what was planned.
+void execute(const RandomRun& random, PreparedRun run, wan::PlannedRun planned) {
+  malloc_trim(0);
+  const Budget budget = run.request.budget;
+  const Bytes device = planned.plan.peak_of(Tier::device), host = planned.plan.peak_of(Tier::host);
+  const TrainOutcome done = train(std::move(run), std::move(planned), {});
+  EXPECT_EQ(done.steps, 2);
+  EXPECT_LE(done.measured, done.planned);
+  EXPECT_LE(done.planned, budget.host);
+  const RunHistory history = read_run_log(done.folder + "/" + std::string(kRunLogFile));
+  const MemoryNumbers& most = history.steps.back().measured;
+  EXPECT_LE(most.device, device);
+  EXPECT_LE(most.host, host);
+  if (!random.several_kinds) {
+    EXPECT_EQ(std::tuple(most.device, most.host), std::tuple(device, host));
+  }
 }
 
 TEST(PlanProperty, RefusesNothingThatFitsAndAcceptsNothingThatDoesNot) {
   int accepted = 0, executed = 0;
   for (int number = 0; number < kRuns; ++number) {
     RandomRun random(number);
-    PreparedRun run = random.prepare({.gpu = 1_GB, .host = 1_GB, .disk = 1_GB});
-    run.request.budget = random_budget(random, run.request);
-    const Budget budget = run.request.budget;
-    auto outcome = fit(run.request);
     SCOPED_TRACE(random.what);
-    if (std::holds_alternative<Refusal>(outcome)) {
-      const auto fits = any_that_fits(run.request);
-      EXPECT_FALSE(fits.has_value()) << text_of(*fits);
-      EXPECT_FALSE(std::get<Refusal>(outcome).shortages.empty());
-      continue;
-    }
-    auto& planned = std::get<wan::PlannedRun>(outcome);
-    EXPECT_TRUE(shortages(run.request, plan_run(run.request, planned.policy)).empty());
-    ++accepted;
-    if (random.device != Device::cpu || executed == kExecuted) continue;
-    ++executed;
-    malloc_trim(0);
-    const Bytes device = planned.plan.peak_of(Tier::device),
-                host = planned.plan.peak_of(Tier::host);
-    const TrainOutcome done = train(std::move(run), std::move(planned), {});
-    EXPECT_EQ(done.steps, 2);
-    EXPECT_LE(done.measured, done.planned);
-    EXPECT_LE(done.planned, budget.host);
-    const RunHistory history = read_run_log(done.folder + "/" + std::string(kRunLogFile));
-    const MemoryNumbers& most = history.steps.back().measured;
-    EXPECT_LE(most.device, device);
-    EXPECT_LE(most.host, host);
-    if (!random.several_kinds) {
-      EXPECT_EQ(std::tuple(most.device, most.host), std::tuple(device, host));
+    const PreparedRun prepared = random.prepare({.gpu = 1_GB, .host = 1_GB, .disk = 1_GB});
+    const std::vector<MemoryPolicy> all = all_policies(prepared.request);
+    wan::KnownNeeds known;
+    for (int b = 0; b < kBudgets; ++b) {
+      PreparedRun run = random.prepare(random_budget(random, prepared.request, all));
+      auto outcome = fit(run.request, known);
+      if (std::holds_alternative<Refusal>(outcome)) {
+        const auto fits = any_that_fits(run.request, all, known);
+        EXPECT_FALSE(fits.has_value()) << "budget " << b << ": " << text_of(*fits);
+        EXPECT_FALSE(std::get<Refusal>(outcome).shortages.empty());
+        continue;
+      }
+      auto& planned = std::get<wan::PlannedRun>(outcome);
+      EXPECT_TRUE(shortages(run.request, plan_run(run.request, planned.policy)).empty());
+      ++accepted;
+      if (random.device != Device::cpu || executed == kExecuted) continue;
+      ++executed;
+      execute(random, std::move(run), std::move(planned));
     }
   }
-  EXPECT_GT(accepted, kRuns / 4);
-  EXPECT_LT(accepted, kRuns);
+  EXPECT_GT(accepted, kRuns * kBudgets / 4);
+  EXPECT_LT(accepted, kRuns * kBudgets);
   EXPECT_EQ(executed, kExecuted);
 }
 

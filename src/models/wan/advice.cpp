@@ -126,13 +126,15 @@ std::int64_t largest_fitting(
 }
 
 std::vector<PlannedChange> try_changes(const FitRequest& request, const Refusal& refusal,
-                                       const std::vector<Change>& changes) {
+                                       const std::vector<Change>& changes,
+                                       const std::function<void()>& tried) {
   KnownNeeds known;
   const Now now = {request, refusal, closest_policy(request, known)};
   std::vector<PlannedChange> all;
   for (const Change& c : changes) {
     KnownNeeds anew;
     all.push_back(planned(now, c, c.budget_only ? known : anew));
+    if (tried) tried();
   }
   rank(all);
   if (all.empty() || all.front().fits) return all;
@@ -158,6 +160,7 @@ std::vector<PlannedChange> try_changes(const FitRequest& request, const Refusal&
       if (!r.policy && !may_fit(r, needs)) continue;
       PlannedChange p = planned(now, both, needs);
       if (p.fits) pairs.push_back(std::move(p));
+      if (tried) tried();
     }
   }
   rank(pairs);

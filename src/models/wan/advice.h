@@ -33,8 +33,9 @@ std::int64_t largest_fitting(
     const std::function<std::function<void(FitRequest&)>(std::int64_t)>& change);
 
 // Every change planned anew: those that fit first, fastest first, then those that come closest.
-// When no single one fits, pairs of them follow.
+// When no single one fits, pairs of them follow. tried: called behind each, as it takes a while.
 std::vector<PlannedChange> try_changes(const FitRequest& request, const Refusal& refusal,
-                                       const std::vector<Change>& changes);
+                                       const std::vector<Change>& changes,
+                                       const std::function<void()>& tried = {});
 
 }  // namespace ballast::wan

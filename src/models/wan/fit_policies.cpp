@@ -1,5 +1,8 @@
 #include "models/wan/fit_policies.h"
 
+#include <algorithm>
+#include <set>
+
 #include "models/wan/job_needs.h"
 
 namespace ballast::wan {
@@ -156,6 +159,73 @@ std::vector<MemoryPolicy> last_resort(const DitJob& job, bool length_decides) {
     }
   }
   for (MemoryPolicy& p : leanest_policies(job)) all.push_back(std::move(p));
+  return all;
+}
+
+namespace {
+
+// Calls add with every way to keep activations and to cut work in pieces.
+template <class Add>
+void each_way_to_compute(const DitJob& job, MemoryPolicy p, Add&& add) {
+  std::set<std::int64_t> chunks = {0, wide_chunk(job), narrow_chunk(job)};
+  std::set<std::int64_t> heads = {0}, samples = {0};
+  if (job.mode != Mode::infer) {
+    for (const std::int64_t h : {std::int64_t{1}, few_heads(job)}) {
+      if (h < job.config.heads) heads.insert(h);
+    }
+    if (several_samples(job)) samples.insert(1);
+  }
+  std::int64_t longest = 0;
+  for (const Batch& b : job.batches) {
+    for (const LatentSize& z : b.latents) longest = std::max(longest, z.tokens());
+  }
+  std::erase_if(chunks, [&](std::int64_t c) { return c >= longest; });
+  for (const Activations a :
+       {Activations::recomputed, Activations::attention_kept, Activations::kept}) {
+    if (a != Activations::kept && job.mode == Mode::infer) continue;
+    for (const bool halves : {false, true}) {
+      if (halves && a == Activations::kept) continue;
+      for (const bool offload : {false, true}) {
+        if (offload && job.mode == Mode::infer) continue;
+        for (const std::int64_t chunk : chunks) {
+          for (const std::int64_t head : heads) {
+            for (const std::int64_t sample : samples) {
+              p.activations = a, p.halves = halves, p.offload = offload;
+              p.chunk_tokens = chunk, p.heads_per_group = head, p.samples_per_run = sample;
+              add(p);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<MemoryPolicy> every_policy(const DitJob& job, int most_disk_state_groups) {
+  std::vector<MemoryPolicy> all;
+  const bool full = job.mode == Mode::full;
+  const auto states = [&](MemoryPolicy p) {
+    for (p.disk_state_groups = 0; p.disk_state_groups <= most_disk_state_groups;
+         ++p.disk_state_groups) {
+      for (const bool on_host : {false, true}) {
+        if (on_host && job.mode != Mode::lora) continue;
+        p.state_on_host = on_host;
+        each_way_to_compute(job, p, [&](const MemoryPolicy& q) { all.push_back(q); });
+      }
+    }
+  };
+  states({.name = "auto"});
+  for (const auto& [slots, parts] : {std::pair(1, 0), {2, 0}, {1, 1}, {1, kPartsAhead}}) {
+    for (const WeightHome home : {WeightHome::disk, WeightHome::host}) {
+      if (full && home == WeightHome::disk) continue;
+      for (int g = 0; g < group_count(job.config); ++g) {
+        states(
+            {.name = "auto", .slots = slots, .parts = parts, .resident_groups = g, .home = home});
+      }
+    }
+  }
   return all;
 }
 

@@ -11,8 +11,6 @@
 namespace ballast::wan {
 namespace {
 
-constexpr int kFewGroups = 8;
-
 // A plan that is faster by less is not looked for: predicted times are not that good.
 constexpr double kWorthwhile = 0.995;
 
@@ -72,10 +70,25 @@ class Search {
     begin_with(0);
     if (auto run = look_once()) return run;
     const int groups = most_disk_state_groups(search_, known_);
-    if (groups == 0) return std::nullopt;
-    begin_with(groups);
-    auto run = look_once();
-    return run ? with_less_on_disk(std::move(*run)) : std::move(run);
+    if (groups > 0) {
+      begin_with(groups);
+      if (auto run = look_once()) return with_less_on_disk(std::move(*run));
+    }
+    return look_everywhere();
+  }
+
+  // Where there is any chance and the model is so small that every policy can be tried.
+  std::optional<PlannedRun> look_everywhere() {
+    const int groups = group_count(search_.job.config);
+    if (!any_chance_ || groups > kFewGroups || request_.streamed_blocks) return std::nullopt;
+    const bool disk = search_.job.mode == Mode::full && request_.budget.disk.count > 0;
+    for (const MemoryPolicy& p : every_policy(search_.job, disk ? groups : 0)) {
+      if (known_.surely_over(search_, p) || excess(search_, known_.of(search_, p)).count > 0) {
+        continue;
+      }
+      if (auto run = complete_if_fits(request_, record(request_, p))) return run;
+    }
+    return std::nullopt;
   }
 
   void begin_with(int disk_state_groups) {
@@ -107,6 +120,7 @@ class Search {
 
   std::optional<PlannedRun> look_once() {
     const Chance c = chance(search_, known_, disk_state_groups_);
+    any_chance_ = any_chance_ || c != Chance::none;
     if (c == Chance::good) {
       for (const std::vector<MemoryPolicy>& list : candidates(search_.job)) {
         look_at(list);
@@ -119,21 +133,6 @@ class Search {
     for (const MemoryPolicy& p : last_resort(search_.job, length_decides)) {
       look_at({p});
       if (best_) return std::move(best_);
-    }
-    // With few groups every number of resident ones can be tried.
-    const int groups = group_count(search_.job.config);
-    if (groups > kFewGroups || request_.streamed_blocks) return std::move(best_);
-    for (MemoryPolicy p : last_resort(search_.job, length_decides)) {
-      if (p.slots == 0) continue;
-      p.disk_state_groups = disk_state_groups_;
-      for (const WeightHome home : {WeightHome::disk, WeightHome::host}) {
-        if (home == WeightHome::disk && search_.job.mode == Mode::full) continue;
-        p.home = home;
-        for (p.resident_groups = 0; p.resident_groups < groups; ++p.resident_groups) {
-          if (excess(search_, known_.of(search_, p)).count > 0) continue;
-          if (auto run = complete_if_fits(request_, record(request_, p))) return run;
-        }
-      }
     }
     return std::nullopt;
   }
@@ -386,7 +385,7 @@ class Search {
   std::vector<Bytes> group_bytes_;
   Bytes state_;  // of all weights, at least
   std::optional<Bytes> block_bytes_;
-  bool plans_all_kinds_ = false;
+  bool plans_all_kinds_ = false, any_chance_ = false;
   std::vector<MemoryPolicy> tried_, found_;  // candidates so far; plans, filled up
   std::vector<FoundStream> streams_;
   std::optional<PlannedRun> best_;

@@ -232,12 +232,32 @@ bool host_may_shrink(const FitRequest& request, const MemoryPolicy& policy) {
   return request.job.mode == Mode::full && policy.slots > 0 && !request.streamed_blocks;
 }
 
+LeastNeeds kept_at_least(const DitJob& job, const MemoryPolicy& policy) {
+  LeastNeeds least;
+  if (job.mode == Mode::infer || !job.lora.excluded.empty()) return least;
+  std::int64_t tokens = 0;  // of a run
+  for (const Batch& b : job.batches) {
+    std::int64_t sum = 0, longest = 0;
+    for (const LatentSize& z : b.latents) {
+      sum += z.tokens();
+      longest = std::max(longest, z.tokens());
+    }
+    tokens = std::max(tokens, policy.samples_per_run == 0 ? sum : longest);
+  }
+  std::size_t element = size_of(job.precision.residual);
+  if (policy.activations != Activations::recomputed) element += size_of(job.precision.activation);
+  const std::int64_t elements = job.config.layers * tokens * job.config.dim;
+  (policy.offload ? least.host : least.device) = {static_cast<std::uint64_t>(elements) * element};
+  return least;
+}
+
 bool KnownNeeds::surely_over(const FitRequest& request, const MemoryPolicy& policy) {
-  Known& k = known(policy);
   const auto over = [&](const LeastNeeds& n) {
     return host_may_shrink(request, policy) ? n.device > request.budget.gpu
                                             : excess(request, n).count > 0;
   };
+  if (over(kept_at_least(request.job, policy))) return true;
+  Known& k = known(policy);
   if (k.all || !alike(request, policy)) return over(of(request, policy));
   last_over_ = (last_over_ && !k.few && over(one(request, k))) || over(few(request, k));
   return last_over_;

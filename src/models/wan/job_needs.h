@@ -64,6 +64,10 @@ LeastNeeds least_needs(const FitRequest& request, const RecordedJob& recorded);
 // block at least as much as from the third to the fourth.
 LeastNeeds least_needs(const FitRequest& request, const MemoryPolicy& policy);
 
+// Of them what blocks keep from forward to backward under any policy with such activations: each
+// its input and, unless it is computed again, attention's output. Nothing is recorded for it.
+LeastNeeds kept_at_least(const DitJob& job, const MemoryPolicy& policy);
+
 // In full training every group that stays takes its state from the host to the device.
 bool host_may_shrink(const FitRequest& request, const MemoryPolicy& policy);
 
@@ -75,8 +79,8 @@ class KnownNeeds {
   // The same of the model with no more than four blocks, where they have one form: quick, and one
   // resident group more costs in it what it costs in all of them.
   LeastNeeds of_few_blocks(const FitRequest& request, const MemoryPolicy& policy);
-  // Whether the policy needs more than the budget by what one block shows or a few: in a fraction
-  // of the time. A no says nothing.
+  // Whether the policy needs more than the budget by what is kept in any case, or by what one block
+  // shows or a few: in a fraction of the time. A no says nothing.
   bool surely_over(const FitRequest& request, const MemoryPolicy& policy);
 
  private:

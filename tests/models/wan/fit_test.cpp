@@ -48,6 +48,33 @@ TEST(Fit, RecordsFewInstructionsForAnAnswer) {
   EXPECT_LE(recorded_for({Mode::full, "rtx4090", 24_GB, 256_GB}, small), 290'000u);
 }
 
+// What is passed over without recording anything needs no less in truth.
+TEST(Fit, KeepsNoLessThanIsKnownBeforehand) {
+  const LatentSize size = {.frames = 3, .height = 32, .width = 32};
+  FitRequest r = request({Mode::lora, "rtx4090", 24_GB, 32_GB}, size);
+  r.job.batches = {
+      {.latents = {size, {.frames = 1, .height = 64, .width = 32}, size}, .timestep_rows = 3}};
+  for (const Mode mode : {Mode::lora, Mode::full}) {
+    r.job.mode = mode;
+    for (const Activations a :
+         {Activations::kept, Activations::attention_kept, Activations::recomputed}) {
+      for (const bool offload : {false, true}) {
+        for (const std::int64_t samples : {0, 1, 2}) {
+          const MemoryPolicy p = {.slots = 1,
+                                  .home = WeightHome::host,
+                                  .activations = a,
+                                  .offload = offload,
+                                  .samples_per_run = samples};
+          const LeastNeeds known = kept_at_least(r.job, p), needs = least_needs(r, p);
+          EXPECT_GT(offload ? known.host : known.device, Bytes{300'000'000});
+          EXPECT_LE(known.device, needs.device);
+          EXPECT_LE(known.host, needs.host);
+        }
+      }
+    }
+  }
+}
+
 // The same activations with all weights resident, however much memory that takes.
 double resident_seconds(const FitRequest& r, std::int64_t heads) {
   return plan_run(r, {.activations = Activations::attention_kept, .heads_per_group = heads})
