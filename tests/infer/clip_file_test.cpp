@@ -1,0 +1,42 @@
+#include "infer/clip_file.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/support/temp_dir.h"
+
+namespace ballast::infer {
+namespace {
+
+// Frames of one grey each, from black to white.
+RgbImage thumbnails_of(std::int64_t width, std::int64_t height, std::int64_t frames) {
+  const test::TempDir dir;
+  ClipWriter writer({.path = dir.path("clip.gif"), .thumbnails = 64}, frames);
+  for (std::int64_t f = 0; f < frames; ++f) {
+    const float grey = 2 * static_cast<float>(f) / static_cast<float>(frames - 1) - 1;
+    const std::vector<float> pixels(static_cast<std::size_t>(3 * width * height), grey);
+    writer.add({.pixels = pixels, .first = f, .count = 1, .height = height, .width = width});
+  }
+  writer.finish();
+  return writer.thumbnail_sheet();
+}
+
+// Four to a row, 4 pixels between and around them.
+TEST(ClipWriter, ThumbnailsOfLargeFramesFitTheirSquare) {
+  for (const auto& [width, height, small_width, small_height] :
+       {std::tuple(200, 100, 64, 32), {100, 200, 32, 64}, {48, 32, 48, 32}}) {
+    const RgbImage sheet = thumbnails_of(width, height, 9);
+    EXPECT_EQ(sheet.width, 4 * (small_width + 4) + 4);
+    EXPECT_EQ(sheet.height, 2 * (small_height + 4) + 4);
+    const auto middle_of = [&](int column, int row) {
+      const std::int64_t x = 4 + column * (small_width + 4) + small_width / 2;
+      const std::int64_t y = 4 + row * (small_height + 4) + small_height / 2;
+      return sheet.pixels[static_cast<std::size_t>(3 * (y * sheet.width + x))];
+    };
+    EXPECT_EQ(middle_of(0, 0), 0);
+    EXPECT_EQ(middle_of(3, 1), 255);
+    EXPECT_LT(middle_of(1, 0), middle_of(2, 0));
+  }
+}
+
+}  // namespace
+}  // namespace ballast::infer
