@@ -25,12 +25,13 @@ Lane lane_between(const ProgramBuilder& pb, Buffer from, Buffer to) {
 }
 
 // As few pieces as can be, and as long as each other: a short one would wait for a long one to go.
+// They begin at whole blocks of a disk, of magnitudes as well, four bytes for 256 elements.
 std::int64_t even_piece(std::int64_t total, std::int64_t quantum) {
   const auto up = [](std::int64_t n, std::int64_t by) { return (n + by - 1) / by; };
-  const std::int64_t most = kPieceElements / quantum * quantum;
-  return std::max<std::int64_t>(
-             1, up(up(total, std::max<std::int64_t>(1, up(total, most))), quantum)) *
-         quantum;
+  const std::int64_t step = up(1 << 18, quantum) * quantum;
+  const std::int64_t most = std::max<std::int64_t>(1, kPieceElements / step) * step;
+  const std::int64_t pieces = std::max<std::int64_t>(1, up(total, most));
+  return std::max<std::int64_t>(1, up(up(total, pieces), step)) * step;
 }
 
 // f(first, count) of every piece of a tensor.
