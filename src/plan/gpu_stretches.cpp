@@ -27,6 +27,7 @@ GpuStretches::GpuStretches(const ProgramSet& set, const MemoryPlan& plan) {
     }
     now.awaited.resize(now.fixed.size());
     now.begins.resize(now.fixed.size(), kNone);
+    now.stretches.reserve(now.fixed.size() / kShortest);  // nothing is allocated between steps
     for (const Wait& w : waits.all) {
       if (w.lane == Lane::compute) now.awaited[w.count - 1] = true;
     }

@@ -331,11 +331,12 @@ void Runner::finish_gpu(int program) {
 // run at all run once.
 void Runner::note_stretches(int program) {
   const auto& code = lanes_[index(Lane::compute)].code[static_cast<std::size_t>(program)];
-  gpu_->stretches().note(program, gpu_->compute(), [&](std::uint32_t place) {
+  const auto give = [&](std::uint32_t place) {
     const bool asked = execute(code[place], Lane::compute, program);
     check(!asked, "instruction {} of program {} asks for the step's values now and then",
           code[place], program);
-  });
+  };
+  gpu_->stretches().note(program, gpu_->compute(), std::ref(give));  // a copy would be allocated
 }
 
 // Queues have their own clock. What a queue waits for is known of compute alone.

@@ -111,8 +111,13 @@ TEST(GpuPlan, CountsContextAndPinnedMemory) {
   EXPECT_EQ(p.run.request.budget.gpu, target.profile.device_memory);
   const MemoryNumbers planned = planned_memory(p.run.request, p.planned);
   const Bytes map{p.planned.plan.peak_of(Tier::host).count / 512};
+  Bytes recordings;
+  for (const ProcessLine& l : p.planned.lines) {
+    if (l.name == kRecordings && l.tier == Tier::device) recordings += l.bytes;
+  }
+  EXPECT_GT(recordings, Bytes{0});
   EXPECT_EQ(planned.device,
-            p.planned.plan.peak_of(Tier::device) + target.profile.library_bytes + map);
+            p.planned.plan.peak_of(Tier::device) + target.profile.library_bytes + map + recordings);
   EXPECT_EQ(planned.ram, p.planned.needed(Tier::host));
   const std::string table = p.table();
   EXPECT_THAT(table, HasSubstr("NVIDIA A100-SXM4-80GB, rates of a100 (rates are estimates)"));
