@@ -18,7 +18,7 @@ if(BALLAST_CUDA)
     # For the GPUs of this machine; without one, what the driver of any supported GPU makes its code
     # of when the program starts there. scripts/release.sh builds for all of them.
     find_program(BALLAST_NVIDIA_SMI nvidia-smi)
-    set(CMAKE_CUDA_ARCHITECTURES 80-virtual)
+    set(CMAKE_CUDA_ARCHITECTURES 80-virtual 90-virtual)
     if(BALLAST_NVIDIA_SMI)
       execute_process(COMMAND ${BALLAST_NVIDIA_SMI} -L RESULT_VARIABLE no_gpu OUTPUT_QUIET ERROR_QUIET)
       if(no_gpu EQUAL 0)
