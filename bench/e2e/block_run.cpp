@@ -196,7 +196,8 @@ void BlockRun::record(const Checkpoint& file) {
     w.dmodulation = pb.temp("dmodulation", pb.shape(w.modulation), DType::f32, Role::gradient);
     return w;
   };
-  block.forward(pb, weights(0, {}), sample, x_, Activations::kept, &saved);
+  wan::DitBlock::Norms norms;
+  block.forward(pb, weights(0, {}), sample, x_, Activations::kept, &saved, norms);
 
   BlockParams<Buffer>::each(grads, "",
                             [&](const std::string&, const Buffer& b) { ops::fill(pb, b, 0); });
