@@ -1,4 +1,5 @@
-// What a GPU's compute lane is given by recordings does what instructions given one by one do.
+// What a GPU's compute lane is given by recordings does what instructions given one by one do. The
+// instructions are operations: layers above the plan, which its own tests do not know.
 
 #include "plan/gpu_stretches.h"
 
@@ -13,7 +14,7 @@
 #include "plan/runner.h"
 #include "tests/support/test_device.h"
 
-namespace ballast {
+namespace ballast::gpu_stretches_test {
 namespace {
 
 constexpr std::int64_t kSize = 40;
@@ -123,4 +124,4 @@ TEST_F(GpuStretchesTest, AreNotMadeOfFewInstructions) {
 }
 
 }  // namespace
-}  // namespace ballast
+}  // namespace ballast::gpu_stretches_test
