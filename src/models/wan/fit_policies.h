@@ -19,7 +19,7 @@ std::vector<std::vector<MemoryPolicy>> candidates(const DitJob& job);
 std::vector<MemoryPolicy> last_resort(const DitJob& job, bool length_decides);
 
 // All that a policy can say, kept_blocks and larger chunks aside: for models with so few groups
-// that thousands of programs are recorded in a second. Of them a plan may miss by what one
+// that thousands of programs are recorded in seconds. Of them a plan may miss by what one
 // instruction takes, and any policy may be the one that fits.
 constexpr int kFewGroups = 8;
 std::vector<MemoryPolicy> every_policy(const DitJob& job, int most_disk_state_groups);

@@ -81,6 +81,7 @@ class Search {
   std::optional<PlannedRun> look_everywhere() {
     const int groups = group_count(search_.job.config);
     if (!any_chance_ || groups > kFewGroups || request_.streamed_blocks) return std::nullopt;
+    if (!nearly_fits()) return std::nullopt;
     const bool disk = search_.job.mode == Mode::full && request_.budget.disk.count > 0;
     for (const MemoryPolicy& p : every_policy(search_.job, disk ? groups : 0)) {
       if (known_.surely_over(search_, p) || excess(search_, known_.of(search_, p)).count > 0) {
@@ -89,6 +90,16 @@ class Search {
       if (auto run = complete_if_fits(request_, record(request_, p))) return run;
     }
     return std::nullopt;
+  }
+
+  // What the lists leave out needs a little less than what they have, not half: thousands of policies
+  // take seconds, and a refusal asks for them again with each change that it advises.
+  bool nearly_fits() {
+    const auto nearly = [](Bytes needed, Bytes allowed) {
+      return needed.count <= allowed.count + allowed.count / 4;
+    };
+    const LeastNeeds needs = known_.of(search_, closest_policy(search_, known_));
+    return nearly(needs.device, search_.budget.gpu) && nearly(needs.host, search_.budget.host);
   }
 
   void begin_with(int disk_state_groups) {
