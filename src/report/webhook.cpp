@@ -14,7 +14,9 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-double seconds_of_epoch() { return Seconds(std::chrono::system_clock::now().time_since_epoch()).count(); }
+double seconds_of_epoch() {
+  return Seconds(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 // Which messages go first, and which are dropped last.
 int rank_of(WebhookMessage::Kind kind) {

@@ -92,8 +92,8 @@ class Search {
     return std::nullopt;
   }
 
-  // What the lists leave out needs a little less than what they have, not half: thousands of policies
-  // take seconds, and a refusal asks for them again with each change that it advises.
+  // What the lists leave out needs a little less than what they have, not half: thousands of
+  // policies take seconds, and a refusal asks for them again with each change that it advises.
   bool nearly_fits() {
     const auto nearly = [](Bytes needed, Bytes allowed) {
       return needed.count <= allowed.count + allowed.count / 4;
