@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <new>
 
 #include "core/error.h"
@@ -42,7 +41,9 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
   bases_.base[1] = host_.base();
   if (plan.peak_of(Tier::disk).count > 0) open_scratch();
   std::future<PinnedRegion> pinning;
+  Clock::time_point begin = Clock::now();
   if (set.backend.device == Device::cuda) pinning = open_device();
+  opening_.arenas = seconds_since(begin);
   for (int l = 0; l < kLaneCount; ++l) {
     LaneState& lane = lanes_[static_cast<std::size_t>(l)];
     lane.code.resize(set.programs.size());
@@ -65,8 +66,12 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
   }
   uses_left_.resize(set.buffers.size());
   runs_.resize(set.programs.size());
+  begin = Clock::now();
   prepare();
+  opening_.prepared = seconds_since(begin);
+  begin = Clock::now();
   if (pinning.valid()) pinned_ = pinning.get();
+  opening_.pinned = seconds_since(begin);
   if (options.debug.check_guards) fill_guards();
   if (options.debug.order != Order::concurrent) return;
   for (int l = 0; l < kLaneCount; ++l) {
@@ -90,46 +95,6 @@ Runner::~Runner() {
   for (LaneState& lane : lanes_) {
     for (Hand& hand : lane.hands) {
       if (hand.thread.joinable()) hand.thread.join();
-    }
-  }
-}
-
-// Pinning takes a second for every 20 GB, what libraries prepare half a second or more: they go
-// side by side.
-std::future<PinnedRegion> Runner::open_device() {
-  // One by one, the host looks at memory between instructions.
-  const auto reach = options_.debug.order == Order::concurrent ? GpuArena::Reach::device
-                                                               : GpuArena::Reach::host_too;
-  gpu_memory_ = GpuArena(plan_.peak_of(Tier::device), "device arena", reach);
-  bases_.base[0] = gpu_memory_.base();
-  gpu_.emplace(set_, plan_);
-  return std::async(std::launch::async, [this] {
-    use_gpu();
-    {
-      ThreadPool all(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
-      host_.prefault(all);  // pinning pages that are there is ten times as fast
-    }
-    return PinnedRegion(host_.base(), host_.size());
-  });
-}
-
-void Runner::open_scratch() {
-  const std::string& folder = options_.scratch_folder;
-  scratch_ =
-      ScratchFile::create(folder.empty() ? std::filesystem::temp_directory_path().string() : folder,
-                          plan_.peak_of(Tier::disk));
-  bases_.scratch = &scratch_;
-}
-
-void Runner::prepare() {
-  for (std::size_t p = 0; p < set_.programs.size(); ++p) {
-    for (const Instruction& i : set_.programs[p].instructions) {
-      if (!i.prepare) continue;
-      check(gpu_.has_value(), "{} has something to prepare, but no GPU", i.name);
-      while_doing(fmt::format("preparing {} of program {}", i.name, set_.programs[p].name), [&] {
-        i.prepare(Bindings(set_, plan_.offset, bases_, i, step_, gpu_->stream(i.lane, &copier_),
-                           nullptr));
-      });
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <future>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -98,6 +99,13 @@ class Runner {
   std::uint32_t repeated_instructions(int program) const;
   ThreadPool& compute_threads() { return compute_; }  // of the processors
 
+  // What the constructor took, in seconds: pinning goes beside what libraries prepare.
+  struct Opening {
+    double arenas = 0, prepared = 0, pinned = 0;  // pinned: what was left of it to wait for
+    std::map<std::string, double> by_operation;   // of what was prepared
+  };
+  const Opening& opening() const { return opening_; }
+
  private:
   // The disk lane has as many as there are reads in flight, so that the disk's queue stays as deep
   // while one of them ends. The others have one.
@@ -151,6 +159,7 @@ class Runner {
   Arena device_, host_;
   GpuArena gpu_memory_;  // the GPU backend's device arena
   PinnedRegion pinned_;  // ... and its hold on the host arena
+  Opening opening_;
   ScratchFile scratch_;  // the disk tier
   ArenaBases bases_;
   ThreadPool compute_, copier_;  // the lanes that copy and read work on their own threads alone
