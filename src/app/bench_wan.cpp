@@ -418,8 +418,8 @@ void BenchWan::run() {
   print(fmt::format(
       "  arenas {:.2f} s, libraries {:.2f} s, then waiting for pinned memory {:.2f} s\n",
       opening.arenas, opening.prepared, opening.pinned));
-  for (const auto& [name, seconds] : opening.by_operation) {
-    if (seconds >= 0.01) print(fmt::format("  preparing {:<18} {:9.2f} s\n", name, seconds));
+  for (const auto& [name, took] : opening.by_operation) {
+    if (took >= 0.01) print(fmt::format("  preparing {:<18} {:9.2f} s\n", name, took));
   }
 }
 
