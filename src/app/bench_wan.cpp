@@ -416,8 +416,8 @@ void BenchWan::run() {
   print("by program:\n" + programs + kernels.table() + "from the start:\n" + moments.table());
   const Runner::Opening& opening = bench.runner().opening();
   print(fmt::format(
-      "  arenas {:.2f} s, libraries {:.2f} s, then waiting for pinned memory {:.2f} s\n",
-      opening.arenas, opening.prepared, opening.pinned));
+      "  arenas {:.2f} s, pinned memory {:.2f} s more, libraries {:.2f} s, waited for {:.2f} s\n",
+      opening.arenas, opening.pinned, opening.prepared, opening.waited));
   for (const auto& [name, took] : opening.by_operation) {
     if (took >= 0.01) print(fmt::format("  preparing {:<18} {:9.2f} s\n", name, took));
   }

@@ -201,7 +201,7 @@ double predicted_seconds(const ProgramSet& set, const Instruction& ins,
   if (ins.cost.work == Work::attention_backward) {
     computing = ins.cost.flops / profile.attention_backward_flops;
   }
-  return profile.launch_seconds + std::max(moving, computing);
+  return profile.launch_seconds * ins.cost.launches + std::max(moving, computing);
 }
 
 }  // namespace ballast

@@ -66,9 +66,7 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
   }
   uses_left_.resize(set.buffers.size());
   runs_.resize(set.programs.size());
-  begin = Clock::now();
   prepare();
-  opening_.prepared = seconds_since(begin);
   begin = Clock::now();
   if (pinning.valid()) pinned_ = pinning.get();
   opening_.pinned = seconds_since(begin);
@@ -265,7 +263,7 @@ void Runner::run_concurrent(int program) {
   }
   if (gpu_) {
     try {
-      finish_gpu(program);
+      gpu_->finish();
     } catch (...) {
       if (!error_) error_ = std::current_exception();
     }
@@ -274,22 +272,36 @@ void Runner::run_concurrent(int program) {
   if (error_) {
     const std::exception_ptr error = std::exchange(error_, nullptr);
     lock.unlock();
-    std::rethrow_exception(error);
+    try {
+      std::rethrow_exception(error);
+    } catch (Error& e) {
+      const bool begun = gpu_ && (!gpu_->tells_place() || gpu_->reached());
+      if (begun && e.code() == ErrorCode::device) e.add_trail(place_on_gpu(program));
+      throw;
+    }
   }
 }
 
-// What was given to the GPU fails when it gets to it, long after the lanes went on.
-void Runner::finish_gpu(int program) {
-  try {
-    gpu_->finish();
-  } catch (Error& e) {
-    const Program& p = set_.programs[static_cast<std::size_t>(program)];
-    e.add_trail(
-        fmt::format("the GPU was at one of the {} instructions of program {} (--check-nan runs "
-                    "them one by one and names it)",
-                    p.instructions.size(), p.name));
-    throw;
+// What was given to the GPU fails when it gets to it, long after the lanes went on: whoever asks
+// next hears of it.
+std::string Runner::place_on_gpu(int program) const {
+  const Program& p = set_.programs[static_cast<std::size_t>(program)];
+  const auto& code = lanes_[index(Lane::compute)].code[static_cast<std::size_t>(program)];
+  const auto begin = gpu_->reached();
+  if (!begin || *begin >= code.size()) {
+    return fmt::format(
+        "the GPU was at one of the {} instructions of program {} (--check-nan runs "
+        "them one by one and names it)",
+        p.instructions.size(), p.name);
   }
+  // The next note was not reached: it is at the end of a recording's own, or of those in between.
+  const std::size_t last =
+      std::min<std::size_t>(*begin + GpuStretches::kPlacesBetween, code.size()) - 1;
+  return fmt::format(
+      "the GPU had done what stands before {} of program {} ({} of {} on its compute "
+      "lane) and not all up to {} (--check-nan runs them one by one and names one)",
+      p.instructions[code[*begin]].name, p.name, *begin + 1, code.size(),
+      p.instructions[code[last]].name);
 }
 
 // Once every kernel was there: what loads one while it is noted cannot be noted. Most programs that
@@ -361,7 +373,9 @@ void Runner::run_lane(Lane lane, int program, std::size_t hand) {
   const auto& awaited = state.awaited[static_cast<std::size_t>(program)];
   const bool queue = gpu_ && is_queue(lane) && !code.empty();
   const bool several = state.hands.size() > 1;
+  bool played = false;  // what stands before the next instruction is a recording
   try {
+    if (queue && lane == Lane::compute) await_prepared(program);
     if (queue) gpu_->begin(lane);
     for (;;) {
       const std::uint32_t n = state.taken.fetch_add(1, std::memory_order_relaxed);
@@ -384,9 +398,11 @@ void Runner::run_lane(Lane lane, int program, std::size_t hand) {
       std::uint32_t last = n;
       if (stretch) {
         gpu_->play(*stretch);
+        played = true;
         last += stretch->count - 1;
         state.taken.store(last + 1, std::memory_order_relaxed);  // this lane has one hand
       } else {
+        if (queue && lane == Lane::compute) gpu_->at_place(n, std::exchange(played, false));
         if (queue) gpu_->begin_instruction(lane);
         const bool asked = execute(i, lane, program, hand);
         if (queue) gpu_->end_instruction(lane);

@@ -8,6 +8,15 @@
 #include "plan/runner.h"
 
 namespace ballast {
+namespace {
+
+using OpeningClock = std::chrono::steady_clock;
+
+double seconds_from(OpeningClock::time_point t) {
+  return std::chrono::duration<double>(OpeningClock::now() - t).count();
+}
+
+}  // namespace
 
 // Pinning takes a second for every 20 GB, what libraries prepare half a second or more: they go
 // side by side.
@@ -36,20 +45,43 @@ void Runner::open_scratch() {
   bases_.scratch = &scratch_;
 }
 
+// What libraries make for certain sizes takes a second or more: it goes on beside the first
+// programs, which load weights and have nothing of the kind, and beside the reading and copying of
+// the first that has.
 void Runner::prepare() {
-  for (std::size_t p = 0; p < set_.programs.size(); ++p) {
-    for (const Instruction& i : set_.programs[p].instructions) {
-      if (!i.prepare) continue;
-      check(gpu_.has_value(), "{} has something to prepare, but no GPU", i.name);
-      const auto begin = std::chrono::steady_clock::now();
-      while_doing(fmt::format("preparing {} of program {}", i.name, set_.programs[p].name), [&] {
-        i.prepare(Bindings(set_, plan_.offset, bases_, i, step_, gpu_->stream(i.lane, &copier_),
-                           nullptr));
-      });
-      opening_.by_operation[std::string(i.name.substr(i.name.rfind('.') + 1))] +=
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    }
+  for (const Program& p : set_.programs) {
+    prepares_.push_back(std::ranges::any_of(
+        p.instructions, [](const Instruction& i) { return static_cast<bool>(i.prepare); }));
   }
+  if (std::ranges::find(prepares_, true) == prepares_.end()) return;
+  check(gpu_.has_value(), "there is something to prepare, but no GPU");
+  const auto all = [this] {
+    use_gpu();
+    const OpeningClock::time_point begin = OpeningClock::now();
+    for (const Program& p : set_.programs) {
+      for (const Instruction& i : p.instructions) {
+        if (!i.prepare) continue;
+        const OpeningClock::time_point at = OpeningClock::now();
+        while_doing(fmt::format("preparing {} of program {}", i.name, p.name), [&] {
+          i.prepare(Bindings(set_, plan_.offset, bases_, i, step_, gpu_->stream(i.lane, &copier_),
+                             nullptr));
+        });
+        opening_.by_operation[std::string(i.name.substr(i.name.rfind('.') + 1))] +=
+            seconds_from(at);
+      }
+    }
+    opening_.prepared = seconds_from(begin);
+  };
+  if (options_.debug.order != Order::concurrent) return all();
+  preparing_ = std::async(std::launch::async, all).share();
+}
+
+void Runner::await_prepared(int program) {
+  if (!preparing_.valid() || !prepares_[static_cast<std::size_t>(program)]) return;
+  if (opening_.waited > 0) return;
+  const OpeningClock::time_point begin = OpeningClock::now();
+  preparing_.get();
+  opening_.waited = std::max(1e-9, seconds_from(begin));
 }
 
 }  // namespace ballast

@@ -90,6 +90,7 @@ TEST(Profile, TimesAnInstructionByItsLaneAndWork) {
   EXPECT_DOUBLE_EQ(seconds(Lane::compute, {.work = Work::attention_backward, .flops = 5000}),
                    0.25 + 20);
   EXPECT_DOUBLE_EQ(seconds(Lane::compute, {.work = Work::gemm, .flops = 500}), 0.25 + 1);
+  EXPECT_DOUBLE_EQ(seconds(Lane::compute, {.bytes = 800, .launches = 3}), 3 * 0.25 + 2);
 }
 
 // x [2, 300] times a matrix [80, 300]: 96,000 operations, 300 steps along the contraction.
