@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 
 #include "app/bench_distill.h"
+#include "app/bench_kernels.h"
 #include "app/bench_machine.h"
 #include "app/bench_t5.h"
 #include "app/bench_text.h"
@@ -18,6 +19,9 @@ class Bench : public Command {
     distill_.declare(
         *app.add_subcommand("distill", "a step of teacher and student, on random weights")
              ->callback([this] { run_ = [this] { distill_.run(); }; }));
+    kernels_.declare(
+        *app.add_subcommand("kernels", "the GPU's memory-bound operations beside a copy")
+             ->callback([this] { run_ = [this] { kernels_.run(); }; }));
     machine_.declare(
         *app.add_subcommand("machine", "the rates that plans predict time from")->callback([this] {
           run_ = [this] { machine_.run(); };
@@ -36,6 +40,7 @@ class Bench : public Command {
  private:
   std::function<void()> run_;
   BenchDistill distill_;
+  BenchKernels kernels_;
   BenchMachine machine_;
   BenchWan wan_;
   BenchVae vae_;

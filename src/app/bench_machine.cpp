@@ -288,7 +288,7 @@ void BenchMachine::run() {
   p.memory_bandwidth = 2 * probes.moved("memory") / measure("memory");
   p.upload_bandwidth = probes.moved("upload") / measure("upload");
   p.download_bandwidth = probes.moved("download") / measure("download");
-  const double both = probes.moved("both") / measure("both");
+  p.both_ways_bandwidth = probes.moved("both") / measure("both");
   p.launch_seconds = measure("launch") / static_cast<double>(probes.instructions("launch"));
   if (gpu) {
     const double product =
@@ -316,7 +316,7 @@ void BenchMachine::run() {
                                 {"memory_bandwidth", p.memory_bandwidth},
                                 {"upload_bandwidth", p.upload_bandwidth},
                                 {"download_bandwidth", p.download_bandwidth},
-                                {"both_ways_bandwidth", both},
+                                {"both_ways_bandwidth", p.both_ways_bandwidth},
                                 {"disk_bandwidth", p.disk_bandwidth},
                                 {"disk_write_bandwidth", p.disk_write_bandwidth},
                                 {"pinning_bandwidth", pinning},
@@ -338,7 +338,7 @@ void BenchMachine::run() {
   row("memory, read and written", p.memory_bandwidth / 1e9, "GB/s");
   row("host to device", p.upload_bandwidth / 1e9, "GB/s");
   row("device to host", p.download_bandwidth / 1e9, "GB/s");
-  row("both ways at once, together", both / 1e9, "GB/s");
+  row("both ways at once, together", p.both_ways_bandwidth / 1e9, "GB/s");
   if (gpu) row("pinning host memory", pinning / 1e9, "GB/s");
   if (disk.problem.empty()) {
     row(disk.direct ? "disk, direct reads" : "disk, through the page cache", disk.read / 1e9,

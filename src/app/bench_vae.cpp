@@ -160,7 +160,7 @@ void BenchVae::run() {
     pass(2);  // what the runner knows afterwards is its last chunk
     kernels.add(*codec->runner());
     for (const auto& [name, sum] : kernels.by_operation()) {
-      j["kernels"][name] = {{"ms", sum.first * 1e3}, {"count", sum.second}};
+      j["kernels"][name] = {{"ms", sum.seconds * 1e3}, {"count", sum.count}};
     }
   }
   if (json_) {

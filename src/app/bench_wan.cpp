@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -17,6 +18,7 @@
 #include "core/random.h"
 #include "memory/gpu.h"
 #include "memory/process_memory.h"
+#include "plan/predict.h"
 #include "plan/runner.h"
 
 namespace ballast {
@@ -47,18 +49,53 @@ std::vector<std::byte> random_floats(std::int64_t n, std::uint64_t seed) {
   return bytes;
 }
 
+// What the process holds, and when, moment by moment.
+class Moments {
+ public:
+  void note(const std::string& moment) {
+    const auto memory = process_memory();
+    all_.push_back({moment, begin_.seconds(), memory ? memory->total() : Bytes{}});
+  }
+  Json json() const {
+    Json j;
+    for (const Moment& m : all_) j[m.name] = m.memory.count;
+    return j;
+  }
+  std::string table() const {
+    std::string text;
+    for (const Moment& m : all_) {
+      text += fmt::format("  {:<28} {:9.2f} s  {}\n", m.name, m.seconds, m.memory);
+    }
+    return text;
+  }
+  Bytes now() const { return all_.back().memory; }
+
+ private:
+  struct Moment {
+    std::string name;
+    double seconds;
+    Bytes memory;
+  };
+  Stopwatch begin_;
+  std::vector<Moment> all_;
+};
+
 // The job with its runner, loaded and with inputs.
 class WanBenchRun {
  public:
-  WanBenchRun(const wan::FitRequest& request, const MemoryPolicy& policy,
-              const std::string& folder) {
+  WanBenchRun(const wan::FitRequest& request, const MemoryPolicy& policy, const std::string& folder,
+              Moments& moments)
+      : profile_(request.profile), moments_(moments) {
     set_.backend = request.backend;
     wan::DitJob job = request.job;
     job.policy = policy;
     dit_ = std::make_unique<wan::Dit>(set_, std::move(job), request.experts);
     plan_ = plan_memory(set_);
+    moments_.note("recorded");
     runner_ = std::make_unique<Runner>(set_, plan_, RunnerOptions{.scratch_folder = folder});
+    moments_.note("arenas, libraries");
     runner_->run("load");
+    moments_.note("weights");
     const wan::DitIo& io = dit_->io();
     const auto random = [&](Buffer b, std::uint64_t seed) {
       if (b) runner_->write(b, random_floats(set_.spec(b).shape.elements(), seed));
@@ -119,6 +156,19 @@ class WanBenchRun {
     return times;
   }
 
+  // What each program took since the last time, and what was predicted.
+  std::string programs() {
+    std::string text;
+    for (auto& [program, sum] : programs_) {
+      const PredictedTime predicted = predict(set_, plan_, set_.program_index(program), profile_);
+      text += fmt::format("  {:<28} {:9.2f} ms, stall {:9.2f}; predicted {:9.2f}, stall {:9.2f}\n",
+                          program, sum.seconds / sum.count * 1e3, sum.stalled / sum.count * 1e3,
+                          predicted.seconds * 1e3, predicted.exposed_stall * 1e3);
+    }
+    programs_.clear();
+    return text;
+  }
+
   double stalled() const { return stalled_; }
   const MemoryPlan& plan() const { return plan_; }
   Runner& runner() { return *runner_; }
@@ -126,11 +176,26 @@ class WanBenchRun {
 
  private:
   void run(const std::string& program) {
+    const Stopwatch at;
     runner_->run(program, {.step = steps_, .seed = 1, .learning_rate = 1e-4});
-    stalled_ += runner_->lane_times()[static_cast<std::size_t>(Lane::compute)].waiting;
-    if (collect_) collect_->add(*runner_);
+    const double stalled = runner_->lane_times()[static_cast<std::size_t>(Lane::compute)].waiting;
+    stalled_ += stalled;
+    ProgramTimes& sum = programs_[program];
+    sum.seconds += at.seconds();
+    sum.stalled += stalled;
+    ++sum.count;
+    if (steps_ <= 2) moments_.note(fmt::format("{} {}", program, steps_));
+    if (collect_) collect_->add(*runner_, set_, set_.program_index(program), profile_);
   }
 
+  struct ProgramTimes {
+    double seconds = 0, stalled = 0;
+    int count = 0;
+  };
+
+  MachineProfile profile_;
+  Moments& moments_;
+  std::map<std::string, ProgramTimes> programs_;
   ProgramSet set_;
   std::unique_ptr<wan::Dit> dit_;
   MemoryPlan plan_;
@@ -247,13 +312,10 @@ void BenchWan::run() {
   wan::FitRequest r = request();
   const bool gpu = r.backend.device == Device::cuda;
   GpuInfo info;
-  Json host;  // what the process holds, moment by moment
-  const auto note_host = [&](const char* moment) {
-    if (const auto memory = process_memory()) host[moment] = memory->total().count;
-  };
-  note_host("start");
+  Moments moments;
+  moments.note("start");
   if (gpu) info = open_gpu();
-  note_host("gpu_opened");
+  moments.note("GPU opened");
   const bool whole = from_ == "disk" && stream_ != "0";
   const RandomWeights weights(r.job.config, weights_ == "fp8" ? DType::f8_e4m3 : DType::bf16,
                               whole ? RandomWeights::Blocks::each : RandomWeights::Blocks::alike,
@@ -268,15 +330,15 @@ void BenchWan::run() {
     chosen = std::get<wan::PlannedRun>(outcome).policy;
   }
   const wan::PlannedRun planned = wan::plan_run(r, chosen);
-  note_host("planned");
+  moments.note("planned");
   const Stopwatch begin;
-  WanBenchRun bench(r, chosen, folder_);
+  WanBenchRun bench(r, chosen, folder_, moments);
   const double load_seconds = begin.seconds();
-  note_host("loaded");
+  moments.note("inputs, state");
   bench.step();
   const double first_step = begin.seconds();
-  note_host("first_step");
   bench.step();
+  bench.programs();  // forgets them
   std::vector<double> times, stalls;
   for (std::int64_t i = 0; i < steps_; ++i) {
     const Stopwatch at;
@@ -319,14 +381,16 @@ void BenchWan::run() {
     j["device_used"] = gpu_memory_of_process().count;
     j["device_context"] = info.context.count;
   }
-  note_host("end");
-  j["host_used"] = host.value("end", std::uint64_t{0});
-  j["host_by_moment"] = host;
+  moments.note("end");
+  j["host_used"] = moments.now().count;
+  j["host_by_moment"] = moments.json();
+  const std::string programs = bench.programs();
   KernelTimes kernels;
   if (kernels_ && gpu) {
     kernels = bench.kernels();
     for (const auto& [name, sum] : kernels.by_operation()) {
-      j["kernels"][name] = {{"ms", sum.first * 1e3}, {"count", sum.second}};
+      j["kernels"][name] = {
+          {"ms", sum.seconds * 1e3}, {"predicted_ms", sum.predicted * 1e3}, {"count", sum.count}};
     }
   }
   if (json_) return print(j.dump(2) + "\n");
@@ -348,7 +412,15 @@ void BenchWan::run() {
                     Bytes{j["host_used"].get<std::uint64_t>()}));
   print(fmt::format("first step after {:.1f} s, of it {:.1f} s until loaded\n", first_step,
                     load_seconds));
-  print(kernels.table());
+  if (!kernels_) return;
+  print("by program:\n" + programs + kernels.table() + "from the start:\n" + moments.table());
+  const Runner::Opening& opening = bench.runner().opening();
+  print(fmt::format(
+      "  arenas {:.2f} s, pinned memory {:.2f} s more, libraries {:.2f} s, waited for {:.2f} s\n",
+      opening.arenas, opening.pinned, opening.prepared, opening.waited));
+  for (const auto& [name, took] : opening.by_operation) {
+    if (took >= 0.01) print(fmt::format("  preparing {:<18} {:9.2f} s\n", name, took));
+  }
 }
 
 }  // namespace ballast

@@ -8,20 +8,34 @@
 
 namespace ballast {
 
+KernelTimes::Sum& KernelTimes::of(std::string_view instruction) {
+  return sums_[std::string(instruction.substr(instruction.rfind('.') + 1))];
+}
+
 void KernelTimes::add(const Runner& runner) {
   for (const auto& [name, seconds] : runner.compute_times()) {
-    auto& [sum, count] = sums_[std::string(name.substr(name.rfind('.') + 1))];
-    sum += seconds;
-    ++count;
+    Sum& sum = of(name);
+    sum.seconds += seconds;
+    ++sum.count;
+  }
+}
+
+void KernelTimes::add(const Runner& runner, const ProgramSet& set, int program,
+                      const MachineProfile& profile) {
+  add(runner);
+  for (const Instruction& i : set.programs[static_cast<std::size_t>(program)].instructions) {
+    if (i.lane == Lane::compute) of(i.name).predicted += predicted_seconds(set, i, profile);
   }
 }
 
 std::string KernelTimes::table() const {
-  std::vector<std::pair<std::string, std::pair<double, int>>> rows(sums_.begin(), sums_.end());
-  std::ranges::sort(rows, std::greater{}, [](const auto& row) { return row.second.first; });
+  std::vector<std::pair<std::string, Sum>> rows(sums_.begin(), sums_.end());
+  std::ranges::sort(rows, std::greater{}, [](const auto& row) { return row.second.seconds; });
   std::string text;
   for (const auto& [name, k] : rows) {
-    text += fmt::format("  {:<28} {:9.2f} ms {:6d} x\n", name, k.first * 1e3, k.second);
+    text += fmt::format("  {:<28} {:9.2f} ms {:6d} x", name, k.seconds * 1e3, k.count);
+    if (k.predicted > 0) text += fmt::format("  predicted {:9.2f} ms", k.predicted * 1e3);
+    text += '\n';
   }
   return text;
 }

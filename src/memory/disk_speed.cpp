@@ -23,7 +23,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kPiece = 4 << 20;
-constexpr std::uint64_t kTrial = 64 << 20;
+constexpr std::uint64_t kLeastTrial = 64 << 20, kMostTrial = 1 << 30;
+constexpr int kAtOnce = 4;  // requests
 constexpr double kReadSeconds = 0.5, kWriteSeconds = 1.0;
 
 class Stopwatch {
@@ -43,7 +44,7 @@ double rate(std::uint64_t bytes, double seconds) {
 // Looks at 4096 names at most.
 std::optional<fs::path> large_file(const fs::path& folder) {
   std::optional<fs::path> found;
-  std::uint64_t largest = kTrial - 1;
+  std::uint64_t largest = kLeastTrial - 1;
   std::error_code error;
   fs::directory_iterator at(folder, error), end;
   for (int seen = 0; !error && at != end && seen < 4096; at.increment(error), ++seen) {
@@ -57,49 +58,55 @@ std::optional<fs::path> large_file(const fs::path& folder) {
   return found;
 }
 
-void read_trial(const std::string& path, const Arena& buffer, DiskSpeed& out) {
-  const DiskFile file = DiskFile::open(path, DiskMode::automatic);
-  out.direct = file.mode() == DiskMode::direct;
-  const Stopwatch watch;
-  std::uint64_t at = 0;
-  while (at + kPiece <= file.size() && watch.seconds() < kReadSeconds) {
-    at += file.read_aligned(at, {buffer.base(), kPiece}, PageCache::drop);
-  }
-  out.bytes = {at};
-  out.read = rate(at, watch.seconds());
-}
-
 // Removes the file it stands for.
 struct Removed {
   std::string path;
   ~Removed() { ::unlink(path.c_str()); }
 };
 
-void write_and_read_trial(const fs::path& folder, const Arena& buffer, DiskSpeed& out) {
-  std::string path = (folder / ".ballast_disk_trial_XXXXXX").string();
-  const FileDescriptor fd(::mkostemp(path.data(), O_CLOEXEC));
-  if (!fd) fail_io(folder.string(), "write a trial file there", errno);
-  const Removed removed{path};
-  // No two blocks alike and none of zeros: a file system that compresses would flatter itself.
+// Random bytes: a file system that compresses would flatter itself.
+void fill_random(const Arena& buffer) {
   std::uint64_t random = 0x9E3779B97F4A7C15;
-  const Stopwatch watch;
-  std::uint64_t at = 0;
-  while (at < kTrial && watch.seconds() < kWriteSeconds) {
-    for (std::uint64_t i = 0; i < kPiece; i += sizeof random) {
-      random = random * 6364136223846793005ull + 1442695040888963407ull;
-      std::memcpy(buffer.base() + i, &random, sizeof random);
-    }
-    for (std::uint64_t done = 0; done < kPiece;) {
-      const ssize_t wrote = ::write(fd.get(), buffer.base() + done, kPiece - done);
-      if (wrote < 0 && errno == EINTR) continue;
-      if (wrote <= 0) fail_io(path, "write the trial file", wrote < 0 ? errno : ENOSPC);
-      done += static_cast<std::uint64_t>(wrote);
-    }
-    at += kPiece;
-    if (::fdatasync(fd.get()) != 0) fail_io(path, "force the trial file to disk", errno);
+  for (std::uint64_t i = 0; i < buffer.size().count; i += sizeof random) {
+    random = random * 6364136223846793005ull + 1442695040888963407ull;
+    std::memcpy(buffer.base() + i, &random, sizeof random);
   }
-  out.write = rate(at, watch.seconds());
-  read_trial(path, buffer, out);
+}
+
+bool write_piece(int fd, const std::byte* from, std::uint64_t at) {
+  for (std::uint64_t done = 0; done < kPiece;) {
+    const ssize_t wrote = ::pwrite(fd, from + done, kPiece - done, static_cast<off_t>(at + done));
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return false;
+    done += static_cast<std::uint64_t>(wrote);
+  }
+  return true;
+}
+
+// As optimizer state goes to disk (memory/scratch_file.h): past the page cache where that is
+// possible, else forced out of it at the end.
+void write_trial(const std::string& path, int fd, DiskSpeed& out) {
+  const Arena buffer({kPiece * kAtOnce}, "buffers of the disk trial");
+  fill_random(buffer);
+  const FileDescriptor direct(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_DIRECT));
+  const bool past_cache = direct && write_piece(direct.get(), buffer.base(), 0);
+  ThreadPool pool(kAtOnce);
+  std::atomic<std::uint64_t> written = 0;
+  std::atomic<int> problem = 0;
+  const Stopwatch watch;
+  pool.parallel(kMostTrial / kPiece, [&](std::int64_t i, int worker) {
+    const bool enough = watch.seconds() >= kWriteSeconds && written >= kLeastTrial;
+    if (enough || problem != 0) return;
+    const std::byte* from = buffer.base() + static_cast<std::uint64_t>(worker) * kPiece;
+    if (write_piece(past_cache ? direct.get() : fd, from, static_cast<std::uint64_t>(i) * kPiece)) {
+      written += kPiece;
+    } else {
+      problem = errno == 0 ? ENOSPC : errno;
+    }
+  });
+  if (problem != 0) fail_io(path, "write the trial file", problem);
+  if (::fdatasync(fd) != 0) fail_io(path, "force the trial file to disk", errno);
+  out.write = rate(written, watch.seconds());
 }
 
 }  // namespace
@@ -127,13 +134,17 @@ DiskSpeed measure_streaming(const std::string& path, int readers, double seconds
 DiskSpeed measure_disk(const fs::path& folder, DiskTrial trial) {
   DiskSpeed out;
   try {
-    const Arena buffer({kPiece}, "buffer of the disk trial");
-    const auto file = trial == DiskTrial::writes ? std::nullopt : large_file(folder);
-    if (file) {
-      read_trial(file->string(), buffer, out);
-    } else {
-      write_and_read_trial(folder, buffer, out);
+    if (const auto file = trial == DiskTrial::writes ? std::nullopt : large_file(folder)) {
+      return measure_streaming(file->string(), kAtOnce, kReadSeconds);
     }
+    std::string path = (folder / ".ballast_disk_trial_XXXXXX").string();
+    const FileDescriptor fd(::mkostemp(path.data(), O_CLOEXEC));
+    if (!fd) fail_io(folder.string(), "write a trial file there", errno);
+    const Removed removed{path};
+    DiskSpeed wrote;
+    write_trial(path, fd.get(), wrote);
+    out = measure_streaming(path, kAtOnce, kReadSeconds);
+    out.write = wrote.write;
   } catch (const Error& e) {  // a folder that cannot be read or written is an answer here
     out = {};
     out.problem = e.what();

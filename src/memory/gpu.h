@@ -1,7 +1,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <typeindex>
 #include <vector>
@@ -75,6 +78,20 @@ class GpuRecording {
   void* graph_ = nullptr;
 };
 
+// Keeps host memory where it is, so that the GPU reads and writes it: copies run beside compute,
+// and kernels may use it directly.
+class PinnedRegion {
+ public:
+  PinnedRegion() = default;
+  PinnedRegion(std::byte* base, Bytes size);
+  ~PinnedRegion();
+  PinnedRegion(PinnedRegion&& o) noexcept;
+  PinnedRegion& operator=(PinnedRegion&& o) noexcept;
+
+ private:
+  std::byte* base_ = nullptr;
+};
+
 // Work that the GPU does in order, beside other queues. Used by one thread at a time.
 class GpuQueue {
  public:
@@ -96,10 +113,19 @@ class GpuQueue {
   bool recording_is_broken() const;
   void play(const GpuRecording& recording);
 
+  // How far the queue's work is, for the report of a failure: the GPU writes the number when all
+  // before it is done. It takes about as long as an empty kernel. Nothing where the driver cannot.
+  void reach(std::uint32_t place);
+  void forget_place();                           // between runs
+  std::optional<std::uint32_t> reached() const;  // also after a failure; nullopt: nothing yet
+  bool tells_place() const { return place_ != nullptr; }
+
   // The one object of a type that belongs to this queue, made when it is first asked for: handles
-  // of libraries, prepared products, attention plans. T is made from the queue.
+  // of libraries, prepared products, attention plans. T is made from the queue. Two threads may ask
+  // at once: while one prepares what another's programs need later.
   template <class T>
   T& local() {
+    const std::lock_guard lock(locals_mutex_);
     for (Local& l : locals_) {
       if (l.type == std::type_index(typeid(T))) return *static_cast<T*>(l.object.get());
     }
@@ -113,6 +139,9 @@ class GpuQueue {
     std::shared_ptr<void> object;  // shared: the pointer that knows how to destroy what it forgot
   };
   void* stream_ = nullptr;
+  std::uint32_t* place_ = nullptr;  // one more than the number, 0: none yet
+  PinnedRegion pinned_place_;
+  std::recursive_mutex locals_mutex_;  // one may ask for another while it is made
   std::vector<Local> locals_;
 };
 
@@ -134,20 +163,6 @@ class GpuArena {
  private:
   std::byte* base_ = nullptr;
   Bytes size_;
-};
-
-// Keeps host memory where it is, so that the GPU reads and writes it: copies run beside compute,
-// and kernels may use it directly.
-class PinnedRegion {
- public:
-  PinnedRegion() = default;
-  PinnedRegion(std::byte* base, Bytes size);
-  ~PinnedRegion();
-  PinnedRegion(PinnedRegion&& o) noexcept;
-  PinnedRegion& operator=(PinnedRegion&& o) noexcept;
-
- private:
-  std::byte* base_ = nullptr;
 };
 
 // Between steps, by the calling thread; either side may be host or device memory.

@@ -39,6 +39,9 @@ void GpuQueue::begin_recording() { no_gpu(); }
 GpuRecording GpuQueue::end_recording() { no_gpu(); }
 bool GpuQueue::recording_is_broken() const { no_gpu(); }
 void GpuQueue::play(const GpuRecording&) { no_gpu(); }
+void GpuQueue::reach(std::uint32_t) {}
+void GpuQueue::forget_place() {}
+std::optional<std::uint32_t> GpuQueue::reached() const { return std::nullopt; }
 
 GpuArena::GpuArena(Bytes size, const std::string&, Reach) {
   if (size.count > 0) no_gpu();

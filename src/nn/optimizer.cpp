@@ -80,9 +80,10 @@ ops::AdamWBuffers adamw_buffers(const OptimizerOptions& o, const OptimizerStep& 
   return {.p = s.p, .m = m, .v = v, .g = s.g, .options = adamw_options(o, s), .rounding = rounding};
 }
 
-void record_8bit(ProgramBuilder& pb, const OptimizerOptions& o, const OptimizerStep& s,
-                 States& states, ops::RecordedRounding rounding) {
-  ops::AdamW8bitBuffers on = {.p = s.p, .g = s.g, .grad_scale = s.factor};
+ops::AdamW8bitBuffers adamw_8bit_buffers(const ProgramBuilder& pb, const OptimizerOptions& o,
+                                         const OptimizerStep& s, States& states,
+                                         ops::RecordedRounding rounding) {
+  ops::AdamW8bitBuffers on = {.p = s.p, .g = s.g, .options = adamw_options(o, s)};
   on.m = states.next();
   const bool codes = pb.dtype(on.m) == DType::u8;  // else the tensor is a small one
   on.m_absmax = states.next_if(codes);
@@ -90,9 +91,19 @@ void record_8bit(ProgramBuilder& pb, const OptimizerOptions& o, const OptimizerS
   on.v_absmax = states.next_if(codes);
   on.shift = states.next_if(o.kind == OptimizerKind::adamw8bit_kahan);
   rounding.carry = states.next_if(rounding.rounding == UpdateRounding::kahan);
-  const bool stabilize = o.stabilize && o.kind == OptimizerKind::adamw8bit_kahan;
+  on.rounding = rounding;
+  return on;
+}
+
+bool is_stabilized(const OptimizerOptions& o) {
+  return o.stabilize && o.kind == OptimizerKind::adamw8bit_kahan;
+}
+
+void record_8bit(ProgramBuilder& pb, const OptimizerOptions& o, const OptimizerStep& s,
+                 States& states, ops::RecordedRounding rounding) {
+  const bool stabilize = is_stabilized(o);
   check(!stabilize || s.first_element == 0, "{}: only the whole tensor can be stabilized", s.site);
-  ops::adamw_8bit(pb, on, adamw_options(o, s), stabilize, rounding);
+  ops::adamw_8bit(pb, {adamw_8bit_buffers(pb, o, s, states, rounding)}, s.factor, stabilize);
 }
 
 void record_adafactor(ProgramBuilder& pb, const OptimizerOptions& o, const OptimizerStep& s,
@@ -206,7 +217,7 @@ bool has_rate(OptimizerKind k) { return k != OptimizerKind::adafactor && k != Op
 
 std::optional<std::int64_t> update_quantum(const OptimizerOptions& o) {
   if (o.kind == OptimizerKind::adafactor) return std::nullopt;
-  if (o.kind == OptimizerKind::adamw8bit_kahan && o.stabilize) return std::nullopt;
+  if (is_stabilized(o)) return std::nullopt;
   return kQuantum;
 }
 
@@ -236,11 +247,26 @@ ops::RecordedRounding recorded_rounding(const ProgramBuilder& pb, const Optimize
           .first_element = step.first_element};
 }
 
+// Puts a tensor to those of its types.
+template <class T>
+void add_to_group(const ProgramBuilder& pb, std::vector<std::vector<T>>& groups, const T& t) {
+  const auto found = std::ranges::find_if(groups, [&](const auto& group) {
+    const T& o = group.front();
+    return pb.dtype(o.p) == pb.dtype(t.p) && pb.dtype(o.m) == pb.dtype(t.m) &&
+           pb.dtype(o.g) == pb.dtype(t.g) && o.rounding.rounding == t.rounding.rounding;
+  });
+  if (found != groups.end()) {
+    found->push_back(t);
+  } else {
+    groups.push_back({t});
+  }
+}
+
 }  // namespace
 
 bool TogetherUpdated::can_wait() const {
-  return !is_8bit(options_.kind) && options_.kind != OptimizerKind::adafactor &&
-         options_.kind != OptimizerKind::sgd && !options_.ema_decay;
+  return options_.kind != OptimizerKind::adafactor && options_.kind != OptimizerKind::sgd &&
+         !is_stabilized(options_) && !options_.ema_decay;
 }
 
 void TogetherUpdated::add(const OptimizerStep& step) {
@@ -249,24 +275,20 @@ void TogetherUpdated::add(const OptimizerStep& step) {
         name_of(options_.kind));
   factor_ = step.factor;
   States states(step.states);
-  const ops::AdamWBuffers t =
-      adamw_buffers(options_, step, states, recorded_rounding(pb_, options_, step));
-  states.finish();
-  const auto found = std::ranges::find_if(groups_, [&](const auto& group) {
-    const ops::AdamWBuffers& o = group.front();
-    return pb_.dtype(o.p) == pb_.dtype(t.p) && pb_.dtype(o.m) == pb_.dtype(t.m) &&
-           pb_.dtype(o.g) == pb_.dtype(t.g) && o.rounding.rounding == t.rounding.rounding;
-  });
-  if (found != groups_.end()) {
-    found->push_back(t);
+  const ops::RecordedRounding rounding = recorded_rounding(pb_, options_, step);
+  if (is_8bit(options_.kind)) {
+    add_to_group(pb_, groups_8bit_, adamw_8bit_buffers(pb_, options_, step, states, rounding));
   } else {
-    groups_.push_back({t});
+    add_to_group(pb_, groups_, adamw_buffers(options_, step, states, rounding));
   }
+  states.finish();
 }
 
 void TogetherUpdated::flush() {
   for (auto& group : groups_) ops::adamw(pb_, std::move(group), factor_);
+  for (auto& group : groups_8bit_) ops::adamw_8bit(pb_, std::move(group), factor_);
   groups_.clear();
+  groups_8bit_.clear();
 }
 
 void record_optimizer(ProgramBuilder& pb, const OptimizerOptions& o, const OptimizerStep& step) {

@@ -4,6 +4,7 @@
 
 #include "nn/optimizer.h"
 #include "ops/adamw.h"
+#include "ops/adamw_8bit.h"
 
 namespace ballast {
 
@@ -25,6 +26,7 @@ class TogetherUpdated {
   const OptimizerOptions& options_;
   Buffer factor_;
   std::vector<std::vector<ops::AdamWBuffers>> groups_;  // of the same types
+  std::vector<std::vector<ops::AdamW8bitBuffers>> groups_8bit_;
 };
 
 }  // namespace ballast

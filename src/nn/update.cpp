@@ -10,12 +10,14 @@
 #include "ops/copy.h"
 #include "ops/fill.h"
 #include "ops/global_norm.h"
+#include "ops/ordered_sum.h"
 
 namespace ballast {
 namespace {
 
 // Elements of a tensor that visit the device together: 32 MiB of each f32 array.
 constexpr std::int64_t kPieceElements = 8 << 20;
+static_assert(kPieceElements % ops::kSumGroup == 0, "the norm has the same bits in pieces");
 
 Lane lane_between(const ProgramBuilder& pb, Buffer from, Buffer to) {
   if (pb.tier(from) != pb.tier(to)) {

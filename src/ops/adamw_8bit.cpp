@@ -1,5 +1,7 @@
 #include "ops/adamw_8bit.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "core/error.h"
@@ -31,42 +33,35 @@ void check_moment(const char* name, const ConstTensorView& t, const ConstTensorV
         blocks);
 }
 
-inline void run_on_gpu(const AdamW8bit& a, Stream stream) {
+cuda::AdamW8bit adamw_8bit_on_gpu(const AdamW8bit& a, Stream stream) {
   const AdamWOptions& o = a.options;
   const double k = static_cast<double>(a.step);
   const double k1 = 1 - std::pow(o.beta1, k), k2 = std::sqrt(1 - std::pow(o.beta2, k));
-  cuda::adamw_8bit({.p = cuda::view(a.p),
-                    .m = cuda::view(a.m),
-                    .v = cuda::view(a.v),
-                    .m_absmax = cuda::view(a.m_absmax),
-                    .v_absmax = cuda::view(a.v_absmax),
-                    .shift = cuda::view(a.shift),
-                    .g = cuda::view(a.g),
-                    .grad_scale = cuda::view(a.grad_scale),
-                    .m_values = signed_map().value,
-                    .m_thresholds = signed_map().threshold,
-                    .v_values = unsigned_map().value,
-                    .v_thresholds = unsigned_map().threshold,
-                    .keep_m = static_cast<float>(o.beta1),
-                    .add_m = static_cast<float>(1 - o.beta1),
-                    .keep_v = static_cast<float>(o.beta2),
-                    .add_v = static_cast<float>(1 - o.beta2),
-                    .eps = static_cast<float>(k2 * o.eps),
-                    .decays = o.weight_decay > 0,
-                    .stabilize = a.stabilize,
-                    .learning_rate = a.learning_rate,
-                    .weight_decay = o.weight_decay,
-                    .k1 = k1,
-                    .k2 = k2,
-                    .floor = o.eps * o.eps,
-                    .scratch = a.stabilize ? cuda::sum_scratch(*stream.queue) : nullptr,
-                    .rounding = cuda::rounding(a.rounding)},
-                   stream.native);
+  return {.p = cuda::view(a.p),
+          .m = cuda::view(a.m),
+          .v = cuda::view(a.v),
+          .m_absmax = cuda::view(a.m_absmax),
+          .v_absmax = cuda::view(a.v_absmax),
+          .shift = cuda::view(a.shift),
+          .g = cuda::view(a.g),
+          .grad_scale = cuda::view(a.grad_scale),
+          .keep_m = static_cast<float>(o.beta1),
+          .add_m = static_cast<float>(1 - o.beta1),
+          .keep_v = static_cast<float>(o.beta2),
+          .add_v = static_cast<float>(1 - o.beta2),
+          .eps = static_cast<float>(k2 * o.eps),
+          .decays = o.weight_decay > 0,
+          .stabilize = a.stabilize,
+          .learning_rate = a.learning_rate,
+          .weight_decay = o.weight_decay,
+          .k1 = k1,
+          .k2 = k2,
+          .floor = o.eps * o.eps,
+          .scratch = a.stabilize ? cuda::sum_scratch(*stream.queue) : nullptr,
+          .rounding = cuda::rounding(a.rounding)};
 }
 
-}  // namespace
-
-void adamw_8bit(const AdamW8bit& a, Stream stream) {
+void check_adamw_8bit(const AdamW8bit& a) {
   check_parameter("adamw_8bit", a.p, a.rounding);
   check_moment("m", a.m, a.m_absmax, a.p);
   check_moment("v", a.v, a.v_absmax, a.p);
@@ -80,36 +75,82 @@ void adamw_8bit(const AdamW8bit& a, Stream stream) {
   check_beside_parameter("adamw_8bit", "g", a.g, a.p);
   check_grad_scale("adamw_8bit", a.grad_scale);
   check(a.step >= 1, "adamw_8bit: steps count from 1, this is step {}", a.step);
-  on_device(
-      a.p.device,
-      [&] { BALLAST_ISA_CALL(cpu, adamw_8bit, a, signed_map(), unsigned_map(), *stream.pool); },
-      [&] { run_on_gpu(a, stream); });
 }
 
-void adamw_8bit(ProgramBuilder& pb, const AdamW8bitBuffers& on, const AdamWOptions& options,
-                bool stabilize, const RecordedRounding& rounding) {
-  const Buffer carry = rounding.carry;
-  pb.emit(
-      "adamw_8bit",
-      {.reads = {on.p, on.m, on.m_absmax, on.v, on.v_absmax, on.shift, on.g, on.grad_scale, carry},
-       .writes = {on.p, on.m, on.m_absmax, on.v, on.v_absmax, on.shift, carry}},
-      [=](const Bindings& b) {
-        adamw_8bit({.p = b.out(on.p),
-                    .m = b.out(on.m),
-                    .v = b.out(on.v),
-                    .m_absmax = b.out_if(on.m_absmax),
-                    .v_absmax = b.out_if(on.v_absmax),
-                    .shift = b.out_if(on.shift),
-                    .g = b.in(on.g),
-                    .grad_scale = b.in_if(on.grad_scale),
-                    .options = options,
-                    .stabilize = stabilize,
-                    .step = b.step().step,
-                    .learning_rate = options.rate * b.step().learning_rate,
-                    .rounding = bind(b, rounding)},
-                   b.stream());
+// What a launch has for all of its tensors.
+bool go_together(const AdamW8bit& a, const AdamW8bit& b) {
+  return a.p.device == b.p.device && a.p.dtype == b.p.dtype && a.g.dtype == b.g.dtype &&
+         a.grad_scale.data == b.grad_scale.data && a.step == b.step &&
+         a.rounding.rounding == b.rounding.rounding && a.options.beta1 == b.options.beta1 &&
+         a.options.beta2 == b.options.beta2 && a.options.eps == b.options.eps;
+}
+
+}  // namespace
+
+void adamw_8bit(const AdamW8bit& a, Stream stream) { adamw_8bit({&a, 1}, stream); }
+
+void adamw_8bit(std::span<const AdamW8bit> tensors, Stream stream) {
+  if (tensors.empty()) return;
+  check(tensors.size() <= kAdamWTensors, "adamw_8bit: {} tensors in one call", tensors.size());
+  for (const AdamW8bit& a : tensors) {
+    check_adamw_8bit(a);
+    check(go_together(a, tensors[0]), "adamw_8bit: {} {} and {} {} do not go together", a.p.dtype,
+          a.p.shape, tensors[0].p.dtype, tensors[0].p.shape);
+    check(!a.stabilize || tensors.size() == 1, "adamw_8bit: {} tensors are stabilized together",
+          tensors.size());
+  }
+  on_device(
+      tensors[0].p.device,
+      [&] {
+        for (const AdamW8bit& a : tensors) {
+          BALLAST_ISA_CALL(cpu, adamw_8bit, a, signed_map(), unsigned_map(), *stream.pool);
+        }
       },
-      prepare_ordered_sum);
+      [&] {
+        std::array<cuda::AdamW8bit, kAdamWTensors> all;
+        std::ranges::transform(tensors, all.begin(),
+                               [&](const AdamW8bit& a) { return adamw_8bit_on_gpu(a, stream); });
+        cuda::adamw_8bit(all.data(), static_cast<int>(tensors.size()),
+                         cuda::state_tables(*stream.queue), stream.native);
+      });
+}
+
+void adamw_8bit(ProgramBuilder& pb, std::vector<AdamW8bitBuffers> tensors, Buffer grad_scale,
+                bool stabilize) {
+  check(tensors.size() <= kAdamWTensors, "adamw_8bit: {} tensors in one call", tensors.size());
+  Access access;
+  for (const AdamW8bitBuffers& t : tensors) {
+    const Buffer scale = &t == &tensors.front() ? grad_scale : Buffer();
+    access.reads.append(
+        {t.p, t.m, t.m_absmax, t.v, t.v_absmax, t.shift, t.g, scale, t.rounding.carry});
+    access.writes.append({t.p, t.m, t.m_absmax, t.v, t.v_absmax, t.shift, t.rounding.carry});
+  }
+  pb.emit(
+      "adamw_8bit", std::move(access),
+      [tensors = std::move(tensors), grad_scale, stabilize](const Bindings& b) {
+        std::array<AdamW8bit, kAdamWTensors> all;
+        std::ranges::transform(tensors, all.begin(), [&](const AdamW8bitBuffers& t) {
+          return AdamW8bit{.p = b.out(t.p),
+                           .m = b.out(t.m),
+                           .v = b.out(t.v),
+                           .m_absmax = b.out_if(t.m_absmax),
+                           .v_absmax = b.out_if(t.v_absmax),
+                           .shift = b.out_if(t.shift),
+                           .g = b.in(t.g),
+                           .grad_scale = b.in_if(grad_scale),
+                           .options = t.options,
+                           .stabilize = stabilize,
+                           .step = b.step().step,
+                           .learning_rate = t.options.rate * b.step().learning_rate,
+                           .rounding = bind(b, t.rounding)};
+        });
+        adamw_8bit({all.data(), tensors.size()}, b.stream());
+      },
+      [](const Bindings& b) {
+        prepare_ordered_sum(b);
+        on_device(
+            Device::cuda, [] {}, [&] { cuda::state_tables(*b.stream().queue); });
+      });
 }
 
 }  // namespace ballast::ops

@@ -37,12 +37,16 @@ struct AdamW8bit {
   ParameterRounding rounding = {};  // without shift only
 };
 void adamw_8bit(const AdamW8bit& a, Stream stream);
+// Several tensors as of ops/adamw.h, all with the same betas, eps and dtypes, none stabilized.
+void adamw_8bit(std::span<const AdamW8bit> tensors, Stream stream);
 
 struct AdamW8bitBuffers {
-  Buffer p, m = {}, m_absmax = {}, v = {}, v_absmax = {}, shift = {}, g, grad_scale = {};
+  Buffer p, m = {}, m_absmax = {}, v = {}, v_absmax = {}, shift = {}, g;
+  AdamWOptions options;
+  RecordedRounding rounding = {};
 };
-// Step and learning rate are those of b.step().
-void adamw_8bit(ProgramBuilder& pb, const AdamW8bitBuffers& on, const AdamWOptions& options,
-                bool stabilize, const RecordedRounding& rounding = {});
+// Step and learning rate are those of b.step(). stabilize: one tensor alone.
+void adamw_8bit(ProgramBuilder& pb, std::vector<AdamW8bitBuffers> tensors, Buffer grad_scale,
+                bool stabilize = false);
 
 }  // namespace ballast::ops

@@ -8,8 +8,8 @@ namespace ballast::ops {
 // The 2-norm over many tensors and the clipping factor that follows from it: sum_squares once per
 // tensor into one sum, clip_factor once, then scale_by (or adamw's grad_scale) with the factor.
 
-// sum += sum of x^2, in f64, block by block in order (ops/ordered_sum.h): parts cut at multiples of
-// kSumBlock elements give the same bits as the whole.
+// sum += sum of x^2, in f64, group by group in order (ops/ordered_sum.h): parts cut at multiples of
+// kSumGroup elements give the same bits as the whole.
 struct SumSquares {
   ConstTensorView x;  // f32 or bf16, contiguous
   TensorView sum;     // [1] f64, added to

@@ -10,10 +10,11 @@ void sum_squares(const SumSquares& a, ThreadPool& pool) {
   with_dtype<DType::f32, DType::bf16>(a.x.dtype, [&](auto t) {
     constexpr DType T = t;
     const auto* x = reinterpret_cast<const Element<T>*>(a.x.data);
-    add_ordered(pool, a.x.shape.elements(), total, [=](std::int64_t begin, std::int64_t end) {
+    const auto piece = [=](std::int64_t begin, std::int64_t end) {
       return square_sum(begin, end,
                         [=](std::int64_t i, std::int64_t n) { return read<T>(x + i, n); });
-    });
+    };
+    add_ordered<kGroupBlocks>(pool, a.x.shape.elements(), total, piece);
   });
 }
 

@@ -31,8 +31,9 @@ struct Scaling {
 void sum_squares(const SumSquares& a, void* stream) {
   with_activation(a.x.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
-    add_ordered(SquareTerm<T>{static_cast<const T*>(a.x.data)}, a.x.elements(),
-                static_cast<double*>(a.sum.data), a.scratch, stream, "sum_squares");
+    add_ordered<Summation::groups>(SquareTerm<T>{static_cast<const T*>(a.x.data)}, a.x.elements(),
+                                   static_cast<double*>(a.sum.data), a.scratch, stream,
+                                   "sum_squares");
   });
 }
 

@@ -4,6 +4,7 @@
 #include "ops/fill.h"
 #include "ops/linear.h"
 #include "ops/linear_scratch.h"
+#include "ops/quantum.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {
@@ -42,6 +43,18 @@ Cost gemm_cost(const LinearSize& s) {
   return {.work = Work::gemm,
           .flops = 2.0 * static_cast<double>(s.rows) * static_cast<double>(s.inputs) *
                    static_cast<double>(s.outputs)};
+}
+
+// On a GPU the products of kTokenQuantum rows are added to dw one after the other, each of which
+// reads and writes all of it, or where dw is narrow side by side into partial sums.
+Cost dw_cost(ProgramBuilder& pb, const LinearSize& s, Buffer x, Buffer dy, Buffer dw) {
+  Cost cost = gemm_cost(s);
+  if (s.device != Device::cuda) return cost;
+  const std::int64_t quanta = (s.rows + kTokenQuantum - 1) / kTokenQuantum;
+  const auto bytes = [&](Buffer b) { return static_cast<double>(pb.set().spec(b).bytes); };
+  cost.bytes = bytes(x) + bytes(dy) + 2 * static_cast<double>(quanta) * bytes(dw);
+  if (!cuda::dw_in_partials(s) && quanta > 1) cost.launches = static_cast<std::uint32_t>(quanta);
+  return cost;
 }
 
 }  // namespace
@@ -117,7 +130,9 @@ void linear_dw(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dw, Buffer dbias,
   };
   pb.emit(
       "linear_dw",
-      {.reads = {x, dy, dw, dbias}, .writes = {dw, dbias, workspace}, .cost = gemm_cost(size)},
+      {.reads = {x, dy, dw, dbias},
+       .writes = {dw, dbias, workspace},
+       .cost = dw_cost(pb, size, x, dy, dw)},
       [=](const Bindings& b) { linear_dw(call(b), b.stream()); },
       [=](const Bindings& b) { linear_dw_prepare(call(b), b.stream()); });
 }

@@ -6,6 +6,10 @@
 // and a piece sixteen sums of every sixteenth element, added by halves too: a GPU gives a block to
 // 512 threads of 64 elements each. Calls for consecutive parts of a tensor that are cut at
 // multiples of kSumBlock give the same bits as one call. No memory is needed.
+//
+// Sums of squares go over whole models: there the blocks of kSumGroup elements are added by halves
+// as well, and their sums in order, because a GPU takes as long to add a large tensor's blocks one
+// after the other as to read half of it. Such a sum is cut at multiples of kSumGroup.
 
 #include <cstdint>
 
@@ -13,5 +17,6 @@ namespace ballast::ops {
 
 inline constexpr std::int64_t kSumPiece = 1024, kSumPieces = 32;
 inline constexpr std::int64_t kSumBlock = kSumPiece * kSumPieces;
+inline constexpr std::int64_t kGroupBlocks = 64, kSumGroup = kGroupBlocks * kSumBlock;
 
 }  // namespace ballast::ops

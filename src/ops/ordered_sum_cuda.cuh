@@ -59,11 +59,33 @@ __device__ __forceinline__ double add_in_order(const T* x, std::int64_t n, doubl
   return total;  // the first thread's
 }
 
+// The sums of groups of blocks in their order; one block of threads, like add_in_order().
+__device__ __forceinline__ double add_groups(const volatile double* x, std::int64_t n,
+                                             double total) {
+  static_assert(kGroupBlocks == 64, "two to a lane");
+  __shared__ double group[kSumPartials / kGroupBlocks];
+  const int lane = threadIdx.x % 32, groups = static_cast<int>((n + 63) / 64);
+  for (int g = threadIdx.x / 32; g < groups; g += blockDim.x / 32) {
+    const std::int64_t k = g * std::int64_t{64} + lane;
+    double sum = (k < n ? x[k] : 0.0) + (k + 32 < n ? x[k + 32] : 0.0);
+#pragma unroll
+    for (int half = 16; half > 0; half /= 2) sum += __shfl_down_sync(0xffffffffu, sum, half);
+    if (lane == 0) group[g] = sum;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (int g = 0; g < groups; ++g) total += group[g];
+  }
+  return total;  // the first thread's
+}
+
+enum class Summation { blocks, groups };
+
 // A block of threads per block of kSumBlock elements, sixteen threads per piece. The one that
 // finishes last adds the sums of all in order: a second launch would take longer than a small
 // tensor's sum. Term: begin() makes what a thread needs, with load(i), add(item, i, sum) and
 // finish(sum of a piece).
-template <class Term>
+template <Summation kSummation, class Term>
 __global__ void __launch_bounds__(kBlockThreads)
     sum_blocks(const __grid_constant__ Term term, std::int64_t first, std::int64_t n,
                double* partial, unsigned* finished, double* total) {
@@ -95,7 +117,8 @@ __global__ void __launch_bounds__(kBlockThreads)
   __threadfence();
   // volatile: other multiprocessors wrote it, so the first-level cache is not asked
   const volatile double* const sums = partial;
-  const double sum = add_in_order(sums, gridDim.x, *total);
+  const double sum = kSummation == Summation::groups ? add_groups(sums, gridDim.x, *total)
+                                                     : add_in_order(sums, gridDim.x, *total);
   if (threadIdx.x == 0) {
     *total = sum;
     *finished = 0;
@@ -103,15 +126,16 @@ __global__ void __launch_bounds__(kBlockThreads)
 }
 
 // *total += the sum of all terms. scratch: sum_scratch().
-template <class Term>
+template <Summation kSummation = Summation::blocks, class Term>
 void add_ordered(const Term& term, std::int64_t n, double* total, double* scratch, void* stream,
                  const char* name) {
   static_assert(kSumPieces == 32, "a warp adds them");
+  static_assert(kSumPartials % kGroupBlocks == 0, "launches end with groups");
   const std::int64_t blocks = (n + kSumBlock - 1) / kSumBlock;
   auto* finished = reinterpret_cast<unsigned*>(scratch + kSumPartials + kSumScalars);
   for (std::int64_t first = 0; first < blocks; first += kSumPartials) {
     const std::int64_t here = blocks - first < kSumPartials ? blocks - first : kSumPartials;
-    sum_blocks<<<static_cast<unsigned>(here), kBlockThreads, 0, stream_of(stream)>>>(
+    sum_blocks<kSummation><<<static_cast<unsigned>(here), kBlockThreads, 0, stream_of(stream)>>>(
         term, first, n, scratch, finished, total);
     check_launch(name);
   }

@@ -7,6 +7,14 @@
 
 namespace ballast::ops::cpu::BALLAST_ISA {
 
+// n sums, a power of two; they are overwritten.
+inline double add_by_halves(double* sum, std::int64_t n) {
+  while ((n /= 2) > 0) {
+    for (std::int64_t k = 0; k < n; ++k) sum[k] += sum[k + n];
+  }
+  return sum[0];
+}
+
 struct Factors {
   f32v a, b;
 };
@@ -39,10 +47,7 @@ inline double product_sum(std::int64_t begin, std::int64_t end, F&& factors) {
   }
   double sum[kSums];
   __builtin_memcpy(sum, sums, sizeof sum);
-  for (int n = kSums / 2; n > 0; n /= 2) {
-    for (int k = 0; k < n; ++k) sum[k] += sum[k + n];
-  }
-  return sum[0];
+  return add_by_halves(sum, kSums);
 }
 
 // The sum of value(i, n)^2.
@@ -62,25 +67,25 @@ inline double block_sum(std::int64_t begin, std::int64_t end, F&& piece_sum) {
     const std::int64_t first = begin + k * kSumPiece, last = first + kSumPiece;
     sum[k] = piece_sum(first, last < end ? last : end);
   }
-  for (std::int64_t n = kSumPieces / 2; n > 0; n /= 2) {
-    for (std::int64_t k = 0; k < n; ++k) sum[k] += sum[k + n];
-  }
-  return sum[0];
+  return add_by_halves(sum, kSumPieces);
 }
 
-// *sum += piece_sum(begin, end), block by block in order.
-template <class F>
+// *sum += piece_sum(begin, end), in order block by block, or group by group of so many.
+template <std::int64_t kTogether = 1, class F>
 inline void add_ordered(ThreadPool& pool, std::int64_t n, double* sum, F&& piece_sum) {
-  constexpr std::int64_t kGroup = 128;  // blocks between two meetings of the threads
-  double partial[kGroup];
-  for (std::int64_t first = 0; first * kSumBlock < n; first += kGroup) {
+  constexpr std::int64_t kAtOnce = 128;  // blocks between two meetings of the threads
+  static_assert(kAtOnce % kTogether == 0);
+  for (std::int64_t first = 0; first * kSumBlock < n; first += kAtOnce) {
+    double partial[kAtOnce] = {};
     const std::int64_t left = (n + kSumBlock - 1) / kSumBlock - first;
-    const std::int64_t blocks = left < kGroup ? left : kGroup;
+    const std::int64_t blocks = left < kAtOnce ? left : kAtOnce;
     pool.parallel(blocks, [&](std::int64_t block, int) {
       const std::int64_t begin = (first + block) * kSumBlock, end = begin + kSumBlock;
       partial[block] = block_sum(begin, end < n ? end : n, piece_sum);
     });
-    for (std::int64_t block = 0; block < blocks; ++block) *sum += partial[block];
+    for (std::int64_t block = 0; block < blocks; block += kTogether) {
+      *sum += add_by_halves(partial + block, kTogether);
+    }
   }
 }
 

@@ -31,29 +31,66 @@ __device__ __forceinline__ float quotient_in_range(float a, float b) {
                          (__float_as_uint(a) & 0x80000000u));
 }
 
-// x in [2^-126, 2^127), about right.
-__device__ __forceinline__ float log2_estimate(float x) {
+// root_in_range of a number that is not zero.
+__device__ __forceinline__ float root_of_normal(float x) {
+  float estimate;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(estimate) : "f"(x));
+  const float root = __fmul_rn(x, estimate), half = __fmul_rn(estimate, 0.5f);
+  return __fmaf_rn(__fmaf_rn(-root, root, x), half, root);
+}
+
+// quotient_in_range for many numbers, or for one whose sign is safe: a negative zero loses its own.
+struct Divisor {
+  float b, reciprocal;
+  explicit __device__ __forceinline__ Divisor(float x) : b(x) {
+    float estimate;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(estimate) : "f"(x));
+    reciprocal = __fmaf_rn(__fmaf_rn(-x, estimate, 1.0f), estimate, estimate);
+  }
+  __device__ __forceinline__ float of_unsigned_zero(float a) const {
+    const float quotient = __fmul_rn(a, reciprocal);
+    return __fmaf_rn(__fmaf_rn(-b, quotient, a), reciprocal, quotient);
+  }
+};
+
+// The third byte of each, from the lowest byte up.
+__device__ __forceinline__ std::uint32_t third_bytes(std::uint32_t a, std::uint32_t b,
+                                                     std::uint32_t c, std::uint32_t d) {
+  return __byte_perm(__byte_perm(a, b, 0x0062), __byte_perm(c, d, 0x0062), 0x5410);
+}
+
+// The larger one, or NaN where one of them is.
+__device__ __forceinline__ float larger_or_nan(float a, float b) {
   float y;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
   return y;
 }
 
 #else
 
 __device__ __forceinline__ float root_in_range(float x) { return __fsqrt_rn(x); }
-__device__ __forceinline__ float log2_estimate(float x) { return log2f(x); }
+__device__ __forceinline__ float root_of_normal(float x) { return __fsqrt_rn(x); }
 __device__ __forceinline__ float quotient_in_range(float a, float b) { return __fdiv_rn(a, b); }
+struct Divisor {
+  float b;
+  explicit __device__ Divisor(float x) : b(x) {}
+  __device__ __forceinline__ float of_unsigned_zero(float a) const { return __fdiv_rn(a, b); }
+};
+__device__ __forceinline__ std::uint32_t third_bytes(std::uint32_t a, std::uint32_t b,
+                                                     std::uint32_t c, std::uint32_t d) {
+  return (a >> 16 & 0xff) | (b >> 16 & 0xff) << 8 | (c >> 16 & 0xff) << 16 | (d >> 16 & 0xff) << 24;
+}
+__device__ __forceinline__ float larger_or_nan(float a, float b) {
+  return a != a || b != b ? __int_as_float(0x7fffffff) : a > b ? a : b;
+}
 
 #endif
+
+constexpr float kInfinity = __builtin_inff();
 
 // Bits of 2^exponent: positive floats are ordered as their bits are.
 __device__ constexpr std::uint32_t power_bits(int exponent) {
   return static_cast<std::uint32_t>(exponent + 127) << 23;
-}
-
-// x in (-0.5, 2^22) to the nearest whole number.
-__device__ __forceinline__ int whole_number(float x) {
-  return __float_as_int(__fadd_rn(x, 0x1.8p23f)) & 0x3fffff;
 }
 
 // The extremes of numbers by magnitude: zeros count as the largest for `least`, NaN as the largest

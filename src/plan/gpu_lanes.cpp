@@ -56,7 +56,10 @@ void GpuLanes::time_instructions(bool on) {
 }
 
 void GpuLanes::begin(Lane lane) {
-  if (lane == Lane::compute) stalls_used_ = instructions_used_ = 0;
+  if (lane == Lane::compute) {
+    stalls_used_ = instructions_used_ = 0;
+    queue(lane).forget_place();
+  }
   queue(lane).record(runs_[index(lane)].begin);
 }
 

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "memory/gpu.h"
@@ -53,6 +54,16 @@ class GpuLanes {
   }
   void play(const GpuStretches::Stretch& s) { queue(Lane::compute).play(s.recording); }
   GpuQueue& compute() { return queue(Lane::compute); }
+
+  // Compute is about to be given the instruction at this place, which is noted now and then, and
+  // behind a recording, which notes its own; where the GPU has got to by such notes, also after a
+  // failure.
+  void at_place(std::uint32_t place, bool behind_recording) {
+    if (behind_recording || place % kPlacesBetween == 0) queue(Lane::compute).reach(place);
+  }
+  std::optional<std::uint32_t> reached() const { return queues_[index(Lane::compute)].reached(); }
+  bool tells_place() const { return queues_[index(Lane::compute)].tells_place(); }
+  static constexpr std::uint32_t kPlacesBetween = 16;
 
   void begin_instruction(Lane lane);
   void end_instruction(Lane lane);

@@ -15,6 +15,14 @@ bool on_device_alone(const ProgramSet& set, const Instruction& i) {
 
 }  // namespace
 
+std::uint64_t GpuStretches::launches(const Program& program) {
+  std::uint64_t count = 0;
+  for (const Instruction& i : program.instructions) {
+    if (i.lane == Lane::compute) count += i.cost.launches;
+  }
+  return count;
+}
+
 GpuStretches::GpuStretches(const ProgramSet& set, const MemoryPlan& plan) {
   for (std::size_t p = 0; p < set.programs.size(); ++p) {
     const auto& code = set.programs[p].instructions;
@@ -23,8 +31,10 @@ GpuStretches::GpuStretches(const ProgramSet& set, const MemoryPlan& plan) {
     for (std::size_t i = 0; i < code.size(); ++i) {
       if (code[i].lane != Lane::compute) continue;
       now.fixed.push_back(on_device_alone(set, code[i]));
+      now.launches.push_back(code[i].cost.launches);
       now.waits.push_back(waits.begin[i] != waits.begin[i + 1]);
     }
+    now.all_launches = launches(set.programs[p]);
     now.awaited.resize(now.fixed.size());
     now.begins.resize(now.fixed.size(), kNone);
     now.stretches.reserve(now.fixed.size() / kShortest);  // nothing is allocated between steps
@@ -39,10 +49,12 @@ void GpuStretches::note(int program, GpuQueue& queue,
   OfProgram& p = of(program);
   p.noted = true;
   const auto all = static_cast<std::uint32_t>(p.fixed.size());
-  if (all > kMost) return;
+  if (p.all_launches > kMost) return;
   for (std::uint32_t first = 0; first < all;) {
-    std::uint32_t end = first;
-    while (end < all && end - first < left_ && p.fixed[end] && (end == first || !p.waits[end])) {
+    std::uint32_t end = first, launched = 0;
+    while (end < all && launched + p.launches[end] <= left_ && p.fixed[end] &&
+           (end == first || !p.waits[end])) {
+      launched += p.launches[end];
       ++end;
       if (p.awaited[end - 1]) break;
     }
@@ -50,7 +62,10 @@ void GpuStretches::note(int program, GpuQueue& queue,
       queue.begin_recording();
       GpuRecording made;
       try {
-        for (std::uint32_t i = first; i < end; ++i) give(i);
+        for (std::uint32_t i = first; i < end; ++i) {
+          if ((i - first) % kPlacesBetween == 0) queue.reach(i);
+          give(i);
+        }
         made = queue.end_recording();
       } catch (const Error&) {
         const bool refused = queue.recording_is_broken();
@@ -60,7 +75,7 @@ void GpuStretches::note(int program, GpuQueue& queue,
       if (made) {
         p.begins[first] = static_cast<std::uint32_t>(p.stretches.size());
         p.stretches.push_back({first, end - first, std::move(made)});
-        left_ -= end - first;
+        left_ -= launched;
       }
     }
     first = std::max(end, first + 1);

@@ -24,10 +24,13 @@ class GpuStretches {
   };
   // Shorter ones are given out one by one: a recording has a price of its own.
   static constexpr std::uint32_t kShortest = 8;
-  // Instructions that are noted, of all programs, the first that come: they take memory
+  // Where a recording notes how far it is (GpuQueue::reach): it costs as much as a small launch.
+  static constexpr std::uint32_t kPlacesBetween = 64;
+  // Launches that are noted, of all programs, the first that come: they take memory
   // (plan/process_lines.cpp). A program of more has none: it is cut into so many because memory is
   // short, or has work for the GPU anyway.
   static constexpr std::uint32_t kMost = 16384;
+  static std::uint64_t launches(const Program& program);  // of its compute lane
 
   GpuStretches(const ProgramSet& set, const MemoryPlan& plan);
 
@@ -52,7 +55,9 @@ class GpuStretches {
  private:
   static constexpr std::uint32_t kNone = ~0u;
   struct OfProgram {
-    std::vector<bool> fixed;            // by place: nothing of it changes from run to run
+    std::vector<bool> fixed;  // by place: nothing of it changes from run to run
+    std::vector<std::uint32_t> launches;
+    std::uint64_t all_launches = 0;
     std::vector<bool> waits, awaited;   // by place: for other lanes, by other lanes
     std::vector<std::uint32_t> begins;  // by place: index of the stretch that begins there
     std::vector<Stretch> stretches;

@@ -31,16 +31,15 @@ Bytes recorded_bytes(const ProgramSet& set) {
   return {bytes};
 }
 
-// An instruction that a GPU is given by a recording (plan/gpu_stretches.h), of one to three
-// launches: 3.3 to 3.7 KB there (H200, programs of 1,200 to 52,000 of them), and on the host what
-// the driver keeps, 4 to 6 KB by what whole processes hold.
+// A launch that a GPU is given by a recording (plan/gpu_stretches.h): 3.3 to 3.7 KB there (H200,
+// programs of 1,200 to 52,000 instructions of hardly more than one launch each), and on the host
+// what the driver keeps, 4 to 6 KB by what whole processes hold.
 constexpr Bytes kRepeatedOnGpu{4 << 10}, kRepeatedOnHost{7 << 10};
 
-std::uint64_t repeated_instructions(const ProgramSet& set) {
+std::uint64_t repeated_launches(const ProgramSet& set) {
   std::uint64_t count = 0;
   for (const Program& p : set.programs) {
-    const auto own = static_cast<std::uint64_t>(
-        std::ranges::count(p.instructions, Lane::compute, &Instruction::lane));
+    const std::uint64_t own = GpuStretches::launches(p);
     if (own <= GpuStretches::kMost) count += own;
   }
   return std::min<std::uint64_t>(count, GpuStretches::kMost);
@@ -63,7 +62,7 @@ std::vector<ProcessLine> process_lines(const ProgramSet& set, const ProcessFacts
   }
   if (set.backend.device == Device::cuda) {
     lines.push_back({"CUDA on the host", kCudaOnHost, "driver, cuBLASLt and cuDNN"});
-    const std::uint64_t repeated = repeated_instructions(set);
+    const std::uint64_t repeated = repeated_launches(set);
     const char* const reason = "what the compute lane repeats by one call";
     const std::string name(kRecordings);
     lines.push_back({name, kRepeatedOnHost * repeated, reason});

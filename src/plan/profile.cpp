@@ -27,6 +27,7 @@ const std::array<MachineProfile, 5>& profiles() {
        .memory_bandwidth = 4.2e12,
        .upload_bandwidth = 55.4e9,
        .download_bandwidth = 55.3e9,
+       .both_ways_bandwidth = 101e9,
        .disk_bandwidth = 3.4e9,
        .launch_seconds = 3.6e-6,
        .product_step_seconds = 4.7e-9,
@@ -97,14 +98,6 @@ const std::array<MachineProfile, 5>& profiles() {
   return kProfiles;
 }
 
-double moved_bytes(const ProgramSet& set, const Instruction& ins) {
-  if (ins.cost.bytes >= 0) return ins.cost.bytes;
-  double bytes = 0;
-  for (const Buffer b : ins.reads) bytes += static_cast<double>(set.spec(b).bytes);
-  for (const Buffer b : ins.writes) bytes += static_cast<double>(set.spec(b).bytes);
-  return bytes;
-}
-
 bool is_product(const Instruction& ins) {
   return ins.cost.work == Work::gemm || ins.cost.work == Work::attention ||
          ins.cost.work == Work::attention_backward;
@@ -137,6 +130,14 @@ bool computes_on_host(const ProgramSet& set) {
     return std::ranges::any_of(
         p.instructions, [](const Instruction& i) { return i.lane == Lane::host && is_product(i); });
   });
+}
+
+double moved_bytes(const ProgramSet& set, const Instruction& ins) {
+  if (ins.cost.bytes >= 0) return ins.cost.bytes;
+  double bytes = 0;
+  for (const Buffer b : ins.reads) bytes += static_cast<double>(set.spec(b).bytes);
+  for (const Buffer b : ins.writes) bytes += static_cast<double>(set.spec(b).bytes);
+  return bytes;
 }
 
 double fp8_gemm_flops(const MachineProfile& p) {
@@ -200,7 +201,7 @@ double predicted_seconds(const ProgramSet& set, const Instruction& ins,
   if (ins.cost.work == Work::attention_backward) {
     computing = ins.cost.flops / profile.attention_backward_flops;
   }
-  return profile.launch_seconds + std::max(moving, computing);
+  return profile.launch_seconds * ins.cost.launches + std::max(moving, computing);
 }
 
 }  // namespace ballast

@@ -24,6 +24,7 @@ struct MachineProfile {
   double memory_bandwidth = 0;  // bytes read plus written, device memory
   double upload_bandwidth = 0;  // host to device
   double download_bandwidth = 0;
+  double both_ways_bandwidth = 0;  // of both at once, together; 0: not measured
   double disk_bandwidth = 0;
   double disk_write_bandwidth = 0;  // 0: not measured, that of reads is taken
   double launch_seconds = 0;        // fixed cost of one compute instruction
@@ -53,6 +54,9 @@ MachineProfile nearest_profile(std::string_view gpu, int sm);
 // Whether the host lane computes, which on a GPU backend it mostly does not: work of a model that
 // the processors do (models/student/pair.h).
 bool computes_on_host(const ProgramSet& set);
+
+// What an instruction reads and writes, each operand once.
+double moved_bytes(const ProgramSet& set, const Instruction& ins);
 
 // Seconds one instruction keeps its lane busy.
 double predicted_seconds(const ProgramSet& set, const Instruction& ins,

@@ -76,6 +76,8 @@ struct Cost {
   Work work = Work::memory;
   double flops = 0;
   double bytes = -1;  // moved; negative: the sizes of what is read and written
+  // Calls of a GPU, where they follow from the sizes: each begins and ends for itself.
+  std::uint32_t launches = 1;
 };
 
 using Kernel = std::function<void(const Bindings&)>;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <new>
 
 #include "core/error.h"
@@ -42,7 +41,9 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
   bases_.base[1] = host_.base();
   if (plan.peak_of(Tier::disk).count > 0) open_scratch();
   std::future<PinnedRegion> pinning;
+  Clock::time_point begin = Clock::now();
   if (set.backend.device == Device::cuda) pinning = open_device();
+  opening_.arenas = seconds_since(begin);
   for (int l = 0; l < kLaneCount; ++l) {
     LaneState& lane = lanes_[static_cast<std::size_t>(l)];
     lane.code.resize(set.programs.size());
@@ -66,7 +67,9 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
   uses_left_.resize(set.buffers.size());
   runs_.resize(set.programs.size());
   prepare();
+  begin = Clock::now();
   if (pinning.valid()) pinned_ = pinning.get();
+  opening_.pinned = seconds_since(begin);
   if (options.debug.check_guards) fill_guards();
   if (options.debug.order != Order::concurrent) return;
   for (int l = 0; l < kLaneCount; ++l) {
@@ -90,46 +93,6 @@ Runner::~Runner() {
   for (LaneState& lane : lanes_) {
     for (Hand& hand : lane.hands) {
       if (hand.thread.joinable()) hand.thread.join();
-    }
-  }
-}
-
-// Pinning takes a second for every 20 GB, what libraries prepare half a second or more: they go
-// side by side.
-std::future<PinnedRegion> Runner::open_device() {
-  // One by one, the host looks at memory between instructions.
-  const auto reach = options_.debug.order == Order::concurrent ? GpuArena::Reach::device
-                                                               : GpuArena::Reach::host_too;
-  gpu_memory_ = GpuArena(plan_.peak_of(Tier::device), "device arena", reach);
-  bases_.base[0] = gpu_memory_.base();
-  gpu_.emplace(set_, plan_);
-  return std::async(std::launch::async, [this] {
-    use_gpu();
-    {
-      ThreadPool all(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
-      host_.prefault(all);  // pinning pages that are there is ten times as fast
-    }
-    return PinnedRegion(host_.base(), host_.size());
-  });
-}
-
-void Runner::open_scratch() {
-  const std::string& folder = options_.scratch_folder;
-  scratch_ =
-      ScratchFile::create(folder.empty() ? std::filesystem::temp_directory_path().string() : folder,
-                          plan_.peak_of(Tier::disk));
-  bases_.scratch = &scratch_;
-}
-
-void Runner::prepare() {
-  for (std::size_t p = 0; p < set_.programs.size(); ++p) {
-    for (const Instruction& i : set_.programs[p].instructions) {
-      if (!i.prepare) continue;
-      check(gpu_.has_value(), "{} has something to prepare, but no GPU", i.name);
-      while_doing(fmt::format("preparing {} of program {}", i.name, set_.programs[p].name), [&] {
-        i.prepare(Bindings(set_, plan_.offset, bases_, i, step_, gpu_->stream(i.lane, &copier_),
-                           nullptr));
-      });
     }
   }
 }
@@ -300,7 +263,7 @@ void Runner::run_concurrent(int program) {
   }
   if (gpu_) {
     try {
-      finish_gpu(program);
+      gpu_->finish();
     } catch (...) {
       if (!error_) error_ = std::current_exception();
     }
@@ -309,22 +272,36 @@ void Runner::run_concurrent(int program) {
   if (error_) {
     const std::exception_ptr error = std::exchange(error_, nullptr);
     lock.unlock();
-    std::rethrow_exception(error);
+    try {
+      std::rethrow_exception(error);
+    } catch (Error& e) {
+      const bool begun = gpu_ && (!gpu_->tells_place() || gpu_->reached());
+      if (begun && e.code() == ErrorCode::device) e.add_trail(place_on_gpu(program));
+      throw;
+    }
   }
 }
 
-// What was given to the GPU fails when it gets to it, long after the lanes went on.
-void Runner::finish_gpu(int program) {
-  try {
-    gpu_->finish();
-  } catch (Error& e) {
-    const Program& p = set_.programs[static_cast<std::size_t>(program)];
-    e.add_trail(
-        fmt::format("the GPU was at one of the {} instructions of program {} (--check-nan runs "
-                    "them one by one and names it)",
-                    p.instructions.size(), p.name));
-    throw;
+// What was given to the GPU fails when it gets to it, long after the lanes went on: whoever asks
+// next hears of it.
+std::string Runner::place_on_gpu(int program) const {
+  const Program& p = set_.programs[static_cast<std::size_t>(program)];
+  const auto& code = lanes_[index(Lane::compute)].code[static_cast<std::size_t>(program)];
+  const auto begin = gpu_->reached();
+  if (!begin || *begin >= code.size()) {
+    return fmt::format(
+        "the GPU was at one of the {} instructions of program {} (--check-nan runs "
+        "them one by one and names it)",
+        p.instructions.size(), p.name);
   }
+  // The next note was not reached: it is at the end of a recording's own, or of those in between.
+  const std::size_t last =
+      std::min<std::size_t>(*begin + GpuStretches::kPlacesBetween, code.size()) - 1;
+  return fmt::format(
+      "the GPU had done what stands before {} of program {} ({} of {} on its compute "
+      "lane) and not all up to {} (--check-nan runs them one by one and names one)",
+      p.instructions[code[*begin]].name, p.name, *begin + 1, code.size(),
+      p.instructions[code[last]].name);
 }
 
 // Once every kernel was there: what loads one while it is noted cannot be noted. Most programs that
@@ -396,7 +373,9 @@ void Runner::run_lane(Lane lane, int program, std::size_t hand) {
   const auto& awaited = state.awaited[static_cast<std::size_t>(program)];
   const bool queue = gpu_ && is_queue(lane) && !code.empty();
   const bool several = state.hands.size() > 1;
+  bool played = false;  // what stands before the next instruction is a recording
   try {
+    if (queue && lane == Lane::compute) await_prepared(program);
     if (queue) gpu_->begin(lane);
     for (;;) {
       const std::uint32_t n = state.taken.fetch_add(1, std::memory_order_relaxed);
@@ -419,9 +398,11 @@ void Runner::run_lane(Lane lane, int program, std::size_t hand) {
       std::uint32_t last = n;
       if (stretch) {
         gpu_->play(*stretch);
+        played = true;
         last += stretch->count - 1;
         state.taken.store(last + 1, std::memory_order_relaxed);  // this lane has one hand
       } else {
+        if (queue && lane == Lane::compute) gpu_->at_place(n, std::exchange(played, false));
         if (queue) gpu_->begin_instruction(lane);
         const bool asked = execute(i, lane, program, hand);
         if (queue) gpu_->end_instruction(lane);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <future>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -98,6 +99,14 @@ class Runner {
   std::uint32_t repeated_instructions(int program) const;
   ThreadPool& compute_threads() { return compute_; }  // of the processors
 
+  // Seconds before the first run, and what the first runs waited for what libraries prepare, which
+  // goes on beside programs that need nothing of it. To be asked after a run that does.
+  struct Opening {
+    double arenas = 0, pinned = 0, prepared = 0, waited = 0;
+    std::map<std::string, double> by_operation;  // of what was prepared
+  };
+  const Opening& opening() const { return opening_; }
+
  private:
   // The disk lane has as many as there are reads in flight, so that the disk's queue stays as deep
   // while one of them ends. The others have one.
@@ -128,8 +137,9 @@ class Runner {
   void order_hands(LaneState& lane, std::size_t program) const;
   bool share_bytes(const Instruction& a, const Instruction& b) const;
   void prepare();
+  void await_prepared(int program);
   std::future<PinnedRegion> open_device();
-  void finish_gpu(int program);
+  std::string place_on_gpu(int program) const;
   void note_stretches(int program);
   void open_scratch();
   std::uint64_t check_part(Buffer b, std::uint64_t first, std::size_t bytes) const;
@@ -151,6 +161,7 @@ class Runner {
   Arena device_, host_;
   GpuArena gpu_memory_;  // the GPU backend's device arena
   PinnedRegion pinned_;  // ... and its hold on the host arena
+  Opening opening_;
   ScratchFile scratch_;  // the disk tier
   ArenaBases bases_;
   ThreadPool compute_, copier_;  // the lanes that copy and read work on their own threads alone
@@ -170,6 +181,8 @@ class Runner {
   bool quit_ = false;
   std::atomic<bool> failed_{false};
   std::exception_ptr error_;
+  std::vector<bool> prepares_;  // by program: whether an instruction of it has something to prepare
+  std::shared_future<void> preparing_;  // the last member: it works on all others
 };
 
 }  // namespace ballast

@@ -393,6 +393,68 @@ TEST(AdamW8bitBits, DependNeitherOnThreadsNorOnCutsAtBlocks) {
   }
 }
 
+// Tensors with and without whole blocks, with codes and with plain moments, one of them empty.
+TEST(AdamW8bitBits, AreThoseOfEachTensorAlone) {
+  ThreadPool pool(2);
+  const std::int64_t sizes[] = {700, 0, 256, 5000};
+  std::vector<State> alone, together;
+  std::vector<SampleTensor> g;
+  for (const std::int64_t n : sizes) {
+    const DType moments = n == 700 ? DType::f32 : DType::u8;
+    for (auto* states : {&alone, &together}) {
+      states->emplace_back(n, DType::bf16, moments, n % 3);
+      states->back().p.fill_normal(static_cast<std::uint32_t>(n));
+    }
+    g.push_back(gradient(n, 1));
+  }
+  for (int k = 1; k <= 2; ++k) {
+    std::vector<AdamW8bit> steps;
+    for (std::size_t t = 0; t < std::size(sizes); ++t) {
+      const double lr = 1e-3 * static_cast<double>(t + 1), decay = t == 3 ? 0 : 0.01;
+      const auto step = [&](State& s) {
+        AdamW8bit a = s.step(g[t], k, lr, false, decay);
+        a.rounding = {.rounding = UpdateRounding::stochastic,
+                      .random = random_source(7, "update", k, t == 0 ? "a" : "b")};
+        if (a.m.dtype == DType::f32) a.m_absmax = a.v_absmax = {};
+        return a;
+      };
+      adamw_8bit(step(alone[t]), support::test_stream(pool));
+      steps.push_back(step(together[t]));
+    }
+    adamw_8bit(steps, support::test_stream(pool));
+  }
+  for (std::size_t t = 0; t < std::size(sizes); ++t) {
+    EXPECT_TRUE(alone[t].p.bytes() == together[t].p.bytes()) << sizes[t];
+    EXPECT_TRUE(alone[t].m.bytes() == together[t].m.bytes()) << sizes[t];
+    EXPECT_TRUE(alone[t].v_absmax.bytes() == together[t].v_absmax.bytes()) << sizes[t];
+  }
+}
+
+// A moment that is zero, tiny or not a number changes the way its seven neighbours are computed.
+TEST(AdamW8bitBits, AreThoseOfAnyNeighbours) {
+  ThreadPool pool(1);
+  const std::int64_t n = 512;
+  for (const double odd : {0.0, -0.0, 1e-30, 1e18, static_cast<double>(NAN)}) {
+    State plain(n, DType::f32, DType::f32), other(n, DType::f32, DType::f32);
+    SampleTensor g(DType::f32, {n});
+    g.fill_normal(3);
+    for (State* s : {&plain, &other}) {
+      s->p.fill_normal(1);
+      if (s == &other) {
+        for (std::int64_t i = 5; i < n; i += 8) g.set(i, odd);
+      }
+      AdamW8bit a = s->step(g, 1, 1e-2);
+      a.m_absmax = a.v_absmax = {};
+      adamw_8bit(a, support::test_stream(pool));
+    }
+    for (std::int64_t i = 0; i < n; ++i) {
+      if (i % 8 == 5) continue;
+      ASSERT_EQ(plain.p[i], other.p[i]) << i << " beside " << odd;
+      ASSERT_EQ(plain.m[i], other.m[i]) << i << " beside " << odd;
+    }
+  }
+}
+
 TEST(AdamW8bitChecks, RefuseWhatDoesNotFit) {
   ThreadPool pool(1);
   State s(300, DType::bf16);
@@ -424,8 +486,9 @@ TEST(AdamW8bitRecorded, TakesStepAndLearningRateFromTheRun) {
       .v = program.input("v", s.v),
       .v_absmax = program.input("v_absmax", s.v_absmax),
       .shift = program.input("shift", s.shift),
-      .g = program.input("g", SampleTensor(DType::f32, {n}).fill(g.values()))};
-  adamw_8bit(program.pb, on, {.weight_decay = 0.01}, false);
+      .g = program.input("g", SampleTensor(DType::f32, {n}).fill(g.values())),
+      .options = {.weight_decay = 0.01}};
+  adamw_8bit(program.pb, {on}, {});
   ThreadPool pool(1);
   for (int k = 1; k <= 2; ++k) {
     program.run({.step = k, .learning_rate = 0.01 * k});

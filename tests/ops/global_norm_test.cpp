@@ -36,7 +36,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, SumSquaresOnCpu,
                                           testing::Values(DType::f32, DType::bf16)));
 
 TEST(SumSquaresBits, DependNeitherOnThreadsNorOnAlignmentNorOnTheCut) {
-  constexpr std::int64_t kCount = 130 * kSumBlock + 333;  // more blocks than are summed in one go
+  constexpr std::int64_t kCount = 2 * kSumGroup + 3 * kSumBlock + 333;
   double want = 0;
   for (const int threads : {1, 2, 3}) {
     ThreadPool pool(threads);
@@ -46,13 +46,46 @@ TEST(SumSquaresBits, DependNeitherOnThreadsNorOnAlignmentNorOnTheCut) {
     sum_squares({.x = x.view(), .sum = sum.view()}, support::test_stream(pool));
     if (threads == 1) want = sum[0];
     EXPECT_EQ(sum[0], want);
-    for (std::int64_t first = 0; first < kCount; first += 7 * kSumBlock) {
+    for (std::int64_t first = 0; first < kCount; first += kSumGroup) {
       sum_squares(
-          {.x = x.view().rows(first, std::min(7 * kSumBlock, kCount - first)), .sum = parts.view()},
+          {.x = x.view().rows(first, std::min(kSumGroup, kCount - first)), .sum = parts.view()},
           support::test_stream(pool));
     }
     EXPECT_EQ(parts[0], want);
   }
+}
+
+// On a GPU as on a CPU: runs are continued on either, and their norms decide what is clipped.
+TEST(SumSquaresBits, AreThoseOfBlocksAddedByHalvesInGroups) {
+  constexpr std::int64_t kCount = kSumGroup + 5 * kSumBlock + 77;
+  ThreadPool pool(2);
+  SampleTensor x(DType::bf16, {kCount}), sum(DType::f64, {1});
+  x.fill_normal(1);
+  sum_squares({.x = x.view(), .sum = sum.view()}, support::test_stream(pool));
+  const auto by_halves = [](std::vector<double> sums) {
+    for (std::size_t n = sums.size() / 2; n > 0; n /= 2) {
+      for (std::size_t k = 0; k < n; ++k) sums[k] += sums[k + n];
+    }
+    return sums[0];
+  };
+  double want = 0;
+  for (std::int64_t group = 0; group < kCount; group += kSumGroup) {
+    std::vector<double> blocks(kGroupBlocks);
+    for (std::int64_t b = 0; b < kGroupBlocks; ++b) {
+      std::vector<double> pieces(kSumPieces);
+      for (std::int64_t p = 0; p < kSumPieces; ++p) {
+        std::vector<double> sums(16);
+        const std::int64_t first = group + b * kSumBlock + p * kSumPiece;
+        for (std::int64_t i = first; i < std::min(kCount, first + kSumPiece); ++i) {
+          sums[static_cast<std::size_t>(i % 16)] += x[i] * x[i];
+        }
+        pieces[static_cast<std::size_t>(p)] = by_halves(sums);
+      }
+      blocks[static_cast<std::size_t>(b)] = by_halves(pieces);
+    }
+    want += by_halves(blocks);
+  }
+  EXPECT_EQ(sum[0], want);
 }
 
 TEST(SumSquaresBits, AreThoseOfAnyPlaceAndSize) {

@@ -114,6 +114,27 @@ TEST_F(GpuStretchesTest, EndWhereOtherLanesComeIn) {
   EXPECT_EQ(runner_->repeated_instructions(0), 3u * kMany);
 }
 
+// A launch of a recording takes memory: a program of few instructions may have many.
+TEST_F(GpuStretchesTest, AreNotMadeOfTooManyLaunches) {
+  for (const std::uint32_t launches : {GpuStretches::kMost / kMany, GpuStretches::kMost}) {
+    ProgramSet set;
+    set.backend = set_.backend;
+    ProgramBuilder pb(set, "p");
+    const Buffer x = pb.persistent("x", {1}, DType::f32, Role::output);
+    for (int i = 0; i < kMany; ++i) {
+      pb.emit("many", {.reads = {x}, .writes = {x}, .cost = {.launches = launches}},
+              [=](const Bindings& b) {
+                ops::scale_by({.factor = b.in(x), .x = b.out(x)}, b.stream());
+              });
+    }
+    const MemoryPlan plan = plan_memory(set);
+    Runner runner(set, plan);
+    for (int run = 0; run < 2; ++run) runner.run("p");
+    EXPECT_EQ(runner.repeated_instructions(0),
+              launches < GpuStretches::kMost ? static_cast<std::uint32_t>(kMany) : 0u);
+  }
+}
+
 TEST_F(GpuStretchesTest, AreNotMadeOfFewInstructions) {
   ProgramBuilder pb(set_, "p");
   const Buffer x = device(pb, "x"), two = device(pb, "two", 1);

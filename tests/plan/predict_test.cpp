@@ -90,6 +90,7 @@ TEST(Profile, TimesAnInstructionByItsLaneAndWork) {
   EXPECT_DOUBLE_EQ(seconds(Lane::compute, {.work = Work::attention_backward, .flops = 5000}),
                    0.25 + 20);
   EXPECT_DOUBLE_EQ(seconds(Lane::compute, {.work = Work::gemm, .flops = 500}), 0.25 + 1);
+  EXPECT_DOUBLE_EQ(seconds(Lane::compute, {.bytes = 800, .launches = 3}), 3 * 0.25 + 2);
 }
 
 // x [2, 300] times a matrix [80, 300]: 96,000 operations, 300 steps along the contraction.
@@ -163,6 +164,33 @@ TEST(Predict, AnUploadIntoASlotInUseIsExposed) {
   const PredictedTime t = predict(set, plan_memory(set), 0, slow_machine());
   EXPECT_DOUBLE_EQ(t.seconds, 3 * (2 + 2));
   EXPECT_DOUBLE_EQ(t.exposed_stall, 3 * 2);
+}
+
+// Alone 2 and 4 seconds, of which both ways are in use for 2.
+TEST(Predict, BothWaysOfTheLinkAtOnceTakeLonger) {
+  ProgramSet set;
+  ProgramBuilder pb(set, "p");
+  const Buffer host = pb.persistent("host", {200}, DType::u8, Role::weights, Tier::host);
+  const Buffer home = pb.persistent("home", {200}, DType::u8, Role::weights, Tier::host);
+  const Buffer in = pb.persistent("in", {200}, DType::u8, Role::weights);
+  const Buffer out = pb.persistent("out", {200}, DType::u8, Role::weights);
+  pb.emit("upload", {.reads = {host}, .writes = {in}, .lane = Lane::upload}, kNothing);
+  pb.emit("download", {.reads = {out}, .writes = {home}, .lane = Lane::download}, kNothing);
+  const MemoryPlan plan = plan_memory(set);
+  MachineProfile p = slow_machine();
+  const auto busy = [&](Lane lane) {
+    return predict(set, plan, 0, p).busy[static_cast<std::size_t>(lane)];
+  };
+  EXPECT_DOUBLE_EQ(busy(Lane::download), 4);  // not measured, and no GPU's link
+  p.both_ways_bandwidth = 125;                // of 150
+  EXPECT_DOUBLE_EQ(busy(Lane::upload), 2.4);
+  EXPECT_DOUBLE_EQ(busy(Lane::download), 4.4);
+  EXPECT_DOUBLE_EQ(predict(set, plan, 0, p).seconds, 4.4);
+  p.both_ways_bandwidth = 150;
+  EXPECT_DOUBLE_EQ(busy(Lane::upload), 2);
+  p.both_ways_bandwidth = 0;
+  p.device = Device::cuda;
+  EXPECT_GT(busy(Lane::upload), 2);
 }
 
 TEST(Predict, EndsWithTheLastLane) {

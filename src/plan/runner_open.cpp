@@ -1,0 +1,87 @@
+// What Runner makes before the first run: memory, scratch space, what libraries prepare.
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+
+#include "core/error.h"
+#include "plan/runner.h"
+
+namespace ballast {
+namespace {
+
+using OpeningClock = std::chrono::steady_clock;
+
+double seconds_from(OpeningClock::time_point t) {
+  return std::chrono::duration<double>(OpeningClock::now() - t).count();
+}
+
+}  // namespace
+
+// Pinning takes a second for every 20 GB, what libraries prepare half a second or more: they go
+// side by side.
+std::future<PinnedRegion> Runner::open_device() {
+  // One by one, the host looks at memory between instructions.
+  const auto reach = options_.debug.order == Order::concurrent ? GpuArena::Reach::device
+                                                               : GpuArena::Reach::host_too;
+  gpu_memory_ = GpuArena(plan_.peak_of(Tier::device), "device arena", reach);
+  bases_.base[0] = gpu_memory_.base();
+  gpu_.emplace(set_, plan_);
+  return std::async(std::launch::async, [this] {
+    use_gpu();
+    {
+      ThreadPool all(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+      host_.prefault(all);  // pinning pages that are there is ten times as fast
+    }
+    return PinnedRegion(host_.base(), host_.size());
+  });
+}
+
+void Runner::open_scratch() {
+  const std::string& folder = options_.scratch_folder;
+  scratch_ =
+      ScratchFile::create(folder.empty() ? std::filesystem::temp_directory_path().string() : folder,
+                          plan_.peak_of(Tier::disk));
+  bases_.scratch = &scratch_;
+}
+
+// What libraries make for certain sizes takes a second or more: it goes on beside the first
+// programs, which load weights and have nothing of the kind, and beside the reading and copying of
+// the first that has.
+void Runner::prepare() {
+  for (const Program& p : set_.programs) {
+    prepares_.push_back(std::ranges::any_of(
+        p.instructions, [](const Instruction& i) { return static_cast<bool>(i.prepare); }));
+  }
+  if (std::ranges::find(prepares_, true) == prepares_.end()) return;
+  check(gpu_.has_value(), "there is something to prepare, but no GPU");
+  const auto all = [this] {
+    use_gpu();
+    const OpeningClock::time_point begin = OpeningClock::now();
+    for (const Program& p : set_.programs) {
+      for (const Instruction& i : p.instructions) {
+        if (!i.prepare) continue;
+        const OpeningClock::time_point at = OpeningClock::now();
+        while_doing(fmt::format("preparing {} of program {}", i.name, p.name), [&] {
+          i.prepare(Bindings(set_, plan_.offset, bases_, i, step_, gpu_->stream(i.lane, &copier_),
+                             nullptr));
+        });
+        opening_.by_operation[std::string(i.name.substr(i.name.rfind('.') + 1))] +=
+            seconds_from(at);
+      }
+    }
+    opening_.prepared = seconds_from(begin);
+  };
+  if (options_.debug.order != Order::concurrent) return all();
+  preparing_ = std::async(std::launch::async, all).share();
+}
+
+void Runner::await_prepared(int program) {
+  if (!preparing_.valid() || !prepares_[static_cast<std::size_t>(program)]) return;
+  if (opening_.waited > 0) return;
+  const OpeningClock::time_point begin = OpeningClock::now();
+  preparing_.get();
+  opening_.waited = std::max(1e-9, seconds_from(begin));
+}
+
+}  // namespace ballast
