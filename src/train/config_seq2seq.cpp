@@ -193,8 +193,9 @@ void Seq2SeqReader::declare_steps(FlagTable& t) {
         c_.batch_size, 1);
   count(t, {"per_device_eval_batch_size"}, "the same of evaluation (8)", c_.eval_batch_size, 1);
   count(t, {"gradient_accumulation_steps"}, "micro-batches of a step", c_.accumulation, 1);
-  count(t, {"micro_batches_per_visit"}, "that share a visit of every block, for streamed weights",
-        c_.micro_batches_per_visit, 1);
+  count(t, {"micro_batches_per_visit"},
+        "that share a visit of every block; 0: where weights stream, as many as pay (0)",
+        c_.micro_batches_per_visit, 0);
   add(t, {"loss_mean"}, "over tokens of a step, or micro_batches, then over those",
       [this](const Setting& s) { c_.loss_mean = word_of(s, kMeanWords); });
   add(t, {"seed"}, "of order and dropout (42)",
@@ -465,12 +466,7 @@ Seq2SeqConfig Seq2SeqReader::read(std::string source, std::span<const Setting> s
   if (strategy(eval_strategy_, "eval_strategy") == "no") c_.eval_steps = -1;
   if (eval_strategy_ == "epoch") c_.eval_steps = 0;
   if (eval_strategy_ == "steps" && c_.eval_steps == 0) c_.eval_steps = 500;
-  if (c_.micro_batches_per_visit > 1 && c_.loss_mean == LossMean::micro_batches) {
-    c_.loss_mean = LossMean::tokens;
-    c_.notes.push_back(
-        "micro_batches_per_visit: losses are averaged over the tokens of a step, not by "
-        "micro-batch");
-  }
+  c_.micro_batches_per_visit = std::min(c_.micro_batches_per_visit, c_.accumulation);
   require_files();
   settle_best();
   return std::move(c_);

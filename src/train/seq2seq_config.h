@@ -53,7 +53,8 @@ struct Seq2SeqConfig {
   std::int64_t epochs = 3;
   std::optional<std::int64_t> max_steps;
   std::int64_t batch_size = 8, eval_batch_size = 8, accumulation = 1;
-  std::int64_t micro_batches_per_visit = 1;  // that share a visit of every block
+  // Micro-batches that share a visit of every block; 0: where weights stream, as many as pay.
+  std::int64_t micro_batches_per_visit = 0;
   LossMean loss_mean = LossMean::tokens;
   std::optional<double> learning_rate;  // none: by the model's name (fine_tune), 5e-5
   ScheduleKind schedule = ScheduleKind::linear;
