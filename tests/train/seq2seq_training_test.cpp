@@ -274,7 +274,7 @@ TEST_F(Seq2SeqTraining, MicroBatchesThatShareAVisitKeepMeansOfTheirOwn) {
 // On a GPU with a slow link; nothing is loaded or run.
 TEST_F(Seq2SeqTraining, StreamedBlocksAreBroughtOnceForAllMicroBatchesOfAStep) {
   MachineProfile profile = *find_profile("h200");
-  profile.upload_bandwidth = profile.download_bandwidth = 1e6;
+  profile.upload_bandwidth = profile.download_bandwidth = 1e4;
   const auto planned = [&](const Words& more, t5::Choice offloading) {
     Words all = words("out", more);
     all.insert(all.end(), {"--gradient_accumulation_steps", "6", "--batch_size", "1"});
@@ -291,7 +291,7 @@ TEST_F(Seq2SeqTraining, StreamedBlocksAreBroughtOnceForAllMicroBatchesOfAStep) {
   EXPECT_NE(shared.notes.back().find("6 micro-batches share a visit"), std::string::npos);
   const auto [alone, longer] = planned({"--micro_batches_per_visit", "1"}, t5::Choice::on);
   EXPECT_EQ(alone.runs_per_step(), 6);
-  EXPECT_LT(seconds, 0.5 * longer);
+  EXPECT_LT(seconds, 0.7 * longer);
   EXPECT_EQ(planned({}, t5::Choice::off).first.micro_batches_per_visit, 1)
       << "weights that stay need no sharing";
 }
