@@ -263,7 +263,9 @@ void Seq2SeqReader::declare_cadences(FlagTable& t) {
   count(t, {"eval_steps"}, "steps between two evaluations; 0: after every epoch", c_.eval_steps, 0);
   truth(t, "eval_on_start", "evaluate before the first step, too", c_.evaluate_first);
   count(t, {"logging_steps"}, "steps between two points in TensorBoard", c_.logging_steps, 1);
-  count(t, {"print_steps"}, "steps between two lines of progress in a file", c_.print_steps, 1);
+  count(t, {"print_steps"},
+        "steps between two lines of progress in a file; 0: those of logging_steps", c_.print_steps,
+        0);
   count(t, {"memory_line_steps"}, "steps between two memory lines; 0: none", c_.memory_line_steps,
         0);
   count(t, {"early_stopping_patience"}, "evaluations without a better loss that end it; 0: none",

@@ -74,7 +74,8 @@ struct Seq2SeqConfig {
   std::int64_t eval_steps = 0;    // 0: after every epoch
   bool evaluate_first = false;    // before the first step as well
   int keep_checkpoints = 3;
-  std::int64_t logging_steps = 1, print_steps = 1, memory_line_steps = 100;
+  std::int64_t logging_steps = 1, memory_line_steps = 100;
+  std::int64_t print_steps = 0;  // 0: those of logging_steps
   EvalMetric best_metric = EvalMetric::loss;
   bool greater_is_better = false;   // of it
   bool load_best = false;           // the model of the best evaluation is what is saved in the end

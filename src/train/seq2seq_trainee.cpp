@@ -425,7 +425,7 @@ TrainConfig loop_config(const Seq2SeqRun& run) {
   t.evaluate_before_first_step = c.evaluate_first;
   t.keep_checkpoints = c.keep_checkpoints;
   t.on_nan = c.on_nan;
-  t.steps_per_print = c.print_steps;
+  t.steps_per_print = c.print_steps > 0 ? c.print_steps : c.logging_steps;
   t.logging_steps = c.logging_steps;
   t.memory_line_steps = c.memory_line_steps;
   return t;

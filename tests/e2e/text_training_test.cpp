@@ -80,6 +80,18 @@ TEST_F(TextTraining, MemoryIsFlatHoweverManyStepsThereAre) {
   EXPECT_EQ(h.steps[1449].measured.device, h.steps[449].measured.device);
 }
 
+// In a file, as transformers does with its own lines.
+TEST_F(TextTraining, ProgressIsSaidEveryLoggingStep) {
+  const Finished f = run_ballast({"train", "--model_name_or_path", model_, "--output_dir",
+                                  dir_.path("out"), "--train_file", texts_, "--device", "cpu",
+                                  "--max_steps", "12", "--logging_steps", "6"});
+  ASSERT_EQ(f.exit_code, 0) << f.err;
+  EXPECT_THAT(f.err, AllOf(HasSubstr("step 6/12"), HasSubstr("step 12/12")));
+  for (const char* other : {"step 5/12", "step 7/12"}) {
+    EXPECT_EQ(f.err.find(other), std::string::npos) << f.err;
+  }
+}
+
 TEST_F(TextTraining, PlansRefusesAndPredicts) {
   std::vector<std::string> plan = arguments("out");
   plan[0] = "plan";
