@@ -19,7 +19,7 @@ PlannedText planned_text(train::Seq2SeqConfig config, const OwnFlags& own) {
   const train::RunTarget target =
       find_target(own.target, compute_options(config.memory, own.threads));
   PlannedText p = {train::prepare_seq2seq(std::move(config), target), {}};
-  auto outcome = t5::fit(p.run.request);
+  auto outcome = train::plan_seq2seq(p.run);
   const PlanTitle title = train::title_of(p.run);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
     for (const std::string& note : p.run.notes) log::info("{}", note);
