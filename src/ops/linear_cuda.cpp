@@ -93,8 +93,8 @@ ProductKind quantum_kind(const View& dy, const View& x, std::int64_t depth, std:
 
 void dw_in_place(const LinearDwCall& a, const View& dy, const View& x, MatrixProducts& products,
                  Doing doing) {
-  for (std::int64_t first = 0; first < x.shape[0]; first += kTokenQuantum) {
-    const std::int64_t count = std::min(kTokenQuantum, x.shape[0] - first);
+  for (std::int64_t first = 0; first < x.shape[0]; first += a.quantum) {
+    const std::int64_t count = std::min(a.quantum, x.shape[0] - first);
     const ProductKind kind = quantum_kind(dy, x, count, row_stride(a.dw));
     if (doing == Doing::prepare) {
       products.prepare(kind);

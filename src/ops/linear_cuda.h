@@ -60,8 +60,9 @@ struct LinearDwCall {  // dw += alpha * dy^T x, dbias += alpha * column sums of 
   View x, dy, dw, dbias;
   DType type = DType::bf16;
   DwWay way = DwWay::quanta;
-  bool overwrite = false;  // at once only
-  std::int64_t group = 1;  // quanta whose partial sums are made at once
+  bool overwrite = false;    // at once only
+  std::int64_t quantum = 1;  // rows of a product, of DwWay::quanta
+  std::int64_t group = 1;    // quanta whose partial sums are made at once
   float alpha = 1;
   LinearScratch scratch;
   std::byte* workspace = nullptr;

@@ -141,6 +141,20 @@ TEST(LinearBits, OfGradientsOfFewColumnsDoNotDependOnChunks) {
   }
 }
 
+// Larger quanta, cut at their multiples.
+TEST(LinearBits, OfGradientsInLargeQuantaDoNotDependOnChunks) {
+  const std::int64_t rows = 2 * kWideQuantum + 77, size = 264;
+  SampleTensor x(DType::bf16, {rows, size}), dy(DType::bf16, {rows, size});
+  x.fill_normal(1), dy.fill_normal(2);
+  const auto run = [&](const Chunks& c) {
+    SampleTensor dw(DType::f32, {size, size}), dbias(DType::f32, {size});
+    dw.fill_normal(3), dbias.fill_normal(4);
+    weight_gradient(x, dy, dw, dbias, 1, c, kWideQuantum);
+    return std::pair(dw.bytes(), dbias.bytes());
+  };
+  EXPECT_TRUE(run({.threads = 2}) == run({.threads = 2, .rows = kWideQuantum}));
+}
+
 // Nothing is rounded in between: on the CPU the fused form is the two operations.
 TEST(LinearBits, OfGeluInF32AreThoseOfGeluAfterTheProduct) {
   if (support::test_device() == Device::cuda) GTEST_SKIP() << "the library has a gelu of its own";

@@ -22,7 +22,8 @@ bool one_head_is_work_enough(const DitJob& job) { return longest_sample(job) >= 
 
 std::int64_t chunk_of(const DitJob& job, std::int64_t least, std::int64_t pieces) {
   const std::int64_t rows = std::max(least, longest_sample(job) / pieces);
-  return (rows + kTokenQuantum - 1) / kTokenQuantum * kTokenQuantum;
+  const std::int64_t unit = row_unit(job);
+  return (rows + unit - 1) / unit * unit;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "models/wan/advice.h"
 #include "models/wan/job_needs.h"
 #include "models/wan/weights.h"
+#include "ops/quantum.h"
 
 namespace ballast::wan {
 namespace {
@@ -46,6 +47,29 @@ TEST(Fit, RecordsFewInstructionsForAnAnswer) {
   // Their steps wait for nothing, so that larger pieces of work are looked for.
   EXPECT_LE(recorded_for({Mode::full, "h200", 139_GB, 400_GB}, large), 370'000u);
   EXPECT_LE(recorded_for({Mode::full, "rtx4090", 24_GB, 256_GB}, small), 310'000u);
+}
+
+// Gradients of whole weights are added up in large quanta: no policy cuts them.
+TEST(Fit, CutsTheWorkOfFullTrainingAtWholeQuanta) {
+  const LatentSize size = {.frames = 21, .height = 60, .width = 104};  // 32,760 tokens
+  FitRequest r = request({Mode::full, "h200", 40_GB, 400_GB}, size);
+  r.job.config = *find_preset("wan2.1-t2v-1.3b");
+  r.experts = {planned_groups(r.job.config, DType::bf16)};
+  for (const std::int64_t pieces : {2, 4, 8, 16, 100}) {
+    EXPECT_EQ(chunk_in(r.job, pieces) % kWideQuantum, 0) << pieces;
+  }
+  EXPECT_EQ(narrow_chunk(r.job) % kWideQuantum, 0);
+  MemoryPolicy p = {.activations = Activations::recomputed, .chunk_tokens = kWideQuantum};
+  EXPECT_GT(least_needs(r, p).device, Bytes{0});
+  p.chunk_tokens = 2 * kTokenQuantum;
+  try {
+    least_needs(r, p);
+    FAIL() << "cut within a quantum";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::usage);
+  }
+  r.job.mode = Mode::lora;
+  EXPECT_GT(least_needs(r, p).device, Bytes{0});
 }
 
 // What is passed over without recording anything needs no less in truth.
