@@ -184,7 +184,12 @@ class KernelPrograms {
     return {.table = filled(pb, "gate", {1, width_}, DType::f32, 0.1f), .index = {}};
   }
   Buffer gain(ProgramBuilder& pb) const { return filled(pb, "gain", {width_}, DType::bf16, 1); }
-  Buffer turns(ProgramBuilder& pb) const { return ops::rope_3d_table(pb, {1, 1, rows_}, 128); }
+  // A picture of as many tokens; the model knows 1,024 positions along each side.
+  Buffer turns(ProgramBuilder& pb) const {
+    std::int64_t side = std::min<std::int64_t>(rows_, 1024);
+    while (rows_ % side != 0) --side;
+    return ops::rope_3d_table(pb, {1, rows_ / side, side}, 128);
+  }
 
   // Weights of 8 bits, a scale per row, as products expand them.
   void record_weights() {

@@ -19,6 +19,7 @@
 #include "ops/fp8_linear.h"
 #include "ops/gelu.h"
 #include "ops/linear.h"
+#include "ops/rms_norm.h"
 #include "plan/runner.h"
 #include "train/measured_profile.h"
 
@@ -174,6 +175,26 @@ class Probes {
     for (int i = 0; i < 100; ++i) {
       ops::linear(pb, x, {.weight = w, .bias = {}, .scale = {}}, sizes_.dtype);
     }
+    // What does not grow with the contraction: a quarter of it, and attention of few tokens.
+    ProgramBuilder narrow(set_, "few_columns");
+    const Buffer y = random(narrow, "fewer", {kFewRows, sizes_.width / 4});
+    const Buffer u = random(narrow, "fewer_weights", {sizes_.width, sizes_.width / 4});
+    for (int i = 0; i < 100; ++i) {
+      ops::linear(narrow, y, {.weight = u, .bias = {}, .scale = {}}, sizes_.dtype);
+    }
+    const Shape shape = {64, sizes_.heads, sizes_.width / sizes_.heads};
+    ProgramBuilder attention(set_, "few_tokens");
+    const Buffer q = random(attention, "few_q", shape), o = random(attention, "few_o", shape);
+    const Buffer lse =
+        attention.persistent("few_lse", {sizes_.heads, 64}, DType::f32, Role::output);
+    for (int i = 0; i < 100; ++i) ops::attention_into(attention, q, q, q, o, lse, {.scale = 0.08f});
+    ProgramBuilder backward(set_, "few_tokens_backward");
+    const Buffer dq = random(backward, "few_dq", shape), dk = random(backward, "few_dk", shape);
+    const Buffer dv = random(backward, "few_dv", shape);
+    for (int i = 0; i < 100; ++i) {
+      ops::attention_backward(backward, {.q = q, .k = q, .v = q, .o = o, .lse = lse}, q, dq, dk, dv,
+                              {.scale = 0.08f});
+    }
   }
 
   void record_attention() {
@@ -212,7 +233,12 @@ class Probes {
     ProgramBuilder launch(set_, "launch");
     const Buffer little =
         launch.persistent("little", {16, sizes_.width}, sizes_.dtype, Role::output);
-    for (int i = 0; i < 1000; ++i) ops::gelu_into(launch, little, little);
+    const Buffer gain = launch.persistent("gain", {sizes_.width}, sizes_.dtype, Role::output);
+    const Buffer r = launch.persistent("r", {16}, DType::f32, Role::output);
+    for (int i = 0; i < 500; ++i) {  // the operations around products
+      ops::gelu_into(launch, little, little);
+      ops::rms_norm_into(launch, little, gain, little, r, 1e-6f);
+    }
   }
 
   // Zeros would be faster than weights and activations are: fewer bits change, less power.
@@ -272,7 +298,7 @@ void BenchMachine::run() {
   p.device = backend.device;
   p.estimate = false;
   Probes probes(backend);
-  Progress progress("measuring this machine", (gpu ? 10 : 9) + (probes.has_fp8() ? 1 : 0));
+  Progress progress("measuring this machine", (gpu ? 13 : 9) + (probes.has_fp8() ? 1 : 0));
   const auto measure = [&](const char* program) {
     const double seconds = probes.time(program, seconds_);
     progress.add();
@@ -291,10 +317,16 @@ void BenchMachine::run() {
   p.both_ways_bandwidth = probes.moved("both") / measure("both");
   p.launch_seconds = measure("launch") / static_cast<double>(probes.instructions("launch"));
   if (gpu) {
-    const double product =
-        measure("few_rows") / static_cast<double>(probes.instructions("few_rows"));
-    p.product_step_seconds =
-        std::max(0.0, product - p.launch_seconds) / static_cast<double>(probes.width());
+    const auto each = [&](const char* program) {
+      return measure(program) / static_cast<double>(probes.instructions(program));
+    };
+    const double product = each("few_rows"), quarter = each("few_columns");
+    const double step = (product - quarter) / (0.75 * static_cast<double>(probes.width()));
+    p.product_step_seconds = std::max(0.0, step);
+    p.product_seconds =
+        std::max(p.launch_seconds, product - step * static_cast<double>(probes.width()));
+    p.attention_seconds = each("few_tokens");
+    p.attention_backward_seconds = each("few_tokens_backward");
   }
   DiskSpeed disk = measure_disk(folder_, DiskTrial::writes);
   if (!disk.problem.empty()) disk = measure_disk(folder_);  // a folder that may only be read
@@ -322,6 +354,9 @@ void BenchMachine::run() {
                                 {"pinning_bandwidth", pinning},
                                 {"launch_seconds", p.launch_seconds},
                                 {"product_step_seconds", p.product_step_seconds},
+                                {"product_seconds", p.product_seconds},
+                                {"attention_seconds", p.attention_seconds},
+                                {"attention_backward_seconds", p.attention_backward_seconds},
                                 {"stored", stores ? path.string() : ""}};
     return print(j.dump(2) + "\n");
   }
@@ -349,7 +384,10 @@ void BenchMachine::run() {
   }
   row("an instruction's fixed cost", p.launch_seconds * 1e6, "us");
   if (gpu) {
+    row("a small product's fixed cost", p.product_seconds * 1e6, "us");
     row("1,000 steps of a small product", p.product_step_seconds * 1e9, "us");
+    row("attention of few tokens", p.attention_seconds * 1e6, "us");
+    row("attention of few tokens, backward", p.attention_backward_seconds * 1e6, "us");
   }
   if (stores) print(fmt::format("stored in {}: plans predict time from it\n", path.string()));
 }

@@ -98,4 +98,18 @@ inline bool fits_column_scratch(std::int64_t columns) {
   return columns * kEighths <= kColumnScratch;
 }
 
+// The same for tables [T, C] and rows with an index: a table of one row has them all. eights:
+// whether the term's operands come so.
+template <class Term>
+void add_table_sums(const Term& term, bool eights, const View& index, std::int64_t rows,
+                    const View& sums, float* scratch, cudaStream_t stream) {
+  const std::int64_t columns = sums.shape[sums.rank - 1];
+  const bool one = sums.rank == 1 || sums.shape[0] == 1;
+  if (eights && one && rows > 0 && columns > 0 && fits_column_scratch(columns)) {
+    add_column_eights(term, rows, columns, static_cast<float*>(sums.data), scratch, stream);
+  } else {
+    add_column_sums(term, index, rows, sums, stream);
+  }
+}
+
 }  // namespace ballast::ops::cuda

@@ -1,3 +1,4 @@
+#include "ops/column_sums.cuh"
 #include "ops/gated_residual_cuda.h"
 #include "ops/row_kernel.cuh"
 
@@ -85,8 +86,23 @@ struct GateTerm {
   const Y* y;
   std::int64_t y_step;
   __device__ __forceinline__ float operator()(std::int64_t r, std::int64_t c) const {
-    return to_float(dout[r * dout_step + c]) * to_float(y[r * y_step + c]);
+    return __fmul_rn(to_float(dout[r * dout_step + c]), to_float(y[r * y_step + c]));
   }
+  struct Row {
+    Eight<Dout> dout;
+    Eight<Y> y;
+    __device__ __forceinline__ void load(const GateTerm& t, std::int64_t r, std::int64_t c) {
+      dout.load(t.dout + r * t.dout_step + c);
+      y.load(t.y + r * t.y_step + c);
+    }
+    __device__ __forceinline__ void add(float (&sums)[8]) const {
+      float a[8], b[8];
+      dout.unpack(a);
+      y.unpack(b);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sums[i] += __fmul_rn(a[i], b[i]);
+    }
+  };
 };
 
 Gated operands(const View& x, const View& y, const View& gate, const View& index, const View& out) {
@@ -120,9 +136,10 @@ void gated_residual_backward(const GatedResidualBackward& a, void* stream) {
       with_activation(a.y.dtype, [&](auto y) {
         using Dout = typename decltype(dout)::type;
         using Y = typename decltype(y)::type;
-        add_column_sums(GateTerm<Dout, Y>{static_cast<const Dout*>(a.dout.data), a.dout.strides[0],
-                                          static_cast<const Y*>(a.y.data), a.y.strides[0]},
-                        a.index, k.rows, a.dgate, stream_of(stream));
+        add_table_sums(GateTerm<Dout, Y>{static_cast<const Dout*>(a.dout.data), a.dout.strides[0],
+                                         static_cast<const Y*>(a.y.data), a.y.strides[0]},
+                       in_eights(a.dout) && in_eights(a.y), a.index, k.rows, a.dgate, a.scratch,
+                       stream_of(stream));
       });
     });
   }

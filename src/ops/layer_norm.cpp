@@ -3,6 +3,7 @@
 #include "core/simd.h"
 #include "ops/cuda_call.h"
 #include "ops/layer_norm_cuda.h"
+#include "ops/ordered_sum_call.h"
 #include "ops/row_checks.h"
 #include "plan/bindings.h"
 
@@ -76,17 +77,19 @@ void layer_norm_backward(const LayerNormBackward& a, Stream stream) {
         BALLAST_ISA_CALL(cpu, layer_norm_backward, a, *stream.pool);
       },
       [&] {
-        cuda::layer_norm_backward({.x = cuda::view(a.x),
-                                   .stats = cuda::view(a.stats),
-                                   .mul = cuda::view(a.mul),
-                                   .index = cuda::view(a.index),
-                                   .one_plus = a.one_plus,
-                                   .dy = cuda::view(a.dy),
-                                   .dx = cuda::view(a.dx),
-                                   .accumulate = a.accumulate,
-                                   .dmul = cuda::view(a.dmul),
-                                   .dadd = cuda::view(a.dadd)},
-                                  stream.native);
+        cuda::layer_norm_backward(
+            {.x = cuda::view(a.x),
+             .stats = cuda::view(a.stats),
+             .mul = cuda::view(a.mul),
+             .index = cuda::view(a.index),
+             .one_plus = a.one_plus,
+             .dy = cuda::view(a.dy),
+             .dx = cuda::view(a.dx),
+             .accumulate = a.accumulate,
+             .dmul = cuda::view(a.dmul),
+             .dadd = cuda::view(a.dadd),
+             .scratch = a.dmul || a.dadd ? cuda::column_scratch(*stream.queue) : nullptr},
+            stream.native);
       });
 }
 
@@ -119,7 +122,7 @@ void layer_norm_backward(ProgramBuilder& pb, Buffer x, Buffer stats, const NormT
   Access access = {.reads = {x, stats, t.mul, t.index, dy, grads.dmul, grads.dadd},
                    .writes = {dx, grads.dmul, grads.dadd}};
   if (accumulate) access.reads.push_back(dx);
-  pb.emit("layer_norm_backward", std::move(access), [=](const Bindings& b) {
+  const auto run = [=](const Bindings& b) {
     layer_norm_backward({.x = b.in(x),
                          .stats = b.in(stats),
                          .mul = as_table(b.in_if(t.mul)),
@@ -131,7 +134,12 @@ void layer_norm_backward(ProgramBuilder& pb, Buffer x, Buffer stats, const NormT
                          .dmul = as_table(b.out_if(grads.dmul)),
                          .dadd = as_table(b.out_if(grads.dadd))},
                         b.stream());
-  });
+  };
+  if (grads.dmul || grads.dadd) {
+    pb.emit("layer_norm_backward", std::move(access), run, prepare_column_sums);
+  } else {
+    pb.emit("layer_norm_backward", std::move(access), run);
+  }
 }
 
 }  // namespace ballast::ops

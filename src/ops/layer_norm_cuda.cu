@@ -1,3 +1,4 @@
+#include "ops/column_sums.cuh"
 #include "ops/layer_norm_cuda.h"
 #include "ops/layer_norm_kernel.cuh"
 
@@ -198,10 +199,33 @@ struct MulTerm {
   std::int64_t dy_step;
   const float* stats;
   std::int64_t stats_step;
-  __device__ __forceinline__ float operator()(std::int64_t r, std::int64_t c) const {
-    const float mean = stats[r * stats_step], rstd = stats[r * stats_step + 1];
-    return to_float(dy[r * dy_step + c]) * ((to_float(x[r * x_step + c]) - mean) * rstd);
+
+  static __device__ __forceinline__ float of(float x, float dy, float mean, float rstd) {
+    return __fmul_rn(dy, __fmul_rn(__fsub_rn(x, mean), rstd));
   }
+  __device__ __forceinline__ float operator()(std::int64_t r, std::int64_t c) const {
+    return of(to_float(x[r * x_step + c]), to_float(dy[r * dy_step + c]), stats[r * stats_step],
+              stats[r * stats_step + 1]);
+  }
+
+  struct Row {
+    Eight<X> x;
+    Eight<Dy> dy;
+    float mean, rstd;
+    __device__ __forceinline__ void load(const MulTerm& t, std::int64_t r, std::int64_t c) {
+      x.load(t.x + r * t.x_step + c);
+      dy.load(t.dy + r * t.dy_step + c);
+      mean = t.stats[r * t.stats_step];
+      rstd = t.stats[r * t.stats_step + 1];
+    }
+    __device__ __forceinline__ void add(float (&sums)[8]) const {
+      float a[8], b[8];
+      x.unpack(a);
+      dy.unpack(b);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sums[i] += of(a[i], b[i], mean, rstd);
+    }
+  };
 };
 template <class Dy>
 struct AddTerm {
@@ -210,6 +234,18 @@ struct AddTerm {
   __device__ __forceinline__ float operator()(std::int64_t r, std::int64_t c) const {
     return to_float(dy[r * dy_step + c]);
   }
+  struct Row {
+    Eight<Dy> dy;
+    __device__ __forceinline__ void load(const AddTerm& t, std::int64_t r, std::int64_t c) {
+      dy.load(t.dy + r * t.dy_step + c);
+    }
+    __device__ __forceinline__ void add(float (&sums)[8]) const {
+      float b[8];
+      dy.unpack(b);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sums[i] += b[i];
+    }
+  };
 };
 
 }  // namespace
@@ -253,13 +289,15 @@ void layer_norm_backward(const LayerNormBackward& a, void* stream) {
     if (a.dmul) {
       with_activation(a.x.dtype, [&](auto x) {
         using X = typename decltype(x)::type;
-        add_column_sums(MulTerm<X, Dy>{static_cast<const X*>(a.x.data), a.x.strides[0], from,
-                                       a.dy.strides[0], stats, a.stats.strides[0]},
-                        a.index, rows, a.dmul, stream_of(stream));
+        add_table_sums(MulTerm<X, Dy>{static_cast<const X*>(a.x.data), a.x.strides[0], from,
+                                      a.dy.strides[0], stats, a.stats.strides[0]},
+                       in_eights(a.x) && in_eights(a.dy), a.index, rows, a.dmul, a.scratch,
+                       stream_of(stream));
       });
     }
     if (a.dadd) {
-      add_column_sums(AddTerm<Dy>{from, a.dy.strides[0]}, a.index, rows, a.dadd, stream_of(stream));
+      add_table_sums(AddTerm<Dy>{from, a.dy.strides[0]}, in_eights(a.dy), a.index, rows, a.dadd,
+                     a.scratch, stream_of(stream));
     }
   });
   const Backward k = {matrix(a.x),

@@ -31,6 +31,9 @@ struct MachineProfile {
   // Of a product too small to fill a GPU, for each element of its contraction, which one
   // multiprocessor walks along; 0: not measured.
   double product_step_seconds = 0;
+  double product_seconds = 0;    // fixed cost of such a product; 0: not measured, launch_seconds
+  double attention_seconds = 0;  // ... of attention, and of its backward
+  double attention_backward_seconds = 0;
   // Of the processors beside a GPU, for what the host lane computes; of 16 of them.
   double host_gemm_flops = 0.5e12;
   double host_attention_flops = 0.4e12;

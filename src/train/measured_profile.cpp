@@ -15,11 +15,14 @@ namespace {
 
 constexpr std::uint64_t kLongestFile = 64 << 10;  // bytes of the file
 
-// Those that a machine may lack: of GPUs and their links, of GPUs with units for fp8, of disks that were written
-// to.
+// Those that a machine may lack: of GPUs and their links, of GPUs with units for fp8, of disks that
+// were written to.
 template <class Profile, class Visit>
 void each_optional_rate(Profile& p, Visit&& visit) {
   visit("product_step_seconds", p.product_step_seconds);
+  visit("product_seconds", p.product_seconds);
+  visit("attention_seconds", p.attention_seconds);
+  visit("attention_backward_seconds", p.attention_backward_seconds);
   visit("both_ways_bandwidth", p.both_ways_bandwidth);
   visit("fp8_gemm_flops", p.fp8_gemm_flops);
   visit("disk_write_bandwidth", p.disk_write_bandwidth);
