@@ -43,7 +43,7 @@ constexpr std::array<Word<Weighting>, 5> kWeightings = {{
     {"cosmap", Weighting::cosmap},
     {"sigma_sqrt", Weighting::sigma_sqrt},
 }};
-constexpr std::array<Word<ScheduleKind>, 10> kMusubiSchedules = {{
+constexpr std::array<Word<ScheduleKind>, 11> kMusubiSchedules = {{
     {"constant", ScheduleKind::constant},
     {"linear", ScheduleKind::linear},
     {"cosine", ScheduleKind::cosine},
@@ -54,15 +54,17 @@ constexpr std::array<Word<ScheduleKind>, 10> kMusubiSchedules = {{
     {"cosine_with_min_lr", ScheduleKind::cosine_with_min_lr},
     {"warmup_stable_decay", ScheduleKind::warmup_stable_decay},
     {"rex", ScheduleKind::rex},
+    {"piecewise_constant", ScheduleKind::piecewise_constant},
 }};
 constexpr std::array<Word<DType>, 3> kMixed = {
     {{"no", DType::f32}, {"fp16", DType::f16}, {"bf16", DType::bf16}}};
 constexpr std::array<Word<DType>, 4> kSaved = {
     {{"float", DType::f32}, {"fp32", DType::f32}, {"fp16", DType::f16}, {"bf16", DType::bf16}}};
-constexpr std::array<Word<OptimizerKind>, 3> kOptimizers = {{
+constexpr std::array<Word<OptimizerKind>, 4> kOptimizers = {{
     {"AdamW", OptimizerKind::adamw},
     {"AdamW8bit", OptimizerKind::adamw8bit},
     {"Adafactor", OptimizerKind::adafactor},
+    {"StableAdamW", OptimizerKind::stableadamw},
 }};
 
 class MusubiReader {
@@ -104,6 +106,7 @@ class MusubiReader {
     finish_previews();
     finish_optimizer();
     finish_network();
+    finish_schedule();
     common.apply(c_);
     return std::move(c_);
   }
@@ -196,6 +199,7 @@ class MusubiReader {
       const auto kind = meaning_of(kOptimizers, name);
       if (!kind) s.fail_value(one_of(kOptimizers, s.text()));
       optimizer_ = *kind;
+      if (s.text() == "optimi.AdamW") optimizer_ = OptimizerKind::adamw_optimi;
     });
     t.add("optimizer_args", Takes::many, "key=value ...",
           [this](const Setting& s) { optimizer_args_ = s; });
@@ -217,7 +221,8 @@ class MusubiReader {
     t.add("lr_scheduler_min_lr_ratio", c_.schedule.min_rate_ratio, "lowest rate over the highest");
     t.refuse("lr_scheduler_type", Takes::one,
              "Python classes cannot be loaded; use --lr_scheduler");
-    t.refuse("lr_scheduler_args", Takes::many, "Python classes cannot be loaded");
+    t.add("lr_scheduler_args", Takes::many, "step_rules=1:100,0.1 of piecewise_constant",
+          [this](const Setting& s) { schedule_args_ = s; });
   }
 
   // 100, 0.1 or 10%.
@@ -277,7 +282,7 @@ class MusubiReader {
     t.add("network_weights", c_.adapter.init_from, "begin with this LoRA");
     t.add("base_weights", base_weights_, "LoRAs merged into the model first");
     t.add("base_weights_multiplier", base_multipliers_, "their strengths");
-    t.refuse("dim_from_weights", Takes::nothing, "give --network_dim of the file");
+    t.add("dim_from_weights", dim_from_weights_, "rank and alpha of the LoRA to begin with");
     t.refuse("scale_weight_norms", Takes::one, "limiting the norm of LoRA weights is not offered");
   }
 
@@ -447,8 +452,39 @@ class MusubiReader {
     }
   }
 
+  // 1:100,0.1:200,0.01: factors until so many steps are done, then the last one.
+  void finish_schedule() {
+    ScheduleOptions& o = c_.schedule;
+    const bool pieces = o.kind == ScheduleKind::piecewise_constant;
+    if (!pieces && !schedule_args_.name.empty()) {
+      fail(schedule_args_.code,
+           fmt::format("{}: only piecewise_constant takes arguments; Python classes cannot be "
+                       "loaded",
+                       schedule_args_.where));
+    }
+    if (!pieces) return;
+    const std::string rules = schedule_args_.name.empty() ? "" : schedule_args_.text();
+    constexpr std::string_view kKey = "step_rules=";
+    const auto parsed = rules.starts_with(kKey) && schedule_args_.values.size() == 1
+                            ? step_rules_of(std::string_view(rules).substr(kKey.size()))
+                            : std::nullopt;
+    if (!parsed) {
+      fail(schedule_args_.name.empty() ? ErrorCode::usage : schedule_args_.code,
+           fmt::format("piecewise_constant needs --lr_scheduler_args step_rules=1:100,0.1:200,0.01"
+                       "{}: factors with rising numbers of steps, then the last factor",
+                       rules.empty() ? "" : fmt::format(", found {}", printable(rules))));
+    }
+    o.pieces = *parsed;
+  }
+
   void finish_network() {
     AdapterConfig& a = c_.adapter;
+    if (dim_from_weights_) {
+      if (a.init_from.empty()) {
+        fail(ErrorCode::usage, "--dim_from_weights needs --network_weights FILE");
+      }
+      a.rank = 0;  // that of the file
+    }
     a.init_from = find_path_.find("network_weights", a.init_from);
     a.exclude_is_regex = true;
     const KeyValues args(
@@ -471,11 +507,11 @@ class MusubiReader {
   ConfigUse use_;
   Task task_;
   bool fp8_base_ = false, fp8_scaled_ = false, recompute_ = false, offload_ = false,
-       save_state_ = false;
+       save_state_ = false, dim_from_weights_ = false;
   std::int64_t max_train_steps_ = 1600, min_timestep_ = 0, max_timestep_ = 1000, strata_ = 0;
   std::optional<std::int64_t> max_train_epochs_;
   OptimizerKind optimizer_ = OptimizerKind::adamw;
-  Setting optimizer_args_, network_args_, adafactor_schedule_;
+  Setting optimizer_args_, network_args_, adafactor_schedule_, schedule_args_;
   std::vector<std::string> base_weights_, base_multipliers_;
   std::string sample_prompts_;
 };
