@@ -92,6 +92,10 @@ MemoryPolicy closest_policy(const FitRequest& request, KnownNeeds& known) {
   const int most_on_disk = most_disk_state_groups(search, known);
   for (const int on_disk : {0, most_on_disk}) {
     for (MemoryPolicy& policy : lean_policies(search, on_disk)) {
+      if (const auto bound = known.of_staying(search, policy);
+          closest && bound && least <= excess(search, *bound)) {
+        continue;
+      }
       const Bytes missing = excess(search, known.of(search, policy));
       if (closest && least <= missing) continue;
       least = missing;
