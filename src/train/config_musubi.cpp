@@ -60,13 +60,6 @@ constexpr std::array<Word<DType>, 3> kMixed = {
     {{"no", DType::f32}, {"fp16", DType::f16}, {"bf16", DType::bf16}}};
 constexpr std::array<Word<DType>, 4> kSaved = {
     {{"float", DType::f32}, {"fp32", DType::f32}, {"fp16", DType::f16}, {"bf16", DType::bf16}}};
-constexpr std::array<Word<OptimizerKind>, 4> kOptimizers = {{
-    {"AdamW", OptimizerKind::adamw},
-    {"AdamW8bit", OptimizerKind::adamw8bit},
-    {"Adafactor", OptimizerKind::adafactor},
-    {"StableAdamW", OptimizerKind::stableadamw},
-}};
-
 class MusubiReader {
  public:
   MusubiReader(const std::string& source, ConfigUse use)
@@ -106,7 +99,7 @@ class MusubiReader {
     finish_previews();
     finish_optimizer();
     finish_network();
-    finish_schedule();
+    read_schedule_args(schedule_args_, c_.schedule);
     common.apply(c_);
     return std::move(c_);
   }
@@ -193,14 +186,8 @@ class MusubiReader {
   }
 
   void declare_optimizer(FlagTable& t) {
-    t.add("optimizer_type", Takes::one, "AdamW, AdamW8bit or Adafactor", [this](const Setting& s) {
-      // A class as Python names it, torch.optim.AdamW: its name says which.
-      const std::string name = s.text().substr(s.text().rfind('.') + 1);
-      const auto kind = meaning_of(kOptimizers, name);
-      if (!kind) s.fail_value(one_of(kOptimizers, s.text()));
-      optimizer_ = *kind;
-      if (s.text() == "optimi.AdamW") optimizer_ = OptimizerKind::adamw_optimi;
-    });
+    t.add("optimizer_type", Takes::one, "AdamW, AdamW8bit, Adafactor or StableAdamW",
+          [this](const Setting& s) { optimizer_ = musubi_optimizer(s); });
     t.add("optimizer_args", Takes::many, "key=value ...",
           [this](const Setting& s) { optimizer_args_ = s; });
     t.add("learning_rate", c_.schedule.learning_rate, "the highest one (2e-6)");
@@ -425,56 +412,13 @@ class MusubiReader {
   void finish_optimizer() {
     OptimizerOptions& o = c_.optimizer;
     o = optimizer_defaults(optimizer_, trained_dtype(c_));
-    const bool adafactor = optimizer_ == OptimizerKind::adafactor;
-    const KeyValues args =
-        adafactor
-            ? KeyValues(optimizer_args_, {"weight_decay", "eps", "scale_parameter", "relative_step",
-                                          "warmup_init", "clip_threshold", "decay_rate"})
-            : KeyValues(optimizer_args_, {"weight_decay", "eps", "betas"});
-    o.weight_decay = args.number("weight_decay", 0).value_or(o.weight_decay);
-    if (adafactor) {
-      o.scale_parameter = args.boolean("scale_parameter").value_or(o.scale_parameter);
-      o.relative_step = args.boolean("relative_step").value_or(o.relative_step);
-      o.warmup_init = args.boolean("warmup_init").value_or(o.warmup_init);
-      o.clip_threshold = args.number("clip_threshold", 1e-9).value_or(o.clip_threshold);
-      o.decay_rate = args.number("decay_rate", -1).value_or(o.decay_rate);
-      if (const auto eps = args.pair("eps")) std::tie(o.eps_rows, o.eps_scale) = *eps;
-    } else {
-      o.eps = args.number("eps", 0).value_or(o.eps);
-      if (const auto betas = args.pair("betas")) std::tie(o.beta1, o.beta2) = *betas;
-      const auto is_beta = [](double b) { return b >= 0 && b < 1; };
-      if (!is_beta(o.beta1) || !is_beta(o.beta2)) args.fail_value("betas", "numbers from 0 to 1");
-    }
-    if (!adafactor_schedule_.name.empty() && !(adafactor && o.relative_step)) {
+    read_optimizer_args(optimizer_args_, o);
+    const bool own_rate = optimizer_ == OptimizerKind::adafactor && o.relative_step;
+    if (!adafactor_schedule_.name.empty() && !own_rate) {
       fail(adafactor_schedule_.code,
            fmt::format("{}: \"adafactor\" needs --optimizer_type Adafactor with relative_step=True",
                        adafactor_schedule_.where));
     }
-  }
-
-  // 1:100,0.1:200,0.01: factors until so many steps are done, then the last one.
-  void finish_schedule() {
-    ScheduleOptions& o = c_.schedule;
-    const bool pieces = o.kind == ScheduleKind::piecewise_constant;
-    if (!pieces && !schedule_args_.name.empty()) {
-      fail(schedule_args_.code,
-           fmt::format("{}: only piecewise_constant takes arguments; Python classes cannot be "
-                       "loaded",
-                       schedule_args_.where));
-    }
-    if (!pieces) return;
-    const std::string rules = schedule_args_.name.empty() ? "" : schedule_args_.text();
-    constexpr std::string_view kKey = "step_rules=";
-    const auto parsed = rules.starts_with(kKey) && schedule_args_.values.size() == 1
-                            ? step_rules_of(std::string_view(rules).substr(kKey.size()))
-                            : std::nullopt;
-    if (!parsed) {
-      fail(schedule_args_.name.empty() ? ErrorCode::usage : schedule_args_.code,
-           fmt::format("piecewise_constant needs --lr_scheduler_args step_rules=1:100,0.1:200,0.01"
-                       "{}: factors with rising numbers of steps, then the last factor",
-                       rules.empty() ? "" : fmt::format(", found {}", printable(rules))));
-    }
-    o.pieces = *parsed;
   }
 
   void finish_network() {

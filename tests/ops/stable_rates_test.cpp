@@ -70,7 +70,7 @@ TEST_P(StableAdamWOnCpu, TenStepsMatchTheReference) {
 }
 INSTANTIATE_TEST_SUITE_P(Cases, StableAdamWOnCpu,
                          testing::Values(Case{{37, 129}, DType::f32}, Case{{20001}, DType::f32},
-                                         Case{{3, 70000}, DType::bf16}, Case{{5}, DType::bf16}));
+                                         Case{{3, 12000}, DType::bf16}, Case{{5}, DType::bf16}));
 
 TEST(StableRates, AreAdamWsOwnWhereNothingIsHeldBack) {
   ThreadPool pool(1);
@@ -111,7 +111,7 @@ TEST(StableRates, TakeTheClippedGradient) {
 }
 
 TEST(StableRatesBits, DependNeitherOnThreadsNorOnPlace) {
-  const std::int64_t n = 300001;
+  const std::int64_t n = 70001;
   for (const DType type : {DType::f32, DType::bf16}) {
     std::vector<double> want;
     for (const int threads : {1, 2, 3}) {
