@@ -274,6 +274,7 @@ std::optional<LeastNeeds> KnownNeeds::of_staying(const FitRequest& request,
   LeastNeeds least;
   least.device = plus(none.device, s.head_device + blocks * s.block_device - there);
   least.host = plus(none.host - none.recorded, s.head_host + blocks * s.block_host);
+  least.recorded = none.recorded;  // no less, this once
   return least;
 }
 

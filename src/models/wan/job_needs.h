@@ -81,7 +81,8 @@ class KnownNeeds {
   LeastNeeds of_few_blocks(const FitRequest& request, const MemoryPolicy& policy);
   // No more than of(): where frozen groups stay, what few blocks and a group that stays show. All
   // blocks are recorded for of() there, and most policies need too much by this already. Bytes of
-  // the device and the host alone; nothing: it is not known so. quickly: by three blocks, less.
+  // the device and the host alone (recorded: no fewer than there are); nothing: it is not known so.
+  // quickly: by three blocks, less.
   std::optional<LeastNeeds> of_staying(const FitRequest& request, const MemoryPolicy& policy,
                                        bool quickly = false);
   // Whether the policy needs more than the budget by what is kept in any case, or by what one block
