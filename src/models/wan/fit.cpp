@@ -195,13 +195,14 @@ std::variant<PlannedRun, Refusal> fit_accompanied(FitRequest request) {
 }  // namespace
 
 std::variant<PlannedRun, Refusal> fit(const FitRequest& request) {
-  if (!request.companion.ways.empty() && !request.companion.way) return fit_accompanied(request);
-  if (request.teacher && !request.teacher->policy) return fit_taught(request);
   KnownNeeds known;
   return fit(request, known);
 }
 
 std::variant<PlannedRun, Refusal> fit(const FitRequest& request, KnownNeeds& known) {
+  // What is known is of one way and one place; these look at several.
+  if (!request.companion.ways.empty() && !request.companion.way) return fit_accompanied(request);
+  if (request.teacher && !request.teacher->policy) return fit_taught(request);
   if (request.policy) {
     PlannedRun run = plan_run(request, *request.policy);
     std::vector<Shortage> missing = shortages(request, run);
