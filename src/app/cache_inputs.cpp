@@ -86,8 +86,8 @@ CacheInputs find_cache_inputs(const train::TrainConfig& c) {
   in.tokenizer = parts.tokenizer;
   data::DatasetRequest& r = in.search.request;
   if (const auto model = find_model(c)) {
-    r.needs = train::needs_of(*model);
-    r.cache_name = train::cache_name_of(*model);
+    r.needs = train::needs_of(c.model, *model);
+    r.cache_name = train::cache_name_of(c.model, *model);
     in.model = model->name;
   } else if (!in.vae.empty()) {
     use_vae(in.vae, c.caching.image_to_video, in);

@@ -28,7 +28,7 @@ struct Optim {
   OptimizerKind kind;
   bool paged = false;
 };
-constexpr std::array<Word<Optim>, 13> kOptimWords = {{
+constexpr std::array<Word<Optim>, 15> kOptimWords = {{
     {"adamw", {OptimizerKind::adamw}},
     {"adamw_torch", {OptimizerKind::adamw}},
     {"adamw_torch_fused", {OptimizerKind::adamw}},
@@ -41,6 +41,8 @@ constexpr std::array<Word<Optim>, 13> kOptimWords = {{
     {"paged_adamw", {OptimizerKind::adamw, true}},
     {"adafactor", {OptimizerKind::adafactor}},
     {"adamw_optimi", {OptimizerKind::adamw_optimi}},
+    {"stable_adamw", {OptimizerKind::stableadamw}},
+    {"stableadamw", {OptimizerKind::stableadamw}},
     {"sgd", {OptimizerKind::sgd}},
 }};
 
@@ -207,7 +209,8 @@ void Seq2SeqReader::declare_steps(FlagTable& t) {
 }
 
 void Seq2SeqReader::declare_optimizer(FlagTable& t) {
-  add(t, {"optim", "optimizer"}, "adamw, adamw_bnb_8bit, adafactor, adamw_optimi or sgd",
+  add(t, {"optim", "optimizer"},
+      "adamw, adamw_bnb_8bit, adafactor, adamw_optimi, stable_adamw or sgd",
       [this](const Setting& s) { optim_ = word_of(s, kOptimWords); });
   truth(t, "adafactor", "the same as --optim adafactor", adafactor_);
   const auto number = [&](std::string_view name, std::string_view help, std::optional<double>& to,
@@ -414,7 +417,8 @@ void Seq2SeqReader::settle_optimizer() {
     // The usual fine-tuning setting: a given rate, no scale of its own.
     o.scale_parameter = o.relative_step = false;
     if (!c_.learning_rate) c_.learning_rate = 1e-3;
-  } else if (optim.kind != OptimizerKind::adamw_optimi) {
+  } else if (optim.kind != OptimizerKind::adamw_optimi &&
+             optim.kind != OptimizerKind::stableadamw) {
     o.weight_decay = decay;
   }
   // bf16 weights that are rounded to the nearest lose small updates; this costs no memory.

@@ -99,6 +99,48 @@ TEST(Fit, KeepsNoLessThanIsKnownBeforehand) {
   }
 }
 
+// What few blocks show of groups that stay is no more than they need in truth, and not much less.
+TEST(Fit, NeedsNoLessThanFewBlocksShowOfGroupsThatStay) {
+  FitRequest r =
+      request({Mode::lora, "rtx4090", 24_GB, 32_GB}, {.frames = 3, .height = 32, .width = 32});
+  r.job.config.layers = 9;
+  r.experts = {planned_groups(r.job.config, DType::bf16)};
+  KnownNeeds known;
+  for (const auto& [slots, parts] : {std::pair(1, 0), std::pair(2, 0), std::pair(1, 3)}) {
+    for (const WeightHome home : {WeightHome::disk, WeightHome::host}) {
+      for (const Activations a : {Activations::kept, Activations::recomputed}) {
+        for (const bool offload : {false, true}) {
+          for (const int resident : {1, 4, 9}) {
+            const MemoryPolicy p = {.slots = slots,
+                                    .parts = parts,
+                                    .resident_groups = resident,
+                                    .home = home,
+                                    .activations = a,
+                                    .offload = offload,
+                                    .chunk_tokens = offload ? 256 : 0};
+            const auto least = known.of_staying(r, p);
+            ASSERT_TRUE(least.has_value());
+            const LeastNeeds needs = least_needs(r, record(r, p));
+            EXPECT_LE(least->device, needs.device);
+            EXPECT_LE(least->host, needs.host);
+            const auto quick = known.of_staying(r, p, true);
+            EXPECT_LE(quick->device, least->device);
+            EXPECT_LE(quick->host, least->host);
+            // Matrices that come one by one may be those of a block that stays.
+            const double block = parts > 0 ? 0.71e9 : 0;
+            EXPECT_GE(static_cast<double>(least->device.count) + block,
+                      0.97 * static_cast<double>(needs.device.count));
+            EXPECT_GE(static_cast<double>(least->host.count),
+                      0.85 * static_cast<double>(needs.host.count));
+          }
+        }
+      }
+    }
+  }
+  EXPECT_FALSE(known.of_staying(r, {.slots = 0}).has_value());
+  EXPECT_FALSE(known.of_staying(r, {.slots = 1, .resident_groups = 10}).has_value());
+}
+
 // The same activations with all weights resident, however much memory that takes.
 double resident_seconds(const FitRequest& r, std::int64_t heads) {
   return plan_run(r, {.activations = Activations::attention_kept, .heads_per_group = heads})
