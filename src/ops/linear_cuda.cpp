@@ -167,23 +167,6 @@ void dw_by_partials(const LinearDwCall& a, const View& dy, const View& x, Matrix
   }
 }
 
-void dw_by_kernel(const LinearDwCall& a, const View& dy, const View& x, void* stream) {
-  const bool dy_is_wide = dy.shape[1] > x.shape[1];
-  const View &wide = dy_is_wide ? dy : x, &narrow = dy_is_wide ? x : dy;
-  narrow_dw({.wide = wide.data,
-             .narrow = narrow.data,
-             .out = static_cast<float*>(a.dw.data),
-             .wide_stride = row_stride(wide),
-             .narrow_stride = row_stride(narrow),
-             .out_stride = row_stride(a.dw),
-             .rows = x.shape[0],
-             .wide_columns = wide.shape[1],
-             .narrow_columns = narrow.shape[1],
-             .wide_is_rows = dy_is_wide,
-             .alpha = a.alpha},
-            stream);
-}
-
 void linear_at_once(const LinearCall& a, GpuQueue& queue, Doing doing) {
   const std::int64_t rows = a.in.shape[0];
   if (rows == 0) return;
@@ -273,9 +256,6 @@ void linear_dw(const LinearDwCall& a, GpuQueue& queue, Doing doing) {
       break;
     case DwWay::partials:
       dw_by_partials(a, dy, x, products, stream, doing);
-      break;
-    case DwWay::narrow:
-      if (doing == Doing::run) dw_by_kernel(a, dy, x, stream);
       break;
   }
   if (!a.dbias || doing == Doing::prepare) return;

@@ -52,9 +52,7 @@ Cost dw_cost(ProgramBuilder& pb, const LinearSize& s, std::int64_t quantum, Buff
   Cost cost = gemm_cost(s);
   if (s.device != Device::cuda) return cost;
   const cuda::DwWay way = cuda::dw_way(s);
-  const std::int64_t rows = way == cuda::DwWay::narrow   ? s.rows
-                            : way == cuda::DwWay::quanta ? quantum
-                                                         : kTokenQuantum;
+  const std::int64_t rows = way == cuda::DwWay::quanta ? quantum : kTokenQuantum;
   const std::int64_t quanta = (s.rows + rows - 1) / rows;
   const auto bytes = [&](Buffer b) { return static_cast<double>(pb.set().spec(b).bytes); };
   cost.bytes = bytes(x) + bytes(dy) + 2 * static_cast<double>(quanta) * bytes(dw);

@@ -75,11 +75,8 @@ LinearScratch forward_scratch(const LinearSize& s) { return product_scratch(s, t
 LinearScratch dx_scratch(const LinearSize& s) { return product_scratch(s, false); }
 
 DwWay dw_way(const LinearSize& s) {
-  const std::int64_t narrow = std::min(s.inputs, s.outputs), wide = std::max(s.inputs, s.outputs);
-  if (multiplied_type(s.x, s.y) == DType::bf16 && narrow_dw_takes(wide, narrow)) {
-    return DwWay::narrow;
-  }
-  return narrow <= kNarrow || !s.w_aligned ? DwWay::partials : DwWay::quanta;
+  const bool few_tiles = std::min(s.inputs, s.outputs) <= kNarrow;
+  return few_tiles || !s.w_aligned ? DwWay::partials : DwWay::quanta;
 }
 
 std::int64_t dw_group(const LinearSize& s) {

@@ -239,7 +239,7 @@ TEST(LinearOfFewColumns, MatchesReference) {
   }
 }
 
-// Adapters' gradients: the GPU has a kernel for few columns beside many.
+// Adapters' gradients: few columns beside many, quanta side by side on the GPU.
 TEST(LinearOfFewColumns, WeightGradientMatchesReference) {
   const Size sizes[] = {
       {1, 3072, 16}, {300, 3080, 5}, {130, 24, 3072}, {257, 3072, 48}, {40, 40, 3104}};
