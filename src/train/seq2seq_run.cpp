@@ -15,6 +15,7 @@
 #include "models/t5/weights.h"
 #include "train/checkpoint_search.h"
 #include "train/prepared_run.h"
+#include "train/vocabulary.h"
 
 namespace ballast::train {
 namespace {
@@ -123,12 +124,6 @@ void find_shapes(PairData& d, const Seq2SeqConfig& c, std::int64_t epochs, bool 
     d.shapes.push_back(ladder[shape]);
     d.runs.push_back(runs);
   }
-}
-
-// Bytes of the heap in use.
-std::uint64_t heap_bytes() {
-  const struct mallinfo2 now = mallinfo2();
-  return now.uordblks + now.hblkhd;
 }
 
 // The model's folder; without --pretrained-model the checkpoint's own, or what its adapter belongs
@@ -285,16 +280,10 @@ Seq2SeqRun prepare_seq2seq(Seq2SeqConfig config, const RunTarget& target) {
   }
   run.tokenizer = c.tokenizer.empty() ? run.model_folder : c.tokenizer;
   {
-    const std::uint64_t before = heap_bytes();
-    const data::Tokenizer tokenizer = data::Tokenizer::open(run.tokenizer);
+    const Vocabulary vocabulary = Vocabulary::open(run.tokenizer);
+    const data::Tokenizer& tokenizer = vocabulary.tokenizer;
     if (c.predict) {
-      // What stays, and what it takes to read its file.
-      std::error_code error;
-      const std::uintmax_t file = fs::file_size(tokenizer.path(), error);
-      const std::uint64_t stays = heap_bytes() - std::min(before, heap_bytes());
-      run.request.other_lines.push_back({.name = "vocabulary",
-                                         .bytes = {stays + (error ? 0 : 2 * file)},
-                                         .reason = "evaluations read texts again"});
+      run.request.other_lines.push_back(vocabulary.line("evaluations read texts again"));
     }
     if (tokenizer.vocab_size() > job.config.vocabulary) {
       fail(ErrorCode::input, fmt::format("{} has {} tokens, the model knows {}", tokenizer.path(),
