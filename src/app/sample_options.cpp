@@ -208,6 +208,10 @@ void take_size(const SampleOptions& o, const wan::Config& model, const infer::Ge
     z = latent_size(model, o.frames.value_or(d.frames), o.height.value_or(d.height),
                     o.width.value_or(d.width));
   }
+  if (!(o.image.empty() && o.image_latent.empty()) && !infer::takes_picture(model)) {
+    fail(ErrorCode::usage, fmt::format("{} makes clips of text alone, not of an image", model.name),
+         {{"--model FOLDER", "of an I2V or a TI2V model"}});
+  }
   if (!o.image.empty()) {
     if (!o.image_latent.empty()) fail(ErrorCode::usage, "--image and --image-latent: one of them");
     run.picture.emplace(read_image(o.image));
