@@ -178,7 +178,7 @@ void Sample::open_parts() {
   if (run_.picture) {
     image_ = std::make_unique<infer::VideoEncoder>(run_.files.vae, beside(MediaUse::before_loop));
   }
-  if (names_pictures(run_.output)) {
+  if (wants_pictures(options_, run_)) {
     decoder_ = std::make_unique<infer::VideoDecoder>(run_.files.vae, beside(MediaUse::writing));
   }
 }
@@ -313,13 +313,15 @@ void Sample::write(const std::vector<float>& latent, std::size_t prompt, std::in
   const std::int64_t number = static_cast<std::int64_t>(prompt) * options_.count + clip + 1;
   const std::string path = numbered_path(run_.output, number, clips());
   const Metadata about = metadata(prompt, clip);
-  if (!decoder_) {
+  const bool as_latent = !names_pictures(path);
+  if (as_latent) {
     write_latent(path, latent, run_.job.fit.job.config.out_dim, run_.job.latent, about);
-  } else {
+  }
+  if (decoder_) {
     const std::string sheet =
         options_.sheet.empty() ? "" : numbered_path(options_.sheet, number, clips());
     decode_clip(*decoder_, latent, run_.job.latent,
-                {.path = path,
+                {.path = as_latent ? "" : path,
                  .fps = run_.fps,
                  .crf = options_.crf,
                  .comment = Json(about).dump(-1, ' ', false, Json::error_handler_t::replace),

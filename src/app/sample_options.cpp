@@ -305,10 +305,11 @@ void take_output(const SampleOptions& o, SampleRun& run) {
     const bool pictures = !run.files.vae.empty() && !o.note001() && media_available();
     run.output = pictures ? "sample.mp4" : "sample.latent.safetensors";
   }
-  if (!names_pictures(run.output) && !run.picture) return;
+  if (!wants_pictures(o, run) && !run.picture) return;
   require_part(run.files.vae, "VAE", "--vae FILE", o);
-  if (!names_pictures(run.output)) return;
-  check_can_write_media(run.output, {.width = run.width, .height = run.height});
+  const MediaOptions size = {.width = run.width, .height = run.height};
+  if (names_pictures(run.output)) check_can_write_media(run.output, size);
+  if (!o.sheet.empty()) check_can_write_media(o.sheet, size);
 }
 
 }  // namespace
@@ -330,8 +331,11 @@ ProcessLine inputs_line(const SampleOptions& o, const SampleRun& run) {
 }
 
 std::vector<ProcessLine> media_lines(const SampleOptions& o, const SampleRun& run, MediaUse use) {
-  if (!names_pictures(run.output) && !run.picture) return {};
-  MediaWriting clip = media_writing(run.output, run.width, run.height, run.pixel_frames);
+  if (!wants_pictures(o, run) && !run.picture) return {};
+  MediaWriting clip = {};
+  if (names_pictures(run.output)) {
+    clip = media_writing(run.output, run.width, run.height, run.pixel_frames);
+  }
   if (run.picture || !o.sheet.empty()) clip.libraries = kMediaLibraries;
   std::vector<ProcessLine> lines;
   if (clip.libraries > Bytes{}) {
@@ -347,6 +351,10 @@ std::vector<ProcessLine> media_lines(const SampleOptions& o, const SampleRun& ru
   lines.push_back({"pictures on their way to a file", clip.encoder + Bytes{frame * (3 + sheet)},
                    "the encoder, a frame, the contact sheet"});
   return lines;
+}
+
+bool wants_pictures(const SampleOptions& o, const SampleRun& run) {
+  return names_pictures(run.output) || !o.sheet.empty();
 }
 
 bool guided(const infer::VideoJob& job) { return job.guidance != std::array{1., 1.}; }

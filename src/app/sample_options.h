@@ -68,6 +68,8 @@ struct SampleRun {
 
 // Whether a step evaluates the negative prompt.
 bool guided(const infer::VideoJob& job);
+// Whether the clip is decoded: into its file, or a contact sheet beside its latent.
+bool wants_pictures(const SampleOptions& o, const SampleRun& run);
 // What pictures take outside of arenas: libraries; before the loop also the picture that the clip
 // begins with, while clips are written also the encoder.
 enum class MediaUse { before_loop, loop, writing };

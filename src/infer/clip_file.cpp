@@ -46,7 +46,7 @@ void ClipWriter::add(const DecodedFrames& f) {
     frame_.width = f.width;
     frame_.height = f.height;
   }
-  if (!writer_ && !file_.one_picture) {
+  if (!writer_ && !file_.one_picture && !file_.path.empty()) {
     writer_ = open_media_writer(file_.path, {.width = f.width,
                                              .height = f.height,
                                              .rate = rate_of(file_.fps),
@@ -70,7 +70,7 @@ void ClipWriter::add(const DecodedFrames& f) {
 void ClipWriter::finish() {
   if (writer_) {
     writer_->finish();
-  } else {
+  } else if (!file_.path.empty()) {
     write_png(file_.path, frame_, file_.comment);
   }
   if (!file_.sheet.empty()) write_png(file_.sheet, sheet_->image(), file_.comment);

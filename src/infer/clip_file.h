@@ -13,7 +13,7 @@
 namespace ballast::infer {
 
 struct ClipFile {
-  std::string path;
+  std::string path;  // "": no file of its own, only a sheet
   double fps = 16;
   int crf = 10;
   std::string comment = {};

@@ -125,6 +125,17 @@ TEST_F(PromptToClip, MakesTheSameClipAloneAndAmongOthers) {
   }
 }
 
+TEST_F(PromptToClip, ShowsWhatALatentHoldsOnASheet) {
+  const Finished f = sample({"--prompt", "a ball", "--output", at("clip.safetensors"), "--preview",
+                             at("sheet.png"), "--guidance", "1"});
+  ASSERT_EQ(f.exit_code, 0) << f.err;
+  EXPECT_EQ(read_image(at("sheet.png")).width, 4 + 4 * (48 + 4));
+  EXPECT_TRUE(std::filesystem::exists(at("clip.safetensors")));
+  const Finished none = sample({"--prompt", "a ball", "--output", at("clip.safetensors"),
+                                "--preview", at("sheet.jpg"), "--guidance", "1"});
+  EXPECT_EQ(none.exit_code, 2) << none.err;
+}
+
 // Whether the clip can be written is tried first: from then on the libraries are in memory.
 TEST_F(PromptToClip, PlansTheMediaLibrariesBesideTheTexts) {
   const auto text_bytes = [&](const char* output) {
