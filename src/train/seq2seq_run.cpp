@@ -288,6 +288,12 @@ Seq2SeqRun prepare_seq2seq(Seq2SeqConfig config, const RunTarget& target) {
   if (!fs::is_directory(run.model_folder)) {
     run.model_folder = fs::absolute(run.model_folder).parent_path().string();
   }
+  std::error_code not_there;
+  if (!c.lora && fs::equivalent(run.model_folder, c.output_dir, not_there)) {
+    fail(ErrorCode::usage,
+         fmt::format("{}: the trained model would replace the one it begins with", c.output_dir),
+         {{"another output folder", "keeps both"}});
+  }
   const t5::TensorMap names(checkpoint);
   t5::Seq2SeqJob& job = run.request.job;
   job.config = t5::model_config(checkpoint, names);
