@@ -22,8 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kTokenFolder = "token_cache";
-// So many samples are walked through to find the shapes that occur; with more,
-// every shape of the ladder may.
+// So many samples are walked through to find the shapes that occur; with more, all may.
 constexpr std::int64_t kMostWalked = 20'000'000;
 
 // Of the job in its file; T5's own where there is none.
@@ -140,8 +139,7 @@ std::uint64_t heap_bytes() {
   return now.uordblks + now.hblkhd;
 }
 
-// The model's folder; without --pretrained-model the checkpoint's own, or what its adapter belongs
-// to.
+// The model's folder; without --pretrained-model the checkpoint's own, or its adapter's.
 void find_seq2seq_model(Seq2SeqRun& run) {
   const Seq2SeqConfig& c = run.config;
   std::string model = c.model;
