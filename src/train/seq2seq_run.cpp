@@ -23,8 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kTokenFolder = "token_cache";
-// So many samples are walked through to find the shapes that occur; with more,
-// every shape of the ladder may.
+// So many samples are walked through to find the shapes that occur; with more, all may.
 constexpr std::int64_t kMostWalked = 20'000'000;
 
 // Of the job in its file; T5's own where there is none.
@@ -135,8 +134,7 @@ void find_shapes(PairData& d, const Seq2SeqRun& run, std::int64_t epochs, bool t
   }
 }
 
-// The model's folder; without --pretrained-model the checkpoint's own, or what its adapter belongs
-// to.
+// The model's folder; without --pretrained-model the checkpoint's own, or its adapter's.
 void find_seq2seq_model(Seq2SeqRun& run) {
   const Seq2SeqConfig& c = run.config;
   std::string model = c.model;
@@ -282,6 +280,12 @@ Seq2SeqRun prepare_seq2seq(Seq2SeqConfig config, const RunTarget& target) {
   const Checkpoint& checkpoint = run.checkpoints[0];
   if (!fs::is_directory(run.model_folder)) {
     run.model_folder = fs::absolute(run.model_folder).parent_path().string();
+  }
+  std::error_code not_there;
+  if (!c.lora && fs::equivalent(run.model_folder, c.output_dir, not_there)) {
+    fail(ErrorCode::usage,
+         fmt::format("{}: the trained model would replace the one it begins with", c.output_dir),
+         {{"another output folder", "keeps both"}});
   }
   const t5::TensorMap names(checkpoint);
   t5::Seq2SeqJob& job = run.request.job;

@@ -311,6 +311,11 @@ TEST_F(Seq2SeqTraining, AMissingFileOfTextsIsNamed) {
   }
 }
 
+TEST_F(Seq2SeqTraining, TheModelItBeginsWithIsNotReplaced) {
+  EXPECT_FAILS(prepared(words("model")), ErrorCode::usage, "would replace");
+  EXPECT_FALSE(fs::exists(dir_.path("model/token_cache")));
+}
+
 TEST_F(Seq2SeqTraining, RefusesWhatDoesNotFitWithAdvice) {
   const Seq2SeqRun run = prepared(words("out", {"--gpu", "20KB"}));
   const auto outcome = t5::fit(run.request);
