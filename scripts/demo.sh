@@ -20,7 +20,12 @@ unset BALLAST_WEBHOOK_URL
 
 heading() { printf '\n\n== %s\n\n' "$1"; }
 show() { # command...: as typed, then its output
-  printf '$ %s\n' "${*//$root\//}"
+  local word line='$'
+  for word in "${@//$root\//}"; do
+    [[ $word == *' '* ]] && word="'$word'"
+    line+=" $word"
+  done
+  printf '%s\n' "$line"
   "$@" 2>&1
 }
 newest() { ls -d "$1"/*/ | tail -n 1 | sed 's|/$||'; } # folder of runs: its last one
@@ -32,7 +37,7 @@ fail() {
 shortened() { sed '/^phase  /,/^outside the arenas/{/^outside/!d}; /^outside/,/^$/d'; }
 sample() { # output, more flags: four prompts, the same noise for each whatever the model
   show ballast sample --model model --prompt-file prompts.txt --negative-prompt ' ' --frames 13 \
-    --width 64 --height 64 --steps 20 --shift 3 --guidance 3 --seed 5 --fps 8 --output "$@"
+    --width 64 --height 64 --steps 20 --shift 3 --guidance 2 --seed 7 --fps 8 --output "$@"
 }
 
 heading "1. A small text-to-video model that knows circles, squares and triangles, but no stars"
@@ -60,8 +65,7 @@ until [ "$(cat runs/lora/*/run_log.jsonl 2>/dev/null | grep -c '"kind":"step"')"
   kill -0 $victim 2>/dev/null || { cat killed.log; fail "the run ended before it could be killed"; }
   sleep 0.05
 done
-kill -9 $victim
-{ wait $victim || true; } 2>/dev/null
+{ kill -9 $victim && wait $victim || true; } 2>/dev/null
 shortened <killed.log
 echo "killed after $(cat runs/lora/*/run_log.jsonl | grep -c '"kind":"step"') steps"
 echo
@@ -120,8 +124,8 @@ show ballast plan --model wan2.2-i2v-a14b --mode lora --target rtx4090 --frames 
 
 heading "Done"
 cat <<TEXT
-Look at $work/sheet.png: on the left what the model made of "a red star moves right" and three
-more prompts before the training, some other shape, since no star was in its data; on the right,
+Look at $work/sheet.png: on the left what the model made of "a yellow star falls" and three more
+prompts before the training, some other shape, since no star was in its data; on the right,
 from the same noise, stars that move as the prompt says. The clips are before-*.gif and after-*.gif.
 The report of the LoRA run, a page to open in a browser:
   $work/$(newest runs/lora)/report.html

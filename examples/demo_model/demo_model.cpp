@@ -90,8 +90,11 @@ void add_commands(CLI::App& app) {
       ->required();
   energy->callback([&] {
     for (const demo::EnergyOfSet& e : demo::energies(o.before, o.after)) {
-      std::printf("%-40s energy distance %.4f +- %.4f, variety %.3f (%zu clips of %zu prompts)\n",
-                  e.first.c_str(), e.mean.distance, e.error, e.mean.variety, e.clips, e.prompts);
+      std::printf(
+          "%-40s energy distance %.4f +- %.4f, %+.4f +- %.4f against the first, variety %.3f "
+          "(%zu clips of %zu prompts)\n",
+          e.first.c_str(), e.mean.distance, e.error, e.change, e.change_error, e.mean.variety,
+          e.clips, e.prompts);
     }
   });
 

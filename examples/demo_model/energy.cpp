@@ -34,11 +34,26 @@ ByPrompt by_prompt(const std::string* files, std::size_t count) {
   return all;
 }
 
-EnergyOfSet energy_of_set(const ByPrompt& from, const std::string* files, std::size_t count) {
+struct Mean {
+  double value = 0, error = 0;  // of the value
+};
+Mean mean_of(const std::vector<double>& x) {
+  const auto n = static_cast<double>(x.size());
+  Mean m;
+  for (const double v : x) m.value += v / n;
+  double squares = 0;
+  for (const double v : x) squares += (v - m.value) * (v - m.value);
+  if (x.size() > 1) m.error = std::sqrt(squares / (n * (n - 1)));
+  return m;
+}
+
+// first: distances of the first set, by prompt; filled by it.
+EnergyOfSet energy_of_set(const ByPrompt& from, const std::string* files, std::size_t count,
+                          std::vector<double>& first) {
   EnergyOfSet set = {.first = files[0], .clips = count, .prompts = from.size()};
   const ByPrompt of = by_prompt(files, count);
   const auto prompts = static_cast<double>(from.size());
-  double squares = 0;
+  std::vector<double> distances;
   for (const auto& [prompt, y] : from) {
     const auto found = of.find(prompt);
     if (found == of.end() || found->second.size() < 2 || y.size() < 2) {
@@ -48,12 +63,17 @@ EnergyOfSet energy_of_set(const ByPrompt& from, const std::string* files, std::s
                        prompt, y.size(), found == of.end() ? 0 : found->second.size(), files[0]));
     }
     const Energy e = energy_of(found->second, y);
-    set.mean.distance += e.distance / prompts;
     set.mean.variety += e.variety / prompts;
-    squares += e.distance * e.distance / prompts;
+    distances.push_back(e.distance);
   }
-  const double variance = squares - set.mean.distance * set.mean.distance;
-  if (from.size() > 1) set.error = std::sqrt(std::max(variance, 0.) / (prompts - 1));
+  const Mean distance = mean_of(distances);
+  set.mean.distance = distance.value;
+  set.error = distance.error;
+  if (first.empty()) first = distances;
+  for (std::size_t i = 0; i < distances.size(); ++i) distances[i] -= first[i];
+  const Mean change = mean_of(distances);
+  set.change = change.value;
+  set.change_error = change.error;
   return set;
 }
 
@@ -78,8 +98,9 @@ std::vector<EnergyOfSet> energies(const std::vector<std::string>& from,
   check_sets(from, of);
   const ByPrompt teacher = by_prompt(from.data(), from.size());
   std::vector<EnergyOfSet> all;
+  std::vector<double> first;
   for (std::size_t i = 0; i < of.size(); i += from.size()) {
-    all.push_back(energy_of_set(teacher, of.data() + i, from.size()));
+    all.push_back(energy_of_set(teacher, of.data() + i, from.size(), first));
   }
   return all;
 }

@@ -27,6 +27,9 @@ struct EnergyOfSet {
   std::size_t clips = 0, prompts = 0;
   Energy mean = {};
   double error = 0;  // of the mean distance, by how prompts differ
+  // Distance less that of the first set, prompt by prompt: with the same noise in both sets most of
+  // what differs between prompts drops out.
+  double change = 0, change_error = 0;
 };
 std::vector<EnergyOfSet> energies(const std::vector<std::string>& from,
                                   const std::vector<std::string>& of);

@@ -68,7 +68,9 @@ class T5BenchRun {
                   static_cast<std::int32_t>(step.shape.source));
     }
     weight_ = 1 / static_cast<float>(labels);
-    *runner_->view(model_->io().label_weight).as<float>() = weight_;
+    for (const t5::MicroBatchIo& m : step.micro_batches) {
+      *runner_->view(m.label_weight).as<float>() = weight_;
+    }
   }
 
   void step() {

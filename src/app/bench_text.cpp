@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "app/output.h"
@@ -60,7 +61,16 @@ void BenchText::run() {
   const RandomCheckpoint weights(tensors(*config), DType::bf16, folder_);
   for (const int readers : readers_) {
     for (const std::int64_t prompts : prompts_) {
-      measure(weights.path(), *config, prompts, readers);
+      // TEMPORARY
+      std::string all = std::getenv("BALLAST_RINGS") ? std::getenv("BALLAST_RINGS") : "8192:6:0";
+      for (std::size_t at = 0; at < all.size();) {
+        const std::size_t end = std::min(all.find(',', at), all.size());
+        const std::string one = all.substr(at, end - at);
+        setenv("BALLAST_RING", one.c_str(), 1);
+        print("ring " + one + "\n");
+        measure(weights.path(), *config, prompts, readers);
+        at = end + 1;
+      }
     }
   }
 }

@@ -14,9 +14,11 @@
 #include "data/tokenizer.h"
 #include "infer/text_encoder.h"
 #include "infer/video_codec.h"
+#include "io/media_reader.h"
 #include "memory/process_memory.h"
 #include "report/json_text.h"
 #include "train/device_choice.h"
+#include "train/vocabulary.h"
 
 namespace ballast {
 namespace {
@@ -73,14 +75,22 @@ class Caching {
                             static_cast<std::size_t>(in_.search.request.needs.text_len));
   }
 
+  // The search for work has looked into media, so FFmpeg's libraries are there.
   infer::TextEncoder text_encoder() const {
     return infer::TextEncoder(
         in_.text_encoder,
-        {.device = target_.backend.device, .budget = budget_, .threads = own_.threads});
+        {.device = target_.backend.device,
+         .budget = budget_,
+         .threads = own_.threads,
+         .other_lines = {{"media libraries", kMediaLibraries, "FFmpeg's, from their first use on"},
+                         vocabulary_}});
   }
 
   // For calls of captions that are all as long as the longest: smaller calls until they fit.
   void plan_texts() {
+    const auto vocabulary = train::Vocabulary::open(in_.tokenizer);
+    const data::Tokenizer& tokenizer = vocabulary.tokenizer;
+    vocabulary_ = vocabulary.line("turns captions into tokens");
     const infer::TextEncoder encoder = text_encoder();
     const std::int64_t width = encoder.config().d_model;
     if (width != in_.search.request.needs.text_dim) {
@@ -88,7 +98,6 @@ class Caching {
            fmt::format("{} gives rows of {} numbers, {} takes {}", in_.text_encoder, width,
                        in_.model, in_.search.request.needs.text_dim));
     }
-    const data::Tokenizer tokenizer = data::Tokenizer::open(in_.tokenizer);
     std::int64_t longest = 1;
     for (const data::EncodingWork& w : in_.work) {
       for (const data::TextWork& t : w.texts) {
@@ -261,6 +270,7 @@ class Caching {
   data::EncodingOptions options_;
   data::EncodingReport report_;
   bool texts_ = false, media_ = false;
+  ProcessLine vocabulary_;
   Bytes reader_;  // what lies between file and encoder
   Bytes planned_, measured_;
 };

@@ -1,9 +1,11 @@
 #include "app/cache_inputs.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "core/error.h"
 #include "infer/model_folder.h"
+#include "infer/text_encoder.h"
 #include "io/checkpoint.h"
 #include "models/wan/recognise.h"
 #include "models/wan_vae/weights.h"
@@ -33,8 +35,15 @@ std::optional<wan::Config> find_model(const train::TrainConfig& c) {
   return recognised_config(file, wan::TensorMap(file), choice.transformer);
 }
 
-// Of the model that goes with a VAE.
-void use_vae(const std::string& path, bool image_to_video, CacheInputs& in) {
+bool is_released(const wan_vae::Config& vae) {
+  return std::ranges::any_of(wan_vae::presets(),
+                             [&](const wan_vae::Config& c) { return c.name == vae.name; });
+}
+
+// Of the model that goes with a VAE. Rows of text are those of UMT5-XXL where the VAE is a released
+// one; nothing but the text encoder says what goes with another.
+void use_vae(bool image_to_video, CacheInputs& in) {
+  const std::string& path = in.vae;
   const Checkpoint file = Checkpoint::open(path);
   const auto vae = wan_vae::recognise(file);
   if (!vae) {
@@ -50,6 +59,9 @@ void use_vae(const std::string& path, bool image_to_video, CacheInputs& in) {
   in.search.request.cache_name =
       n.spatial_stride == 16 ? "wan2.2_5b" : (image_to_video ? "wan2.2_i2v" : "wan");
   in.model = vae->config.name;
+  if (!in.text_encoder.empty() && !is_released(vae->config)) {
+    n.text_dim = infer::TextEncoder(in.text_encoder).config().d_model;
+  }
 }
 
 [[noreturn]] void fail_missing(std::string_view what, std::int64_t count, std::string_view items,
@@ -86,11 +98,11 @@ CacheInputs find_cache_inputs(const train::TrainConfig& c) {
   in.tokenizer = parts.tokenizer;
   data::DatasetRequest& r = in.search.request;
   if (const auto model = find_model(c)) {
-    r.needs = train::needs_of(*model);
-    r.cache_name = train::cache_name_of(*model);
+    r.needs = train::needs_of(c.model, *model);
+    r.cache_name = train::cache_name_of(c.model, *model);
     in.model = model->name;
   } else if (!in.vae.empty()) {
-    use_vae(in.vae, c.caching.image_to_video, in);
+    use_vae(c.caching.image_to_video, in);
   } else if (c.dialect == train::Dialect::flow_matching) {
     in.model = "captions";  // need nothing of a model but the length of its text
   } else {

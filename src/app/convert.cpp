@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "app/command.h"
@@ -77,6 +78,7 @@ class Convert : public Command {
     app.add_option("--model", model_,
                    "lora: a model's file or name; shapes are checked against it, and kohya files "
                    "are completed for it");
+    app.add_flag("--json", json_, "print one JSON document, sizes in bytes");
     app.footer(
         "ballast convert lora IN OUT --to comfy|kohya|peft [--dtype bf16|f16|f32]\n"
         "ballast convert merge MODEL LORA[:STRENGTH]... OUT [--dtype bf16|f16|f32]\n"
@@ -97,6 +99,14 @@ class Convert : public Command {
   void merge() const;
   void convert_model() const;
 
+  // What was written, as text or as JSON.
+  void report(const std::string& text, const nlohmann::ordered_json& facts) const {
+    print((json_ ? facts.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
+                 : text) +
+          "\n");
+  }
+
+  bool json_ = false;
   std::string kind_, to_, dtype_, model_;
   std::vector<std::string> files_;
 };
@@ -127,15 +137,21 @@ void Convert::convert_lora() const {
                             .metadata = lora.metadata(),
                             .model = model ? &*model : nullptr});
   });
-  print(fmt::format("{}: {} modules, {}, from {} to {}, {}\n", files_[1], written.modules,
-                    ranks_of(lora.modules()), name_of(lora.dialect()), name_of(*format),
-                    Bytes{written.bytes}));
+  std::string text = fmt::format("{}: {} modules, {}, from {} to {}, {}", files_[1],
+                                 written.modules, ranks_of(lora.modules()), name_of(lora.dialect()),
+                                 name_of(*format), Bytes{written.bytes});
   if (written.filled > 0) {
-    print(
-        fmt::format("  {} of them are zeros: {} leaves them out, diffusers reads kohya files only "
-                    "when they are complete\n",
-                    written.filled, files_[0]));
+    text += fmt::format(
+        "\n  {} of them are zeros: {} leaves them out, diffusers reads kohya files only "
+        "when they are complete",
+        written.filled, files_[0]);
   }
+  report(text, {{"output", files_[1]},
+                {"modules", written.modules},
+                {"filled", written.filled},
+                {"from", name_of(lora.dialect())},
+                {"to", name_of(*format)},
+                {"bytes", written.bytes}});
 }
 
 void Convert::merge() const {
@@ -167,9 +183,14 @@ void Convert::merge() const {
     while_doing("writing " + printable(out),
                 [&] { wan::write_merged(out, model, names, merge, options); });
   }
-  print(fmt::format("{}: {} of {} tensors changed by {} {}, {}\n", out, merge.changed(),
-                    names.tensors().size(), loras.size(), loras.size() == 1 ? "LoRA" : "LoRAs",
-                    Bytes{bytes}));
+  report(fmt::format("{}: {} of {} tensors changed by {} {}, {}", out, merge.changed(),
+                     names.tensors().size(), loras.size(), loras.size() == 1 ? "LoRA" : "LoRAs",
+                     Bytes{bytes}),
+         {{"output", out},
+          {"changed", merge.changed()},
+          {"tensors", names.tensors().size()},
+          {"loras", loras.size()},
+          {"bytes", bytes}});
 }
 
 void Convert::convert_model() const {
@@ -192,8 +213,12 @@ void Convert::convert_model() const {
       "writing " + printable(out), [&] { return convert_to_safetensors(from, out, options); });
   progress.reset();
   for (const std::string& note : done.notes) log::warn("{}", note);
-  print(fmt::format("{}: {} {} of a {} file, {}\n", out, done.tensors,
-                    done.tensors == 1 ? "tensor" : "tensors", done.container, Bytes{done.bytes}));
+  report(fmt::format("{}: {} {} of a {} file, {}", out, done.tensors,
+                     done.tensors == 1 ? "tensor" : "tensors", done.container, Bytes{done.bytes}),
+         {{"output", out},
+          {"tensors", done.tensors},
+          {"container", done.container},
+          {"bytes", done.bytes}});
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 #include <CLI/CLI.hpp>
 
 #include "app/command.h"
-#include "app/output.h"
 #include "app/planning.h"
+#include "app/training_output.h"
 #include "core/log.h"
 #include "report/secrets.h"
 #include "train/config_words.h"
@@ -65,28 +65,22 @@ void Distill::run() {
     for (const std::string& note : run.notes) log::info("{}", note);
     const std::vector<PlannedChange> changes = possible_changes(run, *refusal);
     log::info("{}", refusal_text(run, *refusal, changes));
-    if (own_.json) print(refusal_json(title_of(run), *refusal, changes));
+    if (own_.json) print_json_line(refusal_json(title_of(run), *refusal, changes));
     fail(ErrorCode::refused, train::refusal_message(*refusal), advice_of(changes));
   }
   auto& planned = std::get<student::PlannedPair>(outcome);
   const PlanTitle title = title_of(run);
   const PlanView view = view_of(run, planned);
-  print(own_.json ? plan_json(title, view) : plan_table(title, view));
+  print_plan(title, view, own_.json);
   if (plan_only) return;
   const std::string output = run.config.output_dir;
   const train::TrainOutcome done =
       train::distill(std::move(run), std::move(planned),
                      {.command = command_, .check_nan = own_.check_nan, .remember = true});
-  const std::string gpu = done.planned_gpu.count == 0
-                              ? ""
-                              : fmt::format("GPU memory: planned {}, measured at most {}\n",
-                                            done.planned_gpu, done.measured_gpu);
-  print(fmt::format(
-      "{} after {} steps, loss {:.5f}\n{}memory: planned {}, measured at most {}\n"
-      "student {}\nrun     {}\nreport  {}\n",
-      done.stopped ? "stopped" : "finished", done.steps, done.last_loss, gpu, done.planned,
-      done.measured, done.stopped ? "not saved yet: --resume goes on" : output, done.folder,
-      done.report.empty() ? "none" : done.report));
+  print_outcome(done,
+                {{"student", done.stopped ? "not saved yet: --resume goes on" : output},
+                 {"run", done.folder}},
+                own_.json);
 }
 
 }  // namespace

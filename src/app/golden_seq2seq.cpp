@@ -115,7 +115,7 @@ class Seq2SeqRun {
     auto* length = runner_->view(samples().source_lengths).as<std::int32_t>();
     for (const Pair& p : batch.pairs) *length++ = static_cast<std::int32_t>(p.source.size());
     weight_ = 1 / static_cast<double>(batch.counted);
-    *runner_->view(model_->io().label_weight).as<float>() = static_cast<float>(weight_);
+    *runner_->view(samples().label_weight).as<float>() = static_cast<float>(weight_);
   }
 
   const t5::MicroBatchIo& samples() const { return model_->io().steps[0].micro_batches[0]; }

@@ -235,7 +235,7 @@ class Inspect : public Command {
   bool json_ = false, tensors_ = false;
 };
 
-const RegisterCommand<Inspect> kInspect("inspect", "what a model, LoRA or checkpoint file is");
+const RegisterCommand<Inspect> kInspect("inspect", "what a model, LoRA, image or video file is");
 
 void Inspect::run() {
   if (is_media_file(path_)) return print(describe_media(path_, json_));

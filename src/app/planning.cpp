@@ -2,7 +2,7 @@
 
 #include <charconv>
 
-#include "app/output.h"
+#include "app/training_output.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/nearest_name.h"
@@ -27,7 +27,7 @@ std::string own_flags_help() {
   return "Of this program:\n"
          "  --threads N                          compute threads (0: all)\n"
          "  --target NAME                        plan for this machine, or for h200, a100, ...\n"
-         "  --json                               print the plan as JSON, sizes in bytes\n"
+         "  --json                               lines of JSON alone, sizes in bytes\n"
          "  --check_nan                          find the instruction that made a NaN: slow\n";
 }
 
@@ -62,7 +62,7 @@ OwnFlags split_own_flags(const std::vector<std::string>& arguments) {
 void show_plan(const PlanTitle& title, const wan::FitRequest& request, const wan::PlannedRun& run,
                bool json, const train::PreparedRun* whole) {
   const PlanView view = train::view_of(request, run, whole);
-  print(json ? plan_json(title, view) : plan_table(title, view));
+  print_plan(title, view, json);
 }
 
 void fail_refused(const PlanTitle& title, const wan::FitRequest& request, const Refusal& refusal,
@@ -73,7 +73,7 @@ void fail_refused(const PlanTitle& title, const wan::FitRequest& request, const 
     Progress progress("planning what would help", 0);
     planned = try_changes(request, refusal, changes(), [&] { progress.add(); });
   }
-  if (json) print(refusal_json(title, refusal, planned));
+  if (json) print_json_line(refusal_json(title, refusal, planned));
   fail(ErrorCode::refused, train::refusal_message(refusal), advice_of(planned));
 }
 

@@ -162,20 +162,24 @@ void Sample::open_parts() {
       .budget = fit.budget,
       .threads = options_.threads};
   if (!run_.texts.empty()) {
-    texts_.emplace(
-        run_.files.text_encoder, run_.files.tokenizer, run_.texts, fit.job.config,
-        infer::TextEncoderOptions{
-            .device = fit.backend.device, .budget = fit.budget, .threads = options_.threads});
+    texts_.emplace(run_.files.text_encoder, run_.files.tokenizer, run_.texts, fit.job.config,
+                   infer::TextEncoderOptions{
+                       .device = fit.backend.device,
+                       .budget = fit.budget,
+                       .threads = options_.threads,
+                       .other_lines = media_lines(options_, run_, MediaUse::before_loop)});
   }
-  const auto beside = [&](bool writing) {
+  const auto beside = [&](MediaUse use) {
     infer::VideoCodecOptions all = codec;
-    all.other_lines = media_lines(options_, run_, writing);
+    all.other_lines = media_lines(options_, run_, use);
     all.other_lines.push_back(inputs_line(options_, run_));
     return all;
   };
-  if (run_.picture) image_ = std::make_unique<infer::VideoEncoder>(run_.files.vae, beside(false));
+  if (run_.picture) {
+    image_ = std::make_unique<infer::VideoEncoder>(run_.files.vae, beside(MediaUse::before_loop));
+  }
   if (names_pictures(run_.output)) {
-    decoder_ = std::make_unique<infer::VideoDecoder>(run_.files.vae, beside(true));
+    decoder_ = std::make_unique<infer::VideoDecoder>(run_.files.vae, beside(MediaUse::writing));
   }
 }
 
@@ -247,6 +251,7 @@ void Sample::encode_image() {
     run_.first_frame = std::move(latent);
   }
   image_.reset();
+  run_.picture.reset();
 }
 
 void Sample::denoise_all(wan::PlannedRun planned, const wan::FitRequest& request) {

@@ -208,6 +208,10 @@ void take_size(const SampleOptions& o, const wan::Config& model, const infer::Ge
     z = latent_size(model, o.frames.value_or(d.frames), o.height.value_or(d.height),
                     o.width.value_or(d.width));
   }
+  if (!(o.image.empty() && o.image_latent.empty()) && !infer::takes_picture(model)) {
+    fail(ErrorCode::usage, fmt::format("{} makes clips of text alone, not of an image", model.name),
+         {{"--model FOLDER", "of an I2V or a TI2V model"}});
+  }
   if (!o.image.empty()) {
     if (!o.image_latent.empty()) fail(ErrorCode::usage, "--image and --image-latent: one of them");
     run.picture.emplace(read_image(o.image));
@@ -325,7 +329,7 @@ ProcessLine inputs_line(const SampleOptions& o, const SampleRun& run) {
           "text states, latent of the image, latents of the clips"};
 }
 
-std::vector<ProcessLine> media_lines(const SampleOptions& o, const SampleRun& run, bool writing) {
+std::vector<ProcessLine> media_lines(const SampleOptions& o, const SampleRun& run, MediaUse use) {
   if (!names_pictures(run.output) && !run.picture) return {};
   MediaWriting clip = media_writing(run.output, run.width, run.height, run.pixel_frames);
   if (run.picture || !o.sheet.empty()) clip.libraries = kMediaLibraries;
@@ -333,7 +337,10 @@ std::vector<ProcessLine> media_lines(const SampleOptions& o, const SampleRun& ru
   if (clip.libraries > Bytes{}) {
     lines.push_back({"media libraries", clip.libraries, "FFmpeg's, from their first use on"});
   }
-  if (!writing) return lines;
+  if (use == MediaUse::before_loop && run.picture) {
+    lines.push_back({"picture", {run.picture->image.pixels.size()}, "that the clip begins with"});
+  }
+  if (use != MediaUse::writing) return lines;
   // Eight of them in two rows, once more as the sheet.
   const auto sheet = static_cast<std::uint64_t>(o.sheet.empty() ? 0 : 2 * 8 * 3);
   const auto frame = static_cast<std::uint64_t>(run.width * run.height);
@@ -451,7 +458,7 @@ SampleRun open_sample(const SampleOptions& o) {
     job.fit.experts.push_back(weight_groups(model, file, wan::TensorMap(file)));
   }
   job.fit.other_lines.push_back(inputs_line(o, run));
-  std::ranges::move(media_lines(o, run, false), std::back_inserter(job.fit.other_lines));
+  std::ranges::move(media_lines(o, run, MediaUse::loop), std::back_inserter(job.fit.other_lines));
   return run;
 }
 

@@ -68,8 +68,10 @@ struct SampleRun {
 
 // Whether a step evaluates the negative prompt.
 bool guided(const infer::VideoJob& job);
-// What pictures take outside of arenas: libraries, and while clips are written also the encoder.
-std::vector<ProcessLine> media_lines(const SampleOptions& o, const SampleRun& run, bool writing);
+// What pictures take outside of arenas: libraries; before the loop also the picture that the clip
+// begins with, while clips are written also the encoder.
+enum class MediaUse { before_loop, loop, writing };
+std::vector<ProcessLine> media_lines(const SampleOptions& o, const SampleRun& run, MediaUse use);
 // Text states, images and latents of clips that are done: they wait beside every phase.
 ProcessLine inputs_line(const SampleOptions& o, const SampleRun& run);
 

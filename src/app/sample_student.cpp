@@ -1,6 +1,7 @@
 #include "app/sample_student.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "app/output.h"
 #include "app/planning.h"
@@ -36,6 +37,7 @@ train::FlagTable student_flags(Fields& f, std::vector<std::string>& notes) {
   t.add("device", f.device, "auto, cpu or cuda");
   t.add("gpu", f.gpu, "GPU memory that may be used");
   t.add("ram", f.ram, "host memory");
+  t.add("json", f.json, "print one JSON document, sizes in bytes");
   return t;
 }
 
@@ -55,8 +57,9 @@ bool StudentSample::takes(const std::vector<std::string>& arguments) {
     std::string &model, &teacher, &prompt, &cond, &output, &encoder, &tokenizer, &vae, &device;
     std::string &gpu, &ram;
     std::int64_t &steps, &seed;
+    bool& json;
   } fields = {model_path_, teacher_path_, prompt_, cond_, output_path_, text_encoder_, tokenizer_,
-              vae_,        device_,       gpu_,    ram_,  steps_,       seed_};
+              vae_,        device_,       gpu_,    ram_,  steps_,       seed_,         json_};
   std::vector<std::string> notes;
   const train::FlagTable table = student_flags(fields, notes);
   table.read(train::split_arguments(arguments, table.switches()).settings);
@@ -102,6 +105,7 @@ void StudentSample::run() {
   std::string vae = vae_;
   if (vae.empty() && !teacher_path_.empty()) vae = infer::find_model_files(teacher_path_).vae;
   std::vector<float> latent;
+  nlohmann::ordered_json result;
   {
     ProgramSet set;
     set.backend = target.backend;
@@ -129,13 +133,20 @@ void StudentSample::run() {
     }
     latent = infer::StudentSampler(student, runner)
                  .run(text, steps_, static_cast<std::uint64_t>(seed_), 0);
-    print(fmt::format("student: {} of device and {} of host memory planned, {} and {} used\n",
-                      plan.peak_of(Tier::device), plan.peak_of(Tier::host),
-                      runner.high_water(Tier::device), runner.high_water(Tier::host)));
+    for (const Tier t : {Tier::device, Tier::host}) {
+      result[std::string(name_of(t))] = {{"planned_bytes", plan.peak_of(t).count},
+                                         {"used_bytes", runner.high_water(t).count}};
+    }
+    if (!json_) {
+      print(fmt::format("student: {} of device and {} of host memory planned, {} and {} used\n",
+                        plan.peak_of(Tier::device), plan.peak_of(Tier::host),
+                        runner.high_water(Tier::device), runner.high_water(Tier::host)));
+    }
   }
   const std::string path =
       infer::save_student_sample(latent, c, vae, {.device = target.backend.device}, output_path_);
-  print(fmt::format("wrote {}\n", path));
+  result["outputs"] = nlohmann::ordered_json::array({path});
+  print(json_ ? result.dump(2) + "\n" : fmt::format("wrote {}\n", path));
 }
 
 }  // namespace ballast

@@ -21,6 +21,7 @@ class StudentSample {
   std::string model_path_, teacher_path_, prompt_, cond_, output_path_ = "inference_result.png";
   std::string text_encoder_, tokenizer_, vae_, device_ = "auto", gpu_, ram_;
   std::int64_t steps_ = 20, seed_ = 0;
+  bool json_ = false;
 };
 
 }  // namespace ballast

@@ -2,9 +2,9 @@
 
 #include "app/cache_dataset.h"
 #include "app/command.h"
-#include "app/output.h"
 #include "app/planning.h"
 #include "app/train_text.h"
+#include "app/training_output.h"
 #include "app/vae_training.h"
 #include "core/log.h"
 #include "report/secrets.h"
@@ -69,22 +69,11 @@ void Train::run() {
   auto& planned = std::get<wan::PlannedRun>(outcome);
   show_plan(title, run.request, planned, own_.json, &run);
   merge_base_loras(run);
-  print_outcome(train::train(std::move(run), std::move(planned),
-                             {.command = command_, .check_nan = own_.check_nan, .remember = true}));
+  const train::TrainOutcome done =
+      train::train(std::move(run), std::move(planned),
+                   {.command = command_, .check_nan = own_.check_nan, .remember = true});
+  print_outcome(done, {{"run", done.folder}}, own_.json);
 }
 
 }  // namespace
-
-void print_outcome(const train::TrainOutcome& done) {
-  const std::string gpu = done.planned_gpu.count == 0
-                              ? ""
-                              : fmt::format("GPU memory: planned {}, measured at most {}\n",
-                                            done.planned_gpu, done.measured_gpu);
-  print(fmt::format(
-      "{} after {} steps, loss {:.5f}\n{}memory: planned {}, measured at most {}\n"
-      "run     {}\nreport  {}\n",
-      done.stopped ? "stopped" : "finished", done.steps, done.last_loss, gpu, done.planned,
-      done.measured, done.folder, done.report.empty() ? "none" : done.report));
-}
-
 }  // namespace ballast

@@ -1,6 +1,9 @@
 #include "app/train_text.h"
 
+#include <nlohmann/json.hpp>
+
 #include "app/output.h"
+#include "app/training_output.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "train/predicted_texts.h"
@@ -19,7 +22,7 @@ PlannedText planned_text(train::Seq2SeqConfig config, const OwnFlags& own) {
   const train::RunTarget target =
       find_target(own.target, compute_options(config.memory, own.threads));
   PlannedText p = {train::prepare_seq2seq(std::move(config), target), {}};
-  auto outcome = t5::fit(p.run.request);
+  auto outcome = train::plan_seq2seq(p.run);
   const PlanTitle title = train::title_of(p.run);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
     for (const std::string& note : p.run.notes) log::info("{}", note);
@@ -30,12 +33,12 @@ PlannedText planned_text(train::Seq2SeqConfig config, const OwnFlags& own) {
     log::info("{}", reason);
     const std::vector<PlannedChange> changes =
         t5::try_changes(p.run.request, *refusal, train::possible_changes(p.run, *refusal));
-    if (own.json) print(refusal_json(title, *refusal, changes));
+    if (own.json) print_json_line(refusal_json(title, *refusal, changes));
     fail(ErrorCode::refused, train::refusal_message(*refusal), advice_of(changes));
   }
   p.planned = std::get<t5::PlannedRun>(std::move(outcome));
   const PlanView view = train::view_of(p.run, p.planned);
-  print(own.json ? plan_json(title, view) : plan_table(title, view));
+  print_plan(title, view, own.json);
   return p;
 }
 
@@ -62,10 +65,16 @@ PredictionPlan prediction_plan(const train::Seq2SeqRun& run, int threads) {
   return p;
 }
 
-void predict(const PredictionPlan& plan) {
+void predict(const PredictionPlan& plan, bool json) {
   const train::Predictions all = train::predict_texts(data::TokenCache::open(plan.texts), plan.job);
   for (const train::Prediction& p : all.first) {
     log::info("{} -> {} (target: {})", printable(p.input), printable(p.text), printable(p.target));
+  }
+  if (json) {
+    nlohmann::ordered_json j = {
+        {"predictions", plan.job.output}, {"count", all.count}, {"exact", all.exact}};
+    train::Rouge::each(all.rouge, [&](const char* name, double value) { j[name] = value; });
+    return print_json_line(j.dump());
   }
   print(fmt::format("predictions  {}: {} of {} are the target to the letter\n", plan.job.output,
                     all.exact, all.count));
@@ -92,17 +101,8 @@ void train_text(const OwnFlags& own, const std::string& command) {
   const train::TrainOutcome done =
       train::train_seq2seq(std::move(p.run), std::move(p.planned),
                            {.command = command, .check_nan = own.check_nan, .remember = true});
-  const std::string gpu = done.planned_gpu.count == 0
-                              ? ""
-                              : fmt::format("GPU memory: planned {}, measured at most {}\n",
-                                            done.planned_gpu, done.measured_gpu);
-  print(fmt::format(
-      "{} after {} steps, loss {:.5f}\n{}memory: planned {}, "
-      "measured at most {}\n"
-      "model   {}\nreport  {}\n",
-      done.stopped ? "stopped" : "finished", done.steps, done.last_loss, gpu, done.planned,
-      done.measured, done.folder, done.report.empty() ? "none" : done.report));
-  if (!predictions.texts.empty() && !done.stopped) predict(predictions);
+  print_outcome(done, {{"model", done.folder}}, own.json);
+  if (!predictions.texts.empty() && !done.stopped) predict(predictions, own.json);
 }
 
 }  // namespace ballast

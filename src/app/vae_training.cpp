@@ -1,6 +1,7 @@
 #include "app/vae_training.h"
 
 #include "app/output.h"
+#include "app/training_output.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "data/dataset_encoding.h"
@@ -14,7 +15,7 @@ wan_vae::PlannedTraining planned_or_refused(const train::PreparedVae& run, const
   const PlanTitle title = train::title_of(run);
   if (auto* planned = std::get_if<wan_vae::PlannedTraining>(&outcome)) {
     const PlanView view = train::view_of(run, *planned);
-    print(own.json ? plan_json(title, view) : plan_table(title, view));
+    print_plan(title, view, own.json);
     return std::move(*planned);
   }
   const auto& refusal = std::get<Refusal>(outcome);
@@ -32,7 +33,7 @@ wan_vae::PlannedTraining planned_or_refused(const train::PreparedVae& run, const
   }
   advice.push_back({"fewer frames or pixels in the dataset's buckets",
                     "a clip passes whole, its activations are what takes memory"});
-  if (own.json) print(refusal_json(title, refusal, {}));
+  if (own.json) print_json_line(refusal_json(title, refusal, {}));
   fail(ErrorCode::refused, train::refusal_message(refusal), advice);
 }
 
@@ -52,8 +53,10 @@ void plan_vae_training(train::TrainConfig config, const OwnFlags& own) {
 void train_vae(train::TrainConfig config, const OwnFlags& own, const std::string& command) {
   train::PreparedVae run = prepared(std::move(config), own, train::Purpose::train);
   wan_vae::PlannedTraining planned = planned_or_refused(run, own);
-  print_outcome(train::train(std::move(run), std::move(planned),
-                             {.command = command, .check_nan = own.check_nan, .remember = true}));
+  const train::TrainOutcome done =
+      train::train(std::move(run), std::move(planned),
+                   {.command = command, .check_nan = own.check_nan, .remember = true});
+  print_outcome(done, {{"run", done.folder}}, own.json);
 }
 
 void cache_clips(const train::TrainConfig& config, const OwnFlags& own) {

@@ -3,7 +3,6 @@
 #include <string>
 
 #include "app/planning.h"
-#include "train/trainer.h"
 
 namespace ballast {
 
@@ -11,7 +10,6 @@ namespace ballast {
 
 void plan_vae_training(train::TrainConfig config, const OwnFlags& own);
 void train_vae(train::TrainConfig config, const OwnFlags& own, const std::string& command);
-void print_outcome(const train::TrainOutcome& done);  // train.cpp
 // Reads the dataset's clips once and keeps them as training wants them.
 void cache_clips(const train::TrainConfig& config, const OwnFlags& own);
 

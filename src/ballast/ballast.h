@@ -113,8 +113,8 @@ struct TrainingOptions {
   double alpha = 0;  // 0: rank
   double dropout = 0;
   std::string init_from = {};  // a LoRA file to start from
-  std::string optimizer =
-      "adamw";  // adamw, adamw_optimi, adamw8bit, adamw8bit_kahan, adafactor, sgd
+  // adamw, adamw_optimi, stableadamw, adamw8bit, adamw8bit_kahan, adafactor, sgd
+  std::string optimizer = "adamw";
   double learning_rate = 1e-4;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
   std::optional<double> ema_decay = {};

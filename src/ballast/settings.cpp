@@ -161,7 +161,7 @@ void check_training(const v1::TrainingOptions& o, const wan::Config& model) {
   check_number("time_offset", o.time_offset, -1000, 1000, "-1000 to 1000");
   if (!find_optimizer(o.optimizer)) {
     fail_option("optimizer", o.optimizer,
-                "adamw, adamw_optimi, adamw8bit, adamw8bit_kahan, adafactor or sgd");
+                "adamw, adamw_optimi, stableadamw, adamw8bit, adamw8bit_kahan, adafactor or sgd");
   }
   if (!find_weight_format(o.weights)) {
     fail_option("weights", o.weights, "stored, f32, bf16, f16, fp8, fp8_e5m2, fp8_rows or int8");

@@ -130,16 +130,18 @@ std::int64_t CachedDataset::steps() const {
   return n;
 }
 
+void fail_not_cached(const std::string& message) {
+  fail(ErrorCode::input, message,
+       {{"ballast cache with the same arguments",
+         "encodes them; training reads encoded latents and text, not media"}});
+}
+
 void CachedDataset::require_steps(const DatasetRequest& request) {
   if (content_.not_cached > 0) {
-    const std::string message =
-        fmt::format("{}: {} of its items are not cached yet ({})", content_.source,
-                    content_.not_cached, content_.first_missing);
-    if (!request.planning) {
-      fail(ErrorCode::input, message,
-           {{"ballast cache with the same arguments",
-             "encodes them; training reads encoded latents and text, not media"}});
-    }
+    const std::string message = fmt::format(
+        "{}: {} of its items {} not cached yet ({})", content_.source, content_.not_cached,
+        content_.not_cached == 1 ? "is" : "are", content_.first_missing);
+    if (!request.planning) fail_not_cached(message);
     content_.notes.push_back(message);
   }
   const auto kept = static_cast<std::int64_t>(static_cast<double>(steps()) * content_.subsample);

@@ -42,15 +42,19 @@ struct DatasetContent {
   std::vector<ItemGroup> groups;
   std::vector<std::string> labels;  // that sample ids begin with, each once
   BatchRule rule = BatchRule::whole_steps;
-  double subsample = 1;         // of an epoch's steps, the first are kept
-  std::vector<Bucket> allowed;  // what the configuration could make
-  std::int64_t not_cached = 0;  // items
-  std::string first_missing;    // one of them, and why
+  double subsample = 1;           // of an epoch's steps, the first are kept
+  std::vector<Bucket> allowed;    // what the configuration could make
+  std::int64_t not_cached = 0;    // items
+  std::string first_missing;      // one of them, and why
+  std::string nothing_cached_in;  // a folder that may hold items and has none, and why
   std::vector<std::string> notes;
   // Where scans list what is to be encoded; nullptr: nobody asks (data/encoding_work.h).
   EncodingWork* work = nullptr;
   bool regenerate = false;  // all of it, whatever is there
 };
+
+// With what to do about it.
+[[noreturn]] void fail_not_cached(const std::string& message);
 
 // Samples per micro-batch of a latent of this shape, asked in pixels.
 std::int64_t micro_batch_of(const DatasetRequest& request, const LatentShape& shape);
@@ -69,7 +73,9 @@ class CachedDataset final : public Dataset {
   Bytes bytes() const override;
   std::span<const std::string> notes() const override { return content_.notes; }
   bool has_empty_caption() const override { return empty_caption_; }
-  bool fully_cached() const override { return content_.not_cached == 0 && !samples_.empty(); }
+  bool fully_cached() const override {
+    return content_.not_cached == 0 && content_.nothing_cached_in.empty() && !samples_.empty();
+  }
   std::optional<Bucket> largest_allowed_bucket() const override;
 
  private:

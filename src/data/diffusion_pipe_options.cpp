@@ -93,8 +93,9 @@ std::vector<double> read_ratios(const Layered& keys, std::vector<std::string>& n
       numbers_or_pairs(keys, "ar_buckets", [](double w, double h) { return w / h; });
   const double min = keys.number("min_ar", 0), max = keys.number("max_ar", 0);
   const std::int64_t count = keys.integer("num_ar_buckets", 0);
+  const bool enabled = keys.boolean("enable_ar_bucket", false);
   if (keys.has("size_buckets")) return {1};
-  if (!keys.boolean("enable_ar_bucket", false)) {
+  if (!enabled) {
     note_unused(keys, {"ar_buckets", "min_ar", "max_ar", "num_ar_buckets"},
                 "has no effect without enable_ar_bucket = true, clips become squares", notes);
     return {1};

@@ -23,11 +23,18 @@ namespace {
 bool folder_missing(const std::string& folder, int line, const DatasetRequest& request,
                     DatasetContent& content) {
   if (is_folder(folder)) return false;
+  std::error_code ignored;
+  const bool there = std::filesystem::exists(folder, ignored);
   const std::string message =
-      fmt::format("{} line {}: there is no folder {}", request.path, line, folder);
-  if (!request.planning) fail(ErrorCode::input, message);
+      fmt::format("{} line {}: {}{}{}", request.path, line, there ? "" : "there is no folder ",
+                  folder, there ? " is no folder" : "");
+  if (!request.planning) {
+    fail(ErrorCode::input, message,
+         {{"the path of the folder: relative ones start at the current folder, then at the file's",
+           "training reads what lies there"}});
+  }
   content.notes.push_back(message);
-  if (content.not_cached++ == 0) content.first_missing = "there is no folder " + folder;
+  content.nothing_cached_in = folder;
   return true;
 }
 

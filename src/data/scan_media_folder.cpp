@@ -78,8 +78,20 @@ class MediaScan {
     latents_ = file_names(cache_ + "/latents");
   }
 
+  // Training without masks that were asked for would be another run.
   void list_masks() {
-    if (directory_.mask_path.empty()) return;
+    const std::string& file = directory_.default_mask;
+    std::error_code ignored;
+    const bool folder_there = directory_.mask_path.empty() || is_folder(directory_.mask_path);
+    if (!folder_there || !(file.empty() || std::filesystem::is_regular_file(file, ignored))) {
+      const std::string message =
+          fmt::format("{} line {}: {} {} is not there", request_.path, directory_.line,
+                      folder_there ? "default_mask_file" : "mask_path",
+                      folder_there ? file : directory_.mask_path);
+      if (!request_.planning) fail(ErrorCode::input, message);
+      content_.notes.push_back(message);
+    }
+    if (directory_.mask_path.empty() || !folder_there) return;
     for (const std::string& name : file_names(directory_.mask_path)) {
       masks_.emplace(std::string(stem_of(name)), name);
     }

@@ -86,11 +86,12 @@ void scan_musubi(const MusubiDataset& d, const DatasetRequest& request, DatasetC
   }
   if (group.items.empty()) {
     // Only the caches are looked at, as musubi-tuner does; how many items there are is not known.
-    ++content.not_cached;
-    if (content.first_missing.empty()) {
-      content.first_missing = fmt::format("{} holds no pair of NAME{} and NAME{}", d.cache,
-                                          kMusubiLatentSuffix, kTextSuffix);
-    }
+    const std::string message = fmt::format(
+        "{} line {}: its clips are not cached yet: {} holds no pair of NAME{} and NAME{}",
+        request.path, d.line, d.cache, kMusubiLatentSuffix, kTextSuffix);
+    if (!request.planning) fail_not_cached(message);
+    content.notes.push_back(message);
+    content.nothing_cached_in = d.cache;
   }
   content.labels.push_back(label);
   content.groups.push_back(std::move(group));

@@ -22,7 +22,9 @@ constexpr std::array<std::string_view, 3> kTargets = {"output", "target", "summa
 }
 
 JsonSource json_source(const RawRecord& record, const std::string& path) {
-  return {.text = record.text, .path = fmt::format("{}, line {}", path, record.line), .rule = ""};
+  return {.text = record.text,
+          .path = fmt::format("{}, line {}", path, record.line),
+          .rule = "as JSON"};
 }
 
 // Names of an object's members, those with texts first to last.
@@ -229,7 +231,11 @@ TextPair PairColumns::parse_json(const RawRecord& record) const {
       text(pair.source, has_source, source_);
     } else if (key == target_) {
       text(pair.target, has_target, target_);
-    } else if (key == kQuality && json.peek() == JsonReader::Kind::number) {
+    } else if (key == kQuality && json.peek() != JsonReader::Kind::null) {
+      if (json.peek() != JsonReader::Kind::number) {
+        refuse(path_, record.line,
+               fmt::format("{} is {}, a number was expected", kQuality, name_of(json.peek())));
+      }
       pair.quality = json.number();
     } else {
       json.skip();

@@ -10,6 +10,10 @@ PictureView Picture::view() const {
   return {.size = {image.width, image.height}, .rgb = image.pixels};
 }
 
+bool takes_picture(const wan::Config& model) {
+  return model.conditioning() > 0 || model.spatial_stride == 16;
+}
+
 PixelSize clip_size(const Picture& picture, const wan::Config& model, std::int64_t area) {
   const PixelSize size = picture.view().size;
   const std::int64_t multiple = 2 * model.spatial_stride;

@@ -16,6 +16,10 @@ struct Picture {
   PictureView view() const;
 };
 
+// Whether a clip of this model can begin with one: I2V models see it in channels of their own,
+// TI2V models (those of the VAE of 16 pixels) hold it as the first frame.
+bool takes_picture(const wan::Config& model);
+
 // The size of a clip that begins with it, of about `area` pixels.
 PixelSize clip_size(const Picture& picture, const wan::Config& model, std::int64_t area);
 

@@ -184,13 +184,36 @@ std::string tokenizer_in(const fs::path& folder) {
                                                                                   : "";
 }
 
+// Whether a VAE calls itself that of Wan2.2: wan2.2_vae, Wan2_2_VAE_bf16, vae2.2.
+bool is_second_vae(const fs::path& file) {
+  std::string name = lower(file.filename().string());
+  std::erase_if(name, [](unsigned char c) { return !std::isalnum(c); });
+  return has(name, "wan22") || has(name, "vae22");
+}
+
+// Of several the one that goes with the transformer: TI2V-5B has Wan2.2's, all others have
+// Wan2.1's.
+std::string vae_named(const std::vector<fs::path>& files, std::string_view part,
+                      const std::string& transformer) {
+  const bool second = has(lower(fs::path(transformer).filename().string()), "5b");
+  for (const fs::path& f : files) {
+    if (has(lower(f.filename().string()), part) && is_second_vae(f) == second) return f.string();
+  }
+  return first_named(files, part);
+}
+
 void take_others(ModelFiles& m, const fs::path& folder) {
   const std::vector<fs::path> here = weight_files(folder);
-  m.vae = first_of(first_named(here, "vae"), part_in(folder / "vae", "wan"));
+  m.vae = first_of(vae_named(here, "vae", m.transformer),
+                   is_there(folder / "vae" / "config.json")
+                       ? ""
+                       : vae_named(weight_files(folder / "vae"), "wan", m.transformer),
+                   part_in(folder / "vae", "wan"));
   m.text_encoder =
       first_of(first_named(here, "t5"), part_in(folder / "text_encoder", "t5"),
                part_in(folder / "text_encoders", "umt5"), part_in(folder / "clip", "umt5"));
-  m.tokenizer = tokenizer_in(folder);
+  m.tokenizer = first_of(tokenizer_in(folder), tokenizer_in(folder / "text_encoder"),
+                         tokenizer_in(folder / "text_encoders"), tokenizer_in(folder / "clip"));
 }
 
 }  // namespace

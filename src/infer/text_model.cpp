@@ -55,6 +55,7 @@ TextModelPlan TextModel::plan_of(const ProgramSet& set, MemoryPolicy policy, Byt
   p.memory = plan_memory(set);
   p.lines = process_lines(set, {.blas_bytes_per_thread = ops::kBlasBufferTouched});
   p.lines.push_back({.name = "results", .bytes = results, .reason = "what the caller is given"});
+  p.lines.insert(p.lines.end(), options.other_lines.begin(), options.other_lines.end());
   if (options.device == Device::cuda) {
     const MachineProfile profile =
         options.profile ? *options.profile : nearest_profile(open_gpu().name, open_gpu().sm);

@@ -28,7 +28,8 @@ struct TextModelOptions {
   int disk_readers = 4;                   // reads in flight
   std::optional<t5::Config> config = {};  // nullopt: what the file and its config.json say
   std::optional<MachineProfile> profile =
-      {};  // of the GPU that is planned for; nullopt: this one's
+      {};                                     // of the GPU that is planned for; nullopt: this one's
+  std::vector<ProcessLine> other_lines = {};  // what the caller itself keeps in memory
 };
 
 // What a call will use.

@@ -30,14 +30,21 @@ template <class... Args>
        fmt::format("{}: {}: {}", path, rule, fmt::format(text, std::forward<Args>(args)...)));
 }
 
+// What no other format claims by its first bytes is read as safetensors, whatever its name.
+std::string_view unknown_kind(const std::string& path) {
+  return path.ends_with(".safetensors")
+             ? ""
+             : " (it does not begin like a PyTorch, GGUF or media file either)";
+}
+
 // Steps 1 to 3: the length of the header text, which is then known to lie in the file.
 std::uint64_t checked_length(std::span<const std::byte, kLengthBytes> first,
                              std::uint64_t file_size, const std::string& path) {
   std::uint64_t length = 0;
   std::memcpy(&length, first.data(), sizeof length);
   if (length > limits::kSafetensorsHeaderRead) {
-    refuse(path, "st.header_too_large", "header length at byte 0 is {}, at most {} is accepted",
-           length, limits::kSafetensorsHeaderRead);
+    refuse(path, "st.header_too_large", "header length at byte 0 is {}, at most {} is accepted{}",
+           length, limits::kSafetensorsHeaderRead, unknown_kind(path));
   }
   if (length > file_size - kLengthBytes) {
     refuse(path, "st.header_length",
@@ -55,8 +62,8 @@ void refuse_gguf(std::span<const std::byte> start, const std::string& path) {
 
 void check_size(std::uint64_t file_size, const std::string& path) {
   if (file_size >= kLengthBytes) return;
-  refuse(path, "st.header_too_small", "the file has {} bytes, a header takes at least {}",
-         file_size, kLengthBytes);
+  refuse(path, "st.header_too_small", "the file has {} bytes, a header takes at least {}{}",
+         file_size, kLengthBytes, unknown_kind(path));
 }
 
 }  // namespace

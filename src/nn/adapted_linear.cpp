@@ -88,7 +88,9 @@ void AdaptedLinear::backward(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dx,
     ops::lora_backward(pb, kept, dy, adapter, adapter_grads, dx, accumulate);
   }
   if (dx) ops::linear_dx_into(pb, dy, weight, dx, {.accumulate = accumulate || adapted});
-  if (dweight && dw == Dw::in_quanta) ops::linear_dw(pb, x, dy, dweight, dbias);
+  if (dweight && dw == Dw::in_quanta) {
+    ops::linear_dw(pb, x, dy, dweight, dbias, 1, dw_quantum);
+  }
   if (dweight && dw != Dw::in_quanta) {
     check(!dbias, "a gradient at once of a layer with a bias");
     ops::linear_dw_at_once(pb, x, dy, dweight, dw == Dw::overwritten);

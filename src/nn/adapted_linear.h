@@ -56,6 +56,7 @@ struct AdaptedLinear {
   // it or takes its place.
   enum class Dw : std::uint8_t { in_quanta, at_once, overwritten };
   Dw dw = Dw::in_quanta;
+  std::int64_t dw_quantum = kTokenQuantum;  // see ops::LinearDw
   bool fp8 = false;  // forward multiplies in f8_e4m3; backward and the adapter as ever
 
   bool trains() const { return dweight || adapter_grads.da; }

@@ -13,13 +13,15 @@
 #include "ops/adamw_8bit.h"
 #include "ops/ema.h"
 #include "ops/sgd.h"
+#include "ops/stable_rates.h"
 
 namespace ballast {
 namespace {
 
-constexpr std::array<std::pair<OptimizerKind, std::string_view>, 6> kNames = {{
+constexpr std::array<std::pair<OptimizerKind, std::string_view>, 7> kNames = {{
     {OptimizerKind::adamw, "adamw"},
     {OptimizerKind::adamw_optimi, "adamw_optimi"},
+    {OptimizerKind::stableadamw, "stableadamw"},
     {OptimizerKind::adamw8bit, "adamw8bit"},
     {OptimizerKind::adamw8bit_kahan, "adamw8bitkahan"},
     {OptimizerKind::adafactor, "adafactor"},
@@ -35,11 +37,15 @@ bool is_8bit(OptimizerKind k) {
   return k == OptimizerKind::adamw8bit || k == OptimizerKind::adamw8bit_kahan;
 }
 
+bool is_optimi(OptimizerKind k) {
+  return k == OptimizerKind::adamw_optimi || k == OptimizerKind::stableadamw;
+}
+
 UpdateRounding rounding_of(const OptimizerOptions& o, DType parameter) {
   if (parameter == DType::f32 || o.kind == OptimizerKind::adamw8bit_kahan) {
     return UpdateRounding::nearest;
   }
-  if (o.kind == OptimizerKind::adamw_optimi && o.rounding == UpdateRounding::nearest) {
+  if (is_optimi(o.kind) && o.kahan_unasked && o.rounding == UpdateRounding::nearest) {
     return UpdateRounding::kahan;
   }
   return o.rounding;
@@ -64,20 +70,26 @@ class States {
 };
 
 ops::AdamWOptions adamw_options(const OptimizerOptions& o, const OptimizerStep& s) {
-  return {
-      .beta1 = o.beta1,
-      .beta2 = o.beta2,
-      .eps = o.eps,
-      .weight_decay = s.decays ? o.weight_decay : 0,
-      .debias = o.kind == OptimizerKind::adamw_optimi ? ops::Debias::betas : ops::Debias::moments,
-      .rate = s.rate};
+  return {.beta1 = o.beta1,
+          .beta2 = o.beta2,
+          .eps = o.eps,
+          .weight_decay = s.decays ? o.weight_decay : 0,
+          .debias = is_optimi(o.kind) ? ops::Debias::betas : ops::Debias::moments,
+          .rate = s.rate};
 }
 
-ops::AdamWBuffers adamw_buffers(const OptimizerOptions& o, const OptimizerStep& s, States& states,
+ops::AdamWBuffers adamw_buffers(ProgramBuilder& pb, const OptimizerOptions& o,
+                                const OptimizerStep& s, States& states,
                                 ops::RecordedRounding rounding) {
   const Buffer m = states.next(), v = states.next();
   rounding.carry = states.next_if(rounding.rounding == UpdateRounding::kahan);
-  return {.p = s.p, .m = m, .v = v, .g = s.g, .options = adamw_options(o, s), .rounding = rounding};
+  ops::AdamWBuffers t = {
+      .p = s.p, .m = m, .v = v, .g = s.g, .options = adamw_options(o, s), .rounding = rounding};
+  if (o.kind == OptimizerKind::stableadamw) {
+    check(s.first_element == 0, "{}: StableAdamW updates whole tensors", s.site);
+    t.rates = ops::stable_rates(pb, {.v = v, .g = s.g, .grad_scale = s.factor}, t.options);
+  }
+  return t;
 }
 
 ops::AdamW8bitBuffers adamw_8bit_buffers(const ProgramBuilder& pb, const OptimizerOptions& o,
@@ -178,6 +190,7 @@ std::vector<StateSpec> state_specs(const OptimizerOptions& o, const Shape& shape
       add(".v", o.state_dtype);
       break;
     case OptimizerKind::adamw_optimi:
+    case OptimizerKind::stableadamw:
       add(".m", parameter);
       add(".v", parameter);
       break;
@@ -216,7 +229,9 @@ std::vector<StateSpec> state_specs(const OptimizerOptions& o, const Shape& shape
 bool has_rate(OptimizerKind k) { return k != OptimizerKind::adafactor && k != OptimizerKind::sgd; }
 
 std::optional<std::int64_t> update_quantum(const OptimizerOptions& o) {
-  if (o.kind == OptimizerKind::adafactor) return std::nullopt;
+  if (o.kind == OptimizerKind::adafactor || o.kind == OptimizerKind::stableadamw) {
+    return std::nullopt;
+  }
   if (is_stabilized(o)) return std::nullopt;
   return kQuantum;
 }
@@ -279,7 +294,7 @@ void TogetherUpdated::add(const OptimizerStep& step) {
   if (is_8bit(options_.kind)) {
     add_to_group(pb_, groups_8bit_, adamw_8bit_buffers(pb_, options_, step, states, rounding));
   } else {
-    add_to_group(pb_, groups_, adamw_buffers(options_, step, states, rounding));
+    add_to_group(pb_, groups_, adamw_buffers(pb_, options_, step, states, rounding));
   }
   states.finish();
 }
@@ -304,7 +319,7 @@ void record_optimizer(ProgramBuilder& pb, const OptimizerOptions& o, const Optim
   } else if (o.kind == OptimizerKind::sgd) {
     record_sgd(pb, o, step, states, rounding);
   } else {
-    ops::adamw(pb, {adamw_buffers(o, step, states, rounding)}, step.factor);
+    ops::adamw(pb, {adamw_buffers(pb, o, step, states, rounding)}, step.factor);
   }
   if (o.ema_decay) ops::ema(pb, step.p, states.next(), *o.ema_decay);
   states.finish();

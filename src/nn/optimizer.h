@@ -18,6 +18,8 @@ enum class OptimizerKind : std::uint8_t {
   adamw,            // torch.optim.AdamW; moments in state_dtype
   adamw_optimi,     // optimi's AdamW: moments in the parameter's dtype; a bf16 parameter with
                     // rounding::nearest gets Kahan's sum, which is what optimi does by itself
+                    // unless kahan_unasked is off
+  stableadamw,      // optimi's StableAdamW: adamw_optimi with a learning rate of each tensor's own
   adamw8bit,        // bitsandbytes: block-wise 8-bit moments (f32 below 4096 elements)
   adamw8bit_kahan,  // the same behind a compensation buffer, as diffusion-pipe has it: its
                     // weight_decay has practically no effect; `rounding` plays no part
@@ -33,6 +35,7 @@ struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::adamw;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
   UpdateRounding rounding = UpdateRounding::nearest;
+  bool kahan_unasked = true;  // adamw_optimi, stableadamw
   DType state_dtype = DType::f32;
   double momentum = 0;  // sgd
   // Adafactor
@@ -59,7 +62,7 @@ std::vector<StateSpec> state_specs(const OptimizerOptions& o, const Shape& shape
 bool has_rate(OptimizerKind k);
 
 // Elements at whose multiples a tensor may be cut for the update without changing a bit; nullopt:
-// only the whole tensor can be updated (Adafactor's statistics, `stabilize`).
+// only the whole tensor can be updated (statistics of Adafactor, StableAdamW and `stabilize`).
 std::optional<std::int64_t> update_quantum(const OptimizerOptions& o);
 
 // The part of a state that belongs to elements [first, first + count) of its tensor, as a view of

@@ -1,6 +1,8 @@
 #include "nn/staging_ring.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "core/bytes.h"
@@ -115,10 +117,27 @@ void copy_out(const CopyOut& c, const TensorView& ring, const Bindings& b) {
 
 }  // namespace
 
+namespace {
+// TEMPORARY: "KiB of a buffer:buffers:split"
+struct Knob {
+  std::uint64_t bytes = StagingRing::kBufferBytes;
+  int buffers = StagingRing::kBuffers;
+  int split = 0;
+};
+Knob knob() {
+  Knob k;
+  if (const char* e = std::getenv("BALLAST_RING")) {
+    unsigned long kib = 0;
+    if (std::sscanf(e, "%lu:%d:%d", &kib, &k.buffers, &k.split) == 3) k.bytes = kib << 10;
+  }
+  return k;
+}
+}  // namespace
+
 StagingRing::StagingRing(ProgramBuilder& pb, std::uint64_t largest)
-    : bytes_(std::min(kBufferBytes,
+    : bytes_(std::min(knob().bytes,
                       round_up((largest + 1) / 2, kDiskAlignment) + 2 * kDiskAlignment)) {
-  for (int i = 0; i < kBuffers; ++i) {
+  for (int i = 0; i < knob().buffers; ++i) {
     ring_.push_back(pb.persistent(fmt::format("staging.{}", i), {static_cast<std::int64_t>(bytes_)},
                                   DType::u8, Role::staging, Tier::host, kDiskAlignment));
   }
@@ -202,11 +221,26 @@ void StagingRing::emit(ProgramBuilder& pb, std::span<const Piece> pieces, Lane l
     writes.push_back(out.to);
     outs.push_back(out);
   }
-  pb.emit("read",
-          {.writes = {ring}, .lane = Lane::disk, .cost = {.work = Work::disk, .bytes = bytes}},
-          [requests = std::move(requests), ring](const Bindings& b) {
-            read_requests(requests, b.out(ring));
-          });
+  if (knob().split) {
+    for (Request r : requests) {
+      const Buffer part =
+          pb.view(ring, r.at, DType::u8, {static_cast<std::int64_t>(r.bytes)});
+      r.at = 0;
+      pb.emit("read",
+              {.writes = {part},
+               .lane = Lane::disk,
+               .cost = {.work = Work::disk, .bytes = static_cast<double>(r.bytes)}},
+              [one = std::vector<Request>{r}, part](const Bindings& b) {
+                read_requests(one, b.out(part));
+              });
+    }
+  } else {
+    pb.emit("read",
+            {.writes = {ring}, .lane = Lane::disk, .cost = {.work = Work::disk, .bytes = bytes}},
+            [requests = std::move(requests), ring](const Bindings& b) {
+              read_requests(requests, b.out(ring));
+            });
+  }
   writes.push_back(ring);  // a piece may be moved to its alignment inside it
   pb.emit("copy_out",
           {.reads = {ring},

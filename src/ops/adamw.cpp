@@ -48,6 +48,10 @@ void check_adamw(const AdamW& a) {
   check(a.m.dtype == a.v.dtype, "adamw: m is {}, v is {}", a.m.dtype, a.v.dtype);
   check_beside_parameter("adamw", "g", a.g, a.p);
   check_grad_scale("adamw", a.grad_scale);
+  check(!a.rates || (a.rates.dtype == DType::f32 && a.rates.elements() == 2 &&
+                     a.options.debias == Debias::betas),
+        "adamw: rates are {} {}, expected f32 [2] and debiased betas", a.rates.dtype,
+        a.rates.shape);
   check(a.step >= 1, "adamw: steps count from 1, this is step {}", a.step);
 }
 
@@ -57,6 +61,7 @@ cuda::AdamW adamw_on_gpu(const AdamW& a) {
           .v = cuda::view(a.v),
           .g = cuda::view(a.g),
           .grad_scale = cuda::view(a.grad_scale),
+          .rates = cuda::view(a.rates),
           .coefficients = adamw_coefficients(a.options, a.step, a.learning_rate),
           .rounding = cuda::rounding(a.rounding)};
 }
@@ -97,7 +102,7 @@ void adamw(ProgramBuilder& pb, std::vector<AdamWBuffers> tensors, Buffer grad_sc
   Access access;
   for (const AdamWBuffers& t : tensors) {
     const Buffer scale = &t == &tensors.front() ? grad_scale : Buffer();
-    access.reads.append({t.p, t.m, t.v, t.g, scale, t.rounding.carry});
+    access.reads.append({t.p, t.m, t.v, t.g, scale, t.rounding.carry, t.rates});
     access.writes.append({t.p, t.m, t.v, t.rounding.carry});
   }
   pb.emit("adamw", std::move(access),
@@ -112,7 +117,8 @@ void adamw(ProgramBuilder& pb, std::vector<AdamWBuffers> tensors, Buffer grad_sc
                            .options = t.options,
                            .step = b.step().step,
                            .learning_rate = t.options.rate * b.step().learning_rate,
-                           .rounding = bind(b, t.rounding)};
+                           .rounding = bind(b, t.rounding),
+                           .rates = b.in_if(t.rates)};
             });
             adamw({all.data(), tensors.size()}, b.stream());
           });

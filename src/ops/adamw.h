@@ -48,6 +48,8 @@ struct AdamW {
   std::int64_t step;  // k
   double learning_rate;
   ParameterRounding rounding = {};
+  // [2] f32, optional: lr and 1 - lr weight_decay in place of those above (ops/stable_rates.h).
+  ConstTensorView rates = {};
 };
 void adamw(const AdamW& a, Stream stream);
 // Several tensors of the same types, kind of rounding, step and clipping factor, kAdamWTensors at
@@ -60,6 +62,7 @@ struct AdamWBuffers {
   Buffer p, m, v, g;
   AdamWOptions options;
   RecordedRounding rounding = {};
+  Buffer rates = {};
 };
 void adamw(ProgramBuilder& pb, std::vector<AdamWBuffers> tensors, Buffer grad_scale);
 

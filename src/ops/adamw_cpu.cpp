@@ -6,7 +6,12 @@ namespace ballast::ops::cpu::BALLAST_ISA {
 using simd::BALLAST_ISA::with_dtype;
 
 void adamw(const AdamW& a, ThreadPool& pool) {
-  const AdamWCoefficients c = adamw_coefficients(a.options, a.step, a.learning_rate);
+  AdamWCoefficients c = adamw_coefficients(a.options, a.step, a.learning_rate);
+  if (a.rates.data != nullptr) {
+    const auto* rates = reinterpret_cast<const float*>(a.rates.data);
+    c.rate = rates[0];
+    c.decay = rates[1];
+  }
   const float scale = scale_of(a.grad_scale);
   with_writer(a.p, a.rounding, [&](auto make_writer) {
     with_dtype<DType::f32, DType::bf16>(a.m.dtype, [&](auto state) {

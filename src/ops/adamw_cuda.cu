@@ -17,6 +17,7 @@ struct Update {
   S *m, *v;
   const G* g;
   const void* grad_scale;
+  const float* rates;  // null: those of c
   AdamWCoefficients c;
   ParameterRounding rounding;
 
@@ -25,6 +26,8 @@ struct Update {
     return c.eps >= 0x1p-40f && c.eps <= 0x1p39f && c.unbias_v >= 0 && c.unbias_v <= 0x1p9f;
   }
 
+  __device__ __forceinline__ float rate() const { return rates != nullptr ? rates[0] : c.rate; }
+  __device__ __forceinline__ float decay() const { return rates != nullptr ? rates[1] : c.decay; }
   __device__ __forceinline__ float new_m(float old, float x) const {
     return add(mul(old, c.keep_m), mul(x, c.add_m));
   }
@@ -39,7 +42,7 @@ struct Update {
     load8(v + i, second);
     load8(p + i, base);
     if constexpr (kKind == ParameterRounding::kahan) load8(carry_at(i), carry);
-    const float scale = scale_of(grad_scale);
+    const float scale = scale_of(grad_scale), by = -rate(), keep = decay();
     Magnitudes of_first, of_second, of_now;
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
@@ -49,8 +52,8 @@ struct Update {
       of_first.take(first[k]);
       of_second.take(second[k]);
       const float size = add(mul(root_in_range(second[k]), c.unbias_v), c.eps);
-      change[k] = mul(quotient_in_range(first[k], size), -c.rate);
-      base[k] = mul(base[k], c.decay);
+      change[k] = mul(quotient_in_range(first[k], size), by);
+      base[k] = mul(base[k], keep);
       now[k] = add(base[k], change[k]);
       of_now.take(now[k]);
     }
@@ -87,8 +90,8 @@ struct Update {
     const float first = new_m(to_float(m[i]), gradient);
     const float second = new_v(to_float(v[i]), gradient);
     const float size = add(mul(__fsqrt_rn(second), c.unbias_v), c.eps);
-    const float change = mul(__fdiv_rn(first, size), -c.rate);
-    const float base = mul(to_float(p[i]), c.decay);
+    const float change = mul(__fdiv_rn(first, size), -rate());
+    const float base = mul(to_float(p[i]), decay());
     float now = add(base, change);
     std::uint32_t word = 0;
     if constexpr (kKind == ParameterRounding::kahan) {
@@ -171,6 +174,7 @@ void adamw(const AdamW* tensors, int count, void* stream) {
                                         static_cast<S*>(x.v.data),
                                         static_cast<const G*>(x.g.data),
                                         x.grad_scale.data,
+                                        static_cast<const float*>(x.rates.data),
                                         x.coefficients,
                                         x.rounding};
             all.elements[t] = x.p.elements();

@@ -8,7 +8,7 @@ namespace ballast::ops::cuda {
 
 // ops/adamw.h
 struct AdamW {
-  View p, m, v, g, grad_scale;
+  View p, m, v, g, grad_scale, rates;
   AdamWCoefficients coefficients;
   ParameterRounding rounding;
 };

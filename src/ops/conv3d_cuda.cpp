@@ -56,15 +56,11 @@ class ConvPlans {
                                          height, a.width, a.channels, a.outputs);
     CudnnGraph graph = conv_graph(a, height);
     if (height == a.chosen_height) {
-      CudnnPlan plan(std::move(graph), handle(), kConvWorkspace, what, true);
+      CudnnPlan plan(std::move(graph), handle(), kConvWorkspace, what, kMostWithoutPartialSums);
       return plans_.emplace(size, std::move(plan)).first->second;
     }
     const CudnnPlan& whole = plan_of(a, a.chosen_height);
-    CudnnChoice choice = whole.choice();
-    for (auto& [knob, value] : choice.knobs) {
-      if (knob == CUDNN_KNOB_TYPE_WORKSPACE) value = 1;  // the same kernel without a workspace
-    }
-    CudnnPlan plan(std::move(graph), handle(), what, choice);
+    CudnnPlan plan(std::move(graph), handle(), what, without_workspace(whole.choice()));
     if (std::max(whole.workspace(), plan.workspace()) > kMostWithoutPartialSums) {
       fail(ErrorCode::device,
            fmt::format("{}: part of {} x {}, which cuDNN computes with partial sums ({} bytes for "

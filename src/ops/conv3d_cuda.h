@@ -25,8 +25,9 @@ struct ConvFrame {
 inline constexpr std::int64_t kConvWorkspace = 8 << 20;
 // A kernel that shares one sum among several blocks keeps partial sums, tiles of f32, in its
 // workspace, and which sums it shares depends on how many there are: part of a frame would have
-// other bits. One that needs less than a tile does not. Asked for part of a frame (height below
-// chosen_height) where cuDNN has the other kind, convolve() fails with ErrorCode::device.
+// other bits. One that needs less than a tile does not, and is taken where there is one. Asked for
+// part of a frame (height below chosen_height) where cuDNN has the other kind alone, convolve()
+// fails with ErrorCode::device.
 inline constexpr std::int64_t kMostWithoutPartialSums = 16 << 10;
 // prepare: makes the plan and names the addresses, computes nothing.
 void convolve(const ConvFrame& a, GpuQueue& queue, bool prepare);

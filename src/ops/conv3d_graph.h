@@ -18,8 +18,8 @@ inline constexpr std::array<std::int64_t, 4> kConvTensors = {kConvX, kConvW, kCo
 CudnnGraph conv_graph(const ConvFrame& a, std::int64_t height);
 
 // How many bytes of workspace the kernel that computes a whole frame (of chosen_height rows) on a
-// GPU with these properties needs for a.height of its rows; -1: it cannot compute them. Needs cuDNN
-// and any libcuda.so.1, no GPU.
+// GPU with these properties needs for that and for a.height of its rows, the larger number; -1: it
+// cannot compute them. Needs cuDNN and any libcuda.so.1, no GPU.
 std::int64_t workspace_of_part(const ConvFrame& a, std::string_view gpu_properties);
 
 }  // namespace ballast::ops::cuda

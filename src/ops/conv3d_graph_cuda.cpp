@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "core/error.h"
 #include "ops/conv3d_graph.h"
 #include "ops/cudnn_graph.h"
@@ -27,10 +29,14 @@ CudnnGraph conv_graph(const ConvFrame& a, std::int64_t height) {
 std::int64_t workspace_of_part(const ConvFrame& a, std::string_view gpu_properties) {
   const CudnnTarget target(gpu_properties);
   CudnnGraph whole = conv_graph(a, a.chosen_height), part = conv_graph(a, a.height);
-  for (const CudnnObject& c : whole.configurations(target)) {
+  std::vector<CudnnObject> configurations = whole.configurations(target);
+  prefer(configurations, kMostWithoutPartialSums);
+  for (const CudnnObject& c : configurations) {
     if (!is_deterministic(c) || workspace_of(c) > kConvWorkspace) continue;
     try {
-      return workspace_of(part.configuration(target, choice_of(c), "part of a frame"));
+      const CudnnChoice choice = without_workspace(choice_of(c));
+      return std::max(workspace_of(c),
+                      workspace_of(part.configuration(target, choice, "part of a frame")));
     } catch (const Error&) {
       return -1;
     }

@@ -137,9 +137,13 @@ class CudnnGraph {
 
 // Memory that a configuration needs besides its tensors.
 std::int64_t workspace_of(const CudnnObject& configuration);
+// Brings those that need no more to the front; order is kept among them and among the others.
+void prefer(std::vector<CudnnObject>& configurations, std::int64_t workspace);
 // Whether it gives the same bits every time.
 bool is_deterministic(const CudnnObject& configuration);
 CudnnChoice choice_of(const CudnnObject& configuration);
+// The same kernel without a workspace, where it has a setting for that.
+CudnnChoice without_workspace(CudnnChoice choice);
 
 // The addresses of one run; by-value tensors have the address of a float in host memory, which is
 // read when the plan runs.
@@ -156,11 +160,13 @@ class CudnnPack {
 // A compiled graph.
 class CudnnPlan {
  public:
-  // The first configuration that compiles and needs no more than workspace bytes; with
-  // deterministic, one that says of itself to give the same bits every time (attention's graphs ask
-  // for that in another way). what names the graph in the error when there is none.
+  // The first configuration that compiles and needs no more than workspace bytes. what names the
+  // graph in the error when there is none.
+  CudnnPlan(CudnnGraph graph, cudnnHandle_t handle, std::int64_t workspace, std::string_view what);
+  // The same of those that say of themselves to give the same bits every time (attention's graphs
+  // ask for that in another way); ones that need no more than `preferred` come before all others.
   CudnnPlan(CudnnGraph graph, cudnnHandle_t handle, std::int64_t workspace, std::string_view what,
-            bool deterministic = false);
+            std::int64_t preferred);
   // By this choice or none, whatever its workspace.
   CudnnPlan(CudnnGraph graph, cudnnHandle_t handle, std::string_view what,
             const CudnnChoice& choice);
@@ -170,6 +176,9 @@ class CudnnPlan {
   void run(cudnnHandle_t handle, const CudnnPack& pack) const;
 
  private:
+  void choose(std::vector<CudnnObject> configurations, cudnnHandle_t handle, std::int64_t workspace,
+              std::string_view what);
+
   CudnnGraph graph_;  // nobody promises that a plan outlives what it was made from
   CudnnObject configuration_, plan_;
 };

@@ -283,6 +283,11 @@ std::int64_t workspace_of(const CudnnObject& configuration) {
   return configuration.integer(CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE);
 }
 
+void prefer(std::vector<CudnnObject>& configurations, std::int64_t workspace) {
+  std::ranges::stable_partition(configurations,
+                                [&](const CudnnObject& c) { return workspace_of(c) <= workspace; });
+}
+
 bool is_deterministic(const CudnnObject& configuration) {
   const CudnnObject engine = engine_of(configuration);
   std::int64_t count = 0;
@@ -320,6 +325,13 @@ CudnnChoice choice_of(const CudnnObject& configuration) {
   return choice;
 }
 
+CudnnChoice without_workspace(CudnnChoice choice) {
+  for (auto& [knob, value] : choice.knobs) {
+    if (knob == CUDNN_KNOB_TYPE_WORKSPACE) value = 1;
+  }
+  return choice;
+}
+
 CudnnPack::CudnnPack(std::span<const std::int64_t> ids, std::span<void* const> places,
                      void* workspace)
     : object_(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) {
@@ -331,15 +343,28 @@ CudnnPack::CudnnPack(std::span<const std::int64_t> ids, std::span<void* const> p
 }
 
 CudnnPlan::CudnnPlan(CudnnGraph graph, cudnnHandle_t handle, std::int64_t workspace,
-                     std::string_view what, bool deterministic)
+                     std::string_view what)
     : graph_(std::move(graph)) {
+  choose(graph_.configurations(CudnnTarget(handle)), handle, workspace, what);
+}
+
+CudnnPlan::CudnnPlan(CudnnGraph graph, cudnnHandle_t handle, std::int64_t workspace,
+                     std::string_view what, std::int64_t preferred)
+    : graph_(std::move(graph)) {
+  std::vector<CudnnObject> all = graph_.configurations(CudnnTarget(handle));
+  std::erase_if(all, [](const CudnnObject& c) { return !is_deterministic(c); });
+  prefer(all, preferred);
+  choose(std::move(all), handle, workspace, what);
+}
+
+void CudnnPlan::choose(std::vector<CudnnObject> configurations, cudnnHandle_t handle,
+                       std::int64_t workspace, std::string_view what) {
   std::string why = "no configuration is offered";
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
-  for (CudnnObject& configuration : graph_.configurations(CudnnTarget(handle))) {
+  for (CudnnObject& configuration : configurations) {
     CudnnObject plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     plan.set(plan_handle(), handle);
     plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
-    if (deterministic && !is_deterministic(configuration)) continue;
     if (plan.try_finalize() != CUDNN_STATUS_SUCCESS) {
       why = last_error();
       continue;

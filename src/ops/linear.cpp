@@ -338,6 +338,7 @@ void run_linear_dw(const LinearDw& a, Stream stream, cuda::Doing doing) {
   check(a.dw.dtype == DType::f32 || (gpu_at_once && a.dw.dtype == DType::bf16),
         "linear_dw: dw is {}", a.dw.dtype);
   check(aligned(a.dw.data, 4), "linear_dw: dw is not aligned");
+  check(a.quantum > 0 && a.quantum % kTokenQuantum == 0, "linear_dw: quanta of {} rows", a.quantum);
   check(!a.overwrite || gpu_at_once, "linear_dw: overwrites at once on the GPU only");
   if (a.dbias) {
     check_vector(a.dbias, outputs, "linear_dw", "dbias");
@@ -371,9 +372,9 @@ void run_linear_dw(const LinearDw& a, Stream stream, cuda::Doing doing) {
                          .dw = cuda::view(a.dw),
                          .dbias = cuda::view(a.dbias),
                          .type = cuda::multiplied_type(size.x, size.y),
-                         .in_partials = cuda::dw_in_partials(size),
-                         .at_once = a.at_once,
+                         .way = a.at_once ? cuda::DwWay::at_once : cuda::dw_way(size),
                          .overwrite = a.overwrite,
+                         .quantum = a.quantum,
                          .group = cuda::dw_group(size),
                          .alpha = a.alpha,
                          .scratch = scratch,

@@ -4,6 +4,7 @@
 
 #include "core/device.h"
 #include "core/tensor.h"
+#include "ops/quantum.h"
 #include "plan/program_builder.h"
 
 namespace ballast::ops {
@@ -55,6 +56,9 @@ struct LinearDw {
   TensorView dbias = {};  // [N] f32, or empty
   TensorView workspace = {};
   float alpha = 1;
+  // Rows of a product of dw where the GPU makes one after the other: kTokenQuantum, or a multiple
+  // of it at whose multiples every policy cuts.
+  std::int64_t quantum = kTokenQuantum;
   // For rows that no policy cuts. On the GPU dw gets one product over all rows, four times as fast
   // as quantum by quantum, and may be bf16; on the CPU nothing changes.
   bool at_once = false;
@@ -106,7 +110,8 @@ void linear_into(ProgramBuilder& pb, Buffer x, const LinearWeight& w, Buffer y,
 Buffer linear_dx(ProgramBuilder& pb, Buffer dy, const LinearWeight& w, DType dx_dtype);
 void linear_dx_into(ProgramBuilder& pb, Buffer dy, const LinearWeight& w, Buffer dx,
                     LinearOptions options = {});
-void linear_dw(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dw, Buffer dbias, float alpha = 1);
+void linear_dw(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dw, Buffer dbias, float alpha = 1,
+               std::int64_t quantum = kTokenQuantum);
 // With LinearDw::at_once; dw is f32 or bf16 and is added to unless it is to be overwritten.
 void linear_dw_at_once(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dw, bool overwrite);
 

@@ -93,8 +93,8 @@ ProductKind quantum_kind(const View& dy, const View& x, std::int64_t depth, std:
 
 void dw_in_place(const LinearDwCall& a, const View& dy, const View& x, MatrixProducts& products,
                  Doing doing) {
-  for (std::int64_t first = 0; first < x.shape[0]; first += kTokenQuantum) {
-    const std::int64_t count = std::min(kTokenQuantum, x.shape[0] - first);
+  for (std::int64_t first = 0; first < x.shape[0]; first += a.quantum) {
+    const std::int64_t count = std::min(a.quantum, x.shape[0] - first);
     const ProductKind kind = quantum_kind(dy, x, count, row_stride(a.dw));
     if (doing == Doing::prepare) {
       products.prepare(kind);
@@ -165,6 +165,23 @@ void dw_by_partials(const LinearDwCall& a, const View& dy, const View& x, Matrix
       ordered_sum({a.dw, partials, whole + (rest > 0 ? 1 : 0), step, stride}, stream);
     }
   }
+}
+
+void dw_by_kernel(const LinearDwCall& a, const View& dy, const View& x, void* stream) {
+  const bool dy_is_wide = dy.shape[1] > x.shape[1];
+  const View &wide = dy_is_wide ? dy : x, &narrow = dy_is_wide ? x : dy;
+  narrow_dw({.wide = wide.data,
+             .narrow = narrow.data,
+             .out = static_cast<float*>(a.dw.data),
+             .wide_stride = row_stride(wide),
+             .narrow_stride = row_stride(narrow),
+             .out_stride = row_stride(a.dw),
+             .rows = x.shape[0],
+             .wide_columns = wide.shape[1],
+             .narrow_columns = narrow.shape[1],
+             .wide_is_rows = dy_is_wide,
+             .alpha = a.alpha},
+            stream);
 }
 
 void linear_at_once(const LinearCall& a, GpuQueue& queue, Doing doing) {
@@ -247,12 +264,19 @@ void linear_dw(const LinearDwCall& a, GpuQueue& queue, Doing doing) {
   const View dy = operand(a.dy, a.type, {}, a.workspace + a.scratch.left, stream, doing);
   const View x = operand(a.x, a.type, {}, a.workspace + a.scratch.right, stream, doing);
   auto& products = queue.local<MatrixProducts>();
-  if (a.at_once) {
-    dw_at_once(a, dy, x, products, doing);
-  } else if (a.in_partials) {
-    dw_by_partials(a, dy, x, products, stream, doing);
-  } else {
-    dw_in_place(a, dy, x, products, doing);
+  switch (a.way) {
+    case DwWay::at_once:
+      dw_at_once(a, dy, x, products, doing);
+      break;
+    case DwWay::quanta:
+      dw_in_place(a, dy, x, products, doing);
+      break;
+    case DwWay::partials:
+      dw_by_partials(a, dy, x, products, stream, doing);
+      break;
+    case DwWay::narrow:
+      if (doing == Doing::run) dw_by_kernel(a, dy, x, stream);
+      break;
   }
   if (!a.dbias || doing == Doing::prepare) return;
   auto* const sums = reinterpret_cast<float*>(a.workspace + a.scratch.bias);

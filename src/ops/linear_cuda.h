@@ -49,13 +49,20 @@ struct LinearCall {  // out = alpha * in op(w) + bias (+ out), or gelu of that
 };
 void linear(const LinearCall& a, GpuQueue& queue, Doing doing);
 
+enum class DwWay {
+  at_once,   // one product over all rows
+  quanta,    // one after the other
+  partials,  // several side by side, whose sums are then added in order
+  narrow,    // by a kernel for few columns
+};
+
 struct LinearDwCall {  // dw += alpha * dy^T x, dbias += alpha * column sums of dy
   View x, dy, dw, dbias;
   DType type = DType::bf16;
-  bool in_partials = false;
-  bool at_once = false;  // one product over all rows; needs no partials
-  bool overwrite = false;
-  std::int64_t group = 1;  // quanta whose partial sums are made at once
+  DwWay way = DwWay::quanta;
+  bool overwrite = false;    // at once only
+  std::int64_t quantum = 1;  // rows of a product, of DwWay::quanta
+  std::int64_t group = 1;    // quanta whose partial sums are made at once
   float alpha = 1;
   LinearScratch scratch;
   std::byte* workspace = nullptr;
@@ -112,6 +119,24 @@ constexpr bool narrow_product_takes(std::int64_t columns, std::int64_t depth) {
   return columns <= 64 && depth >= 1024 && depth % 32 == 0;
 }
 void narrow_product(const NarrowProduct& a, void* stream);
+
+// dw += alpha * dy^T x, quantum by quantum, where one of both has few columns (narrow_dw_cuda.cu):
+// an adapter's gradient, whose cost is to read the other one. Both are bf16, rows begin at
+// multiples of 16 bytes.
+struct NarrowDw {
+  const void* wide = nullptr;    // [R, W]
+  const void* narrow = nullptr;  // [R, C]
+  float* out = nullptr;          // [W, C] where wide_is_rows, else [C, W]
+  std::int64_t wide_stride = 0, narrow_stride = 0, out_stride = 0;  // elements from row to row
+  std::int64_t rows = 0, wide_columns = 0, narrow_columns = 0;
+  bool wide_is_rows = false;
+  float alpha = 1;
+};
+// Blocks share the wide columns, not the rows: with fewer columns they would not fill a machine.
+constexpr bool narrow_dw_takes(std::int64_t wide, std::int64_t narrow) {
+  return narrow <= 64 && wide >= 3072 && wide % 8 == 0;
+}
+void narrow_dw(const NarrowDw& a, void* stream);
 
 // to[r, c] += parts[0][r, c] + parts[1][r, c] + ..., one after the other. to: [R, C] f32.
 struct OrderedSum {

@@ -45,15 +45,20 @@ Cost gemm_cost(const LinearSize& s) {
                    static_cast<double>(s.outputs)};
 }
 
-// On a GPU the products of kTokenQuantum rows are added to dw one after the other, each of which
-// reads and writes all of it, or where dw is narrow side by side into partial sums.
-Cost dw_cost(ProgramBuilder& pb, const LinearSize& s, Buffer x, Buffer dy, Buffer dw) {
+// On a GPU the products of a quantum are added to dw one after the other, each of which reads and
+// writes all of it, or where dw is narrow side by side into partial sums.
+Cost dw_cost(ProgramBuilder& pb, const LinearSize& s, std::int64_t quantum, Buffer x, Buffer dy,
+             Buffer dw) {
   Cost cost = gemm_cost(s);
   if (s.device != Device::cuda) return cost;
-  const std::int64_t quanta = (s.rows + kTokenQuantum - 1) / kTokenQuantum;
+  const cuda::DwWay way = cuda::dw_way(s);
+  const std::int64_t rows = way == cuda::DwWay::narrow   ? s.rows
+                            : way == cuda::DwWay::quanta ? quantum
+                                                         : kTokenQuantum;
+  const std::int64_t quanta = (s.rows + rows - 1) / rows;
   const auto bytes = [&](Buffer b) { return static_cast<double>(pb.set().spec(b).bytes); };
   cost.bytes = bytes(x) + bytes(dy) + 2 * static_cast<double>(quanta) * bytes(dw);
-  if (!cuda::dw_in_partials(s) && quanta > 1) cost.launches = static_cast<std::uint32_t>(quanta);
+  if (way == cuda::DwWay::quanta && quanta > 1) cost.launches = static_cast<std::uint32_t>(quanta);
   return cost;
 }
 
@@ -117,7 +122,8 @@ void linear_dx_into(ProgramBuilder& pb, Buffer dy, const LinearWeight& w, Buffer
       [=](const Bindings& b) { linear_dx_prepare(call(b), b.stream()); });
 }
 
-void linear_dw(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dw, Buffer dbias, float alpha) {
+void linear_dw(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dw, Buffer dbias, float alpha,
+               std::int64_t quantum) {
   const LinearSize size = size_of_call(pb, x, {.weight = dw}, dy);
   const Buffer workspace = pb.workspace(linear_dw_workspace(size));
   const auto call = [=](const Bindings& b) {
@@ -126,13 +132,14 @@ void linear_dw(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dw, Buffer dbias,
                     .dw = b.out(dw),
                     .dbias = b.out_if(dbias),
                     .workspace = b.out_if(workspace),
-                    .alpha = alpha};
+                    .alpha = alpha,
+                    .quantum = quantum};
   };
   pb.emit(
       "linear_dw",
       {.reads = {x, dy, dw, dbias},
        .writes = {dw, dbias, workspace},
-       .cost = dw_cost(pb, size, x, dy, dw)},
+       .cost = dw_cost(pb, size, quantum, x, dy, dw)},
       [=](const Bindings& b) { linear_dw(call(b), b.stream()); },
       [=](const Bindings& b) { linear_dw_prepare(call(b), b.stream()); });
 }

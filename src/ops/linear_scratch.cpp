@@ -74,8 +74,12 @@ std::int64_t columns_at_once(const LinearSize& s, bool forward) {
 LinearScratch forward_scratch(const LinearSize& s) { return product_scratch(s, true); }
 LinearScratch dx_scratch(const LinearSize& s) { return product_scratch(s, false); }
 
-bool dw_in_partials(const LinearSize& s) {
-  return std::min(s.inputs, s.outputs) <= kNarrow || !s.w_aligned;
+DwWay dw_way(const LinearSize& s) {
+  const std::int64_t narrow = std::min(s.inputs, s.outputs), wide = std::max(s.inputs, s.outputs);
+  if (multiplied_type(s.x, s.y) == DType::bf16 && narrow_dw_takes(wide, narrow)) {
+    return DwWay::narrow;
+  }
+  return narrow <= kNarrow || !s.w_aligned ? DwWay::partials : DwWay::quanta;
 }
 
 std::int64_t dw_group(const LinearSize& s) {
@@ -93,7 +97,7 @@ LinearScratch dw_scratch(const LinearSize& s) {
   p.left = layout.take(copy(s.outputs, s.y, s.y_aligned));
   p.right = layout.take(copy(s.inputs, s.x, s.x_aligned));
   p.bias = layout.take(4 * s.outputs * quanta(s));
-  if (dw_in_partials(s)) {
+  if (dw_way(s) == DwWay::partials) {
     p.partials = layout.take(partial_bytes(s) * std::min(dw_group(s), quanta(s)));
   }
   p.bytes = layout.end();

@@ -38,8 +38,9 @@ LinearScratch forward_scratch(const LinearSize& s);
 LinearScratch dx_scratch(const LinearSize& s);
 
 // dw adds up the products of kTokenQuantum rows in order. Where it is narrow, one product is too
-// small for the machine: several quanta are multiplied side by side into partial sums.
-bool dw_in_partials(const LinearSize& s);
+// small for the machine: several quanta are multiplied side by side into partial sums, or a kernel
+// of our own makes all of it.
+DwWay dw_way(const LinearSize& s);
 std::int64_t dw_group(const LinearSize& s);
 LinearScratch dw_scratch(const LinearSize& s);
 

@@ -10,4 +10,9 @@ namespace ballast {
 // efficient.
 inline constexpr std::int64_t kTokenQuantum = 256;
 
+// The same of whole weights' gradients on a GPU, where each quantum reads and writes all of a
+// matrix: in models that are wide enough for it to matter (wan::row_unit()) work is cut at
+// multiples of this.
+inline constexpr std::int64_t kWideQuantum = 2048;
+
 }  // namespace ballast

@@ -93,6 +93,9 @@ int to_int(std::int64_t n) {
 }  // namespace
 
 void sgemm(const Sgemm& g) {
+  // Where only a threaded build is installed, each product would be split again over every
+  // processor, with an allocation. Not at start-up: its own start-up code may come later.
+  [[maybe_unused]] static const bool one_thread = (openblas_set_num_threads(1), true);
   cblas_sgemm(CblasRowMajor, g.transpose_a ? CblasTrans : CblasNoTrans,
               g.transpose_b ? CblasTrans : CblasNoTrans, to_int(g.m), to_int(g.n), to_int(g.k),
               g.alpha, g.a, to_int(g.lda), g.b, to_int(g.ldb), g.beta, g.c, to_int(g.ldc));

@@ -64,6 +64,15 @@ __device__ __forceinline__ void start_copy(uint4* to, const void* from, bool rea
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_all;" : : : "memory");
 }
+// The copies a thread has started since the last one are a group; all but its last kLeft groups are
+// there after the wait.
+__device__ __forceinline__ void end_of_group() {
+  asm volatile("cp.async.commit_group;" : : : "memory");
+}
+template <int kLeft>
+__device__ __forceinline__ void wait_for_groups() {
+  asm volatile("cp.async.wait_group %0;" : : "n"(kLeft) : "memory");
+}
 
 // 2^x, 0 below the normal numbers.
 __device__ __forceinline__ float power_of_2(float x) {
@@ -122,6 +131,9 @@ inline void start_copy(uint4* to, const void* from, bool real) {
   *to = real ? *static_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
 }
 inline void wait_for_copies() {}
+inline void end_of_group() {}
+template <int kLeft>
+void wait_for_groups() {}
 inline float power_of_2(float x) { return std::exp2(x); }
 
 #endif

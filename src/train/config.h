@@ -60,8 +60,8 @@ struct StudentConfig {
 };
 
 struct AdapterConfig {
-  std::int64_t rank = 16;
-  double alpha = 0;  // 0: rank
+  std::int64_t rank = 16;  // 0: that of init_from, and its alpha
+  double alpha = 0;        // 0: rank
   double dropout = 0;
   DType dtype = DType::f32;
   std::vector<std::string>

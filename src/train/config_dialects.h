@@ -27,6 +27,13 @@ Seq2SeqConfig read_seq2seq(Seq2SeqDialect dialect, const std::string& source,
 // [optimizer] of diffusion-pipe, into c.optimizer and c.schedule; the adapter is known already.
 void read_optimizer(const TomlTable& t, std::optional<double> constant_rate, TrainConfig& c);
 
+// musubi-tuner's --optimizer_type: a name, or a class as Python names it, torch.optim.AdamW.
+OptimizerKind musubi_optimizer(const Setting& s);
+// --optimizer_args of an optimizer whose kind and defaults are known.
+void read_optimizer_args(const Setting& flag, OptimizerOptions& o);
+// --lr_scheduler_args: step_rules of piecewise_constant; flag may not have been given.
+void read_schedule_args(const Setting& flag, ScheduleOptions& o);
+
 // [model] of a run that trains a VAE.
 void read_vae_model(const TomlTable& t, const PathFinder& find_path, TrainConfig& c);
 

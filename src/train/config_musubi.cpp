@@ -43,7 +43,7 @@ constexpr std::array<Word<Weighting>, 5> kWeightings = {{
     {"cosmap", Weighting::cosmap},
     {"sigma_sqrt", Weighting::sigma_sqrt},
 }};
-constexpr std::array<Word<ScheduleKind>, 10> kMusubiSchedules = {{
+constexpr std::array<Word<ScheduleKind>, 11> kMusubiSchedules = {{
     {"constant", ScheduleKind::constant},
     {"linear", ScheduleKind::linear},
     {"cosine", ScheduleKind::cosine},
@@ -54,17 +54,12 @@ constexpr std::array<Word<ScheduleKind>, 10> kMusubiSchedules = {{
     {"cosine_with_min_lr", ScheduleKind::cosine_with_min_lr},
     {"warmup_stable_decay", ScheduleKind::warmup_stable_decay},
     {"rex", ScheduleKind::rex},
+    {"piecewise_constant", ScheduleKind::piecewise_constant},
 }};
 constexpr std::array<Word<DType>, 3> kMixed = {
     {{"no", DType::f32}, {"fp16", DType::f16}, {"bf16", DType::bf16}}};
 constexpr std::array<Word<DType>, 4> kSaved = {
     {{"float", DType::f32}, {"fp32", DType::f32}, {"fp16", DType::f16}, {"bf16", DType::bf16}}};
-constexpr std::array<Word<OptimizerKind>, 3> kOptimizers = {{
-    {"AdamW", OptimizerKind::adamw},
-    {"AdamW8bit", OptimizerKind::adamw8bit},
-    {"Adafactor", OptimizerKind::adafactor},
-}};
-
 class MusubiReader {
  public:
   MusubiReader(const std::string& source, ConfigUse use)
@@ -104,6 +99,7 @@ class MusubiReader {
     finish_previews();
     finish_optimizer();
     finish_network();
+    read_schedule_args(schedule_args_, c_.schedule);
     common.apply(c_);
     return std::move(c_);
   }
@@ -190,13 +186,8 @@ class MusubiReader {
   }
 
   void declare_optimizer(FlagTable& t) {
-    t.add("optimizer_type", Takes::one, "AdamW, AdamW8bit or Adafactor", [this](const Setting& s) {
-      // A class as Python names it, torch.optim.AdamW: its name says which.
-      const std::string name = s.text().substr(s.text().rfind('.') + 1);
-      const auto kind = meaning_of(kOptimizers, name);
-      if (!kind) s.fail_value(one_of(kOptimizers, s.text()));
-      optimizer_ = *kind;
-    });
+    t.add("optimizer_type", Takes::one, "AdamW, AdamW8bit, Adafactor or StableAdamW",
+          [this](const Setting& s) { optimizer_ = musubi_optimizer(s); });
     t.add("optimizer_args", Takes::many, "key=value ...",
           [this](const Setting& s) { optimizer_args_ = s; });
     t.add("learning_rate", c_.schedule.learning_rate, "the highest one (2e-6)");
@@ -217,7 +208,8 @@ class MusubiReader {
     t.add("lr_scheduler_min_lr_ratio", c_.schedule.min_rate_ratio, "lowest rate over the highest");
     t.refuse("lr_scheduler_type", Takes::one,
              "Python classes cannot be loaded; use --lr_scheduler");
-    t.refuse("lr_scheduler_args", Takes::many, "Python classes cannot be loaded");
+    t.add("lr_scheduler_args", Takes::many, "step_rules=1:100,0.1 of piecewise_constant",
+          [this](const Setting& s) { schedule_args_ = s; });
   }
 
   // 100, 0.1 or 10%.
@@ -277,7 +269,7 @@ class MusubiReader {
     t.add("network_weights", c_.adapter.init_from, "begin with this LoRA");
     t.add("base_weights", base_weights_, "LoRAs merged into the model first");
     t.add("base_weights_multiplier", base_multipliers_, "their strengths");
-    t.refuse("dim_from_weights", Takes::nothing, "give --network_dim of the file");
+    t.add("dim_from_weights", dim_from_weights_, "rank and alpha of the LoRA to begin with");
     t.refuse("scale_weight_norms", Takes::one, "limiting the norm of LoRA weights is not offered");
   }
 
@@ -420,27 +412,9 @@ class MusubiReader {
   void finish_optimizer() {
     OptimizerOptions& o = c_.optimizer;
     o = optimizer_defaults(optimizer_, trained_dtype(c_));
-    const bool adafactor = optimizer_ == OptimizerKind::adafactor;
-    const KeyValues args =
-        adafactor
-            ? KeyValues(optimizer_args_, {"weight_decay", "eps", "scale_parameter", "relative_step",
-                                          "warmup_init", "clip_threshold", "decay_rate"})
-            : KeyValues(optimizer_args_, {"weight_decay", "eps", "betas"});
-    o.weight_decay = args.number("weight_decay", 0).value_or(o.weight_decay);
-    if (adafactor) {
-      o.scale_parameter = args.boolean("scale_parameter").value_or(o.scale_parameter);
-      o.relative_step = args.boolean("relative_step").value_or(o.relative_step);
-      o.warmup_init = args.boolean("warmup_init").value_or(o.warmup_init);
-      o.clip_threshold = args.number("clip_threshold", 1e-9).value_or(o.clip_threshold);
-      o.decay_rate = args.number("decay_rate", -1).value_or(o.decay_rate);
-      if (const auto eps = args.pair("eps")) std::tie(o.eps_rows, o.eps_scale) = *eps;
-    } else {
-      o.eps = args.number("eps", 0).value_or(o.eps);
-      if (const auto betas = args.pair("betas")) std::tie(o.beta1, o.beta2) = *betas;
-      const auto is_beta = [](double b) { return b >= 0 && b < 1; };
-      if (!is_beta(o.beta1) || !is_beta(o.beta2)) args.fail_value("betas", "numbers from 0 to 1");
-    }
-    if (!adafactor_schedule_.name.empty() && !(adafactor && o.relative_step)) {
+    read_optimizer_args(optimizer_args_, o);
+    const bool own_rate = optimizer_ == OptimizerKind::adafactor && o.relative_step;
+    if (!adafactor_schedule_.name.empty() && !own_rate) {
       fail(adafactor_schedule_.code,
            fmt::format("{}: \"adafactor\" needs --optimizer_type Adafactor with relative_step=True",
                        adafactor_schedule_.where));
@@ -449,6 +423,12 @@ class MusubiReader {
 
   void finish_network() {
     AdapterConfig& a = c_.adapter;
+    if (dim_from_weights_) {
+      if (a.init_from.empty()) {
+        fail(ErrorCode::usage, "--dim_from_weights needs --network_weights FILE");
+      }
+      a.rank = 0;  // that of the file
+    }
     a.init_from = find_path_.find("network_weights", a.init_from);
     a.exclude_is_regex = true;
     const KeyValues args(
@@ -471,11 +451,11 @@ class MusubiReader {
   ConfigUse use_;
   Task task_;
   bool fp8_base_ = false, fp8_scaled_ = false, recompute_ = false, offload_ = false,
-       save_state_ = false;
+       save_state_ = false, dim_from_weights_ = false;
   std::int64_t max_train_steps_ = 1600, min_timestep_ = 0, max_timestep_ = 1000, strata_ = 0;
   std::optional<std::int64_t> max_train_epochs_;
   OptimizerKind optimizer_ = OptimizerKind::adamw;
-  Setting optimizer_args_, network_args_, adafactor_schedule_;
+  Setting optimizer_args_, network_args_, adafactor_schedule_, schedule_args_;
   std::vector<std::string> base_weights_, base_multipliers_;
   std::string sample_prompts_;
 };

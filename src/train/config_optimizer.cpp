@@ -9,9 +9,10 @@
 namespace ballast::train {
 namespace {
 
-constexpr std::array<Word<OptimizerKind>, 7> kTypes = {{
+constexpr std::array<Word<OptimizerKind>, 8> kTypes = {{
     {"adamw", OptimizerKind::adamw},
     {"adamw_optimi", OptimizerKind::adamw_optimi},
+    {"stableadamw", OptimizerKind::stableadamw},
     {"AdamW8bit", OptimizerKind::adamw8bit},
     {"AdamW8bitKahan", OptimizerKind::adamw8bit_kahan},
     {"adafactor", OptimizerKind::adafactor},
@@ -25,6 +26,9 @@ constexpr IgnoredKey kIgnoredByOptimizers[] = {
     {"triton", kFused},     {"is_paged", "the plan decides where optimizer state lives"},
 };
 
+bool is_optimi(OptimizerKind k) {
+  return k == OptimizerKind::adamw_optimi || k == OptimizerKind::stableadamw;
+}
 bool is_adam(OptimizerKind k) { return k != OptimizerKind::adafactor && k != OptimizerKind::sgd; }
 
 // Keys that change the update in ways that are not offered; their defaults are accepted.
@@ -68,6 +72,45 @@ void read_adafactor(const TomlTable& t, OptimizerOptions& o) {
   (void)t.find("eps");
 }
 
+void note_without_effect(const TomlTable& t, std::string_view key, std::string_view why,
+                         TrainConfig& c) {
+  c.notes.push_back(
+      fmt::format("{}.{} (line {}) has no effect: {}", t.name(), key, t.line_of(key), why));
+}
+
+void read_precision(const TomlTable& t, TrainConfig& c) {
+  OptimizerOptions& o = c.optimizer;
+  if (const auto rounding = word_from(t, "rounding", kRoundingWords)) {
+    o.rounding = *rounding;
+    o.kahan_unasked = false;
+    if (o.kind == OptimizerKind::adamw8bit_kahan) {
+      note_without_effect(t, "rounding", "AdamW8bitKahan carries what is rounded away", c);
+    } else if (trained_dtype(c) == DType::f32) {
+      note_without_effect(t, "rounding", "the trained weights are float32", c);
+    }
+  }
+  if (const auto dtype = word_from(t, "state_dtype", kDTypeWords)) {
+    if (*dtype != DType::f32 && *dtype != DType::bf16) {
+      t.fail_at("state_dtype", "expected float32 or bfloat16");
+    }
+    o.state_dtype = *dtype;
+    if (is_optimi(o.kind)) {
+      note_without_effect(t, "state_dtype", "optimi keeps moments as it keeps the weights", c);
+    } else if (o.kind != OptimizerKind::adamw && o.kind != OptimizerKind::sgd) {
+      note_without_effect(t, "state_dtype", "this optimizer has a format of its own", c);
+    }
+  }
+}
+
+// decouple_lr: weights lose lr / max_lr weight_decay of themselves, max_lr being lr unless said.
+void read_decoupled_decay(const TomlTable& t, TrainConfig& c) {
+  const bool decoupled = t.boolean("decouple_lr", false);
+  const auto most = number_from(t, "max_lr", 1e-30, kMostNumber);
+  const double rate = most.value_or(c.schedule.learning_rate);
+  if (decoupled && rate > 0) c.optimizer.weight_decay /= rate;
+  if (most && !decoupled) note_without_effect(t, "max_lr", "decouple_lr is not set", c);
+}
+
 }  // namespace
 
 void read_optimizer(const TomlTable& t, std::optional<double> constant_rate, TrainConfig& c) {
@@ -91,9 +134,10 @@ void read_optimizer(const TomlTable& t, std::optional<double> constant_rate, Tra
   }
   switch (*kind) {
     case OptimizerKind::adamw_optimi:
-      refuse_true(t, {"decouple_lr"});
+    case OptimizerKind::stableadamw:
       if (const auto kahan = t.boolean("kahan_sum")) {
         o.rounding = *kahan ? UpdateRounding::kahan : UpdateRounding::nearest;
+        o.kahan_unasked = *kahan;
       }
       break;
     case OptimizerKind::adamw8bit_kahan:
@@ -116,13 +160,7 @@ void read_optimizer(const TomlTable& t, std::optional<double> constant_rate, Tra
         "{}.weight_decay (line {}): AdamW8bitKahan decays its compensation buffer, not the weights",
         t.name(), t.line_of("weight_decay")));
   }
-  o.rounding = word_from(t, "rounding", kRoundingWords).value_or(o.rounding);
-  if (const auto dtype = word_from(t, "state_dtype", kDTypeWords)) {
-    if (*dtype != DType::f32 && *dtype != DType::bf16) {
-      t.fail_at("state_dtype", "expected float32 or bfloat16");
-    }
-    o.state_dtype = *dtype;
-  }
+  read_precision(t, c);
   if (const auto ema = number_from(t, "ema_decay", 0, 1)) {
     if (*ema <= 0 || *ema >= 1) t.fail_at("ema_decay", "expected a number between 0 and 1");
     o.ema_decay = ema;
@@ -138,6 +176,7 @@ void read_optimizer(const TomlTable& t, std::optional<double> constant_rate, Tra
   const auto rate = number_from(t, "lr", 0, kMostNumber);
   if (!rate && !constant_rate && !own_rate) (void)t.require_number("lr");
   c.schedule.learning_rate = constant_rate ? *constant_rate : rate.value_or(0);
+  if (is_optimi(*kind)) read_decoupled_decay(t, c);
   t.finish(kIgnoredByOptimizers, c.notes);
 }
 

@@ -28,7 +28,7 @@ struct Optim {
   OptimizerKind kind;
   bool paged = false;
 };
-constexpr std::array<Word<Optim>, 13> kOptimWords = {{
+constexpr std::array<Word<Optim>, 15> kOptimWords = {{
     {"adamw", {OptimizerKind::adamw}},
     {"adamw_torch", {OptimizerKind::adamw}},
     {"adamw_torch_fused", {OptimizerKind::adamw}},
@@ -41,6 +41,8 @@ constexpr std::array<Word<Optim>, 13> kOptimWords = {{
     {"paged_adamw", {OptimizerKind::adamw, true}},
     {"adafactor", {OptimizerKind::adafactor}},
     {"adamw_optimi", {OptimizerKind::adamw_optimi}},
+    {"stable_adamw", {OptimizerKind::stableadamw}},
+    {"stableadamw", {OptimizerKind::stableadamw}},
     {"sgd", {OptimizerKind::sgd}},
 }};
 
@@ -193,8 +195,9 @@ void Seq2SeqReader::declare_steps(FlagTable& t) {
         c_.batch_size, 1);
   count(t, {"per_device_eval_batch_size"}, "the same of evaluation (8)", c_.eval_batch_size, 1);
   count(t, {"gradient_accumulation_steps"}, "micro-batches of a step", c_.accumulation, 1);
-  count(t, {"micro_batches_per_visit"}, "that share a visit of every block, for streamed weights",
-        c_.micro_batches_per_visit, 1);
+  count(t, {"micro_batches_per_visit"},
+        "that share a visit of every block; 0: where weights stream, as many as pay (0)",
+        c_.micro_batches_per_visit, 0);
   add(t, {"loss_mean"}, "over tokens of a step, or micro_batches, then over those",
       [this](const Setting& s) { c_.loss_mean = word_of(s, kMeanWords); });
   add(t, {"seed"}, "of order and dropout (42)",
@@ -206,7 +209,8 @@ void Seq2SeqReader::declare_steps(FlagTable& t) {
 }
 
 void Seq2SeqReader::declare_optimizer(FlagTable& t) {
-  add(t, {"optim", "optimizer"}, "adamw, adamw_bnb_8bit, adafactor, adamw_optimi or sgd",
+  add(t, {"optim", "optimizer"},
+      "adamw, adamw_bnb_8bit, adafactor, adamw_optimi, stable_adamw or sgd",
       [this](const Setting& s) { optim_ = word_of(s, kOptimWords); });
   truth(t, "adafactor", "the same as --optim adafactor", adafactor_);
   const auto number = [&](std::string_view name, std::string_view help, std::optional<double>& to,
@@ -262,7 +266,9 @@ void Seq2SeqReader::declare_cadences(FlagTable& t) {
   count(t, {"eval_steps"}, "steps between two evaluations; 0: after every epoch", c_.eval_steps, 0);
   truth(t, "eval_on_start", "evaluate before the first step, too", c_.evaluate_first);
   count(t, {"logging_steps"}, "steps between two points in TensorBoard", c_.logging_steps, 1);
-  count(t, {"print_steps"}, "steps between two lines of progress in a file", c_.print_steps, 1);
+  count(t, {"print_steps"},
+        "steps between two lines of progress in a file; 0: those of logging_steps", c_.print_steps,
+        0);
   count(t, {"memory_line_steps"}, "steps between two memory lines; 0: none", c_.memory_line_steps,
         0);
   count(t, {"early_stopping_patience"}, "evaluations without a better loss that end it; 0: none",
@@ -411,7 +417,8 @@ void Seq2SeqReader::settle_optimizer() {
     // The usual fine-tuning setting: a given rate, no scale of its own.
     o.scale_parameter = o.relative_step = false;
     if (!c_.learning_rate) c_.learning_rate = 1e-3;
-  } else if (optim.kind != OptimizerKind::adamw_optimi) {
+  } else if (optim.kind != OptimizerKind::adamw_optimi &&
+             optim.kind != OptimizerKind::stableadamw) {
     o.weight_decay = decay;
   }
   // bf16 weights that are rounded to the nearest lose small updates; this costs no memory.
@@ -465,12 +472,7 @@ Seq2SeqConfig Seq2SeqReader::read(std::string source, std::span<const Setting> s
   if (strategy(eval_strategy_, "eval_strategy") == "no") c_.eval_steps = -1;
   if (eval_strategy_ == "epoch") c_.eval_steps = 0;
   if (eval_strategy_ == "steps" && c_.eval_steps == 0) c_.eval_steps = 500;
-  if (c_.micro_batches_per_visit > 1 && c_.loss_mean == LossMean::micro_batches) {
-    c_.loss_mean = LossMean::tokens;
-    c_.notes.push_back(
-        "micro_batches_per_visit: losses are averaged over the tokens of a step, not by "
-        "micro-batch");
-  }
+  c_.micro_batches_per_visit = std::min(c_.micro_batches_per_visit, c_.accumulation);
   require_files();
   settle_best();
   return std::move(c_);

@@ -32,6 +32,7 @@ OptimizerOptions optimizer_defaults(OptimizerKind kind, DType parameter) {
       o.state_dtype = parameter;  // torch keeps moments as it keeps parameters
       break;
     case OptimizerKind::adamw_optimi:
+    case OptimizerKind::stableadamw:
       o.beta2 = 0.99;
       o.eps = 1e-6;
       o.state_dtype = parameter;

@@ -87,11 +87,13 @@ FlagTable flags_of(DistillConfig& c) {
   t.add("gradient_accumulation_steps", c.gradient_accumulation, "batches of an optimizer step", 1);
   t.add("max_grad_norm", c.max_grad_norm, "gradients longer than this are shortened (0: never)");
   t.add("weight_decay", c.optimizer.weight_decay, "of AdamW");
-  t.add("optimizer", Takes::one, "adamw, adamw8bit, adafactor, sgd", [&c](const Setting& s) {
-    const auto kind = find_optimizer(s.text());
-    if (!kind) s.fail_value("one of adamw, adamw_optimi, adamw8bit, adafactor, sgd");
-    c.optimizer.kind = *kind;
-  });
+  t.add("optimizer", Takes::one, "adamw, stableadamw, adamw8bit, adafactor, sgd",
+        [&c](const Setting& s) {
+          const auto kind = find_optimizer(s.text());
+          if (!kind)
+            s.fail_value("one of adamw, adamw_optimi, stableadamw, adamw8bit, adafactor, sgd");
+          c.optimizer.kind = *kind;
+        });
   t.add("lr_scheduler", Takes::one, "constant, linear, cosine, constant_with_warmup, ...",
         [&c](const Setting& s) {
           const auto kind = find_schedule(s.text());

@@ -150,6 +150,11 @@ std::string refusal_text(const DistillRun& run, const Refusal& refusal,
   row("host", process ? process->total() : Bytes{},
       refusal.needed[1] + (gpu ? Bytes{} : refusal.needed[0]), said(machine.ram),
       said(available_memory(machine)), run.request.budget.host);
+  // The rest of WanDistiller's list.
+  text += fmt::format(
+      "\n\ntried already: {}the student's activations computed again "
+      "(--gradient_checkpointing), one arena that cannot fragment (no allocator setting)",
+      run.request.place == TeacherPlace::device ? "" : "a streamed teacher (--teacher_on_cpu), ");
   for (const PlannedChange& c : changes) {
     if (!c.fits || !c.text.starts_with("--")) continue;
     // Of two flags of one name the later one counts.

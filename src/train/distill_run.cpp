@@ -8,6 +8,7 @@
 #include "memory/machine.h"
 #include "models/wan/recognise.h"
 #include "models/wan/weights.h"
+#include "train/distill_samples.h"
 #include "train/pair_lessons.h"
 
 namespace ballast::train {
@@ -74,6 +75,7 @@ DistillRun prepare_distill(DistillConfig config, const RunTarget& target) {
   r.other_lines = {{.name = "lessons",
                     .bytes = PairLessons::bytes(r.job) + run.prompts->bytes(),
                     .reason = "latents that the student is about to see, where prompts are"}};
+  if (decodes_samples(run)) r.other_lines.push_back(decoder_line(run));
 
   const std::int64_t prompts = run.prompts->count(), per_step = run.samples_per_step();
   run.steps_per_epoch = (prompts + per_step - 1) / per_step;

@@ -8,6 +8,14 @@
 #include "io/media_reader.h"
 
 namespace ballast::train {
+namespace {
+
+// Decoded by the CPU: the GPU's memory belongs to teacher and student.
+infer::VideoCodecOptions decoder_options(const DistillRun& run) {
+  return {.device = Device::cpu, .threads = run.request.backend.threads};
+}
+
+}  // namespace
 
 std::vector<std::string> sample_prompts(const DistillRun& run) {
   if (!run.config.sample_prompts.empty()) return run.config.sample_prompts;
@@ -16,6 +24,22 @@ std::vector<std::string> sample_prompts(const DistillRun& run) {
     prompts.push_back(run.prompts->at(i));
   }
   return prompts;
+}
+
+bool decodes_samples(const DistillRun& run) {
+  return run.config.save_samples && media_available() && !run.files.vae.empty();
+}
+
+ProcessLine decoder_line(const DistillRun& run) {
+  const std::int64_t grid = run.student.grid();
+  const infer::VideoDecoder decoder(run.files.vae, decoder_options(run));
+  const wan_vae::PlannedVae planned = decoder.plan(grid, grid, false);
+  const auto pixels =
+      static_cast<std::uint64_t>(infer::chunk_values(decoder.config(), grid, grid, false));
+  // A chunk's values, the picture's bytes and those of its file.
+  return {.name = "decoder of samples",
+          .bytes = planned.host + Bytes{pixels * (sizeof(float) + 2)},
+          .reason = "the VAE, while a sample is decoded by the processors"};
 }
 
 std::vector<std::string> draw_samples(const DistillRun& run, const student::Student& student,
@@ -34,10 +58,8 @@ std::vector<std::string> draw_samples(const DistillRun& run, const student::Stud
     infer::mean_rows(std::span(rows).first(static_cast<std::size_t>(tokens * width)), tokens, text);
     const std::vector<float> latent =
         sampler.run(text, c.sample_steps, c.seed, static_cast<std::int64_t>(i));
-    // Decoded by the CPU: the GPU's memory belongs to teacher and student.
     paths.push_back(infer::save_student_sample(
-        latent, run.student, media_available() ? run.files.vae : "",
-        {.device = Device::cpu, .threads = run.request.backend.threads},
+        latent, run.student, decodes_samples(run) ? run.files.vae : "", decoder_options(run),
         fmt::format("{}/epoch_{:04}_rank_0_sample_{:02}.png", c.sample_dir, epoch, i)));
   }
   return paths;

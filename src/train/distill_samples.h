@@ -13,8 +13,14 @@ namespace ballast::train {
 // Those that were asked for, or the first two of the file.
 std::vector<std::string> sample_prompts(const DistillRun& run);
 
-// A sample for each prompt into sample_dir: epoch_0003_rank_0_sample_00.png where a VAE is at hand
-// and pictures can be written, else the latent with the ending .safetensors. Returns the paths.
+// Whether samples become pictures: they were asked for, a VAE is at hand and pictures can be
+// written.
+bool decodes_samples(const DistillRun& run);
+// What that takes beside teacher and student: the processors decode, a sample at a time.
+ProcessLine decoder_line(const DistillRun& run);
+
+// A sample for each prompt into sample_dir: epoch_0003_rank_0_sample_00.png where samples
+// are decoded, else the latent with the ending .safetensors. Returns the paths.
 std::vector<std::string> draw_samples(const DistillRun& run, const student::Student& student,
                                       Runner& runner, const TextStates& states, std::int64_t epoch);
 

@@ -188,7 +188,8 @@ TrainOutcome train(PreparedRun run, wan::PlannedRun planned, const TrainOptions&
                     .device = planned.plan.peak_of(Tier::device),
                     .host = planned.plan.peak_of(Tier::host),
                     .disk = planned.plan.peak_of(Tier::disk),
-                    .info = run_info(run, planned, options.command)};
+                    .info = run_info(run, planned, options.command),
+                    .config_hash = run.config_hash};
   std::unique_ptr<Trainee> trainee;
   if (run.config.dmd2) {
     trainee = make_dmd2_trainee(std::move(run), std::move(planned.policy));

@@ -71,7 +71,9 @@ class Changes {
             r.job.lora.dtype = DType::bf16;
           });
     }
-    if (job_.optimizer.kind == OptimizerKind::adamw) {
+    if (job_.optimizer.kind == OptimizerKind::adamw ||
+        job_.optimizer.kind == OptimizerKind::adamw_optimi ||
+        job_.optimizer.kind == OptimizerKind::stableadamw) {
       add(toml() ? "[optimizer] type = 'AdamW8bit'" : "--optimizer_type AdamW8bit",
           [](wan::FitRequest& r) { r.job.optimizer.kind = OptimizerKind::adamw8bit; });
     }

@@ -1,6 +1,8 @@
 #include "train/prepared_run.h"
 
 #include <algorithm>
+#include <cctype>
+#include <filesystem>
 #include <regex>
 
 #include "core/error.h"
@@ -12,24 +14,39 @@
 #include "models/wan/recognise.h"
 #include "models/wan/weights.h"
 #include "train/base_merge.h"
+#include "train/config_hash.h"
 #include "train/model_choice.h"
 #include "train/taught_model.h"
 
 namespace ballast::train {
 
-data::ModelNeeds needs_of(const wan::Config& c) {
+namespace {
+
+// Known by its folder's name alone: the tensors are Wan's.
+bool is_skyreels(const ModelConfig& named) {
+  const std::filesystem::path path(named.checkpoint);
+  std::string name = (path.has_filename() ? path : path.parent_path()).filename().string();
+  std::ranges::transform(name, name.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return name.find("skyreels") != std::string::npos;
+}
+
+}  // namespace
+
+data::ModelNeeds needs_of(const ModelConfig& named, const wan::Config& c) {
   return {.latent_channels = c.out_dim,
           .conditioning_channels = c.conditioning(),
           .text_len = c.text_len,
           .text_dim = c.text_dim,
           .pixel_multiple = 2 * c.spatial_stride,
           .spatial_stride = c.spatial_stride,
-          .fps = c.spatial_stride == 16 ? 24.0 : 16.0};
+          .fps = c.spatial_stride == 16 || is_skyreels(named) ? 24.0 : 16.0};
 }
 
 // The names of training.md 1.3.
-std::string cache_name_of(const wan::Config& c) {
+std::string cache_name_of(const ModelConfig& named, const wan::Config& c) {
   if (c.spatial_stride == 16) return "wan2.2_5b";
+  if (is_skyreels(named)) return c.conditioning() > 0 ? "skyreels_v2_i2v" : "skyreels_v2";
   return c.conditioning() > 0 ? "wan2.2_i2v" : "wan";
 }
 
@@ -99,8 +116,8 @@ std::unique_ptr<data::Dataset> open_data(const PreparedRun& run, const DatasetRe
                                          const DataChange& change = {}) {
   return data::open_dataset(
       {.path = ref.config,
-       .needs = needs_of(run.model()),
-       .cache_name = cache_name_of(run.model()),
+       .needs = needs_of(run.config.model, run.model()),
+       .cache_name = cache_name_of(run.config.model, run.model()),
        .micro_batch =
            [sizes](std::int64_t width, std::int64_t height, std::int64_t frames) {
              return (frames == 1 ? sizes.images : sizes.clips)
@@ -156,14 +173,41 @@ Steps steps_of(const data::Dataset& dataset, std::uint64_t seed, std::int64_t ac
 }
 
 // LoRAs that the run begins with: a plan says what is wrong with them, before anything is merged.
-void check_loras(const PreparedRun& run) {
+void check_loras(PreparedRun& run) {
   const TrainConfig& c = run.config;
   for (const auto& [path, strength] : c.model.base_loras) {
-    (void)wan::LoraReader::open(path, &run.model());
+    while_doing("opening a LoRA that is merged first",
+                [&] { (void)wan::LoraReader::open(path, &run.model()); });
   }
-  if (c.method == Method::lora && !c.adapter.init_from.empty() && !c.resume) {
-    (void)wan::LoraReader::open(c.adapter.init_from, &run.model());
+  AdapterConfig& a = run.config.adapter;
+  if (c.method != Method::lora || a.init_from.empty() || (c.resume && a.rank > 0)) return;
+  const wan::LoraReader lora = while_doing("opening the LoRA that training begins with", [&] {
+    return wan::LoraReader::open(a.init_from, &run.model());
+  });
+  for (const wan::LoraModule& m : lora.modules()) {
+    if (m.rank == 0) continue;
+    if (a.rank == 0) {  // --dim_from_weights
+      a.rank = m.rank;
+      a.alpha = m.scale() * static_cast<double>(m.rank);
+    }
+    if (m.rank != a.rank) {
+      fail(ErrorCode::input,
+           fmt::format("{}: {} has rank {}, this run trains rank {}", lora.path(),
+                       printable(m.name), m.rank, a.rank),
+           {{fmt::format("a rank of {}", m.rank), "every module of a run has the same"}});
+    }
   }
+  if (a.rank == 0) fail(ErrorCode::input, fmt::format("{} has no factors", lora.path()));
+}
+
+// Where it has no effect.
+void note_dtype(PreparedRun& run) {
+  const bool gpu = run.request.backend.device == Device::cuda;
+  const DType dtype = run.config.model.dtype;
+  if (!gpu || dtype == DType::bf16) return;
+  run.notes.push_back(fmt::format(
+      "dtype {}: a GPU computes in bfloat16 here, with sums, norms and the loss in float32",
+      name_of(dtype)));
 }
 
 void add_steps(PreparedRun& run, Purpose purpose) {
@@ -355,21 +399,26 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
     take_student(run, purpose);
     r.teacher->format = frozen_format(c.model);
   }
+  check_loras(run);
+  note_dtype(run);
   r.budget = budget_of(c.memory, target.profile);
   if (purpose == Purpose::train) warn_of_limits(c.memory, target.profile);
   run.dataset = open_data(run, c.dataset, sizes_of(c), purpose);
-  if (c.uncond_fraction > 0 && !run.dataset->has_empty_caption()) {
+  const bool cached = purpose == Purpose::train || run.dataset->fully_cached();
+  if (c.uncond_fraction > 0 && cached && !run.dataset->has_empty_caption()) {
     fail(ErrorCode::input,
          fmt::format("uncond_fraction = {} drops captions, but the cache of {} has no embedding of "
                      "the empty caption",
                      c.uncond_fraction, c.dataset.config),
-         {{"uncond_fraction = 0", "every caption is kept"}});
+         {{"ballast cache with the same arguments", "encodes it with the captions of media"},
+          {"uncond_fraction = 0", "every caption is kept"}});
   }
   if (c.dmd2 || c.student) check_distillable(run, purpose);
   add_steps(run, purpose);
   add_evaluation(run, purpose);
   run.total_steps = total_steps(c, std::max<std::int64_t>(1, run.steps_per_epoch));
   run.schedule = schedule_of(c, std::max<std::int64_t>(1, run.steps_per_epoch));
+  run.config_hash = config_hash(c, run.schedule, *run.dataset);
 
   job.mode = c.method == Method::lora ? wan::Mode::lora : wan::Mode::full;
   job.precision = wan::precision_on(target.backend.device);
@@ -418,7 +467,6 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
         {"empty caption", Bytes{states * sizeof(float)}, "for the teacher's guidance"});
   }
   add_previews(run);
-  check_loras(run);
   if (!c.model.base_loras.empty()) {
     Bytes merged;
     for (const Checkpoint& file : run.checkpoints) merged += base_merge_bytes(file);

@@ -45,14 +45,15 @@ struct PreparedRun {
   std::vector<std::int64_t> kind_steps;  // in an epoch, by kind; 0: may come, nothing is cached yet
   std::int64_t steps_per_epoch = 0, total_steps = 0;
   ScheduleOptions schedule;
+  std::string config_hash;         // train/config_hash.h
   std::vector<std::string> notes;  // for the user, a sentence each
 
   const wan::Config& model() const { return request.job.config; }
 };
 
 // What a model takes of a dataset, and what its caches are called.
-data::ModelNeeds needs_of(const wan::Config& model);
-std::string cache_name_of(const wan::Config& model);
+data::ModelNeeds needs_of(const ModelConfig& named, const wan::Config& model);
+std::string cache_name_of(const ModelConfig& named, const wan::Config& model);
 
 // What the configuration allows, else what the machine has.
 Budget budget_of(const MemoryConfig& memory, const MachineProfile& profile);

@@ -106,11 +106,16 @@ Previews::Previews(const PreviewSetting& s)
   if (std::ranges::any_of(clips_, [](const Clip& c) { return !c.asked.image.empty(); })) {
     open_image_encoder(parts.vae, s);
   }
-  encoder_.emplace(parts.text_encoder, parts.tokenizer, texts_, s.model,
-                   infer::TextEncoderOptions{.device = s.backend.device,
-                                             .budget = s.budget,
-                                             .threads = s.backend.threads,
-                                             .profile = s.profile});
+  // Whether clips and images can be written and read was tried before any text is encoded.
+  encoder_.emplace(
+      parts.text_encoder, parts.tokenizer, texts_, s.model,
+      infer::TextEncoderOptions{
+          .device = s.backend.device,
+          .budget = s.budget,
+          .threads = s.backend.threads,
+          .profile = s.profile,
+          .other_lines = {{"media libraries", media_available() ? kMediaLibraries : Bytes{},
+                           "FFmpeg's, from their first use on"}}});
   const infer::TextEncoderPlan encoding = encoder_->plan();
   encoding_device_ = std::max(encoding_device_, encoding.needed(Tier::device));
   encoding_host_ = std::max(encoding_host_, encoding.needed(Tier::host));

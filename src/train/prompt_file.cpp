@@ -10,14 +10,14 @@ namespace ballast::train {
 namespace {
 
 constexpr std::uint64_t kLongestLine = 64 << 10;
-constexpr std::uint64_t kPiece = 1 << 20;
+constexpr std::uint64_t kReadAtOnce = 1 << 20;
 
 bool blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\v' || c == '\f'; }
 
 }  // namespace
 
 PromptFile::PromptFile(const std::string& path) : file_(DiskFile::open(path)) {
-  std::vector<char> piece(kPiece);
+  std::vector<char> piece(kReadAtOnce);
   std::uint64_t start = 0;            // of the line
   std::uint64_t first = 0, last = 0;  // of what is not blank in it, last one behind
   const auto end_line = [&](std::uint64_t end) {
@@ -33,7 +33,7 @@ PromptFile::PromptFile(const std::string& path) : file_(DiskFile::open(path)) {
     first = last = 0;
   };
   for (std::uint64_t at = 0; at < file_.size();) {
-    const std::uint64_t count = std::min(kPiece, file_.size() - at);
+    const std::uint64_t count = std::min(kReadAtOnce, file_.size() - at);
     file_.read(at, std::as_writable_bytes(std::span(piece).first(count)));
     for (std::uint64_t i = 0; i < count; ++i) {
       const char c = piece[i];

@@ -47,9 +47,11 @@ void refuse_dataset_file(const TomlFile& file) {
   }
 }
 
-TrainConfig read_file(const std::string& path, std::span<const Setting> flags, ConfigUse use) {
+// as_musubi: by its own flag; then the file may hold nothing but names that others have too.
+TrainConfig read_file(const std::string& path, std::span<const Setting> flags, ConfigUse use,
+                      bool as_musubi) {
   const TomlFile file = TomlFile::read(path);
-  if (!is_musubi(file)) {
+  if (!is_musubi(file) && (!as_musubi || file.root().has("model"))) {
     refuse_dataset_file(file);
     return read_diffusion_pipe(file, flags);
   }
@@ -58,18 +60,25 @@ TrainConfig read_file(const std::string& path, std::span<const Setting> flags, C
   return read_musubi(path, settings, use);
 }
 
-// Takes --config and --config_file out of the flags.
-std::string take_config(std::vector<Setting>& flags) {
+struct NamedConfig {
   std::string path;
+  bool musubi = false;  // --config_file is its flag
+};
+
+// Takes --config and --config_file out of the flags.
+NamedConfig take_config(std::vector<Setting>& flags) {
+  NamedConfig named;
+  std::string& path = named.path;
   std::erase_if(flags, [&](const Setting& s) {
     if (s.name != "config" && s.name != "config_file") return false;
     if (!path.empty() && path != s.text()) {
       fail(ErrorCode::usage, fmt::format("{}: a second configuration", s.where));
     }
     path = s.text();
+    named.musubi = s.name == "config_file";
     return true;
   });
-  return path;
+  return named;
 }
 
 }  // namespace
@@ -86,12 +95,15 @@ bool names_a_run(std::span<const std::string> arguments) {
 
 TrainConfig read_config(const std::string& path, std::span<const Setting> flags, ConfigUse use) {
   std::vector<Setting> rest(flags.begin(), flags.end());
-  const std::string named = take_config(rest);
-  if (!named.empty() && !path.empty()) {
+  const NamedConfig named = take_config(rest);
+  if (!named.path.empty() && !path.empty()) {
     fail(ErrorCode::usage, fmt::format("two configurations, {} and {}: expected one",
-                                       printable(path), printable(named)));
+                                       printable(path), printable(named.path)));
   }
-  if (!path.empty() || !named.empty()) return read_file(path.empty() ? named : path, rest, use);
+  if (!path.empty() || !named.path.empty()) {
+    return read_file(path.empty() ? named.path : path, rest, use,
+                     named.musubi || any_named(rest, kMusubiNames));
+  }
   if (any_named(rest, kMusubiNames)) return read_musubi("", rest, use);
   if (any_named(rest, kFlowMatchingNames)) {
     return read_flow_matching(rest);

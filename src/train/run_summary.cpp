@@ -100,12 +100,6 @@ RunInfo run_info(const PreparedRun& run, const wan::PlannedRun& planned,
                    .notes = run.notes});
 }
 
-std::string config_hash(const TrainConfig& c) {
-  const std::string text =
-      c.source.empty() ? fmt::format("{}", name_of(c.dialect)) : text_of(c.source);
-  return fmt::format("{:016x}", hash_of(text));
-}
-
 std::string model_hash(std::span<const Checkpoint> checkpoints) {
   std::uint64_t h = 0;
   const auto add = [&](const std::string& text) { h = hash_of(fmt::format("{}{}", h, text)); };

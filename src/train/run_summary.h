@@ -32,8 +32,6 @@ RunInfo run_info(const RunFacts& facts);
 RunInfo run_info(const PreparedRun& run, const wan::PlannedRun& planned,
                  const std::string& command);
 
-// What decides the numbers of a run; not where files lie or how memory is used.
-std::string config_hash(const TrainConfig& c);
 // Of names, shapes and dtypes of all tensors, and of some numbers in some of them; not of paths.
 std::string model_hash(std::span<const Checkpoint> checkpoints);
 inline std::string model_hash(const PreparedRun& run) { return model_hash(run.checkpoints); }

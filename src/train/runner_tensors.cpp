@@ -7,7 +7,7 @@
 namespace ballast::train {
 namespace {
 
-constexpr std::int64_t kPiece = 64 << 10;     // elements converted at once
+constexpr std::int64_t kConvertedAtOnce = 64 << 10;  // elements converted at once
 constexpr std::uint64_t kFarPiece = 1 << 20;  // bytes of a GPU's memory or a file copied at once
 
 }  // namespace
@@ -18,11 +18,11 @@ ByteSource converted_source(Runner& runner, Buffer from, DType to) {
     const std::size_t size = size_of(s.dtype);
     const std::int64_t total = s.shape.elements();
     const bool in_reach = runner.host_can_touch(from);
-    std::vector<std::byte> piece(static_cast<std::size_t>(kPiece) * size_of(to));
+    std::vector<std::byte> piece(static_cast<std::size_t>(kConvertedAtOnce) * size_of(to));
     std::vector<std::byte> fetched;  // of what the host cannot read in place
-    if (!in_reach) fetched.resize(static_cast<std::size_t>(kPiece) * size);
-    for (std::int64_t first = 0; first < total; first += kPiece) {
-      const std::int64_t count = std::min(kPiece, total - first);
+    if (!in_reach) fetched.resize(static_cast<std::size_t>(kConvertedAtOnce) * size);
+    for (std::int64_t first = 0; first < total; first += kConvertedAtOnce) {
+      const std::int64_t count = std::min(kConvertedAtOnce, total - first);
       const std::size_t at = static_cast<std::size_t>(first) * size;
       if (!in_reach) {
         runner.read_part(from, at,

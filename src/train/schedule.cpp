@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
 #include <cmath>
 #include <numbers>
 #include <utility>
@@ -12,7 +13,7 @@
 namespace ballast::train {
 namespace {
 
-constexpr std::array<std::pair<ScheduleKind, std::string_view>, 10> kNames = {{
+constexpr std::array<std::pair<ScheduleKind, std::string_view>, 11> kNames = {{
     {ScheduleKind::constant, "constant"},
     {ScheduleKind::linear, "linear"},
     {ScheduleKind::cosine, "cosine"},
@@ -23,6 +24,7 @@ constexpr std::array<std::pair<ScheduleKind, std::string_view>, 10> kNames = {{
     {ScheduleKind::cosine_with_min_lr, "cosine_with_min_lr"},
     {ScheduleKind::warmup_stable_decay, "warmup_stable_decay"},
     {ScheduleKind::rex, "rex"},
+    {ScheduleKind::piecewise_constant, "piecewise_constant"},
 }};
 
 // From 1 at x = 0 to 0 at x = 1.
@@ -49,6 +51,7 @@ double main_rate(const ScheduleOptions& o, double k, double total) {
   switch (o.kind) {
     case ScheduleKind::constant:
     case ScheduleKind::constant_with_warmup:
+    case ScheduleKind::piecewise_constant:  // never comes here
       return lr;
     case ScheduleKind::linear:
       return lr * (1 - x);
@@ -96,7 +99,40 @@ double per_epoch_cosine(const ScheduleOptions& o, std::int64_t done) {
   return o.min_rate + (o.learning_rate - o.min_rate) * half_wave(std::min(1.0, epoch / epochs));
 }
 
+double piecewise_rate(const ScheduleOptions& o, std::int64_t done) {
+  require(!o.pieces.empty(), o, "its pieces");
+  for (const ScheduleOptions::Piece& p : o.pieces) {
+    if (done < p.until) return o.learning_rate * p.factor;
+  }
+  return o.learning_rate * o.pieces.back().factor;
+}
+
 }  // namespace
+
+std::optional<std::vector<ScheduleOptions::Piece>> step_rules_of(std::string_view text) {
+  std::vector<ScheduleOptions::Piece> pieces;
+  const auto number = [](std::string_view word, auto& value) {
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+    return error == std::errc() && end == word.data() + word.size() && value >= 0;
+  };
+  while (true) {
+    const std::size_t comma = text.find(',');
+    const std::string_view rule = text.substr(0, comma);
+    const std::size_t colon = rule.find(':');
+    const bool last = comma == std::string_view::npos;
+    ScheduleOptions::Piece p;
+    if (!number(rule.substr(0, colon), p.factor) || last != (colon == std::string_view::npos)) {
+      return std::nullopt;
+    }
+    if (!last && (!number(rule.substr(colon + 1), p.until) ||
+                  p.until <= (pieces.empty() ? 0 : pieces.back().until))) {
+      return std::nullopt;
+    }
+    pieces.push_back(p);
+    if (last) return pieces;
+    text.remove_prefix(comma + 1);
+  }
+}
 
 std::string_view name_of(ScheduleKind k) {
   for (const auto& [kind, name] : kNames) {
@@ -118,6 +154,7 @@ std::optional<ScheduleKind> find_schedule(std::string_view name) {
 double learning_rate(const ScheduleOptions& o, std::int64_t done) {
   check(done >= 0, "{} steps done", done);
   if (o.style == ScheduleStyle::per_epoch_cosine) return per_epoch_cosine(o, done);
+  if (o.kind == ScheduleKind::piecewise_constant) return piecewise_rate(o, done);
   const auto k = static_cast<double>(done), total = static_cast<double>(o.total_steps);
   if (o.style == ScheduleStyle::transformers && o.kind == ScheduleKind::constant) {
     return o.learning_rate;

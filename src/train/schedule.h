@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace ballast::train {
 
@@ -18,6 +19,7 @@ enum class ScheduleKind : std::uint8_t {
   cosine_with_min_lr,
   warmup_stable_decay,
   rex,
+  piecewise_constant,
 };
 // Which trainer's formula. W warm-up steps, T total steps, k steps done.
 enum class ScheduleStyle : std::uint8_t {
@@ -43,7 +45,17 @@ struct ScheduleOptions {
                          // restarts (cosine_with_restarts)
   double power = 1;      // polynomial, which ends at a rate of 1e-7
   double timescale = 0;  // inverse_sqrt; 0: the warm-up steps, 10000 without
+  // piecewise_constant: factors on the rate while fewer steps than this are done, rising; the last
+  // one is for all others. No warm-up.
+  struct Piece {
+    std::int64_t until = 0;
+    double factor = 1;
+  };
+  std::vector<Piece> pieces = {};
 };
+
+// "1:100,0.1:200,0.01" as diffusers writes them; nothing: it makes no sense.
+std::optional<std::vector<ScheduleOptions::Piece>> step_rules_of(std::string_view text);
 
 std::string_view name_of(ScheduleKind k);
 std::optional<ScheduleKind> find_schedule(std::string_view name);  // any case

@@ -53,7 +53,8 @@ struct Seq2SeqConfig {
   std::int64_t epochs = 3;
   std::optional<std::int64_t> max_steps;
   std::int64_t batch_size = 8, eval_batch_size = 8, accumulation = 1;
-  std::int64_t micro_batches_per_visit = 1;  // that share a visit of every block
+  // Micro-batches that share a visit of every block; 0: where weights stream, as many as pay.
+  std::int64_t micro_batches_per_visit = 0;
   LossMean loss_mean = LossMean::tokens;
   std::optional<double> learning_rate;  // none: by the model's name (fine_tune), 5e-5
   ScheduleKind schedule = ScheduleKind::linear;
@@ -73,7 +74,8 @@ struct Seq2SeqConfig {
   std::int64_t eval_steps = 0;    // 0: after every epoch
   bool evaluate_first = false;    // before the first step as well
   int keep_checkpoints = 3;
-  std::int64_t logging_steps = 1, print_steps = 1, memory_line_steps = 100;
+  std::int64_t logging_steps = 1, memory_line_steps = 100;
+  std::int64_t print_steps = 0;  // 0: those of logging_steps
   EvalMetric best_metric = EvalMetric::loss;
   bool greater_is_better = false;   // of it
   bool load_best = false;           // the model of the best evaluation is what is saved in the end

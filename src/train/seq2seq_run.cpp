@@ -15,6 +15,7 @@
 #include "models/t5/weights.h"
 #include "train/checkpoint_search.h"
 #include "train/prepared_run.h"
+#include "train/vocabulary.h"
 
 namespace ballast::train {
 namespace {
@@ -84,8 +85,14 @@ std::string resumed_folder(const Seq2SeqConfig& c) {
 
 data::TokenCache tokenise(const std::string& file, const data::Tokenizer& tokenizer,
                           const Seq2SeqConfig& c) {
+  std::error_code error;
+  const std::uintmax_t size = fs::file_size(file, error);
+  if (error) {
+    fail(ErrorCode::input, fmt::format("{}: {}", file, error.message()),
+         {{"--train_file, --validation_file, --test_file", "name JSON Lines or CSV"}});
+  }
   Progress progress("tokenising " + fs::path(file).filename().string(),
-                    static_cast<std::int64_t>(fs::file_size(file)), Progress::Unit::bytes);
+                    static_cast<std::int64_t>(size), Progress::Unit::bytes);
   const int threads = c.workers > 0 ? static_cast<int>(std::min<std::int64_t>(c.workers, 64))
                                     : usable_cpus(read_machine());
   data::TokenCache cache = data::make_token_cache(
@@ -98,7 +105,10 @@ data::TokenCache tokenise(const std::string& file, const data::Tokenizer& tokeni
 }
 
 // Every shape that a run of these batches has in these epochs.
-void find_shapes(PairData& d, const Seq2SeqConfig& c, std::int64_t epochs, bool training) {
+void find_shapes(PairData& d, const Seq2SeqRun& run, std::int64_t epochs, bool training) {
+  const Seq2SeqConfig& c = run.config;
+  d.shapes.clear();
+  d.runs.clear();
   const auto ladder = data::shape_ladder(d.cache.longest(),
                                          {.multiple = c.pad_multiple, .to_longest = c.pad_to_max});
   std::map<std::size_t, std::int64_t, std::greater<>> used;  // the largest first
@@ -111,10 +121,10 @@ void find_shapes(PairData& d, const Seq2SeqConfig& c, std::int64_t epochs, bool 
       for (std::int64_t s = 0; s < data::steps_per_epoch(samples, d.batches); ++s) {
         const auto step = data::samples_of_step(order, d.batches, s);
         for (std::int64_t r = 0;; ++r) {
-          const auto run =
-              training ? samples_of_run(step, c, r) : (r == 0 ? step : step.subspan(0, 0));
-          if (run.empty()) break;
-          ++used[data::shape_for(ladder, data::needed_shape(d.cache, run))];
+          const auto part =
+              training ? samples_of_run(step, run, r) : (r == 0 ? step : step.subspan(0, 0));
+          if (part.empty()) break;
+          ++used[data::shape_for(ladder, data::needed_shape(d.cache, part))];
         }
       }
     }
@@ -123,12 +133,6 @@ void find_shapes(PairData& d, const Seq2SeqConfig& c, std::int64_t epochs, bool 
     d.shapes.push_back(ladder[shape]);
     d.runs.push_back(runs);
   }
-}
-
-// Bytes of the heap in use.
-std::uint64_t heap_bytes() {
-  const struct mallinfo2 now = mallinfo2();
-  return now.uordblks + now.hblkhd;
 }
 
 // The model's folder; without --pretrained-model the checkpoint's own, or what its adapter belongs
@@ -203,19 +207,12 @@ void take_job(Seq2SeqRun& run, const RunTarget& target) {
                : target.backend.device == Device::cuda ? WeightFormat::bf16
                                                        : WeightFormat::f32;
   job.trains = true;
-  for (const data::PairLength& s : run.train->shapes) {
-    job.batches.push_back({.samples = c.batch_size,
-                           .source = s.source,
-                           .target = s.target,
-                           .micro_batches = c.micro_batches_per_visit});
-  }
   if (run.eval) {
     for (const data::PairLength& s : run.eval->shapes) {
       job.eval_batches.push_back(
           {.samples = c.eval_batch_size, .source = s.source, .target = s.target});
     }
   }
-  job.accumulates = run.runs_per_step() > 1;
   job.gradient = c.gradients;
   job.record_update = true;
   job.lora = c.lora;
@@ -241,10 +238,28 @@ void take_machine(Seq2SeqRun& run, const RunTarget& target) {
 
 }  // namespace
 
+void share_visits(Seq2SeqRun& run, std::int64_t micro_batches) {
+  const Seq2SeqConfig& c = run.config;
+  run.micro_batches_per_visit = micro_batches;
+  find_shapes(*run.train, run, epochs_of(c, run.steps_per_epoch), true);
+  t5::Seq2SeqJob& job = run.request.job;
+  job.batches.clear();
+  for (const data::PairLength& s : run.train->shapes) {
+    job.batches.push_back({.samples = c.batch_size,
+                           .source = s.source,
+                           .target = s.target,
+                           .micro_batches = micro_batches});
+  }
+  job.accumulates = run.runs_per_step() > 1;
+  const data::PairLength longest = run.train->shapes.front();
+  run.shapes = fmt::format("{} x {} samples of up to {} and {} tokens, {} shapes", c.accumulation,
+                           c.batch_size, longest.source, longest.target, run.train->shapes.size());
+}
+
 std::span<const std::uint32_t> samples_of_run(std::span<const std::uint32_t> step,
-                                              const Seq2SeqConfig& c, std::int64_t run) {
-  const auto size = static_cast<std::size_t>(c.batch_size * c.micro_batches_per_visit);
-  const std::size_t first = std::min(step.size(), static_cast<std::size_t>(run) * size);
+                                              const Seq2SeqRun& run, std::int64_t r) {
+  const auto size = static_cast<std::size_t>(run.config.batch_size * run.micro_batches_per_visit);
+  const std::size_t first = std::min(step.size(), static_cast<std::size_t>(r) * size);
   return step.subspan(first, std::min(size, step.size() - first));
 }
 
@@ -285,16 +300,10 @@ Seq2SeqRun prepare_seq2seq(Seq2SeqConfig config, const RunTarget& target) {
   }
   run.tokenizer = c.tokenizer.empty() ? run.model_folder : c.tokenizer;
   {
-    const std::uint64_t before = heap_bytes();
-    const data::Tokenizer tokenizer = data::Tokenizer::open(run.tokenizer);
+    const Vocabulary vocabulary = Vocabulary::open(run.tokenizer);
+    const data::Tokenizer& tokenizer = vocabulary.tokenizer;
     if (c.predict) {
-      // What stays, and what it takes to read its file.
-      std::error_code error;
-      const std::uintmax_t file = fs::file_size(tokenizer.path(), error);
-      const std::uint64_t stays = heap_bytes() - std::min(before, heap_bytes());
-      run.request.other_lines.push_back({.name = "vocabulary",
-                                         .bytes = {stays + (error ? 0 : 2 * file)},
-                                         .reason = "evaluations read texts again"});
+      run.request.other_lines.push_back(vocabulary.line("evaluations read texts again"));
     }
     if (tokenizer.vocab_size() > job.config.vocabulary) {
       fail(ErrorCode::input, fmt::format("{} has {} tokens, the model knows {}", tokenizer.path(),
@@ -321,16 +330,52 @@ Seq2SeqRun prepare_seq2seq(Seq2SeqConfig config, const RunTarget& target) {
   }
   malloc_trim(0);  // the vocabulary is not needed any more
   take_steps(run);
-  find_shapes(*run.train, c, epochs_of(c, run.steps_per_epoch), true);
-  if (run.eval) find_shapes(*run.eval, c, 1, false);
+  if (run.eval) find_shapes(*run.eval, run, 1, false);
   take_job(run, target);
+  share_visits(run, std::max<std::int64_t>(1, c.micro_batches_per_visit));
   take_machine(run, target);
-  const data::PairLength longest = run.train->shapes.front();
   run.title = fmt::format("{}, {}", fs::path(run.model_folder).filename().string(),
                           c.lora ? "LoRA" : "fine-tune");
-  run.shapes = fmt::format("{} x {} samples of up to {} and {} tokens, {} shapes", c.accumulation,
-                           c.batch_size, longest.source, longest.target, run.train->shapes.size());
   return run;
+}
+
+double seconds_per_step(const Seq2SeqRun& run, const t5::PlannedRun& planned) {
+  const double update = planned.seconds_of_step(0, 0);
+  double sum = 0, runs = 0;
+  for (std::size_t k = 0; k < run.train->shapes.size(); ++k) {
+    // Of too many texts nobody knows which shapes occur how often: all alike.
+    const double here = std::max<double>(1, static_cast<double>(run.train->runs[k]));
+    sum += here * (planned.seconds_of_step(k) - update);
+    runs += here;
+  }
+  return update + static_cast<double>(run.runs_per_step()) * sum / runs;
+}
+
+std::variant<t5::PlannedRun, Refusal> plan_seq2seq(Seq2SeqRun& run) {
+  auto best = t5::fit(run.request);
+  const auto* alone = std::get_if<t5::PlannedRun>(&best);
+  if (run.config.micro_batches_per_visit > 0 || !alone || alone->policy.slots == 0) return best;
+  const std::int64_t accumulation = run.config.accumulation;
+  double seconds = seconds_per_step(run, *alone);
+  std::int64_t shares = 1;
+  // 2, 4, ...: of 16 four, not all, where activations of more would push blocks off the device.
+  for (std::int64_t n = 2; n < 2 * accumulation; n *= 2) {
+    share_visits(run, std::min(n, accumulation));
+    auto more = t5::fit(run.request);
+    const auto* planned = std::get_if<t5::PlannedRun>(&more);
+    if (!planned || seconds_per_step(run, *planned) >= seconds) break;
+    seconds = seconds_per_step(run, *planned);
+    shares = run.micro_batches_per_visit;
+    best = std::move(more);
+  }
+  share_visits(run, shares);
+  if (shares > 1) {
+    run.notes.push_back(
+        fmt::format("{} micro-batches share a visit of the streamed blocks, padded alike "
+                    "(--micro_batches_per_visit 1: none do)",
+                    shares));
+  }
+  return best;
 }
 
 PlanTitle title_of(const Seq2SeqRun& run) {
@@ -357,12 +402,8 @@ PlanView view_of(const Seq2SeqRun& run, const t5::PlannedRun& planned) {
   view.streamed_blocks = planned.policy.slots == 0
                              ? 0
                              : std::max<std::int64_t>(0, blocks - planned.policy.resident_groups);
-  const std::int64_t runs = run.runs_per_step();
-  const std::int64_t in_all = runs * epochs_of(run.config, run.steps_per_epoch);
-  for (std::size_t k = 0; k < run.train->shapes.size(); ++k) {
-    view.step_seconds.push_back(planned.seconds_of_step(k, runs));
-    view.steps_of_kind.push_back((run.train->runs[k] + in_all - 1) / in_all);
-  }
+  view.step_seconds = {seconds_per_step(run, planned)};
+  view.steps_of_kind = {run.steps_per_epoch};
   view.total_steps = run.total_steps;
   view.notes = run.notes;
   return view;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "data/pair_batches.h"
@@ -39,6 +40,7 @@ struct Seq2SeqRun {
   std::optional<data::TokenCache> test;  // texts are written for it when training is over
   t5::FitRequest request;
   std::int64_t steps_per_epoch = 0, total_steps = 0;
+  std::int64_t micro_batches_per_visit = 1;  // that share a run
   ScheduleOptions schedule;
   std::vector<std::string> notes;
 
@@ -47,8 +49,7 @@ struct Seq2SeqRun {
   infer::GenerateOptions generation() const;
   // Runs of the step program before an update.
   std::int64_t runs_per_step() const {
-    return (config.accumulation + config.micro_batches_per_visit - 1) /
-           config.micro_batches_per_visit;
+    return (config.accumulation + micro_batches_per_visit - 1) / micro_batches_per_visit;
   }
 };
 
@@ -56,10 +57,22 @@ struct Seq2SeqRun {
 // <output_dir>/token_cache) and works out what will be recorded.
 Seq2SeqRun prepare_seq2seq(Seq2SeqConfig config, const RunTarget& target);
 
+// So many micro-batches of a step share a run, and with it the visits of blocks. They are padded
+// alike: what is recorded is worked out anew.
+void share_visits(Seq2SeqRun& run, std::int64_t micro_batches);
+
+// The fastest predicted plan that fits, or what the leanest one misses. Where its weights stream
+// and nothing was said, as many micro-batches share a visit as make the whole run fastest: blocks
+// come over the link once for all of them.
+std::variant<t5::PlannedRun, Refusal> plan_seq2seq(Seq2SeqRun& run);
+
+// Predicted seconds of an optimizer step, in the mean over the run.
+double seconds_per_step(const Seq2SeqRun& run, const t5::PlannedRun& planned);
+
 // The samples of the r-th run of an optimizer step: the micro-batches that
 // share it.
 std::span<const std::uint32_t> samples_of_run(std::span<const std::uint32_t> step,
-                                              const Seq2SeqConfig& config, std::int64_t run);
+                                              const Seq2SeqRun& run, std::int64_t r);
 
 // How its plan or refusal is said.
 PlanTitle title_of(const Seq2SeqRun& run);

@@ -23,7 +23,8 @@
 namespace ballast::train {
 namespace {
 
-constexpr const char* kTexts = "train_texts";  // in TrainerState::texts
+constexpr const char* kTexts = "train_texts";               // in TrainerState::texts
+constexpr const char* kShared = "micro_batches_per_visit";  // in TrainerState::counts
 
 template <class T>
 std::span<T> span_of(Runner& runner, Buffer b) {
@@ -41,12 +42,15 @@ std::size_t kind_of(const PairData& d, std::span<const std::uint32_t> samples) {
   return 0;
 }
 
-double sum_of_losses(Runner& runner, const t5::StepIo& io) {
-  double sum = 0;
+// Each micro-batch's times its labels' weight.
+double loss_of(Runner& runner, const t5::StepIo& io) {
+  double loss = 0;
   for (const t5::MicroBatchIo& m : io.micro_batches) {
+    double sum = 0;
     for (const float x : span_of<float>(runner, m.losses)) sum += x;
+    loss += *runner.view(m.label_weight).as<float>() * sum;
   }
-  return sum;
+  return loss;
 }
 
 std::int64_t count_of(const TrainerState& s, const char* key, std::int64_t otherwise = 0) {
@@ -128,6 +132,13 @@ class Seq2SeqTrainee final : public Trainee {
   void put_state(TrainerState& state) const override;
   void take_state(const TrainerState& state, bool values_only) override;
   void resumed(TrainerState& state) override {
+    const std::int64_t shared = count_of(state, kShared, run_.micro_batches_per_visit);
+    if (shared != run_.micro_batches_per_visit) {
+      log::warn(
+          "{}: {} micro-batches shared a visit, now {} do: padding differs, and with it the "
+          "rounding (--micro_batches_per_visit {})",
+          run_.resume_from, shared, run_.micro_batches_per_visit, shared);
+    }
     if (state.texts[kTexts] == run_.train->cache.key()) return;
     log::warn("{}: the texts were others: the epoch goes on with today's", run_.resume_from);
     state.batches = std::min(state.batches, run_.steps_per_epoch - 1);
@@ -166,8 +177,10 @@ class Seq2SeqTrainee final : public Trainee {
     return all;
   }
   void init_adapters(Runner& runner) const;
+  // labels(batch): by how many a micro-batch's losses are divided.
+  template <class Labels>
   void bring(Runner& runner, const PairData& data, const t5::StepIo& io,
-             std::span<const std::uint32_t> samples) const;
+             std::span<const std::uint32_t> samples, const Labels& labels) const;
   double eval_loss(Runner& runner, std::int64_t step) const;
   Rouge score_texts(Runner& runner) const;
 
@@ -208,14 +221,17 @@ void Seq2SeqTrainee::init_adapters(Runner& runner) const {
 }
 
 // The inputs of one run: micro-batch after micro-batch; what is left over does not count.
+template <class Labels>
 void Seq2SeqTrainee::bring(Runner& runner, const PairData& data, const t5::StepIo& io,
-                           std::span<const std::uint32_t> samples) const {
+                           std::span<const std::uint32_t> samples, const Labels& labels) const {
   const auto batch = static_cast<std::size_t>(io.shape.samples);
   for (std::size_t m = 0; m < io.micro_batches.size(); ++m) {
     const std::size_t first = std::min(samples.size(), m * batch);
     const t5::MicroBatchIo& to = io.micro_batches[m];
-    data::read_batch(data.cache, samples.subspan(first, std::min(batch, samples.size() - first)),
-                     {io.shape.source, io.shape.target}, run_.model().pad,
+    const auto part = samples.subspan(first, std::min(batch, samples.size() - first));
+    *runner.view(to.label_weight).as<float>() =
+        part.empty() ? 0 : static_cast<float>(1.0 / static_cast<double>(labels(part)));
+    data::read_batch(data.cache, part, {io.shape.source, io.shape.target}, run_.model().pad,
                      run_.model().decoder_start,
                      {.source = span_of<std::int32_t>(runner, to.source),
                       .source_lengths = span_of<std::int32_t>(runner, to.source_lengths),
@@ -233,22 +249,20 @@ void Seq2SeqTrainee::gradients(Runner& runner, std::int64_t, StepRecord& record)
   if (model_->job().accumulates) runner.run("zero_gradients");
   double loss = 0;
   for (std::int64_t r = 0;; ++r) {
-    const auto part = samples_of_run(step, c, r);
+    const auto part = samples_of_run(step, run_, r);
     if (part.empty()) break;
     const t5::StepIo& io = model_->io().steps[kind_of(d, part)];
     const double waits = now_seconds();
-    bring(runner, d, io, part);
+    bring(runner, d, io, part, [&](std::span<const std::uint32_t> batch) {
+      if (c.loss_mean == LossMean::tokens) return labels;
+      return data::label_count(d.cache, batch) * micro_batches;
+    });
     record.times.data += now_seconds() - waits;
-    const double weight =
-        c.loss_mean == LossMean::tokens
-            ? 1.0 / static_cast<double>(labels)
-            : 1.0 / static_cast<double>(data::label_count(d.cache, part) * micro_batches);
-    *runner.view(model_->io().label_weight).as<float>() = static_cast<float>(weight);
     runner.run(io.program, {.step = record.step,
                             .seed = c.seed,
-                            .first_sample = r * c.batch_size * c.micro_batches_per_visit});
+                            .first_sample = r * c.batch_size * run_.micro_batches_per_visit});
     add_lane_times(record.times, runner.lane_times());
-    loss += weight * sum_of_losses(runner, io);
+    loss += loss_of(runner, io);
   }
   record.loss = loss;
   runner.run("grad_norm");
@@ -259,14 +273,13 @@ double Seq2SeqTrainee::eval_loss(Runner& runner, std::int64_t step) const {
   const PairData& d = *run_.eval;
   double sum = 0;
   std::int64_t labels = 0;
-  *runner.view(model_->io().label_weight).as<float>() = 1;
   const std::int64_t steps = data::steps_per_epoch(std::ssize(eval_order_), d.batches);
   for (std::int64_t s = 0; s < steps; ++s) {
     const auto batch = data::samples_of_step(eval_order_, d.batches, s);
     const t5::StepIo& io = model_->io().eval_steps[kind_of(d, batch)];
-    bring(runner, d, io, batch);
+    bring(runner, d, io, batch, [](auto) { return std::int64_t{1}; });
     runner.run(io.program, {.step = step, .seed = config().seed});
-    sum += sum_of_losses(runner, io);
+    sum += loss_of(runner, io);
     labels += data::label_count(d.cache, batch);
   }
   return sum / static_cast<double>(labels);
@@ -310,6 +323,7 @@ void Seq2SeqTrainee::evaluate(Runner& runner, std::int64_t step, RunRecords& rec
 
 void Seq2SeqTrainee::put_state(TrainerState& state) const {
   state.counts["updates"] = updates_;
+  state.counts[kShared] = run_.micro_batches_per_visit;
   state.counts["loss_checks"] = best_.checks;
   state.counts["loss_worse"] = best_.worse;
   state.counts["best_step"] = best_.best_step;
@@ -348,6 +362,7 @@ void Seq2SeqTrainee::add_files(const std::string& run, const std::string& to,
   AtomicFile file(to + "/" + kTransformersStateFile);
   file.write(transformers_state_json(s));
   file.commit();
+  malloc_trim(0);  // the history of all steps is in the file
 }
 
 void Seq2SeqTrainee::settle(Runner& runner, const std::string& run) {
@@ -410,7 +425,7 @@ TrainConfig loop_config(const Seq2SeqRun& run) {
   t.evaluate_before_first_step = c.evaluate_first;
   t.keep_checkpoints = c.keep_checkpoints;
   t.on_nan = c.on_nan;
-  t.steps_per_print = c.print_steps;
+  t.steps_per_print = c.print_steps > 0 ? c.print_steps : c.logging_steps;
   t.logging_steps = c.logging_steps;
   t.memory_line_steps = c.memory_line_steps;
   return t;

@@ -79,7 +79,7 @@ Metadata metadata_of(const PreparedRun& run, std::int64_t step, int expert) {
   add("ballast.step", std::to_string(step));
   add("ballast.seed", std::to_string(run.config.seed));
   if (run.checkpoints.size() > 1) add("ballast.expert", expert == 0 ? "low_noise" : "high_noise");
-  // Not of the configuration: files of runs that differ in memory alone are the same.
+  add("ballast.config_hash", run.config_hash);
   add("ballast.base_model_hash",
       model_hash(std::span(run.checkpoints).subspan(static_cast<std::size_t>(expert), 1)));
   if (run.config.lora_format == LoraFormat::kohya) add_musubi_keys(run, step, m);
@@ -148,11 +148,6 @@ void init_adapters(const PreparedRun& run, const wan::Dit& dit, Runner& runner) 
   }
   if (run.config.adapter.init_from.empty() || dit.io().adapters.empty()) return;
   const wan::LoraReader file = wan::LoraReader::open(run.config.adapter.init_from, &run.model());
-  for (const wan::AdapterIo& a : dit.io().adapters) {
-    if (runner.view(a.a).dtype != DType::f32) {
-      fail(ErrorCode::input, "init_from_existing needs [adapter] dtype = 'float32'");
-    }
-  }
   std::vector<wan::LoraTarget> targets;
   for (const wan::AdapterIo& a : dit.io().adapters) {
     const auto into = [&runner](Buffer b) {

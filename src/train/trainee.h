@@ -118,8 +118,8 @@ struct RunSetup {
   // The run's folder is output_dir itself, where the trained model goes as well, with checkpoints
   // named as transformers names them; a run that resumes goes on with the configuration of today.
   bool in_output_dir = false;
-  std::optional<std::string> config_hash = {};  // none: of the configuration's file
-  std::string webhook = {};                     // an address; "": that of the environment
+  std::string config_hash = {};
+  std::string webhook = {};  // an address; "": that of the environment
 };
 
 }  // namespace ballast::train

@@ -47,7 +47,7 @@ TrainingLoop::TrainingLoop(RunSetup setup, std::unique_ptr<Trainee> trainee,
   runner.scratch_folder = folder_.path();
   runner_ = std::make_unique<Runner>(set_, plan_, runner);
   state_.seed = run_.config.seed;
-  state_.config_hash = run_.config_hash ? *run_.config_hash : config_hash(run_.config);
+  state_.config_hash = run_.config_hash;
   state_.model_hash = run_.model_hash;
   state_.plan_hash = fmt::format("{}-{}", run_.device.count, run_.host.count);
 }

@@ -7,6 +7,7 @@
 #include "data/prefetcher.h"
 #include "infer/model_folder.h"
 #include "models/wan_vae/initial_weights.h"
+#include "train/config_hash.h"
 
 namespace ballast::train {
 namespace {
@@ -136,6 +137,7 @@ PreparedVae prepare_vae(TrainConfig config, const RunTarget& target, Purpose pur
   run.steps_per_epoch = std::ssize(run.dataset->epoch(1, c.seed));
   run.total_steps = total_steps(c, std::max<std::int64_t>(1, run.steps_per_epoch));
   run.schedule = schedule_of(c, std::max<std::int64_t>(1, run.steps_per_epoch));
+  run.config_hash = config_hash(c, run.schedule, *run.dataset);
 
   wan_vae::TrainingRequest& r = run.request;
   r.profile = target.profile;

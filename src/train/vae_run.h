@@ -26,6 +26,7 @@ struct PreparedVae {
   std::vector<std::size_t> kinds;  // of request.job.clips, by bucket of the dataset
   std::int64_t steps_per_epoch = 0, total_steps = 0;
   ScheduleOptions schedule;
+  std::string config_hash;  // train/config_hash.h
   std::vector<std::string> notes;
 
   const wan_vae::Config& network() const { return request.job.config; }

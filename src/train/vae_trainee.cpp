@@ -206,6 +206,7 @@ class VaeTrainee final : public Trainee {
       metadata["ballast.model"] = run_.network().name;
       metadata["ballast.step"] = std::to_string(step);
       metadata["ballast.seed"] = std::to_string(run_.config.seed);
+      metadata["ballast.config_hash"] = run_.config_hash;
     }
     put_statistics(runner, metadata);
     SafetensorsWriter writer({.metadata = std::move(metadata)});
@@ -330,7 +331,8 @@ TrainOutcome train(PreparedVae run, wan_vae::PlannedTraining planned, const Trai
                                                   .host = host,
                                                   .disk = {},
                                                   .ram = planned.host},
-                                      .notes = run.notes})};
+                                      .notes = run.notes}),
+                    .config_hash = run.config_hash};
   return train(std::move(setup),
                std::make_unique<VaeTrainee>(std::move(run), planned.checkpointing), options);
 }

@@ -34,6 +34,15 @@ MusubiFile musubi(std::string_view text) {
   return f;
 }
 
+TEST(DiffusionPipeFile, SizeBucketsReplaceOtherBuckets) {
+  const PipeFile f = pipe(
+      "size_buckets = [[512, 512, 33]]\nenable_ar_bucket = true\nresolutions = [512]\n"
+      "frame_buckets = [1, 33]\n[[directory]]\npath = '/a'\n");
+  EXPECT_EQ(f.dataset.directories[0].rules.sizes.size(), 1u);
+  EXPECT_EQ(f.notes.size(), 3u);
+  for (const std::string& note : f.notes) EXPECT_THAT(note, HasSubstr("size_buckets replace it"));
+}
+
 TEST(DiffusionPipeFile, OfSourceNote000IsReadAsItIs) {
   const PipeFile f = pipe(R"(resolutions = [512]
 enable_ar_bucket = false
@@ -144,6 +153,7 @@ TEST(DiffusionPipeFile, MistakesAreNamedWithTheirLine) {
       {"resolutions = [512]\nframe_buckets = [0]" + dir, "frame bucket"},
       {"resolutions = [512]\nframe_buckets = [1.5]" + dir, "frame_buckets"},
       {"size_buckets = [[512, 512]]" + dir, "[width, height, frames]"},
+      {"size_buckets = [[512, 512, 1]]\nenable_ar_bucket = 3" + dir, "enable_ar_bucket"},
       {"size_buckets = [[512, 512.5, 1]]" + dir, "[width, height, frames]"},
       {"resolutions = [512]\nsubsample_ratio = 0" + dir, "subsample_ratio"},
       {"resolutions = [512]\nvideo_clip_mode = 'multiple_overlapping'" + dir, "single_middle"},

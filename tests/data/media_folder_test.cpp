@@ -187,7 +187,7 @@ TEST_F(MediaCache, IsNotUsedForMediaOrCaptionsThatChanged) {
   EXPECT_FAILS(open(), ErrorCode::input, "not cached yet");
   const auto plan = open(true);
   EXPECT_FALSE(plan->fully_cached());
-  EXPECT_THAT(all_notes(*plan), HasSubstr("1 of its items are not cached yet"));
+  EXPECT_THAT(all_notes(*plan), HasSubstr("1 of its items is not cached yet"));
   EXPECT_EQ(plan->largest_allowed_bucket()->shape, (LatentShape{2, 2, 4, 4}));
   EXPECT_EQ(plan->largest_allowed_bucket()->items, 0);
 }
@@ -254,6 +254,20 @@ TEST_F(MediaCache, FollowsTheMask) {
   EXPECT_TRUE(open()->has_masks());
 }
 
+TEST_F(MediaCache, MasksThatAreNotThereAreNamed) {
+  add_clip("a.mp4", "one");
+  cache_latent("a.mp4");
+  cache_text("a.mp4", "one");
+  for (const char* key : {"mask_path", "default_mask_file"}) {
+    dir_.write("set.toml",
+               fmt::format("resolutions = [32]\nframe_buckets = [5]\n[[directory]]\npath = '{}'\n"
+                           "{} = '{}'\n",
+                           dir_.path("clips"), key, dir_.path("nowhere")));
+    EXPECT_FAILS(open(), ErrorCode::input, fmt::format("set.toml line 3: {} ", key));
+    EXPECT_THAT(all_notes(*open(true)), HasSubstr("nowhere is not there"));
+  }
+}
+
 TEST_F(MediaCache, IsPlannedForBeforeTheFolderIsThere) {
   EXPECT_FAILS(open(), ErrorCode::input, "set.toml line 3: there is no folder");
   DatasetRequest r{.path = dir_.path("set.toml"), .needs = tiny_needs()};
@@ -263,6 +277,8 @@ TEST_F(MediaCache, IsPlannedForBeforeTheFolderIsThere) {
   };
   const auto d = open_dataset(r);
   EXPECT_FALSE(d->fully_cached());
+  EXPECT_THAT(all_notes(*d), HasSubstr("set.toml line 3: there is no folder"));
+  EXPECT_THAT(all_notes(*d), ::testing::Not(HasSubstr("of its items")));
   EXPECT_EQ(d->largest_allowed_bucket()->shape, (LatentShape{2, 1, 4, 4}))
       << "seven images are more than three clips of two latent frames";
   EXPECT_EQ(d->largest_allowed_bucket()->micro_batch, 7);

@@ -91,7 +91,9 @@ TEST_F(TextPairs, NamesTheLineOfABrokenRecord) {
   fails("a.jsonl", good + "{\"input\": \"\xff\", \"output\": \"b\"}", "line 2", "");
   fails("a.jsonl", "[{\"input\": \"a\"}]", "line 1", "one object on every line");
   fails("a.jsonl", R"({"input": "a"})", "line 1", "two columns");
-  fails("a.jsonl", good + std::string(40, '['), "line 2", "");
+  fails("a.jsonl", good + std::string(40, '['), "line 2", "as JSON: expected an object");
+  fails("a.jsonl", good + R"({"input": "a", "output": "b", "quality_score": "good"})", "line 2",
+        "quality_score is a string, a number was expected");
   fails("a.csv", "a,b\n\"x\ny\",1\n\n2,3,4\n", "line 5", "3 fields, the header has 2");
   fails("a.csv", "a,b\n1,2\n\"never closed,3\n4,5\n", "line 3", "not closed");
   fails("a.csv", "a,b\n\"x\"y,2\n", "line 2", "closing quote");

@@ -107,6 +107,10 @@ TEST(Convert, PyTorchAndGgufFilesBecomeSafetensors) {
     EXPECT_THAT(f.out, HasSubstr(std::string("1 tensor of a ") + kind));
     EXPECT_EQ(values_in(out, "w"), expected);
   }
+  const Finished f = run_ballast({"convert", "model", pth, out, "--json"});
+  EXPECT_EQ(f.out, "{\n  \"output\": \"" + out +
+                       "\",\n  \"tensors\": 1,\n  \"container\": \"PyTorch\",\n"
+                       "  \"bytes\": 16\n}\n");
 }
 
 TEST(Convert, MistakesAreExplained) {

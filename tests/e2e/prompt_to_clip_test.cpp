@@ -125,6 +125,18 @@ TEST_F(PromptToClip, MakesTheSameClipAloneAndAmongOthers) {
   }
 }
 
+// Whether the clip can be written is tried first: from then on the libraries are in memory.
+TEST_F(PromptToClip, PlansTheMediaLibrariesBesideTheTexts) {
+  const auto text_bytes = [&](const char* output) {
+    const Finished f = sample({"--prompt", "a ball", "--output", at(output), "--plan", "--json"});
+    EXPECT_EQ(f.exit_code, 0) << f.err;
+    const auto phase = nlohmann::json::parse(f.out).at("phases").at(0);
+    EXPECT_EQ(phase.at("name"), "text");
+    return phase.at("host_bytes").get<std::uint64_t>();
+  };
+  EXPECT_EQ(text_bytes("clip.mp4"), text_bytes("clip.safetensors") + kMediaLibraries.count);
+}
+
 TEST_F(PromptToClip, SaysWhatIsMissing) {
   std::filesystem::remove_all(at("vae"));
   const Finished f = sample({"--prompt", "a ball", "--output", at("clip.mp4")});

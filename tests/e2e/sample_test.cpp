@@ -140,6 +140,7 @@ TEST_F(SampleCommand, SaysWhatIsWrongWithItsInput) {
   expect(sample(clip({"--shift", "-1"})), 2, "shift");
   expect(sample(clip({"--shift", "0"})), 2, "shift");
   expect(sample({"--model", at("tiny_low_noise.safetensors"), "--frames", "6"}), 2, "--frames 6");
+  expect(sample(clip({"--image", at("cat.png")})), 2, "makes clips of text alone");
   write("cond", "embeddings", {3, 9});
   expect(sample(clip()), 4, "rows of 8");
   write("cond", "words", {3, 8});

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "report/run_log.h"
 #include "tests/e2e/background_process.h"
 #include "tests/e2e/ballast_process.h"
 #include "tests/support/tiny_text_model.h"
@@ -65,6 +66,30 @@ TEST_F(TextTraining, SurvivesKillsToTheSameBits) {
   const Finished text =
       run_ballast({"generate", dir_.path("parts"), "count four", "--device", "cpu"});
   EXPECT_EQ(text.exit_code, 0) << text.err;
+}
+
+// Every checkpoint holds the history of all steps before it; what is built for that goes back.
+TEST_F(TextTraining, MemoryIsFlatHoweverManyStepsThereAre) {
+  const Finished f = run_ballast(arguments("out", {"--max_steps", "1500", "--save-steps", "500",
+                                                   "--batch-size", "1", "--threads", "1"}));
+  ASSERT_EQ(f.exit_code, 0) << f.err;
+  const RunHistory h = read_run_log(dir_.path("out/run_log.jsonl"));
+  ASSERT_EQ(h.steps.size(), 1500u);
+  const auto ram = [&](std::size_t step) { return h.steps[step - 1].measured.ram.count; };
+  EXPECT_LE(ram(1450), ram(450) + 300'000);
+  EXPECT_EQ(h.steps[1449].measured.device, h.steps[449].measured.device);
+}
+
+// In a file, as transformers does with its own lines.
+TEST_F(TextTraining, ProgressIsSaidEveryLoggingStep) {
+  const Finished f = run_ballast({"train", "--model_name_or_path", model_, "--output_dir",
+                                  dir_.path("out"), "--train_file", texts_, "--device", "cpu",
+                                  "--max_steps", "12", "--logging_steps", "6"});
+  ASSERT_EQ(f.exit_code, 0) << f.err;
+  EXPECT_THAT(f.err, AllOf(HasSubstr("step 6/12"), HasSubstr("step 12/12")));
+  for (const char* other : {"step 5/12", "step 7/12"}) {
+    EXPECT_EQ(f.err.find(other), std::string::npos) << f.err;
+  }
 }
 
 TEST_F(TextTraining, PlansRefusesAndPredicts) {

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
+#include <nlohmann/json.hpp>
 #include <regex>
+#include <sstream>
 
 #include "report/last_run.h"
 #include "tests/e2e/training_process.h"
@@ -118,6 +120,31 @@ TEST_F(TrainingUsage, ARunThatDoesNotFitIsRefusedAndLeavesNothing) {
   expect_refused({run_.write_config(), "--ram", "6MB"}, 3,
                  AllOf(HasSubstr("refused"), HasSubstr("what would help"), HasSubstr("ram"),
                        Not(HasSubstr("swap space"))));
+}
+
+// Every line of what is printed; text goes to stderr.
+std::vector<nlohmann::json> json_lines(const std::string& out) {
+  std::vector<nlohmann::json> all;
+  std::istringstream lines(out);
+  for (std::string line; std::getline(lines, line);) all.push_back(nlohmann::json::parse(line));
+  return all;
+}
+
+TEST_F(TrainingUsage, AsJsonNothingElseIsPrinted) {
+  const Finished f = train({run_.write_config(), "--json"});
+  ASSERT_EQ(f.exit_code, 0) << f.err;
+  const auto lines = json_lines(f.out);
+  ASSERT_EQ(lines.size(), 2u) << f.out;
+  EXPECT_TRUE(lines[0]["fits"]);
+  EXPECT_EQ(lines[1]["outcome"], "finished");
+  EXPECT_EQ(lines[1]["steps"], 2);
+  EXPECT_EQ(lines[1]["run"], newest_run(run_.path("out")));
+  EXPECT_GT(lines[1]["planned_ram_bytes"], 0);
+  EXPECT_LE(lines[1]["ram_bytes"], lines[1]["planned_ram_bytes"]);
+  const Finished refused = train({run_.write_config(), "--ram", "6MB", "--json"});
+  EXPECT_EQ(refused.exit_code, 3);
+  ASSERT_EQ(json_lines(refused.out).size(), 1u);
+  EXPECT_FALSE(json_lines(refused.out)[0]["fits"]);
 }
 
 TEST_F(TrainingUsage, DoctorFindsTheRunByItself) {

@@ -60,6 +60,9 @@ extern "C" {
 cudaError_t cudaRuntimeGetVersion(int* v) { return *v = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaDriverGetVersion(int* v) { return *v = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaGetDeviceCount(int* n) { return *n = 1, cudaSuccess; }
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int bytes) {
+  return bytes <= (99 << 10) ? cudaSuccess : cudaErrorInvalidValue;
+}
 cudaError_t cudaGetDevice(int* i) { return *i = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int i) { return i == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }

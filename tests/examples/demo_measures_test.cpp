@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -5,6 +6,8 @@
 #include "core/random.h"
 #include "examples/demo_model/energy.h"
 #include "examples/demo_model/seen.h"
+#include "io/safetensors_writer.h"
+#include "tests/support/temp_dir.h"
 
 namespace ballast::test {
 namespace {
@@ -48,6 +51,33 @@ TEST(DemoEnergy, IsZeroOnAverageForOneDistributionAndGrowsWithMeanAndSpread) {
   EXPECT_GT(distance(1, 1), 2 * distance(0.5f, 1));
   EXPECT_GT(distance(0, 0.3f), 0.03);  // alike, but all in the middle
   EXPECT_LT(demo::energy_of(normal_samples(40, 0, 0.3f, 101), y).variety, 0.4);
+}
+
+// Sets are compared prompt by prompt: what is common to all sets of a prompt is no error.
+TEST(DemoEnergy, ChangesAgainstTheFirstSetArePaired) {
+  const TempDir dir;
+  const auto files = [&](const char* name, float easy, float hard) {
+    std::vector<std::string> paths;
+    for (const auto& [prompt, mean] : {std::pair("easy", easy), std::pair("hard", hard)}) {
+      std::size_t n = 0;
+      for (const std::vector<float>& v : normal_samples(12, mean, 1, hash_of(name))) {
+        paths.push_back(dir.path(fmt::format("{}-{}-{}.safetensors", name, prompt, n++)));
+        SafetensorsWriter writer({.metadata = {{"ballast.prompt", prompt}}});
+        writer.add("latent", DType::f32, {std::ssize(v)}, std::as_bytes(std::span(v)));
+        writer.write(paths.back());
+      }
+    }
+    return paths;
+  };
+  std::vector<std::string> of = files("before", 1, 3);
+  for (const std::string& path : files("after", 0.5f, 2.5f)) of.push_back(path);
+  const auto sets = demo::energies(files("teacher", 0, 0), of);
+  ASSERT_EQ(sets.size(), 2u);
+  EXPECT_EQ(sets[0].change, 0);
+  EXPECT_EQ(sets[0].change_error, 0);
+  EXPECT_NEAR(sets[1].change, sets[1].mean.distance - sets[0].mean.distance, 1e-12);
+  EXPECT_LT(sets[1].change, 0);
+  EXPECT_LT(sets[1].change_error, 0.5 * sets[1].error);
 }
 
 std::vector<std::vector<std::uint8_t>> drawn(const demo::Clip& c) {

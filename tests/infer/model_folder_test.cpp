@@ -87,6 +87,21 @@ TEST(ModelFolder, ComfyFoldersAreLookedThroughByFileName) {
   }
 }
 
+// The usual ComfyUI folder has both.
+TEST(ModelFolder, OfTwoVaesTheOneOfTheTransformerIsTaken) {
+  for (const auto& [first, second] :
+       {std::pair("vae/wan_2.1_vae.safetensors", "vae/wan2.2_vae.safetensors"),
+        std::pair("vae/Wan2_1_VAE_bf16.safetensors", "vae/Wan2_2_VAE_bf16.safetensors")}) {
+    const std::string large = "diffusion_models/wan2.2_t2v_low_noise_14B_fp16.safetensors",
+                      small = "diffusion_models/wan2.2_ti2v_5B_fp16.safetensors";
+    const Tree t({large, small, first, second, "text_encoders/umt5_xxl.safetensors",
+                  "text_encoders/spiece.model"});
+    EXPECT_EQ(t.name(t.find(large).vae), first);
+    EXPECT_EQ(t.name(t.find(small).vae), second);
+    EXPECT_EQ(t.name(t.find(small).tokenizer), "text_encoders");
+  }
+}
+
 TEST(ModelFolder, SeveralTransformersAreNotGuessedAt) {
   const Tree t({"diffusion_models/wan2.2_ti2v_5B_fp16.safetensors",
                 "diffusion_models/wan2.1_t2v_1.3B_fp16.safetensors"});

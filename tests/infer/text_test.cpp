@@ -130,7 +130,7 @@ std::vector<float> teacher_forced(const std::string& path, const t5::Config& c,
   std::ranges::copy(source, runner.view(io.source).as<std::int32_t>());
   std::ranges::copy(input, runner.view(io.decoder_input).as<std::int32_t>());
   std::ranges::fill_n(runner.view(io.labels).as<std::int32_t>(), std::ssize(input), -100);
-  *runner.view(model.io().label_weight).as<float>() = 0;
+  *runner.view(io.label_weight).as<float>() = 0;
   runner.run("step");
   const TensorView logits = runner.view(io.logits);
   return {logits.as<float>(), logits.as<float>() + logits.elements()};

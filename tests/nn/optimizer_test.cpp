@@ -16,9 +16,10 @@ namespace {
 using support::SampleTensor;
 
 constexpr std::int64_t kSize = 5120;  // large enough for 8-bit codes
-constexpr OptimizerKind kKinds[] = {OptimizerKind::adamw,     OptimizerKind::adamw_optimi,
-                                    OptimizerKind::adamw8bit, OptimizerKind::adamw8bit_kahan,
-                                    OptimizerKind::adafactor, OptimizerKind::sgd};
+constexpr OptimizerKind kKinds[] = {
+    OptimizerKind::adamw,     OptimizerKind::adamw_optimi,    OptimizerKind::stableadamw,
+    OptimizerKind::adamw8bit, OptimizerKind::adamw8bit_kahan, OptimizerKind::adafactor,
+    OptimizerKind::sgd};
 constexpr UpdateRounding kRoundings[] = {UpdateRounding::nearest, UpdateRounding::kahan,
                                          UpdateRounding::stochastic};
 
@@ -155,6 +156,10 @@ TEST(OptimizerStates, AreWhatEachKindKeeps) {
   o = {.kind = OptimizerKind::adamw_optimi};
   EXPECT_EQ(list(o, {9}, DType::bf16), ".m bf16 [9]; .v bf16 [9]; .kahan bf16 [9]; ");
   EXPECT_EQ(list(o, {9}, DType::f32), ".m f32 [9]; .v f32 [9]; ");
+  o.kind = OptimizerKind::stableadamw;
+  EXPECT_EQ(list(o, {9}, DType::bf16), ".m bf16 [9]; .v bf16 [9]; .kahan bf16 [9]; ");
+  o.kahan_unasked = false;
+  EXPECT_EQ(list(o, {9}, DType::bf16), ".m bf16 [9]; .v bf16 [9]; ");
   o = {.kind = OptimizerKind::adamw8bit};
   EXPECT_EQ(list(o, {64, 64}, DType::f32),
             ".m u8 [4096]; .m.absmax f32 [16]; .v u8 [4096]; .v.absmax f32 [16]; ");
@@ -225,7 +230,8 @@ TEST(OptimizerSteps, GiveTheSameBitsInPieces) {
     for (const UpdateRounding rounding : kRoundings) {
       const OptimizerOptions o = options(kind, rounding);
       const auto quantum = update_quantum(o);
-      EXPECT_EQ(quantum.has_value(), kind != OptimizerKind::adafactor);
+      EXPECT_EQ(quantum.has_value(),
+                kind != OptimizerKind::adafactor && kind != OptimizerKind::stableadamw);
       if (!quantum) continue;
       const Shape shape = {kSize + 77};
       Training whole(o, shape, DType::bf16), pieces(o, shape, DType::bf16, 3 * *quantum);

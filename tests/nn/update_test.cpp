@@ -120,8 +120,9 @@ class Updates {
 std::vector<Job> jobs() {
   std::vector<Job> all;
   for (const OptimizerKind kind :
-       {OptimizerKind::adamw, OptimizerKind::adamw_optimi, OptimizerKind::adamw8bit,
-        OptimizerKind::adamw8bit_kahan, OptimizerKind::adafactor, OptimizerKind::sgd}) {
+       {OptimizerKind::adamw, OptimizerKind::adamw_optimi, OptimizerKind::stableadamw,
+        OptimizerKind::adamw8bit, OptimizerKind::adamw8bit_kahan, OptimizerKind::adafactor,
+        OptimizerKind::sgd}) {
     for (const UpdateRounding rounding :
          {UpdateRounding::nearest, UpdateRounding::kahan, UpdateRounding::stochastic}) {
       for (const DType weights : {DType::f32, DType::bf16}) {

@@ -123,6 +123,38 @@ TEST(LinearBits, OfFewColumnsDoNotDependOnTheNumberOfRows) {
   }
 }
 
+// Chunks of whole quanta, of rows that end within one.
+TEST(LinearBits, OfGradientsOfFewColumnsDoNotDependOnChunks) {
+  const std::int64_t rows = 3 * kTokenQuantum + 77;
+  for (const auto& [inputs, outputs] : {std::pair(3072, 16), std::pair(40, 3072)}) {
+    SampleTensor x(DType::bf16, {rows, inputs}), dy(DType::bf16, {rows, outputs});
+    x.fill_normal(1), dy.fill_normal(2);
+    const auto run = [&](const Chunks& c) {
+      SampleTensor dw(DType::f32, {outputs, inputs}), dbias(DType::f32, {outputs});
+      dw.fill_normal(3), dbias.fill_normal(4);
+      weight_gradient(x, dy, dw, dbias, 0.5f, c);
+      return dw.bytes();
+    };
+    const auto whole = run({.threads = 2});
+    EXPECT_TRUE(run({.threads = 2}) == whole);
+    EXPECT_TRUE(run({.threads = 2, .rows = 2 * kTokenQuantum}) == whole) << outputs;
+  }
+}
+
+// Larger quanta, cut at their multiples.
+TEST(LinearBits, OfGradientsInLargeQuantaDoNotDependOnChunks) {
+  const std::int64_t rows = 2 * kWideQuantum + 77, size = 264;
+  SampleTensor x(DType::bf16, {rows, size}), dy(DType::bf16, {rows, size});
+  x.fill_normal(1), dy.fill_normal(2);
+  const auto run = [&](const Chunks& c) {
+    SampleTensor dw(DType::f32, {size, size}), dbias(DType::f32, {size});
+    dw.fill_normal(3), dbias.fill_normal(4);
+    weight_gradient(x, dy, dw, dbias, 1, c, kWideQuantum);
+    return std::pair(dw.bytes(), dbias.bytes());
+  };
+  EXPECT_TRUE(run({.threads = 2}) == run({.threads = 2, .rows = kWideQuantum}));
+}
+
 // Nothing is rounded in between: on the CPU the fused form is the two operations.
 TEST(LinearBits, OfGeluInF32AreThoseOfGeluAfterTheProduct) {
   if (support::test_device() == Device::cuda) GTEST_SKIP() << "the library has a gelu of its own";

@@ -203,7 +203,6 @@ INSTANTIATE_TEST_SUITE_P(Sizes, LinearOfTypes,
                                           testing::Values(DType::f32, DType::bf16),
                                           testing::ValuesIn(kWeightTypes)));
 
-// Recorded: on the CPU quantum by quantum, on the GPU one product; a bf16 gradient is rounded once.
 // Few columns of a long contraction, as adapters have: the GPU has a kernel for them where rows
 // begin at multiples of 16 bytes.
 TEST(LinearOfFewColumns, MatchesReference) {
@@ -240,6 +239,29 @@ TEST(LinearOfFewColumns, MatchesReference) {
   }
 }
 
+// Adapters' gradients: the GPU has a kernel for few columns beside many.
+TEST(LinearOfFewColumns, WeightGradientMatchesReference) {
+  const Size sizes[] = {
+      {1, 3072, 16}, {300, 3080, 5}, {130, 24, 3072}, {257, 3072, 48}, {40, 40, 3104}};
+  for (const Size& s : sizes) {
+    SCOPED_TRACE(testing::PrintToString(s));
+    SampleTensor x(DType::bf16, {s.rows, s.inputs}, {.row_padding = 8});
+    SampleTensor dy(DType::bf16, {s.rows, s.outputs}, {.row_padding = 8});
+    SampleTensor dw(DType::f32, {s.outputs, s.inputs}, {.row_padding = 3});
+    SampleTensor dbias(DType::f32, {s.outputs});
+    x.fill_normal(1), dy.fill_normal(2), dw.fill_normal(3), dbias.fill_normal(4);
+    const std::vector<double> before = dw.values();
+    weight_gradient(x, dy, dw, dbias, 0.5f, {.threads = 2});
+    const ref::LinearDims d = dims(s.rows, s.inputs, s.outputs);
+    ref::LinearGrads want = ref::linear_dw(d, x.values(), dy.values());
+    const ref::LinearGrads size =
+        ref::linear_dw(d, magnitudes(x.values()), magnitudes(dy.values()));
+    for (std::size_t i = 0; i < want.dw.size(); ++i) want.dw[i] = 0.5 * want.dw[i] + before[i];
+    expect_close(dw, want.dw, size.dw, s.rows);
+  }
+}
+
+// Recorded: on the CPU quantum by quantum, on the GPU one product; a bf16 gradient is rounded once.
 TEST(LinearAtOnce, WeightGradientIsAddedOrTakesThePlaceOfTheOld) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const bool overwrite : {false, true}) {

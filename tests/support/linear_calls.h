@@ -106,14 +106,16 @@ inline void backward(const SampleTensor& dy, const SampleWeight& w, const Extra&
 }
 
 inline void weight_gradient(const SampleTensor& x, const SampleTensor& dy, SampleTensor& dw,
-                            SampleTensor& dbias, float alpha, const Chunks& c = {}) {
+                            SampleTensor& dbias, float alpha, const Chunks& c = {},
+                            std::int64_t quantum = kTokenQuantum) {
   ThreadPool pool(c.threads);
   each_chunk(x.shape()[0], c, [&](std::int64_t begin, std::int64_t count) {
     ops::LinearDw call = {.x = x.view().rows(begin, count),
                           .dy = dy.view().rows(begin, count),
                           .dw = dw.view(),
                           .dbias = dbias.view(),
-                          .alpha = alpha};
+                          .alpha = alpha,
+                          .quantum = quantum};
     Workspace workspace(ops::linear_dw_workspace(ops::linear_size(call, c.threads)));
     call.workspace = workspace.view();
     ops::linear_dw(call, test_stream(pool));

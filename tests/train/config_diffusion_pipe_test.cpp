@@ -331,6 +331,12 @@ TEST(DiffusionPipeOptimizer, HasTheDefaultsOfEachType) {
   const OptimizerOptions wide = with_optimizer("adamw_optimi", "", "dtype = 'float32'\n").optimizer;
   EXPECT_EQ(wide.rounding, UpdateRounding::nearest);
   EXPECT_EQ(wide.state_dtype, DType::f32);
+  const OptimizerOptions stable = with_optimizer("StableAdamW", "").optimizer;
+  EXPECT_EQ(stable.kind, OptimizerKind::stableadamw);
+  EXPECT_EQ(stable.beta2, 0.99);
+  EXPECT_EQ(stable.eps, 1e-6);
+  EXPECT_EQ(stable.weight_decay, 0.01);
+  EXPECT_EQ(stable.rounding, UpdateRounding::kahan);
   EXPECT_EQ(with_optimizer("AdamW8bit", "").optimizer.kind, OptimizerKind::adamw8bit);
   const OptimizerOptions kahan = with_optimizer("adamw8bitkahan", "stabilize = true\n").optimizer;
   EXPECT_EQ(kahan.kind, OptimizerKind::adamw8bit_kahan);
@@ -366,6 +372,18 @@ TEST(DiffusionPipeOptimizer, HonoursItsKeys) {
   EXPECT_EQ(c.optimizer.rounding, UpdateRounding::nearest);
   EXPECT_EQ(c.optimizer.ema_decay, 0.99);
   EXPECT_EQ(c.optimizer.state_dtype, DType::f32);
+  EXPECT_FALSE(c.optimizer.kahan_unasked);
+  EXPECT_THAT(c.notes, ElementsAre(HasSubstr("optimizer.state_dtype (line 19) has no effect")));
+  const TrainConfig decoupled =
+      with_optimizer("stableadamw", "decouple_lr = true\nweight_decay = 1e-5\nmax_lr = 2e-4\n");
+  EXPECT_DOUBLE_EQ(decoupled.optimizer.weight_decay, 1e-5 / 2e-4);
+  EXPECT_DOUBLE_EQ(with_optimizer("adamw_optimi", "decouple_lr = true\nweight_decay = 1e-5\n")
+                       .optimizer.weight_decay,
+                   1e-5 / 1e-4);
+  EXPECT_THAT(with_optimizer("stableadamw", "max_lr = 2e-4\n").notes,
+              ElementsAre(HasSubstr("optimizer.max_lr (line 14) has no effect")));
+  EXPECT_THAT(with_optimizer("adamw", "rounding = 'kahan'\n", "dtype = 'float32'\n").notes,
+              ElementsAre(HasSubstr("optimizer.rounding (line")));
   EXPECT_EQ(with_optimizer("adamw", "rounding = 'stochastic'\n").optimizer.rounding,
             UpdateRounding::stochastic);
   const TrainConfig half =
@@ -386,7 +404,8 @@ TEST(DiffusionPipeOptimizer, HonoursItsKeys) {
 TEST(DiffusionPipeOptimizer, RefusesWhatItDoesNotHave) {
   EXPECT_FAILS(with_optimizer("Prodigy", ""), ErrorCode::input,
                "run.toml line 12: optimizer.type: the optimizer \"Prodigy\" is not supported, "
-               "expected one of adamw, adamw_optimi, AdamW8bit, AdamW8bitKahan, adafactor, sgd");
+               "expected one of adamw, adamw_optimi, stableadamw, AdamW8bit, AdamW8bitKahan, "
+               "adafactor, sgd");
   EXPECT_FAILS(with_optimizer("automagic", ""), ErrorCode::input, "is not supported");
   EXPECT_FAILS(with_optimizer("adamw", "amsgrad = true\n"), ErrorCode::input, "amsgrad");
   EXPECT_FAILS(with_optimizer("adamw", "betas = [0.9]\n"), ErrorCode::input, "two numbers");

@@ -185,6 +185,35 @@ TEST(MusubiConfig, HonoursItsFlags) {
   EXPECT_THAT(c.notes, IsEmpty());
 }
 
+TEST(MusubiConfig, HasRulesForSteps) {
+  const TrainConfig c = read({"--lr_scheduler", "piecewise_constant", "--lr_scheduler_args",
+                              "step_rules=1:100,0.1:200,0.01"});
+  EXPECT_EQ(c.schedule.kind, ScheduleKind::piecewise_constant);
+  ASSERT_EQ(c.schedule.pieces.size(), 3u);
+  EXPECT_EQ(c.schedule.pieces[1].until, 200);
+  EXPECT_EQ(c.schedule.pieces[1].factor, 0.1);
+  EXPECT_FAILS(read({"--lr_scheduler", "piecewise_constant"}), ErrorCode::usage, "step_rules=");
+  EXPECT_FAILS(
+      read({"--lr_scheduler", "piecewise_constant", "--lr_scheduler_args", "step_rules=x"}),
+      ErrorCode::usage, "found step_rules=x");
+  EXPECT_FAILS(read({"--lr_scheduler_args", "step_rules=1"}), ErrorCode::usage, "only piecewise");
+}
+
+TEST(MusubiConfig, TakesTheRankOfALora) {
+  EXPECT_EQ(read({"--dim_from_weights", "--network_weights", "old.safetensors"}).adapter.rank, 0);
+  EXPECT_FAILS(read({"--dim_from_weights"}), ErrorCode::usage, "--network_weights");
+}
+
+TEST(MusubiConfig, KnowsOptimizersByTheirClasses) {
+  const auto kind = [](const char* type) {
+    return read({"--optimizer_type", type}).optimizer.kind;
+  };
+  EXPECT_EQ(kind("torch.optim.AdamW"), OptimizerKind::adamw);
+  EXPECT_EQ(kind("optimi.AdamW"), OptimizerKind::adamw_optimi);
+  EXPECT_EQ(kind("optimi.StableAdamW"), OptimizerKind::stableadamw);
+  EXPECT_EQ(kind("bitsandbytes.optim.AdamW8bit"), OptimizerKind::adamw8bit);
+}
+
 TEST(MusubiConfig, EpochsWinOverSteps) {
   const TrainConfig c = read({"--max_train_epochs", "16", "--max_train_steps", "5"});
   EXPECT_EQ(c.epochs, 16);
@@ -274,6 +303,17 @@ TEST(MusubiConfig, ExplainsWrongFlags) {
   EXPECT_FAILS(read({"--lr_warmup_steps", "200%"}), ErrorCode::usage, "share");
   EXPECT_FAILS(read_config(std::vector<std::string>{"--dit", "x"}), ErrorCode::usage,
                "--dataset_config is missing");
+}
+
+TEST(MusubiFile, MayHoldAFewSettingsBesideFlags) {
+  const test::TempDir dir;
+  const std::string path = dir.write("some.toml", "[a]\nnetwork_alpha = 8\n[b]\nseed = 5\n");
+  const TrainConfig c = read_config(std::vector<std::string>{
+      "--config_file", path, "--dit", "x", "--dataset_config", "d.toml", "--output_dir", "o",
+      "--output_name", "n", "--network_module", "networks.lora_wan"});
+  EXPECT_EQ(c.dialect, Dialect::musubi);
+  EXPECT_EQ(c.adapter.alpha, 8);
+  EXPECT_EQ(c.seed, 5u);
 }
 
 TEST(MusubiFile, IsFlattenedAndFlagsWin) {

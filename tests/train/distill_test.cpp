@@ -232,6 +232,7 @@ TEST(Distiller, ARefusalNamesMemorySolutionsAndACommand) {
   const std::vector<PlannedChange> changes = possible_changes(r, refusal);
   const std::string text = refusal_text(r, refusal, changes);
   for (const char* part : {"allocated", "would reserve", "total", "free", "allowed",
+                           "tried already: a streamed teacher", "--gradient_checkpointing",
                            "for example:\n  ballast distill --teacher-path"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }

@@ -4,8 +4,10 @@
 
 #include <filesystem>
 
+#include "models/wan/config.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
+#include "train/prepared_run.h"
 
 namespace ballast::train {
 namespace {
@@ -141,6 +143,21 @@ TEST(ModelChoice, SaysWhatIsMissing) {
   contradiction.model.experts = Experts::both;
   contradiction.model.transformer = folder.low();
   EXPECT_FAILS(require_model(contradiction), ErrorCode::input, "contradict");
+}
+
+TEST(SkyReels, IsKnownByTheNameOfItsFolder) {
+  const wan::Config model = *wan::find_preset("wan2.1-t2v-14b");
+  const auto named = [](const char* path) {
+    ModelConfig c;
+    c.checkpoint = path;
+    return c;
+  };
+  EXPECT_EQ(needs_of(named("models/SkyReels-V2-T2V-14B/"), model).fps, 24);
+  EXPECT_EQ(cache_name_of(named("models/SkyReels-V2-T2V-14B"), model), "skyreels_v2");
+  EXPECT_EQ(cache_name_of(named("SkyReels-V2-I2V"), *wan::find_preset("wan2.2-i2v-a14b")),
+            "skyreels_v2_i2v");
+  EXPECT_EQ(needs_of(named("skyreels/Wan2.1-T2V-14B"), model).fps, 16);
+  EXPECT_EQ(cache_name_of(named("skyreels/Wan2.1-T2V-14B"), model), "wan");
 }
 
 }  // namespace

@@ -86,9 +86,9 @@ struct RandomRun {
           dice.one_of({"float32", "bfloat16", "float8"}), 1 << dice.below(5),
           dice.one_of({"float32", "bfloat16"}));
     }
-    tables += fmt::format(
-        "[optimizer]\ntype = '{}'\nlr = 1e-3\n",
-        dice.one_of({"adamw", "adamw_optimi", "AdamW8bit", "AdamW8bitKahan", "adafactor", "sgd"}));
+    tables += fmt::format("[optimizer]\ntype = '{}'\nlr = 1e-3\n",
+                          dice.one_of({"adamw", "adamw_optimi", "stableadamw", "AdamW8bit",
+                                       "AdamW8bitKahan", "adafactor", "sgd"}));
     config =
         files->write_config(fmt::format("epochs = 1\nmax_steps = 2\nmicro_batch_size_per_gpu = {}\n"
                                         "gradient_accumulation_steps = {}{}",

@@ -193,6 +193,19 @@ TEST_F(Preview, IsRefusedWhereOnlyTheStepsFit) {
     if (c.fits) fitting.push_back(c.text);
   }
   EXPECT_THAT(fitting, Contains("no [preview]"));
+  // Whoever makes a change gets what was said of it.
+  const std::vector<wan::Change> possible = possible_changes(run, *refusal);
+  for (const PlannedChange& c : changes) {
+    const auto change = std::ranges::find(possible, c.text, &wan::Change::text);
+    if (!c.fits || change == possible.end()) continue;  // pairs
+    wan::FitRequest r = run.request;
+    change->apply(r);
+    const wan::PlannedRun again = planned(r);
+    for (const Tier t : kTiers) {
+      EXPECT_EQ(again.needed(t), c.needed[static_cast<std::size_t>(t)]) << c.text;
+    }
+    EXPECT_EQ(again.seconds_per_step(), c.step_seconds) << c.text;
+  }
 }
 
 std::vector<std::vector<std::uint8_t>> frames_of(const std::string& path) {

@@ -64,6 +64,9 @@ INSTANTIATE_TEST_SUITE_P(
                "[adapter]\ntype = 'lora'\nrank = 4\ndtype = 'float32'\n"
                "[optimizer]\ntype = 'adafactor'\nlr = 1e-2\n"
                "scale_parameter = false\nrelative_step = false\n"},
+        Method{"stable",
+               "[adapter]\ntype = 'lora'\nrank = 4\ndtype = 'bfloat16'\n"
+               "[optimizer]\ntype = 'stableadamw'\nlr = 1e-2\n"},
         Method{"momentum",
                "[adapter]\ntype = 'lora'\nrank = 4\ndtype = 'float32'\n"
                "[optimizer]\ntype = 'sgd'\nlr = 1e-2\nmomentum = 0.9\n"},

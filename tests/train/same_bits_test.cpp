@@ -167,6 +167,12 @@ INSTANTIATE_TEST_SUITE_P(Roundings, SameBitsInBf16,
                          ::testing::Values("nearest", "kahan", "stochastic"),
                          [](const auto& param) { return std::string(param.param); });
 
+// Its learning rates are of whole tensors, wherever they lie and however they come.
+TEST_F(SameBits, FullFineTuneWithStableAdamWIsTheSame) {
+  expect_same(config("[optimizer]\ntype = 'stableadamw'\nlr = 1e-2\nema_decay = 0.9\n"),
+              full_variants());
+}
+
 TEST_F(SameBits, ABudgetThatForcesStreamingChangesNothing) {
   if (support::test_device() == Device::cuda) GTEST_SKIP() << "RAM does not bound a GPU's arena";
   const std::string path = config(kLora);

@@ -23,13 +23,32 @@ ScheduleOptions schedule(ScheduleKind kind, ScheduleStyle style, std::int64_t wa
 }
 
 TEST(Schedule, NamesAreFoundInAnyCase) {
-  for (int k = 0; k < 10; ++k) {
+  for (int k = 0; k < 11; ++k) {
     const auto kind = static_cast<ScheduleKind>(k);
     EXPECT_EQ(find_schedule(name_of(kind)), kind);
   }
   EXPECT_EQ(find_schedule("Cosine_With_Restarts"), ScheduleKind::cosine_with_restarts);
   EXPECT_EQ(find_schedule("cosin"), std::nullopt);
   EXPECT_EQ(find_schedule(""), std::nullopt);
+}
+
+TEST(PiecewiseConstant, HasAFactorForEveryRange) {
+  ScheduleOptions o = schedule(ScheduleKind::piecewise_constant, kTransformers, 5, 0);
+  o.pieces = step_rules_of("1:10,0.1:20,0.005").value();
+  EXPECT_DOUBLE_EQ(learning_rate(o, 0), 0.8) << "no warm-up";
+  EXPECT_DOUBLE_EQ(learning_rate(o, 9), 0.8);
+  EXPECT_DOUBLE_EQ(learning_rate(o, 10), 0.08);
+  EXPECT_DOUBLE_EQ(learning_rate(o, 19), 0.08);
+  EXPECT_DOUBLE_EQ(learning_rate(o, 20), 0.004);
+  EXPECT_DOUBLE_EQ(learning_rate(o, 1'000'000), 0.004);
+  o.pieces = step_rules_of("0.5").value();
+  EXPECT_DOUBLE_EQ(learning_rate(o, 3), 0.4);
+  for (const char* wrong : {"", "1:10", "1:10,", "1:20,0.5:10,1", "1:x,1", "a:1,1", "1:0,1",
+                            "-1:5,1", "1:10,0.1:10,1", "1:5:6,1"}) {
+    EXPECT_EQ(step_rules_of(wrong).has_value(), false) << wrong;
+  }
+  o.pieces.clear();
+  EXPECT_THROW(learning_rate(o, 0), Error);
 }
 
 TEST(DiffusionPipeSchedule, WarmsUpFromAShareToTheWholeRate) {

@@ -4,6 +4,7 @@
 
 #include "io/json_reader.h"
 #include "models/t5/lora_file.h"
+#include "plan/profile.h"
 #include "tests/support/allocation_hook.h"
 #include "tests/support/errors.h"
 #include "tests/support/padded_products.h"
@@ -254,6 +255,47 @@ TEST_F(Seq2SeqTraining, AccumulatedMicroBatchesAreOneBatch) {
   }
 }
 
+// The mean of micro-batches' means is not that over all tokens, since their lengths differ.
+TEST_F(Seq2SeqTraining, MicroBatchesThatShareAVisitKeepMeansOfTheirOwn) {
+  const auto losses = [&](const std::string& output, const char* mean, const char* visit) {
+    return train(words(output, {"--dropout", "0.1", "--max_steps", "3", "--batch_size", "2",
+                                "--gradient_accumulation_steps", "3", "--loss_mean", mean,
+                                "--micro_batches_per_visit", visit}))
+        .losses;
+  };
+  const auto alone = losses("a", "micro_batches", "1"), shared = losses("b", "micro_batches", "3"),
+             tokens = losses("c", "tokens", "3");
+  for (std::size_t i = 0; i < alone.size(); ++i) {
+    EXPECT_NEAR(shared[i], alone[i], 1e-5 * alone[i]);
+  }
+  EXPECT_GT(std::abs(tokens[0] - alone[0]), 1e-3 * alone[0]);
+}
+
+// On a GPU with a slow link; nothing is loaded or run.
+TEST_F(Seq2SeqTraining, StreamedBlocksAreBroughtOnceForAllMicroBatchesOfAStep) {
+  MachineProfile profile = *find_profile("h200");
+  profile.upload_bandwidth = profile.download_bandwidth = 1e4;
+  const auto planned = [&](const Words& more, t5::Choice offloading) {
+    Words all = words("out", more);
+    all.insert(all.end(), {"--gradient_accumulation_steps", "6", "--batch_size", "1"});
+    Seq2SeqRun run = prepare_seq2seq(read_seq2seq_config(all), target_of(profile, {}));
+    run.request.offloading = offloading;
+    const double seconds = seconds_per_step(run, std::get<t5::PlannedRun>(plan_seq2seq(run)));
+    return std::pair(std::move(run), seconds);
+  };
+  const auto [shared, seconds] = planned({}, t5::Choice::on);
+  EXPECT_EQ(shared.micro_batches_per_visit, 6);
+  EXPECT_EQ(shared.runs_per_step(), 1);
+  EXPECT_FALSE(shared.request.job.accumulates);
+  ASSERT_FALSE(shared.notes.empty());
+  EXPECT_NE(shared.notes.back().find("6 micro-batches share a visit"), std::string::npos);
+  const auto [alone, longer] = planned({"--micro_batches_per_visit", "1"}, t5::Choice::on);
+  EXPECT_EQ(alone.runs_per_step(), 6);
+  EXPECT_LT(seconds, 0.7 * longer);
+  EXPECT_EQ(planned({}, t5::Choice::off).first.micro_batches_per_visit, 1)
+      << "weights that stay need no sharing";
+}
+
 TEST_F(Seq2SeqTraining, EndsWhenTheLossGetsNoBetter) {
   const Trained done =
       train(words("out", {"--epochs", "50", "--early_stopping_patience", "2",
@@ -261,6 +303,12 @@ TEST_F(Seq2SeqTraining, EndsWhenTheLossGetsNoBetter) {
   EXPECT_EQ(done.losses.size(), 6u) << "two steps an epoch, the first evaluation is the best";
   EXPECT_FALSE(done.outcome.stopped);
   EXPECT_TRUE(fs::exists(dir_.path("out/model.safetensors")));
+}
+
+TEST_F(Seq2SeqTraining, AMissingFileOfTextsIsNamed) {
+  for (const std::string& file : {dir_.path("nowhere.jsonl"), model_}) {  // a folder is no file
+    EXPECT_FAILS(prepared(words("out", {"--validation_file", file})), ErrorCode::input, file);
+  }
 }
 
 TEST_F(Seq2SeqTraining, RefusesWhatDoesNotFitWithAdvice) {

@@ -58,12 +58,11 @@ Seq2Seq::Seq2Seq(ProgramSet& set, Seq2SeqJob job, std::vector<WeightGroup> group
   for (const StepIo& step : io_.steps) {
     ProgramBuilder pb(set, step.program);
     if (job_.trains && !job_.accumulates) ops::fill(pb, small_gradients_, 0);
-    Seq2SeqPass(job_, *weights_, gradients_, adapters_, step, io_.label_weight, job_.trains)
-        .record(pb);
+    Seq2SeqPass(job_, *weights_, gradients_, adapters_, step, job_.trains).record(pb);
   }
   for (const StepIo& step : io_.eval_steps) {
     ProgramBuilder pb(set, step.program);
-    Seq2SeqPass(job_, *weights_, gradients_, adapters_, step, io_.label_weight, false).record(pb);
+    Seq2SeqPass(job_, *weights_, gradients_, adapters_, step, false).record(pb);
   }
   if (decoder_) decoder_->record(set);
   if (job_.trains && job_.accumulates) {
@@ -105,6 +104,7 @@ void Seq2Seq::declare_io(ProgramBuilder& pb) {
     s.source_lengths = host("source_lengths", {n.samples}, DType::i32, Role::input);
     s.decoder_input = host("decoder_input", {n.target}, DType::i32, Role::input);
     s.labels = host("labels", {n.target}, DType::i32, Role::input);
+    s.label_weight = host("label_weight", {1}, DType::f32, Role::input);
     s.losses = host("losses", {n.target}, DType::f32, Role::output);
     if (job_.keep_states) {
       s.states = host("states", {n.source, job_.config.d_model}, DType::f32, Role::output);
@@ -113,7 +113,6 @@ void Seq2Seq::declare_io(ProgramBuilder& pb) {
       s.logits = host("logits", {n.target, job_.config.vocabulary}, DType::f32, Role::output);
     }
   }
-  io_.label_weight = host("label_weight", {1}, DType::f32, Role::input);
   const auto step_io = [&](const char* name, std::size_t number, const BatchShape& shape,
                            bool keeps) {
     StepIo step;
@@ -131,6 +130,7 @@ void Seq2Seq::declare_io(ProgramBuilder& pb) {
                                     .source_lengths = pb.rows(s.source_lengths, 0, shape.samples),
                                     .decoder_input = part(s.decoder_input, shape.target),
                                     .labels = part(s.labels, shape.target),
+                                    .label_weight = s.label_weight,
                                     .losses = part(s.losses, shape.target),
                                     .states = rows(s.states, shape.source),
                                     .logits = rows(s.logits, shape.target)});

@@ -65,9 +65,12 @@ struct MicroBatchIo {
   Buffer source_lengths;  // [samples] i32, 1 to S
   Buffer decoder_input;   // [samples, T] i32: the labels one to the right, behind the start token
   Buffer labels;          // [samples, T] i32; negative: does not count
-  Buffer losses;          // [samples, T] f32, 0 where a label does not count
-  Buffer states;          // [samples * S, C] f32; keep_states
-  Buffer logits;          // [samples * T, V] f32; keep_logits
+  // [1] f32: weight of a label in the loss, such as 1 / how many count in the whole optimizer step.
+  // The loss is the sum of all losses times this.
+  Buffer label_weight;
+  Buffer losses;  // [samples, T] f32, 0 where a label does not count
+  Buffer states;  // [samples * S, C] f32; keep_states
+  Buffer logits;  // [samples * T, V] f32; keep_logits
 };
 struct StepIo {
   std::string program;  // "step", "step.1", ...; "eval", "eval.1", ...
@@ -82,9 +85,6 @@ struct NamedGradient {
 
 struct Seq2SeqIo {
   std::vector<StepIo> steps, eval_steps;  // by kind of batch; all share memory
-  // [1] f32: weight of a label in the loss, 1 / how many count in the whole optimizer step. The
-  // loss is the sum of all losses times this.
-  Buffer label_weight;
   std::vector<NamedGradient> gradients;
   std::vector<AdapterIo> adapters;
   std::vector<UpdatedTensor> trained;  // with record_update only

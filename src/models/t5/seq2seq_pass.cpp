@@ -57,12 +57,11 @@ void each_linear(BlockInUse& w, Visit&& visit) {
 
 Seq2SeqPass::Seq2SeqPass(const Seq2SeqJob& job, BlockWeights& weights,
                          std::vector<GroupGradients>& gradients, const Adapters& adapters,
-                         const StepIo& io, Buffer label_weight, bool trains)
+                         const StepIo& io, bool trains)
     : job_(job),
       config_(job.config),
       gradients_(gradients),
       io_(io),
-      label_weight_(label_weight),
       trains_(trains),
       weights_train_(trains && !job.lora),
       adapters_(adapters),
@@ -105,11 +104,11 @@ void Seq2SeqPass::upload_inputs(ProgramBuilder& pb) {
     copy_swapped(pb, up(name, from), to);
     return pb.reshape(to, {s.elements()});
   };
-  label_weight_ = up("label_weight", label_weight_);
   for (std::size_t i = 0; i < micro_batches_.size(); ++i) {
     MicroBatch& m = micro_batches_[i];
     const MicroBatchIo& io = io_.micro_batches[i];
     m.labels = by_position("labels", io.labels);
+    m.label_weight = up("label_weight", io.label_weight);
     m.lengths = io.source_lengths;
     m.first_sample = static_cast<std::int64_t>(i) * io_.shape.samples;
     for (const Side side : {Side::encoder, Side::decoder}) {
@@ -293,7 +292,7 @@ void Seq2SeqPass::head_and_loss(ProgramBuilder& pb) {
                                  : pb.temp("dlogits", pb.shape(logits), job_.precision.activation);
       ops::cross_entropy(pb, {.x = logits,
                               .labels = cut(m.labels),
-                              .weight = label_weight_,
+                              .weight = m.label_weight,
                               .losses = cut(losses),
                               .dx = dlogits});
       if (!trains_) continue;

@@ -12,7 +12,7 @@ class Seq2SeqPass {
  public:
   // trains: this program; with job.trains evaluations do not.
   Seq2SeqPass(const Seq2SeqJob& job, BlockWeights& weights, std::vector<GroupGradients>& gradients,
-              const Adapters& adapters, const StepIo& io, Buffer label_weight, bool trains);
+              const Adapters& adapters, const StepIo& io, bool trains);
 
   void record(ProgramBuilder& pb);
 
@@ -33,7 +33,7 @@ class Seq2SeqPass {
     Buffer dstates;  // [rows, C] f32
     Buffer y;        // [rows, C] what the head reads
     Buffer dy;
-    Buffer labels;
+    Buffer labels, label_weight;
     Buffer lengths;  // of the sources, in host memory
     std::int64_t first_sample = 0;
   };
@@ -75,7 +75,6 @@ class Seq2SeqPass {
   const Config& config_;
   std::vector<GroupGradients>& gradients_;
   const StepIo& io_;
-  Buffer label_weight_;
   bool trains_;
   bool weights_train_;  // the weights themselves
   const Adapters& adapters_;

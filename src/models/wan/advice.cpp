@@ -1,7 +1,10 @@
 #include "models/wan/advice.h"
 
 #include <algorithm>
+#include <mutex>
 
+#include "core/thread_pool.h"
+#include "memory/machine.h"
 #include "models/wan/fit_chance.h"
 #include "models/wan/job_needs.h"
 
@@ -75,6 +78,72 @@ void rank(std::vector<PlannedChange>& all) {
 // Pairs are tried among those that come closest.
 constexpr std::size_t kPairedChanges = 4;
 
+// A search for a plan of a 14B model takes up to 220 MB: on a machine that is short of memory,
+// which a refusal is about, they must not be what is too much.
+int plans_at_once(std::size_t wanted) {
+  const Machine m = read_machine();
+  const std::uint64_t room = available_memory(m).value_or(Bytes{}).count / (512ull << 20);
+  return static_cast<int>(std::clamp<std::uint64_t>(
+      std::min<std::uint64_t>({room, static_cast<std::uint64_t>(usable_cpus(m)), wanted}), 1, 8));
+}
+
+// Changes do not ask for each other: as many are planned at once as there are processors. Those of
+// the budget alone follow each other on one, and share what is known of the job.
+class Trial {
+ public:
+  Trial(const FitRequest& request, const Refusal& refusal, const std::function<void()>& tried)
+      : now_{request, refusal, closest_policy(request, known_)}, tried_(tried) {}
+
+  // only_fitting: of those that do not fit nothing is said.
+  std::vector<std::optional<PlannedChange>> of(const std::vector<Change>& changes,
+                                               bool only_fitting) {
+    std::vector<std::vector<std::size_t>> tasks(1);
+    for (std::size_t i = 0; i < changes.size(); ++i) {
+      if (changes[i].budget_only) {
+        tasks.front().push_back(i);
+      } else {
+        tasks.push_back({i});
+      }
+    }
+    std::vector<std::optional<PlannedChange>> all(changes.size());
+    ThreadPool pool(plans_at_once(tasks.size()));
+    pool.parallel(std::ssize(tasks), [&](std::int64_t task, int) {
+      for (const std::size_t i : tasks[static_cast<std::size_t>(task)]) {
+        KnownNeeds anew;
+        all[i] = plan(changes[i], changes[i].budget_only ? known_ : anew, only_fitting);
+      }
+    });
+    return all;
+  }
+
+ private:
+  std::optional<PlannedChange> plan(const Change& change, KnownNeeds& known, bool only_fitting) {
+    if (only_fitting) {
+      FitRequest r = now_.request;
+      change.apply(r);
+      if (!r.policy && !may_fit(r, known)) return std::nullopt;
+    }
+    PlannedChange p = planned(now_, change, known);
+    const std::lock_guard one(mutex_);
+    if (tried_) tried_();
+    return p.fits || !only_fitting ? std::optional(std::move(p)) : std::nullopt;
+  }
+
+  KnownNeeds known_;  // of the job as it is
+  const Now now_;
+  const std::function<void()>& tried_;
+  std::mutex mutex_;
+};
+
+std::vector<PlannedChange> ranked(std::vector<std::optional<PlannedChange>> answers) {
+  std::vector<PlannedChange> all;
+  for (auto& p : answers) {
+    if (p) all.push_back(std::move(*p));
+  }
+  rank(all);
+  return all;
+}
+
 }  // namespace
 
 std::vector<Change> larger_budgets(const Refusal& refusal,
@@ -128,42 +197,28 @@ std::int64_t largest_fitting(
 std::vector<PlannedChange> try_changes(const FitRequest& request, const Refusal& refusal,
                                        const std::vector<Change>& changes,
                                        const std::function<void()>& tried) {
-  KnownNeeds known;
-  const Now now = {request, refusal, closest_policy(request, known)};
-  std::vector<PlannedChange> all;
-  for (const Change& c : changes) {
-    KnownNeeds anew;
-    all.push_back(planned(now, c, c.budget_only ? known : anew));
-    if (tried) tried();
-  }
-  rank(all);
+  Trial trial(request, refusal, tried);
+  std::vector<PlannedChange> all = ranked(trial.of(changes, false));
   if (all.empty() || all.front().fits) return all;
 
   std::vector<const Change*> best;
   for (std::size_t i = 0; i < std::min(all.size(), kPairedChanges); ++i) {
     best.push_back(&*std::ranges::find(changes, all[i].text, &Change::text));
   }
-  std::vector<PlannedChange> pairs;
+  std::vector<Change> both;
   for (std::size_t i = 0; i < best.size(); ++i) {
     for (std::size_t j = i + 1; j < best.size(); ++j) {
-      const Change both = {.text = best[i]->text + " and " + best[j]->text,
-                           .apply =
-                               [&](FitRequest& r) {
-                                 best[i]->apply(r);
-                                 best[j]->apply(r);
-                               },
-                           .budget_only = best[i]->budget_only && best[j]->budget_only};
-      FitRequest r = request;
-      both.apply(r);
-      KnownNeeds anew;
-      KnownNeeds& needs = both.budget_only ? known : anew;
-      if (!r.policy && !may_fit(r, needs)) continue;
-      PlannedChange p = planned(now, both, needs);
-      if (p.fits) pairs.push_back(std::move(p));
-      if (tried) tried();
+      const Change &a = *best[i], &b = *best[j];
+      both.push_back({.text = a.text + " and " + b.text,
+                      .apply =
+                          [&a, &b](FitRequest& r) {
+                            a.apply(r);
+                            b.apply(r);
+                          },
+                      .budget_only = a.budget_only && b.budget_only});
     }
   }
-  rank(pairs);
+  const std::vector<PlannedChange> pairs = ranked(trial.of(both, true));
   all.insert(all.begin(), pairs.begin(), pairs.end());
   return all;
 }

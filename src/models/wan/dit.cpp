@@ -42,6 +42,28 @@ std::int64_t block_of(const AdapterIo& a) {
   return std::stoll(a.name.substr(7));  // behind "blocks."
 }
 
+std::int64_t row_unit(const DitJob& job) {
+  constexpr std::int64_t kWide = 256;  // of narrower matrices the GPU makes quanta side by side
+  return job.mode == Mode::full && job.config.dim > kWide ? kWideQuantum : kTokenQuantum;
+}
+
+namespace {
+
+void check_chunks(const DitJob& job) {
+  const std::int64_t chunk = job.policy.chunk_tokens, unit = row_unit(job);
+  const auto is_cut = [&](const LatentSize& z) { return z.tokens() > chunk; };
+  const bool cuts = chunk > 0 && std::ranges::any_of(job.batches, [&](const Batch& b) {
+                      return std::ranges::any_of(b.latents, is_cut);
+                    });
+  if (!cuts || chunk % unit == 0) return;
+  fail(ErrorCode::usage,
+       fmt::format("chunks of {} tokens: where weights are trained, work is cut at multiples of {}",
+                   chunk, unit),
+       {{fmt::format("--chunk {}", unit), "the smallest chunks"}});
+}
+
+}  // namespace
+
 void use_fp8_products(DitJob& job, const Backend& backend) {
   const Advice without = {"leave out --fp8-matmul", "products are bf16"};
   if (job.mode == Mode::full) {
@@ -83,6 +105,7 @@ Dit::Dit(ProgramSet& set, DitJob job, std::vector<std::vector<WeightGroup>> expe
                          job_.noising == Noising::prepared && job_.lora.dropout == 0),
         "a critic and a student are two adapters of one model, on inputs that the host prepares");
   check(!job_.batches.empty(), "there is at least one kind of step");
+  check_chunks(job_);
   // Weights that change cannot be streamed from the user's file.
   if (job_.mode == Mode::full) job_.policy.home = WeightHome::host;
   cut_batches();

@@ -113,6 +113,7 @@ AdaptedLinear DitPass::linear_of(const LinearParams<WeightBuffers>& w,
   l.inlaid.wide = w.weight.wide;
   l.dweight = grads.weight;
   l.dbias = grads.bias;
+  l.dw_quantum = row_unit(job_);
   return l;
 }
 

@@ -60,7 +60,10 @@ class StateMemory {
  private:
   static bool one_state_per_element(const OptimizerOptions& o,
                                     const std::vector<StateSpec>& specs) {
-    if (o.kind != OptimizerKind::adamw && o.kind != OptimizerKind::adamw_optimi) return false;
+    if (o.kind != OptimizerKind::adamw && o.kind != OptimizerKind::adamw_optimi &&
+        o.kind != OptimizerKind::stableadamw) {
+      return false;
+    }
     return std::ranges::all_of(specs, [](const StateSpec& s) { return s.elements_per_entry == 1; });
   }
 

@@ -92,6 +92,10 @@ MemoryPolicy closest_policy(const FitRequest& request, KnownNeeds& known) {
   const int most_on_disk = most_disk_state_groups(search, known);
   for (const int on_disk : {0, most_on_disk}) {
     for (MemoryPolicy& policy : lean_policies(search, on_disk)) {
+      if (const auto bound = known.of_staying(search, policy);
+          closest && bound && least <= excess(search, *bound)) {
+        continue;
+      }
       const Bytes missing = excess(search, known.of(search, policy));
       if (closest && least <= missing) continue;
       least = missing;
@@ -191,13 +195,14 @@ std::variant<PlannedRun, Refusal> fit_accompanied(FitRequest request) {
 }  // namespace
 
 std::variant<PlannedRun, Refusal> fit(const FitRequest& request) {
-  if (!request.companion.ways.empty() && !request.companion.way) return fit_accompanied(request);
-  if (request.teacher && !request.teacher->policy) return fit_taught(request);
   KnownNeeds known;
   return fit(request, known);
 }
 
 std::variant<PlannedRun, Refusal> fit(const FitRequest& request, KnownNeeds& known) {
+  // What is known is of one way and one place; these look at several.
+  if (!request.companion.ways.empty() && !request.companion.way) return fit_accompanied(request);
+  if (request.teacher && !request.teacher->policy) return fit_taught(request);
   if (request.policy) {
     PlannedRun run = plan_run(request, *request.policy);
     std::vector<Shortage> missing = shortages(request, run);

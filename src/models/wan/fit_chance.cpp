@@ -147,6 +147,15 @@ Chance chance(const FitRequest& search, KnownNeeds& known, int disk_state_groups
   if (has_good_chance(search, known, disk_state_groups)) return Chance::good;
   Chance best = Chance::none;
   for (const MemoryPolicy& p : lean_policies(search, disk_state_groups)) {
+    // Where so much is missing for sure it is more than a few tensors, whatever a recording of all
+    // blocks would add: twice what counts as few.
+    if (const auto least = known.of_staying(search, p)) {
+      const std::uint64_t tensors = (least->device + least->host).count;
+      if (surely_missing(search, groups, p, *least) >
+          least->recorded + least->recorded + Bytes{tensors / 8}) {
+        continue;
+      }
+    }
     const LeastNeeds needs = known.of(search, p);
     const Bytes missing = surely_missing(search, groups, p, needs);
     const std::uint64_t tensors = (needs.device + needs.host).count;

@@ -22,7 +22,8 @@ bool one_head_is_work_enough(const DitJob& job) { return longest_sample(job) >= 
 
 std::int64_t chunk_of(const DitJob& job, std::int64_t least, std::int64_t pieces) {
   const std::int64_t rows = std::max(least, longest_sample(job) / pieces);
-  return (rows + kTokenQuantum - 1) / kTokenQuantum * kTokenQuantum;
+  const std::int64_t unit = row_unit(job);
+  return (rows + unit - 1) / unit * unit;
 }
 
 }  // namespace
@@ -228,6 +229,56 @@ LeastNeeds KnownNeeds::of_few_blocks(const FitRequest& request, const MemoryPoli
   return one_form(request) ? one_more(request, known(policy)) : of(request, policy);
 }
 
+const KnownNeeds::Staying& KnownNeeds::staying(const FitRequest& request,
+                                               const MemoryPolicy& lean) {
+  const auto found = std::ranges::find_if(staying_, [&](const Staying& s) {
+    return s.slots == lean.slots && s.parts == lean.parts && s.home == lean.home;
+  });
+  if (found != staying_.end()) return *found;
+  std::array<LeastNeeds, 3> with;  // so many groups: none, the head, the head and a block
+  for (int groups = 0; groups < 3; ++groups) {
+    MemoryPolicy p = lean;
+    p.resident_groups = groups;
+    with[static_cast<std::size_t>(groups)] = of_few_blocks(request, p);
+  }
+  const auto more = [](Bytes a, Bytes b) {
+    return static_cast<std::int64_t>(b.count) - static_cast<std::int64_t>(a.count);
+  };
+  // A recording of groups that stay is shorter: of the host's bytes those that hold no recording.
+  const auto host = [](const LeastNeeds& n) { return n.host - n.recorded; };
+  return staying_.emplace_back(Staying{.slots = lean.slots,
+                                       .parts = lean.parts,
+                                       .home = lean.home,
+                                       .head_device = more(with[0].device, with[1].device),
+                                       .head_host = more(host(with[0]), host(with[1])),
+                                       .block_device = more(with[1].device, with[2].device),
+                                       .block_host = more(host(with[1]), host(with[2]))});
+}
+
+std::optional<LeastNeeds> KnownNeeds::of_staying(const FitRequest& request,
+                                                 const MemoryPolicy& policy, bool quickly) {
+  const std::int64_t blocks = policy.resident_groups - 1;
+  if (request.job.mode == Mode::full || policy.slots == 0 || policy.kept_blocks > 0 || blocks < 0 ||
+      blocks >= request.job.config.layers || !one_form(request)) {
+    return std::nullopt;
+  }
+  MemoryPolicy lean = policy;
+  lean.resident_groups = 0;
+  const LeastNeeds none = quickly ? few(request, known(lean)) : of(request, lean);
+  const Staying& s = staying(request, lean);
+  // Where matrices come one by one, those of the block whose work needs most may be there anyway.
+  const std::int64_t there = policy.parts > 0 ? std::max<std::int64_t>(0, s.block_device) : 0;
+  const auto plus = [](Bytes from, std::int64_t more) {
+    const std::int64_t sum = static_cast<std::int64_t>(from.count) + more;
+    return Bytes{static_cast<std::uint64_t>(std::max<std::int64_t>(0, sum))};
+  };
+  LeastNeeds least;
+  least.device = plus(none.device, s.head_device + blocks * s.block_device - there);
+  least.host = plus(none.host - none.recorded, s.head_host + blocks * s.block_host);
+  least.recorded = none.recorded;  // no less, this once
+  return least;
+}
+
 bool host_may_shrink(const FitRequest& request, const MemoryPolicy& policy) {
   return request.job.mode == Mode::full && policy.slots > 0 && !request.streamed_blocks;
 }
@@ -258,7 +309,14 @@ bool KnownNeeds::surely_over(const FitRequest& request, const MemoryPolicy& poli
   };
   if (over(kept_at_least(request.job, policy))) return true;
   Known& k = known(policy);
-  if (k.all || !alike(request, policy)) return over(of(request, policy));
+  if (!k.all && !alike(request, policy)) {
+    for (const bool quickly : {true, false}) {
+      const auto least = of_staying(request, policy, quickly);
+      if (least && over(*least)) return true;
+    }
+    return over(of(request, policy));
+  }
+  if (k.all) return over(*k.all);
   last_over_ = (last_over_ && !k.few && over(one(request, k))) || over(few(request, k));
   return last_over_;
 }

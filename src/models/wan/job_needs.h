@@ -79,6 +79,12 @@ class KnownNeeds {
   // The same of the model with no more than four blocks, where they have one form: quick, and one
   // resident group more costs in it what it costs in all of them.
   LeastNeeds of_few_blocks(const FitRequest& request, const MemoryPolicy& policy);
+  // No more than of(): where frozen groups stay, what few blocks and a group that stays show. All
+  // blocks are recorded for of() there, and most policies need too much by this already. Bytes of
+  // the device and the host alone (recorded: no fewer than there are); nothing: it is not known so.
+  // quickly: by three blocks, less.
+  std::optional<LeastNeeds> of_staying(const FitRequest& request, const MemoryPolicy& policy,
+                                       bool quickly = false);
   // Whether the policy needs more than the budget by what is kept in any case, or by what one block
   // shows or a few: in a fraction of the time. A no says nothing.
   bool surely_over(const FitRequest& request, const MemoryPolicy& policy);
@@ -89,7 +95,15 @@ class KnownNeeds {
     // With one block, with three, with four, with all of them.
     std::optional<LeastNeeds> one, few, one_more, all;
   };
+  // What the head and then each block that stay add, in signed bytes: weights, the same under all
+  // policies that bring others the same way.
+  struct Staying {
+    int slots = 0, parts = 0;
+    WeightHome home = WeightHome::disk;
+    std::int64_t head_device = 0, head_host = 0, block_device = 0, block_host = 0;
+  };
   Known& known(const MemoryPolicy& policy);
+  const Staying& staying(const FitRequest& request, const MemoryPolicy& lean);
   const LeastNeeds& one(const FitRequest& request, Known& k);
   const LeastNeeds& few(const FitRequest& request, Known& k);
   const LeastNeeds& one_more(const FitRequest& request, Known& k);
@@ -97,6 +111,7 @@ class KnownNeeds {
   bool alike(const FitRequest& request, const MemoryPolicy& policy);
 
   std::vector<Known> known_;
+  std::vector<Staying> staying_;
   std::optional<bool> one_form_;
   bool last_over_ = false;  // the policy last asked about: then one block may show it of the next
   std::optional<FitRequest> one_, few_, one_more_;  // the job with so many blocks

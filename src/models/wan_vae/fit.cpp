@@ -19,15 +19,6 @@ std::vector<Band> bands_of(const Job& job, std::int64_t count) {
   return cut_bands(kGridPerLatent * job.height, count, halo);
 }
 
-// Where bands are known to change no bit. cuDNN (bf16 on a GPU) was measured: for Wan2.2's decoder
-// it takes kernels that add up a pixel alike wherever it lies, for Wan2.1's some that share a sum
-// among blocks by the size of the frame. A policy that asks for bands there fails when it is
-// prepared (ops/conv3d_cuda.h).
-bool may_take_bands(const FitRequest& r) {
-  const bool by_cudnn = r.backend.device == Device::cuda && r.job.dtype == DType::bf16;
-  return !by_cudnn || (r.job.decode && !r.job.encode && r.job.config.folded());
-}
-
 PlannedVae plan_with(const FitRequest& r, const Policy& policy) {
   ProgramSet set;
   set.backend = r.backend;
@@ -204,8 +195,7 @@ std::variant<PlannedVae, Refusal> fit(const FitRequest& request) {
   // One frame after the other costs next to nothing, what comes from the host its transfers, and
   // bands what is computed twice.
   std::optional<PlannedVae> best;
-  const std::int64_t most = may_take_bands(request) ? kMostBands : 1;
-  for (std::int64_t bands = 1; bands <= most; ++bands) {
+  for (std::int64_t bands = 1; bands <= kMostBands; ++bands) {
     if (bands > 1 && std::ssize(bands_of(request.job, bands)) < bands) break;
     if (best && search.soonest(bands) >= best->seconds) break;
     auto found = search.fastest(bands);

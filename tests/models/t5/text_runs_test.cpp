@@ -183,7 +183,9 @@ class Training : public Running<Seq2Seq> {
       for (const std::int32_t l : s.labels) counted += l >= 0;
     }
     weight_ = 1 / static_cast<double>(counted);
-    *runner->view(model->io().label_weight).as<float>() = static_cast<float>(weight_);
+    for (const MicroBatchIo& m : model->io().steps[0].micro_batches) {
+      *runner->view(m.label_weight).as<float>() = static_cast<float>(weight_);
+    }
   }
 
   // All samples, in one run or with accumulation in several.

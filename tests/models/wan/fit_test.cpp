@@ -5,6 +5,7 @@
 #include "models/wan/advice.h"
 #include "models/wan/job_needs.h"
 #include "models/wan/weights.h"
+#include "ops/quantum.h"
 
 namespace ballast::wan {
 namespace {
@@ -48,6 +49,29 @@ TEST(Fit, RecordsFewInstructionsForAnAnswer) {
   EXPECT_LE(recorded_for({Mode::full, "rtx4090", 24_GB, 256_GB}, small), 310'000u);
 }
 
+// Gradients of whole weights are added up in large quanta: no policy cuts them.
+TEST(Fit, CutsTheWorkOfFullTrainingAtWholeQuanta) {
+  const LatentSize size = {.frames = 21, .height = 60, .width = 104};  // 32,760 tokens
+  FitRequest r = request({Mode::full, "h200", 40_GB, 400_GB}, size);
+  r.job.config = *find_preset("wan2.1-t2v-1.3b");
+  r.experts = {planned_groups(r.job.config, DType::bf16)};
+  for (const std::int64_t pieces : {2, 4, 8, 16, 100}) {
+    EXPECT_EQ(chunk_in(r.job, pieces) % kWideQuantum, 0) << pieces;
+  }
+  EXPECT_EQ(narrow_chunk(r.job) % kWideQuantum, 0);
+  MemoryPolicy p = {.activations = Activations::recomputed, .chunk_tokens = kWideQuantum};
+  EXPECT_GT(least_needs(r, p).device, Bytes{0});
+  p.chunk_tokens = 2 * kTokenQuantum;
+  try {
+    least_needs(r, p);
+    FAIL() << "cut within a quantum";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::usage);
+  }
+  r.job.mode = Mode::lora;
+  EXPECT_GT(least_needs(r, p).device, Bytes{0});
+}
+
 // What is passed over without recording anything needs no less in truth.
 TEST(Fit, KeepsNoLessThanIsKnownBeforehand) {
   const LatentSize size = {.frames = 3, .height = 32, .width = 32};
@@ -73,6 +97,48 @@ TEST(Fit, KeepsNoLessThanIsKnownBeforehand) {
       }
     }
   }
+}
+
+// What few blocks show of groups that stay is no more than they need in truth, and not much less.
+TEST(Fit, NeedsNoLessThanFewBlocksShowOfGroupsThatStay) {
+  FitRequest r =
+      request({Mode::lora, "rtx4090", 24_GB, 32_GB}, {.frames = 3, .height = 32, .width = 32});
+  r.job.config.layers = 9;
+  r.experts = {planned_groups(r.job.config, DType::bf16)};
+  KnownNeeds known;
+  for (const auto& [slots, parts] : {std::pair(1, 0), std::pair(2, 0), std::pair(1, 3)}) {
+    for (const WeightHome home : {WeightHome::disk, WeightHome::host}) {
+      for (const Activations a : {Activations::kept, Activations::recomputed}) {
+        for (const bool offload : {false, true}) {
+          for (const int resident : {1, 4, 9}) {
+            const MemoryPolicy p = {.slots = slots,
+                                    .parts = parts,
+                                    .resident_groups = resident,
+                                    .home = home,
+                                    .activations = a,
+                                    .offload = offload,
+                                    .chunk_tokens = offload ? 256 : 0};
+            const auto least = known.of_staying(r, p);
+            ASSERT_TRUE(least.has_value());
+            const LeastNeeds needs = least_needs(r, record(r, p));
+            EXPECT_LE(least->device, needs.device);
+            EXPECT_LE(least->host, needs.host);
+            const auto quick = known.of_staying(r, p, true);
+            EXPECT_LE(quick->device, least->device);
+            EXPECT_LE(quick->host, least->host);
+            // Matrices that come one by one may be those of a block that stays.
+            const double block = parts > 0 ? 0.71e9 : 0;
+            EXPECT_GE(static_cast<double>(least->device.count) + block,
+                      0.97 * static_cast<double>(needs.device.count));
+            EXPECT_GE(static_cast<double>(least->host.count),
+                      0.85 * static_cast<double>(needs.host.count));
+          }
+        }
+      }
+    }
+  }
+  EXPECT_FALSE(known.of_staying(r, {.slots = 0}).has_value());
+  EXPECT_FALSE(known.of_staying(r, {.slots = 1, .resident_groups = 10}).has_value());
 }
 
 // The same activations with all weights resident, however much memory that takes.

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "report/plan_table.h"
+#include "train/trainer.h"
+
+namespace ballast {
+
+// What commands that train print: text, or with --json nothing but lines of JSON, the plan's and
+// then what came of it.
+
+// A JSON document of any form, on one line.
+void print_json_line(const std::string& document);
+
+void print_plan(const PlanTitle& title, const PlanView& view, bool json);
+
+struct NamedPlace {
+  const char* name;  // "run", "student"
+  std::string where;
+};
+void print_outcome(const train::TrainOutcome& done, const std::vector<NamedPlace>& places,
+                   bool json);
+
+}  // namespace ballast

@@ -1,0 +1,61 @@
+#include "ops/stable_rates.h"
+
+#include "core/error.h"
+#include "core/simd.h"
+#include "ops/cuda_call.h"
+#include "ops/ordered_sum_call.h"
+#include "ops/stable_rates_cuda.h"
+#include "ops/update_rounding.h"
+#include "plan/bindings.h"
+
+namespace ballast::ops {
+
+namespace cpu {
+BALLAST_PER_ISA(void stable_rates(const StableRates& a, const AdamWCoefficients& c,
+                                  ThreadPool& pool))
+}
+
+void stable_rates(const StableRates& a, Stream stream) {
+  check((a.v.dtype == DType::f32 || a.v.dtype == DType::bf16) && a.v.contiguous(),
+        "stable_rates: v is {} {}", a.v.dtype, a.v.shape);
+  check_beside_parameter("stable_rates", "g", a.g, a.v);
+  check_grad_scale("stable_rates", a.grad_scale);
+  check(a.rates && a.rates.dtype == DType::f32 && a.rates.elements() == 2,
+        "stable_rates: rates are {} {}, expected f32 [2]", a.rates.dtype, a.rates.shape);
+  check(a.options.debias == Debias::betas, "stable_rates: v is taken as it is");
+  check(a.step >= 1, "stable_rates: steps count from 1, this is step {}", a.step);
+  const AdamWCoefficients c = adamw_coefficients(a.options, a.step, a.learning_rate);
+  on_device(
+      a.rates.device, [&] { BALLAST_ISA_CALL(cpu, stable_rates, a, c, *stream.pool); },
+      [&] {
+        cuda::stable_rates({.v = cuda::view(a.v),
+                            .g = cuda::view(a.g),
+                            .grad_scale = cuda::view(a.grad_scale),
+                            .rates = cuda::view(a.rates),
+                            .coefficients = c,
+                            .learning_rate = a.learning_rate,
+                            .weight_decay = a.options.weight_decay,
+                            .scratch = cuda::sum_scratch(*stream.queue)},
+                           stream.native);
+      });
+}
+
+Buffer stable_rates(ProgramBuilder& pb, const StableRatesBuffers& on, const AdamWOptions& options) {
+  const Buffer rates = pb.temp("rates", {2}, DType::f32, Role::optimizer);
+  pb.emit(
+      "stable_rates", {.reads = {on.v, on.g, on.grad_scale}, .writes = {rates}},
+      [=](const Bindings& b) {
+        stable_rates({.v = b.in(on.v),
+                      .g = b.in(on.g),
+                      .grad_scale = b.in_if(on.grad_scale),
+                      .rates = b.out(rates),
+                      .options = options,
+                      .step = b.step().step,
+                      .learning_rate = options.rate * b.step().learning_rate},
+                     b.stream());
+      },
+      prepare_ordered_sum);
+  return rates;
+}
+
+}  // namespace ballast::ops

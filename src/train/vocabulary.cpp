@@ -1,0 +1,33 @@
+#include "train/vocabulary.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+namespace ballast::train {
+namespace {
+
+// Bytes of the heap in use.
+std::uint64_t heap_in_use() {
+  const struct mallinfo2 now = mallinfo2();
+  return now.uordblks + now.hblkhd;
+}
+
+}  // namespace
+
+Vocabulary Vocabulary::open(const std::string& path) {
+  const std::uint64_t before = heap_in_use();
+  data::Tokenizer tokenizer = data::Tokenizer::open(path);
+  const std::uint64_t now = heap_in_use();
+  std::error_code error;
+  const std::uintmax_t file = std::filesystem::file_size(tokenizer.path(), error);
+  return {std::move(tokenizer), {now - std::min(before, now) + (error ? 0 : 2 * file)}};
+}
+
+ProcessLine Vocabulary::line(std::string reason) const {
+  return {.name = "vocabulary", .bytes = bytes, .reason = std::move(reason)};
+}
+
+}  // namespace ballast::train

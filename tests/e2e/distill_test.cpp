@@ -1,0 +1,85 @@
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <regex>
+
+#include "core/bytes.h"
+#include "io/media_reader.h"
+#include "tests/e2e/ballast_process.h"
+
+namespace ballast::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// The small model that comes with the project teaches.
+const std::string kTeacher = BALLAST_SOURCE_DIR "/examples/demo_model/model";
+
+class Distilling : public ::testing::Test {
+ protected:
+  Finished distill(const std::string& output, std::vector<std::string> more) const {
+    std::vector<std::string> all = {
+        "distill", "--teacher_path", kTeacher, "--student_config", student_,          "--data_path",
+        prompts_,  "--lr",           "1e-3",   "--output_dir",     dir_.path(output), "--device",
+        "cpu"};
+    all.insert(all.end(), more.begin(), more.end());
+    return run_ballast(all);
+  }
+
+  const TempDir dir_;
+  const std::string student_ =
+      dir_.write("student.json",
+                 R"({"hidden_size":32,"depth":2,"num_heads":2,"num_channels":4,"image_size":128,)"
+                 R"("patch_size":16,"text_max_length":77,"text_encoder_output_dim":128})");
+  const std::string prompts_ = dir_.write(
+      "prompts.txt", "a red circle falls\n\na blue square grows\na green circle rises\n");
+};
+
+// Samples are decoded beside teacher and student, inside the plan.
+TEST_F(Distilling, DrawsPicturesInsideItsPlan) {
+  if (!media_available()) GTEST_SKIP() << "built without FFmpeg";
+  const Finished f = distill("out", {"--num_steps", "3", "--batch_size", "1", "--save_samples"});
+  ASSERT_EQ(f.exit_code, 0) << f.err;
+  EXPECT_THAT(f.out, AllOf(HasSubstr("decoder of samples"), HasSubstr("finished after 3 steps")));
+  EXPECT_THAT(f.err, ::testing::Not(HasSubstr("than planned")));
+  std::smatch found;
+  ASSERT_TRUE(std::regex_search(f.out, found,
+                                std::regex("memory: planned (.*), measured at most (.*)\\n")));
+  EXPECT_LE(*parse_bytes(found[2].str()), *parse_bytes(found[1].str())) << found[0];
+  for (const char* name :
+       {"config.json", "diffusion_pytorch_model.safetensors", "output_proj.safetensors",
+        "samples/epoch_0001_rank_0_sample_00.png", "samples/epoch_0001_rank_0_sample_01.png"}) {
+    EXPECT_TRUE(fs::exists(dir_.path(std::string("out/") + name))) << name;
+  }
+  const Finished picture =
+      run_ballast({"sample", "--model_path", dir_.path("out"), "--teacher_path", kTeacher,
+                   "--prompt", "a red circle", "--output_path", dir_.path("result.png"),
+                   "--num_inference_steps", "3", "--device", "cpu"});
+  EXPECT_EQ(picture.exit_code, 0) << picture.err;
+  EXPECT_TRUE(fs::exists(dir_.path("result.png")));
+}
+
+// Every place of the teacher, and as its file has it or wider, teaches the same.
+TEST_F(Distilling, PlacesOfTheTeacherEndInTheSameBits) {
+  std::string first;
+  const std::vector<std::vector<std::string>> ways = {
+      {"--teacher_device_strategy", "gpu0"},
+      {"--teacher_on_cpu"},
+      {"--teacher_device_strategy", "disk"},
+      {"--teacher_device_strategy", "cpu_compute", "--teacher_dtype", "float32"}};
+  for (std::vector<std::string> way : ways) {
+    const std::string output = fmt::format("out-{}", way.back());
+    way.insert(way.end(), {"--num_steps", "2", "--text_states", dir_.path("states")});
+    const Finished f = distill(output, way);
+    ASSERT_EQ(f.exit_code, 0) << f.err;
+    const std::string student =
+        read_whole(dir_.path(output + "/diffusion_pytorch_model.safetensors"));
+    if (first.empty()) first = student;
+    EXPECT_EQ(student, first) << output;
+  }
+}
+
+}  // namespace
+}  // namespace ballast::test
