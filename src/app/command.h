@@ -14,7 +14,8 @@ namespace ballast {
 
 // One command of the program. Its file makes it known by itself:
 //
-//   const RegisterCommand<Inspect> kInspect("inspect", "what a model, LoRA, image or video file is");
+//   const RegisterCommand<Inspect> kInspect("inspect", "what a model, LoRA, image or video file
+//   is");
 class Command {
  public:
   virtual ~Command() = default;
