@@ -275,8 +275,10 @@ void Runner::run_concurrent(int program) {
     try {
       std::rethrow_exception(error);
     } catch (Error& e) {
-      const bool begun = gpu_ && (!gpu_->tells_place() || gpu_->reached());
-      if (begun && e.code() == ErrorCode::device) e.add_trail(place_on_gpu(program));
+      // A GPU that tells no place adds nothing to an instruction that was named.
+      const bool more =
+          gpu_ && (gpu_->tells_place() ? gpu_->reached().has_value() : e.trail().empty());
+      if (more && e.code() == ErrorCode::device) e.add_trail(place_on_gpu(program));
       throw;
     }
   }
