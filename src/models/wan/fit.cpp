@@ -68,6 +68,14 @@ Refusal refusal(std::string policy, const PlannedRun& run, std::vector<Shortage>
           .seconds_per_step = run.seconds_per_step()};
 }
 
+// A policy that is asked for by name has the smallest chunks of any job, cut here at this job's.
+MemoryPolicy asked_policy(const FitRequest& request) {
+  MemoryPolicy p = *request.policy;
+  const std::int64_t unit = row_unit(request.job);
+  p.chunk_tokens = (p.chunk_tokens + unit - 1) / unit * unit;
+  return p;
+}
+
 }  // namespace
 
 std::int64_t streamed_blocks(const Config& config, const MemoryPolicy& policy) {
@@ -85,7 +93,7 @@ MemoryPolicy closest_policy(const FitRequest& request) {
 }
 
 MemoryPolicy closest_policy(const FitRequest& request, KnownNeeds& known) {
-  if (request.policy) return *request.policy;
+  if (request.policy) return asked_policy(request);
   const FitRequest search = heaviest(request);
   std::optional<MemoryPolicy> closest;
   Bytes least;
@@ -204,7 +212,7 @@ std::variant<PlannedRun, Refusal> fit(const FitRequest& request, KnownNeeds& kno
   if (!request.companion.ways.empty() && !request.companion.way) return fit_accompanied(request);
   if (request.teacher && !request.teacher->policy) return fit_taught(request);
   if (request.policy) {
-    PlannedRun run = plan_run(request, *request.policy);
+    PlannedRun run = plan_run(request, asked_policy(request));
     std::vector<Shortage> missing = shortages(request, run);
     if (missing.empty()) return run;
     return refusal(request.policy->name, run, std::move(missing));

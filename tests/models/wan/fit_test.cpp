@@ -68,6 +68,11 @@ TEST(Fit, CutsTheWorkOfFullTrainingAtWholeQuanta) {
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::usage);
   }
+  r.policy = find_policy("chunked");
+  r.budget.gpu = 139_GB;
+  const auto planned = fit(r);
+  ASSERT_TRUE(std::holds_alternative<PlannedRun>(planned));
+  EXPECT_EQ(std::get<PlannedRun>(planned).policy.chunk_tokens, kWideQuantum);
   r.job.mode = Mode::lora;
   EXPECT_GT(least_needs(r, p).device, Bytes{0});
 }
