@@ -84,6 +84,9 @@ void add_model(const TrainConfig& c, Facts& f) {
   f.add("rank", a.rank);
   f.add("alpha", a.alpha > 0 ? a.alpha : static_cast<double>(a.rank));
   f.add("dropout", a.dropout);
+  if (a.hidden_dropout > 0 || a.rank_dropout > 0 || a.module_dropout > 0) {
+    f.add("drops", fmt::format("{} {} {}", a.hidden_dropout, a.rank_dropout, a.module_dropout));
+  }
   f.add("adapter_dtype", name_of(a.dtype));
   f.add("exclude", fmt::format("{} {}", a.exclude_is_regex, a.exclude));
   f.add("include", fmt::format("{}", a.include));

@@ -433,6 +433,9 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
               .alpha = static_cast<float>(
                   c.adapter.alpha > 0 ? c.adapter.alpha : static_cast<double>(c.adapter.rank)),
               .dropout = c.adapter.dropout,
+              .hidden_dropout = c.adapter.hidden_dropout,
+              .rank_dropout = c.adapter.rank_dropout,
+              .module_dropout = c.adapter.module_dropout,
               .dtype = c.adapter.dtype,
               .up_rate = c.adapter.up_rate_ratio};
   if (c.method == Method::lora) job.lora.excluded = excluded_modules(c.adapter, job.config);

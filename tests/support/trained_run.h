@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -100,6 +101,7 @@ struct Variant {
   std::optional<MemoryPolicy> policy = std::nullopt;  // none: what the configuration says
   int threads = 2;
   std::vector<train::Setting> flags = {};
+  std::function<void(wan::DitJob&)> change = {};  // of the prepared run's job
 };
 
 // With BALLAST_TEST_DEVICE=cuda the GPU, without the memory that its context takes: budgets of
@@ -124,6 +126,7 @@ inline train::TrainOutcome train_in_process(const std::string& config, const Var
   train::PreparedRun run = train::prepare_run(train::read_config(config, how.flags),
                                               small_machine(how.threads), train::Purpose::train);
   if (how.policy) run.request.policy = how.policy;
+  if (how.change) how.change(run.request.job);
   if (how.policy && how.policy->disk_state_groups > 0) run.request.budget.disk = 1_GB;
   auto outcome = fit(run.request);
   auto* planned = std::get_if<wan::PlannedRun>(&outcome);

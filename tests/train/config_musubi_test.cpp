@@ -109,6 +109,8 @@ TEST(MusubiConfig, HonoursItsFlags) {
                               "0.1",
                               "--network_args",
                               "loraplus_lr_ratio=4",
+                              "rank_dropout=0.2",
+                              "module_dropout=0.3",
                               "exclude_patterns=[r'.*ffn\\.0', \".*k\"]",
                               "include_patterns=None",
                               "--network_weights",
@@ -167,7 +169,10 @@ TEST(MusubiConfig, HonoursItsFlags) {
   EXPECT_EQ(c.timesteps.time_offset, 1);
   EXPECT_EQ(c.adapter.rank, 32);
   EXPECT_EQ(c.adapter.alpha, 16);
-  EXPECT_EQ(c.adapter.dropout, 0.1);
+  EXPECT_EQ(c.adapter.dropout, 0);
+  EXPECT_EQ(c.adapter.hidden_dropout, 0.1);
+  EXPECT_EQ(c.adapter.rank_dropout, 0.2);
+  EXPECT_EQ(c.adapter.module_dropout, 0.3);
   EXPECT_EQ(c.adapter.up_rate_ratio, 4);
   EXPECT_TRUE(c.adapter.exclude_is_regex);
   EXPECT_THAT(c.adapter.exclude, ElementsAre(".*ffn\\.0", ".*k"));
@@ -294,8 +299,8 @@ TEST(MusubiConfig, ExplainsWrongFlags) {
   EXPECT_FAILS(read({"--fp8_scaled"}), ErrorCode::usage, "needs --fp8_base");
   EXPECT_FAILS(read({"--scale_weight_norms", "1"}), ErrorCode::usage, "is not offered");
   EXPECT_FAILS(read({"--network_module", "networks.loha"}), ErrorCode::usage, "LoHa and LoKr");
-  EXPECT_FAILS(read({"--network_args", "module_dropout=0.5"}), ErrorCode::usage,
-               "--network_dropout");
+  EXPECT_FAILS(read({"--network_args", "module_dropout=1"}), ErrorCode::usage, "less than 1");
+  EXPECT_FAILS(read({"--network_args", "rank_dropout=-1"}), ErrorCode::usage, "rank_dropout");
   EXPECT_FAILS(read({"--min_timestep", "900", "--max_timestep", "100"}), ErrorCode::usage,
                "found 900 and 100");
   EXPECT_FAILS(read({"--max_timestep", "2000"}), ErrorCode::usage, "--max_timestep");
