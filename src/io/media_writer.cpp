@@ -220,9 +220,10 @@ MediaWriting media_writing(const std::string& path, std::int64_t width, std::int
                            std::int64_t frames) {
   const auto pixels = static_cast<std::uint64_t>(width * height);
   // Measured with FFmpeg 5 and x264 164, in bytes for each pixel: 18 for one frame, 51 for five, 65
-  // for seven and more, which is as far as the encoder looks. Other formats encode frame by frame.
+  // for seven and more, which is as far as the encoder looks; 73 where its threads had to wait for
+  // processors, frames with them. Other formats encode frame by frame.
   const auto together = static_cast<std::uint64_t>(
-      format_of(path) == Format::mp4 ? std::clamp<std::int64_t>(frames, 1, 7) : 1);
+      format_of(path) == Format::mp4 ? std::clamp<std::int64_t>(frames, 1, 9) : 1);
   return {.libraries = format_of(path) == Format::gif ? Bytes{} : kMediaLibraries,
           .encoder = Bytes{pixels * (16 + 8 * together)}};
 }
