@@ -71,6 +71,7 @@ struct AdapterConfig {
   std::vector<std::string> include;  // regular expressions: adapted although excluded
   std::string init_from;             // a LoRA file or a folder that holds one
   double up_rate_ratio = 1;          // LoRA+: learning rate of B over that of A
+  double max_norm = 0;               // of alpha / rank B A after every step; 0: no limit
 };
 
 struct MemoryConfig {

@@ -92,6 +92,7 @@ void add_model(const TrainConfig& c, Facts& f) {
   f.add("include", fmt::format("{}", a.include));
   if (!a.init_from.empty()) f.add("init_from", lora_hash(a.init_from));
   f.add("up_rate_ratio", a.up_rate_ratio);
+  if (a.max_norm > 0) f.add("max_norm", a.max_norm);  // runs without one keep their hash
 }
 
 void add_optimizer(const OptimizerOptions& o, Facts& f) {

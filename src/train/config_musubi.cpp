@@ -275,7 +275,11 @@ class MusubiReader {
     t.add("base_weights", base_weights_, "LoRAs merged into the model first");
     t.add("base_weights_multiplier", base_multipliers_, "their strengths");
     t.add("dim_from_weights", dim_from_weights_, "rank and alpha of the LoRA to begin with");
-    t.refuse("scale_weight_norms", Takes::one, "limiting the norm of LoRA weights is not offered");
+    t.add("scale_weight_norms", Takes::one, "largest norm of a LoRA pair's product (no limit)",
+          [this](const Setting& s) {
+            c_.adapter.max_norm = s.number();
+            if (c_.adapter.max_norm <= 0) s.fail_value("a number above 0");
+          });
   }
 
   void declare_rest(FlagTable& t) {

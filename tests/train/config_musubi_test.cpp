@@ -278,6 +278,11 @@ TEST(MusubiConfig, ScaledFp8HasAScalePerRow) {
   EXPECT_TRUE(read({"--fp8_base", "--fp8_matmul"}).memory.fp8_matmul);
 }
 
+TEST(MusubiConfig, MayLimitNormsOfTheLora) {
+  EXPECT_EQ(read({}).adapter.max_norm, 0);
+  EXPECT_EQ(read({"--scale_weight_norms", "0.5"}).adapter.max_norm, 0.5);
+}
+
 TEST(MusubiConfig, NotesFlagsWithoutEffectAndNoSecret) {
   const TrainConfig c =
       read({"--sdpa", "--vae", "v", "--t5", "t", "--fp8_t5", "--use_pinned_memory_for_block_swap",
@@ -297,7 +302,11 @@ TEST(MusubiConfig, ExplainsWrongFlags) {
   EXPECT_FAILS(read({"--task", "flf2v-14B"}), ErrorCode::usage, "is not supported");
   EXPECT_FAILS(read({"--task", "t2v-A15B"}), ErrorCode::usage, "(t2v-A14B?)");
   EXPECT_FAILS(read({"--fp8_scaled"}), ErrorCode::usage, "needs --fp8_base");
-  EXPECT_FAILS(read({"--scale_weight_norms", "1"}), ErrorCode::usage, "is not offered");
+  for (const char* norm : {"0", "-1"}) {
+    EXPECT_FAILS(read({"--scale_weight_norms", norm}), ErrorCode::usage,
+                 "--scale_weight_norms: expected a number above 0");
+  }
+  EXPECT_FAILS(read({"--scale_weight_norms", "inf"}), ErrorCode::usage, "a finite number");
   EXPECT_FAILS(read({"--network_module", "networks.loha"}), ErrorCode::usage, "LoHa and LoKr");
   EXPECT_FAILS(read({"--network_args", "module_dropout=1"}), ErrorCode::usage, "less than 1");
   EXPECT_FAILS(read({"--network_args", "rank_dropout=-1"}), ErrorCode::usage, "rank_dropout");

@@ -113,10 +113,10 @@ TEST_F(SameBits, DropoutIsTheSameUnderEveryPolicy) {
 TEST_F(SameBits, DropsOfRanksAndAdaptersAreTheSameUnderEveryPolicy) {
   const std::string lora = config(kLora);
   const auto traced = [&](Variant v) {
-    v.change = [](wan::DitJob& job) {
-      job.lora.hidden_dropout = 0.2;
-      job.lora.rank_dropout = 0.3;
-      job.lora.module_dropout = 0.2;
+    v.change = [](TrainConfig& c) {
+      c.adapter.hidden_dropout = 0.2;
+      c.adapter.rank_dropout = 0.3;
+      c.adapter.module_dropout = 0.2;
     };
     return trace_of(lora, v);
   };

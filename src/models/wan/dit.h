@@ -28,6 +28,7 @@ struct LoraOptions {
   double dropout = 0, hidden_dropout = 0, rank_dropout = 0, module_dropout = 0;
   DType dtype = DType::f32;                // of the factors; their gradients are f32
   double up_rate = 1;                      // learning rate of B over that of A (LoRA+)
+  double max_norm = 0;                     // of alpha / rank B A after an update; 0: no limit
   std::vector<std::string> excluded = {};  // modules without an adapter: "blocks.0.self_attn.q"
 
   bool drops() const {
