@@ -31,7 +31,7 @@ LinearGroup::LinearGroup(ProgramBuilder& pb, std::vector<AdaptedLinear> layers)
     : layers_(std::move(layers)) {
   std::vector<Buffer> a, da;
   for (const AdaptedLinear& l : layers_) {
-    if (l.adapter.dropout.probability > 0) return;  // then no two read the same
+    if (l.adapter.dropout.any()) return;  // then no two read the same
     a.push_back(l.adapter.a);
     da.push_back(l.adapter_grads.da);
   }

@@ -36,7 +36,8 @@ void dropout(const Dropout& a, Stream stream) {
                        .probability = a.probability,
                        .source = cuda::random_key(a.source),
                        .first_row = a.first_row,
-                       .accumulate = a.accumulate},
+                       .accumulate = a.accumulate,
+                       .unit = a.unit},
                       stream.native);
       });
 }
@@ -55,7 +56,8 @@ void dropout_into(ProgramBuilder& pb, Buffer x, Buffer y, const DropoutOptions& 
                      .probability = options.probability,
                      .source = options.site.at(b.step()),
                      .first_row = options.first_row,
-                     .accumulate = options.accumulate},
+                     .accumulate = options.accumulate,
+                     .unit = options.unit},
                     b.stream());
           });
 }

@@ -4,6 +4,7 @@
 
 #include "core/random.h"
 #include "core/tensor.h"
+#include "ops/dropout_unit.h"
 #include "ops/random_site.h"
 #include "plan/program_builder.h"
 
@@ -21,6 +22,7 @@ struct Dropout {
   RandomSource source;
   std::int64_t first_row = 0;
   bool accumulate = false;
+  DropUnit unit = DropUnit::element;
 };
 void dropout(const Dropout& a, Stream stream);
 
@@ -29,6 +31,7 @@ struct DropoutOptions {
   RandomSite site = {};  // random_site("dropout", name, index of the sample)
   std::int64_t first_row = 0;
   bool accumulate = false;
+  DropUnit unit = DropUnit::element;
 };
 Buffer dropout(ProgramBuilder& pb, Buffer x, const DropoutOptions& options);  // of x's dtype
 void dropout_into(ProgramBuilder& pb, Buffer x, Buffer y, const DropoutOptions& options);

@@ -15,6 +15,7 @@ struct Rule {
   RandomSource source;
   std::uint32_t threshold;
   float scale;
+  bool nothing_stays = false;
 };
 
 // n neighbours, the first of them element `first` of the whole tensor. Words come in pieces that
@@ -36,6 +37,7 @@ void run(const Rule& rule, const Element<X>* x, Element<Y>* y, std::uint64_t fir
     each_vector(std::int64_t{0}, here, [&](std::int64_t i, std::int64_t count) {
       const f32v scaled = read<X>(from + i, count) * rule.scale;
       f32v kept = load_as<u32v>(w + i) < rule.threshold ? splat(0.0f) : scaled;
+      if (rule.nothing_stays) kept = splat(0.0f);
       if constexpr (kAccumulate) kept += read<Y>(to + i, count);
       write<Y>(to + i, kept, count);
     });
@@ -48,7 +50,8 @@ void rows(const Dropout& a, const Rule& rule, ThreadPool& pool) {
   const auto* x = reinterpret_cast<const Element<X>*>(a.x.data);
   auto* y = reinterpret_cast<Element<Y>*>(a.y.data);
   const std::int64_t n = a.x.shape.elements(), width = a.x.shape[1];
-  const bool whole = a.x.strides[0] == width && a.y.strides[0] == width;
+  const bool by_column = a.unit == DropUnit::column;
+  const bool whole = !by_column && a.x.strides[0] == width && a.y.strides[0] == width;
   const std::int64_t columns = whole ? n : width;  // of what is walked as one row
   const auto first = static_cast<std::uint64_t>(a.first_row) * static_cast<std::uint64_t>(width);
   pool.parallel((n + kElementsPerTask - 1) / kElementsPerTask, [&](std::int64_t task, int) {
@@ -57,9 +60,10 @@ void rows(const Dropout& a, const Rule& rule, ThreadPool& pool) {
     for (std::int64_t i = begin; i < end;) {
       const std::int64_t row = i / columns, column = i % columns;
       const std::int64_t count = columns - column < end - i ? columns - column : end - i;
-      run<X, Y, kAccumulate>(rule, x + row * a.x.strides[0] + column,
-                             y + row * a.y.strides[0] + column,
-                             first + static_cast<std::uint64_t>(i), count);
+      run<X, Y, kAccumulate>(
+          rule, x + row * a.x.strides[0] + column, y + row * a.y.strides[0] + column,
+          by_column ? static_cast<std::uint64_t>(column) : first + static_cast<std::uint64_t>(i),
+          count);
       i += count;
     }
   });
@@ -68,9 +72,15 @@ void rows(const Dropout& a, const Rule& rule, ThreadPool& pool) {
 }  // namespace
 
 void dropout(const Dropout& a, ThreadPool& pool) {
-  const Rule rule = {.source = a.source,
-                     .threshold = static_cast<std::uint32_t>(a.probability * 0x1p32),
-                     .scale = static_cast<float>(1 / (1 - a.probability))};
+  Rule rule = {.source = a.source,
+               .threshold = static_cast<std::uint32_t>(a.probability * 0x1p32),
+               .scale = static_cast<float>(1 / (1 - a.probability))};
+  if (a.unit == DropUnit::matrix) {
+    std::uint32_t words[kRandomPiece + kLanes];
+    random_words(rule.source, 0, words);
+    rule = {
+        .source = a.source, .threshold = 0, .scale = 1, .nothing_stays = words[0] < rule.threshold};
+  }
   with_dtype<DType::f32, DType::bf16>(a.x.dtype, [&](auto x) {
     constexpr DType X = x;
     with_dtype<DType::f32, DType::bf16>(a.y.dtype, [&](auto y) {

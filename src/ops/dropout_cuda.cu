@@ -13,6 +13,7 @@ struct Rule {
   std::uint32_t threshold;
   float scale;
   bool accumulate;
+  DropUnit unit;
 };
 
 // A thread takes eight neighbours of a row, whose words are two blocks of Philox where rows are
@@ -28,7 +29,12 @@ __global__ void drop(const X* x, std::int64_t x_step, Y* y, std::int64_t y_step,
     const X* from = x + row * x_step + at;
     Y* to = y + row * y_step + at;
     std::uint32_t words[8];
-    random_words(rule.source, rule.first + static_cast<std::uint64_t>(row * columns + at), words);
+    const std::uint64_t element = rule.first + static_cast<std::uint64_t>(row * columns + at);
+    random_words(rule.source,
+                 rule.unit == DropUnit::element  ? element
+                 : rule.unit == DropUnit::column ? static_cast<std::uint64_t>(at)
+                                                 : 0,
+                 words);
     float v[8], before[8] = {};
     if (aligned) {
       load_some<true>(from, 8, v);
@@ -39,7 +45,8 @@ __global__ void drop(const X* x, std::int64_t x_step, Y* y, std::int64_t y_step,
     }
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      v[k] = words[k] < rule.threshold ? 0.0f : mul(v[k], rule.scale);
+      const std::uint32_t word = rule.unit == DropUnit::matrix ? words[0] : words[k];
+      v[k] = word < rule.threshold ? 0.0f : mul(v[k], rule.scale);
       if (rule.accumulate) v[k] = add(v[k], before[k]);
     }
     if (aligned) {
@@ -55,10 +62,13 @@ __global__ void drop(const X* x, std::int64_t x_step, Y* y, std::int64_t y_step,
 void dropout(const Dropout& a, void* stream) {
   const std::int64_t rows = a.x.shape[0], columns = a.x.shape[1];
   if (rows * columns == 0) return;
-  const Rule rule = {a.source,
-                     static_cast<std::uint64_t>(a.first_row) * static_cast<std::uint64_t>(columns),
-                     static_cast<std::uint32_t>(a.probability * 0x1p32),
-                     static_cast<float>(1 / (1 - a.probability)), a.accumulate};
+  const Rule rule = {
+      a.source,
+      static_cast<std::uint64_t>(a.first_row) * static_cast<std::uint64_t>(columns),
+      static_cast<std::uint32_t>(a.probability * 0x1p32),
+      a.unit == DropUnit::matrix ? 1.0f : static_cast<float>(1 / (1 - a.probability)),
+      a.accumulate,
+      a.unit};
   with_activation(a.x.dtype, [&](auto x) {
     with_activation(a.y.dtype, [&](auto y) {
       using X = typename decltype(x)::type;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "ops/cuda_view.h"
+#include "ops/dropout_unit.h"
 #include "ops/random_cuda.h"
 
 namespace ballast::ops::cuda {
@@ -12,6 +13,7 @@ struct Dropout {
   RandomKey source;
   std::int64_t first_row = 0;
   bool accumulate = false;
+  DropUnit unit = DropUnit::element;
 };
 void dropout(const Dropout& a, void* stream);
 

@@ -33,8 +33,26 @@ struct ScaleBy {
 };
 void scale_by(const ScaleBy& a, Stream stream);
 
+// The norm of a product of two thin matrices, and what both are multiplied with to keep it within a
+// limit:
+//   norm = ||scale B A|| = scale * sqrt(sum of ga * gb),  ga = A A^T, gb = B^T B;
+//   factor = norm > max_norm ? sqrt(max_norm / norm) : 1.
+// The sum is kept in f64, block by block in order (ops/ordered_sum.h).
+struct LimitFactor {
+  ConstTensorView ga, gb;  // [r, r] f32, contiguous
+  double scale;
+  double max_norm;
+  TensorView factor;  // [1] f32
+};
+void limit_factor(const LimitFactor& a, Stream stream);
+
 void sum_squares(ProgramBuilder& pb, Buffer x, Buffer sum);
 void clip_factor(ProgramBuilder& pb, Buffer sum, double max_norm, Buffer factor, Buffer norm);
 void scale_by(ProgramBuilder& pb, Buffer factor, Buffer x);
+void limit_factor(ProgramBuilder& pb, Buffer ga, Buffer gb, double scale, double max_norm,
+                  Buffer factor);
+// a: [r, K], b: [N, r], f32 or bf16, contiguous. Both are scaled so that ||scale b a|| <= max_norm,
+// but for the rounding of their elements.
+void limit_norm(ProgramBuilder& pb, Buffer a, Buffer b, double scale, double max_norm);
 
 }  // namespace ballast::ops

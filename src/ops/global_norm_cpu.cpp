@@ -37,4 +37,19 @@ void scale_by(const ScaleBy& a, ThreadPool& pool) {
   });
 }
 
+void limit_factor(const LimitFactor& a, ThreadPool& pool) {
+  const auto* ga = reinterpret_cast<const Element<DType::f32>*>(a.ga.data);
+  const auto* gb = reinterpret_cast<const Element<DType::f32>*>(a.gb.data);
+  double sum = 0;
+  add_ordered(pool, a.ga.shape.elements(), &sum, [=](std::int64_t begin, std::int64_t end) {
+    return product_sum(begin, end, [=](std::int64_t i, std::int64_t n) {
+      return Factors{read<DType::f32>(ga + i, n), read<DType::f32>(gb + i, n)};
+    });
+  });
+  // Rounding may leave a sum below zero where the norm is nearly that: no norm is above the limit.
+  const double norm = a.scale * __builtin_sqrt(sum);
+  const double factor = norm > a.max_norm ? __builtin_sqrt(a.max_norm / norm) : 1;
+  *reinterpret_cast<float*>(a.factor.data) = static_cast<float>(factor);
+}
+
 }  // namespace ballast::ops::cpu::BALLAST_ISA

@@ -26,6 +26,25 @@ struct Scaling {
   }
 };
 
+struct ProductTerm {
+  const float *x, *y;
+  struct Item {
+    float x, y;
+  };
+  __device__ ProductTerm begin() const { return *this; }
+  __device__ Item load(std::int64_t i) const { return {x[i], y[i]}; }
+  __device__ double add(const Item& item, std::int64_t, double sum) const {
+    return add_product(item.x, item.y, sum);
+  }
+  __device__ double finish(double sum) const { return sum; }
+};
+
+// One thread: the sum is there.
+__global__ void make_limit(const double* sum, double scale, double max_norm, float* factor) {
+  const double norm = scale * sqrt(*sum);
+  *factor = static_cast<float>(norm > max_norm ? sqrt(max_norm / norm) : 1);
+}
+
 }  // namespace
 
 void sum_squares(const SumSquares& a, void* stream) {
@@ -50,6 +69,17 @@ void scale_by(const ScaleBy& a, void* stream) {
     run_each(Scaling<T>{static_cast<T*>(a.x.data), static_cast<const float*>(a.factor.data)},
              a.x.elements(), sixteen(a.x.data), stream, "scale_by");
   });
+}
+
+void limit_factor(const LimitFactor& a, void* stream) {
+  double* sum = a.scratch + kSumPartials;
+  check_cuda(cudaMemsetAsync(sum, 0, sizeof(double), stream_of(stream)), "limit_factor");
+  add_ordered(
+      ProductTerm{static_cast<const float*>(a.ga.data), static_cast<const float*>(a.gb.data)},
+      a.ga.elements(), sum, a.scratch, stream, "limit_factor");
+  make_limit<<<1, 1, 0, stream_of(stream)>>>(sum, a.scale, a.max_norm,
+                                             static_cast<float*>(a.factor.data));
+  check_launch("limit_factor");
 }
 
 }  // namespace ballast::ops::cuda

@@ -24,4 +24,12 @@ struct ScaleBy {
 };
 void scale_by(const ScaleBy& a, void* stream);
 
+struct LimitFactor {
+  View ga, gb;
+  double scale = 1, max_norm = 0;
+  View factor;
+  double* scratch = nullptr;  // sum_scratch()
+};
+void limit_factor(const LimitFactor& a, void* stream);
+
 }  // namespace ballast::ops::cuda

@@ -19,6 +19,21 @@ DropoutOptions dropout_options(const LoraWeight& w, bool accumulate) {
           .accumulate = accumulate};
 }
 
+// Of u in forward, of du in backward; drops of one kind have a stream of their own.
+void drop_hidden(ProgramBuilder& pb, Buffer u, const LoraDropout& d) {
+  const auto drop = [&](double probability, std::string_view stream, DropUnit unit) {
+    if (probability == 0) return;
+    RandomSite site = d.site;
+    site.stream = fold(hash_of(stream));
+    dropout_into(
+        pb, u, u,
+        {.probability = probability, .site = site, .first_row = d.first_row, .unit = unit});
+  };
+  drop(d.hidden, "hidden dropout", DropUnit::element);
+  drop(d.ranks, "rank dropout", DropUnit::column);
+  drop(d.module, "module dropout", DropUnit::matrix);
+}
+
 }  // namespace
 
 Buffer lora_input(ProgramBuilder& pb, Buffer x, const LoraWeight& w) {
@@ -33,6 +48,7 @@ LoraOut lora_down(ProgramBuilder& pb, Buffer x, const LoraWeight& w, Buffer u) {
   check_factor(pb, w.a, "A");
   if (!u) u = pb.temp("u", {pb.shape(x)[0], pb.shape(w.a)[0]}, pb.dtype(x));  // [R, r]
   linear_into(pb, d, {.weight = w.a}, u);
+  drop_hidden(pb, u, w.dropout);
   return {d, u};
 }
 
@@ -48,6 +64,7 @@ void lora_up_backward(ProgramBuilder& pb, Buffer u, Buffer dy, const LoraWeight&
   const auto scope = pb.scope("lora");
   check_factor(pb, w.b, "B");
   linear_dx_into(pb, dy, {.weight = w.b}, du, {.alpha = w.scale});
+  drop_hidden(pb, du, w.dropout);
   linear_dw(pb, u, dy, db, {}, w.scale);
 }
 

@@ -5,16 +5,21 @@
 
 namespace ballast::ops {
 
-// Dropout of the adapter's input. Backward needs the same values as forward.
+// What an adapter leaves out in training. Backward needs the same values as forward.
 struct LoraDropout {
-  double probability = 0;      // 0: nothing is recorded for it
+  double probability = 0;      // of x's elements; 0: nothing is recorded for it
+  double hidden = 0;           // of u's elements
+  double ranks = 0;            // of u's columns, for all rows of a sample
+  double module = 0;           // of all of u; where it stays it is as large as ever
   RandomSite site = {};        // random_site("dropout", name of the layer, index of the sample)
   std::int64_t first_row = 0;  // of x in the sample's rows, where x is a chunk of them
+
+  bool any() const { return probability > 0 || hidden > 0 || ranks > 0 || module > 0; }
 };
 
-// A low-rank adapter beside a linear layer: y = scale * (d A^T) B^T, d = dropout(x), composed of
-// linear products. x: [R, K] and y: [R, N], f32 or bf16; the factors are f32 or bf16, their
-// gradients f32.
+// A low-rank adapter beside a linear layer: y = scale * u B^T, u = d A^T with d = dropout(x), or
+// what the drops of u leave of it, composed of linear products. x: [R, K] and y: [R, N], f32 or
+// bf16; the factors are f32 or bf16, their gradients f32.
 //
 // Rounding: u = d A^T is rounded to x's type, du = scale * dy B to dy's, and y to its own type
 // before anything else is added to it. The adapter comes first and the layer's own product adds to
@@ -32,7 +37,7 @@ Buffer lora_input(ProgramBuilder& pb, Buffer x, const LoraWeight& w);
 struct LoraOut {  // what backward reads
   Buffer d, u;    // [R, K], [R, r]
 };
-// u = d A^T, into u [R, r] of x's type, or a buffer of its own where u is invalid.
+// u, into u [R, r] of x's type, or a buffer of its own where u is invalid.
 LoraOut lora_down(ProgramBuilder& pb, Buffer x, const LoraWeight& w, Buffer u = {});
 // y = scale * u B^T.
 void lora_up(ProgramBuilder& pb, Buffer u, const LoraWeight& w, Buffer y);
@@ -41,7 +46,7 @@ struct LoraGrads {
   Buffer da, db;  // of the factors' shapes, f32
 };
 
-// du = scale * dy B, into du [R, r] of dy's type; db += scale * dy^T u.
+// du = scale * dy B less what was dropped of u, into du [R, r] of dy's type; db += scale * dy^T u.
 void lora_up_backward(ProgramBuilder& pb, Buffer u, Buffer dy, const LoraWeight& w, Buffer db,
                       Buffer du);
 // da += du^T d; dx = dropout(du A), or with accumulate dx += that. An invalid dx is not wanted.

@@ -62,7 +62,8 @@ struct StudentConfig {
 struct AdapterConfig {
   std::int64_t rank = 16;  // 0: that of init_from, and its alpha
   double alpha = 0;        // 0: rank
-  double dropout = 0;
+  // Of the input (diffusion-pipe); of the ranks' values, of ranks and of whole adapters (musubi).
+  double dropout = 0, hidden_dropout = 0, rank_dropout = 0, module_dropout = 0;
   DType dtype = DType::f32;
   std::vector<std::string>
       exclude;                    // module suffixes or regular expressions (see exclude_is_regex)
@@ -70,6 +71,7 @@ struct AdapterConfig {
   std::vector<std::string> include;  // regular expressions: adapted although excluded
   std::string init_from;             // a LoRA file or a folder that holds one
   double up_rate_ratio = 1;          // LoRA+: learning rate of B over that of A
+  double max_norm = 0;               // of alpha / rank B A after every step; 0: no limit
 };
 
 struct MemoryConfig {

@@ -84,11 +84,15 @@ void add_model(const TrainConfig& c, Facts& f) {
   f.add("rank", a.rank);
   f.add("alpha", a.alpha > 0 ? a.alpha : static_cast<double>(a.rank));
   f.add("dropout", a.dropout);
+  if (a.hidden_dropout > 0 || a.rank_dropout > 0 || a.module_dropout > 0) {
+    f.add("drops", fmt::format("{} {} {}", a.hidden_dropout, a.rank_dropout, a.module_dropout));
+  }
   f.add("adapter_dtype", name_of(a.dtype));
   f.add("exclude", fmt::format("{} {}", a.exclude_is_regex, a.exclude));
   f.add("include", fmt::format("{}", a.include));
   if (!a.init_from.empty()) f.add("init_from", lora_hash(a.init_from));
   f.add("up_rate_ratio", a.up_rate_ratio);
+  if (a.max_norm > 0) f.add("max_norm", a.max_norm);  // runs without one keep their hash
 }
 
 void add_optimizer(const OptimizerOptions& o, Facts& f) {

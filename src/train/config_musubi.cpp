@@ -260,17 +260,26 @@ class MusubiReader {
       if (c_.adapter.rank < 1 || c_.adapter.rank > 65536) s.fail_value("1 to 65536");
     });
     t.add("network_alpha", c_.adapter.alpha, "LoRA alpha (1); 0: the rank");
-    t.add("network_dropout", Takes::one, "on the LoRA's input", [this](const Setting& s) {
-      c_.adapter.dropout = s.number();
-      if (!(c_.adapter.dropout >= 0 && c_.adapter.dropout < 1)) s.fail_value("0 to less than 1");
-    });
-    t.add("network_args", Takes::many, "loraplus_lr_ratio=, exclude_patterns=, include_patterns=",
-          [this](const Setting& s) { network_args_ = s; });
+    t.add("network_dropout", Takes::one, "on what A makes of a LoRA's input",
+          [this](const Setting& s) {
+            c_.adapter.hidden_dropout = s.number();
+            if (!(c_.adapter.hidden_dropout >= 0 && c_.adapter.hidden_dropout < 1)) {
+              s.fail_value("0 to less than 1");
+            }
+          });
+    t.add(
+        "network_args", Takes::many,
+        "loraplus_lr_ratio=, exclude_patterns=, include_patterns=, rank_dropout=, module_dropout=",
+        [this](const Setting& s) { network_args_ = s; });
     t.add("network_weights", c_.adapter.init_from, "begin with this LoRA");
     t.add("base_weights", base_weights_, "LoRAs merged into the model first");
     t.add("base_weights_multiplier", base_multipliers_, "their strengths");
     t.add("dim_from_weights", dim_from_weights_, "rank and alpha of the LoRA to begin with");
-    t.refuse("scale_weight_norms", Takes::one, "limiting the norm of LoRA weights is not offered");
+    t.add("scale_weight_norms", Takes::one, "largest norm of a LoRA pair's product (no limit)",
+          [this](const Setting& s) {
+            c_.adapter.max_norm = s.number();
+            if (c_.adapter.max_norm <= 0) s.fail_value("a number above 0");
+          });
   }
 
   void declare_rest(FlagTable& t) {
@@ -437,11 +446,13 @@ class MusubiReader {
     a.up_rate_ratio = args.number("loraplus_lr_ratio", 1e-9).value_or(1);
     a.exclude = args.strings("exclude_patterns");
     a.include = args.strings("include_patterns");
-    for (const std::string_view key : {"rank_dropout", "module_dropout"}) {
-      if (args.number(key, 0).value_or(0) != 0) {
-        args.fail_value(key, "0: only --network_dropout is offered");
-      }
-    }
+    const auto share = [&](std::string_view key) {
+      const double p = args.number(key, 0).value_or(0);
+      if (!(p < 1)) args.fail_value(key, "0 to less than 1");
+      return p;
+    };
+    a.rank_dropout = share("rank_dropout");
+    a.module_dropout = share("module_dropout");
     if (args.has("verbose")) c_.notes.push_back(network_args_.where + ": verbose has no effect");
   }
 

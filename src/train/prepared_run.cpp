@@ -433,8 +433,12 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
               .alpha = static_cast<float>(
                   c.adapter.alpha > 0 ? c.adapter.alpha : static_cast<double>(c.adapter.rank)),
               .dropout = c.adapter.dropout,
+              .hidden_dropout = c.adapter.hidden_dropout,
+              .rank_dropout = c.adapter.rank_dropout,
+              .module_dropout = c.adapter.module_dropout,
               .dtype = c.adapter.dtype,
-              .up_rate = c.adapter.up_rate_ratio};
+              .up_rate = c.adapter.up_rate_ratio,
+              .max_norm = c.adapter.max_norm};
   if (c.method == Method::lora) job.lora.excluded = excluded_modules(c.adapter, job.config);
   job.record_update = true;
   job.optimizer = c.optimizer;
@@ -443,6 +447,13 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
          fmt::format("loraplus_lr_ratio needs an optimizer of the Adam family, {} "
                      "has one learning rate for all",
                      name_of(c.optimizer.kind)));
+  }
+  if (job.lora.max_norm > 0 && c.optimizer.ema_decay) {
+    fail(ErrorCode::input,
+         "scale_weight_norms limits the norms of what is trained; with ema_decay an average is "
+         "saved, whose norms have no limit",
+         {{"leave out ema_decay", "what is saved keeps to the limit"},
+          {"leave out scale_weight_norms", "the average is saved, without a limit"}});
   }
   job.max_grad_norm = c.max_grad_norm;
 

@@ -64,7 +64,9 @@ void add_musubi_keys(const PreparedRun& run, std::int64_t step, Metadata& m) {
   m["ss_steps"] = std::to_string(step);
   m["ss_epoch"] = std::to_string((step + run.steps_per_epoch - 1) / run.steps_per_epoch);
   m["ss_seed"] = std::to_string(c.seed);
-  m["ss_network_dropout"] = fmt::format("{}", c.adapter.dropout);
+  m["ss_network_dropout"] =
+      fmt::format("{}", std::max(c.adapter.dropout, c.adapter.hidden_dropout));
+  if (c.adapter.max_norm > 0) m["ss_scale_weight_norms"] = fmt::format("{}", c.adapter.max_norm);
   m["ss_sigmoid_scale"] = fmt::format("{}", c.timesteps.sigmoid_scale);
   m["ss_discrete_flow_shift"] = fmt::format("{}", c.timesteps.shift);
 }

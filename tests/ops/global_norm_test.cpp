@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <limits>
 
 #include "ops/ordered_sum.h"
@@ -167,6 +168,46 @@ TEST(ScaleByOnCpu, MultipliesEveryElement) {
   }
 }
 
+float limit_of(const SampleTensor& ga, const SampleTensor& gb, double scale, double max_norm,
+               int threads = 2) {
+  ThreadPool pool(threads);
+  SampleTensor factor(DType::f32, {1});
+  limit_factor({.ga = ga.view(),
+                .gb = gb.view(),
+                .scale = scale,
+                .max_norm = max_norm,
+                .factor = factor.view()},
+               support::test_stream(pool));
+  return static_cast<float>(factor[0]);
+}
+
+TEST(LimitFactor, IsTheRootOfTheLimitOverTheNorm) {
+  for (const std::int64_t rank : {1, 3, 16, 190}) {  // 190^2: more than one block of a sum
+    SampleTensor ga(DType::f32, {rank, rank}), gb(DType::f32, {rank, rank}, {.start = 1});
+    ga.fill_normal(1);
+    gb.fill_normal(2);
+    double sum = 0;
+    for (std::int64_t i = 0; i < ga.size(); ++i) {
+      if (ga[i] * gb[i] < 0) gb.set(i, -gb[i]);
+      sum += ga[i] * gb[i];
+    }
+    const double norm = 0.5 * std::sqrt(sum);
+    const float limited = limit_of(ga, gb, 0.5, norm / 3);
+    EXPECT_NEAR(limited, ref::limit_factor(norm, norm / 3), 1e-7) << rank;
+    for (const int threads : {1, 3}) EXPECT_EQ(limit_of(ga, gb, 0.5, norm / 3, threads), limited);
+    EXPECT_EQ(limit_of(ga, gb, 0.5, norm * 1.001), 1) << rank;
+  }
+}
+
+TEST(LimitFactor, LeavesANormThatRoundingMadeImaginary) {
+  SampleTensor ga(DType::f32, {1, 1}), gb(DType::f32, {1, 1});
+  ga.set(0, 1e-9);
+  gb.set(0, -1);
+  EXPECT_EQ(limit_of(ga, gb, 1, 1e-30), 1);
+  gb.set(0, 0);
+  EXPECT_EQ(limit_of(ga, gb, 1, 1e-30), 1);
+}
+
 TEST(GlobalNormGolden, ClipsLikeTheReferenceImplementation) {
   const GoldenFile golden("optimizer");
   ThreadPool pool(2);
@@ -209,6 +250,11 @@ TEST(GlobalNormChecks, RefuseWhatDoesNotFit) {
   EXPECT_THROW(sum_of(half, sum), Error);
   EXPECT_THROW(sum_of(x, narrow), Error);
   EXPECT_THROW(scale_by({.factor = sum.view(), .x = x.view()}, support::test_stream(pool)), Error);
+  SampleTensor gram(DType::f32, {3, 3}), other(DType::f32, {2, 2});
+  EXPECT_NO_THROW(limit_of(gram, gram, 1, 1));
+  EXPECT_THROW(limit_of(gram, other, 1, 1), Error);
+  EXPECT_THROW(limit_of(x, x, 1, 1), Error);
+  EXPECT_THROW(limit_of(gram, gram, 1, 0), Error);
   EXPECT_THROW(
       clip_factor({.sum = narrow.view(), .max_norm = 1, .factor = narrow.view(), .norm = {}}, {}),
       Error);
@@ -239,6 +285,64 @@ TEST(GlobalNormRecorded, ClipsOverTwoTensors) {
   for (std::int64_t i = 0; i < a.size(); ++i) {
     EXPECT_NEAR(p.value(ga)[i], a[i] * scale, 1e-6);
   }
+}
+
+struct Pair {
+  SampleTensor a, b;
+};
+
+Pair limited(const Pair& from, double scale, double max_norm, int threads = 2) {
+  RecordedProgram p(threads);
+  const Buffer a = p.input("a", from.a), b = p.input("b", from.b);
+  limit_norm(p.pb, a, b, scale, max_norm);
+  p.run();
+  return {p.value(a), p.value(b)};
+}
+
+TEST(LimitNormRecorded, BringsAPairToItsLimitAndLeavesOthers) {
+  constexpr double kScale = 0.25;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const auto& [rank, in, out] : {std::array<std::int64_t, 3>{1, 1, 1},
+                                        {3, 7, 5},
+                                        {4, 128, 160},
+                                        {16, 300, 520},
+                                        {9, 4, 6}}) {
+      const Pair from = {SampleTensor(dtype, {rank, in}).fill_normal(1),
+                         SampleTensor(dtype, {out, rank}).fill_normal(2)};
+      const auto norm_of = [&](const Pair& p) {
+        return ref::product_norm(p.a.values(), p.b.values(), static_cast<std::size_t>(rank),
+                                 kScale);
+      };
+      const double norm = norm_of(from), most = norm / 7, by = ref::limit_factor(norm, most);
+      const Pair to = limited(from, kScale, most);
+      // Of bf16 factors every element is rounded once more.
+      const double narrow = dtype == DType::bf16 ? 0x1p-8 : 0;
+      EXPECT_NEAR(norm_of(to), most, most * (1e-5 + 2 * narrow)) << name_of(dtype) << " " << rank;
+      for (std::int64_t i = 0; i < from.a.size(); ++i) {
+        const double want = from.a[i] * by;
+        ASSERT_NEAR(to.a[i], want, std::abs(want) * (1e-5 + narrow))
+            << name_of(dtype) << " " << rank;
+      }
+      for (std::int64_t i = 0; i < from.b.size(); ++i) {
+        const double want = from.b[i] * by;
+        ASSERT_NEAR(to.b[i], want, std::abs(want) * (1e-5 + narrow))
+            << name_of(dtype) << " " << rank;
+      }
+      for (const int threads : {1, 3}) {
+        const Pair again = limited(from, kScale, most, threads);
+        EXPECT_TRUE(again.a.bytes() == to.a.bytes() && again.b.bytes() == to.b.bytes());
+      }
+      const Pair within = limited(from, kScale, norm * 1.001);
+      EXPECT_TRUE(within.a.bytes() == from.a.bytes() && within.b.bytes() == from.b.bytes());
+    }
+  }
+}
+
+TEST(LimitNormRecorded, LeavesAPairThatIsZeroAsItBegins) {
+  const Pair from = {SampleTensor(DType::f32, {4, 20}).fill_normal(1),
+                     SampleTensor(DType::f32, {30, 4})};
+  const Pair to = limited(from, 1, 1e-20);
+  EXPECT_TRUE(to.a.bytes() == from.a.bytes() && to.b.bytes() == from.b.bytes());
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "ops/quantum.h"
 #include "tests/ref/lora.h"
@@ -56,6 +58,7 @@ struct Wanted {
   bool dx = true;
   bool accumulate = false;  // of dx
   double dropout = 0;
+  double hidden = 0, ranks = 0, module = 0;
 };
 
 Results run(const Sample& s, int threads, std::int64_t chunk, const Wanted& wanted = {}) {
@@ -63,7 +66,11 @@ Results run(const Sample& s, int threads, std::int64_t chunk, const Wanted& want
   const Buffer x = p.input("x", s.x), y = p.input("y", s.y), dy = p.input("dy", s.dy);
   const Buffer dx = p.input("dx", s.dx);
   LoraWeight w = {.a = p.input("a", s.a), .b = p.input("b", s.b), .scale = kScale};
-  w.dropout = {.probability = wanted.dropout, .site = kSite};
+  w.dropout = {.probability = wanted.dropout,
+               .hidden = wanted.hidden,
+               .ranks = wanted.ranks,
+               .module = wanted.module,
+               .site = kSite};
   const LoraGrads grads = {.da = p.input("da", s.da), .db = p.input("db", s.db)};
   std::int64_t begin = 0;
   do {
@@ -138,7 +145,7 @@ TEST(LoraRef, BackwardMatchesFiniteDifferences) {
   };
   std::vector<double> x = make(12, 1), a = make(8, 2), b = make(10, 3);
   const std::vector<double> dy = make(15, 4);
-  const ref::LoraDropout drop = {0.5, random_source(1, "dropout", 1, "a")};
+  const ref::LoraDropout drop = {0.5, random_source(1, "dropout", 1, "a"), {2, 0, 0, 1, 3, 2}};
   const auto loss = [&] {
     double sum = 0;
     const std::vector<double> y = ref::lora(d, x, a, b, kScale, drop);
@@ -200,6 +207,54 @@ INSTANTIATE_TEST_SUITE_P(Types, LoraOfTypes,
                          testing::Combine(testing::Values(DType::f32, DType::bf16),
                                           testing::Values(DType::f32, DType::bf16),
                                           testing::Values(0.0, 0.5)));
+
+// What stays of ones [rows, rank].
+std::vector<double> stays(const Sample& s, double p, std::string_view stream, bool by_column) {
+  RandomSite site = kSite;
+  site.stream = fold(hash_of(stream));
+  const auto width = static_cast<std::size_t>(s.rank),
+             all = static_cast<std::size_t>(s.rows) * width;
+  std::vector<double> f =
+      ref::dropout(std::vector<double>(by_column ? width : all, 1.0), p, site.at(kStep));
+  f.resize(all);
+  for (std::size_t i = by_column ? width : all; i < all; ++i) f[i] = f[i % width];
+  return f;
+}
+
+TEST(LoraDrops, OfValuesAndOfRanksMatchReference) {
+  const Sample s(270, 21, 33, 16, DType::f32);
+  const auto expect_matches = [&](const Wanted& wanted, std::vector<double> factors) {
+    const Changes want = expected_changes(s, {.hidden = std::move(factors)});
+    const Results r = run(s, 2, s.rows, wanted), cut = run(s, 1, kTokenQuantum, wanted);
+    expect_close(r.y, nullptr, want.y, want.slack);
+    expect_close(r.dx, nullptr, want.dx, want.slack);
+    expect_close(r.da, &s.da, want.da, want.slack);
+    expect_close(r.db, &s.db, want.db, want.slack);
+    EXPECT_EQ(r.y.bytes(), cut.y.bytes());
+    EXPECT_EQ(r.da.bytes(), cut.da.bytes());
+  };
+  expect_matches({.hidden = 0.5}, stays(s, 0.5, "hidden dropout", false));
+  const std::vector<double> ranks = stays(s, 0.5, "rank dropout", true);
+  const auto gone = std::ranges::count(std::span(ranks).first(16), 0.0);
+  EXPECT_TRUE(gone > 0 && gone < 16) << gone;
+  expect_matches({.ranks = 0.5}, ranks);
+}
+
+TEST(LoraDrops, OfAWholeAdapterLeaveItAsItIsOrNothing) {
+  for (const DType type : {DType::f32, DType::bf16}) {
+    const Sample s(300, 21, 33, 4, type);
+    const Results without = run(s, 2, s.rows);
+    const Results kept = run(s, 2, s.rows, {.module = 1e-9});
+    EXPECT_EQ(kept.y.bytes(), without.y.bytes());
+    EXPECT_EQ(kept.dx.bytes(), without.dx.bytes());
+    EXPECT_EQ(kept.da.bytes(), without.da.bytes());
+    const Results dropped = run(s, 2, s.rows, {.module = 1 - 1e-9});
+    for (std::int64_t i = 0; i < dropped.y.size(); ++i) ASSERT_EQ(dropped.y[i], 0);
+    for (std::int64_t i = 0; i < dropped.dx.size(); ++i) ASSERT_EQ(dropped.dx[i], 0);
+    EXPECT_EQ(dropped.da.bytes(), s.da.bytes());
+    EXPECT_EQ(dropped.db.bytes(), s.db.bytes());
+  }
+}
 
 TEST(Lora, RecordsNothingForADropoutOfZero) {
   const Sample s(5, 6, 7, 2, DType::f32);

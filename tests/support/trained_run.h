@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -100,6 +101,8 @@ struct Variant {
   std::optional<MemoryPolicy> policy = std::nullopt;  // none: what the configuration says
   int threads = 2;
   std::vector<train::Setting> flags = {};
+  // What the configuration's dialect has no words for.
+  std::function<void(train::TrainConfig&)> change = {};
 };
 
 // With BALLAST_TEST_DEVICE=cuda the GPU, without the memory that its context takes: budgets of
@@ -121,8 +124,10 @@ inline train::RunTarget small_machine(int threads = 2) {
 }
 
 inline train::TrainOutcome train_in_process(const std::string& config, const Variant& how = {}) {
-  train::PreparedRun run = train::prepare_run(train::read_config(config, how.flags),
-                                              small_machine(how.threads), train::Purpose::train);
+  train::TrainConfig wanted = train::read_config(config, how.flags);
+  if (how.change) how.change(wanted);
+  train::PreparedRun run =
+      train::prepare_run(std::move(wanted), small_machine(how.threads), train::Purpose::train);
   if (how.policy) run.request.policy = how.policy;
   if (how.policy && how.policy->disk_state_groups > 0) run.request.budget.disk = 1_GB;
   auto outcome = fit(run.request);

@@ -47,6 +47,17 @@ TEST_F(ConfigHash, IsTheSameWhereTheResultsAre) {
             plain);
 }
 
+TEST_F(ConfigHash, KnowsTheLimitOfNorms) {
+  const std::string path = training_.write_config("epochs = 2", kPlainTables);
+  const auto limited = [&](double most) {
+    TrainConfig c = read_config(path);
+    c.adapter.max_norm = most;
+    return prepare_run(std::move(c), support::small_machine(), Purpose::train).config_hash;
+  };
+  EXPECT_EQ(limited(0), of(path));
+  EXPECT_EQ((std::set<std::string>{limited(0), limited(1), limited(2)}.size()), 3u);
+}
+
 TEST_F(ConfigHash, DiffersWhereTheResultsMay) {
   std::set<std::string> all = {with("epochs = 2")};
   const auto differs = [&](const std::string& top, const std::string& tables = kPlainTables) {

@@ -109,6 +109,8 @@ TEST(MusubiConfig, HonoursItsFlags) {
                               "0.1",
                               "--network_args",
                               "loraplus_lr_ratio=4",
+                              "rank_dropout=0.2",
+                              "module_dropout=0.3",
                               "exclude_patterns=[r'.*ffn\\.0', \".*k\"]",
                               "include_patterns=None",
                               "--network_weights",
@@ -167,7 +169,10 @@ TEST(MusubiConfig, HonoursItsFlags) {
   EXPECT_EQ(c.timesteps.time_offset, 1);
   EXPECT_EQ(c.adapter.rank, 32);
   EXPECT_EQ(c.adapter.alpha, 16);
-  EXPECT_EQ(c.adapter.dropout, 0.1);
+  EXPECT_EQ(c.adapter.dropout, 0);
+  EXPECT_EQ(c.adapter.hidden_dropout, 0.1);
+  EXPECT_EQ(c.adapter.rank_dropout, 0.2);
+  EXPECT_EQ(c.adapter.module_dropout, 0.3);
   EXPECT_EQ(c.adapter.up_rate_ratio, 4);
   EXPECT_TRUE(c.adapter.exclude_is_regex);
   EXPECT_THAT(c.adapter.exclude, ElementsAre(".*ffn\\.0", ".*k"));
@@ -273,6 +278,11 @@ TEST(MusubiConfig, ScaledFp8HasAScalePerRow) {
   EXPECT_TRUE(read({"--fp8_base", "--fp8_matmul"}).memory.fp8_matmul);
 }
 
+TEST(MusubiConfig, MayLimitNormsOfTheLora) {
+  EXPECT_EQ(read({}).adapter.max_norm, 0);
+  EXPECT_EQ(read({"--scale_weight_norms", "0.5"}).adapter.max_norm, 0.5);
+}
+
 TEST(MusubiConfig, NotesFlagsWithoutEffectAndNoSecret) {
   const TrainConfig c =
       read({"--sdpa", "--vae", "v", "--t5", "t", "--fp8_t5", "--use_pinned_memory_for_block_swap",
@@ -292,10 +302,14 @@ TEST(MusubiConfig, ExplainsWrongFlags) {
   EXPECT_FAILS(read({"--task", "flf2v-14B"}), ErrorCode::usage, "is not supported");
   EXPECT_FAILS(read({"--task", "t2v-A15B"}), ErrorCode::usage, "(t2v-A14B?)");
   EXPECT_FAILS(read({"--fp8_scaled"}), ErrorCode::usage, "needs --fp8_base");
-  EXPECT_FAILS(read({"--scale_weight_norms", "1"}), ErrorCode::usage, "is not offered");
+  for (const char* norm : {"0", "-1"}) {
+    EXPECT_FAILS(read({"--scale_weight_norms", norm}), ErrorCode::usage,
+                 "--scale_weight_norms: expected a number above 0");
+  }
+  EXPECT_FAILS(read({"--scale_weight_norms", "inf"}), ErrorCode::usage, "a finite number");
   EXPECT_FAILS(read({"--network_module", "networks.loha"}), ErrorCode::usage, "LoHa and LoKr");
-  EXPECT_FAILS(read({"--network_args", "module_dropout=0.5"}), ErrorCode::usage,
-               "--network_dropout");
+  EXPECT_FAILS(read({"--network_args", "module_dropout=1"}), ErrorCode::usage, "less than 1");
+  EXPECT_FAILS(read({"--network_args", "rank_dropout=-1"}), ErrorCode::usage, "rank_dropout");
   EXPECT_FAILS(read({"--min_timestep", "900", "--max_timestep", "100"}), ErrorCode::usage,
                "found 900 and 100");
   EXPECT_FAILS(read({"--max_timestep", "2000"}), ErrorCode::usage, "--max_timestep");

@@ -110,6 +110,21 @@ TEST_F(SameBits, DropoutIsTheSameUnderEveryPolicy) {
               some_variants());
 }
 
+TEST_F(SameBits, DropsOfRanksAndAdaptersAreTheSameUnderEveryPolicy) {
+  const std::string lora = config(kLora);
+  const auto traced = [&](Variant v) {
+    v.change = [](TrainConfig& c) {
+      c.adapter.hidden_dropout = 0.2;
+      c.adapter.rank_dropout = 0.3;
+      c.adapter.module_dropout = 0.2;
+    };
+    return trace_of(lora, v);
+  };
+  const RunTrace resident = traced({"resident", named("resident")});
+  EXPECT_NE(difference(resident, trace_of(lora, {"all", named("resident")})), "");
+  for (const Variant& v : some_variants()) EXPECT_EQ(difference(resident, traced(v)), "") << v.name;
+}
+
 TEST_F(SameBits, NarrowFactorsWithEightBitStatesAreTheSame) {
   expect_same(config("[adapter]\ntype = 'lora'\nrank = 4\ndtype = 'bfloat16'\n"
                      "[optimizer]\ntype = 'AdamW8bitKahan'\nlr = 1e-2\nema_decay = 0.9\n"),

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "models/wan/lora_read.h"
+#include "tests/ref/global_norm.h"
+#include "tests/support/errors.h"
 #include "tests/support/tiny_training.h"
 #include "tests/support/trained_run.h"
 #include "train/training_checkpoint.h"
@@ -109,6 +112,94 @@ TEST_F(TwoExperts, AResumedRunIsTheSame) {
     EXPECT_EQ(whole.steps, second.steps) << "stopped after " << stop;
     for (const auto& [name, bytes] : whole.files) EXPECT_EQ(second.files.at(name), bytes) << name;
   }
+}
+
+// With --scale_weight_norms, which a diffusion-pipe file has no word for.
+class LimitedNorms : public TwoExperts {
+ protected:
+  static constexpr double kMost = 0.03;
+
+  std::string path(const std::string& extra = "max_steps = 6") {
+    return config("low", "high", "save_dtype = 'float32'\n" + extra);
+  }
+  // kohya's files have an alpha, and so a scale.
+  static support::Variant with(double most, const std::string& name = "resident",
+                               std::optional<MemoryPolicy> policy = find_policy("resident"),
+                               int threads = 2) {
+    return {name, policy, threads, {}, [most](TrainConfig& c) {
+              c.adapter.alpha = 2;
+              c.adapter.max_norm = most;
+              c.lora_format = LoraFormat::kohya;
+            }};
+  }
+  // The largest norm of every file that was saved, by expert. limit: what the files say of it.
+  static std::map<std::string, std::vector<double>> norms_in(const std::string& folder,
+                                                             const std::string& limit) {
+    std::map<std::string, std::vector<double>> all;
+    for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+      const std::string file = entry.path().filename().string();
+      if (!file.ends_with("_noise.safetensors")) continue;
+      const wan::LoraReader lora = wan::LoraReader::open(entry.path().string());
+      EXPECT_EQ(lora.modules().size(), 10u);
+      const auto said = lora.metadata().find("ss_scale_weight_norms");
+      EXPECT_EQ(said == lora.metadata().end() ? "" : said->second, limit);
+      double largest = 0;
+      for (const wan::LoraModule& m : lora.modules()) {
+        EXPECT_EQ(m.scale(), 0.5);
+        largest = std::max(largest, ref::product_norm(numbers(m.down), numbers(m.up),
+                                                      static_cast<std::size_t>(m.rank), m.scale()));
+      }
+      all[file].push_back(largest);
+    }
+    return all;
+  }
+
+ private:
+  static std::vector<double> numbers(const wan::LoraNumbers& n) {
+    std::vector<float> values(static_cast<std::size_t>(n.elements()));
+    n.read(0, values);
+    return {values.begin(), values.end()};
+  }
+};
+
+TEST_F(LimitedNorms, HoldInEveryFile) {
+  const std::string config = path("max_steps = 6\nsave_every_n_steps = 1");
+  const auto limited = norms_in(support::train_in_process(config, with(kMost)).folder, "0.03"),
+             free = norms_in(support::train_in_process(config, with(0)).folder, "");
+  ASSERT_EQ(limited.size(), 2u);
+  for (const auto& [file, norms] : limited) {
+    EXPECT_EQ(norms.size(), 6u) << file;
+    for (const double norm : norms) EXPECT_LE(norm, kMost * (1 + 1e-5)) << file;
+    EXPECT_GE(std::ranges::max(norms), kMost * (1 - 1e-5)) << file;
+    EXPECT_GT(std::ranges::max(free.at(file)), 2 * kMost) << file;
+  }
+}
+
+TEST_F(LimitedNorms, AreTheSameUnderEveryPolicyAndAfterAStop) {
+  const RunTrace resident = trace_of(path(), with(kMost));
+  MemoryPolicy from_host = *find_policy("stream2"), on_disk = *find_policy("recompute");
+  from_host.home = WeightHome::host;
+  from_host.state_on_host = true;
+  on_disk.disk_state_groups = 3;
+  for (const support::Variant& how :
+       {with(kMost, "stream1", find_policy("stream1"), 1),
+        with(kMost, "from host, state there", from_host), with(kMost, "state on disk", on_disk)}) {
+    EXPECT_EQ(difference(resident, trace_of(path(), how)), "") << how.name;
+  }
+  const TrainOutcome first = support::train_in_process(path("max_steps = 3"), with(kMost));
+  support::Variant resumed = with(kMost, "resumed");
+  resumed.flags = {{"resume", {first.folder}, "--resume"}};
+  const RunTrace whole = trace_of(path(), resumed);
+  EXPECT_EQ(resident.steps, whole.steps);
+  for (const auto& [name, bytes] : resident.files) EXPECT_EQ(whole.files.at(name), bytes) << name;
+}
+
+TEST_F(LimitedNorms, AreNotThoseOfAnAverage) {
+  TrainConfig c = read_config(path());
+  c.adapter.max_norm = kMost;
+  c.optimizer.ema_decay = 0.9;
+  EXPECT_FAILS(prepare_run(std::move(c), support::small_machine(), Purpose::train),
+               ErrorCode::input, "ema_decay");
 }
 
 }  // namespace

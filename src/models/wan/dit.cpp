@@ -102,7 +102,7 @@ Dit::Dit(ProgramSet& set, DitJob job, std::vector<std::vector<WeightGroup>> expe
   }
   check(experts_ == 1 || job_.mode != Mode::full, "two experts have one set of weight buffers");
   check(!job_.distil || (experts_ == 1 && job_.mode == Mode::lora &&
-                         job_.noising == Noising::prepared && job_.lora.dropout == 0),
+                         job_.noising == Noising::prepared && !job_.lora.drops()),
         "a critic and a student are two adapters of one model, on inputs that the host prepares");
   check(!job_.batches.empty(), "there is at least one kind of step");
   check_chunks(job_);

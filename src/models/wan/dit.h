@@ -24,10 +24,16 @@ std::string_view name_of(Mode m);
 struct LoraOptions {
   std::int64_t rank = 16;
   float alpha = 16;
-  double dropout = 0;
+  // See ops::LoraDropout: of the input, of the ranks' values, of ranks, of whole adapters.
+  double dropout = 0, hidden_dropout = 0, rank_dropout = 0, module_dropout = 0;
   DType dtype = DType::f32;                // of the factors; their gradients are f32
   double up_rate = 1;                      // learning rate of B over that of A (LoRA+)
+  double max_norm = 0;                     // of alpha / rank B A after an update; 0: no limit
   std::vector<std::string> excluded = {};  // modules without an adapter: "blocks.0.self_attn.q"
+
+  bool drops() const {
+    return dropout > 0 || hidden_dropout > 0 || rank_dropout > 0 || module_dropout > 0;
+  }
 };
 
 // The samples of one step. Those of a training step may be cut into several runs of a program.

@@ -248,6 +248,9 @@ void DitPass::attach_adapters(ProgramBuilder& pb, std::int64_t block, bool backw
     l.adapter = {.a = part(factors, io->a), .b = part(factors, io->b), .scale = scale};
     if (kind_ == PassKind::train) {
       l.adapter.dropout = {.probability = job_.lora.dropout,
+                           .hidden = job_.lora.hidden_dropout,
+                           .ranks = job_.lora.rank_dropout,
+                           .module = job_.lora.module_dropout,
                            .site = ops::random_site("dropout", io->name, 0)};
     }
   }

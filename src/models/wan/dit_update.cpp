@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "nn/scratch_state.h"
 #include "nn/update.h"
+#include "ops/global_norm.h"
 
 namespace ballast::wan {
 namespace {
@@ -180,6 +181,15 @@ std::vector<UpdatedTensor> joined_tensors(ProgramBuilder& pb, const DitJob& job,
   return joined;
 }
 
+// Factors lie on the device under every policy: whole pairs, whatever visited it for the update.
+void limit_adapters(ProgramBuilder& pb, const DitJob& job, const DitIo& io, int expert) {
+  if (job.lora.max_norm <= 0) return;
+  const float scale = job.lora.alpha / static_cast<float>(job.lora.rank);
+  for (const AdapterIo& a : io.adapters) {
+    if (a.expert == expert) ops::limit_norm(pb, a.a, a.b, scale, job.lora.max_norm);
+  }
+}
+
 }  // namespace
 
 void record_update(ProgramSet& set, const DitJob& job, BlockWeights& weights, int sets, DitIo& io) {
@@ -206,6 +216,7 @@ void record_update(ProgramSet& set, const DitJob& job, BlockWeights& weights, in
     ProgramBuilder pb(set, set_program(job, "update", e));
     ballast::record_update(pb, joined_tensors(pb, job, own), factor, job.optimizer,
                            &weights.ring());
+    limit_adapters(pb, job, io, e);
   }
 }
 

@@ -11,7 +11,8 @@ namespace ballast::wan {
 // and the clipping factor; the host may look at it before anything is changed. "update" (likewise):
 // the optimizer, tensor by tensor. What lies on the device is updated there; of what lies in host
 // memory or on disk, pieces visit the device. Weights narrower than f32 have an f32 master, unless
-// the optimizer's rounding (Kahan, stochastic) makes that unnecessary.
+// the optimizer's rounding (Kahan, stochastic) makes that unnecessary. Behind the optimizer, norms
+// of adapters are brought to their limit, where there is one (LoraOptions::max_norm).
 void record_update(ProgramSet& set, const DitJob& job, BlockWeights& weights, int sets, DitIo& io);
 
 }  // namespace ballast::wan

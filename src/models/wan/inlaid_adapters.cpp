@@ -18,7 +18,7 @@ constexpr std::int64_t kMostRank = 128;
 
 InlaidAdapters::InlaidAdapters(const DitJob& job) : job_(job) {
   any_ = (job.mode == Mode::lora || (job.mode == Mode::infer && job.adapters_in_inference)) &&
-         job.lora.dropout == 0 && !job.fp8_matmul && job.lora.rank <= kMostRank;
+         !job.lora.drops() && !job.fp8_matmul && job.lora.rank <= kMostRank;
   const BlockParams<Shape> shapes = block_shapes(job.config);
   for (const AdapterTarget& t : adapter_targets(job.config)) {
     names_.push_back(t.name);
