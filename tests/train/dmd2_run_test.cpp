@@ -1,11 +1,12 @@
 // Whole runs of DMD2: what is trained depends on the configuration alone, and what is saved can be
 // sampled with.
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include "infer/video_sampler.h"
 #include "models/wan/weights.h"
 #include "tests/support/errors.h"
+#include "tests/support/test_device.h"
 #include "tests/support/tiny_training.h"
 #include "tests/support/trained_run.h"
 
@@ -117,7 +118,9 @@ TEST_F(Dmd2Run, SavesAStudentThatCanBeSampledWith) {
   EXPECT_EQ(one.metadata().at("ballast.timesteps"), "1000,750,500,250");
   EXPECT_EQ(one.metadata().at("ballast.shift"), "5");
   const std::vector<float> plain = sampled(nullptr);
-  EXPECT_EQ(sampled(&none), plain);
+  // On a GPU products with an adapter are longer and may be added up in another order.
+  const double rounding = support::test_device() == Device::cpu ? 0 : 0.02;
+  EXPECT_THAT(sampled(&none), ::testing::Pointwise(::testing::DoubleNear(rounding), plain));
   EXPECT_NE(sampled(&one), plain);
 }
 
