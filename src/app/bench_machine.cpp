@@ -43,6 +43,7 @@ class Probes {
     set_.backend = backend;
     record_products();
     if (has_fp8()) record_fp8_products();
+    if (backend.device == Device::cuda) record_f32_products();
     if (backend.device == Device::cuda) record_few_rows();
     record_attention();
     record_copies();
@@ -110,7 +111,10 @@ class Probes {
 
  private:
   Buffer random(ProgramBuilder& pb, const char* name, const Shape& shape) {
-    random_.push_back(pb.persistent(name, shape, sizes_.dtype, Role::input));
+    return random(pb, name, shape, sizes_.dtype);
+  }
+  Buffer random(ProgramBuilder& pb, const char* name, const Shape& shape, DType dtype) {
+    random_.push_back(pb.persistent(name, shape, dtype, Role::input));
     return random_.back();
   }
 
@@ -129,6 +133,15 @@ class Probes {
     const Buffer h = ops::linear(pb, x, {.weight = up, .bias = {}, .scale = {}}, sizes_.dtype);
     ops::linear(pb, h, {.weight = down, .bias = {}, .scale = {}}, sizes_.dtype);
     ops::linear_dx(pb, h, {.weight = up, .bias = {}, .scale = {}}, sizes_.dtype);
+  }
+
+  // As models are verified in.
+  void record_f32_products() {
+    ProgramBuilder pb(set_, "f32_gemm");
+    const Buffer x = random(pb, "x32", {sizes_.rows / 4, sizes_.width}, DType::f32);
+    const Buffer w = random(pb, "square32", {sizes_.width, sizes_.width}, DType::f32);
+    const Buffer y = ops::linear(pb, x, {.weight = w, .bias = {}, .scale = {}}, DType::f32);
+    ops::linear_dx(pb, y, {.weight = w, .bias = {}, .scale = {}}, DType::f32);
   }
 
   // The forward ones of a block again, of 8-bit matrices.
@@ -247,9 +260,10 @@ class Probes {
       const std::int64_t n = set_.spec(b).shape.elements();
       std::vector<float> values(static_cast<std::size_t>(n));
       fill_normal(random_source(1, "bench", 0, set_.name(b)), 0, values.data(), n);
-      std::vector<std::byte> narrow(static_cast<std::size_t>(n) * size_of(sizes_.dtype));
-      convert(values.data(), DType::f32, narrow.data(), sizes_.dtype, n);
-      runner_->write(b, narrow);
+      const DType dtype = set_.spec(b).dtype;
+      std::vector<std::byte> stored(static_cast<std::size_t>(n) * size_of(dtype));
+      convert(values.data(), DType::f32, stored.data(), dtype, n);
+      runner_->write(b, stored);
     }
   }
 
@@ -298,13 +312,14 @@ void BenchMachine::run() {
   p.device = backend.device;
   p.estimate = false;
   Probes probes(backend);
-  Progress progress("measuring this machine", (gpu ? 13 : 9) + (probes.has_fp8() ? 1 : 0));
+  Progress progress("measuring this machine", (gpu ? 14 : 9) + (probes.has_fp8() ? 1 : 0));
   const auto measure = [&](const char* program) {
     const double seconds = probes.time(program, seconds_);
     progress.add();
     return seconds;
   };
   p.gemm_flops = probes.flops("gemm") / measure("gemm");
+  if (gpu) p.f32_gemm_flops = probes.flops("f32_gemm") / measure("f32_gemm");
   if (probes.has_fp8()) {
     p.fp8_gemm_flops = probes.rate("fp8_gemm", Work::fp8_gemm, seconds_);
     progress.add();
@@ -342,6 +357,7 @@ void BenchMachine::run() {
     nlohmann::ordered_json j = {{"name", p.name},
                                 {"device", name_of(p.device)},
                                 {"gemm_flops", p.gemm_flops},
+                                {"f32_gemm_flops", f32_gemm_flops(p)},
                                 {"fp8_gemm_flops", p.fp8_gemm_flops},
                                 {"attention_flops", p.attention_flops},
                                 {"attention_backward_flops", p.attention_backward_flops},
@@ -367,6 +383,7 @@ void BenchMachine::run() {
   const double tera = gpu ? 1e12 : 1e9;
   const char* const flops = gpu ? "TFLOP/s" : "GFLOP/s";
   row("matrix products", p.gemm_flops / tera, flops);
+  if (gpu) row("matrix products, f32", p.f32_gemm_flops / tera, flops);
   if (probes.has_fp8()) row("matrix products, fp8", p.fp8_gemm_flops / tera, flops);
   row("attention", p.attention_flops / tera, flops);
   row("attention, backward", p.attention_backward_flops / tera, flops);

@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/random.h"
+#include "memory/disk_speed.h"
 #include "memory/gpu.h"
 #include "memory/process_memory.h"
 #include "plan/predict.h"
@@ -137,6 +138,7 @@ class WanBenchRun {
   void step() {
     ++steps_;
     stalled_ = 0;
+    read_ = 0;
     const bool trains = dit_->job().mode != wan::Mode::infer;
     if (dit_->accumulates()) run("zero_gradients");
     for (const wan::StepPart& part : dit_->parts(0)) run(dit_->io().runs[part.run].programs[0]);
@@ -170,6 +172,7 @@ class WanBenchRun {
   }
 
   double stalled() const { return stalled_; }
+  double read() const { return read_; }  // bytes of the disk, by the last step
   const MemoryPlan& plan() const { return plan_; }
   Runner& runner() { return *runner_; }
   double loss() const { return dit_->io().loss ? *runner_->view(dit_->io().loss).as<double>() : 0; }
@@ -184,6 +187,10 @@ class WanBenchRun {
     sum.seconds += at.seconds();
     sum.stalled += stalled;
     ++sum.count;
+    const auto p = static_cast<std::size_t>(set_.program_index(program));
+    for (const Instruction& i : set_.programs[p].instructions) {
+      if (i.cost.work == Work::disk) read_ += i.cost.bytes;
+    }
     if (steps_ <= 2) moments_.note(fmt::format("{} {}", program, steps_));
     if (collect_) collect_->add(*runner_, set_, set_.program_index(program), profile_);
   }
@@ -201,7 +208,7 @@ class WanBenchRun {
   MemoryPlan plan_;
   std::unique_ptr<Runner> runner_;
   std::int64_t steps_ = 0;
-  double stalled_ = 0;
+  double stalled_ = 0, read_ = 0;
   KernelTimes* collect_ = nullptr;
 };
 
@@ -331,6 +338,12 @@ void BenchWan::run() {
   }
   const wan::PlannedRun planned = wan::plan_run(r, chosen);
   moments.note("planned");
+  // Beside the steps: it differs from hour to hour.
+  const int readers = RunnerOptions().disk_readers;
+  const auto disk_alone = [&] {
+    return whole ? measure_streaming(weights.path(), readers, 1.5).read : 0;
+  };
+  double disk = disk_alone();
   const Stopwatch begin;
   WanBenchRun bench(r, chosen, folder_, moments);
   const double load_seconds = begin.seconds();
@@ -346,6 +359,7 @@ void BenchWan::run() {
     times.push_back(at.seconds());
     stalls.push_back(bench.stalled());
   }
+  disk = (disk + disk_alone()) / 2;
   std::ranges::sort(times);
   std::ranges::sort(stalls);
   const double seconds = times[times.size() / 2];
@@ -375,6 +389,8 @@ void BenchWan::run() {
             {"load_seconds", load_seconds},
             {"first_step_seconds", first_step},
             {"weights_file", weights.bytes()},
+            {"read_bytes", bench.read()},
+            {"disk_bytes_per_second", disk},
             {"loss", bench.loss()}};
   if (gpu) {
     j["device"] = info.name;
@@ -410,6 +426,13 @@ void BenchWan::run() {
   }
   print(fmt::format("process {} planned, {} used\n", planned.needed(Tier::host),
                     Bytes{j["host_used"].get<std::uint64_t>()}));
+  if (disk > 0 && bench.read() > 0) {
+    print(fmt::format(
+        "{} read at {:.2f} GB/s; the disk alone, {} reads at once: {:.2f} GB/s, {:.2f} s: a step "
+        "takes {:.2f} x of that\n",
+        Bytes{static_cast<std::uint64_t>(bench.read())}, bench.read() / seconds * 1e-9, readers,
+        disk * 1e-9, bench.read() / disk, seconds * disk / bench.read()));
+  }
   print(fmt::format("first step after {:.1f} s, of it {:.1f} s until loaded\n", first_step,
                     load_seconds));
   if (!kernels_) return;

@@ -27,6 +27,7 @@ class RandomWeights {
 
   const std::vector<WeightGroup>& groups() const { return groups_; }
   std::uint64_t bytes() const { return file_->size(); }
+  const std::string& path() const { return path_; }
 
  private:
   void open();

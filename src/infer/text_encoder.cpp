@@ -16,6 +16,11 @@ namespace {
 
 constexpr int kHandsForRows = 8;
 
+// For recordings that are only planned.
+t5::RowsSource never_read() {
+  return {.read = [](std::size_t, std::size_t, const TensorView&) {}, .expect = [](std::size_t) {}};
+}
+
 }  // namespace
 
 TextEncoder::TextEncoder(const std::string& path, TextEncoderOptions options)
@@ -48,7 +53,7 @@ struct TextEncoder::Recording {
 };
 
 std::variant<TextEncoder::Recording, Refusal> TextEncoder::record(
-    std::span<const std::int64_t> lengths, bool executable) const {
+    std::span<const std::int64_t> lengths, const t5::RowsSource* rows) const {
   check(!lengths.empty(), "no prompts to plan for");
   std::int64_t tokens = 0;
   for (const std::int64_t n : lengths) tokens += n;
@@ -58,8 +63,10 @@ std::variant<TextEncoder::Recording, Refusal> TextEncoder::record(
        model_.candidates(std::ssize(lengths) > model_.options.prompts_per_pass)) {
     Recording r = {.set = std::make_unique<ProgramSet>(), .encoder = {}, .plan = {}};
     r.set->backend = model_.backend();
-    r.set->executable = executable;
-    r.encoder = std::make_unique<t5::Encoder>(*r.set, job(policy, lengths), groups_);
+    r.set->executable = rows != nullptr;
+    t5::EncoderJob one = job(policy, lengths);
+    one.source = rows ? *rows : never_read();
+    r.encoder = std::make_unique<t5::Encoder>(*r.set, std::move(one), groups_);
     r.plan = model_.plan_of(*r.set, policy, results);
     if (r.set->backend.device == Device::cuda) {
       r.plan.lines.push_back({.name = "threads for rows and states",
@@ -77,7 +84,7 @@ std::variant<TextEncoder::Recording, Refusal> TextEncoder::record(
 
 std::variant<TextEncoderPlan, Refusal> TextEncoder::plan(
     std::span<const std::int64_t> lengths) const {
-  std::variant<Recording, Refusal> made = record(lengths, false);
+  std::variant<Recording, Refusal> made = record(lengths, nullptr);
   if (auto* refusal = std::get_if<Refusal>(&made)) return std::move(*refusal);
   return std::move(std::get<Recording>(made).plan);
 }
@@ -102,19 +109,25 @@ std::vector<TextStates> TextEncoder::encode(std::span<const std::vector<std::int
     }
     lengths.push_back(std::ssize(ids));
   }
-  // The rows of the first pass come while the plan is made, those of another one while the one
-  // before it runs.
+  const bool gpu = model_.backend().device == Device::cuda;
+  // Beside a GPU, reading rows and handing over states is all that processors do.
+  ThreadPool many(gpu ? kHandsForRows : 1);
+  // The rows of a pass come beside its first weights; the system begins to fetch them while the
+  // pass before it runs.
   const auto at_once = static_cast<std::size_t>(model_.options.prompts_per_pass);
-  const auto expect_pass = [&](std::size_t first) {
-    std::vector<std::int32_t> ids;
-    for (std::size_t i = first; i < std::min(first + at_once, prompts.size()); ++i) {
-      ids.insert(ids.end(), prompts[i].begin(), prompts[i].end());
-    }
-    t5::expect_rows(table_, ids);
-  };
-  expect_pass(0);
-  count(spent.rows);
-  const std::variant<Recording, Refusal> made = record(lengths, true);
+  const t5::RowsSource rows = {
+      .read =
+          [&](std::size_t pass, std::size_t prompt, const TensorView& to) {
+            t5::read_rows(table_, prompts[pass * at_once + prompt], to, &many);
+          },
+      .expect =
+          [&](std::size_t pass) {
+            const auto some = prompts.subspan(pass * at_once);
+            for (const auto& ids : some.first(std::min(at_once, some.size()))) {
+              t5::expect_rows(table_, ids);
+            }
+          }};
+  const std::variant<Recording, Refusal> made = record(lengths, &rows);
   if (const auto* refusal = std::get_if<Refusal>(&made)) {
     fail_refused(
         fmt::format("encoding {} prompts with {}", prompts.size(), model_.checkpoint.path()),
@@ -122,11 +135,8 @@ std::vector<TextStates> TextEncoder::encode(std::span<const std::vector<std::int
   }
   const auto& [set, encoder, plan] = std::get<Recording>(made);
   count(spent.planning);
-  const bool gpu = set->backend.device == Device::cuda;
   if (gpu) open_gpu();
   Runner runner(*set, plan.memory, {.disk_readers = model_.options.disk_readers});
-  // Beside a GPU, reading rows and handing over states is all that processors do.
-  ThreadPool many(gpu ? kHandsForRows : 1);
   ThreadPool& threads = gpu ? many : runner.compute_threads();
   if (!gpu) ops::warm_up_blas(threads);
   count(spent.opening);
@@ -136,18 +146,13 @@ std::vector<TextStates> TextEncoder::encode(std::span<const std::vector<std::int
   std::size_t first = 0;
   for (const t5::PassIo& pass : encoder->passes()) {
     const auto prompts_here = static_cast<std::int64_t>(pass.prompts.size());
-    threads.parallel(prompts_here, [&](std::int64_t i, int) {
-      const auto p = static_cast<std::size_t>(i);
-      t5::read_rows(table_, prompts[first + p], runner.view(pass.prompts[p].rows));
-    });
-    expect_pass(first + pass.prompts.size());
-    count(spent.rows);
     runner.run(pass.program);
     count(spent.passes);
     const auto& lanes = runner.lane_times();
     const LaneTime& disk = lanes[static_cast<std::size_t>(Lane::disk)];
     spent.disk_busy += disk.busy;
     spent.disk_waiting += disk.waiting;
+    spent.rows += lanes[static_cast<std::size_t>(Lane::host)].busy;
     spent.compute_busy += lanes[static_cast<std::size_t>(Lane::compute)].busy;
     // New memory is slow to come: several threads touch it.
     threads.parallel(prompts_here, [&](std::int64_t i, int) {

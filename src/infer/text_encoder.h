@@ -18,8 +18,10 @@ using TextEncoderPlan = TextModelPlan;
 struct TextEncoderTimes {
   double planning = 0,
          opening = 0;              // recording and planning; arenas, queues, what libraries prepare
-  double loading = 0, rows = 0;    // what stays; the tokens' rows of the embedding table
+  double loading = 0;              // what stays
   double passes = 0, results = 0;  // from disk to states; handing them over
+  double rows =
+      0;  // of the passes: reading the tokens' rows of the embedding table, beside the disk
   double disk_busy = 0, disk_waiting = 0, compute_busy = 0;  // of the passes' lanes
 };
 
@@ -56,7 +58,7 @@ class TextEncoder {
  private:
   struct Recording;
   std::variant<Recording, Refusal> record(std::span<const std::int64_t> lengths,
-                                          bool executable) const;
+                                          const t5::RowsSource* rows) const;
   t5::EncoderJob job(const MemoryPolicy& policy, std::span<const std::int64_t> lengths) const;
 
   TextModel model_;

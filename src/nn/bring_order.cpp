@@ -214,7 +214,8 @@ void bring_beside(ProgramSet& set, std::size_t index) {
         overlap(set, before.reads, last.writes)) {
       break;
     }
-    beside = before.lane == Lane::compute && before.cost.work == Work::gemm;
+    beside = before.lane == Lane::compute &&
+             (before.cost.work == Work::gemm || before.cost.work == Work::f32_gemm);
   }
   std::rotate(code.begin() + static_cast<std::ptrdiff_t>(to), code.end() - 1, code.end());
 }

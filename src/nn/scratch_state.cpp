@@ -42,16 +42,25 @@ void each_piece(ProgramBuilder& pb, StagingRing& ring, Buffer stored, Buffer oth
   }
 }
 
-// f(first byte, bytes) of every request.
-template <class F>
-void each_request(std::uint64_t bytes, F&& f) {
-  for (std::uint64_t first = 0; first < bytes; first += kScratchRequest) {
-    f(first, std::min(kScratchRequest, bytes - first));
-  }
+std::uint32_t requests_of(std::uint64_t bytes) {
+  return static_cast<std::uint32_t>((bytes + kScratchRequest - 1) / kScratchRequest);
 }
 
-Cost disk_cost(ProgramBuilder& pb, Work work, Buffer stored) {
-  return {.work = work, .bytes = static_cast<double>(pb.set().spec(stored).bytes)};
+// f(first byte, bytes) of the request that is this part of an instruction.
+template <class F>
+void one_request(std::uint64_t bytes, std::uint32_t part, F&& f) {
+  const std::uint64_t first = part * kScratchRequest;
+  f(first, std::min(kScratchRequest, bytes - first));
+}
+
+// Between blocks on disk and their room in the ring, a part for each request.
+Access disk_access(ProgramBuilder& pb, Work work, Buffer stored, Buffer from, Buffer to) {
+  const std::uint64_t bytes = pb.set().spec(stored).bytes;
+  return {.reads = {from},
+          .writes = {to},
+          .lane = Lane::disk,
+          .cost = {.work = work, .bytes = static_cast<double>(bytes)},
+          .parts = requests_of(bytes)};
 }
 
 }  // namespace
@@ -67,15 +76,11 @@ Buffer persistent_state(ProgramBuilder& pb, std::string_view name, const Shape& 
 
 void read_scratch(ProgramBuilder& pb, StagingRing& ring, Buffer stored, Buffer to) {
   each_piece(pb, ring, stored, to, [&](Buffer blocks, Buffer room, Buffer wanted, Buffer part) {
-    pb.emit("read_state",
-            {.reads = {blocks},
-             .writes = {room},
-             .lane = Lane::disk,
-             .cost = disk_cost(pb, Work::disk, blocks)},
+    pb.emit("read_state", disk_access(pb, Work::disk, blocks, blocks, room),
             [=](const Bindings& b) {
               const StoredRange from = b.stored_in(blocks);
               const TensorView into = b.out(room);
-              each_request(from.bytes, [&](std::uint64_t first, std::uint64_t count) {
+              one_request(from.bytes, b.part(), [&](std::uint64_t first, std::uint64_t count) {
                 from.file->read_aligned(from.offset + first, {into.data + first, count});
               });
             });
@@ -86,15 +91,11 @@ void read_scratch(ProgramBuilder& pb, StagingRing& ring, Buffer stored, Buffer t
 void write_scratch(ProgramBuilder& pb, StagingRing& ring, Buffer from, Buffer stored) {
   each_piece(pb, ring, stored, from, [&](Buffer blocks, Buffer room, Buffer wanted, Buffer part) {
     ops::copy(pb, part, wanted, Lane::download);
-    pb.emit("write_state",
-            {.reads = {room},
-             .writes = {blocks},
-             .lane = Lane::disk,
-             .cost = disk_cost(pb, Work::disk_write, blocks)},
+    pb.emit("write_state", disk_access(pb, Work::disk_write, blocks, room, blocks),
             [=](const Bindings& b) {
               const StoredRange to = b.stored_out(blocks);
               const ConstTensorView out = b.in(room);
-              each_request(to.bytes, [&](std::uint64_t first, std::uint64_t count) {
+              one_request(to.bytes, b.part(), [&](std::uint64_t first, std::uint64_t count) {
                 to.file->write_aligned(to.offset + first, {out.data + first, count});
               });
             });

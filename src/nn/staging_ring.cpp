@@ -66,13 +66,11 @@ struct CopyOut {
   Buffer to, to_scale;
 };
 
-void read_requests(const std::vector<Request>& requests, const TensorView& ring) {
-  for (const Request& r : requests) {
-    const std::uint64_t got = r.file->read_aligned(r.offset, {ring.data + r.at, r.bytes});
-    if (got < r.wanted) {
-      fail(ErrorCode::input, fmt::format("{}: ends at byte {}, a tensor at byte {}", r.file->path(),
-                                         r.file->size(), r.offset + r.wanted));
-    }
+void read_request(const Request& r, const TensorView& ring) {
+  const std::uint64_t got = r.file->read_aligned(r.offset, {ring.data + r.at, r.bytes});
+  if (got < r.wanted) {
+    fail(ErrorCode::input, fmt::format("{}: ends at byte {}, a tensor at byte {}", r.file->path(),
+                                       r.file->size(), r.offset + r.wanted));
   }
 }
 
@@ -202,10 +200,14 @@ void StagingRing::emit(ProgramBuilder& pb, std::span<const Piece> pieces, Lane l
     writes.push_back(out.to);
     outs.push_back(out);
   }
+  const auto parts = static_cast<std::uint32_t>(requests.size());
   pb.emit("read",
-          {.writes = {ring}, .lane = Lane::disk, .cost = {.work = Work::disk, .bytes = bytes}},
+          {.writes = {ring},
+           .lane = Lane::disk,
+           .cost = {.work = Work::disk, .bytes = bytes},
+           .parts = parts},
           [requests = std::move(requests), ring](const Bindings& b) {
-            read_requests(requests, b.out(ring));
+            read_request(requests[b.part()], b.out(ring));
           });
   writes.push_back(ring);  // a piece may be moved to its alignment inside it
   pb.emit("copy_out",

@@ -29,11 +29,13 @@ struct Delivery {
 
 // The host buffers between disk and device. Tensors are cut into pieces that fit one buffer of the
 // ring; small ones share it. For every filled buffer two instructions are recorded: the reads on
-// the disk lane, the copies out on the given lane. Nothing is ever staged whole.
+// the disk lane, a part each, and the copies out on the given lane. Nothing is ever staged whole.
 class StagingRing {
  public:
   static constexpr std::uint64_t kBufferBytes = 8 << 20;  // a few requests of 2 MiB
-  static constexpr int kBuffers = 6;  // four being read, one being copied, one waiting
+  // One whose last requests are in flight beside the first of the next, one being copied. Reads
+  // into more memory are slower where a disk's bytes pass through a cache (decision 36).
+  static constexpr int kBuffers = 3;
 
   // largest: bytes of the largest tensor that will pass; small models get a small ring, in which it
   // goes in two pieces.

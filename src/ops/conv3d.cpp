@@ -8,6 +8,7 @@
 #include "ops/conv3d_cuda.h"
 #include "ops/copy.h"
 #include "ops/fill.h"
+#include "ops/linear_scratch.h"
 #include "ops/quantum.h"
 #include "plan/bindings.h"
 
@@ -366,7 +367,7 @@ double narrowness(const ConvSize& s) {
 }
 
 Cost cost_of(const ConvSize& s) {
-  return {.work = Work::gemm,
+  return {.work = cuda::product_work(s.device, s.x_dtype, s.y_dtype),
           .flops = narrowness(s) * 2.0 * static_cast<double>(s.y.elements()) *
                    static_cast<double>(s.geometry.row(s.x[3]))};
 }

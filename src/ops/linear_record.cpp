@@ -40,7 +40,7 @@ LinearSize size_of_call(ProgramBuilder& pb, Buffer x, const LinearWeight& w, Buf
 }
 
 Cost gemm_cost(const LinearSize& s) {
-  return {.work = Work::gemm,
+  return {.work = cuda::product_work(s.device, s.x, s.y),
           .flops = 2.0 * static_cast<double>(s.rows) * static_cast<double>(s.inputs) *
                    static_cast<double>(s.outputs)};
 }

@@ -62,6 +62,11 @@ DType multiplied_type(DType x, DType y) {
   return x == DType::bf16 || y == DType::bf16 ? DType::bf16 : DType::f32;
 }
 
+Work product_work(Device device, DType x, DType y) {
+  return device == Device::cuda && multiplied_type(x, y) == DType::f32 ? Work::f32_gemm
+                                                                       : Work::gemm;
+}
+
 std::int64_t columns_at_once(const LinearSize& s, bool forward) {
   const std::int64_t columns = forward ? s.outputs : s.inputs;
   const std::int64_t depth = forward ? s.inputs : s.outputs;

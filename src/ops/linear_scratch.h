@@ -28,6 +28,8 @@ inline std::int64_t packed_stride(std::int64_t width, DType dtype) {
 // operands need none. f32 activations (the time embedding, the head) are multiplied in f32,
 // whatever the weights are stored as.
 DType multiplied_type(DType x, DType y);
+// What such a product costs.
+Work product_work(Device device, DType x, DType y);
 
 // Columns of the result that are made at once: all, except where weights are widened to f32 for
 // them and would take more than kMostWidened bytes.

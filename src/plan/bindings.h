@@ -48,7 +48,8 @@ class Bindings {
   Bindings(const ProgramSet& set, const std::vector<std::uint64_t>& offsets,
            const ArenaBases& arenas, const Instruction& now, const StepValues& step, Stream stream,
            HighWater* high_water = nullptr,  // null: nobody asks
-           bool* asked_for_step = nullptr)   // becomes true when the instruction does
+           bool* asked_for_step = nullptr,   // becomes true when the instruction does
+           std::uint32_t part = 0)
       : set_(set),
         offsets_(offsets),
         arenas_(arenas),
@@ -56,7 +57,8 @@ class Bindings {
         step_(step),
         stream_(stream),
         high_water_(high_water),
-        asked_for_step_(asked_for_step) {}
+        asked_for_step_(asked_for_step),
+        part_(part) {}
 
   ConstTensorView in(Buffer b) const;
   TensorView out(Buffer b) const;
@@ -72,6 +74,7 @@ class Bindings {
     return step_;
   }
   Stream stream() const { return stream_; }
+  std::uint32_t part() const { return part_; }  // of Instruction::parts
 
  private:
   void check_reads(Buffer b) const;
@@ -88,6 +91,7 @@ class Bindings {
   Stream stream_;
   HighWater* high_water_;
   bool* asked_for_step_;
+  std::uint32_t part_;
 };
 
 }  // namespace ballast

@@ -11,9 +11,9 @@ namespace ballast {
 namespace {
 
 // H200: our own measurements under sustained load. The others: the H200's achieved share of the
-// data-sheet rate (0.66 for GEMM, 0.88 for memory) applied to their data sheets, for attention what
-// the kernels they get reach on the H200 beside its own, and 0.88 of the PCIe rate; estimates until
-// someone measures there.
+// data-sheet rate (0.66 for GEMM, 0.75 in f32, 0.88 for memory) applied to their data sheets, for
+// attention what the kernels they get reach on the H200 beside its own, and 0.88 of the PCIe rate;
+// estimates until someone measures there.
 const std::array<MachineProfile, 5>& profiles() {
   static const std::array<MachineProfile, 5> kProfiles = {{
       {.name = "h200",
@@ -21,6 +21,7 @@ const std::array<MachineProfile, 5>& profiles() {
        .device = Device::cuda,
        .sm = 90,
        .gemm_flops = 650e12,
+       .f32_gemm_flops = 50e12,
        .fp8_gemm_flops = 1240e12,
        .attention_flops = 570e12,
        .attention_backward_flops = 455e12,
@@ -39,6 +40,7 @@ const std::array<MachineProfile, 5>& profiles() {
        .device = Device::cuda,
        .sm = 80,
        .gemm_flops = 206e12,
+       .f32_gemm_flops = 14e12,
        .attention_flops = 190e12,
        .attention_backward_flops = 128e12,
        .memory_bandwidth = 1.7e12,
@@ -54,6 +56,7 @@ const std::array<MachineProfile, 5>& profiles() {
        .device = Device::cuda,
        .sm = 86,
        .gemm_flops = 60e12,
+       .f32_gemm_flops = 26e12,
        .attention_flops = 55e12,
        .attention_backward_flops = 37e12,
        .memory_bandwidth = 0.82e12,
@@ -69,6 +72,7 @@ const std::array<MachineProfile, 5>& profiles() {
        .device = Device::cuda,
        .sm = 89,
        .gemm_flops = 145e12,
+       .f32_gemm_flops = 62e12,
        .attention_flops = 132e12,
        .attention_backward_flops = 89e12,
        .memory_bandwidth = 0.89e12,
@@ -84,6 +88,7 @@ const std::array<MachineProfile, 5>& profiles() {
        .device = Device::cuda,
        .sm = 120,
        .gemm_flops = 180e12,
+       .f32_gemm_flops = 78e12,
        .attention_flops = 165e12,
        .attention_backward_flops = 112e12,
        .memory_bandwidth = 1.58e12,
@@ -99,8 +104,8 @@ const std::array<MachineProfile, 5>& profiles() {
 }
 
 bool is_product(const Instruction& ins) {
-  return ins.cost.work == Work::gemm || ins.cost.work == Work::attention ||
-         ins.cost.work == Work::attention_backward;
+  return ins.cost.work == Work::gemm || ins.cost.work == Work::f32_gemm ||
+         ins.cost.work == Work::attention || ins.cost.work == Work::attention_backward;
 }
 
 // What a product takes at least: its fixed cost and, for a layer's x or dy times its weight, the
@@ -126,7 +131,8 @@ double copy_seconds(const MachineProfile& p) { return p.device == Device::cuda ?
 // By the processors beside a GPU.
 double host_seconds(const Instruction& ins, double bytes, const MachineProfile& p) {
   const double moving = bytes / p.host_memory_bandwidth;
-  const double rate = ins.cost.work == Work::gemm ? p.host_gemm_flops : p.host_attention_flops;
+  const bool gemm = ins.cost.work == Work::gemm || ins.cost.work == Work::f32_gemm;
+  const double rate = gemm ? p.host_gemm_flops : p.host_attention_flops;
   return is_product(ins) ? std::max(moving, ins.cost.flops / rate) : moving;
 }
 
@@ -150,6 +156,12 @@ double moved_bytes(const ProgramSet& set, const Instruction& ins) {
 double fp8_gemm_flops(const MachineProfile& p) {
   constexpr double kRatio = 1.9;  // 1,210 - 1,270 against 640 - 670 TFLOP/s under sustained load
   return p.fp8_gemm_flops > 0 ? p.fp8_gemm_flops : kRatio * p.gemm_flops;
+}
+
+double f32_gemm_flops(const MachineProfile& p) {
+  if (p.device == Device::cpu) return p.gemm_flops;  // which multiplies in f32
+  constexpr double kRatio = 13;
+  return p.f32_gemm_flops > 0 ? p.f32_gemm_flops : p.gemm_flops / kRatio;
 }
 
 std::span<const MachineProfile> bundled_profiles() { return profiles(); }
@@ -202,9 +214,11 @@ double predicted_seconds(const ProgramSet& set, const Instruction& ins,
   const double flops = ins.cost.flops;
   switch (ins.cost.work) {
     case Work::gemm:
+    case Work::f32_gemm:
     case Work::fp8_gemm: {
-      const bool narrow = ins.cost.work == Work::fp8_gemm;
-      const double computing = flops / (narrow ? fp8_gemm_flops(profile) : profile.gemm_flops);
+      const double computing = flops / (ins.cost.work == Work::fp8_gemm   ? fp8_gemm_flops(profile)
+                                        : ins.cost.work == Work::f32_gemm ? f32_gemm_flops(profile)
+                                                                          : profile.gemm_flops);
       // Products that go through the same sums one after the other: each reads its operands before
       // it computes and writes what it has at its end, which hides but half of the shorter one
       // (H200: 42 and 15 us for sums of 94 and 25 MB on average).

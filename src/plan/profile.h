@@ -18,6 +18,7 @@ struct MachineProfile {
   Device device = Device::cpu;
   int sm = 90;                 // compute capability of a GPU, 90 is 9.0
   double gemm_flops = 0;       // matrix products in the compute dtype
+  double f32_gemm_flops = 0;   // of a GPU, of f32 operands without TF32; 0: not measured
   double fp8_gemm_flops = 0;   // of f8_e4m3 operands; 0: not measured
   double attention_flops = 0;  // fused attention, forward
   double attention_backward_flops = 0;
@@ -43,8 +44,9 @@ struct MachineProfile {
   bool estimate = true;  // not measured by us on that machine
 };
 
-// Matrix products of f8_e4m3: as measured, else the H200's ratio to those of bf16.
+// Matrix products of f8_e4m3 and of f32: as measured, else the H200's ratio to those of bf16.
 double fp8_gemm_flops(const MachineProfile& profile);
+double f32_gemm_flops(const MachineProfile& profile);
 
 // h200, a100, rtx3090, rtx4090, rtx5090.
 std::span<const MachineProfile> bundled_profiles();

@@ -64,6 +64,7 @@ static_assert(sizeof(BufferSpec) <= 64);
 enum class Work : std::uint8_t {
   memory,
   gemm,
+  f32_gemm,  // on a GPU, whose units for products are not for such
   fp8_gemm,
   attention,
   attention_backward,
@@ -86,6 +87,9 @@ using Kernel = std::function<void(const Bindings&)>;
 struct Instruction {
   std::string_view name;  // a zero follows
   Lane lane = Lane::compute;
+  // It is run once for each (Bindings::part), side by side where its lane has several hands: a
+  // large read is as many instructions as a small one and still keeps all of them busy.
+  std::uint32_t parts = 1;
   BufferList reads;
   BufferList writes;  // a buffer that is updated in place stands in both lists
   Cost cost;

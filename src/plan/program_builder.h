@@ -15,6 +15,7 @@ struct Access {
   BufferList writes = {};
   Lane lane = Lane::compute;
   Cost cost = {};
+  std::uint32_t parts = 1;
 };
 
 // Records one program of a set.

@@ -47,6 +47,8 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
   for (int l = 0; l < kLaneCount; ++l) {
     LaneState& lane = lanes_[static_cast<std::size_t>(l)];
     lane.code.resize(set.programs.size());
+    lane.parts.resize(set.programs.size());
+    lane.parts_until.resize(set.programs.size());
     lane.after.resize(set.programs.size());
     lane.awaited.resize(set.programs.size());
     const bool disk = static_cast<Lane>(l) == Lane::disk;
@@ -190,15 +192,24 @@ bool Runner::share_bytes(const Instruction& a, const Instruction& b) const {
   return meet(a.writes, b.reads) || meet(a.writes, b.writes) || meet(a.reads, b.writes);
 }
 
-// What one instruction of a lane with several hands has to wait for of those before it.
+// What the hands of a lane take, and what each part has to wait for of those before it. Parts of
+// one instruction do not wait for each other.
 void Runner::order_hands(LaneState& lane, std::size_t program) const {
   if (lane.hands.size() == 1) return;
   const auto& all = set_.programs[program].instructions;
-  const auto& code = lane.code[program];
-  for (std::uint32_t n = 0; n < code.size(); ++n) {
+  auto& parts = lane.parts[program];
+  for (const std::uint32_t i : lane.code[program]) {
+    for (std::uint32_t p = 0; p < all[i].parts; ++p) parts.push_back({i, p});
+    lane.parts_until[program].push_back(static_cast<std::uint32_t>(parts.size()));
+  }
+  for (std::uint32_t n = 0; n < parts.size(); ++n) {
+    const std::uint32_t mine = parts[n].instruction;
+    const auto apart = [&](std::uint32_t other) {
+      return other == mine || !share_bytes(all[other], all[mine]);
+    };
     const std::uint32_t first = n + 1 - std::min(n + 1, kSideBySide);
     std::uint32_t after = n;
-    while (after > first && !share_bytes(all[code[after - 1]], all[code[n]])) --after;
+    while (after > first && apart(parts[after - 1].instruction)) --after;
     lane.after[program].push_back(after);
   }
 }
@@ -208,9 +219,9 @@ ThreadPool* Runner::pool_of(Lane lane) {
   return lane == (gpu_ ? Lane::host : Lane::compute) ? &compute_ : &copier_;
 }
 
-bool Runner::execute(std::uint32_t instruction, Lane lane, int program, std::size_t hand) {
+bool Runner::execute(Part what, Lane lane, int program, std::size_t hand) {
   const Instruction& ins =
-      set_.programs[static_cast<std::size_t>(program)].instructions[instruction];
+      set_.programs[static_cast<std::size_t>(program)].instructions[what.instruction];
   ThreadPool* const pool = pool_of(lane);
   const Stream stream = gpu_ && is_queue(lane) ? gpu_->stream(lane, pool) : Stream{.pool = pool};
   const std::string& name = set_.programs[static_cast<std::size_t>(program)].name;
@@ -221,13 +232,16 @@ bool Runner::execute(std::uint32_t instruction, Lane lane, int program, std::siz
   const auto trail = [&](Error& e) {
     e.add_trail(fmt::format("running {} of program {}", ins.name, name));
     if (e.code() == ErrorCode::device) {
-      e.add_trail(holders_text(set_, plan_, program, instruction));
+      e.add_trail(holders_text(set_, plan_, program, what.instruction));
     }
   };
   bool asked_for_step = false;
   try {
-    ins.run(Bindings(set_, plan_.offset, bases_, ins, step_, stream,
-                     &lanes_[index(lane)].hands[hand].high_water, &asked_for_step));
+    const bool all = what.part == kAllParts;
+    for (std::uint32_t p = all ? 0 : what.part; p < (all ? ins.parts : what.part + 1); ++p) {
+      ins.run(Bindings(set_, plan_.offset, bases_, ins, step_, stream,
+                       &lanes_[index(lane)].hands[hand].high_water, &asked_for_step, p));
+    }
   } catch (Error& e) {
     trail(e);
     throw;
@@ -311,7 +325,7 @@ std::string Runner::place_on_gpu(int program) const {
 void Runner::note_stretches(int program) {
   const auto& code = lanes_[index(Lane::compute)].code[static_cast<std::size_t>(program)];
   const auto give = [&](std::uint32_t place) {
-    const bool asked = execute(code[place], Lane::compute, program);
+    const bool asked = execute({code[place]}, Lane::compute, program);
     check(!asked, "instruction {} of program {} asks for the step's values now and then",
           code[place], program);
   };
@@ -365,13 +379,14 @@ void Runner::lane_main(Lane lane, std::size_t hand) {
   }
 }
 
-// The hands of a lane take its instructions in order. One begins when those before it have what
-// they wait for, since waits that follow from theirs are not in the plan, and when those that share
-// bytes with it are done. It counts as done when all before it are.
+// The hands of a lane take its instructions in order, part by part. One begins when those before it
+// have what they wait for, since waits that follow from theirs are not in the plan, and when those
+// that share bytes with it are done. It counts as done when all before it are.
 void Runner::run_lane(Lane lane, int program, std::size_t hand) {
   LaneState& state = lanes_[index(lane)];
   LaneTime& time = state.hands[hand].time;
   const auto& code = state.code[static_cast<std::size_t>(program)];
+  const auto& parts = state.parts[static_cast<std::size_t>(program)];
   const auto& awaited = state.awaited[static_cast<std::size_t>(program)];
   const bool queue = gpu_ && is_queue(lane) && !code.empty();
   const bool several = state.hands.size() > 1;
@@ -381,12 +396,14 @@ void Runner::run_lane(Lane lane, int program, std::size_t hand) {
     if (queue) gpu_->begin(lane);
     for (;;) {
       const std::uint32_t n = state.taken.fetch_add(1, std::memory_order_relaxed);
-      if (n >= code.size()) break;
-      const std::uint32_t i = code[n];
+      if (n >= (several ? parts.size() : code.size())) break;
+      const Part what = several ? parts[n] : Part{code[n]};
+      const std::uint32_t i = what.instruction;
       const bool on_gpu = queue && gpu_->on_gpu(program, i);
       Clock::time_point begin = Clock::now();
       if (several && !wait_for(state.begun, n)) return;
-      if (!options_.debug.ignore_waits && !wait_all(lane, program, i, on_gpu)) return;
+      const bool waits = !options_.debug.ignore_waits && (!several || what.part == 0);
+      if (waits && !wait_all(lane, program, i, on_gpu)) return;
       if (several) {
         if (!wait_for(state.done, state.after[static_cast<std::size_t>(program)][n])) return;
         raise(state.begun, n + 1);
@@ -406,7 +423,7 @@ void Runner::run_lane(Lane lane, int program, std::size_t hand) {
       } else {
         if (queue && lane == Lane::compute) gpu_->at_place(n, std::exchange(played, false));
         if (queue) gpu_->begin_instruction(lane);
-        const bool asked = execute(i, lane, program, hand);
+        const bool asked = execute(what, lane, program, hand);
         if (queue) gpu_->end_instruction(lane);
         if (queue && asked && lane == Lane::compute) gpu_->stretches().asks_for_step(program, n);
       }
@@ -448,7 +465,9 @@ bool Runner::wait_all(Lane lane, int program, std::uint32_t instruction, bool on
   bool stall = false;
   for (std::uint32_t w = waits.begin[instruction]; w < waits.begin[instruction + 1]; ++w) {
     const Wait& wait = waits.all[w];
-    if (!wait_for(lanes_[index(wait.lane)].done, wait.count)) return false;
+    const LaneState& other = lanes_[index(wait.lane)];
+    const auto& until = other.parts_until[static_cast<std::size_t>(program)];
+    if (!wait_for(other.done, until.empty() ? wait.count : until[wait.count - 1])) return false;
     if (!gpu_ || !is_queue(wait.lane)) continue;
     if (!stall && on_gpu && lane == Lane::compute) {
       stall = true;

@@ -117,10 +117,16 @@ class Runner {
     LaneTime time;
     std::thread thread;  // none for compute, which is the caller's
   };
+  static constexpr std::uint32_t kAllParts = ~0u;
+  struct Part {
+    std::uint32_t instruction = 0, part = kAllParts;
+  };
   struct LaneState {
     std::vector<std::vector<std::uint32_t>> code;  // by program: indices of its instructions
-    // With several hands, by program and place in code: how many have to be done before.
-    std::vector<std::vector<std::uint32_t>> after;
+    // With several hands, by program: the parts of the instructions, which is what they take; how
+    // many there are up to the end of each instruction; how many have to be done before each part.
+    std::vector<std::vector<Part>> parts;
+    std::vector<std::vector<std::uint32_t>> parts_until, after;
     std::vector<std::vector<bool>> awaited;  // by program and place in code: by another lane
     std::atomic<std::uint32_t> taken{0}, begun{0}, done{0};
     std::array<bool, kSideBySide> finished{};  // of those that are not in `done`, by place
@@ -145,7 +151,7 @@ class Runner {
   std::uint64_t check_part(Buffer b, std::uint64_t first, std::size_t bytes) const;
   void read_gpu_times();
   // Whether the instruction asked for the step's values.
-  bool execute(std::uint32_t instruction, Lane lane, int program, std::size_t hand = 0);
+  bool execute(Part what, Lane lane, int program, std::size_t hand = 0);
   ThreadPool* pool_of(Lane lane);
   void stop_all(std::exception_ptr error);
 

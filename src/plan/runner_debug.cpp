@@ -47,7 +47,7 @@ void Runner::run_one_by_one(int program) {
   for (std::size_t b = 0; b < uses_left_.size(); ++b) uses_left_[b] = plan_.lifetimes[p][b].uses;
   const auto step = [&](std::uint32_t i) {
     before_instruction(i, program);
-    execute(i, code[i].lane, program);
+    execute({i}, code[i].lane, program);
     if (gpu_ && is_queue(code[i].lane)) gpu_->drain(code[i].lane);
     after_instruction(i, program);
   };

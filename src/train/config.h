@@ -103,6 +103,7 @@ struct Cadence {  // any of them; none: never
 struct PreviewClip {
   std::string prompt, negative;  // negative "": the publishers' own
   std::string image = {};        // path of the picture that it begins with; "": none
+  std::string image_named = {};  // where that is said: "run.toml line 12: preview.image"
   std::optional<std::int64_t> width, height,
       frames;  // pixels; none: as the largest clips trained on
   std::int64_t steps = 20;

@@ -63,6 +63,7 @@ void take_option(const ClipOption& o, PreviewClip& clip) {
   } else if (o.name == "i") {
     if (o.value.empty()) o.refuse("the path of a picture");
     clip.image = o.value;
+    clip.image_named = fmt::format("{}: --i", o.where);
   } else if (o.name == "ei" || o.name == "cn" || o.name == "ci") {
     o.refuse("a clip of its prompt and first picture: previews take no other ones");
   } else {
@@ -134,6 +135,9 @@ void read_preview(const TomlTable& t, const PathFinder& find_path, TrainConfig& 
   usual.shift = number_from(t, "shift", 0.001, 1000);
   usual.negative = t.string("negative_prompt", "");
   usual.image = t.string("image", "");
+  if (!usual.image.empty()) {
+    usual.image_named = fmt::format("{} line {}: preview.image", t.path(), t.line_of("image"));
+  }
   if (const auto seed = integer_from(t, "seed", 0)) usual.seed = static_cast<std::uint64_t>(*seed);
   if (const TomlValue* prompts = t.find("prompts")) {
     if (prompts->kind == TomlValue::Kind::string) {

@@ -24,6 +24,7 @@ void each_optional_rate(Profile& p, Visit&& visit) {
   visit("attention_seconds", p.attention_seconds);
   visit("attention_backward_seconds", p.attention_backward_seconds);
   visit("both_ways_bandwidth", p.both_ways_bandwidth);
+  visit("f32_gemm_flops", p.f32_gemm_flops);
   visit("fp8_gemm_flops", p.fp8_gemm_flops);
   visit("disk_write_bandwidth", p.disk_write_bandwidth);
 }
@@ -130,6 +131,8 @@ MachineProfile with_measured_rates(MachineProfile profile, const std::string& de
   p.sm = profile.sm;
   p.device_memory = profile.device_memory;
   p.library_bytes = profile.library_bytes;
+  // Profiles had none once.
+  if (p.f32_gemm_flops <= 0) p.f32_gemm_flops = profile.f32_gemm_flops;
   return p;
 }
 

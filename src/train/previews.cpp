@@ -143,6 +143,12 @@ Previews::Clip Previews::clip_of(const PreviewClip& asked, const PreviewSetting&
                             asked.height.value_or(s.largest.height * stride),
                             asked.width.value_or(s.largest.width * stride));
   if (!asked.image.empty()) {
+    if (!infer::takes_picture(s.model)) {
+      fail(ErrorCode::input,
+           fmt::format("{}: {} makes clips of text alone, not of an image", asked.image_named,
+                       s.model.name),
+           {{"leave it out", "previews of this model begin with noise"}});
+    }
     const infer::Picture picture{read_image(asked.image)};
     const infer::PixelSize size =
         clip_size(picture, s.model, what.latent.height * what.latent.width * stride * stride);

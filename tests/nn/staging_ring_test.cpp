@@ -217,6 +217,33 @@ TEST(StagingRing, RefusesARowThatFitsNoBuffer) {
       ErrorCode::internal, "a row of [2, 5000] does not fit");
 }
 
+// So that all hands of the disk lane read one buffer and it is copied as soon as they are done.
+TEST(StagingRing, EveryRequestIsAPartOfItsRead) {
+  RawTensorFile file;
+  constexpr std::int64_t kValues = 11 << 18;  // 11 MiB, from byte 100 on
+  file.add({kValues}, DType::f32, 100);
+  file.open(DiskMode::buffered);
+  ProgramSet set;
+  ProgramBuilder pb(set, "load");
+  const Buffer to = pb.persistent("to", {kValues}, DType::f32, Role::weights);
+  StagingRing ring(pb, 1ull << 40);
+  ring.deliver(pb, {{.from = file.stored(0), .to = to, .to_scale = {}}}, Lane::upload);
+  std::vector<std::uint32_t> parts;
+  for (const Instruction& i : set.programs[0].instructions) {
+    if (i.lane == Lane::disk) parts.push_back(i.parts);
+  }
+  EXPECT_THAT(parts, testing::ElementsAre(4, 2));
+  const MemoryPlan plan = plan_memory(set);
+  for (const int readers : {1, 4}) {
+    Runner runner(set, plan, {.disk_readers = readers});
+    for (int again = 0; again < 2; ++again) {
+      std::ranges::fill(std::span(runner.view(to).data, runner.view(to).bytes()), std::byte{1});
+      runner.run("load");
+      EXPECT_TRUE(content(runner.view(to)) == file.as(0, DType::f32)) << readers << " readers";
+    }
+  }
+}
+
 // A disk takes requests apart into parts of its own size: all but the ends of a tensor are whole.
 TEST(StagingRing, CutsLargeTensorsAtMultiplesOfARequestInTheFile) {
   ProgramSet set;

@@ -93,6 +93,23 @@ TEST(Profile, TimesAnInstructionByItsLaneAndWork) {
   EXPECT_DOUBLE_EQ(seconds(Lane::compute, {.bytes = 800, .launches = 3}), 3 * 0.25 + 2);
 }
 
+TEST(Profile, ProductsInF32HaveARateOfTheirOwnOnAGpu) {
+  MachineProfile p = slow_machine();
+  EXPECT_DOUBLE_EQ(f32_gemm_flops(p), 1000);  // processors multiply in f32 anyway
+  p.device = Device::cuda;
+  EXPECT_DOUBLE_EQ(f32_gemm_flops(p), 1000.0 / 13);  // measured before it was asked for
+  p.f32_gemm_flops = 125;
+  ProgramSet set;
+  ProgramBuilder pb(set, "p");
+  const Buffer y = pb.persistent("y", {4}, DType::f32, Role::weights);
+  pb.emit("i", {.writes = {y}, .cost = {.work = Work::f32_gemm, .flops = 5000}}, kNothing);
+  EXPECT_DOUBLE_EQ(predicted_seconds(set, set.programs[0].instructions[0], p), 0.25 + 40);
+  for (const MachineProfile& known : bundled_profiles()) {
+    EXPECT_GT(known.gemm_flops, 2 * f32_gemm_flops(known)) << known.name;
+    EXPECT_GT(known.f32_gemm_flops, 1e13) << known.name;
+  }
+}
+
 // x [2, 300] times a matrix [80, 300]: 96,000 operations, 300 steps along the contraction.
 TEST(Predict, ASmallProductTakesAsLongAsItsContraction) {
   ProgramSet set;

@@ -61,7 +61,11 @@ class RandomProgram {
     } else {
       a.writes.push_back(some_part(pb, some_buffer()));
     }
-    pb.emit("mix", a, [number, reads = a.reads, writes = a.writes](const Bindings& b) {
+    // Whoever waits for one waits for its last part, which does all.
+    if (a.lane == Lane::disk) a.parts = 1 + static_cast<std::uint32_t>(number) % 3;
+    const std::uint32_t last = a.parts - 1;
+    pb.emit("mix", a, [number, last, reads = a.reads, writes = a.writes](const Bindings& b) {
+      if (b.part() != last) return;
       std::uint32_t h = 2166136261u + static_cast<std::uint32_t>(number);
       const auto each = [](const auto& view, auto&& f) {
         for (std::int64_t r = 0; r < view.shape[0]; ++r) {

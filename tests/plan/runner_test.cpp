@@ -71,6 +71,31 @@ TEST(Runner, ReadsFromDiskSideBySide) {
   EXPECT_TRUE(met[0] && met[1]);
 }
 
+// A large read is one instruction, whose last part is awaited.
+TEST(Runner, PartsOfAReadRunSideBySideAndCountAsOne) {
+  ProgramSet set;
+  ProgramBuilder pb(set, "p");
+  const Buffer x = pb.persistent("x", {2}, DType::f32, Role::input);
+  const Buffer y = pb.persistent("y", {1}, DType::f32, Role::input);
+  Rendezvous point;
+  bool met[2] = {false, false};
+  pb.emit("read", {.writes = {x}, .lane = Lane::disk, .parts = 2},
+          [&met, &point, x](const Bindings& b) {
+            met[b.part()] = point.meet();
+            if (b.part() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+            b.out(x).as<float>()[b.part()] = 5;
+          });
+  pb.emit("use", {.reads = {x}, .writes = {y}}, [x, y](const Bindings& b) {
+    *b.out(y).as<float>() = b.in(x).as<float>()[0] + b.in(x).as<float>()[1];
+  });
+  const MemoryPlan plan = plan_memory(set);
+  Runner runner(set, plan);
+  std::fill_n(runner.view(x).as<float>(), 2, 0.0f);
+  runner.run("p");
+  EXPECT_TRUE(met[0] && met[1]);
+  EXPECT_EQ(*runner.view(y).as<float>(), 10);
+}
+
 // One that lasts keeps the others back no further than the ring does.
 TEST(Runner, ReadsOnFromDiskWhileOneReadLasts) {
   ProgramSet set;

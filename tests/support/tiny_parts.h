@@ -13,7 +13,8 @@ namespace ballast::support {
 // What stands around a small transformer: vae.safetensors, t5.safetensors and tokenizer/, all of
 // random numbers.
 inline void write_parts(const test::TempDir& dir, const wan::Config& model) {
-  wan_vae::Config vae = tiny_vae(wan_vae::Generation::wan21);
+  wan_vae::Config vae = tiny_vae(model.spatial_stride == 16 ? wan_vae::Generation::wan22
+                                                            : wan_vae::Generation::wan21);
   vae.z_dim = model.out_dim;
   write_vae(dir.path("vae.safetensors"), vae, wan_vae::Dialect::official);
   t5::Config c;

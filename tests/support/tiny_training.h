@@ -25,6 +25,14 @@ inline wan::Config trainable_config(std::int64_t layers = 2, std::int64_t condit
           .text_len = 512};
 }
 
+// One that also takes a picture, as its first frame.
+inline wan::Config trainable_ti2v() {
+  wan::Config c = trainable_config(1);
+  c.in_dim = c.out_dim = 48;
+  c.spatial_stride = 16;
+  return c;
+}
+
 class TinyTraining {
  public:
   explicit TinyTraining(wan::Config config = trainable_config(), DType stored = DType::f32)

@@ -39,9 +39,8 @@ constexpr const char* kPicture =
 
 class Preview : public ::testing::Test {
  protected:
-  explicit Preview(std::int64_t conditioning = 0)
-      : training_(support::trainable_config(1, conditioning)) {
-    training_.add_clips(4, {4, 1, 4, 4});
+  explicit Preview(const wan::Config& model = support::trainable_config(1)) : training_(model) {
+    training_.add_clips(4, {model.out_dim, 1, 4, 4});
     support::write_parts(parts_, training_.config());
   }
   std::string config(const std::string& preview, const std::string& extra = "epochs = 2\n",
@@ -284,7 +283,9 @@ RgbImage first_sample(const std::string& folder, const test::TempDir& dir) {
 // channels beside it (I2V).
 class PreviewOfAPicture : public Preview, public ::testing::WithParamInterface<std::int64_t> {
  protected:
-  PreviewOfAPicture() : Preview(GetParam()) {}
+  PreviewOfAPicture()
+      : Preview(GetParam() == 0 ? support::trainable_ti2v()
+                                : support::trainable_config(1, GetParam())) {}
 };
 
 TEST_P(PreviewOfAPicture, IsTheClipThatSampleMakesOfIt) {
@@ -294,11 +295,13 @@ TEST_P(PreviewOfAPicture, IsTheClipThatSampleMakesOfIt) {
     image.pixels.push_back(static_cast<std::uint8_t>(i * 7 % 251));
   }
   write_png(training_.path("first.png"), image);
-  const TrainOutcome outcome = train_in_process(
-      config("[preview]\nat_first = true\nsteps = 2\nframes = 5\nwidth = 32\nheight = 48\n"
-             "guidance = 1\nseed = 7\nimage = 'first.png'\nprompts = ['a clip']\n",
-             "epochs = 1\n"));
   const wan::Config& model = training_.config();
+  const std::int64_t width = 4 * model.spatial_stride, height = 6 * model.spatial_stride;
+  const TrainOutcome outcome = train_in_process(config(
+      fmt::format("[preview]\nat_first = true\nsteps = 2\nframes = 5\nwidth = {}\nheight = {}\n"
+                  "guidance = 1\nseed = 7\nimage = 'first.png'\nprompts = ['a clip']\n",
+                  width, height),
+      "epochs = 1\n"));
   const Checkpoint file = Checkpoint::open(training_.model_path());
   const RunTarget machine = support::small_machine();
   const bool gpu = machine.backend.device == Device::cuda;
@@ -310,7 +313,7 @@ TEST_P(PreviewOfAPicture, IsTheClipThatSampleMakesOfIt) {
   job.fit.job.precision = wan::precision_on(machine.backend.device);
   job.fit.budget = {.gpu = 1_GiB, .host = 1_GiB, .disk = 1_GiB};
   job.sampler.steps = 2;
-  job.latent = latent_size(model, 5, 48, 32);
+  job.latent = latent_size(model, 5, height, width);
   job.guidance = {1, 1};
   job.first_frame = model.conditioning() == 0;
   const PromptPart text(parts_.path("t5.safetensors"), parts_.path("tokenizer"), {"a clip"}, model,
@@ -320,7 +323,7 @@ TEST_P(PreviewOfAPicture, IsTheClipThatSampleMakesOfIt) {
                                           .dtype = gpu ? DType::bf16 : DType::f32};
   infer::VideoEncoder encoder(parts_.path("vae.safetensors"), codec);
   const std::vector<float> picture =
-      infer::encode_picture(encoder, {image}, model, {.width = 32, .height = 48}, 5);
+      infer::encode_picture(encoder, {image}, model, {.width = width, .height = height}, 5);
   const std::vector<float> channels =
       job.first_frame ? std::vector<float>() : infer::image_conditioning(job.latent, picture);
   auto planned_job = fit(fit_request(job));
@@ -365,6 +368,21 @@ TEST_F(Preview, IsDrawnByBothExperts) {
       train_in_process(config("[preview]\nevery_n_steps = 1\nsteps = 3\nprompts = ['a']\n", both));
   EXPECT_EQ(support::difference(without, support::read_trace(outcome.folder)), "");
   EXPECT_EQ(drawn_in(outcome.folder).size(), 4u);
+}
+
+TEST_F(Preview, APictureIsRefusedWhereClipsAreMadeOfTextAlone) {
+  const std::string table =
+      config("[preview]\nat_first = true\nimage = '/a.png'\nprompts = ['a']\n");
+  const int line =
+      1 + static_cast<int>(std::ranges::count(
+              test::read_whole(table).substr(0, test::read_whole(table).find("image =")), '\n'));
+  EXPECT_FAILS(
+      prepared(table), ErrorCode::input,
+      fmt::format("{} line {}: preview.image: wan makes clips of text alone", table, line));
+  const std::string prompts = parts_.write("prompts.txt", "a\nb --i /b.png\n");
+  EXPECT_FAILS(
+      prepared(config(fmt::format("[preview]\nat_first = true\nprompts = '{}'\n", prompts))),
+      ErrorCode::input, prompts + " line 2: --i: wan makes clips of text alone");
 }
 
 TEST_F(Preview, SaysWhatIsMissing) {

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "ops/copy.h"
 #include "ops/relative_bias.h"
+#include "plan/bindings.h"
 
 namespace ballast::t5 {
 
@@ -39,9 +40,10 @@ Encoder::Encoder(ProgramSet& set, EncoderJob job, std::vector<WeightGroup> group
     declare_io(load);
     weights_->load(load, 0);
   }
-  for (const PassIo& pass : passes_) {
-    ProgramBuilder encode(set, pass.program);
-    record(encode, pass, taps);
+  for (std::size_t p = 0; p < passes_.size(); ++p) {
+    ProgramBuilder encode(set, passes_[p].program);
+    if (job_.source) bring_rows(encode, p);
+    record(encode, passes_[p], taps);
   }
 }
 
@@ -74,13 +76,27 @@ void Encoder::declare_io(ProgramBuilder& pb) {
   }
 }
 
+void Encoder::bring_rows(ProgramBuilder& pb, std::size_t pass) {
+  const auto& prompts = passes_[pass].prompts;
+  for (std::size_t p = 0; p < prompts.size(); ++p) {
+    pb.emit("rows", {.writes = {prompts[p].rows}, .lane = Lane::host},
+            [read = job_.source.read, pass, p, to = prompts[p].rows](const Bindings& b) {
+              read(pass, p, b.out(to));
+            });
+  }
+  if (pass + 1 == passes_.size()) return;
+  pb.emit("expect_rows", {.lane = Lane::host, .cost = {.bytes = 0}},
+          [expect = job_.source.expect, pass](const Bindings&) { expect(pass + 1); });
+}
+
 void Encoder::record(ProgramBuilder& pb, const PassIo& pass, const Taps& taps) {
   WeightsInUse weights(job_.config, *weights_);
   weights.begin(pb);
   std::vector<Buffer> x;
   for (const PromptIo& p : pass.prompts) {
     x.push_back(pb.temp("x", pb.shape(p.rows), job_.precision.residual));
-    ops::copy(pb, p.rows, x.back(), Lane::upload);
+    // Not on the lane of the weights, which would wait for them.
+    ops::copy(pb, p.rows, x.back(), Lane::compute);
   }
   const BlockLayers layers(job_.config, job_.policy, job_.precision);
   for (std::int64_t b = 0; b < job_.config.layers; ++b) {

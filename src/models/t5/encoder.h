@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,15 @@
 
 namespace ballast::t5 {
 
+// Fills the rows of prompts inside their pass, beside the first weights that come from disk.
+// Allocates nothing.
+struct RowsSource {
+  std::function<void(std::size_t pass, std::size_t prompt, const TensorView& to)> read;
+  std::function<void(std::size_t pass)> expect;  // those of a pass that follows
+
+  explicit operator bool() const { return static_cast<bool>(read); }
+};
+
 // Everything that decides what is recorded of an encoder alone.
 struct EncoderJob {
   Config config = {};
@@ -19,6 +29,7 @@ struct EncoderJob {
   // Tokens of every prompt, by pass: those of a pass share a visit of each block.
   std::vector<std::vector<std::int64_t>> passes = {};
   DType rows = DType::bf16;  // of the embedding rows that the host gives
+  RowsSource source = {};    // none: they are there before a pass is run
 };
 
 // One prompt: what the host gives before its pass and takes after it (host tier). Passes share this
@@ -46,6 +57,7 @@ class Encoder {
 
  private:
   void declare_io(ProgramBuilder& pb);
+  void bring_rows(ProgramBuilder& pb, std::size_t pass);
   void record(ProgramBuilder& pb, const PassIo& pass, const Taps& taps);
 
   EncoderJob job_;

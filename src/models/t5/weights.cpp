@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/thread_pool.h"
 #include "models/t5/params.h"
 
 namespace ballast::t5 {
@@ -98,29 +99,31 @@ StoredBytes embedding_table(const Config& config, const Checkpoint& checkpoint,
 
 namespace {
 
-std::uint64_t row_bytes(const StoredBytes& table) {
-  return static_cast<std::uint64_t>(table.shape[1]) * size_of(table.dtype);
+Extent row_of(const StoredBytes& table, std::int32_t id) {
+  const std::uint64_t bytes = static_cast<std::uint64_t>(table.shape[1]) * size_of(table.dtype);
+  const StoredBytes& t = table;
+  return {t.extent.file, t.extent.offset + static_cast<std::uint64_t>(id) * bytes, bytes};
 }
+
+// One by one a disk takes longer for the rows of many prompts than for the model: so many are
+// expected, then read.
+constexpr std::size_t kRowsAtOnce = 64;
 
 }  // namespace
 
 void expect_rows(const StoredBytes& table, std::span<const std::int32_t> ids) {
-  std::vector<std::int32_t> rows(ids.begin(), ids.end());
-  std::ranges::sort(rows);
-  const std::uint64_t bytes = row_bytes(table);
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const bool again = i > 0 && rows[i] == rows[i - 1];
-    if (again || rows[i] < 0 || rows[i] >= table.shape[0]) continue;  // read_rows() complains
-    table.extent.file->expect(table.extent.offset + static_cast<std::uint64_t>(rows[i]) * bytes,
-                              bytes);
+  for (const std::int32_t id : ids) {
+    if (id < 0 || id >= table.shape[0]) continue;  // read_rows() complains
+    const Extent row = row_of(table, id);
+    row.file->expect(row.offset, row.bytes);
   }
 }
 
-void read_rows(const StoredBytes& table, std::span<const std::int32_t> ids, const TensorView& to) {
+void read_rows(const StoredBytes& table, std::span<const std::int32_t> ids, const TensorView& to,
+               ThreadPool* pool) {
   const auto rows = static_cast<std::int64_t>(ids.size());
   check(to.dtype == table.dtype && to.shape == Shape({rows, table.shape[1]}) && to.contiguous(),
         "rows of {} {} were to go into {} {}", table.dtype, table.shape, to.dtype, to.shape);
-  const std::uint64_t bytes = row_bytes(table);
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= table.shape[0]) {
       fail(ErrorCode::input,
@@ -128,9 +131,19 @@ void read_rows(const StoredBytes& table, std::span<const std::int32_t> ids, cons
                        table.extent.file->path(), table.shape[0]),
            {{"use the tokenizer of this model", "its ids are rows of the table"}});
     }
-    table.extent.file->read(table.extent.offset + static_cast<std::uint64_t>(ids[i]) * bytes,
-                            {to.data + i * bytes, bytes});
   }
+  const auto read_some = [&](std::int64_t part, int) {
+    const std::size_t first = static_cast<std::size_t>(part) * kRowsAtOnce;
+    const auto some = ids.subspan(first, std::min(kRowsAtOnce, ids.size() - first));
+    expect_rows(table, some);
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      const Extent row = row_of(table, some[i]);
+      row.file->read(row.offset, {to.data + (first + i) * row.bytes, row.bytes});
+    }
+  };
+  const auto parts = static_cast<std::int64_t>((ids.size() + kRowsAtOnce - 1) / kRowsAtOnce);
+  if (pool) return pool->parallel(parts, read_some);
+  for (std::int64_t p = 0; p < parts; ++p) read_some(p, 0);
 }
 
 }  // namespace ballast::t5

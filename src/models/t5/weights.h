@@ -27,8 +27,9 @@ StoredBytes embedding_table(const Config& config, const Checkpoint& checkpoint,
 // the rows of many prompts than for the model.
 void expect_rows(const StoredBytes& table, std::span<const std::int32_t> ids);
 
-// Reads the rows of a table [V, C] that the ids name, as they are stored, into [ids.size(), C].
-// Fails with ErrorCode::input for an id that is none of its rows.
-void read_rows(const StoredBytes& table, std::span<const std::int32_t> ids, const TensorView& to);
+// Reads the rows of a table [V, C] that the ids name, as they are stored, into [ids.size(), C];
+// with a pool on all its threads. Fails with ErrorCode::input for an id that is none of its rows.
+void read_rows(const StoredBytes& table, std::span<const std::int32_t> ids, const TensorView& to,
+               ThreadPool* pool = nullptr);
 
 }  // namespace ballast::t5
