@@ -328,6 +328,7 @@ void Seq2SeqTrainee::put_state(TrainerState& state) const {
   state.counts["loss_worse"] = best_.worse;
   state.counts["best_step"] = best_.best_step;
   state.numbers["best_loss"] = best_.best;
+  state.numbers[kRateNumber] = run_.schedule.learning_rate;
   state.texts[kTexts] = run_.train->cache.key();
 }
 
