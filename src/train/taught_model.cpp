@@ -7,15 +7,18 @@
 #include "models/wan/recognise.h"
 #include "models/wan/smaller_model.h"
 #include "models/wan/weights.h"
+#include "train/run_summary.h"
 
 namespace ballast::train {
 namespace {
 
-// The first weights of a student, written once: every run with these sizes begins with that file.
+// The first weights of a student, written once: every run with this teacher and these sizes begins
+// with that file.
 std::string initial_student(const PreparedRun& run, const wan::Config& student) {
   const TrainConfig& c = run.config;
-  return fmt::format("{}/initial-student-{}-{}-{}.safetensors", c.output_dir, student.layers,
-                     student.dim, student.ffn_dim);
+  return fmt::format("{}/initial-student-{}-{}-{}-{}-{}.safetensors", c.output_dir, student.layers,
+                     student.dim, student.ffn_dim, name_of(c.model.dtype),
+                     model_hash(std::span(run.teacher).first(1)));
 }
 
 }  // namespace
