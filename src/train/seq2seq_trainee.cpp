@@ -448,6 +448,7 @@ TrainOutcome train_seq2seq(Seq2SeqRun run, t5::PlannedRun planned, const TrainOp
   setup.in_output_dir = true;
   setup.config_hash = config_hash(run);
   setup.webhook = run.config.webhook;
+  setup.optimizer_flag = "--optim";
   auto trainee = std::make_unique<Seq2SeqTrainee>(std::move(run), std::move(planned.policy));
   planned = {};  // its recording is the same as the one that follows, without kernels
   malloc_trim(0);
