@@ -2,13 +2,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
-#include <map>
 #include <nlohmann/json.hpp>
 
+#include "app/kernel_times.h"
 #include "app/output.h"
 #include "app/planning.h"
 #include "app/random_weights.h"
+#include "app/stopwatch.h"
 #include "core/error.h"
 #include "memory/gpu.h"
 #include "memory/process_memory.h"
@@ -19,11 +19,6 @@ namespace ballast {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point t) {
-  return std::chrono::duration<double>(Clock::now() - t).count();
-}
 
 // What a training step counts as: three times the forward pass, causal attention in full.
 double step_flops(const t5::Config& c, const t5::BatchShape& b) {
@@ -39,7 +34,8 @@ double step_flops(const t5::Config& c, const t5::BatchShape& b) {
 // The job with its runner, loaded and with inputs.
 class T5BenchRun {
  public:
-  T5BenchRun(const t5::FitRequest& request, const MemoryPolicy& policy) {
+  T5BenchRun(const t5::FitRequest& request, const MemoryPolicy& policy)
+      : profile_(request.profile) {
     set_.backend = request.backend;
     t5::Seq2SeqJob job = request.job;
     job.policy = policy;
@@ -78,16 +74,17 @@ class T5BenchRun {
     stalled_ = 0;
     for (const char* program : {"step", "grad_norm", "update"}) run(program);
   }
-  // Seconds by operation of one more step.
-  std::map<std::string, std::pair<double, int>> kernels() {
-    times_.clear();
+  // Of one more step.
+  KernelTimes kernels() {
+    KernelTimes times;
     runner_->time_instructions(true);
-    collect_ = true;
+    collect_ = &times;
     step();
-    collect_ = false;
+    collect_ = nullptr;
     runner_->time_instructions(false);
-    return times_;
+    return times;
   }
+  std::string programs() { return programs_.table(set_, plan_, profile_); }
   double loss() {
     double sum = 0;
     for (const t5::MicroBatchIo& m : model_->io().steps[0].micro_batches) {
@@ -103,16 +100,16 @@ class T5BenchRun {
 
  private:
   void run(const std::string& program) {
+    const Stopwatch at;
     runner_->run(program, {.step = steps_, .seed = 1, .learning_rate = 1e-4});
-    stalled_ += runner_->lane_times()[static_cast<std::size_t>(Lane::compute)].waiting;
-    if (!collect_) return;
-    for (const auto& [name, seconds] : runner_->compute_times()) {
-      auto& [sum, count] = times_[std::string(name.substr(name.rfind('.') + 1))];
-      sum += seconds;
-      ++count;
-    }
+    const double stalled = runner_->lane_times()[static_cast<std::size_t>(Lane::compute)].waiting;
+    stalled_ += stalled;
+    if (steps_ > 1) programs_.add(program, at.seconds(), stalled);  // the first one prepares
+    if (collect_) collect_->add(*runner_, set_, set_.program_index(program), profile_);
   }
 
+  MachineProfile profile_;
+  ProgramTimes programs_;
   ProgramSet set_;
   std::unique_ptr<t5::Seq2Seq> model_;
   MemoryPlan plan_;
@@ -120,8 +117,7 @@ class T5BenchRun {
   std::int64_t steps_ = 0;
   float weight_ = 0;
   double stalled_ = 0;
-  bool collect_ = false;
-  std::map<std::string, std::pair<double, int>> times_;
+  KernelTimes* collect_ = nullptr;
 };
 
 }  // namespace
@@ -230,17 +226,17 @@ void BenchT5::run() {
     chosen = std::get<t5::PlannedRun>(outcome).policy;
   }
   const t5::PlannedRun planned = t5::plan_run(r, chosen);
-  const Clock::time_point begin = Clock::now();
+  const Stopwatch begin;
   T5BenchRun bench(r, chosen);
-  const double load_seconds = seconds_since(begin);
+  const double load_seconds = begin.seconds();
   bench.step();
-  const double first_step = seconds_since(begin), first_loss = bench.loss();
+  const double first_step = begin.seconds(), first_loss = bench.loss();
   bench.step();
   std::vector<double> times, stalls;
   for (std::int64_t i = 0; i < steps_; ++i) {
-    const Clock::time_point at = Clock::now();
+    const Stopwatch at;
     bench.step();
-    times.push_back(seconds_since(at));
+    times.push_back(at.seconds());
     stalls.push_back(bench.stalled());
   }
   std::ranges::sort(times);
@@ -277,13 +273,11 @@ void BenchT5::run() {
     j["device_context"] = info.context.count;
   }
   if (const auto memory = process_memory()) j["host_used"] = memory->total().count;
-  std::vector<std::pair<std::string, std::pair<double, int>>> rows;
+  const std::string programs = bench.programs();
+  KernelTimes kernels;
   if (kernels_ && gpu) {
-    for (const auto& row : bench.kernels()) rows.push_back(row);
-    std::ranges::sort(rows, std::greater{}, [](const auto& row) { return row.second.first; });
-    for (const auto& [name, sum] : rows) {
-      j["kernels"][name] = {{"ms", sum.first * 1e3}, {"count", sum.second}};
-    }
+    kernels = bench.kernels();
+    j["kernels"] = kernels.json();
   }
   if (json_) return print(j.dump(2) + "\n");
   print(
@@ -308,9 +302,7 @@ void BenchT5::run() {
       fmt::format("loss {:.4f} at first, {:.4f} at last, gradient norm {:.3g}; first step after "
                   "{:.1f} s, of it {:.1f} s until loaded\n",
                   first_loss, bench.loss(), bench.norm(), first_step, load_seconds));
-  for (const auto& [name, k] : rows) {
-    print(fmt::format("  {:<28} {:9.2f} ms {:6d} x\n", name, k.first * 1e3, k.second));
-  }
+  if (kernels_) print("by program:\n" + programs + kernels.table());
 }
 
 }  // namespace ballast

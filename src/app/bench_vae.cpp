@@ -159,9 +159,7 @@ void BenchVae::run() {
     codec->runner()->time_instructions(true);
     pass(2);  // what the runner knows afterwards is its last chunk
     kernels.add(*codec->runner());
-    for (const auto& [name, sum] : kernels.by_operation()) {
-      j["kernels"][name] = {{"ms", sum.seconds * 1e3}, {"count", sum.count}};
-    }
+    j["kernels"] = kernels.json();
   }
   if (json_) {
     print(j.dump(2) + "\n");

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -19,7 +18,6 @@
 #include "memory/disk_speed.h"
 #include "memory/gpu.h"
 #include "memory/process_memory.h"
-#include "plan/predict.h"
 #include "plan/runner.h"
 
 namespace ballast {
@@ -158,19 +156,7 @@ class WanBenchRun {
     return times;
   }
 
-  // What each program took since the last time, and what was predicted.
-  std::string programs() {
-    std::string text;
-    for (auto& [program, sum] : programs_) {
-      const PredictedTime predicted = predict(set_, plan_, set_.program_index(program), profile_);
-      text += fmt::format("  {:<28} {:9.2f} ms, stall {:9.2f}; predicted {:9.2f}, stall {:9.2f}\n",
-                          program, sum.seconds / sum.count * 1e3, sum.stalled / sum.count * 1e3,
-                          predicted.seconds * 1e3, predicted.exposed_stall * 1e3);
-    }
-    programs_.clear();
-    return text;
-  }
-
+  std::string programs() { return programs_.table(set_, plan_, profile_); }
   double stalled() const { return stalled_; }
   double read() const { return read_; }  // bytes of the disk, by the last step
   const MemoryPlan& plan() const { return plan_; }
@@ -183,10 +169,7 @@ class WanBenchRun {
     runner_->run(program, {.step = steps_, .seed = 1, .learning_rate = 1e-4});
     const double stalled = runner_->lane_times()[static_cast<std::size_t>(Lane::compute)].waiting;
     stalled_ += stalled;
-    ProgramTimes& sum = programs_[program];
-    sum.seconds += at.seconds();
-    sum.stalled += stalled;
-    ++sum.count;
+    programs_.add(program, at.seconds(), stalled);
     const auto p = static_cast<std::size_t>(set_.program_index(program));
     for (const Instruction& i : set_.programs[p].instructions) {
       if (i.cost.work == Work::disk) read_ += i.cost.bytes;
@@ -195,14 +178,9 @@ class WanBenchRun {
     if (collect_) collect_->add(*runner_, set_, set_.program_index(program), profile_);
   }
 
-  struct ProgramTimes {
-    double seconds = 0, stalled = 0;
-    int count = 0;
-  };
-
   MachineProfile profile_;
   Moments& moments_;
-  std::map<std::string, ProgramTimes> programs_;
+  ProgramTimes programs_;
   ProgramSet set_;
   std::unique_ptr<wan::Dit> dit_;
   MemoryPlan plan_;
@@ -404,10 +382,7 @@ void BenchWan::run() {
   KernelTimes kernels;
   if (kernels_ && gpu) {
     kernels = bench.kernels();
-    for (const auto& [name, sum] : kernels.by_operation()) {
-      j["kernels"][name] = {
-          {"ms", sum.seconds * 1e3}, {"predicted_ms", sum.predicted * 1e3}, {"count", sum.count}};
-    }
+    j["kernels"] = kernels.json();
   }
   if (json_) return print(j.dump(2) + "\n");
   print(fmt::format(

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <vector>
+
+#include "plan/predict.h"
 
 namespace ballast {
 
@@ -37,6 +40,35 @@ std::string KernelTimes::table() const {
     if (k.predicted > 0) text += fmt::format("  predicted {:9.2f} ms", k.predicted * 1e3);
     text += '\n';
   }
+  return text;
+}
+
+nlohmann::ordered_json KernelTimes::json() const {
+  nlohmann::ordered_json all = nlohmann::ordered_json::object();
+  for (const auto& [name, k] : sums_) {
+    all[name] = {{"ms", k.seconds * 1e3}, {"count", k.count}};
+    if (k.predicted > 0) all[name]["predicted_ms"] = k.predicted * 1e3;
+  }
+  return all;
+}
+
+void ProgramTimes::add(const std::string& program, double seconds, double stalled) {
+  Sum& sum = sums_[program];
+  sum.seconds += seconds;
+  sum.stalled += stalled;
+  ++sum.count;
+}
+
+std::string ProgramTimes::table(const ProgramSet& set, const MemoryPlan& plan,
+                                const MachineProfile& profile) {
+  std::string text;
+  for (const auto& [program, sum] : sums_) {
+    const PredictedTime predicted = predict(set, plan, set.program_index(program), profile);
+    text += fmt::format("  {:<28} {:9.2f} ms, stall {:9.2f}; predicted {:9.2f}, stall {:9.2f}\n",
+                        program, sum.seconds / sum.count * 1e3, sum.stalled / sum.count * 1e3,
+                        predicted.seconds * 1e3, predicted.exposed_stall * 1e3);
+  }
+  sums_.clear();
   return text;
 }
 

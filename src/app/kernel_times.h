@@ -1,9 +1,11 @@
 #pragma once
 
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
+#include "plan/memory_plan.h"
 #include "plan/profile.h"
 #include "plan/runner.h"
 
@@ -19,11 +21,26 @@ class KernelTimes {
   void add(const Runner& runner);  // of its last run
   // ... and what was predicted of that program's instructions.
   void add(const Runner& runner, const ProgramSet& set, int program, const MachineProfile& profile);
-  const std::map<std::string, Sum>& by_operation() const { return sums_; }
   std::string table() const;  // the longest first
+  nlohmann::ordered_json json() const;
 
  private:
   Sum& of(std::string_view instruction);
+  std::map<std::string, Sum> sums_;
+};
+
+// What each program takes.
+class ProgramTimes {
+ public:
+  void add(const std::string& program, double seconds, double stalled);  // of one run
+  // Mean times since the last table, and what is predicted.
+  std::string table(const ProgramSet& set, const MemoryPlan& plan, const MachineProfile& profile);
+
+ private:
+  struct Sum {
+    double seconds = 0, stalled = 0;
+    int count = 0;
+  };
   std::map<std::string, Sum> sums_;
 };
 

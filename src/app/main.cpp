@@ -117,7 +117,8 @@ int explain(const Error& e) {
   if (!e.advice().empty()) text += "what would help:\n";
   int number = 0;
   for (const Advice& a : e.advice()) {
-    text += fmt::format("  {}. {}: {}\n", ++number, a.change, a.effect);
+    text +=
+        fmt::format("  {}. {}{}{}\n", ++number, a.change, a.effect.empty() ? "" : ": ", a.effect);
   }
   std::fputs(text.c_str(), stderr);
   return static_cast<int>(e.code());

@@ -101,8 +101,14 @@ void train_text(const OwnFlags& own, const std::string& command) {
   const train::TrainOutcome done =
       train::train_seq2seq(std::move(p.run), std::move(p.planned),
                            {.command = command, .check_nan = own.check_nan, .remember = true});
+  if (done.stopped) {
+    print_outcome(
+        done, {{"model", "not saved yet: --resume-from-checkpoint goes on"}, {"run", done.folder}},
+        own.json);
+    return;
+  }
   print_outcome(done, {{"model", done.folder}}, own.json);
-  if (!predictions.texts.empty() && !done.stopped) predict(predictions, own.json);
+  if (!predictions.texts.empty()) predict(predictions, own.json);
 }
 
 }  // namespace ballast

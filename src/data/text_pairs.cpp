@@ -16,9 +16,11 @@ constexpr std::size_t kPiece = 1 << 20;
 constexpr std::string_view kQuality = "quality_score";
 constexpr std::array<std::string_view, 3> kTargets = {"output", "target", "summary"};
 
-[[noreturn]] void refuse(const std::string& path, std::uint64_t line, const std::string& what) {
-  fail(ErrorCode::input, fmt::format("{}, line {}: {}", path, line, what),
-       {{"correct or remove that line", "the others are read as they are"}});
+const Advice kCorrectLine = {"correct or remove that line", "the others are read as they are"};
+
+[[noreturn]] void refuse(const std::string& path, std::uint64_t line, const std::string& what,
+                         const Advice& advice = kCorrectLine) {
+  fail(ErrorCode::input, fmt::format("{}, line {}: {}", path, line, what), {advice});
 }
 
 JsonSource json_source(const RawRecord& record, const std::string& path) {
@@ -35,9 +37,12 @@ Members members_of(const RawRecord& record, const std::string& path) {
   Members m;
   JsonReader json(json_source(record, path));
   if (json.peek() != JsonReader::Kind::object) {
+    const bool array = json.peek() == JsonReader::Kind::array;
     refuse(path, record.line,
            fmt::format("{} where an object was expected: one object on every line",
-                       name_of(json.peek())));
+                       name_of(json.peek())),
+           array ? Advice{fmt::format("jq -c '.[]' {} > lines.jsonl", path), "writes it that way"}
+                 : kCorrectLine);
   }
   json.open_object();
   for (std::string_view key; json.next_key(key);) {
@@ -181,7 +186,11 @@ PairColumns::PairColumns(const TextPairOptions& options, RecordFormat format,
   const bool by_name = has("input") && known != kTargets.end();
   if (!by_name && texts.size() < 2 &&
       (options.source_column.empty() || options.target_column.empty())) {
-    refuse(path_, first.line, "two columns with texts were expected: `input` and `output`");
+    const std::vector<std::string_view> there(names.begin(), names.end());
+    refuse(path_, first.line,
+           fmt::format("two columns with texts were expected, `input` and `output`: it has {}",
+                       printable(joined(there), 400)),
+           {"--text_column NAME --summary_column NAME", "name the source and the target"});
   }
   source_ = !options.source_column.empty()
                 ? column_named(names, options.source_column, "source", path_)

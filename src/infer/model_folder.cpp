@@ -218,7 +218,13 @@ void take_others(ModelFiles& m, const fs::path& folder) {
 
 }  // namespace
 
-std::string model_snapshot(const std::string& path) { return snapshot_of(path).string(); }
+std::string model_snapshot(const std::string& path) {
+  if (!is_there(path)) {
+    fail(ErrorCode::io, fmt::format("{}: there is no such file or folder", printable(path)),
+         {{"name a folder of this machine", "nothing is downloaded"}});
+  }
+  return snapshot_of(path).string();
+}
 
 ModelFiles find_model_files(const std::string& path) {
   if (!is_there(path)) {

@@ -26,7 +26,8 @@ struct ModelFiles {
 ModelFiles find_model_files(const std::string& path);
 
 // Where the files of a model are that is named by its place in a Hugging Face cache: the snapshot
-// of refs/main, else the only one. Every other path is as it was given.
+// of refs/main, else the only one. Every other path is as it was given; one that is not there fails
+// with ErrorCode::io.
 std::string model_snapshot(const std::string& path);
 
 // What the publishers steer away from where nothing else is said.

@@ -260,6 +260,7 @@ TrainOutcome distill(DistillRun run, student::PlannedPair planned, const TrainOp
   setup.device = planned.plan.peak_of(Tier::device);
   setup.host = planned.plan.peak_of(Tier::host);
   setup.info = info_of(run, planned, options.command);
+  setup.optimizer_flag = "--optimizer";
   auto trainee = std::make_unique<DistillTrainee>(std::move(run), planned.job);
   planned = {};  // its recording is the same as the one that follows, without kernels
   malloc_trim(0);

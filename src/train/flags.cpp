@@ -65,6 +65,12 @@ void flatten(const TomlFile& file, const TomlValue& value, std::string_view name
   out.push_back(std::move(s));
 }
 
+// --fp16 False, as argparse has it.
+bool says_no(const Setting& s) {
+  return s.values.size() == 1 &&
+         (s.values[0] == "False" || s.values[0] == "false" || s.values[0] == "0");
+}
+
 std::string_view operand(FlagTable::Takes takes) {
   switch (takes) {
     case FlagTable::Takes::nothing:
@@ -194,8 +200,9 @@ void FlagTable::ignore(std::string_view name, Takes takes, std::string_view reas
 }
 
 void FlagTable::refuse(std::string_view name, Takes takes, std::string_view reason) {
-  add(name, takes, reason, [reason = std::string(reason)](const Setting& s) {
-    if (!s.off) fail(s.code, fmt::format("{}: {}", s.where, reason));
+  add(name, takes, reason, [takes, reason = std::string(reason)](const Setting& s) {
+    const bool declined = s.off || (takes == Takes::maybe_one && says_no(s));
+    if (!declined) fail(s.code, fmt::format("{}: {}", s.where, reason));
   });
   flags_.back().without_effect = true;
 }

@@ -323,29 +323,6 @@ void warn_of_limits(const MemoryConfig& m, const MachineProfile& profile) {
             *m.ram, *available);
 }
 
-void check_distillable(const PreparedRun& run, Purpose purpose) {
-  const TrainConfig& c = run.config;
-  if (c.dmd2 && run.checkpoints.size() > 1) {
-    fail(ErrorCode::input,
-         "[distill]: two experts share the steps of a clip, and a student takes all of its steps",
-         {{"[model] transformer_path = 'FOLDER'", "distils one transformer"}});
-  }
-  if (!c.eval_datasets.empty()) {
-    fail(ErrorCode::input, "eval_datasets: a distillation has no loss that a dataset could show",
-         {{"remove the line", "docs/distillation.md says how samples are compared instead"}});
-  }
-  const bool known = purpose == Purpose::train || run.dataset->fully_cached();
-  const double guidance = c.dmd2 ? c.dmd2->guidance : c.student->guidance;
-  if (guidance != 1 && known && !run.dataset->has_empty_caption()) {
-    fail(ErrorCode::input,
-         fmt::format("[distill] guidance = {} needs the empty caption, and the cache of {} has no "
-                     "embedding of it",
-                     guidance, c.dataset.config),
-         {{"ballast cache CONFIG", "encodes it"},
-          {"[distill] guidance = 1", "the teacher answers for the captions alone"}});
-  }
-}
-
 std::string shapes_text(const PreparedRun& run) {
   std::string text;
   const auto& batches = run.request.job.batches;

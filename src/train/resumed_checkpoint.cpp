@@ -46,13 +46,20 @@ void check_resumed(const FoundCheckpoint& found, const ResumedRun& run) {
   const auto optimizer = found.state.texts.find(kOptimizerText);
   if (!run.optimizer.empty() && optimizer != found.state.texts.end() &&
       optimizer->second != run.optimizer) {
+    const bool by_flag = !run.optimizer_flag.empty();
+    std::vector<Advice> advice = {
+        {fmt::format("{} {}", by_flag ? run.optimizer_flag : "[optimizer] type of",
+                     printable(optimizer->second)),
+         "the run goes on as it began"}};
+    if (!by_flag) {
+      advice.push_back(
+          {"--reset_optimizer", "keeps the weights and begins with fresh optimizer state"});
+    }
+    advice.push_back(anew());
     fail(ErrorCode::input,
          fmt::format("{} was trained with {}, the configuration says {}", found.folder,
                      printable(optimizer->second), run.optimizer),
-         {{fmt::format("[optimizer] type of {}", printable(optimizer->second)),
-           "the run goes on as it began"},
-          {"--reset_optimizer", "keeps the weights and begins with fresh optimizer state"},
-          anew()});
+         std::move(advice));
   }
   check_checkpoint(found.folder, run.tensors, run.unasked);
 }

@@ -14,7 +14,8 @@ struct ResumedRun {
   std::string model;       // its path, for the message
   std::string model_hash;  // of the model that is there now
   std::uint64_t seed = 0;
-  std::string optimizer;  // empty: it starts anew
+  std::string optimizer;            // empty: it starts anew
+  std::string optimizer_flag = {};  // RunSetup's
   std::span<const LoadedTensor> tensors;
   Unasked unasked = Unasked::refuse;
   CheckpointNames names = {};

@@ -145,8 +145,10 @@ RunFolder RunFolder::open(const std::string& output_dir, const std::string& name
   }
   // An absolute path replaces output_dir.
   fs::path path = fs::path(output_dir) / (name.empty() ? runs.back() : name);
-  if (!path.has_filename()) path = path.parent_path();  // "name/"
   std::error_code error;
+  // As a shell completes it: output_dir/name.
+  if (!name.empty() && !fs::is_directory(path, error) && fs::is_directory(name, error)) path = name;
+  if (!path.has_filename()) path = path.parent_path();  // "name/"
   if (!fs::is_directory(path, error)) {
     fail(ErrorCode::input,
          fmt::format("{}: no such run to resume; {}", path.string(),

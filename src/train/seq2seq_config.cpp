@@ -117,9 +117,9 @@ std::string_view name_of(EvalMetric m) {
   return kNames[static_cast<std::size_t>(m)];
 }
 
-double rate_by_name(std::string_view model) {
-  if (model.find("xxl") != std::string_view::npos) return 1e-4;
-  return model.find("xl") != std::string_view::npos ? 3e-4 : 5e-4;
+double usual_rate(std::string_view model, std::int64_t width) {
+  if (model.find("xxl") != std::string_view::npos || width >= 4096) return 1e-4;
+  return model.find("xl") != std::string_view::npos || width >= 2048 ? 3e-4 : 5e-4;
 }
 
 }  // namespace ballast::train

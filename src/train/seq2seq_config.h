@@ -107,7 +107,8 @@ Seq2SeqConfig read_seq2seq_config(std::span<const std::string> arguments);
 // All flags, for --help.
 std::string seq2seq_flags_help();
 
-// What the note's job takes where nothing is said: 1e-4 for xxl, 3e-4 for xl, else 5e-4.
-double rate_by_name(std::string_view model);
+// What the note's job takes where nothing is said: 1e-4 for xxl, 3e-4 for xl, else 5e-4. By the
+// model's name, or by its width where a folder is called otherwise.
+double usual_rate(std::string_view model, std::int64_t width);
 
 }  // namespace ballast::train

@@ -17,6 +17,8 @@
 
 namespace ballast::train {
 
+inline constexpr const char* kRateNumber = "learning_rate";  // in TrainerState::numbers
+
 // The texts of one file, and the shapes that runs of its batches have.
 struct PairData {
   data::TokenCache cache;

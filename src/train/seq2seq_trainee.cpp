@@ -328,6 +328,7 @@ void Seq2SeqTrainee::put_state(TrainerState& state) const {
   state.counts["loss_worse"] = best_.worse;
   state.counts["best_step"] = best_.best_step;
   state.numbers["best_loss"] = best_.best;
+  state.numbers[kRateNumber] = run_.schedule.learning_rate;
   state.texts[kTexts] = run_.train->cache.key();
 }
 
@@ -447,6 +448,7 @@ TrainOutcome train_seq2seq(Seq2SeqRun run, t5::PlannedRun planned, const TrainOp
   setup.in_output_dir = true;
   setup.config_hash = config_hash(run);
   setup.webhook = run.config.webhook;
+  setup.optimizer_flag = "--optim";
   auto trainee = std::make_unique<Seq2SeqTrainee>(std::move(run), std::move(planned.policy));
   planned = {};  // its recording is the same as the one that follows, without kernels
   malloc_trim(0);

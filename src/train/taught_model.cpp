@@ -7,18 +7,44 @@
 #include "models/wan/recognise.h"
 #include "models/wan/smaller_model.h"
 #include "models/wan/weights.h"
+#include "train/run_summary.h"
 
 namespace ballast::train {
 namespace {
 
-// The first weights of a student, written once: every run with these sizes begins with that file.
+// The first weights of a student, written once: every run with this teacher and these sizes begins
+// with that file.
 std::string initial_student(const PreparedRun& run, const wan::Config& student) {
   const TrainConfig& c = run.config;
-  return fmt::format("{}/initial-student-{}-{}-{}.safetensors", c.output_dir, student.layers,
-                     student.dim, student.ffn_dim);
+  return fmt::format("{}/initial-student-{}-{}-{}-{}-{}.safetensors", c.output_dir, student.layers,
+                     student.dim, student.ffn_dim, name_of(c.model.dtype),
+                     model_hash(std::span(run.teacher).first(1)));
 }
 
 }  // namespace
+
+void check_distillable(const PreparedRun& run, Purpose purpose) {
+  const TrainConfig& c = run.config;
+  if (c.dmd2 && run.checkpoints.size() > 1) {
+    fail(ErrorCode::input,
+         "[distill]: two experts share the steps of a clip, and a student takes all of its steps",
+         {{"[model] transformer_path = 'FOLDER'", "distils one transformer"}});
+  }
+  if (!c.eval_datasets.empty()) {
+    fail(ErrorCode::input, "eval_datasets: a distillation has no loss that a dataset could show",
+         {{"remove the line", "docs/distillation.md says how samples are compared instead"}});
+  }
+  const bool known = purpose == Purpose::train || run.dataset->fully_cached();
+  const double guidance = c.dmd2 ? c.dmd2->guidance : c.student->guidance;
+  if (guidance != 1 && known && !run.dataset->has_empty_caption()) {
+    fail(ErrorCode::input,
+         fmt::format("[distill] guidance = {} needs the empty caption, and the cache of {} has no "
+                     "embedding of it",
+                     guidance, c.dataset.config),
+         {{"ballast cache CONFIG", "encodes it"},
+          {"[distill] guidance = 1", "the teacher answers for the captions alone"}});
+  }
+}
 
 void take_student(PreparedRun& run, Purpose purpose) {
   const TrainConfig& c = run.config;

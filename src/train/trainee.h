@@ -119,7 +119,8 @@ struct RunSetup {
   // named as transformers names them; a run that resumes goes on with the configuration of today.
   bool in_output_dir = false;
   std::string config_hash = {};
-  std::string webhook = {};  // an address; "": that of the environment
+  std::string webhook = {};         // an address; "": that of the environment
+  std::string optimizer_flag = {};  // that names the optimizer; "": a file's [optimizer] does
 };
 
 }  // namespace ballast::train

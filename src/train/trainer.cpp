@@ -216,6 +216,7 @@ TrainOutcome TrainingLoop::run() {
          .model_hash = state_.model_hash,
          .seed = c.seed,
          .optimizer = c.reset_optimizer ? "" : std::string(name_of(c.optimizer.kind)),
+         .optimizer_flag = run_.optimizer_flag,
          .tensors = trainee_->loaded_tensors(*runner_, c.reset_optimizer),
          .unasked = c.reset_optimizer ? Unasked::ignore : Unasked::refuse,
          .names = names_});

@@ -91,6 +91,7 @@ TEST_F(TextPairs, NamesTheLineOfABrokenRecord) {
   fails("a.jsonl", good + "{\"input\": \"\xff\", \"output\": \"b\"}", "line 2", "");
   fails("a.jsonl", "[{\"input\": \"a\"}]", "line 1", "one object on every line");
   fails("a.jsonl", R"({"input": "a"})", "line 1", "two columns");
+  fails("a.jsonl", R"({"article": "a", "words": 7})", "line 1", "it has article, words");
   fails("a.jsonl", good + std::string(40, '['), "line 2", "as JSON: expected an object");
   fails("a.jsonl", good + R"({"input": "a", "output": "b", "quality_score": "good"})", "line 2",
         "quality_score is a string, a number was expected");
@@ -102,6 +103,11 @@ TEST_F(TextPairs, NamesTheLineOfABrokenRecord) {
   fails("a.csv", "a,b,quality_score\n1,2,good\n", "line 2", "no number");
   EXPECT_FAILS(read("a.csv", "alpha,beta\n1,2\n", {.source_column = "alpah"}), ErrorCode::input,
                "alpha");
+  const auto advice = [&](const char* text) {
+    return test::error_of([&] { read("a.jsonl", text); })->advice()[0].change;
+  };
+  EXPECT_THAT(advice(R"({"input": "a"})"), ::testing::HasSubstr("--text_column"));
+  EXPECT_THAT(advice("[\n"), ::testing::HasSubstr("jq -c"));
 }
 
 class TokenCaches : public ::testing::Test {

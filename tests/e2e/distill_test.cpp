@@ -61,6 +61,15 @@ TEST_F(Distilling, DrawsPicturesInsideItsPlan) {
   EXPECT_TRUE(fs::exists(dir_.path("result.png")));
 }
 
+TEST_F(Distilling, SaysWhatIsWrongWithAStudent) {
+  dir_.write("student.json",
+             R"({"hidden_size":33,"depth":2,"num_heads":2,"num_channels":4,"image_size":128,)"
+             R"("patch_size":16,"text_max_length":77,"text_encoder_output_dim":128})");
+  const Finished f = distill("out", {});
+  EXPECT_EQ(f.exit_code, 4);
+  EXPECT_THAT(f.err, HasSubstr("1. choose a number of heads that divides it\n"));
+}
+
 // Every place of the teacher, and as its file has it or wider, teaches the same.
 TEST_F(Distilling, PlacesOfTheTeacherEndInTheSameBits) {
   std::string first;

@@ -49,6 +49,7 @@ TEST_F(GenerateCommand, SaysWhatIsMissing) {
   EXPECT_THAT(budget.err, HasSubstr("2.000 kB allowed"));
   const Finished gone = generate({dir_.path("nothing"), "say red"});
   EXPECT_EQ(gone.exit_code, 6);
+  EXPECT_THAT(gone.err, HasSubstr("nothing is downloaded"));
   const Finished slip = generate({model_, "say red", "--num-beam", "2"});
   EXPECT_EQ(slip.exit_code, 2);
   EXPECT_THAT(slip.err, HasSubstr("--num-beams"));

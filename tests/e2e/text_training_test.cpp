@@ -80,6 +80,14 @@ TEST_F(TextTraining, MemoryIsFlatHoweverManyStepsThereAre) {
   EXPECT_EQ(h.steps[1449].measured.device, h.steps[449].measured.device);
 }
 
+TEST_F(TextTraining, SaysThatAStoppedRunHasSavedNoModel) {
+  dir_.write("out/save_quit", "");
+  const Finished f = run_ballast(arguments("out", {"--max_steps", "50"}));
+  ASSERT_EQ(f.exit_code, 0) << f.err;
+  EXPECT_THAT(f.out, AllOf(HasSubstr("stopped after 1 steps"), HasSubstr("not saved yet")));
+  EXPECT_FALSE(fs::exists(dir_.path("out/model.safetensors")));
+}
+
 // In a file, as transformers does with its own lines.
 TEST_F(TextTraining, ProgressIsSaidEveryLoggingStep) {
   const Finished f = run_ballast({"train", "--model_name_or_path", model_, "--output_dir",

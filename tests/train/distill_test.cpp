@@ -8,6 +8,7 @@
 #include "models/student/initial_weights.h"
 #include "models/student/student_files.h"
 #include "tests/ref/student.h"
+#include "tests/support/errors.h"
 #include "tests/support/reference_dit.h"
 #include "tests/support/temp_dir.h"
 #include "tests/train/distill_folder.h"
@@ -213,6 +214,10 @@ TEST(Distiller, AResumedRunEndsAsOneThatWasNeverStopped) {
   const std::vector<double> rest = d.run(again, -1);
   EXPECT_EQ(rest, (std::vector<double>{losses[2], losses[3]}));
   EXPECT_TRUE(same_bits(all_values(whole), all_values(parts)));
+  again.insert(again.end(), {"--optimizer", "sgd"});
+  const auto other = test::error_of([&] { d.run(again, -1); });
+  ASSERT_TRUE(other);
+  EXPECT_EQ(other->advice()[0].change, "--optimizer adamw") << "a flag that there is";
 }
 
 TEST(Distiller, DrawsSamplesAsItWasAsked) {

@@ -42,6 +42,14 @@ TEST(RunFolder, NewestIsTheLastByName) {
             out.path("20251231_23-59-54"));
 }
 
+TEST(RunFolder, MayBeNamedByItsPathFromHere) {
+  const TempDir out;
+  const std::filesystem::path here = std::filesystem::relative(out.path());
+  std::filesystem::create_directory(out.path("20260101_00-00-00"));
+  const std::string named = (here / "20260101_00-00-00").string();
+  EXPECT_EQ(RunFolder::open(here.string(), named).path(), named);
+}
+
 TEST(RunFolder, SaysWhichRunsThereAre) {
   const TempDir out;
   EXPECT_FAILS(RunFolder::open(out.path()), ErrorCode::input, "no run to resume");

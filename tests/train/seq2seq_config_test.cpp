@@ -61,9 +61,11 @@ TEST(Seq2SeqConfig, TakesTheNotesCommandWithItsDefaults) {
     EXPECT_THAT(note, ::testing::Not(HasSubstr("+1555")));
   }
   EXPECT_EQ(c.notes.size(), 4u) << "three flags without effect, and how weights are rounded";
-  EXPECT_EQ(rate_by_name("google/flan-t5-xl"), 3e-4);
-  EXPECT_EQ(rate_by_name("google/flan-t5-xxl"), 1e-4);
-  EXPECT_EQ(rate_by_name("google/flan-t5-base"), 5e-4);
+  EXPECT_EQ(usual_rate("google/flan-t5-xl", 0), 3e-4);
+  EXPECT_EQ(usual_rate("google/flan-t5-xxl", 0), 1e-4);
+  EXPECT_EQ(usual_rate("google/flan-t5-base", 768), 5e-4);
+  EXPECT_EQ(usual_rate("/model", 2048), 3e-4) << "a folder under another name";
+  EXPECT_EQ(usual_rate("/model", 4096), 1e-4);
 }
 
 TEST(Seq2SeqConfig, TakesRunSummarizationsFlags) {
@@ -186,6 +188,8 @@ TEST(Seq2SeqConfig, SaysWhatIsWrong) {
   };
   EXPECT_FAILS(read(with({"--learing_rate", "1"})), ErrorCode::usage, "learning_rate");
   EXPECT_FAILS(read(with({"--fp16"})), ErrorCode::usage, "overflow");
+  EXPECT_FAILS(read(with({"--fp16", "True"})), ErrorCode::usage, "overflow");
+  EXPECT_TRUE(read(with({"--fp16", "False", "--push_to_hub", "0"})).notes.empty());
   EXPECT_FAILS(read(with({"--epochs", "2.5"})), ErrorCode::usage, "whole number");
   EXPECT_FAILS(read(with({"--optim", "lion"})), ErrorCode::usage, "adafactor");
   EXPECT_FAILS(read(with({"--predict_with_generate"})), ErrorCode::usage, "predict");

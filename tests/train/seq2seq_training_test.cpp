@@ -145,6 +145,20 @@ TEST_F(Seq2SeqTraining, GoesOnFromACheckpointToTheSameBits) {
   EXPECT_FALSE(fs::exists(dir_.path("parts/checkpoint-12"))) << "of another run";
 }
 
+// The note's job goes by the model's name, which a checkpoint does not have.
+TEST_F(Seq2SeqTraining, ACheckpointThatStandsForItsModelKeepsTheRate) {
+  const std::string model = support::write_text_model(dir_, "flan-t5-xl");
+  const auto with = [&](Words more) {
+    more.insert(more.end(), {"--model-output", dir_.path("out"), "--train-file", texts_,
+                             "--max-steps", "2", "--save-steps", "1"});
+    return more;
+  };
+  train(with({"--pretrained-model", model}));
+  const Seq2SeqRun rest =
+      prepared(with({"--resume-from-checkpoint", dir_.path("out/checkpoint-1")}));
+  EXPECT_EQ(rest.schedule.learning_rate, 3e-4);
+}
+
 TEST_F(Seq2SeqTraining, AdaptersTrainAndGoOnToTheSameBits) {
   const Words how = {
       "--max_steps",  "9", "--batch_size",   "3",   "--save_steps",   "4", "--lora_rank", "4",
@@ -327,6 +341,12 @@ TEST_F(Seq2SeqTraining, RefusesWhatDoesNotFitWithAdvice) {
   EXPECT_TRUE(changes[0].fits) << changes[0].text;
   EXPECT_TRUE(std::ranges::any_of(
       changes, [](const PlannedChange& c) { return c.text.starts_with("--lora_rank"); }));
+  // Fewer samples at a time are as many in a step.
+  for (const PlannedChange& c : changes) {
+    if (c.text.starts_with("--batch-size")) {
+      EXPECT_GT(c.step_factor, 1) << c.text;
+    }
+  }
   EXPECT_FALSE(fs::exists(dir_.path("out/run_log.jsonl")));
 }
 

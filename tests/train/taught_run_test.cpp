@@ -196,6 +196,20 @@ TEST_F(TaughtRun, TheTimestepChoosesTheTeachersExpert) {
   EXPECT_EQ(first_step("a.", "b.", clean), first_step("a.", "a.", clean));
 }
 
+TEST_F(TaughtRun, AnotherTeacherMakesAnotherFirstStudent) {
+  const auto first_student = [&] {
+    return prepare_run(read_config(config()), support::small_machine(), Purpose::train)
+        .checkpoints[0]
+        .path();
+  };
+  const std::string first = first_student();
+  EXPECT_EQ(first_student(), first);
+  const support::TinyCheckpoint other(teacher_config(), DType::f32, "b.");
+  training_.use_model(other.path());
+  const std::string second = first_student();
+  EXPECT_NE(test::read_whole(second), test::read_whole(first));
+}
+
 TEST_F(TaughtRun, IsPlannedWithItsTeacher) {
   PreparedRun run = prepare_run(read_config(config()), support::small_machine(), Purpose::plan);
   EXPECT_TRUE(run.checkpoints.empty()) << "a plan writes nothing";

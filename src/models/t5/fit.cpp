@@ -192,6 +192,7 @@ double PlannedRun::seconds_of_step(std::size_t kind, std::int64_t runs) const {
 PlannedRun plan_run(const FitRequest& request, const MemoryPolicy& policy) {
   PlannedRun run;
   run.policy = policy;
+  run.runs_per_step = request.runs_per_step;
   run.set = record(request, policy);
   run.plan = plan_memory(run.set);
   run.lines = lines_for(request, run.set, run.plan.peak_of(Tier::host));

@@ -28,6 +28,7 @@ struct FitRequest {
   Budget budget;
   std::optional<MemoryPolicy> policy;    // nullopt: the fastest predicted one that fits
   std::vector<ProcessLine> other_lines;  // what the caller itself keeps in memory
+  std::int64_t runs_per_step = 1;        // of the step program before an update
   // Without `policy`. checkpointing: blocks keep their input only and backward computes the rest
   // again. offloading: weights, gradients and states of some blocks wait in host memory.
   Choice checkpointing = Choice::automatic, offloading = Choice::automatic;
@@ -40,12 +41,13 @@ struct PlannedRun {
   MemoryPlan plan;
   std::vector<PredictedTime> times;  // by program
   std::vector<ProcessLine> lines;    // what the arenas do not hold
+  std::int64_t runs_per_step = 1;    // as requested
 
   Bytes lines_of(Tier t) const;
   Bytes needed(Tier t) const { return plan.peak_of(t) + lines_of(t); }
   // A step of a kind and the update behind it; runs: of the step program before an update.
   double seconds_of_step(std::size_t kind, std::int64_t runs = 1) const;
-  double seconds_per_step() const { return seconds_of_step(0); }
+  double seconds_per_step() const { return seconds_of_step(0, runs_per_step); }
 };
 
 PlannedRun plan_run(const FitRequest& request, const MemoryPolicy& policy);

@@ -1,0 +1,153 @@
+// How a fine-tune is planned, and how its plan or refusal is said.
+
+#include <algorithm>
+
+#include "train/seq2seq_run.h"
+
+namespace ballast::train {
+
+double seconds_per_step(const Seq2SeqRun& run, const t5::PlannedRun& planned) {
+  const double update = planned.seconds_of_step(0, 0);
+  double sum = 0, runs = 0;
+  for (std::size_t k = 0; k < run.train->shapes.size(); ++k) {
+    // Of too many texts nobody knows which shapes occur how often: all alike.
+    const double here = std::max<double>(1, static_cast<double>(run.train->runs[k]));
+    sum += here * (planned.seconds_of_step(k) - update);
+    runs += here;
+  }
+  return update + static_cast<double>(run.runs_per_step()) * sum / runs;
+}
+
+std::variant<t5::PlannedRun, Refusal> plan_seq2seq(Seq2SeqRun& run) {
+  auto best = t5::fit(run.request);
+  const auto* alone = std::get_if<t5::PlannedRun>(&best);
+  if (run.config.micro_batches_per_visit > 0 || !alone || alone->policy.slots == 0) return best;
+  const std::int64_t accumulation = run.config.accumulation;
+  double seconds = seconds_per_step(run, *alone);
+  std::int64_t shares = 1;
+  // 2, 4, ...: of 16 four, not all, where activations of more would push blocks off the device.
+  for (std::int64_t n = 2; n < 2 * accumulation; n *= 2) {
+    share_visits(run, std::min(n, accumulation));
+    auto more = t5::fit(run.request);
+    const auto* planned = std::get_if<t5::PlannedRun>(&more);
+    if (!planned || seconds_per_step(run, *planned) >= seconds) break;
+    seconds = seconds_per_step(run, *planned);
+    shares = run.micro_batches_per_visit;
+    best = std::move(more);
+  }
+  share_visits(run, shares);
+  if (shares > 1) {
+    run.notes.push_back(
+        fmt::format("{} micro-batches share a visit of the streamed blocks, padded alike "
+                    "(--micro_batches_per_visit 1: none do)",
+                    shares));
+  }
+  return best;
+}
+
+PlanTitle title_of(const Seq2SeqRun& run) {
+  const t5::FitRequest& r = run.request;
+  return {.model = r.job.config.name,
+          .mode = r.job.lora ? "LoRA" : "fine-tune",
+          .shape = run.shapes,
+          .weights =
+              fmt::format("{} weights, {}{}", name_of(r.job.format), name_of(r.job.optimizer.kind),
+                          r.job.lora ? fmt::format(", adapters of rank {}", r.job.lora->rank) : ""),
+          .machine = fmt::format("{}{}", r.profile.description,
+                                 r.profile.estimate ? " (rates are estimates)" : ""),
+          .budget = r.budget,
+          .shared_ram = r.profile.device == Device::cpu};
+}
+
+PlanView view_of(const Seq2SeqRun& run, const t5::PlannedRun& planned) {
+  PlanView view = {.plan = planned.plan,
+                   .times = planned.times,
+                   .lines = planned.lines,
+                   .policy = planned.policy.name,
+                   .policy_text = t5::describe(run.model(), planned.policy)};
+  const std::int64_t blocks = run.model().layers + run.model().decoder_layers;
+  view.streamed_blocks = planned.policy.slots == 0
+                             ? 0
+                             : std::max<std::int64_t>(0, blocks - planned.policy.resident_groups);
+  view.step_seconds = {seconds_per_step(run, planned)};
+  view.steps_of_kind = {run.steps_per_epoch};
+  view.total_steps = run.total_steps;
+  view.notes = run.notes;
+  return view;
+}
+
+std::vector<t5::Change> possible_changes(const Seq2SeqRun& run, const Refusal& refusal) {
+  const Seq2SeqConfig& c = run.config;
+  std::vector<t5::Change> all;
+  for (const Shortage& s : refusal.shortages) {
+    const std::uint64_t megabytes = s.needed.count / 1'000'000 + 1;
+    const bool device = s.tier == Tier::device;
+    all.push_back({fmt::format("--{} {}MB", device ? "gpu" : "ram", megabytes),
+                   [device, megabytes](t5::FitRequest& r) {
+                     (device ? r.budget.gpu : r.budget.host) = Bytes{megabytes * 1'000'000};
+                   }});
+  }
+  for (const std::int64_t batch : {c.batch_size / 2, std::int64_t{1}}) {
+    if (batch < 1 || batch >= c.batch_size) continue;
+    const std::int64_t steps = (c.accumulation * c.batch_size + batch - 1) / batch;
+    all.push_back({fmt::format("--batch-size {} --gradient-accumulation-steps {}", batch, steps),
+                   [batch, steps](t5::FitRequest& r) {
+                     for (t5::BatchShape& b : r.job.batches) b.samples = batch;
+                     const std::int64_t shared = r.job.batches[0].micro_batches;
+                     r.runs_per_step = (steps + shared - 1) / shared;
+                     r.job.accumulates = r.runs_per_step > 1;
+                   }});
+  }
+  if (!c.lora) {  // what is left of optimizer, gradients and masters is that of adapters
+    all.push_back({fmt::format("--lora_rank {}", t5::LoraOptions().rank), [](t5::FitRequest& r) {
+                     r.job.lora.emplace();
+                     r.job.optimizer.rounding = UpdateRounding::nearest;
+                   }});
+  } else if (c.lora->rank > 4) {
+    const std::int64_t rank = c.lora->rank / 2;
+    all.push_back({fmt::format("--lora_rank {}", rank),
+                   [rank](t5::FitRequest& r) { r.job.lora->rank = rank; }});
+  }
+  const auto optimizer = [&](const char* text, OptimizerKind kind) {
+    if (c.optimizer.kind == kind) return;
+    all.push_back({text, [kind](t5::FitRequest& r) { r.job.optimizer.kind = kind; }});
+  };
+  optimizer("--optim adamw_bnb_8bit", OptimizerKind::adamw8bit);
+  optimizer("--optim adafactor", OptimizerKind::adafactor);
+  if (c.lora) {
+    if (run.request.job.format != WeightFormat::bf16) {
+      all.push_back(
+          {"--weights bf16", [](t5::FitRequest& r) { r.job.format = WeightFormat::bf16; }});
+    }
+  } else if (run.request.job.format != WeightFormat::bf16 ||
+             c.optimizer.rounding == UpdateRounding::nearest) {
+    all.push_back({"--weights bf16 --rounding stochastic", [](t5::FitRequest& r) {
+                     r.job.format = WeightFormat::bf16;
+                     r.job.optimizer.rounding = UpdateRounding::stochastic;
+                   }});
+  }
+  if (c.gradients == DType::f32 && !c.lora) {
+    all.push_back(
+        {"--gradient_dtype bf16", [](t5::FitRequest& r) { r.job.gradient = DType::bf16; }});
+  }
+  const auto shorter = [](std::int64_t source, std::int64_t target) {
+    return [source, target](t5::FitRequest& r) {
+      for (auto* batches : {&r.job.batches, &r.job.eval_batches}) {
+        for (t5::BatchShape& b : *batches) {
+          b.source = std::min(b.source, source), b.target = std::min(b.target, target);
+        }
+      }
+    };
+  };
+  const data::PairLength longest = run.train->shapes.front();
+  const std::int64_t source = std::max<std::int64_t>(1, longest.source / 2),
+                     target = std::max<std::int64_t>(1, longest.target / 2);
+  all.push_back({fmt::format("--max_source_length {} --max_target_length {}", source, target),
+                 shorter(source, target)});
+  if (run.request.policy) {
+    all.push_back({"--policy auto", [](t5::FitRequest& r) { r.policy.reset(); }});
+  }
+  return all;
+}
+
+}  // namespace ballast::train
