@@ -29,6 +29,19 @@ inline std::int64_t packed_stride(std::int64_t width, DType dtype) {
 // whatever the weights are stored as.
 DType multiplied_type(DType x, DType y);
 
+// In wide bf16 products all unsplit algorithms of cuBLASLt add along the contraction in the same
+// order (measured from 16 to 32760 rows). Elsewhere, kernels that split the contraction inside a
+// block exist.
+constexpr bool any_algorithm(DType type, std::int64_t columns, std::int64_t depth) {
+  constexpr std::int64_t kWide = 1024;
+  return type == DType::bf16 && columns >= kWide && depth >= kWide;
+}
+// Whether one product gives gelu and what it is applied to (Linear::pre), by an algorithm that is
+// neither's alone; elsewhere there are two.
+inline bool one_product_for_both(const LinearSize& s) {
+  return s.y == DType::bf16 && s.y_aligned && any_algorithm(DType::bf16, s.outputs, s.inputs);
+}
+
 // Columns of the result that are made at once: all, except where weights are widened to f32 for
 // them and would take more than kMostWidened bytes.
 inline constexpr std::int64_t kMostWidened = 64 << 20;

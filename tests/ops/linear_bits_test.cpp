@@ -169,6 +169,47 @@ TEST(LinearBits, OfGeluInF32AreThoseOfGeluAfterTheProduct) {
   EXPECT_EQ(fused.bytes(), apart.bytes());
 }
 
+// A block that is kept has what gelu is applied to from the product that also applies it, another
+// makes the two by products of their own, each in chunks of its own. On the GPU that product has a
+// second result where it is wide: the feed-forward layers of 1.3B, 5B and 14B, alone and with
+// adapters, for tokens of odd numbers.
+TEST(LinearBits, OfGeluAndItsInputAreThoseOfTwoProducts) {
+  struct Size {
+    std::int64_t rows, inputs, outputs;
+  };
+  std::vector<Size> sizes = {{520, 64, 96}, {3, 1024, 1024}};
+  if (support::test_device() == Device::cuda) {
+    sizes.insert(sizes.end(), {{1560, 1536, 8960},
+                               {7, 1552, 8960},
+                               {1999, 3072, 14336},
+                               {905, 3088, 14336},
+                               {7168, 5136, 13824},
+                               {1101, 5120, 13824},
+                               {9001, 5136, 13824}});
+  }
+  for (const DType type : {DType::bf16, DType::f32}) {
+    for (const auto& [rows, inputs, outputs] : sizes) {
+      if (type == DType::f32 && rows > 600) continue;
+      const SampleWeight w = SampleWeight(type, outputs, inputs).fill(1);
+      SampleTensor x(type, {rows, inputs}), bias(type, {outputs});
+      // Kept apart from each other, and from their rows' ends, by room for adapters.
+      const SampleTensor::Layout room = {.row_padding = 64};
+      SampleTensor y(type, {rows, outputs}, room), pre(type, {rows, outputs});
+      SampleTensor alone = y, sum = pre;
+      x.fill_normal(2), bias.fill_normal(3);
+      forward(x, w, {.bias = bias.view()}, sum);
+      forward(x, w, {.bias = bias.view(), .gelu = true}, alone);
+      for (const std::int64_t chunk : {rows, kTokenQuantum, 4 * kTokenQuantum}) {
+        pre.fill_normal(4), y.fill_normal(5);
+        forward(x, w, {.bias = bias.view(), .gelu = true, .pre = &pre}, y,
+                {.threads = 2, .rows = chunk});
+        EXPECT_TRUE(y.bytes() == alone.bytes()) << rows << " x " << inputs << " by " << chunk;
+        EXPECT_TRUE(pre.bytes() == sum.bytes()) << rows << " x " << inputs << " by " << chunk;
+      }
+    }
+  }
+}
+
 TEST(LinearBits, DoNotDependOnTheAddressOfF32Weights) {
   SampleTensor x(DType::f32, {30, 50}), a(DType::f32, {30, 40}), b(DType::f32, {30, 40});
   x.fill_normal(1);

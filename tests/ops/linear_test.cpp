@@ -18,6 +18,7 @@ namespace ballast::ops::linear_test {
 namespace {
 
 using support::backward;
+using support::Extra;
 using support::forward;
 using support::kWeightTypes;
 using support::multiplied;
@@ -140,15 +141,21 @@ TEST_P(LinearOfTypes, GeluOfTheSumMatchesReference) {
   for (const bool with_bias : {false, true}) {
     SampleTensor y(x_type, {s.rows, s.outputs}, {.row_padding = 5, .start = 3});
     y.fill(std::vector<double>(static_cast<std::size_t>(s.rows * s.outputs), std::nan("")));
-    forward(x, w,
-            {.bias = with_bias ? bias.view() : ConstTensorView(), .alpha = 0.25f, .gelu = true}, y,
-            {.threads = 2});
+    SampleTensor again = y, pre = y;
+    Extra extra = {.bias = with_bias ? bias.view() : ConstTensorView(), .alpha = 0.25f};
+    extra.gelu = true;
+    forward(x, w, extra, y, {.threads = 2});
+    extra.pre = &pre;
+    forward(x, w, extra, again, {.threads = 2});
     std::vector<double> want = ref::linear(d, xs, ws, {});
     for (std::size_t i = 0; i < want.size(); ++i) {
       const double added = bias[static_cast<std::int64_t>(i) % s.outputs];
-      want[i] = ref::gelu(0.25 * want[i] + (with_bias ? added : 0));
+      want[i] = 0.25 * want[i] + (with_bias ? added : 0);
     }
+    expect_close(pre, want, size, s.inputs);
+    for (double& v : want) v = ref::gelu(v);
     expect_close(y, want, size, s.inputs + 8);
+    EXPECT_EQ(again.bytes(), y.bytes());
   }
 }
 
@@ -423,6 +430,11 @@ TEST(Linear, RefusesShapesThatDoNotFit) {
   refuses([&](Linear& a) { a.y = y.view().rows(0, 2); });
   refuses([&](Linear& a) { a.x.strides[1] = 2; });
   refuses([&](Linear& a) { a.gelu = a.accumulate = true; });
+  SampleTensor pre(DType::f32, y.shape()), other(DType::bf16, y.shape());
+  refuses([&](Linear& a) { a.pre = pre.view(); });
+  refuses([&](Linear& a) { a.gelu = true, a.pre = a.y; });
+  refuses([&](Linear& a) { a.gelu = true, a.pre = other.view(); });
+  refuses([&](Linear& a) { a.gelu = true, a.pre = pre.view().rows(0, 2); });
 }
 
 TEST(Linear, AllocatesNothingAfterWarmUp) {
