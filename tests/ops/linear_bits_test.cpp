@@ -177,7 +177,7 @@ TEST(LinearBits, OfGeluAndItsInputAreThoseOfTwoProducts) {
   struct Size {
     std::int64_t rows, inputs, outputs;
   };
-  std::vector<Size> sizes = {{520, 64, 96}, {3, 1024, 1024}};
+  std::vector<Size> sizes = {{520, 64, 96}};
   if (support::test_device() == Device::cuda) {
     sizes.insert(sizes.end(), {{1560, 1536, 8960},
                                {7, 1552, 8960},

@@ -437,6 +437,23 @@ TEST(Linear, RefusesShapesThatDoNotFit) {
   refuses([&](Linear& a) { a.gelu = true, a.pre = pre.view().rows(0, 2); });
 }
 
+// Wide enough for the GPU's product with two results, which have rooms of their own behind rows.
+TEST(Linear, GivesGeluAndWhatItIsOfInAWideLayer) {
+  const std::int64_t rows = 3, inputs = 1024, outputs = 1032;
+  const SampleWeight w = SampleWeight(DType::bf16, outputs, inputs).fill(1);
+  SampleTensor x(DType::bf16, {rows, inputs}), bias(DType::bf16, {outputs});
+  SampleTensor y(DType::bf16, {rows, outputs}, {.row_padding = 64});
+  SampleTensor pre(DType::bf16, {rows, outputs}, {.row_padding = 8});
+  SampleTensor alone = y, sum = pre;
+  x.fill_normal(2), bias.fill_normal(3);
+  forward(x, w, {.bias = bias.view(), .gelu = true, .pre = &pre}, y);
+  forward(x, w, {.bias = bias.view()}, sum);
+  forward(x, w, {.bias = bias.view(), .gelu = true}, alone);
+  EXPECT_EQ(pre.bytes(), sum.bytes());
+  EXPECT_EQ(y.bytes(), alone.bytes());
+  EXPECT_NE(y.bytes(), pre.bytes());
+}
+
 TEST(Linear, AllocatesNothingAfterWarmUp) {
   SKIP_WITHOUT_ALLOCATION_HOOK();
   if (support::test_device() == Device::cuda) GTEST_SKIP() << "the driver allocates as it launches";
