@@ -187,21 +187,30 @@ ProductKind kind_of(const LinearCall& a, const Operands& o, const View& out) {
   return kind;
 }
 
-// out and pre by one product, if cuBLASLt has it.
+// out and pre by products of both, if cuBLASLt has them.
 bool both_at_once(const LinearCall& a, const Operands& o, MatrixProducts& products, Doing doing) {
-  ProductKind kind = kind_of(a, o, a.out);
-  kind.pre_stride = row_stride(a.pre);
-  if (!a.one_product_for_both || !products.takes(kind)) return false;
-  if (doing == Doing::run) {
-    products.run(kind, {.left = o.in.data,
-                        .right = o.w.data,
-                        .bias = o.bias,
-                        .out = a.out.data,
-                        .pre = a.pre.data,
-                        .alpha = a.alpha,
-                        .workspace = a.workspace});
+  if (!a.one_product_for_both) return false;
+  const std::int64_t rows = a.in.shape[0], most = rows_for_both(rows);
+  const auto kind_at = [&](std::int64_t first) {
+    ProductKind kind = kind_of(a, o, a.out);
+    kind.pre_stride = row_stride(a.pre);
+    kind.rows = kind.chosen_rows = std::min(most, rows - first);
+    return kind;
+  };
+  bool taken = true;
+  for (std::int64_t first = 0; first < rows; first += most) {
+    taken = products.takes(kind_at(first)) && taken;
   }
-  return true;
+  for (std::int64_t first = 0; taken && doing == Doing::run && first < rows; first += most) {
+    products.run(kind_at(first), {.left = rows_of(o.in, first, 0).data,
+                                  .right = o.w.data,
+                                  .bias = o.bias,
+                                  .out = rows_of(a.out, first, 0).data,
+                                  .pre = rows_of(a.pre, first, 0).data,
+                                  .alpha = a.alpha,
+                                  .workspace = a.workspace});
+  }
+  return taken;
 }
 
 void one_result(const LinearCall& a, const Operands& o, GpuQueue& queue, Doing doing) {

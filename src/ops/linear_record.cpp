@@ -73,9 +73,10 @@ void linear_into(ProgramBuilder& pb, Buffer x, const LinearWeight& w, Buffer y,
   LinearSize size = size_of_call(pb, x, w, y);
   if (options.pre && !in_sixteens(pb, options.pre)) size.y_aligned = false;
   Cost cost = gemm_cost(size);
-  if (options.pre && size.device == Device::cuda && !cuda::one_product_for_both(size)) {
-    cost.flops *= 2;
-    cost.launches = 2;
+  if (options.pre && size.device == Device::cuda) {
+    const bool both = cuda::one_product_for_both(size);
+    if (!both) cost.flops *= 2;
+    cost.launches = both ? static_cast<std::uint32_t>(cuda::products_for_both(size.rows)) : 2;
   }
   const Buffer workspace = pb.workspace(linear_workspace(size));
   const auto call = [=](const Bindings& b) {
