@@ -6,6 +6,8 @@
 #include <tuple>
 
 #include "core/thread_pool.h"
+#include "ops/linear_scratch.h"
+#include "ops/quantum.h"
 #include "ops/sgemm.h"
 #include "tests/ref/gelu.h"
 #include "tests/ref/linear.h"
@@ -435,6 +437,18 @@ TEST(Linear, RefusesShapesThatDoNotFit) {
   refuses([&](Linear& a) { a.gelu = true, a.pre = a.y; });
   refuses([&](Linear& a) { a.gelu = true, a.pre = other.view(); });
   refuses([&](Linear& a) { a.gelu = true, a.pre = pre.view().rows(0, 2); });
+}
+
+TEST(Linear, CutsProductsOfTwoResultsIntoEqualWholeQuanta) {
+  EXPECT_EQ(cuda::rows_for_both(7168), 7168);
+  EXPECT_EQ(cuda::rows_for_both(32760), 8192);
+  EXPECT_EQ(cuda::rows_for_both(9001), 4608);
+  for (const std::int64_t rows : {1, 255, 8192, 8193, 20001, 75600}) {
+    const std::int64_t part = cuda::rows_for_both(rows);
+    EXPECT_EQ(part % kTokenQuantum, 0) << rows;
+    EXPECT_LE(part, 8192) << rows;
+    EXPECT_EQ((rows + part - 1) / part, cuda::products_for_both(rows)) << rows;
+  }
 }
 
 // Wide enough for the GPU's product with two results, which have rooms of their own behind rows.
