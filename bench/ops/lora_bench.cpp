@@ -20,7 +20,11 @@ void bench_lora(benchmark::State& state) {
   const Buffer x = p.input("x", activation), y = p.input("y", activation);
   const LoraOut kept = lora_down(p.pb, x, w);
   lora_up(p.pb, kept.u, w, y);
-  lora_backward(p.pb, kept, p.input("dy", activation), w, grads, p.input("dx", activation), false);
+  const Buffer dy = p.input("dy", activation), dx = p.input("dx", activation);
+  const Buffer du = p.pb.temp("du", {rows, rank}, DType::f32);
+  lora_du(p.pb, dy, w, du);
+  lora_dw(p.pb, kept, dy, du, w, grads);
+  lora_dx(p.pb, du, w, dx, false);
   for (auto _ : state) p.run();
   double flops = 0;
   for (std::size_t i = 0; i < p.instructions(); ++i) flops += p.instruction(i).cost.flops;

@@ -166,6 +166,12 @@ class KernelPrograms {
       begin();
       ops::gelu_backward_into(pb, x, dy, dy);
     }
+    {
+      ProgramBuilder pb(set_, "GELU, backward and forward");
+      const Buffer x = activation(pb, "x", hidden_), dy = activation(pb, "dy", hidden_);
+      begin();
+      ops::gelu_backward_into(pb, x, dy, dy, x);
+    }
     if (set_.backend.sm >= 89) {
       ProgramBuilder pb(set_, "rows to fp8");
       const Buffer x = activation(pb, "x", width_);

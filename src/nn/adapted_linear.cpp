@@ -77,17 +77,78 @@ void AdaptedLinear::forward_gelu(ProgramBuilder& pb, Buffer x, Buffer y) const {
   ops::gelu_into(pb, y, y);
 }
 
+void AdaptedLinear::forward_gelu(ProgramBuilder& pb, Buffer x, Buffer y, Buffer pre,
+                                 Buffer u) const {
+  if (!inlaid && (adapter.a || fp8)) {
+    const Buffer sum = pre ? pre : y;
+    forward(pb, x, sum, u);
+    return ops::gelu_into(pb, sum, y);
+  }
+  if (inlaid) ops::linear_into(pb, x, {.weight = inlaid.down(pb)}, inlaid.u(pb, x));
+  if (u) ops::copy(pb, inlaid.u(pb, x), u);
+  multiply(pb, x, y, {.gelu = true, .pre = pre});
+}
+
 void AdaptedLinear::backward(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dx, bool accumulate,
                              Buffer u) const {
-  if (inlaid) return backward_inlaid(pb, x, dy, dx, accumulate, u);
-  const bool adapted = static_cast<bool>(adapter.a);
-  if (adapted) {
+  const Buffer du = adapter_du(pb, dy);
+  adapter_dw(pb, x, dy, du, u);
+  if (dx) dx_from(pb, dy, du, dx, accumulate);
+  weight_dw(pb, x, dy);
+}
+
+Buffer AdaptedLinear::backward_dx(ProgramBuilder& pb, Buffer dy, Buffer dx, bool accumulate) const {
+  const Buffer du = adapter_du(pb, dy);
+  dx_from(pb, dy, du, dx, accumulate);
+  return du;
+}
+
+void AdaptedLinear::backward_dw(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer du,
+                                Buffer u) const {
+  adapter_dw(pb, x, dy, du, u);
+  weight_dw(pb, x, dy);
+}
+
+Buffer AdaptedLinear::adapter_du(ProgramBuilder& pb, Buffer dy) const {
+  if (inlaid) {
+    const Buffer du = inlaid.du(pb, dy);
+    ops::linear_dx_into(pb, dy, {.weight = inlaid.up(pb)}, du);
+    return du;
+  }
+  if (!adapter.a) return {};
+  const Buffer du = pb.temp("du", {pb.shape(dy)[0], rank(pb)}, pb.dtype(dy));  // [R, r]
+  ops::lora_du(pb, dy, adapter, du);
+  return du;
+}
+
+void AdaptedLinear::adapter_dw(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer du, Buffer u) const {
+  if (inlaid) {
+    if (!u) {
+      u = pb.temp("u", {pb.shape(x)[0], inlaid.own}, pb.dtype(x));
+      ops::linear_into(pb, x, {.weight = inlaid.down(pb)}, u);
+    }
+    const std::int64_t r = rank(pb);
+    ops::lora_dw(pb, {x, pb.columns(u, 0, r)}, dy, pb.columns(du, 0, r), adapter, adapter_grads);
+  } else if (adapter.a) {
     // d is as large as x and cheaper to form again than to keep.
     const ops::LoraOut kept =
         u ? ops::LoraOut{ops::lora_input(pb, x, adapter), u} : ops::lora_down(pb, x, adapter);
-    ops::lora_backward(pb, kept, dy, adapter, adapter_grads, dx, accumulate);
+    ops::lora_dw(pb, kept, dy, du, adapter, adapter_grads);
   }
-  if (dx) ops::linear_dx_into(pb, dy, weight, dx, {.accumulate = accumulate || adapted});
+}
+
+void AdaptedLinear::dx_from(ProgramBuilder& pb, Buffer dy, Buffer du, Buffer dx,
+                            bool accumulate) const {
+  if (inlaid) {
+    return ops::linear_dx_into(pb, pb.row_columns(dy, 0, inlaid.outputs + inlaid.own),
+                               {.weight = inlaid.above(pb)}, dx, {.accumulate = accumulate});
+  }
+  const bool adapted = static_cast<bool>(adapter.a);
+  if (adapted) ops::lora_dx(pb, du, adapter, dx, accumulate);
+  ops::linear_dx_into(pb, dy, weight, dx, {.accumulate = accumulate || adapted});
+}
+
+void AdaptedLinear::weight_dw(ProgramBuilder& pb, Buffer x, Buffer dy) const {
   if (dweight && dw == Dw::in_quanta) {
     ops::linear_dw(pb, x, dy, dweight, dbias, 1, dw_quantum);
   }
@@ -95,22 +156,6 @@ void AdaptedLinear::backward(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dx,
     check(!dbias, "a gradient at once of a layer with a bias");
     ops::linear_dw_at_once(pb, x, dy, dweight, dw == Dw::overwritten);
   }
-}
-
-void AdaptedLinear::backward_inlaid(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dx,
-                                    bool accumulate, Buffer u) const {
-  if (!u) {
-    u = pb.temp("u", {pb.shape(x)[0], inlaid.own}, pb.dtype(x));
-    ops::linear_into(pb, x, {.weight = inlaid.down(pb)}, u);
-  }
-  const Buffer du = inlaid.du(pb, dy);
-  const std::int64_t r = rank(pb);
-  ops::linear_dx_into(pb, dy, {.weight = inlaid.up(pb)}, du);
-  ops::linear_dw(pb, pb.columns(u, 0, r), dy, adapter_grads.db, {}, adapter.scale);
-  ops::linear_dw(pb, x, pb.columns(du, 0, r), adapter_grads.da, {});
-  if (!dx) return;
-  ops::linear_dx_into(pb, pb.row_columns(dy, 0, inlaid.outputs + inlaid.own),
-                      {.weight = inlaid.above(pb)}, dx, {.accumulate = accumulate});
 }
 
 }  // namespace ballast

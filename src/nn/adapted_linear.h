@@ -77,9 +77,13 @@ struct AdaptedLinear {
   void forward(ProgramBuilder& pb, Buffer x, Buffer y, Buffer u = {},
                const ops::QuantizedRows& shared = {}) const;
   Buffer forward(ProgramBuilder& pb, Buffer x, DType y_dtype, Buffer u = {}) const;
-  // y = gelu of forward, where no backward follows: within the product if no adapter stands beside
-  // it, and then of a sum that was not rounded.
+  // y = gelu of forward: within the product if no adapter stands beside it, and then of a sum that
+  // was not rounded.
   void forward_gelu(ProgramBuilder& pb, Buffer x, Buffer y) const;
+  // The same where backward follows: what forward makes, rounded, goes into pre [R, N] of y's type,
+  // if it is there, and u as in forward. Neither changes a bit of y. After a product in f8_e4m3,
+  // which has no such second result, gelu is an operation of its own.
+  void forward_gelu(ProgramBuilder& pb, Buffer x, Buffer y, Buffer pre, Buffer u) const;
   // The layer's own product alone; with an inlaid adapter its part too, of the u behind x.
   void multiply(ProgramBuilder& pb, Buffer x, Buffer y, const ops::LinearOptions& options,
                 const ops::QuantizedRows& shared = {}) const;
@@ -89,10 +93,16 @@ struct AdaptedLinear {
   // adapter wants dy with room for du behind its rows.
   void backward(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dx, bool accumulate,
                 Buffer u = {}) const;
+  // The same in two halves, for an x that is made between them. The first returns what the second
+  // wants as du.
+  Buffer backward_dx(ProgramBuilder& pb, Buffer dy, Buffer dx, bool accumulate) const;
+  void backward_dw(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer du, Buffer u = {}) const;
 
  private:
-  void backward_inlaid(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dx, bool accumulate,
-                       Buffer u) const;
+  Buffer adapter_du(ProgramBuilder& pb, Buffer dy) const;
+  void adapter_dw(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer du, Buffer u) const;
+  void dx_from(ProgramBuilder& pb, Buffer dy, Buffer du, Buffer dx, bool accumulate) const;
+  void weight_dw(ProgramBuilder& pb, Buffer x, Buffer dy) const;
 };
 
 }  // namespace ballast

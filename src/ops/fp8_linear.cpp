@@ -159,6 +159,7 @@ bool fp8_linear_takes(ProgramBuilder& pb, const LinearWeight& w) {
 void fp8_linear_into(ProgramBuilder& pb, const QuantizedRows& x, const LinearWeight& w, Buffer y,
                      const LinearOptions& options) {
   check(options.alpha == 1, "fp8_linear: the product is multiplied by {}", options.alpha);
+  check(!options.pre, "fp8_linear: gelu has one result");
   const Fp8LinearSize size = {.rows = pb.shape(x.values)[0],
                               .inputs = pb.shape(x.values)[1],
                               .outputs = pb.shape(w.weight)[0],

@@ -16,16 +16,19 @@ void gelu(const Gelu& a, Stream stream);
 
 // dx = dy gelu'(x), gelu'(x) = (1 + q) / 2 + x (1 - q^2) k (1 + 0.134145 x^2) / 2, q = tanh u.
 // Everything is computed again from x. dx may be dy, or x (same dtype and strides).
+// y = gelu(x) as well, if it is there, for who reads x once more otherwise; it may be x, dx then
+// not.
 struct GeluBackward {
-  ConstTensorView x;   // [..., C]
-  ConstTensorView dy;  // [..., C]
-  TensorView dx;       // [..., C]
+  ConstTensorView x = {};   // [..., C]
+  ConstTensorView dy = {};  // [..., C]
+  TensorView dx = {};       // [..., C]
+  TensorView y = {};        // [..., C], or none
 };
 void gelu_backward(const GeluBackward& a, Stream stream);
 
 // Recorded forms.
 Buffer gelu(ProgramBuilder& pb, Buffer x, DType y_dtype);
 void gelu_into(ProgramBuilder& pb, Buffer x, Buffer y);
-void gelu_backward_into(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dx);
+void gelu_backward_into(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dx, Buffer y = {});
 
 }  // namespace ballast::ops

@@ -11,7 +11,7 @@ struct Gelu {
 void gelu(const Gelu& a, void* stream);
 
 struct GeluBackward {
-  View x, dy, dx;
+  View x, dy, dx, y;
 };
 void gelu_backward(const GeluBackward& a, void* stream);
 

@@ -245,6 +245,13 @@ void run_linear(const Linear& a, Stream stream, cuda::Doing doing) {
           "linear: bias is {}", a.bias.dtype);
   }
   check(!(a.gelu && a.accumulate), "linear: gelu of a sum that accumulates");
+  if (a.pre) {
+    check_rows(a.pre, "linear", "pre");
+    check(a.gelu && a.pre.shape == a.y.shape && a.pre.dtype == a.y.dtype && a.pre.data != a.y.data,
+          "linear: pre is {} {}, y is {} {} {}, {} gelu", a.pre.dtype, a.pre.shape,
+          a.pre.data == a.y.data ? "the same" : "another", a.y.dtype, a.y.shape,
+          a.gelu ? "with" : "without");
+  }
   check(a.line >= 0 && (a.line == 0 || rows % a.line == 0), "linear: {} rows in lines of {}", rows,
         a.line);
   const cpu::WeightScale scale = weight_scale(a.scale, a.w, "linear");
@@ -264,6 +271,8 @@ void run_linear(const Linear& a, Stream stream, cuda::Doing doing) {
         p.alpha = a.alpha;
         p.accumulate = a.accumulate;
         p.gelu = a.gelu;
+        p.pre = a.pre.data;
+        p.pre_stride = a.pre ? row_stride(a.pre) : 0;
         p.line = a.line;
         BALLAST_ISA_CALL(cpu, panel_product, p, *stream.pool);
       },
@@ -273,6 +282,7 @@ void run_linear(const Linear& a, Stream stream, cuda::Doing doing) {
                       .w = cuda::view(a.w),
                       .bias = cuda::view(a.bias),
                       .out = cuda::view(a.y),
+                      .pre = cuda::view(a.pre),
                       .scale = on_gpu(scale),
                       .transposed = true,
                       .columns_at_once = cuda::columns_at_once(size, true),
@@ -280,6 +290,7 @@ void run_linear(const Linear& a, Stream stream, cuda::Doing doing) {
                       .alpha = a.alpha,
                       .accumulate = a.accumulate,
                       .gelu = a.gelu,
+                      .one_product_for_both = cuda::one_product_for_both(size),
                       .scratch = scratch,
                       .workspace = take(a.workspace, scratch, "linear")},
                      *stream.queue, doing);
@@ -315,6 +326,7 @@ void run_linear_dx(const LinearDx& a, Stream stream, cuda::Doing doing) {
                       .w = cuda::view(a.w),
                       .bias = {},
                       .out = cuda::view(a.dx),
+                      .pre = {},
                       .scale = on_gpu(scale),
                       .transposed = false,
                       .columns_at_once = cuda::columns_at_once(size, false),
@@ -322,6 +334,7 @@ void run_linear_dx(const LinearDx& a, Stream stream, cuda::Doing doing) {
                       .alpha = a.alpha,
                       .accumulate = a.accumulate,
                       .gelu = false,
+                      .one_product_for_both = false,
                       .scratch = scratch,
                       .workspace = take(a.workspace, scratch, "linear_dx")},
                      *stream.queue, doing);
@@ -386,7 +399,9 @@ void run_linear_dw(const LinearDw& a, Stream stream, cuda::Doing doing) {
 }  // namespace
 
 LinearSize linear_size(const Linear& a, int threads) {
-  return size_of_call(a.x, a.w, a.scale, a.y, threads);
+  LinearSize size = size_of_call(a.x, a.w, a.scale, a.y, threads);
+  if (a.pre && !in_sixteens(a.pre)) size.y_aligned = false;
+  return size;
 }
 LinearSize linear_size(const LinearDx& a, int threads) {
   return size_of_call(a.dx, a.w, a.scale, a.dy, threads);

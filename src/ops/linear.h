@@ -36,6 +36,9 @@ struct Linear {
   float alpha = 1;
   bool accumulate = false;
   bool gelu = false;
+  // Of gelu alone, or none: [R, N] of y's type that gets the sum which y is the gelu of, rounded.
+  // It has the bits of a y without gelu, and y those of a call without it.
+  TensorView pre = {};
   // On the CPU calls are cut anew every so many rows, of which there is a whole number, into equal
   // pieces of at most a quantum; 0: cut at multiples of a quantum.
   std::int64_t line = 0;
@@ -83,9 +86,10 @@ struct LinearSize {
   // What matters on the GPU alone.
   Device device = Device::cpu;
   DType w = DType::f32;
-  bool scaled = false;                      // the weights have a scale
-  bool x_aligned = true, y_aligned = true;  // every row starts at a multiple of 16 bytes
-  bool w_aligned = true;                    // of w, or of dw
+  bool scaled = false;  // the weights have a scale
+  bool x_aligned = true,
+       y_aligned = true;  // every row (and of pre) starts at a multiple of 16 bytes
+  bool w_aligned = true;  // of w, or of dw
 };
 LinearSize linear_size(const Linear& a, int threads);
 LinearSize linear_size(const LinearDx& a, int threads);
@@ -101,6 +105,7 @@ struct LinearOptions {
   float alpha = 1;
   bool accumulate = false;
   bool gelu = false;  // of linear_into alone
+  Buffer pre = {};    // see Linear
 };
 
 // Recorded forms. Those that return a Buffer make it: [R, N] or [R, K] of the given type.

@@ -115,6 +115,18 @@ void round_row(const float* sum, const float* bias, bool accumulate, std::int64_
   }
 }
 
+// What gelu is applied to, as it would be without gelu.
+void keep_row(const PanelProduct& a, const float* sum, std::int64_t n, std::int64_t row,
+              std::int64_t column) {
+  std::byte* const to =
+      a.pre + static_cast<std::size_t>(row * a.pre_stride + column) * size_of(a.out_dtype);
+  if (a.out_dtype == DType::f32) {
+    std::memcpy(to, sum, static_cast<std::size_t>(n) * 4);
+  } else {
+    round_row(sum, nullptr, false, n, to);
+  }
+}
+
 // How rows are cut into sgemm calls.
 struct RowCut {
   std::int64_t rows, line, per_line, piece;
@@ -177,6 +189,7 @@ void panel_task(const PanelProduct& a, std::int64_t panel, std::int64_t group, f
     float* sum = out + (r - first_row) * out_stride;
     const bool adds = a.bias.data && (!rounded || a.gelu);
     if (adds) add_row(bias, columns, sum);
+    if (a.pre) keep_row(a, sum, columns, r, column);
     if (a.gelu) gelu_row(columns, sum);
     if (!rounded) continue;
     round_row(sum, a.bias.data && !adds ? bias : nullptr, a.accumulate, columns,

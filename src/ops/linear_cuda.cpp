@@ -66,14 +66,11 @@ View columns_of(const View& v, std::int64_t first, std::int64_t count) {
   return part;
 }
 
-// The rows that an algorithm is chosen for. In wide bf16 products all unsplit algorithms add along
-// the contraction in the same order (measured from 16 to 32760 rows), so each number of rows may
-// have the one that suits it. Elsewhere, kernels that split the contraction inside a block exist:
-// one choice for all.
+// The rows that an algorithm is chosen for: where any will do, each number of rows may have the one
+// that suits it; elsewhere one choice for all.
 std::int64_t chosen_rows(const ProductKind& k) {
-  constexpr std::int64_t kWide = 1024, kUsualRows = 4096;
-  const bool wide = k.in == DType::bf16 && k.columns >= kWide && k.depth >= kWide;
-  return wide ? k.rows : kUsualRows;
+  constexpr std::int64_t kUsualRows = 4096;
+  return any_algorithm(k.in, k.columns, k.depth) ? k.rows : kUsualRows;
 }
 
 // dw's product over one quantum, or over several side by side into partial sums.
@@ -167,30 +164,60 @@ void dw_by_partials(const LinearDwCall& a, const View& dy, const View& x, Matrix
   }
 }
 
-void linear_at_once(const LinearCall& a, GpuQueue& queue, Doing doing) {
-  const std::int64_t rows = a.in.shape[0];
-  if (rows == 0) return;
-  void* const stream = queue.stream().native;
-  const View w = operand(a.w, a.type, a.scale, a.workspace + a.scratch.right, stream, doing);
-  const View in = operand(a.in, a.type, {}, a.workspace + a.scratch.left, stream, doing);
-  const void* const bias = bias_of(a, stream, doing);
-  const bool there = usable_in_place(a.out, a.out.dtype);
-  const View out = there ? a.out : packed(a.workspace + a.scratch.out, a.out, a.out.dtype);
+// What a product reads, where it can read it.
+struct Operands {
+  View in, w;
+  const void* bias = nullptr;
+};
 
+ProductKind kind_of(const LinearCall& a, const Operands& o, const View& out) {
   ProductKind kind;
-  kind.rows = rows;
-  kind.columns = a.out.shape[1];
+  kind.rows = a.in.shape[0];
+  kind.columns = out.shape[1];
   kind.depth = a.in.shape[1];
-  kind.left_stride = row_stride(in);
-  kind.right_stride = row_stride(w);
+  kind.left_stride = row_stride(o.in);
+  kind.right_stride = row_stride(o.w);
   kind.out_stride = row_stride(out);
   kind.right_transposed = a.transposed;
-  kind.bias = bias != nullptr;
+  kind.bias = o.bias != nullptr;
   kind.gelu = a.gelu;
   kind.in = a.type;
   kind.out = out.dtype;
   kind.chosen_rows = chosen_rows(kind);
+  return kind;
+}
 
+// out and pre by products of both, if cuBLASLt has them.
+bool both_at_once(const LinearCall& a, const Operands& o, MatrixProducts& products, Doing doing) {
+  if (!a.one_product_for_both) return false;
+  const std::int64_t rows = a.in.shape[0], most = rows_for_both(rows);
+  const auto kind_at = [&](std::int64_t first) {
+    ProductKind kind = kind_of(a, o, a.out);
+    kind.pre_stride = row_stride(a.pre);
+    kind.rows = kind.chosen_rows = std::min(most, rows - first);
+    return kind;
+  };
+  bool taken = true;
+  for (std::int64_t first = 0; first < rows; first += most) {
+    taken = products.takes(kind_at(first)) && taken;
+  }
+  for (std::int64_t first = 0; taken && doing == Doing::run && first < rows; first += most) {
+    products.run(kind_at(first), {.left = rows_of(o.in, first, 0).data,
+                                  .right = o.w.data,
+                                  .bias = o.bias,
+                                  .out = rows_of(a.out, first, 0).data,
+                                  .pre = rows_of(a.pre, first, 0).data,
+                                  .alpha = a.alpha,
+                                  .workspace = a.workspace});
+  }
+  return taken;
+}
+
+void one_result(const LinearCall& a, const Operands& o, GpuQueue& queue, Doing doing) {
+  void* const stream = queue.stream().native;
+  const bool there = usable_in_place(a.out, a.out.dtype);
+  const View out = there ? a.out : packed(a.workspace + a.scratch.out, a.out, a.out.dtype);
+  const ProductKind kind = kind_of(a, o, out);
   const bool narrow = kind.in == DType::bf16 && kind.out == DType::bf16 && !kind.bias &&
                       !kind.gelu && narrow_product_takes(kind.columns, kind.depth);
   auto& products = queue.local<MatrixProducts>();
@@ -200,8 +227,8 @@ void linear_at_once(const LinearCall& a, GpuQueue& queue, Doing doing) {
   }
   if (!there && a.accumulate) expand({a.out, out, {}}, stream);
   if (narrow) {
-    narrow_product({.left = in.data,
-                    .right = w.data,
+    narrow_product({.left = o.in.data,
+                    .right = o.w.data,
                     .out = out.data,
                     .left_stride = kind.left_stride,
                     .right_stride = kind.right_stride,
@@ -214,15 +241,32 @@ void linear_at_once(const LinearCall& a, GpuQueue& queue, Doing doing) {
                     .alpha = a.alpha},
                    stream);
   } else {
-    products.run(kind, {.left = in.data,
-                        .right = w.data,
-                        .bias = bias,
+    products.run(kind, {.left = o.in.data,
+                        .right = o.w.data,
+                        .bias = o.bias,
                         .out = out.data,
                         .alpha = a.alpha,
                         .accumulate = a.accumulate,
                         .workspace = a.workspace});
   }
   if (!there) expand({out, a.out, {}}, stream);
+}
+
+void linear_at_once(const LinearCall& a, GpuQueue& queue, Doing doing) {
+  if (a.in.shape[0] == 0) return;
+  void* const stream = queue.stream().native;
+  const Operands o = {
+      .in = operand(a.in, a.type, {}, a.workspace + a.scratch.left, stream, doing),
+      .w = operand(a.w, a.type, a.scale, a.workspace + a.scratch.right, stream, doing),
+      .bias = bias_of(a, stream, doing)};
+  if (a.pre) {
+    if (both_at_once(a, o, queue.local<MatrixProducts>(), doing)) return;
+    LinearCall sum = a;
+    sum.out = a.pre;
+    sum.gelu = false;
+    one_result(sum, o, queue, doing);
+  }
+  one_result(a, o, queue, doing);
 }
 
 }  // namespace
@@ -235,6 +279,7 @@ void linear(const LinearCall& a, GpuQueue& queue, Doing doing) {
     LinearCall part = a;
     part.w = a.transposed ? rows_of(a.w, first, count) : columns_of(a.w, first, count);
     part.out = columns_of(a.out, first, count);
+    if (a.pre) part.pre = columns_of(a.pre, first, count);
     if (a.bias) part.bias = columns_of(a.bias, first, count);
     linear_at_once(part, queue, doing);
   }

@@ -35,8 +35,9 @@ enum class Doing {
   prepare,  // makes what a run must not; launches nothing
 };
 
-struct LinearCall {  // out = alpha * in op(w) + bias (+ out), or gelu of that
-  View in, w, bias, out;
+// out = alpha * in op(w) + bias (+ out), or gelu of that, and pre, if it is there, what gelu is of.
+struct LinearCall {
+  View in, w, bias, out, pre;
   WeightScale scale;
   bool transposed = false;  // op(w) = w^T
   std::int64_t columns_at_once = 0;
@@ -44,6 +45,7 @@ struct LinearCall {  // out = alpha * in op(w) + bias (+ out), or gelu of that
   float alpha = 1;
   bool accumulate = false;
   bool gelu = false;
+  bool one_product_for_both = false;  // out and pre
   LinearScratch scratch;
   std::byte* workspace = nullptr;
 };

@@ -61,6 +61,8 @@ struct PanelProduct {
   float alpha = 1;
   bool accumulate = false;
   bool gelu = false;
+  std::byte* pre = nullptr;  // [R, C] of out's type that gets what gelu is applied to, or none
+  std::int64_t pre_stride = 0;
   Scratch scratch = {};  // first: weights, second: in, third: out
 };
 

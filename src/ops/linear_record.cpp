@@ -70,7 +70,14 @@ Buffer linear(ProgramBuilder& pb, Buffer x, const LinearWeight& w, DType y_dtype
 
 void linear_into(ProgramBuilder& pb, Buffer x, const LinearWeight& w, Buffer y,
                  LinearOptions options) {
-  const LinearSize size = size_of_call(pb, x, w, y);
+  LinearSize size = size_of_call(pb, x, w, y);
+  if (options.pre && !in_sixteens(pb, options.pre)) size.y_aligned = false;
+  Cost cost = gemm_cost(size);
+  if (options.pre && size.device == Device::cuda) {
+    const bool both = cuda::one_product_for_both(size);
+    if (!both) cost.flops *= 2;
+    cost.launches = both ? static_cast<std::uint32_t>(cuda::products_for_both(size.rows)) : 2;
+  }
   const Buffer workspace = pb.workspace(linear_workspace(size));
   const auto call = [=](const Bindings& b) {
     return Linear{.x = b.in(x),
@@ -81,13 +88,14 @@ void linear_into(ProgramBuilder& pb, Buffer x, const LinearWeight& w, Buffer y,
                   .workspace = b.out_if(workspace),
                   .alpha = options.alpha,
                   .accumulate = options.accumulate,
-                  .gelu = options.gelu};
+                  .gelu = options.gelu,
+                  .pre = b.out_if(options.pre)};
   };
   pb.emit(
       "linear",
       {.reads = {x, w.weight, w.scale, w.bias, options.accumulate ? y : Buffer()},
-       .writes = {y, workspace},
-       .cost = gemm_cost(size)},
+       .writes = {y, options.pre, workspace},
+       .cost = cost},
       [=](const Bindings& b) { linear(call(b), b.stream()); },
       [=](const Bindings& b) { linear_prepare(call(b), b.stream()); });
 }

@@ -3,6 +3,8 @@
 // How the CUDA side of ops/linear.h cuts a call and lays out its scratch: a function of the call's
 // LinearSize, so that a plan can be made on a machine without a GPU.
 
+#include <algorithm>
+
 #include "ops/linear.h"
 #include "ops/linear_cuda.h"
 
@@ -30,6 +32,31 @@ inline std::int64_t packed_stride(std::int64_t width, DType dtype) {
 DType multiplied_type(DType x, DType y);
 // What such a product costs.
 Work product_work(Device device, DType x, DType y);
+
+// In wide bf16 products all unsplit algorithms of cuBLASLt add along the contraction in the same
+// order (measured from 16 to 32760 rows). Elsewhere, kernels that split the contraction inside a
+// block exist.
+constexpr bool any_algorithm(DType type, std::int64_t columns, std::int64_t depth) {
+  constexpr std::int64_t kWide = 1024;
+  return type == DType::bf16 && columns >= kWide && depth >= kWide;
+}
+// Whether one product gives gelu and what it is applied to (Linear::pre), by an algorithm that is
+// neither's alone; elsewhere there are two.
+inline bool one_product_for_both(const LinearSize& s) {
+  return s.y == DType::bf16 && s.y_aligned && any_algorithm(DType::bf16, s.outputs, s.inputs);
+}
+// So many rows at once: products with two results slow down with many rows (H200, 5,136 to 13,824,
+// ms: of 32,760 rows 7.40 at once and 7.20 in pieces; gelu alone 7.07, no gelu and a kernel for it
+// 7.35; of 7,168 rows 1.56, 1.54 and 1.60).
+constexpr std::int64_t products_for_both(std::int64_t rows) {
+  constexpr std::int64_t kMost = 8192;
+  return std::max<std::int64_t>(1, (rows + kMost - 1) / kMost);
+}
+constexpr std::int64_t rows_for_both(std::int64_t rows) {  // of each, whole quanta
+  const std::int64_t products = products_for_both(rows);
+  const std::int64_t quanta = (rows + kTokenQuantum - 1) / kTokenQuantum;
+  return std::max<std::int64_t>(1, (quanta + products - 1) / products) * kTokenQuantum;
+}
 
 // Columns of the result that are made at once: all, except where weights are widened to f32 for
 // them and would take more than kMostWidened bytes.

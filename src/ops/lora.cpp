@@ -59,21 +59,16 @@ void lora_up(ProgramBuilder& pb, Buffer u, const LoraWeight& w, Buffer y) {
   linear_into(pb, u, {.weight = w.b}, y, {.alpha = w.scale});
 }
 
-void lora_up_backward(ProgramBuilder& pb, Buffer u, Buffer dy, const LoraWeight& w, Buffer db,
-                      Buffer du) {
+void lora_du(ProgramBuilder& pb, Buffer dy, const LoraWeight& w, Buffer du) {
   const auto scope = pb.scope("lora");
   check_factor(pb, w.b, "B");
   linear_dx_into(pb, dy, {.weight = w.b}, du, {.alpha = w.scale});
   drop_hidden(pb, du, w.dropout);
-  linear_dw(pb, u, dy, db, {}, w.scale);
 }
 
-void lora_down_backward(ProgramBuilder& pb, Buffer d, Buffer du, const LoraWeight& w, Buffer da,
-                        Buffer dx, bool accumulate) {
+void lora_dx(ProgramBuilder& pb, Buffer du, const LoraWeight& w, Buffer dx, bool accumulate) {
   const auto scope = pb.scope("lora");
   check_factor(pb, w.a, "A");
-  linear_dw(pb, d, du, da, {});
-  if (!dx) return;
   if (w.dropout.probability == 0) {
     linear_dx_into(pb, du, {.weight = w.a}, dx, {.accumulate = accumulate});
     return;
@@ -82,11 +77,27 @@ void lora_down_backward(ProgramBuilder& pb, Buffer d, Buffer du, const LoraWeigh
   dropout_into(pb, dd, dx, dropout_options(w, accumulate));
 }
 
-void lora_backward(ProgramBuilder& pb, const LoraOut& kept, Buffer dy, const LoraWeight& w,
-                   const LoraGrads& grads, Buffer dx, bool accumulate) {
-  const Buffer du = pb.temp("du", pb.shape(kept.u), pb.dtype(dy));  // [R, r]
-  lora_up_backward(pb, kept.u, dy, w, grads.db, du);
-  lora_down_backward(pb, kept.d, du, w, grads.da, dx, accumulate);
+void lora_dw(ProgramBuilder& pb, const LoraOut& kept, Buffer dy, Buffer du, const LoraWeight& w,
+             const LoraGrads& grads) {
+  const auto scope = pb.scope("lora");
+  linear_dw(pb, kept.u, dy, grads.db, {}, w.scale);
+  linear_dw(pb, kept.d, du, grads.da, {});
+}
+
+void lora_up_backward(ProgramBuilder& pb, Buffer u, Buffer dy, const LoraWeight& w, Buffer db,
+                      Buffer du) {
+  lora_du(pb, dy, w, du);
+  const auto scope = pb.scope("lora");
+  linear_dw(pb, u, dy, db, {}, w.scale);
+}
+
+void lora_down_backward(ProgramBuilder& pb, Buffer d, Buffer du, const LoraWeight& w, Buffer da,
+                        Buffer dx, bool accumulate) {
+  {
+    const auto scope = pb.scope("lora");
+    linear_dw(pb, d, du, da, {});
+  }
+  if (dx) lora_dx(pb, du, w, dx, accumulate);
 }
 
 }  // namespace ballast::ops

@@ -46,14 +46,19 @@ struct LoraGrads {
   Buffer da, db;  // of the factors' shapes, f32
 };
 
-// du = scale * dy B less what was dropped of u, into du [R, r] of dy's type; db += scale * dy^T u.
+// du = scale * dy B less what was dropped of u, into du [R, r] of dy's type.
+void lora_du(ProgramBuilder& pb, Buffer dy, const LoraWeight& w, Buffer du);
+// dx = dropout(du A), or with accumulate dx += that.
+void lora_dx(ProgramBuilder& pb, Buffer du, const LoraWeight& w, Buffer dx, bool accumulate);
+// db += scale * dy^T u; da += du^T d.
+void lora_dw(ProgramBuilder& pb, const LoraOut& kept, Buffer dy, Buffer du, const LoraWeight& w,
+             const LoraGrads& grads);
+
+// du and db alone.
 void lora_up_backward(ProgramBuilder& pb, Buffer u, Buffer dy, const LoraWeight& w, Buffer db,
                       Buffer du);
-// da += du^T d; dx = dropout(du A), or with accumulate dx += that. An invalid dx is not wanted.
+// da and dx alone. An invalid dx is not wanted.
 void lora_down_backward(ProgramBuilder& pb, Buffer d, Buffer du, const LoraWeight& w, Buffer da,
                         Buffer dx, bool accumulate);
-// Both.
-void lora_backward(ProgramBuilder& pb, const LoraOut& kept, Buffer dy, const LoraWeight& w,
-                   const LoraGrads& grads, Buffer dx, bool accumulate);
 
 }  // namespace ballast::ops

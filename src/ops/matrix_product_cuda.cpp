@@ -39,6 +39,12 @@ void set(const Preference& p, cublasLtMatmulPreferenceAttributes_t name, const T
                "choosing an algorithm");
 }
 
+cublasLtEpilogue_t epilogue(const ProductKind& k) {
+  if (!k.gelu) return k.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+  if (k.pre_stride == 0) return k.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+  return k.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+}
+
 // cuBLASLt counts columns first: a row-major product is its transpose, with the operands swapped.
 Description describe(const ProductKind& k) {
   cublasLtMatmulDesc_t raw = nullptr;
@@ -59,9 +65,11 @@ Description describe(const ProductKind& k) {
     set(d, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, somewhere);
     set(d, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, somewhere);
   }
-  const auto epilogue = k.gelu ? (k.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU)
-                               : (k.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT);
-  set(d, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(epilogue));
+  set(d, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(epilogue(k)));
+  if (k.pre_stride > 0) {
+    set(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, k.pre_stride);
+    set(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, somewhere);
+  }
   if (k.bias) {
     set(d, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(data_type(k.out)));
     set(d, CUBLASLT_MATMUL_DESC_BIAS_POINTER, somewhere);
@@ -203,18 +211,26 @@ const MatrixProducts::Prepared& MatrixProducts::find(const ProductKind& kind) {
   return *prepared_.emplace(kind, std::make_unique<Prepared>(kind, handle_)).first->second;
 }
 
+bool MatrixProducts::takes(const ProductKind& kind) { return find(kind).taken; }
+
 void MatrixProducts::run_plainly(const ProductKind& kind, const ProductOperands& o) {
   run_plain(kind, o, stream_);
 }
 
 void MatrixProducts::run(const ProductKind& kind, const ProductOperands& o) {
   const Prepared& p = find(kind);
-  if (!p.taken) return run_plain(kind, o, stream_);
+  if (!p.taken) {
+    check(kind.pre_stride == 0, "a product with two results that cuBLASLt does not take");
+    return run_plain(kind, o, stream_);
+  }
   if (kind.in == DType::f8_e4m3) {  // cuBLASLt's A is our right operand
     set(p.description, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, o.right_scale);
     set(p.description, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, o.left_scale);
   }
   if (kind.bias) set(p.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias);
+  if (kind.pre_stride > 0) {
+    set(p.description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, o.pre);
+  }
   const float beta = o.accumulate ? 1 : 0;
   check_cublas(
       cublas_lt().matmul(handle_, p.description.get(), &o.alpha, o.right, p.layouts.right.get(),

@@ -25,6 +25,9 @@ struct ProductKind {
   bool right_transposed = false;  // right lies in memory as [C, D]
   bool bias = false;              // [C] of out's type
   bool gelu = false;
+  // Elements from row to row of a matrix of out's type that gets what gelu is applied to; 0: none.
+  // At multiples of 16 bytes like the others. See takes().
+  std::int64_t pre_stride = 0;
   DType in = DType::bf16, out = DType::bf16;
   // The algorithm is the one for so many rows and batches and for packed rows: what differs from
   // call to call then does not change the bits.
@@ -38,6 +41,7 @@ struct ProductOperands {
   const void* right = nullptr;
   const void* bias = nullptr;
   void* out = nullptr;
+  void* pre = nullptr;
   const float* left_scale = nullptr;  // [R] and [C] at multiples of 16 bytes, of f8_e4m3 only
   const float* right_scale = nullptr;
   float alpha = 1;
@@ -46,13 +50,15 @@ struct ProductOperands {
 };
 
 // The prepared products of one queue: queue.local<MatrixProducts>(). A product that cuBLASLt does
-// not take is computed by plain_product.
+// not take is computed by plain_product, unless it has a second result.
 class MatrixProducts {
  public:
   explicit MatrixProducts(GpuQueue& queue);
   ~MatrixProducts();
 
   void prepare(const ProductKind& kind) { find(kind); }
+  // Whether cuBLASLt does. Allocates nothing if the kind was prepared.
+  bool takes(const ProductKind& kind);
   // Allocates nothing if the kind was prepared.
   void run(const ProductKind& kind, const ProductOperands& operands);
   // The same without cuBLASLt, for operands anywhere and of any size.

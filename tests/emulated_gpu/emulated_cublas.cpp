@@ -1,6 +1,7 @@
 // The calls of cuBLASLt that Ballast makes, computed plainly: column-major products as its
 // documentation defines them, so that our mapping of row-major operands is tested.
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <new>
@@ -25,6 +26,8 @@ struct Product {
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
   std::int32_t bias_type = -1;
+  void* before_gelu = nullptr;
+  std::int64_t before_gelu_stride = 0;
   cublasLtMatmulMatrixScale_t scale_mode[2] = {CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
                                                CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F};
   const float* scale[2] = {};  // of A and B
@@ -95,6 +98,12 @@ cublasStatus_t desc_set(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t a
       break;
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
       take(product(d)->bias_type, v, n);
+      break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+      take(product(d)->before_gelu, v, n);
+      break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+      take(product(d)->before_gelu_stride, v, n);
       break;
     case CUBLASLT_MATMUL_DESC_A_SCALE_MODE:
       take(product(d)->scale_mode[0], v, n);
@@ -214,9 +223,18 @@ void multiplied(const Product& p, const Layout& la, const void* a, const Layout&
   if (fp8) check_fp8(p, la, a, lb, b, ld, d);
   const std::size_t size = size_of_type(ld.type);
   std::vector<float> bias(static_cast<std::size_t>(m), 0.0f);
+  const bool keeps =
+      p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX || p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
   const bool activates =
-      p.epilogue == CUBLASLT_EPILOGUE_GELU || p.epilogue == CUBLASLT_EPILOGUE_GELU_BIAS;
-  if (p.epilogue == CUBLASLT_EPILOGUE_BIAS || p.epilogue == CUBLASLT_EPILOGUE_GELU_BIAS) {
+      keeps || p.epilogue == CUBLASLT_EPILOGUE_GELU || p.epilogue == CUBLASLT_EPILOGUE_GELU_BIAS;
+  if (keeps) {
+    check(p.before_gelu && in_sixteens(p.before_gelu) && p.before_gelu_stride % 8 == 0 &&
+              p.before_gelu_stride >= m && ld.batches == 1,
+          "cuBLASLt: an auxiliary matrix with a leading dimension of {} for {} rows",
+          p.before_gelu_stride, m);
+  }
+  if (p.epilogue == CUBLASLT_EPILOGUE_BIAS || p.epilogue == CUBLASLT_EPILOGUE_GELU_BIAS ||
+      p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
     convert(p.bias, dtype_of(p.bias_type < 0 ? ld.type : p.bias_type), bias.data(), DType::f32, m);
   } else {
     check(activates || p.epilogue == CUBLASLT_EPILOGUE_DEFAULT, "cuBLASLt: epilogue {}",
@@ -239,8 +257,14 @@ void multiplied(const Product& p, const Layout& la, const void* a, const Layout&
         if (fp8) sum *= p.scale[0][i] * p.scale[1][j];
         float& y = column[static_cast<std::size_t>(i)];
         y = scale * sum + keep * y + bias[static_cast<std::size_t>(i)];
-        if (activates) y = gelu(y);
       }
+      if (keeps) {
+        convert(column.data(), DType::f32,
+                static_cast<std::byte*>(p.before_gelu) +
+                    j * p.before_gelu_stride * static_cast<std::int64_t>(size),
+                dtype_of(ld.type), m);
+      }
+      if (activates) std::ranges::transform(column, column.begin(), gelu);
       convert(column.data(), DType::f32, at, dtype_of(ld.type), m);
     }
   }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "ops/copy.h"
+#include "ops/gelu.h"
 #include "ops/inlay.h"
 #include "ops/quantum.h"
 #include "tests/ref/lora.h"
@@ -117,6 +118,75 @@ TEST(AdaptedLinear, InlaidGivesTheSameBitsInChunksAndFromAKeptU) {
     EXPECT_EQ(whole.dx.bytes(), other.dx.bytes());
     EXPECT_EQ(whole.da.bytes(), other.da.bytes());
     EXPECT_EQ(whole.db.bytes(), other.db.bytes());
+  }
+}
+
+enum class Adapter { none, beside, inlaid };
+
+// Backward in halves, of a gelu that forward made in one product or of one made again: what forward
+// keeps changes nothing, and the halves are the whole.
+TEST(AdaptedLinear, GeluAndBackwardInHalvesHaveTheBitsOfTheWhole) {
+  for (const Adapter kind : {Adapter::none, Adapter::beside, Adapter::inlaid}) {
+    RecordedProgram p;
+    std::uint32_t seed = 0;
+    const auto input = [&](const char* name, const Shape& shape, double scale = 1) {
+      return p.input(name, SampleTensor(DType::f32, shape).fill_normal(++seed, scale));
+    };
+    const auto temp = [&](std::int64_t width) {
+      return p.pb.temp("t", {kRows, width}, DType::f32);
+    };
+    const auto with_room = [&](Buffer from) {
+      const Buffer to = InlaidAdapter::temp(p.pb, "wide", p.pb.shape(from), DType::f32,
+                                            InlaidAdapter::padded(kRank));
+      ops::copy(p.pb, from, to);
+      return to;
+    };
+    AdaptedLinear l;
+    l.weight = {.weight = input("w", {kOutputs, kInputs}), .bias = input("bias", {kOutputs})};
+    if (kind != Adapter::none) {
+      l.adapter = {
+          .a = input("a", {kRank, kInputs}), .b = input("b", {kOutputs, kRank}), .scale = 0.5};
+    }
+    if (kind == Adapter::inlaid) l.inlaid = inlaid(p, l.adapter.a, l.adapter.b, 0.5);
+    const Buffer x = with_room(input("x", {kRows, kInputs}));
+    const Buffer dy = with_room(input("dy", {kRows, kOutputs}));
+    const Buffer apart = temp(kOutputs), alone = temp(kOutputs), kept = temp(kOutputs);
+    const Buffer pre = temp(kOutputs), sum = temp(kOutputs);
+    const bool adapted = kind != Adapter::none;
+    const Buffer u = adapted ? temp(l.u_columns(p.pb)) : Buffer();
+    const Buffer kept_u = adapted ? temp(l.u_columns(p.pb)) : Buffer();
+    l.forward(p.pb, x, sum, u);
+    ops::gelu_into(p.pb, sum, apart);
+    l.forward_gelu(p.pb, x, alone, {}, {});
+    l.forward_gelu(p.pb, x, kept, pre, kept_u);
+
+    const auto gradients = [&] {
+      if (!adapted) {
+        l.dweight = input("dw", {kOutputs, kInputs}, 0);
+        l.dbias = input("dbias", {kOutputs}, 0);
+        return std::pair(l.dweight, l.dbias);
+      }
+      l.adapter_grads = {.da = input("da", {kRank, kInputs}, 0),
+                         .db = input("db", {kOutputs, kRank}, 0)};
+      return std::pair(l.adapter_grads.da, l.adapter_grads.db);
+    };
+    const Buffer dx = temp(kInputs), dx_first = temp(kInputs);
+    const auto whole = gradients();
+    l.backward(p.pb, x, dy, dx, false, u);
+    const auto halves = gradients();
+    const Buffer du = l.backward_dx(p.pb, dy, dx_first, false);
+    l.backward_dw(p.pb, x, dy, du);
+    p.run(kStep);
+
+    const auto same = [&](Buffer a, Buffer b) { return p.value(a).bytes() == p.value(b).bytes(); };
+    EXPECT_TRUE(same(alone, kept));
+    EXPECT_TRUE(same(sum, pre));
+    EXPECT_TRUE(!adapted || same(u, kept_u));
+    const SampleTensor want = p.value(apart), got = p.value(kept);
+    for (std::int64_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-5) << i;
+    EXPECT_TRUE(same(dx, dx_first));
+    EXPECT_TRUE(same(whole.first, halves.first) && same(whole.second, halves.second));
+    EXPECT_NE(p.value(whole.first)[0], 0);
   }
 }
 

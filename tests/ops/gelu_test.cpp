@@ -132,6 +132,34 @@ TEST(Gelu, RefusesShapesThatDifferAndRowsThatAreNotEvenlySpaced) {
   EXPECT_THROW(gelu({.x = x.view(), .y = y.view()}, support::test_stream(pool)), Error);
   const TensorView uneven(x.view().data, DType::f32, {2, 2, 2}, {5, 2, 1}, test_device());
   EXPECT_THROW(gelu({.x = uneven, .y = uneven}, support::test_stream(pool)), Error);
+  SampleTensor dy = x, gelu_of_x = x;
+  EXPECT_THROW(  // x would be gone before its gelu is made
+      gelu_backward({.x = x.view(), .dy = dy.view(), .dx = x.view(), .y = gelu_of_x.view()},
+                    support::test_stream(pool)),
+      Error);
+}
+
+// Backward with y is the two operations, in place as well.
+TEST(Gelu, BackwardGivesGeluOfTheSameInput) {
+  ThreadPool pool(2);
+  for (const DType dtype : kActivations) {
+    for (const auto layout : {kAligned, kStrided}) {
+      for (const std::int64_t width : {13, 1032}) {
+        SampleTensor x(dtype, {21, width}, layout), dy = x, y = x, dx = x;
+        x.fill_normal(1, 2);
+        dy.fill_normal(2);
+        gelu_backward({.x = x.view(), .dy = dy.view(), .dx = dx.view(), .y = y.view()},
+                      support::test_stream(pool));
+        expect_close(y, forward(x), 4e-7, "y");
+        expect_close(dx, backward(x, dy), 6e-7, "dx");
+        EXPECT_TRUE(y.padding_untouched() && dx.padding_untouched());
+        gelu_backward({.x = x.view(), .dy = dy.view(), .dx = dy.view(), .y = x.view()},
+                      support::test_stream(pool));
+        EXPECT_EQ(x.bytes(), y.bytes());
+        EXPECT_EQ(dy.bytes(), dx.bytes());
+      }
+    }
+  }
 }
 
 struct Result {
@@ -179,15 +207,21 @@ TEST(Gelu, IsRecordedWithItsOperands) {
   const Buffer y = gelu(p.pb, bx, DType::bf16);
   gelu_backward_into(p.pb, bx, bdy, bdy);
   gelu_into(p.pb, bx, bx);
+  const Buffer again = p.input("again", x), bdx = p.input("dx", dy);
+  gelu_backward_into(p.pb, again, bdx, bdx, again);
   EXPECT_EQ(p.instruction(0).reads, std::vector{bx});
   EXPECT_EQ(p.instruction(0).writes, std::vector{y});
   EXPECT_EQ(p.instruction(1).reads, (std::vector{bx, bdy}));
   EXPECT_EQ(p.instruction(1).writes, std::vector{bdy});
+  EXPECT_EQ(p.instruction(3).reads, (std::vector{again, bdx}));
+  EXPECT_EQ(p.instruction(3).writes, (std::vector{bdx, again}));
   p.run();
   EXPECT_EQ(p.value(y).dtype(), DType::bf16);
   expect_close(p.value(y), forward(x), 4e-7, "y");
   expect_close(p.value(bdy), backward(x, dy), 6e-7, "dx");
   expect_close(p.value(bx), forward(x), 4e-7, "y");
+  expect_close(p.value(again), forward(x), 4e-7, "y");
+  expect_close(p.value(bdx), backward(x, dy), 6e-7, "dx");
 }
 
 }  // namespace

@@ -169,6 +169,46 @@ TEST(LinearBits, OfGeluInF32AreThoseOfGeluAfterTheProduct) {
   EXPECT_EQ(fused.bytes(), apart.bytes());
 }
 
+// A block that is kept has what gelu is applied to from the product that also applies it, another
+// makes the two by products of their own, each in chunks of its own. On the GPU that product has a
+// second result where it is wide: the feed-forward layers of 1.3B, 5B and 14B, alone and with
+// adapters, for tokens of odd numbers.
+TEST(LinearBits, OfGeluAndItsInputAreThoseOfTwoProducts) {
+  struct Size {
+    std::int64_t inputs, outputs;
+    std::vector<std::int64_t> rows;
+  };
+  std::vector<Size> sizes = {{64, 96, {520}}};
+  if (support::test_device() == Device::cuda) {
+    sizes.insert(sizes.end(), {{1024, 1040, {8449}},  // more than one product of both
+                               {1552, 8960, {7, 1037}},
+                               {3088, 14336, {905}},
+                               {5136, 13824, {1101}}});
+  }
+  for (const auto& [inputs, outputs, samples] : sizes) {
+    const SampleWeight w = SampleWeight(DType::bf16, outputs, inputs).fill(1);
+    SampleTensor bias(DType::bf16, {outputs});
+    bias.fill_normal(2);
+    for (const std::int64_t rows : samples) {
+      SampleTensor x(DType::bf16, {rows, inputs});
+      x.fill_normal(3);
+      // Of two widths: one with room for an adapter.
+      const SampleTensor no_sum(DType::bf16, {rows, outputs});
+      const SampleTensor nothing(DType::bf16, {rows, outputs}, {.row_padding = 64});
+      SampleTensor sum = no_sum, alone = nothing;
+      forward(x, w, {.bias = bias.view()}, sum);
+      forward(x, w, {.bias = bias.view(), .gelu = true}, alone);
+      for (const std::int64_t chunk : {rows, kTokenQuantum}) {
+        SampleTensor y = nothing, pre = no_sum;
+        forward(x, w, {.bias = bias.view(), .gelu = true, .pre = &pre}, y,
+                {.threads = 2, .rows = chunk});
+        EXPECT_TRUE(y.bytes() == alone.bytes()) << rows << " x " << inputs << " by " << chunk;
+        EXPECT_TRUE(pre.bytes() == sum.bytes()) << rows << " x " << inputs << " by " << chunk;
+      }
+    }
+  }
+}
+
 TEST(LinearBits, DoNotDependOnTheAddressOfF32Weights) {
   SampleTensor x(DType::f32, {30, 50}), a(DType::f32, {30, 40}), b(DType::f32, {30, 40});
   x.fill_normal(1);

@@ -6,6 +6,8 @@
 #include <tuple>
 
 #include "core/thread_pool.h"
+#include "ops/linear_scratch.h"
+#include "ops/quantum.h"
 #include "ops/sgemm.h"
 #include "tests/ref/gelu.h"
 #include "tests/ref/linear.h"
@@ -18,6 +20,7 @@ namespace ballast::ops::linear_test {
 namespace {
 
 using support::backward;
+using support::Extra;
 using support::forward;
 using support::kWeightTypes;
 using support::multiplied;
@@ -140,15 +143,21 @@ TEST_P(LinearOfTypes, GeluOfTheSumMatchesReference) {
   for (const bool with_bias : {false, true}) {
     SampleTensor y(x_type, {s.rows, s.outputs}, {.row_padding = 5, .start = 3});
     y.fill(std::vector<double>(static_cast<std::size_t>(s.rows * s.outputs), std::nan("")));
-    forward(x, w,
-            {.bias = with_bias ? bias.view() : ConstTensorView(), .alpha = 0.25f, .gelu = true}, y,
-            {.threads = 2});
+    SampleTensor again = y, pre = y;
+    Extra extra = {.bias = with_bias ? bias.view() : ConstTensorView(), .alpha = 0.25f};
+    extra.gelu = true;
+    forward(x, w, extra, y, {.threads = 2});
+    extra.pre = &pre;
+    forward(x, w, extra, again, {.threads = 2});
     std::vector<double> want = ref::linear(d, xs, ws, {});
     for (std::size_t i = 0; i < want.size(); ++i) {
       const double added = bias[static_cast<std::int64_t>(i) % s.outputs];
-      want[i] = ref::gelu(0.25 * want[i] + (with_bias ? added : 0));
+      want[i] = 0.25 * want[i] + (with_bias ? added : 0);
     }
+    expect_close(pre, want, size, s.inputs);
+    for (double& v : want) v = ref::gelu(v);
     expect_close(y, want, size, s.inputs + 8);
+    EXPECT_EQ(again.bytes(), y.bytes());
   }
 }
 
@@ -423,6 +432,40 @@ TEST(Linear, RefusesShapesThatDoNotFit) {
   refuses([&](Linear& a) { a.y = y.view().rows(0, 2); });
   refuses([&](Linear& a) { a.x.strides[1] = 2; });
   refuses([&](Linear& a) { a.gelu = a.accumulate = true; });
+  SampleTensor pre(DType::f32, y.shape()), other(DType::bf16, y.shape());
+  refuses([&](Linear& a) { a.pre = pre.view(); });
+  refuses([&](Linear& a) { a.gelu = true, a.pre = a.y; });
+  refuses([&](Linear& a) { a.gelu = true, a.pre = other.view(); });
+  refuses([&](Linear& a) { a.gelu = true, a.pre = pre.view().rows(0, 2); });
+}
+
+TEST(Linear, CutsProductsOfTwoResultsIntoEqualWholeQuanta) {
+  EXPECT_EQ(cuda::rows_for_both(7168), 7168);
+  EXPECT_EQ(cuda::rows_for_both(32760), 8192);
+  EXPECT_EQ(cuda::rows_for_both(9001), 4608);
+  for (const std::int64_t rows : {1, 255, 8192, 8193, 20001, 75600}) {
+    const std::int64_t part = cuda::rows_for_both(rows);
+    EXPECT_EQ(part % kTokenQuantum, 0) << rows;
+    EXPECT_LE(part, 8192) << rows;
+    EXPECT_EQ((rows + part - 1) / part, cuda::products_for_both(rows)) << rows;
+  }
+}
+
+// Wide enough for the GPU's product with two results, which have rooms of their own behind rows.
+TEST(Linear, GivesGeluAndWhatItIsOfInAWideLayer) {
+  const std::int64_t rows = 3, inputs = 1024, outputs = 1032;
+  const SampleWeight w = SampleWeight(DType::bf16, outputs, inputs).fill(1);
+  SampleTensor x(DType::bf16, {rows, inputs}), bias(DType::bf16, {outputs});
+  SampleTensor y(DType::bf16, {rows, outputs}, {.row_padding = 64});
+  SampleTensor pre(DType::bf16, {rows, outputs}, {.row_padding = 8});
+  SampleTensor alone = y, sum = pre;
+  x.fill_normal(2), bias.fill_normal(3);
+  forward(x, w, {.bias = bias.view(), .gelu = true, .pre = &pre}, y);
+  forward(x, w, {.bias = bias.view()}, sum);
+  forward(x, w, {.bias = bias.view(), .gelu = true}, alone);
+  EXPECT_EQ(pre.bytes(), sum.bytes());
+  EXPECT_EQ(y.bytes(), alone.bytes());
+  EXPECT_NE(y.bytes(), pre.bytes());
 }
 
 TEST(Linear, AllocatesNothingAfterWarmUp) {

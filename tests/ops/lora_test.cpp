@@ -81,8 +81,10 @@ Results run(const Sample& s, int threads, std::int64_t chunk, const Wanted& want
     EXPECT_EQ(p.pb.shape(kept.u), (Shape{count, s.rank}));
     EXPECT_EQ(p.pb.dtype(kept.u), s.type);
     lora_up(p.pb, kept.u, w, part(y));
-    lora_backward(p.pb, kept, part(dy), w, grads, wanted.dx ? part(dx) : Buffer(),
-                  wanted.accumulate);
+    const Buffer du = p.pb.temp("du", p.pb.shape(kept.u), s.type);
+    lora_du(p.pb, part(dy), w, du);
+    lora_dw(p.pb, kept, part(dy), du, w, grads);
+    if (wanted.dx) lora_dx(p.pb, du, w, part(dx), wanted.accumulate);
     begin += count;
   } while (begin < s.rows);
   p.run(kStep);

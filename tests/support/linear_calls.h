@@ -67,6 +67,7 @@ struct Extra {
   float alpha = 1;
   bool accumulate = false;
   bool gelu = false;
+  SampleTensor* pre = nullptr;
 };
 
 inline void forward(const SampleTensor& x, const SampleWeight& w, const Extra& e, SampleTensor& y,
@@ -80,12 +81,14 @@ inline void forward(const SampleTensor& x, const SampleWeight& w, const Extra& e
                         .y = y.view().rows(begin, count),
                         .alpha = e.alpha,
                         .accumulate = e.accumulate,
-                        .gelu = e.gelu};
+                        .gelu = e.gelu,
+                        .pre = e.pre ? e.pre->view().rows(begin, count) : TensorView()};
     Workspace workspace(ops::linear_workspace(ops::linear_size(call, c.threads)));
     call.workspace = workspace.view();
     ops::linear(call, test_stream(pool));
   });
   EXPECT_TRUE(y.padding_untouched());
+  EXPECT_TRUE(!e.pre || e.pre->padding_untouched());
 }
 
 inline void backward(const SampleTensor& dy, const SampleWeight& w, const Extra& e,

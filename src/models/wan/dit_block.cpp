@@ -5,7 +5,6 @@
 #include "core/error.h"
 #include "ops/attention.h"
 #include "ops/gated_residual.h"
-#include "ops/gelu.h"
 #include "ops/layer_norm.h"
 #include "ops/residual_norm.h"
 #include "ops/rms_norm.h"
@@ -176,17 +175,16 @@ void DitBlock::feed_forward_residual(ProgramBuilder& pb, const BlockWeightsInUse
     const Buffer z = residual_normed(pb, rows(x1), y2, {}, x2, tables, w.up).y;
     const Buffer act = InlaidAdapter::temp(pb, "act", {c.rows, config_.ffn_dim},
                                            precision_.activation, w.down.inlaid.columns);  // [R, F]
-    const Buffer pre = keep.pre ? rows(keep.pre) : act;                                    // [R, F]
-    if (saved) {  // what backward computes again starts from pre as it was rounded
-      w.up.at(c.first, s.index).forward(pb, z, pre, rows(keep.u.up));
-      ops::gelu_into(pb, pre, act);
+    const AdaptedLinear up = w.up.at(c.first, s.index);
+    if (saved) {
+      up.forward_gelu(pb, z, act, rows(keep.pre), rows(keep.u.up));
     } else {
-      w.up.at(c.first, s.index).forward_gelu(pb, z, act);
+      up.forward_gelu(pb, z, act);
     }
     const Buffer y3 = keep.ffn_out
                           ? rows(keep.ffn_out)
                           : pb.temp("ffn_out", {c.rows, config_.dim}, precision_.activation);
-    w.down.at(c.first, s.index).forward(pb, act, y3, rows(keep.u.down));
+    w.down.at(c.first, s.index).forward(pb, act, y3);
     tap(pb, "ffn", s, y3, c.first);
     const ops::Gate gate = {.table = modulation_row(pb, w.modulation, gate2),
                             .index = rows(s.timestep_row)};
@@ -216,7 +214,6 @@ Buffer DitBlock::forward(ProgramBuilder& pb, const BlockWeightsInUse& w, const B
     u.cross_kv = adapter_input(pb, pb.shape(s.context)[0], {&w.cross_k, &w.cross_v});
     u.cross_o = adapter_input_beside(pb, s.tokens, w.cross_o);
     u.up = adapter_input(pb, s.tokens, {&w.up});
-    u.down = adapter_input(pb, s.tokens, {&w.down});
   }
   project_qkv(pb, w, s, x, q, k, v, u.self_qkv, norms.z);
   const auto in_place_or = [&](Buffer raw, const char* name) {

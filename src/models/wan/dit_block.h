@@ -68,10 +68,10 @@ struct BlockSample {
 };
 
 // What the adapters' second factors multiply (ops/lora.h), rank columns for each layer; invalid
-// where there is no adapter.
+// where there is no adapter. The last layer's is made again by backward, from its own GELU.
 struct AdapterInputs {
-  Buffer self_qkv, self_o, cross_q, cross_o, up, down;  // of L rows
-  Buffer cross_kv;                                      // of S rows
+  Buffer self_qkv, self_o, cross_q, cross_o, up;  // of L rows
+  Buffer cross_kv;                                // of S rows
 };
 
 // What a block keeps of a sample from forward to backward; invalid: computed again.

@@ -81,6 +81,10 @@ void DitBlock::backward(ProgramBuilder& pb, BlockWeightsInUse w, const BlockSamp
 }
 
 // dy3 = dx gate2;  dpre = gelu'(pre) (dy3 W2);  dx += LN2'(dpre W0);  dcross_o = dx Wo
+//
+// Forward's GELU is of a sum that was not rounded, kept is what was. So whatever forward made of it
+// is kept or made again by the same product (y3), and what gradients alone read (the input of W2)
+// is always the GELU of pre, which then takes its place.
 void DitBlock::backward_feed_forward(ProgramBuilder& pb, const BlockWeightsInUse& w,
                                      const BlockSample& s, const BlockSaved& saved, Buffer dx,
                                      Buffer dcross_o) const {
@@ -107,31 +111,32 @@ void DitBlock::backward_feed_forward(ProgramBuilder& pb, const BlockWeightsInUse
           w.cross_o.at(c.first, s.index).forward(pb, rows(saved.cross_attention), act, u_cross_o);
       z = residual_normed(pb, rows(saved.x1), y2, {}, x2, tables, w.up);
     }
+    const AdaptedLinear up = w.up.at(c.first, s.index), down = w.down.at(c.first, s.index);
     Buffer pre = rows(saved.pre);  // [R, F]
+    Buffer y3;                     // only where the gate's gradient reads it
+    if (gates_train(w)) y3 = rows(saved.ffn_out);
     if (!pre) {
       u_up = adapter_input_beside(pb, c.rows, w.up);
-      pre = w.up.at(c.first, s.index).forward(pb, z.y, act, u_up);
+      pre = temp("pre", config_.ffn_dim);
+      if (gates_train(w)) {
+        const Buffer activated = temp("act", config_.ffn_dim, w.down.inlaid.columns);
+        up.forward_gelu(pb, z.y, activated, pre, u_up);
+        y3 = down.forward(pb, activated, act);
+      } else {
+        up.forward(pb, z.y, pre, u_up);
+      }
       u_up = beside(pb, w.up, z.y, u_up);
-    }
-
-    Buffer activated, y3;  // only where a gradient reads them
-    if (w.down.trains() || (gates_train(w) && !saved.ffn_out)) {
-      activated = temp("act", config_.ffn_dim);
-      ops::gelu_into(pb, pre, activated);
-    }
-    if (gates_train(w)) {
-      y3 = saved.ffn_out ? rows(saved.ffn_out)
-                         : w.down.at(c.first, s.index).forward(pb, activated, act);
     }
     const Buffer dy3 = temp("dy3", config_.dim, w.down.inlaid.own);
     ops::gated_residual_backward(pb, dx_rows,
                                  {.table = modulation_row(pb, w.modulation, gate2), .index = index},
                                  dy3, y3, modulation_row(pb, w.dmodulation, gate2));
     const Buffer dpre = temp("dpre", config_.ffn_dim, w.up.inlaid.own);  // [R, F]
-    w.down.at(c.first, s.index).backward(pb, activated, dy3, dpre, false, rows(saved.u.down));
-    ops::gelu_backward_into(pb, pre, dpre, dpre);
+    const Buffer du = down.backward_dx(pb, dy3, dpre, false);
+    ops::gelu_backward_into(pb, pre, dpre, dpre, down.trains() ? pre : Buffer());
+    if (down.trains()) down.backward_dw(pb, pre, dy3, du);
     const Buffer dz = temp("dz2", config_.dim);
-    w.up.at(c.first, s.index).backward(pb, z.y, dpre, dz, false, u_up);
+    up.backward(pb, z.y, dpre, dz, false, u_up);
     ops::layer_norm_backward(pb, x2, z.stats, tables, dz, dx_rows, true,
                              {.dmul = modulation_row(pb, w.dmodulation, scale2),
                               .dadd = modulation_row(pb, w.dmodulation, shift2)});

@@ -350,8 +350,7 @@ void each_saved(BlockSaved& saved, Visit&& visit) {
                     &saved.self_out,   &saved.ffn_out,
                     &saved.u.self_qkv, &saved.u.self_o,
                     &saved.u.cross_q,  &saved.u.cross_kv,
-                    &saved.u.cross_o,  &saved.u.up,
-                    &saved.u.down}) {
+                    &saved.u.cross_o,  &saved.u.up}) {
     if (*b) visit(*b);
   }
 }
