@@ -42,9 +42,13 @@ class SampleTensor {
     if (shape.rank() > 0) padded[-1] += layout.row_padding;
     strides_ = row_major(padded);
     start_ = layout.start;
+    columns_ = shape.rank() > 0 ? shape[-1] : 1;
+    padding_ = layout.row_padding;
     bytes_.assign(static_cast<std::size_t>(layout.start + padded.elements() + 16) * size_of(dtype),
                   kPattern);
-    for (std::int64_t i = 0; i < size(); ++i) set(i, 0);
+    each_row([&](std::size_t begin, std::size_t end) {
+      std::memset(bytes_.data() + begin, 0, end - begin);  // 0 in every dtype
+    });
   }
 
   std::int64_t size() const { return shape_.elements(); }
@@ -116,28 +120,34 @@ class SampleTensor {
   }
   bool padding_untouched() const {
     device_memory_is_read();
-    std::vector<bool> element(bytes_.size(), false);
-    const std::byte* base = bytes_.data();
-    for (std::int64_t i = 0; i < size(); ++i) {
-      const auto at = static_cast<std::size_t>(const_cast<SampleTensor*>(this)->address(i) - base);
-      for (std::size_t k = 0; k < size_of(dtype_); ++k) element[at + k] = true;
-    }
-    for (std::size_t i = 0; i < bytes_.size(); ++i) {
-      if (!element[i] && bytes_[i] != kPattern) return false;
-    }
-    return true;
+    std::size_t at = 0;
+    bool untouched = true;
+    const auto check_until = [&](std::size_t end) {
+      for (; at < end; ++at) untouched = untouched && bytes_[at] == kPattern;
+    };
+    each_row([&](std::size_t begin, std::size_t end) {
+      check_until(begin);
+      at = end;
+    });
+    check_until(bytes_.size());
+    return untouched;
   }
 
  private:
   static constexpr std::byte kPattern{0xa5};
 
   std::byte* address(std::int64_t i) {
-    std::int64_t at = start_;
-    for (int d = shape_.rank(); d-- > 0 && shape_[d] > 0;) {
-      at += (i % shape_[d]) * strides_[d];
-      i /= shape_[d];
-    }
+    const std::int64_t at = start_ + i + (i == 0 ? 0 : i / columns_ * padding_);
     return bytes_.data() + static_cast<std::size_t>(at) * size_of(dtype_);
+  }
+  // Where the elements of each row lie.
+  template <class Visit>
+  void each_row(Visit&& visit) const {
+    const std::size_t element = size_of(dtype_);
+    for (std::int64_t i = 0; i < size(); i += columns_) {
+      const auto begin = static_cast<std::size_t>(start_ + i + i / columns_ * padding_) * element;
+      visit(begin, begin + static_cast<std::size_t>(columns_) * element);
+    }
   }
   template <class T>
   static T read(const std::byte* p) {
@@ -163,6 +173,7 @@ class SampleTensor {
   DType dtype_;
   Shape shape_, strides_;
   std::int64_t start_ = 0;
+  std::int64_t columns_ = 1, padding_ = 0;  // elements of a row and behind it
   DeviceVector<std::byte> bytes_;
 };
 
