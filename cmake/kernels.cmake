@@ -2,6 +2,7 @@
 # instruction set, its functions in a namespace of that name.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(BALLAST_ISAS sse2 avx2 avx512)
+  set(BALLAST_FLAGS_sse2 $<$<CONFIG:Release>:-O2>)  # for processors of before 2013: half the time to compile
   set(BALLAST_FLAGS_avx2 -mavx2 -mfma -mf16c)
   set(BALLAST_FLAGS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
                            -mprefer-vector-width=512)

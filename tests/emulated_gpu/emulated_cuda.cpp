@@ -2,7 +2,6 @@
 
 #include <ucontext.h>
 
-#include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -10,20 +9,32 @@
 
 #include "emulated_recording.h"
 
-thread_local uint3 threadIdx, blockIdx;
-thread_local dim3 blockDim, gridDim;
+constinit thread_local uint3 threadIdx{}, blockIdx{};
+constinit thread_local dim3 blockDim, gridDim;
 
 namespace emulated {
+
+constinit thread_local std::size_t running = 0;
+constinit thread_local unsigned long long* running_slots = nullptr;
+
 namespace {
 
 constexpr std::size_t kStack = 128 << 10;
+
+// Where to go on, as the compiler's own setjmp keeps it: three words instead of libc's two hundred
+// bytes and the calls around them.
+struct Place {
+  void* words[5] = {};
+};
+// A function of its own: one that sets a place must not jump.
+[[noreturn, gnu::noinline]] void go_to(Place& p) { __builtin_longjmp(p.words, 1); }
 
 enum class State { ready, at_warp, at_block, done };
 
 struct Fiber {
   std::unique_ptr<char[]> stack{new char[kStack]};
   ucontext_t start{};
-  jmp_buf resume{};
+  Place resume;
   bool started = false;
 };
 
@@ -33,8 +44,10 @@ struct Thread {
   uint3 index{};
 };
 
+// Slots of two rounds: a lane may be one exchange ahead of another that has yet to read.
 struct Warp {
-  unsigned long long slots[32] = {};
+  unsigned long long slots[2][32] = {};
+  unsigned round = 0;
 };
 
 // What one host thread emulates at a time.
@@ -44,38 +57,35 @@ struct Machine {
   std::vector<Thread> threads;
   std::vector<Warp> warps;
   std::vector<unsigned long long> shared;
-  std::size_t now = 0;  // of threads
+  std::size_t warp_end = 0;  // of the warp that runs
   const std::function<void()>* kernel = nullptr;
-  jmp_buf scheduler{};
+  Place scheduler;
 };
-thread_local Machine machine;
+thread_local Machine own_machine;
+constinit thread_local Machine* machine = nullptr;  // own_machine, once there was a launch
 
 [[noreturn]] void die(const char* what) {
   std::fprintf(stderr, "emulated GPU: %s\n", what);
   std::abort();
 }
 
-void yield(State state);
+std::size_t first_ready(const Machine& m, std::size_t from) {
+  while (from < m.warp_end && m.threads[from].state != State::ready) ++from;
+  return from;
+}
+
+void make_running(const Machine& m, std::size_t i) {
+  running = i;
+  threadIdx = m.threads[i].index;
+}
 
 // A fiber serves one thread after another: making a context takes two system calls, more than most
-// threads do.
-void entry() {
-  for (;;) {
-    (*machine.kernel)();
-    yield(State::done);
-  }
-}
+// threads do, and threads that never wait need no change of fibers at all.
+void entry();
 
-void yield(State state) {
-  Machine& m = machine;
-  Thread& t = m.threads[m.now];
-  t.state = state;
-  if (_setjmp(t.fiber->resume) == 0) _longjmp(m.scheduler, 1);
-}
-
-// Lets a thread run until it waits or ends.
-__attribute__((noinline)) void resume(std::size_t i) {
-  Machine& m = machine;
+// Lets a thread of the warp go on, or where there is none left the scheduler.
+[[noreturn]] void go_on_with(Machine& m, std::size_t i) {
+  if (i == m.warp_end) go_to(m.scheduler);
   Thread& t = m.threads[i];
   if (!t.fiber) {
     if (m.idle.empty()) {
@@ -85,11 +95,9 @@ __attribute__((noinline)) void resume(std::size_t i) {
     t.fiber = m.idle.back();
     m.idle.pop_back();
   }
-  m.now = i;
-  threadIdx = t.index;
-  if (_setjmp(m.scheduler) != 0) return;
+  make_running(m, i);
   Fiber& f = *t.fiber;
-  if (f.started) _longjmp(f.resume, 1);
+  if (f.started) go_to(f.resume);
   f.started = true;
   getcontext(&f.start);
   f.start.uc_stack.ss_sp = f.stack.get();
@@ -97,20 +105,51 @@ __attribute__((noinline)) void resume(std::size_t i) {
   f.start.uc_link = nullptr;
   makecontext(&f.start, entry, 0);
   setcontext(&f.start);
+  die("a fiber did not start");
+}
+
+// The thread that runs waits, or its fiber has nothing to do; comes back when the fiber goes on.
+[[gnu::noinline]] void leave(Machine& m, Fiber& fiber, std::size_t next) {
+  if (__builtin_setjmp(fiber.resume.words) == 0) go_on_with(m, next);
+}
+
+void entry() {
+  Machine& m = *machine;
+  for (;;) {
+    (*m.kernel)();
+    Thread& t = m.threads[running];
+    Fiber& fiber = *t.fiber;
+    t.state = State::done;
+    t.fiber = nullptr;
+    const std::size_t next = first_ready(m, running + 1);
+    if (next < m.warp_end && !m.threads[next].fiber) {
+      m.threads[next].fiber = &fiber;
+      make_running(m, next);
+      continue;
+    }
+    m.idle.push_back(&fiber);
+    leave(m, fiber, next);
+  }
+}
+
+void wait(State state) {
+  Machine& m = *machine;
+  Thread& t = m.threads[running];
+  t.state = state;
+  leave(m, *t.fiber, first_ready(m, running + 1));
+}
+
+// Each thread of the warp that is ready runs until it waits or ends.
+[[gnu::noinline]] void run_ready(Machine& m, std::size_t first) {
+  if (__builtin_setjmp(m.scheduler.words) == 0) go_on_with(m, first_ready(m, first));
 }
 
 // Runs a warp until all its threads wait at the block's barrier or are done.
-void run_warp(std::size_t first, std::size_t end) {
-  Machine& m = machine;
+void run_warp(Machine& m, Warp& warp, std::size_t first, std::size_t end) {
+  m.warp_end = end;
   for (;;) {
-    for (std::size_t i = first; i < end; ++i) {
-      if (m.threads[i].state != State::ready) continue;
-      resume(i);
-      Thread& t = m.threads[i];
-      if (t.state != State::done) continue;
-      m.idle.push_back(t.fiber);
-      t.fiber = nullptr;
-    }
+    running_slots = warp.slots[warp.round % 2];
+    run_ready(m, first);
     std::size_t at_warp = 0, at_block = 0;
     for (std::size_t i = first; i < end; ++i) {
       at_warp += m.threads[i].state == State::at_warp;
@@ -121,21 +160,18 @@ void run_warp(std::size_t first, std::size_t end) {
     for (std::size_t i = first; i < end; ++i) {
       if (m.threads[i].state == State::at_warp) m.threads[i].state = State::ready;
     }
+    ++warp.round;
   }
 }
 
-void run_block() {
-  Machine& m = machine;
-  const std::size_t count = std::size_t{blockDim.x} * blockDim.y * blockDim.z;
-  m.threads.assign(count, {});
+void run_block(Machine& m) {
+  const std::size_t count = m.threads.size();
+  for (Thread& t : m.threads) t.state = State::ready;
   m.warps.assign((count + 31) / 32, {});
-  for (std::size_t i = 0; i < count; ++i) {
-    m.threads[i].index = {static_cast<unsigned>(i % blockDim.x),
-                          static_cast<unsigned>(i / blockDim.x % blockDim.y),
-                          static_cast<unsigned>(i / blockDim.x / blockDim.y)};
-  }
   for (;;) {
-    for (std::size_t w = 0; w < count; w += 32) run_warp(w, w + 32 < count ? w + 32 : count);
+    for (std::size_t w = 0; w < count; w += 32) {
+      run_warp(m, m.warps[w / 32], w, w + 32 < count ? w + 32 : count);
+    }
     bool waiting = false;
     for (Thread& t : m.threads) {
       if (t.state != State::at_block) continue;
@@ -143,6 +179,15 @@ void run_block() {
       waiting = true;
     }
     if (!waiting) return;
+  }
+}
+
+void number_threads(std::vector<Thread>& threads, dim3 block) {
+  threads.clear();
+  for (unsigned z = 0; z < block.z; ++z) {
+    for (unsigned y = 0; y < block.y; ++y) {
+      for (unsigned x = 0; x < block.x; ++x) threads.push_back({.index = {x, y, z}});
+    }
   }
 }
 
@@ -155,29 +200,29 @@ void launch(dim3 grid, dim3 block, std::size_t shared, cudaStream_t stream,
       grid.z == 0 || block.x == 0 || shared > (48 << 10) || grid.y > 65535 || grid.z > 65535) {
     die("a launch that no GPU takes");
   }
-  Machine& m = machine;
+  machine = &own_machine;
+  Machine& m = *machine;
   m.kernel = &kernel;
   m.shared.assign((shared + 7) / 8 + 2, 0xa5a5a5a5a5a5a5a5ull);
+  number_threads(m.threads, block);
   gridDim = grid;
   blockDim = block;
   for (unsigned z = 0; z < grid.z; ++z) {
     for (unsigned y = 0; y < grid.y; ++y) {
       for (unsigned x = 0; x < grid.x; ++x) {
         blockIdx = {x, y, z};
-        run_block();
+        run_block(m);
       }
     }
   }
 }
 
 void* dynamic_shared() {
-  auto at = reinterpret_cast<std::uintptr_t>(machine.shared.data());
+  auto at = reinterpret_cast<std::uintptr_t>(machine->shared.data());
   return reinterpret_cast<void*>((at + 15) / 16 * 16);
 }
 
-void block_barrier() { yield(State::at_block); }
-void warp_barrier() { yield(State::at_warp); }
-unsigned lane() { return static_cast<unsigned>(machine.now % 32); }
-unsigned long long* warp_slots() { return machine.warps[machine.now / 32].slots; }
+void block_barrier() { wait(State::at_block); }
+void warp_barrier() { wait(State::at_warp); }
 
 }  // namespace emulated

@@ -15,8 +15,9 @@
 #undef __launch_bounds__
 #define __launch_bounds__(...)
 
-extern thread_local uint3 threadIdx, blockIdx;
-extern thread_local dim3 blockDim, gridDim;
+// constinit: they are read without asking each time whether they were made.
+extern constinit thread_local uint3 threadIdx, blockIdx;
+extern constinit thread_local dim3 blockDim, gridDim;
 
 namespace emulated {
 
@@ -26,17 +27,23 @@ void* dynamic_shared();
 
 void block_barrier();
 void warp_barrier();
-unsigned lane();
-unsigned long long* warp_slots();  // one per lane
 
+// Of the thread that runs: its number in the block, and what its warp exchanges until the next
+// barrier, one slot per lane.
+extern constinit thread_local std::size_t running;
+extern constinit thread_local unsigned long long* running_slots;
+inline unsigned long long* warp_slots() { return running_slots; }
+inline unsigned lane() { return static_cast<unsigned>(running % 32); }
+
+// One barrier is enough: who writes again before all have read does so into other slots.
 template <class T>
 T exchange(T value, unsigned from) {
   static_assert(sizeof(T) <= 8, "one slot");
-  std::memcpy(&warp_slots()[lane()], &value, sizeof value);
+  unsigned long long* const exchanged = warp_slots();
+  std::memcpy(&exchanged[lane()], &value, sizeof value);
   warp_barrier();
   T other;
-  std::memcpy(&other, &warp_slots()[from % 32], sizeof other);
-  warp_barrier();
+  std::memcpy(&other, &exchanged[from % 32], sizeof other);
   return other;
 }
 

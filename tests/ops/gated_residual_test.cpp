@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "ops/quantum.h"
 #include "tests/ref/gated_residual.h"
 #include "tests/support/recorded_program.h"

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "tests/ref/rope_3d.h"
 #include "tests/support/recorded_program.h"
 #include "tests/support/row_op.h"

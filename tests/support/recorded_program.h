@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -56,16 +57,17 @@ class RecordedProgram {
 
  private:
   void place() {
-    if (!arena_.empty()) return;  // a second run goes on with the memory of the first
+    if (arena_) return;  // a second run goes on with the memory of the first
     std::uint64_t end = 0;
     for (std::uint32_t id = 0; id < set_.buffers.size(); ++id) {
       const BufferSpec& s = set_.spec(Buffer{id});
       offsets_.push_back(end);
       if (s.root.id == id) end += (s.bytes + 255) / 256 * 256;
     }
-    arena_.assign(end + 256, std::byte{0xff});  // reading what nobody wrote gives NaN
-    const auto misfit = reinterpret_cast<std::uintptr_t>(arena_.data()) % 256;
-    arenas_.base[0] = arenas_.base[1] = arena_.data() + (256 - misfit) % 256;
+    arena_.reset(static_cast<std::byte*>(allocate_for_device(end + 256)));
+    std::memset(arena_.get(), 0xff, end + 256);  // reading what nobody wrote gives NaN
+    const auto misfit = reinterpret_cast<std::uintptr_t>(arena_.get()) % 256;
+    arenas_.base[0] = arenas_.base[1] = arena_.get() + (256 - misfit) % 256;
     for (const auto& [b, t] : inputs_) {
       if (t.size() == 0) continue;
       check(t.view().contiguous(), "an input of a program is contiguous");
@@ -82,7 +84,11 @@ class RecordedProgram {
   ThreadPool pool_;
   std::vector<std::pair<Buffer, SampleTensor>> inputs_;
   std::vector<std::uint64_t> offsets_;
-  DeviceVector<std::byte> arena_;
+  // Not a vector: that goes through it byte by byte, and some programs have large workspaces.
+  struct Free {
+    void operator()(std::byte* p) const { free_for_device(p); }
+  };
+  std::unique_ptr<std::byte, Free> arena_;
   ArenaBases arenas_;
 };
 

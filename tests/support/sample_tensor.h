@@ -3,8 +3,6 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <random>
 #include <vector>
 
 #include "core/tensor.h"
@@ -28,7 +26,8 @@ inline float f16_value(std::uint16_t bits) {
 }
 
 // A tensor that owns its memory, for tests: any row padding, any start within the allocation, and a
-// pattern in all bytes that are not elements, so that a write beside them is seen.
+// pattern in all bytes that are not elements, so that a write beside them is seen. What goes
+// through the elements is in sample_tensor.cpp, which is optimised where tests are not.
 class SampleTensor {
  public:
   struct Layout {
@@ -37,15 +36,7 @@ class SampleTensor {
   };
 
   SampleTensor(DType dtype, const Shape& shape) : SampleTensor(dtype, shape, Layout()) {}
-  SampleTensor(DType dtype, const Shape& shape, Layout layout) : dtype_(dtype), shape_(shape) {
-    Shape padded = shape;
-    if (shape.rank() > 0) padded[-1] += layout.row_padding;
-    strides_ = row_major(padded);
-    start_ = layout.start;
-    bytes_.assign(static_cast<std::size_t>(layout.start + padded.elements() + 16) * size_of(dtype),
-                  kPattern);
-    for (std::int64_t i = 0; i < size(); ++i) set(i, 0);
-  }
+  SampleTensor(DType dtype, const Shape& shape, Layout layout);
 
   std::int64_t size() const { return shape_.elements(); }
   const Shape& shape() const { return shape_; }
@@ -56,113 +47,35 @@ class SampleTensor {
   }
 
   // Element i in row-major order.
-  double operator[](std::int64_t i) const {
-    device_memory_is_read();
-    const std::byte* p = const_cast<SampleTensor*>(this)->address(i);
-    switch (dtype_) {
-      case DType::f64:
-        return read<double>(p);
-      case DType::f32:
-        return read<float>(p);
-      case DType::bf16:
-        return bf16_value(read<std::uint16_t>(p));
-      case DType::u8:
-        return read<std::uint8_t>(p);
-      default:
-        check(dtype_ == DType::f16, "a sample tensor is not {}", dtype_);
-        return f16_value(read<std::uint16_t>(p));
-    }
-  }
-  void set(std::int64_t i, double value) {
-    device_memory_is_read();
-    std::byte* p = address(i);
-    const auto narrow = static_cast<float>(value);
-    switch (dtype_) {
-      case DType::f64:
-        return write(p, value);
-      case DType::f32:
-        return write(p, narrow);
-      case DType::bf16:
-        return write(p, bf16_bits(narrow));
-      case DType::u8:
-        return write(p, static_cast<std::uint8_t>(value));
-      default:
-        check(dtype_ == DType::f16, "a sample tensor is not {}", dtype_);
-        return write(p, nearest_f16(narrow));
-    }
-  }
+  double operator[](std::int64_t i) const;
+  void set(std::int64_t i, double value);
 
-  std::vector<double> values() const {
-    std::vector<double> v(static_cast<std::size_t>(size()));
-    for (std::int64_t i = 0; i < size(); ++i) v[static_cast<std::size_t>(i)] = (*this)[i];
-    return v;
-  }
-  SampleTensor& fill(const std::vector<double>& v) {
-    check(static_cast<std::int64_t>(v.size()) == size(), "{} values for {}", v.size(), shape_);
-    for (std::int64_t i = 0; i < size(); ++i) set(i, v[static_cast<std::size_t>(i)]);
-    return *this;
-  }
-  SampleTensor& fill_normal(std::uint32_t seed, double scale = 1) {
-    std::mt19937 random(seed);
-    std::normal_distribution<double> normal(0, scale);
-    for (std::int64_t i = 0; i < size(); ++i) set(i, normal(random));
-    return *this;
-  }
+  std::vector<double> values() const;
+  SampleTensor& fill(const std::vector<double>& v);
+  SampleTensor& fill_normal(std::uint32_t seed, double scale = 1);
 
   // All bytes, padding included: two tensors of one layout are compared bit by bit with this.
   const DeviceVector<std::byte>& bytes() const {
     device_memory_is_read();
     return bytes_;
   }
-  bool padding_untouched() const {
-    device_memory_is_read();
-    std::vector<bool> element(bytes_.size(), false);
-    const std::byte* base = bytes_.data();
-    for (std::int64_t i = 0; i < size(); ++i) {
-      const auto at = static_cast<std::size_t>(const_cast<SampleTensor*>(this)->address(i) - base);
-      for (std::size_t k = 0; k < size_of(dtype_); ++k) element[at + k] = true;
-    }
-    for (std::size_t i = 0; i < bytes_.size(); ++i) {
-      if (!element[i] && bytes_[i] != kPattern) return false;
-    }
-    return true;
-  }
+  bool padding_untouched() const;
 
  private:
   static constexpr std::byte kPattern{0xa5};
 
   std::byte* address(std::int64_t i) {
-    std::int64_t at = start_;
-    for (int d = shape_.rank(); d-- > 0 && shape_[d] > 0;) {
-      at += (i % shape_[d]) * strides_[d];
-      i /= shape_[d];
-    }
+    const std::int64_t at = start_ + i + (i == 0 ? 0 : i / columns_ * padding_);
     return bytes_.data() + static_cast<std::size_t>(at) * size_of(dtype_);
   }
-  template <class T>
-  static T read(const std::byte* p) {
-    T value;
-    std::memcpy(&value, p, sizeof value);
-    return value;
-  }
-  template <class T>
-  static void write(std::byte* p, T value) {
-    std::memcpy(p, &value, sizeof value);
-  }
-  static std::uint16_t nearest_f16(float x) {  // by halving: the finite values are ordered
-    std::uint16_t low = 0, high = 0x7bff;
-    while (high - low > 1) {
-      const auto middle = static_cast<std::uint16_t>((low + high) / 2);
-      (f16_value(middle) <= std::abs(x) ? low : high) = middle;
-    }
-    const float below = std::abs(x) - f16_value(low), above = f16_value(high) - std::abs(x);
-    const std::uint16_t near = below < above || (below == above && low % 2 == 0) ? low : high;
-    return static_cast<std::uint16_t>(near | (std::signbit(x) ? 0x8000 : 0));
-  }
+  // Where the elements of each row lie.
+  template <class Visit>
+  void each_row(Visit&& visit) const;
 
   DType dtype_;
   Shape shape_, strides_;
   std::int64_t start_ = 0;
+  std::int64_t columns_ = 1, padding_ = 0;  // elements of a row and behind it
   DeviceVector<std::byte> bytes_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "io/checkpoint.h"
 #include "models/wan_vae/pass.h"
 #include "ops/copy.h"

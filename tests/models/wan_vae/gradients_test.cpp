@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <map>
+#include <random>
 
 #include "models/wan_vae/vae.h"
 #include "ops/sgemm.h"
