@@ -106,7 +106,9 @@ __device__ __forceinline__ float quotient_in_range(float a, float b) { return __
 struct Divisor {
   float b;
   explicit __device__ Divisor(float x) : b(x) {}
-  __device__ __forceinline__ float of_unsigned_zero(float a) const { return __fdiv_rn(a, b); }
+  __device__ __forceinline__ float of_unsigned_zero(float a) const {
+    return __fadd_rn(__fdiv_rn(a, b), 0.0f);
+  }
 };
 __device__ __forceinline__ std::uint32_t third_bytes(std::uint32_t a, std::uint32_t b,
                                                      std::uint32_t c, std::uint32_t d) {
