@@ -204,25 +204,13 @@ struct Place {
 // Parameters until they are changed: as they lie in memory, or as numbers.
 struct Numbers {
   float x[8];
+  __device__ __forceinline__ void unpack(float* to) const {
+#pragma unroll
+    for (int k = 0; k < 8; ++k) to[k] = x[k];
+  }
 };
 template <bool kWhole, class P>
 using Old = std::conditional_t<kWhole, Eight<P>, Numbers>;
-__device__ __forceinline__ void unpack_eight(const Numbers& from, float (&x)[8]) {
-#pragma unroll
-  for (int k = 0; k < 8; ++k) x[k] = from.x[k];
-}
-__device__ __forceinline__ void unpack_eight(const Eight<float>& from, float (&x)[8]) {
-  from.unpack(x);
-}
-__device__ __forceinline__ void unpack_eight(const Eight<bf16>& from, float (&x)[8]) {
-  const std::uint32_t pair[4] = {from.raw[0].x, from.raw[0].y, from.raw[0].z, from.raw[0].w};
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    x[2 * k] = __uint_as_float(pair[k] << 16);
-    x[2 * k + 1] = __uint_as_float(pair[k] & 0xffff0000u);
-  }
-}
-
 // All that a launch updates. Memory gives a multiprocessor 1.6 elements per clock where all is in
 // 16 and 8 bits, 80 instructions for each: what is looked at of an element is its part in the
 // extremes of its thread's eight, and only eights with zeros, tiny or infinite numbers among them
@@ -237,7 +225,12 @@ struct Updates {
   unsigned runs, run_length;  // blocks of states that a warp takes in a row
   RoundKeys keys;             // stochastic
 
-  static __device__ __forceinline__ float rounded(float x) { return to_float(from_float<P>(x)); }
+  // To the parameters' type and back; two at a time are converted faster.
+  static __device__ __forceinline__ void round(float (&x)[8]) {
+    Eight<P> eight;
+    pack_eight(eight, x);
+    eight.unpack(x);
+  }
 
   // bad: a bit for each of the eight that stays what it is.
   template <bool kWhole, bool kAllGood>
@@ -245,19 +238,29 @@ struct Updates {
                                         const Old<kWhole, P>& before, const float (&change)[8],
                                         float decay, unsigned bad) const {
     float old[8];
-    unpack_eight(before, old);
+    before.unpack(old);
     const auto decay_of = [&](int k) { return kAllGood ? decay : bad >> k & 1 ? 1.0f : decay; };
     float now[8];
     if (t.shift != nullptr) {
       float s[8];
       load_some<kWhole>(t.shift + i, count, s);
 #pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        s[k] = rounded(cuda::add(s[k], change[k]));
-        if (t.decays) s[k] = rounded(mul(s[k], decay_of(k)));
-        now[k] = rounded(cuda::add(old[k], s[k]));
-        s[k] = cuda::add(s[k], rounded(sub(old[k], now[k])));
+      for (int k = 0; k < 8; ++k) s[k] = cuda::add(s[k], change[k]);
+      round(s);
+      if (t.decays) {
+#pragma unroll
+        for (int k = 0; k < 8; ++k) s[k] = mul(s[k], decay_of(k));
+        round(s);
       }
+      float lost[8];
+#pragma unroll
+      for (int k = 0; k < 8; ++k) now[k] = cuda::add(old[k], s[k]);
+      round(now);
+#pragma unroll
+      for (int k = 0; k < 8; ++k) lost[k] = sub(old[k], now[k]);
+      round(lost);
+#pragma unroll
+      for (int k = 0; k < 8; ++k) s[k] = cuda::add(s[k], lost[k]);
       store_some<kWhole>(p, count, now);
       store_some<kWhole>(t.shift + i, count, s);
     } else if constexpr (kKind != ParameterRounding::nearest) {
@@ -283,9 +286,11 @@ struct Updates {
       }
     } else {
 #pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        now[k] = rounded(cuda::add(old[k], change[k]));
-        if (t.decays) now[k] = mul(now[k], decay_of(k));
+      for (int k = 0; k < 8; ++k) now[k] = cuda::add(old[k], change[k]);
+      if (t.decays) {
+        round(now);
+#pragma unroll
+        for (int k = 0; k < 8; ++k) now[k] = mul(now[k], decay_of(k));
       }
       store_some<kWhole>(p, count, now);
     }
@@ -356,7 +361,7 @@ struct Updates {
 #pragma unroll 1
     for (; place.block < end;) {
       float x[8], first[8], second[8];
-      unpack_eight(taken.g, x);
+      taken.g.unpack(x);
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
         const std::uint32_t m = k < 4 ? taken.m.x : taken.m.y, v = k < 4 ? taken.v.x : taken.v.y;

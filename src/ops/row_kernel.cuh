@@ -74,9 +74,19 @@ struct Eight {
     }
   }
   __device__ __forceinline__ void unpack(float* x) const {
-    const E* e = reinterpret_cast<const E*>(raw);
+    if constexpr (std::is_same_v<E, bf16>) {
+      // By hand: one instruction each, where the compiler takes two for the upper halves.
+      const std::uint32_t pair[4] = {raw[0].x, raw[0].y, raw[0].z, raw[0].w};
 #pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] = to_float(e[i]);
+      for (int i = 0; i < 4; ++i) {
+        x[2 * i] = __uint_as_float(pair[i] << 16);
+        x[2 * i + 1] = __uint_as_float(pair[i] & 0xffff0000u);
+      }
+    } else {
+      const E* e = reinterpret_cast<const E*>(raw);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[i] = to_float(e[i]);
+    }
   }
 };
 
