@@ -429,7 +429,7 @@ struct Updates {
 // A warp takes some blocks of states after the other, through all tensors. Twelve warps share the
 // tables, which take as long to copy as ten thousand elements: blocks stay.
 constexpr unsigned kLongestRun = 8;
-template <class Op, int kThreads, int kBlocksAtOnce, bool kAhead>
+template <class Op, int kThreads, int kBlocksAtOnce, bool kAhead, bool kTogether>
 __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
     update_blocks(const __grid_constant__ Op op, const StateTables* from) {
   extern __shared__ __align__(16) unsigned char shared[];
@@ -439,7 +439,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
   const float scale = scale_of(op.grad_scale);
   const unsigned warps = gridDim.x * (kThreads / 32);
   int at = 0;
-  for (unsigned run = (blockIdx.x * kThreads + threadIdx.x) / 32; run < op.runs; run += warps) {
+  for (unsigned base = 0; base < op.runs; base += warps) {
+    if (kTogether) __syncthreads();
+    const unsigned run = base + (blockIdx.x * kThreads + threadIdx.x) / 32;
+    if (run >= op.runs) continue;
     while (at + 1 < op.count && run >= op.tensor[at + 1].first_run) ++at;
     const auto& t = op.tensor[at];
     const Rates r = op.stabilized != nullptr ? *op.stabilized : t.rates;
@@ -558,6 +561,7 @@ void adamw_8bit(const AdamW8bit* tensors, int count, const StateTables* tables, 
     all.run_length = share < 1             ? 1
                      : share < kLongestRun ? static_cast<unsigned>(share)
                                            : kLongestRun;
+    if (const char* w = getenv("BALLAST_VARIANT"); w && atoi(w) >= 4) all.run_length = 2;
     all.runs = 0;
     for (int t = 0; t < count; ++t) {
       all.tensor[t] = tensor<P, G>(tensors[t], all.runs);
@@ -572,9 +576,10 @@ void adamw_8bit(const AdamW8bit* tensors, int count, const StateTables* tables, 
     all.eps = a.eps;
     all.count = count;
     all.keys = round_keys(a.rounding.random);
-    const auto launch = [&](auto threads, auto at_once, auto ahead) {
+    const auto launch = [&](auto threads, auto at_once, auto ahead, auto together) {
       constexpr int kThreads = decltype(threads)::value, kAtOnce = decltype(at_once)::value;
-      auto* const kernel = update_blocks<Op, kThreads, kAtOnce, decltype(ahead)::value>;
+      auto* const kernel =
+          update_blocks<Op, kThreads, kAtOnce, decltype(ahead)::value, decltype(together)::value>;
       check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                       cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(sizeof(WorkTables))),
@@ -586,21 +591,18 @@ void adamw_8bit(const AdamW8bit* tensors, int count, const StateTables* tables, 
     const char* v = getenv("BALLAST_VARIANT");
     const int variant = v ? atoi(v) : 0;
     if constexpr (sizeof(P) == 2 && sizeof(G) == 2) {
-      if (variant == 1)
+      if (variant == 1 || variant == 4)
         return launch(integral_constant<int, 384>(), integral_constant<int, 2>(),
-                      integral_constant<bool, false>());
+                      integral_constant<bool, true>(), integral_constant<bool, true>());
       if (variant == 2)
-        return launch(integral_constant<int, 512>(), integral_constant<int, 2>(),
-                      integral_constant<bool, false>());
-      if (variant == 4)
-        return launch(integral_constant<int, 320>(), integral_constant<int, 2>(),
-                      integral_constant<bool, true>());
-      if (variant == 3)
         return launch(integral_constant<int, 256>(), integral_constant<int, 2>(),
-                      integral_constant<bool, true>());
+                      integral_constant<bool, true>(), integral_constant<bool, false>());
+      if (variant == 3 || variant == 5)
+        return launch(integral_constant<int, 256>(), integral_constant<int, 2>(),
+                      integral_constant<bool, true>(), integral_constant<bool, true>());
     }
     launch(integral_constant<int, 384>(), integral_constant<int, 2>(),
-           integral_constant<bool, true>());
+           integral_constant<bool, true>(), integral_constant<bool, false>());
   });
   check_launch("adamw_8bit");
 }

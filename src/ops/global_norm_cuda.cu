@@ -48,16 +48,26 @@ __global__ void make_limit(const double* sum, double scale, double max_norm, flo
 // ---- sums of squares
 //
 // A block of threads per block of kSumBlock elements, through all tensors of a launch; four threads
-// per piece, each with four of its sixteen sums, so that it loads four neighbours at once. Small
-// blocks: while some wait for their last sums others load. The sums of blocks lie in groups, a
-// tensor's from a new group on, and the block of threads that comes last adds them.
-constexpr int kSquareThreads = 4 * kSumPieces, kSquareRows = kSumPiece / 16;
+// per piece, each with four of its sixteen sums, and so eight neighbouring pieces to a warp. It
+// loads 512 bytes of one after the other, in whole lines, and passes them on in shared memory:
+// threads that read their own sums' elements would ask for 32 bytes here and there. The sums of
+// blocks lie in groups, a tensor's from a new group on, and the block of threads that comes last
+// adds them.
+constexpr int kSquareThreads = 4 * kSumPieces, kWarpPieces = 8, kTileBytes = 512;
 constexpr int kLaunchGroups = static_cast<int>(kSumPartials / kGroupBlocks);
 static_assert(kSumPartials % kGroupBlocks == 0, "launches end with groups");
 
 template <class T>
 struct alignas(4 * sizeof(T)) FourOf {
   T e[4];
+};
+
+// What a warp passes on: so many bytes of each of its pieces, apart by so much that threads of
+// different pieces read different banks.
+template <class T>
+struct WarpTile {
+  static constexpr int kStep = kTileBytes + 16 * sizeof(T), kRows = kTileBytes / (16 * sizeof(T));
+  alignas(16) unsigned char bytes[kWarpPieces * kStep];
 };
 
 template <class T>
@@ -79,38 +89,54 @@ struct Squared {
   }
 };
 
-// Sums 4 r ... 4 r + 3 of the sixteen of a piece, r being the thread's number among its four.
+__device__ __forceinline__ void add_four(const float (&v)[4], double (&sum)[4]) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) sum[k] = add_product(v[k], v[k], sum[k]);
+}
+
+// Sums 4 r ... 4 r + 3 of the sixteen of a piece, r being the thread's number among its four. x:
+// where the eight whole pieces of the warp begin, aligned to 16 bytes.
 template <class T>
-__device__ __forceinline__ void square_sums(const T* x, std::int64_t begin, std::int64_t end,
-                                            double (&sum)[4]) {
-  const std::int64_t mine = begin + threadIdx.x % 4 * 4;
+__device__ __forceinline__ void sums_of_whole(const T* x, WarpTile<T>& tile, double (&sum)[4]) {
+  constexpr int kTiles = static_cast<int>(kSumPiece * sizeof(T) / kTileBytes);
+  const int lane = threadIdx.x % 32,
+            mine = lane / 4 * WarpTile<T>::kStep + lane % 4 * 4 * sizeof(T);
+  const auto* from = reinterpret_cast<const uint4*>(x) + lane;
+  uint4 ahead[kWarpPieces];
+  const auto load = [&](int t) {
 #pragma unroll
-  for (int k = 0; k < 4; ++k) sum[k] = 0;
-  if (end - begin == kSumPiece && reinterpret_cast<std::uintptr_t>(x) % sizeof(FourOf<T>) == 0) {
-    constexpr int kFlight = 32 / sizeof(T);
-    const auto* fours = reinterpret_cast<const FourOf<T>*>(x + mine);
+    for (int p = 0; p < kWarpPieces; ++p) ahead[p] = from[(p * kTiles + t) * (kTileBytes / 16)];
+  };
+  load(0);
 #pragma unroll 1
-    for (int row = 0; row < kSquareRows; row += kFlight) {
-      FourOf<T> item[kFlight];
+  for (int t = 0; t < kTiles; ++t) {
+    __syncwarp();
 #pragma unroll
-      for (int f = 0; f < kFlight; ++f) item[f] = fours[(row + f) * 4];
-#pragma unroll
-      for (int f = 0; f < kFlight; ++f) {
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const float v = to_float(item[f].e[k]);
-          sum[k] = add_product(v, v, sum[k]);
-        }
-      }
+    for (int p = 0; p < kWarpPieces; ++p) {
+      *reinterpret_cast<uint4*>(tile.bytes + p * WarpTile<T>::kStep + lane * 16) = ahead[p];
     }
-    return;
+    __syncwarp();
+    if (t + 1 < kTiles) load(t + 1);
+#pragma unroll
+    for (int row = 0; row < WarpTile<T>::kRows; ++row) {
+      const auto four =
+          *reinterpret_cast<const FourOf<T>*>(tile.bytes + mine + row * 16 * sizeof(T));
+      const float v[4] = {to_float(four.e[0]), to_float(four.e[1]), to_float(four.e[2]),
+                          to_float(four.e[3])};
+      add_four(v, sum);
+    }
   }
-  for (std::int64_t i = mine; i < end; i += 16) {
+}
+
+// ... of pieces anywhere that may end early.
+template <class T>
+__device__ __forceinline__ void sums_of_any(const T* x, std::int64_t begin, std::int64_t end,
+                                            double (&sum)[4]) {
+  for (std::int64_t i = begin + threadIdx.x % 4 * 4; i < end; i += 16) {
+    float v[4];
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const float v = i + k < end ? to_float(x[i + k]) : 0.0f;
-      sum[k] = add_product(v, v, sum[k]);
-    }
+    for (int k = 0; k < 4; ++k) v[k] = i + k < end ? to_float(x[i + k]) : 0.0f;
+    add_four(v, sum);
   }
 }
 
@@ -125,17 +151,26 @@ __device__ __forceinline__ double add_sixteen(double (&sum)[4]) {
 }
 
 template <class T>
-__global__ void __launch_bounds__(kSquareThreads)
+__global__ void __launch_bounds__(kSquareThreads, 8)
     add_squares(const __grid_constant__ Squared<T> all, double* partial, unsigned* finished,
                 double* total) {
   static_assert(kGroupBlocks == 64, "two to a lane");
   __shared__ double piece[kSumPieces], group[kLaunchGroups];
   const int tensor = all.tensor_of(all.blocks, all.count, blockIdx.x);
   const std::int64_t block = blockIdx.x - all.blocks[tensor], n = all.elements[tensor];
-  const std::int64_t at = block * kSumBlock + threadIdx.x / 4 * kSumPiece;
-  const std::int64_t begin = at < n ? at : n, end = n - begin < kSumPiece ? n : begin + kSumPiece;
-  double sum[4];
-  square_sums(all.x[tensor], begin, end, sum);
+  __shared__ WarpTile<T> tile[kSquareThreads / 32];
+  const T* const x = all.x[tensor];
+  const int warp = threadIdx.x / 32;
+  const std::int64_t first = block * kSumBlock + warp * (kWarpPieces * kSumPiece);
+  double sum[4] = {0, 0, 0, 0};
+  if (reinterpret_cast<std::uintptr_t>(x) % 16 == 0 &&
+      n - first >= kWarpPieces * kSumPiece) {  // the same for the whole warp
+    sums_of_whole(x + first, tile[warp], sum);
+  } else {
+    const std::int64_t at = first + threadIdx.x % 32 / 4 * kSumPiece;
+    const std::int64_t begin = at < n ? at : n;
+    sums_of_any(x, begin, n - begin < kSumPiece ? n : begin + kSumPiece, sum);
+  }
   const double of_piece = add_sixteen(sum);
   if (threadIdx.x % 4 == 0) piece[threadIdx.x / 4] = of_piece;
   __syncthreads();

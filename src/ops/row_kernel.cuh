@@ -51,6 +51,17 @@ __device__ __forceinline__ float row_sum(float x, float* scratch) {
 
 // ---- eights
 
+// With one instruction, also where the compiler leaves four of what it made of pairs.
+__device__ __forceinline__ void store_sixteen(uint4* p, const uint4& x) {
+#ifdef __CUDACC__
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)),
+               "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+               : "memory");
+#else
+  *p = x;
+#endif
+}
+
 // Eight elements as they lie in memory: 4 or 8 registers, half of what they take as f32 for bf16.
 template <class E>
 struct Eight {
@@ -65,6 +76,10 @@ struct Eight {
   __device__ __forceinline__ void load_once(const E* p) {
 #pragma unroll
     for (int w = 0; w < kWords; ++w) raw[w] = __ldcs(reinterpret_cast<const uint4*>(p) + w);
+  }
+  __device__ __forceinline__ void store(E* p) const {
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) store_sixteen(reinterpret_cast<uint4*>(p) + w, raw[w]);
   }
   // What follows is as if loaded anew: the compiler unpacks again instead of keeping the f32 values
   // in twice as many registers.
