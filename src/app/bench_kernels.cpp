@@ -276,9 +276,11 @@ class KernelPrograms {
       const Buffer x = noise(pb, "x", {parameters_}, DType::bf16);
       const Buffer sum = filled(pb, "sum", {1}, DType::f64, 0);
       begin();
+      std::vector<Buffer> parts;
       for (std::int64_t k = 0; k < part; ++k) {
-        ops::sum_squares(pb, pb.slice(x, 0, k * (parameters_ / part), parameters_ / part), sum);
+        parts.push_back(pb.slice(x, 0, k * (parameters_ / part), parameters_ / part));
       }
+      ops::sum_squares(pb, parts, sum);
     }
     {
       ProgramBuilder pb(set_, "EMA");

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/output.h"
-#include "app/stopwatch.h"
+#include "core/stopwatch.h"
 #include "core/convert.h"
 #include "core/error.h"
 #include "core/progress.h"

@@ -7,7 +7,7 @@
 #include "app/output.h"
 #include "app/planning.h"
 #include "app/random_checkpoint.h"
-#include "app/stopwatch.h"
+#include "core/stopwatch.h"
 #include "core/error.h"
 #include "infer/text_encoder.h"
 #include "memory/disk_speed.h"

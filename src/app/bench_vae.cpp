@@ -9,7 +9,7 @@
 #include "app/output.h"
 #include "app/planning.h"
 #include "app/random_checkpoint.h"
-#include "app/stopwatch.h"
+#include "core/stopwatch.h"
 #include "core/error.h"
 #include "core/random.h"
 #include "infer/video_codec.h"

@@ -11,7 +11,7 @@
 #include "app/output.h"
 #include "app/planning.h"
 #include "app/random_weights.h"
-#include "app/stopwatch.h"
+#include "core/stopwatch.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/random.h"

@@ -200,6 +200,10 @@ GpuQueue::GpuQueue() {
   stream_ = s;
   if (!writes_are_recorded()) return;
   place_ = static_cast<std::uint32_t*>(std::aligned_alloc(kPage, kPage));
+  if (place_ == nullptr) {
+    fail(ErrorCode::refused,
+         fmt::format("no {} bytes of host memory where the GPU notes how far it is", kPage));
+  }
   pinned_place_ = PinnedRegion(reinterpret_cast<std::byte*>(place_), {kPage});
   forget_place();
 }

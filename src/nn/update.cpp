@@ -238,11 +238,17 @@ void record_gradient_norm(ProgramBuilder& pb, std::span<const UpdatedTensor> ten
           "the gradients in {} do not follow each other", pb.set().name(whole));
     gradients.push_back(whole);
   }
+  std::vector<Buffer> here_already;
+  const auto add_those = [&] {
+    ops::sum_squares(pb, here_already, sum);
+    here_already.clear();
+  };
   for (const Buffer gradient : gradients) {
     if (pb.tier(gradient) == Tier::device) {
-      ops::sum_squares(pb, gradient, sum);
+      here_already.push_back(gradient);
       continue;
     }
+    add_those();
     // Gradients in host memory visit the device once more for the norm.
     const std::int64_t total = pb.shape(gradient).elements();
     for (std::int64_t first = 0; first < total; first += kPieceElements) {
@@ -254,6 +260,7 @@ void record_gradient_norm(ProgramBuilder& pb, std::span<const UpdatedTensor> ten
       ops::sum_squares(pb, g, sum);
     }
   }
+  add_those();
   const Buffer here = pb.temp("norm", {1}, DType::f32, Role::output);
   ops::clip_factor(pb, sum, max_norm, factor, here);
   ops::copy(pb, here, norm, Lane::download);

@@ -81,8 +81,11 @@ void check_adamw_8bit(const AdamW8bit& a) {
 bool go_together(const AdamW8bit& a, const AdamW8bit& b) {
   return a.p.device == b.p.device && a.p.dtype == b.p.dtype && a.g.dtype == b.g.dtype &&
          a.grad_scale.data == b.grad_scale.data && a.step == b.step &&
-         a.rounding.rounding == b.rounding.rounding && a.options.beta1 == b.options.beta1 &&
-         a.options.beta2 == b.options.beta2 && a.options.eps == b.options.eps;
+         a.rounding.rounding == b.rounding.rounding &&
+         a.rounding.random.seed == b.rounding.random.seed &&
+         a.rounding.random.stream == b.rounding.random.stream &&
+         a.options.beta1 == b.options.beta1 && a.options.beta2 == b.options.beta2 &&
+         a.options.eps == b.options.eps;
 }
 
 }  // namespace

@@ -1,3 +1,5 @@
+#include <cstdlib>
+
 #include "ops/adamw_8bit_cuda.h"
 #include "ops/ordered_sum_cuda.cuh"
 #include "ops/parameter_cuda.cuh"
@@ -8,7 +10,6 @@
 namespace ballast::ops::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 static_assert(kStateBlock == 32 * 8, "a warp holds one block of states, eight to a thread");
 
 // Calls, so that what hardly happens takes no room among the instructions of what does.
@@ -19,17 +20,88 @@ __device__ __attribute__((noinline)) float rare_step(float m, float v, float eps
   return __fdiv_rn(m, add(__fsqrt_rn(v), eps));
 }
 
-// The code of x in [-1, 1], in the third byte: one look at the table and one sum.
-template <bool kSigned>
-__device__ __forceinline__ std::uint32_t code_word(const std::uint32_t* table, float x) {
+// The tables in shared memory. Entries of negative numbers lie so far behind those of positive ones
+// that the sign is a bit of the address, and values lie there sixteen times, for as many lanes:
+// were all to look at one copy, every look would take three turns.
+constexpr std::uint32_t kAddressBits = 0x7ffc, kSignBit = 0x8000;
+constexpr std::uint32_t kFirstAddress = kFirstBucket << 2 & kAddressBits;
+constexpr int kCopies = 16;
+struct alignas(16) WorkTables {
+  std::uint32_t m_positive[kStateBuckets], v_code[kStateBuckets];
+  std::uint32_t unused[kSignBit / 4 - 2 * kStateBuckets];
+  std::uint32_t m_negative[kStateBuckets], unused_too[3];
+  float m_value[256 * kCopies], v_value[256 * kCopies];
+
+  __device__ __forceinline__ void copy(const StateTables& from) {
+    for (unsigned k = threadIdx.x; k < kStateBuckets; k += blockDim.x) {
+      m_positive[k] = from.m_code[k];
+      m_negative[k] = from.m_code[kStateBuckets + k];
+      v_code[k] = from.v_code[k];
+    }
+    for (unsigned k = threadIdx.x; k < 256 * kCopies; k += blockDim.x) {
+      m_value[k] = from.m_value[k / kCopies];
+      v_value[k] = from.v_value[k / kCopies];
+    }
+  }
+};
+static_assert(sizeof(WorkTables) % 16 == 0 && sizeof(WorkTables) <= 99 << 10,
+              "what every GPU gives a block");
+
+// The value of the code that is byte k of codes.
+__device__ __forceinline__ float value_of(const float* values, std::uint32_t codes, int k) {
+  constexpr int kEntry = 6;  // bits of an address in the copies of one value
+  const std::uint32_t lane = threadIdx.x % kCopies * 4;
+  const std::uint32_t at = k == 0 ? codes << kEntry : codes >> (8 * k - kEntry);
+  return *reinterpret_cast<const float*>(reinterpret_cast<const char*>(values) +
+                                         ((at & 0xffu << kEntry) | lane));
+}
+static_assert(kCopies * 4 == 1 << 6, "the entry's bits");
+
+// The code of x in [0, 1], in the third byte: one look at the table and one sum.
+__device__ __forceinline__ std::uint32_t entry_at(const std::uint32_t* table, std::uint32_t at) {
+  return *reinterpret_cast<const std::uint32_t*>(reinterpret_cast<const char*>(table) +
+                                                 (at - kFirstAddress));
+}
+__device__ __forceinline__ std::uint32_t v_word(const WorkTables& tables, float x) {
+  const std::uint32_t bits = __float_as_uint(fmaxf(x, kLeastBucket));
+  return entry_at(tables.v_code, bits >> (kBucketShift - 2) & kAddressBits) + bits;
+}
+// ... of x in [-1, 1], but all bits of the code are turned where x is negative; no negative zero.
+__device__ __forceinline__ std::uint32_t m_word(const WorkTables& tables, float x) {
   const std::uint32_t bits = __float_as_uint(fmaxf(fabsf(x), kLeastBucket));
-  const std::uint32_t at = (bits >> kBucketShift) - kFirstBucket;
-  if (kSigned && x < 0) return table[kStateBuckets + at] - bits;
-  return table[at] + bits;
+  const std::uint32_t sign = fourth_as_second(__float_as_uint(x));
+  const std::uint32_t at = selected_bits(kAddressBits, bits >> (kBucketShift - 2), sign);
+  return entry_at(tables.m_positive, at) + bits;
 }
 static_assert(kBucketShift == 16, "the third byte");
-__device__ __forceinline__ std::uint32_t four_codes(const std::uint32_t (&word)[8], int k) {
-  return third_bytes(word[k], word[k + 1], word[k + 2], word[k + 3]);
+
+// Eight codes of x / largest. largest: the same in all threads of the warp. A quotient too small
+// for a normal number need not be exact: only its sign counts, which is there up to 1.
+template <bool kSigned>
+__device__ __forceinline__ uint2 eight_codes(const WorkTables& tables, const float (&x)[8],
+                                             float largest) {
+  std::uint32_t word[8];
+  float y[8];
+  if (largest >= 0x1p-70f && largest <= (kSigned ? 1.0f : 0x1p70f)) {
+    const Divisor by(largest);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) y[k] = by.of_unsigned_zero(x[k]);
+  } else {
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      y[k] = largest > 0 ? add(rare_quotient(x[k], largest), 0.0f) : 0.0f;
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < 8; ++k) word[k] = kSigned ? m_word(tables, y[k]) : v_word(tables, y[k]);
+  uint2 codes = make_uint2(third_bytes(word[0], word[1], word[2], word[3]),
+                           third_bytes(word[4], word[5], word[6], word[7]));
+  if (kSigned) {
+    const auto sign = [&](int k) { return __float_as_uint(y[k]); };
+    codes.x ^= sign_bytes(sign(0), sign(1), sign(2), sign(3));
+    codes.y ^= sign_bytes(sign(4), sign(5), sign(6), sign(7));
+  }
+  return codes;
 }
 
 // One moment in memory: codes with the magnitudes of their blocks, or plain f32 without.
@@ -37,55 +109,34 @@ struct Moment {
   void* data;
   float* absmax;
 
-  template <bool kWhole>
+  __device__ __forceinline__ std::uint8_t* codes() const {
+    return static_cast<std::uint8_t*>(data);
+  }
   __device__ __forceinline__ void load(const float* values, std::int64_t i, int count,
                                        float (&x)[8]) const {
     if (absmax == nullptr) {
-      load_some<kWhole>(static_cast<const float*>(data) + i, count, x);
+      load_some<false>(static_cast<const float*>(data) + i, count, x);
       return;
     }
-    const auto* codes = static_cast<const std::uint8_t*>(data) + i;
     const float scale = absmax[i / kStateBlock];
-    if constexpr (kWhole) {
-      const uint2 c = *reinterpret_cast<const uint2*>(codes);
 #pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        x[k] = mul(values[(k < 4 ? c.x : c.y) >> (k % 4 * 8) & 0xffu], scale);
-      }
-    } else {
-#pragma unroll
-      for (int k = 0; k < 8; ++k) x[k] = k < count ? mul(values[codes[k]], scale) : 0.0f;
+    for (int k = 0; k < 8; ++k) {
+      x[k] = k < count ? mul(value_of(values, codes()[i + k], 0), scale) : 0.0f;
     }
   }
-
-  // largest: the same in all threads of the warp. A quotient too small for a normal number need not
-  // be exact: only its sign counts.
-  template <bool kWhole, bool kSigned>
-  __device__ __forceinline__ void store(const std::uint32_t* table, std::int64_t i, int count,
+  template <bool kSigned>
+  __device__ __forceinline__ void store(const WorkTables& tables, std::int64_t i, int count,
                                         const float (&x)[8], float largest) const {
     if (absmax == nullptr) {
-      store_some<kWhole>(static_cast<float*>(data) + i, count, x);
+      store_some<false>(static_cast<float*>(data) + i, count, x);
       return;
     }
     if (i % kStateBlock == 0) absmax[i / kStateBlock] = largest;
-    std::uint32_t word[8];
-    if (largest >= 0x1p-70f && largest <= 0x1p70f) {
-      const Divisor by(largest);
+    const uint2 eight = eight_codes<kSigned>(tables, x, largest);
 #pragma unroll
-      for (int k = 0; k < 8; ++k) word[k] = code_word<kSigned>(table, by.of_unsigned_zero(x[k]));
-    } else {
-#pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        word[k] = code_word<kSigned>(table, largest > 0 ? rare_quotient(x[k], largest) : 0.0f);
-      }
-    }
-    auto* codes = static_cast<std::uint8_t*>(data) + i;
-    if constexpr (kWhole) {
-      *reinterpret_cast<uint2*>(codes) = make_uint2(four_codes(word, 0), four_codes(word, 4));
-    } else {
-#pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        if (k < count) codes[k] = static_cast<std::uint8_t>(word[k] >> kBucketShift);
+    for (int k = 0; k < 8; ++k) {
+      if (k < count) {
+        codes()[i + k] = static_cast<std::uint8_t>((k < 4 ? eight.x : eight.y) >> k % 4 * 8);
       }
     }
   }
@@ -104,11 +155,63 @@ struct Tensor {
   ParameterRounding rounding;
   Rates rates;
   std::int64_t elements;
-  unsigned first_block;  // of states, counted through all tensors of the launch
-  bool aligned, decays;
+  unsigned first_run;  // counted through all tensors of the launch
+  bool in_eights, decays;
 };
 
-// All that a launch updates. Memory gives a multiprocessor 1.4 elements per clock where all is in
+// What a thread takes from memory for one block of states.
+template <class P, class G>
+struct Taken {
+  Eight<P> p;
+  Eight<G> g;
+  uint2 m, v;
+  float m_scale, v_scale;
+};
+// ... and where.
+template <class P, class G>
+struct Place {
+  P* p;
+  const G* g;
+  std::uint8_t *m, *v;
+  unsigned block;
+
+  __device__ __forceinline__ Place(const Tensor<P, G>& t, unsigned b) : block(b) {
+    p = t.p + element();
+    g = t.g + element();
+    m = t.m.codes() + element();
+    v = t.v.codes() + element();
+  }
+  __device__ __forceinline__ std::int64_t element() const {
+    return std::int64_t{block} * kStateBlock + threadIdx.x % 32 * 8;
+  }
+  __device__ __forceinline__ void load(const Tensor<P, G>& t, int ahead, Taken<P, G>& to) const {
+    to.p.load(p + ahead * kStateBlock);
+    to.g.load(g + ahead * kStateBlock);
+    to.m = *reinterpret_cast<const uint2*>(m + ahead * kStateBlock);
+    to.v = *reinterpret_cast<const uint2*>(v + ahead * kStateBlock);
+    to.m_scale = t.m.absmax[block + ahead];
+    to.v_scale = t.v.absmax[block + ahead];
+  }
+  __device__ __forceinline__ void advance() {
+    p += kStateBlock;
+    g += kStateBlock;
+    m += kStateBlock;
+    v += kStateBlock;
+    ++block;
+  }
+};
+
+// Parameters until they are changed: as they lie in memory, or as numbers.
+struct Numbers {
+  float x[8];
+  __device__ __forceinline__ void unpack(float* to) const {
+#pragma unroll
+    for (int k = 0; k < 8; ++k) to[k] = x[k];
+  }
+};
+template <bool kWhole, class P>
+using Old = std::conditional_t<kWhole, Eight<P>, Numbers>;
+// All that a launch updates. Memory gives a multiprocessor 1.6 elements per clock where all is in
 // 16 and 8 bits, 80 instructions for each: what is looked at of an element is its part in the
 // extremes of its thread's eight, and only eights with zeros, tiny or infinite numbers among them
 // are looked at again.
@@ -119,32 +222,56 @@ struct Updates {
   const Rates* stabilized;  // null: each tensor's own
   float keep_m, add_m, keep_v, add_v, eps;
   int count;
+  unsigned runs, run_length;  // blocks of states that a warp takes in a row
+  RoundKeys keys;             // stochastic
 
-  static __device__ __forceinline__ float rounded(float x) { return to_float(from_float<P>(x)); }
+  // To the parameters' type and back; two at a time are converted faster.
+  static __device__ __forceinline__ void round(float (&x)[8]) {
+    Eight<P> eight;
+    pack_eight(eight, x);
+    eight.unpack(x);
+  }
 
   // bad: a bit for each of the eight that stays what it is.
   template <bool kWhole, bool kAllGood>
-  __device__ __forceinline__ void apply(const Tensor<P, G>& t, std::int64_t i, int count,
-                                        const float (&old)[8], const float (&change)[8],
+  __device__ __forceinline__ void apply(const Tensor<P, G>& t, std::int64_t i, int count, P* p,
+                                        const Old<kWhole, P>& before, const float (&change)[8],
                                         float decay, unsigned bad) const {
+    float old[8];
+    before.unpack(old);
     const auto decay_of = [&](int k) { return kAllGood ? decay : bad >> k & 1 ? 1.0f : decay; };
     float now[8];
     if (t.shift != nullptr) {
       float s[8];
       load_some<kWhole>(t.shift + i, count, s);
 #pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        s[k] = rounded(cuda::add(s[k], change[k]));
-        if (t.decays) s[k] = rounded(mul(s[k], decay_of(k)));
-        now[k] = rounded(cuda::add(old[k], s[k]));
-        s[k] = cuda::add(s[k], rounded(sub(old[k], now[k])));
+      for (int k = 0; k < 8; ++k) s[k] = cuda::add(s[k], change[k]);
+      round(s);
+      if (t.decays) {
+#pragma unroll
+        for (int k = 0; k < 8; ++k) s[k] = mul(s[k], decay_of(k));
+        round(s);
       }
-      store_some<kWhole>(t.p + i, count, now);
+      float lost[8];
+#pragma unroll
+      for (int k = 0; k < 8; ++k) now[k] = cuda::add(old[k], s[k]);
+      round(now);
+#pragma unroll
+      for (int k = 0; k < 8; ++k) lost[k] = sub(old[k], now[k]);
+      round(lost);
+#pragma unroll
+      for (int k = 0; k < 8; ++k) s[k] = cuda::add(s[k], lost[k]);
+      store_some<kWhole>(p, count, now);
       store_some<kWhole>(t.shift + i, count, s);
     } else if constexpr (kKind != ParameterRounding::nearest) {
       float base[8], decayed[8], most = 0;
       std::uint32_t words[8];
-      words_of<P>(t.rounding, i, words);
+      if constexpr (kWhole && kKind == ParameterRounding::stochastic) {
+        aligned_words(keys, t.rounding.random,
+                      t.rounding.first_element + static_cast<std::uint64_t>(i), words);
+      } else {
+        words_of<P>(t.rounding, i, words);
+      }
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
         base[k] = mul(old[k], decay_of(k));
@@ -153,31 +280,30 @@ struct Updates {
         most = larger_or_nan(most, fabsf(now[k]));
       }
       if (kWhole && kKind == ParameterRounding::stochastic && most < 0x1p127f) {
-        store_stochastic(t.p + i, now, words);
+        store_stochastic(p, now, words);
       } else {
         write_parameter<kWhole>(t.rounding, t.p, i, count, base, decayed, words);
       }
     } else {
 #pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        now[k] = rounded(cuda::add(old[k], change[k]));
-        if (t.decays) now[k] = mul(now[k], decay_of(k));
+      for (int k = 0; k < 8; ++k) now[k] = cuda::add(old[k], change[k]);
+      if (t.decays) {
+        round(now);
+#pragma unroll
+        for (int k = 0; k < 8; ++k) now[k] = mul(now[k], decay_of(k));
       }
-      store_some<kWhole>(t.p + i, count, now);
+      store_some<kWhole>(p, count, now);
     }
   }
 
-  // All threads of a warp, for one block of states.
+  // All threads of a warp, for one block of states: first and second are the moments, before and
+  // after. Writes the parameters and gives the largest magnitudes of the block.
   template <bool kWhole>
-  __device__ __forceinline__ void run(const Tensor<P, G>& t, const StateTables& tables,
-                                      std::int64_t i, int count) const {
-    float x[8], first[8], second[8], old[8], change[8];
-    load_some<kWhole>(t.g + i, count, x);
-    load_some<kWhole>(t.p + i, count, old);
-    t.m.template load<kWhole>(tables.m_value, i, count, first);
-    t.v.template load<kWhole>(tables.v_value, i, count, second);
-    const float scale = scale_of(grad_scale);
-    const Rates r = stabilized != nullptr ? *stabilized : t.rates;
+  __device__ __forceinline__ float2 update(const Tensor<P, G>& t, std::int64_t i, int count, P* p,
+                                           const float (&x)[8], const Old<kWhole, P>& old,
+                                           float scale, const Rates& r, float (&first)[8],
+                                           float (&second)[8]) const {
+    float change[8];
     float m_most = 0, v_most = 0, m_least = kInfinity, v_least = kInfinity;
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
@@ -214,15 +340,63 @@ struct Updates {
       step_with_care(first, second, eps_in_range, r.rate, change);
     }
     if (bad == 0) {
-      apply<kWhole, true>(t, i, count, old, change, r.decay, 0);
+      apply<kWhole, true>(t, i, count, p, old, change, r.decay, 0);
     } else {
-      apply<kWhole, false>(t, i, count, old, change, r.decay, bad);
+      apply<kWhole, false>(t, i, count, p, old, change, r.decay, bad);
     }
     // Numbers that are not negative are ordered as their bits are.
-    m_most = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(m_most)));
-    v_most = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(v_most)));
-    t.m.template store<kWhole, true>(tables.m_code, i, count, first, m_most);
-    t.v.template store<kWhole, false>(tables.v_code, i, count, second, v_most);
+    return make_float2(__uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(m_most))),
+                       __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(v_most))));
+  }
+
+  // Some whole blocks of states one after the other, in eights; the next one is loaded while one is
+  // worked on.
+  template <bool kAhead>
+  __device__ __forceinline__ void run_eights(const Tensor<P, G>& t, const WorkTables& tables,
+                                             float scale, const Rates& r, unsigned block,
+                                             unsigned end) const {
+    Place<P, G> place(t, block);
+    Taken<P, G> taken;
+    place.load(t, 0, taken);
+#pragma unroll 1
+    for (; place.block < end;) {
+      float x[8], first[8], second[8];
+      taken.g.unpack(x);
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const std::uint32_t m = k < 4 ? taken.m.x : taken.m.y, v = k < 4 ? taken.v.x : taken.v.y;
+        first[k] = mul(value_of(tables.m_value, m, k % 4), taken.m_scale);
+        second[k] = mul(value_of(tables.v_value, v, k % 4), taken.v_scale);
+      }
+      const Eight<P> old = taken.p;
+      if (kAhead && place.block + 1 < end) place.load(t, 1, taken);
+      const float2 most =
+          update<true>(t, place.element(), 8, place.p, x, old, scale, r, first, second);
+      if (threadIdx.x % 32 == 0) {
+        t.m.absmax[place.block] = most.x;
+        t.v.absmax[place.block] = most.y;
+      }
+      *reinterpret_cast<uint2*>(place.m) = eight_codes<true>(tables, first, most.x);
+      *reinterpret_cast<uint2*>(place.v) = eight_codes<false>(tables, second, most.y);
+      place.advance();
+      if (!kAhead && place.block < end) place.load(t, 0, taken);
+    }
+  }
+
+  // One block of states, any.
+  __device__ __forceinline__ void run_any(const Tensor<P, G>& t, const WorkTables& tables,
+                                          float scale, const Rates& r, std::int64_t block) const {
+    const std::int64_t i = block * kStateBlock + threadIdx.x % 32 * 8, left = t.elements - i;
+    const int count = left <= 0 ? 0 : left < 8 ? static_cast<int>(left) : 8;
+    float x[8], first[8], second[8];
+    Numbers old;
+    load_some<false>(t.g + i, count, x);
+    load_some<false>(t.p + i, count, old.x);
+    t.m.load(tables.m_value, i, count, first);
+    t.v.load(tables.v_value, i, count, second);
+    const float2 most = update<false>(t, i, count, t.p + i, x, old, scale, r, first, second);
+    t.m.template store<true>(tables, i, count, first, most.x);
+    t.v.template store<false>(tables, i, count, second, most.y);
   }
 
   // Eights with zeros or with numbers of any size.
@@ -252,29 +426,37 @@ struct Updates {
   }
 };
 
-// A warp takes one block of states after the other, through all tensors. Eight warps share the
+// A warp takes some blocks of states after the other, through all tensors. Twelve warps share the
 // tables, which take as long to copy as ten thousand elements: blocks stay.
-constexpr int kBlocksAtOnce = 3;  // on a multiprocessor
-template <class Op>
+constexpr unsigned kLongestRun = 8;
+template <class Op, int kThreads, int kBlocksAtOnce, bool kAhead, bool kTogether>
 __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
-    update_blocks(const __grid_constant__ Op op, const StateTables* tables, unsigned blocks) {
-  __shared__ StateTables shared;
-  for (int k = threadIdx.x; k < static_cast<int>(sizeof(StateTables) / 16); k += kThreads) {
-    reinterpret_cast<uint4*>(&shared)[k] = reinterpret_cast<const uint4*>(tables)[k];
-  }
+    update_blocks(const __grid_constant__ Op op, const StateTables* from) {
+  extern __shared__ __align__(16) unsigned char shared[];
+  auto& tables = *reinterpret_cast<WorkTables*>(shared);
+  tables.copy(*from);
   __syncthreads();
+  const float scale = scale_of(op.grad_scale);
   const unsigned warps = gridDim.x * (kThreads / 32);
   int at = 0;
-  for (unsigned b = (blockIdx.x * kThreads + threadIdx.x) / 32; b < blocks; b += warps) {
-    while (at + 1 < op.count && b >= op.tensor[at + 1].first_block) ++at;
+  for (unsigned base = 0; base < op.runs; base += warps) {
+    if (kTogether) __syncthreads();
+    const unsigned run = base + (blockIdx.x * kThreads + threadIdx.x) / 32;
+    if (run >= op.runs) continue;
+    while (at + 1 < op.count && run >= op.tensor[at + 1].first_run) ++at;
     const auto& t = op.tensor[at];
-    const std::int64_t begin = std::int64_t{b - t.first_block} * kStateBlock;
-    const std::int64_t i = begin + threadIdx.x % 32 * 8, left = t.elements - i;
-    if (t.aligned && t.elements - begin >= kStateBlock) {  // the same for the whole warp
-      op.template run<true>(t, shared, i, 8);
-    } else {
-      op.template run<false>(t, shared, i, left <= 0 ? 0 : left < 8 ? static_cast<int>(left) : 8);
+    const Rates r = op.stabilized != nullptr ? *op.stabilized : t.rates;
+    const std::int64_t first = std::int64_t{run - t.first_run} * op.run_length;
+    const std::int64_t blocks = (t.elements + kStateBlock - 1) / kStateBlock;
+    const std::int64_t end = first + op.run_length < blocks ? first + op.run_length : blocks;
+    const std::int64_t whole = t.in_eights ? t.elements / kStateBlock : 0;
+    std::int64_t b = first;
+    if (whole > first) {  // the same for the whole warp
+      b = whole < end ? whole : end;
+      op.template run_eights<kAhead>(t, tables, scale, r, static_cast<unsigned>(first),
+                                     static_cast<unsigned>(b));
     }
+    for (; b < end; ++b) op.run_any(t, tables, scale, r, b);
   }
 }
 
@@ -331,9 +513,10 @@ Moment moment(const View& t, const View& absmax) {
 }
 
 template <class P, class G>
-Tensor<P, G> tensor(const AdamW8bit& a, unsigned first_block) {
-  const bool aligned = sixteen(a.p.data) && sixteen(a.shift.data) && sixteen(a.g.data) &&
-                       sixteen(a.m.data) && sixteen(a.v.data) && sixteen(a.rounding.carry);
+Tensor<P, G> tensor(const AdamW8bit& a, unsigned first_run) {
+  const bool in_eights = sixteen(a.p.data) && sixteen(a.shift.data) && sixteen(a.g.data) &&
+                         sixteen(a.m.data) && sixteen(a.v.data) && sixteen(a.rounding.carry) &&
+                         a.m.dtype == DType::u8 && a.rounding.first_element % 4 == 0;
   return {static_cast<P*>(a.p.data),
           static_cast<P*>(a.shift.data),
           static_cast<const G*>(a.g.data),
@@ -342,8 +525,8 @@ Tensor<P, G> tensor(const AdamW8bit& a, unsigned first_block) {
           a.rounding,
           rates_of(a.learning_rate, a.k1, a.k2, a.weight_decay),
           a.p.elements(),
-          first_block,
-          aligned,
+          first_run,
+          in_eights,
           a.decays};
 }
 
@@ -369,13 +552,21 @@ void adamw_8bit(const AdamW8bit* tensors, int count, const StateTables* tables, 
   with_update(a, [&](auto p, auto g, auto kind) {
     using P = typename decltype(p)::type;
     using G = typename decltype(g)::type;
-    Updates<P, G, decltype(kind)::value> all;
-    unsigned blocks = 0;
-    for (int t = 0; t < count; ++t) {
-      all.tensor[t] = tensor<P, G>(tensors[t], blocks);
-      blocks += blocks_for(tensors[t].p.elements(), kStateBlock);
-    }
+    using Op = Updates<P, G, decltype(kind)::value>;
+    Op all;
+    std::int64_t blocks = 0;
+    for (int t = 0; t < count; ++t) blocks += blocks_for(tensors[t].p.elements(), kStateBlock);
     if (blocks == 0) return;
+    const std::int64_t share = blocks / (std::int64_t{multiprocessors()} * 24 * 4);
+    all.run_length = share < 1             ? 1
+                     : share < kLongestRun ? static_cast<unsigned>(share)
+                                           : kLongestRun;
+    if (const char* w = getenv("BALLAST_VARIANT"); w && atoi(w) >= 4) all.run_length = 2;
+    all.runs = 0;
+    for (int t = 0; t < count; ++t) {
+      all.tensor[t] = tensor<P, G>(tensors[t], all.runs);
+      all.runs += blocks_for(tensors[t].p.elements(), kStateBlock * all.run_length);
+    }
     all.grad_scale = a.grad_scale.data;
     all.stabilized = a.stabilize ? stabilized_rates<G>(a, stream) : nullptr;
     all.keep_m = a.keep_m;
@@ -384,8 +575,34 @@ void adamw_8bit(const AdamW8bit* tensors, int count, const StateTables* tables, 
     all.add_v = a.add_v;
     all.eps = a.eps;
     all.count = count;
-    const unsigned grid = row_blocks(blocks_for(blocks, kThreads / 32), kBlocksAtOnce);
-    update_blocks<<<grid, kThreads, 0, stream_of(stream)>>>(all, tables, blocks);
+    all.keys = round_keys(a.rounding.random);
+    const auto launch = [&](auto threads, auto at_once, auto ahead, auto together) {
+      constexpr int kThreads = decltype(threads)::value, kAtOnce = decltype(at_once)::value;
+      auto* const kernel =
+          update_blocks<Op, kThreads, kAtOnce, decltype(ahead)::value, decltype(together)::value>;
+      check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(sizeof(WorkTables))),
+                 "adamw_8bit");
+      const unsigned grid = row_blocks(blocks_for(all.runs, kThreads / 32), kAtOnce);
+      kernel<<<grid, kThreads, sizeof(WorkTables), stream_of(stream)>>>(all, tables);
+    };
+    using std::integral_constant;
+    const char* v = getenv("BALLAST_VARIANT");
+    const int variant = v ? atoi(v) : 0;
+    if constexpr (sizeof(P) == 2 && sizeof(G) == 2) {
+      if (variant == 1 || variant == 4)
+        return launch(integral_constant<int, 384>(), integral_constant<int, 2>(),
+                      integral_constant<bool, true>(), integral_constant<bool, true>());
+      if (variant == 2)
+        return launch(integral_constant<int, 256>(), integral_constant<int, 2>(),
+                      integral_constant<bool, true>(), integral_constant<bool, false>());
+      if (variant == 3 || variant == 5)
+        return launch(integral_constant<int, 256>(), integral_constant<int, 2>(),
+                      integral_constant<bool, true>(), integral_constant<bool, true>());
+    }
+    launch(integral_constant<int, 384>(), integral_constant<int, 2>(),
+           integral_constant<bool, true>(), integral_constant<bool, false>());
   });
   check_launch("adamw_8bit");
 }

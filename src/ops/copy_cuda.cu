@@ -186,37 +186,49 @@ __global__ void convert_each(const unsigned char* from, DType from_type, bool fr
   }
 }
 
-template <int kBytes>
-struct Block;  // eight elements as they lie in memory
-template <>
-struct alignas(8) Block<8> {
-  std::uint8_t e[8];
-};
-template <>
-struct alignas(16) Block<16> {
-  std::uint16_t e[8];
-};
-template <>
-struct alignas(16) Block<32> {
-  std::uint32_t e[8];
+// Elements as they lie in memory.
+template <DType T, int kCount>
+struct alignas(kCount* bytes_of(T) < 16 ? kCount * bytes_of(T) : 16) Elements {
+  using Word =
+      std::conditional_t<bytes_of(T) == 1, std::uint8_t,
+                         std::conditional_t<bytes_of(T) == 2, std::uint16_t, std::uint32_t>>;
+  Word e[kCount];
 };
 
-// Rows of both sides in whole aligned eights.
+// Rows of both sides in whole aligned vectors: as many elements as are stored with one instruction,
+// because neighbours that store half of 32 bytes each, twice, have two thirds of the bandwidth. A
+// thread has some vectors in flight; blocks are short.
+template <DType To>
+constexpr int kVector = bytes_of(To) == 4 ? 4 : 8;
+constexpr int kVectorsEach = 4;
 template <DType From, DType To>
-__global__ void convert_eights(const Block<8 * bytes_of(From)>* from, std::int64_t from_step,
-                               Block<8 * bytes_of(To)>* to, std::int64_t to_step, std::int64_t rows,
-                               std::int64_t per_row, bool saturating) {
-  const std::int64_t all = rows * per_row, step = std::int64_t{gridDim.x} * kThreads;
-  for (std::int64_t i = blockIdx.x * std::int64_t{kThreads} + threadIdx.x; i < all; i += step) {
-    const std::int64_t row = rows == 1 ? 0 : i / per_row, at = i - row * per_row;
-    const Block<8 * bytes_of(From)> a = from[row * from_step + at];
-    Block<8 * bytes_of(To)> b;
+__global__ void __launch_bounds__(kThreads)
+    convert_vectors(const Elements<From, kVector<To>>* from, std::int64_t from_step,
+                    Elements<To, kVector<To>>* to, std::int64_t to_step, std::int64_t rows,
+                    std::int64_t per_row, bool saturating) {
+  constexpr int kEach = kVectorsEach;
+  const std::int64_t all = rows * per_row;
+  const std::int64_t first = std::int64_t{blockIdx.x} * (kThreads * kEach) + threadIdx.x;
+  Elements<From, kVector<To>> a[kEach];
+  std::int64_t place[kEach];
 #pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      b.e[k] = static_cast<std::remove_reference_t<decltype(b.e[k])>>(
-          narrow<To>(widen<From>(a.e[k]), saturating));
+  for (int k = 0; k < kEach; ++k) {
+    const std::int64_t i = first + k * kThreads;
+    if (i >= all) continue;
+    const std::int64_t row = rows == 1 ? 0 : i / per_row, at = i - row * per_row;
+    a[k] = from[row * from_step + at];
+    place[k] = row * to_step + at;
+  }
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    if (first + k * kThreads >= all) continue;
+    Elements<To, kVector<To>> b;
+#pragma unroll
+    for (int e = 0; e < kVector<To>; ++e) {
+      b.e[e] = static_cast<std::remove_reference_t<decltype(b.e[e])>>(
+          narrow<To>(widen<From>(a[k].e[e]), saturating));
     }
-    to[row * to_step + at] = b;
+    to[place[k]] = b;
   }
 }
 
@@ -256,16 +268,18 @@ void convert_any(const Copy& a, cudaStream_t stream) {
   const std::int64_t items = w.items();
   if (rows_of_eights(a.from.data, a.from.dtype, w, w.from) &&
       rows_of_eights(a.to.data, a.to.dtype, w, w.to)) {
-    const std::int64_t rows = w.rank == 2 ? w.shape[0] : 1, per_row = w.shape[w.rank - 1] / 8;
+    const std::int64_t rows = w.rank == 2 ? w.shape[0] : 1;
     bool done = false;
     with_narrow(a.from.dtype, [&](auto f) {
       with_narrow(a.to.dtype, [&](auto t) {
         constexpr DType From = decltype(f)::value, To = decltype(t)::value;
         if constexpr (From != To) {
-          convert_eights<From, To><<<some_blocks(items / 8, kThreads), kThreads, 0, stream>>>(
-              static_cast<const Block<8 * bytes_of(From)>*>(a.from.data), w.from[0] / 8,
-              static_cast<Block<8 * bytes_of(To)>*>(a.to.data), w.to[0] / 8, rows, per_row,
-              a.saturating);
+          constexpr int kCount = kVector<To>;
+          const unsigned blocks = blocks_for(items / kCount, kThreads * kVectorsEach);
+          convert_vectors<From, To><<<blocks, kThreads, 0, stream>>>(
+              static_cast<const Elements<From, kCount>*>(a.from.data), w.from[0] / kCount,
+              static_cast<Elements<To, kCount>*>(a.to.data), w.to[0] / kCount, rows,
+              w.shape[w.rank - 1] / kCount, a.saturating);
           done = true;
         }
       });

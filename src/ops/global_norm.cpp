@@ -1,11 +1,16 @@
 #include "ops/global_norm.h"
 
+#include <algorithm>
+#include <array>
+#include <vector>
+
 #include "core/error.h"
 #include "core/simd.h"
 #include "ops/cuda_call.h"
 #include "ops/fill.h"
 #include "ops/global_norm_cuda.h"
 #include "ops/linear.h"
+#include "ops/ordered_sum.h"
 #include "ops/ordered_sum_call.h"
 #include "plan/bindings.h"
 
@@ -31,14 +36,30 @@ void check_gradient(const char* op, const ConstTensorView& x) {
 
 }  // namespace
 
-void sum_squares(const SumSquares& a, Stream stream) {
-  check_gradient("sum_squares", a.x);
-  check(is_scalar(a.sum, DType::f64), "sum_squares: sum is {} {}", a.sum.dtype, a.sum.shape);
+void sum_squares(const SumSquares& a, Stream stream) { sum_squares({&a.x, 1}, a.sum, stream); }
+
+void sum_squares(std::span<const ConstTensorView> x, const TensorView& sum, Stream stream) {
+  if (x.empty()) return;
+  check(x.size() <= kSquareTensors, "sum_squares: {} tensors in one call", x.size());
+  for (const ConstTensorView& t : x) {
+    check_gradient("sum_squares", t);
+    check(t.dtype == x[0].dtype, "sum_squares: {} and {} in one call", t.dtype, x[0].dtype);
+  }
+  check(is_scalar(sum, DType::f64), "sum_squares: sum is {} {}", sum.dtype, sum.shape);
   on_device(
-      a.x.device, [&] { BALLAST_ISA_CALL(cpu, sum_squares, a, *stream.pool); },
+      sum.device,
       [&] {
-        cuda::sum_squares({.x = cuda::view(a.x),
-                           .sum = cuda::view(a.sum),
+        for (const ConstTensorView& t : x) {
+          const SumSquares a = {.x = t, .sum = sum};
+          BALLAST_ISA_CALL(cpu, sum_squares, a, *stream.pool);
+        }
+      },
+      [&] {
+        std::array<cuda::View, kSquareTensors> views;
+        std::ranges::transform(x, views.begin(), [](const auto& t) { return cuda::view(t); });
+        cuda::sum_squares({.x = views.data(),
+                           .count = static_cast<int>(x.size()),
+                           .sum = cuda::view(sum),
                            .scratch = cuda::sum_scratch(*stream.queue)},
                           stream.native);
       });
@@ -95,11 +116,33 @@ void limit_factor(const LimitFactor& a, Stream stream) {
       });
 }
 
-void sum_squares(ProgramBuilder& pb, Buffer x, Buffer sum) {
-  pb.emit(
-      "sum_squares", {.reads = {x, sum}, .writes = {sum}},
-      [=](const Bindings& b) { sum_squares({.x = b.in(x), .sum = b.out(sum)}, b.stream()); },
-      prepare_ordered_sum);
+void sum_squares(ProgramBuilder& pb, Buffer x, Buffer sum) { sum_squares(pb, {&x, 1}, sum); }
+
+void sum_squares(ProgramBuilder& pb, std::span<const Buffer> x, Buffer sum) {
+  const auto groups = [&](Buffer b) {
+    return (pb.shape(b).elements() + kSumGroup - 1) / kSumGroup;
+  };
+  while (!x.empty()) {
+    std::size_t count = 1;
+    std::int64_t all = groups(x[0]);
+    while (count < x.size() && count < kSquareTensors && pb.dtype(x[count]) == pb.dtype(x[0]) &&
+           all + groups(x[count]) <= cuda::kSumPartials / kGroupBlocks) {
+      all += groups(x[count++]);
+    }
+    std::vector<Buffer> these(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(count));
+    x = x.subspan(count);
+    Access access = {.reads = {}, .writes = {sum}};
+    for (const Buffer b : these) access.reads.append({b});
+    access.reads.append({sum});
+    pb.emit(
+        "sum_squares", std::move(access),
+        [these = std::move(these), sum](const Bindings& b) {
+          std::array<ConstTensorView, kSquareTensors> views;
+          std::ranges::transform(these, views.begin(), [&](Buffer t) { return b.in(t); });
+          sum_squares({views.data(), these.size()}, b.out(sum), b.stream());
+        },
+        prepare_ordered_sum);
+  }
 }
 
 void clip_factor(ProgramBuilder& pb, Buffer sum, double max_norm, Buffer factor, Buffer norm) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <span>
+
 #include "core/tensor.h"
 #include "plan/program_builder.h"
 
@@ -10,11 +12,14 @@ namespace ballast::ops {
 
 // sum += sum of x^2, in f64, group by group in order (ops/ordered_sum.h): parts cut at multiples of
 // kSumGroup elements give the same bits as the whole.
+// Several tensors of one type are summed in their order, on a GPU kSquareTensors of them with one
+// launch: to begin one takes longer than a small tensor's sum.
 struct SumSquares {
   ConstTensorView x;  // f32 or bf16, contiguous
   TensorView sum;     // [1] f64, added to
 };
 void sum_squares(const SumSquares& a, Stream stream);
+void sum_squares(std::span<const ConstTensorView> x, const TensorView& sum, Stream stream);
 
 // norm = sqrt(sum);  factor = min(1, max_norm / (norm + 1e-6)), 1 when max_norm <= 0. A norm that
 // is not a number gives such a factor: the gradients show what happened.
@@ -47,6 +52,7 @@ struct LimitFactor {
 void limit_factor(const LimitFactor& a, Stream stream);
 
 void sum_squares(ProgramBuilder& pb, Buffer x, Buffer sum);
+void sum_squares(ProgramBuilder& pb, std::span<const Buffer> x, Buffer sum);  // of any types
 void clip_factor(ProgramBuilder& pb, Buffer sum, double max_norm, Buffer factor, Buffer norm);
 void scale_by(ProgramBuilder& pb, Buffer factor, Buffer x);
 void limit_factor(ProgramBuilder& pb, Buffer ga, Buffer gb, double scale, double max_norm,

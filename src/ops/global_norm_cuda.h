@@ -7,7 +7,9 @@ namespace ballast::ops::cuda {
 
 // ops/global_norm.h
 struct SumSquares {
-  View x, sum;
+  const View* x = nullptr;  // of one type
+  int count = 0;
+  View sum;
   double* scratch = nullptr;  // sum_scratch()
 };
 void sum_squares(const SumSquares& a, void* stream);

@@ -26,7 +26,9 @@ __global__ void __launch_bounds__(kColumnThreads)
         p[i] = F::of(p[i]);
       }
     }
-    store_eight(z + row * z_step + c, p);
+    Eight<E> out;
+    pack_eight(out, p);
+    out.store(z + row * z_step + c);
   };
   const std::int64_t next = gridDim.y;
   for (std::int64_t r = blockIdx.y; r < rows; r += 2 * next) {

@@ -18,5 +18,6 @@ namespace ballast::ops {
 inline constexpr std::int64_t kSumPiece = 1024, kSumPieces = 32;
 inline constexpr std::int64_t kSumBlock = kSumPiece * kSumPieces;
 inline constexpr std::int64_t kGroupBlocks = 64, kSumGroup = kGroupBlocks * kSumBlock;
+inline constexpr int kSquareTensors = 64;  // of a launch
 
 }  // namespace ballast::ops

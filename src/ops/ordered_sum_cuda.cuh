@@ -59,38 +59,41 @@ __device__ __forceinline__ double add_in_order(const T* x, std::int64_t n, doubl
   return total;  // the first thread's
 }
 
-// The sums of groups of blocks in their order; one block of threads, like add_in_order().
-__device__ __forceinline__ double add_groups(const volatile double* x, std::int64_t n,
-                                             double total) {
-  static_assert(kGroupBlocks == 64, "two to a lane");
-  __shared__ double group[kSumPartials / kGroupBlocks];
-  const int lane = threadIdx.x % 32, groups = static_cast<int>((n + 63) / 64);
-  for (int g = threadIdx.x / 32; g < groups; g += blockDim.x / 32) {
-    const std::int64_t k = g * std::int64_t{64} + lane;
-    double sum = (k < n ? x[k] : 0.0) + (k + 32 < n ? x[k + 32] : 0.0);
+// The sum of a block's pieces, by halves, in the first thread.
+__device__ __forceinline__ double add_pieces(const double* piece) {
+  static_assert(kSumPieces == 32, "a warp adds them");
+  if (threadIdx.x >= kSumPieces) return 0;
+  double sum = piece[threadIdx.x];
 #pragma unroll
-    for (int half = 16; half > 0; half /= 2) sum += __shfl_down_sync(0xffffffffu, sum, half);
-    if (lane == 0) group[g] = sum;
+  for (int half = kSumPieces / 2; half > 0; half /= 2) {
+    sum += __shfl_down_sync(0xffffffffu, sum, half, kSumPieces);
   }
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    for (int g = 0; g < groups; ++g) total += group[g];
-  }
-  return total;  // the first thread's
+  return sum;
 }
 
-enum class Summation { blocks, groups };
+// Leaves the first thread's sum in its place and counts the block. True in all threads of the one
+// that comes last: the sums of all are there.
+__device__ __forceinline__ bool comes_last(double sum, double* place, unsigned* finished) {
+  __shared__ bool last;
+  if (threadIdx.x == 0) {
+    *place = sum;
+    __threadfence();  // the sum is in reach of all before it is counted
+    last = atomicAdd(finished, 1u) == gridDim.x - 1;
+  }
+  __syncthreads();
+  if (last) __threadfence();
+  return last;
+}
 
 // A block of threads per block of kSumBlock elements, sixteen threads per piece. The one that
 // finishes last adds the sums of all in order: a second launch would take longer than a small
 // tensor's sum. Term: begin() makes what a thread needs, with load(i), add(item, i, sum) and
 // finish(sum of a piece).
-template <Summation kSummation, class Term>
+template <class Term>
 __global__ void __launch_bounds__(kBlockThreads)
     sum_blocks(const __grid_constant__ Term term, std::int64_t first, std::int64_t n,
                double* partial, unsigned* finished, double* total) {
   __shared__ double piece[kSumPieces];
-  __shared__ bool last;
   const int k = threadIdx.x / 16;
   const std::int64_t at = (first + blockIdx.x) * kSumBlock + k * kSumPiece;
   const std::int64_t begin = at < n ? at : n, end = n - begin < kSumPiece ? n : begin + kSumPiece;
@@ -100,43 +103,29 @@ __global__ void __launch_bounds__(kBlockThreads)
       [&](const auto& item, std::int64_t i, double s) { return thread.add(item, i, s); });
   if (threadIdx.x % 16 == 0) piece[k] = thread.finish(of_piece);
   __syncthreads();
-  if (threadIdx.x < kSumPieces) {
-    double sum = piece[threadIdx.x];
-#pragma unroll
-    for (int half = kSumPieces / 2; half > 0; half /= 2) {
-      sum += __shfl_down_sync(0xffffffffu, sum, half, kSumPieces);
-    }
-    if (threadIdx.x == 0) {
-      partial[blockIdx.x] = sum;
-      __threadfence();  // the sum is in reach of all before it is counted
-      last = atomicAdd(finished, 1u) == gridDim.x - 1;
-    }
-  }
-  __syncthreads();
-  if (!last) return;
-  __threadfence();
+  if (!comes_last(add_pieces(piece), partial + blockIdx.x, finished)) return;
   // volatile: other multiprocessors wrote it, so the first-level cache is not asked
   const volatile double* const sums = partial;
-  const double sum = kSummation == Summation::groups ? add_groups(sums, gridDim.x, *total)
-                                                     : add_in_order(sums, gridDim.x, *total);
+  const double sum = add_in_order(sums, gridDim.x, *total);
   if (threadIdx.x == 0) {
     *total = sum;
     *finished = 0;
   }
 }
 
+inline unsigned* finished_blocks(double* scratch) {
+  return reinterpret_cast<unsigned*>(scratch + kSumPartials + kSumScalars);
+}
+
 // *total += the sum of all terms. scratch: sum_scratch().
-template <Summation kSummation = Summation::blocks, class Term>
+template <class Term>
 void add_ordered(const Term& term, std::int64_t n, double* total, double* scratch, void* stream,
                  const char* name) {
-  static_assert(kSumPieces == 32, "a warp adds them");
-  static_assert(kSumPartials % kGroupBlocks == 0, "launches end with groups");
   const std::int64_t blocks = (n + kSumBlock - 1) / kSumBlock;
-  auto* finished = reinterpret_cast<unsigned*>(scratch + kSumPartials + kSumScalars);
   for (std::int64_t first = 0; first < blocks; first += kSumPartials) {
     const std::int64_t here = blocks - first < kSumPartials ? blocks - first : kSumPartials;
-    sum_blocks<kSummation><<<static_cast<unsigned>(here), kBlockThreads, 0, stream_of(stream)>>>(
-        term, first, n, scratch, finished, total);
+    sum_blocks<<<static_cast<unsigned>(here), kBlockThreads, 0, stream_of(stream)>>>(
+        term, first, n, scratch, finished_blocks(scratch), total);
     check_launch(name);
   }
 }

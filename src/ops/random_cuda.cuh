@@ -8,20 +8,37 @@
 
 namespace ballast::ops::cuda {
 
-// The four words of elements 4 block ... 4 block + 3.
-__device__ __forceinline__ uint4 random_block(const RandomKey& key, std::uint64_t block) {
+// The keys of the ten rounds. Among a kernel's arguments they cost its threads nothing.
+struct RoundKeys {
+  std::uint32_t first[10], second[10];
+};
+__host__ __device__ __forceinline__ RoundKeys round_keys(const RandomKey& key) {
+  RoundKeys keys = {};
+  std::uint32_t k0 = key.seed, k1 = key.stream;
+  for (int round = 0; round < 10; ++round) {
+    keys.first[round] = k0;
+    keys.second[round] = k1;
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return keys;
+}
+
+// The four words of elements 4 block ... 4 block + 3. Of the key's parts step and site are used.
+__device__ __forceinline__ uint4 random_block(const RoundKeys& keys, const RandomKey& key,
+                                              std::uint64_t block) {
   uint4 c = make_uint4(static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
                        key.step, key.site);
-  std::uint32_t k0 = key.seed, k1 = key.stream;
 #pragma unroll
   for (int round = 0; round < 10; ++round) {
     const std::uint32_t high0 = __umulhi(0xD2511F53u, c.x), low0 = 0xD2511F53u * c.x;
     const std::uint32_t high1 = __umulhi(0xCD9E8D57u, c.z), low1 = 0xCD9E8D57u * c.z;
-    c = make_uint4(high1 ^ c.y ^ k0, low1, high0 ^ c.w ^ k1, low0);
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
+    c = make_uint4(high1 ^ c.y ^ keys.first[round], low1, high0 ^ c.w ^ keys.second[round], low0);
   }
   return c;
+}
+__device__ __forceinline__ uint4 random_block(const RandomKey& key, std::uint64_t block) {
+  return random_block(round_keys(key), key, block);
 }
 
 __device__ __forceinline__ std::uint32_t random_word(const RandomKey& key, std::uint64_t element) {
@@ -31,11 +48,15 @@ __device__ __forceinline__ std::uint32_t random_word(const RandomKey& key, std::
 }
 
 // The words of elements [first, first + 8), first being a multiple of four.
-__device__ __forceinline__ void aligned_words(const RandomKey& key, std::uint64_t first,
-                                              std::uint32_t (&words)[8]) {
-  const uint4 a = random_block(key, first / 4), b = random_block(key, first / 4 + 1);
+__device__ __forceinline__ void aligned_words(const RoundKeys& keys, const RandomKey& key,
+                                              std::uint64_t first, std::uint32_t (&words)[8]) {
+  const uint4 a = random_block(keys, key, first / 4), b = random_block(keys, key, first / 4 + 1);
   words[0] = a.x, words[1] = a.y, words[2] = a.z, words[3] = a.w;
   words[4] = b.x, words[5] = b.y, words[6] = b.z, words[7] = b.w;
+}
+__device__ __forceinline__ void aligned_words(const RandomKey& key, std::uint64_t first,
+                                              std::uint32_t (&words)[8]) {
+  aligned_words(round_keys(key), key, first, words);
 }
 // ... any first.
 __device__ __forceinline__ void random_words(const RandomKey& key, std::uint64_t first,

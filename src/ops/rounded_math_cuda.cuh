@@ -59,6 +59,38 @@ __device__ __forceinline__ std::uint32_t third_bytes(std::uint32_t a, std::uint3
   return __byte_perm(__byte_perm(a, b, 0x0062), __byte_perm(c, d, 0x0062), 0x5410);
 }
 
+// As the special function unit has them.
+__device__ __forceinline__ float fast_power_of_2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float fast_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// The fourth byte as the second one, zeros around it.
+__device__ __forceinline__ std::uint32_t fourth_as_second(std::uint32_t x) {
+  return __byte_perm(x, 0, 0x4434);
+}
+// The bits of a where the mask has ones, those of b elsewhere.
+__device__ __forceinline__ std::uint32_t selected_bits(std::uint32_t mask, std::uint32_t a,
+                                                       std::uint32_t b) {
+  std::uint32_t y;
+  asm("lop3.b32 %0, %1, %2, %3, 0xe2;" : "=r"(y) : "r"(a), "r"(mask), "r"(b));
+  return y;
+}
+// 0xff for those of the four that have their highest bit set, from the lowest byte up.
+__device__ __forceinline__ std::uint32_t sign_bytes(std::uint32_t a, std::uint32_t b,
+                                                    std::uint32_t c, std::uint32_t d) {
+  std::uint32_t low, high;
+  asm("prmt.b32 %0, %1, %2, 0x00fb;" : "=r"(low) : "r"(a), "r"(b));
+  asm("prmt.b32 %0, %1, %2, 0x00fb;" : "=r"(high) : "r"(c), "r"(d));
+  return __byte_perm(low, high, 0x5410);
+}
+
 // The larger one, or NaN where one of them is.
 __device__ __forceinline__ float larger_or_nan(float a, float b) {
   float y;
@@ -74,11 +106,24 @@ __device__ __forceinline__ float quotient_in_range(float a, float b) { return __
 struct Divisor {
   float b;
   explicit __device__ Divisor(float x) : b(x) {}
-  __device__ __forceinline__ float of_unsigned_zero(float a) const { return __fdiv_rn(a, b); }
+  __device__ __forceinline__ float of_unsigned_zero(float a) const {
+    return __fadd_rn(__fdiv_rn(a, b), 0.0f);
+  }
 };
 __device__ __forceinline__ std::uint32_t third_bytes(std::uint32_t a, std::uint32_t b,
                                                      std::uint32_t c, std::uint32_t d) {
   return (a >> 16 & 0xff) | (b >> 16 & 0xff) << 8 | (c >> 16 & 0xff) << 16 | (d >> 16 & 0xff) << 24;
+}
+__device__ __forceinline__ float fast_power_of_2(float x) { return exp2f(x); }
+__device__ __forceinline__ float fast_reciprocal(float x) { return 1.0f / x; }
+__device__ __forceinline__ std::uint32_t fourth_as_second(std::uint32_t x) { return x >> 24 << 8; }
+__device__ __forceinline__ std::uint32_t selected_bits(std::uint32_t mask, std::uint32_t a,
+                                                       std::uint32_t b) {
+  return (a & mask) | (b & ~mask);
+}
+__device__ __forceinline__ std::uint32_t sign_bytes(std::uint32_t a, std::uint32_t b,
+                                                    std::uint32_t c, std::uint32_t d) {
+  return (a >> 31) * 0xffu | (b >> 31) * 0xff00u | (c >> 31) * 0xff0000u | (d >> 31) * 0xff000000u;
 }
 __device__ __forceinline__ float larger_or_nan(float a, float b) {
   return a != a || b != b ? __int_as_float(0x7fffffff) : a > b ? a : b;

@@ -51,6 +51,17 @@ __device__ __forceinline__ float row_sum(float x, float* scratch) {
 
 // ---- eights
 
+// With one instruction, also where the compiler leaves four of what it made of pairs.
+__device__ __forceinline__ void store_sixteen(uint4* p, const uint4& x) {
+#ifdef __CUDACC__
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)),
+               "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+               : "memory");
+#else
+  *p = x;
+#endif
+}
+
 // Eight elements as they lie in memory: 4 or 8 registers, half of what they take as f32 for bf16.
 template <class E>
 struct Eight {
@@ -66,6 +77,10 @@ struct Eight {
 #pragma unroll
     for (int w = 0; w < kWords; ++w) raw[w] = __ldcs(reinterpret_cast<const uint4*>(p) + w);
   }
+  __device__ __forceinline__ void store(E* p) const {
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) store_sixteen(reinterpret_cast<uint4*>(p) + w, raw[w]);
+  }
   // What follows is as if loaded anew: the compiler unpacks again instead of keeping the f32 values
   // in twice as many registers.
   __device__ __forceinline__ void forget_unpacked() {
@@ -74,9 +89,19 @@ struct Eight {
     }
   }
   __device__ __forceinline__ void unpack(float* x) const {
-    const E* e = reinterpret_cast<const E*>(raw);
+    if constexpr (std::is_same_v<E, bf16>) {
+      // By hand: one instruction each, where the compiler takes two for the upper halves.
+      const std::uint32_t pair[4] = {raw[0].x, raw[0].y, raw[0].z, raw[0].w};
 #pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] = to_float(e[i]);
+      for (int i = 0; i < 4; ++i) {
+        x[2 * i] = __uint_as_float(pair[i] << 16);
+        x[2 * i + 1] = __uint_as_float(pair[i] & 0xffff0000u);
+      }
+    } else {
+      const E* e = reinterpret_cast<const E*>(raw);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[i] = to_float(e[i]);
+    }
   }
 };
 

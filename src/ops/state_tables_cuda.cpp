@@ -40,7 +40,7 @@ std::uint32_t negative_entry(const DynamicMap& map, const Bucket& b) {
   const std::uint32_t begins =
       high == low ? kFractions + 1
                   : std::bit_cast<std::uint32_t>(-map.threshold[low]) + 1 - b.first;
-  return (high << kBucketShift) + (begins - 1) + b.first;
+  return ~((high << kBucketShift) + (begins - 1) + b.first);
 }
 
 struct TablesOnGpu {

@@ -13,8 +13,9 @@ namespace ballast::ops::cuda {
 // The two number formats of 8-bit states (ops/dynamic_map.h) as a kernel looks them up. Numbers
 // from 2^-24 to 1 are cut into buckets by exponent and upper seven fraction bits, in none of which
 // is more than one threshold. So an entry can hold the lower code and where, in the lower 16 bits
-// of the number, the higher one begins: added to the number's bits (subtracted from, where it is
-// negative) the sum carries into the code, which is its third byte.
+// of the number, the higher one begins: added to the number's bits the sum carries into the code,
+// which is its third byte. Where the number is negative, its bits without the sign are added, and
+// the third byte is the code with all bits turned.
 inline constexpr std::uint32_t kBucketShift = 16, kFirstBucket = (127 - 24) << 7;
 inline constexpr std::uint32_t kStateBuckets = (24 << 7) + 1;
 inline constexpr float kLeastBucket = 0x1p-24f;  // below it is no threshold but zero
@@ -24,7 +25,6 @@ struct alignas(16) StateTables {
   std::uint32_t m_code[2 * kStateBuckets];  // of positive numbers, then of negative ones
   std::uint32_t v_code[kStateBuckets];
 };
-static_assert(sizeof(StateTables) <= 48 << 10, "shared memory of a block");
 
 StateTables make_state_tables();
 // In memory of the queue's own.

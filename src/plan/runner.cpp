@@ -1,22 +1,16 @@
 #include "plan/runner.h"
 
 #include <algorithm>
-#include <chrono>
 #include <new>
 
 #include "core/error.h"
 #include "core/now_running.h"
+#include "core/stopwatch.h"
 #include "plan/holders.h"
 #include "plan/phase.h"
 
 namespace ballast {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point t) {
-  return std::chrono::duration<double>(Clock::now() - t).count();
-}
 
 constexpr std::size_t index(Lane l) { return static_cast<std::size_t>(l); }
 
@@ -41,9 +35,9 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
   bases_.base[1] = host_.base();
   if (plan.peak_of(Tier::disk).count > 0) open_scratch();
   std::future<PinnedRegion> pinning;
-  Clock::time_point begin = Clock::now();
+  Stopwatch watch;
   if (set.backend.device == Device::cuda) pinning = open_device();
-  opening_.arenas = seconds_since(begin);
+  opening_.arenas = watch.seconds();
   for (int l = 0; l < kLaneCount; ++l) {
     LaneState& lane = lanes_[static_cast<std::size_t>(l)];
     lane.code.resize(set.programs.size());
@@ -69,9 +63,9 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
   uses_left_.resize(set.buffers.size());
   runs_.resize(set.programs.size());
   prepare();
-  begin = Clock::now();
+  watch = {};
   if (pinning.valid()) pinned_ = pinning.get();
-  opening_.pinned = seconds_since(begin);
+  opening_.pinned = watch.seconds();
   if (options.debug.check_guards) fill_guards();
   if (options.debug.order != Order::concurrent) return;
   for (int l = 0; l < kLaneCount; ++l) {
@@ -400,7 +394,7 @@ void Runner::run_lane(Lane lane, int program, std::size_t hand) {
       const Part what = several ? parts[n] : Part{code[n]};
       const std::uint32_t i = what.instruction;
       const bool on_gpu = queue && gpu_->on_gpu(program, i);
-      Clock::time_point begin = Clock::now();
+      Stopwatch watch;
       if (several && !wait_for(state.begun, n)) return;
       const bool waits = !options_.debug.ignore_waits && (!several || what.part == 0);
       if (waits && !wait_all(lane, program, i, on_gpu)) return;
@@ -409,8 +403,8 @@ void Runner::run_lane(Lane lane, int program, std::size_t hand) {
         raise(state.begun, n + 1);
       }
       if (failed_.load(std::memory_order_relaxed)) return;
-      time.waiting += seconds_since(begin);
-      begin = Clock::now();
+      time.waiting += watch.seconds();
+      watch = {};
       if (queue && !on_gpu) gpu_->drain(lane);
       const GpuStretches::Stretch* const stretch =
           queue && lane == Lane::compute ? gpu_->stretch_at(program, n) : nullptr;
@@ -428,7 +422,7 @@ void Runner::run_lane(Lane lane, int program, std::size_t hand) {
         if (queue && asked && lane == Lane::compute) gpu_->stretches().asks_for_step(program, n);
       }
       if (queue) gpu_->given(lane, program, last + 1);
-      time.busy += seconds_since(begin);
+      time.busy += watch.seconds();
       if (several) {
         finish(state, n);
       } else if (awaited[last]) {

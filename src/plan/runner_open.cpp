@@ -1,22 +1,13 @@
 // What Runner makes before the first run: memory, scratch space, what libraries prepare.
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/stopwatch.h"
 #include "plan/runner.h"
 
 namespace ballast {
-namespace {
-
-using OpeningClock = std::chrono::steady_clock;
-
-double seconds_from(OpeningClock::time_point t) {
-  return std::chrono::duration<double>(OpeningClock::now() - t).count();
-}
-
-}  // namespace
 
 // Pinning takes a second for every 20 GB, what libraries prepare half a second or more: they go
 // side by side.
@@ -57,20 +48,19 @@ void Runner::prepare() {
   check(gpu_.has_value(), "there is something to prepare, but no GPU");
   const auto all = [this] {
     use_gpu();
-    const OpeningClock::time_point begin = OpeningClock::now();
+    const Stopwatch watch;
     for (const Program& p : set_.programs) {
       for (const Instruction& i : p.instructions) {
         if (!i.prepare) continue;
-        const OpeningClock::time_point at = OpeningClock::now();
+        const Stopwatch one;
         while_doing(fmt::format("preparing {} of program {}", i.name, p.name), [&] {
           i.prepare(Bindings(set_, plan_.offset, bases_, i, step_, gpu_->stream(i.lane, &copier_),
                              nullptr));
         });
-        opening_.by_operation[std::string(i.name.substr(i.name.rfind('.') + 1))] +=
-            seconds_from(at);
+        opening_.by_operation[std::string(i.name.substr(i.name.rfind('.') + 1))] += one.seconds();
       }
     }
-    opening_.prepared = seconds_from(begin);
+    opening_.prepared = watch.seconds();
   };
   if (options_.debug.order != Order::concurrent) return all();
   preparing_ = std::async(std::launch::async, all).share();
@@ -79,9 +69,9 @@ void Runner::prepare() {
 void Runner::await_prepared(int program) {
   if (!preparing_.valid() || !prepares_[static_cast<std::size_t>(program)]) return;
   if (opening_.waited > 0) return;
-  const OpeningClock::time_point begin = OpeningClock::now();
+  const Stopwatch watch;
   preparing_.get();
-  opening_.waited = std::max(1e-9, seconds_from(begin));
+  opening_.waited = std::max(1e-9, watch.seconds());
 }
 
 }  // namespace ballast

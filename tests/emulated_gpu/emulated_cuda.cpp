@@ -197,7 +197,7 @@ void launch(dim3 grid, dim3 block, std::size_t shared, cudaStream_t stream,
             const std::function<void()>& kernel) {
   if (noted([=] { launch(grid, block, shared, stream, kernel); })) return;
   if (std::size_t{block.x} * block.y * block.z > 1024 || grid.x == 0 || grid.y == 0 ||
-      grid.z == 0 || block.x == 0 || shared > (48 << 10) || grid.y > 65535 || grid.z > 65535) {
+      grid.z == 0 || block.x == 0 || shared > (99 << 10) || grid.y > 65535 || grid.z > 65535) {
     die("a launch that no GPU takes");
   }
   machine = &own_machine;

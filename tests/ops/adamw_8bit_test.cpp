@@ -105,8 +105,8 @@ struct State {
   }
 };
 
-SampleTensor gradient(std::int64_t n, int k, DType type = DType::f32) {
-  SampleTensor g(type, {n}, {.start = 1});
+SampleTensor gradient(std::int64_t n, int k, DType type = DType::f32, std::int64_t start = 1) {
+  SampleTensor g(type, {n}, {.start = start});
   g.fill_normal(static_cast<std::uint32_t>(100 + k));
   for (std::int64_t i = 0; i < n; i += 7) g.set(i, 1e-5 * g[i]);  // decades apart in one block
   for (std::int64_t i = 3; i < n; i += 50) g.set(i, 0);
@@ -193,13 +193,13 @@ INSTANTIATE_TEST_SUITE_P(Types, AdamW8bitSteps,
 
 // Moments that are the gradient and its square: every one becomes the code of its share of the
 // largest, which is the scale, whether that is ordinary or so small that shares are hard to
-// compute.
+// compute, or so large that the share of a negative number becomes a zero.
 TEST(AdamW8bitCodes, AreThoseOfTheMapsForAllNumbers) {
   ThreadPool pool(1);
-  for (const float scale : {1.0f, 0x1p-30f, 0x1p-90f}) {
+  for (const float scale : {1.0f, 0x1p-30f, 0x1p-90f, 0x1p20f}) {
     std::vector<double> values;
     for (const float x : all_cases(signed_map())) {
-      if (values.size() % 256 == 0) values.push_back(scale);
+      if (values.size() % 256 == 0) values.insert(values.end(), {scale, -0x1p-149});
       if (std::abs(x) <= 1) values.push_back(x * scale);
     }
     const auto n = static_cast<std::int64_t>(values.size());
@@ -349,10 +349,10 @@ TEST(AdamW8bitKahan, StabilizeDividesTheRateByTheRmsOverRawCodes) {
 
 TEST(AdamW8bitBits, DependNeitherOnThreadsNorOnCutsAtBlocks) {
   const std::int64_t n = 16384 + 619;
-  const SampleTensor g = gradient(n, 1, DType::bf16);
+  const SampleTensor apart = gradient(n, 1, DType::bf16), aligned = gradient(n, 1, DType::bf16, 0);
   for (const int form : {0, 1, 2, 3}) {
     const bool kahan_form = form == 1;
-    const auto prepare = [&](State& s, int k) {
+    const auto prepare = [&](State& s, int k, const SampleTensor& g) {
       AdamW8bit step = s.step(g, k, 3e-3, kahan_form);
       if (form == 2) {
         step.rounding = {.rounding = UpdateRounding::stochastic,
@@ -368,7 +368,7 @@ TEST(AdamW8bitBits, DependNeitherOnThreadsNorOnCutsAtBlocks) {
       ThreadPool pool(threads);
       State s(n, DType::bf16, DType::u8, threads);
       s.p.fill_normal(1);
-      for (int k = 1; k <= 3; ++k) adamw_8bit(prepare(s, k), support::test_stream(pool));
+      for (int k = 1; k <= 3; ++k) adamw_8bit(prepare(s, k, apart), support::test_stream(pool));
       if (want.empty()) want = s.p.values(), want_m = s.m.values();
       ASSERT_TRUE(s.p.values() == want && s.m.values() == want_m);
     }
@@ -376,7 +376,7 @@ TEST(AdamW8bitBits, DependNeitherOnThreadsNorOnCutsAtBlocks) {
     State s(n, DType::bf16);
     s.p.fill_normal(1);
     for (int k = 1; k <= 3; ++k) {
-      const AdamW8bit whole = prepare(s, k);
+      const AdamW8bit whole = prepare(s, k, aligned);
       for (std::int64_t first = 0, count = 256; first < n; first += count, count = 11 * 256) {
         count = std::min(count, n - first);
         AdamW8bit part = whole;
@@ -391,6 +391,39 @@ TEST(AdamW8bitBits, DependNeitherOnThreadsNorOnCutsAtBlocks) {
     }
     EXPECT_TRUE(s.p.values() == want && s.m.values() == want_m) << form;
   }
+}
+
+// A GPU takes several blocks of states in a row where there are many.
+TEST(AdamW8bitBits, DependNotOnTheirNumber) {
+  const std::int64_t n = 420 * 256 + 77, half = 200 * 256;
+  ThreadPool pool(2);
+  State whole(n, DType::bf16), halves(n, DType::bf16);
+  const SampleTensor g = gradient(n, 1, DType::bf16, 0);
+  for (State* s : {&whole, &halves}) {
+    s->p.fill_normal(1);
+    AdamW8bit a = s->step(g, 1, 3e-3);
+    a.rounding = {.rounding = UpdateRounding::stochastic,
+                  .random = random_source(7, "update", 1, "w")};
+    if (s == &whole) {
+      adamw_8bit(a, support::test_stream(pool));
+      continue;
+    }
+    for (const std::int64_t first : {std::int64_t{0}, half}) {
+      AdamW8bit part = a;
+      const std::int64_t count = first == 0 ? half : n - half;
+      for (TensorView* t : {&part.p, &part.m, &part.v}) *t = t->rows(first, count);
+      for (TensorView* t : {&part.m_absmax, &part.v_absmax}) {
+        *t = t->rows(first / 256, (count + 255) / 256);
+      }
+      part.g = part.g.rows(first, count);
+      part.rounding.first_element = first;
+      adamw_8bit(part, support::test_stream(pool));
+    }
+  }
+  EXPECT_TRUE(whole.p.bytes() == halves.p.bytes() && whole.m.bytes() == halves.m.bytes() &&
+              whole.v.bytes() == halves.v.bytes() &&
+              whole.m_absmax.bytes() == halves.m_absmax.bytes() &&
+              whole.v_absmax.bytes() == halves.v_absmax.bytes());
 }
 
 // Tensors with and without whole blocks, with codes and with plain moments, one of them empty.

@@ -108,6 +108,26 @@ TEST(SumSquaresBits, AreThoseOfAnyPlaceAndSize) {
   }
 }
 
+TEST(SumSquaresBits, OfManyTensorsAreThoseOfOneAfterTheOther) {
+  ThreadPool pool(2);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    std::vector<SampleTensor> tensors;
+    std::vector<ConstTensorView> views;
+    SampleTensor each(DType::f64, {1}), all(DType::f64, {1});
+    for (SampleTensor* sum : {&each, &all}) sum->set(0, 0.3);
+    for (const std::int64_t n : {5, 0, 70001, 1024, 1, 33000, 2 * 32768, 99}) {
+      tensors.emplace_back(dtype, Shape{n}, SampleTensor::Layout{.start = n % 2});
+      tensors.back().fill_normal(static_cast<std::uint32_t>(n));
+    }
+    for (const SampleTensor& t : tensors) {
+      views.push_back(t.view());
+      sum_squares({.x = t.view(), .sum = each.view()}, support::test_stream(pool));
+    }
+    sum_squares(views, all.view(), support::test_stream(pool));
+    EXPECT_EQ(each[0], all[0]) << static_cast<int>(dtype);
+  }
+}
+
 TEST(SumSquaresBits, AreNoNumberWhereAnElementIsNone) {
   ThreadPool pool(1);
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -268,8 +288,7 @@ TEST(GlobalNormRecorded, ClipsOverTwoTensors) {
   const Buffer sum = p.input("sum", SampleTensor(DType::f64, {1}));
   const Buffer factor = p.pb.temp("factor", {1}, DType::f32);
   const Buffer norm = p.pb.temp("norm", {1}, DType::f32);
-  sum_squares(p.pb, ga, sum);
-  sum_squares(p.pb, gb, sum);
+  sum_squares(p.pb, std::vector{ga, gb}, sum);  // of two types: one after the other
   clip_factor(p.pb, sum, 0.5, factor, norm);
   scale_by(p.pb, factor, ga);
   EXPECT_EQ(p.instruction(0).reads, (std::vector{ga, sum}));
@@ -285,6 +304,24 @@ TEST(GlobalNormRecorded, ClipsOverTwoTensors) {
   for (std::int64_t i = 0; i < a.size(); ++i) {
     EXPECT_NEAR(p.value(ga)[i], a[i] * scale, 1e-6);
   }
+}
+
+TEST(GlobalNormRecorded, SumsAsManyTensorsAtOnceAsALaunchTakes) {
+  RecordedProgram p;
+  const Buffer sum = p.input("sum", SampleTensor(DType::f64, {1}));
+  std::vector<Buffer> gradients;
+  double want = 0;
+  for (int k = 0; k < kSquareTensors + 2; ++k) {
+    const SampleTensor g = SampleTensor(DType::f32, {3}).fill_normal(static_cast<std::uint32_t>(k));
+    gradients.push_back(p.input("g", g));
+    want += ref::sum_squares(g.values());
+  }
+  sum_squares(p.pb, gradients, sum);
+  EXPECT_EQ(p.instruction(0).reads.size(), kSquareTensors + 1u);
+  EXPECT_EQ(p.instruction(1).reads,
+            (std::vector{gradients[kSquareTensors], gradients.back(), sum}));
+  p.run();
+  EXPECT_NEAR(p.value(sum)[0], want, want * 1e-12);
 }
 
 struct Pair {
