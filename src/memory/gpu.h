@@ -114,11 +114,10 @@ class GpuQueue {
   void play(const GpuRecording& recording);
 
   // How far the queue's work is, for the report of a failure: the GPU writes the number when all
-  // before it is done. It takes about as long as an empty kernel. Nothing where the driver cannot.
+  // before it is done. It is an empty kernel, or nearly.
   void reach(std::uint32_t place);
   void forget_place();                           // between runs
   std::optional<std::uint32_t> reached() const;  // also after a failure; nullopt: nothing yet
-  bool tells_place() const { return place_ != nullptr; }
 
   // The one object of a type that belongs to this queue, made when it is first asked for: handles
   // of libraries, prepared products, attention plans. T is made from the queue. Two threads may ask

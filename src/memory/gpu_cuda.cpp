@@ -1,5 +1,4 @@
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +10,7 @@
 #include "core/error.h"
 #include "memory/cuda_check.h"
 #include "memory/gpu.h"
+#include "memory/note_place_cuda.h"
 #include "memory/nvml.h"
 
 namespace ballast {
@@ -29,42 +29,7 @@ std::mutex opening;  // programs may open it in several threads
 cudaStream_t native(void* stream) { return static_cast<cudaStream_t>(stream); }
 cudaEvent_t event(void* e) { return static_cast<cudaEvent_t>(e); }
 
-// The driver's own call: the runtime has none that a queue does without a kernel.
-using WriteValue = int (*)(void* stream, unsigned long long address, std::uint32_t value,
-                           unsigned flags);
-WriteValue write_value() {
-  static const WriteValue function = [] {
-    void* const driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    return driver == nullptr
-               ? nullptr
-               : reinterpret_cast<WriteValue>(::dlsym(driver, "cuStreamWriteValue32_v2"));
-  }();
-  return function;
-}
-
 constexpr std::size_t kPage = 4096;
-constexpr unsigned kNoBarrier = 1;  // CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER
-
-// Whether there is such a call and a stream that records takes it: asked once, of a stream that
-// nobody else uses, because a refusal breaks the recording.
-bool writes_are_recorded() {
-  static const bool answer = [] {
-    if (write_value() == nullptr) return false;
-    alignas(4096) static std::uint32_t word[kPage / sizeof(std::uint32_t)];
-    const PinnedRegion pinned(reinterpret_cast<std::byte*>(word), {kPage});
-    cudaStream_t s = nullptr;
-    check_cuda(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "making a stream");
-    cudaGraph_t graph = nullptr;
-    bool taken = cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal) == cudaSuccess;
-    taken = write_value()(s, reinterpret_cast<std::uintptr_t>(word), 1, kNoBarrier) == 0 && taken;
-    taken = cudaStreamEndCapture(s, &graph) == cudaSuccess && graph != nullptr && taken;
-    if (graph != nullptr) cudaGraphDestroy(graph);
-    cudaStreamDestroy(s);
-    cudaGetLastError();  // forget it: the next launch is no failure
-    return taken;
-  }();
-  return answer;
-}
 
 std::string version(int v) { return fmt::format("{}.{}", v / 1000, v % 1000 / 10); }
 
@@ -198,7 +163,6 @@ GpuQueue::GpuQueue() {
   cudaStream_t s = nullptr;
   check_cuda(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "making a stream");
   stream_ = s;
-  if (!writes_are_recorded()) return;
   place_ = static_cast<std::uint32_t*>(std::aligned_alloc(kPage, kPage));
   if (place_ == nullptr) {
     fail(ErrorCode::refused,
@@ -252,15 +216,14 @@ void GpuQueue::play(const GpuRecording& recording) {
 }
 
 void GpuQueue::reach(std::uint32_t place) {
-  if (place_ == nullptr) return;
   // A failure of it is one of the work before it, of which the next call tells.
-  write_value()(stream_, reinterpret_cast<std::uintptr_t>(place_), place + 1, kNoBarrier);
+  note_place(place_, place + 1, stream_);
 }
 void GpuQueue::forget_place() {
-  if (place_) *place_ = 0;
+  *place_ = 0;
 }
 std::optional<std::uint32_t> GpuQueue::reached() const {
-  const std::uint32_t at = place_ ? *static_cast<volatile std::uint32_t*>(place_) : 0;
+  const std::uint32_t at = *static_cast<volatile std::uint32_t*>(place_);
   return at == 0 ? std::nullopt : std::optional(at - 1);
 }
 

@@ -62,7 +62,6 @@ class GpuLanes {
     if (behind_recording || place % kPlacesBetween == 0) queue(Lane::compute).reach(place);
   }
   std::optional<std::uint32_t> reached() const { return queues_[index(Lane::compute)].reached(); }
-  bool tells_place() const { return queues_[index(Lane::compute)].tells_place(); }
   static constexpr std::uint32_t kPlacesBetween = 16;
 
   void begin_instruction(Lane lane);

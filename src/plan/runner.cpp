@@ -283,9 +283,8 @@ void Runner::run_concurrent(int program) {
     try {
       std::rethrow_exception(error);
     } catch (Error& e) {
-      // A GPU that tells no place adds nothing to an instruction that was named.
-      const bool more =
-          gpu_ && (gpu_->tells_place() ? gpu_->reached().has_value() : e.trail().empty());
+      // A GPU that came to no note adds nothing to an instruction that was named.
+      const bool more = gpu_ && (gpu_->reached() || e.trail().empty());
       if (more && e.code() == ErrorCode::device) e.add_trail(place_on_gpu(program));
       throw;
     }
