@@ -1,6 +1,6 @@
-#include "memory/note_place_cuda.h"
-
 #include <cuda_runtime.h>
+
+#include "memory/note_place_cuda.h"
 
 namespace ballast {
 namespace {
