@@ -11,9 +11,9 @@ namespace ballast {
 namespace {
 
 // H200: our own measurements under sustained load. The others: the H200's achieved share of the
-// data-sheet rate (0.66 for GEMM, 0.75 in f32, 0.88 for memory) applied to their data sheets, for
-// attention what the kernels they get reach on the H200 beside its own, and 0.88 of the PCIe rate;
-// estimates until someone measures there.
+// data-sheet rate (0.66 for GEMM, 0.88 for memory) applied to their data sheets, for attention what
+// the kernels they get reach on the H200 beside its own, and 0.88 of the PCIe rate; estimates until
+// someone measures there. Products in f32, of all of them: three quarters of the data sheet.
 const std::array<MachineProfile, 5>& profiles() {
   static const std::array<MachineProfile, 5> kProfiles = {{
       {.name = "h200",
