@@ -145,8 +145,10 @@ int guarded_main(int argc, char** argv) {
 }  // namespace ballast
 
 int main(int argc, char** argv) {
-  // A reader that goes away is a failed write (app/output.h), not the end of the process.
+  // A reader that goes away is a failed write (app/output.h), not the end of the process; a file
+  // that may not grow as well.
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   ballast::say_last_words_on_crash();
   return ballast::guarded_main(argc, argv);
 }

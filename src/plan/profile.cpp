@@ -124,10 +124,6 @@ double least_of_product(const ProgramSet& set, const Instruction& ins, const Mac
   return p.launch_seconds + depth / 8 * p.product_step_seconds;
 }
 
-// What a copy over a GPU's link takes beside its bytes: waiting for other lanes and beginning
-// (H200: 441 copies of 33 MB took 13 ms longer than one of as many bytes).
-double copy_seconds(const MachineProfile& p) { return p.device == Device::cuda ? 20e-6 : 0; }
-
 // By the processors beside a GPU.
 double host_seconds(const Instruction& ins, double bytes, const MachineProfile& p) {
   const double moving = bytes / p.host_memory_bandwidth;
@@ -196,10 +192,9 @@ double predicted_seconds(const ProgramSet& set, const Instruction& ins,
   const double bytes = moved_bytes(set, ins);
   switch (ins.lane) {
     case Lane::upload:
-      return copy_seconds(profile) +
-             bytes / 2 / profile.upload_bandwidth;  // read there, written here
+      return bytes / 2 / profile.upload_bandwidth;  // read there, written here
     case Lane::download:
-      return copy_seconds(profile) + bytes / 2 / profile.download_bandwidth;
+      return bytes / 2 / profile.download_bandwidth;
     case Lane::disk:
       return bytes / (ins.cost.work == Work::disk_write && profile.disk_write_bandwidth > 0
                           ? profile.disk_write_bandwidth

@@ -85,7 +85,7 @@ class Seq2SeqReader {
     declare_optimizer(t);
     declare_cadences(t);
     declare_memory(t);
-    declare_adapter(t);
+    declare_seq2seq_adapter(t, c_.lora, alpha_);
     declare_best(t);
     declare_seq2seq_ignored(t);
   }
@@ -128,9 +128,7 @@ class Seq2SeqReader {
   void declare_optimizer(FlagTable& t);
   void declare_cadences(FlagTable& t);
   void declare_memory(FlagTable& t);
-  void declare_adapter(FlagTable& t);
   void declare_best(FlagTable& t);
-  static std::vector<std::string> targets_of(const Setting& s);
   void settle_optimizer();
   void settle_best();
   void require_files() const;
@@ -221,7 +219,7 @@ void Seq2SeqReader::declare_optimizer(FlagTable& t) {
     });
   };
   number("learning_rate", "the highest one (by the model's name, or 5e-5)", c_.learning_rate, 1e3);
-  number("weight_decay", "", decay_, 1e3);
+  number("weight_decay", "of AdamW (0.01 of a fine-tune job, else 0)", decay_, 1e3);
   number("adam_beta1", "(0.9)", beta1_, 0.9999999);
   number("adam_beta2", "(0.999)", beta2_, 0.9999999);
   number("adam_epsilon", "(1e-8)", eps_, 1);
@@ -265,15 +263,16 @@ void Seq2SeqReader::declare_cadences(FlagTable& t) {
   text(t, {"eval_strategy", "evaluation_strategy"}, "steps, epoch or no", eval_strategy_);
   count(t, {"eval_steps"}, "steps between two evaluations; 0: after every epoch", c_.eval_steps, 0);
   truth(t, "eval_on_start", "evaluate before the first step, too", c_.evaluate_first);
-  count(t, {"logging_steps"}, "steps between two points in TensorBoard", c_.logging_steps, 1);
+  count(t, {"logging_steps"}, "steps between two points in TensorBoard, and two lines of progress",
+        c_.logging_steps, 1);
   count(t, {"print_steps"},
         "steps between two lines of progress in a file; 0: those of logging_steps", c_.print_steps,
         0);
   count(t, {"memory_line_steps"}, "steps between two memory lines; 0: none", c_.memory_line_steps,
         0);
-  count(t, {"early_stopping_patience"}, "evaluations without a better loss that end it; 0: none",
+  count(t, {"early_stopping_patience"}, "evaluations without a better one that end it; 0: none",
         c_.patience, 0);
-  t.add("early_stopping_threshold", c_.least_gain, "a loss that is lower by less is not better");
+  t.add("early_stopping_threshold", c_.least_gain, "one that is better by less is not better");
   count(t, {"early_stopping_after"}, "steps before it may end that way", c_.patience_steps, 0);
   add(t, {"on_nan"}, "skip or stop when a loss is not a number",
       [this](const Setting& s) { c_.on_nan = word_of(s, kOnNanWords); });
@@ -317,53 +316,6 @@ void Seq2SeqReader::declare_memory(FlagTable& t) {
           c_.memory.checkpointing = truth_of(s) ? Checkpointing::recompute : Checkpointing::off;
         });
   t.add("plan_only", c_.plan_only, "print the plan and do nothing");
-}
-
-void Seq2SeqReader::declare_adapter(FlagTable& t) {
-  const auto lora = [this]() -> t5::LoraOptions& { return c_.lora ? *c_.lora : c_.lora.emplace(); };
-  add(t, {"adapter_type"}, "lora: train adapters instead of all weights", [lora](const Setting& s) {
-    if (!same_word(s.text(), "lora")) s.fail_value("lora");
-    lora();
-  });
-  add(t, {"lora_rank", "lora_r"}, "train LoRA adapters of this rank (16)",
-      [lora](const Setting& s) {
-        lora().rank = at_least(s, 1);
-        if (lora().rank > 1024) s.fail_value("a rank of at most 1024");
-      });
-  add(t, {"lora_alpha"}, "their scale is alpha / rank (alpha = rank)",
-      [this, lora](const Setting& s) {
-        lora();
-        alpha_ = s.number();
-      });
-  add(t, {"lora_dropout"}, "of what they read (0)", [lora](const Setting& s) {
-    lora().dropout = s.number();
-    if (lora().dropout < 0 || lora().dropout >= 1) s.fail_value("a number from 0 to 1");
-  });
-  for (const auto name : {"lora_targets", "lora_target_modules"}) {
-    t.add(name, Takes::many, "q, k, v, o, wi, wo: matrices with an adapter (all of them)",
-          [lora](const Setting& s) { lora().targets = targets_of(s); });
-  }
-}
-
-// "q,v", "q v", ["q", "v"]
-std::vector<std::string> Seq2SeqReader::targets_of(const Setting& s) {
-  std::vector<std::string> all;
-  for (const std::string& text : s.values) {
-    for (std::size_t at = 0; at <= text.size();) {
-      const std::size_t end = std::min(text.find_first_of(", ", at), text.size());
-      const std::string word = text.substr(at, end - at);
-      at = end + 1;
-      if (word.empty()) continue;
-      if (word == "all" || word == "all-linear") return t5::LoraOptions().targets;
-      constexpr std::string_view kKnown[] = {"q", "k", "v", "o", "wi", "wi_0", "wi_1", "wo"};
-      if (std::ranges::find(kKnown, word) == std::end(kKnown)) {
-        s.fail_value("some of q, k, v, o, wi, wi_0, wi_1, wo, or all");
-      }
-      all.push_back(word);
-    }
-  }
-  if (all.empty()) s.fail_value("some of q, k, v, o, wi, wo, or all");
-  return all;
 }
 
 void Seq2SeqReader::declare_best(FlagTable& t) {

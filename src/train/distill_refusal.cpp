@@ -98,6 +98,29 @@ PlannedChange planned(const DistillRun& run, const Refusal& refusal, const PairC
   return c;
 }
 
+// A flag's name, dashes for underscores, without its value.
+std::string flag_name(std::string_view word) {
+  std::string name(word.substr(0, word.find_first_of("= ")));
+  std::ranges::replace(name, '_', '-');
+  return name;
+}
+
+// Without flags that the change sets, and their values.
+std::vector<std::string> arguments_beside(const std::vector<std::string>& arguments,
+                                          const std::string& change) {
+  std::vector<std::string> set;
+  for (std::size_t at = change.find("--"); at != change.npos; at = change.find("--", at + 2)) {
+    set.push_back(flag_name(std::string_view(change).substr(at)));
+  }
+  std::vector<std::string> kept;
+  bool drops = false;
+  for (const std::string& word : arguments) {
+    if (word.starts_with("--")) drops = std::ranges::find(set, flag_name(word)) != set.end();
+    if (!drops) kept.push_back(word);
+  }
+  return kept;
+}
+
 }  // namespace
 
 std::vector<PlannedChange> possible_changes(const DistillRun& run, const Refusal& refusal) {
@@ -157,9 +180,9 @@ std::string refusal_text(const DistillRun& run, const Refusal& refusal,
       run.request.place == TeacherPlace::device ? "" : "a streamed teacher (--teacher_on_cpu), ");
   for (const PlannedChange& c : changes) {
     if (!c.fits || !c.text.starts_with("--")) continue;
-    // Of two flags of one name the later one counts.
-    text += fmt::format("\n\nfor example:\n  {} {}",
-                        shown_command("ballast distill", run.config.arguments), c.text);
+    text += fmt::format(
+        "\n\nfor example:\n  {} {}",
+        shown_command("ballast distill", arguments_beside(run.config.arguments, c.text)), c.text);
     break;
   }
   return text;

@@ -13,6 +13,7 @@
 #include "memory/machine.h"
 #include "models/t5/recognise.h"
 #include "models/t5/weights.h"
+#include "train/checkpoint_manifest.h"
 #include "train/checkpoint_search.h"
 #include "train/prepared_run.h"
 #include "train/training_checkpoint.h"
@@ -63,6 +64,15 @@ std::string resumed_folder(const Seq2SeqConfig& c) {
     if (!fs::is_directory(folder, error)) {
       fail(ErrorCode::input, fmt::format("{}: no such checkpoint to resume", folder.string()),
            {{"--resume-from-checkpoint without a value", "takes the newest of the output folder"}});
+    }
+    if (!fs::exists(folder / kManifestFile, error)) {
+      const bool note = c.dialect == Seq2SeqDialect::fine_tune;
+      fail(ErrorCode::input,
+           fmt::format("{} is no checkpoint of Ballast: it has no {}", folder.string(),
+                       kManifestFile),
+           {{fmt::format("--{} {}", note ? "pretrained-model" : "model_name_or_path",
+                         folder.string()),
+             "begins with its weights, without the optimizer's state"}});
     }
     return folder.string();
   }

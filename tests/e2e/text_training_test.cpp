@@ -88,6 +88,15 @@ TEST_F(TextTraining, SaysThatAStoppedRunHasSavedNoModel) {
   EXPECT_FALSE(fs::exists(dir_.path("out/model.safetensors")));
 }
 
+TEST_F(TextTraining, AFileThatMayNotGrowIsExplained) {
+  std::vector<std::string> limited = {"-c", "ulimit -f 60; exec \"$0\" \"$@\"", BALLAST_BINARY};
+  const std::vector<std::string> command = arguments("out", {"--max_steps", "1"});
+  limited.insert(limited.end(), command.begin(), command.end());
+  const Finished f = run_program("/bin/sh", limited);
+  EXPECT_EQ(f.exit_code, 6) << f.err;
+  EXPECT_THAT(f.err, HasSubstr("File too large"));
+}
+
 // In a file, as transformers does with its own lines.
 TEST_F(TextTraining, ProgressIsSaidEveryLoggingStep) {
   const Finished f = run_ballast({"train", "--model_name_or_path", model_, "--output_dir",

@@ -1,5 +1,6 @@
 #include "plan/predict.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "plan/program_builder.h"
@@ -208,6 +209,30 @@ TEST(Predict, BothWaysOfTheLinkAtOnceTakeLonger) {
   p.both_ways_bandwidth = 0;
   p.device = Device::cuda;
   EXPECT_GT(busy(Lane::upload), 2);
+}
+
+TEST(Predict, ACopyOfAGpuThatWaitsTakesLonger) {
+  const auto uploading = [](int slots) {
+    ProgramSet set;
+    ProgramBuilder pb(set, "p");
+    const Buffer host = pb.persistent("host", {200}, DType::u8, Role::weights, Tier::host);
+    std::vector<Buffer> in;
+    for (int i = 0; i < slots; ++i) {
+      in.push_back(pb.persistent(fmt::format("in{}", i), {200}, DType::u8, Role::weights));
+    }
+    for (std::size_t i = 0; i < 6; ++i) {
+      const Buffer slot = in[i % in.size()];
+      pb.emit("upload", {.reads = {host}, .writes = {slot}, .lane = Lane::upload}, kNothing);
+      pb.emit("use", {.reads = {slot}}, kNothing);
+    }
+    MachineProfile p = slow_machine();
+    p.upload_bandwidth = 1e12;
+    p.device = Device::cuda;
+    const PredictedTime t = predict(set, plan_memory(set), 0, p);
+    return t.busy[static_cast<std::size_t>(Lane::upload)];
+  };
+  EXPECT_NEAR(uploading(6), 6 * 10e-6, 1e-7) << "one behind the other";
+  EXPECT_NEAR(uploading(1), 10e-6 + 5 * 20e-6, 1e-7) << "each waits for its slot";
 }
 
 TEST(Predict, EndsWithTheLastLane) {

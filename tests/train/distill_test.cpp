@@ -242,6 +242,11 @@ TEST(Distiller, ARefusalNamesMemorySolutionsAndACommand) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
   EXPECT_TRUE(changes.front().fits);
+  const std::string command = text.substr(text.find("for example:"));
+  EXPECT_TRUE(command.ends_with(" " + changes.front().text)) << command;
+  for (const char* flag : {"--ram", "--output_dir", "--batch_size"}) {
+    EXPECT_EQ(command.find(flag), command.rfind(flag)) << flag << " once: " << command;
+  }
   std::string all;
   for (const PlannedChange& c : changes) all += c.text + "\n";
   for (const char* part : {"--teacher_dtype fp8", "--batch_size 2", "--ram "}) {

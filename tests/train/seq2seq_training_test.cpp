@@ -325,6 +325,15 @@ TEST_F(Seq2SeqTraining, AMissingFileOfTextsIsNamed) {
   }
 }
 
+TEST_F(Seq2SeqTraining, ACheckpointOfTransformersIsAModelToBeginWith) {
+  const auto error = test::error_of([&] {
+    prepared(words("out", {"--resume_from_checkpoint", model_}));
+  });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::input);
+  EXPECT_EQ(error->advice()[0].change, "--model_name_or_path " + model_);
+}
+
 TEST_F(Seq2SeqTraining, TheModelItBeginsWithIsNotReplaced) {
   EXPECT_FAILS(prepared(words("model")), ErrorCode::usage, "would replace");
   EXPECT_FALSE(fs::exists(dir_.path("model/token_cache")));
