@@ -452,6 +452,27 @@ TEST(Linear, CutsProductsOfTwoResultsIntoEqualWholeQuanta) {
   }
 }
 
+// Each call takes memory where a program is recorded for repetition (plan/gpu_stretches.h).
+TEST(Linear, CountsTheCallsOfProductsOfTwoResults) {
+  ProgramSet set;
+  set.backend = {.device = Device::cuda};
+  ProgramBuilder pb(set, "p");
+  const auto cost = [&](std::int64_t rows, std::int64_t inputs, std::int64_t outputs, bool both) {
+    const auto temp = [&](std::int64_t r, std::int64_t c) {
+      return pb.temp("t", {r, c}, DType::bf16);
+    };
+    linear_into(pb, temp(rows, inputs), {.weight = temp(outputs, inputs)}, temp(rows, outputs),
+                {.gelu = true, .pre = both ? temp(rows, outputs) : Buffer()});
+    return set.programs[0].instructions.back().cost;
+  };
+  EXPECT_EQ(cost(32760, 5136, 13824, false).launches, 1u);
+  EXPECT_EQ(cost(32760, 5136, 13824, true).launches, 4u);
+  EXPECT_EQ(cost(7168, 5136, 13824, true).launches, 1u);
+  EXPECT_EQ(cost(7168, 5136, 13824, true).flops, cost(7168, 5136, 13824, false).flops);
+  EXPECT_EQ(cost(300, 64, 96, true).launches, 2u);  // one for each result
+  EXPECT_EQ(cost(300, 64, 96, true).flops, 2 * cost(300, 64, 96, false).flops);
+}
+
 // Wide enough for the GPU's product with two results, which have rooms of their own behind rows.
 TEST(Linear, GivesGeluAndWhatItIsOfInAWideLayer) {
   const std::int64_t rows = 3, inputs = 1024, outputs = 1032;
