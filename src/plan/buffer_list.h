@@ -32,9 +32,17 @@ class BufferList {
   BufferList(std::initializer_list<Buffer> all) { append({all.begin(), all.size()}); }
   BufferList(const std::vector<Buffer>& all) { append(all); }
   BufferList(const BufferList& o) { append({o.begin(), o.size()}); }
-  BufferList(BufferList&& o) noexcept { swap(o); }
+  // Instructions are moved more often than they are made: what is there is copied, once.
+  BufferList(BufferList&& o) noexcept
+      : size_(std::exchange(o.size_, 0)),
+        capacity_(std::exchange(o.capacity_, kFew)),
+        few_(o.few_),
+        more_(std::move(o.more_)) {}
   BufferList& operator=(BufferList o) noexcept {
-    swap(o);
+    size_ = o.size_;
+    capacity_ = o.capacity_;
+    few_ = o.few_;
+    more_ = std::move(o.more_);
     return *this;
   }
 
@@ -43,7 +51,9 @@ class BufferList {
     data()[size_++] = b;
   }
   void append(std::span<const Buffer> all) {
-    for (const Buffer b : all) push_back(b);
+    while (size_ + all.size() > capacity_) grow();
+    std::ranges::copy(all, data() + size_);
+    size_ += static_cast<std::uint32_t>(all.size());
   }
   void append(std::initializer_list<Buffer> all) { append({all.begin(), all.size()}); }
   // Leaves out operands that are not there.
@@ -71,12 +81,6 @@ class BufferList {
     std::copy(begin(), end(), larger.get());
     more_ = std::move(larger);
     capacity_ *= 2;
-  }
-  void swap(BufferList& o) noexcept {
-    std::swap(size_, o.size_);
-    std::swap(capacity_, o.capacity_);
-    std::swap(few_, o.few_);
-    std::swap(more_, o.more_);
   }
 
   std::uint32_t size_ = 0, capacity_ = kFew;

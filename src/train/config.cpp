@@ -44,6 +44,7 @@ ScheduleOptions schedule_of(const TrainConfig& c, std::int64_t steps_per_epoch) 
   };
   if (c.warmup_share) s.warmup_steps = share(*c.warmup_share);
   if (c.decay_share) s.decay_steps = share(*c.decay_share);
+  (void)learning_rate(s, s.warmup_steps);  // what it lacks is told now, not behind the warm-up
   return s;
 }
 

@@ -64,7 +64,8 @@ class DiffusionPipeReader {
       read_adapter(section("adapter", true));
     } else if (!vae) {
       c_.method = Method::full;
-      refuse_untrainable(*root_.table("model"), "transformer_dtype", trained_dtype(c_));
+      refuse_untrainable(model, model.has("transformer_dtype") ? "transformer_dtype" : "dtype",
+                         trained_dtype(c_));
     }
     if (root_.has("distill")) {
       if (vae) root_.fail_at("distill", "a VAE has no steps to distil");
@@ -190,12 +191,12 @@ class DiffusionPipeReader {
     if (a.rank > 65536) t.fail_at("rank", fmt::format("expected at most 65536, found {}", a.rank));
     const auto dtype = word_from(t, "dtype", kDTypeWords);
     a.dtype = dtype.value_or(c_.model.dtype);
-    if (dtype) refuse_untrainable(t, "dtype", *dtype);
-    if (a.dtype == DType::f16) {
+    if (a.dtype == DType::f16) {  // given, or the model's: sums of small updates would be lost
       c_.notes.push_back(
-          "adapter.dtype: not given, and float16 weights cannot be trained; float32");
+          "adapter.dtype: factors of type float16 are trained as float32; files have save_dtype");
       a.dtype = DType::f32;
     }
+    if (dtype) refuse_untrainable(t, "dtype", a.dtype);
     a.dropout = number_from(t, "dropout", 0, 0.999).value_or(0);
     a.init_from = find_path_.find("init_from_existing", t.string("init_from_existing", ""));
     a.up_rate_ratio = number_from(t, "loraplus_lr_ratio", 0, kMostNumber).value_or(1);

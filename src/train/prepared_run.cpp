@@ -239,10 +239,10 @@ void add_evaluation(PreparedRun& run, Purpose purpose) {
   for (const DatasetRef& ref : run.config.eval_datasets) {
     EvalSet& set = run.evals.emplace_back();
     set.name = ref.name;
-    set.dataset = open_data(
-        run, ref,
-        {.clips = run.config.eval_micro_batch, .images = run.config.eval_image_micro_batch},
-        purpose);
+    const Sizes sizes = {.clips = run.config.eval_micro_batch,
+                         .images = run.config.eval_image_micro_batch};
+    set.dataset = while_doing(fmt::format("opening the evaluation dataset \"{}\"", ref.name),
+                              [&] { return open_data(run, ref, sizes, purpose); });
     set.first_run = run.request.job.eval_batches.size();
     for (const data::Bucket& b : set.dataset->buckets()) {
       // One sample at a time: the loss is a mean over samples whatever shares a run.

@@ -16,6 +16,7 @@ class Parser {
     if (rest_.starts_with("None") && trimmed_is("None")) return PythonNone{};
     auto value = this->value(0);
     skip_space();
+    if (value && rest_.starts_with(',')) value = tuple_from(*std::move(value));
     if (!value || !rest_.empty()) return std::nullopt;
     return *std::move(value);
   }
@@ -67,6 +68,22 @@ class Parser {
       skip_space();
       if (!take(",") && !rest_.starts_with(close)) return std::nullopt;
     }
+  }
+
+  // A tuple needs no parentheses: betas=0.9,0.99.
+  std::optional<TomlValue> tuple_from(TomlValue first) {
+    TomlValue v;
+    v.kind = TomlValue::Kind::array;
+    v.items.push_back(std::move(first));
+    while (take(",")) {
+      skip_space();
+      if (rest_.empty()) break;
+      auto item = value(1);
+      if (!item) return std::nullopt;
+      v.items.push_back(*std::move(item));
+      skip_space();
+    }
+    return v;
   }
 
   std::optional<TomlValue> string(bool raw) {

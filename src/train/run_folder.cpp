@@ -139,9 +139,11 @@ RunFolder RunFolder::create(const std::string& output_dir, std::time_t now) {
 
 RunFolder RunFolder::open(const std::string& output_dir, const std::string& name) {
   const std::vector<std::string> runs = runs_in(output_dir);
+  const std::vector<Advice> help = {
+      runs.empty() ? Advice{"start without resume", "a new run begins"}
+                   : Advice{"resume without a name", "goes on with the newest run"}};
   if (name.empty() && runs.empty()) {
-    fail(ErrorCode::input, fmt::format("{}: no run to resume", output_dir),
-         {{"start without resume", "a new run begins"}});
+    fail(ErrorCode::input, fmt::format("{}: no run to resume", output_dir), help);
   }
   // An absolute path replaces output_dir.
   fs::path path = fs::path(output_dir) / (name.empty() ? runs.back() : name);
@@ -155,7 +157,7 @@ RunFolder RunFolder::open(const std::string& output_dir, const std::string& name
                      runs.empty()
                          ? "there are none"
                          : fmt::format("{} are there, the newest is {}", runs.size(), runs.back())),
-         {{"resume without a name", "goes on with the newest run"}});
+         help);
   }
   FileDescriptor held = lock(path.string());
   clean_leftovers(path.string());

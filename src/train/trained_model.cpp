@@ -46,6 +46,18 @@ Buffer saved_value(const wan::TrainedTensor& t) {
   return t.value;
 }
 
+// What --network_args changed, as musubi-tuner writes it: an object of texts.
+std::string network_args(const AdapterConfig& a) {
+  std::vector<std::string> parts;
+  const auto add = [&](std::string_view name, double value, double usual) {
+    if (value != usual) parts.push_back(fmt::format(R"("{}": "{}")", name, value));
+  };
+  add("loraplus_lr_ratio", a.up_rate_ratio, 1);
+  add("rank_dropout", a.rank_dropout, 0);
+  add("module_dropout", a.module_dropout, 0);
+  return fmt::format("{{{}}}", fmt::join(parts, ", "));
+}
+
 // What musubi-tuner says of a training; without the times of day, so that the same run gives the
 // same file.
 void add_musubi_keys(const PreparedRun& run, std::int64_t step, Metadata& m) {
@@ -66,6 +78,7 @@ void add_musubi_keys(const PreparedRun& run, std::int64_t step, Metadata& m) {
   m["ss_seed"] = std::to_string(c.seed);
   m["ss_network_dropout"] =
       fmt::format("{}", std::max(c.adapter.dropout, c.adapter.hidden_dropout));
+  m["ss_network_args"] = network_args(c.adapter);
   if (c.adapter.max_norm > 0) m["ss_scale_weight_norms"] = fmt::format("{}", c.adapter.max_norm);
   m["ss_sigmoid_scale"] = fmt::format("{}", c.timesteps.sigmoid_scale);
   m["ss_discrete_flow_shift"] = fmt::format("{}", c.timesteps.shift);

@@ -248,9 +248,24 @@ TEST(DiffusionPipeConfig, ExplainsWrongValues) {
   wrong({.adapter = "alpha = 16\n"}, "line 11: adapter.alpha: diffusion-pipe has no alpha");
   wrong({.adapter = "dtype = 'float8'\n"}, "cannot be trained");
   wrong({.model = "transformer_dtype = 'float8'\n", .full = true}, "cannot be trained");
+  EXPECT_FAILS(
+      read_diffusion_pipe(
+          TomlFile::parse("output_dir = 'o'\ndataset = 'd'\nepochs = 1\n[model]\ntype = 'wan'\n"
+                          "ckpt_path = 'm'\ndtype = 'float16'\n" +
+                              std::string(kOptimizer),
+                          "run.toml"),
+          {}),
+      ErrorCode::input, "run.toml line 7: model.dtype: weights of type f16");
   wrong({.rest = "[memory]\ngpu = 'much'\n"}, "expected a size such as \"24GB\", found \"much\"");
   wrong({.rest = "[memory]\ngpu = -1\n"}, "expected a string, found -1");
   wrong({.rest = "[memory]\npolicy = 'best'\n"}, "one of auto, resident");
+}
+
+TEST(DiffusionPipeConfig, FactorsOfTypeFloat16AreTrainedAsFloat32) {
+  const TrainConfig c = read({.top = "save_dtype = 'float16'\n", .adapter = "dtype = 'float16'\n"});
+  EXPECT_EQ(c.adapter.dtype, DType::f32);
+  EXPECT_EQ(c.save_dtype, DType::f16);
+  EXPECT_THAT(c.notes, ElementsAre(HasSubstr("float16 are trained as float32")));
 }
 
 TEST(DiffusionPipeConfig, SaysWhichRequiredKeyIsMissing) {

@@ -354,6 +354,11 @@ TEST(MusubiFile, IsFlattenedAndFlagsWin) {
   EXPECT_FAILS(read_config(wrong), ErrorCode::input, "wrong.toml line 2: network_dim: expected");
 }
 
+TEST(MusubiConfig, AScheduleThatLacksANumberIsToldBeforeTheFirstStep) {
+  const TrainConfig c = read({"--lr_scheduler", "warmup_stable_decay", "--lr_warmup_steps", "10"});
+  EXPECT_FAILS(schedule_of(c, 100), ErrorCode::usage, "needs the number of decay steps");
+}
+
 TEST(PythonLiteral, ReadsWhatPeopleWrite) {
   const auto value = [](std::string_view text) {
     return std::get<TomlValue>(parse_python_literal(text).value());
@@ -366,9 +371,11 @@ TEST(PythonLiteral, ReadsWhatPeopleWrite) {
   EXPECT_EQ(value("r'a\\\\b'").string, "a\\\\b");
   EXPECT_EQ(value("(1, 2,)").items.size(), 2u);
   EXPECT_EQ(value("[]").items.size(), 0u);
+  EXPECT_EQ(value("0.9, .99").items.at(1).real, 0.99);
+  EXPECT_EQ(value("1,").items.size(), 1u);
   EXPECT_TRUE(std::holds_alternative<PythonNone>(*parse_python_literal("None")));
-  for (const char* bad :
-       {"", "[1", "1 2", "foo", "'a", "(,)", "1+1", "Nonesuch", "[None]", "--1"}) {
+  for (const char* bad : {"", "[1", "1 2", ",1", "1,,2", "1, foo", "foo", "'a", "(,)", "1+1",
+                          "Nonesuch", "[None]", "--1"}) {
     EXPECT_FALSE(parse_python_literal(bad).has_value()) << bad;
   }
   EXPECT_FALSE(parse_python_literal(std::string(100'000, '[')).has_value());

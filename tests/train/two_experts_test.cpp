@@ -129,6 +129,7 @@ class LimitedNorms : public TwoExperts {
     return {name, policy, threads, {}, [most](TrainConfig& c) {
               c.adapter.alpha = 2;
               c.adapter.max_norm = most;
+              c.adapter.up_rate_ratio = 2;
               c.lora_format = LoraFormat::kohya;
             }};
   }
@@ -143,6 +144,7 @@ class LimitedNorms : public TwoExperts {
       EXPECT_EQ(lora.modules().size(), 10u);
       const auto said = lora.metadata().find("ss_scale_weight_norms");
       EXPECT_EQ(said == lora.metadata().end() ? "" : said->second, limit);
+      EXPECT_EQ(lora.metadata().at("ss_network_args"), R"({"loraplus_lr_ratio": "2"})");
       double largest = 0;
       for (const wan::LoraModule& m : lora.modules()) {
         EXPECT_EQ(m.scale(), 0.5);
