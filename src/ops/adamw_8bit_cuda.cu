@@ -1,4 +1,3 @@
-#include <cstdlib>
 
 #include "ops/adamw_8bit_cuda.h"
 #include "ops/ordered_sum_cuda.cuh"
@@ -24,7 +23,6 @@ __device__ __attribute__((noinline)) float rare_step(float m, float v, float eps
 // that the sign is a bit of the address, and values lie there sixteen times, for as many lanes:
 // were all to look at one copy, every look would take three turns.
 constexpr std::uint32_t kAddressBits = 0x7ffc, kSignBit = 0x8000;
-constexpr std::uint32_t kFirstAddress = kFirstBucket << 2 & kAddressBits;
 constexpr int kCopies = 16;
 struct alignas(16) WorkTables {
   std::uint32_t m_positive[kStateBuckets], v_code[kStateBuckets];
@@ -57,39 +55,39 @@ __device__ __forceinline__ float value_of(const float* values, std::uint32_t cod
 }
 static_assert(kCopies * 4 == 1 << 6, "the entry's bits");
 
-// The code of x in [0, 1], in the third byte: one look at the table and one sum.
+// The code of a number in the third byte: one look at the table and one sum. x: the number times
+// kQuotientUnit.
 __device__ __forceinline__ std::uint32_t entry_at(const std::uint32_t* table, std::uint32_t at) {
-  return *reinterpret_cast<const std::uint32_t*>(reinterpret_cast<const char*>(table) +
-                                                 (at - kFirstAddress));
+  return *reinterpret_cast<const std::uint32_t*>(reinterpret_cast<const char*>(table) + at);
 }
 __device__ __forceinline__ std::uint32_t v_word(const WorkTables& tables, float x) {
-  const std::uint32_t bits = __float_as_uint(fmaxf(x, kLeastBucket));
+  const std::uint32_t bits = __float_as_uint(x);
   return entry_at(tables.v_code, bits >> (kBucketShift - 2) & kAddressBits) + bits;
 }
-// ... of x in [-1, 1], but all bits of the code are turned where x is negative; no negative zero.
+// All bits of the code are turned where x is negative.
 __device__ __forceinline__ std::uint32_t m_word(const WorkTables& tables, float x) {
-  const std::uint32_t bits = __float_as_uint(fmaxf(fabsf(x), kLeastBucket));
-  const std::uint32_t sign = fourth_as_second(__float_as_uint(x));
-  const std::uint32_t at = selected_bits(kAddressBits, bits >> (kBucketShift - 2), sign);
+  const std::uint32_t bits = __float_as_uint(x);
+  const std::uint32_t at =
+      selected_bits(kAddressBits, bits >> (kBucketShift - 2), fourth_as_second(bits));
   return entry_at(tables.m_positive, at) + bits;
 }
 static_assert(kBucketShift == 16, "the third byte");
 
-// Eight codes of x / largest. largest: the same in all threads of the warp. A quotient too small
-// for a normal number need not be exact: only its sign counts, which is there up to 1.
+// Eight codes of x / largest. largest: the same in all threads of the warp. Above 1 the quotient of
+// a tiny negative number may be a zero, which has no sign.
 template <bool kSigned>
 __device__ __forceinline__ uint2 eight_codes(const WorkTables& tables, const float (&x)[8],
                                              float largest) {
   std::uint32_t word[8];
   float y[8];
-  if (largest >= 0x1p-70f && largest <= (kSigned ? 1.0f : 0x1p70f)) {
-    const Divisor by(largest);
+  if (largest >= 0x1p-70f && largest <= (kSigned ? 1.0f : 0x1p23f)) {
+    const ScaledDivisor by(largest);
 #pragma unroll
-    for (int k = 0; k < 8; ++k) y[k] = by.of_unsigned_zero(x[k]);
+    for (int k = 0; k < 8; ++k) y[k] = by.of(x[k]);
   } else {
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      y[k] = largest > 0 ? add(rare_quotient(x[k], largest), 0.0f) : 0.0f;
+      y[k] = largest > 0 ? mul(add(rare_quotient(x[k], largest), 0.0f), kQuotientUnit) : 0.0f;
     }
   }
 #pragma unroll
@@ -217,6 +215,10 @@ using Old = std::conditional_t<kWhole, Eight<P>, Numbers>;
 // are looked at again.
 template <class P, class G, ParameterRounding::Kind kKind>
 struct Updates {
+  static constexpr int kThreads = kKind != ParameterRounding::nearest ? 256
+                                  : sizeof(P) == 2 && sizeof(G) == 2  ? 384
+                                                                      : 320;
+
   Tensor<P, G> tensor[kAdamWTensors];
   const void* grad_scale;
   const Rates* stabilized;  // null: each tensor's own
@@ -312,8 +314,11 @@ struct Updates {
       second[k] = cuda::add(mul(second[k], keep_v), mul(mul(gradient, gradient), add_v));
       m_most = fmaxf(m_most, fabsf(first[k]));
       m_least = fminf(m_least, fabsf(first[k]));
-      v_most = larger_or_nan(v_most, second[k]);
-      v_least = fminf(v_least, second[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < 8; k += 2) {
+      v_most = largest_of(v_most, second[k], second[k + 1]);
+      v_least = least_of(v_least, second[k], second[k + 1]);
     }
     unsigned bad = 0;
     if (!(v_most < 0x1p60f)) {
@@ -351,7 +356,6 @@ struct Updates {
 
   // Some whole blocks of states one after the other, in eights; the next one is loaded while one is
   // worked on.
-  template <bool kAhead>
   __device__ __forceinline__ void run_eights(const Tensor<P, G>& t, const WorkTables& tables,
                                              float scale, const Rates& r, unsigned block,
                                              unsigned end) const {
@@ -369,7 +373,7 @@ struct Updates {
         second[k] = mul(value_of(tables.v_value, v, k % 4), taken.v_scale);
       }
       const Eight<P> old = taken.p;
-      if (kAhead && place.block + 1 < end) place.load(t, 1, taken);
+      if (place.block + 1 < end) place.load(t, 1, taken);
       const float2 most =
           update<true>(t, place.element(), 8, place.p, x, old, scale, r, first, second);
       if (threadIdx.x % 32 == 0) {
@@ -379,7 +383,6 @@ struct Updates {
       *reinterpret_cast<uint2*>(place.m) = eight_codes<true>(tables, first, most.x);
       *reinterpret_cast<uint2*>(place.v) = eight_codes<false>(tables, second, most.y);
       place.advance();
-      if (!kAhead && place.block < end) place.load(t, 0, taken);
     }
   }
 
@@ -426,23 +429,23 @@ struct Updates {
   }
 };
 
-// A warp takes some blocks of states after the other, through all tensors. Twelve warps share the
-// tables, which take as long to copy as ten thousand elements: blocks stay.
+// A warp takes some blocks of states after the other, through all tensors. A block's warps share
+// the tables, which take as long to copy as ten thousand elements: blocks stay, two at once. What a
+// thread needs decides how many: registers that it lacked would wait in memory for what is loaded
+// ahead.
 constexpr unsigned kLongestRun = 8;
-template <class Op, int kThreads, int kBlocksAtOnce, bool kAhead, bool kTogether>
-__global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
+constexpr int kBlocksAtOnce = 2;
+template <class Op>
+__global__ void __launch_bounds__(Op::kThreads, kBlocksAtOnce)
     update_blocks(const __grid_constant__ Op op, const StateTables* from) {
   extern __shared__ __align__(16) unsigned char shared[];
   auto& tables = *reinterpret_cast<WorkTables*>(shared);
   tables.copy(*from);
   __syncthreads();
   const float scale = scale_of(op.grad_scale);
-  const unsigned warps = gridDim.x * (kThreads / 32);
+  const unsigned warps = gridDim.x * (Op::kThreads / 32);
   int at = 0;
-  for (unsigned base = 0; base < op.runs; base += warps) {
-    if (kTogether) __syncthreads();
-    const unsigned run = base + (blockIdx.x * kThreads + threadIdx.x) / 32;
-    if (run >= op.runs) continue;
+  for (unsigned run = (blockIdx.x * Op::kThreads + threadIdx.x) / 32; run < op.runs; run += warps) {
     while (at + 1 < op.count && run >= op.tensor[at + 1].first_run) ++at;
     const auto& t = op.tensor[at];
     const Rates r = op.stabilized != nullptr ? *op.stabilized : t.rates;
@@ -453,8 +456,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
     std::int64_t b = first;
     if (whole > first) {  // the same for the whole warp
       b = whole < end ? whole : end;
-      op.template run_eights<kAhead>(t, tables, scale, r, static_cast<unsigned>(first),
-                                     static_cast<unsigned>(b));
+      op.run_eights(t, tables, scale, r, static_cast<unsigned>(first), static_cast<unsigned>(b));
     }
     for (; b < end; ++b) op.run_any(t, tables, scale, r, b);
   }
@@ -557,11 +559,12 @@ void adamw_8bit(const AdamW8bit* tensors, int count, const StateTables* tables, 
     std::int64_t blocks = 0;
     for (int t = 0; t < count; ++t) blocks += blocks_for(tensors[t].p.elements(), kStateBlock);
     if (blocks == 0) return;
-    const std::int64_t share = blocks / (std::int64_t{multiprocessors()} * 24 * 4);
+    const std::int64_t warps =
+        std::int64_t{multiprocessors()} * (kBlocksAtOnce * Op::kThreads / 32);
+    const std::int64_t share = blocks / (4 * warps);  // some runs each, so that all end together
     all.run_length = share < 1             ? 1
                      : share < kLongestRun ? static_cast<unsigned>(share)
                                            : kLongestRun;
-    if (const char* w = getenv("BALLAST_VARIANT"); w && atoi(w) >= 4) all.run_length = 2;
     all.runs = 0;
     for (int t = 0; t < count; ++t) {
       all.tensor[t] = tensor<P, G>(tensors[t], all.runs);
@@ -576,33 +579,17 @@ void adamw_8bit(const AdamW8bit* tensors, int count, const StateTables* tables, 
     all.eps = a.eps;
     all.count = count;
     all.keys = round_keys(a.rounding.random);
-    const auto launch = [&](auto threads, auto at_once, auto ahead, auto together) {
-      constexpr int kThreads = decltype(threads)::value, kAtOnce = decltype(at_once)::value;
-      auto* const kernel =
-          update_blocks<Op, kThreads, kAtOnce, decltype(ahead)::value, decltype(together)::value>;
+    auto* const kernel = update_blocks<Op>;
+    static const bool allowed = [&] {
       check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                       cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(sizeof(WorkTables))),
                  "adamw_8bit");
-      const unsigned grid = row_blocks(blocks_for(all.runs, kThreads / 32), kAtOnce);
-      kernel<<<grid, kThreads, sizeof(WorkTables), stream_of(stream)>>>(all, tables);
-    };
-    using std::integral_constant;
-    const char* v = getenv("BALLAST_VARIANT");
-    const int variant = v ? atoi(v) : 0;
-    if constexpr (sizeof(P) == 2 && sizeof(G) == 2) {
-      if (variant == 1 || variant == 4)
-        return launch(integral_constant<int, 384>(), integral_constant<int, 2>(),
-                      integral_constant<bool, true>(), integral_constant<bool, true>());
-      if (variant == 2)
-        return launch(integral_constant<int, 256>(), integral_constant<int, 2>(),
-                      integral_constant<bool, true>(), integral_constant<bool, false>());
-      if (variant == 3 || variant == 5)
-        return launch(integral_constant<int, 256>(), integral_constant<int, 2>(),
-                      integral_constant<bool, true>(), integral_constant<bool, true>());
-    }
-    launch(integral_constant<int, 384>(), integral_constant<int, 2>(),
-           integral_constant<bool, true>(), integral_constant<bool, false>());
+      return true;
+    }();
+    static_cast<void>(allowed);
+    const unsigned grid = row_blocks(blocks_for(all.runs, Op::kThreads / 32), kBlocksAtOnce);
+    kernel<<<grid, Op::kThreads, sizeof(WorkTables), stream_of(stream)>>>(all, tables);
   });
   check_launch("adamw_8bit");
 }
