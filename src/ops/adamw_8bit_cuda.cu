@@ -306,7 +306,6 @@ struct Updates {
 // the tables, which take as long to copy as ten thousand elements: blocks stay, two at once. What a
 // thread needs decides how many: registers that it lacked would wait in memory for what is loaded
 // ahead.
-constexpr unsigned kLongestRun = 8;
 constexpr int kBlocksAtOnce = 2;
 template <class Op>
 __global__ void __launch_bounds__(Op::kThreads, kBlocksAtOnce)
@@ -434,10 +433,9 @@ void adamw_8bit(const AdamW8bit* tensors, int count, const StateTables* tables, 
     if (blocks == 0) return;
     const std::int64_t warps =
         std::int64_t{multiprocessors()} * (kBlocksAtOnce * Op::kThreads / 32);
-    const std::int64_t share = blocks / (4 * warps);  // some runs each, so that all end together
-    all.run_length = share < 1             ? 1
-                     : share < kLongestRun ? static_cast<unsigned>(share)
-                                           : kLongestRun;
+    // Long runs, because nothing is loaded ahead of a run's first block: four to a warp, and all
+    // end together. A tensor's last one may be short.
+    all.run_length = blocks_for(blocks, 4 * warps - count);
     all.runs = 0;
     for (int t = 0; t < count; ++t) {
       all.tensor[t] = tensor<P, G>(tensors[t], all.runs);
