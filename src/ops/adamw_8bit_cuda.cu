@@ -1,146 +1,17 @@
-#include <cstdlib>
-
 #include "ops/adamw_8bit_cuda.h"
 #include "ops/ordered_sum_cuda.cuh"
 #include "ops/parameter_cuda.cuh"
 #include "ops/rounded_math_cuda.cuh"
 #include "ops/row_kernel.cuh"
-#include "ops/state_tables_cuda.h"
+#include "ops/state_codes_cuda.cuh"
 
 namespace ballast::ops::cuda {
 namespace {
 
-static_assert(kStateBlock == 32 * 8, "a warp holds one block of states, eight to a thread");
-
-// Calls, so that what hardly happens takes no room among the instructions of what does.
-__device__ __attribute__((noinline)) float rare_quotient(float a, float b) {
-  return __fdiv_rn(a, b);
-}
+// A call, so that what hardly happens takes no room among the instructions of what does.
 __device__ __attribute__((noinline)) float rare_step(float m, float v, float eps) {
   return __fdiv_rn(m, add(__fsqrt_rn(v), eps));
 }
-
-// The tables in shared memory. Entries of negative numbers lie so far behind those of positive ones
-// that the sign is a bit of the address, and values lie there sixteen times, for as many lanes:
-// were all to look at one copy, every look would take three turns.
-constexpr std::uint32_t kAddressBits = 0x7ffc, kSignBit = 0x8000;
-constexpr std::uint32_t kFirstAddress = kFirstBucket << 2 & kAddressBits;
-constexpr int kCopies = 16;
-struct alignas(16) WorkTables {
-  std::uint32_t m_positive[kStateBuckets], v_code[kStateBuckets];
-  std::uint32_t unused[kSignBit / 4 - 2 * kStateBuckets];
-  std::uint32_t m_negative[kStateBuckets], unused_too[3];
-  float m_value[256 * kCopies], v_value[256 * kCopies];
-
-  __device__ __forceinline__ void copy(const StateTables& from) {
-    for (unsigned k = threadIdx.x; k < kStateBuckets; k += blockDim.x) {
-      m_positive[k] = from.m_code[k];
-      m_negative[k] = from.m_code[kStateBuckets + k];
-      v_code[k] = from.v_code[k];
-    }
-    for (unsigned k = threadIdx.x; k < 256 * kCopies; k += blockDim.x) {
-      m_value[k] = from.m_value[k / kCopies];
-      v_value[k] = from.v_value[k / kCopies];
-    }
-  }
-};
-static_assert(sizeof(WorkTables) % 16 == 0 && sizeof(WorkTables) <= 99 << 10,
-              "what every GPU gives a block");
-
-// The value of the code that is byte k of codes.
-__device__ __forceinline__ float value_of(const float* values, std::uint32_t codes, int k) {
-  constexpr int kEntry = 6;  // bits of an address in the copies of one value
-  const std::uint32_t lane = threadIdx.x % kCopies * 4;
-  const std::uint32_t at = k == 0 ? codes << kEntry : codes >> (8 * k - kEntry);
-  return *reinterpret_cast<const float*>(reinterpret_cast<const char*>(values) +
-                                         ((at & 0xffu << kEntry) | lane));
-}
-static_assert(kCopies * 4 == 1 << 6, "the entry's bits");
-
-// The code of x in [0, 1], in the third byte: one look at the table and one sum.
-__device__ __forceinline__ std::uint32_t entry_at(const std::uint32_t* table, std::uint32_t at) {
-  return *reinterpret_cast<const std::uint32_t*>(reinterpret_cast<const char*>(table) +
-                                                 (at - kFirstAddress));
-}
-__device__ __forceinline__ std::uint32_t v_word(const WorkTables& tables, float x) {
-  const std::uint32_t bits = __float_as_uint(fmaxf(x, kLeastBucket));
-  return entry_at(tables.v_code, bits >> (kBucketShift - 2) & kAddressBits) + bits;
-}
-// ... of x in [-1, 1], but all bits of the code are turned where x is negative; no negative zero.
-__device__ __forceinline__ std::uint32_t m_word(const WorkTables& tables, float x) {
-  const std::uint32_t bits = __float_as_uint(fmaxf(fabsf(x), kLeastBucket));
-  const std::uint32_t sign = fourth_as_second(__float_as_uint(x));
-  const std::uint32_t at = selected_bits(kAddressBits, bits >> (kBucketShift - 2), sign);
-  return entry_at(tables.m_positive, at) + bits;
-}
-static_assert(kBucketShift == 16, "the third byte");
-
-// Eight codes of x / largest. largest: the same in all threads of the warp. A quotient too small
-// for a normal number need not be exact: only its sign counts, which is there up to 1.
-template <bool kSigned>
-__device__ __forceinline__ uint2 eight_codes(const WorkTables& tables, const float (&x)[8],
-                                             float largest) {
-  std::uint32_t word[8];
-  float y[8];
-  if (largest >= 0x1p-70f && largest <= (kSigned ? 1.0f : 0x1p70f)) {
-    const Divisor by(largest);
-#pragma unroll
-    for (int k = 0; k < 8; ++k) y[k] = by.of_unsigned_zero(x[k]);
-  } else {
-#pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      y[k] = largest > 0 ? add(rare_quotient(x[k], largest), 0.0f) : 0.0f;
-    }
-  }
-#pragma unroll
-  for (int k = 0; k < 8; ++k) word[k] = kSigned ? m_word(tables, y[k]) : v_word(tables, y[k]);
-  uint2 codes = make_uint2(third_bytes(word[0], word[1], word[2], word[3]),
-                           third_bytes(word[4], word[5], word[6], word[7]));
-  if (kSigned) {
-    const auto sign = [&](int k) { return __float_as_uint(y[k]); };
-    codes.x ^= sign_bytes(sign(0), sign(1), sign(2), sign(3));
-    codes.y ^= sign_bytes(sign(4), sign(5), sign(6), sign(7));
-  }
-  return codes;
-}
-
-// One moment in memory: codes with the magnitudes of their blocks, or plain f32 without.
-struct Moment {
-  void* data;
-  float* absmax;
-
-  __device__ __forceinline__ std::uint8_t* codes() const {
-    return static_cast<std::uint8_t*>(data);
-  }
-  __device__ __forceinline__ void load(const float* values, std::int64_t i, int count,
-                                       float (&x)[8]) const {
-    if (absmax == nullptr) {
-      load_some<false>(static_cast<const float*>(data) + i, count, x);
-      return;
-    }
-    const float scale = absmax[i / kStateBlock];
-#pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      x[k] = k < count ? mul(value_of(values, codes()[i + k], 0), scale) : 0.0f;
-    }
-  }
-  template <bool kSigned>
-  __device__ __forceinline__ void store(const WorkTables& tables, std::int64_t i, int count,
-                                        const float (&x)[8], float largest) const {
-    if (absmax == nullptr) {
-      store_some<false>(static_cast<float*>(data) + i, count, x);
-      return;
-    }
-    if (i % kStateBlock == 0) absmax[i / kStateBlock] = largest;
-    const uint2 eight = eight_codes<kSigned>(tables, x, largest);
-#pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      if (k < count) {
-        codes()[i + k] = static_cast<std::uint8_t>((k < 4 ? eight.x : eight.y) >> k % 4 * 8);
-      }
-    }
-  }
-};
 
 struct Rates {
   float rate, decay;
@@ -217,6 +88,10 @@ using Old = std::conditional_t<kWhole, Eight<P>, Numbers>;
 // are looked at again.
 template <class P, class G, ParameterRounding::Kind kKind>
 struct Updates {
+  static constexpr int kThreads = kKind != ParameterRounding::nearest ? 256
+                                  : sizeof(P) == 2 && sizeof(G) == 2  ? 384
+                                                                      : 320;
+
   Tensor<P, G> tensor[kAdamWTensors];
   const void* grad_scale;
   const Rates* stabilized;  // null: each tensor's own
@@ -312,8 +187,11 @@ struct Updates {
       second[k] = cuda::add(mul(second[k], keep_v), mul(mul(gradient, gradient), add_v));
       m_most = fmaxf(m_most, fabsf(first[k]));
       m_least = fminf(m_least, fabsf(first[k]));
-      v_most = larger_or_nan(v_most, second[k]);
-      v_least = fminf(v_least, second[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < 8; k += 2) {
+      v_most = largest_of(v_most, second[k], second[k + 1]);
+      v_least = least_of(v_least, second[k], second[k + 1]);
     }
     unsigned bad = 0;
     if (!(v_most < 0x1p60f)) {
@@ -351,7 +229,6 @@ struct Updates {
 
   // Some whole blocks of states one after the other, in eights; the next one is loaded while one is
   // worked on.
-  template <bool kAhead>
   __device__ __forceinline__ void run_eights(const Tensor<P, G>& t, const WorkTables& tables,
                                              float scale, const Rates& r, unsigned block,
                                              unsigned end) const {
@@ -369,7 +246,7 @@ struct Updates {
         second[k] = mul(value_of(tables.v_value, v, k % 4), taken.v_scale);
       }
       const Eight<P> old = taken.p;
-      if (kAhead && place.block + 1 < end) place.load(t, 1, taken);
+      if (place.block + 1 < end) place.load(t, 1, taken);
       const float2 most =
           update<true>(t, place.element(), 8, place.p, x, old, scale, r, first, second);
       if (threadIdx.x % 32 == 0) {
@@ -379,7 +256,6 @@ struct Updates {
       *reinterpret_cast<uint2*>(place.m) = eight_codes<true>(tables, first, most.x);
       *reinterpret_cast<uint2*>(place.v) = eight_codes<false>(tables, second, most.y);
       place.advance();
-      if (!kAhead && place.block < end) place.load(t, 0, taken);
     }
   }
 
@@ -426,23 +302,22 @@ struct Updates {
   }
 };
 
-// A warp takes some blocks of states after the other, through all tensors. Twelve warps share the
-// tables, which take as long to copy as ten thousand elements: blocks stay.
-constexpr unsigned kLongestRun = 8;
-template <class Op, int kThreads, int kBlocksAtOnce, bool kAhead, bool kTogether>
-__global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
+// A warp takes some blocks of states after the other, through all tensors. A block's warps share
+// the tables, which take as long to copy as ten thousand elements: blocks stay, two at once. What a
+// thread needs decides how many: registers that it lacked would wait in memory for what is loaded
+// ahead.
+constexpr int kBlocksAtOnce = 2;
+template <class Op>
+__global__ void __launch_bounds__(Op::kThreads, kBlocksAtOnce)
     update_blocks(const __grid_constant__ Op op, const StateTables* from) {
   extern __shared__ __align__(16) unsigned char shared[];
   auto& tables = *reinterpret_cast<WorkTables*>(shared);
   tables.copy(*from);
   __syncthreads();
   const float scale = scale_of(op.grad_scale);
-  const unsigned warps = gridDim.x * (kThreads / 32);
+  const unsigned warps = gridDim.x * (Op::kThreads / 32);
   int at = 0;
-  for (unsigned base = 0; base < op.runs; base += warps) {
-    if (kTogether) __syncthreads();
-    const unsigned run = base + (blockIdx.x * kThreads + threadIdx.x) / 32;
-    if (run >= op.runs) continue;
+  for (unsigned run = (blockIdx.x * Op::kThreads + threadIdx.x) / 32; run < op.runs; run += warps) {
     while (at + 1 < op.count && run >= op.tensor[at + 1].first_run) ++at;
     const auto& t = op.tensor[at];
     const Rates r = op.stabilized != nullptr ? *op.stabilized : t.rates;
@@ -453,8 +328,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
     std::int64_t b = first;
     if (whole > first) {  // the same for the whole warp
       b = whole < end ? whole : end;
-      op.template run_eights<kAhead>(t, tables, scale, r, static_cast<unsigned>(first),
-                                     static_cast<unsigned>(b));
+      op.run_eights(t, tables, scale, r, static_cast<unsigned>(first), static_cast<unsigned>(b));
     }
     for (; b < end; ++b) op.run_any(t, tables, scale, r, b);
   }
@@ -557,11 +431,11 @@ void adamw_8bit(const AdamW8bit* tensors, int count, const StateTables* tables, 
     std::int64_t blocks = 0;
     for (int t = 0; t < count; ++t) blocks += blocks_for(tensors[t].p.elements(), kStateBlock);
     if (blocks == 0) return;
-    const std::int64_t share = blocks / (std::int64_t{multiprocessors()} * 24 * 4);
-    all.run_length = share < 1             ? 1
-                     : share < kLongestRun ? static_cast<unsigned>(share)
-                                           : kLongestRun;
-    if (const char* w = getenv("BALLAST_VARIANT"); w && atoi(w) >= 4) all.run_length = 2;
+    const std::int64_t warps =
+        std::int64_t{multiprocessors()} * (kBlocksAtOnce * Op::kThreads / 32);
+    // Long runs, because nothing is loaded ahead of a run's first block: four to a warp, and all
+    // end together. A tensor's last one may be short.
+    all.run_length = blocks_for(blocks, 4 * warps - count);
     all.runs = 0;
     for (int t = 0; t < count; ++t) {
       all.tensor[t] = tensor<P, G>(tensors[t], all.runs);
@@ -576,33 +450,17 @@ void adamw_8bit(const AdamW8bit* tensors, int count, const StateTables* tables, 
     all.eps = a.eps;
     all.count = count;
     all.keys = round_keys(a.rounding.random);
-    const auto launch = [&](auto threads, auto at_once, auto ahead, auto together) {
-      constexpr int kThreads = decltype(threads)::value, kAtOnce = decltype(at_once)::value;
-      auto* const kernel =
-          update_blocks<Op, kThreads, kAtOnce, decltype(ahead)::value, decltype(together)::value>;
+    auto* const kernel = update_blocks<Op>;
+    static const bool allowed = [&] {
       check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                       cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(sizeof(WorkTables))),
                  "adamw_8bit");
-      const unsigned grid = row_blocks(blocks_for(all.runs, kThreads / 32), kAtOnce);
-      kernel<<<grid, kThreads, sizeof(WorkTables), stream_of(stream)>>>(all, tables);
-    };
-    using std::integral_constant;
-    const char* v = getenv("BALLAST_VARIANT");
-    const int variant = v ? atoi(v) : 0;
-    if constexpr (sizeof(P) == 2 && sizeof(G) == 2) {
-      if (variant == 1 || variant == 4)
-        return launch(integral_constant<int, 384>(), integral_constant<int, 2>(),
-                      integral_constant<bool, true>(), integral_constant<bool, true>());
-      if (variant == 2)
-        return launch(integral_constant<int, 256>(), integral_constant<int, 2>(),
-                      integral_constant<bool, true>(), integral_constant<bool, false>());
-      if (variant == 3 || variant == 5)
-        return launch(integral_constant<int, 256>(), integral_constant<int, 2>(),
-                      integral_constant<bool, true>(), integral_constant<bool, true>());
-    }
-    launch(integral_constant<int, 384>(), integral_constant<int, 2>(),
-           integral_constant<bool, true>(), integral_constant<bool, false>());
+      return true;
+    }();
+    static_cast<void>(allowed);
+    const unsigned grid = row_blocks(blocks_for(all.runs, Op::kThreads / 32), kBlocksAtOnce);
+    kernel<<<grid, Op::kThreads, sizeof(WorkTables), stream_of(stream)>>>(all, tables);
   });
   check_launch("adamw_8bit");
 }
