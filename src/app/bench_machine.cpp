@@ -5,11 +5,11 @@
 #include <nlohmann/json.hpp>
 
 #include "app/output.h"
-#include "core/stopwatch.h"
 #include "core/convert.h"
 #include "core/error.h"
 #include "core/progress.h"
 #include "core/random.h"
+#include "core/stopwatch.h"
 #include "memory/arena.h"
 #include "memory/disk_speed.h"
 #include "memory/gpu.h"

@@ -219,9 +219,7 @@ void GpuQueue::reach(std::uint32_t place) {
   // A failure of it is one of the work before it, of which the next call tells.
   note_place(place_, place + 1, stream_);
 }
-void GpuQueue::forget_place() {
-  *place_ = 0;
-}
+void GpuQueue::forget_place() { *place_ = 0; }
 std::optional<std::uint32_t> GpuQueue::reached() const {
   const std::uint32_t at = *static_cast<volatile std::uint32_t*>(place_);
   return at == 0 ? std::nullopt : std::optional(at - 1);
