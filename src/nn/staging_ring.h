@@ -33,8 +33,8 @@ struct Delivery {
 class StagingRing {
  public:
   static constexpr std::uint64_t kBufferBytes = 8 << 20;  // a few requests of 2 MiB
-  // One whose last requests are in flight beside the first of the next, one being copied. Reads into
-  // more memory were slower (decision 43).
+  // One whose last requests are in flight beside the first of the next, one being copied. Reads
+  // into more memory were slower (decision 43).
   static constexpr int kBuffers = 3;
 
   // largest: bytes of the largest tensor that will pass; small models get a small ring, in which it
