@@ -230,17 +230,14 @@ void add_steps(PreparedRun& run, Purpose purpose) {
 }
 
 Sizes sizes_of(const TrainConfig& c) {
-  return {.clips = c.micro_batch,
-          .images = c.image_micro_batch,
-          .accumulation = c.gradient_accumulation};
+  return {c.micro_batch, c.image_micro_batch, c.gradient_accumulation};
 }
 
 void add_evaluation(PreparedRun& run, Purpose purpose) {
   for (const DatasetRef& ref : run.config.eval_datasets) {
     EvalSet& set = run.evals.emplace_back();
     set.name = ref.name;
-    const Sizes sizes = {.clips = run.config.eval_micro_batch,
-                         .images = run.config.eval_image_micro_batch};
+    const Sizes sizes = {run.config.eval_micro_batch, run.config.eval_image_micro_batch};
     set.dataset = while_doing(fmt::format("opening the evaluation dataset \"{}\"", ref.name),
                               [&] { return open_data(run, ref, sizes, purpose); });
     set.first_run = run.request.job.eval_batches.size();
