@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 
 #include "core/error.h"
+#include "core/stopwatch.h"
 #include "core/thread_pool.h"
 #include "memory/arena.h"
 #include "memory/disk_file.h"
@@ -26,16 +26,6 @@ constexpr std::uint64_t kPiece = 4 << 20;
 constexpr std::uint64_t kLeastTrial = 64 << 20, kMostTrial = 1 << 30;
 constexpr int kAtOnce = 4;  // requests
 constexpr double kReadSeconds = 0.5, kWriteSeconds = 1.0;
-
-class Stopwatch {
- public:
-  double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
 
 double rate(std::uint64_t bytes, double seconds) {
   return static_cast<double>(bytes) / std::max(seconds, 1e-9);
