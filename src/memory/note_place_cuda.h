@@ -5,7 +5,7 @@
 namespace ballast {
 
 // `stream` writes `place` into a word of pinned host memory when it comes to it, also in a
-// recording. A kernel: a recording on an H200 (driver 580) did not take cuStreamWriteValue32.
+// recording. A kernel: on an H200 (driver 580) no recording with cuStreamWriteValue32 came about.
 void note_place(std::uint32_t* word, std::uint32_t place, void* stream);
 
 }  // namespace ballast
