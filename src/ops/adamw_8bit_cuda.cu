@@ -88,9 +88,9 @@ using Old = std::conditional_t<kWhole, Eight<P>, Numbers>;
 // are looked at again.
 template <class P, class G, ParameterRounding::Kind kKind>
 struct Updates {
-  // Those of random words or carries have more to keep in registers.
-  static constexpr int kThreads =
-      kKind != ParameterRounding::nearest && sizeof(P) == 2 && sizeof(G) == 2 ? 256 : 384;
+  static constexpr int kThreads = kKind != ParameterRounding::nearest ? 256
+                                  : sizeof(P) == 2 && sizeof(G) == 2  ? 384
+                                                                      : 320;
 
   Tensor<P, G> tensor[kAdamWTensors];
   const void* grad_scale;
@@ -187,8 +187,11 @@ struct Updates {
       second[k] = cuda::add(mul(second[k], keep_v), mul(mul(gradient, gradient), add_v));
       m_most = fmaxf(m_most, fabsf(first[k]));
       m_least = fminf(m_least, fabsf(first[k]));
-      v_most = larger_or_nan(v_most, second[k]);
-      v_least = fminf(v_least, second[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < 8; k += 2) {
+      v_most = largest_of(v_most, second[k], second[k + 1]);
+      v_least = least_of(v_least, second[k], second[k + 1]);
     }
     unsigned bad = 0;
     if (!(v_most < 0x1p60f)) {
@@ -300,8 +303,9 @@ struct Updates {
 };
 
 // A warp takes some blocks of states after the other, through all tensors. A block's warps share
-// the tables, which take as long to copy as ten thousand elements: blocks stay, two at once.
-constexpr unsigned kLongestRun = 8;
+// the tables, which take as long to copy as ten thousand elements: blocks stay, two at once. What a
+// thread needs decides how many: registers that it lacked would wait in memory for what is loaded
+// ahead.
 constexpr int kBlocksAtOnce = 2;
 template <class Op>
 __global__ void __launch_bounds__(Op::kThreads, kBlocksAtOnce)
@@ -427,11 +431,11 @@ void adamw_8bit(const AdamW8bit* tensors, int count, const StateTables* tables, 
     std::int64_t blocks = 0;
     for (int t = 0; t < count; ++t) blocks += blocks_for(tensors[t].p.elements(), kStateBlock);
     if (blocks == 0) return;
-    // Of 24 warps at once, some runs each: all end together.
-    const std::int64_t share = blocks / (std::int64_t{multiprocessors()} * 24 * 4);
-    all.run_length = share < 1             ? 1
-                     : share < kLongestRun ? static_cast<unsigned>(share)
-                                           : kLongestRun;
+    const std::int64_t warps =
+        std::int64_t{multiprocessors()} * (kBlocksAtOnce * Op::kThreads / 32);
+    // Long runs, because nothing is loaded ahead of a run's first block: four to a warp, and all
+    // end together. A tensor's last one may be short.
+    all.run_length = blocks_for(blocks, 4 * warps - count);
     all.runs = 0;
     for (int t = 0; t < count; ++t) {
       all.tensor[t] = tensor<P, G>(tensors[t], all.runs);

@@ -53,6 +53,22 @@ struct Divisor {
   }
 };
 
+// Quotients times 2^-103, |a| <= x in [2^-70, 2^23]: those from 2^-23 on rounded once, and smaller
+// ones with their sign, also where nothing else is left; a negative zero loses its own.
+constexpr float kQuotientUnit = 0x1p-103f;
+struct ScaledDivisor {
+  float b, reciprocal;
+  explicit __device__ __forceinline__ ScaledDivisor(float x) {
+    const Divisor by(x);
+    b = __fmul_rn(x, 0x1p103f);
+    reciprocal = __fmul_rn(by.reciprocal, kQuotientUnit);
+  }
+  __device__ __forceinline__ float of(float a) const {
+    const float quotient = __fmul_rn(a, reciprocal);
+    return __fmaf_rn(__fmaf_rn(-b, quotient, a), reciprocal, quotient);
+  }
+};
+
 // The third byte of each, from the lowest byte up.
 __device__ __forceinline__ std::uint32_t third_bytes(std::uint32_t a, std::uint32_t b,
                                                      std::uint32_t c, std::uint32_t d) {
@@ -91,6 +107,14 @@ __device__ __forceinline__ std::uint32_t sign_bytes(std::uint32_t a, std::uint32
   return __byte_perm(low, high, 0x5410);
 }
 
+// The largest and the least of three that are not negative; NaN is the largest.
+__device__ __forceinline__ float largest_of(float a, float b, float c) {
+  return __int_as_float(__vimax3_s32(__float_as_int(a), __float_as_int(b), __float_as_int(c)));
+}
+__device__ __forceinline__ float least_of(float a, float b, float c) {
+  return __int_as_float(__vimin3_s32(__float_as_int(a), __float_as_int(b), __float_as_int(c)));
+}
+
 // The larger one, or NaN where one of them is.
 __device__ __forceinline__ float larger_or_nan(float a, float b) {
   float y;
@@ -110,6 +134,14 @@ struct Divisor {
     return __fadd_rn(__fdiv_rn(a, b), 0.0f);
   }
 };
+constexpr float kQuotientUnit = 0x1p-103f;
+struct ScaledDivisor {
+  float b;
+  explicit __device__ ScaledDivisor(float x) : b(x) {}
+  __device__ __forceinline__ float of(float a) const {
+    return a == 0 ? 0.0f : __fmul_rn(__fdiv_rn(a, b), kQuotientUnit);
+  }
+};
 __device__ __forceinline__ std::uint32_t third_bytes(std::uint32_t a, std::uint32_t b,
                                                      std::uint32_t c, std::uint32_t d) {
   return (a >> 16 & 0xff) | (b >> 16 & 0xff) << 8 | (c >> 16 & 0xff) << 16 | (d >> 16 & 0xff) << 24;
@@ -127,6 +159,12 @@ __device__ __forceinline__ std::uint32_t sign_bytes(std::uint32_t a, std::uint32
 }
 __device__ __forceinline__ float larger_or_nan(float a, float b) {
   return a != a || b != b ? __int_as_float(0x7fffffff) : a > b ? a : b;
+}
+__device__ __forceinline__ float largest_of(float a, float b, float c) {
+  return larger_or_nan(larger_or_nan(a, b), c);
+}
+__device__ __forceinline__ float least_of(float a, float b, float c) {
+  return fminf(fminf(a, b), c);
 }
 
 #endif

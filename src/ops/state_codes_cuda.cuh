@@ -11,16 +11,10 @@ namespace ballast::ops::cuda {
 
 static_assert(kStateBlock == 32 * 8, "a warp holds one block of states, eight to a thread");
 
-// A call, so that what hardly happens takes no room among the instructions of what does.
-inline __device__ __attribute__((noinline)) float rare_quotient(float a, float b) {
-  return __fdiv_rn(a, b);
-}
-
 // The tables in shared memory. Entries of negative numbers lie so far behind those of positive ones
 // that the sign is a bit of the address, and values lie there sixteen times, for as many lanes:
 // were all to look at one copy, every look would take three turns.
 constexpr std::uint32_t kAddressBits = 0x7ffc, kSignBit = 0x8000;
-constexpr std::uint32_t kFirstAddress = kFirstBucket << 2 & kAddressBits;
 constexpr int kCopies = 16;
 struct alignas(16) WorkTables {
   std::uint32_t m_positive[kStateBuckets], v_code[kStateBuckets];
@@ -53,39 +47,44 @@ __device__ __forceinline__ float value_of(const float* values, std::uint32_t cod
 }
 static_assert(kCopies * 4 == 1 << 6, "the entry's bits");
 
-// The code of x in [0, 1], in the third byte: one look at the table and one sum.
+// The code of a number in the third byte: one look at the table and one sum. x: the number times
+// kQuotientUnit.
 __device__ __forceinline__ std::uint32_t entry_at(const std::uint32_t* table, std::uint32_t at) {
-  return *reinterpret_cast<const std::uint32_t*>(reinterpret_cast<const char*>(table) +
-                                                 (at - kFirstAddress));
+  return *reinterpret_cast<const std::uint32_t*>(reinterpret_cast<const char*>(table) + at);
 }
 __device__ __forceinline__ std::uint32_t v_word(const WorkTables& tables, float x) {
-  const std::uint32_t bits = __float_as_uint(fmaxf(x, kLeastBucket));
+  const std::uint32_t bits = __float_as_uint(x);
   return entry_at(tables.v_code, bits >> (kBucketShift - 2) & kAddressBits) + bits;
 }
-// ... of x in [-1, 1], but all bits of the code are turned where x is negative; no negative zero.
+// All bits of the code are turned where x is negative.
 __device__ __forceinline__ std::uint32_t m_word(const WorkTables& tables, float x) {
-  const std::uint32_t bits = __float_as_uint(fmaxf(fabsf(x), kLeastBucket));
-  const std::uint32_t sign = fourth_as_second(__float_as_uint(x));
-  const std::uint32_t at = selected_bits(kAddressBits, bits >> (kBucketShift - 2), sign);
+  const std::uint32_t bits = __float_as_uint(x);
+  const std::uint32_t at =
+      selected_bits(kAddressBits, bits >> (kBucketShift - 2), fourth_as_second(bits));
   return entry_at(tables.m_positive, at) + bits;
 }
 static_assert(kBucketShift == 16, "the third byte");
 
-// Eight codes of x / largest. largest: the same in all threads of the warp. A quotient too small
-// for a normal number need not be exact: only its sign counts, which is there up to 1.
+// A call, so that what hardly happens takes no room among the instructions of what does.
+static __device__ __attribute__((noinline)) float rare_quotient(float a, float b) {
+  return __fdiv_rn(a, b);
+}
+
+// Eight codes of x / largest. largest: the same in all threads of the warp. Above 1 the quotient of
+// a tiny negative number may be a zero, which has no sign.
 template <bool kSigned>
 __device__ __forceinline__ uint2 eight_codes(const WorkTables& tables, const float (&x)[8],
                                              float largest) {
   std::uint32_t word[8];
   float y[8];
-  if (largest >= 0x1p-70f && largest <= (kSigned ? 1.0f : 0x1p70f)) {
-    const Divisor by(largest);
+  if (largest >= 0x1p-70f && largest <= (kSigned ? 1.0f : 0x1p23f)) {
+    const ScaledDivisor by(largest);
 #pragma unroll
-    for (int k = 0; k < 8; ++k) y[k] = by.of_unsigned_zero(x[k]);
+    for (int k = 0; k < 8; ++k) y[k] = by.of(x[k]);
   } else {
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      y[k] = largest > 0 ? add(rare_quotient(x[k], largest), 0.0f) : 0.0f;
+      y[k] = largest > 0 ? mul(add(rare_quotient(x[k], largest), 0.0f), kQuotientUnit) : 0.0f;
     }
   }
 #pragma unroll

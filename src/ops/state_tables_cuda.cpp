@@ -17,19 +17,24 @@ std::uint32_t code_of(const DynamicMap& map, float x) {
 }
 
 struct Bucket {
-  std::uint32_t first;  // bits of its least magnitude
-  float near, far;      // magnitudes; the first bucket's are all below as well
+  std::uint32_t first;  // bits of its least number as it is looked up
+  std::uint32_t least;  // ... as it is
+  float near, far;      // magnitudes
   explicit Bucket(std::uint32_t k)
-      : first((kFirstBucket + k) << kBucketShift),
-        near(k == 0 ? std::bit_cast<float>(1u) : std::bit_cast<float>(first)),
-        far(k + 1 == kStateBuckets ? near : std::bit_cast<float>(first | kFractions)) {}
+      : first(k << kBucketShift), least(first + ((kLeastExponent - 1) << 23)) {
+    const bool tiny = k < 1u << (23 - kBucketShift);
+    near = std::bit_cast<float>(tiny ? 1u : least);
+    far = tiny                     ? std::bit_cast<float>((kLeastExponent << 23) - 1)
+          : k + 1 == kStateBuckets ? near
+                                   : std::bit_cast<float>(least | kFractions);
+  }
 };
 
 std::uint32_t positive_entry(const DynamicMap& map, const Bucket& b) {
   const std::uint32_t low = code_of(map, b.near), high = code_of(map, b.far);
   check(high - low <= 1, "{} thresholds lie between {} and {}", high - low, b.near, b.far);
   const std::uint32_t begins =
-      high == low ? kFractions + 1 : std::bit_cast<std::uint32_t>(map.threshold[low]) - b.first;
+      high == low ? kFractions + 1 : std::bit_cast<std::uint32_t>(map.threshold[low]) - b.least;
   return (low << kBucketShift) + (kFractions + 1 - begins) - b.first;
 }
 
@@ -39,7 +44,7 @@ std::uint32_t negative_entry(const DynamicMap& map, const Bucket& b) {
   // At the threshold it is still the higher one.
   const std::uint32_t begins =
       high == low ? kFractions + 1
-                  : std::bit_cast<std::uint32_t>(-map.threshold[low]) + 1 - b.first;
+                  : std::bit_cast<std::uint32_t>(-map.threshold[low]) + 1 - b.least;
   return ~((high << kBucketShift) + (begins - 1) + b.first);
 }
 

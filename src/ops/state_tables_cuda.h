@@ -10,15 +10,15 @@ class GpuQueue;
 
 namespace ballast::ops::cuda {
 
-// The two number formats of 8-bit states (ops/dynamic_map.h) as a kernel looks them up. Numbers
-// from 2^-24 to 1 are cut into buckets by exponent and upper seven fraction bits, in none of which
-// is more than one threshold. So an entry can hold the lower code and where, in the lower 16 bits
-// of the number, the higher one begins: added to the number's bits the sum carries into the code,
-// which is its third byte. Where the number is negative, its bits without the sign are added, and
-// the third byte is the code with all bits turned.
-inline constexpr std::uint32_t kBucketShift = 16, kFirstBucket = (127 - 24) << 7;
+// The two number formats of 8-bit states (ops/dynamic_map.h) as a kernel looks them up, by numbers
+// times 2^-103, so that those from 2^-23 to 1 have exponents from 1 on and all below, among which
+// is no threshold but zero, become 0 or are not normal. They are cut into buckets by exponent and
+// upper seven fraction bits, in none of which is more than one threshold. So an entry can hold the
+// lower code and where, in the lower 16 bits of the number, the higher one begins: added to the
+// number's bits the sum carries into the code, which is its third byte. Where the number is
+// negative, the third byte is the code with all bits turned.
+inline constexpr std::uint32_t kBucketShift = 16, kLeastExponent = 127 - 23;
 inline constexpr std::uint32_t kStateBuckets = (24 << 7) + 1;
-inline constexpr float kLeastBucket = 0x1p-24f;  // below it is no threshold but zero
 
 struct alignas(16) StateTables {
   float m_value[256], v_value[256];
