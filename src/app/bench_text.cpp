@@ -6,9 +6,9 @@
 
 #include "app/output.h"
 #include "app/planning.h"
-#include "app/random_checkpoint.h"
 #include "core/error.h"
 #include "core/stopwatch.h"
+#include "core/thread_pool.h"
 #include "infer/text_encoder.h"
 #include "memory/disk_speed.h"
 #include "memory/gpu.h"
@@ -32,6 +32,25 @@ std::vector<RandomTensor> tensors(const t5::Config& c) {
   }
   if (!table) all.push_back({"shared.weight", {c.vocabulary, c.d_model}});
   return all;
+}
+
+using Prompts = std::vector<std::vector<std::int32_t>>;
+
+// Seconds for the rows of the embedding that a pass needs, none of them in the page cache.
+double rows_alone(const RandomCheckpoint& weights, t5::Config config, const Prompts& prompts) {
+  config.decoder_layers = 0;
+  const Checkpoint file = Checkpoint::open(weights.path());
+  const StoredBytes table = t5::embedding_table(config, file, t5::TensorMap(file));
+  std::vector<std::byte> rows;
+  ThreadPool pool(kDiskReaders);
+  weights.drop_cache();
+  const Stopwatch watch;
+  for (const auto& ids : prompts) {
+    const Shape shape = {std::ssize(ids), config.d_model};
+    rows.resize(static_cast<std::size_t>(shape.elements()) * size_of(table.dtype));
+    t5::read_rows(table, ids, TensorView(rows.data(), table.dtype, shape), &pool);
+  }
+  return watch.seconds();
 }
 
 }  // namespace
@@ -60,13 +79,13 @@ void BenchText::run() {
   const RandomCheckpoint weights(tensors(*config), DType::bf16, folder_);
   for (const int readers : readers_) {
     for (const std::int64_t prompts : prompts_) {
-      measure(weights.path(), *config, prompts, readers);
+      measure(weights, *config, prompts, readers);
     }
   }
 }
 
-void BenchText::measure(const std::string& path, const t5::Config& config, std::int64_t prompts,
-                        int readers) const {
+void BenchText::measure(const RandomCheckpoint& weights, const t5::Config& config,
+                        std::int64_t prompts, int readers) const {
   const train::RunTarget target = train::this_machine({});
   infer::TextEncoderOptions options = {.device = target.backend.device,
                                        .prompts_per_pass = prompts,
@@ -74,8 +93,8 @@ void BenchText::measure(const std::string& path, const t5::Config& config, std::
                                        .config = config};
   if (!gpu_.empty()) set_field(options.budget, "gpu", gpu_);
   if (!ram_.empty()) set_field(options.budget, "ram", ram_);
-  const infer::TextEncoder encoder(path, options);
-  std::vector<std::vector<std::int32_t>> ids(static_cast<std::size_t>(prompts));
+  const infer::TextEncoder encoder(weights.path(), options);
+  Prompts ids(static_cast<std::size_t>(prompts));
   for (std::size_t p = 0; p < ids.size(); ++p) {
     for (std::int64_t t = 0; t < tokens_; ++t) {
       ids[p].push_back(static_cast<std::int32_t>(
@@ -84,7 +103,8 @@ void BenchText::measure(const std::string& path, const t5::Config& config, std::
   }
   // The disk alone: it differs from hour to hour, so a pass is compared with what it gives before
   // and after it.
-  DiskSpeed disk = measure_streaming(path, readers, 1.5);
+  DiskSpeed disk = measure_streaming(weights.path(), readers, 1.5);
+  const double rows = rows_alone(weights, config, ids);
   const std::vector<std::int64_t> lengths(ids.size(), tokens_);
   const auto answer = encoder.plan(lengths);
   if (const auto* refusal = std::get_if<Refusal>(&answer)) {
@@ -98,12 +118,13 @@ void BenchText::measure(const std::string& path, const t5::Config& config, std::
   std::vector<Call> calls;
   for (std::int64_t i = 0; i < passes_; ++i) {
     Call call = {};
+    weights.drop_cache();
     const Stopwatch begin;
     const auto states = encoder.encode(ids, &call.parts);
     call.seconds = begin.seconds();  // before the caller gives them back
     calls.push_back(call);
   }
-  disk.read = (disk.read + measure_streaming(path, readers, 1.5).read) / 2;
+  disk.read = (disk.read + measure_streaming(weights.path(), readers, 1.5).read) / 2;
   std::ranges::sort(calls, {}, &Call::seconds);
   const auto& [seconds, parts] = calls[calls.size() / 2];
   std::uint64_t streamed = 0;
@@ -123,6 +144,7 @@ void BenchText::measure(const std::string& path, const t5::Config& config, std::
             {"read_bytes_per_second", static_cast<double>(streamed) / seconds},
             {"disk_bytes_per_second", disk.read},
             {"disk_direct", disk.direct},
+            {"disk_rows_seconds", rows},
             {"planning", parts.planning},
             {"opening", parts.opening},
             {"loading", parts.loading},
@@ -143,12 +165,12 @@ void BenchText::measure(const std::string& path, const t5::Config& config, std::
       "{}: {} prompts of {} tokens, {}: {:.2f} s (at best {:.2f} s), {} read at {:.2f} GB/s\n",
       model_, prompts, tokens_, planned.policy.name, seconds, calls.front().seconds,
       Bytes{streamed}, static_cast<double>(streamed) / seconds * 1e-9));
-  print(
-      fmt::format("the disk alone, {} reads at once, {}: {:.2f} GB/s, {:.2f} s: a pass takes "
-                  "{:.2f} x of that\n",
-                  readers, disk.direct ? "direct" : "through the page cache", disk.read * 1e-9,
-                  static_cast<double>(streamed) / disk.read,
-                  seconds * disk.read / static_cast<double>(streamed)));
+  const double alone = static_cast<double>(streamed) / disk.read;
+  print(fmt::format(
+      "the disk alone, {} reads at once, {}: {:.2f} GB/s, {:.2f} s, and {:.2f} s for the "
+      "rows of the embedding: a pass takes {:.2f} x of that, {:.2f} x of the weights\n",
+      readers, disk.direct ? "direct" : "through the page cache", disk.read * 1e-9, alone, rows,
+      seconds / (alone + rows), seconds / alone));
   print(fmt::format(
       "planning {:.3f}, opening {:.3f}, loading {:.3f}, from disk to states {:.3f} "
       "(disk busy {:.3f}, waiting {:.3f}; rows {:.3f}; compute {:.3f}), results {:.3f} s\n",

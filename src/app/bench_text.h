@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "app/random_checkpoint.h"
+#include "memory/disk_file.h"
 #include "models/t5/config.h"
 
 namespace CLI {
@@ -19,12 +21,12 @@ class BenchText {
   void run();
 
  private:
-  void measure(const std::string& path, const t5::Config& config, std::int64_t prompts,
+  void measure(const RandomCheckpoint& weights, const t5::Config& config, std::int64_t prompts,
                int readers) const;
 
   std::string model_ = "umt5-xxl-encoder", gpu_, ram_, folder_ = "/tmp";
   std::vector<std::int64_t> prompts_ = {32};
-  std::vector<int> readers_ = {4};
+  std::vector<int> readers_ = {kDiskReaders};
   std::int64_t tokens_ = 512, passes_ = 3;
   bool json_ = false;
 };

@@ -59,7 +59,10 @@ RandomCheckpoint::RandomCheckpoint(const std::vector<RandomTensor>& tensors, DTy
     });
   }
   writer.write(path_);
-  // Out of the page cache, so that it is the disk that is measured.
+  drop_cache();
+}
+
+void RandomCheckpoint::drop_cache() const {
   if (const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC); fd >= 0) {
     posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     ::close(fd);

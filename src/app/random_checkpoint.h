@@ -25,6 +25,9 @@ class RandomCheckpoint {
 
   const std::string& path() const { return path_; }
 
+  // Out of the page cache, so that it is the disk that is measured.
+  void drop_cache() const;
+
  private:
   std::string path_;
 };
