@@ -11,7 +11,7 @@ namespace ballast {
 struct NowRunning {
   std::atomic<const char*> instruction{nullptr}, program{nullptr};
 };
-inline constexpr std::size_t kRunningPlaces = 12;
+inline constexpr std::size_t kRunningPlaces = 40;
 inline std::array<NowRunning, kRunningPlaces>& now_running() {
   static std::array<NowRunning, kRunningPlaces> places;
   return places;

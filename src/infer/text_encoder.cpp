@@ -14,7 +14,7 @@
 namespace ballast::infer {
 namespace {
 
-constexpr int kHandsForRows = 8;
+constexpr int kHandsForRows = kDiskReaders;  // rows are read one by one
 
 // For recordings that are only planned.
 t5::RowsSource never_read() {

@@ -6,6 +6,7 @@
 
 #include "io/checkpoint.h"
 #include "memory/budget.h"
+#include "memory/disk_file.h"
 #include "models/t5/block.h"
 #include "models/t5/config.h"
 #include "models/t5/names.h"
@@ -25,7 +26,7 @@ struct TextModelOptions {
   std::optional<DType> dtype = {};          // f32 or bf16; nullopt: f32 on the CPU, bf16 on a GPU
   WeightFormat format = WeightFormat::stored;
   std::int64_t prompts_per_pass = 32;     // encoding: that share a visit of each block
-  int disk_readers = 4;                   // reads in flight
+  int disk_readers = kDiskReaders;        // reads in flight
   std::optional<t5::Config> config = {};  // nullopt: what the file and its config.json say
   std::optional<MachineProfile> profile =
       {};                                     // of the GPU that is planned for; nullopt: this one's

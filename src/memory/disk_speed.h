@@ -24,12 +24,13 @@ enum class DiskTrial {
 
 // Reads, for at most half a second, the largest file of the folder from 64 MiB on; where there is
 // none, writes a file of at most 1 GiB, for at most a second or up to 64 MiB, reads it and removes
-// it. Reads and writes as the disk lane does (plan/runner.h), four requests at once. Keeps 16 MiB
-// of memory and never fails.
+// it. With DiskTrial::writes at most 8 GiB and four seconds, read for two. Reads and writes as the
+// disk lane does (plan/runner.h), with as many requests at once. Keeps 8 MiB of memory and never
+// fails.
 DiskSpeed measure_disk(const std::filesystem::path& folder, DiskTrial trial = DiskTrial::as_found);
 
-// What streaming may hope for: reads a file as the disk lane reads it, so many requests of 2 MiB at
-// once, for at most so many seconds. Throws what DiskFile throws.
+// What streaming may hope for: reads a file as the disk lane reads it, so many requests of
+// kDiskRequest at once, for at most so many seconds. Throws what DiskFile throws.
 DiskSpeed measure_streaming(const std::string& path, int readers, double seconds);
 
 }  // namespace ballast

@@ -10,9 +10,6 @@
 namespace ballast {
 namespace {
 
-// Bytes of one request; the disk lane has several in flight.
-constexpr std::uint64_t kScratchRequest = 2 << 20;
-
 std::uint64_t whole_blocks(std::uint64_t bytes) {
   return (bytes + kDiskAlignment - 1) / kDiskAlignment * kDiskAlignment;
 }
@@ -43,14 +40,14 @@ void each_piece(ProgramBuilder& pb, StagingRing& ring, Buffer stored, Buffer oth
 }
 
 std::uint32_t requests_of(std::uint64_t bytes) {
-  return static_cast<std::uint32_t>((bytes + kScratchRequest - 1) / kScratchRequest);
+  return static_cast<std::uint32_t>((bytes + kDiskRequest - 1) / kDiskRequest);
 }
 
 // f(first byte, bytes) of the request that is this part of an instruction.
 template <class F>
 void one_request(std::uint64_t bytes, std::uint32_t part, F&& f) {
-  const std::uint64_t first = part * kScratchRequest;
-  f(first, std::min(kScratchRequest, bytes - first));
+  const std::uint64_t first = part * kDiskRequest;
+  f(first, std::min(kDiskRequest, bytes - first));
 }
 
 // Between blocks on disk and their room in the ring, a part for each request.

@@ -14,11 +14,6 @@
 namespace ballast {
 namespace {
 
-// The best of 1 to 4 MiB on NVMe with 4 to 8 in flight. Requests begin and end at multiples of it
-// in the file where they can: a disk takes them apart into parts of a size of its own, and a rest
-// that is no whole part costs as much as one.
-constexpr std::uint64_t kRequestBytes = 2 << 20;
-
 // Whether the rows of a matrix lie apart.
 bool has_gaps(ProgramBuilder& pb, Buffer b) {
   const BufferSpec& s = pb.set().spec(b);
@@ -39,17 +34,17 @@ std::uint64_t next_bytes(const Rest& rest, std::uint64_t room) {
   const auto up_to = [&](std::uint64_t end) {
     return end <= rest.offset ? 0 : (end - rest.offset) / rest.unit * rest.unit;
   };
-  const std::uint64_t whole = up_to(limit / kRequestBytes * kRequestBytes);
+  const std::uint64_t whole = up_to(limit / kDiskRequest * kDiskRequest);
   return whole > 0 ? whole : up_to(limit);
 }
 
 // Where in a range the request ends that begins at `begin`; short ones join their neighbours.
 std::uint64_t request_end(const AlignedRange& range, std::uint64_t begin) {
   const std::uint64_t at = range.offset + begin;
-  std::uint64_t end = (at / kRequestBytes + 1) * kRequestBytes;
-  if (end - at < kRequestBytes / 2) end += kRequestBytes;
+  std::uint64_t end = (at / kDiskRequest + 1) * kDiskRequest;
+  if (end - at < kDiskRequest / 2) end += kDiskRequest;
   end -= range.offset;
-  return end + kRequestBytes / 2 > range.bytes ? range.bytes : end;
+  return end + kDiskRequest / 2 > range.bytes ? range.bytes : end;
 }
 
 struct Request {

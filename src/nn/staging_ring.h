@@ -32,7 +32,7 @@ struct Delivery {
 // the disk lane, a part each, and the copies out on the given lane. Nothing is ever staged whole.
 class StagingRing {
  public:
-  static constexpr std::uint64_t kBufferBytes = 8 << 20;  // a few requests of 2 MiB
+  static constexpr std::uint64_t kBufferBytes = kDiskReaders * kDiskRequest;
   // One whose last requests are in flight beside the first of the next, one being copied. Reads
   // into more memory were slower (decision 43).
   static constexpr int kBuffers = 3;

@@ -71,8 +71,9 @@ std::vector<ProcessLine> process_lines(const ProgramSet& set, const ProcessFacts
     lines.push_back({name, kRepeatedOnHost * repeated, reason});
     lines.push_back({name, kRepeatedOnGpu * repeated, reason, Tier::device});
   }
-  const auto stacks = static_cast<std::uint64_t>(threads + facts.disk_readers + kLaneCount);
-  lines.push_back({"thread stacks", kThreadStack * stacks, "compute threads, disk readers, lanes"});
+  const auto stacks = kThreadStack * static_cast<std::uint64_t>(threads + kLaneCount) +
+                      kReaderStack * static_cast<std::uint64_t>(facts.disk_readers);
+  lines.push_back({"thread stacks", stacks, "compute threads, disk readers, lanes"});
   return lines;
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/bytes.h"
+#include "memory/disk_file.h"
 #include "plan/profile.h"
 #include "plan/program.h"
 
@@ -24,11 +25,11 @@ inline constexpr std::string_view kRecordedPrograms = "recorded programs";
 inline constexpr std::string_view kRecordings = "recordings";
 
 // What a thread's stack has touched after a step; kernels keep rows of a few KiB there.
-inline constexpr Bytes kThreadStack{128 << 10};
+inline constexpr Bytes kThreadStack{128 << 10}, kReaderStack{32 << 10};
 
 struct ProcessFacts {
   Bytes blas_bytes_per_thread;  // what OpenBLAS touches of its buffers
-  int disk_readers = 4;
+  int disk_readers = kDiskReaders;
 };
 
 // Process baseline, the recorded programs themselves, BLAS buffers or the GPU's libraries, thread

@@ -29,7 +29,7 @@ const std::array<MachineProfile, 5>& profiles() {
        .upload_bandwidth = 55.4e9,
        .download_bandwidth = 55.3e9,
        .both_ways_bandwidth = 101e9,
-       .disk_bandwidth = 3.4e9,
+       .disk_bandwidth = 4.5e9,
        .launch_seconds = 3.6e-6,
        .product_step_seconds = 4.7e-9,
        .device_memory = Bytes{139ull << 30},

@@ -45,20 +45,24 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
     lane.parts_until.resize(set.programs.size());
     lane.after.resize(set.programs.size());
     lane.awaited.resize(set.programs.size());
-    const bool disk = static_cast<Lane>(l) == Lane::disk;
-    lane.hands = std::vector<Hand>(
-        disk ? std::clamp<std::size_t>(static_cast<std::size_t>(std::max(1, options.disk_readers)),
-                                       1, kMostHands)
-             : 1);
   }
+  std::size_t most_parts = 1;  // that a program has for the disk lane
   for (std::size_t p = 0; p < set.programs.size(); ++p) {
     const auto& code = set.programs[p].instructions;
     for (std::uint32_t i = 0; i < code.size(); ++i) {
       lanes_[index(code[i].lane)].code[p].push_back(i);
     }
-    for (LaneState& lane : lanes_) order_hands(lane, p);
+    std::size_t parts = 0;
+    for (const std::uint32_t i : lanes_[index(Lane::disk)].code[p]) parts += code[i].parts;
+    most_parts = std::max(most_parts, parts);
     for (LaneState& lane : lanes_) lane.awaited[p].resize(lane.code[p].size());
     for (const Wait& w : plan.waits[p].all) lanes_[index(w.lane)].awaited[p][w.count - 1] = true;
+  }
+  for (LaneState& lane : lanes_) {
+    const auto readers = static_cast<std::size_t>(std::max(1, options.disk_readers));
+    const bool disk = &lane == &lanes_[index(Lane::disk)];
+    lane.hands = std::vector<Hand>(disk ? std::min({most_parts, readers, kMostHands}) : 1);
+    for (std::size_t p = 0; p < set.programs.size(); ++p) order_hands(lane, p);
   }
   uses_left_.resize(set.buffers.size());
   runs_.resize(set.programs.size());
@@ -155,7 +159,6 @@ void Runner::run(int program, const StepValues& step) {
   times_ = {};
   for (LaneState& lane : lanes_) {
     lane.taken.store(0, std::memory_order_relaxed);
-    lane.begun.store(0, std::memory_order_relaxed);
     lane.done.store(0, std::memory_order_relaxed);
     lane.finished = {};
     for (Hand& hand : lane.hands) hand.time = {};
@@ -167,44 +170,6 @@ void Runner::run(int program, const StepValues& step) {
   }
   for (LaneState& lane : lanes_) {
     for (Hand& hand : lane.hands) high_water_.include(hand.high_water);
-  }
-}
-
-// Where one of them writes what the other reads or writes.
-bool Runner::share_bytes(const Instruction& a, const Instruction& b) const {
-  const auto meet = [&](const auto& some, const auto& others) {
-    return std::ranges::any_of(some, [&](Buffer x) {
-      const BufferSpec& sx = set_.spec(x);
-      const std::uint64_t begin = plan_.offset[sx.root.id] + sx.offset;
-      return std::ranges::any_of(others, [&](Buffer y) {
-        const BufferSpec& sy = set_.spec(y);
-        const std::uint64_t other = plan_.offset[sy.root.id] + sy.offset;
-        return sx.tier == sy.tier && begin < other + sy.bytes && other < begin + sx.bytes;
-      });
-    });
-  };
-  return meet(a.writes, b.reads) || meet(a.writes, b.writes) || meet(a.reads, b.writes);
-}
-
-// What the hands of a lane take, and what each part has to wait for of those before it. Parts of
-// one instruction do not wait for each other.
-void Runner::order_hands(LaneState& lane, std::size_t program) const {
-  if (lane.hands.size() == 1) return;
-  const auto& all = set_.programs[program].instructions;
-  auto& parts = lane.parts[program];
-  for (const std::uint32_t i : lane.code[program]) {
-    for (std::uint32_t p = 0; p < all[i].parts; ++p) parts.push_back({i, p});
-    lane.parts_until[program].push_back(static_cast<std::uint32_t>(parts.size()));
-  }
-  for (std::uint32_t n = 0; n < parts.size(); ++n) {
-    const std::uint32_t mine = parts[n].instruction;
-    const auto apart = [&](std::uint32_t other) {
-      return other == mine || !share_bytes(all[other], all[mine]);
-    };
-    const std::uint32_t first = n + 1 - std::min(n + 1, kSideBySide);
-    std::uint32_t after = n;
-    while (after > first && apart(parts[after - 1].instruction)) --after;
-    lane.after[program].push_back(after);
   }
 }
 
@@ -388,18 +353,19 @@ void Runner::run_lane(Lane lane, int program, std::size_t hand) {
     if (queue && lane == Lane::compute) await_prepared(program);
     if (queue) gpu_->begin(lane);
     for (;;) {
+      Stopwatch watch;
+      std::unique_lock turn(state.turn, std::defer_lock);
+      if (several) turn.lock();
       const std::uint32_t n = state.taken.fetch_add(1, std::memory_order_relaxed);
       if (n >= (several ? parts.size() : code.size())) break;
       const Part what = several ? parts[n] : Part{code[n]};
       const std::uint32_t i = what.instruction;
       const bool on_gpu = queue && gpu_->on_gpu(program, i);
-      Stopwatch watch;
-      if (several && !wait_for(state.begun, n)) return;
       const bool waits = !options_.debug.ignore_waits && (!several || what.part == 0);
       if (waits && !wait_all(lane, program, i, on_gpu)) return;
       if (several) {
-        if (!wait_for(state.done, state.after[static_cast<std::size_t>(program)][n])) return;
-        raise(state.begun, n + 1);
+        if (!wait_for_parts(state, program, n)) return;
+        turn.unlock();
       }
       if (failed_.load(std::memory_order_relaxed)) return;
       time.waiting += watch.seconds();
@@ -423,7 +389,7 @@ void Runner::run_lane(Lane lane, int program, std::size_t hand) {
       if (queue) gpu_->given(lane, program, last + 1);
       time.busy += watch.seconds();
       if (several) {
-        finish(state, n);
+        finish(state, program, n);
       } else if (awaited[last]) {
         raise(state.done, last + 1);
       }
@@ -432,17 +398,6 @@ void Runner::run_lane(Lane lane, int program, std::size_t hand) {
   } catch (...) {
     stop_all(std::current_exception());
   }
-}
-
-void Runner::finish(LaneState& lane, std::uint32_t place) {
-  {
-    const std::lock_guard lock(mutex_);
-    lane.finished[place % kSideBySide] = true;
-    std::uint32_t done = lane.done.load(std::memory_order_relaxed);
-    for (; lane.finished[done % kSideBySide]; ++done) lane.finished[done % kSideBySide] = false;
-    lane.done.store(done, std::memory_order_release);
-  }
-  progress_.notify_all();
 }
 
 void Runner::raise(std::atomic<std::uint32_t>& count, std::uint32_t to) {

@@ -19,6 +19,7 @@
 #include "core/tensor.h"
 #include "core/thread_pool.h"
 #include "memory/arena.h"
+#include "memory/disk_file.h"
 #include "memory/gpu.h"
 #include "memory/scratch_file.h"
 #include "plan/bindings.h"
@@ -47,7 +48,7 @@ struct RunnerDebug {
 };
 
 struct RunnerOptions {
-  int disk_readers = 4;  // reads and writes in flight on the disk lane
+  int disk_readers = kDiskReaders;  // reads and writes in flight on the disk lane
   // Where the file for buffers on disk is made, if there are any; empty: the folder for temporary
   // files.
   std::string scratch_folder = {};
@@ -110,8 +111,8 @@ class Runner {
  private:
   // The disk lane has as many as there are reads in flight, so that the disk's queue stays as deep
   // while one of them ends. The others have one.
-  static constexpr std::size_t kMostHands = 8;
-  static constexpr std::uint32_t kSideBySide = 16;  // how far one may be ahead of one that lasts
+  static constexpr std::size_t kMostHands = 32;
+  static constexpr std::uint32_t kSideBySide = 64;  // how far one may be ahead of one that lasts
   struct Hand {
     HighWater high_water;
     LaneTime time;
@@ -128,7 +129,9 @@ class Runner {
     std::vector<std::vector<Part>> parts;
     std::vector<std::vector<std::uint32_t>> parts_until, after;
     std::vector<std::vector<bool>> awaited;  // by program and place in code: by another lane
-    std::atomic<std::uint32_t> taken{0}, begun{0}, done{0};
+    std::mutex turn;  // of the hand that takes the next part and waits for what it needs
+    std::atomic<bool> hand_waits{false};  // ... for parts before it
+    std::atomic<std::uint32_t> taken{0}, done{0};
     std::array<bool, kSideBySide> finished{};  // of those that are not in `done`, by place
     std::vector<Hand> hands;
   };
@@ -139,7 +142,8 @@ class Runner {
   bool wait_all(Lane lane, int program, std::uint32_t instruction, bool on_gpu);
   bool wait_for(const std::atomic<std::uint32_t>& count, std::uint32_t least);
   void raise(std::atomic<std::uint32_t>& count, std::uint32_t to);
-  void finish(LaneState& lane, std::uint32_t place);
+  void finish(LaneState& lane, int program, std::uint32_t place);
+  bool wait_for_parts(LaneState& lane, int program, std::uint32_t place);
   void order_hands(LaneState& lane, std::size_t program) const;
   bool share_bytes(const Instruction& a, const Instruction& b) const;
   void prepare();

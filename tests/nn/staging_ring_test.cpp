@@ -232,9 +232,9 @@ TEST(StagingRing, EveryRequestIsAPartOfItsRead) {
   for (const Instruction& i : set.programs[0].instructions) {
     if (i.lane == Lane::disk) parts.push_back(i.parts);
   }
-  EXPECT_THAT(parts, testing::ElementsAre(4, 2));
+  EXPECT_THAT(parts, testing::ElementsAre(16, 6));
   const MemoryPlan plan = plan_memory(set);
-  for (const int readers : {1, 4}) {
+  for (const int readers : {1, 4, kDiskReaders}) {
     Runner runner(set, plan, {.disk_readers = readers});
     for (int again = 0; again < 2; ++again) {
       std::ranges::fill(std::span(runner.view(to).data, runner.view(to).bytes()), std::byte{1});
@@ -260,10 +260,10 @@ TEST(StagingRing, CutsLargeTensorsAtMultiplesOfARequestInTheFile) {
   for (const Instruction& i : set.programs[0].instructions) {
     if (i.lane == Lane::disk) reads.push_back(i.cost.bytes);
   }
-  // From block 1,220 to 12 MiB, three times 8 MiB, the rest to the block behind the last byte.
+  // From block 1,220 to 12.5 MiB, three times 8 MiB, the rest to the block behind the last byte.
   const std::uint64_t first = kOffset / 4096 * 4096, end = kOffset + 32 * kMiB;
-  EXPECT_THAT(reads, testing::ElementsAre(12 * kMiB - first, 8 * kMiB, 8 * kMiB, 8 * kMiB,
-                                          (end + 4095) / 4096 * 4096 - 36 * kMiB));
+  EXPECT_THAT(reads, testing::ElementsAre(25 * kMiB / 2 - first, 8 * kMiB, 8 * kMiB, 8 * kMiB,
+                                          (end + 4095) / 4096 * 4096 - 73 * kMiB / 2));
 }
 
 TEST(StagingRing, IsNeverLargerThanItsBuffers) {

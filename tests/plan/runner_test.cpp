@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <chrono>
 #include <numeric>
 
@@ -113,6 +114,28 @@ TEST(Runner, ReadsOnFromDiskWhileOneReadLasts) {
   const MemoryPlan plan = plan_memory(set);
   Runner(set, plan).run("p");
   EXPECT_THAT(met, testing::Each(true));
+}
+
+// Further ahead than the lane keeps account of: the hands wait for the part, and are woken by it.
+TEST(Runner, ManyPartsGoOnBehindOneThatLasts) {
+  ProgramSet set;
+  ProgramBuilder pb(set, "p");
+  constexpr std::uint32_t kParts = 300;
+  const Buffer x = pb.persistent("x", {1}, DType::f32, Role::input);
+  std::array<std::atomic<int>, kParts> runs = {};
+  bool fails = false;
+  pb.emit("read", {.writes = {x}, .lane = Lane::disk, .parts = kParts}, [&](const Bindings& b) {
+    if (b.part() == 7) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    if (b.part() == 7 && fails) fail(ErrorCode::io, "the disk is gone");
+    ++runs[b.part()];
+  });
+  const MemoryPlan plan = plan_memory(set);
+  Runner runner(set, plan);
+  runner.run("p");
+  runner.run("p");
+  for (const auto& n : runs) EXPECT_EQ(n, 2);
+  fails = true;
+  EXPECT_FAILS(runner.run("p"), ErrorCode::io, "the disk is gone");
 }
 
 TEST(Runner, ReadsFromDiskInOrderWhereBytesAreShared) {
