@@ -79,8 +79,7 @@ PlanTitle Sample::title() const {
                                run_.height, z.tokens(), r.experts.size() > 1 ? ", two experts" : "",
                                run_.job.loras.empty() ? "" : ", LoRAs applied"),
           .weights = weights_text(r.job),
-          .machine = fmt::format("{}{}", r.profile.description,
-                                 r.profile.estimate ? " (rates are estimates)" : ""),
+          .machine = machine_text(r.profile),
           .budget = r.budget,
           .shared_ram = r.profile.device == Device::cpu};
 }
