@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -11,17 +10,13 @@
 #include "app/random_weights.h"
 #include "core/error.h"
 #include "core/random.h"
+#include "core/stopwatch.h"
 #include "memory/gpu.h"
 #include "memory/process_memory.h"
 #include "plan/runner.h"
 
 namespace ballast {
 namespace {
-
-double seconds_now() {
-  using namespace std::chrono;
-  return duration<double>(steady_clock::now().time_since_epoch()).count();
-}
 
 // The pair with its runner, loaded and with inputs.
 class BenchPair {
@@ -195,22 +190,22 @@ void BenchDistill::run() {
       r.job.teacher, weights_ == "fp8" ? DType::f8_e4m3 : DType::bf16,
       place_ == "disk" ? RandomWeights::Blocks::each : RandomWeights::Blocks::alike, folder_);
   r.teacher = weights.groups();
-  const double begin = seconds_now();
+  Stopwatch watch;
   auto outcome = fit_pair(r);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
     fail(ErrorCode::refused, train::refusal_message(*refusal));
   }
   const auto& planned = std::get<student::PlannedPair>(outcome);
-  const double plan_seconds = seconds_now() - begin;
+  const double plan_seconds = watch.lap();
   BenchPair bench(r, planned.job, planned.set.backend);
-  const double load_seconds = seconds_now() - begin - plan_seconds;
+  const double load_seconds = watch.lap();
   bench.step();
   bench.step();
   std::vector<double> times, links, computes, stalls;
   for (std::int64_t i = 0; i < steps_; ++i) {
-    const double at = seconds_now();
+    const Stopwatch at;
     bench.step();
-    times.push_back(seconds_now() - at);
+    times.push_back(at.seconds());
     links.push_back(bench.link());
     computes.push_back(bench.compute());
     stalls.push_back(bench.stalled());

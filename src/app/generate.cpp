@@ -1,6 +1,5 @@
 #include <CLI/CLI.hpp>
 #include <cerrno>
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -14,6 +13,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/progress.h"
+#include "core/stopwatch.h"
 #include "data/tokenizer.h"
 #include "infer/model_folder.h"
 #include "infer/text_generator.h"
@@ -260,7 +260,7 @@ void Generate::run() {
     numbers.ram += planned.needed(Tier::device);
   }
   MemoryMonitor monitor(numbers, gpu ? gpu_memory_of_process : std::function<Bytes()>());
-  const auto begin = std::chrono::steady_clock::now();
+  const Stopwatch begin;
   std::int64_t steps = 0;
   std::vector<Tokens> written;
   {
@@ -272,8 +272,7 @@ void Generate::run() {
                      steps == 1 ? Counting::exact : Counting::quick);
     });
   }
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double seconds = begin.seconds();
   std::string lines;
   for (std::size_t i = 0; i < written.size(); ++i) {
     const std::string text = tokenizer.decode(written[i]);

@@ -180,8 +180,7 @@ PlanTitle Plan::title(const wan::FitRequest& r) const {
                                r.job.batches[0].latents[0].tokens(),
                                batch_ > 1 ? fmt::format(", batch {}", batch_) : ""),
           .weights = weights_text(r.job),
-          .machine = fmt::format("{}{}", r.profile.description,
-                                 r.profile.estimate ? " (rates are estimates)" : ""),
+          .machine = machine_text(r.profile),
           .budget = r.budget,
           .shared_ram = r.profile.device == Device::cpu};
 }

@@ -10,6 +10,7 @@
 #include "app/sample_student.h"
 #include "core/error.h"
 #include "core/progress.h"
+#include "core/stopwatch.h"
 #include "memory/gpu.h"
 #include "report/memory_monitor.h"
 #include "train/prompt_part.h"
@@ -79,8 +80,7 @@ PlanTitle Sample::title() const {
                                run_.height, z.tokens(), r.experts.size() > 1 ? ", two experts" : "",
                                run_.job.loras.empty() ? "" : ", LoRAs applied"),
           .weights = weights_text(r.job),
-          .machine = fmt::format("{}{}", r.profile.description,
-                                 r.profile.estimate ? " (rates are estimates)" : ""),
+          .machine = machine_text(r.profile),
           .budget = r.budget,
           .shared_ram = r.profile.device == Device::cpu};
 }
@@ -353,7 +353,7 @@ void Sample::report(const wan::FitRequest& request) const {
 
 void Sample::run() {
   if (by_student_) return student_.run();
-  const auto begin = std::chrono::steady_clock::now();
+  const Stopwatch begin;
   run_ = open_sample(options_);
   steps_ = planned_steps(run_.job);
   open_parts();
@@ -374,8 +374,7 @@ void Sample::run() {
     return;
   }
   if (monitor_) {
-    result_["seconds"] =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    result_["seconds"] = begin.seconds();
     const auto numbers = [](const MemoryNumbers& m) {
       Json j;
       MemoryNumbers::each(m, [&](const char* name, Bytes b) { j[name] = b.count; });

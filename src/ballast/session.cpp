@@ -3,12 +3,12 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 
 #include "ballast/settings.h"
 #include "core/error.h"
+#include "core/stopwatch.h"
 #include "memory/process_memory.h"
 #include "ops/sgemm.h"
 #include "train/nan_guard.h"
@@ -19,11 +19,6 @@
 
 namespace ballast::library {
 namespace {
-
-double now_seconds() {
-  using namespace std::chrono;
-  return duration<double>(steady_clock::now().time_since_epoch()).count();
-}
 
 std::string size_text(const wan::LatentSize& z) {
   return fmt::format("{} x {} x {}", z.frames, z.height, z.width);
@@ -89,7 +84,7 @@ void Session::put(const wan::DitSampleIo& io, const v1::Sample& s) {
 }
 
 v1::StepResult Session::step(std::span<const v1::Sample> samples, double learning_rate) {
-  const double begin = now_seconds();
+  const Stopwatch begin;
   const wan::DitJob& job = dit_->job();
   if (job.mode == wan::Mode::infer) {
     fail(ErrorCode::usage, "step(): this model is set to Method::predict_only");
@@ -145,7 +140,7 @@ v1::StepResult Session::step(std::span<const v1::Sample> samples, double learnin
   }
   steps_ = step;
   examples_ += std::ssize(samples);
-  result.seconds = now_seconds() - begin;
+  result.seconds = begin.seconds();
   return result;
 }
 

@@ -1,23 +1,18 @@
 #include "infer/denoiser.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <functional>
 
 #include "core/error.h"
 #include "core/random.h"
+#include "core/stopwatch.h"
 
 namespace ballast::infer {
 namespace {
 
 constexpr std::int64_t kMaskChannels = 4;
-
-double clock_seconds() {
-  using namespace std::chrono;
-  return duration<double>(steady_clock::now().time_since_epoch()).count();
-}
 
 void check_denoising(const Denoising& what) {
   const wan::Config& c = what.model;
@@ -195,7 +190,7 @@ StepReport Denoiser::step() {
   const std::size_t i = next_;
   const PlannedStep& step = steps_[i];
   Runner& runner = network_.runner;
-  const double begin = clock_seconds();
+  const Stopwatch begin;
   const bool reads_weights = network_.use_expert(step.expert);
   hold_first_frame();
   const wan::DitRunIo& io = run_of(batch_of(what_, step));
@@ -220,7 +215,7 @@ StepReport Denoiser::step() {
     }
   }
   sampler_->step(guided_, x_);
-  const double seconds = clock_seconds() - begin;
+  const double seconds = begin.seconds();
   if (!reads_weights) {
     for (std::size_t j = i + 1; j < steps_.size() && steps_[j].expert == step.expert; ++j) {
       predicted_[j] = seconds;

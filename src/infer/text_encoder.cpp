@@ -1,10 +1,10 @@
 #include "infer/text_encoder.h"
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 
 #include "core/error.h"
+#include "core/stopwatch.h"
 #include "core/thread_pool.h"
 #include "memory/gpu.h"
 #include "models/t5/weights.h"
@@ -95,12 +95,7 @@ std::vector<TextStates> TextEncoder::encode(std::span<const std::vector<std::int
   TextEncoderTimes unseen;
   TextEncoderTimes& spent = times ? *times : unseen;
   spent = {};
-  auto since = std::chrono::steady_clock::now();
-  const auto count = [&since](double& part) {
-    const auto now = std::chrono::steady_clock::now();
-    part += std::chrono::duration<double>(now - since).count();
-    since = now;
-  };
+  Stopwatch watch;
   std::vector<std::int64_t> lengths;
   for (const auto& ids : prompts) {
     if (ids.empty()) {
@@ -134,20 +129,20 @@ std::vector<TextStates> TextEncoder::encode(std::span<const std::vector<std::int
         *refusal);
   }
   const auto& [set, encoder, plan] = std::get<Recording>(made);
-  count(spent.planning);
+  spent.planning += watch.lap();
   if (gpu) open_gpu();
   Runner runner(*set, plan.memory, {.disk_readers = model_.options.disk_readers});
   ThreadPool& threads = gpu ? many : runner.compute_threads();
   if (!gpu) ops::warm_up_blas(threads);
-  count(spent.opening);
+  spent.opening += watch.lap();
   runner.run("load");
-  count(spent.loading);
+  spent.loading += watch.lap();
   std::vector<TextStates> all(prompts.size());
   std::size_t first = 0;
   for (const t5::PassIo& pass : encoder->passes()) {
     const auto prompts_here = static_cast<std::int64_t>(pass.prompts.size());
     runner.run(pass.program);
-    count(spent.passes);
+    spent.passes += watch.lap();
     const auto& lanes = runner.lane_times();
     const LaneTime& disk = lanes[static_cast<std::size_t>(Lane::disk)];
     spent.disk_busy += disk.busy;
@@ -164,7 +159,7 @@ std::vector<TextStates> TextEncoder::encode(std::span<const std::vector<std::int
                         .values = {values, values + states.elements()}};
     });
     first += pass.prompts.size();
-    count(spent.results);
+    spent.results += watch.lap();
   }
   return all;
 }

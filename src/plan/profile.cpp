@@ -149,6 +149,10 @@ double moved_bytes(const ProgramSet& set, const Instruction& ins) {
   return bytes;
 }
 
+std::string machine_text(const MachineProfile& p) {
+  return p.estimate ? p.description + " (rates are estimates)" : p.description;
+}
+
 double fp8_gemm_flops(const MachineProfile& p) {
   constexpr double kRatio = 1.9;  // 1,210 - 1,270 against 640 - 670 TFLOP/s under sustained load
   return p.fp8_gemm_flops > 0 ? p.fp8_gemm_flops : kRatio * p.gemm_flops;

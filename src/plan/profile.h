@@ -44,6 +44,9 @@ struct MachineProfile {
   bool estimate = true;  // not measured by us on that machine
 };
 
+// The description, and whether its rates are estimates: a machine's line in plans.
+std::string machine_text(const MachineProfile& profile);
+
 // Matrix products of f8_e4m3 and of f32: as measured, else the H200's ratio to those of bf16.
 double fp8_gemm_flops(const MachineProfile& profile);
 double f32_gemm_flops(const MachineProfile& profile);

@@ -109,9 +109,6 @@ std::optional<Bytes> known_bytes(std::uint64_t n) {
 double unix_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
-double steady_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::string this_host() {
   std::array<char, 256> name{};
@@ -187,9 +184,8 @@ FlightRecorder::FlightRecorder(const std::string& path, const FlightStart& start
 FlightRecorder::~FlightRecorder() { ::munmap(map_, kFileBytes); }
 
 void FlightRecorder::refresh_available() {
-  const double now = steady_now();
-  if (available_at_ >= 0 && now - available_at_ < 0.1) return;
-  available_at_ = now;
+  if (since_available_ && since_available_->seconds() < 0.1) return;
+  since_available_.emplace();
   std::array<char, 1024> text;  // MemAvailable is the third line
   const FileDescriptor file(::open("/proc/meminfo", O_RDONLY | O_CLOEXEC));
   const ssize_t got = file ? ::read(file.get(), text.data(), text.size()) : 0;

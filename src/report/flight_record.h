@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/stopwatch.h"
 #include "memory/file_descriptor.h"
 #include "report/memory_monitor.h"
 
@@ -75,7 +76,7 @@ class FlightRecorder {
   FlightState state_;
   std::uint64_t sequence_ = 0;
   std::uint64_t available_ = 0;
-  double available_at_ = -1;
+  std::optional<Stopwatch> since_available_;  // from when it was read
   char note_[240] = {};
 };
 

@@ -111,8 +111,7 @@ PlanTitle title_of(const DistillRun& run) {
       .shape = fmt::format("student of {} parameters, batch {} x {}", parameter_count(run.student),
                            run.config.batch_size, run.config.gradient_accumulation),
       .weights = std::string(name_of(r.job.teacher_format)),
-      .machine = fmt::format("{}{}", r.profile.description,
-                             r.profile.estimate ? " (rates are estimates)" : ""),
+      .machine = machine_text(r.profile),
       .budget = r.budget,
       .shared_ram = r.profile.device == Device::cpu};
 }

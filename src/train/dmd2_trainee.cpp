@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/stopwatch.h"
 #include "train/batch_feed.h"
-#include "train/clock.h"
 #include "train/dmd2_step.h"
 #include "train/run_summary.h"
 #include "train/trained_model.h"
@@ -121,9 +121,9 @@ void Dmd2Trainee::gradients(Runner& runner, std::int64_t, StepRecord& record) {
   const auto loss = [&] { return *runner.view(dit_->io().loss).as<double>(); };
   double student_loss = 0;
   for (std::size_t p = 0; p < feed_->parts().size(); ++p) {
-    const double waits = now_seconds();
+    const Stopwatch waits;
     feed_->bring(p);
-    record.times.data += now_seconds() - waits;
+    record.times.data += waits.seconds();
     const Dmd2Place at = {.seed = run_.config.seed,
                           .step = record.step,
                           .run = feed_->parts()[p].run,

@@ -45,8 +45,7 @@ PlanTitle title_of(const PreparedRun& run) {
           .mode = std::string(name_of(r.job.mode)),
           .shape = shape,
           .weights = weights_text(r.job),
-          .machine = fmt::format("{}{}", r.profile.description,
-                                 r.profile.estimate ? " (rates are estimates)" : ""),
+          .machine = machine_text(r.profile),
           .budget = r.budget,
           .shared_ram = r.profile.device == Device::cpu};
 }

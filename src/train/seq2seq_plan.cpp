@@ -53,8 +53,7 @@ PlanTitle title_of(const Seq2SeqRun& run) {
           .weights =
               fmt::format("{} weights, {}{}", name_of(r.job.format), name_of(r.job.optimizer.kind),
                           r.job.lora ? fmt::format(", adapters of rank {}", r.job.lora->rank) : ""),
-          .machine = fmt::format("{}{}", r.profile.description,
-                                 r.profile.estimate ? " (rates are estimates)" : ""),
+          .machine = machine_text(r.profile),
           .budget = r.budget,
           .shared_ram = r.profile.device == Device::cpu};
 }

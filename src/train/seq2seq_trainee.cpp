@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "core/progress.h"
 #include "core/random.h"
+#include "core/stopwatch.h"
 #include "data/tokenizer.h"
 #include "infer/text_generator.h"
 #include "io/atomic_file.h"
@@ -252,12 +253,12 @@ void Seq2SeqTrainee::gradients(Runner& runner, std::int64_t, StepRecord& record)
     const auto part = samples_of_run(step, run_, r);
     if (part.empty()) break;
     const t5::StepIo& io = model_->io().steps[kind_of(d, part)];
-    const double waits = now_seconds();
+    const Stopwatch waits;
     bring(runner, d, io, part, [&](std::span<const std::uint32_t> batch) {
       if (c.loss_mean == LossMean::tokens) return labels;
       return data::label_count(d.cache, batch) * micro_batches;
     });
-    record.times.data += now_seconds() - waits;
+    record.times.data += waits.seconds();
     runner.run(io.program, {.step = record.step,
                             .seed = c.seed,
                             .first_sample = r * c.batch_size * run_.micro_batches_per_visit});

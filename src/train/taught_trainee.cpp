@@ -6,8 +6,8 @@
 
 #include "core/error.h"
 #include "core/random.h"
+#include "core/stopwatch.h"
 #include "train/batch_feed.h"
-#include "train/clock.h"
 #include "train/run_summary.h"
 #include "train/trained_model.h"
 
@@ -180,9 +180,9 @@ void TaughtTrainee::gradients(Runner& runner, std::int64_t examples, StepRecord&
   const auto samples = static_cast<double>(feed_->step().samples.size());
   if (dit_->accumulates()) runner.run("zero_gradients");
   for (std::size_t p = 0; p < feed_->parts().size(); ++p) {
-    const double waits = now_seconds();
+    const Stopwatch waits;
     feed_->bring(p);
-    record.times.data += now_seconds() - waits;
+    record.times.data += waits.seconds();
     const wan::StepPart& part = feed_->parts()[p];
     const wan::DitRunIo& io = dit_->io().runs[part.run];
     for (std::size_t i = 0; i < io.samples.size(); ++i) {

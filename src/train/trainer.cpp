@@ -70,7 +70,7 @@ void TrainingLoop::phase(Phase p) {
 }
 
 bool TrainingLoop::step() {
-  const double begin = now_seconds();
+  const Stopwatch begin;
   StepRecord record;
   record.step = state_.step + 1;
   record.epoch = trainee_->epoch();
@@ -99,7 +99,7 @@ bool TrainingLoop::step() {
   }
   state_.examples += std::ssize(record.samples);
   record.times.save = std::exchange(extra_seconds_, 0);
-  record.seconds = now_seconds() - begin;
+  record.seconds = begin.seconds();
   record_step(record);
   return good;
 }
@@ -149,15 +149,15 @@ void TrainingLoop::context_line() {
 
 void TrainingLoop::evaluate() {
   phase(Phase::evaluate);
-  const double begin = now_seconds();
+  const Stopwatch begin;
   trainee_->evaluate(*runner_, state_.step, *records_);
-  records_->scalar("eval/eval_time_sec", now_seconds() - begin);
+  records_->scalar("eval/eval_time_sec", begin.seconds());
 }
 
 void TrainingLoop::preview() {
   phase(Phase::evaluate);
   constexpr std::string_view kFolder = "previews";
-  const double begin = now_seconds();
+  const Stopwatch begin;
   const std::vector<DrawnPreview> drawn =
       trainee_->preview(*runner_, state_.step, fmt::format("{}/{}", folder_.path(), kFolder),
                         [&] { return signal_ && signal_->requested(); });
@@ -167,7 +167,7 @@ void TrainingLoop::preview() {
   }
   if (!drawn.empty()) {
     log::info("step {}: {} preview{} in {}/{}, {:.1f} s", state_.step, drawn.size(),
-              drawn.size() == 1 ? "" : "s", folder_.path(), kFolder, now_seconds() - begin);
+              drawn.size() == 1 ? "" : "s", folder_.path(), kFolder, begin.seconds());
   }
 }
 
@@ -208,7 +208,7 @@ void TrainingLoop::after_step(bool last_of_epoch) {
 
 TrainOutcome TrainingLoop::run() {
   const TrainConfig& c = run_.config;
-  began_ = now_seconds();
+  running_ = {};
   if (c.resume) {
     resumed_ = trainee_->find_checkpoint(
         {.folder = folder_.path(),

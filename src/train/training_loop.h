@@ -6,12 +6,12 @@
 #include <string_view>
 #include <vector>
 
+#include "core/stopwatch.h"
 #include "plan/runner.h"
 #include "report/flight_record.h"
 #include "report/train_progress.h"
 #include "report/webhook.h"
 #include "train/cadence.h"
-#include "train/clock.h"
 #include "train/nan_guard.h"
 #include "train/run_folder.h"
 #include "train/run_records.h"
@@ -72,7 +72,7 @@ class TrainingLoop {
   double loss_ = 0, epoch_loss_ = 0;
   std::int64_t epoch_steps_ = 0;
   double extra_seconds_ = 0;  // of saving since the last step
-  double began_ = 0;
+  Stopwatch running_;         // since the run's begin or its last checkpoint
 
   std::optional<StopSignal> signal_;
   std::optional<FlightRecorder> flight_;

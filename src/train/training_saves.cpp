@@ -74,19 +74,19 @@ void TrainingLoop::save_file(const std::string& name) {
 template <class Write>
 void TrainingLoop::saving(Write&& write) {
   phase(Phase::save);
-  const double begin = now_seconds();
+  const Stopwatch begin;
   const std::vector<std::string> paths =
       while_doing(fmt::format("saving the model after step {}", state_.step), write);
   saved_step_ = state_.step;
   for (const std::string& p : paths) event("save", p);
-  extra_seconds_ += now_seconds() - begin;
+  extra_seconds_ += begin.seconds();
 }
 
 void TrainingLoop::save_checkpoint_now(const char* why) {
   if (checkpointed_step_ == state_.step) return;
   phase(Phase::save);
-  const double begin = now_seconds();
-  state_.wall_seconds += begin - std::exchange(began_, begin);
+  const Stopwatch begin;
+  state_.wall_seconds += running_.lap();
   trainee_->put_state(state_);
   state_.counts["epoch_steps"] = epoch_steps_;
   state_.counts["nan_consecutive"] = nan_guard_.consecutive();
@@ -103,7 +103,7 @@ void TrainingLoop::save_checkpoint_now(const char* why) {
                      trainee_->protected_step());
   checkpointed_step_ = state_.step;
   event("checkpoint", fmt::format("{} ({})", path, why));
-  extra_seconds_ += now_seconds() - begin;
+  extra_seconds_ += begin.seconds();
 }
 
 std::string TrainingLoop::finish(bool stopped) {

@@ -172,8 +172,7 @@ PlanTitle title_of(const PreparedVae& run) {
           .mode = mode_of(run.config),
           .shape = run.shapes,
           .weights = r.job.dtype == DType::f32 ? "f32" : "bf16 with f32 masters",
-          .machine = fmt::format("{}{}", r.profile.description,
-                                 r.profile.estimate ? " (rates are estimates)" : ""),
+          .machine = machine_text(r.profile),
           .budget = r.budget,
           .shared_ram = r.profile.device == Device::cpu};
 }

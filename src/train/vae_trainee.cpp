@@ -4,6 +4,7 @@
 
 #include "core/convert.h"
 #include "core/error.h"
+#include "core/stopwatch.h"
 #include "data/prefetcher.h"
 #include "train/run_summary.h"
 #include "train/runner_tensors.h"
@@ -158,9 +159,9 @@ class VaeTrainee final : public Trainee {
     const std::size_t clips = feed_->step().samples.size();
     runner.run("zero_gradients");
     for (std::size_t i = 0; i < clips; ++i) {
-      const double waits = now_seconds();
+      const Stopwatch waits;
       const wan_vae::ClipIo& clip = feed_->bring(i);
-      record.times.data += now_seconds() - waits;
+      record.times.data += waits.seconds();
       *runner.view(clip.weight).as<float>() = 1.0f / static_cast<float>(clips);
       runner.run(clip.program, {.step = record.step,
                                 .seed = run_.config.seed,

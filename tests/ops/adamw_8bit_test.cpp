@@ -2,81 +2,22 @@
 
 #include <gtest/gtest.h>
 
-#include <bit>
+#include <cmath>
 #include <limits>
 
 #include "tests/ref/adamw_8bit.h"
+#include "tests/support/dynamic_map_cases.h"
 #include "tests/support/recorded_program.h"
 #include "tests/support/test_device.h"
 
 namespace ballast::ops::adamw_8bit_test {
 namespace {
 
+using support::code_of;
 using support::RecordedProgram;
 using support::SampleTensor;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
-
-int code_of(const DynamicMap& map, float x) {
-  const auto bits = std::bit_cast<std::uint32_t>(x);
-  int code = map.start[bits >> 31][DynamicMap::bucket(bits)];
-  for (int i = 0; i < 2; ++i) code += x >= map.threshold[code];
-  return code;
-}
-
-TEST(DynamicMap, HoldsTheValuesOfTheReference) {
-  for (const bool with_signs : {true, false}) {
-    const DynamicMap& map = with_signs ? signed_map() : unsigned_map();
-    const std::vector<float> want = ref::dynamic_map(with_signs);
-    ASSERT_EQ(want.size(), 256u);
-    EXPECT_EQ(std::vector<float>(map.value, map.value + 256), want);
-    EXPECT_EQ(map.value[255], 1);
-    for (int i = 0; i < 255; ++i) EXPECT_LT(map.value[i], map.value[i + 1]);
-    for (int i = 0; i < 255; ++i) EXPECT_LT(map.threshold[i], map.threshold[i + 1]);
-  }
-  EXPECT_EQ(signed_map().value[127], 0);
-  EXPECT_EQ(unsigned_map().value[0], 0);
-  // (0.1 + 1) / 2 * 1e-6 and (0.1 + 0.55) / 2 * 1e-6 are the smallest, 1 - 0.9 / 128 and
-  // 1 - 0.9 / 256 the largest below 1.
-  EXPECT_NEAR(signed_map().value[128], 5.5e-7, 1e-13);
-  EXPECT_NEAR(unsigned_map().value[1], 3.25e-7, 1e-13);
-  EXPECT_NEAR(signed_map().value[254], 0.99296875, 1e-7);
-  EXPECT_NEAR(signed_map().value[0], -0.99296875, 1e-7);
-  EXPECT_NEAR(unsigned_map().value[254], 0.996484375, 1e-7);
-}
-
-// All values and middles of a map with their neighbours, and numbers between 0 and 1 of both signs.
-std::vector<float> all_cases(const DynamicMap& map) {
-  std::vector<float> xs = {0.0f, 1.0f, -1.0f};
-  for (int k = 0; k < 255; ++k) {
-    const float middle = (map.value[k] + map.value[k + 1]) * 0.5f;
-    for (const float x : {map.value[k], middle, map.value[k + 1]}) {
-      xs.insert(xs.end(), {std::nextafter(x, -kInf), x, std::nextafter(x, kInf)});
-    }
-  }
-  for (std::uint32_t bits = 0; bits < 0x3f800000; bits += 99991) {
-    xs.push_back(std::bit_cast<float>(bits));
-    xs.push_back(-xs.back());
-  }
-  return xs;
-}
-
-TEST(DynamicMap, ThresholdsFindWhatTheBinarySearchFinds) {
-  for (const bool with_signs : {true, false}) {
-    const DynamicMap& map = with_signs ? signed_map() : unsigned_map();
-    const std::vector<float> values = ref::dynamic_map(with_signs);
-    for (const float x : all_cases(map)) {
-      if (!with_signs && x < 0) continue;
-      EXPECT_EQ(code_of(map, x), ref::nearest_code(values, x, with_signs)) << x;
-    }
-  }
-}
-
-TEST(DynamicMap, KeepsTheSignOfSmallNumbers) {
-  EXPECT_EQ(code_of(signed_map(), -1e-12f), 126);
-  EXPECT_EQ(code_of(signed_map(), 1e-12f), 127);
-  EXPECT_EQ(code_of(signed_map(), 0.0f), 127);
-}
 
 struct State {
   SampleTensor p, m, v, m_absmax, v_absmax, shift;
@@ -198,7 +139,7 @@ TEST(AdamW8bitCodes, AreThoseOfTheMapsForAllNumbers) {
   ThreadPool pool(1);
   for (const float scale : {1.0f, 0x1p-30f, 0x1p-90f, 0x1p20f}) {
     std::vector<double> values;
-    for (const float x : all_cases(signed_map())) {
+    for (const float x : support::cases_of(signed_map())) {
       if (values.size() % 256 == 0) values.insert(values.end(), {scale, -0x1p-149});
       if (std::abs(x) <= 1) values.push_back(x * scale);
     }

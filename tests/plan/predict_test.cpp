@@ -66,6 +66,15 @@ TEST(Profile, OfAGpuIsThatOfTheNearestOne) {
   EXPECT_EQ(nearest("", 121), "rtx5090");
 }
 
+TEST(Profile, SaysWhereItsRatesAreEstimates) {
+  MachineProfile p = slow_machine();
+  p.description = "a machine";
+  p.estimate = true;
+  EXPECT_EQ(machine_text(p), "a machine (rates are estimates)");
+  p.estimate = false;
+  EXPECT_EQ(machine_text(p), "a machine");
+}
+
 TEST(Profile, TimesAnInstructionByItsLaneAndWork) {
   ProgramSet set;
   ProgramBuilder pb(set, "p");
