@@ -135,8 +135,8 @@ class WanBenchRun {
 
   void step() {
     ++steps_;
-    stalled_ = 0;
-    read_ = 0;
+    stalled_ = read_ = 0;
+    disk_ = {};
     const bool trains = dit_->job().mode != wan::Mode::infer;
     if (dit_->accumulates()) run("zero_gradients");
     for (const wan::StepPart& part : dit_->parts(0)) run(dit_->io().runs[part.run].programs[0]);
@@ -158,7 +158,8 @@ class WanBenchRun {
 
   std::string programs() { return programs_.table(set_, plan_, profile_); }
   double stalled() const { return stalled_; }
-  double read() const { return read_; }  // bytes of the disk, by the last step
+  double read() const { return read_; }           // bytes of the disk, by the last step
+  const LaneTime& disk() const { return disk_; }  // of the last step
   const MemoryPlan& plan() const { return plan_; }
   Runner& runner() { return *runner_; }
   double loss() const { return dit_->io().loss ? *runner_->view(dit_->io().loss).as<double>() : 0; }
@@ -167,8 +168,11 @@ class WanBenchRun {
   void run(const std::string& program) {
     const Stopwatch at;
     runner_->run(program, {.step = steps_, .seed = 1, .learning_rate = 1e-4});
-    const double stalled = runner_->lane_times()[static_cast<std::size_t>(Lane::compute)].waiting;
+    const auto& lanes = runner_->lane_times();
+    const double stalled = lanes[static_cast<std::size_t>(Lane::compute)].waiting;
     stalled_ += stalled;
+    disk_.busy += lanes[static_cast<std::size_t>(Lane::disk)].busy;
+    disk_.waiting += lanes[static_cast<std::size_t>(Lane::disk)].waiting;
     programs_.add(program, at.seconds(), stalled);
     const auto p = static_cast<std::size_t>(set_.program_index(program));
     for (const Instruction& i : set_.programs[p].instructions) {
@@ -187,6 +191,7 @@ class WanBenchRun {
   std::unique_ptr<Runner> runner_;
   std::int64_t steps_ = 0;
   double stalled_ = 0, read_ = 0;
+  LaneTime disk_;
   KernelTimes* collect_ = nullptr;
 };
 
@@ -369,6 +374,8 @@ void BenchWan::run() {
             {"weights_file", weights.bytes()},
             {"read_bytes", bench.read()},
             {"disk_bytes_per_second", disk},
+            {"disk_busy_ms", bench.disk().busy * 1e3},
+            {"disk_waiting_ms", bench.disk().waiting * 1e3},
             {"loss", bench.loss()}};
   if (gpu) {
     j["device"] = info.name;
@@ -403,10 +410,11 @@ void BenchWan::run() {
                     Bytes{j["host_used"].get<std::uint64_t>()}));
   if (disk > 0 && bench.read() > 0) {
     print(fmt::format(
-        "{} read at {:.2f} GB/s; the disk alone, {} reads at once: {:.2f} GB/s, {:.2f} s: a step "
-        "takes {:.2f} x of that\n",
-        Bytes{static_cast<std::uint64_t>(bench.read())}, bench.read() / seconds * 1e-9, readers,
-        disk * 1e-9, bench.read() / disk, seconds * disk / bench.read()));
+        "{} read at {:.2f} GB/s, the disk's threads read for {:.2f} s and waited {:.2f}; the disk "
+        "alone, {} reads at once: {:.2f} GB/s, {:.2f} s: a step takes {:.2f} x of that\n",
+        Bytes{static_cast<std::uint64_t>(bench.read())}, bench.read() / seconds * 1e-9,
+        bench.disk().busy, bench.disk().waiting, readers, disk * 1e-9, bench.read() / disk,
+        seconds * disk / bench.read()));
   }
   print(fmt::format("first step after {:.1f} s, of it {:.1f} s until loaded\n", first_step,
                     load_seconds));

@@ -32,15 +32,13 @@ GpuLanes::GpuLanes(const ProgramSet& set, const MemoryPlan& plan) : stretches_(s
     std::size_t stalls = 0;
     for (std::size_t i = 0; i < code.size(); ++i) {
       const Waits& waits = plan.waits[p];
-      bool stall = false;
+      if (code[i].lane == Lane::compute && waits.begin[i] < waits.begin[i + 1]) ++stalls;
       for (std::uint32_t w = waits.begin[i]; w < waits.begin[i + 1]; ++w) {
         const Wait& wait = waits.all[w];
         if (!is_queue(wait.lane)) continue;
-        stall = true;
         std::uint32_t& mark = marks[index(wait.lane)][wait.count - 1];
         if (mark == kNone) mark = static_cast<std::uint32_t>(used[index(wait.lane)]++);
       }
-      if (stall && code[i].lane == Lane::compute) ++stalls;
     }
     for (std::size_t l = 0; l < kQueues; ++l) most[l] = std::max(most[l], used[l]);
     most_stalls = std::max(most_stalls, stalls);

@@ -410,17 +410,16 @@ void Runner::raise(std::atomic<std::uint32_t>& count, std::uint32_t to) {
 
 bool Runner::wait_all(Lane lane, int program, std::uint32_t instruction, bool on_gpu) {
   const Waits& waits = plan_.waits[static_cast<std::size_t>(program)];
-  bool stall = false;
-  for (std::uint32_t w = waits.begin[instruction]; w < waits.begin[instruction + 1]; ++w) {
+  // From before this thread waits: the GPU is done with what it has long before the disk is.
+  const std::uint32_t end = waits.begin[instruction + 1];
+  const bool stall = gpu_ && on_gpu && lane == Lane::compute && waits.begin[instruction] < end;
+  if (stall) gpu_->begin_stall();
+  for (std::uint32_t w = waits.begin[instruction]; w < end; ++w) {
     const Wait& wait = waits.all[w];
     const LaneState& other = lanes_[index(wait.lane)];
     const auto& until = other.parts_until[static_cast<std::size_t>(program)];
     if (!wait_for(other.done, until.empty() ? wait.count : until[wait.count - 1])) return false;
     if (!gpu_ || !is_queue(wait.lane)) continue;
-    if (!stall && on_gpu && lane == Lane::compute) {
-      stall = true;
-      gpu_->begin_stall();
-    }
     gpu_->wait(lane, program, wait, on_gpu);  // the other queue has the work, now it must be done
   }
   if (stall) gpu_->end_stall();

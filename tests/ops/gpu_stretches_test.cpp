@@ -5,7 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include "ops/copy.h"
@@ -60,6 +63,24 @@ TEST_F(GpuStretchesTest, RepeatWhatTheFirstRunDid) {
     EXPECT_EQ(read(x), Values(kSize, expected)) << run;
     EXPECT_EQ(runner_->repeated_instructions(0), run == 0 ? 0u : static_cast<std::uint32_t>(kMany));
   }
+}
+
+// What the queue idles for while its own thread waits for the disk counts as well.
+TEST_F(GpuStretchesTest, TheStallBeginsWhenTheGpuHasNothingLeftToDo) {
+  ProgramBuilder pb(set_, "p");
+  const Buffer from = pb.persistent("from", {kSize}, DType::f32, Role::input, Tier::host);
+  const Buffer x = device(pb, "x"), two = device(pb, "two", 1);
+  pb.emit("read", {.writes = {from}, .lane = Lane::disk}, [from](const Bindings& b) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    std::fill_n(b.out(from).as<float>(), kSize, 3.0f);
+  });
+  ops::copy(pb, from, x, Lane::upload);
+  ops::scale_by(pb, two, x);
+  make_runner();
+  write(two, {2});
+  runner_->run("p");
+  EXPECT_EQ(read(x), Values(kSize, 6));
+  EXPECT_GT(runner_->lane_times()[static_cast<std::size_t>(Lane::compute)].waiting, 0.1);
 }
 
 TEST_F(GpuStretchesTest, LeaveOutWhatAsksForTheStep) {
