@@ -88,7 +88,9 @@ TEST(DiffusionPipeConfig, HonoursTopLevelKeys) {
                "stream_blocks = 30\n"});
   EXPECT_EQ(c.output_dir, "out");
   EXPECT_EQ(c.dataset.config, "d.toml");
+  EXPECT_THAT(c.dataset.named, HasSubstr(" line 2: dataset"));
   ASSERT_EQ(c.eval_datasets.size(), 2u);
+  EXPECT_THAT(c.eval_datasets[1].named, HasSubstr(" line 4: eval_datasets"));
   EXPECT_EQ(c.eval_datasets[0].name, "eval0");
   EXPECT_EQ(c.eval_datasets[0].config, "a.toml");
   EXPECT_EQ(c.eval_datasets[1].name, "b");
