@@ -64,12 +64,14 @@ class DiffusionPipeReader {
       read_adapter(section("adapter", true));
     } else if (!vae) {
       c_.method = Method::full;
-      refuse_untrainable(model, model.has("transformer_dtype") ? "transformer_dtype" : "dtype",
-                         trained_dtype(c_));
     }
     if (root_.has("distill")) {
       if (vae) root_.fail_at("distill", "a VAE has no steps to distil");
       read_distill(section("distill", true), find_path_, c_);
+    }
+    if (!vae && c_.method == Method::full) {
+      const bool own = model.has("transformer_dtype") && !c_.student;  // else the teacher's
+      refuse_untrainable(model, own ? "transformer_dtype" : "dtype", trained_dtype(c_));
     }
     if (root_.has("preview")) {
       if (vae || c_.dmd2 || c_.student) {

@@ -6,6 +6,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
 #include "train/config_dialects.h"
+#include "train/config_words.h"
 #include "train/read_config.h"
 
 namespace ballast::train {
@@ -59,6 +60,18 @@ TEST(DiffusionPipeConfig, HasItsTrainersDefaults) {
   EXPECT_EQ(c.keep_checkpoints, 3);
   EXPECT_EQ(c.max_steps, std::nullopt);
   EXPECT_THAT(c.notes, IsEmpty());
+}
+
+// transformer_dtype is of the weights that are trained, or of a teacher's, which are not.
+TEST(DiffusionPipeConfig, ATeachersWeightsMayHaveATypeThatIsNotTrained) {
+  Parts parts;
+  parts.full = true;
+  parts.model = "transformer_dtype = 'float8'\n";
+  EXPECT_FAILS(read(parts), ErrorCode::input, "line 8: model.transformer_dtype: weights of type");
+  parts.rest = "[distill]\nmethod = 'mse'\nlayers = 1\n";
+  const TrainConfig c = read(parts);
+  EXPECT_EQ(c.model.transformer_dtype, DType::f8_e4m3);
+  EXPECT_EQ(trained_dtype(c), DType::bf16);
 }
 
 TEST(DiffusionPipeConfig, HonoursTopLevelKeys) {
