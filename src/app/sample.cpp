@@ -213,10 +213,12 @@ void Sample::plan_parts() {
 
 wan::PlannedRun Sample::plan() {
   const wan::FitRequest request = fit_request(run_.job);
-  auto outcome = fit(request);
+  wan::KnownNeeds known;
+  auto outcome = fit(request, known);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
     fail_refused(
-        title(), request, *refusal, [&] { return changes(request, *refusal); }, options_.json);
+        title(), request, *refusal, std::move(known), [&] { return changes(request, *refusal); },
+        options_.json);
   }
   auto& planned = std::get<wan::PlannedRun>(outcome);
   if (options_.json) {
