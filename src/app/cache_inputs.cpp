@@ -111,6 +111,7 @@ CacheInputs find_cache_inputs(const train::TrainConfig& c) {
                                        c.model.checkpoint));
   }
   r.path = c.dataset.config;
+  r.named = c.dataset.named;
   r.clip_mode = c.video_clip_mode;
   r.allow_many_resolutions = c.allow_many_resolutions;
   r.trust_cache = c.trust_cache;
@@ -123,6 +124,7 @@ CacheInputs find_cache_inputs(const train::TrainConfig& c) {
   for (const train::DatasetRef& eval : c.eval_datasets) {
     data::EncodingSearch search = in.search;
     search.request.path = eval.config;
+    search.request.named = eval.named;
     in.work.push_back(data::find_encoding_work(search));
   }
   // The tools of a flow-matching run encode captions or media, whichever they have a file for.

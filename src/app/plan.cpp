@@ -259,10 +259,11 @@ void Plan::run() {
           {"ballast plan --model wan2.2-t2v-a14b", "one kind of step, without a configuration"}});
   }
   const wan::FitRequest r = request();
-  const auto outcome = fit(r);
+  wan::KnownNeeds known;
+  const auto outcome = fit(r, known);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
     fail_refused(
-        title(r), r, *refusal, [&] { return changes(r, *refusal); }, json_);
+        title(r), r, *refusal, std::move(known), [&] { return changes(r, *refusal); }, json_);
   }
   show_plan(title(r), r, std::get<wan::PlannedRun>(outcome), json_);
 }
@@ -285,12 +286,14 @@ void Plan::plan_config() {
   const train::RunTarget target = find_target(target_, compute_options(config.memory, threads_));
   const train::PreparedRun run =
       train::prepare_run(std::move(config), target, train::Purpose::plan);
-  const auto outcome = fit(run.request);
+  wan::KnownNeeds known;
+  const auto outcome = fit(run.request, known);
   const PlanTitle title = train::title_of(run);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
     for (const std::string& note : run.notes) log::info("{}", note);
     fail_refused(
-        title, run.request, *refusal, [&] { return possible_changes(run, *refusal); }, json_);
+        title, run.request, *refusal, std::move(known),
+        [&] { return possible_changes(run, *refusal); }, json_);
   }
   show_plan(title, run.request, std::get<wan::PlannedRun>(outcome), json_, &run);
 }

@@ -66,12 +66,15 @@ void show_plan(const PlanTitle& title, const wan::FitRequest& request, const wan
 }
 
 void fail_refused(const PlanTitle& title, const wan::FitRequest& request, const Refusal& refusal,
-                  const std::function<std::vector<wan::Change>()>& changes, bool json) {
+                  wan::KnownNeeds known, const std::function<std::vector<wan::Change>()>& changes,
+                  bool json) {
   log::info("{}", train::refusal_reason(title, request, refusal));
   std::vector<PlannedChange> planned;
   {
     Progress progress("planning what would help", 0);
-    planned = try_changes(request, refusal, changes(), [&] { progress.add(); });
+    const std::vector<wan::Change> all = changes();
+    planned = try_changes(
+        request, refusal, all, [&] { progress.add(); }, std::move(known));
   }
   if (json) print_json_line(refusal_json(title, refusal, planned));
   fail(ErrorCode::refused, train::refusal_message(refusal), advice_of(planned));

@@ -33,9 +33,9 @@ OwnFlags split_own_flags(const std::vector<std::string>& arguments);
 void show_plan(const PlanTitle& title, const wan::FitRequest& request, const wan::PlannedRun& run,
                bool json, const train::PreparedRun* whole = nullptr);
 
-// The answer first; the advice is planned while it is read.
+// The answer first; the advice is planned while it is read. known: by fit(), of the request.
 [[noreturn]] void fail_refused(const PlanTitle& title, const wan::FitRequest& request,
-                               const Refusal& refusal,
+                               const Refusal& refusal, wan::KnownNeeds known,
                                const std::function<std::vector<wan::Change>()>& changes, bool json);
 
 }  // namespace ballast

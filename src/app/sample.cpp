@@ -6,6 +6,7 @@
 #include "app/output.h"
 #include "app/planning.h"
 #include "app/sample_files.h"
+#include "app/sample_loras.h"
 #include "app/sample_options.h"
 #include "app/sample_student.h"
 #include "core/error.h"
@@ -47,7 +48,7 @@ class Sample : public Command {
   void denoise_all(wan::PlannedRun planned, const wan::FitRequest& request);
   std::vector<float> denoise(infer::VideoSampler& sampler, std::size_t prompt, std::int64_t clip);
   void write(const std::vector<float>& latent, std::size_t prompt, std::int64_t clip);
-  std::int64_t clips() const;  // in all
+  std::int64_t clips() const { return clips_of(options_, run_); }
   Metadata metadata(std::size_t prompt, std::int64_t clip) const;
   void report(const wan::FitRequest& request) const;
 
@@ -146,11 +147,6 @@ std::vector<wan::Change> Sample::changes(const wan::FitRequest& request,
   return all;
 }
 
-std::int64_t Sample::clips() const {
-  const std::size_t prompts = run_.texts.empty() ? 1 : run_.texts.size() - 1;
-  return options_.count * static_cast<std::int64_t>(prompts);
-}
-
 void Sample::open_parts() {
   const wan::FitRequest& fit = run_.job.fit;
   const infer::VideoCodecOptions codec = {
@@ -181,6 +177,9 @@ void Sample::open_parts() {
   if (wants_pictures(options_, run_)) {
     decoder_ = std::make_unique<infer::VideoDecoder>(run_.files.vae, beside(MediaUse::writing));
   }
+  const infer::VideoCodec* vae =
+      image_ ? static_cast<infer::VideoCodec*>(image_.get()) : decoder_.get();
+  if (vae) infer::require_latents_of(fit.job.config, vae->config(), run_.files.vae);
 }
 
 void Sample::show_part(const char* name, const std::string& how, Bytes device, Bytes host) {
@@ -214,10 +213,12 @@ void Sample::plan_parts() {
 
 wan::PlannedRun Sample::plan() {
   const wan::FitRequest request = fit_request(run_.job);
-  auto outcome = fit(request);
+  wan::KnownNeeds known;
+  auto outcome = fit(request, known);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
     fail_refused(
-        title(), request, *refusal, [&] { return changes(request, *refusal); }, options_.json);
+        title(), request, *refusal, std::move(known), [&] { return changes(request, *refusal); },
+        options_.json);
   }
   auto& planned = std::get<wan::PlannedRun>(outcome);
   if (options_.json) {
@@ -357,6 +358,7 @@ void Sample::run() {
   run_ = open_sample(options_);
   steps_ = planned_steps(run_.job);
   open_parts();
+  merge_loras(options_, run_);
   wan::PlannedRun planned = plan();
   plan_parts();
   const wan::FitRequest request = fit_request(run_.job);

@@ -2,18 +2,16 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
-#include <filesystem>
 #include <fstream>
 
-#include "app/lora_argument.h"
 #include "app/planning.h"
 #include "app/sample_files.h"
+#include "app/sample_loras.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "infer/merged_model.h"
 #include "infer/model_folder.h"
+#include "io/atomic_file.h"
 #include "memory/machine.h"
 #include "models/wan/recognise.h"
 #include "models/wan/weights.h"
@@ -21,21 +19,6 @@
 
 namespace ballast {
 namespace {
-
-// Which expert a LoRA is for, by the words of its file's name; -1: any.
-int expert_named(const std::string& path) {
-  std::string word;
-  for (const char c : std::filesystem::path(path).filename().string() + ".") {
-    if (std::isalnum(static_cast<unsigned char>(c))) {
-      word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-      continue;
-    }
-    if (word == "high" || word == "highnoise") return 1;
-    if (word == "low" || word == "lownoise") return 0;
-    word.clear();
-  }
-  return -1;
-}
 
 // What the model's folder holds, and what options name besides.
 infer::ModelFiles files_of(const SampleOptions& o) {
@@ -83,33 +66,6 @@ wan::Config open_experts(const SampleOptions& o, SampleRun& run) {
                                        run.checkpoints[0].path(), model->layers));
   }
   return *model;
-}
-
-void take_loras(const SampleOptions& o, const wan::Config& model, SampleRun& run) {
-  const bool two = run.checkpoints.size() > 1;
-  std::vector<infer::LoraPath> paths;
-  std::vector<int> experts;
-  for (const std::string& text : o.loras) {
-    paths.push_back(path_and_strength(text));
-    experts.push_back(two ? expert_named(paths.back().first) : -1);
-  }
-  if (o.merge_folder.empty()) {
-    run.loras.reserve(paths.size());  // addresses are kept
-    for (std::size_t i = 0; i < paths.size(); ++i) {
-      run.loras.push_back(wan::LoraReader::open(paths[i].first, &model));
-      run.job.loras.push_back({&run.loras.back(), paths[i].second, experts[i]});
-    }
-    return;
-  }
-  for (std::size_t e = 0; e < run.checkpoints.size() && !o.plan_only; ++e) {
-    std::vector<infer::LoraPath> own;
-    for (std::size_t i = 0; i < paths.size(); ++i) {
-      if (experts[i] < 0 || experts[i] == static_cast<int>(e)) own.push_back(paths[i]);
-    }
-    if (own.empty()) continue;
-    run.checkpoints[e] = Checkpoint::open(infer::merged_model(
-        run.checkpoints[e], model, own, o.merge_folder, usable_cpus(read_machine())));
-  }
 }
 
 infer::SamplerOptions sampler_of(const SampleOptions& o, const infer::GenerationDefaults& d) {
@@ -305,6 +261,10 @@ void take_output(const SampleOptions& o, SampleRun& run) {
     const bool pictures = !run.files.vae.empty() && !o.note001() && media_available();
     run.output = pictures ? "sample.mp4" : "sample.latent.safetensors";
   }
+  if (!o.plan_only) {
+    check_can_write(numbered_path(run.output, 1, clips_of(o, run)));
+    if (!o.sheet.empty()) check_can_write(numbered_path(o.sheet, 1, clips_of(o, run)));
+  }
   if (!wants_pictures(o, run) && !run.picture) return;
   require_part(run.files.vae, "VAE", "--vae FILE", o);
   const MediaOptions size = {.width = run.width, .height = run.height};
@@ -323,8 +283,7 @@ ProcessLine inputs_line(const SampleOptions& o, const SampleRun& run) {
   const auto frame = static_cast<std::size_t>(z.height * z.width);
   numbers += frame * static_cast<std::size_t>(z.frames * model.conditioning());
   if (run.job.first_frame) numbers += frame * static_cast<std::size_t>(model.out_dim);
-  const std::size_t prompts = run.texts.empty() ? 1 : run.texts.size() - 1;
-  numbers += frame * static_cast<std::size_t>(o.count * z.frames * model.out_dim) * prompts;
+  numbers += frame * static_cast<std::size_t>(clips_of(o, run) * z.frames * model.out_dim);
   return {"text, image and clips",
           {numbers * sizeof(float)},
           "text states, latent of the image, latents of the clips"};
@@ -442,6 +401,10 @@ void declare(SampleOptions& o, CLI::App& app) {
       "latent frames (1), --width and --height are 512, 30 steps, --cfg-scale 4.");
 }
 
+std::int64_t clips_of(const SampleOptions& o, const SampleRun& run) {
+  return o.count * (run.texts.empty() ? 1 : std::ssize(run.texts) - 1);
+}
+
 SampleRun open_sample(const SampleOptions& o) {
   SampleRun run;
   infer::VideoJob& job = run.job;
@@ -462,9 +425,7 @@ SampleRun open_sample(const SampleOptions& o) {
   take_prompts(o, model, run);
   take_output(o, run);
   take_loras(o, model, run);
-  for (const Checkpoint& file : run.checkpoints) {
-    job.fit.experts.push_back(weight_groups(model, file, wan::TensorMap(file)));
-  }
+  take_weights(run);
   job.fit.other_lines.push_back(inputs_line(o, run));
   std::ranges::move(media_lines(o, run, MediaUse::loop), std::back_inserter(job.fit.other_lines));
   return run;

@@ -77,7 +77,9 @@ std::vector<ProcessLine> media_lines(const SampleOptions& o, const SampleRun& ru
 // Text states, images and latents of clips that are done: they wait beside every phase.
 ProcessLine inputs_line(const SampleOptions& o, const SampleRun& run);
 
-// Everything but the weights is read. Fails where options, files and model contradict each other.
+// Everything but the weights is read. Fails where options, files and model contradict each other,
+// or the results could not be written.
 SampleRun open_sample(const SampleOptions& o);
+std::int64_t clips_of(const SampleOptions& o, const SampleRun& run);  // in all
 
 }  // namespace ballast

@@ -101,9 +101,12 @@ void StudentSample::run() {
   const auto device = train::meaning_of(train::kDeviceWords, device_);
   if (!device) fail_unknown("--device", device_, {"auto", "cpu", "cuda"});
   const train::RunTarget target = train::this_machine({.device = *device});
-  const std::vector<float> text = text_vector(c.text_dim);
   std::string vae = vae_;
   if (vae.empty() && !teacher_path_.empty()) vae = infer::find_model_files(teacher_path_).vae;
+  // What can be wrong is said before anything is computed.
+  const infer::VideoCodecOptions decoding = {.device = target.backend.device};
+  infer::student_steps(steps_);
+  infer::check_student_sample(c, model_path_, vae, decoding, output_path_);
   std::vector<float> latent;
   nlohmann::ordered_json result;
   {
@@ -125,6 +128,7 @@ void StudentSample::run() {
            fmt::format("the student needs {} of device and {} of host memory, {} and {} allowed",
                        plan.peak_of(Tier::device), host, budget.gpu, budget.host));
     }
+    const std::vector<float> text = text_vector(c.text_dim);
     Runner runner(set, plan);
     if (!gpu) ops::warm_up_blas(runner.compute_threads());
     for (const student::Parameter& p : student.parameters()) {
@@ -143,8 +147,7 @@ void StudentSample::run() {
                         runner.high_water(Tier::device), runner.high_water(Tier::host)));
     }
   }
-  const std::string path =
-      infer::save_student_sample(latent, c, vae, {.device = target.backend.device}, output_path_);
+  const std::string path = infer::save_student_sample(latent, c, vae, decoding, output_path_);
   result["outputs"] = nlohmann::ordered_json::array({path});
   print(json_ ? result.dump(2) + "\n" : fmt::format("wrote {}\n", path));
 }

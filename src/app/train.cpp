@@ -59,12 +59,14 @@ void Train::run() {
   const train::RunTarget target =
       find_target(own_.target, compute_options(config.memory, own_.threads));
   train::PreparedRun run = train::prepare_run(std::move(config), target, train::Purpose::train);
-  auto outcome = fit(run.request);
+  wan::KnownNeeds known;
+  auto outcome = fit(run.request, known);
   const PlanTitle title = train::title_of(run);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
     for (const std::string& note : run.notes) log::info("{}", note);
     fail_refused(
-        title, run.request, *refusal, [&] { return possible_changes(run, *refusal); }, own_.json);
+        title, run.request, *refusal, std::move(known),
+        [&] { return possible_changes(run, *refusal); }, own_.json);
   }
   auto& planned = std::get<wan::PlannedRun>(outcome);
   show_plan(title, run.request, planned, own_.json, &run);

@@ -63,6 +63,7 @@ void cache_clips(const train::TrainConfig& config, const OwnFlags& own) {
   data::EncodingSearch search;
   search.regenerate = config.regenerate_cache;
   search.request = {.path = config.dataset.config,
+                    .named = config.dataset.named,
                     .needs = train::vae_needs(train::vae_network(*config.vae).pixels_per_latent()),
                     .cache_name = train::kVaeCache,
                     .clip_mode = config.video_clip_mode,

@@ -94,6 +94,7 @@ struct DatasetRequest {
   // A dataset file of diffusion-pipe or musubi-tuner; a folder of cached samples
   // (data/latent_cache.h); or a folder of X.latent.safetensors beside X.safetensors.
   std::string path;
+  std::string named = {};  // where the path stands, for messages: "run.toml line 3: dataset"
   ModelNeeds needs = {};
   std::string cache_name = "wan";  // names the model's cache below a folder of media
   // Samples per micro-batch of clips of width x height pixels and so many frames; none: 1.

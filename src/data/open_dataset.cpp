@@ -19,6 +19,22 @@ namespace {
        {{"[[directory]] path = 'FOLDER' in a dataset file", "clips of a folder, or of its cache"}});
 }
 
+std::string right_path(std::string_view what) {
+  return fmt::format(
+      "the path of the {}: relative ones start at the current folder, then at the file's", what);
+}
+
+// Without it nothing is known of the samples: a plan cannot be made either.
+void require_path(const DatasetRequest& request) {
+  std::error_code error;
+  if (std::filesystem::exists(request.path, error)) return;
+  if (!error) error = std::make_error_code(std::errc::no_such_file_or_directory);
+  fail(ErrorCode::io,
+       fmt::format("{}{}{}: {}", request.named, request.named.empty() ? "" : ": ",
+                   printable(request.path), error.message()),
+       {{right_path("dataset's file"), "it says which samples there are"}});
+}
+
 // A plan is made before the data is in its place; training is not started without it.
 bool folder_missing(const std::string& folder, int line, const DatasetRequest& request,
                     DatasetContent& content) {
@@ -29,9 +45,7 @@ bool folder_missing(const std::string& folder, int line, const DatasetRequest& r
       fmt::format("{} line {}: {}{}{}", request.path, line, there ? "" : "there is no folder ",
                   folder, there ? " is no folder" : "");
   if (!request.planning) {
-    fail(ErrorCode::input, message,
-         {{"the path of the folder: relative ones start at the current folder, then at the file's",
-           "training reads what lies there"}});
+    fail(ErrorCode::input, message, {{right_path("folder"), "training reads what lies there"}});
   }
   content.notes.push_back(message);
   content.nothing_cached_in = folder;
@@ -102,6 +116,7 @@ void scan_file(const DatasetRequest& request, DatasetContent& content) {
 }
 
 void scan_path(const DatasetRequest& request, DatasetContent& content) {
+  require_path(request);
   content.source = request.path;
   if (!is_folder(request.path)) {
     scan_file(request, content);

@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <optional>
 
 #include "core/error.h"
 #include "core/random.h"
+#include "io/atomic_file.h"
 #include "io/frame_values.h"
 #include "io/media_writer.h"
 #include "io/safetensors_writer.h"
+#include "models/student/student_files.h"
 
 namespace ballast::infer {
 
@@ -76,17 +79,56 @@ void mean_rows(std::span<const float> rows, std::int64_t count, std::span<float>
   }
 }
 
+namespace {
+
+// Where a sample goes as a latent; nothing: it is decoded.
+std::optional<std::string> latent_path(const std::string& vae, const std::string& path) {
+  std::filesystem::path to = path;
+  if (!vae.empty() && to.extension() != ".safetensors") return std::nullopt;
+  return to.replace_extension(".safetensors").string();
+}
+
+}  // namespace
+
+void require_latents_of(const student::Config& c, const wan_vae::Config& vae,
+                        const std::string& path, const std::string& folder) {
+  if (vae.z_dim == c.teacher_channels) return;
+  std::string text = fmt::format("{} decodes latents of {} channels, the student's samples have {}",
+                                 path, vae.z_dim, c.teacher_channels);
+  std::vector<Advice> advice;
+  if (!folder.empty() && !c.projects()) {
+    text += fmt::format(": {} has no {}, the projection to its teacher's channels", folder,
+                        student::kProjectionFile);
+    advice.push_back(
+        {fmt::format("copy {} of the folder that the distillation saved", student::kProjectionFile),
+         fmt::format("it belongs beside {}", student::kWeightsFile)});
+  }
+  advice.push_back({"--vae FILE", "the VAE that belongs to the teacher"});
+  fail(ErrorCode::input, std::move(text), std::move(advice));
+}
+
+void check_student_sample(const student::Config& c, const std::string& folder,
+                          const std::string& vae, const VideoCodecOptions& options,
+                          const std::string& path) {
+  const auto latent = latent_path(vae, path);
+  check_can_write(latent.value_or(path));
+  if (latent) return;
+  const VideoDecoder decoder(vae, options);
+  require_latents_of(c, decoder.config(), vae, folder);
+  decoder.plan(c.grid(), c.grid(), false);
+  const std::int64_t side = c.grid() * decoder.config().pixels_per_latent();
+  check_can_write_media("picture.png", {.width = side, .height = side});
+}
+
 std::string save_student_sample(std::span<const float> latent, const student::Config& c,
                                 const std::string& vae, const VideoCodecOptions& options,
                                 const std::string& path) {
-  std::filesystem::path to = path;
-  if (vae.empty() || to.extension() == ".safetensors") {
-    to.replace_extension(".safetensors");
+  if (const auto to = latent_path(vae, path)) {
     SafetensorsWriter writer;
     writer.add("latent", DType::f32, {c.teacher_channels, 1, c.grid(), c.grid()},
                std::as_bytes(latent));
-    writer.write(to.string());
-    return to.string();
+    writer.write(*to);
+    return *to;
   }
   VideoDecoder decoder(vae, options);
   decoder.decode(latent, 1, c.grid(), c.grid(), [&](const VideoDecoder::Frames& f) {

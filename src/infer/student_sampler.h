@@ -42,6 +42,16 @@ class StudentSampler {
 // to = sum of the rows [n, to.size()], divided by `count`: what a student reads of a prompt.
 void mean_rows(std::span<const float> rows, std::int64_t count, std::span<float> to);
 
+// Fails with ErrorCode::input where the VAE of `path` is not one for the student's samples. folder:
+// of the student, which may lack its projection; "": it is being taught.
+void require_latents_of(const student::Config& c, const wan_vae::Config& vae,
+                        const std::string& path, const std::string& folder);
+// Tries what save_student_sample() will do with a sample of the student in `folder`, before there
+// is one: whether its file can be written, and what the VAE needs. Fails as that would.
+void check_student_sample(const student::Config& c, const std::string& folder,
+                          const std::string& vae, const VideoCodecOptions& options,
+                          const std::string& path);
+
 // Decodes a normalised latent [channels, 1, grid, grid] with the VAE and writes it as PNG; a path
 // that ends in .safetensors, or no VAE (""): the tensor `latent` under that ending.
 // Returns the path.

@@ -38,6 +38,18 @@ wan_vae::Recognised recognised(const Checkpoint& checkpoint) {
 
 }  // namespace
 
+void require_latents_of(const wan::Config& model, const wan_vae::Config& vae,
+                        const std::string& path) {
+  if (vae.z_dim == model.out_dim && vae.pixels_per_latent() == model.spatial_stride) return;
+  fail(ErrorCode::input,
+       fmt::format("{} decodes latents of {} channels, {} pixels to a cell; those of {} have {}, "
+                   "{} pixels",
+                   path, vae.z_dim, vae.pixels_per_latent(), model.name, model.out_dim,
+                   model.spatial_stride),
+       {{fmt::format("name the VAE of Wan2.{}", model.spatial_stride == 16 ? 2 : 1),
+         "TI2V-5B has Wan2.2's, all other models have Wan2.1's"}});
+}
+
 std::int64_t chunk_values(const wan_vae::Config& c, std::int64_t height, std::int64_t width,
                           bool long_clips) {
   const std::int64_t side = c.pixels_per_latent();

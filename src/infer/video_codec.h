@@ -12,6 +12,7 @@
 #include "core/dtype.h"
 #include "io/checkpoint.h"
 #include "memory/budget.h"
+#include "models/wan/config.h"
 #include "models/wan_vae/fit.h"
 #include "plan/runner.h"
 
@@ -62,6 +63,10 @@ class VideoCodec {
   std::vector<float>
       frames_;  // of a chunk: what the caller has while the next or last one computes
 };
+
+// Fails with ErrorCode::input where the VAE of `path` is not that of the model's latents.
+void require_latents_of(const wan::Config& model, const wan_vae::Config& vae,
+                        const std::string& path);
 
 struct DecodedFrames {
   std::span<const float> pixels;  // [count][height][width][3], until the sink returns

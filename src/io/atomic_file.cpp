@@ -1,6 +1,7 @@
 #include "io/atomic_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -79,6 +80,24 @@ void AtomicFile::commit(Durability durability) {
   if (::fsync(folder.get()) != 0 && errno != EINVAL) {
     fail_io(folder_, "force the folder to disk", errno);
   }
+}
+
+void check_can_write(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  struct stat s {};
+  if (::stat(folder.c_str(), &s) != 0 && errno == ENOENT) {
+    fail(ErrorCode::io,
+         fmt::format("{}: there is no folder {} to write it into", printable(path), folder),
+         {{fmt::format("mkdir -p {}", folder), "makes it"}});
+  }
+  // What renaming a finished file to that name would say.
+  if (::lstat(path.c_str(), &s) == 0) {
+    if (S_ISDIR(s.st_mode)) fail_io(path, "write a file of that name", EISDIR);
+  } else if (errno != ENOENT) {
+    fail_io(path, "write it", errno);
+  }
+  const AtomicFile tried(path);  // and removed
 }
 
 }  // namespace ballast

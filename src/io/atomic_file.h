@@ -44,4 +44,9 @@ class AtomicFile {
   std::uint64_t written_ = 0;
 };
 
+// Fails with ErrorCode::io, and says what to do, where a file could not be written under that name:
+// no folder, no right to write there, a folder of that name. To be asked before the work whose
+// result goes there; nothing stays behind.
+void check_can_write(const std::string& path);
+
 }  // namespace ballast

@@ -64,12 +64,14 @@ class DiffusionPipeReader {
       read_adapter(section("adapter", true));
     } else if (!vae) {
       c_.method = Method::full;
-      refuse_untrainable(model, model.has("transformer_dtype") ? "transformer_dtype" : "dtype",
-                         trained_dtype(c_));
     }
     if (root_.has("distill")) {
       if (vae) root_.fail_at("distill", "a VAE has no steps to distil");
       read_distill(section("distill", true), find_path_, c_);
+    }
+    if (!vae && c_.method == Method::full) {
+      const bool own = model.has("transformer_dtype") && !c_.student;  // else the teacher's
+      refuse_untrainable(model, own ? "transformer_dtype" : "dtype", trained_dtype(c_));
     }
     if (root_.has("preview")) {
       if (vae || c_.dmd2 || c_.student) {
@@ -215,7 +217,8 @@ class DiffusionPipeReader {
 
   void read_run() {
     c_.output_dir = root_.require_string("output_dir");
-    c_.dataset = {"train", find_path_.find("dataset", root_.require_string("dataset"))};
+    c_.dataset = {"train", find_path_.find("dataset", root_.require_string("dataset")),
+                  fmt::format("{} line {}: dataset", root_.path(), root_.line_of("dataset"))};
     read_eval_datasets();
     (void)root_.require_integer("epochs");
     c_.epochs = *integer_from(root_, "epochs", 1);
@@ -281,7 +284,8 @@ class DiffusionPipeReader {
     constexpr std::string_view kWanted = "expected a list of paths or of {name, config} tables";
     if (list->kind != TomlValue::Kind::array) root_.fail_at("eval_datasets", kWanted);
     for (const TomlValue& item : list->items) {
-      DatasetRef ref{fmt::format("eval{}", c_.eval_datasets.size()), ""};
+      DatasetRef ref{fmt::format("eval{}", c_.eval_datasets.size()), "",
+                     fmt::format("{} line {}: eval_datasets", root_.path(), item.line)};
       if (item.kind == TomlValue::Kind::string) {
         ref.config = item.string;
       } else if (item.kind == TomlValue::Kind::table) {

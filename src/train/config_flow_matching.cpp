@@ -37,8 +37,12 @@ class FlowMatchingReader {
   }
 
   void declare(FlagTable& t) {
-    t.add("dataset_path", c_.dataset.config, "folder of media, embeddings and latents");
-    t.add("dataset_dir", c_.dataset.config, "the same");
+    const auto dataset = [this](const Setting& s) {
+      c_.dataset.config = s.text();
+      c_.dataset.named = s.where;
+    };
+    t.add("dataset_path", Takes::one, "folder of media, embeddings and latents", dataset);
+    t.add("dataset_dir", Takes::one, "the same", dataset);
     t.add("batch_size", Takes::one, "clips of a micro-batch, captions that are encoded at once (1)",
           [this](const Setting& s) {
             c_.micro_batch.plain = s.integer();

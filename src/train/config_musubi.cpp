@@ -332,7 +332,8 @@ class MusubiReader {
     c_.caching.vae = find_path_.find("vae", c_.caching.vae);
     c_.caching.text_encoder = find_path_.find("t5", c_.caching.text_encoder);
     c_.caching.tokenizer = find_path_.find("tokenizer", c_.caching.tokenizer);
-    c_.dataset = {"train", find_path_.find("dataset_config", c_.dataset.config)};
+    c_.dataset = {"train", find_path_.find("dataset_config", c_.dataset.config),
+                  named("dataset_config")->where};
     if (m.boundary == 0) m.boundary = task_.boundary;
     if (!m.high_noise_transformer.empty()) {
       m.high_noise_transformer = find_path_.find("dit_high_noise", m.high_noise_transformer);

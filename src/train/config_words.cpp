@@ -56,6 +56,7 @@ OptimizerOptions optimizer_defaults(OptimizerKind kind, DType parameter) {
 
 DType trained_dtype(const TrainConfig& c) {
   if (c.method == Method::lora) return c.adapter.dtype;
+  if (c.student) return c.model.dtype;  // the other one is the teacher's
   return c.model.transformer_dtype.value_or(c.model.dtype);
 }
 

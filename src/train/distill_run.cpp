@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/random.h"
+#include "infer/student_sampler.h"
 #include "memory/machine.h"
 #include "models/wan/recognise.h"
 #include "models/wan/weights.h"
@@ -75,6 +76,7 @@ DistillRun prepare_distill(DistillConfig config, const RunTarget& target) {
   r.other_lines = {{.name = "lessons",
                     .bytes = PairLessons::bytes(r.job) + run.prompts->bytes(),
                     .reason = "latents that the student is about to see, where prompts are"}};
+  if (c.save_samples) infer::student_steps(c.sample_steps);  // so many can be taken
   if (decodes_samples(run)) r.other_lines.push_back(decoder_line(run));
 
   const std::int64_t prompts = run.prompts->count(), per_step = run.samples_per_step();

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "infer/student_sampler.h"
+#include "io/atomic_file.h"
 #include "io/atomic_folder.h"
 #include "io/media_reader.h"
 
@@ -33,6 +34,7 @@ bool decodes_samples(const DistillRun& run) {
 ProcessLine decoder_line(const DistillRun& run) {
   const std::int64_t grid = run.student.grid();
   const infer::VideoDecoder decoder(run.files.vae, decoder_options(run));
+  infer::require_latents_of(run.student, decoder.config(), run.files.vae, "");
   const wan_vae::PlannedVae planned = decoder.plan(grid, grid, false);
   const auto pixels =
       static_cast<std::uint64_t>(infer::chunk_values(decoder.config(), grid, grid, false));
@@ -40,6 +42,11 @@ ProcessLine decoder_line(const DistillRun& run) {
   return {.name = "decoder of samples",
           .bytes = planned.host + Bytes{pixels * (sizeof(float) + 2)},
           .reason = "the VAE, while a sample is decoded by the processors"};
+}
+
+void check_can_draw(const DistillRun& run) {
+  create_folders(run.config.sample_dir);
+  check_can_write(run.config.sample_dir + "/sample.png");
 }
 
 std::vector<std::string> draw_samples(const DistillRun& run, const student::Student& student,

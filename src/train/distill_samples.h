@@ -16,8 +16,12 @@ std::vector<std::string> sample_prompts(const DistillRun& run);
 // Whether samples become pictures: they were asked for, a VAE is at hand and pictures can be
 // written.
 bool decodes_samples(const DistillRun& run);
-// What that takes beside teacher and student: the processors decode, a sample at a time.
+// What that takes beside teacher and student: the processors decode, a sample at a time. Fails with
+// ErrorCode::input where the VAE is not the teacher's.
 ProcessLine decoder_line(const DistillRun& run);
+
+// Makes sample_dir. Fails with ErrorCode::io where no sample could be written there.
+void check_can_draw(const DistillRun& run);
 
 // A sample for each prompt into sample_dir: epoch_0003_rank_0_sample_00.png where samples
 // are decoded, else the latent with the ending .safetensors. Returns the paths.

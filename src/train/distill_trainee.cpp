@@ -68,6 +68,10 @@ class DistillTrainee final : public Trainee {
         job_(std::move(job)),
         states_(run_.config.text_states, run_.files.text_encoder, run_.student.text_dim) {}
 
+  // Before anything is computed.
+  void check_can_draw() const {
+    if (run_.config.save_samples) train::check_can_draw(run_);
+  }
   // Before the pair takes its memory.
   void encode_prompts();
 
@@ -264,6 +268,7 @@ TrainOutcome distill(DistillRun run, student::PlannedPair planned, const TrainOp
   auto trainee = std::make_unique<DistillTrainee>(std::move(run), planned.job);
   planned = {};  // its recording is the same as the one that follows, without kernels
   malloc_trim(0);
+  trainee->check_can_draw();
   while_doing("encoding the prompts", [&] { trainee->encode_prompts(); });
   return train(std::move(setup), std::move(trainee), options);
 }

@@ -116,6 +116,7 @@ std::unique_ptr<data::Dataset> open_data(const PreparedRun& run, const DatasetRe
                                          const DataChange& change = {}) {
   return data::open_dataset(
       {.path = ref.config,
+       .named = ref.named,
        .needs = needs_of(run.config.model, run.model()),
        .cache_name = cache_name_of(run.config.model, run.model()),
        .micro_batch =

@@ -182,14 +182,7 @@ void Previews::open_decoder(const std::string& path, const PreviewSetting& s) {
     fail(ErrorCode::input, fmt::format("{} holds no VAE of Wan", path),
          {{"ballast inspect " + path, "says what it is"}});
   }
-  if (found->config.z_dim != s.model.out_dim ||
-      found->config.pixels_per_latent() != s.model.spatial_stride) {
-    fail(ErrorCode::input,
-         fmt::format("{} decodes latents of {} channels, {} pixels to a cell; those of {} have {}, "
-                     "{} pixels",
-                     path, found->config.z_dim, found->config.pixels_per_latent(), s.model.name,
-                     s.model.out_dim, s.model.spatial_stride));
-  }
+  infer::require_latents_of(s.model, found->config, path);
   std::vector<wan_vae::StoredUnit> units =
       stored_units(wan_vae::decoder(found->config), file, found->dialect);
   decoder_ = std::make_shared<Decoder>(

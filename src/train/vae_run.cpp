@@ -120,6 +120,7 @@ PreparedVae prepare_vae(TrainConfig config, const RunTarget& target, Purpose pur
   open_network(run, purpose);
   run.dataset = data::open_dataset(
       {.path = c.dataset.config,
+       .named = c.dataset.named,
        .needs = vae_needs(run.network().pixels_per_latent()),
        .cache_name = kVaeCache,
        .micro_batch =

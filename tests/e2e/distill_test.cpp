@@ -59,6 +59,32 @@ TEST_F(Distilling, DrawsPicturesInsideItsPlan) {
                    "--num_inference_steps", "3", "--device", "cpu"});
   EXPECT_EQ(picture.exit_code, 0) << picture.err;
   EXPECT_TRUE(fs::exists(dir_.path("result.png")));
+
+  // Nothing is computed for a student without its projection, whatever becomes of its samples.
+  fs::remove(dir_.path("out/output_proj.safetensors"));
+  for (const char* output : {"none.png", "none.safetensors"}) {
+    const Finished lacking = run_ballast({"sample", "--model_path", dir_.path("out"),
+                                          "--teacher_path", kTeacher, "--prompt", "a red circle",
+                                          "--output_path", dir_.path(output), "--device", "cpu"});
+    EXPECT_EQ(lacking.exit_code, 4);
+    EXPECT_EQ(lacking.out, "");
+    EXPECT_THAT(lacking.err,
+                AllOf(HasSubstr(dir_.path("out") + " has no output_proj.safetensors"),
+                      HasSubstr("the student's 4 channels to the 16"), HasSubstr("1. copy ")));
+  }
+}
+
+// Before prompts are encoded.
+TEST_F(Distilling, TriesWhereSamplesGoBeforeItBegins) {
+  const std::string taken = dir_.write("taken", "a file");
+  const Finished f =
+      distill("out", {"--num_steps", "1", "--save_samples", "--sample_dir", taken + "/samples"});
+  EXPECT_EQ(f.exit_code, 6) << f.err;
+  EXPECT_THAT(f.err, AllOf(HasSubstr(taken), ::testing::Not(HasSubstr("encoding"))));
+  const Finished g = distill("out", {"--save_samples", "--sample_steps", "1001"});
+  EXPECT_EQ(g.exit_code, 2) << g.err;
+  EXPECT_THAT(g.err, HasSubstr("1001 steps"));
+  EXPECT_FALSE(fs::exists(dir_.path("out/text_states")));
 }
 
 TEST_F(Distilling, SaysWhatIsWrongWithAStudent) {

@@ -148,6 +148,39 @@ TEST_F(PromptToClip, PlansTheMediaLibrariesBesideTheTexts) {
   EXPECT_EQ(text_bytes("clip.mp4"), text_bytes("clip.safetensors") + kMediaLibraries.count);
 }
 
+// Before texts are encoded, LoRAs merged and clips made.
+TEST_F(PromptToClip, TriesWhatComesLastBeforeItBegins) {
+  const auto expect = [&](std::vector<std::string> more, int code, const std::string& text) {
+    more.insert(more.end(), {"--prompt", "a ball"});
+    const Finished f = sample(std::move(more));
+    EXPECT_EQ(f.exit_code, code) << f.err;
+    EXPECT_EQ(f.out, "");
+    EXPECT_THAT(f.err, HasSubstr(text));
+  };
+  for (const char* name : {"none/clip.gif", "none/clip.safetensors", "none/clip.png"}) {
+    expect({"--output", at(name)}, 6, "1. mkdir -p " + at("none/"));
+  }
+  expect({"--output", at("clip.gif"), "--contact-sheet", at("none/sheet.png")}, 6,
+         "none/sheet.png");
+  write_weights("vae22", at("second.safetensors"));
+  const std::string lora = at("lora.safetensors");
+  SafetensorsWriter writer;
+  const std::string layer = "diffusion_model.blocks.0.self_attn.q.lora_";
+  const std::int64_t dim = support::trainable_config(1).dim;
+  const std::vector<float> zeros(static_cast<std::size_t>(dim));
+  writer.add(layer + "A.weight", DType::f32, {1, dim}, std::as_bytes(std::span(zeros)));
+  writer.add(layer + "B.weight", DType::f32, {dim, 1}, std::as_bytes(std::span(zeros)));
+  writer.write(lora);
+  expect({"--output", at("clip.gif"), "--vae", at("second.safetensors"), "--lora", lora,
+          "--merge-loras", at("merged")},
+         4, "decodes latents of");
+  EXPECT_FALSE(std::filesystem::exists(at("merged")));
+  const Finished merged = sample({"--prompt", "a ball", "--output", at("clip.gif"), "--guidance",
+                                  "1", "--lora", lora, "--merge-loras", at("merged")});
+  EXPECT_EQ(merged.exit_code, 0) << merged.err;
+  EXPECT_FALSE(std::filesystem::is_empty(at("merged")));
+}
+
 TEST_F(PromptToClip, SaysWhatIsMissing) {
   std::filesystem::remove_all(at("vae"));
   const Finished f = sample({"--prompt", "a ball", "--output", at("clip.mp4")});

@@ -108,7 +108,8 @@ void expect_refused(const TinyTraining& run, const std::string& config, int exit
 TEST(TrainingData, AMissingDatasetIsNamed) {
   TinyTraining run;
   expect_refused(run, run.write_config(), 6,
-                 AllOf(HasSubstr(run.path("clips")), HasSubstr("No such file")));
+                 AllOf(HasSubstr("run.toml line 2: dataset: " + run.path("clips")),
+                       HasSubstr("No such file"), HasSubstr("1. the path of the dataset's file")));
 }
 
 TEST(TrainingData, AnEmptyDatasetIsNamed) {

@@ -121,5 +121,22 @@ TEST(AtomicFile, NamesThePathAndTheReason) {
   EXPECT_FAILS(file.commit(), ErrorCode::io, "Is a directory");
 }
 
+TEST(AtomicFile, WhetherItCanBeWrittenIsKnownBefore) {
+  const TempDir folder;
+  check_can_write(folder.path("out"));
+  check_can_write(folder.write("old", "old"));
+  EXPECT_EQ(read_whole(folder.path("old")), "old");
+  std::filesystem::create_directory(folder.path("taken"));
+  EXPECT_EQ(files_in(folder.path()), 2u);
+  const auto none = test::error_of([&] { check_can_write(folder.path("no/such/out")); });
+  ASSERT_TRUE(none);
+  EXPECT_EQ(none->code(), ErrorCode::io);
+  EXPECT_EQ(none->advice().at(0).change, "mkdir -p " + folder.path("no/such/"));
+  EXPECT_FAILS(check_can_write(folder.path("taken")), ErrorCode::io, "Is a directory");
+  EXPECT_FAILS(check_can_write(folder.path(std::string(300, 'x'))), ErrorCode::io, "too long");
+  EXPECT_FAILS(check_can_write(folder.path("old/out")), ErrorCode::io, "Not a directory");
+  EXPECT_FAILS(check_can_write("/proc/out"), ErrorCode::io, "/proc/out");
+}
+
 }  // namespace
 }  // namespace ballast

@@ -6,6 +6,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
 #include "train/config_dialects.h"
+#include "train/config_words.h"
 #include "train/read_config.h"
 
 namespace ballast::train {
@@ -61,6 +62,18 @@ TEST(DiffusionPipeConfig, HasItsTrainersDefaults) {
   EXPECT_THAT(c.notes, IsEmpty());
 }
 
+// transformer_dtype is of the weights that are trained, or of a teacher's, which are not.
+TEST(DiffusionPipeConfig, ATeachersWeightsMayHaveATypeThatIsNotTrained) {
+  Parts parts;
+  parts.full = true;
+  parts.model = "transformer_dtype = 'float8'\n";
+  EXPECT_FAILS(read(parts), ErrorCode::input, "line 8: model.transformer_dtype: weights of type");
+  parts.rest = "[distill]\nmethod = 'mse'\nlayers = 1\n";
+  const TrainConfig c = read(parts);
+  EXPECT_EQ(c.model.transformer_dtype, DType::f8_e4m3);
+  EXPECT_EQ(trained_dtype(c), DType::bf16);
+}
+
 TEST(DiffusionPipeConfig, HonoursTopLevelKeys) {
   const TrainConfig c = read(
       {.top =
@@ -88,7 +101,9 @@ TEST(DiffusionPipeConfig, HonoursTopLevelKeys) {
                "stream_blocks = 30\n"});
   EXPECT_EQ(c.output_dir, "out");
   EXPECT_EQ(c.dataset.config, "d.toml");
+  EXPECT_THAT(c.dataset.named, HasSubstr(" line 2: dataset"));
   ASSERT_EQ(c.eval_datasets.size(), 2u);
+  EXPECT_THAT(c.eval_datasets[1].named, HasSubstr(" line 4: eval_datasets"));
   EXPECT_EQ(c.eval_datasets[0].name, "eval0");
   EXPECT_EQ(c.eval_datasets[0].config, "a.toml");
   EXPECT_EQ(c.eval_datasets[1].name, "b");

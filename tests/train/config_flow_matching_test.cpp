@@ -18,6 +18,7 @@ TEST(FlowMatchingConfig, HasItsTrainersDefaults) {
   EXPECT_EQ(c.method, Method::full);
   EXPECT_EQ(c.model.transformer_dtype, DType::bf16);
   EXPECT_EQ(c.dataset.config, "data");
+  EXPECT_EQ(c.dataset.named, "--dataset_path");
   EXPECT_EQ(c.output_dir, "checkpoints");
   EXPECT_EQ(c.output_name, "wan22_flow");
   EXPECT_EQ(c.epochs, 100);

@@ -26,6 +26,7 @@ TEST(MusubiConfig, HasItsTrainersDefaults) {
   EXPECT_EQ(c.dialect, Dialect::musubi);
   EXPECT_EQ(c.model.checkpoint, "low.safetensors");
   EXPECT_EQ(c.dataset.config, "d.toml");
+  EXPECT_EQ(c.dataset.named, "--dataset_config");
   EXPECT_EQ(c.adapter.rank, 4);
   EXPECT_EQ(c.adapter.alpha, 1);
   EXPECT_EQ(c.adapter.dtype, DType::f32);
@@ -341,6 +342,7 @@ TEST(MusubiFile, IsFlattenedAndFlagsWin) {
       std::vector<std::string>{"--config_file", path, "--network-dim", "16", "--gpu", "8GB"});
   EXPECT_EQ(c.dialect, Dialect::musubi);
   EXPECT_EQ(c.source, path);
+  EXPECT_EQ(c.dataset.named, path + " line 3: dataset_config");
   EXPECT_EQ(c.adapter.rank, 16);
   EXPECT_EQ(c.adapter.up_rate_ratio, 2);
   EXPECT_EQ(c.model.transformer_dtype, DType::f8_e4m3);

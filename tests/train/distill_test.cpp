@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "core/error.h"
+#include "infer/student_sampler.h"
 #include "models/student/initial_weights.h"
 #include "models/student/student_files.h"
 #include "tests/ref/student.h"
@@ -196,6 +197,50 @@ std::vector<float> all_values(const std::string& folder) {
     all.insert(all.end(), v.begin(), v.end());
   });
   return all;
+}
+
+// A student of another program has no note of its projection: the VAE tells.
+TEST(StudentSamples, AreDecodedByAVaeOfTheirChannelsAlone) {
+  const student::Config whole = {.num_channels = 4, .teacher_channels = 16};
+  const student::Config lacking = {.num_channels = 4, .teacher_channels = 4};
+  wan_vae::Config vae;
+  vae.z_dim = 16;
+  infer::require_latents_of(whole, vae, "vae.pth", "folder");
+  const auto sampled =
+      test::error_of([&] { infer::require_latents_of(lacking, vae, "vae.pth", "folder"); });
+  ASSERT_TRUE(sampled);
+  EXPECT_EQ(sampled->code(), ErrorCode::input);
+  EXPECT_THAT(sampled->what(), ::testing::HasSubstr("folder has no output_proj.safetensors"));
+  EXPECT_EQ(sampled->advice().size(), 2u);
+  const auto taught =
+      test::error_of([&] { infer::require_latents_of(lacking, vae, "vae.pth", ""); });
+  ASSERT_TRUE(taught);
+  EXPECT_EQ(taught->advice().size(), 1u);
+}
+
+TEST(StudentFiles, TheProjectionMustBeThatOfTheWeights) {
+  const test::TempDir dir;
+  student::Config c = tiny_student();
+  const auto save = [&](const std::string& name) {
+    std::filesystem::create_directory(dir.path(name));
+    save_student(dir.path(name), c, [&](const std::string& tensor) {
+      std::vector<std::byte> zeros;
+      each_parameter(c, [&](int, const std::string& n, const Shape& shape) {
+        if (n == tensor) zeros.resize(static_cast<std::size_t>(shape.elements()) * sizeof(float));
+      });
+      return ByteSource([zeros = std::move(zeros)](const ByteSink& sink) { sink(zeros); });
+    });
+  };
+  save("a");
+  EXPECT_EQ(student::StudentFiles(dir.path("a")).config().teacher_channels, c.teacher_channels);
+  c.teacher_channels += 3;
+  save("b");
+  const std::string projection = std::string("/") + student::kProjectionFile;
+  std::filesystem::copy_file(dir.path("b") + projection, dir.path("a") + projection,
+                             std::filesystem::copy_options::overwrite_existing);
+  EXPECT_FAILS(student::StudentFiles(dir.path("a")), ErrorCode::input, "was trained to give");
+  std::filesystem::remove(dir.path("a") + projection);
+  EXPECT_FAILS(student::StudentFiles(dir.path("a")), ErrorCode::input, "has no output_proj");
 }
 
 TEST(Distiller, AResumedRunEndsAsOneThatWasNeverStopped) {

@@ -12,6 +12,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// In the weights' metadata: the channels that the student answers in, through its projection where
+// they are not its own.
+constexpr const char* kChannelsKey = "ballast.teacher_channels";
+
 std::string weights_path(const std::string& folder) {
   const char* const names[] = {kWeightsFile, "diffusion_model.safetensors", "model.safetensors"};
   for (const char* name : names) {
@@ -25,6 +29,24 @@ std::string weights_path(const std::string& folder) {
        {{"name the folder that a distillation saved", "it holds config.json and the weights"}});
 }
 
+// A projection that is missing, or another student's. Files of other programs say nothing.
+void check_channels(const SafetensorsFile& weights, const std::string& folder, const Config& c) {
+  const auto noted = weights.metadata().find(kChannelsKey);
+  if (noted == weights.metadata().end() || noted->second == std::to_string(c.teacher_channels)) {
+    return;
+  }
+  const std::string wanted = printable(noted->second, 20);
+  fail(ErrorCode::input,
+       c.projects()
+           ? fmt::format("{}/{} gives {} channels, {} was trained to give {}", folder,
+                         kProjectionFile, c.teacher_channels, weights.path(), wanted)
+           : fmt::format("{} has no {}: it holds the projection of the student's {} channels to "
+                         "the {} that it was trained to give",
+                         folder, kProjectionFile, c.num_channels, wanted),
+       {{fmt::format("copy {} of the folder that the distillation saved", kProjectionFile),
+         fmt::format("it belongs beside {}", fs::path(weights.path()).filename().string())}});
+}
+
 // Of a tensor within the file that has it.
 std::string name_in_file(const std::string& name) {
   return in_projection_file(name) ? name.substr(name.find('.') + 1) : name;
@@ -34,7 +56,8 @@ std::string name_in_file(const std::string& name) {
 
 void save_student(const std::string& folder, const Config& config,
                   const std::function<ByteSource(const std::string& name)>& source) {
-  SafetensorsWriter weights({.metadata = {{"format", "pt"}}});
+  SafetensorsWriter weights(
+      {.metadata = {{"format", "pt"}, {kChannelsKey, std::to_string(config.teacher_channels)}}});
   SafetensorsWriter projection({.metadata = {{"format", "pt"}}});
   each_parameter(config, [&](int, const std::string& name, const Shape& shape) {
     SafetensorsWriter& writer = in_projection_file(name) ? projection : weights;
@@ -64,12 +87,18 @@ StudentFiles::StudentFiles(const std::string& folder)
     }
     config_.teacher_channels = weight[0];
   }
+  check_channels(weights_, folder, config_);
   each_parameter(config_, [&](int, const std::string& name, const Shape& shape) {
     const SafetensorsFile& file = in_projection_file(name) ? projection_[0] : weights_;
     const SafetensorsEntry& entry = file.get(name_in_file(name));
-    if (entry.shape == shape) return;
-    fail(ErrorCode::input, fmt::format("{}: {} is {}, config.json makes it {}", file.path(),
-                                       name_in_file(name), entry.shape, shape));
+    if (entry.shape != shape) {
+      fail(ErrorCode::input, fmt::format("{}: {} is {}, config.json makes it {}", file.path(),
+                                         entry.name, entry.shape, shape));
+    }
+    if (!convertible(file.dtype(entry), DType::f32)) {
+      fail(ErrorCode::input, fmt::format("{}: {} is {}; weights are floating-point numbers",
+                                         file.path(), entry.name, entry.dtype));
+    }
   });
 }
 
@@ -80,10 +109,6 @@ std::vector<float> StudentFiles::values(const std::string& name) const {
   std::vector<std::byte> raw(entry.bytes);
   file.read(entry, raw);
   std::vector<float> values(static_cast<std::size_t>(entry.shape.elements()));
-  if (!convertible(dtype, DType::f32)) {
-    fail(ErrorCode::input,
-         fmt::format("{}: {} is {}; weights are floating-point numbers", file.path(), name, dtype));
-  }
   convert(raw.data(), dtype, values.data(), DType::f32, std::ssize(values));
   return values;
 }

@@ -21,7 +21,8 @@ void save_student(const std::string& folder, const Config& config,
 // may also be called diffusion_model.safetensors or model.safetensors.
 class StudentFiles {
  public:
-  // Fails with ErrorCode::input where something is missing or does not belong together.
+  // Fails with ErrorCode::input where something is missing or does not belong together: the output
+  // projection as well, where save_student() wrote the weights and noted that there is one.
   explicit StudentFiles(const std::string& folder);
 
   const Config& config() const { return config_; }

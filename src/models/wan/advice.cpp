@@ -6,7 +6,6 @@
 #include "core/thread_pool.h"
 #include "memory/machine.h"
 #include "models/wan/fit_chance.h"
-#include "models/wan/job_needs.h"
 
 namespace ballast::wan {
 namespace {
@@ -91,8 +90,11 @@ int plans_at_once(std::size_t wanted) {
 // the budget alone follow each other on one, and share what is known of the job.
 class Trial {
  public:
-  Trial(const FitRequest& request, const Refusal& refusal, const std::function<void()>& tried)
-      : now_{request, refusal, closest_policy(request, known_)}, tried_(tried) {}
+  Trial(const FitRequest& request, const Refusal& refusal, const std::function<void()>& tried,
+        KnownNeeds known)
+      : known_(std::move(known)),
+        now_{request, refusal, closest_policy(request, known_)},
+        tried_(tried) {}
 
   // only_fitting: of those that do not fit nothing is said.
   std::vector<std::optional<PlannedChange>> of(const std::vector<Change>& changes,
@@ -196,8 +198,8 @@ std::int64_t largest_fitting(
 
 std::vector<PlannedChange> try_changes(const FitRequest& request, const Refusal& refusal,
                                        const std::vector<Change>& changes,
-                                       const std::function<void()>& tried) {
-  Trial trial(request, refusal, tried);
+                                       const std::function<void()>& tried, KnownNeeds known) {
+  Trial trial(request, refusal, tried, std::move(known));
   std::vector<PlannedChange> all = ranked(trial.of(changes, false));
   if (all.empty() || all.front().fits) return all;
 

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "models/wan/fit.h"
+#include "models/wan/job_needs.h"
 
 namespace ballast::wan {
 
@@ -34,8 +35,10 @@ std::int64_t largest_fitting(
 
 // Every change planned anew: those that fit first, fastest first, then those that come closest.
 // When no single one fits, pairs of them follow. tried: called behind each, as it takes a while.
+// known: of the request, where fit() has asked already.
 std::vector<PlannedChange> try_changes(const FitRequest& request, const Refusal& refusal,
                                        const std::vector<Change>& changes,
-                                       const std::function<void()>& tried = {});
+                                       const std::function<void()>& tried = {},
+                                       KnownNeeds known = {});
 
 }  // namespace ballast::wan

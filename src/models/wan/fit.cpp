@@ -1,6 +1,7 @@
 #include "models/wan/fit.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "models/wan/fit_chance.h"
 #include "models/wan/fit_fill.h"
@@ -144,42 +145,96 @@ bool may_fit(const FitRequest& request, KnownNeeds& known) {
 
 namespace {
 
-// The teacher's weights are put to each place in turn. A leaner place is looked at where the faster
-// ones do not fit; as many of its groups stay as do.
-std::variant<PlannedRun, Refusal> fit_taught(FitRequest request) {
-  std::optional<Refusal> refused;
-  for (const MemoryPolicy& place : teacher_policies()) {
-    request.teacher->policy = place;
-    auto outcome = fit(request);
-    if (auto* refusal = std::get_if<Refusal>(&outcome)) {
-      refused = std::move(*refusal);
+// What a search is asked for: where others follow it, nobody reads why it found nothing.
+enum class Wanted : std::uint8_t { plan_or_reason, plan };
+
+std::variant<PlannedRun, Refusal> outcome_of(const FitRequest& request, KnownNeeds& known,
+                                             Wanted wanted);
+
+// Whether the job fits under this policy without groups that stay: then a search finds a plan. A no
+// says nothing.
+bool surely_fits(const FitRequest& request, const MemoryPolicy& lean, KnownNeeds& known) {
+  const FitRequest search = heaviest(request);
+  return !known.surely_over(search, lean) && excess(search, known.of(search, lean)).count == 0 &&
+         fits(request, record(request, lean));
+}
+
+// The leanest policies that a search may begin with.
+std::vector<MemoryPolicy> all_lean_policies(const FitRequest& request, KnownNeeds& known) {
+  if (request.policy || request.switched()) return {};
+  const FitRequest search = heaviest(request);
+  std::vector<MemoryPolicy> all = lean_policies(search);
+  if (const int on_disk = most_disk_state_groups(search, known); on_disk > 0) {
+    std::ranges::move(lean_policies(search, on_disk), std::back_inserter(all));
+  }
+  return all;
+}
+
+// As many groups of the teacher stay as fit. The fastest plan is looked for with the number that it
+// comes to, and on the way where no lean one shows that there is a plan. Nothing: there is none.
+// without: what is known where none stay.
+std::optional<PlannedRun> with_teacher_groups(FitRequest request, KnownNeeds& without) {
+  std::vector<MemoryPolicy> lean = all_lean_policies(request, without);
+  std::optional<PlannedRun> run;
+  const auto look = [&](KnownNeeds& known) {
+    auto outcome = outcome_of(request, known, Wanted::plan);
+    auto* fastest = std::get_if<PlannedRun>(&outcome);
+    if (fastest) run = std::move(*fastest);
+    return fastest != nullptr;
+  };
+  const auto is_there = [&](KnownNeeds& known) {
+    const auto found = std::ranges::find_if(
+        lean, [&](const MemoryPolicy& p) { return surely_fits(request, p, known); });
+    if (found == lean.end()) return look(known);
+    std::iter_swap(lean.begin(), found);  // the next number is asked of it first
+    return true;
+  };
+  if (!is_there(without)) return std::nullopt;
+  int& groups = request.teacher->policy->resident_groups;
+  int low = 0, high = group_count(request.teacher->config);  // fits with low, not with high
+  KnownNeeds with, *of_low = &without;
+  while (high - low > 1) {
+    groups = (low + high) / 2;
+    KnownNeeds known;
+    if (!is_there(known)) {
+      high = groups;
       continue;
     }
-    if (place.slots == 0) return outcome;
-    int low = 0, high = group_count(request.teacher->config);  // fits with low, not with high
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      request.teacher->policy->resident_groups = middle;
-      auto fuller = fit(request);
-      if (std::holds_alternative<PlannedRun>(fuller)) {
-        outcome = std::move(fuller);
-        low = middle;
-      } else {
-        high = middle;
-      }
-    }
-    return outcome;
+    low = groups;
+    with = std::move(known);
+    of_low = &with;
   }
-  return std::move(*refused);
+  groups = low;
+  if (!run || run->teacher_policy.resident_groups != low) look(*of_low);
+  return run;
+}
+
+// The teacher's weights are put to each place in turn. A leaner place is looked at where the faster
+// ones do not fit; as many of its groups stay as do.
+std::variant<PlannedRun, Refusal> fit_taught(FitRequest request, Wanted wanted) {
+  std::optional<KnownNeeds> known;  // of the place at hand
+  for (const MemoryPolicy& place : teacher_policies()) {
+    request.teacher->policy = place;
+    known.emplace();
+    if (place.slots > 0) {
+      if (auto run = with_teacher_groups(request, *known)) return std::move(*run);
+      continue;
+    }
+    auto outcome = outcome_of(request, *known, Wanted::plan);
+    if (std::holds_alternative<PlannedRun>(outcome)) return outcome;
+  }
+  if (wanted == Wanted::plan) return Refusal{};
+  return outcome_of(request, *known, wanted);  // why the leanest place is not enough
 }
 
 // What a companion takes shares its place with what a step takes: mostly one of the faster ways is
 // no larger than that.
-std::variant<PlannedRun, Refusal> fit_accompanied(FitRequest request) {
+std::variant<PlannedRun, Refusal> fit_accompanied(FitRequest request, Wanted wanted) {
   constexpr double kAsFast = 1.005;
   FitRequest alone = request;
   alone.companion = {};
-  const auto without = fit(alone);
+  KnownNeeds known_alone;
+  const auto without = outcome_of(alone, known_alone, Wanted::plan);
   const auto* alone_run = std::get_if<PlannedRun>(&without);
   std::optional<PlannedRun> best;
   std::optional<Refusal> refused;
@@ -187,7 +242,8 @@ std::variant<PlannedRun, Refusal> fit_accompanied(FitRequest request) {
     const bool leanest = way + 1 == request.companion.ways.size();
     if (!alone_run && !leanest) continue;  // it speaks for all of them
     request.companion.way = way;
-    auto outcome = fit(request);
+    KnownNeeds known;
+    auto outcome = outcome_of(request, known, leanest && !best ? wanted : Wanted::plan);
     if (auto* refusal = std::get_if<Refusal>(&outcome)) {
       refused = std::move(*refusal);
       continue;
@@ -200,17 +256,18 @@ std::variant<PlannedRun, Refusal> fit_accompanied(FitRequest request) {
   return std::move(*refused);
 }
 
-}  // namespace
-
-std::variant<PlannedRun, Refusal> fit(const FitRequest& request) {
-  KnownNeeds known;
-  return fit(request, known);
-}
-
-std::variant<PlannedRun, Refusal> fit(const FitRequest& request, KnownNeeds& known) {
+std::variant<PlannedRun, Refusal> outcome_of(const FitRequest& request, KnownNeeds& known,
+                                             Wanted wanted) {
   // What is known is of one way and one place; these look at several.
-  if (!request.companion.ways.empty() && !request.companion.way) return fit_accompanied(request);
-  if (request.teacher && !request.teacher->policy) return fit_taught(request);
+  if (!request.companion.ways.empty() && !request.companion.way) {
+    return fit_accompanied(request, wanted);
+  }
+  if (request.teacher && !request.teacher->policy) return fit_taught(request, wanted);
+  if (request.policy && wanted == Wanted::plan) {
+    auto run = complete_if_fits(request, record(request, asked_policy(request)));
+    if (run) return std::move(*run);
+    return Refusal{};
+  }
   if (request.policy) {
     PlannedRun run = plan_run(request, asked_policy(request));
     std::vector<Shortage> missing = shortages(request, run);
@@ -219,7 +276,19 @@ std::variant<PlannedRun, Refusal> fit(const FitRequest& request, KnownNeeds& kno
   }
   if (request.switched()) return fit_switched(request);
   if (auto run = search_plan(request, known)) return std::move(*run);
+  if (wanted == Wanted::plan) return Refusal{};
   return refuse(request, known);
+}
+
+}  // namespace
+
+std::variant<PlannedRun, Refusal> fit(const FitRequest& request) {
+  KnownNeeds known;
+  return fit(request, known);
+}
+
+std::variant<PlannedRun, Refusal> fit(const FitRequest& request, KnownNeeds& known) {
+  return outcome_of(request, known, Wanted::plan_or_reason);
 }
 
 }  // namespace ballast::wan

@@ -24,10 +24,35 @@ Bytes largest_place(const FitRequest& r) {
   return r.backend.device == Device::cpu ? r.budget.host : r.budget.gpu + r.budget.host;
 }
 
+// Of a teacher's weights those that are in memory all the time, one expert's: all where they do not
+// come from disk.
+Bytes held_of_teacher(const FitRequest& r) {
+  if (!r.teacher) return {};
+  const MemoryPolicy p = r.teacher->policy.value_or(teacher_policies().back());
+  if (p.slots > 0 && p.home == WeightHome::disk) return {};
+  std::uint64_t sum = 0;
+  for (const WeightGroup& g : r.teacher->experts.front()) {
+    for (const StoredTensor& t : g.tensors) {
+      const bool as_stored = r.teacher->format == WeightFormat::stored;
+      sum += static_cast<std::uint64_t>(t.data.shape.elements()) *
+             (as_stored ? size_of(t.data.dtype) : 1);
+    }
+  }
+  return {sum};
+}
+
 Bytes over(Bytes needed, Bytes allowed) { return needed > allowed ? needed - allowed : Bytes{}; }
 
 Bytes sum_of(const std::vector<Bytes>& all) {
   return std::accumulate(all.begin(), all.end(), Bytes{});
+}
+
+// Whether there is a place for the weights alone; known without recording anything.
+bool weights_fit(const FitRequest& r, const std::vector<Bytes>& group_bytes) {
+  const Bytes teacher = held_of_teacher(r);
+  const bool stays = r.teacher && r.teacher->policy && r.teacher->policy->slots == 0;
+  if (stays && teacher > r.budget.gpu) return false;
+  return sum_of(group_bytes) + teacher <= largest_place(r);
 }
 
 }  // namespace
@@ -134,7 +159,7 @@ Bytes surely_missing(const FitRequest& request, const std::vector<Bytes>& group_
 
 bool has_good_chance(const FitRequest& search, KnownNeeds& known, int disk_state_groups) {
   const std::vector<Bytes> groups = least_group_bytes(search, disk_state_groups > 0);
-  if (sum_of(groups) > largest_place(search)) return false;
+  if (!weights_fit(search, groups)) return false;
   return std::ranges::any_of(lean_policies(search, disk_state_groups), [&](const MemoryPolicy& p) {
     return !known.surely_over(search, p) &&
            surely_missing(search, groups, p, known.of(search, p)).count == 0;
@@ -143,7 +168,7 @@ bool has_good_chance(const FitRequest& search, KnownNeeds& known, int disk_state
 
 Chance chance(const FitRequest& search, KnownNeeds& known, int disk_state_groups) {
   const std::vector<Bytes> groups = least_group_bytes(search, disk_state_groups > 0);
-  if (sum_of(groups) > largest_place(search)) return Chance::none;
+  if (!weights_fit(search, groups)) return Chance::none;
   if (has_good_chance(search, known, disk_state_groups)) return Chance::good;
   Chance best = Chance::none;
   for (const MemoryPolicy& p : lean_policies(search, disk_state_groups)) {

@@ -39,6 +39,10 @@ PlannedRun complete(const FitRequest& request, RecordedJob recorded) {
   return run;
 }
 
+bool fits(const FitRequest& request, RecordedJob recorded) {
+  return shortages(request, placed(request, std::move(recorded))).empty();
+}
+
 std::optional<PlannedRun> complete_if_fits(const FitRequest& request, RecordedJob recorded) {
   PlannedRun run = placed(request, std::move(recorded));
   if (!shortages(request, run).empty()) return std::nullopt;
@@ -70,6 +74,10 @@ std::optional<PlannedRun> fill_with_groups(const FitRequest& request, const Memo
   groups = static_cast<int>(std::min(room / per_group + 1, static_cast<double>(all_but_one)));
   while (groups > 0) {
     policy.resident_groups = groups;
+    if (groups == 1) {  // the last number that is tried: most are too many without being recorded
+      const auto bound = known.of_staying(request, policy);
+      if (bound && bound->device > most) break;
+    }
     RecordedJob fuller = record(request, policy);
     const LeastNeeds needs = least_needs(request, fuller);
     if (excess(request, needs).count == 0) {

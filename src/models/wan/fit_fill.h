@@ -10,6 +10,7 @@ namespace ballast::wan {
 // How a policy is filled up to the budget.
 
 PlannedRun complete(const FitRequest& request, RecordedJob recorded);
+bool fits(const FitRequest& request, RecordedJob recorded);
 // Nothing: it does not fit, which is known before anything is timed.
 std::optional<PlannedRun> complete_if_fits(const FitRequest& request, RecordedJob recorded);
 

@@ -49,6 +49,52 @@ TEST(Fit, RecordsFewInstructionsForAnAnswer) {
   EXPECT_LE(recorded_for({Mode::full, "rtx4090", 24_GB, 256_GB}, small), 310'000u);
 }
 
+FitRequest taught_request(Bytes gpu, Bytes ram) {
+  FitRequest r =
+      request({Mode::full, "rtx4090", gpu, ram}, {.frames = 3, .height = 32, .width = 32});
+  r.job.config = *find_preset("wan2.1-t2v-1.3b");
+  r.teacher = TeacherJob{.config = r.job.config,
+                         .precision = r.job.precision,
+                         .experts = {planned_groups(r.job.config, DType::bf16)}};
+  r.job.config.layers = 10;
+  r.experts = {planned_groups(r.job.config, DType::bf16)};
+  return r;
+}
+
+TEST(Fit, AsManyGroupsOfATeacherStayAsFit) {
+  FitRequest r = taught_request(2_GB, 24_GB);
+  const std::uint64_t before = recorded_instructions();
+  const auto outcome = fit(r);
+  // Most numbers of groups are tried by one lean recording each.
+  EXPECT_LE(recorded_instructions() - before, 450'000u);
+  const auto* run = std::get_if<PlannedRun>(&outcome);
+  ASSERT_TRUE(run);
+  r.teacher->policy = run->teacher_policy;
+  int& groups = r.teacher->policy->resident_groups;
+  EXPECT_GT(groups, 0);
+  EXPECT_LT(groups, group_count(r.teacher->config) - 1);
+  const auto again = fit(r);
+  ASSERT_TRUE(std::holds_alternative<PlannedRun>(again));
+  EXPECT_EQ(std::get<PlannedRun>(again).policy, run->policy);
+  EXPECT_EQ(std::get<PlannedRun>(again).seconds_per_step(), run->seconds_per_step());
+  ++groups;
+  EXPECT_TRUE(std::holds_alternative<Refusal>(fit(r)));
+}
+
+// It is about the leanest place; why the others are not enough nobody reads.
+TEST(Fit, RecordsFewInstructionsWhereATeacherHasNoPlace) {
+  FitRequest r = taught_request(Bytes{500'000'000}, 4_GB);
+  const std::uint64_t before = recorded_instructions();
+  const auto outcome = fit(r);
+  EXPECT_LE(recorded_instructions() - before, 170'000u);
+  const auto* refusal = std::get_if<Refusal>(&outcome);
+  ASSERT_TRUE(refusal);
+  r.teacher->policy = teacher_policies().back();
+  const auto leanest = fit(r);
+  EXPECT_EQ(refusal->needed, std::get<Refusal>(leanest).needed);
+  EXPECT_EQ(refusal->seconds_per_step, std::get<Refusal>(leanest).seconds_per_step);
+}
+
 // Gradients of whole weights are added up in large quanta: no policy cuts them.
 TEST(Fit, CutsTheWorkOfFullTrainingAtWholeQuanta) {
   const LatentSize size = {.frames = 21, .height = 60, .width = 104};  // 32,760 tokens
