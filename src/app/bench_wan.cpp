@@ -326,7 +326,7 @@ void BenchWan::run() {
   const auto disk_alone = [&] {
     return whole ? measure_streaming(weights.path(), readers, 1.5).read : 0;
   };
-  double disk = disk_alone();
+  const double disk_before = disk_alone();
   const Stopwatch begin;
   WanBenchRun bench(r, chosen, folder_, moments);
   const double load_seconds = begin.seconds();
@@ -342,7 +342,7 @@ void BenchWan::run() {
     times.push_back(at.seconds());
     stalls.push_back(bench.stalled());
   }
-  disk = (disk + disk_alone()) / 2;
+  const double disk = (disk_before + disk_alone()) / 2;
   std::ranges::sort(times);
   std::ranges::sort(stalls);
   const double seconds = times[times.size() / 2];
@@ -374,6 +374,7 @@ void BenchWan::run() {
             {"weights_file", weights.bytes()},
             {"read_bytes", bench.read()},
             {"disk_bytes_per_second", disk},
+            {"disk_bytes_per_second_before", disk_before},
             {"disk_busy_ms", bench.disk().busy * 1e3},
             {"disk_waiting_ms", bench.disk().waiting * 1e3},
             {"loss", bench.loss()}};
@@ -416,8 +417,12 @@ void BenchWan::run() {
         bench.disk().busy, bench.disk().waiting, readers, disk * 1e-9, bench.read() / disk,
         seconds * disk / bench.read()));
   }
-  print(fmt::format("first step after {:.1f} s, of it {:.1f} s until loaded\n", first_step,
-                    load_seconds));
+  print(fmt::format("first step after {:.1f} s, of it {:.1f} s until loaded{}\n", first_step,
+                    load_seconds,
+                    disk > 0 && bench.read() > 0
+                        ? fmt::format("; the disk alone just before it: {:.2f} GB/s, {:.1f} s",
+                                      disk_before * 1e-9, bench.read() / disk_before)
+                        : ""));
   if (!kernels_) return;
   print("by program:\n" + programs + kernels.table() + "from the start:\n" + moments.table());
   const Runner::Opening& opening = bench.runner().opening();
