@@ -29,6 +29,8 @@ Bytes recorded_bytes(const ProgramSet& set) {
       bytes += sizeof i + i.reads.heap_bytes() + i.writes.heap_bytes();
       // The kernel's captures, waits, heap headers.
       bytes += 192;
+      if (i.parts > 1)
+        bytes += 56 * std::uint64_t{i.parts};  // what they are, and what they wait for
     }
   }
   return {bytes};

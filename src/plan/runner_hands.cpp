@@ -23,25 +23,31 @@ bool Runner::share_bytes(const Instruction& a, const Instruction& b) const {
   return meet(a.writes, b.reads) || meet(a.writes, b.writes) || meet(a.reads, b.writes);
 }
 
-// What the hands of a lane take, and what each part has to wait for of those before it. Parts of
-// one instruction do not wait for each other.
+// What the hands of a lane take, and what each part has to wait for of those before it: the last
+// instruction that shares bytes with its own, and no more than the lane keeps account of.
 void Runner::order_hands(LaneState& lane, std::size_t program) const {
   if (lane.hands.size() == 1) return;
   const auto& all = set_.programs[program].instructions;
+  const auto& code = lane.code[program];
   auto& parts = lane.parts[program];
-  for (const std::uint32_t i : lane.code[program]) {
-    for (std::uint32_t p = 0; p < all[i].parts; ++p) parts.push_back({i, p});
-    lane.parts_until[program].push_back(static_cast<std::uint32_t>(parts.size()));
-  }
-  for (std::uint32_t n = 0; n < parts.size(); ++n) {
-    const std::uint32_t mine = parts[n].instruction;
-    const auto apart = [&](std::uint32_t other) {
-      return other == mine || !share_bytes(all[other], all[mine]);
-    };
-    const std::uint32_t first = n + 1 - std::min(n + 1, kSideBySide);
-    std::uint32_t after = n;
-    while (after > first && apart(parts[after - 1].instruction)) --after;
-    lane.after[program].push_back(after);
+  auto& until = lane.parts_until[program];
+  const auto oldest_of = [](std::size_t n) {
+    return n - std::min<std::size_t>(n, kSideBySide - 1);
+  };
+  for (std::size_t k = 0; k < code.size(); ++k) {
+    const Instruction& mine = all[code[k]];
+    const std::size_t oldest = oldest_of(parts.size());
+    std::size_t other = k;
+    while (other > 0 && until[other - 1] > oldest && !share_bytes(all[code[other - 1]], mine)) {
+      --other;
+    }
+    const std::size_t shared = other > 0 ? until[other - 1] : 0;
+    for (std::uint32_t p = 0; p < mine.parts; ++p) {
+      lane.after[program].push_back(
+          static_cast<std::uint32_t>(std::max(shared, oldest_of(parts.size()))));
+      parts.push_back({code[k], p});
+    }
+    until.push_back(static_cast<std::uint32_t>(parts.size()));
   }
 }
 
