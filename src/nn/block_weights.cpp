@@ -207,7 +207,7 @@ void BlockWeights::declare(ProgramBuilder& load) {
             load.persistent(tensor.name + ".scale", f.scale_shape, DType::f32, Role::weights);
       }
     }
-    if (home.slot_bytes > 0 && policy_.home == WeightHome::host) {
+    if (home.slot_bytes > 0 && comes_from_host(policy_, static_cast<std::int64_t>(g), groups())) {
       const std::uint64_t bytes = host_offset(home.forms, sources_[0][g], home.forms.size());
       home.host = load.persistent(sources_[0][g].name + ".host", {static_cast<std::int64_t>(bytes)},
                                   DType::u8, Role::weights, Tier::host);

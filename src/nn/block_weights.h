@@ -104,7 +104,7 @@ class BlockWeights {
   std::span<const WeightBuffers> use(ProgramBuilder& pb, int group);
 
   // Where the group's tensors are between programs, for whoever changes them: resident buffers, or
-  // the host copy of what streams (WeightHome::host only).
+  // the host copy of what streams (from host memory only).
   std::vector<WeightBuffers> home(ProgramBuilder& pb, int group) const;
 
   StagingRing& ring() { return *ring_; }  // for what else comes from disk
@@ -134,7 +134,7 @@ class BlockWeights {
     std::vector<Form> forms;
     std::vector<WeightBuffers> buffers;  // resident tensors; streamed ones while in a slot
     std::uint64_t slot_bytes = 0;
-    Buffer host;  // WeightHome::host: the streamed matrices, as in a slot but without margins
+    Buffer host;  // the streamed matrices that come from there, as in a slot but without margins
     int slot = -1;
   };
 

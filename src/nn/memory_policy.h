@@ -30,6 +30,8 @@ struct MemoryPolicy {
   int resident_groups =
       0;  // groups (blocks, embeddings, head) that stay although slots > 0, evenly spaced
   WeightHome home = WeightHome::disk;  // where streamed weights come from
+  int host_groups = 0;  // groups that come from host memory although the others come from disk,
+                        // evenly spaced among those that stream
   Activations activations = Activations::kept;
   int kept_blocks =
       0;  // blocks whose activations are kept although the others' are not, evenly spaced
@@ -63,6 +65,12 @@ std::vector<TokenChunk> token_chunks(const MemoryPolicy& policy, std::int64_t to
 // Whether item i of n is one of `chosen` evenly spaced ones.
 constexpr bool evenly_chosen(std::int64_t i, std::int64_t n, std::int64_t chosen) {
   return n > 0 && (i + 1) * chosen / n != i * chosen / n;
+}
+
+// Whether group g of n, one that streams, comes from host memory.
+constexpr bool comes_from_host(const MemoryPolicy& p, std::int64_t g, std::int64_t n) {
+  const std::int64_t staying = p.resident_groups, before = g * staying / n;
+  return p.home == WeightHome::host || evenly_chosen(g - before, n - staying, p.host_groups);
 }
 
 }  // namespace ballast

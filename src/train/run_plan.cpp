@@ -5,12 +5,18 @@
 namespace ballast::train {
 namespace {
 
+std::string weights_text(const MemoryPolicy& p, const wan::Config& config) {
+  if (p.slots == 0) return "weights resident";
+  const std::int64_t streamed = streamed_blocks(config, p), from_host = blocks_from_host(config, p);
+  const std::string from = p.home == WeightHome::host ? "host memory"
+                           : from_host == 0           ? "disk"
+                                            : fmt::format("disk ({}) and host memory ({})",
+                                                          streamed - from_host, from_host);
+  return fmt::format("weights of {} of {} blocks streamed from {} ", streamed, config.layers, from);
+}
+
 std::string describe(const MemoryPolicy& p, const wan::Config& config) {
-  std::string text =
-      p.slots == 0
-          ? "weights resident"
-          : fmt::format("weights of {} of {} blocks streamed from {} ", streamed_blocks(config, p),
-                        config.layers, p.home == WeightHome::disk ? "disk" : "host memory");
+  std::string text = weights_text(p, config);
   if (p.parts > 0) {
     text += fmt::format("matrix by matrix, {} ahead", p.parts);
   } else if (p.slots > 0) {

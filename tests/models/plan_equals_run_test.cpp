@@ -28,6 +28,7 @@ std::vector<MemoryPolicy> policies() {
   std::vector<MemoryPolicy> all(named_policies().begin(), named_policies().end());
   all.push_back(everything());
   all.push_back({.name = "from host", .slots = 2, .resident_groups = 1, .home = WeightHome::host});
+  all.push_back({.name = "two from host", .slots = 1, .resident_groups = 1, .host_groups = 2});
   return all;
 }
 

@@ -73,6 +73,13 @@ TEST_F(PlanInvariance, StreamingGivesTheSameBitsAsResident) {
       }
     }
   }
+  for (const int parts : {0, 1}) {
+    policies.push_back({.name = fmt::format("two of four from host, {} parts", parts),
+                        .slots = 1,
+                        .parts = parts,
+                        .resident_groups = 1,
+                        .host_groups = 2});
+  }
   expect_same(std::move(policies));
 }
 

@@ -293,6 +293,7 @@ TEST_F(BlockWeightsTest, MarginsComeWithTheirMatricesAndAreFilledWhereverTheseSt
                                    {.slots = 2},
                                    {.slots = 4, .home = WeightHome::host},
                                    {.slots = 1, .resident_groups = 2, .home = WeightHome::host},
+                                   {.slots = 1, .resident_groups = 1, .host_groups = 2},
                                    {.slots = 1, .parts = 2},
                                    {.slots = 1, .parts = 1, .home = WeightHome::host}};
   for (const MemoryPolicy& policy : policies) {

@@ -88,6 +88,18 @@ std::int64_t streamed_blocks(const Config& config, const MemoryPolicy& policy) {
   return count;
 }
 
+std::int64_t blocks_from_host(const Config& config, const MemoryPolicy& policy) {
+  if (policy.slots == 0) return 0;
+  const std::int64_t groups = group_count(config);
+  std::int64_t count = 0;
+  for (std::int64_t b = 0; b < config.layers; ++b) {
+    const std::int64_t g = block_group(b);
+    count +=
+        !evenly_chosen(g, groups, policy.resident_groups) && comes_from_host(policy, g, groups);
+  }
+  return count;
+}
+
 MemoryPolicy closest_policy(const FitRequest& request) {
   KnownNeeds known;
   return closest_policy(request, known);
@@ -275,7 +287,7 @@ std::variant<PlannedRun, Refusal> outcome_of(const FitRequest& request, KnownNee
     return refusal(request.policy->name, run, std::move(missing));
   }
   if (request.switched()) return fit_switched(request);
-  if (auto run = search_plan(request, known)) return std::move(*run);
+  if (auto run = search_plan(request, known)) return fill_host_memory(request, std::move(*run));
   if (wanted == Wanted::plan) return Refusal{};
   return refuse(request, known);
 }

@@ -91,6 +91,8 @@ std::variant<PlannedRun, Refusal> fit(const FitRequest& request, KnownNeeds& kno
 
 // Blocks whose weights pass through slots.
 std::int64_t streamed_blocks(const Config& config, const MemoryPolicy& policy);
+// Of them those that come from host memory.
+std::int64_t blocks_from_host(const Config& config, const MemoryPolicy& policy);
 
 // Whether one of the leanest plans may fit, by live bytes: quick. A no is final for those plans.
 bool may_fit(const FitRequest& request);

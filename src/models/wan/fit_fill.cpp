@@ -28,6 +28,17 @@ void add_times(const FitRequest& request, PlannedRun& run) {
   }
 }
 
+// For how much of its time a program that is run again and again computes nothing.
+double waiting_share(const PlannedRun& run) {
+  double most = 0;
+  for (std::size_t p = 0; p < run.times.size(); ++p) {
+    const PredictedTime& time = run.times[p];
+    if (time.seconds <= 0 || run.set.programs[p].name.starts_with("load")) continue;
+    most = std::max(most, time.exposed_stall / time.seconds);
+  }
+  return most;
+}
+
 // No step is faster than its busiest lane.
 double busiest_lane(const LeastNeeds& n) { return std::max(n.compute_seconds, n.transfer_seconds); }
 
@@ -110,6 +121,36 @@ PlannedRun fill_with_activations(const FitRequest& request, PlannedRun lean) {
       }
     }
     high = policy.kept_blocks;
+  }
+  return lean;
+}
+
+PlannedRun fill_host_memory(const FitRequest& request, PlannedRun lean) {
+  constexpr double kWorthwhile = 0.03;
+  MemoryPolicy policy = lean.policy;
+  if (policy.slots == 0 || policy.home == WeightHome::host) return lean;
+  Bytes used = lean.needed(Tier::host), largest{1};
+  if (request.backend.device == Device::cpu) used += lean.needed(Tier::device);
+  std::uint64_t streamed = 0;
+  const std::vector<Bytes> groups = least_group_bytes(request);
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (evenly_chosen(static_cast<std::int64_t>(g), std::ssize(groups), policy.resident_groups)) {
+      continue;
+    }
+    largest = std::max(largest, groups[g]);
+    ++streamed;
+  }
+  const Bytes room = request.budget.host - std::min(used, request.budget.host);
+  std::uint64_t n = std::min(room.count / largest.count, streamed);
+  const double share = static_cast<double>(n) / static_cast<double>(std::max(streamed, n));
+  if (n == 0 || share * waiting_share(lean) < kWorthwhile) return lean;
+  // Half as many where the GPU's map of so much memory finds no place.
+  for (; n > 0; n /= 2) {
+    policy.host_groups = static_cast<int>(n);
+    auto fuller = complete_if_fits(request, record(request, policy));
+    if (!fuller) continue;
+    return fuller->seconds_per_step() < lean.seconds_per_step() ? std::move(*fuller)
+                                                                : std::move(lean);
   }
   return lean;
 }

@@ -24,4 +24,8 @@ std::optional<PlannedRun> fill_with_groups(const FitRequest& request, const Memo
 // As many blocks keep all their activations as the budget allows.
 PlannedRun fill_with_activations(const FitRequest& request, PlannedRun lean);
 
+// As many of the groups that come from disk wait in host memory instead as the budget allows, where
+// a step waits for them.
+PlannedRun fill_host_memory(const FitRequest& request, PlannedRun lean);
+
 }  // namespace ballast::wan

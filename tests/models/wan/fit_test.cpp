@@ -123,6 +123,23 @@ TEST(Fit, CutsTheWorkOfFullTrainingAtWholeQuanta) {
   EXPECT_GT(least_needs(r, p).device, Bytes{0});
 }
 
+// Of the disk's two visits a step, each costs more than all that a block computes.
+TEST(Fit, HostMemoryThatIsLeftHoldsWhatWouldComeFromDisk) {
+  const LatentSize size = {.frames = 7, .height = 64, .width = 64};
+  const FitRequest r = request({Mode::lora, "rtx4090", 8_GB, 16_GB}, size);
+  const auto outcome = fit(r);
+  ASSERT_TRUE(std::holds_alternative<PlannedRun>(outcome));
+  const auto& run = std::get<PlannedRun>(outcome);
+  EXPECT_EQ(run.policy.home, WeightHome::disk);
+  EXPECT_GT(blocks_from_host(r.job.config, run.policy), 8);
+  EXPECT_LT(blocks_from_host(r.job.config, run.policy), streamed_blocks(r.job.config, run.policy));
+  EXPECT_LE(run.needed(Tier::host), 16_GB);
+  EXPECT_GT(run.needed(Tier::host), 15_GB);
+  MemoryPolicy from_disk = run.policy;
+  from_disk.host_groups = 0;
+  EXPECT_LT(run.seconds_per_step(), 0.8 * plan_run(r, from_disk).seconds_per_step());
+}
+
 // What is passed over without recording anything needs no less in truth.
 TEST(Fit, KeepsNoLessThanIsKnownBeforehand) {
   const LatentSize size = {.frames = 3, .height = 32, .width = 32};
