@@ -129,8 +129,8 @@ DiskSpeed measure_streaming(const std::string& path, int readers, double seconds
   const Arena buffer({kDiskRequest * static_cast<std::uint64_t>(readers)},
                      "buffers of the disk trial");
   ThreadPool pool(readers);
-  // Runs of 64 MiB from all over the file: what a short trial reads of its beginning alone was
-  // faster than the whole of it.
+  // Runs of 64 MiB from all over the file: its beginning, read again and again, may be faster than
+  // the whole of it (decision 44).
   constexpr std::uint64_t kRun = (64 << 20) / kDiskRequest;
   const std::uint64_t requests = file.size() / kDiskRequest, runs = (requests + kRun - 1) / kRun;
   DiskSpeed out;
