@@ -48,6 +48,14 @@ std::vector<std::byte> random_floats(std::int64_t n, std::uint64_t seed) {
   return bytes;
 }
 
+wan::PlannedRun fitting(const wan::FitRequest& r) {
+  auto outcome = wan::fit(r);
+  if (auto* refusal = std::get_if<Refusal>(&outcome)) {
+    fail(ErrorCode::refused, train::refusal_message(*refusal));
+  }
+  return std::get<wan::PlannedRun>(std::move(outcome));
+}
+
 // What the process holds, and when, moment by moment.
 class Moments {
  public:
@@ -160,6 +168,15 @@ class WanBenchRun {
   double stalled() const { return stalled_; }
   double read() const { return read_; }           // bytes of the disk, by the last step
   const LaneTime& disk() const { return disk_; }  // of the last step
+  // Bytes of the disk that a program takes.
+  double read_by(const std::string& program) const {
+    double bytes = 0;
+    const auto p = static_cast<std::size_t>(set_.program_index(program));
+    for (const Instruction& i : set_.programs[p].instructions) {
+      if (i.cost.work == Work::disk) bytes += i.cost.bytes;
+    }
+    return bytes;
+  }
   const MemoryPlan& plan() const { return plan_; }
   Runner& runner() { return *runner_; }
   double loss() const { return dit_->io().loss ? *runner_->view(dit_->io().loss).as<double>() : 0; }
@@ -174,10 +191,7 @@ class WanBenchRun {
     disk_.busy += lanes[static_cast<std::size_t>(Lane::disk)].busy;
     disk_.waiting += lanes[static_cast<std::size_t>(Lane::disk)].waiting;
     programs_.add(program, at.seconds(), stalled);
-    const auto p = static_cast<std::size_t>(set_.program_index(program));
-    for (const Instruction& i : set_.programs[p].instructions) {
-      if (i.cost.work == Work::disk) read_ += i.cost.bytes;
-    }
+    read_ += read_by(program);
     if (steps_ <= 2) moments_.note(fmt::format("{} {}", program, steps_));
     if (collect_) collect_->add(*runner_, set_, set_.program_index(program), profile_);
   }
@@ -299,40 +313,37 @@ MemoryPolicy BenchWan::policy(const wan::FitRequest& r) const {
 }
 
 void BenchWan::run() {
+  const Stopwatch start;
+  Moments moments;
+  moments.note("start");
   wan::FitRequest r = request();
   const bool gpu = r.backend.device == Device::cuda;
   GpuInfo info;
-  Moments moments;
-  moments.note("start");
   if (gpu) info = open_gpu();
   moments.note("GPU opened");
+  const Stopwatch aside;  // no part of a run: the weights are there, and nobody measures the disk
   const bool whole = from_ == "disk" && stream_ != "0";
   const RandomWeights weights(r.job.config, weights_ == "fp8" ? DType::f8_e4m3 : DType::bf16,
                               whole ? RandomWeights::Blocks::each : RandomWeights::Blocks::alike,
                               folder_);
   r.experts = {weights.groups()};
-  MemoryPolicy chosen = policy(r);
-  if (auto_) {
-    auto outcome = wan::fit(r);
-    if (auto* refusal = std::get_if<Refusal>(&outcome)) {
-      fail(ErrorCode::refused, train::refusal_message(*refusal));
-    }
-    chosen = std::get<wan::PlannedRun>(outcome).policy;
-  }
-  const wan::PlannedRun planned = wan::plan_run(r, chosen);
-  moments.note("planned");
   // Beside the steps: it differs from hour to hour.
   const int readers = RunnerOptions().disk_readers;
   const auto disk_alone = [&] {
     return whole ? measure_streaming(weights.path(), readers, 1.5).read : 0;
   };
   const double disk_before = disk_alone();
-  const Stopwatch begin;
+  const double aside_seconds = aside.seconds();
+  moments.note("weights written");
+  const wan::PlannedRun planned = auto_ ? fitting(r) : wan::plan_run(r, policy(r));
+  const MemoryPolicy& chosen = planned.policy;
+  moments.note("planned");
   WanBenchRun bench(r, chosen, folder_, moments);
-  const double load_seconds = begin.seconds();
+  const double load_seconds = start.seconds() - aside_seconds;
   moments.note("inputs, state");
   bench.step();
-  const double first_step = begin.seconds();
+  const double first_step = start.seconds() - aside_seconds;
+  const double first_read = bench.read_by("load") + bench.read();
   bench.step();
   bench.programs();  // forgets them
   std::vector<double> times, stalls;
@@ -371,6 +382,7 @@ void BenchWan::run() {
             {"host_planned", planned.needed(Tier::host).count},
             {"load_seconds", load_seconds},
             {"first_step_seconds", first_step},
+            {"first_step_read_bytes", first_read},
             {"weights_file", weights.bytes()},
             {"read_bytes", bench.read()},
             {"disk_bytes_per_second", disk},
@@ -386,6 +398,12 @@ void BenchWan::run() {
   moments.note("end");
   j["host_used"] = moments.now().count;
   j["host_by_moment"] = moments.json();
+  double predicted_so = 0;  // with what the disk gave just before; what it takes is not the run's
+  if (disk_before > 0) {
+    r.profile.disk_bandwidth = disk_before;
+    predicted_so = wan::plan_run(r, chosen).seconds_per_step();
+    j["predicted_ms_disk_before"] = predicted_so * 1e3;
+  }
   const std::string programs = bench.programs();
   KernelTimes kernels;
   if (kernels_ && gpu) {
@@ -416,13 +434,17 @@ void BenchWan::run() {
         Bytes{static_cast<std::uint64_t>(bench.read())}, bench.read() / seconds * 1e-9,
         bench.disk().busy, bench.disk().waiting, readers, disk * 1e-9, bench.read() / disk,
         seconds * disk / bench.read()));
+    print(
+        fmt::format("the disk alone just before the first step: {:.2f} GB/s; with that, {:.1f} ms "
+                    "are predicted\n",
+                    disk_before * 1e-9, predicted_so * 1e3));
   }
-  print(fmt::format("first step after {:.1f} s, of it {:.1f} s until loaded{}\n", first_step,
-                    load_seconds,
-                    disk > 0 && bench.read() > 0
-                        ? fmt::format("; the disk alone just before it: {:.2f} GB/s, {:.1f} s",
-                                      disk_before * 1e-9, bench.read() / disk_before)
-                        : ""));
+  print(fmt::format(
+      "first step {:.1f} s after the start, loaded after {:.1f} s{}\n", first_step, load_seconds,
+      disk_before > 0
+          ? fmt::format("; the {} read until then take the disk alone {:.1f} s",
+                        Bytes{static_cast<std::uint64_t>(first_read)}, first_read / disk_before)
+          : ""));
   if (!kernels_) return;
   print("by program:\n" + programs + kernels.table() + "from the start:\n" + moments.table());
   const Runner::Opening& opening = bench.runner().opening();

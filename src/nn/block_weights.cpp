@@ -221,7 +221,9 @@ void BlockWeights::declare(ProgramBuilder& load) {
   }
   slot_group_.assign(slots_.size(), -1);
   last_use_.assign(slots_.size(), 0);
-  ring_.emplace(load, largest_tensor);
+  const bool one_slot = policy_.slots == 1 && policy_.home == WeightHome::disk;
+  ring_.emplace(load, largest_tensor,
+                one_slot ? StagingRing::kBuffersOfOneSlot : StagingRing::kBuffers);
 }
 
 void BlockWeights::load(ProgramBuilder& pb, int source) {

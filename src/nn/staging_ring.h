@@ -36,10 +36,12 @@ class StagingRing {
   // One whose last requests are in flight beside the first of the next, one being copied. Reads
   // into more memory were slower (decision 43).
   static constexpr int kBuffers = 3;
+  // ... and one more where copies wait for places that are still computed with (decision 46).
+  static constexpr int kBuffersOfOneSlot = 4;
 
   // largest: bytes of the largest tensor that will pass; small models get a small ring, in which it
   // goes in two pieces.
-  StagingRing(ProgramBuilder& pb, std::uint64_t largest);
+  StagingRing(ProgramBuilder& pb, std::uint64_t largest, int buffers = kBuffers);
 
   void deliver(ProgramBuilder& pb, std::vector<Delivery> deliveries, Lane lane);
 

@@ -76,6 +76,7 @@ class AttentionPlans {
   }
 
   const Prepared& make(const Call& call) {
+    const std::lock_guard alone(queue_.local<CudnnHandle>().making());
     const char* name = call.graph.backward ? "attention_backward" : "attention";
     auto plan = plans_.find(call.graph);
     if (plan == plans_.end()) {

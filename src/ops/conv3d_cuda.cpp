@@ -40,6 +40,7 @@ class ConvPlans {
                     a.bias, a.workspace);
     const auto found = packs_.find(call);
     if (found != packs_.end()) return found->second;
+    const std::lock_guard alone(queue_.local<CudnnHandle>().making());
     const CudnnPlan& plan = plan_of(a, a.height);
     const std::array<void*, 4> places = {const_cast<void*>(a.x), const_cast<void*>(a.w), a.y,
                                          const_cast<void*>(a.bias)};

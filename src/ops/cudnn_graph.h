@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <mutex>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -54,9 +55,12 @@ class CudnnHandle {
   CudnnHandle& operator=(const CudnnHandle&) = delete;
 
   cudnnHandle_t raw() const { return raw_; }
+  // Held while plans are made: a handle is for one thread at a time.
+  std::mutex& making() { return making_; }
 
  private:
   cudnnHandle_t raw_ = nullptr;
+  std::mutex making_;
 };
 
 // The GPU that configurations are asked for: the one of a handle, or one that is elsewhere, by its

@@ -206,6 +206,7 @@ MatrixProducts::~MatrixProducts() {
 }
 
 const MatrixProducts::Prepared& MatrixProducts::find(const ProductKind& kind) {
+  const std::lock_guard lock(mutex_);
   const auto found = prepared_.find(kind);
   if (found != prepared_.end()) return *found->second;
   return *prepared_.emplace(kind, std::make_unique<Prepared>(kind, handle_)).first->second;

@@ -3,6 +3,7 @@
 #include <compare>
 #include <map>
 #include <memory>
+#include <mutex>
 
 #include "core/dtype.h"
 #include "ops/cuda_libraries.h"
@@ -70,6 +71,7 @@ class MatrixProducts {
 
   void* stream_;
   cublasLtHandle_t handle_ = nullptr;
+  std::mutex mutex_;  // attention by products is prepared beside other products
   std::map<ProductKind, std::unique_ptr<Prepared>> prepared_;
 };
 

@@ -147,6 +147,7 @@ class Runner {
   void order_hands(LaneState& lane, std::size_t program) const;
   bool share_bytes(const Instruction& a, const Instruction& b) const;
   void prepare();
+  void prepare_share(bool attention);
   void await_prepared(int program);
   std::future<PinnedRegion> open_device();
   std::string place_on_gpu(int program) const;

@@ -36,6 +36,30 @@ void Runner::open_scratch() {
   bases_.scratch = &scratch_;
 }
 
+// Attention is cuDNN's and most of the rest cuBLASLt's: neither waits for the other.
+void Runner::prepare_share(bool attention) {
+  use_gpu();
+  std::map<std::string, double, std::less<>> seconds;
+  for (const Program& p : set_.programs) {
+    for (const Instruction& i : p.instructions) {
+      const bool is_attention =
+          i.cost.work == Work::attention || i.cost.work == Work::attention_backward;
+      if (!i.prepare || is_attention != attention) continue;
+      const Stopwatch one;
+      try {
+        i.prepare(Bindings(set_, plan_.offset, bases_, i, step_, gpu_->stream(i.lane, &copier_),
+                           nullptr));
+      } catch (Error& e) {
+        e.add_trail(fmt::format("preparing {} of program {}", i.name, p.name));
+        throw;
+      }
+      seconds[std::string(i.name.substr(i.name.rfind('.') + 1))] += one.seconds();
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  for (const auto& [name, took] : seconds) opening_.by_operation[name] += took;
+}
+
 // What libraries make for certain sizes takes a second or more: it goes on beside the first
 // programs, which load weights and have nothing of the kind, and beside the reading and copying of
 // the first that has.
@@ -47,19 +71,10 @@ void Runner::prepare() {
   if (std::ranges::find(prepares_, true) == prepares_.end()) return;
   check(gpu_.has_value(), "there is something to prepare, but no GPU");
   const auto all = [this] {
-    use_gpu();
     const Stopwatch watch;
-    for (const Program& p : set_.programs) {
-      for (const Instruction& i : p.instructions) {
-        if (!i.prepare) continue;
-        const Stopwatch one;
-        while_doing(fmt::format("preparing {} of program {}", i.name, p.name), [&] {
-          i.prepare(Bindings(set_, plan_.offset, bases_, i, step_, gpu_->stream(i.lane, &copier_),
-                             nullptr));
-        });
-        opening_.by_operation[std::string(i.name.substr(i.name.rfind('.') + 1))] += one.seconds();
-      }
-    }
+    auto others = std::async(std::launch::async, [this] { prepare_share(false); });
+    prepare_share(true);
+    others.get();
     opening_.prepared = watch.seconds();
   };
   if (options_.debug.order != Order::concurrent) return all();
