@@ -103,8 +103,13 @@ void StudentSample::run() {
   const train::RunTarget target = train::this_machine({.device = *device});
   std::string vae = vae_;
   if (vae.empty() && !teacher_path_.empty()) vae = infer::find_model_files(teacher_path_).vae;
+  const bool gpu = target.backend.device == Device::cuda;
+  Budget budget = default_budget(read_machine());
+  if (gpu) budget.gpu = target.profile.device_memory;
+  if (!gpu_.empty()) set_field(budget, "gpu", gpu_);
+  if (!ram_.empty()) set_field(budget, "ram", ram_);
   // What can be wrong is said before anything is computed.
-  const infer::VideoCodecOptions decoding = {.device = target.backend.device};
+  const infer::VideoCodecOptions decoding = {.device = target.backend.device, .budget = budget};
   infer::student_steps(steps_);
   infer::check_student_sample(c, model_path_, vae, decoding, output_path_);
   std::vector<float> latent;
@@ -112,15 +117,10 @@ void StudentSample::run() {
   {
     ProgramSet set;
     set.backend = target.backend;
-    const bool gpu = set.backend.device == Device::cuda;
     student::Job job = {.config = c, .trains = false};
     if (gpu) job.activation = job.residual = DType::bf16;
     const student::Student student(set, std::move(job));
     const MemoryPlan plan = plan_memory(set);
-    Budget budget = default_budget(read_machine());
-    if (gpu) budget.gpu = target.profile.device_memory;
-    if (!gpu_.empty()) set_field(budget, "gpu", gpu_);
-    if (!ram_.empty()) set_field(budget, "ram", ram_);
     Bytes host = plan.peak_of(Tier::host);
     if (!gpu) host += plan.peak_of(Tier::device);
     if (plan.peak_of(Tier::device) > budget.gpu || host > budget.host) {

@@ -24,8 +24,9 @@ wan_vae::PlannedTraining planned_or_refused(const train::PreparedVae& run, const
   std::vector<Advice> advice;
   for (const Shortage& s : refusal.shortages) {
     reason += "\n" + describe_shortage(s, title);
-    advice.push_back(
-        {fmt::format("{} {}", s.tier == Tier::device ? "--gpu" : "--ram", s.needed), "is enough"});
+    advice.push_back({fmt::format("--{} {}MB", s.tier == Tier::device ? "gpu" : "ram",
+                                  (s.needed.count + 999'999) / 1'000'000),
+                      "is enough"});
   }
   log::info("{}", reason);
   if (run.request.checkpointing == false) {

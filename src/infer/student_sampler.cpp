@@ -113,6 +113,12 @@ void check_student_sample(const student::Config& c, const std::string& folder,
   const auto latent = latent_path(vae, path);
   check_can_write(latent.value_or(path));
   if (latent) return;
+  if (!path.ends_with(".png")) {
+    fail(ErrorCode::usage,
+         fmt::format("{}: a student's sample is one picture, expected a name that ends in .png, or "
+                     "in .safetensors for the latent",
+                     path));
+  }
   const VideoDecoder decoder(vae, options);
   require_latents_of(c, decoder.config(), vae, folder);
   decoder.plan(c.grid(), c.grid(), false);

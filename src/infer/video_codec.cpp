@@ -30,7 +30,9 @@ wan_vae::Recognised recognised(const Checkpoint& checkpoint) {
     const bool device = s.tier == Tier::device;
     text += fmt::format("; it needs {} of {} memory ({}), {} are allowed", s.needed,
                         device ? "device" : "host", s.program, s.allowed);
-    advice.push_back({fmt::format("{} {}", device ? "--gpu" : "--ram", s.needed), "is enough"});
+    advice.push_back(
+        {fmt::format("--{} {}MB", device ? "gpu" : "ram", (s.needed.count + 999'999) / 1'000'000),
+         "is enough"});
   }
   advice.push_back({"a smaller picture", "memory grows with its pixels, not with its frames"});
   fail(ErrorCode::refused, text, advice);

@@ -60,6 +60,24 @@ TEST_F(Distilling, DrawsPicturesInsideItsPlan) {
   EXPECT_EQ(picture.exit_code, 0) << picture.err;
   EXPECT_TRUE(fs::exists(dir_.path("result.png")));
 
+  const auto sample = [&](const std::string& output, std::vector<std::string> more) {
+    std::vector<std::string> all = {
+        "sample", "--model_path",  dir_.path("out"),  "--cond",   "none", "--teacher_path",
+        kTeacher, "--output_path", dir_.path(output), "--device", "cpu"};
+    all.insert(all.end(), more.begin(), more.end());
+    return run_ballast(all);
+  };
+  const Finished jpeg = sample("result.jpg", {});
+  EXPECT_EQ(jpeg.exit_code, 2) << jpeg.err;
+  EXPECT_THAT(jpeg.err, HasSubstr("result.jpg: a student's sample is one picture"));
+  const Finished tight = sample("tight.png", {"--ram", "1MB"});  // decoding has no more either
+  EXPECT_EQ(tight.exit_code, 3) << tight.err;
+  EXPECT_THAT(tight.err, AllOf(HasSubstr("decoding with"), HasSubstr("1.000 MB are allowed")));
+  std::smatch enough;
+  ASSERT_TRUE(std::regex_search(tight.err, enough, std::regex("--ram (\\d+MB): is enough")));
+  EXPECT_THAT(sample("tight.png", {"--ram", enough[1].str()}).err,
+              ::testing::Not(HasSubstr("does not fit")));
+
   // Nothing is computed for a student without its projection, whatever becomes of its samples.
   fs::remove(dir_.path("out/output_proj.safetensors"));
   for (const char* output : {"none.png", "none.safetensors"}) {
