@@ -338,6 +338,7 @@ void BenchWan::run() {
   const wan::PlannedRun planned = auto_ ? fitting(r) : wan::plan_run(r, policy(r));
   const MemoryPolicy& chosen = planned.policy;
   moments.note("planned");
+  const double plan_seconds = start.seconds() - aside_seconds;
   WanBenchRun bench(r, chosen, folder_, moments);
   const double load_seconds = start.seconds() - aside_seconds;
   moments.note("inputs, state");
@@ -380,7 +381,9 @@ void BenchWan::run() {
             {"disk_used", bench.runner().high_water(Tier::disk).count},
             {"device_planned", planned.needed(Tier::device).count},
             {"host_planned", planned.needed(Tier::host).count},
+            {"plan_seconds", plan_seconds},
             {"load_seconds", load_seconds},
+            {"libraries_waited_seconds", bench.runner().opening().waited},
             {"first_step_seconds", first_step},
             {"first_step_read_bytes", first_read},
             {"weights_file", weights.bytes()},
@@ -425,7 +428,8 @@ void BenchWan::run() {
                       planned.needed(Tier::device), Bytes{j["device_used"].get<std::uint64_t>()},
                       info.context));
   }
-  print(fmt::format("process {} planned, {} used\n", planned.needed(Tier::host),
+  const Bytes process = planned.needed(Tier::host) + (gpu ? Bytes{} : planned.needed(Tier::device));
+  print(fmt::format("process {} planned, {} used\n", process,
                     Bytes{j["host_used"].get<std::uint64_t>()}));
   if (disk > 0 && bench.read() > 0) {
     print(fmt::format(
@@ -439,15 +443,17 @@ void BenchWan::run() {
                     "are predicted\n",
                     disk_before * 1e-9, predicted_so * 1e3));
   }
+  const Runner::Opening& opening = bench.runner().opening();
   print(fmt::format(
-      "first step {:.1f} s after the start, loaded after {:.1f} s{}\n", first_step, load_seconds,
+      "first step {:.1f} s after the start: planned after {:.1f} s, loaded after {:.1f} s, waited "
+      "{:.1f} s for libraries{}\n",
+      first_step, plan_seconds, load_seconds, opening.waited,
       disk_before > 0
           ? fmt::format("; the {} read until then take the disk alone {:.1f} s",
                         Bytes{static_cast<std::uint64_t>(first_read)}, first_read / disk_before)
           : ""));
   if (!kernels_) return;
   print("by program:\n" + programs + kernels.table() + "from the start:\n" + moments.table());
-  const Runner::Opening& opening = bench.runner().opening();
   print(fmt::format(
       "  arenas {:.2f} s, pinned memory {:.2f} s more, libraries {:.2f} s, waited for {:.2f} s\n",
       opening.arenas, opening.pinned, opening.prepared, opening.waited));
