@@ -39,20 +39,17 @@ void Runner::open_scratch() {
 // Attention is cuDNN's and most of the rest cuBLASLt's: neither waits for the other.
 void Runner::prepare_share(bool attention) {
   use_gpu();
-  std::map<std::string, double, std::less<>> seconds;
+  std::map<std::string, double> seconds;
   for (const Program& p : set_.programs) {
     for (const Instruction& i : p.instructions) {
       const bool is_attention =
           i.cost.work == Work::attention || i.cost.work == Work::attention_backward;
       if (!i.prepare || is_attention != attention) continue;
       const Stopwatch one;
-      try {
+      while_doing(fmt::format("preparing {} of program {}", i.name, p.name), [&] {
         i.prepare(Bindings(set_, plan_.offset, bases_, i, step_, gpu_->stream(i.lane, &copier_),
                            nullptr));
-      } catch (Error& e) {
-        e.add_trail(fmt::format("preparing {} of program {}", i.name, p.name));
-        throw;
-      }
+      });
       seconds[std::string(i.name.substr(i.name.rfind('.') + 1))] += one.seconds();
     }
   }

@@ -231,6 +231,18 @@ TEST_F(BlockWeightsTest, SlotsHoldTheMatricesOfOneGroup) {
   EXPECT_EQ(slots, 2u * 1280);  // 9 x 31 x 4 = 1116, aligned to 256
 }
 
+TEST_F(BlockWeightsTest, TheRingHasABufferInReserveWhereOneSlotIsFilledFromDisk) {
+  make_file();
+  const std::pair<MemoryPolicy, int> all[] = {
+      {{}, 3}, {{.slots = 2}, 3}, {{.slots = 1, .home = WeightHome::host}, 3}, {{.slots = 1}, 4}};
+  for (const auto& [policy, buffers] : all) {
+    set = {};
+    declare(policy);
+    EXPECT_EQ(std::ranges::count(set.buffers, Role::staging, &BufferSpec::role), buffers)
+        << policy.slots << " slots";
+  }
+}
+
 TEST_F(BlockWeightsTest, FromHostMemoryNoStepReadsTheDisk) {
   make_file();
   declare({.slots = 2, .home = WeightHome::host});
