@@ -189,13 +189,7 @@ PlanTitle Plan::title(const wan::FitRequest& r) const {
 std::vector<wan::Change> Plan::changes(const wan::FitRequest& request,
                                        const Refusal& refusal) const {
   const wan::Config c = request.job.config;
-  std::vector<wan::Change> all = wan::larger_budgets(refusal, [](Tier t, std::uint64_t megabytes) {
-    return fmt::format("--{} {}MB",
-                       t == Tier::device ? "gpu"
-                       : t == Tier::host ? "ram"
-                                         : "disk",
-                       megabytes);
-  });
+  std::vector<wan::Change> all = wan::larger_budgets(refusal);
   const auto resize = [c](std::int64_t f, std::int64_t h, std::int64_t w) {
     return [c, f, h, w](wan::FitRequest& r) {
       for (wan::Batch& b : r.job.batches) {
@@ -227,9 +221,7 @@ std::vector<wan::Change> Plan::changes(const wan::FitRequest& request,
         {fmt::format("--rank {}", rank_ / 2), [](wan::FitRequest& r) { r.job.lora.rank /= 2; }});
   }
   if (job.mode == wan::Mode::full) {
-    if (auto change = wan::state_on_disk(request, [](std::uint64_t megabytes) {
-          return fmt::format("--disk {}MB", megabytes);
-        })) {
+    if (auto change = wan::state_on_disk(request)) {
       all.push_back(std::move(*change));
     }
     all.push_back({"--mode lora", [](wan::FitRequest& r) { r.job.mode = wan::Mode::lora; }});

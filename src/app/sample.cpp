@@ -105,10 +105,7 @@ std::string Sample::loop_text(const wan::PlannedRun& planned) const {
 // What could be typed differently.
 std::vector<wan::Change> Sample::changes(const wan::FitRequest& request,
                                          const Refusal& refusal) const {
-  std::vector<wan::Change> all = wan::larger_budgets(refusal, [](Tier t, std::uint64_t megabytes) {
-    const char* flag = t == Tier::device ? "gpu" : t == Tier::host ? "ram" : "disk";
-    return fmt::format("--{} {}MB", flag, megabytes);
-  });
+  std::vector<wan::Change> all = wan::larger_budgets(refusal);
   const wan::LatentSize z = run_.job.latent;
   const auto resize = [](wan::LatentSize to) {
     return [to](wan::FitRequest& r) {

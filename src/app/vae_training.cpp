@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "data/dataset_encoding.h"
+#include "plan/budget_flag.h"
 #include "train/vae_run.h"
 
 namespace ballast {
@@ -24,9 +25,7 @@ wan_vae::PlannedTraining planned_or_refused(const train::PreparedVae& run, const
   std::vector<Advice> advice;
   for (const Shortage& s : refusal.shortages) {
     reason += "\n" + describe_shortage(s, title);
-    advice.push_back({fmt::format("--{} {}MB", s.tier == Tier::device ? "gpu" : "ram",
-                                  (s.needed.count + 999'999) / 1'000'000),
-                      "is enough"});
+    advice.push_back({budget_flag(s.tier, megabytes_for(s.needed)), "is enough"});
   }
   log::info("{}", reason);
   if (run.request.checkpointing == false) {

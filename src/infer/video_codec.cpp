@@ -8,6 +8,7 @@
 #include "memory/gpu.h"
 #include "memory/machine.h"
 #include "ops/sgemm.h"
+#include "plan/budget_flag.h"
 
 namespace ballast::infer {
 namespace {
@@ -30,9 +31,7 @@ wan_vae::Recognised recognised(const Checkpoint& checkpoint) {
     const bool device = s.tier == Tier::device;
     text += fmt::format("; it needs {} of {} memory ({}), {} are allowed", s.needed,
                         device ? "device" : "host", s.program, s.allowed);
-    advice.push_back(
-        {fmt::format("--{} {}MB", device ? "gpu" : "ram", (s.needed.count + 999'999) / 1'000'000),
-         "is enough"});
+    advice.push_back({budget_flag(s.tier, megabytes_for(s.needed)), "is enough"});
   }
   advice.push_back({"a smaller picture", "memory grows with its pixels, not with its frames"});
   fail(ErrorCode::refused, text, advice);

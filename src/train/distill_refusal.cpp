@@ -5,6 +5,7 @@
 #include "memory/gpu.h"
 #include "memory/machine.h"
 #include "memory/process_memory.h"
+#include "plan/budget_flag.h"
 #include "report/secrets.h"
 #include "train/distill_run.h"
 
@@ -134,9 +135,8 @@ std::vector<PlannedChange> possible_changes(const DistillRun& run, const Refusal
                        r.budget.host = std::max(r.budget.host, host);
                      }};
   for (const Shortage& s : refusal.shortages) {
-    more.text += fmt::format("{}--{} {}", more.text.empty() ? "" : " ",
-                             s.tier == Tier::device ? "gpu" : "ram",
-                             fmt::format("{}MB", (s.needed.count + 999'999) / 1'000'000));
+    if (!more.text.empty()) more.text += " ";
+    more.text += budget_flag(s.tier, megabytes_for(s.needed));
   }
   all.push_back(planned(run, refusal, more));
   std::ranges::stable_sort(all, [](const PlannedChange& a, const PlannedChange& b) {

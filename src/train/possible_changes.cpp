@@ -23,17 +23,10 @@ class Changes {
       : run_(run), c_(run.config), job_(run.request.job), r_(run.request) {}
 
   std::vector<wan::Change> all(const Refusal& refusal) {
-    all_ = wan::larger_budgets(refusal, [](Tier t, std::uint64_t megabytes) {
-      return fmt::format("--{} {}MB",
-                         t == Tier::device ? "gpu"
-                         : t == Tier::host ? "ram"
-                                           : "disk",
-                         megabytes);
-    });
+    all_ = wan::larger_budgets(refusal);
     policy();
     if (job_.mode == wan::Mode::full) {
-      if (auto change = wan::state_on_disk(
-              r_, [](std::uint64_t megabytes) { return fmt::format("--disk {}MB", megabytes); })) {
+      if (auto change = wan::state_on_disk(r_)) {
         all_.push_back(std::move(*change));
       }
       full();

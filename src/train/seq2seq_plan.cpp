@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "plan/budget_flag.h"
 #include "train/seq2seq_run.h"
 
 namespace ballast::train {
@@ -79,11 +80,10 @@ std::vector<t5::Change> possible_changes(const Seq2SeqRun& run, const Refusal& r
   const Seq2SeqConfig& c = run.config;
   std::vector<t5::Change> all;
   for (const Shortage& s : refusal.shortages) {
-    const std::uint64_t megabytes = s.needed.count / 1'000'000 + 1;
+    const std::uint64_t megabytes = megabytes_for(s.needed);
     const bool device = s.tier == Tier::device;
-    all.push_back({fmt::format("--{} {}MB", device ? "gpu" : "ram", megabytes),
-                   [device, megabytes](t5::FitRequest& r) {
-                     (device ? r.budget.gpu : r.budget.host) = Bytes{megabytes * 1'000'000};
+    all.push_back({budget_flag(s.tier, megabytes), [device, megabytes](t5::FitRequest& r) {
+                     (device ? r.budget.gpu : r.budget.host) = Bytes{megabytes * kMegabyte};
                    }});
   }
   for (const std::int64_t batch : {c.batch_size / 2, std::int64_t{1}}) {

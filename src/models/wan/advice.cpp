@@ -148,24 +148,22 @@ std::vector<PlannedChange> ranked(std::vector<std::optional<PlannedChange>> answ
 
 }  // namespace
 
-std::vector<Change> larger_budgets(const Refusal& refusal,
-                                   const std::function<std::string(Tier, std::uint64_t)>& word) {
+std::vector<Change> larger_budgets(const Refusal& refusal, const BudgetWord& word) {
   std::vector<Change> all;
   for (const Shortage& s : refusal.shortages) {
-    const std::uint64_t megabytes = (s.needed.count + 999999) / 1000000;
+    const std::uint64_t megabytes = megabytes_for(s.needed);
     const auto raise = [tier = s.tier, megabytes](FitRequest& r) {
       Bytes& b = tier == Tier::device ? r.budget.gpu
                  : tier == Tier::host ? r.budget.host
                                       : r.budget.disk;
-      b = Bytes{megabytes * 1000000};
+      b = Bytes{megabytes * kMegabyte};
     };
     all.push_back({.text = word(s.tier, megabytes), .apply = raise, .budget_only = true});
   }
   return all;
 }
 
-std::optional<Change> state_on_disk(const FitRequest& request,
-                                    const std::function<std::string(std::uint64_t)>& word) {
+std::optional<Change> state_on_disk(const FitRequest& request) {
   const DitJob& job = request.job;
   if (request.policy || request.switched()) return std::nullopt;
   if (job.mode != Mode::full || !job.record_update) return std::nullopt;
@@ -173,9 +171,9 @@ std::optional<Change> state_on_disk(const FitRequest& request,
   const LeastNeeds needs =
       least_needs(search, lean_policies(search, group_count(job.config)).front());
   if (needs.disk <= request.budget.disk) return std::nullopt;
-  const std::uint64_t megabytes = (needs.disk.count + 999999) / 1000000;
-  return Change{.text = word(megabytes), .apply = [megabytes](FitRequest& r) {
-                  r.budget.disk = Bytes{megabytes * 1000000};
+  const std::uint64_t megabytes = megabytes_for(needs.disk);
+  return Change{.text = budget_flag(Tier::disk, megabytes), .apply = [megabytes](FitRequest& r) {
+                  r.budget.disk = Bytes{megabytes * kMegabyte};
                 }};
 }
 

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "models/wan/fit.h"
 #include "models/wan/job_needs.h"
+#include "plan/budget_flag.h"
 
 namespace ballast::wan {
 
@@ -19,14 +20,15 @@ struct Change {
   bool budget_only = false;  // what is needed stays as it is
 };
 
-// What the leanest plan misses, as larger budgets; word(tier, megabytes) says it.
-std::vector<Change> larger_budgets(const Refusal& refusal,
-                                   const std::function<std::string(Tier, std::uint64_t)>& word);
+// How a budget of so many megabytes is said: budget_flag, where it is typed.
+using BudgetWord = std::function<std::string(Tier, std::uint64_t)>;
+
+// What the leanest plan misses, as larger budgets.
+std::vector<Change> larger_budgets(const Refusal& refusal, const BudgetWord& word = budget_flag);
 
 // Space on disk for the optimizer's state, which then leaves memory; nothing: there is none that
-// could, or it has the space. word(megabytes) says it.
-std::optional<Change> state_on_disk(const FitRequest& request,
-                                    const std::function<std::string(std::uint64_t)>& word);
+// could, or it has the space.
+std::optional<Change> state_on_disk(const FitRequest& request);
 
 // The largest k in [0, most] with which the leanest plan fits; 0 when none does. Needs grow with k.
 std::int64_t largest_fitting(

@@ -314,8 +314,7 @@ TEST_F(StateOnDisk, IsUsedWhereMemoryIsTooSmallAndForNoMoreThanItTakes) {
 
 TEST_F(StateOnDisk, IsAdvisedWithSpaceThatIsEnough) {
   const auto refused = std::get<Refusal>(with_disk({}));
-  const auto change =
-      state_on_disk(request_, [](std::uint64_t mb) { return fmt::format("--disk {}MB", mb); });
+  const auto change = state_on_disk(request_);
   ASSERT_TRUE(change.has_value());
   const std::vector<PlannedChange> planned = try_changes(request_, refused, {*change});
   ASSERT_EQ(planned.size(), 1u);
@@ -324,10 +323,10 @@ TEST_F(StateOnDisk, IsAdvisedWithSpaceThatIsEnough) {
   EXPECT_GT(planned[0].needed[2], 10_GB);
   change->apply(request_);
   EXPECT_TRUE(std::holds_alternative<PlannedRun>(fit(request_)));
-  EXPECT_FALSE(state_on_disk(request_, [](std::uint64_t) { return ""; }).has_value());
+  EXPECT_FALSE(state_on_disk(request_).has_value());
   request_.job.mode = Mode::lora;
   request_.budget.disk = {};
-  EXPECT_FALSE(state_on_disk(request_, [](std::uint64_t) { return ""; }).has_value());
+  EXPECT_FALSE(state_on_disk(request_).has_value());
 }
 
 }  // namespace

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "core/bytes.h"
+#include "memory/tier.h"
+
+namespace ballast {
+
+// Budgets are advised as they are typed: in whole megabytes, no fewer than what is needed.
+constexpr std::uint64_t kMegabyte = 1'000'000;
+constexpr std::uint64_t megabytes_for(Bytes needed) {
+  return (needed.count + kMegabyte - 1) / kMegabyte;
+}
+
+inline std::string budget_flag(Tier tier, std::uint64_t megabytes) {
+  constexpr std::array<const char*, kTiers.size()> kFlags = {"gpu", "ram", "disk"};
+  return fmt::format("--{} {}MB", kFlags[static_cast<std::size_t>(tier)], megabytes);
+}
+
+}  // namespace ballast
