@@ -90,55 +90,28 @@ class Moments {
 // The job with its runner, loaded and with inputs.
 class WanBenchRun {
  public:
-  WanBenchRun(const wan::FitRequest& request, const MemoryPolicy& policy, const std::string& folder,
-              Moments& moments)
+  // planned: as large as what the policy's recording comes to.
+  WanBenchRun(const wan::FitRequest& request, const MemoryPolicy& policy, const MemoryPlan& planned,
+              const std::string& folder, Moments& moments)
       : profile_(request.profile), moments_(moments) {
     set_.backend = request.backend;
     wan::DitJob job = request.job;
     job.policy = policy;
+    const RunnerOptions options{.scratch_folder = folder};
+    RunMemory memory = Runner::open_memory(set_.backend.device, planned.peak_of(Tier::device),
+                                           planned.peak_of(Tier::host), options);
     dit_ = std::make_unique<wan::Dit>(set_, std::move(job), request.experts);
     plan_ = plan_memory(set_);
     moments_.note("recorded");
-    runner_ = std::make_unique<Runner>(set_, plan_, RunnerOptions{.scratch_folder = folder});
+    runner_ = std::make_unique<Runner>(set_, plan_, options, std::move(memory));
     moments_.note("arenas, libraries");
-    runner_->run("load");
-    moments_.note("weights");
-    const wan::DitIo& io = dit_->io();
-    const auto random = [&](Buffer b, std::uint64_t seed) {
-      if (b) runner_->write(b, random_floats(set_.spec(b).shape.elements(), seed));
-    };
-    if (dit_->job().mode == wan::Mode::lora) {
-      std::vector<std::byte> small;  // as many as the largest factor needs; the others share them
-      for (const wan::AdapterIo& a : io.adapters) {
-        for (const Buffer b : {a.a, a.b}) {
-          const std::int64_t n = set_.spec(b).shape.elements();
-          if (small.size() < static_cast<std::size_t>(n) * 4) {
-            small = random_floats(n, 7);
-            auto* values = reinterpret_cast<float*>(small.data());
-            for (std::int64_t i = 0; i < n; ++i) values[i] *= 0.01f;
-          }
-          runner_->write(b, std::span(small).first(static_cast<std::size_t>(n) * 4));
-        }
-      }
-    }
+    runner_->run_beside("load", [this] {
+      give_adapters();
+      give_inputs();
+    });
+    moments_.note("weights, inputs");
     if (dit_->job().mode != wan::Mode::infer) runner_->run("init_state");
-    for (const wan::DitRunIo& run : io.runs) {
-      std::vector<double> times(static_cast<std::size_t>(set_.spec(run.timesteps).shape[0]), 500);
-      runner_->write(run.timesteps, std::as_bytes(std::span(times)));
-      for (std::size_t i = 0; i < run.samples.size(); ++i) {
-        const wan::DitSampleIo& s = run.samples[i];
-        random(s.latent, 1 + i);
-        random(s.conditioning, 2 + i);
-        random(s.context, 3 + i);
-        const float t = 0.5f, weight = 1.0f / static_cast<float>(run.samples.size());
-        if (s.noise_fraction) runner_->write(s.noise_fraction, std::as_bytes(std::span(&t, 1)));
-        if (s.loss_weight) runner_->write(s.loss_weight, std::as_bytes(std::span(&weight, 1)));
-        std::vector<std::int32_t> rows(
-            static_cast<std::size_t>(set_.spec(s.timestep_row).shape[0]),
-            static_cast<std::int32_t>(std::min<std::size_t>(i, times.size() - 1)));
-        runner_->write(s.timestep_row, std::as_bytes(std::span(rows)));
-      }
-    }
+    moments_.note("state");
   }
 
   void step() {
@@ -182,6 +155,45 @@ class WanBenchRun {
   double loss() const { return dit_->io().loss ? *runner_->view(dit_->io().loss).as<double>() : 0; }
 
  private:
+  void give_adapters() {
+    if (dit_->job().mode != wan::Mode::lora) return;
+    std::vector<std::byte> small;  // as many as the largest factor needs; the others share them
+    for (const wan::AdapterIo& a : dit_->io().adapters) {
+      for (const Buffer b : {a.a, a.b}) {
+        const std::int64_t n = set_.spec(b).shape.elements();
+        if (small.size() < static_cast<std::size_t>(n) * 4) {
+          small = random_floats(n, 7);
+          auto* values = reinterpret_cast<float*>(small.data());
+          for (std::int64_t i = 0; i < n; ++i) values[i] *= 0.01f;
+        }
+        runner_->write(b, std::span(small).first(static_cast<std::size_t>(n) * 4));
+      }
+    }
+  }
+
+  void give_inputs() {
+    const auto random = [&](Buffer b, std::uint64_t seed) {
+      if (b) runner_->write(b, random_floats(set_.spec(b).shape.elements(), seed));
+    };
+    for (const wan::DitRunIo& run : dit_->io().runs) {
+      std::vector<double> times(static_cast<std::size_t>(set_.spec(run.timesteps).shape[0]), 500);
+      runner_->write(run.timesteps, std::as_bytes(std::span(times)));
+      for (std::size_t i = 0; i < run.samples.size(); ++i) {
+        const wan::DitSampleIo& s = run.samples[i];
+        random(s.latent, 1 + i);
+        random(s.conditioning, 2 + i);
+        random(s.context, 3 + i);
+        const float t = 0.5f, weight = 1.0f / static_cast<float>(run.samples.size());
+        if (s.noise_fraction) runner_->write(s.noise_fraction, std::as_bytes(std::span(&t, 1)));
+        if (s.loss_weight) runner_->write(s.loss_weight, std::as_bytes(std::span(&weight, 1)));
+        std::vector<std::int32_t> rows(
+            static_cast<std::size_t>(set_.spec(s.timestep_row).shape[0]),
+            static_cast<std::int32_t>(std::min<std::size_t>(i, times.size() - 1)));
+        runner_->write(s.timestep_row, std::as_bytes(std::span(rows)));
+      }
+    }
+  }
+
   void run(const std::string& program) {
     const Stopwatch at;
     runner_->run(program, {.step = steps_, .seed = 1, .learning_rate = 1e-4});
@@ -327,7 +339,7 @@ void BenchWan::run() {
                               whole ? RandomWeights::Blocks::each : RandomWeights::Blocks::alike,
                               folder_);
   r.experts = {weights.groups()};
-  // Beside the steps: it differs from hour to hour.
+  // Before and after every step: it differs from minute to minute.
   const int readers = RunnerOptions().disk_readers;
   const auto disk_alone = [&] {
     return whole ? measure_streaming(weights.path(), readers, 1.5).read : 0;
@@ -339,24 +351,30 @@ void BenchWan::run() {
   const MemoryPolicy& chosen = planned.policy;
   moments.note("planned");
   const double plan_seconds = start.seconds() - aside_seconds;
-  WanBenchRun bench(r, chosen, folder_, moments);
+  WanBenchRun bench(r, chosen, planned.plan, folder_, moments);
   const double load_seconds = start.seconds() - aside_seconds;
-  moments.note("inputs, state");
   bench.step();
   const double first_step = start.seconds() - aside_seconds;
   const double first_read = bench.read_by("load") + bench.read();
+  const LaneTime first_reading = bench.disk();
+  const double first_disk = (disk_before + disk_alone()) / 2;
   bench.step();
   bench.programs();  // forgets them
   std::vector<double> times, stalls;
+  std::vector<double> disks, ratios;  // of the disk alone around each step; what a step took of it
+  double last_disk = disk_alone();
   for (std::int64_t i = 0; i < steps_; ++i) {
     const Stopwatch at;
     bench.step();
     times.push_back(at.seconds());
     stalls.push_back(bench.stalled());
+    const double next_disk = disk_alone();
+    disks.push_back((last_disk + next_disk) / 2);
+    last_disk = next_disk;
+    ratios.push_back(bench.read() > 0 ? times.back() * disks.back() / bench.read() : 0);
   }
-  const double disk = (disk_before + disk_alone()) / 2;
-  std::ranges::sort(times);
-  std::ranges::sort(stalls);
+  for (auto* numbers : {&times, &stalls, &disks, &ratios}) std::ranges::sort(*numbers);
+  const double disk = disks[disks.size() / 2], ratio = ratios[ratios.size() / 2];
   const double seconds = times[times.size() / 2];
   const double flops = forward_flops(r.job.config, tokens_) * static_cast<double>(batch_) *
                        (r.job.mode == wan::Mode::infer ? 1 : 3);
@@ -386,9 +404,13 @@ void BenchWan::run() {
             {"libraries_waited_seconds", bench.runner().opening().waited},
             {"first_step_seconds", first_step},
             {"first_step_read_bytes", first_read},
+            {"first_step_disk_busy_seconds", first_reading.busy},
+            {"first_step_disk_waiting_seconds", first_reading.waiting},
             {"weights_file", weights.bytes()},
             {"read_bytes", bench.read()},
             {"disk_bytes_per_second", disk},
+            {"disk_ratio", ratio},
+            {"first_step_disk_bytes_per_second", first_disk},
             {"disk_bytes_per_second_before", disk_before},
             {"disk_busy_ms", bench.disk().busy * 1e3},
             {"disk_waiting_ms", bench.disk().waiting * 1e3},
@@ -434,10 +456,10 @@ void BenchWan::run() {
   if (disk > 0 && bench.read() > 0) {
     print(fmt::format(
         "{} read at {:.2f} GB/s, the disk's threads read for {:.2f} s and waited {:.2f}; the disk "
-        "alone, {} reads at once: {:.2f} GB/s, {:.2f} s: a step takes {:.2f} x of that\n",
+        "alone around each step, {} reads at once: {:.2f} GB/s, {:.2f} s, and a step {:.2f} x of "
+        "it\n",
         Bytes{static_cast<std::uint64_t>(bench.read())}, bench.read() / seconds * 1e-9,
-        bench.disk().busy, bench.disk().waiting, readers, disk * 1e-9, bench.read() / disk,
-        seconds * disk / bench.read()));
+        bench.disk().busy, bench.disk().waiting, readers, disk * 1e-9, bench.read() / disk, ratio));
     print(
         fmt::format("the disk alone just before the first step: {:.2f} GB/s; with that, {:.1f} ms "
                     "are predicted\n",
@@ -449,14 +471,16 @@ void BenchWan::run() {
       "{:.1f} s for libraries{}\n",
       first_step, plan_seconds, load_seconds, opening.waited,
       disk_before > 0
-          ? fmt::format("; the {} read until then take the disk alone {:.1f} s",
-                        Bytes{static_cast<std::uint64_t>(first_read)}, first_read / disk_before)
+          ? fmt::format("; the {} read until then take the disk alone {:.1f} s by what it gave "
+                        "before, {:.1f} by that before and after; in the step its threads read for "
+                        "{:.1f} s and waited {:.1f}",
+                        Bytes{static_cast<std::uint64_t>(first_read)}, first_read / disk_before,
+                        first_read / first_disk, first_reading.busy, first_reading.waiting)
           : ""));
   if (!kernels_) return;
   print("by program:\n" + programs + kernels.table() + "from the start:\n" + moments.table());
-  print(fmt::format(
-      "  arenas {:.2f} s, pinned memory {:.2f} s more, libraries {:.2f} s, waited for {:.2f} s\n",
-      opening.arenas, opening.pinned, opening.prepared, opening.waited));
+  print(fmt::format("  waited {:.2f} s for memory, {:.2f} s for libraries, prepared in {:.2f} s\n",
+                    opening.memory, opening.waited, opening.prepared));
   for (const auto& [name, took] : opening.by_operation) {
     if (took >= 0.01) print(fmt::format("  preparing {:<18} {:9.2f} s\n", name, took));
   }

@@ -17,12 +17,16 @@ constexpr std::size_t index(Lane l) { return static_cast<std::size_t>(l); }
 }  // namespace
 
 Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOptions& options)
+    : Runner(set, plan, options,
+             open_memory(set.backend.device, plan.peak_of(Tier::device), plan.peak_of(Tier::host),
+                         options)) {}
+
+Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOptions& options,
+               RunMemory memory)
     : set_(set),
       plan_(plan),
       options_(options),
-      device_(set.backend.device == Device::cpu ? plan.peak_of(Tier::device) : Bytes{},
-              "device arena"),
-      host_(plan.peak_of(Tier::host), "host arena"),
+      memory_(std::move(memory)),
       compute_(set.backend.threads),
       copier_(1) {
   check(set.executable, "a program recorded for planning cannot be run");
@@ -31,13 +35,13 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
         "poison and NaN checks need recorded or random order");
   check(options.debug.order == Order::recorded || !options.debug.check_guards,
         "guards need the recorded order");
-  bases_.base[0] = device_.base();
-  bases_.base[1] = host_.base();
+  for (const Tier t : {Tier::device, Tier::host}) {
+    check(memory_.size(t) >= plan.peak_of(t), "{} of {} memory for a plan of {}", memory_.size(t),
+          name_of(t), plan.peak_of(t));
+    bases_.base[static_cast<std::size_t>(t)] = memory_.base(t);
+  }
   if (plan.peak_of(Tier::disk).count > 0) open_scratch();
-  std::future<PinnedRegion> pinning;
-  Stopwatch watch;
-  if (set.backend.device == Device::cuda) pinning = open_device();
-  opening_.arenas = watch.seconds();
+  if (set.backend.device == Device::cuda) gpu_.emplace(set, plan);
   for (int l = 0; l < kLaneCount; ++l) {
     LaneState& lane = lanes_[static_cast<std::size_t>(l)];
     lane.code.resize(set.programs.size());
@@ -67,9 +71,9 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
   uses_left_.resize(set.buffers.size());
   runs_.resize(set.programs.size());
   prepare();
-  watch = {};
-  if (pinning.valid()) pinned_ = pinning.get();
-  opening_.pinned = watch.seconds();
+  const Stopwatch watch;
+  memory_.await_present();
+  opening_.memory = watch.seconds();
   if (options.debug.check_guards) fill_guards();
   if (options.debug.order != Order::concurrent) return;
   for (int l = 0; l < kLaneCount; ++l) {
@@ -163,6 +167,7 @@ void Runner::run(int program, const StepValues& step) {
     lane.finished = {};
     for (Hand& hand : lane.hands) hand.time = {};
   }
+  await_pinned(program);
   if (options_.debug.order == Order::concurrent) {
     run_concurrent(program);
   } else {

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <future>
 #include <map>
 #include <memory>
@@ -18,7 +19,6 @@
 
 #include "core/tensor.h"
 #include "core/thread_pool.h"
-#include "memory/arena.h"
 #include "memory/disk_file.h"
 #include "memory/gpu.h"
 #include "memory/scratch_file.h"
@@ -26,6 +26,7 @@
 #include "plan/gpu_lanes.h"
 #include "plan/memory_plan.h"
 #include "plan/program.h"
+#include "plan/run_memory.h"
 
 namespace ballast {
 
@@ -67,6 +68,11 @@ struct LaneTime {
 class Runner {
  public:
   Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOptions& options = {});
+  // memory: by open_memory() with these options, and as large as the plan's.
+  Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOptions& options,
+         RunMemory memory);
+  static RunMemory open_memory(Device device, Bytes device_bytes, Bytes host_bytes,
+                               const RunnerOptions& options = {});
   ~Runner();
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
@@ -75,6 +81,9 @@ class Runner {
   void run(std::string_view program, const StepValues& step = {}) {
     run(set_.program_index(program), step);
   }
+  // The same while another thread does something else: writes buffers, say, that the program does
+  // not touch.
+  void run_beside(std::string_view program, const std::function<void()>& other);
 
   // Memory of a persistent buffer, between runs: to give inputs and to take results.
   // Device buffers of the GPU backend cannot be touched by the host, and buffers on disk are no
@@ -100,10 +109,10 @@ class Runner {
   std::uint32_t repeated_instructions(int program) const;
   ThreadPool& compute_threads() { return compute_; }  // of the processors
 
-  // Seconds before the first run, and what the first runs waited for what libraries prepare, which
+  // Seconds that were waited for memory, and by the first runs for what libraries prepare, which
   // goes on beside programs that need nothing of it. To be asked after a run that does.
   struct Opening {
-    double arenas = 0, pinned = 0, prepared = 0, waited = 0;
+    double memory = 0, prepared = 0, waited = 0;
     std::map<std::string, double> by_operation;  // of what was prepared
   };
   const Opening& opening() const { return opening_; }
@@ -149,7 +158,8 @@ class Runner {
   void prepare();
   void prepare_share(bool attention);
   void await_prepared(int program);
-  std::future<PinnedRegion> open_device();
+  void await_pinned(int program);
+  bool needs_pinned(int program) const;
   std::string place_on_gpu(int program) const;
   void note_stretches(int program);
   void open_scratch();
@@ -169,9 +179,7 @@ class Runner {
   const ProgramSet& set_;
   const MemoryPlan& plan_;
   RunnerOptions options_;
-  Arena device_, host_;
-  GpuArena gpu_memory_;  // the GPU backend's device arena
-  PinnedRegion pinned_;  // ... and its hold on the host arena
+  RunMemory memory_;
   Opening opening_;
   ScratchFile scratch_;  // the disk tier
   ArenaBases bases_;

@@ -9,23 +9,42 @@
 
 namespace ballast {
 
-// Pinning takes a second for every 20 GB, what libraries prepare half a second or more: they go
-// side by side.
-std::future<PinnedRegion> Runner::open_device() {
+RunMemory Runner::open_memory(Device device, Bytes device_bytes, Bytes host_bytes,
+                              const RunnerOptions& options) {
   // One by one, the host looks at memory between instructions.
-  const auto reach = options_.debug.order == Order::concurrent ? GpuArena::Reach::device
-                                                               : GpuArena::Reach::host_too;
-  gpu_memory_ = GpuArena(plan_.peak_of(Tier::device), "device arena", reach);
-  bases_.base[0] = gpu_memory_.base();
-  gpu_.emplace(set_, plan_);
-  return std::async(std::launch::async, [this] {
-    use_gpu();
-    {
-      ThreadPool all(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
-      host_.prefault(all);  // pinning pages that are there is ten times as fast
-    }
-    return PinnedRegion(host_.base(), host_.size());
+  const auto reach = options.debug.order == Order::concurrent ? GpuArena::Reach::device
+                                                              : GpuArena::Reach::host_too;
+  return RunMemory(device, device_bytes, host_bytes, reach);
+}
+
+// Copies to the GPU work from memory that is not pinned yet, slowly; kernels cannot reach it, and
+// what comes back would be waited for. So weights are read beside the pinning, and steps are not
+// taken.
+bool Runner::needs_pinned(int program) const {
+  const auto& all = set_.programs[static_cast<std::size_t>(program)].instructions;
+  const auto of_host = [&](Buffer b) { return set_.spec(b).tier == Tier::host; };
+  const bool reads_disk =
+      std::ranges::any_of(all, [](const Instruction& i) { return i.lane == Lane::disk; });
+  return !reads_disk || std::ranges::any_of(all, [&](const Instruction& i) {
+    if (i.lane != Lane::compute && i.lane != Lane::download) return false;
+    return std::ranges::any_of(i.reads, of_host) || std::ranges::any_of(i.writes, of_host);
   });
+}
+
+void Runner::await_pinned(int program) {
+  if (memory_.pinned() || !needs_pinned(program)) return;
+  const Stopwatch watch;
+  memory_.await_pinned();
+  opening_.memory += watch.seconds();
+}
+
+void Runner::run_beside(std::string_view program, const std::function<void()>& other) {
+  auto beside = std::async(std::launch::async, [&] {
+    if (gpu_) use_gpu();
+    other();
+  });
+  run(program);
+  beside.get();
 }
 
 void Runner::open_scratch() {

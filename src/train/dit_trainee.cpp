@@ -32,10 +32,12 @@ class DitTrainee final : public Trainee {
   }
 
   void load(Runner& runner) override {
-    use_expert(runner, 0);
-    init_adapters(run_, *dit_, runner);
+    runner.run_beside(wan::expert_program("load", 0), [&] {
+      init_adapters(run_, *dit_, runner);
+      give_timestep_rows(*dit_, runner);
+    });
+    expert_ = 0;
     runner.run("init_state");
-    give_timestep_rows(*dit_, runner);
   }
 
   void start(Runner& runner, const FeedPosition& from) override {

@@ -36,16 +36,17 @@ TrainingLoop::TrainingLoop(RunSetup setup, std::unique_ptr<Trainee> trainee,
       evaluate_("eval_every_n", run_.config.evaluate, global_batch(run_.config)),
       preview_("[preview] every_n", run_.config.preview.every, global_batch(run_.config)) {
   set_.backend = run_.backend;
+  RunnerOptions runner;
+  if (options.check_nan) runner.debug = {.order = Order::recorded, .check_nan = true};
+  runner.scratch_folder = folder_.path();
+  if (set_.backend.device == Device::cuda) open_gpu();
+  RunMemory memory = Runner::open_memory(set_.backend.device, run_.device, run_.host, runner);
   trainee_->record(set_);
   plan_ = plan_memory(set_);
   check(plan_.peak == std::array{run_.device, run_.host, run_.disk},
         "planned {}, {} and {}, recorded {}, {} and {}", run_.device, run_.host, run_.disk,
         plan_.peak_of(Tier::device), plan_.peak_of(Tier::host), plan_.peak_of(Tier::disk));
-  if (set_.backend.device == Device::cuda) open_gpu();
-  RunnerOptions runner;
-  if (options.check_nan) runner.debug = {.order = Order::recorded, .check_nan = true};
-  runner.scratch_folder = folder_.path();
-  runner_ = std::make_unique<Runner>(set_, plan_, runner);
+  runner_ = std::make_unique<Runner>(set_, plan_, runner, std::move(memory));
   state_.seed = run_.config.seed;
   state_.config_hash = run_.config_hash;
   state_.model_hash = run_.model_hash;

@@ -352,6 +352,56 @@ TEST(Runner, CopiesBuffersWholeAndInParts) {
   EXPECT_FAILS(runner.write(w, some), ErrorCode::internal, "3 bytes for w");
 }
 
+TEST(Runner, WorksInMemoryThatWasOpenedBeforeItsProgramsWereRecorded) {
+  RunMemory memory = Runner::open_memory(Device::cpu, {256}, {512});
+  const std::byte* const device = memory.base(Tier::device);
+  const std::byte* const host = memory.base(Tier::host);
+  ProgramSet set;
+  ProgramBuilder pb(set, "p");
+  const Buffer x = pb.persistent("x", {64}, DType::f32, Role::input);
+  const Buffer y = pb.persistent("y", {128}, DType::f32, Role::input, Tier::host);
+  pb.emit("add", {.reads = {y}, .writes = {x}},
+          [=](const Bindings& b) { b.out(x).as<float>()[63] = b.in(y).as<float>()[127] + 1; });
+  const MemoryPlan plan = plan_memory(set);
+  Runner runner(set, plan, {}, std::move(memory));
+  EXPECT_EQ(runner.view(x).data, device);
+  EXPECT_EQ(runner.view(y).data, host);
+  runner.view(y).as<float>()[127] = 2;
+  runner.run("p");
+  EXPECT_EQ(runner.view(x).as<float>()[63], 3);
+
+  ProgramBuilder more(set, "more");
+  more.persistent("z", {1 << 16}, DType::f32, Role::input);
+  const MemoryPlan larger = plan_memory(set);
+  EXPECT_FAILS(Runner(set, larger, {}, Runner::open_memory(Device::cpu, {256}, {512})),
+               ErrorCode::internal, "of device memory for a plan of");
+}
+
+TEST(Runner, RunsAProgramWhileSomethingElseIsDone) {
+  ProgramSet set;
+  ProgramBuilder pb(set, "p");
+  const Buffer x = pb.persistent("x", {1}, DType::f32, Role::input);
+  const Buffer y = pb.persistent("y", {1}, DType::f32, Role::input);
+  Rendezvous point;
+  bool met = false;
+  pb.emit("load", {.writes = {x}}, [&](const Bindings& b) {
+    met = point.meet();
+    *b.out(x).as<float>() = 1;
+  });
+  const MemoryPlan plan = plan_memory(set);
+  Runner runner(set, plan);
+  runner.run_beside("p", [&] {
+    point.meet();
+    const float two = 2;
+    runner.write(y, std::as_bytes(std::span(&two, 1)));
+  });
+  EXPECT_TRUE(met);
+  EXPECT_EQ(*runner.view(x).as<float>(), 1);
+  EXPECT_EQ(*runner.view(y).as<float>(), 2);
+  EXPECT_FAILS(runner.run_beside("p", [] { fail(ErrorCode::input, "no adapter there"); }),
+               ErrorCode::input, "no adapter there");
+}
+
 TEST(Runner, RefusesWhatWasRecordedForPlanning) {
   ProgramSet set;
   set.executable = false;
