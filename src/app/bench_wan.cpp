@@ -375,6 +375,7 @@ void BenchWan::run() {
   }
   for (auto* numbers : {&times, &stalls, &disks, &ratios}) std::ranges::sort(*numbers);
   const double disk = disks[disks.size() / 2], ratio = ratios[ratios.size() / 2];
+  const LaneTime reading = bench.disk();  // of the last of them
   const double seconds = times[times.size() / 2];
   const double flops = forward_flops(r.job.config, tokens_) * static_cast<double>(batch_) *
                        (r.job.mode == wan::Mode::infer ? 1 : 3);
@@ -412,8 +413,8 @@ void BenchWan::run() {
             {"disk_ratio", ratio},
             {"first_step_disk_bytes_per_second", first_disk},
             {"disk_bytes_per_second_before", disk_before},
-            {"disk_busy_ms", bench.disk().busy * 1e3},
-            {"disk_waiting_ms", bench.disk().waiting * 1e3},
+            {"disk_busy_ms", reading.busy * 1e3},
+            {"disk_waiting_ms", reading.waiting * 1e3},
             {"loss", bench.loss()}};
   if (gpu) {
     j["device"] = info.name;
@@ -459,7 +460,7 @@ void BenchWan::run() {
         "alone around each step, {} reads at once: {:.2f} GB/s, {:.2f} s, and a step {:.2f} x of "
         "it\n",
         Bytes{static_cast<std::uint64_t>(bench.read())}, bench.read() / seconds * 1e-9,
-        bench.disk().busy, bench.disk().waiting, readers, disk * 1e-9, bench.read() / disk, ratio));
+        reading.busy, reading.waiting, readers, disk * 1e-9, bench.read() / disk, ratio));
     print(
         fmt::format("the disk alone just before the first step: {:.2f} GB/s; with that, {:.1f} ms "
                     "are predicted\n",
