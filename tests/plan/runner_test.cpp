@@ -388,6 +388,8 @@ TEST(Runner, RunsAProgramWhileSomethingElseIsDone) {
     met = point.meet();
     *b.out(x).as<float>() = 1;
   });
+  ProgramBuilder alone(set, "alone");
+  alone.emit("set", {.writes = {x}}, [=](const Bindings& b) { *b.out(x).as<float>() = 3; });
   const MemoryPlan plan = plan_memory(set);
   Runner runner(set, plan);
   runner.run_beside("p", [&] {
@@ -398,8 +400,9 @@ TEST(Runner, RunsAProgramWhileSomethingElseIsDone) {
   EXPECT_TRUE(met);
   EXPECT_EQ(*runner.view(x).as<float>(), 1);
   EXPECT_EQ(*runner.view(y).as<float>(), 2);
-  EXPECT_FAILS(runner.run_beside("p", [] { fail(ErrorCode::input, "no adapter there"); }),
+  EXPECT_FAILS(runner.run_beside("alone", [] { fail(ErrorCode::input, "no adapter there"); }),
                ErrorCode::input, "no adapter there");
+  EXPECT_EQ(*runner.view(x).as<float>(), 3);
 }
 
 TEST(Runner, RefusesWhatWasRecordedForPlanning) {
