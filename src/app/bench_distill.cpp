@@ -188,7 +188,8 @@ void BenchDistill::run() {
   if (gpu) info = open_gpu();
   const RandomWeights weights(
       r.job.teacher, weights_ == "fp8" ? DType::f8_e4m3 : DType::bf16,
-      place_ == "disk" ? RandomWeights::Blocks::each : RandomWeights::Blocks::alike, folder_);
+      place_ == "disk" ? RandomWeights::Blocks::each : RandomWeights::Blocks::alike,
+      {.folder = folder_});
   r.teacher = weights.groups();
   Stopwatch watch;
   auto outcome = fit_pair(r);

@@ -5,20 +5,16 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
-#include "app/kernel_times.h"
+#include "app/bench_wan_run.h"
 #include "app/output.h"
 #include "app/planning.h"
 #include "app/random_weights.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "core/random.h"
 #include "core/stopwatch.h"
 #include "memory/disk_speed.h"
 #include "memory/gpu.h"
-#include "memory/process_memory.h"
-#include "plan/runner.h"
 
 namespace ballast {
 namespace {
@@ -41,13 +37,6 @@ wan::LatentSize latent_of(std::int64_t tokens) {
   return {.frames = 1, .height = 2 * rows, .width = 2 * (tokens / rows)};
 }
 
-std::vector<std::byte> random_floats(std::int64_t n, std::uint64_t seed) {
-  std::vector<std::byte> bytes(static_cast<std::size_t>(n) * 4);
-  fill_normal(random_source(seed, "bench", 0, "input"), 0, reinterpret_cast<float*>(bytes.data()),
-              n);
-  return bytes;
-}
-
 wan::PlannedRun fitting(const wan::FitRequest& r) {
   auto outcome = wan::fit(r);
   if (auto* refusal = std::get_if<Refusal>(&outcome)) {
@@ -55,171 +44,6 @@ wan::PlannedRun fitting(const wan::FitRequest& r) {
   }
   return std::get<wan::PlannedRun>(std::move(outcome));
 }
-
-// What the process holds, and when, moment by moment.
-class Moments {
- public:
-  void note(const std::string& moment) {
-    const auto memory = process_memory();
-    all_.push_back({moment, begin_.seconds(), memory ? memory->total() : Bytes{}});
-  }
-  Json json() const {
-    Json j;
-    for (const Moment& m : all_) j[m.name] = m.memory.count;
-    return j;
-  }
-  std::string table() const {
-    std::string text;
-    for (const Moment& m : all_) {
-      text += fmt::format("  {:<28} {:9.2f} s  {}\n", m.name, m.seconds, m.memory);
-    }
-    return text;
-  }
-  Bytes now() const { return all_.back().memory; }
-
- private:
-  struct Moment {
-    std::string name;
-    double seconds;
-    Bytes memory;
-  };
-  Stopwatch begin_;
-  std::vector<Moment> all_;
-};
-
-// The job with its runner, loaded and with inputs.
-class WanBenchRun {
- public:
-  // planned: as large as what the policy's recording comes to.
-  WanBenchRun(const wan::FitRequest& request, const MemoryPolicy& policy, const MemoryPlan& planned,
-              const std::string& folder, Moments& moments)
-      : profile_(request.profile), moments_(moments) {
-    set_.backend = request.backend;
-    wan::DitJob job = request.job;
-    job.policy = policy;
-    const RunnerOptions options{.scratch_folder = folder};
-    RunMemory memory = Runner::open_memory(set_.backend.device, planned.peak_of(Tier::device),
-                                           planned.peak_of(Tier::host), options);
-    dit_ = std::make_unique<wan::Dit>(set_, std::move(job), request.experts);
-    plan_ = plan_memory(set_);
-    moments_.note("recorded");
-    runner_ = std::make_unique<Runner>(set_, plan_, options, std::move(memory));
-    moments_.note("arenas, libraries");
-    runner_->run_beside("load", [this] {
-      give_adapters();
-      give_inputs();
-    });
-    moments_.note("weights, inputs");
-    if (dit_->job().mode != wan::Mode::infer) runner_->run("init_state");
-    moments_.note("state");
-  }
-
-  void step() {
-    ++steps_;
-    stalled_ = read_ = 0;
-    disk_ = {};
-    const bool trains = dit_->job().mode != wan::Mode::infer;
-    if (dit_->accumulates()) run("zero_gradients");
-    for (const wan::StepPart& part : dit_->parts(0)) run(dit_->io().runs[part.run].programs[0]);
-    if (!trains) return;
-    run("grad_norm");
-    run("update");
-  }
-
-  // Of one more step.
-  KernelTimes kernels() {
-    KernelTimes times;
-    runner_->time_instructions(true);
-    collect_ = &times;
-    step();
-    collect_ = nullptr;
-    runner_->time_instructions(false);
-    return times;
-  }
-
-  std::string programs() { return programs_.table(set_, plan_, profile_); }
-  double stalled() const { return stalled_; }
-  double read() const { return read_; }           // bytes of the disk, by the last step
-  const LaneTime& disk() const { return disk_; }  // of the last step
-  // Bytes of the disk that a program takes.
-  double read_by(const std::string& program) const {
-    double bytes = 0;
-    const auto p = static_cast<std::size_t>(set_.program_index(program));
-    for (const Instruction& i : set_.programs[p].instructions) {
-      if (i.cost.work == Work::disk) bytes += i.cost.bytes;
-    }
-    return bytes;
-  }
-  const MemoryPlan& plan() const { return plan_; }
-  Runner& runner() { return *runner_; }
-  double loss() const { return dit_->io().loss ? *runner_->view(dit_->io().loss).as<double>() : 0; }
-
- private:
-  void give_adapters() {
-    if (dit_->job().mode != wan::Mode::lora) return;
-    std::vector<std::byte> small;  // as many as the largest factor needs; the others share them
-    for (const wan::AdapterIo& a : dit_->io().adapters) {
-      for (const Buffer b : {a.a, a.b}) {
-        const std::int64_t n = set_.spec(b).shape.elements();
-        if (small.size() < static_cast<std::size_t>(n) * 4) {
-          small = random_floats(n, 7);
-          auto* values = reinterpret_cast<float*>(small.data());
-          for (std::int64_t i = 0; i < n; ++i) values[i] *= 0.01f;
-        }
-        runner_->write(b, std::span(small).first(static_cast<std::size_t>(n) * 4));
-      }
-    }
-  }
-
-  void give_inputs() {
-    const auto random = [&](Buffer b, std::uint64_t seed) {
-      if (b) runner_->write(b, random_floats(set_.spec(b).shape.elements(), seed));
-    };
-    for (const wan::DitRunIo& run : dit_->io().runs) {
-      std::vector<double> times(static_cast<std::size_t>(set_.spec(run.timesteps).shape[0]), 500);
-      runner_->write(run.timesteps, std::as_bytes(std::span(times)));
-      for (std::size_t i = 0; i < run.samples.size(); ++i) {
-        const wan::DitSampleIo& s = run.samples[i];
-        random(s.latent, 1 + i);
-        random(s.conditioning, 2 + i);
-        random(s.context, 3 + i);
-        const float t = 0.5f, weight = 1.0f / static_cast<float>(run.samples.size());
-        if (s.noise_fraction) runner_->write(s.noise_fraction, std::as_bytes(std::span(&t, 1)));
-        if (s.loss_weight) runner_->write(s.loss_weight, std::as_bytes(std::span(&weight, 1)));
-        std::vector<std::int32_t> rows(
-            static_cast<std::size_t>(set_.spec(s.timestep_row).shape[0]),
-            static_cast<std::int32_t>(std::min<std::size_t>(i, times.size() - 1)));
-        runner_->write(s.timestep_row, std::as_bytes(std::span(rows)));
-      }
-    }
-  }
-
-  void run(const std::string& program) {
-    const Stopwatch at;
-    runner_->run(program, {.step = steps_, .seed = 1, .learning_rate = 1e-4});
-    const auto& lanes = runner_->lane_times();
-    const double stalled = lanes[static_cast<std::size_t>(Lane::compute)].waiting;
-    stalled_ += stalled;
-    disk_.busy += lanes[static_cast<std::size_t>(Lane::disk)].busy;
-    disk_.waiting += lanes[static_cast<std::size_t>(Lane::disk)].waiting;
-    programs_.add(program, at.seconds(), stalled);
-    read_ += read_by(program);
-    if (steps_ <= 2) moments_.note(fmt::format("{} {}", program, steps_));
-    if (collect_) collect_->add(*runner_, set_, set_.program_index(program), profile_);
-  }
-
-  MachineProfile profile_;
-  Moments& moments_;
-  ProgramTimes programs_;
-  ProgramSet set_;
-  std::unique_ptr<wan::Dit> dit_;
-  MemoryPlan plan_;
-  std::unique_ptr<Runner> runner_;
-  std::int64_t steps_ = 0;
-  double stalled_ = 0, read_ = 0;
-  LaneTime disk_;
-  KernelTimes* collect_ = nullptr;
-};
 
 }  // namespace
 
@@ -255,6 +79,8 @@ void BenchWan::declare(CLI::App& app) {
   app.add_option("--steps", steps_, "timed steps, after two that are not")
       ->check(CLI::Range(1, 1000));
   app.add_option("--folder", folder_, "where the file of random weights goes, and state on disk");
+  app.add_option("--file", file_,
+                 "a file of random weights that is kept, and used where it is there already");
   app.add_flag("--kernels", kernels_, "a table of what takes the time, by operation");
   app.add_flag("--json", json_, "one JSON document");
 }
@@ -337,7 +163,7 @@ void BenchWan::run() {
   const bool whole = from_ == "disk" && stream_ != "0";
   const RandomWeights weights(r.job.config, weights_ == "fp8" ? DType::f8_e4m3 : DType::bf16,
                               whole ? RandomWeights::Blocks::each : RandomWeights::Blocks::alike,
-                              folder_);
+                              {.folder = folder_, .kept = file_});
   r.experts = {weights.groups()};
   // Before and after every step: it differs from minute to minute.
   const int readers = RunnerOptions().disk_readers;

@@ -23,7 +23,7 @@ class BenchWan {
   MemoryPolicy policy(const wan::FitRequest& r) const;
 
   std::string model_ = "14B", mode_ = "infer", stream_ = "0", from_ = "host", weights_ = "bf16";
-  std::string activations_ = "attention-kept", gpu_, ram_, disk_, folder_ = "/tmp", dtype_ = "bf16";
+  std::string activations_ = "attention-kept", gpu_, ram_, disk_, folder_ = "/tmp", file_;
   std::int64_t tokens_ = 7168, rank_ = 16, batch_ = 1, slots_ = 2, parts_ = 0, steps_ = 5,
                heads_ = 0;
   std::int64_t chunk_ = 0, kept_ = 0, disk_groups_ = 0;

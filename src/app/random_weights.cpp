@@ -24,6 +24,10 @@ bool is_gain(const std::string& name) {
   return name.find("norm") != std::string::npos && name.ends_with(".weight");
 }
 
+std::string path_in(const std::string& folder) {
+  return fmt::format("{}/ballast-random-weights-{}.bin", folder, getpid());
+}
+
 class PatternFile {
  public:
   PatternFile(const std::string& path, DType matrices, std::uint64_t total)
@@ -76,43 +80,44 @@ class PatternFile {
 }  // namespace
 
 RandomWeights::RandomWeights(const wan::Config& config, DType stored, Blocks blocks,
-                             const std::string& folder)
-    : path_(fmt::format("{}/ballast-random-weights-{}.bin", folder, getpid())),
+                             const Place& place)
+    : path_(place.kept.empty() ? path_in(place.folder) : place.kept),
+      kept_(!place.kept.empty()),
       groups_(planned_groups(config, kVectors)) {
   // Offsets first: groups 1 to layers are the blocks.
   const auto is_copy = [&](std::size_t g) {
     return blocks == Blocks::alike && g > 1 && g <= static_cast<std::size_t>(config.layers);
   };
   std::uint64_t end = 0;
+  std::vector<const StoredTensor*> written;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     for (std::size_t t = 0; t < groups_[g].tensors.size(); ++t) {
       StoredBytes& data = groups_[g].tensors[t].data;
       if (!groups_[g].keep_precision && data.shape.rank() == 2) data.dtype = stored;
       data.extent.bytes = static_cast<std::uint64_t>(data.shape.elements()) * size_of(data.dtype);
       data.extent.offset = is_copy(g) ? groups_[1].tensors[t].data.extent.offset : end;
-      if (!is_copy(g)) end += data.extent.bytes;
+      if (is_copy(g)) continue;
+      end += data.extent.bytes;
+      written.push_back(&groups_[g].tensors[t]);
     }
   }
-  try {
-    PatternFile file(path_, stored, end);
-    for (std::size_t g = 0; g < groups_.size(); ++g) {
-      if (is_copy(g)) continue;
-      for (const StoredTensor& t : groups_[g].tensors) {
-        file.write(t);
-      }
+  if (kept_ && std::filesystem::exists(path_)) {
+    const std::uint64_t there = std::filesystem::file_size(path_);
+    if (there != end) {
+      fail(ErrorCode::usage,
+           fmt::format("{}: {} of random weights expected ({} bytes), found {} ({} bytes)", path_,
+                       Bytes{end}, end, Bytes{there}, there),
+           {{"another name", "makes a file for this model"}});
     }
-    file.finish();
     open();
-  } catch (...) {
-    std::filesystem::remove(path_);
-    throw;
+  } else {
+    write(stored, end, written);
   }
 }
 
 RandomWeights::RandomWeights(std::vector<WeightGroup> groups, const std::string& folder)
-    : path_(fmt::format("{}/ballast-random-weights-{}.bin", folder, getpid())),
-      groups_(std::move(groups)) {
-  std::vector<StoredTensor*> first;  // of every shape and kind
+    : path_(path_in(folder)), groups_(std::move(groups)) {
+  std::vector<const StoredTensor*> first;  // of every shape and kind
   std::uint64_t end = 0;
   for (WeightGroup& g : groups_) {
     for (StoredTensor& t : g.tensors) {
@@ -125,13 +130,22 @@ RandomWeights::RandomWeights(std::vector<WeightGroup> groups, const std::string&
       first.push_back(&t);
     }
   }
+  write(kVectors, end, first);
+}
+
+// Under another name until it is whole.
+void RandomWeights::write(DType matrices, std::uint64_t bytes,
+                          const std::vector<const StoredTensor*>& tensors) {
+  const std::string part = path_ + ".part";
   try {
-    PatternFile file(path_, kVectors, end);
-    for (const StoredTensor* t : first) file.write(*t);
+    PatternFile file(part, matrices, bytes);
+    for (const StoredTensor* t : tensors) file.write(*t);
     file.finish();
+    std::filesystem::rename(part, path_);
     open();
   } catch (...) {
-    std::filesystem::remove(path_);
+    std::error_code ignored;
+    for (const std::string& p : {part, path_}) std::filesystem::remove(p, ignored);
     throw;
   }
 }
@@ -144,6 +158,7 @@ void RandomWeights::open() {
 }
 
 RandomWeights::~RandomWeights() {
+  if (kept_) return;
   std::error_code ignored;
   std::filesystem::remove(path_, ignored);
 }

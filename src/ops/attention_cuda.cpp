@@ -18,6 +18,7 @@
 #include "ops/attention_graph.h"
 #include "ops/attention_products.h"
 #include "ops/cudnn_graph.h"
+#include "ops/prepared_table.h"
 
 namespace ballast::ops::cuda {
 namespace {
@@ -54,7 +55,7 @@ class AttentionPlans {
   void prepare(const Call& call) { prepared(call); }
   void run(const Call& call) {
     const Prepared& p = prepared(call);
-    p.plan->run(handle(), p.pack);
+    p.plan->run(cudnn().raw(), p.pack);
   }
 
  private:
@@ -68,15 +69,16 @@ class AttentionPlans {
   };
 
   // Not before it is needed: f32 runs without cuDNN.
-  cudnnHandle_t handle() { return queue_.local<CudnnHandle>().raw(); }
+  CudnnHandle& cudnn() { return queue_.local<CudnnHandle>(); }
 
   const Prepared& prepared(const Call& call) {
-    const auto found = packs_.find(call);
-    return found != packs_.end() ? found->second : make(call);
+    const Prepared* const found = packs_.find(call);
+    return found ? *found : make(call);
   }
 
   const Prepared& make(const Call& call) {
-    const std::lock_guard alone(queue_.local<CudnnHandle>().making());
+    const std::lock_guard alone(cudnn().making());
+    if (const Prepared* const found = packs_.find(call)) return *found;  // another thread made it
     const char* name = call.graph.backward ? "attention_backward" : "attention";
     auto plan = plans_.find(call.graph);
     if (plan == plans_.end()) {
@@ -84,7 +86,7 @@ class AttentionPlans {
           fmt::format("{} of {} queries, {} keys, {} heads of {}", name, call.graph.queries,
                       call.graph.keys, call.graph.heads, call.graph.width);
       plan = plans_
-                 .try_emplace(call.graph, attention_graph(call.graph), handle(),
+                 .try_emplace(call.graph, attention_graph(call.graph), cudnn().maker(),
                               call.workspace.library, what)
                  .first;
     }
@@ -99,13 +101,13 @@ class AttentionPlans {
                                     : call.places[static_cast<std::size_t>(id)]);
     }
     p.pack = CudnnPack(ids, places, call.workspace.library > 0 ? call.workspace_at : nullptr);
-    return packs_.emplace(call, std::move(p)).first->second;
+    return packs_.add(call, std::move(p));
   }
 
   GpuQueue& queue_;
   int sm_ = 0;
-  std::map<AttentionGraph, CudnnPlan> plans_;
-  std::map<Call, Prepared> packs_;
+  std::map<AttentionGraph, CudnnPlan> plans_;  // of whoever makes one
+  PreparedTable<Call, Prepared> packs_;
 };
 
 // cuDNN moves 16 bytes at a time.

@@ -10,6 +10,7 @@
 #include "memory/gpu.h"
 #include "ops/conv3d_graph.h"
 #include "ops/cudnn_graph.h"
+#include "ops/prepared_table.h"
 
 namespace ballast::ops::cuda {
 namespace {
@@ -22,7 +23,7 @@ class ConvPlans {
   void prepare(const ConvFrame& a) { prepared(a); }
   void run(const ConvFrame& a) {
     const Prepared& p = prepared(a);
-    p.plan->run(handle(), p.pack);
+    p.plan->run(cudnn().raw(), p.pack);
   }
 
  private:
@@ -33,19 +34,19 @@ class ConvPlans {
   using Size = std::array<std::int64_t, 5>;
   using Call = std::tuple<Size, const void*, const void*, const void*, const void*, const void*>;
 
-  cudnnHandle_t handle() { return queue_.local<CudnnHandle>().raw(); }
+  CudnnHandle& cudnn() { return queue_.local<CudnnHandle>(); }
 
   const Prepared& prepared(const ConvFrame& a) {
     const Call call({a.height, a.chosen_height, a.width, a.channels, a.outputs}, a.x, a.w, a.y,
                     a.bias, a.workspace);
-    const auto found = packs_.find(call);
-    if (found != packs_.end()) return found->second;
-    const std::lock_guard alone(queue_.local<CudnnHandle>().making());
+    if (const Prepared* const found = packs_.find(call)) return *found;
+    const std::lock_guard alone(cudnn().making());
+    if (const Prepared* const found = packs_.find(call)) return *found;  // another thread made it
     const CudnnPlan& plan = plan_of(a, a.height);
     const std::array<void*, 4> places = {const_cast<void*>(a.x), const_cast<void*>(a.w), a.y,
                                          const_cast<void*>(a.bias)};
     Prepared p = {.plan = &plan, .pack = CudnnPack(kConvTensors, places, a.workspace)};
-    return packs_.emplace(call, std::move(p)).first->second;
+    return packs_.add(call, std::move(p));
   }
 
   // Part of a frame is computed as the whole one would be: by its kernel, set up alike.
@@ -57,11 +58,12 @@ class ConvPlans {
                                          height, a.width, a.channels, a.outputs);
     CudnnGraph graph = conv_graph(a, height);
     if (height == a.chosen_height) {
-      CudnnPlan plan(std::move(graph), handle(), kConvWorkspace, what, kMostWithoutPartialSums);
+      CudnnPlan plan(std::move(graph), cudnn().maker(), kConvWorkspace, what,
+                     kMostWithoutPartialSums);
       return plans_.emplace(size, std::move(plan)).first->second;
     }
     const CudnnPlan& whole = plan_of(a, a.chosen_height);
-    CudnnPlan plan(std::move(graph), handle(), what, without_workspace(whole.choice()));
+    CudnnPlan plan(std::move(graph), cudnn().maker(), what, without_workspace(whole.choice()));
     if (std::max(whole.workspace(), plan.workspace()) > kMostWithoutPartialSums) {
       fail(ErrorCode::device,
            fmt::format("{}: part of {} x {}, which cuDNN computes with partial sums ({} bytes for "
@@ -74,8 +76,8 @@ class ConvPlans {
   }
 
   GpuQueue& queue_;
-  std::map<Size, CudnnPlan> plans_;
-  std::map<Call, Prepared> packs_;
+  std::map<Size, CudnnPlan> plans_;  // of whoever makes one
+  PreparedTable<Call, Prepared> packs_;
 };
 
 }  // namespace

@@ -54,12 +54,13 @@ class CudnnHandle {
   CudnnHandle(const CudnnHandle&) = delete;
   CudnnHandle& operator=(const CudnnHandle&) = delete;
 
-  cudnnHandle_t raw() const { return raw_; }
-  // Held while plans are made: a handle is for one thread at a time.
+  cudnnHandle_t raw() const { return raw_; }  // runs plans, in the queue's thread
+  // Makes them, beside that: a handle is for one thread at a time, whoever holds making().
+  cudnnHandle_t maker() const { return maker_; }
   std::mutex& making() { return making_; }
 
  private:
-  cudnnHandle_t raw_ = nullptr;
+  cudnnHandle_t raw_ = nullptr, maker_ = nullptr;
   std::mutex making_;
 };
 

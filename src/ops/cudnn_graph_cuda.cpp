@@ -90,9 +90,12 @@ CudnnHandle::CudnnHandle(GpuQueue& queue) {
   check_cudnn(cudnn().create(&raw_), "starting");
   const auto stream = static_cast<cudaStream_t>(queue.stream().native);
   check_cudnn(cudnn().set_stream(raw_, stream), "choosing a stream");
+  check_cudnn(cudnn().create(&maker_), "starting");
 }
 CudnnHandle::~CudnnHandle() {
-  if (raw_ != nullptr) cudnn().destroy(raw_);
+  for (const cudnnHandle_t h : {raw_, maker_}) {
+    if (h != nullptr) cudnn().destroy(h);
+  }
 }
 
 CudnnTarget::CudnnTarget(std::string_view properties)

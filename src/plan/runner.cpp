@@ -355,7 +355,6 @@ void Runner::run_lane(Lane lane, int program, std::size_t hand) {
   const bool several = state.hands.size() > 1;
   bool played = false;  // what stands before the next instruction is a recording
   try {
-    if (queue && lane == Lane::compute) await_prepared(program);
     if (queue) gpu_->begin(lane);
     for (;;) {
       Stopwatch watch;
@@ -375,6 +374,7 @@ void Runner::run_lane(Lane lane, int program, std::size_t hand) {
       if (failed_.load(std::memory_order_relaxed)) return;
       time.waiting += watch.seconds();
       watch = {};
+      if (queue && lane == Lane::compute) await_prepared(program, i);
       if (queue && !on_gpu) gpu_->drain(lane);
       const GpuStretches::Stretch* const stretch =
           queue && lane == Lane::compute ? gpu_->stretch_at(program, n) : nullptr;

@@ -110,12 +110,15 @@ class Runner {
   ThreadPool& compute_threads() { return compute_; }  // of the processors
 
   // Seconds that were waited for memory, and by the first runs for what libraries prepare, which
-  // goes on beside programs that need nothing of it. To be asked after a run that does.
+  // goes on beside them in the order in which it is needed. To be asked after a run that needs all.
   struct Opening {
     double memory = 0, prepared = 0, waited = 0;
     std::map<std::string, double> by_operation;  // of what was prepared
   };
-  const Opening& opening() const { return opening_; }
+  const Opening& opening() const {
+    if (preparing_.valid()) preparing_.wait();
+    return opening_;
+  }
 
  private:
   // The disk lane has as many as there are reads in flight, so that the disk's queue stays as deep
@@ -156,8 +159,8 @@ class Runner {
   void order_hands(LaneState& lane, std::size_t program) const;
   bool share_bytes(const Instruction& a, const Instruction& b) const;
   void prepare();
-  void prepare_share(bool attention);
-  void await_prepared(int program);
+  void prepare_share(std::size_t share);
+  void await_prepared(int program, std::uint32_t instruction);
   void await_pinned(int program);
   bool needs_pinned(int program) const;
   std::string place_on_gpu(int program) const;
@@ -200,7 +203,13 @@ class Runner {
   bool quit_ = false;
   std::atomic<bool> failed_{false};
   std::exception_ptr error_;
-  std::vector<bool> prepares_;  // by program: whether an instruction of it has something to prepare
+  // What libraries prepare goes on in two threads, each in the order of programs and instructions:
+  // where each of them is, and everything before is prepared.
+  std::array<std::atomic<std::uint64_t>, 2> prepared_until_{};
+  enum class Preparing : std::uint8_t { done, under_way, failed };
+  std::atomic<Preparing> preparation_{Preparing::done};
+  std::mutex preparing_mutex_;
+  std::condition_variable prepared_more_;
   std::shared_future<void> preparing_;  // the last member: it works on all others
 };
 

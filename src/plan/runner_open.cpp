@@ -55,54 +55,102 @@ void Runner::open_scratch() {
   bases_.scratch = &scratch_;
 }
 
+namespace {
+
 // Attention is cuDNN's and most of the rest cuBLASLt's: neither waits for the other.
-void Runner::prepare_share(bool attention) {
+std::size_t share_of(const Instruction& i) {
+  return i.cost.work == Work::attention || i.cost.work == Work::attention_backward ? 0 : 1;
+}
+
+// In the order in which instructions are prepared.
+std::uint64_t place_of(std::size_t program, std::size_t instruction) {
+  return std::uint64_t{program} << 32 | instruction;
+}
+
+}  // namespace
+
+void Runner::prepare_share(std::size_t share) {
   use_gpu();
   std::map<std::string, double> seconds;
-  for (const Program& p : set_.programs) {
-    for (const Instruction& i : p.instructions) {
-      const bool is_attention =
-          i.cost.work == Work::attention || i.cost.work == Work::attention_backward;
-      if (!i.prepare || is_attention != attention) continue;
+  const auto is_at = [&](std::uint64_t place) {
+    {
+      const std::lock_guard lock(preparing_mutex_);
+      prepared_until_[share].store(place, std::memory_order_release);
+    }
+    prepared_more_.notify_all();
+  };
+  for (std::size_t p = 0; p < set_.programs.size(); ++p) {
+    const Program& program = set_.programs[p];
+    for (std::size_t n = 0; n < program.instructions.size(); ++n) {
+      const Instruction& i = program.instructions[n];
+      if (!i.prepare || share_of(i) != share) continue;
+      is_at(place_of(p, n));
       const Stopwatch one;
-      while_doing(fmt::format("preparing {} of program {}", i.name, p.name), [&] {
+      while_doing(fmt::format("preparing {} of program {}", i.name, program.name), [&] {
         i.prepare(Bindings(set_, plan_.offset, bases_, i, step_, gpu_->stream(i.lane, &copier_),
                            nullptr));
       });
       seconds[std::string(i.name.substr(i.name.rfind('.') + 1))] += one.seconds();
     }
   }
+  is_at(place_of(set_.programs.size(), 0));
   const std::lock_guard lock(mutex_);
   for (const auto& [name, took] : seconds) opening_.by_operation[name] += took;
 }
 
-// What libraries make for certain sizes takes a second or more: it goes on beside the first
-// programs, which load weights and have nothing of the kind, and beside the reading and copying of
-// the first that has.
+// What libraries make for certain sizes takes a second or more: it goes on beside the programs that
+// load weights, which have nothing of the kind, and beside the first that has, as far as nobody
+// waits for it: a backward pass comes long after its forward pass.
 void Runner::prepare() {
-  for (const Program& p : set_.programs) {
-    prepares_.push_back(std::ranges::any_of(
-        p.instructions, [](const Instruction& i) { return static_cast<bool>(i.prepare); }));
-  }
-  if (std::ranges::find(prepares_, true) == prepares_.end()) return;
+  const bool any = std::ranges::any_of(set_.programs, [](const Program& p) {
+    return std::ranges::any_of(p.instructions,
+                               [](const Instruction& i) { return static_cast<bool>(i.prepare); });
+  });
+  if (!any) return;
   check(gpu_.has_value(), "there is something to prepare, but no GPU");
   const auto all = [this] {
     const Stopwatch watch;
-    auto others = std::async(std::launch::async, [this] { prepare_share(false); });
-    prepare_share(true);
+    auto others = std::async(std::launch::async, [this] { prepare_share(1); });
+    prepare_share(0);
     others.get();
     opening_.prepared = watch.seconds();
   };
   if (options_.debug.order != Order::concurrent) return all();
-  preparing_ = std::async(std::launch::async, all).share();
+  preparation_ = Preparing::under_way;
+  const auto end_as = [this](Preparing how) {
+    {
+      const std::lock_guard lock(preparing_mutex_);
+      preparation_ = how;
+    }
+    prepared_more_.notify_all();
+  };
+  preparing_ = std::async(std::launch::async, [all, end_as] {
+                 try {
+                   all();
+                 } catch (...) {
+                   end_as(Preparing::failed);
+                   throw;
+                 }
+                 end_as(Preparing::done);
+               }).share();
 }
 
-void Runner::await_prepared(int program) {
-  if (!preparing_.valid() || !prepares_[static_cast<std::size_t>(program)]) return;
-  if (opening_.waited > 0) return;
+void Runner::await_prepared(int program, std::uint32_t instruction) {
+  if (preparation_.load(std::memory_order_acquire) == Preparing::done) return;
+  const auto p = static_cast<std::size_t>(program);
+  const Instruction& i = set_.programs[p].instructions[instruction];
+  if (!i.prepare) return;
+  const std::atomic<std::uint64_t>& until = prepared_until_[share_of(i)];
+  const std::uint64_t mine = place_of(p, instruction);
+  if (until.load(std::memory_order_acquire) > mine) return;
   const Stopwatch watch;
-  preparing_.get();
-  opening_.waited = std::max(1e-9, watch.seconds());
+  {
+    std::unique_lock lock(preparing_mutex_);
+    prepared_more_.wait(
+        lock, [&] { return until > mine || preparation_.load() != Preparing::under_way; });
+  }
+  opening_.waited += watch.seconds();
+  if (until <= mine) preparing_.get();  // throws what ended it
 }
 
 }  // namespace ballast

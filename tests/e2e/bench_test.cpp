@@ -38,5 +38,14 @@ TEST(Bench, AnUnknownModelIsNamed) {
   EXPECT_THAT(f.err, HasSubstr("15B"));
 }
 
+TEST(Bench, AKeptFileOfAnotherModelIsRefusedAndLeftAlone) {
+  const TempDir dir;
+  const std::string path = dir.write("weights.bin", "mine");
+  const Finished f = run_ballast({"bench", "wan", "--model", "wan2.1-t2v-1.3b", "--file", path});
+  EXPECT_EQ(f.exit_code, 2);
+  EXPECT_THAT(f.err, ::testing::AllOf(HasSubstr(path), HasSubstr("4 bytes")));
+  EXPECT_EQ(read_whole(path), "mine");
+}
+
 }  // namespace
 }  // namespace ballast::test

@@ -8,6 +8,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -25,13 +28,39 @@ struct Event {
 };
 
 constexpr std::size_t kMemory = std::size_t{8} << 30;
-std::size_t taken = 0;
+
+// What the GPU's copies may write to: its own memory, and the host's as far as it is pinned.
+class Memory {
+ public:
+  void add(void* p, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    bytes_at_[static_cast<char*>(p)] = bytes;
+  }
+  bool remove(void* p) {
+    const std::lock_guard lock(mutex_);
+    return bytes_at_.erase(static_cast<char*>(p)) == 1;
+  }
+  bool has(const void* p, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    auto next = bytes_at_.upper_bound(static_cast<char*>(const_cast<void*>(p)));
+    if (next == bytes_at_.begin()) return false;
+    const auto& [base, size] = *--next;
+    const auto first = static_cast<std::size_t>(static_cast<const char*>(p) - base);
+    return first <= size && bytes <= size - first;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<char*, std::size_t> bytes_at_;
+};
+Memory reached;
 
 cudaError_t allocate(void** p, std::size_t bytes) {
-  if (bytes > kMemory - taken) return cudaErrorMemoryAllocation;
+  if (bytes > kMemory) return cudaErrorMemoryAllocation;
   *p = std::aligned_alloc(256, (bytes + 255) / 256 * 256 + 256);
   if (*p == nullptr) return cudaErrorMemoryAllocation;
   std::memset(*p, 0xff, bytes);  // what was there before is nobody's business
+  reached.add(*p, bytes);
   return cudaSuccess;
 }
 
@@ -97,21 +126,33 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
 
 cudaError_t cudaDeviceGetPCIBusId(char*, int, int) { return cudaErrorInvalidValue; }  // no slot
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
-  *free = kMemory - taken;
-  *total = kMemory;
+  *free = *total = kMemory;
   return cudaSuccess;
 }
 cudaError_t cudaMalloc(void** p, std::size_t bytes) { return allocate(p, bytes); }
 cudaError_t cudaMallocManaged(void** p, std::size_t bytes, unsigned) { return allocate(p, bytes); }
-cudaError_t cudaFree(void* p) { return std::free(p), cudaSuccess; }
-cudaError_t cudaHostRegister(void*, std::size_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }
+cudaError_t cudaFree(void* p) {
+  if (p != nullptr && !reached.remove(p)) return cudaErrorInvalidValue;
+  return std::free(p), cudaSuccess;
+}
+// BALLAST_EMULATED_PINNING=N: more than a page takes N milliseconds.
+cudaError_t cudaHostRegister(void* p, std::size_t bytes, unsigned) {
+  const char* const ms = std::getenv("BALLAST_EMULATED_PINNING");
+  if (ms != nullptr && bytes > 4096) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(std::atol(ms)));
+  }
+  return reached.add(p, bytes), cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* p) {
+  return reached.remove(p) ? cudaSuccess : cudaErrorHostMemoryNotRegistered;
+}
 
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t n, cudaMemcpyKind) {
   return std::memmove(to, from, n), cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t n, cudaMemcpyKind,
                             cudaStream_t) {
+  if (!reached.has(to, n)) return cudaErrorInvalidValue;
   if (emulated::noted([=] { std::memmove(to, from, n); })) return cudaSuccess;
   return std::memmove(to, from, n), cudaSuccess;
 }
@@ -124,6 +165,7 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
     return cudaSuccess;
   }
   if (width > to_pitch || width > from_pitch) return cudaErrorInvalidPitchValue;
+  if (height > 0 && !reached.has(to, (height - 1) * to_pitch + width)) return cudaErrorInvalidValue;
   for (std::size_t r = 0; r < height; ++r) {
     std::memcpy(static_cast<char*>(to) + r * to_pitch,
                 static_cast<const char*>(from) + r * from_pitch, width);
