@@ -81,6 +81,8 @@ void BenchWan::declare(CLI::App& app) {
   app.add_option("--folder", folder_, "where the file of random weights goes, and state on disk");
   app.add_option("--file", file_,
                  "a file of random weights that is kept, and used where it is there already");
+  app.add_option("--disk-trial", disk_trial_, "seconds for which the disk alone is measured")
+      ->check(CLI::Range(0.1, 60.0));
   app.add_flag("--kernels", kernels_, "a table of what takes the time, by operation");
   app.add_flag("--json", json_, "one JSON document");
 }
@@ -168,7 +170,7 @@ void BenchWan::run() {
   // Before and after every step: it differs from minute to minute.
   const int readers = RunnerOptions().disk_readers;
   const auto disk_alone = [&] {
-    return whole ? measure_streaming(weights.path(), readers, 1.5).read : 0;
+    return whole ? measure_streaming(weights.path(), readers, disk_trial_).read : 0;
   };
   const double disk_before = disk_alone();
   const double aside_seconds = aside.seconds();

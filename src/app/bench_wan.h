@@ -27,6 +27,7 @@ class BenchWan {
   std::int64_t tokens_ = 7168, rank_ = 16, batch_ = 1, slots_ = 2, parts_ = 0, steps_ = 5,
                heads_ = 0;
   std::int64_t chunk_ = 0, kept_ = 0, disk_groups_ = 0;
+  double disk_trial_ = 1.5;
   bool auto_ = false, offload_ = false, fast_ = false, kernels_ = false, json_ = false;
   bool state_on_host_ = false, fp8_matmul_ = false, halves_ = false;
 };

@@ -235,8 +235,10 @@ void Runner::run_concurrent(int program) {
   std::unique_lock lock(mutex_);
   progress_.wait(lock, [this] { return lanes_busy_ == 0; });
   for (std::size_t l = 0; l < kLaneCount; ++l) {
-    for (const Hand& hand : lanes_[l].hands) {  // the busier one's
-      if (hand.time.busy >= times_[l].busy) times_[l] = hand.time;
+    const auto hands = static_cast<double>(lanes_[l].hands.size());
+    for (const Hand& hand : lanes_[l].hands) {
+      times_[l].busy += hand.time.busy / hands;
+      times_[l].waiting += hand.time.waiting / hands;
     }
   }
   if (gpu_) {

@@ -56,7 +56,8 @@ struct RunnerOptions {
   RunnerDebug debug = {};
 };
 
-// Of the GPU's queues by its own clock: `waiting` of the compute queue is the exposed stall.
+// Of the GPU's queues by its own clock: `waiting` of the compute queue is the exposed stall. Of a
+// lane with several hands the mean.
 struct LaneTime {
   double busy = 0;     // seconds inside instructions
   double waiting = 0;  // seconds waiting for other lanes
