@@ -50,11 +50,14 @@ WanBenchRun::WanBenchRun(const wan::FitRequest& request, const MemoryPolicy& pol
   moments_.note("recorded");
   runner_ = std::make_unique<Runner>(set_, plan_, options, std::move(memory));
   moments_.note("arenas, libraries");
-  runner_->run_beside("load", [this] {
+  double given = 0;
+  runner_->run_beside("load", [&] {
+    const Stopwatch giving;
     give_adapters();
     give_inputs();
+    given = giving.seconds();
   });
-  moments_.note("weights, inputs");
+  moments_.note(fmt::format("weights; inputs in {:.2f} s", given));
   if (dit_->job().mode != wan::Mode::infer) runner_->run("init_state");
   moments_.note("state");
 }

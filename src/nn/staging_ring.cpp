@@ -166,6 +166,7 @@ void StagingRing::emit(ProgramBuilder& pb, std::span<const Piece> pieces, Lane l
   std::vector<CopyOut> outs;
   BufferList writes;
   double bytes = 0;
+  bool copies_bytes = true;
   for (const Piece& p : pieces) {
     const Delivery& d = *p.delivery;
     const std::uint64_t piece_bytes = static_cast<std::uint64_t>(p.count) * size_of(d.from.dtype);
@@ -192,6 +193,7 @@ void StagingRing::emit(ProgramBuilder& pb, std::span<const Piece> pieces, Lane l
       const DType to = pb.dtype(d.to);
       out.to = pb.view(d.to, static_cast<std::uint64_t>(p.first) * size_of(to), to, {p.count});
     }
+    copies_bytes &= !out.to_scale && ops::moves_bytes(d.from.dtype, pb.set().spec(out.to));
     writes.push_back(out.to);
     outs.push_back(out);
   }
@@ -209,7 +211,8 @@ void StagingRing::emit(ProgramBuilder& pb, std::span<const Piece> pieces, Lane l
           {.reads = {ring},
            .writes = std::move(writes),
            .lane = lane,
-           .cost = {.work = Work::transfer, .bytes = 2 * bytes}},
+           .cost = {.work = Work::transfer, .bytes = 2 * bytes},
+           .copies_bytes = copies_bytes},
           [outs = std::move(outs), ring](const Bindings& b) {
             const TensorView from = b.out(ring);
             for (const CopyOut& c : outs) copy_out(c, from, b);

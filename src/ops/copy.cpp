@@ -40,6 +40,15 @@ void copy(const Copy& a, Stream stream) {
       });
 }
 
+bool moves_bytes(DType from, const BufferSpec& to) {
+  if (from != to.dtype) return false;
+  const Shape shape = to.shape, strides = to.strides;
+  if (strides == row_major(shape)) return true;
+  if (shape.rank() != 2 || strides[1] != 1) return false;
+  const auto size = static_cast<std::int64_t>(size_of(from));
+  return cuda::engine_takes({.width = shape[1] * size, .pitch = strides[0] * size});
+}
+
 void copy(ProgramBuilder& pb, Buffer from, Buffer to, Lane lane) {
   check(pb.shape(from) == pb.shape(to), "copy: from is {}, to is {}", pb.shape(from), pb.shape(to));
   check(convertible(pb.dtype(from), pb.dtype(to)), "copy: {} does not convert to {}",

@@ -16,6 +16,10 @@ struct Copy {
   Rounding rounding = Rounding::nearest;
 };
 void copy(const Copy& a, Stream stream);
+// Whether a copy of packed elements to `to` moves bytes alone, in one piece or in long rows: a GPU
+// leaves those between host and device to its copy engine. Anything else takes a kernel, which
+// reaches pinned memory of the host only.
+bool moves_bytes(DType from, const BufferSpec& to);
 
 // Recorded forms. A copy between tiers counts as a transfer, any other as memory traffic.
 void copy(ProgramBuilder& pb, Buffer from, Buffer to, Lane lane = Lane::compute);

@@ -154,13 +154,11 @@ void copy_equal(const Copy& a, cudaStream_t stream) {
                "copying");
     return;
   }
-  constexpr std::int64_t kLargestPitch = std::int64_t{1} << 31;
-  const auto pitch = [&](std::int64_t step) {
-    return step >= static_cast<std::int64_t>(width) && step < kLargestPitch;
+  const auto taken = [&](std::int64_t step) {
+    return engine_takes({.width = static_cast<std::int64_t>(width), .pitch = step});
   };
-  // Rows of a few bytes go faster through a kernel, also over the link.
-  if (a.through_engine && w.rank == 2 && w.from[1] == 1 && w.to[1] == 1 && width >= 64 &&
-      pitch(w.from[0]) && pitch(w.to[0])) {
+  if (a.through_engine && w.rank == 2 && w.from[1] == 1 && w.to[1] == 1 && taken(w.from[0]) &&
+      taken(w.to[0])) {
     check_cuda(cudaMemcpy2DAsync(a.to.data, static_cast<std::size_t>(w.to[0]), a.from.data,
                                  static_cast<std::size_t>(w.from[0]), width,
                                  static_cast<std::size_t>(w.shape[0]), cudaMemcpyDefault, stream),

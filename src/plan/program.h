@@ -87,6 +87,7 @@ using Kernel = std::function<void(const Bindings&)>;
 struct Instruction {
   std::string_view name;  // a zero follows
   Lane lane = Lane::compute;
+  bool copies_bytes = false;  // and nothing else: host memory that it reads need not be pinned
   // It is run once for each (Bindings::part), side by side where its lane has several hands: a
   // large read is as many instructions as a small one and still keeps all of them busy.
   std::uint32_t parts = 1;

@@ -144,6 +144,7 @@ void ProgramBuilder::add(std::string_view name, Access access, Kernel run, Kerne
   set_.programs[static_cast<std::size_t>(program_)].instructions.push_back(
       {.name = set_.names.add(scope_, name),
        .lane = access.lane,
+       .copies_bytes = access.copies_bytes,
        .parts = access.parts,
        .reads = std::move(access.reads),
        .writes = std::move(access.writes),

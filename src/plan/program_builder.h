@@ -16,6 +16,7 @@ struct Access {
   Lane lane = Lane::compute;
   Cost cost = {};
   std::uint32_t parts = 1;
+  bool copies_bytes = false;
 };
 
 // Records one program of a set.

@@ -17,16 +17,16 @@ RunMemory Runner::open_memory(Device device, Bytes device_bytes, Bytes host_byte
   return RunMemory(device, device_bytes, host_bytes, reach);
 }
 
-// Copies to the GPU work from memory that is not pinned yet, slowly; kernels cannot reach it, and
-// what comes back would be waited for. So weights are read beside the pinning, and steps are not
-// taken.
+// Copies to the GPU work from memory that is not pinned yet, slowly; kernels cannot reach it, on
+// whatever queue they are, and what comes back would be waited for. So weights are read beside the
+// pinning where they are taken as they are, and steps are not taken.
 bool Runner::needs_pinned(int program) const {
   const auto& all = set_.programs[static_cast<std::size_t>(program)].instructions;
   const auto of_host = [&](Buffer b) { return set_.spec(b).tier == Tier::host; };
   const bool reads_disk =
       std::ranges::any_of(all, [](const Instruction& i) { return i.lane == Lane::disk; });
   return !reads_disk || std::ranges::any_of(all, [&](const Instruction& i) {
-    if (i.lane != Lane::compute && i.lane != Lane::download) return false;
+    if (!is_queue(i.lane) || (i.lane == Lane::upload && i.copies_bytes)) return false;
     return std::ranges::any_of(i.reads, of_host) || std::ranges::any_of(i.writes, of_host);
   });
 }

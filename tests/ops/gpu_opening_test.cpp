@@ -51,6 +51,36 @@ TEST_F(GpuOpeningTest, NothingIsCopiedBackBeforeMemoryIsPinned) {
   EXPECT_EQ(got, std::vector<float>(kSize, 3));
 }
 
+// A program that reads weights: with nothing but bytes to copy it need not wait for pinning, with a
+// kernel that reaches for host memory it must, on whatever queue that is.
+TEST_F(GpuOpeningTest, WeightsAreReadBesidePinningWhereBytesAreCopiedAlone) {
+  if (open_gpu().name != "emulated GPU") GTEST_SKIP() << "a real one pins as fast as it can";
+  for (const bool copies_bytes : {true, false}) {
+    ProgramSet set;
+    set.backend.device = Device::cuda;
+    ProgramBuilder pb(set, "load");
+    const Buffer x = buffer(pb, "x"), ring = buffer(pb, "ring", Tier::host);
+    pb.emit("read", {.writes = {ring}, .lane = Lane::disk}, [](const Bindings&) {});
+    bool pinned = true;  // then the emulated GPU writes to it
+    pb.emit(
+        "copy_out",
+        {.reads = {ring}, .writes = {x, ring}, .lane = Lane::upload, .copies_bytes = copies_bytes},
+        [&](const Bindings& b) {
+          try {
+            ops::copy({.from = b.out(x), .to = b.out(ring)}, b.stream());
+          } catch (const Error&) {
+            pinned = false;
+          }
+        });
+    const MemoryPlan plan = plan_memory(set);
+    ::setenv("BALLAST_EMULATED_PINNING", "300", 1);
+    Runner runner(set, plan);
+    runner.run("load");
+    ::unsetenv("BALLAST_EMULATED_PINNING");
+    EXPECT_EQ(pinned, !copies_bytes);
+  }
+}
+
 TEST_F(GpuOpeningTest, AnInstructionWaitsForItsOwnPreparationAndNotForLaterOnes) {
   ProgramBuilder pb(set_, "step");
   const Buffer x = buffer(pb, "x");

@@ -62,6 +62,7 @@ class Search {
     MemoryPolicy policy;
     double soonest = 0;  // no step takes less
     std::optional<LeastNeeds> needs;
+    bool doubtful = false;  // it will hardly fit
   };
 
   // The optimizer's state goes to disk only where nothing else fits: reading and writing it takes
@@ -148,8 +149,9 @@ class Search {
     return std::nullopt;
   }
 
-  // The one that may be fastest comes first, so that few of the list are recorded whole. What its
-  // step takes at least is known from others that compute no more, then from a few blocks of it.
+  // The one that may be fastest comes first, so that few of the list are recorded whole, and those
+  // that will hardly fit come last. What its step takes at least is known from others that compute
+  // no more, then from a few blocks of it.
   void look_at(const std::vector<MemoryPolicy>& list) {
     std::vector<Candidate> open;
     for (MemoryPolicy candidate : list) {
@@ -158,11 +160,15 @@ class Search {
       if (!policy || too_heavy(*policy)) continue;
       if (std::ranges::find(tried_, *policy) != tried_.end()) continue;
       tried_.push_back(*policy);
-      open.push_back({.policy = std::move(*policy), .soonest = 0, .needs = {}});
+      open.push_back({.policy = std::move(*policy), .soonest = 0, .needs = {}, .doubtful = false});
     }
     while (!open.empty()) {
-      const auto next = std::ranges::min_element(open, {}, &Candidate::soonest);
-      if (best_ && next->soonest > kWorthwhile * best_seconds_) return;
+      const auto next = std::ranges::min_element(
+          open, {}, [](const Candidate& c) { return std::pair(c.doubtful, c.soonest); });
+      if (best_ && next->soonest > kWorthwhile * best_seconds_) {
+        open.erase(next);
+        continue;
+      }
       if (!next->needs) {
         if (!weigh(*next)) {
           open.erase(next);
@@ -181,6 +187,10 @@ class Search {
       }
       if (soonest.step + soonest.update > next->soonest) {
         next->soonest = soonest.step + soonest.update;
+        continue;
+      }
+      if (!next->doubtful && hardly_fits(*next)) {
+        next->doubtful = true;
         continue;
       }
       const MemoryPolicy chosen = std::move(next->policy);
@@ -222,7 +232,7 @@ class Search {
                       std::initializer_list<std::int64_t> sizes) {
     for (const std::int64_t n : sizes) {
       if (p.*size == 0 || (n != 0 && n <= p.*size)) break;
-      Candidate c = {.policy = p, .soonest = 0, .needs = {}};
+      Candidate c = {.policy = p, .soonest = 0, .needs = {}, .doubtful = false};
       c.policy.*size = n;
       if (weigh(c)) return c.policy;
     }
@@ -233,7 +243,7 @@ class Search {
   bool take_instead(const MemoryPolicy& p) {
     if (std::ranges::find(tried_, p) != tried_.end()) return false;
     tried_.push_back(p);
-    Candidate c = {.policy = p, .soonest = 0, .needs = {}};
+    Candidate c = {.policy = p, .soonest = 0, .needs = {}, .doubtful = false};
     if (!weigh(c)) return false;
     const Soonest soonest = soonest_of(c);
     const double before = best_seconds_;
@@ -258,6 +268,14 @@ class Search {
     c.needs = known_.of(search_, c.policy);
     const Bytes block = fills(c.policy) ? block_bytes(c.policy) : Bytes{};
     return surely_missing(search_, group_bytes_, c.policy, *c.needs, block).count == 0;
+  }
+
+  // Whether places of a few blocks lose more than live bytes leave of the device: that recording
+  // and packing all of them will show that it does not fit, in all but odd cases.
+  bool hardly_fits(const Candidate& c) {
+    const Bytes gpu = request_.budget.gpu, room = gpu - std::min(c.needs->device, gpu);
+    const bool ample = room.count > gpu.count / 8;  // places lose less
+    return fills(c.policy) && !ample && known_.unused_by_places(search_, c.policy) > room;
   }
 
   // What a block that stays takes of the device with all that full training keeps with it: the same

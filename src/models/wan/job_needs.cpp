@@ -6,6 +6,7 @@
 
 #include "ops/quantum.h"
 #include "ops/sgemm.h"
+#include "plan/places.h"
 
 namespace ballast::wan {
 namespace {
@@ -183,7 +184,7 @@ LeastNeeds least_needs(const FitRequest& request, const MemoryPolicy& policy) {
 
 KnownNeeds::Known& KnownNeeds::known(const MemoryPolicy& policy) {
   const auto found = std::ranges::find(known_, policy, &Known::policy);
-  return found != known_.end() ? *found : known_.emplace_back(Known{policy, {}, {}, {}, {}});
+  return found != known_.end() ? *found : known_.emplace_back(Known{policy, {}, {}, {}, {}, {}});
 }
 
 bool KnownNeeds::one_form(const FitRequest& request) {
@@ -227,6 +228,17 @@ LeastNeeds KnownNeeds::of(const FitRequest& request, const MemoryPolicy& policy)
 
 LeastNeeds KnownNeeds::of_few_blocks(const FitRequest& request, const MemoryPolicy& policy) {
   return one_form(request) ? one_more(request, known(policy)) : of(request, policy);
+}
+
+Bytes KnownNeeds::unused_by_places(const FitRequest& request, const MemoryPolicy& policy) {
+  if (!one_form(request)) return {};
+  Known& k = known(policy);
+  if (!k.unused) {
+    one_more(request, k);  // makes the request
+    const ProgramSet set = record(*one_more_, policy).set;
+    k.unused = plan_places(set).peak_of(Tier::device) - live_bytes(set)[0];
+  }
+  return *k.unused;
 }
 
 const KnownNeeds::Staying& KnownNeeds::staying(const FitRequest& request,

@@ -85,6 +85,9 @@ class KnownNeeds {
   // quickly: by three blocks, less.
   std::optional<LeastNeeds> of_staying(const FitRequest& request, const MemoryPolicy& policy,
                                        bool quickly = false);
+  // Bytes of the device that places leave unused while it holds most, by those of a few blocks: an
+  // estimate, and none where blocks differ.
+  Bytes unused_by_places(const FitRequest& request, const MemoryPolicy& policy);
   // Whether the policy needs more than the budget by what is kept in any case, or by what one block
   // shows or a few: in a fraction of the time. A no says nothing.
   bool surely_over(const FitRequest& request, const MemoryPolicy& policy);
@@ -94,6 +97,7 @@ class KnownNeeds {
     MemoryPolicy policy;
     // With one block, with three, with four, with all of them.
     std::optional<LeastNeeds> one, few, one_more, all;
+    std::optional<Bytes> unused;  // by places
   };
   // What the head and then each block that stay add, in signed bytes: weights, the same under all
   // policies that bring others the same way.

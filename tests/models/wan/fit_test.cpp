@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "models/wan/advice.h"
 #include "models/wan/job_needs.h"
 #include "models/wan/weights.h"
@@ -44,9 +46,29 @@ TEST(Fit, RecordsFewInstructionsForAnAnswer) {
   };
   EXPECT_LE(recorded_for({Mode::lora, "rtx4090", 24_GB, 32_GB}, large), 230'000u);
   EXPECT_LE(recorded_for({Mode::lora, "rtx4090", 8_GB, 8_GB}, small), 230'000u);
+  // The disk decides what its steps take: one that will hardly fit is not recorded whole first.
+  EXPECT_LE(recorded_for({Mode::lora, "h200", 3_GB, 6_GB}, small), 380'000u);
   // Their steps wait for nothing, so that larger pieces of work are looked for.
   EXPECT_LE(recorded_for({Mode::full, "h200", 139_GB, 400_GB}, large), 370'000u);
   EXPECT_LE(recorded_for({Mode::full, "rtx4090", 24_GB, 256_GB}, small), 310'000u);
+}
+
+// The runner then reads them beside the pinning of memory: no kernel reaches for it.
+TEST(Fit, WeightsOfTheDevicesOwnTypeAreLoadedByCopiesOfBytes) {
+  FitRequest r =
+      request({Mode::lora, "h200", 3_GB, 6_GB}, {.frames = 1, .height = 32, .width = 32});
+  const auto kernels = [&](const MemoryPolicy& policy) {
+    const RecordedJob recorded = record(r, policy);
+    const auto load = static_cast<std::size_t>(recorded.set.program_index("load"));
+    return std::ranges::count_if(
+        recorded.set.programs[load].instructions,
+        [](const Instruction& i) { return i.lane == Lane::upload && !i.copies_bytes; });
+  };
+  EXPECT_EQ(kernels(closest_policy(r)), 0);
+  EXPECT_EQ(kernels({}), 0);  // everything stays
+  r.experts = {planned_groups(r.job.config, DType::f32)};
+  r.job.format = WeightFormat::bf16;
+  EXPECT_GT(kernels({}), 0);
 }
 
 FitRequest taught_request(Bytes gpu, Bytes ram) {
