@@ -169,6 +169,18 @@ TEST(Copy, RefusesOperandsThatDoNotFit) {
                Error);
 }
 
+TEST(Copy, MovesBytesWhereElementsStayAndRowsAreLong) {
+  ProgramSet set;
+  ProgramBuilder pb(set, "load");
+  const Buffer wide = pb.persistent("wide", {6, 80}, DType::bf16, Role::weights);
+  const auto moves = [&](DType from, Buffer to) { return ops::moves_bytes(from, set.spec(to)); };
+  EXPECT_TRUE(moves(DType::bf16, wide));
+  EXPECT_FALSE(moves(DType::f32, wide));
+  EXPECT_TRUE(moves(DType::bf16, pb.columns(wide, 0, 32)));   // rows of 64 bytes
+  EXPECT_FALSE(moves(DType::bf16, pb.columns(wide, 0, 31)));  // a kernel's
+  EXPECT_TRUE(moves(DType::bf16, pb.rows(wide, 2, 3)));
+}
+
 TEST(RecordedCopy, DeclaresItsOperandsLaneAndCost) {
   ProgramSet set;
   ProgramBuilder pb(set, "load");
