@@ -84,7 +84,7 @@ FitRequest taught_request(Bytes gpu, Bytes ram) {
 }
 
 TEST(Fit, AsManyGroupsOfATeacherStayAsFit) {
-  FitRequest r = taught_request(2_GB, 24_GB);
+  FitRequest r = taught_request(Bytes{2'010'000'000}, 24_GB);
   const std::uint64_t before = recorded_instructions();
   const auto outcome = fit(r);
   // Most numbers of groups are tried by one lean recording each.
