@@ -1,6 +1,7 @@
 #include "models/wan/fit_fill.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "plan/places.h"
 
@@ -125,32 +126,68 @@ PlannedRun fill_with_activations(const FitRequest& request, PlannedRun lean) {
   return lean;
 }
 
-PlannedRun fill_host_memory(const FitRequest& request, PlannedRun lean) {
-  constexpr double kWorthwhile = 0.03;
-  MemoryPolicy policy = lean.policy;
-  if (policy.slots == 0 || policy.home == WeightHome::host) return lean;
-  Bytes used = lean.needed(Tier::host), largest{1};
-  if (request.backend.device == Device::cpu) used += lean.needed(Tier::device);
-  std::uint64_t streamed = 0;
+namespace {
+
+// Of the groups that do not stay: how many there are, and the largest.
+struct Streamed {
+  std::uint64_t count = 0;
+  Bytes largest{1};
+};
+Streamed streamed_groups(const FitRequest& request, const MemoryPolicy& policy) {
+  Streamed s;
   const std::vector<Bytes> groups = least_group_bytes(request);
   for (std::size_t g = 0; g < groups.size(); ++g) {
     if (evenly_chosen(static_cast<std::int64_t>(g), std::ssize(groups), policy.resident_groups)) {
       continue;
     }
-    largest = std::max(largest, groups[g]);
-    ++streamed;
+    s.largest = std::max(s.largest, groups[g]);
+    ++s.count;
   }
-  const Bytes room = request.budget.host - std::min(used, request.budget.host);
-  std::uint64_t n = std::min(room.count / largest.count, streamed);
-  const double share = static_cast<double>(n) / static_cast<double>(std::max(streamed, n));
-  if (n == 0 || share * waiting_share(lean) < kWorthwhile) return lean;
-  // Half as many where the GPU's map of so much memory finds no place.
-  for (; n > 0; n /= 2) {
+  return s;
+}
+
+// Whether a step that waits for the disk gains by n groups that come from host memory instead.
+bool worthwhile(const PlannedRun& run, const Streamed& all, std::uint64_t n) {
+  constexpr double kOfAStep = 0.03;  // no plan is made for less
+  const double share = static_cast<double>(n) / static_cast<double>(std::max(all.count, n));
+  return n > 0 && share * waiting_share(run) >= kOfAStep;
+}
+
+// One less, then half as many, where recordings and the GPU's map of so much memory find no place.
+std::optional<PlannedRun> with_host_groups(const FitRequest& request, MemoryPolicy policy,
+                                           std::uint64_t n) {
+  for (bool first = true; n > 0; n = std::exchange(first, false) ? n - 1 : n / 2) {
     policy.host_groups = static_cast<int>(n);
-    auto fuller = complete_if_fits(request, record(request, policy));
-    if (!fuller) continue;
-    return fuller->seconds_per_step() < lean.seconds_per_step() ? std::move(*fuller)
-                                                                : std::move(lean);
+    if (auto run = complete_if_fits(request, record(request, policy))) return run;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+PlannedRun fill_host_memory(const FitRequest& request, PlannedRun lean) {
+  if (lean.policy.slots == 0 || lean.policy.home == WeightHome::host) return lean;
+  Bytes used = lean.needed(Tier::host);
+  if (request.backend.device == Device::cpu) used += lean.needed(Tier::device);
+  const Bytes room = request.budget.host - std::min(used, request.budget.host);
+  const Streamed all = streamed_groups(request, lean.policy);
+  const auto groups_in = [&](Bytes b) { return std::min(b.count / all.largest.count, all.count); };
+  const std::uint64_t n = groups_in(room);
+  const auto take_if_faster = [&](std::optional<PlannedRun> other, double share) {
+    if (other && other->seconds_per_step() < share * lean.seconds_per_step()) {
+      lean = std::move(*other);
+    }
+  };
+  if (worthwhile(lean, all, n)) take_if_faster(with_host_groups(request, lean.policy, n), 1);
+  // What blocks keep until their backward pass waits there as well: attention that is computed
+  // again leaves its place to weights. That it takes longer is surer than what it gains.
+  MemoryPolicy again = lean.policy;
+  again.activations = Activations::recomputed;
+  const Bytes kept = kept_at_least(request.job, lean.policy).host;
+  const Bytes more = kept - std::min(kept, kept_at_least(request.job, again).host);
+  const std::uint64_t groups = groups_in(room + more);
+  if (worthwhile(lean, all, groups - n)) {
+    take_if_faster(with_host_groups(request, again, groups), 0.99);
   }
   return lean;
 }

@@ -25,7 +25,8 @@ std::optional<PlannedRun> fill_with_groups(const FitRequest& request, const Memo
 PlannedRun fill_with_activations(const FitRequest& request, PlannedRun lean);
 
 // As many of the groups that come from disk wait in host memory instead as the budget allows, where
-// a step waits for them.
+// a step waits for them; also in place of what attention left there, if it is faster to compute
+// that again.
 PlannedRun fill_host_memory(const FitRequest& request, PlannedRun lean);
 
 }  // namespace ballast::wan
