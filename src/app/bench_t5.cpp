@@ -76,13 +76,7 @@ class T5BenchRun {
   }
   // Of one more step.
   KernelTimes kernels() {
-    KernelTimes times;
-    runner_->time_instructions(true);
-    collect_ = &times;
-    step();
-    collect_ = nullptr;
-    runner_->time_instructions(false);
-    return times;
+    return kernels_of(*runner_, collect_, [this] { step(); });
   }
   std::string programs() { return programs_.table(set_, plan_, profile_); }
   double loss() {

@@ -75,13 +75,7 @@ void WanBenchRun::step() {
 }
 
 KernelTimes WanBenchRun::kernels() {
-  KernelTimes times;
-  runner_->time_instructions(true);
-  collect_ = &times;
-  step();
-  collect_ = nullptr;
-  runner_->time_instructions(false);
-  return times;
+  return kernels_of(*runner_, collect_, [this] { step(); });
 }
 
 double WanBenchRun::read_by(const std::string& program) const {

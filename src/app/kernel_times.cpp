@@ -11,6 +11,16 @@
 
 namespace ballast {
 
+KernelTimes kernels_of(Runner& runner, KernelTimes*& collect, const std::function<void()>& step) {
+  KernelTimes times;
+  runner.time_instructions(true);
+  collect = &times;
+  step();
+  collect = nullptr;
+  runner.time_instructions(false);
+  return times;
+}
+
 KernelTimes::Sum& KernelTimes::of(std::string_view instruction) {
   return sums_[std::string(instruction.substr(instruction.rfind('.') + 1))];
 }

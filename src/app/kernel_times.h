@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -28,6 +29,9 @@ class KernelTimes {
   Sum& of(std::string_view instruction);
   std::map<std::string, Sum> sums_;
 };
+
+// Of one more step, whose programs add themselves to `collect` meanwhile.
+KernelTimes kernels_of(Runner& runner, KernelTimes*& collect, const std::function<void()>& step);
 
 // What each program takes.
 class ProgramTimes {

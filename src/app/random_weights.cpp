@@ -28,14 +28,19 @@ std::string path_in(const std::string& folder) {
   return fmt::format("{}/ballast-random-weights-{}.bin", folder, getpid());
 }
 
+int made(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
+  if (fd < 0) fail_io(path, "make the file of random weights", errno);
+  return fd;
+}
+
 class PatternFile {
  public:
   PatternFile(const std::string& path, DType matrices, std::uint64_t total)
       : path_(path),
-        fd_(::open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600)),
+        fd_(made(path)),
         progress_("writing random weights", static_cast<std::int64_t>(total),
                   Progress::Unit::bytes) {
-    if (fd_ < 0) fail_io(path, "make the file of random weights", errno);
     std::vector<float> values(kPattern);
     fill_normal(random_source(1, "random weights", 0, "pattern"), 0, values.data(), kPattern);
     for (float& v : values) v *= kSize;
@@ -101,15 +106,15 @@ RandomWeights::RandomWeights(const wan::Config& config, DType stored, Blocks blo
       written.push_back(&groups_[g].tensors[t]);
     }
   }
-  if (kept_ && std::filesystem::exists(path_)) {
-    const std::uint64_t there = std::filesystem::file_size(path_);
-    if (there != end) {
+  std::error_code unknown;
+  if (kept_ && std::filesystem::exists(path_, unknown)) {
+    open();
+    if (bytes() != end) {
       fail(ErrorCode::usage,
            fmt::format("{}: {} of random weights expected ({} bytes), found {} ({} bytes)", path_,
-                       Bytes{end}, end, Bytes{there}, there),
+                       Bytes{end}, end, Bytes{bytes()}, bytes()),
            {{"another name", "makes a file for this model"}});
     }
-    open();
   } else {
     write(stored, end, written);
   }

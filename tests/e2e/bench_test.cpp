@@ -47,5 +47,16 @@ TEST(Bench, AKeptFileOfAnotherModelIsRefusedAndLeftAlone) {
   EXPECT_EQ(read_whole(path), "mine");
 }
 
+TEST(Bench, AKeptFileThatCannotBeSaysWhy) {
+  const TempDir dir;
+  const auto error_for = [](const std::string& path) {
+    const Finished f = run_ballast({"bench", "wan", "--model", "wan2.1-t2v-1.3b", "--file", path});
+    EXPECT_EQ(f.exit_code, 6);
+    return f.err;
+  };
+  EXPECT_THAT(error_for(dir.path()), HasSubstr("Is a directory"));
+  EXPECT_THAT(error_for(dir.path("nowhere/weights.bin")), HasSubstr("No such file or directory"));
+}
+
 }  // namespace
 }  // namespace ballast::test

@@ -34,6 +34,8 @@ FitRequest request(const Case& c, const LatentSize& size) {
   return r;
 }
 
+PlannedRun fitted(const FitRequest& r) { return std::get<PlannedRun>(fit(r)); }  // or it throws
+
 // A plan of a 14B model is to take less than a second; work is counted here, as time depends on who
 // else is there. A recording of the whole model has 45,000 to 75,000 instructions.
 TEST(Fit, RecordsFewInstructionsForAnAnswer) {
@@ -151,9 +153,7 @@ TEST(Fit, CutsTheWorkOfFullTrainingAtWholeQuanta) {
 TEST(Fit, WhatAttentionLeftGivesItsPlaceToWeightsWhereTheDiskDecides) {
   const LatentSize size = {.frames = 7, .height = 64, .width = 64};
   const FitRequest r = request({Mode::lora, "rtx4090", 4_GB, 8_GB}, size);
-  const auto outcome = fit(r);
-  ASSERT_TRUE(std::holds_alternative<PlannedRun>(outcome));
-  const auto& run = std::get<PlannedRun>(outcome);
+  const PlannedRun run = fitted(r);
   EXPECT_EQ(run.policy.activations, Activations::recomputed);
   EXPECT_GE(blocks_from_host(r.job.config, run.policy), 4);
   EXPECT_LE(run.needed(Tier::host), 8_GB);
@@ -170,9 +170,7 @@ TEST(Fit, WhatAttentionLeftGivesItsPlaceToWeightsWhereTheDiskDecides) {
 TEST(Fit, HostMemoryThatIsLeftHoldsWhatWouldComeFromDisk) {
   const LatentSize size = {.frames = 7, .height = 64, .width = 64};
   const FitRequest r = request({Mode::lora, "rtx4090", 8_GB, 16_GB}, size);
-  const auto outcome = fit(r);
-  ASSERT_TRUE(std::holds_alternative<PlannedRun>(outcome));
-  const auto& run = std::get<PlannedRun>(outcome);
+  const PlannedRun run = fitted(r);
   EXPECT_EQ(run.policy.home, WeightHome::disk);
   EXPECT_GT(blocks_from_host(r.job.config, run.policy), 8);
   EXPECT_LT(blocks_from_host(r.job.config, run.policy), streamed_blocks(r.job.config, run.policy));
