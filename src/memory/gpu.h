@@ -52,7 +52,8 @@ class GpuMark {
   GpuMark(GpuMark&& o) noexcept;
   GpuMark& operator=(GpuMark&& o) noexcept;
 
-  void wait() const;  // the calling thread, until the work before the mark is done
+  void wait() const;    // the calling thread, until the work before the mark is done
+  bool passed() const;  // whether it is done
   void* native() const { return event_; }
 
  private:

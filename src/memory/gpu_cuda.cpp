@@ -142,6 +142,12 @@ GpuMark& GpuMark::operator=(GpuMark&& o) noexcept {
   return *this;
 }
 void GpuMark::wait() const { check_cuda(cudaEventSynchronize(event(event_)), "waiting for work"); }
+bool GpuMark::passed() const {
+  const cudaError_t now = cudaEventQuery(event(event_));
+  if (now == cudaErrorNotReady) return false;
+  check_cuda(now, "asking for work");
+  return true;
+}
 
 double seconds_between(const GpuMark& begin, const GpuMark& end) {
   float ms = 0;

@@ -221,9 +221,11 @@ void BlockWeights::declare(ProgramBuilder& load) {
   }
   slot_group_.assign(slots_.size(), -1);
   last_use_.assign(slots_.size(), 0);
-  const bool one_slot = policy_.slots == 1 && policy_.home == WeightHome::disk;
+  const bool from_disk = policy_.home == WeightHome::disk && largest_slot > 0;
   ring_.emplace(load, largest_tensor,
-                one_slot ? StagingRing::kBuffersOfOneSlot : StagingRing::kBuffers);
+                !from_disk           ? StagingRing::kLoading
+                : policy_.slots == 1 ? StagingRing::kStreamingOneSlot
+                                     : StagingRing::kStreaming);
 }
 
 void BlockWeights::load(ProgramBuilder& pb, int source) {

@@ -108,13 +108,14 @@ void copy_out(const CopyOut& c, const TensorView& ring, const Bindings& b) {
 
 }  // namespace
 
-StagingRing::StagingRing(ProgramBuilder& pb, std::uint64_t largest, int buffers)
-    : bytes_(std::min(kBufferBytes,
-                      round_up((largest + 1) / 2, kDiskAlignment) + 2 * kDiskAlignment)) {
-  for (int i = 0; i < buffers; ++i) {
+StagingRing::StagingRing(ProgramBuilder& pb, std::uint64_t largest, Size size)
+    : bytes_(
+          std::min(size.buffer, round_up((largest + 1) / 2, kDiskAlignment) + 2 * kDiskAlignment)) {
+  for (int i = 0; i < size.buffers; ++i) {
     ring_.push_back(pb.persistent(fmt::format("staging.{}", i), {static_cast<std::int64_t>(bytes_)},
                                   DType::u8, Role::staging, Tier::host, kDiskAlignment));
   }
+  pb.add_ring(ring_);
 }
 
 void StagingRing::deliver(ProgramBuilder& pb, std::vector<Delivery> deliveries, Lane lane) {

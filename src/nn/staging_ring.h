@@ -32,16 +32,23 @@ struct Delivery {
 // the disk lane, a part each, and the copies out on the given lane. Nothing is ever staged whole.
 class StagingRing {
  public:
-  static constexpr std::uint64_t kBufferBytes = kDiskReaders * kDiskRequest;
-  // One whose last requests are in flight beside the first of the next, one being copied. Reads
-  // into more memory were slower (decision 43).
-  static constexpr int kBuffers = 3;
-  // ... and one more where copies wait for places that are still computed with (decision 46).
-  static constexpr int kBuffersOfOneSlot = 4;
+  struct Size {
+    std::uint64_t buffer;  // bytes
+    int buffers;
+  };
+  // One whose last requests are in flight beside the first of the next, one being copied.
+  static constexpr Size kLoading = {kDiskReaders * kDiskRequest, 3};
+  // For steps that are as fast as the disk: three of half the size that requests are in flight for,
+  // one being copied, two for when copies are late. Reads go to as few of them as they can
+  // (plan/ring_places.h), since into more memory they are slower; smaller ones would be more
+  // instructions.
+  static constexpr Size kStreaming = {kLoading.buffer / 2, 6};
+  // ... and two more where copies wait for places that are still computed with (decision 46).
+  static constexpr Size kStreamingOneSlot = {kStreaming.buffer, 8};
 
   // largest: bytes of the largest tensor that will pass; small models get a small ring, in which it
   // goes in two pieces.
-  StagingRing(ProgramBuilder& pb, std::uint64_t largest, int buffers = kBuffers);
+  StagingRing(ProgramBuilder& pb, std::uint64_t largest, Size size = kLoading);
 
   void deliver(ProgramBuilder& pb, std::vector<Delivery> deliveries, Lane lane);
 

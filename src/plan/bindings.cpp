@@ -20,7 +20,9 @@ std::uint64_t with_room(const BufferSpec& view, const BufferSpec& root) {
 // Where it begins in its tier; noted as touched.
 std::uint64_t Bindings::place(Buffer b) const {
   const BufferSpec& s = set_.spec(b);
-  const std::uint64_t at = offsets_[s.root.id] + s.offset;
+  std::uint64_t at = offsets_[s.root.id];
+  if (s.role == Role::staging && arenas_.rings) at = arenas_.rings->offset(s.root, at);
+  at += s.offset;
   if (high_water_) {
     std::uint64_t& top = high_water_->top[static_cast<std::size_t>(s.tier)];
     top = std::max(top, at + with_room(s, set_.spec(s.root)));

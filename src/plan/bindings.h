@@ -9,6 +9,7 @@
 #include "core/tensor.h"
 #include "memory/scratch_file.h"
 #include "plan/program.h"
+#include "plan/ring_places.h"
 
 namespace ballast {
 
@@ -25,6 +26,7 @@ struct StepValues {
 struct ArenaBases {
   std::byte* base[2] = {nullptr, nullptr};  // Tier::device, Tier::host
   const ScratchFile* scratch = nullptr;     // Tier::disk
+  const RingPlaces* rings = nullptr;        // null: their buffers are where they were planned
 };
 
 // Where a buffer of the disk tier is.

@@ -81,6 +81,12 @@ void GpuLanes::wait(Lane lane, int program, const Wait& wait, bool on_gpu) {
   }
 }
 
+bool GpuLanes::passed(int program, const Wait& wait) const {
+  const std::uint32_t m =
+      mark_of_[static_cast<std::size_t>(program)][index(wait.lane)][wait.count - 1];
+  return m != kNone && marks_[index(wait.lane)][m].passed();
+}
+
 void GpuLanes::begin_stall() { queue(Lane::compute).record(stalls_[stalls_used_].begin); }
 void GpuLanes::end_stall() { queue(Lane::compute).record(stalls_[stalls_used_++].end); }
 

@@ -38,6 +38,8 @@ class GpuLanes {
   // An instruction of `lane` goes on when `wait` holds; the other lane is a queue that was given
   // that instruction already. Work on the GPU waits there, anything else in the calling thread.
   void wait(Lane lane, int program, const Wait& wait, bool on_gpu);
+  // Whether it holds already; of an instruction that nobody waits for this is not known.
+  bool passed(int program, const Wait& wait) const;
   // What compute waits for between these two is its exposed stall.
   void begin_stall();
   void end_stall();

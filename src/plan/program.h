@@ -120,6 +120,9 @@ struct ProgramSet {
   bool executable = true;  // false: recorded for planning only, kernels are dropped
   std::vector<BufferSpec> buffers;
   std::vector<Program> programs;
+  // Persistent buffers of one size, each filled when its turn comes: which memory one of them is
+  // may change from one time to the next (plan/ring_places.h).
+  std::vector<std::vector<Buffer>> rings;
   ShapePool shapes;     // of its buffers
   RecordedNames names;  // of its buffers and instructions
 

@@ -29,6 +29,8 @@ class ProgramBuilder {
   // Lives from before the first program to after the last, at one place.
   Buffer persistent(std::string_view name, const Shape& shape, DType dtype, Role role,
                     Tier tier = Tier::device, std::uint64_t alignment = 256);
+  // Persistent buffers of one size, with Role::staging: see ProgramSet::rings.
+  void add_ring(std::vector<Buffer> buffers) { set_.rings.push_back(std::move(buffers)); }
   // Lives from the first instruction of this program that writes it to the last that touches it.
   Buffer temp(std::string_view name, const Shape& shape, DType dtype, Role role = Role::activation,
               Tier tier = Tier::device, std::uint64_t alignment = 256);

@@ -27,6 +27,7 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
       plan_(plan),
       options_(options),
       memory_(std::move(memory)),
+      rings_(set, plan),
       compute_(set.backend.threads),
       copier_(1) {
   check(set.executable, "a program recorded for planning cannot be run");
@@ -39,6 +40,9 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
     check(memory_.size(t) >= plan.peak_of(t), "{} of {} memory for a plan of {}", memory_.size(t),
           name_of(t), plan.peak_of(t));
     bases_.base[static_cast<std::size_t>(t)] = memory_.base(t);
+  }
+  if (options.debug.order == Order::concurrent && !options.debug.ignore_waits) {
+    bases_.rings = &rings_;
   }
   if (plan.peak_of(Tier::disk).count > 0) open_scratch();
   if (set.backend.device == Device::cuda) gpu_.emplace(set, plan);
@@ -224,6 +228,7 @@ void Runner::run_concurrent(int program) {
     failed_.store(false);
     error_ = nullptr;
     program_ = program;
+    rings_.begin(program);
     lanes_busy_ = 0;
     for (const LaneState& lane : lanes_) {
       for (const Hand& hand : lane.hands) lanes_busy_ += hand.thread.joinable() ? 1 : 0;
@@ -369,10 +374,11 @@ void Runner::run_lane(Lane lane, int program, std::size_t hand) {
       const bool on_gpu = queue && gpu_->on_gpu(program, i);
       const bool waits = !options_.debug.ignore_waits && (!several || what.part == 0);
       if (waits && !wait_all(lane, program, i, on_gpu)) return;
-      if (several) {
-        if (!wait_for_parts(state, program, n)) return;
-        turn.unlock();
+      if (several && !wait_for_parts(state, program, n)) return;
+      if (waits && lane == Lane::disk) {
+        rings_.before(program, i, [&](const Wait& w) { return passed(program, w); });
       }
+      if (several) turn.unlock();
       if (failed_.load(std::memory_order_relaxed)) return;
       time.waiting += watch.seconds();
       watch = {};
@@ -431,6 +437,14 @@ bool Runner::wait_all(Lane lane, int program, std::uint32_t instruction, bool on
   }
   if (stall) gpu_->end_stall();
   return true;
+}
+
+bool Runner::passed(int program, const Wait& wait) const {
+  const LaneState& other = lanes_[index(wait.lane)];
+  const auto& until = other.parts_until[static_cast<std::size_t>(program)];
+  const std::uint32_t least = until.empty() ? wait.count : until[wait.count - 1];
+  if (other.done.load(std::memory_order_acquire) < least) return false;
+  return !gpu_ || !is_queue(wait.lane) || gpu_->passed(program, wait);
 }
 
 // False when another lane failed: the run is over.

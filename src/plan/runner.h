@@ -26,6 +26,7 @@
 #include "plan/gpu_lanes.h"
 #include "plan/memory_plan.h"
 #include "plan/program.h"
+#include "plan/ring_places.h"
 #include "plan/run_memory.h"
 
 namespace ballast {
@@ -153,6 +154,7 @@ class Runner {
   void lane_main(Lane lane, std::size_t hand);
   void run_lane(Lane lane, int program, std::size_t hand);
   bool wait_all(Lane lane, int program, std::uint32_t instruction, bool on_gpu);
+  bool passed(int program, const Wait& wait) const;
   bool wait_for(const std::atomic<std::uint32_t>& count, std::uint32_t least);
   void raise(std::atomic<std::uint32_t>& count, std::uint32_t to);
   void finish(LaneState& lane, int program, std::uint32_t place);
@@ -186,6 +188,7 @@ class Runner {
   RunMemory memory_;
   Opening opening_;
   ScratchFile scratch_;  // the disk tier
+  RingPlaces rings_;
   ArenaBases bases_;
   ThreadPool compute_, copier_;  // the lanes that copy and read work on their own threads alone
   StepValues step_;

@@ -231,10 +231,10 @@ TEST_F(BlockWeightsTest, SlotsHoldTheMatricesOfOneGroup) {
   EXPECT_EQ(slots, 2u * 1280);  // 9 x 31 x 4 = 1116, aligned to 256
 }
 
-TEST_F(BlockWeightsTest, TheRingHasABufferInReserveWhereOneSlotIsFilledFromDisk) {
+TEST_F(BlockWeightsTest, TheRingHasBuffersInReserveWhereOneSlotIsFilledFromDisk) {
   make_file();
   const std::pair<MemoryPolicy, int> all[] = {
-      {{}, 3}, {{.slots = 2}, 3}, {{.slots = 1, .home = WeightHome::host}, 3}, {{.slots = 1}, 4}};
+      {{}, 3}, {{.slots = 2}, 6}, {{.slots = 1, .home = WeightHome::host}, 3}, {{.slots = 1}, 8}};
   for (const auto& [policy, buffers] : all) {
     set = {};
     declare(policy);

@@ -62,7 +62,7 @@ TEST_P(StagingRingModes, TensorsOfAnySizeAtAnyByteArriveIntact) {
   ring.deliver(pb, deliveries, Lane::upload);
   EXPECT_GT(set.programs[0].instructions.size(), 2u * 10);  // cut into many pieces
   const MemoryPlan plan = plan_memory(set);
-  EXPECT_EQ(plan.peak_of(Tier::host).count, StagingRing::kBuffers * 3 * kDiskAlignment);
+  EXPECT_EQ(plan.peak_of(Tier::host).count, StagingRing::kLoading.buffers * 3 * kDiskAlignment);
   for (const RunnerDebug& debug : {RunnerDebug{}, RunnerDebug{.order = Order::recorded},
                                    RunnerDebug{.order = Order::random, .random_seed = 3}}) {
     Runner runner(set, plan, {.disk_readers = 3, .debug = debug});
@@ -271,7 +271,7 @@ TEST(StagingRing, IsNeverLargerThanItsBuffers) {
   ProgramBuilder pb(set, "load");
   const StagingRing ring(pb, 1ull << 40);
   EXPECT_EQ(plan_memory(set).peak_of(Tier::host).count,
-            StagingRing::kBuffers * StagingRing::kBufferBytes);
+            StagingRing::kLoading.buffers * StagingRing::kLoading.buffer);
 }
 
 }  // namespace

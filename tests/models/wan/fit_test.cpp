@@ -37,7 +37,8 @@ FitRequest request(const Case& c, const LatentSize& size) {
 PlannedRun fitted(const FitRequest& r) { return std::get<PlannedRun>(fit(r)); }  // or it throws
 
 // A plan of a 14B model is to take less than a second; work is counted here, as time depends on who
-// else is there. A recording of the whole model has 45,000 to 75,000 instructions.
+// else is there. A recording of the whole model has 45,000 to 90,000 instructions,
+// most where weights come from disk, in pieces of 4 MiB (decision 50).
 TEST(Fit, RecordsFewInstructionsForAnAnswer) {
   const LatentSize small = {.frames = 7, .height = 64, .width = 64};
   const LatentSize large = {.frames = 21, .height = 60, .width = 104};
@@ -46,11 +47,11 @@ TEST(Fit, RecordsFewInstructionsForAnAnswer) {
     EXPECT_TRUE(std::holds_alternative<PlannedRun>(fit(request(c, size))));
     return recorded_instructions() - before;
   };
-  EXPECT_LE(recorded_for({Mode::lora, "rtx4090", 24_GB, 32_GB}, large), 230'000u);
+  EXPECT_LE(recorded_for({Mode::lora, "rtx4090", 24_GB, 32_GB}, large), 310'000u);
   // The disk decides what this one takes: it is recorded once more with attention computed again.
-  EXPECT_LE(recorded_for({Mode::lora, "rtx4090", 8_GB, 8_GB}, small), 280'000u);
+  EXPECT_LE(recorded_for({Mode::lora, "rtx4090", 8_GB, 8_GB}, small), 335'000u);
   // The disk decides what its steps take: one that will hardly fit is not recorded whole first.
-  EXPECT_LE(recorded_for({Mode::lora, "h200", 3_GB, 6_GB}, small), 380'000u);
+  EXPECT_LE(recorded_for({Mode::lora, "h200", 3_GB, 6_GB}, small), 440'000u);
   // Their steps wait for nothing, so that larger pieces of work are looked for.
   EXPECT_LE(recorded_for({Mode::full, "h200", 139_GB, 400_GB}, large), 370'000u);
   EXPECT_LE(recorded_for({Mode::full, "rtx4090", 24_GB, 256_GB}, small), 310'000u);

@@ -1,0 +1,193 @@
+#include "plan/ring_places.h"
+
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "plan/program_builder.h"
+#include "plan/runner.h"
+#include "tests/support/errors.h"
+
+namespace ballast {
+namespace {
+
+constexpr std::uint64_t kBytes = 256;
+const auto nothing = [](const Bindings&) {};
+
+// A ring through which the disk lane gives so many fills to the upload lane.
+struct RingProgram {
+  RingProgram(int buffers, int fills) {
+    ProgramBuilder pb(set, "p");
+    for (int i = 0; i < buffers; ++i) ring.push_back(buffer(pb, i));
+    pb.add_ring(ring);
+    for (int i = 0; i < fills; ++i) {
+      const Buffer b = ring[static_cast<std::size_t>(i) % ring.size()];
+      pb.emit("read", {.writes = {b}, .lane = Lane::disk}, nothing);
+      pb.emit("copy_out", {.reads = {b}, .writes = {b}, .lane = Lane::upload}, nothing);
+    }
+    plan = plan_memory(set);
+  }
+
+  static Buffer buffer(ProgramBuilder& pb, int i) {
+    return pb.persistent(fmt::format("staging.{}", i), {kBytes}, DType::u8, Role::staging,
+                         Tier::host);
+  }
+  std::uint64_t place(const RingPlaces& places, Buffer b) const {
+    return places.offset(b, plan.offset[b.id]);
+  }
+  std::set<std::uint64_t> all_places(const RingPlaces& places) const {
+    std::set<std::uint64_t> all;
+    for (const Buffer b : ring) all.insert(place(places, b));
+    return all;
+  }
+
+  ProgramSet set;
+  std::vector<Buffer> ring;
+  MemoryPlan plan;
+};
+
+std::uint32_t read_of(int fill) { return 2 * static_cast<std::uint32_t>(fill); }
+
+TEST(RingPlaces, FillsWhatWasEmptiedLast) {
+  RingProgram p(4, 6);
+  RingPlaces places(p.set, p.plan);
+  places.begin(0);
+  std::uint32_t emptied = 0;  // copies that are done
+  const auto passed = [&](const Wait& w) {
+    EXPECT_EQ(w.lane, Lane::upload);
+    return w.count <= emptied;
+  };
+  std::vector<std::uint64_t> filled;
+  const auto fill = [&](int n) {
+    places.before(0, read_of(n), passed);
+    filled.push_back(p.place(places, p.ring[static_cast<std::size_t>(n % 4)]));
+  };
+  fill(0);
+  fill(1);  // the first is not empty yet
+  EXPECT_NE(filled[1], filled[0]);
+  emptied = 1;
+  fill(2);
+  EXPECT_EQ(filled[2], filled[0]);
+  emptied = 3;
+  fill(3);  // two are empty, the third fill was the last of them
+  EXPECT_EQ(filled[3], filled[2]);
+  fill(4);
+  EXPECT_EQ(filled[4], filled[1]);
+  fill(5);  // none that was used is empty
+  EXPECT_THAT(std::vector(filled.begin(), filled.begin() + 5),
+              testing::Not(testing::Contains(filled[5])));
+}
+
+TEST(RingPlaces, ABufferKeepsItsPlaceUntilItIsEmptied) {
+  constexpr int kFills = 2000, kBuffers = 5;
+  RingProgram p(kBuffers, kFills);
+  RingPlaces places(p.set, p.plan);
+  std::mt19937 random(7);
+  for (int run = 0; run < 3; ++run) {
+    places.begin(0);
+    std::uint32_t emptied = 0;
+    std::vector<std::uint64_t> at;  // by fill
+    for (int n = 0; n < kFills; ++n) {
+      const auto least = static_cast<std::uint32_t>(std::max(0, n + 1 - kBuffers));  // as planned
+      emptied = std::max(emptied, least);
+      emptied +=
+          static_cast<std::uint32_t>(random() % (static_cast<std::uint32_t>(n) - emptied + 1));
+      places.before(0, read_of(n), [&](const Wait& w) { return w.count <= emptied; });
+      at.push_back(p.place(places, p.ring[static_cast<std::size_t>(n % kBuffers)]));
+      for (auto other = static_cast<int>(emptied); other < n; ++other) {
+        const auto o = static_cast<std::size_t>(other);
+        ASSERT_NE(at.back(), at[o]) << "fill " << n << " over fill " << other;
+        ASSERT_EQ(at[o], p.place(places, p.ring[o % kBuffers])) << other << " moved at " << n;
+      }
+      ASSERT_EQ(p.all_places(places).size(), std::size_t{kBuffers});
+    }
+  }
+}
+
+TEST(RingPlaces, StayWherePlannedWhereAnotherLaneFillsThem) {
+  ProgramSet set;
+  ProgramBuilder pb(set, "p");
+  const std::vector<Buffer> ring = {RingProgram::buffer(pb, 0), RingProgram::buffer(pb, 1)};
+  pb.add_ring(ring);
+  const Buffer other = RingProgram::buffer(pb, 2);  // in no ring
+  for (const Buffer b : ring) {
+    pb.emit("read", {.writes = {b}, .lane = Lane::disk}, nothing);
+    pb.emit("copy_out", {.reads = {b}, .lane = Lane::upload}, nothing);
+  }
+  pb.emit("copy", {.writes = {ring[0]}, .lane = Lane::download}, nothing);
+  pb.emit("write_state", {.reads = {ring[0]}, .lane = Lane::disk}, nothing);
+  pb.emit("read", {.writes = {other}, .lane = Lane::disk}, nothing);
+  const MemoryPlan plan = plan_memory(set);
+  RingPlaces places(set, plan);
+  places.begin(0);
+  for (const std::uint32_t i : {0u, 2u, 5u, 6u}) {
+    places.before(0, i, [](const Wait&) { return true; });
+    for (const Buffer b : {ring[0], ring[1], other}) {
+      EXPECT_EQ(places.offset(b, plan.offset[b.id]), plan.offset[b.id]) << i;
+    }
+  }
+}
+
+TEST(RingPlaces, TakeBuffersOfOneSizeOnly) {
+  ProgramSet set;
+  ProgramBuilder pb(set, "p");
+  const Buffer large = pb.persistent("large", {2 * kBytes}, DType::u8, Role::staging, Tier::host);
+  pb.add_ring({RingProgram::buffer(pb, 0), large});
+  const MemoryPlan plan = plan_memory(set);
+  EXPECT_FAILS(RingPlaces(set, plan), ErrorCode::internal, "large [512] is no buffer of a ring");
+}
+
+// Reads in parts by several hands, copies that take their time now and then: what is copied out is
+// what was read, and while copies are quick, reads go to few of the buffers.
+TEST(RingPlaces, ARunDeliversWhatItRead) {
+  constexpr int kFills = 400;
+  constexpr std::uint32_t kParts = 4;
+  ProgramSet set;
+  ProgramBuilder pb(set, "p");
+  std::vector<Buffer> ring;
+  for (int i = 0; i < 6; ++i) ring.push_back(RingProgram::buffer(pb, i));
+  pb.add_ring(ring);
+  const Buffer out =
+      pb.persistent("out", {kFills, static_cast<std::int64_t>(kBytes)}, DType::u8, Role::output);
+  std::atomic<int> moved = 0;  // fills at another place than planned
+  MemoryPlan plan;
+  const std::byte* base = nullptr;
+  for (int n = 0; n < kFills; ++n) {
+    const Buffer b = ring[static_cast<std::size_t>(n) % ring.size()];
+    pb.emit("read", {.writes = {b}, .lane = Lane::disk, .parts = kParts},
+            [&, b, n](const Bindings& at) {
+              const TensorView to = at.out(b);
+              if (at.part() == 0 && base && to.data != base + plan.offset[b.id]) ++moved;
+              constexpr std::uint64_t kPart = kBytes / kParts;
+              std::memset(to.data + at.part() * kPart, (n * 7 + static_cast<int>(at.part())) % 251,
+                          kPart);
+            });
+    const Buffer row = pb.rows(out, n, 1);
+    pb.emit("copy_out", {.reads = {b}, .writes = {row}, .lane = Lane::upload},
+            [b, row, n](const Bindings& at) {
+              if (n % 37 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+              std::memcpy(at.out(row).data, at.in(b).data, kBytes);
+            });
+  }
+  plan = plan_memory(set);
+  Runner runner(set, plan, {.disk_readers = 3});
+  base = runner.view(ring[0]).data - plan.offset[ring[0].id];
+  for (int run = 0; run < 2; ++run) {
+    const TensorView rows = runner.view(out);
+    std::memset(rows.data, 255, kFills * kBytes);
+    runner.run("p");
+    for (std::size_t i = 0; i < kFills * kBytes; ++i) {
+      const std::size_t n = i / kBytes, part = i % kBytes / (kBytes / kParts);
+      ASSERT_EQ(std::to_integer<std::size_t>(rows.data[i]), (n * 7 + part) % 251) << n;
+    }
+  }
+  EXPECT_GT(moved, 0);
+}
+
+}  // namespace
+}  // namespace ballast
