@@ -53,6 +53,11 @@ struct RandomSource {
   constexpr std::uint32_t word(std::uint64_t element) const {
     return block(element / 4)[element % 4];
   }
+  // Where 16 bits are enough, two elements share a word: the upper half of the result is this
+  // one's.
+  constexpr std::uint32_t half(std::uint64_t element) const {
+    return word(element / 2) << (element % 2 * 16);
+  }
 };
 
 constexpr RandomSource random_source(std::uint64_t seed, std::string_view stream, std::int64_t step,

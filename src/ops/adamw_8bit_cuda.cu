@@ -88,9 +88,10 @@ using Old = std::conditional_t<kWhole, Eight<P>, Numbers>;
 // are looked at again.
 template <class P, class G, ParameterRounding::Kind kKind>
 struct Updates {
-  static constexpr int kThreads = kKind != ParameterRounding::nearest ? 256
-                                  : sizeof(P) == 2 && sizeof(G) == 2  ? 384
-                                                                      : 320;
+  static constexpr int kThreads =
+      kKind == ParameterRounding::kahan                                            ? 256
+      : kKind == ParameterRounding::stochastic || sizeof(P) != 2 || sizeof(G) != 2 ? 320
+                                                                                   : 384;
 
   Tensor<P, G> tensor[kAdamWTensors];
   const void* grad_scale;
@@ -140,13 +141,6 @@ struct Updates {
       store_some<kWhole>(t.shift + i, count, s);
     } else if constexpr (kKind != ParameterRounding::nearest) {
       float base[8], decayed[8], most = 0;
-      std::uint32_t words[8];
-      if constexpr (kWhole && kKind == ParameterRounding::stochastic) {
-        aligned_words(keys, t.rounding.random,
-                      t.rounding.first_element + static_cast<std::uint64_t>(i), words);
-      } else {
-        words_of<P>(t.rounding, i, words);
-      }
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
         base[k] = mul(old[k], decay_of(k));
@@ -154,11 +148,17 @@ struct Updates {
         now[k] = cuda::add(base[k], decayed[k]);
         most = larger_or_nan(most, fabsf(now[k]));
       }
-      if (kWhole && kKind == ParameterRounding::stochastic && most < 0x1p127f) {
-        store_stochastic(p, now, words);
-      } else {
-        write_parameter<kWhole>(t.rounding, t.p, i, count, base, decayed, words);
+      std::uint32_t words[8];
+      const std::uint64_t element = t.rounding.first_element + static_cast<std::uint64_t>(i);
+      if constexpr (kWhole && kKind == ParameterRounding::stochastic) {
+        const uint4 halves = aligned_halves(keys, t.rounding.random, element);
+        if (most < 0x1p127f) return store_stochastic(p, now, halves);
+        spread(halves, words);
+      } else if constexpr (kKind == ParameterRounding::stochastic) {
+#pragma unroll
+        for (int k = 0; k < 8; ++k) words[k] = random_half(t.rounding.random, element + k);
       }
+      write_parameter<kWhole>(t.rounding, t.p, i, count, base, decayed, words);
     } else {
 #pragma unroll
       for (int k = 0; k < 8; ++k) now[k] = cuda::add(old[k], change[k]);
@@ -390,7 +390,7 @@ template <class P, class G>
 Tensor<P, G> tensor(const AdamW8bit& a, unsigned first_run) {
   const bool in_eights = sixteen(a.p.data) && sixteen(a.shift.data) && sixteen(a.g.data) &&
                          sixteen(a.m.data) && sixteen(a.v.data) && sixteen(a.rounding.carry) &&
-                         a.m.dtype == DType::u8 && a.rounding.first_element % 4 == 0;
+                         a.m.dtype == DType::u8 && a.rounding.first_element % 8 == 0;
   return {static_cast<P*>(a.p.data),
           static_cast<P*>(a.shift.data),
           static_cast<const G*>(a.g.data),

@@ -28,21 +28,24 @@ inline void write_stochastic(Element<T>* p, f32v x, u32v words, std::int64_t n) 
   __builtin_memcpy(p, &y, static_cast<std::size_t>(n) * sizeof(Element<T>));
 }
 
+// RandomSource::word or RandomSource::half.
+enum class RandomBits : std::uint8_t { word, half };
+
 // Random words of consecutive elements, made a piece at a time.
 class RandomWords {
  public:
-  explicit RandomWords(const RandomSource& source) : source_(source) {}
+  RandomWords(const RandomSource& source, RandomBits bits) : source_(source), bits_(bits) {}
 
   // Of elements [first, first + n), n <= kLanes.
   u32v at(std::uint64_t first, std::int64_t n) {
     const std::uint64_t base = first / kRandomPiece * kRandomPiece;
     if (base != base_) {
-      simd::BALLAST_ISA::random_words(source_, base, words_);
+      make(base, words_);
       base_ = base;
       both_ = false;
     }
     if (!both_ && first + static_cast<std::uint64_t>(n) > base + kRandomPiece) {
-      simd::BALLAST_ISA::random_words(source_, base + kRandomPiece, words_ + kRandomPiece);
+      make(base + kRandomPiece, words_ + kRandomPiece);
       both_ = true;
     }
     u32v w = {};
@@ -51,7 +54,20 @@ class RandomWords {
   }
 
  private:
+  void make(std::uint64_t base, std::uint32_t* out) const {
+    if (bits_ == RandomBits::word) return simd::BALLAST_ISA::random_words(source_, base, out);
+    std::uint32_t words[kRandomPiece];
+    const std::uint64_t first = base / 2 / kRandomPiece * kRandomPiece;
+    simd::BALLAST_ISA::random_words(source_, first, words);
+    for (std::int64_t j = 0; j < kRandomPiece / 2; ++j) {
+      const std::uint32_t two = words[static_cast<std::int64_t>(base / 2 - first) + j];
+      out[2 * j] = two;
+      out[2 * j + 1] = two << 16;
+    }
+  }
+
   RandomSource source_;
+  RandomBits bits_;
   std::uint64_t base_ = ~std::uint64_t{0};
   bool both_ = false;
   std::uint32_t words_[2 * kRandomPiece];
@@ -64,11 +80,11 @@ class ParameterWriter {
   static constexpr DType kType = P;
   static constexpr UpdateRounding kRounding = R;
 
-  ParameterWriter(const TensorView& p, const ParameterRounding& r)
+  ParameterWriter(const TensorView& p, const ParameterRounding& r, RandomBits bits)
       : p_(reinterpret_cast<Element<P>*>(p.data)),
         carry_(reinterpret_cast<Element<P>*>(r.carry.data)),
         first_(static_cast<std::uint64_t>(r.first_element)),
-        words_(r.random) {}
+        words_(r.random, bits) {}
 
   f32v read(std::int64_t i, std::int64_t n) const { return cpu::BALLAST_ISA::read<P>(p_ + i, n); }
 
@@ -110,15 +126,19 @@ class ParameterWriter {
 
 // Calls f(make), where make() is a ParameterWriter for p.
 template <class F>
-inline void with_writer(const TensorView& p, const ParameterRounding& r, F&& f) {
+inline void with_writer(const TensorView& p, const ParameterRounding& r, F&& f,
+                        RandomBits bits = RandomBits::word) {
+  const auto with = [&]<DType P, UpdateRounding R>() {
+    f([&] { return ParameterWriter<P, R>(p, r, bits); });
+  };
   if (p.dtype == DType::f32) {
-    f([&] { return ParameterWriter<DType::f32, UpdateRounding::nearest>(p, r); });
+    with.template operator()<DType::f32, UpdateRounding::nearest>();
   } else if (r.rounding == UpdateRounding::nearest) {
-    f([&] { return ParameterWriter<DType::bf16, UpdateRounding::nearest>(p, r); });
+    with.template operator()<DType::bf16, UpdateRounding::nearest>();
   } else if (r.rounding == UpdateRounding::kahan) {
-    f([&] { return ParameterWriter<DType::bf16, UpdateRounding::kahan>(p, r); });
+    with.template operator()<DType::bf16, UpdateRounding::kahan>();
   } else {
-    f([&] { return ParameterWriter<DType::bf16, UpdateRounding::stochastic>(p, r); });
+    with.template operator()<DType::bf16, UpdateRounding::stochastic>();
   }
 }
 

@@ -69,6 +69,22 @@ __device__ __forceinline__ void random_words(const RandomKey& key, std::uint64_t
   }
 }
 
+// RandomSource::half of elements [first, first + 8), first being a multiple of eight: two in a
+// word, the even one's is the upper.
+__device__ __forceinline__ uint4 aligned_halves(const RoundKeys& keys, const RandomKey& key,
+                                                std::uint64_t first) {
+  return random_block(keys, key, first / 8);
+}
+__device__ __forceinline__ void spread(const uint4& halves, std::uint32_t (&each)[8]) {
+  const std::uint32_t two[4] = {halves.x, halves.y, halves.z, halves.w};
+#pragma unroll
+  for (int k = 0; k < 8; ++k) each[k] = k % 2 == 0 ? two[k / 2] : two[k / 2] << 16;
+}
+// ... of one.
+__device__ __forceinline__ std::uint32_t random_half(const RandomKey& key, std::uint64_t element) {
+  return random_word(key, element / 2) << (element % 2 * 16);
+}
+
 // As core/simd_random.h rounds to bf16: the upper half of the word is added to what is dropped.
 __device__ __forceinline__ std::uint16_t stochastic_bf16(float x, std::uint32_t word) {
   const std::uint32_t u = __float_as_uint(x), a = u & 0x7fffffffu;
@@ -93,6 +109,13 @@ __device__ __forceinline__ void store_stochastic(bf16* p, const float (&x)[8],
     pair[k] = low >> 16 | (high & 0xffff0000u);
   }
   *reinterpret_cast<uint4*>(p) = make_uint4(pair[0], pair[1], pair[2], pair[3]);
+}
+// ... with halves of words.
+__device__ __forceinline__ void store_stochastic(bf16* p, const float (&x)[8],
+                                                 const uint4& halves) {
+  std::uint32_t words[8];
+  spread(halves, words);
+  store_stochastic(p, x, words);
 }
 
 }  // namespace ballast::ops::cuda
