@@ -144,7 +144,10 @@ GpuMark& GpuMark::operator=(GpuMark&& o) noexcept {
 void GpuMark::wait() const { check_cuda(cudaEventSynchronize(event(event_)), "waiting for work"); }
 bool GpuMark::passed() const {
   const cudaError_t now = cudaEventQuery(event(event_));
-  if (now == cudaErrorNotReady) return false;
+  if (now == cudaErrorNotReady) {
+    cudaGetLastError();  // it counts as the thread's last error
+    return false;
+  }
   check_cuda(now, "asking for work");
   return true;
 }
