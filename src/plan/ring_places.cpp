@@ -94,7 +94,8 @@ void RingPlaces::before(int program, std::uint32_t instruction,
   const Ring& ring =
       *std::ranges::find_if(rings_, [&](const Ring& r) { return fill.buffer < r.end; });
   Place* last = &mine;
-  for (std::uint32_t b = ring.begin; b < ring.end; ++b) {
+  // The first time round all of it is used, as planned: what a run has touched depends on no clock.
+  for (std::uint32_t b = mine.filled > 0 ? ring.begin : ring.end; b < ring.end; ++b) {
     Place& p = places_[b];
     if (p.used && p.emptied.count > 0 && passed(p.emptied)) p.used = false;
     if (!p.used && p.filled > last->filled) last = &p;

@@ -54,7 +54,7 @@ struct RingProgram {
 std::uint32_t read_of(int fill) { return 2 * static_cast<std::uint32_t>(fill); }
 
 TEST(RingPlaces, FillsWhatWasEmptiedLast) {
-  RingProgram p(4, 6);
+  RingProgram p(4, 10);
   RingPlaces places(p.set, p.plan);
   places.begin(0);
   std::uint32_t emptied = 0;  // copies that are done
@@ -63,24 +63,24 @@ TEST(RingPlaces, FillsWhatWasEmptiedLast) {
     return w.count <= emptied;
   };
   std::vector<std::uint64_t> filled;
-  const auto fill = [&](int n) {
+  const auto fill = [&] {
+    const int n = static_cast<int>(filled.size());
     places.before(0, read_of(n), passed);
     filled.push_back(p.place(places, p.ring[static_cast<std::size_t>(n % 4)]));
+    return filled.back();
   };
-  fill(0);
-  fill(1);  // the first is not empty yet
-  EXPECT_NE(filled[1], filled[0]);
-  emptied = 1;
-  fill(2);
-  EXPECT_EQ(filled[2], filled[0]);
-  emptied = 3;
-  fill(3);  // two are empty, the third fill was the last of them
-  EXPECT_EQ(filled[3], filled[2]);
-  fill(4);
-  EXPECT_EQ(filled[4], filled[1]);
-  fill(5);  // none that was used is empty
-  EXPECT_THAT(std::vector(filled.begin(), filled.begin() + 5),
-              testing::Not(testing::Contains(filled[5])));
+  for (const Buffer b : p.ring) {  // all of them once, though the others are empty
+    emptied = static_cast<std::uint32_t>(filled.size());
+    EXPECT_EQ(fill(), p.plan.offset[b.id]);
+  }
+  EXPECT_EQ(fill(), filled[2]);  // the last one is not empty yet
+  emptied = 5;
+  EXPECT_EQ(fill(), filled[4]);
+  EXPECT_EQ(fill(), filled[3]);
+  EXPECT_EQ(fill(), filled[1]);
+  EXPECT_EQ(fill(), filled[0]);  // it is the only one
+  emptied = 8;                   // the last of all has not been emptied, but those before
+  EXPECT_EQ(fill(), filled[7]);
 }
 
 TEST(RingPlaces, ABufferKeepsItsPlaceUntilItIsEmptied) {
