@@ -38,10 +38,10 @@ class StagingRing {
   };
   // One whose last requests are in flight beside the first of the next, one being copied.
   static constexpr Size kLoading = {kDiskReaders * kDiskRequest, 3};
-  // For steps that are as fast as the disk: three of half the size that requests are in flight for,
-  // one being copied, two for when copies are late. Reads go to as few of them as they can
-  // (plan/ring_places.h), since into more memory they are slower; smaller ones would be more
-  // instructions.
+  // For steps that are as fast as the disk, of half the size: requests are in flight for up to
+  // three, one is being copied, two are for when copies are late. Reads go to as few of them as
+  // they can (plan/ring_places.h), since into more memory they are slower; still smaller ones would
+  // be more instructions.
   static constexpr Size kStreaming = {kLoading.buffer / 2, 6};
   // ... and two more where copies wait for places that are still computed with (decision 46).
   static constexpr Size kStreamingOneSlot = {kStreaming.buffer, 8};

@@ -148,7 +148,7 @@ void adamw_8bit(const AdamW8bit& a, const DynamicMap& m_map, const DynamicMap& v
   const double k1 = 1 - ::pow(o.beta1, k), k2 = ::sqrt(1 - ::pow(o.beta2, k));
   const Moment m(a.m, a.m_absmax, m_map), v(a.v, a.v_absmax, v_map);
   const std::int64_t n = a.p.shape.elements();
-  const auto update = [&](auto make_writer) {
+  with_writer<RandomBits::half>(a.p, a.rounding, [&](auto make_writer) {
     with_dtype<DType::f32, DType::bf16>(a.g.dtype, [&](auto gradient_type) {
       constexpr DType G = gradient_type;
       const float scale = scale_of(a.grad_scale);
@@ -170,8 +170,7 @@ void adamw_8bit(const AdamW8bit& a, const DynamicMap& m_map, const DynamicMap& v
         }
       });
     });
-  };
-  with_writer(a.p, a.rounding, update, RandomBits::half);
+  });
 }
 
 }  // namespace ballast::ops::cpu::BALLAST_ISA

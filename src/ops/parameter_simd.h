@@ -32,20 +32,21 @@ inline void write_stochastic(Element<T>* p, f32v x, u32v words, std::int64_t n) 
 enum class RandomBits : std::uint8_t { word, half };
 
 // Random words of consecutive elements, made a piece at a time.
+template <RandomBits B>
 class RandomWords {
  public:
-  RandomWords(const RandomSource& source, RandomBits bits) : source_(source), bits_(bits) {}
+  explicit RandomWords(const RandomSource& source) : source_(source) {}
 
   // Of elements [first, first + n), n <= kLanes.
   u32v at(std::uint64_t first, std::int64_t n) {
-    const std::uint64_t base = first / kRandomPiece * kRandomPiece;
+    const std::uint64_t base = first / kPiece * kPiece;
     if (base != base_) {
       make(base, words_);
       base_ = base;
       both_ = false;
     }
-    if (!both_ && first + static_cast<std::uint64_t>(n) > base + kRandomPiece) {
-      make(base + kRandomPiece, words_ + kRandomPiece);
+    if (!both_ && first + static_cast<std::uint64_t>(n) > base + kPiece) {
+      make(base + kPiece, words_ + kPiece);
       both_ = true;
     }
     u32v w = {};
@@ -54,37 +55,39 @@ class RandomWords {
   }
 
  private:
+  static constexpr std::int64_t kPiece = B == RandomBits::word ? kRandomPiece : 2 * kRandomPiece;
+
   void make(std::uint64_t base, std::uint32_t* out) const {
-    if (bits_ == RandomBits::word) return simd::BALLAST_ISA::random_words(source_, base, out);
-    std::uint32_t words[kRandomPiece];
-    const std::uint64_t first = base / 2 / kRandomPiece * kRandomPiece;
-    simd::BALLAST_ISA::random_words(source_, first, words);
-    for (std::int64_t j = 0; j < kRandomPiece / 2; ++j) {
-      const std::uint32_t two = words[static_cast<std::int64_t>(base / 2 - first) + j];
-      out[2 * j] = two;
-      out[2 * j + 1] = two << 16;
+    if constexpr (B == RandomBits::word) {
+      simd::BALLAST_ISA::random_words(source_, base, out);
+    } else {
+      std::uint32_t words[kRandomPiece];
+      simd::BALLAST_ISA::random_words(source_, base / 2, words);
+      for (std::int64_t j = 0; j < kRandomPiece; ++j) {
+        out[2 * j] = words[j];
+        out[2 * j + 1] = words[j] << 16;
+      }
     }
   }
 
   RandomSource source_;
-  RandomBits bits_;
   std::uint64_t base_ = ~std::uint64_t{0};
   bool both_ = false;
-  std::uint32_t words_[2 * kRandomPiece];
+  std::uint32_t words_[2 * kPiece];
 };
 
 // One per task: it holds the random words of the elements at hand.
-template <DType P, UpdateRounding R>
+template <DType P, UpdateRounding R, RandomBits B>
 class ParameterWriter {
  public:
   static constexpr DType kType = P;
   static constexpr UpdateRounding kRounding = R;
 
-  ParameterWriter(const TensorView& p, const ParameterRounding& r, RandomBits bits)
+  ParameterWriter(const TensorView& p, const ParameterRounding& r)
       : p_(reinterpret_cast<Element<P>*>(p.data)),
         carry_(reinterpret_cast<Element<P>*>(r.carry.data)),
         first_(static_cast<std::uint64_t>(r.first_element)),
-        words_(r.random, bits) {}
+        words_(r.random) {}
 
   f32v read(std::int64_t i, std::int64_t n) const { return cpu::BALLAST_ISA::read<P>(p_ + i, n); }
 
@@ -107,6 +110,7 @@ class ParameterWriter {
   template <DType S>
   void write_state(Element<S>* state, std::int64_t i, std::int64_t n, f32v x) {
     if constexpr (R == UpdateRounding::stochastic && S == DType::bf16) {
+      static_assert(B == RandomBits::word);
       write_stochastic<S>(state + i, x, words(i, n) << 16, n);
     } else {
       cpu::BALLAST_ISA::write<S>(state + i, x, n);
@@ -121,15 +125,14 @@ class ParameterWriter {
   Element<P>* p_;
   Element<P>* carry_;
   std::uint64_t first_;
-  RandomWords words_;
+  RandomWords<B> words_;
 };
 
 // Calls f(make), where make() is a ParameterWriter for p.
-template <class F>
-inline void with_writer(const TensorView& p, const ParameterRounding& r, F&& f,
-                        RandomBits bits = RandomBits::word) {
+template <RandomBits B = RandomBits::word, class F>
+inline void with_writer(const TensorView& p, const ParameterRounding& r, F&& f) {
   const auto with = [&]<DType P, UpdateRounding R>() {
-    f([&] { return ParameterWriter<P, R>(p, r, bits); });
+    f([&] { return ParameterWriter<P, R, B>(p, r); });
   };
   if (p.dtype == DType::f32) {
     with.template operator()<DType::f32, UpdateRounding::nearest>();

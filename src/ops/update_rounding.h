@@ -25,7 +25,8 @@ namespace ballast::ops {
 struct ParameterRounding {
   UpdateRounding rounding = UpdateRounding::nearest;
   TensorView carry = {};           // kahan: as large as p, of its dtype
-  RandomSource random = {};        // stochastic: element i of p takes word first_element + i
+  RandomSource random = {};        // stochastic: element i of p takes word first_element + i, with
+                                   // 8-bit moments half a word (RandomSource::half)
   std::int64_t first_element = 0;  // where p begins in the tensor it was cut from
 };
 

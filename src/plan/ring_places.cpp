@@ -12,10 +12,11 @@ namespace ballast {
 RingPlaces::RingPlaces(const ProgramSet& set, const MemoryPlan& plan) {
   for (const std::vector<Buffer>& ring : set.rings) {
     const auto begin = static_cast<std::uint32_t>(buffers_.size());
+    const BufferSpec& first = set.spec(ring.at(0));
     for (const Buffer b : ring) {
       const BufferSpec& s = set.spec(b);
-      check(s.root == b && s.role == Role::staging && outlives_program(s) &&
-                s.bytes == set.spec(ring[0]).bytes && s.tier == set.spec(ring[0]).tier,
+      check(s.root == b && s.role == Role::staging && outlives_program(s) && s.tier == Tier::host &&
+                s.bytes == first.bytes && s.alignment == first.alignment,
             "{} {} is no buffer of a ring", set.name(b), s.shape);
       buffers_.push_back(b);
       places_.push_back({.offset = plan.offset[b.id]});
@@ -34,9 +35,9 @@ std::uint64_t RingPlaces::offset(Buffer root, std::uint64_t planned) const {
   return n < places_.size() ? places_[n].offset : planned;
 }
 
-// What the disk lane fills and one other instruction empties. Where a program uses a ring in
-// another way (state that is written to disk is put there by another lane), its buffers stay where
-// they are.
+// What the disk lane fills from its first byte on, once, and one other instruction empties. Where a
+// program uses a ring in another way (state that is written to disk is put there by another lane),
+// its buffers stay where they are.
 std::vector<RingPlaces::Fill> RingPlaces::fills_of(const ProgramSet& set,
                                                    const Program& program) const {
   constexpr std::size_t kNone = ~std::size_t{0};
@@ -51,22 +52,25 @@ std::vector<RingPlaces::Fill> RingPlaces::fills_of(const ProgramSet& set,
       for (const Buffer b : touched) {
         const BufferSpec& s = set.spec(b);
         if (s.role != Role::staging) continue;
-        if (const std::uint32_t n = index_of(s.root); n < buffers_.size()) f(n);
+        if (const std::uint32_t n = index_of(s.root); n < buffers_.size()) f(n, s.offset);
       }
     };
-    each(ins.writes, [&](std::uint32_t buffer) {
+    const auto is_full = [&](std::uint32_t buffer) {
+      return last[buffer] != kNone && fills[last[buffer]].emptied.count == 0;
+    };
+    each(ins.writes, [&](std::uint32_t buffer, std::uint64_t offset) {
       bool reads_too = false;
-      each(ins.reads, [&](std::uint32_t other) { reads_too |= other == buffer; });
+      each(ins.reads, [&](std::uint32_t other, std::uint64_t) { reads_too |= other == buffer; });
       if (reads_too) return;
-      if (ins.lane != Lane::disk) fixed[buffer] = true;
+      fixed[buffer] = fixed[buffer] || ins.lane != Lane::disk || offset != 0 || is_full(buffer);
       last[buffer] = fills.size();
       fills.push_back({i, buffer, {}});
     });
-    each(ins.reads, [&](std::uint32_t buffer) {
-      if (last[buffer] == kNone || fills[last[buffer]].emptied.count > 0) {
-        fixed[buffer] = true;
-      } else {
+    each(ins.reads, [&](std::uint32_t buffer, std::uint64_t) {
+      if (is_full(buffer)) {
         fills[last[buffer]].emptied = done;
+      } else {
+        fixed[buffer] = true;
       }
     });
   }
@@ -87,23 +91,29 @@ void RingPlaces::begin(int program) {
 void RingPlaces::before(int program, std::uint32_t instruction,
                         const std::function<bool(const Wait&)>& passed) {
   const auto& fills = fills_[static_cast<std::size_t>(program)];
-  if (next_ == fills.size() || fills[next_].instruction != instruction) return;
-  const Fill& fill = fills[next_++];
-  Place& mine = places_[fill.buffer];
-  mine.used = false;  // the plan has waited for it
-  const Ring& ring =
-      *std::ranges::find_if(rings_, [&](const Ring& r) { return fill.buffer < r.end; });
-  Place* last = &mine;
-  // The first time round all of it is used, as planned: what a run has touched depends on no clock.
-  for (std::uint32_t b = mine.filled > 0 ? ring.begin : ring.end; b < ring.end; ++b) {
-    Place& p = places_[b];
-    if (p.used && p.emptied.count > 0 && passed(p.emptied)) p.used = false;
-    if (!p.used && p.filled > last->filled) last = &p;
+  for (; next_ < fills.size() && fills[next_].instruction == instruction; ++next_) {
+    fill(fills[next_], passed);
   }
-  std::swap(mine, *last);
+}
+
+void RingPlaces::fill(const Fill& f, const std::function<bool(const Wait&)>& passed) {
+  Place& mine = places_[f.buffer];
+  mine.used = false;  // the plan has waited for it
+  // The first time round all of it is used, as planned: what a run has touched depends on no clock.
+  if (mine.filled > 0) {
+    const Ring& ring =
+        *std::ranges::find_if(rings_, [&](const Ring& r) { return f.buffer < r.end; });
+    Place* last = &mine;
+    for (std::uint32_t b = ring.begin; b < ring.end; ++b) {
+      Place& p = places_[b];
+      if (p.used && p.emptied.count > 0 && passed(p.emptied)) p.used = false;
+      if (!p.used && p.filled > last->filled) last = &p;
+    }
+    std::swap(mine, *last);
+  }
   mine.filled = ++filled_;
   mine.used = true;
-  mine.emptied = fill.emptied;
+  mine.emptied = f.emptied;
 }
 
 }  // namespace ballast

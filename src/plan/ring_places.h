@@ -9,10 +9,11 @@
 
 namespace ballast {
 
-// Which memory a buffer of a ring is (ProgramSet::rings) is decided when it is filled: that which
-// was emptied last, since a disk may read faster into memory that was just used (decision 50). The
-// rest of the ring is for times when what was read cannot go on. Two buffers change places only
-// while nobody uses either, so waits that were planned for fixed places are enough.
+// Which memory a buffer of a ring is (ProgramSet::rings) is decided when it is filled: of what is
+// empty, that which was filled last, since a disk may read faster into memory that was just used
+// (decision 50). The rest of the ring is for times when what was read cannot go on. Two buffers
+// change places only while nobody uses either, so waits that were planned for fixed places are
+// enough.
 class RingPlaces {
  public:
   RingPlaces(const ProgramSet& set, const MemoryPlan& plan);
@@ -41,6 +42,7 @@ class RingPlaces {
   struct Ring {
     std::uint32_t begin, end;  // of buffers_ and places_
   };
+  void fill(const Fill& f, const std::function<bool(const Wait&)>& passed);
   std::vector<Fill> fills_of(const ProgramSet& set, const Program& program) const;
   std::uint32_t index_of(Buffer root) const;  // buffers_.size(): in no ring
 

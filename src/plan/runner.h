@@ -89,7 +89,7 @@ class Runner {
 
   // Memory of a persistent buffer, between runs: to give inputs and to take results.
   // Device buffers of the GPU backend cannot be touched by the host, and buffers on disk are no
-  // memory: see read() and write().
+  // memory: see read() and write(). What is in a ring's buffers nobody may ask.
   TensorView view(Buffer b);
   bool host_can_touch(Buffer b) const;
   const BufferSpec& spec(Buffer b) const { return set_.spec(b); }

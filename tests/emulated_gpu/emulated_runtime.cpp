@@ -21,11 +21,20 @@ namespace {
 using Work = std::vector<std::function<void()>>;
 thread_local Work* recording = nullptr;  // the calling thread's, which has one stream that records
 
+thread_local cudaError_t last_error = cudaSuccess;
+
 using Clock = std::chrono::steady_clock;
 
 struct Event {
   Clock::time_point at;
 };
+
+// BALLAST_EMULATED_EVENTS=N: they are passed N milliseconds after they were recorded.
+Clock::time_point passed_at(cudaEvent_t e) {
+  const char* const ms = std::getenv("BALLAST_EMULATED_EVENTS");
+  return reinterpret_cast<Event*>(e)->at +
+         std::chrono::milliseconds(ms != nullptr ? std::atol(ms) : 0);
+}
 
 constexpr std::size_t kMemory = std::size_t{8} << 30;
 
@@ -93,7 +102,8 @@ cudaError_t cudaGetDevice(int* i) { return *i = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int i) { return i == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 cudaError_t cudaGetLastError() {
-  return a_failure_was_asked_for() ? cudaErrorIllegalAddress : cudaSuccess;
+  return a_failure_was_asked_for() ? cudaErrorIllegalAddress
+                                   : std::exchange(last_error, cudaSuccess);
 }
 const char* cudaGetErrorString(cudaError_t) { return "an error of the emulated GPU"; }
 const char* cudaGetErrorName(cudaError_t) { return "emulated"; }
@@ -237,8 +247,14 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t) {
   reinterpret_cast<Event*>(e)->at = Clock::now();
   return cudaSuccess;
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+  std::this_thread::sleep_until(passed_at(e));
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t e) {
+  if (passed_at(e) <= Clock::now()) return cudaSuccess;
+  return last_error = cudaErrorNotReady;
+}
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
   *ms = std::chrono::duration<float, std::milli>(reinterpret_cast<Event*>(end)->at -
                                                  reinterpret_cast<Event*>(begin)->at)
