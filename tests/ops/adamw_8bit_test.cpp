@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -332,39 +331,6 @@ TEST(AdamW8bitBits, DependNeitherOnThreadsNorOnCutsAtBlocks) {
       }
     }
     EXPECT_TRUE(s.p.values() == want && s.m.values() == want_m) << form;
-  }
-}
-
-// Of what an f32 parameter would become, the upper 16 bits after the half of a random word that
-// belongs to the element was added to the lower ones.
-TEST(AdamW8bitBits, OfStochasticRoundingTakeHalfAWordForEachElement) {
-  const std::int64_t n = 5 * 256 + 77;
-  ThreadPool pool(2);
-  const RandomSource random = random_source(7, "update", 1, "w");
-  for (const std::int64_t start : {0, 1}) {  // on a GPU in eights and one by one
-    for (const std::int64_t first : {0, 8, 4, 1}) {
-      State exact(n, DType::f32, DType::u8, start), rounded(n, DType::bf16, DType::u8, start);
-      rounded.p.fill_normal(1);
-      rounded.p.set(3, 0x1.fep127);  // the largest: its neighbours are rounded with more care
-      rounded.p.set(300, NAN);
-      for (std::int64_t i = 0; i < n; ++i) exact.p.set(i, rounded.p[i]);
-      const SampleTensor g = gradient(n, 1, DType::bf16, start);
-      adamw_8bit(exact.step(g, 1, 3e-3, false, 0), support::test_stream(pool));
-      AdamW8bit a = rounded.step(g, 1, 3e-3, false, 0);
-      a.rounding = {
-          .rounding = UpdateRounding::stochastic, .random = random, .first_element = first};
-      adamw_8bit(a, support::test_stream(pool));
-      for (std::int64_t i = 0; i < n; ++i) {
-        const auto element = static_cast<std::uint64_t>(first + i);
-        if (std::isnan(exact.p[i])) {
-          ASSERT_TRUE(std::isnan(rounded.p[i])) << i;
-          continue;
-        }
-        const auto now = std::bit_cast<std::uint32_t>(static_cast<float>(exact.p[i]));
-        const auto want = std::bit_cast<float>((now + (random.half(element) >> 16)) & 0xffff0000u);
-        ASSERT_EQ(rounded.p[i], want) << start << " " << first << " " << i;
-      }
-    }
   }
 }
 

@@ -54,7 +54,7 @@ struct RingProgram {
 
 std::uint32_t read_of(int fill) { return 2 * static_cast<std::uint32_t>(fill); }
 
-TEST(RingPlaces, FillsWhatWasEmptiedLast) {
+TEST(RingPlaces, FillsOfWhatIsEmptyWhatWasFilledLast) {
   RingProgram p(4, 10);
   RingPlaces places(p.set, p.plan);
   places.begin(0);
@@ -162,8 +162,9 @@ TEST(RingPlaces, StayWherePlannedWhereARingIsUsedInAnotherWay) {
       for (std::uint32_t i = 0; i < set.programs[0].instructions.size(); ++i) {
         if (set.programs[0].instructions[i].lane != Lane::disk) continue;
         places.before(0, i, [](const Wait&) { return true; });
-        for (const Buffer b : ring)
+        for (const Buffer b : ring) {
           moved |= places.offset(b, plan.offset[b.id]) != plan.offset[b.id];
+        }
         EXPECT_EQ(places.offset(other, plan.offset[other.id]), plan.offset[other.id]);
       }
     }
