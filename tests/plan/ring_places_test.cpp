@@ -137,7 +137,12 @@ TEST(RingPlaces, StayWherePlannedWhereARingIsUsedInAnotherWay) {
         read(pb, half(pb, r[0], 1));
         copy_out(pb, half(pb, r[0], 1));
       },
-      [&](ProgramBuilder& pb, const Ring& r) {  // twice
+      [&](ProgramBuilder& pb, const Ring& r) {  // twice, and emptied once
+        read(pb, r[0]);
+        read(pb, half(pb, r[0], 0));
+        copy_out(pb, r[0]);
+      },
+      [&](ProgramBuilder& pb, const Ring& r) {  // once, and emptied twice
         read(pb, r[0]);
         copy_out(pb, r[0]);
         copy_out(pb, r[0], Lane::host);
