@@ -130,6 +130,8 @@ void attention_into(ProgramBuilder& pb, Buffer q, Buffer k, Buffer v, Buffer o, 
 struct AttentionSaved {
   Buffer q, k, v, o, lse;
 };
+// dq, dk and dv may be q, k and v themselves: where heads go in groups, a group's gradients are by
+// themselves until it has read its own, which is less memory than all gradients.
 void attention_backward(ProgramBuilder& pb, const AttentionSaved& saved, Buffer dout, Buffer dq,
                         Buffer dk, Buffer dv, const AttentionOptions& options);
 

@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 #include "ops/attention.h"
+#include "ops/copy.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {
@@ -171,7 +173,13 @@ void backward_of_samples(ProgramBuilder& pb, const AttentionSaved& saved, Buffer
                               .v = heads(saved.v),
                               .o = heads(saved.o),
                               .lse = pb.rows(saved.lse, h, n)};
-    const Buffer gdout = heads(dout), gdq = heads(dq), gdk = heads(dk), gdv = heads(dv);
+    // A gradient in the place of what it is of comes there when the group has read that.
+    const auto place = [&](const char* name, Buffer d, Buffer of) {
+      const bool shared = pb.set().spec(d).root == pb.set().spec(of).root;
+      return shared ? pb.temp(name, pb.shape(of), pb.dtype(of)) : heads(d);
+    };
+    const Buffer gdout = heads(dout), gdq = place("dq", dq, s.q), gdk = place("dk", dk, s.k),
+                 gdv = place("dv", dv, s.v);
     const bool whole = whole_on_gpu(pb, options);
     const Buffer ws = pb.workspace(
         whole ? attention_backward_scores_workspace(pb.shape(s.q), pb.shape(s.k)[0], pb.dtype(s.q))
@@ -210,6 +218,9 @@ void backward_of_samples(ProgramBuilder& pb, const AttentionSaved& saved, Buffer
                               .flops = 5 * product_flops(pb.shape(s.q), keys)}},
         [=](const Bindings& b) { attention_backward(call(b, true), b.stream()); },
         [=](const Bindings& b) { prepare_attention_backward(call(b, false), b.stream()); });
+    for (const auto& [made, d] : {std::pair(gdq, dq), std::pair(gdk, dk), std::pair(gdv, dv)}) {
+      if (pb.set().spec(made).root != pb.set().spec(d).root) copy(pb, made, heads(d));
+    }
   });
 }
 

@@ -190,6 +190,8 @@ class Placed {
   std::vector<Range> busy_;
 };
 
+constexpr std::array kLongLived = {64u, 16u, 256u, 1024u, ~0u};  // instructions
+
 // The largest first.
 std::vector<std::uint32_t> by_size(std::span<const PackItem> items) {
   std::vector<std::pair<std::uint64_t, std::uint32_t>> keys(items.size());
@@ -259,13 +261,14 @@ Packing pack(std::span<const PackItem> items) {
   const std::uint64_t bound = live_bound(items);
   const std::vector<std::uint32_t> order = by_size(items);
 
-  // What counts as long-lived depends on the program: a block's worth of instructions, or several.
-  // The first that is good is taken: alignment alone costs about as much. Else the lowest.
+  // What counts as long-lived depends on the program: a block's worth of instructions, or several,
+  // or nothing. The first that is good is taken: alignment alone costs about as much. Else the
+  // lowest.
   const std::uint64_t good = bound + bound / 256;
   std::vector<Attempt> attempts;
-  attempts.reserve(3);
+  attempts.reserve(kLongLived.size());
   Attempt* best = nullptr;
-  for (const std::uint32_t long_lived : {64u, 16u, 256u}) {
+  for (const std::uint32_t long_lived : kLongLived) {
     Attempt& a = attempts.emplace_back(items, order, long_lived, instructions);
     if (a.run(good)) {
       best = &a;

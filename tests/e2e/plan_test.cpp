@@ -41,9 +41,9 @@ TEST(Plan, EveryPresetGivesPeaksInsideItsBudget) {
 }
 
 TEST(Plan, RefusesWithWhatWouldHelpAndTheAdviceIsTrue) {
-  const Finished f = run_ballast(job("wan2.2-t2v-a14b", "lora", "2GB", "32GB"));
+  const Finished f = run_ballast(job("wan2.2-t2v-a14b", "lora", "1.8GB", "32GB"));
   EXPECT_EQ(f.exit_code, 3);
-  EXPECT_THAT(f.err, AllOf(HasSubstr("device memory during step"), HasSubstr("2.000 GB allowed"),
+  EXPECT_THAT(f.err, AllOf(HasSubstr("device memory during step"), HasSubstr("1.800 GB allowed"),
                            HasSubstr("what would help"), Not(HasSubstr("swap"))));
   const auto j = nlohmann::json::parse(f.out);
   EXPECT_FALSE(j["fits"]);

@@ -47,11 +47,14 @@ struct Recording {
   support::DeviceVector<std::byte> memory;
 };
 
+// Where gradients are recorded to go.
+enum class Gradients { apart, in_place };
+
 // Forward and backward as recorded, in groups; returns all outputs' bytes.
 // look: at what was recorded.
 using Look = std::function<void(const std::vector<Instruction>&)>;
 std::vector<std::byte> run_recorded(const Inputs& in, std::int64_t heads_per_group,
-                                    const Look& look = {}) {
+                                    const Look& look = {}, Gradients gradients = Gradients::apart) {
   const Sizes& n = in.n;
   Recording r(2);
   ProgramBuilder pb(r.set, "step");
@@ -67,8 +70,10 @@ std::vector<std::byte> run_recorded(const Inputs& in, std::int64_t heads_per_gro
   };
   const Buffer q = given(q_shape, in.q), k = given(k_shape, in.k), v = given(k_shape, in.v),
                dout = given(q_shape, in.dout);
-  const Buffer dq = pb.temp("dq", q_shape, in.dtype), dk = pb.temp("dk", k_shape, in.dtype),
-               dv = pb.temp("dv", k_shape, in.dtype);
+  const auto gradient = [&](const char* name, Buffer of) {
+    return gradients == Gradients::in_place ? of : pb.temp(name, pb.shape(of), in.dtype);
+  };
+  const Buffer dq = gradient("dq", q), dk = gradient("dk", k), dv = gradient("dv", v);
   const AttentionOptions options = {.scale = static_cast<float>(n.scale),
                                     .kv_length = n.kv == n.keys ? -1 : n.kv,
                                     .heads_per_group = heads_per_group};
@@ -104,6 +109,30 @@ TEST_P(RecordedAttention, GroupsOfHeadsGiveTheSameBits) {
   for (const std::int64_t group : {1, 2, 3, 5, 8}) {
     EXPECT_EQ(run_recorded(in, group), whole) << group;
   }
+}
+
+// Of heads as wide as Wan's, which a GPU computes with other kernels than narrow ones.
+TEST_P(RecordedAttention, GradientsInThePlacesOfQueriesKeysAndValuesHaveTheSameBits) {
+  for (const std::int64_t width : {24, 128}) {
+    const Inputs in(support::attention_sizes(190, 230, 5, width, 225), GetParam());
+    const std::vector<std::byte> whole = run_recorded(in, 0);
+    for (const std::int64_t group : {0, 1, 2, 3}) {
+      EXPECT_EQ(run_recorded(in, group, {}, Gradients::in_place), whole) << width << ", " << group;
+    }
+  }
+}
+
+TEST(Attention, GradientsInPlaceTakeTheMemoryOfAGroup) {
+  const Inputs in(support::attention_sizes(10, 30, 5, 8), DType::bf16);
+  const auto look = [](const std::vector<Instruction>& all) {
+    ASSERT_EQ(all.size(), 4u + 3 + 3 * 4 + 1);
+    for (std::size_t i = 7; i < 19; ++i) {
+      EXPECT_EQ(all[i].name, (i - 7) % 4 == 0 ? "attention_backward" : "copy") << i;
+    }
+    // The gradient of two heads' queries is copied, not that of all five's.
+    EXPECT_EQ(all[8].cost.bytes, 2.0 * (10 * 2 * 8) * 2);
+  };
+  run_recorded(in, 2, look, Gradients::in_place);
 }
 
 TEST(Attention, RecordsOneInstructionPerGroupWithItsCost) {

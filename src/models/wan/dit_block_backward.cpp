@@ -212,8 +212,11 @@ void DitBlock::backward_self(ProgramBuilder& pb, BlockWeightsInUse& w, const Blo
                              Buffer dself_o, bool wants_dx,
                              const std::function<void()>& near_end) const {
   const DType act = precision_.activation;
-  const Buffer dq = full(pb, "dq", s, act), dk = full(pb, "dk", s, act),
-               dv = full(pb, "dv", s, act);
+  // Nobody reads normalised q and k or v after this: groups of heads put their gradients there.
+  const bool in_place = policy_.heads_per_group > 0 && policy_.heads_per_group < config_.heads;
+  const Buffer dq = in_place ? q.y : full(pb, "dq", s, act);
+  const Buffer dk = in_place ? k.y : full(pb, "dk", s, act);
+  const Buffer dv = in_place ? saved.v : full(pb, "dv", s, act);
   ops::attention_backward(pb,
                           {.q = heads(pb, q.y),
                            .k = heads(pb, k.y),

@@ -49,11 +49,12 @@ TEST(Fit, RecordsFewInstructionsForAnAnswer) {
   };
   EXPECT_LE(recorded_for({Mode::lora, "rtx4090", 24_GB, 32_GB}, large), 310'000u);
   // The disk decides what this one takes: it is recorded once more with attention computed again.
-  EXPECT_LE(recorded_for({Mode::lora, "rtx4090", 8_GB, 8_GB}, small), 335'000u);
+  // Four policies differ by less than 1 % there, and all of them are recorded.
+  EXPECT_LE(recorded_for({Mode::lora, "rtx4090", 8_GB, 8_GB}, small), 540'000u);
   // The disk decides what its steps take: one that will hardly fit is not recorded whole first.
   EXPECT_LE(recorded_for({Mode::lora, "h200", 3_GB, 6_GB}, small), 440'000u);
   // Their steps wait for nothing, so that larger pieces of work are looked for.
-  EXPECT_LE(recorded_for({Mode::full, "h200", 139_GB, 400_GB}, large), 370'000u);
+  EXPECT_LE(recorded_for({Mode::full, "h200", 139_GB, 400_GB}, large), 470'000u);
   EXPECT_LE(recorded_for({Mode::full, "rtx4090", 24_GB, 256_GB}, small), 310'000u);
 }
 
@@ -267,6 +268,11 @@ TEST(Fit, TakesTheLargestPiecesOfWorkThatFit) {
   r = request({Mode::lora, "h200", Bytes{6'500'000'000}, 60_GB}, large);
   r.backend.deterministic = false;
   EXPECT_LE(planned(r).seconds_per_step(), 1.10 * resident_seconds(r, 8));
+  // With determinism a head's gradients take 2.15 GB of workspace. They come to the places of its
+  // queries, keys and values, and what else is alive beside it fits together without gaps.
+  r = request({Mode::lora, "h200", Bytes{5'800'000'000}, 60_GB}, large);
+  EXPECT_EQ(planned(r).policy.home, WeightHome::host);
+  EXPECT_LE(planned(r).seconds_per_step(), 1.15 * resident_seconds(r, 8));
   // Chunks would not make this one smaller: its peak is in attention.
   r = request({Mode::infer, "h200", 4_GB, 64_GB}, large);
   r.job.batches[0] = {.latents = {large, large}, .timestep_rows = 2};
