@@ -9,6 +9,7 @@
 #include "app/bench_wan_run.h"
 #include "app/output.h"
 #include "app/planning.h"
+#include "app/planning_heap.h"
 #include "app/random_weights.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -38,6 +39,7 @@ wan::LatentSize latent_of(std::int64_t tokens) {
 }
 
 wan::PlannedRun fitting(const wan::FitRequest& r) {
+  const PlanningHeap heap;
   auto outcome = wan::fit(r);
   if (auto* refusal = std::get_if<Refusal>(&outcome)) {
     fail(ErrorCode::refused, train::refusal_message(*refusal));

@@ -1,5 +1,3 @@
-#include <malloc.h>
-
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -7,6 +5,7 @@
 #include "app/command.h"
 #include "app/output.h"
 #include "app/planning.h"
+#include "app/planning_heap.h"
 #include "app/train_text.h"
 #include "app/vae_training.h"
 #include "core/error.h"
@@ -241,9 +240,7 @@ std::vector<wan::Change> Plan::changes(const wan::FitRequest& request,
 }
 
 void Plan::run() {
-  // Recordings of the same size follow each other: their memory stays with the process.
-  ::mallopt(M_MMAP_MAX, 0);
-  ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  const PlanningHeap heap;
   if (!config_.empty()) return plan_config();
   if (model_.empty()) {
     fail(ErrorCode::usage, "there is nothing to plan",

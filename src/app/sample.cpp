@@ -5,6 +5,7 @@
 #include "app/command.h"
 #include "app/output.h"
 #include "app/planning.h"
+#include "app/planning_heap.h"
 #include "app/sample_files.h"
 #include "app/sample_loras.h"
 #include "app/sample_options.h"
@@ -209,6 +210,7 @@ void Sample::plan_parts() {
 }
 
 wan::PlannedRun Sample::plan() {
+  const PlanningHeap heap;
   const wan::FitRequest request = fit_request(run_.job);
   wan::KnownNeeds known;
   auto outcome = fit(request, known);

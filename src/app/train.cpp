@@ -3,6 +3,7 @@
 #include "app/cache_dataset.h"
 #include "app/command.h"
 #include "app/planning.h"
+#include "app/planning_heap.h"
 #include "app/train_text.h"
 #include "app/training_output.h"
 #include "app/vae_training.h"
@@ -60,7 +61,10 @@ void Train::run() {
       find_target(own_.target, compute_options(config.memory, own_.threads));
   train::PreparedRun run = train::prepare_run(std::move(config), target, train::Purpose::train);
   wan::KnownNeeds known;
-  auto outcome = fit(run.request, known);
+  auto outcome = [&] {
+    const PlanningHeap heap;
+    return fit(run.request, known);
+  }();
   const PlanTitle title = train::title_of(run);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
     for (const std::string& note : run.notes) log::info("{}", note);
