@@ -222,10 +222,12 @@ void BlockWeights::declare(ProgramBuilder& load) {
   slot_group_.assign(slots_.size(), -1);
   last_use_.assign(slots_.size(), 0);
   const bool from_disk = policy_.home == WeightHome::disk && largest_slot > 0;
-  ring_.emplace(load, largest_tensor,
-                !from_disk           ? StagingRing::kLoading
-                : policy_.slots == 1 ? StagingRing::kStreamingOneSlot
-                                     : StagingRing::kStreaming);
+  StagingRing::Size ring = StagingRing::kLoading;
+  if (from_disk) {
+    ring = policy_.slots == 1 ? StagingRing::kStreamingOneSlot : StagingRing::kStreaming;
+    ring.buffers += policy_.more_buffers;
+  }
+  ring_.emplace(load, largest_tensor, ring);
 }
 
 void BlockWeights::load(ProgramBuilder& pb, int source) {

@@ -32,6 +32,7 @@ struct MemoryPolicy {
   WeightHome home = WeightHome::disk;  // where streamed weights come from
   int host_groups = 0;  // groups that come from host memory although the others come from disk,
                         // evenly spaced among those that stream
+  int more_buffers = 0;  // of the ring through which weights come from disk, than it has otherwise
   Activations activations = Activations::kept;
   int kept_blocks =
       0;  // blocks whose activations are kept although the others' are not, evenly spaced

@@ -96,6 +96,21 @@ void RingPlaces::before(int program, std::uint32_t instruction,
   }
 }
 
+// They are emptied in the order of their fills, or nearly: behind one that is not, nobody is asked
+// about, since asking the GPU about all of a large ring would take longer than reading.
+void RingPlaces::note_emptied(const Ring& ring, const std::function<bool(const Wait&)>& passed) {
+  for (;;) {
+    Place* oldest = nullptr;
+    for (std::uint32_t b = ring.begin; b < ring.end; ++b) {
+      Place& p = places_[b];
+      if (!p.used || p.emptied.count == 0) continue;
+      if (!oldest || p.filled < oldest->filled) oldest = &p;
+    }
+    if (!oldest || !passed(oldest->emptied)) return;
+    oldest->used = false;
+  }
+}
+
 void RingPlaces::fill(const Fill& f, const std::function<bool(const Wait&)>& passed) {
   Place& mine = places_[f.buffer];
   mine.used = false;  // the plan has waited for it
@@ -103,11 +118,10 @@ void RingPlaces::fill(const Fill& f, const std::function<bool(const Wait&)>& pas
   if (mine.filled > 0) {
     const Ring& ring =
         *std::ranges::find_if(rings_, [&](const Ring& r) { return f.buffer < r.end; });
+    note_emptied(ring, passed);
     Place* last = &mine;
     for (std::uint32_t b = ring.begin; b < ring.end; ++b) {
-      Place& p = places_[b];
-      if (p.used && p.emptied.count > 0 && passed(p.emptied)) p.used = false;
-      if (!p.used && p.filled > last->filled) last = &p;
+      if (!places_[b].used && places_[b].filled > last->filled) last = &places_[b];
     }
     std::swap(mine, *last);
   }

@@ -43,6 +43,7 @@ class RingPlaces {
     std::uint32_t begin, end;  // of buffers_ and places_
   };
   void fill(const Fill& f, const std::function<bool(const Wait&)>& passed);
+  void note_emptied(const Ring& ring, const std::function<bool(const Wait&)>& passed);
   std::vector<Fill> fills_of(const ProgramSet& set, const Program& program) const;
   std::uint32_t index_of(Buffer root) const;  // buffers_.size(): in no ring
 

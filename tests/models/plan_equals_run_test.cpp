@@ -29,6 +29,7 @@ std::vector<MemoryPolicy> policies() {
   all.push_back(everything());
   all.push_back({.name = "from host", .slots = 2, .resident_groups = 1, .home = WeightHome::host});
   all.push_back({.name = "two from host", .slots = 1, .resident_groups = 1, .host_groups = 2});
+  all.push_back({.name = "a large ring", .slots = 1, .host_groups = 1, .more_buffers = 20});
   return all;
 }
 

@@ -78,7 +78,8 @@ TEST_F(PlanInvariance, StreamingGivesTheSameBitsAsResident) {
                         .slots = 1,
                         .parts = parts,
                         .resident_groups = 1,
-                        .host_groups = 2});
+                        .host_groups = 2,
+                        .more_buffers = 7 * parts});
   }
   expect_same(std::move(policies));
 }

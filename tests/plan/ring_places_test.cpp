@@ -84,6 +84,22 @@ TEST(RingPlaces, FillsOfWhatIsEmptyWhatWasFilledLast) {
   EXPECT_EQ(fill(), filled[7]);
 }
 
+// Asking a GPU takes a microsecond, and a large ring is full for much of a step.
+TEST(RingPlaces, AskOnceWhereNothingMoreWasEmptied) {
+  constexpr int kBuffers = 100;
+  RingProgram p(kBuffers, 3 * kBuffers);
+  RingPlaces places(p.set, p.plan);
+  places.begin(0);
+  std::uint32_t emptied = 0;
+  int asked = 0;
+  for (int n = 0; n < 3 * kBuffers; ++n) {
+    if (n >= kBuffers) emptied = static_cast<std::uint32_t>(n - kBuffers + 1);  // as planned
+    asked = 0;
+    places.before(0, read_of(n), [&](const Wait& w) { return ++asked, w.count <= emptied; });
+    EXPECT_LE(asked, n < kBuffers ? 0 : 1) << n;
+  }
+}
+
 TEST(RingPlaces, ABufferKeepsItsPlaceUntilItIsEmptied) {
   constexpr int kFills = 2000, kBuffers = 5;
   RingProgram p(kBuffers, kFills);

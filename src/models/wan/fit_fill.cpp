@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "nn/staging_ring.h"
 #include "plan/places.h"
 
 namespace ballast::wan {
@@ -153,14 +154,38 @@ bool worthwhile(const PlannedRun& run, const Streamed& all, std::uint64_t n) {
   return n > 0 && share * waiting_share(run) >= kOfAStep;
 }
 
+// While a step computes with what stands in its slots, the disk has nowhere to read to but the
+// ring, which takes what no block has room in.
+constexpr int kMostBuffers = 160;  // a large block
+int more_buffers(Bytes left) {
+  constexpr Bytes kNotKnown{16u << 20};  // what recordings may take more
+  const Bytes sure = left - std::min(left, kNotKnown);
+  return static_cast<int>(
+      std::min<std::uint64_t>(kMostBuffers, sure.count / StagingRing::kStreaming.buffer));
+}
+
+struct HostRoom {
+  Bytes all, group;
+};
+
 // One less, then half as many, where recordings and the GPU's map of so much memory find no place.
 std::optional<PlannedRun> with_host_groups(const FitRequest& request, MemoryPolicy policy,
-                                           std::uint64_t n) {
-  for (bool first = true; n > 0; n = std::exchange(first, false) ? n - 1 : n / 2) {
+                                           const HostRoom& room, std::uint64_t n) {
+  for (bool first = true;; n = std::exchange(first, false) ? n - 1 : n / 2) {
     policy.host_groups = static_cast<int>(n);
+    policy.more_buffers = more_buffers(room.all - Bytes{n * room.group.count});
+    if (n == 0 && policy.more_buffers == 0) return std::nullopt;
     if (auto run = complete_if_fits(request, record(request, policy))) return run;
+    if (n == 0) return std::nullopt;
   }
-  return std::nullopt;
+}
+
+// Whether a step takes longer than its busiest lane, and a larger ring could change that.
+bool wants_ring(const PlannedRun& run) {
+  constexpr double kLonger = 1.03;
+  const PredictedTime& step = run.step_time();
+  return run.policy.more_buffers < kMostBuffers &&
+         step.seconds > kLonger * std::ranges::max(step.busy);
 }
 
 }  // namespace
@@ -174,20 +199,29 @@ PlannedRun fill_host_memory(const FitRequest& request, PlannedRun lean) {
   const auto groups_in = [&](Bytes b) { return std::min(b.count / all.largest.count, all.count); };
   const std::uint64_t n = groups_in(room);
   const auto take_if_faster = [&](std::optional<PlannedRun> other, double share) {
-    if (other && other->seconds_per_step() < share * lean.seconds_per_step()) {
-      lean = std::move(*other);
-    }
+    const bool taken = other && other->seconds_per_step() < share * lean.seconds_per_step();
+    if (taken) lean = std::move(*other);
+    return taken;
   };
-  if (worthwhile(lean, all, n)) take_if_faster(with_host_groups(request, lean.policy, n), 1);
+  HostRoom place = {room, all.largest};
+  if (worthwhile(lean, all, n)) {
+    take_if_faster(with_host_groups(request, lean.policy, place, n), 1);
+  }
   // What blocks keep until their backward pass waits there as well: attention that is computed
   // again leaves its place to weights. That it takes longer is surer than what it gains.
   MemoryPolicy again = lean.policy;
   again.activations = Activations::recomputed;
   const Bytes kept = kept_at_least(request.job, lean.policy).host;
-  const Bytes more = kept - std::min(kept, kept_at_least(request.job, again).host);
-  const std::uint64_t groups = groups_in(room + more);
-  if (worthwhile(lean, all, groups - n)) {
-    take_if_faster(with_host_groups(request, again, groups), 0.99);
+  const HostRoom more = {room + kept - std::min(kept, kept_at_least(request.job, again).host),
+                         all.largest};
+  const std::uint64_t groups = groups_in(more.all);
+  if (worthwhile(lean, all, groups - n) &&
+      take_if_faster(with_host_groups(request, again, more, groups), 0.99)) {
+    place = more;
+  }
+  if (wants_ring(lean)) {  // which may be worth more than the last block
+    const auto fewer = static_cast<std::uint64_t>(std::max(1, lean.policy.host_groups) - 1);
+    take_if_faster(with_host_groups(request, lean.policy, place, fewer), 1);
   }
   return lean;
 }
