@@ -92,7 +92,7 @@ BlockWeights::BlockWeights(ProgramBuilder& load, std::vector<std::vector<WeightG
     home.resident = policy_.slots == 0 || evenly_chosen(g, n, policy_.resident_groups);
     const WeightGroup& described = group(static_cast<int>(g));
     for (const StoredTensor& t : described.tensors) {
-      Form f = form_of(described, t, !home.resident);
+      Form f = form_of(described, t, format_, !home.resident);
       f.shape = t.data.shape;
       if (margins && f.shape.rank() == 2 && is_matrix(f.shape) && !f.has_scale) {
         const WeightMargin m = margins(static_cast<int>(g), home.forms.size(), f.dtype);
@@ -126,7 +126,7 @@ void BlockWeights::check_sources() const {
 }
 
 BlockWeights::Form BlockWeights::form_of(const WeightGroup& group, const StoredTensor& t,
-                                         bool group_streams) const {
+                                         WeightFormat format, bool group_streams) {
   const DType stored = t.data.dtype;
   const bool matrix = is_matrix(t.data.shape);
   Form f;
@@ -142,7 +142,7 @@ BlockWeights::Form BlockWeights::form_of(const WeightGroup& group, const StoredT
     f.dtype = DType::f32;
   }
   if (!matrix || group.keep_precision) return f;
-  switch (format_) {
+  switch (format) {
     case WeightFormat::stored:
       break;
     case WeightFormat::f32:
@@ -162,12 +162,25 @@ BlockWeights::Form BlockWeights::form_of(const WeightGroup& group, const StoredT
       break;
     case WeightFormat::f8_e4m3_rows:
     case WeightFormat::int8_rows:
-      f.dtype = format_ == WeightFormat::int8_rows ? DType::i8 : DType::f8_e4m3;
+      f.dtype = format == WeightFormat::int8_rows ? DType::i8 : DType::f8_e4m3;
       f.has_scale = f.quantised = true;
       f.scale_shape = {t.data.shape[0]};
       break;
   }
   return f;
+}
+
+Bytes BlockWeights::streamed_bytes(const WeightGroup& group, WeightFormat format) {
+  Bytes sum;
+  for (const StoredTensor& t : group.tensors) {
+    const Form f = form_of(group, t, format, true);
+    if (!f.streams) continue;
+    const auto elements = static_cast<std::uint64_t>(t.data.shape.elements());
+    sum.count += round_up(elements * size_of(f.dtype), kSlotAlignment);
+    if (!f.quantised) continue;
+    sum.count += round_up(static_cast<std::uint64_t>(f.scale_shape.elements()) * 4, kSlotAlignment);
+  }
+  return sum;
 }
 
 void BlockWeights::lay_out_slots() {

@@ -107,6 +107,9 @@ class BlockWeights {
   // the host copy of what streams (from host memory only).
   std::vector<WeightBuffers> home(ProgramBuilder& pb, int group) const;
 
+  // What the matrices of a group take where they wait to be streamed.
+  static Bytes streamed_bytes(const WeightGroup& group, WeightFormat format);
+
   StagingRing& ring() { return *ring_; }  // for what else comes from disk
 
   int groups() const { return static_cast<int>(sources_[0].size()); }
@@ -138,7 +141,8 @@ class BlockWeights {
     int slot = -1;
   };
 
-  Form form_of(const WeightGroup& group, const StoredTensor& t, bool group_streams) const;
+  static Form form_of(const WeightGroup& group, const StoredTensor& t, WeightFormat format,
+                      bool group_streams);
   void check_sources() const;
   void lay_out_slots();
   void declare(ProgramBuilder& load);

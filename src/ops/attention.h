@@ -130,8 +130,9 @@ void attention_into(ProgramBuilder& pb, Buffer q, Buffer k, Buffer v, Buffer o, 
 struct AttentionSaved {
   Buffer q, k, v, o, lse;
 };
-// dq, dk and dv may be q, k and v themselves: where heads go in groups, a group's gradients are by
-// themselves until it has read its own, which is less memory than all gradients.
+// dq may be q itself, dk k and dv v, and nothing else that is read: a group of heads then has its
+// gradients in memory of its own until it is done with its q, k and v. Where heads go in groups
+// that is less than the gradients of all.
 void attention_backward(ProgramBuilder& pb, const AttentionSaved& saved, Buffer dout, Buffer dq,
                         Buffer dk, Buffer dv, const AttentionOptions& options);
 

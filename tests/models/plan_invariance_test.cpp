@@ -79,7 +79,7 @@ TEST_F(PlanInvariance, StreamingGivesTheSameBitsAsResident) {
                         .parts = parts,
                         .resident_groups = 1,
                         .host_groups = 2,
-                        .more_buffers = 7 * parts});
+                        .more_buffers = 7});
   }
   expect_same(std::move(policies));
 }

@@ -233,8 +233,11 @@ TEST_F(BlockWeightsTest, SlotsHoldTheMatricesOfOneGroup) {
 
 TEST_F(BlockWeightsTest, TheRingHasBuffersInReserveWhereOneSlotIsFilledFromDisk) {
   make_file();
-  const std::pair<MemoryPolicy, int> all[] = {
-      {{}, 3}, {{.slots = 2}, 6}, {{.slots = 1, .home = WeightHome::host}, 3}, {{.slots = 1}, 8}};
+  const std::pair<MemoryPolicy, int> all[] = {{{}, 3},
+                                              {{.slots = 2}, 6},
+                                              {{.slots = 1, .home = WeightHome::host}, 3},
+                                              {{.slots = 1}, 8},
+                                              {{.slots = 1, .more_buffers = 4}, 12}};
   for (const auto& [policy, buffers] : all) {
     set = {};
     declare(policy);
@@ -457,6 +460,22 @@ TEST_F(BlockWeightsTest, KeptPrecisionIsNeverNarrowed) {
   EXPECT_EQ(pb.dtype(weights->use(pb, 0)[0].data), DType::i8);
   EXPECT_EQ(pb.dtype(weights->use(pb, 1)[0].data), DType::f32);
   EXPECT_EQ(pb.dtype(weights->use(pb, 0)[1].data), DType::bf16);  // vectors stay as they are
+}
+
+TEST_F(BlockWeightsTest, WhatAGroupTakesInHostMemoryIsKnownBeforehand) {
+  make_file();
+  groups[1].keep_precision = true;
+  for (const WeightFormat format : {WeightFormat::stored, WeightFormat::bf16, WeightFormat::f8_e4m3,
+                                    WeightFormat::f8_e4m3_rows, WeightFormat::int8_rows}) {
+    set = {};
+    declare({.slots = 1, .home = WeightHome::host}, format);
+    for (const WeightGroup& g : groups) {
+      const auto home = std::ranges::find(set.buffers, g.name + ".host", &BufferSpec::name);
+      ASSERT_NE(home, set.buffers.end()) << g.name;
+      EXPECT_EQ(BlockWeights::streamed_bytes(g, format).count, home->bytes)
+          << g.name << ", " << name_of(format);
+    }
+  }
 }
 
 TEST(WeightFormatNames, LeadBack) {

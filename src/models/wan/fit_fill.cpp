@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "nn/block_weights.h"
 #include "nn/staging_ring.h"
 #include "plan/places.h"
 
@@ -129,19 +130,19 @@ PlannedRun fill_with_activations(const FitRequest& request, PlannedRun lean) {
 
 namespace {
 
-// Of the groups that do not stay: how many there are, and the largest.
+// Of the groups that do not stay: how many there are, and what the largest takes in host memory.
 struct Streamed {
   std::uint64_t count = 0;
   Bytes largest{1};
 };
 Streamed streamed_groups(const FitRequest& request, const MemoryPolicy& policy) {
   Streamed s;
-  const std::vector<Bytes> groups = least_group_bytes(request);
+  const std::vector<WeightGroup>& groups = request.experts.front();
   for (std::size_t g = 0; g < groups.size(); ++g) {
     if (evenly_chosen(static_cast<std::int64_t>(g), std::ssize(groups), policy.resident_groups)) {
       continue;
     }
-    s.largest = std::max(s.largest, groups[g]);
+    s.largest = std::max(s.largest, BlockWeights::streamed_bytes(groups[g], request.job.format));
     ++s.count;
   }
   return s;
@@ -156,7 +157,7 @@ bool worthwhile(const PlannedRun& run, const Streamed& all, std::uint64_t n) {
 
 // While a step computes with what stands in its slots, the disk has nowhere to read to but the
 // ring, which takes what no block has room in.
-constexpr int kMostBuffers = 160;  // a large block
+constexpr int kMostBuffers = 160;  // with the usual ones a block of the 14B model
 int more_buffers(Bytes left) {
   constexpr Bytes kNotKnown{16u << 20};  // what recordings may take more
   const Bytes sure = left - std::min(left, kNotKnown);
@@ -164,20 +165,22 @@ int more_buffers(Bytes left) {
       std::min<std::uint64_t>(kMostBuffers, sure.count / StagingRing::kStreaming.buffer));
 }
 
-struct HostRoom {
-  Bytes all, group;
-};
-
-// One less, then half as many, where recordings and the GPU's map of so much memory find no place.
+// n groups from host memory in so much room, and a ring in what they leave. Without that, one less,
+// then half as many where recordings and the GPU's map of so much memory find no place.
 std::optional<PlannedRun> with_host_groups(const FitRequest& request, MemoryPolicy policy,
-                                           const HostRoom& room, std::uint64_t n) {
-  for (bool first = true;; n = std::exchange(first, false) ? n - 1 : n / 2) {
-    policy.host_groups = static_cast<int>(n);
-    policy.more_buffers = more_buffers(room.all - Bytes{n * room.group.count});
-    if (n == 0 && policy.more_buffers == 0) return std::nullopt;
+                                           const Streamed& all, Bytes room, std::uint64_t n) {
+  policy.host_groups = static_cast<int>(n);
+  const bool from_disk = n + 1 < all.count;  // more than the embeddings or the head
+  policy.more_buffers = from_disk ? more_buffers(room - Bytes{n * all.largest.count}) : 0;
+  if (policy.more_buffers > 0) {
     if (auto run = complete_if_fits(request, record(request, policy))) return run;
-    if (n == 0) return std::nullopt;
+    policy.more_buffers = 0;
   }
+  for (bool first = true; n > 0; n = std::exchange(first, false) ? n - 1 : n / 2) {
+    policy.host_groups = static_cast<int>(n);
+    if (auto run = complete_if_fits(request, record(request, policy))) return run;
+  }
+  return std::nullopt;
 }
 
 // Whether a step takes longer than its busiest lane, and a larger ring could change that.
@@ -198,31 +201,33 @@ PlannedRun fill_host_memory(const FitRequest& request, PlannedRun lean) {
   const Streamed all = streamed_groups(request, lean.policy);
   const auto groups_in = [&](Bytes b) { return std::min(b.count / all.largest.count, all.count); };
   const std::uint64_t n = groups_in(room);
-  const auto take_if_faster = [&](std::optional<PlannedRun> other, double share) {
-    const bool taken = other && other->seconds_per_step() < share * lean.seconds_per_step();
-    if (taken) lean = std::move(*other);
-    return taken;
+  // Takes the policy with n groups if that is faster; else, or even so, with one less where a
+  // larger ring may be worth that. No more than two recordings are there at once.
+  const auto try_groups = [&](const MemoryPolicy& policy, Bytes place, std::uint64_t most,
+                              double share) {
+    for (const bool larger_ring : {false, true}) {
+      auto run = with_host_groups(request, policy, all, place, most);
+      if (!run) return;
+      const bool last = run->policy.host_groups == 0 || !wants_ring(*run) || larger_ring;
+      most = static_cast<std::uint64_t>(std::max(1, run->policy.host_groups)) - 1;
+      if (run->seconds_per_step() < share * lean.seconds_per_step()) {
+        lean = std::move(*run);
+        share = 1;
+      }
+      if (last) return;
+    }
   };
-  HostRoom place = {room, all.largest};
-  if (worthwhile(lean, all, n)) {
-    take_if_faster(with_host_groups(request, lean.policy, place, n), 1);
-  }
   // What blocks keep until their backward pass waits there as well: attention that is computed
   // again leaves its place to weights. That it takes longer is surer than what it gains.
-  MemoryPolicy again = lean.policy;
+  const MemoryPolicy before = lean.policy;
+  MemoryPolicy again = before;
   again.activations = Activations::recomputed;
-  const Bytes kept = kept_at_least(request.job, lean.policy).host;
-  const HostRoom more = {room + kept - std::min(kept, kept_at_least(request.job, again).host),
-                         all.largest};
-  const std::uint64_t groups = groups_in(more.all);
-  if (worthwhile(lean, all, groups - n) &&
-      take_if_faster(with_host_groups(request, again, more, groups), 0.99)) {
-    place = more;
-  }
-  if (wants_ring(lean)) {  // which may be worth more than the last block
-    const auto fewer = static_cast<std::uint64_t>(std::max(1, lean.policy.host_groups) - 1);
-    take_if_faster(with_host_groups(request, lean.policy, place, fewer), 1);
-  }
+  const Bytes kept = kept_at_least(request.job, before).host;
+  const Bytes more = kept - std::min(kept, kept_at_least(request.job, again).host);
+  const std::uint64_t groups = groups_in(room + more);
+  const bool ring_alone = wants_ring(lean) && !worthwhile(lean, all, groups - n);
+  if (worthwhile(lean, all, n) || ring_alone) try_groups(before, room, n, 1);
+  if (worthwhile(lean, all, groups - n)) try_groups(again, room + more, groups, 0.99);
   return lean;
 }
 

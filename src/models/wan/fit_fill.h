@@ -26,7 +26,8 @@ PlannedRun fill_with_activations(const FitRequest& request, PlannedRun lean);
 
 // As many of the groups that come from disk wait in host memory instead as the budget allows, where
 // a step waits for them; also in place of what attention left there, if it is faster to compute
-// that again.
+// that again. What is left, or one of them if that is faster, goes to the ring through which the
+// others come.
 PlannedRun fill_host_memory(const FitRequest& request, PlannedRun lean);
 
 }  // namespace ballast::wan

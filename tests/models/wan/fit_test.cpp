@@ -198,9 +198,25 @@ TEST(Fit, TheRingTakesWhatNoBlockHasRoomIn) {
     small_ring.more_buffers = 0;
     EXPECT_LT(run.seconds_per_step(), 0.9 * plan_run(r, small_ring).seconds_per_step());
   }
-  // Without host memory to spare it is as it was.
+  // Where the disk is never idle it would be for nothing.
   const FitRequest r = request({Mode::infer, "h200", 4_GB, 1_GB}, size);
   EXPECT_EQ(fitted(r).policy.more_buffers, 0);
+}
+
+// What a block takes in host memory is known in every format, and more memory is never for nothing.
+TEST(Fit, HostMemoryIsFilledInEveryFormat) {
+  const LatentSize size = {.frames = 7, .height = 64, .width = 64};
+  double before = 0;
+  for (const Bytes ram : {Bytes{14'900'000'000}, 15_GB, Bytes{15'500'000'000}}) {
+    FitRequest r = request({Mode::lora, "rtx4090", 8_GB, ram}, size);
+    const double stored = fitted(r).seconds_per_step();
+    if (before > 0) {
+      EXPECT_LE(stored, 1.01 * before) << ram.count;
+    }
+    before = stored;
+    r.job.format = WeightFormat::bf16;  // as the file has them
+    EXPECT_NEAR(fitted(r).seconds_per_step(), stored, 0.01 * stored) << ram.count;
+  }
 }
 
 // What is passed over without recording anything needs no less in truth.
