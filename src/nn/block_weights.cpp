@@ -15,16 +15,26 @@ constexpr std::uint64_t kSlotAlignment = 256;
 
 bool is_matrix(const Shape& s) { return s.rank() >= 2 && s[0] > 1; }
 
+// What a matrix of so many elements takes where it streams or waits to; scales that are made on the
+// way stand behind it.
+template <class Form>
+std::uint64_t data_bytes(const Form& f, std::int64_t elements) {
+  return round_up(static_cast<std::uint64_t>(elements) * size_of(f.dtype), kSlotAlignment);
+}
+template <class Form>
+std::uint64_t matrix_bytes(const Form& f, std::int64_t elements) {
+  const std::uint64_t data = data_bytes(f, elements);
+  if (!f.quantised) return data;
+  return data + round_up(static_cast<std::uint64_t>(f.scale_shape.elements()) * 4, kSlotAlignment);
+}
+
 // Where a group's tensor stands in the host copy of what streams; of the number of tensors: how
 // large that is. It has no margins: forward passes that stream from there wait for the link.
 template <class Forms>
 std::uint64_t host_offset(const Forms& forms, const WeightGroup& group, std::size_t tensor) {
   std::uint64_t at = 0;
   for (std::size_t t = 0; t < tensor; ++t) {
-    if (!forms[t].streams) continue;
-    const auto elements = static_cast<std::uint64_t>(group.tensors[t].data.shape.elements());
-    at += forms[t].wide ? round_up(elements * size_of(forms[t].dtype), kSlotAlignment)
-                        : forms[t].slot_bytes;
+    if (forms[t].streams) at += matrix_bytes(forms[t], group.tensors[t].data.shape.elements());
   }
   return at;
 }
@@ -171,32 +181,19 @@ BlockWeights::Form BlockWeights::form_of(const WeightGroup& group, const StoredT
 }
 
 Bytes BlockWeights::streamed_bytes(const WeightGroup& group, WeightFormat format) {
-  Bytes sum;
-  for (const StoredTensor& t : group.tensors) {
-    const Form f = form_of(group, t, format, true);
-    if (!f.streams) continue;
-    const auto elements = static_cast<std::uint64_t>(t.data.shape.elements());
-    sum.count += round_up(elements * size_of(f.dtype), kSlotAlignment);
-    if (!f.quantised) continue;
-    sum.count += round_up(static_cast<std::uint64_t>(f.scale_shape.elements()) * 4, kSlotAlignment);
-  }
-  return sum;
+  std::vector<Form> forms;
+  for (const StoredTensor& t : group.tensors) forms.push_back(form_of(group, t, format, true));
+  return {host_offset(forms, group, forms.size())};
 }
 
 void BlockWeights::lay_out_slots() {
   for (Home& home : homes_) {
     for (Form& f : home.forms) {
       if (!f.streams) continue;
-      const auto elements = static_cast<std::uint64_t>(f.shape.elements());
       f.slot_offset = home.slot_bytes;
-      home.slot_bytes = round_up(home.slot_bytes + elements * size_of(f.dtype), kSlotAlignment);
-      if (f.quantised) {
-        f.slot_scale_offset = home.slot_bytes;
-        home.slot_bytes =
-            round_up(home.slot_bytes + static_cast<std::uint64_t>(f.scale_shape.elements()) * 4,
-                     kSlotAlignment);
-      }
-      f.slot_bytes = home.slot_bytes - f.slot_offset;
+      if (f.quantised) f.slot_scale_offset = f.slot_offset + data_bytes(f, f.shape.elements());
+      f.slot_bytes = matrix_bytes(f, f.shape.elements());
+      home.slot_bytes += f.slot_bytes;
     }
   }
 }

@@ -30,9 +30,9 @@ struct MemoryPolicy {
   int resident_groups =
       0;  // groups (blocks, embeddings, head) that stay although slots > 0, evenly spaced
   WeightHome home = WeightHome::disk;  // where streamed weights come from
-  int host_groups = 0;  // groups that come from host memory although the others come from disk,
-                        // evenly spaced among those that stream
-  int more_buffers = 0;  // of the ring through which weights come from disk, than it has otherwise
+  int host_groups = 0;   // groups that come from host memory although the others come from disk,
+                         // evenly spaced among those that stream
+  int more_buffers = 0;  // that the ring through which weights come from disk has beside its own
   Activations activations = Activations::kept;
   int kept_blocks =
       0;  // blocks whose activations are kept although the others' are not, evenly spaced

@@ -201,8 +201,8 @@ PlannedRun fill_host_memory(const FitRequest& request, PlannedRun lean) {
   const Streamed all = streamed_groups(request, lean.policy);
   const auto groups_in = [&](Bytes b) { return std::min(b.count / all.largest.count, all.count); };
   const std::uint64_t n = groups_in(room);
-  // Takes the policy with n groups if that is faster; else, or even so, with one less where a
-  // larger ring may be worth that. No more than two recordings are there at once.
+  // Takes the policy with so many groups if that is faster, and then, or else, with one less where
+  // a larger ring may be worth that. No more than two recordings are there at once.
   const auto try_groups = [&](const MemoryPolicy& policy, Bytes place, std::uint64_t most,
                               double share) {
     for (const bool larger_ring : {false, true}) {
