@@ -94,7 +94,9 @@ TEST_F(Prefetching, TenThousandRequestsLeaveNothingBehind) {
   const auto seen = allocation_hook::disarm();
   EXPECT_EQ(seen.heap_calls, seen.frees);
   EXPECT_EQ(seen.map_calls, 0);
-  EXPECT_LE(::mallinfo2().uordblks, before.uordblks + 4096);
+  // What the allocator keeps ready for each thread counts as used, some kilobytes. A chunk left
+  // behind by every request would be 320,000 bytes.
+  EXPECT_LE(::mallinfo2().uordblks, before.uordblks + 65'536);
   EXPECT_EQ(slots[1].latent, counted(16, 300));
 }
 

@@ -55,7 +55,7 @@ TEST_F(GpuOpeningTest, NothingIsCopiedBackBeforeMemoryIsPinned) {
 // kernel that reaches for host memory it must, on whatever queue that is.
 TEST_F(GpuOpeningTest, WeightsAreReadBesidePinningWhereBytesAreCopiedAlone) {
   if (open_gpu().name != "emulated GPU") GTEST_SKIP() << "a real one pins as fast as it can";
-  for (const bool copies_bytes : {true, false}) {
+  const auto is_pinned_while_it_loads = [&](bool copies_bytes) {
     ProgramSet set;
     set.backend.device = Device::cuda;
     ProgramBuilder pb(set, "load");
@@ -77,8 +77,13 @@ TEST_F(GpuOpeningTest, WeightsAreReadBesidePinningWhereBytesAreCopiedAlone) {
     Runner runner(set, plan);
     runner.run("load");
     ::unsetenv("BALLAST_EMULATED_PINNING");
-    EXPECT_EQ(pinned, !copies_bytes);
-  }
+    return pinned;
+  };
+  EXPECT_TRUE(is_pinned_while_it_loads(false));
+  // On a busy machine a run may begin when all is pinned: not time after time.
+  bool always = true;
+  for (int attempt = 0; attempt < 5 && always; ++attempt) always = is_pinned_while_it_loads(true);
+  EXPECT_FALSE(always);
 }
 
 TEST_F(GpuOpeningTest, AnInstructionWaitsForItsOwnPreparationAndNotForLaterOnes) {
@@ -94,7 +99,7 @@ TEST_F(GpuOpeningTest, AnInstructionWaitsForItsOwnPreparationAndNotForLaterOnes)
       [&](const Bindings&) {
         ran_before_the_second_was_prepared =
             first_ran.get_future().wait_for(std::chrono::seconds(20)) == std::future_status::ready;
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        std::this_thread::sleep_for(std::chrono::milliseconds(500));
         second_prepared = true;
       });
   const MemoryPlan plan = plan_memory(set_);

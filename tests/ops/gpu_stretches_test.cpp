@@ -71,7 +71,7 @@ TEST_F(GpuStretchesTest, TheStallBeginsWhenTheGpuHasNothingLeftToDo) {
   const Buffer from = pb.persistent("from", {kSize}, DType::f32, Role::input, Tier::host);
   const Buffer x = device(pb, "x"), two = device(pb, "two", 1);
   pb.emit("read", {.writes = {from}, .lane = Lane::disk}, [from](const Bindings& b) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
     std::fill_n(b.out(from).as<float>(), kSize, 3.0f);
   });
   ops::copy(pb, from, x, Lane::upload);

@@ -70,18 +70,22 @@ TEST(RingPlaces, FillsOfWhatIsEmptyWhatWasFilledLast) {
     filled.push_back(p.place(places, p.ring[static_cast<std::size_t>(n % 4)]));
     return filled.back();
   };
+  const auto expect_fill_at = [&](std::size_t earlier) {
+    const std::uint64_t place = filled[earlier];  // before another is noted
+    EXPECT_EQ(fill(), place);
+  };
   for (const Buffer b : p.ring) {  // all of them once, though the others are empty
     emptied = static_cast<std::uint32_t>(filled.size());
     EXPECT_EQ(fill(), p.plan.offset[b.id]);
   }
-  EXPECT_EQ(fill(), filled[2]);  // the last one is not empty yet
+  expect_fill_at(2);  // the last one is not empty yet
   emptied = 5;
-  EXPECT_EQ(fill(), filled[4]);
-  EXPECT_EQ(fill(), filled[3]);
-  EXPECT_EQ(fill(), filled[1]);
-  EXPECT_EQ(fill(), filled[0]);  // it is the only one
-  emptied = 8;                   // the last of all has not been emptied, but those before
-  EXPECT_EQ(fill(), filled[7]);
+  expect_fill_at(4);
+  expect_fill_at(3);
+  expect_fill_at(1);
+  expect_fill_at(0);  // it is the only one
+  emptied = 8;        // the last of all has not been emptied, but those before
+  expect_fill_at(7);
 }
 
 // Asking a GPU takes a microsecond, and a large ring is full for much of a step.
