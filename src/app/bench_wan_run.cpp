@@ -4,6 +4,7 @@
 
 #include "core/random.h"
 #include "memory/process_memory.h"
+#include "models/wan/fit_fill.h"
 
 namespace ballast {
 namespace {
@@ -38,7 +39,7 @@ std::string Moments::table() const {
 
 WanBenchRun::WanBenchRun(const wan::FitRequest& request, const MemoryPolicy& policy,
                          const MemoryPlan& planned, const std::string& folder, Moments& moments)
-    : profile_(request.profile), moments_(moments) {
+    : profile_(wan::rates_under(policy, request.profile)), moments_(moments) {
   set_.backend = request.backend;
   wan::DitJob job = request.job;
   job.policy = policy;

@@ -36,6 +36,9 @@ struct ProcessFacts {
 // stacks.
 std::vector<ProcessLine> process_lines(const ProgramSet& set, const ProcessFacts& facts);
 
+// What the GPU's map of so much pinned host memory takes of its own.
+Bytes map_of_pinned(Bytes pinned);
+
 // What CUDA takes of the GPU's memory; pinned: bytes of the host arena.
 void add_gpu_lines(std::vector<ProcessLine>& lines, const MachineProfile& profile, Bytes pinned);
 

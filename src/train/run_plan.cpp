@@ -8,8 +8,9 @@ namespace {
 std::string weights_text(const MemoryPolicy& p, const wan::Config& config) {
   if (p.slots == 0) return "weights resident";
   const std::int64_t streamed = streamed_blocks(config, p), from_host = blocks_from_host(config, p);
-  const std::string from = p.home == WeightHome::host ? "host memory"
-                           : from_host == 0           ? "disk"
+  const bool host = p.home == WeightHome::host || (from_host > 0 && from_host == streamed);
+  const std::string from = host             ? "host memory"
+                           : from_host == 0 ? "disk"
                                             : fmt::format("disk ({}) and host memory ({})",
                                                           streamed - from_host, from_host);
   return fmt::format("weights of {} of {} blocks streamed from {} ", streamed, config.layers, from);

@@ -110,7 +110,7 @@ TEST(GpuPlan, CountsContextAndPinnedMemory) {
   EXPECT_EQ(p.run.request.job.precision.residual, DType::bf16);
   EXPECT_EQ(p.run.request.budget.gpu, target.profile.device_memory);
   const MemoryNumbers planned = planned_memory(p.run.request, p.planned);
-  const Bytes map{p.planned.plan.peak_of(Tier::host).count / 512};
+  const Bytes map = map_of_pinned(p.planned.plan.peak_of(Tier::host));
   Bytes recordings;
   for (const ProcessLine& l : p.planned.lines) {
     if (l.name == kRecordings && l.tier == Tier::device) recordings += l.bytes;

@@ -5,6 +5,7 @@
 
 #include "models/wan/fit_chance.h"
 #include "models/wan/fit_fill.h"
+#include "models/wan/fit_host.h"
 #include "models/wan/fit_search.h"
 #include "models/wan/fit_switched.h"
 #include "models/wan/job_needs.h"
@@ -287,7 +288,9 @@ std::variant<PlannedRun, Refusal> outcome_of(const FitRequest& request, KnownNee
     return refusal(request.policy->name, run, std::move(missing));
   }
   if (request.switched()) return fit_switched(request);
-  if (auto run = search_plan(request, known)) return fill_host_memory(request, std::move(*run));
+  if (auto run = search_plan(request, known)) {
+    return fill_host_memory(request, std::move(*run), known);
+  }
   if (wanted == Wanted::plan) return Refusal{};
   return refuse(request, known);
 }

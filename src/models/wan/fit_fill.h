@@ -7,12 +7,18 @@
 
 namespace ballast::wan {
 
-// How a policy is filled up to the budget.
+// How a policy is filled up to the budget; host memory in fit_host.h.
+
+// Reads that take turns in much memory are slower: what a disk gives to a ring with more buffers
+// than its own (decision 53).
+inline constexpr double kIntoALargeRing = 0.85;
+MachineProfile rates_under(const MemoryPolicy& policy, MachineProfile profile);
 
 PlannedRun complete(const FitRequest& request, RecordedJob recorded);
 bool fits(const FitRequest& request, RecordedJob recorded);
-// Nothing: it does not fit, which is known before anything is timed.
-std::optional<PlannedRun> complete_if_fits(const FitRequest& request, RecordedJob recorded);
+// Nothing: it does not fit, which is known before anything is timed; missing: then by how much.
+std::optional<PlannedRun> complete_if_fits(const FitRequest& request, RecordedJob recorded,
+                                           std::vector<Shortage>* missing = nullptr);
 
 // As many groups resident as the budget allows. A group that stays may take more than its weights
 // with it (gradients, moments), so what one more costs is learned from the plans that were too big.
@@ -23,11 +29,5 @@ std::optional<PlannedRun> fill_with_groups(const FitRequest& request, const Memo
 
 // As many blocks keep all their activations as the budget allows.
 PlannedRun fill_with_activations(const FitRequest& request, PlannedRun lean);
-
-// As many of the groups that come from disk wait in host memory instead as the budget allows, where
-// a step waits for them; also in place of what attention left there, if it is faster to compute
-// that again. What is left, or one of them if that is faster, goes to the ring through which the
-// others come.
-PlannedRun fill_host_memory(const FitRequest& request, PlannedRun lean);
 
 }  // namespace ballast::wan

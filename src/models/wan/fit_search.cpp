@@ -303,15 +303,14 @@ class Search {
     bool hopeless = false;  // a plan that is there is no slower in any case
   };
   Soonest soonest_of(const Candidate& c) {
-    if (!fills(c.policy)) return {std::max(c.needs->compute_seconds, c.needs->transfer_seconds)};
+    if (!fills(c.policy)) return {least_seconds(*c.needs, request_.profile)};
     const LeastStreamed streamed =
         least_streamed(request_, group_bytes_, c.policy, *c.needs, block_bytes(c.policy));
     const double share = static_cast<double>(streamed.bytes.count) /
                          static_cast<double>(std::max<std::uint64_t>(1, state_.count));
-    const double transfer =
-        c.needs->block_transfer_seconds > 0
-            ? static_cast<double>(streamed.blocks) * c.needs->block_transfer_seconds
-            : share * c.needs->transfer_seconds;
+    const double of_a_block = c.needs->of_a_block.seconds(request_.profile);
+    const double transfer = of_a_block > 0 ? static_cast<double>(streamed.blocks) * of_a_block
+                                           : share * c.needs->transfers.seconds(request_.profile);
     const bool hopeless = std::ranges::any_of(found_, [&](const MemoryPolicy& q) {
       return streamed.resident <= q.resident_groups && no_faster(c.policy, q);
     });

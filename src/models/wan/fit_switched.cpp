@@ -70,8 +70,7 @@ std::variant<PlannedRun, Refusal> fit_switched(const FitRequest& request) {
   std::vector<Candidate> all;
   for (MemoryPolicy& p : switched_policies(request)) {
     const LeastNeeds needs = least_needs(request, p);
-    all.push_back({std::move(p), excess(request, needs),
-                   std::max(needs.compute_seconds, needs.transfer_seconds)});
+    all.push_back({std::move(p), excess(request, needs), least_seconds(needs, request.profile)});
   }
   std::ranges::stable_sort(all, {}, &Candidate::missing);
   std::optional<PlannedRun> best;

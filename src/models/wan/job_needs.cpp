@@ -155,7 +155,18 @@ LeastNeeds least_needs(const FitRequest& request, const RecordedJob& recorded) {
           .disk = live[2] + sum_lines(lines, Tier::disk),
           .recorded = recorded_line(lines),
           .compute_seconds = of(Lane::compute),
-          .transfer_seconds = std::max({of(Lane::upload), of(Lane::download), of(Lane::disk)})};
+          .transfers = {.link_seconds = std::max(of(Lane::upload), of(Lane::download)),
+                        .read_bytes = of(Lane::disk) * request.profile.disk_bandwidth},
+          .of_a_block = {}};
+}
+
+double Transfers::seconds(const MachineProfile& profile) const {
+  const double reads = read_bytes > 0 ? read_bytes / profile.disk_bandwidth : 0;
+  return std::max(link_seconds, reads);
+}
+
+double least_seconds(const LeastNeeds& needs, const MachineProfile& profile) {
+  return std::max(needs.compute_seconds, needs.transfers.seconds(profile));
 }
 
 namespace {
@@ -167,13 +178,16 @@ LeastNeeds with_all_blocks(const FitRequest& request, const LeastNeeds& few,
   const auto longer = [&](double from, double to) {
     return from + (to - from) * static_cast<double>(more);
   };
+  const Transfers &t = few.transfers, &u = one_more.transfers;
   return {.device = grown(few.device, one_more.device),
           .host = grown(few.host, one_more.host),
           .disk = grown(few.disk, one_more.disk),
           .recorded = grown(few.recorded, one_more.recorded),
           .compute_seconds = longer(few.compute_seconds, one_more.compute_seconds),
-          .transfer_seconds = longer(few.transfer_seconds, one_more.transfer_seconds),
-          .block_transfer_seconds = one_more.transfer_seconds - few.transfer_seconds};
+          .transfers = {.link_seconds = longer(t.link_seconds, u.link_seconds),
+                        .read_bytes = longer(t.read_bytes, u.read_bytes)},
+          .of_a_block = {.link_seconds = u.link_seconds - t.link_seconds,
+                         .read_bytes = u.read_bytes - t.read_bytes}};
 }
 
 }  // namespace

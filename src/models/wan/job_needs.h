@@ -42,14 +42,25 @@ std::string step_program(std::size_t run);  // the name of StepPart::run's
 // host: bytes of the host arena.
 std::vector<ProcessLine> lines_for(const FitRequest& request, const ProgramSet& set, Bytes host);
 
+// What the lanes that bring and take are busy with in a step, which writes nothing to disk. A plan
+// may be looked for once more for a disk that reads faster (fit_host.h), so that reads are in
+// bytes.
+struct Transfers {
+  double link_seconds = 0;  // the busier direction
+  double read_bytes = 0;    // from disk
+
+  double seconds(const MachineProfile& profile) const;  // of the busiest lane
+};
+
 // Lower bounds: a packed plan needs no less, and its steps take no less time.
 struct LeastNeeds {
-  Bytes device, host, disk;           // process lines included
-  Bytes recorded;                     // of it the recording's own
-  double compute_seconds = 0;         // of the first kind of step: what its compute lane is busy
-  double transfer_seconds = 0;        // the same of the busiest of the lanes that bring and take
-  double block_transfer_seconds = 0;  // of it each block's; 0: not known
+  Bytes device, host, disk;    // process lines included
+  Bytes recorded;              // of it the recording's own
+  double compute_seconds = 0;  // of the first kind of step: what its compute lane is busy
+  Transfers transfers;         // of the same
+  Transfers of_a_block;        // of them each block's; nothing: not known
 };
+double least_seconds(const LeastNeeds& needs, const MachineProfile& profile);  // of a step
 
 // Bytes that the weights of each group take somewhere in memory: themselves in the job's format,
 // and where they are trained their gradients and, unless some of it may be on disk, the optimizer's
@@ -72,7 +83,7 @@ LeastNeeds kept_at_least(const DitJob& job, const MemoryPolicy& policy);
 bool host_may_shrink(const FitRequest& request, const MemoryPolicy& policy);
 
 // The answers of least_needs() for one job, each worked out once. Requests that ask have the same
-// job for the same machine; their budgets may differ.
+// job for the same machine; their budgets may differ, and how fast the disk reads.
 class KnownNeeds {
  public:
   LeastNeeds of(const FitRequest& request, const MemoryPolicy& policy);
