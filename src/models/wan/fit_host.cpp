@@ -79,6 +79,7 @@ struct Start {
   Bytes host;  // that it needs
 };
 
+// The fastest of the plans that it fills, which begin with one that fits.
 class HostFill {
  public:
   HostFill(const FitRequest& request, PlannedRun lean, KnownNeeds& known)
