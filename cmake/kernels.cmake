@@ -46,12 +46,17 @@ function(ballast_simd_sources target)
   endforeach()
 endfunction()
 
-# An op is a family of files; a missing one stops the configure step. A COMPOSED op records other ops
-# and has no kernels.
+# An op is a family of files; a missing one stops the configure step. Tests and benchmarks are looked
+# for only where they are built. A COMPOSED op records other ops and has no kernels.
 function(ballast_op name)
   cmake_parse_arguments(PARSE_ARGV 1 op "COMPOSED" "" "")
-  set(files src/ops/${name}.h src/ops/${name}.cpp tests/ref/${name}.h tests/ops/${name}_test.cpp
-            bench/ops/${name}_bench.cpp)
+  set(files src/ops/${name}.h src/ops/${name}.cpp)
+  if(BALLAST_TESTS)
+    list(APPEND files tests/ref/${name}.h tests/ops/${name}_test.cpp)
+  endif()
+  if(BALLAST_BENCH)
+    list(APPEND files bench/ops/${name}_bench.cpp)
+  endif()
   if(NOT op_COMPOSED)
     list(APPEND files src/ops/${name}_cpu.cpp src/ops/${name}_cuda.h src/ops/${name}_cuda.cu)
   endif()

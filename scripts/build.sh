@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # scripts/build.sh [preset] [targets...]
 # Configures and builds; without targets the program, at build/<preset>/bin/ballast. The presets are
-# release (the default), debug, asan, tsan and fuzz; the target "tests" adds the tests, "all" the
-# benchmarks too.
+# release (the default), cpu (without CUDA), debug, asan, tsan and fuzz; the target "tests" adds the
+# tests, "all" the benchmarks too. The last line says whether CUDA is built, and why not.
 # BALLAST_JOBS limits the compilers that run at once.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,3 +22,4 @@ if ! cmake --preset "$preset" >"$log" 2>&1; then
   exit 1
 fi
 cmake --build "build/$preset" --parallel "${BALLAST_JOBS:-$(nproc)}" --target "${targets[@]}"
+cat "build/$preset/cuda_status.txt"

@@ -207,10 +207,14 @@ class KernelPrograms {
       const Buffer scale = filled(pb, "scale", {hidden_}, DType::f32, 0.5f);
       begin();
       pb.emit("expand", {.reads = {w, scale}, .writes = {y}}, [=](const Bindings& b) {
-        ops::cuda::expand({.from = ops::cuda::view(b.in(w)),
-                           .to = ops::cuda::view(b.out(y)),
-                           .scale = {.data = b.in(scale).data, .row_stride = 1}},
-                          b.stream().native);
+        on_device(
+            b.in(w).device, [] { fail(ErrorCode::usage, "bench kernels measures a GPU"); },
+            [&] {
+              ops::cuda::expand({.from = ops::cuda::view(b.in(w)),
+                                 .to = ops::cuda::view(b.out(y)),
+                                 .scale = {.data = b.in(scale).data, .row_stride = 1}},
+                                b.stream().native);
+            });
       });
     }
   }
