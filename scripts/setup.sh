@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that Ballast is built with, and only those that are missing.
-# Says nothing and does nothing when all are there.
+# Installs the packages that Ballast is built with on Debian and Ubuntu, and only those that are missing.
+# Says nothing and does nothing when all are there. On other systems it prints what to install.
 set -euo pipefail
 
 packages=(
@@ -12,8 +12,37 @@ packages=(
   clang libclang-rt-14-dev clang-format
 )
 
-if ! command -v dpkg-query >/dev/null; then
-  echo "setup: not a Debian system, install by hand what this list names: ${packages[*]}" >&2
+# The same for systems whose packages this script does not install itself.
+print_packages_elsewhere() {
+  local id=""
+  [ -r /etc/os-release ] && id=$(. /etc/os-release && echo " ${ID:-} ${ID_LIKE:-} ")
+  case $id in
+  *' fedora '* | *' rhel '*)
+    cat <<'TEXT'
+setup: this is not Debian or Ubuntu. On Fedora install:
+  sudo dnf install gcc-c++ cmake ninja-build ccache python3 fmt-devel cli11-devel tomlplusplus-devel \
+    json-devel openblas-devel openblas-static xxhash-devel libcurl-devel ffmpeg-free-devel \
+    gtest-devel gmock-devel google-benchmark-devel sentencepiece-devel clang compiler-rt clang-tools-extra
+TEXT
+    ;;
+  *' arch '*)
+    cat <<'TEXT'
+setup: this is not Debian or Ubuntu. On Arch install:
+  sudo pacman -S --needed base-devel cmake ninja ccache python fmt cli11 tomlplusplus nlohmann-json \
+    openblas xxhash curl ffmpeg gtest benchmark clang compiler-rt
+  The tokenizer's comparison test also wants sentencepiece (AUR); it is left out without it.
+TEXT
+    ;;
+  *)
+    echo "setup: this is not Debian, Ubuntu, Fedora or Arch. Install what these Debian packages hold:"
+    echo "  ${packages[*]}"
+    ;;
+  esac
+  echo "  These names were not tried here; scripts/build.sh names what is missing."
+}
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  print_packages_elsewhere >&2
   exit 0
 fi
 
