@@ -64,8 +64,10 @@ else()
   if(CCACHE)
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
   endif()
-  # Where the libraries are that are loaded later.
-  list(APPEND CMAKE_BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR})
+  # Where the libraries are that are loaded later. The same in the build folder and installed: CMake
+  # pads a RUNPATH that it means to shorten with a colon, which the loader reads as the current folder.
+  list(APPEND CMAKE_INSTALL_RPATH ${CUDAToolkit_LIBRARY_DIR})
+  set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
   add_compile_definitions(BALLAST_CUDA)
 
   set(architectures ${CMAKE_CUDA_ARCHITECTURES})

@@ -12,5 +12,6 @@ folder=build/distribution
 cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBALLAST_CUDA=ON -DBALLAST_TESTS=OFF \
   -DBALLAST_BENCH=OFF "-DCMAKE_CUDA_ARCHITECTURES=$architectures"
 cmake --build "$folder" --parallel "${BALLAST_JOBS:-$(nproc)}" --target ballast_cli
+python3 tools/check_elf.py "$folder/bin/ballast"
 strip -o "$folder/ballast" "$folder/bin/ballast"
 echo "$folder/ballast: $(stat -c %s "$folder/ballast") bytes, for sm_${architectures//;/, sm_}"
