@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <utility>
 
 #include "core/error.h"
@@ -21,13 +22,47 @@ std::string temporary_name(const std::string& folder, std::string_view name) {
   return fmt::format("{}/.{}.{}-{}.tmp", folder, name.substr(0, 100), ::getpid(), counter++);
 }
 
+std::string folder_of_file(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+}
+
+const char* kind_of(mode_t mode) {
+  if (S_ISCHR(mode)) return "a character device";
+  if (S_ISBLK(mode)) return "a block device";
+  if (S_ISFIFO(mode)) return "a FIFO";
+  return "a socket";
+}
+
+// The file to replace: what the symbolic links at `path` lead to, there or not. Renaming over
+// anything but a regular file would destroy it (as root even /dev/null).
+std::string replaceable(const std::string& path) {
+  constexpr int kMaxLinks = 40;  // as the kernel follows them
+  std::string at = path;
+  for (int links = 0; links <= kMaxLinks; ++links) {
+    struct stat s {};
+    if (::lstat(at.c_str(), &s) != 0) return at;  // absent, or creating the file will say why not
+    if (S_ISREG(s.st_mode)) return at;
+    if (S_ISDIR(s.st_mode)) fail_io(path, "write a file of that name", EISDIR);
+    if (!S_ISLNK(s.st_mode)) {
+      fail(ErrorCode::io,
+           fmt::format("{} is {}: an output file would replace it", printable(path),
+                       kind_of(s.st_mode)),
+           {{"name a regular file", "or one that does not exist yet"}});
+    }
+    std::error_code error;
+    const std::string to = std::filesystem::read_symlink(at, error).string();
+    if (error) fail_io(path, "read the symbolic link", error.value());
+    at = to.starts_with('/') ? to : fmt::format("{}/{}", folder_of_file(at), to);
+  }
+  fail_io(path, "follow its symbolic links", ELOOP);
+}
+
 }  // namespace
 
-AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
-  const std::size_t slash = path_.rfind('/');
-  const std::string_view name =
-      std::string_view(path_).substr(slash == std::string::npos ? 0 : slash + 1);
-  folder_ = slash == std::string::npos ? "." : slash == 0 ? "/" : path_.substr(0, slash);
+AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), target_(replaceable(path_)) {
+  const std::string_view name = std::string_view(target_).substr(target_.rfind('/') + 1);
+  folder_ = folder_of_file(target_);
   if (name.empty()) fail_io(path_, "write a file without a name", EISDIR);
   do {  // an earlier process with our id may have left a file of that name
     temporary_ = temporary_name(folder_, name);
@@ -42,6 +77,7 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
 
 AtomicFile::AtomicFile(AtomicFile&& o) noexcept
     : path_(std::move(o.path_)),
+      target_(std::move(o.target_)),
       folder_(std::move(o.folder_)),
       temporary_(std::exchange(o.temporary_, {})),
       fd_(std::move(o.fd_)),
@@ -69,7 +105,11 @@ void AtomicFile::commit(Durability durability) {
   const bool forced = durability == Durability::power_cut;
   if (forced && ::fsync(fd_.get()) != 0) fail_io(path_, "force the file to disk", errno);
   if (::close(fd_.release()) != 0) fail_io(path_, "close the file", errno);
-  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+  // Links and special files that came since are not replaced either.
+  if (replaceable(path_) != target_) {
+    fail(ErrorCode::io, fmt::format("{} was linked elsewhere while it was written", path_));
+  }
+  if (std::rename(temporary_.c_str(), target_.c_str()) != 0) {
     fail_io(path_, fmt::format("rename {} to it", temporary_), errno);
   }
   temporary_.clear();
@@ -91,12 +131,7 @@ void check_can_write(const std::string& path) {
          fmt::format("{}: there is no folder {} to write it into", printable(path), folder),
          {{fmt::format("mkdir -p {}", folder), "makes it"}});
   }
-  // What renaming a finished file to that name would say.
-  if (::lstat(path.c_str(), &s) == 0) {
-    if (S_ISDIR(s.st_mode)) fail_io(path, "write a file of that name", EISDIR);
-  } else if (errno != ENOENT) {
-    fail_io(path, "write it", errno);
-  }
+  if (::lstat(path.c_str(), &s) != 0 && errno != ENOENT) fail_io(path, "write it", errno);
   const AtomicFile tried(path);  // and removed
 }
 

@@ -19,7 +19,9 @@ enum class Durability {
 // Writes a file that appears under its name complete or not at all. The bytes go to a hidden
 // temporary file beside it; commit() forces them to disk, renames the file over `path` and forces
 // the folder. Without commit() the temporary file is removed and `path` is as it was. Every failure
-// is an Error of ErrorCode::io. A symbolic link at `path` is replaced, not followed.
+// is an Error of ErrorCode::io. Of a symbolic link the file that it leads to is replaced. Only
+// regular files are: a device, FIFO, socket or folder of that name is an error before anything is
+// written.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);
@@ -37,8 +39,9 @@ class AtomicFile {
   void commit(Durability durability = Durability::power_cut);
 
  private:
-  std::string path_;
-  std::string folder_;
+  std::string path_;       // as given
+  std::string target_;     // what it leads to
+  std::string folder_;     // of the target
   std::string temporary_;  // empty once committed
   FileDescriptor fd_;
   std::uint64_t written_ = 0;

@@ -50,6 +50,7 @@ class IndexParser {
     }
     json_.finish();
     if (!map_seen) refuse("index.weight_map", "there is no \"weight_map\"");
+    if (index_.weight_map.empty()) refuse("index.weight_map", "\"weight_map\" names no tensor");
     return std::move(index_);
   }
 

@@ -115,10 +115,52 @@ TEST(AtomicFile, NamesThePathAndTheReason) {
   const TempDir folder;
   EXPECT_FAILS(AtomicFile(folder.path("no/such/out")), ErrorCode::io, "No such file");
   EXPECT_FAILS(AtomicFile(folder.path() + "/"), ErrorCode::io, folder.path());
-  // The target is a folder: known only when the name is needed.
   std::filesystem::create_directory(folder.path("taken"));
-  AtomicFile file(folder.path("taken"));
+  EXPECT_FAILS(AtomicFile(folder.path("taken")), ErrorCode::io, "Is a directory");
+  // A folder that comes while the file is written.
+  AtomicFile file(folder.path("later"));
+  std::filesystem::create_directory(folder.path("later"));
   EXPECT_FAILS(file.commit(), ErrorCode::io, "Is a directory");
+}
+
+TEST(AtomicFile, ReplacesWhatASymbolicLinkLeadsTo) {
+  const TempDir folder;
+  std::filesystem::create_directory(folder.path("models"));
+  const std::string target = folder.write("models/real", "old");
+  std::filesystem::create_symlink("models/real", folder.path("link"));
+  std::filesystem::create_symlink(folder.path("link"), folder.path("outer"));
+  AtomicFile file(folder.path("outer"));
+  EXPECT_TRUE(file.temporary_path().starts_with(folder.path("models/")));  // of its file system
+  file.write("new");
+  file.commit();
+  EXPECT_EQ(read_whole(target), "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.path("link")));
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.path("outer")));
+
+  std::filesystem::create_symlink("models/fresh", folder.path("dangling"));
+  AtomicFile fresh(folder.path("dangling"));
+  fresh.write("made");
+  fresh.commit();
+  EXPECT_EQ(read_whole(folder.path("models/fresh")), "made");
+
+  std::filesystem::create_symlink("loop", folder.path("loop"));
+  EXPECT_FAILS(AtomicFile(folder.path("loop")), ErrorCode::io, "symbolic links");
+}
+
+TEST(AtomicFile, NeverReplacesADeviceOrAFifo) {
+  const TempDir folder;
+  const std::string fifo = folder.path("fifo");
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_FAILS(AtomicFile{fifo}, ErrorCode::io, "is a FIFO");
+  EXPECT_FAILS(check_can_write(fifo), ErrorCode::io, "is a FIFO");
+  EXPECT_FAILS(AtomicFile("/dev/null"), ErrorCode::io, "/dev/null is a character device");
+  std::filesystem::create_symlink("/dev/null", folder.path("null"));
+  EXPECT_FAILS(AtomicFile(folder.path("null")), ErrorCode::io, "is a character device");
+  // One that comes while the file is written.
+  AtomicFile file(folder.path("late"));
+  ASSERT_EQ(::mkfifo(folder.path("late").c_str(), 0600), 0);
+  EXPECT_FAILS(file.commit(), ErrorCode::io, "is a FIFO");
+  EXPECT_TRUE(std::filesystem::is_fifo(folder.path("late")));
 }
 
 TEST(AtomicFile, WhetherItCanBeWrittenIsKnownBefore) {
