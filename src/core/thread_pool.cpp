@@ -1,15 +1,26 @@
 #include "core/thread_pool.h"
 
 #include "core/error.h"
+#include "core/start_thread.h"
 
 namespace ballast {
 
 ThreadPool::ThreadPool(int threads) {
   check(threads >= 1, "a thread pool needs at least one thread, got {}", threads);
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  workers_.reserve(static_cast<std::size_t>(threads) - 1);
+  try {
+    for (int i = 1; i < threads; ++i) {
+      workers_.push_back(start_thread("computing", [this, i] { work(i); }));
+    }
+  } catch (...) {
+    stop();  // no destructor runs
+    throw;
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;

@@ -38,6 +38,7 @@ class ThreadPool {
   using Call = void (*)(void*, std::int64_t, int);
   void run(std::int64_t tasks, Call call, void* fn);
   void work(int worker);
+  void stop();
   void take_tasks(int worker);
 
   std::vector<std::thread> workers_;

@@ -3,10 +3,12 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/start_thread.h"
 
 namespace ballast::data {
 
-Prefetcher::Prefetcher(const Dataset& dataset) : dataset_(dataset), thread_([this] { run(); }) {}
+Prefetcher::Prefetcher(const Dataset& dataset)
+    : dataset_(dataset), thread_(start_thread("reading samples", [this] { run(); })) {}
 
 Prefetcher::~Prefetcher() {
   {

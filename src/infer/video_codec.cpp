@@ -5,6 +5,7 @@
 #include <future>
 
 #include "core/error.h"
+#include "core/start_thread.h"
 #include "memory/gpu.h"
 #include "memory/machine.h"
 #include "ops/sgemm.h"
@@ -177,7 +178,7 @@ void decode(const RecordedDecoder& decoder, std::span<const float> latent, std::
     const float low = decoder.clamp ? -1.0f : -INFINITY, high = -low;
     for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = std::clamp(from[i], low, high);
     std::future<void> next;  // its end waits for what it began
-    if (f + 1 < frames) next = std::async(std::launch::async, run, f + 1);
+    if (f + 1 < frames) next = start_task("decoding frames", [&run, f] { return run(f + 1); });
     const bool go_on = sink({.pixels = pixels,
                              .first = made,
                              .count = io.frames,
@@ -224,7 +225,7 @@ std::vector<float> VideoEncoder::encode(std::int64_t frames, std::int64_t height
     const wan_vae::ChunkIo& io = chunk(f);
     const TensorView v = runner_->view(io.pixels);
     std::copy_n(frames_.data(), v.elements(), v.as<float>());
-    std::future<void> now = std::async(std::launch::async, [&] { runner_->run(io.program); });
+    std::future<void> now = start_task("encoding frames", [&] { runner_->run(io.program); });
     if (f + 1 < latent_frames) fetch(f + 1);
     now.get();
     const TensorView mu = runner_->view(io.latent);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "core/start_thread.h"
 #include "core/thread_pool.h"
 
 namespace ballast {
@@ -12,11 +13,11 @@ RunMemory::RunMemory(Device device, Bytes device_bytes, Bytes host_bytes, GpuAre
       host_(std::make_unique<Arena>(host_bytes, "host arena")) {
   if (device == Device::cpu) return;
   gpu_ = GpuArena(device_bytes, "device arena", reach);
-  present_ = std::async(std::launch::async, [host = host_.get()] {
+  present_ = start_task("preparing RAM", [host = host_.get()] {
                ThreadPool all(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
                host->prefault(all);  // pinning pages that are there is ten times as fast
              }).share();
-  pinning_ = std::async(std::launch::async, [host = host_.get(), present = present_] {
+  pinning_ = start_task("pinning RAM", [host = host_.get(), present = present_] {
     present.get();
     use_gpu();
     return PinnedRegion(host->base(), host->size());

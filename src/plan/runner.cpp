@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/now_running.h"
+#include "core/start_thread.h"
 #include "core/stopwatch.h"
 #include "plan/holders.h"
 #include "plan/phase.h"
@@ -80,6 +81,15 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
   opening_.memory = watch.seconds();
   if (options.debug.check_guards) fill_guards();
   if (options.debug.order != Order::concurrent) return;
+  try {
+    start_lanes();
+  } catch (...) {
+    stop_lanes();  // no destructor runs, and members must not go while a thread uses them
+    throw;
+  }
+}
+
+void Runner::start_lanes() {
   for (int l = 0; l < kLaneCount; ++l) {
     const auto lane = static_cast<Lane>(l);
     const bool used = std::ranges::any_of(lanes_[index(lane)].code,
@@ -87,12 +97,16 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
     if (lane == Lane::compute || !used) continue;
     std::vector<Hand>& hands = lanes_[index(lane)].hands;
     for (std::size_t hand = 0; hand < hands.size(); ++hand) {
-      hands[hand].thread = std::thread([this, lane, hand] { lane_main(lane, hand); });
+      hands[hand].thread =
+          start_thread(lane == Lane::disk ? "reading from disk" : "copying weights",
+                       [this, lane, hand] { lane_main(lane, hand); });
     }
   }
 }
 
-Runner::~Runner() {
+Runner::~Runner() { stop_lanes(); }
+
+void Runner::stop_lanes() {
   {
     const std::lock_guard lock(mutex_);
     quit_ = true;
@@ -214,7 +228,7 @@ bool Runner::execute(Part what, Lane lane, int program, std::size_t hand) {
     trail(e);
     throw;
   } catch (const std::bad_alloc&) {
-    Error e(ErrorCode::device, "the system gave no more memory");
+    Error e = out_of_memory();
     trail(e);
     throw e;
   }

@@ -150,6 +150,8 @@ class Runner {
     std::vector<Hand> hands;
   };
 
+  void start_lanes();
+  void stop_lanes();
   void run_concurrent(int program);
   void lane_main(Lane lane, std::size_t hand);
   void run_lane(Lane lane, int program, std::size_t hand);

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/start_thread.h"
 #include "core/stopwatch.h"
 #include "plan/runner.h"
 
@@ -39,7 +40,7 @@ void Runner::await_pinned(int program) {
 }
 
 void Runner::run_beside(std::string_view program, const std::function<void()>& other) {
-  auto beside = std::async(std::launch::async, [&] {
+  auto beside = start_task("loading weights", [&] {
     if (gpu_) use_gpu();
     other();
   });
@@ -110,7 +111,7 @@ void Runner::prepare() {
   check(gpu_.has_value(), "there is something to prepare, but no GPU");
   const auto all = [this] {
     const Stopwatch watch;
-    auto others = std::async(std::launch::async, [this] { prepare_share(1); });
+    auto others = start_task("preparing kernels", [this] { prepare_share(1); });
     prepare_share(0);
     others.get();
     opening_.prepared = watch.seconds();
@@ -124,7 +125,7 @@ void Runner::prepare() {
     }
     prepared_more_.notify_all();
   };
-  preparing_ = std::async(std::launch::async, [all, end_as] {
+  preparing_ = start_task("preparing kernels", [all, end_as] {
                  try {
                    all();
                  } catch (...) {

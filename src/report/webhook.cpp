@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "core/log.h"
+#include "core/start_thread.h"
 
 namespace ballast {
 namespace {
@@ -29,9 +30,14 @@ std::thread quiet_thread(auto&& body) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(body);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
+  try {
+    std::thread thread = start_thread("webhook messages", body);
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return thread;
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
 }
 
 }  // namespace
