@@ -1,5 +1,6 @@
 #include "app/output.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -7,17 +8,27 @@
 #include "memory/disk_file.h"
 
 namespace ballast {
+namespace {
+
+// Also one that was closed: isatty() no longer tells then.
+bool is_terminal() {
+  struct stat s {};
+  return ::fstat(STDOUT_FILENO, &s) == 0 && S_ISCHR(s.st_mode);
+}
+
+}  // namespace
 
 void print(std::string_view text) {
   static bool reader_gone = false;
   while (!text.empty() && !reader_gone) {
     const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
+    const int error = errno;
     if (written >= 0) {
       text.remove_prefix(static_cast<std::size_t>(written));
-    } else if (errno == EPIPE) {
+    } else if (error == EPIPE || (error == EIO && is_terminal())) {
       reader_gone = true;
-    } else if (errno != EINTR) {
-      fail_io("standard output", "write", errno);
+    } else if (error != EINTR) {
+      fail_io("standard output", "write", error);
     }
   }
 }

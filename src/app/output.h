@@ -4,8 +4,9 @@
 
 namespace ballast {
 
-// Writes results to stdout, at once. When the reader has gone (ballast inspect x | head) the rest
-// is dropped without a word; other failures end the run with ErrorCode::io.
+// Writes results to stdout, at once. When the reader has gone (ballast inspect x | head, a terminal
+// that was closed) the rest is dropped without a word; other failures end the run with
+// ErrorCode::io.
 void print(std::string_view text);
 
 }  // namespace ballast

@@ -16,9 +16,32 @@ namespace {
 constexpr std::int64_t kOneRequestNs = 20'000'000;
 constexpr int kExitCode = 130;
 
+struct Handled {
+  int signal;
+  const char* name;
+  const char* said;  // when it is the first that asks for an end; nullptr: it asks for a save
+};
+constexpr std::array<Handled, 8> kHandled = {
+    {{SIGINT, "SIGINT", "once more to quit at once"},
+     {SIGTERM, "SIGTERM", "once more to quit at once"},
+     {SIGHUP, "SIGHUP", "the terminal was closed (SIGHUP)"},
+     {SIGQUIT, "SIGQUIT", "SIGQUIT; SIGINT or SIGTERM quits at once"},
+     {SIGALRM, "SIGALRM", "SIGALRM; SIGINT or SIGTERM quits at once"},
+     {SIGUSR2, "SIGUSR2", "SIGUSR2; SIGINT or SIGTERM quits at once"},
+     {SIGXCPU, "SIGXCPU", "the limit of processor time was reached (SIGXCPU)"},
+     {SIGUSR1, "SIGUSR1", nullptr}}};
+
+const Handled& handled(int signal) {
+  for (const Handled& h : kHandled) {
+    if (h.signal == signal) return h;
+  }
+  return kHandled.front();
+}
+
 // The handler's only memory. Lock-free: it may interrupt anything, itself on another thread too.
 std::atomic<bool> installed{false};
 std::atomic<int> asked{0};
+std::atomic<bool> save_asked{false};
 std::atomic<std::int64_t> asked_at_ns{0};
 static_assert(std::atomic<int>::is_always_lock_free);
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
@@ -36,13 +59,22 @@ void say(std::string_view text) {
 
 extern "C" void ballast_on_stop_signal(int signal) {
   const int error = errno;
+  const Handled& h = handled(signal);
+  if (h.said == nullptr) {
+    save_asked.store(true);
+    errno = error;
+    return;
+  }
   const std::int64_t now = now_ns();
   // The time first: whoever sees `asked` set sees the time as well.
   std::int64_t none = 0;
   if (asked_at_ns.compare_exchange_strong(none, now)) {
     asked.store(signal);
-    say("\nballast: stopping after this step, then saving; once more to quit at once\n");
-  } else if (now - none >= kOneRequestNs) {
+    say("\nballast: stopping after this step, then saving; ");
+    say(h.said);
+    say("\n");
+    // A closing terminal sends SIGHUP several times: only who insists loses the step.
+  } else if (now - none >= kOneRequestNs && (signal == SIGINT || signal == SIGTERM)) {
     say("\nballast: quitting at once, nothing saved\n");
     ::_exit(kExitCode);
   }
@@ -53,8 +85,11 @@ void install(int signal, struct sigaction& before) {
   struct sigaction action {};
   action.sa_handler = ballast_on_stop_signal;
   ::sigemptyset(&action.sa_mask);
-  action.sa_flags = SA_RESTART;  // reads and writes of the step go on
-  check(::sigaction(signal, &action, &before) == 0, "no handler for signal {}", signal);
+  action.sa_flags = SA_RESTART;  // reads and writes of the step continue
+  check(::sigaction(signal, nullptr, &before) == 0, "no handler for signal {}", signal);
+  // nohup and shells that start background jobs ignore these two on purpose.
+  if ((signal == SIGHUP || signal == SIGQUIT) && before.sa_handler == SIG_IGN) return;
+  check(::sigaction(signal, &action, nullptr) == 0, "no handler for signal {}", signal);
 }
 
 }  // namespace
@@ -63,13 +98,14 @@ StopSignal::StopSignal() {
   check(!installed.exchange(true), "two StopSignals at once");
   asked.store(0);
   asked_at_ns.store(0);
-  install(SIGINT, before_int_);
-  install(SIGTERM, before_term_);
+  save_asked.store(false);
+  for (std::size_t i = 0; i < kHandled.size(); ++i) install(kHandled[i].signal, before_[i]);
 }
 
 StopSignal::~StopSignal() {
-  ::sigaction(SIGINT, &before_int_, nullptr);
-  ::sigaction(SIGTERM, &before_term_, nullptr);
+  for (std::size_t i = 0; i < kHandled.size(); ++i) {
+    ::sigaction(kHandled[i].signal, &before_[i], nullptr);
+  }
   installed.store(false);
 }
 
@@ -77,7 +113,9 @@ int StopSignal::signal() const { return asked.load(); }
 
 const char* StopSignal::name() const {
   const int s = signal();
-  return s == 0 ? "" : s == SIGINT ? "SIGINT" : "SIGTERM";
+  return s == 0 ? "" : handled(s).name;
 }
+
+bool StopSignal::take_save_request() { return save_asked.exchange(false); }
 
 }  // namespace ballast::train

@@ -2,13 +2,19 @@
 
 #include <signal.h>
 
+#include <array>
+
 namespace ballast::train {
 
-// While one lives, SIGINT and SIGTERM ask the loop to stop instead of ending the process: it checks
-// requested() after each step, saves and exits 0. A second signal ends the process at once with
-// exit code 130 and nothing saved. Repeats within 20 ms count as one: `timeout` and job launchers
-// signal both the process and its group. One at a time; handlers that were there come back at the
-// end.
+// While one lives, signals ask the loop to stop instead of ending the process: it checks
+// requested() after each step, saves and exits 0.
+//   SIGINT, SIGTERM   Ctrl-C, kill, job launchers. A second one ends the process at once with exit
+//                     code 130 and nothing saved.
+//   SIGHUP, SIGQUIT   the terminal was closed, Ctrl-\. Ignored where they were ignored (nohup).
+//   SIGALRM, SIGUSR2, SIGXCPU   time limits of batch systems.
+// SIGUSR1 asks for a checkpoint: take_save_request() tells once, and training continues.
+// Repeats within 20 ms count as one: `timeout` and job launchers signal both the process and its
+// group. One StopSignal at a time; handlers that were there come back at the end.
 class StopSignal {
  public:
   StopSignal();
@@ -19,10 +25,10 @@ class StopSignal {
   bool requested() const { return signal() != 0; }
   int signal() const;        // the one that asked, or 0
   const char* name() const;  // "SIGTERM"; "" when none
+  bool take_save_request();
 
  private:
-  struct sigaction before_int_ {};
-  struct sigaction before_term_ {};
+  std::array<struct sigaction, 8> before_{};  // of each signal
 };
 
 }  // namespace ballast::train

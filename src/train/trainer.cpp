@@ -266,6 +266,7 @@ TrainOutcome TrainingLoop::run() {
       after_step(last_of_epoch);
       const FileRequest asked = folder_.take_request();
       if (asked == FileRequest::save) save_checkpoint_now("asked for by the file `save`");
+      if (signal_ && signal_->take_save_request()) save_checkpoint_now("asked for by SIGUSR1");
       const bool signalled = signal_ && signal_->requested();
       // Who asks for an end in the last step gets it, and the model with it.
       stopped = state_.step < run_.total_steps && (signalled || asked == FileRequest::save_quit ||

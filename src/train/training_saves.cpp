@@ -127,6 +127,9 @@ std::string TrainingLoop::finish(bool stopped) {
   event(stopped ? "stopped" : "finish", fmt::format("{} steps, loss {:.5g}", state_.step, loss_));
   const std::string report = records_->finish(state_.step);
   phase(stopped ? Phase::stopped : Phase::finished);
+  if (stopped && signal_ && signal_->requested()) {
+    flight_->phase(Phase::stopped, fmt::format("It was asked to stop by {}.", signal_->name()));
+  }
   tell(WebhookMessage::Kind::stop,
        fmt::format("{} after {} steps, loss {:.5f}", stopped ? "stopped" : "finished", state_.step,
                    loss_));

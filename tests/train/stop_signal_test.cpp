@@ -55,7 +55,7 @@ class Loop {
 };
 
 TEST(StopSignal, OneLetsTheLoopFinishAndSave) {
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGALRM, SIGUSR2, SIGXCPU}) {
     Loop loop(50ms);
     loop.child().send(signal);
     EXPECT_EQ(loop.child().wait(), 42);
@@ -71,6 +71,37 @@ TEST(StopSignal, ASecondOneQuitsAtOnce) {
     loop.child().send(second);
     EXPECT_EQ(loop.child().wait(), 130);
   }
+}
+
+// A shell and the kernel both send it when a terminal is closed, at their own times.
+TEST(StopSignal, ASecondHangupDoesNotQuit) {
+  Loop loop(200ms);
+  loop.child().send(SIGHUP);
+  loop.hear();
+  std::this_thread::sleep_for(50ms);
+  loop.child().send(SIGHUP);
+  EXPECT_EQ(loop.child().wait(), 42);
+}
+
+TEST(StopSignal, AHangupThatIsIgnoredStaysIgnored) {  // nohup
+  ChildProcess child([] {
+    ::signal(SIGHUP, SIG_IGN);
+    const StopSignal stop;
+    ::raise(SIGHUP);
+    return stop.requested() ? 1 : 42;
+  });
+  EXPECT_EQ(child.wait(), 42);
+}
+
+TEST(StopSignal, Usr1AsksForASaveOnceAndNotForAnEnd) {
+  ChildProcess child([] {
+    StopSignal stop;
+    if (stop.take_save_request()) return 1;
+    ::raise(SIGUSR1);
+    if (stop.requested() || !stop.take_save_request()) return 2;
+    return stop.take_save_request() ? 3 : 42;
+  });
+  EXPECT_EQ(child.wait(), 42);
 }
 
 TEST(StopSignal, ADoubledOneCountsOnce) {
