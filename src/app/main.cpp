@@ -13,7 +13,9 @@
 #include "app/output.h"
 #include "core/crash_words.h"
 #include "core/error.h"
+#include "core/library_path.h"
 #include "core/nearest_name.h"
+#include "core/system_limits.h"
 
 namespace ballast {
 namespace {
@@ -135,7 +137,7 @@ int guarded_main(int argc, char** argv) {
     return explain(Error(ErrorCode::usage, e.what(),
                          {{fmt::format("ballast {} --help", argv[1]), "lists its options"}}));
   } catch (const std::bad_alloc&) {
-    return explain(Error(ErrorCode::internal, "the system gave no more memory"));
+    return explain(out_of_memory());
   } catch (const std::exception& e) {
     return explain(Error(ErrorCode::internal, e.what()));
   }
@@ -145,6 +147,7 @@ int guarded_main(int argc, char** argv) {
 }  // namespace ballast
 
 int main(int argc, char** argv) {
+  ballast::use_absolute_library_path(argv);
   // A reader that goes away is a failed write (app/output.h), not the end of the process; a file
   // that may not grow as well.
   std::signal(SIGPIPE, SIG_IGN);

@@ -1,6 +1,8 @@
 // Ways to end a run before its end, with nothing lost: signals, and files in its folder.
 
 #include <gmock/gmock.h>
+#include <pty.h>
+#include <string.h>
 
 #include "tests/e2e/background_process.h"
 #include "tests/e2e/ballast_process.h"
@@ -45,7 +47,7 @@ class Stop : public ::testing::Test {
 };
 
 TEST_F(Stop, BySignalFinishesTheStepAndSaves) {
-  for (const int signal : {SIGTERM, SIGINT}) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR2}) {
     std::filesystem::remove_all(training_.path("out"));
     BackgroundBallast process(endless());
     ASSERT_TRUE(wait_until([&] { return steps_logged() >= 3; })) << process.err();
@@ -54,7 +56,45 @@ TEST_F(Stop, BySignalFinishesTheStepAndSaves) {
     EXPECT_THAT(process.out(), HasSubstr("stopped after "));
     EXPECT_THAT(process.err(), HasSubstr("stopping after this step, then saving"));
     expect_everything_saved();
+    const Finished doctor = run_ballast({"doctor", folder(), "--no-disk-trial"});
+    EXPECT_THAT(doctor.out, HasSubstr("asked to stop by SIG" + std::string(sigabbrev_np(signal))));
   }
+}
+
+TEST_F(Stop, ByAClosedTerminalSavesEverything) {
+  int master = -1;
+  const auto arguments = endless();
+  const pid_t child = ::forkpty(&master, nullptr, nullptr, nullptr);
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    std::vector<char*> argv = {const_cast<char*>(BALLAST_BINARY)};
+    for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
+    argv.push_back(nullptr);
+    ::execv(BALLAST_BINARY, argv.data());
+    ::_exit(127);
+  }
+  ::fcntl(master, F_SETFL, O_NONBLOCK);
+  ASSERT_TRUE(wait_until([&] {
+    char shown[4096];
+    while (::read(master, shown, sizeof shown) > 0) continue;  // or the terminal fills up
+    return steps_logged() >= 3;
+  }));
+  ::close(master);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  expect_everything_saved();
+}
+
+TEST_F(Stop, Usr1SavesAndContinues) {
+  BackgroundBallast process(endless());
+  ASSERT_TRUE(wait_until([&] { return steps_logged() >= 2; })) << process.err();
+  process.send(SIGUSR1);
+  ASSERT_TRUE(wait_until([&] { return train::find_checkpoint(folder()).found.has_value(); }));
+  const std::size_t then = steps_logged();
+  ASSERT_TRUE(wait_until([&] { return steps_logged() >= then + 3; })) << process.err();
+  EXPECT_FALSE(process.finished()) << process.err();
 }
 
 TEST_F(Stop, BySignalCanBeResumed) {

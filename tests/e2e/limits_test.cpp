@@ -1,0 +1,88 @@
+// Limits of the system that surround a run: threads, address space, folders of libraries.
+
+#include <gmock/gmock.h>
+
+#include "io/media_reader.h"
+#include "io/media_writer.h"
+#include "tests/e2e/ballast_process.h"
+#include "tests/support/tiny_training.h"
+
+namespace ballast::test {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Runs "$0 $@" behind what a shell does first. Who hangs is killed after 60 s: exit code 137.
+Finished run_behind(const std::string& shell, const std::vector<std::string>& arguments) {
+  std::vector<std::string> all = {"-c", shell + " exec timeout -s KILL 60 \"$0\" \"$@\"",
+                                  BALLAST_BINARY};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  return run_program("/bin/bash", all);
+}
+
+class Limits : public ::testing::Test {
+ protected:
+  Limits() : training_(support::trainable_config(2)) { training_.add_clips(4, {4, 1, 4, 4}); }
+
+  // With streamed weights, so that there are threads for the disk and for copies.
+  std::vector<std::string> train() {
+    return {"train", training_.write_config("epochs = 1\n[memory]\nstream_blocks = 2"), "--threads",
+            "3"};
+  }
+
+  support::TinyTraining training_;
+};
+
+TEST_F(Limits, EveryThreadThatCannotBeStartedEndsTheRunWithAnExplanation) {
+  int refused = 0;
+  for (int n = 1;; ++n) {
+    const Finished f = run_behind(
+        fmt::format("LD_PRELOAD={} BALLAST_FAIL_THREAD={}", BALLAST_THREAD_FAULT, n), train());
+    if (f.exit_code == 0) break;
+    ++refused;
+    ASSERT_EQ(f.exit_code, 5) << "thread " << n << ": " << f.err;
+    EXPECT_THAT(f.err, HasSubstr("the system refused to start a thread for "));
+    EXPECT_THAT(f.err, HasSubstr("Limits in force: "));
+    ASSERT_LT(n, 60) << "it never starts";
+  }
+  EXPECT_GE(refused,
+            5);  // two that compute, one that copies, one or more that read, one for samples
+}
+
+TEST_F(Limits, TooLittleAddressSpaceIsNamed) {
+  bool named = false, trained = false;
+  for (const int kib : {60'000, 100'000, 150'000, 200'000, 300'000, 500'000, 2'000'000}) {
+    const Finished f = run_behind(fmt::format("ulimit -v {};", kib), train());
+    // 127: not even the loader had room for the program.
+    EXPECT_THAT(f.exit_code, AnyOf(0, 3, 5, 6, 127)) << kib << " KiB: " << f.err;
+    named |= f.exit_code == 5 && f.err.find("ulimit -v") != std::string::npos;
+    trained |= f.exit_code == 0;
+  }
+  EXPECT_TRUE(named);
+  EXPECT_TRUE(trained);
+}
+
+TEST(LibraryFolders, NothingIsLoadedFromTheCurrentFolder) {
+  if (!media_available()) GTEST_SKIP() << "built without FFmpeg: no library is loaded";
+  const TempDir folder;
+  const std::vector<std::uint8_t> pixels(3 * 8 * 8, 128);
+  write_png(folder.path("a.png"), {.width = 8, .height = 8, .pixels = pixels});
+  // The loader would stop at these: they are no libraries.
+  for (const char* name : {"avutil", "avcodec", "avformat", "swscale"}) {
+    for (int version = 5; version < 70; ++version) {
+      folder.write(fmt::format("lib{}.so.{}", name, version), "planted");
+    }
+  }
+  for (const char* path : {"", ":", ":/usr/lib", "/usr/lib:", ".", "lib:/usr/lib"}) {
+    const Finished f =
+        run_behind(fmt::format("cd {}; export LD_LIBRARY_PATH={};", folder.path(), path),
+                   {"inspect", "a.png"});
+    EXPECT_EQ(f.exit_code, 0) << path << ": " << f.err;
+    EXPECT_THAT(f.err, Not(HasSubstr("planted")));
+  }
+}
+
+}  // namespace
+}  // namespace ballast::test
