@@ -3,7 +3,7 @@
 
     tools/check_links.py [repository]
 
-Looks at every *.md file: a relative link must name a file or folder of the repository, and its
+Looks at every *.md file of the repository's folders: a relative link must name a file or folder of the repository, and its
 #anchor a heading or an <a id> of that page. Addresses on the web are not visited.
 Prints one line per broken link, "file:line: what is wrong", and exits 1 if there are any.
 """
@@ -13,6 +13,8 @@ import pathlib
 import re
 import sys
 import urllib.parse
+
+FOLDERS = {"bench", "cmake", "docs", "examples", "scripts", "src", "tests", "tools"}
 
 FENCE = re.compile(r"^ {0,3}(```+|~~~+)")
 CODE = re.compile(r"(`+)(.+?)\1")
@@ -24,10 +26,10 @@ SCHEME = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]*:")
 
 
 def documents(root):
-    """The *.md files of the repository, without hidden and build folders."""
+    """The *.md files of the repository; other folders of a checkout (build, .venv) are left out."""
     for folder, folders, files in os.walk(root):
         at_root = pathlib.Path(folder) == root
-        folders[:] = sorted(f for f in folders if f[0] != "." and not (at_root and f == "build"))
+        folders[:] = sorted(f for f in folders if (f in FOLDERS if at_root else f[0] != "."))
         yield from (pathlib.Path(folder) / f for f in sorted(files) if f.endswith(".md"))
 
 

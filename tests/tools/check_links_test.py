@@ -78,8 +78,8 @@ class LinkCheck(unittest.TestCase):
     def test_text_behind_a_code_block_is_checked(self):
         self.expect_one({"a.md": "```\nx\n```\n[c](c.md)\n"}, "a.md:4", "c.md")
 
-    def test_build_and_hidden_folders_are_left_out(self):
-        self.expect_clean({"build/a.md": "[b](b.md)", ".venv/a.md": "[b](b.md)"})
+    def test_folders_that_are_not_the_repositorys_are_left_out(self):
+        self.expect_clean({"build/a.md": "[b](b.md)", ".venv/a.md": "[b](b.md)", "data/a.md": "[b](b.md)"})
         self.expect_one({"docs/build/a.md": "[b](b.md)"}, "docs/build/a.md:1", "b.md")
 
 
