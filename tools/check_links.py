@@ -3,8 +3,9 @@
 
     tools/check_links.py [repository]
 
-Looks at every *.md file of the repository's folders: a relative link must name a file or folder of the repository, and its
-#anchor a heading or an <a id> of that page. Addresses on the web are not visited.
+Looks at every *.md file of the repository's folders: a relative link must name a file or folder of
+the repository, and its #anchor a heading or an <a id> of that page. Addresses on the web are not
+visited.
 Prints one line per broken link, "file:line: what is wrong", and exits 1 if there are any.
 """
 
