@@ -148,7 +148,7 @@ TEST(Checkpoint, RefusesAnIndexThatDoesNotHold) {
     EXPECT_FAILS(Checkpoint::open(files.folder.path()), ErrorCode::input,
                  files.index_path() + ": " + rule);
   };
-  refused("{}", "names no tensor");
+  refused("{}", "index.weight_map: \"weight_map\" names no tensor");
   refused("[]", "index.weight_map");
   refused("null", "index.weight_map");
   refused("\"a\"", "index.weight_map");
