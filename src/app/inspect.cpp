@@ -183,17 +183,6 @@ Content content_of(const Checkpoint& checkpoint) {
   return {};
 }
 
-// printable(), but with quotes as they are: they stand in none here, and metadata is full of JSON.
-std::string readable(std::string_view text, std::size_t most) {
-  constexpr std::string_view kQuote = "\\x22";
-  std::string shown = printable(text, most);
-  for (std::size_t at = 0; (at = shown.find(kQuote, at)) != std::string::npos; ++at) {
-    shown[at] = '"';
-    shown.erase(at + 1, kQuote.size() - 1);
-  }
-  return shown;
-}
-
 // 14288491584 -> "14.29 B"
 std::string short_count(std::uint64_t n) {
   const double x = static_cast<double>(n);
@@ -275,8 +264,8 @@ std::string Inspect::file_text(const Checkpoint& checkpoint, const Totals& total
   std::size_t shown = 0;
   for (const auto& [key, value] : metadata) {
     if (++shown > kMetadataShown && !tensors_) continue;
-    text +=
-        fmt::format("  {} = {}\n", readable(key, kMetadataBytes), readable(value, kMetadataBytes));
+    text += fmt::format("  {} = {}\n", printable(key, kMetadataBytes),
+                        printable(value, kMetadataBytes));
   }
   if (shown > kMetadataShown && !tensors_) {
     text += fmt::format("  ... {} more\n", shown - kMetadataShown);

@@ -33,23 +33,9 @@ nlohmann::ordered_json comment_of(const MediaInfo& info) {
   return parsed;
 }
 
-// Prompts are in any language: UTF-8 as it is, only what a terminal would obey is escaped.
-std::string readable_text(std::string_view text) {
-  constexpr std::size_t kMost = 4000;
-  if (text.size() > kMost || first_invalid_utf8(text)) return printable(text, kMost);
-  std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
-    const bool c1 = byte == 0xc2 && next < 0xa0;  // control characters of two bytes
-    if (byte < 0x20 || byte == 0x7f || c1) {
-      out += fmt::format("\\x{:02x}", c1 ? next : byte);
-      i += c1;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
+std::string shown_text(std::string_view text) {
+  constexpr std::size_t kMost = 4000;  // bytes of a prompt
+  return printable(text, kMost);
 }
 
 std::string line(std::string_view name, std::string_view value) {
@@ -59,11 +45,11 @@ std::string line(std::string_view name, std::string_view value) {
 std::string comment_text(const MediaInfo& info) {
   if (info.comment.empty()) return "\nit says nothing about how it was made\n";
   const nlohmann::ordered_json comment = comment_of(info);
-  if (!comment.is_object()) return fmt::format("\ncomment\n  {}\n", readable_text(info.comment));
+  if (!comment.is_object()) return fmt::format("\ncomment\n  {}\n", shown_text(info.comment));
   std::string text = "\nmade with\n";
   for (const auto& [key, value] : comment.items()) {
-    text += line(readable_text(key),
-                 readable_text(value.is_string() ? value.get<std::string>() : value.dump()));
+    text += line(shown_text(key),
+                 shown_text(value.is_string() ? value.get<std::string>() : value.dump()));
   }
   return text;
 }

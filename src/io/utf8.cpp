@@ -3,32 +3,9 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/utf8_sequence.h"
+
 namespace ballast {
-namespace {
-
-// The length of the sequence at the start of `text`, 0 when it is not well formed (Unicode 15,
-// table 3-7: only the second byte has ranges narrower than 80..BF).
-std::size_t sequence_length(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const auto is = [&](std::size_t i, unsigned low, unsigned high) {
-    return i < text.size() && byte(i) >= low && byte(i) <= high;
-  };
-  const auto tail = [&](std::size_t i) { return is(i, 0x80, 0xbf); };
-  const unsigned lead = byte(0);
-  if (lead < 0x80) return 1;
-  if (lead >= 0xc2 && lead <= 0xdf) return tail(1) ? 2 : 0;
-  if (lead >= 0xe0 && lead <= 0xef) {
-    const bool second = is(1, lead == 0xe0 ? 0xa0 : 0x80, lead == 0xed ? 0x9f : 0xbf);
-    return second && tail(2) ? 3 : 0;
-  }
-  if (lead >= 0xf0 && lead <= 0xf4) {
-    const bool second = is(1, lead == 0xf0 ? 0x90 : 0x80, lead == 0xf4 ? 0x8f : 0xbf);
-    return second && tail(2) && tail(3) ? 4 : 0;
-  }
-  return 0;
-}
-
-}  // namespace
 
 std::optional<std::size_t> first_invalid_utf8(std::string_view text) {
   std::size_t i = 0;
@@ -41,7 +18,7 @@ std::optional<std::size_t> first_invalid_utf8(std::string_view text) {
         continue;
       }
     }
-    const std::size_t length = sequence_length(text.substr(i));
+    const std::size_t length = utf8_sequence_length(text.substr(i));
     if (length == 0) return i;
     i += length;
   }
