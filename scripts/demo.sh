@@ -33,8 +33,8 @@ fail() {
   printf 'demo: %s\n' "$1" >&2
   exit 1
 }
-# Of a plan the head and the totals, of a run everything.
-shortened() { sed '/^phase  /,/^outside the arenas/{/^outside/!d}; /^outside/,/^$/d'; }
+# Without the line of a plan that names --details.
+shortened() { sed '/^--details shows/d'; }
 sample() { # output, more flags: four prompts, the same noise for each whatever the model
   show ballast sample --model model --prompt-file prompts.txt --negative-prompt ' ' --frames 13 \
     --width 64 --height 64 --steps 20 --shift 3 --guidance 2 --seed 7 --fps 8 --output "$@"
@@ -50,7 +50,7 @@ show demo_model clips new clips/new
 show demo_model clips new clips/held_out --seed 2 --repeats 1
 show ballast cache lora.toml --gpu 16MB
 
-heading "3. A LoRA of them in 2 MB of device memory: refused before anything is read"
+heading "3. A LoRA of them in 2 MB of compute memory: does not fit, and says so before anything is read"
 refused=0
 show ballast train lora.toml --gpu 2MB || refused=$?
 echo "exit code $refused"
@@ -85,7 +85,7 @@ import json
 import pathlib
 import sys
 
-print(f"{'run':<10}{'':>17}{'device arena':>14}{'host arena':>14}{'process':>14}   bytes")
+print(f"{'run':<10}{'':>17}{'compute share':>14}{'buffers':>14}{'process':>14}   bytes")
 for folder in map(pathlib.Path, sys.argv[1:]):
     log = sorted(folder.glob("*/run_log.jsonl"))[-1]
     steps = [e for e in map(json.loads, log.open()) if e["kind"] == "step"]

@@ -140,8 +140,8 @@ void BenchDistill::declare(CLI::App& app) {
   app.add_option("--accumulate", runs_, "runs of a step")->check(CLI::Range(1, 64));
   app.add_flag("--gradient-checkpointing", recompute_, "the student's blocks are computed again");
   app.add_flag("--two-programs", two_programs_, "teacher and student one after the other");
-  app.add_option("--gpu", gpu_, "device memory (default: what is free)");
-  app.add_option("--ram", ram_, "host memory");
+  app.add_option("--gpu", gpu_, "GPU memory (default: what is free)");
+  app.add_option("--ram", ram_, "RAM");
   app.add_option("--steps", steps_, "timed steps, after two that are not")
       ->check(CLI::Range(1, 1000));
   app.add_option("--folder", folder_, "where the file of random weights goes");
@@ -194,7 +194,7 @@ void BenchDistill::run() {
   Stopwatch watch;
   auto outcome = fit_pair(r);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
-    fail(ErrorCode::refused, train::refusal_message(*refusal));
+    fail(ErrorCode::refused, shortage_lines(refusal->shortages, !gpu));
   }
   const auto& planned = std::get<student::PlannedPair>(outcome);
   const double plan_seconds = watch.lap();
@@ -259,7 +259,7 @@ void BenchDistill::run() {
                   link * 1e3, compute * 1e3, seconds / bound, j["stall_ms"].get<double>(),
                   planned.seconds_per_step() * 1e3));
   print(text_of(planned) + "\n");
-  print(fmt::format("device arena {} planned, {} used; host arena {} planned, {} used\n",
+  print(fmt::format("compute memory {} planned, {} used; buffers in RAM {} planned, {} used\n",
                     bytes("device_arena_planned"), bytes("device_arena_used"),
                     bytes("host_arena_planned"), bytes("host_arena_used")));
   if (gpu) {

@@ -391,7 +391,7 @@ void BenchMachine::run() {
   row("host to device", p.upload_bandwidth / 1e9, "GB/s");
   row("device to host", p.download_bandwidth / 1e9, "GB/s");
   row("both ways at once, together", p.both_ways_bandwidth / 1e9, "GB/s");
-  if (gpu) row("pinning host memory", pinning / 1e9, "GB/s");
+  if (gpu) row("pinning RAM", pinning / 1e9, "GB/s");
   if (disk.problem.empty()) {
     row(disk.direct ? "disk, direct reads" : "disk, through the page cache", disk.read / 1e9,
         "GB/s");

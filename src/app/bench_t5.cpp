@@ -125,10 +125,10 @@ void BenchT5::declare(CLI::App& app) {
   app.add_option("--activations", activations_, "kept, attention-kept or recomputed")
       ->check(CLI::IsMember({"kept", "attention-kept", "recomputed"}));
   app.add_option("--kept-blocks", kept_, "blocks that keep everything, evenly spaced");
-  app.add_option("--stream", stream_, "groups (blocks, embedding, head) that stream from the host");
+  app.add_option("--stream", stream_, "groups (blocks, embedding, head) that stream from RAM");
   app.add_option("--slots", slots_, "slots of streamed weights")->check(CLI::Range(1, 64));
   app.add_option("--parts", parts_, "stream matrix by matrix, so many ahead; 0: whole slots");
-  app.add_flag("--offload", offload_, "what blocks keep waits in host memory");
+  app.add_flag("--offload", offload_, "what blocks keep waits in RAM");
   app.add_option("--chunk", chunk_, "tokens worked on at once (0: all)");
   app.add_option("--heads", heads_, "heads at a time in attention (0: all)");
   app.add_option("--optimizer", optimizer_, "adamw, adamw8bit, adafactor, ...");
@@ -141,8 +141,8 @@ void BenchT5::declare(CLI::App& app) {
       ->check(CLI::IsMember({"kahan", "stochastic"}));
   app.add_option("--dropout", dropout_, "probability")->check(CLI::Range(0.0, 0.9));
   app.add_flag("--auto", auto_, "the fastest predicted policy inside --gpu and --ram");
-  app.add_option("--gpu", gpu_, "device memory for --auto (default: what is free)");
-  app.add_option("--ram", ram_, "host memory for --auto");
+  app.add_option("--gpu", gpu_, "GPU memory for --auto (default: what is free)");
+  app.add_option("--ram", ram_, "RAM for --auto");
   app.add_option("--steps", steps_, "timed steps, after two that are not")
       ->check(CLI::Range(1, 1000));
   app.add_option("--folder", folder_, "where the file of random weights goes");
@@ -215,7 +215,7 @@ void BenchT5::run() {
   if (auto_) {
     auto outcome = t5::fit(r);
     if (auto* refusal = std::get_if<Refusal>(&outcome)) {
-      fail(ErrorCode::refused, train::refusal_message(*refusal));
+      fail(ErrorCode::refused, shortage_lines(refusal->shortages, !gpu));
     }
     chosen = std::get<t5::PlannedRun>(outcome).policy;
   }
@@ -282,7 +282,7 @@ void BenchT5::run() {
                   times.front() * 1e3, times.back() * 1e3, flops / seconds * 1e-12,
                   stalls[stalls.size() / 2] * 1e3, planned.seconds_per_step() * 1e3));
   print(fmt::format("{}\n", t5::describe(r.job.config, chosen)));
-  print(fmt::format("device arena {} planned, {} used; host arena {} planned, {} used\n",
+  print(fmt::format("compute memory {} planned, {} used; buffers in RAM {} planned, {} used\n",
                     bench.plan().peak_of(Tier::device), bench.runner().high_water(Tier::device),
                     bench.plan().peak_of(Tier::host), bench.runner().high_water(Tier::host)));
   if (gpu) {

@@ -63,8 +63,8 @@ void BenchText::declare(CLI::App& app) {
       ->check(CLI::Range(1, 64));
   app.add_option("--tokens", tokens_, "of a prompt")->check(CLI::Range(1, 4096));
   app.add_option("--passes", passes_, "timed")->check(CLI::Range(1, 100));
-  app.add_option("--gpu", gpu_, "device memory it may use");
-  app.add_option("--ram", ram_, "host memory it may use");
+  app.add_option("--gpu", gpu_, "GPU memory it may use");
+  app.add_option("--ram", ram_, "RAM it may use");
   app.add_option("--folder", folder_, "where the file of random weights goes");
   app.add_flag("--json", json_, "one JSON document");
 }
@@ -108,7 +108,7 @@ void BenchText::measure(const RandomCheckpoint& weights, const t5::Config& confi
   const std::vector<std::int64_t> lengths(ids.size(), tokens_);
   const auto answer = encoder.plan(lengths);
   if (const auto* refusal = std::get_if<Refusal>(&answer)) {
-    infer::fail_refused(fmt::format("encoding {} prompts", prompts), *refusal);
+    infer::fail_refused(fmt::format("encoding {} prompts", prompts), *refusal, options.device);
   }
   const auto& planned = std::get<infer::TextEncoderPlan>(answer);
   struct Call {

@@ -68,10 +68,10 @@ void BenchVae::declare(CLI::App& app) {
       ->check(CLI::Range(1, 100));
   app.add_option("--dtype", dtype_, "bf16 or f32 (default: bf16 on a GPU)")
       ->check(CLI::IsMember({"bf16", "f32"}));
-  app.add_option("--gpu", gpu_, "device memory it may use");
-  app.add_option("--ram", ram_, "host memory it may use");
+  app.add_option("--gpu", gpu_, "GPU memory it may use");
+  app.add_option("--ram", ram_, "RAM it may use");
   app.add_flag("--slices", slices_, "this policy: frames one by one");
-  app.add_option("--streamed", streamed_, "... weights of so many units, the first, from the host");
+  app.add_option("--streamed", streamed_, "... weights of so many units, the first, from RAM");
   app.add_option("--histories", histories_, "... the last frames of so many convolutions there");
   app.add_option("--bands", bands_, "... so many bands of rows, one after the other")
       ->check(CLI::Range(1, 1000));

@@ -42,7 +42,7 @@ wan::PlannedRun fitting(const wan::FitRequest& r) {
   const PlanningHeap heap;
   auto outcome = wan::fit(r);
   if (auto* refusal = std::get_if<Refusal>(&outcome)) {
-    fail(ErrorCode::refused, train::refusal_message(*refusal));
+    fail(ErrorCode::refused, shortage_lines(refusal->shortages, r.backend.device == Device::cpu));
   }
   return std::get<wan::PlannedRun>(std::move(outcome));
 }
@@ -66,16 +66,16 @@ void BenchWan::declare(CLI::App& app) {
   app.add_option("--activations", activations_, "kept, attention-kept or recomputed")
       ->check(CLI::IsMember({"kept", "attention-kept", "recomputed"}));
   app.add_option("--kept-blocks", kept_, "blocks that keep everything, evenly spaced");
-  app.add_flag("--offload", offload_, "what blocks keep waits in host memory");
-  app.add_flag("--state-on-host", state_on_host_, "gradients and moments wait in host memory");
+  app.add_flag("--offload", offload_, "what blocks keep waits in RAM");
+  app.add_flag("--state-on-host", state_on_host_, "gradients and moments wait in RAM");
   app.add_option("--state-on-disk", disk_groups_, "groups whose moments and masters wait on disk");
   app.add_option("--chunk", chunk_, "tokens worked on at once (0: all)");
   app.add_option("--heads", heads_, "heads at a time in attention (0: all)");
   app.add_flag("--auto", auto_, "the fastest predicted policy inside --gpu and --ram");
   app.add_option("--rank", rank_, "of the LoRA")->check(CLI::Range(1, 1024));
   app.add_option("--batch", batch_, "samples of a step")->check(CLI::Range(1, 64));
-  app.add_option("--gpu", gpu_, "device memory for --auto (default: what is free)");
-  app.add_option("--ram", ram_, "host memory for --auto");
+  app.add_option("--gpu", gpu_, "GPU memory for --auto (default: what is free)");
+  app.add_option("--ram", ram_, "RAM for --auto");
   app.add_option("--disk", disk_, "space for optimizer state for --auto");
   app.add_flag("--non-deterministic", fast_, "faster attention backward, bits differ between runs");
   app.add_option("--steps", steps_, "timed steps, after two that are not")
@@ -273,9 +273,9 @@ void BenchWan::run() {
       r.job.config.name, mode_, tokens_, batch_ > 1 ? fmt::format(" x {}", batch_) : "",
       seconds * 1e3, times.front() * 1e3, times.back() * 1e3, flops / seconds * 1e-12,
       stalls[stalls.size() / 2] * 1e3, planned.seconds_per_step() * 1e3));
-  print(fmt::format("device arena {} planned, {} used; host arena {} planned, {} used\n", arena,
-                    bench.runner().high_water(Tier::device), bench.plan().peak_of(Tier::host),
-                    bench.runner().high_water(Tier::host)));
+  print(fmt::format("compute memory {} planned, {} used; buffers in RAM {} planned, {} used\n",
+                    arena, bench.runner().high_water(Tier::device),
+                    bench.plan().peak_of(Tier::host), bench.runner().high_water(Tier::host)));
   if (gpu) {
     print(fmt::format("GPU memory {} planned, {} used, {} of it by its context; ",
                       planned.needed(Tier::device), Bytes{j["device_used"].get<std::uint64_t>()},

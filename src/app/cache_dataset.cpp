@@ -59,6 +59,7 @@ class Caching {
     media_ = in_.media() > 0 && !in_.vae.empty();
     if (texts_) plan_texts();
     if (media_) plan_media();
+    show_plan();
     if (texts_) encode_texts();
     for (const data::EncodingWork& w : in_.work) {
       if (!texts_) report_.texts_there += w.texts_done;
@@ -110,7 +111,7 @@ class Caching {
       const std::vector<std::int64_t> lengths(static_cast<std::size_t>(batch), longest);
       const auto answer = encoder.plan(lengths);
       if (const auto* plan = std::get_if<infer::TextEncoderPlan>(&answer)) {
-        show_plan(
+        add_stage(
             "captions", in_.texts(),
             fmt::format("{} at once, at most {} tokens; {}", batch, longest, plan->policy.name),
             plan->needed(Tier::device), plan->needed(Tier::host));
@@ -118,7 +119,7 @@ class Caching {
       }
       if (batch == 1) {
         infer::fail_refused(fmt::format("encoding a caption with {}", in_.text_encoder),
-                            std::get<Refusal>(answer));
+                            std::get<Refusal>(answer), target_.backend.device);
       }
     }
     options_.text_batch = batch;
@@ -175,23 +176,31 @@ class Caching {
     const bool gpu = target_.backend.device == Device::cuda;
     const wan_vae::PlannedVae plan =
         encoder.plan(largest->height / side, largest->width / side, largest->frames > 1);
-    show_plan("media", in_.media(),
+    add_stage("media", in_.media(),
               fmt::format("at most {} frames of {} x {}; {}; reading takes {}", largest->frames,
                           largest->width, largest->height, policy_text(plan), reader_),
               plan.device, (gpu ? plan.host : plan.host - plan.device) + reader_);
   }
 
-  void show_plan(std::string_view what, std::int64_t count, const std::string& how, Bytes device,
+  void add_stage(std::string_view what, std::int64_t count, const std::string& how, Bytes device,
                  Bytes host) {
     const bool gpu = target_.backend.device == Device::cuda;
     planned_ = std::max(planned_, gpu ? host : device + host);
-    const std::string line =
-        fmt::format("{:<9} {} to encode, {}\n          {} on the device, {} on the host\n", what,
-                    count, how, device, host);
+    stages_.push_back({.name = std::string(what),
+                       .how = fmt::format("{} to encode, {}", count, how),
+                       .device = device,
+                       .host = host});
+  }
+
+  void show_plan() const {
+    if (stages_.empty()) return;
+    const bool shared_ram = target_.backend.device == Device::cpu;
+    const std::string text =
+        stages_table(budget_, shared_ram, stages_, text_columns(own_.json ? stderr : stdout));
     if (own_.json) {
-      log::info("{}", line);
+      log::info("{}", text);
     } else {
-      print(line);
+      print(text);
     }
   }
 
@@ -231,15 +240,15 @@ class Caching {
 
   std::string summary() const {
     std::string text =
-        fmt::format("captions  {} encoded, {} were there\nclips     {} encoded, {} were there\n",
+        fmt::format("{} captions encoded, {} already cached\n{} clips encoded, {} already cached\n",
                     report_.texts, report_.texts_there, report_.clips, report_.clips_there);
     if (measured_.count > 0) {
       text += fmt::format(
-          "memory    {}measured at most {}\n",
+          "RAM: {}measured at most {}\n",
           planned_.count > 0 ? fmt::format("planned {}, ", planned_) : std::string(), measured_);
     }
     if (report_.skipped.empty()) return text;
-    text += fmt::format("skipped   {} files:\n", report_.skipped.size());
+    text += fmt::format("{} files skipped:\n", report_.skipped.size());
     for (const data::SkippedFile& s : report_.skipped) {
       text += fmt::format("  {}: {}\n", printable(s.path), printable(s.reason, 400));
     }
@@ -273,6 +282,7 @@ class Caching {
   ProcessLine vocabulary_;
   Bytes reader_;  // what lies between file and encoder
   Bytes planned_, measured_;
+  std::vector<PlanStage> stages_;
 };
 
 }  // namespace

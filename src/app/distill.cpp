@@ -22,7 +22,7 @@ class Distill : public Command {
         "WanDistiller's flags, dashes and underscores alike. Prompts are encoded once; the "
         "teacher\n"
         "stays where memory allows or streams in, block by block. Ctrl-C finishes the step and\n"
-        "saves a checkpoint; --resume goes on. --plan shows the plan alone.\n");
+        "saves a checkpoint; --resume continues. --plan shows the plan alone.\n");
     app.footer(own_flags_help() + "\n" + train::distill_flags_help());
   }
   bool takes(const std::vector<std::string>& arguments) override {
@@ -62,23 +62,24 @@ void Distill::run() {
   train::DistillRun run = train::prepare_distill(std::move(config), target);
   auto outcome = fit_pair(run.request);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
-    for (const std::string& note : run.notes) log::info("{}", note);
+    const PlanTitle title = title_of(run);
+    tell_refusal(title, *refusal, false, run.notes);
     const std::vector<PlannedChange> changes = possible_changes(run, *refusal);
-    log::info("{}", refusal_text(run, *refusal, changes));
-    if (own_.json) print_json_line(refusal_json(title_of(run), *refusal, changes));
-    fail(ErrorCode::refused, train::refusal_message(*refusal), advice_of(changes));
+    log::info("{}", tried_text(run, *refusal, changes));
+    if (own_.json) print_json_line(refusal_json(title, *refusal, changes));
+    fail_with_advice(title, *refusal, advice_of(changes, title.shared_ram));
   }
   auto& planned = std::get<student::PlannedPair>(outcome);
   const PlanTitle title = title_of(run);
   const PlanView view = view_of(run, planned);
-  print_plan(title, view, own_.json);
+  print_plan(title, view, {own_.json, own_.details});
   if (plan_only) return;
   const std::string output = run.config.output_dir;
   const train::TrainOutcome done =
       train::distill(std::move(run), std::move(planned),
                      {.command = command_, .check_nan = own_.check_nan, .remember = true});
   print_outcome(done,
-                {{"student", done.stopped ? "not saved yet: --resume goes on" : output},
+                {{"student", done.stopped ? "not saved yet: --resume continues" : output},
                  {"run", done.folder}},
                 own_.json);
 }

@@ -71,7 +71,7 @@ class Generate : public Command {
   infer::GenerateOptions options_;
   std::string gpu_, ram_, policy_ = "auto", device_ = "auto", dtype_, weights_ = "stored";
   int threads_ = 0;
-  bool plan_only_ = false, json_ = false;
+  bool plan_only_ = false, json_ = false, details_ = false;
   Json result_ = Json::object();
 };
 
@@ -102,8 +102,8 @@ void Generate::declare(CLI::App& app) {
       ->capture_default_str();
   app.add_flag("--early-stopping", options_.early_stopping,
                "end as soon as as many texts are finished as there are beams");
-  app.add_option("--gpu", gpu_, "device memory Ballast may use, for example 8GB");
-  app.add_option("--ram", ram_, "host memory, pinned memory included");
+  app.add_option("--gpu", gpu_, "GPU memory Ballast may use, for example 8GB");
+  app.add_option("--ram", ram_, "RAM, pinned memory included");
   app.add_option("--policy", policy_, "auto, or a policy's name")->capture_default_str();
   app.add_option("--weights", weights_, "stored, f32, bf16, f16 or fp8")->capture_default_str();
   app.add_option("--dtype", dtype_, "computed in; without, f32 on the CPU, bf16 on a GPU")
@@ -112,6 +112,7 @@ void Generate::declare(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--threads", threads_, "compute threads of the CPU backend (0: all)");
   app.add_flag("--plan", plan_only_, "print the plan and do nothing");
+  app.add_flag("--details", details_, "the plan with memory by phase");
   app.add_flag("--json", json_, "print one JSON document, sizes in bytes");
 }
 
@@ -182,7 +183,8 @@ infer::TextModelPlan Generate::plan(const infer::TextGenerator& model,
   for (const Tokens& ids : sources) lengths.push_back(std::ssize(ids));
   auto outcome = model.plan(lengths, options_);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
-    infer::fail_refused(fmt::format("generating with {}", model_), *refusal);
+    infer::fail_refused(fmt::format("generating with {}", model_), *refusal,
+                        model_options().device);
   }
   return std::get<infer::TextModelPlan>(std::move(outcome));
 }
@@ -196,11 +198,31 @@ void Generate::show_plan(const infer::TextModelPlan& plan, const infer::TextGene
                        {"host_bytes", plan.needed(Tier::host).count}};
     return;
   }
-  const std::string text =
-      fmt::format("{}, {} prompts, at most {} tokens each, {} beams: device {}, host {} ({})",
-                  model.config().name, prompts, options_.max_new_tokens, options_.beams,
-                  plan.needed(Tier::device), plan.needed(Tier::host), plan.policy.name);
-  plan_only_ ? print(text + "\n") : log::info("{}", text);
+  const infer::TextModelOptions options = model_options();
+  const PlanTitle title = {
+      .model = model.config().name,
+      .mode = "generate",
+      .shape = fmt::format("{} prompt{}, at most {} tokens each, {} beam{}", prompts,
+                           prompts == 1 ? "" : "s", options_.max_new_tokens, options_.beams,
+                           options_.beams == 1 ? "" : "s"),
+      .weights = weights_,
+      .machine =
+          options.device == Device::cuda ? "this machine's GPU" : "this machine's processors",
+      .budget = options.budget,
+      .shared_ram = options.device == Device::cpu};
+  const PlanView view = {
+      .plan = plan.memory,
+      .times = {},
+      .lines = plan.lines,
+      .policy = plan.policy.name,
+      .policy_text = plan.policy.slots == 0 ? "weights resident" : "weights streamed"};
+  if (plan_only_ || details_) {
+    const std::string text =
+        plan_table(title, view, {.details = details_, .columns = text_columns(stdout)});
+    plan_only_ ? print(text) : log::info("{}", text);
+  } else {
+    log::info("{} ({}, {})", verdict_line(title, view), title.shape, view.policy_text);
+  }
 }
 
 void Generate::write(const std::string& text) const {
@@ -283,7 +305,7 @@ void Generate::run() {
   }
   if (!json_ || !output_.empty()) write(lines);
   if (!json_) {
-    log::info("{} steps in {:.1f} s; memory: planned {}, measured {}", steps, seconds,
+    log::info("{} steps in {:.1f} s; RAM: planned {}, measured {}", steps, seconds,
               monitor.planned().ram, monitor.most().ram);
     return;
   }

@@ -16,6 +16,7 @@
 #include "core/library_path.h"
 #include "core/nearest_name.h"
 #include "core/system_limits.h"
+#include "core/wrap_text.h"
 
 namespace ballast {
 namespace {
@@ -28,8 +29,8 @@ std::string help() {
   return text +
          "\n  ballast COMMAND --help   its options\n"
          "  ballast --version        the version\n\n"
-         "exit status: 0 done, 1 a bug of ours, 2 usage, 3 refused, 4 bad input, 5 device, 6 I/O,\n"
-         "7 results differ\n";
+         "exit status: 0 done, 1 internal error, 2 usage, 3 does not fit, 4 bad input, 5 GPU,\n"
+         "6 file or disk, 7 results differ\n";
 }
 
 // "--blocks_to_swap=4" and "--blocks-to-swap=4" are the same. What follows "--" is left alone.
@@ -114,13 +115,18 @@ void run(std::vector<std::string> arguments) {
 }
 
 int explain(const Error& e) {
-  std::string text = fmt::format("ballast: {}\n", e.what());
-  for (const std::string& doing : e.trail()) text += fmt::format("  while {}\n", doing);
+  std::string text;
+  if (dynamic_cast<const ShownError*>(&e) == nullptr) {
+    const bool ours = e.code() == ErrorCode::internal;
+    text = fmt::format("ballast: {}{}\n", ours ? "internal error (please report): " : "", e.what());
+    for (const std::string& doing : e.trail()) text += fmt::format("  while {}\n", doing);
+  }
   if (!e.advice().empty()) text += "what would help:\n";
   int number = 0;
   for (const Advice& a : e.advice()) {
-    text +=
-        fmt::format("  {}. {}{}{}\n", ++number, a.change, a.effect.empty() ? "" : ": ", a.effect);
+    const std::string first = fmt::format("  {}. ", ++number);
+    const std::string line = a.effect.empty() ? a.change : a.change + ": " + a.effect;
+    text += wrapped(first, line, text_columns(stderr), first.size()) + "\n";
   }
   std::fputs(text.c_str(), stderr);
   return static_cast<int>(e.code());

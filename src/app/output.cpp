@@ -5,6 +5,8 @@
 
 #include <cerrno>
 
+#include "core/status_line.h"
+#include "core/wrap_text.h"
 #include "memory/disk_file.h"
 
 namespace ballast {
@@ -31,6 +33,11 @@ void print(std::string_view text) {
       fail_io("standard output", "write", error);
     }
   }
+}
+
+std::size_t text_columns(std::FILE* file) {
+  if (isatty(fileno(file)) == 0) return kPlainColumns;
+  return static_cast<std::size_t>(StatusLine::columns_of(file));
 }
 
 }  // namespace ballast

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <cstdio>
 #include <string_view>
+
+#include "core/error.h"
 
 namespace ballast {
 
@@ -8,5 +11,13 @@ namespace ballast {
 // that was closed) the rest is dropped without a word; other failures end the run with
 // ErrorCode::io.
 void print(std::string_view text);
+
+// An error whose message the user has read already: an answer that came before its advice.
+struct ShownError : Error {
+  using Error::Error;
+};
+
+// Where lines of text for this file are broken: the terminal's columns, else kPlainColumns.
+std::size_t text_columns(std::FILE* file);
 
 }  // namespace ballast

@@ -39,30 +39,30 @@ class Plan : public Command {
     app.add_option("--model", model_,
                    "a preset such as wan2.2-t2v-a14b, or a safetensors file, index or folder");
     app.add_option("--mode", mode_, "infer, lora or full")->capture_default_str();
-    app.add_option("--frames", frames_, "pictures of the clip, 4n + 1")->capture_default_str();
+    app.add_option("--frames", frames_, "frames of the clip, 4n + 1")->capture_default_str();
     app.add_option("--height", height_, "pixels")->capture_default_str();
     app.add_option("--width", width_, "pixels")->capture_default_str();
     app.add_option("--batch", batch_, "clips per step")->capture_default_str();
     app.add_option("--rank", rank_, "LoRA rank")->capture_default_str();
     app.add_option(
            "--weights", weights_,
-           "stored, f32, bf16, f16, fp8, fp8_e5m2, fp8_rows or int8: how matrices stand on the "
-           "device")
+           "stored, f32, bf16, f16, fp8, fp8_e5m2, fp8_rows or int8: the format "
+           "of weights in memory")
         ->capture_default_str();
     app.add_flag("--fp8-matmul", fp8_matmul_,
                  "matrix products of blocks in fp8, on fp8 weights (scales per row)");
-    app.add_option("--gpu", gpu_, "device memory Ballast may use, for example 24GB");
-    app.add_option("--ram", ram_, "host memory, pinned memory included");
+    app.add_option("--gpu", gpu_, "GPU memory Ballast may use, for example 24GB");
+    app.add_option("--ram", ram_, "RAM, pinned memory included");
     app.add_option("--disk", disk_, "space for streamed weights and optimizer state");
     app.add_option("--target", target_, "this, or a machine to plan for: h200, a100, rtx3090, ...")
         ->capture_default_str();
     app.add_option("--device", device_,
                    "of this machine: auto (a GPU where there is one), cpu, cuda")
         ->capture_default_str();
-    app.add_flag("--non-deterministic", non_deterministic_,
-                 "faster on a GPU, the same bits no longer");
+    app.add_flag("--non-deterministic", non_deterministic_, "faster; not bit-reproducible");
     app.add_option("--policy", policy_, "auto, or a policy's name")->capture_default_str();
     app.add_option("--threads", threads_, "compute threads of the CPU backend (0: all)");
+    app.add_flag("--details", details_, "also memory and predicted time by phase");
     app.add_flag("--json", json_, "print JSON, sizes in bytes");
   }
   bool takes(const std::vector<std::string>& arguments) override;
@@ -81,7 +81,7 @@ class Plan : public Command {
   std::string gpu_, ram_, disk_;
   std::int64_t frames_ = 81, height_ = 480, width_ = 832, batch_ = 1, rank_ = 16;
   int threads_ = 0;
-  bool json_ = false, non_deterministic_ = false, fp8_matmul_ = false;
+  bool json_ = false, details_ = false, non_deterministic_ = false, fp8_matmul_ = false;
   std::vector<std::string> config_;  // a training run's arguments
   std::optional<Checkpoint> checkpoint_;
 };
@@ -254,7 +254,7 @@ void Plan::run() {
     fail_refused(
         title(r), r, *refusal, std::move(known), [&] { return changes(r, *refusal); }, json_);
   }
-  show_plan(title(r), r, std::get<wan::PlannedRun>(outcome), json_);
+  show_plan(title(r), r, std::get<wan::PlannedRun>(outcome), {json_, details_});
 }
 
 // A training run: its configuration says all but the machine.
@@ -264,13 +264,18 @@ void Plan::plan_config() {
     own.target = target_;
     own.threads = threads_;
     own.json = json_;
+    own.details = details_;
     own.rest = config_;
     return plan_text(own);
   }
   train::TrainConfig config = train::read_config(config_);
   if (config.vae) {
-    return plan_vae_training(std::move(config),
-                             {.target = target_, .threads = threads_, .json = json_, .rest = {}});
+    OwnFlags own;
+    own.target = target_;
+    own.threads = threads_;
+    own.json = json_;
+    own.details = details_;
+    return plan_vae_training(std::move(config), own);
   }
   const train::RunTarget target = find_target(target_, compute_options(config.memory, threads_));
   const train::PreparedRun run =
@@ -279,12 +284,11 @@ void Plan::plan_config() {
   const auto outcome = fit(run.request, known);
   const PlanTitle title = train::title_of(run);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
-    for (const std::string& note : run.notes) log::info("{}", note);
     fail_refused(
         title, run.request, *refusal, std::move(known),
-        [&] { return possible_changes(run, *refusal); }, json_);
+        [&] { return possible_changes(run, *refusal); }, json_, run.notes);
   }
-  show_plan(title, run.request, std::get<wan::PlannedRun>(outcome), json_, &run);
+  show_plan(title, run.request, std::get<wan::PlannedRun>(outcome), {json_, details_}, &run);
 }
 
 bool Plan::takes(const std::vector<std::string>& arguments) {
@@ -300,6 +304,7 @@ bool Plan::takes(const std::vector<std::string>& arguments) {
   target_ = own.target;
   threads_ = own.threads;
   json_ = own.json;
+  details_ = own.details;
   return true;
 }
 

@@ -2,7 +2,7 @@
 
 #include <charconv>
 
-#include "app/training_output.h"
+#include "app/output.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/nearest_name.h"
@@ -24,10 +24,11 @@ train::RunTarget find_target(const std::string& name, const train::ComputeOption
 }
 
 std::string own_flags_help() {
-  return "Of this program:\n"
+  return "General options:\n"
          "  --threads N                          compute threads (0: all)\n"
          "  --target NAME                        plan for this machine, or for h200, a100, ...\n"
-         "  --json                               lines of JSON alone, sizes in bytes\n"
+         "  --details                            the plan with its phases and predicted times\n"
+         "  --json                               print JSON lines only, sizes in bytes\n"
          "  --check_nan                          find the instruction that made a NaN: slow\n";
 }
 
@@ -45,6 +46,8 @@ OwnFlags split_own_flags(const std::vector<std::string>& arguments) {
       own.json = true;
     } else if (arguments[i] == "--check-nan") {
       own.check_nan = true;
+    } else if (arguments[i] == "--details") {
+      own.details = true;
     } else if (const auto target = value(i, "--target")) {
       own.target = *target;
     } else if (const auto count = value(i, "--threads")) {
@@ -60,15 +63,28 @@ OwnFlags split_own_flags(const std::vector<std::string>& arguments) {
 }
 
 void show_plan(const PlanTitle& title, const wan::FitRequest& request, const wan::PlannedRun& run,
-               bool json, const train::PreparedRun* whole) {
-  const PlanView view = train::view_of(request, run, whole);
-  print_plan(title, view, json);
+               const PlanOutput& output, const train::PreparedRun* whole) {
+  print_plan(title, train::view_of(request, run, whole), output);
+}
+
+void tell_refusal(const PlanTitle& title, const Refusal& refusal, bool policy_given,
+                  std::span<const std::string> notes) {
+  log::info("{}",
+            refusal_text(
+                refusal, title,
+                {.policy_given = policy_given, .notes = notes, .columns = text_columns(stderr)}));
+}
+
+void fail_with_advice(const PlanTitle& title, const Refusal& refusal, std::vector<Advice> advice) {
+  const std::string verdict = refusal_verdict(refusal, title);
+  if (log::level() > log::Level::info) fail(ErrorCode::refused, verdict, std::move(advice));
+  throw ShownError(ErrorCode::refused, verdict, std::move(advice));
 }
 
 void fail_refused(const PlanTitle& title, const wan::FitRequest& request, const Refusal& refusal,
                   wan::KnownNeeds known, const std::function<std::vector<wan::Change>()>& changes,
-                  bool json) {
-  log::info("{}", train::refusal_reason(title, request, refusal));
+                  bool json, std::span<const std::string> notes) {
+  tell_refusal(title, refusal, request.policy.has_value(), notes);
   std::vector<PlannedChange> planned;
   {
     Progress progress("planning what would help", 0);
@@ -77,7 +93,7 @@ void fail_refused(const PlanTitle& title, const wan::FitRequest& request, const 
         request, refusal, all, [&] { progress.add(); }, std::move(known));
   }
   if (json) print_json_line(refusal_json(title, refusal, planned));
-  fail(ErrorCode::refused, train::refusal_message(refusal), advice_of(planned));
+  fail_with_advice(title, refusal, advice_of(planned, title.shared_ram));
 }
 
 }  // namespace ballast

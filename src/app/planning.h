@@ -1,12 +1,14 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "app/training_output.h"
 #include "models/wan/advice.h"
-#include "report/plan_table.h"
+#include "report/refusal_text.h"
 #include "train/prepared_run.h"
 #include "train/run_plan.h"
 
@@ -24,18 +26,25 @@ train::RunTarget find_target(const std::string& name, const train::ComputeOption
 struct OwnFlags {
   std::string target = "this";
   int threads = 0;
-  bool json = false, check_nan = false;
+  bool json = false, check_nan = false, details = false;
   std::vector<std::string> rest;
 };
 std::string own_flags_help();
 OwnFlags split_own_flags(const std::vector<std::string>& arguments);
 
 void show_plan(const PlanTitle& title, const wan::FitRequest& request, const wan::PlannedRun& run,
-               bool json, const train::PreparedRun* whole = nullptr);
+               const PlanOutput& output, const train::PreparedRun* whole = nullptr);
 
 // The answer first; the advice is planned while it is read. known: by fit(), of the request.
 [[noreturn]] void fail_refused(const PlanTitle& title, const wan::FitRequest& request,
                                const Refusal& refusal, wan::KnownNeeds known,
-                               const std::function<std::vector<wan::Change>()>& changes, bool json);
+                               const std::function<std::vector<wan::Change>()>& changes, bool json,
+                               std::span<const std::string> notes = {});
+
+// Tells that a run does not fit before its advice is known; fail_with_advice() then ends it.
+void tell_refusal(const PlanTitle& title, const Refusal& refusal, bool policy_given,
+                  std::span<const std::string> notes);
+[[noreturn]] void fail_with_advice(const PlanTitle& title, const Refusal& refusal,
+                                   std::vector<Advice> advice);
 
 }  // namespace ballast

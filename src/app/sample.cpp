@@ -10,6 +10,7 @@
 #include "app/sample_loras.h"
 #include "app/sample_options.h"
 #include "app/sample_student.h"
+#include "app/training_output.h"
 #include "core/error.h"
 #include "core/progress.h"
 #include "core/stopwatch.h"
@@ -39,8 +40,9 @@ class Sample : public Command {
  private:
   void open_parts();
   void plan_parts();
-  void show_part(const char* name, const std::string& how, Bytes device, Bytes host);
-  wan::PlannedRun plan();
+  void add_stage(const char* name, const std::string& how, Bytes device, Bytes host);
+  wan::PlannedRun plan() const;
+  void show(const wan::PlannedRun& planned);
   PlanTitle title() const;
   std::string loop_text(const wan::PlannedRun& planned) const;
   std::vector<wan::Change> changes(const wan::FitRequest& request, const Refusal& refusal) const;
@@ -61,6 +63,7 @@ class Sample : public Command {
   std::unique_ptr<infer::VideoEncoder> image_;
   std::unique_ptr<infer::VideoDecoder> decoder_;
   std::vector<infer::PlannedStep> steps_;
+  std::vector<PlanStage> stages_;                    // before and after denoising
   std::vector<std::vector<float>> latents_;          // by prompt, by clip
   std::optional<MemoryMonitor> monitor_, decoding_;  // of denoising; of clips to files
   Json result_ = Json::object();
@@ -93,14 +96,13 @@ std::string Sample::loop_text(const wan::PlannedRun& planned) const {
     high += s.expert;
     evaluations += s.guidance == 1 ? 1 : 2;
   }
-  std::string text =
-      fmt::format("denoising: {} steps of {}", steps_.size(), name_of(run_.job.sampler.solver));
+  std::string text = fmt::format("{} steps of {}", steps_.size(), name_of(run_.job.sampler.solver));
   if (run_.job.fit.experts.size() > 1) {
     text += fmt::format(" ({} high noise, {} low noise)", high, std::ssize(steps_) - high);
   }
   const auto seconds = std::chrono::seconds(static_cast<std::int64_t>(
       infer::predicted_seconds(run_.job, planned) * static_cast<double>(clips()) + 0.5));
-  return text + fmt::format(", {} evaluations, {} predicted\n", evaluations, to_string(seconds));
+  return text + fmt::format(", {} evaluations, {} predicted", evaluations, to_string(seconds));
 }
 
 // What could be typed differently.
@@ -180,28 +182,29 @@ void Sample::open_parts() {
   if (vae) infer::require_latents_of(fit.job.config, vae->config(), run_.files.vae);
 }
 
-void Sample::show_part(const char* name, const std::string& how, Bytes device, Bytes host) {
-  if (options_.json) {
-    result_["phases"].push_back({{"name", name},
-                                 {"policy", how},
-                                 {"device_bytes", device.count},
-                                 {"host_bytes", host.count}});
-    return;
-  }
-  print(fmt::format("{:<10} device {:>9}, host {:>9}   {}\n", name, to_string(device),
-                    to_string(host), how));
+void Sample::add_stage(const char* name, const std::string& how, Bytes device, Bytes host) {
+  stages_.push_back({.name = name, .how = how, .device = device, .host = host});
+  if (!options_.json) return;
+  result_["phases"].push_back({{"name", name},
+                               {"policy", how},
+                               {"device_bytes", device.count},
+                               {"host_bytes", host.count}});
 }
 
 void Sample::plan_parts() {
   if (texts_) {
     const infer::TextEncoderPlan p = texts_->plan();
-    show_part("text", fmt::format("{} prompts, {}", texts_->texts(), p.policy.name),
+    add_stage("text", fmt::format("{} prompts, {}", texts_->texts(), p.policy.name),
               p.needed(Tier::device), p.needed(Tier::host));
   }
   const wan::LatentSize& z = run_.job.latent;
   const auto codec = [&](const char* name, const infer::VideoCodec& part, bool long_clips) {
     const wan_vae::PlannedVae p = part.plan(z.height, z.width, long_clips);
-    show_part(name, policy_text(p), p.device, p.host);
+    add_stage(name, policy_text(p), p.device, p.host);
+    // On the CPU what is needed of the RAM holds both.
+    if (run_.job.fit.backend.device == Device::cpu) {
+      stages_.back().host = p.host - std::min(p.host, p.device);
+    }
     return MemoryNumbers{.device = p.device, .host = {}, .disk = {}, .ram = p.host};
   };
   if (image_) codec("image", *image_, run_.job.fit.job.config.conditioning() > 0 && z.frames > 1);
@@ -209,7 +212,7 @@ void Sample::plan_parts() {
   decoding_.emplace(codec("decoding", *decoder_, z.frames > 1), gpu_memory(run_.job.fit));
 }
 
-wan::PlannedRun Sample::plan() {
+wan::PlannedRun Sample::plan() const {
   const PlanningHeap heap;
   const wan::FitRequest request = fit_request(run_.job);
   wan::KnownNeeds known;
@@ -219,15 +222,19 @@ wan::PlannedRun Sample::plan() {
         title(), request, *refusal, std::move(known), [&] { return changes(request, *refusal); },
         options_.json);
   }
-  auto& planned = std::get<wan::PlannedRun>(outcome);
+  return std::get<wan::PlannedRun>(std::move(outcome));
+}
+
+void Sample::show(const wan::PlannedRun& planned) {
+  PlanView view = train::view_of(fit_request(run_.job), planned);
   if (options_.json) {
-    result_["plan"] = Json::parse(plan_json(title(), train::view_of(request, planned)));
+    result_["plan"] = Json::parse(plan_json(title(), view));
     result_["predicted_seconds"] = infer::predicted_seconds(run_.job, planned);
-  } else {
-    show_plan(title(), request, planned, false);
-    print(loop_text(planned));
+    return;
   }
-  return std::move(planned);
+  view.stages = stages_;
+  view.facts.push_back({"denoising", loop_text(planned)});
+  print_plan(title(), view, {.json = false, .details = options_.details});
 }
 
 void Sample::encode_texts() {
@@ -345,9 +352,10 @@ void Sample::report(const wan::FitRequest& request) const {
     return fmt::format("memory: {:<8} planned {}, measured {}\n", name, planned, measured);
   };
   const MemoryNumbers &p = monitor_->planned(), &m = monitor_->most();
-  print(line("device", p.device, m.device));
-  if (request.backend.device == Device::cuda) print(line("host", p.host, m.host));
-  print(line("ram", p.ram, m.ram));
+  const bool gpu = request.backend.device == Device::cuda;
+  print(line(gpu ? "GPU" : "compute", p.device, m.device));
+  if (gpu) print(line("pinned", p.host, m.host));
+  print(line("RAM", p.ram, m.ram));
   if (decoding_) print(line("decoding", decoding_->planned().ram, decoding_->most().ram));
 }
 
@@ -359,7 +367,9 @@ void Sample::run() {
   open_parts();
   merge_loras(options_, run_);
   wan::PlannedRun planned = plan();
+  if (options_.json) show(planned);
   plan_parts();
+  if (!options_.json) show(planned);
   const wan::FitRequest request = fit_request(run_.job);
   if (!options_.plan_only) {
     encode_texts();

@@ -194,7 +194,7 @@ void take_size(const SampleOptions& o, const wan::Config& model, const infer::Ge
     }
   } else if (model.conditioning() > 0) {
     fail(ErrorCode::usage, fmt::format("{} makes a clip of an image", model.name),
-         {{"--image FILE", "the picture that it begins with"},
+         {{"--image FILE", "the image that it begins with"},
           {"--image-latent FILE", "or the latent of the clip that begins with it"}});
   }
   run.job.first_frame = !run.first_frame.empty() || (run.picture && model.conditioning() == 0);
@@ -301,13 +301,13 @@ std::vector<ProcessLine> media_lines(const SampleOptions& o, const SampleRun& ru
     lines.push_back({"media libraries", clip.libraries, "FFmpeg's, from their first use on"});
   }
   if (use == MediaUse::before_loop && run.picture) {
-    lines.push_back({"picture", {run.picture->image.pixels.size()}, "that the clip begins with"});
+    lines.push_back({"image", {run.picture->image.pixels.size()}, "that the clip begins with"});
   }
   if (use != MediaUse::writing) return lines;
   // Eight of them in two rows, once more as the sheet.
   const auto sheet = static_cast<std::uint64_t>(o.sheet.empty() ? 0 : 2 * 8 * 3);
   const auto frame = static_cast<std::uint64_t>(run.width * run.height);
-  lines.push_back({"pictures on their way to a file", clip.encoder + Bytes{frame * (3 + sheet)},
+  lines.push_back({"images on their way to a file", clip.encoder + Bytes{frame * (3 + sheet)},
                    "the encoder, a frame, the contact sheet"});
   return lines;
 }
@@ -325,7 +325,7 @@ void declare(SampleOptions& o, CLI::App& app) {
   app.add_option("--prompt", o.prompt, "what the clip shows");
   app.add_option("--prompt-file", o.prompt_file, "a prompt per line, a clip for each");
   app.add_option("--negative-prompt", o.negative_prompt, "instead of the publishers' own");
-  app.add_option("--image", o.image, "the picture that the clip begins with (I2V, TI2V)");
+  app.add_option("--image", o.image, "the image that the clip begins with (I2V, TI2V)");
   app.add_option("--vae,--vae-checkpoint", o.vae, "the VAE, where the model's folder has none");
   app.add_option("--text-encoder", o.text_encoder, "the same for the text encoder");
   app.add_option("--tokenizer", o.tokenizer, "the same for tokenizer.json or spiece.model");
@@ -335,7 +335,7 @@ void declare(SampleOptions& o, CLI::App& app) {
                  "normalised latent of the image: of its clip (I2V) or of one frame (TI2V)");
   app.add_option("--output,--output-latent", o.output,
                  "clip.mp4, .gif, .webp, .png (a sequence), or .safetensors for the latent");
-  app.add_option("--contact-sheet,--preview", o.sheet, "also eight of its pictures in one PNG");
+  app.add_option("--contact-sheet,--preview", o.sheet, "also eight of its frames in one PNG");
   app.add_option("--fps", o.fps, "of the clip; the model's own without")
       ->check(CLI::Range(1., 240.));
   app.add_option("--crf", o.crf, "H.264 quality, 0 (lossless) to 51")
@@ -345,7 +345,7 @@ void declare(SampleOptions& o, CLI::App& app) {
       ->check(CLI::IsMember({"f32", "bf16"}));
   app.add_option("--width", o.width, "pixels");
   app.add_option("--height", o.height, "pixels");
-  app.add_option("--frames", o.frames, "pictures of the clip, 4n + 1");
+  app.add_option("--frames", o.frames, "frames of the clip, 4n + 1");
   app.add_option("--count,--batch-size", o.count, "clips, each with noise of its own")
       ->check(CLI::Range(1, 10000));
   app.add_option("--steps", o.steps, "denoising steps");
@@ -372,17 +372,17 @@ void declare(SampleOptions& o, CLI::App& app) {
   app.add_option("--weights", o.weights, "stored, f32, bf16, f16, fp8, fp8_e5m2, fp8_rows or int8")
       ->capture_default_str();
   app.add_flag("--fp8-matmul", o.fp8_matmul, "matrix products of blocks in fp8");
-  app.add_option("--gpu", o.gpu, "device memory Ballast may use, for example 24GB");
-  app.add_option("--ram", o.ram, "host memory, pinned memory included");
+  app.add_option("--gpu", o.gpu, "GPU memory Ballast may use, for example 24GB");
+  app.add_option("--ram", o.ram, "RAM, pinned memory included");
   app.add_option("--disk", o.disk, "space for streamed weights");
   app.add_option("--policy", o.policy, "auto, or a policy's name")->capture_default_str();
   app.add_option("--device", o.device, "auto (a GPU where there is one), cpu, cuda")
       ->capture_default_str();
-  app.add_flag("--non-deterministic", o.non_deterministic,
-               "faster on a GPU, the same bits no longer");
+  app.add_flag("--non-deterministic", o.non_deterministic, "faster; not bit-reproducible");
   app.add_option("--threads", o.threads, "compute threads of the CPU backend (0: all)");
   app.add_option("--target", o.target, "with --plan: a machine to plan for")->capture_default_str();
   app.add_flag("--plan", o.plan_only, "print the plan and do nothing");
+  app.add_flag("--details", o.details, "the plan with memory and predicted time by phase");
   app.add_flag("--json", o.json, "print one JSON document, sizes in bytes");
   const std::string note = "as test_inference.py has it";
   app.add_option("--checkpoint", o.checkpoint, "the transformer, " + note);
@@ -395,7 +395,7 @@ void declare(SampleOptions& o, CLI::App& app) {
   app.add_option("--num-layers", o.layers, note + ": must be the model's");
   app.add_option("--dtype", o.dtype, note + ": bf16, fp16 or fp32")
       ->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
-  app.add_flag("--offload-to-cpu", o.offload_to_cpu, "weights wait off the device");
+  app.add_flag("--offload-to-cpu", o.offload_to_cpu, "weights wait in RAM");
   app.footer(
       "With --checkpoint, sizes and defaults are those of test_inference.py: --frames counts "
       "latent frames (1), --width and --height are 512, 30 steps, --cfg-scale 4.");

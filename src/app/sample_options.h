@@ -40,7 +40,8 @@ struct SampleOptions {
   std::string merge_folder;
   std::string gpu, ram, disk, policy = "auto", weights = "stored", device = "auto", target = "this";
   int threads = 0;
-  bool fp8_matmul = false, non_deterministic = false, json = false, plan_only = false;
+  bool fp8_matmul = false, non_deterministic = false, json = false, plan_only = false,
+       details = false;
   // Of source note 001's test_inference.
   std::string checkpoint, dtype;
   double sigma_start = 0.999, sigma_end = 0.01, sigma_multiplier = 1000, sigma_shift = 8;

@@ -30,7 +30,7 @@ class Train : public Command {
         "ballast train --model_name_or_path FOLDER --train_file FILE --output_dir FOLDER   a T5 "
         "run\n\n"
         "Prints the plan, keeps to it, and writes runs to output_dir. Ctrl-C finishes the step\n"
-        "and saves; --resume goes on. After a crash `ballast doctor` says what happened.\n"
+        "and saves; --resume continues. After a crash `ballast doctor` says what happened.\n"
         "`ballast plan` with the same arguments shows the plan alone.\n");
     app.footer(own_flags_help() + "\n" + train::config_flags_help() + "\n" +
                train::seq2seq_flags_help());
@@ -67,13 +67,12 @@ void Train::run() {
   }();
   const PlanTitle title = train::title_of(run);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
-    for (const std::string& note : run.notes) log::info("{}", note);
     fail_refused(
         title, run.request, *refusal, std::move(known),
-        [&] { return possible_changes(run, *refusal); }, own_.json);
+        [&] { return possible_changes(run, *refusal); }, own_.json, run.notes);
   }
   auto& planned = std::get<wan::PlannedRun>(outcome);
-  show_plan(title, run.request, planned, own_.json, &run);
+  show_plan(title, run.request, planned, {own_.json, own_.details}, &run);
   merge_base_loras(run);
   const train::TrainOutcome done =
       train::train(std::move(run), std::move(planned),

@@ -25,20 +25,15 @@ PlannedText planned_text(train::Seq2SeqConfig config, const OwnFlags& own) {
   auto outcome = train::plan_seq2seq(p.run);
   const PlanTitle title = train::title_of(p.run);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
-    for (const std::string& note : p.run.notes) log::info("{}", note);
-    std::string reason =
-        fmt::format("the run does not fit{} {}",
-                    p.run.request.policy ? " under policy" : ", not even under", refusal->policy);
-    for (const Shortage& s : refusal->shortages) reason += "\n" + describe_shortage(s, title);
-    log::info("{}", reason);
+    tell_refusal(title, *refusal, p.run.request.policy.has_value(), p.run.notes);
     const std::vector<PlannedChange> changes =
         t5::try_changes(p.run.request, *refusal, train::possible_changes(p.run, *refusal));
     if (own.json) print_json_line(refusal_json(title, *refusal, changes));
-    fail(ErrorCode::refused, train::refusal_message(*refusal), advice_of(changes));
+    fail_with_advice(title, *refusal, advice_of(changes, title.shared_ram));
   }
   p.planned = std::get<t5::PlannedRun>(std::move(outcome));
   const PlanView view = train::view_of(p.run, p.planned);
-  print_plan(title, view, own.json);
+  print_plan(title, view, {own.json, own.details});
   return p;
 }
 
@@ -103,7 +98,8 @@ void train_text(const OwnFlags& own, const std::string& command) {
                            {.command = command, .check_nan = own.check_nan, .remember = true});
   if (done.stopped) {
     print_outcome(
-        done, {{"model", "not saved yet: --resume-from-checkpoint goes on"}, {"run", done.folder}},
+        done,
+        {{"model", "not saved yet: --resume-from-checkpoint continues"}, {"run", done.folder}},
         own.json);
     return;
   }

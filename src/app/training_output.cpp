@@ -19,9 +19,9 @@ std::string one_line(const Json& j) {
 
 void print_json_line(const std::string& document) { print(one_line(Json::parse(document))); }
 
-void print_plan(const PlanTitle& title, const PlanView& view, bool json) {
-  if (json) return print_json_line(plan_json(title, view));
-  print(plan_table(title, view));
+void print_plan(const PlanTitle& title, const PlanView& view, const PlanOutput& output) {
+  if (output.json) return print_json_line(plan_json(title, view));
+  print(plan_table(title, view, {.details = output.details, .columns = text_columns(stdout)}));
 }
 
 void print_outcome(const train::TrainOutcome& done, const std::vector<NamedPlace>& places,
@@ -47,7 +47,7 @@ void print_outcome(const train::TrainOutcome& done, const std::vector<NamedPlace
     text += fmt::format("GPU memory: planned {}, measured at most {}\n", done.planned_gpu,
                         done.measured_gpu);
   }
-  text += fmt::format("memory: planned {}, measured at most {}\n", done.planned, done.measured);
+  text += fmt::format("RAM: planned {}, measured at most {}\n", done.planned, done.measured);
   for (const NamedPlace& p : places) text += fmt::format("{:<7} {}\n", p.name, p.where);
   print(text + fmt::format("report  {}\n", done.report.empty() ? "none" : done.report));
 }

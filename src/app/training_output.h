@@ -14,7 +14,10 @@ namespace ballast {
 // A JSON document of any form, on one line.
 void print_json_line(const std::string& document);
 
-void print_plan(const PlanTitle& title, const PlanView& view, bool json);
+struct PlanOutput {
+  bool json = false, details = false;
+};
+void print_plan(const PlanTitle& title, const PlanView& view, const PlanOutput& output);
 
 struct NamedPlace {
   const char* name;  // "run", "student"

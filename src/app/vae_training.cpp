@@ -16,25 +16,22 @@ wan_vae::PlannedTraining planned_or_refused(const train::PreparedVae& run, const
   const PlanTitle title = train::title_of(run);
   if (auto* planned = std::get_if<wan_vae::PlannedTraining>(&outcome)) {
     const PlanView view = train::view_of(run, *planned);
-    print_plan(title, view, own.json);
+    print_plan(title, view, {own.json, own.details});
     return std::move(*planned);
   }
   const auto& refusal = std::get<Refusal>(outcome);
-  for (const std::string& note : run.notes) log::info("{}", note);
-  std::string reason = fmt::format("the run does not fit; {}", refusal.policy);
+  tell_refusal(title, refusal, run.request.checkpointing.has_value(), run.notes);
   std::vector<Advice> advice;
   for (const Shortage& s : refusal.shortages) {
-    reason += "\n" + describe_shortage(s, title);
     advice.push_back({budget_flag(s.tier, megabytes_for(s.needed)), "is enough"});
   }
-  log::info("{}", reason);
   if (run.request.checkpointing == false) {
     advice.push_back({"--vae_gradient_checkpointing", "keeps the inputs of stages alone"});
   }
   advice.push_back({"fewer frames or pixels in the dataset's buckets",
                     "a clip passes whole, its activations are what takes memory"});
   if (own.json) print_json_line(refusal_json(title, refusal, {}));
-  fail(ErrorCode::refused, train::refusal_message(refusal), advice);
+  fail_with_advice(title, refusal, std::move(advice));
 }
 
 train::PreparedVae prepared(train::TrainConfig config, const OwnFlags& own,
@@ -81,9 +78,9 @@ void cache_clips(const train::TrainConfig& config, const OwnFlags& own) {
                       report.clips, report.clips_there, report.skipped.size()));
     return;
   }
-  print(fmt::format("clips     {} cached, {} were there\n", report.clips, report.clips_there));
+  print(fmt::format("{} clips cached, {} already cached\n", report.clips, report.clips_there));
   if (report.skipped.empty()) return;
-  print(fmt::format("skipped   {} files:\n", report.skipped.size()));
+  print(fmt::format("{} files skipped:\n", report.skipped.size()));
   for (const data::SkippedFile& s : report.skipped) {
     print(fmt::format("  {}: {}\n", printable(s.path), printable(s.reason, 400)));
   }

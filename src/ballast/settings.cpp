@@ -9,6 +9,7 @@
 #include "memory/machine.h"
 #include "models/wan/recognise.h"
 #include "models/wan/weights.h"
+#include "report/refusal_text.h"
 #include "train/run_plan.h"
 #include "train/run_summary.h"
 
@@ -262,7 +263,7 @@ v1::Plan accepted(const train::PreparedRun& run, const wan::PlannedRun& planned)
           .allowed = allowed_by(run.request.budget),
           .seconds_per_step = planned.seconds_per_step(),
           .policy = view.policy_text,
-          .text = plan_table(title, view),
+          .text = plan_table(title, view, {.details = true}),
           .json = plan_json(title, view),
           .advice = {}};
 }
@@ -271,19 +272,21 @@ v1::Plan refused(const train::PreparedRun& run, const Refusal& refusal,
                  const std::vector<wan::Change>& changes) {
   const PlanTitle title = train::title_of(run);
   const std::vector<PlannedChange> advice = try_changes(run.request, refusal, changes);
-  v1::Plan p = {.fits = false,
-                .planned = {.device = refusal.needed[0].count,
-                            .host = refusal.needed[1].count,
-                            .disk = refusal.needed[2].count},
-                .allowed = allowed_by(run.request.budget),
-                .seconds_per_step = 0,
-                .policy = refusal.policy,
-                .text = train::refusal_reason(title, run.request, refusal) + "\n",
-                .json = refusal_json(title, refusal, advice),
-                .advice = {}};
+  v1::Plan p = {
+      .fits = false,
+      .planned = {.device = refusal.needed[0].count,
+                  .host = refusal.needed[1].count,
+                  .disk = refusal.needed[2].count},
+      .allowed = allowed_by(run.request.budget),
+      .seconds_per_step = 0,
+      .policy = refusal.policy,
+      .text = refusal_text(refusal, title, {.policy_given = run.request.policy.has_value()}) + "\n",
+      .json = refusal_json(title, refusal, advice),
+      .advice = {}};
   p.planned.ram = p.planned.host;
   if (title.shared_ram) p.planned.ram += p.planned.device;
-  for (const PlannedChange& c : advice) p.advice.push_back({c.text, effect_of(c)});
+  for (const PlannedChange& c : advice)
+    p.advice.push_back({c.text, effect_of(c, title.shared_ram)});
   return p;
 }
 

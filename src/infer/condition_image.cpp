@@ -24,20 +24,20 @@ void check_size(PixelSize s, const char* what) {
 }
 
 void check_picture(const PictureView& p) {
-  check_size(p.size, "the picture");
+  check_size(p.size, "the image");
   check(std::ssize(p.rgb) == 3 * p.size.width * p.size.height, "{} bytes for {} x {} pixels",
         p.rgb.size(), p.size.width, p.size.height);
 }
 
 PixelSize checked(PixelSize s, PixelSize picture, std::int64_t area) {
   if (s.width > 0 && s.height > 0) return s;
-  fail(ErrorCode::input, fmt::format("a picture of {} x {} has no size of about {} pixels with its "
+  fail(ErrorCode::input, fmt::format("an image of {} x {} has no size of about {} pixels with its "
                                      "proportions: one side would be too small",
                                      picture.width, picture.height, area));
 }
 
 void check_area(PixelSize picture, std::int64_t area) {
-  check_size(picture, "the picture");
+  check_size(picture, "the image");
   if (area < 1 || area > kMostPixels) {
     fail(ErrorCode::usage, fmt::format("an area of {} pixels", area));
   }
@@ -129,7 +129,7 @@ std::vector<float> i2v_frame(const PictureView& picture, PixelSize to) {
 
 std::vector<std::uint8_t> resize_lanczos(const PictureView& picture, PixelSize to) {
   check_picture(picture);
-  check_size(to, "the resized picture");
+  check_size(to, "the resized image");
   std::vector<std::uint8_t> resized(static_cast<std::size_t>(3 * to.width * to.height));
   ImageResizer({.from_width = picture.size.width,
                 .from_height = picture.size.height,

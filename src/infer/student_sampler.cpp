@@ -115,7 +115,7 @@ void check_student_sample(const student::Config& c, const std::string& folder,
   if (latent) return;
   if (!path.ends_with(".png")) {
     fail(ErrorCode::usage,
-         fmt::format("{}: a student's sample is one picture, expected a name that ends in .png, or "
+         fmt::format("{}: a student's sample is one image, expected a name that ends in .png, or "
                      "in .safetensors for the latent",
                      path));
   }
@@ -123,7 +123,7 @@ void check_student_sample(const student::Config& c, const std::string& folder,
   require_latents_of(c, decoder.config(), vae, folder);
   decoder.plan(c.grid(), c.grid(), false);
   const std::int64_t side = c.grid() * decoder.config().pixels_per_latent();
-  check_can_write_media("picture.png", {.width = side, .height = side});
+  check_can_write_media("image.png", {.width = side, .height = side});
 }
 
 std::string save_student_sample(std::span<const float> latent, const student::Config& c,

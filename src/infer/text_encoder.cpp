@@ -126,7 +126,7 @@ std::vector<TextStates> TextEncoder::encode(std::span<const std::vector<std::int
   if (const auto* refusal = std::get_if<Refusal>(&made)) {
     fail_refused(
         fmt::format("encoding {} prompts with {}", prompts.size(), model_.checkpoint.path()),
-        *refusal);
+        *refusal, model_.options.device);
   }
   const auto& [set, encoder, plan] = std::get<Recording>(made);
   spent.planning += watch.lap();

@@ -40,6 +40,8 @@ class TextEncoder {
   // no such encoder. A decoder that is in it, too, is left alone.
   explicit TextEncoder(const std::string& path, TextEncoderOptions options = {});
 
+  Device device() const { return model_.options.device; }
+
   const t5::Config& config() const { return model_.config; }
   t5::Dialect dialect() const { return model_.names.dialect(); }
 

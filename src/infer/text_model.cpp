@@ -8,6 +8,7 @@
 #include "models/t5/recognise.h"
 #include "ops/quantum.h"
 #include "ops/sgemm.h"
+#include "plan/display_names.h"
 
 namespace ballast::infer {
 namespace {
@@ -87,13 +88,14 @@ std::vector<MemoryPolicy> TextModel::candidates(bool visited_again) const {
   return all;
 }
 
-void fail_refused(const std::string& what, const Refusal& refusal) {
-  std::string text;
+void fail_refused(const std::string& what, const Refusal& refusal, Device device) {
+  const bool shared_ram = device == Device::cpu;
+  std::string text = shortage_lines(refusal.shortages, shared_ram, fmt::format(" ({})", what));
   for (const Shortage& s : refusal.shortages) {
-    text += fmt::format("{}{} of {} memory during {}, {} allowed", text.empty() ? "" : "; ",
-                        s.needed, s.tier == Tier::device ? "device" : "host", s.program, s.allowed);
+    text += fmt::format("\n{}: {} needed, {} allowed", memory_name(s.tier, shared_ram), s.needed,
+                        s.allowed);
   }
-  fail(ErrorCode::refused, fmt::format("{} needs {}", what, text),
+  fail(ErrorCode::refused, text,
        {{"fewer or shorter texts at once", "their activations are in memory together"}});
 }
 

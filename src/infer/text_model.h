@@ -65,8 +65,7 @@ struct TextModel {
   t5::Config config;
 };
 
-// "encoding 3 prompts with umt5 needs 8.0 GB of host memory during encode, 4.0 GB allowed"; ends
-// with ErrorCode::refused.
-[[noreturn]] void fail_refused(const std::string& what, const Refusal& refusal);
+// "does not fit: 4.000 GB more RAM needed (encoding 3 prompts)"; ends with ErrorCode::refused.
+[[noreturn]] void fail_refused(const std::string& what, const Refusal& refusal, Device device);
 
 }  // namespace ballast::infer

@@ -10,6 +10,7 @@
 #include "memory/machine.h"
 #include "ops/sgemm.h"
 #include "plan/budget_flag.h"
+#include "plan/display_names.h"
 
 namespace ballast::infer {
 namespace {
@@ -24,17 +25,18 @@ wan_vae::Recognised recognised(const Checkpoint& checkpoint) {
 }
 
 [[noreturn]] void refuse(const Refusal& r, const wan_vae::Config& c, std::int64_t height,
-                         std::int64_t width, const char* what) {
-  std::string text = fmt::format("{} {} at {} x {} pixels does not fit", what, c.name,
-                                 height * c.pixels_per_latent(), width * c.pixels_per_latent());
+                         std::int64_t width, const char* what, bool shared_ram) {
+  const std::string work =
+      fmt::format(" ({} {} at {} x {} pixels)", what, c.name, height * c.pixels_per_latent(),
+                  width * c.pixels_per_latent());
+  std::string text = shortage_lines(r.shortages, shared_ram, work);
   std::vector<Advice> advice;
   for (const Shortage& s : r.shortages) {
-    const bool device = s.tier == Tier::device;
-    text += fmt::format("; it needs {} of {} memory ({}), {} are allowed", s.needed,
-                        device ? "device" : "host", s.program, s.allowed);
+    text += fmt::format("\n{}: {} needed, {} allowed", memory_name(s.tier, shared_ram), s.needed,
+                        s.allowed);
     advice.push_back({budget_flag(s.tier, megabytes_for(s.needed)), "is enough"});
   }
-  advice.push_back({"a smaller picture", "memory grows with its pixels, not with its frames"});
+  advice.push_back({"a smaller image", "memory grows with its pixels, not with its frames"});
   fail(ErrorCode::refused, text, advice);
 }
 
@@ -109,7 +111,8 @@ wan_vae::PlannedVae VideoCodec::plan(std::int64_t height, std::int64_t width,
   auto planned = wan_vae::fit(request(height, width, long_clips));
   if (auto* p = std::get_if<wan_vae::PlannedVae>(&planned)) return std::move(*p);
   refuse(std::get<Refusal>(planned), found_.config, height, width,
-         part_ == wan_vae::Part::encoder ? "encoding with" : "decoding with");
+         part_ == wan_vae::Part::encoder ? "encoding with" : "decoding with",
+         options_.device == Device::cpu);
 }
 
 void VideoCodec::prepare(std::int64_t height, std::int64_t width, bool long_clips) {

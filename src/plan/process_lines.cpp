@@ -59,16 +59,17 @@ std::vector<ProcessLine> process_lines(const ProgramSet& set, const ProcessFacts
   lines.push_back(
       {"process baseline", kBaseline, "heap of the program and its libraries, file headers"});
   lines.push_back({std::string(kRecordedPrograms), recorded_bytes(set) * 2,
-                   "instructions and buffers, twice while they are planned"});
+                   "instructions and buffers, two copies during planning"});
   if (computes) {
     lines.push_back({"BLAS buffers",
                      facts.blas_bytes_per_thread * static_cast<std::uint64_t>(threads),
                      "packed panels, one set per compute thread"});
   }
   if (set.backend.device == Device::cuda) {
-    lines.push_back({"CUDA on the host", kCudaOnHost + kQueuePlaces, "driver, cuBLASLt and cuDNN"});
+    lines.push_back(
+        {"CUDA libraries in RAM", kCudaOnHost + kQueuePlaces, "driver, cuBLASLt, cuDNN"});
     const std::uint64_t repeated = repeated_launches(set);
-    const char* const reason = "what the compute lane repeats by one call";
+    const char* const reason = "recorded GPU work, launched with one call";
     const std::string name(kRecordings);
     lines.push_back({name, kRepeatedOnHost * repeated, reason});
     lines.push_back({name, kRepeatedOnGpu * repeated, reason, Tier::device});
@@ -87,9 +88,9 @@ void add_gpu_lines(std::vector<ProcessLine>& lines, const MachineProfile& profil
                    .bytes = profile.library_bytes,
                    .reason = "context, cuBLASLt and cuDNN handles",
                    .tier = Tier::device});
-  lines.push_back({.name = "map of pinned memory",
+  lines.push_back({.name = "GPU page tables",
                    .bytes = map_of_pinned(pinned),
-                   .reason = "where the GPU finds the host arena",
+                   .reason = "for pinned memory",
                    .tier = Tier::device});
 }
 

@@ -22,7 +22,7 @@ struct ProcessLine {
 inline constexpr std::string_view kRecordedPrograms = "recorded programs";
 // What a GPU's compute lane repeats by one call (plan/gpu_stretches.h), none of programs that are
 // too long: a longer program may take less.
-inline constexpr std::string_view kRecordings = "recordings";
+inline constexpr std::string_view kRecordings = "CUDA graphs";
 
 // What a thread's stack has touched after a step; kernels keep rows of a few KiB there.
 inline constexpr Bytes kThreadStack{128 << 10}, kReaderStack{32 << 10};

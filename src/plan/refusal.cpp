@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "plan/display_names.h"
+
 namespace ballast {
 
 std::vector<Shortage> shortages(const MemoryPlan& plan, const BytesByTier& needed,
@@ -20,6 +22,17 @@ std::vector<Shortage> shortages(const MemoryPlan& plan, const BytesByTier& neede
                    .roles = most->tier(tier).roles});
   }
   return all;
+}
+
+std::string shortage_lines(std::span<const Shortage> all, bool shared_ram,
+                           std::string_view detail) {
+  std::string text;
+  for (const Shortage& s : all) {
+    text += fmt::format(
+        "{}does not fit: {} more {} needed{}", text.empty() ? "" : "\n", s.needed - s.allowed,
+        s.tier == Tier::disk ? "disk space" : memory_name(s.tier, shared_ram), detail);
+  }
+  return text;
 }
 
 }  // namespace ballast

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/bytes.h"
@@ -16,12 +19,19 @@ struct Shortage {
   std::string at;       // at which instruction
   Bytes needed, allowed;
   BytesByRole roles;  // what is alive there
+  // What the arenas do not hold, where it is the files or libraries that take most.
+  std::vector<std::pair<std::string, Bytes>> outside = {};
 };
 
 // What a plan misses of what it may have, by tier; what the arenas do not hold is part of `needed`.
 using BytesByTier = std::array<Bytes, kTiers.size()>;
 std::vector<Shortage> shortages(const MemoryPlan& plan, const BytesByTier& needed,
                                 const BytesByTier& allowed);
+
+// "does not fit: 2.600 MB more GPU memory needed", a line for each; detail stands behind every
+// line. shared_ram: on the CPU, where the device tier is RAM.
+std::string shortage_lines(std::span<const Shortage> all, bool shared_ram,
+                           std::string_view detail = "");
 
 // The answer to a plan that does not fit: an answer, not a failure.
 struct Refusal {

@@ -1,9 +1,15 @@
 #include "report/plan_table.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
+
+#include "plan/display_names.h"
 
 namespace ballast {
 namespace {
@@ -23,22 +29,14 @@ Bytes budget_of(const Budget& b, Tier t) {
 }
 
 // Roles with bytes in them, largest first.
-std::vector<std::pair<std::string_view, Bytes>> sorted_roles(const BytesByRole& roles) {
-  std::vector<std::pair<std::string_view, Bytes>> all;
+std::vector<std::pair<Role, Bytes>> sorted_roles(const BytesByRole& roles) {
+  std::vector<std::pair<Role, Bytes>> all;
   for (int r = 0; r < kRoles; ++r) {
     const Bytes b = roles[static_cast<std::size_t>(r)];
-    if (b.count > 0) all.emplace_back(name_of(static_cast<Role>(r)), b);
+    if (b.count > 0) all.emplace_back(static_cast<Role>(r), b);
   }
   std::ranges::stable_sort(all, [](const auto& a, const auto& b) { return a.second > b.second; });
   return all;
-}
-
-std::string roles_text(const BytesByRole& roles) {
-  std::string text;
-  for (const auto& [name, bytes] : sorted_roles(roles)) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, bytes);
-  }
-  return text;
 }
 
 std::string predicted_text(double s) {
@@ -47,29 +45,102 @@ std::string predicted_text(double s) {
   return fmt::format("{:.1f} ms", s * 1e3);
 }
 
-// What the user calls a tier.
-std::string_view tier_text(Tier t) {
-  return t == Tier::device ? "device" : t == Tier::host ? "host" : "disk";
+std::string duration_text(double s) {
+  if (s >= 36 * 3600) return fmt::format("{:.1f} days", s / 86400);
+  if (s >= 5400) return fmt::format("{:.1f} h", s / 3600);
+  return predicted_text(s);
+}
+
+double epoch_seconds(const PlanView& view) {
+  double sum = 0;
+  for (std::size_t k = 0; k < view.step_seconds.size() && k < view.steps_of_kind.size(); ++k) {
+    sum += view.step_seconds[k] * static_cast<double>(view.steps_of_kind[k]);
+  }
+  return sum;
+}
+
+std::int64_t epoch_steps(const PlanView& view) {
+  return std::accumulate(view.steps_of_kind.begin(), view.steps_of_kind.end(), std::int64_t{0});
+}
+
+// "step 6 % faster": of a factor on the time of a step.
+std::string speed_text(double factor) {
+  const double percent = (factor - 1) * 100;
+  if (std::abs(percent) < 0.5) return "same step time";
+  if (factor >= 2) return fmt::format("step takes {:.1f} times as long", factor);
+  return fmt::format("step {:.0f} % {}", std::abs(percent), percent < 0 ? "faster" : "slower");
 }
 
 }  // namespace
 
-std::string describe_shortage(const Shortage& s, const PlanTitle& title) {
-  const bool both = s.tier == Tier::host && title.shared_ram;
-  return fmt::format("  needs {} of {} memory during {}{}, {} allowed ({} too much): {}", s.needed,
-                     both ? "host (both arenas)" : tier_text(s.tier), s.program,
-                     s.at.empty() ? "" : " (" + s.at + ")", s.allowed, s.needed - s.allowed,
-                     roles_text(s.roles));
+std::string roles_text(const BytesByRole& roles) {
+  std::string text;
+  for (const auto& [role, bytes] : sorted_roles(roles)) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", display_name(role), bytes);
+  }
+  return text;
 }
 
-std::string effect_of(const PlannedChange& c) {
-  std::string text =
-      c.fits ? fmt::format("fits in {} of device and {} of host memory", c.needed[0], c.needed[1])
-             : fmt::format("still {} short", c.missing);
+std::string effect_of(const PlannedChange& c, bool shared_ram) {
+  std::string text;
+  if (!c.fits) {
+    text = fmt::format("not enough alone: {} short", c.missing);
+  } else if (shared_ram) {
+    text = fmt::format("fits: {} of RAM", c.needed[0] + c.needed[1]);
+  } else {
+    text = fmt::format("fits: {} of GPU memory, {} of RAM", c.needed[0], c.needed[1]);
+  }
   if (c.fits && c.needed[2].count > 0) text += fmt::format(", {} on disk", c.needed[2]);
-  if (c.frees_device.count > 0) text += fmt::format(", frees {} of device memory", c.frees_device);
-  if (c.frees_host.count > 0) text += fmt::format(", frees {} of host memory", c.frees_host);
-  return text + fmt::format(", step time x {:.2f}", c.step_factor);
+  return text + "; " + speed_text(c.step_factor);
+}
+
+std::string labelled(std::string_view label, std::string_view text, std::size_t columns) {
+  constexpr std::size_t kLabel = 11;
+  return wrapped(fmt::format("{:<{}}", label, kLabel), text, columns, kLabel) + "\n";
+}
+
+std::string notes_text(std::span<const std::string> notes, std::size_t columns) {
+  struct Group {
+    std::vector<std::string_view> names;  // "--a", "--b" of "--a: ignored" and "--b: ignored"
+    std::string_view text;
+  };
+  std::vector<Group> groups;
+  for (const std::string_view note : notes) {
+    const std::size_t colon = note.find(": ");
+    const std::string_view name = colon == note.npos ? note : note.substr(0, colon);
+    const std::string_view text = colon == note.npos ? "" : note.substr(colon);
+    auto at = std::ranges::find_if(groups,
+                                   [&](const Group& g) { return g.text == text && !text.empty(); });
+    if (at == groups.end()) at = groups.insert(groups.end(), {{}, text});
+    if (std::ranges::find(at->names, name) == at->names.end()) at->names.push_back(name);
+  }
+  std::string all;
+  std::vector<std::string> said;
+  for (const Group& g : groups) {
+    const std::string note = fmt::format("{}{}", fmt::join(g.names, ", "), g.text);
+    if (std::ranges::find(said, note) != said.end()) continue;
+    said.push_back(note);
+    all += wrapped("  - ", note, columns, 4) + "\n";
+  }
+  return all.empty() ? all : "\nnotes\n" + all;
+}
+
+std::string details_hint() {
+  return "\n--details shows memory and predicted time by phase, and memory outside the plan\n";
+}
+
+std::string step_text(double seconds, const PassTimes& passes) {
+  std::string text = predicted_text(seconds);
+  if (passes.count > 1) {
+    const std::string longest = predicted_text(passes.longest);
+    const bool alike = predicted_text(passes.shortest) == longest;
+    text += fmt::format(" ({} passes of {}{})", passes.count,
+                        alike ? "" : predicted_text(passes.shortest) + " to ", longest);
+  }
+  if (passes.waiting > 0.005 * seconds) {
+    text += fmt::format(", of which {} waiting for data", predicted_text(passes.waiting));
+  }
+  return text;
 }
 
 namespace {
@@ -81,22 +152,13 @@ struct Phase {
 };
 
 std::vector<Phase> phases_of(const PlanView& view) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 13> kNames = {
-      {{"load", "load"},
-       {"init_state", "first state"},
-       {"after_restore", "resume"},
-       {"distill", "distill"},
-       {"step", "step"},
-       {"student", "student"},
-       {"zero_gradients", "step"},
-       {"grad_norm", "gradient norm"},
-       {"update", "update"},
-       {"eval", "evaluation"},
-       {"predict", "sampling"},
-       {"preview", "decoding"},
-       {"measure", "measuring"}}};
+  constexpr std::array<std::string_view, 16> kOrder = {
+      "load",           "init_state", "after_restore", "distill", "step",    "student",
+      "zero_gradients", "grad_norm",  "update",        "eval",    "predict", "preview",
+      "measure",        "read",       "next",          "reorder"};
   std::vector<Phase> phases;
-  for (const auto& [program, phase] : kNames) {
+  for (const std::string_view program : kOrder) {
+    const std::string_view phase = phase_name(program);
     for (std::size_t p = 0; p < view.plan.programs.size(); ++p) {
       const std::string& name = view.plan.programs[p].name;
       if (name.substr(0, name.find('.')) != program) continue;
@@ -108,8 +170,25 @@ std::vector<Phase> phases_of(const PlanView& view) {
   return phases;
 }
 
-std::string peaks_text(const PlanView& view) {
-  std::string text = fmt::format("{:<14} {:<7} {:>10}  {}\n", "phase", "tier", "peak", "made of");
+// Remarks have a column of their own, where there is room for one.
+std::size_t remark_indent(const std::string& first, const PlanStyle& style) {
+  return style.columns == 0 || style.columns >= 80 ? width_of(first) : 4;
+}
+
+// A table of memory: a name, a kind of memory, bytes, a remark.
+std::string memory_row(std::string_view name, std::string_view memory, std::string_view bytes,
+                       std::string_view remark, const PlanStyle& style) {
+  const std::string first = fmt::format("{:<27} {:<10} {:>10}  ", name, memory, bytes);
+  return wrapped(first, remark, style.columns, remark_indent(first, style)) + "\n";
+}
+
+// On the CPU the device tier is RAM that compute works in.
+std::string_view short_memory_name(Tier t, const PlanTitle& title) {
+  return t == Tier::device && title.shared_ram ? "RAM, --gpu" : memory_name(t);
+}
+
+std::string peaks_text(const PlanTitle& title, const PlanView& view, const PlanStyle& style) {
+  std::string text = "\nmemory by phase\n";
   for (const Phase& phase : phases_of(view)) {
     for (const Tier t : kTiers) {
       const TierUse* most = nullptr;
@@ -120,97 +199,173 @@ std::string peaks_text(const PlanView& view) {
       // What is always there is said once.
       const bool always = most->peak == view.plan.persistent[static_cast<std::size_t>(t)];
       if (most->peak.count == 0 || (always && phase.name != "load")) continue;
-      text += fmt::format("{:<14} {:<7} {:>10}  {}\n", phase.name, tier_text(t),
-                          to_string(most->peak), roles_text(most->roles));
+      text += memory_row(phase.name, short_memory_name(t, title), to_string(most->peak),
+                         roles_text(most->roles), style);
     }
   }
   return text;
 }
 
-std::string duration_text(double s) {
-  if (s >= 36 * 3600) return fmt::format("{:.1f} days", s / 86400);
-  if (s >= 5400) return fmt::format("{:.1f} h", s / 3600);
-  return predicted_text(s);
-}
-
-double epoch_seconds(const PlanView& view) {
-  double sum = 0;
-  for (std::size_t k = 0; k < view.step_seconds.size(); ++k) {
-    sum += view.step_seconds[k] * static_cast<double>(view.steps_of_kind[k]);
+std::string outside_text(const PlanTitle& title, const PlanView& view, const PlanStyle& style) {
+  std::string text = "\nmemory outside the plan's buffers\n";
+  for (const ProcessLine& l : view.lines) {
+    text +=
+        memory_row(l.name, short_memory_name(l.tier, title), to_string(l.bytes), l.reason, style);
   }
-  return sum;
+  return text;
 }
 
-std::int64_t epoch_steps(const PlanView& view) {
-  return std::accumulate(view.steps_of_kind.begin(), view.steps_of_kind.end(), std::int64_t{0});
-}
-
-std::string times_text(const PlanView& view) {
-  std::string text = "predicted time\n";
-  const auto line = [&](std::string_view name, const std::string& time, const std::string& more) {
-    text += fmt::format("{:<14} {:>10}{}{}\n", name, time, more.empty() ? "" : "  ", more);
-  };
+std::string times_text(const PlanView& view, const PlanStyle& style) {
+  if (view.times.empty()) return "";
+  std::string text = "\npredicted time by phase\n";
   for (const Phase& phase : phases_of(view)) {
     const PredictedTime* most = nullptr;
     for (const std::size_t p : phase.programs) {
       if (most == nullptr || view.times[p].seconds > most->seconds) most = &view.times[p];
     }
-    std::string more;
-    if (phase.programs.size() > 1) more = fmt::format("the longest of {}", phase.programs.size());
+    std::string more = phase.name == "step" ? "one pass" : "";
+    if (phase.programs.size() > 1) {
+      more +=
+          fmt::format("{}the longest of {} kinds", more.empty() ? "" : ", ", phase.programs.size());
+    }
     if (most->exposed_stall > 0.005 * most->seconds) {
       more += fmt::format("{}of which {} waiting for data", more.empty() ? "" : ", ",
                           predicted_text(most->exposed_stall));
     }
-    line(phase.name, predicted_text(most->seconds), more);
+    const std::string first =
+        fmt::format("{:<27} {:>10}  ", phase.name, predicted_text(most->seconds));
+    text += wrapped(first, more, style.columns, remark_indent(first, style)) + "\n";
   }
+  return text;
+}
+
+// Planned bytes of all of a run: the stages around it may need more than it does.
+struct Totals {
+  Bytes device, host, both, disk;
+  std::optional<Bytes> pinned = {};
+};
+
+void cover(Totals& t, std::span<const PlanStage> stages) {
+  for (const PlanStage& s : stages) {
+    t.both = std::max(t.both, s.device + s.host);
+    t.device = std::max(t.device, s.device);
+    t.host = std::max(t.host, s.host);
+  }
+}
+
+Totals totals_of(const PlanView& view) {
+  Totals t;
+  t.device = view.plan.peak_of(Tier::device) + lines_of(view.lines, Tier::device);
+  t.host = view.plan.peak_of(Tier::host) + lines_of(view.lines, Tier::host);
+  t.both = t.device + t.host;
+  t.disk = view.plan.peak_of(Tier::disk) + lines_of(view.lines, Tier::disk);
+  t.pinned = view.plan.peak_of(Tier::host);
+  cover(t, view.stages);
+  return t;
+}
+
+// "fits: 9.260 GB of 24.00 GB GPU memory, 3.400 GB of 32.00 GB RAM"
+std::string verdict_text(const Budget& budget, bool shared_ram, const Totals& t) {
+  const auto share = [](Bytes needed, Bytes allowed, std::string_view memory) {
+    return fmt::format("{} of {} {}", needed, allowed, memory);
+  };
+  std::string text = "fits: ";
+  if (!shared_ram) text += share(t.device, budget.gpu, "GPU memory") + ", ";
+  text += share(shared_ram ? t.both : t.host, budget.host, "RAM");
+  if (t.disk.count > 0) text += ", " + share(t.disk, budget.disk, "disk");
+  return text;
+}
+
+std::string totals_text(const Budget& budget, bool shared_ram, const Totals& t) {
+  std::string text =
+      fmt::format("\n{:<27} {:>10} {:>10} {:>10}\n", "memory", "planned", "allowed", "free");
+  const auto row = [&](std::string_view name, Bytes needed, Bytes allowed) {
+    text += fmt::format("{:<27} {:>10} {:>10} {:>10}\n", name, to_string(needed),
+                        to_string(allowed), to_string(allowed - std::min(needed, allowed)));
+  };
+  row(memory_name(Tier::device, shared_ram), t.device, budget.gpu);
+  row(memory_name(Tier::host), shared_ram ? t.both : t.host, budget.host);
+  if (!shared_ram && t.pinned) {
+    text += fmt::format("{:<27} {:>10}\n", "  of it pinned for the GPU", to_string(*t.pinned));
+  }
+  row(memory_name(Tier::disk), t.disk, budget.disk);
+  return text;
+}
+
+std::string stages_text(std::span<const PlanStage> stages, bool shared_ram, std::size_t columns) {
+  std::string text;
+  for (const PlanStage& s : stages) {
+    const std::string memory = shared_ram
+                                   ? fmt::format("{} of RAM", s.device + s.host)
+                                   : fmt::format("{} of GPU memory, {} of RAM", s.device, s.host);
+    text += labelled(s.name, fmt::format("{}; {}", memory, s.how), columns);
+  }
+  return text;
+}
+
+// The longest kind of step, the epoch and the run.
+std::string step_lines(const PlanView& view, const PlanStyle& style) {
+  if (view.step_seconds.empty()) return "";
+  const auto longest = std::ranges::max_element(view.step_seconds);
+  const auto kind = static_cast<std::size_t>(longest - view.step_seconds.begin());
+  std::string text =
+      step_text(*longest, kind < view.passes.size() ? view.passes[kind] : PassTimes{});
+  if (view.step_seconds.size() > 1) {
+    text += fmt::format("; the longest of {} kinds of steps", view.step_seconds.size());
+  }
+  text = labelled("step", text, style.columns);
   const std::int64_t in_epoch = epoch_steps(view);
   if (in_epoch == 0) return text;
-  line("epoch", duration_text(epoch_seconds(view)), fmt::format("{} steps", in_epoch));
-  line("whole run",
-       duration_text(epoch_seconds(view) / static_cast<double>(in_epoch) *
-                     static_cast<double>(view.total_steps)),
-       fmt::format("{} steps; saving, evaluation and previews come on top", view.total_steps));
-  return text;
+  text += labelled("epoch",
+                   fmt::format("{} ({} step{})", duration_text(epoch_seconds(view)), in_epoch,
+                               in_epoch == 1 ? "" : "s"),
+                   style.columns);
+  const double whole =
+      epoch_seconds(view) / static_cast<double>(in_epoch) * static_cast<double>(view.total_steps);
+  return text +
+         labelled(
+             "whole run",
+             fmt::format("{} ({} step{}); saving, evaluation and previews take extra time",
+                         duration_text(whole), view.total_steps, view.total_steps == 1 ? "" : "s"),
+             style.columns);
+}
+
+// What is run, where, how, and how fast.
+std::string head_text(const PlanTitle& title, const PlanView& view, const PlanStyle& style) {
+  std::string facts;
+  for (const PlanFact& f : view.facts) facts += labelled(f.label, f.text, style.columns);
+  return "\n" +
+         labelled("run", fmt::format("{} {}: {}", title.model, title.mode, title.shape),
+                  style.columns) +
+         labelled("machine", title.machine, style.columns) +
+         labelled("policy", fmt::format("{}: {}", view.policy, view.policy_text), style.columns) +
+         step_lines(view, style) + facts +
+         stages_text(view.stages, title.shared_ram, style.columns);
 }
 
 }  // namespace
 
-std::string plan_table(const PlanTitle& title, const PlanView& view) {
-  std::string text = fmt::format("{} {}: {}\n", title.model, title.mode, title.shape);
-  text += fmt::format("machine  {}\n", title.machine);
-  text += fmt::format("policy   {}: {}\n", view.policy, view.policy_text);
-  for (const std::string& note : view.notes) text += fmt::format("note     {}\n", note);
-  const Bytes device = view.plan.peak_of(Tier::device) + lines_of(view.lines, Tier::device);
-  const Bytes host = view.plan.peak_of(Tier::host) + lines_of(view.lines, Tier::host);
-  text += "fits     ";
-  text += title.shared_ram
-              ? fmt::format("needs {} of RAM, {} allowed\n\n", device + host, title.budget.host)
-              : fmt::format(
-                    "needs {} of device memory ({} allowed) and {} of host memory ({} "
-                    "allowed)\n\n",
-                    device, title.budget.gpu, host, title.budget.host);
-  text += peaks_text(view);
-  text += "\noutside the arenas\n";
-  for (const ProcessLine& l : view.lines) {
-    text += fmt::format("{:<27} {:<7} {:>10}  {}\n", l.name, tier_text(l.tier), to_string(l.bytes),
-                        l.reason);
-  }
-  text += fmt::format("\n{:<11} {:>10} {:>10} {:>10}\n", "total", "planned", "budget", "free");
-  const auto total = [&](std::string_view name, Bytes needed, Bytes budget) {
-    text += fmt::format("{:<11} {:>10} {:>10} {:>10}\n", name, to_string(needed), to_string(budget),
-                        to_string(budget - std::min(needed, budget)));
-  };
-  total("device", device, title.budget.gpu);
-  if (title.shared_ram) {
-    total("RAM", device + host, title.budget.host);
-  } else {
-    total("host", host, title.budget.host);
-    text += fmt::format("{:<11} {:>10}  of it, where the GPU reads and writes it\n", "  pinned",
-                        to_string(view.plan.peak_of(Tier::host)));
-  }
-  total("disk", view.plan.peak_of(Tier::disk) + lines_of(view.lines, Tier::disk),
-        title.budget.disk);
-  return text + "\n" + times_text(view);
+std::string plan_table(const PlanTitle& title, const PlanView& view, const PlanStyle& style) {
+  const Totals totals = totals_of(view);
+  const std::string text =
+      wrapped("", verdict_text(title.budget, title.shared_ram, totals), style.columns, 6) + "\n" +
+      totals_text(title.budget, title.shared_ram, totals) + head_text(title, view, style) +
+      notes_text(view.notes, style.columns);
+  if (!style.details) return text + details_hint();
+  return text + peaks_text(title, view, style) + outside_text(title, view, style) +
+         times_text(view, style);
+}
+
+std::string stages_table(const Budget& budget, bool shared_ram, std::span<const PlanStage> stages,
+                         std::size_t columns) {
+  Totals totals;
+  cover(totals, stages);
+  return wrapped("", verdict_text(budget, shared_ram, totals), columns, 6) + "\n" +
+         totals_text(budget, shared_ram, totals) + "\n" + stages_text(stages, shared_ram, columns);
+}
+
+std::string verdict_line(const PlanTitle& title, const PlanView& view) {
+  return verdict_text(title.budget, title.shared_ram, totals_of(view));
 }
 
 std::string plan_json(const PlanTitle& title, const PlanView& view) {
@@ -257,8 +412,9 @@ std::string plan_json(const PlanTitle& title, const PlanView& view) {
     for (const Tier t : kTiers) {
       const TierUse& u = use.tier(t);
       Json roles = Json::object();
-      for (const auto& [name, bytes] : sorted_roles(u.roles))
-        roles[std::string(name)] = bytes.count;
+      for (const auto& [role, bytes] : sorted_roles(u.roles)) {
+        roles[std::string(name_of(role))] = bytes.count;
+      }
       phase[std::string(name_of(t))] = {
           {"peak_bytes", (u.peak + tier_lines(t)).count},
           {"lower_bound_bytes", (u.lower_bound + tier_lines(t)).count},
@@ -271,9 +427,9 @@ std::string plan_json(const PlanTitle& title, const PlanView& view) {
   return j.dump(2) + "\n";
 }
 
-std::vector<Advice> advice_of(std::span<const PlannedChange> changes) {
+std::vector<Advice> advice_of(std::span<const PlannedChange> changes, bool shared_ram) {
   std::vector<Advice> advice;
-  for (const PlannedChange& c : changes) advice.push_back({c.text, effect_of(c)});
+  for (const PlannedChange& c : changes) advice.push_back({c.text, effect_of(c, shared_ram)});
   return advice;
 }
 
@@ -293,7 +449,9 @@ std::string refusal_json(const PlanTitle& title, const Refusal& refusal,
   j["shortages"] = Json::array();
   for (const Shortage& s : refusal.shortages) {
     Json roles = Json::object();
-    for (const auto& [name, bytes] : sorted_roles(s.roles)) roles[std::string(name)] = bytes.count;
+    for (const auto& [role, bytes] : sorted_roles(s.roles)) {
+      roles[std::string(name_of(role))] = bytes.count;
+    }
     j["shortages"].push_back({{"tier", name_of(s.tier)},
                               {"phase", s.program},
                               {"needed_bytes", s.needed.count},
@@ -307,7 +465,7 @@ std::string refusal_json(const PlanTitle& title, const Refusal& refusal,
       needed[std::string(name_of(t))] = c.needed[static_cast<std::size_t>(t)].count;
     }
     j["advice"].push_back({{"change", c.text},
-                           {"effect", effect_of(c)},
+                           {"effect", effect_of(c, title.shared_ram)},
                            {"fits", c.fits},
                            {"needed_bytes", std::move(needed)},
                            {"missing_bytes", c.missing.count},

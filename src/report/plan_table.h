@@ -2,8 +2,10 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/wrap_text.h"
 #include "memory/budget.h"
 #include "plan/memory_plan.h"
 #include "plan/predict.h"
@@ -19,6 +21,25 @@ struct PlanTitle {
   bool shared_ram = false;  // CPU backend: the ram budget bounds both arenas together
 };
 
+// The passes of one step: each is a forward and backward over some of its samples.
+struct PassTimes {
+  std::int64_t count = 0;            // 0: unknown
+  double shortest = 0, longest = 0;  // seconds
+  double waiting = 0;                // of all passes together, for data
+};
+
+// A line of the plan: "denoising  20 steps of unipc".
+struct PlanFact {
+  std::string label, text;
+};
+
+// A part of the work that runs before or after the planned programs and gives its memory back:
+// encoding the prompts of a sample, decoding its clips.
+struct PlanStage {
+  std::string name, how;
+  Bytes device, host;
+};
+
 struct PlanView {
   const MemoryPlan& plan;
   std::span<const PredictedTime> times;  // by program
@@ -28,23 +49,48 @@ struct PlanView {
   std::int64_t streamed_blocks = 0;
   // Of a whole training run; empty and 0 where only a step is planned.
   std::vector<double> step_seconds = {};         // by kind of step, the update included
+  std::vector<PassTimes> passes = {};            // by kind of step, or empty
   std::vector<std::int64_t> steps_of_kind = {};  // in an epoch
   std::int64_t total_steps = 0;
   std::vector<std::string> notes = {};
+  std::vector<PlanFact> facts = {};  // lines behind those of the step
+  std::vector<PlanStage> stages = {};
 };
 
-// For people: per phase and tier the peak and what it is made of; kinds of steps are one phase,
-// with the heaviest of them.
-std::string plan_table(const PlanTitle& title, const PlanView& view);
+struct PlanStyle {
+  bool details = false;                 // memory by phase, outside the arenas, times by phase
+  std::size_t columns = kPlainColumns;  // lines are broken there
+};
+
+// For people: the verdict, the totals, how the run is done and how long a step takes, the notes;
+// then the details, or a line that says how to see them.
+std::string plan_table(const PlanTitle& title, const PlanView& view, const PlanStyle& style = {});
+
+// The same of work that is stages alone, planned one by one.
+std::string stages_table(const Budget& budget, bool shared_ram, std::span<const PlanStage> stages,
+                         std::size_t columns);
+// "fits: 9.260 GB of 24.00 GB GPU memory, 3.400 GB of 32.00 GB RAM"
+std::string verdict_line(const PlanTitle& title, const PlanView& view);
+
+// What plan_table() ends with where details are not shown.
+std::string details_hint();
+
+// The notes of a plan or a refusal, each once: "" where there are none.
+std::string notes_text(std::span<const std::string> notes, std::size_t columns);
+
+// "policy     text": the columns of labels in a plan.
+std::string labelled(std::string_view label, std::string_view text, std::size_t columns);
+
+// "9.96 s (4 passes of 2.49 s)"
+std::string step_text(double seconds, const PassTimes& passes);
 
 // For machines. Every peak_bytes includes the lines that no arena holds.
 std::string plan_json(const PlanTitle& title, const PlanView& view);
 std::string refusal_json(const PlanTitle& title, const Refusal& refusal,
                          std::span<const PlannedChange> advice);
-std::string effect_of(const PlannedChange& c);
-std::vector<Advice> advice_of(std::span<const PlannedChange> changes);
-
-// "needs 41.3 GB of host memory during update, 32 GB allowed: optimizer 30.1 GB, ..."
-std::string describe_shortage(const Shortage& s, const PlanTitle& title);
+// "fits: 4.900 MB of GPU memory, 1.200 MB of RAM; step 6 % slower"
+std::string effect_of(const PlannedChange& c, bool shared_ram = false);
+std::vector<Advice> advice_of(std::span<const PlannedChange> changes, bool shared_ram = false);
+std::string roles_text(const BytesByRole& roles);  // largest first
 
 }  // namespace ballast

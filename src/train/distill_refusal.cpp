@@ -146,11 +146,9 @@ std::vector<PlannedChange> possible_changes(const DistillRun& run, const Refusal
   return all;
 }
 
-std::string refusal_text(const DistillRun& run, const Refusal& refusal,
-                         std::span<const PlannedChange> changes) {
-  const PlanTitle title = title_of(run);
-  std::string text = "teacher and student do not fit, not even under the leanest plan";
-  for (const Shortage& s : refusal.shortages) text += "\n" + describe_shortage(s, title);
+std::string tried_text(const DistillRun& run, const Refusal& refusal,
+                       std::span<const PlannedChange> changes) {
+  std::string text = "teacher and student together";
   // Nothing is allocated before a plan fits: what is in use is the process itself.
   text += fmt::format("\n\n{:<8} {:>12} {:>12} {:>12} {:>12} {:>12}", "memory", "allocated",
                       "would reserve", "total", "free", "allowed");
@@ -170,13 +168,13 @@ std::string refusal_text(const DistillRun& run, const Refusal& refusal,
   const Machine machine = read_machine();
   const auto said = [](const std::optional<Bytes>& b) { return b ? to_string(*b) : "-"; };
   const auto process = process_memory();
-  row("host", process ? process->total() : Bytes{},
+  row("RAM", process ? process->total() : Bytes{},
       refusal.needed[1] + (gpu ? Bytes{} : refusal.needed[0]), said(machine.ram),
       said(available_memory(machine)), run.request.budget.host);
   // The rest of WanDistiller's list.
   text += fmt::format(
-      "\n\ntried already: {}the student's activations computed again "
-      "(--gradient_checkpointing), one arena that cannot fragment (no allocator setting)",
+      "\n\ntried already: {}recomputing the student's activations (--gradient_checkpointing), one "
+      "allocation that cannot fragment (no allocator setting needed)",
       run.request.place == TeacherPlace::device ? "" : "a streamed teacher (--teacher_on_cpu), ");
   for (const PlannedChange& c : changes) {
     if (!c.fits || !c.text.starts_with("--")) continue;

@@ -26,6 +26,16 @@ Budget budget_of(const DistillConfig& c, const MachineProfile& profile) {
   return b;
 }
 
+PassTimes passes_of(const student::PlannedPair& planned) {
+  PassTimes passes = {.count = planned.job.student.runs_per_step};
+  for (const char* program :
+       {student::Pair::kBoth, student::Pair::kTeacher, student::Student::kStep}) {
+    passes.longest += planned.seconds_of(program);
+  }
+  passes.shortest = passes.longest;
+  return passes;
+}
+
 std::string hash_of_pair(const student::Config& student, const Checkpoint& teacher) {
   std::uint64_t h = hash_of(config_text(student));
   for (const CheckpointTensor& t : teacher.tensors()) {
@@ -73,7 +83,7 @@ DistillRun prepare_distill(DistillConfig config, const RunTarget& target) {
   s.activation = s.residual = c.student_dtype.value_or(gpu ? DType::bf16 : DType::f32);
   s.optimizer = c.optimizer;
   s.max_grad_norm = c.max_grad_norm;
-  r.other_lines = {{.name = "lessons",
+  r.other_lines = {{.name = "distillation batches",
                     .bytes = PairLessons::bytes(r.job) + run.prompts->bytes(),
                     .reason = "latents that the student is about to see, where prompts are"}};
   if (c.save_samples) infer::student_steps(c.sample_steps);  // so many can be taken
@@ -126,6 +136,7 @@ PlanView view_of(const DistillRun& run, const student::PlannedPair& planned) {
           .policy_text = text_of(planned),
           .streamed_blocks = 0,
           .step_seconds = {planned.seconds_per_step()},
+          .passes = {passes_of(planned)},
           .steps_of_kind = {run.steps_per_epoch},
           .total_steps = run.total_steps,
           .notes = run.notes};

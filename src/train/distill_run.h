@@ -45,9 +45,9 @@ PlanView view_of(const DistillRun& run, const student::PlannedPair& planned);
 // of the plans.
 std::vector<PlannedChange> possible_changes(const DistillRun& run, const Refusal& refusal);
 
-// The refusal in words: what is allocated, reserved, free and in all on each tier, what is short
-// and who holds it, and a command that would run.
-std::string refusal_text(const DistillRun& run, const Refusal& refusal,
-                         std::span<const PlannedChange> changes);
+// Behind the refusal: what is allocated, reserved, free and in all of each kind of memory, what was
+// tried already, and a command that would run.
+std::string tried_text(const DistillRun& run, const Refusal& refusal,
+                       std::span<const PlannedChange> changes);
 
 }  // namespace ballast::train

@@ -36,7 +36,8 @@ infer::TextEncoderPlan PromptPart::plan() const {
   for (const auto& ids : ids_) lengths.push_back(std::ssize(ids));
   auto outcome = encoder_.plan(lengths);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
-    infer::fail_refused(fmt::format("encoding {} prompts", ids_.size()), *refusal);
+    infer::fail_refused(fmt::format("encoding {} prompts", ids_.size()), *refusal,
+                        encoder_.device());
   }
   return std::get<infer::TextEncoderPlan>(std::move(outcome));
 }

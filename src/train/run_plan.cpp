@@ -9,11 +9,23 @@ std::string weights_text(const MemoryPolicy& p, const wan::Config& config) {
   if (p.slots == 0) return "weights resident";
   const std::int64_t streamed = streamed_blocks(config, p), from_host = blocks_from_host(config, p);
   const bool host = p.home == WeightHome::host || (from_host > 0 && from_host == streamed);
-  const std::string from = host             ? "host memory"
-                           : from_host == 0 ? "disk"
-                                            : fmt::format("disk ({}) and host memory ({})",
-                                                          streamed - from_host, from_host);
+  const std::string from =
+      host             ? "RAM"
+      : from_host == 0 ? "disk"
+                       : fmt::format("disk ({}) and RAM ({})", streamed - from_host, from_host);
   return fmt::format("weights of {} of {} blocks streamed from {} ", streamed, config.layers, from);
+}
+
+const char* activations_text(Activations a) {
+  switch (a) {
+    case Activations::kept:
+      return "keeps all activations";
+    case Activations::attention_kept:
+      return "keeps attention outputs, recomputes the rest";
+    case Activations::recomputed:
+      break;
+  }
+  return "keeps block inputs, recomputes the rest";
 }
 
 std::string describe(const MemoryPolicy& p, const wan::Config& config) {
@@ -23,22 +35,50 @@ std::string describe(const MemoryPolicy& p, const wan::Config& config) {
   } else if (p.slots > 0) {
     text += fmt::format("through {} slot{}", p.slots, p.slots == 1 ? "" : "s");
   }
-  text += fmt::format("; activations {}", name_of(p.activations));
+  text += std::string("; ") + activations_text(p.activations);
   if (p.kept_blocks > 0)
-    text += fmt::format(", all of them in {} of {} blocks", p.kept_blocks, config.layers);
-  if (p.offload) text += ", offloaded to host memory";
+    text += fmt::format("; keeps all activations of {} of {} blocks", p.kept_blocks, config.layers);
+  if (p.offload) text += "; activations offloaded to RAM";
   if (p.disk_state_groups > 0) {
     const int groups = group_count(config), on_disk = std::min(groups, p.disk_state_groups);
     text += on_disk == groups
                 ? "; optimizer state on disk"
                 : fmt::format("; optimizer state of {} of {} groups on disk", on_disk, groups);
   }
-  if (p.halves) text += "; backward restores half a block at a time";
+  if (p.halves) text += "; recomputes half a block at a time";
   if (p.chunk_tokens > 0) text += fmt::format("; chunks of {} tokens", p.chunk_tokens);
   if (p.heads_per_group > 0)
     text += fmt::format("; attention backward {} head{} at a time", p.heads_per_group,
                         p.heads_per_group == 1 ? "" : "s");
   return text;
+}
+
+// Of a distilled step with a critic a pass is many programs: nothing is said of them.
+std::vector<PassTimes> passes_of(const wan::PlannedRun& planned) {
+  std::vector<PassTimes> all;
+  if (planned.distil) return all;
+  const auto add = [&](const std::string& program, PredictedTime& sum) {
+    for (std::size_t p = 0; p < planned.set.programs.size(); ++p) {
+      if (planned.set.programs[p].name != program) continue;
+      sum.seconds += planned.times[p].seconds;
+      sum.exposed_stall += planned.times[p].exposed_stall;
+    }
+  };
+  for (const auto& parts : planned.parts) {
+    PassTimes kind;
+    for (const wan::StepPart& part : parts) {
+      const std::string program = wan::step_program(part.run);
+      PredictedTime pass;
+      add(program, pass);
+      add(wan::kTeacherPrefix + program, pass);
+      kind.shortest = kind.count == 0 ? pass.seconds : std::min(kind.shortest, pass.seconds);
+      kind.longest = std::max(kind.longest, pass.seconds);
+      kind.waiting += pass.exposed_stall;
+      ++kind.count;
+    }
+    all.push_back(kind);
+  }
+  return all;
 }
 
 }  // namespace
@@ -69,6 +109,7 @@ PlanView view_of(const wan::FitRequest& request, const wan::PlannedRun& planned,
   for (std::size_t k = 0; k < planned.parts.size(); ++k) {
     view.step_seconds.push_back(planned.seconds_of_step(k));
   }
+  view.passes = passes_of(planned);
   if (!whole) return view;
   view.steps_of_kind = whole->kind_steps;
   view.total_steps = whole->steps_per_epoch > 0 ? whole->total_steps : 0;
@@ -83,24 +124,6 @@ PlanView view_of(const wan::FitRequest& request, const wan::PlannedRun& planned,
                     view.streamed_blocks > *allowed ? ", there is no room for more" : ""));
   }
   return view;
-}
-
-// "refused: device and host memory is short"
-std::string refusal_message(const Refusal& refusal) {
-  std::string tiers;
-  for (const Shortage& s : refusal.shortages) {
-    tiers += fmt::format("{}{}", tiers.empty() ? "" : " and ", name_of(s.tier));
-  }
-  return fmt::format("refused: {} memory is short", tiers);
-}
-
-std::string refusal_reason(const PlanTitle& title, const wan::FitRequest& request,
-                           const Refusal& refusal) {
-  std::string reason = request.policy
-                           ? fmt::format("the run does not fit under policy {}", refusal.policy)
-                           : fmt::format("the run does not fit, not even under {}", refusal.policy);
-  for (const Shortage& s : refusal.shortages) reason += "\n" + describe_shortage(s, title);
-  return reason;
 }
 
 }  // namespace ballast::train

@@ -16,10 +16,4 @@ PlanTitle title_of(const PreparedRun& run);
 PlanView view_of(const wan::FitRequest& request, const wan::PlannedRun& planned,
                  const PreparedRun* whole = nullptr);
 
-// "refused: device memory is short"
-std::string refusal_message(const Refusal& refusal);
-// That it does not fit, and a line for every tier that is short.
-std::string refusal_reason(const PlanTitle& title, const wan::FitRequest& request,
-                           const Refusal& refusal);
-
 }  // namespace ballast::train

@@ -19,6 +19,21 @@ double seconds_per_step(const Seq2SeqRun& run, const t5::PlannedRun& planned) {
   return update + static_cast<double>(run.runs_per_step()) * sum / runs;
 }
 
+namespace {
+
+PassTimes passes_of(const Seq2SeqRun& run, const t5::PlannedRun& planned) {
+  PassTimes passes = {.count = run.runs_per_step()};
+  const double update = planned.seconds_of_step(0, 0);
+  for (std::size_t k = 0; k < run.train->shapes.size(); ++k) {
+    const double pass = planned.seconds_of_step(k) - update;
+    passes.shortest = k == 0 ? pass : std::min(passes.shortest, pass);
+    passes.longest = std::max(passes.longest, pass);
+  }
+  return passes;
+}
+
+}  // namespace
+
 std::variant<t5::PlannedRun, Refusal> plan_seq2seq(Seq2SeqRun& run) {
   auto best = t5::fit(run.request);
   const auto* alone = std::get_if<t5::PlannedRun>(&best);
@@ -70,6 +85,7 @@ PlanView view_of(const Seq2SeqRun& run, const t5::PlannedRun& planned) {
                              ? 0
                              : std::max<std::int64_t>(0, blocks - planned.policy.resident_groups);
   view.step_seconds = {seconds_per_step(run, planned)};
+  view.passes = {passes_of(run, planned)};
   view.steps_of_kind = {run.steps_per_epoch};
   view.total_steps = run.total_steps;
   view.notes = run.notes;

@@ -31,7 +31,7 @@ wan_vae::Recognised recognised_vae(const Checkpoint& file) {
 }
 
 std::string mode_of(const TrainConfig& c) {
-  return c.vae->file.empty() ? "training from nothing" : "full fine-tune";
+  return c.vae->file.empty() ? "training from scratch" : "full fine-tune";
 }
 
 // The file with a VAE's first weights.
@@ -187,8 +187,9 @@ PlanView view_of(const PreparedVae& run, const wan_vae::PlannedTraining& planned
   const auto buckets = run.dataset->buckets();
   for (std::size_t b = 0; b < buckets.size() && !planned.clip_seconds.empty(); ++b) {
     const std::int64_t clips = buckets[b].micro_batch * run.config.gradient_accumulation;
-    view.step_seconds.push_back(planned.step_seconds +
-                                static_cast<double>(clips) * planned.clip_seconds[run.kinds[b]]);
+    const double clip = planned.clip_seconds[run.kinds[b]];
+    view.step_seconds.push_back(planned.step_seconds + static_cast<double>(clips) * clip);
+    view.passes.push_back({.count = clips, .shortest = clip, .longest = clip});
     view.steps_of_kind.push_back(buckets[b].items / clips);
   }
   view.total_steps = run.steps_per_epoch > 0 ? run.total_steps : 0;

@@ -87,8 +87,8 @@ TEST_F(CacheCommand, MakesADatasetThatTrains) {
 
   const Finished f = run_ballast(command("cache"));
   ASSERT_EQ(f.exit_code, 0) << f.err;
-  EXPECT_THAT(f.out, AllOf(HasSubstr("captions  5 encoded, 0 were there"),
-                           HasSubstr("clips     2 encoded, 0 were there"),
+  EXPECT_THAT(f.out, AllOf(HasSubstr("5 captions encoded, 0 already cached"),
+                           HasSubstr("2 clips encoded, 0 already cached"),
                            HasSubstr("short.mp4: too short"), HasSubstr("broken.mp4: ")));
   const auto whole = cached();
   std::vector<std::string> again = command("cache");
@@ -113,8 +113,8 @@ TEST_F(CacheCommand, KeepsClipsForAVaeThatThenEncodesThem) {
                               "init = 'random'\n[model.config]\ndim = 2\nz_dim = {}\n"
                               "[optimizer]\ntype = 'adamw'\nlr = 1e-3\n",
                               dir_.path("vaes"), dir_.path("set.toml"), run_.config().out_dim));
-  EXPECT_THAT(run_ballast(command("cache")).out, HasSubstr("clips     2 cached, 0 were there"));
-  EXPECT_THAT(run_ballast(command("cache")).out, HasSubstr("clips     0 cached, 2 were there"));
+  EXPECT_THAT(run_ballast(command("cache")).out, HasSubstr("2 clips cached, 0 already cached"));
+  EXPECT_THAT(run_ballast(command("cache")).out, HasSubstr("0 clips cached, 2 already cached"));
   const Finished trained = run_ballast(command("train"));
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
   EXPECT_THAT(trained.out, HasSubstr("finished after 2 steps"));
@@ -128,7 +128,7 @@ TEST_F(CacheCommand, KeepsClipsForAVaeThatThenEncodesThem) {
   config_ = dir_.write("with_vae.toml", text);
   const Finished encoded = run_ballast(command("cache"));
   EXPECT_EQ(encoded.exit_code, 0) << encoded.err;
-  EXPECT_THAT(encoded.out, HasSubstr("clips     2 encoded, 0 were there"));
+  EXPECT_THAT(encoded.out, HasSubstr("2 clips encoded, 0 already cached"));
 }
 
 // RssAnon + RssShmem of a process, which is what plans count; 0 once it is gone.

@@ -45,8 +45,8 @@ TEST_F(Distilling, DrawsPicturesInsideItsPlan) {
   EXPECT_THAT(f.out, AllOf(HasSubstr("decoder of samples"), HasSubstr("finished after 3 steps")));
   EXPECT_THAT(f.err, ::testing::Not(HasSubstr("than planned")));
   std::smatch found;
-  ASSERT_TRUE(std::regex_search(f.out, found,
-                                std::regex("memory: planned (.*), measured at most (.*)\\n")));
+  ASSERT_TRUE(
+      std::regex_search(f.out, found, std::regex("RAM: planned (.*), measured at most (.*)\\n")));
   EXPECT_LE(*parse_bytes(found[2].str()), *parse_bytes(found[1].str())) << found[0];
   for (const char* name :
        {"config.json", "diffusion_pytorch_model.safetensors", "output_proj.safetensors",
@@ -69,10 +69,10 @@ TEST_F(Distilling, DrawsPicturesInsideItsPlan) {
   };
   const Finished jpeg = sample("result.jpg", {});
   EXPECT_EQ(jpeg.exit_code, 2) << jpeg.err;
-  EXPECT_THAT(jpeg.err, HasSubstr("result.jpg: a student's sample is one picture"));
+  EXPECT_THAT(jpeg.err, HasSubstr("result.jpg: a student's sample is one image"));
   const Finished tight = sample("tight.png", {"--ram", "1MB"});  // decoding has no more either
   EXPECT_EQ(tight.exit_code, 3) << tight.err;
-  EXPECT_THAT(tight.err, AllOf(HasSubstr("decoding with"), HasSubstr("1.000 MB are allowed")));
+  EXPECT_THAT(tight.err, AllOf(HasSubstr("decoding with"), HasSubstr("1.000 MB allowed")));
   std::smatch enough;
   ASSERT_TRUE(std::regex_search(tight.err, enough, std::regex("--ram (\\d+MB): is enough")));
   EXPECT_THAT(sample("tight.png", {"--ram", enough[1].str()}).err,

@@ -111,8 +111,8 @@ TEST_F(Note000, IsAcceptedWithLittleHostMemory) {
   EXPECT_THAT(notes, Contains(HasSubstr("not cached yet: planned for the largest bucket")));
   EXPECT_THAT(notes, Contains(HasSubstr("blocks_to_swap = 36 is a hint: 40 of 40 blocks stay")));
   const Answer text = run("plan", flags, false);
-  EXPECT_THAT(text.finished.out, HasSubstr(fmt::format("{} of host memory (24.00 GB allowed)",
-                                                       Bytes{bytes(j, "host")})));
+  EXPECT_THAT(text.finished.out,
+              HasSubstr(fmt::format("{} of 24.00 GB RAM", Bytes{bytes(j, "host")})));
 }
 
 TEST_F(Note000, IsPlannedBeforeThereAreClips) {
@@ -141,8 +141,8 @@ TEST_F(Note000, IsRefusedWithAdviceThatIsTrue) {
   ASSERT_EQ(refused.finished.exit_code, 3) << refused.finished.err;
   RecordProperty("cpu_seconds", std::to_string(refused.cpu_seconds));  // goal: 5
   EXPECT_THAT(refused.finished.err,
-              AllOf(HasSubstr("of device memory during step"), HasSubstr("of host memory during"),
-                    HasSubstr("what would help")));
+              AllOf(HasSubstr("more GPU memory needed\n"), HasSubstr("more RAM needed\n"),
+                    HasSubstr("in the step: "), HasSubstr("what would help")));
   const json j = refused.out();
   ASSERT_FALSE(j["advice"].empty());
   const double now = j["seconds_per_step"];

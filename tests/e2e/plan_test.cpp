@@ -43,8 +43,10 @@ TEST(Plan, EveryPresetGivesPeaksInsideItsBudget) {
 TEST(Plan, RefusesWithWhatWouldHelpAndTheAdviceIsTrue) {
   const Finished f = run_ballast(job("wan2.2-t2v-a14b", "lora", "1.8GB", "32GB"));
   EXPECT_EQ(f.exit_code, 3);
-  EXPECT_THAT(f.err, AllOf(HasSubstr("device memory during step"), HasSubstr("1.800 GB allowed"),
+  EXPECT_THAT(f.err, AllOf(HasSubstr("ballast: does not fit: "),
+                           HasSubstr("more GPU memory needed"), HasSubstr("in the step: "),
                            HasSubstr("what would help"), Not(HasSubstr("swap"))));
+  EXPECT_EQ(f.err.find("does not fit: "), f.err.rfind("does not fit: ")) << f.err;
   const auto j = nlohmann::json::parse(f.out);
   EXPECT_FALSE(j["fits"]);
   EXPECT_GT(j["device"]["peak_bytes"], j["device"]["budget_bytes"]);
@@ -55,6 +57,22 @@ TEST(Plan, RefusesWithWhatWouldHelpAndTheAdviceIsTrue) {
   }
   ASSERT_FALSE(gpu.empty());
   EXPECT_EQ(run_ballast(job("wan2.2-t2v-a14b", "lora", gpu, "32GB")).exit_code, 0);
+}
+
+TEST(Plan, TheStepIsTheWholeStepWithItsPasses) {
+  std::vector<std::string> words = {"plan",     "--model", "wan2.2-ti2v-5b", "--mode", "lora",
+                                    "--frames", "25",      "--height",       "512",    "--width",
+                                    "512",      "--gpu",   "24GB",           "--ram",  "32GB",
+                                    "--batch",  "4",       "--target",       "rtx4090"};
+  const Finished text = run_ballast(words);
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  words.push_back("--json");
+  const auto j = nlohmann::json::parse(run_ballast(words).out);
+  const std::string seconds = fmt::format("{:.2f} s", j["seconds_per_step"].get<double>());
+  EXPECT_THAT(text.out, HasSubstr("\nstep       " + seconds));
+  EXPECT_THAT(text.out, AllOf(HasSubstr(" passes of "), Not(HasSubstr("memory by phase"))));
+  words.back() = "--details";
+  EXPECT_THAT(run_ballast(words).out, HasSubstr("memory by phase"));
 }
 
 TEST(Plan, OnTheCpuRamBoundsBothArenas) {

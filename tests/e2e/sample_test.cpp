@@ -64,7 +64,7 @@ TEST_F(SampleCommand, GivesTheSameFileUnderOtherPoliciesAndThreads) {
   const Finished f = sample(clip({"--seed", "7"}));
   ASSERT_EQ(f.exit_code, 0) << f.err;
   EXPECT_THAT(f.out, AllOf(HasSubstr("two experts"), HasSubstr("high noise"),
-                           HasSubstr("a.safetensors"), HasSubstr("memory: ram")));
+                           HasSubstr("a.safetensors"), HasSubstr("memory: RAM")));
   const Finished g =
       sample(clip({"--seed", "7", "--policy", "stream1", "--threads", "1"}), "b.safetensors");
   ASSERT_EQ(g.exit_code, 0) << g.err;

@@ -45,7 +45,7 @@ TEST_F(TextTraining, SurvivesKillsToTheSameBits) {
       "--save-steps", "4"};
   const Finished whole = run_ballast(arguments("whole", how));
   ASSERT_EQ(whole.exit_code, 0) << whole.err;
-  EXPECT_THAT(whole.out, AllOf(HasSubstr("finished after 24 steps"), HasSubstr("memory: planned")));
+  EXPECT_THAT(whole.out, AllOf(HasSubstr("finished after 24 steps"), HasSubstr("RAM: planned")));
   int kills = 0;
   for (; kills < 2; ++kills) {
     std::vector<std::string> more = how;

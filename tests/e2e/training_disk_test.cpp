@@ -80,7 +80,7 @@ TEST_F(TrainingDisk, TooFullForStateOnDiskEndsTheRunBeforeItBegins) {
                                               "state-on-disk"};
   const Finished refused = train(arguments);
   EXPECT_EQ(refused.exit_code, 3) << refused.err;
-  EXPECT_THAT(refused.err, HasSubstr("disk memory is short"));
+  EXPECT_THAT(refused.err, HasSubstr("more disk space needed"));
   std::vector<std::string> allowed = arguments;
   allowed.insert(allowed.end(), {"--disk", "1GB"});
   fill(disk_.path());
@@ -112,7 +112,7 @@ TEST_F(TrainingDisk, FullForLogsIsAWarningAndTrainingGoesOn) {
   TrainingProcess process({run_.write_config(kForever), "--output_dir", out_});
   ASSERT_TRUE(process.wait_for([&] { return steps_logged(out_) >= 5; })) << process.err();
   fill(disk_.path());
-  ASSERT_TRUE(process.wait_for([&] { return count(process.err(), "training goes on") == 2; }))
+  ASSERT_TRUE(process.wait_for([&] { return count(process.err(), "training continues") == 2; }))
       << process.err();
   const int logged = steps_logged(out_);
   std::this_thread::sleep_for(std::chrono::milliseconds(200));  // a dozen steps nobody can write of
@@ -123,7 +123,7 @@ TEST_F(TrainingDisk, FullForLogsIsAWarningAndTrainingGoesOn) {
   EXPECT_EQ(f.exit_code, 0) << f.err;
   EXPECT_THAT(f.err, AllOf(HasSubstr("run_log.jsonl"), HasSubstr("tfevents"),
                            HasSubstr("No space left on device")));
-  EXPECT_EQ(count(f.err, "training goes on"), 2) << "once for the log, once for TensorBoard's file";
+  EXPECT_EQ(count(f.err, "training continues"), 2) << "once for the log, once for TensorBoard's file";
   expect_whole_checkpoint(newest_run(out_), logged + 5);
   EXPECT_TRUE(fs::exists(newest_run(out_) + "/report.html"));
 }

@@ -73,7 +73,7 @@ TEST(ConditionImages, TheMiddleOfALongPictureIsTaken) {
 
 TEST(ConditionImages, APictureThatWouldGrowBeyondMeasureIsRefused) {
   const std::vector<std::uint8_t> rgb(3 * 30000);
-  EXPECT_FAILS(ti2v_frame({{30000, 1}, rgb}, {960, 928}), ErrorCode::input, "resized picture");
+  EXPECT_FAILS(ti2v_frame({{30000, 1}, rgb}, {960, 928}), ErrorCode::input, "resized image");
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ struct GpuPlan {
       : run(prepare_run(read_config(config), target, Purpose::plan)),
         planned(std::get<wan::PlannedRun>(fit(run.request))) {}
   std::string table() const {
-    return plan_table(title_of(run), view_of(run.request, planned, &run));
+    return plan_table(title_of(run), view_of(run.request, planned, &run), {.details = true});
   }
   PreparedRun run;
   wan::PlannedRun planned;
@@ -122,9 +122,9 @@ TEST(GpuPlan, CountsContextAndPinnedMemory) {
   const std::string table = p.table();
   EXPECT_THAT(table, HasSubstr("NVIDIA A100-SXM4-80GB, rates of a100 (rates are estimates)"));
   EXPECT_THAT(table, HasSubstr("CUDA context and libraries"));
-  EXPECT_THAT(table, HasSubstr("CUDA on the host"));
-  EXPECT_THAT(table, HasSubstr("map of pinned memory"));
-  EXPECT_THAT(table, HasSubstr("  pinned"));
+  EXPECT_THAT(table, HasSubstr("CUDA libraries in RAM"));
+  EXPECT_THAT(table, HasSubstr("GPU page tables"));
+  EXPECT_THAT(table, HasSubstr("  of it pinned for the GPU"));
   EXPECT_THAT(table, Not(HasSubstr("BLAS buffers")));
 }
 

@@ -280,7 +280,7 @@ TEST(Distiller, ARefusalNamesMemorySolutionsAndACommand) {
   ASSERT_TRUE(std::holds_alternative<Refusal>(outcome));
   const Refusal& refusal = std::get<Refusal>(outcome);
   const std::vector<PlannedChange> changes = possible_changes(r, refusal);
-  const std::string text = refusal_text(r, refusal, changes);
+  const std::string text = tried_text(r, refusal, changes);
   for (const char* part : {"allocated", "would reserve", "total", "free", "allowed",
                            "tried already: a streamed teacher", "--gradient_checkpointing",
                            "for example:\n  ballast distill --teacher-path"}) {

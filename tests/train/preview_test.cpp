@@ -92,7 +92,8 @@ TEST_F(Preview, IsAPhaseOfThePlanThatKeepsNothingBetweenSteps) {
   without.policy = with.policy;
   const wan::PlannedRun alone = planned(without);
   EXPECT_EQ(with.plan.persistent, alone.plan.persistent);
-  const std::string text = plan_table(title_of(run), view_of(run.request, with, &run));
+  const std::string text =
+      plan_table(title_of(run), view_of(run.request, with, &run), {.details = true});
   EXPECT_THAT(text, HasSubstr("sampling"));
   EXPECT_THAT(text, HasSubstr("decoding"));
   EXPECT_THAT(text, HasSubstr("previews: 2 clips before the first step, every 2 steps"));

@@ -161,7 +161,7 @@ Refusal refuse(const PairRequest& request, const std::vector<Job>& jobs,
   for (const Job& student : jobs) {
     for (const TeacherChoice& choice : choices) {
       const PlannedPair p = plan_pair(request, job_of(request, student, choice));
-      Refusal r = {.policy = "the leanest plan",
+      Refusal r = {.policy = "the lowest-memory plan",
                    .needed = {p.needed(Tier::device), p.needed(Tier::host), {}},
                    .shortages = shortages(request, p),
                    .seconds_per_step = p.seconds_per_step()};
@@ -235,20 +235,20 @@ std::string text_of(const PlannedPair& p) {
   const MemoryPolicy& t = p.job.teacher_policy;
   const Job& s = p.job.student;
   std::string text = "teacher ";
-  if (p.job.teacher_on_processors) text += "is computed by the processors, ";
+  if (p.job.teacher_on_processors) text += "computed by the CPU, ";
   if (t.slots == 0 && p.job.teacher_on_processors) {
-    text += "in host memory";
+    text += "in RAM";
   } else if (t.slots == 0) {
-    text += "stays on the device";
+    text += "resident";
   } else {
-    text += fmt::format("streams from {}", t.home == WeightHome::host ? "host memory" : "its file");
+    text += fmt::format("streams from {}", t.home == WeightHome::host ? "RAM" : "its file");
     text += t.parts > 0 ? fmt::format(", {} matrices ahead", t.parts)
                         : fmt::format(" through {} slots", t.slots);
-    if (t.resident_groups > 0) text += fmt::format(", {} groups stay", t.resident_groups);
+    if (t.resident_groups > 0) text += fmt::format(", {} groups resident", t.resident_groups);
   }
   text += s.activations == Activations::kept ? "; student keeps its activations"
-                                             : "; student's blocks are computed again";
-  if (s.state_on_host) text += ", its gradients and moments wait in host memory";
+                                             : "; student recomputes its blocks";
+  if (s.state_on_host) text += ", gradients and optimizer state in RAM";
   return text;
 }
 

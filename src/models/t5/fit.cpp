@@ -85,7 +85,7 @@ MemoryPolicy streamed(int slots, Activations a) {
 MemoryPolicy leanest(const FitRequest& request) {
   if (request.offloading == Choice::off) return resident(Activations::recomputed);
   MemoryPolicy p = streamed(1, Activations::recomputed);
-  p.name = "leanest";
+  p.name = "lowest-memory";
   p.parts = 1;
   p.offload = request.backend.device == Device::cuda;
   p.chunk_tokens = kTokenQuantum;
@@ -169,7 +169,7 @@ Refusal refuse(const FitRequest& request) {
                                               excess(request, least_needs(request, closest))) {
     closest = other;
   }
-  return refusal("the leanest policy", request, plan_run(request, closest));
+  return refusal("the lowest-memory plan", request, plan_run(request, closest));
 }
 
 }  // namespace
@@ -277,15 +277,15 @@ std::string describe(const Config& config, const MemoryPolicy& policy) {
   }
   std::string text =
       policy.slots == 0
-          ? fmt::format("all {} blocks stay on the device", blocks)
-          : fmt::format("{} of {} blocks stay, {} stream from host memory through {} slot{}", stay,
+          ? fmt::format("all {} blocks resident", blocks)
+          : fmt::format("{} of {} blocks resident, {} streamed from RAM through {} slot{}", stay,
                         blocks, blocks - stay, policy.slots, policy.slots == 1 ? "" : "s");
-  text += policy.activations == Activations::kept ? "; activations kept"
+  text += policy.activations == Activations::kept ? "; keeps all activations"
           : policy.kept_blocks > 0
-              ? fmt::format("; activations of {} blocks kept, of the others computed again",
+              ? fmt::format("; keeps activations of {} blocks, recomputes the others",
                             policy.kept_blocks)
-              : "; activations computed again";
-  if (policy.offload) text += ", block inputs in host memory";
+              : "; recomputes activations";
+  if (policy.offload) text += ", block inputs in RAM";
   return text;
 }
 

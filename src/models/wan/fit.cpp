@@ -57,8 +57,14 @@ std::vector<Shortage> shortages(const FitRequest& request, const PlannedRun& run
   const Bytes device = run.needed(Tier::device);
   Bytes host = run.needed(Tier::host);
   if (request.backend.device == Device::cpu) host += device;
-  return ballast::shortages(run.plan, {device, host, run.needed(Tier::disk)},
-                            {request.budget.gpu, request.budget.host, request.budget.disk});
+  auto all = ballast::shortages(run.plan, {device, host, run.needed(Tier::disk)},
+                                {request.budget.gpu, request.budget.host, request.budget.disk});
+  for (Shortage& s : all) {
+    for (const ProcessLine& l : run.lines) {
+      if (l.tier == s.tier) s.outside.emplace_back(l.name, l.bytes);
+    }
+  }
+  return all;
 }
 
 namespace {
@@ -133,7 +139,7 @@ namespace {
 
 Refusal refuse(const FitRequest& request, KnownNeeds& known) {
   const PlannedRun run = plan_run(request, closest_policy(request, known));
-  return refusal("the leanest policy", run, shortages(request, run));
+  return refusal("the lowest-memory plan", run, shortages(request, run));
 }
 
 }  // namespace

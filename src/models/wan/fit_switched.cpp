@@ -88,7 +88,7 @@ std::variant<PlannedRun, Refusal> fit_switched(const FitRequest& request) {
     const Bytes now = excess(missing);
     if (best || (closest && least <= now)) continue;
     least = now;
-    closest = {.policy = "the leanest policy that the switches leave",
+    closest = {.policy = "the lowest-memory plan that the switches allow",
                .needed = {run.needed(Tier::device), run.needed(Tier::host), run.needed(Tier::disk)},
                .shortages = std::move(missing),
                .seconds_per_step = run.seconds_per_step()};

@@ -173,8 +173,8 @@ std::string policy_text(const PlannedVae& planned) {
   add(p.slices, "frames one by one");
   add(planned.twice > 0,
       fmt::format("{} bands ({:.0f} % computed twice)", p.bands, 100 * planned.twice));
-  add(p.streamed_units > 0, "weights from the host");
-  add(p.hosted_histories > 0, fmt::format("{} histories on the host", p.hosted_histories));
+  add(p.streamed_units > 0, "weights streamed from RAM");
+  add(p.hosted_histories > 0, fmt::format("{} histories in RAM", p.hosted_histories));
   return text.empty() ? "resident" : text;
 }
 

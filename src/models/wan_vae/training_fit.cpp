@@ -3,8 +3,8 @@
 namespace ballast::wan_vae {
 namespace {
 
-constexpr const char* kKept = "inputs of all units kept";
-constexpr const char* kAgain = "inputs of stages kept, the rest computed again";
+constexpr const char* kKept = "keeps inputs of all units";
+constexpr const char* kAgain = "keeps inputs of stages, recomputes the rest";
 
 PlannedTraining plan_with(const TrainingRequest& r, bool checkpointing) {
   ProgramSet set;
