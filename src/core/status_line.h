@@ -26,9 +26,12 @@ class StatusLine {
   void put(fmt::format_string<Args...> text, Args&&... args) {
     char* const at = text_.data() + size_;
     const std::size_t written = fmt::format_to_n(at, left_, text, std::forward<Args>(args)...).size;
+    cut_ = cut_ || written > left_;
     size_ += std::min(written, left_);
     left_ -= std::min(written, left_);
   }
+
+  bool cut() const { return cut_; }  // something had no room
 
   // On a terminal it erases what stands there; unless it is the last, the cursor goes back to the
   // first column, and whatever is written next, this line again or one of the log, erases it.
@@ -37,6 +40,7 @@ class StatusLine {
  private:
   std::array<char, kMostColumns + 1> text_;
   std::size_t size_ = 0, left_;
+  bool cut_ = false;
 };
 
 }  // namespace ballast

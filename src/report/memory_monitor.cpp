@@ -5,6 +5,17 @@
 
 namespace ballast {
 
+std::string_view display_name_of(std::string_view name, bool gpu) {
+  if (name == "device") return gpu ? "GPU memory" : "RAM (compute share)";
+  if (name == "host") return gpu ? "pinned RAM" : "RAM (buffers)";
+  if (name == "ram") return "RAM";
+  return name;
+}
+
+bool is_for_gpu(const MemoryNumbers& planned) {
+  return planned.device.count > 0 && planned.ram < planned.device + planned.host;
+}
+
 const MemoryNumbers& MemoryMonitor::sample(const MemoryNumbers& arenas, Counting counting) {
   now_ = arenas;
   if (gpu_) now_.device = gpu_();

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "core/bytes.h"
@@ -28,6 +29,12 @@ struct MemoryNumbers {
 
   bool operator==(const MemoryNumbers&) const = default;
 };
+
+// What users read of MemoryNumbers::each()'s names: "GPU memory", "pinned RAM", "disk", "RAM";
+// without a GPU "RAM (compute share)", "RAM (buffers)".
+std::string_view display_name_of(std::string_view name, bool gpu);
+// Whether a plan is one for a GPU. On the CPU the process holds both arenas, on a GPU one of them.
+bool is_for_gpu(const MemoryNumbers& planned);
 
 // Memory in use against memory planned, over a run. sample() allocates nothing and takes about
 // 10 us with Counting::quick, so it can be called at every step. For one thread.

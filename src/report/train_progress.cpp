@@ -17,6 +17,7 @@ namespace ballast {
 namespace {
 
 constexpr double kTerminalPause = 0.1;  // seconds between two drawings
+constexpr double kLogPause = 1.0;       // and at least between two lines in a file
 constexpr std::int64_t kMemory = 50;    // steps that means look back on
 
 // Mean that forgets: plain until it has seen kMemory values.
@@ -37,19 +38,35 @@ Unit unit_for(Bytes b) {
   return kUnits.back();
 }
 
-void put_memory(StatusLine& line, std::string_view name, Bytes measured, Bytes planned) {
+void put_memory(StatusLine& line, std::string_view separator, std::string_view name, Bytes measured,
+                Bytes planned) {
   if (planned.count == 0 && measured.count == 0) return;
   const Unit unit = unit_for(std::max(measured, planned));
   const auto put = [&](Bytes b) {
     const double n = static_cast<double>(b.count) / unit.bytes;
     line.put("{:.{}f}", n, unit.bytes == 1 || n >= 100 ? 0 : n >= 10 ? 1 : 2);
   };
-  line.put(", {} ", name);
+  line.put("{}{} ", separator, name);
   put(measured);
   line.put("/");
   put(planned);
   line.put(" {}", unit.name);
 }
+
+// "4m24s"
+void put_short(StatusLine& line, std::chrono::seconds duration) {
+  const std::int64_t s = duration.count();
+  if (s < 60) return line.put("{}s", s);
+  if (s < 3600) return line.put("{}m{:02}s", s / 60, s % 60);
+  if (s < 86400) return line.put("{}h{:02}m", s / 3600, s / 60 % 60);
+  line.put("{}d{}h", s / 86400, s / 3600 % 24);
+}
+
+// From all that there is to what a narrow terminal has room for. Memory is in every form.
+enum class Form { full, plain, compact, without_time_left, without_loss, without_pace };
+constexpr std::array<Form, 6> kForms = {Form::full,         Form::plain,
+                                        Form::compact,      Form::without_time_left,
+                                        Form::without_loss, Form::without_pace};
 
 }  // namespace
 
@@ -74,10 +91,9 @@ void TrainProgress::step(const Step& step) {
   follow(pace_, ++steps_, step.seconds);
   if (std::isfinite(step.loss)) follow(smoothed_, ++losses_, step.loss);
   const std::int64_t every = std::max<std::int64_t>(options_.print_every, 1);
-  const bool due =
-      terminal_ ? !any_shown_ || std::chrono::duration<double>(output_.now() - shown_).count() >=
-                                     kTerminalPause
-                : step.step % every == 0 || !any_shown_;
+  const auto passed = [&] { return std::chrono::duration<double>(output_.now() - shown_).count(); };
+  const bool due = !any_shown_ || (terminal_ ? passed() >= kTerminalPause
+                                             : step.step % every == 0 && passed() >= kLogPause);
   if (due) show(false);
 }
 
@@ -89,26 +105,40 @@ std::optional<double> TrainProgress::seconds_left() const {
 
 void TrainProgress::show(bool last) {
   if (log::level() > log::Level::info) return;
-  StatusLine line(columns_);
-  line.put("ballast: step {}", last_.step);
-  if (options_.total > 0) line.put("/{}", options_.total);
-  if (last_.epoch > 0) line.put(", epoch {}", last_.epoch);
-  line.put(", loss {:.4g} ({:.4g})", last_.loss, smoothed_);
-  if (pace_ >= 1) {
-    line.put(", {:.2f} s/step", pace_);
-  } else {
-    line.put(", {:.1f} ms/step", pace_ * 1e3);
+  const auto put_all = [&](StatusLine& line, Form form) {
+    const bool full = form == Form::full, wordy = form <= Form::plain;
+    const std::string_view separator = wordy ? ", " : " ";
+    line.put("{}step {}", full ? "ballast: " : "", last_.step);
+    if (options_.total > 0) line.put("/{}", options_.total);
+    if (full && last_.epoch > 0) line.put(", epoch {}", last_.epoch);
+    if (form < Form::without_loss) line.put("{}loss {:.4g}", separator, last_.loss);
+    if (full) line.put(" ({:.4g})", smoothed_);
+    if (form == Form::without_pace) {
+      // no room for it
+    } else if (pace_ >= 1) {
+      line.put("{}{:.2f} s{}", separator, pace_, wordy ? "/step" : "");
+    } else {
+      line.put("{}{:.1f} ms{}", separator, pace_ * 1e3, wordy ? "/step" : "");
+    }
+    if (const auto left = seconds_left(); left && *left > 0 && form < Form::without_time_left) {
+      const auto whole = std::chrono::seconds(std::llround(std::min(*left, 1e9)));
+      line.put("{}", separator);
+      wordy ? line.put("{}", to_string(whole)) : put_short(line, whole);
+      line.put(" left");
+    }
+    const MemoryNumbers &measured = last_.measured, &planned = last_.planned;
+    // Without a GPU its arena is RAM, and counted there.
+    if (options_.gpu) put_memory(line, separator, "GPU", measured.device, planned.device);
+    put_memory(line, separator, "RAM", measured.ram, planned.ram);
+    put_memory(line, separator, "disk", measured.disk, planned.disk);
+  };
+  for (const Form form : kForms) {
+    StatusLine line(columns_);
+    put_all(line, form);
+    if (line.cut() && form != kForms.back()) continue;
+    line.write(output_.file, terminal_, last);
+    break;
   }
-  if (const auto left = seconds_left(); left && *left > 0) {
-    const auto whole = std::chrono::seconds(std::llround(std::min(*left, 1e9)));
-    line.put(", {} left", to_string(whole));
-  }
-  const MemoryNumbers &measured = last_.measured, &planned = last_.planned;
-  put_memory(line, "device", measured.device, planned.device);
-  put_memory(line, "host", measured.host, planned.host);
-  put_memory(line, "disk", measured.disk, planned.disk);
-  put_memory(line, "RAM", measured.ram, planned.ram);
-  line.write(output_.file, terminal_, last);
   shown_ = output_.now();
   any_shown_ = true;
   fresh_ = false;

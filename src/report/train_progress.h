@@ -11,11 +11,13 @@
 namespace ballast {
 
 // What the person who waits for a training run sees: one line that rewrites itself on a terminal,
-// else a line every so many steps.
+// else a line every so many steps, one a second at most.
 //   ballast: step 120/2000, epoch 3, loss 0.0812 (0.0930), 3.21 s/step, 1 h 40 min left,
-//            device 9.11/9.26 GB, RAM 3.02/3.40 GB
-// The second loss is smoothed, the second size is the planned one. For one thread; step() allocates
-// nothing. Silent when log::level() hides info.
+//            GPU 9.11/9.26 GB, RAM 3.02/3.40 GB
+// The second loss is smoothed, the second size is the planned one. Where a terminal is narrower,
+// words go and memory stays; 80 columns have room for
+//   step 120/2000 loss 0.0812 3.21 s 1h40m left GPU 9.11/9.26 GB RAM 3.02/3.40 GB
+// For one thread; step() allocates nothing. Silent when log::level() hides info.
 class TrainProgress {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -29,6 +31,7 @@ class TrainProgress {
     std::int64_t total = 0;        // steps; 0: unknown, then no time left is given
     std::int64_t done = 0;         // before this process started; does not count towards the speed
     std::int64_t print_every = 1;  // steps between two lines in a file or pipe
+    bool gpu = false;              // whether there is GPU memory to speak of
   };
   struct Step {
     std::int64_t step = 0;  // done with it

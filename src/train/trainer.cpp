@@ -129,11 +129,13 @@ std::int64_t TrainingLoop::place_on_x_axis() const {
 
 void TrainingLoop::memory_line() {
   const MemoryNumbers& now = monitor_->now();
-  event("memory", fmt::format("{} {} of {}, host arena {} of {}, process {} of {} planned",
-                              on_gpu() ? "GPU" : "device arena", now.device, planned_.device,
-                              now.host, planned_.host, now.ram, planned_.ram));
+  event("memory", fmt::format("{} {} of {}, {} {} of {}, process {} of {} planned",
+                              display_name_of("device", on_gpu()), now.device, planned_.device,
+                              display_name_of("host", on_gpu()), now.host, planned_.host, now.ram,
+                              planned_.ram));
   if (const auto above = monitor_->above_plan()) {
-    log::warn("more {} in use than planned: {} of {}", above->what, above->most, above->planned);
+    log::warn("more {} in use than planned: {} of {}", display_name_of(above->what, on_gpu()),
+              above->most, above->planned);
   }
 }
 
@@ -142,7 +144,7 @@ void TrainingLoop::context_line() {
   if (!on_gpu()) return;
   const Bytes arena = plan_.peak_of(Tier::device), all = gpu_memory_of_process();
   const std::string line =
-      fmt::format("CUDA context and libraries take {} of GPU memory, {} planned; arena {}",
+      fmt::format("CUDA context and libraries take {} of GPU memory, {} planned; buffers {}",
                   all - std::min(arena, all), planned_.device - arena, arena);
   log::info("{}", line);
   event("memory", line);
@@ -248,8 +250,10 @@ TrainOutcome TrainingLoop::run() {
     records_.emplace(folder_.path(), run_.info, state_.step, place_on_x_axis(),
                      run_.in_output_dir ? resumed_.has_value() : c.resume.has_value());
     context_line();
-    progress_.emplace(TrainProgress::Options{
-        .total = run_.total_steps, .done = state_.step, .print_every = c.steps_per_print});
+    progress_.emplace(TrainProgress::Options{.total = run_.total_steps,
+                                             .done = state_.step,
+                                             .print_every = c.steps_per_print,
+                                             .gpu = on_gpu()});
     if (c.webhook) {
       webhook_ = run_.webhook.empty() ? Webhook::from_environment()
                                       : std::make_unique<Webhook>(run_.webhook);

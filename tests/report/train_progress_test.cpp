@@ -44,18 +44,60 @@ class TrainProgressLine : public testing::Test {
   TrainProgress::Time now_{};
 };
 
-TEST_F(TrainProgressLine, TellsStepLossTimeAndMemoryPerTier) {
-  TrainProgress p({.total = 100}, output(false));
+TEST_F(TrainProgressLine, TellsStepLossTimeAndMemory) {
+  TrainProgress p({.total = 100, .gpu = true}, output(false));
   p.step(step(12));
   EXPECT_EQ(text(),
             "ballast: step 12/100, epoch 2, loss 0.5 (0.5), 3.00 s/step, 4 min 24 s left, "
-            "device 9.11/9.26 GB, host 43.0/50.3 MB, RAM 11.0/12.4 GB\n");
+            "GPU 9.11/9.26 GB, RAM 11.0/12.4 GB\n");
+}
+
+TEST_F(TrainProgressLine, WithoutAGpuItSpeaksOfRamAlone) {
+  TrainProgress p({.total = 100}, output(false));
+  p.step(step(12));
+  EXPECT_THAT(text(), ::testing::AllOf(::testing::HasSubstr("RAM 11.0/12.4 GB"),
+                                       ::testing::Not(::testing::HasSubstr("GPU"))));
+}
+
+TEST_F(TrainProgressLine, KeepsItsMemoryNumbersInEightyColumnsAndFewer) {
+  for (const int columns : {79, 62, 54}) {
+    const std::size_t before = text().size();
+    {
+      TrainProgress p({.total = 20000, .gpu = true}, output(true, columns));
+      p.step(step(12000, 0.08123));
+    }
+    std::istringstream lines(text().substr(before));
+    for (std::string line; std::getline(lines, line, '\r');) {
+      if (line.ends_with('\n')) line.pop_back();
+      line.erase(0, line.find('K') + 1);  // the terminal's erase sequence
+      EXPECT_LE(line.size(), static_cast<std::size_t>(columns)) << line;
+      EXPECT_THAT(line, ::testing::EndsWith("GPU 9.11/9.26 GB RAM 11.0/12.4 GB"));
+      EXPECT_THAT(line, ::testing::StartsWith("step 12000/20000"));
+    }
+  }
+}
+
+TEST_F(TrainProgressLine, WritesOneLineASecondToAFileWithoutCarriageReturns) {
+  {
+    TrainProgress p({.total = 300}, output(false));
+    for (int s = 1; s <= 300; ++s) {
+      now_ += std::chrono::milliseconds(10);
+      p.step(step(s));
+    }
+  }
+  const std::string all = text();
+  EXPECT_EQ(std::ranges::count(all, '\n'), 4);  // the first, two more, the last
+  EXPECT_EQ(std::ranges::count(all, '\r'), 0);
+  EXPECT_EQ(std::ranges::count(all, '\033'), 0);
 }
 
 TEST_F(TrainProgressLine, WritesALineEveryNStepsToAFileAndTheLastOne) {
   {
     TrainProgress p({.total = 25, .print_every = 10}, output(false));
-    for (int s = 1; s <= 25; ++s) p.step(step(s));
+    for (int s = 1; s <= 25; ++s) {
+      now_ += std::chrono::seconds(3);
+      p.step(step(s));
+    }
   }
   std::string steps;
   std::istringstream lines(text());
@@ -76,7 +118,7 @@ TEST_F(TrainProgressLine, RedrawsOneLineOnATerminalTenTimesASecondAtMost) {
   EXPECT_EQ(std::ranges::count(all, '\r'), 10);
   EXPECT_EQ(std::ranges::count(all, '\n'), 1);
   EXPECT_TRUE(all.ends_with("\n"));
-  EXPECT_THAT(all, ::testing::HasSubstr("\033[Kballast: step 1/1000, epoch 2, loss 0.5 \r"));
+  EXPECT_THAT(all, ::testing::HasSubstr("\033[Kstep 1/1000 3.00 s RAM 11.0/12.4 GB\r"));
 }
 
 TEST_F(TrainProgressLine, SmoothedLossIsThePlainMeanAtFirstAndLeavesOutNaN) {
