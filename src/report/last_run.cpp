@@ -51,15 +51,19 @@ std::optional<std::string> last_run() {
 }
 
 std::optional<std::string> find_flight_record(const std::string& path) {
+  return find_run_file(path, kFlightFile);
+}
+
+std::optional<std::string> find_run_file(const std::string& path, std::string_view name) {
   std::error_code error;
   if (fs::is_regular_file(path, error)) return path;
-  const fs::path own = fs::path(path) / kFlightFile;
+  const fs::path own = fs::path(path) / name;
   if (fs::is_regular_file(own, error)) return own.string();
   std::optional<std::string> newest;
   fs::file_time_type newest_time{};
   fs::directory_iterator at(path, error), end;
   for (; !error && at != end; at.increment(error)) {
-    const fs::path record = at->path() / kFlightFile;
+    const fs::path record = at->path() / name;
     std::error_code missing;
     if (!fs::is_regular_file(record, missing)) continue;
     const auto time = fs::last_write_time(record, missing);

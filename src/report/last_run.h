@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace ballast {
 
@@ -11,8 +12,10 @@ namespace ballast {
 void remember_last_run(const std::string& flight_record);
 std::optional<std::string> last_run();
 
-// The flight record below path: path itself, the one in that folder, or the newest in one of its
-// folders (an output_dir with several runs).
+// A run's file of that name below path: path itself, the one in that folder, or the newest in one
+// of its folders (an output_dir with several runs).
+std::optional<std::string> find_run_file(const std::string& path, std::string_view name);
+// The same for the flight record.
 std::optional<std::string> find_flight_record(const std::string& path);
 
 }  // namespace ballast
