@@ -20,7 +20,7 @@ class Cache : public Command {
         "                                          X.safetensors and X.latent.safetensors\n\n"
         "Takes the arguments of `ballast train`. Encodes captions, then media, inside --gpu and\n"
         "--ram, and leaves out what is encoded already: stopped at any moment and started again\n"
-        "it goes on. --regenerate_cache encodes everything again.\n");
+        "it continues. --regenerate_cache encodes everything again.\n");
     app.footer(own_flags_help() + "\n" + train::config_flags_help());
   }
   bool takes(const std::vector<std::string>& arguments) override {

@@ -106,9 +106,16 @@ CacheInputs find_cache_inputs(const train::TrainConfig& c) {
   } else if (c.dialect == train::Dialect::flow_matching) {
     in.model = "captions";  // need nothing of a model but the length of its text
   } else {
-    fail(ErrorCode::input, fmt::format("there is neither a transformer ({}) nor a VAE: nothing "
-                                       "says what samples are to be like",
-                                       c.model.checkpoint));
+    const bool pipe_file = c.dialect == train::Dialect::diffusion_pipe;
+    fail(
+        ErrorCode::input,
+        c.model.checkpoint.empty()
+            ? std::string("neither a transformer nor a VAE is given: their files say how large "
+                          "cached samples are")
+            : fmt::format("the transformer {} does not exist, and no VAE is given: their files say "
+                          "how large cached samples are",
+                          printable(c.model.checkpoint)),
+        {{pipe_file ? "[model] vae_path = 'FILE'" : "--vae FILE", "names the VAE"}});
   }
   r.path = c.dataset.config;
   r.named = c.dataset.named;

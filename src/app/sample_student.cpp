@@ -12,6 +12,7 @@
 #include "memory/machine.h"
 #include "models/student/student_files.h"
 #include "ops/sgemm.h"
+#include "plan/display_names.h"
 #include "train/config_words.h"
 #include "train/flags.h"
 #include "train/prompt_part.h"
@@ -26,9 +27,9 @@ train::FlagTable student_flags(Fields& f, std::vector<std::string>& notes) {
   train::FlagTable t(&notes);
   t.add("model_path", f.model, "folder of the student: config.json and its weights");
   t.add("teacher_path", f.teacher, "folder with the text encoder, the tokenizer and the VAE");
-  t.add("prompt", f.prompt, "what the picture shows");
+  t.add("prompt", f.prompt, "what the image shows");
   t.add("cond", f.cond, "or its text states: safetensors with embeddings");
-  t.add("output_path", f.output, "picture.png, or .safetensors for the latent");
+  t.add("output_path", f.output, "image.png, or .safetensors for the latent");
   t.add("num_inference_steps", f.steps, "steps", 1);
   t.add("seed", f.seed, "of the noise");
   t.add("text_encoder", f.encoder, "where the teacher's folder has none");
@@ -36,7 +37,7 @@ train::FlagTable student_flags(Fields& f, std::vector<std::string>& notes) {
   t.add("vae", f.vae, "the same for the VAE");
   t.add("device", f.device, "auto, cpu or cuda");
   t.add("gpu", f.gpu, "GPU memory that may be used");
-  t.add("ram", f.ram, "host memory");
+  t.add("ram", f.ram, "RAM");
   t.add("json", f.json, "print one JSON document, sizes in bytes");
   return t;
 }
@@ -44,7 +45,7 @@ train::FlagTable student_flags(Fields& f, std::vector<std::string>& notes) {
 }  // namespace
 
 std::string StudentSample::help() {
-  return "\nA picture by a distilled student: ballast sample --model_path STUDENT --teacher_path "
+  return "\nA image by a distilled student: ballast sample --model_path STUDENT --teacher_path "
          "FOLDER\n--prompt TEXT [--output_path inference_result.png] [--num_inference_steps 20]\n";
 }
 
@@ -125,8 +126,10 @@ void StudentSample::run() {
     if (!gpu) host += plan.peak_of(Tier::device);
     if (plan.peak_of(Tier::device) > budget.gpu || host > budget.host) {
       fail(ErrorCode::refused,
-           fmt::format("the student needs {} of device and {} of host memory, {} and {} allowed",
-                       plan.peak_of(Tier::device), host, budget.gpu, budget.host));
+           fmt::format("does not fit: the student needs {} of {} ({} allowed) and {} of RAM ({} "
+                       "allowed)",
+                       plan.peak_of(Tier::device), memory_name(Tier::device, !gpu), budget.gpu,
+                       host, budget.host));
     }
     const std::vector<float> text = text_vector(c.text_dim);
     Runner runner(set, plan);
@@ -142,9 +145,10 @@ void StudentSample::run() {
                                          {"used_bytes", runner.high_water(t).count}};
     }
     if (!json_) {
-      print(fmt::format("student: {} of device and {} of host memory planned, {} and {} used\n",
-                        plan.peak_of(Tier::device), plan.peak_of(Tier::host),
-                        runner.high_water(Tier::device), runner.high_water(Tier::host)));
+      print(fmt::format("student: {} of {} and {} of RAM planned, {} and {} used\n",
+                        plan.peak_of(Tier::device), memory_name(Tier::device, !gpu),
+                        plan.peak_of(Tier::host), runner.high_water(Tier::device),
+                        runner.high_water(Tier::host)));
     }
   }
   const std::string path = infer::save_student_sample(latent, c, vae, decoding, output_path_);

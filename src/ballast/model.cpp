@@ -24,7 +24,7 @@ struct Model::State {
       fail(::ballast::ErrorCode::usage,
            fmt::format("{}: the model is loaded, its settings are fixed", what),
            {{"save_checkpoint(), and load_checkpoint() into a new object",
-             "goes on with other memory settings, to the bit"}});
+             "continues with other memory settings, to the bit"}});
     }
     plan.reset();
   }

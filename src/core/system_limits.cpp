@@ -71,7 +71,7 @@ Error out_of_memory() {
   LimitsInForce limits;
   limits.add_bytes(RLIMIT_AS, "-v", "address space");
   limits.add_bytes(RLIMIT_DATA, "-d", "data");
-  return std::move(limits).error("the system gave no more memory");
+  return std::move(limits).error("the system has no memory left for this process");
 }
 
 Error out_of_threads(std::string_view what, std::string_view why) {

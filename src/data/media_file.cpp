@@ -32,10 +32,10 @@ class FolderMedia final : public OpenMedia {
   explicit FolderMedia(const std::string& folder) : pictures_(picture_paths(folder)) {
     if (pictures_.empty()) {
       fail(ErrorCode::input,
-           fmt::format("{}: there is no picture in this folder", printable(folder)));
+           fmt::format("{}: there is no image in this folder", printable(folder)));
     }
     const MediaInfo first = probe_media(pictures_.front());
-    info_.container = "pictures";
+    info_.container = "images";
     info_.codec = first.codec;
     info_.width = first.width;
     info_.height = first.height;

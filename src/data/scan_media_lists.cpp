@@ -128,7 +128,7 @@ class WorkList {
     if (!stamp) {
       std::error_code ignored;
       work_.skipped.push_back({path, std::filesystem::is_directory(path, ignored)
-                                         ? "there is no picture in this folder"
+                                         ? "there is no image in this folder"
                                          : "there is no such file"});
       return;
     }

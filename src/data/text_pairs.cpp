@@ -151,7 +151,7 @@ std::vector<std::string> csv_fields(const RawRecord& record, char separator,
       }
       if (++at < s.size() && s[at] != separator) {
         refuse(path, record.line,
-               fmt::format("field {} goes on behind its closing quote", fields.size()));
+               fmt::format("field {} continues after its closing quote", fields.size()));
       }
     } else {
       const std::size_t end = std::min(s.find(separator, at), s.size());

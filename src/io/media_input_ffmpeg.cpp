@@ -158,7 +158,7 @@ void MediaInput::find_stream() {
     if (wanted) stream_ = s;
     if (!wanted) s->discard = AVDISCARD_ALL;
   }
-  if (stream_ == nullptr) fail_input("it has no pictures in it", 0);
+  if (stream_ == nullptr) fail_input("it has no images in it", 0);
   const std::int64_t w = stream_->codecpar->width, h = stream_->codecpar->height;
   if (w > limits::kMediaSide || h > limits::kMediaSide || w * h > limits::kMediaPixels) {
     fail_input(fmt::format("{} x {} pixels are more than is read: at most {} on a side and {} in "
@@ -245,8 +245,9 @@ AVFrame* MediaDecoder::next() {
     const int sent = f.avcodec_send_packet(codec_.get(), more ? packet_.get() : nullptr);
     if (sent < 0) {
       input_.fail_input(
-          fmt::format("frame {} cannot be decoded (pictures of more than {} pixels never are)",
-                      frames_, limits::kMediaPixels),
+          fmt::format(
+              "frame {} cannot be decoded: it is damaged, or has more than {} million pixels",
+              frames_, limits::kMediaPixels / 1'000'000),
           sent);
     }
   }

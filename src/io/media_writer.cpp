@@ -85,7 +85,7 @@ class WebpWriter : public MediaWriter {
   void add(std::span<const std::uint8_t> frame) override {
     const MediaBytes picture = encode_picture(PictureCodec::webp, options_, frame);
     constexpr std::size_t kRiffHeader = 12;
-    check(picture.size() > kRiffHeader, "a WebP picture of {} bytes", picture.size());
+    check(picture.size() > kRiffHeader, "a WebP image of {} bytes", picture.size());
     body_ += "ANMF";
     append_u32_le(body_, 16 + picture.size() - kRiffHeader);
     append_u24_le(body_, 0);  // at the corner
@@ -233,7 +233,7 @@ void write_png(const std::string& path, const RgbImage& image, std::string_view 
         "{} bytes for {} x {} pixels", image.pixels.size(), image.width, image.height);
   const MediaOptions options{
       .width = image.width, .height = image.height, .comment = std::string(comment)};
-  checked_format("picture.png", options);
+  checked_format("image.png", options);
   write_file(path, png_of(options, image.pixels));
 }
 

@@ -254,7 +254,12 @@ TomlFile TomlFile::parse(std::string_view text, std::string path) {
   const toml::parse_result parsed = toml::parse(text, path);
   if (!parsed) {
     const auto begin = parsed.error().source().begin;
-    refuse(path, begin.line, begin.column, printable(parsed.error().description(), 200));
+    std::string problem = printable(parsed.error().description(), 200);
+    constexpr std::string_view kLineEnd = "saw '\\n'";  // as toml++ writes it
+    if (const auto at = problem.find(kLineEnd); at != problem.npos) {
+      problem.replace(at, kLineEnd.size(), "the line ends here");
+    }
+    refuse(path, begin.line, begin.column, problem);
   }
   TomlFile file;
   file.content_ = std::make_unique<Content>();

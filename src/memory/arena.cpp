@@ -28,8 +28,8 @@ constexpr int kPopulateWrite = 23;
     advice = {{fmt::format("--ram {}MiB", fits.count >> 20), "plans the run within what is left"}};
   }
   fail(ErrorCode::refused,
-       fmt::format("{} needs {} ({} bytes) of host memory: {}; available: {}", name, size,
-                   size.count, why, left ? to_string(*left) : "unknown"),
+       fmt::format("{} needs {} ({} bytes) of RAM: {}; available: {}", name, size, size.count, why,
+                   left ? to_string(*left) : "unknown"),
        std::move(advice));
 }
 

@@ -15,7 +15,7 @@ struct Budget {
   template <class Self, class Visit>
   static void fields(Self& c, Visit&& visit) {
     visit("gpu", c.gpu, "GPU memory Ballast may use, for example 24GiB");
-    visit("ram", c.host, "host memory, pinned memory included");
+    visit("ram", c.host, "RAM, pinned memory included");
     visit("disk", c.disk, "space for streamed weights and optimizer state");
   }
 

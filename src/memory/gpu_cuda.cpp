@@ -175,7 +175,7 @@ GpuQueue::GpuQueue() {
   place_ = static_cast<std::uint32_t*>(std::aligned_alloc(kPage, kPage));
   if (place_ == nullptr) {
     fail(ErrorCode::refused,
-         fmt::format("no {} bytes of host memory where the GPU notes how far it is", kPage));
+         fmt::format("no {} bytes of RAM where the GPU notes how far it is", kPage));
   }
   pinned_place_ = PinnedRegion(reinterpret_cast<std::byte*>(place_), {kPage});
   forget_place();
@@ -268,12 +268,11 @@ PinnedRegion::PinnedRegion(std::byte* base, Bytes size) {
   const cudaError_t e =
       cudaHostRegister(base, size.count, cudaHostRegisterPortable | cudaHostRegisterMapped);
   if (e == cudaErrorMemoryAllocation) {
-    fail(ErrorCode::refused,
-         fmt::format("{} of host memory cannot be kept in place for the GPU", size),
+    fail(ErrorCode::refused, fmt::format("{} of RAM cannot be kept in place for the GPU", size),
          {{"ulimit -l unlimited", "lifts the limit of locked memory, if there is one"},
           {"ballast doctor", "shows the limits of this machine"}});
   }
-  check_cuda(e, "pinning host memory");
+  check_cuda(e, "pinning RAM");
   base_ = base;
 }
 PinnedRegion::~PinnedRegion() {

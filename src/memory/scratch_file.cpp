@@ -31,7 +31,7 @@ Bytes free_space(const std::string& folder) {
        {{fmt::format("free {} on that disk, or set another output_dir", missing),
          "nothing was changed yet"},
         {fmt::format("--disk {}MB", free.count / 1000000),
-         "plans for what is there, where host memory has room for the rest"}});
+         "plans for what is there, where RAM has room for the rest"}});
 }
 
 void read_all(int fd, const std::string& folder, std::uint64_t offset, std::span<std::byte> to) {

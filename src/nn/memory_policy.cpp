@@ -13,7 +13,7 @@ std::string_view name_of(Activations a) {
     case Activations::kept:
       return "kept";
     case Activations::attention_kept:
-      return "attention kept";
+      return "attention outputs kept";
     case Activations::recomputed:
       return "recomputed";
   }

@@ -25,7 +25,7 @@ void each_piece(ProgramBuilder& pb, StagingRing& ring, Buffer stored, Buffer oth
   const std::uint64_t total = s.bytes;
   check(s.tier == Tier::disk && pb.tier(other) == Tier::device, "{} {} is no state on disk",
         pb.set().name(stored), s.shape);
-  check(total == pb.set().spec(other).bytes, "{} bytes of {} for {} on the device", total,
+  check(total == pb.set().spec(other).bytes, "{} bytes of {} for {} of the buffer", total,
         pb.set().name(stored), pb.set().spec(other).bytes);
   check(s.offset % kDiskAlignment == 0, "{} is cut at byte {}, not at a multiple of {}",
         pb.set().name(stored), s.offset, kDiskAlignment);

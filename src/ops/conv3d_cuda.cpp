@@ -69,7 +69,7 @@ class ConvPlans {
            fmt::format("{}: part of {} x {}, which cuDNN computes with partial sums ({} bytes for "
                        "the whole, {} for the part): bands would change bits",
                        what, a.chosen_height, a.width, whole.workspace(), plan.workspace()),
-           {{"no --bands", "whole pictures take what is planned for them"},
+           {{"no --bands", "whole images take what is planned for them"},
             {"--dtype f32", "takes other kernels"}});
     }
     return plans_.emplace(size, std::move(plan)).first->second;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/bytes.h"
+#include "plan/display_names.h"
 
 namespace ballast {
 namespace {
@@ -30,15 +31,15 @@ std::string held_in(const ProgramSet& set, const std::vector<Lifetime>& life, Ti
     buffers.emplace_back(s.bytes, i);
     roles[static_cast<std::size_t>(s.role)].first += s.bytes;
   }
-  if (sum == 0) return tier == Tier::device ? "nothing on the device" : "nothing in host memory";
+  const std::string_view memory = memory_name(tier, set.backend.device == Device::cpu);
+  if (sum == 0) return fmt::format("nothing in {}", memory);
   std::ranges::sort(roles, std::greater());
   std::ranges::stable_sort(buffers, std::greater(),
                            &std::pair<std::uint64_t, std::uint32_t>::first);
-  std::string text =
-      fmt::format("{} {} (", Bytes{sum}, tier == Tier::device ? "on the device" : "in host memory");
+  std::string text = fmt::format("{} in {} (", Bytes{sum}, memory);
   for (std::size_t r = 0; r < kNamed && roles[r].first > 0; ++r) {
-    text += fmt::format("{}{} {}", r > 0 ? ", " : "", name_of(static_cast<Role>(roles[r].second)),
-                        Bytes{roles[r].first});
+    text += fmt::format("{}{} {}", r > 0 ? ", " : "",
+                        display_name(static_cast<Role>(roles[r].second)), Bytes{roles[r].first});
   }
   for (std::size_t b = 0; b < std::min(kNamed, buffers.size()); ++b) {
     text += fmt::format("{}{} {}", b > 0 ? ", " : "; largest ", set.buffers[buffers[b].second].name,

@@ -9,10 +9,10 @@
 namespace ballast {
 
 RunMemory::RunMemory(Device device, Bytes device_bytes, Bytes host_bytes, GpuArena::Reach reach)
-    : device_(device == Device::cpu ? device_bytes : Bytes{}, "device arena"),
-      host_(std::make_unique<Arena>(host_bytes, "host arena")) {
+    : device_(device == Device::cpu ? device_bytes : Bytes{}, "the run (compute share)"),
+      host_(std::make_unique<Arena>(host_bytes, "the run (buffers)")) {
   if (device == Device::cpu) return;
-  gpu_ = GpuArena(device_bytes, "device arena", reach);
+  gpu_ = GpuArena(device_bytes, "the run", reach);
   present_ = start_task("preparing RAM", [host = host_.get()] {
                ThreadPool all(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
                host->prefault(all);  // pinning pages that are there is ten times as fast

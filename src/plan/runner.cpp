@@ -7,6 +7,7 @@
 #include "core/now_running.h"
 #include "core/start_thread.h"
 #include "core/stopwatch.h"
+#include "plan/display_names.h"
 #include "plan/holders.h"
 #include "plan/phase.h"
 
@@ -38,8 +39,8 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
   check(options.debug.order == Order::recorded || !options.debug.check_guards,
         "guards need the recorded order");
   for (const Tier t : {Tier::device, Tier::host}) {
-    check(memory_.size(t) >= plan.peak_of(t), "{} of {} memory for a plan of {}", memory_.size(t),
-          name_of(t), plan.peak_of(t));
+    check(memory_.size(t) >= plan.peak_of(t), "{} of {} for a plan of {}", memory_.size(t),
+          memory_name(t, set.backend.device == Device::cpu), plan.peak_of(t));
     bases_.base[static_cast<std::size_t>(t)] = memory_.base(t);
   }
   if (options.debug.order == Order::concurrent && !options.debug.ignore_waits) {

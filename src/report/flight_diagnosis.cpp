@@ -32,10 +32,15 @@ std::string where_it_was(const FlightRecord& r) {
     case Phase::load:
       return "while loading";
     case Phase::step:
+      return fmt::format("step {}{}", s.step + 1, of);
     case Phase::update:
-      return fmt::format("in phase {} of step {}{}", name_of(s.phase), s.step + 1, of);
+      return fmt::format("update of step {}{}", s.step + 1, of);
+    case Phase::save:
+      return fmt::format("saving after step {}{}", s.step, of);
+    case Phase::evaluate:
+      return fmt::format("evaluation after step {}{}", s.step, of);
     default:
-      return fmt::format("in phase {} after step {}{}", name_of(s.phase), s.step, of);
+      return fmt::format("after step {}{}", s.step, of);
   }
 }
 
@@ -108,7 +113,7 @@ class Examination {
 
   void died(bool same_boot) {
     d_.outcome = Outcome::died;
-    d_.headline = fmt::format("died {}, {}", where_it_was(r_), ago(now_ - r_.updated));
+    d_.headline = fmt::format("{}, {}: ", where_it_was(r_), ago(now_ - r_.updated));
     if (r_.torn) say("It died while it wrote this record; the state shown is the one before.");
     if (!r_.note.empty()) say("Its last note: " + printable(r_.note, 240));
     if (same_boot) {
@@ -194,20 +199,21 @@ class Examination {
   void conclude() {
     switch (d_.out_of_memory) {
       case OutOfMemory::certain:
-        d_.headline += ": killed by the kernel for want of memory";
+        d_.headline += "the process was killed by the kernel: out of memory.";
         break;
       case OutOfMemory::likely:
-        d_.headline += ": most likely killed by the kernel for want of memory";
+        d_.headline += "the process was most likely killed by the kernel: out of memory.";
         break;
       case OutOfMemory::possible:
-        d_.headline += ": possibly for want of memory";
+        d_.headline += "the process was killed or crashed. Memory may have been the cause.";
         break;
       case OutOfMemory::unknown:
-        d_.headline += ": the reason is not known here";
+        d_.headline += "the process was killed or crashed. The cause is unknown.";
         break;
       case OutOfMemory::no:
-        d_.headline += counters_known_ ? ": not for want of memory; somebody's kill -9 or a crash"
-                                       : ": the reason is not known here";
+        d_.headline += counters_known_ ? "the process was killed (SIGKILL or crash). Memory was "
+                                         "not the cause."
+                                       : "the process was killed or crashed. The cause is unknown.";
         break;
     }
   }
@@ -216,7 +222,7 @@ class Examination {
     const Bytes planned = r_.start.planned.ram, most = r_.state.most.ram;
     if (planned.count > 0 && most > planned) {
       d_.advice.push_back(
-          {"report this run as a bug, with its flight record and run log",
+          {"internal error (please report, with the flight record and run log)",
            fmt::format("it held {} more than its plan of {}", most - planned, planned)});
     }
     if (d_.out_of_memory < OutOfMemory::possible) return;
@@ -259,7 +265,7 @@ class Examination {
     if (r_.start.command.empty()) return;
     const bool has = r_.start.command.find("--resume") != std::string::npos;
     d_.advice.push_back({printable(r_.start.command, 1024) + (has ? "" : " --resume"),
-                         "goes on from the newest whole checkpoint"});
+                         "continues from the newest whole checkpoint"});
   }
 
   const FlightRecord& r_;
@@ -300,7 +306,7 @@ std::string describe(const FlightRecord& r, const FlightDiagnosis& d) {
   line("last state",
        fmt::format("{}: phase {}, {} steps done, epoch {}, loss {:.6g}", iso_time(r.updated),
                    name_of(r.state.phase), r.state.step, r.state.epoch, r.state.loss));
-  text += fmt::format("  {:<10} {:>10} {:>10} {:>10} {:>10}\n", "memory", "planned", "allowed",
+  text += fmt::format("  {:<20} {:>10} {:>10} {:>10} {:>10}\n", "memory", "planned", "allowed",
                       "last", "most");
   struct Row {
     const char* name;
@@ -318,9 +324,11 @@ std::string describe(const FlightRecord& r, const FlightDiagnosis& d) {
   }
   for (const Row& row : rows) {
     if (std::ranges::all_of(row.bytes, [](Bytes b) { return b.count == 0; })) continue;
-    text += fmt::format("  {:<10} {:>10} {:>10} {:>10} {:>10}\n", row.name, to_string(row.bytes[0]),
-                        row.bytes[1].count > 0 ? to_string(row.bytes[1]) : "-",
-                        to_string(row.bytes[2]), to_string(row.bytes[3]));
+    text +=
+        fmt::format("  {:<20} {:>10} {:>10} {:>10} {:>10}\n",
+                    display_name_of(row.name, is_for_gpu(r.start.planned)), to_string(row.bytes[0]),
+                    row.bytes[1].count > 0 ? to_string(row.bytes[1]) : "-", to_string(row.bytes[2]),
+                    to_string(row.bytes[3]));
   }
   for (const std::string& finding : d.findings) text += fmt::format("  {}\n", finding);
   if (!d.advice.empty()) text += "what would help:\n";

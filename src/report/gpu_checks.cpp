@@ -97,7 +97,7 @@ std::vector<MachineCheck> check_gpu(const GpuFacts& facts) {
   }
   if (facts.loading && is_eager(*facts.loading)) {
     checks.push_back({"CUDA module loading", State::warning,
-                      "CUDA_MODULE_LOADING=EAGER: 600 MiB of GPU and 2.4 GiB of host memory for "
+                      "CUDA_MODULE_LOADING=EAGER: 600 MiB of GPU and 2.4 GiB of RAM for "
                       "kernels that nobody calls, which no plan counts",
                       "unset CUDA_MODULE_LOADING"});
   }

@@ -8,11 +8,28 @@
 #include <cmath>
 
 #include "core/progress.h"
+#include "plan/display_names.h"
 #include "report/html_text.h"
 #include "report/svg_chart.h"
 
 namespace ballast {
 namespace {
+
+// Logs keep names of programs and roles.
+std::string_view role_text(std::string_view name) {
+  for (int r = 0; r < kRoles; ++r) {
+    if (name_of(static_cast<Role>(r)) == name) return display_name(static_cast<Role>(r));
+  }
+  return name;
+}
+
+// "step.1" -> "step 1"
+std::string phase_text(std::string_view program) {
+  const std::size_t end = std::min(program.find('.'), program.size());
+  std::string text = std::string(phase_name(program)) + std::string(program.substr(end));
+  std::ranges::replace(text, '.', ' ');
+  return text;
+}
 
 constexpr std::string_view kStyle = R"css(
 :root{color-scheme:light dark;--bg:#fff;--ink:#1c2024;--soft:#606870;--line:#d9dde1;--panel:#f5f7f9;
@@ -284,18 +301,25 @@ class Page {
     out_ += svg(c);
   }
 
+  bool on_gpu() const {
+    return std::ranges::any_of(info_.environment,
+                               [](const auto& e) { return e.first == "device"; });
+  }
+
   void memory() {
     if (h_.steps.empty()) {
       out_ += "<p class=\"empty\">No steps yet.</p>\n";
       return;
     }
     out_ += "<div class=\"grid2\">\n";
-    tier("Device memory", &MemoryNumbers::device);
-    tier("Host arena", &MemoryNumbers::host);
+    const std::string device(display_name_of("device", on_gpu()));
+    const std::string host(display_name_of("host", on_gpu()));
+    tier(device, &MemoryNumbers::device);
+    tier(host, &MemoryNumbers::host);
     tier("Disk", &MemoryNumbers::disk);
     tier("RAM of the process", &MemoryNumbers::ram);
     out_ +=
-        "</div>\n<table>\n<tr><th>tier</th><th class=\"n\">planned</th><th class=\"n\">most "
+        "</div>\n<table>\n<tr><th>memory</th><th class=\"n\">planned</th><th class=\"n\">most "
         "measured</th><th class=\"n\">allowed</th></tr>\n";
     struct Row {
       std::string_view name;
@@ -304,8 +328,8 @@ class Page {
     const MemoryNumbers& p = h_.steps.back().planned;
     const MemoryNumbers& a = info_.allowed;
     for (const Row& r :
-         {Row{"device memory", p.device, most_.device, a.device},
-          Row{"host arena", p.host, most_.host, a.host}, Row{"disk", p.disk, most_.disk, a.disk},
+         {Row{device, p.device, most_.device, a.device}, Row{host, p.host, most_.host, a.host},
+          Row{"disk", p.disk, most_.disk, a.disk},
           Row{"RAM of the process", p.ram, most_.ram, a.ram}}) {
       out_ += fmt::format(
           "<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td "
@@ -340,19 +364,20 @@ class Page {
 
   void plan() {
     if (info_.plan.empty()) return;
-    section("Plan by phase and role");
+    section("Plan by phase");
     out_ +=
-        "<table>\n<tr><th>phase</th><th>tier</th><th class=\"n\">peak</th><th class=\"n\">lower "
+        "<table>\n<tr><th>phase</th><th>memory</th><th class=\"n\">peak</th><th class=\"n\">lower "
         "bound</th><th>made of</th></tr>\n";
     for (const PlanRow& row : info_.plan) {
       std::string roles;
       for (const auto& [name, bytes] : row.roles) {
-        roles += fmt::format("{}{} {}", roles.empty() ? "" : ", ", name, bytes);
+        roles += fmt::format("{}{} {}", roles.empty() ? "" : ", ", role_text(name), bytes);
       }
       out_ += fmt::format(
           "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td>"
           "</tr>\n",
-          html(row.phase), html(row.tier), row.peak, row.lower_bound, html(roles));
+          html(phase_text(row.phase)), html(display_name_of(row.tier, on_gpu())), row.peak,
+          row.lower_bound, html(roles));
     }
     out_ += "</table>\n";
   }

@@ -52,13 +52,13 @@ MachineCheck check_group(const Machine& m) {
 
 MachineCheck check_swap(const Machine& m) {
   if (!m.swap || m.swap->count == 0) {
-    return {"swap", State::good, "none; Ballast does not need it", ""};
+    return {"swap", State::good, "none (not needed)", ""};
   }
   const Bytes used = *m.swap - std::min(*m.swap, m.swap_free.value_or(*m.swap));
   MachineCheck c = {"swap", State::good, fmt::format("{} of {} used", used, *m.swap), ""};
   if (used.count > m.swap->count / 2) {
     c.state = State::warning;
-    c.advice = "memory is short now: a run would wait for the disk; end other programs";
+    c.advice = "little RAM is free now: a run would wait for the disk; end other programs";
   }
   return c;
 }
@@ -70,7 +70,7 @@ MachineCheck check_locked(const Machine& m) {
   if (*m.locked < 64_MiB) {
     c.state = State::note;
     c.advice =
-        "matters for GPU runs only, whose host memory is pinned: if that fails, ulimit -l "
+        "matters for GPU runs only, whose RAM is pinned: if that fails, ulimit -l "
         "unlimited, or memlock in /etc/security/limits.conf";
   }
   return c;

@@ -67,7 +67,7 @@ std::vector<PlanRow> plan_rows(const MemoryPlan& plan, std::span<const ProcessLi
     }
   }
   for (const Tier t : kTiers) {
-    PlanRow row = {"outside the arenas", std::string(name_of(t)), {}, {}, {}};
+    PlanRow row = {"outside the buffers", std::string(name_of(t)), {}, {}, {}};
     for (const ProcessLine& l : lines) {
       if (l.tier != t) continue;
       row.peak += l.bytes;

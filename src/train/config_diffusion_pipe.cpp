@@ -16,7 +16,7 @@ constexpr std::string_view kTensorBoard =
 constexpr IgnoredKey kIgnored[] = {
     {"partition_method", kOneDevice},
     {"partition_split", kOneDevice},
-    {"disable_block_swap_for_eval", "the plan decides which blocks stay on the device"},
+    {"disable_block_swap_for_eval", "the plan decides which blocks stay in GPU memory"},
     {"reentrant_activation_checkpointing", "a detail of PyTorch"},
     {"pseudo_huber_c", "diffusion-pipe does not read it any more; huber_delta is the Huber loss"},
     {"map_num_proc", kOneReader},

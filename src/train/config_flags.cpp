@@ -41,16 +41,16 @@ void CommonFlags::declare(FlagTable& table) {
     if (!value) s.fail_value(one_of(kDeviceWords, s.text()));
     c.memory.device = *value;
   });
-  later("non_deterministic", Takes::nothing, "faster on a GPU, the same bits no longer",
+  later("non_deterministic", Takes::nothing, "faster; not bit-reproducible",
         [](C& c, const S& s) { c.memory.deterministic = s.off; });
   // The word of [memory], in files whose keys are flags.
   later("deterministic", Takes::nothing, "the same input gives the same bits (default)",
         [](C& c, const S& s) { c.memory.deterministic = !s.off; });
   later("fp8_matmul", Takes::nothing, "products with frozen matrices in fp8, where a GPU has it",
         [](C& c, const S& s) { c.memory.fp8_matmul = !s.off; });
-  later("gpu", Takes::one, "device memory Ballast may use, for example 24GB",
+  later("gpu", Takes::one, "GPU memory Ballast may use, for example 24GB",
         [](C& c, const S& s) { c.memory.gpu = bytes_of(s); });
-  later("ram", Takes::one, "host memory, pinned memory included",
+  later("ram", Takes::one, "RAM, pinned memory included",
         [](C& c, const S& s) { c.memory.ram = bytes_of(s); });
   later("disk", Takes::one, "space for streamed weights and optimizer state",
         [](C& c, const S& s) { c.memory.disk = bytes_of(s); });
@@ -104,7 +104,7 @@ void CommonFlags::declare(FlagTable& table) {
   const Set resume = [](C& c, const S& s) {
     if (!s.off) c.resume = s.values.empty() ? "" : s.values.front();
   };
-  later("resume", Takes::maybe_one, "go on with the newest run in output_dir, or with that one",
+  later("resume", Takes::maybe_one, "continue the newest run in output_dir, or with that one",
         resume);
   later("resume_from_checkpoint", Takes::maybe_one, "the same as --resume", resume);
   toggle("reset_dataloader", "on resume begin the epoch again", &TrainConfig::reset_dataloader);
@@ -117,7 +117,7 @@ void CommonFlags::declare(FlagTable& table) {
   toggle("cache_only", "build caches and stop", &TrainConfig::cache_only);
   toggle("i_know_what_i_am_doing", "allow more than three resolutions",
          &TrainConfig::allow_many_resolutions);
-  constexpr std::string_view kLauncher = "of a launcher; this program starts by itself";
+  constexpr std::string_view kLauncher = "ignored: launcher option";
   for (const auto name : {"master_port", "local_rank", "num_gpus", "num_processes", "num_machines",
                           "num_cpu_threads_per_process", "deepspeed_config"}) {
     table.ignore(name, Takes::one, kLauncher);

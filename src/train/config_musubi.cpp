@@ -156,7 +156,7 @@ class MusubiReader {
   void declare_memory(FlagTable& t) {
     t.add("blocks_to_swap", c_.memory.blocks_to_swap, "a hint: blocks whose weights are streamed");
     t.add("gradient_checkpointing", recompute_, "compute activations again in backward");
-    t.add("gradient_checkpointing_cpu_offload", offload_, "and keep block inputs in host memory");
+    t.add("gradient_checkpointing_cpu_offload", offload_, "and keep block inputs in RAM");
     constexpr std::string_view kPlanned = "streaming is planned: exact-size slots, one direction";
     t.ignore("use_pinned_memory_for_block_swap", Takes::nothing, kPlanned);
     t.ignore("block_swap_h2d_only", Takes::nothing, kPlanned);

@@ -49,7 +49,7 @@ void take_option(const ClipOption& o, PreviewClip& clip) {
   } else if (o.name == "h") {
     clip.height = o.pixels();
   } else if (o.name == "f") {
-    clip.frames = o.number<std::int64_t>(1, kMostPixels, "pictures of the clip, 4n + 1");
+    clip.frames = o.number<std::int64_t>(1, kMostPixels, "frames of the clip, 4n + 1");
   } else if (o.name == "d") {
     clip.seed = o.number<std::uint64_t>(0, ~0ull, "a seed");
   } else if (o.name == "s") {
@@ -61,11 +61,11 @@ void take_option(const ClipOption& o, PreviewClip& clip) {
   } else if (o.name == "n") {
     clip.negative = o.value;
   } else if (o.name == "i") {
-    if (o.value.empty()) o.refuse("the path of a picture");
+    if (o.value.empty()) o.refuse("the path of an image");
     clip.image = o.value;
     clip.image_named = fmt::format("{}: --i", o.where);
   } else if (o.name == "ei" || o.name == "cn" || o.name == "ci") {
-    o.refuse("a clip of its prompt and first picture: previews take no other ones");
+    o.refuse("a clip of its prompt and first image: previews take no other ones");
   } else {
     o.refuse("one of --w --h --f --d --s --fs --l --g --n --i");
   }

@@ -299,11 +299,11 @@ void Seq2SeqReader::declare_memory(FlagTable& t) {
       if (truth_of(s)) c_.memory.device = DeviceChoice::cpu;
     });
   }
-  t.add("non_deterministic", Takes::nothing, "faster on a GPU, the same bits no longer",
+  t.add("non_deterministic", Takes::nothing, "faster; not bit-reproducible",
         [this](const Setting& s) { c_.memory.deterministic = s.off; });
-  add(t, {"gpu"}, "device memory Ballast may use, for example 24GB",
+  add(t, {"gpu"}, "GPU memory Ballast may use, for example 24GB",
       [this](const Setting& s) { c_.memory.gpu = bytes_of(s); });
-  add(t, {"ram"}, "host memory, pinned memory included",
+  add(t, {"ram"}, "RAM, pinned memory included",
       [this](const Setting& s) { c_.memory.ram = bytes_of(s); });
   add(t, {"disk"}, "space for streamed weights and optimizer state",
       [this](const Setting& s) { c_.memory.disk = bytes_of(s); });

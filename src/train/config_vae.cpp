@@ -18,7 +18,7 @@ constexpr std::array<Word<wan_vae::Generation>, 2> kGenerations = {
 // [model.config], beside init = 'random'.
 wan_vae::Config network_of(const TomlTable& model) {
   const auto t = model.table("config");
-  if (!t) model.fail_at("init", "a network from nothing needs its sizes in [model.config]");
+  if (!t) model.fail_at("init", "a network from scratch needs its sizes in [model.config]");
   wan_vae::Config c;
   c.generation = word_from(*t, "type", kGenerations).value_or(wan_vae::Generation::wan21);
   (void)t->require_integer("dim");
@@ -51,7 +51,7 @@ void read_vae_model(const TomlTable& t, const PathFinder& find_path, TrainConfig
     fail(ErrorCode::input,
          fmt::format("{} line {}: [model] has no VAE to train", t.path(), t.line()),
          {{"vae_path = 'FILE'", "fine-tunes it"},
-          {"init = 'random' and a section [model.config]", "trains one from nothing"}});
+          {"init = 'random' and a section [model.config]", "trains one from scratch"}});
   } else if (t.has("config")) {
     t.fail_at("config", "sizes are those of the file; they are of init = 'random'");
   }
@@ -67,7 +67,7 @@ void read_vae_model(const TomlTable& t, const PathFinder& find_path, TrainConfig
   v.train_encoder = t.boolean("train_encoder").value_or(true);
   if (!v.train_encoder && v.file.empty()) {
     t.fail_at("train_encoder",
-              "an encoder from nothing has to be trained: false goes with vae_path");
+              "an encoder from scratch has to be trained: false goes with vae_path");
   }
   if (const auto on = t.boolean("vae_gradient_checkpointing")) {
     c.memory.checkpointing = *on ? Checkpointing::recompute : Checkpointing::off;

@@ -53,8 +53,8 @@ FlagTable flags_of(DistillConfig& c) {
           if (!s.off) c.place = TeacherPlace::host;
         });
   t.add("teacher_device_strategy", Takes::one,
-        "where the teacher is: gpu0 (stays on the GPU), cpu (host memory, streamed), disk (its "
-        "file, streamed), cpu_compute (host memory, and the processors compute), auto or balanced "
+        "where the teacher is: gpu0 (stays on the GPU), cpu (RAM, streamed), disk (its "
+        "file, streamed), cpu_compute (RAM, and the processors compute), auto or balanced "
         "(the fastest that fits)",
         [&c](const Setting& s) { c.place = meaning(s, kPlaces); });
   t.add("teacher_dtype", Takes::one,
@@ -108,14 +108,14 @@ FlagTable flags_of(DistillConfig& c) {
     c.keep_checkpoints = static_cast<int>(n);
   });
   t.add("logging_steps", c.logging_steps, "steps between lines", 1);
-  t.add("resume", Takes::maybe_one, "go on with the newest run of OUTPUT_DIR, or the one named",
+  t.add("resume", Takes::maybe_one, "continue the newest run of OUTPUT_DIR, or the one named",
         [&c](const Setting& s) { c.resume = s.values.empty() ? "" : s.values[0]; });
   t.add("gpu", c.gpu, "GPU memory that may be used, for example 6GB");
-  t.add("ram", c.ram, "host memory, pinned memory included");
+  t.add("ram", c.ram, "RAM, pinned memory included");
   t.add("disk", c.disk, "space for what is kept there");
   t.add("device", c.device, "auto, cpu or cuda");
   t.add("plan", c.plan_only, "print the plan and end");
-  t.ignore("num_workers", Takes::one, "lessons are made while the teacher computes");
+  t.ignore("num_workers", Takes::one, "batches are made while the teacher computes");
   t.ignore("multi_gpu", Takes::nothing, "one GPU is used");
   t.ignore("distributed", Takes::nothing, "one process runs");
   t.ignore("local_rank", Takes::one, "one process runs");

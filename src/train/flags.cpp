@@ -9,6 +9,7 @@
 #include <set>
 
 #include "core/nearest_name.h"
+#include "core/wrap_text.h"
 
 namespace ballast::train {
 namespace {
@@ -204,7 +205,7 @@ void FlagTable::refuse(std::string_view name, Takes takes, std::string_view reas
     const bool declined = s.off || (takes == Takes::maybe_one && says_no(s));
     if (!declined) fail(s.code, fmt::format("{}: {}", s.where, reason));
   });
-  flags_.back().without_effect = true;
+  flags_.back().without_effect = flags_.back().rejected = true;
 }
 
 const FlagTable::Flag* FlagTable::find(std::string_view name) const {
@@ -249,17 +250,21 @@ std::vector<std::string> FlagTable::switches() const {
 
 std::string FlagTable::help() const {
   std::string out;
-  std::vector<std::string> rest;
+  std::vector<std::string> ignored, rejected;
   for (const Flag& f : flags_) {
     if (f.without_effect) {
-      rest.push_back("--" + f.name);
+      (f.rejected ? rejected : ignored).push_back("--" + f.name);
     } else {
       out += fmt::format("  {:<36} {}\n", fmt::format("--{}{}", f.name, operand(f.takes)), f.help);
     }
   }
-  if (!rest.empty()) {
-    out += fmt::format("  known, but without effect or refused: {}\n", fmt::join(rest, " "));
-  }
+  constexpr std::size_t kColumns = 80;
+  const auto list = [&](std::string_view title, const std::vector<std::string>& names) {
+    if (names.empty()) return;
+    out += wrapped(title, fmt::format("{}", fmt::join(names, " ")), kColumns, 4) + "\n";
+  };
+  list("  ignored: ", ignored);
+  list("  rejected: ", rejected);
   return out;
 }
 

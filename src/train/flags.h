@@ -67,7 +67,7 @@ class FlagTable {
   void read(std::span<const Setting> settings) const;
   std::vector<std::string> switches() const;
   bool knows(std::string_view name) const { return find(name) != nullptr; }
-  std::string help() const;  // one line per flag, then the ones without effect
+  std::string help() const;  // one line per flag, then those ignored and rejected
 
  private:
   struct Flag {
@@ -76,6 +76,7 @@ class FlagTable {
     std::string help;
     bool without_effect;
     std::function<void(const Setting&)> set;
+    bool rejected = false;
   };
   const Flag* find(std::string_view name) const;
 

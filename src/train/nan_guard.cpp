@@ -31,7 +31,7 @@ std::string NanGuard::skip(const BadStep& step) {
          fmt::format("{}: not a number to train with, and the weights were not changed",
                      describe(step)),
          {{"lower the learning rate, and look at the samples named here", "then resume"},
-          {"on_nan = \"skip\"", "leaves such steps out and goes on"}});
+          {"on_nan = \"skip\"", "leaves such steps out and continues"}});
   }
   if (consecutive_ >= limit_) {
     fail(ErrorCode::input,

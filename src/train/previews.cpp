@@ -8,6 +8,7 @@
 #include "core/progress.h"
 #include "infer/clip_file.h"
 #include "io/atomic_folder.h"
+#include "plan/display_names.h"
 #include "plan/phase.h"
 #include "train/model_parts.h"
 
@@ -159,7 +160,7 @@ Previews::Clip Previews::clip_of(const PreviewClip& asked, const PreviewSetting&
     fail(ErrorCode::input,
          fmt::format("{} makes a clip of an image, and none is named", s.model.name),
          {{dialect_ == Dialect::musubi ? "--i FILE behind the prompt" : "[preview] image = 'FILE'",
-           "the picture that it begins with"}});
+           "the image that it begins with"}});
   }
   what.guidance = {asked.guidance.value_or(d.low_guidance),
                    asked.guidance.value_or(d.high_guidance)};
@@ -356,9 +357,10 @@ std::vector<std::string> Previews::notes(const wan::PlannedRun& planned) const {
   return {
       fmt::format("previews: {} clip{} {}, {} predicted for {}", clips_.size(),
                   clips_.size() == 1 ? "" : "s", cadence_, time, clips_.size() == 1 ? "it" : "all"),
-      fmt::format("previews: {} texts{} are encoded before the first step, in {} of device and {} "
-                  "of host memory",
+      fmt::format("previews: {} texts{} are encoded before the first step, in {} of {} and {} of "
+                  "RAM",
                   texts_.size(), image_encoder_ ? " and the images" : "", encoding_device_,
+                  memory_name(Tier::device, planned.set.backend.device == Device::cpu),
                   encoding_host_)};
 }
 
@@ -413,7 +415,7 @@ std::vector<DrawnPreview> Previews::draw(const PreviewArtist& artist, std::int64
       drawn.push_back(std::move(one));
     } catch (const Error& e) {  // a full disk: the run is worth more than its pictures
       if (e.code() != ErrorCode::io) throw;
-      log::warn("no preview {} after step {}: {}; training goes on", i, step, e.what());
+      log::warn("no preview {} after step {}: {}; training continues", i, step, e.what());
     }
   }
   return drawn;

@@ -141,7 +141,7 @@ std::string config_flags_help() {
     declare(table);
     return fmt::format("{}:\n{}", title, table.help());
   };
-  return section("Every run", [&](FlagTable& t) { common.declare(t); }) + "\n" +
+  return section("Training options", [&](FlagTable& t) { common.declare(t); }) + "\n" +
          section("A diffusion-pipe file",
                  [](FlagTable& t) { declare_diffusion_pipe(t, nullptr); }) +
          "\n" +

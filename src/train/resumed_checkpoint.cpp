@@ -40,7 +40,7 @@ void check_resumed(const FoundCheckpoint& found, const ResumedRun& run) {
     fail(ErrorCode::input,
          fmt::format("{} was trained with seed {}, the configuration says {}", found.folder,
                      found.state.seed, run.seed),
-         {{fmt::format("seed = {}", found.state.seed), "the run goes on as it began"}, anew()});
+         {{fmt::format("seed = {}", found.state.seed), "the run continues as it began"}, anew()});
   }
   // Tensors of one form may mean different things: below 4096 elements 8-bit moments are f32 ones.
   const auto optimizer = found.state.texts.find(kOptimizerText);
@@ -50,7 +50,7 @@ void check_resumed(const FoundCheckpoint& found, const ResumedRun& run) {
     std::vector<Advice> advice = {
         {fmt::format("{} {}", by_flag ? run.optimizer_flag : "[optimizer] type of",
                      printable(optimizer->second)),
-         "the run goes on as it began"}};
+         "the run continues as it began"}};
     if (!by_flag) {
       advice.push_back(
           {"--reset_optimizer", "keeps the weights and begins with fresh optimizer state"});

@@ -141,7 +141,7 @@ RunFolder RunFolder::open(const std::string& output_dir, const std::string& name
   const std::vector<std::string> runs = runs_in(output_dir);
   const std::vector<Advice> help = {
       runs.empty() ? Advice{"start without resume", "a new run begins"}
-                   : Advice{"resume without a name", "goes on with the newest run"}};
+                   : Advice{"resume without a name", "continues with the newest run"}};
   if (name.empty() && runs.empty()) {
     fail(ErrorCode::input, fmt::format("{}: no run to resume", output_dir), help);
   }

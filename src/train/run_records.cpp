@@ -15,7 +15,7 @@ void RunRecords::keep(bool& warned, Write&& write) {
     write();
   } catch (const Error& e) {
     if (std::exchange(warned, true)) return;
-    log::warn("{}; training goes on, its records will have gaps", e.what());
+    log::warn("{}; training continues, its records will have gaps", e.what());
   }
 }
 

@@ -86,7 +86,7 @@ std::string resumed_folder(const Seq2SeqConfig& c) {
   }
   if (!c.resume && !found.empty() && !c.overwrite && !c.plan_only) {
     fail(ErrorCode::usage, fmt::format("{} holds the checkpoints of a run", c.output_dir),
-         {{"--resume-from-checkpoint", "goes on from the newest"},
+         {{"--resume-from-checkpoint", "continues from the newest"},
           {"--overwrite-output-dir", "begins anew; its checkpoints are removed"},
           {"another output folder", "leaves it as it is"}});
   }
@@ -154,7 +154,7 @@ void find_seq2seq_model(Seq2SeqRun& run) {
     fail(ErrorCode::input,
          fmt::format("{} holds {}", run.resume_from, resumes_adapter ? "an adapter" : "a model"),
          {{resumes_adapter ? "--lora_rank N" : "the command without --lora_rank and the like",
-           "goes on with it"}});
+           "continues with it"}});
   }
   if (model.empty() && resumes_adapter) {
     model = t5::read_adapter_config(run.resume_from).base_model;

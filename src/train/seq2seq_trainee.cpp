@@ -141,7 +141,7 @@ class Seq2SeqTrainee final : public Trainee {
           run_.resume_from, shared, run_.micro_batches_per_visit, shared);
     }
     if (state.texts[kTexts] == run_.train->cache.key()) return;
-    log::warn("{}: the texts were others: the epoch goes on with today's", run_.resume_from);
+    log::warn("{}: the texts were others: the epoch continues with today's", run_.resume_from);
     state.batches = std::min(state.batches, run_.steps_per_epoch - 1);
   }
   void add_files(const std::string& run, const std::string& to, const TrainerState& state) override;

@@ -49,7 +49,7 @@ Bytes bytes_of(const Writers& writers, const std::string& state) {
 
 void check_host(std::string_view name, bool contiguous, Device device) {
   check(contiguous, "checkpoint: tensor {} is not contiguous", name);
-  check(device == Device::cpu, "checkpoint: tensor {} is not in host memory", name);
+  check(device == Device::cpu, "checkpoint: tensor {} is not in RAM", name);
 }
 
 using Reads = std::vector<std::pair<const SafetensorsEntry*, const LoadedTensor*>>;
@@ -139,7 +139,7 @@ void check_checkpoint_space(const std::string& folder, Bytes needed) {
                    "missing; earlier checkpoints are untouched",
                    folder, needed, needed.count, free, missing, missing.count),
        {{fmt::format("free {} on that disk, or set another output_dir", missing),
-         "and resume: training goes on from the newest checkpoint"}});
+         "and resume: training continues from the newest checkpoint"}});
 }
 
 std::string save_checkpoint(const std::string& run, const TrainerState& state,

@@ -13,7 +13,7 @@ void TrainingLoop::resume() {
   const std::string config = state_.config_hash, plan = state_.plan_hash;
   state_ = resumed_->state;
   if (run_.in_output_dir && state_.config_hash != config) {
-    log::warn("{}: batch size, schedule or the like were others: the run goes on with today's",
+    log::warn("{}: batch size, schedule or the like were others: the run continues with today's",
               resumed_->folder);
   }
   state_.config_hash = config;

@@ -70,7 +70,7 @@ TEST(DoctorCommand, ExplainsARunThatWasKilled) {
   const Finished after = run_ballast({"doctor", dir.path(), "--no-disk-trial"});
   ASSERT_EQ(after.exit_code, 0) << after.err;
   EXPECT_THAT(after.out,
-              AllOf(HasSubstr("last run: died in phase update of step 42 of 900"),
+              AllOf(HasSubstr("last run: update of step 42 of 900"),
                     HasSubstr("loss 0.0625"), HasSubstr("25.00 MB"), HasSubstr("30.00 MB"),
                     HasSubstr("50.00 MB"), HasSubstr("ballast train tiny.toml --resume")));
   const Finished asked = run_ballast({"doctor", dir.path("run"), "--no-disk-trial", "--json"});
@@ -126,6 +126,31 @@ TEST(DoctorCommand, SaysThatThereIsNoGpu) {
                            HasSubstr("runs compute on the CPU")));
   const Finished j = run_ballast({"doctor", "--no-disk-trial", "--json", "--disk", dir.path()});
   EXPECT_TRUE(json::parse(j.out)["gpu"].is_null());
+}
+
+TEST(ReportCommand, TakesAnOutputDirAsDoctorDoes) {
+  const TempDir dir;
+  for (const char* run : {"20260101", "20260102"}) {
+    dir.write(fmt::format("out/{}/empty", run), "");
+    RunLog log(dir.path(fmt::format("out/{}/{}", run, kRunLogFile)), 0);
+    RunInfo info;
+    info.title = run;
+    log.run(info);
+  }
+  const auto now = std::filesystem::file_time_type::clock::now();
+  const auto log_of = [&](const char* run) {
+    return dir.path(fmt::format("out/{}/{}", run, kRunLogFile));
+  };
+  std::filesystem::last_write_time(log_of("20260101"), now - std::chrono::hours(1));
+  std::filesystem::last_write_time(log_of("20260102"), now);
+  const Finished f = run_ballast({"report", dir.path("out")});
+  ASSERT_EQ(f.exit_code, 0) << f.err;
+  EXPECT_THAT(read_whole(dir.path("out/20260102/report.html")), HasSubstr("20260102"));
+  EXPECT_FALSE(std::filesystem::exists(dir.path("out/20260101/report.html")));
+  dir.write("nothing/else", "");
+  const Finished empty = run_ballast({"report", dir.path("nothing")});
+  EXPECT_EQ(empty.exit_code, 4);
+  EXPECT_THAT(empty.err, HasSubstr("holds no run"));
 }
 
 TEST(ReportCommand, MakesThePageOfACrashedRunFromItsLog) {

@@ -161,8 +161,8 @@ TEST_F(TrainingLimit, BelowThePlanEndsInAnOomKillThatDoctorExplains) {
   EXPECT_THAT(f.err, AllOf(HasSubstr("warning"), HasSubstr("[memory] ram")));
   const Finished text = run_ballast({"doctor", run_.path("out"), "--no-disk-trial"});
   ASSERT_EQ(text.exit_code, 0) << text.err;
-  EXPECT_THAT(text.out, AllOf(HasSubstr("last run: died while loading"),
-                              HasSubstr("killed by the kernel for want of memory"),
+  EXPECT_THAT(text.out, AllOf(HasSubstr("last run: while loading"),
+                              HasSubstr("killed by the kernel: out of memory"),
                               HasSubstr("400.0 MB"), HasSubstr("control group"),
                               HasSubstr("above the control group's limit of 33.55 MB"),
                               HasSubstr("[memory] ram = \"30MiB\""), HasSubstr("--resume")));

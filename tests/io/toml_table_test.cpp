@@ -107,6 +107,8 @@ TEST(TomlFile, SaysWhereTheSyntaxIsWrong) {
                "run.toml line 3 column");
   EXPECT_FAILS(TomlFile::parse("a = 1\na = 2\n", "run.toml"), ErrorCode::input, "run.toml line 2");
   EXPECT_FAILS(TomlFile::parse("a = 'x\n", "run.toml"), ErrorCode::input, "run.toml line 1");
+  EXPECT_FAILS(TomlFile::parse("a = \nb = 1\n", "run.toml"), ErrorCode::input,
+               "the line ends here");
 }
 
 TEST(TomlFile, RefusesHostileText) {

@@ -49,9 +49,10 @@ TEST(Failure, OfADeviceNamesInstructionProgramAndHolders) {
   const std::vector<std::string> trail = run.trail();
   ASSERT_EQ(trail.size(), 2u);
   EXPECT_EQ(trail[0], "running broken of program step");
-  EXPECT_EQ(trail[1],
-            "holding 5.000 kB on the device (weights 4.000 kB, activation 1.000 kB; largest w "
-            "4.000 kB, x 1.000 kB) and nothing in host memory");
+  EXPECT_EQ(
+      trail[1],
+      "holding 5.000 kB in RAM (compute share, --gpu) (weights 4.000 kB, activations 1.000 kB; "
+      "largest w 4.000 kB, x 1.000 kB) and nothing in RAM");
 }
 
 TEST(Failure, OfTheAllocatorIsNoLongerNameless) {
@@ -59,7 +60,7 @@ TEST(Failure, OfTheAllocatorIsNoLongerNameless) {
   const std::vector<std::string> trail = run.trail();
   ASSERT_EQ(trail.size(), 2u);
   EXPECT_EQ(run.code, ErrorCode::device);
-  EXPECT_THAT(run.message, HasSubstr("the system gave no more memory"));
+  EXPECT_THAT(run.message, HasSubstr("the system has no memory left for this process"));
   EXPECT_EQ(trail[0], "running broken of program step");
   EXPECT_THAT(trail[1], HasSubstr("largest w"));
 }

@@ -374,7 +374,7 @@ TEST(Runner, WorksInMemoryThatWasOpenedBeforeItsProgramsWereRecorded) {
   more.persistent("z", {1 << 16}, DType::f32, Role::input);
   const MemoryPlan larger = plan_memory(set);
   EXPECT_FAILS(Runner(set, larger, {}, Runner::open_memory(Device::cpu, {256}, {512})),
-               ErrorCode::internal, "of device memory for a plan of");
+               ErrorCode::internal, "of RAM (compute share, --gpu) for a plan of");
 }
 
 TEST(Runner, RunsAProgramWhileSomethingElseIsDone) {

@@ -58,7 +58,7 @@ TEST_F(Crash, ProcessThatLivesIsStillRunning) {
   root_.file("proc/77/stat", "77 (ballast (x) y) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 9 0 1000 7 7");
   const FlightDiagnosis d = look();
   EXPECT_EQ(d.outcome, Outcome::running);
-  EXPECT_THAT(d.headline, HasSubstr("phase step of step 42 of 100"));
+  EXPECT_THAT(d.headline, HasSubstr("step 42 of 100"));
   EXPECT_THAT(d.advice, IsEmpty());
 }
 
@@ -81,8 +81,9 @@ TEST_F(Crash, CountersThatDidNotMoveRuleOutTheOomKiller) {
   const FlightDiagnosis d = look();
   EXPECT_EQ(d.outcome, Outcome::died);
   EXPECT_EQ(d.out_of_memory, OutOfMemory::no);
-  EXPECT_THAT(d.headline, AllOf(HasSubstr("phase step of step 42 of 100"),
-                                HasSubstr("not for want of memory")));
+  EXPECT_THAT(d.headline, AllOf(HasSubstr("step 42 of 100"),
+                                HasSubstr(": the process was killed (SIGKILL or crash). "
+                                          "Memory was not the cause.")));
   ASSERT_EQ(d.advice.size(), 1u);
   EXPECT_EQ(d.advice[0].change, "ballast train run.toml --resume");
 }
@@ -127,7 +128,7 @@ TEST_F(Crash, KernelLogThatNamesTheProcessIsCertain) {
                              "(ballast) anon-rss:8388608kB\n SUBSYSTEM=x\n");
   const FlightDiagnosis d = look();
   EXPECT_EQ(d.out_of_memory, OutOfMemory::certain);
-  EXPECT_THAT(d.headline, HasSubstr("killed by the kernel for want of memory"));
+  EXPECT_THAT(d.headline, HasSubstr("killed by the kernel: out of memory"));
   EXPECT_THAT(d.findings, Contains(HasSubstr("anon-rss:8388608kB")));
 }
 
@@ -180,7 +181,7 @@ TEST_F(Crash, DescriptionHasTheNumbersAndTheAdvice) {
   counters(1, 6);
   record_.state.loss = 0.0812;
   const std::string text = describe(record_, look());
-  EXPECT_THAT(text, HasSubstr("last run: died in phase step of step 42 of 100"));
+  EXPECT_THAT(text, HasSubstr("last run: step 42 of 100"));
   EXPECT_THAT(text, HasSubstr("loss 0.0812"));
   EXPECT_THAT(text, HasSubstr("what would help:\n  1. "));
   EXPECT_THAT(text, HasSubstr("ballast train run.toml --resume"));

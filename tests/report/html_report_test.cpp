@@ -66,7 +66,7 @@ TEST(HtmlReport, ShowsEveryPartOfARun) {
   h.info->environment = {{"processors", "2"}};
   const std::string page = html_report(h);
   for (const char* part :
-       {"<title>a run</title>", "40 of 50", "Learning rate", "Gradient norm", "Device memory",
+       {"<title>a run</title>", "40 of 50", "Learning rate", "Gradient norm", "RAM (compute share)",
         "RAM of the process", "Seconds per step", "compute", "weights 1.000 GB", "checkpoint",
         "[model]\nx = 1\n", "a note", "processors", "eval0", "2023-11-14T22:13:20Z"}) {
     EXPECT_THAT(page, HasSubstr(part));

@@ -40,7 +40,7 @@ TEST(GpuDistillFailure, NamesInstructionAndHoldersAndLeavesAReport) {
   EXPECT_EQ(steps, 1);
   ASSERT_GE(trail.size(), 4u);
   EXPECT_THAT(trail[0], ::testing::MatchesRegex("running .+ of program .+"));
-  EXPECT_THAT(trail[1], ::testing::AllOf(HasSubstr("on the device ("), HasSubstr("weights ")));
+  EXPECT_THAT(trail[1], ::testing::AllOf(HasSubstr("in GPU memory ("), HasSubstr("weights ")));
   EXPECT_THAT(trail[2], HasSubstr("the GPU had done what stands before "));
   EXPECT_THAT(trail[3], HasSubstr("1 steps done"));
   int folders = 0;
