@@ -250,7 +250,8 @@ class Caching {
     if (report_.skipped.empty()) return text;
     text += fmt::format("{} files skipped:\n", report_.skipped.size());
     for (const data::SkippedFile& s : report_.skipped) {
-      text += fmt::format("  {}: {}\n", printable(s.path), printable(s.reason, 400));
+      text +=
+          fmt::format("  {}: {}\n", printable(s.path), printable(without_rule_ids(s.reason), 400));
     }
     return text;
   }

@@ -118,7 +118,8 @@ int explain(const Error& e) {
   std::string text;
   if (dynamic_cast<const ShownError*>(&e) == nullptr) {
     const bool ours = e.code() == ErrorCode::internal;
-    text = fmt::format("ballast: {}{}\n", ours ? "internal error (please report): " : "", e.what());
+    text = fmt::format("ballast: {}{}\n", ours ? "internal error (please report): " : "",
+                       without_rule_ids(e.what()));
     for (const std::string& doing : e.trail()) text += fmt::format("  while {}\n", doing);
   }
   if (!e.advice().empty()) text += "what would help:\n";

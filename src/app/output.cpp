@@ -3,6 +3,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 
 #include "core/status_line.h"
@@ -33,6 +35,28 @@ void print(std::string_view text) {
       fail_io("standard output", "write", error);
     }
   }
+}
+
+std::string without_rule_ids(std::string_view message) {
+  constexpr std::array<std::string_view, 7> kReaders = {"st.",  "folder.", "index.", "gguf.",
+                                                        "pth.", "tok.",    "spm."};
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz_0123456789";
+  std::string out;
+  for (std::size_t at = 0; at < message.size();) {
+    const std::string_view rest = message.substr(at);
+    const bool begins = at == 0 || out.ends_with(": ");
+    const auto reader = std::ranges::find_if(
+        kReaders, [&](std::string_view r) { return begins && rest.starts_with(r); });
+    if (reader != kReaders.end()) {
+      const std::size_t end = rest.find_first_not_of(kLetters, reader->size());
+      if (end != rest.npos && end > reader->size() && rest.substr(end).starts_with(": ")) {
+        at += end + 2;
+        continue;
+      }
+    }
+    out += message[at++];
+  }
+  return out;
 }
 
 std::size_t text_columns(std::FILE* file) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdio>
+#include <string>
 #include <string_view>
 
 #include "core/error.h"
@@ -16,6 +17,10 @@ void print(std::string_view text);
 struct ShownError : Error {
   using Error::Error;
 };
+
+// A message without the ids of rules that readers of files put into it:
+// "a.safetensors: st.header_json: ..." is "a.safetensors: ...".
+std::string without_rule_ids(std::string_view message);
 
 // Where lines of text for this file are broken: the terminal's columns, else kPlainColumns.
 std::size_t text_columns(std::FILE* file);

@@ -44,10 +44,9 @@ class Plan : public Command {
     app.add_option("--width", width_, "pixels")->capture_default_str();
     app.add_option("--batch", batch_, "clips per step")->capture_default_str();
     app.add_option("--rank", rank_, "LoRA rank")->capture_default_str();
-    app.add_option(
-           "--weights", weights_,
-           "stored, f32, bf16, f16, fp8, fp8_e5m2, fp8_rows or int8: the format "
-           "of weights in memory")
+    app.add_option("--weights", weights_,
+                   "stored, f32, bf16, f16, fp8, fp8_e5m2, fp8_rows or int8: the format "
+                   "of weights in memory")
         ->capture_default_str();
     app.add_flag("--fp8-matmul", fp8_matmul_,
                  "matrix products of blocks in fp8, on fp8 weights (scales per row)");

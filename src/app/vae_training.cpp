@@ -82,7 +82,7 @@ void cache_clips(const train::TrainConfig& config, const OwnFlags& own) {
   if (report.skipped.empty()) return;
   print(fmt::format("{} files skipped:\n", report.skipped.size()));
   for (const data::SkippedFile& s : report.skipped) {
-    print(fmt::format("  {}: {}\n", printable(s.path), printable(s.reason, 400)));
+    print(fmt::format("  {}: {}\n", printable(s.path), printable(without_rule_ids(s.reason), 400)));
   }
 }
 
