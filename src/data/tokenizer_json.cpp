@@ -229,14 +229,15 @@ class TokenizerJson {
     }
   }
 
+  // Files of the original T5 name no model type. The tokenizers library then tells the kind of
+  // model by its members: pieces in a list, each with a score, are a unigram model.
   void read_model() {
     std::optional<std::uint64_t> unk;
-    std::string type;
     VocabularyLimits limits("tok.limit", path_);
     json_.open_object();
     for (std::string_view key; json_.next_key(key);) {
       if (key == "type") {
-        type = json_.string();
+        const std::string type(json_.string());
         if (type != "Unigram") unsupported("the model", type);
       } else if (key == "unk_id") {
         if (!skip_null()) unk = json_.u64();
@@ -248,7 +249,6 @@ class TokenizerJson {
         json_.skip();
       }
     }
-    if (type.empty()) json_.fail_here("the model has no type");
     if (model_.pieces.empty()) json_.fail_here("the vocabulary is empty");
     if (!unk || *unk >= model_.pieces.size()) {
       json_.fail_here(

@@ -89,6 +89,19 @@ std::string folder_of(const std::string& path) {
   return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
 
+// A file that has two names counts once, under the first.
+void drop_second_names(const std::string& folder, std::vector<std::string>& names) {
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const auto again = [&](const std::string& other) {
+      std::error_code error;
+      return fs::equivalent(folder + "/" + names[i], folder + "/" + other, error);
+    };
+    names.erase(
+        std::remove_if(names.begin() + static_cast<std::ptrdiff_t>(i) + 1, names.end(), again),
+        names.end());
+  }
+}
+
 bool is_file(const std::string& path) {
   std::error_code error;
   return fs::is_regular_file(path, error);
@@ -128,6 +141,7 @@ void Checkpoint::open_folder(const std::string& folder, DiskMode mode) {
   if (singles.size() > 1 && std::ranges::find(names, "COMMITTED") != names.end()) {
     std::erase(singles, "state.safetensors");
   }
+  drop_second_names(folder, singles);
   std::string_view kind = "safetensors";
   if (indices.empty() && singles.empty()) {
     indices = ending_in(".bin" + std::string(kIndexSuffix), names);

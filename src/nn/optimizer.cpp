@@ -33,10 +33,6 @@ constexpr std::int64_t kSmallTensor = 4096;
 
 constexpr std::int64_t kQuantum = ops::kStateBlock;
 
-bool is_8bit(OptimizerKind k) {
-  return k == OptimizerKind::adamw8bit || k == OptimizerKind::adamw8bit_kahan;
-}
-
 bool is_optimi(OptimizerKind k) {
   return k == OptimizerKind::adamw_optimi || k == OptimizerKind::stableadamw;
 }
@@ -97,7 +93,7 @@ ops::AdamW8bitBuffers adamw_8bit_buffers(const ProgramBuilder& pb, const Optimiz
                                          ops::RecordedRounding rounding) {
   ops::AdamW8bitBuffers on = {.p = s.p, .g = s.g, .options = adamw_options(o, s)};
   on.m = states.next();
-  const bool codes = pb.dtype(on.m) == DType::u8;  // else the tensor is a small one
+  const bool codes = pb.dtype(on.m) == DType::u8;  // else its moments have 32 bits
   on.m_absmax = states.next_if(codes);
   on.v = states.next();
   on.v_absmax = states.next_if(codes);
@@ -168,14 +164,19 @@ std::optional<OptimizerKind> find_optimizer(std::string_view name) {
   return std::nullopt;
 }
 
-std::vector<StateSpec> state_specs(const OptimizerOptions& o, const Shape& shape, DType parameter) {
+bool is_8bit(OptimizerKind k) {
+  return k == OptimizerKind::adamw8bit || k == OptimizerKind::adamw8bit_kahan;
+}
+
+std::vector<StateSpec> state_specs(const OptimizerOptions& o, const Shape& shape, DType parameter,
+                                   MomentBits bits) {
   std::vector<StateSpec> all;
   const auto add = [&](const char* suffix, DType dtype) {
     all.push_back({.suffix = suffix, .shape = shape, .dtype = dtype});
   };
   const auto add_moment = [&](const std::string& suffix) {
     const std::int64_t n = shape.elements();
-    if (n < kSmallTensor) {
+    if (n < kSmallTensor || bits == MomentBits::always_32) {
       add(suffix.c_str(), DType::f32);
       return;
     }

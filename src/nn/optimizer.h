@@ -20,7 +20,8 @@ enum class OptimizerKind : std::uint8_t {
                     // rounding::nearest gets Kahan's sum, which is what optimi does by itself
                     // unless kahan_unasked is off
   stableadamw,      // optimi's StableAdamW: adamw_optimi with a learning rate of each tensor's own
-  adamw8bit,        // bitsandbytes: block-wise 8-bit moments (f32 below 4096 elements)
+  adamw8bit,        // bitsandbytes: block-wise 8-bit moments (f32 below 4096 elements, and of
+                    // tensors with MomentBits::always_32)
   adamw8bit_kahan,  // the same behind a compensation buffer, as diffusion-pipe has it: its
                     // weight_decay has practically no effect; `rounding` plays no part
   adafactor,        // transformers' Adafactor; beta1, beta2, eps, state_dtype play no part
@@ -55,8 +56,16 @@ struct StateSpec {
   // when entries do not follow the elements (Adafactor), so that it cannot be cut.
   std::int64_t elements_per_entry = 1;
 };
+// How many bits the moments of an 8-bit optimizer have.
+enum class MomentBits : std::uint8_t {
+  by_size,  // 8, from 4096 elements on
+  always_32,
+};
 // For the tensor as a whole, never for a cut of it.
-std::vector<StateSpec> state_specs(const OptimizerOptions& o, const Shape& shape, DType parameter);
+std::vector<StateSpec> state_specs(const OptimizerOptions& o, const Shape& shape, DType parameter,
+                                   MomentBits bits = MomentBits::by_size);
+
+bool is_8bit(OptimizerKind k);  // whether moments are kept in 8 bits
 
 // Whether tensors may have learning rates of their own: the Adam family.
 bool has_rate(OptimizerKind k);

@@ -187,7 +187,7 @@ void narrow_from_disk(ProgramBuilder& pb, const UpdatedTensor& t, StagingRing& r
 }  // namespace
 
 void declare_states(ProgramBuilder& pb, const OptimizerOptions& options, UpdatedTensor& t) {
-  t.specs = state_specs(options, pb.shape(t.value), pb.dtype(t.value));
+  t.specs = state_specs(options, pb.shape(t.value), pb.dtype(t.value), t.moment_bits);
   for (const StateSpec& s : t.specs) {
     t.states.push_back(persistent_state(pb, t.name + s.suffix, s.shape, s.dtype, t.state_tier(pb)));
   }

@@ -23,6 +23,7 @@ struct UpdatedTensor {
   bool decays = true;
   double rate = 1;  // factor on the learning rate
   bool state_on_disk = false;
+  MomentBits moment_bits = MomentBits::by_size;
 
   // Where states and a master wait.
   Tier state_tier(const ProgramBuilder& pb) const {

@@ -11,7 +11,7 @@
 namespace ballast {
 
 // What the person who waits for a training run sees: one line that rewrites itself on a terminal,
-// else a line every so many steps, one a second at most.
+// else a line every so many steps, or one a second.
 //   ballast: step 120/2000, epoch 3, loss 0.0812 (0.0930), 3.21 s/step, 1 h 40 min left,
 //            GPU 9.11/9.26 GB, RAM 3.02/3.40 GB
 // The second loss is smoothed, the second size is the planned one. Where a terminal is narrower,
@@ -30,7 +30,7 @@ class TrainProgress {
   struct Options {
     std::int64_t total = 0;        // steps; 0: unknown, then no time left is given
     std::int64_t done = 0;         // before this process started; does not count towards the speed
-    std::int64_t print_every = 1;  // steps between two lines in a file or pipe
+    std::int64_t print_every = 1;  // steps between two lines in a file or pipe; 1: one a second
     bool gpu = false;              // whether there is GPU memory to speak of
   };
   struct Step {

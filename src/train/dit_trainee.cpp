@@ -112,6 +112,9 @@ class DitTrainee final : public Trainee {
   }
   std::vector<std::string> save(Runner& runner, const SaveTarget& target,
                                 std::int64_t step) override {
+    if (run_.config.method == Method::full) {
+      return save_fine_tune(run_, *dit_, runner, target, step);
+    }
     return save_model(run_, *dit_, runner, target, step);
   }
 

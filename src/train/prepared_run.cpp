@@ -95,6 +95,9 @@ wan::Config open_model(PreparedRun& run, const ModelChoice& choice) {
                                          model->name, path, config.name));
     }
     model = config;
+    if (run.config.method == Method::full && !run.config.student) {
+      run.layout = layout_of(path, names.dialect(), choice.config_json);
+    }
     run.request.experts.push_back(weight_groups(*model, file, names));
   }
   return *model;

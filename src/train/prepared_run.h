@@ -12,6 +12,7 @@
 #include "models/wan/advice.h"
 #include "train/config.h"
 #include "train/device_choice.h"
+#include "train/model_layout.h"
 #include "train/previews.h"
 
 namespace ballast::train {
@@ -35,6 +36,7 @@ struct PreparedRun {
   std::string shapes;                   // "6 x 64 x 64 latents, 6144 tokens, batch 1"
   std::vector<Checkpoint> checkpoints;  // by expert
   std::vector<Checkpoint> teacher;      // the same of TrainConfig::student's teacher
+  ModelLayout layout;                   // of the files of a full fine-tune
   double boundary = 0;                  // between two experts
   std::unique_ptr<data::Dataset> dataset;
   std::vector<EvalSet> evals;

@@ -93,6 +93,39 @@ std::string resumed_folder(const Seq2SeqConfig& c) {
   return c.resume ? found : "";
 }
 
+// Folders that the run may go on from, the best first: a newer one that is broken is passed over.
+std::vector<std::string> resumable_folders(const Seq2SeqRun& run) {
+  const Seq2SeqConfig& c = run.config;
+  if (run.resume_from.empty()) return {};
+  if (!c.resume->empty()) return {run.resume_from};
+  std::map<std::int64_t, std::string, std::greater<>> by_step;
+  std::error_code error;
+  for (fs::directory_iterator it(c.output_dir, error), end; !error && it != end;
+       it.increment(error)) {
+    const auto step = step_of_checkpoint(it->path().filename().string(), transformers_names());
+    if (step) by_step[*step] = it->path().string();
+  }
+  std::vector<std::string> folders;
+  for (const auto& [step, folder] : by_step) folders.push_back(folder);
+  return folders;
+}
+
+// Checkpoints of earlier versions have 8-bit moments of the token table: such a run keeps them.
+MomentBits embedding_moments(const Seq2SeqRun& run) {
+  const std::string codes = std::string(t5::kEmbeddingName) + ".m.absmax";
+  for (const std::string& folder : resumable_folders(run)) {
+    const std::string path = folder + "/" + kStateFile;
+    std::error_code error;
+    if (!fs::is_regular_file(path, error)) continue;
+    try {
+      const SafetensorsFile state = SafetensorsFile::open(path, DiskMode::buffered);
+      return state.find(codes) != nullptr ? MomentBits::by_size : MomentBits::always_32;
+    } catch (const Error&) {  // who loads it says what is wrong
+    }
+  }
+  return MomentBits::always_32;
+}
+
 data::TokenCache tokenise(const std::string& file, const data::Tokenizer& tokenizer,
                           const Seq2SeqConfig& c) {
   std::error_code error;
@@ -242,6 +275,14 @@ void take_job(Seq2SeqRun& run, const RunTarget& target) {
     job.writes = t5::TextWriting{.beams = o.beams, .positions = o.max_new_tokens};
   }
   job.optimizer = c.optimizer;
+  if (is_8bit(c.optimizer.kind) && !c.lora) {
+    job.embedding_moments = embedding_moments(run);
+    if (job.embedding_moments == MomentBits::by_size) {
+      run.notes.push_back(
+          "the checkpoint has 8-bit moments of the token embeddings: the run keeps them (a new run "
+          "has them in 32 bits)");
+    }
+  }
   job.max_grad_norm = c.max_grad_norm;
 }
 

@@ -23,6 +23,14 @@ MemoryNumbers numbers_of(const Seq2SeqRun& run, const t5::PlannedRun& planned) {
   return m;
 }
 
+std::string optimizer_text(const Seq2SeqRun& run) {
+  const t5::Seq2SeqJob& job = run.request.job;
+  std::string text(name_of(job.optimizer.kind));
+  if (!is_8bit(job.optimizer.kind) || job.lora) return text;
+  const bool wide = job.embedding_moments == MomentBits::always_32;
+  return text + (wide ? ", 32-bit moments of embeddings" : ", 8-bit moments of embeddings as well");
+}
+
 }  // namespace
 
 RunInfo run_info(const Seq2SeqRun& run, const t5::PlannedRun& planned, const std::string& command) {
@@ -38,7 +46,7 @@ RunInfo run_info(const Seq2SeqRun& run, const t5::PlannedRun& planned, const std
       {"texts", fmt::format("{} pairs of {}", run.train->cache.samples(), c.train_file)},
       {"steps", fmt::format("{}, {} per epoch", run.total_steps, run.steps_per_epoch)},
       {"samples per step", run.shapes},
-      {"optimizer", std::string(name_of(c.optimizer.kind))},
+      {"optimizer", optimizer_text(run)},
       {"learning rate",
        fmt::format("{:g}, {}", run.schedule.learning_rate, name_of(run.schedule.kind))},
       {"dropout", fmt::format("{:g}", run.request.job.dropout)},

@@ -164,7 +164,12 @@ class Seq2SeqTrainee final : public Trainee {
   void write_files(const std::string& from, const std::string& to) const {
     const std::string& tokenizer = from == run_.model_folder ? config().tokenizer : "";
     if (config().lora) return write_adapter_files(from, tokenizer, run_.adapter, to);
-    write_model_files(from, tokenizer, run_.model(), to);
+    write_model_files(from, tokenizer, run_.model(), stored_dtype(), to);
+  }
+  // Of the model that is written in the end.
+  DType stored_dtype() const {
+    const bool narrow = run_.request.job.format == WeightFormat::bf16 && !config().lora;
+    return config().save_dtype.value_or(narrow ? DType::bf16 : DType::f32);
   }
   // Values are in the file that others read as well; the rest is state.
   template <class Tensor>
@@ -381,8 +386,7 @@ void Seq2SeqTrainee::settle(Runner& runner, const std::string& run) {
 
 std::vector<std::string> Seq2SeqTrainee::save(Runner& runner, const SaveTarget& target,
                                               std::int64_t) {
-  const bool narrow = run_.request.job.format == WeightFormat::bf16 && !config().lora;
-  const DType dtype = config().save_dtype.value_or(narrow ? DType::bf16 : DType::f32);
+  const DType dtype = stored_dtype();
   std::vector<SavedTensor> tensors;
   for (const UpdatedTensor& t : trained()) {
     const Buffer value = value_to_save(t);

@@ -7,6 +7,7 @@
 #include "core/convert.h"
 #include "core/error.h"
 #include "core/random.h"
+#include "io/atomic_folder.h"
 #include "io/safetensors_writer.h"
 #include "models/wan/lora_read.h"
 #include "models/wan/lora_write.h"
@@ -145,6 +146,26 @@ std::string save_lora(const PreparedRun& run, const wan::Dit& dit, Runner& runne
   return path;
 }
 
+Metadata model_metadata(const PreparedRun& run, std::int64_t step) {
+  Metadata m = metadata_of(run, step, 0);
+  m["format"] = "pt";
+  return m;
+}
+
+// Under their official names.
+std::vector<SavedTensor> model_tensors(const PreparedRun& run, const wan::Dit& dit,
+                                       Runner& runner) {
+  std::vector<SavedTensor> all;
+  for (const wan::TrainedTensor& t : dit.io().trained) {
+    const Buffer value = saved_value(t);
+    all.push_back({.name = t.name,
+                   .dtype = run.config.save_dtype,
+                   .shape = runner.spec(value).shape,
+                   .source = converted_source(runner, value, run.config.save_dtype)});
+  }
+  return all;
+}
+
 }  // namespace
 
 void init_adapters(const PreparedRun& run, const wan::Dit& dit, Runner& runner) {
@@ -223,17 +244,35 @@ std::vector<std::string> save_model(const PreparedRun& run, const wan::Dit& dit,
     }
     return paths;
   }
-  Metadata metadata = metadata_of(run, step, 0);
-  metadata["format"] = "pt";
-  SafetensorsWriter writer({.metadata = std::move(metadata)});
-  for (const wan::TrainedTensor& t : dit.io().trained) {
-    const Buffer value = saved_value(t);
-    writer.add(t.name, run.config.save_dtype, runner.spec(value).shape,
-               converted_source(runner, value, run.config.save_dtype));
+  SafetensorsWriter writer({.metadata = model_metadata(run, step)});
+  for (const SavedTensor& t : model_tensors(run, dit, runner)) {
+    writer.add(t.name, t.dtype, t.shape, t.source);
   }
   paths.push_back(target.folder + "/" + target.file_name);
   writer.write(paths.back());
   return paths;
+}
+
+std::vector<std::string> save_fine_tune(const PreparedRun& run, const wan::Dit& dit, Runner& runner,
+                                        const SaveTarget& target, std::int64_t step) {
+  const ModelLayout& layout = run.layout;
+  if (layout.kind == ModelLayout::Kind::official) {
+    std::vector<std::string> paths = save_model(run, dit, runner, target, step);
+    add_official_files(layout, paths[0], run.config.output_name.empty());
+    return paths;
+  }
+  const std::vector<SavedTensor> tensors = model_tensors(run, dit, runner);
+  const Metadata metadata = model_metadata(run, step);
+  if (run.config.output_name.empty()) {
+    write_diffusers(layout, run.model(), tensors, metadata, target.folder);
+    return {target.folder};
+  }
+  // Named by the run: a folder where others have a file.
+  AtomicFolder folder(target.folder + "/" +
+                      std::filesystem::path(target.file_name).stem().string());
+  write_diffusers(layout, run.model(), tensors, metadata, folder.temporary_path());
+  folder.commit();
+  return {folder.path()};
 }
 
 }  // namespace ballast::train

@@ -28,4 +28,9 @@ std::vector<LoadedTensor> loaded_tensors(const wan::Dit& dit, Runner& runner, bo
 std::vector<std::string> save_model(const PreparedRun& run, const wan::Dit& dit, Runner& runner,
                                     const SaveTarget& target, std::int64_t step);
 
+// The model of a full fine-tune with what those who load it expect beside it: the layout and the
+// names of the model that it began with (train/model_layout.h).
+std::vector<std::string> save_fine_tune(const PreparedRun& run, const wan::Dit& dit, Runner& runner,
+                                        const SaveTarget& target, std::int64_t step);
+
 }  // namespace ballast::train

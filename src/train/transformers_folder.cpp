@@ -1,19 +1,19 @@
 #include "train/transformers_folder.h"
 
-#include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "core/error.h"
 #include "io/atomic_file.h"
-#include "io/json_writer.h"
+#include "io/json_edit.h"
 #include "memory/disk_file.h"
+#include "train/sharded_weights.h"
 
 namespace ballast::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kIndexFile = "model.safetensors.index.json";
 constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "spiece.model",
                                            "tokenizer_config.json", "special_tokens_map.json",
                                            "added_tokens.json"};
@@ -25,35 +25,55 @@ void write_text(const std::string& path, std::string_view text) {
   file.commit();
 }
 
-// False when there is none. A file that is there already is itself.
-bool copy_file(const fs::path& from, const std::string& to) {
+// nullopt where there is no such file.
+std::optional<std::string> read_small(const fs::path& path) {
   std::error_code error;
-  if (!fs::is_regular_file(from, error)) return false;
-  if (fs::equivalent(from, to, error)) return true;
-  const DiskFile file = DiskFile::open(from.string(), DiskMode::buffered);
+  if (!fs::is_regular_file(path, error)) return std::nullopt;
+  const DiskFile file = DiskFile::open(path.string(), DiskMode::buffered);
   if (file.size() > kMostBytes) {
     fail(ErrorCode::input,
-         fmt::format("{}: {} bytes are too many to copy", from.string(), file.size()));
+         fmt::format("{}: {} bytes are too many to copy", path.string(), file.size()));
   }
   std::string text(file.size(), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));
-  write_text(to, text);
-  return true;
+  return text;
+}
+
+// False when there is none. A file that is there already is itself.
+bool copy_file(const fs::path& from, const std::string& to) {
+  std::error_code error;
+  if (fs::equivalent(from, to, error)) return true;
+  const std::optional<std::string> text = read_small(from);
+  if (text) write_text(to, *text);
+  return text.has_value();
+}
+
+// The class that transformers loads a model of this type with.
+std::string architecture_of(std::string_view model_type) {
+  const std::string_view family = model_type == "umt5"  ? "UMT5"
+                                  : model_type == "mt5" ? "MT5"
+                                                        : "T5";
+  return fmt::format("{}ForConditionalGeneration", family);
+}
+
+std::string_view torch_name(DType dtype) {
+  return dtype == DType::bf16 ? "bfloat16" : dtype == DType::f16 ? "float16" : "float32";
 }
 
 std::string config_text(const t5::Config& c) {
   return fmt::format(
-      "{{\n  \"architectures\": [\"T5ForConditionalGeneration\"],\n  \"d_ff\": {},\n  \"d_kv\": "
-      "{},\n"
+      "{{\n  \"architectures\": [\"{}\"],\n  \"d_ff\": {},\n  \"d_kv\": {},\n"
       "  \"d_model\": {},\n  \"decoder_start_token_id\": {},\n  \"eos_token_id\": {},\n"
       "  \"feed_forward_proj\": \"{}\",\n  \"is_encoder_decoder\": true,\n"
       "  \"layer_norm_epsilon\": {},\n  \"model_type\": \"{}\",\n  \"num_decoder_layers\": {},\n"
       "  \"num_heads\": {},\n  \"num_layers\": {},\n  \"pad_token_id\": {},\n"
       "  \"relative_attention_max_distance\": {},\n  \"relative_attention_num_buckets\": {},\n"
-      "  \"tie_word_embeddings\": {},\n  \"vocab_size\": {}\n}}\n",
-      c.d_ff, c.d_kv, c.d_model, c.decoder_start, c.eos, c.gated ? "gated-gelu" : "relu", c.eps,
-      c.bias_per_block ? "umt5" : "t5", c.decoder_layers, c.heads, c.layers, c.pad, c.max_distance,
-      c.buckets, c.tied, c.vocabulary);
+      "  \"scale_decoder_outputs\": {},\n  \"tie_word_embeddings\": {},\n  \"vocab_size\": "
+      "{}\n}}\n",
+      architecture_of(c.bias_per_block ? "umt5" : "t5"), c.d_ff, c.d_kv, c.d_model, c.decoder_start,
+      c.eos, c.gated ? "gated-gelu" : "relu", c.eps, c.bias_per_block ? "umt5" : "t5",
+      c.decoder_layers, c.heads, c.layers, c.pad, c.max_distance, c.buckets, c.scaled_head, c.tied,
+      c.vocabulary);
 }
 
 std::string generation_text(const t5::Config& c) {
@@ -63,45 +83,74 @@ std::string generation_text(const t5::Config& c) {
       c.decoder_start, c.eos, c.pad);
 }
 
-std::uint64_t bytes_of(const SavedTensor& t) {
-  return static_cast<std::uint64_t>(t.shape.elements()) * size_of(t.dtype);
-}
-
-std::string write_shard(const std::string& path, std::span<const SavedTensor> tensors) {
-  write_tensors(path, tensors);
-  return path;
+// What of a model's config.json does not hold for the weights that are written: their type, a class
+// without a head (the model may have been saved as an encoder), and whether the head is the
+// embedding table, which the weights decide.
+std::string config_for(const t5::Config& c, DType weights, const std::string& text,
+                       const std::string& path) {
+  const JsonSource source = {.text = text, .path = path, .rule = "config.json"};
+  std::string model_type = c.bias_per_block ? "umt5" : "t5";
+  bool has_dtype = false, has_class = false, tied = true;
+  JsonReader json(source);
+  json.open_object();
+  for (std::string_view key; json.next_key(key);) {
+    if (key == "model_type" && json.peek() == JsonReader::Kind::string) {
+      model_type = json.string();
+    } else if (key == "dtype") {
+      has_dtype = true;
+      json.skip();
+    } else if (key == "tie_word_embeddings" && json.peek() == JsonReader::Kind::boolean) {
+      tied = json.boolean();
+    } else if (key == "architectures" && json.peek() == JsonReader::Kind::array) {
+      json.open_array();
+      while (json.next_element()) {
+        has_class |= json.string().ends_with("ForConditionalGeneration");
+      }
+    } else {
+      json.skip();
+    }
+  }
+  json.finish();
+  // Releases since 2025 say dtype, all of them understand torch_dtype.
+  std::vector<JsonMember> changed = {
+      {has_dtype ? "dtype" : "torch_dtype", fmt::format("\"{}\"", torch_name(weights))}};
+  if (!has_class) {
+    changed.push_back({"architectures", fmt::format("[\"{}\"]", architecture_of(model_type))});
+  }
+  if (tied != c.tied) {
+    changed.push_back({"tie_word_embeddings", c.tied ? "true" : "false"});
+    changed.push_back({"scale_decoder_outputs", c.scaled_head ? "true" : "false"});
+  }
+  return with_members(source, changed);
 }
 
 void copy_tokenizer(const std::string& model, const std::string& tokenizer, const std::string& to) {
   std::error_code error;
   fs::path folder(tokenizer.empty() ? model : tokenizer);
-  if (!fs::is_directory(folder, error)) folder = folder.parent_path();
-  for (const char* name : kTokenizerFiles) copy_file(folder / name, to + "/" + name);
-}
-
-// Shards and index of another number than what was written now.
-void remove_others(const std::string& folder, const std::vector<std::string>& paths) {
-  std::error_code error;
-  std::vector<fs::path> others;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    const bool shard = name.starts_with("model-") && name.ends_with(".safetensors");
-    if (!shard && name != kModelFile && name != kIndexFile) continue;
-    if (std::ranges::find(paths, folder + "/" + name) == paths.end()) others.push_back(it->path());
+  if (!fs::is_directory(folder, error)) {
+    // Whatever its name is, transformers looks for these two.
+    const bool json = folder.extension() == ".json";
+    copy_file(folder, to + "/" + (json ? "tokenizer.json" : "spiece.model"));
+    folder = folder.parent_path();
+    copy_file(folder / "tokenizer_config.json", to + "/tokenizer_config.json");
+    copy_file(folder / "special_tokens_map.json", to + "/special_tokens_map.json");
+    copy_file(folder / "added_tokens.json", to + "/added_tokens.json");
+    return;
   }
-  for (const fs::path& p : others) fs::remove(p, error);
+  for (const char* name : kTokenizerFiles) copy_file(folder / name, to + "/" + name);
 }
 
 }  // namespace
 
 void write_model_files(const std::string& model, const std::string& tokenizer,
-                       const t5::Config& config, const std::string& to) {
-  const auto put = [&](const char* name, std::string (*text)(const t5::Config&)) {
-    const std::string path = to + "/" + name;
-    if (!copy_file(fs::path(model) / name, path)) write_text(path, text(config));
-  };
-  put("config.json", config_text);
-  put("generation_config.json", generation_text);
+                       const t5::Config& config, DType weights, const std::string& to) {
+  const fs::path source = fs::path(model) / "config.json";
+  const std::string text = read_small(source).value_or(config_text(config));
+  write_text(to + "/config.json", config_for(config, weights, text, source.string()));
+  const std::string generation = to + "/generation_config.json";
+  if (!copy_file(fs::path(model) / "generation_config.json", generation)) {
+    write_text(generation, generation_text(config));
+  }
   copy_tokenizer(model, tokenizer, to);
 }
 
@@ -120,42 +169,7 @@ void write_tensors(const std::string& path, std::span<const SavedTensor> tensors
 std::vector<std::string> write_model_weights(const std::string& folder,
                                              std::span<const SavedTensor> tensors,
                                              Bytes most_shard) {
-  std::vector<std::span<const SavedTensor>> shards;
-  std::uint64_t filled = 0, total = 0;
-  std::size_t first = 0;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (filled > 0 && filled + bytes_of(tensors[i]) > most_shard.count) {
-      shards.push_back(tensors.subspan(first, i - first));
-      first = i;
-      filled = 0;
-    }
-    filled += bytes_of(tensors[i]);
-    total += bytes_of(tensors[i]);
-  }
-  shards.push_back(tensors.subspan(first));
-  std::vector<std::string> paths;
-  if (shards.size() == 1) {
-    paths.push_back(write_shard(folder + "/" + kModelFile, shards[0]));
-    remove_others(folder, paths);
-    return paths;
-  }
-  std::string map;
-  for (std::size_t i = 0; i < shards.size(); ++i) {
-    const std::string name = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
-    paths.push_back(write_shard(folder + "/" + name, shards[i]));
-    for (const SavedTensor& t : shards[i]) {
-      map += map.empty() ? "\n    " : ",\n    ";
-      append_json_string(map, t.name);
-      map += fmt::format(": \"{}\"", name);
-    }
-  }
-  paths.push_back(folder + "/" + kIndexFile);
-  write_text(paths.back(),
-             fmt::format("{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n  \"weight_map\": "
-                         "{{{}\n  }}\n}}\n",
-                         total, map));
-  remove_others(folder, paths);
-  return paths;
+  return write_sharded(folder, tensors, {.stem = "model", .max_shard = most_shard});
 }
 
 }  // namespace ballast::train

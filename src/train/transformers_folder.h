@@ -16,11 +16,12 @@ namespace ballast::train {
 inline constexpr const char* kModelFile = "model.safetensors";
 inline constexpr Bytes kMostShard{5'000'000'000};
 
-// What stands beside the weights: config.json and generation_config.json, copied from `model` or
-// made from the sizes where it has none, and every file of the tokenizer. `tokenizer`: a folder or
-// file; "": the model's. Each file appears complete or not at all.
+// What from_pretrained() needs beside the weights: config.json and generation_config.json, copied
+// from `model` or made from the sizes where it has none, and every file of the tokenizer. In
+// config.json the class, the weights' type and the tie of the head are those of what is written.
+// `tokenizer`: a folder or file; "": the model's. Each file appears complete or not at all.
 void write_model_files(const std::string& model, const std::string& tokenizer,
-                       const t5::Config& config, const std::string& to);
+                       const t5::Config& config, DType weights, const std::string& to);
 
 // The same for an adapter as PEFT has it: adapter_config.json and the tokenizer. `from`: the
 // model's folder or a checkpoint's.

@@ -112,6 +112,7 @@ TEST_F(TextTraining, ProgressIsSaidEveryLoggingStep) {
 TEST_F(TextTraining, PlansRefusesAndPredicts) {
   std::vector<std::string> plan = arguments("out");
   plan[0] = "plan";
+  plan.push_back("--details");
   const Finished planned = run_ballast(plan);
   ASSERT_EQ(planned.exit_code, 0) << planned.err;
   EXPECT_THAT(planned.out, AllOf(HasSubstr("fine-tune"), HasSubstr("index of samples")));

@@ -118,7 +118,7 @@ TEST(TrainingHelp, PlanTakesWhatTrainTakes) {
 
 TEST_F(TrainingUsage, ARunThatDoesNotFitIsRefusedAndLeavesNothing) {
   expect_refused({run_.write_config(), "--ram", "6MB"}, 3,
-                 AllOf(HasSubstr("refused"), HasSubstr("what would help"), HasSubstr("ram"),
+                 AllOf(HasSubstr("does not fit: "), HasSubstr("what would help"), HasSubstr("ram"),
                        Not(HasSubstr("swap space"))));
 }
 

@@ -138,9 +138,10 @@ TEST(OptimizerNames, AreFoundInAnyCase) {
   EXPECT_EQ(find_optimizer(""), std::nullopt);
 }
 
-std::string list(const OptimizerOptions& o, const Shape& shape, DType type) {
+std::string list(const OptimizerOptions& o, const Shape& shape, DType type,
+                 MomentBits bits = MomentBits::by_size) {
   std::string text;
-  for (const StateSpec& s : state_specs(o, shape, type)) {
+  for (const StateSpec& s : state_specs(o, shape, type, bits)) {
     text += fmt::format("{} {} {}; ", s.suffix, s.dtype, s.shape);
   }
   return text;
@@ -169,6 +170,9 @@ TEST(OptimizerStates, AreWhatEachKindKeeps) {
             ".m u8 [4097]; .m.absmax f32 [17]; .v u8 [4097]; .v.absmax f32 [17]; "
             ".kahan bf16 [4097]; ");
   EXPECT_EQ(list(o, {5}, DType::f32), ".m f32 [5]; .v f32 [5]; .kahan f32 [5]; ");
+  o = {.kind = OptimizerKind::adamw8bit};
+  EXPECT_EQ(list(o, {80, 64}, DType::f32, MomentBits::always_32),
+            ".m f32 [80, 64]; .v f32 [80, 64]; ");
   o = {.kind = OptimizerKind::adafactor, .ema_decay = 0.9};
   EXPECT_EQ(list(o, {2, 3, 4}, DType::f32),
             ".row f32 [2, 3]; .column f32 [2, 4]; "

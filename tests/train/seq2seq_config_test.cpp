@@ -213,7 +213,7 @@ TEST(TransformersFolder, ShardsWhatIsLargeAndReadsBack) {
   EXPECT_EQ(paths.size(), 4u);
   EXPECT_THAT(paths[0], HasSubstr("model-00001-of-00003.safetensors"));
   const t5::Config config = support::tiny_t5();
-  write_model_files(dir.path("nowhere"), "", config, dir.path());
+  write_model_files(dir.path("nowhere"), "", config, DType::f32, dir.path());
   const Checkpoint sharded = Checkpoint::open(dir.path());
   EXPECT_EQ(sharded.tensors().size(), 5u);
   ASSERT_TRUE(sharded.config_path());
@@ -226,6 +226,56 @@ TEST(TransformersFolder, ShardsWhatIsLargeAndReadsBack) {
   EXPECT_THAT(write_model_weights(dir.path(), tensors),
               ElementsAre(dir.path() + "/model.safetensors"));
   EXPECT_EQ(Checkpoint::open(dir.path()).files().size(), 1u) << "the shards are gone";
+}
+
+// What from_pretrained() reads holds for the weights that stand beside it.
+TEST(TransformersFolder, ConfigSaysWhatIsWritten) {
+  const test::TempDir dir;
+  t5::Config config = support::tiny_t5();
+  config.tied = true, config.scaled_head = false;
+  const auto written = [&](const char* text, DType weights) {
+    dir.write("model/config.json", text);
+    dir.write("to/x", "");
+    write_model_files(dir.path("model"), "", config, weights, dir.path("to"));
+    return test::read_whole(dir.path("to/config.json"));
+  };
+  EXPECT_EQ(written(R"({"architectures": ["T5EncoderModel"], "d_kv": 8, "model_type": "t5",
+ "n_positions": 512, "tie_word_embeddings": false, "torch_dtype": "float16"})",
+                    DType::bf16),
+            R"({"architectures": ["T5ForConditionalGeneration"], "d_kv": 8, "model_type": "t5",
+ "n_positions": 512, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+  "scale_decoder_outputs": false})");
+  EXPECT_EQ(written(R"({"architectures":["MT5ForConditionalGeneration"],"dtype":"bfloat16"})",
+                    DType::f32),
+            R"({"architectures":["MT5ForConditionalGeneration"],"dtype":"float32"})");
+  EXPECT_THAT(written(R"({"architectures": null, "model_type": "umt5"})", DType::f32),
+              HasSubstr(R"("architectures": ["UMT5ForConditionalGeneration"])"));
+}
+
+TEST(TransformersFolder, ConfigOfAModelWithoutOneHasItsFamily) {
+  const test::TempDir dir;
+  t5::Config config = support::tiny_t5();
+  config.bias_per_block = true;
+  write_model_files(dir.path("nowhere"), "", config, DType::bf16, dir.path());
+  const std::string text = test::read_whole(dir.path("config.json"));
+  for (const char* part : {"[\"UMT5ForConditionalGeneration\"]", "\"model_type\": \"umt5\"",
+                           "\"torch_dtype\": \"bfloat16\"", "\"is_encoder_decoder\": true"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
+// --tokenizer_name may name the file itself.
+TEST(TransformersFolder, ATokenizerOfAnotherNameIsFound) {
+  const test::TempDir dir;
+  dir.write("tokens/my.model", "pieces");
+  dir.write("tokens/tokenizer_config.json", "{}");
+  dir.write("tokens/tokenizer.json", "another");
+  dir.write("to/x", "");
+  write_model_files(dir.path("nowhere"), dir.path("tokens/my.model"), support::tiny_t5(),
+                    DType::f32, dir.path("to"));
+  EXPECT_EQ(test::read_whole(dir.path("to/spiece.model")), "pieces");
+  EXPECT_EQ(test::read_whole(dir.path("to/tokenizer_config.json")), "{}");
+  EXPECT_FALSE(std::filesystem::exists(dir.path("to/tokenizer.json")));
 }
 
 }  // namespace

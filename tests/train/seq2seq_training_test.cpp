@@ -375,5 +375,75 @@ TEST_F(Seq2SeqTraining, LearnsWithEveryOptimizer) {
   }
 }
 
+// Tables of more than 4096 numbers, so that 8-bit moments are possible.
+class EightBitTraining : public Seq2SeqTraining {
+ protected:
+  EightBitTraining() {
+    t5::Config c = support::tiny_t5();
+    c.vocabulary = 200;
+    large_ = support::write_text_model(dir_, "large", c);
+  }
+  Words with(const std::string& output, Words more) const {
+    Words all = words(output, {"--optim", "adamw_bnb_8bit", "--max_steps", "6", "--save_steps", "3",
+                               "--batch_size", "3"});
+    all[1] = large_;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  // bits: of a version that wrote checkpoints otherwise.
+  Trained train_with(const Words& w, std::optional<MomentBits> bits, std::int64_t stop_after = 0) {
+    Seq2SeqRun run = prepared(w);
+    if (bits) run.request.job.embedding_moments = *bits;
+    form_ = run.request.job.embedding_moments;
+    notes_ = run.notes;
+    auto outcome = t5::fit(run.request);
+    Trained done;
+    std::int64_t step = 0;
+    done.outcome = train_seq2seq(std::move(run), std::get<t5::PlannedRun>(std::move(outcome)),
+                                 {.command = "test",
+                                  .handle_signals = false,
+                                  .on_step = [&](const StepRecord& r) { step = r.step; },
+                                  .stop = [&] { return step == stop_after; }});
+    return done;
+  }
+  std::string moment_dtype(const std::string& checkpoint, const std::string& tensor) const {
+    const auto file = SafetensorsFile::open(dir_.path(checkpoint) + "/state.safetensors");
+    return fmt::format("{}", file.find(tensor + ".m")->dtype);
+  }
+
+  std::string large_;
+  MomentBits form_ = MomentBits::by_size;
+  std::vector<std::string> notes_;
+};
+
+TEST_F(EightBitTraining, CheckpointsHave32BitMomentsOfTheTable) {
+  train_with(with("out", {}), std::nullopt);
+  EXPECT_EQ(moment_dtype("out/checkpoint-6", "shared.weight"), "F32");
+  EXPECT_EQ(moment_dtype("out/checkpoint-6", "lm_head.weight"), "U8");
+  EXPECT_THAT(test::read_whole(dir_.path("out/report.html")),
+              ::testing::HasSubstr("32-bit moments of embeddings"));
+}
+
+// Also where the newest checkpoint is broken and an older one is gone on from.
+TEST_F(EightBitTraining, ACheckpointWith8BitMomentsOfTheTableGoesOnWithThem) {
+  train_with(with("whole", {}), MomentBits::by_size);
+  train_with(with("parts", {}), MomentBits::by_size, 4);
+  EXPECT_EQ(moment_dtype("parts/checkpoint-4", "shared.weight"), "U8");
+  dir_.write("parts/checkpoint-4/state.safetensors", "cut");
+  train_with(with("parts", {"--resume_from_checkpoint"}), std::nullopt);
+  EXPECT_EQ(form_, MomentBits::by_size);
+  EXPECT_THAT(notes_, ::testing::Contains(::testing::HasSubstr("8-bit moments")));
+  EXPECT_EQ(moment_dtype("parts/checkpoint-6", "shared.weight"), "U8");
+  EXPECT_EQ(model_in("parts"), model_in("whole"));
+}
+
+TEST_F(EightBitTraining, GoesOnWith32BitMomentsToTheSameBits) {
+  train_with(with("whole", {}), std::nullopt);
+  train_with(with("parts", {}), std::nullopt, 4);
+  train_with(with("parts", {"--resume_from_checkpoint"}), std::nullopt);
+  EXPECT_EQ(form_, MomentBits::always_32);
+  EXPECT_EQ(model_in("parts"), model_in("whole"));
+}
+
 }  // namespace
 }  // namespace ballast::train

@@ -54,7 +54,7 @@ TEST(TeacherOnProcessors, NothingOfItIsOnTheGpu) {
       }
     }
   }
-  EXPECT_NE(text_of(planned).find("computed by the processors"), std::string::npos);
+  EXPECT_NE(text_of(planned).find("computed by the CPU"), std::string::npos);
 }
 
 TEST(TeacherOnProcessors, IsPredictedByTheirRatesAndTakenWhereNothingFasterFits) {

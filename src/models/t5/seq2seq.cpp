@@ -20,6 +20,11 @@ void check_trainable(const std::vector<WeightGroup>& groups) {
   }
 }
 
+// An nn.Embedding of transformers: a tied head is the token table itself, another head is a matrix.
+bool is_embedding(std::string_view name) {
+  return name == kEmbeddingName || name.ends_with("relative_attention_bias.weight");
+}
+
 }  // namespace
 
 Seq2Seq::Seq2Seq(ProgramSet& set, Seq2SeqJob job, std::vector<WeightGroup> groups)
@@ -244,6 +249,7 @@ std::vector<UpdatedTensor> Seq2Seq::trained_weights(ProgramBuilder& pb) const {
       t.value = home.data;
       t.gradient = g.gradient;
       t.decays = pb.shape(g.gradient).rank() > 1;
+      if (is_embedding(g.name)) t.moment_bits = job_.embedding_moments;
       const bool narrow = pb.dtype(home.data) != DType::f32;
       if ((narrow && job_.optimizer.rounding == UpdateRounding::nearest) ||
           pb.tier(home.data) != tier) {

@@ -55,6 +55,9 @@ struct Seq2SeqJob {
   DType gradient = DType::f32;  // of the blocks' matrices; all other gradients are f32
   bool record_update = false;
   OptimizerOptions optimizer = {};
+  // Of the token table and the tables of relative biases with an 8-bit optimizer. transformers'
+  // Trainer registers every nn.Embedding with bitsandbytes as 32-bit.
+  MomentBits embedding_moments = MomentBits::always_32;
   double max_grad_norm = 0;  // 0: no clipping
 };
 
