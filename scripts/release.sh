@@ -4,8 +4,9 @@
 # is and which GPUs are in it. CI builds for two of them, to save time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# A100; RTX 30; RTX 40, L40; H100, H200; RTX 50, and what comes after it through its PTX.
-architectures="80-real;86-real;89-real;90-real;120"
+# A100; RTX 30, A6000; RTX 40, L40; H100, H200, GH200; B200, and B300 by the same code; RTX 50, and what comes after
+# it through its PTX. nvcc 12.8 is the first that knows sm_100 and sm_120.
+architectures="80-real;86-real;89-real;90-real;100-real;120"
 
 export CCACHE_DEPEND=${CCACHE_DEPEND:-1}
 folder=build/distribution

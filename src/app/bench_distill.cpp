@@ -174,10 +174,8 @@ student::PairRequest BenchDistill::request() const {
                        student::TeacherPlace::processors}) {
     if (place_ == name_of(p)) r.place = p;
   }
-  r.budget = default_budget(read_machine());
-  if (gpu) r.budget.gpu = r.profile.device_memory;
-  if (!gpu_.empty()) set_field(r.budget, "gpu", gpu_);
-  if (!ram_.empty()) set_field(r.budget, "ram", ram_);
+  r.budget = resolve_budget(read_machine(), {.gpu = gpu_, .ram = ram_}, r.backend.device,
+                            r.profile.device_memory);
   return r;
 }
 

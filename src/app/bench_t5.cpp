@@ -9,6 +9,7 @@
 #include "app/planning.h"
 #include "app/random_weights.h"
 #include "core/error.h"
+#include "core/short_number.h"
 #include "core/stopwatch.h"
 #include "memory/gpu.h"
 #include "memory/process_memory.h"
@@ -163,7 +164,6 @@ t5::FitRequest BenchT5::request() const {
   const train::RunTarget target = train::this_machine({.deterministic = true});
   r.profile = target.profile;
   r.backend = target.backend;
-  const bool gpu = r.backend.device == Device::cuda;
   r.job.precision = t5::precision_on(r.backend.device);
   r.job.trains = r.job.record_update = true;
   r.job.batches = {
@@ -178,10 +178,8 @@ t5::FitRequest BenchT5::request() const {
   r.job.optimizer.rounding =
       rounding_ == "kahan" ? UpdateRounding::kahan : UpdateRounding::stochastic;
   if (master_) r.job.optimizer.rounding = UpdateRounding::nearest;
-  r.budget = default_budget(read_machine());
-  if (gpu) r.budget.gpu = r.profile.device_memory;
-  if (!gpu_.empty()) set_field(r.budget, "gpu", gpu_);
-  if (!ram_.empty()) set_field(r.budget, "ram", ram_);
+  r.budget = resolve_budget(read_machine(), {.gpu = gpu_, .ram = ram_}, r.backend.device,
+                            r.profile.device_memory);
   return r;
 }
 
@@ -275,11 +273,11 @@ void BenchT5::run() {
   }
   if (json_) return print(j.dump(2) + "\n");
   print(
-      fmt::format("{} of {} x {} / {}{}: {:.1f} ms ({:.1f} to {:.1f}), {:.0f} TFLOP/s, stall "
+      fmt::format("{} of {} x {} / {}{}: {:.1f} ms ({:.1f} to {:.1f}), {}, stall "
                   "{:.1f} ms, predicted {:.1f} ms\n",
                   r.job.config.name, batch_, source_, target_,
                   micro_batches_ > 1 ? fmt::format(" x {}", micro_batches_) : "", seconds * 1e3,
-                  times.front() * 1e3, times.back() * 1e3, flops / seconds * 1e-12,
+                  times.front() * 1e3, times.back() * 1e3, flop_rate(flops / seconds),
                   stalls[stalls.size() / 2] * 1e3, planned.seconds_per_step() * 1e3));
   print(fmt::format("{}\n", t5::describe(r.job.config, chosen)));
   print(fmt::format("compute memory {} planned, {} used; buffers in RAM {} planned, {} used\n",

@@ -13,6 +13,7 @@
 #include "app/random_weights.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/short_number.h"
 #include "core/stopwatch.h"
 #include "memory/disk_speed.h"
 #include "memory/gpu.h"
@@ -104,7 +105,6 @@ wan::FitRequest BenchWan::request() const {
   const train::RunTarget target = train::this_machine({.deterministic = !fast_});
   r.profile = target.profile;
   r.backend = target.backend;
-  const bool gpu = r.backend.device == Device::cuda;
   r.job.precision = wan::precision_on(r.backend.device);
   r.job.batches = {{.latents = std::vector(static_cast<std::size_t>(batch_), latent_of(tokens_)),
                     .timestep_rows = batch_}};
@@ -114,11 +114,8 @@ wan::FitRequest BenchWan::request() const {
   r.job.record_update = r.job.mode != wan::Mode::infer;
   r.job.max_grad_norm = 1;
   if (fp8_matmul_) use_fp8_products(r.job, r.backend);
-  r.budget = default_budget(read_machine());
-  if (gpu) r.budget.gpu = r.profile.device_memory;
-  if (!gpu_.empty()) set_field(r.budget, "gpu", gpu_);
-  if (!ram_.empty()) set_field(r.budget, "ram", ram_);
-  if (!disk_.empty()) set_field(r.budget, "disk", disk_);
+  r.budget = resolve_budget(read_machine(), {.gpu = gpu_, .ram = ram_, .disk = disk_},
+                            r.backend.device, r.profile.device_memory);
   return r;
 }
 
@@ -268,10 +265,10 @@ void BenchWan::run() {
   }
   if (json_) return print(j.dump(2) + "\n");
   print(fmt::format(
-      "{} {} of {} tokens{}: {:.1f} ms ({:.1f} to {:.1f}), {:.0f} TFLOP/s, stall {:.1f} ms, "
+      "{} {} of {} tokens{}: {:.1f} ms ({:.1f} to {:.1f}), {}, stall {:.1f} ms, "
       "predicted {:.1f} ms\n",
       r.job.config.name, mode_, tokens_, batch_ > 1 ? fmt::format(" x {}", batch_) : "",
-      seconds * 1e3, times.front() * 1e3, times.back() * 1e3, flops / seconds * 1e-12,
+      seconds * 1e3, times.front() * 1e3, times.back() * 1e3, flop_rate(flops / seconds),
       stalls[stalls.size() / 2] * 1e3, planned.seconds_per_step() * 1e3));
   print(fmt::format("compute memory {} planned, {} used; buffers in RAM {} planned, {} used\n",
                     arena, bench.runner().high_water(Tier::device),

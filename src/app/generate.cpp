@@ -135,11 +135,8 @@ infer::TextModelOptions Generate::model_options() const {
       train::this_machine({.device = *device, .deterministic = true, .threads = threads_});
   o.device = target.backend.device;
   o.threads = threads_;
-  o.budget = default_budget(read_machine());
-  if (o.device == Device::cuda) o.budget.gpu = target.profile.device_memory;
-  if (!gpu_.empty()) set_field(o.budget, "gpu", gpu_);
-  if (!ram_.empty()) set_field(o.budget, "ram", ram_);
-  if (gpu_.empty() && o.device == Device::cpu) o.budget.gpu = o.budget.host;
+  o.budget = resolve_budget(read_machine(), {.gpu = gpu_, .ram = ram_}, o.device,
+                            target.profile.device_memory);
   if (!dtype_.empty()) o.dtype = dtype_ == "bf16" ? DType::bf16 : DType::f32;
   const auto format = find_weight_format(weights_);
   if (!format) fail_unknown("--weights", weights_, {"stored", "f32", "bf16", "f16", "fp8"});
@@ -255,8 +252,8 @@ void Generate::run() {
     fail(ErrorCode::usage, "there is no model to generate with",
          {{"--model FOLDER", "a T5 or FLAN-T5 model as Hugging Face has it"}});
   }
-  const std::string folder = infer::model_snapshot(model_);
   const infer::TextModelOptions options = model_options();
+  const std::string folder = infer::model_snapshot(model_);
   const infer::TextGenerator model(folder, options, adapter);
   // Beside the weights, where a file of them is named.
   const std::string beside = std::filesystem::is_directory(folder)

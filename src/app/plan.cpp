@@ -53,7 +53,7 @@ class Plan : public Command {
     app.add_option("--gpu", gpu_, "GPU memory Ballast may use, for example 24GB");
     app.add_option("--ram", ram_, "RAM, pinned memory included");
     app.add_option("--disk", disk_, "space for streamed weights and optimizer state");
-    app.add_option("--target", target_, "this, or a machine to plan for: h200, a100, rtx3090, ...")
+    app.add_option("--target", target_, "this, or a machine to plan for: " + bundled_names())
         ->capture_default_str();
     app.add_option("--device", device_,
                    "of this machine: auto (a GPU where there is one), cpu, cuda")
@@ -88,14 +88,8 @@ class Plan : public Command {
 const RegisterCommand<Plan> kPlan("plan", "what a run will use and how long a step takes");
 
 Budget Plan::budget(const MachineProfile& profile) const {
-  Budget b = default_budget(read_machine());
-  if (profile.device == Device::cuda) b.gpu = profile.device_memory;
-  if (!gpu_.empty()) set_field(b, "gpu", gpu_);
-  if (!ram_.empty()) set_field(b, "ram", ram_);
-  if (!disk_.empty()) set_field(b, "disk", disk_);
-  // Without a GPU the device arena is RAM: naming only --ram bounds it as well.
-  if (gpu_.empty() && profile.device == Device::cpu) b.gpu = b.host;
-  return b;
+  return resolve_budget(read_machine(), {.gpu = gpu_, .ram = ram_, .disk = disk_}, profile.device,
+                        profile.device_memory);
 }
 
 wan::Config Plan::model(wan::FitRequest& r) {
@@ -180,7 +174,9 @@ PlanTitle Plan::title(const wan::FitRequest& r) const {
           .weights = weights_text(r.job),
           .machine = machine_text(r.profile),
           .budget = r.budget,
-          .shared_ram = r.profile.device == Device::cpu};
+          .shared_ram = r.profile.device == Device::cpu,
+          .sizes = train::training_sizes(r),
+          .ram_of_this_machine = borrows_ram(r.profile, !ram_.empty())};
 }
 
 // What could be typed differently.

@@ -87,7 +87,8 @@ PlanTitle Sample::title() const {
           .weights = weights_text(r.job),
           .machine = machine_text(r.profile),
           .budget = r.budget,
-          .shared_ram = r.profile.device == Device::cpu};
+          .shared_ram = r.profile.device == Device::cpu,
+          .ram_of_this_machine = borrows_ram(r.profile, !options_.ram.empty())};
 }
 
 std::string Sample::loop_text(const wan::PlannedRun& planned) const {

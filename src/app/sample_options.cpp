@@ -107,14 +107,8 @@ infer::SamplerOptions sampler_of(const SampleOptions& o, const infer::Generation
 }
 
 Budget budget_of(const SampleOptions& o, const MachineProfile& profile) {
-  Budget b = default_budget(read_machine());
-  if (profile.device == Device::cuda) b.gpu = profile.device_memory;
-  if (!o.gpu.empty()) set_field(b, "gpu", o.gpu);
-  if (!o.ram.empty()) set_field(b, "ram", o.ram);
-  if (!o.disk.empty()) set_field(b, "disk", o.disk);
-  // Without a GPU the device arena is RAM: naming only --ram bounds it as well.
-  if (o.gpu.empty() && profile.device == Device::cpu) b.gpu = b.host;
-  return b;
+  return resolve_budget(read_machine(), {.gpu = o.gpu, .ram = o.ram, .disk = o.disk},
+                        profile.device, profile.device_memory);
 }
 
 WeightFormat format_of(const SampleOptions& o) {
@@ -380,7 +374,8 @@ void declare(SampleOptions& o, CLI::App& app) {
       ->capture_default_str();
   app.add_flag("--non-deterministic", o.non_deterministic, "faster; not bit-reproducible");
   app.add_option("--threads", o.threads, "compute threads of the CPU backend (0: all)");
-  app.add_option("--target", o.target, "with --plan: a machine to plan for")->capture_default_str();
+  app.add_option("--target", o.target, "with --plan: a machine to plan for: " + bundled_names())
+      ->capture_default_str();
   app.add_flag("--plan", o.plan_only, "print the plan and do nothing");
   app.add_flag("--details", o.details, "the plan with memory and predicted time by phase");
   app.add_flag("--json", o.json, "print one JSON document, sizes in bytes");

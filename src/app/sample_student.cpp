@@ -67,7 +67,7 @@ bool StudentSample::takes(const std::vector<std::string>& arguments) {
   return true;
 }
 
-std::vector<float> StudentSample::text_vector(std::int64_t width) const {
+std::vector<float> StudentSample::text_vector(std::int64_t width, Bytes ram) const {
   wan::Config model;
   model.name = "the student";
   model.text_dim = width;
@@ -87,8 +87,8 @@ std::vector<float> StudentSample::text_vector(std::int64_t width) const {
            {{"--prompt TEXT --teacher_path FOLDER", "the folder holds encoder and tokenizer"},
             {"--cond FILE", "or the prompt's text states: safetensors with embeddings"}});
     }
-    infer::TextEncoderOptions options;
-    if (!ram_.empty()) set_field(options.budget, "ram", ram_);
+    infer::TextEncoderOptions options;  // on the CPU
+    options.budget.host = ram;
     rows = train::PromptPart(encoder, tokenizer, {prompt_}, model, options).run().at(0);
   }
   std::vector<float> text(static_cast<std::size_t>(width));
@@ -97,18 +97,16 @@ std::vector<float> StudentSample::text_vector(std::int64_t width) const {
 }
 
 void StudentSample::run() {
-  const student::StudentFiles files(model_path_);
-  const student::Config& c = files.config();
   const auto device = train::meaning_of(train::kDeviceWords, device_);
   if (!device) fail_unknown("--device", device_, {"auto", "cpu", "cuda"});
   const train::RunTarget target = train::this_machine({.device = *device});
+  const Budget budget = resolve_budget(read_machine(), {.gpu = gpu_, .ram = ram_},
+                                       target.backend.device, target.profile.device_memory);
+  const student::StudentFiles files(model_path_);
+  const student::Config& c = files.config();
   std::string vae = vae_;
   if (vae.empty() && !teacher_path_.empty()) vae = infer::find_model_files(teacher_path_).vae;
   const bool gpu = target.backend.device == Device::cuda;
-  Budget budget = default_budget(read_machine());
-  if (gpu) budget.gpu = target.profile.device_memory;
-  if (!gpu_.empty()) set_field(budget, "gpu", gpu_);
-  if (!ram_.empty()) set_field(budget, "ram", ram_);
   // What can be wrong is said before anything is computed.
   const infer::VideoCodecOptions decoding = {.device = target.backend.device, .budget = budget};
   infer::student_steps(steps_);
@@ -121,17 +119,11 @@ void StudentSample::run() {
     student::Job job = {.config = c, .trains = false};
     if (gpu) job.activation = job.residual = DType::bf16;
     const student::Student student(set, std::move(job));
-    const MemoryPlan plan = plan_memory(set);
-    Bytes host = plan.peak_of(Tier::host);
-    if (!gpu) host += plan.peak_of(Tier::device);
-    if (plan.peak_of(Tier::device) > budget.gpu || host > budget.host) {
-      fail(ErrorCode::refused,
-           fmt::format("does not fit: the student needs {} of {} ({} allowed) and {} of RAM ({} "
-                       "allowed)",
-                       plan.peak_of(Tier::device), memory_name(Tier::device, !gpu), budget.gpu,
-                       host, budget.host));
-    }
-    const std::vector<float> text = text_vector(c.text_dim);
+    const infer::StudentMemory memory = infer::plan_student(set, student, target.profile);
+    infer::require_fit(memory, target.backend.device, budget,
+                       fmt::format("drawing with {}", model_path_));
+    const MemoryPlan& plan = memory.plan;
+    const std::vector<float> text = text_vector(c.text_dim, budget.host);
     Runner runner(set, plan);
     if (!gpu) ops::warm_up_blas(runner.compute_threads());
     for (const student::Parameter& p : student.parameters()) {
@@ -141,14 +133,15 @@ void StudentSample::run() {
     latent = infer::StudentSampler(student, runner)
                  .run(text, steps_, static_cast<std::uint64_t>(seed_), 0);
     for (const Tier t : {Tier::device, Tier::host}) {
-      result[std::string(name_of(t))] = {{"planned_bytes", plan.peak_of(t).count},
-                                         {"used_bytes", runner.high_water(t).count}};
+      result[std::string(name_of(t))] = {
+          {"planned_bytes", plan.peak_of(t).count},
+          {"used_bytes", runner.high_water(t).count},
+          {"needed_bytes", (t == Tier::device ? memory.device : memory.host).count}};
     }
     if (!json_) {
-      print(fmt::format("student: {} of {} and {} of RAM planned, {} and {} used\n",
-                        plan.peak_of(Tier::device), memory_name(Tier::device, !gpu),
-                        plan.peak_of(Tier::host), runner.high_water(Tier::device),
-                        runner.high_water(Tier::host)));
+      print(gpu ? fmt::format("student: {} of GPU memory and {} of RAM planned\n", memory.device,
+                              memory.host)
+                : fmt::format("student: {} of RAM planned\n", memory.host));
     }
   }
   const std::string path = infer::save_student_sample(latent, c, vae, decoding, output_path_);

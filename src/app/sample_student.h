@@ -16,7 +16,8 @@ class StudentSample {
   static std::string help();
 
  private:
-  std::vector<float> text_vector(std::int64_t width) const;  // fails before it encodes anything
+  std::vector<float> text_vector(std::int64_t width,
+                                 Bytes ram) const;  // fails before it encodes anything
 
   std::string model_path_, teacher_path_, prompt_, cond_, output_path_ = "inference_result.png";
   std::string text_encoder_, tokenizer_, vae_, device_ = "auto", gpu_, ram_;

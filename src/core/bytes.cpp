@@ -42,6 +42,18 @@ std::optional<Bytes> parse_bytes(std::string_view text) {
   return std::nullopt;
 }
 
+std::optional<std::string> missing_unit(std::string_view text) {
+  while (text.ends_with(' ')) text.remove_suffix(1);
+  double number = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, number, std::chars_format::fixed);
+  if (error != std::errc() || end != last || !(number > 0 && number < 1e6)) return std::nullopt;
+  // Four digits and more are how tools show megabytes.
+  return fmt::format("{} means {} byte{}; did you mean {}{}?", text,
+                     static_cast<std::uint64_t>(number), number >= 1 && number < 2 ? "" : "s", text,
+                     number < 1000 ? "GB" : "MB");
+}
+
 std::string to_string(Bytes b) {
   constexpr std::array<std::pair<double, const char*>, 4> kUnits = {
       {{1e12, "TB"}, {1e9, "GB"}, {1e6, "MB"}, {1e3, "kB"}}};

@@ -35,6 +35,10 @@ constexpr Bytes operator""_GB(unsigned long long n) { return {n * 1000000000ull}
 // - 1.
 std::optional<Bytes> parse_bytes(std::string_view text);
 
+// "24 means 24 bytes; did you mean 24GB?": for sizes of memory that people type without a unit,
+// below 1,000,000 and not 0. nullopt for everything else, also for what is no size.
+std::optional<std::string> missing_unit(std::string_view text);
+
 // "702.8 MB", "13.42 GB": decimal units, four significant digits.
 std::string to_string(Bytes b);
 

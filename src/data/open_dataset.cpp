@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <filesystem>
+#include <span>
 
 #include "core/error.h"
 #include "data/cached_dataset.h"
@@ -52,6 +54,31 @@ bool folder_missing(const std::string& folder, int line, const DatasetRequest& r
   return true;
 }
 
+// The VAE takes 4n + 1 frames: a bucket of 24 has clips of 21.
+void note_unused_frames(std::span<const std::int64_t> wanted, DatasetContent& content) {
+  for (const std::int64_t frames : wanted) {
+    const std::int64_t used = clip_length(frames);
+    if (used == frames) continue;
+    std::string note = fmt::format("{} frames: {} used (4n + 1)", frames, used);
+    if (std::ranges::find(content.notes, note) == content.notes.end()) {
+      content.notes.push_back(std::move(note));
+    }
+  }
+}
+
+void note_unused_frames(const BucketRules& rules, DatasetContent& content) {
+  if (rules.sizes.empty()) return note_unused_frames(rules.frames, content);
+  for (const ClipSize& s : rules.sizes) note_unused_frames(std::span(&s.frames, 1), content);
+}
+
+void note_unused_frames(const MusubiDataset& d, DatasetContent& content) {
+  if (!d.video) return;
+  if (d.clips.extraction == FrameExtraction::full) {
+    return note_unused_frames(std::span(&d.clips.max_frames, 1), content);
+  }
+  note_unused_frames(d.clips.target_frames, content);
+}
+
 void add_allowed(const BucketRules& rules, const DatasetRequest& request, DatasetContent& content) {
   for (const ClipSize& b : all_buckets(rules)) {
     const LatentShape shape = latent_shape(request.needs, b.width, b.height, b.frames);
@@ -78,6 +105,7 @@ void scan(const DiffusionPipeDataset& dataset, const DatasetRequest& request,
                        "at the top of the file",
                        request.path, d.line));
     }
+    note_unused_frames(d.rules, content);
     add_allowed(d.rules, request, content);
     if (folder_missing(d.path, d.line, request, content)) continue;
     scan_media_folder(d, clip_mode, request, content);
@@ -88,6 +116,7 @@ void scan(const std::vector<MusubiDataset>& datasets, const DatasetRequest& requ
           DatasetContent& content) {
   content.rule = BatchRule::partial_steps;
   for (const MusubiDataset& d : datasets) {
+    note_unused_frames(d, content);
     add_musubi_buckets(d, request, content);
     if (content.work != nullptr) {
       list_musubi_work(d, request, content);

@@ -12,8 +12,48 @@
 #include "io/media_writer.h"
 #include "io/safetensors_writer.h"
 #include "models/student/student_files.h"
+#include "ops/sgemm.h"
+#include "plan/budget_flag.h"
 
 namespace ballast::infer {
+
+StudentMemory plan_student(const ProgramSet& set, const student::Student& student,
+                           const MachineProfile& profile) {
+  Bytes largest;
+  for (const student::Parameter& p : student.parameters()) {
+    largest = std::max(largest, Bytes{set.spec(p.value).bytes});
+  }
+  StudentMemory m;
+  m.plan = plan_memory(set);
+  m.lines = process_lines(set, {.blas_bytes_per_thread = Bytes{ops::kBlasBufferTouched}});
+  m.lines.push_back({"largest tensor", largest, "on its way from the file"});
+  const bool gpu = set.backend.device == Device::cuda;
+  if (gpu) add_gpu_lines(m.lines, profile, m.plan.peak_of(Tier::host));
+  m.device = m.plan.peak_of(Tier::device) + sum_lines(m.lines, Tier::device);
+  m.host = m.plan.peak_of(Tier::host) + sum_lines(m.lines, Tier::host);
+  if (!gpu) m.host += m.device;
+  return m;
+}
+
+void require_fit(const StudentMemory& memory, Device device, const Budget& budget,
+                 const std::string& what) {
+  std::string needs, flags;
+  const auto compare = [&](Tier tier, std::string_view name, Bytes needed, Bytes allowed) {
+    if (needed <= allowed) return;
+    needs +=
+        fmt::format("{}{} of {} ({} allowed)", needs.empty() ? "" : " and ", needed, name, allowed);
+    flags += (flags.empty() ? "" : " ") + budget_flag(tier, megabytes_for(needed));
+  };
+  // On the CPU --gpu bounds a share of the RAM; where it is not given it is the RAM's.
+  if (device == Device::cuda || budget.gpu < budget.host) {
+    compare(Tier::device, device == Device::cuda ? "GPU memory" : "RAM (compute share, --gpu)",
+            memory.device, budget.gpu);
+  }
+  compare(Tier::host, "RAM", memory.host, budget.host);
+  if (needs.empty()) return;
+  fail(ErrorCode::refused, fmt::format("{} does not fit: it needs {}", what, needs),
+       {{flags, "gives it what it needs"}});
+}
 
 std::vector<StudentStep> student_steps(std::int64_t steps) {
   if (steps < 1 || steps > 1000) {

@@ -12,6 +12,19 @@
 
 namespace ballast::infer {
 
+// Memory for drawing with a recorded student, what the arenas do not hold included: the process,
+// its libraries, CUDA's share, the largest tensor while it is read.
+struct StudentMemory {
+  MemoryPlan plan;
+  std::vector<ProcessLine> lines;  // outside the arenas
+  Bytes device, host;              // on the CPU host holds both
+};
+StudentMemory plan_student(const ProgramSet& set, const student::Student& student,
+                           const MachineProfile& profile);
+// Fails with ErrorCode::refused where that is more than the budget. what: "drawing with out".
+void require_fit(const StudentMemory& memory, Device device, const Budget& budget,
+                 const std::string& what);
+
 // t of each step, from 999 to 0, and the share of signal behind it: 1 at the end.
 struct StudentStep {
   double t = 0, alpha = 0, next_alpha = 1;

@@ -27,6 +27,17 @@ Bytes default_gpu_budget(Bytes free, Bytes libraries) {
   return free - std::min(free, gpu_reserve_of(free)) + libraries;
 }
 
+Budget resolve_budget(const Machine& machine, const BudgetFlags& flags, Device device,
+                      Bytes gpu_memory) {
+  Budget budget = default_budget(machine);
+  if (device == Device::cuda) budget.gpu = gpu_memory;
+  if (!flags.gpu.empty()) set_field(budget, "gpu", flags.gpu);
+  if (!flags.ram.empty()) set_field(budget, "ram", flags.ram);
+  if (!flags.disk.empty()) set_field(budget, "disk", flags.disk);
+  if (flags.gpu.empty() && device == Device::cpu) budget.gpu = budget.host;
+  return budget;
+}
+
 void set_field(Budget& budget, std::string_view field, std::string_view text) {
   bool known = false;
   std::string names;
@@ -34,6 +45,9 @@ void set_field(Budget& budget, std::string_view field, std::string_view text) {
     names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
     if (name != field) return;
     known = true;
+    if (const auto question = missing_unit(text)) {
+      fail(ErrorCode::usage, fmt::format("--{}: {}", name, *question));
+    }
     const auto size = parse_bytes(text);
     if (!size) {
       fail(ErrorCode::usage,

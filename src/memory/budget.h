@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "core/bytes.h"
+#include "core/device.h"
 #include "memory/machine.h"
 
 namespace ballast {
@@ -39,8 +40,18 @@ Bytes gpu_reserve_of(Bytes free);
 // budget includes, have most of their memory already when `free` is asked for: the context is made.
 Bytes default_gpu_budget(Bytes free, Bytes libraries);
 
-// Sets the field of that name from text such as "24GiB"; ErrorCode::usage for an unknown field or a
-// text that is no size.
+// The values of --gpu, --ram and --disk; "": not given.
+struct BudgetFlags {
+  std::string_view gpu, ram, disk = {};
+};
+
+// What the flags allow, else what the machine has; gpu_memory: of its GPU, where one computes.
+// Without a GPU the device arena is RAM, so --ram alone bounds both.
+Budget resolve_budget(const Machine& machine, const BudgetFlags& flags, Device device,
+                      Bytes gpu_memory);
+
+// Sets the field of that name from text such as "24GiB"; ErrorCode::usage for an unknown field, a
+// text that is no size, or a size without a unit (core/bytes.h: missing_unit).
 void set_field(Budget& budget, std::string_view field, std::string_view text);
 
 }  // namespace ballast

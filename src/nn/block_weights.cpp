@@ -58,6 +58,14 @@ void upload(ProgramBuilder& pb, Buffer from, Buffer to) {
 
 }  // namespace
 
+std::int64_t parameter_count(std::span<const WeightGroup> groups) {
+  std::int64_t count = 0;
+  for (const WeightGroup& g : groups) {
+    for (const StoredTensor& t : g.tensors) count += t.data.shape.elements();
+  }
+  return count;
+}
+
 std::string_view name_of(WeightFormat f) {
   switch (f) {
     case WeightFormat::stored:

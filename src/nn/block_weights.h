@@ -31,6 +31,9 @@ struct WeightGroup {
   bool keep_precision = false;  // never narrowed: embeddings, head
 };
 
+// Elements of all tensors, without the scales of 8-bit ones.
+std::int64_t parameter_count(std::span<const WeightGroup> groups);
+
 // In which form matrices stand on the device. `stored` takes them as they are in the file; the
 // others are made piece by piece on the way; those of rows with a scale for each row, the other
 // 8-bit ones without. Vectors (biases, gains, modulation) are f32, bf16 or f16.

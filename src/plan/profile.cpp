@@ -13,12 +13,20 @@ namespace {
 // Measured on an H200, where contexts take 549 MB of it, and taken for all.
 constexpr Bytes kLibraries{580'000'000};
 
-// H200: our own measurements under sustained load. The others: the H200's achieved share of the
-// data-sheet rate (0.66 for GEMM, 0.88 for memory) applied to their data sheets, for attention what
-// the kernels they get reach on the H200 beside its own, and 0.88 of the PCIe rate; estimates until
-// someone measures there. Products in f32, of all of them: three quarters of the data sheet.
-const std::array<MachineProfile, 5>& profiles() {
-  static const std::array<MachineProfile, 5> kProfiles = {{
+// H200: our own measurements under sustained load. The others are estimates until someone measures
+// there, from their data sheets (dense rates of bf16 products summed in f32):
+//  - products: 0.66 of it, the H200's share, for data center and workstation cards. GeForce cards
+//  sum
+//    in f32 at half rate and come nearer to that: 0.86.
+//  - products in f32: three quarters; memory: 0.88; PCIe: 0.83 of its raw rate.
+//  - attention: what the kernels they get reach on the H200 beside its own; compute
+//  capabilities 9.0
+//    and 10.0 have kernels of their own, the others share one kind.
+//  - GH200: the H200's chip with slower memory, and 0.83 and 0.66 of the 450 GB/s that its link to
+//    the processor has each way.
+// A GPU with none of these names gets the first of its compute capability (nearest_profile).
+const std::array<MachineProfile, 12>& profiles() {
+  static const std::array<MachineProfile, 12> kProfiles = {{
       {.name = "h200",
        .description = "NVIDIA H200, 139 GiB, PCIe 5.0 x16",
        .device = Device::cuda,
@@ -38,6 +46,39 @@ const std::array<MachineProfile, 5>& profiles() {
        .device_memory = Bytes{139ull << 30},
        .library_bytes = kLibraries,
        .estimate = false},
+      {.name = "gh200",
+       .description = "NVIDIA GH200, 96 GB, NVLink-C2C",
+       .device = Device::cuda,
+       .sm = 90,
+       .gemm_flops = 650e12,
+       .f32_gemm_flops = 50e12,
+       .fp8_gemm_flops = 1240e12,
+       .attention_flops = 570e12,
+       .attention_backward_flops = 455e12,
+       .memory_bandwidth = 3.5e12,
+       .upload_bandwidth = 375e9,
+       .download_bandwidth = 297e9,
+       .disk_bandwidth = 4.5e9,
+       .launch_seconds = 5e-6,
+       .device_memory = Bytes{95ull << 30},
+       .library_bytes = kLibraries,
+       .estimate = true},
+      {.name = "b200",
+       .description = "NVIDIA B200, 180 GB, PCIe 5.0 x16",
+       .device = Device::cuda,
+       .sm = 100,
+       .gemm_flops = 1480e12,
+       .f32_gemm_flops = 56e12,
+       .attention_flops = 1300e12,
+       .attention_backward_flops = 1040e12,
+       .memory_bandwidth = 6.8e12,
+       .upload_bandwidth = 52e9,
+       .download_bandwidth = 52e9,
+       .disk_bandwidth = 5e9,
+       .launch_seconds = 5e-6,
+       .device_memory = Bytes{179ull << 30},
+       .library_bytes = kLibraries,
+       .estimate = true},
       {.name = "a100",
        .description = "NVIDIA A100, 80 GB, PCIe 4.0 x16",
        .device = Device::cuda,
@@ -70,6 +111,38 @@ const std::array<MachineProfile, 5>& profiles() {
        .device_memory = Bytes{24ull << 30},
        .library_bytes = kLibraries,
        .estimate = true},
+      {.name = "rtx3080",
+       .description = "NVIDIA RTX 3080, 10 GiB, PCIe 4.0 x16",
+       .device = Device::cuda,
+       .sm = 86,
+       .gemm_flops = 50e12,
+       .f32_gemm_flops = 22e12,
+       .attention_flops = 46e12,
+       .attention_backward_flops = 31e12,
+       .memory_bandwidth = 0.67e12,
+       .upload_bandwidth = 26e9,
+       .download_bandwidth = 26e9,
+       .disk_bandwidth = 3e9,
+       .launch_seconds = 5e-6,
+       .device_memory = Bytes{10ull << 30},
+       .library_bytes = kLibraries,
+       .estimate = true},
+      {.name = "a6000",
+       .description = "NVIDIA RTX A6000, 48 GiB, PCIe 4.0 x16",
+       .device = Device::cuda,
+       .sm = 86,
+       .gemm_flops = 102e12,
+       .f32_gemm_flops = 29e12,
+       .attention_flops = 94e12,
+       .attention_backward_flops = 63e12,
+       .memory_bandwidth = 0.68e12,
+       .upload_bandwidth = 26e9,
+       .download_bandwidth = 26e9,
+       .disk_bandwidth = 3e9,
+       .launch_seconds = 5e-6,
+       .device_memory = Bytes{48ull << 30},
+       .library_bytes = kLibraries,
+       .estimate = true},
       {.name = "rtx4090",
        .description = "NVIDIA RTX 4090, 24 GiB, PCIe 4.0 x16",
        .device = Device::cuda,
@@ -86,6 +159,38 @@ const std::array<MachineProfile, 5>& profiles() {
        .device_memory = Bytes{24ull << 30},
        .library_bytes = kLibraries,
        .estimate = true},
+      {.name = "rtx4070ti",
+       .description = "NVIDIA RTX 4070 Ti, 12 GiB, PCIe 4.0 x16",
+       .device = Device::cuda,
+       .sm = 89,
+       .gemm_flops = 70e12,
+       .f32_gemm_flops = 30e12,
+       .attention_flops = 64e12,
+       .attention_backward_flops = 43e12,
+       .memory_bandwidth = 0.44e12,
+       .upload_bandwidth = 26e9,
+       .download_bandwidth = 26e9,
+       .disk_bandwidth = 3e9,
+       .launch_seconds = 5e-6,
+       .device_memory = Bytes{12ull << 30},
+       .library_bytes = kLibraries,
+       .estimate = true},
+      {.name = "l40s",
+       .description = "NVIDIA L40S, 48 GB, PCIe 4.0 x16",
+       .device = Device::cuda,
+       .sm = 89,
+       .gemm_flops = 239e12,
+       .f32_gemm_flops = 68e12,
+       .attention_flops = 219e12,
+       .attention_backward_flops = 147e12,
+       .memory_bandwidth = 0.76e12,
+       .upload_bandwidth = 26e9,
+       .download_bandwidth = 26e9,
+       .disk_bandwidth = 3e9,
+       .launch_seconds = 5e-6,
+       .device_memory = Bytes{46068ull << 20},  // the rest is taken by ECC
+       .library_bytes = kLibraries,
+       .estimate = true},
       {.name = "rtx5090",
        .description = "NVIDIA RTX 5090, 32 GiB, PCIe 5.0 x16",
        .device = Device::cuda,
@@ -100,6 +205,22 @@ const std::array<MachineProfile, 5>& profiles() {
        .disk_bandwidth = 5e9,
        .launch_seconds = 5e-6,
        .device_memory = Bytes{32ull << 30},
+       .library_bytes = kLibraries,
+       .estimate = true},
+      {.name = "rtx5080",
+       .description = "NVIDIA RTX 5080, 16 GiB, PCIe 5.0 x16",
+       .device = Device::cuda,
+       .sm = 120,
+       .gemm_flops = 97e12,
+       .f32_gemm_flops = 42e12,
+       .attention_flops = 89e12,
+       .attention_backward_flops = 60e12,
+       .memory_bandwidth = 0.84e12,
+       .upload_bandwidth = 52e9,
+       .download_bandwidth = 52e9,
+       .disk_bandwidth = 5e9,
+       .launch_seconds = 5e-6,
+       .device_memory = Bytes{16ull << 30},
        .library_bytes = kLibraries,
        .estimate = true},
   }};
@@ -169,6 +290,24 @@ double f32_gemm_flops(const MachineProfile& p) {
 
 std::span<const MachineProfile> bundled_profiles() { return profiles(); }
 
+std::string bundled_names() {
+  std::string names;
+  for (const MachineProfile& p : profiles()) names += (names.empty() ? "" : ", ") + p.name;
+  return names;
+}
+
+std::string bundled_names(std::string_view indent) {
+  std::string text;
+  int column = 0;
+  for (const MachineProfile& p : profiles()) {
+    text += column == 0 ? std::string(indent) : ", ";
+    text += p.name;
+    column = (column + 1) % 6;
+    if (column == 0 && &p != &profiles().back()) text += ",\n";
+  }
+  return text + "\n";
+}
+
 std::optional<MachineProfile> find_profile(std::string_view name) {
   const auto it = std::ranges::find(profiles(), name, &MachineProfile::name);
   if (it == profiles().end()) return std::nullopt;
@@ -183,10 +322,11 @@ MachineProfile nearest_profile(std::string_view gpu, int sm) {
     }
   }
   const auto distance = [&](const MachineProfile& p) { return std::abs(p.sm - sm); };
-  const auto named = std::ranges::find_if(
-      profiles(), [&](const MachineProfile& p) { return letters.find(p.name) != letters.npos; });
-  const auto nearest =
-      named != profiles().end() ? named : std::ranges::min_element(profiles(), {}, distance);
+  const auto named = [&](const MachineProfile& p) {  // "GH200" holds "h200", too: the longest name
+    return letters.find(p.name) == letters.npos ? 0 : p.name.size();
+  };
+  auto nearest = std::ranges::max_element(profiles(), {}, named);
+  if (named(*nearest) == 0) nearest = std::ranges::min_element(profiles(), {}, distance);
   MachineProfile p = *nearest;
   p.description = fmt::format("{}, rates of {}", gpu, nearest->name);
   p.sm = sm;

@@ -44,6 +44,12 @@ struct MachineProfile {
   bool estimate = true;  // not measured by us on that machine
 };
 
+inline constexpr std::string_view kThisMachine = "this";
+// Whether a plan takes the RAM of this machine for that of another.
+inline bool borrows_ram(const MachineProfile& planned_for, bool ram_given) {
+  return planned_for.name != kThisMachine && !ram_given;
+}
+
 // The description, and whether its rates are estimates: a machine's line in plans.
 std::string machine_text(const MachineProfile& profile);
 
@@ -51,8 +57,10 @@ std::string machine_text(const MachineProfile& profile);
 double fp8_gemm_flops(const MachineProfile& profile);
 double f32_gemm_flops(const MachineProfile& profile);
 
-// h200, a100, rtx3090, rtx4090, rtx5090.
+// The machines that can be planned for without being there (--target).
 std::span<const MachineProfile> bundled_profiles();
+std::string bundled_names();                         // "h200, a100, ..."
+std::string bundled_names(std::string_view indent);  // in lines of six, each with its end
 std::optional<MachineProfile> find_profile(std::string_view name);
 
 // Rates for a GPU that was not measured: those of the bundled one in its name ("NVIDIA GeForce RTX

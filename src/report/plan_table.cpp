@@ -9,6 +9,7 @@
 #include <numeric>
 #include <optional>
 
+#include "core/short_number.h"
 #include "plan/display_names.h"
 
 namespace ballast {
@@ -71,6 +72,16 @@ std::string speed_text(double factor) {
   return fmt::format("step {:.0f} % {}", std::abs(percent), percent < 0 ? "faster" : "slower");
 }
 
+std::string sizes_text(const TrainingSizes& s) {
+  std::string text = fmt::format("{} trainable parameters", short_count(s.parameters));
+  if (s.batch > s.least_batch) {
+    text += fmt::format(", effective batch {} to {}", s.least_batch, s.batch);
+  } else if (s.batch > 0) {
+    text += fmt::format(", effective batch {}", s.batch);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string roles_text(const BytesByRole& roles) {
@@ -97,6 +108,20 @@ std::string effect_of(const PlannedChange& c, bool shared_ram) {
 std::string labelled(std::string_view label, std::string_view text, std::size_t columns) {
   constexpr std::size_t kLabel = 11;
   return wrapped(fmt::format("{:<{}}", label, kLabel), text, columns, kLabel) + "\n";
+}
+
+std::string title_text(const PlanTitle& title, std::size_t columns) {
+  std::string text =
+      labelled("run", fmt::format("{} {}: {}", title.model, title.mode, title.shape), columns);
+  if (title.sizes.parameters > 0) text += labelled("trains", sizes_text(title.sizes), columns);
+  if (title.ram_of_this_machine) {
+    text += labelled("RAM",
+                     fmt::format("{} allowed is this machine's, not the target's; --ram sets the "
+                                 "target's",
+                                 title.budget.host),
+                     columns);
+  }
+  return text;
 }
 
 std::string notes_text(std::span<const std::string> notes, std::size_t columns) {
@@ -334,9 +359,7 @@ std::string step_lines(const PlanView& view, const PlanStyle& style) {
 std::string head_text(const PlanTitle& title, const PlanView& view, const PlanStyle& style) {
   std::string facts;
   for (const PlanFact& f : view.facts) facts += labelled(f.label, f.text, style.columns);
-  return "\n" +
-         labelled("run", fmt::format("{} {}: {}", title.model, title.mode, title.shape),
-                  style.columns) +
+  return "\n" + title_text(title, style.columns) +
          labelled("machine", title.machine, style.columns) +
          labelled("policy", fmt::format("{}: {}", view.policy, view.policy_text), style.columns) +
          step_lines(view, style) + facts +
@@ -378,7 +401,12 @@ std::string plan_json(const PlanTitle& title, const PlanView& view) {
             {"policy", view.policy},
             {"policy_text", view.policy_text},
             {"streamed_blocks", view.streamed_blocks},
+            {"ram_of_this_machine", title.ram_of_this_machine},
             {"notes", view.notes}};
+  if (title.sizes.parameters > 0) {
+    j["trainable_parameters"] = title.sizes.parameters;
+    if (title.sizes.batch > 0) j["effective_batch"] = title.sizes.batch;
+  }
   if (const std::int64_t steps = epoch_steps(view); steps > 0 || view.total_steps > 0) {
     j["steps_per_epoch"] = steps;
     j["total_steps"] = view.total_steps;
@@ -441,6 +469,7 @@ std::string refusal_json(const PlanTitle& title, const Refusal& refusal,
             {"shape", title.shape},
             {"machine", title.machine},
             {"policy", refusal.policy},
+            {"ram_of_this_machine", title.ram_of_this_machine},
             {"seconds_per_step", refusal.seconds_per_step}};
   for (const Tier t : kTiers) {
     j[std::string(name_of(t))] = {{"peak_bytes", refusal.needed[static_cast<std::size_t>(t)].count},

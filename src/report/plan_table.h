@@ -14,11 +14,20 @@
 
 namespace ballast {
 
+// What a run trains, for people; 0: nothing is trained.
+struct TrainingSizes {
+  std::int64_t parameters = 0;   // that change
+  std::int64_t batch = 0;        // samples of an optimizer step, accumulation included
+  std::int64_t least_batch = 0;  // of its smallest step
+};
+
 // What was planned, in the words of the command line.
 struct PlanTitle {
   std::string model, mode, shape, weights, machine;
   Budget budget;
   bool shared_ram = false;  // CPU backend: the ram budget bounds both arenas together
+  TrainingSizes sizes = {};
+  bool ram_of_this_machine = false;  // another machine is planned for, whose RAM was not given
 };
 
 // The passes of one step: each is a forward and backward over some of its samples.
@@ -74,6 +83,9 @@ std::string verdict_line(const PlanTitle& title, const PlanView& view);
 
 // What plan_table() ends with where details are not shown.
 std::string details_hint();
+
+// The first lines of a plan and of a refusal: what runs, what it trains, whose RAM is meant.
+std::string title_text(const PlanTitle& title, std::size_t columns);
 
 // The notes of a plan or a refusal, each once: "" where there are none.
 std::string notes_text(std::span<const std::string> notes, std::size_t columns);

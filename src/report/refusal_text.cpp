@@ -55,9 +55,7 @@ std::string refusal_verdict(const Refusal& refusal, const PlanTitle& title) {
 std::string refusal_text(const Refusal& refusal, const PlanTitle& title,
                          const RefusalStyle& style) {
   std::string text = refusal_verdict(refusal, title) + "\n" + totals_of_refusal(refusal, title);
-  text += "\n" +
-          labelled("run", fmt::format("{} {}: {}", title.model, title.mode, title.shape),
-                   style.columns) +
+  text += "\n" + title_text(title, style.columns) +
           labelled("policy",
                    style.policy_given ? fmt::format("{}, as asked for", refusal.policy)
                                       : "does not fit even with the lowest-memory plan",

@@ -387,10 +387,9 @@ class DiffusionPipeReader {
   std::optional<Bytes> size_of_tier(const TomlTable& t, std::string_view key) {
     const TomlValue* value = t.find(key);
     if (value == nullptr) return std::nullopt;
-    if (value->kind == TomlValue::Kind::integer && value->integer >= 0) {
-      return Bytes{static_cast<std::uint64_t>(value->integer)};
-    }
-    const auto text = t.string(key);
+    const bool number = value->kind == TomlValue::Kind::integer && value->integer >= 0;
+    const std::optional<std::string> text = number ? std::to_string(value->integer) : t.string(key);
+    if (const auto question = missing_unit(*text)) t.fail_at(key, *question);
     const auto bytes = parse_bytes(*text);
     if (!bytes) {
       t.fail_at(

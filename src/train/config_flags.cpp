@@ -8,12 +8,6 @@ namespace {
 
 using Takes = FlagTable::Takes;
 
-Bytes bytes_of(const Setting& s) {
-  const auto bytes = parse_bytes(s.text());
-  if (!bytes) s.fail_value("a size such as 24GB");
-  return *bytes;
-}
-
 std::int64_t integer_of(const Setting& s, std::int64_t least) {
   const std::int64_t value = s.integer();
   if (value < least) s.fail_value(fmt::format("at least {}", least));
@@ -49,11 +43,11 @@ void CommonFlags::declare(FlagTable& table) {
   later("fp8_matmul", Takes::nothing, "products with frozen matrices in fp8, where a GPU has it",
         [](C& c, const S& s) { c.memory.fp8_matmul = !s.off; });
   later("gpu", Takes::one, "GPU memory Ballast may use, for example 24GB",
-        [](C& c, const S& s) { c.memory.gpu = bytes_of(s); });
+        [](C& c, const S& s) { c.memory.gpu = s.size(); });
   later("ram", Takes::one, "RAM, pinned memory included",
-        [](C& c, const S& s) { c.memory.ram = bytes_of(s); });
+        [](C& c, const S& s) { c.memory.ram = s.size(); });
   later("disk", Takes::one, "space for streamed weights and optimizer state",
-        [](C& c, const S& s) { c.memory.disk = bytes_of(s); });
+        [](C& c, const S& s) { c.memory.disk = s.size(); });
   later("policy", Takes::one, "auto, or a policy's name", [](C& c, const S& s) {
     if (const auto fault = policy_fault(s.text())) s.fail_value(*fault);
     c.memory.policy = s.text();

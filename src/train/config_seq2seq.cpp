@@ -116,11 +116,6 @@ class Seq2SeqReader {
     }
     return static_cast<std::int64_t>(value);
   }
-  static Bytes bytes_of(const Setting& s) {
-    const auto bytes = parse_bytes(s.text());
-    if (!bytes) s.fail_value("a size such as 24GB");
-    return *bytes;
-  }
 
   void declare_files(FlagTable& t);
   void declare_data(FlagTable& t);
@@ -302,11 +297,11 @@ void Seq2SeqReader::declare_memory(FlagTable& t) {
   t.add("non_deterministic", Takes::nothing, "faster; not bit-reproducible",
         [this](const Setting& s) { c_.memory.deterministic = s.off; });
   add(t, {"gpu"}, "GPU memory Ballast may use, for example 24GB",
-      [this](const Setting& s) { c_.memory.gpu = bytes_of(s); });
+      [this](const Setting& s) { c_.memory.gpu = s.size(); });
   add(t, {"ram"}, "RAM, pinned memory included",
-      [this](const Setting& s) { c_.memory.ram = bytes_of(s); });
+      [this](const Setting& s) { c_.memory.ram = s.size(); });
   add(t, {"disk"}, "space for streamed weights and optimizer state",
-      [this](const Setting& s) { c_.memory.disk = bytes_of(s); });
+      [this](const Setting& s) { c_.memory.disk = s.size(); });
   add(t, {"policy"}, "auto, or a policy's name", [this](const Setting& s) {
     if (const auto fault = policy_fault(s.text())) s.fail_value(*fault);
     c_.memory.policy = s.text();

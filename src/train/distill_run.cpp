@@ -16,14 +16,8 @@ namespace ballast::train {
 namespace {
 
 Budget budget_of(const DistillConfig& c, const MachineProfile& profile) {
-  Budget b = default_budget(read_machine());
-  if (profile.device == Device::cuda) b.gpu = profile.device_memory;
-  if (!c.gpu.empty()) set_field(b, "gpu", c.gpu);
-  if (!c.ram.empty()) set_field(b, "ram", c.ram);
-  if (!c.disk.empty()) set_field(b, "disk", c.disk);
-  // Without a GPU the device arena is RAM: naming only --ram bounds it as well.
-  if (c.gpu.empty() && profile.device == Device::cpu) b.gpu = b.host;
-  return b;
+  return resolve_budget(read_machine(), {.gpu = c.gpu, .ram = c.ram, .disk = c.disk},
+                        profile.device, profile.device_memory);
 }
 
 PassTimes passes_of(const student::PlannedPair& planned) {
@@ -125,7 +119,11 @@ PlanTitle title_of(const DistillRun& run) {
       .weights = std::string(name_of(r.job.teacher_format)),
       .machine = machine_text(r.profile),
       .budget = r.budget,
-      .shared_ram = r.profile.device == Device::cpu};
+      .shared_ram = r.profile.device == Device::cpu,
+      .sizes = {.parameters = parameter_count(run.student),
+                .batch = run.config.batch_size * run.config.gradient_accumulation,
+                .least_batch = run.config.batch_size * run.config.gradient_accumulation},
+      .ram_of_this_machine = borrows_ram(r.profile, !run.config.ram.empty())};
 }
 
 PlanView view_of(const DistillRun& run, const student::PlannedPair& planned) {

@@ -113,6 +113,15 @@ double Setting::number() const {
   return *value;
 }
 
+Bytes Setting::size() const {
+  if (const auto question = missing_unit(text())) {
+    fail(code, fmt::format("{}: {}", where, *question));
+  }
+  const auto bytes = parse_bytes(text());
+  if (!bytes) fail_value("a size such as 24GB");
+  return *bytes;
+}
+
 CommandLine split_arguments(std::span<const std::string> arguments,
                             std::span<const std::string> switches) {
   CommandLine line;

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/bytes.h"
 #include "core/error.h"
 #include "io/toml_table.h"
 
@@ -25,6 +26,7 @@ struct Setting {
   const std::string& text() const;  // of exactly one value
   std::int64_t integer() const;
   double number() const;  // finite
+  Bytes size() const;     // of memory, with a unit
 };
 
 struct CommandLine {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "models/wan/dit_pass.h"
+
 namespace ballast::train {
 namespace {
 
@@ -81,7 +83,34 @@ std::vector<PassTimes> passes_of(const wan::PlannedRun& planned) {
   return all;
 }
 
+std::int64_t adapter_parameters(const wan::DitJob& job) {
+  std::int64_t count = 0;
+  for (std::int64_t block = 0; block < job.config.layers; ++block) {
+    for (const wan::AdapterTarget& t : wan::adapter_targets(job.config)) {
+      const std::string module = fmt::format("blocks.{}.{}", block, t.name);
+      const bool excluded = std::ranges::find(job.lora.excluded, module) != job.lora.excluded.end();
+      if (!excluded) count += job.lora.rank * (t.weight[0] + t.weight[1]);
+    }
+  }
+  return count;
+}
+
 }  // namespace
+
+TrainingSizes training_sizes(const wan::FitRequest& request) {
+  const wan::DitJob& job = request.job;
+  TrainingSizes sizes;
+  if (job.mode == wan::Mode::infer || job.batches.empty()) return sizes;
+  for (const std::vector<WeightGroup>& expert : request.experts) {
+    sizes.parameters +=
+        job.mode == wan::Mode::lora ? adapter_parameters(job) : parameter_count(expert);
+  }
+  const auto samples = [](const wan::Batch& b) { return std::ssize(b.latents); };
+  const auto [least, most] = std::ranges::minmax(job.batches, {}, samples);
+  sizes.least_batch = samples(least);
+  sizes.batch = samples(most);
+  return sizes;
+}
 
 PlanTitle title_of(const PreparedRun& run) {
   const wan::FitRequest& r = run.request;
@@ -94,7 +123,9 @@ PlanTitle title_of(const PreparedRun& run) {
           .weights = weights_text(r.job),
           .machine = machine_text(r.profile),
           .budget = r.budget,
-          .shared_ram = r.profile.device == Device::cpu};
+          .shared_ram = r.profile.device == Device::cpu,
+          .sizes = training_sizes(r),
+          .ram_of_this_machine = borrows_ram(r.profile, run.config.memory.ram.has_value())};
 }
 
 PlanView view_of(const wan::FitRequest& request, const wan::PlannedRun& planned,

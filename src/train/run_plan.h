@@ -11,6 +11,9 @@ namespace ballast::train {
 
 PlanTitle title_of(const PreparedRun& run);
 
+// Of its adapters or all its weights, in every expert; nothing for inference.
+TrainingSizes training_sizes(const wan::FitRequest& request);
+
 // Refers to `planned`.
 // whole: the run, where there is more than one kind of step to speak of.
 PlanView view_of(const wan::FitRequest& request, const wan::PlannedRun& planned,

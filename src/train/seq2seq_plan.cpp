@@ -63,6 +63,9 @@ std::variant<t5::PlannedRun, Refusal> plan_seq2seq(Seq2SeqRun& run) {
 
 PlanTitle title_of(const Seq2SeqRun& run) {
   const t5::FitRequest& r = run.request;
+  const std::int64_t batch = run.config.batch_size * run.config.accumulation;
+  const std::int64_t trained = r.job.lora ? adapter_parameters(r.job.config, r.groups, *r.job.lora)
+                                          : parameter_count(r.groups);
   return {.model = r.job.config.name,
           .mode = r.job.lora ? "LoRA" : "fine-tune",
           .shape = run.shapes,
@@ -71,7 +74,9 @@ PlanTitle title_of(const Seq2SeqRun& run) {
                           r.job.lora ? fmt::format(", adapters of rank {}", r.job.lora->rank) : ""),
           .machine = machine_text(r.profile),
           .budget = r.budget,
-          .shared_ram = r.profile.device == Device::cpu};
+          .shared_ram = r.profile.device == Device::cpu,
+          .sizes = {.parameters = trained, .batch = batch, .least_batch = batch},
+          .ram_of_this_machine = borrows_ram(r.profile, run.config.memory.ram.has_value())};
 }
 
 PlanView view_of(const Seq2SeqRun& run, const t5::PlannedRun& planned) {

@@ -169,13 +169,28 @@ PreparedVae prepare_vae(TrainConfig config, const RunTarget& target, Purpose pur
 
 PlanTitle title_of(const PreparedVae& run) {
   const wan_vae::TrainingRequest& r = run.request;
+  TrainingSizes sizes;
+  const auto count = [&](const std::vector<wan_vae::StoredUnit>& units) {
+    for (const wan_vae::StoredUnit& u : units) {
+      for (const StoredBytes& t : u) sizes.parameters += t.shape.elements();
+    }
+  };
+  count(r.decoder);
+  if (r.job.train_encoder) count(r.encoder);
+  for (const data::Bucket& b : run.dataset->buckets()) {
+    const std::int64_t batch = b.micro_batch * run.config.gradient_accumulation;
+    sizes.batch = std::max(sizes.batch, batch);
+    sizes.least_batch = sizes.least_batch == 0 ? batch : std::min(sizes.least_batch, batch);
+  }
   return {.model = run.network().name,
           .mode = mode_of(run.config),
           .shape = run.shapes,
           .weights = r.job.dtype == DType::f32 ? "f32" : "bf16 with f32 masters",
           .machine = machine_text(r.profile),
           .budget = r.budget,
-          .shared_ram = r.profile.device == Device::cpu};
+          .shared_ram = r.profile.device == Device::cpu,
+          .sizes = sizes,
+          .ram_of_this_machine = borrows_ram(r.profile, run.config.memory.ram.has_value())};
 }
 
 PlanView view_of(const PreparedVae& run, const wan_vae::PlannedTraining& planned) {

@@ -24,6 +24,19 @@ TEST(Bytes, RefusesWhatIsNotASize) {
   }
 }
 
+TEST(Bytes, AsksForTheUnitOfANumberThatIsSmallWithoutOne) {
+  EXPECT_EQ(missing_unit("24"), "24 means 24 bytes; did you mean 24GB?");
+  EXPECT_EQ(missing_unit("24 "), "24 means 24 bytes; did you mean 24GB?");
+  EXPECT_EQ(missing_unit("1"), "1 means 1 byte; did you mean 1GB?");
+  EXPECT_EQ(missing_unit("23.5"), "23.5 means 23 bytes; did you mean 23.5GB?");
+  EXPECT_EQ(missing_unit("24576"), "24576 means 24576 bytes; did you mean 24576MB?");
+  EXPECT_TRUE(missing_unit("999999").has_value());
+  for (const char* text : {"0", "0.0", "1000000", "24000000000", "24B", "24 b", "24GB", "0GB", "",
+                           "GB", "-1", "24 parsecs"}) {
+    EXPECT_EQ(missing_unit(text), std::nullopt) << text;
+  }
+}
+
 TEST(Bytes, PrintsFourSignificantDigits) {
   EXPECT_EQ(to_string(Bytes{702788608}), "702.8 MB");
   EXPECT_EQ(to_string(Bytes{13420000000}), "13.42 GB");

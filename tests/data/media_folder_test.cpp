@@ -219,6 +219,29 @@ TEST_F(MediaCache, RemembersWhatWasDropped) {
   EXPECT_FAILS(open(), ErrorCode::input, "short.mp4");
 }
 
+TEST_F(MediaCache, SaysHowManyFramesOfABucketAreUsed) {
+  add_clip("a.mp4", "one");
+  const auto notes = [&](const std::string& buckets) {
+    dir_.write("set.toml", "resolutions = [32]\n" + buckets + "\n[[directory]]\npath = '" +
+                               dir_.path("clips") + "'\n");
+    return all_notes(*open(true));
+  };
+  EXPECT_THAT(notes("frame_buckets = [1, 24, 33]"), HasSubstr("24 frames: 21 used (4n + 1)"));
+  EXPECT_THAT(notes("size_buckets = [[32, 32, 80]]"), HasSubstr("80 frames: 77 used (4n + 1)"));
+  EXPECT_THAT(notes("frame_buckets = [1, 5]"), ::testing::Not(HasSubstr("4n + 1")));
+  const auto musubi = [&](const std::string& frames) {
+    dir_.write("set.toml",
+               "[[datasets]]\nresolution = [32, 32]\ncaption_extension = '.txt'\n"
+               "video_directory = '" +
+                   dir_.path("clips") + "'\ncache_directory = '" + dir_.path("clips") + "'\n" +
+                   frames + "\n");
+    return all_notes(*open(true));
+  };
+  EXPECT_THAT(musubi("target_frames = [1, 46]"), HasSubstr("46 frames: 45 used (4n + 1)"));
+  EXPECT_THAT(musubi("frame_extraction = 'full'\nmax_frames = 100"),
+              HasSubstr("100 frames: 97 used (4n + 1)"));
+}
+
 TEST_F(MediaCache, HasOneSampleWhereTwoResolutionsRoundToOneSize) {
   add_clip("a.mp4", "one");
   cache_latent("a.mp4");

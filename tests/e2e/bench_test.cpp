@@ -38,6 +38,17 @@ TEST(Bench, AnUnknownModelIsNamed) {
   EXPECT_THAT(f.err, HasSubstr("15B"));
 }
 
+TEST(Bench, OnTheCpuASpeedHasAUnitThatShowsIt) {
+  const TempDir dir;
+  ::setenv("CUDA_VISIBLE_DEVICES", "-1", 1);
+  const Finished f =
+      run_ballast({"bench", "t5", "--model", "flan-t5-small", "--batch", "1", "--source", "8",
+                   "--target", "8", "--steps", "1", "--folder", dir.path()});
+  ASSERT_EQ(f.exit_code, 0) << f.err;
+  EXPECT_THAT(f.out, ::testing::ContainsRegex("[1-9][0-9.]* [GM]FLOP/s"));
+  EXPECT_THAT(f.out, ::testing::Not(HasSubstr("TFLOP/s")));
+}
+
 TEST(Bench, AKeptFileOfAnotherModelIsRefusedAndLeftAlone) {
   const TempDir dir;
   const std::string path = dir.write("weights.bin", "mine");

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <regex>
 
 #include "core/bytes.h"
@@ -67,6 +68,25 @@ TEST_F(Distilling, DrawsPicturesInsideItsPlan) {
     all.insert(all.end(), more.begin(), more.end());
     return run_ballast(all);
   };
+  // Not the student's buffers alone: the process counts.
+  const std::vector<std::string> latent = {
+      "sample",         "--model_path",  dir_.path("out"),
+      "--teacher_path", kTeacher,        "--prompt",
+      "a red circle",   "--output_path", dir_.path("latent.safetensors"),
+      "--device",       "cpu",           "--json"};
+  const Finished drawn = run_ballast(latent);
+  ASSERT_EQ(drawn.exit_code, 0) << drawn.err;
+  const auto j = nlohmann::json::parse(drawn.out);
+  const auto buffers = j["device"]["planned_bytes"].get<std::uint64_t>() +
+                       j["host"]["planned_bytes"].get<std::uint64_t>();
+  EXPECT_GT(j["host"]["needed_bytes"].get<std::uint64_t>(), buffers + 2'000'000);
+  std::vector<std::string> short_of_it = latent;
+  short_of_it.insert(short_of_it.end(), {"--ram", fmt::format("{}B", buffers + 1'000'000)});
+  const Finished refused = run_ballast(short_of_it);
+  EXPECT_EQ(refused.exit_code, 3) << refused.err;
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("drawing with " + dir_.path("out") + " does not fit"),
+                                 HasSubstr("of RAM ("), HasSubstr("--ram ")));
+
   const Finished jpeg = sample("result.jpg", {});
   EXPECT_EQ(jpeg.exit_code, 2) << jpeg.err;
   EXPECT_THAT(jpeg.err, HasSubstr("result.jpg: a student's sample is one image"));
@@ -90,6 +110,12 @@ TEST_F(Distilling, DrawsPicturesInsideItsPlan) {
                 AllOf(HasSubstr(dir_.path("out") + " has no output_proj.safetensors"),
                       HasSubstr("the student's 4 channels to the 16"), HasSubstr("1. copy ")));
   }
+}
+
+TEST_F(Distilling, AsksForTheUnitOfABudget) {
+  const Finished f = distill("out", {"--gpu", "6"});
+  EXPECT_EQ(f.exit_code, 2) << f.err;
+  EXPECT_THAT(f.err, HasSubstr("--gpu: 6 means 6 bytes; did you mean 6GB?"));
 }
 
 // Before prompts are encoded.

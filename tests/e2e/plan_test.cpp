@@ -105,6 +105,97 @@ TEST(Plan, SaysWhatIsWrongWithAnOption) {
   EXPECT_THAT(err({"plan", "--model", "wan2.2-ti2v-5b", "--gpu", "lots"}), HasSubstr("lots"));
 }
 
+TEST(Plan, ANumberWithoutAUnitIsAskedAbout) {
+  for (const char* flag : {"--gpu", "--ram", "--disk"}) {
+    const Finished f = run_ballast({"plan", "--model", "wan2.2-ti2v-5b", flag, "24"});
+    EXPECT_EQ(f.exit_code, 2) << f.err;
+    EXPECT_THAT(f.err, HasSubstr(std::string(flag) + ": 24 means 24 bytes; did you mean 24GB?"));
+  }
+  const Finished dialect = run_ballast({"plan", "--dit", "x", "--dataset_config", "d.toml",
+                                        "--output_dir", "o", "--output_name", "n", "--gpu", "24"});
+  EXPECT_EQ(dialect.exit_code, 2) << dialect.err;
+  EXPECT_THAT(dialect.err, HasSubstr("did you mean 24GB?"));
+  const TempDir dir;
+  const std::string config = dir.write(
+      "run.toml",
+      "output_dir = 'o'\ndataset = 'd.toml'\nepochs = 1\n[model]\ntype = 'wan'\nckpt_path = 'm'\n"
+      "dtype = 'bfloat16'\n[adapter]\ntype = 'lora'\nrank = 8\n[optimizer]\ntype = 'adamw'\n"
+      "lr = 1e-4\n[memory]\ngpu = 24\n");
+  for (const char* command : {"plan", "train", "cache"}) {
+    const Finished f = run_ballast({command, config});
+    EXPECT_EQ(f.exit_code, 4) << f.err;
+    EXPECT_THAT(f.err, HasSubstr("line 15: memory.gpu: 24 means 24 bytes; did you mean 24GB?"));
+  }
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"sample", "--model",
+                                 BALLAST_SOURCE_DIR "/examples/demo_model/model", "--prompt", "x"},
+        {"sample", "--model_path", "m", "--prompt", "x"},
+        {"generate", "--model", "m", "--prompt", "x"},
+        {"bench", "t5", "--model", "flan-t5-small"},
+        {"bench", "wan", "--model", "wan2.1-t2v-1.3b"},
+        {"bench", "distill", "--model", "wan2.1-t2v-1.3b"}}) {
+    std::vector<std::string> all = words;
+    all.insert(all.end(), {"--ram", "24"});
+    const Finished f = run_ballast(all);
+    EXPECT_EQ(f.exit_code, 2) << words[0] << " " << words[1] << ": " << f.err;
+    EXPECT_THAT(f.err, HasSubstr("--ram: 24 means 24 bytes; did you mean 24GB?"));
+  }
+}
+
+// A plan for another machine knows its GPU, not its RAM.
+TEST(Plan, ForAnotherMachineSaysWhoseRamItIs) {
+  const std::vector<std::string> words = {"plan",   "--model",  "wan2.1-t2v-1.3b",
+                                          "--mode", "infer",    "--frames",
+                                          "5",      "--target", "rtx4090"};
+  const auto with = [&](std::vector<std::string> more) {
+    std::vector<std::string> all = words;
+    all.insert(all.end(), more.begin(), more.end());
+    return run_ballast(all);
+  };
+  constexpr const char* kNote = "is this machine's, not the target's; --ram sets the target's";
+  const Finished silent = with({});
+  ASSERT_EQ(silent.exit_code, 0) << silent.err;
+  EXPECT_THAT(silent.out, HasSubstr(kNote));
+  EXPECT_EQ(nlohmann::json::parse(with({"--json"}).out)["ram_of_this_machine"], true);
+  const Finished given = with({"--ram", "16GB"});
+  EXPECT_THAT(given.out, ::testing::Not(HasSubstr(kNote)));
+  EXPECT_EQ(nlohmann::json::parse(with({"--ram", "16GB", "--json"}).out)["ram_of_this_machine"],
+            false);
+  const Finished here = run_ballast({"plan", "--model", "wan2.1-t2v-1.3b", "--mode", "infer",
+                                     "--frames", "5", "--device", "cpu"});
+  EXPECT_THAT(here.out, ::testing::Not(HasSubstr(kNote)));
+}
+
+TEST(Plan, SaysWhatIsTrainedInSizesThatPeopleKnow) {
+  const std::vector<std::string> words = {
+      "plan",     "--model", "wan2.2-t2v-a14b", "--mode",   "lora",    "--frames", "5",
+      "--height", "480",     "--width",         "832",      "--batch", "2",        "--gpu",
+      "140GB",    "--ram",   "200GB",           "--target", "h200",    "--policy", "resident"};
+  const Finished f = run_ballast(words);
+  ASSERT_EQ(f.exit_code, 0) << f.err;
+  EXPECT_THAT(f.out, HasSubstr("76.7 M trainable parameters, effective batch 2\n"));
+  std::vector<std::string> json = words;
+  json.push_back("--json");
+  const auto j = nlohmann::json::parse(run_ballast(json).out);
+  EXPECT_EQ(j["trainable_parameters"], 76'677'120);
+  EXPECT_EQ(j["effective_batch"], 2);
+}
+
+TEST(Plan, HelpNamesEveryTarget) {
+  const Finished plan = run_ballast({"plan", "--help"}), train = run_ballast({"train", "--help"});
+  for (const char* name : {"h200", "gh200", "b200", "a100", "rtx3090", "rtx3080", "a6000",
+                           "rtx4090", "rtx4070ti", "l40s", "rtx5090", "rtx5080"}) {
+    EXPECT_THAT(plan.out, HasSubstr(name));
+    EXPECT_THAT(train.out, HasSubstr(name));
+  }
+  for (const char* name : {"b200", "gh200", "rtx3080"}) {
+    const Finished f = run_ballast({"plan", "--model", "wan2.1-t2v-1.3b", "--mode", "infer",
+                                    "--frames", "5", "--ram", "16GB", "--target", name});
+    EXPECT_EQ(f.exit_code, 0) << f.err;
+    EXPECT_THAT(f.out, HasSubstr("(rates are estimates)"));
+  }
+}
+
 TEST(Plan, AGpuThatIsNotThereIsADeviceErrorWithAWayOut) {
   ::setenv("CUDA_VISIBLE_DEVICES", "-1", 1);
   const Finished f = run_ballast({"plan", "--model", "wan2.1-t2v-1.3b", "--device", "cuda"});

@@ -93,5 +93,41 @@ TEST(Budget, BadTextsAreUsageErrorsThatNameTheField) {
   EXPECT_THAT(message("vram", "1GB"), HasSubstr("no field \"vram\""));
 }
 
+TEST(Budget, ANumberWithoutAUnitIsAskedAbout) {
+  for (const char* field : {"gpu", "ram", "disk"}) {
+    Budget b;
+    try {
+      set_field(b, field, "24");
+      FAIL() << field;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::usage);
+      EXPECT_THAT(e.what(),
+                  HasSubstr(std::string("--") + field + ": 24 means 24 bytes; did you mean 24GB?"));
+    }
+    set_field(b, field, "24B");
+    set_field(b, field, "1000000");
+    set_field(b, field, "0");
+  }
+}
+
+TEST(Budget, OnTheCpuRamAloneBoundsEverything) {
+  const Machine machine = machine_with(10_GiB);
+  const auto resolved = [&](const BudgetFlags& flags, Device device) {
+    return resolve_budget(machine, flags, device, 24_GiB);
+  };
+  const Bytes free = 10_GiB - 512_MiB;
+  EXPECT_EQ(resolved({.gpu = "", .ram = ""}, Device::cpu),
+            (Budget{.gpu = free, .host = free, .disk = {}}));
+  EXPECT_EQ(resolved({.gpu = "", .ram = "2GiB"}, Device::cpu),
+            (Budget{.gpu = 2_GiB, .host = 2_GiB, .disk = {}}));
+  EXPECT_EQ(resolved({.gpu = "", .ram = "20GiB"}, Device::cpu).gpu, 20_GiB);
+  EXPECT_EQ(resolved({.gpu = "1GiB", .ram = "2GiB", .disk = "3GiB"}, Device::cpu),
+            (Budget{.gpu = 1_GiB, .host = 2_GiB, .disk = 3_GiB}));
+  EXPECT_EQ(resolved({.gpu = "", .ram = "2GiB"}, Device::cuda),
+            (Budget{.gpu = 24_GiB, .host = 2_GiB, .disk = {}}));
+  EXPECT_EQ(resolved({.gpu = "8GiB", .ram = ""}, Device::cuda),
+            (Budget{.gpu = 8_GiB, .host = free, .disk = {}}));
+}
+
 }  // namespace
 }  // namespace ballast

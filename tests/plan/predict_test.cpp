@@ -1,9 +1,13 @@
 #include "plan/predict.h"
 
 #include <fmt/format.h>
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
+
+#include <regex>
+#include <set>
 
 #include "plan/program_builder.h"
+#include "tests/support/temp_dir.h"
 
 namespace ballast::predict_test {
 namespace {
@@ -36,16 +40,50 @@ TEST(Profile, IsFoundByName) {
 }
 
 TEST(Profile, EveryBundledOneIsComplete) {
-  EXPECT_EQ(bundled_profiles().size(), 5u);
-  for (const char* name : {"h200", "a100", "rtx3090", "rtx4090", "rtx5090"}) {
-    const auto p = find_profile(name);
-    ASSERT_TRUE(p.has_value()) << name;
-    for (const double rate :
-         {p->gemm_flops, p->attention_flops, p->attention_backward_flops, p->memory_bandwidth,
-          p->upload_bandwidth, p->download_bandwidth, p->disk_bandwidth, p->launch_seconds}) {
-      EXPECT_GT(rate, 0) << name;
+  std::set<std::string> names;
+  for (const MachineProfile& p : bundled_profiles()) {
+    EXPECT_TRUE(names.insert(p.name).second) << p.name << " is there twice";
+    EXPECT_THAT(bundled_names(), ::testing::HasSubstr(p.name));
+    EXPECT_EQ(p.device, Device::cuda) << p.name;
+    EXPECT_THAT(p.description, ::testing::StartsWith("NVIDIA ")) << p.name;
+    EXPECT_EQ(p.estimate, p.name != "h200") << p.name;
+    EXPECT_TRUE(std::set({80, 86, 89, 90, 100, 120}).contains(p.sm)) << p.name;
+    EXPECT_GE(p.device_memory, 10_GiB) << p.name;
+    EXPECT_LE(p.device_memory, 180_GiB) << p.name;
+    EXPECT_EQ(p.library_bytes, find_profile("h200")->library_bytes) << p.name;
+    EXPECT_GE(p.gemm_flops, 50e12) << p.name;
+    EXPECT_LE(p.gemm_flops, 1500e12) << p.name;
+    // Attention is slower than products, its backward pass slower still.
+    EXPECT_LT(p.attention_flops, p.gemm_flops) << p.name;
+    EXPECT_GT(p.attention_flops, 0.8 * p.gemm_flops) << p.name;
+    EXPECT_LT(p.attention_backward_flops, p.attention_flops) << p.name;
+    EXPECT_GT(p.attention_backward_flops, 0.6 * p.gemm_flops) << p.name;
+    EXPECT_GE(p.memory_bandwidth, 0.4e12) << p.name;
+    EXPECT_LE(p.memory_bandwidth, 8e12) << p.name;
+    for (const double link : {p.upload_bandwidth, p.download_bandwidth}) {
+      EXPECT_GE(link, 26e9) << p.name;
+      EXPECT_LT(link, p.memory_bandwidth / 4) << p.name;
     }
-    EXPECT_GT(p->device_memory, Bytes{}) << name;
+    EXPECT_LE(p.disk_bandwidth, p.upload_bandwidth / 5) << p.name;
+    EXPECT_GE(p.disk_bandwidth, 3e9) << p.name;
+    EXPECT_GT(p.launch_seconds, 1e-6) << p.name;
+    EXPECT_LT(p.launch_seconds, 1e-5) << p.name;
+  }
+  for (const char* name : {"h200", "a100", "rtx3090", "rtx4090", "rtx5090", "b200", "rtx5080",
+                           "rtx3080", "rtx4070ti", "l40s", "a6000", "gh200"}) {
+    EXPECT_TRUE(names.contains(name)) << name;
+  }
+}
+
+TEST(Profile, AReleaseHasCodeForEveryBundledOne) {
+  const std::string script = test::read_whole(BALLAST_SOURCE_DIR "/scripts/release.sh");
+  std::smatch list;
+  ASSERT_TRUE(std::regex_search(script, list, std::regex("architectures=\"([^\"]*)\"")));
+  const std::string all = ";" + list[1].str() + ";";
+  for (const MachineProfile& p : bundled_profiles()) {
+    EXPECT_TRUE(all.find(fmt::format(";{}-real;", p.sm)) != all.npos ||
+                all.find(fmt::format(";{};", p.sm)) != all.npos)
+        << p.name << " needs sm_" << p.sm << " of " << all;
   }
 }
 
@@ -60,9 +98,16 @@ TEST(Profile, OfAGpuIsThatOfTheNearestOne) {
   EXPECT_EQ(nearest("NVIDIA H100 80GB HBM3", 90), "h200");
   EXPECT_EQ(nearest("NVIDIA A100-SXM4-80GB", 80), "a100");
   EXPECT_EQ(nearest("NVIDIA GeForce RTX 3090 Ti", 86), "rtx3090");
-  EXPECT_EQ(nearest("NVIDIA L40S", 89), "rtx4090");
+  EXPECT_EQ(nearest("NVIDIA L40S", 89), "l40s");
+  EXPECT_EQ(nearest("NVIDIA L4", 89), "rtx4090");
+  EXPECT_EQ(nearest("NVIDIA RTX A6000", 86), "a6000");
+  EXPECT_EQ(nearest("NVIDIA A10", 86), "rtx3090");
+  EXPECT_EQ(nearest("NVIDIA GeForce RTX 4070 Ti", 89), "rtx4070ti");
+  EXPECT_EQ(nearest("NVIDIA GH200 480GB", 90), "gh200");
   EXPECT_EQ(nearest("NVIDIA GeForce RTX 5090", 120), "rtx5090");
-  EXPECT_EQ(nearest("NVIDIA B200", 100), "h200");
+  EXPECT_EQ(nearest("NVIDIA B200", 100), "b200");
+  EXPECT_EQ(nearest("NVIDIA B300", 103), "b200");
+  EXPECT_EQ(nearest("NVIDIA GeForce RTX 5070", 120), "rtx5090");
   EXPECT_EQ(nearest("", 121), "rtx5090");
 }
 

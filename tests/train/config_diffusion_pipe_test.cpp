@@ -97,7 +97,7 @@ TEST(DiffusionPipeConfig, HonoursTopLevelKeys) {
        .model = "",
        .adapter = "",
        .optimizer = "",
-       .rest = "[memory]\ngpu = '24GB'\nram = '1.5GiB'\ndisk = 1000\npolicy = 'stream2'\n"
+       .rest = "[memory]\ngpu = '24GB'\nram = '1.5GiB'\ndisk = 1000000\npolicy = 'stream2'\n"
                "stream_blocks = 30\n"});
   EXPECT_EQ(c.output_dir, "out");
   EXPECT_EQ(c.dataset.config, "d.toml");
@@ -151,7 +151,7 @@ TEST(DiffusionPipeConfig, HonoursTopLevelKeys) {
   EXPECT_FALSE(c.webhook);
   EXPECT_EQ(c.memory.gpu, 24_GB);
   EXPECT_EQ(c.memory.ram, Bytes{1610612736});
-  EXPECT_EQ(c.memory.disk, Bytes{1000});
+  EXPECT_EQ(c.memory.disk, Bytes{1000000});
   EXPECT_EQ(c.memory.policy, "stream2");
   EXPECT_EQ(c.memory.stream_blocks, 30);
   EXPECT_THAT(c.notes, IsEmpty());
@@ -274,6 +274,19 @@ TEST(DiffusionPipeConfig, ExplainsWrongValues) {
   wrong({.rest = "[memory]\ngpu = 'much'\n"}, "expected a size such as \"24GB\", found \"much\"");
   wrong({.rest = "[memory]\ngpu = -1\n"}, "expected a string, found -1");
   wrong({.rest = "[memory]\npolicy = 'best'\n"}, "one of auto, resident");
+}
+
+TEST(DiffusionPipeConfig, ASizeWithoutAUnitIsAskedAbout) {
+  for (const char* key : {"gpu", "ram", "disk"}) {
+    for (const char* value : {"24", "'24'"}) {
+      EXPECT_FAILS(read({.rest = fmt::format("[memory]\n{} = {}\n", key, value)}), ErrorCode::input,
+                   fmt::format("memory.{}: 24 means 24 bytes; did you mean 24GB?", key));
+    }
+  }
+  const MemoryConfig m = read({.rest = "[memory]\ngpu = '24B'\nram = 1000000\ndisk = 0\n"}).memory;
+  EXPECT_EQ(m.gpu, Bytes{24});
+  EXPECT_EQ(m.ram, Bytes{1'000'000});
+  EXPECT_EQ(m.disk, Bytes{});
 }
 
 TEST(DiffusionPipeConfig, FactorsOfTypeFloat16AreTrainedAsFloat32) {

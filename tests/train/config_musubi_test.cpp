@@ -320,6 +320,19 @@ TEST(MusubiConfig, ExplainsWrongFlags) {
                "--dataset_config is missing");
 }
 
+TEST(MusubiConfig, ASizeWithoutAUnitIsAskedAbout) {
+  for (const char* flag : {"--gpu", "--ram", "--disk"}) {
+    EXPECT_FAILS(read({flag, "24"}), ErrorCode::usage,
+                 std::string(flag) + ": 24 means 24 bytes; did you mean 24GB?");
+  }
+  EXPECT_EQ(read({"--disk", "0"}).memory.disk, Bytes{});
+  EXPECT_EQ(read({"--gpu", "24B"}).memory.gpu, Bytes{24});
+  const test::TempDir dir;
+  const std::string path = dir.write("some.toml", "[memory]\nram = 32\n");
+  EXPECT_FAILS(read({"--config_file", path}), ErrorCode::input,
+               "line 2: ram: 32 means 32 bytes; did you mean 32GB?");
+}
+
 TEST(MusubiFile, MayHoldAFewSettingsBesideFlags) {
   const test::TempDir dir;
   const std::string path = dir.write("some.toml", "[a]\nnetwork_alpha = 8\n[b]\nseed = 5\n");

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "memory/budget.h"
+#include "report/refusal_text.h"
 #include "tests/support/errors.h"
 #include "tests/support/tiny_training.h"
 #include "train/read_config.h"
@@ -99,6 +100,42 @@ struct GpuPlan {
   PreparedRun run;
   wan::PlannedRun planned;
 };
+
+TEST(GpuPlan, SaysWhatIsTrainedAndWhoseRamItIs) {
+  support::TinyTraining training;
+  training.add_clips(8, {4, 1, 4, 4});
+  const RunTarget target = target_of(*find_profile("rtx3090"), {});
+  const std::string steps =
+      "epochs = 1\nmicro_batch_size_per_gpu = 2\ngradient_accumulation_steps = 2";
+  const std::string lora = "[adapter]\ntype = 'lora'\nrank = 4\ndtype = 'float32'\n" + kAdamW;
+  const GpuPlan p(training.write_config(steps, lora), target);
+  // Two blocks; 8 matrices of 128 x 128, 2 of 128 x 160; rank 4.
+  EXPECT_EQ(title_of(p.run).sizes.parameters, 2 * 4 * (8 * 256 + 2 * 288));
+  EXPECT_THAT(p.table(), HasSubstr("trains     21.0 K trainable parameters, effective batch 4\n"));
+  const GpuPlan full(training.write_config(steps, kAdamW), target);
+  std::int64_t stored = 0;
+  for (const CheckpointTensor& t : full.run.checkpoints[0].tensors()) {
+    stored += t.entry->shape.elements();
+  }
+  EXPECT_EQ(title_of(full.run).sizes.parameters, stored);
+
+  constexpr const char* kWhose = "is this machine's, not the target's; --ram sets the target's";
+  EXPECT_THAT(p.table(), HasSubstr(kWhose));
+  Refusal refusal = {.policy = "auto", .needed = {}, .shortages = {}};
+  refusal.shortages.push_back({.tier = Tier::host,
+                               .program = "step",
+                               .at = {},
+                               .needed = 2_GB,
+                               .allowed = 1_GB,
+                               .roles = {}});
+  EXPECT_THAT(refusal_text(refusal, title_of(p.run)), HasSubstr(kWhose));
+  const GpuPlan given(training.write_config(steps, lora + "[memory]\nram = '8GB'\n"), target);
+  EXPECT_THAT(given.table(), Not(HasSubstr(kWhose)));
+  EXPECT_THAT(refusal_text(refusal, title_of(given.run)), Not(HasSubstr(kWhose)));
+  const GpuPlan here(training.write_config(steps, lora),
+                     gpu_target(gpu_called("NVIDIA GeForce RTX 3090", 86), {}));
+  EXPECT_THAT(here.table(), Not(HasSubstr(kWhose)));
+}
 
 TEST(GpuPlan, CountsContextAndPinnedMemory) {
   support::TinyTraining training;

@@ -194,6 +194,8 @@ TEST(Seq2SeqConfig, SaysWhatIsWrong) {
   EXPECT_FAILS(read(with({"--optim", "lion"})), ErrorCode::usage, "adafactor");
   EXPECT_FAILS(read(with({"--predict_with_generate"})), ErrorCode::usage, "predict");
   EXPECT_FAILS(read(with({"--dropout", "1"})), ErrorCode::usage, "0 to 1");
+  EXPECT_FAILS(read(with({"--gpu", "24"})), ErrorCode::usage,
+               "--gpu: 24 means 24 bytes; did you mean 24GB?");
   EXPECT_FAILS(read({"--train_file", "a", "--output_dir", "o"}), ErrorCode::usage, "no model");
   EXPECT_THAT(seq2seq_flags_help(), HasSubstr("--max_source_length"));
 }

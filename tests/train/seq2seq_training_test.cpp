@@ -181,6 +181,13 @@ TEST_F(Seq2SeqTraining, AdaptersTrainAndGoOnToTheSameBits) {
   for (const double loss : train(rest).losses) losses.push_back(loss);
   EXPECT_EQ(losses, whole.losses);
   EXPECT_EQ(adapter_in("parts"), adapter_in("whole"));
+  // The plan says how many numbers that is.
+  std::int64_t saved = 0;
+  const Checkpoint file = Checkpoint::open(dir_.path("whole/adapter_model.safetensors"));
+  for (const CheckpointTensor& t : file.tensors()) saved += t.entry->shape.elements();
+  const PlanTitle title = title_of(prepared(with("other", {"--gradient_accumulation_steps", "4"})));
+  EXPECT_EQ(title.sizes.parameters, saved);
+  EXPECT_EQ(title.sizes.batch, 12);
   for (const char* name :
        {"whole/adapter_config.json", "whole/tokenizer.json",
         "whole/checkpoint-9/adapter_config.json", "whole/checkpoint-9/adapter_model.safetensors"}) {

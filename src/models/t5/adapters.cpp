@@ -18,7 +18,35 @@ bool contains(const std::vector<std::string>& all, const std::string& one) {
   return std::ranges::find(all, one) != all.end();
 }
 
+// Whether a tensor of this group gets an adapter.
+bool is_adapted(const Config& config, int group, const StoredTensor& t,
+                const LoraOptions& options) {
+  if (group == kSmallGroup || group >= embedding_group(config) || t.data.shape.rank() != 2) {
+    return false;
+  }
+  const std::string module = t.name.substr(0, t.name.rfind('.'));
+  return options.modules.empty() ? contains(options.targets, target_of(module))
+                                 : contains(options.modules, module);
+}
+
+std::int64_t elements_of_adapter(const StoredTensor& t, const LoraOptions& options) {
+  return options.rank * (t.data.shape[0] + t.data.shape[1]);
+}
+
 }  // namespace
+
+std::int64_t adapter_parameters(const Config& config, std::span<const WeightGroup> groups,
+                                const LoraOptions& options) {
+  std::int64_t count = 0;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (const StoredTensor& t : groups[g].tensors) {
+      if (is_adapted(config, static_cast<int>(g), t, options)) {
+        count += elements_of_adapter(t, options);
+      }
+    }
+  }
+  return count;
+}
 
 void Adapters::declare(ProgramBuilder& pb, const Config& config, const BlockWeights& weights,
                        const LoraOptions& options, bool trains) {
@@ -27,16 +55,13 @@ void Adapters::declare(ProgramBuilder& pb, const Config& config, const BlockWeig
   of_.resize(static_cast<std::size_t>(weights.groups()));
   std::int64_t elements = 0;
   for (int g = 0; g < weights.groups(); ++g) {
-    const bool block = g != kSmallGroup && g < embedding_group(config);
     for (const StoredTensor& t : weights.group(g).tensors) {
       std::string module = t.name.substr(0, t.name.rfind('.'));
-      const bool wanted = block && t.data.shape.rank() == 2 &&
-                          (options.modules.empty() ? contains(options.targets, target_of(module))
-                                                   : contains(options.modules, module));
+      const bool wanted = is_adapted(config, g, t, options);
       of_[static_cast<std::size_t>(g)].push_back(wanted ? static_cast<int>(all_.size()) : -1);
       if (!wanted) continue;
       all_.push_back({.name = std::move(module), .a = {}, .b = {}, .da = {}, .db = {}});
-      elements += options.rank * (t.data.shape[0] + t.data.shape[1]);
+      elements += elements_of_adapter(t, options);
     }
   }
   if (all_.empty()) {

@@ -20,6 +20,10 @@ struct LoraOptions {
   float scale() const { return alpha / static_cast<float>(rank); }
 };
 
+// Parameters of the adapters that such options give a model of these weights.
+std::int64_t adapter_parameters(const Config& config, std::span<const WeightGroup> groups,
+                                const LoraOptions& options);
+
 // One adapter: y += scale B A x. All lie together on the device, f32; so do the gradients.
 struct AdapterIo {
   std::string name;  // "encoder.block.0.layer.0.SelfAttention.q"
