@@ -23,17 +23,9 @@
 namespace ballast {
 namespace {
 
-// Captions of a call where nothing else is said. Every call reads the whole text encoder at least
+// Captions of a call where no limit is given. Every call reads the whole text encoder at least
 // once, so few calls are faster; what a killed run has to do again is one call.
 constexpr std::int64_t kCaptionsAtOnce = 64;
-
-// What an encoder may have beside what reads media.
-Budget without_reader(Budget b, Bytes reader) {
-  const auto less = [&](Bytes& of) { of = of > reader ? of - reader : Bytes{1}; };
-  if (b.gpu == b.host) less(b.gpu);  // on the CPU both are RAM
-  less(b.host);
-  return b;
-}
 
 class Caching {
  public:
@@ -105,8 +97,8 @@ class Caching {
         longest = std::max(longest, std::ssize(ids_of(tokenizer, t.caption)));
       }
     }
-    std::int64_t batch = std::max(config_.caching.batch_size.value_or(1), kCaptionsAtOnce);
-    batch = std::min(batch, in_.texts());
+    std::int64_t batch =
+        std::min(config_.caching.batch_size.value_or(kCaptionsAtOnce), in_.texts());
     for (;; batch /= 2) {
       const std::vector<std::int64_t> lengths(static_cast<std::size_t>(batch), longest);
       const auto answer = encoder.plan(lengths);
@@ -129,8 +121,9 @@ class Caching {
     const bool gpu = target_.backend.device == Device::cuda;
     return {.device = target_.backend.device,
             .dtype = gpu && config_.model.dtype != DType::f32 ? DType::bf16 : DType::f32,
-            .budget = without_reader(budget_, reader_),
-            .threads = own_.threads};
+            .budget = budget_,
+            .threads = own_.threads,
+            .other_lines = {{"media reader", reader_, "decodes and scales the next clip"}}};
   }
 
   // The most that any of the files takes, by their headers, and a latent.
@@ -179,7 +172,7 @@ class Caching {
     add_stage("media", in_.media(),
               fmt::format("at most {} frames of {} x {}; {}; reading takes {}", largest->frames,
                           largest->width, largest->height, policy_text(plan), reader_),
-              plan.device, (gpu ? plan.host : plan.host - plan.device) + reader_);
+              plan.device, gpu ? plan.host : plan.host - plan.device);
   }
 
   void add_stage(std::string_view what, std::int64_t count, const std::string& how, Bytes device,

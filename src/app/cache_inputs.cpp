@@ -32,7 +32,9 @@ std::optional<wan::Config> find_model(const train::TrainConfig& c) {
   const train::ModelChoice& choice =
       ambiguous != nullptr ? ambiguous->low : std::get<train::ModelChoice>(decision);
   const Checkpoint file = Checkpoint::open(choice.transformer);
-  return recognised_config(file, wan::TensorMap(file), choice.transformer);
+  const wan::Config config = recognised_config(file, wan::TensorMap(file), choice.transformer);
+  require_task(c.model, config, choice.transformer);
+  return config;
 }
 
 bool is_released(const wan_vae::Config& vae) {

@@ -183,7 +183,8 @@ PlanTitle Plan::title(const wan::FitRequest& r) const {
 std::vector<wan::Change> Plan::changes(const wan::FitRequest& request,
                                        const Refusal& refusal) const {
   const wan::Config c = request.job.config;
-  std::vector<wan::Change> all = wan::larger_budgets(refusal);
+  const bool ram_bounds_all = gpu_.empty() && request.backend.device == Device::cpu;
+  std::vector<wan::Change> all = wan::larger_budgets(refusal, ram_bounds_all);
   const auto resize = [c](std::int64_t f, std::int64_t h, std::int64_t w) {
     return [c, f, h, w](wan::FitRequest& r) {
       for (wan::Batch& b : r.job.batches) {

@@ -109,7 +109,8 @@ std::string Sample::loop_text(const wan::PlannedRun& planned) const {
 // What could be typed differently.
 std::vector<wan::Change> Sample::changes(const wan::FitRequest& request,
                                          const Refusal& refusal) const {
-  std::vector<wan::Change> all = wan::larger_budgets(refusal);
+  const bool ram_bounds_all = options_.gpu.empty() && request.backend.device == Device::cpu;
+  std::vector<wan::Change> all = wan::larger_budgets(refusal, ram_bounds_all);
   const wan::LatentSize z = run_.job.latent;
   const auto resize = [](wan::LatentSize to) {
     return [to](wan::FitRequest& r) {

@@ -5,7 +5,6 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "data/dataset_encoding.h"
-#include "plan/budget_flag.h"
 #include "train/vae_run.h"
 
 namespace ballast {
@@ -21,17 +20,9 @@ wan_vae::PlannedTraining planned_or_refused(const train::PreparedVae& run, const
   }
   const auto& refusal = std::get<Refusal>(outcome);
   tell_refusal(title, refusal, run.request.checkpointing.has_value(), run.notes);
-  std::vector<Advice> advice;
-  for (const Shortage& s : refusal.shortages) {
-    advice.push_back({budget_flag(s.tier, megabytes_for(s.needed)), "is enough"});
-  }
-  if (run.request.checkpointing == false) {
-    advice.push_back({"--vae_gradient_checkpointing", "keeps the inputs of stages alone"});
-  }
-  advice.push_back({"fewer frames or pixels in the dataset's buckets",
-                    "a clip passes whole, its activations are what takes memory"});
-  if (own.json) print_json_line(refusal_json(title, refusal, {}));
-  fail_with_advice(title, refusal, std::move(advice));
+  const std::vector<PlannedChange> changes = possible_changes(run, refusal);
+  if (own.json) print_json_line(refusal_json(title, refusal, changes));
+  fail_with_advice(title, refusal, advice_of(changes, title.shared_ram));
 }
 
 train::PreparedVae prepared(train::TrainConfig config, const OwnFlags& own,

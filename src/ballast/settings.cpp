@@ -299,14 +299,8 @@ void add_budgets(const Settings& s, const train::PreparedRun& run, const Refusal
     const char* field = t == Tier::device ? "gpu" : t == Tier::host ? "ram" : "disk";
     return fmt::format("set_budget({{.{} = {}'000'000}})", field, megabytes);
   };
-  for (wan::Change& c : wan::larger_budgets(refusal, word)) {
-    if (!s.budget.gpu && run.request.backend.device == Device::cpu) {
-      if (c.text.starts_with("set_budget({.gpu")) continue;
-      c.apply = [budget = std::move(c.apply)](wan::FitRequest& r) {
-        budget(r);
-        r.budget.gpu = r.budget.host;
-      };
-    }
+  const bool ram_bounds_all = !s.budget.gpu && run.request.backend.device == Device::cpu;
+  for (wan::Change& c : wan::larger_budgets(refusal, ram_bounds_all, word)) {
     all.push_back(std::move(c));
   }
 }

@@ -8,6 +8,7 @@
 #include "models/t5/recognise.h"
 #include "ops/quantum.h"
 #include "ops/sgemm.h"
+#include "plan/budget_flag.h"
 #include "plan/display_names.h"
 
 namespace ballast::infer {
@@ -91,12 +92,15 @@ std::vector<MemoryPolicy> TextModel::candidates(bool visited_again) const {
 void fail_refused(const std::string& what, const Refusal& refusal, Device device) {
   const bool shared_ram = device == Device::cpu;
   std::string text = shortage_lines(refusal.shortages, shared_ram, fmt::format(" ({})", what));
+  std::string budgets;
   for (const Shortage& s : refusal.shortages) {
+    budgets += (budgets.empty() ? "" : " ") + budget_flag(s.tier, megabytes_for(s.needed));
     text += fmt::format("\n{}: {} needed, {} allowed", memory_name(s.tier, shared_ram), s.needed,
                         s.allowed);
   }
   fail(ErrorCode::refused, text,
-       {{"fewer or shorter texts at once", "their activations are in memory together"}});
+       {{budgets, "the plan that needs least memory fits"},
+        {"fewer or shorter texts at once", "their activations are in memory together"}});
 }
 
 }  // namespace ballast::infer

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <future>
+#include <optional>
 
 #include "core/error.h"
 #include "core/start_thread.h"
@@ -24,20 +26,46 @@ wan_vae::Recognised recognised(const Checkpoint& checkpoint) {
        {{"ballast inspect " + checkpoint.path(), "lists the tensors it has"}});
 }
 
-[[noreturn]] void refuse(const Refusal& r, const wan_vae::Config& c, std::int64_t height,
-                         std::int64_t width, const char* what, bool shared_ram) {
-  const std::string work =
-      fmt::format(" ({} {} at {} x {} pixels)", what, c.name, height * c.pixels_per_latent(),
-                  width * c.pixels_per_latent());
-  std::string text = shortage_lines(r.shortages, shared_ram, work);
-  std::vector<Advice> advice;
-  for (const Shortage& s : r.shortages) {
-    text += fmt::format("\n{}: {} needed, {} allowed", memory_name(s.tier, shared_ram), s.needed,
-                        s.allowed);
-    advice.push_back({budget_flag(s.tier, megabytes_for(s.needed)), "is enough"});
+// What the same request needs when something is changed; nothing where it still does not fit.
+std::optional<std::string> planned_effect(const wan_vae::FitRequest& r) {
+  const auto outcome = wan_vae::fit(r);
+  const auto* p = std::get_if<wan_vae::PlannedVae>(&outcome);
+  if (!p) return std::nullopt;
+  if (r.backend.device == Device::cpu) return fmt::format("fits: {} of RAM", p->host);
+  return fmt::format("fits: {} of GPU memory, {} of RAM", p->device, p->host);
+}
+
+// All that is short at once: one of two alone is not enough.
+Advice larger_budgets(const Refusal& refusal, wan_vae::FitRequest r) {
+  std::string text;
+  for (const Shortage& s : refusal.shortages) {
+    const std::uint64_t megabytes = megabytes_for(s.needed);
+    (s.tier == Tier::device ? r.budget.gpu : r.budget.host) = Bytes{megabytes * kMegabyte};
+    text += (text.empty() ? "" : " ") + budget_flag(s.tier, megabytes);
   }
-  advice.push_back({"a smaller image", "memory grows with its pixels, not with its frames"});
-  fail(ErrorCode::refused, text, advice);
+  const auto effect = planned_effect(r);
+  check(effect.has_value(), "{} does not hold what the leanest plan needs", text);
+  return {text, *effect};
+}
+
+// The largest of some smaller images of about the same proportions that fits.
+std::optional<Advice> smaller_image(
+    std::int64_t height, std::int64_t width, std::int64_t side,
+    const std::function<wan_vae::FitRequest(std::int64_t, std::int64_t)>& request) {
+  constexpr int kTries = 5;  // down to a quarter of the sides
+  const auto smaller = [](std::int64_t cells) {
+    return std::max<std::int64_t>(2, cells * 3 / 8 * 2);  // models take an even number
+  };
+  for (int i = 0; i < kTries; ++i) {
+    const std::int64_t h = smaller(height), w = smaller(width);
+    if (h >= height && w >= width) break;
+    height = std::min(h, height);
+    width = std::min(w, width);
+    if (auto effect = planned_effect(request(height, width))) {
+      return Advice{fmt::format("{} x {} pixels", width * side, height * side), *effect};
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -108,11 +136,30 @@ wan_vae::FitRequest VideoCodec::request(std::int64_t height, std::int64_t width,
 
 wan_vae::PlannedVae VideoCodec::plan(std::int64_t height, std::int64_t width,
                                      bool long_clips) const {
-  auto planned = wan_vae::fit(request(height, width, long_clips));
+  const wan_vae::FitRequest r = request(height, width, long_clips);
+  auto planned = wan_vae::fit(r);
   if (auto* p = std::get_if<wan_vae::PlannedVae>(&planned)) return std::move(*p);
-  refuse(std::get<Refusal>(planned), found_.config, height, width,
-         part_ == wan_vae::Part::encoder ? "encoding with" : "decoding with",
-         options_.device == Device::cpu);
+  const auto& refusal = std::get<Refusal>(planned);
+  const bool shared_ram = backend_.device == Device::cpu;
+  const std::int64_t side = found_.config.pixels_per_latent();
+  std::string text = shortage_lines(
+      refusal.shortages, shared_ram,
+      fmt::format(" ({} {} at {} x {} pixels)",
+                  part_ == wan_vae::Part::encoder ? "encoding with" : "decoding with",
+                  found_.config.name, width * side, height * side));
+  for (const Shortage& s : refusal.shortages) {
+    text += fmt::format("\n{}: {} needed, {} allowed", memory_name(s.tier, shared_ram), s.needed,
+                        s.allowed);
+  }
+  std::vector<Advice> advice = {larger_budgets(refusal, r)};
+  if (!options_.policy) {
+    if (auto change = smaller_image(height, width, side, [&](std::int64_t h, std::int64_t w) {
+          return request(h, w, long_clips);
+        })) {
+      advice.push_back(*std::move(change));
+    }
+  }
+  fail(ErrorCode::refused, text, advice);
 }
 
 void VideoCodec::prepare(std::int64_t height, std::int64_t width, bool long_clips) {

@@ -41,6 +41,9 @@ struct ModelConfig {
   bool transformer_scales = false;         // ... float8_e4m3 with a scale per row
   double boundary = 0;                     // between the experts; 0: the model's own
   std::vector<std::pair<std::string, double>> base_loras;  // merged first, with strength
+  // What the user calls the model: "--task i2v-A14B". "": nothing.
+  std::string task;
+  bool task_takes_image = false;  // ... an image-to-video one
 };
 
 // A video autoencoder that is trained itself, instead of a transformer.
@@ -82,13 +85,13 @@ struct MemoryConfig {
   std::string policy = "auto";
   std::optional<std::int64_t> stream_blocks;   // forced
   std::optional<std::int64_t> blocks_to_swap;  // a hint: the planner may keep more resident
-  Checkpointing checkpointing = Checkpointing::automatic;
+  Checkpointing checkpointing = Checkpointing::automatic;  // of a transformer a hint, too
 };
 
 // What `ballast cache` encodes a dataset with.
 struct CachingConfig {
   std::string vae, text_encoder, tokenizer;  // files or folders; "": found in the model's folder
-  std::optional<std::int64_t> batch_size;    // captions that share a pass; none: as many as fit
+  std::optional<std::int64_t> batch_size;    // captions encoded at once at most; none: our choice
   std::optional<DType> store;                // of the files; none: the dialect's own
   bool image_to_video = false;               // where no transformer says it
   double max_megapixels = 0;                 // of pictures without buckets; 0: as they are
@@ -107,8 +110,9 @@ struct PreviewClip {
   std::optional<std::int64_t> width, height,
       frames;  // pixels; none: as the largest clips trained on
   std::int64_t steps = 20;
-  std::optional<double> guidance, shift;  // none: the model's own
-  std::optional<std::uint64_t> seed;      // none: the run's
+  std::optional<double> guidance, shift;      // none: the model's own
+  std::optional<std::uint64_t> seed;          // none: the run's
+  bool own_frames = false, own_size = false;  // its own line says them: --f; --w or --h
 };
 struct PreviewConfig {
   Cadence every;
@@ -123,6 +127,7 @@ struct BatchSizes {
   std::vector<std::pair<double, std::int64_t>> by_side;
   std::int64_t plain = 1;  // without a table; with one, its first value
   std::int64_t for_size(double width, double height) const;
+  friend bool operator==(const BatchSizes&, const BatchSizes&) = default;
 };
 
 // epochs of a run that ends by max_steps only.

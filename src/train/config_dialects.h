@@ -34,6 +34,10 @@ void read_optimizer_args(const Setting& flag, OptimizerOptions& o);
 // --lr_scheduler_args: step_rules of piecewise_constant; flag may not have been given.
 void read_schedule_args(const Setting& flag, ScheduleOptions& o);
 
+// --lr_warmup_steps, where it was given, beside the schedule: `constant` and `adafactor` stop
+// musubi-tuner with it, piecewise_constant ignores it.
+void check_warmup(const Setting* warmup, bool adafactor, TrainConfig& c);
+
 // [model] of a run that trains a VAE.
 void read_vae_model(const TomlTable& t, const PathFinder& find_path, TrainConfig& c);
 

@@ -43,7 +43,8 @@ class FlowMatchingReader {
     };
     t.add("dataset_path", Takes::one, "folder of media, embeddings and latents", dataset);
     t.add("dataset_dir", Takes::one, "the same", dataset);
-    t.add("batch_size", Takes::one, "clips of a micro-batch, captions that are encoded at once (1)",
+    t.add("batch_size", Takes::one,
+          "clips of a micro-batch (1); captions that are encoded at once, at most",
           [this](const Setting& s) {
             c_.micro_batch.plain = s.integer();
             if (c_.micro_batch.plain < 1) s.fail_value("at least 1");

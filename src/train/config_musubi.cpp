@@ -15,6 +15,7 @@ using Takes = FlagTable::Takes;
 struct Task {
   double boundary = 0;  // of the two-expert tasks
   bool supported = true;
+  bool takes_image = false;
 };
 constexpr std::array<Word<Task>, 10> kTasks = {{
     {"t2v-14B", {}},
@@ -26,7 +27,7 @@ constexpr std::array<Word<Task>, 10> kTasks = {{
     {"t2v-14B-FC", {0, false}},
     {"i2v-14B-FC", {0, false}},
     {"t2v-A14B", {0.875, true}},
-    {"i2v-A14B", {0.9, true}},
+    {"i2v-A14B", {0.9, true, true}},
 }};
 constexpr std::array<Word<TimestepSampling>, 6> kMusubiSamplings = {{
     {"sigma", TimestepSampling::sigma},
@@ -98,6 +99,7 @@ class MusubiReader {
     finish_run();
     finish_previews();
     finish_optimizer();
+    check_warmup(last_named(settings, "lr_warmup_steps"), !adafactor_schedule_.name.empty(), c_);
     finish_network();
     read_schedule_args(schedule_args_, c_.schedule);
     common.apply(c_);
@@ -136,7 +138,8 @@ class MusubiReader {
     t.add("t5", c_.caching.text_encoder, "its text encoder");
     t.add("tokenizer", c_.caching.tokenizer, "its tokenizer, where it is not beside --t5");
     t.add("i2v", c_.caching.image_to_video, "cache for image-to-video models (without --dit)");
-    t.add("batch_size", c_.caching.batch_size, "captions that `ballast cache` encodes at once", 1);
+    t.add("batch_size", c_.caching.batch_size,
+          "captions that `ballast cache` encodes at once, at most", 1);
     t.ignore("vae_dtype", Takes::one, "the VAE computes in bf16 on a GPU, in f32 on the CPU");
     t.ignore("clip", Takes::one, "only Wan2.1's image-to-video models have it");
     t.ignore("vae_cache_cpu", Takes::nothing, "where the VAE's memory is, is planned");
@@ -307,14 +310,17 @@ class MusubiReader {
     metadata("metadata_arch", "modelspec.architecture");
   }
 
+  // The last one wins.
+  static const Setting* last_named(std::span<const Setting> settings, std::string_view name) {
+    for (auto s = settings.rbegin(); s != settings.rend(); ++s) {
+      if (s->name == name) return &*s;
+    }
+    return nullptr;
+  }
+
   void finish_model(std::span<const Setting> settings) {
     ModelConfig& m = c_.model;
-    const auto named = [&](std::string_view name) -> const Setting* {
-      for (auto s = settings.rbegin(); s != settings.rend(); ++s) {  // the last one wins
-        if (s->name == name) return &*s;
-      }
-      return nullptr;
-    };
+    const auto named = [&](std::string_view name) { return last_named(settings, name); };
     if (!task_.supported) {
       const Setting& s = *named("task");
       fail(s.code, fmt::format("{}: {} is not supported: image cross-attention and control inputs "
@@ -327,6 +333,10 @@ class MusubiReader {
         fail(c_.source.empty() ? ErrorCode::usage : ErrorCode::input,
              fmt::format("--{} is missing", name));
       }
+    }
+    if (const Setting* s = named("task")) {
+      m.task = fmt::format("{} {}", s->where, s->text());
+      m.task_takes_image = task_.takes_image;
     }
     m.checkpoint = find_path_.find("dit", m.checkpoint);
     c_.caching.vae = find_path_.find("vae", c_.caching.vae);

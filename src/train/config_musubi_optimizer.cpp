@@ -71,4 +71,21 @@ void read_schedule_args(const Setting& flag, ScheduleOptions& o) {
   o.pieces = *parsed;
 }
 
+void check_warmup(const Setting* warmup, bool adafactor, TrainConfig& c) {
+  const ScheduleOptions& s = c.schedule;
+  if (!warmup || (s.warmup_steps == 0 && c.warmup_share.value_or(0) == 0)) return;
+  if (s.kind == ScheduleKind::piecewise_constant && !adafactor) {
+    c.notes.push_back(
+        fmt::format("{}: the schedule piecewise_constant has no warm-up", warmup->where));
+    return;
+  }
+  if (s.kind != ScheduleKind::constant && !adafactor) return;
+  fail(warmup->code,
+       fmt::format("{} {}: the schedule {} has no warm-up; musubi-tuner stops here, too",
+                   warmup->where, printable(warmup->text(), 40),
+                   adafactor ? "adafactor" : "constant"),
+       {{"--lr_scheduler constant_with_warmup", "the rate rises, then stays"},
+        {"leave out --lr_warmup_steps", "the rate is the same from the first step on"}});
+}
+
 }  // namespace ballast::train

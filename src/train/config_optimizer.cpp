@@ -20,10 +20,18 @@ constexpr std::array<Word<OptimizerKind>, 8> kTypes = {{
     {"offload", OptimizerKind::adamw},
 }};
 constexpr std::string_view kFused = "a detail of PyTorch's implementation";
+constexpr std::string_view kOfOptimi = "only adamw_optimi and stableadamw have it";
 constexpr IgnoredKey kIgnoredByOptimizers[] = {
-    {"foreach", kFused},    {"fused", kFused},
-    {"capturable", kFused}, {"differentiable", kFused},
-    {"triton", kFused},     {"is_paged", "the plan decides where optimizer state lives"},
+    {"foreach", kFused},
+    {"fused", kFused},
+    {"capturable", kFused},
+    {"differentiable", kFused},
+    {"triton", kFused},
+    {"is_paged", "the plan decides where optimizer state lives"},
+    // What another type leaves behind when it is replaced.
+    {"kahan_sum", kOfOptimi},
+    {"decouple_lr", kOfOptimi},
+    {"max_lr", kOfOptimi},
 };
 
 bool is_optimi(OptimizerKind k) {

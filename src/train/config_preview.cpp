@@ -46,9 +46,12 @@ struct ClipOption {
 void take_option(const ClipOption& o, PreviewClip& clip) {
   if (o.name == "w") {
     clip.width = o.pixels();
+    clip.own_size = true;
   } else if (o.name == "h") {
     clip.height = o.pixels();
+    clip.own_size = true;
   } else if (o.name == "f") {
+    clip.own_frames = true;
     clip.frames = o.number<std::int64_t>(1, kMostPixels, "frames of the clip, 4n + 1");
   } else if (o.name == "d") {
     clip.seed = o.number<std::uint64_t>(0, ~0ull, "a seed");

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 
 #include "core/error.h"
@@ -30,6 +31,7 @@ std::vector<PairChange> changes_of(const DistillRun& run) {
         {"--teacher_device_strategy cpu", [](PairRequest& r) { r.place = TeacherPlace::host; }});
   }
   const auto precision = [&](const char* name, WeightFormat format, std::size_t bytes) {
+    if (run.config.literal) return;  // converts nothing
     const auto& block = now.teacher[1].tensors;
     const std::size_t stored =
         size_of(std::ranges::max_element(block, {}, [](const StoredTensor& t) {
@@ -58,13 +60,23 @@ std::vector<PairChange> changes_of(const DistillRun& run) {
   const student::Config& c = run.student;
   const std::int64_t grid = std::min<std::int64_t>(c.image_size, 512) / c.patch_size;
   if ((c.hidden_size > 512 || c.depth > 8 || c.image_size > 512) && grid >= 2 && grid % 2 == 0) {
-    all.push_back({"a student of hidden_size 512, depth 8, image_size 512", [](PairRequest& r) {
-                     student::Config& s = r.job.student.config;
-                     s.hidden_size = std::min<std::int64_t>(s.hidden_size, 512);
-                     s.depth = std::min<std::int64_t>(s.depth, 8);
-                     s.image_size = std::min<std::int64_t>(s.image_size, 512);
-                     if (s.hidden_size % s.num_heads != 0) s.num_heads = 8;
-                   }});
+    student::Config s = c;
+    s.hidden_size = std::min<std::int64_t>(s.hidden_size, 512);
+    s.depth = std::min<std::int64_t>(s.depth, 8);
+    s.image_size = std::min<std::int64_t>(s.image_size, 512);
+    if (s.hidden_size % s.num_heads != 0) s.num_heads = 8;
+    std::string text;
+    const auto say = [&](const char* key, std::int64_t before, std::int64_t after) {
+      if (before == after) return;
+      text += fmt::format("{}\"{}\": {}", text.empty() ? "" : ", ", key, after);
+    };
+    say("hidden_size", c.hidden_size, s.hidden_size);
+    say("depth", c.depth, s.depth);
+    say("num_heads", c.num_heads, s.num_heads);
+    say("image_size", c.image_size, s.image_size);
+    const std::filesystem::path file(run.config.student_config);
+    text += fmt::format(" in {}", printable(file.filename().string(), 100));
+    all.push_back({text, [s](PairRequest& r) { r.job.student.config = s; }});
   }
   return all;
 }
@@ -76,6 +88,7 @@ std::array<Bytes, kTiers.size()> needs_of(const student::PlannedPair& p) {
 PlannedChange planned(const DistillRun& run, const Refusal& refusal, const PairChange& change) {
   PairRequest r = run.request;
   change.apply(r);
+  if (!r.other_lines.empty()) r.other_lines.front() = lessons_line(run, r.job);
   const auto outcome = fit_pair(r);
   PlannedChange c;
   c.text = change.text;
@@ -127,17 +140,19 @@ std::vector<std::string> arguments_beside(const std::vector<std::string>& argume
 std::vector<PlannedChange> possible_changes(const DistillRun& run, const Refusal& refusal) {
   std::vector<PlannedChange> all;
   for (const PairChange& c : changes_of(run)) all.push_back(planned(run, refusal, c));
-  // More memory helps in any case.
-  PairChange more = {"", [&](PairRequest& r) {
-                       r.budget.gpu = std::max(r.budget.gpu, refusal.needed[0]);
-                       Bytes host = refusal.needed[1];
-                       if (r.backend.device == Device::cpu) host += refusal.needed[0];
-                       r.budget.host = std::max(r.budget.host, host);
-                     }};
+  // More memory helps in any case. Without a GPU --ram alone bounds both arenas.
+  const bool ram_bounds_all = run.request.backend.device == Device::cpu && run.config.gpu.empty();
+  PairChange more;
+  Budget budget = run.request.budget;
   for (const Shortage& s : refusal.shortages) {
+    if (s.tier == Tier::device && ram_bounds_all) continue;
+    const std::uint64_t megabytes = megabytes_for(s.needed);
+    (s.tier == Tier::device ? budget.gpu : budget.host) = Bytes{megabytes * kMegabyte};
     if (!more.text.empty()) more.text += " ";
-    more.text += budget_flag(s.tier, megabytes_for(s.needed));
+    more.text += budget_flag(s.tier, megabytes);
   }
+  if (ram_bounds_all) budget.gpu = budget.host;
+  more.apply = [budget](PairRequest& r) { r.budget = budget; };
   all.push_back(planned(run, refusal, more));
   std::ranges::stable_sort(all, [](const PlannedChange& a, const PlannedChange& b) {
     if (a.fits != b.fits) return a.fits;

@@ -77,9 +77,7 @@ DistillRun prepare_distill(DistillConfig config, const RunTarget& target) {
   s.activation = s.residual = c.student_dtype.value_or(gpu ? DType::bf16 : DType::f32);
   s.optimizer = c.optimizer;
   s.max_grad_norm = c.max_grad_norm;
-  r.other_lines = {{.name = "distillation batches",
-                    .bytes = PairLessons::bytes(r.job) + run.prompts->bytes(),
-                    .reason = "latents that the student is about to see, where prompts are"}};
+  r.other_lines = {lessons_line(run, r.job)};
   if (c.save_samples) infer::student_steps(c.sample_steps);  // so many can be taken
   if (decodes_samples(run)) r.other_lines.push_back(decoder_line(run));
 
@@ -107,6 +105,12 @@ DistillRun prepare_distill(DistillConfig config, const RunTarget& target) {
     run.notes.push_back("the low-noise expert teaches at all times; the other is not read");
   }
   return run;
+}
+
+ProcessLine lessons_line(const DistillRun& run, const student::PairJob& job) {
+  return {.name = "distillation batches",
+          .bytes = PairLessons::bytes(job) + run.prompts->bytes(),
+          .reason = "latents that the student is about to see, where prompts are"};
 }
 
 PlanTitle title_of(const DistillRun& run) {

@@ -37,6 +37,9 @@ struct DistillRun {
 // Fails with ErrorCode::usage or ErrorCode::input where files and flags contradict each other.
 DistillRun prepare_distill(DistillConfig config, const RunTarget& target);
 
+// What the lessons of such a job take: the first of the request's other lines.
+ProcessLine lessons_line(const DistillRun& run, const student::PairJob& job);
+
 PlanTitle title_of(const DistillRun& run);
 PlanView view_of(const DistillRun& run, const student::PlannedPair& planned);
 

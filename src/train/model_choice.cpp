@@ -205,6 +205,30 @@ ModelChoice require_model(const TrainConfig& c) {
          "boundary, and two LoRA files are written"}});
 }
 
+void require_task(const ModelConfig& named, const wan::Config& model, const std::string& path) {
+  if (named.task.empty()) return;
+  const bool wanted = named.task_takes_image, found = model.conditioning() > 0;
+  const bool with_first_frame = model.spatial_stride == 16;  // TI2V-5B; no task of 14B
+  if (wanted == found && !with_first_frame) return;
+  const auto kind = [](bool image) { return image ? "image-to-video" : "text-to-video"; };
+  // Beside the latent an image-to-video model takes the image's, and a mask of 4 channels.
+  const std::int64_t expected = wanted ? 2 * model.out_dim + 4 : model.out_dim;
+  if (with_first_frame) {
+    fail(ErrorCode::input,
+         fmt::format("{}: expected {} model of 14B, but {} is TI2V-5B (latents of {} channels)",
+                     named.task, wanted ? "an image-to-video" : "a text-to-video", path,
+                     model.out_dim),
+         {{"leave out --task", "the file itself says what it is"}});
+  }
+  fail(ErrorCode::input,
+       fmt::format("{}: expected {} {} model, with {} input channels, but {} is a {} model, with "
+                   "{} (patch_embedding.weight)",
+                   named.task, wanted ? "an" : "a", kind(wanted), expected, path, kind(found),
+                   model.in_dim),
+       {{fmt::format("--dit FILE with the {} model", kind(wanted)), "trains what --task names"},
+        {wanted ? "--task t2v-A14B" : "--task i2v-A14B", "trains the file that was given"}});
+}
+
 void apply(const ModelChoice& choice, TrainConfig& c) {
   c.model.transformer = choice.transformer;
   c.model.high_noise_transformer = choice.high_noise_transformer;

@@ -4,6 +4,7 @@
 #include <string>
 #include <variant>
 
+#include "models/wan/config.h"
 #include "train/config.h"
 
 namespace ballast::train {
@@ -35,6 +36,10 @@ ModelDecision resolve_model(const TrainConfig& c);
 
 // The choice; fails with ErrorCode::input and both lines where there is none.
 ModelChoice require_model(const TrainConfig& c);
+
+// Fails with ErrorCode::input where the model that `path` holds is not of the kind that the user
+// calls it (ModelConfig::task): a text-to-video file for an image-to-video task, or the reverse.
+void require_task(const ModelConfig& named, const wan::Config& model, const std::string& path);
 
 // What is stored in c.model and the notes.
 void apply(const ModelChoice& choice, TrainConfig& c);

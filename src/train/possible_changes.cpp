@@ -1,8 +1,11 @@
-// What a user could write differently when a run does not fit (source notes 000 to 002 try most of
-// these by hand).
+// What a user could write differently when a run does not fit. A text is what its own dialect's
+// reader takes, and its edit is what that reader then makes of the run: advice_test.cpp applies
+// every one of them.
 
 #include <algorithm>
+#include <filesystem>
 
+#include "train/config_words.h"
 #include "train/prepared_run.h"
 
 namespace ballast::train {
@@ -17,19 +20,33 @@ Edit with_batches(std::vector<wan::Batch> batches) {
   return [batches = std::move(batches)](wan::FitRequest& r) { r.job.batches = batches; };
 }
 
+// optimi's key of the optimizer.
+bool has_kahan_sum(OptimizerKind k) {
+  return k == OptimizerKind::adamw_optimi || k == OptimizerKind::stableadamw;
+}
+
+// As the reader has it when another optimizer is named: what was set by hand stays.
+OptimizerOptions with_kind(OptimizerOptions o, OptimizerKind kind, DType before, DType after) {
+  const OptimizerOptions usual = optimizer_defaults(o.kind, before);
+  const OptimizerOptions next = optimizer_defaults(kind, after);
+  const bool of_optimi = has_kahan_sum(o.kind) && o.kahan_unasked && !has_kahan_sum(kind);
+  o.kind = kind;
+  if (o.state_dtype == usual.state_dtype) o.state_dtype = next.state_dtype;
+  if (o.rounding == usual.rounding || of_optimi) o.rounding = next.rounding;
+  return o;
+}
+
 class Changes {
  public:
   explicit Changes(const PreparedRun& run)
       : run_(run), c_(run.config), job_(run.request.job), r_(run.request) {}
 
   std::vector<wan::Change> all(const Refusal& refusal) {
-    all_ = wan::larger_budgets(refusal);
+    all_ = wan::larger_budgets(refusal, ram_bounds_all());
     policy();
+    if (auto change = wan::state_on_disk(r_)) all_.push_back(std::move(*change));
     if (job_.mode == wan::Mode::full) {
-      if (auto change = wan::state_on_disk(r_)) {
-        all_.push_back(std::move(*change));
-      }
-      full();
+      if (!c_.resume) full();  // a checkpoint continues with what it trains, and its optimizer
     } else {
       lora();
     }
@@ -43,6 +60,7 @@ class Changes {
 
  private:
   bool toml() const { return c_.dialect == Dialect::diffusion_pipe; }
+  bool ram_bounds_all() const { return r_.backend.device == Device::cpu && !c_.memory.gpu; }
   void add(std::string text, Edit edit) { all_.push_back({std::move(text), std::move(edit)}); }
 
   void policy() {
@@ -57,18 +75,26 @@ class Changes {
   }
 
   void full() {
+    const DType trained = trained_dtype(c_);
+    const OptimizerKind kind = job_.optimizer.kind;
     if (toml() && !c_.student) {
+      const DType frozen = c_.model.transformer_dtype.value_or(c_.model.dtype);
       add(fmt::format("[adapter] type = 'lora', rank = {}, dtype = 'bfloat16'", job_.lora.rank),
-          [](wan::FitRequest& r) {
+          [=](wan::FitRequest& r) {
             r.job.mode = wan::Mode::lora;
+            r.job.format = frozen == DType::f32 ? WeightFormat::f32 : WeightFormat::bf16;
             r.job.lora.dtype = DType::bf16;
+            r.job.optimizer = with_kind(r.job.optimizer, kind, trained, DType::bf16);
           });
     }
-    if (job_.optimizer.kind == OptimizerKind::adamw ||
-        job_.optimizer.kind == OptimizerKind::adamw_optimi ||
-        job_.optimizer.kind == OptimizerKind::stableadamw) {
-      add(toml() ? "[optimizer] type = 'AdamW8bit'" : "--optimizer_type AdamW8bit",
-          [](wan::FitRequest& r) { r.job.optimizer.kind = OptimizerKind::adamw8bit; });
+    if (kind == OptimizerKind::adamw || kind == OptimizerKind::adamw_optimi ||
+        kind == OptimizerKind::stableadamw) {
+      add(c_.dialect == Dialect::flow_matching ? "--use_8bit_adam"
+                                               : "[optimizer] type = 'AdamW8bit'",
+          [=](wan::FitRequest& r) {
+            r.job.optimizer =
+                with_kind(r.job.optimizer, OptimizerKind::adamw8bit, trained, trained);
+          });
     }
   }
 
@@ -77,7 +103,8 @@ class Changes {
       add(toml() ? "[model] transformer_dtype = 'float8'" : "--fp8_base",
           [](wan::FitRequest& r) { r.job.format = WeightFormat::f8_e4m3; });
     }
-    if (job_.lora.rank > 1) {
+    // A LoRA or a checkpoint that the run begins with decides the rank.
+    if (job_.lora.rank > 1 && c_.adapter.init_from.empty() && !c_.resume) {
       const std::int64_t half = job_.lora.rank / 2;
       add((toml() ? "[adapter] rank = " : "--network_dim ") + std::to_string(half),
           [half](wan::FitRequest& r) { r.job.lora.rank = half; });
@@ -91,9 +118,10 @@ class Changes {
               std::to_string(half),
           with_batches(batches_with(run_, {.accumulation = half})));
     }
-    if (toml() && c_.micro_batch.plain > 1) {
+    // musubi-tuner's batches are keys of the dataset's file.
+    if (c_.dialect != Dialect::musubi && c_.micro_batch.plain > 1) {
       const std::int64_t half = c_.micro_batch.plain / 2;
-      add(fmt::format("micro_batch_size_per_gpu = {}", half),
+      add((toml() ? "micro_batch_size_per_gpu = " : "--batch_size ") + std::to_string(half),
           with_batches(batches_with(run_, {.micro_batch = half})));
     }
   }
@@ -103,6 +131,12 @@ class Changes {
     if (!toml()) return false;
     const auto probe = batches_with(run_, {.frame_buckets = std::vector<std::int64_t>{1}});
     return probe != job_.batches;
+  }
+
+  // "frame_buckets = [5] in dataset.toml"
+  std::string in_dataset(std::string line) const {
+    const std::filesystem::path file(c_.dataset.config);
+    return fmt::format("{} in {}", line, printable(file.filename().string(), 100));
   }
 
   void clips() {
@@ -130,12 +164,12 @@ class Changes {
               }
             };
           });
-      add(fmt::format("frame_buckets = [{}]", pictures(fit)), at_most(fit));
+      add(in_dataset(fmt::format("frame_buckets = [{}]", pictures(fit))), at_most(fit));
     }
     const std::int64_t multiple = 2 * job_.config.spatial_stride;
     const std::int64_t smaller = side * 3 / 4 / multiple * multiple;
     if (smaller >= 128) {
-      add(fmt::format("resolutions = [{}]", smaller),
+      add(in_dataset(fmt::format("resolutions = [{}]", smaller)),
           with_batches(batches_with(run_, {.resolution = static_cast<double>(smaller)})));
     }
   }

@@ -90,6 +90,7 @@ wan::Config open_model(PreparedRun& run, const ModelChoice& choice) {
     const Checkpoint& file = run.checkpoints.emplace_back(Checkpoint::open(path));
     const wan::TensorMap names(file);
     const wan::Config config = recognised_config(file, names, path);
+    require_task(run.config.model, config, path);
     if (model && (model->dim != config.dim || model->in_dim != config.in_dim)) {
       fail(ErrorCode::input, fmt::format("{} is {}, {} is {}: experts have one shape", paths[0],
                                          model->name, path, config.name));
@@ -341,8 +342,9 @@ std::string shapes_text(const PreparedRun& run) {
 std::vector<wan::Batch> batches_with(const PreparedRun& run, const DataChange& change) {
   Sizes sizes = sizes_of(run.config);
   if (change.micro_batch) {
+    const bool alike = run.config.image_micro_batch == run.config.micro_batch;
     sizes.clips = {.by_side = {}, .plain = *change.micro_batch};
-    sizes.images = sizes.clips;
+    if (alike) sizes.images = sizes.clips;  // else it has a key of its own
   }
   sizes.accumulation = change.accumulation.value_or(sizes.accumulation);
   const auto dataset = open_data(run, run.config.dataset, sizes, Purpose::plan, change);

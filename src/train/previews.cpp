@@ -150,11 +150,7 @@ Previews::Clip Previews::clip_of(const PreviewClip& asked, const PreviewSetting&
                        s.model.name),
            {{"leave it out", "previews of this model begin with noise"}});
     }
-    const infer::Picture picture{read_image(asked.image)};
-    const infer::PixelSize size =
-        clip_size(picture, s.model, what.latent.height * what.latent.width * stride * stride);
-    what.latent.height = size.height / stride;
-    what.latent.width = size.width / stride;
+    what.latent = latent_at(clip, what.latent.height * stride, what.latent.width * stride);
     what.first_frame = s.model.conditioning() == 0;
   } else if (s.model.conditioning() > 0) {
     fail(ErrorCode::input,
@@ -174,6 +170,22 @@ Previews::Clip Previews::clip_of(const PreviewClip& asked, const PreviewSetting&
     clip.negative = text_number(clip.asked.negative);
   }
   return clip;
+}
+
+wan::LatentSize Previews::latent_at(const Clip& clip, std::int64_t height,
+                                    std::int64_t width) const {
+  const wan::Config& model = clip.what.model;
+  const std::int64_t stride = model.spatial_stride;
+  wan::LatentSize z = clip.what.latent;
+  if (!clip.asked.image.empty()) {  // as many pixels, in the picture's proportions
+    const infer::Picture picture{read_image(clip.asked.image)};
+    const infer::PixelSize size = clip_size(picture, model, height * width);
+    height = size.height;
+    width = size.width;
+  }
+  z.height = height / stride;
+  z.width = width / stride;
+  return z;
 }
 
 void Previews::open_decoder(const std::string& path, const PreviewSetting& s) {
@@ -292,10 +304,14 @@ void Previews::add_to(wan::FitRequest& request) const { put(request, clips_); }
 
 std::vector<wan::Change> Previews::changes(const wan::FitRequest& request) const {
   const bool musubi = dialect_ == Dialect::musubi;
-  const auto with = [this](const std::function<void(wan::LatentSize&)>& edit) {
+  const std::string lines = musubi ? "--sample_prompts" : "[preview] prompts";
+  const auto with = [this](const std::function<void(Clip&)>& edit) {
     std::vector<Clip> clips = clips_;
-    for (Clip& c : clips) edit(c.what.latent);
+    for (Clip& c : clips) edit(c);
     return [this, clips](wan::FitRequest& r) { put(r, clips); };
+  };
+  const auto said_in_lines = [&](bool PreviewClip::*own) {
+    return musubi || std::ranges::any_of(clips_, [&](const Clip& c) { return c.asked.*own; });
   };
   std::int64_t frames = 1;
   wan::LatentSize widest = {1, 2, 2};
@@ -306,29 +322,32 @@ std::vector<wan::Change> Previews::changes(const wan::FitRequest& request) const
   }
   std::vector<wan::Change> all;
   const auto at_most = [&](std::int64_t most) {
-    return with([most](wan::LatentSize& z) { z.frames = std::min(z.frames, most); });
+    return with([most](Clip& c) { c.what.latent.frames = std::min(c.what.latent.frames, most); });
   };
   if (frames > 1) {
     const std::int64_t fit = 1 + wan::largest_fitting(frames - 2, request, [&](std::int64_t more) {
                                return at_most(1 + more);
                              });
     const std::int64_t pictures = 4 * (fit - 1) + 1;
-    all.push_back({musubi ? fmt::format("--f {} in the lines of --sample_prompts", pictures)
-                          : fmt::format("[preview] frames = {}", pictures),
+    all.push_back({said_in_lines(&PreviewClip::own_frames)
+                       ? fmt::format("at most --f {} in the lines of {}", pictures, lines)
+                       : fmt::format("[preview] frames = {}", pictures),
                    at_most(fit)});
   }
   const auto half = [](std::int64_t cells) { return std::max<std::int64_t>(2, cells / 4 * 2); };
   if (half(widest.height) < widest.height || half(widest.width) < widest.width) {
     const std::int64_t stride = request.job.config.spatial_stride;
     const std::int64_t h = half(widest.height), w = half(widest.width);
-    all.push_back(
-        {musubi
-             ? fmt::format("--w {} --h {} in the lines of --sample_prompts", w * stride, h * stride)
-             : fmt::format("[preview] width = {}, height = {}", w * stride, h * stride),
-         with([h, w](wan::LatentSize& z) {
-           z.height = std::min(z.height, h);
-           z.width = std::min(z.width, w);
-         })});
+    all.push_back({said_in_lines(&PreviewClip::own_size)
+                       ? fmt::format("at most --w {} --h {} in the lines of {}", w * stride,
+                                     h * stride, lines)
+                       : fmt::format("[preview] width = {}, height = {}", w * stride, h * stride),
+                   with([&](Clip& c) {
+                     const wan::LatentSize z = c.what.latent;
+                     const bool image = !c.asked.image.empty();  // its proportions are its own
+                     c.what.latent = latent_at(c, (image ? h : std::min(z.height, h)) * stride,
+                                               (image ? w : std::min(z.width, w)) * stride);
+                   })});
   }
   all.push_back({musubi ? "no --sample_prompts" : "no [preview]",
                  [this](wan::FitRequest& r) { put(r, {}); }});

@@ -101,6 +101,8 @@ class Previews {
   void encode_image(Clip& clip);
   ProcessLine line(const std::vector<Clip>& clips) const;
   void put(wan::FitRequest& request, const std::vector<Clip>& clips) const;
+  // The size of its latent when it is asked for in so many pixels.
+  wan::LatentSize latent_at(const Clip& clip, std::int64_t height, std::int64_t width) const;
   bool draw_one(const PreviewArtist& artist, const Clip& clip, std::size_t number,
                 const std::string& path, std::int64_t step, EncodedImage& sheet) const;
   std::string comment(const Clip& clip, std::int64_t step) const;

@@ -95,6 +95,61 @@ std::int64_t adapter_parameters(const wan::DitJob& job) {
   return count;
 }
 
+// How the run's own dialect says a key of [memory].
+std::string memory_key(const TrainConfig& c, std::string_view key, std::string_view value) {
+  if (c.dialect != Dialect::diffusion_pipe) return fmt::format("--{} {}", key, value);
+  const bool number = value.find_first_not_of("0123456789") == value.npos;
+  return number ? fmt::format("[memory] {} = {}", key, value)
+                : fmt::format("[memory] {} = '{}'", key, value);
+}
+
+// The named policy that does what a hint asks for, with weights where this plan has them.
+std::string_view policy_like(bool streamed, bool offload) {
+  for (const MemoryPolicy& p : named_policies()) {
+    if (p.activations == Activations::kept || p.chunk_tokens > 0 || p.heads_per_group > 0) continue;
+    if ((p.slots > 0) != streamed || p.offload != offload) continue;
+    if (offload || p.activations == Activations::recomputed) return p.name;
+  }
+  return "";
+}
+
+// A plan that fits and is faster may do less of what a configuration asks for to save memory. Then
+// the user is told so, and how to have it all the same.
+void add_hint_notes(const TrainConfig& c, const wan::PlannedRun& planned, const wan::Config& model,
+                    std::vector<std::string>& notes) {
+  const MemoryPolicy& p = planned.policy;
+  const MemoryConfig& m = c.memory;
+  const bool toml = c.dialect == Dialect::diffusion_pipe;
+  const std::int64_t streamed = streamed_blocks(model, p);
+  if (m.blocks_to_swap && !m.stream_blocks) {
+    const std::int64_t asked = std::min(*m.blocks_to_swap, model.layers);
+    std::string note = fmt::format("blocks_to_swap = {} is a hint: {} of {} blocks stay resident",
+                                   *m.blocks_to_swap, model.layers - streamed, model.layers);
+    if (streamed > asked) note += ", there is no room for more";
+    if (streamed < asked) {
+      note += fmt::format(", which is faster; {} streams {} of them",
+                          memory_key(c, "stream_blocks", std::to_string(asked)), asked);
+    }
+    notes.push_back(std::move(note));
+  }
+  if (m.policy != "auto") return;
+  const bool offload = m.checkpointing == Checkpointing::recompute_offloaded;
+  if (m.checkpointing != Checkpointing::recompute && !offload) return;
+  const bool all_kept = p.activations == Activations::kept;
+  const bool kept = all_kept || p.kept_blocks > 0;
+  if (!kept && (!offload || p.offload)) return;
+  const std::string asked =
+      toml ? (offload ? "activation_checkpointing = 'unsloth'" : "activation_checkpointing = true")
+           : (offload ? "--gradient_checkpointing_cpu_offload" : "--gradient_checkpointing");
+  const std::string what = !kept ? std::string("block inputs fit and are not offloaded")
+                           : all_kept
+                               ? std::string("activations fit and are kept")
+                               : fmt::format("activations of {} of {} blocks fit and are kept",
+                                             p.kept_blocks, model.layers);
+  notes.push_back(fmt::format("{} is a hint: {}, which is faster; {} forces it", asked, what,
+                              memory_key(c, "policy", policy_like(p.slots > 0, offload))));
+}
+
 }  // namespace
 
 TrainingSizes training_sizes(const wan::FitRequest& request) {
@@ -148,12 +203,7 @@ PlanView view_of(const wan::FitRequest& request, const wan::PlannedRun& planned,
   if (whole->previews) {
     for (std::string& n : whole->previews->notes(planned)) view.notes.push_back(std::move(n));
   }
-  if (const auto allowed = whole->config.memory.blocks_to_swap) {
-    view.notes.push_back(
-        fmt::format("blocks_to_swap = {} is a hint: {} of {} blocks stay resident{}", *allowed,
-                    config.layers - view.streamed_blocks, config.layers,
-                    view.streamed_blocks > *allowed ? ", there is no room for more" : ""));
-  }
+  add_hint_notes(whole->config, planned, config, view.notes);
   return view;
 }
 

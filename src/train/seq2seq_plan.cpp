@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "plan/budget_flag.h"
+#include "train/config_words.h"
 #include "train/seq2seq_run.h"
 
 namespace ballast::train {
@@ -97,16 +98,64 @@ PlanView view_of(const Seq2SeqRun& run, const t5::PlannedRun& planned) {
   return view;
 }
 
+namespace {
+
+// What is short, one by one and, where that is more than one, all of it.
+void add_larger_budgets(const Seq2SeqRun& run, const Refusal& refusal,
+                        std::vector<t5::Change>& all) {
+  // Without a GPU, and without a budget of its own for the compute share, the RAM bounds both.
+  const bool ram_bounds_all = run.request.backend.device == Device::cpu && !run.config.memory.gpu;
+  t5::Change every = {"", [](t5::FitRequest&) {}};
+  std::size_t count = 0;
+  for (const Shortage& s : refusal.shortages) {
+    const bool device = s.tier == Tier::device;
+    if (device && ram_bounds_all) continue;
+    const std::uint64_t megabytes = megabytes_for(s.needed);
+    const auto raise = [=](t5::FitRequest& r) {
+      (device ? r.budget.gpu : r.budget.host) = Bytes{megabytes * kMegabyte};
+      if (ram_bounds_all) r.budget.gpu = r.budget.host;
+    };
+    all.push_back({budget_flag(s.tier, megabytes), raise});
+    every.text += (count == 0 ? "" : " ") + all.back().text;
+    every.apply = [before = every.apply, raise](t5::FitRequest& r) {
+      before(r);
+      raise(r);
+    };
+    ++count;
+  }
+  if (count > 1) all.push_back(std::move(every));
+}
+
+// The type of what is updated, as the reader decides it.
+DType updated_type(const Seq2SeqConfig& c, WeightFormat weights, bool lora) {
+  const bool narrow = c.dialect == Seq2SeqDialect::fine_tune && weights == WeightFormat::bf16;
+  return narrow && !lora ? DType::bf16 : DType::f32;
+}
+
+// As the reader has it when another optimizer or type of weights is named: what was set by hand
+// stays.
+OptimizerOptions settled(OptimizerOptions o, OptimizerKind kind, DType before, DType after) {
+  const auto usual = [](OptimizerKind k, DType updated) {
+    OptimizerOptions d = optimizer_defaults(k, updated);
+    if (updated == DType::bf16 && d.rounding == UpdateRounding::nearest) {
+      d.rounding = UpdateRounding::stochastic;
+    }
+    return d;
+  };
+  const OptimizerOptions then = usual(o.kind, before), now = usual(kind, after);
+  o.kind = kind;
+  if (o.state_dtype == then.state_dtype) o.state_dtype = now.state_dtype;
+  if (o.rounding == then.rounding) o.rounding = now.rounding;
+  return o;
+}
+
+}  // namespace
+
 std::vector<t5::Change> possible_changes(const Seq2SeqRun& run, const Refusal& refusal) {
   const Seq2SeqConfig& c = run.config;
+  const DType updated = c.weights ? updated_type(c, *c.weights, c.lora.has_value()) : DType::f32;
   std::vector<t5::Change> all;
-  for (const Shortage& s : refusal.shortages) {
-    const std::uint64_t megabytes = megabytes_for(s.needed);
-    const bool device = s.tier == Tier::device;
-    all.push_back({budget_flag(s.tier, megabytes), [device, megabytes](t5::FitRequest& r) {
-                     (device ? r.budget.gpu : r.budget.host) = Bytes{megabytes * kMegabyte};
-                   }});
-  }
+  add_larger_budgets(run, refusal, all);
   for (const std::int64_t batch : {c.batch_size / 2, std::int64_t{1}}) {
     if (batch < 1 || batch >= c.batch_size) continue;
     const std::int64_t steps = (c.accumulation * c.batch_size + batch - 1) / batch;
@@ -118,19 +167,25 @@ std::vector<t5::Change> possible_changes(const Seq2SeqRun& run, const Refusal& r
                      r.job.accumulates = r.runs_per_step > 1;
                    }});
   }
-  if (!c.lora) {  // what is left of optimizer, gradients and masters is that of adapters
-    all.push_back({fmt::format("--lora_rank {}", t5::LoraOptions().rank), [](t5::FitRequest& r) {
-                     r.job.lora.emplace();
-                     r.job.optimizer.rounding = UpdateRounding::nearest;
-                   }});
-  } else if (c.lora->rank > 4) {
+  const bool begins = !c.resume;  // a checkpoint continues with what it trains, and its optimizer
+  if (begins && !c.lora) {  // what is left of optimizer, gradients and masters is that of adapters
+    all.push_back(
+        {fmt::format("--lora_rank {}", t5::LoraOptions().rank), [updated](t5::FitRequest& r) {
+           r.job.lora.emplace();
+           OptimizerOptions& o = r.job.optimizer;
+           o = settled(o, o.kind, updated, DType::f32);
+           o.rounding = optimizer_defaults(o.kind, DType::f32).rounding;
+         }});
+  } else if (begins && c.lora->rank > 4) {
     const std::int64_t rank = c.lora->rank / 2;
     all.push_back({fmt::format("--lora_rank {}", rank),
                    [rank](t5::FitRequest& r) { r.job.lora->rank = rank; }});
   }
   const auto optimizer = [&](const char* text, OptimizerKind kind) {
-    if (c.optimizer.kind == kind) return;
-    all.push_back({text, [kind](t5::FitRequest& r) { r.job.optimizer.kind = kind; }});
+    if (c.optimizer.kind == kind || !begins) return;
+    all.push_back({text, [kind, updated](t5::FitRequest& r) {
+                     r.job.optimizer = settled(r.job.optimizer, kind, updated, updated);
+                   }});
   };
   optimizer("--optim adamw_bnb_8bit", OptimizerKind::adamw8bit);
   optimizer("--optim adafactor", OptimizerKind::adafactor);
@@ -139,31 +194,43 @@ std::vector<t5::Change> possible_changes(const Seq2SeqRun& run, const Refusal& r
       all.push_back(
           {"--weights bf16", [](t5::FitRequest& r) { r.job.format = WeightFormat::bf16; }});
     }
-  } else if (run.request.job.format != WeightFormat::bf16 ||
-             c.optimizer.rounding == UpdateRounding::nearest) {
-    all.push_back({"--weights bf16 --rounding stochastic", [](t5::FitRequest& r) {
+  } else if (begins && (run.request.job.format != WeightFormat::bf16 ||
+                        c.optimizer.rounding == UpdateRounding::nearest)) {
+    const DType then = updated_type(c, WeightFormat::bf16, false);
+    all.push_back({"--weights bf16 --rounding stochastic", [updated, then](t5::FitRequest& r) {
                      r.job.format = WeightFormat::bf16;
-                     r.job.optimizer.rounding = UpdateRounding::stochastic;
+                     OptimizerOptions& o = r.job.optimizer;
+                     o = settled(o, o.kind, updated, then);
+                     o.rounding = UpdateRounding::stochastic;
                    }});
   }
-  if (c.gradients == DType::f32 && !c.lora) {
+  if (begins && c.gradients == DType::f32 && !c.lora) {
     all.push_back(
         {"--gradient_dtype bf16", [](t5::FitRequest& r) { r.job.gradient = DType::bf16; }});
   }
-  const auto shorter = [](std::int64_t source, std::int64_t target) {
-    return [source, target](t5::FitRequest& r) {
+  const bool own_length = c.generation_length > 0;  // of texts that are written
+  const auto shorter = [own_length](std::int64_t source, std::int64_t target) {
+    return [=](t5::FitRequest& r) {
       for (auto* batches : {&r.job.batches, &r.job.eval_batches}) {
         for (t5::BatchShape& b : *batches) {
           b.source = std::min(b.source, source), b.target = std::min(b.target, target);
         }
       }
+      if (r.job.writes && !own_length) {
+        r.job.writes->positions = std::min(r.job.writes->positions, target);
+      }
     };
   };
   const data::PairLength longest = run.train->shapes.front();
-  const std::int64_t source = std::max<std::int64_t>(1, longest.source / 2),
-                     target = std::max<std::int64_t>(1, longest.target / 2);
-  all.push_back({fmt::format("--max_source_length {} --max_target_length {}", source, target),
-                 shorter(source, target)});
+  const auto half = [&](std::int64_t tokens) {  // padded to a multiple
+    const std::int64_t least = std::max<std::int64_t>(1, tokens / 2);
+    return (least + c.pad_multiple - 1) / c.pad_multiple * c.pad_multiple;
+  };
+  const std::int64_t source = half(longest.source), target = half(longest.target);
+  if (source < longest.source || target < longest.target) {
+    all.push_back({fmt::format("--max_source_length {} --max_target_length {}", source, target),
+                   shorter(source, target)});
+  }
   if (run.request.policy) {
     all.push_back({"--policy auto", [](t5::FitRequest& r) { r.policy.reset(); }});
   }

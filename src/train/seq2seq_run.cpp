@@ -244,7 +244,10 @@ void take_steps(Seq2SeqRun& run) {
   run.schedule.total_steps = run.total_steps;
   run.schedule.warmup_steps = c.warmup_steps.value_or(std::min(c.most_warmup, share));
   if (run.schedule.kind == ScheduleKind::constant && run.schedule.warmup_steps > 0) {
-    run.schedule.kind = ScheduleKind::constant_with_warmup;
+    run.notes.push_back(fmt::format(
+        "the schedule constant has no warm-up, as in transformers: {} steps of it are ignored "
+        "(--lr_scheduler_type constant_with_warmup has one)",
+        run.schedule.warmup_steps));
   }
   run.schedule.learning_rate = learning_rate_of(run);
 }

@@ -65,15 +65,41 @@ void open_network(PreparedVae& run, Purpose purpose) {
   r.decoder = stored_units(decoder(found.config), file, found.dialect);
 }
 
+std::unique_ptr<data::Dataset> open_clips(const PreparedVae& run, Purpose purpose,
+                                          const DataChange& change = {}) {
+  const TrainConfig& c = run.config;
+  return data::open_dataset({.path = c.dataset.config,
+                             .named = c.dataset.named,
+                             .needs = vae_needs(run.network().pixels_per_latent()),
+                             .cache_name = kVaeCache,
+                             .micro_batch =
+                                 [clips = c.micro_batch, images = c.image_micro_batch](
+                                     std::int64_t width, std::int64_t height, std::int64_t frames) {
+                                   return (frames == 1 ? images : clips)
+                                       .for_size(static_cast<double>(width),
+                                                 static_cast<double>(height));
+                                 },
+                             .accumulation = c.gradient_accumulation,
+                             .clip_mode = c.video_clip_mode,
+                             .allow_many_resolutions = c.allow_many_resolutions,
+                             .trust_cache = c.trust_cache,
+                             .planning = purpose == Purpose::plan,
+                             .frame_buckets = change.frame_buckets,
+                             .resolution = change.resolution});
+}
+
+wan_vae::LatentClip clip_of(const data::Bucket& b, std::int64_t side) {
+  return {.frames = wan_vae::latent_frames(b.shape.frames),
+          .height = b.shape.height / side,
+          .width = b.shape.width / side};
+}
+
 // Every bucket is a kind of clip.
 void add_clips(PreparedVae& run, Purpose purpose) {
   const TrainConfig& c = run.config;
   wan_vae::TrainingJob& job = run.request.job;
-  const std::int64_t side = run.network().pixels_per_latent();
   const auto add = [&](const data::Bucket& b) {
-    const wan_vae::LatentClip clip = {.frames = wan_vae::latent_frames(b.shape.frames),
-                                      .height = b.shape.height / side,
-                                      .width = b.shape.width / side};
+    const wan_vae::LatentClip clip = clip_of(b, run.network().pixels_per_latent());
     const auto found = std::ranges::find(job.clips, clip);
     run.kinds.push_back(static_cast<std::size_t>(found - job.clips.begin()));
     if (found == job.clips.end()) job.clips.push_back(clip);
@@ -106,6 +132,20 @@ data::ModelNeeds vae_needs(std::int64_t side) {
           .pixels = true};
 }
 
+std::vector<wan_vae::LatentClip> clips_with(const PreparedVae& run, const DataChange& change) {
+  const auto dataset = open_clips(run, Purpose::plan, change);
+  const std::int64_t side = run.network().pixels_per_latent();
+  std::vector<wan_vae::LatentClip> all;
+  const auto add = [&](const data::Bucket& b) {
+    const wan_vae::LatentClip clip = clip_of(b, side);
+    if (std::ranges::find(all, clip) == all.end()) all.push_back(clip);
+  };
+  for (const data::Bucket& b : dataset->buckets()) add(b);
+  const auto largest = dataset->largest_allowed_bucket();
+  if (largest && !dataset->fully_cached()) add(*largest);
+  return all;
+}
+
 wan_vae::Config vae_network(const VaeConfig& c) {
   return c.file.empty() ? c.network : recognised_vae(Checkpoint::open(vae_file(c))).config;
 }
@@ -118,22 +158,7 @@ PreparedVae prepare_vae(TrainConfig config, const RunTarget& target, Purpose pur
     fail(ErrorCode::input, "eval_datasets: the training of a VAE has no evaluation");
   }
   open_network(run, purpose);
-  run.dataset = data::open_dataset(
-      {.path = c.dataset.config,
-       .named = c.dataset.named,
-       .needs = vae_needs(run.network().pixels_per_latent()),
-       .cache_name = kVaeCache,
-       .micro_batch =
-           [clips = c.micro_batch, images = c.image_micro_batch](
-               std::int64_t width, std::int64_t height, std::int64_t frames) {
-             return (frames == 1 ? images : clips)
-                 .for_size(static_cast<double>(width), static_cast<double>(height));
-           },
-       .accumulation = c.gradient_accumulation,
-       .clip_mode = c.video_clip_mode,
-       .allow_many_resolutions = c.allow_many_resolutions,
-       .trust_cache = c.trust_cache,
-       .planning = purpose == Purpose::plan});
+  run.dataset = open_clips(run, purpose);
   add_clips(run, purpose);
   run.steps_per_epoch = std::ssize(run.dataset->epoch(1, c.seed));
   run.total_steps = total_steps(c, std::max<std::int64_t>(1, run.steps_per_epoch));

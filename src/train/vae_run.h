@@ -43,6 +43,13 @@ wan_vae::Config vae_network(const VaeConfig& c);
 // these sizes and this seed begins with that file.
 PreparedVae prepare_vae(TrainConfig config, const RunTarget& target, Purpose purpose);
 
+// What could be typed or written differently, for a refusal, each planned anew: those that fit
+// first, then those that come closest.
+std::vector<PlannedChange> possible_changes(const PreparedVae& run, const Refusal& refusal);
+
+// The kinds of clips there would be with other numbers in the dataset's file.
+std::vector<wan_vae::LatentClip> clips_with(const PreparedVae& run, const DataChange& change);
+
 PlanTitle title_of(const PreparedVae& run);
 PlanView view_of(const PreparedVae& run,
                  const wan_vae::PlannedTraining& planned);  // refers to both

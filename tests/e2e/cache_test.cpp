@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <random>
+#include <regex>
 
 #include "io/media_writer.h"
 #include "tests/e2e/background_process.h"
@@ -101,6 +102,48 @@ TEST_F(CacheCommand, MakesADatasetThatTrains) {
   const Finished trained = run_ballast(command("train"));
   EXPECT_EQ(trained.exit_code, 0) << trained.err;
   EXPECT_THAT(trained.out, HasSubstr("finished after 2 steps"));
+}
+
+// caching_batch_size is the most captions that are encoded at once, not the fewest.
+TEST_F(CacheCommand, EncodesNoMoreCaptionsAtOnceThanItIsTold) {
+  for (const char* name : {"one", "two", "three"}) add_clip(name, 5);
+  const std::string text = read_whole(config_);
+  const auto at_once = [&](const std::string& line, const std::string& expected) {
+    config_ = dir_.write("run.toml", line + text);
+    fs::remove_all(dir_.path("clips/cache"));
+    const Finished f = run_ballast(command("cache"));
+    EXPECT_EQ(f.exit_code, 0) << f.err;
+    EXPECT_THAT(f.out, HasSubstr(expected)) << line;
+    return cached();
+  };
+  const auto all = at_once("", "4 to encode, 4 at once");  // and the empty one
+  EXPECT_EQ(at_once("caching_batch_size = 1\n", "4 to encode, 1 at once"), all);
+  EXPECT_EQ(at_once("caching_batch_size = 2\n", "4 to encode, 2 at once"), all);
+  EXPECT_EQ(at_once("caching_batch_size = 100\n", "4 to encode, 4 at once"), all);
+}
+
+// Advice counts all that the same command takes, the reader of media with it.
+TEST_F(CacheCommand, IsToldABudgetThatIsEnough) {
+  add_clip("one", 5);
+  std::vector<std::string> tight = command("cache");
+  tight.insert(tight.end(), {"--ram", "1MB"});
+  // Captions come first: they are there already.
+  ASSERT_EQ(run_ballast(command("cache")).exit_code, 0);
+  for (const auto& f : fs::recursive_directory_iterator(dir_.path("clips/cache"))) {
+    if (f.path().string().find("text") == std::string::npos && f.is_regular_file()) {
+      fs::remove(f.path());
+    }
+  }
+  const Finished refused = run_ballast(tight);
+  ASSERT_EQ(refused.exit_code, 3) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("encoding with"));
+  std::smatch enough;
+  ASSERT_TRUE(
+      std::regex_search(refused.err, enough, std::regex("(--gpu \\d+MB )?--ram (\\d+MB): fits in")))
+      << refused.err;
+  tight.back() = enough[2].str();
+  const Finished f = run_ballast(tight);
+  EXPECT_EQ(f.exit_code, 0) << f.err;
 }
 
 TEST_F(CacheCommand, KeepsClipsForAVaeThatThenEncodesThem) {

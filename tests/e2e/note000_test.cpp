@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <sstream>
 
 #include "data/latent_cache.h"
 #include "models/wan/config.h"
@@ -74,16 +75,16 @@ class Note000 : public ::testing::Test {
 
   // Does what a line of advice says.
   void apply(const std::string& change, Flags& flags) {
-    if (change.starts_with("--")) {
-      const std::size_t space = change.find(' ');
-      flags[change.substr(0, space)] = change.substr(space + 1);
+    if (change.starts_with("--")) {  // "--gpu 2GB --ram 3GB"
+      std::istringstream words(change);
+      for (std::string flag, value; words >> flag >> value;) flags[flag] = value;
       return;
     }
-    const std::regex line(R"((?:\[(\w+)\] )?(\w+) = (.*))");
+    const std::regex line(R"((?:\[(\w+)\] )?(\w+) = (.*?)( in dataset\.toml)?)");
     std::smatch parts;
     ASSERT_TRUE(std::regex_match(change, parts, line)) << change;
     const std::regex key("(^|\n)" + parts[2].str() + " = [^\n]*");
-    std::string& file = std::regex_search(dataset_, key) ? dataset_ : main_;
+    std::string& file = parts[4].matched ? dataset_ : main_;
     ASSERT_TRUE(std::regex_search(file, key)) << change;
     file = std::regex_replace(file, key, "$1" + parts[2].str() + " = " + parts[3].str());
   }
@@ -176,8 +177,8 @@ TEST_F(Note000, IsRefusedWithAdviceThatIsTrue) {
     }
     EXPECT_EQ(a["missing_bytes"], missing);
   }
-  for (const char* expected :
-       {"--gpu ", "--ram ", "[adapter] rank = 8", "frame_buckets = ", "resolutions = [384]"}) {
+  for (const char* expected : {"--gpu ", "--ram ", "[adapter] rank = 8",
+                               "frame_buckets = ", "resolutions = [384] in dataset.toml"}) {
     EXPECT_THAT(changes, Contains(HasSubstr(expected)));
   }
 }

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <sstream>
 
 #include "infer/beam_search.h"
 #include "infer/text_encoder.h"
@@ -81,6 +82,19 @@ TEST_F(EncodedTexts, StreamsWhereTheWeightsDoNotFitAndRefusesWhereNothingDoes) {
   EXPECT_TRUE(std::holds_alternative<TextEncoderPlan>(planned(host_budget(both))));
   const TextEncoder tight(path_, {.budget = host_budget(Bytes{1 << 20}), .threads = 1});
   EXPECT_FAILS(tight.encode(std::vector<Tokens>{{1}}), ErrorCode::refused, "allowed");
+  // What is advised is enough, with both short, too.
+  for (const Budget& small : {host_budget(Bytes{1 << 20}), device_budget(Bytes{1000}),
+                              Budget{.gpu = Bytes{1000}, .host = Bytes{1000}, .disk = {}}}) {
+    const auto with = [&](const Budget& b) {
+      TextEncoder(path_, {.budget = b, .threads = 1}).encode(std::vector<Tokens>{{1}});
+    };
+    const auto error = test::error_of([&] { with(small); });
+    ASSERT_TRUE(error);
+    std::istringstream words(error->advice().at(0).change);
+    Budget more = small;
+    for (std::string flag, value; words >> flag >> value;) set_field(more, flag.substr(2), value);
+    EXPECT_NO_THROW(with(more)) << error->advice()[0].change;
+  }
 }
 
 // Of the file that Wan ships; its data is a hole here.

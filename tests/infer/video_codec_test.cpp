@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
+#include <sstream>
 
+#include "tests/support/errors.h"
 #include "tests/support/golden_file.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_vae.h"
@@ -125,6 +128,51 @@ TEST(VideoCodec, RefusesWhatDoesNotFitAndWhatIsNoVae) {
   VideoEncoder encoder(dir.path("a.safetensors"), {.threads = 1});
   EXPECT_EQ(code([&] { encoder.encode(6, 16, 16, {}); }), ErrorCode::input);
   EXPECT_EQ(code([&] { encoder.encode(5, 17, 16, {}); }), ErrorCode::input);
+}
+
+// With one or both tiers short: every line of advice was planned, so whoever follows it gets a
+// plan.
+TEST(VideoCodec, ARefusalsAdviceIsTrue) {
+  const test::TempDir dir;
+  const std::string path = dir.path("a.safetensors");
+  support::write_vae(path, support::tiny_vae(wan_vae::Generation::wan21),
+                     wan_vae::Dialect::official);
+  const std::int64_t side = 8, height = 16, width = 24;
+  for (const auto& [gpu, ram] : {std::pair(1000u, 0u), std::pair(0u, 1000u),
+                                 std::pair(1000u, 1000u), std::pair(1000u, 2'000'000'000u)}) {
+    SCOPED_TRACE(fmt::format("gpu {}, ram {}", gpu, ram));
+    Budget budget;
+    budget.gpu = Bytes{gpu};
+    budget.host = Bytes{ram};
+    const auto with = [&](const Budget& b) {
+      return VideoDecoder(path, {.budget = b, .threads = 1});
+    };
+    const auto error = test::error_of([&] { with(budget).plan(height, width, true); });
+    ASSERT_TRUE(error);
+    ASSERT_EQ(error->code(), ErrorCode::refused);
+    const std::string change = error->advice().at(0).change;
+    std::istringstream words(change);
+    Budget more = budget;
+    for (std::string flag, value; words >> flag >> value;) {
+      set_field(more, flag.substr(2), value);
+    }
+    EXPECT_EQ(change.find("--gpu") != change.npos, gpu == 1000u) << change;
+    EXPECT_EQ(change.find("--ram") != change.npos, ram == 1000u) << change;
+    const wan_vae::PlannedVae planned = with(more).plan(height, width, true);
+    EXPECT_EQ(error->advice()[0].effect, fmt::format("fits in {} of RAM", planned.host));
+  }
+  // A smaller picture, where one fits.
+  const VideoDecoder whole(path, {.threads = 1});
+  Budget small;
+  small.host = whole.plan(height, width, true).host;
+  VideoDecoder decoder(path, {.budget = small, .threads = 1});
+  const auto error = test::error_of([&] { decoder.plan(4 * height, 4 * width, true); });
+  ASSERT_TRUE(error);
+  ASSERT_EQ(error->advice().size(), 2u);
+  std::int64_t w = 0, h = 0;
+  ASSERT_EQ(std::sscanf(error->advice()[1].change.c_str(), "%ld x %ld pixels", &w, &h), 2)
+      << error->advice()[1].change;
+  EXPECT_LE(decoder.plan(h / side, w / side, true).host, small.host);
 }
 
 }  // namespace

@@ -444,6 +444,19 @@ TEST(DiffusionPipeOptimizer, HonoursItsKeys) {
               ElementsAre(HasSubstr("lr_scheduler (line "), HasSubstr("warmup_steps (line ")));
 }
 
+// Any schedule is warmed up there, a constant one too.
+TEST(DiffusionPipeOptimizer, WarmsUpAConstantSchedule) {
+  const TrainConfig c =
+      with_optimizer("adamw", "", "", "lr_scheduler = 'constant'\nwarmup_steps = 4\n");
+  const ScheduleOptions s = schedule_of(c, 100);
+  const double rate = s.learning_rate;
+  EXPECT_DOUBLE_EQ(learning_rate(s, 0), rate / 4);
+  EXPECT_DOUBLE_EQ(learning_rate(s, 2), rate * (0.25 + 0.75 * 2 / 4));
+  EXPECT_DOUBLE_EQ(learning_rate(s, 4), rate);
+  EXPECT_DOUBLE_EQ(learning_rate(s, 90), rate);
+  EXPECT_THAT(c.notes, IsEmpty());
+}
+
 TEST(DiffusionPipeOptimizer, RefusesWhatItDoesNotHave) {
   EXPECT_FAILS(with_optimizer("Prodigy", ""), ErrorCode::input,
                "run.toml line 12: optimizer.type: the optimizer \"Prodigy\" is not supported, "

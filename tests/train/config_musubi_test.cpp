@@ -396,5 +396,31 @@ TEST(PythonLiteral, ReadsWhatPeopleWrite) {
   EXPECT_FALSE(parse_python_literal(std::string(100'000, '[')).has_value());
 }
 
+// As musubi-tuner has it: its constant schedules take no warm-up.
+TEST(MusubiConfig, AConstantScheduleHasNoWarmup) {
+  for (const char* steps : {"10", "0.1", "10%"}) {
+    const auto error = test::error_of([&] { read({"--lr_warmup_steps", steps}); });
+    ASSERT_TRUE(error) << steps;
+    EXPECT_EQ(error->code(), ErrorCode::usage);
+    EXPECT_THAT(error->what(), HasSubstr(fmt::format("--lr_warmup_steps {}: the schedule constant "
+                                                     "has no warm-up",
+                                                     steps)));
+    EXPECT_EQ(error->advice().at(0).change, "--lr_scheduler constant_with_warmup");
+  }
+  EXPECT_FAILS(read({"--optimizer_type", "Adafactor", "--lr_scheduler", "adafactor:1e-3",
+                     "--lr_warmup_steps", "10"}),
+               ErrorCode::usage, "the schedule adafactor has no warm-up");
+  const TrainConfig none = read({"--lr_warmup_steps", "0"});
+  EXPECT_EQ(learning_rate(schedule_of(none, 10), 0), 2e-6);
+  const TrainConfig with =
+      read({"--lr_scheduler", "constant_with_warmup", "--lr_warmup_steps", "10"});
+  EXPECT_EQ(learning_rate(schedule_of(with, 10), 5), 1e-6);
+  const TrainConfig pieces = read({"--lr_scheduler", "piecewise_constant", "--lr_scheduler_args",
+                                   "step_rules=1:100,0.1", "--lr_warmup_steps", "10"});
+  EXPECT_EQ(learning_rate(schedule_of(pieces, 10), 0), 2e-6);
+  EXPECT_THAT(pieces.notes,
+              ElementsAre("--lr_warmup_steps: the schedule piecewise_constant has no warm-up"));
+}
+
 }  // namespace
 }  // namespace ballast::train::config_musubi_test

@@ -7,7 +7,10 @@
 #include "models/wan/config.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tiny_training.h"
+#include "tests/support/trained_run.h"
 #include "train/prepared_run.h"
+#include "train/read_config.h"
 
 namespace ballast::train {
 namespace {
@@ -158,6 +161,48 @@ TEST(SkyReels, IsKnownByTheNameOfItsFolder) {
             "skyreels_v2_i2v");
   EXPECT_EQ(needs_of(named("skyreels/Wan2.1-T2V-14B"), model).fps, 16);
   EXPECT_EQ(cache_name_of(named("skyreels/Wan2.1-T2V-14B"), model), "wan");
+}
+
+// --task says one thing, the file another: its patch embedding decides.
+TEST(ModelChoice, RefusesAFileThatIsNotOfTheTaskThatIsNamed) {
+  support::TinyTraining text;
+  support::TinyTraining image(support::trainable_config(2, 8));
+  text.add_clips(2, {4, 1, 4, 4});
+  image.add_clips(2, {4, 1, 4, 4});
+  const auto prepare = [](const support::TinyTraining& t, const std::string& task) {
+    return prepare_run(read_config(std::vector<std::string>{
+                           "--dit", t.model_path(), "--dataset_config", t.path("clips"),
+                           "--output_dir", t.path("out"), "--task", task}),
+                       support::small_machine(), Purpose::plan);
+  };
+  for (const char* task : {"t2v-A14B", "t2v-14B", "t2i-14B"}) {
+    EXPECT_EQ(prepare(text, task).model().conditioning(), 0);
+    EXPECT_FAILS(prepare(image, task), ErrorCode::input, std::string("--task ") + task);
+  }
+  EXPECT_EQ(prepare(image, "i2v-A14B").model().conditioning(), 8);
+  const auto error = test::error_of([&] { prepare(text, "i2v-A14B"); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::input);
+  EXPECT_THAT(error->what(), HasSubstr("--task i2v-A14B: expected an image-to-video model, with "
+                                       "12 input channels, but " +
+                                       text.model_path() + " is a text-to-video model, with 4"));
+  EXPECT_EQ(error->advice().at(1).change, "--task t2v-A14B");
+  // A file of TI2V-5B is of neither.
+  const support::TinyTraining both(support::trainable_ti2v());
+  EXPECT_FAILS(prepare(both, "t2v-A14B"), ErrorCode::input, "TI2V-5B");
+}
+
+// Of two experts each is looked at.
+TEST(ModelChoice, RefusesASecondExpertThatIsNotOfTheTask) {
+  support::TinyTraining text;
+  support::TinyTraining image(support::trainable_config(2, 8));
+  image.add_clips(2, {4, 1, 4, 4});
+  EXPECT_FAILS(prepare_run(read_config(std::vector<std::string>{
+                               "--dit", image.model_path(), "--dit_high_noise", text.model_path(),
+                               "--dataset_config", image.path("clips"), "--output_dir",
+                               image.path("out"), "--task", "i2v-A14B"}),
+                           support::small_machine(), Purpose::plan),
+               ErrorCode::input, text.model_path() + " is a text-to-video model");
 }
 
 }  // namespace

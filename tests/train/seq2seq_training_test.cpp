@@ -366,6 +366,22 @@ TEST_F(Seq2SeqTraining, RefusesWhatDoesNotFitWithAdvice) {
   EXPECT_FALSE(fs::exists(dir_.path("out/run_log.jsonl")));
 }
 
+// As in transformers: constant has no warm-up, constant_with_warmup has.
+TEST_F(Seq2SeqTraining, AConstantScheduleIgnoresWarmupWithANote) {
+  for (const char* flag : {"--warmup_steps", "--warmup_ratio"}) {
+    const std::string value = std::string(flag) == "--warmup_steps" ? "3" : "0.5";
+    const Seq2SeqRun run = prepared(words("out", {"--lr_scheduler_type", "constant", flag, value}));
+    EXPECT_EQ(learning_rate(run.schedule, 0), 3e-3);
+    EXPECT_TRUE(std::ranges::any_of(run.notes, [](const std::string& n) {
+      return n.starts_with("the schedule constant has no warm-up, as in transformers");
+    })) << flag;
+  }
+  const Seq2SeqRun with = prepared(
+      words("out", {"--lr_scheduler_type", "constant_with_warmup", "--warmup_steps", "3"}));
+  EXPECT_DOUBLE_EQ(learning_rate(with.schedule, 1), 1e-3);
+  EXPECT_TRUE(with.notes.empty());
+}
+
 // Every optimizer and form of weights that can be asked for.
 TEST_F(Seq2SeqTraining, LearnsWithEveryOptimizer) {
   const std::vector<Words> kinds = {

@@ -57,6 +57,36 @@ TEST(TeacherOnProcessors, NothingOfItIsOnTheGpu) {
   EXPECT_NE(text_of(planned).find("computed by the CPU"), std::string::npos);
 }
 
+// --teacher_on_cpu and --teacher_device_strategy disk say where its weights are: with all the room
+// of a GPU none of its groups stays there, they pass through.
+TEST(TeacherElsewhere, NoneOfItStaysOnTheGpu) {
+  tiny::TinyPair pair;
+  student::PairRequest r = gpu_request(pair);
+  const auto planned = [&](student::TeacherPlace place) {
+    r.place = place;
+    auto outcome = fit_pair(r);
+    return std::move(std::get<student::PlannedPair>(outcome));
+  };
+  const auto weights = [](const student::PlannedPair& p) {
+    return persistent_bytes(p.set, Tier::device, Role::weights);
+  };
+  const student::PlannedPair resident = planned(student::TeacherPlace::device);
+  for (const auto place : {student::TeacherPlace::host, student::TeacherPlace::disk}) {
+    const student::PlannedPair p = planned(place);
+    EXPECT_GT(p.job.teacher_policy.slots, 0);
+    EXPECT_EQ(p.job.teacher_policy.resident_groups, 0);
+    EXPECT_EQ(text_of(p).find("groups stay"), std::string::npos) << text_of(p);
+    EXPECT_LT(weights(p), weights(resident));
+  }
+  // Left to the plan, what the budget has room for stays.
+  r.budget.gpu = Bytes{resident.needed(Tier::device).count - 1};
+  EXPECT_GT(planned(student::TeacherPlace::automatic).job.teacher_policy.resident_groups, 0);
+  // On the CPU it is the same memory: what fits is not copied.
+  r.backend = {.device = Device::cpu, .threads = 2};
+  r.budget = pair.request.budget;
+  EXPECT_GT(planned(student::TeacherPlace::host).job.teacher_policy.resident_groups, 0);
+}
+
 TEST(TeacherOnProcessors, IsPredictedByTheirRatesAndTakenWhereNothingFasterFits) {
   tiny::TinyPair pair;
   student::PairRequest r = gpu_request(pair);

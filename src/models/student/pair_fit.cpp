@@ -126,9 +126,16 @@ std::vector<Job> student_jobs(const PairRequest& request) {
   return all;
 }
 
+// Whether weights of the teacher may stay where they are computed with. Not on a GPU when the user
+// has placed them elsewhere; on the CPU it is the same memory.
+bool may_stay(const PairRequest& request) {
+  const bool placed = request.place == TeacherPlace::host || request.place == TeacherPlace::disk;
+  return !placed || request.backend.device == Device::cpu;
+}
+
 // As many of the teacher's groups stay as the budget allows.
 PlannedPair fill(const PairRequest& request, PlannedPair lean) {
-  if (lean.job.teacher_policy.slots == 0) return lean;
+  if (lean.job.teacher_policy.slots == 0 || !may_stay(request)) return lean;
   int low = 0, high = wan::group_count(request.job.teacher);  // fits with low, not with high
   PairJob job = lean.job;
   while (high - low > 1) {

@@ -15,8 +15,8 @@ namespace ballast::student {
 enum class TeacherPlace : std::uint8_t {
   automatic,   // the fastest that fits
   device,      // all of it stays there
-  host,        // in host memory, streamed from there
-  disk,        // streamed from its file
+  host,        // in host memory, streamed from there: none of it stays on a GPU
+  disk,        // streamed from its file, the same
   processors,  // computed by the CPU in host memory, beside a student on the GPU
 };
 std::string_view name_of(TeacherPlace p);

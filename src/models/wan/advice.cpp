@@ -148,15 +148,22 @@ std::vector<PlannedChange> ranked(std::vector<std::optional<PlannedChange>> answ
 
 }  // namespace
 
-std::vector<Change> larger_budgets(const Refusal& refusal, const BudgetWord& word) {
+std::string joined_texts(const std::string& a, const std::string& b) {
+  return a + (a.starts_with("--") && b.starts_with("--") ? " " : " and ") + b;
+}
+
+std::vector<Change> larger_budgets(const Refusal& refusal, bool ram_bounds_all,
+                                   const BudgetWord& word) {
   std::vector<Change> all;
   for (const Shortage& s : refusal.shortages) {
+    if (ram_bounds_all && s.tier == Tier::device) continue;  // so is the RAM, by more
     const std::uint64_t megabytes = megabytes_for(s.needed);
-    const auto raise = [tier = s.tier, megabytes](FitRequest& r) {
+    const auto raise = [tier = s.tier, megabytes, ram_bounds_all](FitRequest& r) {
       Bytes& b = tier == Tier::device ? r.budget.gpu
                  : tier == Tier::host ? r.budget.host
                                       : r.budget.disk;
       b = Bytes{megabytes * kMegabyte};
+      if (ram_bounds_all && tier == Tier::host) r.budget.gpu = b;
     };
     all.push_back({.text = word(s.tier, megabytes), .apply = raise, .budget_only = true});
   }
@@ -209,7 +216,7 @@ std::vector<PlannedChange> try_changes(const FitRequest& request, const Refusal&
   for (std::size_t i = 0; i < best.size(); ++i) {
     for (std::size_t j = i + 1; j < best.size(); ++j) {
       const Change &a = *best[i], &b = *best[j];
-      both.push_back({.text = a.text + " and " + b.text,
+      both.push_back({.text = joined_texts(a.text, b.text),
                       .apply =
                           [&a, &b](FitRequest& r) {
                             a.apply(r);

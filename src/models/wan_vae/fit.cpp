@@ -202,6 +202,8 @@ std::variant<PlannedVae, Refusal> fit(const FitRequest& request) {
     if (found && (!best || found->seconds < best->seconds)) best = std::move(found);
   }
   if (best) return std::move(*best);
+  // The plan that a refusal would speak of: with a budget of what it needs it is the answer.
+  if (search.fitting(search.leanest())) return search.leanest();
   return refusal_of(request, search.leanest());
 }
 

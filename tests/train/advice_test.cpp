@@ -1,0 +1,604 @@
+// Every line of advice of a refusal is done, in the dialect of the run: typed behind its flags or
+// written into its files. The reader must take it, and the run that it then describes must be the
+// one that the advice was planned with.
+
+#include <gmock/gmock.h>
+
+#include <set>
+
+#include "data/latent_cache.h"
+#include "tests/support/applied_advice.h"
+#include "tests/support/tiny_parts.h"
+#include "tests/support/tiny_text_model.h"
+#include "tests/support/tiny_training.h"
+#include "tests/support/trained_run.h"
+#include "tests/train/distill_folder.h"
+#include "train/prepared_run.h"
+#include "train/read_config.h"
+#include "train/seq2seq_run.h"
+#include "train/vae_run.h"
+
+namespace ballast::train {
+namespace {
+
+using support::with_flags;
+using support::with_keys;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Words = std::vector<std::string>;
+
+std::string optimizer_facts(const OptimizerOptions& o) {
+  return fmt::format("{} {} {}", name_of(o.kind), name_of(o.state_dtype),
+                     static_cast<int>(o.rounding));
+}
+std::string budget_facts(const Budget& b) {
+  return fmt::format("{} {} {}", b.gpu.count, b.host.count, b.disk.count);
+}
+std::string batch_facts(const std::vector<wan::Batch>& batches) {
+  std::set<std::string> all;  // their order is of no account
+  for (const wan::Batch& b : batches) {
+    const wan::LatentSize& z = b.latents[0];
+    all.insert(fmt::format("{} x {} x {} x {}", b.latents.size(), z.frames, z.height, z.width));
+  }
+  return fmt::format("{}", fmt::join(all, ", "));
+}
+
+// All of a request that advice speaks of.
+std::string facts(const wan::FitRequest& r, bool with_budget = true) {
+  const wan::DitJob& j = r.job;
+  return fmt::format(
+      "{} | {} | {} {} | {} {} {} | {} | {} | {} {}", with_budget ? budget_facts(r.budget) : "",
+      r.policy ? r.policy->name : "auto", r.streamed_blocks.value_or(-1), name_of(j.mode),
+      name_of(j.format), j.mode == wan::Mode::lora ? j.lora.rank : 0,
+      j.mode == wan::Mode::lora ? name_of(j.lora.dtype) : "", optimizer_facts(j.optimizer),
+      batch_facts(j.batches), batch_facts(j.predict_batches), r.companion.ways.size());
+}
+
+// Texts of the changes that a refused run is told, each done by `apply`, which reads the run anew.
+template <class Apply>
+std::vector<std::string> expect_true_advice(const PreparedRun& run, const Apply& apply) {
+  std::vector<std::string> texts;
+  const auto outcome = fit(run.request);
+  const auto* refusal = std::get_if<Refusal>(&outcome);
+  EXPECT_NE(refusal, nullptr) << "this run must not fit";
+  if (!refusal) return texts;
+  const std::vector<wan::Change> changes = possible_changes(run, *refusal);
+  for (const wan::Change& c : changes) {
+    SCOPED_TRACE(c.text);
+    texts.push_back(c.text);
+    wan::FitRequest edited = run.request;
+    c.apply(edited);
+    const PreparedRun again = apply(c.text);
+    EXPECT_EQ(facts(edited), facts(again.request));
+    EXPECT_NE(facts(run.request), facts(again.request)) << "changes nothing";
+  }
+  // The numbers of the advice, pairs among it, are those of the run that is read.
+  for (const PlannedChange& p : try_changes(run.request, *refusal, changes)) {
+    SCOPED_TRACE(p.text);
+    const std::size_t both = p.text.find(" and ");
+    if (both != p.text.npos) continue;
+    const auto then = fit(apply(p.text).request);
+    EXPECT_EQ(p.fits, std::holds_alternative<wan::PlannedRun>(then));
+    if (const auto* still = std::get_if<Refusal>(&then)) {
+      EXPECT_EQ(p.needed, still->needed);
+      EXPECT_EQ(p.missing, wan::excess(still->shortages));
+    }
+  }
+  return texts;
+}
+
+class WanAdvice : public ::testing::Test {
+ protected:
+  WanAdvice() {
+    training_.add_clips(4, {4, 2, 4, 4});
+    dir_.write("media/clip.mp4", "not read before it is cached");
+    dir_.write("media/clip.txt", "a clip");
+    dataset_ =
+        fmt::format("resolutions = [256]\nframe_buckets = [33]\n[[directory]]\npath = '{}'\n",
+                    dir_.path("media"));
+  }
+
+  PreparedRun prepared(const Words& words) const {
+    return prepare_run(read_config(words), support::small_machine(), Purpose::plan);
+  }
+
+  std::string main_toml(const std::string& extra, const std::string& tables,
+                        const std::string& memory) const {
+    return fmt::format(
+        "output_dir = '{}'\ndataset = '{}'\nepochs = 1\n{}\n[memory]\n{}\n"
+        "[model]\ntype = 'wan'\nckpt_path = '{}'\ndtype = 'float32'\n{}",
+        dir_.path("out"), dir_.path("dataset.toml"), extra, memory, training_.model_path(), tables);
+  }
+
+  // A diffusion-pipe run as its files say it, and after a line of advice.
+  PreparedRun read_files(const std::string& main, const std::string& dataset,
+                         const Words& flags = {}) const {
+    dir_.write("dataset.toml", dataset);
+    Words words = {dir_.write("run.toml", main)};
+    words.insert(words.end(), flags.begin(), flags.end());
+    return prepared(words);
+  }
+  std::vector<std::string> expect_true_files(const std::string& main) const {
+    return expect_true_advice(read_files(main, dataset_), [&](const std::string& text) {
+      if (text.starts_with("--")) return read_files(main, dataset_, with_flags({}, text));
+      const std::string of_dataset = " in dataset.toml";
+      if (!text.ends_with(of_dataset)) return read_files(with_keys(main, text), dataset_);
+      const std::string keys = text.substr(0, text.size() - of_dataset.size());
+      return read_files(main, with_keys(dataset_, keys));
+    });
+  }
+
+  support::TinyTraining training_;
+  test::TempDir dir_;
+  std::string dataset_;
+};
+
+constexpr const char* kLora =
+    "[adapter]\ntype = 'lora'\nrank = 8\ndtype = 'float32'\n"
+    "[optimizer]\ntype = 'adamw'\nlr = 1e-3\n";
+constexpr const char* kSteps = "micro_batch_size_per_gpu = 2\ngradient_accumulation_steps = 2";
+
+TEST_F(WanAdvice, OfADiffusionPipeLoraIsTakenByItsFiles) {
+  const auto texts = expect_true_files(main_toml(kSteps, kLora, "gpu = '1MB'\nram = '1MB'"));
+  for (const char* expected :
+       {"--gpu ", "--ram ", "[model] transformer_dtype = 'float8'", "[adapter] rank = 4",
+        "gradient_accumulation_steps = 1", "micro_batch_size_per_gpu = 1", "frame_buckets = [",
+        "resolutions = [192] in dataset.toml"}) {
+    EXPECT_THAT(texts, Contains(HasSubstr(expected)));
+  }
+}
+
+TEST_F(WanAdvice, OfADiffusionPipePolicyIsTakenByItsFlags) {
+  EXPECT_THAT(
+      expect_true_files(main_toml("", kLora, "gpu = '1MB'\nram = '1GB'\npolicy = 'resident'")),
+      Contains("--policy auto"));
+  EXPECT_THAT(
+      expect_true_files(main_toml("", kLora, "gpu = '1MB'\nram = '1GB'\nstream_blocks = 1")),
+      Contains("--stream_blocks 2"));
+}
+
+// On the CPU --ram bounds both arenas unless --gpu is named: then no line speaks of --gpu.
+TEST_F(WanAdvice, OnTheCpuSpeaksOfTheBudgetThatWasNamed) {
+  const auto texts = expect_true_files(main_toml("", kLora, "ram = '1MB'"));
+  EXPECT_THAT(texts, Contains(HasSubstr("--ram ")));
+  EXPECT_THAT(texts, Each(Not(HasSubstr("--gpu"))));
+}
+
+TEST_F(WanAdvice, OfADiffusionPipeFullFineTuneIsTakenByItsFiles) {
+  for (const char* type :
+       {"type = 'adamw'\n", "type = 'adamw_optimi'\nkahan_sum = true\ndecouple_lr = true\n",
+        "type = 'stableadamw'\n"}) {
+    for (const char* dtype : {"", "transformer_dtype = 'bfloat16'\n"}) {
+      const std::string tables = fmt::format("{}[optimizer]\nlr = 1e-3\n{}", dtype, type);
+      const auto texts =
+          expect_true_files(main_toml(kSteps, tables, "gpu = '1MB'\nram = '1MB'\ndisk = 0"));
+      EXPECT_THAT(texts, Contains("[optimizer] type = 'AdamW8bit'")) << tables;
+      EXPECT_THAT(texts, Contains(HasSubstr("[adapter] type = 'lora', rank = 16"))) << tables;
+      EXPECT_THAT(texts, Contains(HasSubstr("--disk "))) << tables;
+    }
+  }
+}
+
+// The rank is that of the LoRA, which another rank would contradict.
+TEST_F(WanAdvice, NeverAsksForARankThatTheFileToBeginWithHasNot) {
+  const PreparedRun first = read_files(main_toml("", kLora, "ram = '1MB'"), dataset_);
+  PreparedRun with_file = read_files(main_toml("", kLora, "ram = '1MB'"), dataset_);
+  const auto outcome = fit(first.request);
+  const Refusal& refusal = std::get<Refusal>(outcome);
+  const auto texts = [&](const PreparedRun& run) {
+    std::vector<std::string> all;
+    for (const wan::Change& c : possible_changes(run, refusal)) all.push_back(c.text);
+    return all;
+  };
+  EXPECT_THAT(texts(first), Contains("[adapter] rank = 4"));
+  with_file.config.adapter.init_from = "a LoRA of rank 8";
+  EXPECT_THAT(texts(with_file), Each(Not(HasSubstr("rank ="))));
+  PreparedRun resumed = read_files(main_toml("", kLora, "ram = '1MB'"), dataset_, {"--resume"});
+  EXPECT_THAT(texts(resumed), Each(Not(HasSubstr("rank ="))));
+}
+
+TEST_F(WanAdvice, OfMusubiTunersFlagsIsTakenBehindThem) {
+  const Words words = {"--dit",
+                       training_.model_path(),
+                       "--dataset_config",
+                       training_.path("clips"),
+                       "--output_dir",
+                       dir_.path("out"),
+                       "--network_dim",
+                       "8",
+                       "--gradient_accumulation_steps",
+                       "2",
+                       "--gpu",
+                       "1MB",
+                       "--ram",
+                       "1MB",
+                       "--stream_blocks",
+                       "1"};
+  const auto texts = expect_true_advice(
+      prepared(words), [&](const std::string& text) { return prepared(with_flags(words, text)); });
+  for (const char* expected : {"--gpu ", "--ram ", "--fp8_base", "--network_dim 4",
+                               "--gradient_accumulation_steps 1", "--stream_blocks 2"}) {
+    EXPECT_THAT(texts, Contains(HasSubstr(expected)));
+  }
+}
+
+TEST_F(WanAdvice, OfTheFlowMatchingTrainersFlagsIsTakenBehindThem) {
+  const Words words = {"--dataset_path",
+                       training_.path("clips"),
+                       "--model",
+                       training_.model_path(),
+                       "--checkpoint_dir",
+                       dir_.path("out"),
+                       "--batch_size",
+                       "2",
+                       "--gradient_accumulation_steps",
+                       "2",
+                       "--gpu",
+                       "1MB",
+                       "--ram",
+                       "1MB",
+                       "--disk",
+                       "0",
+                       "--policy",
+                       "resident"};
+  const auto texts = expect_true_advice(
+      prepared(words), [&](const std::string& text) { return prepared(with_flags(words, text)); });
+  for (const char* expected : {"--gpu ", "--ram ", "--use_8bit_adam", "--batch_size 1",
+                               "--gradient_accumulation_steps 1", "--policy auto"}) {
+    EXPECT_THAT(texts, Contains(HasSubstr(expected)));
+  }
+  EXPECT_THAT(texts, Each(AllOf(Not(HasSubstr("--optimizer_type")), Not(HasSubstr("[")))));
+}
+
+// Previews: what [preview] or the lines of a prompt file say.
+class PreviewAdvice : public WanAdvice {
+ protected:
+  PreviewAdvice() { support::write_parts(dir_, training_.config()); }
+
+  template <class Apply>
+  static std::vector<std::string> expect_true_previews(const PreparedRun& run, const Apply& apply) {
+    std::vector<std::string> texts;
+    for (const wan::Change& c : run.previews->changes(run.request)) {
+      SCOPED_TRACE(c.text);
+      texts.push_back(c.text);
+      wan::FitRequest edited = run.request;
+      c.apply(edited);
+      const PreparedRun again = apply(c.text);
+      EXPECT_EQ(facts(edited, false), facts(again.request, false));
+      EXPECT_NE(facts(run.request, false), facts(again.request, false)) << "changes nothing";
+    }
+    return texts;
+  }
+  // "at most --w 32 --h 32 in the lines of ...": in lines that say more.
+  static std::string with_options(std::string lines, const std::string& text) {
+    for (const std::string name : {"--f", "--w", "--h"}) {
+      std::smatch most, said;
+      if (!std::regex_search(text, most, std::regex(name + " (\\d+)"))) continue;
+      std::string out, rest = lines;
+      while (std::regex_search(rest, said, std::regex(name + " (\\d+)"))) {
+        const int to = std::min(std::stoi(said[1]), std::stoi(most[1]));
+        out += said.prefix().str() + name + " " + std::to_string(to);
+        rest = said.suffix();
+      }
+      lines = out + rest;
+    }
+    return lines;
+  }
+};
+
+TEST_F(PreviewAdvice, OfADiffusionPipeFileIsTakenByIt) {
+  const std::string tables = support::parts_keys(dir_) + kLora;
+  const std::string section =
+      "[preview]\nat_first = true\nframes = 9\nwidth = 128\nheight = 96\nprompts = ['a', 'b']\n";
+  const std::string main = main_toml("", tables + section, "ram = '1GB'");
+  const auto apply = [&](const std::string& text) {
+    if (text == "no [preview]") {
+      return read_files(support::without_section(main, "preview"), dataset_);
+    }
+    return read_files(with_keys(main, text), dataset_);
+  };
+  const auto texts = expect_true_previews(read_files(main, dataset_), apply);
+  EXPECT_THAT(texts, Contains("[preview] width = 64, height = 48"));
+  EXPECT_THAT(texts, Contains(HasSubstr("[preview] frames = ")));
+  EXPECT_THAT(texts, Contains("no [preview]"));
+  // Lines that have numbers of their own do not follow the section's.
+  const std::string lines = "[preview]\nat_first = true\nprompts = ['a --f 9 --w 128 --h 96']\n";
+  const std::string own = main_toml("", tables + lines, "ram = '1GB'");
+  const auto of_lines =
+      expect_true_previews(read_files(own, dataset_), [&](const std::string& text) {
+        if (text != "no [preview]") return read_files(with_options(own, text), dataset_);
+        return read_files(support::without_section(own, "preview"), dataset_);
+      });
+  EXPECT_THAT(of_lines, Contains("at most --w 64 --h 48 in the lines of [preview] prompts"));
+}
+
+TEST_F(PreviewAdvice, OfMusubiTunersPromptFileIsTakenByIt) {
+  const std::string prompts = "a --f 9 --w 128 --h 96\nb --w 64 --h 64\n";
+  const Words words = {"--dit",
+                       training_.model_path(),
+                       "--dataset_config",
+                       training_.path("clips"),
+                       "--output_dir",
+                       dir_.path("out"),
+                       "--vae",
+                       dir_.path("vae.safetensors"),
+                       "--t5",
+                       dir_.path("t5.safetensors"),
+                       "--tokenizer",
+                       dir_.path("tokenizer"),
+                       "--ram",
+                       "1GB",
+                       "--sample_at_first",
+                       "--sample_prompts",
+                       dir_.path("prompts.txt")};
+  const auto read = [&](const std::string& lines) {
+    dir_.write("prompts.txt", lines);
+    return prepared(words);
+  };
+  const auto texts = expect_true_previews(read(prompts), [&](const std::string& text) {
+    if (text != "no --sample_prompts") return read(with_options(prompts, text));
+    return prepared(Words(words.begin(), words.end() - 2));
+  });
+  EXPECT_EQ(texts.size(), 3u);
+}
+
+// The FLAN-T5 job and transformers' flags.
+class TextAdvice : public ::testing::Test {
+ protected:
+  TextAdvice() {
+    std::string lines;
+    for (std::size_t i = 0; i < 6; ++i) {
+      const auto& w = support::tiny_words();
+      lines += fmt::format("{{\"input\": \"count {} and {} and {}\", \"output\": \"{} and {}\"}}\n",
+                           w[i], w[i + 1], w[i + 2], w[i + 3], w[i + 4]);
+    }
+    texts_ = dir_.write("train.jsonl", lines);
+  }
+  Words job(Words more) const {
+    more.insert(more.begin(), {"--pretrained-model", model_, "--train-file", texts_,
+                               "--model-output", dir_.path("out"), "--device", "cpu"});
+    return more;
+  }
+  Words transformers(Words more) const {
+    more.insert(more.begin(), {"--model_name_or_path", model_, "--train_file", texts_,
+                               "--output_dir", dir_.path("out"), "--device", "cpu"});
+    return more;
+  }
+  static Seq2SeqRun prepared(const Words& words) {
+    return prepare_seq2seq(read_seq2seq_config(words),
+                           this_machine({.device = DeviceChoice::cpu, .threads = 2}));
+  }
+  static std::string facts(const t5::FitRequest& r) {
+    const t5::Seq2SeqJob& j = r.job;
+    std::set<std::string> batches;
+    for (const t5::BatchShape& b : j.batches) {
+      batches.insert(fmt::format("{} x {} x {}", b.samples, b.source, b.target));
+    }
+    return fmt::format("{} | {} | {} {} | {} | {} | {} {} {}", budget_facts(r.budget),
+                       r.policy ? r.policy->name : "auto", j.lora ? j.lora->rank : 0,
+                       name_of(j.format), optimizer_facts(j.optimizer), fmt::join(batches, ", "),
+                       name_of(j.gradient), r.runs_per_step, j.accumulates);
+  }
+  static std::vector<std::string> expect_true(const Words& words) {
+    const Seq2SeqRun run = prepared(words);
+    const auto outcome = t5::fit(run.request);
+    const auto* refusal = std::get_if<Refusal>(&outcome);
+    EXPECT_NE(refusal, nullptr) << "this run must not fit";
+    std::vector<std::string> texts;
+    if (!refusal) return texts;
+    const std::vector<t5::Change> changes = possible_changes(run, *refusal);
+    for (const t5::Change& c : changes) {
+      SCOPED_TRACE(c.text);
+      texts.push_back(c.text);
+      t5::FitRequest edited = run.request;
+      c.apply(edited);
+      const Seq2SeqRun again = prepared(with_flags(words, c.text));
+      EXPECT_EQ(facts(edited), facts(again.request));
+      EXPECT_NE(facts(run.request), facts(again.request)) << "changes nothing";
+    }
+    for (const PlannedChange& p : t5::try_changes(run.request, *refusal, changes)) {
+      const auto then = t5::fit(prepared(with_flags(words, p.text)).request);
+      EXPECT_EQ(p.fits, std::holds_alternative<t5::PlannedRun>(then)) << p.text;
+    }
+    return texts;
+  }
+
+  const test::TempDir dir_;
+  const std::string model_ = support::write_text_model(dir_, "model");
+  std::string texts_;
+};
+
+TEST_F(TextAdvice, OfTheFlanT5JobIsTakenBehindItsFlags) {
+  const auto texts = expect_true(job({"--batch-size", "4", "--gpu", "20KB", "--ram", "1MB"}));
+  for (const char* expected : {"--gpu ", "--ram ", "--batch-size 2 --gradient-accumulation-steps 2",
+                               "--lora_rank 16", "--optim adamw_bnb_8bit", "--optim adafactor",
+                               "--gradient_dtype bf16", "--max_source_length "}) {
+    EXPECT_THAT(texts, Contains(HasSubstr(expected)));
+  }
+  EXPECT_THAT(texts, Contains(::testing::MatchesRegex("--gpu .*MB --ram .*MB")))
+      << "both are short: one alone is not enough";
+  EXPECT_THAT(expect_true(job({"--weights", "f32", "--gpu", "20KB", "--policy", "resident"})),
+              AllOf(Contains("--weights bf16 --rounding stochastic"), Contains("--policy auto")));
+}
+
+TEST_F(TextAdvice, OfTransformersFlagsIsTakenBehindThem) {
+  const auto texts = expect_true(transformers(
+      {"--per_device_train_batch_size", "4", "--gpu", "20KB", "--optim", "stable_adamw"}));
+  EXPECT_THAT(texts, AllOf(Contains("--weights bf16 --rounding stochastic"),
+                           Contains(HasSubstr("--lora_rank")), Contains("--optim adafactor")));
+  const auto lora =
+      expect_true(transformers({"--lora_rank", "8", "--gpu", "20KB", "--pad_to_multiple_of", "4"}));
+  EXPECT_THAT(lora, AllOf(Contains("--lora_rank 4"), Contains("--weights bf16")));
+  EXPECT_THAT(expect_true(transformers({"--ram", "1MB"})), Each(Not(HasSubstr("--gpu"))));
+}
+
+// WanDistiller's flags and the student's file.
+class DistillAdvice : public ::testing::Test {
+ protected:
+  static std::string facts(const student::PairRequest& r) {
+    const student::Config& s = r.job.student.config;
+    return fmt::format("{} | {} {} | {} | {} {} {} {}", budget_facts(r.budget), name_of(r.place),
+                       name_of(r.job.teacher_format), r.job.student.batch, s.hidden_size, s.depth,
+                       s.num_heads, s.image_size);
+  }
+  // Every text, done; what it then needs is what was said.
+  std::vector<std::string> expect_true(const Words& words, const RunTarget& target) {
+    const std::string student = test::read_whole(folder_.file("student.json"));
+    const DistillRun run = folder_.prepare(words, target);
+    const auto outcome = fit_pair(run.request);
+    const auto* refusal = std::get_if<Refusal>(&outcome);
+    EXPECT_NE(refusal, nullptr) << "this run must not fit";
+    std::vector<std::string> texts;
+    if (!refusal) return texts;
+    for (const PlannedChange& p : possible_changes(run, *refusal)) {
+      SCOPED_TRACE(p.text);
+      texts.push_back(p.text);
+      const std::string of_student = " in student.json";
+      Words changed = words;
+      if (p.text.ends_with(of_student)) {
+        std::string file = student;
+        std::istringstream keys(p.text.substr(0, p.text.size() - of_student.size()));
+        for (std::string key; std::getline(keys, key, ',');) {
+          const std::size_t name = key.find('"');
+          const std::size_t colon = key.find(':');
+          const std::string old = key.substr(name, colon - name) + ":";
+          file = std::regex_replace(file, std::regex(old + " *\\d+"), old + key.substr(colon + 1));
+        }
+        std::ofstream(folder_.file("student.json")) << file;
+      } else {
+        changed = with_flags(words, p.text);
+      }
+      const DistillRun again = folder_.prepare(changed, target);
+      std::ofstream(folder_.file("student.json")) << student;
+      EXPECT_NE(facts(run.request), facts(again.request)) << "changes nothing";
+      const auto then = fit_pair(again.request);
+      EXPECT_EQ(p.fits, std::holds_alternative<student::PlannedPair>(then));
+      if (const auto* fits = std::get_if<student::PlannedPair>(&then)) {
+        for (const Tier t : kTiers) {
+          EXPECT_EQ(p.needed[static_cast<std::size_t>(t)], fits->needed(t)) << name_of(t);
+        }
+      } else {
+        EXPECT_EQ(p.needed, std::get<Refusal>(then).needed);
+      }
+    }
+    return texts;
+  }
+  static RunTarget processors() {
+    RunTarget target;
+    target.profile = tiny::TinyPair().request.profile;
+    target.backend = {.device = Device::cpu, .threads = 2};
+    return target;
+  }
+
+  tiny::DistillFolder folder_;
+};
+
+TEST_F(DistillAdvice, IsTakenBehindItsFlags) {
+  const auto texts = expect_true({"--output_dir", folder_.file("out"), "--ram", "6MB",
+                                  "--batch_size", "4", "--teacher_device_strategy", "gpu0"},
+                                 processors());
+  for (const char* expected : {"--ram ", "--batch_size 2", "--teacher_dtype fp8",
+                               "--teacher_device_strategy cpu", "--teacher_device_strategy disk"}) {
+    EXPECT_THAT(texts, Contains(HasSubstr(expected)));
+  }
+  EXPECT_THAT(texts, Each(Not(HasSubstr("--gpu"))));
+  EXPECT_THAT(expect_true({"--output_dir", folder_.file("out"), "--ram", "6MB", "--gpu", "1MB"},
+                          processors()),
+              Contains(::testing::MatchesRegex("--gpu .*MB --ram .*MB")));
+  EXPECT_THAT(
+      expect_true({"--output_dir", folder_.file("out"), "--ram", "1MB", "--literal"}, processors()),
+      Each(Not(HasSubstr("--teacher_dtype"))));
+}
+
+TEST_F(DistillAdvice, OfASmallerStudentIsTakenByItsFile) {
+  std::ofstream(folder_.file("student.json"))
+      << R"({"hidden_size":528,"depth":9,"num_heads":3,"num_channels":3,"image_size":64,)"
+      << R"("patch_size":8,"text_max_length":7,"text_encoder_output_dim":20})";
+  const auto texts =
+      expect_true({"--output_dir", folder_.file("out"), "--ram", "6MB"}, processors());
+  EXPECT_THAT(texts, Contains("\"hidden_size\": 512, \"depth\": 8, \"num_heads\": 8 in "
+                              "student.json"));
+}
+
+// The training of a VAE: flags behind its TOML, keys of it and of its dataset's.
+class VaeAdvice : public ::testing::Test {
+ protected:
+  VaeAdvice() {
+    dir_.write("media/clip.mp4", "not read before it is cached");
+    dir_.write("media/clip.txt", "a clip");
+    support::write_vae(dir_.path("vae.safetensors"), support::tiny_vae(wan_vae::Generation::wan21),
+                       wan_vae::Dialect::official);
+    dataset_ = fmt::format("resolutions = [64]\nframe_buckets = [33]\n[[directory]]\npath = '{}'\n",
+                           dir_.path("media"));
+    main_ = fmt::format(
+        "output_dir = '{}'\ndataset = '{}'\nepochs = 1\nactivation_checkpointing = false\n"
+        "[model]\ntype = 'wan_vae'\nvae_path = '{}'\ndtype = 'float32'\n"
+        "[optimizer]\ntype = 'adamw'\nlr = 1e-3\n",
+        dir_.path("out"), dir_.path("dataset.toml"), dir_.path("vae.safetensors"));
+  }
+  PreparedVae prepared(const std::string& main, const std::string& dataset,
+                       const Words& flags) const {
+    dir_.write("dataset.toml", dataset);
+    Words words = {dir_.write("run.toml", main)};
+    words.insert(words.end(), flags.begin(), flags.end());
+    return prepare_vae(read_config(words), support::small_machine(), Purpose::plan);
+  }
+  std::vector<PlannedChange> expect_true(const Words& flags) const {
+    const PreparedVae run = prepared(main_, dataset_, flags);
+    const auto outcome = fit_training(run.request);
+    const auto* refusal = std::get_if<Refusal>(&outcome);
+    EXPECT_NE(refusal, nullptr) << "this run must not fit";
+    if (!refusal) return {};
+    const std::vector<PlannedChange> changes = possible_changes(run, *refusal);
+    for (const PlannedChange& p : changes) {
+      SCOPED_TRACE(p.text);
+      const std::string of_dataset = " in dataset.toml";
+      const bool dataset = p.text.ends_with(of_dataset);
+      const std::string keys =
+          dataset ? p.text.substr(0, p.text.size() - of_dataset.size()) : p.text;
+      const PreparedVae again = p.text.starts_with("--")
+                                    ? prepared(main_, dataset_, with_flags(flags, p.text))
+                                : dataset ? prepared(main_, with_keys(dataset_, keys), flags)
+                                          : prepared(with_keys(main_, keys), dataset_, flags);
+      const auto then = fit_training(again.request);
+      EXPECT_EQ(p.fits, std::holds_alternative<wan_vae::PlannedTraining>(then));
+      if (const auto* fits = std::get_if<wan_vae::PlannedTraining>(&then)) {
+        EXPECT_EQ(p.needed[0], fits->device);
+        EXPECT_EQ(p.needed[1], fits->host);
+      } else {
+        EXPECT_EQ(p.needed, std::get<Refusal>(then).needed);
+      }
+      const bool budget = p.text.starts_with("--gpu") || p.text.starts_with("--ram");
+      EXPECT_NE(p.needed[0] == refusal->needed[0], !budget) << "changes nothing";
+    }
+    return changes;
+  }
+  static std::vector<std::string> texts_of(const std::vector<PlannedChange>& changes) {
+    std::vector<std::string> all;
+    for (const PlannedChange& c : changes) all.push_back(c.text);
+    return all;
+  }
+
+  test::TempDir dir_;
+  std::string main_, dataset_;
+};
+
+TEST_F(VaeAdvice, IsPlannedAnewAndTaken) {
+  const auto both = expect_true({"--gpu", "1MB", "--ram", "2MB"});
+  EXPECT_THAT(texts_of(both), Contains(::testing::MatchesRegex("--gpu .*MB --ram .*MB")))
+      << "both are short: one alone is not enough";
+  EXPECT_TRUE(both.front().fits);
+  const auto texts = texts_of(expect_true({"--ram", "5MB"}));
+  EXPECT_THAT(texts, Contains(::testing::MatchesRegex("--ram .*MB")));
+  for (const char* expected :
+       {"--vae_gradient_checkpointing", "[model] train_encoder = false",
+        "frame_buckets = [13] in dataset.toml", "resolutions = [48] in dataset.toml"}) {
+    EXPECT_THAT(texts, Contains(expected));
+  }
+}
+
+}  // namespace
+}  // namespace ballast::train
