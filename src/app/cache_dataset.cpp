@@ -27,38 +27,89 @@ namespace {
 // once, so few calls are faster; what a killed run has to do again is one call.
 constexpr std::int64_t kCaptionsAtOnce = 64;
 
-class Caching {
+// What an encoder may have beside what reads media.
+Budget without_reader(Budget b, Bytes reader) {
+  const auto less = [&](Bytes& of) { of = of > reader ? of - reader : Bytes{1}; };
+  if (b.gpu == b.host) less(b.gpu);  // on the CPU both are RAM
+  less(b.host);
+  return b;
+}
+
+}  // namespace
+
+class DatasetCaching::Work {
  public:
-  Caching(const train::TrainConfig& config, const OwnFlags& own)
+  Work(const train::TrainConfig& config, const OwnFlags& own, CacheUse use)
       : config_(config),
         own_(own),
         target_(find_target("this", compute_options(config.memory, own.threads))),
         budget_(train::budget_of(config.memory, target_.profile)),
-        in_(find_cache_inputs(config)) {
+        in_(find_cache_inputs(config, use)) {
     options_ = {.request = in_.search.request,
                 .writing = {.store = in_.store},
                 .regenerate = in_.search.regenerate,
                 .max_megapixels = config.caching.max_megapixels};
+    texts_ = in_.texts() > 0 && !in_.text_encoder.empty();
+    media_ = in_.media() > 0 && !in_.vae.empty();
   }
 
-  void run() {
-    for (const std::string& note : config_.notes) log::info("{}", note);
+  bool needed() const { return in_.texts() > 0 || in_.media() > 0; }
+  bool reads_media() const { return media_; }
+
+  void plan() {
     for (const data::EncodingWork& w : in_.work) {
       for (const std::string& note : w.notes) log::info("{}", note);
       report_.skipped.insert(report_.skipped.end(), w.skipped.begin(), w.skipped.end());
     }
-    texts_ = in_.texts() > 0 && !in_.text_encoder.empty();
-    media_ = in_.media() > 0 && !in_.vae.empty();
     if (texts_) plan_texts();
     if (media_) plan_media();
     show_plan();
+  }
+
+  train::ComingData coming() {
+    train::ComingData all;
+    data::DatasetRequest request = in_.search.request;
+    request.micro_batch = train::micro_batches_of(config_);
+    std::vector<data::SkippedFile> skipped;
+    for (std::size_t i = 0; i < in_.work.size(); ++i) {
+      data::ComingClips clips = data::coming_clips(in_.work[i], request, data::read_media());
+      all.masks = all.masks || clips.masks;
+      if (i > 0) {
+        all.evaluation.push_back(std::move(clips.buckets));
+        continue;
+      }
+      all.training = std::move(clips.buckets);
+      skipped = std::move(clips.skipped);
+    }
+    // Nothing will come and nothing is there: said now, with the reasons.
+    if (all.training.empty() && in_.work[0].samples_done == 0) {
+      report_.skipped.insert(report_.skipped.end(), skipped.begin(), skipped.end());
+      finish();
+    }
+    return all;
+  }
+
+  bool encode(const std::function<bool()>& stop) {
+    bool stopped = false;
+    options_.stop = [&] { return stopped = stopped || (stop && stop()); };
     if (texts_) encode_texts();
     for (const data::EncodingWork& w : in_.work) {
       if (!texts_) report_.texts_there += w.texts_done;
       if (!media_) report_.clips_there += w.media_done;
     }
-    if (media_) encode_media();
+    if (media_ && !stopped) encode_media();
+    options_.stop = {};
+    return !stopped;
+  }
+
+  void finish() const {
     print(own_.json ? json() : summary());
+    require_clips(report_);
+  }
+
+  std::string progress() const {
+    return fmt::format("{} of {} captions and {} clips of {} media files are encoded",
+                       report_.texts, in_.texts(), report_.clips, in_.media());
   }
 
  private:
@@ -131,7 +182,7 @@ class Caching {
     const data::ClipSize clip = largest.value_or(data::ClipSize{});
     for (const data::EncodingWork& w : in_.work) {
       for (const data::MediaWork& m : w.media) {
-        const auto bytes = data::media_bytes(m.path, {clip.width, clip.height});
+        const auto bytes = data::media_bytes(m.source, {clip.width, clip.height});
         reader_ = std::max(reader_, bytes.value_or(Bytes{}));
       }
     }
@@ -210,7 +261,10 @@ class Caching {
       measure();
       return rows;
     };
-    for (const data::EncodingWork& w : in_.work) data::encode_texts(w, options_, encode, report_);
+    for (const data::EncodingWork& w : in_.work) {
+      data::encode_texts(w, options_, encode, report_);
+      if (options_.stop()) return;
+    }
   }
 
   void encode_media() {
@@ -223,6 +277,7 @@ class Caching {
     };
     for (const data::EncodingWork& w : in_.work) {
       data::encode_media(w, options_, encode, data::read_media(), report_);
+      if (options_.stop()) return;
     }
   }
 
@@ -279,11 +334,33 @@ class Caching {
   std::vector<PlanStage> stages_;
 };
 
-}  // namespace
+DatasetCaching::DatasetCaching(const train::TrainConfig& config, const OwnFlags& own, CacheUse use)
+    : work_(std::make_unique<Work>(config, own, use)) {}
+DatasetCaching::~DatasetCaching() = default;
+bool DatasetCaching::needed() const { return work_->needed(); }
+bool DatasetCaching::reads_media() const { return work_->reads_media(); }
+void DatasetCaching::plan() { work_->plan(); }
+train::ComingData DatasetCaching::coming() { return work_->coming(); }
+bool DatasetCaching::encode(const std::function<bool()>& stop) { return work_->encode(stop); }
+void DatasetCaching::finish() const { work_->finish(); }
+std::string DatasetCaching::progress() const { return work_->progress(); }
+
+void require_clips(const data::EncodingReport& report) {
+  if (report.skipped.empty() || report.clips + report.clips_there > 0) return;
+  fail(ErrorCode::input,
+       fmt::format("no clip is left to train on: {} media file{} left out", report.skipped.size(),
+                   report.skipped.size() == 1 ? " was" : "s were"),
+       {{"media that can be decoded and fill a frame bucket",
+         "the reason for each file is listed above"}});
+}
 
 void cache_dataset(const train::TrainConfig& config, const OwnFlags& own) {
   if (config.vae) return cache_clips(config, own);
-  Caching(config, own).run();
+  for (const std::string& note : config.notes) log::info("{}", note);
+  DatasetCaching caching(config, own, CacheUse::cache);
+  caching.plan();
+  caching.encode();
+  caching.finish();
 }
 
 }  // namespace ballast

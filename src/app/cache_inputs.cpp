@@ -66,6 +66,23 @@ void use_vae(bool image_to_video, CacheInputs& in) {
   }
 }
 
+bool uses_empty_caption(const train::TrainConfig& c) {
+  return c.uncond_fraction > 0 || c.dmd2 || c.student;
+}
+
+// What `train` encodes of a dataset.
+data::EncodingWork missing_of(const data::EncodingSearch& search, const train::TrainConfig& c) {
+  std::error_code error;
+  if (fs::is_directory(search.request.path, error)) return {};
+  data::EncodingWork work = data::find_encoding_work(search);
+  const bool all_empty =
+      std::ranges::all_of(work.texts, [](const data::TextWork& t) { return t.caption.empty(); });
+  if (all_empty && !uses_empty_caption(c) && !search.regenerate) {
+    std::erase_if(work.texts, [](const data::TextWork& t) { return t.name == "empty_caption"; });
+  }
+  return work;
+}
+
 [[noreturn]] void fail_missing(std::string_view what, std::int64_t count, std::string_view items,
                                const train::TrainConfig& c, std::string_view key,
                                std::string_view flag) {
@@ -92,7 +109,7 @@ std::int64_t CacheInputs::media() const {
   return n;
 }
 
-CacheInputs find_cache_inputs(const train::TrainConfig& c) {
+CacheInputs find_cache_inputs(const train::TrainConfig& c, CacheUse use) {
   CacheInputs in;
   const infer::ModelFiles parts = train::parts_of(c);
   in.vae = parts.vae;
@@ -119,6 +136,7 @@ CacheInputs find_cache_inputs(const train::TrainConfig& c) {
                           printable(c.model.checkpoint)),
         {{pipe_file ? "[model] vae_path = 'FILE'" : "--vae FILE", "names the VAE"}});
   }
+  train::use_vae_statistics(in.vae, r);
   r.path = c.dataset.config;
   r.named = c.dataset.named;
   r.clip_mode = c.video_clip_mode;
@@ -129,12 +147,20 @@ CacheInputs find_cache_inputs(const train::TrainConfig& c) {
   const bool flow = c.dialect == train::Dialect::flow_matching;
   in.store = c.caching.store.value_or(pipe ? c.model.dtype : flow ? DType::f16 : DType::bf16);
 
-  in.work.push_back(data::find_encoding_work(in.search));
+  const bool all_parts = !in.vae.empty() && !in.text_encoder.empty() && !in.tokenizer.empty();
+  if (use == CacheUse::train) {
+    in.search.musubi = all_parts ? data::MusubiMedia::missing_only : data::MusubiMedia::none;
+  }
+  const auto find = [&](const data::EncodingSearch& search) {
+    return use == CacheUse::train ? missing_of(search, c) : data::find_encoding_work(search);
+  };
+  in.work.push_back(find(in.search));
   for (const train::DatasetRef& eval : c.eval_datasets) {
     data::EncodingSearch search = in.search;
     search.request.path = eval.config;
     search.request.named = eval.named;
-    in.work.push_back(data::find_encoding_work(search));
+    in.work.push_back(while_doing(fmt::format("opening the evaluation dataset \"{}\"", eval.name),
+                                  [&] { return find(search); }));
   }
   // The tools of a flow-matching run encode captions or media, whichever they have a file for.
   if (in.texts() > 0 && in.text_encoder.empty() && (!flow || in.vae.empty())) {

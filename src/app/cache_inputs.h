@@ -20,9 +20,16 @@ struct CacheInputs {
   std::int64_t media() const;
 };
 
+// Who encodes: `cache` everything, `train` what its run lacks.
+enum class CacheUse : std::uint8_t { cache, train };
+
 // Finds the files, what the model takes of its samples (from the transformer where there is one,
 // else from the VAE), and what of the datasets is not encoded yet. Fails with ErrorCode::input
 // where captions or media are to be encoded and nothing is there to do it.
-CacheInputs find_cache_inputs(const train::TrainConfig& config);
+//
+// CacheUse::train leaves out folders of encoded samples, which training reads as they are;
+// musubi-tuner's datasets where a VAE, a text encoder or a tokenizer is missing (its training reads
+// caches alone); and the empty caption where the run does not use it.
+CacheInputs find_cache_inputs(const train::TrainConfig& config, CacheUse use);
 
 }  // namespace ballast

@@ -2,16 +2,20 @@
 
 #include "app/cache_dataset.h"
 #include "app/command.h"
+#include "app/output.h"
 #include "app/planning.h"
 #include "app/planning_heap.h"
 #include "app/train_text.h"
 #include "app/training_output.h"
 #include "app/vae_training.h"
 #include "core/log.h"
+#include "io/media_reader.h"
 #include "report/secrets.h"
 #include "train/base_merge.h"
+#include "train/model_choice.h"
 #include "train/read_config.h"
 #include "train/seq2seq_config.h"
+#include "train/stop_signal.h"
 #include "train/trainer.h"
 
 namespace ballast {
@@ -29,8 +33,9 @@ class Train : public Command {
         "ballast train --dataset_path FOLDER [FLAGS]               a flow-matching run\n"
         "ballast train --model_name_or_path FOLDER --train_file FILE --output_dir FOLDER   a T5 "
         "run\n\n"
-        "Prints the plan, keeps to it, and writes runs to output_dir. Ctrl-C finishes the step\n"
-        "and saves; --resume continues. After a crash `ballast doctor` says what happened.\n"
+        "Encodes what is not cached yet (--require_cache fails instead), prints the plan, keeps\n"
+        "to it, and writes runs to output_dir. Ctrl-C finishes the step and saves; --resume\n"
+        "continues. After a crash `ballast doctor` says what happened.\n"
         "`ballast plan` with the same arguments shows the plan alone.\n");
     app.footer(own_flags_help() + "\n" + train::config_flags_help() + "\n" +
                train::seq2seq_flags_help());
@@ -46,11 +51,65 @@ class Train : public Command {
   void run() override;
 
  private:
+  bool encode_missing(const train::TrainConfig& config, const train::RunTarget& target);
+  wan::PlannedRun planned_or_refused(const train::PreparedRun& run);
+
   OwnFlags own_;
   std::string command_;
+  bool read_media_ = false;  // FFmpeg's libraries stay with the process
 };
 
 const RegisterCommand<Train> kTrain("train", "LoRA or full fine-tune inside the memory you have");
+
+const ProcessLine kMediaLine{"media libraries", kMediaLibraries,
+                             "FFmpeg's, from their first use on"};
+
+// Encodes what the datasets lack. Everything is planned first, so that a run that does not fit is
+// refused before anything is encoded. False: a signal stopped it.
+bool Train::encode_missing(const train::TrainConfig& config, const train::RunTarget& target) {
+  if (config.require_cache || config.dialect == train::Dialect::flow_matching) return true;
+  // What is wrong with the model is said before hours of encoding.
+  (void)Checkpoint::open(train::require_model(config).transformer);
+  DatasetCaching caching(config, own_, CacheUse::train);
+  if (!caching.needed()) return true;
+  caching.plan();
+  const train::ComingData coming = caching.coming();
+  {
+    train::PreparedRun run = prepare_run(config, target, train::Purpose::plan, &coming);
+    if (caching.reads_media()) run.request.other_lines.push_back(kMediaLine);
+    const wan::PlannedRun planned = planned_or_refused(run);
+    const bool gpu = target.profile.device == Device::cuda;
+    log::info("training fits ({}{} of RAM) and begins when everything is encoded",
+              gpu ? fmt::format("{} of GPU memory, ", planned.needed(Tier::device)) : std::string(),
+              gpu ? planned.needed(Tier::host)
+                  : planned.needed(Tier::device) + planned.needed(Tier::host));
+  }
+  {
+    const train::StopSignal stop("stopping when this is encoded");
+    if (!caching.encode([&] { return stop.requested(); })) {
+      print(own_.json ? "{\"outcome\": \"stopped\", \"steps\": 0}\n"
+                      : fmt::format("stopped: {}; the same command continues there\n",
+                                    caching.progress()));
+      return false;
+    }
+  }
+  caching.finish();
+  read_media_ = caching.reads_media();
+  return true;
+}
+
+wan::PlannedRun Train::planned_or_refused(const train::PreparedRun& run) {
+  wan::KnownNeeds known;
+  auto outcome = [&] {
+    const PlanningHeap heap;
+    return fit(run.request, known);
+  }();
+  if (auto* planned = std::get_if<wan::PlannedRun>(&outcome)) return std::move(*planned);
+  const auto& refusal = std::get<Refusal>(outcome);
+  fail_refused(
+      train::title_of(run), run.request, refusal, std::move(known),
+      [&] { return possible_changes(run, refusal); }, own_.json, run.notes);
+}
 
 void Train::run() {
   if (train::is_seq2seq(own_.rest)) return train_text(own_, command_);
@@ -59,20 +118,11 @@ void Train::run() {
   if (config.vae) return train_vae(std::move(config), own_, command_);
   const train::RunTarget target =
       find_target(own_.target, compute_options(config.memory, own_.threads));
+  if (!encode_missing(config, target)) return;
   train::PreparedRun run = train::prepare_run(std::move(config), target, train::Purpose::train);
-  wan::KnownNeeds known;
-  auto outcome = [&] {
-    const PlanningHeap heap;
-    return fit(run.request, known);
-  }();
-  const PlanTitle title = train::title_of(run);
-  if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
-    fail_refused(
-        title, run.request, *refusal, std::move(known),
-        [&] { return possible_changes(run, *refusal); }, own_.json, run.notes);
-  }
-  auto& planned = std::get<wan::PlannedRun>(outcome);
-  show_plan(title, run.request, planned, {own_.json, own_.details}, &run);
+  if (read_media_) run.request.other_lines.push_back(kMediaLine);
+  wan::PlannedRun planned = planned_or_refused(run);
+  show_plan(train::title_of(run), run.request, planned, {own_.json, own_.details}, &run);
   merge_base_loras(run);
   const train::TrainOutcome done =
       train::train(std::move(run), std::move(planned),

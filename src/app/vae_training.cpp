@@ -1,21 +1,23 @@
 #include "app/vae_training.h"
 
+#include "app/cache_dataset.h"
 #include "app/output.h"
 #include "app/training_output.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "data/dataset_encoding.h"
+#include "io/media_reader.h"
 #include "train/vae_run.h"
 
 namespace ballast {
 namespace {
 
-wan_vae::PlannedTraining planned_or_refused(const train::PreparedVae& run, const OwnFlags& own) {
+wan_vae::PlannedTraining planned_or_refused(const train::PreparedVae& run, const OwnFlags& own,
+                                            bool show = true) {
   auto outcome = fit_training(run.request);
   const PlanTitle title = train::title_of(run);
   if (auto* planned = std::get_if<wan_vae::PlannedTraining>(&outcome)) {
-    const PlanView view = train::view_of(run, *planned);
-    print_plan(title, view, {own.json, own.details});
+    if (show) print_plan(title, train::view_of(run, *planned), {own.json, own.details});
     return std::move(*planned);
   }
   const auto& refusal = std::get<Refusal>(outcome);
@@ -39,7 +41,20 @@ void plan_vae_training(train::TrainConfig config, const OwnFlags& own) {
 }
 
 void train_vae(train::TrainConfig config, const OwnFlags& own, const std::string& command) {
+  bool read_media = false;
+  if (!config.require_cache) {
+    const train::PreparedVae first = prepared(config, own, train::Purpose::plan);
+    if (!first.dataset->fully_cached()) {
+      planned_or_refused(first, own, false);
+      cache_clips(config, own);
+      read_media = true;
+    }
+  }
   train::PreparedVae run = prepared(std::move(config), own, train::Purpose::train);
+  if (read_media) {
+    run.request.other_lines.push_back(
+        {"media libraries", kMediaLibraries, "FFmpeg's, from their first use on"});
+  }
   wan_vae::PlannedTraining planned = planned_or_refused(run, own);
   const train::TrainOutcome done =
       train::train(std::move(run), std::move(planned),
@@ -67,7 +82,7 @@ void cache_clips(const train::TrainConfig& config, const OwnFlags& own) {
   if (own.json) {
     print(fmt::format("{{\"clips\": {{\"cached\": {}, \"there\": {}}}, \"skipped\": {}}}\n",
                       report.clips, report.clips_there, report.skipped.size()));
-    return;
+    return require_clips(report);
   }
   print(fmt::format("{} clips cached, {} already cached\n", report.clips, report.clips_there));
   if (report.skipped.empty()) return;
@@ -75,6 +90,7 @@ void cache_clips(const train::TrainConfig& config, const OwnFlags& own) {
   for (const data::SkippedFile& s : report.skipped) {
     print(fmt::format("  {}: {}\n", printable(s.path), printable(without_rule_ids(s.reason), 400)));
   }
+  require_clips(report);
 }
 
 }  // namespace ballast

@@ -221,7 +221,7 @@ void CachedDataset::read(std::uint32_t sample, bool use_empty_caption,
               (needs_.pixels ||
                to.context.size() == static_cast<std::size_t>(needs_.text_len * needs_.text_dim)),
           "sample {}: the memory it is read into has other sizes", samples_[sample].id);
-    read_latent(file, tensors, group.layout, to.latent);
+    read_latent(file, tensors, group.layout, needs_, to.latent);
     if (!to.conditioning.empty()) read_conditioning(file, tensors, to.conditioning);
     if (!to.mask.empty()) read_mask(file, tensors, to.mask);
     if (!needs_.pixels) read_caption(group, item, use_empty_caption, to.context);

@@ -36,6 +36,7 @@ enum class BatchRule : std::uint8_t {
 };
 
 struct EncodingWork;
+enum class MusubiMedia : std::uint8_t;
 
 struct DatasetContent {
   std::string source;  // of messages: the file or folder
@@ -51,6 +52,7 @@ struct DatasetContent {
   // Where scans list what is to be encoded; nullptr: nobody asks (data/encoding_work.h).
   EncodingWork* work = nullptr;
   bool regenerate = false;  // all of it, whatever is there
+  MusubiMedia musubi{};     // open_all (data/encoding_work.h)
 };
 
 // With what to do about it.

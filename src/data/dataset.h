@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/bytes.h"
+#include "io/vae_statistics.h"
 
 namespace ballast::data {
 
@@ -33,6 +34,8 @@ struct ModelNeeds {
   // Clips themselves are wanted, as [frames, height, width, 3] from -1 to 1, and no captions: an
   // autoencoder is trained. Strides are 1 then and channels 3.
   bool pixels = false;
+  // What the VAE normalises latents with where that is not the released model's own; else empty.
+  VaeStatistics statistics = {};
 };
 
 // One cached clip with one caption. Repeats are not listed: an epoch names the sample again.
@@ -105,6 +108,8 @@ struct DatasetRequest {
   std::string clip_mode = "single_beginning";
   bool allow_many_resolutions = false;
   bool trust_cache = false;  // files are not compared with what they were made from
+  // The VAE is not at hand: latents are taken whatever they were normalised with.
+  bool any_statistics = false;
   // Media that are not cached, folders that are missing and an epoch without a step are notes and
   // not errors. Such a dataset answers everything but cannot be read.
   bool planning = false;

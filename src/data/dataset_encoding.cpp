@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <numeric>
 
 #include "core/error.h"
@@ -11,6 +12,7 @@
 #include "data/clip_reader.h"
 #include "data/media_file.h"
 #include "data/other_caches.h"
+#include "data/scan.h"
 
 namespace ballast::data {
 namespace {
@@ -58,7 +60,7 @@ class MediaEncoder {
     const EncodingSet& set = work_.sets[item.set];
     written_.clear();
     try {
-      media_ = from_media([&] { return access_.open(item.path); });
+      media_ = from_media([&] { return access_.open(item.source); });
       if (set.layout == SampleLayout::ballast) encode_buckets(set, item);
       if (set.layout == SampleLayout::musubi) encode_clips(set, item);
       if (set.layout == SampleLayout::embedding_pair) encode_whole(set, item);
@@ -74,6 +76,9 @@ class MediaEncoder {
 
  private:
   void skip(const EncodingSet& set, const MediaWork& item, std::string reason, bool for_good) {
+    // Messages of readers begin with the path, and so does every line about a skipped file.
+    const std::string said = printable(item.source.path) + ": ";
+    if (reason.starts_with(said)) reason.erase(0, said.size());
     if (set.layout == SampleLayout::ballast && for_good) {
       // All or none of its buckets; without a size, so that no bucket is looked for.
       for (const std::string& path : written_) {
@@ -85,7 +90,7 @@ class MediaEncoder {
       origin.media_size = {};
       write_dropped(set.cache, origin, printable(reason, 1000));
     }
-    report_.skipped.push_back({item.path, std::move(reason)});
+    report_.skipped.push_back({item.source.path, std::move(reason)});
   }
 
   // diffusion-pipe: one clip per resolution.
@@ -97,7 +102,7 @@ class MediaEncoder {
     buckets.erase(std::unique(buckets.begin(), buckets.end()), buckets.end());
     if (buckets.empty()) {
       write_dropped(set.cache, origin, "too short");
-      report_.skipped.push_back({item.path, "too short"});
+      report_.skipped.push_back({item.source.path, "too short"});
       return;
     }
     if (conditioned() && buckets.front().frames == 1) {
@@ -113,8 +118,7 @@ class MediaEncoder {
         return diffusion_pipe_clip(media_->info(), video, bucket, set.clip_mode, set.rules.fps);
       });
       const PixelSize size = plan.size;
-      media_->begin(std::move(plan));
-      media_->next();
+      begin(std::move(plan));
       if (o_.request.needs.pixels) {
         copy_clip(set, origin, size, bucket.frames);
         written_.push_back(latent_path(set.cache, latent_name(item.name, bucket)));
@@ -140,13 +144,16 @@ class MediaEncoder {
     ClipPlan plan = from_media(
         [&] { return musubi_media_clips(media_->info(), set.musubi, o_.request.needs.fps); });
     if (plan.clips.empty()) {
-      report_.skipped.push_back({item.path, "too short"});
+      report_.skipped.push_back({item.source.path, "too short"});
       return;
     }
     const PixelSize size = plan.size;
     const auto named = [&](const MediaClip& c) {
-      if (!set.musubi.video) return MusubiLatent{media_->info().width, media_->info().height, 0};
-      return MusubiLatent{size.width, size.height, c.clip.frames};
+      const std::string& statistics = item.origin.statistics;
+      if (!set.musubi.video) {
+        return MusubiLatent{media_->info().width, media_->info().height, 0, statistics};
+      }
+      return MusubiLatent{size.width, size.height, c.clip.frames, statistics};
     };
     const auto path_of = [&](const MediaClip& c) {
       return file_of(set, musubi_latent_name(item.name, c.clip.start, named(c)));
@@ -156,20 +163,28 @@ class MediaEncoder {
       return is_current(path_of(c), SampleLayout::musubi, item, size, c.clip.frames);
     });
     report_.clips_there += all - std::ssize(plan.clips);
-    if (plan.clips.empty()) return;
+    // So that clips that are missing after a kill are missed without opening the file.
+    const std::string mark = musubi_unfinished_mark(set.cache, item.name);
+    std::error_code ignored;
+    if (plan.clips.empty()) return static_cast<void>(std::filesystem::remove(mark, ignored));
+    if (plan.clips.size() > 1) {
+      std::filesystem::create_directories(set.cache, ignored);
+      std::ofstream(mark, std::ios::app);
+    }
     const std::vector<MediaClip> clips = plan.clips;
-    media_->begin(std::move(plan));
+    from_media([&] { media_->begin(std::move(plan)); });
     for (const MediaClip& c : clips) {
-      media_->next();
+      from_media([&] { media_->next(); });
       write_musubi_latent(path_of(c), item.origin.media, named(c), encode_clip(size, c.clip.frames),
                           o_.writing);
       ++report_.clips;
     }
+    std::filesystem::remove(mark, ignored);
   }
 
   // Pairs: all frames, at the size the media has.
   void encode_whole(const EncodingSet& set, const MediaWork& item) {
-    const MediaSize media = media_size(media_->info(), is_video_name(item.path));
+    const MediaSize media = media_size(media_->info(), is_video_name(item.source.path));
     const std::int64_t step = o_.request.needs.pixel_multiple;
     const double pixels = static_cast<double>(media.width) * static_cast<double>(media.height);
     const double most = o_.max_megapixels * 1e6;
@@ -190,9 +205,9 @@ class MediaEncoder {
     MediaClip& clip = plan.clips.emplace_back(MediaClip{.clip = {0, frames}});
     clip.frames.resize(static_cast<std::size_t>(frames));
     std::iota(clip.frames.begin(), clip.frames.end(), 0);
-    media_->begin(std::move(plan));
-    media_->next();
-    write_pair_latent(path, item.origin.media, encode_clip(size, frames), o_.writing);
+    begin(std::move(plan));
+    write_pair_latent(path, item.origin.media, encode_clip(size, frames),
+                      o_.request.needs.statistics, o_.writing);
     ++report_.clips;
   }
 
@@ -202,8 +217,11 @@ class MediaEncoder {
     try {
       const CacheFile file = CacheFile::open(path);
       const std::string_view source = file.metadata(kSourceKey);
-      const bool same =
-          source.empty() || o_.request.trust_cache || source == source_text(item.origin.media);
+      // A pair's latent is not normalised: statistics change nothing in it.
+      const std::string_view statistics =
+          layout == SampleLayout::musubi ? std::string_view(item.origin.statistics) : "";
+      const bool same = source.empty() || o_.request.trust_cache ||
+                        source == source_text(item.origin.media, statistics);
       return same && find_latent(file, layout, o_.request.needs).shape ==
                          latent_shape(o_.request.needs, size.width, size.height, frames);
     } catch (const Error&) {
@@ -227,6 +245,14 @@ class MediaEncoder {
     write_pixels(set.cache, origin,
                  {.frames = frames, .height = size.height, .width = size.width, .pixels = pixels},
                  o_.writing.durability);
+  }
+
+  // To the first clip of the plan. A file that was described may still have no decoder.
+  void begin(ClipPlan plan) {
+    from_media([&] {
+      media_->begin(std::move(plan));
+      media_->next();
+    });
   }
 
   bool conditioned() const { return o_.request.needs.conditioning_channels > 0; }
@@ -275,9 +301,61 @@ class MediaEncoder {
 
 }  // namespace
 
+ComingClips coming_clips(const EncodingWork& work, const DatasetRequest& request,
+                         const MediaAccess& access) {
+  ComingClips coming;
+  Progress progress("looking into media", std::ssize(work.media));
+  const auto add_shape = [&](std::uint32_t number, const LatentShape& shape) {
+    const EncodingSet& set = work.sets[number];
+    const bool musubi = set.layout == SampleLayout::musubi;
+    const Bucket bucket{
+        .shape = shape,
+        .micro_batch = musubi ? set.musubi.batch_size : micro_batch_of(request, shape)};
+    const bool known = std::ranges::any_of(coming.buckets, [&](const Bucket& b) {
+      return b.shape == bucket.shape && b.micro_batch == bucket.micro_batch;
+    });
+    if (!known) coming.buckets.push_back(bucket);
+  };
+  const auto add = [&](std::uint32_t set, PixelSize size, std::int64_t frames) {
+    add_shape(set, latent_shape(request.needs, size.width, size.height, frames));
+  };
+  for (const auto& [set, shape] : work.latents_done) add_shape(set, shape);
+  // Why there will be none of it; empty: there will.
+  const auto look = [&](const MediaWork& item) -> std::string {
+    const EncodingSet& set = work.sets[item.set];
+    const MediaInfo info = access.open(item.source)->info();
+    if (set.layout == SampleLayout::musubi) {
+      const ClipPlan plan = musubi_media_clips(info, set.musubi, request.needs.fps);
+      for (const MediaClip& c : plan.clips) {
+        add(item.set, plan.size, c.clip.frames);
+      }
+      return plan.clips.empty() ? "too short" : "";
+    }
+    const auto buckets = buckets_of(set.rules, media_size(info, is_video_name(item.name)));
+    if (buckets.empty()) return "too short";
+    if (request.needs.conditioning_channels > 0 && buckets.front().frames == 1) {
+      return "an image; image-to-video models are trained on clips";
+    }
+    for (const ClipSize& b : buckets) add(item.set, {b.width, b.height}, b.frames);
+    return "";
+  };
+  for (const MediaWork& item : work.media) {
+    try {
+      std::string reason = look(item);
+      if (!reason.empty()) coming.skipped.push_back({item.source.path, std::move(reason)});
+      coming.masks = coming.masks || !item.mask.empty();
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::input && e.code() != ErrorCode::io) throw;
+      coming.skipped.push_back({item.source.path, e.what()});
+    }
+    progress.add();
+  }
+  return coming;
+}
+
 MediaAccess read_media() {
-  return {.open = [](const std::string& path) -> std::unique_ptr<OpenMedia> {
-            return open_media(path);
+  return {.open = [](const FileSource& source) -> std::unique_ptr<OpenMedia> {
+            return open_media(source);
           },
           .mask = read_loss_mask};
 }
@@ -299,6 +377,7 @@ void encode_texts(const EncodingWork& work, const EncodingOptions& o, const Enco
       ++report.texts;
       progress.add();
     }
+    if (o.stop && o.stop()) return;
   }
 }
 
@@ -311,6 +390,7 @@ void encode_media(const EncodingWork& work, const EncodingOptions& o, const Enco
   for (const MediaWork& item : work.media) {
     encoder.encode(item);
     progress.add();
+    if (o.stop && o.stop()) return;
   }
 }
 

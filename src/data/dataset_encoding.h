@@ -43,7 +43,7 @@ class OpenMedia {
 
 // How media are read; read_media() is the way, tests have another.
 struct MediaAccess {
-  std::function<std::unique_ptr<OpenMedia>(const std::string& path)> open;
+  std::function<std::unique_ptr<OpenMedia>(const FileSource& source)> open;
   // As read_loss_mask() in data/clip_reader.h.
   std::function<std::vector<float>(const std::string& path, PixelSize media, PixelSize bucket,
                                    PixelSize latent)>
@@ -57,6 +57,9 @@ struct EncodingOptions {
   std::int64_t text_batch = 1;  // captions per call
   bool regenerate = false;      // also what is there
   double max_megapixels = 0;    // of pictures beside which pairs stand; 0: as they are
+  // Asked after every call of an encoder for captions and after every media file; true ends the
+  // phase there. Empty: never.
+  std::function<bool()> stop = {};
 };
 
 struct EncodingReport {
@@ -64,6 +67,16 @@ struct EncodingReport {
   std::int64_t texts_there = 0, clips_there = 0;  // before; of media that were not opened: the file
   std::vector<SkippedFile> skipped = {};
 };
+
+// The latents that encode_media() will make, by the headers of media, and those that are there,
+// each shape once; items are 0.
+struct ComingClips {
+  std::vector<Bucket> buckets = {};
+  bool masks = false;
+  std::vector<SkippedFile> skipped = {};  // media of which there will be none
+};
+ComingClips coming_clips(const EncodingWork& work, const DatasetRequest& request,
+                         const MediaAccess& access);
 
 // Adds to the report. Media that cannot be read are skipped, with the reason, and are not tried
 // again until they change (where the layout can say so); a broken disk or a full one ends the run.

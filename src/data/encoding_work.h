@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/bucket_sizes.h"
@@ -10,6 +11,7 @@
 #include "data/dataset_options.h"
 #include "data/latent_cache.h"
 #include "data/sample_layout.h"
+#include "io/file_source.h"
 
 namespace ballast::data {
 
@@ -34,7 +36,7 @@ struct TextWork {
 // A media file of which at least one latent is missing or which was never looked into.
 struct MediaWork {
   std::uint32_t set = 0;
-  std::string path = {};
+  FileSource source = {};
   std::string name = {};     // that the names of its latents begin with
   LatentOrigin origin = {};  // without media_size and bucket
   std::string mask = {};     // path; "": none
@@ -50,14 +52,26 @@ struct EncodingWork {
   std::vector<MediaWork> media;
   std::vector<SkippedFile> skipped;  // will not be encoded
   std::int64_t texts_done = 0, media_done = 0;
+  // Of latents that are there, by set: their captions may still be missing. Not all of a media file
+  // with many clips.
+  std::vector<std::pair<std::uint32_t, LatentShape>> latents_done;
+  std::int64_t samples_done = 0;  // ready to be trained on
   // The clip of the most pixels a frame that the rules allow; none where they follow the media.
   std::optional<ClipSize> largest;
   std::vector<std::string> notes;
 };
 
+// How media of musubi-tuner's datasets are looked for when they are listed for encoding.
+enum class MusubiMedia : std::uint8_t {
+  open_all,      // each is opened when it is encoded, to count its clips
+  missing_only,  // one whose clips are there counts as encoded; what is not there is left alone
+  none,
+};
+
 struct EncodingSearch {
   DatasetRequest request = {};
   bool regenerate = false;  // as if nothing were there
+  MusubiMedia musubi = MusubiMedia::open_all;
 };
 // Fails as open_dataset() does where the dataset cannot be read.
 EncodingWork find_encoding_work(const EncodingSearch& search);

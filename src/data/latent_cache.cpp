@@ -115,10 +115,28 @@ std::optional<SourceStamp> stamp_of(const std::string& path) {
   return stamp_of(p.has_parent_path() ? p.parent_path().string() : ".", p.filename().string());
 }
 
+std::string statistics_key(const VaeStatistics& s) {
+  if (s.empty()) return "";
+  std::string bytes;
+  for (const std::vector<float>* part : {&s.mean, &s.std}) {
+    for (const float x : *part) bytes += fmt::format("{} ", x);
+  }
+  return fmt::format("{:016x}", hash_of(bytes));
+}
+
 std::string fingerprint(const LatentOrigin& o) {
-  return fmt::format("{}|{}|{}|{}|{}|{}x{}x{}", kCacheFormat, o.cache_name, describe(o.media),
+  return fmt::format("{}|{}{}{}|{}|{}|{}|{}x{}x{}", kCacheFormat, o.cache_name,
+                     o.statistics.empty() ? "" : "~", o.statistics, describe(o.media),
                      o.mask ? describe(*o.mask) : "-", o.clip_mode, o.bucket.width, o.bucket.height,
                      o.bucket.frames);
+}
+
+std::string without_statistics(std::string_view fingerprint) {
+  const std::size_t first = fingerprint.find('|');
+  const std::size_t end = first == fingerprint.npos ? first : fingerprint.find('|', first + 1);
+  const std::size_t mark = fingerprint.find('~');
+  if (end == fingerprint.npos || mark > end) return std::string(fingerprint);
+  return fmt::format("{}{}", fingerprint.substr(0, mark), fingerprint.substr(end));
 }
 
 std::string text_fingerprint(std::string_view cache_name, std::string_view caption) {

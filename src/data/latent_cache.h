@@ -55,10 +55,16 @@ struct LatentOrigin {
   std::optional<SourceStamp> mask;
   std::string clip_mode = "single_beginning";
   ClipSize bucket;
+  std::string statistics = {};  // statistics_key() of what the latent is normalised with
 };
+
+// Names statistics that are not the released model's own; "" for those.
+std::string statistics_key(const VaeStatistics& statistics);
 
 // As it is written into the file and compared with: "1|wan|clip.mp4|1234|...".
 std::string fingerprint(const LatentOrigin& origin);
+// A stored fingerprint without its statistics.
+std::string without_statistics(std::string_view fingerprint);
 std::string text_fingerprint(std::string_view cache_name, std::string_view caption);
 
 struct CachedLatent {

@@ -13,15 +13,24 @@ namespace {
 
 class FileMedia final : public OpenMedia {
  public:
-  explicit FileMedia(const std::string& path) : path_(path), info_(probe_media(path)) {}
+  explicit FileMedia(const FileSource& source) : source_(source), info_(probe_media(source)) {
+    // Described from its chunks alone: FFmpeg has no decoder for it.
+    if (info_.container == "webp" && !info_.still) {
+      fail(ErrorCode::input,
+           fmt::format("{}: an animated WebP cannot be decoded; convert it to mp4",
+                       printable(source.path)));
+    }
+  }
 
   const MediaInfo& info() const override { return info_; }
-  void begin(ClipPlan plan) override { clips_.emplace(MediaReader::open(path_), std::move(plan)); }
+  void begin(ClipPlan plan) override {
+    clips_.emplace(MediaReader::open(source_), std::move(plan));
+  }
   bool next() override { return clips_->next(); }
   void read(std::span<float> frames) override { clips_->read(frames); }
 
  private:
-  std::string path_;
+  FileSource source_;
   MediaInfo info_;
   std::optional<ClipReader> clips_;
 };
@@ -74,24 +83,26 @@ class FolderMedia final : public OpenMedia {
 
 }  // namespace
 
-std::unique_ptr<OpenMedia> open_media(const std::string& path) {
-  if (is_folder(path)) return std::make_unique<FolderMedia>(path);
-  return std::make_unique<FileMedia>(path);
+std::unique_ptr<OpenMedia> open_media(const FileSource& source) {
+  if (!source.is_member() && is_folder(source.path)) {
+    return std::make_unique<FolderMedia>(source.path);
+  }
+  return std::make_unique<FileMedia>(source);
 }
 
-std::optional<Bytes> media_bytes(const std::string& path, PixelSize clip) {
+std::optional<Bytes> media_bytes(const FileSource& source, PixelSize clip) {
   try {
-    std::string file = path;
-    if (is_folder(path)) {
-      const std::vector<std::string> pictures = picture_paths(path);
+    FileSource file = source;
+    if (!source.is_member() && is_folder(source.path)) {
+      const std::vector<std::string> pictures = picture_paths(source.path);
       if (pictures.empty()) return std::nullopt;
       file = pictures.front();
     }
     const MediaReading reading = media_reading(file);
-    const auto source = static_cast<std::uint64_t>(reading.width * reading.height * 3);
+    const auto decoded = static_cast<std::uint64_t>(reading.width * reading.height * 3);
     const auto scaled = static_cast<std::uint64_t>(clip.width * clip.height * 3);
     // The frame as decoded; scaled in one direction, whole and cut.
-    return reading.bytes + Bytes{source + std::max(source, scaled) + 2 * scaled};
+    return reading.bytes + Bytes{decoded + std::max(decoded, scaled) + 2 * scaled};
   } catch (const Error&) {
     return std::nullopt;  // it will be skipped, with its reason
   }

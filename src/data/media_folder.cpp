@@ -11,6 +11,7 @@
 #include "core/random.h"
 #include "data/shuffle.h"
 #include "io/json_reader.h"
+#include "io/tar_archive.h"
 #include "io/utf8.h"
 #include "memory/disk_file.h"
 
@@ -23,8 +24,9 @@ constexpr std::size_t kFiles = 10'000'000;
 constexpr std::array<std::string_view, 6> kNotMedia = {".txt",     ".npz", ".json",
                                                        ".parquet", ".bak", ".db"};
 
-std::string read_text_file(const std::string& path, std::uint64_t most) {
-  const DiskFile file = DiskFile::open(path, DiskMode::buffered);
+std::string read_text_file(const FileSource& source, std::uint64_t most) {
+  const std::string& path = source.path;
+  const SourceFile file = source.open();
   if (file.size() > most) {
     fail(ErrorCode::input,
          fmt::format("{}: {} bytes are too many for captions, at most {} are read", path,
@@ -78,21 +80,71 @@ bool exists(const std::string& path) {
 }
 
 // The captions as written; empty when the item has none.
-std::vector<std::string> raw_captions(const std::string& folder, const std::string& name,
+std::vector<std::string> raw_captions(const MediaEntry& entry,
                                       const std::optional<CaptionMap>& listed) {
   if (listed) {
-    const auto found = listed->find(name);
+    const auto found = listed->find(entry.key);
     return found == listed->end() ? std::vector<std::string>() : found->second;
   }
-  const std::string path = fmt::format("{}/{}.txt", folder, stem_of(name));
-  if (!exists(path)) return {};
-  return {read_caption(path)};
+  if (entry.caption.path.empty()) return {};
+  if (!entry.caption.is_member() && !exists(entry.caption.path)) return {};
+  return {read_caption(entry.caption)};
+}
+
+bool is_other(std::string_view name) {
+  const std::string_view suffix = name.substr(stem_of(name).size());
+  return std::find(kNotMedia.begin(), kNotMedia.end(), suffix) != kNotMedia.end();
+}
+
+std::string_view last_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
+void add_members(const std::string& folder, const std::string& archive,
+                 std::vector<MediaEntry>& entries, std::vector<std::string>& notes) {
+  const std::string path = fmt::format("{}/{}", folder, archive);
+  const TarListing listing = list_tar(DiskFile::open(path, DiskMode::buffered));
+  const auto source_of = [&](const TarMember& m) {
+    FileSource source(fmt::format("{}/{}", path, m.name));
+    source.archive = path;
+    source.offset = m.offset;
+    source.bytes = m.bytes;
+    return source;
+  };
+  std::map<std::string, const TarMember*, std::less<>> captions;  // by the name without .txt
+  for (const TarMember& m : listing.members) {
+    if (m.name.ends_with(".txt")) captions.emplace(m.name.substr(0, m.name.size() - 4), &m);
+  }
+  std::map<std::string, std::pair<std::string, std::int64_t>> left_out;  // reason: first, count
+  const auto leave_out = [&](const std::string& name, const std::string& reason) {
+    auto& seen = left_out[reason];
+    if (seen.second++ == 0) seen.first = name;
+  };
+  for (const auto& [name, reason] : listing.left_out) leave_out(name, reason);
+  for (const TarMember& m : listing.members) {
+    if (last_name(m.name).starts_with('.') || is_other(last_name(m.name))) continue;
+    if (m.name.ends_with(".tar")) {
+      leave_out(m.name, "an archive inside an archive");
+      continue;
+    }
+    MediaEntry& entry = entries.emplace_back();
+    entry.name = fmt::format("{}/{}", archive, m.name);
+    entry.key = m.name;
+    entry.source = source_of(m);
+    const std::size_t ending = m.name.size() - last_name(m.name).size();
+    const std::string stem = m.name.substr(0, ending) + std::string(stem_of(last_name(m.name)));
+    if (const auto found = captions.find(stem); found != captions.end()) {
+      entry.caption = source_of(*found->second);
+    }
+  }
+  for (const auto& [reason, seen] : left_out) {
+    notes.push_back(fmt::format("{}: {} member{} left out ({}), {} first", path, seen.second,
+                                seen.second == 1 ? " is" : "s are", reason, printable(seen.first)));
+  }
 }
 
 }  // namespace
 
-std::string read_caption(const std::string& path) {
-  return stripped(read_text_file(path, kCaptionBytes));
+std::string read_caption(const FileSource& source) {
+  return stripped(read_text_file(source, kCaptionBytes));
 }
 
 std::string_view stem_of(std::string_view name) {
@@ -137,19 +189,25 @@ std::vector<std::string> file_names(const std::string& folder) {
   return names;
 }
 
-std::vector<std::string> media_names(const std::string& folder, std::vector<std::string>& notes) {
-  std::vector<std::string> media;
-  for (std::string& name : file_names(folder)) {
-    const std::string_view suffix = std::string_view(name).substr(stem_of(name).size());
-    if (std::find(kNotMedia.begin(), kNotMedia.end(), suffix) != kNotMedia.end()) continue;
-    if (suffix == ".tar") {
-      notes.push_back(fmt::format("{}/{}: clips inside archives are not read; unpack it", folder,
-                                  printable(name)));
+std::vector<std::string> media_names(const std::string& folder) {
+  std::vector<std::string> names = file_names(folder);
+  std::erase_if(names, is_other);
+  return names;
+}
+
+std::vector<MediaEntry> media_entries(const std::string& folder, std::vector<std::string>& notes) {
+  std::vector<MediaEntry> entries;
+  for (const std::string& name : media_names(folder)) {
+    if (name.ends_with(".tar")) {
+      add_members(folder, name, entries, notes);
       continue;
     }
-    media.push_back(std::move(name));
+    entries.push_back({.name = name,
+                       .key = name,
+                       .source = fmt::format("{}/{}", folder, name),
+                       .caption = fmt::format("{}/{}.txt", folder, stem_of(name))});
   }
-  return media;
+  return entries;
 }
 
 void visit_media(const std::string& folder, const CaptionOptions& options,
@@ -160,8 +218,9 @@ void visit_media(const std::string& folder, const CaptionOptions& options,
   if (exists(json)) listed = read_captions_json(json);
   std::int64_t without = 0;
   std::string first;
-  for (const std::string& name : media_names(folder, notes)) {
-    std::vector<std::string> raw = raw_captions(folder, name, listed);
+  for (MediaEntry& entry : media_entries(folder, notes)) {
+    const std::string& name = entry.name;
+    std::vector<std::string> raw = raw_captions(entry, listed);
     if (raw.empty()) {
       if (options.skip_empty) {
         if (without++ == 0) first = name;
@@ -169,7 +228,7 @@ void visit_media(const std::string& folder, const CaptionOptions& options,
       }
       raw.emplace_back();
     }
-    MediaItem item{.name = name, .captions = {}};
+    MediaItem item{.name = name, .captions = {}, .source = std::move(entry.source)};
     for (const std::string& caption : raw) {
       for (std::int64_t k = 0; k < std::max<std::int64_t>(options.shuffles, 1); ++k) {
         item.captions.push_back(options.prefix +

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "io/file_source.h"
+
 namespace ballast::data {
 
 // Captions of a folder of media, as diffusion-pipe reads them: clip.mp4 has clip.txt, or one
@@ -20,14 +22,27 @@ struct CaptionOptions {
 };
 
 struct MediaItem {
-  std::string name;                   // of the file in its folder
+  std::string name;                   // of the file in its folder; ARCHIVE.tar/NAME of a member
   std::vector<std::string> captions;  // as they are encoded, at least one
+  FileSource source = {};
 };
 
-// Names of the media files of a folder, sorted: regular files (links are followed) that are not
-// hidden and none of .txt .npz .json .parquet .bak .db. Not recursive. What is left out for a
-// reason worth telling becomes a note. Fails where the folder cannot be read.
-std::vector<std::string> media_names(const std::string& folder, std::vector<std::string>& notes);
+// A media file of a folder, before captions are looked for.
+struct MediaEntry {
+  std::string name;  // as MediaItem::name
+  std::string key;   // its name in captions.json: of a member the one inside the archive
+  FileSource source;
+  FileSource caption;  // where its .txt would be; of a member without one the path is ""
+};
+
+// The media files of a folder by name: regular files (links are followed) that are not hidden and
+// none of .txt .npz .json .parquet .bak .db, and the members of .tar archives (io/tar_archive.h)
+// that are none of these. Not recursive. What is left out for a reason worth telling becomes a
+// note. Fails where the folder or an archive cannot be read.
+std::vector<MediaEntry> media_entries(const std::string& folder, std::vector<std::string>& notes);
+
+// Names of the files among which media_entries() finds media, archives included.
+std::vector<std::string> media_names(const std::string& folder);
 
 // Calls `visit` for each item by name; only one item's captions are in memory at a time, besides
 // captions.json. A caption that is there and cannot be read is an Error that names the file.
@@ -37,7 +52,7 @@ void visit_media(const std::string& folder, const CaptionOptions& options,
 
 // The text of a caption file without white space around it. Fails where it is not UTF-8 or larger
 // than 1 MiB.
-std::string read_caption(const std::string& path);
+std::string read_caption(const FileSource& source);
 
 // Variant k of a caption: its parts in an order that depends on nothing but the item and k.
 std::string shuffled_caption(std::string_view caption, std::string_view delimiter,

@@ -119,7 +119,7 @@ void scan(const std::vector<MusubiDataset>& datasets, const DatasetRequest& requ
     note_unused_frames(d, content);
     add_musubi_buckets(d, request, content);
     if (content.work != nullptr) {
-      list_musubi_work(d, request, content);
+      if (content.musubi != MusubiMedia::none) list_musubi_work(d, request, content);
       continue;
     }
     if (!folder_missing(d.cache, d.line, request, content)) scan_musubi(d, request, content);
@@ -174,6 +174,7 @@ EncodingWork find_encoding_work(const EncodingSearch& search) {
   DatasetContent content;
   content.work = &work;
   content.regenerate = search.regenerate;
+  content.musubi = search.musubi;
   scan_path(search.request, content);
   const std::int64_t stride = search.request.needs.spatial_stride;
   for (const Bucket& b : content.allowed) {
@@ -182,6 +183,7 @@ EncodingWork find_encoding_work(const EncodingSearch& search) {
     const auto cost = [](const ClipSize& c) { return std::pair(c.width * c.height, c.frames); };
     if (!work.largest || cost(clip) > cost(*work.largest)) work.largest = clip;
   }
+  for (const ItemGroup& g : content.groups) work.samples_done += std::ssize(g.items);
   work.notes = std::move(content.notes);
   return work;
 }

@@ -22,8 +22,9 @@ std::string grid_name(std::string_view prefix, const LatentShape& s, DType dtype
 
 }  // namespace
 
-std::string source_text(const SourceStamp& s) {
-  return fmt::format("{}|{}|{}", cache_key(s.name), s.bytes, s.modified_ns);
+std::string source_text(const SourceStamp& s, std::string_view statistics) {
+  return fmt::format("{}|{}|{}{}{}", cache_key(s.name), s.bytes, s.modified_ns,
+                     statistics.empty() ? "" : "~", statistics);
 }
 
 std::string musubi_latent_name(std::string_view stem, std::int64_t start,
@@ -39,7 +40,7 @@ void write_musubi_latent(const std::string& path, const SourceStamp& source,
                     {"width", fmt::format("{}", size.width)},
                     {"height", fmt::format("{}", size.height)},
                     {"format_version", "1.0.1"},
-                    {std::string(kSourceKey), source_text(source)}};
+                    {std::string(kSourceKey), source_text(source, size.statistics)}};
   if (size.frames > 0) metadata["frame_count"] = fmt::format("{}", size.frames);
   SafetensorsWriter writer({.metadata = std::move(metadata)});
   const LatentShape& s = l.shape;
@@ -70,19 +71,20 @@ void write_musubi_text(const std::string& path, const CachedText& text, CacheWri
 }
 
 void write_pair_latent(const std::string& path, const SourceStamp& source, const CachedLatent& l,
-                       CacheWriting how) {
+                       const VaeStatistics& statistics, CacheWriting how) {
   const LatentShape& s = l.shape;
-  if (s.channels != static_cast<std::int64_t>(kWan22LatentMean.size())) {
+  const LatentNormalisation by = pair_normalisation(statistics);
+  if (s.channels != std::ssize(by.mean)) {
     fail(ErrorCode::input,
          fmt::format("{}: a latent of {} channels; pairs of X.latent.safetensors and X.safetensors "
                      "are for TI2V-5B, whose VAE has {}",
-                     path, s.channels, kWan22LatentMean.size()));
+                     path, s.channels, by.mean.size()));
   }
   std::vector<float> values(l.latent.begin(), l.latent.end());
-  const std::size_t per_channel = values.size() / kWan22LatentMean.size();
-  for (std::size_t c = 0; c < kWan22LatentMean.size(); ++c) {
+  const std::size_t per_channel = values.size() / by.mean.size();
+  for (std::size_t c = 0; c < by.mean.size(); ++c) {
     for (float& x : std::span(values).subspan(c * per_channel, per_channel)) {
-      x = x * kWan22LatentStd[c] + kWan22LatentMean[c];
+      x = x * by.std[c] + by.mean[c];
     }
   }
   SafetensorsWriter writer({.metadata = {{std::string(kSourceKey), source_text(source)}}});

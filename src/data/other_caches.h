@@ -12,13 +12,15 @@ namespace ballast::data {
 
 // What a latent file says about its source; files that say nothing are taken as they are.
 inline constexpr std::string_view kSourceKey = "ballast_source";
-std::string source_text(const SourceStamp& source);
+// statistics: statistics_key() of normalised latents.
+std::string source_text(const SourceStamp& source, std::string_view statistics = {});
 
 // musubi-tuner: NAME_wan.safetensors with latents_FxHxW_dtype, and latents_image_FxHxW_dtype where
 // the sample has a conditioning (the mask channels in front).
 struct MusubiLatent {
   std::int64_t width = 0, height = 0;  // that the name has
   std::int64_t frames = 0;             // of the clip; 0: an image
+  std::string statistics = {};         // statistics_key()
 };
 std::string musubi_latent_name(std::string_view stem, std::int64_t start, const MusubiLatent& size);
 void write_musubi_latent(const std::string& path, const SourceStamp& source,
@@ -28,7 +30,8 @@ void write_musubi_text(const std::string& path, const CachedText& text, CacheWri
 // X.latent.safetensors with the latent as the VAE gives it (not normalised), X.safetensors with
 // `embeddings` [text_len, dim], zero behind the caption.
 void write_pair_latent(const std::string& path, const SourceStamp& source,
-                       const CachedLatent& latent, CacheWriting how);
+                       const CachedLatent& latent, const VaeStatistics& statistics,
+                       CacheWriting how);
 void write_pair_text(const std::string& path, const CachedText& text, std::int64_t text_len,
                      CacheWriting how);
 

@@ -148,18 +148,19 @@ const SafetensorsEntry& find_text(const CacheFile& file, SampleLayout layout,
 }
 
 void read_latent(const CacheFile& file, const LatentTensors& t, SampleLayout layout,
-                 std::span<float> to) {
+                 const ModelNeeds& needs, std::span<float> to) {
   if (t.latent->dtype == FileDType::u8) return file.read_pixels(*t.latent, to);
   file.read(*t.latent, to);
   if (layout != SampleLayout::embedding_pair) return;
-  if (t.shape.channels != static_cast<std::int64_t>(kWan22LatentMean.size())) {
+  const LatentNormalisation by = pair_normalisation(needs.statistics);
+  if (t.shape.channels != std::ssize(by.mean)) {
     file.refuse(*t.latent, fmt::format("{} channels; statistics to normalise with are known for {}",
-                                       t.shape.channels, kWan22LatentMean.size()));
+                                       t.shape.channels, by.mean.size()));
   }
-  const std::size_t per_channel = to.size() / kWan22LatentMean.size();
-  for (std::size_t c = 0; c < kWan22LatentMean.size(); ++c) {
+  const std::size_t per_channel = to.size() / by.mean.size();
+  for (std::size_t c = 0; c < by.mean.size(); ++c) {
     for (float& x : to.subspan(c * per_channel, per_channel)) {
-      x = (x - kWan22LatentMean[c]) / kWan22LatentStd[c];
+      x = (x - by.mean[c]) / by.std[c];
     }
   }
 }

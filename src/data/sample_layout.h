@@ -35,7 +35,7 @@ const SafetensorsEntry& find_text(const CacheFile& file, SampleLayout layout,
 
 // Fill the planned memory of one sample. Sizes were compared before.
 void read_latent(const CacheFile& file, const LatentTensors& tensors, SampleLayout layout,
-                 std::span<float> to);
+                 const ModelNeeds& needs, std::span<float> to);
 // Four mask channels (1 on the first latent frame, else 0) come first where the file has only the
 // others. `to` is [needs.conditioning_channels, frames, height, width].
 void read_conditioning(const CacheFile& file, const LatentTensors& tensors, std::span<float> to);

@@ -39,6 +39,11 @@ void scan_embedding_pairs(const std::string& folder, const DatasetRequest& reque
 // their caches alone; these list the media.
 void list_musubi_work(const MusubiDataset& dataset, const DatasetRequest& request,
                       DatasetContent& content);
+// "clip" of clip_00000-081_0832x0480_wan.safetensors (of an image without its frames); empty for
+// any other name.
+std::string_view musubi_latent_stem(std::string_view name, bool video);
+// Stands in the cache while the clips of one media file are written.
+std::string musubi_unfinished_mark(const std::string& cache, std::string_view stem);
 void list_embedding_pair_work(const std::string& folder, const DatasetRequest& request,
                               DatasetContent& content);
 

@@ -20,6 +20,12 @@ T parsed(std::string_view text) {
   return value;  // 0 where it is no number: then no bucket fits
 }
 
+// What a file was made from, as far as the request tells it apart.
+std::string stored_fingerprint(const CacheFile& file, const DatasetRequest& request) {
+  const std::string_view stored = file.metadata("fingerprint");
+  return request.any_statistics ? without_statistics(stored) : std::string(stored);
+}
+
 MediaSize source_size(const CacheFile& file) {
   return {.width = parsed<std::int64_t>(file.metadata("source_width")),
           .height = parsed<std::int64_t>(file.metadata("source_height")),
@@ -52,8 +58,8 @@ class MediaScan {
 
   void run() {
     if (request_.needs.pixels) {
-      for (std::string& name : media_names(directory_.path, content_.notes)) {
-        visit({.name = std::move(name), .captions = {""}});
+      for (MediaEntry& e : media_entries(directory_.path, content_.notes)) {
+        visit({.name = std::move(e.name), .captions = {""}, .source = std::move(e.source)});
       }
     } else {
       visit_media(
@@ -105,7 +111,8 @@ class MediaScan {
 
   // Where the item's mask is; "": it has none.
   std::string mask_of(const MediaItem& item) const {
-    const auto found = masks_.find(std::string(stem_of(item.name)));
+    const std::string_view name(item.name);
+    const auto found = masks_.find(std::string(stem_of(name.substr(name.rfind('/') + 1))));
     if (found == masks_.end()) return directory_.default_mask;
     return fmt::format("{}/{}", directory_.mask_path, found->second);
   }
@@ -132,23 +139,37 @@ class MediaScan {
     if (request_.trust_cache) return true;
     const std::string whole = fingerprint(origin_);
     const std::string_view front = std::string_view(whole).substr(0, whole.rfind('|') + 1);
-    return file.metadata("fingerprint").starts_with(front);
+    return stored_fingerprint(file, request_).starts_with(front);
+  }
+
+  // A member is as old as its archive: times inside one are often all the same.
+  std::optional<SourceStamp> stamp_of(const MediaItem& item) const {
+    if (!item.source.is_member()) return data::stamp_of(directory_.path, item.name);
+    auto stamp = data::stamp_of(item.source.archive);
+    if (!stamp) return std::nullopt;
+    stamp->name = item.name;
+    stamp->bytes = item.source.bytes;
+    return stamp;
   }
 
   void visit(const MediaItem& item) {
-    const auto stamp = stamp_of(directory_.path, item.name);
+    const auto stamp = stamp_of(item);
     if (!stamp) return missing(item, "it vanished");
     const std::string mask = mask_of(item);
     origin_ = {.cache_name = request_.cache_name,
                .media = *stamp,
                .media_size = {},
-               .mask = mask.empty() ? std::nullopt : stamp_of(mask),
+               .mask = mask.empty() ? std::nullopt : data::stamp_of(mask),
                .clip_mode = clip_mode_,
-               .bucket = {}};
+               .bucket = {},
+               .statistics = statistics_key(request_.needs.statistics)};
     std::vector<CachedItem> found;
     const State state = look_at(item, found);
     if (!state.missing.empty()) missing(item, state.missing);
-    if (content_.work != nullptr) list_work(item, state, origin_.mask ? mask : "");
+    if (content_.work != nullptr) {
+      if (!content_.regenerate) list_shapes(found);
+      list_work(item, state, origin_.mask ? mask : "");
+    }
     if (!state.missing.empty()) return;
     for (CachedItem& f : found) group_.items.push_back(std::move(f));
   }
@@ -220,6 +241,14 @@ class MediaScan {
     return {};
   }
 
+  void list_shapes(const std::vector<CachedItem>& found) {
+    auto& all = content_.work->latents_done;
+    for (const CachedItem& f : found) {
+      const auto one = std::pair(set_, f.shape);
+      if (std::ranges::find(all, one) == all.end()) all.push_back(one);
+    }
+  }
+
   void list_work(const MediaItem& item, const State& state, const std::string& mask) {
     EncodingWork& work = *content_.work;
     if (state.dropped) return;
@@ -239,7 +268,7 @@ class MediaScan {
     LatentOrigin origin = origin_;
     origin.bucket = {};
     work.media.push_back({.set = set_,
-                          .path = directory_.path + "/" + item.name,
+                          .source = item.source,
                           .name = item.name,
                           .origin = std::move(origin),
                           .mask = mask});
@@ -279,7 +308,7 @@ LatentState look_at_latent(const std::string& cache, const LatentOrigin& origin,
   const std::string name = latent_name(origin.media.name, bucket);
   try {
     const CacheFile file = CacheFile::open(latent_path(cache, name));
-    if (!request.trust_cache && file.metadata("fingerprint") != fingerprint(origin)) {
+    if (!request.trust_cache && stored_fingerprint(file, request) != fingerprint(origin)) {
       return {.fault = fmt::format("latents/{} was made from something else", name)};
     }
     const LatentTensors tensors = find_latent(file, SampleLayout::ballast, request.needs);

@@ -63,7 +63,9 @@ std::vector<Listed> read_lines(const MusubiDataset& d) {
   return all;
 }
 
-std::vector<Listed> list_folder(const MusubiDataset& d, std::vector<std::string>& notes) {
+// strict: a video without a caption is an error, as musubi-tuner has it.
+std::vector<Listed> list_folder(const MusubiDataset& d, bool strict,
+                                std::vector<std::string>& notes) {
   if (d.caption_extension.empty()) {
     fail(ErrorCode::input,
          fmt::format("the dataset on line {} needs a caption_extension, for example \".txt\"",
@@ -77,7 +79,7 @@ std::vector<Listed> list_folder(const MusubiDataset& d, std::vector<std::string>
     const std::string text = fmt::format("{}/{}{}", d.media, stem_of(name), d.caption_extension);
     std::error_code ignored;
     if (!std::filesystem::exists(text, ignored)) {
-      if (d.video) {
+      if (d.video && strict) {
         fail(ErrorCode::input, fmt::format("{}/{}: there is no caption {}", d.media,
                                            printable(name), printable(text)));
       }
@@ -87,7 +89,8 @@ std::vector<Listed> list_folder(const MusubiDataset& d, std::vector<std::string>
     all.push_back({fmt::format("{}/{}", d.media, name), read_caption(text)});
   }
   if (without > 0) {
-    notes.push_back(fmt::format("{}: {} images without a caption are left out", d.media, without));
+    notes.push_back(fmt::format("{}: {} {} without a caption are left out", d.media, without,
+                                d.video ? "videos" : "images"));
   }
   return all;
 }
@@ -103,6 +106,30 @@ bool has_text(const std::string& path, SampleLayout layout, std::string_view cap
   } catch (const Error&) {
     return false;
   }
+}
+
+// The latent of the first of a media file's clips, where the cache has them.
+std::optional<LatentShape> first_musubi_clip(const MusubiDataset& d, const std::string& stem,
+                                             const std::string& source,
+                                             std::span<const std::string> cached,
+                                             const DatasetRequest& request) {
+  std::error_code ignored;
+  if (std::filesystem::exists(musubi_unfinished_mark(d.cache, stem), ignored)) return std::nullopt;
+  const std::string prefix = stem + "_";
+  for (auto at = std::ranges::lower_bound(cached, prefix);
+       at != cached.end() && at->starts_with(prefix); ++at) {
+    if (musubi_latent_stem(*at, d.video) != stem) continue;
+    try {
+      const CacheFile file = CacheFile::open(fmt::format("{}/{}", d.cache, *at));
+      const LatentTensors found = find_latent(file, SampleLayout::musubi, request.needs);
+      const std::string_view stored = file.metadata(kSourceKey);
+      if (stored.empty() || request.trust_cache || stored == source) return found.shape;
+    } catch (const Error&) {
+      // Broken or of another model: it is made again.
+    }
+    return std::nullopt;
+  }
+  return std::nullopt;
 }
 
 class WorkList {
@@ -135,8 +162,16 @@ class WorkList {
     LatentOrigin origin;
     origin.cache_name = request_.cache_name;
     origin.media = *stamp;
+    origin.statistics = statistics_key(request_.needs.statistics);
     work_.media.push_back(
-        {.set = number_, .path = path, .name = std::move(name), .origin = std::move(origin)});
+        {.set = number_, .source = path, .name = std::move(name), .origin = std::move(origin)});
+  }
+
+  void add_done(const LatentShape& shape) {
+    ++work_.media_done;
+    const auto one = std::pair(number_, shape);
+    auto& all = work_.latents_done;
+    if (std::ranges::find(all, one) == all.end()) all.push_back(one);
   }
 
   void skip(const std::string& path, std::string reason) {
@@ -155,9 +190,14 @@ class WorkList {
 void list_musubi_work(const MusubiDataset& d, const DatasetRequest& request,
                       DatasetContent& content) {
   std::error_code ignored;
+  const bool missing_only = content.musubi == MusubiMedia::missing_only;
+  // Training needs the caches alone.
+  if (missing_only && !std::filesystem::exists(d.media, ignored)) return;
   const std::vector<Listed> items = std::filesystem::is_directory(d.media, ignored)
-                                        ? list_folder(d, content.notes)
+                                        ? list_folder(d, !missing_only, content.notes)
                                         : read_lines(d);
+  std::vector<std::string> cached;
+  if (missing_only && !content.regenerate && is_folder(d.cache)) cached = file_names(d.cache);
   WorkList list({.layout = SampleLayout::musubi, .media = d.media, .cache = d.cache, .musubi = d},
                 request, content);
   std::map<std::string, std::string> seen;  // stem: path
@@ -170,7 +210,17 @@ void list_musubi_work(const MusubiDataset& d, const DatasetRequest& request,
       continue;
     }
     list.add_text(stem + "_wan_te", item.caption);
-    list.add_media(item.path, stem);
+    const auto stamp = cached.empty() ? std::nullopt : stamp_of(item.path);
+    const auto clip =
+        stamp ? first_musubi_clip(d, stem,
+                                  source_text(*stamp, statistics_key(request.needs.statistics)),
+                                  cached, request)
+              : std::nullopt;
+    if (clip) {
+      list.add_done(*clip);
+    } else {
+      list.add_media(item.path, stem);
+    }
   }
 }
 

@@ -20,9 +20,12 @@ bool digits(std::string_view text, char between, int least) {
   return all(text.substr(0, at), least) && all(text.substr(at + 1), 3);
 }
 
+}  // namespace
+
 // Takes "_1234x0567" (and before it "_00000-081" of a video) off the end; empty when it is not
 // there.
-std::string_view stem_of_latent(std::string_view name, bool video) {
+std::string_view musubi_latent_stem(std::string_view name, bool video) {
+  if (!name.ends_with(kMusubiLatentSuffix)) return {};
   name.remove_suffix(kMusubiLatentSuffix.size());
   const auto take = [&](char between, int least) {
     const std::size_t at = name.rfind('_');
@@ -35,7 +38,9 @@ std::string_view stem_of_latent(std::string_view name, bool video) {
   return name;
 }
 
-}  // namespace
+std::string musubi_unfinished_mark(const std::string& cache, std::string_view stem) {
+  return fmt::format("{}/.{}.unfinished", cache, stem);
+}
 
 void add_musubi_buckets(const MusubiDataset& d, const DatasetRequest& request,
                         DatasetContent& content) {
@@ -62,8 +67,7 @@ void scan_musubi(const MusubiDataset& d, const DatasetRequest& request, DatasetC
   std::int64_t without_text = 0;
   const std::vector<std::string> names = file_names(d.cache);
   for (const std::string& name : names) {
-    if (!name.ends_with(kMusubiLatentSuffix)) continue;
-    const std::string_view stem = stem_of_latent(name, d.video);
+    const std::string_view stem = musubi_latent_stem(name, d.video);
     if (stem.empty()) continue;  // of the other kind: a dataset of images and one of videos
     const std::string text = fmt::format("{}{}", stem, kTextSuffix);
     if (!std::binary_search(names.begin(), names.end(), text)) {

@@ -46,8 +46,7 @@ void shuffle_items(ItemGroup& group) {
 bool is_sample_folder(const std::string& folder, bool captions) {
   if (!is_folder(folder + "/latents")) return false;
   if (captions && !is_folder(folder + "/text")) return false;
-  std::vector<std::string> ignored;
-  for (const std::string& name : media_names(folder, ignored)) {
+  for (const std::string& name : media_names(folder)) {
     if (!name.ends_with(kSampleSuffix)) return false;
   }
   return true;

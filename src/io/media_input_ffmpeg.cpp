@@ -43,7 +43,7 @@ std::string pixel_limit() { return fmt::format("{}", limits::kMediaPixels); }
 
 }  // namespace
 
-MediaInput::MediaInput(const DiskFile& file) : file_(file) {
+MediaInput::MediaInput(const SourceFile& file) : file_(file) {
   // A packet may cost a whole buffer after a seek, and small packets may be many.
   budget_ = file.size() * 64 + (256ull << 20);
   try {
@@ -195,7 +195,7 @@ bool MediaInput::next(AVPacket& packet) {
   }
 }
 
-MediaDecoder::MediaDecoder(const DiskFile& file)
+MediaDecoder::MediaDecoder(const SourceFile& file)
     : input_(file), packet_(ffmpeg().av_packet_alloc()), frame_(ffmpeg().av_frame_alloc()) {
   if (!packet_ || !frame_) throw std::bad_alloc();
   open();

@@ -4,8 +4,8 @@
 #include <exception>
 #include <string>
 
+#include "io/file_source.h"
 #include "io/media_ffmpeg.h"
-#include "memory/disk_file.h"
 
 namespace ballast {
 
@@ -14,7 +14,7 @@ namespace ballast {
 // refused.
 class MediaInput {
  public:
-  explicit MediaInput(const DiskFile& file);
+  explicit MediaInput(const SourceFile& file);
   MediaInput(const MediaInput&) = delete;
   ~MediaInput();
 
@@ -36,7 +36,7 @@ class MediaInput {
   void check_failure() const;
   void close();
 
-  const DiskFile& file_;
+  const SourceFile& file_;
   std::uint64_t at_ = 0;
   std::uint64_t budget_ = 0;  // bytes that may still be read: a file that leads in circles ends
   std::exception_ptr failure_ = {};  // of a read, kept while FFmpeg's frames are on the stack
@@ -51,7 +51,7 @@ class MediaInput {
 // The decoded frames of such a file, in the order in which they are shown.
 class MediaDecoder {
  public:
-  explicit MediaDecoder(const DiskFile& file);
+  explicit MediaDecoder(const SourceFile& file);
 
   MediaInput& input() { return input_; }
   // The next frame, valid until the next call; nullptr at the end.

@@ -51,8 +51,8 @@ std::int64_t references(const AVCodecParameters& p) {
 
 }  // namespace
 
-MediaReading media_reading(const std::string& path) {
-  const DiskFile file = DiskFile::open(path, DiskMode::buffered);
+MediaReading media_reading(const FileSource& source) {
+  const SourceFile file = source.open();
   const MediaInput input(file);
   const AVCodecParameters& p = *input.stream().codecpar;
   const double pixels = static_cast<double>(std::max(p.width, 0)) * std::max(p.height, 0);

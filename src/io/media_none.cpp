@@ -20,12 +20,12 @@ MediaReader::MediaReader(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 MediaReader::MediaReader(MediaReader&&) noexcept = default;
 MediaReader& MediaReader::operator=(MediaReader&&) noexcept = default;
 MediaReader::~MediaReader() = default;
-MediaReader MediaReader::open(const std::string&) { no_media(); }
+MediaReader MediaReader::open(const FileSource&) { no_media(); }
 const std::string& MediaReader::path() const { no_media(); }
 const MediaInfo& MediaReader::info() const { no_media(); }
 std::int64_t MediaReader::position() const { no_media(); }
 std::size_t MediaReader::frame_bytes() const { no_media(); }
-MediaReading media_reading(const std::string&) { no_media(); }
+MediaReading media_reading(const FileSource&) { no_media(); }
 bool MediaReader::next(std::span<std::uint8_t>) { no_media(); }
 bool MediaReader::skip() { no_media(); }
 void MediaReader::rewind() { no_media(); }

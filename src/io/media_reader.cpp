@@ -9,7 +9,7 @@
 namespace ballast {
 namespace {
 
-MediaInfo animation_info(const DiskFile& file, const WebpAnimation& animation) {
+MediaInfo animation_info(const SourceFile& file, const WebpAnimation& animation) {
   MediaInfo info;
   info.container = "webp";
   info.codec = "webp";
@@ -29,20 +29,20 @@ MediaInfo animation_info(const DiskFile& file, const WebpAnimation& animation) {
 
 }  // namespace
 
-MediaInfo probe_media(const std::string& path) {
+MediaInfo probe_media(const FileSource& source) {
   {
-    const DiskFile file = DiskFile::open(path, DiskMode::buffered);
+    const SourceFile file = source.open();
     const WebpAnimation animation = read_webp_animation(file);
     if (animation.durations_ms.size() > 0) return animation_info(file, animation);
   }
-  return MediaReader::open(path).info();
+  return MediaReader::open(source).info();
 }
 
-RgbImage read_image(const std::string& path) {
-  MediaReader reader = MediaReader::open(path);
+RgbImage read_image(const FileSource& source) {
+  MediaReader reader = MediaReader::open(source);
   RgbImage image{.width = reader.info().width, .height = reader.info().height};
   image.pixels.resize(reader.frame_bytes());
-  check(reader.next(image.pixels), "{} has a frame and none was read", path);
+  check(reader.next(image.pixels), "{} has a frame and none was read", source.path);
   return image;
 }
 

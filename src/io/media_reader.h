@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/bytes.h"
+#include "io/file_source.h"
 
 namespace ballast {
 
@@ -59,7 +60,7 @@ struct MediaInfo {
 // they are stored, as the trainers leave them.
 class MediaReader {
  public:
-  static MediaReader open(const std::string& path);
+  static MediaReader open(const FileSource& source);
   MediaReader(MediaReader&&) noexcept;
   MediaReader& operator=(MediaReader&&) noexcept;
   ~MediaReader();
@@ -83,7 +84,7 @@ class MediaReader {
 
 // What a file is. Decodes the first frame, so a file that cannot be read fails here. An animated
 // WebP is described from its chunks; its pixels cannot be read (FFmpeg 5 has no decoder for it).
-MediaInfo probe_media(const std::string& path);
+MediaInfo probe_media(const FileSource& source);
 
 // What a file's header says of reading it. bytes: memory that it takes at most, for the libraries,
 // the decoder's pictures, a frame on its way to RGB. Fails as MediaReader::open() does for what is
@@ -92,10 +93,10 @@ struct MediaReading {
   std::int64_t width = 0, height = 0;
   Bytes bytes;
 };
-MediaReading media_reading(const std::string& path);
+MediaReading media_reading(const FileSource& source);
 
 // An image, or the first frame of anything else.
-RgbImage read_image(const std::string& path);
+RgbImage read_image(const FileSource& source);
 
 // Whether the first bytes are of a container that MediaReader may know. Opens no library.
 bool looks_like_media(std::span<const std::byte> first_bytes);

@@ -171,7 +171,7 @@ bool packets_are_frames(AVCodecID id) {
 }
 
 // When each frame is shown, in ticks; AV_NOPTS_VALUE where the file does not say.
-std::vector<std::int64_t> frame_ticks(const DiskFile& file) {
+std::vector<std::int64_t> frame_ticks(const SourceFile& file) {
   std::vector<std::int64_t> ticks;
   MediaDecoder decoder(file);
   if (packets_are_frames(decoder.input().stream().codecpar->codec_id)) {
@@ -229,9 +229,8 @@ bool media_available() { return true; }
 
 class MediaReader::Impl {
  public:
-  explicit Impl(const std::string& path)
-      : file_(DiskFile::open(path, DiskMode::buffered)), converter_(path) {
-    while_doing("reading " + printable(path), [&] {
+  explicit Impl(const FileSource& source) : file_(source.open()), converter_(source.path) {
+    while_doing("reading " + printable(source.path), [&] {
       restart();
       describe();
     });
@@ -261,7 +260,7 @@ class MediaReader::Impl {
     position_ = 0;
   }
 
-  const DiskFile& file() const { return file_; }
+  const SourceFile& file() const { return file_; }
   const MediaInfo& info() const { return info_; }
   std::int64_t position() const { return position_; }
   std::size_t frame_bytes() const {
@@ -316,7 +315,7 @@ class MediaReader::Impl {
     info_.still = info_.frames == 1 && guessed;
   }
 
-  DiskFile file_;
+  SourceFile file_;
   std::unique_ptr<MediaDecoder> decoder_;
   const AVFrame* first_ = nullptr;  // decoded and not handed out; the decoder's
   RgbConverter converter_;
@@ -329,8 +328,8 @@ MediaReader::MediaReader(MediaReader&&) noexcept = default;
 MediaReader& MediaReader::operator=(MediaReader&&) noexcept = default;
 MediaReader::~MediaReader() = default;
 
-MediaReader MediaReader::open(const std::string& path) {
-  return MediaReader(std::make_unique<Impl>(path));
+MediaReader MediaReader::open(const FileSource& source) {
+  return MediaReader(std::make_unique<Impl>(source));
 }
 
 const std::string& MediaReader::path() const { return impl_->file().path(); }

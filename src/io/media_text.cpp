@@ -36,7 +36,7 @@ void append_u32_be(MediaBytes& out, std::uint64_t v) {
 // The bytes of a file with bounds: what is not there is nothing.
 class Window {
  public:
-  explicit Window(const DiskFile& file) : file_(file) {}
+  explicit Window(const SourceFile& file) : file_(file) {}
   std::uint64_t size() const { return file_.size(); }
 
   std::optional<std::string> text(std::uint64_t at, std::uint64_t bytes) const {
@@ -57,7 +57,7 @@ class Window {
   }
 
  private:
-  const DiskFile& file_;
+  const SourceFile& file_;
 };
 
 // "parameters\0text", or of iTXt "parameters\0\0\0language\0keyword\0text" where nothing is
@@ -236,7 +236,7 @@ void add_png_text(MediaBytes& png, std::string_view text) {
   png.insert(kPngHeader, png_text_chunk(text));
 }
 
-std::string read_media_text(const DiskFile& file) {
+std::string read_media_text(const SourceFile& file) {
   const Window in(file);
   const std::string start = in.text(0, std::min<std::uint64_t>(in.size(), 12)).value_or("");
   std::string text;
@@ -247,7 +247,7 @@ std::string read_media_text(const DiskFile& file) {
   return text;
 }
 
-bool gif_is_whole(const DiskFile& file) {
+bool gif_is_whole(const SourceFile& file) {
   const Window in(file);
   if (in.text(0, 4) != "GIF8") return true;
   const auto flags = in.number(10, 1, false);
@@ -272,7 +272,7 @@ bool gif_is_whole(const DiskFile& file) {
   }
 }
 
-WebpAnimation read_webp_animation(const DiskFile& file) {
+WebpAnimation read_webp_animation(const SourceFile& file) {
   const Window in(file);
   const std::string start = in.text(0, std::min<std::uint64_t>(in.size(), 12)).value_or("");
   if (!start.starts_with("RIFF") || !start.ends_with("WEBP")) return {};

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "memory/disk_file.h"
+#include "io/file_source.h"
 
 namespace ballast {
 
@@ -27,11 +27,11 @@ void add_png_text(MediaBytes& png, std::string_view text);
 
 // The text of such a file, empty where it has none or is none of these. Walks over the chunks
 // without reading pictures; broken chunks end the walk.
-std::string read_media_text(const DiskFile& file);
+std::string read_media_text(const SourceFile& file);
 
 // Whether a GIF's blocks go on to its end mark: FFmpeg takes one that was cut for a shorter one.
 // True for what is no GIF.
-bool gif_is_whole(const DiskFile& file);
+bool gif_is_whole(const SourceFile& file);
 
 // An animated WebP, from its chunks.
 struct WebpAnimation {
@@ -40,7 +40,7 @@ struct WebpAnimation {
 };
 // Without frames where the file is no animated WebP. Fails with ErrorCode::input where its chunks
 // reach past its end.
-WebpAnimation read_webp_animation(const DiskFile& file);
+WebpAnimation read_webp_animation(const SourceFile& file);
 
 // Chunks of files that are written by hand.
 void append_u16_le(MediaBytes& out, std::uint64_t value);

@@ -190,6 +190,7 @@ struct TrainConfig {
   bool reset_dataloader = false, reset_optimizer = false, reset_optimizer_params = false;
   bool cache_only = false, regenerate_cache = false, trust_cache = false,
        allow_many_resolutions = false;
+  bool require_cache = false;  // what is not encoded yet is an error and not encoded first
 
   std::vector<std::string> notes;  // one line per key that was accepted without effect, and why
 };

@@ -109,6 +109,8 @@ void CommonFlags::declare(FlagTable& table) {
   toggle("regenerate_cache", "build all caches again", &TrainConfig::regenerate_cache);
   toggle("trust_cache", "use caches without comparing fingerprints", &TrainConfig::trust_cache);
   toggle("cache_only", "build caches and stop", &TrainConfig::cache_only);
+  toggle("require_cache", "fail where something is not encoded yet, instead of encoding it first",
+         &TrainConfig::require_cache);
   toggle("i_know_what_i_am_doing", "allow more than three resolutions",
          &TrainConfig::allow_many_resolutions);
   constexpr std::string_view kLauncher = "ignored: launcher option";

@@ -2,6 +2,8 @@
 
 #include <filesystem>
 
+#include "core/error.h"
+
 namespace ballast::train {
 namespace {
 
@@ -36,6 +38,23 @@ infer::ModelFiles parts_of(const TrainConfig& c) {
     }
   }
   return parts;
+}
+
+void use_vae_statistics(const std::string& vae, data::DatasetRequest& request) {
+  request.any_statistics = vae.empty();
+  const std::string config = vae.empty() ? "" : vae_config_json(vae);
+  if (config.empty()) return;
+  request.needs.statistics = read_vae_statistics(config, request.needs.latent_channels);
+}
+
+std::string vae_at_hand(const TrainConfig& c) {
+  try {
+    const std::string vae = parts_of(c).vae;
+    std::error_code error;
+    return fs::exists(vae, error) ? vae : "";
+  } catch (const Error&) {
+    return "";  // a folder that holds too much to choose from: such a run names its transformer
+  }
 }
 
 }  // namespace ballast::train

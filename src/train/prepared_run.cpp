@@ -16,6 +16,7 @@
 #include "train/base_merge.h"
 #include "train/config_hash.h"
 #include "train/model_choice.h"
+#include "train/model_parts.h"
 #include "train/taught_model.h"
 
 namespace ballast::train {
@@ -115,26 +116,30 @@ struct Sizes {
   std::int64_t accumulation = 1;
 };
 
+auto micro_batches(const Sizes& sizes) {
+  return [sizes](std::int64_t width, std::int64_t height, std::int64_t frames) {
+    return (frames == 1 ? sizes.images : sizes.clips)
+        .for_size(static_cast<double>(width), static_cast<double>(height));
+  };
+}
+
 std::unique_ptr<data::Dataset> open_data(const PreparedRun& run, const DatasetRef& ref,
                                          const Sizes& sizes, Purpose purpose,
                                          const DataChange& change = {}) {
-  return data::open_dataset(
-      {.path = ref.config,
-       .named = ref.named,
-       .needs = needs_of(run.config.model, run.model()),
-       .cache_name = cache_name_of(run.config.model, run.model()),
-       .micro_batch =
-           [sizes](std::int64_t width, std::int64_t height, std::int64_t frames) {
-             return (frames == 1 ? sizes.images : sizes.clips)
-                 .for_size(static_cast<double>(width), static_cast<double>(height));
-           },
-       .accumulation = sizes.accumulation,
-       .clip_mode = run.config.video_clip_mode,
-       .allow_many_resolutions = run.config.allow_many_resolutions,
-       .trust_cache = run.config.trust_cache,
-       .planning = purpose == Purpose::plan,
-       .frame_buckets = change.frame_buckets,
-       .resolution = change.resolution});
+  data::DatasetRequest request{.path = ref.config,
+                               .named = ref.named,
+                               .needs = needs_of(run.config.model, run.model()),
+                               .cache_name = cache_name_of(run.config.model, run.model()),
+                               .micro_batch = micro_batches(sizes),
+                               .accumulation = sizes.accumulation,
+                               .clip_mode = run.config.video_clip_mode,
+                               .allow_many_resolutions = run.config.allow_many_resolutions,
+                               .trust_cache = run.config.trust_cache,
+                               .planning = purpose == Purpose::plan,
+                               .frame_buckets = change.frame_buckets,
+                               .resolution = change.resolution};
+  use_vae_statistics(vae_at_hand(run.config), request);
+  return data::open_dataset(request);
 }
 
 wan::Batch batch_of(const data::LatentShape& s, std::size_t samples) {
@@ -152,7 +157,7 @@ struct Steps {
 
 // Every kind of step that an epoch has; where nothing is cached yet, the largest that may come.
 Steps steps_of(const data::Dataset& dataset, std::uint64_t seed, std::int64_t accumulation,
-               Purpose purpose) {
+               Purpose purpose, const ComingData* coming = nullptr) {
   Steps steps;
   const std::vector<data::StepBatch> epoch = dataset.epoch(1, seed);
   steps.in_epoch = std::ssize(epoch);
@@ -165,15 +170,20 @@ Steps steps_of(const data::Dataset& dataset, std::uint64_t seed, std::int64_t ac
     }
     ++steps.counts[kind->second];
   }
-  if (purpose == Purpose::train || dataset.fully_cached()) return steps;
-  steps.uncached = dataset.largest_allowed_bucket();
-  if (!steps.uncached) return steps;
-  const wan::Batch batch = batch_of(
-      steps.uncached->shape, static_cast<std::size_t>(steps.uncached->micro_batch * accumulation));
-  if (std::ranges::find(steps.batches, batch) == steps.batches.end()) {
+  const auto add = [&](const data::Bucket& b) {
+    const wan::Batch batch =
+        batch_of(b.shape, static_cast<std::size_t>(b.micro_batch * accumulation));
+    if (std::ranges::find(steps.batches, batch) != steps.batches.end()) return;
     steps.batches.push_back(batch);
     steps.counts.push_back(0);
+  };
+  if (coming != nullptr) {
+    for (const data::Bucket& b : coming->training) add(b);
+    return steps;
   }
+  if (purpose == Purpose::train || dataset.fully_cached()) return steps;
+  steps.uncached = dataset.largest_allowed_bucket();
+  if (steps.uncached) add(*steps.uncached);
   return steps;
 }
 
@@ -215,8 +225,9 @@ void note_dtype(PreparedRun& run) {
       name_of(dtype)));
 }
 
-void add_steps(PreparedRun& run, Purpose purpose) {
-  Steps steps = steps_of(*run.dataset, run.config.seed, run.config.gradient_accumulation, purpose);
+void add_steps(PreparedRun& run, Purpose purpose, const ComingData* coming) {
+  Steps steps =
+      steps_of(*run.dataset, run.config.seed, run.config.gradient_accumulation, purpose, coming);
   if (steps.uncached) {
     const data::LatentShape& z = steps.uncached->shape;
     run.notes.push_back(
@@ -238,7 +249,7 @@ Sizes sizes_of(const TrainConfig& c) {
   return {c.micro_batch, c.image_micro_batch, c.gradient_accumulation};
 }
 
-void add_evaluation(PreparedRun& run, Purpose purpose) {
+void add_evaluation(PreparedRun& run, Purpose purpose, const ComingData* coming) {
   for (const DatasetRef& ref : run.config.eval_datasets) {
     EvalSet& set = run.evals.emplace_back();
     set.name = ref.name;
@@ -248,6 +259,11 @@ void add_evaluation(PreparedRun& run, Purpose purpose) {
     set.first_run = run.request.job.eval_batches.size();
     for (const data::Bucket& b : set.dataset->buckets()) {
       // One sample at a time: the loss is a mean over samples whatever shares a run.
+      run.request.job.eval_batches.push_back(batch_of(b.shape, 1));
+    }
+    const std::size_t number = run.evals.size() - 1;
+    if (coming == nullptr || number >= coming->evaluation.size()) continue;
+    for (const data::Bucket& b : coming->evaluation[number]) {
       run.request.job.eval_batches.push_back(batch_of(b.shape, 1));
     }
   }
@@ -339,6 +355,11 @@ std::string shapes_text(const PreparedRun& run) {
 
 }  // namespace
 
+std::function<std::int64_t(std::int64_t, std::int64_t, std::int64_t)> micro_batches_of(
+    const TrainConfig& config) {
+  return micro_batches(sizes_of(config));
+}
+
 std::vector<wan::Batch> batches_with(const PreparedRun& run, const DataChange& change) {
   Sizes sizes = sizes_of(run.config);
   if (change.micro_batch) {
@@ -351,7 +372,9 @@ std::vector<wan::Batch> batches_with(const PreparedRun& run, const DataChange& c
   return steps_of(*dataset, run.config.seed, sizes.accumulation, Purpose::plan).batches;
 }
 
-PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose purpose) {
+PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose purpose,
+                        const ComingData* coming) {
+  check(coming == nullptr || purpose == Purpose::plan, "a run on data that is not there yet");
   PreparedRun run;
   run.config = std::move(config);
   const TrainConfig& c = run.config;
@@ -384,8 +407,10 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
   r.budget = budget_of(c.memory, target.profile);
   if (purpose == Purpose::train) warn_of_limits(c.memory, target.profile);
   run.dataset = open_data(run, c.dataset, sizes_of(c), purpose);
-  const bool cached = purpose == Purpose::train || run.dataset->fully_cached();
-  if (c.uncond_fraction > 0 && cached && !run.dataset->has_empty_caption()) {
+  // Of data that comes the empty caption comes too.
+  const bool known =
+      purpose == Purpose::train || (coming == nullptr && run.dataset->fully_cached());
+  if (c.uncond_fraction > 0 && known && !run.dataset->has_empty_caption()) {
     fail(ErrorCode::input,
          fmt::format("uncond_fraction = {} drops captions, but the cache of {} has no embedding of "
                      "the empty caption",
@@ -393,9 +418,9 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
          {{"ballast cache with the same arguments", "encodes it with the captions of media"},
           {"uncond_fraction = 0", "every caption is kept"}});
   }
-  if (c.dmd2 || c.student) check_distillable(run, purpose);
-  add_steps(run, purpose);
-  add_evaluation(run, purpose);
+  if (c.dmd2 || c.student) check_distillable(run, known);
+  add_steps(run, purpose, coming);
+  add_evaluation(run, purpose, coming);
   run.total_steps = total_steps(c, std::max<std::int64_t>(1, run.steps_per_epoch));
   run.schedule = schedule_of(c, std::max<std::int64_t>(1, run.steps_per_epoch));
   run.config_hash = config_hash(c, run.schedule, *run.dataset);
@@ -407,7 +432,7 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
   job.noising = c.dmd2 || c.student ? wan::Noising::prepared : wan::Noising::recorded;
   if (c.dmd2) job.distil = programs_of(*c.dmd2);
   job.loss = loss_of(c);
-  job.masks = run.dataset->has_masks() && !c.dmd2;
+  job.masks = (run.dataset->has_masks() || (coming != nullptr && coming->masks)) && !c.dmd2;
   job.prefetch = true;
   job.lora = {.rank = c.adapter.rank,
               .alpha = static_cast<float>(

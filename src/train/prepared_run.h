@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -60,7 +61,20 @@ std::string cache_name_of(const ModelConfig& named, const wan::Config& model);
 // What the configuration allows, else what the machine has.
 Budget budget_of(const MemoryConfig& memory, const MachineProfile& profile);
 
-PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose purpose);
+// What will be encoded before the run begins: the latents that come, by dataset.
+struct ComingData {
+  std::vector<data::Bucket> training = {};
+  std::vector<std::vector<data::Bucket>> evaluation = {};  // by TrainConfig::eval_datasets
+  bool masks = false;
+};
+// Samples per micro-batch of the run's dataset, for DatasetRequest::micro_batch.
+std::function<std::int64_t(std::int64_t, std::int64_t, std::int64_t)> micro_batches_of(
+    const TrainConfig& config);
+
+// coming: of Purpose::plan; without it what is not cached is planned as the largest bucket that the
+// dataset allows.
+PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose purpose,
+                        const ComingData* coming = nullptr);
 
 // Other numbers in the dataset's file or beside it.
 struct DataChange {

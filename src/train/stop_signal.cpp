@@ -43,6 +43,8 @@ std::atomic<bool> installed{false};
 std::atomic<int> asked{0};
 std::atomic<bool> save_asked{false};
 std::atomic<std::int64_t> asked_at_ns{0};
+constexpr const char* kAfterThisStep = "stopping after this step, then saving";
+std::atomic<const char*> answer{kAfterThisStep};
 static_assert(std::atomic<int>::is_always_lock_free);
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 
@@ -70,7 +72,9 @@ extern "C" void ballast_on_stop_signal(int signal) {
   std::int64_t none = 0;
   if (asked_at_ns.compare_exchange_strong(none, now)) {
     asked.store(signal);
-    say("\nballast: stopping after this step, then saving; ");
+    say("\nballast: ");
+    say(answer.load());
+    say("; ");
     say(h.said);
     say("\n");
     // A closing terminal sends SIGHUP several times: only who insists loses the step.
@@ -94,8 +98,9 @@ void install(int signal, struct sigaction& before) {
 
 }  // namespace
 
-StopSignal::StopSignal() {
+StopSignal::StopSignal(const char* said) {
   check(!installed.exchange(true), "two StopSignals at once");
+  answer.store(said != nullptr ? said : kAfterThisStep);
   asked.store(0);
   asked_at_ns.store(0);
   save_asked.store(false);

@@ -17,7 +17,9 @@ namespace ballast::train {
 // group. One StopSignal at a time; handlers that were there come back at the end.
 class StopSignal {
  public:
-  StopSignal();
+  // said: what happens first, for the line that the first signal writes to stderr; a literal.
+  // nullptr: "stopping after this step, then saving".
+  explicit StopSignal(const char* said = nullptr);
   ~StopSignal();
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;

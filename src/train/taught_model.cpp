@@ -23,7 +23,7 @@ std::string initial_student(const PreparedRun& run, const wan::Config& student) 
 
 }  // namespace
 
-void check_distillable(const PreparedRun& run, Purpose purpose) {
+void check_distillable(const PreparedRun& run, bool cache_known) {
   const TrainConfig& c = run.config;
   if (c.dmd2 && run.checkpoints.size() > 1) {
     fail(ErrorCode::input,
@@ -34,9 +34,8 @@ void check_distillable(const PreparedRun& run, Purpose purpose) {
     fail(ErrorCode::input, "eval_datasets: a distillation has no loss that a dataset could show",
          {{"remove the line", "docs/distillation.md says how samples are compared instead"}});
   }
-  const bool known = purpose == Purpose::train || run.dataset->fully_cached();
   const double guidance = c.dmd2 ? c.dmd2->guidance : c.student->guidance;
-  if (guidance != 1 && known && !run.dataset->has_empty_caption()) {
+  if (guidance != 1 && cache_known && !run.dataset->has_empty_caption()) {
     fail(ErrorCode::input,
          fmt::format("[distill] guidance = {} needs the empty caption, and the cache of {} has no "
                      "embedding of it",

@@ -6,11 +6,13 @@
 #include <filesystem>
 #include <map>
 #include <numeric>
+#include <set>
 #include <sstream>
 
 #include "core/error.h"
 #include "core/random.h"
 #include "tests/support/errors.h"
+#include "tests/support/tar_file.h"
 #include "tests/support/tiny_cache.h"
 
 namespace ballast::data {
@@ -22,11 +24,15 @@ using test::TempDir;
 using test::tiny_needs;
 
 // A media file of these tests says "WIDTH HEIGHT FRAMES FPS" and, if it is to break, at which
-// frame. Frame k of it has the value k / 100 everywhere.
+// frame (-2: it is described and has no decoder). Frame k of it has the value k / 100 everywhere.
 class TextMedia final : public OpenMedia {
  public:
-  explicit TextMedia(const std::string& path) {
-    std::istringstream text(read_whole(path));
+  explicit TextMedia(const FileSource& source) {
+    const SourceFile file = source.open();
+    std::string bytes(file.size(), '\0');
+    file.read(0, std::as_writable_bytes(std::span(bytes)));
+    const std::string& path = source.path;
+    std::istringstream text(bytes);
     if (!(text >> info_.width >> info_.height >> info_.frames >> info_.fps)) {
       fail(ErrorCode::input, path + " is no video");
     }
@@ -34,6 +40,7 @@ class TextMedia final : public OpenMedia {
   }
   const MediaInfo& info() const override { return info_; }
   void begin(ClipPlan plan) override {
+    if (broken_ == -2) fail(ErrorCode::input, "it has no decoder");
     plan_ = std::move(plan);
     clip_ = -1;
   }
@@ -129,7 +136,7 @@ class Encoding : public ::testing::Test {
     report.skipped = work.skipped;
     encode_texts(work, o, encoders_.text(), report);
     const MediaAccess access{
-        .open = [](const std::string& path) { return std::make_unique<TextMedia>(path); },
+        .open = [](const FileSource& source) { return std::make_unique<TextMedia>(source); },
         .mask =
             [](const std::string&, PixelSize, PixelSize, PixelSize latent) {
               return std::vector<float>(static_cast<std::size_t>(latent.width * latent.height),
@@ -277,6 +284,78 @@ TEST_F(Encoding, SkipsBrokenMediaUntilTheyChange) {
   EXPECT_EQ(open_dataset(request_)->samples().size(), 4u);
 }
 
+TEST_F(Encoding, LeavesOutWhatIsDescribedAndCannotBeDecoded) {
+  add("a.mp4", "40 40 9 16", "one");
+  add("b.webp", "40 40 1 0 -2", "two");
+  write_set();
+  const EncodingReport report = run();
+  EXPECT_EQ(report.clips, 1);
+  ASSERT_EQ(report.skipped.size(), 1u);
+  EXPECT_EQ(report.skipped[0].reason, "it has no decoder");
+  EXPECT_EQ(open_dataset(request_)->samples().size(), 1u);
+  EXPECT_EQ(run().skipped.size(), 1u) << "it is told again and not tried again";
+}
+
+TEST_F(Encoding, ReadsMembersOfArchivesWhereTheyLie) {
+  directory_ = "mask_path = '" + dir_.path("masks") + "'\n";
+  dir_.write("masks/a.png", "mask");
+  add("plain.mp4", "40 40 9 16", "beside");
+  const auto pack = [&](const std::string& frames) {
+    dir_.write("clips/more.tar",
+               test::tar_member({.name = "in/a.txt", .data = " one \n"}) +
+                   test::tar_member({.name = "in/a.mp4", .data = "40 40 " + frames + " 16"}) +
+                   test::tar_member({.name = "b.png", .data = "40 40 1 0"}) +
+                   test::tar_member({.name = "b.txt", .data = "two"}) +
+                   test::tar_member({.name = "lonely.mp4", .data = "40 40 9 16"}) +
+                   test::tar_member({.name = "torn.mp4", .data = "nothing"}) +
+                   test::tar_member({.name = "torn.txt", .data = "three"}) +
+                   test::tar_member({.name = "../up.mp4", .data = "40 40 9 16"}) +
+                   test::tar_member({.name = "._a.mp4", .data = "hidden"}) +
+                   test::tar_member({.name = "inner.tar", .data = "x"}) + test::tar_end());
+  };
+  pack("9");
+  write_set();
+  const EncodingReport report = run();
+  EXPECT_EQ(report.clips, 3);
+  EXPECT_EQ(report.texts, 5) << "four captions and the empty one";
+  ASSERT_EQ(report.skipped.size(), 1u);
+  EXPECT_EQ(report.skipped[0].path, dir_.path("clips") + "/more.tar/torn.mp4");
+  EXPECT_FALSE(std::filesystem::exists(dir_.path("clips/more.tar/in")));
+
+  const auto d = open_dataset(request_);
+  ASSERT_EQ(d->samples().size(), 3u);
+  EXPECT_TRUE(d->has_masks()) << "by the last part of a member's name";
+  std::set<float> captions;
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    captions.insert(test::read_sample(*d, tiny_needs(), i).context[0]);
+  }
+  EXPECT_EQ(captions, (std::set<float>{static_cast<float>(hash_of("one") % 100),
+                                       static_cast<float>(hash_of("two") % 100),
+                                       static_cast<float>(hash_of("beside") % 100)}));
+  std::string notes;
+  for (const std::string& n : d->notes()) notes += n + "\n";
+  EXPECT_THAT(notes, ::testing::HasSubstr("1 member is left out (its name leads upwards (..))"));
+  EXPECT_THAT(notes, ::testing::HasSubstr("an archive inside an archive"));
+  EXPECT_THAT(notes, ::testing::HasSubstr("more.tar/lonely.mp4 first"));
+
+  encoders_ = {};
+  EXPECT_EQ(run().clips_there, 3);
+  EXPECT_EQ(encoders_.clips + encoders_.texts, 0);
+  pack("10");
+  EXPECT_FAILS(open_dataset(request_), ErrorCode::input, "not cached yet");
+  run();
+  EXPECT_EQ(open_dataset(request_)->samples().size(), 3u);
+
+  // captions.json has the names inside archives.
+  dir_.write("clips/captions.json", R"({"in/a.mp4": ["x", "y"], "plain.mp4": ["z"]})");
+  run();
+  EXPECT_EQ(open_dataset(request_)->samples().size(), 3u);
+  std::string bytes = read_whole(dir_.path("clips/more.tar"));
+  bytes[600] ^= 1;
+  dir_.write("clips/more.tar", bytes.substr(0, 512 + 512 + 100));
+  EXPECT_FAILS(find_encoding_work({request_}), ErrorCode::input, "more.tar");
+}
+
 TEST_F(Encoding, MakesAgainWhatChangedAndAllWhenAskedTo) {
   add("a.mp4", "40 40 9 16", "one");
   add("b.mp4", "40 40 9 16", "two");
@@ -292,6 +371,32 @@ TEST_F(Encoding, MakesAgainWhatChangedAndAllWhenAskedTo) {
   run(true);
   EXPECT_EQ(encoders_.texts, 3);
   EXPECT_EQ(encoders_.clips, 2);
+}
+
+TEST_F(Encoding, TellsLatentsOfOtherStatisticsApart) {
+  add("a.mp4", "40 40 9 16", "one");
+  write_set();
+  run();
+  const VaeStatistics other{.mean = {0, 1}, .std = {1, 2}};
+  request_.needs.statistics = other;
+  EXPECT_FAILS(open_dataset(request_), ErrorCode::input, "not cached yet");
+  encoders_ = {};
+  run();
+  EXPECT_EQ(encoders_.clips, 1);
+  EXPECT_EQ(encoders_.texts, 0) << "captions are not normalised";
+  EXPECT_EQ(open_dataset(request_)->samples().size(), 1u);
+  request_.needs.statistics.std[1] = 3;
+  EXPECT_FAILS(open_dataset(request_), ErrorCode::input, "not cached yet");
+  request_.needs.statistics = {};
+  EXPECT_FAILS(open_dataset(request_), ErrorCode::input, "not cached yet");
+  // Without the VAE nobody can tell.
+  request_.any_statistics = true;
+  EXPECT_EQ(open_dataset(request_)->samples().size(), 1u);
+  request_.any_statistics = false;
+  run();
+  EXPECT_EQ(open_dataset(request_)->samples().size(), 1u);
+  request_.any_statistics = true;
+  EXPECT_EQ(open_dataset(request_)->samples().size(), 1u);
 }
 
 TEST_F(Encoding, GivesImageToVideoModelsTheFirstFrameAndGrey) {
@@ -340,6 +445,9 @@ TEST_F(Encoding, FillsTheCachesOfMusubiTuner) {
   encoders_ = {};
   EXPECT_EQ(run().clips_there, 3);
   EXPECT_EQ(encoders_.clips + encoders_.texts, 0);
+  request_.needs.statistics = {.mean = {0, 1}, .std = {1, 2}};
+  EXPECT_EQ(run().clips, 3) << "normalised with other numbers: made again";
+  EXPECT_EQ(run().clips_there, 3);
 }
 
 TEST_F(Encoding, WritesPairsBesideTheMedia) {
@@ -361,6 +469,16 @@ TEST_F(Encoding, WritesPairsBesideTheMedia) {
   encoders_.clips = encoders_.texts = 0;
   EXPECT_EQ(run().clips_there, 2);
   EXPECT_EQ(encoders_.clips + encoders_.texts, 0);
+
+  request_.needs.statistics.mean.assign(48, 3);
+  request_.needs.statistics.std.assign(48, 2);
+  EXPECT_EQ(run().clips_there, 2) << "pairs hold latents as the VAE gave them";
+  EXPECT_EQ(run(true).clips, 2);
+  const auto own = test::read_sample(*open_dataset(request_), request_.needs, 0);
+  EXPECT_NEAR(own.latent.back(), 0.04f, 1e-5) << "written and read with the same numbers";
+  request_.needs.statistics = {};
+  const auto others = test::read_sample(*open_dataset(request_), request_.needs, 0);
+  EXPECT_GT(std::abs(others.latent.back() - 0.04f), 0.5f);
 }
 
 }  // namespace

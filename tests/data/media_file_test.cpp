@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "data/latent_cache.h"
 #include "io/media_writer.h"
+#include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_clip.h"
 
@@ -68,6 +69,12 @@ TEST_F(MediaFile, AFolderChangesWithItsPictures) {
   EXPECT_NE(stamp_of(dir_.path("frames")), before);
   EXPECT_FALSE(stamp_of(dir_.path("empty")).has_value());
   EXPECT_THROW(open_media(dir_.path("empty")), Error);
+}
+
+TEST_F(MediaFile, AnAnimatedWebpIsNoClip) {
+  const std::string path = dir_.path("moves.webp");
+  test::write_clip(path, {.width = 32, .height = 32, .rate = {16, 1}}, 3);
+  EXPECT_FAILS(open_media(path), ErrorCode::input, "animated WebP");
 }
 
 TEST_F(MediaFile, LargerPicturesTakeMoreMemoryToRead) {

@@ -1,7 +1,9 @@
 #include <array>
 #include <cmath>
+#include <filesystem>
 
 #include "io/media_reader.h"
+#include "io/media_writer.h"
 #include "tests/e2e/ballast_process.h"
 
 namespace ballast::test {
@@ -88,6 +90,54 @@ TEST(DemoModel, DrawsTheColourAndTheMotionOfThePrompt) {
   EXPECT_LT(std::abs(red[12].y - red[0].y), 6);
   EXPECT_GT(blue[12].y - blue[0].y, 12);
   EXPECT_LT(std::abs(blue[12].x - blue[0].x), 6);
+}
+
+// A dataset that was never cached gives the LoRA of one that was.
+TEST(DemoModel, TrainsTheSameLoraWithAndWithoutCaching) {
+  if (!media_available()) GTEST_SKIP() << "built without FFmpeg";
+  const auto adapter_of = [](bool cache_first) {
+    const TempDir dir;
+    for (int clip = 0; clip < 2; ++clip) {
+      std::filesystem::create_directories(dir.path("clips"));
+      const auto writer = open_media_writer(dir.path(fmt::format("clips/{}.mp4", clip)),
+                                            {.width = 64, .height = 64, .rate = {16, 1}});
+      for (int t = 0; t < 13; ++t) {
+        std::vector<std::uint8_t> frame(64 * 64 * 3, 20);
+        for (int y = 20; y < 40; ++y) {
+          for (int x = 10 + 2 * t; x < 30 + 2 * t; ++x) {
+            frame[static_cast<std::size_t>((y * 64 + x) * 3 + clip)] = 220;
+          }
+        }
+        writer->add(frame);
+      }
+      writer->finish();
+      dir.write(fmt::format("clips/{}.txt", clip),
+                clip == 0 ? "a red square moves right" : "a green square moves right");
+    }
+    const std::string set =
+        dir.write("set.toml", "resolutions = [64]\nframe_buckets = [13]\n[[directory]]\npath = '" +
+                                  dir.path("clips") + "'\n");
+    const std::string config = dir.write(
+        "run.toml", fmt::format("output_dir = '{}'\ndataset = '{}'\nepochs = 2\n"
+                                "save_every_n_epochs = 2\nuncond_fraction = 0.5\nseed = 3\n"
+                                "[model]\ntype = 'wan'\nckpt_path = '{}'\ndtype = 'bfloat16'\n"
+                                "[adapter]\ntype = 'lora'\nrank = 4\ndtype = 'float32'\n"
+                                "[optimizer]\ntype = 'adamw'\nlr = 1e-3\n",
+                                dir.path("out"), set, kModel));
+    const auto run = [&](const char* command) {
+      const Finished f = run_ballast({command, config, "--device", "cpu"});
+      EXPECT_EQ(f.exit_code, 0) << command << f.out << f.err;
+    };
+    if (cache_first) run("cache");
+    run("train");
+    for (const auto& f : std::filesystem::recursive_directory_iterator(dir.path("out"))) {
+      if (f.path().filename() == "adapter_model.safetensors") return read_whole(f.path().string());
+    }
+    return std::string();
+  };
+  const std::string cached = adapter_of(true);
+  ASSERT_FALSE(cached.empty());
+  EXPECT_TRUE(adapter_of(false) == cached);
 }
 
 }  // namespace

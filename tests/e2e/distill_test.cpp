@@ -94,7 +94,7 @@ TEST_F(Distilling, DrawsPicturesInsideItsPlan) {
   EXPECT_EQ(tight.exit_code, 3) << tight.err;
   EXPECT_THAT(tight.err, AllOf(HasSubstr("decoding with"), HasSubstr("1.000 MB allowed")));
   std::smatch enough;
-  ASSERT_TRUE(std::regex_search(tight.err, enough, std::regex("--ram (\\d+MB): fits in")));
+  ASSERT_TRUE(std::regex_search(tight.err, enough, std::regex("--ram (\\d+MB): fits: ")));
   EXPECT_THAT(sample("tight.png", {"--ram", enough[1].str()}).err,
               ::testing::Not(HasSubstr("does not fit")));
 

@@ -107,6 +107,47 @@ TEST(VideoCodec, GivesTheSameBitsInEveryBudgetAndDialect) {
   }
 }
 
+TEST(VideoCodec, NormalisesWithTheNumbersOfADiffusersConfig) {
+  const test::TempDir dir;
+  const wan_vae::Config c = support::tiny_vae(wan_vae::Generation::wan21);
+  support::write_vae(dir.path("plain.safetensors"), c, wan_vae::Dialect::diffusers);
+  dir.write("vae/config.json",
+            R"({"z_dim": 3, "latents_mean": [0.5, -1, 2], "latents_std": [2, 0.25, 4]})");
+  const std::string file = dir.path("vae/diffusion_pytorch_model.safetensors");
+  support::write_vae(file, c, wan_vae::Dialect::diffusers);
+  const auto encode = [](const std::string& path) {
+    return VideoEncoder(path, {.threads = 2})
+        .encode(5, 16, 24, [](std::int64_t first, std::int64_t, std::span<float> to) {
+          for (std::size_t i = 0; i < to.size(); ++i) {
+            to[i] = std::sin(static_cast<float>(i) + 3 * static_cast<float>(first));
+          }
+        });
+  };
+  const std::vector<float> raw = encode(dir.path("plain.safetensors"));
+  const float mean[] = {0.5f, -1, 2}, std[] = {2, 0.25f, 4};
+  for (const std::string& path : {dir.path("vae"), file}) {
+    const std::vector<float> latent = encode(path);
+    ASSERT_EQ(latent.size(), raw.size());
+    const std::size_t per_channel = raw.size() / 3;
+    for (std::size_t i = 0; i < raw.size(); ++i) {
+      const std::size_t z = i / per_channel;
+      ASSERT_NEAR(latent[i], (raw[i] - mean[z]) / std[z], 1e-5) << i;
+    }
+    // What is decoded is the same clip.
+    const auto frames = [](const std::string& from, const std::vector<float>& of) {
+      std::vector<float> all;
+      VideoDecoder(from, {.threads = 2}).decode(of, 2, 2, 3, [&](const DecodedFrames& f) {
+        all.insert(all.end(), f.pixels.begin(), f.pixels.end());
+      });
+      return all;
+    };
+    const std::vector<float> want = frames(dir.path("plain.safetensors"), raw);
+    const std::vector<float> got = frames(path, latent);
+    ASSERT_EQ(got.size(), want.size());
+    for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-4) << i;
+  }
+}
+
 TEST(VideoCodec, RefusesWhatDoesNotFitAndWhatIsNoVae) {
   const test::TempDir dir;
   const wan_vae::Config c = support::tiny_vae(wan_vae::Generation::wan21);
@@ -159,7 +200,7 @@ TEST(VideoCodec, ARefusalsAdviceIsTrue) {
     EXPECT_EQ(change.find("--gpu") != change.npos, gpu == 1000u) << change;
     EXPECT_EQ(change.find("--ram") != change.npos, ram == 1000u) << change;
     const wan_vae::PlannedVae planned = with(more).plan(height, width, true);
-    EXPECT_EQ(error->advice()[0].effect, fmt::format("fits in {} of RAM", planned.host));
+    EXPECT_EQ(error->advice()[0].effect, fmt::format("fits: {} of RAM", planned.host));
   }
   // A smaller picture, where one fits.
   const VideoDecoder whole(path, {.threads = 1});

@@ -22,7 +22,8 @@ struct Config {
       96;  // width of the first encoder stage; others are 1, 2, 4, 4 times it
   std::int64_t decoder_dim = 96;
   std::int64_t z_dim = 16;
-  // Of its latents, by channel, where the file says so; empty: see latent_statistics().
+  // Of its latents, by channel, where the file or its config.json says so; empty: see
+  // latent_statistics().
   std::vector<float> latent_mean = {}, latent_std = {};
 
   bool folded() const { return generation == Generation::wan22; }

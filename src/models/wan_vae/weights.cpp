@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "io/json_reader.h"
+#include "io/vae_statistics.h"
 #include "ops/conv3d.h"
 #include "ops/copy.h"
 
@@ -47,6 +48,14 @@ std::vector<float> list_of(const Checkpoint& checkpoint, const char* key, std::i
 }
 
 void read_statistics(const Checkpoint& checkpoint, Config& c) {
+  if (const std::string config = vae_config_json(checkpoint.path()); !config.empty()) {
+    VaeStatistics s = read_vae_statistics(config, c.z_dim);
+    if (!s.empty()) {
+      c.latent_mean = std::move(s.mean);
+      c.latent_std = std::move(s.std);
+      return;
+    }
+  }
   c.latent_mean = list_of(checkpoint, kLatentMeanKey, c.z_dim);
   c.latent_std = list_of(checkpoint, kLatentStdKey, c.z_dim);
   if (c.latent_mean.size() != c.latent_std.size()) {

@@ -1,0 +1,114 @@
+#include "io/vae_statistics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <span>
+#include <string_view>
+
+#include "core/error.h"
+#include "io/json_reader.h"
+#include "io/wan_latent_statistics.h"
+#include "memory/disk_file.h"
+
+namespace ballast {
+namespace {
+
+constexpr std::string_view kMeanKey = "latents_mean", kStdKey = "latents_std";
+constexpr std::uint64_t kMostConfigBytes = 16 << 20;
+
+std::string config_text(const std::string& path) {
+  const DiskFile file = DiskFile::open(path, DiskMode::buffered);
+  if (file.size() > kMostConfigBytes) {
+    fail(ErrorCode::input, fmt::format("{}: {} bytes, a config.json has at most {}", path,
+                                       file.size(), kMostConfigBytes));
+  }
+  std::string text(file.size(), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+// The list that follows; more numbers than channels are not kept.
+std::vector<float> read_list(JsonReader& json, const std::string& path, std::string_view key,
+                             std::int64_t channels) {
+  std::vector<float> values;
+  std::int64_t count = 0;
+  json.open_array();
+  while (json.next_element()) {
+    const double written = json.number();
+    const auto value = static_cast<float>(written);
+    if (!std::isfinite(value)) {
+      fail(ErrorCode::input,
+           fmt::format("{}: {}[{}] is {}, which is too large", path, key, count, written));
+    }
+    // A std below the smallest normal float would make infinities of latents.
+    if (key == kStdKey && value < std::numeric_limits<float>::min()) {
+      fail(ErrorCode::input, fmt::format("{}: {}[{}] is {}; a standard deviation is greater than 0",
+                                         path, key, count, written));
+    }
+    if (++count <= channels) values.push_back(value);
+  }
+  if (count != channels) {
+    fail(ErrorCode::input, fmt::format("{}: {} has {} numbers, the latents have {} channels", path,
+                                       key, count, channels));
+  }
+  return values;
+}
+
+template <std::size_t N>
+bool same_numbers(const VaeStatistics& s, const std::array<float, N>& mean,
+                  const std::array<float, N>& std) {
+  return std::ranges::equal(s.mean, mean) && std::ranges::equal(s.std, std);
+}
+
+}  // namespace
+
+std::string vae_config_json(const std::string& vae) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  fs::path folder = vae;
+  if (!fs::is_directory(folder, error)) {
+    if (!folder.filename().string().starts_with("diffusion_pytorch_model")) return "";
+    folder = folder.parent_path();
+  }
+  const fs::path config = folder / "config.json";
+  return fs::is_regular_file(config, error) ? config.string() : "";
+}
+
+VaeStatistics read_vae_statistics(const std::string& path, std::int64_t channels) {
+  const std::string text = config_text(path);
+  JsonReader json({.text = text, .path = path, .rule = "config.json"});
+  VaeStatistics found;
+  bool mean = false, std = false;
+  json.open_object();
+  for (std::string_view key; json.next_key(key);) {
+    const bool is_mean = key == kMeanKey;
+    if (!is_mean && key != kStdKey) {
+      json.skip();
+      continue;
+    }
+    if (json.peek() == JsonReader::Kind::null) {
+      json.null();
+      continue;
+    }
+    bool& seen = is_mean ? mean : std;
+    if (seen) {
+      fail(ErrorCode::input,
+           fmt::format("{}: {} is there twice", path, is_mean ? kMeanKey : kStdKey));
+    }
+    seen = true;
+    (is_mean ? found.mean : found.std) =
+        read_list(json, path, is_mean ? kMeanKey : kStdKey, channels);
+  }
+  json.finish();
+  if (mean != std) {
+    fail(ErrorCode::input, fmt::format("{} has {} and no {}", path, mean ? kMeanKey : kStdKey,
+                                       mean ? kStdKey : kMeanKey));
+  }
+  const bool released = same_numbers(found, kWan21LatentMean, kWan21LatentStd) ||
+                        same_numbers(found, kWan22LatentMean, kWan22LatentStd);
+  return released ? VaeStatistics{} : found;
+}
+
+}  // namespace ballast
