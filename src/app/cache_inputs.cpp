@@ -6,12 +6,13 @@
 #include "core/error.h"
 #include "infer/model_folder.h"
 #include "infer/text_encoder.h"
-#include "io/checkpoint.h"
+#include "io/checkpoint_parts.h"
 #include "models/wan/recognise.h"
 #include "models/wan_vae/weights.h"
 #include "train/model_choice.h"
 #include "train/model_parts.h"
 #include "train/prepared_run.h"
+#include "train/published_model.h"
 
 namespace ballast {
 namespace {
@@ -46,7 +47,7 @@ bool is_released(const wan_vae::Config& vae) {
 // one; nothing but the text encoder says what goes with another.
 void use_vae(bool image_to_video, CacheInputs& in) {
   const std::string& path = in.vae;
-  const Checkpoint file = Checkpoint::open(path);
+  const Checkpoint file = open_part(path, CheckpointPart::vae);
   const auto vae = wan_vae::recognise(file);
   if (!vae) {
     fail(ErrorCode::input, fmt::format("{} holds no VAE of Wan", path),
@@ -85,14 +86,17 @@ data::EncodingWork missing_of(const data::EncodingSearch& search, const train::T
 
 [[noreturn]] void fail_missing(std::string_view what, std::int64_t count, std::string_view items,
                                const train::TrainConfig& c, std::string_view key,
-                               std::string_view flag) {
+                               std::string_view flag,
+                               const std::vector<std::string>& choices = {}) {
+  const std::string setting = c.dialect == train::Dialect::diffusion_pipe
+                                  ? fmt::format("[model] {} = 'FILE'", key)
+                                  : fmt::format("--{} FILE", flag);
+  infer::require_one(choices, what, setting);
   fail(ErrorCode::input,
        fmt::format(
            "{} {} are to be encoded and there is no {}{}", count, items, what,
            c.model.checkpoint.empty() ? std::string() : fmt::format(" in {}", c.model.checkpoint)),
-       {{c.dialect == train::Dialect::diffusion_pipe ? fmt::format("[model] {} = 'FILE'", key)
-                                                     : fmt::format("--{} FILE", flag),
-         "says where it is"}});
+       {{setting, "says where it is"}});
 }
 
 }  // namespace
@@ -125,6 +129,7 @@ CacheInputs find_cache_inputs(const train::TrainConfig& c, CacheUse use) {
   } else if (c.dialect == train::Dialect::flow_matching) {
     in.model = "captions";  // need nothing of a model but the length of its text
   } else {
+    train::require_downloaded(c.model);
     const bool pipe_file = c.dialect == train::Dialect::diffusion_pipe;
     fail(
         ErrorCode::input,
@@ -164,10 +169,12 @@ CacheInputs find_cache_inputs(const train::TrainConfig& c, CacheUse use) {
   }
   // The tools of a flow-matching run encode captions or media, whichever they have a file for.
   if (in.texts() > 0 && in.text_encoder.empty() && (!flow || in.vae.empty())) {
-    fail_missing("text encoder", in.texts(), "captions", c, "llm_path", flow ? "checkpoint" : "t5");
+    fail_missing("text encoder", in.texts(), "captions", c, "llm_path", flow ? "checkpoint" : "t5",
+                 parts.text_encoder_choices);
   }
   if (in.media() > 0 && in.vae.empty() && (!flow || in.text_encoder.empty())) {
-    fail_missing("VAE", in.media(), "media", c, "vae_path", flow ? "vae_checkpoint" : "vae");
+    fail_missing("VAE", in.media(), "media", c, "vae_path", flow ? "vae_checkpoint" : "vae",
+                 parts.vae_choices);
   }
   if (in.texts() > 0 && !in.text_encoder.empty() && in.tokenizer.empty()) {
     fail_missing("tokenizer", in.texts(), "captions", c, "tokenizer_path",

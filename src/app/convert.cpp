@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -12,10 +13,12 @@
 #include "core/log.h"
 #include "core/nearest_name.h"
 #include "core/progress.h"
+#include "infer/model_folder.h"
 #include "io/convert_file.h"
 #include "models/wan/lora_merge.h"
 #include "models/wan/lora_read.h"
 #include "models/wan/lora_write.h"
+#include "models/wan/published.h"
 #include "models/wan/recognise.h"
 
 namespace ballast {
@@ -35,10 +38,20 @@ std::optional<DType> parse_dtype(const std::string& name) {
   wrong_usage(fmt::format("--dtype {}: expected bf16, f16 or f32", printable(name)));
 }
 
-// A preset's name, or a file or folder of that model.
+// The file or folder of a model's transformer, also in a folder that holds all of its parts.
+std::string transformer_at(const std::string& model) {
+  const std::string path = infer::model_path(model);
+  return infer::holds_parts(path) ? infer::find_model_files(path).transformer : path;
+}
+
+// A preset's name, an id of the hub, or a file or folder of that model.
 wan::Config model_config(const std::string& model) {
-  if (auto preset = wan::find_preset(model)) return *preset;
-  const Checkpoint checkpoint = Checkpoint::open(model, DiskMode::buffered);
+  const std::string path = transformer_at(model);
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {  // shapes are all that is needed
+    if (const auto known = wan::find_published(path)) return known->config;
+  }
+  const Checkpoint checkpoint = Checkpoint::open(path, DiskMode::buffered);
   const wan::TensorMap names(checkpoint);
   if (auto found = wan::recognise(checkpoint, names)) return found->config;
   fail(ErrorCode::input, fmt::format("{} is no model Ballast knows", model),
@@ -162,7 +175,7 @@ void Convert::merge() const {
   if (!to_.empty() || !model_.empty()) wrong_usage("--to and --model belong to convert lora");
   wan::MergeOptions options{.dtype = parse_dtype(dtype_), .progress = {}};
   const std::string& out = files_.back();
-  const Checkpoint model = Checkpoint::open(files_.front(), DiskMode::buffered);
+  const Checkpoint model = Checkpoint::open(transformer_at(files_.front()), DiskMode::buffered);
   for (const std::string& warning : model.warnings()) log::warn("{}", warning);
   const wan::TensorMap names(model);
   std::vector<wan::LoraReader> loras;
@@ -198,7 +211,8 @@ void Convert::convert_model() const {
     wrong_usage(fmt::format("convert model takes IN and OUT, {} given", files_.size()));
   }
   if (!to_.empty() || !model_.empty()) wrong_usage("--to and --model belong to convert lora");
-  const std::string &from = files_[0], &out = files_[1];
+  const std::string from = infer::model_path(files_[0]);
+  const std::string& out = files_[1];
   if (!out.ends_with(".safetensors")) {
     wrong_usage(fmt::format("{}: convert model writes a .safetensors file", printable(out)));
   }

@@ -18,8 +18,10 @@
 #include "infer/model_folder.h"
 #include "infer/text_generator.h"
 #include "io/atomic_file.h"
+#include "io/hub_cache.h"
 #include "memory/disk_file.h"
 #include "memory/gpu.h"
+#include "models/t5/published.h"
 #include "report/memory_monitor.h"
 #include "train/config_words.h"
 
@@ -252,14 +254,19 @@ void Generate::run() {
     fail(ErrorCode::usage, "there is no model to generate with",
          {{"--model FOLDER", "a T5 or FLAN-T5 model as Hugging Face has it"}});
   }
+  const std::string named = infer::model_path(model_);
+  if (!std::filesystem::exists(named)) {
+    if (const auto known = t5::find_published(named)) fail_not_downloaded(model_, known->id);
+  }
+  const std::string folder = infer::model_snapshot(named);
   const infer::TextModelOptions options = model_options();
-  const std::string folder = infer::model_snapshot(model_);
   const infer::TextGenerator model(folder, options, adapter);
   // Beside the weights, where a file of them is named.
   const std::string beside = std::filesystem::is_directory(folder)
                                  ? folder
                                  : std::filesystem::absolute(folder).parent_path().string();
-  const data::Tokenizer tokenizer = data::Tokenizer::open(tokenizer_.empty() ? beside : tokenizer_);
+  const data::Tokenizer tokenizer = data::Tokenizer::open(
+      tokenizer_.empty() ? beside : resolve_model_path(tokenizer_, HubUse::tokenizer).path);
   const std::vector<std::string> texts = prompts();
   const std::vector<Tokens> sources = tokens(model, tokenizer, texts);
   const infer::TextModelPlan planned = plan(model, sources);

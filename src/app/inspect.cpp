@@ -11,7 +11,8 @@
 #include "app/output.h"
 #include "core/bytes.h"
 #include "core/error.h"
-#include "io/checkpoint.h"
+#include "infer/model_folder.h"
+#include "io/checkpoint_parts.h"
 #include "models/t5/recognise.h"
 #include "models/wan/lora_file.h"
 #include "models/wan/recognise.h"
@@ -170,15 +171,63 @@ Content vae_content(const Checkpoint& checkpoint, const wan_vae::Recognised& fou
   return c;
 }
 
+// A one-file checkpoint: its parts are described one after another.
+Content parts_content(const Checkpoint& checkpoint, const PartsInFile& parts) {
+  Content all;
+  std::vector<std::string> kinds;
+  const auto add = [&](const char* part, Content c) {
+    kinds.push_back(part);
+    for (auto& [name, value] : c.facts) {
+      all.fact(fmt::format("{} {}", part, name), std::move(value));
+    }
+    for (std::string& problem : c.problems) all.problems.push_back(std::move(problem));
+  };
+  const wan::TensorMap names(checkpoint);
+  if (auto model = wan::recognise(checkpoint, names)) {
+    add("transformer", model_content(names, std::move(*model)));
+  } else {
+    all.problems.push_back("model.diffusion_model.* is no Wan transformer");
+  }
+  if (parts.vae) {
+    const Checkpoint file = open_part(checkpoint.path(), CheckpointPart::vae, DiskMode::buffered);
+    if (const auto vae = wan_vae::recognise(file)) {
+      add("VAE", vae_content(file, *vae));
+    } else {
+      all.problems.push_back("the tensors of the VAE are not those of a Wan VAE");
+    }
+  }
+  if (parts.text_encoder) {
+    const Checkpoint file =
+        open_part(checkpoint.path(), CheckpointPart::text_encoder, DiskMode::buffered);
+    const t5::TensorMap text(file);
+    if (const auto model = t5::recognise(file, text)) {
+      add("text encoder", text_model_content(text, *model));
+    } else {
+      all.problems.push_back("the tensors of the text encoder are not those of a T5 or UMT5");
+    }
+  }
+  if (parts.tokenizer) kinds.push_back("tokenizer");
+  all.kind = "one-file checkpoint: ";
+  for (std::size_t i = 0; i < kinds.size(); ++i) all.kind += (i > 0 ? ", " : "") + kinds[i];
+  return all;
+}
+
 Content content_of(const Checkpoint& checkpoint) {
   if (is_golden(checkpoint)) return golden_content(checkpoint.path());
   if (auto lora = wan::recognise_lora(checkpoint)) return lora_content(std::move(*lora));
+  if (const PartsInFile parts = parts_in(checkpoint); parts.several()) {
+    return parts_content(checkpoint, parts);
+  }
   const wan::TensorMap names(checkpoint);
   if (auto model = wan::recognise(checkpoint, names)) {
     return model_content(names, std::move(*model));
   }
   const t5::TensorMap text(checkpoint);
-  if (const auto model = t5::recognise(checkpoint, text)) return text_model_content(text, *model);
+  if (const auto model = t5::recognise(checkpoint, text)) {
+    Content c = text_model_content(text, *model);
+    if (parts_in(checkpoint).tokenizer) c.fact("tokenizer", "inside (spiece_model)");
+    return c;
+  }
   if (const auto vae = wan_vae::recognise(checkpoint)) return vae_content(checkpoint, *vae);
   return {};
 }
@@ -205,8 +254,8 @@ class Inspect : public Command {
   void declare(CLI::App& app) override {
     app.add_option(
            "FILE", path_,
-           "a safetensors, PyTorch or GGUF file, an index.json, a folder with one, or an image "
-           "or video")
+           "a safetensors, PyTorch or GGUF file, an index.json, a folder with one, the id of a "
+           "model in the Hugging Face cache, or an image or video")
         ->required();
     app.add_flag("--json", json_, "print JSON, sizes in bytes");
     app.add_flag("--tensors", tensors_, "list every tensor and every problem");
@@ -214,6 +263,7 @@ class Inspect : public Command {
   void run() override;
 
  private:
+  std::string parts_text() const;
   std::string file_text(const Checkpoint& checkpoint, const Totals& totals) const;
   std::string tensor_text(const Checkpoint& checkpoint) const;
   std::string content_text(const Content& content) const;
@@ -226,7 +276,34 @@ class Inspect : public Command {
 
 const RegisterCommand<Inspect> kInspect("inspect", "what a model, LoRA, image or video file is");
 
+// A folder with the parts of a model: which they are.
+std::string Inspect::parts_text() const {
+  const infer::ModelFiles m = infer::find_model_files(path_);
+  const std::pair<const char*, const std::string&> parts[] = {{"transformer", m.transformer},
+                                                              {"high-noise expert", m.high_noise},
+                                                              {"VAE", m.vae},
+                                                              {"text encoder", m.text_encoder},
+                                                              {"tokenizer", m.tokenizer}};
+  Json j = {{"path", path_}, {"kind", "model folder"}, {"parts", Json::object()}};
+  std::string text = fmt::format("{}\n  model folder\n\n", printable(path_, 4096));
+  for (const auto& [name, path] : parts) {
+    if (path.empty()) continue;
+    j["parts"][name] = path;
+    text += fmt::format("  {:<20} {}\n", name, printable(path, 4096));
+  }
+  for (const auto* choices : {&m.vae_choices, &m.text_encoder_choices}) {
+    for (const std::string& path : *choices) {
+      const char* name = choices == &m.vae_choices ? "VAE?" : "text encoder?";
+      text += fmt::format("  {:<20} {}\n", name, printable(path, 4096));
+    }
+  }
+  if (json_) return j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return text + "\n`ballast inspect` describes a part when it is given its path\n";
+}
+
 void Inspect::run() {
+  path_ = infer::model_path(path_);
+  if (infer::holds_parts(path_)) return print(parts_text());
   if (is_media_file(path_)) return print(describe_media(path_, json_));
   const ForeignView view{.path = path_, .json = json_, .all_tensors = tensors_};
   if (const auto text = inspect_foreign(view)) return print(*text);

@@ -11,8 +11,10 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/nearest_name.h"
+#include "infer/model_folder.h"
 #include "memory/machine.h"
 #include "models/wan/advice.h"
+#include "models/wan/published.h"
 #include "models/wan/recognise.h"
 #include "models/wan/weights.h"
 #include "report/plan_table.h"
@@ -36,8 +38,10 @@ class Plan : public Command {
         "ballast plan --model MODEL [OPTIONS]    one kind of step, without a configuration\n");
     app.footer("With a configuration, or a known trainer's flags instead of one:\n\n" +
                own_flags_help() + "\n" + train::config_flags_help());
-    app.add_option("--model", model_,
-                   "a preset such as wan2.2-t2v-a14b, or a safetensors file, index or folder");
+    app.add_option(
+        "--model", model_,
+        "a preset such as wan2.2-t2v-a14b, a file, index or folder, or an id of the hub such "
+        "as Wan-AI/Wan2.2-T2V-A14B");
     app.add_option("--mode", mode_, "infer, lora or full")->capture_default_str();
     app.add_option("--frames", frames_, "frames of the clip, 4n + 1")->capture_default_str();
     app.add_option("--height", height_, "pixels")->capture_default_str();
@@ -93,15 +97,23 @@ Budget Plan::budget(const MachineProfile& profile) const {
 }
 
 wan::Config Plan::model(wan::FitRequest& r) {
-  if (const auto preset = wan::find_preset(model_)) {
-    r.experts = {planned_groups(*preset, DType::bf16)};
-    return *preset;
-  }
+  model_ = infer::model_path(model_);
   if (!std::filesystem::exists(model_)) {
+    if (const auto preset = wan::find_preset(model_)) {
+      r.experts = {planned_groups(*preset, DType::bf16)};
+      return *preset;
+    }
+    if (const auto published = wan::find_published(model_)) {
+      log::info("{} is not on this machine: planned for the files that are published, {}", model_,
+                name_of(published->stored));
+      r.experts = {planned_groups(published->config, published->stored)};
+      return published->config;
+    }
     std::vector<std::string_view> known;
     for (const wan::Config& c : wan::presets()) known.push_back(c.name);
     fail_unknown("--model", model_, known);
   }
+  if (infer::holds_parts(model_)) model_ = infer::find_model_files(model_).transformer;
   checkpoint_ = Checkpoint::open(model_);
   const wan::TensorMap names(*checkpoint_);
   const auto recognised = recognise(*checkpoint_, names);

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
 
 #include "app/planning.h"
@@ -12,7 +13,9 @@
 #include "core/log.h"
 #include "infer/model_folder.h"
 #include "io/atomic_file.h"
+#include "io/hub_cache.h"
 #include "memory/machine.h"
+#include "models/wan/published.h"
 #include "models/wan/recognise.h"
 #include "models/wan/weights.h"
 #include "train/config_words.h"
@@ -20,24 +23,33 @@
 namespace ballast {
 namespace {
 
+std::string tokenizer_path(const std::string& named) {
+  return resolve_model_path(named, HubUse::tokenizer).path;
+}
+
 // What the model's folder holds, and what options name besides.
 infer::ModelFiles files_of(const SampleOptions& o) {
   infer::ModelFiles files;
   if (o.note001()) {
-    files.transformer = o.checkpoint;
+    files.transformer = infer::model_path(o.checkpoint);
   } else if (o.model.empty()) {
     fail(ErrorCode::usage, "there is no model to sample from",
          {{"--model FOLDER", "a folder with the model's parts, or a transformer's file"}});
   } else {
-    files = infer::find_model_files(o.model);
+    const std::string model = infer::model_path(o.model);
+    if (!std::filesystem::exists(model)) {
+      if (const auto known = wan::find_published(model)) fail_not_downloaded(o.model, known->id);
+    }
+    files = infer::find_model_files(model);
   }
   const auto put = [](const std::string& given, std::string& to) {
-    if (!given.empty()) to = given;
+    if (!given.empty()) to = infer::model_path(given);
   };
   put(o.high_noise, files.high_noise);
   put(o.vae, files.vae);
   put(o.text_encoder, files.text_encoder);
-  put(o.tokenizer, files.tokenizer);
+  if (!o.tokenizer.empty()) files.tokenizer = tokenizer_path(o.tokenizer);
+  if (files.tokenizer.empty()) files.tokenizer = infer::stored_tokenizer(files.text_encoder);
   return files;
 }
 
@@ -201,8 +213,9 @@ void take_size(const SampleOptions& o, const wan::Config& model, const infer::Ge
 constexpr std::size_t kMostPrompts = 10'000;
 
 void require_part(const std::string& path, const char* what, const char* flag,
-                  const SampleOptions& o) {
+                  const SampleOptions& o, const std::vector<std::string>& choices = {}) {
   if (!path.empty()) return;
+  infer::require_one(choices, what, flag);
   fail(ErrorCode::usage, fmt::format("{} holds no {}", o.note001() ? o.checkpoint : o.model, what),
        {{flag, fmt::format("where the {} is", what)}});
 }
@@ -232,7 +245,8 @@ void take_prompts(const SampleOptions& o, const wan::Config& model, SampleRun& r
     if (!o.prompt_file.empty()) run.texts = lines_of(o.prompt_file);
     if (!o.prompt.empty()) run.texts.insert(run.texts.begin(), o.prompt);
     run.texts.push_back(o.negative_prompt.empty() ? infer::kNegativePrompt : o.negative_prompt);
-    require_part(run.files.text_encoder, "text encoder", "--text-encoder FILE", o);
+    require_part(run.files.text_encoder, "text encoder", "--text-encoder FILE", o,
+                 run.files.text_encoder_choices);
     require_part(run.files.tokenizer, "tokenizer", "--tokenizer FILE", o);
     return;
   }
@@ -260,7 +274,7 @@ void take_output(const SampleOptions& o, SampleRun& run) {
     if (!o.sheet.empty()) check_can_write(numbered_path(o.sheet, 1, clips_of(o, run)));
   }
   if (!wants_pictures(o, run) && !run.picture) return;
-  require_part(run.files.vae, "VAE", "--vae FILE", o);
+  require_part(run.files.vae, "VAE", "--vae FILE", o, run.files.vae_choices);
   const MediaOptions size = {.width = run.width, .height = run.height};
   if (names_pictures(run.output)) check_can_write_media(run.output, size);
   if (!o.sheet.empty()) check_can_write_media(o.sheet, size);
@@ -314,7 +328,8 @@ bool guided(const infer::VideoJob& job) { return job.guidance != std::array{1., 
 
 void declare(SampleOptions& o, CLI::App& app) {
   app.add_option("--model", o.model,
-                 "a published, diffusers' or ComfyUI folder, or a transformer's file");
+                 "a published, diffusers' or ComfyUI folder, a transformer's or one-file "
+                 "checkpoint, or the id of a model in the Hugging Face cache");
   app.add_option("--high-noise", o.high_noise, "the high-noise expert, where it stands elsewhere");
   app.add_option("--prompt", o.prompt, "what the clip shows");
   app.add_option("--prompt-file", o.prompt_file, "a prompt per line, a clip for each");

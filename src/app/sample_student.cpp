@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "infer/model_folder.h"
 #include "infer/student_sampler.h"
+#include "io/hub_cache.h"
 #include "memory/machine.h"
 #include "models/student/student_files.h"
 #include "ops/sgemm.h"
@@ -77,8 +78,17 @@ std::vector<float> StudentSample::text_vector(std::int64_t width, Bytes ram) con
   } else {
     infer::ModelFiles files;
     if (!teacher_path_.empty()) files = infer::find_model_files(teacher_path_);
-    const std::string encoder = text_encoder_.empty() ? files.text_encoder : text_encoder_;
-    const std::string tokenizer = tokenizer_.empty() ? files.tokenizer : tokenizer_;
+    if (!text_encoder_.empty()) {
+      files.text_encoder = infer::model_path(text_encoder_);
+    } else {
+      infer::require_one(files.text_encoder_choices, "text encoder", "--text_encoder FILE");
+    }
+    const std::string encoder = files.text_encoder;
+    if (!tokenizer_.empty()) {
+      files.tokenizer = resolve_model_path(tokenizer_, HubUse::tokenizer).path;
+    }
+    if (files.tokenizer.empty()) files.tokenizer = infer::stored_tokenizer(encoder);
+    const std::string tokenizer = files.tokenizer;
     if (prompt_.empty() || encoder.empty() || tokenizer.empty()) {
       fail(ErrorCode::usage,
            fmt::format("there is no {}", prompt_.empty()   ? "prompt"
@@ -104,8 +114,14 @@ void StudentSample::run() {
                                        target.backend.device, target.profile.device_memory);
   const student::StudentFiles files(model_path_);
   const student::Config& c = files.config();
-  std::string vae = vae_;
-  if (vae.empty() && !teacher_path_.empty()) vae = infer::find_model_files(teacher_path_).vae;
+  std::string vae = infer::model_path(vae_);
+  if (vae.empty() && !teacher_path_.empty()) {
+    const infer::ModelFiles teacher = infer::find_model_files(teacher_path_);
+    if (!output_path_.ends_with(".safetensors")) {
+      infer::require_one(teacher.vae_choices, "VAE", "--vae FILE");
+    }
+    vae = teacher.vae;
+  }
   const bool gpu = target.backend.device == Device::cuda;
   // What can be wrong is said before anything is computed.
   const infer::VideoCodecOptions decoding = {.device = target.backend.device, .budget = budget};

@@ -13,6 +13,7 @@
 #include "report/secrets.h"
 #include "train/base_merge.h"
 #include "train/model_choice.h"
+#include "train/published_model.h"
 #include "train/read_config.h"
 #include "train/seq2seq_config.h"
 #include "train/stop_signal.h"
@@ -69,6 +70,7 @@ const ProcessLine kMediaLine{"media libraries", kMediaLibraries,
 bool Train::encode_missing(const train::TrainConfig& config, const train::RunTarget& target) {
   if (config.require_cache || config.dialect == train::Dialect::flow_matching) return true;
   // What is wrong with the model is said before hours of encoding.
+  train::require_downloaded(config.model);
   (void)Checkpoint::open(train::require_model(config).transformer);
   DatasetCaching caching(config, own_, CacheUse::train);
   if (!caching.needed()) return true;

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/nearest_name.h"
 #include "core/random.h"
+#include "infer/model_folder.h"
 #include "memory/machine.h"
 #include "models/wan/recognise.h"
 #include "models/wan/weights.h"
@@ -114,7 +115,9 @@ std::string shapes_text(const std::vector<wan::Batch>& batches) {
 
 train::PreparedRun open_run(const std::string& path) {
   train::PreparedRun run;
-  const Checkpoint& file = run.checkpoints.emplace_back(Checkpoint::open(path));
+  const std::string found = infer::model_path(path);
+  const Checkpoint& file = run.checkpoints.emplace_back(Checkpoint::open(
+      infer::holds_parts(found) ? infer::find_model_files(found).transformer : found));
   const wan::TensorMap names(file);
   const wan::Config config = recognised_config(file, names, path);
   run.request.job.config = config;

@@ -24,6 +24,12 @@ constexpr std::uint64_t kMostSamples = 1ull << 32;
 constexpr std::size_t kRoundBytes = 4 << 20, kRoundRecords = 8192;
 constexpr std::int64_t kTaskRecords = 32;
 
+void check_lengths(std::int64_t source, std::int64_t target) {
+  if (std::min(source, target) >= 1 && std::max(source, target) <= kMostTokens) return;
+  fail(ErrorCode::usage,
+       fmt::format("texts of {} and {} tokens: 1 to {} are possible", source, target, kMostTokens));
+}
+
 struct Footer {
   std::array<char, 8> mark = kMark;
   std::array<char, 16> key{};
@@ -210,6 +216,18 @@ std::string token_cache_key(const std::string& texts, const Tokenizer& tokenizer
       o.texts.source_prefix, o.texts.least_quality, o.max_source, o.max_target));
 }
 
+TokenCache TokenCache::assumed(std::int64_t samples, PairLength length) {
+  check_lengths(length.source, length.target);
+  TokenCache cache(std::nullopt);
+  cache.lengths_.assign(
+      static_cast<std::size_t>(samples),
+      {static_cast<std::uint16_t>(length.source), static_cast<std::uint16_t>(length.target)});
+  cache.starts_.assign(cache.lengths_.size(), 0);
+  cache.counts_.records = static_cast<std::uint64_t>(samples);
+  cache.longest_ = length;
+  return cache;
+}
+
 TokenCache TokenCache::open(const std::string& path) {
   TokenCache cache(DiskFile::open(path, DiskMode::buffered));
   const auto refuse = [&](const char* what) {
@@ -217,9 +235,9 @@ TokenCache TokenCache::open(const std::string& path) {
          {{"remove it", "it is made again from the texts"}});
   };
   Footer f;
-  const std::uint64_t size = cache.file_.size();
+  const std::uint64_t size = cache.file_->size();
   if (size < sizeof(f)) refuse("too short");
-  cache.file_.read(size - sizeof(f), std::as_writable_bytes(std::span(&f, 1)));
+  cache.file_->read(size - sizeof(f), std::as_writable_bytes(std::span(&f, 1)));
   if (f.mark != kMark || f.own != own_checksum(f)) refuse("its end is not that of one");
   if (f.id_bytes != 2 && f.id_bytes != 4) refuse("the width of its ids");
   if (f.samples == 0 || f.samples > kMostSamples || f.ids > size ||
@@ -228,10 +246,10 @@ TokenCache TokenCache::open(const std::string& path) {
   }
   const std::uint64_t ids_bytes = f.ids * f.id_bytes;
   Checksum sum;
-  each_piece(cache.file_, size - sizeof(f), [&](std::span<const std::byte> b) { sum.add(b); });
+  each_piece(*cache.file_, size - sizeof(f), [&](std::span<const std::byte> b) { sum.add(b); });
   if (sum.value() != f.checksum) refuse("its checksum");
   cache.lengths_.resize(f.samples);
-  cache.file_.read(ids_bytes, std::as_writable_bytes(std::span(cache.lengths_)));
+  cache.file_->read(ids_bytes, std::as_writable_bytes(std::span(cache.lengths_)));
   cache.starts_.reserve(f.samples);
   std::uint64_t at = 0;
   for (const Lengths& l : cache.lengths_) {
@@ -258,10 +276,10 @@ void TokenCache::read(std::int64_t sample, std::span<std::int32_t> source,
   const std::uint64_t start = starts_[static_cast<std::size_t>(sample)] * id_bytes_;
   const auto bring = [&](std::uint64_t at, std::span<std::int32_t> to) {
     const std::span<std::byte> all = std::as_writable_bytes(to);
-    if (id_bytes_ == 4) return file_.read(at, all);
+    if (id_bytes_ == 4) return file_->read(at, all);
     // Into the upper half, from where they spread.
     const std::span<std::byte> half = all.subspan(all.size() / 2);
-    file_.read(at, half);
+    file_->read(at, half);
     for (std::size_t i = 0; i < to.size(); ++i) {
       std::uint16_t id = 0;
       std::memcpy(&id, half.data() + 2 * i, 2);
@@ -275,11 +293,7 @@ void TokenCache::read(std::int64_t sample, std::span<std::int32_t> source,
 TokenCache make_token_cache(const std::string& texts, const Tokenizer& tokenizer,
                             const TokenOptions& options, const std::string& folder, int threads,
                             const OnBytes& on_bytes) {
-  if (options.max_source < 1 || options.max_source > kMostTokens || options.max_target < 1 ||
-      options.max_target > kMostTokens) {
-    fail(ErrorCode::usage, fmt::format("texts of {} and {} tokens: 1 to {} are possible",
-                                       options.max_source, options.max_target, kMostTokens));
-  }
+  check_lengths(options.max_source, options.max_target);
   const std::string key = token_cache_key(texts, tokenizer, options);
   const std::string path =
       fmt::format("{}/{}-{}.tokens", folder, std::filesystem::path(texts).filename().string(), key);

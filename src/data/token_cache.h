@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -51,7 +52,11 @@ class TokenCache {
   // Every byte is read and checked. Fails with ErrorCode::input.
   static TokenCache open(const std::string& path);
 
-  const std::string& path() const { return file_.path(); }
+  // To plan with before there is a tokenizer: so many samples, every one of that length, and no
+  // ids.
+  static TokenCache assumed(std::int64_t samples, PairLength length);
+
+  std::string path() const { return file_ ? file_->path() : std::string(); }
   const std::string& key() const { return key_; }
   const PairCounts& counts() const { return counts_; }
   std::int64_t samples() const { return std::ssize(lengths_); }
@@ -72,9 +77,9 @@ class TokenCache {
   struct Lengths {
     std::uint16_t source = 0, target = 0;
   };
-  explicit TokenCache(DiskFile file) : file_(std::move(file)) {}
+  explicit TokenCache(std::optional<DiskFile> file) : file_(std::move(file)) {}
 
-  DiskFile file_;
+  std::optional<DiskFile> file_;  // none: assumed()
   std::string key_;
   PairCounts counts_;
   std::vector<Lengths> lengths_;

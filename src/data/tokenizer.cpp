@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "data/sentencepiece_model.h"
+#include "data/tokenizer_file.h"
 #include "data/tokenizer_json.h"
 #include "data/unicode_text.h"
 #include "io/utf8.h"
@@ -72,8 +73,8 @@ std::string with_spaces(std::string_view piece) {
 Tokenizer Tokenizer::open(const std::string& path) {
   std::error_code ignored;
   const std::string file = fs::is_directory(path, ignored) ? file_in(path) : path;
-  return Tokenizer(is_json(file) ? read_tokenizer_json(file) : read_sentencepiece_model(file),
-                   file);
+  const bool json = !is_tensor_file(file) && is_json(file);
+  return Tokenizer(json ? read_tokenizer_json(file) : read_sentencepiece_model(file), file);
 }
 
 Tokenizer::Tokenizer(TokenizerModel model, std::string path)

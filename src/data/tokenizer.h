@@ -22,7 +22,8 @@ namespace ballast::data {
 class Tokenizer {
  public:
   // A tokenizer.json, a spiece.model, or a folder with one of them (also in tokenizer/ or
-  // google/umt5-xxl/ below it); of both the tokenizer.json is taken. Fails with ErrorCode::input
+  // google/umt5-xxl/ below it), or a safetensors file with a spiece.model inside; of a
+  // tokenizer.json and a spiece.model the first is taken. Fails with ErrorCode::input
   // and a rule (tok.*, spm.*, charsmap), ErrorCode::io where the system refuses.
   static Tokenizer open(const std::string& path);
   Tokenizer(TokenizerModel model, std::string path);  // path is for messages

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "core/error.h"
+#include "io/checkpoint_parts.h"
 #include "io/name_index.h"
 #include "io/utf8.h"
 #include "memory/disk_file.h"
@@ -18,14 +19,40 @@ constexpr std::uint64_t kPieceBytes = 1024;
 constexpr std::uint64_t kAllPieceBytes = 16 << 20;
 constexpr double kLargestScore = 1e12;  // sums of these stay far inside f32
 
+void check_size(std::uint64_t bytes, const std::string& path) {
+  if (bytes <= kFileBytes) return;
+  fail(ErrorCode::input,
+       fmt::format("{}: tok.limit: the tokenizer has {} bytes, at most {} are read", path, bytes,
+                   kFileBytes));
+}
+
+const SafetensorsEntry& stored_in(const SafetensorsFile& file) {
+  if (const SafetensorsEntry* entry = find_stored_tokenizer(file)) return *entry;
+  fail(ErrorCode::input,
+       fmt::format("{} holds no tokenizer: there is no tensor spiece_model in it", file.path()),
+       {{"--tokenizer FILE", "names a tokenizer.json or a spiece.model"}});
+}
+
 }  // namespace
 
+bool is_tensor_file(const std::string& path) { return path.ends_with(".safetensors"); }
+
+std::uint64_t tokenizer_bytes(const std::string& path) {
+  if (!is_tensor_file(path)) return DiskFile::open(path, DiskMode::buffered).size();
+  return stored_in(SafetensorsFile::open(path, DiskMode::buffered)).bytes;
+}
+
 std::string read_tokenizer_file(const std::string& path) {
-  const DiskFile file = DiskFile::open(path, DiskMode::buffered);
-  if (file.size() > kFileBytes) {
-    fail(ErrorCode::input, fmt::format("{}: tok.limit: the file has {} bytes, at most {} are read",
-                                       path, file.size(), kFileBytes));
+  if (is_tensor_file(path)) {
+    const SafetensorsFile tensors = SafetensorsFile::open(path, DiskMode::buffered);
+    const SafetensorsEntry& entry = stored_in(tensors);
+    check_size(entry.bytes, path);
+    std::string stored(entry.bytes, '\0');
+    tensors.read(entry, std::as_writable_bytes(std::span(stored)));
+    return stored;
   }
+  const DiskFile file = DiskFile::open(path, DiskMode::buffered);
+  check_size(file.size(), path);
   std::string text(file.size(), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));
   return text;

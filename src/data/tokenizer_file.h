@@ -8,8 +8,15 @@
 
 namespace ballast::data {
 
-// The whole file, at most 64 MiB of it (rule tok.limit).
+// The whole file, at most 64 MiB of it (rule tok.limit). Of a safetensors file the tensor that
+// holds a spiece.model (io/checkpoint_parts.h).
 std::string read_tokenizer_file(const std::string& path);
+
+// How many bytes that are.
+std::uint64_t tokenizer_bytes(const std::string& path);
+
+// Whether the file holds tensors, one of which is the tokenizer.
+bool is_tensor_file(const std::string& path);
 
 // What a vocabulary may hold; every piece is told to it before it is kept.
 class VocabularyLimits {

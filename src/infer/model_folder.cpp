@@ -1,13 +1,15 @@
 #include "infer/model_folder.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <filesystem>
-#include <fstream>
 #include <utility>
-#include <vector>
 
 #include "core/error.h"
+#include "core/log.h"
+#include "io/checkpoint_parts.h"
+#include "io/hub_cache.h"
 
 namespace ballast::infer {
 namespace {
@@ -56,34 +58,60 @@ std::vector<fs::path> weight_files(const fs::path& folder) {
   return files;
 }
 
-std::string first_named(const std::vector<fs::path>& files, std::string_view part) {
-  for (const fs::path& f : files) {
-    if (has(lower(f.filename().string()), part)) return f.string();
-  }
-  return "";
-}
-
 std::string folder_or_nothing(const fs::path& p) { return is_folder(p) ? p.string() : ""; }
 
-// The snapshot of a Hugging Face cache: the one that refs/main names, else the only one.
-fs::path snapshot_of(const fs::path& folder) {
-  const fs::path snapshots = folder / "snapshots";
-  if (!is_folder(snapshots)) return folder;
-  std::string revision;
-  std::ifstream(folder / "refs" / "main") >> revision;
-  const bool plain = !revision.empty() && revision.size() <= 64 &&
-                     std::ranges::all_of(revision, [](unsigned char c) { return std::isalnum(c); });
-  if (plain && is_folder(snapshots / revision)) return snapshots / revision;
-  std::vector<fs::path> all;
+// Parts of a model that match: the only one, or several and nothing says which.
+struct Found {
+  std::string path;
+  std::vector<std::string> choices = {};
+
+  bool empty() const { return path.empty() && choices.empty(); }
+};
+
+Found only_one(const std::vector<fs::path>& files) {
+  Found found;
+  if (files.size() == 1) found.path = files[0].string();
+  if (files.size() < 2) return found;
+  for (const fs::path& f : files) found.choices.push_back(f.string());
+  return found;
+}
+
+std::vector<fs::path> named(const std::vector<fs::path>& files, std::string_view part) {
+  std::vector<fs::path> chosen;
+  std::ranges::copy_if(files, std::back_inserter(chosen),
+                       [&](const fs::path& f) { return has(lower(f.filename().string()), part); });
+  return chosen;
+}
+
+// ComfyUI's folders of files, whose users make folders in them.
+constexpr std::array kTransformerFolders = {"diffusion_models", "unet"};
+constexpr const char* kOneFileFolder = "checkpoints";
+constexpr int kMaxDepth = 3;
+
+std::vector<fs::path> weight_files_below(const fs::path& folder, int depth = kMaxDepth) {
+  std::vector<fs::path> files = weight_files(folder);
+  if (depth == 0) return files;
+  std::vector<fs::path> folders;
   std::error_code error;
-  for (fs::directory_iterator at(snapshots, error), end; !error && at != end; at.increment(error)) {
-    if (is_folder(at->path()) && all.size() < 2) all.push_back(at->path());
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    if (is_folder(at->path())) folders.push_back(at->path());
   }
-  if (all.size() == 1) return all[0];
-  fail(ErrorCode::input,
-       fmt::format("{} holds {} snapshots, and refs/main names none", folder.string(),
-                   all.empty() ? "no" : "several"),
-       {{snapshots.string() + "/REVISION", "names one of them"}});
+  std::ranges::sort(folders);
+  for (const fs::path& f : folders) {
+    for (fs::path& file : weight_files_below(f, depth - 1)) files.push_back(std::move(file));
+  }
+  return files;
+}
+
+bool is_comfy(const fs::path& folder) {
+  return is_folder(folder / kOneFileFolder) ||
+         std::ranges::any_of(kTransformerFolders,
+                             [&](const char* name) { return is_folder(folder / name); });
+}
+
+// ComfyUI's own folder has its models below.
+fs::path with_models(const fs::path& folder) {
+  return !is_comfy(folder) && is_comfy(folder / "models") ? folder / "models" : folder;
 }
 
 // The same file name for the other expert: low and high change places.
@@ -112,10 +140,21 @@ void take_pair(ModelFiles& m, const fs::path& file) {
   if (has(lower(file.filename().string()), "high")) std::swap(m.transformer, m.high_noise);
 }
 
-// One transformer or two experts among the files of a ComfyUI folder.
-void take_comfy(ModelFiles& m, const fs::path& folder) {
+// "\n  a.safetensors\n  b.safetensors"
+std::string listed(const std::vector<std::string>& paths) {
+  constexpr std::size_t kShown = 12;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(paths.size(), kShown); ++i) {
+    text += "\n  " + printable(paths[i], 400);
+  }
+  if (paths.size() > kShown) text += fmt::format("\n  and {} more", paths.size() - kShown);
+  return text;
+}
+
+// One transformer or two experts among these files.
+void take_comfy(ModelFiles& m, const fs::path& folder, const std::vector<fs::path>& files) {
   std::vector<fs::path> all, wan;
-  for (const fs::path& f : weight_files(folder)) {
+  for (const fs::path& f : files) {
     const std::string name = lower(f.filename().string());
     if (has(name, "vae") || has(name, "t5") || has(name, "lora") || has(name, "clip")) continue;
     all.push_back(f);
@@ -123,14 +162,21 @@ void take_comfy(ModelFiles& m, const fs::path& folder) {
   }
   if (wan.empty()) wan = all;
   if (wan.empty()) return;
-  take_pair(m, wan[0]);
+  // Of two experts one stands for both.
+  std::vector<std::string> models;
   for (const fs::path& f : wan) {
-    if (f == m.transformer || f == m.high_noise) continue;
-    fail(ErrorCode::input,
-         fmt::format("{} holds several transformers: {} and {}", folder.string(),
-                     wan[0].filename().string(), f.filename().string()),
-         {{"--model " + f.string(), "takes one of them, with its other expert"}});
+    ModelFiles pair;
+    take_pair(pair, f);
+    if (std::ranges::find(models, pair.transformer) == models.end()) {
+      models.push_back(pair.transformer);
+    }
   }
+  if (models.size() == 1) return take_pair(m, models[0]);
+  fail(ErrorCode::input,
+       fmt::format("{} holds several transformers:{}", printable(folder.string(), 400),
+                   listed(models)),
+       {{"--model FILE, or ckpt_path = 'FILE' in a training file",
+         "chooses one; its other expert is found beside it"}});
 }
 
 void take_experts(ModelFiles& m, const fs::path& folder) {
@@ -142,8 +188,14 @@ void take_experts(ModelFiles& m, const fs::path& folder) {
   m.high_noise = folder_or_nothing(folder / "transformer");
   if (m.transformer.empty()) std::swap(m.transformer, m.high_noise);
   if (!m.transformer.empty()) return;
-  for (const char* name : {"diffusion_models", "unet"}) {
-    if (m.transformer.empty()) take_comfy(m, folder / name);
+  std::vector<fs::path> comfy;
+  for (const char* name : kTransformerFolders) {
+    std::ranges::move(weight_files_below(folder / name), std::back_inserter(comfy));
+  }
+  take_comfy(m, folder, comfy);
+  // One-file checkpoints of other models are there as well: only those of Wan count.
+  if (m.transformer.empty()) {
+    take_comfy(m, folder, named(weight_files_below(folder / kOneFileFolder), "wan"));
   }
   if (!m.transformer.empty()) return;
   // A folder of shards, or of one file.
@@ -154,24 +206,23 @@ void take_experts(ModelFiles& m, const fs::path& folder) {
   if (shards) {
     m.transformer = folder.string();
   } else {
-    take_comfy(m, folder);
+    take_comfy(m, folder, files);
   }
 }
 
-// A folder of the given name that is diffusers' part, or ComfyUI's with one fitting file.
-std::string part_in(const fs::path& folder, std::string_view file_part) {
-  if (!is_folder(folder)) return "";
-  if (is_there(folder / "config.json")) return folder.string();
-  const std::string named = first_named(weight_files(folder), file_part);
-  if (!named.empty()) return named;
-  const std::vector<fs::path> all = weight_files(folder);
-  return all.size() == 1 ? all[0].string() : "";
+// A folder of that name that is diffusers' part, or ComfyUI's with a fitting file.
+Found part_in(const fs::path& folder, std::string_view file_part) {
+  if (!is_folder(folder)) return {};
+  if (is_there(folder / "config.json")) return {folder.string()};
+  const std::vector<fs::path> all = weight_files_below(folder), fitting = named(all, file_part);
+  if (!fitting.empty()) return only_one(fitting);
+  return all.size() == 1 ? only_one(all) : Found();
 }
 
-template <class... Texts>
-std::string first_of(Texts&&... texts) {
-  std::string found;
-  ((found = found.empty() ? std::string(texts) : found), ...);
+template <class... Parts>
+Found first_of(Parts&&... parts) {
+  Found found;
+  ((found = found.empty() ? Found(parts) : found), ...);
   return found;
 }
 
@@ -193,67 +244,147 @@ bool is_second_vae(const fs::path& file) {
 
 // Of several the one that goes with the transformer: TI2V-5B has Wan2.2's, all others have
 // Wan2.1's.
-std::string vae_named(const std::vector<fs::path>& files, std::string_view part,
-                      const std::string& transformer) {
-  const bool second = has(lower(fs::path(transformer).filename().string()), "5b");
-  for (const fs::path& f : files) {
-    if (has(lower(f.filename().string()), part) && is_second_vae(f) == second) return f.string();
-  }
-  return first_named(files, part);
+Found vae_among(const std::vector<fs::path>& files, std::string_view part,
+                const std::string& transformer) {
+  const bool second = has(lower(model_name_of(transformer)), "5b");
+  const std::vector<fs::path> all = named(files, part);
+  std::vector<fs::path> fitting;
+  std::ranges::copy_if(all, std::back_inserter(fitting),
+                       [&](const fs::path& f) { return is_second_vae(f) == second; });
+  return only_one(fitting.empty() ? all : fitting);
 }
 
 void take_others(ModelFiles& m, const fs::path& folder) {
-  const std::vector<fs::path> here = weight_files(folder);
-  m.vae = first_of(vae_named(here, "vae", m.transformer),
-                   is_there(folder / "vae" / "config.json")
-                       ? ""
-                       : vae_named(weight_files(folder / "vae"), "wan", m.transformer),
-                   part_in(folder / "vae", "wan"));
-  m.text_encoder =
-      first_of(first_named(here, "t5"), part_in(folder / "text_encoder", "t5"),
-               part_in(folder / "text_encoders", "umt5"), part_in(folder / "clip", "umt5"));
-  m.tokenizer = first_of(tokenizer_in(folder), tokenizer_in(folder / "text_encoder"),
-                         tokenizer_in(folder / "text_encoders"), tokenizer_in(folder / "clip"));
+  std::vector<fs::path> here = weight_files(folder);
+  // The transformer's file is no other part, whatever its name says.
+  for (const std::string& taken : {m.transformer, m.high_noise}) {
+    if (!taken.empty()) std::erase(here, fs::absolute(taken));
+    std::erase(here, fs::path(taken));
+  }
+  if (m.vae.empty() && m.vae_choices.empty()) {
+    Found vae = first_of(vae_among(here, "vae", m.transformer),
+                         is_there(folder / "vae" / "config.json")
+                             ? Found()
+                             : vae_among(weight_files_below(folder / "vae"), "wan", m.transformer),
+                         part_in(folder / "vae", "wan"));
+    m.vae = std::move(vae.path);
+    m.vae_choices = std::move(vae.choices);
+  }
+  if (m.text_encoder.empty() && m.text_encoder_choices.empty()) {
+    Found text =
+        first_of(only_one(named(here, "t5")), part_in(folder / "text_encoder", "t5"),
+                 part_in(folder / "text_encoders", "umt5"), part_in(folder / "clip", "umt5"));
+    m.text_encoder = std::move(text.path);
+    m.text_encoder_choices = std::move(text.choices);
+  }
+  for (const fs::path& at :
+       {folder, folder / "text_encoder", folder / "text_encoders", folder / "clip"}) {
+    if (m.tokenizer.empty()) m.tokenizer = tokenizer_in(at);
+  }
+}
+
+// What a one-file checkpoint holds beside its transformer.
+void take_own_parts(ModelFiles& m) {
+  const PartsInFile parts = parts_in_file(m.transformer);
+  if (!parts.several()) return;
+  if (parts.vae) m.vae = m.transformer;
+  if (parts.text_encoder) m.text_encoder = m.transformer;
+  if (parts.tokenizer) m.tokenizer = m.transformer;
+}
+
+// The parts around a file: beside it; of a file of a ComfyUI folder beside that folder.
+void take_neighbours(ModelFiles& m, const fs::path& file) {
+  fs::path folder = fs::absolute(file).parent_path();
+  take_others(m, folder);
+  for (int up = 0; up <= kMaxDepth && folder.has_filename(); ++up, folder = folder.parent_path()) {
+    const std::string name = folder.filename().string();
+    if (name != kTransformerFolders[0] && name != kTransformerFolders[1] && name != kOneFileFolder)
+      continue;
+    return take_others(m, folder.parent_path());
+  }
 }
 
 }  // namespace
 
+std::string model_path(const std::string& named) {
+  const ModelPath found = resolve_model_path(named);
+  if (!found.note.empty()) log::info("{}", found.note);
+  return found.path;
+}
+
 std::string model_snapshot(const std::string& path) {
-  if (!is_there(path)) {
-    fail(ErrorCode::io, fmt::format("{}: there is no such file or folder", printable(path)),
-         {{"name a folder of this machine", "nothing is downloaded"}});
+  const std::string found = model_path(path);
+  if (is_there(found)) return found;
+  std::vector<Advice> advice = download_advice(path);
+  advice.push_back({"name a folder of this machine", "nothing is downloaded"});
+  fail(ErrorCode::io, fmt::format("{}: there is no such file or folder", printable(path)),
+       std::move(advice));
+}
+
+std::string stored_tokenizer(const std::string& text_encoder) {
+  return parts_in_file(text_encoder).tokenizer ? text_encoder : "";
+}
+
+bool holds_parts(const std::string& path) {
+  constexpr std::array kPartFolders = {"low_noise_model", "high_noise_model", "transformer",
+                                       "transformer_2"};
+  const fs::path folder(path);
+  return is_comfy(with_models(folder)) || std::ranges::any_of(kPartFolders, [&](const char* name) {
+           return is_folder(folder / name);
+         });
+}
+
+void require_one(const std::vector<std::string>& choices, std::string_view what,
+                 std::string_view flag) {
+  if (choices.empty()) return;
+  fail(ErrorCode::input, fmt::format("several files could be the {}:{}", what, listed(choices)),
+       {{std::string(flag), "chooses one"}});
+}
+
+bool is_comfy_folder(const std::string& path) { return is_comfy(with_models(path)); }
+
+ModelFiles find_other_parts(const std::string& path, const std::string& transformer) {
+  ModelFiles m;
+  m.transformer = transformer;
+  take_own_parts(m);
+  if (is_folder(path)) {
+    take_others(m, with_models(path));
+  } else {
+    take_neighbours(m, path);
   }
-  return snapshot_of(path).string();
+  if (m.tokenizer.empty() && !m.text_encoder.empty()) {
+    m.tokenizer = stored_tokenizer(m.text_encoder);
+  }
+  return m;
 }
 
 ModelFiles find_model_files(const std::string& path) {
-  if (!is_there(path)) {
-    fail(ErrorCode::input, fmt::format("{}: there is no such file or folder", printable(path)));
+  const std::string found = model_path(path);
+  if (!is_there(found)) {
+    fail(ErrorCode::input, fmt::format("{}: there is no such file or folder", printable(path)),
+         download_advice(path));
   }
   ModelFiles m;
-  if (!is_folder(path)) {
-    take_pair(m, path);
-    const fs::path parent = fs::absolute(path).parent_path();
-    take_others(m, parent);
-    // A file of a ComfyUI folder has the other parts beside its folder.
-    const std::string name = parent.filename().string();
-    if (name == "diffusion_models" || name == "unet") take_others(m, parent.parent_path());
-    return m;
+  if (!is_folder(found)) {
+    take_pair(m, found);
+    take_own_parts(m);
+    take_neighbours(m, found);
+  } else {
+    const fs::path folder = with_models(found);
+    take_experts(m, folder);
+    if (m.transformer.empty()) {
+      fail(ErrorCode::input,
+           fmt::format("{} holds no transformer that is known by its name: expected "
+                       "low_noise_model/ and high_noise_model/, transformer/, diffusion_models/ or "
+                       "diffusion_pytorch_model*.safetensors",
+                       folder.string()),
+           {{"--model FILE", "names the file itself"}});
+    }
+    take_own_parts(m);
+    take_others(m, folder);
   }
-  const fs::path folder = snapshot_of(path);
-  take_experts(m, folder);
-  if (m.transformer.empty()) {
-    fail(ErrorCode::input,
-         fmt::format("{} holds no transformer that is known by its name: expected "
-                     "low_noise_model/ and high_noise_model/, transformer/, diffusion_models/ or "
-                     "diffusion_pytorch_model*.safetensors",
-                     folder.string()),
-         {{"--model FILE", "names the file itself"}});
-  }
-  take_others(m, folder);
-  // The only file there is the transformer's, whatever else its name says.
-  for (std::string* part : {&m.vae, &m.text_encoder}) {
-    if (*part == m.transformer || *part == m.high_noise) part->clear();
+  if (m.tokenizer.empty() && !m.text_encoder.empty()) {
+    m.tokenizer = stored_tokenizer(m.text_encoder);
   }
   return m;
 }

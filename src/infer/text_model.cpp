@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "io/checkpoint_parts.h"
 #include "memory/gpu.h"
 #include "memory/machine.h"
 #include "models/t5/recognise.h"
@@ -31,7 +32,7 @@ Bytes TextModelPlan::needed(Tier t) const {
 
 TextModel::TextModel(const std::string& path, TextModelOptions opts)
     : options(std::move(opts)),
-      checkpoint(Checkpoint::open(path)),
+      checkpoint(open_part(path, CheckpointPart::text_encoder)),
       names(checkpoint),
       config(options.config ? *options.config : t5::model_config(checkpoint, names)) {
   if (options.prompts_per_pass < 1) {

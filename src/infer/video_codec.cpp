@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/start_thread.h"
+#include "io/checkpoint_parts.h"
 #include "memory/gpu.h"
 #include "memory/machine.h"
 #include "ops/sgemm.h"
@@ -92,7 +93,7 @@ VideoCodec::VideoCodec(const std::string& path, wan_vae::Part part,
                        const VideoCodecOptions& options)
     : options_(options),
       part_(part),
-      checkpoint_(Checkpoint::open(path)),
+      checkpoint_(open_part(path, CheckpointPart::vae)),
       found_(recognised(checkpoint_)) {
   if (options_.dtype != DType::f32 && options_.dtype != DType::bf16) {
     fail(ErrorCode::usage, fmt::format("the VAE computes in f32 or bf16, not {}", options_.dtype));

@@ -289,6 +289,23 @@ void Checkpoint::index_tensors() {
   }
 }
 
+void Checkpoint::keep_part(std::string_view prefix) {
+  std::vector<CheckpointTensor> kept;
+  for (const CheckpointTensor& t : tensors_) {
+    if (t.entry->name.starts_with(prefix)) kept.push_back(t);
+  }
+  std::vector<SafetensorsEntry> renamed;
+  renamed.reserve(kept.size());
+  for (CheckpointTensor& t : kept) {
+    renamed.push_back(*t.entry);
+    renamed.back().name.remove_prefix(prefix.size());
+    t.entry = &renamed.back();
+  }
+  tensors_ = std::move(kept);
+  renamed_ = std::move(renamed);  // moving keeps its elements where they are
+  index_tensors();
+}
+
 const CheckpointTensor* Checkpoint::find(std::string_view name) const {
   const auto i = index_.find(name, [&](std::uint32_t n) { return tensors_[n].entry->name; });
   return i ? &tensors_[*i] : nullptr;

@@ -41,6 +41,9 @@ class Checkpoint {
   // What is odd but does not stop anyone, a sentence each, with the path in it.
   std::span<const std::string> warnings() const { return warnings_; }
 
+  // Only the tensors whose names begin so, without that beginning (io/checkpoint_parts.h).
+  void keep_part(std::string_view prefix);
+
   DType dtype(const CheckpointTensor& t) const { return file(t).dtype(*t.entry); }
   // Stays good when the checkpoint is moved.
   Extent extent(const CheckpointTensor& t) const { return file(t).extent(*t.entry); }
@@ -63,6 +66,7 @@ class Checkpoint {
   std::string path_;
   std::vector<SafetensorsFile> files_;
   std::vector<CheckpointTensor> tensors_;
+  std::vector<SafetensorsEntry> renamed_;  // of a part: what its tensors point to
   NameIndex index_;
   std::optional<std::string> config_path_;
   std::vector<std::string> warnings_;

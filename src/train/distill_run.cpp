@@ -6,11 +6,13 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "infer/student_sampler.h"
+#include "io/hub_cache.h"
 #include "memory/machine.h"
 #include "models/wan/recognise.h"
 #include "models/wan/weights.h"
 #include "train/distill_samples.h"
 #include "train/pair_lessons.h"
+#include "train/published_model.h"
 
 namespace ballast::train {
 namespace {
@@ -47,20 +49,36 @@ DistillRun prepare_distill(DistillConfig config, const RunTarget& target) {
   run.notes = c.notes;
   run.student = student::read_config(c.student_config);
   run.prompts = std::make_unique<PromptFile>(c.data_path);
-  run.files = infer::find_model_files(c.teacher_path);
+  ModelConfig named;
+  named.checkpoint = infer::model_path(c.teacher_path);
+  const std::optional<wan::Published> absent = absent_model(named);
+  if (absent && !c.plan_only) fail_not_downloaded(c.teacher_path, absent->id);
+  if (!absent) run.files = infer::find_model_files(named.checkpoint);
   const auto put = [](const std::string& given, std::string& to) {
-    if (!given.empty()) to = given;
+    if (!given.empty()) to = infer::model_path(given);
   };
   put(c.text_encoder, run.files.text_encoder);
-  put(c.tokenizer, run.files.tokenizer);
+  if (!c.tokenizer.empty()) {
+    run.files.tokenizer = resolve_model_path(c.tokenizer, HubUse::tokenizer).path;
+  }
+  if (run.files.tokenizer.empty()) {
+    run.files.tokenizer = infer::stored_tokenizer(run.files.text_encoder);
+  }
   put(c.vae, run.files.vae);
-  run.teacher = std::make_unique<Checkpoint>(Checkpoint::open(run.files.transformer));
-  run.names = std::make_unique<wan::TensorMap>(*run.teacher);
-
   student::PairRequest& r = run.request;
-  r.job.teacher = recognised_config(*run.teacher, *run.names, run.files.transformer);
+  if (absent) {
+    r.job.teacher = absent->config;
+    r.teacher = planned_groups(absent->config, absent->stored);
+    run.notes.push_back(
+        fmt::format("{} is not on this machine: planned for the files that are published, {}",
+                    c.teacher_path, name_of(absent->stored)));
+  } else {
+    run.teacher = std::make_unique<Checkpoint>(Checkpoint::open(run.files.transformer));
+    run.names = std::make_unique<wan::TensorMap>(*run.teacher);
+    r.job.teacher = recognised_config(*run.teacher, *run.names, run.files.transformer);
+    r.teacher = weight_groups(r.job.teacher, *run.teacher, *run.names);
+  }
   run.student.teacher_channels = r.job.teacher.out_dim;
-  r.teacher = weight_groups(r.job.teacher, *run.teacher, *run.names);
   r.profile = target.profile;
   r.backend = target.backend;
   r.host_threads = target.host_threads;
@@ -87,7 +105,7 @@ DistillRun prepare_distill(DistillConfig config, const RunTarget& target) {
   run.schedule = c.schedule;
   run.schedule.total_steps = run.total_steps;
   run.schedule.steps_per_epoch = run.steps_per_epoch;
-  run.model_hash = hash_of_pair(run.student, *run.teacher);
+  if (run.teacher) run.model_hash = hash_of_pair(run.student, *run.teacher);
 
   if (run.student.projects()) {
     run.notes.push_back(fmt::format(

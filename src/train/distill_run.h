@@ -22,7 +22,8 @@ struct DistillRun {
   DistillConfig config;
   student::Config student;
   infer::ModelFiles files;
-  std::unique_ptr<Checkpoint> teacher;  // the request's weights point into it
+  std::unique_ptr<Checkpoint> teacher;  // the request's weights point into it;
+                                        // null: a plan before it is downloaded
   std::unique_ptr<wan::TensorMap> names;
   std::unique_ptr<PromptFile> prompts;
   student::PairRequest request;

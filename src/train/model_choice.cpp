@@ -5,7 +5,9 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "infer/model_folder.h"
 #include "io/checkpoint.h"
+#include "io/hub_cache.h"
 #include "io/toml_table.h"
 #include "models/wan/names.h"
 
@@ -13,8 +15,6 @@ namespace ballast::train {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr double kBoundaryT2v = 0.875, kBoundaryI2v = 0.9;
 
 bool is_there(const fs::path& path) {
   std::error_code error;
@@ -39,7 +39,10 @@ ExpertFolders experts_of(const std::string& checkpoint) {
   if (!official.low.empty() || !official.high.empty()) return official;
   // diffusers begins with the expert that sampling begins with.
   const ExpertFolders diffusers = {in("transformer_2"), in("transformer")};
-  return diffusers.low.empty() ? ExpertFolders{} : diffusers;
+  if (!diffusers.low.empty()) return diffusers;
+  if (!infer::is_comfy_folder(checkpoint)) return {};
+  const infer::ModelFiles comfy = infer::find_model_files(checkpoint);
+  return {comfy.transformer, comfy.high_noise};
 }
 
 // A folder with one transformer may keep it in diffusers' sub-folder.
@@ -89,8 +92,11 @@ double boundary_of(const TrainConfig& c, const std::string& transformer,
 
 void require_path(const std::string& path, std::string_view what) {
   if (is_there(path)) return;
+  std::vector<Advice> advice = download_advice(path);
+  advice.push_back(
+      {"give the path of the checkpoint", "relative paths start at the current folder"});
   fail(ErrorCode::input, fmt::format("{}: {} is not there", what, printable(path, 300)),
-       {{"give the path of the checkpoint", "relative paths start at the current folder"}});
+       std::move(advice));
 }
 
 // The range of timesteps that belongs to an expert, as lines of a configuration.

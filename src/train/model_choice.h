@@ -9,6 +9,9 @@
 
 namespace ballast::train {
 
+// Between the experts of Wan2.2 A14B.
+inline constexpr double kBoundaryT2v = 0.875, kBoundaryI2v = 0.9;
+
 // Which transformer files a run uses.
 struct ModelChoice {
   std::string transformer;             // file or folder; the low-noise expert of two

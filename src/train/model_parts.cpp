@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "io/checkpoint_parts.h"
 
 namespace ballast::train {
 namespace {
@@ -22,11 +23,18 @@ infer::ModelFiles parts_of(const TrainConfig& c) {
   parts.text_encoder = c.caching.text_encoder;
   parts.tokenizer = c.caching.tokenizer;
   std::error_code error;
-  const bool folder = fs::is_directory(c.model.checkpoint, error);
-  if (folder && (parts.vae.empty() || parts.text_encoder.empty() || parts.tokenizer.empty())) {
-    const infer::ModelFiles found = infer::find_model_files(c.model.checkpoint);
-    if (parts.vae.empty()) parts.vae = found.vae;
-    if (parts.text_encoder.empty()) parts.text_encoder = found.text_encoder;
+  const bool searched =
+      fs::is_directory(c.model.checkpoint, error) || parts_in_file(c.model.checkpoint).several();
+  if (searched && (parts.vae.empty() || parts.text_encoder.empty() || parts.tokenizer.empty())) {
+    const infer::ModelFiles found =
+        c.model.transformer.empty()
+            ? infer::find_model_files(c.model.checkpoint)
+            : infer::find_other_parts(c.model.checkpoint, c.model.transformer);
+    if (parts.vae.empty()) parts.vae = found.vae, parts.vae_choices = found.vae_choices;
+    if (parts.text_encoder.empty()) {
+      parts.text_encoder = found.text_encoder;
+      parts.text_encoder_choices = found.text_encoder_choices;
+    }
     if (parts.tokenizer.empty()) parts.tokenizer = found.tokenizer;
   }
   if (parts.tokenizer.empty() && !parts.text_encoder.empty()) {
@@ -36,6 +44,7 @@ infer::ModelFiles parts_of(const TrainConfig& c) {
                                encoder.parent_path() / "google" / "umt5-xxl"}) {
       if (parts.tokenizer.empty() && has_tokenizer(at)) parts.tokenizer = at.string();
     }
+    if (parts.tokenizer.empty()) parts.tokenizer = infer::stored_tokenizer(parts.text_encoder);
   }
   return parts;
 }

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cctype>
-#include <filesystem>
 #include <regex>
 
 #include "core/error.h"
 #include "core/log.h"
 #include "data/prefetcher.h"
+#include "io/hub_cache.h"
 #include "memory/process_memory.h"
 #include "models/wan/dit_pass.h"
 #include "models/wan/lora_read.h"
@@ -17,6 +17,7 @@
 #include "train/config_hash.h"
 #include "train/model_choice.h"
 #include "train/model_parts.h"
+#include "train/published_model.h"
 #include "train/taught_model.h"
 
 namespace ballast::train {
@@ -25,8 +26,7 @@ namespace {
 
 // Known by its folder's name alone: the tensors are Wan's.
 bool is_skyreels(const ModelConfig& named) {
-  const std::filesystem::path path(named.checkpoint);
-  std::string name = (path.has_filename() ? path : path.parent_path()).filename().string();
+  std::string name = model_name_of(named.checkpoint);
   std::ranges::transform(name, name.begin(),
                          [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return name.find("skyreels") != std::string::npos;
@@ -271,6 +271,10 @@ void add_evaluation(PreparedRun& run, Purpose purpose, const ComingData* coming)
 
 void add_previews(PreparedRun& run) {
   if (!run.config.preview.wanted()) return;
+  if (run.checkpoints.empty()) {
+    run.notes.push_back("previews are not part of this plan: VAE and text encoder are not here");
+    return;
+  }
   wan::LatentSize largest;
   for (const wan::Batch& b : run.request.job.batches) {
     for (const wan::LatentSize& z : b.latents) {
@@ -372,12 +376,13 @@ std::vector<wan::Batch> batches_with(const PreparedRun& run, const DataChange& c
   return steps_of(*dataset, run.config.seed, sizes.accumulation, Purpose::plan).batches;
 }
 
-PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose purpose,
-                        const ComingData* coming) {
-  check(coming == nullptr || purpose == Purpose::plan, "a run on data that is not there yet");
-  PreparedRun run;
-  run.config = std::move(config);
+namespace {
+
+// The transformer or both, opened; a plan does without files of a model that is known.
+wan::Config choose_model(PreparedRun& run, Purpose purpose) {
   const TrainConfig& c = run.config;
+  if (purpose == Purpose::train) require_downloaded(c.model);
+  if (const auto absent = absent_model(c.model)) return plan_published(run, *absent);
   const ModelDecision decision = resolve_model(c);
   ModelChoice choice;
   if (const auto* ambiguous = std::get_if<AmbiguousModel>(&decision)) {
@@ -392,10 +397,20 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
   }
   if (!choice.explanation.empty()) run.notes.push_back(choice.explanation);
   run.boundary = c.model.boundary > 0 ? c.model.boundary : choice.boundary;
+  return open_model(run, choice);
+}
 
+}  // namespace
+
+PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose purpose,
+                        const ComingData* coming) {
+  check(coming == nullptr || purpose == Purpose::plan, "a run on data that is not there yet");
+  PreparedRun run;
+  run.config = std::move(config);
+  const TrainConfig& c = run.config;
   wan::FitRequest& r = run.request;
   wan::DitJob& job = r.job;
-  job.config = open_model(run, choice);
+  job.config = choose_model(run, purpose);
   r.profile = target.profile;
   r.backend = target.backend;
   if (c.student) {
@@ -484,7 +499,7 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
   }
   add_previews(run);
   if (!c.model.base_loras.empty()) {
-    Bytes merged;
+    Bytes merged = run.checkpoints.empty() ? published_bytes(r) : Bytes{};
     for (const Checkpoint& file : run.checkpoints) merged += base_merge_bytes(file);
     r.other_lines.push_back({"merged base weights", merged,
                              "the model with its base LoRAs, made once beside the runs",
@@ -493,10 +508,10 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
   run.title = fmt::format("{}, {}", job.config.name,
                           c.method == Method::lora ? fmt::format("LoRA rank {}", c.adapter.rank)
                                                    : std::string("full fine-tune"));
-  if (run.checkpoints.size() > 1) run.title += ", both experts";
+  if (!c.student && r.experts.size() > 1) run.title += ", both experts";
   if (c.student) {
     run.title += fmt::format(", taught by {}{}", r.teacher->config.name,
-                             run.teacher.size() > 1 ? ", both experts" : "");
+                             r.teacher->experts.size() > 1 ? ", both experts" : "");
   }
   if (c.dmd2) run.title += fmt::format(", distilled to {} steps", c.dmd2->steps.size());
   run.shapes = shapes_text(run);

@@ -8,6 +8,7 @@
 #include "core/progress.h"
 #include "infer/clip_file.h"
 #include "io/atomic_folder.h"
+#include "io/checkpoint_parts.h"
 #include "plan/display_names.h"
 #include "plan/phase.h"
 #include "train/model_parts.h"
@@ -26,12 +27,13 @@ const char* ending_of(const infer::Denoising& clip) {
 }
 
 void require_part(const std::string& path, const char* what, const char* key, const char* flag,
-                  Dialect dialect) {
+                  Dialect dialect, const std::vector<std::string>& choices = {}) {
   if (!path.empty()) return;
+  const std::string setting = dialect == Dialect::musubi ? fmt::format("--{} FILE", flag)
+                                                         : fmt::format("[model] {} = 'FILE'", key);
+  infer::require_one(choices, what, setting);
   fail(ErrorCode::input, fmt::format("previews need the model's {}, and there is none", what),
-       {{dialect == Dialect::musubi ? fmt::format("--{} FILE", flag)
-                                    : fmt::format("[model] {} = 'FILE'", key),
-         "says where it is"}});
+       {{setting, "says where it is"}});
 }
 
 std::string preview_prefix(std::size_t size) {
@@ -100,8 +102,9 @@ Previews::Previews(const PreviewSetting& s)
     }
   }
   const infer::ModelFiles parts = parts_of(s.config);
-  require_part(parts.vae, "VAE", "vae_path", "vae", dialect_);
-  require_part(parts.text_encoder, "text encoder", "llm_path", "t5", dialect_);
+  require_part(parts.vae, "VAE", "vae_path", "vae", dialect_, parts.vae_choices);
+  require_part(parts.text_encoder, "text encoder", "llm_path", "t5", dialect_,
+               parts.text_encoder_choices);
   require_part(parts.tokenizer, "tokenizer", "tokenizer_path", "tokenizer", dialect_);
   open_decoder(parts.vae, s);
   if (std::ranges::any_of(clips_, [](const Clip& c) { return !c.asked.image.empty(); })) {
@@ -189,7 +192,7 @@ wan::LatentSize Previews::latent_at(const Clip& clip, std::int64_t height,
 }
 
 void Previews::open_decoder(const std::string& path, const PreviewSetting& s) {
-  Checkpoint file = Checkpoint::open(path);
+  Checkpoint file = open_part(path, CheckpointPart::vae);
   const auto found = wan_vae::recognise(file);
   if (!found) {
     fail(ErrorCode::input, fmt::format("{} holds no VAE of Wan", path),

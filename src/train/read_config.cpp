@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "io/hub_cache.h"
 #include "train/config_dialects.h"
 
 namespace ballast::train {
@@ -93,7 +94,27 @@ bool names_a_run(std::span<const std::string> arguments) {
   });
 }
 
-TrainConfig read_config(const std::string& path, std::span<const Setting> flags, ConfigUse use) {
+namespace {
+
+// Ids of the hub become the folders of the local cache.
+void resolve_paths(TrainConfig& c) {
+  const auto resolve = [&](std::string& path, HubUse use = HubUse::weights) {
+    ModelPath found = resolve_model_path(path, use);
+    path = std::move(found.path);
+    if (found.note.empty() || std::ranges::find(c.notes, found.note) != c.notes.end()) return;
+    c.notes.push_back(std::move(found.note));
+  };
+  resolve(c.model.checkpoint);
+  resolve(c.model.transformer);
+  resolve(c.model.high_noise_transformer);
+  resolve(c.caching.vae);
+  resolve(c.caching.text_encoder);
+  resolve(c.caching.tokenizer, HubUse::tokenizer);
+  if (c.vae) resolve(c.vae->file);
+  if (c.student) resolve(c.student->file);
+}
+
+TrainConfig read_dialect(const std::string& path, std::span<const Setting> flags, ConfigUse use) {
   std::vector<Setting> rest(flags.begin(), flags.end());
   const NamedConfig named = take_config(rest);
   if (!named.path.empty() && !path.empty()) {
@@ -113,6 +134,14 @@ TrainConfig read_config(const std::string& path, std::span<const Setting> flags,
       {{"ballast train config.toml", "a diffusion-pipe or musubi-tuner file"},
        {"ballast train --dit FILE --dataset_config FILE ...", "musubi-tuner's flags"},
        {"ballast train --dataset_path FOLDER ...", "full fine-tune of TI2V-5B on cached latents"}});
+}
+
+}  // namespace
+
+TrainConfig read_config(const std::string& path, std::span<const Setting> flags, ConfigUse use) {
+  TrainConfig c = read_dialect(path, flags, use);
+  resolve_paths(c);
+  return c;
 }
 
 TrainConfig read_config(std::span<const std::string> arguments, ConfigUse use) {

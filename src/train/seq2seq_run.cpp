@@ -10,6 +10,7 @@
 #include "core/log.h"
 #include "core/progress.h"
 #include "infer/model_folder.h"
+#include "io/hub_cache.h"
 #include "memory/machine.h"
 #include "models/t5/recognise.h"
 #include "models/t5/weights.h"
@@ -126,14 +127,29 @@ MomentBits embedding_moments(const Seq2SeqRun& run) {
   return MomentBits::always_32;
 }
 
-data::TokenCache tokenise(const std::string& file, const data::Tokenizer& tokenizer,
-                          const Seq2SeqConfig& c) {
+std::uint64_t bytes_of_texts(const std::string& file) {
   std::error_code error;
   const std::uintmax_t size = fs::file_size(file, error);
   if (error) {
     fail(ErrorCode::input, fmt::format("{}: {}", file, error.message()),
          {{"--train_file, --validation_file, --test_file", "name JSON Lines or CSV"}});
   }
+  return size;
+}
+
+// The texts before there is a tokenizer: all of them as long as they may be.
+data::TokenCache longest_texts(const std::string& file, const Seq2SeqConfig& c) {
+  (void)bytes_of_texts(file);
+  std::int64_t records = 0;
+  data::RecordReader reader = data::RecordReader::open(file);
+  for (data::RawRecord record; reader.next(record);) ++records;
+  return data::TokenCache::assumed(std::max<std::int64_t>(1, records),
+                                   {c.tokens.max_source, c.tokens.max_target});
+}
+
+data::TokenCache tokenise(const std::string& file, const data::Tokenizer& tokenizer,
+                          const Seq2SeqConfig& c) {
+  const std::uint64_t size = bytes_of_texts(file);
   Progress progress("tokenising " + fs::path(file).filename().string(),
                     static_cast<std::int64_t>(size), Progress::Unit::bytes);
   const int threads = c.workers > 0 ? static_cast<int>(std::min<std::int64_t>(c.workers, 64))
@@ -178,6 +194,13 @@ void find_shapes(PairData& d, const Seq2SeqRun& run, std::int64_t epochs, bool t
   }
 }
 
+// A model that is known by its id or preset and not on this machine.
+std::optional<t5::Published> absent_text_model(const std::string& named) {
+  std::error_code error;
+  if (fs::exists(infer::model_path(named), error)) return std::nullopt;
+  return t5::find_published(named);
+}
+
 // The model's folder; without --pretrained-model the checkpoint's own, or its adapter's.
 void find_seq2seq_model(Seq2SeqRun& run) {
   const Seq2SeqConfig& c = run.config;
@@ -196,7 +219,18 @@ void find_seq2seq_model(Seq2SeqRun& run) {
            {{"--pretrained-model FOLDER", "the model that it began with"}});
     }
   }
-  run.model_folder = model.empty() ? run.resume_from : infer::model_snapshot(model);
+  if (model.empty()) {
+    run.model_folder = run.resume_from;
+  } else if (auto published = absent_text_model(model)) {
+    if (!c.plan_only) fail_not_downloaded(model, published->id);
+    run.published = std::move(published);
+    run.model_folder = model;
+    run.notes.push_back(
+        fmt::format("{} is not on this machine: planned for the files that are published, {}",
+                    model, name_of(run.published->stored)));
+  } else {
+    run.model_folder = infer::model_snapshot(model);
+  }
   if (!c.lora) return;
   std::error_code error;
   run.adapter.base_model = fs::exists(model, error) ? fs::absolute(model).string() : model;
@@ -301,6 +335,81 @@ void take_machine(Seq2SeqRun& run, const RunTarget& target) {
   if (m.checkpointing == Checkpointing::recompute) r.checkpointing = t5::Choice::on;
 }
 
+// The files of the model, and what they say.
+void open_text_model(Seq2SeqRun& run) {
+  const Seq2SeqConfig& c = run.config;
+  run.checkpoints.push_back(Checkpoint::open(run.model_folder));
+  const Checkpoint& checkpoint = run.checkpoints[0];
+  if (!fs::is_directory(run.model_folder)) {
+    run.model_folder = fs::absolute(run.model_folder).parent_path().string();
+  }
+  std::error_code not_there;
+  if (!c.lora && fs::equivalent(run.model_folder, c.output_dir, not_there)) {
+    fail(ErrorCode::usage,
+         fmt::format("{}: the trained model would replace the one it begins with", c.output_dir),
+         {{"another output folder", "keeps both"}});
+  }
+  const t5::TensorMap names(checkpoint);
+  t5::Seq2SeqJob& job = run.request.job;
+  job.config = t5::model_config(checkpoint, names);
+  if (job.config.decoder_layers == 0) {
+    fail(ErrorCode::input, fmt::format("{} holds an encoder without a decoder", checkpoint.path()));
+  }
+  run.request.groups = t5::weight_groups(job.config, checkpoint, names);
+  job.dropout = c.dropout ? *c.dropout : dropout_of(checkpoint);
+}
+
+// The same of a model that is not here yet.
+void plan_text_model(Seq2SeqRun& run) {
+  t5::Seq2SeqJob& job = run.request.job;
+  job.config = run.published->config;
+  run.request.groups = t5::planned_groups(job.config, run.published->stored);
+  job.dropout = run.config.dropout.value_or(0.1);
+}
+
+void read_texts(Seq2SeqRun& run) {
+  const Seq2SeqConfig& c = run.config;
+  run.tokenizer = c.tokenizer.empty() ? run.model_folder
+                                      : resolve_model_path(c.tokenizer, HubUse::tokenizer).path;
+  std::optional<Vocabulary> vocabulary;
+  if (run.published && c.tokenizer.empty()) {
+    run.notes.push_back(fmt::format(
+        "there is no tokenizer yet: planned for texts of {} and {} tokens, the longest allowed",
+        c.tokens.max_source, c.tokens.max_target));
+  } else {
+    vocabulary.emplace(Vocabulary::open(run.tokenizer));
+    const data::Tokenizer& tokenizer = vocabulary->tokenizer;
+    if (c.predict) {
+      run.request.other_lines.push_back(vocabulary->line("evaluations read texts again"));
+    }
+    if (tokenizer.vocab_size() > run.model().vocabulary) {
+      fail(ErrorCode::input, fmt::format("{} has {} tokens, the model knows {}", tokenizer.path(),
+                                         tokenizer.vocab_size(), run.model().vocabulary));
+    }
+  }
+  const auto tokens = [&](const std::string& file) {
+    return vocabulary ? tokenise(file, vocabulary->tokenizer, c) : longest_texts(file, c);
+  };
+  run.train.emplace(PairData{.cache = tokens(c.train_file),
+                             .batches = {.batch = c.batch_size,
+                                         .accumulation = c.accumulation,
+                                         .group_by_length = c.group_by_length,
+                                         .seed = c.seed,
+                                         .limit = c.max_train_samples},
+                             .shapes = {},
+                             .runs = {}});
+  if (!c.validation_file.empty()) {
+    run.eval.emplace(PairData{.cache = tokens(c.validation_file),
+                              .batches = {.batch = c.eval_batch_size,
+                                          .shuffle = false,
+                                          .seed = c.seed,
+                                          .limit = c.max_eval_samples},
+                              .shapes = {},
+                              .runs = {}});
+  }
+  if (!c.test_file.empty()) run.test = tokens(c.test_file);
+}
+
 }  // namespace
 
 void share_visits(Seq2SeqRun& run, std::int64_t micro_batches) {
@@ -344,70 +453,26 @@ Seq2SeqRun prepare_seq2seq(Seq2SeqConfig config, const RunTarget& target) {
   run.notes = c.notes;
   run.resume_from = resumed_folder(c);
   find_seq2seq_model(run);
-  run.checkpoints.push_back(Checkpoint::open(run.model_folder));
-  const Checkpoint& checkpoint = run.checkpoints[0];
-  if (!fs::is_directory(run.model_folder)) {
-    run.model_folder = fs::absolute(run.model_folder).parent_path().string();
+  if (run.published) {
+    plan_text_model(run);
+  } else {
+    open_text_model(run);
   }
-  std::error_code not_there;
-  if (!c.lora && fs::equivalent(run.model_folder, c.output_dir, not_there)) {
-    fail(ErrorCode::usage,
-         fmt::format("{}: the trained model would replace the one it begins with", c.output_dir),
-         {{"another output folder", "keeps both"}});
-  }
-  const t5::TensorMap names(checkpoint);
-  t5::Seq2SeqJob& job = run.request.job;
-  job.config = t5::model_config(checkpoint, names);
-  if (job.config.decoder_layers == 0) {
-    fail(ErrorCode::input, fmt::format("{} holds an encoder without a decoder", checkpoint.path()));
-  }
-  run.request.groups = t5::weight_groups(job.config, checkpoint, names);
-  job.dropout = c.dropout ? *c.dropout : dropout_of(checkpoint);
   for (const std::string& name : c.lora ? c.lora->targets : std::vector<std::string>()) {
-    if (name == "wi" && job.config.gated) {  // as modules are called
+    if (name == "wi" && run.model().gated) {  // as modules are called
       run.adapter.targets.insert(run.adapter.targets.end(), {"wi_0", "wi_1"});
     } else {
       run.adapter.targets.push_back(name);
     }
   }
-  run.tokenizer = c.tokenizer.empty() ? run.model_folder : c.tokenizer;
-  {
-    const Vocabulary vocabulary = Vocabulary::open(run.tokenizer);
-    const data::Tokenizer& tokenizer = vocabulary.tokenizer;
-    if (c.predict) {
-      run.request.other_lines.push_back(vocabulary.line("evaluations read texts again"));
-    }
-    if (tokenizer.vocab_size() > job.config.vocabulary) {
-      fail(ErrorCode::input, fmt::format("{} has {} tokens, the model knows {}", tokenizer.path(),
-                                         tokenizer.vocab_size(), job.config.vocabulary));
-    }
-    run.train.emplace(PairData{.cache = tokenise(c.train_file, tokenizer, c),
-                               .batches = {.batch = c.batch_size,
-                                           .accumulation = c.accumulation,
-                                           .group_by_length = c.group_by_length,
-                                           .seed = c.seed,
-                                           .limit = c.max_train_samples},
-                               .shapes = {},
-                               .runs = {}});
-    if (!c.validation_file.empty()) {
-      run.eval.emplace(PairData{.cache = tokenise(c.validation_file, tokenizer, c),
-                                .batches = {.batch = c.eval_batch_size,
-                                            .shuffle = false,
-                                            .seed = c.seed,
-                                            .limit = c.max_eval_samples},
-                                .shapes = {},
-                                .runs = {}});
-    }
-    if (!c.test_file.empty()) run.test = tokenise(c.test_file, tokenizer, c);
-  }
+  read_texts(run);
   malloc_trim(0);  // the vocabulary is not needed any more
   take_steps(run);
   if (run.eval) find_shapes(*run.eval, run, 1, false);
   take_job(run, target);
   share_visits(run, std::max<std::int64_t>(1, c.micro_batches_per_visit));
   take_machine(run, target);
-  run.title = fmt::format("{}, {}", fs::path(run.model_folder).filename().string(),
-                          c.lora ? "LoRA" : "fine-tune");
+  run.title = fmt::format("{}, {}", model_name_of(run.model_folder), c.lora ? "LoRA" : "fine-tune");
   return run;
 }
 

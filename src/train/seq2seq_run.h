@@ -11,6 +11,7 @@
 #include "io/checkpoint.h"
 #include "models/t5/fit.h"
 #include "models/t5/lora_file.h"
+#include "models/t5/published.h"
 #include "report/plan_table.h"
 #include "train/device_choice.h"
 #include "train/seq2seq_config.h"
@@ -31,13 +32,14 @@ struct PairData {
 // read: model, tokens, what is recorded, and inside which budget.
 struct Seq2SeqRun {
   Seq2SeqConfig config;
-  std::string title;                    // "flan-t5-xl, fine-tune"
-  std::string shapes;                   // "8 x 16 samples of up to 256 and 512 tokens"
-  std::string model_folder;             // where config.json and the tokenizer are
-  std::string tokenizer;                // a folder or file
-  t5::AdapterConfig adapter;            // of its files, where adapters train
-  std::vector<Checkpoint> checkpoints;  // one
-  std::string resume_from;              // a folder checkpoint-N; "": from the beginning
+  std::string title;                       // "flan-t5-xl, fine-tune"
+  std::string shapes;                      // "8 x 16 samples of up to 256 and 512 tokens"
+  std::string model_folder;                // where config.json and the tokenizer are
+  std::string tokenizer;                   // a folder or file
+  t5::AdapterConfig adapter;               // of its files, where adapters train
+  std::vector<Checkpoint> checkpoints;     // one; none of a model that is not here
+  std::optional<t5::Published> published;  // instead of them, where only a plan is made
+  std::string resume_from;                 // a folder checkpoint-N; "": from the beginning
   std::optional<PairData> train, eval;
   std::optional<data::TokenCache> test;  // texts are written for it when training is over
   t5::FitRequest request;

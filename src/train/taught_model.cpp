@@ -25,7 +25,7 @@ std::string initial_student(const PreparedRun& run, const wan::Config& student) 
 
 void check_distillable(const PreparedRun& run, bool cache_known) {
   const TrainConfig& c = run.config;
-  if (c.dmd2 && run.checkpoints.size() > 1) {
+  if (c.dmd2 && run.request.experts.size() > 1) {
     fail(ErrorCode::input,
          "[distill]: two experts share the steps of a clip, and a student takes all of its steps",
          {{"[model] transformer_path = 'FOLDER'", "distils one transformer"}});
@@ -64,9 +64,10 @@ void take_student(PreparedRun& run, Purpose purpose) {
   if (path.empty()) {
     const wan::Config student = smaller_config(
         model, {.layers = c.student->layers, .dim = c.student->dim, .ffn_dim = c.student->ffn_dim});
-    path = initial_student(run, student);
+    const bool planned = run.teacher.empty();  // with the published sizes of the teacher
+    if (!planned) path = initial_student(run, student);
     std::error_code error;
-    if (!std::filesystem::exists(path, error)) {
+    if (planned || !std::filesystem::exists(path, error)) {
       if (purpose == Purpose::plan) {
         r.job.config = student;
         r.experts = {planned_groups(student, c.model.dtype)};

@@ -74,6 +74,7 @@ void encode_missing(const TextStates& states, std::int64_t count,
                      what),
          {{flag, fmt::format("where the {} is", what)}});
   };
+  infer::require_one(files.text_encoder_choices, "text encoder", "--text_encoder FILE");
   require(files.text_encoder, "text encoder", "--text_encoder FILE");
   require(files.tokenizer, "tokenizer", "--tokenizer FILE");
   encoder.emplace(files.text_encoder, options);

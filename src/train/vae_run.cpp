@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "data/prefetcher.h"
 #include "infer/model_folder.h"
+#include "io/checkpoint_parts.h"
 #include "models/wan_vae/initial_weights.h"
 #include "train/config_hash.h"
 
@@ -57,7 +58,7 @@ void open_network(PreparedVae& run, Purpose purpose) {
     return;
   }
   const Checkpoint& file = run.checkpoints.emplace_back(
-      Checkpoint::open(v.file.empty() ? initial_file(run.config) : vae_file(v)));
+      open_part(v.file.empty() ? initial_file(run.config) : vae_file(v), CheckpointPart::vae));
   const wan_vae::Recognised found = recognised_vae(file);
   r.job.config = found.config;
   if (v.file.empty()) r.job.config.name = v.network.name;
@@ -147,7 +148,8 @@ std::vector<wan_vae::LatentClip> clips_with(const PreparedVae& run, const DataCh
 }
 
 wan_vae::Config vae_network(const VaeConfig& c) {
-  return c.file.empty() ? c.network : recognised_vae(Checkpoint::open(vae_file(c))).config;
+  return c.file.empty() ? c.network
+                        : recognised_vae(open_part(vae_file(c), CheckpointPart::vae)).config;
 }
 
 PreparedVae prepare_vae(TrainConfig config, const RunTarget& target, Purpose purpose) {

@@ -3,8 +3,9 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <utility>
+
+#include "data/tokenizer_file.h"
 
 namespace ballast::train {
 namespace {
@@ -21,9 +22,8 @@ Vocabulary Vocabulary::open(const std::string& path) {
   const std::uint64_t before = heap_in_use();
   data::Tokenizer tokenizer = data::Tokenizer::open(path);
   const std::uint64_t now = heap_in_use();
-  std::error_code error;
-  const std::uintmax_t file = std::filesystem::file_size(tokenizer.path(), error);
-  return {std::move(tokenizer), {now - std::min(before, now) + (error ? 0 : 2 * file)}};
+  const std::uint64_t read = 2 * data::tokenizer_bytes(tokenizer.path());
+  return {std::move(tokenizer), {now - std::min(before, now) + read}};
 }
 
 ProcessLine Vocabulary::line(std::string reason) const {

@@ -6,8 +6,10 @@
 #include <map>
 #include <random>
 
+#include "data/tokenizer_file.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tensor_file.h"
 #include "tests/support/tiny_tokenizer.h"
 
 namespace ballast::data::tokenizer_test {
@@ -329,6 +331,26 @@ TEST(Tokenizer, SaysWhatAFolderLacks) {
   EXPECT_FAILS(Tokenizer::open(dir.path("absent.json")), ErrorCode::io, "absent.json");
   dir.write("google/umt5-xxl/spiece.model", test::sentencepiece_file(tiny_model()));
   EXPECT_EQ(Tokenizer::open(dir.path()).vocab_size(), 10);
+}
+
+// As ComfyUI's files of text encoders have it.
+TEST(Tokenizer, IsReadOutOfATextEncodersFile) {
+  const TempDir dir;
+  const std::string model = test::sentencepiece_file(tiny_model());
+  const auto size = static_cast<std::int64_t>(model.size());
+  const std::string file = support::TensorFile()
+                               .add("shared.weight", DType::f32, {4}, 1)
+                               .add_bytes("spiece_model", FileDType::u8, {size}, model)
+                               .write(dir, "umt5.safetensors");
+  const Tokenizer inside = Tokenizer::open(file);
+  const Tokenizer beside = Tokenizer::open(dir.write("spiece.model", model));
+  EXPECT_EQ(inside.vocab_size(), beside.vocab_size());
+  EXPECT_EQ(inside.encode("a dog"), beside.encode("a dog"));
+  EXPECT_EQ(tokenizer_bytes(file), model.size());
+  EXPECT_EQ(tokenizer_bytes(dir.path("spiece.model")), model.size());
+  const std::string none =
+      support::TensorFile().add("shared.weight", DType::f32, {4}, 1).write(dir, "t5.safetensors");
+  EXPECT_FAILS(Tokenizer::open(none), ErrorCode::input, "holds no tokenizer");
 }
 
 }  // namespace

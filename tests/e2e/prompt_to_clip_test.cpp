@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "io/media_reader.h"
@@ -27,6 +28,28 @@ void write_weights(const std::string& golden_name, const std::string& path) {
     Shape shape;
     for (const std::int64_t n : t.shape) shape.push_back(n);
     writer.add(name, t.dtype, shape, t.data);
+  }
+  writer.write(path);
+}
+
+// Tensors of several files in one, each file's under a prefix of its own.
+void write_together(const std::string& path,
+                    const std::vector<std::pair<std::string, std::string>>& parts,
+                    const std::string& tokenizer) {
+  std::vector<std::map<std::string, TinyTensor>> files;
+  for (const auto& [prefix, file] : parts) files.push_back(read_tiny_safetensors(file));
+  SafetensorsWriter writer;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    for (const auto& [name, t] : files[i]) {
+      Shape shape;
+      for (const std::int64_t n : t.shape) shape.push_back(n);
+      writer.add(parts[i].first + name, t.dtype, shape, t.data);
+    }
+  }
+  if (!tokenizer.empty()) {
+    writer.add(parts.size() > 1 ? "text_encoders.spiece_model" : "spiece_model", FileDType::u8,
+               {static_cast<std::int64_t>(tokenizer.size())},
+               [&](const ByteSink& sink) { sink(std::as_bytes(std::span(tokenizer))); });
   }
   writer.write(path);
 }
@@ -189,6 +212,67 @@ TEST_F(PromptToClip, SaysWhatIsMissing) {
   const Finished g = sample({"--output", at("clip.mp4"), "--vae", golden("vae21")});
   EXPECT_EQ(g.exit_code, 2) << g.err;
   EXPECT_THAT(g.err, HasSubstr("--prompt TEXT"));
+}
+
+// ComfyUI's own folder, whose text encoder brings the tokenizer.
+TEST_F(PromptToClip, TakesTheTokenizerInsideTheTextEncoder) {
+  const Finished before = sample({"--prompt", "a red ball", "--output", at("a.gif")});
+  ASSERT_EQ(before.exit_code, 0) << before.err;
+  const std::string encoder = at("ComfyUI/models/text_encoders/umt5_tiny.safetensors");
+  for (const char* part : {"diffusion_models", "vae"}) {
+    std::filesystem::create_directories(at("ComfyUI/models"));
+    std::filesystem::rename(at(part), at(std::string("ComfyUI/models/") + part));
+  }
+  std::filesystem::create_directories(at("ComfyUI/models/text_encoders"));
+  write_together(encoder, {{"", at("text_encoders/umt5_tiny.safetensors")}},
+                 read_whole(at("spiece.model")));
+  for (const char* model : {"ComfyUI", "ComfyUI/models"}) {
+    const Finished f = run_ballast({"sample", "--model", at(model), "--prompt", "a red ball",
+                                    "--device", "cpu", "--steps", "2", "--frames", "5", "--height",
+                                    "32", "--width", "48", "--output", at("b.gif")});
+    ASSERT_EQ(f.exit_code, 0) << f.err;
+    EXPECT_TRUE(read_whole(at("a.gif")) == read_whole(at("b.gif")));
+  }
+  std::filesystem::copy_file(encoder, at("ComfyUI/models/text_encoders/umt5_other.safetensors"));
+  const Finished two = run_ballast({"sample", "--model", at("ComfyUI"), "--prompt", "a red ball"});
+  EXPECT_EQ(two.exit_code, 4);
+  EXPECT_THAT(two.err, AllOf(HasSubstr("umt5_tiny.safetensors"), HasSubstr("umt5_other"),
+                             HasSubstr("1. --text-encoder FILE")));
+  const Finished chosen = run_ballast({"sample", "--model", at("ComfyUI"), "--text-encoder",
+                                       encoder, "--prompt", "a red ball", "--plan"});
+  EXPECT_EQ(chosen.exit_code, 0) << chosen.err;
+}
+
+TEST_F(PromptToClip, TakesAllOfAOneFileCheckpoint) {
+  const Finished before = sample({"--prompt", "a red ball", "--output", at("a.gif")});
+  ASSERT_EQ(before.exit_code, 0) << before.err;
+  const std::string one = dir_.write("one/x", "").substr(0, at("one").size()) + "/all.safetensors";
+  write_together(
+      one,
+      {{"model.diffusion_model.", at("diffusion_models/wan_tiny.safetensors")},
+       {"first_stage_model.", at("vae/wan_2.1_vae.safetensors")},
+       {"text_encoders.umt5xxl.transformer.", at("text_encoders/umt5_tiny.safetensors")}},
+      read_whole(at("spiece.model")));
+  const Finished f = run_ballast({"sample", "--model", one, "--prompt", "a red ball", "--device",
+                                  "cpu", "--steps", "2", "--frames", "5", "--height", "32",
+                                  "--width", "48", "--output", at("b.gif")});
+  ASSERT_EQ(f.exit_code, 0) << f.err;
+  EXPECT_TRUE(read_whole(at("a.gif")) == read_whole(at("b.gif")));
+  const Finished said = run_ballast({"inspect", one});
+  ASSERT_EQ(said.exit_code, 0) << said.err;
+  EXPECT_THAT(said.out,
+              AllOf(HasSubstr("one-file checkpoint: transformer, VAE, text encoder, tokenizer"),
+                    HasSubstr("VAE latent channels"), HasSubstr("problems: none")));
+  dir_.write("clips/a.txt", "a clip");
+  dir_.write("data.toml", "resolutions = [64]\nframe_buckets = [1, 5]\n[[directory]]\npath = '" +
+                              at("clips") + "'\n");
+  const std::string run =
+      dir_.write("run.toml", "output_dir = 'out'\ndataset = '" + at("data.toml") +
+                                 "'\nepochs = 1\n[model]\ntype = 'wan'\nckpt_path = '" + one +
+                                 "'\ndtype = 'float32'\n[adapter]\ntype = 'lora'\nrank = 4\n"
+                                 "dtype = 'float32'\n[optimizer]\ntype = 'adamw'\nlr = 1e-4\n");
+  const Finished plan = run_ballast({"plan", run});
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
 }
 
 }  // namespace

@@ -6,20 +6,27 @@
 #include <fstream>
 
 #include "tests/support/errors.h"
+#include "tests/support/hub_tree.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tensor_file.h"
 
 namespace ballast::infer {
 namespace {
 
 namespace fs = std::filesystem;
 
-// A folder with empty files of these names; a name that ends in / is a folder.
+// A folder with files of these names that hold nothing, safetensors files no tensors; a name that
+// ends in / is a folder.
 class Tree {
  public:
   explicit Tree(const std::vector<std::string>& names) {
     for (const std::string& n : names) {
       fs::create_directories(fs::path(at(n)).parent_path());
-      if (!n.ends_with('/')) std::ofstream(at(n)) << "x";
+      if (n.ends_with(".safetensors")) {
+        std::ofstream(at(n)) << std::string("\x08\0\0\0\0\0\0\0{}      ", 16);
+      } else if (!n.ends_with('/')) {
+        std::ofstream(at(n)) << "x";
+      }
     }
   }
   std::string at(const std::string& name) const { return dir_.path(name); }
@@ -111,13 +118,98 @@ TEST(ModelFolder, SeveralTransformersAreNotGuessedAt) {
 }
 
 TEST(ModelFolder, OfAHuggingFaceCacheTheSnapshotThatMainNamesIsTaken) {
-  const Tree t({"snapshots/aa11/transformer/config.json", "snapshots/bb22/transformer/config.json",
-                "refs/"});
-  EXPECT_FAILS(t.find(), ErrorCode::input, "several snapshots");
+  const Tree t({"snapshots/aa11/transformer/x.safetensors",
+                "snapshots/bb22/transformer/x.safetensors", "refs/"});
   std::ofstream(t.at("refs/main")) << "bb22";
   EXPECT_EQ(t.name(t.find().transformer), "snapshots/bb22/transformer");
-  std::ofstream(t.at("refs/main")) << "../../../etc";
-  EXPECT_FAILS(t.find(), ErrorCode::input, "refs/main names none");
+  std::ofstream(t.at("refs/main")) << "aa11";
+  EXPECT_EQ(t.name(t.find().transformer), "snapshots/aa11/transformer");
+}
+
+TEST(ModelFolder, AnIdOfTheHubIsFoundInTheCache) {
+  support::HubTree hub;
+  hub.add("Wan-AI/Wan2.2-TI2V-5B", "aa11", "transformer/x.safetensors", "x");
+  EXPECT_EQ(find_model_files("Wan-AI/Wan2.2-TI2V-5B").transformer,
+            hub.snapshot("Wan-AI/Wan2.2-TI2V-5B", "aa11") + "/transformer");
+  const auto gone = test::error_of([] { find_model_files("someone/something"); });
+  ASSERT_TRUE(gone);
+  EXPECT_EQ(gone->advice().at(0).change,
+            "hf download someone/something --local-dir someone/something");
+}
+
+TEST(ModelFolder, ComfyUIsOwnFolderHasItsModelsBelow) {
+  const Tree t({"models/diffusion_models/video/wan2.1_t2v_1.3B_fp16.safetensors",
+                "models/diffusion_models/flux1.safetensors",
+                "models/text_encoders/umt5_xxl_fp16.safetensors",
+                "models/vae/wan_2.1_vae.safetensors", "main.py"});
+  for (const char* from :
+       {"", "models", "models/diffusion_models/video/wan2.1_t2v_1.3B_fp16.safetensors"}) {
+    const ModelFiles m = t.find(from);
+    EXPECT_EQ(t.name(m.transformer),
+              "models/diffusion_models/video/wan2.1_t2v_1.3B_fp16.safetensors");
+    EXPECT_EQ(t.name(m.vae), "models/vae/wan_2.1_vae.safetensors");
+    EXPECT_EQ(t.name(m.text_encoder), "models/text_encoders/umt5_xxl_fp16.safetensors");
+  }
+  EXPECT_TRUE(is_comfy_folder(t.at("")));
+  EXPECT_FALSE(is_comfy_folder(t.at("models/vae")));
+}
+
+TEST(ModelFolder, OlderNamesOfComfyFoldersAreKnown) {
+  const Tree t({"unet/wan2.1_t2v_1.3B_fp16.safetensors", "clip/umt5_xxl_fp16.safetensors",
+                "clip/clip_l.safetensors", "vae/wan_2.1_vae.safetensors"});
+  EXPECT_EQ(t.name(t.find().transformer), "unet/wan2.1_t2v_1.3B_fp16.safetensors");
+  EXPECT_EQ(t.name(t.find().text_encoder), "clip/umt5_xxl_fp16.safetensors");
+}
+
+TEST(ModelFolder, SeveralPartsThatMatchAreListedWhereOneIsNeeded) {
+  const Tree t({"diffusion_models/wan2.1_t2v_1.3B_fp16.safetensors", "vae/wan_2.1_vae.safetensors",
+                "vae/Wan2_1_VAE_bf16.safetensors", "text_encoders/umt5_xxl_fp16.safetensors",
+                "text_encoders/umt5_xxl_fp8_e4m3fn_scaled.safetensors"});
+  const ModelFiles m = t.find();
+  EXPECT_EQ(m.vae, "");
+  EXPECT_EQ(m.vae_choices.size(), 2u);
+  EXPECT_EQ(m.text_encoder, "");
+  ASSERT_EQ(m.text_encoder_choices.size(), 2u);
+  const auto error =
+      test::error_of([&] { require_one(m.text_encoder_choices, "text encoder", "--t5 FILE"); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::input);
+  EXPECT_THAT(error->what(), ::testing::AllOf(::testing::HasSubstr("umt5_xxl_fp16.safetensors"),
+                                              ::testing::HasSubstr("fp8_e4m3fn_scaled")));
+  EXPECT_EQ(error->advice().at(0).change, "--t5 FILE");
+  require_one({}, "text encoder", "--t5 FILE");
+}
+
+TEST(ModelFolder, TheTokenizerInsideTheTextEncoderIsTakenWhereThereIsNoOther) {
+  const Tree t({"diffusion_models/wan.safetensors", "text_encoders/"});
+  test::TempDir dir;
+  support::TensorFile()
+      .add_bytes("spiece_model", FileDType::u8, {3}, "abc")
+      .write(dir, "umt5.safetensors");
+  fs::copy_file(dir.path("umt5.safetensors"), t.at("text_encoders/umt5.safetensors"));
+  EXPECT_EQ(t.name(t.find().tokenizer), "text_encoders/umt5.safetensors");
+  std::ofstream(t.at("text_encoders/tokenizer.json")) << "{}";
+  EXPECT_EQ(t.name(t.find().tokenizer), "text_encoders");
+}
+
+TEST(ModelFolder, AOneFileCheckpointIsAllOfItsParts) {
+  const Tree t({"checkpoints/sdxl.safetensors", "vae/wan_2.1_vae.safetensors"});
+  test::TempDir dir;
+  support::TensorFile()
+      .add("model.diffusion_model.x", DType::f32, {1}, 1)
+      .add("first_stage_model.x", DType::f32, {1}, 1)
+      .add("text_encoders.umt5xxl.transformer.x", DType::f32, {1}, 1)
+      .add_bytes("text_encoders.spiece_model", FileDType::u8, {3}, "abc")
+      .write(dir, "one.safetensors");
+  const std::string one = "checkpoints/wan2.1_all_in_one.safetensors";
+  fs::copy_file(dir.path("one.safetensors"), t.at(one));
+  for (const std::string& from : {std::string(), one}) {
+    const ModelFiles m = t.find(from);
+    EXPECT_EQ(t.name(m.transformer), one);
+    EXPECT_EQ(t.name(m.vae), one);
+    EXPECT_EQ(t.name(m.text_encoder), one);
+    EXPECT_EQ(t.name(m.tokenizer), one);
+  }
 }
 
 TEST(ModelFolder, NothingToFindIsSaid) {

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "tests/support/errors.h"
+#include "tests/support/hub_tree.h"
 #include "tests/support/temp_dir.h"
 
 namespace ballast::train::read_config_test {
@@ -193,6 +194,49 @@ TEST(ConfigHelp, ListsEveryFlag) {
                            "--use_8bit_adam", "--dataset_path VALUE"}) {
     EXPECT_THAT(help, HasSubstr(flag));
   }
+}
+
+// In every dialect, wherever a model is named.
+TEST(ModelIds, BecomeFoldersOfTheHubsCache) {
+  support::HubTree hub;
+  hub.add("Wan-AI/Wan2.2-T2V-A14B", "aa11", "low_noise_model/x.safetensors", "x");
+  hub.add("Wan-AI/Wan2.2-T2V-A14B", "aa11", "high_noise_model/x.safetensors", "x");
+  hub.refer("Wan-AI/Wan2.2-T2V-A14B", "main", "aa11");
+  hub.add("google/umt5-xxl", "bb22", "spiece.model", "x");
+  hub.add("org/parts", "cc33", "vae.safetensors", "x");
+  hub.refer("org/parts", "v1", "cc33");
+  const std::string model = hub.snapshot("Wan-AI/Wan2.2-T2V-A14B", "aa11");
+  const std::string vae = hub.snapshot("org/parts", "cc33") + "/vae.safetensors";
+  const test::TempDir dir;
+  const std::string pipe =
+      dir.write("run.toml",
+                "output_dir = 'out'\ndataset = 'data.toml'\nepochs = 1\n[model]\ntype = 'wan'\n"
+                "ckpt_path = 'Wan-AI/Wan2.2-T2V-A14B'\n"
+                "transformer_path = 'Wan-AI/Wan2.2-T2V-A14B/low_noise_model'\n"
+                "vae_path = 'org/parts@v1/vae.safetensors'\nllm_path = 'org/parts@cc33'\n"
+                "tokenizer_path = 'google/umt5-xxl'\ndtype = 'bfloat16'\n"
+                "[adapter]\ntype = 'lora'\nrank = 4\n[optimizer]\ntype = 'adamw'\nlr = 1e-4\n");
+  const TrainConfig a = read({pipe});
+  EXPECT_EQ(a.model.checkpoint, model);
+  EXPECT_EQ(a.model.transformer, model + "/low_noise_model");
+  EXPECT_EQ(a.caching.vae, vae);
+  EXPECT_EQ(a.caching.text_encoder, hub.snapshot("org/parts", "cc33"));
+  EXPECT_EQ(a.caching.tokenizer, hub.snapshot("google/umt5-xxl", "bb22"));
+  EXPECT_THAT(a.notes, ElementsAre(HasSubstr("google/umt5-xxl: the cache has no main revision")));
+  const TrainConfig b = read(
+      {"--dit", "Wan-AI/Wan2.2-T2V-A14B/low_noise_model", "--dit_high_noise",
+       "Wan-AI/Wan2.2-T2V-A14B/high_noise_model", "--vae", "org/parts@v1/vae.safetensors", "--t5",
+       "org/parts@v1", "--dataset_config", "data.toml", "--network_module", "networks.lora_wan",
+       "--network_dim", "4", "--output_dir", "out", "--task", "t2v-A14B"});
+  EXPECT_EQ(b.model.transformer, model + "/low_noise_model");
+  EXPECT_EQ(b.model.high_noise_transformer, model + "/high_noise_model");
+  EXPECT_EQ(b.caching.vae, vae);
+  EXPECT_EQ(b.caching.text_encoder, hub.snapshot("org/parts", "cc33"));
+  const TrainConfig c =
+      read({"--dataset_path", "clips", "--model", "Wan-AI/Wan2.2-T2V-A14B/low_noise_model"});
+  EXPECT_EQ(c.model.checkpoint, model + "/low_noise_model");
+  EXPECT_EQ(read({"--dataset_path", "clips", "--model", "someone/else"}).model.checkpoint,
+            "someone/else");
 }
 
 }  // namespace

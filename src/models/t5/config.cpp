@@ -26,6 +26,12 @@ Config original(Config c) {
   return c;
 }
 
+// The largest have heads of twice the width.
+Config wide(Config c) {
+  c.d_kv = 128;
+  return c;
+}
+
 Config umt5_encoder() {
   Config c =
       sizes("umt5-xxl-encoder", "UMT5-XXL encoder: the text side of Wan", 4096, 10240, 24, 64);
@@ -60,7 +66,7 @@ bool read_feed_forward(JsonReader& json) {
 }  // namespace
 
 std::span<const Config> presets() {
-  static const std::array<Config, 9> kPresets = {{
+  static const std::array<Config, 11> kPresets = {{
       umt5_encoder(),
       sizes("t5-v1.1-small", "T5 v1.1 or FLAN-T5 small", 512, 1024, 8, 6),
       sizes("t5-v1.1-base", "T5 v1.1 or FLAN-T5 base", 768, 2048, 12, 12),
@@ -70,6 +76,8 @@ std::span<const Config> presets() {
       original(sizes("t5-small", "original T5 small", 512, 2048, 6, 8)),
       original(sizes("t5-base", "original T5 base", 768, 3072, 12, 12)),
       original(sizes("t5-large", "original T5 large", 1024, 4096, 24, 16)),
+      wide(original(sizes("t5-3b", "original T5 3B", 1024, 16384, 24, 32))),
+      wide(original(sizes("t5-11b", "original T5 11B", 1024, 65536, 24, 128))),
   }};
   return kPresets;
 }

@@ -40,7 +40,7 @@ struct Config {
 void validate(const Config& c);
 
 // umt5-xxl-encoder, t5-v1.1-{small,base,large,xl,xxl} (FLAN-T5 has the same sizes), and the
-// original t5-{small,base,large}.
+// original t5-{small,base,large,3b,11b}.
 std::span<const Config> presets();
 std::optional<Config> find_preset(std::string_view name);
 

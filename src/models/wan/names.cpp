@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/error.h"
+#include "io/checkpoint_parts.h"
 
 namespace ballast::wan {
 namespace {
@@ -131,7 +132,9 @@ TensorMap::TensorMap(const Checkpoint& checkpoint) {
   dialect_ = !diffusers.empty() ? Dialect::diffusers
              : names.comfy      ? Dialect::comfy
                                 : Dialect::official;
-  for (const std::string_view name : names.outside) unknown_.emplace_back(name);
+  for (const std::string_view name : names.outside) {
+    if (!is_of_another_part(name)) unknown_.emplace_back(name);
+  }
   tensors_.reserve(names.tensors.size());
   const auto name_at = [&](std::uint32_t i) { return std::string_view(tensors_[i].name); };
   for (const NamedTensor& t : names.tensors) {

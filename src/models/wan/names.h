@@ -45,8 +45,8 @@ class TensorMap {
   const std::string& prefix() const { return prefix_; }
   std::span<const WanTensor> tensors() const { return tensors_; }
   const WanTensor* find(std::string_view official) const;
-  // Names in the files that mean nothing here: outside the prefix, or unknown to the diffusers
-  // table.
+  // Names in the files that mean nothing here: outside the prefix and of no other part
+  // (io/checkpoint_parts.h), or unknown to the diffusers table.
   std::span<const std::string> unknown() const { return unknown_; }
 
   struct Difference {

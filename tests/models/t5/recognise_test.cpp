@@ -31,6 +31,7 @@ TEST(T5Presets, HaveThePublishedNumberOfParameters) {
   EXPECT_EQ(total("t5-v1.1-large"), 783'150'080);
   EXPECT_EQ(total("t5-v1.1-xl"), 2'849'757'184);
   EXPECT_EQ(total("t5-v1.1-xxl"), 11'135'332'352);
+  EXPECT_EQ(total("t5-3b"), 2'851'598'336);
   EXPECT_EQ(total("umt5-xxl-encoder"), 4'630'761'472);  // rows of the embedding stay in the file
   const Config xl = *find_preset("t5-v1.1-xl");
   EXPECT_EQ(parameters(xl, 1, 2), 48'238'592);
