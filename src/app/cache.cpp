@@ -2,6 +2,7 @@
 
 #include "app/cache_dataset.h"
 #include "app/command.h"
+#include "app/help_text.h"
 #include "train/read_config.h"
 
 namespace ballast {
@@ -15,18 +16,19 @@ class Cache : public Command {
         app.get_description() +
         "\n\n"
         "ballast cache CONFIG.toml [FLAGS]         a diffusion-pipe or musubi-tuner file\n"
-        "ballast cache --dataset_config FILE --vae FILE --t5 FILE    musubi-tuner's flags\n"
+        "ballast cache --dataset_config FILE --vae FILE     musubi-tuner's flags: latents\n"
+        "ballast cache --dataset_config FILE --t5 FILE      ... captions, or both at once\n"
         "ballast cache --dataset_path FOLDER --vae_checkpoint FILE --checkpoint FILE\n"
         "                                          X.safetensors and X.latent.safetensors\n\n"
-        "Takes the arguments of `ballast train`. Encodes captions, then media, inside --gpu and\n"
-        "--ram, and leaves out what is encoded already: stopped at any moment and started again\n"
-        "it continues. --regenerate_cache encodes everything again.\n");
-    app.footer(own_flags_help() + "\n" + train::config_flags_help());
+        "Takes the arguments of `ballast train`. Encodes captions, then media, inside\n"
+        "--gpu and --ram, and skips what is encoded already: stopped at any moment and\n"
+        "started again it continues. --regenerate_cache encodes everything again.\n");
+    app.footer(own_flags_help() + "\n" + more_help("cache"));
+  }
+  std::optional<std::string> help_page(const std::vector<std::string>& arguments) override {
+    return training_help("cache", arguments);
   }
   bool takes(const std::vector<std::string>& arguments) override {
-    for (const std::string& a : arguments) {
-      if (a == "--help" || a == "-h") return false;
-    }
     own_ = split_own_flags(arguments);
     return true;
   }

@@ -61,6 +61,15 @@ class DatasetCaching::Work {
       for (const std::string& note : w.notes) log::info("{}", note);
       report_.skipped.insert(report_.skipped.end(), w.skipped.begin(), w.skipped.end());
     }
+    const bool flow = config_.dialect == train::Dialect::flow_matching;
+    if (in_.texts() > 0 && !texts_) {
+      log::info("captions are not encoded: no text encoder is given (--{} FILE)",
+                flow ? "checkpoint" : "t5");
+    }
+    if (in_.media() > 0 && !media_) {
+      log::info("media are not encoded: no VAE is given (--{} FILE)",
+                flow ? "vae_checkpoint" : "vae");
+    }
     if (texts_) plan_texts();
     if (media_) plan_media();
     show_plan();

@@ -128,6 +128,10 @@ CacheInputs find_cache_inputs(const train::TrainConfig& c, CacheUse use) {
     use_vae(c.caching.image_to_video, in);
   } else if (c.dialect == train::Dialect::flow_matching) {
     in.model = "captions";  // need nothing of a model but the length of its text
+  } else if (c.dialect == train::Dialect::musubi && !in.text_encoder.empty()) {
+    // wan_cache_text_encoder_outputs.py: captions alone, whatever their rows will be used for.
+    in.model = "captions";
+    r.needs.text_dim = infer::TextEncoder(in.text_encoder).config().d_model;
   } else {
     train::require_downloaded(c.model);
     const bool pipe_file = c.dialect == train::Dialect::diffusion_pipe;
@@ -167,12 +171,12 @@ CacheInputs find_cache_inputs(const train::TrainConfig& c, CacheUse use) {
     in.work.push_back(while_doing(fmt::format("opening the evaluation dataset \"{}\"", eval.name),
                                   [&] { return find(search); }));
   }
-  // The tools of a flow-matching run encode captions or media, whichever they have a file for.
-  if (in.texts() > 0 && in.text_encoder.empty() && (!flow || in.vae.empty())) {
+  // The other trainers' tools encode captions or media, whichever they have a file for.
+  if (in.texts() > 0 && in.text_encoder.empty() && (pipe || in.vae.empty())) {
     fail_missing("text encoder", in.texts(), "captions", c, "llm_path", flow ? "checkpoint" : "t5",
                  parts.text_encoder_choices);
   }
-  if (in.media() > 0 && in.vae.empty() && (!flow || in.text_encoder.empty())) {
+  if (in.media() > 0 && in.vae.empty() && (pipe || in.text_encoder.empty())) {
     fail_missing("VAE", in.media(), "media", c, "vae_path", flow ? "vae_checkpoint" : "vae",
                  parts.vae_choices);
   }

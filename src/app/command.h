@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,6 +24,10 @@ class Command {
   // Declares arguments and options, which are members of the command. Option names are written with
   // dashes; users may write underscores.
   virtual void declare(CLI::App& app) = 0;
+  // The page that arguments such as --help-musubi ask for; nullopt: none of the command's own.
+  virtual std::optional<std::string> help_page(const std::vector<std::string>& /*arguments*/) {
+    return std::nullopt;
+  }
   // A command whose arguments are another tool's to read takes them as they are (with dashes for
   // underscores in names of flags) and says so; nothing is parsed then.
   virtual bool takes(const std::vector<std::string>& /*arguments*/) { return false; }

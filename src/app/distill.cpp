@@ -19,16 +19,13 @@ class Distill : public Command {
         app.get_description() +
         "\n\n"
         "ballast distill --teacher_path FOLDER --student_config FILE --data_path FILE [FLAGS]\n\n"
-        "WanDistiller's flags, dashes and underscores alike. Prompts are encoded once; the "
-        "teacher\n"
-        "stays where memory allows or streams in, block by block. Ctrl-C finishes the step and\n"
-        "saves a checkpoint; --resume continues. --plan shows the plan alone.\n");
+        "WanDistiller's flags, dashes and underscores alike. Prompts are encoded once;\n"
+        "the teacher stays where memory allows or streams in, block by block. Ctrl-C\n"
+        "finishes the step and saves a checkpoint; --resume continues. --plan shows the\n"
+        "plan alone.\n");
     app.footer(own_flags_help() + "\n" + train::distill_flags_help());
   }
   bool takes(const std::vector<std::string>& arguments) override {
-    for (const std::string& a : arguments) {
-      if (a == "--help" || a == "-h") return false;
-    }
     own_ = split_own_flags(arguments);
     command_ = shown_command("ballast distill", arguments);
     return true;

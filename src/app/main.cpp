@@ -5,15 +5,19 @@
 #include <csignal>
 #include <cstdio>
 #include <new>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "app/command.h"
+#include "app/help_text.h"
+#include "app/launcher.h"
 #include "app/output.h"
 #include "core/crash_words.h"
 #include "core/error.h"
 #include "core/library_path.h"
+#include "core/log.h"
 #include "core/nearest_name.h"
 #include "core/system_limits.h"
 #include "core/wrap_text.h"
@@ -27,10 +31,11 @@ std::string help() {
       "usage: ballast COMMAND [OPTIONS]\n\ncommands:\n";
   for (const CommandInfo& c : commands()) text += fmt::format("  {:<10} {}\n", c.name, c.summary);
   return text +
-         "\n  ballast COMMAND --help   its options\n"
+         "\n  ballast help COMMAND     its options\n"
          "  ballast --version        the version\n\n"
-         "exit status: 0 done, 1 internal error, 2 usage, 3 does not fit, 4 bad input, 5 GPU,\n"
-         "6 file or disk, 7 results differ\n";
+         "Configurations to begin with are in examples/, explanations in docs/.\n\n"
+         "exit status: 0 done, 1 internal error (please report), 2 usage, 3 does not fit,\n"
+         "4 bad input, 5 GPU, 6 file or disk, 7 results differ\n";
 }
 
 // "--blocks_to_swap=4" and "--blocks-to-swap=4" are the same. What follows "--" is left alone.
@@ -43,6 +48,15 @@ std::vector<std::string> with_dashes(std::vector<std::string> arguments) {
     std::replace(argument.begin(), end, '_', '-');
   }
   return arguments;
+}
+
+// Somebody pasted a trainer's line and left out what is to be done with it.
+[[noreturn]] void fail_without_command(std::string_view first) {
+  fail(ErrorCode::usage,
+       fmt::format("{} begins a trainer's command line: first say what to do with it",
+                   printable(first.substr(0, first.find('=')))),
+       {{"ballast plan ...", "with the whole line behind it: what the run will use"},
+        {"ballast train ...", "trains (or cache, distill, sample: see ballast --help)"}});
 }
 
 const CommandInfo& find_command(std::string_view name) {
@@ -87,28 +101,62 @@ CLI::App& part_named(CLI::App& app, const std::vector<std::string>& arguments) {
   return app;
 }
 
+bool asks_for_help(const std::vector<std::string>& arguments) {
+  return std::ranges::any_of(
+      arguments, [](const std::string& a) { return a.starts_with("--help") || a == "-h"; });
+}
+
+// Where a launcher started several processes, one of them does the work.
+constexpr std::string_view kOnceInAJob[] = {"cache", "convert", "distill", "generate",
+                                            "plan",  "sample",  "train"};
+
+// The arguments of the command itself; nullopt: another process of this job does the work.
+std::optional<std::vector<std::string>> own_arguments(std::string_view command,
+                                                      std::vector<std::string> arguments) {
+  PastedLine line = strip_launcher(command, std::move(arguments));
+  if (!asks_for_help(line.arguments)) {
+    for (const std::string& note : line.notes) log::info("{}", note);
+    if (std::ranges::find(kOnceInAJob, command) != std::end(kOnceInAJob)) {
+      const JobProcess process = job_process();
+      if (!process.note.empty()) log::info("{}", process.note);
+      if (!process.first) return std::nullopt;
+    }
+  }
+  return with_dashes(std::move(line.arguments));
+}
+
 void run(std::vector<std::string> arguments) {
   if (arguments.empty()) {
     fail(ErrorCode::usage, "no command given", {{"ballast --help", "lists the commands"}});
   }
+  if (arguments.front() == "help" && arguments.size() > 1) {  // help plan: plan --help
+    arguments.erase(arguments.begin());
+    arguments.emplace_back("--help");
+  }
   const std::string first = arguments.front();
-  if (first == "--help" || first == "-h" || first == "help") return print(help());
+  if (first == "--help" || first == "-h" || first == "help") return print(fit_columns(help()));
   if (first == "--version" || first == "-V") {
     return print(fmt::format("ballast {}\n", BALLAST_VERSION));
   }
+  if (begins_pasted_line(first, arguments.size() > 1 ? arguments[1] : "")) {
+    fail_without_command(first);
+  }
   const CommandInfo& info = find_command(first);
-  arguments = with_dashes({arguments.begin() + 1, arguments.end()});
+  const auto own = own_arguments(info.name, {arguments.begin() + 1, arguments.end()});
+  if (!own) return;
+  arguments = *own;
 
   const std::unique_ptr<Command> command = info.make();
   CLI::App app(std::string(info.summary), "ballast " + std::string(info.name));
   command->declare(app);
-  if (command->takes(arguments)) return command->run();
+  if (const auto page = command->help_page(arguments)) return print(fit_columns(*page));
+  if (!asks_for_help(arguments) && command->takes(arguments)) return command->run();
   CLI::App& part = part_named(app, arguments);
   const std::string name = &part == &app ? app.get_name() : app.get_name() + " " + part.get_name();
   refuse_unknown_options(part, name, arguments);
   const bool wants_help = std::any_of(arguments.begin(), arguments.end(),
                                       [](const auto& a) { return a == "--help" || a == "-h"; });
-  if (wants_help) return print(part.help(&part == &app ? "" : app.get_name()));
+  if (wants_help) return print(fit_columns(part.help(&part == &app ? "" : app.get_name())));
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
   app.parse(std::move(arguments));
   command->run();

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/command.h"
+#include "app/help_text.h"
 #include "app/output.h"
 #include "app/planning.h"
 #include "app/planning_heap.h"
@@ -34,10 +35,12 @@ class Plan : public Command {
     app.description(
         app.get_description() +
         "\n\n"
-        "ballast plan CONFIG.toml [FLAGS]    a training run, as `ballast train` would do it\n"
-        "ballast plan --model MODEL [OPTIONS]    one kind of step, without a configuration\n");
-    app.footer("With a configuration, or a known trainer's flags instead of one:\n\n" +
-               own_flags_help() + "\n" + train::config_flags_help());
+        "ballast plan CONFIG.toml [OPTIONS]   a training run, as `ballast train` does it\n"
+        "ballast plan --model MODEL [OPTIONS]  one kind of step, without a configuration\n");
+    app.footer(
+        "With a configuration, or a trainer's flags instead of one, plan takes what\n"
+        "`ballast train` takes. Configurations to begin with are in examples/.\n\n" +
+        more_help("plan"));
     app.add_option(
         "--model", model_,
         "a preset such as wan2.2-t2v-a14b, a file, index or folder, or an id of the hub such "
@@ -67,6 +70,9 @@ class Plan : public Command {
     app.add_option("--threads", threads_, "compute threads of the CPU backend (0: all)");
     app.add_flag("--details", details_, "also memory and predicted time by phase");
     app.add_flag("--json", json_, "print JSON, sizes in bytes");
+  }
+  std::optional<std::string> help_page(const std::vector<std::string>& arguments) override {
+    return training_help("plan", arguments);
   }
   bool takes(const std::vector<std::string>& arguments) override;
   void run() override;
@@ -303,8 +309,7 @@ bool Plan::takes(const std::vector<std::string>& arguments) {
   // --model is a flag of the flow-matching trainer, too.
   const bool training = train::names_a_run(arguments);
   const bool flags_only = std::ranges::any_of(arguments, [&](const std::string& a) {
-    return a == "--help" || a == "-h" ||
-           (!training && (a == "--model" || a.starts_with("--model=")));
+    return !training && (a == "--model" || a.starts_with("--model="));
   });
   if (flags_only || arguments.empty()) return false;
   const OwnFlags own = split_own_flags(arguments);

@@ -25,12 +25,12 @@ train::RunTarget find_target(const std::string& name, const train::ComputeOption
 
 std::string own_flags_help() {
   return "General options:\n"
-         "  --threads N                          compute threads (0: all)\n"
-         "  --target NAME                        plan for this machine (this), or for one of\n" +
-         bundled_names("                                       ") +
-         "  --details                            the plan with its phases and predicted times\n"
-         "  --json                               print JSON lines only, sizes in bytes\n"
-         "  --check_nan                          find the instruction that made a NaN: slow\n";
+         "  --threads N                     compute threads (0: all)\n"
+         "  --target NAME                   plan for this machine (this), or for one of\n" +
+         bundled_names("                                  ") +
+         "  --details                       the plan with its phases and predicted times\n"
+         "  --json                          print JSON lines only, sizes in bytes\n"
+         "  --check_nan                     find the instruction that made a NaN: slow\n";
 }
 
 OwnFlags split_own_flags(const std::vector<std::string>& arguments) {

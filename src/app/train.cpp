@@ -2,6 +2,7 @@
 
 #include "app/cache_dataset.h"
 #include "app/command.h"
+#include "app/help_text.h"
 #include "app/output.h"
 #include "app/planning.h"
 #include "app/planning_heap.h"
@@ -25,26 +26,11 @@ namespace {
 // ballast train CONFIG: plans the run, prints the plan, keeps it.
 class Train : public Command {
  public:
-  void declare(CLI::App& app) override {
-    app.description(
-        app.get_description() +
-        "\n\n"
-        "ballast train CONFIG.toml [FLAGS]         a diffusion-pipe or musubi-tuner file\n"
-        "ballast train --dit FILE --dataset_config FILE [FLAGS]    musubi-tuner's flags\n"
-        "ballast train --dataset_path FOLDER [FLAGS]               a flow-matching run\n"
-        "ballast train --model_name_or_path FOLDER --train_file FILE --output_dir FOLDER   a T5 "
-        "run\n\n"
-        "Encodes what is not cached yet (--require_cache fails instead), prints the plan, keeps\n"
-        "to it, and writes runs to output_dir. Ctrl-C finishes the step and saves; --resume\n"
-        "continues. After a crash `ballast doctor` says what happened.\n"
-        "`ballast plan` with the same arguments shows the plan alone.\n");
-    app.footer(own_flags_help() + "\n" + train::config_flags_help() + "\n" +
-               train::seq2seq_flags_help());
+  void declare(CLI::App&) override {}
+  std::optional<std::string> help_page(const std::vector<std::string>& arguments) override {
+    return training_help("train", arguments);
   }
   bool takes(const std::vector<std::string>& arguments) override {
-    for (const std::string& a : arguments) {
-      if (a == "--help" || a == "-h") return false;
-    }
     own_ = split_own_flags(arguments);
     command_ = shown_command("ballast train", arguments);
     return true;

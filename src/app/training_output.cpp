@@ -37,12 +37,20 @@ void print_outcome(const train::TrainOutcome& done, const std::vector<NamedPlace
       j["planned_gpu_bytes"] = done.planned_gpu.count;
       j["gpu_bytes"] = done.measured_gpu.count;
     }
+    if (done.batches_per_second > 0) {
+      j["samples_per_second"] = done.samples_per_second;
+      j["batches_per_second"] = done.batches_per_second;
+    }
     for (const NamedPlace& p : places) j[p.name] = p.where;
     j["report"] = done.report;
     return print(one_line(j));
   }
   std::string text = fmt::format("{} after {} steps, loss {:.5f}\n",
                                  done.stopped ? "stopped" : "finished", done.steps, done.last_loss);
+  if (done.batches_per_second > 0) {
+    text += fmt::format("speed: {:.3g} samples/s, {:.3g} batches/s\n", done.samples_per_second,
+                        done.batches_per_second);
+  }
   if (gpu) {
     text += fmt::format("GPU memory: planned {}, measured at most {}\n", done.planned_gpu,
                         done.measured_gpu);

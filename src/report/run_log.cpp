@@ -76,6 +76,9 @@ StepRecord step_record_of(const LogJson& j, std::int64_t step) {
   if (const LogJson& t = member(j, "t"); t.is_array()) {
     for (const LogJson& v : t) r.t.push_back(number_of(v));
   }
+  if (const LogJson& n = member(j, "batches"); n.is_number_integer()) {
+    r.batches = n.get<std::int64_t>();
+  }
   return r;
 }
 
@@ -203,6 +206,11 @@ void RunLog::step(const StepRecord& r) {
     put_json_number(line_, t);
   }
   line_ += ']';
+  if (r.batches > 0 && r.seconds > 0) {
+    fmt::format_to(std::back_inserter(line_), ",\"batches\":{}", r.batches);
+    put("samples_per_second", static_cast<double>(r.samples.size()) / r.seconds);
+    put("batches_per_second", static_cast<double>(r.batches) / r.seconds);
+  }
   end();
 }
 

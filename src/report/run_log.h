@@ -51,6 +51,8 @@ struct StepRecord {
   MemoryNumbers planned, measured;
   std::vector<std::string> samples;  // ids, in order
   std::vector<double> t;             // time value of each sample
+  // Micro-batches, of a run whose speed is told in samples and batches per second; 0: of no such.
+  std::int64_t batches = 0;
 
   bool operator==(const StepRecord&) const = default;
 };

@@ -89,6 +89,8 @@ void TrainProgress::step(const Step& step) {
   last_ = step;
   fresh_ = true;
   follow(pace_, ++steps_, step.seconds);
+  follow(samples_, steps_, static_cast<double>(step.samples));
+  follow(batches_, steps_, static_cast<double>(step.batches));
   if (std::isfinite(step.loss)) follow(smoothed_, ++losses_, step.loss);
   const std::int64_t every = std::max<std::int64_t>(options_.print_every, 1);
   const auto passed = [&] { return std::chrono::duration<double>(output_.now() - shown_).count(); };
@@ -120,6 +122,11 @@ void TrainProgress::show(bool last) {
       line.put("{}{:.2f} s{}", separator, pace_, wordy ? "/step" : "");
     } else {
       line.put("{}{:.1f} ms{}", separator, pace_ * 1e3, wordy ? "/step" : "");
+    }
+    if (batches_ > 0 && pace_ > 0 && full) {
+      line.put(", {:.3g} samples/s, {:.3g} batches/s", samples_ / pace_, batches_ / pace_);
+    } else if (batches_ > 0 && pace_ > 0 && wordy) {
+      line.put(", {:.3g} samples/s", samples_ / pace_);
     }
     if (const auto left = seconds_left(); left && *left > 0 && form < Form::without_time_left) {
       const auto whole = std::chrono::seconds(std::llround(std::min(*left, 1e9)));

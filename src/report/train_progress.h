@@ -39,6 +39,8 @@ class TrainProgress {
     double loss = 0;
     double seconds = 0;
     MemoryNumbers planned, measured;
+    // Where batches are counted, the line gives samples and batches per second.
+    std::int64_t samples = 0, batches = 0;
   };
 
   TrainProgress(const Options& options, Output output);
@@ -53,6 +55,7 @@ class TrainProgress {
   double smoothed_loss() const { return smoothed_; }
   // From the mean step time of late, at most the last fifty steps; nullopt before the first.
   std::optional<double> seconds_left() const;
+  double seconds_per_step() const { return pace_; }
 
  private:
   void show(bool last);
@@ -64,6 +67,7 @@ class TrainProgress {
   Step last_;
   std::int64_t steps_ = 0, losses_ = 0;
   double smoothed_ = 0, pace_ = 0;
+  double samples_ = 0, batches_ = 0;  // mean of a step
   Time shown_{};
   bool any_shown_ = false, fresh_ = false;
 };

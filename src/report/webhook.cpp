@@ -9,6 +9,7 @@
 
 #include "core/log.h"
 #include "core/start_thread.h"
+#include "report/service_key.h"
 
 namespace ballast {
 namespace {
@@ -43,18 +44,26 @@ std::thread quiet_thread(auto&& body) {
 }  // namespace
 
 std::unique_ptr<Webhook> Webhook::from_environment(const WebhookOptions& options) {
-  const char* const url = std::getenv("BALLAST_WEBHOOK_URL");
-  if (url == nullptr || *url == '\0') return nullptr;
-  const std::string_view text = url;
-  if (!text.starts_with("https://") && !text.starts_with("http://")) {
-    log::warn("BALLAST_WEBHOOK_URL is no http or https address: nothing will be sent");
+  std::optional<ServiceKey> key;
+  // BALLAST_WEBHOOK_URL is a variable of the environment alone.
+  if (const char* const url = std::getenv("BALLAST_WEBHOOK_URL"); url != nullptr && *url != '\0') {
+    key = {"BALLAST_WEBHOOK_URL", url, "the environment"};
+  } else {
+    key = find_service_key("DISCORD_WEBHOOK");
+  }
+  if (!key) return nullptr;
+  if (!key->value.starts_with("https://") && !key->value.starts_with("http://")) {
+    log::warn("{} ({}) is no http or https address: nothing will be sent", key->name, key->from);
     return nullptr;
   }
   if (!http_available()) {
-    log::warn("BALLAST_WEBHOOK_URL is set, but there is no libcurl: nothing will be sent");
+    log::warn("{} is set, but there is no libcurl: nothing will be sent", key->name);
     return nullptr;
   }
-  return std::make_unique<Webhook>(std::string(text), options);
+  if (key->name == "DISCORD_WEBHOOK") {
+    log::info("progress of the run is sent to the address in DISCORD_WEBHOOK ({})", key->from);
+  }
+  return std::make_unique<Webhook>(key->value, options);
 }
 
 Webhook::Webhook(std::string url, const WebhookOptions& options)

@@ -48,7 +48,8 @@ struct WebhookOptions {
 // in no message of ours.
 class Webhook {
  public:
-  // Null when BALLAST_WEBHOOK_URL is not set, is no http(s) address or this build cannot send; the
+  // The address is in BALLAST_WEBHOOK_URL, else in DISCORD_WEBHOOK, of the environment or of the
+  // file .env. Null when there is none, it is no http(s) address or this build cannot send; the
   // last two are said.
   static std::unique_ptr<Webhook> from_environment(const WebhookOptions& options = {});
 

@@ -183,7 +183,8 @@ struct TrainConfig {
   std::int64_t steps_per_print = 1, logging_steps = 1, memory_line_steps = 100;
   bool examples_on_x_axis = false;
   std::string video_clip_mode = "single_beginning";
-  bool webhook = true;  // where BALLAST_WEBHOOK_URL is set
+  bool webhook = true;          // where the environment names one (report/webhook.h)
+  double webhook_minutes = 30;  // between two messages of progress; 0: none
 
   // Resume and one-time switches; usually flags.
   std::optional<std::string> resume;  // "": the newest run

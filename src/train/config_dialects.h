@@ -24,6 +24,9 @@ TrainConfig read_flow_matching(std::span<const Setting> flags);
 Seq2SeqConfig read_seq2seq(Seq2SeqDialect dialect, const std::string& source,
                            std::span<const Setting> settings);
 
+// An optimizer's class as Python names it: bitsandbytes.optim.PagedAdamW8bit, torch.optim.AdamW.
+std::optional<OptimizerKind> optimizer_class(std::string_view name);
+
 // [optimizer] of diffusion-pipe, into c.optimizer and c.schedule; the adapter is known already.
 void read_optimizer(const TomlTable& t, std::optional<double> constant_rate, TrainConfig& c);
 
@@ -62,6 +65,8 @@ class CommonFlags {
 // c: what flags change; nullptr: nothing is read.
 void declare_diffusion_pipe(FlagTable& table, TrainConfig* c);
 void describe_musubi(FlagTable& table);
+// Flags of musubi-tuner that mean something to PyTorch or to the hub alone.
+void declare_musubi_ignored(FlagTable& table);
 void describe_flow_matching(FlagTable& table);
 void describe_seq2seq(FlagTable& table);
 // Flags of transformers' scripts and of the note's job that mean nothing here, or cannot be had.

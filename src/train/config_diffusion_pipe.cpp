@@ -268,6 +268,8 @@ class DiffusionPipeReader {
   }
 
   void read_webhook() {
+    c_.webhook_minutes =
+        number_from(root_, "webhook_every_minutes", 0, 1e6).value_or(c_.webhook_minutes);
     const TomlValue* value = root_.find("webhook");
     if (value == nullptr) return;
     if (value->kind == TomlValue::Kind::string) {  // its address, which no message may repeat

@@ -95,11 +95,16 @@ void CommonFlags::declare(FlagTable& table) {
   });
   later("memory_line_steps", Takes::one, "steps between two memory lines; 0: none",
         [](C& c, const S& s) { c.memory_line_steps = integer_of(s, 0); });
+  later("webhook_every_minutes", Takes::one,
+        "minutes between two messages of progress to a webhook; 0: none (30)",
+        [](C& c, const S& s) {
+          c.webhook_minutes = s.number();
+          if (c.webhook_minutes < 0) s.fail_value("at least 0");
+        });
   const Set resume = [](C& c, const S& s) {
     if (!s.off) c.resume = s.values.empty() ? "" : s.values.front();
   };
-  later("resume", Takes::maybe_one, "continue the newest run in output_dir, or with that one",
-        resume);
+  later("resume", Takes::maybe_one, "continue the newest run in output_dir, or that one", resume);
   later("resume_from_checkpoint", Takes::maybe_one, "the same as --resume", resume);
   toggle("reset_dataloader", "on resume begin the epoch again", &TrainConfig::reset_dataloader);
   toggle("reset_optimizer", "on resume forget the optimizer's state",
@@ -113,12 +118,12 @@ void CommonFlags::declare(FlagTable& table) {
          &TrainConfig::require_cache);
   toggle("i_know_what_i_am_doing", "allow more than three resolutions",
          &TrainConfig::allow_many_resolutions);
-  constexpr std::string_view kLauncher = "ignored: launcher option";
-  for (const auto name : {"master_port", "local_rank", "num_gpus", "num_processes", "num_machines",
-                          "num_cpu_threads_per_process", "deepspeed_config"}) {
-    table.ignore(name, Takes::one, kLauncher);
+  ignore_launcher_flags(table);
+  for (const auto name : {"master_port", "local_rank", "num_cpu_threads_per_process",
+                          "deepspeed_config", "gpu_ids", "main_process_port"}) {
+    table.ignore(name, Takes::one, kLauncherOption);
   }
-  table.ignore("deepspeed", Takes::nothing, kLauncher);
+  table.ignore("deepspeed", Takes::nothing, kLauncherOption);
 }
 
 void CommonFlags::apply(TrainConfig& c) const {

@@ -88,6 +88,7 @@ class MusubiReader {
     declare_timesteps(table);
     declare_network(table);
     declare_rest(table);
+    declare_musubi_ignored(table);
   }
 
   TrainConfig read(std::span<const Setting> settings) {
@@ -148,6 +149,10 @@ class MusubiReader {
     t.ignore("skip_existing", Takes::nothing, "what is cached is always skipped");
     t.ignore("keep_cache", Takes::nothing, "cached files are never removed");
     t.ignore("disable_cudnn_backend", Takes::nothing, "a detail of PyTorch");
+    for (const auto name : {"vae_chunk_size", "vae_spatial_tile_sample_min_size"}) {
+      t.ignore(name, Takes::one, "where the VAE's memory is, is planned");
+    }
+    t.ignore("vae_tiling", Takes::nothing, "where the VAE's memory is, is planned");
     t.refuse("one_frame", Takes::nothing, "one-frame models are not supported");
     t.refuse("debug_mode", Takes::one, "a debugging aid that is not offered");
     for (const auto name :

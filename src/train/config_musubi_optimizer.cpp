@@ -20,7 +20,7 @@ constexpr std::array<Word<OptimizerKind>, 4> kMusubiOptimizers = {{
 }  // namespace
 
 OptimizerKind musubi_optimizer(const Setting& s) {
-  if (s.text() == "optimi.AdamW") return OptimizerKind::adamw_optimi;
+  if (const auto kind = optimizer_class(s.text())) return *kind;
   const std::string name = s.text().substr(s.text().rfind('.') + 1);
   const auto kind = meaning_of(kMusubiOptimizers, name);
   if (!kind) s.fail_value(one_of(kMusubiOptimizers, s.text()));

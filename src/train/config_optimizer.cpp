@@ -19,6 +19,23 @@ constexpr std::array<Word<OptimizerKind>, 8> kTypes = {{
     {"sgd", OptimizerKind::sgd},
     {"offload", OptimizerKind::adamw},
 }};
+// Classes as Python names them. A paged one differs in where its state is, and that is planned.
+struct OptimizerClass {
+  std::string_view module, name;
+  OptimizerKind kind;
+};
+constexpr OptimizerClass kClasses[] = {
+    {"bitsandbytes.optim", "AdamW8bit", OptimizerKind::adamw8bit},
+    {"bitsandbytes.optim", "AdamW", OptimizerKind::adamw},
+    {"bitsandbytes.optim", "AdamW32bit", OptimizerKind::adamw},
+    {"bitsandbytes.optim", "SGD", OptimizerKind::sgd},
+    {"torch.optim", "AdamW", OptimizerKind::adamw},
+    {"torch.optim", "SGD", OptimizerKind::sgd},
+    {"transformers", "Adafactor", OptimizerKind::adafactor},
+    {"transformers.optimization", "Adafactor", OptimizerKind::adafactor},
+    {"optimi", "AdamW", OptimizerKind::adamw_optimi},
+    {"optimi", "StableAdamW", OptimizerKind::stableadamw},
+};
 constexpr std::string_view kFused = "a detail of PyTorch's implementation";
 constexpr std::string_view kOfOptimi = "only adamw_optimi and stableadamw have it";
 constexpr IgnoredKey kIgnoredByOptimizers[] = {
@@ -121,19 +138,40 @@ void read_decoupled_decay(const TomlTable& t, TrainConfig& c) {
 
 }  // namespace
 
+std::optional<OptimizerKind> optimizer_class(std::string_view name) {
+  const std::size_t dot = name.rfind('.');
+  std::string_view module = dot == std::string_view::npos ? "" : name.substr(0, dot);
+  std::string_view plain = name.substr(dot + 1);
+  if (module == "bnb.optim" || module == "bitsandbytes.optim.adamw") module = "bitsandbytes.optim";
+  const bool paged = plain.starts_with("Paged");
+  if (paged) {
+    if (module.empty()) module = "bitsandbytes.optim";
+    if (module != "bitsandbytes.optim") return std::nullopt;
+    plain.remove_prefix(5);
+  }
+  for (const OptimizerClass& c : kClasses) {
+    if (c.module == module && c.name == plain && !(paged && c.kind == OptimizerKind::sgd)) {
+      return c.kind;
+    }
+  }
+  return std::nullopt;
+}
+
 void read_optimizer(const TomlTable& t, std::optional<double> constant_rate, TrainConfig& c) {
   const std::string type = t.require_string("type");
-  const auto kind = meaning_of(kTypes, type);
+  auto kind = meaning_of(kTypes, type);
+  if (!kind) kind = optimizer_class(type);
   if (!kind) {
     t.fail_at("type", fmt::format("the optimizer \"{}\" is not supported, expected {}",
                                   printable(type, 60), one_of(kTypes, type)));
   }
   OptimizerOptions& o = c.optimizer;
   o = optimizer_defaults(*kind, trained_dtype(c));
-  if (same_word(type, "offload")) {
+  const bool paged = type.find("Paged") != std::string::npos;
+  if (same_word(type, "offload") || paged) {
     c.notes.push_back(fmt::format(
-        "{}.type (line {}): AdamW; the plan decides where its state lives and is updated", t.name(),
-        t.line_of("type")));
+        "{}.type (line {}): {}; the plan decides where its state lives and is updated", t.name(),
+        t.line_of("type"), paged ? type.substr(type.find("Paged") + 5) : "AdamW"));
   }
   if (is_adam(*kind)) {
     read_betas(t, c);

@@ -150,7 +150,7 @@ void Seq2SeqReader::declare_files(FlagTable& t) {
   text(t, {"validation_file"}, "texts to evaluate with", c_.validation_file);
   text(t, {"test_file"}, "texts to predict for at the end, instead of those", c_.test_file);
   for (const auto name : {"resume", "resume_from_checkpoint"}) {
-    t.add(name, Takes::maybe_one, "go on from a folder checkpoint-N, or from the newest",
+    t.add(name, Takes::maybe_one, "continue from a folder checkpoint-N, or from the newest",
           [this](const Setting& s) {
             const bool newest = s.values.empty() || same_word(s.values[0], "true");
             if (!s.off) c_.resume = newest ? "" : s.text();
@@ -278,12 +278,14 @@ void Seq2SeqReader::declare_cadences(FlagTable& t) {
   count(t, {"generation_max_length", "val_max_target_length"}, "tokens of these texts",
         c_.generation_length, 1);
   count(t, {"max_predict_samples"}, "how many of them; 0: all", c_.predictions, 0);
-  add(t, {"discord_webhook", "webhook"}, "address that is told of start, stop and trouble",
-      [this](const Setting& s) {
+  add(t, {"discord_webhook", "webhook"},
+      "address that is told of start, progress, stop and trouble", [this](const Setting& s) {
         c_.webhook = s.text();
         if (c_.webhook.starts_with("https://") || c_.webhook.starts_with("http://")) return;
         fail(s.code, fmt::format("{}: expected an address that begins with https://", s.where));
       });
+  t.add("webhook_every_minutes", c_.webhook_minutes,
+        "minutes between two messages of progress to it; 0: none (30)");
 }
 
 void Seq2SeqReader::declare_memory(FlagTable& t) {

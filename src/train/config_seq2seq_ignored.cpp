@@ -46,6 +46,7 @@ void declare_seq2seq_ignored(FlagTable& t) {
   ignore("T5 has relative positions", {"resize_position_embeddings"});
   ignore("recomputing is planned", {"gradient_checkpointing_kwargs", "auto_find_batch_size"});
   ignore("evaluation computes as training does", {"bf16_full_eval", "fp16_full_eval"});
+  ignore_launcher_flags(t);
   t.refuse("fp16", Takes::maybe_one,
            "T5's feed-forward layers overflow in fp16: use --bf16 or leave it out");
   t.refuse("dataset_name", Takes::one, "nothing is downloaded: use --train_file");

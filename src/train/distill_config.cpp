@@ -53,8 +53,8 @@ FlagTable flags_of(DistillConfig& c) {
           if (!s.off) c.place = TeacherPlace::host;
         });
   t.add("teacher_device_strategy", Takes::one,
-        "where the teacher is: gpu0 (stays on the GPU), cpu (RAM, streamed), disk (its "
-        "file, streamed), cpu_compute (RAM, and the processors compute), auto or balanced "
+        "where the teacher is: gpu0 (stays on the GPU), cpu (RAM, streamed), disk (its file, "
+        "streamed), cpu_compute (RAM, and the processors compute), auto or balanced "
         "(the fastest that fits)",
         [&c](const Setting& s) { c.place = meaning(s, kPlaces); });
   t.add("teacher_dtype", Takes::one,
@@ -119,6 +119,7 @@ FlagTable flags_of(DistillConfig& c) {
   t.ignore("multi_gpu", Takes::nothing, "one GPU is used");
   t.ignore("distributed", Takes::nothing, "one process runs");
   t.ignore("local_rank", Takes::one, "one process runs");
+  ignore_launcher_flags(t);
   return t;
 }
 

@@ -29,11 +29,6 @@ std::optional<T> parsed(std::string_view text) {
   return value;
 }
 
-bool launcher_word(std::string_view word) {
-  return word == "accelerate" || word == "launch" || word == "deepspeed" || word == "python" ||
-         word == "python3";
-}
-
 std::string as_text(const TomlValue& value) {
   return value.kind == TomlValue::Kind::string ? value.string : describe(value);
 }
@@ -134,9 +129,7 @@ CommandLine split_arguments(std::span<const std::string> arguments,
     line.config = path;
   };
   for (const std::string& word : arguments) {
-    if (word.ends_with(".py") || (line.settings.empty() && launcher_word(word))) {
-      takes_value = false;
-    } else if (word.starts_with("--") && word.size() > 2) {
+    if (word.starts_with("--") && word.size() > 2) {
       const std::size_t equals = word.find('=');
       Setting s{.name = normalised(word.substr(0, equals)), .values = {}, .where = {}};
       s.where = "--" + printable(s.name, 60);
@@ -163,7 +156,7 @@ std::vector<Setting> flattened(const TomlFile& file) {
 void FlagTable::add(std::string_view name, Takes takes, std::string_view help,
                     std::function<void(const Setting&)> set) {
   check(find(name) == nullptr, "the flag --{} is in the table twice", name);
-  flags_.push_back({std::string(name), takes, std::string(help), false, std::move(set)});
+  flags_.push_back({std::string(name), takes, std::string(help), Use::honoured, std::move(set)});
 }
 
 void FlagTable::add(std::string_view name, bool& to, std::string_view help) {
@@ -206,7 +199,16 @@ void FlagTable::ignore(std::string_view name, Takes takes, std::string_view reas
     // where, not the value: it may be a secret.
     if (!s.off) notes->push_back(fmt::format("{}: {}", s.where, reason));
   });
-  flags_.back().without_effect = true;
+  flags_.back().use = Use::ignored;
+}
+
+void FlagTable::ignore(std::string_view name, Takes takes,
+                       std::function<std::string(const Setting&)> note) {
+  add(name, takes, "", [notes = notes_, note = std::move(note)](const Setting& s) {
+    std::string text = s.off ? "" : note(s);
+    if (!text.empty()) notes->push_back(std::move(text));
+  });
+  flags_.back().use = Use::ignored;
 }
 
 void FlagTable::refuse(std::string_view name, Takes takes, std::string_view reason) {
@@ -214,7 +216,7 @@ void FlagTable::refuse(std::string_view name, Takes takes, std::string_view reas
     const bool declined = s.off || (takes == Takes::maybe_one && says_no(s));
     if (!declined) fail(s.code, fmt::format("{}: {}", s.where, reason));
   });
-  flags_.back().without_effect = flags_.back().rejected = true;
+  flags_.back().use = Use::rejected;
 }
 
 const FlagTable::Flag* FlagTable::find(std::string_view name) const {
@@ -261,10 +263,12 @@ std::string FlagTable::help() const {
   std::string out;
   std::vector<std::string> ignored, rejected;
   for (const Flag& f : flags_) {
-    if (f.without_effect) {
-      (f.rejected ? rejected : ignored).push_back("--" + f.name);
+    if (f.use == Use::honoured) {
+      const std::string name = fmt::format("--{}{}", f.name, operand(f.takes));
+      out += name.size() > 30 ? fmt::format("  {}\n{:34}{}\n", name, "", f.help)
+                              : fmt::format("  {:<30}  {}\n", name, f.help);
     } else {
-      out += fmt::format("  {:<36} {}\n", fmt::format("--{}{}", f.name, operand(f.takes)), f.help);
+      (f.use == Use::ignored ? ignored : rejected).push_back("--" + f.name);
     }
   }
   constexpr std::size_t kColumns = 80;
@@ -275,6 +279,17 @@ std::string FlagTable::help() const {
   list("  ignored: ", ignored);
   list("  rejected: ", rejected);
   return out;
+}
+
+void ignore_launcher_flags(FlagTable& table) {
+  for (const auto name : {"num_gpus", "nproc_per_node", "num_processes", "num_machines"}) {
+    table.ignore(name, FlagTable::Takes::one, [](const Setting& s) {
+      const bool several = s.values.size() == 1 && s.text() != "1" && s.text() != "0";
+      return several ? fmt::format("{} {}: one GPU is used; several are not supported yet", s.where,
+                                   printable(s.text(), 20))
+                     : fmt::format("{}: {}", s.where, kLauncherOption);
+    });
+  }
 }
 
 }  // namespace ballast::train

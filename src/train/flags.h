@@ -34,9 +34,8 @@ struct CommandLine {
   std::vector<Setting> settings;
 };
 
-// --name value..., --name=value; dashes and underscores are alike. Launchers' words ("accelerate
-// launch", "deepspeed", "train.py") are dropped, so a known command line can be pasted. `switches`
-// are the flags without a value: what follows one of them is the config.
+// --name value..., --name=value; dashes and underscores are alike. `switches` are the flags without
+// a value: what follows one of them is the config.
 CommandLine split_arguments(std::span<const std::string> arguments,
                             std::span<const std::string> switches);
 
@@ -62,6 +61,8 @@ class FlagTable {
            std::function<void(const Setting&)> set);
   // Accepted, with the note "--sdpa: <reason>".
   void ignore(std::string_view name, Takes takes, std::string_view reason);
+  // The same where the reason depends on the value; note: the whole note, "": none.
+  void ignore(std::string_view name, Takes takes, std::function<std::string(const Setting&)> note);
   // Known, but it would change the result in a way that is not offered.
   void refuse(std::string_view name, Takes takes, std::string_view reason);
 
@@ -69,21 +70,26 @@ class FlagTable {
   void read(std::span<const Setting> settings) const;
   std::vector<std::string> switches() const;
   bool knows(std::string_view name) const { return find(name) != nullptr; }
-  std::string help() const;  // one line per flag, then those ignored and rejected
+  // One line per flag, then the names of those that are ignored and of those that are rejected.
+  std::string help() const;
 
  private:
+  enum class Use : std::uint8_t { honoured, ignored, rejected };
   struct Flag {
     std::string name;
     Takes takes;
     std::string help;
-    bool without_effect;
+    Use use;
     std::function<void(const Setting&)> set;
-    bool rejected = false;
   };
   const Flag* find(std::string_view name) const;
 
   std::vector<Flag> flags_;
   std::vector<std::string>* notes_;
 };
+
+inline constexpr std::string_view kLauncherOption = "ignored (launcher option)";
+// --num_gpus 8 and the like among a trainer's flags: the note says that one GPU is used.
+void ignore_launcher_flags(FlagTable& table);
 
 }  // namespace ballast::train

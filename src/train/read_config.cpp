@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "io/hub_cache.h"
 #include "train/config_dialects.h"
@@ -20,6 +21,23 @@ constexpr std::string_view kMusubiNames[] = {"dit", "dataset_config", "network_m
 constexpr std::string_view kFlowMatchingNames[] = {"dataset_path",   "num_epochs",
                                                    "checkpoint_dir", "use_8bit_adam",
                                                    "dataset_dir",    "vae_checkpoint"};
+
+constexpr std::string_view kDistillerNames[] = {"teacher_path", "student_config", "data_path"};
+constexpr std::string_view kDiffSynthNames[] = {"dataset_base_path", "dataset_metadata_path",
+                                                "lora_base_model", "model_id_with_origin_paths"};
+
+// Command lines of tools whose flags are not a training run's.
+void refuse_other_tools(std::span<const Setting> flags) {
+  if (any_named(flags, kDistillerNames)) {
+    fail(ErrorCode::usage, "these are WanDistiller's flags",
+         {{"ballast distill ...", "takes them; with --plan it prints the plan alone"}});
+  }
+  if (any_named(flags, kDiffSynthNames)) {
+    fail(ErrorCode::usage, "these are DiffSynth-Studio's flags, which are not read here",
+         {{"ballast train CONFIG.toml", "with a diffusion-pipe file: see examples/"},
+          {"ballast train --dit FILE --dataset_config FILE ...", "musubi-tuner's flags"}});
+  }
+}
 
 bool any_key(const TomlValue& table, std::span<const std::string_view> names) {
   return std::ranges::any_of(table.members, [&](const auto& member) {
@@ -51,6 +69,10 @@ void refuse_dataset_file(const TomlFile& file) {
 // as_musubi: by its own flag; then the file may hold nothing but names that others have too.
 TrainConfig read_file(const std::string& path, std::span<const Setting> flags, ConfigUse use,
                       bool as_musubi) {
+  if (path.ends_with(".yaml") || path.ends_with(".yml")) {
+    fail(ErrorCode::input, fmt::format("{}: YAML configurations are not read", printable(path)),
+         {{"ballast train CONFIG.toml", "with a diffusion-pipe file: see examples/"}});
+  }
   const TomlFile file = TomlFile::read(path);
   if (!is_musubi(file) && (!as_musubi || file.root().has("model"))) {
     refuse_dataset_file(file);
@@ -129,6 +151,7 @@ TrainConfig read_dialect(const std::string& path, std::span<const Setting> flags
   if (any_named(rest, kFlowMatchingNames)) {
     return read_flow_matching(rest);
   }
+  refuse_other_tools(rest);
   fail(
       ErrorCode::usage, "there is no configuration",
       {{"ballast train config.toml", "a diffusion-pipe or musubi-tuner file"},
@@ -162,20 +185,33 @@ TrainConfig read_config(std::span<const std::string> arguments, ConfigUse use) {
   return read_config(line.config, line.settings, use);
 }
 
-std::string config_flags_help() {
+namespace {
+
+std::string section(std::string_view title, const std::function<void(FlagTable&)>& declare) {
   std::vector<std::string> notes;
+  FlagTable table(&notes);
+  declare(table);
+  return fmt::format("{}:\n{}", title, table.help());
+}
+
+}  // namespace
+
+std::string common_flags_help() {
   CommonFlags common;
-  const auto section = [&](std::string_view title, auto declare) {
-    FlagTable table(&notes);
-    declare(table);
-    return fmt::format("{}:\n{}", title, table.help());
-  };
-  return section("Training options", [&](FlagTable& t) { common.declare(t); }) + "\n" +
-         section("A diffusion-pipe file",
-                 [](FlagTable& t) { declare_diffusion_pipe(t, nullptr); }) +
-         "\n" +
-         section("A musubi-tuner run (also in a file given by --config_file)", describe_musubi) +
-         "\n" + section("A flow-matching run", describe_flow_matching);
+  return section("Training options", [&](FlagTable& t) { common.declare(t); });
+}
+
+std::string dialect_flags_help(Dialect dialect) {
+  switch (dialect) {
+    case Dialect::diffusion_pipe:
+      return section("With a diffusion-pipe file",
+                     [](FlagTable& t) { declare_diffusion_pipe(t, nullptr); });
+    case Dialect::musubi:
+      return section("musubi-tuner (also in a file given by --config_file)", describe_musubi);
+    case Dialect::flow_matching:
+      return section("The flow-matching trainer", describe_flow_matching);
+  }
+  return "";
 }
 
 }  // namespace ballast::train

@@ -24,7 +24,8 @@ TrainConfig read_config(const std::string& path, std::span<const Setting> flags 
 // Whether flags among them can only be those of a trainer.
 bool names_a_run(std::span<const std::string> arguments);
 
-// All flags, for --help.
-std::string config_flags_help();
+// For --help: the flags that every run takes, and those of one trainer.
+std::string common_flags_help();
+std::string dialect_flags_help(Dialect dialect);
 
 }  // namespace ballast::train

@@ -16,6 +16,7 @@
 #include "core/log.h"
 #include "io/atomic_file.h"
 #include "memory/disk_file.h"
+#include "report/secrets.h"
 
 namespace ballast::train {
 namespace {
@@ -172,7 +173,7 @@ RunFolder RunFolder::at(const std::string& path) {
 }
 
 std::string RunFolder::copy_config(const std::string& file) const {
-  const std::string bytes = read_whole(file);
+  const std::string bytes = hide_secrets(read_whole(file));
   struct stat original {};
   if (::stat(file.c_str(), &original) != 0) fail_io(file, "ask for its mode", errno);
   const fs::path name = fs::path(file).filename();
@@ -186,7 +187,7 @@ std::string RunFolder::copy_config(const std::string& file) const {
       continue;
     }
     AtomicFile out(copy);
-    // Before the first byte: configs may hold keys of web services.
+    // Before the first byte: configs may hold what is for few people's eyes.
     const mode_t mode = (original.st_mode & 0666) | S_IRUSR | S_IWUSR;
     if (::chmod(out.temporary_path().c_str(), mode) != 0) fail_io(copy, "set its mode", errno);
     out.write(bytes);

@@ -43,7 +43,8 @@ class RunFolder {
 
   const std::string& path() const { return path_; }
 
-  // A byte for byte copy for the record, readable by no more people than the original. Where the
+  // A copy for the record, readable by no more people than the original. Keys of web services are
+  // hidden (report/secrets.h), all other bytes are those of the file. Where the
   // name is taken by other content (two files of one name; a config changed before a resume) it
   // becomes name-2.toml, -3, ... Returns its path.
   std::string copy_config(const std::string& file) const;

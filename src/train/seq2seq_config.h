@@ -91,7 +91,8 @@ struct Seq2SeqConfig {
   std::int64_t predictions = 0;                   // how many; 0: all
 
   MemoryConfig memory;
-  std::string webhook;  // a secret
+  std::string webhook;          // a secret
+  double webhook_minutes = 30;  // between two messages of progress; 0: none
   bool plan_only = false;
   std::vector<std::string> notes;  // one line per flag that was accepted without effect, and why
 };

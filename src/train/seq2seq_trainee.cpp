@@ -252,6 +252,7 @@ void Seq2SeqTrainee::gradients(Runner& runner, std::int64_t, StepRecord& record)
   const auto step = samples();
   const auto micro_batches = (std::ssize(step) + c.batch_size - 1) / c.batch_size;
   const std::int64_t labels = data::label_count(d.cache, step);
+  record.batches = micro_batches;
   if (model_->job().accumulates) runner.run("zero_gradients");
   double loss = 0;
   for (std::int64_t r = 0;; ++r) {
@@ -434,6 +435,7 @@ TrainConfig loop_config(const Seq2SeqRun& run) {
   t.steps_per_print = c.print_steps > 0 ? c.print_steps : c.logging_steps;
   t.logging_steps = c.logging_steps;
   t.memory_line_steps = c.memory_line_steps;
+  t.webhook_minutes = c.webhook_minutes;
   return t;
 }
 

@@ -1,12 +1,15 @@
 #include "train/trainer.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/progress.h"
 #include "ops/sgemm.h"
 #include "plan/profile.h"
 #include "report/last_run.h"
+#include "report/service_key.h"
 #include "train/resumed_checkpoint.h"
 #include "train/run_summary.h"
 #include "train/training_loop.h"
@@ -112,13 +115,28 @@ void TrainingLoop::record_step(StepRecord& record) {
   record.planned = planned_;
   record.measured = monitor_->sample(arenas(), exact ? Counting::exact : Counting::quick);
   const bool shown = record.step % std::max<std::int64_t>(1, c.logging_steps) == 0;
-  records_->step(record, place_on_x_axis(), shown, trainee_->scalars());
+  std::vector<Scalar> scalars = trainee_->scalars();
+  const auto samples = std::ssize(record.samples);
+  if (record.batches > 0 && record.seconds > 0) {
+    samples_done_ += samples;
+    batches_done_ += record.batches;
+    step_seconds_ += record.seconds;
+    const auto rate = [&](std::int64_t n) {
+      return static_cast<float>(static_cast<double>(n) / record.seconds);
+    };
+    scalars.push_back({"train/samples_per_second", rate(samples)});
+    scalars.push_back({"train/batches_per_second", rate(record.batches)});
+  }
+  records_->step(record, place_on_x_axis(), shown, scalars);
   progress_->step({.step = record.step,
                    .epoch = record.epoch,
                    .loss = record.loss,
                    .seconds = record.seconds,
                    .planned = record.planned,
-                   .measured = record.measured});
+                   .measured = record.measured,
+                   .samples = samples,
+                   .batches = record.batches});
+  tell_progress(record);
   if (exact) memory_line();
   if (options_.on_step) options_.on_step(record);
 }
@@ -254,10 +272,7 @@ TrainOutcome TrainingLoop::run() {
                                              .done = state_.step,
                                              .print_every = c.steps_per_print,
                                              .gpu = on_gpu()});
-    if (c.webhook) {
-      webhook_ = run_.webhook.empty() ? Webhook::from_environment()
-                                      : std::make_unique<Webhook>(run_.webhook);
-    }
+    open_webhook();
     tell(WebhookMessage::Kind::start, fmt::format("started, {} steps", run_.total_steps));
     trainee_->start(*runner_,
                     {.step = state_.step + 1, .epoch = state_.epoch, .batch = state_.batches});
@@ -291,6 +306,10 @@ TrainOutcome TrainingLoop::run() {
                             .measured = monitor_->most().ram,
                             .planned_gpu = on_gpu() ? planned_.device : Bytes{},
                             .measured_gpu = on_gpu() ? monitor_->most().device : Bytes{}};
+    if (step_seconds_ > 0) {
+      outcome.samples_per_second = static_cast<double>(samples_done_) / step_seconds_;
+      outcome.batches_per_second = static_cast<double>(batches_done_) / step_seconds_;
+    }
     return outcome;
   } catch (Error& e) {
     e.add_trail(fmt::format(
@@ -316,6 +335,53 @@ void TrainingLoop::failed(const std::string& why) {
     if (!report.empty()) log::info("report  {}", report);
   }
   tell(WebhookMessage::Kind::stop, fmt::format("failed at step {}: {}", state_.step, why));
+}
+
+void TrainingLoop::open_webhook() {
+  if (const auto key = find_service_key("WANDB_API_KEY")) {
+    log::info(
+        "WANDB_API_KEY ({}) is ignored: wandb is not supported; {} gets a run log, TensorBoard "
+        "files and a report",
+        key->from, folder_.path());
+  }
+  if (!run_.config.webhook) return;
+  webhook_ =
+      run_.webhook.empty() ? Webhook::from_environment() : std::make_unique<Webhook>(run_.webhook);
+  told_ = {};
+}
+
+std::string TrainingLoop::speed_text() const {
+  if (step_seconds_ <= 0) return "";
+  return fmt::format(", {:.3g} samples/s, {:.3g} batches/s",
+                     static_cast<double>(samples_done_) / step_seconds_,
+                     static_cast<double>(batches_done_) / step_seconds_);
+}
+
+void TrainingLoop::tell_progress(const StepRecord& record) {
+  const double minutes = run_.config.webhook_minutes;
+  if (!webhook_ || minutes <= 0 || told_.seconds() < 60 * minutes) return;
+  if (record.step >= run_.total_steps) return;  // the last message follows
+  told_ = {};
+  std::string text =
+      fmt::format("step {} of {}, epoch {}, loss {:.4g} (mean {:.4g}), {:.3g} s per step{}",
+                  record.step, run_.total_steps, record.epoch, record.loss,
+                  progress_->smoothed_loss(), progress_->seconds_per_step(), speed_text());
+  if (const auto left = progress_->seconds_left()) {
+    text += fmt::format(", {} left",
+                        to_string(std::chrono::seconds(std::llround(std::min(*left, 1e9)))));
+  }
+  WebhookMessage message = {.kind = WebhookMessage::Kind::progress,
+                            .title = run_.info.title,
+                            .text = std::move(text),
+                            .fields = {}};
+  if (on_gpu()) {
+    message.fields.emplace_back(
+        "GPU memory",
+        fmt::format("{} of {} planned", record.measured.device, record.planned.device));
+  }
+  message.fields.emplace_back(
+      "RAM", fmt::format("{} of {} planned", record.measured.ram, record.planned.ram));
+  webhook_->send(std::move(message));
 }
 
 void TrainingLoop::tell(WebhookMessage::Kind kind, std::string text) {

@@ -28,6 +28,8 @@ struct TrainOutcome {
   std::string report;       // path of the HTML page; empty when it could not be written
   Bytes planned, measured;  // RAM of the process: planned total, most that was seen
   Bytes planned_gpu = {}, measured_gpu = {};  // the same of its GPU's memory; 0 without one
+  // Of the steps of this process, where the run counts batches; else 0.
+  double samples_per_second = 0, batches_per_second = 0;
 };
 
 // Runs what was planned, from the beginning or from the newest whole checkpoint, to its end or to a

@@ -45,7 +45,11 @@ class TrainingLoop {
   void memory_line();
   void context_line();
   std::string finish(bool stopped);
+  void open_webhook();
   void tell(WebhookMessage::Kind kind, std::string text);
+  void tell_progress(const StepRecord& record);  // where it is time for it
+  // ", 12.3 samples/s, 1.54 batches/s"; "" where batches are not counted.
+  std::string speed_text() const;
   void event(std::string_view kind, const std::string& text) {
     if (records_) records_->event(state_.step, kind, text);
   }
@@ -73,6 +77,9 @@ class TrainingLoop {
   std::int64_t epoch_steps_ = 0;
   double extra_seconds_ = 0;  // of saving since the last step
   Stopwatch running_;         // since the run's begin or its last checkpoint
+  Stopwatch told_;            // since the last message of progress
+  std::int64_t samples_done_ = 0, batches_done_ = 0;  // of this process
+  double step_seconds_ = 0;                           // of these
 
   std::optional<StopSignal> signal_;
   std::optional<FlightRecorder> flight_;

@@ -124,15 +124,16 @@ std::string TrainingLoop::finish(bool stopped) {
   }
   monitor_->sample(arenas(), Counting::exact);
   memory_line();
-  event(stopped ? "stopped" : "finish", fmt::format("{} steps, loss {:.5g}", state_.step, loss_));
+  event(stopped ? "stopped" : "finish",
+        fmt::format("{} steps, loss {:.5g}{}", state_.step, loss_, speed_text()));
   const std::string report = records_->finish(state_.step);
   phase(stopped ? Phase::stopped : Phase::finished);
   if (stopped && signal_ && signal_->requested()) {
     flight_->phase(Phase::stopped, fmt::format("It was asked to stop by {}.", signal_->name()));
   }
   tell(WebhookMessage::Kind::stop,
-       fmt::format("{} after {} steps, loss {:.5f}", stopped ? "stopped" : "finished", state_.step,
-                   loss_));
+       fmt::format("{} after {} steps, loss {:.5f}{}", stopped ? "stopped" : "finished",
+                   state_.step, loss_, speed_text()));
   return report;
 }
 

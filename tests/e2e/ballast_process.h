@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <functional>
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
@@ -21,9 +22,10 @@ struct Finished {
 
 enum class Stdout { captured, reader_gone, disk_full };
 
-// Runs a built program and waits for it.
+// Runs a built program and waits for it. prepare: called in the child, before the program starts.
 inline Finished run_program(const char* program, const std::vector<std::string>& arguments,
-                            Stdout where = Stdout::captured) {
+                            Stdout where = Stdout::captured,
+                            const std::function<void()>& prepare = {}) {
   const TempDir dir;
   const std::string out = dir.path("out"), err = dir.path("err");
   std::vector<char*> argv = {const_cast<char*>(program)};
@@ -42,6 +44,7 @@ inline Finished run_program(const char* program, const std::vector<std::string>&
         where == Stdout::reader_gone ? pipe_ends[1] : ::open(path, O_WRONLY | O_CREAT, 0600);
     ::dup2(to, STDOUT_FILENO);
     ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT, 0600), STDERR_FILENO);
+    if (prepare) prepare();
     ::execv(program, argv.data());
     ::_exit(127);
   }

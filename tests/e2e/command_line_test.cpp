@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tests/e2e/ballast_process.h"
 
@@ -31,6 +32,39 @@ TEST(CommandLine, HelpOfACommandListsItsOptions) {
   const Finished f = run_ballast({"verify", "--help"});
   EXPECT_EQ(f.exit_code, 0);
   EXPECT_THAT(f.out, AllOf(HasSubstr("--policy"), HasSubstr("keep-attention"), HasSubstr("--out")));
+}
+
+TEST(CommandLine, HelpFitsEightyColumns) {
+  std::vector<std::vector<std::string>> pages = {{"--help"}};
+  std::istringstream lines(run_ballast({"--help"}).out);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("  ") && line.size() > 13 && line[12] == ' ' && line[2] != 'b') {
+      pages.push_back({line.substr(2, line.find(' ', 2) - 2), "--help"});
+    }
+  }
+  ASSERT_GE(pages.size(), 12u);
+  for (const char* command : {"train", "plan", "cache"}) {
+    for (const char* page :
+         {"--help-all", "--help-musubi", "--help-diffusion-pipe", "--help-flow-matching"}) {
+      pages.push_back({command, page});
+    }
+  }
+  pages.push_back({"train", "--help-t5"});
+  for (const auto& page : pages) {
+    const Finished f = run_ballast(page);
+    EXPECT_EQ(f.exit_code, 0) << page[0] << f.err;
+    std::istringstream text(f.out);
+    for (std::string line; std::getline(text, line);) {
+      EXPECT_LE(line.size(), 80u) << page[0] << " " << page.back() << ": " << line;
+    }
+  }
+}
+
+TEST(CommandLine, HelpOfACommandByItsName) {
+  EXPECT_EQ(run_ballast({"help", "verify"}).out, run_ballast({"verify", "--help"}).out);
+  EXPECT_EQ(run_ballast({"help"}).out, run_ballast({"--help"}).out);
+  EXPECT_THAT(run_ballast({"help", "inspct"}).err, HasSubstr("did you mean inspect?"));
+  EXPECT_EQ(run_ballast({"help", "bench", "wan"}).out, run_ballast({"bench", "wan", "--help"}).out);
 }
 
 TEST(CommandLine, NothingIsAUsageError) {

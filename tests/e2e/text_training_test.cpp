@@ -80,6 +80,20 @@ TEST_F(TextTraining, MemoryIsFlatHoweverManyStepsThereAre) {
   EXPECT_EQ(h.steps[1449].measured.device, h.steps[449].measured.device);
 }
 
+TEST_F(TextTraining, TellsItsSpeedInSamplesAndBatches) {
+  const Finished f = run_ballast(arguments(
+      "out", {"--max_steps", "2", "--batch-size", "2", "--gradient-accumulation-steps", "2"}));
+  ASSERT_EQ(f.exit_code, 0) << f.err;
+  EXPECT_THAT(f.out, ::testing::ContainsRegex("speed: [0-9.e+]+ samples/s, [0-9.e+]+ batches/s\n"));
+  EXPECT_THAT(f.err, ::testing::ContainsRegex("/step, [0-9.e+]+ samples/s, [0-9.e+]+ batches/s"));
+  const RunHistory h = read_run_log(dir_.path("out/run_log.jsonl"));
+  ASSERT_EQ(h.steps.size(), 2u);
+  EXPECT_EQ(h.steps[0].batches, 2);
+  EXPECT_EQ(h.steps[0].samples.size(), 4u);
+  EXPECT_THAT(read_whole(dir_.path("out/run_log.jsonl")),
+              AllOf(HasSubstr("\"samples_per_second\":"), HasSubstr("samples/s, ")));
+}
+
 TEST_F(TextTraining, SaysThatAStoppedRunHasSavedNoModel) {
   dir_.write("out/save_quit", "");
   const Finished f = run_ballast(arguments("out", {"--max_steps", "50"}));

@@ -86,21 +86,56 @@ TEST(TrainingHelp, WithoutArgumentsSaysWhatToType) {
                            HasSubstr("ballast train config.toml"), HasSubstr("--dataset_path")));
 }
 
-TEST(TrainingHelp, TellsOfEveryFlagAndOfHowARunEnds) {
+// Ten options, how a run ends, and where the rest is.
+TEST(TrainingHelp, IsShort) {
   const Finished f = run_ballast({"train", "--help"});
   EXPECT_EQ(f.exit_code, 0) << f.err;
   for (const char* part :
-       {"ballast train CONFIG.toml", "--resume", "--ram", "--seed", "--threads", "--json",
-        "--check_nan", "--dit", "--dataset_path", "--use_8bit_adam", "Ctrl-C", "ballast doctor"}) {
+       {"ballast train CONFIG.toml", "--resume", "--ram", "--seed", "--threads", "--json", "--dit",
+        "--dataset_path", "Ctrl-C", "ballast doctor", "examples/", "--help-all", "--help-musubi",
+        "--help-diffusion-pipe", "--help-flow-matching", "--help-t5"}) {
     EXPECT_THAT(f.out, HasSubstr(part));
   }
+  EXPECT_LT(std::ranges::count(f.out, '\n'), 50);
+  const std::regex option("\n  --[a-z]");
+  EXPECT_EQ(std::distance(std::sregex_iterator(f.out.begin(), f.out.end(), option),
+                          std::sregex_iterator()),
+            10);
+  EXPECT_EQ(run_ballast({"help", "train"}).out, f.out);
+}
+
+TEST(TrainingHelp, PagesTellOfEveryFlag) {
+  const auto page = [](const char* flag) {
+    const Finished f = run_ballast({"train", flag});
+    EXPECT_EQ(f.exit_code, 0) << f.err;
+    return f.out;
+  };
+  EXPECT_THAT(page("--help-all"),
+              AllOf(HasSubstr("General options:\n"), HasSubstr("Training options:\n"),
+                    HasSubstr("--check_nan"), HasSubstr("--network_dim VALUE"),
+                    HasSubstr("--use_8bit_adam"), HasSubstr("--dump_dataset"),
+                    HasSubstr("--max_source_length")));
+  EXPECT_THAT(page("--help-musubi"),
+              AllOf(HasSubstr("--network_dim VALUE"), HasSubstr("\n  ignored: --"),
+                    HasSubstr("\n  rejected: --"), HasSubstr("examples/musubi_lora.sh"),
+                    Not(HasSubstr("--use_8bit_adam"))));
+  EXPECT_THAT(page("--help-diffusion-pipe"),
+              AllOf(HasSubstr("rejected: --dump_dataset"), Not(HasSubstr("--network_dim"))));
+  EXPECT_THAT(page("--help-flow-matching"), HasSubstr("--use_8bit_adam"));
+  EXPECT_THAT(page("--help-t5"),
+              AllOf(HasSubstr("--max_source_length"), HasSubstr("examples/flan_t5")));
+  const Finished none = run_ballast({"train", "--help-nothing"});
+  EXPECT_EQ(none.exit_code, 2);
 }
 
 TEST(TrainingHelp, PlanTellsOfBothWaysToAsk) {
   const Finished f = run_ballast({"plan", "--help"});
   EXPECT_EQ(f.exit_code, 0) << f.err;
   EXPECT_THAT(f.out, AllOf(HasSubstr("ballast plan CONFIG.toml"), HasSubstr("ballast plan --model"),
-                           HasSubstr("--target"), HasSubstr("--json")));
+                           HasSubstr("--target"), HasSubstr("--json"), HasSubstr("examples/"),
+                           HasSubstr("ballast plan --help-musubi")));
+  EXPECT_EQ(run_ballast({"help", "plan"}).out, f.out);
+  EXPECT_THAT(run_ballast({"plan", "--help-musubi"}).out, HasSubstr("--network_dim VALUE"));
   const Finished none = run_ballast({"plan"});
   EXPECT_EQ(none.exit_code, 2);
   EXPECT_THAT(none.err, AllOf(HasSubstr("ballast plan CONFIG.toml"), HasSubstr("--model")));
@@ -169,6 +204,48 @@ TEST_F(TrainingUsage, AWebhookThatTurnsUsAwayDoesNotStopTheRun) {
   EXPECT_THAT(f.err, AllOf(HasSubstr("404"), Not(HasSubstr(HttpServer::kSecret))));
 }
 
+// webhook_every_minutes: a message after every step that comes later than that.
+TEST_F(TrainingUsage, AWebhookIsToldOfProgress) {
+  const auto told = [&](const std::string& minutes) {
+    const HttpServer server({"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n"});
+    const Finished f = train({run_.write_config("epochs = 40\nsave_every_n_epochs = 100"),
+                              "--webhook_every_minutes", minutes},
+                             [&] { ::setenv("DISCORD_WEBHOOK", server.url().c_str(), 1); });
+    EXPECT_EQ(f.exit_code, 0) << f.err;
+    EXPECT_THAT(f.err, AllOf(HasSubstr("sent to the address in DISCORD_WEBHOOK (the environment)"),
+                             Not(HasSubstr(HttpServer::kSecret))));
+    std::vector<std::string> texts;
+    for (const auto& r : server.requests()) {
+      texts.push_back(nlohmann::json::parse(r.body)["embeds"][0]["description"]);
+    }
+    return texts;
+  };
+  const auto often = told("0.0000001");
+  ASSERT_GE(often.size(), 3u);
+  EXPECT_EQ(often.front(), "started, 80 steps");
+  EXPECT_THAT(often[1], testing::MatchesRegex("step [0-9]+ of 80, epoch [0-9]+, loss .* per step, "
+                                              ".* left"));
+  EXPECT_THAT(often.back(), HasSubstr("finished after 80 steps"));
+  EXPECT_EQ(told("0").size(), 2u);   // start and end
+  EXPECT_EQ(told("30").size(), 2u);  // too short a run
+}
+
+// Of a job's own .env two keys are used; the rest of the file is nobody's business.
+TEST_F(TrainingUsage, TheEnvFileOfAJobIsReadForTwoKeys) {
+  const HttpServer server({"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n"});
+  const TempDir dir;
+  dir.write(".env", "SECRET=hunter1\nWANDB_API_KEY=hunter2\nDISCORD_WEBHOOK='" + server.url() +
+                        "'\nBALLAST_LOG=off\n");
+  const Finished f = train({run_.write_config()}, [&] {
+    if (::chdir(dir.path().c_str()) != 0) ::_exit(126);
+  });
+  EXPECT_EQ(f.exit_code, 0) << f.err;
+  EXPECT_EQ(server.requests().size(), 2u);
+  EXPECT_THAT(f.err, AllOf(HasSubstr("sent to the address in DISCORD_WEBHOOK (.env)"),
+                           HasSubstr("WANDB_API_KEY (.env) is ignored: wandb is not supported"),
+                           Not(HasSubstr("hunter")), Not(HasSubstr(HttpServer::kSecret))));
+}
+
 TEST_F(TrainingUsage, SecretsOfAConfigurationAreInNoRecord) {
   const std::string config =
       run_.write_config("epochs = 1",
@@ -185,13 +262,12 @@ TEST_F(TrainingUsage, SecretsOfAConfigurationAreInNoRecord) {
     if (path.ends_with("/epoch1/run.toml")) {  // beside the model, which is given to others
       EXPECT_THAT(content, AllOf(HasSubstr("epochs = 1"), HasSubstr("(hidden)")));
       ++copies;
-    } else if (path.ends_with("/run.toml")) {  // the copy is the user's file, for the user alone
+    } else if (path.ends_with("/run.toml")) {  // for the eyes of the user alone, as the file is
       struct stat mode {};
       ASSERT_EQ(::stat(path.c_str(), &mode), 0);
       EXPECT_EQ(mode.st_mode & 0777, 0600u);
-      EXPECT_THAT(content, HasSubstr("hunter2"));
+      EXPECT_THAT(content, HasSubstr("wandb_api_key = \"(hidden)\""));
       ++copies;
-      continue;
     }
     EXPECT_THAT(content, Not(HasSubstr("hunter2"))) << path;
   }

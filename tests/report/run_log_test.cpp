@@ -47,6 +47,19 @@ TEST(RunLog, StepReadsBackToTheSameBits) {
   EXPECT_EQ(history.unreadable, 0);
 }
 
+TEST(RunLog, StepWithBatchesTellsTheSpeed) {
+  const TempDir dir;
+  StepRecord written = sample_step(7);
+  written.samples = {"1", "2", "3", "4", "5"};
+  written.batches = 2;
+  RunLog(dir.path("run.jsonl"), 0).step(written);
+  const auto line = nlohmann::json::parse(read_whole(dir.path("run.jsonl")));
+  EXPECT_EQ(line["batches"], 2);
+  EXPECT_EQ(line["samples_per_second"], 4.0);
+  EXPECT_EQ(line["batches_per_second"], 1.6);
+  EXPECT_EQ(read_run_log(dir.path("run.jsonl")).steps.at(0), written);
+}
+
 TEST(RunLog, ReadsOfManyStepsOnlyWhatIsAskedFor) {
   const TempDir dir;
   {

@@ -91,6 +91,15 @@ TEST_F(TrainProgressLine, WritesOneLineASecondToAFileWithoutCarriageReturns) {
   EXPECT_EQ(std::ranges::count(all, '\033'), 0);
 }
 
+TEST_F(TrainProgressLine, TellsSamplesAndBatchesPerSecondWhereBatchesAreCounted) {
+  TrainProgress p({.total = 100}, output(false));
+  TrainProgress::Step s = step(12);
+  s.samples = 128;
+  s.batches = 16;
+  p.step(s);
+  EXPECT_THAT(text(), testing::HasSubstr(", 3.00 s/step, 42.7 samples/s, 5.33 batches/s, "));
+}
+
 TEST_F(TrainProgressLine, WritesALineEveryNStepsToAFileAndTheLastOne) {
   {
     TrainProgress p({.total = 25, .print_every = 10}, output(false));

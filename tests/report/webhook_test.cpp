@@ -8,11 +8,13 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "core/log.h"
 #include "tests/support/http_server.h"
+#include "tests/support/temp_dir.h"
 
 namespace ballast {
 namespace {
@@ -254,6 +256,32 @@ TEST_F(WebhookSender, ComesFromTheEnvironmentOnly) {
   const json body = json::parse(server.requests().at(0).body);
   EXPECT_EQ(body["kind"], "warning");  // no chat we know: our own event
   EXPECT_EQ(body["title"], "slow disk");
+}
+
+// BALLAST_WEBHOOK_URL, then DISCORD_WEBHOOK, then DISCORD_WEBHOOK of .env.
+TEST_F(WebhookSender, TakesTheAddressOfATrainingJob) {
+  Server of_ballast({kOk}), of_job({kOk}), of_file({kOk});
+  const test::TempDir dir;
+  dir.write(".env", "OTHER=1\nDISCORD_WEBHOOK=" + of_file.url("/hook/") + "\n");
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(dir.path());
+  const auto send = [&] {
+    Webhook::from_environment(options_)->send({Kind::warning, "slow disk", "", {}});
+  };
+  ::unsetenv("BALLAST_WEBHOOK_URL");
+  ::unsetenv("DISCORD_WEBHOOK");
+  send();
+  ::setenv("DISCORD_WEBHOOK", of_job.url("/hook/").c_str(), 1);
+  send();
+  ::setenv("BALLAST_WEBHOOK_URL", of_ballast.url("/hook/").c_str(), 1);
+  send();
+  ::unsetenv("BALLAST_WEBHOOK_URL");
+  ::unsetenv("DISCORD_WEBHOOK");
+  std::filesystem::current_path(before);
+  EXPECT_EQ(of_file.requests().size(), 1u);
+  EXPECT_EQ(of_job.requests().size(), 1u);
+  EXPECT_EQ(of_ballast.requests().size(), 1u);
+  EXPECT_EQ(warnings(), 0);
 }
 
 std::size_t utf16_units(const std::string& text) {

@@ -402,6 +402,35 @@ TEST(DiffusionPipeOptimizer, HasTheDefaultsOfEachType) {
   EXPECT_EQ(factored.decay_rate, -0.5);
 }
 
+TEST(DiffusionPipeOptimizer, KnowsOptimizersByTheirClasses) {
+  const auto kind = [](const char* type) { return with_optimizer(type, "").optimizer.kind; };
+  for (const char* type : {"bitsandbytes.optim.AdamW8bit", "bitsandbytes.optim.PagedAdamW8bit",
+                           "bnb.optim.PagedAdamW8bit", "PagedAdamW8bit"}) {
+    EXPECT_EQ(kind(type), OptimizerKind::adamw8bit) << type;
+  }
+  for (const char* type :
+       {"torch.optim.AdamW", "bitsandbytes.optim.AdamW", "bitsandbytes.optim.PagedAdamW32bit"}) {
+    EXPECT_EQ(kind(type), OptimizerKind::adamw) << type;
+  }
+  EXPECT_EQ(kind("torch.optim.SGD"), OptimizerKind::sgd);
+  EXPECT_EQ(kind("optimi.StableAdamW"), OptimizerKind::stableadamw);
+  EXPECT_EQ(kind("transformers.Adafactor"), OptimizerKind::adafactor);
+  EXPECT_THAT(with_optimizer("bitsandbytes.optim.PagedAdamW8bit", "").notes,
+              ElementsAre(HasSubstr("AdamW8bit; the plan decides where its state lives")));
+  for (const char* type : {"torch.optim.Adafactor", "torch.optim.PagedAdamW", "torch.optim.Adam",
+                           "bitsandbytes.optim.PagedSGD", "bitsandbytes.optim.Lion8bit"}) {
+    EXPECT_FAILS(with_optimizer(type, ""), ErrorCode::input, "is not supported");
+  }
+}
+
+TEST(DiffusionPipeConfig, TellsAWebhookOfProgressEveryHalfHourOrAsItSays) {
+  EXPECT_EQ(with_optimizer("adamw", "").webhook_minutes, 30);
+  EXPECT_EQ(with_optimizer("adamw", "", "", "webhook_every_minutes = 5\n").webhook_minutes, 5);
+  EXPECT_EQ(with_optimizer("adamw", "", "", "webhook_every_minutes = 0\n").webhook_minutes, 0);
+  EXPECT_FAILS(with_optimizer("adamw", "", "", "webhook_every_minutes = -1\n"), ErrorCode::input,
+               "webhook_every_minutes");
+}
+
 TEST(DiffusionPipeOptimizer, HonoursItsKeys) {
   const TrainConfig c =
       with_optimizer("adamw_optimi",

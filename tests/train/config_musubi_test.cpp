@@ -1,3 +1,4 @@
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 
 #include "tests/support/errors.h"
@@ -218,6 +219,22 @@ TEST(MusubiConfig, KnowsOptimizersByTheirClasses) {
   EXPECT_EQ(kind("optimi.AdamW"), OptimizerKind::adamw_optimi);
   EXPECT_EQ(kind("optimi.StableAdamW"), OptimizerKind::stableadamw);
   EXPECT_EQ(kind("bitsandbytes.optim.AdamW8bit"), OptimizerKind::adamw8bit);
+  EXPECT_EQ(kind("bitsandbytes.optim.PagedAdamW8bit"), OptimizerKind::adamw8bit);
+  EXPECT_EQ(kind("transformers.optimization.Adafactor"), OptimizerKind::adafactor);
+}
+
+TEST(MusubiConfig, NamesFlagsThatMeanNothingHere) {
+  const TrainConfig c = read({"--compile", "--compile_mode", "default", "--cuda_allow_tf32",
+                              "--ddp_timeout", "30", "--huggingface_token", "hunter2",
+                              "--async_upload", "--show_timesteps", "console", "--vae_tiling"});
+  const std::string all = fmt::format("{}", fmt::join(c.notes, "\n"));
+  for (const char* flag :
+       {"--compile: ", "--compile_mode: ", "--cuda_allow_tf32: ", "--ddp_timeout: ",
+        "--huggingface_token: ", "--async_upload: ", "--show_timesteps: ", "--vae_tiling: "}) {
+    EXPECT_THAT(all, testing::HasSubstr(flag));
+  }
+  EXPECT_THAT(all, testing::Not(testing::HasSubstr("hunter2")));
+  EXPECT_FAILS(read({"--resume_from_huggingface"}), ErrorCode::usage, "nothing is downloaded");
 }
 
 TEST(MusubiConfig, EpochsWinOverSteps) {

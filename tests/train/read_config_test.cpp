@@ -139,11 +139,14 @@ TEST(CommandLine, WinsOverTheFile) {
   EXPECT_EQ(read({kNote000}).resume, std::nullopt);
 }
 
-TEST(CommandLine, TakesALaunchersLineAsItIs) {
-  const TrainConfig c = read({"deepspeed", "--num_gpus=1", "train.py", "--deepspeed", "--config",
-                              kNote000, "--master_port", "29501"});
+TEST(CommandLine, TakesLaunchersFlagsBesideItsOwn) {
+  const TrainConfig c =
+      read({"--num_gpus=1", "--deepspeed", "--config", kNote000, "--master_port", "29501"});
   EXPECT_EQ(c.epochs, 50);
-  EXPECT_THAT(c.notes, testing::Contains(HasSubstr("--master_port: ")));
+  EXPECT_THAT(c.notes, testing::Contains("--master_port: ignored (launcher option)"));
+  EXPECT_THAT(c.notes, testing::Contains("--num_gpus: ignored (launcher option)"));
+  EXPECT_THAT(read({"--num_gpus", "8", "--config", kNote000}).notes,
+              testing::Contains("--num_gpus 8: one GPU is used; several are not supported yet"));
   // A switch has no value: what follows is the config.
   EXPECT_TRUE(read({"--cache_only", kNote000}).cache_only);
   EXPECT_EQ(read({"--cache_only", kNote000}).source, kNote000);
@@ -189,7 +192,10 @@ TEST(ConfigPaths, AreLookedForBesideTheConfigLast) {
 }
 
 TEST(ConfigHelp, ListsEveryFlag) {
-  const std::string help = config_flags_help();
+  std::string help = common_flags_help();
+  for (const Dialect d : {Dialect::diffusion_pipe, Dialect::musubi, Dialect::flow_matching}) {
+    help += dialect_flags_help(d);
+  }
   for (const char* flag : {"--gpu VALUE", "--resume [VALUE]", "--network_args VALUE...",
                            "--use_8bit_adam", "--dataset_path VALUE"}) {
     EXPECT_THAT(help, HasSubstr(flag));

@@ -110,6 +110,16 @@ TEST(RunFolder, KeepsTheConfigsAsTheyAre) {
   EXPECT_FAILS(run.copy_config(out.path("gone.toml")), ErrorCode::io, "gone.toml");
 }
 
+TEST(RunFolder, HidesKeysOfWebServicesInTheCopy) {
+  const TempDir out;
+  const RunFolder run = RunFolder::create(out.path("out"), kNewYear);
+  const std::string main =
+      out.write("run.toml", "epochs = 1\n[monitoring]\nwandb_api_key = 'hunter2'  # mine\n");
+  const std::string copy = run.copy_config(main);
+  EXPECT_EQ(read_whole(copy), "epochs = 1\n[monitoring]\nwandb_api_key = \"(hidden)\"  # mine\n");
+  EXPECT_EQ(run.copy_config(main), copy);  // the same again: no second copy
+}
+
 TEST(RunFolder, ShowsSavedModelsOnlyWhenWhole) {
   const TempDir out;
   const RunFolder run = RunFolder::create(out.path(), kNewYear);
