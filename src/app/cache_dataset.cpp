@@ -27,14 +27,6 @@ namespace {
 // once, so few calls are faster; what a killed run has to do again is one call.
 constexpr std::int64_t kCaptionsAtOnce = 64;
 
-// What an encoder may have beside what reads media.
-Budget without_reader(Budget b, Bytes reader) {
-  const auto less = [&](Bytes& of) { of = of > reader ? of - reader : Bytes{1}; };
-  if (b.gpu == b.host) less(b.gpu);  // on the CPU both are RAM
-  less(b.host);
-  return b;
-}
-
 }  // namespace
 
 class DatasetCaching::Work {

@@ -254,12 +254,12 @@ void Generate::run() {
     fail(ErrorCode::usage, "there is no model to generate with",
          {{"--model FOLDER", "a T5 or FLAN-T5 model as Hugging Face has it"}});
   }
+  const infer::TextModelOptions options = model_options();
   const std::string named = infer::model_path(model_);
   if (!std::filesystem::exists(named)) {
     if (const auto known = t5::find_published(named)) fail_not_downloaded(model_, known->id);
   }
   const std::string folder = infer::model_snapshot(named);
-  const infer::TextModelOptions options = model_options();
   const infer::TextGenerator model(folder, options, adapter);
   // Beside the weights, where a file of them is named.
   const std::string beside = std::filesystem::is_directory(folder)

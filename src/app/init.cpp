@@ -22,6 +22,7 @@
 #include "io/hub_cache.h"
 #include "models/wan/published.h"
 #include "models/wan/recognise.h"
+#include "report/refusal_text.h"
 #include "train/model_choice.h"
 #include "train/prepared_run.h"
 #include "train/read_config.h"
@@ -37,7 +38,7 @@ constexpr double kPatientSeconds = 60;      // a step that takes longer is not t
 
 struct MediaFacts {
   std::int64_t side = 0;    // of a square with the pixels of the largest; 0: nothing is known
-  std::int64_t frames = 0;  // of the longest
+  std::int64_t frames = 0;  // of the shortest video, at the model's rate
   bool videos = false;
 };
 
@@ -52,7 +53,7 @@ bool is_image_name(const fs::path& file) {
 
 // By the first files of the folder; one that cannot be read is left out here as `ballast cache`
 // leaves it out.
-MediaFacts look_at(const std::string& folder) {
+MediaFacts look_at(const std::string& folder, double fps) {
   MediaFacts facts;
   std::vector<fs::path> files;
   std::error_code error;
@@ -70,7 +71,12 @@ MediaFacts look_at(const std::string& folder) {
       const auto side =
           static_cast<std::int64_t>(std::sqrt(static_cast<double>(info.width * info.height)));
       facts.side = std::max(facts.side, side);
-      facts.frames = std::max(facts.frames, info.frames);
+      if (info.still || info.frames < 2) continue;
+      // A video that is shorter than a bucket would be trained on as an image.
+      const double scale = info.fps > 0 ? fps / info.fps : 1;
+      const auto frames = std::max<std::int64_t>(
+          1, static_cast<std::int64_t>(scale * static_cast<double>(info.frames)));
+      facts.frames = facts.frames == 0 ? frames : std::min(facts.frames, frames);
     } catch (const Error& e) {
       log::warn("{}", e.what());
     }
@@ -196,7 +202,7 @@ std::vector<InitChoice> Init::candidates() const {
   };
   constexpr Size kSizes[] = {{640, 81}, {512, 81}, {512, 49}, {512, 33},
                              {384, 33}, {256, 33}, {256, 17}, {256, 5}};
-  const MediaFacts media = look_at(c_.data);
+  const MediaFacts media = look_at(c_.data, model_.spatial_stride == 16 ? 24 : 16);
   const std::int64_t step = 2 * model_.spatial_stride;
   const std::int64_t most_side =
       media.side > 0 ? std::max(step, (media.side + step / 2) / step * step) : kSizes[0].side;
@@ -256,7 +262,7 @@ std::optional<Init::Planned> Init::plan(InitChoice c) {
   const auto outcome = fit(run.request);
   const auto* planned = std::get_if<wan::PlannedRun>(&outcome);
   if (!planned) {
-    refusal_ = train::refusal_message(std::get<Refusal>(outcome));
+    refusal_ = refusal_verdict(std::get<Refusal>(outcome), train::title_of(run));
     return std::nullopt;
   }
   Planned p;

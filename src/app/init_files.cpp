@@ -10,12 +10,16 @@ namespace {
 bool is_control_byte(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
 
 std::string commented(std::string_view text) {
-  std::string out = "# ";
-  for (const char c : text) {
-    out += c == '\n' || !is_control_byte(c) ? c : ' ';
-    if (c == '\n') out += "# ";
+  std::string out;
+  for (bool more = true; more;) {
+    const std::size_t end = text.find('\n');
+    out += end == 0 ? "#" : "# ";
+    for (const char c : text.substr(0, end)) out += is_control_byte(c) ? ' ' : c;
+    out += '\n';
+    more = end != std::string_view::npos;
+    if (more) text.remove_prefix(end + 1);
   }
-  return out + "\n";
+  return out;
 }
 
 std::string toml_line(std::string_view key, const std::string& value,

@@ -110,8 +110,8 @@ wan::Config Plan::model(wan::FitRequest& r) {
       return *preset;
     }
     if (const auto published = wan::find_published(model_)) {
-      log::info("{} is not on this machine: planned for the files that are published, {}", model_,
-                name_of(published->stored));
+      log::info("{} is not on this machine: planned from its published sizes, weights in {}",
+                model_, name_of(published->stored));
       r.experts = {planned_groups(published->config, published->stored)};
       return published->config;
     }

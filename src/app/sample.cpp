@@ -112,11 +112,14 @@ std::vector<wan::Change> Sample::changes(const wan::FitRequest& request,
   const bool ram_bounds_all = options_.gpu.empty() && request.backend.device == Device::cpu;
   std::vector<wan::Change> all = wan::larger_budgets(refusal, ram_bounds_all);
   const wan::LatentSize z = run_.job.latent;
-  const auto resize = [](wan::LatentSize to) {
-    return [to](wan::FitRequest& r) {
-      for (wan::Batch& b : r.job.batches) {
-        for (wan::LatentSize& latent : b.latents) latent = to;
-      }
+  const auto resize = [this](wan::LatentSize to) {
+    return [this, to](wan::FitRequest& r) {
+      infer::VideoJob job = run_.job;
+      job.latent = to;
+      replace_line(job.fit.other_lines, inputs_line(options_, run_, to));
+      const wan::FitRequest smaller = fit_request(job);  // the sampler keeps less, too
+      r.job.batches = smaller.job.batches;
+      r.other_lines = smaller.other_lines;
     };
   };
   if (options_.image_latent.empty() && !run_.picture) {

@@ -282,12 +282,13 @@ void take_output(const SampleOptions& o, SampleRun& run) {
 
 }  // namespace
 
-ProcessLine inputs_line(const SampleOptions& o, const SampleRun& run) {
+ProcessLine inputs_line(const SampleOptions& o, const SampleRun& run,
+                        std::optional<wan::LatentSize> size) {
   const wan::Config& model = run.job.fit.job.config;
   std::size_t numbers = run.negative.size();
   for (const auto& p : run.prompts) numbers += p.size();
   numbers += run.texts.size() * static_cast<std::size_t>(model.text_len * model.text_dim);
-  const wan::LatentSize& z = run.job.latent;
+  const wan::LatentSize z = size.value_or(run.job.latent);
   const auto frame = static_cast<std::size_t>(z.height * z.width);
   numbers += frame * static_cast<std::size_t>(z.frames * model.conditioning());
   if (run.job.first_frame) numbers += frame * static_cast<std::size_t>(model.out_dim);

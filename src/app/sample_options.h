@@ -76,7 +76,9 @@ bool wants_pictures(const SampleOptions& o, const SampleRun& run);
 enum class MediaUse { before_loop, loop, writing };
 std::vector<ProcessLine> media_lines(const SampleOptions& o, const SampleRun& run, MediaUse use);
 // Text states, images and latents of clips that are done: they wait beside every phase.
-ProcessLine inputs_line(const SampleOptions& o, const SampleRun& run);
+// Of clips of that size; nothing given: of the run's own.
+ProcessLine inputs_line(const SampleOptions& o, const SampleRun& run,
+                        std::optional<wan::LatentSize> size = {});
 
 // Everything but the weights is read. Fails where options, files and model contradict each other,
 // or the results could not be written.

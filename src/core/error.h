@@ -85,8 +85,9 @@ decltype(auto) while_doing(std::string_view what, F&& f) {
   }
 }
 
-// Text that came from a file, made safe to print: control bytes and quotes become \xNN, long text
-// is cut with its length.
+// Text that came from a file or a user, made safe to print. Characters that show stay as they are,
+// in UTF-8; control characters and bytes that are no UTF-8 become \xNN, direction marks and
+// characters without width \uNNNN; long text is cut with its length. Passing twice escapes once.
 std::string printable(std::string_view text, std::size_t most = 120);
 
 }  // namespace ballast

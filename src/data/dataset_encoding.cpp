@@ -35,6 +35,13 @@ void write_rows(const EncodingSet& set, const TextWork& work, const TextRows& ro
   }
 }
 
+// Messages of readers begin with the path, and so does every line about a skipped file.
+std::string without_path(std::string reason, const MediaWork& item) {
+  const std::string path = printable(item.source.path) + ": ";
+  if (reason.starts_with(path)) reason.erase(0, path.size());
+  return reason;
+}
+
 // What becomes of one media file after another.
 class MediaEncoder {
   // Faults of the media are the item's, all others are ours.
@@ -76,9 +83,7 @@ class MediaEncoder {
 
  private:
   void skip(const EncodingSet& set, const MediaWork& item, std::string reason, bool for_good) {
-    // Messages of readers begin with the path, and so does every line about a skipped file.
-    const std::string said = printable(item.source.path) + ": ";
-    if (reason.starts_with(said)) reason.erase(0, said.size());
+    reason = without_path(std::move(reason), item);
     if (set.layout == SampleLayout::ballast && for_good) {
       // All or none of its buckets; without a size, so that no bucket is looked for.
       for (const std::string& path : written_) {
@@ -346,7 +351,7 @@ ComingClips coming_clips(const EncodingWork& work, const DatasetRequest& request
       coming.masks = coming.masks || !item.mask.empty();
     } catch (const Error& e) {
       if (e.code() != ErrorCode::input && e.code() != ErrorCode::io) throw;
-      coming.skipped.push_back({item.source.path, e.what()});
+      coming.skipped.push_back({item.source.path, without_path(e.what(), item)});
     }
     progress.add();
   }

@@ -45,7 +45,7 @@ Advice larger_budgets(const Refusal& refusal, wan_vae::FitRequest r) {
     text += (text.empty() ? "" : " ") + budget_flag(s.tier, megabytes);
   }
   const auto effect = planned_effect(r);
-  check(effect.has_value(), "{} does not hold what the leanest plan needs", text);
+  check(effect.has_value(), "{} does not hold the plan that needs least memory", text);
   return {text, *effect};
 }
 

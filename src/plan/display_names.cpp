@@ -34,6 +34,12 @@ bool is_number(std::string_view text) {
          std::ranges::all_of(text, [](unsigned char c) { return c >= '0' && c <= '9'; });
 }
 
+// What an instruction does, where its name is short for it.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kWorkNames = {
+    {{"linear", "matrix product"},
+     {"linear_dw", "weight gradients"},
+     {"linear_dx", "input gradients"}}};
+
 std::string with_spaces(std::string_view name) {
   std::string text(name);
   std::ranges::replace(text, '_', ' ');
@@ -95,7 +101,12 @@ std::string instruction_text(std::string_view instruction) {
     }
   }
   std::string text = with_spaces(work);
-  if (backward && work.find("backward") == work.npos) text += " (backward)";
+  for (const auto& [name, said] : kWorkNames) {
+    if (work == name) text = said;
+  }
+  const bool said =
+      work.find("backward") != work.npos || work.ends_with("_dw") || work.ends_with("_dx");
+  if (backward && !said) text += " (backward)";
   return where.empty() ? text : text + " of " + where;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/error.h"
 #include "plan/gpu_stretches.h"
 
 namespace ballast {
@@ -51,6 +52,12 @@ std::uint64_t repeated_launches(const ProgramSet& set) {
 }
 
 }  // namespace
+
+void replace_line(std::vector<ProcessLine>& lines, const ProcessLine& by) {
+  const auto line = std::ranges::find(lines, by.name, &ProcessLine::name);
+  check(line != lines.end(), "there is no line {}", by.name);
+  line->bytes = by.bytes;
+}
 
 std::vector<ProcessLine> process_lines(const ProgramSet& set, const ProcessFacts& facts) {
   const bool computes = set.backend.device == Device::cpu || computes_on_host(set);

@@ -24,6 +24,9 @@ inline constexpr std::string_view kRecordedPrograms = "recorded programs";
 // too long: a longer program may take less.
 inline constexpr std::string_view kRecordings = "CUDA graphs";
 
+// The line of the same name gets its bytes.
+void replace_line(std::vector<ProcessLine>& lines, const ProcessLine& by);
+
 // What a thread's stack has touched after a step; kernels keep rows of a few KiB there.
 inline constexpr Bytes kThreadStack{128 << 10}, kReaderStack{32 << 10};
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 
@@ -13,10 +12,6 @@
 #include "plan/display_names.h"
 
 namespace ballast {
-namespace {
-
-using Json = nlohmann::ordered_json;
-
 Bytes lines_of(std::span<const ProcessLine> lines, Tier t) {
   Bytes sum;
   for (const ProcessLine& l : lines) {
@@ -25,11 +20,10 @@ Bytes lines_of(std::span<const ProcessLine> lines, Tier t) {
   return sum;
 }
 
-Bytes budget_of(const Budget& b, Tier t) {
+Bytes allowed_of(const Budget& b, Tier t) {
   return t == Tier::device ? b.gpu : t == Tier::host ? b.host : b.disk;
 }
 
-// Roles with bytes in them, largest first.
 std::vector<std::pair<Role, Bytes>> sorted_roles(const BytesByRole& roles) {
   std::vector<std::pair<Role, Bytes>> all;
   for (int r = 0; r < kRoles; ++r) {
@@ -38,18 +32,6 @@ std::vector<std::pair<Role, Bytes>> sorted_roles(const BytesByRole& roles) {
   }
   std::ranges::stable_sort(all, [](const auto& a, const auto& b) { return a.second > b.second; });
   return all;
-}
-
-std::string predicted_text(double s) {
-  if (s >= 90) return fmt::format("{:.1f} min", s / 60);
-  if (s >= 1) return fmt::format("{:.2f} s", s);
-  return fmt::format("{:.1f} ms", s * 1e3);
-}
-
-std::string duration_text(double s) {
-  if (s >= 36 * 3600) return fmt::format("{:.1f} days", s / 86400);
-  if (s >= 5400) return fmt::format("{:.1f} h", s / 3600);
-  return predicted_text(s);
 }
 
 double epoch_seconds(const PlanView& view) {
@@ -62,6 +44,20 @@ double epoch_seconds(const PlanView& view) {
 
 std::int64_t epoch_steps(const PlanView& view) {
   return std::accumulate(view.steps_of_kind.begin(), view.steps_of_kind.end(), std::int64_t{0});
+}
+
+namespace {
+
+std::string predicted_text(double s) {
+  if (s >= 90) return fmt::format("{:.1f} min", s / 60);
+  if (s >= 1) return fmt::format("{:.2f} s", s);
+  return fmt::format("{:.1f} ms", s * 1e3);
+}
+
+std::string duration_text(double s) {
+  if (s >= 36 * 3600) return fmt::format("{:.1f} days", s / 86400);
+  if (s >= 5400) return fmt::format("{:.1f} h", s / 3600);
+  return predicted_text(s);
 }
 
 // "step 6 % faster": of a factor on the time of a step.
@@ -84,9 +80,12 @@ std::string sizes_text(const TrainingSizes& s) {
 
 }  // namespace
 
-std::string roles_text(const BytesByRole& roles) {
+std::string roles_text(const BytesByRole& roles, double least_share) {
   std::string text;
+  const Bytes all = std::accumulate(roles.begin(), roles.end(), Bytes{});
+  const double least = least_share * static_cast<double>(all.count);
   for (const auto& [role, bytes] : sorted_roles(roles)) {
+    if (static_cast<double>(bytes.count) < least) continue;
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", display_name(role), bytes);
   }
   return text;
@@ -249,16 +248,18 @@ std::string times_text(const PlanView& view, const PlanStyle& style) {
       if (most == nullptr || view.times[p].seconds > most->seconds) most = &view.times[p];
     }
     std::string more = phase.name == "step" ? "one pass" : "";
-    if (phase.programs.size() > 1) {
-      more +=
-          fmt::format("{}the longest of {} kinds", more.empty() ? "" : ", ", phase.programs.size());
+    const auto kinds = std::ranges::count_if(phase.programs, [&](std::size_t p) {
+      return view.plan.programs[p].name != "zero_gradients";
+    });
+    if (kinds > 1) {
+      more += fmt::format("{}the longest of {} kinds", more.empty() ? "" : ", ", kinds);
     }
     if (most->exposed_stall > 0.005 * most->seconds) {
       more += fmt::format("{}of which {} waiting for data", more.empty() ? "" : ", ",
                           predicted_text(most->exposed_stall));
     }
-    const std::string first =
-        fmt::format("{:<27} {:>10}  ", phase.name, predicted_text(most->seconds));
+    const std::string first = fmt::format("{:<27} {:>10}{}", phase.name,
+                                          predicted_text(most->seconds), more.empty() ? "" : "  ");
     text += wrapped(first, more, style.columns, remark_indent(first, style)) + "\n";
   }
   return text;
@@ -338,7 +339,7 @@ std::string step_lines(const PlanView& view, const PlanStyle& style) {
   if (view.step_seconds.size() > 1) {
     text += fmt::format("; the longest of {} kinds of steps", view.step_seconds.size());
   }
-  text = labelled("step", text, style.columns);
+  text = labelled(view.step_label, text, style.columns);
   const std::int64_t in_epoch = epoch_steps(view);
   if (in_epoch == 0) return text;
   text += labelled("epoch",
@@ -361,7 +362,10 @@ std::string head_text(const PlanTitle& title, const PlanView& view, const PlanSt
   for (const PlanFact& f : view.facts) facts += labelled(f.label, f.text, style.columns);
   return "\n" + title_text(title, style.columns) +
          labelled("machine", title.machine, style.columns) +
-         labelled("policy", fmt::format("{}: {}", view.policy, view.policy_text), style.columns) +
+         labelled("policy",
+                  view.policy == "auto" ? view.policy_text
+                                        : fmt::format("{}: {}", view.policy, view.policy_text),
+                  style.columns) +
          step_lines(view, style) + facts +
          stages_text(view.stages, title.shared_ram, style.columns);
 }
@@ -391,119 +395,10 @@ std::string verdict_line(const PlanTitle& title, const PlanView& view) {
   return verdict_text(title.budget, title.shared_ram, totals_of(view));
 }
 
-std::string plan_json(const PlanTitle& title, const PlanView& view) {
-  Json j = {{"fits", true},
-            {"model", title.model},
-            {"mode", title.mode},
-            {"shape", title.shape},
-            {"weights", title.weights},
-            {"machine", title.machine},
-            {"policy", view.policy},
-            {"policy_text", view.policy_text},
-            {"streamed_blocks", view.streamed_blocks},
-            {"ram_of_this_machine", title.ram_of_this_machine},
-            {"notes", view.notes}};
-  if (title.sizes.parameters > 0) {
-    j["trainable_parameters"] = title.sizes.parameters;
-    if (title.sizes.batch > 0) j["effective_batch"] = title.sizes.batch;
-  }
-  if (const std::int64_t steps = epoch_steps(view); steps > 0 || view.total_steps > 0) {
-    j["steps_per_epoch"] = steps;
-    j["total_steps"] = view.total_steps;
-    j["seconds_per_epoch"] = epoch_seconds(view);
-  }
-  if (!view.step_seconds.empty()) j["seconds_per_step"] = view.step_seconds[0];
-  const auto tier_lines = [&](Tier t) { return lines_of(view.lines, t); };
-  for (const Tier t : kTiers) {
-    j[std::string(name_of(t))] = {{"peak_bytes", (view.plan.peak_of(t) + tier_lines(t)).count},
-                                  {"arena_bytes", view.plan.peak_of(t).count},
-                                  {"budget_bytes", budget_of(title.budget, t).count}};
-  }
-  if (title.shared_ram) {
-    Bytes all;
-    for (const Tier t : {Tier::device, Tier::host}) all += view.plan.peak_of(t) + tier_lines(t);
-    j["ram"] = {{"peak_bytes", all.count}, {"budget_bytes", title.budget.host.count}};
-  } else {
-    j["host"]["pinned_bytes"] = view.plan.peak_of(Tier::host).count;
-  }
-  j["outside_arenas"] = Json::array();
-  for (const ProcessLine& l : view.lines) {
-    j["outside_arenas"].push_back(
-        {{"name", l.name}, {"tier", name_of(l.tier)}, {"bytes", l.bytes.count}});
-  }
-  j["phases"] = Json::array();
-  for (std::size_t p = 0; p < view.plan.programs.size(); ++p) {
-    const ProgramUse& use = view.plan.programs[p];
-    Json phase = {{"name", use.name},
-                  {"seconds", view.times[p].seconds},
-                  {"exposed_stall_seconds", view.times[p].exposed_stall}};
-    for (const Tier t : kTiers) {
-      const TierUse& u = use.tier(t);
-      Json roles = Json::object();
-      for (const auto& [role, bytes] : sorted_roles(u.roles)) {
-        roles[std::string(name_of(role))] = bytes.count;
-      }
-      phase[std::string(name_of(t))] = {
-          {"peak_bytes", (u.peak + tier_lines(t)).count},
-          {"lower_bound_bytes", (u.lower_bound + tier_lines(t)).count},
-          {"at", u.at},
-          {"roles", std::move(roles)}};
-    }
-    if (use.name == "step") j["step_seconds"] = view.times[p].seconds;
-    j["phases"].push_back(std::move(phase));
-  }
-  return j.dump(2) + "\n";
-}
-
 std::vector<Advice> advice_of(std::span<const PlannedChange> changes, bool shared_ram) {
   std::vector<Advice> advice;
   for (const PlannedChange& c : changes) advice.push_back({c.text, effect_of(c, shared_ram)});
   return advice;
-}
-
-std::string refusal_json(const PlanTitle& title, const Refusal& refusal,
-                         std::span<const PlannedChange> advice) {
-  Json j = {{"fits", false},
-            {"model", title.model},
-            {"mode", title.mode},
-            {"shape", title.shape},
-            {"machine", title.machine},
-            {"policy", refusal.policy},
-            {"ram_of_this_machine", title.ram_of_this_machine},
-            {"seconds_per_step", refusal.seconds_per_step}};
-  for (const Tier t : kTiers) {
-    j[std::string(name_of(t))] = {{"peak_bytes", refusal.needed[static_cast<std::size_t>(t)].count},
-                                  {"budget_bytes", budget_of(title.budget, t).count}};
-  }
-  j["shortages"] = Json::array();
-  for (const Shortage& s : refusal.shortages) {
-    Json roles = Json::object();
-    for (const auto& [role, bytes] : sorted_roles(s.roles)) {
-      roles[std::string(name_of(role))] = bytes.count;
-    }
-    j["shortages"].push_back({{"tier", name_of(s.tier)},
-                              {"phase", s.program},
-                              {"needed_bytes", s.needed.count},
-                              {"allowed_bytes", s.allowed.count},
-                              {"roles", std::move(roles)}});
-  }
-  j["advice"] = Json::array();
-  for (const PlannedChange& c : advice) {
-    Json needed = Json::object();
-    for (const Tier t : kTiers) {
-      needed[std::string(name_of(t))] = c.needed[static_cast<std::size_t>(t)].count;
-    }
-    j["advice"].push_back({{"change", c.text},
-                           {"effect", effect_of(c, title.shared_ram)},
-                           {"fits", c.fits},
-                           {"needed_bytes", std::move(needed)},
-                           {"missing_bytes", c.missing.count},
-                           {"frees_device_bytes", c.frees_device.count},
-                           {"frees_host_bytes", c.frees_host.count},
-                           {"seconds_per_step", c.step_seconds},
-                           {"step_factor", c.step_factor}});
-  }
-  return j.dump(2) + "\n";
 }
 
 }  // namespace ballast

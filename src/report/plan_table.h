@@ -59,6 +59,7 @@ struct PlanView {
   // Of a whole training run; empty and 0 where only a step is planned.
   std::vector<double> step_seconds = {};         // by kind of step, the update included
   std::vector<PassTimes> passes = {};            // by kind of step, or empty
+  std::string_view step_label = "step";          // without training: "evaluation"
   std::vector<std::int64_t> steps_of_kind = {};  // in an epoch
   std::int64_t total_steps = 0;
   std::vector<std::string> notes = {};
@@ -84,6 +85,13 @@ std::string verdict_line(const PlanTitle& title, const PlanView& view);
 // What plan_table() ends with where details are not shown.
 std::string details_hint();
 
+// What the parts of a plan add up to.
+Bytes lines_of(std::span<const ProcessLine> lines, Tier t);
+Bytes allowed_of(const Budget& b, Tier t);
+std::vector<std::pair<Role, Bytes>> sorted_roles(const BytesByRole& roles);  // largest first, no 0
+double epoch_seconds(const PlanView& view);
+std::int64_t epoch_steps(const PlanView& view);
+
 // The first lines of a plan and of a refusal: what runs, what it trains, whose RAM is meant.
 std::string title_text(const PlanTitle& title, std::size_t columns);
 
@@ -103,6 +111,7 @@ std::string refusal_json(const PlanTitle& title, const Refusal& refusal,
 // "fits: 4.900 MB of GPU memory, 1.200 MB of RAM; step 6 % slower"
 std::string effect_of(const PlannedChange& c, bool shared_ram = false);
 std::vector<Advice> advice_of(std::span<const PlannedChange> changes, bool shared_ram = false);
-std::string roles_text(const BytesByRole& roles);  // largest first
+// Largest first, those with at least that share of all.
+std::string roles_text(const BytesByRole& roles, double least_share = 0);
 
 }  // namespace ballast

@@ -36,7 +36,7 @@ std::string totals_of_refusal(const Refusal& refusal, const PlanTitle& title) {
 // When most is needed and what holds it: "in the step: attention backward of block 3 (weights
 // ...)".
 std::string holders_of(const Shortage& s) {
-  if (std::string roles = roles_text(s.roles); !roles.empty()) {
+  if (std::string roles = roles_text(s.roles, 0.01); !roles.empty()) {
     return fmt::format("{} ({})", moment_text(s.program, s.at), roles);
   }
   std::string text;

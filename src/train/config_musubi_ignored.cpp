@@ -20,7 +20,7 @@ void declare_musubi_ignored(FlagTable& t) {
   ignore(Takes::one, kOneProcess, {"ddp_timeout"});
   ignore(Takes::nothing, kOneProcess, {"ddp_gradient_as_bucket_view", "ddp_static_graph"});
   ignore(Takes::nothing, "ignored: the run log holds the configuration", {"log_config"});
-  ignore(Takes::one, "ignored: timesteps are not drawn as a picture", {"show_timesteps"});
+  ignore(Takes::one, "ignored: timesteps are not drawn as a chart", {"show_timesteps"});
   constexpr std::string_view kNoUpload = "ignored: nothing is uploaded";
   ignore(Takes::one, kNoUpload,
          {"huggingface_repo_id", "huggingface_repo_type", "huggingface_path_in_repo",

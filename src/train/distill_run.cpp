@@ -70,7 +70,7 @@ DistillRun prepare_distill(DistillConfig config, const RunTarget& target) {
     r.job.teacher = absent->config;
     r.teacher = planned_groups(absent->config, absent->stored);
     run.notes.push_back(
-        fmt::format("{} is not on this machine: planned for the files that are published, {}",
+        fmt::format("{} is not on this machine: planned from its published sizes, weights in {}",
                     c.teacher_path, name_of(absent->stored)));
   } else {
     run.teacher = std::make_unique<Checkpoint>(Checkpoint::open(run.files.transformer));

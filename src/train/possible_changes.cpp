@@ -16,8 +16,11 @@ using Edit = std::function<void(wan::FitRequest&)>;
 // Latent frames to pictures: 4 (latent - 1) + 1.
 std::int64_t pictures(std::int64_t latent_frames) { return 4 * (latent_frames - 1) + 1; }
 
-Edit with_batches(std::vector<wan::Batch> batches) {
-  return [batches = std::move(batches)](wan::FitRequest& r) { r.job.batches = batches; };
+Edit with_data(const PreparedRun& run, const DataChange& change) {
+  return [data = data_with(run, change)](wan::FitRequest& r) {
+    r.job.batches = data.batches;
+    replace_line(r.other_lines, data.index);
+  };
 }
 
 // optimi's key of the optimizer.
@@ -116,21 +119,21 @@ class Changes {
       const std::int64_t half = c_.gradient_accumulation / 2;
       add((toml() ? "gradient_accumulation_steps = " : "--gradient_accumulation_steps ") +
               std::to_string(half),
-          with_batches(batches_with(run_, {.accumulation = half})));
+          with_data(run_, {.accumulation = half}));
     }
     // musubi-tuner's batches are keys of the dataset's file.
     if (c_.dialect != Dialect::musubi && c_.micro_batch.plain > 1) {
       const std::int64_t half = c_.micro_batch.plain / 2;
       add((toml() ? "micro_batch_size_per_gpu = " : "--batch_size ") + std::to_string(half),
-          with_batches(batches_with(run_, {.micro_batch = half})));
+          with_data(run_, {.micro_batch = half}));
     }
   }
 
   // Whether sizes are keys of a dataset file, not facts of ready-made samples.
   bool clips_follow_file() const {
     if (!toml()) return false;
-    const auto probe = batches_with(run_, {.frame_buckets = std::vector<std::int64_t>{1}});
-    return probe != job_.batches;
+    const DataChange images = {.frame_buckets = std::vector<std::int64_t>{1}};
+    return data_with(run_, images).batches != job_.batches;
   }
 
   // "frame_buckets = [5] in dataset.toml"
@@ -149,8 +152,7 @@ class Changes {
     }
     constexpr std::int64_t kFewestFrames = 2;  // in a bucket of one picture videos are left out
     const auto at_most = [&](std::int64_t latent_frames) {
-      return with_batches(
-          batches_with(run_, {.frame_buckets = std::vector{pictures(latent_frames)}}));
+      return with_data(run_, {.frame_buckets = std::vector{pictures(latent_frames)}});
     };
     if (frames > kFewestFrames) {
       const std::int64_t fit =
@@ -170,7 +172,7 @@ class Changes {
     const std::int64_t smaller = side * 3 / 4 / multiple * multiple;
     if (smaller >= 128) {
       add(in_dataset(fmt::format("resolutions = [{}]", smaller)),
-          with_batches(batches_with(run_, {.resolution = static_cast<double>(smaller)})));
+          with_data(run_, {.resolution = static_cast<double>(smaller)}));
     }
   }
 

@@ -1,7 +1,6 @@
 #include "train/prepared_run.h"
 
 #include <algorithm>
-#include <cctype>
 #include <regex>
 
 #include "core/error.h"
@@ -18,38 +17,10 @@
 #include "train/model_choice.h"
 #include "train/model_parts.h"
 #include "train/published_model.h"
+#include "train/run_model.h"
 #include "train/taught_model.h"
 
 namespace ballast::train {
-
-namespace {
-
-// Known by its folder's name alone: the tensors are Wan's.
-bool is_skyreels(const ModelConfig& named) {
-  std::string name = model_name_of(named.checkpoint);
-  std::ranges::transform(name, name.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return name.find("skyreels") != std::string::npos;
-}
-
-}  // namespace
-
-data::ModelNeeds needs_of(const ModelConfig& named, const wan::Config& c) {
-  return {.latent_channels = c.out_dim,
-          .conditioning_channels = c.conditioning(),
-          .text_len = c.text_len,
-          .text_dim = c.text_dim,
-          .pixel_multiple = 2 * c.spatial_stride,
-          .spatial_stride = c.spatial_stride,
-          .fps = c.spatial_stride == 16 || is_skyreels(named) ? 24.0 : 16.0};
-}
-
-// The names of training.md 1.3.
-std::string cache_name_of(const ModelConfig& named, const wan::Config& c) {
-  if (c.spatial_stride == 16) return "wan2.2_5b";
-  if (is_skyreels(named)) return c.conditioning() > 0 ? "skyreels_v2_i2v" : "skyreels_v2";
-  return c.conditioning() > 0 ? "wan2.2_i2v" : "wan";
-}
 
 Budget budget_of(const MemoryConfig& m, const MachineProfile& profile) {
   Budget b = default_budget(read_machine());
@@ -81,28 +52,6 @@ WeightFormat format_of(DType dtype) {
     default:
       return WeightFormat::bf16;
   }
-}
-
-wan::Config open_model(PreparedRun& run, const ModelChoice& choice) {
-  std::vector<std::string> paths = {choice.transformer};
-  if (choice.experts == Experts::both) paths.push_back(choice.high_noise_transformer);
-  std::optional<wan::Config> model;
-  for (const std::string& path : paths) {
-    const Checkpoint& file = run.checkpoints.emplace_back(Checkpoint::open(path));
-    const wan::TensorMap names(file);
-    const wan::Config config = recognised_config(file, names, path);
-    require_task(run.config.model, config, path);
-    if (model && (model->dim != config.dim || model->in_dim != config.in_dim)) {
-      fail(ErrorCode::input, fmt::format("{} is {}, {} is {}: experts have one shape", paths[0],
-                                         model->name, path, config.name));
-    }
-    model = config;
-    if (run.config.method == Method::full && !run.config.student) {
-      run.layout = layout_of(path, names.dialect(), choice.config_json);
-    }
-    run.request.experts.push_back(weight_groups(*model, file, names));
-  }
-  return *model;
 }
 
 WeightFormat frozen_format(const ModelConfig& m) {
@@ -345,6 +294,10 @@ void warn_of_limits(const MemoryConfig& m, const MachineProfile& profile) {
             *m.ram, *available);
 }
 
+ProcessLine index_line(const data::Dataset& dataset) {
+  return {"dataset index", dataset.bytes(), "which clips and captions there are"};
+}
+
 std::string shapes_text(const PreparedRun& run) {
   std::string text;
   const auto& batches = run.request.job.batches;
@@ -364,7 +317,7 @@ std::function<std::int64_t(std::int64_t, std::int64_t, std::int64_t)> micro_batc
   return micro_batches(sizes_of(config));
 }
 
-std::vector<wan::Batch> batches_with(const PreparedRun& run, const DataChange& change) {
+ChangedData data_with(const PreparedRun& run, const DataChange& change) {
   Sizes sizes = sizes_of(run.config);
   if (change.micro_batch) {
     const bool alike = run.config.image_micro_batch == run.config.micro_batch;
@@ -373,34 +326,9 @@ std::vector<wan::Batch> batches_with(const PreparedRun& run, const DataChange& c
   }
   sizes.accumulation = change.accumulation.value_or(sizes.accumulation);
   const auto dataset = open_data(run, run.config.dataset, sizes, Purpose::plan, change);
-  return steps_of(*dataset, run.config.seed, sizes.accumulation, Purpose::plan).batches;
+  return {steps_of(*dataset, run.config.seed, sizes.accumulation, Purpose::plan).batches,
+          index_line(*dataset)};
 }
-
-namespace {
-
-// The transformer or both, opened; a plan does without files of a model that is known.
-wan::Config choose_model(PreparedRun& run, Purpose purpose) {
-  const TrainConfig& c = run.config;
-  if (purpose == Purpose::train) require_downloaded(c.model);
-  if (const auto absent = absent_model(c.model)) return plan_published(run, *absent);
-  const ModelDecision decision = resolve_model(c);
-  ModelChoice choice;
-  if (const auto* ambiguous = std::get_if<AmbiguousModel>(&decision)) {
-    if (purpose == Purpose::train) choice = require_model(c);  // fails with both lines
-    choice = ambiguous->low;
-    run.notes.push_back(fmt::format(
-        "the folder holds two experts of one shape; to train, write one of\n  {}\n  {}\n  "
-        "experts = 'both'",
-        ambiguous->low_line, ambiguous->high_line));
-  } else {
-    choice = std::get<ModelChoice>(decision);
-  }
-  if (!choice.explanation.empty()) run.notes.push_back(choice.explanation);
-  run.boundary = c.model.boundary > 0 ? c.model.boundary : choice.boundary;
-  return open_model(run, choice);
-}
-
-}  // namespace
 
 PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose purpose,
                         const ComingData* coming) {
@@ -489,7 +417,7 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
     }
     r.streamed_blocks = *c.memory.stream_blocks;
   }
-  r.other_lines = {{"dataset index", run.dataset->bytes(), "which clips and captions there are"},
+  r.other_lines = {index_line(*run.dataset),
                    {"data reader", data::Prefetcher::kBytes, "reads the next step's samples"},
                    {"training loop", kLoopBytes, "logs, reports, pieces of files being written"}};
   if (r.teacher && r.teacher->guided) {
@@ -516,7 +444,10 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
   if (c.dmd2) run.title += fmt::format(", distilled to {} steps", c.dmd2->steps.size());
   run.shapes = shapes_text(run);
   for (const std::string& n : c.notes) run.notes.push_back(n);
-  for (const std::string& n : run.dataset->notes()) run.notes.push_back(n);
+  // Before anything is encoded they would say that nothing is.
+  if (coming == nullptr) {
+    for (const std::string& n : run.dataset->notes()) run.notes.push_back(n);
+  }
   return run;
 }
 

@@ -12,6 +12,7 @@
 #include "io/checkpoint.h"
 #include "models/wan/advice.h"
 #include "train/config.h"
+#include "train/dataset_needs.h"
 #include "train/device_choice.h"
 #include "train/model_layout.h"
 #include "train/previews.h"
@@ -54,10 +55,6 @@ struct PreparedRun {
   const wan::Config& model() const { return request.job.config; }
 };
 
-// What a model takes of a dataset, and what its caches are called.
-data::ModelNeeds needs_of(const ModelConfig& named, const wan::Config& model);
-std::string cache_name_of(const ModelConfig& named, const wan::Config& model);
-
 // What the configuration allows, else what the machine has.
 Budget budget_of(const MemoryConfig& memory, const MachineProfile& profile);
 
@@ -82,8 +79,12 @@ struct DataChange {
   std::optional<double> resolution = {};
   std::optional<std::int64_t> micro_batch = {}, accumulation = {};
 };
-// The kinds of steps there would be then, by opening the dataset anew.
-std::vector<wan::Batch> batches_with(const PreparedRun& run, const DataChange& change);
+// What there would be then, by opening the dataset anew: kinds of steps, and the index of samples.
+struct ChangedData {
+  std::vector<wan::Batch> batches;
+  ProcessLine index;
+};
+ChangedData data_with(const PreparedRun& run, const DataChange& change);
 
 // What could be written differently in the configuration, for a refusal.
 std::vector<wan::Change> possible_changes(const PreparedRun& run, const Refusal& refusal);

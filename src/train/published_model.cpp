@@ -67,7 +67,7 @@ wan::Config plan_published(PreparedRun& run, const wan::Published& model) {
   }
   run.request.experts.assign(both ? 2 : 1, planned_groups(config, model.stored));
   run.notes.push_back(
-      fmt::format("{} is not on this machine: planned for the files that are published, {}",
+      fmt::format("{} is not on this machine: planned from its published sizes, weights in {}",
                   named_model(c.model), name_of(model.stored)));
   if (config.experts < 2) return config;
   run.boundary = c.model.boundary > 0        ? c.model.boundary

@@ -147,11 +147,11 @@ TrainConfig read_dialect(const std::string& path, std::span<const Setting> flags
     return read_file(path.empty() ? named.path : path, rest, use,
                      named.musubi || any_named(rest, kMusubiNames));
   }
+  refuse_other_tools(rest);  // they share names with the trainers below
   if (any_named(rest, kMusubiNames)) return read_musubi("", rest, use);
   if (any_named(rest, kFlowMatchingNames)) {
     return read_flow_matching(rest);
   }
-  refuse_other_tools(rest);
   fail(
       ErrorCode::usage, "there is no configuration",
       {{"ballast train config.toml", "a diffusion-pipe or musubi-tuner file"},

@@ -30,14 +30,14 @@ const char* activations_text(Activations a) {
   return "keeps block inputs, recomputes the rest";
 }
 
-std::string describe(const MemoryPolicy& p, const wan::Config& config) {
+std::string describe(const MemoryPolicy& p, const wan::Config& config, bool trains) {
   std::string text = weights_text(p, config);
   if (p.parts > 0) {
     text += fmt::format("matrix by matrix, {} ahead", p.parts);
   } else if (p.slots > 0) {
     text += fmt::format("through {} slot{}", p.slots, p.slots == 1 ? "" : "s");
   }
-  text += std::string("; ") + activations_text(p.activations);
+  if (trains) text += std::string("; ") + activations_text(p.activations);
   if (p.kept_blocks > 0)
     text += fmt::format("; keeps all activations of {} of {} blocks", p.kept_blocks, config.layers);
   if (p.offload) text += "; activations offloaded to RAM";
@@ -186,16 +186,18 @@ PlanTitle title_of(const PreparedRun& run) {
 PlanView view_of(const wan::FitRequest& request, const wan::PlannedRun& planned,
                  const PreparedRun* whole) {
   const wan::Config& config = request.job.config;
+  const bool trains = request.job.mode != wan::Mode::infer;
   PlanView view = {.plan = planned.plan,
                    .times = planned.times,
                    .lines = planned.lines,
                    .policy = planned.policy.name,
-                   .policy_text = describe(planned.policy, config),
+                   .policy_text = describe(planned.policy, config, trains),
                    .streamed_blocks = streamed_blocks(config, planned.policy)};
   for (std::size_t k = 0; k < planned.parts.size(); ++k) {
     view.step_seconds.push_back(planned.seconds_of_step(k));
   }
   view.passes = passes_of(planned);
+  if (!trains) view.step_label = "evaluation";
   if (!whole) return view;
   view.steps_of_kind = whole->kind_steps;
   view.total_steps = whole->steps_per_epoch > 0 ? whole->total_steps : 0;

@@ -226,7 +226,7 @@ void find_seq2seq_model(Seq2SeqRun& run) {
     run.published = std::move(published);
     run.model_folder = model;
     run.notes.push_back(
-        fmt::format("{} is not on this machine: planned for the files that are published, {}",
+        fmt::format("{} is not on this machine: planned from its published sizes, weights in {}",
                     model, name_of(run.published->stored)));
   } else {
     run.model_folder = infer::model_snapshot(model);

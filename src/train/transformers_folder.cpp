@@ -90,14 +90,14 @@ std::string config_for(const t5::Config& c, DType weights, const std::string& te
                        const std::string& path) {
   const JsonSource source = {.text = text, .path = path, .rule = "config.json"};
   std::string model_type = c.bias_per_block ? "umt5" : "t5";
-  bool has_dtype = false, has_class = false, tied = true;
+  bool has_dtype = false, has_torch_dtype = false, has_class = false, tied = true;
   JsonReader json(source);
   json.open_object();
   for (std::string_view key; json.next_key(key);) {
     if (key == "model_type" && json.peek() == JsonReader::Kind::string) {
       model_type = json.string();
-    } else if (key == "dtype") {
-      has_dtype = true;
+    } else if (key == "dtype" || key == "torch_dtype") {
+      (key == "dtype" ? has_dtype : has_torch_dtype) = true;
       json.skip();
     } else if (key == "tie_word_embeddings" && json.peek() == JsonReader::Kind::boolean) {
       tied = json.boolean();
@@ -112,8 +112,10 @@ std::string config_for(const t5::Config& c, DType weights, const std::string& te
   }
   json.finish();
   // Releases since 2025 say dtype, all of them understand torch_dtype.
-  std::vector<JsonMember> changed = {
-      {has_dtype ? "dtype" : "torch_dtype", fmt::format("\"{}\"", torch_name(weights))}};
+  const std::string type = fmt::format("\"{}\"", torch_name(weights));
+  std::vector<JsonMember> changed;
+  if (has_dtype) changed.push_back({"dtype", type});
+  if (has_torch_dtype || !has_dtype) changed.push_back({"torch_dtype", type});
   if (!has_class) {
     changed.push_back({"architectures", fmt::format("[\"{}\"]", architecture_of(model_type))});
   }

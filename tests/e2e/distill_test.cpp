@@ -41,7 +41,8 @@ class Distilling : public ::testing::Test {
 // Samples are decoded beside teacher and student, inside the plan.
 TEST_F(Distilling, DrawsPicturesInsideItsPlan) {
   if (!media_available()) GTEST_SKIP() << "built without FFmpeg";
-  const Finished f = distill("out", {"--num_steps", "3", "--batch_size", "1", "--save_samples"});
+  const Finished f =
+      distill("out", {"--num_steps", "3", "--batch_size", "1", "--save_samples", "--details"});
   ASSERT_EQ(f.exit_code, 0) << f.err;
   EXPECT_THAT(f.out, AllOf(HasSubstr("decoder of samples"), HasSubstr("finished after 3 steps")));
   EXPECT_THAT(f.err, ::testing::Not(HasSubstr("than planned")));

@@ -4,8 +4,10 @@
 
 #include <filesystem>
 
+#include "io/media_reader.h"
 #include "tests/e2e/ballast_process.h"
 #include "tests/support/hub_tree.h"
+#include "tests/support/test_clip.h"
 
 namespace ballast::test::init_test {
 namespace {
@@ -59,6 +61,18 @@ TEST_F(InitCommand, PlansAPresetBeforeItIsDownloaded) {
   const Finished train = run_ballast({"train", at("run/train.toml")});
   EXPECT_EQ(train.exit_code, 4);
   EXPECT_THAT(train.err, HasSubstr("hf download Wan-AI/Wan2.1-T2V-1.3B --local-dir "));
+}
+
+// No larger than the media, and no longer than the shortest video at the model's rate.
+TEST_F(InitCommand, ChoosesSizesByTheMedia) {
+  if (!media_available()) GTEST_SKIP() << "built without FFmpeg";
+  write_clip(data() + "/long.mp4", {.width = 96, .height = 96, .rate = {20, 1}}, 40);
+  write_clip(data() + "/short.mp4", {.width = 64, .height = 64, .rate = {20, 1}}, 22);
+  const Finished f = init(kDemoModel, at("run"));
+  ASSERT_EQ(f.exit_code, 0) << f.err;
+  // 22 frames at 20 per second are 17 at 16.
+  EXPECT_THAT(read_whole(at("run/dataset.toml")),
+              AllOf(HasSubstr("resolutions = [96]"), HasSubstr("frame_buckets = [1, 17]")));
 }
 
 TEST_F(InitCommand, OverwritesNothing) {

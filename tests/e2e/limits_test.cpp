@@ -17,8 +17,9 @@ using ::testing::Not;
 // Runs "$0 $@" behind what a shell does first. Who hangs is killed after 60 s: exit code 137. Some
 // builds of OpenBLAS start threads of their own before main; not with this variable.
 Finished run_behind(const std::string& shell, const std::vector<std::string>& arguments) {
-  std::vector<std::string> all = {"-c", "export OPENBLAS_NUM_THREADS=1; " + shell + " exec timeout -s KILL 60 \"$0\" \"$@\"",
-                                  BALLAST_BINARY};
+  std::vector<std::string> all = {
+      "-c", "export OPENBLAS_NUM_THREADS=1; " + shell + " exec timeout -s KILL 60 \"$0\" \"$@\"",
+      BALLAST_BINARY};
   all.insert(all.end(), arguments.begin(), arguments.end());
   return run_program("/bin/bash", all);
 }
@@ -29,8 +30,9 @@ class Limits : public ::testing::Test {
 
   // With streamed weights, so that there are threads for the disk and for copies.
   std::vector<std::string> train() {
-    return {"train", training_.write_config("epochs = 1\n[memory]\nstream_blocks = 2"), "--threads",
-            "3"};
+    return {"train",     training_.write_config("epochs = 1\n[memory]\nstream_blocks = 2"),
+            "--threads", "3",
+            "--device",  "cpu"};
   }
 
   support::TinyTraining training_;

@@ -117,6 +117,26 @@ TEST_F(ModelIds, TextModelsArePlannedBeforeTheyAreDownloaded) {
   EXPECT_THAT(g.err, HasSubstr("hf download google/flan-t5-base"));
 }
 
+TEST_F(ModelIds, ATeacherIsPlannedBeforeItIsDownloaded) {
+  const std::string student =
+      dir_.write("student.json",
+                 R"({"hidden_size":32,"depth":2,"num_heads":2,"num_channels":4,"image_size":128,)"
+                 R"("patch_size":16,"text_max_length":77,"text_encoder_output_dim":4096})");
+  const std::string prompts = dir_.write("prompts.txt", "a red circle falls\n");
+  const auto distill = [&](std::vector<std::string> more) {
+    more.insert(more.begin(),
+                {"distill", "--teacher_path", "Wan-AI/Wan2.1-T2V-1.3B", "--student_config", student,
+                 "--data_path", prompts, "--output_dir", dir_.path("out"), "--batch_size", "1"});
+    return run_ballast(more);
+  };
+  const Finished plan = distill({"--plan", "--target", "h200"});
+  ASSERT_EQ(plan.exit_code, 0) << plan.err;
+  EXPECT_THAT(plan.out, AllOf(HasSubstr("wan2.1-t2v-1.3b"), HasSubstr("is not on this machine")));
+  const Finished run = distill({});
+  EXPECT_EQ(run.exit_code, 4);
+  EXPECT_THAT(run.err, HasSubstr("hf download Wan-AI/Wan2.1-T2V-1.3B"));
+}
+
 // The hub's cache serves where a path would.
 TEST_F(ModelIds, ATextModelOfTheCacheGeneratesAndTrains) {
   const std::string model = support::write_text_model(dir_, "model");

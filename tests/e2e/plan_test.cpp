@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
@@ -182,7 +183,8 @@ TEST(Plan, SaysWhatIsTrainedInSizesThatPeopleKnow) {
 }
 
 TEST(Plan, HelpNamesEveryTarget) {
-  const Finished plan = run_ballast({"plan", "--help"}), train = run_ballast({"train", "--help"});
+  const Finished plan = run_ballast({"plan", "--help"}),
+                 train = run_ballast({"train", "--help-all"});
   for (const char* name : {"h200", "gh200", "b200", "a100", "rtx3090", "rtx3080", "a6000",
                            "rtx4090", "rtx4070ti", "l40s", "rtx5090", "rtx5080"}) {
     EXPECT_THAT(plan.out, HasSubstr(name));

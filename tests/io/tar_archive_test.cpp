@@ -143,7 +143,7 @@ TEST_F(TarArchive, WithDamagedHeadersGivesSafeMembersOrAnError) {
     return std::uniform_int_distribution<std::size_t>(0, n - 1)(random);
   };
   int listed = 0, refused = 0;
-  for (int i = 0; i < 6000; ++i) {
+  for (int i = 0; i < 1200; ++i) {
     std::string bytes = whole;
     for (std::size_t k = 1 + below(4); k > 0; --k) {
       const std::size_t block = below(bytes.size() / 512) * 512;
@@ -174,8 +174,8 @@ TEST_F(TarArchive, WithDamagedHeadersGivesSafeMembersOrAnError) {
     ++refused;
     ASSERT_EQ(error->code(), ErrorCode::input) << error->what();
   }
-  EXPECT_GT(listed, 500);
-  EXPECT_GT(refused, 500);
+  EXPECT_GT(listed, 100);
+  EXPECT_GT(refused, 100);
 }
 
 }  // namespace

@@ -8,7 +8,8 @@ namespace {
 TEST(DisplayNames, AnInstructionIsSaidInWords) {
   EXPECT_EQ(instruction_text("blocks.3.backward.attention_backward"),
             "attention backward of block 3");
-  EXPECT_EQ(instruction_text("blocks.12.linear"), "linear of block 12");
+  EXPECT_EQ(instruction_text("blocks.12.linear"), "matrix product of block 12");
+  EXPECT_EQ(instruction_text("blocks.39.backward.linear_dw"), "weight gradients of block 39");
   EXPECT_EQ(instruction_text("encoder.5.backward.rms_norm"),
             "rms norm (backward) of encoder block 5");
   EXPECT_EQ(instruction_text("inputs.patchify"), "patchify of inputs");

@@ -9,7 +9,7 @@
 #include "train/read_config.h"
 #include "train/run_plan.h"
 
-namespace ballast::train {
+namespace ballast::train::memory_hints_test {
 namespace {
 
 using ::testing::Contains;
@@ -120,4 +120,4 @@ TEST_F(MemoryHints, AFlagForBlocksIsNotedWithTheFlagThatForcesIt) {
 }
 
 }  // namespace
-}  // namespace ballast::train
+}  // namespace ballast::train::memory_hints_test

@@ -130,6 +130,24 @@ TEST(ModelChoice, ReadsDiffusersTwoExperts) {
   EXPECT_EQ(require_model(c).boundary, 0.9);
 }
 
+TEST(ModelChoice, FindsTheTransformersOfAComfyFolder) {
+  const test::TempDir dir;
+  const std::string empty("\x08\0\0\0\0\0\0\0{}      ", 16);  // no tensors
+  const std::string low =
+      dir.write("ComfyUI/models/diffusion_models/wan2.2_t2v_low_noise.safetensors", empty);
+  TrainConfig c;
+  c.model.checkpoint = dir.path("ComfyUI");
+  EXPECT_EQ(require_model(c).transformer, low);
+  const std::string high =
+      dir.write("ComfyUI/models/diffusion_models/wan2.2_t2v_high_noise.safetensors", empty);
+  EXPECT_FAILS(require_model(c), ErrorCode::input, "two experts");
+  c.model.experts = Experts::both;
+  EXPECT_EQ(require_model(c).transformer, low);
+  EXPECT_EQ(require_model(c).high_noise_transformer, high);
+  dir.write("ComfyUI/models/diffusion_models/wan2.1_t2v_1.3B.safetensors", empty);
+  EXPECT_FAILS(require_model(c), ErrorCode::input, "several transformers");
+}
+
 TEST(ModelChoice, SaysWhatIsMissing) {
   TrainConfig c;
   c.model.checkpoint = "no/such/folder";
@@ -159,6 +177,8 @@ TEST(SkyReels, IsKnownByTheNameOfItsFolder) {
   EXPECT_EQ(cache_name_of(named("models/SkyReels-V2-T2V-14B"), model), "skyreels_v2");
   EXPECT_EQ(cache_name_of(named("SkyReels-V2-I2V"), *wan::find_preset("wan2.2-i2v-a14b")),
             "skyreels_v2_i2v");
+  EXPECT_EQ(needs_of(named("/c/models--Skywork--SkyReels-V2-T2V-14B/snapshots/aa11"), model).fps,
+            24);
   EXPECT_EQ(needs_of(named("skyreels/Wan2.1-T2V-14B"), model).fps, 16);
   EXPECT_EQ(cache_name_of(named("skyreels/Wan2.1-T2V-14B"), model), "wan");
 }

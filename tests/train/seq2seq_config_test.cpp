@@ -16,10 +16,9 @@ using Words = std::vector<std::string>;
 
 Seq2SeqConfig read(const Words& words) { return read_seq2seq_config(words); }
 
-// As source note 004 starts it.
+// As the FLAN-T5 job starts it.
 TEST(Seq2SeqConfig, TakesTheNotesCommandWithItsDefaults) {
-  const Words words = {"cli/complete_optimized_training.py",
-                       "--pretrained-model",
+  const Words words = {"--pretrained-model",
                        "google/flan-t5-xl",
                        "--model-output",
                        "out",
@@ -247,9 +246,11 @@ TEST(TransformersFolder, ConfigSaysWhatIsWritten) {
             R"({"architectures": ["T5ForConditionalGeneration"], "d_kv": 8, "model_type": "t5",
  "n_positions": 512, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
   "scale_decoder_outputs": false})");
-  EXPECT_EQ(written(R"({"architectures":["MT5ForConditionalGeneration"],"dtype":"bfloat16"})",
-                    DType::f32),
-            R"({"architectures":["MT5ForConditionalGeneration"],"dtype":"float32"})");
+  EXPECT_EQ(
+      written(
+          R"({"architectures":["MT5ForConditionalGeneration"],"dtype":"bfloat16","torch_dtype":"float16"})",
+          DType::f32),
+      R"({"architectures":["MT5ForConditionalGeneration"],"dtype":"float32","torch_dtype":"float32"})");
   EXPECT_THAT(written(R"({"architectures": null, "model_type": "umt5"})", DType::f32),
               HasSubstr(R"("architectures": ["UMT5ForConditionalGeneration"])"));
 }

@@ -213,17 +213,27 @@ std::vector<PlannedChange> try_changes(const FitRequest& request, const Refusal&
     best.push_back(&*std::ranges::find(changes, all[i].text, &Change::text));
   }
   std::vector<Change> both;
+  const auto pair = [&](const Change& a, const Change& b) {
+    const auto same = [&](const Change& c) {
+      return c.text == joined_texts(a.text, b.text) || c.text == joined_texts(b.text, a.text);
+    };
+    if (std::ranges::any_of(both, same)) return;
+    both.push_back({.text = joined_texts(a.text, b.text),
+                    .apply =
+                        [&a, &b](FitRequest& r) {
+                          a.apply(r);
+                          b.apply(r);
+                        },
+                    .budget_only = a.budget_only && b.budget_only});
+  };
+  // What is short, together: it helps whatever comes closest.
+  std::vector<const Change*> budgets;
+  for (const Change& c : changes) {
+    if (c.budget_only) budgets.push_back(&c);
+  }
+  if (budgets.size() == 2) pair(*budgets[0], *budgets[1]);
   for (std::size_t i = 0; i < best.size(); ++i) {
-    for (std::size_t j = i + 1; j < best.size(); ++j) {
-      const Change &a = *best[i], &b = *best[j];
-      both.push_back({.text = joined_texts(a.text, b.text),
-                      .apply =
-                          [&a, &b](FitRequest& r) {
-                            a.apply(r);
-                            b.apply(r);
-                          },
-                      .budget_only = a.budget_only && b.budget_only});
-    }
+    for (std::size_t j = i + 1; j < best.size(); ++j) pair(*best[i], *best[j]);
   }
   const std::vector<PlannedChange> pairs = ranked(trial.of(both, true));
   all.insert(all.begin(), pairs.begin(), pairs.end());
