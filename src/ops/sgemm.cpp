@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/simd.h"
+#include "core/system_limits.h"
 #include "core/thread_pool.h"
 
 // OpenBLAS asks for its packing buffer through these two. The linker redirects its calls here
@@ -59,15 +60,17 @@ class ThreadBuffer {
   ~ThreadBuffer() {
     if (base_) munmap(base_, kBufferSpace);
   }
+  // False where the system has no address space for it.
+  bool reserve() {
+    if (base_) return true;
+    void* at = mmap(nullptr, kBufferSpace, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at != MAP_FAILED) base_ = at;
+    return base_ != nullptr;
+  }
   // nullptr when it is in use already or cannot be had.
   void* take() {
-    if (busy_) return nullptr;
-    if (!base_) {
-      void* at = mmap(nullptr, kBufferSpace, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      if (at == MAP_FAILED) return nullptr;
-      base_ = at;
-    }
+    if (busy_ || !reserve()) return nullptr;
     busy_ = true;
     return base_;
   }
@@ -96,6 +99,8 @@ void sgemm(const Sgemm& g) {
   // Where only a threaded build is installed, each product would be split again over every
   // processor, with an allocation. Not at start-up: its own start-up code may come later.
   [[maybe_unused]] static const bool one_thread = (openblas_set_num_threads(1), true);
+  // OpenBLAS asks the system again and again, for ever, where it gets no memory (ulimit -v).
+  if (!thread_buffer.reserve()) throw out_of_memory();
   cblas_sgemm(CblasRowMajor, g.transpose_a ? CblasTrans : CblasNoTrans,
               g.transpose_b ? CblasTrans : CblasNoTrans, to_int(g.m), to_int(g.n), to_int(g.k),
               g.alpha, g.a, to_int(g.lda), g.b, to_int(g.ldb), g.beta, g.c, to_int(g.ldc));
