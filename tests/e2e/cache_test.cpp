@@ -466,5 +466,22 @@ TEST_F(CacheCommand, RefusesWhatDoesNotFitBeforeItBegins) {
   EXPECT_TRUE(cached().empty());
 }
 
+// What is missing is named, and nothing stands in empty brackets.
+TEST(Caching, WithoutAModelSaysWhichFilesItNeeds) {
+  const TempDir dir;
+  const std::string data = dir.write(
+      "d.toml", fmt::format("[general]\nresolution = [64, 64]\n[[datasets]]\nvideo_directory = "
+                            "'{0}'\ncache_directory = '{0}/c'\ntarget_frames = [5]\n",
+                            dir.path()));
+  const Finished none = run_ballast({"cache", "--dataset_config", data});
+  EXPECT_EQ(none.exit_code, 4) << none.err;
+  EXPECT_THAT(none.err, AllOf(HasSubstr("neither a transformer nor a VAE is given"),
+                              HasSubstr("--vae FILE")));
+  const Finished absent =
+      run_ballast({"cache", "--dataset_config", data, "--dit", "x.safetensors"});
+  EXPECT_EQ(absent.exit_code, 4) << absent.err;
+  EXPECT_THAT(absent.err, HasSubstr("the transformer x.safetensors does not exist"));
+}
+
 }  // namespace
 }  // namespace ballast::test
