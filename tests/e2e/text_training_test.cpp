@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <regex>
 
 #include "report/run_log.h"
 #include "tests/e2e/background_process.h"
@@ -38,6 +40,22 @@ class TextTraining : public ::testing::Test {
   const std::string model_ = support::write_text_model(dir_, "model");
   std::string texts_;
 };
+
+// The line of a step is that of all its micro-batches, as in JSON.
+TEST_F(TextTraining, PlansTheWholeStep) {
+  std::vector<std::string> plan = arguments(
+      "out", {"--batch-size", "2", "--gradient-accumulation-steps", "4", "--epochs", "1"});
+  plan[0] = "plan";
+  const Finished f = run_ballast(plan);
+  ASSERT_EQ(f.exit_code, 0) << f.err;
+  std::smatch step;
+  const std::regex line("\nstep +([0-9.]+) (ms|s) \\(([0-9]+) passes of ");
+  ASSERT_TRUE(std::regex_search(f.out, step, line)) << f.out;
+  EXPECT_EQ(step[3], "4");
+  plan.push_back("--json");
+  const double seconds = nlohmann::json::parse(run_ballast(plan).out)["seconds_per_step"];
+  EXPECT_NEAR(std::stod(step[1]) * (step[2] == "ms" ? 1e-3 : 1), seconds, 0.06 * seconds);
+}
 
 TEST_F(TextTraining, SurvivesKillsToTheSameBits) {
   const std::vector<std::string> how = {
