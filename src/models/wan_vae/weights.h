@@ -21,8 +21,8 @@ struct Recognised {
 // Where a file's metadata have its latents' statistics, as JSON lists of numbers.
 inline constexpr const char *kLatentMeanKey = "latents_mean", *kLatentStdKey = "latents_std";
 
-// Which VAE a checkpoint holds, by names and shapes; nullopt: none of these. Its latents' statistics
-// are those of its config.json (io/vae_statistics.h), else of the file's metadata.
+// Which VAE a checkpoint holds, by names and shapes; nullopt: none of these. Its latents'
+// statistics are those of its config.json (io/vae_statistics.h), else of the file's metadata.
 std::optional<Recognised> recognise(const Checkpoint& checkpoint);
 
 // Where the tensors of a network are, unit by unit in order of tensors_of(). Fails with
