@@ -17,6 +17,7 @@
 #include "core/stopwatch.h"
 #include "memory/disk_speed.h"
 #include "memory/gpu.h"
+#include "train/config_words.h"
 
 namespace ballast {
 namespace {
@@ -79,6 +80,8 @@ void BenchWan::declare(CLI::App& app) {
   app.add_option("--ram", ram_, "RAM for --auto");
   app.add_option("--disk", disk_, "space for optimizer state for --auto");
   app.add_flag("--non-deterministic", fast_, "faster attention backward, bits differ between runs");
+  app.add_option("--verify-weights", verify_weights_, std::string(train::kVerifyHelp))
+      ->capture_default_str();
   app.add_option("--steps", steps_, "timed steps, after two that are not")
       ->check(CLI::Range(1, 1000));
   app.add_option("--folder", folder_, "where the file of random weights goes, and state on disk");
@@ -102,7 +105,8 @@ wan::FitRequest BenchWan::request() const {
   r.job.mode = mode_ == "infer"  ? wan::Mode::infer
                : mode_ == "lora" ? wan::Mode::lora
                                  : wan::Mode::full;
-  const train::RunTarget target = train::this_machine({.deterministic = !fast_});
+  const train::RunTarget target = train::this_machine(
+      {.deterministic = !fast_, .verify_weights = verify_weights_of(verify_weights_)});
   r.profile = target.profile;
   r.backend = target.backend;
   r.job.precision = wan::precision_on(r.backend.device);
@@ -203,6 +207,7 @@ void BenchWan::run() {
   for (auto* numbers : {&times, &stalls, &disks, &ratios}) std::ranges::sort(*numbers);
   const double disk = disks[disks.size() / 2], ratio = ratios[ratios.size() / 2];
   const LaneTime reading = bench.disk();  // of the last of them
+  const CheckedReads::Cost verifying = bench.verifying();
   const double seconds = times[times.size() / 2];
   const double flops = forward_flops(r.job.config, tokens_) * static_cast<double>(batch_) *
                        (r.job.mode == wan::Mode::infer ? 1 : 3);
@@ -240,6 +245,9 @@ void BenchWan::run() {
             {"disk_ratio", ratio},
             {"first_step_disk_bytes_per_second", first_disk},
             {"disk_bytes_per_second_before", disk_before},
+            {"verify_weights", verify_weights_},
+            {"verified_bytes", verifying.bytes},
+            {"verifying_ms", verifying.seconds * 1e3},
             {"disk_busy_ms", reading.busy * 1e3},
             {"disk_waiting_ms", reading.waiting * 1e3},
             {"loss", bench.loss()}};
@@ -288,6 +296,14 @@ void BenchWan::run() {
         "it\n",
         Bytes{static_cast<std::uint64_t>(bench.read())}, bench.read() / seconds * 1e-9,
         reading.busy, reading.waiting, readers, disk * 1e-9, bench.read() / disk, ratio));
+    if (verifying.bytes > 0) {
+      print(fmt::format(
+          "--verify-weights {}: checksums of {} a step took the disk's threads {:.1f} ms of their "
+          "{:.0f} ms, {:.1f} GB/s each\n",
+          verify_weights_, Bytes{static_cast<std::uint64_t>(verifying.bytes)},
+          verifying.seconds * 1e3, reading.busy * readers * 1e3,
+          verifying.bytes / verifying.seconds * 1e-9));
+    }
     print(
         fmt::format("the disk alone just before the first step: {:.2f} GB/s; with that, {:.1f} ms "
                     "are predicted\n",

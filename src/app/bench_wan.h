@@ -28,6 +28,7 @@ class BenchWan {
                heads_ = 0;
   std::int64_t chunk_ = 0, kept_ = 0, disk_groups_ = 0;
   double disk_trial_ = 1.5;
+  std::string verify_weights_ = "sampled";
   bool auto_ = false, offload_ = false, fast_ = false, kernels_ = false, json_ = false;
   bool state_on_host_ = false, fp8_matmul_ = false, halves_ = false;
 };

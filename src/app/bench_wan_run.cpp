@@ -69,10 +69,13 @@ void WanBenchRun::step() {
   disk_ = {};
   const bool trains = dit_->job().mode != wan::Mode::infer;
   if (dit_->accumulates()) run("zero_gradients");
+  set_.checked_reads->take_cost();  // and forgets it
   for (const wan::StepPart& part : dit_->parts(0)) run(dit_->io().runs[part.run].programs[0]);
-  if (!trains) return;
-  run("grad_norm");
-  run("update");
+  if (trains) {
+    run("grad_norm");
+    run("update");
+  }
+  verifying_ = set_.checked_reads->take_cost();
 }
 
 KernelTimes WanBenchRun::kernels() {

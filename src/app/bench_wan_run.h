@@ -9,6 +9,7 @@
 #include "core/stopwatch.h"
 #include "models/wan/dit.h"
 #include "models/wan/fit.h"
+#include "plan/checked_reads.h"
 #include "plan/runner.h"
 
 namespace ballast {
@@ -46,6 +47,7 @@ class WanBenchRun {
   double read() const { return read_; }              // bytes of the disk, by the last step
   const LaneTime& disk() const { return disk_; }     // of the last step
   double read_by(const std::string& program) const;  // bytes of the disk
+  CheckedReads::Cost verifying() const { return verifying_; }  // by the last step
   const MemoryPlan& plan() const { return plan_; }
   Runner& runner() { return *runner_; }
   double loss() const;
@@ -65,6 +67,7 @@ class WanBenchRun {
   std::int64_t steps_ = 0;
   double stalled_ = 0, read_ = 0;
   LaneTime disk_;
+  CheckedReads::Cost verifying_;
   KernelTimes* collect_ = nullptr;
 };
 

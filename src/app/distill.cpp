@@ -55,7 +55,9 @@ void Distill::run() {
     fail(ErrorCode::usage, "--target plans for another machine: it goes with --plan");
   }
   const train::RunTarget target =
-      find_target(own_.target, {.device = *device, .threads = own_.threads});
+      find_target(own_.target, {.device = *device,
+                                .threads = own_.threads,
+                                .verify_weights = verify_weights_of(config.verify_weights)});
   train::DistillRun run = train::prepare_distill(std::move(config), target);
   auto outcome = fit_pair(run.request);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {

@@ -71,7 +71,8 @@ class Generate : public Command {
   std::string model_, lora_, tokenizer_, prompt_, prompt_file_, prefix_, output_;
   std::int64_t max_source_ = 512;
   infer::GenerateOptions options_;
-  std::string gpu_, ram_, policy_ = "auto", device_ = "auto", dtype_, weights_ = "stored";
+  std::string gpu_, ram_, policy_ = "auto", device_ = "auto", dtype_, weights_ = "stored",
+                          verify_weights_ = "sampled";
   int threads_ = 0;
   bool plan_only_ = false, json_ = false, details_ = false;
   Json result_ = Json::object();
@@ -112,6 +113,8 @@ void Generate::declare(CLI::App& app) {
       ->check(CLI::IsMember({"f32", "bf16"}));
   app.add_option("--device", device_, "auto (a GPU where there is one), cpu, cuda")
       ->capture_default_str();
+  app.add_option("--verify-weights", verify_weights_, std::string(train::kVerifyHelp))
+      ->capture_default_str();
   app.add_option("--threads", threads_, "compute threads of the CPU backend (0: all)");
   app.add_flag("--plan", plan_only_, "print the plan and do nothing");
   app.add_flag("--details", details_, "the plan with memory by phase");
@@ -137,6 +140,7 @@ infer::TextModelOptions Generate::model_options() const {
       train::this_machine({.device = *device, .deterministic = true, .threads = threads_});
   o.device = target.backend.device;
   o.threads = threads_;
+  o.verify_weights = verify_weights_of(verify_weights_);
   o.budget = resolve_budget(read_machine(), {.gpu = gpu_, .ram = ram_}, o.device,
                             target.profile.device_memory);
   if (!dtype_.empty()) o.dtype = dtype_ == "bf16" ? DType::bf16 : DType::f32;

@@ -8,6 +8,7 @@
 #include "app/golden_file.h"
 #include "app/inspect_foreign.h"
 #include "app/inspect_media.h"
+#include "app/inspect_values.h"
 #include "app/output.h"
 #include "core/bytes.h"
 #include "core/error.h"
@@ -248,7 +249,8 @@ std::string text_of(const Json& value) {
   return text.empty() ? "none" : text;
 }
 
-// ballast inspect: what a file or folder holds, from its headers.
+// ballast inspect: what a file or folder holds, from its headers; and whether its values are
+// numbers.
 class Inspect : public Command {
  public:
   void declare(CLI::App& app) override {
@@ -259,6 +261,8 @@ class Inspect : public Command {
         ->required();
     app.add_flag("--json", json_, "print JSON, sizes in bytes");
     app.add_flag("--tensors", tensors_, "list every tensor and every problem");
+    app.add_flag("--values", values_,
+                 fmt::format("look for NaN and infinity in files above {} too", kReadUnasked));
   }
   void run() override;
 
@@ -271,7 +275,7 @@ class Inspect : public Command {
                       const Content& content) const;
 
   std::string path_;
-  bool json_ = false, tensors_ = false;
+  bool json_ = false, tensors_ = false, values_ = false;
 };
 
 const RegisterCommand<Inspect> kInspect("inspect", "what a model, LoRA, image or video file is");
@@ -309,9 +313,15 @@ void Inspect::run() {
   if (const auto text = inspect_foreign(view)) return print(*text);
   const Checkpoint checkpoint = Checkpoint::open(path_, DiskMode::buffered);
   const Totals totals = totals_of(checkpoint);
+  const bool reads_values = values_ || totals.all.bytes <= kReadUnasked.count;
   const auto content = [&] {
-    return while_doing("finding out what " + printable(path_) + " holds",
-                       [&] { return content_of(checkpoint); });
+    Content c = while_doing("finding out what " + printable(path_) + " holds",
+                            [&] { return content_of(checkpoint); });
+    if (reads_values) {
+      for (std::string& p : problems_of_values(checkpoint)) c.problems.push_back(std::move(p));
+    }
+    c.fact("values", reads_values ? "read" : "not read: --values looks for NaN and infinity");
+    return c;
   };
   if (json_) return print(as_json(checkpoint, totals, content()));
   // In parts: a file whose tensors make no sense still shows what it is made of.

@@ -7,12 +7,18 @@
 #include "core/log.h"
 #include "core/nearest_name.h"
 #include "core/progress.h"
+#include "train/config_words.h"
 
 namespace ballast {
 [[noreturn]] void fail_unknown(std::string_view flag, const std::string& value,
                                const std::vector<std::string_view>& known) {
   fail(ErrorCode::usage, fmt::format("{} {} is unknown{}: known are {}", flag, printable(value),
                                      suggestion(value, known), joined(known)));
+}
+
+VerifyWeights verify_weights_of(const std::string& name) {
+  if (const auto value = train::meaning_of(train::kVerifyWords, name)) return *value;
+  fail_unknown("--verify-weights", name, {"sampled", "all", "off"});
 }
 
 train::RunTarget find_target(const std::string& name, const train::ComputeOptions& options) {

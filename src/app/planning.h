@@ -20,6 +20,9 @@ namespace ballast {
                                const std::vector<std::string_view>& known);
 
 // "this", as options say, or one of the bundled profiles with the device it has.
+// "sampled", "all" or "off", as --verify-weights takes it.
+VerifyWeights verify_weights_of(const std::string& name);
+
 train::RunTarget find_target(const std::string& name, const train::ComputeOptions& options);
 
 // The flags of ours in a command line whose others describe a training run.

@@ -136,8 +136,11 @@ WeightFormat format_of(const SampleOptions& o) {
 void take_machine(const SampleOptions& o, wan::FitRequest& r) {
   const auto device = train::meaning_of(train::kDeviceWords, o.device);
   if (!device) fail_unknown("--device", o.device, {"auto", "cpu", "cuda"});
-  const train::RunTarget target = find_target(
-      o.target, {.device = *device, .deterministic = !o.non_deterministic, .threads = o.threads});
+  const train::RunTarget target =
+      find_target(o.target, {.device = *device,
+                             .deterministic = !o.non_deterministic,
+                             .threads = o.threads,
+                             .verify_weights = verify_weights_of(o.verify_weights)});
   if (o.target != "this" && !o.plan_only) {
     fail(ErrorCode::usage, "--target plans for another machine: it goes with --plan");
   }
@@ -389,6 +392,8 @@ void declare(SampleOptions& o, CLI::App& app) {
   app.add_option("--device", o.device, "auto (a GPU where there is one), cpu, cuda")
       ->capture_default_str();
   app.add_flag("--non-deterministic", o.non_deterministic, "faster; not bit-reproducible");
+  app.add_option("--verify-weights", o.verify_weights, std::string(train::kVerifyHelp))
+      ->capture_default_str();
   app.add_option("--threads", o.threads, "compute threads of the CPU backend (0: all)");
   app.add_option("--target", o.target, "with --plan: a machine to plan for: " + bundled_names())
       ->capture_default_str();

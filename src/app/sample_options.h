@@ -38,7 +38,8 @@ struct SampleOptions {
   std::uint64_t seed = 0;
   std::vector<std::string> loras;
   std::string merge_folder;
-  std::string gpu, ram, disk, policy = "auto", weights = "stored", device = "auto", target = "this";
+  std::string gpu, ram, disk, policy = "auto", weights = "stored", device = "auto", target = "this",
+                              verify_weights = "sampled";
   int threads = 0;
   bool fp8_matmul = false, non_deterministic = false, json = false, plan_only = false,
        details = false;

@@ -7,11 +7,11 @@
 #include <exception>
 #include <filesystem>
 
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/thread_pool.h"
 #include "io/atomic_file.h"
 #include "io/atomic_folder.h"
-#include "io/checksum.h"
 
 namespace ballast::data {
 namespace {

@@ -42,9 +42,12 @@ TextModel::TextModel(const std::string& path, TextModelOptions opts)
 
 Backend TextModel::backend() const {
   if (options.device == Device::cpu) {
-    return {.threads = options.threads > 0 ? options.threads : usable_cpus(read_machine())};
+    return {.threads = options.threads > 0 ? options.threads : usable_cpus(read_machine()),
+            .verify_weights = options.verify_weights};
   }
-  return {.device = Device::cuda, .sm = options.profile ? options.profile->sm : open_gpu().sm};
+  return {.device = Device::cuda,
+          .sm = options.profile ? options.profile->sm : open_gpu().sm,
+          .verify_weights = options.verify_weights};
 }
 
 t5::Precision TextModel::precision() const {

@@ -25,6 +25,7 @@ struct TextModelOptions {
   int threads = 0;                          // of the CPU backend, 0: all that the process may use
   std::optional<DType> dtype = {};          // f32 or bf16; nullopt: f32 on the CPU, bf16 on a GPU
   WeightFormat format = WeightFormat::stored;
+  VerifyWeights verify_weights = VerifyWeights::sampled;
   std::int64_t prompts_per_pass = 32;     // encoding: that share a visit of each block
   int disk_readers = kDiskReaders;        // reads in flight
   std::optional<t5::Config> config = {};  // nullopt: what the file and its config.json say

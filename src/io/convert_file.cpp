@@ -8,6 +8,7 @@
 
 #include "core/convert.h"
 #include "core/error.h"
+#include "core/finite.h"
 #include "io/checkpoint.h"
 #include "io/gguf_file.h"
 #include "io/safetensors_writer.h"
@@ -48,6 +49,7 @@ class Conversion {
       each_piece(shape, [&](std::uint64_t first, std::uint64_t count) {
         raw.resize(count * size);
         read(first, std::span(raw));
+        if (from) note_not_finite(raw, *from, name);
         if (!changes) return give(sink, raw);
         convert_piece(raw, *from, out, name);
         give(sink, out);
@@ -64,6 +66,7 @@ class Conversion {
       each_piece(shape, [&](std::uint64_t first, std::uint64_t count) {
         values_.resize(count);
         read(first, std::span(values_));
+        note_not_finite(std::as_bytes(std::span(values_)), DType::f32, name);
         if (dtype == DType::f16) check_range(values_, name);
         out.resize(count * size_of(dtype));
         convert(values_.data(), DType::f32, out.data(), dtype, static_cast<std::int64_t>(count));
@@ -111,6 +114,13 @@ class Conversion {
     convert(raw.data(), from, out.data(), dtype, static_cast<std::int64_t>(count));
   }
 
+  // They are copied: whether the tensor is used is not known here.
+  void note_not_finite(std::span<const std::byte> values, DType dtype, const std::string& name) {
+    if (last_named_ == name || !first_not_finite(values, dtype)) return;
+    last_named_ = name;
+    done_.notes.push_back(fmt::format("tensor \"{}\" holds NaN or infinity", printable(name)));
+  }
+
   static void check_range(std::span<const float> values, const std::string& name) {
     constexpr float kRoundsUp = 65520;  // to infinity, from here on
     const auto bad = std::find_if(values.begin(), values.end(), [](float v) {
@@ -126,6 +136,7 @@ class Conversion {
   SafetensorsWriter writer_;
   std::vector<float> values_;  // tensors are written one after another
   ConvertedFile done_;
+  std::string last_named_;  // of the tensors that hold NaN
 };
 
 ConvertedFile convert_torch(const std::string& from, const std::string& to,

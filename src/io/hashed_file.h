@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "io/checksum.h"
+#include "core/checksum.h"
 #include "memory/file_descriptor.h"
 
 namespace ballast {

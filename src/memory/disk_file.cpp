@@ -54,6 +54,11 @@ void drop_cache(int fd, std::uint64_t offset, std::uint64_t bytes) {
                    path, size, offset));
 }
 
+// Nanoseconds.
+std::int64_t modified(const struct stat& s) {
+  return std::int64_t{s.st_mtim.tv_sec} * 1'000'000'000 + s.st_mtim.tv_nsec;
+}
+
 }  // namespace
 
 void fail_io(std::string_view path, std::string_view doing, int error) {
@@ -82,10 +87,32 @@ DiskFile DiskFile::open(std::string path, DiskMode mode) {
   if (!S_ISREG(s.st_mode)) fail(ErrorCode::io, fmt::format("{}: not a regular file", path));
   DiskFile file(std::move(path), std::move(fd));
   file.size_ = static_cast<std::uint64_t>(s.st_size);
+  file.volume_ = s.st_dev;
+  file.inode_ = s.st_ino;
+  file.modified_ = modified(s);
   file.alignment_ =
       std::max(kDiskAlignment, std::bit_ceil(direct_alignment<struct statx>(file.buffered_.get())));
   if (mode != DiskMode::buffered) file.open_direct(mode == DiskMode::direct);
   return file;
+}
+
+void DiskFile::check_unchanged() const {
+  struct stat now {};
+  if (::fstat(buffered_.get(), &now) != 0) fail_io(path_, "stat", errno);
+  struct stat named {};
+  const bool replaced =
+      ::stat(path_.c_str(), &named) == 0 && (named.st_dev != volume_ || named.st_ino != inode_);
+  std::string_view how;
+  if (replaced) {
+    how = "another file has its name";
+  } else if (static_cast<std::uint64_t>(now.st_size) != size_) {
+    how = "its size is another";
+  } else if (modified(now) != modified_) {
+    how = "somebody wrote to it";
+  }
+  if (how.empty()) return;
+  fail(ErrorCode::input, fmt::format("{}: changed while it was in use: {}", path_, how),
+       {{"leave files alone that a run reads", "copy a model to another name instead"}});
 }
 
 void DiskFile::open_direct(bool required) {

@@ -58,6 +58,9 @@ class DiskFile {
   std::uint64_t size() const { return size_; }  // when it was opened
   DiskMode mode() const { return direct_ ? DiskMode::direct : DiskMode::buffered; }
   std::uint64_t alignment() const { return alignment_; }
+  // Fails with ErrorCode::input where somebody has written to the file since it was opened or put
+  // another one under its name. A name that is gone is no change: the bytes are still there.
+  void check_unchanged() const;
 
   // Fills `to` from [offset, offset + to.size()), which lies inside size(); any alignment. Goes
   // through the page cache in every mode: for headers and small tensors.
@@ -84,6 +87,8 @@ class DiskFile {
   FileDescriptor direct_;  // none in buffered mode
   std::uint64_t size_ = 0;
   std::uint64_t alignment_ = kDiskAlignment;
+  std::uint64_t volume_ = 0, inode_ = 0;  // when it was opened
+  std::int64_t modified_ = 0;             // nanoseconds
 };
 
 // A piece of a file, as read lists hold it.

@@ -296,12 +296,14 @@ void BlockWeights::read_group(ProgramBuilder& pb, int g, std::span<const WeightB
     const Form& f = home.forms[t];
     const StoredTensor& tensor = group(g).tensors[t];
     if (f.streams == streamed_part) {
-      deliveries.push_back({.from = tensor.data,
+      deliveries.push_back({.name = tensor.name,
+                            .from = tensor.data,
                             .to = to[t].data,
                             .to_scale = f.quantised ? to[t].scale : Buffer()});
     }
     if (!streamed_part && tensor.scale && !f.quantised) {
-      deliveries.push_back({.from = *tensor.scale, .to = to[t].scale, .to_scale = {}});
+      deliveries.push_back(
+          {.name = tensor.name, .from = *tensor.scale, .to = to[t].scale, .to_scale = {}});
     }
   }
   const auto scope = pb.scope(group(g).name);
@@ -352,8 +354,9 @@ void BlockWeights::deliver(ProgramBuilder& pb, int g, std::size_t t, const Weigh
     return;
   }
   const auto scope = pb.scope(group(g).name);
-  ring_->deliver(pb, {{.from = tensor.data, .to = placed.data, .to_scale = placed.scale}},
-                 Lane::upload);
+  ring_->deliver(
+      pb, {{.name = tensor.name, .from = tensor.data, .to = placed.data, .to_scale = placed.scale}},
+      Lane::upload);
 }
 
 void BlockWeights::bring(ProgramBuilder& pb, int g, std::size_t t, Buffer memory,

@@ -10,6 +10,7 @@
 #include "ops/copy.h"
 #include "ops/quantize_rows.h"
 #include "plan/bindings.h"
+#include "plan/checked_reads.h"
 
 namespace ballast {
 namespace {
@@ -51,6 +52,9 @@ struct Request {
   const DiskFile* file;
   std::uint64_t offset, bytes, at;
   std::uint64_t wanted;  // the rest is what alignment adds, and may lie behind the end of the file
+  // Its whole elements, from byte `values` on; nullptr: planning, or it has none.
+  CheckedReads::Read* check;
+  std::uint32_t values, value_bytes;
 };
 
 // One piece leaving the ring buffer.
@@ -61,12 +65,26 @@ struct CopyOut {
   Buffer to, to_scale;
 };
 
-void read_request(const Request& r, const TensorView& ring) {
+// The elements of a piece that lie whole inside a request: [first, second) counted from the
+// request's beginning. A tensor may begin at any byte, then some lie in two requests.
+std::pair<std::uint64_t, std::uint64_t> whole_elements(std::uint64_t request, std::uint64_t wanted,
+                                                       std::uint64_t piece, std::uint64_t size) {
+  const std::uint64_t begin = piece >= request ? piece : piece + round_up(request - piece, size);
+  const std::uint64_t end = request + wanted;
+  if (begin >= end) return {0, 0};
+  return {begin - request, begin - request + (end - begin) / size * size};
+}
+
+void read_request(const Request& r, const TensorView& ring, CheckedReads* checks,
+                  VerifyWeights verify) {
   const std::uint64_t got = r.file->read_aligned(r.offset, {ring.data + r.at, r.bytes});
   if (got < r.wanted) {
     fail(ErrorCode::input, fmt::format("{}: ends at byte {}, a tensor at byte {}", r.file->path(),
                                        r.file->size(), r.offset + r.wanted));
   }
+  if (r.check == nullptr) return;
+  checks->check(*r.check, *r.file, r.offset + r.values,
+                {ring.data + r.at + r.values, r.value_bytes}, verify);
 }
 
 void copy_out(const CopyOut& c, const TensorView& ring, const Bindings& b) {
@@ -163,6 +181,8 @@ void StagingRing::deliver(ProgramBuilder& pb, std::vector<Delivery> deliveries, 
 
 void StagingRing::emit(ProgramBuilder& pb, std::span<const Piece> pieces, Lane lane) {
   const Buffer ring = next();
+  std::shared_ptr<CheckedReads>& checks = pb.set().checked_reads;
+  if (!checks && pb.set().executable) checks = std::make_shared<CheckedReads>();
   std::vector<Request> requests;
   std::vector<CopyOut> outs;
   BufferList writes;
@@ -173,11 +193,26 @@ void StagingRing::emit(ProgramBuilder& pb, std::span<const Piece> pieces, Lane l
     const std::uint64_t piece_bytes = static_cast<std::uint64_t>(p.count) * size_of(d.from.dtype);
     for (std::uint64_t done = 0; done < p.range.bytes; done = request_end(p.range, done)) {
       const std::uint64_t request = request_end(p.range, done) - done;
+      const std::uint64_t offset = p.range.offset + done;
+      const std::uint64_t wanted = std::min(request, p.range.skip + piece_bytes - done);
+      const auto [values, values_end] =
+          whole_elements(offset, wanted, p.range.offset + p.range.skip, size_of(d.from.dtype));
+      CheckedReads::Read* check = nullptr;
+      if (checks && d.from.extent.file != nullptr && values < values_end) {
+        check = &checks->add({.file = d.from.extent.file,
+                              .offset = offset + values,
+                              .bytes = values_end - values,
+                              .tensor = d.name,
+                              .dtype = d.from.dtype});
+      }
       requests.push_back({.file = d.from.extent.file,
-                          .offset = p.range.offset + done,
+                          .offset = offset,
                           .bytes = request,
                           .at = p.at + done,
-                          .wanted = std::min(request, p.range.skip + piece_bytes - done)});
+                          .wanted = wanted,
+                          .check = check,
+                          .values = static_cast<std::uint32_t>(values),
+                          .value_bytes = static_cast<std::uint32_t>(values_end - values)});
     }
     bytes += static_cast<double>(p.range.bytes);
     CopyOut out = {p.at + p.range.skip, d.from.dtype, p.count, {}, {}};
@@ -204,8 +239,9 @@ void StagingRing::emit(ProgramBuilder& pb, std::span<const Piece> pieces, Lane l
            .lane = Lane::disk,
            .cost = {.work = Work::disk, .bytes = bytes},
            .parts = parts},
-          [requests = std::move(requests), ring](const Bindings& b) {
-            read_request(requests[b.part()], b.out(ring));
+          [requests = std::move(requests), ring, checks = checks.get(),
+           verify = pb.backend().verify_weights](const Bindings& b) {
+            read_request(requests[b.part()], b.out(ring), checks, verify);
           });
   writes.push_back(ring);  // a piece may be moved to its alignment inside it
   pb.emit("copy_out",

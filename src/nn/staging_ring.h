@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "core/dtype.h"
@@ -22,6 +23,7 @@ struct StoredBytes {
 // another dtype than the stored one: converted on the way (8-bit floats saturate). The rows of a
 // matrix `to` may lie apart.
 struct Delivery {
+  std::string_view name = {};  // of the tensor, for messages; used while recording
   StoredBytes from;
   Buffer to;
   Buffer to_scale;  // [rows] f32, only when quantising

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "plan/checked_reads.h"
 #include "plan/gpu_stretches.h"
 
 namespace ballast {
@@ -31,10 +32,21 @@ Bytes recorded_bytes(const ProgramSet& set) {
       // The kernel's captures, waits, heap headers.
       bytes += 192;
       if (i.parts > 1)
-        bytes += 56 * std::uint64_t{i.parts};  // what they are, and what they wait for
+        bytes += 72 * std::uint64_t{i.parts};  // what they are, and what they wait for
     }
   }
   return {bytes};
+}
+
+// At most: a program that reads a matrix twice has it counted twice.
+Bytes checked_read_bytes(const ProgramSet& set) {
+  std::uint64_t reads = 0;
+  for (const Program& p : set.programs) {
+    for (const Instruction& i : p.instructions) {
+      if (i.cost.work == Work::disk) reads += i.parts;
+    }
+  }
+  return {reads * CheckedReads::kBytesPerRange};
 }
 
 // A launch that a GPU is given by a recording (plan/gpu_stretches.h): 3.3 to 3.7 KB there (H200,
@@ -67,6 +79,8 @@ std::vector<ProcessLine> process_lines(const ProgramSet& set, const ProcessFacts
       {"process baseline", kBaseline, "heap of the program and its libraries, file headers"});
   lines.push_back({std::string(kRecordedPrograms), recorded_bytes(set) * 2,
                    "instructions and buffers, two copies during planning"});
+  lines.push_back(
+      {"checksums of weights", checked_read_bytes(set), "of what is read from model files"});
   if (computes) {
     lines.push_back({"BLAS buffers",
                      facts.blas_bytes_per_thread * static_cast<std::uint64_t>(threads),

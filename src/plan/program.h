@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,7 @@
 namespace ballast {
 
 class Bindings;
+class CheckedReads;
 
 // What a buffer is for; the report adds bytes up by role.
 enum class Role : std::uint8_t {
@@ -105,12 +107,20 @@ struct Program {
   std::vector<Instruction> instructions;
 };
 
+// How much of what is read again from model files is compared with the first read.
+enum class VerifyWeights : std::uint8_t {
+  sampled,  // of each range one read in every CheckedReads::kSampled
+  all,
+  off,  // nothing; NaN and files that change are still noticed
+};
+
 // What the recorded code will run on; decides workspace sizes.
 struct Backend {
   Device device = Device::cpu;
   int threads = 1;            // compute threads of the CPU backend
   int sm = 90;                // compute capability of the GPU, 90 is 9.0
   bool deterministic = true;  // GPU: same input, same bits; false trades that for speed
+  VerifyWeights verify_weights = VerifyWeights::sampled;
 };
 
 // All programs of a run and all their buffers. Persistent buffers have one place in all programs;
@@ -123,6 +133,8 @@ struct ProgramSet {
   // Persistent buffers of one size, each filled when its turn comes: which memory one of them is
   // may change from one time to the next (plan/ring_places.h).
   std::vector<std::vector<Buffer>> rings;
+  // Of what its programs read from model files; none when it is recorded for planning only.
+  std::shared_ptr<CheckedReads> checked_reads;
   ShapePool shapes;     // of its buffers
   RecordedNames names;  // of its buffers and instructions
 

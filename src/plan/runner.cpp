@@ -7,6 +7,7 @@
 #include "core/now_running.h"
 #include "core/start_thread.h"
 #include "core/stopwatch.h"
+#include "plan/checked_reads.h"
 #include "plan/display_names.h"
 #include "plan/holders.h"
 #include "plan/phase.h"
@@ -195,6 +196,8 @@ void Runner::run(int program, const StepValues& step) {
   for (LaneState& lane : lanes_) {
     for (Hand& hand : lane.hands) high_water_.include(hand.high_water);
   }
+  const auto& reads = lanes_[index(Lane::disk)].code[static_cast<std::size_t>(program)];
+  if (set_.checked_reads && !reads.empty()) set_.checked_reads->check_files();
 }
 
 ThreadPool* Runner::pool_of(Lane lane) {

@@ -2,8 +2,8 @@
 
 #include <optional>
 
+#include "core/checksum.h"
 #include "core/error.h"
-#include "io/checksum.h"
 #include "io/json_writer.h"
 
 namespace ballast::train {

@@ -16,7 +16,7 @@ struct CheckpointManifest {
   struct File {
     std::string name;
     std::uint64_t bytes = 0;
-    std::string checksum;  // io/checksum.h
+    std::string checksum;  // core/checksum.h
   };
 
   std::int64_t step = 0;

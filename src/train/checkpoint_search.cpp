@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <map>
 
+#include "core/checksum.h"
 #include "core/error.h"
 #include "io/atomic_folder.h"
-#include "io/checksum.h"
 #include "memory/disk_file.h"
 #include "train/checkpoint_manifest.h"
 #include "train/training_checkpoint.h"

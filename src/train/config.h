@@ -79,7 +79,8 @@ struct AdapterConfig {
 
 struct MemoryConfig {
   DeviceChoice device = DeviceChoice::automatic;
-  bool deterministic = true;            // GPU: same input, same bits; false trades that for speed
+  bool deterministic = true;  // GPU: same input, same bits; false trades that for speed
+  VerifyWeights verify_weights = VerifyWeights::sampled;
   bool fp8_matmul = false;              // products with frozen matrices in float8_e4m3
   std::optional<Bytes> gpu, ram, disk;  // none: from the machine
   std::string policy = "auto";

@@ -434,6 +434,7 @@ class DiffusionPipeReader {
     }
     m.deterministic = t->boolean("deterministic", true);
     m.fp8_matmul = t->boolean("fp8_matmul", false);
+    m.verify_weights = word_from(*t, "verify_weights", kVerifyWords).value_or(m.verify_weights);
     t->finish();
   }
 

@@ -40,6 +40,11 @@ void CommonFlags::declare(FlagTable& table) {
   // The word of [memory], in files whose keys are flags.
   later("deterministic", Takes::nothing, "the same input gives the same bits (default)",
         [](C& c, const S& s) { c.memory.deterministic = !s.off; });
+  later("verify_weights", Takes::one, kVerifyHelp, [](C& c, const S& s) {
+    const auto value = meaning_of(kVerifyWords, s.text());
+    if (!value) s.fail_value(one_of(kVerifyWords, s.text()));
+    c.memory.verify_weights = *value;
+  });
   later("fp8_matmul", Takes::nothing, "products with frozen matrices in fp8, where a GPU has it",
         [](C& c, const S& s) { c.memory.fp8_matmul = !s.off; });
   later("gpu", Takes::one, "GPU memory Ballast may use, for example 24GB",

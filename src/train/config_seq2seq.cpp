@@ -298,6 +298,8 @@ void Seq2SeqReader::declare_memory(FlagTable& t) {
   }
   t.add("non_deterministic", Takes::nothing, "faster; not bit-reproducible",
         [this](const Setting& s) { c_.memory.deterministic = s.off; });
+  add(t, {"verify_weights"}, kVerifyHelp,
+      [this](const Setting& s) { c_.memory.verify_weights = word_of(s, kVerifyWords); });
   add(t, {"gpu"}, "GPU memory Ballast may use, for example 24GB",
       [this](const Setting& s) { c_.memory.gpu = s.size(); });
   add(t, {"ram"}, "RAM, pinned memory included",

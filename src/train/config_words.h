@@ -57,6 +57,12 @@ inline constexpr std::array<Word<Experts>, 2> kExpertsWords = {
     {{"one", Experts::one}, {"both", Experts::both}}};
 inline constexpr std::array<Word<DeviceChoice>, 3> kDeviceWords = {
     {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}}};
+inline constexpr std::array<Word<VerifyWeights>, 3> kVerifyWords = {
+    {{"sampled", VerifyWeights::sampled},
+     {"all", VerifyWeights::all},
+     {"off", VerifyWeights::off}}};
+inline constexpr std::string_view kVerifyHelp =
+    "compare weights that are read again with the first read: sampled, all or off";
 inline constexpr std::array<Word<UpdateRounding>, 3> kRoundingWords = {
     {{"nearest", UpdateRounding::nearest},
      {"kahan", UpdateRounding::kahan},

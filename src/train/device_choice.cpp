@@ -32,12 +32,16 @@ MachineProfile cpu_profile(int threads) {
 }  // namespace
 
 ComputeOptions compute_options(const MemoryConfig& memory, int threads) {
-  return {.device = memory.device, .deterministic = memory.deterministic, .threads = threads};
+  return {.device = memory.device,
+          .deterministic = memory.deterministic,
+          .threads = threads,
+          .verify_weights = memory.verify_weights};
 }
 
 RunTarget target_of(const MachineProfile& profile, const ComputeOptions& options) {
   RunTarget t = {.profile = profile, .backend = {}, .host_threads = 1};
   t.backend.device = profile.device;
+  t.backend.verify_weights = options.verify_weights;
   if (profile.device == Device::cuda) {
     // The host has little to compute: one thread fills the GPU's queue.
     t.backend.threads = 1;

@@ -18,6 +18,7 @@ struct ComputeOptions {
   DeviceChoice device = DeviceChoice::automatic;
   bool deterministic = true;  // GPU only
   int threads = 0;            // of the CPU backend, 0: all that the process may use
+  VerifyWeights verify_weights = VerifyWeights::sampled;
 };
 ComputeOptions compute_options(const MemoryConfig& memory, int threads);
 

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "core/nearest_name.h"
+#include "train/config_words.h"
 
 namespace ballast::train {
 namespace {
@@ -114,6 +115,7 @@ FlagTable flags_of(DistillConfig& c) {
   t.add("ram", c.ram, "RAM, pinned memory included");
   t.add("disk", c.disk, "space for what is kept there");
   t.add("device", c.device, "auto, cpu or cuda");
+  t.add("verify_weights", c.verify_weights, kVerifyHelp);
   t.add("plan", c.plan_only, "print the plan and end");
   t.ignore("num_workers", Takes::one, "batches are made while the teacher computes");
   t.ignore("multi_gpu", Takes::nothing, "one GPU is used");

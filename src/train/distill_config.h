@@ -39,7 +39,7 @@ struct DistillConfig {
   int keep_checkpoints = 3;
   std::int64_t logging_steps = 50, memory_line_steps = 200;
   std::optional<std::string> resume;  // "": the newest run
-  std::string gpu, ram, disk, device = "auto";
+  std::string gpu, ram, disk, device = "auto", verify_weights = "sampled";
   bool plan_only = false;
   std::vector<std::string> arguments;  // as typed
 

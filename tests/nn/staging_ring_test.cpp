@@ -191,9 +191,12 @@ TEST_P(StagingRingModes, AFileThatShrinksIsAnErrorAndTheRunnerGoesOnWhenItIsBack
   const MemoryPlan plan = plan_memory(set);
   Runner runner(set, plan);
   const std::string whole = test::read_whole(file.path());
+  const auto written = std::filesystem::last_write_time(file.path());
   std::filesystem::resize_file(file.path(), 5000);
   EXPECT_FAILS(runner.run("load"), ErrorCode::input, "shrank");
   std::ofstream(file.path(), std::ios::binary | std::ios::in | std::ios::out) << whole;
+  EXPECT_FAILS(runner.run("load"), ErrorCode::input, "changed while it was in use");
+  std::filesystem::last_write_time(file.path(), written);  // as if nobody had touched it
   runner.run("load");
   EXPECT_TRUE(content(runner.view(to)) == file.as(0, DType::f32));
 }

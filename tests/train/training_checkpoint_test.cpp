@@ -5,7 +5,7 @@
 #include <limits>
 #include <random>
 
-#include "io/checksum.h"
+#include "core/checksum.h"
 #include "tests/support/allocation_hook.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"

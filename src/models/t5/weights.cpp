@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/finite.h"
 #include "core/thread_pool.h"
 #include "models/t5/params.h"
 
@@ -138,7 +139,14 @@ void read_rows(const StoredBytes& table, std::span<const std::int32_t> ids, cons
     expect_rows(table, some);
     for (std::size_t i = 0; i < some.size(); ++i) {
       const Extent row = row_of(table, some[i]);
-      row.file->read(row.offset, {to.data + (first + i) * row.bytes, row.bytes});
+      const std::span<std::byte> values(to.data + (first + i) * row.bytes, row.bytes);
+      row.file->read(row.offset, values);
+      if (first_not_finite(values, table.dtype)) {
+        fail(ErrorCode::input,
+             fmt::format("{}: row {} of tensor \"{}\" holds NaN or infinity; with it every result "
+                         "would be NaN",
+                         row.file->path(), some[i], kEmbeddingName));
+      }
     }
   };
   const auto parts = static_cast<std::int64_t>((ids.size() + kRowsAtOnce - 1) / kRowsAtOnce);

@@ -8,6 +8,7 @@
 
 #include "core/convert.h"
 #include "core/error.h"
+#include "core/finite.h"
 #include "io/limits.h"
 #include "models/wan/names.h"
 #include "models/wan/params.h"
@@ -273,6 +274,12 @@ std::vector<std::string> init_factors(const LoraReader& file, std::span<const Lo
     }
     values.resize(static_cast<std::size_t>(shape.elements()));
     from.read(0, values);
+    if (const auto bad = first_not_finite(std::as_bytes(std::span(values)), DType::f32)) {
+      fail(ErrorCode::input,
+           fmt::format("{}: {} holds NaN or infinity, first at element {}; with it every result "
+                       "would be NaN",
+                       file.path(), printable(from.key), *bad));
+    }
     if (factor != 1) {
       for (float& v : values) v *= factor;
     }

@@ -168,14 +168,15 @@ void Weights::load(ProgramBuilder& pb, StagingRing& ring) {
       const UnitTensor& t = tensors[k];
       const Buffer home = homes_[i][static_cast<std::size_t>(t.slot)];
       if (t.taps == 0) {
-        ring.deliver(pb, {{.from = stored_[i][k], .to = home, .to_scale = {}}}, Lane::upload);
+        ring.deliver(pb, {{.name = t.name, .from = stored_[i][k], .to = home, .to_scale = {}}},
+                     Lane::upload);
         continue;
       }
       // As the file has it first; the order of a convolution's rows is made from that.
       const bool host = streams(i);
       const Buffer raw = pb.temp("raw", {t.shape[0], t.shape.elements() / t.shape[0]},
                                  options_.dtype, Role::staging, host ? Tier::host : Tier::device);
-      ring.deliver(pb, {{.from = stored_[i][k], .to = raw, .to_scale = {}}},
+      ring.deliver(pb, {{.name = t.name, .from = stored_[i][k], .to = raw, .to_scale = {}}},
                    host ? Lane::host : Lane::upload);
       ops::pack_conv_weight(pb, raw, home, t.taps, host ? Lane::host : Lane::compute);
     }

@@ -1,4 +1,4 @@
-#include "io/checksum.h"
+#include "core/checksum.h"
 
 #include <gtest/gtest.h>
 

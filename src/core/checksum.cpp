@@ -1,4 +1,4 @@
-#include "io/checksum.h"
+#include "core/checksum.h"
 
 #include <fmt/format.h>
 
@@ -29,10 +29,12 @@ std::uint64_t Checksum::value() const { return XXH3_64bits_digest(&state_->xxh);
 
 std::string Checksum::text() const { return fmt::format("{:016x}", value()); }
 
+std::uint64_t checksum_of(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
 std::string checksum_text(std::string_view bytes) {
-  Checksum sum;
-  sum.add(std::as_bytes(std::span(bytes)));
-  return sum.text();
+  return fmt::format("{:016x}", checksum_of(std::as_bytes(std::span(bytes))));
 }
 
 bool is_checksum_text(std::string_view text) {

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/bytes.h"
+#include "io/checkpoint.h"
+
+namespace ballast {
+
+// A file of this size is read in about a second: its values are looked at unasked.
+inline constexpr Bytes kReadUnasked{1'000'000'000};
+
+// Reads every tensor once, with progress: a sentence for each that holds NaN or infinity.
+std::vector<std::string> problems_of_values(const Checkpoint& checkpoint);
+
+}  // namespace ballast
