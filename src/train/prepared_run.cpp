@@ -409,6 +409,18 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
     r.policy = find_policy(c.memory.policy);
     if (!r.policy) fail(ErrorCode::input, fmt::format("policy = '{}' is unknown", c.memory.policy));
   }
+  if (r.policy && c.memory.stream_blocks) {
+    fail(ErrorCode::usage,
+         fmt::format("stream_blocks = {} and policy = '{}' contradict each other",
+                     *c.memory.stream_blocks, c.memory.policy),
+         {{"leave out policy", "the fastest plan that streams so many blocks"},
+          {"leave out stream_blocks", "the policy as it is"}});
+  }
+  if (c.method == Method::full && !c.student && r.experts.size() > 1) {
+    fail(ErrorCode::input, "both experts of a model are trained by adapters, not whole",
+         {{"[adapter] type = 'lora'", "trains a LoRA for each expert"},
+          {"experts = \"one\"", "trains one of them, chosen by min_t and max_t"}});
+  }
   if (c.memory.stream_blocks) {
     if (*c.memory.stream_blocks < 0 || *c.memory.stream_blocks > job.config.layers) {
       fail(ErrorCode::input,

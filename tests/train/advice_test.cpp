@@ -361,15 +361,15 @@ class TextAdvice : public ::testing::Test {
     texts_ = dir_.write("train.jsonl", lines);
   }
   Words job(Words more) const {
-    more.insert(more.begin(), {"--pretrained-model", model_, "--train-file", texts_,
-                               "--model-output", dir_.path("out"), "--device", "cpu",
-                               "--ram", "4GB"});
+    more.insert(more.begin(),
+                {"--pretrained-model", model_, "--train-file", texts_, "--model-output",
+                 dir_.path("out"), "--device", "cpu", "--ram", "4GB"});
     return more;
   }
   Words transformers(Words more) const {
-    more.insert(more.begin(), {"--model_name_or_path", model_, "--train_file", texts_,
-                               "--output_dir", dir_.path("out"), "--device", "cpu",
-                               "--ram", "4GB"});
+    more.insert(more.begin(),
+                {"--model_name_or_path", model_, "--train_file", texts_, "--output_dir",
+                 dir_.path("out"), "--device", "cpu", "--ram", "4GB"});
     return more;
   }
   static Seq2SeqRun prepared(const Words& words) {

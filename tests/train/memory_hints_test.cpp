@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/support/applied_advice.h"
+#include "tests/support/errors.h"
 #include "tests/support/tiny_training.h"
 #include "tests/support/trained_run.h"
 #include "train/read_config.h"
@@ -109,6 +110,13 @@ TEST_F(MemoryHints, KeysOfAFileAreNotedWithTheKeyThatForcesThem) {
   const Planned done = forced_by("blocks_to_swap = 1", forcing(swap.notes, "blocks_to_swap = 1"));
   EXPECT_EQ(wan::streamed_blocks(training_.config(), done.plan.policy), 1);
   EXPECT_THAT(done.notes, Each(Not(HasSubstr("is a hint"))));
+}
+
+TEST_F(MemoryHints, APolicyBesideANumberOfBlocksIsAContradiction) {
+  const Words asked = support::with_flags(musubi(), "--stream_blocks 1");
+  EXPECT_NO_THROW(planned(asked));
+  EXPECT_FAILS(planned(support::with_flags(asked, "--policy stream2")), ErrorCode::usage,
+               "stream_blocks = 1 and policy = 'stream2' contradict each other");
 }
 
 TEST_F(MemoryHints, AFlagForBlocksIsNotedWithTheFlagThatForcesIt) {

@@ -89,6 +89,13 @@ TEST_F(TwoExperts, EachIsTrainedOnItsSideFromItsOwnWeights) {
   EXPECT_NE(both.files.at(high), lows.files.at(high));
 }
 
+TEST_F(TwoExperts, AreNotTrainedWhole) {
+  TrainConfig c = read_config(config("low", "high"));
+  c.method = Method::full;
+  EXPECT_FAILS(prepare_run(std::move(c), support::small_machine(), Purpose::train),
+               ErrorCode::input, "trained by adapters, not whole");
+}
+
 TEST_F(TwoExperts, StreamedWeightsAreThoseOfTheRightExpert) {
   const std::string path = config("low", "high");
   EXPECT_EQ(difference(trace_of(path, {"resident", find_policy("resident")}),
