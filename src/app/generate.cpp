@@ -1,8 +1,5 @@
 #include <CLI/CLI.hpp>
-#include <cerrno>
 #include <filesystem>
-#include <fstream>
-#include <iostream>
 #include <nlohmann/json.hpp>
 #include <tuple>
 
@@ -10,6 +7,7 @@
 #include "app/lora_argument.h"
 #include "app/output.h"
 #include "app/planning.h"
+#include "app/prompt_lines.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/progress.h"
@@ -19,7 +17,6 @@
 #include "infer/text_generator.h"
 #include "io/atomic_file.h"
 #include "io/hub_cache.h"
-#include "memory/disk_file.h"
 #include "memory/gpu.h"
 #include "models/t5/published.h"
 #include "report/memory_monitor.h"
@@ -32,22 +29,6 @@ using Json = nlohmann::ordered_json;
 using Tokens = std::vector<std::int32_t>;
 
 constexpr std::size_t kMostPrompts = 100'000;
-constexpr std::size_t kMostPromptBytes = 1 << 20;
-
-std::vector<std::string> prompts_of(std::istream& from, const std::string& name) {
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(from, line);) {
-    if (!line.empty() && line.back() == '\r') line.pop_back();
-    if (line.empty()) continue;
-    if (line.size() > kMostPromptBytes || lines.size() == kMostPrompts) {
-      fail(ErrorCode::input,
-           fmt::format("{}: more than {} prompts, or one above 1 MiB", name, kMostPrompts));
-    }
-    lines.push_back(std::move(line));
-  }
-  if (lines.empty()) fail(ErrorCode::input, fmt::format("{} holds no prompt", name));
-  return lines;
-}
 
 // ballast generate: text from prompts, by an encoder-decoder of the T5 family. The texts go to
 // stdout, a line each, in the order of the prompts; everything else is on stderr.
@@ -126,10 +107,7 @@ std::vector<std::string> Generate::prompts() const {
     fail(ErrorCode::usage, "--prompt and --prompt-file: one of them");
   }
   if (!prompt_.empty()) return {prompt_};
-  if (prompt_file_.empty() || prompt_file_ == "-") return prompts_of(std::cin, "standard input");
-  std::ifstream file(prompt_file_);
-  if (!file) fail_io(prompt_file_, "read the prompts", errno);
-  return prompts_of(file, prompt_file_);
+  return read_prompts(prompt_file_.empty() ? "-" : prompt_file_, kMostPrompts);
 }
 
 infer::TextModelOptions Generate::model_options() const {

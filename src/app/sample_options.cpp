@@ -2,11 +2,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
-#include <fstream>
 
 #include "app/planning.h"
+#include "app/prompt_lines.h"
 #include "app/sample_files.h"
 #include "app/sample_loras.h"
 #include "core/error.h"
@@ -223,21 +222,6 @@ void require_part(const std::string& path, const char* what, const char* flag,
        {{flag, fmt::format("where the {} is", what)}});
 }
 
-std::vector<std::string> lines_of(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) fail_io(path, "read the prompts", errno);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(file, line);) {
-    if (!line.empty() && line.back() == '\r') line.pop_back();
-    if (!line.empty()) lines.push_back(std::move(line));
-    if (lines.size() > kMostPrompts) {
-      fail(ErrorCode::input, fmt::format("{}: more than {} prompts", path, kMostPrompts));
-    }
-  }
-  if (lines.empty()) fail(ErrorCode::input, fmt::format("{} holds no prompt", path));
-  return lines;
-}
-
 // Prompts as text, which are encoded first, or as text states from files.
 void take_prompts(const SampleOptions& o, const wan::Config& model, SampleRun& run) {
   const bool as_text = !o.prompt.empty() || !o.prompt_file.empty();
@@ -245,7 +229,7 @@ void take_prompts(const SampleOptions& o, const wan::Config& model, SampleRun& r
     fail(ErrorCode::usage, "--prompt and --cond: one of them");
   }
   if (as_text) {
-    if (!o.prompt_file.empty()) run.texts = lines_of(o.prompt_file);
+    if (!o.prompt_file.empty()) run.texts = read_prompts(o.prompt_file, kMostPrompts);
     if (!o.prompt.empty()) run.texts.insert(run.texts.begin(), o.prompt);
     run.texts.push_back(o.negative_prompt.empty() ? infer::kNegativePrompt : o.negative_prompt);
     require_part(run.files.text_encoder, "text encoder", "--text-encoder FILE", o,
@@ -336,7 +320,8 @@ void declare(SampleOptions& o, CLI::App& app) {
                  "checkpoint, or the id of a model in the Hugging Face cache");
   app.add_option("--high-noise", o.high_noise, "the high-noise expert, where it stands elsewhere");
   app.add_option("--prompt", o.prompt, "what the clip shows");
-  app.add_option("--prompt-file", o.prompt_file, "a prompt per line, a clip for each");
+  app.add_option("--prompt-file", o.prompt_file,
+                 "a prompt per line, a clip for each (-: standard input)");
   app.add_option("--negative-prompt", o.negative_prompt, "instead of the publishers' own");
   app.add_option("--image", o.image, "the image that the clip begins with (I2V, TI2V)");
   app.add_option("--vae,--vae-checkpoint", o.vae, "the VAE, where the model's folder has none");

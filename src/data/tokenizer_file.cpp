@@ -8,6 +8,7 @@
 #include "io/name_index.h"
 #include "io/utf8.h"
 #include "memory/disk_file.h"
+#include "memory/text_file.h"
 
 namespace ballast::data {
 namespace {
@@ -51,11 +52,7 @@ std::string read_tokenizer_file(const std::string& path) {
     tensors.read(entry, std::as_writable_bytes(std::span(stored)));
     return stored;
   }
-  const DiskFile file = DiskFile::open(path, DiskMode::buffered);
-  check_size(file.size(), path);
-  std::string text(file.size(), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
-  return text;
+  return read_text_file(path, kFileBytes, "tok.limit: a tokenizer");
 }
 
 void VocabularyLimits::refuse(const std::string& what, std::uint64_t offset) const {

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "io/checkpoint_index.h"
 #include "io/limits.h"
+#include "memory/text_file.h"
 
 namespace ballast {
 namespace {
@@ -107,17 +108,6 @@ bool is_file(const std::string& path) {
   return fs::is_regular_file(path, error);
 }
 
-std::string read_text(const std::string& path, std::uint64_t most) {
-  const DiskFile file = DiskFile::open(path, DiskMode::buffered);
-  if (file.size() > most) {
-    refuse(path, "index.limit",
-           fmt::format("the file has {} bytes, at most {} are read", file.size(), most));
-  }
-  std::string text(file.size(), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
-  return text;
-}
-
 }  // namespace
 
 Checkpoint Checkpoint::open(const std::string& path, DiskMode mode) {
@@ -180,7 +170,7 @@ void Checkpoint::open_single(const std::string& file_path, DiskMode mode) {
 }
 
 void Checkpoint::open_index(const std::string& index_path, DiskMode mode) {
-  const std::string text = read_text(index_path, limits::kIndexBytes);
+  const std::string text = read_text_file(index_path, limits::kIndexBytes, "index.limit: an index");
   const CheckpointIndex index = parse_checkpoint_index(text, index_path);
   open_shards(index_path, index, mode);
   keep_mapped(index_path, index);

@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 
 #include "io/checkpoint_index.h"
 #include "io/limits.h"
-#include "memory/disk_file.h"
+#include "memory/text_file.h"
 
 namespace ballast {
 namespace {
@@ -67,8 +66,12 @@ std::string repository_of(const fs::path& folder) {
 
 // The commit that a file in refs/ names; "": none.
 std::string commit_of(const fs::path& repository, const std::string& reference) {
-  std::string commit;
-  std::ifstream(repository / "refs" / reference) >> commit;
+  constexpr std::uint64_t kReferenceBytes = 4096;
+  const fs::path path = repository / "refs" / reference;
+  if (std::error_code error; !fs::is_regular_file(path, error)) return "";
+  const std::string text = read_text_file(path.string(), kReferenceBytes, "a reference");
+  const std::size_t begin = std::min(text.find_first_not_of(" \t\r\n"), text.size());
+  const std::string commit = text.substr(begin, text.find_first_of(" \t\r\n", begin) - begin);
   return is_revision(commit) ? commit : "";
 }
 
@@ -150,10 +153,8 @@ bool is_weight_name(const std::string& name) {
 // Shards that an index names and its folder does not have.
 void add_absent_shards(const fs::path& index, const fs::path& root,
                        std::vector<std::string>& missing) {
-  const DiskFile file = DiskFile::open(index.string(), DiskMode::buffered);
-  if (file.size() > limits::kIndexBytes) return;  // Checkpoint::open() says what is wrong with it
-  std::string text(file.size(), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
+  const std::string text =
+      read_text_file(index.string(), limits::kIndexBytes, "index.limit: an index");
   for (const std::string& shard : parse_checkpoint_index(text, index.string()).shards) {
     const fs::path path = index.parent_path() / shard;
     // A broken link is found where links are looked at.

@@ -11,7 +11,7 @@
 #include "io/json_reader.h"
 #include "io/toml_table.h"
 #include "io/utf8.h"
-#include "memory/disk_file.h"
+#include "memory/text_file.h"
 
 namespace ballast {
 namespace {
@@ -238,13 +238,7 @@ void refuse_strange_bytes(const std::string& path, std::string_view text) {
 }  // namespace
 
 TomlFile TomlFile::read(const std::string& path) {
-  const DiskFile file = DiskFile::open(path, DiskMode::buffered);
-  if (file.size() > kMostBytes) {
-    fail(ErrorCode::input, fmt::format("{}: {} bytes are no configuration, at most {} are read",
-                                       path, file.size(), kMostBytes));
-  }
-  std::string text(file.size(), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
+  const std::string text = read_text_file(path, kMostBytes, "a configuration");
   return path.ends_with(".json") ? parse_json(text, path) : parse(text, path);
 }
 

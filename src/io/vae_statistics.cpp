@@ -9,25 +9,14 @@
 
 #include "core/error.h"
 #include "io/json_reader.h"
+#include "io/limits.h"
 #include "io/wan_latent_statistics.h"
-#include "memory/disk_file.h"
+#include "memory/text_file.h"
 
 namespace ballast {
 namespace {
 
 constexpr std::string_view kMeanKey = "latents_mean", kStdKey = "latents_std";
-constexpr std::uint64_t kMostConfigBytes = 16 << 20;
-
-std::string config_text(const std::string& path) {
-  const DiskFile file = DiskFile::open(path, DiskMode::buffered);
-  if (file.size() > kMostConfigBytes) {
-    fail(ErrorCode::input, fmt::format("{}: {} bytes, a config.json has at most {}", path,
-                                       file.size(), kMostConfigBytes));
-  }
-  std::string text(file.size(), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
-  return text;
-}
 
 // The list that follows; more numbers than channels are not kept.
 std::vector<float> read_list(JsonReader& json, const std::string& path, std::string_view key,
@@ -77,7 +66,7 @@ std::string vae_config_json(const std::string& vae) {
 }
 
 VaeStatistics read_vae_statistics(const std::string& path, std::int64_t channels) {
-  const std::string text = config_text(path);
+  const std::string text = read_text_file(path, limits::kConfigBytes, "a config.json");
   JsonReader json({.text = text, .path = path, .rule = "config.json"});
   VaeStatistics found;
   bool mean = false, std = false;

@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "core/error.h"
+#include "memory/regular_file.h"
 
 namespace ballast {
 namespace {
@@ -78,13 +79,9 @@ AlignedRange widen(std::uint64_t offset, std::uint64_t bytes, std::uint64_t alig
 }
 
 DiskFile DiskFile::open(std::string path, DiskMode mode) {
-  // O_NONBLOCK keeps open() from waiting for the other end of a FIFO; files ignore it.
-  FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd) fail_io(path, "open", errno);
+  FileDescriptor fd = open_regular_file(path);
   struct stat s {};
   if (::fstat(fd.get(), &s) != 0) fail_io(path, "stat", errno);
-  if (S_ISDIR(s.st_mode)) fail_io(path, "read it as a file", EISDIR);
-  if (!S_ISREG(s.st_mode)) fail(ErrorCode::io, fmt::format("{}: not a regular file", path));
   DiskFile file(std::move(path), std::move(fd));
   file.size_ = static_cast<std::uint64_t>(s.st_size);
   file.volume_ = s.st_dev;

@@ -24,6 +24,7 @@
 #include "memory/disk_file.h"
 #include "memory/machine.h"
 #include "memory/proc_text.h"
+#include "memory/regular_file.h"
 #include "report/append_file.h"
 #include "report/process_start.h"
 
@@ -223,8 +224,7 @@ void FlightRecorder::phase(Phase phase, std::string_view note) {
 }
 
 FlightRecord read_flight_record(const std::string& path) {
-  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd) fail_io(path, "open the flight record", errno);
+  const FileDescriptor fd = open_regular_file(path);
   std::array<std::byte, kFileBytes> bytes{};
   std::size_t size = 0;
   while (size < bytes.size()) {

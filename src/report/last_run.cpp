@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "memory/proc_text.h"
+#include "memory/text_file.h"
 #include "report/flight_record.h"
 
 namespace ballast {
@@ -43,8 +43,9 @@ void remember_last_run(const std::string& flight_record) {
 }
 
 std::optional<std::string> last_run() {
+  constexpr std::uint64_t kLongestPath = 64 << 10;
   const auto file = pointer_file();
-  auto text = file ? read_text(*file) : std::nullopt;
+  auto text = file ? read_text_file_if_there(file->string(), kLongestPath, "a path") : std::nullopt;
   if (!text || text->empty() || text->back() != '\n') return std::nullopt;
   text->pop_back();
   return text;

@@ -7,13 +7,15 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "memory/text_file.h"
 #include "report/json_text.h"
-#include "report/line_file.h"
 
 namespace ballast {
 namespace {
 
 using LogJson = nlohmann::json;
+
+constexpr LineLimits kLogLimits = {.line_bytes = 16 << 20, .long_line = LineLimits::LongLine::skip};
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -122,13 +124,13 @@ void put_memory(std::string& out, std::string_view name, const MemoryNumbers& m)
 
 RunHistory read_run_log(const std::string& path, std::int64_t every) {
   RunHistory history;
-  for_each_line(path, [&](const FileLine& line) {
+  LineReader reader = LineReader::open(path, kLogLimits);
+  for (FileLine line; reader.next(line);) {
     const bool blank = line.text.find_first_not_of(" \t\r") == std::string_view::npos;
-    if (blank && !line.too_long) return true;
+    if (blank && !line.too_long) continue;
     if (line.too_long || !add_line(history, line.text)) ++history.unreadable;
     if (!history.steps.empty() && history.steps.back().step % every != 0) history.steps.pop_back();
-    return true;
-  });
+  }
   return history;
 }
 
@@ -137,7 +139,8 @@ RunLog::RunLog(std::string path, std::int64_t resumed_at)
   std::uint64_t keep = 0;
   bool cut = resumed_at <= 0;
   bool add_end = false;
-  for_each_line(file_.path(), [&](const FileLine& line) {
+  LineReader reader = LineReader::open(file_.path(), kLogLimits);
+  for (FileLine line; reader.next(line);) {
     if (!cut) {
       const LogJson j = line.too_long ? LogJson() : LogJson::parse(line.text, nullptr, false);
       const auto step = step_of(j);
@@ -149,8 +152,7 @@ RunLog::RunLog(std::string path, std::int64_t resumed_at)
     } else {
       keep = line.end;
     }
-    return true;
-  });
+  }
   if (keep < file_.size()) file_.truncate(keep);
   if (add_end) file_.append("\n");
 }

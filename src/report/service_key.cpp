@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+
+#include "memory/text_file.h"
 
 namespace ballast {
 namespace {
 
 constexpr const char* kEnvFile = ".env";
-constexpr std::uintmax_t kMaxEnvFile = 1 << 20;
+constexpr std::uint64_t kMaxEnvFile = 1 << 20;
 
 std::string_view trimmed(std::string_view text) {
   constexpr std::string_view kBlanks = " \t\r";
@@ -55,10 +55,7 @@ std::optional<ServiceKey> find_service_key(const std::string& name) {
   }
   std::error_code error;
   if (!std::filesystem::is_regular_file(kEnvFile, error)) return std::nullopt;
-  if (std::filesystem::file_size(kEnvFile, error) > kMaxEnvFile || error) return std::nullopt;
-  std::ifstream file(kEnvFile, std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  const auto value = value_in_env_text(text, name);
+  const auto value = value_in_env_text(read_text_file(kEnvFile, kMaxEnvFile, "an .env file"), name);
   if (!value || value->empty()) return std::nullopt;
   return ServiceKey{name, *value, kEnvFile};
 }

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "io/atomic_folder.h"
 #include "memory/disk_file.h"
+#include "memory/text_file.h"
 #include "train/checkpoint_manifest.h"
 #include "train/training_checkpoint.h"
 
@@ -24,11 +25,7 @@ constexpr std::uint64_t kMostText = 4 << 20;  // manifest.json and trainer.json 
 }
 
 std::string read_text(const std::string& path) {
-  const DiskFile file = DiskFile::open(path, DiskMode::buffered);
-  if (file.size() > kMostText) fail_bad(path, fmt::format("{} bytes are too many", file.size()));
-  std::string text(file.size(), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
-  return text;
+  return read_text_file(path, kMostText, "a checkpoint's JSON");
 }
 
 std::string checksum_of(const DiskFile& file) {

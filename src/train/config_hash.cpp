@@ -5,9 +5,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 
 #include "core/random.h"
+#include "io/toml_table.h"
+#include "memory/text_file.h"
 #include "train/run_summary.h"
 
 namespace ballast::train {
@@ -150,9 +151,11 @@ void add_dataset_file(const std::string& path, Facts& f) {
     if (first == std::string_view::npos) return std::string_view();
     return s.substr(first, s.find_last_not_of(of) - first + 1);
   };
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    const std::string_view text = trimmed(line);
+  std::error_code ignored;
+  if (path.empty() || std::filesystem::is_directory(path, ignored)) return;
+  LineReader reader = LineReader::open(path, {.file_bytes = TomlFile::kMostBytes});
+  for (FileLine line; reader.next(line);) {
+    const std::string_view text = trimmed(line.text);
     if (text.empty() || text.front() == '#') continue;
     const std::string_view key = trimmed(text.substr(0, text.find_first_of("=:")), " \t\"{[,");
     if (std::ranges::find(kPlaceKeys, key) != std::end(kPlaceKeys)) continue;

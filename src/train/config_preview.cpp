@@ -1,12 +1,11 @@
 #include "train/config_preview.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <fstream>
 
 #include "core/error.h"
-#include "memory/disk_file.h"
+#include "io/limits.h"
+#include "memory/text_file.h"
 #include "train/config_dialects.h"
 #include "train/toml_checks.h"
 
@@ -94,15 +93,12 @@ PreviewClip preview_clip(std::string_view line, const PreviewClip& usual,
 }
 
 std::vector<PreviewClip> preview_clips(const std::string& path, const PreviewClip& usual) {
-  std::ifstream file(path);
-  if (!file) fail_io(path, "read the prompts", errno);
+  LineReader reader = LineReader::open(path, {.line_bytes = limits::kPromptBytes});
   std::vector<PreviewClip> clips;
-  std::size_t number = 0;
-  for (std::string line; std::getline(file, line);) {
-    ++number;
-    const std::string_view text = trimmed_text(line);
+  for (FileLine line; reader.next(line);) {
+    const std::string_view text = trimmed_text(line.text);
     if (text.empty() || text.front() == '#') continue;
-    clips.push_back(preview_clip(text, usual, fmt::format("{} line {}", path, number)));
+    clips.push_back(preview_clip(text, usual, fmt::format("{} line {}", path, line.number)));
     if (clips.size() > kMostClips) {
       fail(ErrorCode::input, fmt::format("{}: more than {} prompts", path, kMostClips));
     }

@@ -1,14 +1,14 @@
 #include "train/measured_profile.h"
 
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "io/atomic_file.h"
 #include "io/json_reader.h"
 #include "io/json_writer.h"
 #include "memory/disk_file.h"
+#include "memory/text_file.h"
 
 namespace ballast::train {
 namespace {
@@ -78,17 +78,14 @@ void save_profile(const MachineProfile& profile, const std::filesystem::path& pa
 
 std::optional<MachineProfile> load_profile(const std::string& device_name,
                                            const std::filesystem::path& path) {
-  std::error_code error;
-  if (path.empty() || std::filesystem::file_size(path, error) > kLongestFile || error) {
-    return std::nullopt;
-  }
-  std::ifstream in(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  if (path.empty()) return std::nullopt;
   MachineProfile p;
   p.estimate = false;
   std::size_t rates = 0, wanted = 0;
   try {
-    JsonReader json({.text = text, .path = path.string(), .rule = "machine profile"});
+    const auto text = read_text_file_if_there(path.string(), kLongestFile, "a machine profile");
+    if (!text) return std::nullopt;
+    JsonReader json({.text = *text, .path = path.string(), .rule = "machine profile"});
     json.open_object();
     for (std::string_view key; json.next_key(key);) {
       const std::string name(key);
@@ -115,7 +112,9 @@ std::optional<MachineProfile> load_profile(const std::string& device_name,
       }
     }
     json.finish();
-  } catch (const Error&) {
+  } catch (const Error& e) {
+    log::warn("{}: the rates of this machine are estimated (ballast bench machine measures them)",
+              e.what());
     return std::nullopt;
   }
   each_rate(p, [&](const char*, double) { ++wanted; });

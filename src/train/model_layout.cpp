@@ -10,8 +10,10 @@
 #include "io/atomic_file.h"
 #include "io/atomic_folder.h"
 #include "io/json_reader.h"
+#include "io/limits.h"
 #include "io/shared_files.h"
 #include "memory/disk_file.h"
+#include "memory/text_file.h"
 #include "models/wan/diffusers_config.h"
 #include "train/sharded_weights.h"
 
@@ -32,9 +34,7 @@ bool is_plain_file(const fs::path& path) {
 // The keys of a model_index.json whose values are [library, class].
 std::vector<std::string> components_of(const fs::path& pipeline) {
   const fs::path path = pipeline / kPipelineFile;
-  const DiskFile file = DiskFile::open(path.string(), DiskMode::buffered);
-  std::string text(std::min<std::uint64_t>(file.size(), 1 << 20), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
+  const std::string text = read_text_file(path.string(), limits::kConfigBytes, kPipelineFile);
   JsonReader json({.text = text, .path = path.string(), .rule = kPipelineFile});
   std::vector<std::string> components;
   json.open_object();

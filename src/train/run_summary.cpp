@@ -3,22 +3,16 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <fstream>
-#include <sstream>
 
 #include "core/random.h"
+#include "io/toml_table.h"
+#include "memory/text_file.h"
 #include "report/secrets.h"
 
 namespace ballast::train {
 namespace {
 
 constexpr std::size_t kSampledTensors = 64, kSampledBytes = 64;
-
-std::string text_of(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
 
 std::string dataset_text(const data::Dataset& d) {
   return fmt::format("{} clips in {} bucket{}", d.samples().size(), d.buckets().size(),
@@ -73,7 +67,8 @@ RunInfo run_info(const RunFacts& f) {
   const Budget& b = f.budget;
   info.allowed = {.device = b.gpu, .host = b.host, .disk = b.disk, .ram = b.host};
   info.plan = plan_rows(f.plan, f.lines);
-  if (!c.source.empty()) info.config = hide_secrets(text_of(c.source));
+  if (!c.source.empty())
+    info.config = hide_secrets(read_text_file(c.source, TomlFile::kMostBytes, "a configuration"));
   info.notes = f.notes;
   return info;
 }

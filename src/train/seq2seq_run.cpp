@@ -11,7 +11,9 @@
 #include "core/progress.h"
 #include "infer/model_folder.h"
 #include "io/hub_cache.h"
+#include "io/limits.h"
 #include "memory/machine.h"
+#include "memory/text_file.h"
 #include "models/t5/recognise.h"
 #include "models/t5/weights.h"
 #include "train/checkpoint_manifest.h"
@@ -33,10 +35,9 @@ constexpr std::int64_t kMostWalked = 20'000'000;
 double dropout_of(const Checkpoint& checkpoint) {
   double dropout = 0.1;
   if (!checkpoint.config_path()) return dropout;
-  const DiskFile file = DiskFile::open(*checkpoint.config_path(), DiskMode::buffered);
-  std::string text(std::min<std::uint64_t>(file.size(), 1 << 20), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
-  JsonReader json({.text = text, .path = file.path(), .rule = "config.json"});
+  const std::string& path = *checkpoint.config_path();
+  const std::string text = read_text_file(path, limits::kConfigBytes, "a config.json");
+  JsonReader json({.text = text, .path = path, .rule = "config.json"});
   json.open_object();
   for (std::string_view key; json.next_key(key);) {
     if (key == "dropout_rate") {

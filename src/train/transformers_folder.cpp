@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "io/atomic_file.h"
 #include "io/json_edit.h"
-#include "memory/disk_file.h"
+#include "memory/text_file.h"
 #include "train/sharded_weights.h"
 
 namespace ballast::train {
@@ -29,14 +29,7 @@ void write_text(const std::string& path, std::string_view text) {
 std::optional<std::string> read_small(const fs::path& path) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return std::nullopt;
-  const DiskFile file = DiskFile::open(path.string(), DiskMode::buffered);
-  if (file.size() > kMostBytes) {
-    fail(ErrorCode::input,
-         fmt::format("{}: {} bytes are too many to copy", path.string(), file.size()));
-  }
-  std::string text(file.size(), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
-  return text;
+  return read_text_file(path.string(), kMostBytes, "a file of a model that is copied");
 }
 
 // False when there is none. A file that is there already is itself.

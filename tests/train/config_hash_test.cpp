@@ -7,6 +7,7 @@
 #include <set>
 
 #include "io/safetensors.h"
+#include "tests/support/errors.h"
 #include "tests/support/tiny_training.h"
 #include "tests/support/trained_run.h"
 #include "train/read_config.h"
@@ -108,6 +109,15 @@ TEST_F(ConfigHash, KnowsWhatADatasetsFileDoesAndNotWhereThingsLie) {
                         std::filesystem::copy_options::recursive);
   EXPECT_EQ(with_file("# moved\nresolutions = [32]\n", dir.path("elsewhere/clips")), here);
   EXPECT_NE(with_file("resolutions = [32]\nnum_repeats = 2\n", training_.path("clips")), here);
+}
+
+TEST_F(ConfigHash, IsNotMadeOfADatasetFileThatCannotBeRead) {
+  const PreparedRun run = prepare_run(read_config(training_.write_config("epochs = 2")),
+                                      support::small_machine(), Purpose::train);
+  TrainConfig c = run.config;
+  EXPECT_EQ(config_hash(c, run.schedule, *run.dataset), run.config_hash);
+  c.dataset.config = "/proc/self/mem";  // the kernel answers EIO
+  EXPECT_FAILS(config_hash(c, run.schedule, *run.dataset), ErrorCode::io, "Input/output error");
 }
 
 TEST_F(ConfigHash, StandsInTheFilesOfARun) {

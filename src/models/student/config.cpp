@@ -8,7 +8,8 @@
 #include "core/error.h"
 #include "core/nearest_name.h"
 #include "io/json_reader.h"
-#include "memory/disk_file.h"
+#include "io/limits.h"
+#include "memory/text_file.h"
 
 namespace ballast::student {
 namespace {
@@ -101,15 +102,7 @@ Config parse_config(std::string_view text, const std::string& path) {
 }
 
 Config read_config(const std::string& path) {
-  const DiskFile file = DiskFile::open(path);
-  constexpr std::uint64_t kMostBytes = 1 << 20;
-  if (file.size() > kMostBytes) {
-    fail(ErrorCode::input,
-         fmt::format("{} has {} bytes: no student's JSON is that long", path, file.size()));
-  }
-  std::string text(file.size(), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
-  return parse_config(text, path);
+  return parse_config(read_text_file(path, limits::kConfigBytes, "a student's config.json"), path);
 }
 
 std::string config_text(const Config& c) {

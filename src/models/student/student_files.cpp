@@ -5,6 +5,8 @@
 #include "core/convert.h"
 #include "core/error.h"
 #include "io/atomic_file.h"
+#include "io/limits.h"
+#include "memory/text_file.h"
 #include "models/student/params.h"
 
 namespace ballast::student {
@@ -116,11 +118,8 @@ std::vector<float> StudentFiles::values(const std::string& name) const {
 bool is_student_folder(const std::string& path) {
   const std::string json = path + "/config.json";
   std::error_code error;
-  const auto bytes = fs::file_size(json, error);
-  if (error || bytes > (1 << 20)) return false;
-  const DiskFile file = DiskFile::open(json);
-  std::string text(file.size(), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
+  if (!fs::is_regular_file(json, error)) return false;
+  const std::string text = read_text_file(json, limits::kConfigBytes, "a config.json");
   return text.find("WanLiteStudent") != std::string::npos;
 }
 

@@ -9,13 +9,14 @@
 #include "core/error.h"
 #include "io/json_reader.h"
 #include "io/json_writer.h"
+#include "io/limits.h"
+#include "memory/text_file.h"
 
 namespace ballast::t5 {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMostConfig = 1 << 20;
 constexpr std::int64_t kMostRank = 4096;
 
 [[noreturn]] void fail_here(const std::string& path, const std::string& what) {
@@ -73,10 +74,7 @@ bool is_adapter_folder(const std::string& folder) {
 
 AdapterConfig read_adapter_config(const std::string& folder) {
   const std::string path = folder + "/" + kAdapterConfigFile;
-  const DiskFile file = DiskFile::open(path, DiskMode::buffered);
-  if (file.size() > kMostConfig) fail_here(path, "larger than such a file is");
-  std::string text(file.size(), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
+  const std::string text = read_text_file(path, limits::kConfigBytes, "an adapter_config.json");
   AdapterConfig c;
   JsonReader json({.text = text, .path = path, .rule = "adapter_config.json"});
   json.open_object();

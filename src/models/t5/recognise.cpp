@@ -5,12 +5,12 @@
 #include <fstream>
 
 #include "core/error.h"
+#include "io/limits.h"
+#include "memory/text_file.h"
 #include "models/t5/params.h"
 
 namespace ballast::t5 {
 namespace {
-
-constexpr std::uint64_t kConfigBytes = 16 << 20;
 
 bool same_sizes(const Config& a, const Config& b) {
   return a.d_model == b.d_model && a.d_kv == b.d_kv && a.d_ff == b.d_ff && a.heads == b.heads &&
@@ -46,17 +46,6 @@ bool head_is_embedding(const Checkpoint& checkpoint, const NamedTensor& head,
     if (first != second) return false;
   }
   return true;
-}
-
-std::string read_text(const std::string& path) {
-  const DiskFile file = DiskFile::open(path, DiskMode::buffered);
-  if (file.size() > kConfigBytes) {
-    fail(ErrorCode::input, fmt::format("{}: {} bytes, a config.json has at most {}", path,
-                                       file.size(), kConfigBytes));
-  }
-  std::string text(file.size(), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
-  return text;
 }
 
 }  // namespace
@@ -132,7 +121,7 @@ Config model_config(const Checkpoint& checkpoint, const TensorMap& names, JsonSo
 Config model_config(const Checkpoint& checkpoint, const TensorMap& names) {
   if (checkpoint.config_path()) {
     const std::string& path = *checkpoint.config_path();
-    const std::string text = read_text(path);
+    const std::string text = read_text_file(path, limits::kConfigBytes, "a config.json");
     return model_config(checkpoint, names, {.text = text, .path = path, .rule = "config.json"});
   }
   if (auto found = recognise(checkpoint, names)) return std::move(*found);

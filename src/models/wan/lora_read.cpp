@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/finite.h"
 #include "io/limits.h"
+#include "memory/text_file.h"
 #include "models/wan/names.h"
 #include "models/wan/params.h"
 #include "models/wan/peft_config.h"
@@ -102,12 +103,8 @@ std::optional<PeftConfig> peft_config(const Checkpoint& checkpoint) {
       !std::filesystem::is_regular_file(config, ignored)) {
     return std::nullopt;
   }
-  const DiskFile json = DiskFile::open(config.string(), DiskMode::buffered);
-  if (json.size() > limits::kSafetensorsHeaderWrite) {
-    refuse(checkpoint, config.string(), fmt::format("it has {} bytes", json.size()));
-  }
-  std::string text(json.size(), '\0');
-  json.read(0, std::as_writable_bytes(std::span(text)));
+  const std::string text =
+      read_text_file(config.string(), limits::kConfigBytes, "an adapter_config.json");
   return read_peft_config({.text = text, .path = config.string(), .rule = "lora.peft"});
 }
 

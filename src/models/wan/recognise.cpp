@@ -7,7 +7,8 @@
 
 #include "core/error.h"
 #include "io/json_reader.h"
-#include "memory/disk_file.h"
+#include "io/limits.h"
+#include "memory/text_file.h"
 #include "models/wan/params.h"
 
 namespace ballast::wan {
@@ -47,14 +48,7 @@ void refuse_derivatives(const Checkpoint& checkpoint, const TensorMap& names) {
 
 // The config.json of a folder says how many rows of text there are; tensors do not.
 void take_text_length(const std::string& path, Config& c) {
-  constexpr std::uint64_t kMostBytes = 16 << 20;
-  const DiskFile file = DiskFile::open(path, DiskMode::buffered);
-  if (file.size() > kMostBytes) {
-    fail(ErrorCode::input,
-         fmt::format("{}: {} bytes, a config.json has at most {}", path, file.size(), kMostBytes));
-  }
-  std::string text(file.size(), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
+  const std::string text = read_text_file(path, limits::kConfigBytes, "a config.json");
   JsonReader json({.text = text, .path = path, .rule = "config.json"});
   json.open_object();
   for (std::string_view key; json.next_key(key);) {

@@ -1,0 +1,79 @@
+// Files that are no regular ones, that cannot be read, or that never end.
+
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+
+#include "report/run_log.h"
+#include "tests/e2e/ballast_process.h"
+#include "tests/support/tiny_text_model.h"
+
+namespace ballast::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Who hangs is killed after 60 s: exit code 137.
+Finished run_with(const std::string& environment, const std::vector<std::string>& arguments) {
+  std::vector<std::string> all = {"-c", environment + " exec timeout -s KILL 60 \"$0\" \"$@\"",
+                                  BALLAST_BINARY};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  return run_program("/bin/bash", all);
+}
+
+class ForeignFiles : public ::testing::Test {
+ protected:
+  Finished generate(const std::string& prompts, const std::string& environment = "") const {
+    return run_with(environment, {"generate", "--device", "cpu", "--max-new-tokens", "2", "--model",
+                                  model_, "--prompt-file", prompts});
+  }
+  std::string fifo(const std::string& name) const {
+    const std::string path = dir_.path(name);
+    if (::mkfifo(path.c_str(), 0600) != 0) throw std::runtime_error("mkfifo");
+    return path;
+  }
+
+  const TempDir dir_;
+  const std::string model_ = support::write_text_model(dir_, "model");
+};
+
+TEST_F(ForeignFiles, AReadErrorIsNotTheEndOfTheirPrompts) {
+  std::string text;
+  for (int i = 0; i < 3000; ++i) text += "say red and blue and then count again from one\n";
+  const std::string prompts = dir_.write("prompts.txt", text);
+  const Finished f = generate(
+      prompts, fmt::format("LD_PRELOAD={} BALLAST_FAIL_READ=2:prompts.txt", BALLAST_READ_FAULT));
+  EXPECT_EQ(f.exit_code, 6) << f.err;
+  EXPECT_EQ(f.out, "");
+  EXPECT_THAT(f.err, AllOf(HasSubstr(prompts), HasSubstr("Input/output error")));
+}
+
+TEST_F(ForeignFiles, PromptsAreARegularFile) {
+  const std::pair<std::string, const char*> cases[] = {
+      {fifo("fifo"), "is a FIFO, not a regular file"},
+      {"/dev/zero", "is a character device, not a regular file"},
+      {dir_.path(), "Is a directory"}};
+  for (const auto& [path, reason] : cases) {
+    const Finished f = generate(path);
+    EXPECT_EQ(f.exit_code, 6) << f.err;
+    EXPECT_THAT(f.err, AllOf(HasSubstr(path), HasSubstr(reason)));
+  }
+  const Finished endless = generate("-", "exec < /dev/zero;");
+  EXPECT_EQ(endless.exit_code, 4) << endless.err;
+  EXPECT_THAT(endless.err, HasSubstr("standard input, line 1: more than 1048576 bytes"));
+}
+
+TEST_F(ForeignFiles, LogsAndRecordsAreRegularFiles) {
+  const std::string log = fifo(std::string(kRunLogFile));
+  const Finished report = run_with("", {"report", log});
+  EXPECT_EQ(report.exit_code, 6) << report.err;
+  EXPECT_THAT(report.err, AllOf(HasSubstr(log), HasSubstr("is a FIFO, not a regular file")));
+  std::filesystem::create_directories(dir_.path("state/ballast"));
+  const std::string last = fifo("state/ballast/last_run");
+  const Finished doctor = run_with("XDG_STATE_HOME=" + dir_.path("state"), {"doctor"});
+  EXPECT_EQ(doctor.exit_code, 6) << doctor.err;
+  EXPECT_THAT(doctor.err, AllOf(HasSubstr(last), HasSubstr("is a FIFO, not a regular file")));
+}
+
+}  // namespace
+}  // namespace ballast::test
