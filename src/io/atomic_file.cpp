@@ -4,34 +4,22 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <utility>
 
 #include "core/error.h"
+#include "io/leftovers.h"
 #include "memory/disk_file.h"
+#include "memory/regular_file.h"
 
 namespace ballast {
 namespace {
 
-std::string temporary_name(const std::string& folder, std::string_view name) {
-  static std::atomic<unsigned> counter{0};
-  // 100: the whole name stays below the 255 bytes that file systems allow.
-  return fmt::format("{}/.{}.{}-{}.tmp", folder, name.substr(0, 100), ::getpid(), counter++);
-}
-
 std::string folder_of_file(const std::string& path) {
   const std::size_t slash = path.rfind('/');
   return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
-}
-
-const char* kind_of(mode_t mode) {
-  if (S_ISCHR(mode)) return "a character device";
-  if (S_ISBLK(mode)) return "a block device";
-  if (S_ISFIFO(mode)) return "a FIFO";
-  return "a socket";
 }
 
 // The file to replace: what the symbolic links at `path` lead to, there or not. Renaming over
@@ -47,7 +35,7 @@ std::string replaceable(const std::string& path) {
     if (!S_ISLNK(s.st_mode)) {
       fail(ErrorCode::io,
            fmt::format("{} is {}: an output file would replace it", printable(path),
-                       kind_of(s.st_mode)),
+                       special_kind(s.st_mode)),
            {{"name a regular file", "or one that does not exist yet"}});
     }
     std::error_code error;
@@ -64,10 +52,11 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), target_(repla
   const std::string_view name = std::string_view(target_).substr(target_.rfind('/') + 1);
   folder_ = folder_of_file(target_);
   if (name.empty()) fail_io(path_, "write a file without a name", EISDIR);
+  remove_leftovers_once(folder_);
   do {  // an earlier process with our id may have left a file of that name
-    temporary_ = temporary_name(folder_, name);
+    temporary_ = fmt::format("{}/{}", folder_, temporary_file_name(name));
     fd_ = FileDescriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  } while (!fd_ && errno == EEXIST);
+  } while (fd_ ? !lock_temporary(fd_, temporary_) : errno == EEXIST);
   if (!fd_) {
     const int error = errno;
     temporary_.clear();
@@ -100,10 +89,21 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
   }
 }
 
+void AtomicFile::set_name(std::string_view name) {
+  check(static_cast<bool>(fd_) && name.find('/') == std::string_view::npos, "{} cannot be named {}",
+        path_, name);
+  path_ = fmt::format("{}/{}", folder_of_file(path_), name);
+  target_ = replaceable(path_);
+  folder_ = folder_of_file(target_);
+}
+
 void AtomicFile::commit(Durability durability) {
   check(static_cast<bool>(fd_), "{} was committed twice", path_);
   const bool forced = durability == Durability::power_cut;
   if (forced && ::fsync(fd_.get()) != 0) fail_io(path_, "force the file to disk", errno);
+  // A second descriptor keeps the lock until the file has its name.
+  const FileDescriptor lock(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0));
+  if (!lock) fail_io(path_, "keep the file locked", errno);
   if (::close(fd_.release()) != 0) fail_io(path_, "close the file", errno);
   // Links and special files that came since are not replaced either.
   if (replaceable(path_) != target_) {

@@ -18,7 +18,8 @@ enum class Durability {
 
 // Writes a file that appears under its name complete or not at all. The bytes go to a hidden
 // temporary file beside it; commit() forces them to disk, renames the file over `path` and forces
-// the folder. Without commit() the temporary file is removed and `path` is as it was. Every failure
+// the folder. Without commit() the temporary file is removed and `path` is as it was; that of a
+// killed process is removed by the next one that writes there (io/leftovers.h). Every failure
 // is an Error of ErrorCode::io. Of a symbolic link the file that it leads to is replaced. Only
 // regular files are: a device, FIFO, socket or folder of that name is an error before anything is
 // written.
@@ -35,6 +36,8 @@ class AtomicFile {
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+  // Another name in the same folder, where it is known only when the bytes are.
+  void set_name(std::string_view name);
   // Once, and nothing is written after it.
   void commit(Durability durability = Durability::power_cut);
 

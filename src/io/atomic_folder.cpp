@@ -2,19 +2,15 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
-#include <optional>
-#include <random>
-#include <vector>
 
 #include "core/error.h"
+#include "io/leftovers.h"
 #include "memory/disk_file.h"
 #include "memory/file_descriptor.h"
 
@@ -23,41 +19,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kTemporary = ".tmp-";
-constexpr std::string_view kDeleting = ".deleting";
-
 std::string parent_of(const std::string& path) {
   const std::size_t slash = path.rfind('/');
   return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
-
-// The process in "<pid>-<anything>".
-std::optional<pid_t> pid_before_dash(std::string_view text) {
-  pid_t pid = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), pid);
-  if (error != std::errc() || pid <= 0 || end == text.data() + text.size() || *end != '-') {
-    return std::nullopt;
-  }
-  return pid;
-}
-
-// Of a folder `<name>.tmp-<pid>-<random>`.
-std::optional<pid_t> owner_of_folder(std::string_view name) {
-  const std::size_t mark = name.rfind(kTemporary);
-  if (mark == std::string_view::npos) return std::nullopt;
-  return pid_before_dash(name.substr(mark + kTemporary.size()));
-}
-
-// Of a file `.<name>.<pid>-<n>.tmp`, as io/atomic_file.h makes them.
-std::optional<pid_t> owner_of_file(std::string_view name) {
-  constexpr std::string_view kEnd = ".tmp";
-  if (!name.starts_with('.') || !name.ends_with(kEnd)) return std::nullopt;
-  name.remove_suffix(kEnd.size());
-  return pid_before_dash(name.substr(name.rfind('.') + 1));
-}
-
-// EPERM: it lives, but is not ours.
-bool lives(pid_t pid) { return ::kill(pid, 0) == 0 || errno == EPERM; }
 
 void remove_tree(const std::string& path) {
   std::error_code error;
@@ -68,19 +33,26 @@ void remove_tree(const std::string& path) {
 }  // namespace
 
 AtomicFolder::AtomicFolder(std::string path) : path_(std::move(path)) {
-  std::random_device random;
-  do {
-    temporary_ = fmt::format("{}{}{}-{:08x}", path_, kTemporary, ::getpid(), random());
-    if (::mkdir(temporary_.c_str(), 0777) == 0) return;
-  } while (errno == EEXIST);
+  remove_leftovers_once(parent_of(path_));
+  for (;;) {
+    temporary_ = temporary_folder_name(path_);
+    if (::mkdir(temporary_.c_str(), 0777) != 0) {
+      if (errno == EEXIST) continue;
+      break;
+    }
+    lock_ = FileDescriptor(::open(temporary_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!lock_ && errno != ENOENT) break;
+    if (lock_ && lock_temporary(lock_, temporary_)) return;
+  }
   const int error = errno;
+  if (!lock_) ::rmdir(temporary_.c_str());
   temporary_.clear();
   fail_io(path_, "create a folder beside it", error);
 }
 
 AtomicFolder::~AtomicFolder() {
   if (temporary_.empty()) return;
-  std::error_code ignored;  // what stays is removed by the next run: clean_leftovers()
+  std::error_code ignored;  // what stays is removed later (io/leftovers.h)
   fs::remove_all(temporary_, ignored);
 }
 
@@ -117,35 +89,13 @@ void AtomicFolder::commit() {
 }
 
 void delete_folder(const std::string& path) {
-  const std::string doomed = path + std::string(kDeleting);
+  const std::string doomed = path + std::string(kDeletingEnd);
   remove_tree(doomed);  // an earlier process may have stopped half way
   if (std::rename(path.c_str(), doomed.c_str()) != 0) {
     fail_io(path, fmt::format("rename it to {}", doomed), errno);
   }
   sync_folder(parent_of(path));
   remove_tree(doomed);
-}
-
-int clean_leftovers(const std::string& parent) {
-  std::vector<fs::path> doomed;  // listed first: removing while listing may skip entries
-  std::error_code error;
-  for (fs::directory_iterator it(parent, error), end; !error && it != end; it.increment(error)) {
-    std::error_code unknown;
-    const fs::file_status status = it->symlink_status(unknown);
-    const bool folder = fs::is_directory(status);
-    if (!folder && !fs::is_regular_file(status)) continue;
-    const std::string name = it->path().filename().string();
-    const auto pid = folder ? owner_of_folder(name) : owner_of_file(name);
-    if ((folder && name.ends_with(kDeleting)) || (pid && (*pid == ::getpid() || !lives(*pid)))) {
-      doomed.push_back(it->path());
-    }
-  }
-  int removed = 0;
-  for (const fs::path& path : doomed) {
-    fs::remove_all(path, error);
-    if (!error) ++removed;
-  }
-  return removed;
 }
 
 void create_folders(const std::string& path) {

@@ -3,13 +3,16 @@
 #include <string>
 #include <string_view>
 
+#include "memory/file_descriptor.h"
+
 namespace ballast {
 
-// A folder that appears under its name complete or not at all. Files are made in
-// `<path>.tmp-<pid>-<random>`, each forced to disk by whoever writes it; commit() forces the
-// folder, renames it to `path` and forces the parent. A folder that was at `path` is exchanged with
-// the new one in one step where the file system can. Without commit() the temporary folder is
-// removed. Every failure is an Error of ErrorCode::io.
+// A folder that appears under its name complete or not at all. Files are made in a temporary folder
+// beside it, each forced to disk by whoever writes it; commit() forces the folder, renames it to
+// `path` and forces the parent. A folder that was at `path` is exchanged with the new one in one
+// step where the file system can. Without commit() the temporary folder is removed; that of a
+// killed process is removed by the next one that writes there (io/leftovers.h). Every failure is an
+// Error of ErrorCode::io.
 class AtomicFolder {
  public:
   explicit AtomicFolder(std::string path);  // the parent exists
@@ -25,17 +28,13 @@ class AtomicFolder {
  private:
   std::string path_;
   std::string temporary_;  // empty once committed
+  FileDescriptor lock_;    // of the temporary folder
 };
 
 // Removes a folder of results so that no reader ever takes half of it for the whole: it is renamed
 // to `<path>.deleting` first.
+inline constexpr std::string_view kDeletingEnd = ".deleting";
 void delete_folder(const std::string& path);
-
-// Removes what killed processes left in `parent`: folders `*.deleting` and `*.tmp-<pid>-<random>`,
-// and AtomicFile's temporary files, of processes that are gone or of this one (in a container every
-// run may have the same id). To be called while nobody of this process writes there. Returns how
-// many were removed; what cannot be removed stays, it is in nobody's way.
-int clean_leftovers(const std::string& parent);
 
 void create_folders(const std::string& path);  // with its parents; fine when it is there
 void sync_folder(const std::string& path);     // forces its list of names to disk

@@ -9,6 +9,7 @@
 #include "infer/clip_file.h"
 #include "io/atomic_folder.h"
 #include "io/checkpoint_parts.h"
+#include "io/leftovers.h"
 #include "plan/display_names.h"
 #include "plan/phase.h"
 #include "train/model_parts.h"

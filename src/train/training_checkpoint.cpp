@@ -10,6 +10,7 @@
 #include "io/atomic_file.h"
 #include "io/atomic_folder.h"
 #include "io/hashed_file.h"
+#include "io/leftovers.h"
 #include "io/safetensors.h"
 #include "train/checkpoint_manifest.h"
 #include "train/checkpoint_search.h"

@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 
+#include "io/atomic_file.h"
 #include "models/wan/params.h"
 #include "tests/e2e/ballast_process.h"
+#include "tests/support/child_process.h"
 #include "tests/support/tensor_file.h"
 #include "tests/support/torch_archive.h"
 
@@ -81,6 +83,28 @@ TEST(Convert, MergeTakesStrengthsAndLeavesTheRest) {
   const auto a = values_in(none, "blocks.0.self_attn.q.weight"),
              b = values_in(model, "blocks.0.self_attn.q.weight");
   for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-5) << i;
+}
+
+TEST(Convert, MergeRemovesTheHalfOfAModelThatAKilledOneLeft) {
+  const TempDir dir;
+  const std::string model = model_file(dir), lora = lora_file(dir);
+  std::filesystem::create_directories(dir.path("out"));
+  const std::string out = dir.path("out/merged.safetensors");
+  std::string left;
+  {
+    ChildProcess killed([&] {
+      AtomicFile file(out);
+      file.write("half a model");
+      ::raise(SIGKILL);
+      return 0;
+    });
+    ASSERT_EQ(killed.wait(), -SIGKILL);
+    left = std::filesystem::directory_iterator(dir.path("out"))->path().string();
+  }
+  const Finished f = run_ballast({"convert", "merge", model, lora, out});
+  EXPECT_EQ(f.exit_code, 0) << f.err;
+  EXPECT_FALSE(std::filesystem::exists(left)) << left;
+  EXPECT_THAT(f.err, HasSubstr("removed 1 temporary file"));
 }
 
 TEST(Convert, PyTorchAndGgufFilesBecomeSafetensors) {

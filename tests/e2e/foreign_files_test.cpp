@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
+#include "io/atomic_file.h"
 #include "report/run_log.h"
 #include "tests/e2e/ballast_process.h"
+#include "tests/support/child_process.h"
 #include "tests/support/tiny_text_model.h"
 
 namespace ballast::test {
@@ -73,6 +75,44 @@ TEST_F(ForeignFiles, LogsAndRecordsAreRegularFiles) {
   const Finished doctor = run_with("XDG_STATE_HOME=" + dir_.path("state"), {"doctor"});
   EXPECT_EQ(doctor.exit_code, 6) << doctor.err;
   EXPECT_THAT(doctor.err, AllOf(HasSubstr(last), HasSubstr("is a FIFO, not a regular file")));
+}
+
+// Temporary files of AtomicFile beside `path`, as SIGKILL leaves them.
+void leave_temporary_file(const std::string& path) {
+  ChildProcess killed([&] {
+    AtomicFile file(path);
+    file.write(std::string(2'000'000, 'x'));
+    ::raise(SIGKILL);
+    return 0;
+  });
+  ASSERT_EQ(killed.wait(), -SIGKILL);
+}
+
+std::int64_t entries(const std::string& folder) {
+  return std::distance(std::filesystem::directory_iterator(folder), {});
+}
+
+TEST_F(ForeignFiles, TheNextCommandRemovesWhatAKilledOneLeft) {
+  std::filesystem::create_directories(dir_.path("out"));
+  const std::string output = dir_.path("out/texts");
+  leave_temporary_file(output);
+  leave_temporary_file(dir_.path("out/another"));
+  ASSERT_EQ(entries(dir_.path("out")), 2);
+  const std::vector<std::string> generate = {"generate", "--device", "cpu",    "--max-new-tokens",
+                                             "2",        "--output", output,   "--model",
+                                             model_,     "--prompt", "say red"};
+  const Finished f = run_ballast(generate);
+  EXPECT_EQ(f.exit_code, 0) << f.err;
+  EXPECT_THAT(f.err, HasSubstr("out: removed 2 temporary files and folders (4.000 MB) that a "
+                               "killed process left"));
+  EXPECT_EQ(entries(dir_.path("out")), 1);
+  // One that is being written stays.
+  AtomicFile ours(dir_.path("out/ours"));
+  const Finished again = run_ballast(generate);
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(again.err.find("removed"), std::string::npos) << again.err;
+  ours.commit();
+  EXPECT_EQ(entries(dir_.path("out")), 2);
 }
 
 }  // namespace

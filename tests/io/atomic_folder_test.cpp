@@ -6,7 +6,6 @@
 #include <fstream>
 #include <set>
 
-#include "tests/support/child_process.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
 
@@ -71,31 +70,6 @@ TEST(AtomicFolder, DeletesByRenamingFirst) {
   delete_folder(parent.path("out"));
   EXPECT_EQ(names_in(parent.path()), std::set<std::string>{});
   EXPECT_FAILS(delete_folder(parent.path("out")), ErrorCode::io, "No such file");
-}
-
-TEST(Leftovers, AreThoseOfDeadProcessesAndOurOwn) {
-  const TempDir parent;
-  test::ChildProcess gone([] { return 0; });
-  const pid_t dead = gone.pid();
-  ASSERT_EQ(gone.wait(), 0);
-  test::ChildProcess living([] { return ::pause(); });
-  const auto write_all = [&](pid_t pid) {
-    parent.write(fmt::format("a.tmp-{}-00ff/f", pid), "x");
-    parent.write(fmt::format(".a.safetensors.{}-3.tmp", pid), "x");
-  };
-  write_all(dead);
-  write_all(::getpid());
-  write_all(living.pid());
-  parent.write("b.deleting/f", "x");
-  const std::set<std::string> others = {"a.tmp-file-of-someone", ".hidden.tmp", "c.deleting",
-                                        "d.tmp--5-1", "1-1.tmp"};
-  for (const std::string& name : others) parent.write(name, "x");
-  EXPECT_EQ(clean_leftovers(parent.path()), 5);
-  std::set<std::string> left = others;
-  left.insert(fmt::format("a.tmp-{}-00ff", living.pid()));
-  left.insert(fmt::format(".a.safetensors.{}-3.tmp", living.pid()));
-  EXPECT_EQ(names_in(parent.path()), left);
-  EXPECT_EQ(clean_leftovers(parent.path("no such")), 0);
 }
 
 }  // namespace
