@@ -86,7 +86,9 @@ bool RecordReader::fill() {
       static_cast<std::size_t>(std::min<std::uint64_t>(kPiece, file_.size() - offset_));
   const std::size_t before = buffer_.size();
   buffer_.resize(before + bytes);
-  file_.read(offset_, std::as_writable_bytes(std::span(buffer_)).subspan(before));
+  const auto piece = std::as_writable_bytes(std::span(buffer_)).subspan(before);
+  file_.read(offset_, piece);
+  sum_.add(piece);
   offset_ += bytes;
   return true;
 }

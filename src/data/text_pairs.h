@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "io/checksum.h"
 #include "memory/disk_file.h"
 
 namespace ballast::data {
@@ -45,6 +46,8 @@ class RecordReader {
   std::uint64_t size() const { return file_.size(); }
   std::uint64_t done() const { return offset_ - (buffer_.size() - at_); }  // bytes
   bool next(RawRecord& record);                                            // false at the end
+  // Of the bytes read so far: of the whole file once next() was false.
+  const Checksum& checksum() const { return sum_; }
 
  private:
   explicit RecordReader(DiskFile file, RecordFormat format)
@@ -57,6 +60,7 @@ class RecordReader {
   std::size_t at_ = 0;
   std::uint64_t offset_ = 0;  // read so far
   std::uint64_t line_ = 1;
+  Checksum sum_;
 };
 
 struct TextPair {

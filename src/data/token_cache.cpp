@@ -23,6 +23,7 @@ constexpr std::int64_t kMostTokens = 65'535;
 constexpr std::uint64_t kMostSamples = 1ull << 32;
 constexpr std::size_t kRoundBytes = 4 << 20, kRoundRecords = 8192;
 constexpr std::int64_t kTaskRecords = 32;
+constexpr std::string_view kCacheEnd = ".tokens";
 
 void check_lengths(std::int64_t source, std::int64_t target) {
   if (std::min(source, target) >= 1 && std::max(source, target) <= kMostTokens) return;
@@ -57,11 +58,43 @@ void each_piece(const DiskFile& file, std::uint64_t bytes, Visit&& visit) {
   }
 }
 
+std::string content_text(std::uint64_t bytes, const Checksum& sum) {
+  return fmt::format("{}:{}", bytes, sum.text());
+}
+
 std::string content_of(const std::string& path) {
   const DiskFile file = DiskFile::open(path, DiskMode::buffered);
   Checksum sum;
   each_piece(file, file.size(), [&](std::span<const std::byte> b) { sum.add(b); });
-  return fmt::format("{}:{}", file.size(), sum.text());
+  return content_text(file.size(), sum);
+}
+
+std::string key_of(const std::string& content, const std::string& texts, const Tokenizer& tokenizer,
+                   const TokenOptions& o) {
+  return checksum_text(fmt::format(
+      "1|{}|{}|{}|{}|{}|{}|{}|{}|{}", content, content_of(tokenizer.path()),
+      static_cast<int>(record_format(texts)), o.texts.source_column, o.texts.target_column,
+      o.texts.source_prefix, o.texts.least_quality, o.max_source, o.max_target));
+}
+
+std::string stem_of_caches(const std::string& texts) {
+  return std::filesystem::path(texts).filename().string() + "-";
+}
+
+std::string cache_name(const std::string& texts, const std::string& key) {
+  return stem_of_caches(texts) + key + std::string(kCacheEnd);
+}
+
+// Whether the folder holds a cache of a file of that name, of whatever content.
+bool has_caches_of(const std::string& texts, const std::string& folder) {
+  const std::string stem = stem_of_caches(texts);
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end;
+       at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (name.starts_with(stem) && name.ends_with(kCacheEnd)) return true;
+  }
+  return false;
 }
 
 // One record's outcome; an error waits until it is known that no earlier record has one.
@@ -86,7 +119,8 @@ class CacheWriter {
   }
   std::uint64_t samples() const { return lengths_.size() / 2; }
 
-  void finish(const std::string& key, const PairCounts& counts) {
+  // name: the file's, in the folder of `path`. Returns its path.
+  std::string finish(const std::string& name, const std::string& key, const PairCounts& counts) {
     flush();
     write(std::as_bytes(std::span(lengths_)));
     std::ranges::copy(key, footer_.key.begin());
@@ -97,7 +131,9 @@ class CacheWriter {
     footer_.checksum = sum_.value();
     footer_.own = own_checksum(footer_);
     file_.write(std::as_bytes(std::span(&footer_, 1)));
+    file_.set_name(name);
     file_.commit(Durability::process);  // it can be made again
+    return file_.path();
   }
 
  private:
@@ -151,9 +187,11 @@ void tokenise(const RawRecord& record, const PairColumns& columns, const Tokeniz
   t.error = std::current_exception();
 }
 
-void write_cache(const std::string& path, const std::string& key, const std::string& texts,
-                 const Tokenizer& tokenizer, const TokenOptions& o, int threads,
-                 const OnBytes& on_bytes) {
+// The texts are read once: their checksum, which is part of the cache's name, is complete when the
+// last record is tokenised. Returns the path.
+std::string write_cache(const std::string& folder, const std::string& texts,
+                        const Tokenizer& tokenizer, const TokenOptions& o, int threads,
+                        const OnBytes& on_bytes) {
   RecordReader reader = RecordReader::open(texts);
   std::vector<RawRecord> records(1);
   if (!reader.next(records[0])) {
@@ -162,7 +200,7 @@ void write_cache(const std::string& path, const std::string& key, const std::str
   const PairColumns columns(o.texts, reader.format(), records[0], texts);
   // Of a CSV the first record is the header.
   std::size_t filled = reader.format() == RecordFormat::json_lines ? 1 : 0;
-  CacheWriter writer(path, tokenizer);
+  CacheWriter writer(fmt::format("{}/{}", folder, cache_name(texts, "new")), tokenizer);
   PairCounts counts;
   ThreadPool pool(std::max(1, threads));
   std::vector<Tokenised> done;
@@ -203,17 +241,16 @@ void write_cache(const std::string& path, const std::string& key, const std::str
                      texts, counts.records, counts.low_quality, o.texts.least_quality,
                      counts.empty));
   }
-  writer.finish(key, counts);
+  const std::string key =
+      key_of(content_text(reader.size(), reader.checksum()), texts, tokenizer, o);
+  return writer.finish(cache_name(texts, key), key, counts);
 }
 
 }  // namespace
 
 std::string token_cache_key(const std::string& texts, const Tokenizer& tokenizer,
                             const TokenOptions& o) {
-  return checksum_text(fmt::format(
-      "1|{}|{}|{}|{}|{}|{}|{}|{}|{}", content_of(texts), content_of(tokenizer.path()),
-      static_cast<int>(record_format(texts)), o.texts.source_column, o.texts.target_column,
-      o.texts.source_prefix, o.texts.least_quality, o.max_source, o.max_target));
+  return key_of(content_of(texts), texts, tokenizer, o);
 }
 
 TokenCache TokenCache::assumed(std::int64_t samples, PairLength length) {
@@ -294,21 +331,21 @@ TokenCache make_token_cache(const std::string& texts, const Tokenizer& tokenizer
                             const TokenOptions& options, const std::string& folder, int threads,
                             const OnBytes& on_bytes) {
   check_lengths(options.max_source, options.max_target);
-  const std::string key = token_cache_key(texts, tokenizer, options);
-  const std::string path =
-      fmt::format("{}/{}-{}.tokens", folder, std::filesystem::path(texts).filename().string(), key);
-  std::error_code error;
-  if (std::filesystem::exists(path, error)) {
-    try {
-      TokenCache there = TokenCache::open(path);
-      if (there.key() == key) return there;
-    } catch (const Error& e) {
-      if (e.code() != ErrorCode::input) throw;  // broken: made again
+  if (has_caches_of(texts, folder)) {
+    const std::string key = token_cache_key(texts, tokenizer, options);
+    const std::string path = fmt::format("{}/{}", folder, cache_name(texts, key));
+    std::error_code error;
+    if (std::filesystem::exists(path, error)) {
+      try {
+        TokenCache there = TokenCache::open(path);
+        if (there.key() == key) return there;
+      } catch (const Error& e) {
+        if (e.code() != ErrorCode::input) throw;  // broken: made again
+      }
     }
   }
   create_folders(folder);
-  write_cache(path, key, texts, tokenizer, options, threads, on_bytes);
-  return TokenCache::open(path);
+  return TokenCache::open(write_cache(folder, texts, tokenizer, options, threads, on_bytes));
 }
 
 }  // namespace ballast::data

@@ -96,8 +96,9 @@ using OnBytes = std::function<void(std::uint64_t bytes)>;  // of the texts, so m
 
 // The cache of a file of texts in `folder`: the one that is there when it was made of the same
 // bytes in the same way, else it is made anew by so many threads (records are parsed and tokenised
-// side by side, about 4 MiB of them at a time) and appears complete or not at all. Fails with
-// ErrorCode::input where a record is broken, and where none is left.
+// side by side, about 4 MiB of them at a time) and appears complete or not at all. The texts are
+// read before that only where a cache of a file of that name is there to be compared with. Fails
+// with ErrorCode::input where a record is broken, and where none is left.
 TokenCache make_token_cache(const std::string& texts, const Tokenizer& tokenizer,
                             const TokenOptions& options, const std::string& folder, int threads,
                             const OnBytes& on_bytes = nullptr);

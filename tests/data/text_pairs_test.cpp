@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "data/pair_batches.h"
@@ -185,6 +186,37 @@ TEST_F(TokenCaches, AreMadeAgainWhenTextsOrSettingsChangeOrTheFileIsBroken) {
   EXPECT_FAILS(make("\n\n"), ErrorCode::input, "no record");
   EXPECT_FAILS(make(line("a", "b") + "{"), ErrorCode::input, "line 2");
   EXPECT_EQ(files(), 4u) << "nothing half made is left";
+}
+
+// Bytes that this thread has read from files so far.
+std::uint64_t bytes_read() {
+  std::ifstream io("/proc/thread-self/io");
+  std::string name;
+  std::uint64_t bytes = 0;
+  io >> name >> bytes;
+  EXPECT_EQ(name, "rchar:");
+  return bytes;
+}
+
+// A broken record of a large file is found when it is reached, and a file is read once.
+TEST_F(TokenCaches, AreMadeInOnePassOverTheTexts) {
+  constexpr std::uint64_t kBytes = 64 << 20;
+  const std::string texts = dir_.write("broken.jsonl", "{\n");
+  std::filesystem::resize_file(texts, kBytes);
+  std::uint64_t before = bytes_read();
+  EXPECT_FAILS(make_token_cache(texts, tokenizer_, {}, dir_.path("cache"), 1), ErrorCode::input,
+               "line 1");
+  EXPECT_LT(bytes_read() - before, kBytes / 2);
+  const std::string endless = dir_.write("endless.jsonl", "");
+  std::filesystem::resize_file(endless, 10'000'000'000);
+  EXPECT_FAILS(make_token_cache(endless, tokenizer_, {}, dir_.path("cache"), 1), ErrorCode::input,
+               "line 1: a record of more than 16 MiB");
+  std::string text;
+  while (text.size() < (4 << 20)) text += line("say red " + std::string(10'000, 'x'), "red");
+  before = bytes_read();
+  const TokenCache cache = make(text, {.max_source = 4});
+  EXPECT_LT(bytes_read() - before, text.size() * 3 / 2);
+  EXPECT_EQ(cache.key(), token_cache_key(dir_.path("train.jsonl"), tokenizer_, {.max_source = 4}));
 }
 
 TEST_F(TokenCaches, GiveBatchesPaddedToTheLongest) {
