@@ -1,7 +1,10 @@
 #include "data/cache_file.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -31,6 +34,20 @@ CacheFile CacheFile::open(std::string path) {
   SafetensorsHeader header =
       parse_safetensors_header({bytes.get(), prefix}, file.size(), file.path());
   return {std::move(file), std::move(header)};
+}
+
+std::optional<CacheFile> CacheFile::open_if_there(std::string path) {
+  if (::access(path.c_str(), F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR)) {
+    return std::nullopt;
+  }
+  try {
+    return open(std::move(path));
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::io) throw;
+    fail(ErrorCode::io, e.what(),
+         {{"make the file readable", "it is used as it is"},
+          {"or remove it", "ballast cache encodes it again"}});
+  }
 }
 
 std::string_view CacheFile::metadata(std::string_view key) const {

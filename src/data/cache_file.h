@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,6 +25,9 @@ inline constexpr std::size_t kCacheChunkBytes = 64 << 10;
 class CacheFile {
  public:
   static CacheFile open(std::string path);
+  // nullopt where there is no such file. One that is there and cannot be read is not missing: it
+  // fails with ErrorCode::io.
+  static std::optional<CacheFile> open_if_there(std::string path);
 
   const std::string& path() const { return file_.path(); }
   const SafetensorsHeader& header() const { return header_; }

@@ -220,17 +220,19 @@ class MediaEncoder {
                   PixelSize size, std::int64_t frames) const {
     if (o_.regenerate) return false;
     try {
-      const CacheFile file = CacheFile::open(path);
-      const std::string_view source = file.metadata(kSourceKey);
+      const auto file = CacheFile::open_if_there(path);
+      if (!file) return false;
+      const std::string_view source = file->metadata(kSourceKey);
       // A pair's latent is not normalised: statistics change nothing in it.
       const std::string_view statistics =
           layout == SampleLayout::musubi ? std::string_view(item.origin.statistics) : "";
       const bool same = source.empty() || o_.request.trust_cache ||
                         source == source_text(item.origin.media, statistics);
-      return same && find_latent(file, layout, o_.request.needs).shape ==
+      return same && find_latent(*file, layout, o_.request.needs).shape ==
                          latent_shape(o_.request.needs, size.width, size.height, frames);
-    } catch (const Error&) {
-      return false;  // absent, broken or of another model: it is made again
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::input) throw;
+      return false;  // broken or of another model: it is made again
     }
   }
 

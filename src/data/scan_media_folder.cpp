@@ -125,10 +125,11 @@ class MediaScan {
     for (; at != latents_.end() && at->starts_with(prefix); ++at) {
       if (!at->ends_with(kSuffix)) continue;
       try {
-        CacheFile file = CacheFile::open(fmt::format("{}/latents/{}", cache_, *at));
-        if (made_from_this(file)) return file;
-      } catch (const Error&) {
+        auto file = CacheFile::open_if_there(fmt::format("{}/latents/{}", cache_, *at));
+        if (file && made_from_this(*file)) return file;
+      } catch (const Error& e) {
         // A broken file is as good as none: it is made again.
+        if (e.code() != ErrorCode::input) throw;
       }
     }
     return std::nullopt;
@@ -229,13 +230,15 @@ class MediaScan {
                               std::string_view caption) const {
     if (request_.needs.pixels) return {};  // nobody reads it
     try {
-      const CacheFile rows = CacheFile::open(path);
-      find_text(rows, SampleLayout::ballast, request_.needs);
+      const auto rows = CacheFile::open_if_there(path);
+      if (!rows) return fmt::format("{} is not there", shown);
+      find_text(*rows, SampleLayout::ballast, request_.needs);
       if (!request_.trust_cache &&
-          rows.metadata("fingerprint") != text_fingerprint(request_.cache_name, caption)) {
+          rows->metadata("fingerprint") != text_fingerprint(request_.cache_name, caption)) {
         return fmt::format("{} is of another caption", shown);
       }
     } catch (const Error& e) {
+      if (e.code() != ErrorCode::input) throw;
       return e.what();  // broken or half there: as good as not cached
     }
     return {};
@@ -307,11 +310,12 @@ LatentState look_at_latent(const std::string& cache, const LatentOrigin& origin,
   const ClipSize& bucket = origin.bucket;
   const std::string name = latent_name(origin.media.name, bucket);
   try {
-    const CacheFile file = CacheFile::open(latent_path(cache, name));
-    if (!request.trust_cache && stored_fingerprint(file, request) != fingerprint(origin)) {
+    const auto file = CacheFile::open_if_there(latent_path(cache, name));
+    if (!file) return {.fault = fmt::format("latents/{} is not there", name)};
+    if (!request.trust_cache && stored_fingerprint(*file, request) != fingerprint(origin)) {
       return {.fault = fmt::format("latents/{} was made from something else", name)};
     }
-    const LatentTensors tensors = find_latent(file, SampleLayout::ballast, request.needs);
+    const LatentTensors tensors = find_latent(*file, SampleLayout::ballast, request.needs);
     const LatentShape expected =
         latent_shape(request.needs, bucket.width, bucket.height, bucket.frames);
     if (tensors.shape != expected) {
@@ -319,6 +323,7 @@ LatentState look_at_latent(const std::string& cache, const LatentOrigin& origin,
     }
     return {.fault = {}, .shape = tensors.shape, .mask = tensors.mask != nullptr};
   } catch (const Error& e) {
+    if (e.code() != ErrorCode::input) throw;
     return {.fault = e.what()};  // broken or half there: as good as not cached
   }
 }

@@ -8,12 +8,13 @@
 #include "data/other_caches.h"
 #include "data/scan.h"
 #include "io/json_reader.h"
+#include "io/limits.h"
 #include "memory/disk_file.h"
+#include "memory/text_file.h"
 
 namespace ballast::data {
 namespace {
 
-constexpr std::uint64_t kLinesBytes = 256 << 20;
 constexpr std::size_t kMostMedia = 10'000'000;
 constexpr std::array<std::string_view, 10> kMusubiVideos = {"mp4", "webm", "avi", "mkv", "mov",
                                                             "flv", "wmv",  "m4v", "mpg", "mpeg"};
@@ -26,39 +27,31 @@ struct Listed {
 
 // {"video_path": ..., "caption": ...} line by line.
 std::vector<Listed> read_lines(const MusubiDataset& d) {
-  const DiskFile file = DiskFile::open(d.media, DiskMode::buffered);
-  if (file.size() > kLinesBytes) {
-    fail(ErrorCode::input,
-         fmt::format("{}: {} bytes, at most {} are read", d.media, file.size(), kLinesBytes));
-  }
-  std::string text(file.size(), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
+  LineReader reader = LineReader::open(
+      d.media, {.line_bytes = limits::kMediaListLine, .file_bytes = limits::kMediaListBytes});
   const std::string_view key = d.video ? "video_path" : "image_path";
   std::vector<Listed> all;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find('\n', at), text.size());
-    const std::string_view line = std::string_view(text).substr(at, end - at);
-    if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
-      JsonReader json({.text = line, .path = d.media, .rule = "JSON lines", .file_offset = at});
-      Listed item;
-      bool path = false, caption = false;
-      json.open_object();
-      for (std::string_view k; json.next_key(k);) {
-        if (k == key) {
-          item.path = resolve_path(std::string(json.string()), d.media);
-          path = true;
-        } else if (k == "caption") {
-          item.caption = json.string();
-          caption = true;
-        } else {
-          json.skip();
-        }
+  for (FileLine line; reader.next(line);) {
+    if (line.text.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    JsonReader json(
+        {.text = line.text, .path = d.media, .rule = "JSON lines", .file_offset = line.begin});
+    Listed item;
+    bool path = false, caption = false;
+    json.open_object();
+    for (std::string_view k; json.next_key(k);) {
+      if (k == key) {
+        item.path = resolve_path(std::string(json.string()), d.media);
+        path = true;
+      } else if (k == "caption") {
+        item.caption = json.string();
+        caption = true;
+      } else {
+        json.skip();
       }
-      json.finish();
-      if (!path || !caption) json.fail_here(fmt::format("expected \"{}\" and \"caption\"", key));
-      all.push_back(std::move(item));
     }
-    at = end + 1;
+    json.finish();
+    if (!path || !caption) json.fail_here(fmt::format("expected \"{}\" and \"caption\"", key));
+    all.push_back(std::move(item));
   }
   return all;
 }
@@ -99,11 +92,13 @@ std::vector<Listed> list_folder(const MusubiDataset& d, bool strict,
 bool has_text(const std::string& path, SampleLayout layout, std::string_view caption,
               const DatasetRequest& request) {
   try {
-    const CacheFile file = CacheFile::open(path);
-    find_text(file, layout, request.needs);
-    const std::string_view stored = file.metadata("caption1");
+    const auto file = CacheFile::open_if_there(path);
+    if (!file) return false;
+    find_text(*file, layout, request.needs);
+    const std::string_view stored = file->metadata("caption1");
     return request.trust_cache || stored.empty() || stored == caption;
-  } catch (const Error&) {
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::input) throw;
     return false;
   }
 }
@@ -120,11 +115,13 @@ std::optional<LatentShape> first_musubi_clip(const MusubiDataset& d, const std::
        at != cached.end() && at->starts_with(prefix); ++at) {
     if (musubi_latent_stem(*at, d.video) != stem) continue;
     try {
-      const CacheFile file = CacheFile::open(fmt::format("{}/{}", d.cache, *at));
-      const LatentTensors found = find_latent(file, SampleLayout::musubi, request.needs);
-      const std::string_view stored = file.metadata(kSourceKey);
+      const auto file = CacheFile::open_if_there(fmt::format("{}/{}", d.cache, *at));
+      if (!file) continue;
+      const LatentTensors found = find_latent(*file, SampleLayout::musubi, request.needs);
+      const std::string_view stored = file->metadata(kSourceKey);
       if (stored.empty() || request.trust_cache || stored == source) return found.shape;
-    } catch (const Error&) {
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::input) throw;
       // Broken or of another model: it is made again.
     }
     return std::nullopt;

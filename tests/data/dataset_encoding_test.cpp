@@ -450,6 +450,18 @@ TEST_F(Encoding, FillsTheCachesOfMusubiTuner) {
   EXPECT_EQ(run().clips_there, 3);
 }
 
+TEST_F(Encoding, ReadsAListOfMediaLineByLineInsideItsLimits) {
+  const std::string list = dir_.write("lines.jsonl", "{\n");
+  request_.path = dir_.write(
+      "set.toml", "[general]\nresolution = [32, 32]\n[[datasets]]\nimage_jsonl_file = '" + list +
+                      "'\ncache_directory = '" + dir_.path("images") + "'\n");
+  std::filesystem::resize_file(list, 10'000'000'000);
+  EXPECT_FAILS(run(), ErrorCode::input, "lines.jsonl: JSON lines");  // line 1, before the rest
+  dir_.write("lines.jsonl", "\n");
+  std::filesystem::resize_file(list, 10'000'000'000);
+  EXPECT_FAILS(run(), ErrorCode::input, "lines.jsonl, line 2: more than 16777216 bytes");
+}
+
 TEST_F(Encoding, WritesPairsBesideTheMedia) {
   encoders_.needs.latent_channels = 48;
   encoders_.needs.spatial_stride = 16;

@@ -202,6 +202,16 @@ TEST_F(MediaCache, WithABrokenFileCountsAsNotCached) {
   EXPECT_FALSE(open(true)->fully_cached());
 }
 
+// It is there: to encode it again, or to say that it is missing, would be wrong.
+TEST_F(MediaCache, WithAFileThatCannotBeReadIsAnError) {
+  add_clip("a.mp4", "one");
+  cache_latent("a.mp4");
+  std::filesystem::create_directories(text_path(cache(), text_name("a.mp4", 0)));
+  EXPECT_FAILS(open(), ErrorCode::io, "text/a.mp4#0");
+  EXPECT_FAILS(open(), ErrorCode::io, "Is a directory");
+  EXPECT_FAILS(open(true), ErrorCode::io, "Is a directory");
+}
+
 TEST_F(MediaCache, RemembersWhatWasDropped) {
   add_clip("a.mp4", "one");
   add_clip("short.mp4", "two");

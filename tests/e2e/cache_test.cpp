@@ -108,6 +108,26 @@ TEST_F(CacheCommand, MakesADatasetThatTrains) {
   EXPECT_THAT(trained.out, HasSubstr("finished after 2 steps"));
 }
 
+TEST_F(CacheCommand, ALatentThatCannotBeReadIsNotCalledMissing) {
+  add_clip("one", 5);
+  ASSERT_EQ(run_ballast(command("cache")).exit_code, 0);
+  const auto before = cached();
+  std::string latent;
+  for (const auto& [path, bytes] : before) {
+    if (path.find("/latents/") != std::string::npos) latent = path;
+  }
+  for (const char* name : {"train", "cache"}) {
+    const Finished f = run_program(BALLAST_BINARY, command(name), Stdout::captured, [&] {
+      ::setenv("LD_PRELOAD", BALLAST_READ_FAULT, 1);
+      ::setenv("BALLAST_FAIL_READ", ("1:" + latent).c_str(), 1);
+    });
+    EXPECT_EQ(f.exit_code, 6) << f.err;
+    EXPECT_THAT(f.err, AllOf(HasSubstr(latent), HasSubstr("Input/output error"),
+                             HasSubstr("or remove it")));
+  }
+  EXPECT_EQ(cached(), before);
+}
+
 // caching_batch_size is the most captions that are encoded at once, not the fewest.
 TEST_F(CacheCommand, EncodesNoMoreCaptionsAtOnceThanItIsTold) {
   for (const char* name : {"one", "two", "three"}) add_clip(name, 5);
