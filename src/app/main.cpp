@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <new>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "app/command.h"
@@ -181,6 +183,17 @@ int explain(const Error& e) {
   return static_cast<int>(e.code());
 }
 
+// Failures of the system that nobody explained closer to their cause.
+Error system_failure(const std::system_error& e) {
+  if (const auto* file = dynamic_cast<const std::filesystem::filesystem_error*>(&e)) {
+    const std::string path = printable(file->path1().string(), 400);
+    return Error(ErrorCode::io, fmt::format("{}: {}", path.empty() ? "the current folder" : path,
+                                            e.code().message()));
+  }
+  return Error(ErrorCode::io,
+               fmt::format("the system refused something to this process: {}", e.what()));
+}
+
 // The only catch of the program.
 int guarded_main(int argc, char** argv) {
   try {
@@ -193,6 +206,8 @@ int guarded_main(int argc, char** argv) {
                          {{fmt::format("ballast {} --help", argv[1]), "lists its options"}}));
   } catch (const std::bad_alloc&) {
     return explain(out_of_memory());
+  } catch (const std::system_error& e) {
+    return explain(system_failure(e));
   } catch (const std::exception& e) {
     return explain(Error(ErrorCode::internal, e.what()));
   }

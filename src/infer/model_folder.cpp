@@ -23,6 +23,15 @@ bool is_there(const fs::path& p) {
   return fs::exists(p, error);
 }
 
+// Of a name that somebody gave. One that cannot be looked up, as a circle of links, is no absent
+// file.
+bool is_there_or_fails(const std::string& path) {
+  std::error_code error;
+  const bool there = fs::exists(path, error);
+  if (error) fail_io(printable(path, 400), "look for it", error.value());
+  return there;
+}
+
 bool is_folder(const fs::path& p) {
   std::error_code error;
   return fs::is_directory(p, error);
@@ -314,7 +323,7 @@ std::string model_path(const std::string& named) {
 
 std::string model_snapshot(const std::string& path) {
   const std::string found = model_path(path);
-  if (is_there(found)) return found;
+  if (is_there_or_fails(found)) return found;
   std::vector<Advice> advice = download_advice(path);
   advice.push_back({"name a folder of this machine", "nothing is downloaded"});
   fail(ErrorCode::io, fmt::format("{}: there is no such file or folder", printable(path)),
@@ -360,7 +369,7 @@ ModelFiles find_other_parts(const std::string& path, const std::string& transfor
 
 ModelFiles find_model_files(const std::string& path) {
   const std::string found = model_path(path);
-  if (!is_there(found)) {
+  if (!is_there_or_fails(found)) {
     fail(ErrorCode::input, fmt::format("{}: there is no such file or folder", printable(path)),
          download_advice(path));
   }

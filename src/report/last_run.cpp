@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "memory/disk_file.h"
 #include "memory/text_file.h"
 #include "report/flight_record.h"
 
@@ -71,6 +72,10 @@ std::optional<std::string> find_run_file(const std::string& path, std::string_vi
     if (missing || (newest && time <= newest_time)) continue;
     newest = record.string();
     newest_time = time;
+  }
+  const bool absent = error == std::errc::no_such_file_or_directory;
+  if (error && !absent && error != std::errc::not_a_directory) {
+    fail_io(path, "look for a run there", error.value());
   }
   return newest;
 }

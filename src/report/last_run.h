@@ -13,7 +13,8 @@ void remember_last_run(const std::string& flight_record);
 std::optional<std::string> last_run();
 
 // A run's file of that name below path: path itself, the one in that folder, or the newest in one
-// of its folders (an output_dir with several runs).
+// of its folders (an output_dir with several runs). A path that cannot be looked at fails with
+// ErrorCode::io.
 std::optional<std::string> find_run_file(const std::string& path, std::string_view name);
 // The same for the flight record.
 std::optional<std::string> find_flight_record(const std::string& path);

@@ -26,6 +26,16 @@ std::string describe(const BadStep& s) {
 std::string NanGuard::skip(const BadStep& step) {
   check(bad(step.loss, step.gradient_norm), "step {} is not a bad one", step.step);
   ++consecutive_;
+  // Every step before this one was skipped: the learning rate is not the cause.
+  const bool before_any_update = step.step - 1 <= skipped_;
+  if (before_any_update && (policy_ == OnNan::stop || consecutive_ >= limit_)) {
+    fail(ErrorCode::input,
+         fmt::format("{}: not a number to train with, before any weight was changed: it comes from "
+                     "the model's files or from the samples",
+                     describe(step)),
+         {{"look for NaN in the files of the model", "a damaged or badly converted one has them"},
+          {"look at the samples named here", "another dataset shows whether it is they"}});
+  }
   if (policy_ == OnNan::stop) {
     fail(ErrorCode::input,
          fmt::format("{}: not a number to train with, and the weights were not changed",

@@ -77,6 +77,33 @@ TEST_F(ForeignFiles, LogsAndRecordsAreRegularFiles) {
   EXPECT_THAT(doctor.err, AllOf(HasSubstr(last), HasSubstr("is a FIFO, not a regular file")));
 }
 
+// Each is named with the system's reason; none is an internal error or an absent file.
+TEST_F(ForeignFiles, CirclesOfLinksAreNamed) {
+  const std::string loop = dir_.path("loop");
+  std::filesystem::create_symlink("loop", loop);
+  const std::vector<std::string> commands[] = {
+      {"generate", "--model", loop, "hello"},
+      {"sample", "--model", loop, "--prompt", "x"},
+      {"report", loop},
+      {"doctor", loop},
+      {"doctor", "--disk", loop},
+      {"plan", loop},
+      {"train", "--pretrained-model", loop, "--train-file", loop, "--model-output", "o"}};
+  for (const auto& command : commands) {
+    const Finished f = run_with("", command);
+    EXPECT_EQ(f.exit_code, 6) << command[0] << ": " << f.err;
+    EXPECT_THAT(f.err, AllOf(HasSubstr(loop), HasSubstr("Too many levels of symbolic links")))
+        << command[0];
+  }
+}
+
+TEST_F(ForeignFiles, AFolderThatIsGoneIsNamed) {
+  const Finished f = run_with(fmt::format("mkdir {0} && cd {0} && rmdir {0};", dir_.path("gone")),
+                              {"doctor", "--no-disk-trial"});
+  EXPECT_EQ(f.exit_code, 6) << f.err;
+  EXPECT_THAT(f.err, HasSubstr("No such file or directory"));
+}
+
 // Temporary files of AtomicFile beside `path`, as SIGKILL leaves them.
 void leave_temporary_file(const std::string& path) {
   ChildProcess killed([&] {

@@ -37,6 +37,31 @@ TEST(NanGuard, StopsWithStepNumbersAndSamples) {
   EXPECT_EQ(guard.skipped(), 0);
 }
 
+// Weights that were never changed are those of the file: a lower learning rate cannot help.
+TEST(NanGuard, DoesNotBlameTheLearningRateBeforeTheFirstUpdate) {
+  const auto advice_of = [](NanGuard guard, std::int64_t step) {
+    const auto error = test::error_of([&] {
+      for (;; ++step) {
+        guard.skip(
+            {.step = step, .loss = kNan, .gradient_norm = 1, .learning_rate = 1, .samples = {"a"}});
+      }
+    });
+    std::string text = error->what();
+    for (const Advice& a : error->advice()) text += "; " + a.change;
+    return text;
+  };
+  using testing::AllOf;
+  using testing::HasSubstr;
+  using testing::Not;
+  const auto of_the_file = AllOf(HasSubstr("before any weight was changed"),
+                                 HasSubstr("in the files of the model"), Not(HasSubstr("lower")));
+  EXPECT_THAT(advice_of(NanGuard(OnNan::stop), 1), of_the_file);
+  EXPECT_THAT(advice_of(NanGuard(OnNan::skip, 3), 1), of_the_file);
+  EXPECT_THAT(advice_of(NanGuard(OnNan::skip, 3, 1, 4), 5), of_the_file);  // resumed, all skipped
+  EXPECT_THAT(advice_of(NanGuard(OnNan::stop), 2), HasSubstr("lower the learning rate"));
+  EXPECT_THAT(advice_of(NanGuard(OnNan::skip, 3), 7), HasSubstr("a lower learning rate"));
+}
+
 TEST(NanGuard, SkipsUntilThereAreTooManyInARow) {
   NanGuard guard(OnNan::skip, 3);
   const BadStep bad{.step = 5, .loss = kNan, .gradient_norm = 1, .learning_rate = 1, .samples = {}};
