@@ -99,9 +99,9 @@ TEST_F(ForeignFiles, CirclesOfLinksAreNamed) {
 
 TEST_F(ForeignFiles, AFolderThatIsGoneIsNamed) {
   const Finished f = run_with(fmt::format("mkdir {0} && cd {0} && rmdir {0};", dir_.path("gone")),
-                              {"doctor", "--no-disk-trial"});
+                              {"doctor", "--no-disk-trial", "--disk", "x"});
   EXPECT_EQ(f.exit_code, 6) << f.err;
-  EXPECT_THAT(f.err, HasSubstr("No such file or directory"));
+  EXPECT_THAT(f.err, HasSubstr("x: No such file or directory"));
 }
 
 // Temporary files of AtomicFile beside `path`, as SIGKILL leaves them.
