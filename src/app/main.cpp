@@ -222,6 +222,7 @@ int main(int argc, char** argv) {
   // that may not grow as well.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
+  ballast::raise_open_files_limit();
   ballast::say_last_words_on_crash();
   return ballast::guarded_main(argc, argv);
 }

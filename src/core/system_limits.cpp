@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <optional>
 #include <string>
@@ -18,28 +19,6 @@ std::optional<std::uint64_t> resource_limit(decltype(RLIMIT_AS) resource) {
   rlimit limit{};
   if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
   return limit.rlim_cur;
-}
-
-// The first pids.max that holds a number, from the group of this process upwards.
-std::optional<std::string> pids_limit() {
-  std::ifstream groups("/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    // "0::/a/b" in version 2, "7:pids:/a/b" in version 1.
-    const bool unified = line.starts_with("0::");
-    const std::size_t v1 = line.find(":pids:");
-    if (!unified && v1 == std::string::npos) continue;
-    const std::string root = unified ? "/sys/fs/cgroup" : "/sys/fs/cgroup/pids";
-    std::string group = line.substr(unified ? 3 : v1 + 6);
-    for (;;) {
-      const std::string path = root + (group == "/" ? "" : group) + "/pids.max";
-      std::ifstream file(path);
-      std::uint64_t most = 0;
-      if (file >> most) return fmt::format("{} = {}", path, most);
-      if (group.size() <= 1) break;
-      group.resize(std::max<std::size_t>(1, group.rfind('/')));
-    }
-  }
-  return std::nullopt;
 }
 
 class LimitsInForce {
@@ -77,6 +56,7 @@ Error out_of_memory() {
 Error out_of_threads(std::string_view what, std::string_view why) {
   LimitsInForce limits;
   limits.add_bytes(RLIMIT_AS, "-v", "address space");
+  limits.add_bytes(RLIMIT_DATA, "-d", "data");
   if (const auto pids = pids_limit()) {
     limits.add(*pids, {"a larger pids.max", "lets the control group have more threads"});
   }
@@ -86,6 +66,57 @@ Error out_of_threads(std::string_view what, std::string_view why) {
   }
   return std::move(limits).error(
       fmt::format("the system refused to start a thread for {} ({})", what, why));
+}
+
+std::optional<std::string> pids_limit(const std::filesystem::path& root) {
+  std::optional<std::uint64_t> least;
+  std::string text;
+  std::ifstream groups(root / "proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    // "0::/a/b" in version 2, "7:pids:/a/b" in version 1.
+    const bool unified = line.starts_with("0::");
+    const std::size_t v1 = line.find(":pids:");
+    if (!unified && v1 == std::string::npos) continue;
+    const std::string mount = unified ? "/sys/fs/cgroup" : "/sys/fs/cgroup/pids";
+    std::string group = line.substr(unified ? 3 : v1 + 6);
+    for (;;) {  // up to the root
+      const std::string path = mount + (group == "/" ? "" : group) + "/pids.max";
+      std::ifstream file(root / path.substr(1));
+      std::uint64_t most = 0;
+      if (file >> most && (!least || most < *least)) {
+        least = most;
+        text = fmt::format("{} = {}", path, most);
+      }
+      if (group.size() <= 1) break;
+      group.resize(std::max<std::size_t>(1, group.rfind('/')));
+    }
+  }
+  return least ? std::optional(text) : std::nullopt;
+}
+
+void raise_open_files_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);  // else it stays as it is
+}
+
+std::optional<Bytes> file_size_limit() {
+  const auto limit = resource_limit(RLIMIT_FSIZE);
+  return limit ? std::optional(Bytes{*limit}) : std::nullopt;
+}
+
+std::vector<Advice> advice_for_errno(int error) {
+  if (error == EMFILE) {
+    const auto most = resource_limit(RLIMIT_NOFILE);
+    return {{"raise ulimit -Hn", fmt::format("ulimit -n allows this process {} open files",
+                                             most ? std::to_string(*most) : "no more")}};
+  }
+  const auto size = file_size_limit();
+  if (error == EFBIG && size) {
+    return {{"ulimit -f unlimited", fmt::format("ulimit -f allows files of {}", *size)}};
+  }
+  return {};
 }
 
 }  // namespace ballast

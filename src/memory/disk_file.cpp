@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "core/error.h"
+#include "core/system_limits.h"
 #include "memory/regular_file.h"
 
 namespace ballast {
@@ -64,7 +65,8 @@ std::int64_t modified(const struct stat& s) {
 
 void fail_io(std::string_view path, std::string_view doing, int error) {
   fail(ErrorCode::io,
-       fmt::format("{}: cannot {}: {}", path, doing, std::generic_category().message(error)));
+       fmt::format("{}: cannot {}: {}", path, doing, std::generic_category().message(error)),
+       advice_for_errno(error));
 }
 
 AlignedRange widen(std::uint64_t offset, std::uint64_t bytes, std::uint64_t alignment) {
