@@ -174,8 +174,7 @@ student::PairRequest BenchDistill::request() const {
                        student::TeacherPlace::processors}) {
     if (place_ == name_of(p)) r.place = p;
   }
-  r.budget = resolve_budget(read_machine(), {.gpu = gpu_, .ram = ram_}, r.backend.device,
-                            r.profile.device_memory);
+  r.budget = train::budget_on(target, parse_budget(gpu_, ram_), false);
   return r;
 }
 
@@ -192,7 +191,7 @@ void BenchDistill::run() {
   Stopwatch watch;
   auto outcome = fit_pair(r);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
-    fail(ErrorCode::refused, shortage_lines(refusal->shortages, !gpu));
+    fail(ErrorCode::refused, shortage_lines(refusal->shortages, r.budget, !gpu));
   }
   const auto& planned = std::get<student::PlannedPair>(outcome);
   const double plan_seconds = watch.lap();

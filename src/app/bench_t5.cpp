@@ -178,8 +178,7 @@ t5::FitRequest BenchT5::request() const {
   r.job.optimizer.rounding =
       rounding_ == "kahan" ? UpdateRounding::kahan : UpdateRounding::stochastic;
   if (master_) r.job.optimizer.rounding = UpdateRounding::nearest;
-  r.budget = resolve_budget(read_machine(), {.gpu = gpu_, .ram = ram_}, r.backend.device,
-                            r.profile.device_memory);
+  r.budget = train::budget_on(target, parse_budget(gpu_, ram_), false);
   return r;
 }
 
@@ -213,7 +212,7 @@ void BenchT5::run() {
   if (auto_) {
     auto outcome = t5::fit(r);
     if (auto* refusal = std::get_if<Refusal>(&outcome)) {
-      fail(ErrorCode::refused, shortage_lines(refusal->shortages, !gpu));
+      fail(ErrorCode::refused, shortage_lines(refusal->shortages, r.budget, !gpu));
     }
     chosen = std::get<t5::PlannedRun>(outcome).policy;
   }

@@ -108,7 +108,8 @@ void BenchText::measure(const RandomCheckpoint& weights, const t5::Config& confi
   const std::vector<std::int64_t> lengths(ids.size(), tokens_);
   const auto answer = encoder.plan(lengths);
   if (const auto* refusal = std::get_if<Refusal>(&answer)) {
-    infer::fail_refused(fmt::format("encoding {} prompts", prompts), *refusal, options.device);
+    infer::fail_refused(fmt::format("encoding {} prompts", prompts), *refusal, options.device,
+                        options.budget);
   }
   const auto& planned = std::get<infer::TextEncoderPlan>(answer);
   struct Call {

@@ -44,7 +44,8 @@ wan::PlannedRun fitting(const wan::FitRequest& r) {
   const PlanningHeap heap;
   auto outcome = wan::fit(r);
   if (auto* refusal = std::get_if<Refusal>(&outcome)) {
-    fail(ErrorCode::refused, shortage_lines(refusal->shortages, r.backend.device == Device::cpu));
+    fail(ErrorCode::refused,
+         shortage_lines(refusal->shortages, r.budget, r.backend.device == Device::cpu));
   }
   return std::get<wan::PlannedRun>(std::move(outcome));
 }
@@ -118,8 +119,7 @@ wan::FitRequest BenchWan::request() const {
   r.job.record_update = r.job.mode != wan::Mode::infer;
   r.job.max_grad_norm = 1;
   if (fp8_matmul_) use_fp8_products(r.job, r.backend);
-  r.budget = resolve_budget(read_machine(), {.gpu = gpu_, .ram = ram_, .disk = disk_},
-                            r.backend.device, r.profile.device_memory);
+  r.budget = train::budget_on(target, parse_budget(gpu_, ram_, disk_), false);
   return r;
 }
 

@@ -33,7 +33,9 @@ class Cache : public Command {
     return true;
   }
   void run() override {
-    cache_dataset(train::read_config(own_.rest, train::ConfigUse::cache), own_);
+    train::TrainConfig config = train::read_config(own_.rest, train::ConfigUse::cache);
+    config.memory.ignore_limits = own_.ignore_limits;
+    cache_dataset(config, own_);
   }
 
  private:

@@ -15,6 +15,7 @@
 #include "infer/text_encoder.h"
 #include "infer/video_codec.h"
 #include "io/media_reader.h"
+#include "memory/machine.h"
 #include "memory/process_memory.h"
 #include "report/json_text.h"
 #include "train/device_choice.h"
@@ -35,7 +36,7 @@ class DatasetCaching::Work {
       : config_(config),
         own_(own),
         target_(find_target("this", compute_options(config.memory, own.threads))),
-        budget_(train::budget_of(config.memory, target_.profile)),
+        budget_(train::budget_of(config.memory, target_)),
         in_(find_cache_inputs(config, use)) {
     options_ = {.request = in_.search.request,
                 .writing = {.store = in_.store},
@@ -163,7 +164,7 @@ class DatasetCaching::Work {
       }
       if (batch == 1) {
         infer::fail_refused(fmt::format("encoding a caption with {}", in_.text_encoder),
-                            std::get<Refusal>(answer), target_.backend.device);
+                            std::get<Refusal>(answer), target_.backend.device, budget_);
       }
     }
     options_.text_batch = batch;

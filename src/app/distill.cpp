@@ -48,6 +48,7 @@ void Distill::run() {
         {{"ballast train " + own_.rest[0], "distils as [distill] says"}});
   }
   train::DistillConfig config = train::read_distill_config(own_.rest);
+  config.ignore_limits = own_.ignore_limits;
   const auto device = train::meaning_of(train::kDeviceWords, config.device);
   if (!device) fail_unknown("--device", config.device, {"auto", "cpu", "cuda"});
   const bool plan_only = config.plan_only;

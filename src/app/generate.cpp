@@ -55,7 +55,7 @@ class Generate : public Command {
   std::string gpu_, ram_, policy_ = "auto", device_ = "auto", dtype_, weights_ = "stored",
                           verify_weights_ = "sampled";
   int threads_ = 0;
-  bool plan_only_ = false, json_ = false, details_ = false;
+  bool plan_only_ = false, json_ = false, details_ = false, ignore_limits_ = false;
   Json result_ = Json::object();
 };
 
@@ -88,6 +88,7 @@ void Generate::declare(CLI::App& app) {
                "end as soon as as many texts are finished as there are beams");
   app.add_option("--gpu", gpu_, "GPU memory Ballast may use, for example 8GB");
   app.add_option("--ram", ram_, "RAM, pinned memory included");
+  app.add_flag("--ignore-limits", ignore_limits_, kIgnoreLimitsHelp);
   app.add_option("--policy", policy_, "auto, or a policy's name")->capture_default_str();
   app.add_option("--weights", weights_, "stored, f32, bf16, f16 or fp8")->capture_default_str();
   app.add_option("--dtype", dtype_, "computed in; without, f32 on the CPU, bf16 on a GPU")
@@ -119,8 +120,7 @@ infer::TextModelOptions Generate::model_options() const {
   o.device = target.backend.device;
   o.threads = threads_;
   o.verify_weights = verify_weights_of(verify_weights_);
-  o.budget = resolve_budget(read_machine(), {.gpu = gpu_, .ram = ram_}, o.device,
-                            target.profile.device_memory);
+  o.budget = train::budget_on(target, parse_budget(gpu_, ram_), ignore_limits_);
   if (!dtype_.empty()) o.dtype = dtype_ == "bf16" ? DType::bf16 : DType::f32;
   const auto format = find_weight_format(weights_);
   if (!format) fail_unknown("--weights", weights_, {"stored", "f32", "bf16", "f16", "fp8"});
@@ -164,8 +164,9 @@ infer::TextModelPlan Generate::plan(const infer::TextGenerator& model,
   for (const Tokens& ids : sources) lengths.push_back(std::ssize(ids));
   auto outcome = model.plan(lengths, options_);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
-    infer::fail_refused(fmt::format("generating with {}", model_), *refusal,
-                        model_options().device);
+    const infer::TextModelOptions options = model_options();
+    infer::fail_refused(fmt::format("generating with {}", model_), *refusal, options.device,
+                        options.budget);
   }
   return std::get<infer::TextModelPlan>(std::move(outcome));
 }

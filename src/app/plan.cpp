@@ -13,7 +13,6 @@
 #include "core/log.h"
 #include "core/nearest_name.h"
 #include "infer/model_folder.h"
-#include "memory/machine.h"
 #include "models/wan/advice.h"
 #include "models/wan/published.h"
 #include "models/wan/recognise.h"
@@ -60,6 +59,7 @@ class Plan : public Command {
     app.add_option("--gpu", gpu_, "GPU memory Ballast may use, for example 24GB");
     app.add_option("--ram", ram_, "RAM, pinned memory included");
     app.add_option("--disk", disk_, "space for streamed weights and optimizer state");
+    app.add_flag("--ignore-limits", ignore_limits_, kIgnoreLimitsHelp);
     app.add_option("--target", target_, "this, or a machine to plan for: " + bundled_names())
         ->capture_default_str();
     app.add_option("--device", device_,
@@ -80,7 +80,6 @@ class Plan : public Command {
  private:
   void plan_config();
   wan::FitRequest request();
-  Budget budget(const MachineProfile& profile) const;
   wan::Config model(wan::FitRequest& r);
   PlanTitle title(const wan::FitRequest& r) const;
   std::vector<wan::Change> changes(const wan::FitRequest& r, const Refusal& refusal) const;
@@ -91,16 +90,12 @@ class Plan : public Command {
   std::int64_t frames_ = 81, height_ = 480, width_ = 832, batch_ = 1, rank_ = 16;
   int threads_ = 0;
   bool json_ = false, details_ = false, non_deterministic_ = false, fp8_matmul_ = false;
+  bool ignore_limits_ = false;
   std::vector<std::string> config_;  // a training run's arguments
   std::optional<Checkpoint> checkpoint_;
 };
 
 const RegisterCommand<Plan> kPlan("plan", "what a run will use and how long a step takes");
-
-Budget Plan::budget(const MachineProfile& profile) const {
-  return resolve_budget(read_machine(), {.gpu = gpu_, .ram = ram_, .disk = disk_}, profile.device,
-                        profile.device_memory);
-}
 
 wan::Config Plan::model(wan::FitRequest& r) {
   model_ = infer::model_path(model_);
@@ -140,7 +135,7 @@ wan::FitRequest Plan::request() {
       target_, {.device = *device, .deterministic = !non_deterministic_, .threads = threads_});
   r.profile = target.profile;
   r.backend = target.backend;
-  r.budget = budget(r.profile);
+  r.budget = train::budget_on(target, parse_budget(gpu_, ram_, disk_), ignore_limits_);
   wan::DitJob& job = r.job;
   job.config = c;
   if (mode_ == "infer")
@@ -202,7 +197,7 @@ std::vector<wan::Change> Plan::changes(const wan::FitRequest& request,
                                        const Refusal& refusal) const {
   const wan::Config c = request.job.config;
   const bool ram_bounds_all = gpu_.empty() && request.backend.device == Device::cpu;
-  std::vector<wan::Change> all = wan::larger_budgets(refusal, ram_bounds_all);
+  std::vector<wan::Change> all = wan::larger_budgets(refusal, ram_bounds_all, request.budget);
   const auto resize = [c](std::int64_t f, std::int64_t h, std::int64_t w) {
     return [c, f, h, w](wan::FitRequest& r) {
       for (wan::Batch& b : r.job.batches) {
@@ -279,16 +274,19 @@ void Plan::plan_config() {
     own.threads = threads_;
     own.json = json_;
     own.details = details_;
+    own.ignore_limits = ignore_limits_;
     own.rest = config_;
     return plan_text(own);
   }
   train::TrainConfig config = train::read_config(config_);
+  config.memory.ignore_limits = ignore_limits_;
   if (config.vae) {
     OwnFlags own;
     own.target = target_;
     own.threads = threads_;
     own.json = json_;
     own.details = details_;
+    own.ignore_limits = ignore_limits_;
     return plan_vae_training(std::move(config), own);
   }
   const train::RunTarget target = find_target(target_, compute_options(config.memory, threads_));
@@ -318,6 +316,7 @@ bool Plan::takes(const std::vector<std::string>& arguments) {
   threads_ = own.threads;
   json_ = own.json;
   details_ = own.details;
+  ignore_limits_ = own.ignore_limits;
   return true;
 }
 

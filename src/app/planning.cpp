@@ -36,6 +36,8 @@ std::string own_flags_help() {
          bundled_names("                                  ") +
          "  --details                       the plan with its phases and predicted times\n"
          "  --json                          print JSON lines only, sizes in bytes\n"
+         "  --ignore_limits                 plan beyond what the system allows (control\n"
+         "                                  groups, ulimit, free memory and disk space)\n"
          "  --check_nan                     find the instruction that made a NaN: slow\n";
 }
 
@@ -53,6 +55,8 @@ OwnFlags split_own_flags(const std::vector<std::string>& arguments) {
       own.json = true;
     } else if (arguments[i] == "--check-nan") {
       own.check_nan = true;
+    } else if (arguments[i] == "--ignore-limits") {
+      own.ignore_limits = true;
     } else if (arguments[i] == "--details") {
       own.details = true;
     } else if (const auto target = value(i, "--target")) {

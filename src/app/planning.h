@@ -16,6 +16,10 @@ namespace ballast {
 
 // What `plan` and `train` share: the machine, the table, the refusal.
 
+inline constexpr const char* kIgnoreLimitsHelp =
+    "plan beyond what the system allows (control groups, ulimit, free memory and disk space), with "
+    "a warning";
+
 [[noreturn]] void fail_unknown(std::string_view flag, const std::string& value,
                                const std::vector<std::string_view>& known);
 
@@ -29,7 +33,7 @@ train::RunTarget find_target(const std::string& name, const train::ComputeOption
 struct OwnFlags {
   std::string target = "this";
   int threads = 0;
-  bool json = false, check_nan = false, details = false;
+  bool json = false, check_nan = false, details = false, ignore_limits = false;
   std::vector<std::string> rest;
 };
 std::string own_flags_help();

@@ -110,7 +110,7 @@ std::string Sample::loop_text(const wan::PlannedRun& planned) const {
 std::vector<wan::Change> Sample::changes(const wan::FitRequest& request,
                                          const Refusal& refusal) const {
   const bool ram_bounds_all = options_.gpu.empty() && request.backend.device == Device::cpu;
-  std::vector<wan::Change> all = wan::larger_budgets(refusal, ram_bounds_all);
+  std::vector<wan::Change> all = wan::larger_budgets(refusal, ram_bounds_all, request.budget);
   const wan::LatentSize z = run_.job.latent;
   const auto resize = [this](wan::LatentSize to) {
     return [this, to](wan::FitRequest& r) {

@@ -117,11 +117,6 @@ infer::SamplerOptions sampler_of(const SampleOptions& o, const infer::Generation
   return s;
 }
 
-Budget budget_of(const SampleOptions& o, const MachineProfile& profile) {
-  return resolve_budget(read_machine(), {.gpu = o.gpu, .ram = o.ram, .disk = o.disk},
-                        profile.device, profile.device_memory);
-}
-
 WeightFormat format_of(const SampleOptions& o) {
   const std::string name = o.dtype.empty()     ? o.weights
                            : o.dtype == "fp16" ? "f16"
@@ -145,7 +140,7 @@ void take_machine(const SampleOptions& o, wan::FitRequest& r) {
   }
   r.profile = target.profile;
   r.backend = target.backend;
-  r.budget = budget_of(o, target.profile);
+  r.budget = train::budget_on(target, parse_budget(o.gpu, o.ram, o.disk), o.ignore_limits);
   r.job.precision = wan::precision_on(r.backend.device);
   r.job.format = format_of(o);
   if (o.fp8_matmul) use_fp8_products(r.job, r.backend);
@@ -373,6 +368,7 @@ void declare(SampleOptions& o, CLI::App& app) {
   app.add_option("--gpu", o.gpu, "GPU memory Ballast may use, for example 24GB");
   app.add_option("--ram", o.ram, "RAM, pinned memory included");
   app.add_option("--disk", o.disk, "space for streamed weights");
+  app.add_flag("--ignore-limits", o.ignore_limits, kIgnoreLimitsHelp);
   app.add_option("--policy", o.policy, "auto, or a policy's name")->capture_default_str();
   app.add_option("--device", o.device, "auto (a GPU where there is one), cpu, cuda")
       ->capture_default_str();

@@ -40,6 +40,7 @@ struct SampleOptions {
   std::string merge_folder;
   std::string gpu, ram, disk, policy = "auto", weights = "stored", device = "auto", target = "this",
                               verify_weights = "sampled";
+  bool ignore_limits = false;
   int threads = 0;
   bool fp8_matmul = false, non_deterministic = false, json = false, plan_only = false,
        details = false;

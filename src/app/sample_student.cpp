@@ -10,7 +10,6 @@
 #include "infer/model_folder.h"
 #include "infer/student_sampler.h"
 #include "io/hub_cache.h"
-#include "memory/machine.h"
 #include "models/student/student_files.h"
 #include "ops/sgemm.h"
 #include "plan/display_names.h"
@@ -39,6 +38,7 @@ train::FlagTable student_flags(Fields& f, std::vector<std::string>& notes) {
   t.add("device", f.device, "auto, cpu or cuda");
   t.add("gpu", f.gpu, "GPU memory that may be used");
   t.add("ram", f.ram, "RAM");
+  t.add("ignore_limits", f.ignore_limits, kIgnoreLimitsHelp);
   t.add("json", f.json, "print one JSON document, sizes in bytes");
   return t;
 }
@@ -59,16 +59,17 @@ bool StudentSample::takes(const std::vector<std::string>& arguments) {
     std::string &model, &teacher, &prompt, &cond, &output, &encoder, &tokenizer, &vae, &device;
     std::string &gpu, &ram;
     std::int64_t &steps, &seed;
-    bool& json;
-  } fields = {model_path_, teacher_path_, prompt_, cond_, output_path_, text_encoder_, tokenizer_,
-              vae_,        device_,       gpu_,    ram_,  steps_,       seed_,         json_};
+    bool &json, &ignore_limits;
+  } fields = {model_path_,   teacher_path_, prompt_, cond_,   output_path_,
+              text_encoder_, tokenizer_,    vae_,    device_, gpu_,
+              ram_,          steps_,        seed_,   json_,   ignore_limits_};
   std::vector<std::string> notes;
   const train::FlagTable table = student_flags(fields, notes);
   table.read(train::split_arguments(arguments, table.switches()).settings);
   return true;
 }
 
-std::vector<float> StudentSample::text_vector(std::int64_t width, Bytes ram) const {
+std::vector<float> StudentSample::text_vector(std::int64_t width, const Budget& budget) const {
   wan::Config model;
   model.name = "the student";
   model.text_dim = width;
@@ -98,7 +99,8 @@ std::vector<float> StudentSample::text_vector(std::int64_t width, Bytes ram) con
             {"--cond FILE", "or the prompt's text states: safetensors with embeddings"}});
     }
     infer::TextEncoderOptions options;  // on the CPU
-    options.budget.host = ram;
+    options.budget.host = budget.host;
+    options.budget.ram_limit = budget.ram_limit;
     rows = train::PromptPart(encoder, tokenizer, {prompt_}, model, options).run().at(0);
   }
   std::vector<float> text(static_cast<std::size_t>(width));
@@ -110,8 +112,7 @@ void StudentSample::run() {
   const auto device = train::meaning_of(train::kDeviceWords, device_);
   if (!device) fail_unknown("--device", device_, {"auto", "cpu", "cuda"});
   const train::RunTarget target = train::this_machine({.device = *device});
-  const Budget budget = resolve_budget(read_machine(), {.gpu = gpu_, .ram = ram_},
-                                       target.backend.device, target.profile.device_memory);
+  const Budget budget = train::budget_on(target, parse_budget(gpu_, ram_), ignore_limits_);
   const student::StudentFiles files(model_path_);
   const student::Config& c = files.config();
   std::string vae = infer::model_path(vae_);
@@ -139,7 +140,7 @@ void StudentSample::run() {
     infer::require_fit(memory, target.backend.device, budget,
                        fmt::format("drawing with {}", model_path_));
     const MemoryPlan& plan = memory.plan;
-    const std::vector<float> text = text_vector(c.text_dim, budget.host);
+    const std::vector<float> text = text_vector(c.text_dim, budget);
     Runner runner(set, plan);
     if (!gpu) ops::warm_up_blas(runner.compute_threads());
     for (const student::Parameter& p : student.parameters()) {

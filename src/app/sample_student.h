@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "memory/budget.h"
+
 namespace ballast {
 
 // ballast sample --model_path STUDENT: a picture by a distilled student, with the flags of
@@ -16,13 +18,13 @@ class StudentSample {
   static std::string help();
 
  private:
-  std::vector<float> text_vector(std::int64_t width,
-                                 Bytes ram) const;  // fails before it encodes anything
+  // Fails before it encodes anything.
+  std::vector<float> text_vector(std::int64_t width, const Budget& budget) const;
 
   std::string model_path_, teacher_path_, prompt_, cond_, output_path_ = "inference_result.png";
   std::string text_encoder_, tokenizer_, vae_, device_ = "auto", gpu_, ram_;
   std::int64_t steps_ = 20, seed_ = 0;
-  bool json_ = false;
+  bool json_ = false, ignore_limits_ = false;
 };
 
 }  // namespace ballast

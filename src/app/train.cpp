@@ -102,6 +102,7 @@ wan::PlannedRun Train::planned_or_refused(const train::PreparedRun& run) {
 void Train::run() {
   if (train::is_seq2seq(own_.rest)) return train_text(own_, command_);
   train::TrainConfig config = train::read_config(own_.rest);
+  config.memory.ignore_limits = own_.ignore_limits;
   if (config.cache_only) return cache_dataset(config, own_);
   if (config.vae) return train_vae(std::move(config), own_, command_);
   const train::RunTarget target =

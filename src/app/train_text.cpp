@@ -19,6 +19,7 @@ struct PlannedText {
 
 // Prints the plan, or fails with what would help.
 PlannedText planned_text(train::Seq2SeqConfig config, const OwnFlags& own) {
+  config.memory.ignore_limits = own.ignore_limits;
   const train::RunTarget target =
       find_target(own.target, compute_options(config.memory, own.threads));
   PlannedText p = {train::prepare_seq2seq(std::move(config), target), {}};

@@ -29,6 +29,7 @@ wan_vae::PlannedTraining planned_or_refused(const train::PreparedVae& run, const
 
 train::PreparedVae prepared(train::TrainConfig config, const OwnFlags& own,
                             train::Purpose purpose) {
+  config.memory.ignore_limits = own.ignore_limits;
   const train::RunTarget target =
       find_target(own.target, compute_options(config.memory, own.threads));
   return train::prepare_vae(std::move(config), target, purpose);

@@ -37,12 +37,14 @@ StudentMemory plan_student(const ProgramSet& set, const student::Student& studen
 
 void require_fit(const StudentMemory& memory, Device device, const Budget& budget,
                  const std::string& what) {
-  std::string needs, flags;
+  std::string needs, flags, limits;
   const auto compare = [&](Tier tier, std::string_view name, Bytes needed, Bytes allowed) {
     if (needed <= allowed) return;
+    const auto& limit = tier == Tier::host ? budget.ram_limit : budget.gpu_limit;
+    if (limit && needed > limit->most) limits += "\n" + limit_line(*limit);
     needs +=
         fmt::format("{}{} of {} ({} allowed)", needs.empty() ? "" : " and ", needed, name, allowed);
-    flags += (flags.empty() ? "" : " ") + budget_flag(tier, megabytes_for(needed));
+    flags += (flags.empty() ? "" : " ") + larger_budget(budget, tier, megabytes_for(needed));
   };
   // On the CPU --gpu bounds a share of the RAM; where it is not given it is the RAM's.
   if (device == Device::cuda || budget.gpu < budget.host) {
@@ -51,7 +53,7 @@ void require_fit(const StudentMemory& memory, Device device, const Budget& budge
   }
   compare(Tier::host, "RAM", memory.host, budget.host);
   if (needs.empty()) return;
-  fail(ErrorCode::refused, fmt::format("{} does not fit: it needs {}", what, needs),
+  fail(ErrorCode::refused, fmt::format("{} does not fit: it needs {}{}", what, needs, limits),
        {{flags, "gives it what it needs"}});
 }
 

@@ -126,7 +126,7 @@ std::vector<TextStates> TextEncoder::encode(std::span<const std::vector<std::int
   if (const auto* refusal = std::get_if<Refusal>(&made)) {
     fail_refused(
         fmt::format("encoding {} prompts with {}", prompts.size(), model_.checkpoint.path()),
-        *refusal, model_.options.device);
+        *refusal, model_.options.device, model_.options.budget);
   }
   const auto& [set, encoder, plan] = std::get<Recording>(made);
   spent.planning += watch.lap();

@@ -41,6 +41,7 @@ class TextEncoder {
   explicit TextEncoder(const std::string& path, TextEncoderOptions options = {});
 
   Device device() const { return model_.options.device; }
+  const Budget& budget() const { return model_.options.budget; }
 
   const t5::Config& config() const { return model_.config; }
   t5::Dialect dialect() const { return model_.names.dialect(); }

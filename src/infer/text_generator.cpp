@@ -86,7 +86,7 @@ std::vector<std::vector<std::int32_t>> TextGenerator::generate(
   const std::variant<TextModelPlan, Refusal> answer = plan(lengths, options);
   if (const auto* refusal = std::get_if<Refusal>(&answer)) {
     fail_refused(fmt::format("generating with {}", model_.checkpoint.path()), *refusal,
-                 model_.options.device);
+                 model_.options.device, model_.options.budget);
   }
   const t5::DecoderJob recorded = job(std::get<TextModelPlan>(answer).policy, lengths, options);
   ProgramSet set;

@@ -93,12 +93,15 @@ std::vector<MemoryPolicy> TextModel::candidates(bool visited_again) const {
   return all;
 }
 
-void fail_refused(const std::string& what, const Refusal& refusal, Device device) {
+void fail_refused(const std::string& what, const Refusal& refusal, Device device,
+                  const Budget& budget) {
   const bool shared_ram = device == Device::cpu;
-  std::string text = shortage_lines(refusal.shortages, shared_ram, fmt::format(" ({})", what));
+  std::string text =
+      shortage_lines(refusal.shortages, budget, shared_ram, fmt::format(" ({})", what));
   std::string budgets;
   for (const Shortage& s : refusal.shortages) {
-    budgets += (budgets.empty() ? "" : " ") + budget_flag(s.tier, megabytes_for(s.needed));
+    budgets +=
+        (budgets.empty() ? "" : " ") + larger_budget(budget, s.tier, megabytes_for(s.needed));
     text += fmt::format("\n{}: {} needed, {} allowed", memory_name(s.tier, shared_ram), s.needed,
                         s.allowed);
   }

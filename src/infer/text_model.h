@@ -67,6 +67,7 @@ struct TextModel {
 };
 
 // "does not fit: 4.000 GB more RAM needed (encoding 3 prompts)"; ends with ErrorCode::refused.
-[[noreturn]] void fail_refused(const std::string& what, const Refusal& refusal, Device device);
+[[noreturn]] void fail_refused(const std::string& what, const Refusal& refusal, Device device,
+                               const Budget& budget);
 
 }  // namespace ballast::infer

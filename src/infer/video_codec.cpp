@@ -42,7 +42,7 @@ Advice larger_budgets(const Refusal& refusal, wan_vae::FitRequest r) {
   for (const Shortage& s : refusal.shortages) {
     const std::uint64_t megabytes = megabytes_for(s.needed);
     (s.tier == Tier::device ? r.budget.gpu : r.budget.host) = Bytes{megabytes * kMegabyte};
-    text += (text.empty() ? "" : " ") + budget_flag(s.tier, megabytes);
+    text += (text.empty() ? "" : " ") + larger_budget(r.budget, s.tier, megabytes);
   }
   const auto effect = planned_effect(r);
   check(effect.has_value(), "{} does not hold the plan that needs least memory", text);
@@ -144,7 +144,7 @@ wan_vae::PlannedVae VideoCodec::plan(std::int64_t height, std::int64_t width,
   const bool shared_ram = backend_.device == Device::cpu;
   const std::int64_t side = found_.config.pixels_per_latent();
   std::string text = shortage_lines(
-      refusal.shortages, shared_ram,
+      refusal.shortages, options_.budget, shared_ram,
       fmt::format(" ({} {} at {} x {} pixels)",
                   part_ == wan_vae::Part::encoder ? "encoding with" : "decoding with",
                   found_.config.name, width * side, height * side));

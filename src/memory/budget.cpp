@@ -1,9 +1,12 @@
 #include "memory/budget.h"
 
 #include <algorithm>
+#include <mutex>
+#include <set>
 #include <string>
 
 #include "core/error.h"
+#include "core/log.h"
 
 namespace ballast {
 
@@ -27,15 +30,67 @@ Bytes default_gpu_budget(Bytes free, Bytes libraries) {
   return free - std::min(free, gpu_reserve_of(free)) + libraries;
 }
 
-Budget resolve_budget(const Machine& machine, const BudgetFlags& flags, Device device,
-                      Bytes gpu_memory) {
-  Budget budget = default_budget(machine);
-  if (device == Device::cuda) budget.gpu = gpu_memory;
-  if (!flags.gpu.empty()) set_field(budget, "gpu", flags.gpu);
-  if (!flags.ram.empty()) set_field(budget, "ram", flags.ram);
-  if (!flags.disk.empty()) set_field(budget, "disk", flags.disk);
-  if (flags.gpu.empty() && device == Device::cpu) budget.gpu = budget.host;
+namespace {
+
+// Budgets are resolved for several parts of a command: each limit is told once.
+bool first_time(std::string_view flag, const MemoryLimit& limit) {
+  static std::mutex mutex;
+  static std::set<std::string> told;
+  const std::lock_guard lock(mutex);
+  return told.insert(fmt::format("{} {}", flag, limit.name)).second;
+}
+
+void keep_within(Bytes& size, const std::optional<MemoryLimit>& limit, std::string_view flag,
+                 bool declared, Limits limits) {
+  if (!limit || size <= limit->most) return;
+  if (declared && first_time(flag, *limit)) {
+    const bool killed =
+        limit->kind != MemoryLimit::Kind::gpu && limit->kind != MemoryLimit::Kind::process;
+    log::warn("--{} {}, but {}{}", flag, size, text_of(*limit),
+              limits == Limits::hold ? "; planned within that"
+              : killed               ? "; beyond that the kernel ends the run (--ignore-limits)"
+                                     : "; beyond that allocations fail (--ignore-limits)");
+  }
+  if (limits == Limits::hold) size = limit->most;
+}
+
+}  // namespace
+
+Budget resolve_budget(const Machine& machine, const DeclaredBudget& declared,
+                      const BudgetMachine& target) {
+  Budget budget = declared.ram ? Budget() : default_budget(machine);
+  if (declared.ram) budget.host = *declared.ram;
+  if (target.device == Device::cuda) budget.gpu = target.gpu_memory;
+  if (declared.gpu) budget.gpu = *declared.gpu;
+  if (declared.disk) budget.disk = *declared.disk;
+  if (target.limits != Limits::foreign) {
+    const auto ram = ram_limit(machine, target.threads);
+    keep_within(budget.host, ram, "ram", declared.ram.has_value(), target.limits);
+    std::optional<MemoryLimit> gpu;
+    if (target.device == Device::cuda) {
+      gpu = MemoryLimit{MemoryLimit::Kind::gpu, "free GPU memory", target.gpu_memory,
+                        target.gpu_memory};
+      keep_within(budget.gpu, gpu, "gpu", declared.gpu.has_value(), target.limits);
+    }
+    if (target.limits == Limits::hold) budget.ram_limit = ram, budget.gpu_limit = gpu;
+  }
+  if (!declared.gpu && target.device == Device::cpu) budget.gpu = budget.host;
   return budget;
+}
+
+DeclaredBudget parse_budget(std::string_view gpu, std::string_view ram, std::string_view disk) {
+  DeclaredBudget declared;
+  const auto parse = [](std::string_view field, std::string_view text, Bytes Budget::*member,
+                        std::optional<Bytes>& to) {
+    if (text.empty()) return;
+    Budget budget;
+    set_field(budget, field, text);
+    to = budget.*member;
+  };
+  parse("gpu", gpu, &Budget::gpu, declared.gpu);
+  parse("ram", ram, &Budget::host, declared.ram);
+  parse("disk", disk, &Budget::disk, declared.disk);
+  return declared;
 }
 
 void set_field(Budget& budget, std::string_view field, std::string_view text) {

@@ -1,10 +1,13 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "core/bytes.h"
 #include "core/device.h"
 #include "memory/machine.h"
+#include "memory/memory_limit.h"
 
 namespace ballast {
 
@@ -12,6 +15,9 @@ namespace ballast {
 // arena.
 struct Budget {
   Bytes gpu, host, disk;
+  // The system's limits that hold for gpu and host; nullopt: none is known, they are ignored, or
+  // another machine is planned for. No larger budget helps beyond them.
+  std::optional<MemoryLimit> gpu_limit = {}, ram_limit = {};
 
   template <class Self, class Visit>
   static void fields(Self& c, Visit&& visit) {
@@ -20,7 +26,10 @@ struct Budget {
     visit("disk", c.disk, "space for streamed weights and optimizer state");
   }
 
-  bool operator==(const Budget&) const = default;
+  // Of the sizes.
+  friend bool operator==(const Budget& a, const Budget& b) {
+    return a.gpu == b.gpu && a.host == b.host && a.disk == b.disk;
+  }
 };
 
 // Left to the rest of the machine when no budget is given: page tables, other processes' growth
@@ -40,15 +49,32 @@ Bytes gpu_reserve_of(Bytes free);
 // budget includes, have most of their memory already when `free` is asked for: the context is made.
 Bytes default_gpu_budget(Bytes free, Bytes libraries);
 
-// The values of --gpu, --ram and --disk; "": not given.
-struct BudgetFlags {
-  std::string_view gpu, ram, disk = {};
+// Sizes that the user allows; nullopt: not given.
+struct DeclaredBudget {
+  std::optional<Bytes> gpu, ram, disk;
+};
+// The values of --gpu, --ram and --disk; "": not given. Fails like set_field().
+DeclaredBudget parse_budget(std::string_view gpu, std::string_view ram, std::string_view disk = {});
+
+// How limits of this system count in a budget.
+enum class Limits : std::uint8_t {
+  hold,     // nothing is planned beyond them
+  ignored,  // as declared, with a warning
+  foreign,  // another machine is planned for: as declared
 };
 
-// What the flags allow, else what the machine has; gpu_memory: of its GPU, where one computes.
-// Without a GPU the device arena is RAM, so --ram alone bounds both.
-Budget resolve_budget(const Machine& machine, const BudgetFlags& flags, Device device,
-                      Bytes gpu_memory);
+struct BudgetMachine {
+  Device device = Device::cpu;
+  Bytes gpu_memory = {};  // that can be used, where a GPU computes
+  int threads = 1;        // that compute on the CPU
+  Limits limits = Limits::hold;
+};
+
+// What is declared, else what the machine has; never more than the system's limits allow, where
+// these hold. A warning (once in a process) says what was declared beyond them. Without a GPU the
+// device arena is RAM, so ram alone bounds both.
+Budget resolve_budget(const Machine& machine, const DeclaredBudget& declared,
+                      const BudgetMachine& target);
 
 // Sets the field of that name from text such as "24GiB"; ErrorCode::usage for an unknown field, a
 // text that is no size, or a size without a unit (core/bytes.h: missing_unit).

@@ -101,26 +101,34 @@ std::vector<fs::path> visible_groups(const fs::path& root, const Mount& mount, s
 struct MemoryFiles {
   std::vector<const char*> limits;
   const char* usage;
-  const char* inactive;  // key in memory.stat
+  std::vector<const char*> given_back;  // keys in memory.stat: pages of files
 };
 
-void read_memory(const fs::path& group, const MemoryFiles& files, CgroupLimits& out) {
+void read_memory(const fs::path& root, const fs::path& group, const MemoryFiles& files,
+                 CgroupLimits& out) {
   // Without a limit v1 shows the largest multiple of a page below 2^63; "max" is not a number.
   constexpr std::uint64_t kNone = 1ull << 62;
   const auto stat = read_text(group / "memory.stat");
+  const auto number = [&](const char* key) -> std::optional<std::uint64_t> {
+    const auto value = stat ? line_value(*stat, key) : std::nullopt;
+    return value ? parse_number(*value) : std::nullopt;
+  };
   std::optional<std::uint64_t> limit;
-  for (const char* file : files.limits) tighten(limit, read_number(group / file));
-  if (stat) {  // v1 only: also knows ancestors that the mount does not show
-    const auto value = line_value(*stat, "hierarchical_memory_limit ");
-    if (value) tighten(limit, parse_number(*value));
+  const char* file = files.limits.front();
+  for (const char* name : files.limits) {
+    const auto value = read_number(group / name);
+    if (value && (!limit || *value < *limit)) file = name;
+    tighten(limit, value);
   }
+  tighten(limit, number("hierarchical_memory_limit "));  // v1 only: also of ancestors out of sight
   if (!limit || *limit >= kNone) return;
-  const std::uint64_t usage = read_number(group / files.usage).value_or(0);
-  const auto inactive_line = stat ? line_value(*stat, files.inactive) : std::nullopt;
-  const std::uint64_t inactive = inactive_line ? parse_number(*inactive_line).value_or(0) : 0;
-  const std::uint64_t used = usage - std::min(usage, inactive);
+  std::uint64_t used = read_number(group / files.usage).value_or(0);
+  for (const char* key : files.given_back) used -= std::min(used, number(key).value_or(0));
+  const Bytes left{*limit - std::min(*limit, used)};
+  const fs::path shown = fs::path("/") / group.lexically_relative(root) / file;
+  out.groups.push_back({shown.lexically_normal().string(), Bytes{*limit}, left});
   tighten(out.memory, std::optional(Bytes{*limit}));
-  tighten(out.memory_left, std::optional(Bytes{*limit - std::min(*limit, used)}));
+  tighten(out.memory_left, std::optional(left));
 }
 
 std::optional<double> quota(std::optional<std::uint64_t> run, std::optional<std::uint64_t> period) {
@@ -154,14 +162,16 @@ CgroupLimits read_cgroup_limits(const fs::path& root) {
     if (!group || !mount) return;
     for (const fs::path& path : visible_groups(root, *mount, *group)) read(path);
   };
-  const MemoryFiles v2 = {{"memory.max", "memory.high"}, "memory.current", "inactive_file "};
-  const MemoryFiles v1 = {
-      {"memory.limit_in_bytes"}, "memory.usage_in_bytes", "total_inactive_file "};
+  const MemoryFiles v2 = {
+      {"memory.max", "memory.high"}, "memory.current", {"inactive_file ", "active_file "}};
+  const MemoryFiles v1 = {{"memory.limit_in_bytes"},
+                          "memory.usage_in_bytes",
+                          {"total_inactive_file ", "total_active_file "}};
   each_group("", [&](const fs::path& group) {
-    read_memory(group, v2, out);
+    read_memory(root, group, v2, out);
     read_cpu_v2(group, out);
   });
-  each_group("memory", [&](const fs::path& group) { read_memory(group, v1, out); });
+  each_group("memory", [&](const fs::path& group) { read_memory(root, group, v1, out); });
   each_group("cpu", [&](const fs::path& group) { read_cpu_v1(group, out); });
   return out;
 }

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <string_view>
 
 #include "memory/proc_text.h"
+#include "memory/process_memory.h"
 
 namespace ballast {
 namespace {
@@ -18,9 +20,9 @@ std::optional<Bytes> as_bytes(std::optional<std::uint64_t> n) {
   return n ? std::optional(Bytes{*n}) : std::nullopt;
 }
 
-std::optional<Bytes> read_locked_limit(const fs::path& root) {
-  const auto limits = read_text(root / "proc/self/limits");
-  const auto line = limits ? line_value(*limits, "Max locked memory") : std::nullopt;
+// name: "Max locked memory", as /proc/self/limits has it.
+std::optional<Bytes> soft_limit(const std::optional<std::string>& limits, std::string_view name) {
+  const auto line = limits ? line_value(*limits, name) : std::nullopt;
   if (!line) return std::nullopt;
   std::string_view rest = *line;  // "8388608    unlimited    bytes": soft, hard
   const std::string_view soft = take(rest, ' ');
@@ -33,7 +35,11 @@ Machine read_machine(const fs::path& root) {
   Machine m;
   m.page = {static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE))};
   m.cgroup = read_cgroup_limits(root);
-  m.locked = read_locked_limit(root);
+  const auto limits = read_text(root / "proc/self/limits");
+  m.locked = soft_limit(limits, "Max locked memory");
+  m.address_space = soft_limit(limits, "Max address space");
+  m.data = soft_limit(limits, "Max data size");
+  m.stack = soft_limit(limits, "Max stack size");
   m.huge_page = as_bytes(read_number(root / "sys/kernel/mm/transparent_hugepage/hpage_pmd_size"));
   if (const auto info = read_text(root / "proc/meminfo")) {
     m.ram = as_bytes(kilobytes_of(*info, "MemTotal:"));
@@ -48,6 +54,11 @@ Machine read_machine(const fs::path& root) {
   if (const auto status = read_text(root / "proc/self/status")) {
     const auto cpus = line_value(*status, "Cpus_allowed_list:");
     if (cpus) m.affinity = count_list(*cpus);
+    m.address_space_used = as_bytes(kilobytes_of(*status, "VmSize:"));
+    m.data_used = as_bytes(kilobytes_of(*status, "VmData:"));
+  }
+  if (const auto own = process_memory(Counting::quick, (root / "proc/self").c_str())) {
+    m.own_memory = own->total();
   }
   return m;
 }

@@ -15,7 +15,13 @@ struct Machine {
   std::optional<Bytes> ram_available;  // MemAvailable: free, or given back on demand
   std::optional<Bytes> swap, swap_free;
   CgroupLimits cgroup;
-  std::optional<Bytes> locked;  // RLIMIT_MEMLOCK (soft); kUnlimited where there is none
+  // Soft limits of this process; kUnlimited where there is none.
+  std::optional<Bytes> locked;         // RLIMIT_MEMLOCK
+  std::optional<Bytes> address_space;  // RLIMIT_AS: ulimit -v
+  std::optional<Bytes> data;           // RLIMIT_DATA: ulimit -d
+  std::optional<Bytes> stack;          // RLIMIT_STACK: what a thread's stack takes of both
+  // What it has of them, and the RAM that only it can give back.
+  std::optional<Bytes> address_space_used, data_used, own_memory;
   std::optional<int> numa_nodes;
   std::optional<int> affinity;     // processors this process may run on
   std::optional<Bytes> huge_page;  // of transparent huge pages, else of the default pool

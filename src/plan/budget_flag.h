@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/bytes.h"
+#include "memory/budget.h"
 #include "memory/tier.h"
 
 namespace ballast {
@@ -21,5 +22,9 @@ inline std::string budget_flag(Tier tier, std::uint64_t megabytes) {
   constexpr std::array<const char*, kTiers.size()> kFlags = {"gpu", "ram", "disk"};
   return fmt::format("--{} {}MB", kFlags[static_cast<std::size_t>(tier)], megabytes);
 }
+
+// What gives so many megabytes: the flag, or where a limit of the system allows no such budget the
+// change that lifts it: "raise /sys/fs/cgroup/job/memory.max to 30MB".
+std::string larger_budget(const Budget& budget, Tier tier, std::uint64_t megabytes);
 
 }  // namespace ballast

@@ -24,15 +24,20 @@ std::vector<Shortage> shortages(const MemoryPlan& plan, const BytesByTier& neede
   return all;
 }
 
-std::string shortage_lines(std::span<const Shortage> all, bool shared_ram,
+std::string shortage_lines(std::span<const Shortage> all, const Budget& budget, bool shared_ram,
                            std::string_view detail) {
-  std::string text;
+  std::string text, limits;
   for (const Shortage& s : all) {
+    const auto& limit = s.tier == Tier::device && !shared_ram ? budget.gpu_limit : budget.ram_limit;
+    if (s.tier != Tier::disk && limit && s.needed > limit->most) {
+      const std::string line = "\n" + limit_line(*limit);
+      if (limits.find(line) == std::string::npos) limits += line;
+    }
     text += fmt::format(
         "{}does not fit: {} more {} needed{}", text.empty() ? "" : "\n", s.needed - s.allowed,
         s.tier == Tier::disk ? "disk space" : memory_name(s.tier, shared_ram), detail);
   }
-  return text;
+  return text + limits;
 }
 
 }  // namespace ballast

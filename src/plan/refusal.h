@@ -8,6 +8,7 @@
 
 #include "core/bytes.h"
 #include "core/error.h"
+#include "memory/budget.h"
 #include "plan/memory_plan.h"
 
 namespace ballast {
@@ -29,8 +30,9 @@ std::vector<Shortage> shortages(const MemoryPlan& plan, const BytesByTier& neede
                                 const BytesByTier& allowed);
 
 // "does not fit: 2.600 MB more GPU memory needed", a line for each; detail stands behind every
-// line. shared_ram: on the CPU, where the device tier is RAM.
-std::string shortage_lines(std::span<const Shortage> all, bool shared_ram,
+// line. shared_ram: on the CPU, where the device tier is RAM. A line below names the limit of the
+// system that stands in the way of a larger budget, where one does.
+std::string shortage_lines(std::span<const Shortage> all, const Budget& budget, bool shared_ram,
                            std::string_view detail = "");
 
 // The answer to a plan that does not fit: an answer, not a failure.

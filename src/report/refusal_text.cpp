@@ -49,7 +49,7 @@ std::string holders_of(const Shortage& s) {
 }  // namespace
 
 std::string refusal_verdict(const Refusal& refusal, const PlanTitle& title) {
-  return shortage_lines(told(refusal, title), title.shared_ram);
+  return shortage_lines(told(refusal, title), title.budget, title.shared_ram);
 }
 
 std::string refusal_text(const Refusal& refusal, const PlanTitle& title,

@@ -83,6 +83,7 @@ struct MemoryConfig {
   VerifyWeights verify_weights = VerifyWeights::sampled;
   bool fp8_matmul = false;              // products with frozen matrices in float8_e4m3
   std::optional<Bytes> gpu, ram, disk;  // none: from the machine
+  bool ignore_limits = false;           // of the system: what is declared counts
   std::string policy = "auto";
   std::optional<std::int64_t> stream_blocks;   // forced
   std::optional<std::int64_t> blocks_to_swap;  // a hint: the planner may keep more resident

@@ -67,6 +67,17 @@ RunTarget gpu_target(const GpuInfo& gpu, const ComputeOptions& options) {
   return t;
 }
 
+Budget budget_on(const RunTarget& target, const DeclaredBudget& declared, bool ignore_limits) {
+  const bool here = target.profile.name == kThisMachine;
+  return resolve_budget(read_machine(), declared,
+                        {.device = target.backend.device,
+                         .gpu_memory = target.profile.device_memory,
+                         .threads = target.backend.threads,
+                         .limits = !here           ? Limits::foreign
+                                   : ignore_limits ? Limits::ignored
+                                                   : Limits::hold});
+}
+
 RunTarget this_machine(const ComputeOptions& options) {
   const bool gpu = options.device == DeviceChoice::cuda ||
                    (options.device == DeviceChoice::automatic && kBuiltWithCuda && gpu_is_usable());

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "memory/budget.h"
 #include "memory/gpu.h"
 #include "plan/profile.h"
 #include "train/config.h"
@@ -30,6 +31,10 @@ RunTarget this_machine(const ComputeOptions& options);
 // The first of these for a GPU that is known: its rates are measured ones (measured_profile.h) or
 // estimates of the nearest bundled profile, its memory what is free now, less a reserve.
 RunTarget gpu_target(const GpuInfo& gpu, const ComputeOptions& options);
+
+// What is declared, inside the limits of this machine where that is the target; see
+// resolve_budget(). ignore_limits: as declared.
+Budget budget_on(const RunTarget& target, const DeclaredBudget& declared, bool ignore_limits);
 
 // Another machine, by its profile.
 RunTarget target_of(const MachineProfile& profile, const ComputeOptions& options);

@@ -40,6 +40,7 @@ struct DistillConfig {
   std::int64_t logging_steps = 50, memory_line_steps = 200;
   std::optional<std::string> resume;  // "": the newest run
   std::string gpu, ram, disk, device = "auto", verify_weights = "sampled";
+  bool ignore_limits = false;  // of the system: what is declared counts
   bool plan_only = false;
   std::vector<std::string> arguments;  // as typed
 

@@ -149,7 +149,7 @@ std::vector<PlannedChange> possible_changes(const DistillRun& run, const Refusal
     const std::uint64_t megabytes = megabytes_for(s.needed);
     (s.tier == Tier::device ? budget.gpu : budget.host) = Bytes{megabytes * kMegabyte};
     if (!more.text.empty()) more.text += " ";
-    more.text += budget_flag(s.tier, megabytes);
+    more.text += larger_budget(run.request.budget, s.tier, megabytes);
   }
   if (ram_bounds_all) budget.gpu = budget.host;
   more.apply = [budget](PairRequest& r) { r.budget = budget; };

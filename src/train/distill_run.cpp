@@ -7,7 +7,6 @@
 #include "core/random.h"
 #include "infer/student_sampler.h"
 #include "io/hub_cache.h"
-#include "memory/machine.h"
 #include "models/wan/recognise.h"
 #include "models/wan/weights.h"
 #include "train/distill_samples.h"
@@ -16,11 +15,6 @@
 
 namespace ballast::train {
 namespace {
-
-Budget budget_of(const DistillConfig& c, const MachineProfile& profile) {
-  return resolve_budget(read_machine(), {.gpu = c.gpu, .ram = c.ram, .disk = c.disk},
-                        profile.device, profile.device_memory);
-}
 
 PassTimes passes_of(const student::PlannedPair& planned) {
   PassTimes passes = {.count = planned.job.student.runs_per_step};
@@ -82,7 +76,7 @@ DistillRun prepare_distill(DistillConfig config, const RunTarget& target) {
   r.profile = target.profile;
   r.backend = target.backend;
   r.host_threads = target.host_threads;
-  r.budget = budget_of(c, target.profile);
+  r.budget = budget_on(target, parse_budget(c.gpu, c.ram, c.disk), c.ignore_limits);
   r.place = c.place;
   r.recompute = c.gradient_checkpointing;
   r.job.teacher_precision = wan::precision_on(r.backend.device);

@@ -45,7 +45,7 @@ class Changes {
       : run_(run), c_(run.config), job_(run.request.job), r_(run.request) {}
 
   std::vector<wan::Change> all(const Refusal& refusal) {
-    all_ = wan::larger_budgets(refusal, ram_bounds_all());
+    all_ = wan::larger_budgets(refusal, ram_bounds_all(), r_.budget);
     policy();
     if (auto change = wan::state_on_disk(r_)) all_.push_back(std::move(*change));
     if (job_.mode == wan::Mode::full) {

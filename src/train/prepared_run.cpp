@@ -7,7 +7,6 @@
 #include "core/log.h"
 #include "data/prefetcher.h"
 #include "io/hub_cache.h"
-#include "memory/process_memory.h"
 #include "models/wan/dit_pass.h"
 #include "models/wan/lora_read.h"
 #include "models/wan/recognise.h"
@@ -22,15 +21,8 @@
 
 namespace ballast::train {
 
-Budget budget_of(const MemoryConfig& m, const MachineProfile& profile) {
-  Budget b = default_budget(read_machine());
-  if (profile.device == Device::cuda) b.gpu = profile.device_memory;
-  if (m.gpu) b.gpu = *m.gpu;
-  if (m.ram) b.host = *m.ram;
-  if (m.disk) b.disk = *m.disk;
-  // Without a GPU the device arena is RAM: naming only the RAM bounds it as well.
-  if (!m.gpu && profile.device == Device::cpu) b.gpu = b.host;
-  return b;
+Budget budget_of(const MemoryConfig& m, const RunTarget& target) {
+  return budget_on(target, {.gpu = m.gpu, .ram = m.ram, .disk = m.disk}, m.ignore_limits);
 }
 
 namespace {
@@ -279,21 +271,6 @@ ops::LossFunction loss_of(const TrainConfig& c) {
   return {};
 }
 
-// A budget is the user's word; that the kernel will not keep it is worth a line. What this process
-// has already is part of the budget, and a tenth may be in caches that come and go.
-void warn_of_limits(const MemoryConfig& m, const MachineProfile& profile) {
-  if (profile.device == Device::cuda && m.gpu && *m.gpu > profile.device_memory) {
-    log::warn("[memory] gpu = {}, but {} can be used here now", *m.gpu, profile.device_memory);
-  }
-  const auto available = available_memory(read_machine());
-  if (!m.ram || !available) return;
-  const auto own = process_memory(Counting::quick);
-  const Bytes most = *available + Bytes{available->count / 10} + (own ? own->total() : Bytes{});
-  if (*m.ram <= most) return;
-  log::warn("[memory] ram = {}, but {} can be used here now: beyond that the kernel ends the run",
-            *m.ram, *available);
-}
-
 ProcessLine index_line(const data::Dataset& dataset) {
   return {"dataset index", dataset.bytes(), "which clips and captions there are"};
 }
@@ -347,8 +324,7 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
   }
   check_loras(run);
   note_dtype(run);
-  r.budget = budget_of(c.memory, target.profile);
-  if (purpose == Purpose::train) warn_of_limits(c.memory, target.profile);
+  r.budget = budget_of(c.memory, target);
   run.dataset = open_data(run, c.dataset, sizes_of(c), purpose);
   // Of data that comes the empty caption comes too.
   const bool known =

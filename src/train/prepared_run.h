@@ -56,7 +56,7 @@ struct PreparedRun {
 };
 
 // What the configuration allows, else what the machine has.
-Budget budget_of(const MemoryConfig& memory, const MachineProfile& profile);
+Budget budget_of(const MemoryConfig& memory, const RunTarget& target);
 
 // What will be encoded before the run begins: the latents that come, by dataset.
 struct ComingData {

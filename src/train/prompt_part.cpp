@@ -37,7 +37,7 @@ infer::TextEncoderPlan PromptPart::plan() const {
   auto outcome = encoder_.plan(lengths);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
     infer::fail_refused(fmt::format("encoding {} prompts", ids_.size()), *refusal,
-                        encoder_.device());
+                        encoder_.device(), encoder_.budget());
   }
   return std::get<infer::TextEncoderPlan>(std::move(outcome));
 }

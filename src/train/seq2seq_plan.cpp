@@ -115,7 +115,7 @@ void add_larger_budgets(const Seq2SeqRun& run, const Refusal& refusal,
       (device ? r.budget.gpu : r.budget.host) = Bytes{megabytes * kMegabyte};
       if (ram_bounds_all) r.budget.gpu = r.budget.host;
     };
-    all.push_back({budget_flag(s.tier, megabytes), raise});
+    all.push_back({larger_budget(run.request.budget, s.tier, megabytes), raise});
     every.text += (count == 0 ? "" : " ") + all.back().text;
     every.apply = [before = every.apply, raise](t5::FitRequest& r) {
       before(r);

@@ -329,7 +329,7 @@ void take_machine(Seq2SeqRun& run, const RunTarget& target) {
   t5::FitRequest& r = run.request;
   r.backend = target.backend;
   r.profile = target.profile;
-  r.budget = budget_of(m, target.profile);
+  r.budget = budget_of(m, target);
   r.other_lines.push_back(index_line(run));
   if (m.policy != "auto") r.policy = find_policy(m.policy);
   if (m.checkpointing == Checkpointing::off) r.checkpointing = t5::Choice::off;

@@ -30,7 +30,8 @@ VaeChange larger_budgets(const PreparedVae& run, const Refusal& refusal) {
     if (s.tier == Tier::device && ram_bounds_all) continue;
     const std::uint64_t megabytes = megabytes_for(s.needed);
     (s.tier == Tier::device ? budget.gpu : budget.host) = Bytes{megabytes * kMegabyte};
-    change.text += (change.text.empty() ? "" : " ") + budget_flag(s.tier, megabytes);
+    change.text +=
+        (change.text.empty() ? "" : " ") + larger_budget(run.request.budget, s.tier, megabytes);
   }
   if (ram_bounds_all) budget.gpu = budget.host;
   change.apply = [budget](wan_vae::TrainingRequest& r) { r.budget = budget; };

@@ -170,7 +170,7 @@ PreparedVae prepare_vae(TrainConfig config, const RunTarget& target, Purpose pur
   wan_vae::TrainingRequest& r = run.request;
   r.profile = target.profile;
   r.backend = target.backend;
-  r.budget = budget_of(c.memory, target.profile);
+  r.budget = budget_of(c.memory, target);
   if (c.memory.checkpointing != Checkpointing::automatic) {
     r.checkpointing = c.memory.checkpointing != Checkpointing::off;
   }

@@ -151,14 +151,43 @@ TEST_F(TrainingLimit, EqualToTheRamBudgetIsKept) {
   EXPECT_LE(group.most().value_or(kLimit), kLimit);
 }
 
-TEST_F(TrainingLimit, BelowThePlanEndsInAnOomKillThatDoctorExplains) {
+TEST_F(TrainingLimit, BelowTheRamBudgetIsWhatIsPlannedFor) {
+  SKIP_WITHOUT_ALLOCATION_HOOK();
+  constexpr Bytes kLimit{50 << 20};
+  const MemoryGroup group(kLimit);
+  if (!group.made()) GTEST_SKIP() << group.reason();
+  const Finished f = train({run_.write_config("epochs = 1"), "--threads", "2", "--ram", "1GB"},
+                           [&] { group.join(); });
+  ASSERT_EQ(f.exit_code, 0) << f.err;
+  EXPECT_THAT(f.err, AllOf(HasSubstr("--ram 1.000 GB, but /"), HasSubstr(" is 52.43 MB")));
+  const RunHistory h = read_run_log(newest_run(run_.path("out")) + "/run_log.jsonl");
+  EXPECT_LE(h.info->planned.ram, kLimit);
+  EXPECT_LE(group.most().value_or(kLimit), kLimit);
+}
+
+TEST_F(TrainingLimit, BelowEveryPlanIsRefusedByName) {
+  SKIP_WITHOUT_ALLOCATION_HOOK();
+  const MemoryGroup group(Bytes{14'000'128});  // whole pages
+  if (!group.made()) GTEST_SKIP() << group.reason();
+  const Finished f = train({run_.write_config("epochs = 1"), "--threads", "2", "--ram", "1GB"},
+                           [&] { group.join(); });
+  EXPECT_EQ(f.exit_code, 3) << f.err;
+  EXPECT_THAT(f.err, AllOf(HasSubstr("more RAM needed"), HasSubstr(group.limit_file()),
+                           HasSubstr(" is 14.00 MB: at most "), HasSubstr("--ignore-limits"),
+                           HasSubstr("raise " + group.limit_file() + " to ")));
+  EXPECT_FALSE(fs::exists(run_.path("out")));
+}
+
+TEST_F(TrainingLimit, ThatIsIgnoredEndsInAnOomKillThatDoctorExplains) {
   SKIP_WITHOUT_ALLOCATION_HOOK();
   const MemoryGroup group(Bytes{32 << 20});
   if (!group.made()) GTEST_SKIP() << group.reason();
-  const Finished f = train({run_.write_config("epochs = 1"), "--threads", "2", "--ram", "400MB"},
-                           [&] { group.join(); });
+  const Finished f = train(
+      {run_.write_config("epochs = 1"), "--threads", "2", "--ram", "400MB", "--ignore-limits"},
+      [&] { group.join(); });
   ASSERT_EQ(f.exit_code, 128 + SIGKILL) << f.err;
-  EXPECT_THAT(f.err, AllOf(HasSubstr("warning"), HasSubstr("[memory] ram")));
+  EXPECT_THAT(f.err, AllOf(HasSubstr("warning"), HasSubstr("--ram 400.0 MB, but "),
+                           HasSubstr("the kernel ends the run")));
   const Finished text = run_ballast({"doctor", run_.path("out"), "--no-disk-trial"});
   ASSERT_EQ(text.exit_code, 0) << text.err;
   EXPECT_THAT(text.out, AllOf(HasSubstr("last run: while loading"),

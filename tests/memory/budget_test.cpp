@@ -112,21 +112,76 @@ TEST(Budget, ANumberWithoutAUnitIsAskedAbout) {
 
 TEST(Budget, OnTheCpuRamAloneBoundsEverything) {
   const Machine machine = machine_with(10_GiB);
-  const auto resolved = [&](const BudgetFlags& flags, Device device) {
-    return resolve_budget(machine, flags, device, 24_GiB);
+  const auto resolved = [&](std::string_view gpu, std::string_view ram, std::string_view disk,
+                            Device device) {
+    return resolve_budget(machine, parse_budget(gpu, ram, disk),
+                          {.device = device, .gpu_memory = 24_GiB});
   };
   const Bytes free = 10_GiB - 512_MiB;
-  EXPECT_EQ(resolved({.gpu = "", .ram = ""}, Device::cpu),
-            (Budget{.gpu = free, .host = free, .disk = {}}));
-  EXPECT_EQ(resolved({.gpu = "", .ram = "2GiB"}, Device::cpu),
+  EXPECT_EQ(resolved("", "", "", Device::cpu), (Budget{.gpu = free, .host = free, .disk = {}}));
+  EXPECT_EQ(resolved("", "2GiB", "", Device::cpu),
             (Budget{.gpu = 2_GiB, .host = 2_GiB, .disk = {}}));
-  EXPECT_EQ(resolved({.gpu = "", .ram = "20GiB"}, Device::cpu).gpu, 20_GiB);
-  EXPECT_EQ(resolved({.gpu = "1GiB", .ram = "2GiB", .disk = "3GiB"}, Device::cpu),
+  EXPECT_EQ(resolved("1GiB", "2GiB", "3GiB", Device::cpu),
             (Budget{.gpu = 1_GiB, .host = 2_GiB, .disk = 3_GiB}));
-  EXPECT_EQ(resolved({.gpu = "", .ram = "2GiB"}, Device::cuda),
+  EXPECT_EQ(resolved("", "2GiB", "", Device::cuda),
             (Budget{.gpu = 24_GiB, .host = 2_GiB, .disk = {}}));
-  EXPECT_EQ(resolved({.gpu = "8GiB", .ram = ""}, Device::cuda),
+  EXPECT_EQ(resolved("8GiB", "", "", Device::cuda),
             (Budget{.gpu = 8_GiB, .host = free, .disk = {}}));
+}
+
+// 100 GiB are free, a group of 16 GiB is shared with processes that have 4 GiB of it.
+Machine machine_in_group() {
+  Machine m = machine_with(100_GiB);
+  m.ram = 128_GiB;
+  m.own_memory = 1_GiB;
+  m.cgroup.groups = {{"/sys/fs/cgroup/job/step/memory.max", 32_GiB, 30_GiB},
+                     {"/sys/fs/cgroup/job/memory.max", 16_GiB, 10_GiB}};
+  m.cgroup.memory = 16_GiB;
+  m.cgroup.memory_left = 10_GiB;
+  return m;
+}
+
+TEST(Budget, IsNeverAboveTheLimitsOfTheSystem) {
+  const Machine m = machine_in_group();
+  const Budget b = resolve_budget(m, {.gpu = {}, .ram = 64_GiB, .disk = {}}, {});
+  EXPECT_EQ(b.host, 12_GiB);  // what is left and a tenth of it, and what this process has
+  EXPECT_EQ(b.gpu, b.host);
+  ASSERT_TRUE(b.ram_limit.has_value());
+  EXPECT_EQ(b.ram_limit->name, "/sys/fs/cgroup/job/memory.max");
+  EXPECT_EQ(b.ram_limit->limit, 16_GiB);
+  // What fits is as declared.
+  EXPECT_EQ(resolve_budget(m, {.gpu = {}, .ram = 8_GiB, .disk = {}}, {}).host, 8_GiB);
+}
+
+TEST(Budget, AGroupOfItsSizeHoldsIt) {
+  Machine m = machine_in_group();
+  m.own_memory = Bytes{900'000};
+  m.cgroup.groups = {{"/g/memory.max", Bytes{50'000'000}, Bytes{47'000'000}}};
+  EXPECT_EQ(resolve_budget(m, {.gpu = {}, .ram = Bytes{50'000'000}, .disk = {}}, {}).host,
+            Bytes{50'000'000});
+}
+
+TEST(Budget, IgnoredLimitsAndThoseOfAnotherMachineDoNotCount) {
+  for (const Limits limits : {Limits::ignored, Limits::foreign}) {
+    const Budget b = resolve_budget(
+        machine_in_group(), {.gpu = 80_GiB, .ram = 64_GiB, .disk = {}},
+        {.device = Device::cuda, .gpu_memory = 24_GiB, .threads = 1, .limits = limits});
+    EXPECT_EQ(b.host, 64_GiB);
+    EXPECT_EQ(b.gpu, 80_GiB);
+    EXPECT_FALSE(b.ram_limit || b.gpu_limit);
+  }
+}
+
+TEST(Budget, IsNeverAboveWhatTheGpuHas) {
+  const Budget b = resolve_budget(machine_in_group(), {.gpu = 80_GiB, .ram = {}, .disk = {}},
+                                  {.device = Device::cuda, .gpu_memory = 24_GiB});
+  EXPECT_EQ(b.gpu, 24_GiB);
+  ASSERT_TRUE(b.gpu_limit.has_value());
+  EXPECT_EQ(b.gpu_limit->kind, MemoryLimit::Kind::gpu);
+}
+
+TEST(Budget, RamThatIsDeclaredIsEnoughWhereTheMachineSaysNothing) {
+  EXPECT_EQ(resolve_budget({}, {.gpu = {}, .ram = 3_GiB, .disk = {}}, {}).host, 3_GiB);
 }
 
 }  // namespace

@@ -23,6 +23,10 @@ TEST(Cgroup, V2TakesTheTightestAncestor) {
   const CgroupLimits c = read_cgroup_limits(root.path());
   EXPECT_EQ(c.memory, Bytes{1000000});
   EXPECT_EQ(c.memory_left, Bytes{600000});
+  ASSERT_EQ(c.groups.size(), 2u);
+  EXPECT_EQ(c.groups[0].file, "/sys/fs/cgroup/user.slice/job/step/memory.max");
+  EXPECT_EQ(c.groups[1].file, "/sys/fs/cgroup/user.slice/job/memory.max");
+  EXPECT_EQ(c.groups[1].left, Bytes{600000});
   EXPECT_EQ(c.cpus, std::nullopt);
 }
 
@@ -46,16 +50,20 @@ TEST(Cgroup, MemoryHighBindsLikeAMaximum) {
       .file("sys/fs/cgroup/job/memory.max", "2000000\n")
       .file("sys/fs/cgroup/job/memory.high", "1500000\n")
       .file("sys/fs/cgroup/job/memory.current", "0\n");
-  EXPECT_EQ(read_cgroup_limits(root.path()).memory, Bytes{1500000});
+  const CgroupLimits c = read_cgroup_limits(root.path());
+  EXPECT_EQ(c.memory, Bytes{1500000});
+  ASSERT_EQ(c.groups.size(), 1u);
+  EXPECT_EQ(c.groups[0].file, "/sys/fs/cgroup/job/memory.high");
 }
 
-TEST(Cgroup, InactiveFilePagesAreNotInTheWay) {
+TEST(Cgroup, FilePagesAreNotInTheWay) {
   FakeRoot root;
   root.file("proc/self/cgroup", "0::/job\n")
       .file("proc/self/mountinfo", kUnifiedMount)
       .file("sys/fs/cgroup/job/memory.max", "1000\n")
       .file("sys/fs/cgroup/job/memory.current", "900\n")
-      .file("sys/fs/cgroup/job/memory.stat", "anon 200\nfile 700\ninactive_file 600\n");
+      .file("sys/fs/cgroup/job/memory.stat",
+            "anon 200\nfile 700\ninactive_file 500\nactive_file 100\n");
   EXPECT_EQ(read_cgroup_limits(root.path()).memory_left, Bytes{700});
 }
 
@@ -104,6 +112,8 @@ TEST(Cgroup, V1WithItsControllersInSeparateMounts) {
   EXPECT_EQ(c.memory, Bytes{5000});
   EXPECT_EQ(c.memory_left, Bytes{3000});
   EXPECT_EQ(c.cpus, 3.5);
+  ASSERT_EQ(c.groups.size(), 1u);
+  EXPECT_EQ(c.groups[0].file, "/sys/fs/cgroup/memory/a/memory.limit_in_bytes");
 }
 
 TEST(Cgroup, V1KnowsAncestorsThatTheMountDoesNotShow) {

@@ -45,6 +45,9 @@ class MemoryGroup {
 
   bool made() const { return made_; }
   const std::string& reason() const { return reason_; }
+  std::string limit_file() const {
+    return (path_ / (v1_ ? "memory.limit_in_bytes" : "memory.max")).string();
+  }
   // Called by the process that is to be limited. Ends it where it may not join.
   void join() const {
     if (!put("cgroup.procs", std::to_string(::getpid()))) ::_exit(126);

@@ -170,6 +170,13 @@ std::vector<Change> larger_budgets(const Refusal& refusal, bool ram_bounds_all,
   return all;
 }
 
+std::vector<Change> larger_budgets(const Refusal& refusal, bool ram_bounds_all,
+                                   const Budget& budget) {
+  return larger_budgets(refusal, ram_bounds_all, [&](Tier tier, std::uint64_t megabytes) {
+    return larger_budget(budget, tier, megabytes);
+  });
+}
+
 std::optional<Change> state_on_disk(const FitRequest& request) {
   const DitJob& job = request.job;
   if (request.policy || request.switched()) return std::nullopt;

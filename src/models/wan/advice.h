@@ -20,13 +20,15 @@ struct Change {
   bool budget_only = false;  // what is needed stays as it is
 };
 
-// How a budget of so many megabytes is said: budget_flag, where it is typed.
+// How a budget of so many megabytes is said; larger_budget(), where it is typed.
 using BudgetWord = std::function<std::string(Tier, std::uint64_t)>;
 
 // What the leanest plan misses, as larger budgets. ram_bounds_all: there is no GPU and no budget
 // was named for it, so the RAM's bounds both arenas, then as now.
 std::vector<Change> larger_budgets(const Refusal& refusal, bool ram_bounds_all,
-                                   const BudgetWord& word = budget_flag);
+                                   const BudgetWord& word);
+std::vector<Change> larger_budgets(const Refusal& refusal, bool ram_bounds_all,
+                                   const Budget& budget);
 
 // Two changes together: flags behind each other, other texts joined by "and".
 std::string joined_texts(const std::string& a, const std::string& b);
