@@ -65,6 +65,7 @@ class DatasetCaching::Work {
     }
     if (texts_) plan_texts();
     if (media_) plan_media();
+    require_disk_space();
     show_plan();
   }
 
@@ -147,7 +148,9 @@ class DatasetCaching::Work {
     std::int64_t longest = 1;
     for (const data::EncodingWork& w : in_.work) {
       for (const data::TextWork& t : w.texts) {
-        longest = std::max(longest, std::ssize(ids_of(tokenizer, t.caption)));
+        const std::int64_t tokens = std::ssize(ids_of(tokenizer, t.caption));
+        longest = std::max(longest, tokens);
+        text_values_ += tokens * width;
       }
     }
     std::int64_t batch =
@@ -236,6 +239,43 @@ class DatasetCaching::Work {
                        .how = fmt::format("{} to encode, {}", count, how),
                        .device = device,
                        .host = host});
+  }
+
+  // Refuses what the caches' disk cannot hold. Of several disks the one with most space counts.
+  void require_disk_space() const {
+    constexpr std::int64_t kFileOverhead = 4096, kLargeLatent = 64 << 20;
+    Bytes free;
+    std::string folder;
+    for (const data::EncodingWork& w : in_.work) {
+      for (const data::EncodingSet& s : w.sets) {
+        const Bytes here = disk_free(s.cache).value_or(kUnlimited);
+        if (here > free) free = here, folder = s.cache;
+      }
+    }
+    std::int64_t files = texts_ ? in_.texts() : 0, values = text_values_;
+    // Headers of media are read only where space may be short.
+    const Bytes ample{static_cast<std::uint64_t>(in_.media() * kLargeLatent)};
+    for (const data::EncodingWork& w : in_.work) {
+      if (!media_ || free > ample) break;
+      const data::ComingClips coming =
+          data::coming_clips(w, in_.search.request, data::read_media());
+      files += coming.files;
+      values += coming.values;
+    }
+    const Bytes needed{static_cast<std::uint64_t>(values) * size_of(in_.store) +
+                       static_cast<std::uint64_t>(files * kFileOverhead)};
+    if (needed <= free) return;
+    if (own_.ignore_limits) {
+      return log::warn("the caches take {}, {} are free in {} (--ignore-limits)", needed, free,
+                       folder);
+    }
+    fail(ErrorCode::refused,
+         fmt::format("does not fit: {} more disk space needed in {}: the caches of {} captions and "
+                     "{} media files take {}, {} are free",
+                     needed - free, printable(folder), texts_ ? in_.texts() : 0,
+                     media_ ? in_.media() : 0, needed, free),
+         {{fmt::format("free {} on that disk", needed - free), "then it fits"},
+          {"--ignore-limits", "encodes until the disk is full; the same command continues there"}});
   }
 
   void show_plan() const {
@@ -328,6 +368,7 @@ class DatasetCaching::Work {
   Budget budget_;
   CacheInputs in_;
   data::EncodingOptions options_;
+  std::int64_t text_values_ = 0;
   data::EncodingReport report_;
   bool texts_ = false, media_ = false;
   ProcessLine vocabulary_;

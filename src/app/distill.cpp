@@ -72,7 +72,8 @@ void Distill::run() {
   auto& planned = std::get<student::PlannedPair>(outcome);
   const PlanTitle title = title_of(run);
   const PlanView view = view_of(run, planned);
-  print_plan(title, view, {own_.json, own_.details});
+  require_disk_space(title, view, plan_output(own_));
+  print_plan(title, view, plan_output(own_));
   if (plan_only) return;
   const std::string output = run.config.output_dir;
   const train::TrainOutcome done =

@@ -263,7 +263,7 @@ void Plan::run() {
     fail_refused(
         title(r), r, *refusal, std::move(known), [&] { return changes(r, *refusal); }, json_);
   }
-  show_plan(title(r), r, std::get<wan::PlannedRun>(outcome), {json_, details_});
+  show_plan(title(r), r, std::get<wan::PlannedRun>(outcome), {json_, details_, ignore_limits_});
 }
 
 // A training run: its configuration says all but the machine.
@@ -300,7 +300,8 @@ void Plan::plan_config() {
         title, run.request, *refusal, std::move(known),
         [&] { return possible_changes(run, *refusal); }, json_, run.notes);
   }
-  show_plan(title, run.request, std::get<wan::PlannedRun>(outcome), {json_, details_}, &run);
+  show_plan(title, run.request, std::get<wan::PlannedRun>(outcome),
+            {json_, details_, ignore_limits_}, &run);
 }
 
 bool Plan::takes(const std::vector<std::string>& arguments) {

@@ -1,5 +1,6 @@
 #include "app/planning.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "app/output.h"
@@ -7,6 +8,7 @@
 #include "core/log.h"
 #include "core/nearest_name.h"
 #include "core/progress.h"
+#include "core/system_limits.h"
 #include "train/config_words.h"
 
 namespace ballast {
@@ -27,6 +29,10 @@ train::RunTarget find_target(const std::string& name, const train::ComputeOption
   std::vector<std::string_view> known = {"this"};
   for (const MachineProfile& p : bundled_profiles()) known.push_back(p.name);
   fail_unknown("--target", name, known);
+}
+
+PlanOutput plan_output(const OwnFlags& own) {
+  return {.json = own.json, .details = own.details, .ignore_limits = own.ignore_limits};
 }
 
 std::string own_flags_help() {
@@ -75,7 +81,71 @@ OwnFlags split_own_flags(const std::vector<std::string>& arguments) {
 
 void show_plan(const PlanTitle& title, const wan::FitRequest& request, const wan::PlannedRun& run,
                const PlanOutput& output, const train::PreparedRun* whole) {
-  print_plan(title, train::view_of(request, run, whole), output);
+  const PlanView view = train::view_of(request, run, whole);
+  require_disk_space(title, view, output);
+  print_plan(title, view, output);
+}
+
+void require_disk_space(const PlanTitle& title, const PlanView& view, const PlanOutput& output) {
+  const PlanFiles& files = view.files;
+  if (!files.free) return;
+  const auto limit = file_size_limit();
+  const Bytes largest = std::max(files.largest, view.plan.peak_of(Tier::disk));
+  if (limit && largest > *limit) {
+    const std::string text = fmt::format(
+        "ulimit -f allows files of {}, the largest of this run takes {}", *limit, largest);
+    if (!output.ignore_limits) {
+      fail(ErrorCode::refused, "does not fit: " + text,
+           {{"ulimit -f unlimited", "lifts the limit"}});
+    }
+    log::warn("{} (--ignore-limits)", text);
+  }
+  const Bytes held = view.plan.peak_of(Tier::disk), needed = held + files.bytes();
+  if (needed <= *files.free) return;
+  if (output.ignore_limits) {
+    log::warn(
+        "files of this run take {} in {}, {} are free: it ends when the disk is full "
+        "(--ignore-limits)",
+        needed, printable(files.folder), *files.free);
+    return;
+  }
+  const Bytes missing = needed - *files.free;
+  std::string text =
+      fmt::format("does not fit: {} more disk space needed in {}: {} needed, {} free", missing,
+                  printable(files.folder), needed, *files.free);
+  Shortage shortage = {.tier = Tier::disk,
+                       .program = {},
+                       .at = {},
+                       .needed = needed,
+                       .allowed = *files.free,
+                       .roles = {}};
+  const auto part = [&](const std::string& name, Bytes bytes, const std::string& reason) {
+    text += fmt::format("\n  {:<20} {:>10}  {}", name, to_string(bytes), reason);
+    shortage.outside.emplace_back(name, bytes);
+  };
+  if (held.count > 0) part("optimizer state", held, "while the run lasts");
+  for (const ProcessLine& l : files.lines) part(l.name, l.bytes, l.reason);
+  std::vector<Advice> advice;
+  if (files.freed_by_one_checkpoint.count > 0) {
+    const bool enough = files.freed_by_one_checkpoint >= missing;
+    advice.push_back(
+        {"--keep_checkpoints 1", fmt::format("takes {} less{}", files.freed_by_one_checkpoint,
+                                             enough ? ": fits" : ", not enough alone")});
+  }
+  advice.push_back({"another output folder", fmt::format("on a disk with {} free", needed)});
+  advice.push_back({fmt::format("free {} on that disk", missing), "then it fits"});
+  advice.push_back({"--ignore-limits", "for a run that is to end before the disk is full"});
+  if (output.json) {
+    PlanTitle here = title;
+    here.budget.disk = *files.free;
+    const Refusal refusal = {
+        .policy = view.policy,
+        .needed = {view.plan.peak_of(Tier::device) + lines_of(view.lines, Tier::device),
+                   view.plan.peak_of(Tier::host) + lines_of(view.lines, Tier::host), needed},
+        .shortages = {shortage}};
+    print_json_line(refusal_json(here, refusal, {}));
+  }
+  fail(ErrorCode::refused, text, std::move(advice));
 }
 
 void tell_refusal(const PlanTitle& title, const Refusal& refusal, bool policy_given,

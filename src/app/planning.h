@@ -36,6 +36,7 @@ struct OwnFlags {
   bool json = false, check_nan = false, details = false, ignore_limits = false;
   std::vector<std::string> rest;
 };
+PlanOutput plan_output(const OwnFlags& own);
 std::string own_flags_help();
 OwnFlags split_own_flags(const std::vector<std::string>& arguments);
 
@@ -47,6 +48,9 @@ void show_plan(const PlanTitle& title, const wan::FitRequest& request, const wan
                                const Refusal& refusal, wan::KnownNeeds known,
                                const std::function<std::vector<wan::Change>()>& changes, bool json,
                                std::span<const std::string> notes = {});
+
+// Refuses a run whose files do not fit where they go. Nothing is checked for another machine.
+void require_disk_space(const PlanTitle& title, const PlanView& view, const PlanOutput& output);
 
 // Tells that a run does not fit before its advice is known; fail_with_advice() then ends it.
 void tell_refusal(const PlanTitle& title, const Refusal& refusal, bool policy_given,

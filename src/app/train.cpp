@@ -66,6 +66,8 @@ bool Train::encode_missing(const train::TrainConfig& config, const train::RunTar
     train::PreparedRun run = prepare_run(config, target, train::Purpose::plan, &coming);
     if (caching.reads_media()) run.request.other_lines.push_back(kMediaLine);
     const wan::PlannedRun planned = planned_or_refused(run);
+    require_disk_space(train::title_of(run), view_of(run.request, planned, &run),
+                       plan_output(own_));
     const bool gpu = target.profile.device == Device::cuda;
     log::info("training fits ({}{} of RAM) and begins when everything is encoded",
               gpu ? fmt::format("{} of GPU memory, ", planned.needed(Tier::device)) : std::string(),
@@ -111,7 +113,7 @@ void Train::run() {
   train::PreparedRun run = train::prepare_run(std::move(config), target, train::Purpose::train);
   if (read_media_) run.request.other_lines.push_back(kMediaLine);
   wan::PlannedRun planned = planned_or_refused(run);
-  show_plan(train::title_of(run), run.request, planned, {own_.json, own_.details}, &run);
+  show_plan(train::title_of(run), run.request, planned, plan_output(own_), &run);
   merge_base_loras(run);
   const train::TrainOutcome done =
       train::train(std::move(run), std::move(planned),

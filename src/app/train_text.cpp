@@ -34,7 +34,8 @@ PlannedText planned_text(train::Seq2SeqConfig config, const OwnFlags& own) {
   }
   p.planned = std::get<t5::PlannedRun>(std::move(outcome));
   const PlanView view = train::view_of(p.run, p.planned);
-  print_plan(title, view, {own.json, own.details});
+  require_disk_space(title, view, plan_output(own));
+  print_plan(title, view, plan_output(own));
   return p;
 }
 

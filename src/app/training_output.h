@@ -16,6 +16,7 @@ void print_json_line(const std::string& document);
 
 struct PlanOutput {
   bool json = false, details = false;
+  bool ignore_limits = false;  // where files do not fit, that is a warning
 };
 void print_plan(const PlanTitle& title, const PlanView& view, const PlanOutput& output);
 

@@ -17,7 +17,9 @@ wan_vae::PlannedTraining planned_or_refused(const train::PreparedVae& run, const
   auto outcome = fit_training(run.request);
   const PlanTitle title = train::title_of(run);
   if (auto* planned = std::get_if<wan_vae::PlannedTraining>(&outcome)) {
-    if (show) print_plan(title, train::view_of(run, *planned), {own.json, own.details});
+    const PlanView view = train::view_of(run, *planned);
+    require_disk_space(title, view, plan_output(own));
+    if (show) print_plan(title, view, plan_output(own));
     return std::move(*planned);
   }
   const auto& refusal = std::get<Refusal>(outcome);

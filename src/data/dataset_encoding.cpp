@@ -324,7 +324,11 @@ ComingClips coming_clips(const EncodingWork& work, const DatasetRequest& request
     if (!known) coming.buckets.push_back(bucket);
   };
   const auto add = [&](std::uint32_t set, PixelSize size, std::int64_t frames) {
-    add_shape(set, latent_shape(request.needs, size.width, size.height, frames));
+    const LatentShape shape = latent_shape(request.needs, size.width, size.height, frames);
+    add_shape(set, shape);
+    ++coming.files;
+    coming.values +=
+        shape.elements() / shape.channels * (shape.channels + request.needs.conditioning_channels);
   };
   for (const auto& [set, shape] : work.latents_done) add_shape(set, shape);
   // Why there will be none of it; empty: there will.

@@ -74,6 +74,7 @@ struct ComingClips {
   std::vector<Bucket> buckets = {};
   bool masks = false;
   std::vector<SkippedFile> skipped = {};  // media of which there will be none
+  std::int64_t files = 0, values = 0;     // that will be written, with conditioning
 };
 ComingClips coming_clips(const EncodingWork& work, const DatasetRequest& request,
                          const MediaAccess& access);

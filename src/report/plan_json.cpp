@@ -57,6 +57,15 @@ std::string plan_json(const PlanTitle& title, const PlanView& view) {
     j["outside_arenas"].push_back(
         {{"name", l.name}, {"tier", name_of(l.tier)}, {"bytes", l.bytes.count}});
   }
+  if (!view.files.lines.empty()) {
+    Json files = {{"folder", view.files.folder}, {"bytes", view.files.bytes().count}};
+    if (view.files.free) files["free_bytes"] = view.files.free->count;
+    files["lines"] = Json::array();
+    for (const ProcessLine& l : view.files.lines) {
+      files["lines"].push_back({{"name", l.name}, {"bytes", l.bytes.count}});
+    }
+    j["files"] = std::move(files);
+  }
   j["phases"] = Json::array();
   for (std::size_t p = 0; p < view.plan.programs.size(); ++p) {
     const ProgramUse& use = view.plan.programs[p];

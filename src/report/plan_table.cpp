@@ -12,6 +12,9 @@
 #include "plan/display_names.h"
 
 namespace ballast {
+
+Bytes PlanFiles::bytes() const { return lines_of(lines, Tier::disk); }
+
 Bytes lines_of(std::span<const ProcessLine> lines, Tier t) {
   Bytes sum;
   for (const ProcessLine& l : lines) {
@@ -239,6 +242,15 @@ std::string outside_text(const PlanTitle& title, const PlanView& view, const Pla
   return text;
 }
 
+std::string files_text(const PlanView& view, const PlanStyle& style) {
+  if (view.files.lines.empty()) return "";
+  std::string text = fmt::format("\nfiles of the run, in {}\n", printable(view.files.folder));
+  for (const ProcessLine& l : view.files.lines) {
+    text += memory_row(l.name, "disk", to_string(l.bytes), l.reason, style);
+  }
+  return text;
+}
+
 std::string times_text(const PlanView& view, const PlanStyle& style) {
   if (view.times.empty()) return "";
   std::string text = "\npredicted time by phase\n";
@@ -318,6 +330,21 @@ std::string totals_text(const Budget& budget, bool shared_ram, const Totals& t) 
   return text;
 }
 
+// A row of the totals: the files share the disk with what the plan holds there.
+std::string files_total(const PlanView& view) {
+  if (view.files.lines.empty()) return "";
+  const Bytes bytes = view.files.bytes();
+  const Bytes held = view.plan.peak_of(Tier::disk);
+  std::string allowed = "-", free = "-";
+  if (view.files.free) {
+    const Bytes all = *view.files.free - std::min(*view.files.free, held);
+    allowed = to_string(all);
+    free = to_string(all - std::min(all, bytes));
+  }
+  return fmt::format("{:<27} {:>10} {:>10} {:>10}\n", "files of the run", to_string(bytes), allowed,
+                     free);
+}
+
 std::string stages_text(std::span<const PlanStage> stages, bool shared_ram, std::size_t columns) {
   std::string text;
   for (const PlanStage& s : stages) {
@@ -376,11 +403,11 @@ std::string plan_table(const PlanTitle& title, const PlanView& view, const PlanS
   const Totals totals = totals_of(view);
   const std::string text =
       wrapped("", verdict_text(title.budget, title.shared_ram, totals), style.columns, 6) + "\n" +
-      totals_text(title.budget, title.shared_ram, totals) + head_text(title, view, style) +
-      notes_text(view.notes, style.columns);
+      totals_text(title.budget, title.shared_ram, totals) + files_total(view) +
+      head_text(title, view, style) + notes_text(view.notes, style.columns);
   if (!style.details) return text + details_hint();
   return text + peaks_text(title, view, style) + outside_text(title, view, style) +
-         times_text(view, style);
+         files_text(view, style) + times_text(view, style);
 }
 
 std::string stages_table(const Budget& budget, bool shared_ram, std::span<const PlanStage> stages,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -49,6 +50,17 @@ struct PlanStage {
   Bytes device, host;
 };
 
+// What a run writes to its output folder besides what its plan holds on disk.
+struct PlanFiles {
+  std::string folder;
+  std::vector<ProcessLine> lines = {};
+  std::optional<Bytes> free = {};      // of the folder's file system; nullopt: of another machine
+  Bytes freed_by_one_checkpoint = {};  // were no more than one kept
+  Bytes largest = {};                  // of single files
+
+  Bytes bytes() const;
+};
+
 struct PlanView {
   const MemoryPlan& plan;
   std::span<const PredictedTime> times;  // by program
@@ -65,6 +77,7 @@ struct PlanView {
   std::vector<std::string> notes = {};
   std::vector<PlanFact> facts = {};  // lines behind those of the step
   std::vector<PlanStage> stages = {};
+  PlanFiles files = {};
 };
 
 struct PlanStyle {

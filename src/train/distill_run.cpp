@@ -12,6 +12,7 @@
 #include "train/distill_samples.h"
 #include "train/pair_lessons.h"
 #include "train/published_model.h"
+#include "train/run_files.h"
 
 namespace ballast::train {
 namespace {
@@ -24,6 +25,20 @@ PassTimes passes_of(const student::PlannedPair& planned) {
   }
   passes.shortest = passes.longest;
   return passes;
+}
+
+PlanFiles planned_files(const DistillRun& run) {
+  TrainConfig saves;
+  saves.output_dir = run.config.output_dir;
+  saves.resume = run.config.resume;
+  saves.optimizer = run.config.optimizer;
+  saves.keep_checkpoints = run.config.keep_checkpoints;
+  if (run.config.checkpoint_steps > 0) saves.checkpoint.steps = run.config.checkpoint_steps;
+  return files_of({.config = saves,
+                   .total_steps = run.total_steps,
+                   .steps_per_epoch = run.steps_per_epoch,
+                   .parameters = parameter_count(run.student)},
+                  run.request.profile.name == kThisMachine);
 }
 
 std::string hash_of_pair(const student::Config& student, const Checkpoint& teacher) {
@@ -153,7 +168,8 @@ PlanView view_of(const DistillRun& run, const student::PlannedPair& planned) {
           .passes = {passes_of(planned)},
           .steps_of_kind = {run.steps_per_epoch},
           .total_steps = run.total_steps,
-          .notes = run.notes};
+          .notes = run.notes,
+          .files = planned_files(run)};
 }
 
 }  // namespace ballast::train

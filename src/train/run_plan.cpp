@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "models/wan/dit_pass.h"
+#include "train/run_files.h"
 
 namespace ballast::train {
 namespace {
@@ -93,6 +94,38 @@ std::int64_t adapter_parameters(const wan::DitJob& job) {
     }
   }
   return count;
+}
+
+// Pixels of all frames of the longest preview.
+std::int64_t preview_pixels(const PreparedRun& run) {
+  const wan::Config& model = run.model();
+  wan::LatentSize largest;  // as the largest clips trained on
+  for (const wan::Batch& b : run.request.job.batches) {
+    for (const wan::LatentSize& z : b.latents) {
+      if (z.tokens() > largest.tokens()) largest = z;
+    }
+  }
+  std::int64_t most = 0;
+  for (const PreviewClip& c : run.config.preview.clips) {
+    const std::int64_t frames = c.frames.value_or(4 * (largest.frames - 1) + 1);
+    most = std::max(most, frames * c.height.value_or(largest.height * model.spatial_stride) *
+                              c.width.value_or(largest.width * model.spatial_stride));
+  }
+  return most;
+}
+
+PlanFiles planned_files(const PreparedRun& run) {
+  const TrainConfig& c = run.config;
+  const bool lora = c.method == Method::lora;
+  return files_of({.config = c,
+                   .total_steps = run.total_steps,
+                   .steps_per_epoch = run.steps_per_epoch,
+                   .parameters = training_sizes(run.request).parameters,
+                   .trained = lora ? c.adapter.dtype : c.model.dtype,
+                   .saved = c.save_dtype,
+                   .trained_sets = c.dmd2 ? 2 : 1,
+                   .preview_pixels = preview_pixels(run)},
+                  run.request.profile.name == kThisMachine);
 }
 
 // How the run's own dialect says a key of [memory].
@@ -201,6 +234,7 @@ PlanView view_of(const wan::FitRequest& request, const wan::PlannedRun& planned,
   if (!whole) return view;
   view.steps_of_kind = whole->kind_steps;
   view.total_steps = whole->steps_per_epoch > 0 ? whole->total_steps : 0;
+  view.files = planned_files(*whole);
   view.notes = whole->notes;
   if (whole->previews) {
     for (std::string& n : whole->previews->notes(planned)) view.notes.push_back(std::move(n));

@@ -4,6 +4,7 @@
 
 #include "plan/budget_flag.h"
 #include "train/config_words.h"
+#include "train/run_files.h"
 #include "train/seq2seq_run.h"
 
 namespace ballast::train {
@@ -21,6 +22,33 @@ double seconds_per_step(const Seq2SeqRun& run, const t5::PlannedRun& planned) {
 }
 
 namespace {
+
+std::int64_t trained_parameters(const t5::FitRequest& r) {
+  return r.job.lora ? adapter_parameters(r.job.config, r.groups, *r.job.lora)
+                    : parameter_count(r.groups);
+}
+
+PlanFiles planned_files(const Seq2SeqRun& run) {
+  const Seq2SeqConfig& c = run.config;
+  TrainConfig saves;
+  saves.output_dir = c.output_dir;
+  if (!run.resume_from.empty()) saves.resume = run.resume_from;
+  saves.optimizer = c.optimizer;
+  saves.keep_checkpoints = c.keep_checkpoints;
+  if (c.save_steps < 0) saves.checkpoint.epochs = 1;
+  if (c.save_steps > 0) saves.checkpoint.steps = c.save_steps;
+  const bool narrow = run.request.job.format == WeightFormat::bf16 && !c.lora;
+  const DType values = narrow ? DType::bf16 : DType::f32;
+  return files_of({.config = saves,
+                   .total_steps = run.total_steps,
+                   .steps_per_epoch = run.steps_per_epoch,
+                   .parameters = trained_parameters(run.request),
+                   .trained = values,
+                   .saved = c.save_dtype.value_or(values),
+                   .in_output_dir = true,
+                   .keeps_best = c.load_best},
+                  run.request.profile.name == kThisMachine);
+}
 
 PassTimes passes_of(const Seq2SeqRun& run, const t5::PlannedRun& planned) {
   PassTimes passes = {.count = run.runs_per_step()};
@@ -65,8 +93,6 @@ std::variant<t5::PlannedRun, Refusal> plan_seq2seq(Seq2SeqRun& run) {
 PlanTitle title_of(const Seq2SeqRun& run) {
   const t5::FitRequest& r = run.request;
   const std::int64_t batch = run.config.batch_size * run.config.accumulation;
-  const std::int64_t trained = r.job.lora ? adapter_parameters(r.job.config, r.groups, *r.job.lora)
-                                          : parameter_count(r.groups);
   return {.model = r.job.config.name,
           .mode = r.job.lora ? "LoRA" : "fine-tune",
           .shape = run.shapes,
@@ -76,7 +102,7 @@ PlanTitle title_of(const Seq2SeqRun& run) {
           .machine = machine_text(r.profile),
           .budget = r.budget,
           .shared_ram = r.profile.device == Device::cpu,
-          .sizes = {.parameters = trained, .batch = batch, .least_batch = batch},
+          .sizes = {.parameters = trained_parameters(r), .batch = batch, .least_batch = batch},
           .ram_of_this_machine = borrows_ram(r.profile, run.config.memory.ram.has_value())};
 }
 
@@ -95,6 +121,7 @@ PlanView view_of(const Seq2SeqRun& run, const t5::PlannedRun& planned) {
   view.steps_of_kind = {run.steps_per_epoch};
   view.total_steps = run.total_steps;
   view.notes = run.notes;
+  view.files = planned_files(run);
   return view;
 }
 

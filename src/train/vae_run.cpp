@@ -9,6 +9,7 @@
 #include "io/checkpoint_parts.h"
 #include "models/wan_vae/initial_weights.h"
 #include "train/config_hash.h"
+#include "train/run_files.h"
 
 namespace ballast::train {
 namespace {
@@ -236,6 +237,12 @@ PlanView view_of(const PreparedVae& run, const wan_vae::PlannedTraining& planned
   }
   view.total_steps = run.steps_per_epoch > 0 ? run.total_steps : 0;
   view.notes = run.notes;
+  view.files = files_of({.config = run.config,
+                         .total_steps = run.total_steps,
+                         .steps_per_epoch = run.steps_per_epoch,
+                         .parameters = title_of(run).sizes.parameters,
+                         .saved = run.config.save_dtype},
+                        run.request.profile.name == kThisMachine);
   return view;
 }
 

@@ -11,6 +11,7 @@
 #include "io/media_writer.h"
 #include "tests/e2e/background_process.h"
 #include "tests/e2e/ballast_process.h"
+#include "tests/support/small_disk.h"
 #include "tests/support/tiny_parts.h"
 #include "tests/support/tiny_training.h"
 
@@ -483,6 +484,20 @@ TEST_F(CacheCommand, RefusesWhatDoesNotFitBeforeItBegins) {
   small.insert(small.end(), {"--ram", "1MB"});
   const Finished f = run_ballast(small);
   EXPECT_EQ(f.exit_code, 3) << f.err;
+  EXPECT_TRUE(cached().empty());
+}
+
+TEST_F(CacheCommand, RefusesWhatItsDiskCannotHold) {
+  fs::create_directories(dir_.path("clips/cache"));
+  const SmallDisk disk(dir_.path("clips/cache"), "size=4k");
+  if (!disk.mounted()) GTEST_SKIP() << "no right to mount a small disk here";
+  add_clip("one", 9);
+  add_clip("two", 9);
+  const Finished f = run_ballast(command("cache"));
+  EXPECT_EQ(f.exit_code, 3) << f.err;
+  EXPECT_THAT(f.err, AllOf(HasSubstr("more disk space needed in " + dir_.path("clips/cache")),
+                           HasSubstr("the caches of 2 captions and 2 media files take"),
+                           HasSubstr("--ignore-limits")));
   EXPECT_TRUE(cached().empty());
 }
 

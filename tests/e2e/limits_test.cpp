@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
 #include "io/media_reader.h"
 #include "io/media_writer.h"
 #include "tests/e2e/ballast_process.h"
@@ -10,6 +13,7 @@
 namespace ballast::test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -55,16 +59,75 @@ TEST_F(Limits, EveryThreadThatCannotBeStartedEndsTheRunWithAnExplanation) {
 }
 
 TEST_F(Limits, TooLittleAddressSpaceIsNamed) {
-  bool named = false, trained = false;
-  for (const int kib : {60'000, 100'000, 150'000, 200'000, 300'000, 500'000, 2'000'000}) {
+  bool refused = false, trained = false;
+  for (const int kib : {60'000, 100'000, 150'000, 200'000, 300'000, 500'000, 3'000'000}) {
     const Finished f = run_behind(fmt::format("ulimit -v {};", kib), train());
     // 127: not even the loader had room for the program.
-    EXPECT_THAT(f.exit_code, AnyOf(0, 3, 5, 6, 127)) << kib << " KiB: " << f.err;
-    named |= f.exit_code == 5 && f.err.find("ulimit -v") != std::string::npos;
+    EXPECT_THAT(f.exit_code, AnyOf(0, 3, 5, 127)) << kib << " KiB: " << f.err;
+    if (f.exit_code == 3 || f.exit_code == 5) {
+      EXPECT_THAT(f.err, HasSubstr("ulimit -v")) << kib;
+    }
+    refused |= f.exit_code == 3;
     trained |= f.exit_code == 0;
   }
-  EXPECT_TRUE(named);
+  EXPECT_TRUE(refused);
   EXPECT_TRUE(trained);
+}
+
+TEST_F(Limits, RamBeyondTheDataLimitIsRefusedWithoutAnythingWritten) {
+  std::vector<std::string> arguments = train();
+  arguments.insert(arguments.end(), {"--ram", "1GB"});
+  const Finished f = run_behind("ulimit -d 100000;", arguments);
+  EXPECT_EQ(f.exit_code, 3) << f.err;
+  EXPECT_THAT(f.err, AllOf(HasSubstr("ulimit -d is 102.4 MB"), HasSubstr("ulimit -d unlimited"),
+                           HasSubstr("--ignore-limits")));
+  EXPECT_FALSE(std::filesystem::exists(training_.path("out")));
+  arguments.push_back("--ignore-limits");
+  const Finished ignored = run_behind("ulimit -d 100000;", arguments);
+  EXPECT_EQ(ignored.exit_code, 5) << ignored.err;
+  EXPECT_THAT(ignored.err, AllOf(HasSubstr("beyond that allocations fail"),
+                                 HasSubstr("Limits in force: ulimit -d")));
+}
+
+TEST_F(Limits, FilesThatMayNotBeLargeEnoughAreRefusedByName) {
+  const Finished f = run_behind("ulimit -f 8;", train());
+  EXPECT_EQ(f.exit_code, 3) << f.err;
+  EXPECT_THAT(f.err, AllOf(HasSubstr("ulimit -f allows files of 8.192 kB"),
+                           HasSubstr("ulimit -f unlimited")));
+  EXPECT_FALSE(std::filesystem::exists(training_.path("out")));
+  std::vector<std::string> arguments = train();
+  arguments.push_back("--ignore-limits");
+  const Finished ignored = run_behind("ulimit -f 8;", arguments);
+  EXPECT_EQ(ignored.exit_code, 6) << ignored.err;
+  EXPECT_THAT(ignored.err, AllOf(HasSubstr("File too large"), HasSubstr("ulimit -f unlimited")));
+}
+
+TEST_F(Limits, OpenFilesAreAsManyAsTheHardLimitAllows) {
+  const Finished f = run_behind("ulimit -Sn 16;", train());
+  EXPECT_EQ(f.exit_code, 0) << f.err;
+  const Finished few = run_behind("ulimit -n 12;", train());
+  EXPECT_EQ(few.exit_code, 6) << few.err;
+  EXPECT_THAT(few.err, AllOf(HasSubstr("Too many open files"), HasSubstr("ulimit -n allows")));
+}
+
+TEST(PlanLimits, HoldForThisMachine) {
+  const Finished f =
+      run_behind("ulimit -v 4000000;", {"plan", "--model", "wan2.2-t2v-a14b", "--mode", "full",
+                                        "--frames", "5", "--height", "480", "--width", "832",
+                                        "--device", "cpu", "--threads", "2", "--ram", "100000GB"});
+  EXPECT_EQ(f.exit_code, 3) << f.err;
+  EXPECT_THAT(
+      f.err, AllOf(HasSubstr("ulimit -v is 4.096 GB: at most "), HasSubstr("ulimit -v unlimited")));
+}
+
+TEST(PlanLimits, DoNotBindThePlanOfAnotherMachine) {
+  const std::vector<std::string> arguments = {
+      "plan",  "--model", "wan2.2-t2v-a14b", "--mode", "lora",     "--frames", "5",
+      "--gpu", "140GB",   "--ram",           "2000GB", "--target", "h200",     "--json"};
+  const Finished f = run_program(BALLAST_BINARY, arguments);
+  ASSERT_EQ(f.exit_code, 0) << f.err;
+  EXPECT_EQ(nlohmann::json::parse(f.out)["host"]["budget_bytes"], 2'000'000'000'000);
+  EXPECT_THAT(f.err, Not(HasSubstr("--ram")));
 }
 
 TEST(LibraryFolders, NothingIsLoadedFromTheCurrentFolder) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "tests/e2e/training_process.h"
 #include "tests/support/small_disk.h"
@@ -52,7 +53,7 @@ class TrainingDisk : public testing::Test {
 TEST_F(TrainingDisk, FullWhenACheckpointIsSavedEndsTheRunAndKeepsTheOneBefore) {
   const std::string config =
       run_.write_config(std::string(kForever) + "checkpoint_every_n_steps = 10");
-  TrainingProcess process({config, "--output_dir", out_});
+  TrainingProcess process({config, "--output_dir", out_, "--ignore-limits"});
   ASSERT_TRUE(process.wait_for([&] {
     return fs::exists(newest_run(out_) + "/checkpoints/step-00000010/COMMITTED");
   })) << process.err();
@@ -87,13 +88,63 @@ TEST_F(TrainingDisk, TooFullForStateOnDiskEndsTheRunBeforeItBegins) {
   const std::string greedy = disk_.path() + "/greedy";
   fs::resize_file(greedy, fs::file_size(greedy) - (256 << 10));  // for what every run writes
   const Finished full = train(allowed);
-  EXPECT_EQ(full.exit_code, 6) << full.err;
-  EXPECT_THAT(full.err, AllOf(HasSubstr("the optimizer's state takes"), HasSubstr("are missing")));
+  EXPECT_EQ(full.exit_code, 3) << full.err;
+  EXPECT_THAT(full.err, AllOf(HasSubstr("more disk space needed in " + out_),
+                              HasSubstr("\n  optimizer state "), HasSubstr("\n  checkpoints ")));
+  allowed.push_back("--ignore-limits");
+  const Finished ignored = train(allowed);
+  EXPECT_EQ(ignored.exit_code, 6) << ignored.err;
+  EXPECT_THAT(ignored.err,
+              AllOf(HasSubstr("the optimizer's state takes"), HasSubstr("are missing")));
+}
+
+TEST_F(TrainingDisk, TooSmallForCheckpointsIsRefusedBeforeAnythingIsDone) {
+  const std::string config = run_.write_config("epochs = 10\ncheckpoint_every_n_steps = 1");
+  const std::vector<std::string> arguments = {config, "--output_dir", out_};
+  fill(disk_.path());
+  const std::string greedy = disk_.path() + "/greedy";
+  fs::resize_file(greedy, fs::file_size(greedy) - (640 << 10));  // enough for the logs alone
+  const Finished refused = train(arguments);
+  EXPECT_EQ(refused.exit_code, 3) << refused.err;
+  EXPECT_THAT(refused.err,
+              AllOf(HasSubstr("more disk space needed in " + out_), HasSubstr("\n  checkpoints "),
+                    HasSubstr("4 of "), HasSubstr("3 kept and the one that is written"),
+                    HasSubstr("--keep_checkpoints 1"), HasSubstr("--ignore-limits")));
+  EXPECT_FALSE(fs::exists(out_));
+  std::vector<std::string> plan = {"plan"};
+  plan.insert(plan.end(), arguments.begin(), arguments.end());
+  EXPECT_EQ(run_ballast(plan).exit_code, 3);
+  // With room for what it announces the run ends well.
+  fs::remove(greedy);
+  const Finished f = train(arguments);
+  EXPECT_EQ(f.exit_code, 0) << f.err;
+}
+
+TEST_F(TrainingDisk, WhatAResumedRunHasAlreadyIsNotNeededTwice) {
+  const std::string config = run_.write_config("epochs = 10\ncheckpoint_every_n_steps = 1");
+  const auto planned = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"plan", config, "--output_dir", out_, "--json"};
+    all.insert(all.end(), more.begin(), more.end());
+    const Finished f = run_ballast(all);
+    EXPECT_EQ(f.exit_code, 0) << f.err;
+    const auto files = nlohmann::json::parse(f.out)["files"];
+    EXPECT_EQ(files["lines"][0]["name"], "checkpoints");
+    return files["lines"][0]["bytes"].get<std::int64_t>();
+  };
+  const std::int64_t fresh = planned({});
+  ASSERT_EQ(train({config, "--output_dir", out_, "--max_steps", "8"}).exit_code, 0);
+  EXPECT_EQ(4 * planned({"--resume"}), fresh);
+  // No file is larger than what was announced for all of them.
+  std::uintmax_t written = 0;
+  for (const auto& e : fs::recursive_directory_iterator(newest_run(out_) + "/checkpoints")) {
+    if (e.is_regular_file()) written += e.file_size();
+  }
+  EXPECT_LE(written, static_cast<std::uintmax_t>(fresh) * 3 / 4);
 }
 
 TEST_F(TrainingDisk, FullWhenTheLoraIsSavedEndsTheRunAndKeepsTheOneBefore) {
-  TrainingProcess process(
-      {run_.write_config(std::string(kForever) + "save_every_n_steps = 10"), "--output_dir", out_});
+  TrainingProcess process({run_.write_config(std::string(kForever) + "save_every_n_steps = 10"),
+                           "--output_dir", out_, "--ignore-limits"});
   ASSERT_TRUE(process.wait_for([&] {
     return fs::exists(newest_run(out_) + "/step10/adapter_model.safetensors");
   })) << process.err();
@@ -109,7 +160,7 @@ TEST_F(TrainingDisk, FullWhenTheLoraIsSavedEndsTheRunAndKeepsTheOneBefore) {
 }
 
 TEST_F(TrainingDisk, FullForLogsIsAWarningAndTrainingGoesOn) {
-  TrainingProcess process({run_.write_config(kForever), "--output_dir", out_});
+  TrainingProcess process({run_.write_config(kForever), "--output_dir", out_, "--ignore-limits"});
   ASSERT_TRUE(process.wait_for([&] { return steps_logged(out_) >= 5; })) << process.err();
   fill(disk_.path());
   ASSERT_TRUE(process.wait_for([&] { return count(process.err(), "training continues") == 2; }))
@@ -123,7 +174,8 @@ TEST_F(TrainingDisk, FullForLogsIsAWarningAndTrainingGoesOn) {
   EXPECT_EQ(f.exit_code, 0) << f.err;
   EXPECT_THAT(f.err, AllOf(HasSubstr("run_log.jsonl"), HasSubstr("tfevents"),
                            HasSubstr("No space left on device")));
-  EXPECT_EQ(count(f.err, "training continues"), 2) << "once for the log, once for TensorBoard's file";
+  EXPECT_EQ(count(f.err, "training continues"), 2)
+      << "once for the log, once for TensorBoard's file";
   expect_whole_checkpoint(newest_run(out_), logged + 5);
   EXPECT_TRUE(fs::exists(newest_run(out_) + "/report.html"));
 }
