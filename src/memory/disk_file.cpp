@@ -183,10 +183,13 @@ std::size_t DiskFile::read_direct(std::uint64_t offset, std::span<std::byte> to,
     if (got < 0) fail_read(path_, offset + done, to.size() - done, errno);
     const auto bytes = static_cast<std::size_t>(got);
     if (done + bytes >= wanted) break;
-    // A read cut inside a block goes on from that block's start; one that gains no block has met
-    // an end of file before the one seen at open.
+    // A read cut inside a block goes on from that block's start; one that gains no block goes on
+    // without direct reads, which tells a short read from a file that shrank.
     const std::size_t blocks = bytes & ~(alignment_ - 1);
-    if (blocks == 0) fail_shrank(path_, offset + done + bytes, size_);
+    if (blocks == 0) {
+      read_buffered(offset + done, to.subspan(done, wanted - done), PageCache::drop);
+      return wanted;
+    }
     done += blocks;
   }
   return wanted;
