@@ -224,5 +224,6 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);
   ballast::raise_open_files_limit();
   ballast::say_last_words_on_crash();
+  ballast::exit_when_memory_is_out();
   return ballast::guarded_main(argc, argv);
 }

@@ -4,8 +4,12 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
+#include <exception>
+#include <new>
 
+#include "core/error.h"
 #include "core/now_running.h"
 
 namespace ballast {
@@ -51,7 +55,39 @@ void last_words(int signal, siginfo_t* info, void*) {
   if (info == nullptr || info->si_code <= 0) ::raise(signal);
 }
 
+std::atomic<bool> allocation_failed{false};
+std::terminate_handler terminate_before = nullptr;
+
+// Without an exception it is the library's own std::terminate(), behind an allocation that failed.
+bool is_out_of_memory() {
+  const std::exception_ptr current = std::current_exception();
+  if (!current) return allocation_failed;
+  try {
+    std::rethrow_exception(current);
+  } catch (const std::bad_alloc&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+void on_terminate() {
+  if (is_out_of_memory()) {
+    say("ballast: the system has no memory left for this process, nor to end it in order\n");
+    ::_exit(static_cast<int>(ErrorCode::device));
+  }
+  terminate_before();
+}
+
 }  // namespace
+
+void exit_when_memory_is_out() {
+  std::set_new_handler([] {
+    allocation_failed = true;
+    throw std::bad_alloc();
+  });
+  terminate_before = std::set_terminate(on_terminate);
+}
 
 void say_last_words_on_crash() {
   for (Fault& f : faults) {

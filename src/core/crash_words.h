@@ -7,4 +7,8 @@ namespace ballast {
 // whoever handled it before.
 void say_last_words_on_crash();
 
+// From now on a failed allocation ends the process with exit code 5 and a message even where no
+// exception can pass: std::filesystem allocates in functions that are noexcept.
+void exit_when_memory_is_out();
+
 }  // namespace ballast
