@@ -203,6 +203,11 @@ PairColumns::PairColumns(const TextPairOptions& options, RecordFormat format,
             : by_name ? std::string(*known)
                       : texts[1];
   if (source_ == target_) {
+    if (options.source_column.empty() && options.target_column.empty()) {
+      refuse(path_, first.line,
+             fmt::format("two columns have the same name, \"{}\"", printable(source_)),
+             {"name the columns `input` and `output`", "no option is needed then"});
+    }
     fail(ErrorCode::usage,
          fmt::format("{}: column {} is both source and target", path_, printable(source_)));
   }

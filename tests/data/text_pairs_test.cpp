@@ -100,6 +100,7 @@ TEST_F(TextPairs, NamesTheLineOfABrokenRecord) {
   fails("a.csv", "a,b\n1,2\n\"never closed,3\n4,5\n", "line 3", "not closed");
   fails("a.csv", "a,b\n\"x\"y,2\n", "line 2", "closing quote");
   fails("a.csv", "a,b\nx\"y\",2\n", "line 2", "a quote inside");
+  fails("a.csv", ",,,\n1,2,3,4\n", "line 1", "two columns have the same name, \"\"");
   fails("a.csv", "a,b\n\xff,2\n", "line 2", "UTF-8");
   fails("a.csv", "a,b,quality_score\n1,2,good\n", "line 2", "no number");
   EXPECT_FAILS(read("a.csv", "alpha,beta\n1,2\n", {.source_column = "alpah"}), ErrorCode::input,
