@@ -63,6 +63,46 @@ std::size_t end_of_value(std::string_view text, std::size_t at) {
   return at;
 }
 
+// Behind the word that begins at `at`: an address or a key.
+std::size_t end_of_word(std::string_view text, std::size_t at) {
+  return std::min(text.find_first_of(" \t\r\n'\"`,;<>)]}", at), text.size());
+}
+
+// Addresses that let anybody in who has them: of webhooks, or with a password in front of the host.
+bool is_secret_address(std::string_view word) {
+  const std::size_t host = word.find("://");
+  if (host == std::string_view::npos) return false;
+  const std::string_view rest = word.substr(host + 3);
+  const std::string_view authority = rest.substr(0, rest.find('/'));
+  const std::size_t at = authority.rfind('@');
+  const bool password = at != std::string_view::npos && authority.find(':') < at;
+  return password || authority.starts_with("hooks.") || rest.find("/webhooks/") != rest.npos;
+}
+
+// As Hugging Face and OpenAI write them: hf_..., sk-...
+bool is_secret_key(std::string_view word) {
+  constexpr std::size_t kShortest = 20;
+  return word.size() >= kShortest && (word.starts_with("hf_") || word.starts_with("sk-")) &&
+         std::ranges::all_of(word, in_bare_key);
+}
+
+// Whatever the name in front of them.
+std::string hide_secret_words(std::string_view text) {
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    const bool begins = in_bare_key(text[at]) && (at == 0 || !in_bare_key(text[at - 1]));
+    const std::size_t end = begins ? end_of_word(text, at) : at + 1;
+    const std::string_view word = text.substr(at, end - at);
+    if (begins && (is_secret_address(word) || is_secret_key(word))) {
+      out += kHidden;
+      at = end;
+    } else {
+      out += text[at++];
+    }
+  }
+  return out;
+}
+
 bool needs_quotes(std::string_view word) {
   return word.empty() || std::ranges::any_of(word, [](char c) {
            return !in_bare_key(c) && std::string_view("./,:=+@%").find(c) == std::string_view::npos;
@@ -125,7 +165,7 @@ std::string hide_secrets(std::string_view toml) {
     copied = end;
   }
   out += toml.substr(copied);
-  return out;
+  return hide_secret_words(out);
 }
 
 std::string shown_command(std::string_view program, std::span<const std::string> arguments) {
@@ -133,7 +173,7 @@ std::string shown_command(std::string_view program, std::span<const std::string>
   bool hide_next = false;
   for (const std::string& argument : arguments) {
     const bool flag = argument.starts_with("--");
-    std::string shown = argument;
+    std::string shown = hide_secret_words(argument);
     if (hide_next && !flag) shown = kHidden;
     hide_next = false;
     if (flag && is_secret_name(argument.substr(0, argument.find('=')))) {

@@ -15,10 +15,11 @@ inline constexpr std::string_view kHidden = "(hidden)";
 bool is_secret_name(std::string_view name);
 
 // TOML, or text near it, with the values of such keys hidden, in comments as well. A value may go
-// over several lines. true and false are no secrets and stay.
+// over several lines. true and false are no secrets and stay. Addresses of webhooks, addresses with
+// a password and keys such as hf_... are hidden wherever they stand.
 std::string hide_secrets(std::string_view toml);
 
-// A command line as a shell would take it again, values of such flags hidden.
+// A command line as a shell would take it again, values of such flags and such addresses hidden.
 std::string shown_command(std::string_view program, std::span<const std::string> arguments);
 
 }  // namespace ballast

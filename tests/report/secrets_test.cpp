@@ -1,5 +1,6 @@
 #include "report/secrets.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -44,6 +45,26 @@ TEST(Secrets, EveryFormOfAValueIsHidden) {
     const std::string shown = hide_secrets(text);
     EXPECT_EQ(shown.find("hunter2"), std::string::npos) << text << "\n" << shown;
     EXPECT_NE(shown.find(kHidden), std::string::npos) << text;
+  }
+}
+
+// Nobody has to call a secret by its name.
+TEST(Secrets, AddressesAndKeysAreHiddenWhereverTheyStand) {
+  for (const char* secret :
+       {"https://discord.com/api/webhooks/123/hunter2", "https://hooks.slack.com/services/T0/B0/x",
+        "http://me:hunter2@host/path", "postgres://me:hunter2@host", "hf_abcdefghijklmnopqrst",
+        "sk-abcdefghijklmnopqrst"}) {
+    for (const char* around : {"note = '{}'", "# see {} there", "a = [\"{}\", 2]", "{}"}) {
+      const std::string text = fmt::format(fmt::runtime(around), secret);
+      EXPECT_EQ(hide_secrets(text), fmt::format(fmt::runtime(around), kHidden)) << text;
+    }
+    EXPECT_EQ(shown_command("ballast", std::vector<std::string>{"--notify", secret}),
+              "ballast --notify '(hidden)'");
+  }
+  for (const char* open :
+       {"path = 'https://huggingface.co/Wan-AI/Wan2.2'", "hf_home = '/data/hf_cache'",
+        "repo = 'git@host:a/b'", "name = 'sk-short'", "at = 'http://host:80/a@b'"}) {
+    EXPECT_EQ(hide_secrets(open), open);
   }
 }
 
