@@ -46,7 +46,8 @@ TEST_F(Limits, EveryThreadThatCannotBeStartedEndsTheRunWithAnExplanation) {
   int refused = 0;
   for (int n = 1;; ++n) {
     const Finished f = run_behind(
-        fmt::format("LD_PRELOAD={} BALLAST_FAIL_THREAD={}", BALLAST_THREAD_FAULT, n), train());
+        fmt::format("LD_PRELOAD={} BALLAST_FAULT=thread:EAGAIN:{}+", BALLAST_CALL_FAULT, n),
+        train());
     if (f.exit_code == 0) break;
     ++refused;
     ASSERT_EQ(f.exit_code, 5) << "thread " << n << ": " << f.err;
@@ -56,6 +57,17 @@ TEST_F(Limits, EveryThreadThatCannotBeStartedEndsTheRunWithAnExplanation) {
   }
   EXPECT_GE(refused,
             5);  // two that compute, one that copies, one or more that read, one for samples
+}
+
+// The system may transfer less than it was asked for, or be interrupted, at every call.
+TEST_F(Limits, ReadsAndWritesThatComeUpShortAreContinued) {
+  for (const char* fault : {"read:short:1+", "write:short:1+", "read:EINTR:3", "write:EINTR:3"}) {
+    const Finished f =
+        run_behind(fmt::format("LD_PRELOAD={} BALLAST_FAULT={} BALLAST_FAULT_PATH={}",
+                               BALLAST_CALL_FAULT, fault, training_.path("")),
+                   train());
+    EXPECT_EQ(f.exit_code, 0) << fault << ": " << f.err;
+  }
 }
 
 TEST_F(Limits, TooLittleAddressSpaceIsNamed) {

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Disturbs small runs of the program in 1,800 ways and more - kills, I/O faults, full disks, memory limits,
+# hostile inputs - and checks how each ends. docs/reliability.md says what must hold.
+#   scripts/faults.sh                              all of it
+#   scripts/faults.sh --sample 60                  a sample of all kinds
+#   scripts/faults.sh --only kills --from 300      one kind, from its case 300 on
+#   scripts/faults.sh --hostile                    hostile inputs only
+#   scripts/faults.sh --program build/asan/bin/ballast --hostile
+#   scripts/faults.sh --write docs/reliability.md  puts the table there
+# More options: scripts/faults.sh --help
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+program=
+arguments=("$@")
+for ((i = 0; i < $#; ++i)); do
+  case ${arguments[i]} in
+    --program) program=${arguments[i + 1]:-} ;;
+    --program=*) program=${arguments[i]#*=} ;;
+  esac
+done
+if [ -z "$program" ]; then
+  scripts/build.sh release ballast_cli call_fault allocation_fault
+  arguments+=(--program build/release/bin/ballast)
+else
+  scripts/build.sh release call_fault allocation_fault
+fi
+# Small disks are mounted in a namespace of their own, where that is allowed.
+namespace=()
+if unshare --mount true 2>/dev/null; then namespace=(unshare --mount); fi
+exec "${namespace[@]}" python3 tests/faults/matrix.py --libraries build/release/lib "${arguments[@]}"
