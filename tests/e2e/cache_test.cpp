@@ -119,8 +119,9 @@ TEST_F(CacheCommand, ALatentThatCannotBeReadIsNotCalledMissing) {
   }
   for (const char* name : {"train", "cache"}) {
     const Finished f = run_program(BALLAST_BINARY, command(name), Stdout::captured, [&] {
-      ::setenv("LD_PRELOAD", BALLAST_READ_FAULT, 1);
-      ::setenv("BALLAST_FAIL_READ", ("1:" + latent).c_str(), 1);
+      ::setenv("LD_PRELOAD", BALLAST_CALL_FAULT, 1);
+      ::setenv("BALLAST_FAULT", "read:EIO:1+", 1);
+      ::setenv("BALLAST_FAULT_PATH", latent.c_str(), 1);
     });
     EXPECT_EQ(f.exit_code, 6) << f.err;
     EXPECT_THAT(f.err, AllOf(HasSubstr(latent), HasSubstr("Input/output error"),

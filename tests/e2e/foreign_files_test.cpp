@@ -44,7 +44,8 @@ TEST_F(ForeignFiles, AReadErrorIsNotTheEndOfTheirPrompts) {
   for (int i = 0; i < 3000; ++i) text += "say red and blue and then count again from one\n";
   const std::string prompts = dir_.write("prompts.txt", text);
   const Finished f = generate(
-      prompts, fmt::format("LD_PRELOAD={} BALLAST_FAIL_READ=2:prompts.txt", BALLAST_READ_FAULT));
+      prompts, fmt::format("LD_PRELOAD={} BALLAST_FAULT=read:EIO:2+ BALLAST_FAULT_PATH=prompts.txt",
+                           BALLAST_CALL_FAULT));
   EXPECT_EQ(f.exit_code, 6) << f.err;
   EXPECT_EQ(f.out, "");
   EXPECT_THAT(f.err, AllOf(HasSubstr(prompts), HasSubstr("Input/output error")));
