@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/checksum.h"
+#include "core/checksum.h"
 #include "memory/disk_file.h"
 
 namespace ballast::data {
