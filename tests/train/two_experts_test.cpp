@@ -91,7 +91,7 @@ TEST_F(TwoExperts, EachIsTrainedOnItsSideFromItsOwnWeights) {
 
 TEST_F(TwoExperts, AreNotTrainedWhole) {
   TrainConfig c = read_config(config("low", "high"));
-  c.method = Method::full;
+  c.method = ballast::train::Method::full;
   EXPECT_FAILS(prepare_run(std::move(c), support::small_machine(), Purpose::train),
                ErrorCode::input, "trained by adapters, not whole");
 }
