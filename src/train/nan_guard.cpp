@@ -27,7 +27,7 @@ std::string NanGuard::skip(const BadStep& step) {
   check(bad(step.loss, step.gradient_norm), "step {} is not a bad one", step.step);
   ++consecutive_;
   // Every step before this one was skipped: the learning rate is not the cause.
-  const bool before_any_update = step.step - 1 <= skipped_;
+  const bool before_any_update = !updated_ && step.step - 1 <= skipped_;
   if (before_any_update && (policy_ == OnNan::stop || consecutive_ >= limit_)) {
     fail(ErrorCode::input,
          fmt::format("{}: not a number to train with, before any weight was changed: it comes from "

@@ -36,7 +36,10 @@ class NanGuard {
     return !std::isfinite(loss) || !std::isfinite(gradient_norm);
   }
 
-  void good() { consecutive_ = 0; }
+  void good() {
+    consecutive_ = 0;
+    updated_ = true;
+  }
   // The sentence for the log and the run log. Fails (ErrorCode::input) with OnNan::stop, and at the
   // limit.
   std::string skip(const BadStep& step);
@@ -48,6 +51,7 @@ class NanGuard {
   OnNan policy_;
   int limit_;
   std::int64_t consecutive_, skipped_;
+  bool updated_ = false;  // since it was made
 };
 
 }  // namespace ballast::train

@@ -67,9 +67,13 @@ FileDescriptor lock(const std::string& folder) {
               folder);
   }
   const std::string pid = fmt::format("{}\n", ::getpid());
-  if (::ftruncate(fd.get(), 0) != 0 ||
-      ::pwrite(fd.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
-    fail_io(path, "write the process id", errno);
+  if (::ftruncate(fd.get(), 0) != 0) fail_io(path, "write the process id", errno);
+  for (std::size_t done = 0; done < pid.size();) {
+    const ssize_t n =
+        ::pwrite(fd.get(), pid.data() + done, pid.size() - done, static_cast<off_t>(done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_io(path, "write the process id", errno);
+    done += static_cast<std::size_t>(n);
   }
   return fd;
 }

@@ -106,10 +106,11 @@ TEST_F(ForeignFiles, AFolderThatIsGoneIsNamed) {
 }
 
 // Temporary files of AtomicFile beside `path`, as SIGKILL leaves them.
-void leave_temporary_file(const std::string& path) {
+// Of one process: a second one would remove what the first has left.
+void leave_temporary_files(const std::string& one, const std::string& other) {
   ChildProcess killed([&] {
-    AtomicFile file(path);
-    file.write(std::string(2'000'000, 'x'));
+    AtomicFile files[] = {AtomicFile(one), AtomicFile(other)};
+    for (AtomicFile& file : files) file.write(std::string(2'000'000, 'x'));
     ::raise(SIGKILL);
     return 0;
   });
@@ -123,8 +124,7 @@ std::int64_t entries(const std::string& folder) {
 TEST_F(ForeignFiles, TheNextCommandRemovesWhatAKilledOneLeft) {
   std::filesystem::create_directories(dir_.path("out"));
   const std::string output = dir_.path("out/texts");
-  leave_temporary_file(output);
-  leave_temporary_file(dir_.path("out/another"));
+  leave_temporary_files(output, dir_.path("out/another"));
   ASSERT_EQ(entries(dir_.path("out")), 2);
   const std::vector<std::string> generate = {"generate", "--device", "cpu",    "--max-new-tokens",
                                              "2",        "--output", output,   "--model",
