@@ -11,7 +11,7 @@ namespace {
 
 using Kind = MemoryLimit::Kind;
 
-void tighten(std::optional<MemoryLimit>& least, MemoryLimit limit) {
+void take_tighter(std::optional<MemoryLimit>& least, MemoryLimit limit) {
   if (!least || limit.most < least->most) least = std::move(limit);
 }
 
@@ -34,7 +34,7 @@ Reserved reserved(const Machine& m) {
   return {256_MiB + stack, stack * std::uint64_t{kOtherThreads}};
 }
 
-void tighten_by_process(std::optional<MemoryLimit>& least, const Machine& m, int threads) {
+void add_process_limits(std::optional<MemoryLimit>& least, const Machine& m, int threads) {
   const Bytes own = m.own_memory.value_or(Bytes{});
   const auto add = [&](const char* name, const std::optional<Bytes>& limit,
                        const std::optional<Bytes>& used, Bytes per_thread) {
@@ -43,7 +43,7 @@ void tighten_by_process(std::optional<MemoryLimit>& least, const Machine& m, int
     const Bytes taken = *used + r.stacks +
                         (r.per_compute_thread + per_thread) * static_cast<std::uint64_t>(threads);
     const Bytes left = *limit - std::min(*limit, taken);
-    tighten(least, {Kind::process, name, *limit, left.count == 0 ? left : left + own});
+    take_tighter(least, {Kind::process, name, *limit, left.count == 0 ? left : left + own});
   };
   add("ulimit -v", m.address_space, m.address_space_used, 64_MiB);
   add("ulimit -d", m.data, m.data_used, {});
@@ -54,15 +54,15 @@ void tighten_by_process(std::optional<MemoryLimit>& least, const Machine& m, int
 std::optional<MemoryLimit> ram_limit(const Machine& machine, int threads) {
   const Bytes own = machine.own_memory.value_or(Bytes{});
   std::optional<MemoryLimit> least;
-  if (machine.ram) tighten(least, {Kind::machine, "MemTotal", *machine.ram, *machine.ram});
+  if (machine.ram) take_tighter(least, {Kind::machine, "MemTotal", *machine.ram, *machine.ram});
   if (machine.ram && machine.ram_available) {
-    tighten(least, {Kind::available, "MemAvailable", *machine.ram_available,
-                    most_of(*machine.ram, *machine.ram_available, own)});
+    take_tighter(least, {Kind::available, "MemAvailable", *machine.ram_available,
+                         most_of(*machine.ram, *machine.ram_available, own)});
   }
   for (const GroupMemory& g : machine.cgroup.groups) {
-    tighten(least, {Kind::control_group, g.file, g.limit, most_of(g.limit, g.left, own)});
+    take_tighter(least, {Kind::control_group, g.file, g.limit, most_of(g.limit, g.left, own)});
   }
-  tighten_by_process(least, machine, threads);
+  add_process_limits(least, machine, threads);
   return least;
 }
 
