@@ -188,21 +188,35 @@ std::string Session::save_checkpoint(const std::string& folder, int keep) {
 }
 
 bool Session::load_checkpoint(const std::string& folder) {
-  const train::CheckpointSearch search = train::find_checkpoint(folder);
-  if (!search.found) {
-    if (search.notes.empty()) return false;
-    fail(ErrorCode::input,
-         fmt::format("{}: no checkpoint is whole: {}", folder, search.notes.front()));
-  }
-  const train::TrainerState& state = search.found->state;
-  const auto same = [&](bool equal, const char* what) {
-    if (equal) return;
-    fail(ErrorCode::input, fmt::format("{} was saved with {}", search.found->folder, what));
+  using Found = train::FoundCheckpoint;
+  const auto find = [&](std::int64_t before, std::vector<std::string>* notes) {
+    train::CheckpointSearch search =
+        train::find_checkpoint(folder, {}, train::Verify::sizes, before);
+    if (notes != nullptr) *notes = std::move(search.notes);
+    if (!search.found) return search.found;
+    const train::TrainerState& state = search.found->state;
+    const auto same = [&](bool equal, const char* what) {
+      if (equal) return;
+      fail(ErrorCode::input, fmt::format("{} was saved with {}", search.found->folder, what));
+    };
+    same(state.model_hash == model_hash(run_), "another model");
+    same(state.seed == run_.config.seed, "another seed");
+    same(state.config_hash == settings_, "other training options");
+    return search.found;
   };
-  same(state.model_hash == model_hash(run_), "another model");
-  same(state.seed == run_.config.seed, "another seed");
-  same(state.config_hash == settings_, "other training options");
-  train::load_checkpoint(search.found->folder, train::loaded_tensors(*dit_, *runner_, false));
+  std::vector<std::string> notes;
+  std::optional<Found> found = find(std::numeric_limits<std::int64_t>::max(), &notes);
+  if (!found) {
+    if (notes.empty()) return false;
+    fail(ErrorCode::input, fmt::format("{}: no checkpoint is whole: {}", folder, notes.front()));
+  }
+  const auto load = [&](const Found& from) {
+    train::load_checkpoint(from.folder, train::loaded_tensors(*dit_, *runner_, false));
+  };
+  const train::TrainerState state =
+      train::load_or_older(std::move(*found), load, [&](std::int64_t before) {
+        return find(before, nullptr);
+      }).state;
   runner_->run("after_restore");
   steps_ = state.step;
   examples_ = state.examples;

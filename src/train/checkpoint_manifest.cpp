@@ -1,10 +1,12 @@
 #include "train/checkpoint_manifest.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "core/checksum.h"
 #include "core/error.h"
 #include "io/json_writer.h"
+#include "memory/disk_file.h"
 
 namespace ballast::train {
 namespace {
@@ -43,7 +45,28 @@ CheckpointManifest::File read_file(JsonReader& json) {
   return file;
 }
 
+std::string read_text(const std::string& path) {
+  const DiskFile file = DiskFile::open(path, DiskMode::buffered);
+  if (file.size() > kCheckpointTextBytes) {
+    fail(ErrorCode::input, fmt::format("{}: {} bytes are too many", path, file.size()));
+  }
+  std::string text(file.size(), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
 }  // namespace
+
+const CheckpointManifest::File& CheckpointManifest::file(const std::string& folder,
+                                                         std::string_view name) const {
+  const auto has_name = [&](const File& f) { return f.name == name; };
+  const auto count = std::count_if(files.begin(), files.end(), has_name);
+  if (count != 1) {
+    fail(ErrorCode::input,
+         fmt::format("{}/{}: lists {} files {}", folder, kManifestFile, count, name));
+  }
+  return *std::find_if(files.begin(), files.end(), has_name);
+}
 
 std::string to_json(const CheckpointManifest& m) {
   std::string out = fmt::format(
@@ -104,6 +127,16 @@ CheckpointManifest parse_manifest(JsonSource source) {
   if (!format || !version || !step) json.fail_here("format, version or step is missing");
   json.finish();
   return m;
+}
+
+CheckpointManifest read_manifest(const std::string& folder) {
+  const std::string path = folder + "/" + kManifestFile;
+  const std::string text = read_text(path);
+  if (read_text(folder + "/" + kCommittedFile) != checksum_text(text)) {
+    fail(ErrorCode::input,
+         fmt::format("{}: {} is not the checksum of {}", folder, kCommittedFile, kManifestFile));
+  }
+  return parse_manifest({.text = text, .path = path, .rule = "checkpoint.manifest"});
 }
 
 }  // namespace ballast::train

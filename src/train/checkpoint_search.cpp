@@ -5,12 +5,12 @@
 #include <filesystem>
 #include <map>
 
-#include "core/checksum.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "io/atomic_folder.h"
 #include "memory/disk_file.h"
-#include "memory/text_file.h"
 #include "train/checkpoint_manifest.h"
+#include "train/checkpoint_reader.h"
 #include "train/training_checkpoint.h"
 
 namespace ballast::train {
@@ -18,27 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMostText = 4 << 20;  // manifest.json and trainer.json have a few KB
-
 [[noreturn]] void fail_bad(const std::string& path, std::string_view what) {
   fail(ErrorCode::input, fmt::format("{}: {}", path, what));
-}
-
-std::string read_text(const std::string& path) {
-  return read_text_file(path, kMostText, "a checkpoint's JSON");
-}
-
-std::string checksum_of(const DiskFile& file) {
-  constexpr std::uint64_t kPiece = 1 << 20;
-  std::vector<std::byte> piece(std::min(kPiece, file.size()));
-  Checksum sum;
-  for (std::uint64_t done = 0; done < file.size();) {
-    const auto part = std::span(piece).first(std::min(kPiece, file.size() - done));
-    file.read(done, part);
-    sum.add(part);
-    done += part.size();
-  }
-  return sum.text();
 }
 
 // Newest first. Temporary folders and those being deleted have other names.
@@ -78,32 +59,20 @@ std::optional<std::int64_t> step_of_checkpoint(std::string_view name,
 
 TrainerState verify_checkpoint(const std::string& folder, Verify verify,
                                const CheckpointNames& names) {
-  const std::string manifest_path = folder + "/" + kManifestFile;
-  const std::string text = read_text(manifest_path);
-  if (read_text(folder + "/" + kCommittedFile) != checksum_text(text)) {
-    fail_bad(folder, fmt::format("{} is not the checksum of {}", kCommittedFile, kManifestFile));
-  }
-  const CheckpointManifest manifest =
-      parse_manifest({.text = text, .path = manifest_path, .rule = "checkpoint.manifest"});
+  const CheckpointManifest manifest = read_manifest(folder);
   if (fs::path(folder).filename() != checkpoint_name(manifest.step, names)) {
     fail_bad(folder, fmt::format("the manifest is of step {}", manifest.step));
   }
-  for (const char* needed : {kStateFile, kTrainerFile}) {
-    const auto files = std::count_if(manifest.files.begin(), manifest.files.end(),
-                                     [&](const auto& f) { return f.name == needed; });
-    if (files != 1) fail_bad(manifest_path, fmt::format("lists {} files {}", files, needed));
-  }
+  manifest.file(folder, kStateFile);
+  const CheckpointManifest::File& trainer_file = manifest.file(folder, kTrainerFile);
   for (const CheckpointManifest::File& f : manifest.files) {
-    const DiskFile file = DiskFile::open(folder + "/" + f.name, DiskMode::buffered);
-    if (file.size() != f.bytes) {
-      fail_bad(file.path(), fmt::format("has {} bytes, {} were written", file.size(), f.bytes));
-    }
-    if (verify == Verify::checksums && checksum_of(file) != f.checksum) {
-      fail_bad(file.path(), "its bytes are not those that were written (checksum differs)");
-    }
+    CheckpointReader file(folder, f);
+    if (verify == Verify::sizes) continue;
+    file.pass(file.size());
+    file.finish();
   }
   const std::string trainer_path = folder + "/" + kTrainerFile;
-  const std::string trainer = read_text(trainer_path);
+  const std::string trainer = read_checked_text(folder, trainer_file);
   TrainerState state =
       parse_trainer_state({.text = trainer, .path = trainer_path, .rule = "checkpoint.trainer"});
   if (state.step != manifest.step) {
@@ -113,18 +82,41 @@ TrainerState verify_checkpoint(const std::string& folder, Verify verify,
   return state;
 }
 
-CheckpointSearch find_checkpoint(const std::string& run, const CheckpointNames& names) {
+std::string skipped_note(const std::string& folder, const Error& e) {
+  return fmt::format("checkpoint {} was skipped: {}", fs::path(folder).filename().string(),
+                     e.what());
+}
+
+CheckpointSearch find_checkpoint(const std::string& run, const CheckpointNames& names,
+                                 Verify verify, std::int64_t before) {
   CheckpointSearch search;
   for (const auto& [step, folder] : checkpoints_of(checkpoints_folder(run, names), names)) {
+    if (step >= before) continue;
     try {
-      search.found = {folder, verify_checkpoint(folder, Verify::checksums, names)};
+      search.found = {folder, verify_checkpoint(folder, verify, names)};
       return search;
     } catch (const Error& e) {  // a bad checkpoint is an answer here, not the end of the run
-      search.notes.push_back(
-          fmt::format("checkpoint {} was skipped: {}", checkpoint_name(step, names), e.what()));
+      search.notes.push_back(skipped_note(folder, e));
     }
   }
   return search;
+}
+
+FoundCheckpoint load_or_older(
+    FoundCheckpoint found, const std::function<void(const FoundCheckpoint&)>& load,
+    const std::function<std::optional<FoundCheckpoint>(std::int64_t)>& older) {
+  for (;;) {
+    try {
+      load(found);
+      return found;
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::input && e.code() != ErrorCode::io) throw;
+      std::optional<FoundCheckpoint> next = older(found.state.step);
+      if (!next) throw;
+      log::warn("{}", skipped_note(found.folder, e));
+      found = std::move(*next);
+    }
+  }
 }
 
 int remove_later_checkpoints(const std::string& run, std::int64_t step,

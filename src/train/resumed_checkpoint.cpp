@@ -13,21 +13,47 @@ const Advice& anew() {
   return advice;
 }
 
+// Why the checkpoint cannot be trusted, having read all of it.
+std::optional<std::string> damage_note(const FoundCheckpoint& found, const CheckpointNames& names) {
+  try {
+    verify_checkpoint(found.folder, Verify::checksums, names);
+    return std::nullopt;
+  } catch (const Error& e) {
+    return skipped_note(found.folder, e);
+  }
+}
+
 }  // namespace
 
 std::optional<FoundCheckpoint> find_resumed(const ResumedRun& run) {
-  CheckpointSearch search = find_checkpoint(run.folder, run.names);
-  for (const std::string& note : search.notes) log::warn("{}", note);
-  if (!search.found) {
-    if (!search.notes.empty()) {
-      fail(ErrorCode::input, fmt::format("{}: no checkpoint of this run is whole", run.folder),
-           {anew()});
+  std::int64_t before = run.before.value_or(std::numeric_limits<std::int64_t>::max());
+  bool skipped = false;
+  const auto warn = [&](const std::string& note) {
+    log::warn("{}", note);
+    skipped = true;
+  };
+  for (;;) {
+    CheckpointSearch search = find_checkpoint(run.folder, run.names, Verify::sizes, before);
+    for (const std::string& note : search.notes) warn(note);
+    if (!search.found) break;
+    try {
+      check_resumed(*search.found, run);
+      return std::move(search.found);
+    } catch (const Error&) {
+      // It is of another run, or its header is damaged: then an older one may do.
+      const auto damage = damage_note(*search.found, run.names);
+      if (!damage) throw;
+      warn(*damage);
+      before = search.found->state.step;
     }
-    log::warn("{} has no checkpoint yet: the run starts from its beginning", run.folder);
-    return std::nullopt;
   }
-  check_resumed(*search.found, run);
-  return std::move(search.found);
+  if (run.before) return std::nullopt;
+  if (skipped) {
+    fail(ErrorCode::input, fmt::format("{}: no checkpoint of this run is whole", run.folder),
+         {anew()});
+  }
+  log::warn("{} has no checkpoint yet: the run starts from its beginning", run.folder);
+  return std::nullopt;
 }
 
 void check_resumed(const FoundCheckpoint& found, const ResumedRun& run) {
@@ -61,7 +87,12 @@ void check_resumed(const FoundCheckpoint& found, const ResumedRun& run) {
                      printable(optimizer->second), run.optimizer),
          std::move(advice));
   }
-  check_checkpoint(found.folder, run.tensors, run.unasked);
+  try {
+    check_checkpoint(found.folder, run.tensors, run.unasked);
+  } catch (const Error&) {
+    verify_checkpoint(found.folder, Verify::checksums, run.names);  // damage is told as damage
+    throw;
+  }
 }
 
 }  // namespace ballast::train

@@ -202,8 +202,9 @@ class Seq2SeqTrainee final : public Trainee {
 std::optional<FoundCheckpoint> Seq2SeqTrainee::find_checkpoint(const ResumedRun& run) {
   const bool own_model = config().model.empty() && !config().lora;  // the checkpoint's
   if (config().resume->empty() && !own_model) return find_resumed(run);
+  if (run.before) return std::nullopt;  // this one was asked for, no other
   FoundCheckpoint found = {run_.resume_from,
-                           verify_checkpoint(run_.resume_from, Verify::checksums, run.names)};
+                           verify_checkpoint(run_.resume_from, Verify::sizes, run.names)};
   ResumedRun wanted = run;
   if (own_model) wanted.model_hash = found.state.model_hash;
   check_resumed(found, wanted);
@@ -377,7 +378,7 @@ void Seq2SeqTrainee::settle(Runner& runner, const std::string& run) {
   if (!config().load_best || best_.best_step < 0) return;
   const std::string folder = run + "/" + checkpoint_name(best_.best_step, transformers_names());
   while_doing(fmt::format("loading the best model, that of step {}", best_.best_step), [&] {
-    verify_checkpoint(folder, Verify::checksums, transformers_names());
+    verify_checkpoint(folder, Verify::sizes, transformers_names());
     load_checkpoint(folder, loaded_tensors(runner, false));
   });
   runner.run("after_restore");

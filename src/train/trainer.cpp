@@ -230,18 +230,7 @@ void TrainingLoop::after_step(bool last_of_epoch) {
 TrainOutcome TrainingLoop::run() {
   const TrainConfig& c = run_.config;
   running_ = {};
-  if (c.resume) {
-    resumed_ = trainee_->find_checkpoint(
-        {.folder = folder_.path(),
-         .model = run_.model,
-         .model_hash = state_.model_hash,
-         .seed = c.seed,
-         .optimizer = c.reset_optimizer ? "" : std::string(name_of(c.optimizer.kind)),
-         .optimizer_flag = run_.optimizer_flag,
-         .tensors = trainee_->loaded_tensors(*runner_, c.reset_optimizer),
-         .unasked = c.reset_optimizer ? Unasked::ignore : Unasked::refuse,
-         .names = names_});
-  }
+  if (c.resume) resumed_ = find_resumed();
   monitor_.emplace(planned_, on_gpu() ? gpu_memory_of_process : std::function<Bytes()>());
   flight_.emplace(folder_.path() + "/" + std::string(kFlightFile),
                   FlightStart{.command = run_.info.command,

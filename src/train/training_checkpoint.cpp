@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <map>
 
 #include "core/error.h"
@@ -11,8 +12,10 @@
 #include "io/atomic_folder.h"
 #include "io/hashed_file.h"
 #include "io/leftovers.h"
+#include "io/limits.h"
 #include "io/safetensors.h"
 #include "train/checkpoint_manifest.h"
+#include "train/checkpoint_reader.h"
 #include "train/checkpoint_search.h"
 
 namespace ballast::train {
@@ -55,7 +58,7 @@ void check_host(std::string_view name, bool contiguous, Device device) {
 
 using Reads = std::vector<std::pair<const SafetensorsEntry*, const LoadedTensor*>>;
 
-Reads match(const SafetensorsFile& file, std::span<const LoadedTensor* const> tensors,
+Reads match(const SafetensorsHeader& file, std::span<const LoadedTensor* const> tensors,
             Unasked unasked) {
   const auto differs = [&](std::string_view name, const std::string& what) {
     fail(ErrorCode::input, fmt::format("{}: tensor {} {}", file.path(), printable(name), what),
@@ -87,21 +90,48 @@ Reads match(const SafetensorsFile& file, std::span<const LoadedTensor* const> te
   }
   // As they lie on disk.
   std::sort(reads.begin(), reads.end(),
-            [](const auto& a, const auto& b) { return a.first->offset < b.first->offset; });
+            [](const auto& a, const auto& b) { return a.first < b.first; });
   return reads;
 }
 
-// Every file of the checkpoint with what is read of it.
-template <class Visit>
-void each_file(const std::string& folder, std::span<const LoadedTensor> tensors, Unasked unasked,
-               Visit&& visit) {
-  std::map<std::string, std::vector<const LoadedTensor*>> by_file;
-  by_file.try_emplace(kStateFile);
-  for (const LoadedTensor& t : tensors) by_file[t.file].push_back(&t);
-  for (const auto& [name, wanted] : by_file) {
-    const SafetensorsFile file = SafetensorsFile::open(folder + "/" + name, DiskMode::buffered);
-    visit(file, match(file, wanted, unasked));
+// The tensors of every file of the checkpoint. The state is there in every checkpoint.
+using Wanted = std::map<std::string, std::vector<const LoadedTensor*>>;
+Wanted by_file(std::span<const LoadedTensor> tensors) {
+  Wanted all;
+  all.try_emplace(kStateFile);
+  for (const LoadedTensor& t : tensors) all[t.file].push_back(&t);
+  return all;
+}
+
+// The header from the bytes that count for the checksum.
+SafetensorsHeader read_header(CheckpointReader& file) {
+  std::uint64_t length = 0;
+  std::vector<std::byte> bytes(std::min<std::uint64_t>(sizeof length, file.size()));
+  file.read(bytes);
+  std::memcpy(&length, bytes.data(), bytes.size());
+  if (length <= limits::kSafetensorsHeaderRead && length <= file.left()) {
+    bytes.resize(bytes.size() + length);
+    file.read(std::span(bytes).subspan(sizeof length));
   }
+  return parse_safetensors_header(bytes, file.size(), file.path());
+}
+
+// The file from front to back. Tensors that nobody asked for count for the checksum as well.
+void load_file(CheckpointReader& file, std::span<const LoadedTensor* const> tensors,
+               Unasked unasked) {
+  const SafetensorsHeader header = read_header(file);
+  const Reads reads = match(header, tensors, unasked);
+  auto next = reads.begin();
+  for (const SafetensorsEntry& entry : header.entries()) {
+    const bool asked = next != reads.end() && next->first == &entry;
+    const LoadedTensor* t = asked ? (next++)->second : nullptr;
+    if (t != nullptr && t->data != nullptr) {
+      file.read({t->data, entry.bytes});
+    } else {
+      file.pass(entry.bytes, t != nullptr ? t->sink : ByteSink());
+    }
+  }
+  file.finish();
 }
 
 }  // namespace
@@ -194,29 +224,19 @@ std::string save_checkpoint(const std::string& run, const TrainerState& state,
 
 void check_checkpoint(const std::string& folder, std::span<const LoadedTensor> tensors,
                       Unasked unasked) {
-  each_file(folder, tensors, unasked, [](const SafetensorsFile&, const Reads&) {});
+  for (const auto& [name, wanted] : by_file(tensors)) {
+    match(SafetensorsFile::open(folder + "/" + name, DiskMode::buffered).header(), wanted, unasked);
+  }
 }
 
 void load_checkpoint(const std::string& folder, std::span<const LoadedTensor> tensors,
                      Unasked unasked) {
   check_checkpoint(folder, tensors, unasked);  // before the first tensor changes
-  constexpr std::uint64_t kPiece = 1 << 20;
-  std::vector<std::byte> piece;
-  each_file(folder, tensors, unasked, [&](const SafetensorsFile& file, const Reads& reads) {
-    for (const auto& [entry, t] : reads) {
-      if (t->data != nullptr || entry->bytes == 0) {
-        file.read(*entry, {t->data, entry->bytes});
-        continue;
-      }
-      piece.resize(kPiece);
-      for (std::uint64_t done = 0; done < entry->bytes;) {
-        const auto part = std::span(piece).first(std::min(kPiece, entry->bytes - done));
-        file.file().read(entry->offset + done, part);
-        t->sink(part);
-        done += part.size();
-      }
-    }
-  });
+  const CheckpointManifest manifest = read_manifest(folder);
+  for (const auto& [name, wanted] : by_file(tensors)) {
+    CheckpointReader file(folder, manifest.file(folder, name));
+    load_file(file, wanted, unasked);
+  }
 }
 
 }  // namespace ballast::train

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/bytes.h"
+#include "core/error.h"
 #include "core/tensor.h"
 #include "io/atomic_folder.h"
 #include "io/safetensors_writer.h"
@@ -71,7 +73,8 @@ void rotate_checkpoints(const std::string& run, int keep, const CheckpointNames&
                         std::int64_t protected_step = -1);
 
 enum class Verify {
-  sizes,      // COMMITTED matches the manifest, and every file its size
+  sizes,      // COMMITTED matches the manifest, trainer.json its checksum, every file its size:
+              // load_checkpoint() verifies the others while it reads them
   checksums,  // and every byte: reads all of it
 };
 
@@ -84,13 +87,23 @@ struct FoundCheckpoint {
   TrainerState state;
 };
 struct CheckpointSearch {
-  std::optional<FoundCheckpoint> found;  // the newest whose every byte is right
+  std::optional<FoundCheckpoint> found;  // the newest good one
   std::vector<std::string> notes;        // a sentence per newer one that was skipped, and why
 };
 // A file or folder that vanishes or cannot be read makes one checkpoint bad, not the search. Bad
 // ones and no good one: found is empty and notes are not, which is no reason to start over
-// silently.
-CheckpointSearch find_checkpoint(const std::string& run, const CheckpointNames& names = {});
+// silently. before: of checkpoints before this step.
+CheckpointSearch find_checkpoint(const std::string& run, const CheckpointNames& names = {},
+                                 Verify verify = Verify::checksums,
+                                 std::int64_t before = std::numeric_limits<std::int64_t>::max());
+// "checkpoint step-00000012 was skipped: ..."
+std::string skipped_note(const std::string& folder, const Error& why);
+// Calls load(found). Where that cannot read the checkpoint (ErrorCode::input or io), warns and goes
+// on with the one that older(step) returns, one of before that step; where there is none, fails as
+// load() did. Returns the checkpoint that was loaded.
+FoundCheckpoint load_or_older(
+    FoundCheckpoint found, const std::function<void(const FoundCheckpoint&)>& load,
+    const std::function<std::optional<FoundCheckpoint>(std::int64_t)>& older);
 
 enum class Unasked {
   refuse,  // tensors of the checkpoint that nobody asked for are an error
@@ -99,7 +112,10 @@ enum class Unasked {
 // Compares names, shapes and types; an Error (ErrorCode::input) names the tensor and what differs.
 void check_checkpoint(const std::string& folder, std::span<const LoadedTensor> tensors,
                       Unasked unasked = Unasked::refuse);
-// Fills the tensors, all of them or, where check_checkpoint() fails, none.
+// Fills the tensors, all of them or, where check_checkpoint() fails, none. Every byte of their
+// files is read once, into the tensors, and its checksum is that of the bytes in the tensors: where
+// it is not the one that was written, an Error (ErrorCode::input) names the file and both, and what
+// the tensors hold is not to be used.
 void load_checkpoint(const std::string& folder, std::span<const LoadedTensor> tensors,
                      Unasked unasked = Unasked::refuse);
 

@@ -29,6 +29,7 @@ class TrainingLoop {
   TrainOutcome run();
 
  private:
+  std::optional<FoundCheckpoint> find_resumed(std::optional<std::int64_t> before = {});
   void resume();
   bool step();  // false: the weights were not touched, the step's numbers were no numbers
   void record_step(StepRecord& record);

@@ -7,9 +7,30 @@
 
 namespace ballast::train {
 
+std::optional<FoundCheckpoint> TrainingLoop::find_resumed(std::optional<std::int64_t> before) {
+  const TrainConfig& c = run_.config;
+  return trainee_->find_checkpoint(
+      {.folder = folder_.path(),
+       .model = run_.model,
+       .model_hash = state_.model_hash,
+       .seed = c.seed,
+       .optimizer = c.reset_optimizer ? "" : std::string(name_of(c.optimizer.kind)),
+       .optimizer_flag = run_.optimizer_flag,
+       .tensors = trainee_->loaded_tensors(*runner_, c.reset_optimizer),
+       .unasked = c.reset_optimizer ? Unasked::ignore : Unasked::refuse,
+       .names = names_,
+       .before = before});
+}
+
 void TrainingLoop::resume() {
   if (!resumed_) return;
   const TrainConfig& c = run_.config;
+  const auto load = [&](const FoundCheckpoint& from) {
+    load_checkpoint(from.folder, trainee_->loaded_tensors(*runner_, c.reset_optimizer),
+                    c.reset_optimizer ? Unasked::ignore : Unasked::refuse);
+  };
+  resumed_ = load_or_older(std::move(*resumed_), load,
+                           [&](std::int64_t before) { return find_resumed(before); });
   const std::string config = state_.config_hash, plan = state_.plan_hash;
   state_ = resumed_->state;
   if (run_.in_output_dir && state_.config_hash != config) {
@@ -18,8 +39,6 @@ void TrainingLoop::resume() {
   }
   state_.config_hash = config;
   state_.plan_hash = plan;
-  load_checkpoint(resumed_->folder, trainee_->loaded_tensors(*runner_, c.reset_optimizer),
-                  c.reset_optimizer ? Unasked::ignore : Unasked::refuse);
   runner_->run("after_restore");
   trainee_->take_state(state_, c.reset_optimizer);
   epoch_loss_ = state_.numbers["epoch_loss"];

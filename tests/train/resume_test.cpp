@@ -120,5 +120,41 @@ TEST_F(ResumedFolder, MayForgetItsOptimizer) {
   EXPECT_NE(kept.steps.at(6), forgot.steps.at(6)) << "moments from nothing";
 }
 
+// Damaged after it was written: in a tensor, and in the header of the file.
+TEST_F(ResumedFolder, GoesBackToTheNewestCheckpointThatIsWhole) {
+  const std::string more = "\nkeep_checkpoints = 100\ncheckpoint_every_n_steps = 1";
+  const std::string config = training_.write_config("epochs = 2" + more);
+  const RunTrace whole = trace_of(config);
+  const TrainOutcome first =
+      train_in_process(training_.write_config("epochs = 2\nmax_steps = 4" + more));
+  const auto damage = [&](std::int64_t step, bool header) {
+    const std::string path =
+        fmt::format("{}/checkpoints/{}/{}", first.folder, checkpoint_name(step), kStateFile);
+    std::string bytes = test::read_whole(path);
+    char& flipped = bytes[header ? bytes.find("lora") : bytes.size() - 3];
+    flipped = static_cast<char>(flipped ^ 2);
+    std::ofstream(path) << bytes;
+  };
+  damage(4, false);
+  damage(3, true);
+  const RunTrace again = trace_of(training_.write_config("epochs = 2" + more), resumed(first));
+  EXPECT_EQ(whole.steps, again.steps);
+  for (const auto& [name, bytes] : whole.files) EXPECT_EQ(again.files.at(name), bytes) << name;
+}
+
+TEST_F(ResumedFolder, WithoutAWholeCheckpointSaysWhy) {
+  const TrainOutcome first = train_in_process(training_.write_config("epochs = 2\nmax_steps = 4"));
+  std::string path;
+  for (const auto& f : std::filesystem::recursive_directory_iterator(first.folder)) {
+    if (f.path().filename() != kStateFile) continue;
+    path = f.path().string();
+    std::string bytes = test::read_whole(path);
+    bytes.back() = static_cast<char>(bytes.back() ^ 2);
+    std::ofstream(path) << bytes;
+  }
+  EXPECT_FAILS(train_in_process(training_.write_config("epochs = 2"), resumed(first)),
+               ErrorCode::input, "its bytes are not those that were written: the checksum is");
+}
+
 }  // namespace
 }  // namespace ballast::train

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <limits>
 #include <random>
 
@@ -137,8 +138,104 @@ TEST(TrainingCheckpoint, NeedsTheSpaceItAnnounces) {
   EXPECT_LE(announced.count, taken + 32'768);
 }
 
+// A file that changes while it is loaded. A byte that was already read is no damage any more; one
+// that is read afterwards is part of the checksum.
+TEST(TrainingCheckpoint, VerifiesTheBytesThatItLoads) {
+  const TempDir run(quick_disk());
+  const std::vector<std::byte> bytes(3 << 20, std::byte{7});
+  const Shape shape{static_cast<std::int64_t>(bytes.size())};
+  std::vector<SavedTensor> saved;
+  for (const char* name : {"a", "b"}) {
+    saved.push_back(
+        {.name = name, .dtype = DType::u8, .shape = shape, .source = [&](const ByteSink& sink) {
+           sink(bytes);
+         }});
+  }
+  const std::string folder = save_checkpoint(run.path(), {}, saved);
+  const std::string path = folder + "/" + kStateFile;
+  const std::string good = read_whole(path);
+  // Flips the byte when the first piece of tensor a arrives.
+  const auto load = [&](std::uint64_t flipped) {
+    run.write("checkpoints/step-00000000/state.safetensors", good);
+    bool done = false;
+    std::vector<std::byte> b(bytes.size());
+    const LoadedTensor loaded[] = {{.name = "a",
+                                    .dtype = DType::u8,
+                                    .shape = shape,
+                                    .sink =
+                                        [&](std::span<const std::byte>) {
+                                          if (std::exchange(done, true)) return;
+                                          std::fstream file(path, std::ios::in | std::ios::out);
+                                          file.seekp(static_cast<std::streamoff>(flipped));
+                                          file.put('x');
+                                        }},
+                                   LoadedTensor::of("b", {b.data(), DType::u8, shape})};
+    load_checkpoint(folder, loaded);
+    EXPECT_TRUE(b == bytes);
+  };
+  const std::uint64_t data = good.size() - 2 * bytes.size();
+  load(data);      // of the piece that has come
+  load(data / 2);  // of the header
+  for (const std::uint64_t at : {data + bytes.size() - 1, data + bytes.size(), good.size() - 1}) {
+    EXPECT_FAILS(load(at), ErrorCode::input, path);
+  }
+}
+
+TEST(TrainingCheckpoint, NamesBothChecksumsAndFallsBackToAnOlderOne) {
+  const TempDir run(quick_disk());
+  SampleRun(1).save(run.path());
+  SampleRun(2).save(run.path());
+  const std::string newest = SampleRun(3).save(run.path());
+  const auto find = [&](std::int64_t before) {
+    return find_checkpoint(run.path(), {}, Verify::sizes, before).found;
+  };
+  auto found = find(100);
+  ASSERT_TRUE(found);
+  ASSERT_EQ(found->folder, newest);
+  for (const int step : {2, 3}) {  // after the search
+    const std::string name = fmt::format("checkpoints/step-0000000{}/state.safetensors", step);
+    std::string state = read_whole(run.path(name));
+    const std::string sum = checksum_text(state);
+    state.back() = static_cast<char>(state.back() ^ 1);
+    run.write(name, state);
+    SampleRun into;
+    const auto error = ballast::test::error_of([&] {
+      load_checkpoint(std::filesystem::path(run.path(name)).parent_path(), into.loaded());
+    });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code(), ErrorCode::input);
+    EXPECT_THAT(error->what(), testing::HasSubstr(run.path(name)));
+    EXPECT_THAT(error->what(), testing::HasSubstr(sum));
+    EXPECT_THAT(error->what(), testing::HasSubstr(checksum_text(state)));
+  }
+  SampleRun into;
+  const auto load = [&](const FoundCheckpoint& from) {
+    load_checkpoint(from.folder, into.loaded());
+    into.state = from.state;
+  };
+  EXPECT_EQ(load_or_older(*found, load, find).state.step, 1);
+  EXPECT_TRUE(into == SampleRun(1));
+  std::filesystem::remove_all(run.path("checkpoints/step-00000001"));
+  EXPECT_FAILS(load_or_older(*found, load, find), ErrorCode::input,
+               "step-00000002/state.safetensors: its bytes are not those that were written");
+}
+
+TEST(TrainingCheckpoint, ReadsATensorThatNobodyAskedForToVerifyIt) {
+  const TempDir run(quick_disk());
+  SampleRun sample(3);
+  const std::string folder = sample.save(run.path());
+  const std::string name = "checkpoints/step-00000003/state.safetensors";
+  std::string state = read_whole(run.path(name));
+  state[state.size() - 100] = static_cast<char>(state[state.size() - 100] ^ 16);  // of the moment
+  run.write(name, state);
+  SampleRun into;
+  auto weights = into.loaded();
+  weights.resize(1);
+  EXPECT_FAILS(load_checkpoint(folder, weights, Unasked::ignore), ErrorCode::input, "the checksum");
+}
+
 // Several tensors on one piece of memory stand for much more of it.
-TEST(TrainingCheckpoint, SavesWithoutCopies) {
+TEST(TrainingCheckpoint, SavesAndLoadsWithoutCopies) {
   SKIP_WITHOUT_ALLOCATION_HOOK();
   const TempDir run(quick_disk());
   const std::vector<float> memory(4 << 20, 1.5f);  // 16 MiB
@@ -157,6 +254,15 @@ TEST(TrainingCheckpoint, SavesWithoutCopies) {
   allocation_hook::arm();
   verify_checkpoint(folder, Verify::checksums);
   EXPECT_LT(allocation_hook::disarm().bytes(), 2 << 20);
+  std::vector<float> into(memory.size());
+  std::vector<LoadedTensor> loaded;
+  for (const SavedTensor& t : tensors) {
+    loaded.push_back(LoadedTensor::of(
+        t.name, {reinterpret_cast<std::byte*>(into.data()), DType::f32, {4 << 20}}));
+  }
+  allocation_hook::arm();
+  load_checkpoint(folder, loaded);
+  EXPECT_LT(allocation_hook::disarm().bytes(), 1 << 20);
 }
 
 // Rotation and the search.
@@ -233,6 +339,13 @@ TEST_P(Damage, IsFoundWhereverAByteFlips) {
     bad[at] = static_cast<char>(bad[at] ^ (1 << at % 8));
     run.write(name, bad);
     ASSERT_FALSE(find_checkpoint(run.path()).found) << GetParam() << " byte " << at;
+    // What a search by sizes accepts is refused when it is loaded.
+    const auto found = find_checkpoint(run.path(), {}, Verify::sizes).found;
+    SampleRun into(0, 200);
+    ASSERT_TRUE(!found || ballast::test::error_of([&] {
+      load_checkpoint(found->folder, into.loaded());
+    })) << GetParam()
+        << " byte " << at;
   }
   run.write(name, good);
   ASSERT_TRUE(find_checkpoint(run.path()).found);
