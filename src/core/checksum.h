@@ -27,7 +27,7 @@ class Checksum {
   std::unique_ptr<State> state_;
 };
 
-// The same of bytes that are all there: cheaper for small ones.
+// Of bytes that are there as a whole; allocates nothing.
 std::uint64_t checksum_of(std::span<const std::byte> bytes);
 std::string checksum_text(std::string_view bytes);
 // 16 lower-case hexadecimal digits, as checksum_text() gives them.

@@ -12,8 +12,18 @@
 
 #include "core/convert.h"
 #include "core/error.h"
+#include "io/checksum.h"
+#include "io/safetensors_writer.h"
 
 namespace ballast::data {
+namespace {
+
+Advice cache_again() {
+  return {"remove the file and run ballast cache, or the command that wrote it, again",
+          "the sample is encoded anew"};
+}
+
+}  // namespace
 
 CacheFile CacheFile::open(std::string path) {
   // Buffered: samples are small and read whole, and a second epoch finds them in the page cache.
@@ -33,7 +43,49 @@ CacheFile CacheFile::open(std::string path) {
   file.read(0, {bytes.get(), prefix});
   SafetensorsHeader header =
       parse_safetensors_header({bytes.get(), prefix}, file.size(), file.path());
-  return {std::move(file), std::move(header)};
+  CacheFile opened(std::move(file), std::move(header));
+  opened.check_checksum_keys();
+  return opened;
+}
+
+// All of its tensors or none: a name that was damaged would take its tensor's checksum along.
+void CacheFile::check_checksum_keys() const {
+  std::size_t sums = 0;
+  for (const auto& [key, value] : header_.metadata()) {
+    if (!key.starts_with(kChecksumPrefix)) continue;
+    ++sums;
+    if (header_.find(std::string_view(key).substr(kChecksumPrefix.size())) == nullptr ||
+        !is_checksum_text(value)) {
+      refuse(fmt::format("\"{}\" in its metadata is not the checksum of a tensor", printable(key)),
+             {cache_again()});
+    }
+  }
+  if (sums != 0 && sums != header_.entries().size()) {
+    refuse(fmt::format("{} of its {} tensors have a checksum", sums, header_.entries().size()),
+           {cache_again()});
+  }
+}
+
+// visit(first, bytes) of all of a tensor of elements of `size` bytes, chunk by chunk.
+template <class Visit>
+void CacheFile::read_chunks(const SafetensorsEntry& entry, std::size_t size, Visit&& visit) const {
+  const std::string_view expected = metadata(checksum_key(entry.name));
+  Checksum sum;
+  alignas(64) std::array<std::byte, kCacheChunkBytes> chunk;
+  const std::uint64_t most = chunk.size() / size * size;
+  for (std::uint64_t done = 0; done < entry.bytes;) {
+    const auto raw = std::span(chunk).first(std::min(most, entry.bytes - done));
+    file_.read(entry.offset + done, raw);
+    if (!expected.empty()) sum.add(raw);
+    visit(static_cast<std::size_t>(done / size), std::span<const std::byte>(raw));
+    done += raw.size();
+  }
+  if (expected.empty() || sum.text() == expected) return;
+  refuse(
+      fmt::format("tensor \"{}\": its bytes are not those that were written: the checksum is {}, "
+                  "{} when it was cached",
+                  printable(entry.name), sum.text(), expected),
+      {cache_again()});
 }
 
 std::optional<CacheFile> CacheFile::open_if_there(std::string path) {
@@ -76,51 +128,51 @@ const SafetensorsEntry* CacheFile::find_numbered(std::string_view prefix) const 
 }
 
 void CacheFile::read(const SafetensorsEntry& entry, std::span<float> to) const {
+  check(static_cast<std::uint64_t>(entry.shape.elements()) == to.size(),
+        "{} elements are read into {}", entry.shape.elements(), to.size());
+  read_start(entry, to);
+}
+
+void CacheFile::read_start(const SafetensorsEntry& entry, std::span<float> to) const {
   const std::optional<DType> dtype = memory_dtype(entry.dtype);
   if (!dtype || !info(*dtype).floating) {
     refuse(entry,
            fmt::format("floating-point numbers were expected, the file has {}", entry.dtype));
   }
-  check(static_cast<std::uint64_t>(entry.shape.elements()) == to.size(),
+  check(static_cast<std::uint64_t>(entry.shape.elements()) >= to.size(),
         "{} elements are read into {}", entry.shape.elements(), to.size());
-  alignas(64) std::array<std::byte, kCacheChunkBytes> chunk;
-  const std::size_t most = chunk.size() / size_of(*dtype);
-  for (std::size_t done = 0; done < to.size();) {
-    const std::span<float> part = to.subspan(done, std::min(most, to.size() - done));
-    const std::span<std::byte> raw = std::span(chunk).first(part.size() * size_of(*dtype));
-    file_.read(entry.offset + done * size_of(*dtype), raw);
+  std::optional<std::size_t> bad;
+  const std::size_t size = size_of(*dtype);
+  read_chunks(entry, size, [&](std::size_t first, std::span<const std::byte> raw) {
+    if (first >= to.size()) return;
+    const std::span<float> part = to.subspan(first, std::min(raw.size() / size, to.size() - first));
     convert(raw.data(), *dtype, part.data(), DType::f32, static_cast<std::int64_t>(part.size()));
-    for (std::size_t i = 0; i < part.size(); ++i) {
-      if (std::isfinite(part[i])) continue;
-      refuse(entry,
-             fmt::format("element {} is {}; the file is damaged or was made from bad numbers",
-                         done + i, part[i]));
+    for (std::size_t i = 0; i < part.size() && !bad; ++i) {
+      if (!std::isfinite(part[i])) bad = first + i;
     }
-    done += part.size();
-  }
+  });
+  if (!bad) return;
+  refuse(entry, fmt::format("element {} is {}; the file is damaged or was made from bad numbers",
+                            *bad, to[*bad]));
 }
 
 void CacheFile::read_pixels(const SafetensorsEntry& entry, std::span<float> to) const {
   check(entry.dtype == FileDType::u8 &&
             static_cast<std::uint64_t>(entry.shape.elements()) == to.size(),
         "{} elements of {} are read into {}", entry.shape.elements(), entry.dtype, to.size());
-  std::array<std::byte, kCacheChunkBytes> chunk;
-  for (std::size_t done = 0; done < to.size();) {
-    const std::span<float> part = to.subspan(done, std::min(chunk.size(), to.size() - done));
-    file_.read(entry.offset + done, std::span(chunk).first(part.size()));
-    for (std::size_t i = 0; i < part.size(); ++i) {
-      part[i] = static_cast<float>(std::to_integer<int>(chunk[i])) / 127.5f - 1.0f;
+  read_chunks(entry, 1, [&](std::size_t first, std::span<const std::byte> raw) {
+    for (std::size_t i = 0; i < raw.size(); ++i) {
+      to[first + i] = static_cast<float>(std::to_integer<int>(raw[i])) / 127.5f - 1.0f;
     }
-    done += part.size();
-  }
+  });
 }
 
 void CacheFile::refuse(const SafetensorsEntry& entry, std::string_view message) const {
   refuse(fmt::format("tensor \"{}\": {}", printable(entry.name), message));
 }
 
-void CacheFile::refuse(std::string_view message) const {
-  fail(ErrorCode::input, fmt::format("{}: {}", path(), message));
+void CacheFile::refuse(std::string_view message, std::vector<Advice> advice) const {
+  fail(ErrorCode::input, fmt::format("{}: {}", path(), message), std::move(advice));
 }
 
 }  // namespace ballast::data

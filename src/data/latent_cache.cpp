@@ -56,7 +56,7 @@ void write_latent_file(const std::string& path, Metadata metadata, const CachedL
                l.conditioning, how.store);
   }
   if (!l.mask.empty()) add_values(writer, "mask", {s.height, s.width}, l.mask, how.store);
-  write_cache_file(path, writer, how.durability);
+  write_cache_file(path, std::move(writer), how.durability);
 }
 
 std::string describe(const SourceStamp& s) {
@@ -81,12 +81,12 @@ void add_values(SafetensorsWriter& writer, std::string name, const Shape& shape,
   writer.add(std::move(name), store, shape, converted(values, store));
 }
 
-void write_cache_file(const std::string& path, const SafetensorsWriter& writer,
-                      Durability durability) {
+void write_cache_file(const std::string& path, SafetensorsWriter writer, Durability durability) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) fail_io(folder.string(), "make this folder", error.value());
+  writer.add_checksums();
   writer.write(path, durability);
 }
 
@@ -199,8 +199,8 @@ void write_pixels(const std::string& cache, const LatentOrigin& origin, const Ca
   SafetensorsWriter writer({.metadata = std::move(metadata)});
   writer.add("pixels", DType::u8, {clip.frames, clip.height, clip.width, 3},
              std::as_bytes(clip.pixels));
-  write_cache_file(latent_path(cache, latent_name(origin.media.name, origin.bucket)), writer,
-                   durability);
+  write_cache_file(latent_path(cache, latent_name(origin.media.name, origin.bucket)),
+                   std::move(writer), durability);
 }
 
 void write_dropped(const std::string& cache, const LatentOrigin& origin, std::string_view reason) {
@@ -224,7 +224,7 @@ void write_text_rows(const std::string& path, std::string_view cache_name, const
                     {"fingerprint", text_fingerprint(cache_name, text.caption)}};
   SafetensorsWriter writer({.metadata = std::move(metadata)});
   add_values(writer, "text", {text.tokens, text.dim}, text.rows, how.store);
-  write_cache_file(path, writer, how.durability);
+  write_cache_file(path, std::move(writer), how.durability);
 }
 
 void write_text(const std::string& cache, std::string_view cache_name, std::string_view name,

@@ -23,7 +23,9 @@ namespace ballast::data {
 //
 // latents and text in f32, bf16 or f16. Each file is written whole or not at all, so an interrupted
 // run loses the sample it was at and nothing else. Beside the tensors a file says what it was made
-// from; a file that was made from something else than what is there now counts as absent.
+// from; a file that was made from something else than what is there now counts as absent. The
+// metadata has the checksum of each tensor (SafetensorsWriter::add_checksums), which is compared
+// when the tensor is read; files of version 0.1 and of other trainers have none.
 //
 // The cache of a folder of media is FOLDER/cache/MODEL, MODEL being the model's cache name
 // ("wan2.2_i2v"). Clip clip.mp4 in the bucket of 512 x 512 pixels and 21 frames is
@@ -122,11 +124,10 @@ void write_empty_caption(const std::string& cache, std::string_view cache_name,
                          const CachedText& text, CacheWriting how = {});
 
 // The parts of a writer: a tensor of `values`, which must stay until the file is written, and the
-// file with the folders above it.
+// file with the folders above it, in which every tensor has its checksum.
 void add_values(SafetensorsWriter& writer, std::string name, const Shape& shape,
                 std::span<const float> values, DType store);
-void write_cache_file(const std::string& path, const SafetensorsWriter& writer,
-                      Durability durability);
+void write_cache_file(const std::string& path, SafetensorsWriter writer, Durability durability);
 
 // One sample of a ready-made cache: latent and text under one id, which is a file name ("clip-07").
 void write_cached_sample(const std::string& cache, std::string_view id, const CachedLatent& latent,

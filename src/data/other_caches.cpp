@@ -58,7 +58,7 @@ void write_musubi_latent(const std::string& path, const SourceStamp& source,
                {l.conditioning_channels + kImageMaskChannels, s.frames, s.height, s.width},
                conditioning, how.store);
   }
-  write_cache_file(path, writer, how.durability);
+  write_cache_file(path, std::move(writer), how.durability);
 }
 
 void write_musubi_text(const std::string& path, const CachedText& text, CacheWriting how) {
@@ -67,7 +67,7 @@ void write_musubi_text(const std::string& path, const CachedText& text, CacheWri
                                          {"format_version", "1.0.1"}}});
   add_values(writer, fmt::format("varlen_t5_{}", torch_name(how.store)), {text.tokens, text.dim},
              text.rows, how.store);
-  write_cache_file(path, writer, how.durability);
+  write_cache_file(path, std::move(writer), how.durability);
 }
 
 void write_pair_latent(const std::string& path, const SourceStamp& source, const CachedLatent& l,
@@ -89,7 +89,7 @@ void write_pair_latent(const std::string& path, const SourceStamp& source, const
   }
   SafetensorsWriter writer({.metadata = {{std::string(kSourceKey), source_text(source)}}});
   add_values(writer, "latent", {s.channels, s.frames, s.height, s.width}, values, how.store);
-  write_cache_file(path, writer, how.durability);
+  write_cache_file(path, std::move(writer), how.durability);
 }
 
 void write_pair_text(const std::string& path, const CachedText& text, std::int64_t text_len,
@@ -99,7 +99,7 @@ void write_pair_text(const std::string& path, const CachedText& text, std::int64
   rows.resize(static_cast<std::size_t>(text_len * text.dim));
   SafetensorsWriter writer({.metadata = {{"caption1", std::string(text.caption)}}});
   add_values(writer, "embeddings", {text_len, text.dim}, rows, how.store);
-  write_cache_file(path, writer, how.durability);
+  write_cache_file(path, std::move(writer), how.durability);
 }
 
 }  // namespace ballast::data

@@ -24,6 +24,8 @@ constexpr std::uint64_t kMostSamples = 1ull << 32;
 constexpr std::size_t kRoundBytes = 4 << 20, kRoundRecords = 8192;
 constexpr std::int64_t kTaskRecords = 32;
 constexpr std::string_view kCacheEnd = ".tokens";
+constexpr std::size_t kIdPieceBytes = 1 << 20;  // more than the longest sample has
+static_assert(kIdPieceBytes >= 2 * kMostTokens * sizeof(std::int32_t));
 
 void check_lengths(std::int64_t source, std::int64_t target) {
   if (std::min(source, target) >= 1 && std::max(source, target) <= kMostTokens) return;
@@ -47,9 +49,14 @@ std::uint64_t own_checksum(const Footer& f) {
   return sum.value();
 }
 
+// A few hundred bytes each: half the bits find a change as well.
+std::uint32_t sample_sum(std::span<const std::byte> source, std::span<const std::byte> target) {
+  return static_cast<std::uint32_t>(checksum_of(source) + 3 * checksum_of(target));
+}
+
 template <class Visit>
 void each_piece(const DiskFile& file, std::uint64_t bytes, Visit&& visit) {
-  std::vector<std::byte> piece(std::min<std::uint64_t>(bytes, 1 << 20));
+  std::vector<std::byte> piece(std::min<std::uint64_t>(bytes, kIdPieceBytes));
   for (std::uint64_t at = 0; at < bytes;) {
     const auto part = std::span(piece).first(std::min<std::uint64_t>(piece.size(), bytes - at));
     file.read(at, part);
@@ -281,12 +288,10 @@ TokenCache TokenCache::open(const std::string& path) {
       f.ids * f.id_bytes + f.samples * sizeof(Lengths) + sizeof(f) != size) {
     refuse("its size");
   }
-  const std::uint64_t ids_bytes = f.ids * f.id_bytes;
-  Checksum sum;
-  each_piece(*cache.file_, size - sizeof(f), [&](std::span<const std::byte> b) { sum.add(b); });
-  if (sum.value() != f.checksum) refuse("its checksum");
+  cache.id_bytes_ = f.id_bytes;
   cache.lengths_.resize(f.samples);
-  cache.file_->read(ids_bytes, std::as_writable_bytes(std::span(cache.lengths_)));
+  const std::span<std::byte> lengths = std::as_writable_bytes(std::span(cache.lengths_));
+  cache.file_->read(f.ids * f.id_bytes, lengths);
   cache.starts_.reserve(f.samples);
   std::uint64_t at = 0;
   for (const Lengths& l : cache.lengths_) {
@@ -297,11 +302,42 @@ TokenCache TokenCache::open(const std::string& path) {
     cache.longest_.target = std::max<std::int64_t>(cache.longest_.target, l.target);
   }
   if (at != f.ids) refuse("lengths and ids");
-  cache.id_bytes_ = f.id_bytes;
+  Checksum sum;
+  cache.sum_samples(sum);
+  sum.add(lengths);
+  if (sum.value() != f.checksum) refuse("its checksum");
   cache.key_.assign(f.key.data(), f.key.size());
   std::size_t i = 0;
   PairCounts::each(cache.counts_, [&](std::uint64_t& n) { n = f.counts[i++]; });
   return cache;
+}
+
+// Reads all ids, in pieces of whole samples.
+void TokenCache::sum_samples(Checksum& all) {
+  std::vector<std::byte> piece(kIdPieceBytes);
+  const auto bytes_of = [&](std::uint64_t ids) {
+    return static_cast<std::size_t>(ids * id_bytes_);
+  };
+  sums_.reserve(lengths_.size());
+  std::uint64_t at = 0;
+  for (std::size_t next = 0; next < lengths_.size();) {
+    std::size_t end = next, bytes = 0;
+    for (; end < lengths_.size(); ++end) {
+      const std::size_t more = bytes_of(std::uint64_t{lengths_[end].source} + lengths_[end].target);
+      if (bytes + more > piece.size()) break;
+      bytes += more;
+    }
+    std::span<const std::byte> rest = std::span(piece).first(bytes);
+    file_->read(at, std::span(piece).first(bytes));
+    all.add(rest);
+    at += bytes;
+    for (; next < end; ++next) {
+      const std::size_t source = bytes_of(lengths_[next].source);
+      const std::size_t target = bytes_of(lengths_[next].target);
+      sums_.push_back(sample_sum(rest.first(source), rest.subspan(source, target)));
+      rest = rest.subspan(source + target);
+    }
+  }
 }
 
 void TokenCache::read(std::int64_t sample, std::span<std::int32_t> source,
@@ -311,20 +347,31 @@ void TokenCache::read(std::int64_t sample, std::span<std::int32_t> source,
         "sample {} has {} and {} tokens, not {} and {}", sample, n.source, n.target, source.size(),
         target.size());
   const std::uint64_t start = starts_[static_cast<std::size_t>(sample)] * id_bytes_;
-  const auto bring = [&](std::uint64_t at, std::span<std::int32_t> to) {
+  // Into the upper half where an id has two bytes, from where they spread.
+  const auto bytes_of = [&](std::span<std::int32_t> to) {
     const std::span<std::byte> all = std::as_writable_bytes(to);
-    if (id_bytes_ == 4) return file_->read(at, all);
-    // Into the upper half, from where they spread.
-    const std::span<std::byte> half = all.subspan(all.size() / 2);
-    file_->read(at, half);
+    return id_bytes_ == 4 ? all : all.subspan(all.size() / 2);
+  };
+  const std::span<std::byte> first = bytes_of(source), second = bytes_of(target);
+  file_->read(start, first);
+  file_->read(start + first.size(), second);
+  const std::uint32_t expected = sums_[static_cast<std::size_t>(sample)];
+  if (const std::uint32_t sum = sample_sum(first, second); sum != expected) {
+    fail(ErrorCode::input,
+         fmt::format("{}: sample {} at byte {} is not what it was when the run began: the checksum "
+                     "is {:08x}, it was {:08x}",
+                     file_->path(), sample, start, sum, expected),
+         {{"remove the file and start again", "it is made again from the texts"}});
+  }
+  if (id_bytes_ == 4) return;
+  for (const std::span<std::int32_t> to : {source, target}) {
+    const std::span<std::byte> half = bytes_of(to);
     for (std::size_t i = 0; i < to.size(); ++i) {
       std::uint16_t id = 0;
       std::memcpy(&id, half.data() + 2 * i, 2);
       to[i] = id;
     }
-  };
-  bring(start, source);
-  bring(start + static_cast<std::uint64_t>(n.source) * id_bytes_, target);
+  }
 }
 
 TokenCache make_token_cache(const std::string& texts, const Tokenizer& tokenizer,

@@ -10,6 +10,7 @@
 #include "core/bytes.h"
 #include "data/text_pairs.h"
 #include "data/tokenizer.h"
+#include "io/checksum.h"
 #include "memory/disk_file.h"
 
 namespace ballast::data {
@@ -42,7 +43,7 @@ struct PairCounts {
   }
 };
 
-// The tokenised texts of one file. Its ids stay on disk; in memory are 12 bytes for every sample.
+// The tokenised texts of one file. Its ids stay on disk; in memory are 16 bytes for every sample.
 //
 // The file: ids of all samples, source then target, in 2 or 4 bytes each; of each sample both
 // lengths in 2 bytes each; 96 bytes that say how many there are, what the file was made of, and a
@@ -66,10 +67,12 @@ class TokenCache {
   }
   PairLength longest() const { return longest_; }
   Bytes memory() const {
-    return Bytes{lengths_.size() * (sizeof(Lengths) + sizeof(std::uint64_t))};
+    return Bytes{lengths_.size() *
+                 (sizeof(Lengths) + sizeof(std::uint64_t) + sizeof(std::uint32_t))};
   }
 
-  // The spans have the lengths of the sample. Allocates nothing; several threads may read.
+  // The spans have the lengths of the sample. Allocates nothing; several threads may read. Fails
+  // (ErrorCode::input) where the sample's bytes are not those that open() read.
   void read(std::int64_t sample, std::span<std::int32_t> source,
             std::span<std::int32_t> target) const;
 
@@ -78,12 +81,14 @@ class TokenCache {
     std::uint16_t source = 0, target = 0;
   };
   explicit TokenCache(std::optional<DiskFile> file) : file_(std::move(file)) {}
+  void sum_samples(Checksum& all);
 
   std::optional<DiskFile> file_;  // none: assumed()
   std::string key_;
   PairCounts counts_;
   std::vector<Lengths> lengths_;
   std::vector<std::uint64_t> starts_;  // of the first id, in ids
+  std::vector<std::uint32_t> sums_;    // of the sample's bytes, when they were checked
   std::size_t id_bytes_ = 2;
   PairLength longest_;
 };

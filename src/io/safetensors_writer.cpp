@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "io/atomic_file.h"
+#include "io/checksum.h"
 #include "io/json_writer.h"
 #include "io/limits.h"
 #include "io/utf8.h"
@@ -59,6 +60,14 @@ void SafetensorsWriter::add(std::string name, FileDType dtype, const Shape& shap
 void SafetensorsWriter::add(std::string name, DType dtype, const Shape& shape,
                             std::span<const std::byte> bytes) {
   add(std::move(name), file_dtype(dtype), shape, [bytes](const ByteSink& sink) { sink(bytes); });
+}
+
+void SafetensorsWriter::add_checksums() {
+  for (const Tensor& t : tensors_) {
+    Checksum sum;
+    t.source([&](std::span<const std::byte> piece) { sum.add(piece); });
+    options_.metadata[checksum_key(t.name)] = sum.text();
+  }
 }
 
 std::vector<const SafetensorsWriter::Tensor*> SafetensorsWriter::in_file_order() const {

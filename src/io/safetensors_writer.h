@@ -20,6 +20,12 @@ using ByteSink = std::function<void(std::span<const std::byte>)>;
 // Called once, when the tensor's turn comes; hands all its bytes to the sink.
 using ByteSource = std::function<void(const ByteSink&)>;
 
+// Of a tensor's checksum in the metadata of the file that it is in.
+inline constexpr std::string_view kChecksumPrefix = "xxh3:";
+inline std::string checksum_key(std::string_view tensor) {
+  return std::string(kChecksumPrefix).append(tensor);
+}
+
 // Collects the tensors of one safetensors file, then writes it: atomically, and with no more of it
 // in memory than the piece a source hands over. Tensors are stored by element size descending, then
 // by name, whatever the order of add(); the same content gives the same bytes.
@@ -39,6 +45,10 @@ class SafetensorsWriter {
   }
   // The bytes must stay until write().
   void add(std::string name, DType dtype, const Shape& shape, std::span<const std::byte> bytes);
+
+  // Puts the checksum of each tensor (io/checksum.h) into the metadata, under checksum_key(). The
+  // sources are called for it once more.
+  void add_checksums();
 
   std::uint64_t file_bytes() const;  // of the file that write() makes
   void write(const std::string& path, Durability durability = Durability::power_cut) const;

@@ -6,9 +6,10 @@
 #include "core/error.h"
 #include "core/progress.h"
 #include "core/random.h"
+#include "data/cache_file.h"
 #include "data/clean_text.h"
+#include "data/latent_cache.h"
 #include "data/tokenizer.h"
-#include "io/atomic_folder.h"
 #include "io/safetensors_writer.h"
 
 namespace ballast::train {
@@ -33,26 +34,24 @@ bool TextStates::has(const std::string& prompt) const {
 
 void TextStates::put(const std::string& prompt, const infer::TextStates& states) const {
   check(states.width == width_, "states of {} numbers where {} are kept", states.width, width_);
-  create_folders(folder_);
   SafetensorsWriter writer({.metadata = {{"prompt", prompt}}});
   writer.add(kTensor, DType::f32, {states.tokens, states.width},
              std::as_bytes(std::span(states.values)));
-  writer.write(path_of(prompt), Durability::process);
+  data::write_cache_file(path_of(prompt), std::move(writer), Durability::process);
 }
 
 std::int64_t TextStates::read(const std::string& prompt, std::span<float> to) const {
-  const SafetensorsFile file = SafetensorsFile::open(path_of(prompt), DiskMode::buffered);
+  const data::CacheFile file = data::CacheFile::open(path_of(prompt));
   const SafetensorsEntry& entry = file.get(kTensor);
-  const auto written = file.metadata().find("prompt");
-  if (written == file.metadata().end() || written->second != prompt ||
-      entry.dtype != FileDType::f32 || entry.shape.rank() != 2 || entry.shape[1] != width_) {
+  if (file.metadata("prompt") != prompt || entry.dtype != FileDType::f32 ||
+      entry.shape.rank() != 2 || entry.shape[1] != width_) {
     fail(ErrorCode::input,
          fmt::format("{} does not hold the states of \"{}\": expected {} [tokens, {}] f32",
                      file.path(), printable(prompt, 60), kTensor, width_),
          {{"remove it", "the prompt is encoded again"}});
   }
   const auto values = std::min<std::size_t>(entry.bytes / sizeof(float), to.size());
-  file.file().read(entry.offset, std::as_writable_bytes(to.first(values)));
+  file.read_start(entry, to.first(values));
   std::ranges::fill(to.subspan(values), 0.0f);
   return std::min(entry.shape[0], std::ssize(to) / width_);
 }

@@ -220,6 +220,21 @@ TEST_F(TokenCaches, AreMadeInOnePassOverTheTexts) {
   EXPECT_EQ(cache.key(), token_cache_key(dir_.path("train.jsonl"), tokenizer_, {.max_source = 4}));
 }
 
+TEST_F(TokenCaches, NameASampleWhoseBytesChangeAfterTheyWereChecked) {
+  const TokenCache cache =
+      make(line("one two", "red") + line("three", "four") + line("six", "dog"));
+  const std::string bytes = test::read_whole(cache.path());
+  const auto source = static_cast<std::size_t>(cache.length(0).source + cache.length(0).target);
+  for (std::size_t at = 2 * source; at < 2 * source + 8; ++at) {  // of the second sample
+    std::string changed = bytes;
+    changed[at] = static_cast<char>(changed[at] ^ 1);
+    std::ofstream(cache.path(), std::ios::binary) << changed;
+    EXPECT_FAILS(sample(cache, 1), ErrorCode::input, "sample 1 at byte");
+    sample(cache, 0);
+    sample(cache, 2);
+  }
+}
+
 TEST_F(TokenCaches, GiveBatchesPaddedToTheLongest) {
   const TokenCache cache = make(line("say one two", "red blue") + line("six", "dog"));
   const std::vector<std::uint32_t> both = {1, 0};
