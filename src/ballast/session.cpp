@@ -13,6 +13,7 @@
 #include "ops/sgemm.h"
 #include "train/nan_guard.h"
 #include "train/run_summary.h"
+#include "train/runner_tensors.h"
 #include "train/timesteps.h"
 #include "train/trained_model.h"
 #include "train/training_checkpoint.h"
@@ -182,7 +183,15 @@ std::string Session::save_checkpoint(const std::string& folder, int keep) {
   state.config_hash = settings_;
   state.model_hash = model_hash(run_);
   state.counts["expert_steps.0"] = updates_;
-  std::string path = train::save_checkpoint(folder, state, train::saved_tensors(*dit_, *runner_));
+  const auto refuse = [&](const train::NonFinite& where) {
+    fail(ErrorCode::input,
+         fmt::format("after {} steps the trained tensor {} holds {} at element {}: it is not saved",
+                     steps_, where.tensor, where.value, where.element),
+         {{"load_checkpoint() of an earlier one, and a lower learning rate",
+           "earlier checkpoints are untouched"}});
+  };
+  std::string path = train::save_checkpoint(
+      folder, state, train::watched(train::saved_tensors(*dit_, *runner_), refuse));
   train::rotate_checkpoints(folder, std::max(1, keep));
   return path;
 }

@@ -184,6 +184,36 @@ void narrow_from_disk(ProgramBuilder& pb, const UpdatedTensor& t, StagingRing& r
   });
 }
 
+// The norm of buffers on the device or in host memory; see record_gradient_norm.
+void record_norm(ProgramBuilder& pb, std::span<const Buffer> all, Role role, double max_norm,
+                 Buffer factor, Buffer norm) {
+  const Buffer sum = pb.temp("sum", {1}, DType::f64, Role::optimizer);
+  ops::fill(pb, sum, 0);
+  std::vector<Buffer> here_already;
+  const auto add_those = [&] {
+    ops::sum_squares(pb, here_already, sum);
+    here_already.clear();
+  };
+  for (const Buffer b : all) {
+    if (pb.tier(b) == Tier::device) {
+      here_already.push_back(b);
+      continue;
+    }
+    add_those();
+    // Those in host memory visit the device once more.
+    each_piece_of(pb.shape(b).elements(), kPieceElements,
+                  [&](std::int64_t first, std::int64_t count) {
+                    const Buffer here = pb.temp("visiting", {count}, pb.dtype(b), role);
+                    ops::copy(pb, flat_cut(pb, b, first, count), here, Lane::upload);
+                    ops::sum_squares(pb, here, sum);
+                  });
+  }
+  add_those();
+  const Buffer here = pb.temp("norm", {1}, DType::f32, Role::output);
+  ops::clip_factor(pb, sum, max_norm, factor, here);
+  ops::copy(pb, here, norm, Lane::download);
+}
+
 }  // namespace
 
 void declare_states(ProgramBuilder& pb, const OptimizerOptions& options, UpdatedTensor& t) {
@@ -226,8 +256,6 @@ void record_restored(ProgramBuilder& pb, std::span<const UpdatedTensor> tensors,
 
 void record_gradient_norm(ProgramBuilder& pb, std::span<const UpdatedTensor> tensors,
                           double max_norm, Buffer factor, Buffer norm) {
-  const Buffer sum = pb.temp("sum", {1}, DType::f64, Role::optimizer);
-  ops::fill(pb, sum, 0);
   // Whole buffers: gradients that lie together are one, and a sum takes as long for a small tensor
   // as for a large one.
   std::vector<Buffer> gradients;
@@ -238,32 +266,16 @@ void record_gradient_norm(ProgramBuilder& pb, std::span<const UpdatedTensor> ten
           "the gradients in {} do not follow each other", pb.set().name(whole));
     gradients.push_back(whole);
   }
-  std::vector<Buffer> here_already;
-  const auto add_those = [&] {
-    ops::sum_squares(pb, here_already, sum);
-    here_already.clear();
-  };
-  for (const Buffer gradient : gradients) {
-    if (pb.tier(gradient) == Tier::device) {
-      here_already.push_back(gradient);
-      continue;
-    }
-    add_those();
-    // Gradients in host memory visit the device once more for the norm.
-    const std::int64_t total = pb.shape(gradient).elements();
-    for (std::int64_t first = 0; first < total; first += kPieceElements) {
-      const std::int64_t count = std::min(kPieceElements, total - first);
-      const DType dtype = pb.dtype(gradient);
-      const Buffer g = pb.temp("visiting", {count}, dtype, Role::gradient);
-      const std::uint64_t offset = static_cast<std::uint64_t>(first) * size_of(dtype);
-      ops::copy(pb, pb.view(gradient, offset, dtype, {count}), g, Lane::upload);
-      ops::sum_squares(pb, g, sum);
-    }
+  record_norm(pb, gradients, Role::gradient, max_norm, factor, norm);
+}
+
+void record_value_norm(ProgramBuilder& pb, std::span<const UpdatedTensor> tensors, Buffer factor,
+                       Buffer norm) {
+  std::vector<Buffer> values;
+  for (const UpdatedTensor& t : tensors) {
+    values.push_back(pb.tier(t.value) == Tier::disk ? t.narrow : t.value);
   }
-  add_those();
-  const Buffer here = pb.temp("norm", {1}, DType::f32, Role::output);
-  ops::clip_factor(pb, sum, max_norm, factor, here);
-  ops::copy(pb, here, norm, Lane::download);
+  record_norm(pb, values, Role::optimizer, 0, factor, norm);
 }
 
 void record_update(ProgramBuilder& pb, std::span<const UpdatedTensor> tensors, Buffer factor,

@@ -46,6 +46,12 @@ void record_restored(ProgramBuilder& pb, std::span<const UpdatedTensor> tensors,
 // host. Tensors whose gradients share a buffer follow each other.
 void record_gradient_norm(ProgramBuilder& pb, std::span<const UpdatedTensor> tensors,
                           double max_norm, Buffer factor, Buffer norm);
+// norm [1] f32 on the host: of all values together, which is finite where all of them are. It
+// shares its buffers with the norm of gradients: factor is to be made again before the next update.
+// Of values on disk the narrow copy counts.
+inline constexpr const char* kValueNorm = "value_norm";  // the program's name
+void record_value_norm(ProgramBuilder& pb, std::span<const UpdatedTensor> tensors, Buffer factor,
+                       Buffer norm);
 // The optimizer, tensor by tensor. While a piece is updated, the next one is read from disk.
 void record_update(ProgramBuilder& pb, std::span<const UpdatedTensor> tensors, Buffer factor,
                    const OptimizerOptions& options, StagingRing* ring = nullptr);

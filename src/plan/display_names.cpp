@@ -10,7 +10,7 @@
 namespace ballast {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 17> kPhaseNames = {
+constexpr std::array<std::pair<std::string_view, std::string_view>, 18> kPhaseNames = {
     {{"load", "load"},
      {"init_state", "optimizer set-up"},
      {"after_restore", "resume"},
@@ -21,6 +21,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 17> kPhaseNa
      {"zero_gradients", "step"},
      {"grad_norm", "gradient norm"},
      {"update", "update"},
+     {"value_norm", "weight check"},
      {"eval", "evaluation"},
      {"predict", "sampling"},
      {"preview", "decoding"},

@@ -101,6 +101,9 @@ class DistillTrainee final : public Trainee {
     add_lane_times(record.times, runner.lane_times());
   }
   void next_step() override { examples_ += per_step(); }
+  double value_norm(Runner& runner) override {
+    return run_value_norm(runner, student().grad_norm());
+  }
 
   bool evaluates() const override { return run_.config.save_samples; }
   bool evaluation_due(const TrainerState& state, bool) const override {

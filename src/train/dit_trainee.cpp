@@ -65,6 +65,9 @@ class DitTrainee final : public Trainee {
   }
 
   void next_step() override { feed_->next_step(); }
+  double value_norm(Runner& runner) override {
+    return run_value_norm(runner, dit_->io().grad_norm);
+  }
 
   bool evaluates() const override { return !run_.evals.empty(); }
   void evaluate(Runner& runner, std::int64_t step, RunRecords& records) override {

@@ -9,6 +9,7 @@
 #include "train/batch_feed.h"
 #include "train/dmd2_step.h"
 #include "train/run_summary.h"
+#include "train/runner_tensors.h"
 #include "train/trained_model.h"
 
 namespace ballast::train {
@@ -44,6 +45,9 @@ class Dmd2Trainee final : public Trainee {
   void gradients(Runner& runner, std::int64_t, StepRecord& record) override;
   void update(Runner& runner, StepRecord& record) override;
   void next_step() override { feed_->next_step(); }
+  double value_norm(Runner& runner) override {
+    return run_value_norm(runner, dit_->io().grad_norm);
+  }
 
   std::vector<Scalar> scalars() const override {
     return {{"train/student_loss", static_cast<float>(student_loss_)},

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "core/convert.h"
+#include "core/error.h"
+#include "core/non_finite.h"
 
 namespace ballast::train {
 namespace {
@@ -10,7 +12,65 @@ namespace {
 constexpr std::int64_t kConvertedAtOnce = 64 << 10;  // elements converted at once
 constexpr std::uint64_t kFarPiece = 1 << 20;  // bytes of a GPU's memory or a file copied at once
 
+// Of the pieces of one tensor, in order.
+class FiniteScan {
+ public:
+  FiniteScan(std::string_view tensor, DType dtype) : tensor_(tensor), dtype_(dtype) {}
+
+  std::optional<NonFinite> add(std::span<const std::byte> piece) {
+    const std::size_t size = size_of(dtype_);
+    check(piece.size() % size == 0, "{}: a piece of {} bytes cuts an element", tensor_,
+          piece.size());
+    const auto count = static_cast<std::int64_t>(piece.size() / size);
+    const auto bad = first_non_finite(piece.data(), dtype_, count);
+    if (!bad) {
+      done_ += count;
+      return std::nullopt;
+    }
+    float value = 0;
+    convert(piece.data() + static_cast<std::size_t>(*bad) * size, dtype_, &value, DType::f32, 1);
+    return NonFinite{std::string(tensor_), done_ + *bad, value};
+  }
+
+ private:
+  std::string_view tensor_;
+  DType dtype_;
+  std::int64_t done_ = 0;
+};
+
 }  // namespace
+
+double run_value_norm(Runner& runner, Buffer norm) {
+  runner.run(kValueNorm);
+  return *runner.view(norm).as<float>();
+}
+
+std::optional<NonFinite> find_non_finite(std::span<const SavedTensor> tensors) {
+  std::optional<NonFinite> found;
+  for (const SavedTensor& t : tensors) {
+    FiniteScan scan(t.name, t.dtype);
+    t.source([&](std::span<const std::byte> piece) {
+      if (!found) found = scan.add(piece);
+    });
+    if (found) break;
+  }
+  return found;
+}
+
+std::vector<SavedTensor> watched(std::vector<SavedTensor> tensors,
+                                 const std::function<void(const NonFinite&)>& found) {
+  for (SavedTensor& t : tensors) {
+    t.source = [name = t.name, dtype = t.dtype, source = std::move(t.source),
+                found](const ByteSink& sink) {
+      FiniteScan scan(name, dtype);
+      source([&](std::span<const std::byte> piece) {
+        if (const auto bad = scan.add(piece)) found(*bad);
+        sink(piece);
+      });
+    };
+  }
+  return tensors;
+}
 
 ByteSource converted_source(Runner& runner, Buffer from, DType to) {
   return [&runner, from, to](const ByteSink& sink) {

@@ -101,6 +101,9 @@ class Seq2SeqTrainee final : public Trainee {
     runner.run("update", {.step = ++updates_, .seed = config().seed, .learning_rate = record.lr});
     add_lane_times(record.times, runner.lane_times());
   }
+  double value_norm(Runner& runner) override {
+    return run_value_norm(runner, model_->io().grad_norm);
+  }
   void next_step() override {
     const bool last = last_of_epoch();
     ++at_.step;

@@ -9,6 +9,7 @@
 #include "core/stopwatch.h"
 #include "train/batch_feed.h"
 #include "train/run_summary.h"
+#include "train/runner_tensors.h"
 #include "train/trained_model.h"
 
 namespace ballast::train {
@@ -54,6 +55,9 @@ class TaughtTrainee final : public Trainee {
     add_lane_times(record.times, runner.lane_times());
   }
   void next_step() override { feed_->next_step(); }
+  double value_norm(Runner& runner) override {
+    return run_value_norm(runner, dit_->io().grad_norm);
+  }
 
   std::vector<SavedTensor> saved_tensors(Runner& runner) const override {
     return train::saved_tensors(*dit_, runner);

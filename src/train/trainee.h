@@ -60,6 +60,8 @@ class Trainee {
   virtual void gradients(Runner& runner, std::int64_t examples, StepRecord& record) = 0;
   virtual void update(Runner& runner, StepRecord& record) = 0;
   virtual void next_step() = 0;
+  // Of all trained tensors together: finite where every element is (record_value_norm).
+  virtual double value_norm(Runner& runner) = 0;
   // Of the last step, for TensorBoard, besides the loss.
   virtual std::vector<Scalar> scalars() const { return {}; }
 

@@ -17,6 +17,10 @@
 namespace ballast::train {
 namespace {
 
+// Steps between two checks of the trained tensors. A NaN in one that the step uses shows in the
+// loss at once; others (the other expert's, rows of words that did not occur, infinities) do not.
+constexpr std::int64_t kStepsPerCheck = 100;
+
 RunFolder open_folder(const RunSetup& run) {
   const TrainConfig& c = run.config;
   if (run.in_output_dir) return RunFolder::at(c.output_dir);
@@ -105,6 +109,7 @@ bool TrainingLoop::step() {
   record.times.save = std::exchange(extra_seconds_, 0);
   record.seconds = begin.seconds();
   record_step(record);
+  if (state_.step % kStepsPerCheck == 0) check_values();
   return good;
 }
 

@@ -15,6 +15,7 @@
 #include "train/nan_guard.h"
 #include "train/run_folder.h"
 #include "train/run_records.h"
+#include "train/runner_tensors.h"
 #include "train/stop_signal.h"
 #include "train/trainer.h"
 #include "train/trainer_state.h"
@@ -31,7 +32,9 @@ class TrainingLoop {
  private:
   std::optional<FoundCheckpoint> find_resumed(std::optional<std::int64_t> before = {});
   void resume();
-  bool step();  // false: the weights were not touched, the step's numbers were no numbers
+  bool step();          // false: the weights were not touched, the step's numbers were no numbers
+  void check_values();  // fails where a trained tensor is not finite any more
+  [[noreturn]] void fail_non_finite(const NonFinite& where) const;
   void record_step(StepRecord& record);
   void after_step(bool last_of_epoch);
   void evaluate();

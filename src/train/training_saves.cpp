@@ -1,3 +1,4 @@
+#include <cmath>
 #include <filesystem>
 
 #include "core/error.h"
@@ -64,6 +65,28 @@ void TrainingLoop::keep_configs() {
   }
 }
 
+// Every tensor on the device it lies on; a NaN is looked for when there is one.
+void TrainingLoop::check_values() {
+  if (std::isfinite(trainee_->value_norm(*runner_))) return;
+  const auto where = find_non_finite(trainee_->saved_tensors(*runner_));
+  if (where) fail_non_finite(*where);
+}
+
+void TrainingLoop::fail_non_finite(const NonFinite& where) const {
+  const bool kept = checkpointed_step_ >= 0;
+  const std::string last = kept ? fmt::format("the last good checkpoint is {}/{}",
+                                              checkpoints_folder(folder_.path(), names_),
+                                              checkpoint_name(checkpointed_step_, names_))
+                                : std::string("there is no checkpoint yet");
+  fail(ErrorCode::input,
+       fmt::format("after {} steps the trained tensor {} holds {} at element {}: it is not saved, "
+                   "and {}",
+                   state_.step, where.tensor, where.value, where.element, last),
+       {{kept ? "resume with a lower learning rate" : "start again with a lower learning rate",
+         kept ? "training continues from that checkpoint"
+              : "the numbers of this run grew too large"}});
+}
+
 void TrainingLoop::save(SavePoint at) {
   if (saved_step_ == state_.step) return;
   const TrainConfig& c = run_.config;
@@ -94,6 +117,7 @@ template <class Write>
 void TrainingLoop::saving(Write&& write) {
   phase(Phase::save);
   const Stopwatch begin;
+  check_values();
   const std::vector<std::string> paths =
       while_doing(fmt::format("saving the model after step {}", state_.step), write);
   saved_step_ = state_.step;
@@ -113,7 +137,9 @@ void TrainingLoop::save_checkpoint_now(const char* why) {
   state_.numbers["epoch_loss"] = epoch_loss_;
   state_.numbers["loss"] = loss_;
   state_.texts[kOptimizerText] = name_of(run_.config.optimizer.kind);
-  const std::vector<SavedTensor> tensors = trainee_->saved_tensors(*runner_);
+  const std::vector<SavedTensor> tensors =
+      watched(trainee_->saved_tensors(*runner_),
+              [this](const NonFinite& where) { fail_non_finite(where); });
   const std::string path =
       save_checkpoint(folder_.path(), state_, tensors, names_, [&](const AtomicFolder& to) {
         trainee_->add_files(folder_.path(), to.temporary_path(), state_);

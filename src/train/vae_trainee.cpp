@@ -182,6 +182,7 @@ class VaeTrainee final : public Trainee {
     add_lane_times(record.times, runner.lane_times());
   }
   void next_step() override { feed_->next_step(); }
+  double value_norm(Runner& runner) override { return run_value_norm(runner, io().grad_norm); }
   std::vector<Scalar> scalars() const override {
     return {{"train/reconstruction", static_cast<float>(reconstruction_)},
             {"train/kl", static_cast<float>(kl_)}};

@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <map>
 #include <optional>
 
+#include "core/convert.h"
 #include "nn/scratch_state.h"
 #include "plan/predict.h"
 #include "plan/runner.h"
@@ -66,6 +68,21 @@ class Updates {
     }
     runner_->run("after_restore");
   }
+  float value_norm() {
+    runner_->run(kValueNorm);
+    return *runner_->view(norm_).as<float>();
+  }
+  // One element of what the forward pass reads becomes `x`, and the master with it.
+  void spoil(std::size_t tensor, std::int64_t element, float x) {
+    const UpdatedTensor& t = tensors_[tensor];
+    const auto put = [&](Buffer b) {
+      std::vector<std::byte> bytes(size_of(runner_->spec(b).dtype));
+      convert(&x, DType::f32, bytes.data(), runner_->spec(b).dtype, 1);
+      runner_->write_part(b, static_cast<std::uint64_t>(element) * bytes.size(), bytes);
+    };
+    put(t.value);
+    if (t.narrow) put(t.narrow);
+  }
   Runner& runner() { return *runner_; }
   const MemoryPlan& plan() const { return plan_; }
 
@@ -74,6 +91,7 @@ class Updates {
     ProgramBuilder init(set_, "init_state");
     StagingRing ring(init, 3 * kDiskAlignment);
     factor_ = init.persistent("factor", {1}, DType::f32, Role::input);
+    norm_ = init.persistent("norm", {1}, DType::f32, Role::output, Tier::host);
     for (const Shape& shape : {Shape{70, 130}, Shape{5}, Shape{33, 160}, Shape{64, 512}}) {
       UpdatedTensor t;
       t.name = "t" + std::to_string(tensors_.size());
@@ -91,8 +109,12 @@ class Updates {
     record_initial_state(init, tensors_, &ring);
     ProgramBuilder restored(set_, "after_restore");
     record_restored(restored, tensors_, &ring);
-    ProgramBuilder update(set_, "update");
-    record_update(update, tensors_, factor_, job.options, &ring);
+    {
+      ProgramBuilder update(set_, "update");
+      record_update(update, tensors_, factor_, job.options, &ring);
+    }
+    ProgramBuilder values(set_, kValueNorm);
+    record_value_norm(values, tensors_, factor_, norm_);
   }
 
   void fill(const std::string& what, int step) {
@@ -113,7 +135,7 @@ class Updates {
   ProgramSet set_;
   MemoryPlan plan_;
   std::vector<UpdatedTensor> tensors_;
-  Buffer factor_;
+  Buffer factor_, norm_;
   std::optional<Runner> runner_;
 };
 
@@ -222,6 +244,32 @@ TEST(UpdateFromDisk, ReadsAPieceAhead) {
     if (i.lane == Lane::compute) order += 'u';
   }
   EXPECT_EQ(order, "rrrruwwuww");
+}
+
+TEST(ValueNorm, IsNoNumberWhereverAValueIsNone) {
+  for (const Tier state : {Tier::device, Tier::host, Tier::disk}) {
+    for (const DType weights : {DType::f32, DType::bf16}) {
+      Updates u({.options = {}, .weights = weights, .state = state});
+      const float before = u.value_norm();
+      ASSERT_TRUE(std::isfinite(before));
+      EXPECT_GT(before, 1.0f);
+      EXPECT_EQ(u.value_norm(), before);
+      constexpr std::int64_t kLast[] = {70 * 130 - 1, 4, 33 * 160 - 1, 64 * 512 - 1};
+      for (std::size_t t = 0; t < 4; ++t) {
+        for (const std::int64_t at : {std::int64_t{0}, kLast[t]}) {
+          for (const float bad :
+               {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+            u.spoil(t, at, bad);
+            EXPECT_FALSE(std::isfinite(u.value_norm())) << name_of(state) << ' ' << t << ' ' << at;
+            u.spoil(t, at, 3e38f);
+            EXPECT_TRUE(std::isfinite(u.value_norm()));
+            u.spoil(t, at, 0.5f);
+          }
+        }
+      }
+      EXPECT_TRUE(std::isfinite(u.value_norm()));
+    }
+  }
 }
 
 }  // namespace

@@ -91,5 +91,21 @@ TEST_F(BadSteps, StopARunThatSaysSoAndNameTheClip) {
   EXPECT_EQ(support::difference(whole, resumed), "");
 }
 
+// A rate that makes infinities of the weights at once: the tensor is named, not the clip, and no
+// checkpoint holds it.
+TEST_F(BadSteps, AreNotBlamedForWeightsThatAreNoNumbers) {
+  const std::string path =
+      training_.write_config("epochs = 2\non_nan = 'stop'\ncheckpoint_every_n_steps = 1",
+                             "[adapter]\ntype = 'lora'\nrank = 4\ndtype = 'float32'\n"
+                             "[optimizer]\ntype = 'adamw'\nlr = 1e30\nweight_decay = 1e10\n");
+  const auto error = test::error_of([&] { support::train_in_process(path); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::input);
+  EXPECT_THAT(error->what(), HasSubstr("after 1 steps the trained tensor"));
+  EXPECT_THAT(error->what(), HasSubstr("lora_A"));
+  const std::string folder = training_.path("out/") + runs_in(training_.path("out")).at(0);
+  EXPECT_FALSE(find_checkpoint(folder).found);
+}
+
 }  // namespace
 }  // namespace ballast::train

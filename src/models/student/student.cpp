@@ -103,6 +103,10 @@ void Student::record_updates(ProgramSet& set) {
     ProgramBuilder norm(set, "grad_norm");
     record_gradient_norm(norm, trained_, job_.max_grad_norm, factor, grad_norm_);
   }
+  {
+    ProgramBuilder values(set, kValueNorm);
+    record_value_norm(values, trained_, factor, grad_norm_);
+  }
   ProgramBuilder pb(set, "update");
   record_update(pb, trained_, factor, job_.optimizer);
 }

@@ -286,6 +286,10 @@ void Seq2Seq::record_updates(ProgramSet& set) {
     });
     record_gradient_norm(norm, tensors, job_.max_grad_norm, factor, io_.grad_norm);
   }
+  {
+    ProgramBuilder values(set, kValueNorm);
+    record_value_norm(values, io_.trained, factor, io_.grad_norm);
+  }
   ProgramBuilder pb(set, "update");
   record_update(pb, io_.trained, factor, job_.optimizer);
 }

@@ -207,6 +207,10 @@ void record_update(ProgramSet& set, const DitJob& job, BlockWeights& weights, in
     ProgramBuilder restored(set, "after_restore");
     record_restored(restored, all, &weights.ring());
   }
+  {
+    ProgramBuilder values(set, kValueNorm);
+    record_value_norm(values, all, factor, io.grad_norm);
+  }
   for (int e = 0; e < sets; ++e) {
     const std::vector<UpdatedTensor> own = of_expert(io, e);
     {

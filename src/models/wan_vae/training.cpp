@@ -199,6 +199,10 @@ void Training::record_update(ProgramSet& set) {
     ProgramBuilder norm(set, "grad_norm");
     record_gradient_norm(norm, all, job_.max_grad_norm, factor, io_.grad_norm);
   }
+  {
+    ProgramBuilder values(set, kValueNorm);
+    record_value_norm(values, all, factor, io_.grad_norm);
+  }
   ProgramBuilder update(set, "update");
   ballast::record_update(update, all, factor, job_.optimizer);
 }
