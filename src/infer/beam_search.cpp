@@ -57,7 +57,15 @@ void BeamSearch::advance(std::span<const float> logits, std::int64_t vocabulary)
   std::vector<Candidate> best;
   for (std::size_t b = 0; b < beams; ++b) {
     const std::span row = logits.subspan(b * width, width);
-    const double all = log_sum(row);
+    const double all = log_sum(row);  // a number, but for rows with NaN or infinity
+    if (!std::isfinite(all)) {
+      fail(
+          ErrorCode::input,
+          fmt::format("the model's scores of token {} hold NaN or infinity: no token can be chosen",
+                      running_[b].tokens.size() + 1),
+          {{"ballast inspect of the model and adapter files that were used",
+            "a damaged file gives such numbers"}});
+    }
     for (std::size_t t = 0; t < width; ++t) {
       const Candidate c = {
           running_[b].score + static_cast<float>(static_cast<double>(row[t]) - all),

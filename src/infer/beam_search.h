@@ -19,7 +19,8 @@ class BeamSearch {
  public:
   explicit BeamSearch(const BeamOptions& options);
 
-  // Takes the logits [beams, vocabulary] of the token that comes next and makes the choice.
+  // Takes the logits [beams, vocabulary] of the token that comes next and makes the choice. Fails
+  // with ErrorCode::input where a row of them has NaN or infinity, -infinity apart.
   // Afterwards sequence i continues sequence parents()[i] with tokens()[i].
   void advance(std::span<const float> logits, std::int64_t vocabulary);
   bool done() const { return done_; }

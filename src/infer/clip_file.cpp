@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "infer/finite_output.h"
 #include "io/frame_values.h"
 
 namespace ballast::infer {
@@ -56,6 +57,8 @@ void ClipWriter::add(const DecodedFrames& f) {
   const auto one = static_cast<std::size_t>(f.width * f.height * 3);
   frame_.pixels.resize(one);
   for (std::int64_t i = 0; i < f.count; ++i) {
+    require_finite(f.pixels.subspan(static_cast<std::size_t>(i) * one, one),
+                   fmt::format("frame {} that the VAE decoded", f.first + i + 1));
     to_bytes(f.pixels.subspan(static_cast<std::size_t>(i) * one, one), FrameRounding::truncate,
              frame_.pixels);
     if (writer_) writer_->add(frame_.pixels);

@@ -28,8 +28,8 @@ class ClipWriter {
  public:
   ClipWriter(ClipFile file, std::int64_t frames);  // of the clip
 
-  void add(const DecodedFrames& frames);
-  void finish();  // after the last frame
+  void add(const DecodedFrames& frames);  // which are numbers, else ErrorCode::input
+  void finish();                          // after the last frame
   RgbImage thumbnail_sheet() const { return thumbnails_->image(); }
 
  private:

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "core/stopwatch.h"
+#include "infer/finite_output.h"
 
 namespace ballast::infer {
 namespace {
@@ -215,6 +216,7 @@ StepReport Denoiser::step() {
     }
   }
   sampler_->step(guided_, x_);
+  require_finite(x_, fmt::format("the latent after step {} of {}", i + 1, steps_.size()));
   const double seconds = begin.seconds();
   if (!reads_weights) {
     for (std::size_t j = i + 1; j < steps_.size() && steps_[j].expert == step.expert; ++j) {

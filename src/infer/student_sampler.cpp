@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/random.h"
+#include "infer/finite_output.h"
 #include "io/atomic_file.h"
 #include "io/frame_values.h"
 #include "io/media_writer.h"
@@ -106,6 +107,7 @@ std::vector<float> StudentSampler::run(std::span<const float> text, std::int64_t
       x[i] = static_cast<float>(keep * x[i] + add * e[i]);
     }
   }
+  require_finite(x, "the latent that the student made");
   std::vector<float> z(wanted * places);
   for (std::size_t k = 0; k < wanted; ++k) {
     for (std::size_t p = 0; p < places; ++p) z[k * places + p] = x[p * width + k];
@@ -182,6 +184,7 @@ std::string save_student_sample(std::span<const float> latent, const student::Co
   decoder.decode(latent, 1, c.grid(), c.grid(), [&](const VideoDecoder::Frames& f) {
     RgbImage image = {.width = f.width, .height = f.height};
     image.pixels.resize(static_cast<std::size_t>(f.width * f.height * 3));
+    require_finite(f.pixels.first(image.pixels.size()), "the image that the VAE decoded");
     to_bytes(f.pixels.first(image.pixels.size()), FrameRounding::nearest, image.pixels);
     write_png(path, image);
   });

@@ -6,7 +6,7 @@
 #include "core/checksum.h"
 #include "core/error.h"
 #include "io/json_writer.h"
-#include "memory/disk_file.h"
+#include "memory/text_file.h"
 
 namespace ballast::train {
 namespace {
@@ -46,13 +46,7 @@ CheckpointManifest::File read_file(JsonReader& json) {
 }
 
 std::string read_text(const std::string& path) {
-  const DiskFile file = DiskFile::open(path, DiskMode::buffered);
-  if (file.size() > kCheckpointTextBytes) {
-    fail(ErrorCode::input, fmt::format("{}: {} bytes are too many", path, file.size()));
-  }
-  std::string text(file.size(), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
-  return text;
+  return read_text_file(path, kCheckpointTextBytes, "a checkpoint's JSON");
 }
 
 }  // namespace

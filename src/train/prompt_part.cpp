@@ -4,6 +4,7 @@
 #include "core/log.h"
 #include "data/clean_text.h"
 #include "data/tokenizer.h"
+#include "infer/finite_output.h"
 
 namespace ballast::train {
 
@@ -44,7 +45,10 @@ infer::TextEncoderPlan PromptPart::plan() const {
 
 std::vector<std::vector<float>> PromptPart::run() const {
   std::vector<std::vector<float>> rows;
-  for (infer::TextStates& s : encoder_.encode(ids_)) rows.push_back(std::move(s.values));
+  for (infer::TextStates& s : encoder_.encode(ids_)) {
+    infer::require_finite(s.values, fmt::format("the text states of prompt {}", rows.size() + 1));
+    rows.push_back(std::move(s.values));
+  }
   return rows;
 }
 

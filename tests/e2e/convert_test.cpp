@@ -107,6 +107,16 @@ TEST(Convert, MergeRemovesTheHalfOfAModelThatAKilledOneLeft) {
   EXPECT_THAT(f.err, HasSubstr("removed 1 temporary file"));
 }
 
+TEST(Convert, MergeNamesATensorThatBecomesInfinite) {
+  const TempDir dir;
+  const std::string out = dir.path("merged.safetensors");
+  const Finished f =
+      run_ballast({"convert", "merge", model_file(dir), lora_file(dir) + ":3e38", out});
+  EXPECT_EQ(f.exit_code, 4) << f.out;
+  EXPECT_THAT(f.err, HasSubstr("blocks.0.self_attn.q.weight holds"));
+  EXPECT_FALSE(std::filesystem::exists(out));
+}
+
 TEST(Convert, PyTorchAndGgufFilesBecomeSafetensors) {
   const TempDir dir;
   const std::string storage = pickle::storage("FloatStorage", "0", 4);

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 
+#include "io/safetensors.h"
 #include "tests/e2e/ballast_process.h"
 #include "tests/support/tiny_text_model.h"
 
@@ -40,6 +41,24 @@ TEST_F(GenerateCommand, WritesALineForEveryPromptWhateverThePolicy) {
   ASSERT_EQ(json.exit_code, 0) << json.err;
   EXPECT_THAT(json.out, AllOf(HasSubstr("\"texts\""), HasSubstr("\"measured\""),
                               HasSubstr("\"device_bytes\"")));
+}
+
+// Weights that are numbers, and scores that are not.
+TEST_F(GenerateCommand, EndsWithAnErrorWhereNoTokenCanBeChosen) {
+  const std::string path = model_ + "/model.safetensors";
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  const SafetensorsEntry& norm = file.get("decoder.final_layer_norm.weight");
+  const std::vector<float> huge(norm.bytes / sizeof(float), 3e38f);
+  std::fstream to(path, std::ios::in | std::ios::out | std::ios::binary);
+  to.seekp(static_cast<std::streamoff>(norm.offset));
+  to.write(reinterpret_cast<const char*>(huge.data()), static_cast<std::streamsize>(norm.bytes));
+  to.close();
+  for (const char* beams : {"1", "3"}) {
+    const Finished f = generate({model_, "count to five", "--num-beams", beams});
+    EXPECT_EQ(f.exit_code, 4) << f.out;
+    EXPECT_EQ(f.out, "");
+    EXPECT_THAT(f.err, HasSubstr("scores of token 1 hold NaN or infinity"));
+  }
 }
 
 TEST_F(GenerateCommand, SaysWhatIsMissing) {

@@ -83,6 +83,17 @@ TEST_F(SampleCommand, GivesTheSameFileUnderOtherPoliciesAndThreads) {
             read_tiny_safetensors(at("c-2.safetensors")).at("latent").data);
 }
 
+TEST_F(SampleCommand, WritesNothingWhereTheModelGivesNoNumbers) {
+  std::vector<float> huge(24, 3e38f);
+  SafetensorsWriter writer;
+  writer.add("embeddings", DType::f32, {3, 8}, std::as_bytes(std::span(huge)));
+  writer.write(at("cond.safetensors"));
+  const Finished f = sample(clip());
+  EXPECT_EQ(f.exit_code, 4) << f.out;
+  EXPECT_THAT(f.err, AllOf(HasSubstr("the latent after step 1 of 3 holds"), HasSubstr("inspect")));
+  EXPECT_FALSE(std::filesystem::exists(at("a.safetensors")));
+}
+
 TEST_F(SampleCommand, TakesTheFlagsOfTestInference) {
   const Finished f = sample({"--checkpoint",
                              at("tiny_low_noise.safetensors"),

@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include <limits>
+
+#include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
 
 namespace ballast::infer {
@@ -35,6 +38,26 @@ TEST(ClipWriter, ThumbnailsOfLargeFramesFitTheirSquare) {
     EXPECT_EQ(middle_of(0, 0), 0);
     EXPECT_EQ(middle_of(3, 1), 255);
     EXPECT_LT(middle_of(1, 0), middle_of(2, 0));
+  }
+}
+
+TEST(ClipWriter, RefusesFramesThatAreNoNumbersAndLeavesNoFile) {
+  const test::TempDir dir;
+  for (const char* name : {"clip.gif", "image.png"}) {
+    std::vector<float> pixels(3 * 16 * 16 * 2, 0.5f);
+    const auto write = [&] {
+      ClipWriter writer({.path = dir.path(name), .one_picture = std::string(name) == "image.png"},
+                        2);
+      writer.add({.pixels = pixels, .first = 0, .count = 2, .height = 16, .width = 16});
+      writer.finish();
+    };
+    pixels.back() = std::numeric_limits<float>::quiet_NaN();
+    EXPECT_FAILS(write(), ErrorCode::input,
+                 "frame 2 that the VAE decoded holds nan at element 767");
+    EXPECT_FALSE(std::filesystem::exists(dir.path(name)));
+    pixels.back() = 0.5f;
+    write();
+    EXPECT_TRUE(std::filesystem::exists(dir.path(name)));
   }
 }
 

@@ -357,6 +357,20 @@ TEST(BeamSearch, OneBeamTakesTheBestTokenAndStopsAtTheEnd) {
   EXPECT_EQ(s.best(), (Tokens{2, 1}));
 }
 
+TEST(BeamSearch, RefusesScoresThatAreNoNumbers) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), kInfinity}) {
+    BeamSearch s({.beams = 2});
+    s.advance(std::vector<float>{1, 2, 3, 1, 2, 3}, 3);
+    EXPECT_FAILS(s.advance(std::vector<float>{1, 2, 3, 1, bad, 3}, 3), ErrorCode::input,
+                 "scores of token 2 hold NaN or infinity");
+  }
+  BeamSearch s({.beams = 1});
+  EXPECT_FAILS(s.advance(std::vector<float>(3, -kInfinity), 3), ErrorCode::input, "token 1");
+  s.advance(std::vector<float>{-kInfinity, -kInfinity, 3}, 3);  // tokens that cannot be
+  EXPECT_EQ(s.tokens()[0], 2);
+}
+
 TEST(BeamSearch, FindsASequenceWhoseFirstTokenIsNotTheBest) {
   BeamSearch s({.beams = 2});
   const std::vector<double> first = {0.05, 0.05, 0.5, 0.4};

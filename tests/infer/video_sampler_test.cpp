@@ -107,6 +107,16 @@ TEST(VideoSampler, APlanFitsTheBudgetThatItWasMadeFor) {
   EXPECT_TRUE(std::holds_alternative<Refusal>(fit(fit_request(job))));
 }
 
+TEST(VideoSampler, EndsAtTheFirstStepWhoseLatentIsNoNumber) {
+  const TinyExperts tiny;
+  Text text;
+  text.prompt[5] = std::numeric_limits<float>::quiet_NaN();
+  int steps = 0;
+  EXPECT_FAILS(run(tiny.job(1), text.inputs(), [&](const StepReport&) { ++steps; }),
+               ErrorCode::input, "the latent after step 1 of 4 holds nan at element 0");
+  EXPECT_EQ(steps, 0);
+}
+
 TEST(VideoSampler, TheIdleExpertIsNotInMemory) {
   const TinyExperts tiny;
   const wan::PlannedRun one = plan(tiny.job(1)), two = plan(tiny.job(2));

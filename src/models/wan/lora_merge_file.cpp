@@ -123,9 +123,9 @@ class MergedFile {
       std::vector<std::byte> bytes;
       each_piece(t, [&](std::span<float> values) {
         bytes.resize(values.size() * size_of(dtype));
+        refuse_nan(t, values);
         if (is_fp8(dtype)) {
           if (t.source.scale) divide_by_scale(t, values);
-          refuse_nan(t, values);
           convert(values.data(), DType::f32, bytes.data(), dtype, std::ssize(values),
                   Rounding::saturating);
         } else if (dtype == DType::f64) {
@@ -139,16 +139,18 @@ class MergedFile {
     });
   }
 
-  // --- fp8: scale = max|w| / MAX, at least 1e-8, per tensor, row or group as the file has it.
-
   void refuse_nan(const WanTensor& t, std::span<const float> values) const {
     const auto bad =
         std::find_if(values.begin(), values.end(), [](float v) { return !std::isfinite(v); });
     if (bad == values.end()) return;
     fail(ErrorCode::input,
-         fmt::format("{}: merged with the LoRAs {} has {} in it; it cannot be quantised",
-                     model_.path(), printable(t.source.tensor.entry->name), *bad));
+         fmt::format("{}: merged with the LoRAs the tensor {} holds {}: nothing is written",
+                     model_.path(), printable(t.source.tensor.entry->name), *bad),
+         {{"ballast inspect of the model and of each LoRA",
+           "one of them holds such a number; or a lower strength, where the sum grew too large"}});
   }
+
+  // --- fp8: scale = max|w| / MAX, at least 1e-8, per tensor, row or group as the file has it.
 
   // As stored: rounded to the scale's own type.
   float scale_for(const WanTensor& t, float largest_weight) const {

@@ -260,14 +260,24 @@ TEST(LoraMerge, RefusesLorasOfAnotherModel) {
   EXPECT_EQ(partly.changed(), 1);
 }
 
-TEST(LoraMerge, NumbersThatCannotBeQuantisedAreNamed) {
+TEST(LoraMerge, ATensorThatIsNoNumberAnyMoreIsNamed) {
   const TempDir dir;
-  const Fp8Model model(ScaleLayout::tensor, dir);
-  TensorFile lora;
-  lora.add("diffusion_model.blocks.0.ffn.0.diff", DType::f32, {kOut, kIn},
-           std::vector<float>(kOut * kIn, NAN));
-  EXPECT_FAILS(merge(dir, model.path, {lora.write(dir)}), ErrorCode::input, "nan");
-  EXPECT_FALSE(std::filesystem::exists(dir.path("merged.safetensors")));
+  const Fp8Model scaled(ScaleLayout::tensor, dir);
+  std::vector<std::string> models = {scaled.path};
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    models.push_back(base_model(dtype).write(dir, fmt::format("{}.safetensors", name_of(dtype))));
+  }
+  for (const float bad : {NAN, INFINITY}) {
+    std::vector<float> change(kOut * kIn, 0.0f);
+    change[77] = bad;
+    TensorFile lora;
+    lora.add("diffusion_model.blocks.0.ffn.0.diff", DType::f32, {kOut, kIn}, change);
+    for (const std::string& model : models) {
+      EXPECT_FAILS(merge(dir, model, {lora.write(dir)}), ErrorCode::input,
+                   fmt::format("{} holds {}", kWeight, bad));
+      EXPECT_FALSE(std::filesystem::exists(dir.path("merged.safetensors"))) << model;
+    }
+  }
 }
 
 TEST(LoraMerge, HoldsAFewPiecesOfALargeMatrix) {

@@ -1,0 +1,19 @@
+#include "infer/finite_output.h"
+
+#include "core/error.h"
+#include "core/non_finite.h"
+
+namespace ballast::infer {
+
+void require_finite(std::span<const float> values, std::string_view what) {
+  const auto* data = reinterpret_cast<const std::byte*>(values.data());
+  const auto bad = first_non_finite(data, DType::f32, std::ssize(values));
+  if (!bad) return;
+  fail(ErrorCode::input,
+       fmt::format("{} holds {} at element {}: nothing is written from it", what,
+                   values[static_cast<std::size_t>(*bad)], *bad),
+       {{"ballast inspect of the model, VAE, text encoder and LoRA files that were used",
+         "a damaged file or an overtrained LoRA gives such numbers"}});
+}
+
+}  // namespace ballast::infer
