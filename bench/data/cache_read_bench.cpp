@@ -4,9 +4,9 @@
 
 #include <benchmark/benchmark.h>
 
+#include "core/checksum.h"
 #include "data/cache_file.h"
 #include "data/latent_cache.h"
-#include "io/checksum.h"
 #include "tests/support/temp_dir.h"
 
 namespace ballast::data {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "core/finite.h"
+#include "core/non_finite.h"
 #include "core/progress.h"
 #include "io/file_dtype.h"
 
@@ -25,7 +25,7 @@ std::vector<std::string> problems_of_values(const Checkpoint& checkpoint) {
         const auto some = std::span(piece).first(
             static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), extent.bytes - at)));
         extent.file->read(extent.offset + at, some, PageCache::drop);
-        const auto bad = first_not_finite(some, *dtype);
+        const auto bad = first_non_finite(some, *dtype);
         if (!bad) continue;
         problems.push_back(fmt::format("{} holds NaN or infinity, first at element {}",
                                        printable(t.entry->name),

@@ -3,24 +3,29 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/dtype.h"
+
 namespace ballast {
 namespace {
 
-// Those whose exponent has all bits set.
-template <class Bits>
-std::optional<std::int64_t> first_with(const std::byte* data, std::int64_t count, Bits exponent) {
-  constexpr std::int64_t kBlock = 4096;
-  const auto bad = [&](std::int64_t i) {
-    Bits bits;
-    std::memcpy(&bits, data + static_cast<std::size_t>(i) * sizeof bits, sizeof bits);
-    return (bits & exponent) == exponent;
-  };
-  for (std::int64_t first = 0; first < count; first += kBlock) {
-    const std::int64_t end = std::min(count, first + kBlock);
-    Bits any = 0;
-    for (std::int64_t i = first; i < end; ++i) any |= static_cast<Bits>(bad(i));
-    for (std::int64_t i = first; any != 0 && i < end; ++i) {
-      if (bad(i)) return i;
+// An element is NaN or infinite where all of these bits are set; of float8_e4m3, which has no
+// infinity, where it is NaN.
+template <class Word>
+std::optional<std::int64_t> find_set(std::span<const std::byte> bytes, Word mask) {
+  constexpr std::size_t kBlock = 4096 / sizeof(Word);
+  const std::size_t count = bytes.size() / sizeof(Word);
+  for (std::size_t begin = 0; begin < count; begin += kBlock) {
+    const std::size_t n = std::min(kBlock, count - begin);
+    // Copied to where a vector may be loaded from.
+    Word block[kBlock];
+    std::memcpy(block, bytes.data() + begin * sizeof(Word), n * sizeof(Word));
+    Word any = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      any = static_cast<Word>(any | static_cast<Word>((block[i] & mask) == mask));
+    }
+    if (any == 0) continue;
+    for (std::size_t i = 0; i < n; ++i) {
+      if ((block[i] & mask) == mask) return static_cast<std::int64_t>(begin + i);
     }
   }
   return std::nullopt;
@@ -28,17 +33,20 @@ std::optional<std::int64_t> first_with(const std::byte* data, std::int64_t count
 
 }  // namespace
 
-std::optional<std::int64_t> first_non_finite(const std::byte* data, DType dtype,
-                                             std::int64_t count) {
+std::optional<std::int64_t> first_non_finite(std::span<const std::byte> bytes, DType dtype) {
   switch (dtype) {
     case DType::f64:
-      return first_with<std::uint64_t>(data, count, 0x7ff0'0000'0000'0000u);
+      return find_set<std::uint64_t>(bytes, 0x7ff0'0000'0000'0000);
     case DType::f32:
-      return first_with<std::uint32_t>(data, count, 0x7f80'0000u);
-    case DType::bf16:
-      return first_with<std::uint16_t>(data, count, 0x7f80u);
+      return find_set<std::uint32_t>(bytes, 0x7f80'0000);
     case DType::f16:
-      return first_with<std::uint16_t>(data, count, 0x7c00u);
+      return find_set<std::uint16_t>(bytes, 0x7c00);
+    case DType::bf16:
+      return find_set<std::uint16_t>(bytes, 0x7f80);
+    case DType::f8_e4m3:
+      return find_set<std::uint8_t>(bytes, 0x7f);
+    case DType::f8_e5m2:
+      return find_set<std::uint8_t>(bytes, 0x7c);
     default:
       return std::nullopt;
   }

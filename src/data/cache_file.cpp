@@ -10,9 +10,9 @@
 #include <memory>
 #include <utility>
 
+#include "core/checksum.h"
 #include "core/convert.h"
 #include "core/error.h"
-#include "io/checksum.h"
 #include "io/safetensors_writer.h"
 
 namespace ballast::data {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "core/bytes.h"
+#include "core/checksum.h"
 #include "data/text_pairs.h"
 #include "data/tokenizer.h"
-#include "io/checksum.h"
 #include "memory/disk_file.h"
 
 namespace ballast::data {

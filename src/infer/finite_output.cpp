@@ -6,8 +6,7 @@
 namespace ballast::infer {
 
 void require_finite(std::span<const float> values, std::string_view what) {
-  const auto* data = reinterpret_cast<const std::byte*>(values.data());
-  const auto bad = first_non_finite(data, DType::f32, std::ssize(values));
+  const auto bad = first_non_finite(std::as_bytes(values), DType::f32);
   if (!bad) return;
   fail(ErrorCode::input,
        fmt::format("{} holds {} at element {}: nothing is written from it", what,

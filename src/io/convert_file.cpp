@@ -8,7 +8,7 @@
 
 #include "core/convert.h"
 #include "core/error.h"
-#include "core/finite.h"
+#include "core/non_finite.h"
 #include "io/checkpoint.h"
 #include "io/gguf_file.h"
 #include "io/safetensors_writer.h"
@@ -116,7 +116,7 @@ class Conversion {
 
   // They are copied: whether the tensor is used is not known here.
   void note_not_finite(std::span<const std::byte> values, DType dtype, const std::string& name) {
-    if (last_named_ == name || !first_not_finite(values, dtype)) return;
+    if (last_named_ == name || !first_non_finite(values, dtype)) return;
     last_named_ = name;
     done_.notes.push_back(fmt::format("tensor \"{}\" holds NaN or infinity", printable(name)));
   }

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <tuple>
 
+#include "core/checksum.h"
 #include "core/error.h"
 #include "io/atomic_file.h"
-#include "io/checksum.h"
 #include "io/json_writer.h"
 #include "io/limits.h"
 #include "io/utf8.h"

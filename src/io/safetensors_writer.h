@@ -46,7 +46,7 @@ class SafetensorsWriter {
   // The bytes must stay until write().
   void add(std::string name, DType dtype, const Shape& shape, std::span<const std::byte> bytes);
 
-  // Puts the checksum of each tensor (io/checksum.h) into the metadata, under checksum_key(). The
+  // Puts the checksum of each tensor (core/checksum.h) into the metadata, under checksum_key(). The
   // sources are called for it once more.
   void add_checksums();
 

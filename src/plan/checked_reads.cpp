@@ -6,7 +6,7 @@
 #include "core/checksum.h"
 #include "core/dtype.h"
 #include "core/error.h"
-#include "core/finite.h"
+#include "core/non_finite.h"
 
 namespace ballast {
 namespace {
@@ -60,7 +60,7 @@ void CheckedReads::check(Read& read, const DiskFile& file, std::uint64_t offset,
 void CheckedReads::check_values(const Read& read, const DiskFile& file, std::uint64_t offset,
                                 std::span<const std::byte> got) const {
   const Tensor& t = tensors_[read.tensor_];
-  const auto bad = first_not_finite(got, t.dtype);
+  const auto bad = first_non_finite(got, t.dtype);
   if (!bad) return;
   fail(
       ErrorCode::input,

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "io/checksum.h"
+#include "core/checksum.h"
 #include "io/safetensors_writer.h"
 #include "memory/disk_file.h"
 #include "train/checkpoint_manifest.h"

@@ -436,8 +436,7 @@ std::vector<DrawnPreview> Previews::draw(const PreviewArtist& artist, std::int64
       DrawnPreview one = {.number = i, .file = name, .prompt = clips_[i].asked.prompt};
       if (!draw_one(artist, clips_[i], i, folder + "/" + name, step, one.sheet)) break;
       drawn.push_back(std::move(one));
-    } catch (const Error& e) {
-      // A full disk, pictures that are no numbers: the run is worth more than its pictures.
+    } catch (const Error& e) {  // a full disk or NaN: the run is worth more than its images
       if (e.code() != ErrorCode::io && e.code() != ErrorCode::input) throw;
       log::warn("no preview {} after step {}: {}; training continues", i, step, e.what());
     }

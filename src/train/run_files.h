@@ -13,12 +13,12 @@ namespace ballast::train {
 struct SavedRun {
   const TrainConfig& config;  // output_dir, resume, cadences, optimizer, previews
   std::int64_t total_steps = 0, steps_per_epoch = 0;  // 0: not known yet
-  std::int64_t parameters = 0;  // that train
-  DType trained = DType::f32;   // of their values in checkpoints
-  DType saved = DType::f32;     // of the models that are saved
-  int trained_sets = 1;         // as often they are in a checkpoint: a critic beside the student
-  bool in_output_dir = false;   // checkpoints are there, and one model at the end
-  bool keeps_best = false;      // one checkpoint more than keep_checkpoints
+  std::int64_t parameters = 0;                        // that train
+  DType trained = DType::f32;                         // of their values in checkpoints
+  DType saved = DType::f32;                           // of the models that are saved
+  int trained_sets = 1;        // as often they are in a checkpoint: a critic beside the student
+  bool in_output_dir = false;  // checkpoints are there, and one model at the end
+  bool keeps_best = false;     // one checkpoint more than keep_checkpoints
   std::int64_t preview_pixels = 0;  // of all frames of one clip
 };
 

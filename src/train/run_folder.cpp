@@ -15,7 +15,9 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "io/atomic_file.h"
+#include "io/leftovers.h"
 #include "memory/disk_file.h"
+#include "memory/text_file.h"
 #include "report/secrets.h"
 
 namespace ballast::train {
@@ -35,15 +37,8 @@ bool is_run_name(std::string_view name) {
   });
 }
 
-std::string read_whole(const std::string& path) {
-  const DiskFile file = DiskFile::open(path, DiskMode::buffered);
-  if (file.size() > kMostConfig) {
-    fail(ErrorCode::input,
-         fmt::format("{}: {} bytes are too many for a config file", path, file.size()));
-  }
-  std::string text(file.size(), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
-  return text;
+std::string read_config_text(const std::string& path) {
+  return read_text_file(path, kMostConfig, "a config file");
 }
 
 // Held until the descriptor is closed, by whatever way the process ends. The file stays: to remove
@@ -72,13 +67,13 @@ FileDescriptor lock(const std::string& folder) {
               folder);
   }
   const std::string pid = fmt::format("{}\n", ::getpid());
-  if (::ftruncate(fd.get(), 0) != 0) fail_io(path, "empty it", errno);
+  if (::ftruncate(fd.get(), 0) != 0) fail_io(path, "write the process id", errno);
   for (std::size_t done = 0; done < pid.size();) {
-    const ssize_t wrote =
+    const ssize_t n =
         ::pwrite(fd.get(), pid.data() + done, pid.size() - done, static_cast<off_t>(done));
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) fail_io(path, "write the process id", wrote < 0 ? errno : ENOSPC);
-    done += static_cast<std::size_t>(wrote);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) fail_io(path, "write the process id", n < 0 ? errno : ENOSPC);
+    done += static_cast<std::size_t>(n);
   }
   return fd;
 }
@@ -177,7 +172,7 @@ RunFolder RunFolder::at(const std::string& path) {
 }
 
 std::string RunFolder::copy_config(const std::string& file) const {
-  const std::string bytes = hide_secrets(read_whole(file));
+  const std::string bytes = hide_secrets(read_config_text(file));
   struct stat original {};
   if (::stat(file.c_str(), &original) != 0) fail_io(file, "ask for its mode", errno);
   const fs::path name = fs::path(file).filename();
@@ -187,7 +182,7 @@ std::string RunFolder::copy_config(const std::string& file) const {
                                                   name.extension().string());
     std::error_code error;
     if (fs::exists(fs::symlink_status(copy, error))) {
-      if (fs::is_regular_file(copy, error) && read_whole(copy) == bytes) return copy;
+      if (fs::is_regular_file(copy, error) && read_config_text(copy) == bytes) return copy;
       continue;
     }
     AtomicFile out(copy);

@@ -22,7 +22,8 @@ class FiniteScan {
     check(piece.size() % size == 0, "{}: a piece of {} bytes cuts an element", tensor_,
           piece.size());
     const auto count = static_cast<std::int64_t>(piece.size() / size);
-    const auto bad = first_non_finite(piece.data(), dtype_, count);
+    const auto bad = first_non_finite(
+        std::span(piece).first(static_cast<std::size_t>(count) * size_of(dtype_)), dtype_);
     if (!bad) {
       done_ += count;
       return std::nullopt;

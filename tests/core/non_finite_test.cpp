@@ -2,45 +2,55 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
-#include <limits>
+#include <cmath>
 #include <vector>
 
 #include "core/convert.h"
+#include "core/dtype.h"
 
-namespace ballast::non_finite_test {
+namespace ballast {
 namespace {
 
-TEST(NonFinite, IsFoundAtAnyElementOfAnyFloatType) {
-  constexpr std::int64_t kCount = 9001;
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
-    std::vector<float> values(kCount);
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = (i % 2 == 0 ? 1.0f : -1.0f) * static_cast<float>(i) * 7.25f;
-    }
-    values[3] = 65'504;  // the largest of f16
-    const std::size_t size = size_of(dtype);
-    std::vector<std::byte> bytes(kCount * size + 1);
-    std::byte* const data = bytes.data() + 1;  // not aligned
-    convert(values.data(), DType::f32, data, dtype, kCount, Rounding::saturating);
-    EXPECT_FALSE(first_non_finite(data, dtype, kCount)) << name_of(dtype);
-    for (const std::int64_t at :
-         {std::int64_t{0}, std::int64_t{4095}, std::int64_t{4096}, kCount - 1}) {
-      for (const float bad : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
-        std::vector<std::byte> kept(data + at * static_cast<std::int64_t>(size),
-                                    data + (at + 1) * static_cast<std::int64_t>(size));
-        convert(&bad, DType::f32, data + at * static_cast<std::int64_t>(size), dtype, 1);
-        EXPECT_EQ(first_non_finite(data, dtype, kCount), at) << name_of(dtype) << ' ' << bad;
-        EXPECT_FALSE(first_non_finite(data, dtype, at));
-        std::memcpy(data + at * static_cast<std::int64_t>(size), kept.data(), size);
-      }
+constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinite = std::numeric_limits<float>::infinity();
+
+std::vector<std::byte> stored(const std::vector<float>& values, DType dtype, std::size_t shift) {
+  std::vector<std::byte> bytes(shift + values.size() * size_of(dtype));
+  convert(values.data(), DType::f32, bytes.data() + shift, dtype, std::ssize(values));
+  return bytes;
+}
+
+TEST(FirstNonFinite, IsFoundAtEveryPlaceAndAddress) {
+  for (const DType dtype :
+       {DType::f64, DType::f32, DType::f16, DType::bf16, DType::f8_e4m3, DType::f8_e5m2}) {
+    for (const std::size_t place : {0, 1, 63, 4095, 4096, 9999}) {
+      std::vector<float> values(10'000, 1.5f);
+      EXPECT_FALSE(first_non_finite(stored(values, dtype, 0), dtype)) << name_of(dtype);
+      values[place] = kNotANumber;
+      values[9999] = kNotANumber;
+      const auto bytes = stored(values, dtype, 3);
+      EXPECT_EQ(first_non_finite(std::span(bytes).subspan(3), dtype),
+                static_cast<std::int64_t>(place))
+          << name_of(dtype);
     }
   }
+}
+
+TEST(FirstNonFinite, TakesTheLargestNumbersAndNotInfinity) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f8_e4m3, DType::f8_e5m2}) {
+    const std::vector<float> values = {largest(dtype), -largest(dtype), 0, -0.0f};
+    EXPECT_FALSE(first_non_finite(stored(values, dtype, 0), dtype)) << name_of(dtype);
+    if (dtype == DType::f8_e4m3) continue;  // has no infinity
+    EXPECT_EQ(first_non_finite(stored({1, -kInfinite}, dtype, 0), dtype), 1) << name_of(dtype);
+  }
+}
+
+TEST(FirstNonFinite, IntegersAreAlwaysNumbers) {
   const std::vector<std::byte> ones(64, std::byte{0xff});
-  EXPECT_FALSE(first_non_finite(ones.data(), DType::u8, 64));
-  EXPECT_EQ(first_non_finite(ones.data(), DType::f32, 16), 0);
+  for (const DType dtype : {DType::i8, DType::u8, DType::i32, DType::u64, DType::boolean}) {
+    EXPECT_FALSE(first_non_finite(ones, dtype)) << name_of(dtype);
+  }
 }
 
 }  // namespace
-}  // namespace ballast::non_finite_test
+}  // namespace ballast

@@ -2,11 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include "core/checksum.h"
 #include "data/cache_file.h"
 #include "data/latent_cache.h"
 #include "data/other_caches.h"
 #include "data/prefetcher.h"
-#include "io/checksum.h"
 #include "tests/support/errors.h"
 #include "tests/support/tiny_cache.h"
 

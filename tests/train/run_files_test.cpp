@@ -44,7 +44,7 @@ TEST(RunFiles, CheckpointsAreThoseThatAreKeptAndTheOneBeingWritten) {
   EXPECT_LE(one, Bytes{12'200'000});
   EXPECT_EQ(line_of(planned(c), "checkpoints"), one * 4);
   EXPECT_EQ(planned(c).freed_by_one_checkpoint, one * 2);
-  EXPECT_EQ(line_of(planned(c, 5), "checkpoints"), one);  // at the end alone
+  EXPECT_EQ(line_of(planned(c, 5), "checkpoints"), one);      // at the end alone
   EXPECT_EQ(line_of(planned(c, 0), "checkpoints"), one * 4);  // how many steps is not known yet
   EXPECT_TRUE(planned(c).free.has_value());
 }

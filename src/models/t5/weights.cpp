@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "core/finite.h"
+#include "core/non_finite.h"
 #include "core/thread_pool.h"
 #include "models/t5/params.h"
 
@@ -141,7 +141,7 @@ void read_rows(const StoredBytes& table, std::span<const std::int32_t> ids, cons
       const Extent row = row_of(table, some[i]);
       const std::span<std::byte> values(to.data + (first + i) * row.bytes, row.bytes);
       row.file->read(row.offset, values);
-      if (first_not_finite(values, table.dtype)) {
+      if (first_non_finite(values, table.dtype)) {
         fail(ErrorCode::input,
              fmt::format("{}: row {} of tensor \"{}\" holds NaN or infinity; with it every result "
                          "would be NaN",

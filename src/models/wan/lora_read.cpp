@@ -8,7 +8,7 @@
 
 #include "core/convert.h"
 #include "core/error.h"
-#include "core/finite.h"
+#include "core/non_finite.h"
 #include "io/limits.h"
 #include "memory/text_file.h"
 #include "models/wan/names.h"
@@ -271,7 +271,7 @@ std::vector<std::string> init_factors(const LoraReader& file, std::span<const Lo
     }
     values.resize(static_cast<std::size_t>(shape.elements()));
     from.read(0, values);
-    if (const auto bad = first_not_finite(std::as_bytes(std::span(values)), DType::f32)) {
+    if (const auto bad = first_non_finite(std::as_bytes(std::span(values)), DType::f32)) {
       fail(ErrorCode::input,
            fmt::format("{}: {} holds NaN or infinity, first at element {}; with it every result "
                        "would be NaN",
