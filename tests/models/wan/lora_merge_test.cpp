@@ -273,8 +273,7 @@ TEST(LoraMerge, ATensorThatIsNoNumberAnyMoreIsNamed) {
     TensorFile lora;
     lora.add("diffusion_model.blocks.0.ffn.0.diff", DType::f32, {kOut, kIn}, change);
     for (const std::string& model : models) {
-      EXPECT_FAILS(merge(dir, model, {lora.write(dir)}), ErrorCode::input,
-                   fmt::format("{} holds {}", kWeight, bad));
+      EXPECT_FAILS(merge(dir, model, {lora.write(dir)}), ErrorCode::input, kWeight + " holds ");
       EXPECT_FALSE(std::filesystem::exists(dir.path("merged.safetensors"))) << model;
     }
   }
