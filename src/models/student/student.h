@@ -52,7 +52,8 @@ void time_features(double t, std::span<float> to);
 
 // The student as recorded programs: "student.predict" (one sample), and with training
 // "student.zero", "student.step" (forward, loss, backward; gradients and loss add up),
-// "init_state", "after_restore", "grad_norm", "update". All weights are f32 and stay on the device.
+// "init_state", "after_restore", "grad_norm", "update", "value_norm". All weights are f32 and stay
+// on the device.
 class Student {
  public:
   Student(ProgramSet& set, Job job);

@@ -111,8 +111,9 @@ struct GroupGradients {
 // T5 as recorded programs: "load", "step" for every kind of batch (forward and loss; with `trains`
 // also backward), "eval" for every kind of evaluation, those of a decoder where it writes, with
 // accumulates "zero_gradients", and with record_update "init_state", "after_restore", "grad_norm",
-// "update". Runs take from StepValues the seed, the number of the step and first_sample, on which
-// dropout depends: the same samples drop the same elements however a step is cut into runs.
+// "update", "value_norm". Runs take from StepValues the seed, the number of the step and
+// first_sample, on which dropout depends: the same samples drop the same elements however a step is
+// cut into runs.
 class Seq2Seq {
  public:
   // groups: as each_parameter() lists them (models/t5/weights.h).

@@ -182,8 +182,8 @@ struct GroupGradients {
 
 // The diffusion transformer as recorded programs: "load", "step" (forward, and backward when
 // training) for every kind of run, "eval" and "predict" likewise, "zero_gradients" where a step
-// takes several runs, "init_state", "grad_norm", "update", "after_restore"; "teacher" where one is
-// distilled. Two experts have one
+// takes several runs, "init_state", "grad_norm", "update", "after_restore", "value_norm";
+// "teacher" where one is distilled. Two experts have one
 // set of weight buffers between them and adapters of their own: "load.high_noise" brings the second
 // one's weights.
 class Dit {

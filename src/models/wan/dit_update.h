@@ -12,7 +12,8 @@ namespace ballast::wan {
 // the optimizer, tensor by tensor. What lies on the device is updated there; of what lies in host
 // memory or on disk, pieces visit the device. Weights narrower than f32 have an f32 master, unless
 // the optimizer's rounding (Kahan, stochastic) makes that unnecessary. Behind the optimizer, norms
-// of adapters are brought to their limit, where there is one (LoraOptions::max_norm).
+// of adapters are brought to their limit, where there is one (LoraOptions::max_norm). "value_norm":
+// the norm over all trained values, which shows whether one of them is no number any more.
 void record_update(ProgramSet& set, const DitJob& job, BlockWeights& weights, int sets, DitIo& io);
 
 }  // namespace ballast::wan
