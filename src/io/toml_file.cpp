@@ -2,12 +2,15 @@
 #define TOML_EXCEPTIONS 0
 #define TOML_HEADER_ONLY 1
 #define TOML_MAX_NESTED_VALUES 32
+// Its assertions do not hold for broken files ("[%"), which it refuses a few lines later.
+#define TOML_ASSERT(condition) static_assert(true)
 #include <toml++/toml.h>
 
 #include <algorithm>
 #include <charconv>
 #include <tuple>
 
+#include "core/utf8_sequence.h"
 #include "io/json_reader.h"
 #include "io/toml_table.h"
 #include "io/utf8.h"
@@ -30,13 +33,18 @@ namespace {
          what);
 }
 
-// What toml++ would only find out by recursing: it bounds nested brackets, but a key of a million
-// parts becomes a million tables inside each other, and freeing those overflows the stack.
-class DepthScan {
- public:
-  DepthScan(const std::string& path, std::string_view text) : path_(path), text_(text) {}
+bool is_ascii(char c) { return static_cast<unsigned char>(c) < 0x80; }
 
-  void run() {
+// Keeps from toml++ what it does not stand. It bounds nested brackets, but a key of a million parts
+// becomes a million tables inside each other, and freeing those overflows the stack. And its test
+// for white space is undefined for letters of most alphabets.
+class HostileScan {
+ public:
+  HostileScan(const std::string& path, std::string_view text) : path_(path), text_(text) {}
+
+  // The text to parse instead: the same, with escapes for letters that it would test so.
+  std::string run() {
+    if (text_.starts_with("\xEF\xBB\xBF")) at_ = 3;
     int parts = 1;
     while (at_ < text_.size()) {
       const char c = text_[at_];
@@ -53,12 +61,15 @@ class DepthScan {
             refuse_at(path_, text_, at_,
                       fmt::format("a key of more than {} parts", TomlFile::kMostDepth));
           }
+        } else if (!is_ascii(c)) {
+          refuse_at(path_, text_, at_, "a character that belongs in quotes");
         } else if (!joins) {
           parts = 1;
         }
         ++at_;
       }
     }
+    return escaped_ + std::string(text_.substr(copied_));
   }
 
  private:
@@ -70,7 +81,7 @@ class DepthScan {
     at_ += block ? 3 : 1;
     while (at_ < text_.size()) {
       if (quote == '"' && text_[at_] == '\\') {
-        at_ += 2;
+        skip_escape();
       } else if (block ? stands(three) : text_[at_] == quote) {
         at_ += block ? 3 : 1;
         return;
@@ -82,9 +93,25 @@ class DepthScan {
     }
   }
 
+  // A line that ends with a backslash goes on with the first letter of a later one.
+  void skip_escape() {
+    const std::size_t next = std::min(text_.find_first_not_of(" \t\r\n", ++at_), text_.size());
+    if (next == text_.size() || is_ascii(text_[next])) {
+      at_ = std::min(at_ + 1, text_.size());
+      return;
+    }
+    if (next == at_) refuse_at(path_, text_, at_, "an escape that TOML does not have");
+    const std::string_view letter = text_.substr(next, utf8_sequence_length(text_.substr(next)));
+    escaped_ += text_.substr(copied_, next - copied_);
+    escaped_ += fmt::format("\\U{:08x}", static_cast<std::uint32_t>(utf8_code_point(letter)));
+    copied_ = at_ = next + letter.size();
+  }
+
   const std::string& path_;
   std::string_view text_;
   std::size_t at_ = 0;
+  std::string escaped_;  // of the text up to copied_
+  std::size_t copied_ = 0;
 };
 
 TomlValue converted(const toml::node& node);
@@ -101,7 +128,7 @@ TomlValue converted_table(const toml::table& table) {
   for (const auto& [place, key] : order) {
     TomlValue value = converted(*table.get(key->str()));
     value.line = static_cast<int>(std::get<0>(place));
-    out.members.emplace_back(std::string(key->str()), std::move(value));
+    out.members.push_back({std::string(key->str()), std::move(value)});
   }
   return out;
 }
@@ -192,10 +219,10 @@ class JsonTree {
         json_.null();
         continue;
       }
-      out.members.emplace_back(std::move(name), value());
+      out.members.push_back({std::move(name), value()});
     }
     std::vector<std::string_view> names;
-    for (const auto& m : out.members) names.push_back(m.first);
+    for (const auto& m : out.members) names.push_back(m.key);
     std::ranges::sort(names);
     const auto twice = std::ranges::adjacent_find(names);
     if (twice != names.end()) {
@@ -244,8 +271,7 @@ TomlFile TomlFile::read(const std::string& path) {
 
 TomlFile TomlFile::parse(std::string_view text, std::string path) {
   refuse_strange_bytes(path, text);
-  DepthScan(path, text).run();
-  const toml::parse_result parsed = toml::parse(text, path);
+  const toml::parse_result parsed = toml::parse(HostileScan(path, text).run(), path);
   if (!parsed) {
     const auto begin = parsed.error().source().begin;
     std::string problem = printable(parsed.error().description(), 200);

@@ -56,7 +56,7 @@ std::vector<std::string_view> TomlTable::keys() const {
 }
 
 bool TomlTable::has(std::string_view key) const {
-  return std::ranges::any_of(value_->members, [&](const auto& m) { return m.first == key; });
+  return std::ranges::any_of(value_->members, [&](const auto& m) { return m.key == key; });
 }
 
 int TomlTable::line_of(std::string_view key) const {
@@ -69,9 +69,9 @@ int TomlTable::line_of(std::string_view key) const {
 const TomlValue* TomlTable::find(std::string_view key) const {
   if (std::ranges::find(seen_->asked, key) == seen_->asked.end()) seen_->asked.emplace_back(key);
   for (std::size_t i = 0; i < value_->members.size(); ++i) {
-    if (value_->members[i].first != key) continue;
+    if (value_->members[i].key != key) continue;
     seen_->read[i] = 1;
-    return &value_->members[i].second;
+    return &value_->members[i].value;
   }
   return nullptr;
 }
@@ -97,7 +97,7 @@ void TomlTable::fail_missing(std::string_view key) const {
   const std::string where = name_.empty() ? *path_ : fmt::format("{} [{}]", *path_, name_);
   std::vector<std::string_view> unread;  // one of them may be the key, mistyped
   for (std::size_t i = 0; i < value_->members.size(); ++i) {
-    if (seen_->read[i] == 0) unread.push_back(value_->members[i].first);
+    if (seen_->read[i] == 0) unread.push_back(value_->members[i].key);
   }
   const auto near = nearest_name(key, unread);
   fail(ErrorCode::input,

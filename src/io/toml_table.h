@@ -13,6 +13,8 @@
 
 namespace ballast {
 
+struct TomlMember;
+
 // A value of a TOML (or JSON) file, with the line it stands on.
 struct TomlValue {
   enum class Kind : std::uint8_t { boolean, integer, real, string, date, array, table };
@@ -23,8 +25,13 @@ struct TomlValue {
   std::int64_t integer = 0;
   double real = 0;
   std::string string;
-  std::vector<TomlValue> items;                            // of an array
-  std::vector<std::pair<std::string, TomlValue>> members;  // of a table, in the file's order
+  std::vector<TomlValue> items;     // of an array
+  std::vector<TomlMember> members;  // of a table, in the file's order
+};
+
+struct TomlMember {
+  std::string key;
+  TomlValue value;
 };
 
 // What a table was asked for: kept apart from the values, so that a forgotten key is found.

@@ -63,7 +63,7 @@ Points thinned(const Points& points, double x_low, double x_high) {
     }
     std::vector<std::size_t> keep = {begin, least, most, end - 1};
     std::ranges::sort(keep);
-    keep.erase(std::ranges::unique(keep).begin(), keep.end());
+    keep.erase(std::unique(keep.begin(), keep.end()), keep.end());
     for (const std::size_t i : keep) out.push_back(points[i]);
     begin = end;
   }

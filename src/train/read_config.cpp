@@ -40,8 +40,8 @@ void refuse_other_tools(std::span<const Setting> flags) {
 }
 
 bool any_key(const TomlValue& table, std::span<const std::string_view> names) {
-  return std::ranges::any_of(table.members, [&](const auto& member) {
-    return std::ranges::find(names, member.first) != names.end() || any_key(member.second, names);
+  return std::ranges::any_of(table.members, [&](const TomlMember& member) {
+    return std::ranges::find(names, member.key) != names.end() || any_key(member.value, names);
   });
 }
 

@@ -112,6 +112,8 @@ TEST(TomlFile, SaysWhereTheSyntaxIsWrong) {
 }
 
 TEST(TomlFile, RefusesHostileText) {
+  EXPECT_FAILS(TomlFile::parse("[%a]", "x"), ErrorCode::input, "x line 1 column 2");
+  EXPECT_FAILS(TomlFile::parse("[[ %a]]", "x"), ErrorCode::input, "x line 1 column 4");
   EXPECT_FAILS(TomlFile::parse("a = '\xff'", "x"), ErrorCode::input,
                "line 1 column 6: the file is");
   EXPECT_FAILS(TomlFile::parse(std::string_view("a = 1\n\0", 7), "x"), ErrorCode::input,
@@ -131,6 +133,12 @@ TEST(TomlFile, RefusesHostileText) {
                "a key of more than 32 parts");
   EXPECT_FAILS(TomlFile::parse(std::string(TomlFile::kMostBytes + 1, '\n'), "x"), ErrorCode::input,
                "at most 1048576 are read");
+}
+
+TEST(TomlFile, KnowsWhiteSpaceFromLetters) {
+  EXPECT_FAILS(TomlFile::parse("a = [2, \u0367]", "x"), ErrorCode::input, "x line 1 column 9");
+  EXPECT_FAILS(TomlFile::parse("\u00e9 = 1", "x"), ErrorCode::input, "x line 1 column 1");
+  EXPECT_EQ(TomlFile::parse("a = \"\"\"b \\\n  \u00e9\"\"\"", "x").root().string("a"), "b \u00e9");
 }
 
 TEST(TomlFile, TakesManyDotsInValuesAndComments) {
