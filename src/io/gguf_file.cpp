@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <optional>
 
 #include "core/convert.h"
 #include "core/error.h"
@@ -36,6 +37,20 @@ struct Value {
   };
 };
 constexpr std::uint32_t kValueBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+
+// nullopt where some of the sizes, in any order, multiply to more than fits: also beside a zero.
+std::optional<std::uint64_t> elements_of(std::span<const std::uint64_t> dims) {
+  std::uint64_t product = 1;
+  bool empty = false;
+  for (const std::uint64_t dim : dims) {
+    empty |= dim == 0;
+    if (__builtin_mul_overflow(product, std::max<std::uint64_t>(dim, 1), &product) ||
+        product > 1ull << 62) {
+      return std::nullopt;
+    }
+  }
+  return empty ? 0 : product;
+}
 
 }  // namespace
 
@@ -225,12 +240,9 @@ class GgufReader {
     if (rank > limits::kDimensions) {
       refuse("gguf.limit", fmt::format("tensor \"{}\" has {} dimensions", printable(t.name), rank));
     }
-    std::uint64_t dims[limits::kDimensions] = {}, elements = 1;
-    bool overflow = false;
-    for (std::uint32_t i = 0; i < rank; ++i) {
-      dims[i] = number<std::uint64_t>();
-      overflow |= dims[i] > 1ull << 62 || __builtin_mul_overflow(elements, dims[i], &elements);
-    }
+    std::uint64_t dims[limits::kDimensions] = {};
+    for (std::uint32_t i = 0; i < rank; ++i) dims[i] = number<std::uint64_t>();
+    const auto elements = elements_of(std::span(dims).first(rank));
     const auto id = number<std::uint32_t>();
     t.offset = number<std::uint64_t>();
     t.type = find_gguf_type(id);
@@ -239,7 +251,7 @@ class GgufReader {
       refuse("gguf.type", fmt::format("tensor \"{}\" is of type {}{}{}, which is not read",
                                       printable(t.name), id, known.empty() ? "" : " ", known));
     }
-    if (overflow || elements > 1ull << 62) {
+    if (!elements) {
       refuse("gguf.tensor", fmt::format("tensor \"{}\" has too many elements", printable(t.name)));
     }
     if ((rank == 0 ? 1 : dims[0]) % t.type->elements != 0) {
@@ -248,7 +260,7 @@ class GgufReader {
                          dims[0], t.type->name, t.type->elements));
     }
     for (std::uint32_t i = rank; i-- > 0;) t.shape.push_back(static_cast<std::int64_t>(dims[i]));
-    if (__builtin_mul_overflow(elements / t.type->elements, std::uint64_t{t.type->bytes},
+    if (__builtin_mul_overflow(*elements / t.type->elements, std::uint64_t{t.type->bytes},
                                &t.bytes)) {
       refuse("gguf.tensor", fmt::format("tensor \"{}\" has too many bytes", printable(t.name)));
     }
@@ -299,12 +311,8 @@ class GgufReader {
     for (GgufTensor& t : gguf_.tensors_) {
       const auto found = original_.find(t.name);
       if (found == original_.end()) continue;
-      std::uint64_t elements = 1;
-      bool bad = false;
-      for (const std::int64_t d : found->second) {
-        bad |= d < 0 || __builtin_mul_overflow(elements, static_cast<std::uint64_t>(d), &elements);
-      }
-      if (bad || elements != t.elements()) {
+      const std::vector<std::uint64_t> dims(found->second.begin(), found->second.end());
+      if (elements_of(dims) != t.elements()) {
         refuse("gguf.tensor", fmt::format("tensor \"{}\" of {} was {} once; header",
                                           printable(t.name), t.shape, found->second));
       }

@@ -222,7 +222,8 @@ class TorchFileReader {
       }
       overflow |= __builtin_mul_overflow(packed, std::max<std::uint64_t>(dim, 1), &packed);
     }
-    if (empty) {
+    overflow |= packed > 1ull << 62;  // of an empty one as well: its sizes are multiplied too
+    if (empty && !overflow) {
       t.bytes = t.offset = 0;
       t.contiguous = true;
       return;
