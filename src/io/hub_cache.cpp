@@ -210,7 +210,9 @@ void require_complete(const ModelPath& snapshot, const HubId& id, HubUse use) {
 }  // namespace
 
 std::optional<HubId> parse_hub_id(std::string_view text) {
-  if (text.empty() || text.size() > 4096) return std::nullopt;
+  if (text.empty() || text.size() > 4096 || printable(text, text.size()) != text) {
+    return std::nullopt;
+  }
   std::vector<std::string_view> parts;
   for (std::string_view rest = text;;) {
     const std::size_t slash = rest.find('/');

@@ -31,9 +31,9 @@ TEST(HubId, HasARepositoryARevisionAndAPlaceInside) {
 }
 
 TEST(HubId, IsNoPath) {
-  for (const char* text :
-       {"", "/models/wan", "./wan", "../wan", "~/wan", "a//b", "a/../b", "a/b/../c", "a/b@",
-        "a/b@..", "a/b@x y", "a b/c", "a--b/c", ".hidden/x", "a/b/./c"}) {
+  for (const char* text : {"", "/models/wan", "./wan", "../wan", "~/wan", "a//b", "a/../b",
+                           "a/b/../c", "a/b@", "a/b@..", "a/b@x y", "a b/c", "a--b/c", ".hidden/x",
+                           "a/b/./c", "a/b/\x1b[2J", "a/b/\x88"}) {
     EXPECT_FALSE(parse_hub_id(text)) << text;
   }
 }
