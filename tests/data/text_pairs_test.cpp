@@ -35,6 +35,12 @@ class TextPairs : public ::testing::Test {
   const TempDir dir_;
 };
 
+TEST_F(TextPairs, TellsAFilesColumnsFromTheUsers) {
+  EXPECT_FAILS(read("a.csv", ",,p\n"), ErrorCode::input, "column \"\" is both source and target");
+  EXPECT_FAILS(read("b.csv", "a,b\n", {.source_column = "b", .target_column = "b"}),
+               ErrorCode::usage, "column \"b\" is both source and target");
+}
+
 TEST_F(TextPairs, ReadsJsonLinesUnderAnyOfTheirNames) {
   auto p = read("a.jsonl",
                 "\xEF\xBB\xBF{\"id\": 3, \"input\": \"a\\nb\", \"output\": \"c\"}\r\n\n  \n"
