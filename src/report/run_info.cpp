@@ -140,6 +140,8 @@ RunInfo run_info_from_json(std::string_view json) {
 }
 
 std::string iso_time(double unix_seconds) {
+  constexpr double kYear1 = -62135596800.0, kYear10000 = 253402300800.0;
+  if (!(unix_seconds >= kYear1 && unix_seconds < kYear10000)) return "unknown";
   const auto whole = static_cast<std::time_t>(unix_seconds);
   std::tm utc = {};
   if (::gmtime_r(&whole, &utc) == nullptr) return "unknown";

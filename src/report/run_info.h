@@ -50,7 +50,7 @@ std::string to_json(const RunInfo& info);
 // Missing or mistyped members stay as they are by default: a report of half a log beats none.
 RunInfo run_info_from_json(std::string_view json);
 
-// "2026-03-01T12:00:00Z"
+// "2026-03-01T12:00:00Z"; "unknown" outside the years 1 to 9999.
 std::string iso_time(double unix_seconds);
 
 }  // namespace ballast

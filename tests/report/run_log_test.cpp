@@ -198,6 +198,13 @@ TEST(RunLog, StepAllocatesNothing) {
   EXPECT_EQ(seen.calls(), 0) << seen.first;
 }
 
+TEST(RunInfo, TimesThatAreNoDatesAreUnknown) {
+  for (const double time : {1e300, -1e300, 253402300800.0, std::nan("")}) {
+    EXPECT_EQ(iso_time(time), "unknown") << time;
+  }
+  EXPECT_EQ(iso_time(253402300799.0), "9999-12-31T23:59:59Z");
+}
+
 TEST(RunInfo, ReadsBackFromJson) {
   RunInfo info;
   info.title = "a \"run\"";
