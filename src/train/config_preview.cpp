@@ -28,8 +28,8 @@ struct ClipOption {
   const std::string& where;
 
   [[noreturn]] void refuse(std::string_view expected) const {
-    fail(ErrorCode::input, fmt::format("{}: --{}: expected {}, found \"{}\"", where, name, expected,
-                                       printable(value, 40)));
+    fail(ErrorCode::input, fmt::format("{}: --{}: expected {}, found \"{}\"", where,
+                                       printable(name, 40), expected, printable(value, 40)));
   }
   template <class Number>
   Number number(Number least, Number most, std::string_view expected) const {

@@ -17,7 +17,7 @@ bool blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\v' || c
 }  // namespace
 
 PromptFile::PromptFile(const std::string& path) : file_(DiskFile::open(path)) {
-  std::vector<char> piece(kReadAtOnce);
+  std::vector<char> piece(std::min(kReadAtOnce, file_.size()));
   std::uint64_t start = 0;            // of the line
   std::uint64_t first = 0, last = 0;  // of what is not blank in it, last one behind
   const auto end_line = [&](std::uint64_t end) {

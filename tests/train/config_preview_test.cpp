@@ -37,6 +37,7 @@ TEST(PreviewClips, ExplainWhatIsWrong) {
                "p.txt line 3: --w: expected pixels, found \"wide\"");
   EXPECT_FAILS(preview_clip("a --w", usual, ""), ErrorCode::input, "expected pixels");
   EXPECT_FAILS(preview_clip("a --x 1", usual, ""), ErrorCode::input, "one of --w --h");
+  EXPECT_FAILS(preview_clip("a --\x1b[2J 1", usual, ""), ErrorCode::input, "--\\x1b[2J: expected");
   EXPECT_FAILS(preview_clip("a --i", usual, ""), ErrorCode::input, "the path of an image");
   EXPECT_FAILS(preview_clip("a --ei cat.png", usual, ""), ErrorCode::input, "no other ones");
   EXPECT_FAILS(preview_clip(" --w 32", usual, "x"), ErrorCode::input, "there is no prompt");
