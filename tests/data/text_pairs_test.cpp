@@ -36,9 +36,9 @@ class TextPairs : public ::testing::Test {
 };
 
 TEST_F(TextPairs, TellsAFilesColumnsFromTheUsers) {
-  EXPECT_FAILS(read("a.csv", ",,p\n"), ErrorCode::input, "column \"\" is both source and target");
+  EXPECT_FAILS(read("a.csv", ",,p\n"), ErrorCode::input, "two columns have the same name");
   EXPECT_FAILS(read("b.csv", "a,b\n", {.source_column = "b", .target_column = "b"}),
-               ErrorCode::usage, "column \"b\" is both source and target");
+               ErrorCode::usage, "column b is both source and target");
 }
 
 TEST_F(TextPairs, ReadsJsonLinesUnderAnyOfTheirNames) {

@@ -1,0 +1,26 @@
+// The tensors of a model file and what they make: a line of bytes that fill them, then tensors line
+// by line (fuzz.h), with prefixes, scales and quantisation notes.
+
+#include "fuzz.h"
+#include "io/tensor_names.h"
+#include "models/wan/names.h"
+#include "models/wan/recognise.h"
+
+namespace ballast::fuzz {
+
+void one_input(Input input) {
+  static MemoryFile stored("model.safetensors");
+  const std::string_view fill = input.line();
+  stored.write(safetensors_of_lines(input.rest(), fill));
+  accepts([&] {
+    const Checkpoint checkpoint = Checkpoint::open(stored.path(), DiskMode::buffered);
+    for (const NamedTensor& t : read_tensor_names(checkpoint).tensors) {
+      require((t.layout == ScaleLayout::none) == !t.scale.has_value());
+    }
+    const wan::TensorMap names(checkpoint);
+    for (const wan::WanTensor& t : names.tensors()) require(names.find(t.name) == &t);
+    if (const auto found = wan::recognise(checkpoint, names)) check_notes(found->problems);
+  });
+}
+
+}  // namespace ballast::fuzz
