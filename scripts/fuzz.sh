@@ -45,7 +45,7 @@ fi
 
 # Files that targets read lie in memory where the machine has a place for that.
 place=$(mktemp -d -p "$([ -d /dev/shm ] && echo /dev/shm || echo /tmp)" ballast_fuzz.XXXXXX)
-trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$place"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$place"' EXIT
 trap 'exit 130' INT TERM
 logs=build/fuzz/logs
 rm -rf "$logs"
