@@ -190,8 +190,8 @@ class Unsupported(Exception):
     """The program was built without a part that the jobs need."""
 
 
-def make_fixture(program, source, root, cached=None):
-    """What jobs read, below root/fixture; returns the jobs. cached: a folder of the same clips with their
+def make_fixture(program, source, root, cached_clips=None):
+    """What jobs read, below root/fixture; returns the jobs. cached_clips: a folder of the same clips with their
     cache, for a program without FFmpeg."""
     fixture = root / "fixture"
     fixture.mkdir(parents=True)
@@ -228,11 +228,11 @@ def make_fixture(program, source, root, cached=None):
     cache.prepare(first)
     code, err = run_program([program, *cache.command], first)
     media = not (code == 5 and "reads and writes no images" in err)
-    if not media and cached is None:
+    if not media and cached_clips is None:
         raise Unsupported("this program was built without FFmpeg; --cached takes clips that another one has cached")
     if not media:
         shutil.rmtree(first / "clips")
-        shutil.copytree(cached, first / "clips")
+        shutil.copytree(cached_clips, first / "clips")
     elif code != 0:
         raise RuntimeError(f"cache: exit code {code}\n{err}")
     base["clips"] = first / "clips"

@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "io/media_reader.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
 
@@ -44,6 +45,7 @@ TEST(ClipWriter, ThumbnailsOfLargeFramesFitTheirSquare) {
 TEST(ClipWriter, RefusesFramesThatAreNoNumbersAndLeavesNoFile) {
   const test::TempDir dir;
   for (const char* name : {"clip.gif", "image.png"}) {
+    if (std::string(name) == "image.png" && !media_available()) continue;
     std::vector<float> pixels(3 * 16 * 16 * 2, 0.5f);
     const auto write = [&] {
       ClipWriter writer({.path = dir.path(name), .one_picture = std::string(name) == "image.png"},

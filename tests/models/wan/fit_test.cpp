@@ -56,7 +56,7 @@ TEST(Fit, RecordsFewInstructionsForAnAnswer) {
   // The disk decides what its steps take: one that will hardly fit is not recorded whole first.
   EXPECT_LE(recorded_for({Mode::lora, "h200", 3_GB, 6_GB}, small), 440'000u);
   // Their steps wait for nothing, so that larger pieces of work are looked for.
-  EXPECT_LE(recorded_for({Mode::full, "h200", 139_GB, 400_GB}, large), 470'000u);
+  EXPECT_LE(recorded_for({Mode::full, "h200", 139_GB, 400_GB}, large), 475'000u);
   EXPECT_LE(recorded_for({Mode::full, "rtx4090", 24_GB, 256_GB}, small), 310'000u);
 }
 
@@ -95,7 +95,7 @@ TEST(Fit, AsManyGroupsOfATeacherStayAsFit) {
   const std::uint64_t before = recorded_instructions();
   const auto outcome = fit(r);
   // Most numbers of groups are tried by one lean recording each.
-  EXPECT_LE(recorded_instructions() - before, 450'000u);
+  EXPECT_LE(recorded_instructions() - before, 470'000u);
   const auto* run = std::get_if<PlannedRun>(&outcome);
   ASSERT_TRUE(run);
   r.teacher->policy = run->teacher_policy;
