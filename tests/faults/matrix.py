@@ -85,7 +85,7 @@ class Matrix:
         libraries = pathlib.Path(options.libraries).resolve()
         self.calls, self.allocations = (libraries / f"lib{n}_fault.so" for n in ("call", "allocation"))
         self.limits_work = self.starts_within(4 << 20)
-        self.all_jobs = fixtures.make_fixture(self.program, SOURCE, root, options.cached)
+        self.all_jobs = fixtures.make_fixture(self.program, SOURCE, root)
         self.jobs = [j for j in self.all_jobs if options.job in (None, j.name)]
         self.mounts = self.groups = None
 
@@ -375,8 +375,6 @@ def main():
     parser.add_argument("--seconds", type=int, default=60, help="time limit of a run")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at once")
     parser.add_argument("--work", help="folder for what runs read and write (default: RAM, if there is any)")
-    parser.add_argument("--cached", type=pathlib.Path,
-                        help="clips with their cache, for a program without FFmpeg (fixture/first/clips that --keep kept)")
     parser.add_argument("--keep", action="store_true", help="keep the folders of all runs")
     parser.add_argument("--write", type=pathlib.Path, help="put the table into this document")
     options = parser.parse_args()
