@@ -69,13 +69,19 @@ RunTarget gpu_target(const GpuInfo& gpu, const ComputeOptions& options) {
 
 Budget budget_on(const RunTarget& target, const DeclaredBudget& declared, bool ignore_limits) {
   const bool here = target.profile.name == kThisMachine;
-  return resolve_budget(read_machine(), declared,
-                        {.device = target.backend.device,
-                         .gpu_memory = target.profile.device_memory,
-                         .threads = target.backend.threads,
-                         .limits = !here           ? Limits::foreign
-                                   : ignore_limits ? Limits::ignored
-                                                   : Limits::hold});
+  Budget budget = resolve_budget(read_machine(), declared,
+                                 {.device = target.backend.device,
+                                  .gpu_memory = target.profile.device_memory,
+                                  .threads = target.backend.threads,
+                                  .limits = !here           ? Limits::foreign
+                                            : ignore_limits ? Limits::ignored
+                                                            : Limits::hold});
+  // Where less than the reserve is free nothing is left; 0 would mean no limit to text models and
+  // VAEs.
+  constexpr Bytes kNothing{1};
+  budget.host = std::max(budget.host, kNothing);
+  budget.gpu = std::max(budget.gpu, kNothing);
+  return budget;
 }
 
 RunTarget this_machine(const ComputeOptions& options) {

@@ -66,6 +66,8 @@ TEST_F(GenerateCommand, SaysWhatIsMissing) {
   const Finished budget = generate({model_, "say red", "--gpu", "2KB"});
   EXPECT_EQ(budget.exit_code, 3);
   EXPECT_THAT(budget.err, HasSubstr("2.000 kB allowed"));
+  const Finished nothing = generate({model_, "say red", "--ram", "0B"});
+  EXPECT_EQ(nothing.exit_code, 3) << nothing.err;
   const Finished gone = generate({dir_.path("nothing"), "say red"});
   EXPECT_EQ(gone.exit_code, 6);
   EXPECT_THAT(gone.err, HasSubstr("nothing is downloaded"));

@@ -201,6 +201,8 @@ class Matrix:
         job.prepare(folder)
         (folder / "state").mkdir()
         command = [self.program, *job.arguments(folder)]
+        if small_disk and case.number % 4 == 0 and job.command[0] in ("train", "cache", "distill"):
+            command.append("--ignore-limits")  # fills the disk instead of being refused
         if small_disk:
             used = sum(p.stat().st_blocks * 512 for p in folder.rglob("*"))
             self.resize(folder, used + int(what.split(":")[1]))
