@@ -5,11 +5,20 @@
 #   scripts/faults.sh --sample 60                  a sample of all kinds
 #   scripts/faults.sh --only kills --from 300      one kind, from its case 300 on
 #   scripts/faults.sh --hostile                    hostile inputs only
-#   scripts/faults.sh --program build/asan/bin/ballast --hostile
+#   scripts/faults.sh --sanitized                  hostile inputs and the jobs, with address and
+#                                                  undefined-behaviour sanitizers
 #   scripts/faults.sh --write docs/reliability.md  puts the table there
 # More options: scripts/faults.sh --help
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+if [ "${1:-}" = --sanitized ]; then
+  shift
+  scripts/build.sh asan ballast_cli
+  export ASAN_OPTIONS=${ASAN_OPTIONS:-strict_string_checks=1:detect_leaks=0}
+  export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
+  set -- --program build/asan/bin/ballast --hostile "$@"
+fi
 
 program=
 arguments=("$@")
