@@ -7,7 +7,7 @@
 
 #include "data/token_cache.h"
 #include "fuzz.h"
-#include "io/checksum.h"
+#include "core/checksum.h"
 
 namespace ballast::fuzz {
 namespace {
