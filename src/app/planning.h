@@ -23,10 +23,10 @@ inline constexpr const char* kIgnoreLimitsHelp =
 [[noreturn]] void fail_unknown(std::string_view flag, const std::string& value,
                                const std::vector<std::string_view>& known);
 
-// "this", as options say, or one of the bundled profiles with the device it has.
 // "sampled", "all" or "off", as --verify-weights takes it.
 VerifyWeights verify_weights_of(const std::string& name);
 
+// "this", as options say, or one of the bundled profiles with the device it has.
 train::RunTarget find_target(const std::string& name, const train::ComputeOptions& options);
 
 // The flags of ours in a command line whose others describe a training run.

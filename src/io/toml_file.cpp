@@ -93,7 +93,7 @@ class HostileScan {
     }
   }
 
-  // A line that ends with a backslash goes on with the first letter of a later one.
+  // A line that ends with a backslash continues at the next letter of a later line.
   void skip_escape() {
     const std::size_t next = std::min(text_.find_first_not_of(" \t\r\n", ++at_), text_.size());
     if (next == text_.size() || is_ascii(text_[next])) {

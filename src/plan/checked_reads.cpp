@@ -29,7 +29,9 @@ CheckedReads::Read& CheckedReads::add(const Range& range) {
   static_assert(sizeof(Key) + sizeof(Read) + 3 * sizeof(void*) + sizeof(Tensor) <= kBytesPerRange);
   const Key key = {range.file, range.offset, range.bytes};
   if (const auto known = reads_.find(key); known != reads_.end()) return known->second;
-  if (tensors_.empty() || tensors_.back().name != range.tensor) {
+  // The scales of an 8-bit matrix have its name and another dtype.
+  if (tensors_.empty() || tensors_.back().name != range.tensor ||
+      tensors_.back().dtype != range.dtype) {
     tensors_.push_back({std::string(range.tensor), range.dtype});
   }
   if (std::ranges::find(files_, range.file) == files_.end()) files_.push_back(range.file);

@@ -31,7 +31,7 @@ std::vector<Shortage> shortages(const MemoryPlan& plan, const BytesByTier& neede
 
 // "does not fit: 2.600 MB more GPU memory needed", a line for each; detail stands behind every
 // line. shared_ram: on the CPU, where the device tier is RAM. A line below names the limit of the
-// system that stands in the way of a larger budget, where one does.
+// system that a larger budget would exceed.
 std::string shortage_lines(std::span<const Shortage> all, const Budget& budget, bool shared_ram,
                            std::string_view detail = "");
 

@@ -7,7 +7,9 @@
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -128,6 +130,22 @@ TEST_F(CheckedWeights, NanIsNamedByTheFirstRead) {
   EXPECT_FAILS(runner->run("step"), ErrorCode::input,
                fmt::format("tensor \"blocks.0.q\" holds NaN or infinity, first at byte {}",
                            offset(900'001)));
+}
+
+TEST_F(CheckedWeights, ScalesAreReadInTheirOwnTypeNotInThatOfTheirMatrix) {
+  file.open(DiskMode::buffered);
+  const StoredBytes stored = file.stored(1);
+  const Extent& e = stored.extent;
+  CheckedReads reads;
+  const auto add = [&](std::uint64_t at, DType dtype) -> CheckedReads::Read& {
+    return reads.add({.file = e.file, .offset = at, .bytes = 4, .tensor = "w", .dtype = dtype});
+  };
+  add(e.offset, DType::f8_e4m3);
+  CheckedReads::Read& scale = add(e.offset + 4, DType::f32);
+  const float value = std::bit_cast<float>(0x3f7f'7f7fu);  // four bytes that are NaN in f8_e4m3
+  std::vector<std::byte> got(4);
+  std::memcpy(got.data(), &value, 4);
+  EXPECT_NO_THROW(reads.check(scale, *e.file, e.offset + 4, got, VerifyWeights::all));
 }
 
 TEST_F(CheckedWeights, AFileThatIsWrittenToEndsTheRun) {
