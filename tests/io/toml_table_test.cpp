@@ -131,6 +131,9 @@ TEST(TomlFile, RefusesHostileText) {
   for (int i = 0; i < 100'000; ++i) quoted += " . '\\['";
   EXPECT_FAILS(TomlFile::parse("[" + quoted + "]", "x"), ErrorCode::input,
                "a key of more than 32 parts");
+  // The fourth quote belongs to the text and opens nothing.
+  EXPECT_FAILS(TomlFile::parse("a = {b = '''c'''', " + dots + " = 1}", "x"), ErrorCode::input,
+               "a key of more than 32 parts");
   EXPECT_FAILS(TomlFile::parse(std::string(TomlFile::kMostBytes + 1, '\n'), "x"), ErrorCode::input,
                "at most 1048576 are read");
 }
@@ -139,6 +142,8 @@ TEST(TomlFile, KnowsWhiteSpaceFromLetters) {
   EXPECT_FAILS(TomlFile::parse("a = [2, \u0367]", "x"), ErrorCode::input, "x line 1 column 9");
   EXPECT_FAILS(TomlFile::parse("\u00e9 = 1", "x"), ErrorCode::input, "x line 1 column 1");
   EXPECT_EQ(TomlFile::parse("a = \"\"\"b \\\n  \u00e9\"\"\"", "x").root().string("a"), "b \u00e9");
+  EXPECT_FAILS(TomlFile::parse("a = \"\"\"b\"\"\"\" \u00e9", "x"), ErrorCode::input,
+               "x line 1 column 14");
 }
 
 TEST(TomlFile, TakesManyDotsInValuesAndComments) {
