@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <vector>
 
 namespace ballast {
@@ -28,6 +30,32 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return last[b.size()];
 }
 
+// How often each byte occurs in a text that names are compared with.
+class Letters {
+ public:
+  explicit Letters(std::string_view text) : size_(text.size()) {
+    for (const char c : text) ++count_[static_cast<unsigned char>(c)];
+  }
+
+  // The edit distance to `name` is at least this: every byte of the longer text that has no partner
+  // in the other costs one.
+  std::size_t least_distance(std::string_view name) const {
+    std::array<std::uint8_t, 256> left = count_;
+    std::size_t common = 0;
+    for (const char c : name) {
+      std::uint8_t& n = left[static_cast<unsigned char>(c)];
+      if (n == 0) continue;
+      --n;
+      ++common;
+    }
+    return std::max(size_, name.size()) - common;
+  }
+
+ private:
+  std::array<std::uint8_t, 256> count_{};  // texts have at most 255 bytes
+  std::size_t size_;
+};
+
 }  // namespace
 
 std::optional<std::string_view> nearest_name(std::string_view typed,
@@ -36,7 +64,9 @@ std::optional<std::string_view> nearest_name(std::string_view typed,
   if (typed.size() > kLongest) return std::nullopt;
   std::optional<std::string_view> best;
   std::size_t least = std::max<std::size_t>(1, typed.size() / 3) + 1;
+  const Letters letters(typed);
   for (const std::string_view name : known) {
+    if (letters.least_distance(name) >= least) continue;  // of most names
     const std::size_t distance = edit_distance(typed, name);
     if (distance >= least) continue;
     least = distance;

@@ -18,6 +18,15 @@ TEST(NearestName, OneSlipIsForgiven) {
   EXPECT_EQ(nearest_name("verify", kKnown), "verify");
 }
 
+TEST(NearestName, RepeatedAndMovedLettersAreStillNear) {
+  const std::vector<std::string_view> known = {"aabb", "bbaa_long", "network_dim", "network_args"};
+  EXPECT_EQ(nearest_name("abab", known), "aabb");
+  EXPECT_EQ(nearest_name("aaabb", known), "aabb");
+  EXPECT_EQ(nearest_name("networkdim", known), "network_dim");
+  EXPECT_EQ(nearest_name("netowrk_arsg", known), "network_args");
+  EXPECT_EQ(nearest_name("bbbbbbbb", known), std::nullopt);
+}
+
 TEST(NearestName, FarAwayNamesGetNoSuggestion) {
   EXPECT_EQ(nearest_name("frobnicate", kKnown), std::nullopt);
   EXPECT_EQ(nearest_name("", kKnown), std::nullopt);
