@@ -155,7 +155,10 @@ std::vector<Setting> flattened(const TomlFile& file) {
 
 void FlagTable::add(std::string_view name, Takes takes, std::string_view help,
                     std::function<void(const Setting&)> set) {
-  check(find(name) == nullptr, "the flag --{} is in the table twice", name);
+  const auto twin =
+      index_.insert(name, static_cast<std::uint32_t>(flags_.size()),
+                    [&](std::uint32_t i) { return std::string_view(flags_[i].name); });
+  check(!twin, "the flag --{} is in the table twice", name);
   flags_.push_back({std::string(name), takes, std::string(help), Use::honoured, std::move(set)});
 }
 
@@ -220,8 +223,9 @@ void FlagTable::refuse(std::string_view name, Takes takes, std::string_view reas
 }
 
 const FlagTable::Flag* FlagTable::find(std::string_view name) const {
-  const auto at = std::ranges::find(flags_, name, &Flag::name);
-  return at == flags_.end() ? nullptr : &*at;
+  const auto at =
+      index_.find(name, [&](std::uint32_t i) { return std::string_view(flags_[i].name); });
+  return at ? &flags_[*at] : nullptr;
 }
 
 void FlagTable::read(std::span<const Setting> settings) const {

@@ -10,6 +10,7 @@
 
 #include "core/bytes.h"
 #include "core/error.h"
+#include "io/name_index.h"
 #include "io/toml_table.h"
 
 namespace ballast::train {
@@ -85,6 +86,7 @@ class FlagTable {
   const Flag* find(std::string_view name) const;
 
   std::vector<Flag> flags_;
+  NameIndex index_;  // of flags_
   std::vector<std::string>* notes_;
 };
 
