@@ -2,142 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <map>
 
 #include "core/convert.h"
 #include "core/error.h"
-#include "io/json_reader.h"
-#include "io/json_writer.h"
-#include "io/limits.h"
-#include "memory/text_file.h"
 
 namespace ballast::t5 {
-namespace {
-
-namespace fs = std::filesystem;
-
-constexpr std::int64_t kMostRank = 4096;
-
-[[noreturn]] void fail_here(const std::string& path, const std::string& what) {
-  fail(ErrorCode::input, fmt::format("{}: {}", path, what),
-       {{"an adapter of PEFT's LoRA without DoRA, patterns or biases", "is what can be read"}});
-}
-
-// null, false, [] and {}: the same as nothing.
-bool holds_something(JsonReader& json) {
-  using Kind = JsonReader::Kind;
-  switch (json.peek()) {
-    case Kind::null:
-      json.null();
-      return false;
-    case Kind::boolean:
-      return json.boolean();
-    case Kind::object: {
-      bool any = false;
-      json.open_object();
-      for (std::string_view key; json.next_key(key); any = true) json.skip();
-      return any;
-    }
-    case Kind::array: {
-      bool any = false;
-      json.open_array();
-      for (; json.next_element(); any = true) json.skip();
-      return any;
-    }
-    default:
-      json.skip();
-      return true;
-  }
-}
-
-std::vector<std::string> words_of(JsonReader& json) {
-  std::vector<std::string> all;
-  if (json.peek() != JsonReader::Kind::array) {  // a pattern, which the tensors answer better
-    json.skip();
-    return all;
-  }
-  json.open_array();
-  while (json.next_element()) {
-    all.emplace_back(json.string());
-    if (all.size() > 4096) json.fail_value("too many targets");
-  }
-  return all;
-}
-
-}  // namespace
-
-bool is_adapter_folder(const std::string& folder) {
-  std::error_code error;
-  return fs::is_regular_file(fs::path(folder) / kAdapterConfigFile, error);
-}
-
-AdapterConfig read_adapter_config(const std::string& folder) {
-  const std::string path = folder + "/" + kAdapterConfigFile;
-  const std::string text = read_text_file(path, limits::kConfigBytes, "an adapter_config.json");
-  AdapterConfig c;
-  JsonReader json({.text = text, .path = path, .rule = "adapter_config.json"});
-  json.open_object();
-  for (std::string_view view; json.next_key(view);) {
-    const std::string key(view);
-    if (key == "r") {
-      c.rank = json.i64();
-      if (c.rank < 1 || c.rank > kMostRank) json.fail_value("expected a rank from 1 to 4096");
-    } else if (key == "lora_alpha") {
-      c.alpha = json.number();
-    } else if (key == "lora_dropout") {
-      c.dropout = json.number();
-    } else if (key == "use_rslora") {
-      c.root_scale = json.boolean();
-    } else if (key == "target_modules") {
-      c.targets = words_of(json);
-    } else if (key == "base_model_name_or_path") {
-      if (json.peek() == JsonReader::Kind::null) {
-        json.null();
-      } else {
-        c.base_model = json.string();
-      }
-    } else if (key == "peft_type") {
-      const std::string type(json.string());
-      if (type != "LORA") fail_here(path, fmt::format("{} is no LoRA", printable(type)));
-    } else if (key == "bias") {
-      const std::string bias(json.string());
-      if (bias != "none") fail_here(path, fmt::format("it trains biases ({})", printable(bias)));
-    } else if (key == "rank_pattern" || key == "alpha_pattern" || key == "use_dora" ||
-               key == "fan_in_fan_out" || key == "modules_to_save" || key == "use_qalora") {
-      // A rank is seen in the tensors.
-      if (holds_something(json) && key != "rank_pattern") {
-        fail_here(path, fmt::format("{} changes what the factors mean", key));
-      }
-    } else {
-      json.skip();
-    }
-  }
-  json.finish();
-  return c;
-}
-
-std::string adapter_config_json(const AdapterConfig& c) {
-  std::string targets;
-  for (const std::string& t : c.targets) {
-    targets += targets.empty() ? "\n    " : ",\n    ";
-    append_json_string(targets, t);
-  }
-  std::string base = "null";
-  if (!c.base_model.empty()) {
-    base.clear();
-    append_json_string(base, c.base_model);
-  }
-  return fmt::format(
-      "{{\n  \"alpha_pattern\": {{}},\n  \"auto_mapping\": null,\n"
-      "  \"base_model_name_or_path\": {},\n  \"bias\": \"none\",\n  \"fan_in_fan_out\": false,\n"
-      "  \"inference_mode\": true,\n  \"init_lora_weights\": true,\n  \"lora_alpha\": {},\n"
-      "  \"lora_dropout\": {},\n  \"modules_to_save\": null,\n  \"peft_type\": \"LORA\",\n"
-      "  \"r\": {},\n  \"rank_pattern\": {{}},\n  \"revision\": null,\n"
-      "  \"target_modules\": [{}\n  ],\n  \"task_type\": \"SEQ_2_SEQ_LM\",\n"
-      "  \"use_dora\": false,\n  \"use_rslora\": {}\n}}\n",
-      base, c.alpha, c.dropout, c.rank, targets, c.root_scale);
-}
 
 LoraFile LoraFile::open(const std::string& folder, const Config& model) {
   LoraFile f(Checkpoint::open(folder + "/" + kAdapterFile), read_adapter_config(folder));
@@ -155,8 +25,8 @@ LoraFile LoraFile::open(const std::string& folder, const Config& model) {
     const auto which = at == std::string::npos ? std::string() : name.substr(at);
     const auto matrix = matrices.find(name.substr(0, at));
     if ((which != ".lora_A.weight" && which != ".lora_B.weight") || matrix == matrices.end()) {
-      fail_here(path, fmt::format("{} is no factor of a matrix of {}", printable(t.entry->name),
-                                  model.name));
+      fail_adapter(path, fmt::format("{} is no factor of a matrix of {}", printable(t.entry->name),
+                                     model.name));
     }
     Module& m = modules[matrix->first];
     m.name = matrix->first;
@@ -164,21 +34,21 @@ LoraFile LoraFile::open(const std::string& folder, const Config& model) {
     const Shape& s = t.entry->shape;
     const std::int64_t rank = s.rank() == 2 ? s[a ? 0 : 1] : 0;
     const std::int64_t other = s.rank() == 2 ? s[a ? 1 : 0] : 0;
-    if (rank < 1 || rank > kMostRank || other != matrix->second[a ? 1 : 0] ||
+    if (rank < 1 || rank > kMaxAdapterRank || other != matrix->second[a ? 1 : 0] ||
         (m.rank != 0 && m.rank != rank) || !info(f.checkpoint_.dtype(t)).floating) {
-      fail_here(path, fmt::format("{} is {} {}; the matrix beside it is {}, rank {}",
-                                  printable(t.entry->name), f.checkpoint_.dtype(t), s,
-                                  matrix->second, m.rank));
+      fail_adapter(path, fmt::format("{} is {} {}; the matrix beside it is {}, rank {}",
+                                     printable(t.entry->name), f.checkpoint_.dtype(t), s,
+                                     matrix->second, m.rank));
     }
     m.rank = rank;
     (a ? m.a : m.b) = &t;
   }
   for (auto& [name, m] : modules) {
-    if (!m.a || !m.b) fail_here(path, fmt::format("{} has one factor without the other", name));
+    if (!m.a || !m.b) fail_adapter(path, fmt::format("{} has one factor without the other", name));
     f.rank_ = std::max(f.rank_, m.rank);
     f.modules_.push_back(std::move(m));
   }
-  if (f.modules_.empty()) fail_here(path, "there is no adapter in it");
+  if (f.modules_.empty()) fail_adapter(path, "there is no adapter in it");
   return f;
 }
 

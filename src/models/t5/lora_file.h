@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "io/checkpoint.h"
+#include "models/t5/adapter_config.h"
 #include "models/t5/adapters.h"
 #include "plan/runner.h"
 
@@ -15,28 +16,11 @@ namespace ballast::t5 {
 //   adapter_config.json        rank, alpha, targets, which model it belongs to
 
 inline constexpr const char* kAdapterFile = "adapter_model.safetensors";
-inline constexpr const char* kAdapterConfigFile = "adapter_config.json";
 
 // "encoder.block.0.layer.0.SelfAttention.q.lora_A.weight" in the file.
 inline std::string adapter_tensor_name(const std::string& name) {
   return "base_model.model." + name;
 }
-
-struct AdapterConfig {
-  std::int64_t rank = 8;  // PEFT's values for what a file leaves out
-  double alpha = 8;
-  bool root_scale = false;  // use_rslora: alpha / sqrt(rank), not alpha / rank
-  double dropout = 0;
-  std::vector<std::string> targets = {};  // last parts of module names
-  std::string base_model = {};            // "": it does not say
-};
-
-bool is_adapter_folder(const std::string& folder);  // there is an adapter_config.json in it
-
-// Fails with ErrorCode::input for what is no LoRA, or one whose factors mean something else (DoRA,
-// ranks and alphas by pattern, biases).
-AdapterConfig read_adapter_config(const std::string& folder);
-std::string adapter_config_json(const AdapterConfig& config);
 
 // An adapter that is there, headers read and checked.
 class LoraFile {
