@@ -14,6 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr double kMaxAlpha = 1e9;  // factors are scaled in f32
+
 // null, false, [] and {}: the same as nothing.
 bool holds_something(JsonReader& json) {
   using Kind = JsonReader::Kind;
@@ -75,6 +77,7 @@ AdapterConfig read_adapter_config(const std::string& folder) {
       if (c.rank < 1 || c.rank > kMaxAdapterRank) json.fail_value("expected a rank from 1 to 4096");
     } else if (key == "lora_alpha") {
       c.alpha = json.number();
+      if (std::abs(c.alpha) > kMaxAlpha) json.fail_value("expected an alpha of at most 1e9");
     } else if (key == "lora_dropout") {
       c.dropout = json.number();
     } else if (key == "use_rslora") {
