@@ -40,7 +40,11 @@ std::vector<Listed> read_lines(const MusubiDataset& d) {
     json.open_object();
     for (std::string_view k; json.next_key(k);) {
       if (k == key) {
-        item.path = resolve_path(std::string(json.string()), d.media);
+        const std::string written(json.string());
+        if (written.empty() || written.find('\0') != std::string::npos) {
+          json.fail_value("expected the path of a file");
+        }
+        item.path = resolve_path(written, d.media);
         path = true;
       } else if (k == "caption") {
         item.caption = json.string();

@@ -462,6 +462,18 @@ TEST_F(Encoding, ReadsAListOfMediaLineByLineInsideItsLimits) {
   EXPECT_FAILS(run(), ErrorCode::input, "lines.jsonl, line 2: more than 16777216 bytes");
 }
 
+TEST_F(Encoding, RefusesPathsInAListThatNameNoFile) {
+  request_.path = dir_.write(
+      "set.toml", "[general]\nresolution = [32, 32]\n[[datasets]]\nimage_jsonl_file = '" +
+                      dir_.path("lines.jsonl") + "'\ncache_directory = '" + dir_.path("images") +
+                      "'\n");
+  for (const char* path : {"", "clips/a.png\\u0000.txt"}) {
+    dir_.write("lines.jsonl",
+               fmt::format("{{\"image_path\": \"{}\", \"caption\": \"one\"}}\n", path));
+    EXPECT_FAILS(run(), ErrorCode::input, "expected the path of a file");
+  }
+}
+
 TEST_F(Encoding, WritesPairsBesideTheMedia) {
   encoders_.needs.latent_channels = 48;
   encoders_.needs.spatial_stride = 16;
