@@ -1,5 +1,6 @@
 #include "train/measured_profile.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "core/error.h"
@@ -81,7 +82,6 @@ std::optional<MachineProfile> load_profile(const std::string& device_name,
   if (path.empty()) return std::nullopt;
   MachineProfile p;
   p.estimate = false;
-  std::size_t rates = 0, wanted = 0;
   try {
     const auto text = read_text_file_if_there(path.string(), kLongestFile, "a machine profile");
     if (!text) return std::nullopt;
@@ -101,12 +101,11 @@ std::optional<MachineProfile> load_profile(const std::string& device_name,
           if (known || name != rate) return;
           known = true;
           value = json.number();
-          if (value > 0) ++rates;
         });
         each_optional_rate(p, [&](const char* rate, double& value) {
           if (known || name != rate) return;
           known = true;
-          value = json.number();
+          value = std::max(0.0, json.number());
         });
         if (!known) json.skip();
       }
@@ -117,8 +116,9 @@ std::optional<MachineProfile> load_profile(const std::string& device_name,
               e.what());
     return std::nullopt;
   }
-  each_rate(p, [&](const char*, double) { ++wanted; });
-  if (rates != wanted || p.name != device_name) return std::nullopt;
+  bool complete = true;
+  each_rate(p, [&](const char*, double value) { complete &= value > 0; });
+  if (!complete || p.name != device_name) return std::nullopt;
   return p;
 }
 

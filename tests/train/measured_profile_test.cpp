@@ -68,6 +68,29 @@ TEST(MeasuredProfile, ThatIsMissingBrokenOrIncompleteIsNone) {
   EXPECT_FALSE(load_profile("this", path));
 }
 
+TEST(MeasuredProfile, WithOneRateManyTimesIsIncomplete) {
+  const test::TempDir dir;
+  const std::filesystem::path path = std::filesystem::path(dir.path()) / "machine.json";
+  std::string text = "{\"name\": \"this\"";
+  for (int i = 0; i < 8; ++i) text += ", \"gemm_flops\": 1e12";
+  std::ofstream(path) << text << "}";
+  EXPECT_FALSE(load_profile("this", path));  // the bandwidths would be 0
+}
+
+TEST(MeasuredProfile, TakesTheLastOfARateAndNoneBelowZero) {
+  const test::TempDir dir;
+  const std::filesystem::path path = std::filesystem::path(dir.path()) / "machine.json";
+  save_profile(measured(), path);
+  const std::string whole = test::read_whole(path.string());
+  const auto with = [&](const std::string& more) {
+    std::ofstream(path) << whole.substr(0, whole.rfind('}')) << more << "}";
+    return load_profile("NVIDIA Test", path);
+  };
+  EXPECT_DOUBLE_EQ(with(", \"gemm_flops\": 5")->gemm_flops, 5);
+  EXPECT_FALSE(with(", \"gemm_flops\": -5"));
+  EXPECT_EQ(with(", \"fp8_gemm_flops\": -5")->fp8_gemm_flops, 0);
+}
+
 TEST(MeasuredProfile, GivesItsRatesAndNothingElse) {
   const test::TempDir dir;
   const char* const before = std::getenv("XDG_CACHE_HOME");
