@@ -40,7 +40,8 @@ std::vector<std::string> components_of(const fs::path& pipeline) {
   json.open_object();
   for (std::string_view key; json.next_key(key);) {
     std::string name(key);
-    const bool plain = name.find('/') == std::string::npos && !name.starts_with('.');
+    const bool plain = !name.empty() && !name.starts_with('.') &&
+                       name.find_first_of(std::string_view("/\0", 2)) == std::string::npos;
     if (plain && json.peek() == JsonReader::Kind::array) components.push_back(std::move(name));
     json.skip();
   }

@@ -227,8 +227,11 @@ TEST_F(FineTuneFiles, ABrokenIndexIsSaidBeforeTheRun) {
 TEST(ModelLayout, ComponentsOutsideTheFolderAreLeftOut) {
   const test::TempDir dir;
   dir.write("model/model_index.json",
-            R"({"transformer": ["a", "b"], "..": ["a", "b"], "../other": ["a", "b"]})");
+            R"({"transformer": ["a", "b"], "..": ["a", "b"], "../other": ["a", "b"],
+                "": ["a", "b"], "vae\u0000": ["a", "b"]})");
   dir.write("other/secret.txt", "secret");
+  dir.write("model/private/notes.txt", "private");
+  dir.write("model/vae/config.json", "{}");
   dir.write("model/transformer/config.json", "{}");
   const ModelLayout layout = layout_of(dir.path("model/transformer/"), wan::Dialect::diffusers, "");
   ASSERT_EQ(layout.kind, ModelLayout::Kind::pipeline);
@@ -239,6 +242,8 @@ TEST(ModelLayout, ComponentsOutsideTheFolderAreLeftOut) {
   EXPECT_TRUE(fs::exists(dir.path("to/model/transformer/diffusion_pytorch_model.safetensors")));
   EXPECT_FALSE(fs::exists(dir.path("to/other")));
   EXPECT_FALSE(fs::exists(dir.path("to/model/other")));
+  EXPECT_FALSE(fs::exists(dir.path("to/model/private")));  // an empty name is the whole folder
+  EXPECT_FALSE(fs::exists(dir.path("to/model/vae")));
 }
 
 TEST(ShardedWeights, HaveTheNamesOfTheirLibrary) {
