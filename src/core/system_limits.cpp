@@ -79,6 +79,7 @@ std::optional<std::string> pids_limit(const std::filesystem::path& root) {
     if (!unified && v1 == std::string::npos) continue;
     const std::string mount = unified ? "/sys/fs/cgroup" : "/sys/fs/cgroup/pids";
     std::string group = line.substr(unified ? 3 : v1 + 6);
+    if (!group.starts_with('/')) continue;
     for (;;) {  // up to the root
       const std::string path = mount + (group == "/" ? "" : group) + "/pids.max";
       std::ifstream file(root / path.substr(1));

@@ -35,6 +35,12 @@ TEST(PidsLimit, IsNoneWhereNoneIsSet) {
   EXPECT_EQ(pids_limit(root.path()), std::nullopt);
 }
 
+TEST(PidsLimit, OfAGroupWithoutAPathIsNone) {
+  FakeRoot root;
+  root.file("proc/self/cgroup", "0::a\n8:pids:b/c\n0::\n").file("sys/fs/cgroup/pids.max", "9\n");
+  EXPECT_EQ(pids_limit(root.path()), std::nullopt);
+}
+
 TEST(OpenFiles, AreRaisedToTheHardLimitAndNamedWhenTheyRunOut) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
