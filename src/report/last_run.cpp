@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/error.h"
 #include "memory/disk_file.h"
 #include "memory/text_file.h"
 #include "report/flight_record.h"
@@ -49,6 +50,7 @@ std::optional<std::string> last_run() {
   auto text = file ? read_text_file_if_there(file->string(), kLongestPath, "a path") : std::nullopt;
   if (!text || text->empty() || text->back() != '\n') return std::nullopt;
   text->pop_back();
+  if (text->find('\0') != std::string::npos) return std::nullopt;
   return text;
 }
 
@@ -75,7 +77,7 @@ std::optional<std::string> find_run_file(const std::string& path, std::string_vi
   }
   const bool absent = error == std::errc::no_such_file_or_directory;
   if (error && !absent && error != std::errc::not_a_directory) {
-    fail_io(path, "look for a run there", error.value());
+    fail_io(printable(path, 400), "look for a run there", error.value());
   }
   return newest;
 }

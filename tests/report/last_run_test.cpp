@@ -6,6 +6,7 @@
 #include <chrono>
 #include <filesystem>
 
+#include "core/error.h"
 #include "tests/support/temp_dir.h"
 
 namespace ballast {
@@ -31,6 +32,22 @@ TEST_F(LastRun, HomeThatCannotBeWrittenIsNoError) {
   dir_.write("state", "a file, not a folder");
   remember_last_run("/runs/one/flight_record");
   EXPECT_FALSE(last_run().has_value());
+}
+
+TEST_F(LastRun, PathsThatNobodyWroteAreSafeToPrint) {
+  dir_.write("state/ballast/last_run", std::string_view("/runs/a\0b\n", 10));
+  EXPECT_FALSE(last_run().has_value());
+  const std::string hostile = "/\x1b[2J" + std::string(60'000, 'x');
+  dir_.write("state/ballast/last_run", hostile + "\n");
+  ASSERT_EQ(last_run(), hostile);
+  try {
+    find_flight_record(hostile);
+    FAIL() << "a name of 60,000 bytes was found";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::io);
+    EXPECT_EQ(std::string_view(e.what()).find('\x1b'), std::string_view::npos);
+    EXPECT_LT(std::string_view(e.what()).size(), 1000u);
+  }
 }
 
 TEST_F(LastRun, NewestRunOfAnOutputFolderIsFound) {
