@@ -1,6 +1,7 @@
-// Prompts, one per line: of a training run without a dataset, of previews with their options, and
-// as the text encoder gets them.
+// Prompts, one per line: of a training run without a dataset, of previews with their options, of
+// the commands `sample` and `generate`, and as the text encoder gets them.
 
+#include "app/prompt_lines.h"
 #include "data/clean_text.h"
 #include "fuzz.h"
 #include "io/utf8.h"
@@ -21,6 +22,12 @@ void one_input(Input input) {
         require(!prompt.empty() && !first_invalid_utf8(prompt));
       });
     }
+  });
+  accepts([&] {
+    constexpr std::size_t kMaxPrompts = 100;
+    const std::vector<std::string> prompts = read_prompts(stored.path(), kMaxPrompts);
+    require(!prompts.empty() && prompts.size() <= kMaxPrompts);
+    for (const std::string& p : prompts) require(!p.empty() && p.find('\n') == p.npos);
   });
   while (input.size() > 0) {
     const std::string_view line = input.line();
