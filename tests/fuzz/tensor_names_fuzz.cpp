@@ -1,7 +1,8 @@
 // The tensors of a model file and what they make: a line of bytes that fill them, then tensors line
-// by line (fuzz.h), with prefixes, scales and quantisation notes.
+// by line (fuzz.h), with prefixes, scales and quantisation notes. One file may hold several parts.
 
 #include "fuzz.h"
+#include "io/checkpoint_parts.h"
 #include "io/tensor_names.h"
 #include "models/wan/names.h"
 #include "models/wan/recognise.h"
@@ -16,6 +17,11 @@ void one_input(Input input) {
     const Checkpoint checkpoint = Checkpoint::open(stored.path(), DiskMode::buffered);
     for (const NamedTensor& t : read_tensor_names(checkpoint).tensors) {
       require((t.layout == ScaleLayout::none) == !t.scale.has_value());
+    }
+    if (parts_in(checkpoint).several()) {
+      for (const CheckpointPart part : {CheckpointPart::vae, CheckpointPart::text_encoder}) {
+        accepts([&] { open_part(stored.path(), part, DiskMode::buffered); });
+      }
     }
     const wan::TensorMap names(checkpoint);
     for (const wan::WanTensor& t : names.tensors()) require(names.find(t.name) == &t);
