@@ -2,28 +2,15 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "io/checkpoint.h"
 #include "models/wan_vae/layers.h"
+#include "models/wan_vae/recognise.h"
 #include "nn/staging_ring.h"
 #include "plan/program_builder.h"
 
 namespace ballast::wan_vae {
-
-enum class Dialect : std::uint8_t { official, diffusers };
-
-struct Recognised {
-  Config config;
-  Dialect dialect;
-};
-// Where a file's metadata have its latents' statistics, as JSON lists of numbers.
-inline constexpr const char *kLatentMeanKey = "latents_mean", *kLatentStdKey = "latents_std";
-
-// Which VAE a checkpoint holds, by names and shapes; nullopt: none of these. Its latents'
-// statistics are those of its config.json (io/vae_statistics.h), else of the file's metadata.
-std::optional<Recognised> recognise(const Checkpoint& checkpoint);
 
 // Where the tensors of a network are, unit by unit in order of tensors_of(). Fails with
 // ErrorCode::input where one is missing or has another shape.
