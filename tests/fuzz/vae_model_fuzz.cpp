@@ -19,7 +19,7 @@ void one_input(Input input) {
     const wan_vae::Config& c = found->config;
     require(c.encoder_dim > 0 && c.decoder_dim > 0 && c.z_dim > 0);
     require(c.latent_mean.size() == c.latent_std.size());
-    for (const float std : c.latent_std) require(std::isfinite(std) && std > 0);
+    for (const float std : c.latent_std) require(std::isnormal(std) && std > 0);
   });
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <string_view>
 #include <vector>
 
 #include "core/error.h"
@@ -21,7 +23,9 @@ std::vector<float> list_of(const Checkpoint& checkpoint, const char* key, std::i
   while (json.next_element()) values.push_back(static_cast<float>(json.number()));
   json.finish();
   const bool positive = std::ranges::all_of(values, [&](float x) {
-    return std::isfinite(x) && (std::string_view(key) != kLatentStdKey || x > 0);
+    // A std below the smallest normal float would make infinities of latents.
+    const bool divides = std::string_view(key) == kLatentStdKey;
+    return std::isfinite(x) && (!divides || x >= std::numeric_limits<float>::min());
   });
   if (std::ssize(values) != count || !positive) {
     fail(ErrorCode::input,
