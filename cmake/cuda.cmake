@@ -68,7 +68,6 @@ else()
   # pads a RUNPATH that it means to shorten with a colon, which the loader reads as the current folder.
   list(APPEND CMAKE_INSTALL_RPATH ${CUDAToolkit_LIBRARY_DIR})
   set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
-  add_compile_definitions(BALLAST_CUDA)
 
   set(architectures ${CMAKE_CUDA_ARCHITECTURES})
   if(architectures STREQUAL "native")

@@ -9,6 +9,8 @@ cd "$(dirname "$0")/.."
 
 # On a miss ccache then need not preprocess a source before the compiler does.
 export CCACHE_DEPEND=${CCACHE_DEPEND:-1}
+# Paths relative to the build folder, so that presets share what they compile alike.
+export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD}
 
 preset=${1:-release}
 shift || true

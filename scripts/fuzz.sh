@@ -5,7 +5,7 @@
 # kept in build/fuzz/corpus, findings in build/fuzz, what targets print in build/fuzz/logs.
 #   --no-build   runs what is in build/fuzz/bin: also on a machine without a compiler
 #   --json FILE  writes the table as JSON; tools/fuzz_table.py puts it into docs/reliability.md
-# BALLAST_JOBS limits the processes.
+# BALLAST_JOBS limits the processes; with BALLAST_FUZZ_SEED inputs are not drawn at random.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -73,6 +73,7 @@ fuzz() { # target worker
   local corpus=build/fuzz/corpus/$name seeds=tests/fuzz/corpus/$name
   mkdir -p "$corpus"
   [ ! -f "tests/fuzz/$name.dict" ] || options+=("-dict=tests/fuzz/$name.dict")
+  [ -z "${BALLAST_FUZZ_SEED:-}" ] || options+=("-seed=$((BALLAST_FUZZ_SEED + $2))")
   TMPDIR=$place "build/fuzz/bin/${name}_fuzz" -max_total_time="$each" -entropic=0 -timeout=10 -rss_limit_mb=2048 \
     -malloc_limit_mb=128 -print_final_stats=1 -artifact_prefix="build/fuzz/$name-" "${options[@]}" \
     "$corpus" "$seeds" >"$logs/$name.$2.log" 2>&1 || touch "$logs/$name.$2.failed"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the program and the tests, and runs all tests that need no GPU. Further arguments go to ctest:
+# Builds the program and the tests, and runs all tests that need no GPU but for those that take minutes
+# (ctest -L long; .ci/run runs them too). Further arguments go to ctest:
 #   scripts/test.sh -R Planner
 set -euo pipefail
 cd "$(dirname "$0")/.."

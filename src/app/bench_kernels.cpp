@@ -20,6 +20,7 @@
 #include "ops/layer_norm.h"
 #include "ops/linear_cuda.h"
 #include "ops/noise.h"
+#include "ops/on_device.h"
 #include "ops/quantize_rows.h"
 #include "ops/residual_norm.h"
 #include "ops/rms_norm.h"

@@ -6,9 +6,9 @@
 
 #include "app/command.h"
 #include "app/output.h"
-#include "core/device.h"
 #include "core/simd.h"
 #include "memory/disk_speed.h"
+#include "memory/gpu.h"
 #include "memory/machine.h"
 #include "report/flight_diagnosis.h"
 #include "report/flight_record.h"
@@ -188,7 +188,7 @@ std::string Doctor::as_text(const Machine& m, const std::optional<LastRun>& last
   line("compute threads", fmt::format("{}", usable_cpus(m)),
        "used unless --threads says otherwise");
   line("vector instructions", name_of(isa()), "");
-  line("CUDA", kBuiltWithCuda ? "yes" : "no", "in this build");
+  line("CUDA", built_with_cuda() ? "yes" : "no", "in this build");
   return text;
 }
 
@@ -211,7 +211,7 @@ std::string Doctor::as_json(const Machine& m, const std::optional<LastRun>& last
             {"cgroup_cpus", json_of_number(m.cgroup.cpus)},
             {"threads", usable_cpus(m)},
             {"isa", name_of(isa())},
-            {"cuda", kBuiltWithCuda}};
+            {"cuda", built_with_cuda()}};
   j["gpu"] = json_of(gpu);
   const bool measured = speed && speed->problem.empty();
   j["disk_read_bytes_per_s"] = measured ? Json(speed->read) : Json(nullptr);

@@ -31,6 +31,10 @@ struct GpuInfo {
 GpuInfo open_gpu(int index = 0);
 // Whether open_gpu() would succeed; makes no context.
 bool gpu_is_usable();
+// Whether this build has the CUDA backend.
+bool built_with_cuda();
+// ErrorCode::device; for builds without it.
+[[noreturn]] void fail_without_cuda();
 // Other threads of this process work on the same device.
 void use_gpu();
 

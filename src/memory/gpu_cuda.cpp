@@ -101,6 +101,8 @@ GpuInfo open_gpu(int index) {
   return info;
 }
 
+bool built_with_cuda() { return true; }
+
 bool gpu_is_usable() {
   int count = 0, driver = 0, runtime = 0, major = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess ||

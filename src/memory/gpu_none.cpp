@@ -2,61 +2,57 @@
 #include "memory/gpu.h"
 
 namespace ballast {
-namespace {
 
-[[noreturn]] void no_gpu() {
-  on_device(
-      Device::cuda, [] {}, [] {});  // says what is missing
-  check(false, "gpu_none.cpp is linked into a build with CUDA");
-  std::abort();
+void fail_without_cuda() {
+  fail(ErrorCode::device, "this build of Ballast has no CUDA support",
+       {{"--device cpu", "runs on the CPU"}});
 }
 
-}  // namespace
-
-GpuInfo open_gpu(int) { no_gpu(); }
+GpuInfo open_gpu(int) { fail_without_cuda(); }
 bool gpu_is_usable() { return false; }
+bool built_with_cuda() { return false; }
 void use_gpu() {}
-GpuMemory gpu_memory() { no_gpu(); }
-Bytes gpu_memory_of_process() { no_gpu(); }
+GpuMemory gpu_memory() { fail_without_cuda(); }
+Bytes gpu_memory_of_process() { fail_without_cuda(); }
 
-GpuMark::GpuMark(Kind) { no_gpu(); }
+GpuMark::GpuMark(Kind) { fail_without_cuda(); }
 GpuMark::~GpuMark() = default;
 GpuMark::GpuMark(GpuMark&&) noexcept {}
 GpuMark& GpuMark::operator=(GpuMark&&) noexcept { return *this; }
-void GpuMark::wait() const { no_gpu(); }
-bool GpuMark::passed() const { no_gpu(); }
-double seconds_between(const GpuMark&, const GpuMark&) { no_gpu(); }
+void GpuMark::wait() const { fail_without_cuda(); }
+bool GpuMark::passed() const { fail_without_cuda(); }
+double seconds_between(const GpuMark&, const GpuMark&) { fail_without_cuda(); }
 
 GpuRecording::~GpuRecording() = default;
 GpuRecording::GpuRecording(GpuRecording&&) noexcept {}
 GpuRecording& GpuRecording::operator=(GpuRecording&&) noexcept { return *this; }
 
-GpuQueue::GpuQueue() { no_gpu(); }
+GpuQueue::GpuQueue() { fail_without_cuda(); }
 GpuQueue::~GpuQueue() = default;
-void GpuQueue::record(GpuMark&) { no_gpu(); }
-void GpuQueue::wait(const GpuMark&) { no_gpu(); }
-void GpuQueue::finish() { no_gpu(); }
-void GpuQueue::begin_recording() { no_gpu(); }
-GpuRecording GpuQueue::end_recording() { no_gpu(); }
-bool GpuQueue::recording_is_broken() const { no_gpu(); }
-void GpuQueue::play(const GpuRecording&) { no_gpu(); }
+void GpuQueue::record(GpuMark&) { fail_without_cuda(); }
+void GpuQueue::wait(const GpuMark&) { fail_without_cuda(); }
+void GpuQueue::finish() { fail_without_cuda(); }
+void GpuQueue::begin_recording() { fail_without_cuda(); }
+GpuRecording GpuQueue::end_recording() { fail_without_cuda(); }
+bool GpuQueue::recording_is_broken() const { fail_without_cuda(); }
+void GpuQueue::play(const GpuRecording&) { fail_without_cuda(); }
 void GpuQueue::reach(std::uint32_t) {}
 void GpuQueue::forget_place() {}
 std::optional<std::uint32_t> GpuQueue::reached() const { return std::nullopt; }
 
 GpuArena::GpuArena(Bytes size, const std::string&, Reach) {
-  if (size.count > 0) no_gpu();
+  if (size.count > 0) fail_without_cuda();
 }
 GpuArena::~GpuArena() = default;
 GpuArena::GpuArena(GpuArena&&) noexcept {}
 GpuArena& GpuArena::operator=(GpuArena&&) noexcept { return *this; }
 
-PinnedRegion::PinnedRegion(std::byte*, Bytes) { no_gpu(); }
+PinnedRegion::PinnedRegion(std::byte*, Bytes) { fail_without_cuda(); }
 PinnedRegion::~PinnedRegion() = default;
 PinnedRegion::PinnedRegion(PinnedRegion&&) noexcept {}
 PinnedRegion& PinnedRegion::operator=(PinnedRegion&&) noexcept { return *this; }
 
-void gpu_copy(void*, const void*, Bytes) { no_gpu(); }
-void gpu_fill(void*, int, Bytes) { no_gpu(); }
+void gpu_copy(void*, const void*, Bytes) { fail_without_cuda(); }
+void gpu_fill(void*, int, Bytes) { fail_without_cuda(); }
 
 }  // namespace ballast

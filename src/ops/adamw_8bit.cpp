@@ -8,6 +8,7 @@
 #include "core/simd.h"
 #include "ops/adamw_8bit_cuda.h"
 #include "ops/cuda_call.h"
+#include "ops/on_device.h"
 #include "ops/ordered_sum_call.h"
 #include "ops/update_rounding_call.h"
 #include "plan/bindings.h"

@@ -10,6 +10,7 @@
 #include "ops/attention_cuda_workspace.h"
 #include "ops/attention_products.h"
 #include "ops/cuda_call.h"
+#include "ops/on_device.h"
 
 namespace ballast::ops {
 

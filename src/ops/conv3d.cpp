@@ -9,6 +9,7 @@
 #include "ops/copy.h"
 #include "ops/fill.h"
 #include "ops/linear_scratch.h"
+#include "ops/on_device.h"
 #include "ops/quantum.h"
 #include "plan/bindings.h"
 

@@ -4,6 +4,7 @@
 #include "core/simd.h"
 #include "ops/copy_cuda.h"
 #include "ops/cuda_call.h"
+#include "ops/on_device.h"
 #include "ops/strided_walk.h"
 #include "plan/bindings.h"
 

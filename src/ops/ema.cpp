@@ -4,6 +4,7 @@
 #include "core/simd.h"
 #include "ops/cuda_call.h"
 #include "ops/ema_cuda.h"
+#include "ops/on_device.h"
 #include "ops/update_rounding.h"
 #include "plan/bindings.h"
 

@@ -7,6 +7,7 @@
 #include "core/simd.h"
 #include "ops/cuda_call.h"
 #include "ops/fill_cuda.h"
+#include "ops/on_device.h"
 #include "ops/strided_walk.h"
 #include "plan/bindings.h"
 

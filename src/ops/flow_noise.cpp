@@ -4,6 +4,7 @@
 #include "core/simd.h"
 #include "ops/cuda_call.h"
 #include "ops/flow_noise_cuda.h"
+#include "ops/on_device.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {

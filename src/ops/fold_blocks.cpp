@@ -3,6 +3,7 @@
 #include "core/simd.h"
 #include "ops/cuda_call.h"
 #include "ops/fold_blocks_cuda.h"
+#include "ops/on_device.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {

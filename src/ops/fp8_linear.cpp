@@ -7,6 +7,7 @@
 #include "ops/fp8_linear_cuda.h"
 #include "ops/fp8_linear_kernels.h"
 #include "ops/linear_scratch.h"
+#include "ops/on_device.h"
 #include "ops/quantum.h"
 #include "plan/bindings.h"
 

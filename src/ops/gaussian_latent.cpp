@@ -4,6 +4,7 @@
 #include "core/simd.h"
 #include "ops/cuda_call.h"
 #include "ops/gaussian_latent_cuda.h"
+#include "ops/on_device.h"
 #include "ops/ordered_sum_call.h"
 #include "plan/bindings.h"
 

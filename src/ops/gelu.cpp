@@ -3,6 +3,7 @@
 #include "core/simd.h"
 #include "ops/cuda_call.h"
 #include "ops/gelu_cuda.h"
+#include "ops/on_device.h"
 #include "ops/row_checks.h"
 #include "plan/bindings.h"
 

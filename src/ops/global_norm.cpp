@@ -10,6 +10,7 @@
 #include "ops/fill.h"
 #include "ops/global_norm_cuda.h"
 #include "ops/linear.h"
+#include "ops/on_device.h"
 #include "ops/ordered_sum.h"
 #include "ops/ordered_sum_call.h"
 #include "plan/bindings.h"

@@ -4,6 +4,7 @@
 #include "core/simd.h"
 #include "ops/cuda_call.h"
 #include "ops/inlay_cuda.h"
+#include "ops/on_device.h"
 #include "ops/row_checks.h"
 #include "plan/bindings.h"
 

@@ -6,6 +6,7 @@
 #include "ops/cuda_call.h"
 #include "ops/linear_kernels.h"
 #include "ops/linear_scratch.h"
+#include "ops/on_device.h"
 #include "ops/quantum.h"
 
 namespace ballast::ops {

@@ -4,6 +4,7 @@
 #include "core/simd.h"
 #include "ops/cuda_call.h"
 #include "ops/noise_cuda.h"
+#include "ops/on_device.h"
 
 namespace ballast::ops {
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/error.h"
+#include "ops/on_device.h"
 #include "ops/ordered_sum_cuda.h"
 #include "plan/bindings.h"
 

@@ -6,6 +6,7 @@
 #include "core/convert.h"
 #include "core/simd.h"
 #include "ops/cuda_call.h"
+#include "ops/on_device.h"
 #include "ops/quantize_rows_cuda.h"
 #include "plan/bindings.h"
 

@@ -2,6 +2,7 @@
 
 #include "core/simd.h"
 #include "ops/cuda_call.h"
+#include "ops/on_device.h"
 #include "ops/relu_cuda.h"
 #include "ops/row_checks.h"
 #include "plan/bindings.h"

@@ -2,6 +2,7 @@
 
 #include "core/simd.h"
 #include "ops/cuda_call.h"
+#include "ops/on_device.h"
 #include "ops/ordered_sum_call.h"
 #include "ops/rms_norm_cuda.h"
 #include "ops/rope_3d.h"

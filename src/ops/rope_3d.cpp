@@ -2,6 +2,7 @@
 
 #include "core/simd.h"
 #include "ops/cuda_call.h"
+#include "ops/on_device.h"
 #include "ops/rope_3d_cuda.h"
 #include "plan/bindings.h"
 

@@ -2,6 +2,7 @@
 
 #include "core/simd.h"
 #include "ops/cuda_call.h"
+#include "ops/on_device.h"
 #include "ops/row_checks.h"
 #include "ops/softmax_cuda.h"
 #include "plan/bindings.h"

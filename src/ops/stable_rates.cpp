@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "core/simd.h"
 #include "ops/cuda_call.h"
+#include "ops/on_device.h"
 #include "ops/ordered_sum_call.h"
 #include "ops/stable_rates_cuda.h"
 #include "ops/update_rounding.h"

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <array>
 
-#include "core/device.h"
 #include "memory/budget.h"
+#include "memory/gpu.h"
 #include "memory/proc_text.h"
 
 namespace ballast {
@@ -136,7 +136,7 @@ MachineCheck check_gpu(const std::filesystem::path& root) {
   const auto version = read_text(root / "proc/driver/nvidia/version");
   const bool node = std::filesystem::exists(root / "dev/nvidiactl", error) ||
                     std::filesystem::exists(root / "dev/nvidia0", error);
-  const std::string build = kBuiltWithCuda ? "" : "; this build computes on the CPU";
+  const std::string build = built_with_cuda() ? "" : "; this build computes on the CPU";
   if (!version && !node) {
     return {"GPU", State::good, "no NVIDIA driver" + build, ""};
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "memory/budget.h"
+#include "memory/gpu.h"
 #include "memory/machine.h"
 #include "train/measured_profile.h"
 
@@ -85,8 +86,9 @@ Budget budget_on(const RunTarget& target, const DeclaredBudget& declared, bool i
 }
 
 RunTarget this_machine(const ComputeOptions& options) {
-  const bool gpu = options.device == DeviceChoice::cuda ||
-                   (options.device == DeviceChoice::automatic && kBuiltWithCuda && gpu_is_usable());
+  const bool gpu =
+      options.device == DeviceChoice::cuda ||
+      (options.device == DeviceChoice::automatic && built_with_cuda() && gpu_is_usable());
   if (gpu) return gpu_target(open_gpu(), options);
   const int threads = options.threads > 0 ? options.threads : usable_cpus(read_machine());
   return target_of(with_measured_rates(cpu_profile(threads), "this"), options);

@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "ops/attention_cuda.h"
 #include "ops/cuda_call.h"
+#include "ops/on_device.h"
 #include "tests/support/attention_case.h"
 
 // A bias on the scores, its gradient, and the causal mask: in the reference, in the plain GPU

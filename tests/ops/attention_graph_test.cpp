@@ -4,6 +4,7 @@
 
 #include "core/device.h"
 #include "ops/attention_cuda_workspace.h"
+#include "ops/on_device.h"
 #include "tests/support/cudnn_without_gpu.h"
 
 // These tests need cuDNN and no GPU.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ops/on_device.h"
 #include "tests/support/cudnn_without_gpu.h"
 
 // These tests need cuDNN and no GPU.

@@ -7,6 +7,7 @@
 
 #include "core/thread_pool.h"
 #include "ops/linear_cuda.h"
+#include "ops/on_device.h"
 #include "tests/support/sample_tensor.h"
 #include "tests/support/test_device.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/device.h"
+#include "memory/gpu.h"
 #include "tests/support/temp_dir.h"
 
 // cuDNN says what it can compute on a GPU, and with how much memory, where that GPU is not: given
@@ -48,7 +48,7 @@ inline std::string find_driver_library() {
 class CudnnWithoutGpu : public testing::TestWithParam<Gpu> {
  protected:
   void SetUp() override {
-    if (!kBuiltWithCuda) GTEST_SKIP() << "this build has no CUDA";
+    if (!built_with_cuda()) GTEST_SKIP() << "this build has no CUDA";
     if (!dlopen("libcudnn.so.9", RTLD_NOW)) GTEST_SKIP() << dlerror();
     static const std::string missing = find_driver_library();
     if (!missing.empty()) GTEST_SKIP() << missing;

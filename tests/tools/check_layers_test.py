@@ -104,7 +104,7 @@ class LayerCheck(unittest.TestCase):
         self.expect_one({"src/io/a.cpp": "  # if X\n#endif\n"}, "src/io/a.cpp:1", "conditional")
         self.expect_clean(
             {
-                "src/core/device.h": "#pragma once\n" + text,
+                "src/ops/on_device.h": "#pragma once\n" + text,
                 "src/core/simd.h": "#pragma once\n" + text,
                 "src/core/simd.cpp": text,
                 "src/ops/a_cuda.cu": text,
