@@ -1,9 +1,14 @@
 #include "plan/program_builder.h"
 
+#include <atomic>
+
 #include "core/error.h"
+#include "plan/recording_cost.h"
 
 namespace ballast {
 namespace {
+
+std::atomic<std::uint64_t> instruction_count = 0;
 
 // Bytes from the first to one past the last element.
 std::uint64_t span_bytes(const Shape& shape, const Shape& strides, DType dtype) {
@@ -151,6 +156,9 @@ void ProgramBuilder::add(std::string_view name, Access access, Kernel run, Kerne
        .cost = access.cost,
        .run = std::move(run),
        .prepare = std::move(prepare)});
+  instruction_count.fetch_add(1, std::memory_order_relaxed);
 }
+
+std::uint64_t recorded_instructions() { return instruction_count; }
 
 }  // namespace ballast

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 
 #include "ops/quantum.h"
 #include "ops/sgemm.h"
@@ -45,8 +44,6 @@ bool several_samples(const DitJob& job) {
 }
 
 namespace {
-
-std::atomic<std::uint64_t> instruction_count = 0;
 
 constexpr std::int64_t kFewBlocks = 3;  // from here on one block more adds the same again
 
@@ -128,11 +125,8 @@ RecordedJob record(const FitRequest& request, const MemoryPolicy& policy) {
   if (!request.companion.ways.empty()) {
     request.companion.ways[request.companion.chosen()](r.set);
   }
-  for (const Program& p : r.set.programs) instruction_count += p.instructions.size();
   return r;
 }
-
-std::uint64_t recorded_instructions() { return instruction_count; }
 
 std::string step_program(std::size_t run) { return run_program("step", run); }
 

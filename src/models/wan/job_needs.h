@@ -34,8 +34,6 @@ struct RecordedJob {
   std::vector<std::vector<StepPart>> parts;  // by kind of step
 };
 RecordedJob record(const FitRequest& request, const MemoryPolicy& policy);
-// Instructions of all that record() has recorded in this process: what a search costs.
-std::uint64_t recorded_instructions();
 std::string step_program(std::size_t run);  // the name of StepPart::run's
 
 // What no arena holds.

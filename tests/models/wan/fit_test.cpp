@@ -9,6 +9,7 @@
 #include "models/wan/job_needs.h"
 #include "models/wan/weights.h"
 #include "ops/quantum.h"
+#include "plan/recording_cost.h"
 
 namespace ballast::wan {
 namespace {
