@@ -5,9 +5,9 @@
 #include <cstring>
 #include <vector>
 
+#include "core/checksum.h"
 #include "data/token_cache.h"
 #include "fuzz.h"
-#include "core/checksum.h"
 
 namespace ballast::fuzz {
 namespace {
