@@ -16,6 +16,9 @@ namespace ballast::data {
 namespace {
 
 constexpr std::size_t kMostMedia = 10'000'000;
+// File systems take names of 255 bytes; the longest suffix is _00000-081_0832x0480_wan.safetensors,
+// whose numbers may have more digits.
+constexpr std::size_t kLongestStem = 255 - 45;
 constexpr std::array<std::string_view, 10> kMusubiVideos = {"mp4", "webm", "avi", "mkv", "mov",
                                                             "flv", "wmv",  "m4v", "mpg", "mpeg"};
 constexpr std::array<std::string_view, 9> kPairMedia = {"mp4", "avi",  "mov",  "mkv", "png",
@@ -179,6 +182,17 @@ class WorkList {
     work_.skipped.push_back({path, std::move(reason)});
   }
 
+  // Whether files of the cache can have this name with a suffix; else the media file is skipped.
+  bool takes_name(const std::string& path, std::string_view stem) {
+    const std::size_t bytes = stem.size() - (stem.rfind('/') + 1);
+    if (bytes <= kLongestStem) return true;
+    skip(path,
+         fmt::format("its name has {} bytes; with more than {} the names of its cache are too "
+                     "long for file systems",
+                     bytes, kLongestStem));
+    return false;
+  }
+
  private:
   EncodingWork& work_;
   const DatasetRequest& request_;
@@ -204,6 +218,7 @@ void list_musubi_work(const MusubiDataset& d, const DatasetRequest& request,
   std::map<std::string, std::string> seen;  // stem: path
   for (const Listed& item : items) {
     const std::string stem(stem_of(std::filesystem::path(item.path).filename().string()));
+    if (!list.takes_name(item.path, stem)) continue;
     const auto [other, first] = seen.emplace(stem, item.path);
     if (!first) {
       list.skip(item.path, fmt::format("its cache would have the names of that of {}",
@@ -251,8 +266,13 @@ void list_embedding_pair_work(const std::string& folder, const DatasetRequest& r
   for (const std::string& name : names) {
     const std::string stem(stem_of(name));
     const std::string path = fmt::format("{}/{}", folder, name);
-    if (name.ends_with(".txt")) list.add_text(stem, read_caption(path));
-    if (!ends_in(name, kPairMedia)) continue;
+    const bool text = name.ends_with(".txt");
+    if (!text && !ends_in(name, kPairMedia)) continue;
+    if (!list.takes_name(path, stem)) continue;
+    if (text) {
+      list.add_text(stem, read_caption(path));
+      continue;
+    }
     const auto [other, first] = seen.emplace(stem, name);
     if (first) {
       list.add_media(path, stem);

@@ -474,6 +474,30 @@ TEST_F(Encoding, RefusesPathsInAListThatNameNoFile) {
   }
 }
 
+TEST_F(Encoding, SkipsMediaWhoseNamesLeaveNoRoomForThoseOfACache) {
+  const std::string name(240, 'n');
+  add("a.png", "64 64 1 0", "one");
+  add(name + ".png", "64 64 1 0", "two");
+  request_.path = dir_.write(
+      "set.toml",
+      "[general]\nresolution = [32, 32]\n[[datasets]]\nimage_jsonl_file = '" +
+          dir_.write("lines.jsonl", fmt::format("{{\"image_path\": \"clips/{}.png\", \"caption\": "
+                                                "\"two\"}}\n{{\"image_path\": \"clips/a.png\", "
+                                                "\"caption\": \"one\"}}\n",
+                                                name)) +
+          "'\ncache_directory = '" + dir_.path("images") + "'\n");
+  const EncodingReport report = run();
+  EXPECT_EQ(report.clips, 1);
+  ASSERT_EQ(report.skipped.size(), 1u);
+  EXPECT_THAT(report.skipped[0].reason, ::testing::HasSubstr("its name has 240 bytes"));
+  request_.path = dir_.path("clips");
+  encoders_.needs.latent_channels = 48;  // of pairs beside the media
+  encoders_.needs.spatial_stride = 16;
+  request_.needs = encoders_.needs;
+  request_.needs.pixel_multiple = 32;
+  EXPECT_THAT(run().skipped.at(0).reason, ::testing::HasSubstr("its name has 240 bytes"));
+}
+
 TEST_F(Encoding, WritesPairsBesideTheMedia) {
   encoders_.needs.latent_channels = 48;
   encoders_.needs.spatial_stride = 16;
