@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "core/stopwatch.h"
+#include "fit/fit.h"
 #include "memory/gpu.h"
 #include "memory/process_memory.h"
 #include "plan/runner.h"
@@ -21,10 +22,11 @@ namespace {
 // The pair with its runner, loaded and with inputs.
 class BenchPair {
  public:
-  BenchPair(const student::PairRequest& request, const student::PairJob& job,
-            const Backend& backend) {
-    set_.backend = backend;
-    pair_ = std::make_unique<student::Pair>(set_, job, request.teacher, request.profile);
+  explicit BenchPair(const fit::PlannedRun& planned) {
+    const auto& planned_job = planned.job.as<student::FitJob>();
+    const student::PairJob job = planned_job.under(planned.policy);
+    set_.backend = planned.set.backend;
+    pair_ = std::make_unique<student::Pair>(set_, job, planned_job.teacher, planned_job.profile);
     plan_ = plan_memory(set_);
     runner_ = std::make_unique<Runner>(set_, plan_);
     runner_->run("load");
@@ -149,53 +151,55 @@ void BenchDistill::declare(CLI::App& app) {
   app.add_flag("--json", json_, "one JSON document");
 }
 
-student::PairRequest BenchDistill::request() const {
-  student::PairRequest r;
+fit::Request BenchDistill::request() const {
+  fit::Request r = {.job = student::FitJob()};
+  student::FitJob& j = student::job_of(r);
   const auto preset = wan::find_preset(model_ == "14B" ? "wan2.2-t2v-a14b" : model_);
   if (!preset) fail_unknown("--model", model_, {"14B", "wan2.1-t2v-1.3b"});
-  r.job.teacher = *preset;
-  if (layers_ > 0) r.job.teacher.layers = layers_;
+  j.pair.teacher = *preset;
+  if (layers_ > 0) j.pair.teacher.layers = layers_;
   const train::RunTarget target = train::this_machine({});
-  r.profile = target.profile;
+  r.profile = j.profile = target.profile;
   r.backend = target.backend;
-  r.host_threads = target.host_threads;
-  const bool gpu = r.backend.device == Device::cuda;
-  r.job.teacher_precision = wan::precision_on(r.backend.device);
-  r.job.side_by_side = !two_programs_;
-  student::Job& s = r.job.student;
+  j.host_threads = target.host_threads;
+  j.gpu = r.backend.device == Device::cuda;
+  j.pair.teacher_precision = wan::precision_on(r.backend.device);
+  j.pair.side_by_side = !two_programs_;
+  student::Job& s = j.pair.student;
   if (!student_.empty()) s.config = student::read_config(student_);
   s.batch = batch_;
   s.runs_per_step = runs_;
-  const bool narrow = student_dtype_.empty() ? gpu : student_dtype_ == "bfloat16";
+  const bool narrow = student_dtype_.empty() ? j.gpu : student_dtype_ == "bfloat16";
   s.activation = s.residual = narrow ? DType::bf16 : DType::f32;
-  r.recompute = recompute_;
+  j.recompute = recompute_;
   for (const auto p : {student::TeacherPlace::automatic, student::TeacherPlace::device,
                        student::TeacherPlace::host, student::TeacherPlace::disk,
                        student::TeacherPlace::processors}) {
-    if (place_ == name_of(p)) r.place = p;
+    if (place_ == name_of(p)) j.place = p;
   }
   r.budget = train::budget_on(target, parse_budget(gpu_, ram_), false);
   return r;
 }
 
 void BenchDistill::run() {
-  student::PairRequest r = request();
-  const bool gpu = r.backend.device == Device::cuda;
+  fit::Request r = request();
+  student::FitJob& job = student::job_of(r);
   GpuInfo info;
-  if (gpu) info = open_gpu();
+  if (job.gpu) info = open_gpu();
   const RandomWeights weights(
-      r.job.teacher, weights_ == "fp8" ? DType::f8_e4m3 : DType::bf16,
+      job.pair.teacher, weights_ == "fp8" ? DType::f8_e4m3 : DType::bf16,
       place_ == "disk" ? RandomWeights::Blocks::each : RandomWeights::Blocks::alike,
       {.folder = folder_});
-  r.teacher = weights.groups();
+  job.teacher = weights.groups();
   Stopwatch watch;
-  auto outcome = fit_pair(r);
+  auto outcome = fit::find_plan(r);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
-    fail(ErrorCode::refused, shortage_lines(refusal->shortages, r.budget, !gpu));
+    fail(ErrorCode::refused, shortage_lines(refusal->shortages, r.budget, !job.gpu));
   }
-  const auto& planned = std::get<student::PlannedPair>(outcome);
+  const auto& planned = std::get<fit::PlannedRun>(outcome);
+  const std::string policy = text_of(planned.job.as<student::FitJob>().under(planned.policy));
   const double plan_seconds = watch.lap();
-  BenchPair bench(r, planned.job, planned.set.backend);
+  BenchPair bench(planned);
   const double load_seconds = watch.lap();
   bench.step();
   bench.step();
@@ -214,10 +218,10 @@ void BenchDistill::run() {
   };
   const double seconds = middle(times), link = middle(links), compute = middle(computes);
   const double bound = std::max(link, compute);
-  nlohmann::ordered_json j = {{"teacher", r.job.teacher.name},
-                              {"student_parameters", parameter_count(r.job.student.config)},
+  nlohmann::ordered_json j = {{"teacher", job.pair.teacher.name},
+                              {"student_parameters", parameter_count(job.pair.student.config)},
                               {"batch", batch_},
-                              {"policy", text_of(planned)},
+                              {"policy", policy},
                               {"ms", seconds * 1e3},
                               {"ms_min", times.front() * 1e3},
                               {"ms_max", times.back() * 1e3},
@@ -235,12 +239,12 @@ void BenchDistill::run() {
                               {"plan_seconds", plan_seconds},
                               {"load_seconds", load_seconds},
                               {"loss", bench.loss()}};
-  if (gpu) {
+  if (job.gpu) {
     j["device"] = info.name;
     j["device_used"] = gpu_memory_of_process().count;
   }
   if (const auto memory = process_memory()) j["host_used"] = memory->total().count;
-  if (kernels_ && gpu) {
+  if (kernels_ && job.gpu) {
     for (const auto& [name, sum] : bench.kernels()) {
       j["kernels"][name] = {{"ms", sum.first * 1e3}, {"count", sum.second}};
     }
@@ -248,18 +252,18 @@ void BenchDistill::run() {
   if (json_) return print(j.dump(2) + "\n");
   const auto bytes = [&](const char* key) { return Bytes{j.value(key, std::uint64_t{0})}; };
   print(fmt::format("{} teaches {} parameters, batch {}: {:.1f} ms ({:.1f} to {:.1f})\n",
-                    r.job.teacher.name, parameter_count(r.job.student.config), batch_,
+                    job.pair.teacher.name, parameter_count(job.pair.student.config), batch_,
                     seconds * 1e3, times.front() * 1e3, times.back() * 1e3));
   print(
       fmt::format("link {:.1f} ms, compute {:.1f} ms: {:.2f} x the larger; stall {:.1f} ms, "
                   "predicted {:.1f} ms\n",
                   link * 1e3, compute * 1e3, seconds / bound, j["stall_ms"].get<double>(),
                   planned.seconds_per_step() * 1e3));
-  print(text_of(planned) + "\n");
+  print(policy + "\n");
   print(fmt::format("compute memory {} planned, {} used; buffers in RAM {} planned, {} used\n",
                     bytes("device_arena_planned"), bytes("device_arena_used"),
                     bytes("host_arena_planned"), bytes("host_arena_used")));
-  if (gpu) {
+  if (job.gpu) {
     print(fmt::format("GPU memory {} planned, {} used; ", bytes("device_planned"),
                       bytes("device_used")));
   }

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "models/student/pair_fit.h"
+#include "models/student/fit_job.h"
 
 namespace CLI {
 class App;
@@ -19,7 +19,7 @@ class BenchDistill {
   void run();
 
  private:
-  student::PairRequest request() const;
+  fit::Request request() const;  // without the teacher's weights
 
   std::string model_ = "14B", student_, place_ = "host", weights_ = "bf16", gpu_, ram_;
   std::string folder_ = "/tmp", student_dtype_;

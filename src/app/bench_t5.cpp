@@ -35,12 +35,11 @@ double step_flops(const t5::Config& c, const t5::BatchShape& b) {
 // The job with its runner, loaded and with inputs.
 class T5BenchRun {
  public:
-  T5BenchRun(const t5::FitRequest& request, const MemoryPolicy& policy)
-      : profile_(request.profile) {
+  T5BenchRun(const fit::Request& request, const MemoryPolicy& policy) : profile_(request.profile) {
     set_.backend = request.backend;
-    t5::Seq2SeqJob job = request.job;
+    t5::Seq2SeqJob job = t5::job_of(request).seq2seq;
     job.policy = policy;
-    model_ = std::make_unique<t5::Seq2Seq>(set_, std::move(job), request.groups);
+    model_ = std::make_unique<t5::Seq2Seq>(set_, std::move(job), t5::job_of(request).weights);
     plan_ = plan_memory(set_);
     runner_ = std::make_unique<Runner>(set_, plan_);
     runner_->run("load");
@@ -48,7 +47,8 @@ class T5BenchRun {
     const t5::StepIo& step = model_->io().steps[0];
     const auto tokens = [&](Buffer b, std::uint32_t seed) {
       auto* to = runner_->view(b).as<std::int32_t>();
-      const auto vocabulary = static_cast<std::uint32_t>(request.job.config.vocabulary);
+      const auto vocabulary =
+          static_cast<std::uint32_t>(t5::job_of(request).seq2seq.config.vocabulary);
       const std::int64_t count = set_.spec(b).shape.elements();
       for (std::int64_t i = 0; i < count; ++i) {
         to[i] = static_cast<std::int32_t>((static_cast<std::uint32_t>(i) * 2654435761u + seed) %
@@ -151,8 +151,9 @@ void BenchT5::declare(CLI::App& app) {
   app.add_flag("--json", json_, "one JSON document");
 }
 
-t5::FitRequest BenchT5::request() const {
-  t5::FitRequest r;
+fit::Request BenchT5::request() const {
+  fit::Request r = {.job = t5::FitJob()};
+  t5::Seq2SeqJob& job = t5::job_of(r).seq2seq;
   std::string name = model_;
   if (name.starts_with("flan-t5-")) name = "t5-v1.1-" + name.substr(8);
   const auto preset = t5::find_preset(name);
@@ -160,24 +161,24 @@ t5::FitRequest BenchT5::request() const {
     fail_unknown("--model", model_,
                  {"flan-t5-small", "flan-t5-base", "flan-t5-large", "flan-t5-xl", "flan-t5-xxl"});
   }
-  r.job.config = *preset;
+  job.config = *preset;
   const train::RunTarget target = train::this_machine({.deterministic = true});
   r.profile = target.profile;
   r.backend = target.backend;
-  r.job.precision = t5::precision_on(r.backend.device);
-  r.job.trains = r.job.record_update = true;
-  r.job.batches = {
+  job.precision = t5::precision_on(r.backend.device);
+  job.trains = job.record_update = true;
+  job.batches = {
       {.samples = batch_, .source = source_, .target = target_, .micro_batches = micro_batches_}};
-  r.job.dropout = dropout_;
-  r.job.gradient = gradients_ == "bf16" ? DType::bf16 : DType::f32;
-  r.job.max_grad_norm = 1;
+  job.dropout = dropout_;
+  job.gradient = gradients_ == "bf16" ? DType::bf16 : DType::f32;
+  job.max_grad_norm = 1;
   const auto kind = find_optimizer(optimizer_);
   if (!kind) fail_unknown("--optimizer", optimizer_, {"adamw", "adamw8bit", "adafactor", "sgd"});
-  r.job.optimizer.kind = *kind;
-  r.job.optimizer.state_dtype = moments_ == "bf16" ? DType::bf16 : DType::f32;
-  r.job.optimizer.rounding =
+  job.optimizer.kind = *kind;
+  job.optimizer.state_dtype = moments_ == "bf16" ? DType::bf16 : DType::f32;
+  job.optimizer.rounding =
       rounding_ == "kahan" ? UpdateRounding::kahan : UpdateRounding::stochastic;
-  if (master_) r.job.optimizer.rounding = UpdateRounding::nearest;
+  if (master_) job.optimizer.rounding = UpdateRounding::nearest;
   r.budget = train::budget_on(target, parse_budget(gpu_, ram_), false);
   return r;
 }
@@ -202,21 +203,22 @@ MemoryPolicy BenchT5::policy(const t5::Config& config) const {
 }
 
 void BenchT5::run() {
-  t5::FitRequest r = request();
+  fit::Request r = request();
   const bool gpu = r.backend.device == Device::cuda;
   GpuInfo info;
   if (gpu) info = open_gpu();
-  const RandomWeights weights(t5::planned_groups(r.job.config, DType::bf16), folder_);
-  r.groups = weights.groups();
-  MemoryPolicy chosen = policy(r.job.config);
+  const RandomWeights weights(t5::planned_groups(t5::job_of(r).seq2seq.config, DType::bf16),
+                              folder_);
+  t5::job_of(r).weights = weights.groups();
+  MemoryPolicy chosen = policy(t5::job_of(r).seq2seq.config);
   if (auto_) {
-    auto outcome = t5::fit(r);
+    auto outcome = fit::find_plan(r);
     if (auto* refusal = std::get_if<Refusal>(&outcome)) {
       fail(ErrorCode::refused, shortage_lines(refusal->shortages, r.budget, !gpu));
     }
-    chosen = std::get<t5::PlannedRun>(outcome).policy;
+    chosen = std::get<fit::PlannedRun>(outcome).policy;
   }
-  const t5::PlannedRun planned = t5::plan_run(r, chosen);
+  const fit::PlannedRun planned = fit::plan_run(r, chosen);
   const Stopwatch begin;
   T5BenchRun bench(r, chosen);
   const double load_seconds = begin.seconds();
@@ -233,14 +235,14 @@ void BenchT5::run() {
   std::ranges::sort(times);
   std::ranges::sort(stalls);
   const double seconds = times[times.size() / 2];
-  const double flops = step_flops(r.job.config, r.job.batches[0]);
-  Json j = {{"model", r.job.config.name},
+  const double flops = step_flops(t5::job_of(r).seq2seq.config, t5::job_of(r).seq2seq.batches[0]);
+  Json j = {{"model", t5::job_of(r).seq2seq.config.name},
             {"batch", batch_},
             {"source", source_},
             {"target", target_},
             {"micro_batches", micro_batches_},
             {"dropout", dropout_},
-            {"policy", t5::describe(r.job.config, chosen)},
+            {"policy", t5::describe(t5::job_of(r).seq2seq.config, chosen)},
             {"ms", seconds * 1e3},
             {"ms_min", times.front() * 1e3},
             {"ms_max", times.back() * 1e3},
@@ -274,11 +276,11 @@ void BenchT5::run() {
   print(
       fmt::format("{} of {} x {} / {}{}: {:.1f} ms ({:.1f} to {:.1f}), {}, stall "
                   "{:.1f} ms, predicted {:.1f} ms\n",
-                  r.job.config.name, batch_, source_, target_,
+                  t5::job_of(r).seq2seq.config.name, batch_, source_, target_,
                   micro_batches_ > 1 ? fmt::format(" x {}", micro_batches_) : "", seconds * 1e3,
                   times.front() * 1e3, times.back() * 1e3, flop_rate(flops / seconds),
                   stalls[stalls.size() / 2] * 1e3, planned.seconds_per_step() * 1e3));
-  print(fmt::format("{}\n", t5::describe(r.job.config, chosen)));
+  print(fmt::format("{}\n", t5::describe(t5::job_of(r).seq2seq.config, chosen)));
   print(fmt::format("compute memory {} planned, {} used; buffers in RAM {} planned, {} used\n",
                     bench.plan().peak_of(Tier::device), bench.runner().high_water(Tier::device),
                     bench.plan().peak_of(Tier::host), bench.runner().high_water(Tier::host)));

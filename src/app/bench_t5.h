@@ -3,7 +3,8 @@
 #include <cstdint>
 #include <string>
 
-#include "models/t5/fit.h"
+#include "fit/advice.h"
+#include "models/t5/fit_job.h"
 
 namespace CLI {
 class App;
@@ -19,7 +20,7 @@ class BenchT5 {
   void run();
 
  private:
-  t5::FitRequest request() const;
+  fit::Request request() const;
   MemoryPolicy policy(const t5::Config& config) const;
 
   std::string model_ = "flan-t5-xl", activations_ = "kept", optimizer_ = "adamw";

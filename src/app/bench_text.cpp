@@ -90,7 +90,8 @@ void BenchText::measure(const RandomCheckpoint& weights, const t5::Config& confi
   infer::TextEncoderOptions options = {.device = target.backend.device,
                                        .prompts_per_pass = prompts,
                                        .disk_readers = readers,
-                                       .config = config};
+                                       .config = config,
+                                       .profile = target.profile};
   if (!gpu_.empty()) set_field(options.budget, "gpu", gpu_);
   if (!ram_.empty()) set_field(options.budget, "ram", ram_);
   const infer::TextEncoder encoder(weights.path(), options);
@@ -106,12 +107,18 @@ void BenchText::measure(const RandomCheckpoint& weights, const t5::Config& confi
   DiskSpeed disk = measure_streaming(weights.path(), readers, 1.5);
   const double rows = rows_alone(weights, config, ids);
   const std::vector<std::int64_t> lengths(ids.size(), tokens_);
-  const auto answer = encoder.plan(lengths);
-  if (const auto* refusal = std::get_if<Refusal>(&answer)) {
-    infer::fail_refused(fmt::format("encoding {} prompts", prompts), *refusal, options.device,
-                        options.budget);
-  }
-  const auto& planned = std::get<infer::TextEncoderPlan>(answer);
+  const auto changes = [&](const fit::Request&) {
+    std::vector<fit::Change> all;
+    if (const std::int64_t fewer = prompts / 2; fewer > 0) {
+      all.push_back({fmt::format("--prompts {}", fewer), [this, fewer](fit::Request& r) {
+                       r.job.as<t5::EncoderFitJob>().encoder.passes = {
+                           std::vector(static_cast<std::size_t>(fewer), tokens_)};
+                     }});
+    }
+    return all;
+  };
+  fit::PlannedRun planned = encoder.require_plan(lengths, changes);
+  planned.set = {};
   struct Call {
     double seconds;
     infer::TextEncoderTimes parts;

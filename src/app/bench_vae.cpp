@@ -111,7 +111,7 @@ void BenchVae::run() {
   } else {
     codec = (encoder = std::make_unique<infer::VideoEncoder>(weights.path(), options)).get();
   }
-  const wan_vae::PlannedVae planned = codec->plan(h, w, latent_frames > 1);
+  const fit::PlannedRun planned = codec->plan(h, w, latent_frames > 1);
   std::string digest;
   const auto pass = [&](std::int64_t frames) {  // of latents
     Digest sum;
@@ -146,12 +146,12 @@ void BenchVae::run() {
             {"frames", frames_},
             {"height", height_},
             {"width", width_},
-            {"policy", policy_text(planned)},
+            {"policy", wan_vae::policy_text(planned)},
             {"seconds", seconds},
-            {"predicted_seconds", planned.seconds * static_cast<double>(latent_frames)},
-            {"device_planned", planned.device.count},
+            {"predicted_seconds", planned.seconds_per_step() * static_cast<double>(latent_frames)},
+            {"device_planned", planned.needed(Tier::device).count},
             {"arena", arena.count},
-            {"host_planned", planned.host.count},
+            {"host_planned", planned.needed_ram().count},
             {"digest", digest}};
   if (gpu) j["device_used"] = gpu_memory_of_process().count;
   KernelTimes kernels;
@@ -166,12 +166,13 @@ void BenchVae::run() {
     return;
   }
   print(fmt::format("{} {}: {} frames of {} x {}, {}\n", model_, part_, frames_, width_, height_,
-                    policy_text(planned)));
+                    wan_vae::policy_text(planned)));
   print(fmt::format("{:.3f} s a clip ({:.1f} ms a latent frame; predicted {:.3f} s), digest {}\n",
                     seconds, seconds * 1e3 / static_cast<double>(latent_frames),
                     j["predicted_seconds"].get<double>(), digest));
-  print(fmt::format("device {} planned{}, host {} planned\n", planned.device,
-                    gpu ? fmt::format(", {} used", gpu_memory_of_process()) : "", planned.host));
+  print(fmt::format("device {} planned{}, host {} planned\n", planned.needed(Tier::device),
+                    gpu ? fmt::format(", {} used", gpu_memory_of_process()) : "",
+                    planned.needed_ram()));
   print(kernels.table());
 }
 

@@ -40,14 +40,14 @@ wan::LatentSize latent_of(std::int64_t tokens) {
   return {.frames = 1, .height = 2 * rows, .width = 2 * (tokens / rows)};
 }
 
-wan::PlannedRun fitting(const wan::FitRequest& r) {
+fit::PlannedRun fitting(const fit::Request& r) {
   const PlanningHeap heap;
-  auto outcome = wan::fit(r);
+  auto outcome = fit::find_plan(r);
   if (auto* refusal = std::get_if<Refusal>(&outcome)) {
     fail(ErrorCode::refused,
          shortage_lines(refusal->shortages, r.budget, r.backend.device == Device::cpu));
   }
-  return std::get<wan::PlannedRun>(std::move(outcome));
+  return std::get<fit::PlannedRun>(std::move(outcome));
 }
 
 }  // namespace
@@ -94,39 +94,40 @@ void BenchWan::declare(CLI::App& app) {
   app.add_flag("--json", json_, "one JSON document");
 }
 
-wan::FitRequest BenchWan::request() const {
-  wan::FitRequest r;
+fit::Request BenchWan::request() const {
+  fit::Request r = {.job = wan::FitJob()};
+  wan::DitJob& job = wan::job_of(r).dit;
   const std::string name = model_ == "14B"  ? "wan2.2-t2v-a14b"
                            : model_ == "5B" ? "wan2.2-ti2v-5b"
                                             : model_;
   const auto preset = wan::find_preset(name);
   if (!preset) fail_unknown("--model", model_, {"14B", "5B", "wan2.1-t2v-1.3b"});
-  r.job.config = *preset;
-  r.job.config.experts = 1;
-  r.job.mode = mode_ == "infer"  ? wan::Mode::infer
-               : mode_ == "lora" ? wan::Mode::lora
-                                 : wan::Mode::full;
+  job.config = *preset;
+  job.config.experts = 1;
+  job.mode = mode_ == "infer"  ? wan::Mode::infer
+             : mode_ == "lora" ? wan::Mode::lora
+                               : wan::Mode::full;
   const train::RunTarget target = train::this_machine(
       {.deterministic = !fast_, .verify_weights = verify_weights_of(verify_weights_)});
   r.profile = target.profile;
   r.backend = target.backend;
-  r.job.precision = wan::precision_on(r.backend.device);
-  r.job.batches = {{.latents = std::vector(static_cast<std::size_t>(batch_), latent_of(tokens_)),
-                    .timestep_rows = batch_}};
-  if (r.job.mode != wan::Mode::infer) r.job.noising = wan::Noising::recorded;
-  r.job.lora.rank = rank_;
-  r.job.lora.alpha = static_cast<float>(rank_);
-  r.job.record_update = r.job.mode != wan::Mode::infer;
-  r.job.max_grad_norm = 1;
-  if (fp8_matmul_) use_fp8_products(r.job, r.backend);
+  job.precision = wan::precision_on(r.backend.device);
+  job.batches = {{.latents = std::vector(static_cast<std::size_t>(batch_), latent_of(tokens_)),
+                  .timestep_rows = batch_}};
+  if (job.mode != wan::Mode::infer) job.noising = wan::Noising::recorded;
+  job.lora.rank = rank_;
+  job.lora.alpha = static_cast<float>(rank_);
+  job.record_update = job.mode != wan::Mode::infer;
+  job.max_grad_norm = 1;
+  if (fp8_matmul_) use_fp8_products(job, r.backend);
   r.budget = train::budget_on(target, parse_budget(gpu_, ram_, disk_), false);
   return r;
 }
 
-MemoryPolicy BenchWan::policy(const wan::FitRequest& r) const {
+MemoryPolicy BenchWan::policy(const fit::Request& r) const {
   MemoryPolicy p;
   p.name = "bench";
-  const auto groups = static_cast<int>(r.job.config.layers) + 2;
+  const auto groups = static_cast<int>(wan::job_of(r).dit.config.layers) + 2;
   int streamed = 0;
   if (stream_ == "all") {
     streamed = groups;
@@ -159,17 +160,18 @@ void BenchWan::run() {
   const Stopwatch start;
   Moments moments;
   moments.note("start");
-  wan::FitRequest r = request();
+  fit::Request r = request();
   const bool gpu = r.backend.device == Device::cuda;
   GpuInfo info;
   if (gpu) info = open_gpu();
   moments.note("GPU opened");
   const Stopwatch aside;  // no part of a run: the weights are there, and nobody measures the disk
   const bool whole = from_ == "disk" && stream_ != "0";
-  const RandomWeights weights(r.job.config, weights_ == "fp8" ? DType::f8_e4m3 : DType::bf16,
+  const RandomWeights weights(wan::job_of(r).dit.config,
+                              weights_ == "fp8" ? DType::f8_e4m3 : DType::bf16,
                               whole ? RandomWeights::Blocks::each : RandomWeights::Blocks::alike,
                               {.folder = folder_, .kept = file_});
-  r.experts = {weights.groups()};
+  wan::job_of(r).experts = {weights.groups()};
   // Before and after every step: it differs from minute to minute.
   const int readers = RunnerOptions().disk_readers;
   const auto disk_alone = [&] {
@@ -178,7 +180,7 @@ void BenchWan::run() {
   const double disk_before = disk_alone();
   const double aside_seconds = aside.seconds();
   moments.note("weights written");
-  const wan::PlannedRun planned = auto_ ? fitting(r) : wan::plan_run(r, policy(r));
+  const fit::PlannedRun planned = auto_ ? fitting(r) : fit::plan_run(r, policy(r));
   const MemoryPolicy& chosen = planned.policy;
   moments.note("planned");
   const double plan_seconds = start.seconds() - aside_seconds;
@@ -209,10 +211,11 @@ void BenchWan::run() {
   const LaneTime reading = bench.disk();  // of the last of them
   const CheckedReads::Cost verifying = bench.verifying();
   const double seconds = times[times.size() / 2];
-  const double flops = forward_flops(r.job.config, tokens_) * static_cast<double>(batch_) *
-                       (r.job.mode == wan::Mode::infer ? 1 : 3);
+  const double flops = forward_flops(wan::job_of(r).dit.config, tokens_) *
+                       static_cast<double>(batch_) *
+                       (wan::job_of(r).dit.mode == wan::Mode::infer ? 1 : 3);
   const Bytes arena = bench.plan().peak_of(Tier::device);
-  Json j = {{"model", r.job.config.name},
+  Json j = {{"model", wan::job_of(r).dit.config.name},
             {"mode", mode_},
             {"tokens", tokens_},
             {"batch", batch_},
@@ -262,7 +265,7 @@ void BenchWan::run() {
   double predicted_so = 0;  // with what the disk gave just before; what it takes is not the run's
   if (disk_before > 0) {
     r.profile.disk_bandwidth = disk_before;
-    predicted_so = wan::plan_run(r, chosen).seconds_per_step();
+    predicted_so = fit::plan_run(r, chosen).seconds_per_step();
     j["predicted_ms_disk_before"] = predicted_so * 1e3;
   }
   const std::string programs = bench.programs();
@@ -272,12 +275,13 @@ void BenchWan::run() {
     j["kernels"] = kernels.json();
   }
   if (json_) return print(j.dump(2) + "\n");
-  print(fmt::format(
-      "{} {} of {} tokens{}: {:.1f} ms ({:.1f} to {:.1f}), {}, stall {:.1f} ms, "
-      "predicted {:.1f} ms\n",
-      r.job.config.name, mode_, tokens_, batch_ > 1 ? fmt::format(" x {}", batch_) : "",
-      seconds * 1e3, times.front() * 1e3, times.back() * 1e3, flop_rate(flops / seconds),
-      stalls[stalls.size() / 2] * 1e3, planned.seconds_per_step() * 1e3));
+  print(
+      fmt::format("{} {} of {} tokens{}: {:.1f} ms ({:.1f} to {:.1f}), {}, stall {:.1f} ms, "
+                  "predicted {:.1f} ms\n",
+                  wan::job_of(r).dit.config.name, mode_, tokens_,
+                  batch_ > 1 ? fmt::format(" x {}", batch_) : "", seconds * 1e3,
+                  times.front() * 1e3, times.back() * 1e3, flop_rate(flops / seconds),
+                  stalls[stalls.size() / 2] * 1e3, planned.seconds_per_step() * 1e3));
   print(fmt::format("compute memory {} planned, {} used; buffers in RAM {} planned, {} used\n",
                     arena, bench.runner().high_water(Tier::device),
                     bench.plan().peak_of(Tier::host), bench.runner().high_water(Tier::host)));

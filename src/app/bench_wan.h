@@ -3,7 +3,8 @@
 #include <cstdint>
 #include <string>
 
-#include "models/wan/fit.h"
+#include "fit/fit.h"
+#include "models/wan/fit_job.h"
 
 namespace CLI {
 class App;
@@ -19,8 +20,8 @@ class BenchWan {
   void run();
 
  private:
-  wan::FitRequest request() const;
-  MemoryPolicy policy(const wan::FitRequest& r) const;
+  fit::Request request() const;
+  MemoryPolicy policy(const fit::Request& r) const;
 
   std::string model_ = "14B", mode_ = "infer", stream_ = "0", from_ = "host", weights_ = "bf16";
   std::string activations_ = "attention-kept", gpu_, ram_, disk_, folder_ = "/tmp", file_;

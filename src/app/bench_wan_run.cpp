@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "core/random.h"
+#include "fit/fill.h"
+#include "fit/fit.h"
 #include "memory/process_memory.h"
-#include "models/wan/fit_fill.h"
+#include "models/wan/fit_job.h"
 
 namespace ballast {
 namespace {
@@ -37,16 +39,16 @@ std::string Moments::table() const {
   return text;
 }
 
-WanBenchRun::WanBenchRun(const wan::FitRequest& request, const MemoryPolicy& policy,
+WanBenchRun::WanBenchRun(const fit::Request& request, const MemoryPolicy& policy,
                          const MemoryPlan& planned, const std::string& folder, Moments& moments)
-    : profile_(wan::rates_under(policy, request.profile)), moments_(moments) {
+    : profile_(fit::rates_under(policy, request.profile)), moments_(moments) {
   set_.backend = request.backend;
-  wan::DitJob job = request.job;
+  wan::DitJob job = wan::job_of(request).dit;
   job.policy = policy;
   const RunnerOptions options{.scratch_folder = folder};
   RunMemory memory = Runner::open_memory(set_.backend.device, planned.peak_of(Tier::device),
                                          planned.peak_of(Tier::host), options);
-  dit_ = std::make_unique<wan::Dit>(set_, std::move(job), request.experts);
+  dit_ = std::make_unique<wan::Dit>(set_, std::move(job), wan::job_of(request).experts);
   plan_ = plan_memory(set_);
   moments_.note("recorded");
   runner_ = std::make_unique<Runner>(set_, plan_, options, std::move(memory));

@@ -7,8 +7,9 @@
 
 #include "app/kernel_times.h"
 #include "core/stopwatch.h"
+#include "fit/fit.h"
 #include "models/wan/dit.h"
-#include "models/wan/fit.h"
+#include "models/wan/fit_job.h"
 #include "plan/checked_reads.h"
 #include "plan/runner.h"
 
@@ -36,7 +37,7 @@ class Moments {
 class WanBenchRun {
  public:
   // planned: as large as what the policy's recording comes to.
-  WanBenchRun(const wan::FitRequest& request, const MemoryPolicy& policy, const MemoryPlan& planned,
+  WanBenchRun(const fit::Request& request, const MemoryPolicy& policy, const MemoryPlan& planned,
               const std::string& folder, Moments& moments);
 
   void step();

@@ -129,6 +129,7 @@ class DatasetCaching::Work {
         {.device = target_.backend.device,
          .budget = budget_,
          .threads = own_.threads,
+         .profile = target_.profile,
          .other_lines = {{"media libraries", kMediaLibraries, "FFmpeg's, from their first use on"},
                          vocabulary_}});
   }
@@ -158,17 +159,14 @@ class DatasetCaching::Work {
     for (;; batch /= 2) {
       const std::vector<std::int64_t> lengths(static_cast<std::size_t>(batch), longest);
       const auto answer = encoder.plan(lengths);
-      if (const auto* plan = std::get_if<infer::TextEncoderPlan>(&answer)) {
+      if (const auto* plan = std::get_if<fit::PlannedRun>(&answer)) {
         add_stage(
             "captions", in_.texts(),
             fmt::format("{} at once, at most {} tokens; {}", batch, longest, plan->policy.name),
             plan->needed(Tier::device), plan->needed(Tier::host));
         break;
       }
-      if (batch == 1) {
-        infer::fail_refused(fmt::format("encoding a caption with {}", in_.text_encoder),
-                            std::get<Refusal>(answer), target_.backend.device, budget_);
-      }
+      if (batch == 1) encoder.require_plan(lengths);  // fails, with what would help
     }
     options_.text_batch = batch;
   }
@@ -222,13 +220,12 @@ class DatasetCaching::Work {
       log::info("media: {} to encode, each planned by its size", in_.media());
       return;
     }
-    const bool gpu = target_.backend.device == Device::cuda;
-    const wan_vae::PlannedVae plan =
+    const fit::PlannedRun plan =
         encoder.plan(largest->height / side, largest->width / side, largest->frames > 1);
     add_stage("media", in_.media(),
               fmt::format("at most {} frames of {} x {}; {}; reading takes {}", largest->frames,
-                          largest->width, largest->height, policy_text(plan), reader_),
-              plan.device, gpu ? plan.host : plan.host - plan.device);
+                          largest->width, largest->height, wan_vae::policy_text(plan), reader_),
+              plan.needed(Tier::device), plan.needed(Tier::host));
   }
 
   void add_stage(std::string_view what, std::int64_t count, const std::string& how, Bytes device,

@@ -60,17 +60,18 @@ void Distill::run() {
                                 .threads = own_.threads,
                                 .verify_weights = verify_weights_of(config.verify_weights)});
   train::DistillRun run = train::prepare_distill(std::move(config), target);
-  auto outcome = fit_pair(run.request);
+  fit::KnownNeeds known;
+  auto outcome = fit::find_plan(run.request, known);
+  const PlanTitle title = title_of(run);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
-    const PlanTitle title = title_of(run);
     tell_refusal(title, *refusal, false, run.notes);
-    const std::vector<PlannedChange> changes = possible_changes(run, *refusal);
+    const std::vector<PlannedChange> changes = fit::try_changes(
+        run.request, *refusal, possible_changes(run, *refusal), {}, std::move(known));
     log::info("{}", tried_text(run, *refusal, changes));
     if (own_.json) print_json_line(refusal_json(title, *refusal, changes));
     fail_with_advice(title, *refusal, advice_of(changes, title.shared_ram));
   }
-  auto& planned = std::get<student::PlannedPair>(outcome);
-  const PlanTitle title = title_of(run);
+  auto& planned = std::get<fit::PlannedRun>(outcome);
   const PlanView view = view_of(run, planned);
   require_disk_space(title, view, plan_output(own_));
   print_plan(title, view, plan_output(own_));

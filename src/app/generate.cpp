@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <tuple>
@@ -18,6 +19,7 @@
 #include "io/atomic_file.h"
 #include "io/hub_cache.h"
 #include "memory/gpu.h"
+#include "models/t5/fit_job.h"
 #include "models/t5/published.h"
 #include "report/memory_monitor.h"
 #include "train/config_words.h"
@@ -29,6 +31,14 @@ using Json = nlohmann::ordered_json;
 using Tokens = std::vector<std::int32_t>;
 
 constexpr std::size_t kMostPrompts = 100'000;
+
+bool stores_f32(std::span<const WeightGroup> groups) {
+  return std::ranges::any_of(groups, [](const WeightGroup& g) {
+    return std::ranges::any_of(g.tensors, [](const StoredTensor& t) {
+      return t.data.dtype == DType::f32 && t.data.shape.rank() > 1;
+    });
+  });
+}
 
 // ballast generate: text from prompts, by an encoder-decoder of the T5 family. The texts go to
 // stdout, a line each, in the order of the prompts; everything else is on stderr.
@@ -43,10 +53,8 @@ class Generate : public Command {
   infer::TextModelOptions model_options() const;
   std::vector<Tokens> tokens(const infer::TextGenerator& model, const data::Tokenizer& tokenizer,
                              const std::vector<std::string>& texts) const;
-  infer::TextModelPlan plan(const infer::TextGenerator& model,
-                            const std::vector<Tokens>& sources) const;
-  void show_plan(const infer::TextModelPlan& plan, const infer::TextGenerator& model,
-                 std::size_t prompts);
+  std::vector<fit::Change> changes(const fit::Request& request) const;
+  void show_plan(const fit::PlannedRun& run, const PlanTitle& title);
   void write(const std::string& text) const;
 
   std::string model_, lora_, tokenizer_, prompt_, prompt_file_, prefix_, output_;
@@ -118,6 +126,7 @@ infer::TextModelOptions Generate::model_options() const {
   const train::RunTarget target =
       train::this_machine({.device = *device, .deterministic = true, .threads = threads_});
   o.device = target.backend.device;
+  o.profile = target.profile;
   o.threads = threads_;
   o.verify_weights = verify_weights_of(verify_weights_);
   o.budget = train::budget_on(target, parse_budget(gpu_, ram_), ignore_limits_);
@@ -158,46 +167,48 @@ std::vector<Tokens> Generate::tokens(const infer::TextGenerator& model,
   return all;
 }
 
-infer::TextModelPlan Generate::plan(const infer::TextGenerator& model,
-                                    const std::vector<Tokens>& sources) const {
-  std::vector<std::int64_t> lengths;
-  for (const Tokens& ids : sources) lengths.push_back(std::ssize(ids));
-  auto outcome = model.plan(lengths, options_);
-  if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
-    const infer::TextModelOptions options = model_options();
-    infer::fail_refused(fmt::format("generating with {}", model_), *refusal, options.device,
-                        options.budget);
+// What the user can type besides larger budgets.
+std::vector<fit::Change> Generate::changes(const fit::Request& request) const {
+  std::vector<fit::Change> all;
+  const auto add = [&](std::string text, auto apply) {
+    all.push_back({std::move(text),
+                   [apply](fit::Request& r) { apply(r.job.as<t5::DecoderFitJob>().decoder); }});
+  };
+  const auto& job = request.job.as<t5::DecoderFitJob>();
+  if (options_.beams > 1) add("--num-beams 1", [](t5::DecoderJob& d) { d.beams = 1; });
+  if (const std::int64_t tokens = options_.max_new_tokens / 2; tokens > 0) {
+    add(fmt::format("--max-new-tokens {}", tokens),
+        [tokens](t5::DecoderJob& d) { d.positions = tokens; });
   }
-  return std::get<infer::TextModelPlan>(std::move(outcome));
+  if (const std::int64_t tokens = job.decoder.sources.back() / 2; tokens >= 16) {
+    add(fmt::format("--max-source-length {}", tokens), [tokens](t5::DecoderJob& d) {
+      for (std::int64_t& source : d.sources) source = std::min(source, tokens);
+      const auto repeated = std::ranges::unique(d.sources);  // they are sorted
+      d.sources.erase(repeated.begin(), repeated.end());
+    });
+  }
+  const bool narrower = weights_ == "f32" || (weights_ == "stored" && stores_f32(job.weights));
+  if (narrower) add("--weights bf16", [](t5::DecoderJob& d) { d.format = WeightFormat::bf16; });
+  if (policy_ != "auto") {
+    all.push_back({"--policy auto", [](fit::Request& r) { r.policy.reset(); }});
+  }
+  return all;
 }
 
-void Generate::show_plan(const infer::TextModelPlan& plan, const infer::TextGenerator& model,
-                         std::size_t prompts) {
+void Generate::show_plan(const fit::PlannedRun& run, const PlanTitle& title) {
   if (json_) {
-    result_["model"] = model.config().name;
-    result_["plan"] = {{"policy", plan.policy.name},
-                       {"device_bytes", plan.needed(Tier::device).count},
-                       {"host_bytes", plan.needed(Tier::host).count}};
+    result_["model"] = title.model;
+    result_["plan"] = {{"policy", run.policy.name},
+                       {"device_bytes", run.needed(Tier::device).count},
+                       {"host_bytes", run.needed(Tier::host).count}};
     return;
   }
-  const infer::TextModelOptions options = model_options();
-  const PlanTitle title = {
-      .model = model.config().name,
-      .mode = "generate",
-      .shape = fmt::format("{} prompt{}, at most {} tokens each, {} beam{}", prompts,
-                           prompts == 1 ? "" : "s", options_.max_new_tokens, options_.beams,
-                           options_.beams == 1 ? "" : "s"),
-      .weights = weights_,
-      .machine =
-          options.device == Device::cuda ? "this machine's GPU" : "this machine's processors",
-      .budget = options.budget,
-      .shared_ram = options.device == Device::cpu};
   const PlanView view = {
-      .plan = plan.memory,
-      .times = {},
-      .lines = plan.lines,
-      .policy = plan.policy.name,
-      .policy_text = plan.policy.slots == 0 ? "weights resident" : "weights streamed"};
+      .plan = run.plan,
+      .times = run.times,
+      .lines = run.lines,
+      .policy = run.policy.name,
+      .policy_text = t5::weights_text(run.job.as<t5::DecoderFitJob>().decoder.config, run.policy)};
   if (plan_only_ || details_) {
     const std::string text =
         plan_table(title, view, {.details = details_, .columns = text_columns(stdout)});
@@ -252,15 +263,19 @@ void Generate::run() {
       tokenizer_.empty() ? beside : resolve_model_path(tokenizer_, HubUse::tokenizer).path);
   const std::vector<std::string> texts = prompts();
   const std::vector<Tokens> sources = tokens(model, tokenizer, texts);
-  const infer::TextModelPlan planned = plan(model, sources);
-  show_plan(planned, model, texts.size());
+  std::vector<std::int64_t> lengths;
+  for (const Tokens& ids : sources) lengths.push_back(std::ssize(ids));
+  fit::PlannedRun planned =
+      model.require_plan(lengths, options_, [this](const fit::Request& r) { return changes(r); });
+  show_plan(planned, model.title(lengths, options_));
+  planned.set = {};  // it is recorded again, with kernels
   if (plan_only_) {
     if (json_) print(result_.dump(2) + "\n");
     return;
   }
   const bool gpu = options.device == Device::cuda;
-  MemoryNumbers numbers = {.device = planned.memory.peak_of(Tier::device),
-                           .host = planned.memory.peak_of(Tier::host),
+  MemoryNumbers numbers = {.device = planned.plan.peak_of(Tier::device),
+                           .host = planned.plan.peak_of(Tier::host),
                            .disk = {},
                            .ram = planned.needed(Tier::host)};
   if (gpu) {

@@ -166,21 +166,21 @@ infer::VideoJob job_of(const GoldenFile& file, const PipelineConfig& c,
   job.guidance = {c.guide.front(), c.guide.back()};
   job.boundary = c.boundary;
   job.first_frame = c.pipeline == "ti2v" && file.has("in.image");
-  wan::FitRequest& r = job.fit;
+  fit::Request& r = job.request;
   r.backend = verify_backend(options);
   r.profile.device = options.device;
   r.policy = options.policy;
   constexpr Bytes kPlenty = {std::uint64_t{1} << 60};
   r.budget = {kPlenty, kPlenty, kPlenty};
-  r.job.config = c.model;
-  r.job.precision = {.activation = options.dtype, .residual = DType::f32};
-  if (options.dtype == DType::bf16) r.job.format = WeightFormat::bf16;
-  if (options.fp8_matmul) use_fp8_products(r.job, r.backend);
+  wan::job_of(r).dit.config = c.model;
+  wan::job_of(r).dit.precision = {.activation = options.dtype, .residual = DType::f32};
+  if (options.dtype == DType::bf16) wan::job_of(r).dit.format = WeightFormat::bf16;
+  if (options.fp8_matmul) use_fp8_products(wan::job_of(r).dit, r.backend);
   if (c.pipeline == "ti2v") {
-    r.experts = {weight_groups(c.model, file.checkpoint(), "model.")};
+    wan::job_of(r).experts = {weight_groups(c.model, file.checkpoint(), "model.")};
   } else {
-    r.experts = {weight_groups(c.model, file.checkpoint(), "low_noise_model."),
-                 weight_groups(c.model, file.checkpoint(), "high_noise_model.")};
+    wan::job_of(r).experts = {weight_groups(c.model, file.checkpoint(), "low_noise_model."),
+                              weight_groups(c.model, file.checkpoint(), "high_noise_model.")};
   }
   return job;
 }
@@ -213,9 +213,9 @@ std::vector<GoldenTensor> recompute_pipeline(const GoldenFile& file, const Verif
         file.load("in.vae_latent", DType::f32, {c.model.out_dim, 1, z.height, z.width}).floats();
   }
 
-  auto outcome = fit(fit_request(job));
-  check(std::holds_alternative<wan::PlannedRun>(outcome), "a golden file does not fit");
-  infer::VideoSampler sampler(job, std::move(std::get<wan::PlannedRun>(outcome)));
+  auto outcome = fit::find_plan(fit_request(job));
+  check(std::holds_alternative<fit::PlannedRun>(outcome), "a golden file does not fit");
+  infer::VideoSampler sampler(job, std::move(std::get<fit::PlannedRun>(outcome)));
   const auto steps = std::ssize(sampler.steps());
   GoldenTensor timesteps = golden_tensor("out.timesteps", DType::i64, {steps});
   const std::int64_t tokens = z.tokens();

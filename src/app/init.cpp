@@ -16,13 +16,13 @@
 #include "core/log.h"
 #include "core/progress.h"
 #include "data/media_clip.h"
+#include "fit/refusal_text.h"
 #include "infer/model_folder.h"
 #include "io/atomic_file.h"
 #include "io/atomic_folder.h"
 #include "io/hub_cache.h"
 #include "models/wan/published.h"
 #include "models/wan/recognise.h"
-#include "report/refusal_text.h"
 #include "train/model_choice.h"
 #include "train/prepared_run.h"
 #include "train/read_config.h"
@@ -259,17 +259,17 @@ std::optional<Init::Planned> Init::plan(InitChoice c) {
   train::TrainConfig read = train::read_config(std::vector<std::string>{config});
   const train::RunTarget target = find_target("this", compute_options(read.memory, 0));
   const train::PreparedRun run = train::prepare_run(std::move(read), target, train::Purpose::plan);
-  const auto outcome = fit(run.request);
-  const auto* planned = std::get_if<wan::PlannedRun>(&outcome);
+  const auto outcome = fit::find_plan(run.request);
+  const auto* planned = std::get_if<fit::PlannedRun>(&outcome);
   if (!planned) {
-    refusal_ = refusal_verdict(std::get<Refusal>(outcome), train::title_of(run));
+    refusal_ = fit::refusal_verdict(std::get<Refusal>(outcome), train::title_of(run));
     return std::nullopt;
   }
   Planned p;
-  for (std::size_t k = 0; k < planned->parts.size(); ++k) {
+  for (std::size_t k = 0; k < planned->steps.size(); ++k) {
     p.seconds = std::max(p.seconds, planned->seconds_of_step(k));
   }
-  p.streams = streamed_blocks(run.model(), planned->policy) > 0;
+  p.streams = fit::streamed_blocks(*planned->job, planned->policy) > 0;
   const Bytes device = planned->needed(Tier::device), host = planned->needed(Tier::host);
   const bool gpu = target.backend.device == Device::cuda;
   p.about = fmt::format("{}, {}\nplanned: {}, about {:.1f} s for each step", run.title,

@@ -12,8 +12,8 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/nearest_name.h"
+#include "fit/advice.h"
 #include "infer/model_folder.h"
-#include "models/wan/advice.h"
 #include "models/wan/published.h"
 #include "models/wan/recognise.h"
 #include "models/wan/weights.h"
@@ -79,10 +79,10 @@ class Plan : public Command {
 
  private:
   void plan_config();
-  wan::FitRequest request();
-  wan::Config model(wan::FitRequest& r);
-  PlanTitle title(const wan::FitRequest& r) const;
-  std::vector<wan::Change> changes(const wan::FitRequest& r, const Refusal& refusal) const;
+  fit::Request request();
+  wan::Config model(fit::Request& r);
+  PlanTitle title(const fit::Request& r) const;
+  std::vector<fit::Change> changes(const fit::Request& r, const Refusal& refusal) const;
 
   std::string model_, mode_ = "lora", weights_ = "stored", target_ = "this", policy_ = "auto";
   std::string device_ = "auto";
@@ -97,17 +97,17 @@ class Plan : public Command {
 
 const RegisterCommand<Plan> kPlan("plan", "what a run will use and how long a step takes");
 
-wan::Config Plan::model(wan::FitRequest& r) {
+wan::Config Plan::model(fit::Request& r) {
   model_ = infer::model_path(model_);
   if (!std::filesystem::exists(model_)) {
     if (const auto preset = wan::find_preset(model_)) {
-      r.experts = {planned_groups(*preset, DType::bf16)};
+      wan::job_of(r).experts = {planned_groups(*preset, DType::bf16)};
       return *preset;
     }
     if (const auto published = wan::find_published(model_)) {
       log::info("{} is not on this machine: planned from its published sizes, weights in {}",
                 model_, name_of(published->stored));
-      r.experts = {planned_groups(published->config, published->stored)};
+      wan::job_of(r).experts = {planned_groups(published->config, published->stored)};
       return published->config;
     }
     std::vector<std::string_view> known;
@@ -122,12 +122,12 @@ wan::Config Plan::model(wan::FitRequest& r) {
     fail(ErrorCode::input, fmt::format("{} holds no Wan transformer", model_),
          {{"ballast inspect " + model_, "says what it is"}});
   }
-  r.experts = {weight_groups(recognised->config, *checkpoint_, names)};
+  wan::job_of(r).experts = {weight_groups(recognised->config, *checkpoint_, names)};
   return recognised->config;
 }
 
-wan::FitRequest Plan::request() {
-  wan::FitRequest r;
+fit::Request Plan::request() {
+  fit::Request r = {.job = wan::FitJob()};
   const wan::Config c = model(r);
   const auto device = train::meaning_of(train::kDeviceWords, device_);
   if (!device) fail_unknown("--device", device_, {"auto", "cpu", "cuda"});
@@ -136,7 +136,7 @@ wan::FitRequest Plan::request() {
   r.profile = target.profile;
   r.backend = target.backend;
   r.budget = train::budget_on(target, parse_budget(gpu_, ram_, disk_), ignore_limits_);
-  wan::DitJob& job = r.job;
+  wan::DitJob& job = wan::job_of(r).dit;
   job.config = c;
   if (mode_ == "infer")
     job.mode = wan::Mode::infer;
@@ -178,13 +178,13 @@ wan::FitRequest Plan::request() {
   return r;
 }
 
-PlanTitle Plan::title(const wan::FitRequest& r) const {
-  return {.model = r.job.config.name,
-          .mode = std::string(name_of(r.job.mode)),
+PlanTitle Plan::title(const fit::Request& r) const {
+  return {.model = wan::job_of(r).dit.config.name,
+          .mode = std::string(name_of(wan::job_of(r).dit.mode)),
           .shape = fmt::format("{} frames of {} x {}, {} tokens{}", frames_, width_, height_,
-                               r.job.batches[0].latents[0].tokens(),
+                               wan::job_of(r).dit.batches[0].latents[0].tokens(),
                                batch_ > 1 ? fmt::format(", batch {}", batch_) : ""),
-          .weights = weights_text(r.job),
+          .weights = weights_text(wan::job_of(r).dit),
           .machine = machine_text(r.profile),
           .budget = r.budget,
           .shared_ram = r.profile.device == Device::cpu,
@@ -193,19 +193,18 @@ PlanTitle Plan::title(const wan::FitRequest& r) const {
 }
 
 // What could be typed differently.
-std::vector<wan::Change> Plan::changes(const wan::FitRequest& request,
-                                       const Refusal& refusal) const {
-  const wan::Config c = request.job.config;
+std::vector<fit::Change> Plan::changes(const fit::Request& request, const Refusal& refusal) const {
+  const wan::Config c = wan::job_of(request).dit.config;
   const bool ram_bounds_all = gpu_.empty() && request.backend.device == Device::cpu;
-  std::vector<wan::Change> all = wan::larger_budgets(refusal, ram_bounds_all, request.budget);
+  std::vector<fit::Change> all = fit::larger_budgets(refusal, ram_bounds_all, request.budget);
   const auto resize = [c](std::int64_t f, std::int64_t h, std::int64_t w) {
-    return [c, f, h, w](wan::FitRequest& r) {
-      for (wan::Batch& b : r.job.batches) {
+    return [c, f, h, w](fit::Request& r) {
+      for (wan::Batch& b : wan::job_of(r).dit.batches) {
         for (wan::LatentSize& z : b.latents) z = latent_size(c, f, h, w);
       }
     };
   };
-  const std::int64_t n = wan::largest_fitting((frames_ - 1) / 4, request, [&](std::int64_t k) {
+  const std::int64_t n = fit::largest_fitting((frames_ - 1) / 4, request, [&](std::int64_t k) {
     return resize(4 * k + 1, height_, width_);
   });
   if (4 * n + 1 < frames_) {
@@ -219,31 +218,32 @@ std::vector<wan::Change> Plan::changes(const wan::FitRequest& request,
     all.push_back({fmt::format("--height {} --width {}", smaller(height_), smaller(width_)),
                    resize(frames_, smaller(height_), smaller(width_))});
   }
-  const wan::DitJob& job = request.job;
+  const wan::DitJob& job = wan::job_of(request).dit;
   if (!is_fp8(job.format) && job.mode != wan::Mode::full) {
-    all.push_back(
-        {"--weights fp8", [](wan::FitRequest& r) { r.job.format = WeightFormat::f8_e4m3; }});
+    all.push_back({"--weights fp8",
+                   [](fit::Request& r) { wan::job_of(r).dit.format = WeightFormat::f8_e4m3; }});
   }
   if (job.mode == wan::Mode::lora && rank_ > 1) {
-    all.push_back(
-        {fmt::format("--rank {}", rank_ / 2), [](wan::FitRequest& r) { r.job.lora.rank /= 2; }});
+    all.push_back({fmt::format("--rank {}", rank_ / 2),
+                   [](fit::Request& r) { wan::job_of(r).dit.lora.rank /= 2; }});
   }
   if (job.mode == wan::Mode::full) {
-    if (auto change = wan::state_on_disk(request)) {
+    if (auto change = fit::state_on_disk(request)) {
       all.push_back(std::move(*change));
     }
-    all.push_back({"--mode lora", [](wan::FitRequest& r) { r.job.mode = wan::Mode::lora; }});
+    all.push_back(
+        {"--mode lora", [](fit::Request& r) { wan::job_of(r).dit.mode = wan::Mode::lora; }});
   }
   if (batch_ > 1) {
-    all.push_back({fmt::format("--batch {}", batch_ / 2), [n = batch_ / 2](wan::FitRequest& r) {
-                     for (wan::Batch& b : r.job.batches) {
+    all.push_back({fmt::format("--batch {}", batch_ / 2), [n = batch_ / 2](fit::Request& r) {
+                     for (wan::Batch& b : wan::job_of(r).dit.batches) {
                        b.latents.resize(static_cast<std::size_t>(n));
                        b.timestep_rows = n;
                      }
                    }});
   }
   if (request.policy) {
-    all.push_back({"--policy auto", [](wan::FitRequest& r) { r.policy.reset(); }});
+    all.push_back({"--policy auto", [](fit::Request& r) { r.policy.reset(); }});
   }
   return all;
 }
@@ -256,14 +256,14 @@ void Plan::run() {
          {{"ballast plan CONFIG.toml", "a training run"},
           {"ballast plan --model wan2.2-t2v-a14b", "one kind of step, without a configuration"}});
   }
-  const wan::FitRequest r = request();
-  wan::KnownNeeds known;
-  const auto outcome = fit(r, known);
+  const fit::Request r = request();
+  fit::KnownNeeds known;
+  const auto outcome = fit::find_plan(r, known);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
     fail_refused(
         title(r), r, *refusal, std::move(known), [&] { return changes(r, *refusal); }, json_);
   }
-  show_plan(title(r), r, std::get<wan::PlannedRun>(outcome), {json_, details_, ignore_limits_});
+  show_plan(title(r), r, std::get<fit::PlannedRun>(outcome), {json_, details_, ignore_limits_});
 }
 
 // A training run: its configuration says all but the machine.
@@ -292,15 +292,15 @@ void Plan::plan_config() {
   const train::RunTarget target = find_target(target_, compute_options(config.memory, threads_));
   const train::PreparedRun run =
       train::prepare_run(std::move(config), target, train::Purpose::plan);
-  wan::KnownNeeds known;
-  const auto outcome = fit(run.request, known);
+  fit::KnownNeeds known;
+  const auto outcome = fit::find_plan(run.request, known);
   const PlanTitle title = train::title_of(run);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
     fail_refused(
         title, run.request, *refusal, std::move(known),
         [&] { return possible_changes(run, *refusal); }, json_, run.notes);
   }
-  show_plan(title, run.request, std::get<wan::PlannedRun>(outcome),
+  show_plan(title, run.request, std::get<fit::PlannedRun>(outcome),
             {json_, details_, ignore_limits_}, &run);
 }
 

@@ -79,7 +79,7 @@ OwnFlags split_own_flags(const std::vector<std::string>& arguments) {
   return own;
 }
 
-void show_plan(const PlanTitle& title, const wan::FitRequest& request, const wan::PlannedRun& run,
+void show_plan(const PlanTitle& title, const fit::Request& request, const fit::PlannedRun& run,
                const PlanOutput& output, const train::PreparedRun* whole) {
   const PlanView view = train::view_of(request, run, whole);
   require_disk_space(title, view, output);
@@ -151,25 +151,25 @@ void require_disk_space(const PlanTitle& title, const PlanView& view, const Plan
 void tell_refusal(const PlanTitle& title, const Refusal& refusal, bool policy_given,
                   std::span<const std::string> notes) {
   log::info("{}",
-            refusal_text(
+            fit::refusal_text(
                 refusal, title,
                 {.policy_given = policy_given, .notes = notes, .columns = text_columns(stderr)}));
 }
 
 void fail_with_advice(const PlanTitle& title, const Refusal& refusal, std::vector<Advice> advice) {
-  const std::string verdict = refusal_verdict(refusal, title);
+  const std::string verdict = fit::refusal_verdict(refusal, title);
   if (log::level() > log::Level::info) fail(ErrorCode::refused, verdict, std::move(advice));
   throw ShownError(ErrorCode::refused, verdict, std::move(advice));
 }
 
-void fail_refused(const PlanTitle& title, const wan::FitRequest& request, const Refusal& refusal,
-                  wan::KnownNeeds known, const std::function<std::vector<wan::Change>()>& changes,
+void fail_refused(const PlanTitle& title, const fit::Request& request, const Refusal& refusal,
+                  fit::KnownNeeds known, const std::function<std::vector<fit::Change>()>& changes,
                   bool json, std::span<const std::string> notes) {
   tell_refusal(title, refusal, request.policy.has_value(), notes);
   std::vector<PlannedChange> planned;
   {
     Progress progress("planning what would help", 0);
-    const std::vector<wan::Change> all = changes();
+    const std::vector<fit::Change> all = changes();
     planned = try_changes(
         request, refusal, all, [&] { progress.add(); }, std::move(known));
   }

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "app/training_output.h"
-#include "models/wan/advice.h"
-#include "report/refusal_text.h"
+#include "fit/advice.h"
+#include "fit/refusal_text.h"
 #include "train/prepared_run.h"
 #include "train/run_plan.h"
 
@@ -40,13 +40,13 @@ PlanOutput plan_output(const OwnFlags& own);
 std::string own_flags_help();
 OwnFlags split_own_flags(const std::vector<std::string>& arguments);
 
-void show_plan(const PlanTitle& title, const wan::FitRequest& request, const wan::PlannedRun& run,
+void show_plan(const PlanTitle& title, const fit::Request& request, const fit::PlannedRun& run,
                const PlanOutput& output, const train::PreparedRun* whole = nullptr);
 
 // The answer first; the advice is planned while it is read. known: by fit(), of the request.
-[[noreturn]] void fail_refused(const PlanTitle& title, const wan::FitRequest& request,
-                               const Refusal& refusal, wan::KnownNeeds known,
-                               const std::function<std::vector<wan::Change>()>& changes, bool json,
+[[noreturn]] void fail_refused(const PlanTitle& title, const fit::Request& request,
+                               const Refusal& refusal, fit::KnownNeeds known,
+                               const std::function<std::vector<fit::Change>()>& changes, bool json,
                                std::span<const std::string> notes = {});
 
 // Refuses a run whose files do not fit where they go. Nothing is checked for another machine.

@@ -41,19 +41,19 @@ class Sample : public Command {
   void open_parts();
   void plan_parts();
   void add_stage(const char* name, const std::string& how, Bytes device, Bytes host);
-  wan::PlannedRun plan() const;
-  void show(const wan::PlannedRun& planned);
+  fit::PlannedRun plan() const;
+  void show(const fit::PlannedRun& planned);
   PlanTitle title() const;
-  std::string loop_text(const wan::PlannedRun& planned) const;
-  std::vector<wan::Change> changes(const wan::FitRequest& request, const Refusal& refusal) const;
+  std::string loop_text(const fit::PlannedRun& planned) const;
+  std::vector<fit::Change> changes(const fit::Request& request, const Refusal& refusal) const;
   void encode_texts();
   void encode_image();
-  void denoise_all(wan::PlannedRun planned, const wan::FitRequest& request);
+  void denoise_all(fit::PlannedRun planned, const fit::Request& request);
   std::vector<float> denoise(infer::VideoSampler& sampler, std::size_t prompt, std::int64_t clip);
   void write(const std::vector<float>& latent, std::size_t prompt, std::int64_t clip);
   std::int64_t clips() const { return clips_of(options_, run_); }
   Metadata metadata(std::size_t prompt, std::int64_t clip) const;
-  void report(const wan::FitRequest& request) const;
+  void report(const fit::Request& request) const;
 
   SampleOptions options_;
   StudentSample student_;
@@ -71,34 +71,35 @@ class Sample : public Command {
 
 const RegisterCommand<Sample> kSample("sample", "clips from prompts and images, by a Wan model");
 
-std::function<Bytes()> gpu_memory(const wan::FitRequest& request) {
+std::function<Bytes()> gpu_memory(const fit::Request& request) {
   if (request.backend.device == Device::cuda) return gpu_memory_of_process;
   return {};
 }
 
 PlanTitle Sample::title() const {
-  const wan::FitRequest& r = run_.job.fit;
+  const fit::Request& r = run_.job.request;
   const wan::LatentSize& z = run_.job.latent;
-  return {.model = r.job.config.name,
+  return {.model = wan::job_of(r).dit.config.name,
           .mode = "sample",
           .shape = fmt::format("{} frames of {} x {}, {} tokens{}{}", run_.pixel_frames, run_.width,
-                               run_.height, z.tokens(), r.experts.size() > 1 ? ", two experts" : "",
+                               run_.height, z.tokens(),
+                               wan::job_of(r).experts.size() > 1 ? ", two experts" : "",
                                run_.job.loras.empty() ? "" : ", LoRAs applied"),
-          .weights = weights_text(r.job),
+          .weights = weights_text(wan::job_of(r).dit),
           .machine = machine_text(r.profile),
           .budget = r.budget,
           .shared_ram = r.profile.device == Device::cpu,
           .ram_of_this_machine = borrows_ram(r.profile, !options_.ram.empty())};
 }
 
-std::string Sample::loop_text(const wan::PlannedRun& planned) const {
+std::string Sample::loop_text(const fit::PlannedRun& planned) const {
   std::int64_t high = 0, evaluations = 0;
   for (const infer::PlannedStep& s : steps_) {
     high += s.expert;
     evaluations += s.guidance == 1 ? 1 : 2;
   }
   std::string text = fmt::format("{} steps of {}", steps_.size(), name_of(run_.job.sampler.solver));
-  if (run_.job.fit.experts.size() > 1) {
+  if (wan::job_of(run_.job.request).experts.size() > 1) {
     text += fmt::format(" ({} high noise, {} low noise)", high, std::ssize(steps_) - high);
   }
   const auto seconds = std::chrono::seconds(static_cast<std::int64_t>(
@@ -107,24 +108,24 @@ std::string Sample::loop_text(const wan::PlannedRun& planned) const {
 }
 
 // What could be typed differently.
-std::vector<wan::Change> Sample::changes(const wan::FitRequest& request,
+std::vector<fit::Change> Sample::changes(const fit::Request& request,
                                          const Refusal& refusal) const {
   const bool ram_bounds_all = options_.gpu.empty() && request.backend.device == Device::cpu;
-  std::vector<wan::Change> all = wan::larger_budgets(refusal, ram_bounds_all, request.budget);
+  std::vector<fit::Change> all = fit::larger_budgets(refusal, ram_bounds_all, request.budget);
   const wan::LatentSize z = run_.job.latent;
   const auto resize = [this](wan::LatentSize to) {
-    return [this, to](wan::FitRequest& r) {
+    return [this, to](fit::Request& r) {
       infer::VideoJob job = run_.job;
       job.latent = to;
-      replace_line(job.fit.other_lines, inputs_line(options_, run_, to));
-      const wan::FitRequest smaller = fit_request(job);  // the sampler keeps less, too
-      r.job.batches = smaller.job.batches;
+      replace_line(job.request.other_lines, inputs_line(options_, run_, to));
+      const fit::Request smaller = fit_request(job);  // the sampler keeps less, too
+      wan::job_of(r).dit.batches = wan::job_of(smaller).dit.batches;
       r.other_lines = smaller.other_lines;
     };
   };
   if (options_.image_latent.empty() && !run_.picture) {
     const std::int64_t frames =
-        1 + wan::largest_fitting(z.frames - 1, request, [&](std::int64_t k) {
+        1 + fit::largest_fitting(z.frames - 1, request, [&](std::int64_t k) {
           return resize({k + 1, z.height, z.width});
         });
     if (frames < z.frames) {
@@ -135,25 +136,25 @@ std::vector<wan::Change> Sample::changes(const wan::FitRequest& request,
       return std::max<std::int64_t>(2, cells * 3 / 8 * 2);
     };
     const wan::LatentSize small = {z.frames, smaller(z.height), smaller(z.width)};
-    const std::int64_t stride = request.job.config.spatial_stride;
+    const std::int64_t stride = wan::job_of(request).dit.config.spatial_stride;
     if (small != z) {
       all.push_back(
           {fmt::format("--height {} --width {}", small.height * stride, small.width * stride),
            resize(small)});
     }
   }
-  if (!is_fp8(request.job.format)) {
-    all.push_back(
-        {"--weights fp8", [](wan::FitRequest& r) { r.job.format = WeightFormat::f8_e4m3; }});
+  if (!is_fp8(wan::job_of(request).dit.format)) {
+    all.push_back({"--weights fp8",
+                   [](fit::Request& r) { wan::job_of(r).dit.format = WeightFormat::f8_e4m3; }});
   }
   if (request.policy) {
-    all.push_back({"--policy auto", [](wan::FitRequest& r) { r.policy.reset(); }});
+    all.push_back({"--policy auto", [](fit::Request& r) { r.policy.reset(); }});
   }
   return all;
 }
 
 void Sample::open_parts() {
-  const wan::FitRequest& fit = run_.job.fit;
+  const fit::Request& fit = run_.job.request;
   const infer::VideoCodecOptions codec = {
       .device = fit.backend.device,
       .dtype = options_.vae_dtype == "bf16" ||
@@ -163,11 +164,13 @@ void Sample::open_parts() {
       .budget = fit.budget,
       .threads = options_.threads};
   if (!run_.texts.empty()) {
-    texts_.emplace(run_.files.text_encoder, run_.files.tokenizer, run_.texts, fit.job.config,
+    texts_.emplace(run_.files.text_encoder, run_.files.tokenizer, run_.texts,
+                   wan::job_of(fit).dit.config,
                    infer::TextEncoderOptions{
                        .device = fit.backend.device,
                        .budget = fit.budget,
                        .threads = options_.threads,
+                       .profile = fit.profile,
                        .other_lines = media_lines(options_, run_, MediaUse::before_loop)});
   }
   const auto beside = [&](MediaUse use) {
@@ -184,7 +187,7 @@ void Sample::open_parts() {
   }
   const infer::VideoCodec* vae =
       image_ ? static_cast<infer::VideoCodec*>(image_.get()) : decoder_.get();
-  if (vae) infer::require_latents_of(fit.job.config, vae->config(), run_.files.vae);
+  if (vae) infer::require_latents_of(wan::job_of(fit).dit.config, vae->config(), run_.files.vae);
 }
 
 void Sample::add_stage(const char* name, const std::string& how, Bytes device, Bytes host) {
@@ -198,39 +201,40 @@ void Sample::add_stage(const char* name, const std::string& how, Bytes device, B
 
 void Sample::plan_parts() {
   if (texts_) {
-    const infer::TextEncoderPlan p = texts_->plan();
+    const fit::PlannedRun p = texts_->plan();
     add_stage("text", fmt::format("{} prompts, {}", texts_->texts(), p.policy.name),
               p.needed(Tier::device), p.needed(Tier::host));
   }
   const wan::LatentSize& z = run_.job.latent;
   const auto codec = [&](const char* name, const infer::VideoCodec& part, bool long_clips) {
-    const wan_vae::PlannedVae p = part.plan(z.height, z.width, long_clips);
-    add_stage(name, policy_text(p), p.device, p.host);
+    const fit::PlannedRun p = part.plan(z.height, z.width, long_clips);
+    const Bytes device = p.needed(Tier::device);
+    add_stage(name, wan_vae::policy_text(p), device, p.needed_ram());
     // On the CPU what is needed of the RAM holds both.
-    if (run_.job.fit.backend.device == Device::cpu) {
-      stages_.back().host = p.host - std::min(p.host, p.device);
-    }
-    return MemoryNumbers{.device = p.device, .host = {}, .disk = {}, .ram = p.host};
+    if (run_.job.request.backend.device == Device::cpu) stages_.back().host = p.needed(Tier::host);
+    return MemoryNumbers{.device = device, .host = {}, .disk = {}, .ram = p.needed_ram()};
   };
-  if (image_) codec("image", *image_, run_.job.fit.job.config.conditioning() > 0 && z.frames > 1);
+  if (image_)
+    codec("image", *image_,
+          wan::job_of(run_.job.request).dit.config.conditioning() > 0 && z.frames > 1);
   if (!decoder_) return;
-  decoding_.emplace(codec("decoding", *decoder_, z.frames > 1), gpu_memory(run_.job.fit));
+  decoding_.emplace(codec("decoding", *decoder_, z.frames > 1), gpu_memory(run_.job.request));
 }
 
-wan::PlannedRun Sample::plan() const {
+fit::PlannedRun Sample::plan() const {
   const PlanningHeap heap;
-  const wan::FitRequest request = fit_request(run_.job);
-  wan::KnownNeeds known;
-  auto outcome = fit(request, known);
+  const fit::Request request = fit_request(run_.job);
+  fit::KnownNeeds known;
+  auto outcome = fit::find_plan(request, known);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
     fail_refused(
         title(), request, *refusal, std::move(known), [&] { return changes(request, *refusal); },
         options_.json);
   }
-  return std::get<wan::PlannedRun>(std::move(outcome));
+  return std::get<fit::PlannedRun>(std::move(outcome));
 }
 
-void Sample::show(const wan::PlannedRun& planned) {
+void Sample::show(const fit::PlannedRun& planned) {
   PlanView view = train::view_of(fit_request(run_.job), planned);
   if (options_.json) {
     result_["plan"] = Json::parse(plan_json(title(), view));
@@ -254,7 +258,7 @@ void Sample::encode_texts() {
 
 void Sample::encode_image() {
   if (!image_) return;
-  const wan::Config& model = run_.job.fit.job.config;
+  const wan::Config& model = wan::job_of(run_.job.request).dit.config;
   std::vector<float> latent =
       encode_picture(*image_, *run_.picture, model, {run_.width, run_.height}, run_.pixel_frames);
   if (model.conditioning() > 0) {
@@ -266,7 +270,7 @@ void Sample::encode_image() {
   run_.picture.reset();
 }
 
-void Sample::denoise_all(wan::PlannedRun planned, const wan::FitRequest& request) {
+void Sample::denoise_all(fit::PlannedRun planned, const fit::Request& request) {
   monitor_.emplace(train::planned_memory(request, planned), gpu_memory(request));
   infer::VideoSampler sampler(run_.job, std::move(planned));
   for (std::size_t p = 0; p < run_.prompts.size(); ++p) {
@@ -301,7 +305,7 @@ std::vector<float> Sample::denoise(infer::VideoSampler& sampler, std::size_t pro
 Metadata Sample::metadata(std::size_t prompt, std::int64_t clip) const {
   const infer::VideoJob& j = run_.job;
   Metadata m;
-  m["ballast.model"] = j.fit.job.config.name;
+  m["ballast.model"] = wan::job_of(j.request).dit.config.name;
   if (!run_.texts.empty()) {
     m["ballast.prompt"] = run_.texts[prompt];
     m["ballast.negative_prompt"] = run_.texts.back();
@@ -327,7 +331,8 @@ void Sample::write(const std::vector<float>& latent, std::size_t prompt, std::in
   const Metadata about = metadata(prompt, clip);
   const bool as_latent = !names_pictures(path);
   if (as_latent) {
-    write_latent(path, latent, run_.job.fit.job.config.out_dim, run_.job.latent, about);
+    write_latent(path, latent, wan::job_of(run_.job.request).dit.config.out_dim, run_.job.latent,
+                 about);
   }
   if (decoder_) {
     const std::string sheet =
@@ -352,7 +357,7 @@ void Sample::write(const std::vector<float>& latent, std::size_t prompt, std::in
 }
 
 // Planned against measured.
-void Sample::report(const wan::FitRequest& request) const {
+void Sample::report(const fit::Request& request) const {
   const auto line = [&](const char* name, Bytes planned, Bytes measured) {
     return fmt::format("memory: {:<8} planned {}, measured {}\n", name, planned, measured);
   };
@@ -371,11 +376,11 @@ void Sample::run() {
   steps_ = planned_steps(run_.job);
   open_parts();
   merge_loras(options_, run_);
-  wan::PlannedRun planned = plan();
+  fit::PlannedRun planned = plan();
   if (options_.json) show(planned);
   plan_parts();
   if (!options_.json) show(planned);
-  const wan::FitRequest request = fit_request(run_.job);
+  const fit::Request request = fit_request(run_.job);
   if (!options_.plan_only) {
     encode_texts();
     encode_image();

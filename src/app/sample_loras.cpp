@@ -55,10 +55,11 @@ void take_loras(const SampleOptions& o, const wan::Config& model, SampleRun& run
 }
 
 void take_weights(SampleRun& run) {
-  wan::FitRequest& fit = run.job.fit;
-  fit.experts.clear();
+  fit::Request& fit = run.job.request;
+  wan::job_of(fit).experts.clear();
   for (const Checkpoint& file : run.checkpoints) {
-    fit.experts.push_back(weight_groups(fit.job.config, file, wan::TensorMap(file)));
+    wan::job_of(fit).experts.push_back(
+        weight_groups(wan::job_of(fit).dit.config, file, wan::TensorMap(file)));
   }
 }
 
@@ -72,9 +73,9 @@ void merge_loras(const SampleOptions& o, SampleRun& run) {
       if (lora.expert < 0 || lora.expert == static_cast<int>(e)) own.push_back(lora.path);
     }
     if (own.empty()) continue;
-    run.checkpoints[e] =
-        Checkpoint::open(infer::merged_model(run.checkpoints[e], run.job.fit.job.config, own,
-                                             o.merge_folder, usable_cpus(read_machine())));
+    run.checkpoints[e] = Checkpoint::open(
+        infer::merged_model(run.checkpoints[e], wan::job_of(run.job.request).dit.config, own,
+                            o.merge_folder, usable_cpus(read_machine())));
   }
   take_weights(run);
 }

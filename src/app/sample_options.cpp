@@ -127,7 +127,7 @@ WeightFormat format_of(const SampleOptions& o) {
                {"stored", "f32", "bf16", "f16", "fp8", "fp8_e5m2", "fp8_rows", "int8"});
 }
 
-void take_machine(const SampleOptions& o, wan::FitRequest& r) {
+void take_machine(const SampleOptions& o, fit::Request& r) {
   const auto device = train::meaning_of(train::kDeviceWords, o.device);
   if (!device) fail_unknown("--device", o.device, {"auto", "cpu", "cuda"});
   const train::RunTarget target =
@@ -141,10 +141,10 @@ void take_machine(const SampleOptions& o, wan::FitRequest& r) {
   r.profile = target.profile;
   r.backend = target.backend;
   r.budget = train::budget_on(target, parse_budget(o.gpu, o.ram, o.disk), o.ignore_limits);
-  r.job.precision = wan::precision_on(r.backend.device);
-  r.job.format = format_of(o);
-  if (o.fp8_matmul) use_fp8_products(r.job, r.backend);
-  if (o.offload_to_cpu) r.offloading = wan::Choice::on;
+  wan::job_of(r).dit.precision = wan::precision_on(r.backend.device);
+  wan::job_of(r).dit.format = format_of(o);
+  if (o.fp8_matmul) use_fp8_products(wan::job_of(r).dit, r.backend);
+  if (o.offload_to_cpu) r.switches.offloading = fit::Choice::on;
   if (o.policy == "auto") return;
   r.policy = find_policy(o.policy);
   if (!r.policy) {
@@ -266,7 +266,7 @@ void take_output(const SampleOptions& o, SampleRun& run) {
 
 ProcessLine inputs_line(const SampleOptions& o, const SampleRun& run,
                         std::optional<wan::LatentSize> size) {
-  const wan::Config& model = run.job.fit.job.config;
+  const wan::Config& model = wan::job_of(run.job.request).dit.config;
   std::size_t numbers = run.negative.size();
   for (const auto& p : run.prompts) numbers += p.size();
   numbers += run.texts.size() * static_cast<std::size_t>(model.text_len * model.text_dim);
@@ -409,8 +409,8 @@ SampleRun open_sample(const SampleOptions& o) {
   const wan::Config model = open_experts(o, run);
   const int experts = static_cast<int>(run.checkpoints.size());
   const infer::GenerationDefaults d = infer::generation_defaults(model, experts);
-  take_machine(o, job.fit);
-  job.fit.job.config = model;
+  take_machine(o, job.request);
+  wan::job_of(job.request).dit.config = model;
   job.sampler = sampler_of(o, d);
   job.boundary = o.boundary.value_or(d.boundary);
   job.guidance = {d.low_guidance, d.high_guidance};
@@ -423,8 +423,9 @@ SampleRun open_sample(const SampleOptions& o) {
   take_output(o, run);
   take_loras(o, model, run);
   take_weights(run);
-  job.fit.other_lines.push_back(inputs_line(o, run));
-  std::ranges::move(media_lines(o, run, MediaUse::loop), std::back_inserter(job.fit.other_lines));
+  job.request.other_lines.push_back(inputs_line(o, run));
+  std::ranges::move(media_lines(o, run, MediaUse::loop),
+                    std::back_inserter(job.request.other_lines));
   return run;
 }
 

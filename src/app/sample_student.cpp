@@ -131,15 +131,15 @@ void StudentSample::run() {
   std::vector<float> latent;
   nlohmann::ordered_json result;
   {
-    ProgramSet set;
-    set.backend = target.backend;
     student::Job job = {.config = c, .trains = false};
     if (gpu) job.activation = job.residual = DType::bf16;
+    fit::PlannedRun planned = infer::plan_student(
+        infer::student_request(job, steps_, target.backend, target.profile, budget), model_path_);
+    planned.set = {};  // it is recorded again, with kernels
+    ProgramSet set;
+    set.backend = target.backend;
     const student::Student student(set, std::move(job));
-    const infer::StudentMemory memory = infer::plan_student(set, student, target.profile);
-    infer::require_fit(memory, target.backend.device, budget,
-                       fmt::format("drawing with {}", model_path_));
-    const MemoryPlan& plan = memory.plan;
+    const MemoryPlan plan = plan_memory(set);
     const std::vector<float> text = text_vector(c.text_dim, budget);
     Runner runner(set, plan);
     if (!gpu) ops::warm_up_blas(runner.compute_threads());
@@ -149,16 +149,17 @@ void StudentSample::run() {
     }
     latent = infer::StudentSampler(student, runner)
                  .run(text, steps_, static_cast<std::uint64_t>(seed_), 0);
+    const Bytes on_device = planned.needed(Tier::device);
+    const Bytes ram = planned.needed(Tier::host) + (gpu ? Bytes{} : on_device);
     for (const Tier t : {Tier::device, Tier::host}) {
       result[std::string(name_of(t))] = {
           {"planned_bytes", plan.peak_of(t).count},
           {"used_bytes", runner.high_water(t).count},
-          {"needed_bytes", (t == Tier::device ? memory.device : memory.host).count}};
+          {"needed_bytes", (t == Tier::device ? on_device : ram).count}};
     }
     if (!json_) {
-      print(gpu ? fmt::format("student: {} of GPU memory and {} of RAM planned\n", memory.device,
-                              memory.host)
-                : fmt::format("student: {} of RAM planned\n", memory.host));
+      print(gpu ? fmt::format("student: {} of GPU memory and {} of RAM planned\n", on_device, ram)
+                : fmt::format("student: {} of RAM planned\n", ram));
     }
   }
   const std::string path = infer::save_student_sample(latent, c, vae, decoding, output_path_);

@@ -39,7 +39,7 @@ class Train : public Command {
 
  private:
   bool encode_missing(const train::TrainConfig& config, const train::RunTarget& target);
-  wan::PlannedRun planned_or_refused(const train::PreparedRun& run);
+  fit::PlannedRun planned_or_refused(const train::PreparedRun& run);
 
   OwnFlags own_;
   std::string command_;
@@ -65,7 +65,7 @@ bool Train::encode_missing(const train::TrainConfig& config, const train::RunTar
   {
     train::PreparedRun run = prepare_run(config, target, train::Purpose::plan, &coming);
     if (caching.reads_media()) run.request.other_lines.push_back(kMediaLine);
-    const wan::PlannedRun planned = planned_or_refused(run);
+    const fit::PlannedRun planned = planned_or_refused(run);
     require_disk_space(train::title_of(run), view_of(run.request, planned, &run),
                        plan_output(own_));
     const bool gpu = target.profile.device == Device::cuda;
@@ -88,13 +88,13 @@ bool Train::encode_missing(const train::TrainConfig& config, const train::RunTar
   return true;
 }
 
-wan::PlannedRun Train::planned_or_refused(const train::PreparedRun& run) {
-  wan::KnownNeeds known;
+fit::PlannedRun Train::planned_or_refused(const train::PreparedRun& run) {
+  fit::KnownNeeds known;
   auto outcome = [&] {
     const PlanningHeap heap;
-    return fit(run.request, known);
+    return fit::find_plan(run.request, known);
   }();
-  if (auto* planned = std::get_if<wan::PlannedRun>(&outcome)) return std::move(*planned);
+  if (auto* planned = std::get_if<fit::PlannedRun>(&outcome)) return std::move(*planned);
   const auto& refusal = std::get<Refusal>(outcome);
   fail_refused(
       train::title_of(run), run.request, refusal, std::move(known),
@@ -112,7 +112,7 @@ void Train::run() {
   if (!encode_missing(config, target)) return;
   train::PreparedRun run = train::prepare_run(std::move(config), target, train::Purpose::train);
   if (read_media_) run.request.other_lines.push_back(kMediaLine);
-  wan::PlannedRun planned = planned_or_refused(run);
+  fit::PlannedRun planned = planned_or_refused(run);
   show_plan(train::title_of(run), run.request, planned, plan_output(own_), &run);
   merge_base_loras(run);
   const train::TrainOutcome done =

@@ -14,7 +14,7 @@ namespace {
 
 struct PlannedText {
   train::Seq2SeqRun run;
-  t5::PlannedRun planned;
+  fit::PlannedRun planned;
 };
 
 // Prints the plan, or fails with what would help.
@@ -28,11 +28,11 @@ PlannedText planned_text(train::Seq2SeqConfig config, const OwnFlags& own) {
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
     tell_refusal(title, *refusal, p.run.request.policy.has_value(), p.run.notes);
     const std::vector<PlannedChange> changes =
-        t5::try_changes(p.run.request, *refusal, train::possible_changes(p.run, *refusal));
+        fit::try_changes(p.run.request, *refusal, train::possible_changes(p.run, *refusal));
     if (own.json) print_json_line(refusal_json(title, *refusal, changes));
     fail_with_advice(title, *refusal, advice_of(changes, title.shared_ram));
   }
-  p.planned = std::get<t5::PlannedRun>(std::move(outcome));
+  p.planned = std::get<fit::PlannedRun>(std::move(outcome));
   const PlanView view = train::view_of(p.run, p.planned);
   require_disk_space(title, view, plan_output(own));
   print_plan(title, view, plan_output(own));
@@ -58,7 +58,7 @@ PredictionPlan prediction_plan(const train::Seq2SeqRun& run, int threads) {
   p.job.machine.device = run.request.backend.device;
   p.job.machine.budget = run.request.budget;
   p.job.machine.threads = threads;
-  if (c.lora) p.job.machine.format = run.request.job.format;
+  if (c.lora) p.job.machine.format = t5::job_of(run.request).seq2seq.format;
   return p;
 }
 

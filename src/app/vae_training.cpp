@@ -12,19 +12,20 @@
 namespace ballast {
 namespace {
 
-wan_vae::PlannedTraining planned_or_refused(const train::PreparedVae& run, const OwnFlags& own,
-                                            bool show = true) {
-  auto outcome = fit_training(run.request);
+fit::PlannedRun planned_or_refused(const train::PreparedVae& run, const OwnFlags& own,
+                                   bool show = true) {
+  auto outcome = fit::find_plan(run.request);
   const PlanTitle title = train::title_of(run);
-  if (auto* planned = std::get_if<wan_vae::PlannedTraining>(&outcome)) {
+  if (auto* planned = std::get_if<fit::PlannedRun>(&outcome)) {
     const PlanView view = train::view_of(run, *planned);
     require_disk_space(title, view, plan_output(own));
     if (show) print_plan(title, view, plan_output(own));
     return std::move(*planned);
   }
   const auto& refusal = std::get<Refusal>(outcome);
-  tell_refusal(title, refusal, run.request.checkpointing.has_value(), run.notes);
-  const std::vector<PlannedChange> changes = possible_changes(run, refusal);
+  tell_refusal(title, refusal, run.request.policy.has_value(), run.notes);
+  const std::vector<PlannedChange> changes =
+      fit::try_changes(run.request, refusal, possible_changes(run, refusal));
   if (own.json) print_json_line(refusal_json(title, refusal, changes));
   fail_with_advice(title, refusal, advice_of(changes, title.shared_ram));
 }
@@ -58,7 +59,7 @@ void train_vae(train::TrainConfig config, const OwnFlags& own, const std::string
     run.request.other_lines.push_back(
         {"media libraries", kMediaLibraries, "FFmpeg's, from their first use on"});
   }
-  wan_vae::PlannedTraining planned = planned_or_refused(run, own);
+  fit::PlannedRun planned = planned_or_refused(run, own);
   const train::TrainOutcome done =
       train::train(std::move(run), std::move(planned),
                    {.command = command, .check_nan = own.check_nan, .remember = true});

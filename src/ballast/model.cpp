@@ -30,21 +30,21 @@ struct Model::State {
   }
 
   // The plan and, when it fits, what to run.
-  std::optional<wan::PlannedRun> make_plan() {
+  std::optional<fit::PlannedRun> make_plan() {
     library::apply(settings, run);
-    auto outcome = fit(run.request);
+    auto outcome = fit::find_plan(run.request);
     if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
       plan = library::refused(run, *refusal, library::setting_changes(settings, run, *refusal));
       return std::nullopt;
     }
-    auto& planned = std::get<wan::PlannedRun>(outcome);
+    auto& planned = std::get<fit::PlannedRun>(outcome);
     plan = library::accepted(run, planned);
     return std::move(planned);
   }
 
   library::Session& started() {
     if (session) return *session;
-    std::optional<wan::PlannedRun> planned = make_plan();
+    std::optional<fit::PlannedRun> planned = make_plan();
     if (!planned) {
       throw Error(ErrorCode::refused, plan->text, {}, plan->advice);
     }
@@ -72,27 +72,27 @@ const ModelInfo& Model::info() const { return state_->info; }
 
 void Model::enable_gradient_checkpointing() {
   translated([&] { state_->change("enable_gradient_checkpointing()"); });
-  state_->settings.checkpointing = wan::Choice::on;
+  state_->settings.checkpointing = fit::Choice::on;
 }
 
 void Model::disable_gradient_checkpointing() {
   translated([&] { state_->change("disable_gradient_checkpointing()"); });
-  state_->settings.checkpointing = wan::Choice::off;
+  state_->settings.checkpointing = fit::Choice::off;
 }
 
 void Model::enable_offloading() {
   translated([&] { state_->change("enable_offloading()"); });
-  state_->settings.offloading = wan::Choice::on;
+  state_->settings.offloading = fit::Choice::on;
 }
 
 void Model::disable_offloading() {
   translated([&] { state_->change("disable_offloading()"); });
-  state_->settings.offloading = wan::Choice::off;
+  state_->settings.offloading = fit::Choice::off;
 }
 
 void Model::leave_memory_to_the_planner() {
   translated([&] { state_->change("leave_memory_to_the_planner()"); });
-  state_->settings.checkpointing = state_->settings.offloading = wan::Choice::automatic;
+  state_->settings.checkpointing = state_->settings.offloading = fit::Choice::automatic;
 }
 
 void Model::set_budget(const Budget& budget) {

@@ -27,15 +27,15 @@ std::string size_text(const wan::LatentSize& z) {
 
 }  // namespace
 
-Session::Session(const train::PreparedRun& run, wan::PlannedRun planned, std::string settings)
+Session::Session(const train::PreparedRun& run, fit::PlannedRun planned, std::string settings)
     : run_(run), settings_(std::move(settings)) {
-  wan::DitJob job = run.request.job;
+  wan::DitJob job = wan::job_of(run.request).dit;
   job.policy = planned.policy;
   const Bytes device = planned.plan.peak_of(Tier::device), host = planned.plan.peak_of(Tier::host);
   planned = {};  // its recording is the same as the one that follows, without kernels
   malloc_trim(0);
   set_.backend = run.request.backend;
-  dit_ = std::make_unique<wan::Dit>(set_, std::move(job), run.request.experts);
+  dit_ = std::make_unique<wan::Dit>(set_, std::move(job), wan::job_of(run.request).experts);
   plan_ = plan_memory(set_);
   check(plan_.peak_of(Tier::device) == device && plan_.peak_of(Tier::host) == host,
         "planned {} and {}, recorded {} and {}", device, host, plan_.peak_of(Tier::device),

@@ -15,7 +15,7 @@ namespace ballast::library {
 class Session {
  public:
   // run must outlive it. `settings` is what settings_hash() gives.
-  Session(const train::PreparedRun& run, wan::PlannedRun planned, std::string settings);
+  Session(const train::PreparedRun& run, fit::PlannedRun planned, std::string settings);
 
   v1::StepResult step(std::span<const v1::Sample> samples, double learning_rate);
   void predict(const v1::Sample& sample, double model_time, std::span<float> out);

@@ -6,11 +6,11 @@
 #include "core/error.h"
 #include "core/nearest_name.h"
 #include "core/random.h"
+#include "fit/refusal_text.h"
 #include "infer/model_folder.h"
 #include "memory/machine.h"
 #include "models/wan/recognise.h"
 #include "models/wan/weights.h"
-#include "report/refusal_text.h"
 #include "train/run_plan.h"
 #include "train/run_summary.h"
 
@@ -120,8 +120,8 @@ train::PreparedRun open_run(const std::string& path) {
       infer::holds_parts(found) ? infer::find_model_files(found).transformer : found));
   const wan::TensorMap names(file);
   const wan::Config config = recognised_config(file, names, path);
-  run.request.job.config = config;
-  run.request.experts.push_back(weight_groups(config, file, names));
+  wan::job_of(run.request).dit.config = config;
+  wan::job_of(run.request).experts.push_back(weight_groups(config, file, names));
   return run;
 }
 
@@ -201,8 +201,8 @@ void apply(const Settings& s, train::PreparedRun& run) {
            "steps of one sample of that size"}});
   }
   run.config = config_of(s.training);
-  wan::FitRequest& r = run.request;
-  wan::DitJob job = {.config = r.job.config, .mode = mode_of(s.training.method)};
+  fit::Request& r = run.request;
+  wan::DitJob job = {.config = wan::job_of(r).dit.config, .mode = mode_of(s.training.method)};
   for (const v1::Batch& b : s.batches) job.batches.push_back(batch_of(b));
   if (job.mode == wan::Mode::infer) {
     job.batches = single_samples(job.batches);
@@ -222,18 +222,18 @@ void apply(const Settings& s, train::PreparedRun& run) {
   const train::RunTarget target = train::this_machine(
       {.device = s.device, .deterministic = s.deterministic, .threads = s.threads});
   job.precision = wan::precision_on(target.backend.device);
-  r.job = std::move(job);
+  wan::job_of(r).dit = std::move(job);
   r.profile = target.profile;
   r.backend = target.backend;
   r.budget = budget_of(s.budget, target.profile);
-  r.checkpointing = s.checkpointing;
-  r.offloading = s.offloading;
+  r.switches.checkpointing = s.checkpointing;
+  r.switches.offloading = s.offloading;
   r.other_lines = {{"library", kLibraryBytes, "pieces of files being written"}};
-  run.title =
-      fmt::format("{}, {}", r.job.config.name,
-                  r.job.mode == wan::Mode::lora ? fmt::format("LoRA rank {}", s.training.rank)
-                                                : std::string(name_of(r.job.mode)));
-  run.shapes = shapes_text(r.job.batches);
+  run.title = fmt::format("{}, {}", wan::job_of(r).dit.config.name,
+                          wan::job_of(r).dit.mode == wan::Mode::lora
+                              ? fmt::format("LoRA rank {}", s.training.rank)
+                              : std::string(name_of(wan::job_of(r).dit.mode)));
+  run.shapes = shapes_text(wan::job_of(r).dit.batches);
 }
 
 std::string settings_hash(const Settings& s) {
@@ -258,7 +258,7 @@ v1::MemoryUse allowed_by(const ::ballast::Budget& b) {
 
 }  // namespace
 
-v1::Plan accepted(const train::PreparedRun& run, const wan::PlannedRun& planned) {
+v1::Plan accepted(const train::PreparedRun& run, const fit::PlannedRun& planned) {
   const PlanTitle title = train::title_of(run);
   const PlanView view = train::view_of(run.request, planned);
   return {.fits = true,
@@ -272,7 +272,7 @@ v1::Plan accepted(const train::PreparedRun& run, const wan::PlannedRun& planned)
 }
 
 v1::Plan refused(const train::PreparedRun& run, const Refusal& refusal,
-                 const std::vector<wan::Change>& changes) {
+                 const std::vector<fit::Change>& changes) {
   const PlanTitle title = train::title_of(run);
   const std::vector<PlannedChange> advice = try_changes(run.request, refusal, changes);
   v1::Plan p = {
@@ -283,7 +283,8 @@ v1::Plan refused(const train::PreparedRun& run, const Refusal& refusal,
       .allowed = allowed_by(run.request.budget),
       .seconds_per_step = 0,
       .policy = refusal.policy,
-      .text = refusal_text(refusal, title, {.policy_given = run.request.policy.has_value()}) + "\n",
+      .text = fit::refusal_text(refusal, title, {.policy_given = run.request.policy.has_value()}) +
+              "\n",
       .json = refusal_json(title, refusal, advice),
       .advice = {}};
   p.planned.ram = p.planned.host;
@@ -297,54 +298,54 @@ namespace {
 
 // Where only the RAM is named it bounds the device arena as well, now and after the change.
 void add_budgets(const Settings& s, const train::PreparedRun& run, const Refusal& refusal,
-                 std::vector<wan::Change>& all) {
+                 std::vector<fit::Change>& all) {
   const auto word = [](Tier t, std::uint64_t megabytes) {
     const char* field = t == Tier::device ? "gpu" : t == Tier::host ? "ram" : "disk";
     return fmt::format("set_budget({{.{} = {}'000'000}})", field, megabytes);
   };
   const bool ram_bounds_all = !s.budget.gpu && run.request.backend.device == Device::cpu;
-  for (wan::Change& c : wan::larger_budgets(refusal, ram_bounds_all, word)) {
+  for (fit::Change& c : fit::larger_budgets(refusal, ram_bounds_all, word)) {
     all.push_back(std::move(c));
   }
 }
 
 }  // namespace
 
-std::vector<wan::Change> setting_changes(const Settings& s, const train::PreparedRun& run,
+std::vector<fit::Change> setting_changes(const Settings& s, const train::PreparedRun& run,
                                          const Refusal& refusal) {
-  const wan::FitRequest& request = run.request;
-  std::vector<wan::Change> all;
-  const auto add = [&](std::string text, std::function<void(wan::FitRequest&)> apply_to) {
+  const fit::Request& request = run.request;
+  std::vector<fit::Change> all;
+  const auto add = [&](std::string text, std::function<void(fit::Request&)> apply_to) {
     all.push_back({std::move(text), std::move(apply_to)});
   };
-  if (s.checkpointing == wan::Choice::off) {
+  if (s.checkpointing == fit::Choice::off) {
     add("enable_gradient_checkpointing()",
-        [](wan::FitRequest& r) { r.checkpointing = wan::Choice::on; });
+        [](fit::Request& r) { r.switches.checkpointing = fit::Choice::on; });
   }
-  if (s.offloading == wan::Choice::off) {
-    add("enable_offloading()", [](wan::FitRequest& r) { r.offloading = wan::Choice::on; });
+  if (s.offloading == fit::Choice::off) {
+    add("enable_offloading()", [](fit::Request& r) { r.switches.offloading = fit::Choice::on; });
   }
-  if (request.switched()) {
-    add("leave_memory_to_the_planner()",
-        [](wan::FitRequest& r) { r.checkpointing = r.offloading = wan::Choice::automatic; });
+  if (request.switches.any()) {
+    add("leave_memory_to_the_planner()", [](fit::Request& r) { r.switches = {}; });
   }
   add_budgets(s, run, refusal, all);
-  if (request.job.mode != wan::Mode::full && !is_fp8(request.job.format)) {
+  if (wan::job_of(request).dit.mode != wan::Mode::full &&
+      !is_fp8(wan::job_of(request).dit.format)) {
     add("set_training({.weights = \"fp8\"})",
-        [](wan::FitRequest& r) { r.job.format = WeightFormat::f8_e4m3; });
+        [](fit::Request& r) { wan::job_of(r).dit.format = WeightFormat::f8_e4m3; });
   }
-  if (request.job.mode == wan::Mode::lora && s.training.rank > 1) {
+  if (wan::job_of(request).dit.mode == wan::Mode::lora && s.training.rank > 1) {
     add(fmt::format("set_training({{.rank = {}}})", s.training.rank / 2),
-        [](wan::FitRequest& r) { r.job.lora.rank /= 2; });
+        [](fit::Request& r) { wan::job_of(r).dit.lora.rank /= 2; });
   }
   std::int64_t frames = 1;
-  for (const wan::Batch& b : request.job.batches) {
+  for (const wan::Batch& b : wan::job_of(request).dit.batches) {
     for (const wan::LatentSize& z : b.latents) frames = std::max(frames, z.frames);
   }
   if (frames > 1) {
     add(fmt::format("set_batches with at most {} frames", frames / 2),
-        [most = frames / 2](wan::FitRequest& r) {
-          for (auto* batches : {&r.job.batches, &r.job.predict_batches}) {
+        [most = frames / 2](fit::Request& r) {
+          for (auto* batches : {&wan::job_of(r).dit.batches, &wan::job_of(r).dit.predict_batches}) {
             for (wan::Batch& b : *batches) {
               for (wan::LatentSize& z : b.latents) z.frames = std::min(z.frames, most);
             }

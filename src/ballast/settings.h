@@ -18,7 +18,7 @@ struct Settings {
   int threads = 0;
   train::DeviceChoice device = train::DeviceChoice::automatic;
   bool deterministic = true;
-  wan::Choice checkpointing = wan::Choice::automatic, offloading = wan::Choice::automatic;
+  fit::Choice checkpointing = fit::Choice::automatic, offloading = fit::Choice::automatic;
 };
 
 // The run of a model's files, without settings.
@@ -37,11 +37,11 @@ std::string settings_hash(const Settings& settings);
 inline wan::LatentSize latent_of(const v1::LatentSize& z) { return {z.frames, z.height, z.width}; }
 
 v1::MemoryUse public_memory(const MemoryNumbers& m);
-v1::Plan accepted(const train::PreparedRun& run, const wan::PlannedRun& planned);
+v1::Plan accepted(const train::PreparedRun& run, const fit::PlannedRun& planned);
 v1::Plan refused(const train::PreparedRun& run, const Refusal& refusal,
-                 const std::vector<wan::Change>& changes);
+                 const std::vector<fit::Change>& changes);
 // What the caller could change in the settings.
-std::vector<wan::Change> setting_changes(const Settings& settings, const train::PreparedRun& run,
+std::vector<fit::Change> setting_changes(const Settings& settings, const train::PreparedRun& run,
                                          const Refusal& refusal);
 
 }  // namespace ballast::library

@@ -46,13 +46,13 @@ TrainResult run_training(const std::string& config, const std::vector<std::strin
   for (const std::string& note : run.notes) {
     if (to.note) callbacks.call(to.note, note);
   }
-  auto outcome = fit(run.request);
+  auto outcome = fit::find_plan(run.request);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
     const Plan plan = library::refused(run, *refusal, possible_changes(run, *refusal));
     if (to.planned) callbacks.call(to.planned, plan);
     throw Error(ErrorCode::refused, plan.text, {}, plan.advice);
   }
-  auto& planned = std::get<wan::PlannedRun>(outcome);
+  auto& planned = std::get<fit::PlannedRun>(outcome);
   if (to.planned) callbacks.call(to.planned, library::accepted(run, planned));
   merge_base_loras(run);
 

@@ -8,54 +8,38 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "infer/finite_output.h"
+#include "infer/require_plan.h"
 #include "io/atomic_file.h"
 #include "io/frame_values.h"
 #include "io/media_writer.h"
 #include "io/safetensors_writer.h"
 #include "models/student/student_files.h"
-#include "ops/sgemm.h"
-#include "plan/budget_flag.h"
 
 namespace ballast::infer {
 
-StudentMemory plan_student(const ProgramSet& set, const student::Student& student,
-                           const MachineProfile& profile) {
+fit::Request student_request(student::Job job, std::int64_t steps, const Backend& backend,
+                             const MachineProfile& profile, const Budget& budget) {
   Bytes largest;
-  for (const student::Parameter& p : student.parameters()) {
-    largest = std::max(largest, Bytes{set.spec(p.value).bytes});
-  }
-  StudentMemory m;
-  m.plan = plan_memory(set);
-  m.lines = process_lines(set, {.blas_bytes_per_thread = Bytes{ops::kBlasBufferTouched}});
-  m.lines.push_back({"largest tensor", largest, "on its way from the file"});
-  const bool gpu = set.backend.device == Device::cuda;
-  if (gpu) add_gpu_lines(m.lines, profile, m.plan.peak_of(Tier::host));
-  m.device = m.plan.peak_of(Tier::device) + sum_lines(m.lines, Tier::device);
-  m.host = m.plan.peak_of(Tier::host) + sum_lines(m.lines, Tier::host);
-  if (!gpu) m.host += m.device;
-  return m;
+  student::each_parameter(job.config, [&](int, const std::string&, const Shape& shape) {
+    largest = std::max(largest, Bytes{static_cast<std::uint64_t>(shape.elements()) * 4});
+  });
+  student::SampleFitJob planned;
+  planned.student = std::move(job);
+  planned.steps = steps;
+  return {.job = std::move(planned),
+          .backend = backend,
+          .profile = profile,
+          .budget = budget,
+          .other_lines = {{"largest tensor", largest, "on its way from the file"}}};
 }
 
-void require_fit(const StudentMemory& memory, Device device, const Budget& budget,
-                 const std::string& what) {
-  std::string needs, flags, limits;
-  const auto compare = [&](Tier tier, std::string_view name, Bytes needed, Bytes allowed) {
-    if (needed <= allowed) return;
-    const auto& limit = tier == Tier::host ? budget.ram_limit : budget.gpu_limit;
-    if (limit && needed > limit->most) limits += "\n" + limit_line(*limit);
-    needs +=
-        fmt::format("{}{} of {} ({} allowed)", needs.empty() ? "" : " and ", needed, name, allowed);
-    flags += (flags.empty() ? "" : " ") + larger_budget(budget, tier, megabytes_for(needed));
-  };
-  // On the CPU --gpu bounds a share of the RAM; where it is not given it is the RAM's.
-  if (device == Device::cuda || budget.gpu < budget.host) {
-    compare(Tier::device, device == Device::cuda ? "GPU memory" : "RAM (compute share, --gpu)",
-            memory.device, budget.gpu);
-  }
-  compare(Tier::host, "RAM", memory.host, budget.host);
-  if (needs.empty()) return;
-  fail(ErrorCode::refused, fmt::format("{} does not fit: it needs {}{}", what, needs, limits),
-       {{flags, "gives it what it needs"}});
+fit::PlannedRun plan_student(const fit::Request& request, const std::string& folder) {
+  const auto& job = request.job.as<student::SampleFitJob>();
+  const student::Config& c = job.student.config;
+  return require_plan(request,
+                      title_of(request, folder, "sample",
+                               fmt::format("one latent of {} x {}, {} step{}", c.grid(), c.grid(),
+                                           job.steps, job.steps == 1 ? "" : "s")));
 }
 
 std::vector<StudentStep> student_steps(std::int64_t steps) {

@@ -6,24 +6,18 @@
 #include <string>
 #include <vector>
 
+#include "fit/planned_run.h"
 #include "infer/video_codec.h"
-#include "models/student/student.h"
+#include "models/student/sample_fit_job.h"
 #include "plan/runner.h"
 
 namespace ballast::infer {
 
-// Memory for drawing with a recorded student, what the arenas do not hold included: the process,
-// its libraries, CUDA's share, the largest tensor while it is read.
-struct StudentMemory {
-  MemoryPlan plan;
-  std::vector<ProcessLine> lines;  // outside the arenas
-  Bytes device, host;              // on the CPU host holds both
-};
-StudentMemory plan_student(const ProgramSet& set, const student::Student& student,
-                           const MachineProfile& profile);
-// Fails with ErrorCode::refused where that is more than the budget. what: "drawing with out".
-void require_fit(const StudentMemory& memory, Device device, const Budget& budget,
-                 const std::string& what);
+// Drawing one latent in so many steps. The largest tensor on its way from the file counts, too.
+fit::Request student_request(student::Job job, std::int64_t steps, const Backend& backend,
+                             const MachineProfile& profile, const Budget& budget);
+// Fails with ErrorCode::refused where it does not fit. folder: of the student.
+fit::PlannedRun plan_student(const fit::Request& request, const std::string& folder);
 
 // t of each step, from 999 to 0, and the share of signal behind it: 1 at the end.
 struct StudentStep {

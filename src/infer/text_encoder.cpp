@@ -1,7 +1,7 @@
 #include "infer/text_encoder.h"
 
 #include <algorithm>
-#include <memory>
+#include <numeric>
 
 #include "core/error.h"
 #include "core/stopwatch.h"
@@ -16,11 +16,6 @@ namespace {
 
 constexpr int kHandsForRows = kDiskReaders;  // rows are read one by one
 
-// For recordings that are only planned.
-t5::RowsSource never_read() {
-  return {.read = [](std::size_t, std::size_t, const TensorView&) {}, .expect = [](std::size_t) {}};
-}
-
 }  // namespace
 
 TextEncoder::TextEncoder(const std::string& path, TextEncoderOptions options)
@@ -30,11 +25,9 @@ TextEncoder::TextEncoder(const std::string& path, TextEncoderOptions options)
   table_ = t5::embedding_table(model_.config, model_.checkpoint, model_.names);
 }
 
-t5::EncoderJob TextEncoder::job(const MemoryPolicy& policy,
-                                std::span<const std::int64_t> lengths) const {
+t5::EncoderJob TextEncoder::job(std::span<const std::int64_t> lengths) const {
   t5::EncoderJob job;
   job.config = model_.config;
-  job.policy = policy;
   job.format = model_.options.format;
   job.rows = table_.dtype;
   job.precision = model_.precision();
@@ -46,47 +39,37 @@ t5::EncoderJob TextEncoder::job(const MemoryPolicy& policy,
   return job;
 }
 
-struct TextEncoder::Recording {
-  std::unique_ptr<ProgramSet> set;
-  std::unique_ptr<t5::Encoder> encoder;
-  TextEncoderPlan plan;
-};
-
-std::variant<TextEncoder::Recording, Refusal> TextEncoder::record(
-    std::span<const std::int64_t> lengths, const t5::RowsSource* rows) const {
+fit::Request TextEncoder::request(std::span<const std::int64_t> lengths) const {
   check(!lengths.empty(), "no prompts to plan for");
-  std::int64_t tokens = 0;
-  for (const std::int64_t n : lengths) tokens += n;
-  const Bytes results{static_cast<std::uint64_t>(tokens * model_.config.d_model) * 4};
-  Refusal refusal;
-  for (const MemoryPolicy& policy :
-       model_.candidates(std::ssize(lengths) > model_.options.prompts_per_pass)) {
-    Recording r = {.set = std::make_unique<ProgramSet>(), .encoder = {}, .plan = {}};
-    r.set->backend = model_.backend();
-    r.set->executable = rows != nullptr;
-    t5::EncoderJob one = job(policy, lengths);
-    one.source = rows ? *rows : never_read();
-    r.encoder = std::make_unique<t5::Encoder>(*r.set, std::move(one), groups_);
-    r.plan = model_.plan_of(*r.set, policy, results);
-    if (r.set->backend.device == Device::cuda) {
-      r.plan.lines.push_back({.name = "threads for rows and states",
-                              .bytes = kThreadStack * kHandsForRows,
-                              .reason = "stacks"});
-    }
-    std::vector<Shortage> missing = model_.shortages(r.plan);
-    if (missing.empty()) return r;
-    refusal = {.policy = policy.name,
-               .needed = {r.plan.needed(Tier::device), r.plan.needed(Tier::host), Bytes{}},
-               .shortages = std::move(missing)};
+  t5::EncoderFitJob planned;
+  planned.encoder = job(lengths);
+  planned.weights = groups_;
+  const std::int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  std::vector<ProcessLine> lines = {
+      {.name = "results",
+       .bytes = Bytes{static_cast<std::uint64_t>(tokens * model_.config.d_model) * 4},
+       .reason = "what the caller is given"}};
+  if (model_.options.device == Device::cuda) {
+    lines.push_back({.name = "threads for rows and states",
+                     .bytes = kThreadStack * kHandsForRows,
+                     .reason = "stacks"});
   }
-  return refusal;
+  return model_.request(std::move(planned), std::move(lines));
 }
 
-std::variant<TextEncoderPlan, Refusal> TextEncoder::plan(
-    std::span<const std::int64_t> lengths) const {
-  std::variant<Recording, Refusal> made = record(lengths, nullptr);
-  if (auto* refusal = std::get_if<Refusal>(&made)) return std::move(*refusal);
-  return std::move(std::get<Recording>(made).plan);
+fit::Outcome TextEncoder::plan(std::span<const std::int64_t> lengths) const {
+  return fit::find_plan(request(lengths));
+}
+
+fit::PlannedRun TextEncoder::require_plan(std::span<const std::int64_t> lengths,
+                                          const PossibleChanges& changes) const {
+  const fit::Request r = request(lengths);
+  return infer::require_plan(
+      r,
+      title_of(r, model_.config.name, "encode",
+               fmt::format("{} prompt{} of at most {} tokens", lengths.size(),
+                           lengths.size() == 1 ? "" : "s", std::ranges::max(lengths))),
+      changes);
 }
 
 std::vector<TextStates> TextEncoder::encode(std::span<const std::vector<std::int32_t>> prompts,
@@ -122,16 +105,16 @@ std::vector<TextStates> TextEncoder::encode(std::span<const std::vector<std::int
               t5::expect_rows(table_, ids);
             }
           }};
-  const std::variant<Recording, Refusal> made = record(lengths, &rows);
-  if (const auto* refusal = std::get_if<Refusal>(&made)) {
-    fail_refused(
-        fmt::format("encoding {} prompts with {}", prompts.size(), model_.checkpoint.path()),
-        *refusal, model_.options.device, model_.options.budget);
-  }
-  const auto& [set, encoder, plan] = std::get<Recording>(made);
+  t5::EncoderJob recorded = job(lengths);
+  recorded.policy = require_plan(lengths).policy;
+  recorded.source = rows;
+  ProgramSet set;
+  set.backend = model_.backend();
+  const t5::Encoder encoder(set, std::move(recorded), groups_);
+  const MemoryPlan plan = plan_memory(set);
   spent.planning += watch.lap();
   if (gpu) open_gpu();
-  Runner runner(*set, plan.memory, {.disk_readers = model_.options.disk_readers});
+  Runner runner(set, plan, {.disk_readers = model_.options.disk_readers});
   ThreadPool& threads = gpu ? many : runner.compute_threads();
   if (!gpu) ops::warm_up_blas(threads);
   spent.opening += watch.lap();
@@ -139,7 +122,7 @@ std::vector<TextStates> TextEncoder::encode(std::span<const std::vector<std::int
   spent.loading += watch.lap();
   std::vector<TextStates> all(prompts.size());
   std::size_t first = 0;
-  for (const t5::PassIo& pass : encoder->passes()) {
+  for (const t5::PassIo& pass : encoder.passes()) {
     const auto prompts_here = static_cast<std::int64_t>(pass.prompts.size());
     runner.run(pass.program);
     spent.passes += watch.lap();

@@ -3,16 +3,15 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <variant>
 #include <vector>
 
+#include "infer/require_plan.h"
 #include "infer/text_model.h"
-#include "models/t5/encoder.h"
+#include "models/t5/inference_fit_job.h"
 
 namespace ballast::infer {
 
 using TextEncoderOptions = TextModelOptions;
-using TextEncoderPlan = TextModelPlan;
 
 // Where the seconds of a call went.
 struct TextEncoderTimes {
@@ -40,29 +39,26 @@ class TextEncoder {
   // no such encoder. A decoder that is in it, too, is left alone.
   explicit TextEncoder(const std::string& path, TextEncoderOptions options = {});
 
-  Device device() const { return model_.options.device; }
-  const Budget& budget() const { return model_.options.budget; }
-
   const t5::Config& config() const { return model_.config; }
   t5::Dialect dialect() const { return model_.names.dialect(); }
 
   // For prompts of so many tokens each; nothing is run and no tensor is read. Without a policy in
-  // the options: as many slots as fit, three at most; all weights resident first where there are
-  // several passes. (A single pass visits every block once: streaming through three slots takes as
-  // long as the slower of disk and compute, loading everything first as long as both together.)
-  std::variant<TextEncoderPlan, Refusal> plan(std::span<const std::int64_t> lengths) const;
+  // the options: the fastest predicted plan. A single pass streams, which takes as long as the
+  // slower of disk and compute; several have all weights resident if that fits.
+  fit::Outcome plan(std::span<const std::int64_t> lengths) const;
+  // Fails with ErrorCode::refused where nothing fits.
+  fit::PlannedRun require_plan(std::span<const std::int64_t> lengths,
+                               const PossibleChanges& changes = nullptr) const;
 
   // The last states of every prompt, of its own tokens alone. A prompt's states do not depend on
-  // the others. Fails with ErrorCode::refused, with the numbers of the refusal, when the plan does
-  // not fit, with ErrorCode::input when an id is no row of the embedding table.
+  // the others. Fails with ErrorCode::refused, with advice, when no plan fits, with
+  // ErrorCode::input when an id is no row of the embedding table.
   std::vector<TextStates> encode(std::span<const std::vector<std::int32_t>> prompts,
                                  TextEncoderTimes* times = nullptr) const;
 
  private:
-  struct Recording;
-  std::variant<Recording, Refusal> record(std::span<const std::int64_t> lengths,
-                                          const t5::RowsSource* rows) const;
-  t5::EncoderJob job(const MemoryPolicy& policy, std::span<const std::int64_t> lengths) const;
+  t5::EncoderJob job(std::span<const std::int64_t> lengths) const;
+  fit::Request request(std::span<const std::int64_t> lengths) const;
 
   TextModel model_;
   std::vector<WeightGroup> groups_;

@@ -21,7 +21,7 @@ TextGenerator::TextGenerator(const std::string& path, TextModelOptions options,
   if (!adapter.folder.empty()) lora_ = t5::LoraFile::open(adapter.folder, model_.config);
 }
 
-t5::DecoderJob TextGenerator::job(const MemoryPolicy& policy, std::span<const std::int64_t> lengths,
+t5::DecoderJob TextGenerator::job(std::span<const std::int64_t> lengths,
                                   const GenerateOptions& options) const {
   if (options.max_new_tokens < 1 || options.beams < 1) {
     fail(ErrorCode::usage, fmt::format("{} new tokens with {} beams; at least one of each",
@@ -29,7 +29,6 @@ t5::DecoderJob TextGenerator::job(const MemoryPolicy& policy, std::span<const st
   }
   t5::DecoderJob job;
   job.config = model_.config;
-  job.policy = policy;
   job.precision = model_.precision();
   job.format = model_.options.format;
   job.beams = options.beams;
@@ -42,29 +41,36 @@ t5::DecoderJob TextGenerator::job(const MemoryPolicy& policy, std::span<const st
   return job;
 }
 
-std::variant<TextModelPlan, Refusal> TextGenerator::plan(std::span<const std::int64_t> lengths,
-                                                         const GenerateOptions& options) const {
+fit::Request TextGenerator::request(std::span<const std::int64_t> lengths,
+                                    const GenerateOptions& options) const {
   check(!lengths.empty(), "no sources to plan for");
-  const Bytes results{static_cast<std::uint64_t>(std::ssize(lengths) * options.max_new_tokens) * 4};
-  Refusal refusal;
-  for (const MemoryPolicy& policy : model_.candidates(true)) {
-    ProgramSet set;
-    set.backend = model_.backend();
-    set.executable = false;
-    const t5::Decoder decoder(set, job(policy, lengths, options), groups_);
-    TextModelPlan planned = model_.plan_of(set, policy, results);
-    if (lora_) {
-      planned.lines.push_back({.name = "reading of the adapter",
-                               .bytes = lora_->reading_bytes(),
-                               .reason = "a factor as it is stored and as it is used"});
-    }
-    std::vector<Shortage> missing = model_.shortages(planned);
-    if (missing.empty()) return planned;
-    refusal = {.policy = policy.name,
-               .needed = {planned.needed(Tier::device), planned.needed(Tier::host), Bytes{}},
-               .shortages = std::move(missing)};
+  t5::DecoderFitJob planned;
+  planned.decoder = job(lengths, options);
+  planned.weights = groups_;
+  const std::int64_t tokens = std::ssize(lengths) * options.max_new_tokens;
+  std::vector<ProcessLine> lines = {{.name = "results",
+                                     .bytes = Bytes{static_cast<std::uint64_t>(tokens) * 4},
+                                     .reason = "what the caller is given"}};
+  if (lora_) {
+    lines.push_back({.name = "reading of the adapter",
+                     .bytes = lora_->reading_bytes(),
+                     .reason = "a factor as it is stored and as it is used"});
   }
-  return refusal;
+  return model_.request(std::move(planned), std::move(lines));
+}
+
+PlanTitle TextGenerator::title(std::span<const std::int64_t> lengths,
+                               const GenerateOptions& options) const {
+  return title_of(request(lengths, options), model_.config.name, "generate",
+                  fmt::format("{} prompt{}, at most {} tokens each, {} beam{}", lengths.size(),
+                              lengths.size() == 1 ? "" : "s", options.max_new_tokens, options.beams,
+                              options.beams == 1 ? "" : "s"));
+}
+
+fit::PlannedRun TextGenerator::require_plan(std::span<const std::int64_t> lengths,
+                                            const GenerateOptions& options,
+                                            const PossibleChanges& changes) const {
+  return infer::require_plan(request(lengths, options), title(lengths, options), changes);
 }
 
 std::vector<std::vector<std::int32_t>> TextGenerator::generate(
@@ -83,15 +89,11 @@ std::vector<std::vector<std::int32_t>> TextGenerator::generate(
     }
     lengths.push_back(std::ssize(ids));
   }
-  const std::variant<TextModelPlan, Refusal> answer = plan(lengths, options);
-  if (const auto* refusal = std::get_if<Refusal>(&answer)) {
-    fail_refused(fmt::format("generating with {}", model_.checkpoint.path()), *refusal,
-                 model_.options.device, model_.options.budget);
-  }
-  const t5::DecoderJob recorded = job(std::get<TextModelPlan>(answer).policy, lengths, options);
+  t5::DecoderJob recorded = job(lengths, options);
+  recorded.policy = require_plan(lengths, options).policy;
   ProgramSet set;
   set.backend = model_.backend();
-  const t5::Decoder decoder(set, recorded, groups_);
+  const t5::Decoder decoder(set, std::move(recorded), groups_);
   const MemoryPlan memory = plan_memory(set);
   const bool gpu = set.backend.device == Device::cuda;
   if (gpu) open_gpu();

@@ -5,11 +5,11 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <variant>
 #include <vector>
 
+#include "infer/require_plan.h"
 #include "infer/text_model.h"
-#include "models/t5/decoder.h"
+#include "models/t5/inference_fit_job.h"
 #include "models/t5/lora_file.h"
 #include "plan/runner.h"
 
@@ -56,9 +56,12 @@ class TextGenerator {
   const t5::Config& config() const { return model_.config; }
 
   // For sources of so many tokens each; nothing is run and no tensor is read. Without a policy in
-  // the options all weights are resident if that fits: every token visits every block.
-  std::variant<TextModelPlan, Refusal> plan(std::span<const std::int64_t> lengths,
-                                            const GenerateOptions& options) const;
+  // the options all weights are resident if that fits: every token visits every block. Fails with
+  // ErrorCode::refused where nothing fits.
+  fit::PlannedRun require_plan(std::span<const std::int64_t> lengths,
+                               const GenerateOptions& options,
+                               const PossibleChanges& changes = nullptr) const;
+  PlanTitle title(std::span<const std::int64_t> lengths, const GenerateOptions& options) const;
 
   // The tokens that follow the start token, one sequence for each source; the end token is the last
   // one if it came in time. Fails with ErrorCode::refused when the plan does not fit, with
@@ -68,8 +71,8 @@ class TextGenerator {
       const OnToken& on_token = nullptr) const;
 
  private:
-  t5::DecoderJob job(const MemoryPolicy& policy, std::span<const std::int64_t> lengths,
-                     const GenerateOptions& options) const;
+  t5::DecoderJob job(std::span<const std::int64_t> lengths, const GenerateOptions& options) const;
+  fit::Request request(std::span<const std::int64_t> lengths, const GenerateOptions& options) const;
 
   TextModel model_;
   std::vector<WeightGroup> groups_;

@@ -5,15 +5,15 @@
 #include <functional>
 #include <future>
 #include <optional>
+#include <tuple>
 
 #include "core/error.h"
 #include "core/start_thread.h"
+#include "fit/refusal_text.h"
 #include "io/checkpoint_parts.h"
 #include "memory/gpu.h"
 #include "memory/machine.h"
 #include "ops/sgemm.h"
-#include "plan/budget_flag.h"
-#include "plan/display_names.h"
 
 namespace ballast::infer {
 namespace {
@@ -27,46 +27,54 @@ wan_vae::Recognised recognised(const Checkpoint& checkpoint) {
        {{"ballast inspect " + checkpoint.path(), "lists the tensors it has"}});
 }
 
-// What the same request needs when something is changed; nothing where it still does not fit.
-std::optional<std::string> planned_effect(const wan_vae::FitRequest& r) {
-  const auto outcome = wan_vae::fit(r);
-  const auto* p = std::get_if<wan_vae::PlannedVae>(&outcome);
-  if (!p) return std::nullopt;
-  if (r.backend.device == Device::cpu) return fmt::format("fits: {} of RAM", p->host);
-  return fmt::format("fits: {} of GPU memory, {} of RAM", p->device, p->host);
+// In options a budget of 0 means no limit.
+Budget with_limits(Budget b) {
+  for (Bytes* limit : {&b.gpu, &b.host}) {
+    if (limit->count == 0) *limit = kUnlimited;
+  }
+  return b;
 }
 
-// All that is short at once: one of two alone is not enough.
-Advice larger_budgets(const Refusal& refusal, wan_vae::FitRequest r) {
-  std::string text;
-  for (const Shortage& s : refusal.shortages) {
-    const std::uint64_t megabytes = megabytes_for(s.needed);
-    (s.tier == Tier::device ? r.budget.gpu : r.budget.host) = Bytes{megabytes * kMegabyte};
-    text += (text.empty() ? "" : " ") + larger_budget(r.budget, s.tier, megabytes);
-  }
-  const auto effect = planned_effect(r);
-  check(effect.has_value(), "{} does not hold the plan that needs least memory", text);
-  return {text, *effect};
+constexpr const char* kChunkLine = "frames of a chunk";
+
+Bytes chunk_bytes(const wan_vae::Job& job) {
+  const auto values = chunk_values(job.config, job.height, job.width, job.long_clips);
+  return Bytes{sizeof(float) * static_cast<std::uint64_t>(values)};
 }
 
 // The largest of some smaller images of about the same proportions that fits.
-std::optional<Advice> smaller_image(
-    std::int64_t height, std::int64_t width, std::int64_t side,
-    const std::function<wan_vae::FitRequest(std::int64_t, std::int64_t)>& request) {
+std::optional<fit::Change> smaller_image(const fit::Request& request) {
   constexpr int kTries = 5;  // down to a quarter of the sides
   const auto smaller = [](std::int64_t cells) {
-    return std::max<std::int64_t>(2, cells * 3 / 8 * 2);  // models take an even number
+    return std::min(cells, std::max<std::int64_t>(2, cells * 3 / 8 * 2));  // an even number
   };
-  for (int i = 0; i < kTries; ++i) {
-    const std::int64_t h = smaller(height), w = smaller(width);
-    if (h >= height && w >= width) break;
-    height = std::min(h, height);
-    width = std::min(w, width);
-    if (auto effect = planned_effect(request(height, width))) {
-      return Advice{fmt::format("{} x {} pixels", width * side, height * side), *effect};
-    }
+  const wan_vae::Job& job = wan_vae::job_of(request).vae;
+  using Cells = std::pair<std::int64_t, std::int64_t>;  // height and width
+  std::vector<Cells> sizes;
+  for (Cells now = {job.height, job.width}; std::ssize(sizes) < kTries; sizes.push_back(now)) {
+    const Cells next = {smaller(now.first), smaller(now.second)};
+    if (next == now) break;
+    now = next;
   }
-  return std::nullopt;
+  if (sizes.empty()) return std::nullopt;
+  std::ranges::reverse(sizes);
+  const auto size = [&](std::int64_t k) {  // the smallest is the first
+    return sizes[static_cast<std::size_t>(std::max<std::int64_t>(k, 1) - 1)];
+  };
+  const auto change = [&](std::int64_t k) -> std::function<void(fit::Request&)> {
+    return [cells = size(k)](fit::Request& r) {
+      wan_vae::Job& changed = wan_vae::job_of(r).vae;
+      std::tie(changed.height, changed.width) = cells;
+      std::ranges::find(r.other_lines, kChunkLine, &ProcessLine::name)->bytes =
+          chunk_bytes(changed);
+    };
+  };
+  const std::int64_t k = fit::largest_fitting(std::ssize(sizes), request, change);
+  if (k == 0) return std::nullopt;
+  const std::int64_t side = job.config.pixels_per_latent();
+  const auto [height, width] = size(k);
+  return fit::Change{.text = fmt::format("{} x {} pixels", width * side, height * side),
+                     .apply = change(k)};
 }
 
 }  // namespace
@@ -107,61 +115,58 @@ VideoCodec::VideoCodec(const std::string& path, wan_vae::Part part,
   }
 }
 
-wan_vae::FitRequest VideoCodec::request(std::int64_t height, std::int64_t width,
-                                        bool long_clips) const {
+fit::Request VideoCodec::request(std::int64_t height, std::int64_t width, bool long_clips) const {
   const bool encode = part_ == wan_vae::Part::encoder;
   const auto stored = [&](const wan_vae::Network& net) {
     return stored_units(net, checkpoint_, found_.dialect);
   };
   using Units = std::vector<wan_vae::StoredUnit>;
-  std::vector<ProcessLine> lines = options_.other_lines;
-  lines.push_back({.name = "frames of a chunk",
-                   .bytes = Bytes{4 * static_cast<std::uint64_t>(
-                                          chunk_values(found_.config, height, width, long_clips))},
-                   .reason = "with the caller while another chunk computes"});
-  // Job is named: where a later member throws, g++ 12 destroys the members of unnamed braces twice.
-  return {.job = wan_vae::Job{.config = found_.config,
-                              .encode = encode,
-                              .decode = !encode,
-                              .height = height,
-                              .width = width,
-                              .dtype = options_.dtype,
-                              .long_clips = long_clips},
-          .encoder = encode ? stored(wan_vae::encoder(found_.config)) : Units(),
-          .decoder = encode ? Units() : stored(wan_vae::decoder(found_.config)),
-          .backend = backend_,
-          .profile = profile_,
-          .budget = options_.budget,
-          .other_lines = std::move(lines),
-          .policy = options_.policy};
+  const wan_vae::Job vae = {.config = found_.config,
+                            .encode = encode,
+                            .decode = !encode,
+                            .height = height,
+                            .width = width,
+                            .dtype = options_.dtype,
+                            .long_clips = long_clips};
+  wan_vae::FitJob job(vae, encode ? stored(wan_vae::encoder(found_.config)) : Units(),
+                      encode ? Units() : stored(wan_vae::decoder(found_.config)));
+  job.shares_ram = backend_.device == Device::cpu;
+  fit::Request r;
+  r.backend = backend_;
+  r.profile = profile_;
+  r.budget = with_limits(options_.budget);
+  r.other_lines = options_.other_lines;
+  r.other_lines.push_back({.name = kChunkLine,
+                           .bytes = chunk_bytes(vae),
+                           .reason = "with the caller while another chunk computes"});
+  if (options_.policy) r.policy = job.choose(*options_.policy);
+  r.job = std::move(job);
+  return r;
 }
 
-wan_vae::PlannedVae VideoCodec::plan(std::int64_t height, std::int64_t width,
-                                     bool long_clips) const {
-  const wan_vae::FitRequest r = request(height, width, long_clips);
-  auto planned = wan_vae::fit(r);
-  if (auto* p = std::get_if<wan_vae::PlannedVae>(&planned)) return std::move(*p);
-  const auto& refusal = std::get<Refusal>(planned);
-  const bool shared_ram = backend_.device == Device::cpu;
+fit::PlannedRun VideoCodec::plan(std::int64_t height, std::int64_t width, bool long_clips) const {
+  const fit::Request r = request(height, width, long_clips);
+  auto outcome = fit::find_plan(r);
+  if (auto* planned = std::get_if<fit::PlannedRun>(&outcome)) return std::move(*planned);
+  const auto& refusal = std::get<Refusal>(outcome);
   const std::int64_t side = found_.config.pixels_per_latent();
-  std::string text = shortage_lines(
-      refusal.shortages, options_.budget, shared_ram,
-      fmt::format(" ({} {} at {} x {} pixels)",
-                  part_ == wan_vae::Part::encoder ? "encoding with" : "decoding with",
-                  found_.config.name, width * side, height * side));
-  for (const Shortage& s : refusal.shortages) {
-    text += fmt::format("\n{}: {} needed, {} allowed", memory_name(s.tier, shared_ram), s.needed,
-                        s.allowed);
-  }
-  std::vector<Advice> advice = {larger_budgets(refusal, r)};
+  const bool shared_ram = backend_.device == Device::cpu;
+  const PlanTitle title = {
+      .model = found_.config.name,
+      .mode = part_ == wan_vae::Part::encoder ? "encoding" : "decoding",
+      .shape = fmt::format("{} of {} x {} pixels", long_clips ? "clips" : "images", width * side,
+                           height * side),
+      .weights = std::string(name_of(options_.dtype)),
+      .machine = machine_text(profile_),
+      .budget = r.budget,
+      .shared_ram = shared_ram};
+  // Without a budget for the compute share the RAM's bounds both.
+  std::vector<fit::Change> changes =
+      fit::larger_budgets(refusal, shared_ram && r.budget.gpu == kUnlimited, options_.budget);
   if (!options_.policy) {
-    if (auto change = smaller_image(height, width, side, [&](std::int64_t h, std::int64_t w) {
-          return request(h, w, long_clips);
-        })) {
-      advice.push_back(*std::move(change));
-    }
+    if (auto change = smaller_image(r)) changes.push_back(std::move(*change));
   }
-  fail(ErrorCode::refused, text, advice);
+  fit::fail_refused(title, r, refusal, changes);
 }
 
 void VideoCodec::prepare(std::int64_t height, std::int64_t width, bool long_clips) {
@@ -169,14 +174,15 @@ void VideoCodec::prepare(std::int64_t height, std::int64_t width, bool long_clip
       (vae_->job().long_clips || !long_clips)) {
     return;
   }
-  const wan_vae::PlannedVae planned = plan(height, width, long_clips);
+  const fit::PlannedRun planned = plan(height, width, long_clips);
   runner_.reset();
   vae_.reset();
   set_ = {};
   set_.backend = backend_;
-  wan_vae::FitRequest r = request(height, width, long_clips);
-  r.job.policy = planned.policy;
-  vae_ = std::make_unique<wan_vae::Vae>(set_, r.job, std::move(r.encoder), std::move(r.decoder));
+  const auto& chosen = planned.job.as<wan_vae::FitJob>();
+  wan_vae::Job job = chosen.vae;
+  job.policy = wan_vae::policy_of(planned);
+  vae_ = std::make_unique<wan_vae::Vae>(set_, std::move(job), chosen.encoder, chosen.decoder);
   plan_ = plan_memory(set_);
   runner_ = std::make_unique<Runner>(set_, plan_);
   if (backend_.device == Device::cpu) ops::warm_up_blas(runner_->compute_threads());

@@ -13,7 +13,7 @@
 #include "io/checkpoint.h"
 #include "memory/budget.h"
 #include "models/wan/config.h"
-#include "models/wan_vae/fit.h"
+#include "models/wan_vae/fit_job.h"
 #include "plan/runner.h"
 
 namespace ballast::infer {
@@ -39,7 +39,7 @@ class VideoCodec {
   const wan_vae::Config& config() const { return found_.config; }
   // Plans for latents of this size, from the header alone; long_clips: more than one frame of them.
   // Fails with ErrorCode::refused, with what would be needed, where no policy fits.
-  wan_vae::PlannedVae plan(std::int64_t height, std::int64_t width, bool long_clips) const;
+  fit::PlannedRun plan(std::int64_t height, std::int64_t width, bool long_clips) const;
   // Of the runner in use; null before the first clip.
   const MemoryPlan* memory() const { return runner_ ? &plan_ : nullptr; }
   Runner* runner() { return runner_.get(); }
@@ -48,7 +48,7 @@ class VideoCodec {
   VideoCodec(const std::string& path, wan_vae::Part part, const VideoCodecOptions& options);
   // Loads for this size unless that is loaded already.
   void prepare(std::int64_t height, std::int64_t width, bool long_clips);
-  wan_vae::FitRequest request(std::int64_t height, std::int64_t width, bool long_clips) const;
+  fit::Request request(std::int64_t height, std::int64_t width, bool long_clips) const;
 
   VideoCodecOptions options_;
   wan_vae::Part part_;

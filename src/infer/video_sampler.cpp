@@ -14,9 +14,11 @@ namespace {
 // What the loop has beside arenas and latents: programs' names, the schedule, messages.
 constexpr Bytes kLoopBytes = 1_MiB;
 
-int experts_of(const VideoJob& job) { return static_cast<int>(job.fit.experts.size()); }
+int experts_of(const VideoJob& job) {
+  return static_cast<int>(wan::job_of(job.request).experts.size());
+}
 
-double program_seconds(const wan::PlannedRun& planned, const std::string& name) {
+double program_seconds(const fit::PlannedRun& planned, const std::string& name) {
   return planned.times[static_cast<std::size_t>(planned.set.program_index(name))].seconds;
 }
 
@@ -27,7 +29,7 @@ std::string program_of(const Denoising& what, const PlannedStep& step) {
   return wan::expert_program(wan::run_program("step", static_cast<std::size_t>(kind)), step.expert);
 }
 
-std::vector<double> step_seconds(const VideoJob& job, const wan::PlannedRun& planned) {
+std::vector<double> step_seconds(const VideoJob& job, const fit::PlannedRun& planned) {
   const Denoising what = denoising_of(job);
   std::vector<double> all;
   int expert = -1;
@@ -45,7 +47,7 @@ std::vector<double> step_seconds(const VideoJob& job, const wan::PlannedRun& pla
 }  // namespace
 
 Denoising denoising_of(const VideoJob& job) {
-  return {.model = job.fit.job.config,
+  return {.model = wan::job_of(job.request).dit.config,
           .experts = experts_of(job),
           .sampler = job.sampler,
           .latent = job.latent,
@@ -59,17 +61,17 @@ std::vector<PlannedStep> planned_steps(const VideoJob& job) {
   return planned_steps(denoising_of(job));
 }
 
-wan::FitRequest fit_request(const VideoJob& job) {
+fit::Request fit_request(const VideoJob& job) {
   const std::vector<PlannedStep> steps = planned_steps(job);
-  wan::FitRequest r = job.fit;
-  r.job.mode = wan::Mode::infer;
-  r.job.noising = wan::Noising::given;
-  r.job.batches = batches_of(denoising_of(job));
+  fit::Request r = job.request;
+  wan::job_of(r).dit.mode = wan::Mode::infer;
+  wan::job_of(r).dit.noising = wan::Noising::given;
+  wan::job_of(r).dit.batches = batches_of(denoising_of(job));
   double loads = 1;
   for (std::size_t i = 1; i < steps.size(); ++i) loads += steps[i].expert != steps[i - 1].expert;
-  r.expert_changes = loads / static_cast<double>(steps.size());
-  const AdapterStack adapters(r.job.config, job.loras, experts_of(job));
-  adapters.apply(r.job);
+  wan::job_of(r).expert_changes = loads / static_cast<double>(steps.size());
+  const AdapterStack adapters(wan::job_of(r).dit.config, job.loras, experts_of(job));
+  adapters.apply(wan::job_of(r).dit);
   if (!adapters.empty()) {
     r.other_lines.push_back({"LoRA reader", adapters.reading_bytes(), "factors on their way"});
   }
@@ -78,22 +80,24 @@ wan::FitRequest fit_request(const VideoJob& job) {
   return r;
 }
 
-double predicted_seconds(const VideoJob& job, const wan::PlannedRun& planned) {
+double predicted_seconds(const VideoJob& job, const fit::PlannedRun& planned) {
   double sum = 0;
   for (const double s : step_seconds(job, planned)) sum += s;
   return sum;
 }
 
-VideoSampler::VideoSampler(VideoJob job, wan::PlannedRun planned)
-    : job_(std::move(job)), adapters_(job_.fit.job.config, job_.loras, experts_of(job_)) {
+VideoSampler::VideoSampler(VideoJob job, fit::PlannedRun planned)
+    : job_(std::move(job)),
+      adapters_(wan::job_of(job_.request).dit.config, job_.loras, experts_of(job_)) {
   std::vector<double> predicted = step_seconds(job_, planned);
-  wan::FitRequest request = fit_request(job_);
-  request.job.policy = planned.policy;
+  fit::Request request = fit_request(job_);
+  wan::job_of(request).dit.policy = planned.policy;
   const Bytes device = planned.plan.peak_of(Tier::device), host = planned.plan.peak_of(Tier::host);
   planned = {};  // its recording is the same as the one that follows, without kernels
   malloc_trim(0);
   set_.backend = request.backend;
-  dit_ = std::make_unique<wan::Dit>(set_, std::move(request.job), request.experts);
+  dit_ = std::make_unique<wan::Dit>(set_, std::move(wan::job_of(request).dit),
+                                    wan::job_of(request).experts);
   plan_ = plan_memory(set_);
   check(plan_.peak_of(Tier::device) == device && plan_.peak_of(Tier::host) == host,
         "planned {} and {}, recorded {} and {}", device, host, plan_.peak_of(Tier::device),

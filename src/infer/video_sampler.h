@@ -8,9 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "fit/fit.h"
 #include "infer/adapter_stack.h"
 #include "infer/denoiser.h"
-#include "models/wan/fit.h"
+#include "models/wan/fit_job.h"
 #include "plan/runner.h"
 
 namespace ballast::infer {
@@ -19,7 +20,7 @@ namespace ballast::infer {
 struct VideoJob {
   // config, precision, format and fp8_matmul of its job; experts (low noise first), machine,
   // budgets and policy. What is recorded is decided here.
-  wan::FitRequest fit;
+  fit::Request request = {.job = wan::FitJob()};
   SamplerOptions sampler;
   wan::LatentSize latent;
   std::array<double, 2> guidance = {5, 5};  // of the low-noise steps and of the high-noise ones
@@ -38,10 +39,10 @@ std::vector<PlannedStep> planned_steps(const VideoJob& job);
 
 // What fit() plans: both evaluations of a step share a visit of each block, two experts take turns
 // in one set of buffers, what the sampler keeps is a line of the plan.
-wan::FitRequest fit_request(const VideoJob& job);
+fit::Request fit_request(const VideoJob& job);
 
 // Of the whole loop: steps, reading weights, changing experts.
-double predicted_seconds(const VideoJob& job, const wan::PlannedRun& planned);
+double predicted_seconds(const VideoJob& job, const fit::PlannedRun& planned);
 
 using OnStep = std::function<void(const StepReport&)>;
 
@@ -50,7 +51,7 @@ using OnStep = std::function<void(const StepReport&)>;
 class VideoSampler {
  public:
   // planned: what fit(fit_request(job)) gave.
-  VideoSampler(VideoJob job, wan::PlannedRun planned);
+  VideoSampler(VideoJob job, fit::PlannedRun planned);
 
   // The latent [out, f, h, w] for the decoder. on_step may throw to end it.
   std::vector<float> run(const VideoInputs& inputs, const OnStep& on_step = {});

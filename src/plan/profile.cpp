@@ -334,6 +334,24 @@ MachineProfile nearest_profile(std::string_view gpu, int sm) {
   return p;
 }
 
+MachineProfile cpu_profile(int threads) {
+  const double cores = threads;
+  return {.name = std::string(kThisMachine),
+          .description = "this machine's processors",
+          .device = Device::cpu,
+          .gemm_flops = 35e9 * cores,
+          .attention_flops = 28e9 * cores,
+          .attention_backward_flops = 28e9 * cores,
+          .memory_bandwidth = 10e9 * cores,
+          .upload_bandwidth = 5e9,
+          .download_bandwidth = 5e9,
+          .disk_bandwidth = 1e9,
+          .launch_seconds = 5e-6,
+          .device_memory = {},
+          .library_bytes = {},
+          .estimate = true};
+}
+
 double predicted_seconds(const ProgramSet& set, const Instruction& ins,
                          const MachineProfile& profile) {
   const double bytes = moved_bytes(set, ins);

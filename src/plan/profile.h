@@ -66,6 +66,9 @@ std::optional<MachineProfile> find_profile(std::string_view name);
 // Rates for a GPU that was not measured: those of the bundled one in its name ("NVIDIA GeForce RTX
 // 4090"), else of the one with the nearest compute capability.
 MachineProfile nearest_profile(std::string_view gpu, int sm);
+// Rates of so many threads of the CPU backend: order of magnitude only, from clock and lanes, until
+// `ballast bench machine` has measured them.
+MachineProfile cpu_profile(int threads);
 
 // Whether the host lane computes, which on a GPU backend it mostly does not: work of a model that
 // the processors do (models/student/pair.h).

@@ -50,7 +50,7 @@ struct PlannedChange {
   std::array<Bytes, kTiers.size()> needed = {};
   Bytes missing = {};                        // over all tiers; 0 when it fits
   double step_seconds = 0;                   // predicted
-  double step_factor = 1;                    // against the leanest plan as things are
+  double step_factor = 1;                    // against the leanest plan as things are; 0: unknown
   Bytes frees_device = {}, frees_host = {};  // of the leanest plan
 };
 

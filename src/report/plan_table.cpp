@@ -104,7 +104,7 @@ std::string effect_of(const PlannedChange& c, bool shared_ram) {
     text = fmt::format("fits: {} of GPU memory, {} of RAM", c.needed[0], c.needed[1]);
   }
   if (c.fits && c.needed[2].count > 0) text += fmt::format(", {} on disk", c.needed[2]);
-  return text + "; " + speed_text(c.step_factor);
+  return c.step_factor > 0 ? text + "; " + speed_text(c.step_factor) : text;
 }
 
 std::string labelled(std::string_view label, std::string_view text, std::size_t columns) {

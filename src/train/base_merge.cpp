@@ -16,7 +16,7 @@ void merge_base_loras(PreparedRun& run) {
   for (std::size_t e = 0; e < run.checkpoints.size(); ++e) {
     run.checkpoints[e] = Checkpoint::open(infer::merged_model(
         run.checkpoints[e], run.model(), loras, run.config.output_dir, threads));
-    run.request.experts[e] =
+    wan::job_of(run.request).experts[e] =
         weight_groups(run.model(), run.checkpoints[e], wan::TensorMap(run.checkpoints[e]));
   }
 }

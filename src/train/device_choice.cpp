@@ -8,29 +8,6 @@
 #include "train/measured_profile.h"
 
 namespace ballast::train {
-namespace {
-
-// Rates of the CPU backend for a prediction: order of magnitude only, from clock and lanes, until
-// `ballast bench machine` has measured them.
-MachineProfile cpu_profile(int threads) {
-  const double cores = threads;
-  return {.name = "this",
-          .description = "this machine's processors",
-          .device = Device::cpu,
-          .gemm_flops = 35e9 * cores,
-          .attention_flops = 28e9 * cores,
-          .attention_backward_flops = 28e9 * cores,
-          .memory_bandwidth = 10e9 * cores,
-          .upload_bandwidth = 5e9,
-          .download_bandwidth = 5e9,
-          .disk_bandwidth = 1e9,
-          .launch_seconds = 5e-6,
-          .device_memory = {},
-          .library_bytes = {},
-          .estimate = true};
-}
-
-}  // namespace
 
 ComputeOptions compute_options(const MemoryConfig& memory, int threads) {
   return {.device = memory.device,

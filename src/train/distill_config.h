@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "memory/budget.h"
-#include "models/student/pair_fit.h"
+#include "models/student/fit_job.h"
 #include "nn/optimizer.h"
 #include "train/config.h"
 #include "train/flags.h"

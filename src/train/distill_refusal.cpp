@@ -6,110 +6,48 @@
 #include "memory/gpu.h"
 #include "memory/machine.h"
 #include "memory/process_memory.h"
-#include "plan/budget_flag.h"
 #include "report/secrets.h"
 #include "train/distill_run.h"
 
 namespace ballast::train {
 namespace {
 
-using student::PairRequest;
 using student::TeacherPlace;
 
-struct PairChange {
-  std::string text;
-  std::function<void(PairRequest&)> apply;
-};
-
-// In the order of WanDistiller's own list, those that change something. The disk comes behind a
-// narrower teacher: it is slow.
-std::vector<PairChange> changes_of(const DistillRun& run) {
-  const PairRequest& now = run.request;
-  std::vector<PairChange> all;
-  if (now.place == TeacherPlace::device) {
-    all.push_back(
-        {"--teacher_device_strategy cpu", [](PairRequest& r) { r.place = TeacherPlace::host; }});
-  }
-  const auto precision = [&](const char* name, WeightFormat format, std::size_t bytes) {
-    if (run.config.literal) return;  // converts nothing
-    const auto& block = now.teacher[1].tensors;
-    const std::size_t stored =
-        size_of(std::ranges::max_element(block, {}, [](const StoredTensor& t) {
-                  return t.data.shape.elements();
-                })->data.dtype);
-    const WeightFormat f = now.job.teacher_format;
-    const std::size_t present = f == WeightFormat::stored ? stored
-                                : f == WeightFormat::f32  ? 4
-                                : is_fp8(f)               ? 1
-                                                          : 2;
-    if (present <= bytes) return;
-    all.push_back({fmt::format("--teacher_dtype {}", name),
-                   [format](PairRequest& r) { r.job.teacher_format = format; }});
-  };
-  precision("bfloat16", WeightFormat::bf16, 2);
-  precision("fp8", WeightFormat::f8_e4m3_rows, 1);
-  if (now.place != TeacherPlace::disk && now.place != TeacherPlace::automatic) {
-    all.push_back(
-        {"--teacher_device_strategy disk", [](PairRequest& r) { r.place = TeacherPlace::disk; }});
-  }
-  if (now.job.student.batch > 1) {
-    const std::int64_t half = now.job.student.batch / 2;
-    all.push_back({fmt::format("--batch_size {}", half),
-                   [half](PairRequest& r) { r.job.student.batch = half; }});
-  }
-  const student::Config& c = run.student;
-  const std::int64_t grid = std::min<std::int64_t>(c.image_size, 512) / c.patch_size;
-  if ((c.hidden_size > 512 || c.depth > 8 || c.image_size > 512) && grid >= 2 && grid % 2 == 0) {
-    student::Config s = c;
-    s.hidden_size = std::min<std::int64_t>(s.hidden_size, 512);
-    s.depth = std::min<std::int64_t>(s.depth, 8);
-    s.image_size = std::min<std::int64_t>(s.image_size, 512);
-    if (s.hidden_size % s.num_heads != 0) s.num_heads = 8;
-    std::string text;
-    const auto say = [&](const char* key, std::int64_t before, std::int64_t after) {
-      if (before == after) return;
-      text += fmt::format("{}\"{}\": {}", text.empty() ? "" : ", ", key, after);
-    };
-    say("hidden_size", c.hidden_size, s.hidden_size);
-    say("depth", c.depth, s.depth);
-    say("num_heads", c.num_heads, s.num_heads);
-    say("image_size", c.image_size, s.image_size);
-    const std::filesystem::path file(run.config.student_config);
-    text += fmt::format(" in {}", printable(file.filename().string(), 100));
-    all.push_back({text, [s](PairRequest& r) { r.job.student.config = s; }});
-  }
-  return all;
+// Of a matrix of the teacher's blocks, in the format it has.
+std::size_t bytes_of_weight(const student::FitJob& job) {
+  const WeightFormat f = job.pair.teacher_format;
+  if (f == WeightFormat::f32) return 4;
+  if (f != WeightFormat::stored) return is_fp8(f) ? 1 : 2;
+  const auto& block = job.teacher[1].tensors;
+  return size_of(std::ranges::max_element(block, {}, [](const StoredTensor& t) {
+                   return t.data.shape.elements();
+                 })->data.dtype);
 }
 
-std::array<Bytes, kTiers.size()> needs_of(const student::PlannedPair& p) {
-  return {p.needed(Tier::device), p.needed(Tier::host), p.needed(Tier::disk)};
-}
-
-PlannedChange planned(const DistillRun& run, const Refusal& refusal, const PairChange& change) {
-  PairRequest r = run.request;
-  change.apply(r);
-  if (!r.other_lines.empty()) r.other_lines.front() = lessons_line(run, r.job);
-  const auto outcome = fit_pair(r);
-  PlannedChange c;
-  c.text = change.text;
-  if (const auto* fits = std::get_if<student::PlannedPair>(&outcome)) {
-    c.fits = true;
-    c.needed = needs_of(*fits);
-    c.step_seconds = fits->seconds_per_step();
-  } else {
-    const auto& still = std::get<Refusal>(outcome);
-    c.needed = still.needed;
-    c.step_seconds = still.seconds_per_step;
-    for (const Shortage& s : still.shortages) c.missing += s.needed - s.allowed;
-  }
-  const auto freed = [&](Tier t) {
-    const auto i = static_cast<std::size_t>(t);
-    return refusal.needed[i] - std::min(refusal.needed[i], c.needed[i]);
-  };
-  c.frees_device = freed(Tier::device);
-  c.frees_host = freed(Tier::host);
-  c.step_factor = refusal.seconds_per_step > 0 ? c.step_seconds / refusal.seconds_per_step : 1;
+// The sizes that WanDistiller advises; nothing: it is no larger, or its latent would have no place
+// in the teacher.
+std::optional<student::Config> smaller_student(student::Config c) {
+  if (c.hidden_size <= 512 && c.depth <= 8 && c.image_size <= 512) return std::nullopt;
+  c.hidden_size = std::min<std::int64_t>(c.hidden_size, 512);
+  c.depth = std::min<std::int64_t>(c.depth, 8);
+  c.image_size = std::min<std::int64_t>(c.image_size, 512);
+  if (c.hidden_size % c.num_heads != 0) c.num_heads = 8;
+  if (c.grid() < 2 || c.grid() % 2 != 0) return std::nullopt;
   return c;
+}
+
+std::string keys_changed(const student::Config& before, const student::Config& after) {
+  std::string text;
+  const auto say = [&](const char* key, std::int64_t student::Config::*size) {
+    if (before.*size == after.*size) return;
+    text += fmt::format("{}\"{}\": {}", text.empty() ? "" : ", ", key, after.*size);
+  };
+  say("hidden_size", &student::Config::hidden_size);
+  say("depth", &student::Config::depth);
+  say("num_heads", &student::Config::num_heads);
+  say("image_size", &student::Config::image_size);
+  return text;
 }
 
 // A flag's name, dashes for underscores, without its value.
@@ -137,27 +75,40 @@ std::vector<std::string> arguments_beside(const std::vector<std::string>& argume
 
 }  // namespace
 
-std::vector<PlannedChange> possible_changes(const DistillRun& run, const Refusal& refusal) {
-  std::vector<PlannedChange> all;
-  for (const PairChange& c : changes_of(run)) all.push_back(planned(run, refusal, c));
-  // More memory helps in any case. Without a GPU --ram alone bounds both arenas.
-  const bool ram_bounds_all = run.request.backend.device == Device::cpu && run.config.gpu.empty();
-  PairChange more;
-  Budget budget = run.request.budget;
-  for (const Shortage& s : refusal.shortages) {
-    if (s.tier == Tier::device && ram_bounds_all) continue;
-    const std::uint64_t megabytes = megabytes_for(s.needed);
-    (s.tier == Tier::device ? budget.gpu : budget.host) = Bytes{megabytes * kMegabyte};
-    if (!more.text.empty()) more.text += " ";
-    more.text += larger_budget(run.request.budget, s.tier, megabytes);
+std::vector<fit::Change> possible_changes(const DistillRun& run, const Refusal& refusal) {
+  const student::FitJob& now = student::job_of(run.request);
+  // Without a GPU --ram alone bounds both arenas.
+  std::vector<fit::Change> all =
+      fit::larger_budgets(refusal, !now.gpu && run.config.gpu.empty(), run.request.budget);
+  const auto add = [&](std::string text, std::function<void(student::FitJob&)> change) {
+    all.push_back({std::move(text), [&run, change = std::move(change)](fit::Request& r) {
+                     change(student::job_of(r));
+                     r.other_lines.front() = lessons_line(run, student::job_of(r).pair);
+                   }});
+  };
+  if (now.place == TeacherPlace::device) {
+    add("--teacher_device_strategy cpu", [](student::FitJob& j) { j.place = TeacherPlace::host; });
   }
-  if (ram_bounds_all) budget.gpu = budget.host;
-  more.apply = [budget](PairRequest& r) { r.budget = budget; };
-  all.push_back(planned(run, refusal, more));
-  std::ranges::stable_sort(all, [](const PlannedChange& a, const PlannedChange& b) {
-    if (a.fits != b.fits) return a.fits;
-    return !a.fits && a.missing < b.missing;
-  });
+  if (now.place != TeacherPlace::disk && now.place != TeacherPlace::automatic) {
+    add("--teacher_device_strategy disk", [](student::FitJob& j) { j.place = TeacherPlace::disk; });
+  }
+  const auto precision = [&](const char* name, WeightFormat format, std::size_t bytes) {
+    if (run.config.literal || bytes_of_weight(now) <= bytes) return;  // converts nothing
+    add(fmt::format("--teacher_dtype {}", name),
+        [format](student::FitJob& j) { j.pair.teacher_format = format; });
+  };
+  precision("bfloat16", WeightFormat::bf16, 2);
+  precision("fp8", WeightFormat::f8_e4m3_rows, 1);
+  if (const std::int64_t half = now.pair.student.batch / 2; half > 0) {
+    add(fmt::format("--batch_size {}", half),
+        [half](student::FitJob& j) { j.pair.student.batch = half; });
+  }
+  if (const auto smaller = smaller_student(run.student)) {
+    const std::filesystem::path file(run.config.student_config);
+    add(fmt::format("{} in {}", keys_changed(run.student, *smaller),
+                    printable(file.filename().string(), 100)),
+        [s = *smaller](student::FitJob& j) { j.pair.student.config = s; });
+  }
   return all;
 }
 
@@ -190,9 +141,11 @@ std::string tried_text(const DistillRun& run, const Refusal& refusal,
   text += fmt::format(
       "\n\ntried already: {}recomputing the student's activations (--gradient_checkpointing), one "
       "allocation that cannot fragment (no allocator setting needed)",
-      run.request.place == TeacherPlace::device ? "" : "a streamed teacher (--teacher_on_cpu), ");
+      student::job_of(run.request).place == TeacherPlace::device
+          ? ""
+          : "a streamed teacher (--teacher_on_cpu), ");
   for (const PlannedChange& c : changes) {
-    if (!c.fits || !c.text.starts_with("--")) continue;
+    if (!c.fits || !c.text.starts_with("--") || c.text.find(" and ") != c.text.npos) continue;
     text += fmt::format(
         "\n\nfor example:\n  {} {}",
         shown_command("ballast distill", arguments_beside(run.config.arguments, c.text)), c.text);

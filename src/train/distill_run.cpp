@@ -17,8 +17,8 @@
 namespace ballast::train {
 namespace {
 
-PassTimes passes_of(const student::PlannedPair& planned) {
-  PassTimes passes = {.count = planned.job.student.runs_per_step};
+PassTimes passes_of(const DistillRun& run, const fit::PlannedRun& planned) {
+  PassTimes passes = {.count = run.config.gradient_accumulation};
   for (const char* program :
        {student::Pair::kBoth, student::Pair::kTeacher, student::Student::kStep}) {
     passes.longest += planned.seconds_of(program);
@@ -74,37 +74,38 @@ DistillRun prepare_distill(DistillConfig config, const RunTarget& target) {
     run.files.tokenizer = infer::stored_tokenizer(run.files.text_encoder);
   }
   put(c.vae, run.files.vae);
-  student::PairRequest& r = run.request;
+  fit::Request& r = run.request;
+  student::FitJob& j = student::job_of(r);
   if (absent) {
-    r.job.teacher = absent->config;
-    r.teacher = planned_groups(absent->config, absent->stored);
+    j.pair.teacher = absent->config;
+    j.teacher = planned_groups(absent->config, absent->stored);
     run.notes.push_back(
         fmt::format("{} is not on this machine: planned from its published sizes, weights in {}",
                     c.teacher_path, name_of(absent->stored)));
   } else {
     run.teacher = std::make_unique<Checkpoint>(Checkpoint::open(run.files.transformer));
     run.names = std::make_unique<wan::TensorMap>(*run.teacher);
-    r.job.teacher = recognised_config(*run.teacher, *run.names, run.files.transformer);
-    r.teacher = weight_groups(r.job.teacher, *run.teacher, *run.names);
+    j.pair.teacher = recognised_config(*run.teacher, *run.names, run.files.transformer);
+    j.teacher = weight_groups(j.pair.teacher, *run.teacher, *run.names);
   }
-  run.student.teacher_channels = r.job.teacher.out_dim;
-  r.profile = target.profile;
+  run.student.teacher_channels = j.pair.teacher.out_dim;
+  r.profile = j.profile = target.profile;
   r.backend = target.backend;
-  r.host_threads = target.host_threads;
+  j.gpu = r.backend.device == Device::cuda;
+  j.host_threads = target.host_threads;
   r.budget = budget_on(target, parse_budget(c.gpu, c.ram, c.disk), c.ignore_limits);
-  r.place = c.place;
-  r.recompute = c.gradient_checkpointing;
-  r.job.teacher_precision = wan::precision_on(r.backend.device);
-  if (c.teacher_dtype && !c.literal) r.job.teacher_format = *c.teacher_dtype;
-  student::Job& s = r.job.student;
+  j.place = c.place;
+  j.recompute = c.gradient_checkpointing;
+  j.pair.teacher_precision = wan::precision_on(r.backend.device);
+  if (c.teacher_dtype && !c.literal) j.pair.teacher_format = *c.teacher_dtype;
+  student::Job& s = j.pair.student;
   s.config = run.student;
   s.batch = c.batch_size;
   s.runs_per_step = c.gradient_accumulation;
-  const bool gpu = r.backend.device == Device::cuda;
-  s.activation = s.residual = c.student_dtype.value_or(gpu ? DType::bf16 : DType::f32);
+  s.activation = s.residual = c.student_dtype.value_or(j.gpu ? DType::bf16 : DType::f32);
   s.optimizer = c.optimizer;
   s.max_grad_norm = c.max_grad_norm;
-  r.other_lines = {lessons_line(run, r.job)};
+  r.other_lines = {lessons_line(run, j.pair)};
   if (c.save_samples) infer::student_steps(c.sample_steps);  // so many can be taken
   if (decodes_samples(run)) r.other_lines.push_back(decoder_line(run));
 
@@ -141,13 +142,13 @@ ProcessLine lessons_line(const DistillRun& run, const student::PairJob& job) {
 }
 
 PlanTitle title_of(const DistillRun& run) {
-  const student::PairRequest& r = run.request;
+  const fit::Request& r = run.request;
   return {
-      .model = r.job.teacher.name,
+      .model = run.pair().teacher.name,
       .mode = "distill",
       .shape = fmt::format("student of {} parameters, batch {} x {}", parameter_count(run.student),
                            run.config.batch_size, run.config.gradient_accumulation),
-      .weights = std::string(name_of(r.job.teacher_format)),
+      .weights = std::string(name_of(run.pair().teacher_format)),
       .machine = machine_text(r.profile),
       .budget = r.budget,
       .shared_ram = r.profile.device == Device::cpu,
@@ -157,15 +158,16 @@ PlanTitle title_of(const DistillRun& run) {
       .ram_of_this_machine = borrows_ram(r.profile, !run.config.ram.empty())};
 }
 
-PlanView view_of(const DistillRun& run, const student::PlannedPair& planned) {
+PlanView view_of(const DistillRun& run, const fit::PlannedRun& planned) {
+  const student::PairJob pair = planned.job.as<student::FitJob>().under(planned.policy);
   return {.plan = planned.plan,
           .times = planned.times,
           .lines = planned.lines,
-          .policy = planned.job.teacher_policy.name,
-          .policy_text = text_of(planned),
-          .streamed_blocks = 0,
+          .policy = planned.policy.name,
+          .policy_text = text_of(pair),
+          .streamed_blocks = fit::streamed_blocks(*planned.job, pair.teacher_policy),
           .step_seconds = {planned.seconds_per_step()},
-          .passes = {passes_of(planned)},
+          .passes = {passes_of(run, planned)},
           .steps_of_kind = {run.steps_per_epoch},
           .total_steps = run.total_steps,
           .notes = run.notes,

@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "fit/advice.h"
 #include "infer/model_folder.h"
 #include "io/checkpoint.h"
-#include "models/student/pair_fit.h"
+#include "models/student/fit_job.h"
 #include "models/wan/names.h"
-#include "plan/refusal.h"
 #include "report/plan_table.h"
 #include "train/device_choice.h"
 #include "train/distill_config.h"
@@ -26,12 +26,13 @@ struct DistillRun {
                                         // null: a plan before it is downloaded
   std::unique_ptr<wan::TensorMap> names;
   std::unique_ptr<PromptFile> prompts;
-  student::PairRequest request;
+  fit::Request request = {.job = student::FitJob()};
   ScheduleOptions schedule;
   std::int64_t steps_per_epoch = 0, total_steps = 0;
   std::string model_hash;  // of the student's sizes and the teacher's tensors
   std::vector<std::string> notes;
 
+  const student::PairJob& pair() const { return student::job_of(request).pair; }
   std::int64_t samples_per_step() const { return config.batch_size * config.gradient_accumulation; }
 };
 
@@ -42,12 +43,12 @@ DistillRun prepare_distill(DistillConfig config, const RunTarget& target);
 ProcessLine lessons_line(const DistillRun& run, const student::PairJob& job);
 
 PlanTitle title_of(const DistillRun& run);
-PlanView view_of(const DistillRun& run, const student::PlannedPair& planned);
+// Refers to `planned`.
+PlanView view_of(const DistillRun& run, const fit::PlannedRun& planned);
 
-// What the user could change, in the order of WanDistiller's own list: the teacher's place, its
-// precision, the batch, the student's size, checkpointing. Each is planned; the numbers are those
-// of the plans.
-std::vector<PlannedChange> possible_changes(const DistillRun& run, const Refusal& refusal);
+// What could be typed differently, for a refusal: budgets, and what WanDistiller advises itself
+// (the teacher's place, its precision, the batch, the student's size). Refers to `run`.
+std::vector<fit::Change> possible_changes(const DistillRun& run, const Refusal& refusal);
 
 // Behind the refusal: what is allocated, reserved, free and in all of each kind of memory, what was
 // tried already, and a command that would run.

@@ -35,12 +35,12 @@ ProcessLine decoder_line(const DistillRun& run) {
   const std::int64_t grid = run.student.grid();
   const infer::VideoDecoder decoder(run.files.vae, decoder_options(run));
   infer::require_latents_of(run.student, decoder.config(), run.files.vae, "");
-  const wan_vae::PlannedVae planned = decoder.plan(grid, grid, false);
+  const fit::PlannedRun planned = decoder.plan(grid, grid, false);
   const auto pixels =
       static_cast<std::uint64_t>(infer::chunk_values(decoder.config(), grid, grid, false));
   // A chunk's values, the picture's bytes and those of its file.
   return {.name = "decoder of samples",
-          .bytes = planned.host + Bytes{pixels * (sizeof(float) + 2)},
+          .bytes = planned.needed_ram() + Bytes{pixels * (sizeof(float) + 2)},
           .reason = "the VAE, while a sample is decoded by the processors"};
 }
 
@@ -56,7 +56,7 @@ std::vector<std::string> draw_samples(const DistillRun& run, const student::Stud
   create_folders(c.sample_dir);
   infer::StudentSampler sampler(student, runner);
   const std::int64_t width = run.student.text_dim;
-  std::vector<float> rows(static_cast<std::size_t>(run.request.job.teacher.text_len * width));
+  std::vector<float> rows(static_cast<std::size_t>(run.pair().teacher.text_len * width));
   std::vector<float> text(static_cast<std::size_t>(width));
   std::vector<std::string> paths;
   const std::vector<std::string> prompts = sample_prompts(run);

@@ -19,8 +19,7 @@
 namespace ballast::train {
 namespace {
 
-MemoryNumbers planned_numbers(const student::PairRequest& request,
-                              const student::PlannedPair& planned) {
+MemoryNumbers planned_numbers(const fit::Request& request, const fit::PlannedRun& planned) {
   MemoryNumbers m;
   m.device = planned.plan.peak_of(Tier::device);
   m.host = planned.plan.peak_of(Tier::host);
@@ -33,11 +32,10 @@ MemoryNumbers planned_numbers(const student::PairRequest& request,
   return m;
 }
 
-RunInfo info_of(const DistillRun& run, const student::PlannedPair& planned,
-                const std::string& command) {
+RunInfo info_of(const DistillRun& run, const fit::PlannedRun& planned, const std::string& command) {
   const DistillConfig& c = run.config;
   RunInfo info;
-  info.title = fmt::format("distillation of {}", run.request.job.teacher.name);
+  info.title = fmt::format("distillation of {}", run.pair().teacher.name);
   info.command = command;
   info.started = iso_time(
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
@@ -50,7 +48,7 @@ RunInfo info_of(const DistillRun& run, const student::PlannedPair& planned,
                   {"optimizer", std::string(name_of(c.optimizer.kind))},
                   {"learning rate", fmt::format("{:g}, {}", c.lr, name_of(c.schedule.kind))},
                   {"seed", std::to_string(c.seed)},
-                  {"policy", text_of(planned)}};
+                  {"policy", text_of(planned.job.as<student::FitJob>().under(planned.policy))}};
   info.environment = {{"machine", run.request.profile.description}};
   info.planned = planned_numbers(run.request, planned);
   const Budget& b = run.request.budget;
@@ -76,8 +74,8 @@ class DistillTrainee final : public Trainee {
   void encode_prompts();
 
   void record(ProgramSet& set) override {
-    pair_ = std::make_unique<student::Pair>(set, job_, std::move(run_.request.teacher),
-                                            run_.request.profile);
+    pair_ = std::make_unique<student::Pair>(
+        set, job_, std::move(student::job_of(run_.request).teacher), run_.request.profile);
   }
   void load(Runner& runner) override;
   void start(Runner&, const FeedPosition&) override {}
@@ -168,7 +166,7 @@ void DistillTrainee::encode_prompts() {
   options.device = run_.request.backend.device;
   options.budget = run_.request.budget;
   if (options.device == Device::cpu) options.threads = run_.request.backend.threads;
-  const std::int64_t most = run_.request.job.teacher.text_len;
+  const std::int64_t most = run_.pair().teacher.text_len;
   encode_missing(
       states_, std::min(prompts, shown),
       [&](std::int64_t i) {
@@ -214,7 +212,7 @@ void DistillTrainee::load(Runner& runner) {
       c.literal ? TeacherInput::zeros : TeacherInput::repeated);
   lessons_->load();
   const student::InitialWeights first(
-      run_.student, run_.request.job.teacher, *run_.teacher, *run_.names,
+      run_.student, run_.pair().teacher, *run_.teacher, *run_.names,
       c.literal ? student::AttentionStart::truncated : student::AttentionStart::each, c.seed);
   for (const student::Parameter& p : student().parameters()) {
     const std::vector<float> values = first.of(p.name, runner.view(p.value).shape);
@@ -256,7 +254,7 @@ TrainConfig loop_config(const DistillConfig& c) {
 
 }  // namespace
 
-TrainOutcome distill(DistillRun run, student::PlannedPair planned, const TrainOptions& options) {
+TrainOutcome distill(DistillRun run, fit::PlannedRun planned, const TrainOptions& options) {
   RunSetup setup;
   setup.config = loop_config(run.config);
   setup.total_steps = run.total_steps;
@@ -268,7 +266,8 @@ TrainOutcome distill(DistillRun run, student::PlannedPair planned, const TrainOp
   setup.host = planned.plan.peak_of(Tier::host);
   setup.info = info_of(run, planned, options.command);
   setup.optimizer_flag = "--optimizer";
-  auto trainee = std::make_unique<DistillTrainee>(std::move(run), planned.job);
+  auto trainee = std::make_unique<DistillTrainee>(
+      std::move(run), planned.job.as<student::FitJob>().under(planned.policy));
   planned = {};  // its recording is the same as the one that follows, without kernels
   malloc_trim(0);
   trainee->check_can_draw();

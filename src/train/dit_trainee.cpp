@@ -24,9 +24,10 @@ class DitTrainee final : public Trainee {
   }
 
   void record(ProgramSet& set) override {
-    wan::DitJob job = run_.request.job;
+    wan::DitJob job = wan::job_of(run_.request).dit;
     job.policy = policy_;
-    dit_ = std::make_unique<wan::Dit>(set, std::move(job), std::move(run_.request.experts));
+    dit_ = std::make_unique<wan::Dit>(set, std::move(job),
+                                      std::move(wan::job_of(run_.request).experts));
     expert_steps_.assign(static_cast<std::size_t>(dit_->experts()), 0);
     if (run_.previews) run_.previews->record(set, companion_way_);
   }
@@ -187,7 +188,7 @@ void DitTrainee::run_parts(Runner& runner, std::int64_t examples, StepRecord& re
 
 }  // namespace
 
-TrainOutcome train(PreparedRun run, wan::PlannedRun planned, const TrainOptions& options) {
+TrainOutcome train(PreparedRun run, fit::PlannedRun planned, const TrainOptions& options) {
   RunSetup setup = {.config = run.config,
                     .total_steps = run.total_steps,
                     .schedule = run.schedule,
@@ -200,14 +201,15 @@ TrainOutcome train(PreparedRun run, wan::PlannedRun planned, const TrainOptions&
                     .info = run_info(run, planned, options.command),
                     .config_hash = run.config_hash};
   std::unique_ptr<Trainee> trainee;
+  auto& job = planned.job.as<wan::FitJob>();  // in the way that was chosen
   if (run.config.dmd2) {
     trainee = make_dmd2_trainee(std::move(run), std::move(planned.policy));
   } else if (run.config.student) {
     trainee = make_taught_trainee(std::move(run), std::move(planned.policy),
-                                  std::move(planned.teacher_policy));
+                                  std::move(*job.teacher->policy));
   } else {
     trainee = std::make_unique<DitTrainee>(std::move(run), std::move(planned.policy),
-                                           planned.companion_way);
+                                           job.companion.way.value_or(0));
   }
   planned = {};  // its recording is the same as the one that follows, without kernels
   malloc_trim(0);

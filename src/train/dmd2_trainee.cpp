@@ -21,9 +21,10 @@ class Dmd2Trainee final : public Trainee {
       : run_(std::move(run)), options_(*run_.config.dmd2), policy_(std::move(policy)) {}
 
   void record(ProgramSet& set) override {
-    wan::DitJob job = run_.request.job;
+    wan::DitJob job = wan::job_of(run_.request).dit;
     job.policy = policy_;
-    dit_ = std::make_unique<wan::Dit>(set, std::move(job), std::move(run_.request.experts));
+    dit_ = std::make_unique<wan::Dit>(set, std::move(job),
+                                      std::move(wan::job_of(run_.request).experts));
   }
 
   void load(Runner& runner) override {

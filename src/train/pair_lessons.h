@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "models/student/pair_fit.h"
+#include "models/student/pair.h"
 #include "plan/runner.h"
 
 namespace ballast::train {

@@ -11,14 +11,14 @@
 namespace ballast::train {
 namespace {
 
-using Edit = std::function<void(wan::FitRequest&)>;
+using Edit = std::function<void(fit::Request&)>;
 
 // Latent frames to pictures: 4 (latent - 1) + 1.
 std::int64_t pictures(std::int64_t latent_frames) { return 4 * (latent_frames - 1) + 1; }
 
 Edit with_data(const PreparedRun& run, const DataChange& change) {
-  return [data = data_with(run, change)](wan::FitRequest& r) {
-    r.job.batches = data.batches;
+  return [data = data_with(run, change)](fit::Request& r) {
+    wan::job_of(r).dit.batches = data.batches;
     replace_line(r.other_lines, data.index);
   };
 }
@@ -42,12 +42,12 @@ OptimizerOptions with_kind(OptimizerOptions o, OptimizerKind kind, DType before,
 class Changes {
  public:
   explicit Changes(const PreparedRun& run)
-      : run_(run), c_(run.config), job_(run.request.job), r_(run.request) {}
+      : run_(run), c_(run.config), job_(wan::job_of(run.request).dit), r_(run.request) {}
 
-  std::vector<wan::Change> all(const Refusal& refusal) {
-    all_ = wan::larger_budgets(refusal, ram_bounds_all(), r_.budget);
+  std::vector<fit::Change> all(const Refusal& refusal) {
+    all_ = fit::larger_budgets(refusal, ram_bounds_all(), r_.budget);
     policy();
-    if (auto change = wan::state_on_disk(r_)) all_.push_back(std::move(*change));
+    if (auto change = fit::state_on_disk(r_)) all_.push_back(std::move(*change));
     if (job_.mode == wan::Mode::full) {
       if (!c_.resume) full();  // a checkpoint continues with what it trains, and its optimizer
     } else {
@@ -56,7 +56,7 @@ class Changes {
     samples();
     if (clips_follow_file()) clips();
     if (run_.previews) {
-      for (wan::Change& c : run_.previews->changes(r_)) all_.push_back(std::move(c));
+      for (fit::Change& c : run_.previews->changes(r_)) all_.push_back(std::move(c));
     }
     return std::move(all_);
   }
@@ -69,11 +69,11 @@ class Changes {
   void policy() {
     const std::int64_t layers = job_.config.layers;
     if (r_.policy) {
-      add("--policy auto", [](wan::FitRequest& r) { r.policy.reset(); });
+      add("--policy auto", [](fit::Request& r) { r.policy.reset(); });
     }
     if (r_.streamed_blocks && *r_.streamed_blocks < layers) {
       add(fmt::format("--stream_blocks {}", layers),
-          [layers](wan::FitRequest& r) { r.streamed_blocks = layers; });
+          [layers](fit::Request& r) { r.streamed_blocks = layers; });
     }
   }
 
@@ -83,20 +83,22 @@ class Changes {
     if (toml() && !c_.student) {
       const DType frozen = c_.model.transformer_dtype.value_or(c_.model.dtype);
       add(fmt::format("[adapter] type = 'lora', rank = {}, dtype = 'bfloat16'", job_.lora.rank),
-          [=](wan::FitRequest& r) {
-            r.job.mode = wan::Mode::lora;
-            r.job.format = frozen == DType::f32 ? WeightFormat::f32 : WeightFormat::bf16;
-            r.job.lora.dtype = DType::bf16;
-            r.job.optimizer = with_kind(r.job.optimizer, kind, trained, DType::bf16);
+          [=](fit::Request& r) {
+            wan::job_of(r).dit.mode = wan::Mode::lora;
+            wan::job_of(r).dit.format =
+                frozen == DType::f32 ? WeightFormat::f32 : WeightFormat::bf16;
+            wan::job_of(r).dit.lora.dtype = DType::bf16;
+            wan::job_of(r).dit.optimizer =
+                with_kind(wan::job_of(r).dit.optimizer, kind, trained, DType::bf16);
           });
     }
     if (kind == OptimizerKind::adamw || kind == OptimizerKind::adamw_optimi ||
         kind == OptimizerKind::stableadamw) {
       add(c_.dialect == Dialect::flow_matching ? "--use_8bit_adam"
                                                : "[optimizer] type = 'AdamW8bit'",
-          [=](wan::FitRequest& r) {
-            r.job.optimizer =
-                with_kind(r.job.optimizer, OptimizerKind::adamw8bit, trained, trained);
+          [=](fit::Request& r) {
+            wan::job_of(r).dit.optimizer =
+                with_kind(wan::job_of(r).dit.optimizer, OptimizerKind::adamw8bit, trained, trained);
           });
     }
   }
@@ -104,13 +106,13 @@ class Changes {
   void lora() {
     if (!is_fp8(job_.format)) {
       add(toml() ? "[model] transformer_dtype = 'float8'" : "--fp8_base",
-          [](wan::FitRequest& r) { r.job.format = WeightFormat::f8_e4m3; });
+          [](fit::Request& r) { wan::job_of(r).dit.format = WeightFormat::f8_e4m3; });
     }
     // A LoRA or a checkpoint that the run begins with decides the rank.
     if (job_.lora.rank > 1 && c_.adapter.init_from.empty() && !c_.resume) {
       const std::int64_t half = job_.lora.rank / 2;
       add((toml() ? "[adapter] rank = " : "--network_dim ") + std::to_string(half),
-          [half](wan::FitRequest& r) { r.job.lora.rank = half; });
+          [half](fit::Request& r) { wan::job_of(r).dit.lora.rank = half; });
     }
   }
 
@@ -157,9 +159,9 @@ class Changes {
     if (frames > kFewestFrames) {
       const std::int64_t fit =
           kFewestFrames +
-          wan::largest_fitting(frames - 1 - kFewestFrames, r_, [&](std::int64_t more) -> Edit {
-            return [=](wan::FitRequest& r) {
-              for (wan::Batch& b : r.job.batches) {
+          fit::largest_fitting(frames - 1 - kFewestFrames, r_, [&](std::int64_t more) -> Edit {
+            return [=](fit::Request& r) {
+              for (wan::Batch& b : wan::job_of(r).dit.batches) {
                 for (wan::LatentSize& z : b.latents) {
                   z.frames = std::min(z.frames, kFewestFrames + more);
                 }
@@ -179,13 +181,13 @@ class Changes {
   const PreparedRun& run_;
   const TrainConfig& c_;
   const wan::DitJob& job_;
-  const wan::FitRequest& r_;
-  std::vector<wan::Change> all_;
+  const fit::Request& r_;
+  std::vector<fit::Change> all_;
 };
 
 }  // namespace
 
-std::vector<wan::Change> possible_changes(const PreparedRun& run, const Refusal& refusal) {
+std::vector<fit::Change> possible_changes(const PreparedRun& run, const Refusal& refusal) {
   return Changes(run).all(refusal);
 }
 

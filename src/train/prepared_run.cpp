@@ -180,7 +180,7 @@ void add_steps(PreparedRun& run, Purpose purpose, const ComingData* coming) {
     fail(ErrorCode::input,
          fmt::format("{}: there is nothing to train on", run.config.dataset.config));
   }
-  run.request.job.batches = std::move(steps.batches);
+  wan::job_of(run.request).dit.batches = std::move(steps.batches);
   run.kinds = std::move(steps.kinds);
   run.kind_steps = std::move(steps.counts);
   run.steps_per_epoch = steps.in_epoch;
@@ -197,15 +197,15 @@ void add_evaluation(PreparedRun& run, Purpose purpose, const ComingData* coming)
     const Sizes sizes = {run.config.eval_micro_batch, run.config.eval_image_micro_batch};
     set.dataset = while_doing(fmt::format("opening the evaluation dataset \"{}\"", ref.name),
                               [&] { return open_data(run, ref, sizes, purpose); });
-    set.first_run = run.request.job.eval_batches.size();
+    set.first_run = wan::job_of(run.request).dit.eval_batches.size();
     for (const data::Bucket& b : set.dataset->buckets()) {
       // One sample at a time: the loss is a mean over samples whatever shares a run.
-      run.request.job.eval_batches.push_back(batch_of(b.shape, 1));
+      wan::job_of(run.request).dit.eval_batches.push_back(batch_of(b.shape, 1));
     }
     const std::size_t number = run.evals.size() - 1;
     if (coming == nullptr || number >= coming->evaluation.size()) continue;
     for (const data::Bucket& b : coming->evaluation[number]) {
-      run.request.job.eval_batches.push_back(batch_of(b.shape, 1));
+      wan::job_of(run.request).dit.eval_batches.push_back(batch_of(b.shape, 1));
     }
   }
 }
@@ -217,7 +217,7 @@ void add_previews(PreparedRun& run) {
     return;
   }
   wan::LatentSize largest;
-  for (const wan::Batch& b : run.request.job.batches) {
+  for (const wan::Batch& b : wan::job_of(run.request).dit.batches) {
     for (const wan::LatentSize& z : b.latents) {
       if (z.tokens() > largest.tokens()) largest = z;
     }
@@ -277,7 +277,7 @@ ProcessLine index_line(const data::Dataset& dataset) {
 
 std::string shapes_text(const PreparedRun& run) {
   std::string text;
-  const auto& batches = run.request.job.batches;
+  const auto& batches = wan::job_of(run.request).dit.batches;
   for (std::size_t i = 0; i < std::min<std::size_t>(batches.size(), 3); ++i) {
     const wan::LatentSize& z = batches[i].latents[0];
     text += fmt::format("{}{} x {} x {} x {}", i ? ", " : "", batches[i].latents.size(), z.frames,
@@ -313,14 +313,14 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
   PreparedRun run;
   run.config = std::move(config);
   const TrainConfig& c = run.config;
-  wan::FitRequest& r = run.request;
-  wan::DitJob& job = r.job;
+  fit::Request& r = run.request;
+  wan::DitJob& job = wan::job_of(r).dit;
   job.config = choose_model(run, purpose);
   r.profile = target.profile;
   r.backend = target.backend;
   if (c.student) {
     take_student(run, purpose);
-    r.teacher->format = frozen_format(c.model);
+    wan::job_of(r).teacher->format = frozen_format(c.model);
   }
   check_loras(run);
   note_dtype(run);
@@ -392,7 +392,7 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
          {{"leave out policy", "the fastest plan that streams so many blocks"},
           {"leave out stream_blocks", "the policy as it is"}});
   }
-  if (c.method == Method::full && !c.student && r.experts.size() > 1) {
+  if (c.method == Method::full && !c.student && wan::job_of(r).experts.size() > 1) {
     fail(ErrorCode::input, "both experts of a model are trained by adapters, not whole",
          {{"[adapter] type = 'lora'", "trains a LoRA for each expert"},
           {"experts = \"one\"", "trains one of them, chosen by min_t and max_t"}});
@@ -408,7 +408,7 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
   r.other_lines = {index_line(*run.dataset),
                    {"data reader", data::Prefetcher::kBytes, "reads the next step's samples"},
                    {"training loop", kLoopBytes, "logs, reports, pieces of files being written"}};
-  if (r.teacher && r.teacher->guided) {
+  if (wan::job_of(r).teacher && wan::job_of(r).teacher->guided) {
     const auto states = static_cast<std::uint64_t>(job.config.text_len * job.config.text_dim);
     r.other_lines.push_back(
         {"empty caption", Bytes{states * sizeof(float)}, "for the teacher's guidance"});
@@ -424,10 +424,10 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
   run.title = fmt::format("{}, {}", job.config.name,
                           c.method == Method::lora ? fmt::format("LoRA rank {}", c.adapter.rank)
                                                    : std::string("full fine-tune"));
-  if (!c.student && r.experts.size() > 1) run.title += ", both experts";
+  if (!c.student && wan::job_of(r).experts.size() > 1) run.title += ", both experts";
   if (c.student) {
-    run.title += fmt::format(", taught by {}{}", r.teacher->config.name,
-                             r.teacher->experts.size() > 1 ? ", both experts" : "");
+    run.title += fmt::format(", taught by {}{}", wan::job_of(r).teacher->config.name,
+                             wan::job_of(r).teacher->experts.size() > 1 ? ", both experts" : "");
   }
   if (c.dmd2) run.title += fmt::format(", distilled to {} steps", c.dmd2->steps.size());
   run.shapes = shapes_text(run);

@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "data/dataset.h"
+#include "fit/advice.h"
 #include "io/checkpoint.h"
-#include "models/wan/advice.h"
+#include "models/wan/fit_job.h"
 #include "train/config.h"
 #include "train/dataset_needs.h"
 #include "train/device_choice.h"
@@ -43,8 +44,8 @@ struct PreparedRun {
   std::unique_ptr<data::Dataset> dataset;
   std::vector<EvalSet> evals;
   std::unique_ptr<Previews> previews;  // null: none are drawn
-  wan::FitRequest request;
-  // Which of request.job.batches a step of so many samples of a bucket is.
+  fit::Request request = {.job = wan::FitJob()};
+  // Which of wan::job_of(request).dit.batches a step of so many samples of a bucket is.
   std::map<std::pair<std::uint32_t, std::size_t>, std::size_t> kinds;
   std::vector<std::int64_t> kind_steps;  // in an epoch, by kind; 0: may come, nothing is cached yet
   std::int64_t steps_per_epoch = 0, total_steps = 0;
@@ -52,7 +53,7 @@ struct PreparedRun {
   std::string config_hash;         // train/config_hash.h
   std::vector<std::string> notes;  // for the user, a sentence each
 
-  const wan::Config& model() const { return request.job.config; }
+  const wan::Config& model() const { return wan::job_of(request).dit.config; }
 };
 
 // What the configuration allows, else what the machine has.
@@ -87,6 +88,6 @@ struct ChangedData {
 ChangedData data_with(const PreparedRun& run, const DataChange& change);
 
 // What could be written differently in the configuration, for a refusal.
-std::vector<wan::Change> possible_changes(const PreparedRun& run, const Refusal& refusal);
+std::vector<fit::Change> possible_changes(const PreparedRun& run, const Refusal& refusal);
 
 }  // namespace ballast::train

@@ -121,7 +121,7 @@ Previews::Previews(const PreviewSetting& s)
           .profile = s.profile,
           .other_lines = {{"media libraries", media_available() ? kMediaLibraries : Bytes{},
                            "FFmpeg's, from their first use on"}}});
-  const infer::TextEncoderPlan encoding = encoder_->plan();
+  const fit::PlannedRun encoding = encoder_->plan();
   encoding_device_ = std::max(encoding_device_, encoding.needed(Tier::device));
   encoding_host_ = std::max(encoding_host_, encoding.needed(Tier::host));
   text_numbers_ = encoder_->tokens() * s.model.text_dim;
@@ -218,10 +218,10 @@ void Previews::open_image_encoder(const std::string& path, const PreviewSetting&
   for (const Clip& c : clips_) {
     if (c.asked.image.empty()) continue;
     const wan::LatentSize& z = c.what.latent;
-    const wan_vae::PlannedVae planned =
+    const fit::PlannedRun planned =
         image_encoder_->plan(z.height, z.width, !c.what.first_frame && z.frames > 1);
-    encoding_device_ = std::max(encoding_device_, planned.device);
-    encoding_host_ = std::max(encoding_host_, planned.host);
+    encoding_device_ = std::max(encoding_device_, planned.needed(Tier::device));
+    encoding_host_ = std::max(encoding_host_, planned.needed_ram());
   }
 }
 
@@ -290,29 +290,29 @@ ProcessLine Previews::line(const std::vector<Clip>& clips) const {
           "text states, images; the latent, frames on their way to a file"};
 }
 
-void Previews::put(wan::FitRequest& r, const std::vector<Clip>& clips) const {
+void Previews::put(fit::Request& r, const std::vector<Clip>& clips) const {
   std::erase_if(r.other_lines, [](const ProcessLine& l) { return l.name == kPreviewLine; });
-  r.companion = {};
-  r.job.predict_batches = batches_of(clips);
+  wan::job_of(r).companion = {};
+  wan::job_of(r).dit.predict_batches = batches_of(clips);
   if (clips.empty()) return;
   r.other_lines.push_back(line(clips));
   const std::vector<DecoderSize> sizes = sizes_of(clips);
   for (std::size_t way = 0; way < decoder_->ways(sizes); ++way) {
-    r.companion.ways.push_back([decoder = decoder_, sizes, way](ProgramSet& set) {
+    wan::job_of(r).companion.ways.push_back([decoder = decoder_, sizes, way](ProgramSet& set) {
       (void)decoder->record(set, sizes, way);
     });
   }
 }
 
-void Previews::add_to(wan::FitRequest& request) const { put(request, clips_); }
+void Previews::add_to(fit::Request& request) const { put(request, clips_); }
 
-std::vector<wan::Change> Previews::changes(const wan::FitRequest& request) const {
+std::vector<fit::Change> Previews::changes(const fit::Request& request) const {
   const bool musubi = dialect_ == Dialect::musubi;
   const std::string lines = musubi ? "--sample_prompts" : "[preview] prompts";
   const auto with = [this](const std::function<void(Clip&)>& edit) {
     std::vector<Clip> clips = clips_;
     for (Clip& c : clips) edit(c);
-    return [this, clips](wan::FitRequest& r) { put(r, clips); };
+    return [this, clips](fit::Request& r) { put(r, clips); };
   };
   const auto said_in_lines = [&](bool PreviewClip::*own) {
     return musubi || std::ranges::any_of(clips_, [&](const Clip& c) { return c.asked.*own; });
@@ -324,12 +324,12 @@ std::vector<wan::Change> Previews::changes(const wan::FitRequest& request) const
     widest.height = std::max(widest.height, c.what.latent.height);
     widest.width = std::max(widest.width, c.what.latent.width);
   }
-  std::vector<wan::Change> all;
+  std::vector<fit::Change> all;
   const auto at_most = [&](std::int64_t most) {
     return with([most](Clip& c) { c.what.latent.frames = std::min(c.what.latent.frames, most); });
   };
   if (frames > 1) {
-    const std::int64_t fit = 1 + wan::largest_fitting(frames - 2, request, [&](std::int64_t more) {
+    const std::int64_t fit = 1 + fit::largest_fitting(frames - 2, request, [&](std::int64_t more) {
                                return at_most(1 + more);
                              });
     const std::int64_t pictures = 4 * (fit - 1) + 1;
@@ -340,7 +340,7 @@ std::vector<wan::Change> Previews::changes(const wan::FitRequest& request) const
   }
   const auto half = [](std::int64_t cells) { return std::max<std::int64_t>(2, cells / 4 * 2); };
   if (half(widest.height) < widest.height || half(widest.width) < widest.width) {
-    const std::int64_t stride = request.job.config.spatial_stride;
+    const std::int64_t stride = wan::job_of(request).dit.config.spatial_stride;
     const std::int64_t h = half(widest.height), w = half(widest.width);
     all.push_back({said_in_lines(&PreviewClip::own_size)
                        ? fmt::format("at most --w {} --h {} in the lines of {}", w * stride,
@@ -353,12 +353,12 @@ std::vector<wan::Change> Previews::changes(const wan::FitRequest& request) const
                                                (image ? w : std::min(z.width, w)) * stride);
                    })});
   }
-  all.push_back({musubi ? "no --sample_prompts" : "no [preview]",
-                 [this](wan::FitRequest& r) { put(r, {}); }});
+  all.push_back(
+      {musubi ? "no --sample_prompts" : "no [preview]", [this](fit::Request& r) { put(r, {}); }});
   return all;
 }
 
-std::vector<std::string> Previews::notes(const wan::PlannedRun& planned) const {
+std::vector<std::string> Previews::notes(const fit::PlannedRun& planned) const {
   const auto seconds = [&](const std::string& name) {
     return planned.times[static_cast<std::size_t>(planned.set.program_index(name))].seconds;
   };

@@ -7,10 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "fit/advice.h"
 #include "infer/denoiser.h"
 #include "infer/first_picture.h"
-#include "models/wan/advice.h"
-#include "models/wan_vae/fit.h"
+#include "models/wan/fit_job.h"
+#include "models/wan_vae/fit_job.h"
 #include "report/event_file.h"
 #include "train/config.h"
 #include "train/prompt_part.h"
@@ -56,16 +57,16 @@ class Previews {
   explicit Previews(const PreviewSetting& setting);
 
   // What fit() is told: passes for each kind of clip, the decoder's programs, what waits in memory.
-  void add_to(wan::FitRequest& request) const;
+  void add_to(fit::Request& request) const;
   // What could be drawn instead where that does not fit.
-  std::vector<wan::Change> changes(const wan::FitRequest& request) const;
+  std::vector<fit::Change> changes(const fit::Request& request) const;
   // For people, a sentence each.
-  std::vector<std::string> notes(const wan::PlannedRun& planned) const;
+  std::vector<std::string> notes(const fit::PlannedRun& planned) const;
 
   // Once, before the run takes its memory: prompts and the pictures that clips begin with. The
   // encoders are gone when this returns.
   void encode();
-  // The decoder's programs, behind the transformer's. way: PlannedRun::companion_way.
+  // The decoder's programs, behind the transformer's. way: wan::Companion::way as planned.
   void record(ProgramSet& set, std::size_t way);
 
   // Draws all clips as the model is after `step` into folder, which is made. Fewer come back where
@@ -100,7 +101,7 @@ class Previews {
   void open_image_encoder(const std::string& path, const PreviewSetting& setting);
   void encode_image(Clip& clip);
   ProcessLine line(const std::vector<Clip>& clips) const;
-  void put(wan::FitRequest& request, const std::vector<Clip>& clips) const;
+  void put(fit::Request& request, const std::vector<Clip>& clips) const;
   // The size of its latent when it is asked for in so many pixels.
   wan::LatentSize latent_at(const Clip& clip, std::int64_t height, std::int64_t width) const;
   bool draw_one(const PreviewArtist& artist, const Clip& clip, std::size_t number,

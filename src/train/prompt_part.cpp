@@ -32,15 +32,10 @@ PromptPart::PromptPart(const std::string& encoder, const std::string& tokenizer,
   }
 }
 
-infer::TextEncoderPlan PromptPart::plan() const {
+fit::PlannedRun PromptPart::plan() const {
   std::vector<std::int64_t> lengths;
   for (const auto& ids : ids_) lengths.push_back(std::ssize(ids));
-  auto outcome = encoder_.plan(lengths);
-  if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
-    infer::fail_refused(fmt::format("encoding {} prompts", ids_.size()), *refusal,
-                        encoder_.device(), encoder_.budget());
-  }
-  return std::get<infer::TextEncoderPlan>(std::move(outcome));
+  return encoder_.require_plan(lengths);
 }
 
 std::vector<std::vector<float>> PromptPart::run() const {

@@ -47,9 +47,9 @@ void require_downloaded(const ModelConfig& m) {
   if (const auto absent = absent_model(m)) fail_not_downloaded(named_model(m), absent->id);
 }
 
-Bytes published_bytes(const wan::FitRequest& request) {
+Bytes published_bytes(const fit::Request& request) {
   Bytes sum;
-  for (const std::vector<WeightGroup>& expert : request.experts) {
+  for (const std::vector<WeightGroup>& expert : wan::job_of(request).experts) {
     for (const WeightGroup& group : expert) {
       for (const StoredTensor& t : group.tensors) sum += Bytes{t.data.extent.bytes};
     }
@@ -65,7 +65,7 @@ wan::Config plan_published(PreparedRun& run, const wan::Published& model) {
     fail(ErrorCode::input,
          fmt::format("experts = \"both\": {} has one transformer", named_model(c.model)));
   }
-  run.request.experts.assign(both ? 2 : 1, planned_groups(config, model.stored));
+  wan::job_of(run.request).experts.assign(both ? 2 : 1, planned_groups(config, model.stored));
   run.notes.push_back(
       fmt::format("{} is not on this machine: planned from its published sizes, weights in {}",
                   named_model(c.model), name_of(model.stored)));

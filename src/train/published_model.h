@@ -15,7 +15,7 @@ void require_downloaded(const ModelConfig& m);
 
 // Plans with the published sizes: the weights of the expert that the configuration chooses, or of
 // both, without a file; what was assumed is noted.
-Bytes published_bytes(const wan::FitRequest& request);  // of files that such a run will have
+Bytes published_bytes(const fit::Request& request);  // of files that such a run will have
 wan::Config plan_published(PreparedRun& run, const wan::Published& model);
 
 }  // namespace ballast::train

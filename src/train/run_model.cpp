@@ -26,7 +26,7 @@ wan::Config open_model(PreparedRun& run, const ModelChoice& choice) {
     if (run.config.method == Method::full && !run.config.student) {
       run.layout = layout_of(path, names.dialect(), choice.config_json);
     }
-    run.request.experts.push_back(weight_groups(*model, file, names));
+    wan::job_of(run.request).experts.push_back(weight_groups(*model, file, names));
   }
   return *model;
 }

@@ -8,15 +8,16 @@
 namespace ballast::train {
 namespace {
 
-std::string weights_text(const MemoryPolicy& p, const wan::Config& config) {
+std::string weights_text(const wan::FitJob& job, const MemoryPolicy& p) {
   if (p.slots == 0) return "weights resident";
-  const std::int64_t streamed = streamed_blocks(config, p), from_host = blocks_from_host(config, p);
+  const std::int64_t streamed = fit::streamed_blocks(job, p),
+                     from_host = fit::blocks_from_host(job, p);
   const bool host = p.home == WeightHome::host || (from_host > 0 && from_host == streamed);
   const std::string from =
       host             ? "RAM"
       : from_host == 0 ? "disk"
                        : fmt::format("disk ({}) and RAM ({})", streamed - from_host, from_host);
-  return fmt::format("weights of {} of {} blocks streamed from {} ", streamed, config.layers, from);
+  return fmt::format("weights of {} of {} blocks streamed from {} ", streamed, job.blocks(), from);
 }
 
 const char* activations_text(Activations a) {
@@ -31,14 +32,15 @@ const char* activations_text(Activations a) {
   return "keeps block inputs, recomputes the rest";
 }
 
-std::string describe(const MemoryPolicy& p, const wan::Config& config, bool trains) {
-  std::string text = weights_text(p, config);
+std::string describe(const wan::FitJob& job, const MemoryPolicy& p) {
+  const wan::Config& config = job.dit.config;
+  std::string text = weights_text(job, p);
   if (p.parts > 0) {
     text += fmt::format("matrix by matrix, {} ahead", p.parts);
   } else if (p.slots > 0) {
     text += fmt::format("through {} slot{}", p.slots, p.slots == 1 ? "" : "s");
   }
-  if (trains) text += std::string("; ") + activations_text(p.activations);
+  if (job.dit.mode != wan::Mode::infer) text += std::string("; ") + activations_text(p.activations);
   if (p.kept_blocks > 0)
     text += fmt::format("; keeps all activations of {} of {} blocks", p.kept_blocks, config.layers);
   if (p.offload) text += "; activations offloaded to RAM";
@@ -57,9 +59,9 @@ std::string describe(const MemoryPolicy& p, const wan::Config& config, bool trai
 }
 
 // Of a distilled step with a critic a pass is many programs: nothing is said of them.
-std::vector<PassTimes> passes_of(const wan::PlannedRun& planned) {
+std::vector<PassTimes> passes_of(const fit::PlannedRun& planned) {
   std::vector<PassTimes> all;
-  if (planned.distil) return all;
+  if (planned.job.as<wan::FitJob>().dit.distil) return all;
   const auto add = [&](const std::string& program, PredictedTime& sum) {
     for (std::size_t p = 0; p < planned.set.programs.size(); ++p) {
       if (planned.set.programs[p].name != program) continue;
@@ -67,13 +69,13 @@ std::vector<PassTimes> passes_of(const wan::PlannedRun& planned) {
       sum.exposed_stall += planned.times[p].exposed_stall;
     }
   };
-  for (const auto& parts : planned.parts) {
+  for (const auto& step : planned.steps) {
     PassTimes kind;
-    for (const wan::StepPart& part : parts) {
-      const std::string program = wan::step_program(part.run);
+    for (const fit::StepProgram& program : step) {
+      if (!program.computes || program.name.starts_with(wan::kTeacherPrefix)) continue;
       PredictedTime pass;
-      add(program, pass);
-      add(wan::kTeacherPrefix + program, pass);
+      add(program.name, pass);
+      add(wan::kTeacherPrefix + program.name, pass);
       kind.shortest = kind.count == 0 ? pass.seconds : std::min(kind.shortest, pass.seconds);
       kind.longest = std::max(kind.longest, pass.seconds);
       kind.waiting += pass.exposed_stall;
@@ -100,7 +102,7 @@ std::int64_t adapter_parameters(const wan::DitJob& job) {
 std::int64_t preview_pixels(const PreparedRun& run) {
   const wan::Config& model = run.model();
   wan::LatentSize largest;  // as the largest clips trained on
-  for (const wan::Batch& b : run.request.job.batches) {
+  for (const wan::Batch& b : wan::job_of(run.request).dit.batches) {
     for (const wan::LatentSize& z : b.latents) {
       if (z.tokens() > largest.tokens()) largest = z;
     }
@@ -148,12 +150,14 @@ std::string_view policy_like(bool streamed, bool offload) {
 
 // A plan that fits and is faster may do less of what a configuration asks for to save memory. Then
 // the user is told so, and how to have it all the same.
-void add_hint_notes(const TrainConfig& c, const wan::PlannedRun& planned, const wan::Config& model,
+void add_hint_notes(const TrainConfig& c, const fit::PlannedRun& planned,
                     std::vector<std::string>& notes) {
+  const auto& job = planned.job.as<wan::FitJob>();
+  const wan::Config& model = job.dit.config;
   const MemoryPolicy& p = planned.policy;
   const MemoryConfig& m = c.memory;
   const bool toml = c.dialect == Dialect::diffusion_pipe;
-  const std::int64_t streamed = streamed_blocks(model, p);
+  const std::int64_t streamed = fit::streamed_blocks(job, p);
   if (m.blocks_to_swap && !m.stream_blocks) {
     const std::int64_t asked = std::min(*m.blocks_to_swap, model.layers);
     std::string note = fmt::format("blocks_to_swap = {} is a hint: {} of {} blocks stay resident",
@@ -185,11 +189,11 @@ void add_hint_notes(const TrainConfig& c, const wan::PlannedRun& planned, const 
 
 }  // namespace
 
-TrainingSizes training_sizes(const wan::FitRequest& request) {
-  const wan::DitJob& job = request.job;
+TrainingSizes training_sizes(const fit::Request& request) {
+  const wan::DitJob& job = wan::job_of(request).dit;
   TrainingSizes sizes;
   if (job.mode == wan::Mode::infer || job.batches.empty()) return sizes;
-  for (const std::vector<WeightGroup>& expert : request.experts) {
+  for (const std::vector<WeightGroup>& expert : wan::job_of(request).experts) {
     sizes.parameters +=
         job.mode == wan::Mode::lora ? adapter_parameters(job) : parameter_count(expert);
   }
@@ -201,14 +205,15 @@ TrainingSizes training_sizes(const wan::FitRequest& request) {
 }
 
 PlanTitle title_of(const PreparedRun& run) {
-  const wan::FitRequest& r = run.request;
+  const fit::Request& r = run.request;
+  const wan::FitJob& job = wan::job_of(r);
   std::string shape = run.shapes;
-  if (r.job.mode == wan::Mode::lora) shape = fmt::format("rank {}, {}", r.job.lora.rank, shape);
-  if (r.experts.size() > 1) shape = "both experts, " + shape;
-  return {.model = r.job.config.name,
-          .mode = std::string(name_of(r.job.mode)),
+  if (job.dit.mode == wan::Mode::lora) shape = fmt::format("rank {}, {}", job.dit.lora.rank, shape);
+  if (job.experts.size() > 1) shape = "both experts, " + shape;
+  return {.model = job.dit.config.name,
+          .mode = std::string(name_of(job.dit.mode)),
           .shape = shape,
-          .weights = weights_text(r.job),
+          .weights = weights_text(job.dit),
           .machine = machine_text(r.profile),
           .budget = r.budget,
           .shared_ram = r.profile.device == Device::cpu,
@@ -216,21 +221,20 @@ PlanTitle title_of(const PreparedRun& run) {
           .ram_of_this_machine = borrows_ram(r.profile, run.config.memory.ram.has_value())};
 }
 
-PlanView view_of(const wan::FitRequest& request, const wan::PlannedRun& planned,
+PlanView view_of(const fit::Request& request, const fit::PlannedRun& planned,
                  const PreparedRun* whole) {
-  const wan::Config& config = request.job.config;
-  const bool trains = request.job.mode != wan::Mode::infer;
+  const wan::FitJob& job = wan::job_of(request);
   PlanView view = {.plan = planned.plan,
                    .times = planned.times,
                    .lines = planned.lines,
                    .policy = planned.policy.name,
-                   .policy_text = describe(planned.policy, config, trains),
-                   .streamed_blocks = streamed_blocks(config, planned.policy)};
-  for (std::size_t k = 0; k < planned.parts.size(); ++k) {
+                   .policy_text = describe(job, planned.policy),
+                   .streamed_blocks = fit::streamed_blocks(job, planned.policy)};
+  for (std::size_t k = 0; k < planned.steps.size(); ++k) {
     view.step_seconds.push_back(planned.seconds_of_step(k));
   }
   view.passes = passes_of(planned);
-  if (!trains) view.step_label = "evaluation";
+  if (job.dit.mode == wan::Mode::infer) view.step_label = "evaluation";
   if (!whole) return view;
   view.steps_of_kind = whole->kind_steps;
   view.total_steps = whole->steps_per_epoch > 0 ? whole->total_steps : 0;
@@ -239,7 +243,7 @@ PlanView view_of(const wan::FitRequest& request, const wan::PlannedRun& planned,
   if (whole->previews) {
     for (std::string& n : whole->previews->notes(planned)) view.notes.push_back(std::move(n));
   }
-  add_hint_notes(whole->config, planned, config, view.notes);
+  add_hint_notes(whole->config, planned, view.notes);
   return view;
 }
 

@@ -12,11 +12,11 @@ namespace ballast::train {
 PlanTitle title_of(const PreparedRun& run);
 
 // Of its adapters or all its weights, in every expert; nothing for inference.
-TrainingSizes training_sizes(const wan::FitRequest& request);
+TrainingSizes training_sizes(const fit::Request& request);
 
 // Refers to `planned`.
 // whole: the run, where there is more than one kind of step to speak of.
-PlanView view_of(const wan::FitRequest& request, const wan::PlannedRun& planned,
+PlanView view_of(const fit::Request& request, const fit::PlannedRun& planned,
                  const PreparedRun* whole = nullptr);
 
 }  // namespace ballast::train

@@ -23,7 +23,7 @@ std::string dataset_text(const data::Dataset& d) {
 
 // On the CPU backend both arenas are part of the process; on a GPU the context is part of what is
 // used there.
-MemoryNumbers planned_memory(const wan::FitRequest& request, const wan::PlannedRun& planned) {
+MemoryNumbers planned_memory(const fit::Request& request, const fit::PlannedRun& planned) {
   MemoryNumbers m;
   m.device = planned.plan.peak_of(Tier::device);
   m.host = planned.plan.peak_of(Tier::host);
@@ -73,9 +73,9 @@ RunInfo run_info(const RunFacts& f) {
   return info;
 }
 
-RunInfo run_info(const PreparedRun& run, const wan::PlannedRun& planned,
+RunInfo run_info(const PreparedRun& run, const fit::PlannedRun& planned,
                  const std::string& command) {
-  const wan::FitRequest& r = run.request;
+  const fit::Request& r = run.request;
   return run_info({.config = run.config,
                    .title = run.title,
                    .command = command,

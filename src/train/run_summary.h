@@ -3,7 +3,8 @@
 #include <span>
 #include <string>
 
-#include "models/wan/fit.h"
+#include "fit/fit.h"
+#include "models/wan/fit_job.h"
 #include "plan/runner.h"
 #include "report/run_info.h"
 #include "report/run_log.h"
@@ -13,7 +14,7 @@ namespace ballast::train {
 
 // What a run says of itself, in its log, report and checkpoints.
 
-MemoryNumbers planned_memory(const wan::FitRequest& request, const wan::PlannedRun& planned);
+MemoryNumbers planned_memory(const fit::Request& request, const fit::PlannedRun& planned);
 struct RunFacts {
   const TrainConfig& config;
   std::string title, command, model, shapes, policy;
@@ -29,7 +30,7 @@ struct RunFacts {
   std::vector<std::string> notes;
 };
 RunInfo run_info(const RunFacts& facts);
-RunInfo run_info(const PreparedRun& run, const wan::PlannedRun& planned,
+RunInfo run_info(const PreparedRun& run, const fit::PlannedRun& planned,
                  const std::string& command);
 
 // Of names, shapes and dtypes of all tensors, and of some numbers in some of them; not of paths.

@@ -9,23 +9,34 @@
 
 namespace ballast::train {
 
-double seconds_per_step(const Seq2SeqRun& run, const t5::PlannedRun& planned) {
-  const double update = planned.seconds_of_step(0, 0);
+namespace {
+
+// Of one run of a step's program.
+double pass_seconds(const Seq2SeqRun& run, const fit::PlannedRun& planned, std::size_t kind) {
+  return (planned.seconds_of_step(kind) - planned.seconds_of_update()) /
+         static_cast<double>(run.runs_per_step());
+}
+
+}  // namespace
+
+double seconds_per_step(const Seq2SeqRun& run, const fit::PlannedRun& planned) {
   double sum = 0, runs = 0;
   for (std::size_t k = 0; k < run.train->shapes.size(); ++k) {
     // Of too many texts nobody knows which shapes occur how often: all alike.
     const double here = std::max<double>(1, static_cast<double>(run.train->runs[k]));
-    sum += here * (planned.seconds_of_step(k) - update);
+    sum += here * pass_seconds(run, planned, k);
     runs += here;
   }
-  return update + static_cast<double>(run.runs_per_step()) * sum / runs;
+  return planned.seconds_of_update() + static_cast<double>(run.runs_per_step()) * sum / runs;
 }
 
 namespace {
 
-std::int64_t trained_parameters(const t5::FitRequest& r) {
-  return r.job.lora ? adapter_parameters(r.job.config, r.groups, *r.job.lora)
-                    : parameter_count(r.groups);
+std::int64_t trained_parameters(const fit::Request& r) {
+  return t5::job_of(r).seq2seq.lora
+             ? adapter_parameters(t5::job_of(r).seq2seq.config, t5::job_of(r).weights,
+                                  *t5::job_of(r).seq2seq.lora)
+             : parameter_count(t5::job_of(r).weights);
 }
 
 PlanFiles planned_files(const Seq2SeqRun& run) {
@@ -37,7 +48,7 @@ PlanFiles planned_files(const Seq2SeqRun& run) {
   saves.keep_checkpoints = c.keep_checkpoints;
   if (c.save_steps < 0) saves.checkpoint.epochs = 1;
   if (c.save_steps > 0) saves.checkpoint.steps = c.save_steps;
-  const bool narrow = run.request.job.format == WeightFormat::bf16 && !c.lora;
+  const bool narrow = t5::job_of(run.request).seq2seq.format == WeightFormat::bf16 && !c.lora;
   const DType values = narrow ? DType::bf16 : DType::f32;
   return files_of({.config = saves,
                    .total_steps = run.total_steps,
@@ -50,11 +61,10 @@ PlanFiles planned_files(const Seq2SeqRun& run) {
                   run.request.profile.name == kThisMachine);
 }
 
-PassTimes passes_of(const Seq2SeqRun& run, const t5::PlannedRun& planned) {
+PassTimes passes_of(const Seq2SeqRun& run, const fit::PlannedRun& planned) {
   PassTimes passes = {.count = run.runs_per_step()};
-  const double update = planned.seconds_of_step(0, 0);
   for (std::size_t k = 0; k < run.train->shapes.size(); ++k) {
-    const double pass = planned.seconds_of_step(k) - update;
+    const double pass = pass_seconds(run, planned, k);
     passes.shortest = k == 0 ? pass : std::min(passes.shortest, pass);
     passes.longest = std::max(passes.longest, pass);
   }
@@ -63,9 +73,9 @@ PassTimes passes_of(const Seq2SeqRun& run, const t5::PlannedRun& planned) {
 
 }  // namespace
 
-std::variant<t5::PlannedRun, Refusal> plan_seq2seq(Seq2SeqRun& run) {
-  auto best = t5::fit(run.request);
-  const auto* alone = std::get_if<t5::PlannedRun>(&best);
+fit::Outcome plan_seq2seq(Seq2SeqRun& run) {
+  auto best = fit::find_plan(run.request);
+  const auto* alone = std::get_if<fit::PlannedRun>(&best);
   if (run.config.micro_batches_per_visit > 0 || !alone || alone->policy.slots == 0) return best;
   const std::int64_t accumulation = run.config.accumulation;
   double seconds = seconds_per_step(run, *alone);
@@ -73,8 +83,8 @@ std::variant<t5::PlannedRun, Refusal> plan_seq2seq(Seq2SeqRun& run) {
   // 2, 4, ...: of 16 four, not all, where activations of more would push blocks off the device.
   for (std::int64_t n = 2; n < 2 * accumulation; n *= 2) {
     share_visits(run, std::min(n, accumulation));
-    auto more = t5::fit(run.request);
-    const auto* planned = std::get_if<t5::PlannedRun>(&more);
+    auto more = fit::find_plan(run.request);
+    const auto* planned = std::get_if<fit::PlannedRun>(&more);
     if (!planned || seconds_per_step(run, *planned) >= seconds) break;
     seconds = seconds_per_step(run, *planned);
     shares = run.micro_batches_per_visit;
@@ -91,14 +101,17 @@ std::variant<t5::PlannedRun, Refusal> plan_seq2seq(Seq2SeqRun& run) {
 }
 
 PlanTitle title_of(const Seq2SeqRun& run) {
-  const t5::FitRequest& r = run.request;
+  const fit::Request& r = run.request;
   const std::int64_t batch = run.config.batch_size * run.config.accumulation;
-  return {.model = r.job.config.name,
-          .mode = r.job.lora ? "LoRA" : "fine-tune",
+  return {.model = t5::job_of(r).seq2seq.config.name,
+          .mode = t5::job_of(r).seq2seq.lora ? "LoRA" : "fine-tune",
           .shape = run.shapes,
-          .weights =
-              fmt::format("{} weights, {}{}", name_of(r.job.format), name_of(r.job.optimizer.kind),
-                          r.job.lora ? fmt::format(", adapters of rank {}", r.job.lora->rank) : ""),
+          .weights = fmt::format(
+              "{} weights, {}{}", name_of(t5::job_of(r).seq2seq.format),
+              name_of(t5::job_of(r).seq2seq.optimizer.kind),
+              t5::job_of(r).seq2seq.lora
+                  ? fmt::format(", adapters of rank {}", t5::job_of(r).seq2seq.lora->rank)
+                  : ""),
           .machine = machine_text(r.profile),
           .budget = r.budget,
           .shared_ram = r.profile.device == Device::cpu,
@@ -106,7 +119,7 @@ PlanTitle title_of(const Seq2SeqRun& run) {
           .ram_of_this_machine = borrows_ram(r.profile, run.config.memory.ram.has_value())};
 }
 
-PlanView view_of(const Seq2SeqRun& run, const t5::PlannedRun& planned) {
+PlanView view_of(const Seq2SeqRun& run, const fit::PlannedRun& planned) {
   PlanView view = {.plan = planned.plan,
                    .times = planned.times,
                    .lines = planned.lines,
@@ -126,32 +139,6 @@ PlanView view_of(const Seq2SeqRun& run, const t5::PlannedRun& planned) {
 }
 
 namespace {
-
-// What is short, one by one and, where that is more than one, all of it.
-void add_larger_budgets(const Seq2SeqRun& run, const Refusal& refusal,
-                        std::vector<t5::Change>& all) {
-  // Without a GPU, and without a budget of its own for the compute share, the RAM bounds both.
-  const bool ram_bounds_all = run.request.backend.device == Device::cpu && !run.config.memory.gpu;
-  t5::Change every = {"", [](t5::FitRequest&) {}};
-  std::size_t count = 0;
-  for (const Shortage& s : refusal.shortages) {
-    const bool device = s.tier == Tier::device;
-    if (device && ram_bounds_all) continue;
-    const std::uint64_t megabytes = megabytes_for(s.needed);
-    const auto raise = [=](t5::FitRequest& r) {
-      (device ? r.budget.gpu : r.budget.host) = Bytes{megabytes * kMegabyte};
-      if (ram_bounds_all) r.budget.gpu = r.budget.host;
-    };
-    all.push_back({larger_budget(run.request.budget, s.tier, megabytes), raise});
-    every.text += (count == 0 ? "" : " ") + all.back().text;
-    every.apply = [before = every.apply, raise](t5::FitRequest& r) {
-      before(r);
-      raise(r);
-    };
-    ++count;
-  }
-  if (count > 1) all.push_back(std::move(every));
-}
 
 // The type of what is updated, as the reader decides it.
 DType updated_type(const Seq2SeqConfig& c, WeightFormat weights, bool lora) {
@@ -178,73 +165,79 @@ OptimizerOptions settled(OptimizerOptions o, OptimizerKind kind, DType before, D
 
 }  // namespace
 
-std::vector<t5::Change> possible_changes(const Seq2SeqRun& run, const Refusal& refusal) {
+std::vector<fit::Change> possible_changes(const Seq2SeqRun& run, const Refusal& refusal) {
   const Seq2SeqConfig& c = run.config;
   const DType updated = c.weights ? updated_type(c, *c.weights, c.lora.has_value()) : DType::f32;
-  std::vector<t5::Change> all;
-  add_larger_budgets(run, refusal, all);
+  std::vector<fit::Change> all;
+  // Without a GPU, and without a budget of its own for the compute share, the RAM bounds both.
+  const bool ram_bounds_all = run.request.backend.device == Device::cpu && !c.memory.gpu;
+  for (fit::Change& change : fit::larger_budgets(refusal, ram_bounds_all, run.request.budget)) {
+    all.push_back(std::move(change));
+  }
   for (const std::int64_t batch : {c.batch_size / 2, std::int64_t{1}}) {
     if (batch < 1 || batch >= c.batch_size) continue;
     const std::int64_t steps = (c.accumulation * c.batch_size + batch - 1) / batch;
     all.push_back({fmt::format("--batch-size {} --gradient-accumulation-steps {}", batch, steps),
-                   [batch, steps](t5::FitRequest& r) {
-                     for (t5::BatchShape& b : r.job.batches) b.samples = batch;
-                     const std::int64_t shared = r.job.batches[0].micro_batches;
-                     r.runs_per_step = (steps + shared - 1) / shared;
-                     r.job.accumulates = r.runs_per_step > 1;
+                   [batch, steps](fit::Request& r) {
+                     for (t5::BatchShape& b : t5::job_of(r).seq2seq.batches) b.samples = batch;
+                     const std::int64_t shared = t5::job_of(r).seq2seq.batches[0].micro_batches;
+                     t5::job_of(r).runs_per_step = (steps + shared - 1) / shared;
+                     t5::job_of(r).seq2seq.accumulates = t5::job_of(r).runs_per_step > 1;
                    }});
   }
   const bool begins = !c.resume;  // a checkpoint continues with what it trains, and its optimizer
   if (begins && !c.lora) {  // what is left of optimizer, gradients and masters is that of adapters
     all.push_back(
-        {fmt::format("--lora_rank {}", t5::LoraOptions().rank), [updated](t5::FitRequest& r) {
-           r.job.lora.emplace();
-           OptimizerOptions& o = r.job.optimizer;
+        {fmt::format("--lora_rank {}", t5::LoraOptions().rank), [updated](fit::Request& r) {
+           t5::job_of(r).seq2seq.lora.emplace();
+           OptimizerOptions& o = t5::job_of(r).seq2seq.optimizer;
            o = settled(o, o.kind, updated, DType::f32);
            o.rounding = optimizer_defaults(o.kind, DType::f32).rounding;
          }});
   } else if (begins && c.lora->rank > 4) {
     const std::int64_t rank = c.lora->rank / 2;
     all.push_back({fmt::format("--lora_rank {}", rank),
-                   [rank](t5::FitRequest& r) { r.job.lora->rank = rank; }});
+                   [rank](fit::Request& r) { t5::job_of(r).seq2seq.lora->rank = rank; }});
   }
   const auto optimizer = [&](const char* text, OptimizerKind kind) {
     if (c.optimizer.kind == kind || !begins) return;
-    all.push_back({text, [kind, updated](t5::FitRequest& r) {
-                     r.job.optimizer = settled(r.job.optimizer, kind, updated, updated);
+    all.push_back({text, [kind, updated](fit::Request& r) {
+                     t5::job_of(r).seq2seq.optimizer =
+                         settled(t5::job_of(r).seq2seq.optimizer, kind, updated, updated);
                    }});
   };
   optimizer("--optim adamw_bnb_8bit", OptimizerKind::adamw8bit);
   optimizer("--optim adafactor", OptimizerKind::adafactor);
   if (c.lora) {
-    if (run.request.job.format != WeightFormat::bf16) {
-      all.push_back(
-          {"--weights bf16", [](t5::FitRequest& r) { r.job.format = WeightFormat::bf16; }});
+    if (t5::job_of(run.request).seq2seq.format != WeightFormat::bf16) {
+      all.push_back({"--weights bf16",
+                     [](fit::Request& r) { t5::job_of(r).seq2seq.format = WeightFormat::bf16; }});
     }
-  } else if (begins && (run.request.job.format != WeightFormat::bf16 ||
+  } else if (begins && (t5::job_of(run.request).seq2seq.format != WeightFormat::bf16 ||
                         c.optimizer.rounding == UpdateRounding::nearest)) {
     const DType then = updated_type(c, WeightFormat::bf16, false);
-    all.push_back({"--weights bf16 --rounding stochastic", [updated, then](t5::FitRequest& r) {
-                     r.job.format = WeightFormat::bf16;
-                     OptimizerOptions& o = r.job.optimizer;
+    all.push_back({"--weights bf16 --rounding stochastic", [updated, then](fit::Request& r) {
+                     t5::job_of(r).seq2seq.format = WeightFormat::bf16;
+                     OptimizerOptions& o = t5::job_of(r).seq2seq.optimizer;
                      o = settled(o, o.kind, updated, then);
                      o.rounding = UpdateRounding::stochastic;
                    }});
   }
   if (begins && c.gradients == DType::f32 && !c.lora) {
-    all.push_back(
-        {"--gradient_dtype bf16", [](t5::FitRequest& r) { r.job.gradient = DType::bf16; }});
+    all.push_back({"--gradient_dtype bf16",
+                   [](fit::Request& r) { t5::job_of(r).seq2seq.gradient = DType::bf16; }});
   }
   const bool own_length = c.generation_length > 0;  // of texts that are written
   const auto shorter = [own_length](std::int64_t source, std::int64_t target) {
-    return [=](t5::FitRequest& r) {
-      for (auto* batches : {&r.job.batches, &r.job.eval_batches}) {
+    return [=](fit::Request& r) {
+      for (auto* batches : {&t5::job_of(r).seq2seq.batches, &t5::job_of(r).seq2seq.eval_batches}) {
         for (t5::BatchShape& b : *batches) {
           b.source = std::min(b.source, source), b.target = std::min(b.target, target);
         }
       }
-      if (r.job.writes && !own_length) {
-        r.job.writes->positions = std::min(r.job.writes->positions, target);
+      if (t5::job_of(r).seq2seq.writes && !own_length) {
+        t5::job_of(r).seq2seq.writes->positions =
+            std::min(t5::job_of(r).seq2seq.writes->positions, target);
       }
     };
   };
@@ -259,7 +252,7 @@ std::vector<t5::Change> possible_changes(const Seq2SeqRun& run, const Refusal& r
                    shorter(source, target)});
   }
   if (run.request.policy) {
-    all.push_back({"--policy auto", [](t5::FitRequest& r) { r.policy.reset(); }});
+    all.push_back({"--policy auto", [](fit::Request& r) { r.policy.reset(); }});
   }
   return all;
 }

@@ -293,7 +293,7 @@ std::int64_t epochs_of(const Seq2SeqConfig& c, std::int64_t steps_per_epoch) {
 
 void take_job(Seq2SeqRun& run, const RunTarget& target) {
   const Seq2SeqConfig& c = run.config;
-  t5::Seq2SeqJob& job = run.request.job;
+  t5::Seq2SeqJob& job = t5::job_of(run.request).seq2seq;
   job.precision = t5::precision_on(target.backend.device);
   job.format = c.weights                               ? *c.weights
                : target.backend.device == Device::cuda ? WeightFormat::bf16
@@ -326,14 +326,14 @@ void take_job(Seq2SeqRun& run, const RunTarget& target) {
 
 void take_machine(Seq2SeqRun& run, const RunTarget& target) {
   const MemoryConfig& m = run.config.memory;
-  t5::FitRequest& r = run.request;
+  fit::Request& r = run.request;
   r.backend = target.backend;
   r.profile = target.profile;
   r.budget = budget_of(m, target);
   r.other_lines.push_back(index_line(run));
   if (m.policy != "auto") r.policy = find_policy(m.policy);
-  if (m.checkpointing == Checkpointing::off) r.checkpointing = t5::Choice::off;
-  if (m.checkpointing == Checkpointing::recompute) r.checkpointing = t5::Choice::on;
+  if (m.checkpointing == Checkpointing::off) r.switches.checkpointing = fit::Choice::off;
+  if (m.checkpointing == Checkpointing::recompute) r.switches.checkpointing = fit::Choice::on;
 }
 
 // The files of the model, and what they say.
@@ -351,20 +351,20 @@ void open_text_model(Seq2SeqRun& run) {
          {{"another output folder", "keeps both"}});
   }
   const t5::TensorMap names(checkpoint);
-  t5::Seq2SeqJob& job = run.request.job;
+  t5::Seq2SeqJob& job = t5::job_of(run.request).seq2seq;
   job.config = t5::model_config(checkpoint, names);
   if (job.config.decoder_layers == 0) {
     fail(ErrorCode::input, fmt::format("{} holds an encoder without a decoder", checkpoint.path()));
   }
-  run.request.groups = t5::weight_groups(job.config, checkpoint, names);
+  t5::job_of(run.request).weights = t5::weight_groups(job.config, checkpoint, names);
   job.dropout = c.dropout ? *c.dropout : dropout_of(checkpoint);
 }
 
 // The same of a model that is not here yet.
 void plan_text_model(Seq2SeqRun& run) {
-  t5::Seq2SeqJob& job = run.request.job;
+  t5::Seq2SeqJob& job = t5::job_of(run.request).seq2seq;
   job.config = run.published->config;
-  run.request.groups = t5::planned_groups(job.config, run.published->stored);
+  t5::job_of(run.request).weights = t5::planned_groups(job.config, run.published->stored);
   job.dropout = run.config.dropout.value_or(0.1);
 }
 
@@ -417,7 +417,7 @@ void share_visits(Seq2SeqRun& run, std::int64_t micro_batches) {
   const Seq2SeqConfig& c = run.config;
   run.micro_batches_per_visit = micro_batches;
   find_shapes(*run.train, run, epochs_of(c, run.steps_per_epoch), true);
-  t5::Seq2SeqJob& job = run.request.job;
+  t5::Seq2SeqJob& job = t5::job_of(run.request).seq2seq;
   job.batches.clear();
   for (const data::PairLength& s : run.train->shapes) {
     job.batches.push_back({.samples = c.batch_size,
@@ -425,7 +425,7 @@ void share_visits(Seq2SeqRun& run, std::int64_t micro_batches) {
                            .target = s.target,
                            .micro_batches = micro_batches});
   }
-  run.request.runs_per_step = run.runs_per_step();
+  t5::job_of(run.request).runs_per_step = run.runs_per_step();
   job.accumulates = run.runs_per_step() > 1;
   const data::PairLength longest = run.train->shapes.front();
   run.shapes = fmt::format("{} x {} samples of up to {} and {} tokens, {} shapes", c.accumulation,

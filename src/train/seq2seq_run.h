@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "data/pair_batches.h"
+#include "fit/advice.h"
 #include "infer/text_generator.h"
 #include "io/checkpoint.h"
-#include "models/t5/fit.h"
+#include "models/t5/fit_job.h"
 #include "models/t5/lora_file.h"
 #include "models/t5/published.h"
 #include "report/plan_table.h"
@@ -42,13 +43,13 @@ struct Seq2SeqRun {
   std::string resume_from;                 // a folder checkpoint-N; "": from the beginning
   std::optional<PairData> train, eval;
   std::optional<data::TokenCache> test;  // texts are written for it when training is over
-  t5::FitRequest request;
+  fit::Request request = {.job = t5::FitJob()};
   std::int64_t steps_per_epoch = 0, total_steps = 0;
   std::int64_t micro_batches_per_visit = 1;  // that share a run
   ScheduleOptions schedule;
   std::vector<std::string> notes;
 
-  const t5::Config& model() const { return request.job.config; }
+  const t5::Config& model() const { return t5::job_of(request).seq2seq.config; }
   // How texts are written, in evaluations and in the end.
   infer::GenerateOptions generation() const;
   // Runs of the step program before an update.
@@ -68,10 +69,10 @@ void share_visits(Seq2SeqRun& run, std::int64_t micro_batches);
 // The fastest predicted plan that fits, or what the leanest one misses. Where its weights stream
 // and nothing was said, as many micro-batches share a visit as make the whole run fastest: blocks
 // come over the link once for all of them.
-std::variant<t5::PlannedRun, Refusal> plan_seq2seq(Seq2SeqRun& run);
+fit::Outcome plan_seq2seq(Seq2SeqRun& run);
 
 // Predicted seconds of an optimizer step, in the mean over the run.
-double seconds_per_step(const Seq2SeqRun& run, const t5::PlannedRun& planned);
+double seconds_per_step(const Seq2SeqRun& run, const fit::PlannedRun& planned);
 
 // The samples of the r-th run of an optimizer step: the micro-batches that
 // share it.
@@ -81,8 +82,8 @@ std::span<const std::uint32_t> samples_of_run(std::span<const std::uint32_t> ste
 // How its plan or refusal is said.
 PlanTitle title_of(const Seq2SeqRun& run);
 // Refers to `planned`.
-PlanView view_of(const Seq2SeqRun& run, const t5::PlannedRun& planned);
+PlanView view_of(const Seq2SeqRun& run, const fit::PlannedRun& planned);
 // What could be typed differently, for a refusal.
-std::vector<t5::Change> possible_changes(const Seq2SeqRun& run, const Refusal& refusal);
+std::vector<fit::Change> possible_changes(const Seq2SeqRun& run, const Refusal& refusal);
 
 }  // namespace ballast::train

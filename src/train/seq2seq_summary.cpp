@@ -10,7 +10,7 @@
 namespace ballast::train {
 namespace {
 
-MemoryNumbers numbers_of(const Seq2SeqRun& run, const t5::PlannedRun& planned) {
+MemoryNumbers numbers_of(const Seq2SeqRun& run, const fit::PlannedRun& planned) {
   MemoryNumbers m = {.device = planned.plan.peak_of(Tier::device),
                      .host = planned.plan.peak_of(Tier::host),
                      .disk = {},
@@ -24,7 +24,7 @@ MemoryNumbers numbers_of(const Seq2SeqRun& run, const t5::PlannedRun& planned) {
 }
 
 std::string optimizer_text(const Seq2SeqRun& run) {
-  const t5::Seq2SeqJob& job = run.request.job;
+  const t5::Seq2SeqJob& job = t5::job_of(run.request).seq2seq;
   std::string text(name_of(job.optimizer.kind));
   if (!is_8bit(job.optimizer.kind) || job.lora) return text;
   const bool wide = job.embedding_moments == MomentBits::always_32;
@@ -33,7 +33,8 @@ std::string optimizer_text(const Seq2SeqRun& run) {
 
 }  // namespace
 
-RunInfo run_info(const Seq2SeqRun& run, const t5::PlannedRun& planned, const std::string& command) {
+RunInfo run_info(const Seq2SeqRun& run, const fit::PlannedRun& planned,
+                 const std::string& command) {
   const Seq2SeqConfig& c = run.config;
   RunInfo info;
   info.title = run.title;
@@ -49,7 +50,7 @@ RunInfo run_info(const Seq2SeqRun& run, const t5::PlannedRun& planned, const std
       {"optimizer", optimizer_text(run)},
       {"learning rate",
        fmt::format("{:g}, {}", run.schedule.learning_rate, name_of(run.schedule.kind))},
-      {"dropout", fmt::format("{:g}", run.request.job.dropout)},
+      {"dropout", fmt::format("{:g}", t5::job_of(run.request).seq2seq.dropout)},
       {"seed", std::to_string(c.seed)},
       {"policy", planned.policy.name}};
   if (c.lora) {
@@ -68,10 +69,10 @@ RunInfo run_info(const Seq2SeqRun& run, const t5::PlannedRun& planned, const std
 
 std::string config_hash(const Seq2SeqRun& run) {
   const Seq2SeqConfig& c = run.config;
-  std::string text =
-      fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", c.batch_size, c.accumulation, c.group_by_length,
-                  static_cast<int>(c.loss_mean), c.max_grad_norm, run.request.job.dropout,
-                  run.schedule.learning_rate, run.total_steps);
+  std::string text = fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", c.batch_size, c.accumulation,
+                                 c.group_by_length, static_cast<int>(c.loss_mean), c.max_grad_norm,
+                                 t5::job_of(run.request).seq2seq.dropout,
+                                 run.schedule.learning_rate, run.total_steps);
   if (c.lora) text += fmt::format("|{}|{}|{}", c.lora->rank, c.lora->alpha, c.lora->dropout);
   return fmt::format("{:016x}", hash_of(text));
 }

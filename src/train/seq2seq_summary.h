@@ -8,7 +8,7 @@
 namespace ballast::train {
 
 // What a fine-tune of an encoder-decoder says of itself in its log, report and checkpoints.
-RunInfo run_info(const Seq2SeqRun& run, const t5::PlannedRun& planned, const std::string& command);
+RunInfo run_info(const Seq2SeqRun& run, const fit::PlannedRun& planned, const std::string& command);
 // Of what decides its numbers, apart from its texts.
 std::string config_hash(const Seq2SeqRun& run);
 

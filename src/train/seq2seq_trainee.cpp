@@ -74,9 +74,10 @@ class Seq2SeqTrainee final : public Trainee {
   std::optional<FoundCheckpoint> find_checkpoint(const ResumedRun& run) override;
   void prepare(const std::string& folder) override { write_files(run_.model_folder, folder); }
   void record(ProgramSet& set) override {
-    t5::Seq2SeqJob job = run_.request.job;
+    t5::Seq2SeqJob job = t5::job_of(run_.request).seq2seq;
     job.policy = policy_;
-    model_ = std::make_unique<t5::Seq2Seq>(set, std::move(job), std::move(run_.request.groups));
+    model_ = std::make_unique<t5::Seq2Seq>(set, std::move(job),
+                                           std::move(t5::job_of(run_.request).weights));
   }
   void load(Runner& runner) override {
     runner.run("load");
@@ -171,7 +172,8 @@ class Seq2SeqTrainee final : public Trainee {
   }
   // Of the model that is written in the end.
   DType stored_dtype() const {
-    const bool narrow = run_.request.job.format == WeightFormat::bf16 && !config().lora;
+    const bool narrow =
+        t5::job_of(run_.request).seq2seq.format == WeightFormat::bf16 && !config().lora;
     return config().save_dtype.value_or(narrow ? DType::bf16 : DType::f32);
   }
   // Values are in the file that others read as well; the rest is state.
@@ -445,7 +447,7 @@ TrainConfig loop_config(const Seq2SeqRun& run) {
 
 }  // namespace
 
-TrainOutcome train_seq2seq(Seq2SeqRun run, t5::PlannedRun planned, const TrainOptions& options) {
+TrainOutcome train_seq2seq(Seq2SeqRun run, fit::PlannedRun planned, const TrainOptions& options) {
   RunSetup setup;
   setup.config = loop_config(run);
   setup.total_steps = run.total_steps;

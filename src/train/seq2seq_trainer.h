@@ -14,6 +14,6 @@ namespace ballast::train {
 //   the same without state.safetensors: the trained model or adapter, when training is over
 //   run_log.jsonl, report.html, events...: records
 // Same promises as train() in train/trainer.h (seq2seq_trainee.cpp).
-TrainOutcome train_seq2seq(Seq2SeqRun run, t5::PlannedRun planned, const TrainOptions& options);
+TrainOutcome train_seq2seq(Seq2SeqRun run, fit::PlannedRun planned, const TrainOptions& options);
 
 }  // namespace ballast::train

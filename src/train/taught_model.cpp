@@ -25,7 +25,7 @@ std::string initial_student(const PreparedRun& run, const wan::Config& student) 
 
 void check_distillable(const PreparedRun& run, bool cache_known) {
   const TrainConfig& c = run.config;
-  if (c.dmd2 && run.request.experts.size() > 1) {
+  if (c.dmd2 && wan::job_of(run.request).experts.size() > 1) {
     fail(ErrorCode::input,
          "[distill]: two experts share the steps of a clip, and a student takes all of its steps",
          {{"[model] transformer_path = 'FOLDER'", "distils one transformer"}});
@@ -51,14 +51,14 @@ void take_student(PreparedRun& run, Purpose purpose) {
     fail(ErrorCode::input, "base_loras: merge them into the teacher's file first",
          {{"ballast convert", "merges LoRAs into a model"}});
   }
-  wan::FitRequest& r = run.request;
-  const wan::Config model = r.job.config;
-  r.teacher = wan::TeacherJob{.config = model,
-                              .precision = wan::precision_on(r.backend.device),
-                              .format = {},
-                              .policy = {},
-                              .guided = c.student->guidance != 1,
-                              .experts = std::exchange(r.experts, {})};
+  fit::Request& r = run.request;
+  const wan::Config model = wan::job_of(r).dit.config;
+  wan::job_of(r).teacher = wan::TeacherJob{.config = model,
+                                           .precision = wan::precision_on(r.backend.device),
+                                           .format = {},
+                                           .policy = {},
+                                           .guided = c.student->guidance != 1,
+                                           .experts = std::exchange(wan::job_of(r).experts, {})};
   run.teacher = std::exchange(run.checkpoints, {});
   std::string path = c.student->file;
   if (path.empty()) {
@@ -69,8 +69,8 @@ void take_student(PreparedRun& run, Purpose purpose) {
     std::error_code error;
     if (planned || !std::filesystem::exists(path, error)) {
       if (purpose == Purpose::plan) {
-        r.job.config = student;
-        r.experts = {planned_groups(student, c.model.dtype)};
+        wan::job_of(r).dit.config = student;
+        wan::job_of(r).experts = {planned_groups(student, c.model.dtype)};
         return;
       }
       std::filesystem::create_directories(c.output_dir, error);
@@ -80,7 +80,7 @@ void take_student(PreparedRun& run, Purpose purpose) {
   }
   const Checkpoint& file = run.checkpoints.emplace_back(Checkpoint::open(path));
   const wan::TensorMap names(file);
-  wan::Config& student = r.job.config;
+  wan::Config& student = wan::job_of(r).dit.config;
   student = recognised_config(file, names, path);
   if (student.in_dim != model.in_dim || student.out_dim != model.out_dim ||
       student.text_dim != model.text_dim) {
@@ -90,7 +90,7 @@ void take_student(PreparedRun& run, Purpose purpose) {
   }
   student.text_len = model.text_len;
   student.name = fmt::format("{} of {} blocks, width {}", model.name, student.layers, student.dim);
-  r.experts = {weight_groups(student, file, names)};
+  wan::job_of(r).experts = {weight_groups(student, file, names)};
 }
 
 }  // namespace ballast::train

@@ -19,14 +19,15 @@ class TaughtTrainee final : public Trainee {
  public:
   TaughtTrainee(PreparedRun run, MemoryPolicy policy, MemoryPolicy teacher)
       : run_(std::move(run)), policy_(std::move(policy)) {
-    run_.request.teacher->policy = std::move(teacher);
+    wan::job_of(run_.request).teacher->policy = std::move(teacher);
   }
 
   void record(ProgramSet& set) override {
-    wan::DitJob job = run_.request.job;
+    wan::DitJob job = wan::job_of(run_.request).dit;
     job.policy = policy_;
-    dit_ = std::make_unique<wan::Dit>(set, std::move(job), std::move(run_.request.experts));
-    wan::TeacherJob& t = *run_.request.teacher;
+    dit_ = std::make_unique<wan::Dit>(set, std::move(job),
+                                      std::move(wan::job_of(run_.request).experts));
+    wan::TeacherJob& t = *wan::job_of(run_.request).teacher;
     wan::DitJob answers = dit_job(t, *dit_);
     teacher_ = std::make_unique<wan::Dit>(set, std::move(answers), std::move(t.experts));
   }
@@ -80,7 +81,7 @@ class TaughtTrainee final : public Trainee {
  private:
   static constexpr const char* kUpdates = "updates";
 
-  bool guided() const { return run_.request.teacher->guided; }
+  bool guided() const { return wan::job_of(run_.request).teacher->guided; }
 
   std::span<float> floats(Runner& runner, Buffer b) const {
     const TensorView v = runner.view(b);

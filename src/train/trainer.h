@@ -38,6 +38,6 @@ struct TrainOutcome {
 // that is said once.
 TrainOutcome train(RunSetup setup, std::unique_ptr<Trainee> trainee, const TrainOptions& options);
 // A transformer (dit_trainee.cpp).
-TrainOutcome train(PreparedRun run, wan::PlannedRun planned, const TrainOptions& options);
+TrainOutcome train(PreparedRun run, fit::PlannedRun planned, const TrainOptions& options);
 
 }  // namespace ballast::train

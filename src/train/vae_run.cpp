@@ -51,20 +51,20 @@ std::string initial_file(const TrainConfig& c) {
 
 void open_network(PreparedVae& run, Purpose purpose) {
   const VaeConfig& v = *run.config.vae;
-  wan_vae::TrainingRequest& r = run.request;
   if (v.file.empty() && purpose == Purpose::plan) {
-    r.job.config = v.network;
-    r.encoder = planned_units(encoder(v.network), DType::f32);
-    r.decoder = planned_units(decoder(v.network), DType::f32);
+    run.request.job = wan_vae::TrainingFitJob({.config = v.network, .clips = {}},
+                                              planned_units(encoder(v.network), DType::f32),
+                                              planned_units(decoder(v.network), DType::f32));
     return;
   }
   const Checkpoint& file = run.checkpoints.emplace_back(
       open_part(v.file.empty() ? initial_file(run.config) : vae_file(v), CheckpointPart::vae));
   const wan_vae::Recognised found = recognised_vae(file);
-  r.job.config = found.config;
-  if (v.file.empty()) r.job.config.name = v.network.name;
-  r.encoder = stored_units(encoder(found.config), file, found.dialect);
-  r.decoder = stored_units(decoder(found.config), file, found.dialect);
+  wan_vae::TrainingJob training = {.config = found.config, .clips = {}};
+  if (v.file.empty()) training.config.name = v.network.name;
+  run.request.job = wan_vae::TrainingFitJob(
+      std::move(training), stored_units(encoder(found.config), file, found.dialect),
+      stored_units(decoder(found.config), file, found.dialect));
 }
 
 std::unique_ptr<data::Dataset> open_clips(const PreparedVae& run, Purpose purpose,
@@ -99,7 +99,7 @@ wan_vae::LatentClip clip_of(const data::Bucket& b, std::int64_t side) {
 // Every bucket is a kind of clip.
 void add_clips(PreparedVae& run, Purpose purpose) {
   const TrainConfig& c = run.config;
-  wan_vae::TrainingJob& job = run.request.job;
+  wan_vae::TrainingJob& job = run.training();
   const auto add = [&](const data::Bucket& b) {
     const wan_vae::LatentClip clip = clip_of(b, run.network().pixels_per_latent());
     const auto found = std::ranges::find(job.clips, clip);
@@ -168,14 +168,14 @@ PreparedVae prepare_vae(TrainConfig config, const RunTarget& target, Purpose pur
   run.schedule = schedule_of(c, std::max<std::int64_t>(1, run.steps_per_epoch));
   run.config_hash = config_hash(c, run.schedule, *run.dataset);
 
-  wan_vae::TrainingRequest& r = run.request;
+  fit::Request& r = run.request;
   r.profile = target.profile;
   r.backend = target.backend;
   r.budget = budget_of(c.memory, target);
   if (c.memory.checkpointing != Checkpointing::automatic) {
-    r.checkpointing = c.memory.checkpointing != Checkpointing::off;
+    r.policy = wan_vae::training_policy(c.memory.checkpointing != Checkpointing::off);
   }
-  wan_vae::TrainingJob& job = r.job;
+  wan_vae::TrainingJob& job = run.training();
   // The CPU has no bf16 to gain from.
   job.dtype = target.backend.device == Device::cuda ? c.model.dtype : DType::f32;
   if (c.vae->reconstruction == Reconstruction::l1) {
@@ -196,15 +196,16 @@ PreparedVae prepare_vae(TrainConfig config, const RunTarget& target, Purpose pur
 }
 
 PlanTitle title_of(const PreparedVae& run) {
-  const wan_vae::TrainingRequest& r = run.request;
+  const fit::Request& r = run.request;
+  const auto& job = r.job.as<wan_vae::TrainingFitJob>();
   TrainingSizes sizes;
   const auto count = [&](const std::vector<wan_vae::StoredUnit>& units) {
     for (const wan_vae::StoredUnit& u : units) {
       for (const StoredBytes& t : u) sizes.parameters += t.shape.elements();
     }
   };
-  count(r.decoder);
-  if (r.job.train_encoder) count(r.encoder);
+  count(job.decoder);
+  if (run.training().train_encoder) count(job.encoder);
   for (const data::Bucket& b : run.dataset->buckets()) {
     const std::int64_t batch = b.micro_batch * run.config.gradient_accumulation;
     sizes.batch = std::max(sizes.batch, batch);
@@ -213,7 +214,7 @@ PlanTitle title_of(const PreparedVae& run) {
   return {.model = run.network().name,
           .mode = mode_of(run.config),
           .shape = run.shapes,
-          .weights = r.job.dtype == DType::f32 ? "f32" : "bf16 with f32 masters",
+          .weights = run.training().dtype == DType::f32 ? "f32" : "bf16 with f32 masters",
           .machine = machine_text(r.profile),
           .budget = r.budget,
           .shared_ram = r.profile.device == Device::cpu,
@@ -221,17 +222,18 @@ PlanTitle title_of(const PreparedVae& run) {
           .ram_of_this_machine = borrows_ram(r.profile, run.config.memory.ram.has_value())};
 }
 
-PlanView view_of(const PreparedVae& run, const wan_vae::PlannedTraining& planned) {
+PlanView view_of(const PreparedVae& run, const fit::PlannedRun& planned) {
   PlanView view = {.plan = planned.plan,
                    .times = planned.times,
                    .lines = planned.lines,
-                   .policy = planned.checkpointing ? "recompute" : "resident",
-                   .policy_text = policy_text(planned)};
+                   .policy = wan_vae::checkpoints(planned.policy) ? "recompute" : "resident",
+                   .policy_text = wan_vae::training_text(planned.policy)};
   const auto buckets = run.dataset->buckets();
-  for (std::size_t b = 0; b < buckets.size() && !planned.clip_seconds.empty(); ++b) {
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
     const std::int64_t clips = buckets[b].micro_batch * run.config.gradient_accumulation;
-    const double clip = planned.clip_seconds[run.kinds[b]];
-    view.step_seconds.push_back(planned.step_seconds + static_cast<double>(clips) * clip);
+    const double update = planned.seconds_of_update();
+    const double clip = planned.seconds_of_step(run.kinds[b]) - update;
+    view.step_seconds.push_back(update + static_cast<double>(clips) * clip);
     view.passes.push_back({.count = clips, .shortest = clip, .longest = clip});
     view.steps_of_kind.push_back(buckets[b].items / clips);
   }

@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "data/dataset.h"
+#include "fit/advice.h"
 #include "io/checkpoint.h"
-#include "models/wan_vae/training_fit.h"
+#include "models/wan_vae/training_fit_job.h"
 #include "report/plan_table.h"
 #include "train/prepared_run.h"
 #include "train/trainer.h"
@@ -22,14 +23,18 @@ struct PreparedVae {
   std::string shapes;                   // "4 clips of 17 x 64 x 64"
   std::vector<Checkpoint> checkpoints;  // one; none where a plan is made of a VAE from nothing
   std::unique_ptr<data::Dataset> dataset;
-  wan_vae::TrainingRequest request;
-  std::vector<std::size_t> kinds;  // of request.job.clips, by bucket of the dataset
+  fit::Request request;
+  std::vector<std::size_t> kinds;  // of training().clips, by bucket of the dataset
   std::int64_t steps_per_epoch = 0, total_steps = 0;
   ScheduleOptions schedule;
   std::string config_hash;  // train/config_hash.h
   std::vector<std::string> notes;
 
-  const wan_vae::Config& network() const { return request.job.config; }
+  wan_vae::TrainingJob& training() { return request.job.as<wan_vae::TrainingFitJob>().training; }
+  const wan_vae::TrainingJob& training() const {
+    return request.job.as<wan_vae::TrainingFitJob>().training;
+  }
+  const wan_vae::Config& network() const { return training().config; }
 };
 
 // What a VAE takes of a dataset: clips, no captions. side: pixels_per_latent().
@@ -43,17 +48,15 @@ wan_vae::Config vae_network(const VaeConfig& c);
 // these sizes and this seed begins with that file.
 PreparedVae prepare_vae(TrainConfig config, const RunTarget& target, Purpose purpose);
 
-// What could be typed or written differently, for a refusal, each planned anew: those that fit
-// first, then those that come closest.
-std::vector<PlannedChange> possible_changes(const PreparedVae& run, const Refusal& refusal);
+// What could be typed or written differently, for a refusal.
+std::vector<fit::Change> possible_changes(const PreparedVae& run, const Refusal& refusal);
 
 // The kinds of clips there would be with other numbers in the dataset's file.
 std::vector<wan_vae::LatentClip> clips_with(const PreparedVae& run, const DataChange& change);
 
 PlanTitle title_of(const PreparedVae& run);
-PlanView view_of(const PreparedVae& run,
-                 const wan_vae::PlannedTraining& planned);  // refers to both
+PlanView view_of(const PreparedVae& run, const fit::PlannedRun& planned);  // refers to both
 
-TrainOutcome train(PreparedVae run, wan_vae::PlannedTraining planned, const TrainOptions& options);
+TrainOutcome train(PreparedVae run, fit::PlannedRun planned, const TrainOptions& options);
 
 }  // namespace ballast::train

@@ -130,12 +130,12 @@ std::string list_text(std::span<const double> values) {
 class VaeTrainee final : public Trainee {
  public:
   VaeTrainee(PreparedVae run, bool checkpointing) : run_(std::move(run)) {
-    run_.request.job.checkpointing = checkpointing;
+    run_.training().checkpointing = checkpointing;
   }
 
   void record(ProgramSet& set) override {
-    training_.emplace(set, run_.request.job, std::move(run_.request.encoder),
-                      std::move(run_.request.decoder));
+    auto& job = run_.request.job.as<wan_vae::TrainingFitJob>();
+    training_.emplace(set, job.training, std::move(job.encoder), std::move(job.decoder));
   }
   void load(Runner& runner) override {
     runner.run("load");
@@ -171,7 +171,7 @@ class VaeTrainee final : public Trainee {
     const auto* losses = runner.view(io().losses).as<double>();
     reconstruction_ = losses[0];
     kl_ = losses[1];
-    record.loss = reconstruction_ + run_.request.job.kl_weight * kl_;
+    record.loss = reconstruction_ + run_.training().kl_weight * kl_;
     runner.run("grad_norm");
     record.grad_norm = *runner.view(io().grad_norm).as<float>();
   }
@@ -216,7 +216,7 @@ class VaeTrainee final : public Trainee {
       writer.add(t.updated.name, run_.config.save_dtype, t.shape,
                  file_order(runner, t, run_.config.save_dtype));
     }
-    if (!run_.request.job.train_encoder) add_encoder(writer);
+    if (!run_.training().train_encoder) add_encoder(writer);
     const std::string path = target.folder + "/" + target.file_name;
     writer.write(path);
     return {path};
@@ -302,41 +302,42 @@ void VaeTrainee::add_encoder(SafetensorsWriter& writer) const {
 
 }  // namespace
 
-TrainOutcome train(PreparedVae run, wan_vae::PlannedTraining planned, const TrainOptions& options) {
-  const wan_vae::TrainingRequest& r = run.request;
+TrainOutcome train(PreparedVae run, fit::PlannedRun planned, const TrainOptions& options) {
+  const fit::Request& r = run.request;
   const bool gpu = r.backend.device == Device::cuda;
   const Bytes device = planned.plan.peak_of(Tier::device), host = planned.plan.peak_of(Tier::host);
-  RunSetup setup = {.config = run.config,
-                    .total_steps = run.total_steps,
-                    .schedule = run.schedule,
-                    .backend = r.backend,
-                    .model = run.checkpoints[0].path(),
-                    .model_hash = model_hash(run.checkpoints),
-                    .device = device,
-                    .host = host,
-                    .info = run_info({.config = run.config,
-                                      .title = run.title,
-                                      .command = options.command,
-                                      .model = run.checkpoints[0].path(),
-                                      .shapes = run.shapes,
-                                      .policy = policy_text(planned),
-                                      .dataset = *run.dataset,
-                                      .total_steps = run.total_steps,
-                                      .steps_per_epoch = run.steps_per_epoch,
-                                      .schedule = run.schedule,
-                                      .profile = r.profile,
-                                      .backend = r.backend,
-                                      .budget = r.budget,
-                                      .plan = planned.plan,
-                                      .lines = planned.lines,
-                                      .planned = {.device = gpu ? planned.device : device,
-                                                  .host = host,
-                                                  .disk = {},
-                                                  .ram = planned.host},
-                                      .notes = run.notes}),
-                    .config_hash = run.config_hash};
-  return train(std::move(setup),
-               std::make_unique<VaeTrainee>(std::move(run), planned.checkpointing), options);
+  const Bytes on_device = gpu ? planned.needed(Tier::device) : device;
+  const bool checkpointing = wan_vae::checkpoints(planned.policy);
+  RunSetup setup = {
+      .config = run.config,
+      .total_steps = run.total_steps,
+      .schedule = run.schedule,
+      .backend = r.backend,
+      .model = run.checkpoints[0].path(),
+      .model_hash = model_hash(run.checkpoints),
+      .device = device,
+      .host = host,
+      .info = run_info(
+          {.config = run.config,
+           .title = run.title,
+           .command = options.command,
+           .model = run.checkpoints[0].path(),
+           .shapes = run.shapes,
+           .policy = planned.policy.name,
+           .dataset = *run.dataset,
+           .total_steps = run.total_steps,
+           .steps_per_epoch = run.steps_per_epoch,
+           .schedule = run.schedule,
+           .profile = r.profile,
+           .backend = r.backend,
+           .budget = r.budget,
+           .plan = planned.plan,
+           .lines = planned.lines,
+           .planned = {.device = on_device, .host = host, .disk = {}, .ram = planned.needed_ram()},
+           .notes = run.notes}),
+      .config_hash = run.config_hash};
+  return train(std::move(setup), std::make_unique<VaeTrainee>(std::move(run), checkpointing),
+               options);
 }
 
 }  // namespace ballast::train

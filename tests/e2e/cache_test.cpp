@@ -163,7 +163,7 @@ TEST_F(CacheCommand, IsToldABudgetThatIsEnough) {
   fs::remove_all(latents[0]);
   const Finished refused = run_ballast(tight);
   ASSERT_EQ(refused.exit_code, 3) << refused.err;
-  EXPECT_THAT(refused.err, HasSubstr("encoding with"));
+  EXPECT_THAT(refused.err, HasSubstr(" encoding: clips of "));
   std::smatch enough;
   ASSERT_TRUE(
       std::regex_search(refused.err, enough, std::regex("(--gpu \\d+MB )?--ram (\\d+MB): fits: ")))

@@ -85,15 +85,15 @@ TEST_F(Distilling, DrawsPicturesInsideItsPlan) {
   short_of_it.insert(short_of_it.end(), {"--ram", fmt::format("{}B", buffers + 1'000'000)});
   const Finished refused = run_ballast(short_of_it);
   EXPECT_EQ(refused.exit_code, 3) << refused.err;
-  EXPECT_THAT(refused.err, AllOf(HasSubstr("drawing with " + dir_.path("out") + " does not fit"),
-                                 HasSubstr("of RAM ("), HasSubstr("--ram ")));
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("more RAM needed"), HasSubstr(dir_.path("out")),
+                                 HasSubstr("one latent of"), HasSubstr("--ram ")));
 
   const Finished jpeg = sample("result.jpg", {});
   EXPECT_EQ(jpeg.exit_code, 2) << jpeg.err;
   EXPECT_THAT(jpeg.err, HasSubstr("result.jpg: a student's sample is one image"));
   const Finished tight = sample("tight.png", {"--ram", "1MB"});  // decoding has no more either
   EXPECT_EQ(tight.exit_code, 3) << tight.err;
-  EXPECT_THAT(tight.err, AllOf(HasSubstr("decoding with"), HasSubstr("1.000 MB allowed")));
+  EXPECT_THAT(tight.err, AllOf(HasSubstr(" decoding: images of "), HasSubstr("   1.000 MB ")));
   std::smatch enough;
   ASSERT_TRUE(std::regex_search(tight.err, enough, std::regex("--ram (\\d+MB): fits: ")));
   EXPECT_THAT(sample("tight.png", {"--ram", enough[1].str()}).err,

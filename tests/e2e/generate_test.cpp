@@ -8,6 +8,7 @@ namespace ballast::test {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 class GenerateCommand : public ::testing::Test {
@@ -65,7 +66,10 @@ TEST_F(GenerateCommand, SaysWhatIsMissing) {
   EXPECT_EQ(generate({}).exit_code, 2);
   const Finished budget = generate({model_, "say red", "--gpu", "2KB"});
   EXPECT_EQ(budget.exit_code, 3);
-  EXPECT_THAT(budget.err, HasSubstr("2.000 kB allowed"));
+  EXPECT_THAT(budget.err,
+              AllOf(HasSubstr("more RAM (compute share, --gpu) needed"), HasSubstr("2.000 kB"),
+                    HasSubstr("generate: 1 prompt, at most 6 tokens each"),
+                    ContainsRegex("--gpu [0-9]+MB: fits: "), HasSubstr("--max-new-tokens 3")));
   const Finished nothing = generate({model_, "say red", "--ram", "0B"});
   EXPECT_EQ(nothing.exit_code, 3) << nothing.err;
   const Finished gone = generate({dir_.path("nothing"), "say red"});

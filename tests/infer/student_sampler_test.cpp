@@ -9,10 +9,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-struct RecordedStudent {
-  explicit RecordedStudent(Backend backend) {
-    set.backend = backend;
-    set.executable = false;
+struct PlannedStudent {
+  explicit PlannedStudent(Backend backend) : device(backend.device) {
     student::Job job = {.config = {.hidden_size = 16,
                                    .depth = 2,
                                    .num_heads = 2,
@@ -23,51 +21,61 @@ struct RecordedStudent {
                                    .text_dim = 10,
                                    .teacher_channels = 4},
                         .trains = false};
-    if (backend.device == Device::cuda) job.activation = job.residual = DType::bf16;
-    const student::Student student(set, std::move(job));
-    profile = *find_profile("rtx4090");
-    memory = plan_student(set, student, profile);
+    if (device == Device::cuda) job.activation = job.residual = DType::bf16;
+    request = student_request(job, 20, backend, *find_profile("rtx4090"), {});
+    run = within(1_GiB, 1_GiB);
+    arena = run.plan.peak_of(Tier::device);
+    gpu = run.needed(Tier::device);
+    ram = run.needed(Tier::host) + (device == Device::cpu ? gpu : Bytes{});
   }
 
-  ProgramSet set;
-  MachineProfile profile;
-  StudentMemory memory;
+  fit::PlannedRun within(Bytes most_gpu, Bytes most_ram) const {
+    fit::Request r = request;
+    r.budget = {.gpu = most_gpu, .host = most_ram, .disk = {}};
+    return plan_student(r, "out/s");
+  }
+
+  Device device;
+  fit::Request request;
+  fit::PlannedRun run;
+  Bytes arena, gpu, ram;  // ram: of everything on the CPU
 };
 
 TEST(StudentMemory, OnAGpuHoldsItsContext) {
-  const RecordedStudent s({.device = Device::cuda, .sm = 89});
-  const Bytes arena = s.memory.plan.peak_of(Tier::device);
-  EXPECT_GE(s.memory.device, arena + s.profile.library_bytes);
-  EXPECT_GT(s.memory.host, s.memory.plan.peak_of(Tier::host) + 448_MiB);
-  const auto fits = [&](Bytes gpu, Bytes ram) {
-    require_fit(s.memory, Device::cuda, {.gpu = gpu, .host = ram, .disk = {}}, "drawing with s");
-  };
-  fits(s.memory.device, s.memory.host);
+  const PlannedStudent s({.device = Device::cuda, .sm = 89});
+  EXPECT_GE(s.gpu, s.arena + s.request.profile.library_bytes);
+  EXPECT_GT(s.ram, s.run.plan.peak_of(Tier::host) + 448_MiB);
+  EXPECT_GT(s.run.seconds_per_step(), 19 * s.run.seconds_of(student::Student::kPredict));
+  s.within(s.gpu, s.ram);
   // The arena alone would fit.
-  const auto error = test::error_of([&] { fits(arena, s.memory.host); });
+  const auto error = test::error_of([&] { s.within(s.arena, s.ram); });
   ASSERT_TRUE(error.has_value());
   EXPECT_EQ(error->code(), ErrorCode::refused);
-  EXPECT_THAT(error->what(), HasSubstr("drawing with s does not fit: it needs "));
-  EXPECT_THAT(error->what(), HasSubstr("of GPU memory ("));
-  EXPECT_THAT(error->what(), Not(HasSubstr("RAM")));
+  EXPECT_THAT(error->what(), HasSubstr("does not fit: "));
+  EXPECT_THAT(error->what(), HasSubstr("more GPU memory needed"));
+  EXPECT_THAT(error->what(), HasSubstr("out/s sample: one latent of 6 x 6, 20 steps"));
+  EXPECT_THAT(error->what(), Not(HasSubstr("more RAM needed")));
   ASSERT_EQ(error->advice().size(), 1u);
-  EXPECT_EQ(error->advice()[0].change, budget_flag(Tier::device, megabytes_for(s.memory.device)));
-  EXPECT_FAILS(fits(arena, 1_MiB), ErrorCode::refused, "of RAM (1.049 MB allowed)");
+  EXPECT_EQ(error->advice()[0].change, budget_flag(Tier::device, megabytes_for(s.gpu)));
+  EXPECT_THAT(error->advice()[0].effect, HasSubstr("fits: "));
+  const auto both = test::error_of([&] { s.within(s.arena, 1_MiB); });
+  ASSERT_TRUE(both.has_value());
+  EXPECT_THAT(both->what(), HasSubstr("more RAM needed"));
+  EXPECT_EQ(both->advice().at(0).change, budget_flag(Tier::device, megabytes_for(s.gpu)) + " " +
+                                             budget_flag(Tier::host, megabytes_for(s.ram)));
 }
 
 TEST(StudentMemory, OnTheCpuIsRamWithTheProcess) {
-  const RecordedStudent s({.device = Device::cpu, .threads = 2});
-  const Bytes arenas = s.memory.plan.peak_of(Tier::device) + s.memory.plan.peak_of(Tier::host);
-  EXPECT_GT(s.memory.host, arenas + 2_MiB);
-  const auto fits = [&](Bytes gpu, Bytes ram) {
-    require_fit(s.memory, Device::cpu, {.gpu = gpu, .host = ram, .disk = {}}, "drawing with s");
-  };
-  fits(s.memory.host, s.memory.host);
-  const auto error = test::error_of([&] { fits(arenas, arenas); });
+  const PlannedStudent s({.device = Device::cpu, .threads = 2});
+  const Bytes arenas = s.arena + s.run.plan.peak_of(Tier::host);
+  EXPECT_GT(s.ram, arenas + 2_MiB);
+  s.within(s.ram, s.ram);
+  const auto error = test::error_of([&] { s.within(arenas, arenas); });
   ASSERT_TRUE(error.has_value());
   EXPECT_THAT(error->what(), Not(HasSubstr("GPU")));
-  EXPECT_EQ(error->advice()[0].change, budget_flag(Tier::host, megabytes_for(s.memory.host)));
-  EXPECT_FAILS(fits(Bytes{1}, s.memory.host), ErrorCode::refused, "RAM (compute share, --gpu)");
+  ASSERT_EQ(error->advice().size(), 1u);
+  EXPECT_EQ(error->advice()[0].change, budget_flag(Tier::host, megabytes_for(s.ram)));
+  EXPECT_FAILS(s.within(Bytes{1}, s.ram), ErrorCode::refused, "RAM (compute share, --gpu)");
 }
 
 }  // namespace

@@ -64,12 +64,12 @@ TEST_F(EncodedTexts, StreamsWhereTheWeightsDoNotFitAndRefusesWhereNothingDoes) {
     return TextEncoder(path_, {.budget = budget, .threads = 1, .prompts_per_pass = at_once})
         .plan(lengths);
   };
-  const auto free = std::get<TextEncoderPlan>(planned({}));
+  const auto free = std::get<fit::PlannedRun>(planned({}));
   EXPECT_EQ(free.policy.slots, 3);
   // Several passes use the weights more than once.
-  EXPECT_EQ(std::get<TextEncoderPlan>(planned({}, 1)).policy.slots, 0);
+  EXPECT_EQ(std::get<fit::PlannedRun>(planned({}, 1)).policy.slots, 0);
   const Bytes device = free.needed(Tier::device);
-  const auto lean = std::get<TextEncoderPlan>(planned(device_budget(device - Bytes{1})));
+  const auto lean = std::get<fit::PlannedRun>(planned(device_budget(device - Bytes{1})));
   EXPECT_EQ(lean.policy.slots, 2);
   EXPECT_LT(lean.needed(Tier::device), device);
   const auto refusal = std::get<Refusal>(planned(device_budget(Bytes{1000})));
@@ -79,12 +79,12 @@ TEST_F(EncodedTexts, StreamsWhereTheWeightsDoNotFitAndRefusesWhereNothingDoes) {
   EXPECT_EQ(refusal.shortages[0].needed, refusal.needed[0]);
   // On the CPU the host budget bounds both.
   const auto both = lean.needed(Tier::device) + lean.needed(Tier::host);
-  EXPECT_TRUE(std::holds_alternative<TextEncoderPlan>(planned(host_budget(both))));
+  EXPECT_TRUE(std::holds_alternative<fit::PlannedRun>(planned(host_budget(both))));
   const TextEncoder tight(path_, {.budget = host_budget(Bytes{1 << 20}), .threads = 1});
-  EXPECT_FAILS(tight.encode(std::vector<Tokens>{{1}}), ErrorCode::refused, "allowed");
+  EXPECT_FAILS(tight.encode(std::vector<Tokens>{{1}}), ErrorCode::refused, "more RAM needed");
   // What is advised is enough, with both short, too.
   for (const Budget& small : {host_budget(Bytes{1 << 20}), device_budget(Bytes{1000}),
-                              Budget{.gpu = Bytes{1000}, .host = Bytes{1000}, .disk = {}}}) {
+                              Budget{.gpu = Bytes{1000}, .host = Bytes{2000}, .disk = {}}}) {
     const auto with = [&](const Budget& b) {
       TextEncoder(path_, {.budget = b, .threads = 1}).encode(std::vector<Tokens>{{1}});
     };
@@ -110,8 +110,8 @@ TEST_F(EncodedTexts, Umt5XxlFitsInsideTwoGigabytesOfGpu) {
       TextEncoder(file.write(),
                   {.device = Device::cuda, .budget = budget, .profile = *find_profile("h200")})
           .plan(lengths);
-  ASSERT_TRUE(std::holds_alternative<TextEncoderPlan>(fits));
-  const auto& plan = std::get<TextEncoderPlan>(fits);
+  ASSERT_TRUE(std::holds_alternative<fit::PlannedRun>(fits));
+  const auto& plan = std::get<fit::PlannedRun>(fits);
   EXPECT_GE(plan.policy.slots, 2);  // one block is read while another computes
   EXPECT_LE(plan.needed(Tier::device), budget.gpu);
   EXPECT_LE(plan.needed(Tier::host), budget.host);
@@ -219,11 +219,42 @@ TEST_F(GeneratedTexts, AreTheSameUnderEveryPolicy) {
     EXPECT_EQ(generate(*find_policy(name), 1), greedy) << name;
     EXPECT_EQ(generate(*find_policy(name), 4), beams) << name;
   }
+  for (const MemoryPolicy& filled :
+       {MemoryPolicy{.slots = 2, .resident_groups = 3, .home = WeightHome::host},
+        MemoryPolicy{.slots = 1, .resident_groups = 2, .host_groups = 3, .more_buffers = 2}}) {
+    EXPECT_EQ(generate(filled, 1), greedy);
+    EXPECT_EQ(generate(filled, 4), beams);
+  }
 }
 
 TEST_F(GeneratedTexts, RefusesWhatItCannotDo) {
   const TextGenerator generator(path_, {.budget = host_budget(Bytes{1 << 20}), .threads = 1});
-  EXPECT_FAILS(generator.generate(std::vector<Tokens>{{1}}, {}), ErrorCode::refused, "allowed");
+  EXPECT_FAILS(generator.generate(std::vector<Tokens>{{1}}, {}), ErrorCode::refused,
+               "more RAM needed");
+  // What is advised was planned, and is enough.
+  const auto with = [&](const Budget& budget) {
+    return TextGenerator(path_, {.budget = budget, .threads = 1})
+        .require_plan(std::vector<std::int64_t>{5, 90}, {.beams = 60},
+                      [](const fit::Request&) -> std::vector<fit::Change> {
+                        return {{"one beam", [](fit::Request& r) {
+                                   r.job.as<t5::DecoderFitJob>().decoder.beams = 1;
+                                 }}};
+                      });
+  };
+  const Bytes needed = with({}).needed(Tier::device);
+  const auto error = test::error_of([&] { with(device_budget(Bytes{needed.count / 4})); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::refused);
+  EXPECT_NE(std::string(error->what()).find("does not fit: "), std::string::npos);
+  EXPECT_NE(std::string(error->what()).find("2 prompts, at most 64 tokens each, 60 beams"),
+            std::string::npos);
+  ASSERT_EQ(error->advice().size(), 2u);
+  std::size_t fitting = 0;
+  for (const Advice& a : error->advice()) {
+    fitting += a.effect.starts_with("fits: ");
+    EXPECT_TRUE(a.change == "one beam" || a.change.starts_with("--gpu ")) << a.change;
+  }
+  EXPECT_EQ(fitting, 2u);
   const TextGenerator free(path_, {.threads = 1});
   EXPECT_FAILS(free.generate(std::vector<Tokens>{{50}}, {}), ErrorCode::input, "token 50");
   EXPECT_FAILS(free.generate(std::vector<Tokens>{{}}, {}), ErrorCode::input, "no tokens");

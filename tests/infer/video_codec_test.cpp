@@ -95,14 +95,14 @@ TEST(VideoCodec, GivesTheSameBitsInEveryBudgetAndDialect) {
     z.fill_normal(3);
     VideoDecoder whole(dir.path("a.safetensors"), {.threads = 2});
     const std::vector<float> want = decode(whole, z);
-    const Bytes resident = whole.plan(4, 6, true).device;
+    const Bytes resident = whole.plan(4, 6, true).needed(Tier::device);
     VideoDecoder named(dir.path("b.safetensors"), {.threads = 2});
     EXPECT_EQ(decode(named, z), want);
     Budget budget;
     budget.gpu = Bytes{resident.count * 7 / 10};
     VideoDecoder small(dir.path("a.safetensors"), {.budget = budget, .threads = 2});
     EXPECT_EQ(decode(small, z), want);
-    EXPECT_NE(small.plan(4, 6, true).policy, wan_vae::Policy());
+    EXPECT_NE(wan_vae::policy_of(small.plan(4, 6, true)), wan_vae::Policy());
     EXPECT_LE(small.runner()->high_water(Tier::device), budget.gpu);
   }
 }
@@ -199,13 +199,13 @@ TEST(VideoCodec, ARefusalsAdviceIsTrue) {
     }
     EXPECT_EQ(change.find("--gpu") != change.npos, gpu == 1000u) << change;
     EXPECT_EQ(change.find("--ram") != change.npos, ram == 1000u) << change;
-    const wan_vae::PlannedVae planned = with(more).plan(height, width, true);
-    EXPECT_EQ(error->advice()[0].effect, fmt::format("fits: {} of RAM", planned.host));
+    const fit::PlannedRun planned = with(more).plan(height, width, true);
+    EXPECT_EQ(error->advice()[0].effect, fmt::format("fits: {} of RAM", planned.needed_ram()));
   }
   // A smaller picture, where one fits.
   const VideoDecoder whole(path, {.threads = 1});
   Budget small;
-  small.host = whole.plan(height, width, true).host;
+  small.host = whole.plan(height, width, true).needed_ram();
   VideoDecoder decoder(path, {.budget = small, .threads = 1});
   const auto error = test::error_of([&] { decoder.plan(4 * height, 4 * width, true); });
   ASSERT_TRUE(error);
@@ -213,7 +213,7 @@ TEST(VideoCodec, ARefusalsAdviceIsTrue) {
   std::int64_t w = 0, h = 0;
   ASSERT_EQ(std::sscanf(error->advice()[1].change.c_str(), "%ld x %ld pixels", &w, &h), 2)
       << error->advice()[1].change;
-  EXPECT_LE(decoder.plan(h / side, w / side, true).host, small.host);
+  EXPECT_LE(decoder.plan(h / side, w / side, true).needed_ram(), small.host);
 }
 
 }  // namespace

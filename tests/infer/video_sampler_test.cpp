@@ -39,14 +39,14 @@ class TinyExperts {
     j.latent = kSize;
     j.guidance = {3, 4};
     j.boundary = experts > 1 ? 0.9 : 0;
-    j.fit.backend.threads = 2;
-    j.fit.profile = bundled_profiles()[0];
-    j.fit.profile.device = Device::cpu;
-    j.fit.policy = find_policy(policy);
-    j.fit.budget = {1_GiB, 2_GiB, 1_GiB};
-    j.fit.job.config = config_;
+    j.request.backend.threads = 2;
+    j.request.profile = bundled_profiles()[0];
+    j.request.profile.device = Device::cpu;
+    j.request.policy = find_policy(policy);
+    j.request.budget = {1_GiB, 2_GiB, 1_GiB};
+    wan::job_of(j.request).dit.config = config_;
     for (std::size_t e = 0; e < experts; ++e) {
-      j.fit.experts.push_back(weight_groups(config_, checkpoints_[e]));
+      wan::job_of(j.request).experts.push_back(weight_groups(config_, checkpoints_[e]));
     }
     return j;
   }
@@ -67,8 +67,8 @@ struct Text {
 };
 const Text kText;
 
-wan::PlannedRun plan(const VideoJob& job) {
-  return std::move(std::get<wan::PlannedRun>(fit(fit_request(job))));
+fit::PlannedRun plan(const VideoJob& job) {
+  return std::move(std::get<fit::PlannedRun>(fit::find_plan(fit_request(job))));
 }
 
 std::vector<float> run(const VideoJob& job, const VideoInputs& inputs, const OnStep& on_step = {}) {
@@ -86,7 +86,7 @@ TEST(VideoSampler, PoliciesAndThreadsChangeNoBit) {
   const std::vector<float> first = run(tiny.job(2), kText.inputs());
   for (const char* policy : {"stream1", "stream2", "chunked", "parts"}) {
     VideoJob job = tiny.job(2, policy);
-    job.fit.backend.threads = 1;
+    job.request.backend.threads = 1;
     EXPECT_EQ(run(job, kText.inputs()), first) << policy;
   }
 }
@@ -94,17 +94,17 @@ TEST(VideoSampler, PoliciesAndThreadsChangeNoBit) {
 TEST(VideoSampler, APlanFitsTheBudgetThatItWasMadeFor) {
   const TinyExperts tiny;
   VideoJob job = tiny.job(2);
-  job.fit.policy.reset();
-  job.fit.budget.gpu = plan(tiny.job(2, "stream1")).needed(Tier::device);
-  ASSERT_GT(plan(tiny.job(2)).needed(Tier::device), job.fit.budget.gpu);
-  const wan::PlannedRun lean = plan(job);
-  EXPECT_LE(lean.needed(Tier::device), job.fit.budget.gpu);
+  job.request.policy.reset();
+  job.request.budget.gpu = plan(tiny.job(2, "stream1")).needed(Tier::device);
+  ASSERT_GT(plan(tiny.job(2)).needed(Tier::device), job.request.budget.gpu);
+  const fit::PlannedRun lean = plan(job);
+  EXPECT_LE(lean.needed(Tier::device), job.request.budget.gpu);
   EXPECT_GT(lean.policy.slots, 0);
   VideoSampler sampler(job, plan(job));
   EXPECT_EQ(sampler.run(kText.inputs()), run(tiny.job(2), kText.inputs()));
   EXPECT_EQ(sampler.high_water(Tier::device), lean.plan.peak_of(Tier::device));
-  job.fit.budget.gpu = 10_KiB;
-  EXPECT_TRUE(std::holds_alternative<Refusal>(fit(fit_request(job))));
+  job.request.budget.gpu = 10_KiB;
+  EXPECT_TRUE(std::holds_alternative<Refusal>(fit::find_plan(fit_request(job))));
 }
 
 TEST(VideoSampler, EndsAtTheFirstStepWhoseLatentIsNoNumber) {
@@ -119,7 +119,7 @@ TEST(VideoSampler, EndsAtTheFirstStepWhoseLatentIsNoNumber) {
 
 TEST(VideoSampler, TheIdleExpertIsNotInMemory) {
   const TinyExperts tiny;
-  const wan::PlannedRun one = plan(tiny.job(1)), two = plan(tiny.job(2));
+  const fit::PlannedRun one = plan(tiny.job(1)), two = plan(tiny.job(2));
   EXPECT_EQ(two.plan.peak_of(Tier::device), one.plan.peak_of(Tier::device));
   EXPECT_EQ(two.plan.persistent[0], one.plan.persistent[0]);
   VideoSampler sampler(tiny.job(2), plan(tiny.job(2)));

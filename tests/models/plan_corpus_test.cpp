@@ -9,12 +9,14 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "models/student/pair_fit.h"
-#include "models/t5/fit.h"
+#include "fit/fit.h"
+#include "models/student/fit_job.h"
+#include "models/t5/fit_job.h"
 #include "models/t5/weights.h"
-#include "models/wan/fit.h"
+#include "models/wan/fit_job.h"
 #include "models/wan/weights.h"
-#include "models/wan_vae/training_fit.h"
+#include "models/wan_vae/fit_job.h"
+#include "models/wan_vae/training_fit_job.h"
 #include "models/wan_vae/weights.h"
 #include "plan/recording_cost.h"
 
@@ -61,9 +63,7 @@ Enum enum_of(const std::string& name, std::initializer_list<std::pair<const char
   throw std::invalid_argument(name);
 }
 
-// The machine and the budgets, which requests of all models have under the same names.
-template <class Request>
-void set_machine(Request& r, const Json& job) {
+void set_machine(fit::Request& r, const Json& job) {
   r.profile = *find_profile(job.at("target").get<std::string>());
   r.backend = {.device = Device::cuda,
                .threads = 8,
@@ -84,97 +84,94 @@ OptimizerOptions optimizer_of(const Json& job) {
   return o;
 }
 
-template <class Choice>
-Choice choice_of(const Json& job, const char* key) {
-  return enum_of<Choice>(
-      job.value(key, "automatic"),
-      {{"automatic", Choice::automatic}, {"on", Choice::on}, {"off", Choice::off}});
+fit::Switches switches_of(const Json& job) {
+  const auto choice = [&](const char* key) {
+    return enum_of<fit::Choice>(job.value(key, "automatic"), {{"automatic", fit::Choice::automatic},
+                                                              {"on", fit::Choice::on},
+                                                              {"off", fit::Choice::off}});
+  };
+  return {.checkpointing = choice("checkpointing"), .offloading = choice("offloading")};
 }
 
-template <class Run, class Fill>
-Outcome outcome_of(std::variant<Run, Refusal> answer, Fill fill) {
+// policy_text: what a plan says of its policy.
+template <class Text>
+Outcome outcome_of(const fit::Request& r, Text policy_text) {
   Outcome o;
-  if (const Run* run = std::get_if<Run>(&answer)) fill(o, *run);
+  const fit::Outcome answer = fit::find_plan(r);
+  const auto* run = std::get_if<fit::PlannedRun>(&answer);
+  if (!run) return o;
+  o.policy = policy_text(*run);
+  o.device = run->needed(Tier::device);
+  o.host = run->needed(Tier::host);
+  o.disk = run->needed(Tier::disk);
+  o.seconds = run->seconds_per_step();
   return o;
 }
 
-template <class Run>
-void fill_needs(Outcome& o, const Run& run) {
-  o.device = run.needed(Tier::device);
-  o.host = run.needed(Tier::host);
-  o.disk = run.needed(Tier::disk);
-  o.seconds = run.seconds_per_step();
-}
-
 Outcome plan_wan(const Json& job) {
-  wan::FitRequest r;
+  fit::Request r = {.job = wan::FitJob()};
   set_machine(r, job);
-  r.job.config = wan::find_preset(job.at("model").get<std::string>()).value();
-  r.job.mode = enum_of<wan::Mode>(
+  wan::FitJob& j = wan::job_of(r);
+  j.dit.config = wan::find_preset(job.at("model").get<std::string>()).value();
+  j.dit.mode = enum_of<wan::Mode>(
       job.at("mode").get<std::string>(),
       {{"infer", wan::Mode::infer}, {"lora", wan::Mode::lora}, {"full", wan::Mode::full}});
-  r.job.precision = wan::precision_on(Device::cuda);
-  r.job.format = find_weight_format(job.value("format", "stored")).value();
-  const bool trains = r.job.mode != wan::Mode::infer;
-  r.job.noising = trains ? wan::Noising::recorded : wan::Noising::given;
-  r.job.record_update = r.job.prefetch = trains;
-  if (trains) r.job.optimizer = optimizer_of(job);
-  if (trains) r.job.max_grad_norm = job.value("max_grad_norm", 1.0);
-  r.job.lora.rank = job.value("rank", 16);
+  j.dit.precision = wan::precision_on(Device::cuda);
+  j.dit.format = find_weight_format(job.value("format", "stored")).value();
+  const bool trains = j.dit.mode != wan::Mode::infer;
+  j.dit.noising = trains ? wan::Noising::recorded : wan::Noising::given;
+  j.dit.record_update = j.dit.prefetch = trains;
+  if (trains) j.dit.optimizer = optimizer_of(job);
+  if (trains) j.dit.max_grad_norm = job.value("max_grad_norm", 1.0);
+  j.dit.lora.rank = job.value("rank", 16);
   for (const Json& kind : job.at("batches")) {
     wan::Batch batch;
     for (const Json& z : kind) batch.latents.push_back({z.at(0), z.at(1), z.at(2)});
     batch.timestep_rows = trains ? static_cast<std::int64_t>(batch.latents.size()) : 1;
-    r.job.batches.push_back(batch);
+    j.dit.batches.push_back(batch);
   }
   const DType stored = dtype_of(job.value("stored", "bf16"));
-  r.experts.assign(job.value("experts", 1), planned_groups(r.job.config, stored));
-  if (!trains) r.expert_changes = job.value("expert_changes", 0.05);
-  if (job.value("fp8_matmul", false)) use_fp8_products(r.job, r.backend);
+  j.experts.assign(job.value("experts", 1), planned_groups(j.dit.config, stored));
+  if (!trains) j.expert_changes = job.value("expert_changes", 0.05);
+  if (job.value("fp8_matmul", false)) use_fp8_products(j.dit, r.backend);
   if (job.value("distil", false)) {
-    r.job.distil = wan::DistilPrograms{};
-    r.job.noising = wan::Noising::prepared;
+    j.dit.distil = wan::DistilPrograms{};
+    j.dit.noising = wan::Noising::prepared;
   }
   if (job.contains("teacher")) {
     const wan::Config teacher = wan::find_preset(job["teacher"].get<std::string>()).value();
-    r.teacher =
+    j.teacher =
         wan::TeacherJob{.config = teacher,
                         .precision = wan::precision_on(Device::cuda),
                         .format = find_weight_format(job.value("teacher_format", "stored")).value(),
                         .guided = job.value("guided", false),
                         .experts = {planned_groups(teacher, DType::bf16)}};
-    r.job.noising = wan::Noising::prepared;
+    j.dit.noising = wan::Noising::prepared;
   }
-  r.checkpointing = choice_of<wan::Choice>(job, "checkpointing");
-  r.offloading = choice_of<wan::Choice>(job, "offloading");
-  return outcome_of(fit(r), [](Outcome& o, const wan::PlannedRun& run) {
-    o.policy = run.policy.name;
-    fill_needs(o, run);
-  });
+  r.switches = switches_of(job);
+  return outcome_of(r, [](const fit::PlannedRun& run) { return run.policy.name; });
 }
 
 Outcome plan_t5(const Json& job) {
-  t5::FitRequest r;
+  fit::Request r = {.job = t5::FitJob()};
   set_machine(r, job);
-  r.job.config = t5::find_preset(job.at("model").get<std::string>()).value();
-  r.job.precision = t5::precision_on(Device::cuda);
-  r.job.trains = r.job.record_update = true;
-  r.job.optimizer = optimizer_of(job);
-  r.job.gradient = dtype_of(job.value("gradient", "f32"));
-  r.job.max_grad_norm = 1;
-  if (job.contains("rank")) r.job.lora = t5::LoraOptions{.rank = job["rank"].get<std::int64_t>()};
+  t5::FitJob& j = t5::job_of(r);
+  j.seq2seq.config = t5::find_preset(job.at("model").get<std::string>()).value();
+  j.seq2seq.precision = t5::precision_on(Device::cuda);
+  j.seq2seq.trains = j.seq2seq.record_update = true;
+  j.seq2seq.optimizer = optimizer_of(job);
+  j.seq2seq.gradient = dtype_of(job.value("gradient", "f32"));
+  j.seq2seq.max_grad_norm = 1;
+  if (job.contains("rank"))
+    j.seq2seq.lora = t5::LoraOptions{.rank = job["rank"].get<std::int64_t>()};
   for (const Json& b : job.at("batches")) {
-    r.job.batches.push_back({.samples = b.at(0), .source = b.at(1), .target = b.at(2)});
+    j.seq2seq.batches.push_back({.samples = b.at(0), .source = b.at(1), .target = b.at(2)});
   }
-  r.runs_per_step = job.value("runs", 1);
-  r.job.accumulates = r.runs_per_step > 1;
-  r.groups = planned_groups(r.job.config, dtype_of(job.value("stored", "bf16")));
-  r.checkpointing = choice_of<t5::Choice>(job, "checkpointing");
-  r.offloading = choice_of<t5::Choice>(job, "offloading");
-  return outcome_of(fit(r), [](Outcome& o, const t5::PlannedRun& run) {
-    o.policy = run.policy.name;
-    fill_needs(o, run);
-  });
+  j.runs_per_step = job.value("runs", 1);
+  j.seq2seq.accumulates = j.runs_per_step > 1;
+  j.weights = planned_groups(j.seq2seq.config, dtype_of(job.value("stored", "bf16")));
+  r.switches = switches_of(job);
+  return outcome_of(r, [](const fit::PlannedRun& run) { return run.policy.name; });
 }
 
 const wan_vae::Config& vae_config(const Json& job) {
@@ -182,51 +179,49 @@ const wan_vae::Config& vae_config(const Json& job) {
 }
 
 Outcome plan_vae(const Json& job) {
-  wan_vae::FitRequest r;
+  fit::Request r;
   set_machine(r, job);
   const wan_vae::Config& c = vae_config(job);
   const bool decode = job.at("mode") == "decode";
-  r.job = {.config = c,
-           .encode = !decode,
-           .decode = decode,
-           .height = job.at("latent").at(1),
-           .width = job.at("latent").at(2),
-           .dtype = dtype_of(job.value("dtype", "bf16"))};
-  (decode ? r.decoder : r.encoder) =
-      planned_units(decode ? wan_vae::decoder(c) : wan_vae::encoder(c), DType::f32);
-  return outcome_of(fit(r), [](Outcome& o, const wan_vae::PlannedVae& run) {
-    o = {
-        .policy = policy_text(run), .seconds = run.seconds, .device = run.device, .host = run.host};
-  });
+  using Units = std::vector<wan_vae::StoredUnit>;
+  r.job = wan_vae::FitJob({.config = c,
+                           .encode = !decode,
+                           .decode = decode,
+                           .height = job.at("latent").at(1),
+                           .width = job.at("latent").at(2),
+                           .dtype = dtype_of(job.value("dtype", "bf16"))},
+                          decode ? Units() : planned_units(wan_vae::encoder(c), DType::f32),
+                          decode ? planned_units(wan_vae::decoder(c), DType::f32) : Units());
+  return outcome_of(r, [](const fit::PlannedRun& run) { return wan_vae::policy_text(run); });
 }
 
 Outcome plan_vae_training(const Json& job) {
-  wan_vae::TrainingRequest r;
+  fit::Request r;
   set_machine(r, job);
-  r.job.config = vae_config(job);
-  r.job.dtype = dtype_of(job.value("dtype", "bf16"));
-  r.job.train_encoder = job.value("train_encoder", true);
-  r.job.optimizer = optimizer_of(job);
-  for (const Json& z : job.at("clips")) r.job.clips.push_back({z.at(0), z.at(1), z.at(2)});
-  r.encoder = planned_units(wan_vae::encoder(r.job.config), DType::f32);
-  r.decoder = planned_units(wan_vae::decoder(r.job.config), DType::f32);
-  return outcome_of(fit_training(r), [](Outcome& o, const wan_vae::PlannedTraining& run) {
-    o = {.policy = policy_text(run),
-         .seconds = run.step_seconds + run.clip_seconds.at(0),
-         .device = run.device,
-         .host = run.host};
-  });
+  wan_vae::TrainingJob t;
+  t.config = vae_config(job);
+  t.dtype = dtype_of(job.value("dtype", "bf16"));
+  t.train_encoder = job.value("train_encoder", true);
+  t.optimizer = optimizer_of(job);
+  for (const Json& z : job.at("clips")) t.clips.push_back({z.at(0), z.at(1), z.at(2)});
+  r.job = wan_vae::TrainingFitJob(t, planned_units(wan_vae::encoder(t.config), DType::f32),
+                                  planned_units(wan_vae::decoder(t.config), DType::f32));
+  return outcome_of(r,
+                    [](const fit::PlannedRun& run) { return wan_vae::training_text(run.policy); });
 }
 
 Outcome plan_pair(const Json& job) {
-  student::PairRequest r;
+  fit::Request r = {.job = student::FitJob()};
   set_machine(r, job);
-  r.job.teacher = wan::find_preset(job.at("model").get<std::string>()).value();
-  r.job.teacher_precision = wan::precision_on(Device::cuda);
-  r.job.teacher_format = find_weight_format(job.value("format", "stored")).value();
-  r.teacher = planned_groups(r.job.teacher, DType::bf16);
-  r.host_threads = 16;
-  student::Job& s = r.job.student;
+  student::FitJob& j = student::job_of(r);
+  j.pair.teacher = wan::find_preset(job.at("model").get<std::string>()).value();
+  j.pair.teacher_precision = wan::precision_on(Device::cuda);
+  j.pair.teacher_format = find_weight_format(job.value("format", "stored")).value();
+  j.teacher = planned_groups(j.pair.teacher, DType::bf16);
+  j.gpu = true;
+  j.host_threads = 16;
+  j.profile = r.profile;
+  student::Job& s = j.pair.student;
   s.config.hidden_size = job.at("width");
   s.config.num_heads = s.config.hidden_size / 64;
   s.config.depth = job.at("depth");
@@ -236,10 +231,9 @@ Outcome plan_pair(const Json& job) {
   s.activation = s.residual = DType::bf16;
   s.optimizer = optimizer_of(job);
   s.max_grad_norm = 1;
-  r.recompute = job.value("recompute", false);
-  return outcome_of(fit_pair(r), [](Outcome& o, const student::PlannedPair& run) {
-    o.policy = text_of(run);
-    fill_needs(o, run);
+  j.recompute = job.value("recompute", false);
+  return outcome_of(r, [](const fit::PlannedRun& run) {
+    return text_of(run.job.as<student::FitJob>().under(run.policy));
   });
 }
 

@@ -4,8 +4,8 @@
 
 #include <sstream>
 
+#include "fit/refusal_text.h"
 #include "plan/program_builder.h"
-#include "report/refusal_text.h"
 
 namespace ballast {
 namespace {
@@ -143,7 +143,7 @@ TEST_F(PlanTable, ARefusalSaysWhatIsShortALineEach) {
                                           .allowed = Bytes{9'000'000},
                                           .roles = {}}}};
   const std::vector<std::string> notes = {"a note"};
-  const std::string text = refusal_text(refusal, title_, {.notes = notes});
+  const std::string text = fit::refusal_text(refusal, title_, {.notes = notes});
   EXPECT_THAT(text, StartsWith("does not fit: 2.600 MB more GPU memory needed\n"
                                "does not fit: 1.000 MB more RAM needed\n"));
   EXPECT_THAT(text, AllOf(HasSubstr("in the step: attention backward of block 3"),
@@ -160,7 +160,7 @@ TEST_F(PlanTable, ARefusalForAFileNamesTheFile) {
                                           .allowed = {},
                                           .roles = {},
                                           .outside = {{"merged base weights", Bytes{7'500'000}}}}}};
-  const std::string text = refusal_text(refusal, title_);
+  const std::string text = fit::refusal_text(refusal, title_);
   EXPECT_THAT(text,
               AllOf(StartsWith("does not fit: 7.500 MB more disk space needed\n"),
                     HasSubstr("most disk  merged base weights 7.500 MB"), Not(HasSubstr("()"))));
@@ -183,9 +183,9 @@ TEST_F(PlanTable, OnTheCpuOneRamBudgetIsOneShortage) {
                                           .needed = Bytes{3'000'000},
                                           .allowed = Bytes{1'000'000},
                                           .roles = {}}}};
-  EXPECT_EQ(refusal_verdict(refusal, title_), "does not fit: 2.000 MB more RAM needed");
+  EXPECT_EQ(fit::refusal_verdict(refusal, title_), "does not fit: 2.000 MB more RAM needed");
   title_.budget.gpu = Bytes{1'500'000};  // --gpu says something of its own
-  EXPECT_THAT(refusal_verdict(refusal, title_), HasSubstr("RAM (compute share, --gpu)"));
+  EXPECT_THAT(fit::refusal_verdict(refusal, title_), HasSubstr("RAM (compute share, --gpu)"));
 }
 
 TEST(PlanEffects, SayWhetherAChangeIsEnoughAndWhatItCosts) {

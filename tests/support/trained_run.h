@@ -130,8 +130,8 @@ inline train::TrainOutcome train_in_process(const std::string& config, const Var
       train::prepare_run(std::move(wanted), small_machine(how.threads), train::Purpose::train);
   if (how.policy) run.request.policy = how.policy;
   if (how.policy && how.policy->disk_state_groups > 0) run.request.budget.disk = 1_GB;
-  auto outcome = fit(run.request);
-  auto* planned = std::get_if<wan::PlannedRun>(&outcome);
+  auto outcome = fit::find_plan(run.request);
+  auto* planned = std::get_if<fit::PlannedRun>(&outcome);
   if (planned == nullptr) throw std::runtime_error("refused under " + how.name);
   return train::train(std::move(run), std::move(*planned), {});
 }

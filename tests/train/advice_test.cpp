@@ -47,29 +47,29 @@ std::string batch_facts(const std::vector<wan::Batch>& batches) {
 }
 
 // All of a request that advice speaks of.
-std::string facts(const wan::FitRequest& r, bool with_budget = true) {
-  const wan::DitJob& j = r.job;
+std::string facts(const fit::Request& r, bool with_budget = true) {
+  const wan::DitJob& j = wan::job_of(r).dit;
   return fmt::format(
       "{} | {} | {} {} | {} {} {} | {} | {} | {} {}", with_budget ? budget_facts(r.budget) : "",
       r.policy ? r.policy->name : "auto", r.streamed_blocks.value_or(-1), name_of(j.mode),
       name_of(j.format), j.mode == wan::Mode::lora ? j.lora.rank : 0,
       j.mode == wan::Mode::lora ? name_of(j.lora.dtype) : "", optimizer_facts(j.optimizer),
-      batch_facts(j.batches), batch_facts(j.predict_batches), r.companion.ways.size());
+      batch_facts(j.batches), batch_facts(j.predict_batches), wan::job_of(r).companion.ways.size());
 }
 
 // Texts of the changes that a refused run is told, each done by `apply`, which reads the run anew.
 template <class Apply>
 std::vector<std::string> expect_true_advice(const PreparedRun& run, const Apply& apply) {
   std::vector<std::string> texts;
-  const auto outcome = fit(run.request);
+  const auto outcome = fit::find_plan(run.request);
   const auto* refusal = std::get_if<Refusal>(&outcome);
   EXPECT_NE(refusal, nullptr) << "this run must not fit";
   if (!refusal) return texts;
-  const std::vector<wan::Change> changes = possible_changes(run, *refusal);
-  for (const wan::Change& c : changes) {
+  const std::vector<fit::Change> changes = possible_changes(run, *refusal);
+  for (const fit::Change& c : changes) {
     SCOPED_TRACE(c.text);
     texts.push_back(c.text);
-    wan::FitRequest edited = run.request;
+    fit::Request edited = run.request;
     c.apply(edited);
     const PreparedRun again = apply(c.text);
     EXPECT_EQ(facts(edited), facts(again.request));
@@ -80,11 +80,11 @@ std::vector<std::string> expect_true_advice(const PreparedRun& run, const Apply&
     SCOPED_TRACE(p.text);
     if (std::ranges::find(texts, p.text) == texts.end()) texts.push_back(p.text);
     if (p.text.find(" and ") != p.text.npos) continue;  // each of them was done above
-    const auto then = fit(apply(p.text).request);
-    EXPECT_EQ(p.fits, std::holds_alternative<wan::PlannedRun>(then));
+    const auto then = fit::find_plan(apply(p.text).request);
+    EXPECT_EQ(p.fits, std::holds_alternative<fit::PlannedRun>(then));
     if (const auto* still = std::get_if<Refusal>(&then)) {
       EXPECT_EQ(p.needed, still->needed);
-      EXPECT_EQ(p.missing, wan::excess(still->shortages));
+      EXPECT_EQ(p.missing, fit::excess(still->shortages));
     }
   }
   return texts;
@@ -188,11 +188,11 @@ TEST_F(WanAdvice, OfADiffusionPipeFullFineTuneIsTakenByItsFiles) {
 TEST_F(WanAdvice, NeverAsksForARankThatTheFileToBeginWithHasNot) {
   const PreparedRun first = read_files(main_toml("", kLoraTables, "ram = '1MB'"), dataset_);
   PreparedRun with_file = read_files(main_toml("", kLoraTables, "ram = '1MB'"), dataset_);
-  const auto outcome = fit(first.request);
+  const auto outcome = fit::find_plan(first.request);
   const Refusal& refusal = std::get<Refusal>(outcome);
   const auto texts = [&](const PreparedRun& run) {
     std::vector<std::string> all;
-    for (const wan::Change& c : possible_changes(run, refusal)) all.push_back(c.text);
+    for (const fit::Change& c : possible_changes(run, refusal)) all.push_back(c.text);
     return all;
   };
   EXPECT_THAT(texts(first), Contains("[adapter] rank = 4"));
@@ -264,10 +264,10 @@ class PreviewAdvice : public WanAdvice {
   template <class Apply>
   static std::vector<std::string> expect_true_previews(const PreparedRun& run, const Apply& apply) {
     std::vector<std::string> texts;
-    for (const wan::Change& c : run.previews->changes(run.request)) {
+    for (const fit::Change& c : run.previews->changes(run.request)) {
       SCOPED_TRACE(c.text);
       texts.push_back(c.text);
-      wan::FitRequest edited = run.request;
+      fit::Request edited = run.request;
       c.apply(edited);
       const PreparedRun again = apply(c.text);
       EXPECT_EQ(facts(edited, false), facts(again.request, false));
@@ -380,8 +380,8 @@ class TextAdvice : public ::testing::Test {
     return std::ranges::any_of(
         words, [&](const std::string& w) { return w.find(flag) != std::string::npos; });
   }
-  static std::string facts(const t5::FitRequest& r) {
-    const t5::Seq2SeqJob& j = r.job;
+  static std::string facts(const fit::Request& r) {
+    const t5::Seq2SeqJob& j = t5::job_of(r).seq2seq;
     std::set<std::string> batches;
     for (const t5::BatchShape& b : j.batches) {
       batches.insert(fmt::format("{} x {} x {}", b.samples, b.source, b.target));
@@ -389,20 +389,20 @@ class TextAdvice : public ::testing::Test {
     return fmt::format("{} | {} | {} {} | {} | {} | {} {} {}", budget_facts(r.budget),
                        r.policy ? r.policy->name : "auto", j.lora ? j.lora->rank : 0,
                        name_of(j.format), optimizer_facts(j.optimizer), fmt::join(batches, ", "),
-                       name_of(j.gradient), r.runs_per_step, j.accumulates);
+                       name_of(j.gradient), t5::job_of(r).runs_per_step, j.accumulates);
   }
   static std::vector<std::string> expect_true(const Words& words) {
     const Seq2SeqRun run = prepared(words);
-    const auto outcome = t5::fit(run.request);
+    const auto outcome = fit::find_plan(run.request);
     const auto* refusal = std::get_if<Refusal>(&outcome);
     EXPECT_NE(refusal, nullptr) << "this run must not fit";
     std::vector<std::string> texts;
     if (!refusal) return texts;
-    const std::vector<t5::Change> changes = possible_changes(run, *refusal);
-    for (const t5::Change& c : changes) {
+    const std::vector<fit::Change> changes = possible_changes(run, *refusal);
+    for (const fit::Change& c : changes) {
       SCOPED_TRACE(c.text);
       texts.push_back(c.text);
-      t5::FitRequest edited = run.request;
+      fit::Request edited = run.request;
       c.apply(edited);
       Seq2SeqRun again = prepared(with_flags(words, c.text));
       if (!names(words, "--ram") && !names({c.text}, "--ram")) {  // the machine's, which wanders
@@ -411,9 +411,10 @@ class TextAdvice : public ::testing::Test {
       EXPECT_EQ(facts(edited), facts(again.request));
       EXPECT_NE(facts(run.request), facts(again.request)) << "changes nothing";
     }
-    for (const PlannedChange& p : t5::try_changes(run.request, *refusal, changes)) {
-      const auto then = t5::fit(prepared(with_flags(words, p.text)).request);
-      EXPECT_EQ(p.fits, std::holds_alternative<t5::PlannedRun>(then)) << p.text;
+    for (const PlannedChange& p : fit::try_changes(run.request, *refusal, changes)) {
+      const auto then = fit::find_plan(prepared(with_flags(words, p.text)).request);
+      EXPECT_EQ(p.fits, std::holds_alternative<fit::PlannedRun>(then)) << p.text;
+      if (std::ranges::find(texts, p.text) == texts.end()) texts.push_back(p.text);  // a pair
     }
     return texts;
   }
@@ -450,45 +451,59 @@ TEST_F(TextAdvice, OfTransformersFlagsIsTakenBehindThem) {
 // WanDistiller's flags and the student's file.
 class DistillAdvice : public ::testing::Test {
  protected:
-  static std::string facts(const student::PairRequest& r) {
-    const student::Config& s = r.job.student.config;
-    return fmt::format("{} | {} {} | {} | {} {} {} {}", budget_facts(r.budget), name_of(r.place),
-                       name_of(r.job.teacher_format), r.job.student.batch, s.hidden_size, s.depth,
+  static std::string facts(const fit::Request& r) {
+    const student::FitJob& j = student::job_of(r);
+    const student::Config& s = j.pair.student.config;
+    return fmt::format("{} | {} {} | {} | {} {} {} {}", budget_facts(r.budget), name_of(j.place),
+                       name_of(j.pair.teacher_format), j.pair.student.batch, s.hidden_size, s.depth,
                        s.num_heads, s.image_size);
+  }
+  // "\"depth\": 8, \"num_heads\": 8 in student.json": in that file.
+  static std::string with_sizes(std::string file, const std::string& text) {
+    const std::string of_student = " in student.json";
+    EXPECT_TRUE(text.ends_with(of_student)) << text << ": neither flags nor sizes";
+    std::istringstream keys(text.substr(0, text.size() - of_student.size()));
+    for (std::string key; std::getline(keys, key, ',');) {
+      const std::size_t name = key.find('"');
+      const std::size_t colon = key.find(':');
+      const std::string old = key.substr(name, colon - name) + ":";
+      file = std::regex_replace(file, std::regex(old + " *\\d+"), old + key.substr(colon + 1));
+    }
+    return file;
   }
   // Every text, done; what it then needs is what was said.
   std::vector<std::string> expect_true(const Words& words, const RunTarget& target) {
     const std::string student = test::read_whole(folder_.file("student.json"));
     const DistillRun run = folder_.prepare(words, target);
-    const auto outcome = fit_pair(run.request);
+    const auto outcome = fit::find_plan(run.request);
     const auto* refusal = std::get_if<Refusal>(&outcome);
     EXPECT_NE(refusal, nullptr) << "this run must not fit";
     std::vector<std::string> texts;
     if (!refusal) return texts;
-    for (const PlannedChange& p : possible_changes(run, *refusal)) {
+    const std::vector<fit::Change> changes = possible_changes(run, *refusal);
+    for (const PlannedChange& p : fit::try_changes(run.request, *refusal, changes)) {
       SCOPED_TRACE(p.text);
       texts.push_back(p.text);
-      const std::string of_student = " in student.json";
       Words changed = words;
-      if (p.text.ends_with(of_student)) {
-        std::string file = student;
-        std::istringstream keys(p.text.substr(0, p.text.size() - of_student.size()));
-        for (std::string key; std::getline(keys, key, ',');) {
-          const std::size_t name = key.find('"');
-          const std::size_t colon = key.find(':');
-          const std::string old = key.substr(name, colon - name) + ":";
-          file = std::regex_replace(file, std::regex(old + " *\\d+"), old + key.substr(colon + 1));
+      std::string file = student, rest = p.text;
+      for (bool more = true; more;) {  // pairs of flags and keys are joined
+        const std::size_t end = rest.find(" and ");
+        const std::string one = rest.substr(0, end);
+        more = end != rest.npos;
+        if (more) rest.erase(0, end + 5);
+        if (one.starts_with("--")) {
+          changed = with_flags(changed, one);
+        } else {
+          file = with_sizes(file, one);
         }
-        std::ofstream(folder_.file("student.json")) << file;
-      } else {
-        changed = with_flags(words, p.text);
       }
+      std::ofstream(folder_.file("student.json")) << file;
       const DistillRun again = folder_.prepare(changed, target);
       std::ofstream(folder_.file("student.json")) << student;
       EXPECT_NE(facts(run.request), facts(again.request)) << "changes nothing";
-      const auto then = fit_pair(again.request);
-      EXPECT_EQ(p.fits, std::holds_alternative<student::PlannedPair>(then));
-      if (const auto* fits = std::get_if<student::PlannedPair>(&then)) {
+      const auto then = fit::find_plan(again.request);
+      EXPECT_EQ(p.fits, std::holds_alternative<fit::PlannedRun>(then));
+      if (const auto* fits = std::get_if<fit::PlannedRun>(&then)) {
         for (const Tier t : kTiers) {
           EXPECT_EQ(p.needed[static_cast<std::size_t>(t)], fits->needed(t)) << name_of(t);
         }
@@ -525,6 +540,21 @@ TEST_F(DistillAdvice, IsTakenBehindItsFlags) {
       Each(Not(HasSubstr("--teacher_dtype"))));
 }
 
+// Beside a student on a GPU, wherever the teacher is.
+TEST_F(DistillAdvice, OfATeacherInEveryPlaceIsTaken) {
+  RunTarget target;
+  target.profile = *find_profile("h200");
+  target.backend = {.device = Device::cuda, .sm = target.profile.sm};
+  target.host_threads = 2;
+  for (const char* place : {"auto", "gpu0", "cpu", "disk", "cpu_compute"}) {
+    SCOPED_TRACE(place);
+    const auto texts = expect_true({"--output_dir", folder_.file("out"), "--gpu", "1MB", "--ram",
+                                    "2GB", "--teacher_device_strategy", place},
+                                   target);
+    EXPECT_THAT(texts, Contains(HasSubstr("--gpu ")));
+  }
+}
+
 TEST_F(DistillAdvice, OfASmallerStudentIsTakenByItsFile) {
   std::ofstream(folder_.file("student.json"))
       << R"({"hidden_size":528,"depth":9,"num_heads":3,"num_channels":3,"image_size":64,)"
@@ -558,35 +588,50 @@ class VaeAdvice : public ::testing::Test {
     words.insert(words.end(), flags.begin(), flags.end());
     return prepare_vae(read_config(words), support::small_machine(), Purpose::plan);
   }
+  // Each change done, then the numbers of the advice, pairs among it.
   std::vector<PlannedChange> expect_true(const Words& flags) const {
     const PreparedVae run = prepared(main_, dataset_, flags);
-    const auto outcome = fit_training(run.request);
+    const auto outcome = fit::find_plan(run.request);
     const auto* refusal = std::get_if<Refusal>(&outcome);
     EXPECT_NE(refusal, nullptr) << "this run must not fit";
     if (!refusal) return {};
-    const std::vector<PlannedChange> changes = possible_changes(run, *refusal);
+    const std::vector<PlannedChange> changes =
+        fit::try_changes(run.request, *refusal, possible_changes(run, *refusal));
     for (const PlannedChange& p : changes) {
       SCOPED_TRACE(p.text);
-      const std::string of_dataset = " in dataset.toml";
-      const bool dataset = p.text.ends_with(of_dataset);
-      const std::string keys =
-          dataset ? p.text.substr(0, p.text.size() - of_dataset.size()) : p.text;
-      const PreparedVae again = p.text.starts_with("--")
-                                    ? prepared(main_, dataset_, with_flags(flags, p.text))
-                                : dataset ? prepared(main_, with_keys(dataset_, keys), flags)
-                                          : prepared(with_keys(main_, keys), dataset_, flags);
-      const auto then = fit_training(again.request);
-      EXPECT_EQ(p.fits, std::holds_alternative<wan_vae::PlannedTraining>(then));
-      if (const auto* fits = std::get_if<wan_vae::PlannedTraining>(&then)) {
-        EXPECT_EQ(p.needed[0], fits->device);
-        EXPECT_EQ(p.needed[1], fits->host);
+      const PreparedVae again = changed(p.text, flags);
+      const auto then = fit::find_plan(again.request);
+      EXPECT_EQ(p.fits, std::holds_alternative<fit::PlannedRun>(then));
+      if (const auto* fits = std::get_if<fit::PlannedRun>(&then)) {
+        EXPECT_EQ(p.needed[0], fits->needed(Tier::device));
+        EXPECT_EQ(p.needed[1], fits->needed(Tier::host));
       } else {
         EXPECT_EQ(p.needed, std::get<Refusal>(then).needed);
       }
-      const bool budget = p.text.starts_with("--gpu") || p.text.starts_with("--ram");
+      const bool budget =
+          ::testing::Value(p.text, ::testing::MatchesRegex("(--(gpu|ram) [0-9]+MB ?)+"));
       EXPECT_NE(p.needed[0] == refusal->needed[0], !budget) << "changes nothing";
     }
     return changes;
+  }
+  // The run with what an advice says, in flags, in its file and in that of its dataset.
+  PreparedVae changed(const std::string& text, const Words& flags) const {
+    const std::string of_dataset = " in dataset.toml", both = " and ";
+    std::string main = main_, dataset = dataset_;
+    Words words = flags;
+    for (std::size_t at = 0; at < text.size();) {
+      const std::size_t end = std::min(text.find(both, at), text.size());
+      const std::string one = text.substr(at, end - at);
+      at = end + both.size();
+      if (one.starts_with("--")) {
+        words = with_flags(words, one);
+      } else if (one.ends_with(of_dataset)) {
+        dataset = with_keys(dataset, one.substr(0, one.size() - of_dataset.size()));
+      } else {
+        main = with_keys(main, one);
+      }
+    }
+    return prepared(main, dataset, words);
   }
   static std::vector<std::string> texts_of(const std::vector<PlannedChange>& changes) {
     std::vector<std::string> all;

@@ -78,7 +78,7 @@ TEST_F(BeginsWithLora, AnotherRankIsNamedBeforeAnythingIsPlanned) {
   const PreparedRun run = prepare(std::move(of_file));
   EXPECT_EQ(run.config.adapter.rank, 4);
   EXPECT_EQ(run.config.adapter.alpha, 4);
-  EXPECT_EQ(run.request.job.lora.rank, 4);
+  EXPECT_EQ(wan::job_of(run.request).dit.lora.rank, 4);
 }
 
 }  // namespace

@@ -2,8 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include "fit/refusal_text.h"
 #include "memory/budget.h"
-#include "report/refusal_text.h"
 #include "tests/support/errors.h"
 #include "tests/support/tiny_training.h"
 #include "train/read_config.h"
@@ -93,12 +93,12 @@ TEST(DeviceChoice, IsReadFromFileAndFlags) {
 struct GpuPlan {
   GpuPlan(const std::string& config, const RunTarget& target)
       : run(prepare_run(read_config(config), target, Purpose::plan)),
-        planned(std::get<wan::PlannedRun>(fit(run.request))) {}
+        planned(std::get<fit::PlannedRun>(fit::find_plan(run.request))) {}
   std::string table() const {
     return plan_table(title_of(run), view_of(run.request, planned, &run), {.details = true});
   }
   PreparedRun run;
-  wan::PlannedRun planned;
+  fit::PlannedRun planned;
 };
 
 TEST(GpuPlan, SaysWhatIsTrainedAndWhoseRamItIs) {
@@ -128,10 +128,10 @@ TEST(GpuPlan, SaysWhatIsTrainedAndWhoseRamItIs) {
                                .needed = 2_GB,
                                .allowed = 1_GB,
                                .roles = {}});
-  EXPECT_THAT(refusal_text(refusal, title_of(p.run)), HasSubstr(kWhose));
+  EXPECT_THAT(fit::refusal_text(refusal, title_of(p.run)), HasSubstr(kWhose));
   const GpuPlan given(training.write_config(steps, lora + "[memory]\nram = '8GB'\n"), target);
   EXPECT_THAT(given.table(), Not(HasSubstr(kWhose)));
-  EXPECT_THAT(refusal_text(refusal, title_of(given.run)), Not(HasSubstr(kWhose)));
+  EXPECT_THAT(fit::refusal_text(refusal, title_of(given.run)), Not(HasSubstr(kWhose)));
   const GpuPlan here(training.write_config(steps, lora),
                      gpu_target(gpu_called("NVIDIA GeForce RTX 3090", 86), {}));
   EXPECT_THAT(here.table(), Not(HasSubstr(kWhose)));
@@ -143,8 +143,8 @@ TEST(GpuPlan, CountsContextAndPinnedMemory) {
   const RunTarget target = gpu_target(gpu_called("NVIDIA A100-SXM4-80GB", 80), {});
   const GpuPlan p(training.write_config("epochs = 1"), target);
   EXPECT_EQ(p.run.request.backend.sm, 80);
-  EXPECT_EQ(p.run.request.job.precision.activation, DType::bf16);
-  EXPECT_EQ(p.run.request.job.precision.residual, DType::bf16);
+  EXPECT_EQ(wan::job_of(p.run.request).dit.precision.activation, DType::bf16);
+  EXPECT_EQ(wan::job_of(p.run.request).dit.precision.residual, DType::bf16);
   EXPECT_EQ(p.run.request.budget.gpu, target.profile.device_memory);
   const MemoryNumbers planned = planned_memory(p.run.request, p.planned);
   const Bytes map = map_of_pinned(p.planned.plan.peak_of(Tier::host));
@@ -172,7 +172,7 @@ TEST(GpuPlan, Fp8ProductsNeedAGpuThatHasThem) {
       training.write_config("epochs = 1", "[adapter]\ntype = 'lora'\nrank = 4\n" + kAdamW +
                                               "[memory]\nfp8_matmul = true\n");
   const GpuPlan p(config, gpu_target(gpu_called("NVIDIA H200", 90), {}));
-  EXPECT_EQ(p.run.request.job.format, WeightFormat::f8_e4m3_rows);
+  EXPECT_EQ(wan::job_of(p.run.request).dit.format, WeightFormat::f8_e4m3_rows);
   EXPECT_EQ(title_of(p.run).weights, "fp8_rows, fp8 products");
   EXPECT_FAILS(GpuPlan(config, gpu_target(gpu_called("NVIDIA A100-SXM4-80GB", 80), {})),
                ErrorCode::device, "compute capability 8.0");
@@ -185,7 +185,7 @@ TEST(GpuPlan, KeepsToWhatIsAllowedOfTheGpu) {
   PreparedRun run = prepare_run(
       read_config(training.write_config("epochs = 1", kAdamW + "[memory]\ngpu = '400MB'\n")),
       target, Purpose::plan);
-  const auto outcome = fit(run.request);  // the context alone is more
+  const auto outcome = fit::find_plan(run.request);  // the context alone is more
   ASSERT_TRUE(std::holds_alternative<Refusal>(outcome));
   EXPECT_EQ(std::get<Refusal>(outcome).shortages[0].tier, Tier::device);
 }

@@ -21,7 +21,7 @@ TEST(GpuDistillFailure, NamesInstructionAndHoldersAndLeavesAReport) {
   const tiny::DistillFolder d;
   DistillRun run = d.prepare({"--output_dir", d.file("out"), "--num_steps", "3"},
                              this_machine({.device = DeviceChoice::cuda}));
-  auto planned = std::get<student::PlannedPair>(fit_pair(run.request));
+  auto planned = std::get<fit::PlannedRun>(fit::find_plan(run.request));
   TrainOptions options;
   options.handle_signals = false;
   std::int64_t steps = 0;

@@ -65,7 +65,7 @@ class DistillFolder {
   // Runs until `stop_after` steps are done; the loss of every step.
   std::vector<double> run(std::vector<std::string> flags, std::int64_t stop_after) const {
     DistillRun r = prepare(std::move(flags));
-    auto planned = std::get<student::PlannedPair>(fit_pair(r.request));
+    auto planned = std::get<fit::PlannedRun>(fit::find_plan(r.request));
     std::vector<double> losses;
     TrainOptions options;
     options.handle_signals = false;

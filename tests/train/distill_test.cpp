@@ -100,15 +100,13 @@ TEST(Distillation, PlacesOfTheTeacherGiveTheSameBits) {
 TEST(Distillation, TheTeacherIsThereOnce) {
   TinyPair pair;
   std::uint64_t stored = 0, tensors = 0;
-  for (const WeightGroup& g : pair.request.teacher) {
+  for (const WeightGroup& g : student::job_of(pair.request).teacher) {
     for (const StoredTensor& t : g.tensors) stored += t.data.extent.bytes, ++tensors;
   }
   const auto student =
       static_cast<std::uint64_t>(4 * (parameter_count(tiny_student()) + 4 * 3 + 4));
   const auto weights = [&](const MemoryPolicy& policy) {
-    student::PairJob job = pair.request.job;
-    job.teacher_policy = policy;
-    const student::PlannedPair planned = plan_pair(pair.request, job);
+    const fit::PlannedRun planned = fit::plan_run(pair.request, policy);
     std::uint64_t bytes = 0;
     for (std::uint32_t i = 0; i < planned.set.buffers.size(); ++i) {
       const BufferSpec& s = planned.set.buffers[i];
@@ -127,12 +125,11 @@ TEST(Distillation, TheFastestPlaceThatFitsIsTaken) {
   TinyPair pair;
   const auto place = [&](std::uint64_t gpu) {
     pair.request.budget.gpu = Bytes{gpu};
-    const auto outcome = fit_pair(pair.request);
-    const auto* planned = std::get_if<student::PlannedPair>(&outcome);
-    return planned ? planned->job.teacher_policy.slots : -1;
+    const auto outcome = fit::find_plan(pair.request);
+    const auto* planned = std::get_if<fit::PlannedRun>(&outcome);
+    return planned ? pair_of(*planned).teacher_policy.slots : -1;
   };
-  student::PairJob job = pair.request.job;
-  const Bytes resident = plan_pair(pair.request, job).needed(Tier::device);
+  const Bytes resident = fit::plan_run(pair.request, {}).needed(Tier::device);
   EXPECT_EQ(place(resident.count), 0);
   EXPECT_GT(place(resident.count - 1), 0);
   EXPECT_EQ(place(1000), -1);
@@ -276,10 +273,11 @@ TEST(Distiller, ARefusalNamesMemorySolutionsAndACommand) {
   const DistillFolder d;
   const DistillRun r = d.prepare(
       {"--output_dir", d.file("out"), "--ram", "6MB", "--teacher_on_cpu", "--batch_size", "4"});
-  const auto outcome = fit_pair(r.request);
+  const auto outcome = fit::find_plan(r.request);
   ASSERT_TRUE(std::holds_alternative<Refusal>(outcome));
   const Refusal& refusal = std::get<Refusal>(outcome);
-  const std::vector<PlannedChange> changes = possible_changes(r, refusal);
+  const std::vector<PlannedChange> changes =
+      fit::try_changes(r.request, refusal, possible_changes(r, refusal));
   const std::string text = tried_text(r, refusal, changes);
   for (const char* part : {"allocated", "would reserve", "total", "free", "allowed",
                            "tried already: a streamed teacher", "--gradient_checkpointing",

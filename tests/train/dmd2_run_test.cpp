@@ -91,20 +91,20 @@ TEST_F(Dmd2Run, SavesAStudentThatCanBeSampledWith) {
   const std::vector<float> text = support::normal_values("clip0.text", 3 * model.text_dim, 1);
   const auto sampled = [&](const wan::LoraReader* lora) {
     infer::VideoJob job;
-    job.fit.job.config = model;
-    job.fit.experts = {weight_groups(model, file, wan::TensorMap(file))};
+    wan::job_of(job.request).dit.config = model;
+    wan::job_of(job.request).experts = {weight_groups(model, file, wan::TensorMap(file))};
     const RunTarget machine = support::small_machine();
-    job.fit.backend = machine.backend;
-    job.fit.profile = machine.profile;
-    job.fit.job.precision = wan::precision_on(machine.backend.device);
-    job.fit.policy = find_policy("resident");
-    job.fit.budget = {.gpu = 1_GiB, .host = 1_GiB, .disk = 1_GiB};
+    job.request.backend = machine.backend;
+    job.request.profile = machine.profile;
+    wan::job_of(job.request).dit.precision = wan::precision_on(machine.backend.device);
+    job.request.policy = find_policy("resident");
+    job.request.budget = {.gpu = 1_GiB, .host = 1_GiB, .disk = 1_GiB};
     job.sampler = infer::distilled_steps();
     job.latent = {1, 4, 4};
     job.guidance = {1, 1};
     if (lora != nullptr) job.loras = {{lora, 1, -1}};
-    auto outcome = fit(fit_request(job));
-    return infer::VideoSampler(job, std::move(std::get<wan::PlannedRun>(outcome)))
+    auto outcome = fit::find_plan(fit_request(job));
+    return infer::VideoSampler(job, std::move(std::get<fit::PlannedRun>(outcome)))
         .run({.prompt = text, .seed = 3});
   };
   // The student's first step is the second.
@@ -140,9 +140,9 @@ TEST_F(Dmd2Run, IsPlannedAndRefusedLikeTraining) {
   };
   PreparedRun run = prepared();
   EXPECT_NE(run.title.find("distilled to 4 steps"), std::string::npos) << run.title;
-  const auto outcome = fit(run.request);
-  ASSERT_TRUE(std::holds_alternative<wan::PlannedRun>(outcome));
-  const auto& planned = std::get<wan::PlannedRun>(outcome);
+  const auto outcome = fit::find_plan(run.request);
+  ASSERT_TRUE(std::holds_alternative<fit::PlannedRun>(outcome));
+  const auto& planned = std::get<fit::PlannedRun>(outcome);
   double least = 0;  // what every step has
   for (const char* program : {"step.critic", "predict", "update.critic"}) {
     const auto p = static_cast<std::size_t>(planned.set.program_index(program));
@@ -150,7 +150,7 @@ TEST_F(Dmd2Run, IsPlannedAndRefusedLikeTraining) {
   }
   EXPECT_GT(planned.seconds_per_step(), least);
   run.request.budget.gpu = run.request.budget.host = Bytes{1 << 20};
-  const auto refused = fit(run.request);
+  const auto refused = fit::find_plan(run.request);
   ASSERT_TRUE(std::holds_alternative<Refusal>(refused));
   EXPECT_FALSE(possible_changes(run, std::get<Refusal>(refused)).empty());
 }

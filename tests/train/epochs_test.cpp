@@ -93,8 +93,8 @@ class MusubiEpochs : public ::testing::Test {
     arguments.insert(arguments.end(), more.begin(), more.end());
     PreparedRun run = prepare_run(read_config(arguments), support::small_machine(), Purpose::train);
     run.request.policy = policy;
-    auto outcome = fit(run.request);
-    return ballast::train::train(std::move(run), std::move(std::get<wan::PlannedRun>(outcome)), {});
+    auto outcome = fit::find_plan(run.request);
+    return ballast::train::train(std::move(run), std::move(std::get<fit::PlannedRun>(outcome)), {});
   }
   support::TinyTraining training_;
 };

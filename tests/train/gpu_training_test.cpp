@@ -41,9 +41,9 @@ class GpuTraining : public ::testing::Test {
     PreparedRun run = prepare_run(read_config(config, flags),
                                   this_machine({.device = DeviceChoice::cuda}), Purpose::train);
     if (policy) run.request.policy = policy;
-    auto outcome = fit(run.request);
-    if (!std::holds_alternative<wan::PlannedRun>(outcome)) throw std::runtime_error("refused");
-    return train(std::move(run), std::move(std::get<wan::PlannedRun>(outcome)), {});
+    auto outcome = fit::find_plan(run.request);
+    if (!std::holds_alternative<fit::PlannedRun>(outcome)) throw std::runtime_error("refused");
+    return train(std::move(run), std::move(std::get<fit::PlannedRun>(outcome)), {});
   }
 };
 

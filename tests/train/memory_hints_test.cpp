@@ -21,7 +21,7 @@ using Words = std::vector<std::string>;
 
 struct Planned {
   PreparedRun run;
-  wan::PlannedRun plan;
+  fit::PlannedRun plan;
   std::vector<std::string> notes;
 };
 
@@ -31,8 +31,8 @@ class MemoryHints : public ::testing::Test {
 
   static Planned planned(const Words& words) {
     Planned p = {prepare_run(read_config(words), support::small_machine(), Purpose::train), {}, {}};
-    auto outcome = fit(p.run.request);
-    p.plan = std::move(std::get<wan::PlannedRun>(outcome));
+    auto outcome = fit::find_plan(p.run.request);
+    p.plan = std::move(std::get<fit::PlannedRun>(outcome));
     p.notes = view_of(p.run.request, p.plan, &p.run).notes;
     return p;
   }
@@ -108,7 +108,7 @@ TEST_F(MemoryHints, KeysOfAFileAreNotedWithTheKeyThatForcesThem) {
               Contains("blocks_to_swap = 1 is a hint: 2 of 2 blocks stay resident, "
                        "which is faster; [memory] stream_blocks = 1 streams 1 of them"));
   const Planned done = forced_by("blocks_to_swap = 1", forcing(swap.notes, "blocks_to_swap = 1"));
-  EXPECT_EQ(wan::streamed_blocks(training_.config(), done.plan.policy), 1);
+  EXPECT_EQ(fit::streamed_blocks(*done.plan.job, done.plan.policy), 1);
   EXPECT_THAT(done.notes, Each(Not(HasSubstr("is a hint"))));
 }
 
@@ -124,7 +124,7 @@ TEST_F(MemoryHints, AFlagForBlocksIsNotedWithTheFlagThatForcesIt) {
   const std::string forced = forcing(planned(asked).notes, "blocks_to_swap = 2");
   EXPECT_EQ(forced, "--stream_blocks 2");
   const Planned done = planned(support::with_flags(asked, forced));
-  EXPECT_EQ(wan::streamed_blocks(training_.config(), done.plan.policy), 2);
+  EXPECT_EQ(fit::streamed_blocks(*done.plan.job, done.plan.policy), 2);
 }
 
 }  // namespace

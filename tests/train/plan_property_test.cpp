@@ -9,8 +9,10 @@
 #include <set>
 #include <tuple>
 
-#include "models/wan/fit_chance.h"
-#include "models/wan/job_needs.h"
+#include "fit/bounds.h"
+#include "fit/fit.h"
+#include "models/wan/candidates.h"
+#include "models/wan/fit_job.h"
 #include "report/run_log.h"
 #include "tests/support/tiny_training.h"
 #include "train/read_config.h"
@@ -125,8 +127,8 @@ struct RandomRun {
 
 // The cross product of all that a policy can say, without what comes to the same and without
 // kept_blocks, which are between two of them.
-std::vector<MemoryPolicy> all_policies(const wan::FitRequest& r) {
-  const wan::DitJob& job = r.job;
+std::vector<MemoryPolicy> all_policies(const fit::Request& r) {
+  const wan::DitJob& job = wan::job_of(r).dit;
   const bool full = job.mode == wan::Mode::full;
   const int groups = group_count(job.config);
   std::set<std::int64_t> chunks = {0}, heads = {0}, samples = {0};
@@ -193,10 +195,10 @@ std::vector<MemoryPolicy> all_policies(const wan::FitRequest& r) {
 }
 
 // The first that fits of all policies. What one needs at least is worked out once for all budgets.
-std::optional<MemoryPolicy> any_that_fits(const wan::FitRequest& r,
+std::optional<MemoryPolicy> any_that_fits(const fit::Request& r,
                                           const std::vector<MemoryPolicy>& all,
-                                          wan::KnownNeeds& known) {
-  const wan::FitRequest one_kind = wan::heaviest(r);  // which needs no more
+                                          fit::KnownNeeds& known) {
+  const fit::Request one_kind = fit::heaviest(r);  // which needs no more
   for (const MemoryPolicy& p : all) {
     if (excess(r, known.of(one_kind, p)).count > 0) continue;
     if (shortages(r, plan_run(r, p)).empty()) return p;
@@ -214,9 +216,8 @@ std::string text_of(const MemoryPolicy& p) {
 }
 
 // What some policy needs, sometimes less, sometimes more.
-Budget random_budget(RandomRun& run, const wan::FitRequest& r,
-                     const std::vector<MemoryPolicy>& all) {
-  const wan::PlannedRun some =
+Budget random_budget(RandomRun& run, const fit::Request& r, const std::vector<MemoryPolicy>& all) {
+  const fit::PlannedRun some =
       plan_run(r, all[static_cast<std::size_t>(run.dice.below(std::ssize(all)))]);
   const auto near = [&](Bytes b) {
     switch (run.dice.below(9)) {
@@ -237,7 +238,7 @@ Budget random_budget(RandomRun& run, const wan::FitRequest& r,
 }
 
 // Measured memory is what was planned.
-void execute(const RandomRun& random, PreparedRun run, wan::PlannedRun planned) {
+void execute(const RandomRun& random, PreparedRun run, fit::PlannedRun planned) {
   malloc_trim(0);
   const Budget budget = run.request.budget;
   const Bytes device = planned.plan.peak_of(Tier::device), host = planned.plan.peak_of(Tier::host);
@@ -261,17 +262,17 @@ TEST(PlanProperty, RefusesNothingThatFitsAndAcceptsNothingThatDoesNot) {
     SCOPED_TRACE(random.what);
     const PreparedRun prepared = random.prepare({.gpu = 1_GB, .host = 1_GB, .disk = 1_GB});
     const std::vector<MemoryPolicy> all = all_policies(prepared.request);
-    wan::KnownNeeds known;
+    fit::KnownNeeds known;
     for (int b = 0; b < kBudgets; ++b) {
       PreparedRun run = random.prepare(random_budget(random, prepared.request, all));
-      auto outcome = fit(run.request, known);
+      auto outcome = fit::find_plan(run.request, known);
       if (std::holds_alternative<Refusal>(outcome)) {
         const auto fits = any_that_fits(run.request, all, known);
         EXPECT_FALSE(fits.has_value()) << "budget " << b << ": " << text_of(*fits);
         EXPECT_FALSE(std::get<Refusal>(outcome).shortages.empty());
         continue;
       }
-      auto& planned = std::get<wan::PlannedRun>(outcome);
+      auto& planned = std::get<fit::PlannedRun>(outcome);
       EXPECT_TRUE(shortages(run.request, plan_run(run.request, planned.policy)).empty());
       ++accepted;
       if (random.device != Device::cpu || executed == kExecuted) continue;

@@ -54,9 +54,9 @@ class Preview : public ::testing::Test {
   static PreparedRun prepared(const std::string& path) {
     return prepare_run(read_config(path), support::small_machine(), Purpose::train);
   }
-  static wan::PlannedRun planned(const wan::FitRequest& request) {
-    auto outcome = fit(request);
-    return std::move(std::get<wan::PlannedRun>(outcome));
+  static fit::PlannedRun planned(const fit::Request& request) {
+    auto outcome = fit::find_plan(request);
+    return std::move(std::get<fit::PlannedRun>(outcome));
   }
   static std::vector<std::string> drawn_in(const std::string& folder) {
     std::vector<std::string> names;
@@ -73,7 +73,7 @@ class Preview : public ::testing::Test {
   support::TinyTraining training_;
 };
 
-std::vector<std::string> program_names(const wan::PlannedRun& run) {
+std::vector<std::string> program_names(const fit::PlannedRun& run) {
   std::vector<std::string> names;
   for (const ProgramUse& p : run.plan.programs) names.push_back(p.name);
   return names;
@@ -81,16 +81,16 @@ std::vector<std::string> program_names(const wan::PlannedRun& run) {
 
 TEST_F(Preview, IsAPhaseOfThePlanThatKeepsNothingBetweenSteps) {
   const PreparedRun run = prepared(config(kPreview));
-  const wan::PlannedRun with = planned(run.request);
+  const fit::PlannedRun with = planned(run.request);
   const std::vector<std::string> names = program_names(with);
   for (const char* name : {"predict", "predict.1", "preview.load", "preview.decode.start",
                            "preview.decode.next", "preview.1.load", "preview.1.decode.start"}) {
     EXPECT_THAT(names, Contains(name));
   }
-  wan::FitRequest without = run.request;
-  without.companion = {};
+  fit::Request without = run.request;
+  wan::job_of(without).companion = {};
   without.policy = with.policy;
-  const wan::PlannedRun alone = planned(without);
+  const fit::PlannedRun alone = planned(without);
   EXPECT_EQ(with.plan.persistent, alone.plan.persistent);
   const std::string text =
       plan_table(title_of(run), view_of(run.request, with, &run), {.details = true});
@@ -105,7 +105,7 @@ TEST_F(Preview, ReachesExactlyThePlannedMemory) {
       "['a']\n",
       "epochs = 1\n");
   PreparedRun run = prepared(path);
-  wan::PlannedRun plan = planned(run.request);
+  fit::PlannedRun plan = planned(run.request);
   Bytes step, preview;
   for (const ProgramUse& p : plan.plan.programs) {
     Bytes& most = p.name.starts_with("preview") || p.name.starts_with("predict") ? preview : step;
@@ -163,7 +163,7 @@ TEST_F(Preview, ARunInTwoPartsWithThemEndsWhereOneWithoutThemEnds) {
 TEST_F(Preview, ASignalEndsItBeforeItsNextStep) {
   PreparedRun run =
       prepared(config("[preview]\nevery_n_steps = 1\nsteps = 1000\nframes = 9\nprompts = ['a']\n"));
-  wan::PlannedRun plan = planned(run.request);
+  fit::PlannedRun plan = planned(run.request);
   const TrainOutcome outcome =
       train(std::move(run), std::move(plan),
             {.command = "", .on_step = [](const StepRecord&) { raise(SIGTERM); }});
@@ -176,12 +176,12 @@ TEST_F(Preview, IsRefusedWhereOnlyTheStepsFit) {
   const std::string large =
       "[preview]\nat_first = true\nframes = 9\nwidth = 256\nheight = 256\nprompts = ['a']\n";
   PreparedRun run = prepared(config(large));
-  wan::FitRequest without = run.request;
-  without.job.predict_batches.clear();
-  without.companion = {};
-  const wan::PlannedRun alone = planned(without);
+  fit::Request without = run.request;
+  wan::job_of(without).dit.predict_batches.clear();
+  wan::job_of(without).companion = {};
+  const fit::PlannedRun alone = planned(without);
   run.request.budget.gpu = alone.needed(Tier::device);
-  const auto outcome = fit(run.request);
+  const auto outcome = fit::find_plan(run.request);
   const auto* refusal = std::get_if<Refusal>(&outcome);
   ASSERT_NE(refusal, nullptr);
   EXPECT_THAT(refusal->shortages.at(0).program,
@@ -194,13 +194,13 @@ TEST_F(Preview, IsRefusedWhereOnlyTheStepsFit) {
   }
   EXPECT_THAT(fitting, Contains("no [preview]"));
   // Whoever makes a change gets what was said of it.
-  const std::vector<wan::Change> possible = possible_changes(run, *refusal);
+  const std::vector<fit::Change> possible = possible_changes(run, *refusal);
   for (const PlannedChange& c : changes) {
-    const auto change = std::ranges::find(possible, c.text, &wan::Change::text);
+    const auto change = std::ranges::find(possible, c.text, &fit::Change::text);
     if (!c.fits || change == possible.end()) continue;  // pairs
-    wan::FitRequest r = run.request;
+    fit::Request r = run.request;
     change->apply(r);
-    const wan::PlannedRun again = planned(r);
+    const fit::PlannedRun again = planned(r);
     for (const Tier t : kTiers) {
       EXPECT_EQ(again.needed(t), c.needed[static_cast<std::size_t>(t)]) << c.text;
     }
@@ -228,12 +228,12 @@ TEST_F(Preview, ShowsWhatTheSavedAdapterDraws) {
       wan::LoraReader::open(outcome.folder + "/epoch1/adapter_model.safetensors", &model);
   const RunTarget machine = support::small_machine();
   infer::VideoJob job;
-  job.fit.job.config = model;
-  job.fit.experts = {weight_groups(model, file, wan::TensorMap(file))};
-  job.fit.backend = machine.backend;
-  job.fit.profile = machine.profile;
-  job.fit.job.precision = wan::precision_on(machine.backend.device);
-  job.fit.budget = {.gpu = 1_GiB, .host = 1_GiB, .disk = 1_GiB};
+  wan::job_of(job.request).dit.config = model;
+  wan::job_of(job.request).experts = {weight_groups(model, file, wan::TensorMap(file))};
+  job.request.backend = machine.backend;
+  job.request.profile = machine.profile;
+  wan::job_of(job.request).dit.precision = wan::precision_on(machine.backend.device);
+  job.request.budget = {.gpu = 1_GiB, .host = 1_GiB, .disk = 1_GiB};
   job.sampler.steps = 2;
   job.latent = latent_size(model, 1, 48, 32);
   job.guidance = {3, 3};
@@ -242,9 +242,9 @@ TEST_F(Preview, ShowsWhatTheSavedAdapterDraws) {
                    infer::TextEncoderOptions{.device = machine.backend.device, .threads = 1});
   const std::vector<std::vector<float>> states = texts.run();
   const auto clip = [&](const std::string& name) {
-    auto outcome2 = fit(fit_request(job));
+    auto outcome2 = fit::find_plan(fit_request(job));
     const std::vector<float> latent =
-        infer::VideoSampler(job, std::move(std::get<wan::PlannedRun>(outcome2)))
+        infer::VideoSampler(job, std::move(std::get<fit::PlannedRun>(outcome2)))
             .run({.prompt = states[0], .negative = states[1], .seed = 7});
     infer::VideoDecoder decoder(
         parts_.path("vae.safetensors"),
@@ -307,12 +307,12 @@ TEST_P(PreviewOfAPicture, IsTheClipThatSampleMakesOfIt) {
   const RunTarget machine = support::small_machine();
   const bool gpu = machine.backend.device == Device::cuda;
   infer::VideoJob job;
-  job.fit.job.config = model;
-  job.fit.experts = {weight_groups(model, file, wan::TensorMap(file))};
-  job.fit.backend = machine.backend;
-  job.fit.profile = machine.profile;
-  job.fit.job.precision = wan::precision_on(machine.backend.device);
-  job.fit.budget = {.gpu = 1_GiB, .host = 1_GiB, .disk = 1_GiB};
+  wan::job_of(job.request).dit.config = model;
+  wan::job_of(job.request).experts = {weight_groups(model, file, wan::TensorMap(file))};
+  job.request.backend = machine.backend;
+  job.request.profile = machine.profile;
+  wan::job_of(job.request).dit.precision = wan::precision_on(machine.backend.device);
+  job.request.budget = {.gpu = 1_GiB, .host = 1_GiB, .disk = 1_GiB};
   job.sampler.steps = 2;
   job.latent = latent_size(model, 5, height, width);
   job.guidance = {1, 1};
@@ -327,9 +327,9 @@ TEST_P(PreviewOfAPicture, IsTheClipThatSampleMakesOfIt) {
       infer::encode_picture(encoder, {image}, model, {.width = width, .height = height}, 5);
   const std::vector<float> channels =
       job.first_frame ? std::vector<float>() : infer::image_conditioning(job.latent, picture);
-  auto planned_job = fit(fit_request(job));
+  auto planned_job = fit::find_plan(fit_request(job));
   const std::vector<float> latent =
-      infer::VideoSampler(job, std::move(std::get<wan::PlannedRun>(planned_job)))
+      infer::VideoSampler(job, std::move(std::get<fit::PlannedRun>(planned_job)))
           .run({.prompt = states[0],
                 .conditioning = channels,
                 .first_frame = job.first_frame ? std::span(picture) : std::span<const float>(),

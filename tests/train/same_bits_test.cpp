@@ -195,19 +195,19 @@ TEST_F(SameBits, ABudgetThatForcesStreamingChangesNothing) {
   PreparedRun run = prepare_run(read_config(path), support::small_machine(), Purpose::train);
   run.request.policy = std::nullopt;
   const Bytes most = [&] {
-    const wan::PlannedRun p = plan_run(run.request, named("resident"));
+    const fit::PlannedRun p = plan_run(run.request, named("resident"));
     return p.needed(Tier::device) + p.needed(Tier::host);
   }();
   Bytes least = most;
-  for (const MemoryPolicy& p : leanest_policies(run.request.job)) {
-    const wan::PlannedRun lean = plan_run(run.request, p);
+  for (const MemoryPolicy& p : run.request.job->leanest()) {
+    const fit::PlannedRun lean = plan_run(run.request, p);
     least = std::min(least, lean.needed(Tier::device) + lean.needed(Tier::host));
   }
   ASSERT_LT(least, most);
   run.request.budget.host = run.request.budget.gpu = least;
-  auto outcome = fit(run.request);
-  ASSERT_TRUE(std::holds_alternative<wan::PlannedRun>(outcome));
-  auto& planned = std::get<wan::PlannedRun>(outcome);
+  auto outcome = fit::find_plan(run.request);
+  ASSERT_TRUE(std::holds_alternative<fit::PlannedRun>(outcome));
+  auto& planned = std::get<fit::PlannedRun>(outcome);
   EXPECT_GT(planned.policy.slots, 0);
   const TrainOutcome o = train(std::move(run), std::move(planned), {});
   EXPECT_EQ(difference(resident, support::read_trace(o.folder)), "");

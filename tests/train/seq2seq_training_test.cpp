@@ -59,10 +59,10 @@ class Seq2SeqTraining : public ::testing::Test {
   // stop_after: a request to stop comes with that step.
   Trained train(const Words& w, std::int64_t stop_after = 0) const {
     Seq2SeqRun run = prepared(w);
-    auto outcome = t5::fit(run.request);
+    auto outcome = fit::find_plan(run.request);
     Trained done;
     std::int64_t step = 0;
-    done.outcome = train_seq2seq(std::move(run), std::get<t5::PlannedRun>(std::move(outcome)),
+    done.outcome = train_seq2seq(std::move(run), std::get<fit::PlannedRun>(std::move(outcome)),
                                  {.command = "test",
                                   .handle_signals = false,
                                   .on_step =
@@ -296,24 +296,24 @@ TEST_F(Seq2SeqTraining, MicroBatchesThatShareAVisitKeepMeansOfTheirOwn) {
 TEST_F(Seq2SeqTraining, StreamedBlocksAreBroughtOnceForAllMicroBatchesOfAStep) {
   MachineProfile profile = *find_profile("h200");
   profile.upload_bandwidth = profile.download_bandwidth = 1e4;
-  const auto planned = [&](const Words& more, t5::Choice offloading) {
+  const auto planned = [&](const Words& more, fit::Choice offloading) {
     Words all = words("out", more);
     all.insert(all.end(), {"--gradient_accumulation_steps", "6", "--batch_size", "1"});
     Seq2SeqRun run = prepare_seq2seq(read_seq2seq_config(all), target_of(profile, {}));
-    run.request.offloading = offloading;
-    const double seconds = seconds_per_step(run, std::get<t5::PlannedRun>(plan_seq2seq(run)));
+    run.request.switches.offloading = offloading;
+    const double seconds = seconds_per_step(run, std::get<fit::PlannedRun>(plan_seq2seq(run)));
     return std::pair(std::move(run), seconds);
   };
-  const auto [shared, seconds] = planned({}, t5::Choice::on);
+  const auto [shared, seconds] = planned({}, fit::Choice::on);
   EXPECT_EQ(shared.micro_batches_per_visit, 6);
   EXPECT_EQ(shared.runs_per_step(), 1);
-  EXPECT_FALSE(shared.request.job.accumulates);
+  EXPECT_FALSE(t5::job_of(shared.request).seq2seq.accumulates);
   ASSERT_FALSE(shared.notes.empty());
   EXPECT_NE(shared.notes.back().find("6 micro-batches share a visit"), std::string::npos);
-  const auto [alone, longer] = planned({"--micro_batches_per_visit", "1"}, t5::Choice::on);
+  const auto [alone, longer] = planned({"--micro_batches_per_visit", "1"}, fit::Choice::on);
   EXPECT_EQ(alone.runs_per_step(), 6);
   EXPECT_LT(seconds, 0.7 * longer);
-  EXPECT_EQ(planned({}, t5::Choice::off).first.micro_batches_per_visit, 1)
+  EXPECT_EQ(planned({}, fit::Choice::off).first.micro_batches_per_visit, 1)
       << "weights that stay need no sharing";
 }
 
@@ -348,11 +348,11 @@ TEST_F(Seq2SeqTraining, TheModelItBeginsWithIsNotReplaced) {
 
 TEST_F(Seq2SeqTraining, RefusesWhatDoesNotFitWithAdvice) {
   const Seq2SeqRun run = prepared(words("out", {"--gpu", "20KB"}));
-  const auto outcome = t5::fit(run.request);
+  const auto outcome = fit::find_plan(run.request);
   const auto* refusal = std::get_if<Refusal>(&outcome);
   ASSERT_NE(refusal, nullptr);
   EXPECT_FALSE(refusal->shortages.empty());
-  const auto changes = t5::try_changes(run.request, *refusal, possible_changes(run, *refusal));
+  const auto changes = fit::try_changes(run.request, *refusal, possible_changes(run, *refusal));
   ASSERT_FALSE(changes.empty());
   EXPECT_TRUE(changes[0].fits) << changes[0].text;
   EXPECT_TRUE(std::ranges::any_of(
@@ -416,13 +416,13 @@ class EightBitTraining : public Seq2SeqTraining {
   // bits: of a version that wrote checkpoints otherwise.
   Trained train_with(const Words& w, std::optional<MomentBits> bits, std::int64_t stop_after = 0) {
     Seq2SeqRun run = prepared(w);
-    if (bits) run.request.job.embedding_moments = *bits;
-    form_ = run.request.job.embedding_moments;
+    if (bits) t5::job_of(run.request).seq2seq.embedding_moments = *bits;
+    form_ = t5::job_of(run.request).seq2seq.embedding_moments;
     notes_ = run.notes;
-    auto outcome = t5::fit(run.request);
+    auto outcome = fit::find_plan(run.request);
     Trained done;
     std::int64_t step = 0;
-    done.outcome = train_seq2seq(std::move(run), std::get<t5::PlannedRun>(std::move(outcome)),
+    done.outcome = train_seq2seq(std::move(run), std::get<fit::PlannedRun>(std::move(outcome)),
                                  {.command = "test",
                                   .handle_signals = false,
                                   .on_step = [&](const StepRecord& r) { step = r.step; },

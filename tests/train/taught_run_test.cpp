@@ -150,11 +150,11 @@ TEST_F(TaughtRun, HasTheSameBitsUnderEveryPolicyAndGoesOn) {
   // The teacher streams from its file.
   PreparedRun run = prepare_run(read_config(path), support::small_machine(), Purpose::train);
   run.request.policy = lean;
-  run.request.teacher->policy = MemoryPolicy{.name = "stream", .slots = 1, .parts = 1};
-  auto planned = fit(run.request);
-  ASSERT_TRUE(std::holds_alternative<wan::PlannedRun>(planned));
+  wan::job_of(run.request).teacher->policy = MemoryPolicy{.name = "stream", .slots = 1, .parts = 1};
+  auto planned = fit::find_plan(run.request);
+  ASSERT_TRUE(std::holds_alternative<fit::PlannedRun>(planned));
   const TrainOutcome streamed =
-      train(std::move(run), std::move(std::get<wan::PlannedRun>(planned)), {});
+      train(std::move(run), std::move(std::get<fit::PlannedRun>(planned)), {});
   EXPECT_EQ(difference(whole, support::read_trace(streamed.folder)), "");
 
   const TrainOutcome first = support::train_in_process(
@@ -213,21 +213,21 @@ TEST_F(TaughtRun, AnotherTeacherMakesAnotherFirstStudent) {
 TEST_F(TaughtRun, IsPlannedWithItsTeacher) {
   PreparedRun run = prepare_run(read_config(config()), support::small_machine(), Purpose::plan);
   EXPECT_TRUE(run.checkpoints.empty()) << "a plan writes nothing";
-  const auto all = fit(run.request);
-  ASSERT_TRUE(std::holds_alternative<wan::PlannedRun>(all));
-  const auto& planned = std::get<wan::PlannedRun>(all);
-  EXPECT_EQ(planned.teacher_policy.slots, 0);
+  const auto all = fit::find_plan(run.request);
+  ASSERT_TRUE(std::holds_alternative<fit::PlannedRun>(all));
+  const auto& planned = std::get<fit::PlannedRun>(all);
+  EXPECT_EQ(planned.job.as<wan::FitJob>().teacher->policy->slots, 0);
   // Somewhat less than that, and the teacher streams. The processors' device memory is the host's.
   Bytes& budget =
       run.request.backend.device == Device::cuda ? run.request.budget.gpu : run.request.budget.host;
   budget = planned.needed(Tier::device) - Bytes{500'000};
   if (run.request.backend.device == Device::cpu) budget += planned.needed(Tier::host);
   run.request.policy = planned.policy;
-  const auto less = fit(run.request);
-  ASSERT_TRUE(std::holds_alternative<wan::PlannedRun>(less));
-  EXPECT_GT(std::get<wan::PlannedRun>(less).teacher_policy.slots, 0);
+  const auto less = fit::find_plan(run.request);
+  ASSERT_TRUE(std::holds_alternative<fit::PlannedRun>(less));
+  EXPECT_GT(std::get<fit::PlannedRun>(less).job.as<wan::FitJob>().teacher->policy->slots, 0);
   run.request.budget.gpu = run.request.budget.host = Bytes{1 << 20};
-  EXPECT_TRUE(std::holds_alternative<Refusal>(fit(run.request)));
+  EXPECT_TRUE(std::holds_alternative<Refusal>(fit::find_plan(run.request)));
 }
 
 TEST_F(TaughtRun, StudentsThatMakeNoSenseAreRefused) {

@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "models/student/pair_fit.h"
+#include "fit/fit.h"
+#include "models/student/fit_job.h"
 #include "models/wan/weights.h"
 #include "plan/runner.h"
 #include "tests/support/reference_dit.h"
@@ -55,17 +56,19 @@ inline void fill_lessons(std::int64_t number, std::span<Lesson> lessons) {
 struct TinyPair {
   explicit TinyPair(const MemoryPolicy& policy = {}, bool side_by_side = true,
                     std::int64_t batch = 2) {
-    request.job.teacher = tiny_teacher();
-    request.job.teacher_policy = policy;
-    request.job.side_by_side = side_by_side;
-    request.job.student.config = tiny_student();
-    request.job.student.batch = batch;
-    request.teacher = weight_groups(request.job.teacher, file, names);
+    student::FitJob& job = student::job_of(request);
+    job.pair.teacher = tiny_teacher();
+    job.pair.teacher_policy = policy;
+    job.pair.side_by_side = side_by_side;
+    job.pair.student.config = tiny_student();
+    job.pair.student.batch = batch;
+    job.teacher = weight_groups(job.pair.teacher, file, names);
     request.backend = {.device = Device::cpu, .threads = 2};
     request.profile.gemm_flops = request.profile.attention_flops = 1e10;
     request.profile.attention_backward_flops = 1e10;
     request.profile.memory_bandwidth = request.profile.upload_bandwidth = 1e9;
     request.profile.download_bandwidth = request.profile.disk_bandwidth = 1e9;
+    job.profile = request.profile;
     request.budget = {.gpu = Bytes{1u << 30}, .host = Bytes{2u << 30}, .disk = {}};
   }
   const std::string& path() {
@@ -76,8 +79,13 @@ struct TinyPair {
 
   Checkpoint file = Checkpoint::open(path());
   wan::TensorMap names = wan::TensorMap(file);
-  student::PairRequest request;
+  fit::Request request = {.job = student::FitJob()};
 };
+
+// The pair as it was planned.
+inline student::PairJob pair_of(const fit::PlannedRun& planned) {
+  return planned.job.as<student::FitJob>().under(planned.policy);
+}
 
 inline std::vector<float> weight_of(const std::string& name, const Shape& shape) {
   return support::parameter_values("student." + name, shape);
@@ -88,7 +96,8 @@ class PairRun {
  public:
   explicit PairRun(TinyPair& tiny) {
     set_.backend = tiny.request.backend;
-    pair_.emplace(set_, tiny.request.job, tiny.request.teacher, tiny.request.profile);
+    const student::FitJob& job = student::job_of(tiny.request);
+    pair_.emplace(set_, job.pair, job.teacher, job.profile);
     plan_ = plan_memory(set_);
     runner_.emplace(set_, plan_);
     lessons_.emplace(*pair_, *runner_, fill_lessons, TeacherInput::repeated);

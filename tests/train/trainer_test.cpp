@@ -18,9 +18,9 @@ using support::TinyTraining;
 TrainOutcome train_config(const std::string& config, std::vector<Setting> flags = {}) {
   PreparedRun run =
       prepare_run(read_config(config, flags), support::small_machine(), Purpose::train);
-  auto outcome = fit(run.request);
-  EXPECT_TRUE(std::holds_alternative<wan::PlannedRun>(outcome));
-  return train(std::move(run), std::move(std::get<wan::PlannedRun>(outcome)), {});
+  auto outcome = fit::find_plan(run.request);
+  EXPECT_TRUE(std::holds_alternative<fit::PlannedRun>(outcome));
+  return train(std::move(run), std::move(std::get<fit::PlannedRun>(outcome)), {});
 }
 
 RunHistory history(const TrainOutcome& o) {

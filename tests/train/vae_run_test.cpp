@@ -54,7 +54,7 @@ class VaeRun : public ::testing::Test {
   }
   static TrainOutcome run(const std::string& config, std::vector<Setting> flags = {}) {
     PreparedVae run = prepared(config, std::move(flags));
-    auto planned = std::get<wan_vae::PlannedTraining>(fit_training(run.request));
+    auto planned = std::get<fit::PlannedRun>(fit::find_plan(run.request));
     return train(std::move(run), std::move(planned), {});
   }
 
@@ -122,7 +122,7 @@ TEST_F(VaeRun, GradientCheckpointingTakesLessMemoryAndGivesTheSameBits) {
       {"vae_gradient_checkpointing", {}, "--vae_gradient_checkpointing"}};
   const auto device = [&](std::vector<Setting> flags) {
     const PreparedVae p = prepared(config(extra), std::move(flags));
-    return std::get<wan_vae::PlannedTraining>(fit_training(p.request)).plan.peak_of(Tier::device);
+    return std::get<fit::PlannedRun>(fit::find_plan(p.request)).plan.peak_of(Tier::device);
   };
   EXPECT_LT(device(flag), device({}));
   const RunTrace kept = read_trace(run(config(extra)).folder);
@@ -148,7 +148,7 @@ TEST_F(VaeRun, ADecoderAloneIsTrainedBesideAnEncoderThatStaysAsItIs) {
   const PreparedVae both = prepared(config("", fmt::format("vae_path = '{}'", file))),
                     one = prepared(config("", model));
   const auto device = [](const PreparedVae& p) {
-    return std::get<wan_vae::PlannedTraining>(fit_training(p.request)).plan.peak_of(Tier::device);
+    return std::get<fit::PlannedRun>(fit::find_plan(p.request)).plan.peak_of(Tier::device);
   };
   EXPECT_LT(device(one), device(both));
   const TrainOutcome o = run(config("max_steps = 3", model));
@@ -169,7 +169,7 @@ TEST_F(VaeRun, ADecoderAloneIsTrainedBesideAnEncoderThatStaysAsItIs) {
 
 TEST_F(VaeRun, IsPlannedWithoutAFileAndRefusedWithoutMemory) {
   const PreparedVae run = prepared(config(""), {{"ram", {"5MB"}, "--ram"}}, Purpose::plan);
-  EXPECT_TRUE(std::holds_alternative<Refusal>(fit_training(run.request)));
+  EXPECT_TRUE(std::holds_alternative<Refusal>(fit::find_plan(run.request)));
   EXPECT_FALSE(std::filesystem::exists(dir_.path("out")));
 }
 

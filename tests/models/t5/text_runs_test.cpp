@@ -106,7 +106,15 @@ TEST_F(T5Encoder, GivesTheSameBitsUnderEveryPolicyAndTouchesItsPlan) {
   const std::vector<std::vector<std::int64_t>> passes = {{300, 7}, {1, 40, 9}};
   const std::vector<Values> resident = run(path, {}, passes);
   EXPECT_EQ(resident.size(), 5u);
-  for (const MemoryPolicy& policy : policies()) {
+  std::vector<MemoryPolicy> all = policies();
+  all.push_back({.name = "from host", .slots = 3, .home = WeightHome::host});
+  all.push_back({.name = "filled",
+                 .slots = 2,
+                 .resident_groups = 1,
+                 .host_groups = 2,
+                 .more_buffers = 3,
+                 .chunk_tokens = 256});
+  for (const MemoryPolicy& policy : all) {
     SCOPED_TRACE(policy.name);
     EXPECT_EQ(run(path, policy, passes, true), resident);
   }

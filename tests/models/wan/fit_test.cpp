@@ -1,12 +1,13 @@
-#include "models/wan/fit.h"
+#include "fit/fit.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "models/wan/advice.h"
-#include "models/wan/fit_fill.h"
-#include "models/wan/job_needs.h"
+#include "fit/advice.h"
+#include "fit/fill.h"
+#include "models/wan/candidates.h"
+#include "models/wan/fit_job.h"
 #include "models/wan/weights.h"
 #include "ops/quantum.h"
 #include "plan/recording_cost.h"
@@ -20,23 +21,25 @@ struct Case {
   Bytes gpu, ram;
 };
 
-FitRequest request(const Case& c, const LatentSize& size) {
-  FitRequest r;
+fit::Request request(const Case& c, const LatentSize& size) {
+  fit::Request r = {.job = FitJob()};
   r.profile = *find_profile(c.machine);
   r.backend = {.device = Device::cuda, .threads = 1, .sm = r.profile.sm};
   r.budget = {.gpu = c.gpu, .host = c.ram, .disk = {}};
-  r.job.config = *find_preset("wan2.2-t2v-a14b");
-  r.job.mode = c.mode;
-  r.job.precision = precision_on(Device::cuda);
-  r.job.noising = c.mode == Mode::infer ? Noising::given : Noising::recorded;
-  r.job.record_update = c.mode != Mode::infer;
-  r.job.max_grad_norm = 1;
-  r.job.batches = {{.latents = {size}, .timestep_rows = 1}};
-  r.experts = {planned_groups(r.job.config, DType::bf16)};
+  job_of(r).dit.config = *find_preset("wan2.2-t2v-a14b");
+  job_of(r).dit.mode = c.mode;
+  job_of(r).dit.precision = precision_on(Device::cuda);
+  job_of(r).dit.noising = c.mode == Mode::infer ? Noising::given : Noising::recorded;
+  job_of(r).dit.record_update = c.mode != Mode::infer;
+  job_of(r).dit.max_grad_norm = 1;
+  job_of(r).dit.batches = {{.latents = {size}, .timestep_rows = 1}};
+  job_of(r).experts = {planned_groups(job_of(r).dit.config, DType::bf16)};
   return r;
 }
 
-PlannedRun fitted(const FitRequest& r) { return std::get<PlannedRun>(fit(r)); }  // or it throws
+fit::PlannedRun fitted(const fit::Request& r) {
+  return std::get<fit::PlannedRun>(fit::find_plan(r));
+}  // or it throws
 
 // A plan of a 14B model is to take less than a second; work is counted here, as time depends on who
 // else is there. A recording of the whole model has 45,000 to 90,000 instructions,
@@ -46,7 +49,7 @@ TEST(Fit, RecordsFewInstructionsForAnAnswer) {
   const LatentSize large = {.frames = 21, .height = 60, .width = 104};
   const auto recorded_for = [](const Case& c, const LatentSize& size) {
     const std::uint64_t before = recorded_instructions();
-    EXPECT_TRUE(std::holds_alternative<PlannedRun>(fit(request(c, size))));
+    EXPECT_TRUE(std::holds_alternative<fit::PlannedRun>(fit::find_plan(request(c, size))));
     return recorded_instructions() - before;
   };
   EXPECT_LE(recorded_for({Mode::lora, "rtx4090", 24_GB, 32_GB}, large), 310'000u);
@@ -63,64 +66,65 @@ TEST(Fit, RecordsFewInstructionsForAnAnswer) {
 
 // The runner then reads them beside the pinning of memory: no kernel reaches for it.
 TEST(Fit, WeightsOfTheDevicesOwnTypeAreLoadedByCopiesOfBytes) {
-  FitRequest r =
+  fit::Request r =
       request({Mode::lora, "h200", 3_GB, 6_GB}, {.frames = 1, .height = 32, .width = 32});
   const auto kernels = [&](const MemoryPolicy& policy) {
-    const RecordedJob recorded = record(r, policy);
+    const fit::Recording recorded = fit::record(r, policy);
     const auto load = static_cast<std::size_t>(recorded.set.program_index("load"));
     return std::ranges::count_if(
         recorded.set.programs[load].instructions,
         [](const Instruction& i) { return i.lane == Lane::upload && !i.copies_bytes; });
   };
-  EXPECT_EQ(kernels(closest_policy(r)), 0);
+  fit::KnownNeeds known;
+  EXPECT_EQ(kernels(fit::closest_policy(r, known)), 0);
   EXPECT_EQ(kernels({}), 0);  // everything stays
-  r.experts = {planned_groups(r.job.config, DType::f32)};
-  r.job.format = WeightFormat::bf16;
+  job_of(r).experts = {planned_groups(job_of(r).dit.config, DType::f32)};
+  job_of(r).dit.format = WeightFormat::bf16;
   EXPECT_GT(kernels({}), 0);
 }
 
-FitRequest taught_request(Bytes gpu, Bytes ram) {
-  FitRequest r =
+fit::Request taught_request(Bytes gpu, Bytes ram) {
+  fit::Request r =
       request({Mode::full, "rtx4090", gpu, ram}, {.frames = 3, .height = 32, .width = 32});
-  r.job.config = *find_preset("wan2.1-t2v-1.3b");
-  r.teacher = TeacherJob{.config = r.job.config,
-                         .precision = r.job.precision,
-                         .experts = {planned_groups(r.job.config, DType::bf16)}};
-  r.job.config.layers = 10;
-  r.experts = {planned_groups(r.job.config, DType::bf16)};
+  job_of(r).dit.config = *find_preset("wan2.1-t2v-1.3b");
+  job_of(r).teacher = TeacherJob{.config = job_of(r).dit.config,
+                                 .precision = job_of(r).dit.precision,
+                                 .experts = {planned_groups(job_of(r).dit.config, DType::bf16)}};
+  job_of(r).dit.config.layers = 10;
+  job_of(r).experts = {planned_groups(job_of(r).dit.config, DType::bf16)};
   return r;
 }
 
 TEST(Fit, AsManyGroupsOfATeacherStayAsFit) {
-  FitRequest r = taught_request(Bytes{2'010'000'000}, 24_GB);
+  fit::Request r = taught_request(Bytes{2'010'000'000}, 24_GB);
   const std::uint64_t before = recorded_instructions();
-  const auto outcome = fit(r);
+  const auto outcome = fit::find_plan(r);
   // Most numbers of groups are tried by one lean recording each.
   EXPECT_LE(recorded_instructions() - before, 470'000u);
-  const auto* run = std::get_if<PlannedRun>(&outcome);
+  const auto* run = std::get_if<fit::PlannedRun>(&outcome);
   ASSERT_TRUE(run);
-  r.teacher->policy = run->teacher_policy;
-  int& groups = r.teacher->policy->resident_groups;
+  job_of(r).teacher->policy = run->job.as<FitJob>().teacher->policy;
+  int& groups = job_of(r).teacher->policy->resident_groups;
   EXPECT_GT(groups, 0);
-  EXPECT_LT(groups, group_count(r.teacher->config) - 1);
-  const auto again = fit(r);
-  ASSERT_TRUE(std::holds_alternative<PlannedRun>(again));
-  EXPECT_EQ(std::get<PlannedRun>(again).policy, run->policy);
-  EXPECT_EQ(std::get<PlannedRun>(again).seconds_per_step(), run->seconds_per_step());
+  EXPECT_LT(groups, group_count(job_of(r).teacher->config) - 1);
+  const auto again = fit::find_plan(r);
+  ASSERT_TRUE(std::holds_alternative<fit::PlannedRun>(again));
+  EXPECT_EQ(std::get<fit::PlannedRun>(again).policy, run->policy);
+  EXPECT_EQ(std::get<fit::PlannedRun>(again).seconds_per_step(), run->seconds_per_step());
   ++groups;
-  EXPECT_TRUE(std::holds_alternative<Refusal>(fit(r)));
+  EXPECT_TRUE(std::holds_alternative<Refusal>(fit::find_plan(r)));
 }
 
 // It is about the leanest place; why the others are not enough nobody reads.
 TEST(Fit, RecordsFewInstructionsWhereATeacherHasNoPlace) {
-  FitRequest r = taught_request(Bytes{500'000'000}, 4_GB);
+  fit::Request r = taught_request(Bytes{500'000'000}, 4_GB);
   const std::uint64_t before = recorded_instructions();
-  const auto outcome = fit(r);
+  const auto outcome = fit::find_plan(r);
   EXPECT_LE(recorded_instructions() - before, 170'000u);
   const auto* refusal = std::get_if<Refusal>(&outcome);
   ASSERT_TRUE(refusal);
-  r.teacher->policy = teacher_policies().back();
-  const auto leanest = fit(r);
+  job_of(r).teacher->policy = teacher_policies().back();
+  const auto leanest = fit::find_plan(r);
   EXPECT_EQ(refusal->needed, std::get<Refusal>(leanest).needed);
   EXPECT_EQ(refusal->seconds_per_step, std::get<Refusal>(leanest).seconds_per_step);
 }
@@ -128,45 +132,48 @@ TEST(Fit, RecordsFewInstructionsWhereATeacherHasNoPlace) {
 // Gradients of whole weights are added up in large quanta: no policy cuts them.
 TEST(Fit, CutsTheWorkOfFullTrainingAtWholeQuanta) {
   const LatentSize size = {.frames = 21, .height = 60, .width = 104};  // 32,760 tokens
-  FitRequest r = request({Mode::full, "h200", 40_GB, 400_GB}, size);
-  r.job.config = *find_preset("wan2.1-t2v-1.3b");
-  r.experts = {planned_groups(r.job.config, DType::bf16)};
-  for (const std::int64_t pieces : {2, 4, 8, 16, 100}) {
-    EXPECT_EQ(chunk_in(r.job, pieces) % kWideQuantum, 0) << pieces;
-  }
-  EXPECT_EQ(narrow_chunk(r.job) % kWideQuantum, 0);
+  fit::Request r = request({Mode::full, "h200", 40_GB, 400_GB}, size);
+  job_of(r).dit.config = *find_preset("wan2.1-t2v-1.3b");
+  job_of(r).experts = {planned_groups(job_of(r).dit.config, DType::bf16)};
+  const auto expect_whole = [](const std::vector<MemoryPolicy>& all) {
+    for (const MemoryPolicy& p : all) EXPECT_EQ(p.chunk_tokens % kWideQuantum, 0) << p.name;
+  };
+  for (const auto& list : candidates(job_of(r).dit)) expect_whole(list);
+  expect_whole(leanest_policies(job_of(r).dit));
+  expect_whole(last_resort(job_of(r).dit, false));
+  EXPECT_GT(leanest_policies(job_of(r).dit).front().chunk_tokens, 0);
   MemoryPolicy p = {.activations = Activations::recomputed, .chunk_tokens = kWideQuantum};
-  EXPECT_GT(least_needs(r, p).device, Bytes{0});
+  EXPECT_GT(fit::least_needs(r, p).device, Bytes{0});
   p.chunk_tokens = 2 * kTokenQuantum;
   try {
-    least_needs(r, p);
+    fit::least_needs(r, p);
     FAIL() << "cut within a quantum";
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::usage);
   }
   r.policy = find_policy("chunked");
   r.budget.gpu = 139_GB;
-  const auto planned = fit(r);
-  ASSERT_TRUE(std::holds_alternative<PlannedRun>(planned));
-  EXPECT_EQ(std::get<PlannedRun>(planned).policy.chunk_tokens, kWideQuantum);
-  r.job.mode = Mode::lora;
-  EXPECT_GT(least_needs(r, p).device, Bytes{0});
+  const auto planned = fit::find_plan(r);
+  ASSERT_TRUE(std::holds_alternative<fit::PlannedRun>(planned));
+  EXPECT_EQ(std::get<fit::PlannedRun>(planned).policy.chunk_tokens, kWideQuantum);
+  job_of(r).dit.mode = Mode::lora;
+  EXPECT_GT(fit::least_needs(r, p).device, Bytes{0});
 }
 
 // Host memory holds what attention left as well, in the place of four blocks: where a step waits
 // for the disk it is faster to compute that again.
 TEST(Fit, WhatAttentionLeftGivesItsPlaceToWeightsWhereTheDiskDecides) {
   const LatentSize size = {.frames = 7, .height = 64, .width = 64};
-  const FitRequest r = request({Mode::lora, "rtx4090", 4_GB, 8_GB}, size);
-  const PlannedRun run = fitted(r);
+  const fit::Request r = request({Mode::lora, "rtx4090", 4_GB, 8_GB}, size);
+  const fit::PlannedRun run = fitted(r);
   EXPECT_EQ(run.policy.activations, Activations::recomputed);
-  EXPECT_GE(blocks_from_host(r.job.config, run.policy), 4);
+  EXPECT_GE(fit::blocks_from_host(*r.job, run.policy), 4);
   EXPECT_LE(run.needed(Tier::host), 8_GB);
   MemoryPolicy kept = run.policy;
   kept.activations = Activations::attention_kept;
-  EXPECT_GT(plan_run(r, kept).needed(Tier::host), 8_GB);
+  EXPECT_GT(fit::plan_run(r, kept).needed(Tier::host), 8_GB);
   kept.host_groups = 0;
-  const PlannedRun from_disk = plan_run(r, kept);
+  const fit::PlannedRun from_disk = fit::plan_run(r, kept);
   EXPECT_LE(from_disk.needed(Tier::host), 8_GB);
   EXPECT_LT(run.seconds_per_step(), 0.97 * from_disk.seconds_per_step());
 }
@@ -174,16 +181,16 @@ TEST(Fit, WhatAttentionLeftGivesItsPlaceToWeightsWhereTheDiskDecides) {
 // Of the disk's two visits a step, each costs more than all that a block computes.
 TEST(Fit, HostMemoryThatIsLeftHoldsWhatWouldComeFromDisk) {
   const LatentSize size = {.frames = 7, .height = 64, .width = 64};
-  const FitRequest r = request({Mode::lora, "rtx4090", 8_GB, 16_GB}, size);
-  const PlannedRun run = fitted(r);
+  const fit::Request r = request({Mode::lora, "rtx4090", 8_GB, 16_GB}, size);
+  const fit::PlannedRun run = fitted(r);
   EXPECT_EQ(run.policy.home, WeightHome::disk);
-  EXPECT_GT(blocks_from_host(r.job.config, run.policy), 8);
-  EXPECT_LT(blocks_from_host(r.job.config, run.policy), streamed_blocks(r.job.config, run.policy));
+  EXPECT_GT(fit::blocks_from_host(*r.job, run.policy), 8);
+  EXPECT_LT(fit::blocks_from_host(*r.job, run.policy), fit::streamed_blocks(*r.job, run.policy));
   EXPECT_LE(run.needed(Tier::host), 16_GB);
   EXPECT_GT(run.needed(Tier::host), 15_GB);
   MemoryPolicy from_disk = run.policy;
   from_disk.host_groups = 0;
-  EXPECT_LT(run.seconds_per_step(), 0.8 * plan_run(r, from_disk).seconds_per_step());
+  EXPECT_LT(run.seconds_per_step(), 0.8 * fit::plan_run(r, from_disk).seconds_per_step());
 }
 
 // While blocks from host memory are computed with, the disk reads on into what no block has room
@@ -192,13 +199,13 @@ TEST(Fit, TheRingTakesWhatNoBlockHasRoomIn) {
   const LatentSize size = {.frames = 7, .height = 64, .width = 64};
   for (const Case& c :
        {Case{Mode::lora, "rtx4090", 8_GB, 16_GB}, Case{Mode::lora, "h200", 4_GB, 24_GB}}) {
-    const FitRequest r = request(c, size);
-    const PlannedRun run = fitted(r);
+    const fit::Request r = request(c, size);
+    const fit::PlannedRun run = fitted(r);
     EXPECT_GT(run.policy.more_buffers, 50);
     EXPECT_LE(run.needed(Tier::host), c.ram);
     MemoryPolicy small_ring = run.policy;
     small_ring.more_buffers = 0;
-    EXPECT_LT(run.seconds_per_step(), 0.93 * plan_run(r, small_ring).seconds_per_step());
+    EXPECT_LT(run.seconds_per_step(), 0.93 * fit::plan_run(r, small_ring).seconds_per_step());
   }
   // Where the disk is never idle it would be for nothing, and where it seldom is, reads into much
   // memory take longer by more than it saves.
@@ -209,27 +216,28 @@ TEST(Fit, TheRingTakesWhatNoBlockHasRoomIn) {
 }
 
 TEST(Fit, ReadsIntoALargeRingTakeLonger) {
-  const FitRequest r =
+  const fit::Request r =
       request({Mode::lora, "h200", 4_GB, 24_GB}, {.frames = 1, .height = 32, .width = 32});
   const auto reads = [&](int more_buffers) {
-    const PlannedRun run = plan_run(r, {.slots = 1, .more_buffers = more_buffers});
-    return run.step_time().busy[static_cast<std::size_t>(Lane::disk)];
+    const fit::PlannedRun run = fit::plan_run(r, {.slots = 1, .more_buffers = more_buffers});
+    return run.main_program().busy[static_cast<std::size_t>(Lane::disk)];
   };
-  EXPECT_NEAR(reads(8), reads(0) / kIntoALargeRing, 0.01 * reads(0));
+  EXPECT_NEAR(reads(8), reads(0) / fit::kIntoALargeRing, 0.01 * reads(0));
 }
 
 // A second search asks what the first has found out, for a disk that reads faster.
 TEST(Fit, WhatAPolicyNeedsIsKnownForEveryRateOfTheDisk) {
-  const FitRequest r =
+  const fit::Request r =
       request({Mode::lora, "h200", 4_GB, 24_GB}, {.frames = 1, .height = 32, .width = 32});
-  FitRequest faster = r;
+  fit::Request faster = r;
   faster.profile.disk_bandwidth *= 4;
   const MemoryPolicy policy = {.slots = 1, .activations = Activations::recomputed};
-  KnownNeeds known;
-  const double slow = least_seconds(known.of(r, policy), r.profile);
-  const double fast = least_seconds(known.of(faster, policy), faster.profile);
+  fit::KnownNeeds known;
+  const double slow = fit::least_seconds(known.of(r, policy), r.profile);
+  const double fast = fit::least_seconds(known.of(faster, policy), faster.profile);
   EXPECT_LT(fast, 0.3 * slow);
-  EXPECT_NEAR(fast, least_seconds(least_needs(faster, policy), faster.profile), 1e-6 * fast);
+  EXPECT_NEAR(fast, fit::least_seconds(fit::least_needs(faster, policy), faster.profile),
+              1e-6 * fast);
 }
 
 // The GPU's map of so much pinned memory has its place, if need be that of a block: host memory is
@@ -242,7 +250,7 @@ TEST(Fit, ABlockOnTheGpuGivesItsPlaceToTheMapOfHostMemory) {
         Case{Mode::lora, "h200", 8_GB, 24_GB}, Case{Mode::lora, "h200", 8_GB, 26_GB},
         Case{Mode::lora, "h200", 8_GB, Bytes{26'500'000'000}},
         Case{Mode::lora, "h200", 8_GB, 28_GB}}) {
-    const PlannedRun run = fitted(request(c, size));
+    const fit::PlannedRun run = fitted(request(c, size));
     EXPECT_GT(run.needed(Tier::host), c.ram - 1_GB) << c.gpu.count << " " << c.ram.count;
     if (before > 0) {
       EXPECT_LE(run.seconds_per_step(), 1.01 * before) << c.gpu.count << " " << c.ram.count;
@@ -256,29 +264,29 @@ TEST(Fit, HostMemoryIsFilledInEveryFormat) {
   const LatentSize size = {.frames = 7, .height = 64, .width = 64};
   double before = 0;
   for (const Bytes ram : {Bytes{14'900'000'000}, 15_GB, Bytes{15'500'000'000}}) {
-    FitRequest r = request({Mode::lora, "rtx4090", 8_GB, ram}, size);
+    fit::Request r = request({Mode::lora, "rtx4090", 8_GB, ram}, size);
     const double stored = fitted(r).seconds_per_step();
     if (before > 0) {
       EXPECT_LE(stored, 1.01 * before) << ram.count;
     }
     before = stored;
-    r.job.format = WeightFormat::bf16;  // as the file has them
+    job_of(r).dit.format = WeightFormat::bf16;  // as the file has them
     EXPECT_NEAR(fitted(r).seconds_per_step(), stored, 0.01 * stored) << ram.count;
   }
   // The embeddings, which keep their precision, are larger than a block then.
-  FitRequest r = request({Mode::lora, "h200", 4_GB, 12_GB}, size);
-  r.job.format = WeightFormat::f8_e4m3;
+  fit::Request r = request({Mode::lora, "h200", 4_GB, 12_GB}, size);
+  job_of(r).dit.format = WeightFormat::f8_e4m3;
   EXPECT_GT(fitted(r).needed(Tier::host), Bytes{11'500'000'000});
 }
 
 // What is passed over without recording anything needs no less in truth.
 TEST(Fit, KeepsNoLessThanIsKnownBeforehand) {
   const LatentSize size = {.frames = 3, .height = 32, .width = 32};
-  FitRequest r = request({Mode::lora, "rtx4090", 24_GB, 32_GB}, size);
-  r.job.batches = {
+  fit::Request r = request({Mode::lora, "rtx4090", 24_GB, 32_GB}, size);
+  job_of(r).dit.batches = {
       {.latents = {size, {.frames = 1, .height = 64, .width = 32}, size}, .timestep_rows = 3}};
   for (const Mode mode : {Mode::lora, Mode::full}) {
-    r.job.mode = mode;
+    job_of(r).dit.mode = mode;
     for (const Activations a :
          {Activations::kept, Activations::attention_kept, Activations::recomputed}) {
       for (const bool offload : {false, true}) {
@@ -288,7 +296,7 @@ TEST(Fit, KeepsNoLessThanIsKnownBeforehand) {
                                   .activations = a,
                                   .offload = offload,
                                   .samples_per_run = samples};
-          const LeastNeeds known = kept_at_least(r.job, p), needs = least_needs(r, p);
+          const fit::LeastNeeds known = fit::kept_at_least(r, p), needs = fit::least_needs(r, p);
           EXPECT_GT(offload ? known.host : known.device, Bytes{300'000'000});
           EXPECT_LE(known.device, needs.device);
           EXPECT_LE(known.host, needs.host);
@@ -300,11 +308,11 @@ TEST(Fit, KeepsNoLessThanIsKnownBeforehand) {
 
 // What few blocks show of groups that stay is no more than they need in truth, and not much less.
 TEST(Fit, NeedsNoLessThanFewBlocksShowOfGroupsThatStay) {
-  FitRequest r =
+  fit::Request r =
       request({Mode::lora, "rtx4090", 24_GB, 32_GB}, {.frames = 3, .height = 32, .width = 32});
-  r.job.config.layers = 9;
-  r.experts = {planned_groups(r.job.config, DType::bf16)};
-  KnownNeeds known;
+  job_of(r).dit.config.layers = 9;
+  job_of(r).experts = {planned_groups(job_of(r).dit.config, DType::bf16)};
+  fit::KnownNeeds known;
   for (const auto& [slots, parts] : {std::pair(1, 0), std::pair(2, 0), std::pair(1, 3)}) {
     for (const WeightHome home : {WeightHome::disk, WeightHome::host}) {
       for (const Activations a : {Activations::kept, Activations::recomputed}) {
@@ -319,7 +327,7 @@ TEST(Fit, NeedsNoLessThanFewBlocksShowOfGroupsThatStay) {
                                     .chunk_tokens = offload ? 256 : 0};
             const auto least = known.of_staying(r, p);
             ASSERT_TRUE(least.has_value());
-            const LeastNeeds needs = least_needs(r, record(r, p));
+            const fit::LeastNeeds needs = fit::least_needs(r, fit::record(r, p));
             EXPECT_LE(least->device, needs.device);
             EXPECT_LE(least->host, needs.host);
             const auto quick = known.of_staying(r, p, true);
@@ -341,17 +349,19 @@ TEST(Fit, NeedsNoLessThanFewBlocksShowOfGroupsThatStay) {
 }
 
 // The same activations with all weights resident, however much memory that takes.
-double resident_seconds(const FitRequest& r, std::int64_t heads) {
-  return plan_run(r, {.activations = Activations::attention_kept, .heads_per_group = heads})
+double resident_seconds(const fit::Request& r, std::int64_t heads) {
+  return fit::plan_run(r, {.activations = Activations::attention_kept, .heads_per_group = heads})
       .seconds_per_step();
 }
 
 TEST(Fit, TakesTheLargestPiecesOfWorkThatFit) {
   const LatentSize small = {.frames = 7, .height = 64, .width = 64};
   const LatentSize large = {.frames = 21, .height = 60, .width = 104};
-  const auto planned = [](const FitRequest& r) { return std::get<PlannedRun>(fit(r)); };
+  const auto planned = [](const fit::Request& r) {
+    return std::get<fit::PlannedRun>(fit::find_plan(r));
+  };
   // Half of the blocks stream beside steps that compute as large pieces as the resident ones.
-  FitRequest r = request({Mode::lora, "h200", 24_GB, 64_GB}, small);
+  fit::Request r = request({Mode::lora, "h200", 24_GB, 64_GB}, small);
   EXPECT_LE(planned(r).seconds_per_step(), 1.03 * resident_seconds(r, 0));
   r = request({Mode::lora, "h200", Bytes{6'500'000'000}, 60_GB}, large);
   r.backend.deterministic = false;
@@ -363,8 +373,8 @@ TEST(Fit, TakesTheLargestPiecesOfWorkThatFit) {
   EXPECT_LE(planned(r).seconds_per_step(), 1.15 * resident_seconds(r, 8));
   // Chunks would not make this one smaller: its peak is in attention.
   r = request({Mode::infer, "h200", 4_GB, 64_GB}, large);
-  r.job.batches[0] = {.latents = {large, large}, .timestep_rows = 2};
-  const PlannedRun pair = planned(r);
+  job_of(r).dit.batches[0] = {.latents = {large, large}, .timestep_rows = 2};
+  const fit::PlannedRun pair = planned(r);
   EXPECT_EQ(pair.policy.chunk_tokens, 0);
   EXPECT_LE(pair.seconds_per_step(), 1.01 * resident_seconds(r, 0));
 }
@@ -373,10 +383,10 @@ TEST(Fit, TakesTheLargestPiecesOfWorkThatFit) {
 // no weights, and the forward pass brings two blocks less.
 TEST(Streaming, ACopyIsOnlyWaitedForWhereTheLinkIsTooSlow) {
   const LatentSize small = {.frames = 7, .height = 64, .width = 64};
-  FitRequest r = request({Mode::infer, "h200", {}, {}}, small);
-  r.job.batches[0] = {.latents = {small, small}, .timestep_rows = 2};
+  fit::Request r = request({Mode::infer, "h200", {}, {}}, small);
+  job_of(r).dit.batches[0] = {.latents = {small, small}, .timestep_rows = 2};
   const MemoryPolicy streamed = {.slots = 2, .home = WeightHome::host};
-  const PredictedTime pair = plan_run(r, streamed).step_time();
+  const PredictedTime pair = fit::plan_run(r, streamed).main_program();
   EXPECT_LT(pair.exposed_stall, 1e-3);
   EXPECT_LE(pair.seconds, 1.01 * pair.busy[static_cast<std::size_t>(Lane::compute)]);
   // A forward pass of one sample takes less time than its weights, and nothing is lost beside it: a
@@ -386,9 +396,9 @@ TEST(Streaming, ACopyIsOnlyWaitedForWhereTheLinkIsTooSlow) {
                           .home = WeightHome::host,
                           .activations = Activations::attention_kept};
   r = request({Mode::infer, "h200", {}, {}}, small);
-  const PredictedTime forward = plan_run(r, p).step_time();
+  const PredictedTime forward = fit::plan_run(r, p).main_program();
   r = request({Mode::lora, "h200", {}, {}}, small);
-  const PredictedTime lora = plan_run(r, p).step_time();
+  const PredictedTime lora = fit::plan_run(r, p).main_program();
   EXPECT_LE(lora.exposed_stall, forward.exposed_stall);
   EXPECT_LE(lora.seconds,
             1.001 * (lora.busy[static_cast<std::size_t>(Lane::compute)] + forward.exposed_stall));
@@ -396,15 +406,16 @@ TEST(Streaming, ACopyIsOnlyWaitedForWhereTheLinkIsTooSlow) {
 
 // A block's gradients go to the host while the next block computes, whose own take their places.
 TEST(Streaming, GradientsLeaveBesideTheNextBlock) {
-  FitRequest r = request({Mode::full, "h200", {}, {}}, {.frames = 21, .height = 60, .width = 104});
-  r.job.config.layers = 6;
-  r.experts = {planned_groups(r.job.config, DType::bf16)};
+  fit::Request r =
+      request({Mode::full, "h200", {}, {}}, {.frames = 21, .height = 60, .width = 104});
+  job_of(r).dit.config.layers = 6;
+  job_of(r).experts = {planned_groups(job_of(r).dit.config, DType::bf16)};
   const MemoryPolicy p = {.slots = 2,
                           .home = WeightHome::host,
                           .activations = Activations::attention_kept,
                           .heads_per_group = 8};
-  const PlannedRun run = plan_run(r, p);
-  const PredictedTime& step = run.step_time();
+  const fit::PlannedRun run = fit::plan_run(r, p);
+  const PredictedTime& step = run.main_program();
   const double leaving = step.busy[static_cast<std::size_t>(Lane::download)];
   EXPECT_GT(leaving, 0.1);  // 8.4 GB
   EXPECT_LT(step.exposed_stall, 0.15 * leaving);
@@ -414,27 +425,27 @@ TEST(Streaming, GradientsLeaveBesideTheNextBlock) {
 class StateOnDisk : public ::testing::Test {
  protected:
   StateOnDisk() {
-    request_.job.config.layers = 12;
-    request_.experts = {planned_groups(request_.job.config, DType::bf16)};
+    job_of(request_).dit.config.layers = 12;
+    job_of(request_).experts = {planned_groups(job_of(request_).dit.config, DType::bf16)};
   }
-  std::variant<PlannedRun, Refusal> with_disk(Bytes disk) {
+  fit::Outcome with_disk(Bytes disk) {
     request_.budget.disk = disk;
-    return fit(request_);
+    return fit::find_plan(request_);
   }
 
-  FitRequest request_ =
+  fit::Request request_ =
       request({Mode::full, "rtx4090", 16_GB, 32_GB}, {.frames = 1, .height = 32, .width = 32});
 };
 
 TEST_F(StateOnDisk, IsUsedWhereMemoryIsTooSmallAndForNoMoreThanItTakes) {
   ASSERT_TRUE(std::holds_alternative<Refusal>(with_disk({})));
   const auto outcome = with_disk(200_GB);
-  ASSERT_TRUE(std::holds_alternative<PlannedRun>(outcome));
-  const auto& run = std::get<PlannedRun>(outcome);
+  ASSERT_TRUE(std::holds_alternative<fit::PlannedRun>(outcome));
+  const auto& run = std::get<fit::PlannedRun>(outcome);
   const Bytes used = run.needed(Tier::disk);
-  EXPECT_TRUE(shortages(request_, run).empty());
+  EXPECT_TRUE(fit::shortages(request_, run).empty());
   EXPECT_GT(run.policy.disk_state_groups, 0);
-  EXPECT_LT(run.policy.disk_state_groups, group_count(request_.job.config));
+  EXPECT_LT(run.policy.disk_state_groups, group_count(job_of(request_).dit.config));
   // Reading and writing it is what the update takes.
   const auto update = static_cast<std::size_t>(run.set.program_index("update"));
   EXPECT_GE(run.times[update].seconds,
@@ -442,25 +453,25 @@ TEST_F(StateOnDisk, IsUsedWhereMemoryIsTooSmallAndForNoMoreThanItTakes) {
   EXPECT_LE(run.times[update].seconds,
             2.3 * static_cast<double>(used.count) / request_.profile.disk_bandwidth);
   // A block's state takes 4 GB. Not one less would do, nor is any used where there is memory.
-  EXPECT_TRUE(std::holds_alternative<PlannedRun>(with_disk(used + 5_GB)));
+  EXPECT_TRUE(std::holds_alternative<fit::PlannedRun>(with_disk(used + 5_GB)));
   EXPECT_TRUE(std::holds_alternative<Refusal>(with_disk(used - 5_GB)));
   request_.budget.host = 100_GB;
-  EXPECT_EQ(std::get<PlannedRun>(with_disk(200_GB)).needed(Tier::disk), Bytes{});
+  EXPECT_EQ(std::get<fit::PlannedRun>(with_disk(200_GB)).needed(Tier::disk), Bytes{});
 }
 
 TEST_F(StateOnDisk, IsAdvisedWithSpaceThatIsEnough) {
   const auto refused = std::get<Refusal>(with_disk({}));
   const auto change = state_on_disk(request_);
   ASSERT_TRUE(change.has_value());
-  const std::vector<PlannedChange> planned = try_changes(request_, refused, {*change});
+  const std::vector<PlannedChange> planned = fit::try_changes(request_, refused, {*change});
   ASSERT_EQ(planned.size(), 1u);
   EXPECT_TRUE(planned[0].fits);
   EXPECT_GT(planned[0].frees_host, 20_GB);
   EXPECT_GT(planned[0].needed[2], 10_GB);
   change->apply(request_);
-  EXPECT_TRUE(std::holds_alternative<PlannedRun>(fit(request_)));
+  EXPECT_TRUE(std::holds_alternative<fit::PlannedRun>(fit::find_plan(request_)));
   EXPECT_FALSE(state_on_disk(request_).has_value());
-  request_.job.mode = Mode::lora;
+  job_of(request_).dit.mode = Mode::lora;
   request_.budget.disk = {};
   EXPECT_FALSE(state_on_disk(request_).has_value());
 }

@@ -1,4 +1,4 @@
-#include "models/wan_vae/fit.h"
+#include "fit/fit.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "models/wan_vae/fit_job.h"
 
 namespace ballast::wan_vae {
 namespace {
@@ -47,38 +48,53 @@ TEST(VaeLayers, ReleasedModelsHaveTheirTensorsAndParameters) {
   }
 }
 
-FitRequest request(int preset, bool decode, std::int64_t height, std::int64_t width) {
+FitJob job(int preset, bool decode, std::int64_t height, std::int64_t width,
+           DType dtype = DType::bf16) {
   const Config& c = presets()[static_cast<std::size_t>(preset)];
   const std::int64_t side = c.pixels_per_latent();
-  FitRequest r;
-  r.job = {.config = c,
+  using Units = std::vector<StoredUnit>;
+  return {{.config = c,
            .encode = !decode,
            .decode = decode,
            .height = height / side,
            .width = width / side,
-           .dtype = DType::bf16};
-  (decode ? r.decoder : r.encoder) = planned_units(decode ? decoder(c) : encoder(c), DType::f32);
+           .dtype = dtype},
+          decode ? Units() : planned_units(encoder(c), DType::f32),
+          decode ? planned_units(decoder(c), DType::f32) : Units()};
+}
+
+fit::Request request(FitJob job) {
+  fit::Request r;
+  r.job = std::move(job);
   r.backend = {.device = Device::cuda};
   r.profile = *find_profile("h200");
+  r.budget = {.gpu = kUnlimited, .host = kUnlimited, .disk = {}};
   return r;
+}
+
+bool is_refused(const fit::Request& r) {
+  return std::holds_alternative<Refusal>(fit::find_plan(r));
 }
 
 TEST(VaeFit, LargeClipsDecodeInSmallBudgets) {
   const std::uint64_t GB = 1000000000;
   for (const auto& [preset, height, width, budget] :
        {std::tuple(0, 480, 832, 3 * GB), std::tuple(1, 704, 1280, 5 * GB)}) {
-    FitRequest r = request(preset, true, height, width);
-    const auto free = fit(r);
-    ASSERT_TRUE(std::holds_alternative<PlannedVae>(free));
-    EXPECT_EQ(std::get<PlannedVae>(free).policy, Policy());
-    EXPECT_GT(std::get<PlannedVae>(free).device.count, budget);
+    fit::Request r = request(job(preset, true, height, width));
+    const auto free = fit::find_plan(r);
+    const auto* whole = std::get_if<fit::PlannedRun>(&free);
+    ASSERT_TRUE(whole);
+    EXPECT_EQ(policy_of(*whole), Policy());
+    EXPECT_EQ(policy_text(*whole), "resident");
+    EXPECT_GT(whole->needed(Tier::device).count, budget);
     r.budget.gpu = Bytes{budget};
-    const auto small = fit(r);
-    ASSERT_TRUE(std::holds_alternative<PlannedVae>(small)) << preset;
-    EXPECT_LE(std::get<PlannedVae>(small).device.count, budget);
-    EXPECT_EQ(std::get<PlannedVae>(small).policy.bands, 1);
+    const auto outcome = fit::find_plan(r);
+    const auto* small = std::get_if<fit::PlannedRun>(&outcome);
+    ASSERT_TRUE(small) << preset;
+    EXPECT_LE(small->needed(Tier::device).count, budget);
+    EXPECT_EQ(policy_of(*small).bands, 1);
     // What waits in host memory comes while the convolution before its own computes.
-    EXPECT_LE(std::get<PlannedVae>(small).seconds, 1.15 * std::get<PlannedVae>(free).seconds);
+    EXPECT_LE(small->seconds_per_step(), 1.15 * whole->seconds_per_step());
   }
 }
 
@@ -91,52 +107,85 @@ TEST(VaeFit, TakesBandsWhereNothingElseFits) {
         std::tuple(1, false, DType::bf16, 704, 1280, 1800 * MB),
         std::tuple(0, true, DType::f32, 480, 832, 1700 * MB),
         std::tuple(1, false, DType::f32, 704, 1280, 3000 * MB)}) {
-    FitRequest r = request(preset, decode, height, width);
-    r.job.dtype = dtype;
+    fit::Request r = request(job(preset, decode, height, width, dtype));
     r.budget.gpu = Bytes{budget};
-    const auto small = fit(r);
-    ASSERT_TRUE(std::holds_alternative<PlannedVae>(small)) << preset << decode;
-    const PlannedVae& p = std::get<PlannedVae>(small);
-    EXPECT_LE(p.device.count, budget);
-    EXPECT_GT(p.policy.bands, 1);
-    EXPECT_THAT(policy_text(p), testing::HasSubstr("computed twice"));
+    const auto small = fit::find_plan(r);
+    const auto* p = std::get_if<fit::PlannedRun>(&small);
+    ASSERT_TRUE(p) << preset << decode;
+    EXPECT_LE(p->needed(Tier::device).count, budget);
+    EXPECT_GT(policy_of(*p).bands, 1);
+    EXPECT_THAT(policy_text(*p), testing::HasSubstr("computed twice"));
     // Nothing without them would have done.
-    Policy lean = {.slices = decode,
-                   .streamed_units = ~std::size_t{},
-                   .hosted_histories = decode ? FrameCaches::kDecoder : FrameCaches::kEncoder};
-    r.policy = lean;
-    EXPECT_TRUE(std::holds_alternative<Refusal>(fit(r))) << preset << decode;
+    const Policy lean = {
+        .slices = decode,
+        .streamed_units = ~std::size_t{},
+        .hosted_histories = decode ? FrameCaches::kDecoder : FrameCaches::kEncoder};
+    r.policy = job_of(r).choose(lean);
+    EXPECT_TRUE(is_refused(r)) << preset << decode;
   }
 }
 
 // There is one memory: nothing is gained by what waits on the host.
 TEST(VaeFit, TakesBandsOnTheCpu) {
-  FitRequest r = request(0, false, 480, 832);
+  fit::Request r = request(job(0, false, 480, 832));
+  job_of(r).shares_ram = true;
   r.backend = {};
   r.profile = {};
-  const Bytes whole = std::get<PlannedVae>(fit(r)).host;
+  const Bytes whole = std::get<fit::PlannedRun>(fit::find_plan(r)).needed_ram();
   r.budget.host = Bytes{whole.count * 9 / 10};
-  const auto small = fit(r);
-  ASSERT_TRUE(std::holds_alternative<PlannedVae>(small));
-  EXPECT_LE(std::get<PlannedVae>(small).host, r.budget.host);
-  EXPECT_EQ(std::get<PlannedVae>(small).policy, Policy{.bands = 2});
+  const auto small = fit::find_plan(r);
+  const auto* p = std::get_if<fit::PlannedRun>(&small);
+  ASSERT_TRUE(p);
+  EXPECT_LE(p->needed_ram(), r.budget.host);
+  EXPECT_EQ(policy_of(*p), Policy{.bands = 2});
+}
+
+// Of the last frames as many wait there as RAM has room for, where neither memory has room for all.
+TEST(VaeFit, KeepsOnTheDeviceWhatRamHasNoRoomFor) {
+  fit::Request r = request(job(1, false, 704, 1280));
+  const auto needs = [&](int histories) {
+    fit::Request fixed = r;
+    fixed.policy = job_of(fixed).choose({.hosted_histories = histories});
+    auto run = std::get<fit::PlannedRun>(fit::find_plan(fixed));
+    EXPECT_EQ(policy_of(run).hosted_histories, histories);
+    return run;
+  };
+  const fit::PlannedRun some = needs(8), all = needs(FrameCaches::kEncoder);
+  r.budget.gpu = some.needed(Tier::device);
+  r.budget.host = some.needed(Tier::host);
+  ASSERT_GT(all.needed(Tier::host), r.budget.host);
+  const auto outcome = fit::find_plan(r);
+  const auto* found = std::get_if<fit::PlannedRun>(&outcome);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(policy_of(*found).bands, 1);
+  EXPECT_LE(found->seconds_per_step(), some.seconds_per_step());
+}
+
+TEST(VaeFit, PlansThePolicyThatIsAskedFor) {
+  for (const Policy& policy :
+       {Policy(), Policy{.slices = true, .streamed_units = 3, .hosted_histories = 7, .bands = 2},
+        Policy{.slices = true, .streamed_units = ~std::size_t{}, .hosted_histories = 32}}) {
+    fit::Request r = request(job(0, true, 480, 832));
+    r.policy = job_of(r).choose(policy);
+    const auto run = std::get<fit::PlannedRun>(fit::find_plan(r));
+    EXPECT_EQ(policy_of(run), policy) << policy_text(run);
+    EXPECT_EQ(run.policy.name, policy_text(run));
+  }
 }
 
 TEST(VaeFit, RefusesMoreBandsThanThereAreRowsFor) {
-  FitRequest r = request(0, true, 64, 64);
-  r.policy = Policy{.bands = 9};
-  EXPECT_THROW(fit(r), Error);
+  EXPECT_THROW(job(0, true, 64, 64).choose({.bands = 9}), Error);
 }
 
 TEST(VaeFit, SaysWhatTheLeanestPolicyNeeds) {
-  FitRequest r = request(0, true, 480, 832);
+  fit::Request r = request(job(0, true, 480, 832));
   r.budget.gpu = Bytes{600000000};
-  const auto none = fit(r);
+  const auto none = fit::find_plan(r);
   ASSERT_TRUE(std::holds_alternative<Refusal>(none));
   const Refusal& refusal = std::get<Refusal>(none);
   ASSERT_EQ(refusal.shortages.size(), 1u);
   r.budget.gpu = refusal.shortages[0].needed;
-  EXPECT_TRUE(std::holds_alternative<PlannedVae>(fit(r)));
+  EXPECT_FALSE(is_refused(r));
 }
 
 TEST(VaeConfig, RefusesFrameCountsThatHaveNoLatents) {

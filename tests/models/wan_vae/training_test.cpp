@@ -6,7 +6,8 @@
 #include <map>
 #include <random>
 
-#include "models/wan_vae/training_fit.h"
+#include "fit/fit.h"
+#include "models/wan_vae/training_fit_job.h"
 #include "ops/sgemm.h"
 #include "plan/runner.h"
 #include "tests/support/allocation_hook.h"
@@ -202,23 +203,26 @@ TEST_F(VaeTraining, InBfloat16GoesTheWayOfFloat32OnItsMasters) {
 TEST_F(VaeTraining, TakesCheckpointingWhereMemoryIsShortAndIsRefusedWithLess) {
   const Config c = tiny_vae(Generation::wan21);
   const auto planned = [&](Bytes ram, std::optional<bool> checkpointing) {
-    return fit_training({.job = {.config = c, .clips = {{3, 8, 8}}},
-                         .checkpointing = checkpointing,
-                         .encoder = planned_units(encoder(c), DType::f32),
-                         .decoder = planned_units(decoder(c), DType::f32),
-                         .backend = {.threads = 1},
-                         .profile = {},
-                         .budget = {.gpu = {}, .host = ram, .disk = {}}});
+    fit::Request r;
+    r.job =
+        TrainingFitJob({.config = c, .clips = {{3, 8, 8}}}, planned_units(encoder(c), DType::f32),
+                       planned_units(decoder(c), DType::f32));
+    r.backend = {.threads = 1};
+    r.budget = {.gpu = kUnlimited, .host = ram, .disk = {}};
+    if (checkpointing) r.policy = training_policy(*checkpointing);
+    return fit::find_plan(r);
   };
-  const auto free = std::get<PlannedTraining>(planned({}, {}));
-  const auto lean = std::get<PlannedTraining>(planned({}, true));
-  EXPECT_FALSE(free.checkpointing);
-  EXPECT_LT(lean.host, free.host);
-  EXPECT_TRUE(std::get<PlannedTraining>(planned(lean.host, {})).checkpointing);
-  const auto refused = planned(lean.host - Bytes{1}, {});
+  const auto free = std::get<fit::PlannedRun>(planned(kUnlimited, {}));
+  const auto lean = std::get<fit::PlannedRun>(planned(kUnlimited, true));
+  EXPECT_FALSE(checkpoints(free.policy));
+  EXPECT_TRUE(checkpoints(lean.policy));
+  const Bytes least = lean.needed_ram();
+  EXPECT_LT(least, free.needed_ram());
+  EXPECT_TRUE(checkpoints(std::get<fit::PlannedRun>(planned(least, {})).policy));
+  const auto refused = planned(least - Bytes{1}, {});
   ASSERT_TRUE(std::holds_alternative<Refusal>(refused));
-  EXPECT_EQ(std::get<Refusal>(refused).shortages.front().needed, lean.host);
-  EXPECT_TRUE(std::holds_alternative<Refusal>(planned(lean.host, false)));
+  EXPECT_EQ(std::get<Refusal>(refused).shortages.front().needed, least);
+  EXPECT_TRUE(std::holds_alternative<Refusal>(planned(least, false)));
 }
 
 }  // namespace

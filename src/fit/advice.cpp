@@ -1,0 +1,251 @@
+#include "fit/advice.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "core/thread_pool.h"
+#include "fit/bounds.h"
+#include "memory/machine.h"
+
+namespace ballast::fit {
+namespace {
+
+Bytes less(Bytes before, Bytes after) { return before > after ? before - after : Bytes{}; }
+
+// As things are: what the refusal speaks of.
+struct Now {
+  const Request& request;
+  const Refusal& refusal;
+  MemoryPolicy policy;
+};
+
+Bytes missing_with(const Budget& budget, const Now& now) {
+  const auto& [device, host, disk] = now.refusal.needed;
+  const bool shared = now.request.backend.device == Device::cpu;
+  return less(device, budget.gpu) + less(shared ? device + host : host, budget.host) +
+         less(disk, budget.disk);
+}
+
+// known: of what the change makes of the job.
+PlannedChange planned(const Now& now, const Change& change, KnownNeeds& known) {
+  Request r = now.request;
+  change.apply(r);
+  PlannedChange p;
+  p.text = change.text;
+  const auto compare = [&](Bytes lean_device, Bytes lean_host) {
+    const double before = now.refusal.seconds_per_step;
+    p.step_factor = before > 0 ? p.step_seconds / before : 0;
+    p.frees_device = less(now.refusal.needed[0], lean_device);
+    p.frees_host = less(now.refusal.needed[1], lean_host);
+  };
+  // The same plan as now, measured against another budget that is not enough for it.
+  if (change.budget_only && !r.policy && missing_with(r.budget, now).count > 0 &&
+      !may_fit(r, known) && closest_policy(r, known) == now.policy) {
+    p.needed = now.refusal.needed;
+    p.missing = missing_with(r.budget, now);
+    p.step_seconds = now.refusal.seconds_per_step;
+    return p;
+  }
+  const auto outcome = find_plan(r, known);
+  if (const auto* run = std::get_if<PlannedRun>(&outcome)) {
+    p.fits = true;
+    for (const Tier t : kTiers) p.needed[static_cast<std::size_t>(t)] = run->needed(t);
+    p.step_seconds = run->seconds_per_step();
+    if (change.budget_only) {
+      compare(now.refusal.needed[0], now.refusal.needed[1]);
+    } else {
+      const MemoryPolicy closest = closest_policy(r, known);
+      const bool one_kind = r.job->kinds() == r.job->heaviest()->kinds();
+      const LeastNeeds lean = one_kind ? known.of(r, closest) : least_needs(r, closest);
+      compare(lean.device, lean.host);
+    }
+  } else {
+    const auto& refusal = std::get<Refusal>(outcome);
+    p.needed = refusal.needed;
+    p.missing = excess(refusal.shortages);
+    p.step_seconds = refusal.seconds_per_step;
+    compare(p.needed[0], p.needed[1]);
+  }
+  return p;
+}
+
+void rank(std::vector<PlannedChange>& all) {
+  std::ranges::stable_sort(all, [](const PlannedChange& a, const PlannedChange& b) {
+    return std::tuple(!a.fits, a.missing, a.step_seconds) <
+           std::tuple(!b.fits, b.missing, b.step_seconds);
+  });
+}
+
+// Pairs are tried among those that come closest.
+constexpr std::size_t kPairedChanges = 4;
+
+// A search for a plan of a 14B model takes up to 220 MB: on a machine that is short of memory,
+// which a refusal is about, they must not be what is too much.
+int plans_at_once(std::size_t wanted) {
+  const Machine m = read_machine();
+  const std::uint64_t room = available_memory(m).value_or(Bytes{}).count / (512ull << 20);
+  return static_cast<int>(std::clamp<std::uint64_t>(
+      std::min<std::uint64_t>({room, static_cast<std::uint64_t>(usable_cpus(m)), wanted}), 1, 8));
+}
+
+// Changes do not ask for each other: as many are planned at once as there are processors. Those of
+// the budget alone follow each other on one, and share what is known of the job.
+class Trial {
+ public:
+  Trial(const Request& request, const Refusal& refusal, const std::function<void()>& tried,
+        KnownNeeds known)
+      : known_(std::move(known)),
+        now_{request, refusal, closest_policy(request, known_)},
+        tried_(tried) {}
+
+  // only_fitting: of those that do not fit nothing is said.
+  std::vector<std::optional<PlannedChange>> of(const std::vector<Change>& changes,
+                                               bool only_fitting) {
+    std::vector<std::vector<std::size_t>> tasks(1);
+    for (std::size_t i = 0; i < changes.size(); ++i) {
+      if (changes[i].budget_only) {
+        tasks.front().push_back(i);
+      } else {
+        tasks.push_back({i});
+      }
+    }
+    std::vector<std::optional<PlannedChange>> all(changes.size());
+    ThreadPool pool(plans_at_once(tasks.size()));
+    pool.parallel(std::ssize(tasks), [&](std::int64_t task, int) {
+      for (const std::size_t i : tasks[static_cast<std::size_t>(task)]) {
+        KnownNeeds anew;
+        all[i] = plan(changes[i], changes[i].budget_only ? known_ : anew, only_fitting);
+      }
+    });
+    return all;
+  }
+
+ private:
+  std::optional<PlannedChange> plan(const Change& change, KnownNeeds& known, bool only_fitting) {
+    if (only_fitting) {
+      Request r = now_.request;
+      change.apply(r);
+      if (!r.policy && !may_fit(r, known)) return std::nullopt;
+    }
+    PlannedChange p = planned(now_, change, known);
+    const std::lock_guard one(mutex_);
+    if (tried_) tried_();
+    return p.fits || !only_fitting ? std::optional(std::move(p)) : std::nullopt;
+  }
+
+  KnownNeeds known_;  // of the job as it is
+  const Now now_;
+  const std::function<void()>& tried_;
+  std::mutex mutex_;
+};
+
+std::vector<PlannedChange> ranked(std::vector<std::optional<PlannedChange>> answers) {
+  std::vector<PlannedChange> all;
+  for (auto& p : answers) {
+    if (p) all.push_back(std::move(*p));
+  }
+  rank(all);
+  return all;
+}
+
+}  // namespace
+
+std::string joined_texts(const std::string& a, const std::string& b) {
+  return a + (a.starts_with("--") && b.starts_with("--") ? " " : " and ") + b;
+}
+
+std::vector<Change> larger_budgets(const Refusal& refusal, bool ram_bounds_all,
+                                   const BudgetWord& word) {
+  std::vector<Change> all;
+  for (const Shortage& s : refusal.shortages) {
+    if (ram_bounds_all && s.tier == Tier::device) continue;  // so is the RAM, by more
+    const std::uint64_t megabytes = megabytes_for(s.needed);
+    const auto raise = [tier = s.tier, megabytes, ram_bounds_all](Request& r) {
+      Bytes& b = tier == Tier::device ? r.budget.gpu
+                 : tier == Tier::host ? r.budget.host
+                                      : r.budget.disk;
+      b = Bytes{megabytes * kMegabyte};
+      if (ram_bounds_all && tier == Tier::host) r.budget.gpu = b;
+    };
+    all.push_back({.text = word(s.tier, megabytes), .apply = raise, .budget_only = true});
+  }
+  return all;
+}
+
+std::vector<Change> larger_budgets(const Refusal& refusal, bool ram_bounds_all,
+                                   const Budget& budget) {
+  return larger_budgets(refusal, ram_bounds_all, [&](Tier tier, std::uint64_t megabytes) {
+    return larger_budget(budget, tier, megabytes);
+  });
+}
+
+std::optional<Change> state_on_disk(const Request& request) {
+  const Job& job = *request.job;
+  if (request.policy || request.switches.any() || !job.may_keep_state_on_disk())
+    return std::nullopt;
+  const Request search = heaviest(request);
+  const LeastNeeds needs = least_needs(search, lean_policies(search, job.group_count()).front());
+  if (needs.disk <= request.budget.disk) return std::nullopt;
+  const std::uint64_t megabytes = megabytes_for(needs.disk);
+  return Change{.text = budget_flag(Tier::disk, megabytes),
+                .apply = [megabytes](Request& r) { r.budget.disk = Bytes{megabytes * kMegabyte}; }};
+}
+
+std::int64_t largest_fitting(
+    std::int64_t most, const Request& request,
+    const std::function<std::function<void(Request&)>(std::int64_t)>& change) {
+  std::int64_t low = 0, high = most + 1;  // fits below low, not from high on
+  while (low < high) {
+    const std::int64_t middle = (low + high) / 2;
+    Request r = request;
+    change(middle)(r);
+    KnownNeeds known;
+    if (may_fit(r, known)) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return std::max<std::int64_t>(0, low - 1);
+}
+
+std::vector<PlannedChange> try_changes(const Request& request, const Refusal& refusal,
+                                       const std::vector<Change>& changes,
+                                       const std::function<void()>& tried, KnownNeeds known) {
+  Trial trial(request, refusal, tried, std::move(known));
+  std::vector<PlannedChange> all = ranked(trial.of(changes, false));
+  if (all.empty() || all.front().fits) return all;
+
+  std::vector<const Change*> best;
+  for (std::size_t i = 0; i < std::min(all.size(), kPairedChanges); ++i) {
+    best.push_back(&*std::ranges::find(changes, all[i].text, &Change::text));
+  }
+  std::vector<Change> both;
+  const auto pair = [&](const Change& a, const Change& b) {
+    const auto same = [&](const Change& c) {
+      return c.text == joined_texts(a.text, b.text) || c.text == joined_texts(b.text, a.text);
+    };
+    if (std::ranges::any_of(both, same)) return;
+    both.push_back({.text = joined_texts(a.text, b.text),
+                    .apply =
+                        [&a, &b](Request& r) {
+                          a.apply(r);
+                          b.apply(r);
+                        },
+                    .budget_only = a.budget_only && b.budget_only});
+  };
+  // What is short, together: it helps whatever comes closest.
+  std::vector<const Change*> budgets;
+  for (const Change& c : changes) {
+    if (c.budget_only) budgets.push_back(&c);
+  }
+  if (budgets.size() == 2) pair(*budgets[0], *budgets[1]);
+  for (std::size_t i = 0; i < best.size(); ++i) {
+    for (std::size_t j = i + 1; j < best.size(); ++j) pair(*best[i], *best[j]);
+  }
+  const std::vector<PlannedChange> pairs = ranked(trial.of(both, true));
+  all.insert(all.begin(), pairs.begin(), pairs.end());
+  return all;
+}
+
+}  // namespace ballast::fit

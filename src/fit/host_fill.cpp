@@ -1,0 +1,244 @@
+#include "fit/host_fill.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "fit/fill.h"
+#include "fit/needs.h"
+#include "fit/search.h"
+#include "nn/block_weights.h"
+#include "nn/staging_ring.h"
+
+namespace ballast::fit {
+namespace {
+
+// For how much of its time a program that is run again and again computes nothing.
+double waiting_share(const PlannedRun& run) {
+  double most = 0;
+  for (std::size_t p = 0; p < run.times.size(); ++p) {
+    const PredictedTime& time = run.times[p];
+    if (time.seconds <= 0 || run.set.programs[p].name.starts_with("load")) continue;
+    most = std::max(most, time.exposed_stall / time.seconds);
+  }
+  return most;
+}
+
+// The groups that do not stay, by what they take in host memory.
+class Streamed {
+ public:
+  Streamed(const Request& request, const MemoryPolicy& policy) {
+    const std::span<const WeightGroup> groups = request.job->groups();
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      const auto i = static_cast<std::int64_t>(g);
+      if (evenly_chosen(i, std::ssize(groups), policy.resident_groups)) continue;
+      bytes_.push_back(BlockWeights::streamed_bytes(groups[g], request.job->format()));
+    }
+  }
+  int count() const { return static_cast<int>(bytes_.size()); }
+  Bytes of(int n) const {  // evenly spaced ones
+    Bytes sum;
+    for (int i = 0; i < count(); ++i) {
+      if (evenly_chosen(i, count(), n)) sum += bytes_[static_cast<std::size_t>(i)];
+    }
+    return sum;
+  }
+  int in(Bytes room) const {
+    int n = count();
+    while (n > 0 && of(n) > room) --n;
+    return n;
+  }
+
+ private:
+  std::vector<Bytes> bytes_;
+};
+
+// While a step computes with what stands in its slots, the disk has nowhere to read to but the
+// ring, which takes what no block has room in.
+constexpr int kMostBuffers = 160;  // with the usual ones a block of the 14B model
+int more_buffers(Bytes left) {
+  constexpr Bytes kNotKnown{16u << 20};  // what recordings may take more
+  const Bytes sure = left - std::min(left, kNotKnown);
+  return static_cast<int>(
+      std::min<std::uint64_t>(kMostBuffers, sure.count / StagingRing::kStreaming.buffer));
+}
+
+// What a step takes where a larger ring leaves nothing but its busiest lane; no less.
+double soonest_with_ring(const PlannedRun& run) {
+  const PredictedTime& step = run.main_program();
+  const double reads = step.busy[static_cast<std::size_t>(Lane::disk)];
+  const double busiest = std::max(reads / kIntoALargeRing, std::ranges::max(step.busy));
+  return run.seconds_per_step() - step.seconds + busiest;
+}
+
+// To the device.
+bool streams_from_disk(const Request& r, const MemoryPolicy& p) {
+  return p.slots > 0 && p.home == WeightHome::disk && !r.job->stays_in_host_memory(p);
+}
+
+// A plan whose streamed groups all come from disk.
+struct Start {
+  MemoryPolicy policy;
+  Bytes host;  // that it needs
+};
+
+// The fastest of the plans that it fills, which begin with one that fits.
+class HostFill {
+ public:
+  HostFill(const Request& request, PlannedRun lean, KnownNeeds& known)
+      : request_(request), known_(known), waiting_(waiting_share(lean)), best_(std::move(lean)) {
+    note_for_ring(best_, 1);
+  }
+
+  PlannedRun run() {
+    const Start first = start_at(best_);
+    fill(first);
+    // A plan found so may stream more groups than was thought of, and have more to read: then one
+    // more is looked for, with what it showed.
+    constexpr double kClearlyLess = 0.9;
+    if (const auto second = start_with_less_to_read(first)) {
+      fill(*second);
+      if (share_in_host(*second) < kClearlyLess * share_in_host(first)) {
+        const auto third = start_with_less_to_read(*second);
+        if (third && third->policy != first.policy) fill(*third);
+      }
+    }
+    add_ring();
+    return std::move(best_);
+  }
+
+ private:
+  Start start_at(const PlannedRun& run) const {
+    const bool shared = request_.backend.device == Device::cpu;
+    return {run.policy, run.needed(Tier::host) + (shared ? run.needed(Tier::device) : Bytes{})};
+  }
+  Bytes room_beside(const Start& s) const {
+    return request_.budget.host - std::min(s.host, request_.budget.host);
+  }
+
+  // Whether a step that waits for the disk gains by n groups that come from host memory instead.
+  bool worthwhile(const Streamed& all, int n) const {
+    constexpr double kOfAStep = 0.02;  // no plan is made for less
+    return n > 0 && static_cast<double>(n) / all.count() * waiting_ >= kOfAStep;
+  }
+
+  // What blocks keep until their backward pass waits in host memory as well: attention that is
+  // computed again leaves its place to weights. That it takes longer is surer than what it gains.
+  void fill(const Start& start) {
+    constexpr double kSurelyFaster = 0.99;
+    const Streamed all(request_, start.policy);
+    MemoryPolicy again = start.policy;
+    again.activations = Activations::recomputed;
+    const Bytes kept = kept_at_least(request_, start.policy).host;
+    const Bytes more = kept - std::min(kept, kept_at_least(request_, again).host);
+    const Bytes room = room_beside(start);
+    const int n = all.in(room), with_more = all.in(room + more);
+    if (worthwhile(all, n)) consider(with_host_groups(start.policy, all, n), 1);
+    if (worthwhile(all, with_more - n)) {
+      consider(with_host_groups(again, all, with_more), kSurelyFaster);
+    }
+  }
+
+  void consider(std::optional<PlannedRun> run, double share) {
+    if (!run) return;
+    note_for_ring(*run, share);
+    if (run->seconds_per_step() < share * best_.seconds_per_step()) best_ = std::move(*run);
+  }
+
+  void note_for_ring(const PlannedRun& run, double share) {
+    may_have_ring_.push_back(
+        {run.policy, room_beside(start_at(run)), soonest_with_ring(run), share});
+  }
+
+  // A ring in what is left, or in the place of one group more.
+  void add_ring() {
+    constexpr double kLonger = 1.03;  // no plan is made for less
+    std::ranges::sort(may_have_ring_, {}, &Filled::soonest);
+    for (const Filled& f : may_have_ring_) {
+      const Streamed all(request_, f.policy);
+      const int groups = f.policy.host_groups;
+      if (groups + 1 >= all.count()) continue;  // no more than the head comes from disk
+      for (int n = groups; n >= std::max(0, groups - 1); --n) {
+        if (kLonger * f.soonest >= f.share * best_.seconds_per_step()) break;
+        MemoryPolicy policy = f.policy;
+        policy.host_groups = n;
+        policy.more_buffers = more_buffers(f.room + all.of(groups) - all.of(n));
+        if (policy.more_buffers == 0) continue;
+        auto run = complete_if_fits(request_, record(request_, policy));
+        if (run && run->seconds_per_step() < f.share * best_.seconds_per_step()) {
+          best_ = std::move(*run);
+        }
+        if (policy.more_buffers == kMostBuffers) break;
+      }
+    }
+  }
+
+  // n groups from host memory, or as many as the GPU has room for the map of, or one less where
+  // recordings take more than was known, then half as many.
+  std::optional<PlannedRun> with_host_groups(MemoryPolicy policy, const Streamed& all, int n) {
+    for (const int most = n; n > 0;) {
+      policy.host_groups = n;
+      std::vector<Shortage> missing;
+      if (auto run = complete_if_fits(request_, record(request_, policy), &missing)) return run;
+      const Shortage& s = missing.front();
+      if (s.tier == Tier::device) {
+        gpu_was_short_ = true;
+        const std::uint64_t map_of_one = map_of_pinned(all.of(n)).count / static_cast<unsigned>(n);
+        const std::uint64_t over =
+            (s.needed - s.allowed).count / std::max(map_of_one, std::uint64_t{1});
+        n -= 1 + static_cast<int>(std::min<std::uint64_t>(over, static_cast<unsigned>(n)));
+      } else {
+        n = n == most ? n - 1 : n / 2;
+      }
+    }
+    return std::nullopt;
+  }
+
+  // Of the groups that a plan streams.
+  double share_in_host(const Start& s) const {
+    const Streamed all(request_, s.policy);
+    return static_cast<double>(all.in(room_beside(s))) / std::max(1, all.count());
+  }
+
+  // Which plan is the fastest may change when most is not read any more, and one that fills the
+  // GPU's memory to the last megabyte leaves no place for its map of so much of the host's. So a
+  // plan is looked for once more, for a disk that is faster by what need not be read.
+  std::optional<Start> start_with_less_to_read(const Start& start) {
+    constexpr double kMany = 0.25, kAlmostAll = 0.95;
+    const Streamed all(request_, start.policy);
+    const int n = all.in(room_beside(start));
+    const double share = share_in_host(start);
+    if ((share < kMany && !gpu_was_short_) || !worthwhile(all, n)) return std::nullopt;
+    Request relieved = request_;
+    relieved.profile.disk_bandwidth /= 1 - std::min(share, kAlmostAll);
+    relieved.budget.gpu -= std::min(map_of_pinned(all.of(n)), relieved.budget.gpu);
+    const auto run = search_plan(relieved, known_);
+    if (!run || !streams_from_disk(request_, run->policy) || run->policy == start.policy) {
+      return std::nullopt;
+    }
+    return start_at(*run);
+  }
+
+  struct Filled {
+    MemoryPolicy policy;
+    Bytes room;      // that host memory has beside it
+    double soonest;  // with a ring
+    double share;    // of the best one's time that it must take less than
+  };
+
+  const Request& request_;
+  KnownNeeds& known_;
+  const double waiting_;  // share of a step before anything is filled
+  std::vector<Filled> may_have_ring_;
+  bool gpu_was_short_ = false;  // of place for its map of host memory
+  PlannedRun best_;
+};
+
+}  // namespace
+
+PlannedRun fill_host_memory(const Request& request, PlannedRun lean, KnownNeeds& known) {
+  if (!streams_from_disk(request, lean.policy)) return lean;
+  return HostFill(request, std::move(lean), known).run();
+}
+
+}  // namespace ballast::fit

@@ -1,0 +1,182 @@
+#include "models/student/fit_job.h"
+
+#include <algorithm>
+
+namespace ballast::student {
+namespace {
+
+constexpr int kPartsAhead = 3;  // matrices that come ahead of the one in use
+
+}  // namespace
+
+std::string_view name_of(TeacherPlace p) {
+  switch (p) {
+    case TeacherPlace::automatic:
+      return "automatic";
+    case TeacherPlace::device:
+      return "device";
+    case TeacherPlace::host:
+      return "host";
+    case TeacherPlace::disk:
+      return "disk";
+    case TeacherPlace::processors:
+      return "processors";
+  }
+  return "?";
+}
+
+PairJob FitJob::under(const MemoryPolicy& policy) const {
+  PairJob job = pair;
+  job.student.activations = policy.activations;
+  job.student.state_on_host = policy.state_on_host;
+  job.student.heads_per_group = policy.heads_per_group;
+  job.teacher_policy = policy;
+  job.teacher_policy.activations = Activations::kept;
+  job.teacher_policy.state_on_host = false;
+  job.teacher_policy.heads_per_group = 0;
+  job.teacher_policy.offload = false;
+  job.teacher_on_processors = policy.offload;
+  if (policy.offload) {
+    job.teacher_precision = wan::precision_on(Device::cpu);
+    if (policy.home == WeightHome::host) job.teacher_policy = {};  // it is there
+  }
+  return job;
+}
+
+fit::Recording FitJob::record(const MemoryPolicy& policy, const Backend& backend) const {
+  fit::Recording r;
+  r.policy = policy;
+  r.set.backend = backend;
+  // A GPU's queue is filled by one thread; a teacher on the processors has more.
+  if (policy.offload && backend.device == Device::cuda) {
+    r.set.backend.threads = host_threads;
+  }
+  r.set.executable = false;
+  Pair(r.set, under(policy), teacher, profile);
+  std::vector<fit::StepProgram>& step = r.steps.emplace_back();
+  const auto add = [&](const char* name, double runs, bool computes) {
+    if (std::ranges::find(r.set.programs, name, &Program::name) == r.set.programs.end()) return;
+    step.push_back({.name = name, .runs = runs, .computes = computes});
+  };
+  const auto runs = static_cast<double>(pair.student.runs_per_step);
+  add(Student::kZero, 1, false);
+  for (const char* name : {Pair::kBoth, Pair::kTeacher, Student::kStep}) add(name, runs, true);
+  add("grad_norm", 1, false);
+  add("update", 1, false);
+  return r;
+}
+
+std::unique_ptr<fit::Job> FitJob::with_depth(std::int64_t layers) const {
+  auto job = std::make_unique<FitJob>(*this);
+  job->pair.teacher.layers = layers;
+  job->teacher.erase(job->teacher.begin() + wan::block_group(layers), job->teacher.end() - 1);
+  return job;
+}
+
+// Weights of a teacher that stays as a whole.
+Bytes FitJob::kept_at_least(const MemoryPolicy& policy) const {
+  Bytes sum;
+  if (under(policy).teacher_policy.slots > 0) return sum;
+  for (const WeightGroup& g : teacher) {
+    for (const StoredTensor& t : g.tensors) {
+      const bool as_stored = pair.teacher_format == WeightFormat::stored;
+      sum += Bytes{static_cast<std::uint64_t>(t.data.shape.elements()) *
+                   (as_stored ? size_of(t.data.dtype) : 1)};
+    }
+  }
+  return sum;
+}
+
+// Where the teacher's weights may be, fastest first.
+std::vector<MemoryPolicy> FitJob::places() const {
+  std::vector<MemoryPolicy> all;
+  const auto wanted = [&](TeacherPlace p) {
+    return place == TeacherPlace::automatic || place == p;
+  };
+  // Without a GPU it is computed by the processors, where it is, unless it has to be read.
+  if (wanted(TeacherPlace::device) || (!gpu && place != TeacherPlace::disk)) {
+    all.push_back({.name = "auto"});
+  }
+  for (const WeightHome home : {WeightHome::host, WeightHome::disk}) {
+    if (!wanted(home == WeightHome::host ? TeacherPlace::host : TeacherPlace::disk)) continue;
+    all.push_back({.name = "auto", .slots = 2, .home = home});
+    all.push_back({.name = "auto", .slots = 1, .parts = kPartsAhead, .home = home});
+    all.push_back({.name = "auto", .slots = 1, .parts = 1, .home = home});
+  }
+  if (wanted(TeacherPlace::processors) && gpu) {
+    for (const WeightHome home : {WeightHome::host, WeightHome::disk}) {
+      all.push_back({.name = "auto", .slots = 2, .home = home, .offload = true});
+    }
+  }
+  return all;
+}
+
+// What the student may do to need less, leanest last.
+std::vector<MemoryPolicy> FitJob::of_student(MemoryPolicy p) const {
+  std::vector<MemoryPolicy> all;
+  if (!recompute) all.push_back(p);
+  p.activations = Activations::recomputed;
+  all.push_back(p);
+  // Workspaces of attention's backward pass grow with the square of the tokens.
+  p.heads_per_group = std::max<std::int64_t>(1, pair.student.config.num_heads / 8);
+  all.push_back(p);
+  p.state_on_host = true;
+  all.push_back(p);
+  return all;
+}
+
+// A teacher that stays beside a student that keeps all it may is faster than anything else, one
+// that the processors compute is slower.
+std::vector<std::vector<MemoryPolicy>> FitJob::candidates(const fit::Switches&) const {
+  std::vector<std::vector<MemoryPolicy>> all(4);
+  for (const MemoryPolicy& place : places()) {
+    std::size_t list = place.offload ? 3 : place.parts > 0 ? 2 : place.slots > 0 ? 1 : 0;
+    for (MemoryPolicy& p : of_student(place)) {
+      if (p.state_on_host && list == 1) list = 2;
+      all[list].push_back(std::move(p));
+      list = std::max<std::size_t>(list, 1);
+    }
+  }
+  return all;
+}
+
+// Those that need least come first. What leaves the device takes host memory, and either may be
+// short; a teacher that stays has the shortest programs, which are in host memory too.
+std::vector<MemoryPolicy> FitJob::leanest() const {
+  std::vector<MemoryPolicy> all;
+  for (const MemoryPolicy& place : places()) {
+    const std::vector<MemoryPolicy> lean = of_student(place);
+    all.insert(all.end(), place.slots == 0 ? lean.begin() : lean.end() - 2, lean.end());
+  }
+  std::ranges::reverse(all);
+  return all;
+}
+
+// Not on a GPU when the user has placed the teacher elsewhere; on the CPU it is the same memory.
+bool FitJob::may_fill() const {
+  return !gpu || (place != TeacherPlace::host && place != TeacherPlace::disk);
+}
+
+std::string text_of(const PairJob& pair) {
+  const MemoryPolicy& t = pair.teacher_policy;
+  const Job& s = pair.student;
+  std::string text = "teacher ";
+  if (pair.teacher_on_processors) text += "computed by the CPU, ";
+  if (t.slots == 0 && pair.teacher_on_processors) {
+    text += "in RAM";
+  } else if (t.slots == 0) {
+    text += "resident";
+  } else {
+    text += fmt::format("streams from {}", t.home == WeightHome::host ? "RAM" : "its file");
+    text += t.parts > 0 ? fmt::format(", {} matrices ahead", t.parts)
+                        : fmt::format(" through {} slots", t.slots);
+    if (t.resident_groups > 0) text += fmt::format(", {} groups resident", t.resident_groups);
+    if (t.host_groups > 0) text += fmt::format(", {} groups from RAM", t.host_groups);
+  }
+  text += s.activations == Activations::kept ? "; student keeps its activations"
+                                             : "; student recomputes its blocks";
+  if (s.state_on_host) text += ", gradients and optimizer state in RAM";
+  return text;
+}
+
+}  // namespace ballast::student

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "fit/request.h"
+#include "models/t5/decoder.h"
+#include "models/t5/encoder.h"
+
+namespace ballast::t5 {
+
+// The model in use rather than in training. A plan's time is that of a whole call: what stays is
+// read before anything is computed.
+class InferenceFitJob : public fit::Job {
+ public:
+  std::vector<WeightGroup> weights = {};  // models/t5/weights.h; planned_groups() serves as well
+
+  std::span<const WeightGroup> groups() const override { return weights; }
+  fit::Trained trained() const override { return fit::Trained::nothing; }
+  const OptimizerOptions& optimizer() const override { return optimizer_; }
+  std::int64_t blocks() const override;
+  std::int64_t depth() const override { return 0; }
+  std::unique_ptr<fit::Job> with_depth(std::int64_t) const override { return nullptr; }
+
+  std::vector<std::vector<MemoryPolicy>> candidates(const fit::Switches&) const override;
+  std::vector<MemoryPolicy> leanest() const override;
+  bool may_fill() const override { return kept() == Kept::any || kept() == Kept::those_that_fit; }
+  bool recordings_are_short() const override { return true; }
+
+ protected:
+  enum class Kept : std::uint8_t { any, all, those_that_fit, none };
+
+  virtual const Config& config() const = 0;
+  // Which weights stay. Those that are used once stream beside compute: loading them first takes
+  // longer.
+  virtual Kept kept() const = 0;
+
+ private:
+  OptimizerOptions optimizer_;
+};
+
+class EncoderFitJob final : public InferenceFitJob {
+ public:
+  EncoderJob encoder = {};  // its policy and its source of rows play no part
+
+  std::unique_ptr<fit::Job> clone() const override {
+    return std::make_unique<EncoderFitJob>(*this);
+  }
+  fit::Recording record(const MemoryPolicy& policy, const Backend& backend) const override;
+  WeightFormat format() const override { return encoder.format; }
+  std::size_t kinds() const override { return 1; }
+  std::unique_ptr<fit::Job> heaviest() const override { return clone(); }
+
+  // Several passes: all weights stay. Where they do not fit, as many as do stay or, if that is
+  // faster, none: while a pass computes longer than it reads, loading takes time alone.
+  std::vector<std::unique_ptr<fit::Job>> ways() const override;
+  bool slower_ways_may_win() const override { return way_ == Way::streams; }
+
+ protected:
+  const Config& config() const override { return encoder.config; }
+  Kept kept() const override;
+
+ private:
+  enum class Way : std::uint8_t { open, resident, streams, filled, streams_all };
+
+  Way way_ = Way::open;
+};
+
+// A kind of step for each length of a source: the text that follows it, as long as it may be.
+class DecoderFitJob final : public InferenceFitJob {
+ public:
+  DecoderJob decoder = {};  // its policy plays no part
+
+  std::unique_ptr<fit::Job> clone() const override {
+    return std::make_unique<DecoderFitJob>(*this);
+  }
+  fit::Recording record(const MemoryPolicy& policy, const Backend& backend) const override;
+  WeightFormat format() const override { return decoder.format; }
+  std::size_t kinds() const override { return decoder.sources.size(); }
+  std::unique_ptr<fit::Job> heaviest() const override;
+
+ protected:
+  const Config& config() const override { return decoder.config; }
+  Kept kept() const override { return Kept::any; }
+};
+
+}  // namespace ballast::t5

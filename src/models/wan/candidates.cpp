@@ -1,0 +1,342 @@
+#include "models/wan/candidates.h"
+
+#include <algorithm>
+#include <set>
+
+#include "ops/quantum.h"
+
+namespace ballast::wan {
+namespace {
+
+std::int64_t longest_sample(const DitJob& job) {
+  std::int64_t tokens = 0;
+  for (const Batch& b : job.batches) {
+    for (const LatentSize& z : b.latents) tokens = std::max(tokens, z.tokens());
+  }
+  return tokens;
+}
+
+bool one_head_is_work_enough(const DitJob& job) { return longest_sample(job) >= 16384; }
+
+std::int64_t chunk_of(const DitJob& job, std::int64_t least, std::int64_t pieces) {
+  const std::int64_t rows = std::max(least, longest_sample(job) / pieces);
+  const std::int64_t unit = row_unit(job);
+  return (rows + unit - 1) / unit * unit;
+}
+
+// Tokens worked on at once: an eighth or a sixteenth of the longest sample. More chunks save little
+// and make programs long.
+std::int64_t chunk_in(const DitJob& job, std::int64_t pieces) {
+  return chunk_of(job, 2 * kTokenQuantum, pieces);
+}
+std::int64_t wide_chunk(const DitJob& job) { return chunk_in(job, 8); }
+std::int64_t narrow_chunk(const DitJob& job) { return chunk_of(job, kTokenQuantum, 16); }
+
+// Heads that attention's backward pass works on at once, where memory is no concern (0: all), where
+// there is some to spare, and where it is short. Its workspace on a GPU grows with the square of
+// the tokens, and so does the work of one head: from 16,384 tokens on one alone keeps a GPU busy
+// (measured at 32,760: within 1 %).
+std::int64_t usual_heads(const DitJob& job) { return one_head_is_work_enough(job) ? 1 : 0; }
+std::int64_t many_heads(const DitJob& job) { return one_head_is_work_enough(job) ? 8 : 0; }
+std::int64_t few_heads(const DitJob& job) { return one_head_is_work_enough(job) ? 1 : 4; }
+
+// Whether a step has several samples that need not share a run.
+bool several_samples(const DitJob& job) {
+  return job.noising != Noising::given &&
+         std::ranges::any_of(job.batches, [](const Batch& b) { return b.latents.size() > 1; });
+}
+
+// Matrices that come ahead of the one in use where they have places of their own, if there is room:
+// the three that attention begins with.
+constexpr int kPartsAhead = 3;
+
+}  // namespace
+
+std::vector<std::vector<MemoryPolicy>> candidates(const DitJob& job) {
+  const std::int64_t wide = wide_chunk(job);
+  std::vector<std::vector<MemoryPolicy>> all(1);
+  const auto add = [&](MemoryPolicy p) {
+    p.name = "auto";
+    all.back().push_back(std::move(p));
+  };
+  constexpr auto kept = Activations::kept, attention = Activations::attention_kept,
+                 recomputed = Activations::recomputed;
+  const bool trains = job.mode != Mode::infer;
+  const auto weights = [&](MemoryPolicy p) {
+    if (!trains) {
+      if (p.slots == 0) add(p);
+      p.chunk_tokens = wide;
+      add(p);
+      return;
+    }
+    p.heads_per_group = usual_heads(job);
+    for (const std::int64_t samples : {0, 1}) {
+      if (samples > 0 && !several_samples(job)) break;
+      p.samples_per_run = samples;
+      p.activations = kept, p.offload = false, p.chunk_tokens = 0;
+      if (p.slots == 0) {
+        add(p);
+        // Larger groups and no chunks keep a GPU busier than predicted times know; among equals the
+        // first one stays.
+        p.activations = attention;
+        p.heads_per_group = many_heads(job);
+        add(p);
+        p.heads_per_group = usual_heads(job);
+      }
+      p.chunk_tokens = wide;
+      for (const bool offload : {false, true}) {
+        p.offload = offload;
+        p.activations = attention;
+        add(p);
+        p.activations = recomputed;
+        add(p);
+      }
+      if (p.slots == 0) continue;
+      p.halves = true;
+      p.activations = attention;
+      add(p);
+      p.activations = recomputed;
+      add(p);
+      p.halves = false;
+    }
+  };
+  weights({});
+  weights({.slots = 2, .home = WeightHome::host});
+  if (job.mode != Mode::full) weights({.slots = 2, .home = WeightHome::disk});
+  // From host memory and from disk, with attention kept where it may wait in host memory.
+  const auto every_way = [&](MemoryPolicy p) {
+    const bool fixed = p.slots == 0 || job.mode == Mode::full;
+    const Activations least = p.activations;
+    for (const Activations a : {attention, least}) {
+      if (a == attention && !p.offload) continue;
+      p.activations = a;
+      for (const WeightHome home : {WeightHome::host, WeightHome::disk}) {
+        if (fixed && home != p.home) continue;
+        add(p);
+        all.back().back().home = home;
+      }
+    }
+  };
+  const std::vector<MemoryPolicy> leanest = leanest_policies(job);
+  for (const MemoryPolicy& lean : leanest) {
+    MemoryPolicy p = lean;
+    if (p.parts != leanest.front().parts || p.state_on_host != leanest.front().state_on_host) {
+      all.emplace_back();
+    }
+    if (p.parts > 0) {
+      p.parts = kPartsAhead;
+      every_way(p);
+    } else if (trains) {
+      p.halves = false;
+      every_way(p);
+    }
+    every_way(lean);
+  }
+  return all;
+}
+
+std::vector<MemoryPolicy> leanest_policies(const DitJob& job) {
+  MemoryPolicy p = {.name = "auto", .slots = 1, .chunk_tokens = narrow_chunk(job)};
+  std::vector<MemoryPolicy> all;
+  if (job.mode == Mode::infer) {
+    all.push_back(p);
+    p.parts = 1;
+    all.push_back(p);
+    return all;
+  }
+  p.activations = Activations::recomputed;
+  p.halves = true;
+  p.heads_per_group = few_heads(job);
+  if (several_samples(job)) p.samples_per_run = 1;
+  const auto add = [&](int slots, int parts, bool state_on_host) {
+    for (const bool offload : {false, true}) {
+      p.slots = slots;
+      p.parts = parts;
+      p.state_on_host = state_on_host;
+      p.offload = offload;
+      all.push_back(p);
+    }
+  };
+  if (job.mode == Mode::full) {  // its state is where its weights are
+    p.home = WeightHome::host;
+    add(1, 0, false);
+    add(1, 1, false);
+    add(0, 0, false);
+    return all;
+  }
+  for (const int parts : {0, 1}) {
+    add(1, parts, false);
+    add(1, parts, true);
+  }
+  return all;
+}
+
+std::vector<MemoryPolicy> last_resort(const DitJob& job, bool length_decides) {
+  std::vector<MemoryPolicy> all;
+  const MemoryPolicy lean = leanest_policies(job).front();
+  const bool trains = job.mode != Mode::infer;
+  const auto both = [](bool when) { return when ? std::vector{false, true} : std::vector{false}; };
+  for (const int slots : {1, 0}) {
+    if (slots == 0 && !length_decides) continue;
+    for (const std::int64_t chunk : {lean.chunk_tokens, wide_chunk(job), std::int64_t{0}}) {
+      for (const bool whole_heads : both(trains)) {
+        for (const bool all_samples : both(several_samples(job))) {
+          for (const bool state_on_host : both(job.mode == Mode::lora)) {
+            for (const bool offload : both(trains)) {
+              for (const Activations a :
+                   {Activations::recomputed, Activations::attention_kept, Activations::kept}) {
+                MemoryPolicy p = lean;
+                p.slots = slots;
+                p.halves = false;
+                p.chunk_tokens = chunk;
+                if (whole_heads) p.heads_per_group = 0;
+                if (all_samples) p.samples_per_run = 0;
+                p.state_on_host = state_on_host;
+                p.offload = offload;
+                p.activations = a;
+                const bool leanest = a == (trains ? Activations::recomputed : Activations::kept);
+                if (leanest || (trains && length_decides)) all.push_back(std::move(p));
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  for (MemoryPolicy& p : leanest_policies(job)) all.push_back(std::move(p));
+  return all;
+}
+
+namespace {
+
+// Calls add with every way to keep activations and to cut work in pieces.
+template <class Add>
+void each_way_to_compute(const DitJob& job, MemoryPolicy p, Add&& add) {
+  std::set<std::int64_t> chunks = {0, wide_chunk(job), narrow_chunk(job)};
+  std::set<std::int64_t> heads = {0}, samples = {0};
+  if (job.mode != Mode::infer) {
+    for (const std::int64_t h : {std::int64_t{1}, few_heads(job)}) {
+      if (h < job.config.heads) heads.insert(h);
+    }
+    if (several_samples(job)) samples.insert(1);
+  }
+  std::int64_t longest = 0;
+  for (const Batch& b : job.batches) {
+    for (const LatentSize& z : b.latents) longest = std::max(longest, z.tokens());
+  }
+  std::erase_if(chunks, [&](std::int64_t c) { return c >= longest; });
+  for (const Activations a :
+       {Activations::recomputed, Activations::attention_kept, Activations::kept}) {
+    if (a != Activations::kept && job.mode == Mode::infer) continue;
+    for (const bool halves : {false, true}) {
+      if (halves && a == Activations::kept) continue;
+      for (const bool offload : {false, true}) {
+        if (offload && job.mode == Mode::infer) continue;
+        for (const std::int64_t chunk : chunks) {
+          for (const std::int64_t head : heads) {
+            for (const std::int64_t sample : samples) {
+              p.activations = a, p.halves = halves, p.offload = offload;
+              p.chunk_tokens = chunk, p.heads_per_group = head, p.samples_per_run = sample;
+              add(p);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<MemoryPolicy> every_policy(const DitJob& job, int most_disk_state_groups) {
+  std::vector<MemoryPolicy> all;
+  const bool full = job.mode == Mode::full;
+  const auto states = [&](MemoryPolicy p) {
+    for (p.disk_state_groups = 0; p.disk_state_groups <= most_disk_state_groups;
+         ++p.disk_state_groups) {
+      for (const bool on_host : {false, true}) {
+        if (on_host && job.mode != Mode::lora) continue;
+        p.state_on_host = on_host;
+        each_way_to_compute(job, p, [&](const MemoryPolicy& q) { all.push_back(q); });
+      }
+    }
+  };
+  states({.name = "auto"});
+  for (const auto& [slots, parts] : {std::pair(1, 0), {2, 0}, {1, 1}, {1, kPartsAhead}}) {
+    for (const WeightHome home : {WeightHome::disk, WeightHome::host}) {
+      if (full && home == WeightHome::disk) continue;
+      for (int g = 0; g < group_count(job.config); ++g) {
+        states(
+            {.name = "auto", .slots = slots, .parts = parts, .resident_groups = g, .home = home});
+      }
+    }
+  }
+  return all;
+}
+
+namespace {
+
+std::vector<Activations> activations_of(const DitJob& job, const fit::Switches& switches) {
+  if (job.mode == Mode::infer) return {Activations::kept};  // no backward pass reads any
+  switch (switches.checkpointing) {
+    case fit::Choice::off:
+      return {Activations::kept};
+    case fit::Choice::on:
+      return {Activations::attention_kept, Activations::recomputed};
+    case fit::Choice::automatic:
+      break;
+  }
+  return {Activations::kept, Activations::attention_kept, Activations::recomputed};
+}
+
+// Where weights, and with them what waits for backward, may be.
+std::vector<MemoryPolicy> places_of(const DitJob& job, const fit::Switches& switches) {
+  const bool trains = job.mode != Mode::infer;
+  std::vector<MemoryPolicy> places;
+  if (switches.offloading != fit::Choice::on) places.push_back({.name = "auto"});
+  if (switches.offloading == fit::Choice::off) return places;
+  places.push_back({.name = "auto", .slots = 2, .home = WeightHome::host, .offload = trains});
+  const WeightHome lean = job.mode == Mode::full ? WeightHome::host : WeightHome::disk;
+  places.push_back({.name = "auto", .slots = 2, .home = lean, .offload = trains});
+  MemoryPolicy last = {.name = "auto", .slots = 1, .home = lean, .offload = trains};
+  if (trains) last.heads_per_group = few_heads(job);
+  places.push_back(last);
+  last.state_on_host = job.mode == Mode::lora;
+  if (last.state_on_host) places.push_back(last);
+  last.parts = kPartsAhead;
+  last.halves = trains;
+  places.push_back(last);
+  return places;
+}
+
+}  // namespace
+
+std::vector<MemoryPolicy> switched_policies(const DitJob& job, const fit::Switches& switches) {
+  const bool several = several_samples(job);
+  std::vector<MemoryPolicy> all;
+  for (const MemoryPolicy& place : places_of(job, switches)) {
+    for (const Activations activations : activations_of(job, switches)) {
+      for (const std::int64_t chunk : {std::int64_t{0}, wide_chunk(job)}) {
+        MemoryPolicy p = place;
+        p.activations = activations;
+        p.chunk_tokens = chunk;
+        all.push_back(p);
+        if (!several) continue;
+        p.samples_per_run = 1;
+        all.push_back(std::move(p));
+      }
+    }
+  }
+  return all;
+}
+
+std::vector<std::int64_t> larger_chunks(const DitJob& job) {
+  return {0, chunk_in(job, 2), chunk_in(job, 4), wide_chunk(job)};
+}
+
+std::vector<std::int64_t> larger_head_groups(const DitJob& job) {
+  if (job.mode == Mode::infer) return {};
+  return {many_heads(job), 4, 2};
+}
+
+}  // namespace ballast::wan

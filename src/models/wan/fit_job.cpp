@@ -1,0 +1,224 @@
+#include "models/wan/fit_job.h"
+
+#include <algorithm>
+
+#include "models/wan/candidates.h"
+#include "models/wan/dit_pass.h"
+
+namespace ballast::wan {
+namespace {
+
+bool same_form(const WeightGroup& a, const WeightGroup& b) {
+  if (a.keep_precision != b.keep_precision || a.tensors.size() != b.tensors.size()) return false;
+  for (std::size_t t = 0; t < a.tensors.size(); ++t) {
+    const StoredTensor &x = a.tensors[t], &y = b.tensors[t];
+    if (x.data.dtype != y.data.dtype || x.data.shape != y.data.shape) return false;
+    if (x.scale.has_value() != y.scale.has_value()) return false;
+  }
+  return true;
+}
+
+std::int64_t tokens_of(const Batch& b) {
+  std::int64_t sum = 0;
+  for (const LatentSize& z : b.latents) sum += z.tokens();
+  return sum;
+}
+
+}  // namespace
+
+std::string step_program(std::size_t run) { return run_program("step", run); }
+
+fit::Recording FitJob::record(const MemoryPolicy& policy, const Backend& backend) const {
+  fit::Recording r;
+  r.policy = policy;
+  r.set.backend = backend;
+  r.set.executable = false;
+  // Room for most recordings: pages are taken as they are filled.
+  constexpr std::int64_t kBuffersOfABlock = 6144;
+  r.set.buffers.reserve(static_cast<std::size_t>(dit.config.layers * kBuffersOfABlock));
+  DitJob job = dit;
+  job.policy = policy;
+  const Dit model(r.set, std::move(job), experts);
+  if (teacher) Dit(r.set, dit_job(*teacher, model), teacher->experts);
+  if (!companion.ways.empty()) companion.ways[companion.chosen()](r.set);
+  for (std::size_t b = 0; b < dit.batches.size(); ++b) {
+    r.steps.push_back(step_of(r.set, model.parts(b)));
+  }
+  return r;
+}
+
+std::vector<fit::StepProgram> FitJob::step_of(const ProgramSet& set,
+                                              const std::vector<StepPart>& parts) const {
+  std::vector<fit::StepProgram> step;
+  const auto add = [&](const std::string& name, double runs, bool computes) {
+    if (std::ranges::find(set.programs, name, &Program::name) == set.programs.end()) return;
+    step.push_back({.name = name, .runs = runs, .computes = computes});
+  };
+  add("zero_gradients", 1, false);
+  if (dit.distil) {
+    const double students = dit.distil->student_share, rollouts = 1 + students;
+    for (const StepPart& part : parts) {
+      const auto of = [&](const char* name) { return run_program(name, part.run); };
+      add(of("predict"), rollouts * dit.distil->rollout_answers, true);
+      add(of("step") + ".critic", 1, true);
+      add(of("predict") + ".critic", students, true);
+      add(of("teacher"), students, true);
+      add(of("step"), students, true);
+    }
+    add("grad_norm", students, false);
+    add("update", students, false);
+    add("grad_norm.critic", 1, false);
+    add("update.critic", 1, false);
+    return step;
+  }
+  const std::string beside = kTeacherPrefix;
+  // What stays must be read anew when the other expert has its turn.
+  add("load.high_noise", expert_changes, false);
+  add(beside + "load.high_noise", expert_changes, false);
+  for (const StepPart& part : parts) {
+    add(beside + step_program(part.run), 1, true);
+    add(step_program(part.run), 1, true);
+  }
+  add("grad_norm", 1, false);
+  add("update", 1, false);
+  return step;
+}
+
+fit::Trained FitJob::trained() const {
+  return dit.mode == Mode::full   ? fit::Trained::weights
+         : dit.mode == Mode::lora ? fit::Trained::adapters
+                                  : fit::Trained::nothing;
+}
+
+// An adapter's state is small.
+bool FitJob::may_keep_state_on_disk() const { return dit.mode == Mode::full && dit.record_update; }
+
+std::int64_t FitJob::depth() const {
+  if (!dit.lora.excluded.empty()) return 0;
+  for (const auto& groups : experts) {
+    for (std::int64_t b = 1; b < dit.config.layers; ++b) {
+      if (!same_form(groups[static_cast<std::size_t>(block_group(0))],
+                     groups[static_cast<std::size_t>(block_group(b))])) {
+        return 0;
+      }
+    }
+  }
+  return dit.config.layers;
+}
+
+std::unique_ptr<fit::Job> FitJob::with_depth(std::int64_t layers) const {
+  auto job = std::make_unique<FitJob>(*this);
+  job->dit.config.layers = layers;
+  for (auto& groups : job->experts) {
+    groups.erase(groups.begin() + block_group(layers), groups.end() - 1);
+  }
+  return job;
+}
+
+std::unique_ptr<fit::Job> FitJob::heaviest() const {
+  auto job = std::make_unique<FitJob>(*this);
+  for (std::vector<Batch>* batches : {&job->dit.batches, &job->dit.eval_batches}) {
+    if (batches->empty()) continue;
+    std::swap(batches->front(), *std::ranges::max_element(*batches, {}, tokens_of));
+    batches->resize(1);
+  }
+  return job;
+}
+
+std::vector<std::vector<MemoryPolicy>> FitJob::candidates(const fit::Switches&) const {
+  return wan::candidates(dit);
+}
+bool FitJob::may_keep_blocks(const MemoryPolicy& p, const fit::Switches&) const {
+  return p.slots == 0 && p.activations == Activations::attention_kept && !p.offload;
+}
+std::vector<MemoryPolicy> FitJob::leanest() const { return leanest_policies(dit); }
+std::vector<MemoryPolicy> FitJob::switched(const fit::Switches& switches) const {
+  return switched_policies(dit, switches);
+}
+std::vector<MemoryPolicy> FitJob::last_resort(bool length_decides) const {
+  return wan::last_resort(dit, length_decides);
+}
+std::vector<MemoryPolicy> FitJob::every_policy(int most_disk_state_groups) const {
+  return wan::every_policy(dit, most_disk_state_groups);
+}
+std::vector<std::int64_t> FitJob::larger_chunks() const { return wan::larger_chunks(dit); }
+std::vector<std::int64_t> FitJob::larger_head_groups() const {
+  return wan::larger_head_groups(dit);
+}
+
+// A policy that is asked for by name has the smallest chunks of any job, cut here at this job's.
+MemoryPolicy FitJob::adapted(MemoryPolicy policy) const {
+  const std::int64_t unit = row_unit(dit);
+  policy.chunk_tokens = (policy.chunk_tokens + unit - 1) / unit * unit;
+  return policy;
+}
+
+// Each block its input and, unless it is computed again, attention's output.
+Bytes FitJob::kept_at_least(const MemoryPolicy& policy) const {
+  if (dit.mode == Mode::infer || !dit.lora.excluded.empty()) return {};
+  std::int64_t tokens = 0;  // of a run
+  for (const Batch& b : dit.batches) {
+    std::int64_t longest = 0;
+    for (const LatentSize& z : b.latents) longest = std::max(longest, z.tokens());
+    tokens = std::max(tokens, policy.samples_per_run == 0 ? tokens_of(b) : longest);
+  }
+  std::size_t element = size_of(dit.precision.residual);
+  if (policy.activations != Activations::recomputed) element += size_of(dit.precision.activation);
+  const std::int64_t elements = dit.config.layers * tokens * dit.config.dim;
+  return {static_cast<std::uint64_t>(elements) * element};
+}
+
+// One expert's: all where they do not come from disk.
+Bytes FitJob::held_by_others() const {
+  if (!teacher) return {};
+  const MemoryPolicy p = teacher->policy.value_or(teacher_policies().back());
+  if (p.slots > 0 && p.home == WeightHome::disk) return {};
+  std::uint64_t sum = 0;
+  for (const WeightGroup& g : teacher->experts.front()) {
+    for (const StoredTensor& t : g.tensors) {
+      const bool as_stored = teacher->format == WeightFormat::stored;
+      sum += static_cast<std::uint64_t>(t.data.shape.elements()) *
+             (as_stored ? size_of(t.data.dtype) : 1);
+    }
+  }
+  return {sum};
+}
+
+bool FitJob::others_are_resident() const {
+  return teacher && teacher->policy && teacher->policy->slots == 0;
+}
+
+std::vector<std::unique_ptr<fit::Job>> FitJob::ways() const {
+  std::vector<std::unique_ptr<fit::Job>> all;
+  if (!companion.ways.empty() && !companion.way) {
+    for (std::size_t way = 0; way < companion.ways.size(); ++way) {
+      auto job = std::make_unique<FitJob>(*this);
+      job->companion.way = way;
+      all.push_back(std::move(job));
+    }
+    return all;
+  }
+  if (!teacher || teacher->policy) return all;
+  for (const MemoryPolicy& place : teacher_policies()) {
+    auto job = std::make_unique<FitJob>(*this);
+    job->teacher->policy = place;
+    job->teacher_is_placed_ = place.slots > 0;
+    all.push_back(std::move(job));
+  }
+  return all;
+}
+
+std::unique_ptr<fit::Job> FitJob::without_ways() const {
+  if (companion.ways.empty() || companion.way) return nullptr;
+  auto job = std::make_unique<FitJob>(*this);
+  job->companion = {};
+  return job;
+}
+
+int FitJob::second_groups() const {
+  return teacher_is_placed_ ? wan::group_count(teacher->config) : 0;
+}
+
+void FitJob::keep_second_groups(int groups) { teacher->policy->resident_groups = groups; }
+
+}  // namespace ballast::wan
