@@ -5,6 +5,7 @@
 
 #include "core/thread_pool.h"
 #include "fit/bounds.h"
+#include "fit/tuning.h"
 #include "memory/machine.h"
 
 namespace ballast::fit {
@@ -75,9 +76,6 @@ void rank(std::vector<PlannedChange>& all) {
            std::tuple(!b.fits, b.missing, b.step_seconds);
   });
 }
-
-// Pairs are tried among those that come closest.
-constexpr std::size_t kPairedChanges = 4;
 
 // A search for a plan of a 14B model takes up to 220 MB: on a machine that is short of memory,
 // which a refusal is about, they must not be what is too much.
@@ -217,7 +215,7 @@ std::vector<PlannedChange> try_changes(const Request& request, const Refusal& re
   if (all.empty() || all.front().fits) return all;
 
   std::vector<const Change*> best;
-  for (std::size_t i = 0; i < std::min(all.size(), kPairedChanges); ++i) {
+  for (std::size_t i = 0; i < std::min(all.size(), tuning::kPairedChanges); ++i) {
     best.push_back(&*std::ranges::find(changes, all[i].text, &Change::text));
   }
   std::vector<Change> both;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "fit/fit.h"
+#include "fit/tuning.h"
 #include "plan/places.h"
 
 namespace ballast::fit {
@@ -33,7 +34,7 @@ void add_times(const Request& request, PlannedRun& run) {
 }  // namespace
 
 MachineProfile rates_under(const MemoryPolicy& policy, MachineProfile profile) {
-  if (policy.more_buffers > 0) profile.disk_bandwidth *= kIntoALargeRing;
+  if (policy.more_buffers > 0) profile.disk_bandwidth *= tuning::kIntoALargeRing;
   return profile;
 }
 
@@ -76,7 +77,7 @@ std::optional<PlannedRun> fill_by_halving(const Request& request, MemoryPolicy p
                                                             : needs.device <= request.budget.gpu;
     (fits ? low : high) = n;
   }
-  constexpr int kTries = 4;
+  constexpr int kTries = tuning::kFewerGroupsTried;
   for (int n = low; n >= 0 && n > low - kTries; --n) {
     policy.resident_groups = n;
     Recording recorded = record(request, policy);

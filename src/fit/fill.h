@@ -8,9 +8,7 @@ namespace ballast::fit {
 
 // How a policy is filled up to the budget; host memory in host_fill.h.
 
-// Reads that take turns in much memory are slower: what a disk gives to a ring with more buffers
-// than its own (decision 53).
-inline constexpr double kIntoALargeRing = 0.85;
+// Reads that take turns in much memory are slower.
 MachineProfile rates_under(const MemoryPolicy& policy, MachineProfile profile);
 
 PlannedRun complete(const Request& request, Recording recorded);

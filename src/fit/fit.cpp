@@ -7,6 +7,7 @@
 #include "fit/fill.h"
 #include "fit/host_fill.h"
 #include "fit/search.h"
+#include "fit/tuning.h"
 
 namespace ballast::fit {
 
@@ -187,7 +188,6 @@ double soonest_of(const Request& request, KnownNeeds& known) {
 // are slower; where it is known how fast a step is without what they are about, until one is as
 // fast.
 Outcome fit_ways(Request request, std::vector<std::unique_ptr<Job>> ways, Wanted wanted) {
-  constexpr double kAsFast = 1.005;
   const bool later_may_win = request.job->slower_ways_may_win();
   const bool one_is_leanest = request.job->last_way_is_leanest();
   std::optional<double> soonest;
@@ -226,7 +226,7 @@ Outcome fit_ways(Request request, std::vector<std::unique_ptr<Job>> ways, Wanted
     }
     if (!run) continue;
     if (!best || run->seconds_per_step() < best->seconds_per_step()) best = std::move(run);
-    const bool as_fast = soonest && best->seconds_per_step() <= kAsFast * *soonest;
+    const bool as_fast = soonest && best->seconds_per_step() <= tuning::kAsFast * *soonest;
     if (as_fast || (!soonest && !later_may_win)) break;
   }
   if (best) return std::move(*best);

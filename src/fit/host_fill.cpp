@@ -7,6 +7,7 @@
 #include "fit/fill.h"
 #include "fit/needs.h"
 #include "fit/search.h"
+#include "fit/tuning.h"
 #include "nn/block_weights.h"
 #include "nn/staging_ring.h"
 
@@ -55,19 +56,17 @@ class Streamed {
 
 // While a step computes with what stands in its slots, the disk has nowhere to read to but the
 // ring, which takes what no block has room in.
-constexpr int kMostBuffers = 160;  // with the usual ones a block of the 14B model
 int more_buffers(Bytes left) {
-  constexpr Bytes kNotKnown{16u << 20};  // what recordings may take more
-  const Bytes sure = left - std::min(left, kNotKnown);
+  const Bytes sure = left - std::min(left, tuning::kRingUnknown);
   return static_cast<int>(
-      std::min<std::uint64_t>(kMostBuffers, sure.count / StagingRing::kStreaming.buffer));
+      std::min<std::uint64_t>(tuning::kMostBuffers, sure.count / StagingRing::kStreaming.buffer));
 }
 
 // What a step takes where a larger ring leaves nothing but its busiest lane; no less.
 double soonest_with_ring(const PlannedRun& run) {
   const PredictedTime& step = run.main_program();
   const double reads = step.busy[static_cast<std::size_t>(Lane::disk)];
-  const double busiest = std::max(reads / kIntoALargeRing, std::ranges::max(step.busy));
+  const double busiest = std::max(reads / tuning::kIntoALargeRing, std::ranges::max(step.busy));
   return run.seconds_per_step() - step.seconds + busiest;
 }
 
@@ -95,10 +94,9 @@ class HostFill {
     fill(first);
     // A plan found so may stream more groups than was thought of, and have more to read: then one
     // more is looked for, with what it showed.
-    constexpr double kClearlyLess = 0.9;
     if (const auto second = start_with_less_to_read(first)) {
       fill(*second);
-      if (share_in_host(*second) < kClearlyLess * share_in_host(first)) {
+      if (share_in_host(*second) < tuning::kClearlyFewer * share_in_host(first)) {
         const auto third = start_with_less_to_read(*second);
         if (third && third->policy != first.policy) fill(*third);
       }
@@ -118,14 +116,12 @@ class HostFill {
 
   // Whether a step that waits for the disk gains by n groups that come from host memory instead.
   bool worthwhile(const Streamed& all, int n) const {
-    constexpr double kOfAStep = 0.02;  // no plan is made for less
-    return n > 0 && static_cast<double>(n) / all.count() * waiting_ >= kOfAStep;
+    return n > 0 && static_cast<double>(n) / all.count() * waiting_ >= tuning::kGainOfHostGroups;
   }
 
   // What blocks keep until their backward pass waits in host memory as well: attention that is
   // computed again leaves its place to weights. That it takes longer is surer than what it gains.
   void fill(const Start& start) {
-    constexpr double kSurelyFaster = 0.99;
     const Streamed all(request_, start.policy);
     MemoryPolicy again = start.policy;
     again.activations = Activations::recomputed;
@@ -135,7 +131,7 @@ class HostFill {
     const int n = all.in(room), with_more = all.in(room + more);
     if (worthwhile(all, n)) consider(with_host_groups(start.policy, all, n), 1);
     if (worthwhile(all, with_more - n)) {
-      consider(with_host_groups(again, all, with_more), kSurelyFaster);
+      consider(with_host_groups(again, all, with_more), tuning::kGainOfRecomputing);
     }
   }
 
@@ -152,14 +148,13 @@ class HostFill {
 
   // A ring in what is left, or in the place of one group more.
   void add_ring() {
-    constexpr double kLonger = 1.03;  // no plan is made for less
     std::ranges::sort(may_have_ring_, {}, &Filled::soonest);
     for (const Filled& f : may_have_ring_) {
       const Streamed all(request_, f.policy);
       const int groups = f.policy.host_groups;
       if (groups + 1 >= all.count()) continue;  // no more than the head comes from disk
       for (int n = groups; n >= std::max(0, groups - 1); --n) {
-        if (kLonger * f.soonest >= f.share * best_.seconds_per_step()) break;
+        if (tuning::kRingHelps * f.soonest >= f.share * best_.seconds_per_step()) break;
         MemoryPolicy policy = f.policy;
         policy.host_groups = n;
         policy.more_buffers = more_buffers(f.room + all.of(groups) - all.of(n));
@@ -168,7 +163,7 @@ class HostFill {
         if (run && run->seconds_per_step() < f.share * best_.seconds_per_step()) {
           best_ = std::move(*run);
         }
-        if (policy.more_buffers == kMostBuffers) break;
+        if (policy.more_buffers == tuning::kMostBuffers) break;
       }
     }
   }
@@ -204,13 +199,13 @@ class HostFill {
   // GPU's memory to the last megabyte leaves no place for its map of so much of the host's. So a
   // plan is looked for once more, for a disk that is faster by what need not be read.
   std::optional<Start> start_with_less_to_read(const Start& start) {
-    constexpr double kMany = 0.25, kAlmostAll = 0.95;
     const Streamed all(request_, start.policy);
     const int n = all.in(room_beside(start));
     const double share = share_in_host(start);
-    if ((share < kMany && !gpu_was_short_) || !worthwhile(all, n)) return std::nullopt;
+    if ((share < tuning::kManyInHost && !gpu_was_short_) || !worthwhile(all, n))
+      return std::nullopt;
     Request relieved = request_;
-    relieved.profile.disk_bandwidth /= 1 - std::min(share, kAlmostAll);
+    relieved.profile.disk_bandwidth /= 1 - std::min(share, tuning::kAlmostAllInHost);
     relieved.budget.gpu -= std::min(map_of_pinned(all.of(n)), relieved.budget.gpu);
     const auto run = search_plan(relieved, known_);
     if (!run || !streams_from_disk(request_, run->policy) || run->policy == start.policy) {

@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <array>
 
+#include "fit/tuning.h"
 #include "ops/quantum.h"
 #include "ops/sgemm.h"
 #include "plan/places.h"
 
 namespace ballast::fit {
 namespace {
-
-constexpr std::int64_t kFewLayers = 3;  // from here on one layer more adds the same again
 
 // Of the programs that compute a step of the first kind, by lane. Those that come after it (norms,
 // updates) have none of what policies trade.
@@ -89,7 +88,7 @@ namespace {
 
 LeastNeeds with_all_blocks(const Request& request, const LeastNeeds& few,
                            const LeastNeeds& one_more) {
-  const auto more = static_cast<std::uint64_t>(request.job->depth() - kFewLayers);
+  const auto more = static_cast<std::uint64_t>(request.job->depth() - tuning::kFewLayers);
   const auto grown = [&](Bytes from, Bytes to) { return from + (to - from) * more; };
   const auto longer = [&](double from, double to) {
     return from + (to - from) * static_cast<double>(more);
@@ -120,7 +119,8 @@ KnownNeeds::Known& KnownNeeds::known(const MemoryPolicy& policy) {
 
 bool KnownNeeds::one_form(const Request& request) {
   if (!one_form_) {
-    one_form_ = !request.job->recordings_are_short() && request.job->depth() > kFewLayers + 1;
+    one_form_ =
+        !request.job->recordings_are_short() && request.job->depth() > tuning::kFewLayers + 1;
   }
   return *one_form_;
 }
@@ -139,13 +139,13 @@ const LeastNeeds& KnownNeeds::one(const Request& request, Known& k) {
 }
 
 const LeastNeeds& KnownNeeds::few(const Request& request, Known& k) {
-  if (!few_) few_ = with_layers(request, kFewLayers);
+  if (!few_) few_ = with_layers(request, tuning::kFewLayers);
   if (!k.few) k.few = least_needs(*few_, record(*few_, k.policy));
   return *k.few;
 }
 
 const LeastNeeds& KnownNeeds::one_more(const Request& request, Known& k) {
-  if (!one_more_) one_more_ = with_layers(request, kFewLayers + 1);
+  if (!one_more_) one_more_ = with_layers(request, tuning::kFewLayers + 1);
   if (!k.one_more) k.one_more = least_needs(*one_more_, record(*one_more_, k.policy));
   return *k.one_more;
 }

@@ -7,17 +7,14 @@
 #include "fit/bounds.h"
 #include "fit/fill.h"
 #include "fit/fit.h"
+#include "fit/tuning.h"
 
 namespace ballast::fit {
 namespace {
 
-// Models with so few groups that thousands of programs are recorded in seconds.
-constexpr int kFewGroups = 8;
-
-// A plan that is faster by less is not looked for: predicted times are not that good.
-// Where recordings are short it is.
+// The share of a found plan's time that another has to promise.
 double worthwhile(const Job& job) {
-  return job.recordings_are_short() || job.depth() == 0 ? 1 : 0.995;
+  return job.recordings_are_short() || job.depth() == 0 ? 1 : tuning::kWorthLookingFor;
 }
 
 // Whether a step of p has no less to compute than one of q: as much again, in pieces as small.
@@ -101,7 +98,8 @@ class Search {
   // Where there is any chance and the model is so small that every policy can be tried.
   std::optional<PlannedRun> look_everywhere() {
     const int groups = search_.job->group_count();
-    if (!any_chance_ || groups > kFewGroups || request_.streamed_blocks) return std::nullopt;
+    if (!any_chance_ || groups > tuning::kFewGroups || request_.streamed_blocks)
+      return std::nullopt;
     if (request_.switches.any()) return std::nullopt;
     if (!nearly_fits()) return std::nullopt;
     const bool disk = search_.job->may_keep_state_on_disk() && request_.budget.disk.count > 0;
@@ -246,8 +244,8 @@ class Search {
   }
 
   static bool computing_decides(const PredictedTime& step) {
-    constexpr double kMostOfIt = 0.9;
-    return step.busy[static_cast<std::size_t>(Lane::compute)] >= kMostOfIt * step.seconds;
+    return step.busy[static_cast<std::size_t>(Lane::compute)] >=
+           tuning::kComputingDecides * step.seconds;
   }
 
   // With the first size larger than its own that fits by live bytes. sizes: the largest first.
@@ -327,7 +325,7 @@ class Search {
   // under every policy. Others take their weights, which are known.
   Bytes block_bytes(const MemoryPolicy& lean) {
     const Job& job = *search_.job;
-    if (job.trained() != Trained::weights || job.group_count() <= kFewGroups) return {};
+    if (job.trained() != Trained::weights || job.group_count() <= tuning::kFewGroups) return {};
     if (job.depth() != job.blocks()) return {};  // they differ
     if (!block_bytes_) {
       MemoryPolicy fuller = lean;
@@ -381,10 +379,10 @@ class Search {
   // Where its step waits for what comes and goes, it does so however a block is computed: at least
   // for most of what any plan that is there waits for each byte.
   double least_stall_seconds(Bytes streamed) const {
-    constexpr double kMostOfIt = 0.95;
     double least = std::numeric_limits<double>::infinity();
     for (const FoundStream& found : streams_) least = std::min(least, found.stall / found.bytes);
-    return streams_.empty() ? 0 : kMostOfIt * least * static_cast<double>(streamed.count);
+    return streams_.empty() ? 0
+                            : tuning::kOfKnownStall * least * static_cast<double>(streamed.count);
   }
 
   void learn_streaming(const PlannedRun& run) {

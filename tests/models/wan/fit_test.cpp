@@ -222,7 +222,7 @@ TEST(Fit, ReadsIntoALargeRingTakeLonger) {
     const fit::PlannedRun run = fit::plan_run(r, {.slots = 1, .more_buffers = more_buffers});
     return run.main_program().busy[static_cast<std::size_t>(Lane::disk)];
   };
-  EXPECT_NEAR(reads(8), reads(0) / fit::kIntoALargeRing, 0.01 * reads(0));
+  EXPECT_NEAR(reads(8), reads(0) / fit::tuning::kIntoALargeRing, 0.01 * reads(0));
 }
 
 // A second search asks what the first has found out, for a disk that reads faster.
