@@ -25,7 +25,7 @@ struct StepProgram {
 struct Recording {
   MemoryPolicy policy;
   ProgramSet set;
-  // By kind of step: all that it runs, in order. Training runs this list, predictions add it up.
+  // By kind of step: all that it runs, in order. Predictions add it up.
   std::vector<std::vector<StepProgram>> steps;
 };
 
