@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "memory/machine.h"
 #include "plan/display_names.h"
 
 namespace ballast::fit {
@@ -24,7 +23,7 @@ std::string totals_of_refusal(const Refusal& refusal, const PlanTitle& title) {
       fmt::format("\n{:<27} {:>10} {:>10} {:>10}\n", "memory", "needed", "allowed", "short");
   const auto row = [&](Tier t, Bytes needed, Bytes allowed) {
     text += fmt::format("{:<27} {:>10} {:>10} {:>10}\n", memory_name(t, title.shared_ram),
-                        to_string(needed), allowed == kUnlimited ? "no limit" : to_string(allowed),
+                        to_string(needed), allowed >= kNoLimit ? "no limit" : to_string(allowed),
                         needed > allowed ? to_string(needed - allowed) : "-");
   };
   const auto& [device, host, disk] = refusal.needed;

@@ -44,6 +44,16 @@ class AnyJob {
   std::unique_ptr<Job> job_;
 };
 
+// In the budget of a request where there is no limit: sums of it do not overflow.
+inline constexpr Bytes kNoLimit{1ull << 60};
+// The budget of options in which 0 means no limit.
+inline Budget with_limits(Budget b) {
+  for (Bytes* limit : {&b.gpu, &b.host}) {
+    if (limit->count == 0) *limit = kNoLimit;
+  }
+  return b;
+}
+
 // What to plan, for which machine, inside which budget.
 struct Request {
   AnyJob job;

@@ -9,9 +9,6 @@
 
 namespace ballast::infer {
 
-// Instead of kUnlimited in a request's budget: sums of it do not overflow.
-inline constexpr Bytes kNoLimit{1ull << 60};
-
 // What a request runs, for people: "flan-t5-xl generate: 3 prompts".
 PlanTitle title_of(const fit::Request& request, std::string model, std::string mode,
                    std::string shape);

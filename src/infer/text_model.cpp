@@ -1,18 +1,12 @@
 #include "infer/text_model.h"
 
 #include "core/error.h"
-#include "infer/require_plan.h"
 #include "io/checkpoint_parts.h"
 #include "memory/gpu.h"
 #include "memory/machine.h"
 #include "models/t5/recognise.h"
 
 namespace ballast::infer {
-namespace {
-
-Bytes allowed(Bytes budget) { return budget.count == 0 ? kNoLimit : budget; }
-
-}  // namespace
 
 TextModel::TextModel(const std::string& path, TextModelOptions opts)
     : options(std::move(opts)),
@@ -44,9 +38,7 @@ fit::Request TextModel::request(fit::AnyJob job, std::vector<ProcessLine> lines)
   r.profile = options.profile                 ? *options.profile
               : options.device == Device::cpu ? cpu_profile(r.backend.threads)
                                               : nearest_profile(open_gpu().name, open_gpu().sm);
-  r.budget = options.budget;
-  r.budget.gpu = allowed(r.budget.gpu);
-  r.budget.host = allowed(r.budget.host);
+  r.budget = fit::with_limits(options.budget);
   r.policy = options.policy;
   r.other_lines = std::move(lines);
   r.other_lines.insert(r.other_lines.end(), options.other_lines.begin(), options.other_lines.end());

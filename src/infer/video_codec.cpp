@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 #include "core/start_thread.h"
-#include "fit/refusal_text.h"
+#include "infer/require_plan.h"
 #include "io/checkpoint_parts.h"
 #include "memory/gpu.h"
 #include "memory/machine.h"
@@ -25,14 +25,6 @@ wan_vae::Recognised recognised(const Checkpoint& checkpoint) {
                    "decoder.middle.0.residual.0.gamma nor decoder.mid_block.resnets.0.norm1.gamma",
                    checkpoint.path()),
        {{"ballast inspect " + checkpoint.path(), "lists the tensors it has"}});
-}
-
-// In options a budget of 0 means no limit.
-Budget with_limits(Budget b) {
-  for (Bytes* limit : {&b.gpu, &b.host}) {
-    if (limit->count == 0) *limit = kUnlimited;
-  }
-  return b;
 }
 
 constexpr const char* kChunkLine = "frames of a chunk";
@@ -134,7 +126,7 @@ fit::Request VideoCodec::request(std::int64_t height, std::int64_t width, bool l
   fit::Request r;
   r.backend = backend_;
   r.profile = profile_;
-  r.budget = with_limits(options_.budget);
+  r.budget = fit::with_limits(options_.budget);
   r.other_lines = options_.other_lines;
   r.other_lines.push_back({.name = kChunkLine,
                            .bytes = chunk_bytes(vae),
@@ -146,27 +138,17 @@ fit::Request VideoCodec::request(std::int64_t height, std::int64_t width, bool l
 
 fit::PlannedRun VideoCodec::plan(std::int64_t height, std::int64_t width, bool long_clips) const {
   const fit::Request r = request(height, width, long_clips);
-  auto outcome = fit::find_plan(r);
-  if (auto* planned = std::get_if<fit::PlannedRun>(&outcome)) return std::move(*planned);
-  const auto& refusal = std::get<Refusal>(outcome);
   const std::int64_t side = found_.config.pixels_per_latent();
-  const bool shared_ram = backend_.device == Device::cpu;
-  const PlanTitle title = {
-      .model = found_.config.name,
-      .mode = part_ == wan_vae::Part::encoder ? "encoding" : "decoding",
-      .shape = fmt::format("{} of {} x {} pixels", long_clips ? "clips" : "images", width * side,
-                           height * side),
-      .weights = std::string(name_of(options_.dtype)),
-      .machine = machine_text(profile_),
-      .budget = r.budget,
-      .shared_ram = shared_ram};
-  // Without a budget for the compute share the RAM's bounds both.
-  std::vector<fit::Change> changes =
-      fit::larger_budgets(refusal, shared_ram && r.budget.gpu == kUnlimited, options_.budget);
-  if (!options_.policy) {
-    if (auto change = smaller_image(r)) changes.push_back(std::move(*change));
-  }
-  fit::fail_refused(title, r, refusal, changes);
+  const PlanTitle title =
+      title_of(r, found_.config.name, part_ == wan_vae::Part::encoder ? "encoding" : "decoding",
+               fmt::format("{} of {} x {} pixels", long_clips ? "clips" : "images", width * side,
+                           height * side));
+  return require_plan(r, title, [&](const fit::Request& refused) {
+    std::vector<fit::Change> changes;
+    if (options_.policy) return changes;
+    if (auto change = smaller_image(refused)) changes.push_back(std::move(*change));
+    return changes;
+  });
 }
 
 void VideoCodec::prepare(std::int64_t height, std::int64_t width, bool long_clips) {
