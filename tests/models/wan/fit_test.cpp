@@ -6,6 +6,7 @@
 
 #include "fit/advice.h"
 #include "fit/fill.h"
+#include "fit/tuning.h"
 #include "models/wan/candidates.h"
 #include "models/wan/fit_job.h"
 #include "models/wan/weights.h"
