@@ -197,6 +197,7 @@ class Model {
   void disable_offloading();
   void leave_memory_to_the_planner();  // as if none of the four had been called
 
+  // What the system allows less (control groups, ulimit, free memory) counts instead.
   void set_budget(const Budget& budget);
   void set_threads(int threads);  // of computing on the CPU; 0 (default): all processors
   // Error (device) when the plan is made, where `cuda` is wanted and no GPU can be used. Not

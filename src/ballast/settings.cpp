@@ -52,15 +52,11 @@ std::vector<wan::Batch> single_samples(const std::vector<wan::Batch>& batches) {
   return singles;
 }
 
-::ballast::Budget budget_of(const v1::Budget& b, const MachineProfile& profile) {
-  ::ballast::Budget budget;
-  if (!b.ram) budget = default_budget(read_machine());
-  if (b.ram) budget.host = Bytes{*b.ram};
-  // Without a GPU the device arena is RAM: naming only the RAM bounds it as well.
-  budget.gpu = profile.device == Device::cuda ? profile.device_memory : budget.host;
-  if (b.gpu) budget.gpu = Bytes{*b.gpu};
-  if (b.disk) budget.disk = Bytes{*b.disk};
-  return budget;
+DeclaredBudget declared(const v1::Budget& b) {
+  const auto bytes = [](const std::optional<std::uint64_t>& n) {
+    return n ? std::optional(Bytes{*n}) : std::nullopt;
+  };
+  return {.gpu = bytes(b.gpu), .ram = bytes(b.ram), .disk = bytes(b.disk)};
 }
 
 train::TrainConfig config_of(const v1::TrainingOptions& o) {
@@ -225,7 +221,7 @@ void apply(const Settings& s, train::PreparedRun& run) {
   wan::job_of(r).dit = std::move(job);
   r.profile = target.profile;
   r.backend = target.backend;
-  r.budget = budget_of(s.budget, target.profile);
+  r.budget = train::budget_on(target, declared(s.budget), false);
   r.switches.checkpointing = s.checkpointing;
   r.switches.offloading = s.offloading;
   r.other_lines = {{"library", kLibraryBytes, "pieces of files being written"}};

@@ -1,8 +1,6 @@
 #include "nn/optimizer.h"
 
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <utility>
 
 #include "core/error.h"
@@ -17,16 +15,6 @@
 
 namespace ballast {
 namespace {
-
-constexpr std::array<std::pair<OptimizerKind, std::string_view>, 7> kNames = {{
-    {OptimizerKind::adamw, "adamw"},
-    {OptimizerKind::adamw_optimi, "adamw_optimi"},
-    {OptimizerKind::stableadamw, "stableadamw"},
-    {OptimizerKind::adamw8bit, "adamw8bit"},
-    {OptimizerKind::adamw8bit_kahan, "adamw8bitkahan"},
-    {OptimizerKind::adafactor, "adafactor"},
-    {OptimizerKind::sgd, "sgd"},
-}};
 
 // bitsandbytes keeps the moments of smaller tensors in f32.
 constexpr std::int64_t kSmallTensor = 4096;
@@ -144,25 +132,6 @@ void record_sgd(ProgramBuilder& pb, const OptimizerOptions& o, const OptimizerSt
 }
 
 }  // namespace
-
-std::string_view name_of(OptimizerKind k) {
-  for (const auto& [kind, name] : kNames) {
-    if (kind == k) return name;
-  }
-  check(false, "optimizer {} has no name", static_cast<int>(k));
-  return {};
-}
-
-std::optional<OptimizerKind> find_optimizer(std::string_view name) {
-  std::string plain(name);
-  std::transform(plain.begin(), plain.end(), plain.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  if (plain == "adamw8bit_kahan") plain = name_of(OptimizerKind::adamw8bit_kahan);
-  for (const auto& [kind, known] : kNames) {
-    if (known == plain) return kind;
-  }
-  return std::nullopt;
-}
 
 bool is_8bit(OptimizerKind k) {
   return k == OptimizerKind::adamw8bit || k == OptimizerKind::adamw8bit_kahan;

@@ -61,6 +61,14 @@ TEST(Model, PlansWithoutReadingWeights) {
   EXPECT_FALSE(m.started());
 }
 
+TEST(Model, PlansNoFurtherThanTheSystemAllows) {
+  const SmallModel small;
+  Model m = small.open();
+  constexpr std::uint64_t kPetabyte = 1'000'000'000'000'000;
+  m.set_budget({.ram = kPetabyte});
+  EXPECT_LT(m.plan().allowed.ram, kPetabyte);
+}
+
 TEST(Model, AnswersWithAdviceWhenItDoesNotFit) {
   const SmallModel small;
   Model m = small.open();

@@ -1,6 +1,7 @@
 // Command lines as people paste them, an argument per line. The first byte chooses whose flags
 // they are: 'M' musubi-tuner, 'F' the flow-matching trainer, 'D' diffusion-pipe, 'T' and 'N'
-// transformers' and the fine-tuning job's. Launchers in front are removed first.
+// transformers' and the fine-tuning job's, 'W' WanDistiller's. Launchers in front are removed
+// first.
 
 #include <string>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "app/launcher.h"
 #include "fuzz.h"
 #include "train/config_dialects.h"
+#include "train/distill_config.h"
 
 namespace ballast::fuzz {
 namespace {
@@ -64,6 +66,9 @@ void read(std::uint8_t whose, std::span<const std::string> arguments) {
       return read_seq2seq(arguments, train::Seq2SeqDialect::transformers);
     case 'N':
       return read_seq2seq(arguments, train::Seq2SeqDialect::fine_tune);
+    case 'W':
+      check_notes(train::read_distill_config({arguments.begin(), arguments.end()}).notes);
+      break;
     default:
       break;
   }
@@ -77,7 +82,7 @@ void one_input(Input input) {
   while (input.size() > 0) arguments.emplace_back(input.line());
   accepts(
       [&] {
-        const PastedLine line = strip_launcher("train", arguments);
+        const PastedLine line = strip_launcher(whose == 'W' ? "distill" : "train", arguments);
         check_notes(line.notes);
         read(whose, line.arguments);
       },
