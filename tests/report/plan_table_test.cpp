@@ -4,7 +4,6 @@
 
 #include <sstream>
 
-#include "fit/refusal_text.h"
 #include "plan/program_builder.h"
 
 namespace ballast {
@@ -125,67 +124,6 @@ TEST_F(PlanTable, AStageThatNeedsMoreDecidesTheTotals) {
   EXPECT_THAT(plan_table(title_, v),
               AllOf(StartsWith("fits: 3.000 MB of 4.000 MB GPU memory"),
                     HasSubstr("decoding   3.000 MB of GPU memory, 0 B of RAM; in bands")));
-}
-
-TEST_F(PlanTable, ARefusalSaysWhatIsShortALineEach) {
-  const Refusal refusal = {.policy = "stream1",
-                           .needed = {Bytes{6'600'000}, Bytes{10'000'000}, {}},
-                           .shortages = {{.tier = Tier::device,
-                                          .program = "step",
-                                          .at = "blocks.3.backward.attention_backward",
-                                          .needed = Bytes{6'600'000},
-                                          .allowed = Bytes{4'000'000},
-                                          .roles = {}},
-                                         {.tier = Tier::host,
-                                          .program = "update",
-                                          .at = "",
-                                          .needed = Bytes{10'000'000},
-                                          .allowed = Bytes{9'000'000},
-                                          .roles = {}}}};
-  const std::vector<std::string> notes = {"a note"};
-  const std::string text = fit::refusal_text(refusal, title_, {.notes = notes});
-  EXPECT_THAT(text, StartsWith("does not fit: 2.600 MB more GPU memory needed\n"
-                               "does not fit: 1.000 MB more RAM needed\n"));
-  EXPECT_THAT(text, AllOf(HasSubstr("in the step: attention backward of block 3"),
-                          HasSubstr("even with the lowest-memory plan"), HasSubstr("  - a note")));
-}
-
-TEST_F(PlanTable, ARefusalForAFileNamesTheFile) {
-  const Refusal refusal = {.policy = "resident",
-                           .needed = {Bytes{}, Bytes{}, Bytes{7'500'000}},
-                           .shortages = {{.tier = Tier::disk,
-                                          .program = "step",
-                                          .at = "",
-                                          .needed = Bytes{7'500'000},
-                                          .allowed = {},
-                                          .roles = {},
-                                          .outside = {{"merged base weights", Bytes{7'500'000}}}}}};
-  const std::string text = fit::refusal_text(refusal, title_);
-  EXPECT_THAT(text,
-              AllOf(StartsWith("does not fit: 7.500 MB more disk space needed\n"),
-                    HasSubstr("most disk  merged base weights 7.500 MB"), Not(HasSubstr("()"))));
-}
-
-TEST_F(PlanTable, OnTheCpuOneRamBudgetIsOneShortage) {
-  title_.shared_ram = true;
-  title_.budget = {.gpu = Bytes{1'000'000}, .host = Bytes{1'000'000}, .disk = {}};
-  const Refusal refusal = {.policy = "stream1",
-                           .needed = {Bytes{2'000'000}, Bytes{1'000'000}, {}},
-                           .shortages = {{.tier = Tier::device,
-                                          .program = "step",
-                                          .at = "",
-                                          .needed = Bytes{2'000'000},
-                                          .allowed = Bytes{1'000'000},
-                                          .roles = {}},
-                                         {.tier = Tier::host,
-                                          .program = "step",
-                                          .at = "",
-                                          .needed = Bytes{3'000'000},
-                                          .allowed = Bytes{1'000'000},
-                                          .roles = {}}}};
-  EXPECT_EQ(fit::refusal_verdict(refusal, title_), "does not fit: 2.000 MB more RAM needed");
-  title_.budget.gpu = Bytes{1'500'000};  // --gpu says something of its own
-  EXPECT_THAT(fit::refusal_verdict(refusal, title_), HasSubstr("RAM (compute share, --gpu)"));
 }
 
 TEST(PlanEffects, SayWhetherAChangeIsEnoughAndWhatItCosts) {
