@@ -95,7 +95,7 @@ bool may_fit(const Request& request, KnownNeeds& known) {
 
 namespace {
 
-// What a search is asked for: where others follow it, nobody reads why it found nothing.
+// A search that others follow returns a plan alone: its refusal would not be read.
 enum class Wanted : std::uint8_t { plan_or_reason, plan };
 
 Outcome outcome_of(const Request& request, KnownNeeds& known, Wanted wanted);
@@ -268,7 +268,7 @@ Outcome fit_switched(const Request& request) {
 }
 
 Outcome outcome_of(const Request& request, KnownNeeds& known, Wanted wanted) {
-  // What is known is of one way; these look at several.
+  // `known` describes one way of the job, fit_ways() searches several.
   if (auto ways = request.job->ways(); !ways.empty()) {
     return fit_ways(request, std::move(ways), wanted);
   }

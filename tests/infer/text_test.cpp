@@ -231,7 +231,7 @@ TEST_F(GeneratedTexts, RefusesWhatItCannotDo) {
   const TextGenerator generator(path_, {.budget = host_budget(Bytes{1 << 20}), .threads = 1});
   EXPECT_FAILS(generator.generate(std::vector<Tokens>{{1}}, {}), ErrorCode::refused,
                "more RAM needed");
-  // What is advised was planned, and is enough.
+  // The advised budget was planned: with it the call fits.
   const auto with = [&](const Budget& budget) {
     return TextGenerator(path_, {.budget = budget, .threads = 1})
         .require_plan(std::vector<std::int64_t>{5, 90}, {.beams = 60},
