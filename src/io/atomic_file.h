@@ -46,8 +46,11 @@ class AtomicFile {
   std::string target_;     // what it leads to
   std::string folder_;     // of the target
   std::string temporary_;  // empty once committed
+  void begin_writeback();
+
   FileDescriptor fd_;
   std::uint64_t written_ = 0;
+  std::uint64_t sent_ = 0, arrived_ = 0;  // of them on their way to the disk, and there
 };
 
 // Fails with ErrorCode::io, and says what to do, where a file could not be written under that name:
