@@ -12,5 +12,5 @@ endif()
 add_library(ballast_openblas INTERFACE)
 target_link_libraries(ballast_openblas INTERFACE ${BALLAST_OPENBLAS_LIBRARY} m)
 target_include_directories(ballast_openblas SYSTEM INTERFACE ${BALLAST_OPENBLAS_INCLUDE})
-# Its packing buffers come from src/ops/sgemm.cpp, one per thread; the reason stands there.
+# Its packing buffers come from src/ops/linear/sgemm.cpp, one per thread; the reason stands there.
 target_link_options(ballast_openblas INTERFACE LINKER:--wrap=blas_memory_alloc LINKER:--wrap=blas_memory_free)

@@ -1,5 +1,5 @@
 # The CUDA backend is built where nvcc and cuDNN's headers are. Only the runtime is linked, statically:
-# cuBLASLt and cuDNN are loaded when a GPU is used (src/ops/cuda_libraries.h), so one program serves
+# cuBLASLt and cuDNN are loaded when a GPU is used (src/ops/kernels/cuda_libraries.h), so one program serves
 # machines with and without them.
 # BALLAST_CUDA is AUTO unless given, so a build folder takes notice when nvcc is installed later. Here it
 # becomes ON or OFF, and ballast_cuda_status says why; scripts/build.sh prints that line last.

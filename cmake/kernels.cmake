@@ -10,13 +10,13 @@ else()
   set(BALLAST_ISAS neon)
 endif()
 
-# Kernels of elements by themselves (ops/elementwise.h) compute what is left behind the last whole
+# Kernels of elements by themselves (ops/kernels/elementwise.h) compute what is left behind the last whole
 # vector in code of its own. With a * b + c * d as one product and one fused sum the compiler may
 # choose the product differently there, so nothing is fused; these wait for memory anyway.
 function(ballast_simd_sources target)
   set(apart)
   foreach(source ${ARGN})
-    file(STRINGS ${source} shared REGEX "#include \"ops/(elementwise|parameter_simd)\\.h\"")
+    file(STRINGS ${source} shared REGEX "#include \"ops/kernels/(elementwise|parameter_simd)\\.h\"")
     if(shared)
       list(APPEND apart ${source})
     endif()
@@ -47,18 +47,23 @@ function(ballast_simd_sources target)
 endfunction()
 
 # An op is a family of files; a missing one stops the configure step. Tests and benchmarks are looked
-# for only where they are built. A COMPOSED op records other ops and has no kernels.
+# for only where they are built. A COMPOSED op records other ops and has no kernels. A family of several
+# ops has a FOLDER of its own.
 function(ballast_op name)
-  cmake_parse_arguments(PARSE_ARGV 1 op "COMPOSED" "" "")
-  set(files src/ops/${name}.h src/ops/${name}.cpp)
+  cmake_parse_arguments(PARSE_ARGV 1 op "COMPOSED" "FOLDER" "")
+  set(path ops/${name})
+  if(op_FOLDER)
+    set(path ops/${op_FOLDER}/${name})
+  endif()
+  set(files src/${path}.h src/${path}.cpp)
   if(BALLAST_TESTS)
-    list(APPEND files tests/ref/${name}.h tests/ops/${name}_test.cpp)
+    list(APPEND files tests/ref/${name}.h tests/${path}_test.cpp)
   endif()
   if(BALLAST_BENCH)
     list(APPEND files bench/ops/${name}_bench.cpp)
   endif()
   if(NOT op_COMPOSED)
-    list(APPEND files src/ops/${name}_cpu.cpp src/ops/${name}_cuda.h src/ops/${name}_cuda.cu)
+    list(APPEND files src/${path}_cpu.cpp src/${path}_cuda.h src/${path}_cuda.cu)
   endif()
   foreach(file ${files})
     if(NOT EXISTS ${PROJECT_SOURCE_DIR}/${file})

@@ -24,6 +24,24 @@ ALLOWED["train"] |= {"io", "data", "dist", "report"}
 ALLOWED["ballast"] = set(ALLOWED)
 ALLOWED["app"] = set(ALLOWED) - {"ballast"}
 
+# Folders inside a layer, and which of its other folders each may include from, besides the sources
+# directly in the layer.
+ROOMS = {
+    "ops": {
+        "kernels": set(),
+        "linear": {"kernels"},
+        "attention": {"kernels", "linear"},
+        "conv3d": {"kernels", "linear"},
+    },
+    "train": {
+        "config": set(),
+        "checkpoint": {"config"},
+        "run": {"config", "checkpoint"},
+        "recipes": {"config", "checkpoint", "run"},
+    },
+    "app": {"golden": set(), "bench": set(), "commands": {"golden"}},
+}
+
 MOST_LINES = 500
 SOURCES = {".h", ".cpp", ".cu", ".cuh"}
 HEADERS = {".h", ".cuh"}
@@ -39,7 +57,7 @@ def may_have_conditions(path):
         return True
     name = path.as_posix()
     # Releases of toml++ name their headers differently.
-    return name in {"ops/on_device.h", "io/toml_file.cpp"} or name.startswith("core/simd")
+    return name in {"ops/kernels/on_device.h", "io/toml_file.cpp"} or name.startswith("core/simd")
 
 
 def without_block_comments(text):
@@ -53,6 +71,9 @@ def check_includes(path, lines):
     if len(path.parts) < 2 or layer not in ALLOWED:
         yield 1, f"src/{layer} is not a layer: one of {', '.join(sorted(ALLOWED))}"
         return
+    if room_of(path) not in {None, *ROOMS.get(layer, {})}:
+        yield 1, f"src/{path.parent} is not a folder of {layer}: one of {', '.join(ROOMS[layer])}"
+        return
     for number, line in enumerate(lines, 1):
         found = INCLUDE.match(line)
         if not found:
@@ -64,6 +85,19 @@ def check_includes(path, lines):
         elif folder != layer and folder not in ALLOWED[layer]:
             may = ", ".join(x for x in ALLOWED if x in ALLOWED[layer]) or "nothing else"
             yield number, f'{layer} may not include "{target}" (it may use: {may})'
+        elif folder == layer and not may_use_room(path, pathlib.PurePosixPath(target)):
+            yield number, f'{path.parent} may not include "{target}"'
+
+
+def room_of(path):
+    """The folder inside its layer that holds a file, or None; path is relative to src/."""
+    return path.parts[1] if path.parts[0] in ROOMS and len(path.parts) > 2 else None
+
+
+def may_use_room(path, target):
+    """Both are in the same layer."""
+    here, there = room_of(path), room_of(target)
+    return here is None or there is None or here == there or there in ROOMS[path.parts[0]][here]
 
 
 def check_style(path, lines, in_src):
@@ -79,7 +113,7 @@ def check_style(path, lines, in_src):
     if not may_have_conditions(path):
         for number, line in enumerate(lines, 1):
             if CONDITION.match(line):
-                yield number, "conditional compilation outside ops/on_device.h, core/simd* and .cu files"
+                yield number, "conditional compilation outside ops/kernels/on_device.h, core/simd* and .cu files"
     if len(lines) > MOST_LINES:
         yield len(lines), f"{len(lines)} lines, more than {MOST_LINES}: look for the second subject"
 

@@ -82,6 +82,22 @@ class LayerCheck(unittest.TestCase):
         self.expect_one({"src/app/a.cpp": source("../core/a.h")}, "src/app/a.cpp:1", "does not start")
         self.expect_one({"src/app/a.cpp": source("tests/a.h")}, "src/app/a.cpp:1", "does not start")
 
+    def test_rooms_of_a_layer(self):
+        self.expect_clean(
+            {
+                "src/train/recipes/a.cpp": source("train/config/a.h", "train/run/a.h", "train/a.h"),
+                "src/train/a.cpp": source("train/recipes/a.h"),
+                "src/ops/linear/a.cpp": source("ops/kernels/a.h", "ops/add.h"),
+            }
+        )
+        self.expect_one(
+            {"src/train/config/a.cpp": source("train/recipes/a.h")}, "src/train/config/a.cpp:1", "may not"
+        )
+        self.expect_one(
+            {"src/ops/kernels/a.cpp": source("ops/linear/a.h")}, "src/ops/kernels/a.cpp:1", "may not"
+        )
+        self.expect_one({"src/app/misc/a.cpp": ""}, "src/app/misc/a.cpp:1", "is not a folder of app")
+
     def test_unknown_folders_are_reported(self):
         self.expect_one({"src/misc/a.cpp": ""}, "src/misc/a.cpp:1", "is not a layer")
         self.expect_one({"src/a.cpp": ""}, "src/a.cpp:1", "is not a layer")
@@ -104,7 +120,7 @@ class LayerCheck(unittest.TestCase):
         self.expect_one({"src/io/a.cpp": "  # if X\n#endif\n"}, "src/io/a.cpp:1", "conditional")
         self.expect_clean(
             {
-                "src/ops/on_device.h": "#pragma once\n" + text,
+                "src/ops/kernels/on_device.h": "#pragma once\n" + text,
                 "src/core/simd.h": "#pragma once\n" + text,
                 "src/core/simd.cpp": text,
                 "src/ops/a_cuda.cu": text,
