@@ -8,6 +8,7 @@
 - The index (docs/decisions/README.md) names no decision that does not exist.
 - The files in the table "Where features live" of CONTRIBUTING.md exist.
 - README.md has at most 120 lines.
+- No document or comment refers to a numbered note or to a section of a page that is not here.
 
 Prints one line per violation, "file:line: what is wrong", and exits 1 if there are any.
 """
@@ -25,6 +26,11 @@ STATUS = re.compile(r"Status: (accepted|superseded by (\d+))(;.*)?$")
 INDEX_ROW = re.compile(r"\|\s*(\d+)\s*\|\s*\[[^\]]*\]\(([^)]+)\)\s*\|\s*(.*?)\s*\|$")
 FEATURES = "## Where features live"
 NAMED_FILE = re.compile(r"`([^`]+)`")
+
+# Where documents and comments are, and references that mean nothing to a reader of the repository.
+REFERRING = ("src", "tests", "bench", "tools", "scripts", "examples", "cmake", "docs")
+TEXTS = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake", ".txt", ".toml", ".md"}
+DEAD_REFERENCE = re.compile(r"\b(?:source )?note 0\d\d\b|\b[a-z0-9_-]+\.md \d+(?:\.\d+)?\b", re.I)
 
 
 def read_lines(file):
@@ -104,11 +110,24 @@ def check_features(file, root):
         yield 1, f'no table of files under "{FEATURES}"'
 
 
+def check_references(root):
+    """Yields (file, line, message)."""
+    for top in REFERRING:
+        for file in sorted((root / top).rglob("*")):
+            if file.suffix not in TEXTS or not file.is_file():
+                continue
+            for number, line in enumerate(read_lines(file), 1):
+                found = DEAD_REFERENCE.search(line)
+                if found:
+                    yield file, number, f'"{found.group(0)}" means nothing here: state the fact or link a page'
+
+
 def check_repository(root):
     """All violations below root, as text lines."""
     found = list(check_decisions(root / "docs" / "decisions"))
     contributing = root / "CONTRIBUTING.md"
     found += [(contributing, *what) for what in check_features(contributing, root)]
+    found += check_references(root)
     readme = read_lines(root / "README.md")
     if len(readme) > MAX_README_LINES:
         found.append((root / "README.md", len(readme), f"{len(readme)} lines, more than {MAX_README_LINES}"))

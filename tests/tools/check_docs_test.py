@@ -93,6 +93,11 @@ class DocumentCheck(unittest.TestCase):
     def test_the_table_of_features_is_needed(self):
         self.expect_one({"CONTRIBUTING.md": "# Contributing\n"}, "CONTRIBUTING.md:1", "no table")
 
+    def test_references_to_documents_that_are_not_here_are_reported(self):
+        for text in ["as note " + "001 has it", "(wan" + ".md 2.6)"]:
+            self.expect_one({"src/a.h": f"// one\n// {text}\n"}, "src/a.h:2", "means nothing here")
+        self.assertEqual(check({"src/a.h": "// docs/training.md, decision 3; a note 12 times\n"}), (0, []))
+
     def test_the_readme_is_short(self):
         self.expect_one({"README.md": "x\n" * 121}, "README.md:121", "more than 120")
 
