@@ -1,5 +1,5 @@
 #!/bin/sh
-# Full fine-tune of TI2V-5B with flow matching, on latents and text embeddings that stand beside the
+# Full fine-tune of TI2V-5B with flow matching, on latents and text embeddings beside the
 # media (X.latent.safetensors and X.safetensors for X.mp4).
 exec ballast train \
   --model models/wan2.2_ti2v_5B_fp16.safetensors \

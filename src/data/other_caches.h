@@ -6,9 +6,8 @@
 
 namespace ballast::data {
 
-// The files of other trainers' caches, as they write them (training.md 2.4 and 6), for the same
-// samples as data/latent_cache.h. Each also says which media file it was made from, which they do
-// not mind.
+// The files of other trainers' caches, as they write them, for the same samples as
+// data/latent_cache.h. Each also says which media file it was made from, which they do not mind.
 
 // What a latent file says about its source; files that say nothing are taken as they are.
 inline constexpr std::string_view kSourceKey = "ballast_source";

@@ -27,7 +27,7 @@ enum class SigmaSchedule : std::uint8_t {
   diffusers,  // its UniPC and Euler
   simple,     // ComfyUI: out of a table of 1000
   listed,     // of distilled models: shifted base timesteps as given
-  linear,     // evenly spaced from sigma_start to sigma_end, no shift: source note 001
+  linear,     // evenly spaced from sigma_start to sigma_end, no shift: flow-matching trainer
 };
 std::string_view name_of(SigmaSchedule s);
 std::optional<SigmaSchedule> find_schedule(std::string_view name);

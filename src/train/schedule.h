@@ -27,8 +27,8 @@ enum class ScheduleStyle : std::uint8_t {
                      // steps; the cosine ends at min_rate
   transformers,      // warm-up k/W, so the first step does nothing; then over T - W steps; constant
                      // has no warm-up
-  per_epoch_cosine,  // note 001: a cosine down to min_rate that moves once per epoch, whatever kind
-                     // is; no warm-up
+  per_epoch_cosine,  // flow-matching trainer: a cosine down to min_rate that moves once per epoch,
+                     // whatever kind is; no warm-up
 };
 
 struct ScheduleOptions {
@@ -39,8 +39,8 @@ struct ScheduleOptions {
   std::int64_t total_steps = 0;
   std::int64_t decay_steps = 0;      // warmup_stable_decay: length of the decay
   std::int64_t steps_per_epoch = 0;  // per_epoch_cosine
-  double min_rate = 1e-6;            // absolute floor of diffusion-pipe's and note 001's cosine
-  double min_rate_ratio = 0;         // cosine_with_min_lr, warmup_stable_decay, rex
+  double min_rate = 1e-6;     // absolute floor of diffusion_pipe's and per_epoch_cosine's cosine
+  double min_rate_ratio = 0;  // cosine_with_min_lr, warmup_stable_decay, rex
   double cycles = 1;     // cosines: half waves (cosine, cosine_with_min_lr, warmup_stable_decay),
                          // restarts (cosine_with_restarts)
   double power = 1;      // polynomial, which ends at a rate of 1e-7

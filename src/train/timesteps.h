@@ -17,7 +17,7 @@ enum class TimestepSampling : std::uint8_t {
   flux_shift,
   logsnr,
   sigma,
-  shifted_table,  // note 001: sigma of shift(k / 1000), k = 1 ... 1000, uniform index
+  shifted_table,  // flow-matching trainer: sigma of shift(k / 1000), k = 1 ... 1000, uniform index
 };
 // logit_normal and mode change how sigma is drawn, the others weigh the sample's loss: cosmap
 // 2 / (pi (1 - 2 t + 2 t^2)), sigma_sqrt t^-2, bell exp(-2 (t - 1/2)^2) less its minimum, with mean

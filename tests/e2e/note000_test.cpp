@@ -1,4 +1,4 @@
-// The run of source note 000 as its author wrote it, paths aside: two experts of 14B, a 24 GB card.
+// A diffusion-pipe run as its author wrote it, paths aside: two experts of 14B, a 24 GB card.
 
 #include <gmock/gmock.h>
 

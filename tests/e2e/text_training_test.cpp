@@ -26,7 +26,7 @@ class TextTraining : public ::testing::Test {
     }
     texts_ = dir_.write("train.csv", csv);
   }
-  // As source note 004 is started.
+  // The command line of the FLAN-T5 job.
   std::vector<std::string> arguments(const std::string& output,
                                      std::vector<std::string> more = {}) const {
     std::vector<std::string> all = {"train",          "--pretrained-model", model_,

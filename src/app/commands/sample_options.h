@@ -44,7 +44,7 @@ struct SampleOptions {
   int threads = 0;
   bool fp8_matmul = false, non_deterministic = false, json = false, plan_only = false,
        details = false;
-  // Of source note 001's test_inference.
+  // Of the flow-matching trainer's test_inference (docs/training.md).
   std::string checkpoint, dtype;
   double sigma_start = 0.999, sigma_end = 0.01, sigma_multiplier = 1000, sigma_shift = 8;
   bool offload_to_cpu = false;

@@ -84,7 +84,7 @@ struct RowsOfSamples {
 std::int64_t heads_at_once(const Config& config, const Precision& precision, std::int64_t queries,
                            std::int64_t keys);
 
-// The parts of T5's blocks (t5.md 2): every one is y = x + f(norm(x)), row by row but for
+// The parts of T5's blocks: every one is y = x + f(norm(x)), row by row but for
 // attention. Records forward and backward; owns nothing. What the policy chooses never changes a
 // bit.
 class BlockLayers {

@@ -94,7 +94,7 @@ struct FirstNorm {
   std::int64_t room = 0;  // columns behind the rows, for an inlaid adapter
 };
 
-// The transformer block (wan.md 2.6, 7.1). Records forward and backward for one sample at a time;
+// The transformer block of the Wan models. Records forward and backward for one sample at a time;
 // chunks, head groups and what is kept are the policy's choice and never change a bit.
 class DitBlock {
  public:

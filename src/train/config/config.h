@@ -137,7 +137,7 @@ inline constexpr std::int64_t kNoEpochLimit = std::int64_t{1} << 31;
 
 struct DatasetRef {
   std::string name;        // "train", "eval0"
-  std::string config;      // path of its file; or a folder (note 001)
+  std::string config;      // path of its file; or a folder (flow-matching trainer)
   std::string named = {};  // where that is said: "run.toml line 3: dataset"; "": a default
 };
 

@@ -11,8 +11,8 @@ using Takes = FlagTable::Takes;
 constexpr std::array<Word<DType>, 3> kStored = {
     {{"fp16", DType::f16}, {"bf16", DType::bf16}, {"fp32", DType::f32}}};
 
-// The trainer of source note 001: full fine-tune of TI2V-5B in bf16 on latents cached beside the
-// media. Model time is 1000 sigma, as the checkpoint has it (training.md 6).
+// The flow-matching trainer: full fine-tune of TI2V-5B in bf16 on latents cached beside the media.
+// Model time is 1000 sigma, as the checkpoint has it.
 class FlowMatchingReader {
  public:
   FlowMatchingReader() : table_(&c_.notes) {

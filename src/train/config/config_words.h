@@ -71,8 +71,7 @@ inline constexpr std::array<Word<UpdateRounding>, 3> kRoundingWords = {
 // Why `name` is no policy: "one of auto, resident, ..."; nullopt when it is one.
 std::optional<std::string> policy_fault(std::string_view name);
 
-// The optimizer of that kind with its trainer's defaults (training.md 4.1 to 4.5), for parameters
-// of that type.
+// The optimizer of that kind with its trainer's defaults, for parameters of that type.
 OptimizerOptions optimizer_defaults(OptimizerKind kind, DType parameter);
 
 // The type of the weights that are trained.

@@ -12,7 +12,7 @@
 
 namespace ballast::train {
 
-// A distillation as it is asked for: WanDistiller's flags (training.md 5.1) and ours.
+// A distillation as it is asked for: WanDistiller's flags and ours (docs/distillation.md).
 struct DistillConfig {
   std::string teacher_path, student_config, data_path, output_dir = "./outputs";
   std::int64_t batch_size = 2, num_steps = 500, num_epochs = 10;

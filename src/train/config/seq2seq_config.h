@@ -16,7 +16,7 @@ namespace ballast::train {
 
 // Whose flags they were: decides defaults.
 enum class Seq2SeqDialect : std::uint8_t {
-  fine_tune,     // the job of source note 004: --pretrained-model, --model-output
+  fine_tune,     // the FLAN-T5 job: --pretrained-model, --model-output
   transformers,  // run_summarization: --model_name_or_path, --output_dir
 };
 

@@ -28,7 +28,7 @@ data::ModelNeeds needs_of(const ModelConfig& named, const wan::Config& c) {
           .fps = c.spatial_stride == 16 || is_skyreels(named) ? 24.0 : 16.0};
 }
 
-// The names of training.md 1.3.
+// The model's name in the path of its cache.
 std::string cache_name_of(const ModelConfig& named, const wan::Config& c) {
   if (c.spatial_stride == 16) return "wan2.2_5b";
   if (is_skyreels(named)) return c.conditioning() > 0 ? "skyreels_v2_i2v" : "skyreels_v2";

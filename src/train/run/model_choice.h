@@ -31,7 +31,7 @@ struct AmbiguousModel {
 
 using ModelDecision = std::variant<ModelChoice, AmbiguousModel>;
 
-// Decides from ckpt_path, transformer_path, min_t, max_t and experts (training.md 1.3): a folder
+// Decides from ckpt_path, transformer_path, min_t, max_t and experts: a folder
 // with low_noise_model and high_noise_model, or with diffusers' transformer_2 and transformer,
 // holds two experts, of which [min_t, max_t) chooses one by lying on its side of the boundary,
 // 0.875 for T2V and 0.9 for I2V. Fails with ErrorCode::input where paths are missing or contradict.
