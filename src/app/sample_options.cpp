@@ -207,7 +207,7 @@ void take_size(const SampleOptions& o, const wan::Config& model, const infer::Ge
   run.fps = o.fps > 0 ? o.fps : d.fps;
 }
 
-constexpr std::size_t kMostPrompts = 10'000;
+constexpr std::size_t kMostSamplePrompts = 10'000;
 
 void require_part(const std::string& path, const char* what, const char* flag,
                   const SampleOptions& o, const std::vector<std::string>& choices = {}) {
@@ -224,7 +224,7 @@ void take_prompts(const SampleOptions& o, const wan::Config& model, SampleRun& r
     fail(ErrorCode::usage, "--prompt and --cond: one of them");
   }
   if (as_text) {
-    if (!o.prompt_file.empty()) run.texts = read_prompts(o.prompt_file, kMostPrompts);
+    if (!o.prompt_file.empty()) run.texts = read_prompts(o.prompt_file, kMostSamplePrompts);
     if (!o.prompt.empty()) run.texts.insert(run.texts.begin(), o.prompt);
     run.texts.push_back(o.negative_prompt.empty() ? infer::kNegativePrompt : o.negative_prompt);
     require_part(run.files.text_encoder, "text encoder", "--text-encoder FILE", o,
