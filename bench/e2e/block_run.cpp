@@ -11,9 +11,9 @@
 #include "models/wan/dit_block.h"
 #include "ops/copy.h"
 #include "ops/fill.h"
+#include "ops/linear/sgemm.h"
 #include "ops/modulation_table.h"
 #include "ops/rope_3d.h"
-#include "ops/sgemm.h"
 
 namespace ballast::bench {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ops/sgemm.h"
+#include "ops/linear/sgemm.h"
 
 namespace ballast::bench {
 

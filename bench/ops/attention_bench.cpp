@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/thread_pool.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace ballast {
 namespace {

@@ -1,5 +1,5 @@
 #include "bench/support/row_bench.h"
-#include "ops/conv3d.h"
+#include "ops/conv3d/conv3d.h"
 
 namespace ballast::ops::conv3d_bench {
 namespace {

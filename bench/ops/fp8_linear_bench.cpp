@@ -1,12 +1,12 @@
-// The product of 8-bit matrices, with the rounding of its rows, beside ops/linear.h on the same
-// sizes: on the CPU it is what tests and references cost.
+// The product of 8-bit matrices, with the rounding of its rows, beside ops/linear/linear.h on the
+// same sizes: on the CPU it is what tests and references cost.
 
 #include <benchmark/benchmark.h>
 
 #include <vector>
 
 #include "core/thread_pool.h"
-#include "ops/fp8_linear.h"
+#include "ops/linear/fp8_linear.h"
 
 namespace ballast::ops {
 namespace {

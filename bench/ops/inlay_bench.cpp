@@ -1,5 +1,5 @@
 #include "bench/support/tensor_memory.h"
-#include "ops/inlay.h"
+#include "ops/linear/inlay.h"
 
 namespace ballast::ops {
 namespace {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "core/thread_pool.h"
-#include "ops/linear.h"
-#include "ops/sgemm.h"
+#include "ops/linear/linear.h"
+#include "ops/linear/sgemm.h"
 
 namespace ballast::ops {
 namespace {

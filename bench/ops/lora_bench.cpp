@@ -2,7 +2,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include "ops/lora.h"
+#include "ops/linear/lora.h"
 #include "tests/support/recorded_program.h"
 
 namespace ballast::ops {

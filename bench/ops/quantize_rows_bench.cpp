@@ -5,7 +5,7 @@
 #include "core/convert.h"
 #include "core/random.h"
 #include "core/thread_pool.h"
-#include "ops/quantize_rows.h"
+#include "ops/linear/quantize_rows.h"
 
 namespace ballast {
 namespace {

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "app/planning.h"
-#include "train/read_config.h"
-#include "train/seq2seq_config.h"
+#include "train/config/read_config.h"
+#include "train/config/seq2seq_config.h"
 
 namespace ballast {
 namespace {

@@ -9,7 +9,7 @@
 #include "core/nearest_name.h"
 #include "core/progress.h"
 #include "core/system_limits.h"
-#include "train/config_words.h"
+#include "train/config/config_words.h"
 
 namespace ballast {
 [[noreturn]] void fail_unknown(std::string_view flag, const std::string& value,

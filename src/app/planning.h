@@ -9,8 +9,8 @@
 #include "app/training_output.h"
 #include "fit/advice.h"
 #include "fit/refusal_text.h"
-#include "train/prepared_run.h"
-#include "train/run_plan.h"
+#include "train/run/prepared_run.h"
+#include "train/run/run_plan.h"
 
 namespace ballast {
 

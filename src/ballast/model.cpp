@@ -5,7 +5,7 @@
 #include "ballast/settings.h"
 #include "ballast/translate.h"
 #include "memory/process_memory.h"
-#include "train/run_plan.h"
+#include "train/run/run_plan.h"
 
 namespace ballast::v1 {
 

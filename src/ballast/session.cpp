@@ -10,13 +10,13 @@
 #include "core/error.h"
 #include "core/stopwatch.h"
 #include "memory/process_memory.h"
-#include "ops/sgemm.h"
+#include "ops/linear/sgemm.h"
+#include "train/checkpoint/runner_tensors.h"
+#include "train/checkpoint/training_checkpoint.h"
 #include "train/nan_guard.h"
-#include "train/run_summary.h"
-#include "train/runner_tensors.h"
+#include "train/run/run_summary.h"
+#include "train/run/trained_model.h"
 #include "train/timesteps.h"
-#include "train/trained_model.h"
-#include "train/training_checkpoint.h"
 
 namespace ballast::library {
 namespace {

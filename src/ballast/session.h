@@ -7,7 +7,7 @@
 #include "ballast/ballast.h"
 #include "models/wan/dit.h"
 #include "plan/runner.h"
-#include "train/prepared_run.h"
+#include "train/run/prepared_run.h"
 
 namespace ballast::library {
 

@@ -11,8 +11,8 @@
 #include "memory/machine.h"
 #include "models/wan/recognise.h"
 #include "models/wan/weights.h"
-#include "train/run_plan.h"
-#include "train/run_summary.h"
+#include "train/run/run_plan.h"
+#include "train/run/run_summary.h"
 
 namespace ballast::library {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "ballast/ballast.h"
 #include "report/memory_monitor.h"
-#include "train/prepared_run.h"
+#include "train/run/prepared_run.h"
 
 namespace ballast::library {
 

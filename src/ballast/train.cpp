@@ -1,10 +1,10 @@
 #include "ballast/ballast.h"
 #include "ballast/settings.h"
 #include "ballast/translate.h"
-#include "train/base_merge.h"
-#include "train/device_choice.h"
-#include "train/read_config.h"
-#include "train/run_plan.h"
+#include "train/config/read_config.h"
+#include "train/run/base_merge.h"
+#include "train/run/device_choice.h"
+#include "train/run/run_plan.h"
 #include "train/trainer.h"
 
 namespace ballast::v1 {

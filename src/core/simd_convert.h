@@ -84,7 +84,7 @@ inline void with_dtype(DType t, F&& f) {
 // --- to f32: exact for every code; a NaN stays a NaN.
 
 // Codes stand in the low bits of 32-bit lanes, or in vectors as narrow as they are in memory. The
-// former is for loops that widen a whole register of codes at once (ops/linear_expand.h).
+// former is for loops that widen a whole register of codes at once (ops/linear/linear_expand.h).
 
 inline f32v f16_to_f32(u32v h) {
   const u32v magnitude = (h & 0x7fffu) << 13;

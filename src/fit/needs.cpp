@@ -4,8 +4,8 @@
 #include <array>
 
 #include "fit/tuning.h"
-#include "ops/quantum.h"
-#include "ops/sgemm.h"
+#include "ops/kernels/quantum.h"
+#include "ops/linear/sgemm.h"
 #include "plan/places.h"
 
 namespace ballast::fit {

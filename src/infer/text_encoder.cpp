@@ -8,7 +8,7 @@
 #include "core/thread_pool.h"
 #include "memory/gpu.h"
 #include "models/t5/weights.h"
-#include "ops/sgemm.h"
+#include "ops/linear/sgemm.h"
 #include "plan/runner.h"
 
 namespace ballast::infer {

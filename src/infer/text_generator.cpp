@@ -6,7 +6,7 @@
 #include "infer/beam_search.h"
 #include "memory/gpu.h"
 #include "models/t5/weights.h"
-#include "ops/sgemm.h"
+#include "ops/linear/sgemm.h"
 #include "plan/runner.h"
 
 namespace ballast::infer {

@@ -13,7 +13,7 @@
 #include "io/checkpoint_parts.h"
 #include "memory/gpu.h"
 #include "memory/machine.h"
-#include "ops/sgemm.h"
+#include "ops/linear/sgemm.h"
 
 namespace ballast::infer {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "memory/gpu.h"
-#include "ops/sgemm.h"
+#include "ops/linear/sgemm.h"
 
 namespace ballast::infer {
 namespace {

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "ops/fp8_linear.h"
-#include "ops/linear.h"
-#include "ops/lora.h"
+#include "ops/linear/fp8_linear.h"
+#include "ops/linear/linear.h"
+#include "ops/linear/lora.h"
 #include "plan/program_builder.h"
 
 namespace ballast {
@@ -45,7 +45,7 @@ struct InlaidAdapter {
 
 // y = W x + b + s B A dropout(x) with an optional adapter and optional gradients. Owns nothing.
 // The adapter's part is within the layer's product where it is inlaid. Elsewhere it is formed first
-// (ops/lora.h) and the layer's own product adds to it, in backward likewise.
+// (ops/linear/lora.h) and the layer's own product adds to it, in backward likewise.
 struct AdaptedLinear {
   ops::LinearWeight weight;
   ops::LoraWeight adapter;  // adapter.a invalid: none

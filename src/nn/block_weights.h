@@ -13,7 +13,7 @@
 #include "nn/bring_order.h"
 #include "nn/memory_policy.h"
 #include "nn/staging_ring.h"
-#include "ops/linear.h"
+#include "ops/linear/linear.h"
 #include "plan/program_builder.h"
 
 namespace ballast {

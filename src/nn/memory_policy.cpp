@@ -4,7 +4,7 @@
 #include <array>
 
 #include "core/error.h"
-#include "ops/quantum.h"
+#include "ops/kernels/quantum.h"
 
 namespace ballast {
 

@@ -9,7 +9,7 @@
 
 #include "core/dtype.h"
 #include "core/shape.h"
-#include "ops/update_rounding.h"
+#include "ops/kernels/update_rounding.h"
 #include "plan/program_builder.h"
 
 namespace ballast {

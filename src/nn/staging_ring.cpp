@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "core/thread_pool.h"
 #include "ops/copy.h"
-#include "ops/quantize_rows.h"
+#include "ops/linear/quantize_rows.h"
 #include "plan/bindings.h"
 #include "plan/checked_reads.h"
 

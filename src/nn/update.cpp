@@ -10,7 +10,7 @@
 #include "ops/copy.h"
 #include "ops/fill.h"
 #include "ops/global_norm.h"
-#include "ops/ordered_sum.h"
+#include "ops/kernels/ordered_sum.h"
 
 namespace ballast {
 namespace {

@@ -6,10 +6,10 @@
 #include "core/error.h"
 #include "core/simd.h"
 #include "ops/adafactor_cuda.h"
-#include "ops/cuda_call.h"
-#include "ops/on_device.h"
-#include "ops/ordered_sum_call.h"
-#include "ops/update_rounding_call.h"
+#include "ops/kernels/cuda_call.h"
+#include "ops/kernels/on_device.h"
+#include "ops/kernels/ordered_sum_call.h"
+#include "ops/kernels/update_rounding_call.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {

@@ -1,8 +1,8 @@
 #include <cmath>
 
 #include "ops/adafactor.h"
-#include "ops/ordered_sum_simd.h"
-#include "ops/parameter_simd.h"
+#include "ops/kernels/ordered_sum_simd.h"
+#include "ops/kernels/parameter_simd.h"
 
 namespace ballast::ops::cpu::BALLAST_ISA {
 

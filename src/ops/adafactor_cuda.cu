@@ -1,6 +1,6 @@
 #include "ops/adafactor_cuda.h"
-#include "ops/ordered_sum_cuda.cuh"
-#include "ops/parameter_cuda.cuh"
+#include "ops/kernels/ordered_sum_cuda.cuh"
+#include "ops/kernels/parameter_cuda.cuh"
 
 namespace ballast::ops::cuda {
 namespace {

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "ops/cuda_view.h"
-#include "ops/ordered_sum_cuda.h"
-#include "ops/update_rounding_cuda.h"
+#include "ops/kernels/cuda_view.h"
+#include "ops/kernels/ordered_sum_cuda.h"
+#include "ops/kernels/update_rounding_cuda.h"
 
 namespace ballast::ops::cuda {
 

@@ -5,7 +5,7 @@
 
 #include "core/tensor.h"
 #include "ops/adamw_coefficients.h"
-#include "ops/update_rounding.h"
+#include "ops/kernels/update_rounding.h"
 #include "plan/program_builder.h"
 
 namespace ballast::ops {

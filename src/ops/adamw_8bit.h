@@ -2,13 +2,13 @@
 
 #include "core/tensor.h"
 #include "ops/adamw.h"
-#include "ops/dynamic_map.h"
+#include "ops/kernels/dynamic_map.h"
 #include "plan/program_builder.h"
 
 namespace ballast::ops {
 
-// Adam whose moments are 8-bit codes in blocks of kStateBlock elements (ops/dynamic_map.h), as
-// bitsandbytes has it. Step k = 1, 2, ... in f32:
+// Adam whose moments are 8-bit codes in blocks of kStateBlock elements (ops/kernels/dynamic_map.h),
+// as bitsandbytes has it. Step k = 1, 2, ... in f32:
 //   g = grad_scale g;   m = signed_map[m] m_absmax;   v = unsigned_map[v] v_absmax
 //   m = beta1 m + (1 - beta1) g;   v = beta2 v + (1 - beta2) g^2
 //   p = round(p - lr k2 / k1 m / (sqrt(v) + k2 eps)),  k1 = 1 - beta1^k, k2 = sqrt(1 - beta2^k)

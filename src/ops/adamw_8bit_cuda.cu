@@ -1,9 +1,9 @@
 #include "ops/adamw_8bit_cuda.h"
-#include "ops/ordered_sum_cuda.cuh"
-#include "ops/parameter_cuda.cuh"
-#include "ops/rounded_math_cuda.cuh"
-#include "ops/row_kernel.cuh"
-#include "ops/state_codes_cuda.cuh"
+#include "ops/kernels/ordered_sum_cuda.cuh"
+#include "ops/kernels/parameter_cuda.cuh"
+#include "ops/kernels/rounded_math_cuda.cuh"
+#include "ops/kernels/row_kernel.cuh"
+#include "ops/kernels/state_codes_cuda.cuh"
 
 namespace ballast::ops::cuda {
 namespace {

@@ -1,10 +1,10 @@
 #pragma once
 
 #include "ops/adamw_coefficients.h"
-#include "ops/cuda_view.h"
-#include "ops/ordered_sum_cuda.h"
-#include "ops/state_tables_cuda.h"
-#include "ops/update_rounding_cuda.h"
+#include "ops/kernels/cuda_view.h"
+#include "ops/kernels/ordered_sum_cuda.h"
+#include "ops/kernels/state_tables_cuda.h"
+#include "ops/kernels/update_rounding_cuda.h"
 
 namespace ballast::ops::cuda {
 

@@ -1,5 +1,5 @@
 #include "ops/adamw.h"
-#include "ops/parameter_simd.h"
+#include "ops/kernels/parameter_simd.h"
 
 namespace ballast::ops::cpu::BALLAST_ISA {
 

@@ -1,6 +1,6 @@
 #include "ops/adamw_cuda.h"
-#include "ops/parameter_cuda.cuh"
-#include "ops/rounded_math_cuda.cuh"
+#include "ops/kernels/parameter_cuda.cuh"
+#include "ops/kernels/rounded_math_cuda.cuh"
 
 namespace ballast::ops::cuda {
 namespace {

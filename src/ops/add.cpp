@@ -3,8 +3,8 @@
 #include "core/error.h"
 #include "core/simd.h"
 #include "ops/add_cuda.h"
-#include "ops/cuda_call.h"
-#include "ops/on_device.h"
+#include "ops/kernels/cuda_call.h"
+#include "ops/kernels/on_device.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {

@@ -1,5 +1,5 @@
 #include "ops/add.h"
-#include "ops/elementwise.h"
+#include "ops/kernels/elementwise.h"
 
 namespace ballast::ops::cpu::BALLAST_ISA {
 

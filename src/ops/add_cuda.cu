@@ -1,5 +1,5 @@
 #include "ops/add_cuda.h"
-#include "ops/cuda_kernel.cuh"
+#include "ops/kernels/cuda_kernel.cuh"
 
 namespace ballast::ops::cuda {
 namespace {

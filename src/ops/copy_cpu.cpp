@@ -2,7 +2,7 @@
 
 #include "core/convert.h"
 #include "core/thread_pool.h"
-#include "ops/strided_walk.h"
+#include "ops/kernels/strided_walk.h"
 
 namespace ballast::ops::cpu::BALLAST_ISA {
 namespace {

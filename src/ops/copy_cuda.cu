@@ -1,7 +1,7 @@
 #include <type_traits>
 
-#include "ops/convert_cuda.cuh"
 #include "ops/copy_cuda.h"
+#include "ops/kernels/convert_cuda.cuh"
 
 namespace ballast::ops::cuda {
 namespace {

@@ -2,9 +2,9 @@
 
 #include "core/simd.h"
 #include "ops/cross_entropy_cuda.h"
-#include "ops/cuda_call.h"
-#include "ops/on_device.h"
-#include "ops/row_checks.h"
+#include "ops/kernels/cuda_call.h"
+#include "ops/kernels/on_device.h"
+#include "ops/kernels/row_checks.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {

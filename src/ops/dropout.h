@@ -5,7 +5,7 @@
 #include "core/random.h"
 #include "core/tensor.h"
 #include "ops/dropout_unit.h"
-#include "ops/random_site.h"
+#include "ops/kernels/random_site.h"
 #include "plan/program_builder.h"
 
 namespace ballast::ops {

@@ -1,6 +1,6 @@
 #include "core/simd_random.h"
 #include "ops/dropout.h"
-#include "ops/elementwise.h"
+#include "ops/kernels/elementwise.h"
 
 namespace ballast::ops::cpu::BALLAST_ISA {
 namespace {

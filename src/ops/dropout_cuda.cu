@@ -1,6 +1,6 @@
 #include "ops/dropout_cuda.h"
-#include "ops/elementwise_cuda.cuh"
-#include "ops/random_cuda.cuh"
+#include "ops/kernels/elementwise_cuda.cuh"
+#include "ops/kernels/random_cuda.cuh"
 
 namespace ballast::ops::cuda {
 namespace {

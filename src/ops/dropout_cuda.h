@@ -1,8 +1,8 @@
 #pragma once
 
-#include "ops/cuda_view.h"
 #include "ops/dropout_unit.h"
-#include "ops/random_cuda.h"
+#include "ops/kernels/cuda_view.h"
+#include "ops/kernels/random_cuda.h"
 
 namespace ballast::ops::cuda {
 

@@ -2,10 +2,10 @@
 
 #include "core/error.h"
 #include "core/simd.h"
-#include "ops/cuda_call.h"
 #include "ops/ema_cuda.h"
-#include "ops/on_device.h"
-#include "ops/update_rounding.h"
+#include "ops/kernels/cuda_call.h"
+#include "ops/kernels/on_device.h"
+#include "ops/kernels/update_rounding.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {

@@ -1,5 +1,5 @@
-#include "ops/elementwise.h"
 #include "ops/ema.h"
+#include "ops/kernels/elementwise.h"
 
 namespace ballast::ops::cpu::BALLAST_ISA {
 

@@ -1,5 +1,5 @@
-#include "ops/elementwise_cuda.cuh"
 #include "ops/ema_cuda.h"
+#include "ops/kernels/elementwise_cuda.cuh"
 
 namespace ballast::ops::cuda {
 namespace {

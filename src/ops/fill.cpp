@@ -5,10 +5,10 @@
 
 #include "core/convert.h"
 #include "core/simd.h"
-#include "ops/cuda_call.h"
 #include "ops/fill_cuda.h"
-#include "ops/on_device.h"
-#include "ops/strided_walk.h"
+#include "ops/kernels/cuda_call.h"
+#include "ops/kernels/on_device.h"
+#include "ops/kernels/strided_walk.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {

@@ -1,5 +1,5 @@
-#include "ops/convert_cuda.cuh"
 #include "ops/fill_cuda.h"
+#include "ops/kernels/convert_cuda.cuh"
 
 namespace ballast::ops::cuda {
 namespace {

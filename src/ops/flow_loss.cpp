@@ -2,10 +2,10 @@
 
 #include "core/error.h"
 #include "core/simd.h"
-#include "ops/cuda_call.h"
 #include "ops/flow_loss_cuda.h"
-#include "ops/on_device.h"
-#include "ops/ordered_sum_call.h"
+#include "ops/kernels/cuda_call.h"
+#include "ops/kernels/on_device.h"
+#include "ops/kernels/ordered_sum_call.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {

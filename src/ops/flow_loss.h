@@ -21,8 +21,8 @@ struct LossFunction {
 // loss += w * sum(mask * rho(pred - target));  dpred = w * mask * rho'(pred - target),
 // w = weight * sample_weight. With weight = 1/n this is the mean loss and its gradient.
 // Differences and their factors are formed in f32; the sum is kept in f64, block by block in order
-// (ops/ordered_sum.h): parts cut at multiples of kSumBlock elements give the same bits as the
-// whole. dpred may be the memory of pred.
+// (ops/kernels/ordered_sum.h): parts cut at multiples of kSumBlock elements give the same bits as
+// the whole. dpred may be the memory of pred.
 struct FlowLoss {
   ConstTensorView pred;                // f32 or bf16, contiguous like the others
   ConstTensorView target;              // f32, of pred's shape

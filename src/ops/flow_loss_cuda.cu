@@ -1,6 +1,6 @@
-#include "ops/elementwise_cuda.cuh"
 #include "ops/flow_loss_cuda.h"
-#include "ops/ordered_sum_cuda.cuh"
+#include "ops/kernels/elementwise_cuda.cuh"
+#include "ops/kernels/ordered_sum_cuda.cuh"
 
 namespace ballast::ops::cuda {
 namespace {

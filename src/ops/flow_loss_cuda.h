@@ -1,7 +1,7 @@
 #pragma once
 
-#include "ops/cuda_view.h"
-#include "ops/ordered_sum_cuda.h"
+#include "ops/kernels/cuda_view.h"
+#include "ops/kernels/ordered_sum_cuda.h"
 
 namespace ballast::ops::cuda {
 

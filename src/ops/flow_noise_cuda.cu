@@ -1,5 +1,5 @@
-#include "ops/elementwise_cuda.cuh"
 #include "ops/flow_noise_cuda.h"
+#include "ops/kernels/elementwise_cuda.cuh"
 
 namespace ballast::ops::cuda {
 namespace {

@@ -1,9 +1,9 @@
 #include "ops/fold_blocks.h"
 
 #include "core/simd.h"
-#include "ops/cuda_call.h"
 #include "ops/fold_blocks_cuda.h"
-#include "ops/on_device.h"
+#include "ops/kernels/cuda_call.h"
+#include "ops/kernels/on_device.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {

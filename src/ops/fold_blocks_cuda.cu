@@ -1,5 +1,5 @@
-#include "ops/cuda_kernel.cuh"
 #include "ops/fold_blocks_cuda.h"
+#include "ops/kernels/cuda_kernel.cuh"
 
 namespace ballast::ops::cuda {
 namespace {

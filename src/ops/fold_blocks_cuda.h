@@ -1,7 +1,7 @@
 #pragma once
 
-#include "ops/cuda_view.h"
 #include "ops/fold_blocks_kernels.h"
+#include "ops/kernels/cuda_view.h"
 
 namespace ballast::ops::cuda {
 

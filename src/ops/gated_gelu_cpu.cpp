@@ -1,6 +1,6 @@
 #include "ops/gated_gelu.h"
 #include "ops/gelu_simd.h"
-#include "ops/row_simd.h"
+#include "ops/kernels/row_simd.h"
 
 namespace ballast::ops::cpu::BALLAST_ISA {
 

@@ -1,6 +1,6 @@
 #include "ops/gated_gelu_cuda.h"
 #include "ops/gelu_cuda.cuh"
-#include "ops/map_kernel.cuh"
+#include "ops/kernels/map_kernel.cuh"
 
 namespace ballast::ops::cuda {
 namespace {

@@ -1,6 +1,6 @@
-#include "ops/column_sums.cuh"
 #include "ops/gated_residual_cuda.h"
-#include "ops/row_kernel.cuh"
+#include "ops/kernels/column_sums.cuh"
+#include "ops/kernels/row_kernel.cuh"
 
 namespace ballast::ops::cuda {
 namespace {

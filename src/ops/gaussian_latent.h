@@ -10,7 +10,7 @@ namespace ballast::ops {
 //   z = m + exp(v / 2) noise
 //   kl += w sum((m^2 + exp(v) - 1 - v) / 2),  w = weight * sample_weight
 // With weight = 1 / number of latent values this is their mean. Contiguous f32; the sum is kept in
-// f64, block by block in order (ops/ordered_sum.h).
+// f64, block by block in order (ops/kernels/ordered_sum.h).
 struct GaussianLatent {
   ConstTensorView moments;             // [R, 2 C]
   ConstTensorView noise;               // [R, C]

@@ -1,10 +1,10 @@
 #include "ops/gelu.h"
 
 #include "core/simd.h"
-#include "ops/cuda_call.h"
 #include "ops/gelu_cuda.h"
-#include "ops/on_device.h"
-#include "ops/row_checks.h"
+#include "ops/kernels/cuda_call.h"
+#include "ops/kernels/on_device.h"
+#include "ops/kernels/row_checks.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {

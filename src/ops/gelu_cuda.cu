@@ -1,6 +1,6 @@
 #include "ops/gelu_cuda.cuh"
 #include "ops/gelu_cuda.h"
-#include "ops/map_kernel.cuh"
+#include "ops/kernels/map_kernel.cuh"
 
 namespace ballast::ops::cuda {
 namespace {

@@ -6,7 +6,7 @@
 // place; zero where the divisor is beyond 2^126, as close as f32 can tell). What an exponent near
 // 128 loses by its own rounding is many times that.
 
-#include "ops/rounded_math_cuda.cuh"
+#include "ops/kernels/rounded_math_cuda.cuh"
 
 namespace ballast::ops::cuda {
 

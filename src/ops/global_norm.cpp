@@ -6,13 +6,13 @@
 
 #include "core/error.h"
 #include "core/simd.h"
-#include "ops/cuda_call.h"
 #include "ops/fill.h"
 #include "ops/global_norm_cuda.h"
-#include "ops/linear.h"
-#include "ops/on_device.h"
-#include "ops/ordered_sum.h"
-#include "ops/ordered_sum_call.h"
+#include "ops/kernels/cuda_call.h"
+#include "ops/kernels/on_device.h"
+#include "ops/kernels/ordered_sum.h"
+#include "ops/kernels/ordered_sum_call.h"
+#include "ops/linear/linear.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {

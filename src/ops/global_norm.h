@@ -10,10 +10,10 @@ namespace ballast::ops {
 // The 2-norm over many tensors and the clipping factor that follows from it: sum_squares once per
 // tensor into one sum, clip_factor once, then scale_by (or adamw's grad_scale) with the factor.
 
-// sum += sum of x^2, in f64, group by group in order (ops/ordered_sum.h): parts cut at multiples of
-// kSumGroup elements give the same bits as the whole.
-// Several tensors of one type are summed in their order, on a GPU kSquareTensors of them with one
-// launch: to begin one takes longer than a small tensor's sum.
+// sum += sum of x^2, in f64, group by group in order (ops/kernels/ordered_sum.h): parts cut at
+// multiples of kSumGroup elements give the same bits as the whole. Several tensors of one type are
+// summed in their order, on a GPU kSquareTensors of them with one launch: to begin one takes longer
+// than a small tensor's sum.
 struct SumSquares {
   ConstTensorView x;  // f32 or bf16, contiguous
   TensorView sum;     // [1] f64, added to
@@ -42,7 +42,7 @@ void scale_by(const ScaleBy& a, Stream stream);
 // limit:
 //   norm = ||scale B A|| = scale * sqrt(sum of ga * gb),  ga = A A^T, gb = B^T B;
 //   factor = norm > max_norm ? sqrt(max_norm / norm) : 1.
-// The sum is kept in f64, block by block in order (ops/ordered_sum.h).
+// The sum is kept in f64, block by block in order (ops/kernels/ordered_sum.h).
 struct LimitFactor {
   ConstTensorView ga, gb;  // [r, r] f32, contiguous
   double scale;

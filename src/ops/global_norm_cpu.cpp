@@ -1,5 +1,5 @@
 #include "ops/global_norm.h"
-#include "ops/ordered_sum_simd.h"
+#include "ops/kernels/ordered_sum_simd.h"
 
 namespace ballast::ops::cpu::BALLAST_ISA {
 

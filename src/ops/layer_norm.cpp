@@ -1,11 +1,11 @@
 #include "ops/layer_norm.h"
 
 #include "core/simd.h"
-#include "ops/cuda_call.h"
+#include "ops/kernels/cuda_call.h"
+#include "ops/kernels/on_device.h"
+#include "ops/kernels/ordered_sum_call.h"
+#include "ops/kernels/row_checks.h"
 #include "ops/layer_norm_cuda.h"
-#include "ops/on_device.h"
-#include "ops/ordered_sum_call.h"
-#include "ops/row_checks.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {

@@ -1,5 +1,5 @@
+#include "ops/kernels/row_simd.h"
 #include "ops/layer_norm.h"
-#include "ops/row_simd.h"
 
 namespace ballast::ops::cpu::BALLAST_ISA {
 

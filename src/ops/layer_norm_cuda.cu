@@ -1,4 +1,4 @@
-#include "ops/column_sums.cuh"
+#include "ops/kernels/column_sums.cuh"
 #include "ops/layer_norm_cuda.h"
 #include "ops/layer_norm_kernel.cuh"
 

@@ -2,7 +2,7 @@
 
 // What kernels with a layer norm share; included by .cu files only.
 
-#include "ops/row_kernel.cuh"
+#include "ops/kernels/row_kernel.cuh"
 
 namespace ballast::ops::cuda {
 

@@ -1,4 +1,4 @@
-#include "ops/elementwise.h"
+#include "ops/kernels/elementwise.h"
 #include "ops/modulation_table.h"
 
 namespace ballast::ops::cpu::BALLAST_ISA {

@@ -1,5 +1,5 @@
+#include "ops/kernels/row_kernel.cuh"
 #include "ops/modulation_table_cuda.h"
-#include "ops/row_kernel.cuh"
 
 namespace ballast::ops::cuda {
 namespace {

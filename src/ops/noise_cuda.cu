@@ -1,5 +1,5 @@
+#include "ops/kernels/random_cuda.cuh"
 #include "ops/noise_cuda.h"
-#include "ops/random_cuda.cuh"
 
 namespace ballast::ops::cuda {
 namespace {

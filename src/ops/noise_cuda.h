@@ -1,7 +1,7 @@
 #pragma once
 
-#include "ops/cuda_view.h"
-#include "ops/random_cuda.h"
+#include "ops/kernels/cuda_view.h"
+#include "ops/kernels/random_cuda.h"
 
 namespace ballast::ops::cuda {
 

@@ -2,8 +2,8 @@
 
 #include "core/error.h"
 #include "core/simd.h"
-#include "ops/cuda_call.h"
-#include "ops/on_device.h"
+#include "ops/kernels/cuda_call.h"
+#include "ops/kernels/on_device.h"
 #include "ops/relative_bias_cuda.h"
 #include "plan/bindings.h"
 

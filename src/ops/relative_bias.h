@@ -6,8 +6,9 @@
 
 namespace ballast::ops {
 
-// bias[h, e] = table[bucket(e - zero), h]: what attention (ops/attention.h) adds to scores by
-// distance. For Lq queries that begin at position p, and keys from position 0, zero is Lq - 1 + p.
+// bias[h, e] = table[bucket(e - zero), h]: what attention (ops/attention/attention.h) adds to
+// scores by distance. For Lq queries that begin at position p, and keys from position 0, zero is Lq
+// - 1 + p.
 struct RelativeBias {
   ConstTensorView table;  // [buckets, H] f32, contiguous
   TensorView bias;        // [H, E] f32, contiguous

@@ -1,4 +1,4 @@
-#include "ops/cuda_kernel.cuh"
+#include "ops/kernels/cuda_kernel.cuh"
 #include "ops/relative_bias_cuda.h"
 
 namespace ballast::ops::cuda {

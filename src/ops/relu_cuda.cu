@@ -1,4 +1,4 @@
-#include "ops/map_kernel.cuh"
+#include "ops/kernels/map_kernel.cuh"
 #include "ops/relu_cuda.h"
 
 namespace ballast::ops::cuda {

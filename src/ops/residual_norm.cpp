@@ -1,10 +1,10 @@
 #include "ops/residual_norm.h"
 
 #include "core/simd.h"
-#include "ops/cuda_call.h"
-#include "ops/on_device.h"
+#include "ops/kernels/cuda_call.h"
+#include "ops/kernels/on_device.h"
+#include "ops/kernels/row_checks.h"
 #include "ops/residual_norm_cuda.h"
-#include "ops/row_checks.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {

@@ -1,12 +1,12 @@
 #include "ops/rms_norm.h"
 
 #include "core/simd.h"
-#include "ops/cuda_call.h"
-#include "ops/on_device.h"
-#include "ops/ordered_sum_call.h"
+#include "ops/kernels/cuda_call.h"
+#include "ops/kernels/on_device.h"
+#include "ops/kernels/ordered_sum_call.h"
+#include "ops/kernels/row_checks.h"
 #include "ops/rms_norm_cuda.h"
 #include "ops/rope_3d.h"
-#include "ops/row_checks.h"
 #include "ops/silu.h"
 #include "plan/bindings.h"
 

@@ -1,7 +1,7 @@
-#include "ops/column_sums.cuh"
+#include "ops/kernels/column_sums.cuh"
+#include "ops/kernels/row_kernel.cuh"
 #include "ops/rms_norm_cuda.h"
 #include "ops/rope_kernel.cuh"
-#include "ops/row_kernel.cuh"
 #include "ops/silu_kernel.cuh"
 
 namespace ballast::ops::cuda {

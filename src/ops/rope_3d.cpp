@@ -1,8 +1,8 @@
 #include "ops/rope_3d.h"
 
 #include "core/simd.h"
-#include "ops/cuda_call.h"
-#include "ops/on_device.h"
+#include "ops/kernels/cuda_call.h"
+#include "ops/kernels/on_device.h"
 #include "ops/rope_3d_cuda.h"
 #include "plan/bindings.h"
 

@@ -1,8 +1,8 @@
 #include <cmath>
 #include <utility>
 
+#include "ops/kernels/row_simd.h"
 #include "ops/rope_3d.h"
-#include "ops/row_simd.h"
 
 namespace ballast::ops::cpu::BALLAST_ISA {
 

@@ -1,6 +1,6 @@
+#include "ops/kernels/row_kernel.cuh"
 #include "ops/rope_3d_cuda.h"
 #include "ops/rope_kernel.cuh"
-#include "ops/row_kernel.cuh"
 
 namespace ballast::ops::cuda {
 namespace {

@@ -2,7 +2,7 @@
 
 // The rotation of ops/rope_3d.h for eight neighbours, included by .cu files only.
 
-#include "ops/cuda_kernel.cuh"
+#include "ops/kernels/cuda_kernel.cuh"
 
 namespace ballast::ops::cuda {
 

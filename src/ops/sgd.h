@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/tensor.h"
-#include "ops/update_rounding.h"
+#include "ops/kernels/update_rounding.h"
 #include "plan/program_builder.h"
 
 namespace ballast::ops {

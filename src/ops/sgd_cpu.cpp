@@ -1,4 +1,4 @@
-#include "ops/parameter_simd.h"
+#include "ops/kernels/parameter_simd.h"
 #include "ops/sgd.h"
 
 namespace ballast::ops::cpu::BALLAST_ISA {

@@ -1,4 +1,4 @@
-#include "ops/parameter_cuda.cuh"
+#include "ops/kernels/parameter_cuda.cuh"
 #include "ops/sgd_cuda.h"
 
 namespace ballast::ops::cuda {

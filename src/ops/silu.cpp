@@ -1,9 +1,9 @@
 #include "ops/silu.h"
 
 #include "core/simd.h"
-#include "ops/cuda_call.h"
-#include "ops/on_device.h"
-#include "ops/row_checks.h"
+#include "ops/kernels/cuda_call.h"
+#include "ops/kernels/on_device.h"
+#include "ops/kernels/row_checks.h"
 #include "ops/silu_cuda.h"
 #include "plan/bindings.h"
 

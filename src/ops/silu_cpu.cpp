@@ -1,4 +1,4 @@
-#include "ops/row_simd.h"
+#include "ops/kernels/row_simd.h"
 #include "ops/silu.h"
 
 namespace ballast::ops::cpu::BALLAST_ISA {

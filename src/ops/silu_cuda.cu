@@ -1,4 +1,4 @@
-#include "ops/map_kernel.cuh"
+#include "ops/kernels/map_kernel.cuh"
 #include "ops/silu_cuda.h"
 #include "ops/silu_kernel.cuh"
 

@@ -1,4 +1,4 @@
-#include "ops/cuda_kernel.cuh"
+#include "ops/kernels/cuda_kernel.cuh"
 #include "ops/sinusoid_cuda.h"
 
 namespace ballast::ops::cuda {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "ops/cuda_view.h"
+#include "ops/kernels/cuda_view.h"
 
 namespace ballast::ops::cuda {
 

@@ -2,11 +2,11 @@
 
 #include "core/error.h"
 #include "core/simd.h"
-#include "ops/cuda_call.h"
-#include "ops/on_device.h"
-#include "ops/ordered_sum_call.h"
+#include "ops/kernels/cuda_call.h"
+#include "ops/kernels/on_device.h"
+#include "ops/kernels/ordered_sum_call.h"
+#include "ops/kernels/update_rounding.h"
 #include "ops/stable_rates_cuda.h"
-#include "ops/update_rounding.h"
 #include "plan/bindings.h"
 
 namespace ballast::ops {

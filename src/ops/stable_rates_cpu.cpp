@@ -1,5 +1,5 @@
-#include "ops/ordered_sum_simd.h"
-#include "ops/parameter_simd.h"
+#include "ops/kernels/ordered_sum_simd.h"
+#include "ops/kernels/parameter_simd.h"
 #include "ops/stable_rates.h"
 
 namespace ballast::ops::cpu::BALLAST_ISA {

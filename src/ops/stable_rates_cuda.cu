@@ -1,5 +1,5 @@
-#include "ops/ordered_sum_cuda.cuh"
-#include "ops/parameter_cuda.cuh"
+#include "ops/kernels/ordered_sum_cuda.cuh"
+#include "ops/kernels/parameter_cuda.cuh"
 #include "ops/stable_rates_cuda.h"
 
 namespace ballast::ops::cuda {

@@ -2,9 +2,9 @@
 
 #include "core/error.h"
 #include "core/simd.h"
-#include "ops/cuda_call.h"
-#include "ops/on_device.h"
-#include "ops/patches.h"
+#include "ops/kernels/cuda_call.h"
+#include "ops/kernels/on_device.h"
+#include "ops/kernels/patches.h"
 #include "ops/unpatchify_cuda.h"
 #include "plan/bindings.h"
 

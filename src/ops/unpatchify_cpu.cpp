@@ -1,4 +1,4 @@
-#include "ops/patches_simd.h"
+#include "ops/kernels/patches_simd.h"
 #include "ops/unpatchify.h"
 
 namespace ballast::ops::cpu::BALLAST_ISA {

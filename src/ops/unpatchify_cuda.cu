@@ -1,4 +1,4 @@
-#include "ops/patches_kernel.cuh"
+#include "ops/kernels/patches_kernel.cuh"
 #include "ops/unpatchify_cuda.h"
 
 namespace ballast::ops::cuda {

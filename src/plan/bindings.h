@@ -19,7 +19,7 @@ struct StepValues {
   std::uint64_t seed = 0;
   double learning_rate = 0;
   // Index of this run's first sample within the optimizer step: random numbers belong to samples,
-  // however a step is split into runs (ops/random_site.h).
+  // however a step is split into runs (ops/kernels/random_site.h).
   std::int64_t first_sample = 0;
 };
 

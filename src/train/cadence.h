@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "train/config.h"
+#include "train/config/config.h"
 
 namespace ballast::train {
 

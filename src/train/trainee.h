@@ -9,11 +9,11 @@
 #include "plan/runner.h"
 #include "report/run_info.h"
 #include "report/run_log.h"
-#include "train/config.h"
-#include "train/previews.h"
-#include "train/resumed_checkpoint.h"
-#include "train/run_records.h"
-#include "train/training_checkpoint.h"
+#include "train/checkpoint/resumed_checkpoint.h"
+#include "train/checkpoint/training_checkpoint.h"
+#include "train/config/config.h"
+#include "train/run/previews.h"
+#include "train/run/run_records.h"
 
 namespace ballast::train {
 

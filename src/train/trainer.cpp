@@ -6,12 +6,12 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/progress.h"
-#include "ops/sgemm.h"
+#include "ops/linear/sgemm.h"
 #include "plan/profile.h"
 #include "report/last_run.h"
 #include "report/service_key.h"
-#include "train/resumed_checkpoint.h"
-#include "train/run_summary.h"
+#include "train/checkpoint/resumed_checkpoint.h"
+#include "train/run/run_summary.h"
 #include "train/training_loop.h"
 
 namespace ballast::train {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "report/run_log.h"
-#include "train/prepared_run.h"
+#include "train/run/prepared_run.h"
 #include "train/trainee.h"
 
 namespace ballast::train {

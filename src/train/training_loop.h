@@ -12,13 +12,13 @@
 #include "report/train_progress.h"
 #include "report/webhook.h"
 #include "train/cadence.h"
+#include "train/checkpoint/runner_tensors.h"
+#include "train/checkpoint/trainer_state.h"
 #include "train/nan_guard.h"
-#include "train/run_folder.h"
-#include "train/run_records.h"
-#include "train/runner_tensors.h"
+#include "train/run/run_folder.h"
+#include "train/run/run_records.h"
 #include "train/stop_signal.h"
 #include "train/trainer.h"
-#include "train/trainer_state.h"
 
 namespace ballast::train {
 

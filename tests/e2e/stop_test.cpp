@@ -10,8 +10,8 @@
 #include "tests/e2e/ballast_process.h"
 #include "tests/support/tiny_training.h"
 #include "tests/support/trained_run.h"
-#include "train/run_folder.h"
-#include "train/training_checkpoint.h"
+#include "train/checkpoint/training_checkpoint.h"
+#include "train/run/run_folder.h"
 
 namespace ballast::test {
 namespace {

@@ -16,7 +16,7 @@
 #include "memory/process_memory.h"
 #include "models/wan/dit.h"
 #include "models/wan/weights.h"
-#include "ops/sgemm.h"
+#include "ops/linear/sgemm.h"
 #include "plan/process_lines.h"
 #include "plan/runner.h"
 #include "tests/support/allocation_hook.h"

@@ -12,8 +12,8 @@
 #include "io/checkpoint.h"
 #include "tests/e2e/ballast_process.h"
 #include "tests/support/tiny_training.h"
-#include "train/run_folder.h"
-#include "train/training_checkpoint.h"
+#include "train/checkpoint/training_checkpoint.h"
+#include "train/run/run_folder.h"
 
 namespace ballast::test {
 

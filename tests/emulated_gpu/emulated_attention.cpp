@@ -1,7 +1,7 @@
 // cuDNN is not emulated: attention takes the plain kernel where it is not made of products.
 
 #include "memory/gpu.h"
-#include "ops/attention_products.h"
+#include "ops/attention/attention_products.h"
 
 namespace ballast::ops::cuda {
 

@@ -5,7 +5,7 @@
 
 #include "core/convert.h"
 #include "emulated_recording.h"
-#include "ops/conv3d_cuda.h"
+#include "ops/conv3d/conv3d_cuda.h"
 
 namespace ballast::ops::cuda {
 namespace {

@@ -10,7 +10,7 @@
 #include "core/convert.h"
 #include "core/error.h"
 #include "emulated_recording.h"
-#include "ops/cuda_libraries.h"
+#include "ops/kernels/cuda_libraries.h"
 
 namespace ballast::ops::cuda {
 namespace {

@@ -2,7 +2,7 @@
 // one is read back the same.
 
 #include "fuzz.h"
-#include "train/checkpoint_manifest.h"
+#include "train/checkpoint/checkpoint_manifest.h"
 
 namespace ballast::fuzz {
 

@@ -1,7 +1,7 @@
 // The main file of a diffusion-pipe run.
 
 #include "fuzz.h"
-#include "train/config_dialects.h"
+#include "train/config/config_dialects.h"
 
 namespace ballast::fuzz {
 

@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "fuzz.h"
-#include "train/read_config.h"
+#include "train/config/read_config.h"
 
 namespace ballast::fuzz {
 

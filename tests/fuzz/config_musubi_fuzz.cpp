@@ -1,7 +1,7 @@
 // A file of musubi-tuner's flags.
 
 #include "fuzz.h"
-#include "train/config_dialects.h"
+#include "train/config/config_dialects.h"
 
 namespace ballast::fuzz {
 

@@ -3,7 +3,7 @@
 //   'J'       JSON, as transformers takes it
 
 #include "fuzz.h"
-#include "train/config_dialects.h"
+#include "train/config/config_dialects.h"
 
 namespace ballast::fuzz {
 

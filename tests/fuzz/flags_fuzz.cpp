@@ -8,8 +8,8 @@
 
 #include "app/launcher.h"
 #include "fuzz.h"
-#include "train/config_dialects.h"
-#include "train/distill_config.h"
+#include "train/config/config_dialects.h"
+#include "train/config/distill_config.h"
 
 namespace ballast::fuzz {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "core/log.h"
 #include "fuzz.h"
-#include "train/measured_profile.h"
+#include "train/run/measured_profile.h"
 
 namespace ballast::fuzz {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "fuzz.h"
 #include "models/wan/config.h"
-#include "train/model_layout.h"
+#include "train/run/model_layout.h"
 
 namespace ballast::fuzz {
 namespace {

@@ -1,12 +1,12 @@
 // Prompts, one per line: of a training run without a dataset, of previews with their options, of
 // the commands `sample` and `generate`, and as the text encoder gets them.
 
-#include "app/prompt_lines.h"
+#include "app/commands/prompt_lines.h"
 #include "data/clean_text.h"
 #include "fuzz.h"
 #include "io/utf8.h"
-#include "train/config_preview.h"
-#include "train/prompt_file.h"
+#include "train/config/config_preview.h"
+#include "train/config/prompt_file.h"
 
 namespace ballast::fuzz {
 

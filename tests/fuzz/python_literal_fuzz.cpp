@@ -1,7 +1,7 @@
 // Python literals in key=value flags. Any text is one or is none; nothing is an error.
 
 #include "fuzz.h"
-#include "train/python_literal.h"
+#include "train/config/python_literal.h"
 
 namespace ballast::fuzz {
 namespace {

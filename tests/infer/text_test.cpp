@@ -7,7 +7,7 @@
 #include "infer/text_encoder.h"
 #include "infer/text_generator.h"
 #include "models/t5/seq2seq.h"
-#include "ops/sgemm.h"
+#include "ops/linear/sgemm.h"
 #include "plan/runner.h"
 #include "tests/support/errors.h"
 #include "tests/support/sparse_checkpoint.h"

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "models/wan/params.h"
-#include "ops/sgemm.h"
+#include "ops/linear/sgemm.h"
 #include "tests/support/allocation_hook.h"
 #include "tests/support/tiny_dit.h"
 

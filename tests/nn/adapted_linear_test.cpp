@@ -4,8 +4,8 @@
 
 #include "ops/copy.h"
 #include "ops/gelu.h"
-#include "ops/inlay.h"
-#include "ops/quantum.h"
+#include "ops/kernels/quantum.h"
+#include "ops/linear/inlay.h"
 #include "tests/ref/lora.h"
 #include "tests/support/recorded_program.h"
 

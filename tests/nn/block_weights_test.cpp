@@ -5,7 +5,7 @@
 #include "core/thread_pool.h"
 #include "ops/copy.h"
 #include "ops/fill.h"
-#include "ops/quantize_rows.h"
+#include "ops/linear/quantize_rows.h"
 #include "plan/bindings.h"
 #include "plan/memory_plan.h"
 #include "plan/runner.h"

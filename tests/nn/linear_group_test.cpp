@@ -6,8 +6,8 @@
 
 #include "ops/copy.h"
 #include "ops/fill.h"
-#include "ops/inlay.h"
-#include "ops/quantum.h"
+#include "ops/kernels/quantum.h"
+#include "ops/linear/inlay.h"
 #include "tests/support/recorded_program.h"
 
 namespace ballast::linear_group_test {

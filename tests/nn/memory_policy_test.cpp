@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "ops/quantum.h"
+#include "ops/kernels/quantum.h"
 #include "tests/support/errors.h"
 
 namespace ballast {

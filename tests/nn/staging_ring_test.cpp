@@ -8,7 +8,7 @@
 #include "core/convert.h"
 #include "core/thread_pool.h"
 #include "ops/fill.h"
-#include "ops/quantize_rows.h"
+#include "ops/linear/quantize_rows.h"
 #include "plan/memory_plan.h"
 #include "plan/runner.h"
 #include "tests/support/errors.h"

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "ops/ordered_sum.h"
+#include "ops/kernels/ordered_sum.h"
 #include "tests/ref/flow_loss.h"
 #include "tests/support/finite_differences.h"
 #include "tests/support/golden_file.h"

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "ops/quantum.h"
+#include "ops/kernels/quantum.h"
 #include "tests/ref/gated_residual.h"
 #include "tests/support/recorded_program.h"
 #include "tests/support/row_op.h"

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "ops/ordered_sum.h"
+#include "ops/kernels/ordered_sum.h"
 #include "tests/ref/gaussian_latent.h"
 #include "tests/support/finite_differences.h"
 #include "tests/support/recorded_program.h"

@@ -5,7 +5,7 @@
 #include <array>
 #include <limits>
 
-#include "ops/ordered_sum.h"
+#include "ops/kernels/ordered_sum.h"
 #include "tests/ref/global_norm.h"
 #include "tests/support/golden_file.h"
 #include "tests/support/recorded_program.h"

@@ -1,4 +1,4 @@
-// The GPU's own product, for what cuBLASLt does not take (ops/linear_cuda.h).
+// The GPU's own product, for what cuBLASLt does not take (ops/linear/linear_cuda.h).
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <tuple>
 
 #include "core/thread_pool.h"
-#include "ops/linear_cuda.h"
-#include "ops/on_device.h"
+#include "ops/kernels/on_device.h"
+#include "ops/linear/linear_cuda.h"
 #include "tests/support/sample_tensor.h"
 #include "tests/support/test_device.h"
 

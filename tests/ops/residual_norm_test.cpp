@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "ops/quantum.h"
+#include "ops/kernels/quantum.h"
 #include "tests/ref/residual_norm.h"
 #include "tests/support/recorded_program.h"
 #include "tests/support/row_op.h"

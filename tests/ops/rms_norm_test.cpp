@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "ops/quantum.h"
+#include "ops/kernels/quantum.h"
 #include "ops/rope_3d.h"
 #include "ops/silu.h"
 #include "tests/ref/rms_norm.h"

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "ops/quantum.h"
+#include "ops/kernels/quantum.h"
 #include "tests/ref/unpatchify.h"
 #include "tests/support/finite_differences.h"
 #include "tests/support/recorded_program.h"

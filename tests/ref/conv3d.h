@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/conv3d.h"
+#include "ops/conv3d/conv3d.h"
 
 namespace ballast::ref {
 

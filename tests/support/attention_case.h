@@ -12,8 +12,8 @@
 
 #include "core/thread_pool.h"
 #include "memory/gpu.h"
-#include "ops/attention.h"
-#include "ops/attention_cuda_workspace.h"
+#include "ops/attention/attention.h"
+#include "ops/attention/attention_cuda_workspace.h"
 #include "tests/ref/attention.h"
 #include "tests/support/test_device.h"
 

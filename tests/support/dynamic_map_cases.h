@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "ops/dynamic_map.h"
+#include "ops/kernels/dynamic_map.h"
 
 namespace ballast::support {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/thread_pool.h"
-#include "ops/linear.h"
+#include "ops/linear/linear.h"
 #include "tests/support/linear_weight.h"
 #include "tests/support/sample_tensor.h"
 #include "tests/support/test_device.h"

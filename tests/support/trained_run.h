@@ -15,8 +15,8 @@
 #include "report/run_log.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_device.h"
-#include "train/checkpoint_search.h"
-#include "train/read_config.h"
+#include "train/checkpoint/checkpoint_search.h"
+#include "train/config/read_config.h"
 #include "train/trainer.h"
 
 namespace ballast::support {

@@ -13,10 +13,10 @@
 #include "tests/support/tiny_training.h"
 #include "tests/support/trained_run.h"
 #include "tests/train/distill_folder.h"
-#include "train/prepared_run.h"
-#include "train/read_config.h"
-#include "train/seq2seq_run.h"
-#include "train/vae_run.h"
+#include "train/config/read_config.h"
+#include "train/recipes/seq2seq_run.h"
+#include "train/recipes/vae_run.h"
+#include "train/run/prepared_run.h"
 
 namespace ballast::train::advice_test {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "tests/support/temp_dir.h"
 #include "tests/train/tiny_pair.h"
-#include "train/distiller.h"
-#include "train/text_states.h"
+#include "train/recipes/distiller.h"
+#include "train/run/text_states.h"
 
 namespace ballast::train::tiny {
 

@@ -14,9 +14,9 @@
 #include "tests/support/temp_dir.h"
 #include "tests/train/distill_folder.h"
 #include "tests/train/tiny_pair.h"
-#include "train/distiller.h"
-#include "train/pair_lessons.h"
-#include "train/text_states.h"
+#include "train/recipes/distiller.h"
+#include "train/recipes/pair_lessons.h"
+#include "train/run/text_states.h"
 
 namespace ballast::train {
 namespace {

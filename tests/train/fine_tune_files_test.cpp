@@ -12,8 +12,8 @@
 #include "tests/support/errors.h"
 #include "tests/support/tiny_training.h"
 #include "tests/support/trained_run.h"
-#include "train/model_layout.h"
-#include "train/sharded_weights.h"
+#include "train/checkpoint/sharded_weights.h"
+#include "train/run/model_layout.h"
 
 namespace ballast::train {
 namespace {

@@ -7,8 +7,8 @@
 #include "tests/support/errors.h"
 #include "tests/support/tiny_training.h"
 #include "tests/support/trained_run.h"
-#include "train/read_config.h"
-#include "train/run_plan.h"
+#include "train/config/read_config.h"
+#include "train/run/run_plan.h"
 
 namespace ballast::train::memory_hints_test {
 namespace {

@@ -15,7 +15,7 @@
 #include "models/wan/fit_job.h"
 #include "report/run_log.h"
 #include "tests/support/tiny_training.h"
-#include "train/read_config.h"
+#include "train/config/read_config.h"
 #include "train/trainer.h"
 
 namespace ballast::train {

@@ -16,8 +16,8 @@
 #include "tests/support/tiny_parts.h"
 #include "tests/support/tiny_training.h"
 #include "tests/support/trained_run.h"
-#include "train/run_plan.h"
-#include "train/trained_model.h"
+#include "train/run/run_plan.h"
+#include "train/run/trained_model.h"
 
 namespace ballast::train {
 namespace {

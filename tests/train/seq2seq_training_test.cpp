@@ -9,8 +9,8 @@
 #include "tests/support/errors.h"
 #include "tests/support/padded_products.h"
 #include "tests/support/tiny_text_model.h"
-#include "train/predicted_texts.h"
-#include "train/seq2seq_trainer.h"
+#include "train/recipes/predicted_texts.h"
+#include "train/recipes/seq2seq_trainer.h"
 
 namespace ballast::train {
 namespace {

@@ -5,7 +5,7 @@
 #include "fit/advice.h"
 #include "memory/gpu.h"
 #include "tests/train/tiny_pair.h"
-#include "train/device_choice.h"
+#include "train/run/device_choice.h"
 
 namespace ballast::train {
 namespace {

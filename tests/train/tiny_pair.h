@@ -12,7 +12,7 @@
 #include "models/wan/weights.h"
 #include "plan/runner.h"
 #include "tests/support/reference_dit.h"
-#include "train/pair_lessons.h"
+#include "train/recipes/pair_lessons.h"
 
 // A teacher and a student of a few thousand weights.
 namespace ballast::train::tiny {

@@ -8,7 +8,7 @@
 #include "tests/support/allocation_hook.h"
 #include "tests/support/tiny_training.h"
 #include "tests/support/trained_run.h"
-#include "train/read_config.h"
+#include "train/config/read_config.h"
 
 namespace ballast::train {
 namespace {

@@ -7,7 +7,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/tiny_training.h"
 #include "tests/support/trained_run.h"
-#include "train/training_checkpoint.h"
+#include "train/checkpoint/training_checkpoint.h"
 
 namespace ballast::train {
 namespace {

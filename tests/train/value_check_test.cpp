@@ -8,9 +8,9 @@
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_device.h"
-#include "train/runner_tensors.h"
+#include "train/checkpoint/runner_tensors.h"
+#include "train/checkpoint/training_checkpoint.h"
 #include "train/trainer.h"
-#include "train/training_checkpoint.h"
 
 namespace ballast::train::value_check_test {
 namespace {

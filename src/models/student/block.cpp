@@ -2,11 +2,11 @@
 
 #include <cmath>
 
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/copy.h"
 #include "ops/gated_residual.h"
 #include "ops/layer_norm.h"
-#include "ops/linear.h"
+#include "ops/linear/linear.h"
 #include "ops/residual_norm.h"
 #include "ops/silu.h"
 

@@ -2,7 +2,7 @@
 
 #include "models/student/params.h"
 #include "models/student/student.h"
-#include "ops/linear.h"
+#include "ops/linear/linear.h"
 #include "plan/program_builder.h"
 
 namespace ballast::student {

@@ -4,11 +4,11 @@
 
 #include "core/error.h"
 #include "ops/add.h"
-#include "ops/conv3d.h"
+#include "ops/conv3d/conv3d.h"
 #include "ops/copy.h"
 #include "ops/fill.h"
 #include "ops/flow_loss.h"
-#include "ops/linear.h"
+#include "ops/linear/linear.h"
 #include "ops/silu.h"
 
 namespace ballast::student {

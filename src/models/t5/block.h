@@ -6,7 +6,7 @@
 #include "models/t5/config.h"
 #include "nn/adapted_linear.h"
 #include "nn/memory_policy.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/dropout.h"
 #include "plan/program_builder.h"
 

@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "models/t5/encoder.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/copy.h"
 #include "ops/embedding.h"
 #include "ops/relative_bias.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ops/quantum.h"
+#include "ops/kernels/quantum.h"
 
 namespace ballast::t5 {
 namespace {

@@ -10,7 +10,7 @@
 #include "ops/dropout.h"
 #include "ops/embedding.h"
 #include "ops/fill.h"
-#include "ops/quantum.h"
+#include "ops/kernels/quantum.h"
 #include "ops/relative_bias.h"
 
 namespace ballast::t5 {

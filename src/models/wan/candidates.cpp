@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "ops/quantum.h"
+#include "ops/kernels/quantum.h"
 
 namespace ballast::wan {
 namespace {

@@ -87,7 +87,7 @@ struct DitJob {
   double max_grad_norm = 0;  // 0: no clipping
 };
 
-// At multiples of how many tokens a job's policy may cut its work (ops/quantum.h).
+// At multiples of how many tokens a job's policy may cut its work (ops/kernels/quantum.h).
 std::int64_t row_unit(const DitJob& job);
 
 // Turns a job to fp8 products: weights that are not f8_e4m3 in their file are brought to it with a

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/gated_residual.h"
 #include "ops/layer_norm.h"
 #include "ops/residual_norm.h"

@@ -7,7 +7,7 @@
 #include "models/wan/config.h"
 #include "nn/linear_group.h"
 #include "nn/memory_policy.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/residual_norm.h"
 #include "plan/program_builder.h"
 
@@ -67,8 +67,8 @@ struct BlockSample {
   Buffer dcontext;          // [S, C] f32, added to; invalid: not wanted
 };
 
-// What the adapters' second factors multiply (ops/lora.h), rank columns for each layer; invalid
-// where there is no adapter. The last layer's is made again by backward, from its own GELU.
+// What the adapters' second factors multiply (ops/linear/lora.h), rank columns for each layer;
+// invalid where there is no adapter. The last layer's is made again by backward, from its own GELU.
 struct AdapterInputs {
   Buffer self_qkv, self_o, cross_q, cross_o, up;  // of L rows
   Buffer cross_kv;                                // of S rows

@@ -1,6 +1,6 @@
 // The backward pass of a block: what it computes again, and the gradients.
 #include "models/wan/dit_block.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/gated_residual.h"
 #include "ops/gelu.h"
 #include "ops/layer_norm.h"

@@ -9,7 +9,7 @@
 
 #include "models/wan/dit.h"
 #include "models/wan/inlaid_adapters.h"
-#include "ops/inlay.h"
+#include "ops/linear/inlay.h"
 
 namespace ballast::wan {
 

@@ -5,7 +5,7 @@
 
 #include "core/convert.h"
 #include "core/error.h"
-#include "ops/sgemm.h"
+#include "ops/linear/sgemm.h"
 
 namespace ballast::wan {
 namespace {

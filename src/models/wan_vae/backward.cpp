@@ -8,7 +8,7 @@
 #include "ops/copy.h"
 #include "ops/fill.h"
 #include "ops/fold_blocks.h"
-#include "ops/linear.h"
+#include "ops/linear/linear.h"
 #include "ops/rms_norm.h"
 #include "ops/silu.h"
 #include "ops/softmax.h"

@@ -20,7 +20,7 @@ struct GradientJob {
 
 struct NamedGradient {
   std::string name;  // of the tensor, official
-  Buffer gradient;   // f32; a convolution's in rows of taps, see ops/conv3d.h
+  Buffer gradient;   // f32; a convolution's in rows of taps, see ops/conv3d/conv3d.h
   Buffer weight;     // what it is of, in the same layout
   Shape shape;       // in files
   std::int64_t taps = 0;

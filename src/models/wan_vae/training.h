@@ -32,7 +32,7 @@ struct TrainingJob {
 
 // What is trained, under its official name.
 struct TrainedTensor {
-  UpdatedTensor updated;  // a convolution's in rows of taps, see ops/conv3d.h
+  UpdatedTensor updated;  // a convolution's in rows of taps, see ops/conv3d/conv3d.h
   Shape shape;            // in files
   std::int64_t taps = 0;  // 0: a vector
 };

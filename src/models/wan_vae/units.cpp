@@ -9,8 +9,8 @@
 #include "ops/copy.h"
 #include "ops/fill.h"
 #include "ops/fold_blocks.h"
-#include "ops/linear.h"
-#include "ops/quantum.h"
+#include "ops/kernels/quantum.h"
+#include "ops/linear/linear.h"
 #include "ops/rms_norm.h"
 #include "ops/softmax.h"
 

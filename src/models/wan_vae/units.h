@@ -6,7 +6,7 @@
 
 #include "models/wan_vae/layers.h"
 #include "models/wan_vae/weights.h"
-#include "ops/conv3d.h"
+#include "ops/conv3d/conv3d.h"
 #include "ops/fold_blocks_kernels.h"
 #include "plan/program_builder.h"
 
@@ -95,8 +95,8 @@ class UnitForward {
   Buffer norm(Buffer x, Buffer gamma, Buffer y, Buffer* factor = nullptr);  // y may be x
   void activate(Buffer x, Buffer gamma, Buffer y);
   // What a causal convolution reads: `fresh` frames for its producer to write, in `all` behind room
-  // for the two before them, where the device wants them in one piece (cuDNN, see ops/conv3d.h).
-  // Elsewhere both are `reuse`, if there is one.
+  // for the two before them, where the device wants them in one piece (cuDNN, see
+  // ops/conv3d/conv3d.h). Elsewhere both are `reuse`, if there is one.
   struct Input {
     Buffer all, fresh;
     bool joined() const { return !(all == fresh); }

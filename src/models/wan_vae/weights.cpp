@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "ops/conv3d.h"
+#include "ops/conv3d/conv3d.h"
 #include "ops/copy.h"
 
 namespace ballast::wan_vae {

@@ -20,7 +20,7 @@ std::vector<StoredUnit> stored_units(const Network& net, const Checkpoint& check
 // The same without a file, to plan with.
 std::vector<StoredUnit> planned_units(const Network& net, DType dtype);
 
-// Buffers of a unit by TensorSlots; convolutions' weights as ops/conv3d.h wants them.
+// Buffers of a unit by TensorSlots; convolutions' weights as ops/conv3d/conv3d.h wants them.
 using UnitBuffers = std::array<Buffer, TensorSlots::count>;
 
 struct WeightOptions {

@@ -11,7 +11,7 @@
 #include "core/random.h"
 #include "models/t5/encoder.h"
 #include "models/t5/seq2seq.h"
-#include "ops/sgemm.h"
+#include "ops/linear/sgemm.h"
 #include "plan/runner.h"
 #include "tests/support/padded_products.h"
 #include "tests/support/tiny_t5.h"

@@ -10,7 +10,7 @@
 #include "models/wan/candidates.h"
 #include "models/wan/fit_job.h"
 #include "models/wan/weights.h"
-#include "ops/quantum.h"
+#include "ops/kernels/quantum.h"
 #include "plan/recording_cost.h"
 
 namespace ballast::wan {

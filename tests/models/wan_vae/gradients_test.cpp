@@ -7,7 +7,7 @@
 #include <random>
 
 #include "models/wan_vae/vae.h"
-#include "ops/sgemm.h"
+#include "ops/linear/sgemm.h"
 #include "plan/runner.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_vae.h"

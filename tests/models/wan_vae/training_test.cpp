@@ -8,7 +8,7 @@
 
 #include "fit/fit.h"
 #include "models/wan_vae/training_fit_job.h"
-#include "ops/sgemm.h"
+#include "ops/linear/sgemm.h"
 #include "plan/runner.h"
 #include "tests/support/allocation_hook.h"
 #include "tests/support/temp_dir.h"

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/commands/sample_parts.h"
+#include "infer/model_folder.h"
+#include "infer/video_sampler.h"
+#include "io/checkpoint.h"
+
+namespace CLI {
+class App;
+}
+
+namespace ballast {
+
+// What `ballast sample` is asked for. Texts are as they were typed; nothing given is the model's
+// default.
+struct SampleOptions {
+  std::string model, high_noise;                     // a file or folder; the other expert
+  std::string prompt, prompt_file, negative_prompt;  // a prompt per line of the file
+  std::string image;                                 // that the clip begins with
+  std::string cond, uncond, image_latent;            // safetensors files instead of them
+  std::string vae, text_encoder, tokenizer;          // where the model's folder does not hold them
+  std::string output, sheet;  // by its ending pictures or the latent; a contact sheet of them
+  double fps = 0;
+  int crf = 10;
+  std::string vae_dtype;
+  std::optional<std::int64_t> width, height, frames, latent_width, latent_height, steps, layers;
+  std::int64_t count = 1;
+  std::string sampler, schedule;
+  std::optional<double> shift, boundary;
+  std::vector<double> guidance;
+  bool distilled = false;
+  std::vector<double> distilled_timesteps;
+  std::uint64_t seed = 0;
+  std::vector<std::string> loras;
+  std::string merge_folder;
+  std::string gpu, ram, disk, policy = "auto", weights = "stored", device = "auto", target = "this",
+                              verify_weights = "sampled";
+  bool ignore_limits = false;
+  int threads = 0;
+  bool fp8_matmul = false, non_deterministic = false, json = false, plan_only = false,
+       details = false;
+  // Of source note 001's test_inference.
+  std::string checkpoint, dtype;
+  double sigma_start = 0.999, sigma_end = 0.01, sigma_multiplier = 1000, sigma_shift = 8;
+  bool offload_to_cpu = false;
+
+  bool note001() const { return !checkpoint.empty(); }
+};
+
+void declare(SampleOptions& o, CLI::App& app);
+
+// A request with the files it needs open. Weights point into the checkpoints.
+struct SampleRun {
+  std::vector<Checkpoint> checkpoints;  // by expert
+  std::vector<wan::LoraReader> loras;
+  infer::VideoJob job;
+  infer::ModelFiles files;  // of the parts around the transformer
+  std::string output;
+  std::vector<std::string> texts;           // prompts; the last is the negative one
+  std::vector<std::vector<float>> prompts;  // text states; of texts when they are encoded
+  std::vector<float> negative, conditioning, first_frame;
+  std::optional<infer::Picture> picture;
+  std::int64_t pixel_frames = 0, width = 0, height = 0;
+  double fps = 16;
+};
+
+// Whether a step evaluates the negative prompt.
+bool guided(const infer::VideoJob& job);
+// Whether the clip is decoded: into its file, or a contact sheet beside its latent.
+bool wants_pictures(const SampleOptions& o, const SampleRun& run);
+// What pictures take outside of arenas: libraries; before the loop also the picture that the clip
+// begins with, while clips are written also the encoder.
+enum class MediaUse { before_loop, loop, writing };
+std::vector<ProcessLine> media_lines(const SampleOptions& o, const SampleRun& run, MediaUse use);
+// Text states, images and latents of clips that are done: they wait beside every phase.
+// Of clips of that size; nothing given: of the run's own.
+ProcessLine inputs_line(const SampleOptions& o, const SampleRun& run,
+                        std::optional<wan::LatentSize> size = {});
+
+// Everything but the weights is read. Fails where options, files and model contradict each other,
+// or the results could not be written.
+SampleRun open_sample(const SampleOptions& o);
+std::int64_t clips_of(const SampleOptions& o, const SampleRun& run);  // in all
+
+}  // namespace ballast

@@ -1,0 +1,170 @@
+#include "app/commands/sample_student.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "app/commands/sample_files.h"
+#include "app/output.h"
+#include "app/planning.h"
+#include "core/error.h"
+#include "infer/model_folder.h"
+#include "infer/student_sampler.h"
+#include "io/hub_cache.h"
+#include "models/student/student_files.h"
+#include "ops/linear/sgemm.h"
+#include "plan/display_names.h"
+#include "train/config/config_words.h"
+#include "train/config/flags.h"
+#include "train/run/prompt_part.h"
+
+namespace ballast {
+namespace {
+
+constexpr std::string_view kModelFlag = "--model-path";
+
+template <class Fields>
+train::FlagTable student_flags(Fields& f, std::vector<std::string>& notes) {
+  train::FlagTable t(&notes);
+  t.add("model_path", f.model, "folder of the student: config.json and its weights");
+  t.add("teacher_path", f.teacher, "folder with the text encoder, the tokenizer and the VAE");
+  t.add("prompt", f.prompt, "what the image shows");
+  t.add("cond", f.cond, "or its text states: safetensors with embeddings");
+  t.add("output_path", f.output, "image.png, or .safetensors for the latent");
+  t.add("num_inference_steps", f.steps, "steps", 1);
+  t.add("seed", f.seed, "of the noise");
+  t.add("text_encoder", f.encoder, "where the teacher's folder has none");
+  t.add("tokenizer", f.tokenizer, "the same for tokenizer.json or spiece.model");
+  t.add("vae", f.vae, "the same for the VAE");
+  t.add("device", f.device, "auto, cpu or cuda");
+  t.add("gpu", f.gpu, "GPU memory that may be used");
+  t.add("ram", f.ram, "RAM");
+  t.add("ignore_limits", f.ignore_limits, kIgnoreLimitsHelp);
+  t.add("json", f.json, "print one JSON document, sizes in bytes");
+  return t;
+}
+
+}  // namespace
+
+std::string StudentSample::help() {
+  return "\nA image by a distilled student: ballast sample --model_path STUDENT --teacher_path "
+         "FOLDER\n--prompt TEXT [--output_path inference_result.png] [--num_inference_steps 20]\n";
+}
+
+bool StudentSample::takes(const std::vector<std::string>& arguments) {
+  const bool asked = std::ranges::any_of(arguments, [](const std::string& a) {
+    return a == kModelFlag || a.starts_with(std::string(kModelFlag) + "=");
+  });
+  if (!asked) return false;
+  struct Fields {
+    std::string &model, &teacher, &prompt, &cond, &output, &encoder, &tokenizer, &vae, &device;
+    std::string &gpu, &ram;
+    std::int64_t &steps, &seed;
+    bool &json, &ignore_limits;
+  } fields = {model_path_,   teacher_path_, prompt_, cond_,   output_path_,
+              text_encoder_, tokenizer_,    vae_,    device_, gpu_,
+              ram_,          steps_,        seed_,   json_,   ignore_limits_};
+  std::vector<std::string> notes;
+  const train::FlagTable table = student_flags(fields, notes);
+  table.read(train::split_arguments(arguments, table.switches()).settings);
+  return true;
+}
+
+std::vector<float> StudentSample::text_vector(std::int64_t width, const Budget& budget) const {
+  wan::Config model;
+  model.name = "the student";
+  model.text_dim = width;
+  std::vector<float> rows;
+  if (!cond_.empty()) {
+    rows = read_text_states(cond_, model);
+  } else {
+    infer::ModelFiles files;
+    if (!teacher_path_.empty()) files = infer::find_model_files(teacher_path_);
+    if (!text_encoder_.empty()) {
+      files.text_encoder = infer::model_path(text_encoder_);
+    } else {
+      infer::require_one(files.text_encoder_choices, "text encoder", "--text_encoder FILE");
+    }
+    const std::string encoder = files.text_encoder;
+    if (!tokenizer_.empty()) {
+      files.tokenizer = resolve_model_path(tokenizer_, HubUse::tokenizer).path;
+    }
+    if (files.tokenizer.empty()) files.tokenizer = infer::stored_tokenizer(encoder);
+    const std::string tokenizer = files.tokenizer;
+    if (prompt_.empty() || encoder.empty() || tokenizer.empty()) {
+      fail(ErrorCode::usage,
+           fmt::format("there is no {}", prompt_.empty()   ? "prompt"
+                                         : encoder.empty() ? "text encoder"
+                                                           : "tokenizer"),
+           {{"--prompt TEXT --teacher_path FOLDER", "the folder holds encoder and tokenizer"},
+            {"--cond FILE", "or the prompt's text states: safetensors with embeddings"}});
+    }
+    infer::TextEncoderOptions options;  // on the CPU
+    options.budget.host = budget.host;
+    options.budget.ram_limit = budget.ram_limit;
+    rows = train::PromptPart(encoder, tokenizer, {prompt_}, model, options).run().at(0);
+  }
+  std::vector<float> text(static_cast<std::size_t>(width));
+  infer::mean_rows(rows, std::ssize(rows) / width, text);
+  return text;
+}
+
+void StudentSample::run() {
+  const auto device = train::meaning_of(train::kDeviceWords, device_);
+  if (!device) fail_unknown("--device", device_, {"auto", "cpu", "cuda"});
+  const train::RunTarget target = train::this_machine({.device = *device});
+  const Budget budget = train::budget_on(target, parse_budget(gpu_, ram_), ignore_limits_);
+  const student::StudentFiles files(model_path_);
+  const student::Config& c = files.config();
+  std::string vae = infer::model_path(vae_);
+  if (vae.empty() && !teacher_path_.empty()) {
+    const infer::ModelFiles teacher = infer::find_model_files(teacher_path_);
+    if (!output_path_.ends_with(".safetensors")) {
+      infer::require_one(teacher.vae_choices, "VAE", "--vae FILE");
+    }
+    vae = teacher.vae;
+  }
+  const bool gpu = target.backend.device == Device::cuda;
+  // What can be wrong is said before anything is computed.
+  const infer::VideoCodecOptions decoding = {.device = target.backend.device, .budget = budget};
+  infer::student_steps(steps_);
+  infer::check_student_sample(c, model_path_, vae, decoding, output_path_);
+  std::vector<float> latent;
+  nlohmann::ordered_json result;
+  {
+    student::Job job = {.config = c, .trains = false};
+    if (gpu) job.activation = job.residual = DType::bf16;
+    fit::PlannedRun planned = infer::plan_student(
+        infer::student_request(job, steps_, target.backend, target.profile, budget), model_path_);
+    planned.set = {};  // it is recorded again, with kernels
+    ProgramSet set;
+    set.backend = target.backend;
+    const student::Student student(set, std::move(job));
+    const MemoryPlan plan = plan_memory(set);
+    const std::vector<float> text = text_vector(c.text_dim, budget);
+    Runner runner(set, plan);
+    if (!gpu) ops::warm_up_blas(runner.compute_threads());
+    for (const student::Parameter& p : student.parameters()) {
+      const std::vector<float> values = files.values(p.name);
+      runner.write(p.value, std::as_bytes(std::span(values)));
+    }
+    latent = infer::StudentSampler(student, runner)
+                 .run(text, steps_, static_cast<std::uint64_t>(seed_), 0);
+    const Bytes on_device = planned.needed(Tier::device);
+    const Bytes ram = planned.needed(Tier::host) + (gpu ? Bytes{} : on_device);
+    for (const Tier t : {Tier::device, Tier::host}) {
+      result[std::string(name_of(t))] = {
+          {"planned_bytes", plan.peak_of(t).count},
+          {"used_bytes", runner.high_water(t).count},
+          {"needed_bytes", (t == Tier::device ? on_device : ram).count}};
+    }
+    if (!json_) {
+      print(gpu ? fmt::format("student: {} of GPU memory and {} of RAM planned\n", on_device, ram)
+                : fmt::format("student: {} of RAM planned\n", ram));
+    }
+  }
+  const std::string path = infer::save_student_sample(latent, c, vae, decoding, output_path_);
+  result["outputs"] = nlohmann::ordered_json::array({path});
+  print(json_ ? result.dump(2) + "\n" : fmt::format("wrote {}\n", path));
+}
+
+}  // namespace ballast

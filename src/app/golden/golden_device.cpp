@@ -1,0 +1,41 @@
+#include "app/golden/golden_device.h"
+
+#include "core/error.h"
+
+namespace ballast {
+
+GoldenDevice::GoldenDevice(const VerifyOptions& options) : pool_(thread_count(options)) {
+  if (verify_backend(options).device == Device::cuda) queue_ = std::make_unique<GpuQueue>();
+}
+
+TensorView GoldenDevice::bring(const ConstTensorView& host) {
+  check(host.contiguous(), "a golden tensor {} has gaps", host.shape);
+  Copy& c = copies_.emplace_back();
+  c.memory = GpuArena(Bytes{std::max<std::uint64_t>(host.bytes(), 1)}, "a golden tensor");
+  gpu_copy(c.memory.base(), host.data, {host.bytes()});
+  return TensorView(c.memory.base(), host.dtype, host.shape, Device::cuda);
+}
+
+ConstTensorView GoldenDevice::in(const ConstTensorView& host) {
+  return queue_ ? bring(host) : host;
+}
+
+TensorView GoldenDevice::out(const TensorView& host) {
+  if (!queue_) return host;
+  const TensorView there = bring(host);
+  copies_.back().host = host;
+  return there;
+}
+
+Stream GoldenDevice::stream() { return queue_ ? queue_->stream(&pool_) : Stream{.pool = &pool_}; }
+
+void GoldenDevice::settle() {
+  if (!queue_) return;
+  queue_->finish();
+  for (const Copy& c : copies_) {
+    if (c.host) gpu_copy(c.host.data, c.memory.base(), {c.host.bytes()});
+  }
+  copies_.clear();
+}
+
+}  // namespace ballast

@@ -1,0 +1,213 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/dtype.h"
+#include "memory/budget.h"
+#include "models/wan/lora_write.h"
+#include "models/wan_vae/config.h"
+#include "nn/optimizer.h"
+#include "train/config/dmd2_options.h"
+#include "train/schedule.h"
+#include "train/timesteps.h"
+
+namespace ballast::train {
+
+// A run as Ballast understands it, whichever trainer's file or flags it was written in.
+
+// Whose file or flags they were: decides defaults, output names and how the dataset is written.
+enum class Dialect : std::uint8_t { diffusion_pipe, musubi, flow_matching };
+enum class Method : std::uint8_t { lora, full };
+enum class Experts : std::uint8_t { one, both };
+enum class Loss : std::uint8_t { mse, huber, smooth_l1 };
+enum class Reconstruction : std::uint8_t { mse, l1 };
+enum class OnNan : std::uint8_t { stop, skip };
+using wan::LoraFormat;
+enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
+enum class Checkpointing : std::uint8_t { automatic, off, recompute, recompute_offloaded };
+
+struct ModelConfig {
+  std::string checkpoint;   // folder or file that holds the transformer
+  std::string transformer;  // where it is named apart; with two experts the low-noise one
+  std::string high_noise_transformer;  // the other expert of a two-expert run
+  Experts experts = Experts::one;
+  DType dtype = DType::bf16;               // of computing, where the backend has a choice
+  std::optional<DType> transformer_dtype;  // of frozen block matrices; none: as stored
+  bool transformer_scales = false;         // ... float8_e4m3 with a scale per row
+  double boundary = 0;                     // between the experts; 0: the model's own
+  std::vector<std::pair<std::string, double>> base_loras;  // merged first, with strength
+  // What the user calls the model: "--task i2v-A14B". "": nothing.
+  std::string task;
+  bool task_takes_image = false;  // ... an image-to-video one
+};
+
+// A video autoencoder that is trained itself, instead of a transformer.
+struct VaeConfig {
+  std::string file;         // to fine-tune; "": from nothing
+  wan_vae::Config network;  // from nothing
+  Reconstruction reconstruction = Reconstruction::mse;
+  double kl_weight = 1e-6;  // on the mean over latent values
+  bool train_encoder = true;
+};
+
+// A smaller transformer that learns to answer as the model of the run does.
+struct StudentConfig {
+  std::int64_t layers = 0, dim = 0, ffn_dim = 0;  // 0: as many as the teacher
+  std::string file;     // it begins with; "": with the teacher's first rows and columns
+  double guidance = 1;  // of the answers it learns; exactly 1: not guided
+};
+
+struct AdapterConfig {
+  std::int64_t rank = 16;  // 0: that of init_from, and its alpha
+  double alpha = 0;        // 0: rank
+  // Of the input (diffusion-pipe); of the ranks' values, of ranks and of whole adapters (musubi).
+  double dropout = 0, hidden_dropout = 0, rank_dropout = 0, module_dropout = 0;
+  DType dtype = DType::f32;
+  std::vector<std::string>
+      exclude;                    // module suffixes or regular expressions (see exclude_is_regex)
+  bool exclude_is_regex = false;  // full match on the module path; else its end
+  std::vector<std::string> include;  // regular expressions: adapted although excluded
+  std::string init_from;             // a LoRA file or a folder that holds one
+  double up_rate_ratio = 1;          // LoRA+: learning rate of B over that of A
+  double max_norm = 0;               // of alpha / rank B A after every step; 0: no limit
+};
+
+struct MemoryConfig {
+  DeviceChoice device = DeviceChoice::automatic;
+  bool deterministic = true;  // GPU: same input, same bits; false trades that for speed
+  VerifyWeights verify_weights = VerifyWeights::sampled;
+  bool fp8_matmul = false;              // products with frozen matrices in float8_e4m3
+  std::optional<Bytes> gpu, ram, disk;  // none: from the machine
+  bool ignore_limits = false;           // of the system: what is declared counts
+  std::string policy = "auto";
+  std::optional<std::int64_t> stream_blocks;   // forced
+  std::optional<std::int64_t> blocks_to_swap;  // a hint: the planner may keep more resident
+  Checkpointing checkpointing = Checkpointing::automatic;  // of a transformer a hint, too
+};
+
+// What `ballast cache` encodes a dataset with.
+struct CachingConfig {
+  std::string vae, text_encoder, tokenizer;  // files or folders; "": found in the model's folder
+  std::optional<std::int64_t> batch_size;    // captions encoded at once at most; none: our choice
+  std::optional<DType> store;                // of the files; none: the dialect's own
+  bool image_to_video = false;               // where no transformer says it
+  double max_megapixels = 0;                 // of pictures without buckets; 0: as they are
+};
+
+struct Cadence {  // any of them; none: never
+  std::optional<std::int64_t> epochs, steps, examples;
+  std::optional<double> minutes;
+};
+
+// A clip that is drawn now and then while training, to look at.
+struct PreviewClip {
+  std::string prompt, negative;  // negative "": the publishers' own
+  std::string image = {};        // path of the picture that it begins with; "": none
+  std::string image_named = {};  // where that is said: "run.toml line 12: preview.image"
+  std::optional<std::int64_t> width, height,
+      frames;  // pixels; none: as the largest clips trained on
+  std::int64_t steps = 20;
+  std::optional<double> guidance, shift;      // none: the model's own
+  std::optional<std::uint64_t> seed;          // none: the run's
+  bool own_frames = false, own_size = false;  // its own line says them: --f; --w or --h
+};
+struct PreviewConfig {
+  Cadence every;
+  bool at_first = false;  // before the first step
+  std::vector<PreviewClip> clips;
+
+  bool wanted() const { return !clips.empty() && (every.steps || every.epochs || at_first); }
+};
+
+// A value per bucket size: [[512, 4], [1024, 1]], nearest side length wins.
+struct BatchSizes {
+  std::vector<std::pair<double, std::int64_t>> by_side;
+  std::int64_t plain = 1;  // without a table; with one, its first value
+  std::int64_t for_size(double width, double height) const;
+  friend bool operator==(const BatchSizes&, const BatchSizes&) = default;
+};
+
+// epochs of a run that ends by max_steps only.
+inline constexpr std::int64_t kNoEpochLimit = std::int64_t{1} << 31;
+
+struct DatasetRef {
+  std::string name;        // "train", "eval0"
+  std::string config;      // path of its file; or a folder (note 001)
+  std::string named = {};  // where that is said: "run.toml line 3: dataset"; "": a default
+};
+
+struct TrainConfig {
+  std::string source;  // path of the file it came from; "": flags only
+  Dialect dialect = Dialect::diffusion_pipe;
+  std::string output_dir;
+  std::string output_name;  // of musubi's files; empty: diffusion-pipe's layout
+  DatasetRef dataset;
+  std::vector<DatasetRef> eval_datasets;
+  ModelConfig model;
+  std::optional<VaeConfig> vae;
+  Method method = Method::lora;
+  std::optional<Dmd2Options> dmd2;  // the LoRA is a student's of few steps
+  std::optional<StudentConfig> student;
+  AdapterConfig adapter;
+  OptimizerOptions optimizer;
+  ScheduleOptions schedule;  // see schedule_of(): total_steps wait for the dataset
+  std::optional<double> warmup_share, decay_share;  // of all steps, instead of a number of them
+  TimestepOptions timesteps;
+  MemoryConfig memory;
+  CachingConfig caching;
+  PreviewConfig preview;
+
+  std::int64_t epochs = 1;
+  std::optional<std::int64_t> max_steps;
+  BatchSizes micro_batch, image_micro_batch, eval_micro_batch, eval_image_micro_batch;
+  std::int64_t gradient_accumulation = 1, eval_gradient_accumulation = 1;
+  double max_grad_norm = 1;  // 0: no clipping
+  std::uint64_t seed = 0;
+  double uncond_fraction = 0;
+
+  Loss loss = Loss::mse;
+  double loss_delta = 0;  // Huber's delta, smooth-L1's beta
+
+  Cadence save, checkpoint, evaluate;
+  bool evaluate_before_first_step = true;
+  int keep_checkpoints = 3;
+  DType save_dtype = DType::bf16;
+  LoraFormat lora_format = LoraFormat::comfy;
+  OnNan on_nan = OnNan::stop;
+  bool write_metadata = true;                                 // into LoRA files
+  std::vector<std::pair<std::string, std::string>> metadata;  // "modelspec.title" and the like
+
+  std::int64_t steps_per_print = 1, logging_steps = 1, memory_line_steps = 100;
+  bool examples_on_x_axis = false;
+  std::string video_clip_mode = "single_beginning";
+  bool webhook = true;          // where the environment names one (report/webhook.h)
+  double webhook_minutes = 30;  // between two messages of progress; 0: none
+
+  // Resume and one-time switches; usually flags.
+  std::optional<std::string> resume;  // "": the newest run
+  bool reset_dataloader = false, reset_optimizer = false, reset_optimizer_params = false;
+  bool cache_only = false, regenerate_cache = false, trust_cache = false,
+       allow_many_resolutions = false;
+  bool require_cache = false;  // what is not encoded yet is an error and not encoded first
+
+  std::vector<std::string> notes;  // one line per key that was accepted without effect, and why
+};
+
+// Samples of one optimizer step, as the trainers count it: that of the first micro-batch entry.
+std::int64_t global_batch(const TrainConfig& c);
+
+// What ends first: epochs or max_steps.
+std::int64_t total_steps(const TrainConfig& c, std::int64_t steps_per_epoch);
+
+// c.schedule with what depends on the dataset. diffusion-pipe's schedules run over all epochs even
+// where max_steps ends the run before.
+ScheduleOptions schedule_of(const TrainConfig& c, std::int64_t steps_per_epoch);
+
+std::string_view name_of(Dialect d);  // "diffusion-pipe"
+
+}  // namespace ballast::train

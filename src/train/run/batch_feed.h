@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/prefetcher.h"
+#include "models/wan/dit.h"
+#include "plan/runner.h"
+#include "train/run/prepared_run.h"
+#include "train/trainee.h"
+
+namespace ballast::train {
+
+// The inputs of a recorded sample as a place for a dataset's sample.
+data::SampleTarget sample_target(Runner& runner, const wan::DitSampleIo& io);
+
+// Brings the samples of one step after the other into the inputs of the recorded programs. While a
+// run computes, the next one's samples are read into the second set of inputs.
+class BatchFeed {
+ public:
+  // All of them must outlive it. Reading starts at once.
+  BatchFeed(const PreparedRun& run, const wan::Dit& dit, Runner& runner, FeedPosition from);
+
+  // The step at position(): its samples in order, and how it is run.
+  const data::StepBatch& step() const { return now_.batch; }
+  const std::vector<wan::StepPart>& parts() const { return now_.parts; }
+  const FeedPosition& position() const { return now_.at; }
+  bool last_of_epoch() const { return now_.last_of_epoch; }
+  std::vector<std::string> sample_ids() const;
+
+  // Puts the samples of a part into the inputs; parts in order. Then the next ones are asked for.
+  void bring(std::size_t part);
+  void next_step();
+
+ private:
+  struct Step {
+    FeedPosition at;
+    data::StepBatch batch;
+    std::vector<wan::StepPart> parts;
+    bool last_of_epoch = false;
+  };
+
+  Step enter(FeedPosition at);
+  void request(const Step& step, std::size_t part);
+
+  const PreparedRun& run_;
+  const wan::Dit& dit_;
+  Runner& runner_;
+  std::vector<data::StepBatch> epoch_;  // of the step that is read
+  std::int64_t epoch_number_ = 0;
+  Step now_, ahead_;  // computed, read
+  std::vector<data::SampleRequest> requests_;
+  data::Prefetcher prefetcher_;
+};
+
+}  // namespace ballast::train

@@ -1,0 +1,74 @@
+#include "train/run/device_choice.h"
+
+#include <algorithm>
+
+#include "memory/budget.h"
+#include "memory/gpu.h"
+#include "memory/machine.h"
+#include "train/run/measured_profile.h"
+
+namespace ballast::train {
+
+ComputeOptions compute_options(const MemoryConfig& memory, int threads) {
+  return {.device = memory.device,
+          .deterministic = memory.deterministic,
+          .threads = threads,
+          .verify_weights = memory.verify_weights};
+}
+
+RunTarget target_of(const MachineProfile& profile, const ComputeOptions& options) {
+  RunTarget t = {.profile = profile, .backend = {}, .host_threads = 1};
+  t.backend.device = profile.device;
+  t.backend.verify_weights = options.verify_weights;
+  if (profile.device == Device::cuda) {
+    // The host has little to compute: one thread fills the GPU's queue.
+    t.backend.threads = 1;
+    t.host_threads =
+        options.threads > 0 ? options.threads : std::max(1, usable_cpus(read_machine()) - 1);
+    t.backend.sm = profile.sm;
+    t.backend.deterministic = options.deterministic;
+  } else {
+    t.backend.threads = options.threads > 0 ? options.threads : usable_cpus(read_machine());
+  }
+  return t;
+}
+
+RunTarget gpu_target(const GpuInfo& gpu, const ComputeOptions& options) {
+  MachineProfile p = with_measured_rates(nearest_profile(gpu.name, gpu.sm), gpu.name);
+  p.name = "this";
+  p.device_memory = default_gpu_budget(gpu.free, p.library_bytes);
+  RunTarget t = target_of(p, options);
+  const MachineProfile cpu = with_measured_rates(cpu_profile(t.host_threads), "this");
+  t.profile.host_gemm_flops = cpu.gemm_flops;
+  t.profile.host_attention_flops = cpu.attention_flops;
+  t.profile.host_memory_bandwidth = cpu.memory_bandwidth;
+  return t;
+}
+
+Budget budget_on(const RunTarget& target, const DeclaredBudget& declared, bool ignore_limits) {
+  const bool here = target.profile.name == kThisMachine;
+  Budget budget = resolve_budget(read_machine(), declared,
+                                 {.device = target.backend.device,
+                                  .gpu_memory = target.profile.device_memory,
+                                  .threads = target.backend.threads,
+                                  .limits = !here           ? Limits::foreign
+                                            : ignore_limits ? Limits::ignored
+                                                            : Limits::hold});
+  // Where less than the reserve is free nothing is left; 0 would mean no limit to text models and
+  // VAEs.
+  constexpr Bytes kNothing{1};
+  budget.host = std::max(budget.host, kNothing);
+  budget.gpu = std::max(budget.gpu, kNothing);
+  return budget;
+}
+
+RunTarget this_machine(const ComputeOptions& options) {
+  const bool gpu =
+      options.device == DeviceChoice::cuda ||
+      (options.device == DeviceChoice::automatic && built_with_cuda() && gpu_is_usable());
+  if (gpu) return gpu_target(open_gpu(), options);
+  const int threads = options.threads > 0 ? options.threads : usable_cpus(read_machine());
+  return target_of(with_measured_rates(cpu_profile(threads), "this"), options);
+}
+
+}  // namespace ballast::train
