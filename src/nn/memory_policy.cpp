@@ -31,8 +31,8 @@ std::span<const MemoryPolicy> named_policies() {
       {.name = "offload", .activations = Activations::attention_kept, .offload = true},
       {.name = "chunked", .activations = Activations::recomputed, .chunk_tokens = kTokenQuantum},
       {.name = "grouped", .activations = Activations::recomputed, .heads_per_group = 1},
-      {.name = "parts", .slots = 1, .parts = 2, .activations = Activations::recomputed},
-      {.name = "halves",
+      {.name = "matrix-streaming", .slots = 1, .parts = 2, .activations = Activations::recomputed},
+      {.name = "split-backward",
        .slots = 1,
        .activations = Activations::recomputed,
        .halves = true,
@@ -46,6 +46,8 @@ std::span<const MemoryPolicy> named_policies() {
 }
 
 std::optional<MemoryPolicy> find_policy(std::string_view name) {
+  if (name == "parts") name = "matrix-streaming";
+  if (name == "halves") name = "split-backward";
   const auto all = named_policies();
   const auto it = std::ranges::find(all, name, &MemoryPolicy::name);
   if (it == all.end()) return std::nullopt;

@@ -53,7 +53,8 @@ struct MemoryPolicy {
 };
 
 // resident, stream1, stream2, stream4, recompute, keep-attention, offload, chunked, grouped,
-// parts, halves, state-on-disk.
+// matrix-streaming, split-backward, state-on-disk. find_policy() also knows the names that two of
+// them had before: parts, halves.
 std::span<const MemoryPolicy> named_policies();
 std::optional<MemoryPolicy> find_policy(std::string_view name);
 

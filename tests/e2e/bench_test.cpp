@@ -38,6 +38,19 @@ TEST(Bench, AnUnknownModelIsNamed) {
   EXPECT_THAT(f.err, HasSubstr("15B"));
 }
 
+// A wrong model is refused after the options were read.
+TEST(Bench, OldNamesOfOptionsStillWork) {
+  for (const char* command : {"wan", "t5"}) {
+    for (const char* option : {"--matrix-streaming", "--parts"}) {
+      EXPECT_THAT(run_ballast({"bench", command, "--model", "15B", option, "1"}).err,
+                  HasSubstr("15B"));
+    }
+  }
+  for (const char* flag : {"--split-backward", "--halves"}) {
+    EXPECT_THAT(run_ballast({"bench", "wan", "--model", "15B", flag}).err, HasSubstr("15B"));
+  }
+}
+
 TEST(Bench, OnTheCpuASpeedHasAUnitThatShowsIt) {
   const TempDir dir;
   ::setenv("CUDA_VISIBLE_DEVICES", "-1", 1);

@@ -78,7 +78,7 @@ TEST(NanInTheModel, IsNamedBySampleWhateverThePolicy) {
   writer.add("embeddings", DType::f32, {3, 8}, std::as_bytes(std::span(values)));
   writer.write(dir.path("cond.safetensors"));
   const Damage damage = put_nan(path);
-  for (const std::string policy : {"resident", "stream1", "parts"}) {
+  for (const std::string policy : {"resident", "stream1", "matrix-streaming"}) {
     const Finished f = run_ballast({"sample",
                                     "--model",
                                     path,

@@ -84,7 +84,7 @@ double furthest(const std::vector<float>& a, const std::vector<float>& b) {
 TEST(VideoSampler, PoliciesAndThreadsChangeNoBit) {
   const TinyExperts tiny;
   const std::vector<float> first = run(tiny.job(2), kText.inputs());
-  for (const char* policy : {"stream1", "stream2", "chunked", "parts"}) {
+  for (const char* policy : {"stream1", "stream2", "chunked", "matrix-streaming"}) {
     VideoJob job = tiny.job(2, policy);
     job.request.backend.threads = 1;
     EXPECT_EQ(run(job, kText.inputs()), first) << policy;

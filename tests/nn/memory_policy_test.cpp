@@ -15,7 +15,7 @@ TEST(MemoryPolicy, NamedOnesExistUnderTheirNames) {
   for (const MemoryPolicy& p : named_policies()) names.push_back(p.name);
   EXPECT_THAT(names, testing::ElementsAre("resident", "stream1", "stream2", "stream4", "recompute",
                                           "keep-attention", "offload", "chunked", "grouped",
-                                          "parts", "halves", "state-on-disk"));
+                                          "matrix-streaming", "split-backward", "state-on-disk"));
   for (const std::string& name : names) {
     ASSERT_TRUE(find_policy(name).has_value()) << name;
     EXPECT_EQ(find_policy(name)->name, name);
@@ -34,8 +34,13 @@ TEST(MemoryPolicy, NamedOnesDoWhatTheySay) {
   EXPECT_TRUE(find_policy("offload")->offload);
   EXPECT_EQ(find_policy("chunked")->chunk_tokens, kTokenQuantum);
   EXPECT_EQ(find_policy("grouped")->heads_per_group, 1);
-  EXPECT_EQ(find_policy("parts")->parts, 2);
-  EXPECT_TRUE(find_policy("halves")->halves);
+  EXPECT_EQ(find_policy("matrix-streaming")->parts, 2);
+  EXPECT_TRUE(find_policy("split-backward")->halves);
+}
+
+TEST(MemoryPolicy, OldNamesStillWork) {
+  EXPECT_EQ(find_policy("parts")->name, "matrix-streaming");
+  EXPECT_EQ(find_policy("halves")->name, "split-backward");
 }
 
 TEST(TokenChunks, CoverEveryTokenOnceAndStartAtMultiplesOfTheQuantum) {

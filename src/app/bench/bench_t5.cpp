@@ -128,7 +128,8 @@ void BenchT5::declare(CLI::App& app) {
   app.add_option("--kept-blocks", kept_, "blocks that keep everything, evenly spaced");
   app.add_option("--stream", stream_, "groups (blocks, embedding, head) that stream from RAM");
   app.add_option("--slots", slots_, "slots of streamed weights")->check(CLI::Range(1, 64));
-  app.add_option("--parts", parts_, "stream matrix by matrix, so many ahead; 0: whole slots");
+  app.add_option("--matrix-streaming,--parts", parts_,
+                 "stream matrix by matrix, so many ahead; 0: whole slots");
   app.add_flag("--offload", offload_, "what blocks keep waits in RAM");
   app.add_option("--chunk", chunk_, "tokens worked on at once (0: all)");
   app.add_option("--heads", heads_, "heads at a time in attention (0: all)");

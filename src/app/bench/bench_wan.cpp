@@ -61,9 +61,10 @@ void BenchWan::declare(CLI::App& app) {
   app.add_option("--from", from_, "where streamed weights come from: host or disk")
       ->check(CLI::IsMember({"host", "disk"}));
   app.add_option("--slots", slots_, "slots of streamed weights")->check(CLI::Range(1, 64));
-  app.add_option("--parts", parts_, "stream matrix by matrix, so many ahead; 0: whole slots")
+  app.add_option("--matrix-streaming,--parts", parts_,
+                 "stream matrix by matrix, so many ahead; 0: whole slots")
       ->check(CLI::Range(0, 64));
-  app.add_flag("--halves", halves_, "backward restores half a block at a time");
+  app.add_flag("--split-backward,--halves", halves_, "backward restores half a block at a time");
   app.add_option("--weights", weights_, "bf16 or fp8")->check(CLI::IsMember({"bf16", "fp8"}));
   app.add_flag("--fp8-matmul", fp8_matmul_, "matrix products of blocks in fp8");
   app.add_option("--activations", activations_, "kept, attention-kept or recomputed")

@@ -10,7 +10,7 @@
 namespace ballast::train {
 namespace {
 
-constexpr std::int64_t kAtOnce = 512;
+constexpr std::int64_t kSamplesAtOnce = 512;
 constexpr std::size_t kShown = 3;
 
 std::string json_line(const Prediction& p) {
@@ -34,9 +34,9 @@ Predictions predict_texts(const data::TokenCache& texts, const PredictionJob& jo
   Predictions all;
   MeanRouge mean;
   Progress progress("writing texts", samples);
-  for (std::int64_t first = 0; first < samples; first += kAtOnce) {
+  for (std::int64_t first = 0; first < samples; first += kSamplesAtOnce) {
     std::vector<std::vector<std::int32_t>> sources, targets;
-    for (std::int64_t s = first; s < std::min(samples, first + kAtOnce); ++s) {
+    for (std::int64_t s = first; s < std::min(samples, first + kSamplesAtOnce); ++s) {
       const data::PairLength n = texts.length(s);
       sources.emplace_back(static_cast<std::size_t>(n.source));
       targets.emplace_back(static_cast<std::size_t>(n.target));

@@ -15,7 +15,7 @@ namespace ballast::train {
 namespace {
 
 // As the loop of a transformer: logs, the report, pieces of files being written.
-constexpr Bytes kLoopBytes = 3_MiB;
+constexpr Bytes kVaeLoopBytes = 3_MiB;
 // |e| for all that 8-bit pixels can differ by, and a slope at 0.
 constexpr double kL1Delta = 0x1p-14;
 
@@ -185,9 +185,10 @@ PreparedVae prepare_vae(TrainConfig config, const RunTarget& target, Purpose pur
   job.train_encoder = c.vae->train_encoder;
   job.optimizer = c.optimizer;
   job.max_grad_norm = c.max_grad_norm;
-  r.other_lines = {{"dataset index", run.dataset->bytes(), "which clips there are"},
-                   {"data reader", data::Prefetcher::kBytes, "reads the next clip"},
-                   {"training loop", kLoopBytes, "logs, reports, pieces of files being written"}};
+  r.other_lines = {
+      {"dataset index", run.dataset->bytes(), "which clips there are"},
+      {"data reader", data::Prefetcher::kBytes, "reads the next clip"},
+      {"training loop", kVaeLoopBytes, "logs, reports, pieces of files being written"}};
   run.title = fmt::format("{}, {}", run.network().name, mode_of(c));
   run.notes.insert(run.notes.end(), c.notes.begin(), c.notes.end());
   const auto notes = run.dataset->notes();

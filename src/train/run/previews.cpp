@@ -292,13 +292,13 @@ ProcessLine Previews::line(const std::vector<Clip>& clips) const {
 
 void Previews::put(fit::Request& r, const std::vector<Clip>& clips) const {
   std::erase_if(r.other_lines, [](const ProcessLine& l) { return l.name == kPreviewLine; });
-  wan::job_of(r).companion = {};
+  wan::Companion& companion = wan::job_of(r).companion = {};
   wan::job_of(r).dit.predict_batches = batches_of(clips);
   if (clips.empty()) return;
   r.other_lines.push_back(line(clips));
   const std::vector<DecoderSize> sizes = sizes_of(clips);
   for (std::size_t way = 0; way < decoder_->ways(sizes); ++way) {
-    wan::job_of(r).companion.ways.push_back([decoder = decoder_, sizes, way](ProgramSet& set) {
+    companion.ways.push_back([decoder = decoder_, sizes, way](ProgramSet& set) {
       (void)decoder->record(set, sizes, way);
     });
   }

@@ -16,7 +16,7 @@ namespace ballast::train {
 namespace {
 
 constexpr const char* kTensor = "embeddings";
-constexpr std::size_t kAtOnce = 32;  // prompts encoded, then written
+constexpr std::size_t kPromptsAtOnce = 32;  // prompts encoded, then written
 
 }  // namespace
 
@@ -94,7 +94,7 @@ void encode_missing(const TextStates& states, std::int64_t count,
     std::string text = prompt(i);
     if (states.has(text) || std::ranges::find(waiting, text) != waiting.end()) continue;
     waiting.push_back(std::move(text));
-    if (waiting.size() == kAtOnce) encode();
+    if (waiting.size() == kPromptsAtOnce) encode();
   }
   encode();
 }
