@@ -3,10 +3,10 @@
 # twice. Who changes single sources often may prefer 8.
 # Names in anonymous namespaces then meet those of the neighbours; a source whose names cannot be
 # others is left out and compiled by itself.
-set(BALLAST_TOGETHER 24 CACHE STRING "compile so many neighbouring sources together; 0: each by itself")
+set(BALLAST_UNITY_BATCH 24 CACHE STRING "compile so many neighbouring sources together; 0: each by itself")
 
 function(ballast_unity target)  # sources...
-  if(NOT BALLAST_TOGETHER)
+  if(NOT BALLAST_UNITY_BATCH)
     return()
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
@@ -21,7 +21,7 @@ function(ballast_unity target)  # sources...
   list(REMOVE_DUPLICATES folders)
   foreach(folder ${folders})
     list(LENGTH sources_${folder} count)
-    math(EXPR batches "(${count} + ${BALLAST_TOGETHER} - 1) / ${BALLAST_TOGETHER}")  # of equal size
+    math(EXPR batches "(${count} + ${BALLAST_UNITY_BATCH} - 1) / ${BALLAST_UNITY_BATCH}")  # of equal size
     set(i 0)
     foreach(source ${sources_${folder}})
       math(EXPR batch "${i} * ${batches} / ${count}")

@@ -5,6 +5,7 @@
 #include <benchmark/benchmark.h>
 
 #include "core/checksum.h"
+#include "core/to_size.h"
 #include "data/cache_file.h"
 #include "data/latent_cache.h"
 #include "tests/support/temp_dir.h"
@@ -16,7 +17,7 @@ constexpr LatentShape kLatent{16, 21, 60, 104};
 
 void read_latent_file(benchmark::State& state) {
   const test::TempDir dir;
-  std::vector<float> values(static_cast<std::size_t>(kLatent.elements()), 0.5f);
+  std::vector<float> values(to_size(kLatent.elements()), 0.5f);
   const std::string path = dir.path("latent.safetensors");
   SafetensorsWriter writer;
   add_values(writer, "latent", {kLatent.elements()}, values, DType::f32);
@@ -32,7 +33,7 @@ void read_latent_file(benchmark::State& state) {
 BENCHMARK(read_latent_file)->ArgName("checksum")->Arg(0)->Arg(1);
 
 void checksum_alone(benchmark::State& state) {
-  const std::vector<std::byte> bytes(static_cast<std::size_t>(state.range(0)));
+  const std::vector<std::byte> bytes(to_size(state.range(0)));
   for (auto _ : state) benchmark::DoNotOptimize(checksum_of(bytes));
   state.SetBytesProcessed(state.iterations() * state.range(0));
 }

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "core/random.h"
+#include "core/to_size.h"
 #include "data/pair_batches.h"
 #include "tests/support/temp_dir.h"
 
@@ -99,8 +100,8 @@ void padded_batches(benchmark::State& state) {
   const TokenCache cache = texts().cache(2);
   const BatchOptions options = {.batch = 8};
   const auto ladder = shape_ladder(cache.longest(), {});
-  const auto rows = static_cast<std::size_t>(8 * cache.longest().source),
-             targets = static_cast<std::size_t>(8 * cache.longest().target);
+  const auto rows = to_size(8 * cache.longest().source),
+             targets = to_size(8 * cache.longest().target);
   std::vector<std::int32_t> source(rows), lengths(8), input(targets), labels(targets);
   std::int64_t epoch = 0;
   for (auto _ : state) {
@@ -108,8 +109,7 @@ void padded_batches(benchmark::State& state) {
     for (std::int64_t s = 0; s < steps_per_epoch(cache.samples(), options); ++s) {
       const auto samples = samples_of_step(order, options, s);
       const PairLength shape = ladder[shape_for(ladder, needed_shape(cache, samples))];
-      const auto S = static_cast<std::size_t>(8 * shape.source),
-                 T = static_cast<std::size_t>(8 * shape.target);
+      const auto S = to_size(8 * shape.source), T = to_size(8 * shape.target);
       read_batch(cache, samples, shape, 0, 0,
                  {.source = std::span(source).first(S),
                   .source_lengths = lengths,

@@ -7,6 +7,7 @@
 
 #include "core/convert.h"
 #include "core/error.h"
+#include "core/to_size.h"
 #include "io/safetensors_writer.h"
 #include "models/wan/dit_block.h"
 #include "ops/copy.h"
@@ -72,11 +73,11 @@ wan::BlockWeightsInUse in_use(std::span<const WeightBuffers> buffers,
   return w;
 }
 
-WeightGroup group_of(const wan::Config& config, const Checkpoint& file, std::string name) {
+WeightGroup group_of(const wan::Config& config, const WeightFiles& file, std::string name) {
   WeightGroup group = {.name = std::move(name), .tensors = {}};
   const auto shapes = wan::block_shapes(config);
   BlockParams<Shape>::each(shapes, "", [&](const std::string& tensor, const Shape& shape) {
-    const CheckpointTensor& t = file.get(tensor);
+    const WeightTensor& t = file.get(tensor);
     group.tensors.push_back({.name = group.name + "." + tensor,
                              .data = {shape, file.dtype(t), file.extent(t)},
                              .scale = {}});
@@ -108,11 +109,9 @@ void write_block(const std::string& path, const wan::Config& config, DType matri
       std::vector<std::byte> bytes(values.size() * size_of(dtype));
       for (std::int64_t done = 0; done < n;) {
         const std::int64_t count = std::min<std::int64_t>(n - done, 1 << 16);
-        for (std::int64_t i = 0; i < count; ++i)
-          values[static_cast<std::size_t>(i)] = noise(amplitude);
+        for (std::int64_t i = 0; i < count; ++i) values[to_size(i)] = noise(amplitude);
         convert(values.data(), DType::f32, bytes.data(), dtype, count);
-        sink(std::span<const std::byte>(bytes).first(static_cast<std::size_t>(count) *
-                                                     size_of(dtype)));
+        sink(std::span<const std::byte>(bytes).first(to_size(count) * size_of(dtype)));
         done += count;
       }
     };
@@ -128,7 +127,7 @@ Times now() {
   return {std::chrono::duration<double>(clock).count(), seconds(r.ru_utime) + seconds(r.ru_stime)};
 }
 
-BlockRun::BlockRun(const BlockSize& size, const BlockVariant& variant, const Checkpoint& file,
+BlockRun::BlockRun(const BlockSize& size, const BlockVariant& variant, const WeightFiles& file,
                    int threads, bool profiled)
     : size_(size), variant_(variant) {
   set_.backend = {.device = Device::cpu, .threads = threads};
@@ -155,7 +154,7 @@ wan::BlockParams<Buffer> BlockRun::declare_gradients(ProgramBuilder& load) {
   return grads;
 }
 
-void BlockRun::record(const Checkpoint& file) {
+void BlockRun::record(const WeightFiles& file) {
   const wan::Config& c = size_.config;
   const std::int64_t tokens = size_.tokens;
   ProgramBuilder load(set_, "load");
@@ -222,7 +221,7 @@ void BlockRun::fill_inputs() {
 }
 
 void BlockRun::count_flops() {
-  const Program& step = set_.programs[static_cast<std::size_t>(set_.program_index("step"))];
+  const Program& step = set_.programs[to_size(set_.program_index("step"))];
   for (const Instruction& ins : step.instructions) {
     flops_ += ins.cost.flops;
     if (ins.cost.work == Work::attention || ins.cost.work == Work::attention_backward) {
@@ -233,7 +232,7 @@ void BlockRun::count_flops() {
 
 // Puts a clock around every kernel of the compute lane.
 void BlockRun::time_instructions() {
-  Program& step = set_.programs[static_cast<std::size_t>(set_.program_index("step"))];
+  Program& step = set_.programs[to_size(set_.program_index("step"))];
   for (Instruction& ins : step.instructions) {
     if (ins.lane != Lane::compute) continue;
     // Nodes of a map stay.

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/checkpoint.h"
+#include "io/weight_files.h"
 #include "models/wan/config.h"
 #include "models/wan/params.h"
 #include "nn/block_weights.h"
@@ -48,7 +48,7 @@ inline Times operator-(const Times& a, const Times& b) { return {a.wall - b.wall
 // Forward and backward of one block with gradients of all its weights, ready to run.
 class BlockRun {
  public:
-  BlockRun(const BlockSize& size, const BlockVariant& variant, const Checkpoint& file, int threads,
+  BlockRun(const BlockSize& size, const BlockVariant& variant, const WeightFiles& file, int threads,
            bool profiled);
 
   Times step() {
@@ -71,7 +71,7 @@ class BlockRun {
   const std::array<LaneTime, kLaneCount>& lane_times() const { return runner_->lane_times(); }
 
  private:
-  void record(const Checkpoint& file);
+  void record(const WeightFiles& file);
   wan::BlockParams<Buffer> declare_gradients(ProgramBuilder& load);
   void fill_inputs();
   void count_flops();

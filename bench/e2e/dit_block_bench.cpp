@@ -25,13 +25,13 @@ constexpr double kShareGoal = 0.80;     // of sgemm's GFLOP/s
 constexpr double kNarrowGoal = 1.10;    // times the f32 block
 constexpr double kStreamedGoal = 1.05;  // times the resident block
 
-struct Turn {
+struct Rotation {
   BlockVariant variant;
   bool bf16_file = false;
   std::string_view against;
   double goal = 0;
 };
-constexpr std::array<Turn, 5> kTurns = {{
+constexpr std::array<Rotation, 5> kTurns = {{
     {{"f32", WeightFormat::stored, false}, false, "sgemm", kShareGoal},
     {{"bf16", WeightFormat::bf16, false}, false, "f32", kNarrowGoal},
     {{"f8_e4m3", WeightFormat::f8_e4m3, false}, false, "f32", kNarrowGoal},
@@ -73,18 +73,18 @@ class BlockFile {
                           name_of(matrices))) {
     write_block(path_, size.config, matrices);
     // Buffered: the question is what the copies cost, not how fast this machine's disk is.
-    checkpoint_.emplace(Checkpoint::open(path_, DiskMode::buffered));
+    checkpoint_.emplace(WeightFiles::open(path_, DiskMode::buffered));
   }
   BlockFile(const BlockFile&) = delete;
   ~BlockFile() {
     std::error_code ignored;
     std::filesystem::remove(path_, ignored);
   }
-  const Checkpoint& checkpoint() const { return *checkpoint_; }
+  const WeightFiles& checkpoint() const { return *checkpoint_; }
 
  private:
   std::string path_;
-  std::optional<Checkpoint> checkpoint_;
+  std::optional<WeightFiles> checkpoint_;
 };
 
 struct Result {
@@ -109,11 +109,11 @@ void print_profile(const BlockRun& run, int turns) {
   }
 }
 
-Result measure(const Options& o, const BlockSize& size, int threads, const Checkpoint& f32_file,
-               const Checkpoint& bf16_file) {
+Result measure(const Options& o, const BlockSize& size, int threads, const WeightFiles& f32_file,
+               const WeightFiles& bf16_file) {
   GemmRoof roof(size, threads);
   std::vector<std::unique_ptr<BlockRun>> runs;
-  for (const Turn& t : kTurns) {
+  for (const Rotation& t : kTurns) {
     runs.push_back(std::make_unique<BlockRun>(size, t.variant, t.bf16_file ? bf16_file : f32_file,
                                               threads, o.profile && t.variant.name == "f32"));
     runs.back()->step();  // pages, caches

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/to_size.h"
 #include "ops/linear/sgemm.h"
 
 namespace ballast::bench {
@@ -24,9 +25,9 @@ GemmRoof::GemmRoof(const BlockSize& size, int threads) : pool_(threads) {
     b = std::max(b, p.k * p.n);
     c = std::max(c, p.m * p.n);
   }
-  a_.assign(static_cast<std::size_t>(a), 0.5f);
-  b_.assign(static_cast<std::size_t>(b), 0.25f);
-  c_.assign(static_cast<std::size_t>(c), 0.0f);
+  a_.assign(to_size(a), 0.5f);
+  b_.assign(to_size(b), 0.25f);
+  c_.assign(to_size(c), 0.0f);
   ops::warm_up_blas(pool_);
 }
 

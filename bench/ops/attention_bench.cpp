@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "ops/attention/attention.h"
 
 namespace ballast {
@@ -24,7 +25,7 @@ int threads() { return static_cast<int>(std::max(1u, std::thread::hardware_concu
 class Sgemm {
  public:
   explicit Sgemm(ThreadPool& pool) : pool_(pool) {
-    const auto n = static_cast<std::size_t>(kSize) * kSize;
+    const auto n = to_size(kSize) * kSize;
     for (int i = 0; i < pool.threads(); ++i) {
       a_.emplace_back(n, 0.5f), b_.emplace_back(n, 0.25f), c_.emplace_back(n);
     }
@@ -32,7 +33,7 @@ class Sgemm {
   double flops() const { return 2.0 * kSize * kSize * kSize * pool_.threads(); }
   void run() {
     pool_.parallel(pool_.threads(), [&](std::int64_t i, int) {
-      const auto t = static_cast<std::size_t>(i);
+      const auto t = to_size(i);
       cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, kSize, kSize, kSize, 1, a_[t].data(),
                   kSize, b_[t].data(), kSize, 0, c_[t].data(), kSize);
     });
@@ -52,7 +53,7 @@ void attention(benchmark::State& state) {
   const DType dtype = state.range(3) ? DType::bf16 : DType::f32;
   const Shape shape = {length, heads, width};
   ThreadPool pool(threads());
-  const auto bytes = static_cast<std::size_t>(shape.elements()) * size_of(dtype);
+  const auto bytes = to_size(shape.elements()) * size_of(dtype);
   std::vector<std::vector<std::byte>> memory(8, std::vector<std::byte>(bytes));
   for (auto& m : memory) {  // exponents around 1, signs and mantissas of a simple sequence
     std::uint32_t x = 12345;
@@ -64,13 +65,13 @@ void attention(benchmark::State& state) {
     }
   }
   const auto view = [&](std::size_t i) { return TensorView(memory[i].data(), dtype, shape); };
-  std::vector<float> lse(static_cast<std::size_t>(heads * length));
+  std::vector<float> lse(to_size(heads * length));
   const TensorView lse_view(reinterpret_cast<std::byte*>(lse.data()), DType::f32, {heads, length});
   const Backend backend = {.threads = pool.threads()};
   const std::int64_t need =
       std::max(ops::attention_workspace(shape, dtype, backend),
                ops::attention_backward_workspace(shape, length, dtype, backend));
-  std::vector<std::byte> work(static_cast<std::size_t>(need));
+  std::vector<std::byte> work(to_size(need));
   const TensorView workspace(work.data(), DType::u8, {need});
   const float scale = 1 / std::sqrt(static_cast<float>(width));
   const auto forward = [&] {

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "ops/copy.h"
 
 namespace ballast {
@@ -10,9 +11,8 @@ namespace {
 
 void copy_bench(benchmark::State& state, DType from, DType to, bool transposed) {
   const std::int64_t rows = 2048, columns = 1024;
-  std::vector<std::byte> a(static_cast<std::size_t>(rows * columns) * size_of(from),
-                           std::byte{0x3c});
-  std::vector<std::byte> b(static_cast<std::size_t>(rows * columns) * size_of(to));
+  std::vector<std::byte> a(to_size(rows * columns) * size_of(from), std::byte{0x3c});
+  std::vector<std::byte> b(to_size(rows * columns) * size_of(to));
   ThreadPool pool(static_cast<int>(state.range(0)));
   ConstTensorView x(a.data(), from, {rows, columns});
   if (transposed) x.strides = {1, rows};

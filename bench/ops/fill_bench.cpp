@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "ops/fill.h"
 
 namespace ballast {
@@ -10,7 +11,7 @@ namespace {
 
 void fill_bench(benchmark::State& state, DType dtype) {
   const std::int64_t n = 4 << 20;
-  std::vector<std::byte> b(static_cast<std::size_t>(n) * size_of(dtype));
+  std::vector<std::byte> b(to_size(n) * size_of(dtype));
   ThreadPool pool(static_cast<int>(state.range(0)));
   for (auto _ : state) {
     ops::fill({.to = TensorView(b.data(), dtype, {n}), .value = 1.5f}, {.pool = &pool});

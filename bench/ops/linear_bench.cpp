@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "ops/linear/linear.h"
 #include "ops/linear/sgemm.h"
 
@@ -55,7 +56,7 @@ struct Memory {
   Shape shape;
 
   Memory(DType dtype, const Shape& shape)
-      : bytes(static_cast<std::size_t>(shape.elements()) * size_of(dtype), std::byte{0x3c}),
+      : bytes(to_size(shape.elements()) * size_of(dtype), std::byte{0x3c}),
         dtype(dtype),
         shape(shape) {}
   TensorView view() { return {bytes.data(), dtype, shape}; }

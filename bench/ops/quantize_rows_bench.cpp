@@ -5,6 +5,7 @@
 #include "core/convert.h"
 #include "core/random.h"
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "ops/linear/quantize_rows.h"
 
 namespace ballast {
@@ -12,11 +13,11 @@ namespace {
 
 void quantize_bench(benchmark::State& state, DType from, DType to) {
   const std::int64_t rows = 512, columns = 5120;
-  std::vector<float> values(static_cast<std::size_t>(rows * columns));
+  std::vector<float> values(to_size(rows * columns));
   fill_uniform(random_source(1, "bench", 0, "w"), 0, values.data(), rows * columns);
   std::vector<std::byte> w(values.size() * size_of(from)), q(values.size());
   convert(values.data(), DType::f32, w.data(), from, rows * columns);
-  std::vector<float> scale(static_cast<std::size_t>(rows));
+  std::vector<float> scale(to_size(rows));
   ThreadPool pool(static_cast<int>(state.range(0)));
   for (auto _ : state) {
     ops::quantize_rows(

@@ -19,10 +19,11 @@ void forward(benchmark::State& state, DType dtype) {
 void turned(benchmark::State& state, DType dtype) {
   const std::int64_t rows = 512, width = state.range(0), head = 128;
   BenchTensor x(dtype, {rows, width}), w(DType::f32, {width}), r(DType::f32, {rows});
-  BenchTensor turn(DType::f32, {rows, head / 2, 2});
+  BenchTensor cos_sin(DType::f32, {rows, head / 2, 2});
   support::measure(state, {&x, &x}, [&](Stream stream) {
-    rms_norm({.x = x.view(), .w = w.view(), .y = x.view(), .r = r.view(), .turn = turn.view()},
-             stream);
+    rms_norm(
+        {.x = x.view(), .w = w.view(), .y = x.view(), .r = r.view(), .cos_sin = cos_sin.view()},
+        stream);
   });
 }
 

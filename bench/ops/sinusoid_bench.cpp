@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "ops/sinusoid.h"
 
 namespace ballast::ops {
@@ -10,8 +11,8 @@ namespace {
 
 void bench_sinusoid(benchmark::State& state) {
   const std::int64_t rows = state.range(0), width = 256;
-  std::vector<double> t(static_cast<std::size_t>(rows), 731.0);
-  std::vector<float> y(static_cast<std::size_t>(rows * width));
+  std::vector<double> t(to_size(rows), 731.0);
+  std::vector<float> y(to_size(rows * width));
   ThreadPool pool(1);
   const Sinusoid a = {.t = {reinterpret_cast<const std::byte*>(t.data()), DType::f64, {rows}},
                       .y = {reinterpret_cast<std::byte*>(y.data()), DType::f32, {rows, width}}};

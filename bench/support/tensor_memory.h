@@ -7,6 +7,7 @@
 
 #include "core/tensor.h"
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 
 namespace ballast::bench {
 
@@ -17,7 +18,7 @@ class TensorMemory {
   TensorMemory(DType dtype, const Shape& shape)
       : dtype_(dtype),
         shape_(shape),
-        bytes_(static_cast<std::size_t>(shape.elements()) * size_of(dtype), std::byte{0x3c}) {}
+        bytes_(to_size(shape.elements()) * size_of(dtype), std::byte{0x3c}) {}
 
   TensorView view() { return {bytes_.data(), dtype_, shape_}; }
   std::size_t bytes() const { return bytes_.size(); }

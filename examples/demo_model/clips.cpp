@@ -66,7 +66,7 @@ std::vector<Clip> all_of(const Shapes& shapes, int repeats, std::string_view set
           Clip c = {.form = form, .colour = colour, .motion = motion};
           c.radius = m.growth > 0 ? within(0, 0.19, 0.21) : within(0, 0.21, 0.25);
           c.travel = m.growth > 0 ? within(1, 0.16, 0.19) : within(1, 0.36, 0.44);
-          // Along the way the middle of the picture, beside it anywhere.
+          // Along the way the middle of the image, beside it anywhere.
           c.x = m.x != 0 ? within(2, 0.47, 0.53) : within(2, 0.34, 0.66);
           c.y = m.y != 0 ? within(3, 0.47, 0.53) : within(3, 0.34, 0.66);
           clips.push_back(c);

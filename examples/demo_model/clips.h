@@ -20,7 +20,7 @@ enum class Form : std::uint8_t { circle, square, triangle, star, ring, cross };
 struct Clip {
   Form form = Form::circle;
   std::size_t colour = 0, motion = 0;  // places in the lists of clips.cpp
-  double radius = 0.2;                 // in parts of the picture, like all below
+  double radius = 0.2;                 // in parts of the image, like all below
   double travel = 0.44;                // way of the middle, or growth of the radius
   double x = 0.5, y = 0.5;             // of the middle, half way
 };

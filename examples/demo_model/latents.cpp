@@ -10,8 +10,8 @@
 #include "core/error.h"
 #include "data/cache_file.h"
 #include "data/media_folder.h"
-#include "io/checkpoint.h"
 #include "io/safetensors_writer.h"
+#include "io/weight_files.h"
 #include "models/wan_vae/weights.h"
 
 namespace ballast::demo {
@@ -91,11 +91,11 @@ void centre(Tensors& vae, const wan_vae::LatentStatistics& wan, const Statistics
 
 void write_centred_vae(const std::string& vae, const std::string& cache, const std::string& output,
                        bool bf16) {
-  const Checkpoint file = Checkpoint::open(vae);
+  const WeightFiles file = WeightFiles::open(vae);
   const auto found = wan_vae::recognise(file);
   if (!found) fail(ErrorCode::input, fmt::format("{} holds no VAE of Wan", vae));
   Tensors tensors;
-  for (const CheckpointTensor& t : file.tensors()) {
+  for (const WeightTensor& t : file.tensors()) {
     std::vector<std::byte> stored(t.entry->bytes);
     const Extent at = file.extent(t);
     at.file->read(at.offset, stored);

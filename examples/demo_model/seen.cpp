@@ -15,7 +15,7 @@ namespace ballast::demo {
 namespace {
 
 constexpr double kPixels = kSide * kSide;
-constexpr double kLeastPixels = 40, kMostPixels = kPixels / 2;
+constexpr double kMinPixels = 40, kMaxPixels = kPixels / 2;
 constexpr double kFarFromGround = 70;  // between colours, of 441
 constexpr double kWay = 10;            // pixels; clips go 23 to 28
 
@@ -41,7 +41,7 @@ std::optional<Shape> shape_in(const std::vector<std::uint8_t>& frame) {
     s.y += static_cast<double>(i / kSide) + 0.5;
     for (std::size_t k = 0; k < 3; ++k) s.colour[k] += frame[3 * i + k];
   }
-  if (s.area < kLeastPixels || s.area > kMostPixels) return {};
+  if (s.area < kMinPixels || s.area > kMaxPixels) return {};
   s.x /= s.area;
   s.y /= s.area;
   for (double& c : s.colour) c /= s.area;

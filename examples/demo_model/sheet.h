@@ -15,7 +15,7 @@ struct SheetSize {
   std::int64_t frames = 5, picture = 96;  // of each clip so many, so many pixels wide
 };
 
-// One picture of columns side by side: a line for each prompt, with frames of its clip in every
+// One image of columns side by side: a line for each prompt, with frames of its clip in every
 // column; the prompt stands above, as the file says it. Clips are given in the same order, all of
 // one size.
 void write_sheet(const std::string& output, const std::vector<SheetColumn>& columns,

@@ -16,7 +16,7 @@
 #include "app/help_text.h"
 #include "app/launcher.h"
 #include "app/output.h"
-#include "core/crash_words.h"
+#include "core/crash_handler.h"
 #include "core/error.h"
 #include "core/library_path.h"
 #include "core/log.h"
@@ -223,7 +223,7 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   ballast::raise_open_files_limit();
-  ballast::say_last_words_on_crash();
+  ballast::report_lanes_on_crash();
   ballast::exit_when_memory_is_out();
   return ballast::guarded_main(argc, argv);
 }

@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "core/status_line.h"
+#include "core/to_size.h"
 #include "core/wrap_text.h"
 #include "memory/disk_file.h"
 
@@ -28,7 +29,7 @@ void print(std::string_view text) {
     const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
     const int error = errno;
     if (written >= 0) {
-      text.remove_prefix(static_cast<std::size_t>(written));
+      text.remove_prefix(to_size(written));
     } else if (error == EPIPE || (error == EIO && is_terminal())) {
       reader_gone = true;
     } else if (error != EINTR) {
@@ -61,7 +62,7 @@ std::string without_rule_ids(std::string_view message) {
 
 std::size_t text_columns(std::FILE* file) {
   if (isatty(fileno(file)) == 0) return kPlainColumns;
-  return static_cast<std::size_t>(StatusLine::columns_of(file));
+  return to_size(StatusLine::columns_of(file));
 }
 
 }  // namespace ballast

@@ -9,7 +9,7 @@
 #include "core/nearest_name.h"
 #include "core/progress.h"
 #include "core/system_limits.h"
-#include "train/config/config_words.h"
+#include "train/config/enum_names.h"
 
 namespace ballast {
 [[noreturn]] void fail_unknown(std::string_view flag, const std::string& value,
@@ -19,7 +19,7 @@ namespace ballast {
 }
 
 VerifyWeights verify_weights_of(const std::string& name) {
-  if (const auto value = train::meaning_of(train::kVerifyWords, name)) return *value;
+  if (const auto value = train::parse_enum(train::kVerifyNames, name)) return *value;
   fail_unknown("--verify-weights", name, {"sampled", "all", "off"});
 }
 
@@ -148,8 +148,8 @@ void require_disk_space(const PlanTitle& title, const PlanView& view, const Plan
   fail(ErrorCode::refused, text, std::move(advice));
 }
 
-void tell_refusal(const PlanTitle& title, const Refusal& refusal, bool policy_given,
-                  std::span<const std::string> notes) {
+void print_refusal(const PlanTitle& title, const Refusal& refusal, bool policy_given,
+                   std::span<const std::string> notes) {
   log::info("{}",
             fit::refusal_text(
                 refusal, title,
@@ -163,9 +163,9 @@ void fail_with_advice(const PlanTitle& title, const Refusal& refusal, std::vecto
 }
 
 void fail_refused(const PlanTitle& title, const fit::Request& request, const Refusal& refusal,
-                  fit::KnownNeeds known, const std::function<std::vector<fit::Change>()>& changes,
+                  fit::NeedsCache known, const std::function<std::vector<fit::Change>()>& changes,
                   bool json, std::span<const std::string> notes) {
-  tell_refusal(title, refusal, request.policy.has_value(), notes);
+  print_refusal(title, refusal, request.policy.has_value(), notes);
   std::vector<PlannedChange> planned;
   {
     Progress progress("planning what would help", 0);

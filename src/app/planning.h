@@ -45,7 +45,7 @@ void show_plan(const PlanTitle& title, const fit::Request& request, const fit::P
 
 // The answer first; the advice is planned while it is read. known: by fit(), of the request.
 [[noreturn]] void fail_refused(const PlanTitle& title, const fit::Request& request,
-                               const Refusal& refusal, fit::KnownNeeds known,
+                               const Refusal& refusal, fit::NeedsCache known,
                                const std::function<std::vector<fit::Change>()>& changes, bool json,
                                std::span<const std::string> notes = {});
 
@@ -53,8 +53,8 @@ void show_plan(const PlanTitle& title, const fit::Request& request, const fit::P
 void require_disk_space(const PlanTitle& title, const PlanView& view, const PlanOutput& output);
 
 // Tells that a run does not fit before its advice is known; fail_with_advice() then ends it.
-void tell_refusal(const PlanTitle& title, const Refusal& refusal, bool policy_given,
-                  std::span<const std::string> notes);
+void print_refusal(const PlanTitle& title, const Refusal& refusal, bool policy_given,
+                   std::span<const std::string> notes);
 [[noreturn]] void fail_with_advice(const PlanTitle& title, const Refusal& refusal,
                                    std::vector<Advice> advice);
 

@@ -24,7 +24,7 @@ void print_plan(const PlanTitle& title, const PlanView& view, const PlanOutput& 
   print(plan_table(title, view, {.details = output.details, .columns = text_columns(stdout)}));
 }
 
-void print_outcome(const train::TrainOutcome& done, const std::vector<NamedPlace>& places,
+void print_outcome(const train::TrainOutcome& done, const std::vector<NamedPath>& places,
                    bool json) {
   const bool gpu = done.planned_gpu.count > 0;
   if (json) {
@@ -41,7 +41,7 @@ void print_outcome(const train::TrainOutcome& done, const std::vector<NamedPlace
       j["samples_per_second"] = done.samples_per_second;
       j["batches_per_second"] = done.batches_per_second;
     }
-    for (const NamedPlace& p : places) j[p.name] = p.where;
+    for (const NamedPath& p : places) j[p.name] = p.where;
     j["report"] = done.report;
     return print(one_line(j));
   }
@@ -56,7 +56,7 @@ void print_outcome(const train::TrainOutcome& done, const std::vector<NamedPlace
                         done.measured_gpu);
   }
   text += fmt::format("RAM: planned {}, measured at most {}\n", done.planned, done.measured);
-  for (const NamedPlace& p : places) text += fmt::format("{:<7} {}\n", p.name, p.where);
+  for (const NamedPath& p : places) text += fmt::format("{:<7} {}\n", p.name, p.where);
   print(text + fmt::format("report  {}\n", done.report.empty() ? "none" : done.report));
 }
 

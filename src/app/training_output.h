@@ -20,11 +20,11 @@ struct PlanOutput {
 };
 void print_plan(const PlanTitle& title, const PlanView& view, const PlanOutput& output);
 
-struct NamedPlace {
+struct NamedPath {
   const char* name;  // "run", "student"
   std::string where;
 };
-void print_outcome(const train::TrainOutcome& done, const std::vector<NamedPlace>& places,
+void print_outcome(const train::TrainOutcome& done, const std::vector<NamedPath>& places,
                    bool json);
 
 }  // namespace ballast

@@ -9,10 +9,11 @@
 #include "ballast/settings.h"
 #include "core/error.h"
 #include "core/stopwatch.h"
+#include "core/to_size.h"
 #include "memory/process_memory.h"
 #include "ops/linear/sgemm.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/runner_tensors.h"
-#include "train/checkpoint/training_checkpoint.h"
 #include "train/nan_guard.h"
 #include "train/run/run_summary.h"
 #include "train/run/trained_model.h"
@@ -47,7 +48,7 @@ Session::Session(const train::PreparedRun& run, fit::PlannedRun planned, std::st
   runner_->run("load");
   init_adapters(run, *dit_, *runner_);
   if (dit_->job().record_update) runner_->run("init_state");
-  train::give_timestep_rows(*dit_, *runner_);
+  train::write_timestep_rows(*dit_, *runner_);
 }
 
 void Session::check_sample(const v1::Sample& s, std::size_t index) const {
@@ -107,12 +108,11 @@ v1::StepResult Session::step(std::span<const v1::Sample> samples, double learnin
   const train::TrainConfig& c = run_.config;
   const std::int64_t step = steps_ + 1;
   if (dit_->accumulates()) runner_->run("zero_gradients");
-  for (const wan::StepPart& part :
-       dit_->parts(static_cast<std::size_t>(kind - job.batches.begin()))) {
-    const wan::DitRunIo& io = dit_->io().runs[part.run];
+  for (const wan::StepPass& part : dit_->passes(to_size(kind - job.batches.begin()))) {
+    const wan::DitPassIo& io = dit_->io().runs[part.run];
     for (std::size_t i = 0; i < io.samples.size(); ++i) {
       const std::int64_t index = part.first + static_cast<std::int64_t>(i);
-      const v1::Sample& s = samples[static_cast<std::size_t>(index)];
+      const v1::Sample& s = samples[to_size(index)];
       train::Timestep t;
       if (s.t) {
         t = {.t = *s.t, .model_time = 1000 * *s.t + c.timesteps.time_offset};
@@ -152,9 +152,9 @@ void Session::predict(const v1::Sample& sample, double model_time, std::span<flo
                                        sample.latent.size()));
   }
   const bool trains = dit_->job().mode != wan::Mode::infer;
-  const auto& runs = trains ? dit_->io().predict_runs : dit_->io().runs;
+  const auto& runs = trains ? dit_->io().predict_passes : dit_->io().runs;
   const wan::Batch one = {.latents = {latent_of(sample.size)}, .timestep_rows = 1};
-  const auto run = std::ranges::find(runs, one, &wan::DitRunIo::batch);
+  const auto run = std::ranges::find(runs, one, &wan::DitPassIo::batch);
   if (run == runs.end()) {
     fail(ErrorCode::input, fmt::format("predict(): no batch that was set has a latent of {}",
                                        size_text(one.latents[0])));

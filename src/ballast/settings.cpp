@@ -19,8 +19,8 @@ namespace {
 
 // Memory of the object itself: pieces of files being written.
 constexpr Bytes kLibraryBytes = 4_MiB;
-constexpr std::int64_t kMostSide = 1 << 16, kMostCells = std::int64_t{1} << 31;
-constexpr std::size_t kMostSamples = 1024;
+constexpr std::int64_t kMaxSide = 1 << 16, kMaxCells = std::int64_t{1} << 31;
+constexpr std::size_t kMaxSamples = 1024;
 
 [[noreturn]] void fail_option(const char* name, const std::string& value, const char* expected) {
   fail(ErrorCode::usage,
@@ -112,7 +112,7 @@ std::string shapes_text(const std::vector<wan::Batch>& batches) {
 train::PreparedRun open_run(const std::string& path) {
   train::PreparedRun run;
   const std::string found = infer::model_path(path);
-  const Checkpoint& file = run.checkpoints.emplace_back(Checkpoint::open(
+  const WeightFiles& file = run.checkpoints.emplace_back(WeightFiles::open(
       infer::holds_parts(found) ? infer::find_model_files(found).transformer : found));
   const wan::TensorMap names(file);
   const wan::Config config = recognised_config(file, names, path);
@@ -123,7 +123,7 @@ train::PreparedRun open_run(const std::string& path) {
 
 v1::ModelInfo info_of(const train::PreparedRun& run) {
   const wan::Config& c = run.model();
-  const Checkpoint& file = run.checkpoints[0];
+  const WeightFiles& file = run.checkpoints[0];
   v1::ModelInfo info = {.path = file.path(),
                         .name = c.name,
                         .layers = c.layers,
@@ -136,7 +136,7 @@ v1::ModelInfo info_of(const train::PreparedRun& run) {
                         .text_width = c.text_dim,
                         .pixels_per_cell = c.spatial_stride,
                         .warnings = {file.warnings().begin(), file.warnings().end()}};
-  for (const CheckpointTensor& t : file.tensors()) {
+  for (const WeightTensor& t : file.tensors()) {
     info.parameters += static_cast<std::uint64_t>(t.entry->shape.elements());
     info.bytes += t.entry->bytes;
   }
@@ -174,14 +174,14 @@ void check_training(const v1::TrainingOptions& o, const wan::Config& model) {
 void check_batches(const std::vector<v1::Batch>& batches) {
   if (batches.empty()) fail(ErrorCode::usage, "set_batches: there is at least one kind of step");
   for (const v1::Batch& b : batches) {
-    if (b.empty() || b.size() > kMostSamples) {
+    if (b.empty() || b.size() > kMaxSamples) {
       fail(ErrorCode::usage,
            fmt::format("set_batches: a batch of {} samples, expected 1 to 1024", b.size()));
     }
     for (const v1::LatentSize& z : b) {
-      const auto side = [](std::int64_t n) { return n >= 1 && n <= kMostSide; };
+      const auto side = [](std::int64_t n) { return n >= 1 && n <= kMaxSide; };
       if (!side(z.frames) || !side(z.height) || !side(z.width) || z.height % 2 || z.width % 2 ||
-          z.frames * z.height > kMostCells / z.width) {
+          z.frames * z.height > kMaxCells / z.width) {
         fail(ErrorCode::usage, fmt::format("set_batches: a latent of {} x {} x {}, expected frames "
                                            "from 1 on and an even height and width",
                                            z.frames, z.height, z.width));

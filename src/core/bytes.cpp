@@ -5,6 +5,8 @@
 #include <charconv>
 #include <utility>
 
+#include "core/to_size.h"
+
 namespace ballast {
 
 std::optional<Bytes> parse_bytes(std::string_view text) {
@@ -13,7 +15,7 @@ std::optional<Bytes> parse_bytes(std::string_view text) {
       std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
   if (error != std::errc() || number < 0) return std::nullopt;
   std::string unit;
-  for (const char c : text.substr(static_cast<std::size_t>(end - text.data()))) {
+  for (const char c : text.substr(to_size(end - text.data()))) {
     if (c != ' ') unit += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   }
   constexpr std::array<std::pair<std::string_view, double>, 16> kUnits = {{{"", 1},

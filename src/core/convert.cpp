@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/to_size.h"
 
 namespace ballast {
 
@@ -65,7 +66,7 @@ void convert(const void* from, DType from_type, void* to, DType to_type, std::in
   check(convertible(from_type, to_type), "{} does not convert to {}", from_type, to_type);
   if (n == 0) return;
   if (from_type == to_type) {
-    std::memcpy(to, from, static_cast<std::size_t>(n) * size_of(from_type));
+    std::memcpy(to, from, to_size(n) * size_of(from_type));
     return;
   }
   BALLAST_ISA_CALL(cpu, convert, from, from_type, to, to_type, n, rounding);

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/dtype_kind.h"
+#include "core/to_size.h"
 
 namespace ballast {
 
@@ -37,7 +38,7 @@ inline constexpr std::array<DTypeInfo, 15> kDTypes = {{
     {DType::boolean, "bool", "BOOL", 1, false},
 }};
 
-constexpr const DTypeInfo& info(DType t) { return kDTypes[static_cast<std::size_t>(t)]; }
+constexpr const DTypeInfo& info(DType t) { return kDTypes[to_size(t)]; }
 constexpr std::size_t size_of(DType t) { return info(t).size; }
 constexpr std::string_view name_of(DType t) { return info(t).name; }
 

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "core/error.h"
+#include "core/to_size.h"
 
 namespace ballast::log {
 namespace {
@@ -25,8 +26,7 @@ void write_line(Level line_level, std::string_view text) {
   if (isatty(fileno(out)) != 0) line.append(std::string_view("\033[K"));
   line.append(std::string_view("ballast"));
   if (rank >= 0) fmt::format_to(std::back_inserter(line), "[{}]", rank.load());
-  fmt::format_to(std::back_inserter(line), ": {}{}\n", kMarks[static_cast<std::size_t>(line_level)],
-                 text);
+  fmt::format_to(std::back_inserter(line), ": {}{}\n", kMarks[to_size(line_level)], text);
   static std::mutex one_line;  // at a time, also where the file is not a pipe or a terminal
   const std::lock_guard lock(one_line);
   std::fwrite(line.data(), 1, line.size(), out);

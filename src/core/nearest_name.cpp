@@ -39,7 +39,7 @@ class Letters {
 
   // The edit distance to `name` is at least this: every byte of the longer text that has no partner
   // in the other costs one.
-  std::size_t least_distance(std::string_view name) const {
+  std::size_t min_distance(std::string_view name) const {
     std::array<std::uint8_t, 256> left = count_;
     std::size_t common = 0;
     for (const char c : name) {
@@ -66,7 +66,7 @@ std::optional<std::string_view> nearest_name(std::string_view typed,
   std::size_t least = std::max<std::size_t>(1, typed.size() / 3) + 1;
   const Letters letters(typed);
   for (const std::string_view name : known) {
-    if (letters.least_distance(name) >= least) continue;  // of most names
+    if (letters.min_distance(name) >= least) continue;  // of most names
     const std::size_t distance = edit_distance(typed, name);
     if (distance >= least) continue;
     least = distance;

@@ -43,7 +43,7 @@ Progress::Progress(std::string what, std::int64_t total, Unit unit, std::int64_t
   if (output_.file == nullptr) output_.file = stderr;
   if (!output_.now) output_.now = [] { return std::chrono::steady_clock::now(); };
   terminal_ = output_.terminal.value_or(isatty(fileno(output_.file)) != 0);
-  columns_ = terminal_ ? StatusLine::columns_of(output_.file) : StatusLine::kMostColumns;
+  columns_ = terminal_ ? StatusLine::columns_of(output_.file) : StatusLine::kMaxColumns;
   start_ = shown_ = output_.now();
 }
 

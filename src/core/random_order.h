@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/to_size.h"
+
 namespace ballast {
 
 // A small generator for choosing among alternatives in debug modes (splitmix64). Not for data:
@@ -15,7 +17,7 @@ class RandomOrder {
     std::uint64_t z = state_ += 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return static_cast<std::size_t>((z ^ (z >> 31)) % n);
+    return to_size((z ^ (z >> 31)) % n);
   }
 
  private:

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/to_size.h"
 
 namespace ballast {
 
@@ -24,14 +25,14 @@ class Shape {
 
   void push_back(std::int64_t dim) {
     check(rank_ < kMaxRank, "a shape has at most {} dimensions", kMaxRank);
-    dims_[static_cast<std::size_t>(rank_++)] = dim;
+    dims_[to_size(rank_++)] = dim;
   }
 
   int rank() const { return rank_; }
   const std::int64_t* begin() const { return dims_.data(); }
   const std::int64_t* end() const { return dims_.data() + rank_; }
-  std::int64_t operator[](int i) const { return dims_[static_cast<std::size_t>(at(i))]; }
-  std::int64_t& operator[](int i) { return dims_[static_cast<std::size_t>(at(i))]; }
+  std::int64_t operator[](int i) const { return dims_[to_size(at(i))]; }
+  std::int64_t& operator[](int i) { return dims_[to_size(at(i))]; }
   std::int64_t back() const { return (*this)[-1]; }
 
   std::int64_t elements() const {
@@ -50,7 +51,7 @@ class Shape {
   int at(int i) const { return i < 0 ? rank_ + i : i; }
   std::int64_t elements_before_last() const {
     std::int64_t n = 1;
-    for (int i = 0; i + 1 < rank_; ++i) n *= dims_[static_cast<std::size_t>(i)];
+    for (int i = 0; i + 1 < rank_; ++i) n *= dims_[to_size(i)];
     return n;
   }
 

@@ -13,6 +13,8 @@
 #include <cstring>
 #include <utility>
 
+#include "core/to_size.h"
+
 #if defined(__x86_64__)
 #define BALLAST_PER_ISA(declaration) \
   namespace sse2 {                   \
@@ -80,12 +82,10 @@ inline void store(float* p, f32v v) { *reinterpret_cast<Unaligned<f32v>::type*>(
 // The first n < kLanes elements; the rest are zero.
 inline f32v load_partial(const float* p, std::int64_t n) {
   f32v v = {};
-  std::memcpy(&v, p, static_cast<std::size_t>(n) * 4);
+  std::memcpy(&v, p, to_size(n) * 4);
   return v;
 }
-inline void store_partial(float* p, f32v v, std::int64_t n) {
-  std::memcpy(p, &v, static_cast<std::size_t>(n) * 4);
-}
+inline void store_partial(float* p, f32v v, std::int64_t n) { std::memcpy(p, &v, to_size(n) * 4); }
 
 inline f32v splat(float x) { return f32v{} + x; }
 inline u32v bits(f32v v) { return reinterpret_cast<u32v>(v); }

@@ -14,6 +14,7 @@
 
 #include "core/dtype.h"
 #include "core/simd.h"
+#include "core/to_size.h"
 
 namespace ballast {
 
@@ -249,7 +250,7 @@ inline f32v load_f32(const Element<T>* p) {
 template <DType T>
 inline f32v load_f32_partial(const Element<T>* p, std::int64_t n) {
   Storage<T> v = {};
-  std::memcpy(&v, p, static_cast<std::size_t>(n) * sizeof(Element<T>));
+  std::memcpy(&v, p, to_size(n) * sizeof(Element<T>));
   return widen<T>(v);
 }
 
@@ -262,7 +263,7 @@ inline void store_f32(Element<T>* p, f32v x) {
 template <DType T, Rounding R = Rounding::nearest>
 inline void store_f32_partial(Element<T>* p, f32v x, std::int64_t n) {
   const Storage<T> v = narrow<T, R>(x);
-  std::memcpy(p, &v, static_cast<std::size_t>(n) * sizeof(Element<T>));
+  std::memcpy(p, &v, to_size(n) * sizeof(Element<T>));
 }
 
 }  // namespace ballast::simd::BALLAST_ISA

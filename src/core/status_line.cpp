@@ -7,7 +7,7 @@ namespace ballast {
 int StatusLine::columns_of(std::FILE* file) {
   winsize size = {};
   const bool known = ioctl(fileno(file), TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
-  return std::min(known ? size.ws_col - 1 : 79, kMostColumns);
+  return std::min(known ? size.ws_col - 1 : 79, kMaxColumns);
 }
 
 void StatusLine::write(std::FILE* file, bool terminal, bool last) {

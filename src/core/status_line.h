@@ -8,19 +8,20 @@
 #include <cstdio>
 #include <utility>
 
+#include "core/to_size.h"
+
 namespace ballast {
 
 // A line of text for the person who waits, cut at so many characters, without the heap. On a
 // terminal a longer line would wrap, and then it cannot be rewritten.
 class StatusLine {
  public:
-  static constexpr int kMostColumns = 240;
+  static constexpr int kMaxColumns = 240;
 
   // Columns of the terminal behind the file, less the last; 79 where nobody knows.
   static int columns_of(std::FILE* file);
 
-  explicit StatusLine(int columns)
-      : left_(static_cast<std::size_t>(std::clamp(columns, 0, kMostColumns))) {}
+  explicit StatusLine(int columns) : left_(to_size(std::clamp(columns, 0, kMaxColumns))) {}
 
   template <class... Args>
   void put(fmt::format_string<Args...> text, Args&&... args) {
@@ -38,7 +39,7 @@ class StatusLine {
   void write(std::FILE* file, bool terminal, bool last);
 
  private:
-  std::array<char, kMostColumns + 1> text_;
+  std::array<char, kMaxColumns + 1> text_;
   std::size_t size_ = 0, left_;
   bool cut_ = false;
 };

@@ -1,4 +1,5 @@
 #include "core/simd_random.h"
+#include "core/to_size.h"
 
 namespace ballast::cpu::BALLAST_ISA {
 
@@ -19,10 +20,10 @@ void round_stochastically(const float* from, void* to, DType to_type, std::int64
       for (std::int64_t j = 0; j < count; j += kLanes) {
         const std::int64_t m = count - j < kLanes ? count - j : kLanes;
         u32v w = {};
-        std::memcpy(&w, words + skip + j, static_cast<std::size_t>(m) * 4);
+        std::memcpy(&w, words + skip + j, to_size(m) * 4);
         const f32v x = m == kLanes ? load(from + i + j) : load_partial(from + i + j, m);
         const Storage<T> y = narrow_stochastic<T>(x, w);
-        std::memcpy(out + i + j, &y, static_cast<std::size_t>(m) * sizeof(Element<T>));
+        std::memcpy(out + i + j, &y, to_size(m) * sizeof(Element<T>));
       }
       i += count;
     }

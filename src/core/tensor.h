@@ -6,6 +6,7 @@
 #include "core/device.h"
 #include "core/dtype.h"
 #include "core/shape.h"
+#include "core/to_size.h"
 
 namespace ballast {
 
@@ -33,7 +34,7 @@ struct BasicTensorView {
 
   explicit operator bool() const { return data != nullptr; }
   std::int64_t elements() const { return shape.elements(); }
-  std::size_t bytes() const { return static_cast<std::size_t>(elements()) * size_of(dtype); }
+  std::size_t bytes() const { return to_size(elements()) * size_of(dtype); }
 
   bool contiguous() const {
     std::int64_t step = 1;
@@ -59,7 +60,7 @@ struct BasicTensorView {
     check(shape.rank() > 0 && begin >= 0 && count >= 0 && begin + count <= shape[0],
           "rows {}+{} of {}", begin, count, shape);
     BasicTensorView v = *this;
-    v.data += static_cast<std::size_t>(begin * strides[0]) * size_of(dtype);
+    v.data += to_size(begin * strides[0]) * size_of(dtype);
     v.shape[0] = count;
     return v;
   }

@@ -2,12 +2,13 @@
 
 #include "core/error.h"
 #include "core/start_thread.h"
+#include "core/to_size.h"
 
 namespace ballast {
 
 ThreadPool::ThreadPool(int threads) {
   check(threads >= 1, "a thread pool needs at least one thread, got {}", threads);
-  workers_.reserve(static_cast<std::size_t>(threads) - 1);
+  workers_.reserve(to_size(threads) - 1);
   try {
     for (int i = 1; i < threads; ++i) {
       workers_.push_back(start_thread("computing", [this, i] { work(i); }));

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 
+#include "core/to_size.h"
+
 namespace ballast {
 
 std::size_t width_of(std::string_view text) {
-  return static_cast<std::size_t>(std::ranges::count_if(
+  return to_size(std::ranges::count_if(
       text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
 

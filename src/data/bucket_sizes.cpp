@@ -10,9 +10,9 @@ namespace {
 
 // Beyond these a config is a mistake, and products of sizes could leave 64 bits.
 constexpr double kLargestSide = 65536;
-constexpr std::int64_t kMostFrames = 1 << 20;
+constexpr std::int64_t kMaxFrames = 1 << 20;
 constexpr double kSteepestRatio = 1000;
-constexpr std::int64_t kMostRatios = 4096;
+constexpr std::int64_t kMaxRatios = 4096;
 
 void round_sort_unique(std::vector<double>& values) {
   for (double& v : values) v = std::nearbyint(v * 1000) / 1000;
@@ -74,7 +74,7 @@ BucketRules checked(BucketRules rules) {
   for (const ClipSize& s : rules.sizes) {
     check_between(static_cast<double>(s.width), 1, kLargestSide, "bucket width");
     check_between(static_cast<double>(s.height), 1, kLargestSide, "bucket height");
-    check_between(static_cast<double>(s.frames), 1, kMostFrames, "bucket frames");
+    check_between(static_cast<double>(s.frames), 1, kMaxFrames, "bucket frames");
   }
   std::stable_sort(rules.sizes.begin(), rules.sizes.end(),
                    [](const ClipSize& a, const ClipSize& b) { return a.frames > b.frames; });
@@ -84,7 +84,7 @@ BucketRules checked(BucketRules rules) {
   }
   for (const double s : rules.resolutions) check_between(s, 1, kLargestSide, "resolution");
   for (const std::int64_t f : rules.frames) {
-    check_between(static_cast<double>(f), 1, kMostFrames, "frame bucket");
+    check_between(static_cast<double>(f), 1, kMaxFrames, "frame bucket");
   }
   round_sort_unique(rules.ratios);
   round_sort_unique(rules.resolutions);
@@ -98,7 +98,7 @@ BucketRules checked(BucketRules rules) {
 std::vector<double> geometric_ratios(double min, double max, std::int64_t count) {
   check_between(min, 1 / kSteepestRatio, kSteepestRatio, "min_ar");
   check_between(max, 1 / kSteepestRatio, kSteepestRatio, "max_ar");
-  check_between(static_cast<double>(count), 1, kMostRatios, "num_ar_buckets");
+  check_between(static_cast<double>(count), 1, kMaxRatios, "num_ar_buckets");
   std::vector<double> ratios;
   const double first = std::log(min), last = std::log(max);
   for (std::int64_t i = 0; i < count; ++i) {

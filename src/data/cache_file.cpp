@@ -13,6 +13,7 @@
 #include "core/checksum.h"
 #include "core/convert.h"
 #include "core/error.h"
+#include "core/to_size.h"
 #include "io/safetensors_writer.h"
 
 namespace ballast::data {
@@ -77,7 +78,7 @@ void CacheFile::read_chunks(const SafetensorsEntry& entry, std::size_t size, Vis
     const auto raw = std::span(chunk).first(std::min(most, entry.bytes - done));
     file_.read(entry.offset + done, raw);
     if (!expected.empty()) sum.add(raw);
-    visit(static_cast<std::size_t>(done / size), std::span<const std::byte>(raw));
+    visit(to_size(done / size), std::span<const std::byte>(raw));
     done += raw.size();
   }
   if (expected.empty() || sum.text() == expected) return;

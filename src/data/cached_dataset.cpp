@@ -5,13 +5,14 @@
 
 #include "core/error.h"
 #include "core/random.h"
+#include "core/to_size.h"
 #include "data/shuffle.h"
 
 namespace ballast::data {
 namespace {
 
-constexpr std::int64_t kMostItems = 16'000'000;  // of an epoch; its list is kept in memory
-constexpr std::size_t kMostBuckets = 4096;
+constexpr std::int64_t kMaxItems = 16'000'000;  // of an epoch; its list is kept in memory
+constexpr std::size_t kMaxBuckets = 4096;
 constexpr std::uint32_t kShared = std::numeric_limits<std::uint32_t>::max();
 
 std::string describe(const LatentShape& s) {
@@ -75,9 +76,9 @@ std::uint32_t CachedDataset::bucket_for(const ItemGroup& group, std::uint32_t nu
   for (std::uint32_t b = 0; b < buckets_.size(); ++b) {
     if (buckets_[b].shape == shape && apart_[b] == owner) return b;
   }
-  if (buckets_.size() == kMostBuckets) {
+  if (buckets_.size() == kMaxBuckets) {
     fail(ErrorCode::input,
-         fmt::format("{}: more than {} different latent shapes", content_.source, kMostBuckets));
+         fmt::format("{}: more than {} different latent shapes", content_.source, kMaxBuckets));
   }
   const std::int64_t batch = group.batch > 0 ? group.batch : micro_batch_of(request, shape);
   buckets_.push_back({.shape = shape, .micro_batch = batch, .items = 0});
@@ -92,10 +93,10 @@ void CachedDataset::count_repeats() {
     for (Share& share : shares_[b]) {
       const double repeats = content_.groups[share.group].repeats;
       const double count = static_cast<double>(share.samples.size()) * repeats;
-      if (count + static_cast<double>(total) > static_cast<double>(kMostItems)) {
+      if (count + static_cast<double>(total) > static_cast<double>(kMaxItems)) {
         fail(ErrorCode::input,
              fmt::format("{}: an epoch of more than {} items: {} in {} times {}", content_.source,
-                         kMostItems, share.samples.size(), content_.groups[share.group].folder,
+                         kMaxItems, share.samples.size(), content_.groups[share.group].folder,
                          repeats),
              {{"num_repeats", "lower it and raise epochs instead"}});
       }
@@ -171,21 +172,21 @@ std::vector<StepBatch> CachedDataset::epoch(std::int64_t number, std::uint64_t s
   const bool again = content_.rule == BatchRule::whole_steps;
   const std::int64_t turn = again ? 0 : number;
   std::vector<StepBatch> all;
-  all.reserve(static_cast<std::size_t>(steps()));
+  all.reserve(to_size(steps()));
   std::vector<std::uint32_t> order;
   for (std::uint32_t b = 0; b < buckets_.size(); ++b) {
     order.clear();
     for (const Share& share : shares_[b]) {
       for (std::int64_t i = 0; i < share.count; ++i) {
-        order.push_back(share.samples[static_cast<std::size_t>(i) % share.samples.size()]);
+        order.push_back(share.samples[to_size(i) % share.samples.size()]);
       }
     }
     // Named by shape and not by number: a bucket that comes or goes leaves the others as they were.
     shuffle(std::span(order),
             random_source(seed, "data.items", turn,
                           fmt::format("{}/{}", describe(buckets_[b].shape), apart_[b])));
-    const auto used = static_cast<std::size_t>(buckets_[b].items);
-    const auto step = static_cast<std::size_t>(step_size(b));
+    const auto used = to_size(buckets_[b].items);
+    const auto step = to_size(step_size(b));
     for (std::size_t at = 0; at < used; at += step) {
       const auto first = order.begin() + static_cast<std::ptrdiff_t>(at);
       const auto last = order.begin() + static_cast<std::ptrdiff_t>(std::min(at + step, used));
@@ -193,7 +194,7 @@ std::vector<StepBatch> CachedDataset::epoch(std::int64_t number, std::uint64_t s
     }
   }
   shuffle(std::span(all), random_source(seed, "data.steps", turn, "epoch"));
-  all.resize(static_cast<std::size_t>(static_cast<double>(all.size()) * content_.subsample));
+  all.resize(to_size(static_cast<double>(all.size()) * content_.subsample));
   return all;
 }
 
@@ -212,14 +213,12 @@ void CachedDataset::read(std::uint32_t sample, bool use_empty_caption,
                               printable(samples_[sample].id), describe(tensors.shape),
                               describe(item.shape)));
     }
-    const auto grid =
-        static_cast<std::size_t>(item.shape.frames * item.shape.height * item.shape.width);
-    const auto channels = static_cast<std::size_t>(needs_.conditioning_channels);
-    check(to.latent.size() == static_cast<std::size_t>(item.shape.elements()) &&
+    const auto grid = to_size(item.shape.frames * item.shape.height * item.shape.width);
+    const auto channels = to_size(needs_.conditioning_channels);
+    check(to.latent.size() == to_size(item.shape.elements()) &&
               (to.conditioning.empty() || to.conditioning.size() == channels * grid) &&
               (to.mask.empty() || to.mask.size() == grid) &&
-              (needs_.pixels ||
-               to.context.size() == static_cast<std::size_t>(needs_.text_len * needs_.text_dim)),
+              (needs_.pixels || to.context.size() == to_size(needs_.text_len * needs_.text_dim)),
           "sample {}: the memory it is read into has other sizes", samples_[sample].id);
     read_latent(file, tensors, group.layout, needs_, to.latent);
     if (!to.conditioning.empty()) read_conditioning(file, tensors, to.conditioning);

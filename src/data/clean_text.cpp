@@ -118,7 +118,7 @@ std::u32string fix_characters(std::u32string_view text) {
 
 // Passes over one line. Two are the rule; only references inside references take more, and text
 // that nests them deeper than this was made to waste time.
-constexpr int kMostPasses = 64;
+constexpr int kMaxPasses = 64;
 
 // As ftfy.fix_text() is documented, one line at a time.
 std::string fix_text(std::string_view text) {
@@ -132,7 +132,7 @@ std::string fix_text(std::string_view text) {
     html = html && line.find('<') == std::string::npos;
     bool unescape = html;
     std::string before;
-    for (int pass = 0; pass < kMostPasses && before != line; ++pass) {
+    for (int pass = 0; pass < kMaxPasses && before != line; ++pass) {
       before = line;
       unescape = unescape && line.find('<') == std::string::npos;
       if (unescape) line = unescape_html_strictly(line);

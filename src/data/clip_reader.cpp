@@ -3,12 +3,13 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "io/frame_values.h"
 
 namespace ballast::data {
 namespace {
 
-std::size_t bytes_of(PixelSize s) { return static_cast<std::size_t>(s.width * s.height * 3); }
+std::size_t bytes_of(PixelSize s) { return to_size(s.width * s.height * 3); }
 
 ImageResizer::Sizes sizes_of(PixelSize from, PixelSize to) {
   return {from.width, from.height, to.width, to.height};
@@ -64,7 +65,7 @@ bool ClipReader::next() {
 
 const MediaClip& ClipReader::clip() const {
   check(clip_ >= 0, "no clip yet: call next()");
-  return plan_.clips[static_cast<std::size_t>(clip_)];
+  return plan_.clips[to_size(clip_)];
 }
 
 std::size_t ClipReader::frame_values() const { return bytes_of(plan_.size); }
@@ -75,12 +76,12 @@ void ClipReader::read(std::span<float> frames) {
   for (; !frames.empty(); frames = frames.subspan(one)) {
     check(position_ < static_cast<std::int64_t>(clip().frames.size()),
           "more is read than the {} frames of a clip", clip().frames.size());
-    to_values(frame(clip().frames[static_cast<std::size_t>(position_++)]), frames.first(one));
+    to_values(frame(clip().frames[to_size(position_++)]), frames.first(one));
   }
 }
 
 bool ClipReader::next_clip_has(std::int64_t index) const {
-  const auto at = static_cast<std::size_t>(clip_ + 1);
+  const auto at = to_size(clip_ + 1);
   if (at >= plan_.clips.size()) return false;
   const auto& frames = plan_.clips[at].frames;
   return std::binary_search(frames.begin(), frames.end(), index);
@@ -124,7 +125,7 @@ std::vector<float> read_loss_mask(const std::string& path, PixelSize media, Pixe
     for (std::int64_t x = 0; x < latent.width; ++x) {
       const std::int64_t at = nearest(y, bucket.height, latent.height) * bucket.width +
                               nearest(x, bucket.width, latent.width);
-      weights.push_back(static_cast<float>(scaled[static_cast<std::size_t>(at * 3)]) / 255.f);
+      weights.push_back(static_cast<float>(scaled[to_size(at * 3)]) / 255.f);
     }
   }
   return weights;

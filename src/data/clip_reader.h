@@ -13,7 +13,7 @@
 
 namespace ballast::data {
 
-// A picture of any size at a bucket's, as the trainers scale:
+// An image of any size at a bucket's, as the trainers scale:
 //   diffusion_pipe  the largest part in the middle with the bucket's ratio, bicubic, as Pillow's
 //                   ImageOps.fit: bit for bit
 //   musubi          scaled to cover the bucket, Lanczos as Pillow where it grows, area as OpenCV
@@ -62,7 +62,7 @@ class ClipReader {
   std::map<std::int64_t, std::vector<std::uint8_t>> kept_;
 };
 
-// The loss weights of a mask picture, red / 255, for a latent grid: scaled like the media, then the
+// The loss weights of a mask image, red / 255, for a latent grid: scaled like the media, then the
 // nearest pixel ("nearest-exact") of each cell. The mask has the media's size, else
 // ErrorCode::input.
 std::vector<float> read_loss_mask(const std::string& path, PixelSize media, PixelSize bucket,

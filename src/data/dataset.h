@@ -29,7 +29,7 @@ struct ModelNeeds {
   std::int64_t text_len = 512, text_dim = 4096;
   std::int64_t pixel_multiple = 16;  // of bucket sizes; 32 for TI2V-5B
   std::int64_t spatial_stride = 8;   // pixels per latent cell
-  std::int64_t temporal_stride = 4;  // pictures per latent frame, behind the first
+  std::int64_t temporal_stride = 4;  // images per latent frame, behind the first
   double fps = 16;
   // Clips themselves are wanted, as [frames, height, width, 3] from -1 to 1, and no captions: an
   // autoencoder is trained. Strides are 1 then and channels 3.

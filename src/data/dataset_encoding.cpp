@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/progress.h"
+#include "core/to_size.h"
 #include "data/cached_dataset.h"
 #include "data/clip_reader.h"
 #include "data/media_file.h"
@@ -208,7 +209,7 @@ class MediaEncoder {
       return;
     }
     MediaClip& clip = plan.clips.emplace_back(MediaClip{.clip = {0, frames}});
-    clip.frames.resize(static_cast<std::size_t>(frames));
+    clip.frames.resize(to_size(frames));
     std::iota(clip.frames.begin(), clip.frames.end(), 0);
     begin(std::move(plan));
     write_pair_latent(path, item.origin.media, encode_clip(size, frames),
@@ -239,10 +240,10 @@ class MediaEncoder {
   // The clip that media_ is at, as it is. Numbers of bytes come back exactly from -1 to 1.
   void copy_clip(const EncodingSet& set, const LatentOrigin& origin, PixelSize size,
                  std::int64_t frames) {
-    const auto values = static_cast<std::size_t>(size.width * size.height * 3);
+    const auto values = to_size(size.width * size.height * 3);
     std::vector<float> frame(values);
     std::vector<std::uint8_t> pixels;
-    pixels.reserve(values * static_cast<std::size_t>(frames));
+    pixels.reserve(values * to_size(frames));
     for (std::int64_t f = 0; f < frames; ++f) {
       from_media([&] { media_->read(frame); });
       for (const float x : frame) {
@@ -267,7 +268,7 @@ class MediaEncoder {
   // The clip that media_ is at. What it returns points into this object.
   CachedLatent encode_clip(PixelSize size, std::int64_t frames) {
     std::vector<float> first;
-    const auto frame = static_cast<std::size_t>(size.width * size.height * 3);
+    const auto frame = to_size(size.width * size.height * 3);
     latent_ = video_(frames, size.height, size.width,
                      [&](std::int64_t at, std::int64_t, std::span<float> to) {
                        from_media([&] { media_->read(to); });
@@ -376,7 +377,7 @@ void encode_texts(const EncodingWork& work, const EncodingOptions& o, const Enco
   report.texts_there += work.texts_done;
   Progress progress("encoding captions", work.texts_done + std::ssize(work.texts),
                     Progress::Unit::count, work.texts_done);
-  const auto batch = static_cast<std::size_t>(std::max<std::int64_t>(o.text_batch, 1));
+  const auto batch = to_size(std::max<std::int64_t>(o.text_batch, 1));
   for (std::size_t at = 0; at < work.texts.size(); at += batch) {
     const auto part = std::span(work.texts).subspan(at, std::min(batch, work.texts.size() - at));
     std::vector<std::string> captions;

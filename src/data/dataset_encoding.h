@@ -56,7 +56,7 @@ struct EncodingOptions {
   CacheWriting writing = {.store = DType::bf16};
   std::int64_t text_batch = 1;  // captions per call
   bool regenerate = false;      // also what is there
-  double max_megapixels = 0;    // of pictures beside which pairs stand; 0: as they are
+  double max_megapixels = 0;    // of images beside which pairs stand; 0: as they are
   // Asked after every call of an encoder for captions and after every media file; true ends the
   // phase there. Empty: never.
   std::function<bool()> stop = {};

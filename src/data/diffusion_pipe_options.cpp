@@ -8,8 +8,8 @@ namespace ballast::data {
 namespace {
 
 constexpr std::size_t kUsualResolutions = 3;
-constexpr std::int64_t kMostShuffles = 10'000;
-constexpr double kMostRepeats = 1e9;
+constexpr std::int64_t kMaxShuffles = 10'000;
+constexpr double kMaxRepeats = 1e9;
 
 constexpr std::array<IgnoredKey, 6> kIgnored = {{
     {"caption_extension", "captions are .txt files or captions.json, whatever this says"},
@@ -167,9 +167,9 @@ CaptionOptions read_captions(const Layered& keys) {
   c.skip_empty = keys.boolean("skip_empty_caption", true);
   c.shuffles = keys.integer("cache_shuffle_num", 0);
   if (keys.boolean("shuffle_tags", false) && c.shuffles == 0) c.shuffles = 1;
-  if (c.shuffles < 0 || c.shuffles > kMostShuffles) {
+  if (c.shuffles < 0 || c.shuffles > kMaxShuffles) {
     keys.where("cache_shuffle_num")
-        .fail_at("cache_shuffle_num", fmt::format("expected 0 to {}", kMostShuffles));
+        .fail_at("cache_shuffle_num", fmt::format("expected 0 to {}", kMaxShuffles));
   }
   return c;
 }
@@ -188,7 +188,7 @@ MediaDirectory read_directory(const TomlTable& root, const TomlTable& table,
   d.captions = read_captions(keys);
   d.shuffle_files = keys.boolean("shuffle_metadata", true);
   d.num_repeats = keys.number("num_repeats", 1);
-  if (!(d.num_repeats > 0 && d.num_repeats <= kMostRepeats)) {
+  if (!(d.num_repeats > 0 && d.num_repeats <= kMaxRepeats)) {
     keys.where("num_repeats").fail_at("num_repeats", "expected a number above 0");
   }
   table.finish(kIgnored, notes);

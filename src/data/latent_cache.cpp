@@ -102,8 +102,8 @@ std::optional<SourceStamp> stamp_of(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
     std::optional<SourceStamp> all;
-    for (const std::string& picture : picture_paths(path)) {
-      const auto one = stamp_of(picture);
+    for (const std::string& image : image_paths(path)) {
+      const auto one = stamp_of(image);
       if (!one) continue;
       if (!all) all = SourceStamp{.name = std::filesystem::path(path).filename().string()};
       all->bytes += one->bytes;

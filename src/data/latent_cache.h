@@ -44,7 +44,7 @@ struct SourceStamp {
   friend bool operator==(const SourceStamp&, const SourceStamp&) = default;
 };
 
-// Of the file as it is now; nullopt when there is no such regular file. Of a folder: its pictures
+// Of the file as it is now; nullopt when there is no such regular file. Of a folder: its images
 // together, where it has any.
 std::optional<SourceStamp> stamp_of(const std::string& folder, const std::string& name);
 std::optional<SourceStamp> stamp_of(const std::string& path);

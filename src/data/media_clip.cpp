@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/to_size.h"
 
 namespace ballast::data {
 namespace {
@@ -100,10 +101,10 @@ ClipPlan musubi_media_clips(const MediaInfo& info, const MusubiDataset& d, doubl
     return plan;
   }
   std::vector<std::int64_t> frames;
-  if (d.source_fps && info.fps > 0) {  // a folder of pictures has no rate
+  if (d.source_fps && info.fps > 0) {  // a folder of images has no rate
     frames = musubi_kept_frames(info.frames, *d.source_fps, fps);
   } else {
-    frames.resize(static_cast<std::size_t>(info.frames));
+    frames.resize(to_size(info.frames));
     std::iota(frames.begin(), frames.end(), 0);
   }
   for (const Clip& c : musubi_clips(d.clips, static_cast<std::int64_t>(frames.size()))) {

@@ -29,7 +29,7 @@ struct ClipPlan {
 // Both trainers take a file for a video by the ending of its name, small or capital letters.
 bool is_video_name(std::string_view name);
 
-// What the bucket rules ask of a file. Of anything but a video the first picture counts.
+// What the bucket rules ask of a file. Of anything but a video the first image counts.
 MediaSize media_size(const MediaInfo& info, bool video);
 
 // diffusion-pipe: the frames of the file after the change to `fps`, by repeating or leaving out.

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "data/clip_reader.h"
 #include "data/media_folder.h"
 #include "data/scan.h"
@@ -35,20 +36,20 @@ class FileMedia final : public OpenMedia {
   std::optional<ClipReader> clips_;
 };
 
-// Every picture is scaled by its own size to the bucket of the first.
+// Every image is scaled by its own size to the bucket of the first.
 class FolderMedia final : public OpenMedia {
  public:
-  explicit FolderMedia(const std::string& folder) : pictures_(picture_paths(folder)) {
-    if (pictures_.empty()) {
+  explicit FolderMedia(const std::string& folder) : images_(image_paths(folder)) {
+    if (images_.empty()) {
       fail(ErrorCode::input,
            fmt::format("{}: there is no image in this folder", printable(folder)));
     }
-    const MediaInfo first = probe_media(pictures_.front());
+    const MediaInfo first = probe_media(images_.front());
     info_.container = "images";
     info_.codec = first.codec;
     info_.width = first.width;
     info_.height = first.height;
-    info_.frames = std::ssize(pictures_);
+    info_.frames = std::ssize(images_);
   }
 
   const MediaInfo& info() const override { return info_; }
@@ -61,20 +62,20 @@ class FolderMedia final : public OpenMedia {
     return ++clip_ < std::ssize(plan_.clips);
   }
   void read(std::span<float> frames) override {
-    const auto one = static_cast<std::size_t>(plan_.size.width * plan_.size.height * 3);
+    const auto one = to_size(plan_.size.width * plan_.size.height * 3);
     std::vector<std::uint8_t> scaled(one);
-    const MediaClip& clip = plan_.clips[static_cast<std::size_t>(clip_)];
+    const MediaClip& clip = plan_.clips[to_size(clip_)];
     for (; !frames.empty(); frames = frames.subspan(one)) {
       const auto frame = clip.frames[position_++];
-      const RgbImage picture = read_image(pictures_[static_cast<std::size_t>(frame)]);
-      BucketScaler(plan_.dialect, {picture.width, picture.height}, plan_.size)
-          .scale(picture.pixels, scaled);
+      const RgbImage image = read_image(images_[to_size(frame)]);
+      BucketScaler(plan_.dialect, {image.width, image.height}, plan_.size)
+          .scale(image.pixels, scaled);
       to_values(scaled, frames.first(one));
     }
   }
 
  private:
-  std::vector<std::string> pictures_;
+  std::vector<std::string> images_;
   MediaInfo info_;
   ClipPlan plan_;
   std::int64_t clip_ = -1;
@@ -94,9 +95,9 @@ std::optional<Bytes> media_bytes(const FileSource& source, PixelSize clip) {
   try {
     FileSource file = source;
     if (!source.is_member() && is_folder(source.path)) {
-      const std::vector<std::string> pictures = picture_paths(source.path);
-      if (pictures.empty()) return std::nullopt;
-      file = pictures.front();
+      const std::vector<std::string> images = image_paths(source.path);
+      if (images.empty()) return std::nullopt;
+      file = images.front();
     }
     const MediaReading reading = media_reading(file);
     const auto decoded = static_cast<std::uint64_t>(reading.width * reading.height * 3);

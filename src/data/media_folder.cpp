@@ -161,7 +161,7 @@ bool ends_in(std::string_view name, std::span<const std::string_view> endings) {
   });
 }
 
-std::vector<std::string> picture_paths(const std::string& folder) {
+std::vector<std::string> image_paths(const std::string& folder) {
   std::vector<std::string> paths;
   for (const std::string& name : file_names(folder)) {
     if (ends_in(name, kMusubiImages)) paths.push_back(fmt::format("{}/{}", folder, name));

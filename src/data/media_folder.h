@@ -62,8 +62,8 @@ std::string shuffled_caption(std::string_view caption, std::string_view delimite
 std::vector<std::string> file_names(const std::string& folder);
 // In small letters or in capitals, as the trainers list them; endings without their dot.
 bool ends_in(std::string_view name, std::span<const std::string_view> endings);
-// The pictures of a folder that stands for a clip, as musubi-tuner takes them: paths, by name.
-std::vector<std::string> picture_paths(const std::string& folder);
+// The images of a folder that stands for a clip, as musubi-tuner takes them: paths, by name.
+std::vector<std::string> image_paths(const std::string& folder);
 inline constexpr std::array<std::string_view, 7> kMusubiImages = {"png", "jpg",  "jpeg", "webp",
                                                                   "bmp", "avif", "jxl"};
 std::string_view stem_of(std::string_view name);  // "clip" of "clip.mp4"

@@ -7,8 +7,8 @@ namespace ballast::data {
 namespace {
 
 constexpr std::int64_t kLargestMusubiSide = 65'536;
-constexpr std::int64_t kMostMusubiFrames = 1 << 20;
-constexpr std::int64_t kMost = 1'000'000'000;
+constexpr std::int64_t kMaxMusubiFrames = 1 << 20;
+constexpr std::int64_t kMax = 1'000'000'000;
 
 constexpr std::array<IgnoredKey, 7> kIgnoredOfMusubi = {{
     {"multiple_target", "only edit models use it"},
@@ -38,8 +38,8 @@ void read_common(const TomlTable& t, MusubiDataset& d) {
                     ranged(t, "resolution", sides.back(), kMusubiStep, kLargestMusubiSide)};
   }
   d.caption_extension = t.string("caption_extension", d.caption_extension);
-  d.batch_size = ranged(t, "batch_size", t.integer("batch_size", d.batch_size), 1, kMost);
-  d.num_repeats = ranged(t, "num_repeats", t.integer("num_repeats", d.num_repeats), 1, kMost);
+  d.batch_size = ranged(t, "batch_size", t.integer("batch_size", d.batch_size), 1, kMax);
+  d.num_repeats = ranged(t, "num_repeats", t.integer("num_repeats", d.num_repeats), 1, kMax);
   d.enable_bucket = t.boolean("enable_bucket", d.enable_bucket);
   d.no_upscale = t.boolean("bucket_no_upscale", d.no_upscale);
 }
@@ -47,7 +47,7 @@ void read_common(const TomlTable& t, MusubiDataset& d) {
 void read_clips(const TomlTable& t, MusubiDataset& d) {
   if (const auto frames = t.integers("target_frames"); t.has("target_frames")) {
     if (frames.empty()) t.fail_at("target_frames", "is empty");
-    for (const std::int64_t f : frames) ranged(t, "target_frames", f, 1, kMostMusubiFrames);
+    for (const std::int64_t f : frames) ranged(t, "target_frames", f, 1, kMaxMusubiFrames);
     d.clips.target_frames = frames;
   }
   if (const auto mode = t.string("frame_extraction")) {
@@ -56,11 +56,11 @@ void read_clips(const TomlTable& t, MusubiDataset& d) {
     d.clips.extraction = *found;
   }
   d.clips.stride =
-      ranged(t, "frame_stride", t.integer("frame_stride", d.clips.stride), 1, kMostMusubiFrames);
+      ranged(t, "frame_stride", t.integer("frame_stride", d.clips.stride), 1, kMaxMusubiFrames);
   d.clips.samples =
-      ranged(t, "frame_sample", t.integer("frame_sample", d.clips.samples), 1, kMostMusubiFrames);
+      ranged(t, "frame_sample", t.integer("frame_sample", d.clips.samples), 1, kMaxMusubiFrames);
   d.clips.max_frames =
-      ranged(t, "max_frames", t.integer("max_frames", d.clips.max_frames), 1, kMostMusubiFrames);
+      ranged(t, "max_frames", t.integer("max_frames", d.clips.max_frames), 1, kMaxMusubiFrames);
   if (const TomlValue* v = t.find("source_fps")) {
     if (v->kind != TomlValue::Kind::real) {
       t.fail_at("source_fps", "must be written with a point, for example 30.0");

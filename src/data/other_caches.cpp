@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "data/wan_latent_statistics.h"
 
 namespace ballast::data {
@@ -48,8 +49,8 @@ void write_musubi_latent(const std::string& path, const SourceStamp& source,
              l.latent, how.store);
   std::vector<float> conditioning;
   if (l.conditioning_channels > 0) {
-    const auto cells = static_cast<std::size_t>(s.height * s.width);
-    const auto frames = static_cast<std::size_t>(s.frames);
+    const auto cells = to_size(s.height * s.width);
+    const auto frames = to_size(s.frames);
     for (std::size_t i = 0; i < kImageMaskChannels * frames; ++i) {
       conditioning.insert(conditioning.end(), cells, i % frames == 0 ? 1.0f : 0.0f);
     }
@@ -96,7 +97,7 @@ void write_pair_text(const std::string& path, const CachedText& text, std::int64
                      CacheWriting how) {
   check(text.tokens <= text_len, "{} rows of text, {} are the most", text.tokens, text_len);
   std::vector<float> rows(text.rows.begin(), text.rows.end());
-  rows.resize(static_cast<std::size_t>(text_len * text.dim));
+  rows.resize(to_size(text_len * text.dim));
   SafetensorsWriter writer({.metadata = {{"caption1", std::string(text.caption)}}});
   add_values(writer, "embeddings", {text_len, text.dim}, rows, how.store);
   write_cache_file(path, std::move(writer), how.durability);

@@ -4,13 +4,14 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "data/shuffle.h"
 
 namespace ballast::data {
 namespace {
 
 constexpr std::int64_t kSourceShapes = 8, kTargetShapes = 4;
-static_assert(kSourceShapes * kTargetShapes <= static_cast<std::int64_t>(kMostShapes));
+static_assert(kSourceShapes * kTargetShapes <= static_cast<std::int64_t>(kMaxShapes));
 constexpr std::int64_t kGroupedSteps = 50;  // as transformers has it
 
 std::int64_t rounded_up(std::int64_t n, std::int64_t multiple) {
@@ -27,7 +28,7 @@ std::vector<std::int64_t> rungs(std::int64_t longest, std::int64_t parts, std::i
   return all;
 }
 
-std::size_t as_size(std::int64_t n) { return static_cast<std::size_t>(n); }
+std::size_t as_size(std::int64_t n) { return to_size(n); }
 
 std::int64_t global_batch(const BatchOptions& o) { return o.batch * o.accumulation; }
 

@@ -12,7 +12,7 @@ namespace ballast::data {
 
 // Shapes that batches are padded to: at most 32, so that every one of them can be recorded. A batch
 // takes the smallest that holds its longest source and its longest target.
-inline constexpr std::size_t kMostShapes = 32;
+inline constexpr std::size_t kMaxShapes = 32;
 
 struct LadderOptions {
   std::int64_t multiple = 1;  // lengths are multiples of this (8: what tensor cores like)

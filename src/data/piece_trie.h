@@ -35,7 +35,7 @@ class PieceTrie {
     }
     const Node& n = nodes_[node];
     const char* const first = labels_.data() + n.first;
-    if (n.children <= kFew) {  // a call of memchr costs more than they do
+    if (n.children <= kMaxScanned) {  // a call of memchr costs more than they do
       for (std::uint32_t i = 0; i < n.children; ++i) {
         if (first[i] != label) continue;
         node = n.first + i;
@@ -52,7 +52,7 @@ class PieceTrie {
   bool empty() const { return nodes_.size() == 1; }
 
  private:
-  static constexpr std::uint32_t kFew = 8;
+  static constexpr std::uint32_t kMaxScanned = 8;
   struct Node {
     std::uint32_t first = 0;  // of its children
     std::uint32_t children = 0;

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "data/wan_latent_statistics.h"
 
 namespace ballast::data {
@@ -166,10 +167,10 @@ void read_latent(const CacheFile& file, const LatentTensors& t, SampleLayout lay
 }
 
 void read_conditioning(const CacheFile& file, const LatentTensors& t, std::span<float> to) {
-  const auto stored = static_cast<std::size_t>(t.conditioning->shape.elements());
+  const auto stored = to_size(t.conditioning->shape.elements());
   const std::span<float> mask = to.first(to.size() - stored);
-  const auto frame = static_cast<std::size_t>(t.shape.height * t.shape.width);
-  const auto frames = static_cast<std::size_t>(t.shape.frames);
+  const auto frame = to_size(t.shape.height * t.shape.width);
+  const auto frames = to_size(t.shape.frames);
   for (std::size_t i = 0; i < mask.size(); i += frame) {
     std::fill_n(mask.begin() + static_cast<std::ptrdiff_t>(i), frame,
                 (i / frame) % frames == 0 ? 1.0f : 0.0f);
@@ -179,7 +180,7 @@ void read_conditioning(const CacheFile& file, const LatentTensors& t, std::span<
 
 void read_mask(const CacheFile& file, const LatentTensors& t, std::span<float> to) {
   if (t.mask == nullptr) return static_cast<void>(std::fill(to.begin(), to.end(), 1.0f));
-  const std::span<float> first = to.first(static_cast<std::size_t>(t.mask->shape.elements()));
+  const std::span<float> first = to.first(to_size(t.mask->shape.elements()));
   file.read(*t.mask, first);
   for (std::size_t at = first.size(); at < to.size(); at += first.size()) {
     std::copy(first.begin(), first.end(), to.begin() + static_cast<std::ptrdiff_t>(at));
@@ -187,7 +188,7 @@ void read_mask(const CacheFile& file, const LatentTensors& t, std::span<float> t
 }
 
 void read_text(const CacheFile& file, const SafetensorsEntry& rows, std::span<float> to) {
-  const auto n = static_cast<std::size_t>(rows.shape.elements());
+  const auto n = to_size(rows.shape.elements());
   file.read(rows, to.first(n));
   std::fill(to.begin() + static_cast<std::ptrdiff_t>(n), to.end(), 0.0f);
 }

@@ -15,7 +15,7 @@
 namespace ballast::data {
 namespace {
 
-constexpr std::size_t kMostMedia = 10'000'000;
+constexpr std::size_t kMaxMedia = 10'000'000;
 // File systems take names of 255 bytes; the longest suffix is _00000-081_0832x0480_wan.safetensors,
 // whose numbers may have more digits.
 constexpr std::size_t kLongestStem = 255 - 45;
@@ -253,8 +253,8 @@ void list_embedding_pair_work(const std::string& folder, const DatasetRequest& r
     if (at->is_regular_file(ignored) && !name.starts_with('.')) {
       names.push_back(at->path().lexically_relative(folder).string());
     }
-    if (names.size() > kMostMedia) {
-      fail(ErrorCode::input, fmt::format("{}: more than {} files", folder, kMostMedia));
+    if (names.size() > kMaxMedia) {
+      fail(ErrorCode::input, fmt::format("{}: more than {} files", folder, kMaxMedia));
     }
     if (error) break;
   }

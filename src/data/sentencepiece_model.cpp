@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "data/tokenizer_file.h"
 #include "io/json_reader.h"
 
@@ -12,7 +13,7 @@ namespace ballast::data {
 namespace {
 
 constexpr std::uint64_t kUnigram = 1;
-constexpr std::uint64_t kMostSentinels = 4096;
+constexpr std::uint64_t kMaxSentinels = 4096;
 
 // A protobuf message, field by field. Nothing is built: strings point into the message.
 class ProtoReader {
@@ -144,7 +145,7 @@ void choose_ids(TokenizerModel& model, const Ids& ids, const std::string& path) 
   const auto count = static_cast<std::int32_t>(model.pieces.size());
   std::int32_t unknowns = 0, bytes = 0;
   for (std::int32_t i = 0; i < count; ++i) {
-    const PieceType type = model.types[static_cast<std::size_t>(i)];
+    const PieceType type = model.types[to_size(i)];
     bytes += type == PieceType::byte ? 1 : 0;
     if (type != PieceType::unknown) continue;
     model.unk_id = i;
@@ -160,7 +161,7 @@ void choose_ids(TokenizerModel& model, const Ids& ids, const std::string& path) 
   const auto choose = [&](std::optional<std::int32_t> id, std::string_view name) {
     if (id && *id >= 0 && *id < count) return *id;
     for (std::int32_t i = 0; i < count; ++i) {
-      if (model.pieces[static_cast<std::size_t>(i)] == name) return i;
+      if (model.pieces[to_size(i)] == name) return i;
     }
     return -1;
   };
@@ -180,7 +181,7 @@ void add_sentinels(TokenizerModel& model, const std::string& config_path) {
   for (std::string_view key; json.next_key(key);) {
     if (key == "extra_ids" && json.peek() == JsonReader::Kind::number) {
       count = json.u64();
-      if (count > kMostSentinels) json.fail_value(fmt::format("more than {}", kMostSentinels));
+      if (count > kMaxSentinels) json.fail_value(fmt::format("more than {}", kMaxSentinels));
     } else if (key == "legacy" && json.peek() == JsonReader::Kind::boolean) {
       model.prefix_every_span = json.boolean();
     } else {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/random.h"
+#include "core/to_size.h"
 
 namespace ballast::data {
 
@@ -14,7 +15,7 @@ template <class T>
 void shuffle(std::span<T> values, const RandomSource& source) {
   for (std::size_t i = values.size(); i-- > 1;) {
     const std::uint64_t wide = std::uint64_t{source.word(i)} * (i + 1);
-    std::swap(values[i], values[static_cast<std::size_t>(wide >> 32)]);
+    std::swap(values[i], values[to_size(wide >> 32)]);
   }
 }
 

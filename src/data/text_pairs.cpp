@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/nearest_name.h"
+#include "core/to_size.h"
 #include "io/json_reader.h"
 #include "io/utf8.h"
 
@@ -82,8 +83,7 @@ bool RecordReader::fill() {
   if (offset_ == file_.size()) return false;
   buffer_.erase(0, at_);
   at_ = 0;
-  const auto bytes =
-      static_cast<std::size_t>(std::min<std::uint64_t>(kPiece, file_.size() - offset_));
+  const auto bytes = to_size(std::min<std::uint64_t>(kPiece, file_.size() - offset_));
   const std::size_t before = buffer_.size();
   buffer_.resize(before + bytes);
   const auto piece = std::as_writable_bytes(std::span(buffer_)).subspan(before);
@@ -111,9 +111,9 @@ bool RecordReader::next(RawRecord& record) {
         if (!open) break;
       }
       if (at_ + from < buffer_.size()) end = from;
-      if (from > kMostRecordBytes) {
+      if (from > kMaxRecordBytes) {
         refuse(path(), line_,
-               fmt::format("a record of more than {} MiB{}", kMostRecordBytes >> 20,
+               fmt::format("a record of more than {} MiB{}", kMaxRecordBytes >> 20,
                            open ? ": a quote in it is not closed" : ""));
       }
     } while (end == std::string::npos && fill());
@@ -212,7 +212,7 @@ PairColumns::PairColumns(const TextPairOptions& options, RecordFormat format,
          fmt::format("{}: column {} is both source and target", path_, printable(source_)));
   }
   const auto place = [&](std::string_view name) {
-    return static_cast<std::size_t>(std::ranges::find(names, name) - names.begin());
+    return to_size(std::ranges::find(names, name) - names.begin());
   };
   fields_ = names.size();
   source_field_ = place(source_), target_field_ = place(target_);

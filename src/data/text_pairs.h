@@ -16,14 +16,14 @@ namespace ballast::data {
 // Read piece by piece, never as a whole. Hostile or broken records are an Error (ErrorCode::input)
 // with the number of the line they begin at.
 
-inline constexpr std::size_t kMostRecordBytes = 16 << 20;
+inline constexpr std::size_t kMaxRecordBytes = 16 << 20;
 
 struct TextPairOptions {
   // Names of columns. "": of JSON `input` and the first of `output`, `target`, `summary`, where the
   // first record has them; otherwise the first and the second column.
   std::string source_column = {}, target_column = {};
   std::string source_prefix = {};  // put before every source
-  double least_quality = 0.6;      // records with a lower quality_score are dropped
+  double min_quality = 0.6;        // records with a lower quality_score are dropped
 };
 
 enum class RecordFormat : std::uint8_t { json_lines, csv, tsv };

@@ -10,6 +10,7 @@
 #include "core/checksum.h"
 #include "core/error.h"
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "io/atomic_file.h"
 #include "io/atomic_folder.h"
 
@@ -19,18 +20,18 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::array<char, 8> kMark = {'B', 'L', 'T', 'O', 'K', 'E', 'N', '1'};
-constexpr std::int64_t kMostTokens = 65'535;
-constexpr std::uint64_t kMostSamples = 1ull << 32;
+constexpr std::int64_t kMaxTokens = 65'535;
+constexpr std::uint64_t kMaxSamples = 1ull << 32;
 constexpr std::size_t kRoundBytes = 4 << 20, kRoundRecords = 8192;
 constexpr std::int64_t kTaskRecords = 32;
 constexpr std::string_view kCacheEnd = ".tokens";
 constexpr std::size_t kIdPieceBytes = 1 << 20;  // more than the longest sample has
-static_assert(kIdPieceBytes >= 2 * kMostTokens * sizeof(std::int32_t));
+static_assert(kIdPieceBytes >= 2 * kMaxTokens * sizeof(std::int32_t));
 
 void check_lengths(std::int64_t source, std::int64_t target) {
-  if (std::min(source, target) >= 1 && std::max(source, target) <= kMostTokens) return;
+  if (std::min(source, target) >= 1 && std::max(source, target) <= kMaxTokens) return;
   fail(ErrorCode::usage,
-       fmt::format("texts of {} and {} tokens: 1 to {} are possible", source, target, kMostTokens));
+       fmt::format("texts of {} and {} tokens: 1 to {} are possible", source, target, kMaxTokens));
 }
 
 struct Footer {
@@ -81,7 +82,7 @@ std::string key_of(const std::string& content, const std::string& texts, const T
   return checksum_text(fmt::format(
       "1|{}|{}|{}|{}|{}|{}|{}|{}|{}", content, content_of(tokenizer.path()),
       static_cast<int>(record_format(texts)), o.texts.source_column, o.texts.target_column,
-      o.texts.source_prefix, o.texts.least_quality, o.max_source, o.max_target));
+      o.texts.source_prefix, o.texts.min_quality, o.max_source, o.max_target));
 }
 
 std::string stem_of_caches(const std::string& texts) {
@@ -171,7 +172,7 @@ class CacheWriter {
 bool encode_cut(const Tokenizer& tokenizer, std::string_view text, std::int64_t most,
                 std::vector<std::int32_t>& ids) {
   ids = tokenizer.encode(text);
-  const auto room = static_cast<std::size_t>(most - 1);
+  const auto room = to_size(most - 1);
   const bool cut = ids.size() > room;
   if (cut) ids.resize(room);
   ids.push_back(tokenizer.eos_id());
@@ -182,7 +183,7 @@ void tokenise(const RawRecord& record, const PairColumns& columns, const Tokeniz
               const TokenOptions& o, Tokenised& t) try {
   t = {};
   const TextPair pair = columns.parse(record);
-  if (pair.quality < o.texts.least_quality) {
+  if (pair.quality < o.texts.min_quality) {
     t.fate = Tokenised::Fate::low_quality;
   } else if (pair.source.empty() || pair.target.empty()) {
     t.fate = Tokenised::Fate::empty;
@@ -225,7 +226,7 @@ std::string write_cache(const std::string& folder, const std::string& texts,
     pool.parallel((count + kTaskRecords - 1) / kTaskRecords, [&](std::int64_t task, int) {
       const std::int64_t end = std::min(count, (task + 1) * kTaskRecords);
       for (std::int64_t i = task * kTaskRecords; i < end; ++i) {
-        const auto k = static_cast<std::size_t>(i);
+        const auto k = to_size(i);
         tokenise(records[k], columns, tokenizer, o, done[k]);
       }
     });
@@ -245,8 +246,7 @@ std::string write_cache(const std::string& folder, const std::string& texts,
     fail(ErrorCode::input,
          fmt::format("{} holds no text to train with: of {} records {} have a quality_score below "
                      "{:g}, {} have an empty column",
-                     texts, counts.records, counts.low_quality, o.texts.least_quality,
-                     counts.empty));
+                     texts, counts.records, counts.low_quality, o.texts.min_quality, counts.empty));
   }
   const std::string key =
       key_of(content_text(reader.size(), reader.checksum()), texts, tokenizer, o);
@@ -263,9 +263,8 @@ std::string token_cache_key(const std::string& texts, const Tokenizer& tokenizer
 TokenCache TokenCache::assumed(std::int64_t samples, PairLength length) {
   check_lengths(length.source, length.target);
   TokenCache cache(std::nullopt);
-  cache.lengths_.assign(
-      static_cast<std::size_t>(samples),
-      {static_cast<std::uint16_t>(length.source), static_cast<std::uint16_t>(length.target)});
+  cache.lengths_.assign(to_size(samples), {static_cast<std::uint16_t>(length.source),
+                                           static_cast<std::uint16_t>(length.target)});
   cache.starts_.assign(cache.lengths_.size(), 0);
   cache.counts_.records = static_cast<std::uint64_t>(samples);
   cache.longest_ = length;
@@ -284,7 +283,7 @@ TokenCache TokenCache::open(const std::string& path) {
   cache.file_->read(size - sizeof(f), std::as_writable_bytes(std::span(&f, 1)));
   if (f.mark != kMark || f.own != own_checksum(f)) refuse("its end is not that of one");
   if (f.id_bytes != 2 && f.id_bytes != 4) refuse("the width of its ids");
-  if (f.samples == 0 || f.samples > kMostSamples || f.ids > size ||
+  if (f.samples == 0 || f.samples > kMaxSamples || f.ids > size ||
       f.ids * f.id_bytes + f.samples * sizeof(Lengths) + sizeof(f) != size) {
     refuse("its size");
   }
@@ -315,9 +314,7 @@ TokenCache TokenCache::open(const std::string& path) {
 // Reads all ids, in pieces of whole samples.
 void TokenCache::sum_samples(Checksum& all) {
   std::vector<std::byte> piece(kIdPieceBytes);
-  const auto bytes_of = [&](std::uint64_t ids) {
-    return static_cast<std::size_t>(ids * id_bytes_);
-  };
+  const auto bytes_of = [&](std::uint64_t ids) { return to_size(ids * id_bytes_); };
   sums_.reserve(lengths_.size());
   std::uint64_t at = 0;
   for (std::size_t next = 0; next < lengths_.size();) {
@@ -346,7 +343,7 @@ void TokenCache::read(std::int64_t sample, std::span<std::int32_t> source,
   check(std::ssize(source) == n.source && std::ssize(target) == n.target,
         "sample {} has {} and {} tokens, not {} and {}", sample, n.source, n.target, source.size(),
         target.size());
-  const std::uint64_t start = starts_[static_cast<std::size_t>(sample)] * id_bytes_;
+  const std::uint64_t start = starts_[to_size(sample)] * id_bytes_;
   // Into the upper half where an id has two bytes, from where they spread.
   const auto bytes_of = [&](std::span<std::int32_t> to) {
     const std::span<std::byte> all = std::as_writable_bytes(to);
@@ -355,7 +352,7 @@ void TokenCache::read(std::int64_t sample, std::span<std::int32_t> source,
   const std::span<std::byte> first = bytes_of(source), second = bytes_of(target);
   file_->read(start, first);
   file_->read(start + first.size(), second);
-  const std::uint32_t expected = sums_[static_cast<std::size_t>(sample)];
+  const std::uint32_t expected = sums_[to_size(sample)];
   if (const std::uint32_t sum = sample_sum(first, second); sum != expected) {
     fail(ErrorCode::input,
          fmt::format("{}: sample {} at byte {} is not what it was when the run began: the checksum "

@@ -9,6 +9,7 @@
 
 #include "core/bytes.h"
 #include "core/checksum.h"
+#include "core/to_size.h"
 #include "data/text_pairs.h"
 #include "data/tokenizer.h"
 #include "memory/disk_file.h"
@@ -62,7 +63,7 @@ class TokenCache {
   const PairCounts& counts() const { return counts_; }
   std::int64_t samples() const { return std::ssize(lengths_); }
   PairLength length(std::int64_t sample) const {
-    const Lengths& l = lengths_[static_cast<std::size_t>(sample)];
+    const Lengths& l = lengths_[to_size(sample)];
     return {l.source, l.target};
   }
   PairLength longest() const { return longest_; }

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "data/sentencepiece_model.h"
 #include "data/tokenizer_file.h"
 #include "data/tokenizer_json.h"
@@ -94,7 +95,7 @@ const AddedToken* Tokenizer::added_at(std::string_view text) const {
     if (!added_.step(node, c)) break;
     if (added_.value(node) >= 0) longest = added_.value(node);
   }
-  return longest < 0 ? nullptr : &model_.added[static_cast<std::size_t>(longest)];
+  return longest < 0 ? nullptr : &model_.added[to_size(longest)];
 }
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text) const {
@@ -196,8 +197,8 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
     bytes.clear();
   };
   for (const std::int32_t id : ids) {
-    if (id < 0 || static_cast<std::size_t>(id) >= model_.pieces.size()) continue;
-    const auto i = static_cast<std::size_t>(id);
+    if (id < 0 || to_size(id) >= model_.pieces.size()) continue;
+    const auto i = to_size(id);
     std::string_view piece = model_.pieces[i];
     const PieceType type = model_.types[i];
     const auto byte = type == PieceType::byte || (!sentencepiece && model_.byte_fallback)

@@ -4,9 +4,9 @@
 #include <span>
 
 #include "core/error.h"
-#include "io/checkpoint_parts.h"
 #include "io/name_index.h"
 #include "io/utf8.h"
+#include "io/weight_file_parts.h"
 #include "memory/disk_file.h"
 #include "memory/text_file.h"
 

@@ -9,7 +9,7 @@
 namespace ballast::data {
 
 // The whole file, at most 64 MiB of it (rule tok.limit). Of a safetensors file the tensor that
-// holds a spiece.model (io/checkpoint_parts.h).
+// holds a spiece.model (io/weight_file_parts.h).
 std::string read_tokenizer_file(const std::string& path);
 
 // How many bytes that are.

@@ -3,14 +3,15 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "data/tokenizer_file.h"
 #include "io/json_reader.h"
 
 namespace ballast::data {
 namespace {
 
-constexpr std::size_t kMostSteps = 32;
-constexpr std::uint64_t kMostAdded = 65'536;
+constexpr std::size_t kMaxSteps = 32;
+constexpr std::uint64_t kMaxAdded = 65'536;
 
 std::string decode_base64(std::string_view text, const JsonReader& json) {
   std::string out;
@@ -109,8 +110,8 @@ class TokenizerJson {
       if (!id || token.text.empty()) json_.fail_here("an added token without id or content");
       if (*id > 0x7ffffff0) json_.fail_here(fmt::format("an added token with the id {}", *id));
       if (token.text.size() > 1024) json_.fail_here("an added token of more than 1024 bytes");
-      if (model_.added.size() == kMostAdded) {
-        json_.fail_here(fmt::format("more than {} added tokens", kMostAdded));
+      if (model_.added.size() == kMaxAdded) {
+        json_.fail_here(fmt::format("more than {} added tokens", kMaxAdded));
       }
       token.id = static_cast<std::int32_t>(*id);
       model_.added.push_back(std::move(token));
@@ -165,8 +166,8 @@ class TokenizerJson {
     } else {
       unsupported("the normalizer", type);
     }
-    if (model_.steps.size() == kMostSteps) {
-      json_.fail_here(fmt::format("more than {} normalizers", kMostSteps));
+    if (model_.steps.size() == kMaxSteps) {
+      json_.fail_here(fmt::format("more than {} normalizers", kMaxSteps));
     }
     model_.steps.push_back(std::move(step));
   }
@@ -282,7 +283,7 @@ class TokenizerJson {
         if (t.text == name) return t.id;
       }
       for (std::int32_t i = 0; i < count; ++i) {
-        if (model_.pieces[static_cast<std::size_t>(i)] == name) return i;
+        if (model_.pieces[to_size(i)] == name) return i;
       }
       return -1;
     };
@@ -291,14 +292,14 @@ class TokenizerJson {
     if (model_.eos_id < 0) refuse("there is no token \"</s>\"");
     for (const AddedToken& t : model_.added) {
       // Above the vocabulary ids go on; a gap as wide as this is none that a model could have.
-      if (t.id < count + static_cast<std::int32_t>(kMostAdded)) {
-        if (t.id < count) model_.types[static_cast<std::size_t>(t.id)] = PieceType::control;
+      if (t.id < count + static_cast<std::int32_t>(kMaxAdded)) {
+        if (t.id < count) model_.types[to_size(t.id)] = PieceType::control;
         continue;
       }
       refuse(fmt::format("added token \"{}\" has the id {}, the vocabulary has {}",
                          printable(t.text), t.id, count));
     }
-    model_.types[static_cast<std::size_t>(model_.unk_id)] = PieceType::unknown;
+    model_.types[to_size(model_.unk_id)] = PieceType::unknown;
   }
 
   std::string path_;

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/to_size.h"
 
 namespace ballast::data {
 namespace {
@@ -60,7 +61,7 @@ Unigram::Unigram(const TokenizerModel& model)
     if (sentencepiece_ && model.types[i] != PieceType::byte) continue;
     const auto found = std::lower_bound(names.begin(), names.end(), model.pieces[i]);
     if (found == names.end() || *found != model.pieces[i]) continue;
-    byte_ids_[static_cast<std::size_t>(found - names.begin())] = static_cast<std::int32_t>(i);
+    byte_ids_[to_size(found - names.begin())] = static_cast<std::int32_t>(i);
   }
 }
 
@@ -101,7 +102,7 @@ void Unigram::encode_as(std::string_view text, std::vector<std::int32_t>& ids) c
       ++at;
       const std::int32_t id = trie_.value(node);
       if (id < 0) continue;
-      const auto i = static_cast<std::size_t>(id);
+      const auto i = to_size(id);
       double score = 0;
       if constexpr (sizeof(Sum) == sizeof(float)) {
         if (unused_[i]) continue;

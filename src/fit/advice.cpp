@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "fit/bounds.h"
 #include "fit/tuning.h"
 #include "memory/machine.h"
@@ -14,50 +15,51 @@ namespace {
 Bytes less(Bytes before, Bytes after) { return before > after ? before - after : Bytes{}; }
 
 // As things are: what the refusal speaks of.
-struct Now {
+struct Baseline {
   const Request& request;
   const Refusal& refusal;
   MemoryPolicy policy;
 };
 
-Bytes missing_with(const Budget& budget, const Now& now) {
-  const auto& [device, host, disk] = now.refusal.needed;
-  const bool shared = now.request.backend.device == Device::cpu;
+Bytes missing_with(const Budget& budget, const Baseline& baseline) {
+  const auto& [device, host, disk] = baseline.refusal.needed;
+  const bool shared = baseline.request.backend.device == Device::cpu;
   return less(device, budget.gpu) + less(shared ? device + host : host, budget.host) +
          less(disk, budget.disk);
 }
 
 // known: of what the change makes of the job.
-PlannedChange planned(const Now& now, const Change& change, KnownNeeds& known) {
-  Request r = now.request;
+PlannedChange planned(const Baseline& baseline, const Change& change, NeedsCache& known) {
+  Request r = baseline.request;
   change.apply(r);
   PlannedChange p;
   p.text = change.text;
   const auto compare = [&](Bytes lean_device, Bytes lean_host) {
-    const double before = now.refusal.seconds_per_step;
+    const double before = baseline.refusal.seconds_per_step;
     p.step_factor = before > 0 ? p.step_seconds / before : 0;
-    p.frees_device = less(now.refusal.needed[0], lean_device);
-    p.frees_host = less(now.refusal.needed[1], lean_host);
+    p.frees_device = less(baseline.refusal.needed[0], lean_device);
+    p.frees_host = less(baseline.refusal.needed[1], lean_host);
   };
   // The same plan as now, measured against another budget that is not enough for it.
-  if (change.budget_only && !r.policy && missing_with(r.budget, now).count > 0 &&
-      !may_fit(r, known) && closest_policy(r, known) == now.policy) {
-    p.needed = now.refusal.needed;
-    p.missing = missing_with(r.budget, now);
-    p.step_seconds = now.refusal.seconds_per_step;
+  if (change.budget_only && !r.policy && missing_with(r.budget, baseline).count > 0 &&
+      !may_fit(r, known) && closest_policy(r, known) == baseline.policy) {
+    p.needed = baseline.refusal.needed;
+    p.missing = missing_with(r.budget, baseline);
+    p.step_seconds = baseline.refusal.seconds_per_step;
     return p;
   }
   const auto outcome = find_plan(r, known);
   if (const auto* run = std::get_if<PlannedRun>(&outcome)) {
     p.fits = true;
-    for (const Tier t : kTiers) p.needed[static_cast<std::size_t>(t)] = run->needed(t);
+    for (const Tier t : kTiers) p.needed[to_size(t)] = run->needed(t);
     p.step_seconds = run->seconds_per_step();
     if (change.budget_only) {
-      compare(now.refusal.needed[0], now.refusal.needed[1]);
+      compare(baseline.refusal.needed[0], baseline.refusal.needed[1]);
     } else {
       const MemoryPolicy closest = closest_policy(r, known);
       const bool one_kind = r.job->kinds() == r.job->heaviest()->kinds();
-      const LeastNeeds lean = one_kind ? known.of(r, closest) : least_needs(r, closest);
+      const NeedsLowerBound lean =
+          one_kind ? known.needs_for(r, closest) : needs_lower_bound(r, closest);
       compare(lean.device, lean.host);
     }
   } else {
@@ -91,9 +93,9 @@ int plans_at_once(std::size_t wanted) {
 class Trial {
  public:
   Trial(const Request& request, const Refusal& refusal, const std::function<void()>& tried,
-        KnownNeeds known)
+        NeedsCache known)
       : known_(std::move(known)),
-        now_{request, refusal, closest_policy(request, known_)},
+        baseline_{request, refusal, closest_policy(request, known_)},
         tried_(tried) {}
 
   // only_fitting: of those that do not fit nothing is said.
@@ -110,8 +112,8 @@ class Trial {
     std::vector<std::optional<PlannedChange>> all(changes.size());
     ThreadPool pool(plans_at_once(tasks.size()));
     pool.parallel(std::ssize(tasks), [&](std::int64_t task, int) {
-      for (const std::size_t i : tasks[static_cast<std::size_t>(task)]) {
-        KnownNeeds anew;
+      for (const std::size_t i : tasks[to_size(task)]) {
+        NeedsCache anew;
         all[i] = plan(changes[i], changes[i].budget_only ? known_ : anew, only_fitting);
       }
     });
@@ -119,20 +121,20 @@ class Trial {
   }
 
  private:
-  std::optional<PlannedChange> plan(const Change& change, KnownNeeds& known, bool only_fitting) {
+  std::optional<PlannedChange> plan(const Change& change, NeedsCache& known, bool only_fitting) {
     if (only_fitting) {
-      Request r = now_.request;
+      Request r = baseline_.request;
       change.apply(r);
       if (!r.policy && !may_fit(r, known)) return std::nullopt;
     }
-    PlannedChange p = planned(now_, change, known);
+    PlannedChange p = planned(baseline_, change, known);
     const std::lock_guard one(mutex_);
     if (tried_) tried_();
     return p.fits || !only_fitting ? std::optional(std::move(p)) : std::nullopt;
   }
 
-  KnownNeeds known_;  // of the job as it is
-  const Now now_;
+  NeedsCache known_;  // of the job as it is
+  const Baseline baseline_;
   const std::function<void()>& tried_;
   std::mutex mutex_;
 };
@@ -153,7 +155,7 @@ std::string joined_texts(const std::string& a, const std::string& b) {
 }
 
 std::vector<Change> larger_budgets(const Refusal& refusal, bool ram_bounds_all,
-                                   const BudgetWord& word) {
+                                   const BudgetText& word) {
   std::vector<Change> all;
   for (const Shortage& s : refusal.shortages) {
     if (ram_bounds_all && s.tier == Tier::device) continue;  // so is the RAM, by more
@@ -182,7 +184,8 @@ std::optional<Change> state_on_disk(const Request& request) {
   if (request.policy || request.switches.any() || !job.may_keep_state_on_disk())
     return std::nullopt;
   const Request search = heaviest(request);
-  const LeastNeeds needs = least_needs(search, lean_policies(search, job.group_count()).front());
+  const NeedsLowerBound needs =
+      needs_lower_bound(search, lean_policies(search, job.group_count()).front());
   if (needs.disk <= request.budget.disk) return std::nullopt;
   const std::uint64_t megabytes = megabytes_for(needs.disk);
   return Change{.text = budget_flag(Tier::disk, megabytes),
@@ -197,7 +200,7 @@ std::int64_t largest_fitting(
     const std::int64_t middle = (low + high) / 2;
     Request r = request;
     change(middle)(r);
-    KnownNeeds known;
+    NeedsCache known;
     if (may_fit(r, known)) {
       low = middle + 1;
     } else {
@@ -209,7 +212,7 @@ std::int64_t largest_fitting(
 
 std::vector<PlannedChange> try_changes(const Request& request, const Refusal& refusal,
                                        const std::vector<Change>& changes,
-                                       const std::function<void()>& tried, KnownNeeds known) {
+                                       const std::function<void()>& tried, NeedsCache known) {
   Trial trial(request, refusal, tried, std::move(known));
   std::vector<PlannedChange> all = ranked(trial.of(changes, false));
   if (all.empty() || all.front().fits) return all;

@@ -21,12 +21,12 @@ struct Change {
 };
 
 // How a budget of so many megabytes is said; larger_budget(), where it is typed.
-using BudgetWord = std::function<std::string(Tier, std::uint64_t)>;
+using BudgetText = std::function<std::string(Tier, std::uint64_t)>;
 
 // What the leanest plan misses, as larger budgets. ram_bounds_all: there is no GPU and no budget
 // was named for it, so the RAM's bounds both arenas, then as now.
 std::vector<Change> larger_budgets(const Refusal& refusal, bool ram_bounds_all,
-                                   const BudgetWord& word);
+                                   const BudgetText& word);
 std::vector<Change> larger_budgets(const Refusal& refusal, bool ram_bounds_all,
                                    const Budget& budget);
 
@@ -48,6 +48,6 @@ std::int64_t largest_fitting(
 std::vector<PlannedChange> try_changes(const Request& request, const Refusal& refusal,
                                        const std::vector<Change>& changes,
                                        const std::function<void()>& tried = {},
-                                       KnownNeeds known = {});
+                                       NeedsCache known = {});
 
 }  // namespace ballast::fit

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/to_size.h"
+
 namespace ballast::fit {
 namespace {
 
 // For groups that stay.
-Bytes room_to_stay(const Request& r, const MemoryPolicy& policy, const LeastNeeds& needs) {
+Bytes room_to_stay(const Request& r, const MemoryPolicy& policy, const NeedsLowerBound& needs) {
   const bool host = r.job->stays_in_host_memory(policy);
   const Bytes all = host ? r.budget.host : r.budget.gpu;
   return all - std::min(host ? needs.host : needs.device, all);
@@ -46,7 +48,7 @@ std::optional<MemoryPolicy> with_streamed_blocks(const Request& request, MemoryP
   if (!request.streamed_blocks) return policy;
   const std::int64_t blocks = *request.streamed_blocks, layers = request.job->blocks();
   if (blocks == 0) {
-    policy.slots = policy.parts = 0;
+    policy.slots = policy.matrices_ahead = 0;
     return policy;
   }
   if (policy.slots == 0) return std::nullopt;
@@ -66,7 +68,7 @@ std::vector<MemoryPolicy> lean_policies(const Request& request, int disk_state_g
   return all;
 }
 
-int most_disk_state_groups(const Request& request, KnownNeeds& known) {
+int max_disk_state_groups(const Request& request, NeedsCache& known) {
   const Job& job = *request.job;
   if (!job.may_keep_state_on_disk() || request.switches.any()) return 0;
   if (request.budget.disk.count == 0) return 0;
@@ -75,7 +77,7 @@ int most_disk_state_groups(const Request& request, KnownNeeds& known) {
   p.disk_state_groups = all;
   const auto room = static_cast<double>(request.budget.disk.count);
   while (p.disk_state_groups > 0) {
-    const auto needed = static_cast<double>(known.of(request, p).disk.count);
+    const auto needed = static_cast<double>(known.needs_for(request, p).disk.count);
     if (needed <= room) break;
     const int by_share = static_cast<int>(p.disk_state_groups * room / needed);
     p.disk_state_groups = std::min(p.disk_state_groups - 1, by_share);
@@ -83,18 +85,18 @@ int most_disk_state_groups(const Request& request, KnownNeeds& known) {
   return p.disk_state_groups;
 }
 
-LeastStreamed least_streamed(const Request& request, const std::vector<Bytes>& group_bytes,
-                             const MemoryPolicy& policy, const LeastNeeds& needs, Bytes block) {
+MinStreamed min_streamed(const Request& request, const std::vector<Bytes>& group_bytes,
+                         const MemoryPolicy& policy, const NeedsLowerBound& needs, Bytes block) {
   const auto all = static_cast<int>(group_bytes.size());
   const Bytes sum = sum_of(group_bytes);
-  LeastStreamed least = {.resident = 0, .blocks = request.job->blocks(), .bytes = sum};
+  MinStreamed least = {.resident = 0, .blocks = request.job->blocks(), .bytes = sum};
   const Bytes room = room_to_stay(request, policy, needs);
   for (int resident = 1; resident < all; ++resident) {
-    LeastStreamed streamed;
+    MinStreamed streamed;
     Bytes stays;
     for (int g = 0; g < all; ++g) {
       const bool is_block = g > 0 && g <= request.job->blocks();
-      const Bytes bytes = group_bytes[static_cast<std::size_t>(g)];
+      const Bytes bytes = group_bytes[to_size(g)];
       if (evenly_chosen(g, all, resident)) {
         stays += is_block ? std::max(block, bytes) : bytes;
         continue;
@@ -115,11 +117,11 @@ LeastStreamed least_streamed(const Request& request, const std::vector<Bytes>& g
   return least;
 }
 
-Bytes surely_missing(const Request& request, const std::vector<Bytes>& group_bytes,
-                     const MemoryPolicy& policy, const LeastNeeds& needs, Bytes block) {
+Bytes missing_lower_bound(const Request& request, const std::vector<Bytes>& group_bytes,
+                          const MemoryPolicy& policy, const NeedsLowerBound& needs, Bytes block) {
   if (!host_may_shrink(request, policy)) return excess(request, needs);
   const Bytes device = over(needs.device, request.budget.gpu);
-  const LeastStreamed streamed = least_streamed(request, group_bytes, policy, needs, block);
+  const MinStreamed streamed = min_streamed(request, group_bytes, policy, needs, block);
   if (streamed.blocks == 0) return device;
   // Programs that bring less are shorter, and less is pinned.
   const Bytes less = needs.recorded + Bytes{needs.host.count / 256};
@@ -132,40 +134,40 @@ Bytes surely_missing(const Request& request, const std::vector<Bytes>& group_byt
   return std::max({device, both, device + over(host, request.budget.host + less)});
 }
 
-bool has_good_chance(const Request& search, KnownNeeds& known, int disk_state_groups) {
-  const std::vector<Bytes> groups = least_group_bytes(search, disk_state_groups > 0);
+bool has_good_odds(const Request& search, NeedsCache& known, int disk_state_groups) {
+  const std::vector<Bytes> groups = min_group_bytes(search, disk_state_groups > 0);
   if (!weights_fit(search, groups)) return false;
   return std::ranges::any_of(lean_policies(search, disk_state_groups), [&](const MemoryPolicy& p) {
     if (search.job->others_need_less_host()) {
-      return known.of(search, p).device <= search.budget.gpu;
+      return known.needs_for(search, p).device <= search.budget.gpu;
     }
-    return !known.surely_over(search, p) &&
-           surely_missing(search, groups, p, known.of(search, p)).count == 0;
+    return !known.exceeds_bound(search, p) &&
+           missing_lower_bound(search, groups, p, known.needs_for(search, p)).count == 0;
   });
 }
 
-Chance chance(const Request& search, KnownNeeds& known, int disk_state_groups) {
-  const std::vector<Bytes> groups = least_group_bytes(search, disk_state_groups > 0);
-  if (!weights_fit(search, groups)) return Chance::none;
-  if (has_good_chance(search, known, disk_state_groups)) return Chance::good;
-  Chance best = Chance::none;
+FitOdds fit_odds(const Request& search, NeedsCache& known, int disk_state_groups) {
+  const std::vector<Bytes> groups = min_group_bytes(search, disk_state_groups > 0);
+  if (!weights_fit(search, groups)) return FitOdds::none;
+  if (has_good_odds(search, known, disk_state_groups)) return FitOdds::good;
+  FitOdds best = FitOdds::none;
   for (const MemoryPolicy& p : lean_policies(search, disk_state_groups)) {
     // Where so much is missing for sure it is more than a few tensors, whatever a recording of all
     // blocks would add: twice what counts as few.
-    if (const auto least = known.of_staying(search, p)) {
+    if (const auto least = known.needs_resident(search, p)) {
       const std::uint64_t tensors = (least->device + least->host).count;
-      if (surely_missing(search, groups, p, *least) >
+      if (missing_lower_bound(search, groups, p, *least) >
           least->recorded + least->recorded + Bytes{tensors / 8}) {
         continue;
       }
     }
-    const LeastNeeds needs = known.of(search, p);
-    const Bytes missing = surely_missing(search, groups, p, needs);
+    const NeedsLowerBound needs = known.needs_for(search, p);
+    const Bytes missing = missing_lower_bound(search, groups, p, needs);
     const std::uint64_t tensors = (needs.device + needs.host).count;
     if (missing <= needs.recorded) {
-      best = Chance::by_length;
+      best = FitOdds::by_length;
     } else if (missing <= needs.recorded + Bytes{tensors / 16}) {
-      best = std::max(best, Chance::slight);
+      best = std::max(best, FitOdds::slight);
     }
   }
   return best;

@@ -20,32 +20,34 @@ std::vector<MemoryPolicy> lean_policies(const Request& request, int disk_state_g
 
 // Groups whose state the disk has room for: 0 where no space on disk was allowed, or where nothing
 // would be gained (an adapter's state is small).
-int most_disk_state_groups(const Request& request, KnownNeeds& known);
+int max_disk_state_groups(const Request& request, NeedsCache& known);
 
 // What streams at least, were all the room on the device filled with groups that stay, each of
 // them with no less than a block is known to take.
-struct LeastStreamed {
+struct MinStreamed {
   int resident = 0;  // groups that stay at most
   std::int64_t blocks = 0;
   Bytes bytes;  // with all that training keeps with them
 };
-LeastStreamed least_streamed(const Request& request, const std::vector<Bytes>& group_bytes,
-                             const MemoryPolicy& policy, const LeastNeeds& needs, Bytes block = {});
+MinStreamed min_streamed(const Request& request, const std::vector<Bytes>& group_bytes,
+                         const MemoryPolicy& policy, const NeedsLowerBound& needs,
+                         Bytes block = {});
 
 // What is missing in any case. Where host needs shrink with what is resident, it is the sum of both
 // that does not, as long as a block streams.
-Bytes surely_missing(const Request& request, const std::vector<Bytes>& group_bytes,
-                     const MemoryPolicy& policy, const LeastNeeds& needs, Bytes block = {});
+Bytes missing_lower_bound(const Request& request, const std::vector<Bytes>& group_bytes,
+                          const MemoryPolicy& policy, const NeedsLowerBound& needs,
+                          Bytes block = {});
 
-enum class Chance : std::uint8_t {
+enum class FitOdds : std::uint8_t {
   none,
   slight,     // a few tensors less might do
   by_length,  // shorter programs might
   good,
 };
 // By the leanest policies with the state of so many groups on disk.
-Chance chance(const Request& search, KnownNeeds& known, int disk_state_groups);
+FitOdds fit_odds(const Request& search, NeedsCache& known, int disk_state_groups);
 // Whether it is a good one: most noes are quick.
-bool has_good_chance(const Request& search, KnownNeeds& known, int disk_state_groups);
+bool has_good_odds(const Request& search, NeedsCache& known, int disk_state_groups);
 
 }  // namespace ballast::fit

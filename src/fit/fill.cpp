@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/to_size.h"
 #include "fit/fit.h"
 #include "fit/tuning.h"
-#include "plan/places.h"
+#include "plan/offsets.h"
 
 namespace ballast::fit {
 namespace {
@@ -16,7 +17,7 @@ PlannedRun placed(const Request& request, Recording recorded) {
   run.policy = std::move(recorded.policy);
   run.steps = std::move(recorded.steps);
   run.set = std::move(recorded.set);
-  run.plan = plan_places(run.set);
+  run.plan = plan_offsets(run.set);
   run.lines = lines_for(request, run.set, run.plan.peak_of(Tier::host));
   return run;
 }
@@ -27,14 +28,14 @@ void add_times(const Request& request, PlannedRun& run) {
   run.times.resize(run.set.programs.size());  // without rates nothing is predicted
   if (profile.gemm_flops <= 0) return;
   for (int p = 0; p < static_cast<int>(run.set.programs.size()); ++p) {
-    run.times[static_cast<std::size_t>(p)] = predict(run.set, run.plan, p, profile);
+    run.times[to_size(p)] = predict(run.set, run.plan, p, profile);
   }
 }
 
 }  // namespace
 
 MachineProfile rates_under(const MemoryPolicy& policy, MachineProfile profile) {
-  if (policy.more_buffers > 0) profile.disk_bandwidth *= tuning::kIntoALargeRing;
+  if (policy.extra_ring_buffers > 0) profile.disk_bandwidth *= tuning::kIntoALargeRing;
   return profile;
 }
 
@@ -66,23 +67,23 @@ namespace {
 std::optional<PlannedRun> fill_by_halving(const Request& request, MemoryPolicy policy) {
   const auto needs_with = [&](int n) {
     policy.resident_groups = n;
-    return least_needs(request, record(request, policy));
+    return needs_lower_bound(request, record(request, policy));
   };
   int low = -1, high = request.job->group_count();  // fits with low, not with high
   while (high - low > 1) {
     const int n = (low + high) / 2;
-    const LeastNeeds needs = needs_with(n);
+    const NeedsLowerBound needs = needs_with(n);
     // In host memory less is needed the more stays.
     const bool fits = request.backend.device == Device::cpu ? excess(request, needs).count == 0
                                                             : needs.device <= request.budget.gpu;
     (fits ? low : high) = n;
   }
-  constexpr int kTries = tuning::kFewerGroupsTried;
+  constexpr int kTries = tuning::kMaxGroupsRemoved;
   for (int n = low; n >= 0 && n > low - kTries; --n) {
     policy.resident_groups = n;
     Recording recorded = record(request, policy);
     // Fewer that stay need no less of the host.
-    if (excess(request, least_needs(request, recorded)).count > 0) return std::nullopt;
+    if (excess(request, needs_lower_bound(request, recorded)).count > 0) return std::nullopt;
     if (auto run = complete_if_fits(request, std::move(recorded))) return run;
   }
   policy.resident_groups = 0;
@@ -93,21 +94,23 @@ std::optional<PlannedRun> fill_by_halving(const Request& request, MemoryPolicy p
 }  // namespace
 
 std::optional<PlannedRun> fill_with_groups(const Request& request, const MemoryPolicy& lean,
-                                           KnownNeeds& known, double seconds) {
+                                           NeedsCache& known, double seconds) {
   if (request.job->depth() != request.job->blocks()) return fill_by_halving(request, lean);
-  const LeastNeeds least = known.of(request, lean);
+  const NeedsLowerBound least = known.needs_for(request, lean);
   // In full training what stays leaves host memory by as much as it takes of the device's.
   const bool ram_bounds =
       request.backend.device == Device::cpu && request.job->trained() != Trained::weights;
   const bool in_host = request.job->stays_in_host_memory(lean);
-  const auto where_they_stay = [&](const LeastNeeds& n) { return in_host ? n.host : n.device; };
+  const auto where_they_stay = [&](const NeedsLowerBound& n) {
+    return in_host ? n.host : n.device;
+  };
   Bytes most = in_host ? request.budget.host : request.budget.gpu;
   if (ram_bounds)
     most = std::min(most, request.budget.host - std::min(least.host, request.budget.host));
   const auto room = static_cast<double>((most - std::min(where_they_stay(least), most)).count);
   const int all_but_one = request.job->group_count() - 1;
   MemoryPolicy policy = lean;
-  const auto taken = [&](const LeastNeeds& needs, const LeastNeeds& without) {
+  const auto taken = [&](const NeedsLowerBound& needs, const NeedsLowerBound& without) {
     const Bytes with = where_they_stay(needs);
     return static_cast<double>((with - std::min(where_they_stay(without), with)).count);
   };
@@ -115,20 +118,20 @@ std::optional<PlannedRun> fill_with_groups(const Request& request, const MemoryP
   int groups = std::min(3, all_but_one);
   policy.resident_groups = groups;
   double per_group =
-      taken(known.of_few_blocks(request, policy), known.of_few_blocks(request, lean)) /
+      taken(known.needs_of_few_blocks(request, policy), known.needs_of_few_blocks(request, lean)) /
       std::max(1, groups - 1);
   per_group = std::max(1.0, per_group);
   groups = static_cast<int>(std::min(room / per_group + 1, static_cast<double>(all_but_one)));
   while (groups > 0) {
     policy.resident_groups = groups;
     if (groups == 1) {  // the last number that is tried: most are too many without being recorded
-      const auto bound = known.of_staying(request, policy);
+      const auto bound = known.needs_resident(request, policy);
       if (bound && where_they_stay(*bound) > most) break;
     }
     Recording fuller = record(request, policy);
-    const LeastNeeds needs = least_needs(request, fuller);
+    const NeedsLowerBound needs = needs_lower_bound(request, fuller);
     if (excess(request, needs).count == 0) {
-      if (least_seconds(needs, request.profile) >= seconds) return std::nullopt;
+      if (seconds_lower_bound(needs, request.profile) >= seconds) return std::nullopt;
       if (auto run = complete_if_fits(request, std::move(fuller))) return run;
     }
     int next = groups - 1;
@@ -148,11 +151,11 @@ std::optional<PlannedRun> fill_with_groups(const Request& request, const MemoryP
 PlannedRun fill_with_activations(const Request& request, PlannedRun lean) {
   MemoryPolicy policy = lean.policy;
   int low = policy.kept_blocks,
-      high = static_cast<int>(request.job->most_kept_blocks());  // fits with low, not with high
+      high = static_cast<int>(request.job->max_kept_blocks());  // fits with low, not with high
   while (high - low > 1) {
     policy.kept_blocks = (low + high) / 2;
     Recording recorded = record(request, policy);
-    if (excess(request, least_needs(request, recorded)).count == 0) {
+    if (excess(request, needs_lower_bound(request, recorded)).count == 0) {
       if (auto fuller = complete_if_fits(request, std::move(recorded))) {
         low = policy.kept_blocks;
         if (fuller->seconds_per_step() <= lean.seconds_per_step()) lean = std::move(*fuller);

@@ -22,7 +22,7 @@ std::optional<PlannedRun> complete_if_fits(const Request& request, Recording rec
 // Nothing: its lanes are busy for longer than `seconds` even so, or host memory is short where one
 // more is too much for the device; fewer only need more of both.
 std::optional<PlannedRun> fill_with_groups(const Request& request, const MemoryPolicy& lean,
-                                           KnownNeeds& known, double seconds);
+                                           NeedsCache& known, double seconds);
 
 // As many blocks keep all their activations as the budget allows.
 PlannedRun fill_with_activations(const Request& request, PlannedRun lean);

@@ -55,19 +55,19 @@ std::int64_t blocks_from_host(const Job& job, const MemoryPolicy& policy) {
   return count;
 }
 
-MemoryPolicy closest_policy(const Request& request, KnownNeeds& known) {
+MemoryPolicy closest_policy(const Request& request, NeedsCache& known) {
   if (request.policy) return request.job->adapted(*request.policy);
   const Request search = heaviest(request);
   std::optional<MemoryPolicy> closest;
   Bytes least;
-  const int most_on_disk = most_disk_state_groups(search, known);
+  const int most_on_disk = max_disk_state_groups(search, known);
   for (const int on_disk : {0, most_on_disk}) {
     for (MemoryPolicy& policy : lean_policies(search, on_disk)) {
-      if (const auto bound = known.of_staying(search, policy);
+      if (const auto bound = known.needs_resident(search, policy);
           closest && bound && least <= excess(search, *bound)) {
         continue;
       }
-      const Bytes missing = excess(search, known.of(search, policy));
+      const Bytes missing = excess(search, known.needs_for(search, policy));
       if (closest && least <= missing) continue;
       least = missing;
       closest = std::move(policy);
@@ -78,19 +78,20 @@ MemoryPolicy closest_policy(const Request& request, KnownNeeds& known) {
   return *closest;
 }
 
-bool may_fit(const Request& request, KnownNeeds& known) {
-  if (auto ways = request.job->ways(); !ways.empty() && !request.job->last_way_is_leanest()) {
-    return std::ranges::any_of(ways, [&](std::unique_ptr<Job>& way) {
+bool may_fit(const Request& request, NeedsCache& known) {
+  if (auto variants = request.job->variants();
+      !variants.empty() && !request.job->last_variant_is_leanest()) {
+    return std::ranges::any_of(variants, [&](std::unique_ptr<Job>& variant) {
       Request r = request;
-      r.job = std::move(way);
-      KnownNeeds anew;
+      r.job = std::move(variant);
+      NeedsCache anew;
       return may_fit(r, anew);
     });
   }
   const Request search = heaviest(request);
-  if (has_good_chance(search, known, 0)) return true;
-  const int on_disk = most_disk_state_groups(search, known);
-  return on_disk > 0 && has_good_chance(search, known, on_disk);
+  if (has_good_odds(search, known, 0)) return true;
+  const int on_disk = max_disk_state_groups(search, known);
+  return on_disk > 0 && has_good_odds(search, known, on_disk);
 }
 
 namespace {
@@ -98,7 +99,7 @@ namespace {
 // A search that others follow returns a plan alone: its refusal would not be read.
 enum class Wanted : std::uint8_t { plan_or_reason, plan };
 
-Outcome outcome_of(const Request& request, KnownNeeds& known, Wanted wanted);
+Outcome outcome_of(const Request& request, NeedsCache& known, Wanted wanted);
 
 Refusal refusal(std::string policy, const PlannedRun& run, std::vector<Shortage> missing) {
   return {.policy = std::move(policy),
@@ -107,7 +108,7 @@ Refusal refusal(std::string policy, const PlannedRun& run, std::vector<Shortage>
           .seconds_per_step = run.seconds_per_step()};
 }
 
-Refusal refuse(const Request& request, KnownNeeds& known) {
+Refusal refuse(const Request& request, NeedsCache& known) {
   const MemoryPolicy policy = closest_policy(request, known);
   const bool as_searched = request.job->kinds() == request.job->heaviest()->kinds();
   const PlannedRun run =
@@ -117,18 +118,19 @@ Refusal refuse(const Request& request, KnownNeeds& known) {
 
 // Whether the job fits under this policy without groups that stay: then a search finds a plan. A no
 // says nothing.
-bool surely_fits(const Request& request, const MemoryPolicy& lean, KnownNeeds& known) {
+bool fits_by_bound(const Request& request, const MemoryPolicy& lean, NeedsCache& known) {
   const Request search = heaviest(request);
-  return !known.surely_over(search, lean) && excess(search, known.of(search, lean)).count == 0 &&
+  return !known.exceeds_bound(search, lean) &&
+         excess(search, known.needs_for(search, lean)).count == 0 &&
          fits(request, record(request, lean));
 }
 
 // The leanest policies that a search may begin with.
-std::vector<MemoryPolicy> all_lean_policies(const Request& request, KnownNeeds& known) {
+std::vector<MemoryPolicy> all_lean_policies(const Request& request, NeedsCache& known) {
   if (request.policy || request.switches.any()) return {};
   const Request search = heaviest(request);
   std::vector<MemoryPolicy> all = lean_policies(search);
-  if (const int on_disk = most_disk_state_groups(search, known); on_disk > 0) {
+  if (const int on_disk = max_disk_state_groups(search, known); on_disk > 0) {
     std::ranges::move(lean_policies(search, on_disk), std::back_inserter(all));
   }
   return all;
@@ -137,12 +139,12 @@ std::vector<MemoryPolicy> all_lean_policies(const Request& request, KnownNeeds& 
 // As many groups of the second model stay as fit. The fastest plan is looked for with the number
 // that it comes to, and on the way where no lean one shows that there is a plan. Nothing: there is
 // none. without: what is known where none stay.
-std::optional<PlannedRun> with_second_groups(Request request, KnownNeeds& without) {
+std::optional<PlannedRun> with_second_groups(Request request, NeedsCache& without) {
   std::vector<MemoryPolicy> lean = all_lean_policies(request, without);
   std::optional<PlannedRun> run;
   int run_groups = -1;  // that stay in it
   int groups = 0;
-  const auto look = [&](KnownNeeds& known) {
+  const auto look = [&](NeedsCache& known) {
     auto outcome = outcome_of(request, known, Wanted::plan);
     auto* fastest = std::get_if<PlannedRun>(&outcome);
     if (!fastest) return false;
@@ -150,20 +152,20 @@ std::optional<PlannedRun> with_second_groups(Request request, KnownNeeds& withou
     run_groups = groups;
     return true;
   };
-  const auto is_there = [&](KnownNeeds& known) {
+  const auto is_there = [&](NeedsCache& known) {
     const auto found = std::ranges::find_if(
-        lean, [&](const MemoryPolicy& p) { return surely_fits(request, p, known); });
+        lean, [&](const MemoryPolicy& p) { return fits_by_bound(request, p, known); });
     if (found == lean.end()) return look(known);
     std::iter_swap(lean.begin(), found);  // the next number is asked of it first
     return true;
   };
   if (!is_there(without)) return std::nullopt;
   int low = 0, high = request.job->second_groups();  // fits with low, not with high
-  KnownNeeds with, *of_low = &without;
+  NeedsCache with, *of_low = &without;
   while (high - low > 1) {
     groups = (low + high) / 2;
     request.job->keep_second_groups(groups);
-    KnownNeeds known;
+    NeedsCache known;
     if (!is_there(known)) {
       high = groups;
       continue;
@@ -179,37 +181,37 @@ std::optional<PlannedRun> with_second_groups(Request request, KnownNeeds& withou
 }
 
 // No step of the job as it is takes less, wherever its weights are.
-double soonest_of(const Request& request, KnownNeeds& known) {
+double lower_bound_of(const Request& request, NeedsCache& known) {
   const auto lists = request.job->candidates(request.switches);
-  return least_seconds(known.of(request, lists.front().front()), request.profile);
+  return seconds_lower_bound(known.needs_for(request, lists.front().front()), request.profile);
 }
 
 // The ways of a job are looked at in turn, the fastest first: until one fits, where those behind it
 // are slower; where it is known how fast a step is without what they are about, until one is as
 // fast.
-Outcome fit_ways(Request request, std::vector<std::unique_ptr<Job>> ways, Wanted wanted) {
-  const bool later_may_win = request.job->slower_ways_may_win();
-  const bool one_is_leanest = request.job->last_way_is_leanest();
-  std::optional<double> soonest;
-  if (auto alone = request.job->without_ways()) {
+Outcome fit_variants(Request request, std::vector<std::unique_ptr<Job>> variants, Wanted wanted) {
+  const bool later_may_win = request.job->slower_variants_may_win();
+  const bool one_is_leanest = request.job->last_variant_is_leanest();
+  std::optional<double> lower_bound_seconds;
+  if (auto alone = request.job->without_variants()) {
     Request without = request;
     without.job = std::move(alone);
-    KnownNeeds known;
+    NeedsCache known;
     const auto outcome = outcome_of(without, known, Wanted::plan);
     if (const auto* run = std::get_if<PlannedRun>(&outcome)) {
-      soonest = run->seconds_per_step();
+      lower_bound_seconds = run->seconds_per_step();
     } else {
-      ways.erase(ways.begin(), ways.end() - 1);  // the leanest speaks for all of them
+      variants.erase(variants.begin(), variants.end() - 1);  // the leanest speaks for all of them
     }
   }
   std::optional<PlannedRun> best;
   std::optional<Refusal> closest;
-  for (std::size_t way = 0; way < ways.size(); ++way) {
-    request.job = std::move(ways[way]);
-    KnownNeeds known;
-    if (best && soonest_of(request, known) >= best->seconds_per_step()) break;
+  for (std::size_t variant = 0; variant < variants.size(); ++variant) {
+    request.job = std::move(variants[variant]);
+    NeedsCache known;
+    if (best && lower_bound_of(request, known) >= best->seconds_per_step()) break;
     // The leanest speaks for all of them, where it is known which one that is.
-    const bool speaks = way + 1 == ways.size() || !one_is_leanest;
+    const bool speaks = variant + 1 == variants.size() || !one_is_leanest;
     const Wanted here = speaks && !best ? wanted : Wanted::plan;
     std::optional<PlannedRun> run;
     if (request.job->second_groups() > 0) run = with_second_groups(request, known);
@@ -226,8 +228,9 @@ Outcome fit_ways(Request request, std::vector<std::unique_ptr<Job>> ways, Wanted
     }
     if (!run) continue;
     if (!best || run->seconds_per_step() < best->seconds_per_step()) best = std::move(run);
-    const bool as_fast = soonest && best->seconds_per_step() <= tuning::kAsFast * *soonest;
-    if (as_fast || (!soonest && !later_may_win)) break;
+    const bool as_fast =
+        lower_bound_seconds && best->seconds_per_step() <= tuning::kAsFast * *lower_bound_seconds;
+    if (as_fast || (!lower_bound_seconds && !later_may_win)) break;
   }
   if (best) return std::move(*best);
   return closest ? std::move(*closest) : Refusal{};
@@ -237,20 +240,22 @@ Outcome fit_ways(Request request, std::vector<std::unique_ptr<Job>> ways, Wanted
 Outcome fit_switched(const Request& request) {
   struct Candidate {
     MemoryPolicy policy;
-    Bytes missing;       // at least
-    double soonest = 0;  // no step takes less
+    Bytes missing;                   // at least
+    double lower_bound_seconds = 0;  // no step takes less
   };
   std::vector<Candidate> all;
   for (MemoryPolicy& p : request.job->switched(request.switches)) {
-    const LeastNeeds needs = least_needs(request, p);
-    all.push_back({std::move(p), excess(request, needs), least_seconds(needs, request.profile)});
+    const NeedsLowerBound needs = needs_lower_bound(request, p);
+    all.push_back(
+        {std::move(p), excess(request, needs), seconds_lower_bound(needs, request.profile)});
   }
   std::ranges::stable_sort(all, {}, &Candidate::missing);
   std::optional<PlannedRun> best;
   std::optional<Refusal> closest;
   Bytes least;
   for (const Candidate& c : all) {
-    if (best && (c.missing.count > 0 || best->seconds_per_step() <= c.soonest)) continue;
+    if (best && (c.missing.count > 0 || best->seconds_per_step() <= c.lower_bound_seconds))
+      continue;
     if (closest && c.missing.count > 0 && least <= c.missing) break;
     PlannedRun run = plan_run(request, c.policy);
     std::vector<Shortage> missing = shortages(request, run);
@@ -267,10 +272,10 @@ Outcome fit_switched(const Request& request) {
   return std::move(*closest);
 }
 
-Outcome outcome_of(const Request& request, KnownNeeds& known, Wanted wanted) {
-  // `known` describes one way of the job, fit_ways() searches several.
-  if (auto ways = request.job->ways(); !ways.empty()) {
-    return fit_ways(request, std::move(ways), wanted);
+Outcome outcome_of(const Request& request, NeedsCache& known, Wanted wanted) {
+  // `known` describes one way of the job, fit_variants() searches several.
+  if (auto variants = request.job->variants(); !variants.empty()) {
+    return fit_variants(request, std::move(variants), wanted);
   }
   if (request.policy) {
     const MemoryPolicy policy = request.job->adapted(*request.policy);
@@ -295,11 +300,11 @@ Outcome outcome_of(const Request& request, KnownNeeds& known, Wanted wanted) {
 }  // namespace
 
 Outcome find_plan(const Request& request) {
-  KnownNeeds known;
+  NeedsCache known;
   return find_plan(request, known);
 }
 
-Outcome find_plan(const Request& request, KnownNeeds& known) {
+Outcome find_plan(const Request& request, NeedsCache& known) {
   return outcome_of(request, known, Wanted::plan_or_reason);
 }
 

@@ -15,7 +15,7 @@ Bytes excess(const std::vector<Shortage>& missing);  // over the budget, all tie
 Outcome find_plan(const Request& request);
 // The same for requests that differ in their budgets only: what is known of the job's needs serves
 // all of them.
-Outcome find_plan(const Request& request, KnownNeeds& known);
+Outcome find_plan(const Request& request, NeedsCache& known);
 
 // Of the groups that are blocks those that pass through slots, and of them those that come from
 // host memory.
@@ -23,9 +23,9 @@ std::int64_t streamed_blocks(const Job& job, const MemoryPolicy& policy);
 std::int64_t blocks_from_host(const Job& job, const MemoryPolicy& policy);
 
 // Whether one of the leanest plans may fit, by live bytes: quick. A no is final for those plans.
-bool may_fit(const Request& request, KnownNeeds& known);
+bool may_fit(const Request& request, NeedsCache& known);
 
 // The one of the leanest policies that misses least, or the one asked for.
-MemoryPolicy closest_policy(const Request& request, KnownNeeds& known);
+MemoryPolicy closest_policy(const Request& request, NeedsCache& known);
 
 }  // namespace ballast::fit

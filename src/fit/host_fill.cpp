@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/to_size.h"
 #include "fit/fill.h"
 #include "fit/needs.h"
 #include "fit/search.h"
@@ -40,7 +41,7 @@ class Streamed {
   Bytes of(int n) const {  // evenly spaced ones
     Bytes sum;
     for (int i = 0; i < count(); ++i) {
-      if (evenly_chosen(i, count(), n)) sum += bytes_[static_cast<std::size_t>(i)];
+      if (evenly_chosen(i, count(), n)) sum += bytes_[to_size(i)];
     }
     return sum;
   }
@@ -56,23 +57,23 @@ class Streamed {
 
 // While a step computes with what stands in its slots, the disk has nowhere to read to but the
 // ring, which takes what no block has room in.
-int more_buffers(Bytes left) {
+int extra_ring_buffers(Bytes left) {
   const Bytes sure = left - std::min(left, tuning::kRingUnknown);
   return static_cast<int>(
-      std::min<std::uint64_t>(tuning::kMostBuffers, sure.count / StagingRing::kStreaming.buffer));
+      std::min<std::uint64_t>(tuning::kMaxBuffers, sure.count / StagingRing::kStreaming.buffer));
 }
 
 // What a step takes where a larger ring leaves nothing but its busiest lane; no less.
-double soonest_with_ring(const PlannedRun& run) {
+double lower_bound_with_ring(const PlannedRun& run) {
   const PredictedTime& step = run.main_program();
-  const double reads = step.busy[static_cast<std::size_t>(Lane::disk)];
+  const double reads = step.busy[to_size(Lane::disk)];
   const double busiest = std::max(reads / tuning::kIntoALargeRing, std::ranges::max(step.busy));
   return run.seconds_per_step() - step.seconds + busiest;
 }
 
 // To the device.
 bool streams_from_disk(const Request& r, const MemoryPolicy& p) {
-  return p.slots > 0 && p.home == WeightHome::disk && !r.job->stays_in_host_memory(p);
+  return p.slots > 0 && p.stream_from == StreamSource::disk && !r.job->stays_in_host_memory(p);
 }
 
 // A plan whose streamed groups all come from disk.
@@ -84,9 +85,9 @@ struct Start {
 // The fastest of the plans that it fills, which begin with one that fits.
 class HostFill {
  public:
-  HostFill(const Request& request, PlannedRun lean, KnownNeeds& known)
+  HostFill(const Request& request, PlannedRun lean, NeedsCache& known)
       : request_(request), known_(known), waiting_(waiting_share(lean)), best_(std::move(lean)) {
-    note_for_ring(best_, 1);
+    record_for_ring(best_, 1);
   }
 
   PlannedRun run() {
@@ -125,8 +126,8 @@ class HostFill {
     const Streamed all(request_, start.policy);
     MemoryPolicy again = start.policy;
     again.activations = Activations::recomputed;
-    const Bytes kept = kept_at_least(request_, start.policy).host;
-    const Bytes more = kept - std::min(kept, kept_at_least(request_, again).host);
+    const Bytes kept = min_kept_bytes(request_, start.policy).host;
+    const Bytes more = kept - std::min(kept, min_kept_bytes(request_, again).host);
     const Bytes room = room_beside(start);
     const int n = all.in(room), with_more = all.in(room + more);
     if (worthwhile(all, n)) consider(with_host_groups(start.policy, all, n), 1);
@@ -137,33 +138,33 @@ class HostFill {
 
   void consider(std::optional<PlannedRun> run, double share) {
     if (!run) return;
-    note_for_ring(*run, share);
+    record_for_ring(*run, share);
     if (run->seconds_per_step() < share * best_.seconds_per_step()) best_ = std::move(*run);
   }
 
-  void note_for_ring(const PlannedRun& run, double share) {
+  void record_for_ring(const PlannedRun& run, double share) {
     may_have_ring_.push_back(
-        {run.policy, room_beside(start_at(run)), soonest_with_ring(run), share});
+        {run.policy, room_beside(start_at(run)), lower_bound_with_ring(run), share});
   }
 
   // A ring in what is left, or in the place of one group more.
   void add_ring() {
-    std::ranges::sort(may_have_ring_, {}, &Filled::soonest);
+    std::ranges::sort(may_have_ring_, {}, &Filled::lower_bound_seconds);
     for (const Filled& f : may_have_ring_) {
       const Streamed all(request_, f.policy);
       const int groups = f.policy.host_groups;
       if (groups + 1 >= all.count()) continue;  // no more than the head comes from disk
       for (int n = groups; n >= std::max(0, groups - 1); --n) {
-        if (tuning::kRingHelps * f.soonest >= f.share * best_.seconds_per_step()) break;
+        if (tuning::kRingHelps * f.lower_bound_seconds >= f.share * best_.seconds_per_step()) break;
         MemoryPolicy policy = f.policy;
         policy.host_groups = n;
-        policy.more_buffers = more_buffers(f.room + all.of(groups) - all.of(n));
-        if (policy.more_buffers == 0) continue;
+        policy.extra_ring_buffers = extra_ring_buffers(f.room + all.of(groups) - all.of(n));
+        if (policy.extra_ring_buffers == 0) continue;
         auto run = complete_if_fits(request_, record(request_, policy));
         if (run && run->seconds_per_step() < f.share * best_.seconds_per_step()) {
           best_ = std::move(*run);
         }
-        if (policy.more_buffers == tuning::kMostBuffers) break;
+        if (policy.extra_ring_buffers == tuning::kMaxBuffers) break;
       }
     }
   }
@@ -216,13 +217,13 @@ class HostFill {
 
   struct Filled {
     MemoryPolicy policy;
-    Bytes room;      // that host memory has beside it
-    double soonest;  // with a ring
-    double share;    // of the best one's time that it must take less than
+    Bytes room;                  // that host memory has beside it
+    double lower_bound_seconds;  // with a ring
+    double share;                // of the best one's time that it must take less than
   };
 
   const Request& request_;
-  KnownNeeds& known_;
+  NeedsCache& known_;
   const double waiting_;  // share of a step before anything is filled
   std::vector<Filled> may_have_ring_;
   bool gpu_was_short_ = false;  // of place for its map of host memory
@@ -231,7 +232,7 @@ class HostFill {
 
 }  // namespace
 
-PlannedRun fill_host_memory(const Request& request, PlannedRun lean, KnownNeeds& known) {
+PlannedRun fill_host_memory(const Request& request, PlannedRun lean, NeedsCache& known) {
   if (!streams_from_disk(request, lean.policy)) return lean;
   return HostFill(request, std::move(lean), known).run();
 }

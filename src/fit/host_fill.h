@@ -9,6 +9,6 @@ namespace ballast::fit {
 // that again. What is left, or one of them if that is faster, goes to the ring through which the
 // others come. Where much of it has room there, or the GPU none for its map of it, another plan may
 // be filled and returned; known: of the request.
-PlannedRun fill_host_memory(const Request& request, PlannedRun lean, KnownNeeds& known);
+PlannedRun fill_host_memory(const Request& request, PlannedRun lean, NeedsCache& known);
 
 }  // namespace ballast::fit

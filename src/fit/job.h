@@ -104,8 +104,8 @@ class Job {
   // Every policy that may need least somewhere. length_decides: programs that are shorter may help.
   virtual std::vector<MemoryPolicy> last_resort(bool length_decides) const;
   // All that a policy can say, for models with few groups.
-  virtual std::vector<MemoryPolicy> every_policy(int most_disk_state_groups) const;
-  virtual std::int64_t most_kept_blocks() const { return blocks(); }
+  virtual std::vector<MemoryPolicy> every_policy(int max_disk_state_groups) const;
+  virtual std::int64_t max_kept_blocks() const { return blocks(); }
   // Sizes of pieces of work that may be larger than those of the lists, the largest first.
   virtual std::vector<std::int64_t> larger_chunks() const { return {}; }
   virtual std::vector<std::int64_t> larger_head_groups() const { return {}; }
@@ -114,7 +114,7 @@ class Job {
 
   // Bytes that blocks keep from forward to backward under any policy with such activations; nothing
   // is recorded for it.
-  virtual Bytes kept_at_least(const MemoryPolicy&) const { return {}; }
+  virtual Bytes min_kept_bytes(const MemoryPolicy&) const { return {}; }
   // Of other models in the same plan: weights that are in memory all the time, and whether they are
   // on the device.
   virtual Bytes held_by_others() const { return {}; }
@@ -122,13 +122,13 @@ class Job {
 
   // The same job in other ways to place what does not belong to the policy, the fastest first.
   // Empty: there is one way, or it was chosen.
-  virtual std::vector<std::unique_ptr<Job>> ways() const { return {}; }
+  virtual std::vector<std::unique_ptr<Job>> variants() const { return {}; }
   // The job without what its ways are about: none of them is faster. Nothing: it is not known.
-  virtual std::unique_ptr<Job> without_ways() const { return nullptr; }
+  virtual std::unique_ptr<Job> without_variants() const { return nullptr; }
   // Whether the last of them needs least, as the job itself does then.
-  virtual bool last_way_is_leanest() const { return true; }
+  virtual bool last_variant_is_leanest() const { return true; }
   // Whether a later way may be the faster one where both fit.
-  virtual bool slower_ways_may_win() const { return false; }
+  virtual bool slower_variants_may_win() const { return false; }
   // Groups of a second model that may stay on the device in this way, and how many do.
   virtual int second_groups() const { return 0; }
   virtual void keep_second_groups(int) {}

@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <array>
 
+#include "core/to_size.h"
 #include "fit/tuning.h"
-#include "ops/kernels/quantum.h"
+#include "ops/kernels/token_quantum.h"
 #include "ops/linear/sgemm.h"
-#include "plan/places.h"
+#include "plan/offsets.h"
 
 namespace ballast::fit {
 namespace {
@@ -19,10 +20,9 @@ std::array<double, kLaneCount> busy_seconds(const Request& request, const Record
   const ProgramSet& set = recorded.set;
   for (const StepProgram& step : recorded.steps[0]) {
     if (!step.computes) continue;
-    const auto program = static_cast<std::size_t>(set.program_index(step.name));
+    const auto program = to_size(set.program_index(step.name));
     for (const Instruction& i : set.programs[program].instructions) {
-      seconds[static_cast<std::size_t>(i.lane)] +=
-          step.runs * predicted_seconds(set, i, request.profile);
+      seconds[to_size(i.lane)] += step.runs * predicted_seconds(set, i, request.profile);
     }
   }
   return seconds;
@@ -59,12 +59,12 @@ std::vector<ProcessLine> lines_for(const Request& request, const ProgramSet& set
   return lines;
 }
 
-LeastNeeds least_needs(const Request& request, const Recording& recorded) {
+NeedsLowerBound needs_lower_bound(const Request& request, const Recording& recorded) {
   const auto live = live_bytes(recorded.set);
   std::vector<ProcessLine> lines = lines_for(request, recorded.set, live[1]);
   std::erase_if(lines, [](const ProcessLine& l) { return l.name == kRecordings; });
   const auto busy = busy_seconds(request, recorded);
-  const auto of = [&](Lane lane) { return busy[static_cast<std::size_t>(lane)]; };
+  const auto of = [&](Lane lane) { return busy[to_size(lane)]; };
   return {.device = live[0] + sum_lines(lines, Tier::device),
           .host = live[1] + sum_lines(lines, Tier::host),
           .disk = live[2] + sum_lines(lines, Tier::disk),
@@ -80,15 +80,15 @@ double Transfers::seconds(const MachineProfile& profile) const {
   return std::max(link_seconds, reads);
 }
 
-double least_seconds(const LeastNeeds& needs, const MachineProfile& profile) {
+double seconds_lower_bound(const NeedsLowerBound& needs, const MachineProfile& profile) {
   return std::max(needs.compute_seconds, needs.transfers.seconds(profile));
 }
 
 namespace {
 
-LeastNeeds with_all_blocks(const Request& request, const LeastNeeds& few,
-                           const LeastNeeds& one_more) {
-  const auto more = static_cast<std::uint64_t>(request.job->depth() - tuning::kFewLayers);
+NeedsLowerBound with_all_blocks(const Request& request, const NeedsLowerBound& few,
+                                const NeedsLowerBound& one_more) {
+  const auto more = static_cast<std::uint64_t>(request.job->depth() - tuning::kMinRecordedLayers);
   const auto grown = [&](Bytes from, Bytes to) { return from + (to - from) * more; };
   const auto longer = [&](double from, double to) {
     return from + (to - from) * static_cast<double>(more);
@@ -108,113 +108,118 @@ LeastNeeds with_all_blocks(const Request& request, const LeastNeeds& few,
 
 }  // namespace
 
-LeastNeeds least_needs(const Request& request, const MemoryPolicy& policy) {
-  return KnownNeeds().of(request, policy);
+NeedsLowerBound needs_lower_bound(const Request& request, const MemoryPolicy& policy) {
+  return NeedsCache().needs_for(request, policy);
 }
 
-KnownNeeds::Known& KnownNeeds::known(const MemoryPolicy& policy) {
-  const auto found = std::ranges::find(known_, policy, &Known::policy);
-  return found != known_.end() ? *found : known_.emplace_back(Known{policy, {}, {}, {}, {}, {}});
+NeedsCache::CachedNeeds& NeedsCache::known(const MemoryPolicy& policy) {
+  const auto found = std::ranges::find(known_, policy, &CachedNeeds::policy);
+  return found != known_.end() ? *found
+                               : known_.emplace_back(CachedNeeds{policy, {}, {}, {}, {}, {}});
 }
 
-bool KnownNeeds::one_form(const Request& request) {
+bool NeedsCache::one_form(const Request& request) {
   if (!one_form_) {
-    one_form_ =
-        !request.job->recordings_are_short() && request.job->depth() > tuning::kFewLayers + 1;
+    one_form_ = !request.job->recordings_are_short() &&
+                request.job->depth() > tuning::kMinRecordedLayers + 1;
   }
   return *one_form_;
 }
 
 // Whether every block is recorded as the others are.
-bool KnownNeeds::alike(const Request& request, const MemoryPolicy& policy) {
+bool NeedsCache::alike(const Request& request, const MemoryPolicy& policy) {
   const int on_disk = policy.disk_state_groups;
   return policy.resident_groups == 0 && policy.kept_blocks == 0 &&
          (on_disk == 0 || on_disk >= request.job->group_count()) && one_form(request);
 }
 
-const LeastNeeds& KnownNeeds::one(const Request& request, Known& k) {
+const NeedsLowerBound& NeedsCache::one(const Request& request, CachedNeeds& k) {
   if (!one_) one_ = with_layers(request, 1);
-  if (!k.one) k.one = least_needs(*one_, record(*one_, k.policy));
+  if (!k.one) k.one = needs_lower_bound(*one_, record(*one_, k.policy));
   return *k.one;
 }
 
-const LeastNeeds& KnownNeeds::few(const Request& request, Known& k) {
-  if (!few_) few_ = with_layers(request, tuning::kFewLayers);
-  if (!k.few) k.few = least_needs(*few_, record(*few_, k.policy));
+const NeedsLowerBound& NeedsCache::few(const Request& request, CachedNeeds& k) {
+  if (!few_) few_ = with_layers(request, tuning::kMinRecordedLayers);
+  if (!k.few) k.few = needs_lower_bound(*few_, record(*few_, k.policy));
   return *k.few;
 }
 
-const LeastNeeds& KnownNeeds::one_more(const Request& request, Known& k) {
-  if (!one_more_) one_more_ = with_layers(request, tuning::kFewLayers + 1);
-  if (!k.one_more) k.one_more = least_needs(*one_more_, record(*one_more_, k.policy));
+const NeedsLowerBound& NeedsCache::one_more(const Request& request, CachedNeeds& k) {
+  if (!one_more_) one_more_ = with_layers(request, tuning::kMinRecordedLayers + 1);
+  if (!k.one_more) k.one_more = needs_lower_bound(*one_more_, record(*one_more_, k.policy));
   return *k.one_more;
 }
 
-LeastNeeds KnownNeeds::of(const Request& request, const MemoryPolicy& policy) {
-  Known& k = known(policy);
+NeedsLowerBound NeedsCache::needs_for(const Request& request, const MemoryPolicy& policy) {
+  CachedNeeds& k = known(policy);
   if (!k.all) {
     if (alike(request, policy)) {
       k.all = with_all_blocks(request, few(request, k), one_more(request, k));
     } else {
       last_ = record(request, policy);
-      k.all = least_needs(request, *last_);
+      k.all = needs_lower_bound(request, *last_);
     }
   }
   return *k.all;
 }
 
-Recording KnownNeeds::recording(const Request& request, const MemoryPolicy& policy) {
+Recording NeedsCache::recording(const Request& request, const MemoryPolicy& policy) {
   if (!last_ || last_->policy != policy) return record(request, policy);
   Recording r = std::move(*last_);
   last_.reset();
   return r;
 }
 
-LeastNeeds KnownNeeds::of_few_blocks(const Request& request, const MemoryPolicy& policy) {
-  return one_form(request) ? one_more(request, known(policy)) : of(request, policy);
+NeedsLowerBound NeedsCache::needs_of_few_blocks(const Request& request,
+                                                const MemoryPolicy& policy) {
+  return one_form(request) ? one_more(request, known(policy)) : needs_for(request, policy);
 }
 
-Bytes KnownNeeds::unused_by_places(const Request& request, const MemoryPolicy& policy) {
+Bytes NeedsCache::packing_loss(const Request& request, const MemoryPolicy& policy) {
   if (!one_form(request)) return {};
-  Known& k = known(policy);
+  CachedNeeds& k = known(policy);
   if (!k.unused) {
     one_more(request, k);  // makes the request
     const ProgramSet set = record(*one_more_, policy).set;
-    k.unused = plan_places(set).peak_of(Tier::device) - live_bytes(set)[0];
+    k.unused = plan_offsets(set).peak_of(Tier::device) - live_bytes(set)[0];
   }
   return *k.unused;
 }
 
-const KnownNeeds::Staying& KnownNeeds::staying(const Request& request, const MemoryPolicy& lean) {
+const NeedsCache::ResidentNeeds& NeedsCache::resident_needs(const Request& request,
+                                                            const MemoryPolicy& lean) {
   const bool in_host = request.job->stays_in_host_memory(lean);
-  const auto found = std::ranges::find_if(staying_, [&](const Staying& s) {
-    return s.slots == lean.slots && s.parts == lean.parts && s.home == lean.home &&
-           s.in_host == in_host;
+  const auto found = std::ranges::find_if(resident_needs_, [&](const ResidentNeeds& s) {
+    return s.slots == lean.slots && s.matrices_ahead == lean.matrices_ahead &&
+           s.stream_from == lean.stream_from && s.in_host == in_host;
   });
-  if (found != staying_.end()) return *found;
-  std::array<LeastNeeds, 3> with;  // so many groups: none, the head, the head and a block
+  if (found != resident_needs_.end()) return *found;
+  std::array<NeedsLowerBound, 3> with;  // so many groups: none, the head, the head and a block
   for (int groups = 0; groups < 3; ++groups) {
     MemoryPolicy p = lean;
     p.resident_groups = groups;
-    with[static_cast<std::size_t>(groups)] = of_few_blocks(request, p);
+    with[to_size(groups)] = needs_of_few_blocks(request, p);
   }
   const auto more = [](Bytes a, Bytes b) {
     return static_cast<std::int64_t>(b.count) - static_cast<std::int64_t>(a.count);
   };
   // A recording of groups that stay is shorter: of the host's bytes those that hold no recording.
-  const auto host = [](const LeastNeeds& n) { return n.host - n.recorded; };
-  return staying_.emplace_back(Staying{.slots = lean.slots,
-                                       .parts = lean.parts,
-                                       .home = lean.home,
-                                       .in_host = in_host,
-                                       .head_device = more(with[0].device, with[1].device),
-                                       .head_host = more(host(with[0]), host(with[1])),
-                                       .block_device = more(with[1].device, with[2].device),
-                                       .block_host = more(host(with[1]), host(with[2]))});
+  const auto host = [](const NeedsLowerBound& n) { return n.host - n.recorded; };
+  return resident_needs_.emplace_back(
+      ResidentNeeds{.slots = lean.slots,
+                    .matrices_ahead = lean.matrices_ahead,
+                    .stream_from = lean.stream_from,
+                    .in_host = in_host,
+                    .head_device = more(with[0].device, with[1].device),
+                    .head_host = more(host(with[0]), host(with[1])),
+                    .block_device = more(with[1].device, with[2].device),
+                    .block_host = more(host(with[1]), host(with[2]))});
 }
 
-std::optional<LeastNeeds> KnownNeeds::of_staying(const Request& request, const MemoryPolicy& policy,
-                                                 bool quickly) {
+std::optional<NeedsLowerBound> NeedsCache::needs_resident(const Request& request,
+                                                          const MemoryPolicy& policy,
+                                                          bool quickly) {
   const std::int64_t blocks = policy.resident_groups - 1;
   if (request.job->trained() == Trained::weights || policy.slots == 0 || policy.kept_blocks > 0 ||
       blocks < 0 || blocks >= request.job->blocks() || !one_form(request) ||
@@ -223,15 +228,16 @@ std::optional<LeastNeeds> KnownNeeds::of_staying(const Request& request, const M
   }
   MemoryPolicy lean = policy;
   lean.resident_groups = 0;
-  const LeastNeeds none = quickly ? few(request, known(lean)) : of(request, lean);
-  const Staying& s = staying(request, lean);
+  const NeedsLowerBound none = quickly ? few(request, known(lean)) : needs_for(request, lean);
+  const ResidentNeeds& s = resident_needs(request, lean);
   // Where matrices come one by one, those of the block whose work needs most may be there anyway.
-  const std::int64_t there = policy.parts > 0 ? std::max<std::int64_t>(0, s.block_device) : 0;
+  const std::int64_t there =
+      policy.matrices_ahead > 0 ? std::max<std::int64_t>(0, s.block_device) : 0;
   const auto plus = [](Bytes from, std::int64_t more) {
     const std::int64_t sum = static_cast<std::int64_t>(from.count) + more;
     return Bytes{static_cast<std::uint64_t>(std::max<std::int64_t>(0, sum))};
   };
-  LeastNeeds least;
+  NeedsLowerBound least;
   least.device = plus(none.device, s.head_device + blocks * s.block_device - there);
   least.host = plus(none.host - none.recorded, s.head_host + blocks * s.block_host);
   least.recorded = none.recorded;  // no less, this once
@@ -242,32 +248,32 @@ bool host_may_shrink(const Request& request, const MemoryPolicy& policy) {
   return request.job->trained() == Trained::weights && policy.slots > 0 && !request.streamed_blocks;
 }
 
-LeastNeeds kept_at_least(const Request& request, const MemoryPolicy& policy) {
-  LeastNeeds least;
-  (policy.offload ? least.host : least.device) = request.job->kept_at_least(policy);
+NeedsLowerBound min_kept_bytes(const Request& request, const MemoryPolicy& policy) {
+  NeedsLowerBound least;
+  (policy.offload ? least.host : least.device) = request.job->min_kept_bytes(policy);
   return least;
 }
 
-bool KnownNeeds::surely_over(const Request& request, const MemoryPolicy& policy) {
-  const auto over = [&](const LeastNeeds& n) {
+bool NeedsCache::exceeds_bound(const Request& request, const MemoryPolicy& policy) {
+  const auto over = [&](const NeedsLowerBound& n) {
     return host_may_shrink(request, policy) ? n.device > request.budget.gpu
                                             : excess(request, n).count > 0;
   };
-  if (over(kept_at_least(request, policy))) return true;
-  Known& k = known(policy);
+  if (over(min_kept_bytes(request, policy))) return true;
+  CachedNeeds& k = known(policy);
   if (!k.all && !alike(request, policy)) {
     for (const bool quickly : {true, false}) {
-      const auto least = of_staying(request, policy, quickly);
+      const auto least = needs_resident(request, policy, quickly);
       if (least && over(*least)) return true;
     }
-    return over(of(request, policy));
+    return over(needs_for(request, policy));
   }
   if (k.all) return over(*k.all);
   last_over_ = (last_over_ && !k.few && over(one(request, k))) || over(few(request, k));
   return last_over_;
 }
 
-std::vector<Bytes> least_group_bytes(const Request& request, bool state_on_disk) {
+std::vector<Bytes> min_group_bytes(const Request& request, bool state_on_disk) {
   const Job& job = *request.job;
   const bool as_stored = job.format() == WeightFormat::stored;
   const auto states = [&](const Shape& shape, DType dtype) {
@@ -294,7 +300,7 @@ std::vector<Bytes> least_group_bytes(const Request& request, bool state_on_disk)
   return all;
 }
 
-Bytes excess(const Request& request, const LeastNeeds& n) {
+Bytes excess(const Request& request, const NeedsLowerBound& n) {
   const auto over = [](Bytes needed, Bytes allowed) {
     return needed > allowed ? needed - allowed : Bytes{};
   };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/to_size.h"
+
 namespace ballast::fit {
 
 double PlannedRun::seconds_of(std::string_view program) const {
@@ -29,7 +31,7 @@ const PredictedTime& PlannedRun::main_program() const {
   const auto longest = std::ranges::max_element(steps[0], {}, [&](const StepProgram& s) {
     return s.computes ? s.runs * seconds_of(s.name) : -1;
   });
-  return times[static_cast<std::size_t>(set.program_index(longest->name))];
+  return times[to_size(set.program_index(longest->name))];
 }
 
 }  // namespace ballast::fit

@@ -72,7 +72,7 @@ std::string refusal_text(const Refusal& refusal, const PlanTitle& title,
 }
 
 void fail_refused(const PlanTitle& title, const Request& request, const Refusal& refusal,
-                  const std::vector<Change>& changes, KnownNeeds known) {
+                  const std::vector<Change>& changes, NeedsCache known) {
   const auto planned = try_changes(request, refusal, changes, {}, std::move(known));
   fail(ErrorCode::refused,
        refusal_text(refusal, title, {.policy_given = request.policy.has_value()}),

@@ -30,6 +30,6 @@ std::string refusal_text(const Refusal& refusal, const PlanTitle& title,
 // known: by find_plan(), of the request.
 [[noreturn]] void fail_refused(const PlanTitle& title, const Request& request,
                                const Refusal& refusal, const std::vector<Change>& changes,
-                               KnownNeeds known = {});
+                               NeedsCache known = {});
 
 }  // namespace ballast::fit

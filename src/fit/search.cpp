@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 
+#include "core/to_size.h"
 #include "fit/bounds.h"
 #include "fit/fill.h"
 #include "fit/fit.h"
@@ -20,25 +21,26 @@ double worthwhile(const Job& job) {
 // Whether a step of p has no less to compute than one of q: as much again, in pieces as small.
 bool computes_no_less(const MemoryPolicy& p, const MemoryPolicy& q) {
   const auto as_small = [](std::int64_t a, std::int64_t b) { return b == 0 || (a > 0 && a <= b); };
-  return p.activations >= q.activations && p.halves >= q.halves &&
+  return p.activations >= q.activations && p.split_backward >= q.split_backward &&
          as_small(p.chunk_tokens, q.chunk_tokens) &&
          as_small(p.heads_per_group, q.heads_per_group) &&
-         as_small(p.samples_per_run, q.samples_per_run);
+         as_small(p.samples_per_pass, q.samples_per_pass);
 }
 
 // Whether a step of p takes no less time than one of q where no more groups stay: it computes and
 // brings no less, from the same place and no earlier. Where only the order of work or what waits
 // in host memory differs, places decide, and either may win.
 bool no_faster(const MemoryPolicy& p, const MemoryPolicy& q) {
-  return computes_no_less(p, q) && p.offload == q.offload && p.halves == q.halves &&
-         p.state_on_host >= q.state_on_host && p.home == q.home && p.slots > 0 &&
+  return computes_no_less(p, q) && p.offload == q.offload && p.split_backward == q.split_backward &&
+         p.state_on_host >= q.state_on_host && p.stream_from == q.stream_from && p.slots > 0 &&
          p.slots <= q.slots &&
-         (p.parts == q.parts || q.parts == 0 || (p.parts > 0 && p.parts < q.parts));
+         (p.matrices_ahead == q.matrices_ahead || q.matrices_ahead == 0 ||
+          (p.matrices_ahead > 0 && p.matrices_ahead < q.matrices_ahead));
 }
 
 class Search {
  public:
-  Search(const Request& request, KnownNeeds& known)
+  Search(const Request& request, NeedsCache& known)
       : request_(request),
         search_(heaviest(request)),
         known_(known),
@@ -69,7 +71,8 @@ class Search {
     begin_with(0);
     const MemoryPolicy& first = lists.front().front();
     if (too_heavy(first)) return std::nullopt;
-    if (request_.job->depth() == 0 && excess(request_, known_.of(request_, first)).count > 0) {
+    if (request_.job->depth() == 0 &&
+        excess(request_, known_.needs_for(request_, first)).count > 0) {
       return std::nullopt;
     }
     return complete_if_fits(request_, known_.recording(request_, first));
@@ -77,8 +80,8 @@ class Search {
 
   struct Candidate {
     MemoryPolicy policy;
-    double soonest = 0;  // no step takes less
-    std::optional<LeastNeeds> needs;
+    double lower_bound_seconds = 0;  // no step takes less
+    std::optional<NeedsLowerBound> needs;
     bool doubtful = false;  // it will hardly fit
   };
 
@@ -87,7 +90,7 @@ class Search {
   std::optional<PlannedRun> look() {
     begin_with(0);
     if (auto run = look_once()) return run;
-    const int groups = most_disk_state_groups(search_, known_);
+    const int groups = max_disk_state_groups(search_, known_);
     if (groups > 0) {
       begin_with(groups);
       if (auto run = look_once()) return with_less_on_disk(std::move(*run));
@@ -98,13 +101,14 @@ class Search {
   // Where there is any chance and the model is so small that every policy can be tried.
   std::optional<PlannedRun> look_everywhere() {
     const int groups = search_.job->group_count();
-    if (!any_chance_ || groups > tuning::kFewGroups || request_.streamed_blocks)
+    if (!any_odds_ || groups > tuning::kMaxTinyModelGroups || request_.streamed_blocks)
       return std::nullopt;
     if (request_.switches.any()) return std::nullopt;
     if (!nearly_fits()) return std::nullopt;
     const bool disk = search_.job->may_keep_state_on_disk() && request_.budget.disk.count > 0;
     for (const MemoryPolicy& p : search_.job->every_policy(disk ? groups : 0)) {
-      if (known_.surely_over(search_, p) || excess(search_, known_.of(search_, p)).count > 0) {
+      if (known_.exceeds_bound(search_, p) ||
+          excess(search_, known_.needs_for(search_, p)).count > 0) {
         continue;
       }
       if (auto run = complete_if_fits(request_, record(request_, p))) return run;
@@ -118,13 +122,13 @@ class Search {
     const auto nearly = [](Bytes needed, Bytes allowed) {
       return needed.count <= allowed.count + allowed.count / 4;
     };
-    const LeastNeeds needs = known_.of(search_, closest_policy(search_, known_));
+    const NeedsLowerBound needs = known_.needs_for(search_, closest_policy(search_, known_));
     return nearly(needs.device, search_.budget.gpu) && nearly(needs.host, search_.budget.host);
   }
 
   void begin_with(int disk_state_groups) {
     disk_state_groups_ = disk_state_groups;
-    group_bytes_ = least_group_bytes(request_, disk_state_groups > 0);
+    group_bytes_ = min_group_bytes(request_, disk_state_groups > 0);
     state_ = std::accumulate(group_bytes_.begin(), group_bytes_.end(), Bytes{});
     block_bytes_.reset();
     streams_.clear();
@@ -150,9 +154,9 @@ class Search {
   }
 
   std::optional<PlannedRun> look_once() {
-    const Chance c = chance(search_, known_, disk_state_groups_);
-    any_chance_ = any_chance_ || c != Chance::none;
-    if (c == Chance::good) {
+    const FitOdds c = fit_odds(search_, known_, disk_state_groups_);
+    any_odds_ = any_odds_ || c != FitOdds::none;
+    if (c == FitOdds::good) {
       for (const std::vector<MemoryPolicy>& list : search_.job->candidates(request_.switches)) {
         look_at(list);
         if (best_) break;
@@ -160,8 +164,8 @@ class Search {
       widen();
     }
     // Switches leave what was looked at.
-    if (best_ || c == Chance::none || request_.switches.any()) return std::move(best_);
-    const bool length_decides = c != Chance::slight;
+    if (best_ || c == FitOdds::none || request_.switches.any()) return std::move(best_);
+    const bool length_decides = c != FitOdds::slight;
     for (const MemoryPolicy& p : search_.job->last_resort(length_decides)) {
       look_at({p});
       if (best_) return std::move(best_);
@@ -180,12 +184,14 @@ class Search {
       if (!policy || too_heavy(*policy)) continue;
       if (std::ranges::find(tried_, *policy) != tried_.end()) continue;
       tried_.push_back(*policy);
-      open.push_back({.policy = std::move(*policy), .soonest = 0, .needs = {}, .doubtful = false});
+      open.push_back(
+          {.policy = std::move(*policy), .lower_bound_seconds = 0, .needs = {}, .doubtful = false});
     }
     while (!open.empty()) {
-      const auto next = std::ranges::min_element(
-          open, {}, [](const Candidate& c) { return std::pair(c.doubtful, c.soonest); });
-      if (best_ && next->soonest >= worthwhile_ * best_seconds_) {
+      const auto next = std::ranges::min_element(open, {}, [](const Candidate& c) {
+        return std::pair(c.doubtful, c.lower_bound_seconds);
+      });
+      if (best_ && next->lower_bound_seconds >= worthwhile_ * best_seconds_) {
         open.erase(next);
         continue;
       }
@@ -200,26 +206,27 @@ class Search {
         }
         for (Candidate& other : open) {
           if (other.needs || !computes_no_less(other.policy, next->policy)) continue;
-          other.soonest = std::max(other.soonest, next->needs->compute_seconds);
+          other.lower_bound_seconds =
+              std::max(other.lower_bound_seconds, next->needs->compute_seconds);
         }
       }
       // More may be known by now than when it was weighed.
-      const Soonest soonest = soonest_of(*next);
-      if (soonest.hopeless) {
+      const LowerBound lower_bound_seconds = lower_bound_of(*next);
+      if (lower_bound_seconds.hopeless) {
         open.erase(next);
         continue;
       }
-      if (soonest.step + soonest.update > next->soonest) {
-        next->soonest = soonest.step + soonest.update;
+      if (lower_bound_seconds.step + lower_bound_seconds.update > next->lower_bound_seconds) {
+        next->lower_bound_seconds = lower_bound_seconds.step + lower_bound_seconds.update;
         continue;
       }
-      if (!next->doubtful && hardly_fits(*next)) {
+      if (!next->doubtful && likely_fragmented(*next)) {
         next->doubtful = true;
         continue;
       }
       const MemoryPolicy chosen = std::move(next->policy);
       open.erase(next);
-      consider(chosen, soonest.update);
+      consider(chosen, lower_bound_seconds.update);
     }
   }
 
@@ -237,15 +244,14 @@ class Search {
         widest(chunks, &MemoryPolicy::heads_per_group, search_.job->larger_head_groups());
     const bool better = take_instead(both) || take_instead(chunks);
     p = better ? best_->policy : p;
-    if (p.slots != 1 || p.parts > 0) return;
+    if (p.slots != 1 || p.matrices_ahead > 0) return;
     if (!request_.streamed_blocks) p.resident_groups = 0;
     p.slots = 2;
     take_instead(p);
   }
 
   static bool computing_decides(const PredictedTime& step) {
-    return step.busy[static_cast<std::size_t>(Lane::compute)] >=
-           tuning::kComputingDecides * step.seconds;
+    return step.busy[to_size(Lane::compute)] >= tuning::kComputingDecides * step.seconds;
   }
 
   // With the first size larger than its own that fits by live bytes. sizes: the largest first.
@@ -253,7 +259,7 @@ class Search {
                       const std::vector<std::int64_t>& sizes) {
     for (const std::int64_t n : sizes) {
       if (p.*size == 0 || (n != 0 && n <= p.*size)) break;
-      Candidate c = {.policy = p, .soonest = 0, .needs = {}, .doubtful = false};
+      Candidate c = {.policy = p, .lower_bound_seconds = 0, .needs = {}, .doubtful = false};
       c.policy.*size = n;
       if (weigh(c)) return c.policy;
     }
@@ -264,12 +270,12 @@ class Search {
   bool take_instead(const MemoryPolicy& p) {
     if (std::ranges::find(tried_, p) != tried_.end()) return false;
     tried_.push_back(p);
-    Candidate c = {.policy = p, .soonest = 0, .needs = {}, .doubtful = false};
+    Candidate c = {.policy = p, .lower_bound_seconds = 0, .needs = {}, .doubtful = false};
     if (!weigh(c)) return false;
-    const Soonest soonest = soonest_of(c);
+    const LowerBound lower_bound_seconds = lower_bound_of(c);
     const double before = best_seconds_;
-    if (soonest.step + soonest.update > worthwhile_ * before) return false;
-    consider(p, soonest.update);
+    if (lower_bound_seconds.step + lower_bound_seconds.update > worthwhile_ * before) return false;
+    consider(p, lower_bound_seconds.update);
     return best_seconds_ < before;
   }
 
@@ -277,7 +283,7 @@ class Search {
   bool too_heavy(const MemoryPolicy& p) const {
     if (p.slots == 0) return state_ > request_.budget.gpu;
     const Bytes gpu = request_.budget.gpu, host = request_.budget.host;  // which may be no limits
-    if (p.home != WeightHome::host) return false;
+    if (p.stream_from != StreamSource::host) return false;
     if (request_.job->stays_in_host_memory(p)) return state_ > host;
     return state_ > gpu && state_ - gpu > host;
   }
@@ -290,10 +296,10 @@ class Search {
   // False: it does not fit. Recording a few blocks takes milliseconds, recording and packing all of
   // them a hundred: most candidates fall here.
   bool weigh(Candidate& c) {
-    if (known_.surely_over(search_, c.policy)) return false;
-    c.needs = known_.of(search_, c.policy);
+    if (known_.exceeds_bound(search_, c.policy)) return false;
+    c.needs = known_.needs_for(search_, c.policy);
     const Bytes block = fills(c.policy) ? block_bytes(c.policy) : Bytes{};
-    return surely_missing(search_, group_bytes_, c.policy, *c.needs, block).count == 0;
+    return missing_lower_bound(search_, group_bytes_, c.policy, *c.needs, block).count == 0;
   }
 
   // Where host memory alone is short of what blocks have there: some of them keep it.
@@ -302,11 +308,11 @@ class Search {
     if (!job.others_need_less_host() || !job.may_keep_blocks(p, request_.switches)) {
       return std::nullopt;
     }
-    if (known_.of(search_, p).device > request_.budget.gpu) return std::nullopt;
-    int low = p.kept_blocks, high = static_cast<int>(job.most_kept_blocks());
+    if (known_.needs_for(search_, p).device > request_.budget.gpu) return std::nullopt;
+    int low = p.kept_blocks, high = static_cast<int>(job.max_kept_blocks());
     while (high - low > 1) {
       p.kept_blocks = (low + high) / 2;
-      const LeastNeeds needs = known_.of(search_, p);
+      const NeedsLowerBound needs = known_.needs_for(search_, p);
       if (excess(search_, needs).count == 0) return p;
       (needs.device > request_.budget.gpu ? high : low) = p.kept_blocks;
     }
@@ -315,23 +321,24 @@ class Search {
 
   // Whether places of a few blocks lose more than live bytes leave of the device: that recording
   // and packing all of them will show that it does not fit, in all but odd cases.
-  bool hardly_fits(const Candidate& c) {
+  bool likely_fragmented(const Candidate& c) {
     const Bytes gpu = request_.budget.gpu, room = gpu - std::min(c.needs->device, gpu);
     const bool ample = room.count > gpu.count / 8;  // places lose less
-    return fills(c.policy) && !ample && known_.unused_by_places(search_, c.policy) > room;
+    return fills(c.policy) && !ample && known_.packing_loss(search_, c.policy) > room;
   }
 
   // What a block that stays takes of the device with all that full training keeps with it: the same
   // under every policy. Others take their weights, which are known.
   Bytes block_bytes(const MemoryPolicy& lean) {
     const Job& job = *search_.job;
-    if (job.trained() != Trained::weights || job.group_count() <= tuning::kFewGroups) return {};
+    if (job.trained() != Trained::weights || job.group_count() <= tuning::kMaxTinyModelGroups)
+      return {};
     if (job.depth() != job.blocks()) return {};  // they differ
     if (!block_bytes_) {
       MemoryPolicy fuller = lean;
       fuller.resident_groups = 3;  // the head and two blocks
-      const Bytes with = known_.of_few_blocks(search_, fuller).device;
-      const Bytes without = known_.of_few_blocks(search_, lean).device;
+      const Bytes with = known_.needs_of_few_blocks(search_, fuller).device;
+      const Bytes without = known_.needs_of_few_blocks(search_, lean).device;
       block_bytes_ = with > without ? Bytes{(with - without).count / 2} : Bytes{};
     }
     return *block_bytes_;
@@ -343,14 +350,14 @@ class Search {
     double update = 0;  // seconds
     double stall = 0;   // seconds for which a step computes nothing
   };
-  struct Soonest {
+  struct LowerBound {
     double step = 0, update = 0;
     bool hopeless = false;  // a plan that is there is no slower in any case
   };
-  Soonest soonest_of(const Candidate& c) {
-    if (!fills(c.policy)) return {least_seconds(*c.needs, request_.profile)};
-    const LeastStreamed streamed =
-        least_streamed(request_, group_bytes_, c.policy, *c.needs, block_bytes(c.policy));
+  LowerBound lower_bound_of(const Candidate& c) {
+    if (!fills(c.policy)) return {seconds_lower_bound(*c.needs, request_.profile)};
+    const MinStreamed streamed =
+        min_streamed(request_, group_bytes_, c.policy, *c.needs, block_bytes(c.policy));
     const double share = static_cast<double>(streamed.bytes.count) /
                          static_cast<double>(std::max<std::uint64_t>(1, state_.count));
     const double of_a_block = c.needs->of_a_block.seconds(request_.profile);
@@ -359,13 +366,13 @@ class Search {
     const bool hopeless = std::ranges::any_of(found_, [&](const MemoryPolicy& q) {
       return streamed.resident <= q.resident_groups && no_faster(c.policy, q);
     });
-    const double computing = c.needs->compute_seconds + least_stall_seconds(streamed.bytes);
-    return {std::max(computing, transfer), least_update_seconds(streamed.bytes), hopeless};
+    const double computing = c.needs->compute_seconds + min_stall_seconds(streamed.bytes);
+    return {std::max(computing, transfer), min_update_seconds(streamed.bytes), hopeless};
   }
 
   // In full training the update brings what does not stay from host memory. Against that of a plan
   // which is there it takes as much longer as more has to come, or no less for each byte.
-  double least_update_seconds(Bytes streamed) const {
+  double min_update_seconds(Bytes streamed) const {
     if (request_.job->trained() != Trained::weights || !request_.job->records_update()) return 0;
     const auto bytes = static_cast<double>(streamed.count);
     double least = bytes / request_.profile.upload_bandwidth;
@@ -378,7 +385,7 @@ class Search {
 
   // Where its step waits for what comes and goes, it does so however a block is computed: at least
   // for most of what any plan that is there waits for each byte.
-  double least_stall_seconds(Bytes streamed) const {
+  double min_stall_seconds(Bytes streamed) const {
     double least = std::numeric_limits<double>::infinity();
     for (const FoundStream& found : streams_) least = std::min(least, found.stall / found.bytes);
     return streams_.empty() ? 0
@@ -391,7 +398,7 @@ class Search {
     Bytes streamed;
     for (int g = 0; g < all; ++g) {
       if (evenly_chosen(g, all, run.policy.resident_groups)) continue;
-      streamed += group_bytes_[static_cast<std::size_t>(g)];
+      streamed += group_bytes_[to_size(g)];
     }
     double seconds = 0;
     for (std::size_t p = 0; p < run.times.size(); ++p) {
@@ -408,7 +415,7 @@ class Search {
     double seconds = 0;
     for (const StepProgram& step : run.steps[0]) {
       if (!step.computes) continue;
-      const auto p = static_cast<std::size_t>(run.set.program_index(step.name));
+      const auto p = to_size(run.set.program_index(step.name));
       seconds += step.runs * run.times[p].exposed_stall;
     }
     return seconds;
@@ -443,7 +450,7 @@ class Search {
   std::optional<PlannedRun> with_all_kinds(MemoryPolicy policy) const {
     while (true) {
       Recording recorded = record(request_, policy);
-      if (excess(request_, least_needs(request_, recorded)).count == 0) {
+      if (excess(request_, needs_lower_bound(request_, recorded)).count == 0) {
         if (auto run = complete_if_fits(request_, std::move(recorded))) return run;
       }
       if (!fills(policy) || policy.resident_groups == 0) return std::nullopt;
@@ -453,14 +460,14 @@ class Search {
 
   const Request& request_;
   const Request search_;  // with the heaviest step only
-  KnownNeeds& known_;
+  NeedsCache& known_;
   const bool all_kinds_;
   const double worthwhile_ = worthwhile(*request_.job);
   int disk_state_groups_ = 0;  // of the policies at hand
   std::vector<Bytes> group_bytes_;
   Bytes state_;  // of all weights, at least
   std::optional<Bytes> block_bytes_;
-  bool plans_all_kinds_ = false, any_chance_ = false;
+  bool plans_all_kinds_ = false, any_odds_ = false;
   std::vector<MemoryPolicy> tried_, found_;  // candidates so far; plans, filled up
   std::vector<FoundStream> streams_;
   std::optional<PlannedRun> best_;
@@ -469,7 +476,7 @@ class Search {
 
 }  // namespace
 
-std::optional<PlannedRun> search_plan(const Request& request, KnownNeeds& known) {
+std::optional<PlannedRun> search_plan(const Request& request, NeedsCache& known) {
   return Search(request, known).run();
 }
 

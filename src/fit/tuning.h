@@ -22,19 +22,19 @@ inline constexpr double kComputingDecides = 0.9;
 inline constexpr double kOfKnownStall = 0.95;
 // Models of no more groups are so small that every policy is tried before they are refused:
 // thousands of programs are recorded in seconds.
-inline constexpr int kFewGroups = 8;
+inline constexpr int kMaxTinyModelGroups = 8;
 // What is alive grows by the same from block to block behind so many; fewer are recorded to learn
 // what all of them need.
-inline constexpr std::int64_t kFewLayers = 3;
+inline constexpr std::int64_t kMinRecordedLayers = 3;
 // Plans with fewer resident groups that are tried where one more than live bytes allow was packed.
-inline constexpr int kFewerGroupsTried = 4;
+inline constexpr int kMaxGroupsRemoved = 4;
 
 // Host memory. A disk that reads into much memory in turns gives this share of what it gives to its
 // own ring (decision 53).
 inline constexpr double kIntoALargeRing = 0.85;
 // Buffers of a ring beside its own: with those a block of the 14B model is read ahead, and more
 // waited for nothing.
-inline constexpr int kMostBuffers = 160;
+inline constexpr int kMaxBuffers = 160;
 // Recordings of a plan with a larger ring take up to so much more than was known.
 inline constexpr Bytes kRingUnknown{16u << 20};
 // A step has to promise this gain before groups are given to host memory.

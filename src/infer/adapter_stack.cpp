@@ -6,6 +6,7 @@
 
 #include "core/convert.h"
 #include "core/error.h"
+#include "core/to_size.h"
 #include "models/wan/dit_pass.h"
 
 namespace ballast::infer {
@@ -89,8 +90,8 @@ void AdapterStack::fill(const wan::Dit& dit, Runner& runner) const {
   for (const wan::AdapterIo& a : dit.io().adapters) {
     const Shape a_shape = runner.view(a.a).shape, b_shape = runner.view(a.b).shape;
     const std::int64_t in = a_shape[1], out = b_shape[0];
-    down.assign(static_cast<std::size_t>(a_shape.elements()), 0);
-    up.assign(static_cast<std::size_t>(b_shape.elements()), 0);
+    down.assign(to_size(a_shape.elements()), 0);
+    up.assign(to_size(b_shape.elements()), 0);
     std::int64_t row = 0;
     for (const AppliedLora& l : loras_) {
       const wan::LoraModule* m = applies(l, a.expert) ? l.lora->find(a.name) : nullptr;
@@ -99,15 +100,13 @@ void AdapterStack::fill(const wan::Dit& dit, Runner& runner) const {
         fail(ErrorCode::input, fmt::format("{}: {} is for a layer of {} x {}, this one is {} x {}",
                                            l.lora->path(), m->name, m->out(), m->in(), out, in));
       }
-      m->down.read(0, std::span(down).subspan(static_cast<std::size_t>(row * in),
-                                              static_cast<std::size_t>(m->rank * in)));
-      part.resize(static_cast<std::size_t>(out * m->rank));
+      m->down.read(0, std::span(down).subspan(to_size(row * in), to_size(m->rank * in)));
+      part.resize(to_size(out * m->rank));
       m->up.read(0, part);
       const auto scale = static_cast<float>(l.strength * m->scale());
       for (std::int64_t o = 0; o < out; ++o) {
         for (std::int64_t r = 0; r < m->rank; ++r) {
-          up[static_cast<std::size_t>(o * rank_ + row + r)] =
-              scale * part[static_cast<std::size_t>(o * m->rank + r)];
+          up[to_size(o * rank_ + row + r)] = scale * part[to_size(o * m->rank + r)];
         }
       }
       row += m->rank;

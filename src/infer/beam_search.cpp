@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/to_size.h"
 
 namespace ballast::infer {
 namespace {
@@ -32,7 +33,7 @@ constexpr float kNever = -1e9f;
 
 BeamSearch::BeamSearch(const BeamOptions& options) : options_(options) {
   check(options.beams > 0, "{} beams", options.beams);
-  running_.resize(static_cast<std::size_t>(options.beams));
+  running_.resize(to_size(options.beams));
   // At first all are the same: only one may go on.
   for (std::size_t i = 1; i < running_.size(); ++i) running_[i].score = kNever;
 }
@@ -49,7 +50,7 @@ void BeamSearch::finish(Sequence s) {
 
 void BeamSearch::advance(std::span<const float> logits, std::int64_t vocabulary) {
   const std::size_t beams = running_.size();
-  const auto width = static_cast<std::size_t>(vocabulary);
+  const auto width = to_size(vocabulary);
   check(logits.size() == beams * width, "{} logits for {} sequences of {} tokens", logits.size(),
         beams, vocabulary);
   // A sequence that ends makes room for another: twice as many candidates always leave enough.
@@ -79,7 +80,7 @@ void BeamSearch::advance(std::span<const float> logits, std::int64_t vocabulary)
   tokens_.clear();
   parents_.clear();
   for (std::size_t rank = 0; rank < best.size(); ++rank) {
-    const auto parent = static_cast<std::size_t>(best[rank].index / vocabulary);
+    const auto parent = to_size(best[rank].index / vocabulary);
     const auto token = static_cast<std::int32_t>(best[rank].index % vocabulary);
     if (token == options_.eos ? rank >= beams : next.size() == beams) continue;
     Sequence s = {running_[parent].tokens, best[rank].score};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/to_size.h"
 #include "infer/finite_output.h"
 #include "io/frame_values.h"
 
@@ -15,12 +16,12 @@ FrameRate rate_of(double fps) {
   return {.frames = static_cast<int>(std::lround(fps * 1001)), .seconds = 1001};
 }
 
-constexpr std::int64_t kSheetPictures = 8, kSheetColumns = 4;
+constexpr std::int64_t kSheetImages = 8, kSheetColumns = 4;
 
 }  // namespace
 
 ClipWriter::ClipWriter(ClipFile file, std::int64_t frames)
-    : file_(std::move(file)), shown_(evenly_spaced(frames, kSheetPictures)) {}
+    : file_(std::move(file)), shown_(evenly_spaced(frames, kSheetImages)) {}
 
 void ClipWriter::open_sheets(const DecodedFrames& f) {
   sheet_.emplace(f.width, f.height, kSheetColumns);
@@ -33,7 +34,7 @@ void ClipWriter::open_sheets(const DecodedFrames& f) {
   };
   const std::int64_t width = side(f.width), height = side(f.height);
   thumbnails_.emplace(width, height, kSheetColumns);
-  thumbnail_.resize(static_cast<std::size_t>(width * height * 3));
+  thumbnail_.resize(to_size(width * height * 3));
   if (width == f.width && height == f.height) return;
   shrink_.emplace(
       ImageResizer::Sizes{
@@ -47,20 +48,19 @@ void ClipWriter::add(const DecodedFrames& f) {
     frame_.width = f.width;
     frame_.height = f.height;
   }
-  if (!writer_ && !file_.one_picture && !file_.path.empty()) {
+  if (!writer_ && !file_.single_image && !file_.path.empty()) {
     writer_ = open_media_writer(file_.path, {.width = f.width,
                                              .height = f.height,
                                              .rate = rate_of(file_.fps),
                                              .crf = file_.crf,
                                              .comment = file_.comment});
   }
-  const auto one = static_cast<std::size_t>(f.width * f.height * 3);
+  const auto one = to_size(f.width * f.height * 3);
   frame_.pixels.resize(one);
   for (std::int64_t i = 0; i < f.count; ++i) {
-    require_finite(f.pixels.subspan(static_cast<std::size_t>(i) * one, one),
+    require_finite(f.pixels.subspan(to_size(i) * one, one),
                    fmt::format("frame {} that the VAE decoded", f.first + i + 1));
-    to_bytes(f.pixels.subspan(static_cast<std::size_t>(i) * one, one), FrameRounding::truncate,
-             frame_.pixels);
+    to_bytes(f.pixels.subspan(to_size(i) * one, one), FrameRounding::truncate, frame_.pixels);
     if (writer_) writer_->add(frame_.pixels);
     if (!std::ranges::binary_search(shown_, f.first + i)) continue;
     if (!file_.sheet.empty()) sheet_->add(frame_.pixels);

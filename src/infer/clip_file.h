@@ -18,9 +18,9 @@ struct ClipFile {
   int crf = 10;
   std::string comment = {};
   std::string sheet = {};       // a contact sheet beside it; "": none
-  std::int64_t thumbnails = 0;  // above 0: one in memory, of pictures that fit a square of so many
+  std::int64_t thumbnails = 0;  // above 0: one in memory, of images that fit a square of so many
                                 // pixels a side, which thumbnail_sheet() gives
-  bool one_picture = false;     // a .png of the only frame, under that very name
+  bool single_image = false;    // a .png of the only frame, under that very name
 };
 
 // Puts decoded frames into a file as they come. It appears under its name complete, or not at all.

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "core/stopwatch.h"
+#include "core/to_size.h"
 #include "infer/finite_output.h"
 
 namespace ballast::infer {
@@ -19,9 +20,9 @@ void check_denoising(const Denoising& what) {
   const wan::Config& c = what.model;
   const wan::LatentSize& z = what.latent;
   const auto refuse = [](std::string text) { fail(ErrorCode::usage, std::move(text)); };
-  constexpr std::int64_t kMost = 1 << 14;
+  constexpr std::int64_t kMax = 1 << 14;
   if (z.frames < 1 || z.height < 2 || z.width < 2 || z.height % 2 != 0 || z.width % 2 != 0 ||
-      z.frames > kMost || z.height > kMost || z.width > kMost) {
+      z.frames > kMax || z.height > kMax || z.width > kMax) {
     refuse(fmt::format("a latent of {} x {} x {}: expected frames, even height, even width",
                        z.frames, z.height, z.width));
   }
@@ -44,13 +45,11 @@ std::vector<PlannedStep> planned_steps(const Denoising& what) {
   const Schedule schedule = make_schedule(what.sampler);
   std::vector<PlannedStep> steps;
   for (std::int64_t i = 0; i < schedule.steps(); ++i) {
-    const double t = schedule.timesteps[static_cast<std::size_t>(i)];
+    const double t = schedule.timesteps[to_size(i)];
     const bool high =
         what.high_noise_steps ? i < *what.high_noise_steps : t >= 1000 * what.boundary;
     const int expert = what.experts > 1 && high ? 1 : 0;
-    steps.push_back({.timestep = t,
-                     .expert = expert,
-                     .guidance = what.guidance[static_cast<std::size_t>(expert)]});
+    steps.push_back({.timestep = t, .expert = expert, .guidance = what.guidance[to_size(expert)]});
   }
   return steps;
 }
@@ -81,14 +80,14 @@ void make_noise(std::uint64_t seed, std::int64_t clip, std::span<float> to) {
 
 std::vector<float> image_conditioning(const wan::LatentSize& z,
                                       std::span<const float> clip_latent) {
-  const auto cells = static_cast<std::size_t>(z.cells());
+  const auto cells = to_size(z.cells());
   if (clip_latent.empty() || clip_latent.size() % cells != 0) {
     fail(ErrorCode::input,
          fmt::format("the image's clip has a latent of {} numbers, no multiple of {} x {} x {}",
                      clip_latent.size(), z.frames, z.height, z.width));
   }
   std::vector<float> y(kMaskChannels * cells + clip_latent.size(), 0.0f);
-  const std::size_t frame = cells / static_cast<std::size_t>(z.frames);
+  const std::size_t frame = cells / to_size(z.frames);
   for (std::size_t c = 0; c < kMaskChannels; ++c) std::fill_n(y.data() + c * cells, frame, 1.0f);
   std::ranges::copy(clip_latent, y.begin() + static_cast<std::ptrdiff_t>(kMaskChannels * cells));
   return y;
@@ -105,16 +104,16 @@ Denoiser::Denoiser(Denoising what, DenoisingNetwork network, std::vector<double>
   predicted_.resize(steps_.size(), 0);
 }
 
-const wan::DitRunIo& Denoiser::run_of(const wan::Batch& batch) const {
-  const auto run = std::ranges::find(network_.runs, batch, &wan::DitRunIo::batch);
+const wan::DitPassIo& Denoiser::run_of(const wan::Batch& batch) const {
+  const auto run = std::ranges::find(network_.runs, batch, &wan::DitPassIo::batch);
   check(run != network_.runs.end(), "the network has no run of {} samples", batch.latents.size());
   return *run;
 }
 
 // Row 0 of the timesteps is the step's, row 1 is 0.
-void Denoiser::give_timestep_rows() {
+void Denoiser::write_timestep_rows() {
   const wan::LatentSize& z = what_.latent;
-  std::vector<std::int32_t> rows(static_cast<std::size_t>(z.tokens()), 0);
+  std::vector<std::int32_t> rows(to_size(z.tokens()), 0);
   if (what_.first_frame) std::fill_n(rows.begin(), z.tokens() / z.frames, 1);
   for (const wan::Batch& batch : batches_of(what_)) {
     for (const wan::DitSampleIo& s : run_of(batch).samples) {
@@ -146,7 +145,7 @@ void Denoiser::check_inputs(const VideoInputs& in) const {
 
 void Denoiser::put_text(const VideoInputs& in) {
   for (const wan::Batch& batch : batches_of(what_)) {
-    const wan::DitRunIo& run = run_of(batch);
+    const wan::DitPassIo& run = run_of(batch);
     for (std::size_t i = 0; i < run.samples.size(); ++i) {
       const std::span<const float> text = i == 0 ? in.prompt : in.negative;
       const TensorView to = network_.runner.view(run.samples[i].context);
@@ -160,8 +159,8 @@ void Denoiser::put_text(const VideoInputs& in) {
 }
 
 void Denoiser::hold_first_frame() {  // of every channel
-  const auto cells = static_cast<std::size_t>(what_.latent.cells());
-  const std::size_t frame = cells / static_cast<std::size_t>(what_.latent.frames);
+  const auto cells = to_size(what_.latent.cells());
+  const std::size_t frame = cells / to_size(what_.latent.frames);
   for (std::size_t c = 0; c * frame < first_frame_.size(); ++c) {
     std::copy_n(first_frame_.data() + c * frame, frame, x_.data() + c * cells);
   }
@@ -181,7 +180,7 @@ void Denoiser::begin(const VideoInputs& inputs) {
     std::ranges::copy(inputs.noise, x_.begin());
   }
   first_frame_ = inputs.first_frame;
-  give_timestep_rows();
+  write_timestep_rows();
   put_text(inputs);
   sampler_.emplace(what_.sampler, x_.size());
   next_ = 0;
@@ -194,14 +193,14 @@ StepReport Denoiser::step() {
   const Stopwatch begin;
   const bool reads_weights = network_.use_expert(step.expert);
   hold_first_frame();
-  const wan::DitRunIo& io = run_of(batch_of(what_, step));
+  const wan::DitPassIo& io = run_of(batch_of(what_, step));
   double* t = runner.view(io.timesteps).as<double>();
   t[0] = step.timestep;
   if (what_.first_frame) t[1] = 0;
   for (const wan::DitSampleIo& s : io.samples) {
     std::memcpy(runner.view(s.latent).data, x_.data(), x_.size() * sizeof(float));
   }
-  runner.run(io.programs[static_cast<std::size_t>(step.expert)]);
+  runner.run(io.programs[to_size(step.expert)]);
   const auto answer = [&](std::size_t sample) {
     return std::span<const float>(runner.view(io.samples[sample].output).as<float>(), x_.size());
   };

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "core/to_size.h"
 #include "infer/sampler.h"
 #include "models/wan/dit.h"
 #include "plan/runner.h"
@@ -25,7 +26,7 @@ struct Denoising {
       {};                    // so many are the second's, instead of a boundary
   bool first_frame = false;  // the first latent frame is given and held (TI2V with an image)
 
-  std::size_t elements() const { return static_cast<std::size_t>(model.out_dim * latent.cells()); }
+  std::size_t elements() const { return to_size(model.out_dim * latent.cells()); }
 };
 
 // One step of the loop as it will be.
@@ -72,8 +73,8 @@ struct StepReport {
 // A network in a runner that someone else has.
 struct DenoisingNetwork {
   Runner& runner;
-  std::span<const wan::DitRunIo> runs;  // those of batches_of() among them
-  std::function<bool(int)> use_expert;  // brings its weights; whether they had to be read
+  std::span<const wan::DitPassIo> runs;  // those of batches_of() among them
+  std::function<bool(int)> use_expert;   // brings its weights; whether they had to be read
 };
 
 // Makes one clip, step by step.
@@ -92,10 +93,10 @@ class Denoiser {
 
  private:
   void check_inputs(const VideoInputs& inputs) const;
-  void give_timestep_rows();
+  void write_timestep_rows();
   void put_text(const VideoInputs& inputs);
   void hold_first_frame();
-  const wan::DitRunIo& run_of(const wan::Batch& batch) const;
+  const wan::DitPassIo& run_of(const wan::Batch& batch) const;
   double seconds_left() const;
 
   Denoising what_;

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "core/non_finite.h"
+#include "core/to_size.h"
 
 namespace ballast::infer {
 
@@ -10,7 +11,7 @@ void require_finite(std::span<const float> values, std::string_view what) {
   if (!bad) return;
   fail(ErrorCode::input,
        fmt::format("{} holds {} at element {}: nothing is written from it", what,
-                   values[static_cast<std::size_t>(*bad)], *bad),
+                   values[to_size(*bad)], *bad),
        {{"ballast inspect of the model, VAE, text encoder and LoRA files that were used",
          "a damaged file or an overtrained LoRA gives such numbers"}});
 }

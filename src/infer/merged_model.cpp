@@ -15,7 +15,7 @@ namespace ballast::infer {
 namespace {
 
 // Which files a copy was made of: their paths, sizes and times.
-std::string identity(const Checkpoint& model, std::span<const LoraPath> loras) {
+std::string identity(const WeightFiles& model, std::span<const LoraPath> loras) {
   std::string text;
   const auto add = [&](const std::string& path) {
     std::error_code error;
@@ -32,11 +32,11 @@ std::string identity(const Checkpoint& model, std::span<const LoraPath> loras) {
 
 }  // namespace
 
-Bytes merged_model_bytes(const Checkpoint& model) {
+Bytes merged_model_bytes(const WeightFiles& model) {
   return {wan::merged_bytes(model, wan::TensorMap(model), {})};
 }
 
-std::string merged_model(const Checkpoint& model, const wan::Config& config,
+std::string merged_model(const WeightFiles& model, const wan::Config& config,
                          std::span<const LoraPath> loras, const std::string& folder, int threads) {
   const std::string path = fmt::format("{}/merged-{}.safetensors", folder, identity(model, loras));
   if (std::filesystem::exists(path)) {

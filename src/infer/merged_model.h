@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/bytes.h"
-#include "io/checkpoint.h"
+#include "io/weight_files.h"
 #include "models/wan/config.h"
 
 namespace ballast::infer {
@@ -16,11 +16,11 @@ using LoraPath = std::pair<std::string, double>;  // a file and its strength
 // adding them at every visit would cost their product each time.
 
 // Space that the copy of a checkpoint takes.
-Bytes merged_model_bytes(const Checkpoint& model);
+Bytes merged_model_bytes(const WeightFiles& model);
 
 // Makes the copy in `folder` (or takes the one that an earlier run made of the same files) and says
 // where it is.
-std::string merged_model(const Checkpoint& model, const wan::Config& config,
+std::string merged_model(const WeightFiles& model, const wan::Config& config,
                          std::span<const LoraPath> loras, const std::string& folder, int threads);
 
 }  // namespace ballast::infer

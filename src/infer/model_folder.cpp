@@ -8,15 +8,15 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "io/checkpoint_parts.h"
 #include "io/hub_cache.h"
+#include "io/weight_file_parts.h"
 
 namespace ballast::infer {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMostEntries = 100'000;  // of a folder that is looked through
+constexpr std::size_t kMaxEntries = 100'000;  // of a folder that is looked through
 
 bool is_there(const fs::path& p) {
   std::error_code error;
@@ -54,9 +54,8 @@ std::vector<fs::path> weight_files(const fs::path& folder) {
   std::error_code error;
   std::size_t seen = 0;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    if (++seen > kMostEntries) {
-      fail(ErrorCode::input,
-           fmt::format("{}: more than {} entries", folder.string(), kMostEntries));
+    if (++seen > kMaxEntries) {
+      fail(ErrorCode::input, fmt::format("{}: more than {} entries", folder.string(), kMaxEntries));
     }
     const std::string name = lower(at->path().filename().string());
     const bool weights =

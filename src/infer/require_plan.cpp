@@ -21,7 +21,7 @@ PlanTitle title_of(const fit::Request& request, std::string model, std::string m
 
 fit::PlannedRun require_plan(const fit::Request& request, const PlanTitle& title,
                              const PossibleChanges& changes) {
-  fit::KnownNeeds known;
+  fit::NeedsCache known;
   auto outcome = fit::find_plan(request, known);
   if (auto* run = std::get_if<fit::PlannedRun>(&outcome)) return std::move(*run);
   const auto& refusal = std::get<Refusal>(outcome);

@@ -12,7 +12,7 @@
 namespace ballast::infer {
 namespace {
 
-constexpr std::int64_t kMostSteps = 10000;
+constexpr std::int64_t kMaxSteps = 10000;
 constexpr double kTrainSteps = 1000;
 
 struct SolverName {
@@ -39,8 +39,8 @@ double shifted(double s, double shift) { return shift * s / (1 + (shift - 1) * s
 
 void check_options(const SamplerOptions& o) {
   const auto refuse = [](std::string what) { fail(ErrorCode::usage, std::move(what)); };
-  if (o.schedule != SigmaSchedule::listed && (o.steps < 1 || o.steps > kMostSteps)) {
-    refuse(fmt::format("{} steps: expected 1 to {}", o.steps, kMostSteps));
+  if (o.schedule != SigmaSchedule::listed && (o.steps < 1 || o.steps > kMaxSteps)) {
+    refuse(fmt::format("{} steps: expected 1 to {}", o.steps, kMaxSteps));
   }
   if (!(o.shift > 0 && o.shift <= 1e6)) {
     refuse(fmt::format("a shift of {}: expected a number above 0", o.shift));
@@ -54,8 +54,8 @@ void check_options(const SamplerOptions& o) {
     refuse(fmt::format("{} timesteps for a sigma of 1: expected a number above 0", o.time_scale));
   }
   if (o.schedule != SigmaSchedule::listed) return;
-  if (o.listed.empty() || std::ssize(o.listed) > kMostSteps) {
-    refuse(fmt::format("{} listed timesteps: expected 1 to {}", o.listed.size(), kMostSteps));
+  if (o.listed.empty() || std::ssize(o.listed) > kMaxSteps) {
+    refuse(fmt::format("{} listed timesteps: expected 1 to {}", o.listed.size(), kMaxSteps));
   }
   double last = std::numeric_limits<double>::infinity();
   for (const double t : o.listed) {
@@ -163,7 +163,7 @@ SamplerOptions distilled_steps(std::vector<double> timesteps) {
 
 SamplerOptions distilled_steps(std::int64_t steps) {
   std::vector<double> timesteps;
-  for (std::int64_t i = 0; i < std::min(steps, kMostSteps + 1); ++i) {
+  for (std::int64_t i = 0; i < std::min(steps, kMaxSteps + 1); ++i) {
     timesteps.push_back(1000.0 * static_cast<double>(steps - i) / static_cast<double>(steps));
   }
   return distilled_steps(std::move(timesteps));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/bytes.h"
+#include "core/to_size.h"
 
 namespace ballast::infer {
 
@@ -76,8 +77,8 @@ class Sampler {
  private:
   void unipc(std::span<float> x);
   void dpmpp(std::span<float> x);
-  float lambda(std::int64_t i) const { return lambdas_[static_cast<std::size_t>(i)]; }
-  float sigma(std::int64_t i) const { return schedule_.sigmas[static_cast<std::size_t>(i)]; }
+  float lambda(std::int64_t i) const { return lambdas_[to_size(i)]; }
+  float sigma(std::int64_t i) const { return schedule_.sigmas[to_size(i)]; }
 
   Solver solver_;
   Schedule schedule_;

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/random.h"
+#include "core/to_size.h"
 #include "infer/finite_output.h"
 #include "infer/require_plan.h"
 #include "io/atomic_file.h"
@@ -46,12 +47,12 @@ std::vector<StudentStep> student_steps(std::int64_t steps) {
   if (steps < 1 || steps > 1000) {
     fail(ErrorCode::usage, fmt::format("{} steps: expected 1 to 1000", steps));
   }
-  constexpr double kFirst = 999, kLeast = 1e-3;
-  std::vector<StudentStep> all(static_cast<std::size_t>(steps));
+  constexpr double kFirst = 999, kMin = 1e-3;
+  std::vector<StudentStep> all(to_size(steps));
   for (std::size_t i = 0; i < all.size(); ++i) {
     const double share = steps == 1 ? 0 : static_cast<double>(i) / static_cast<double>(steps - 1);
     all[i].t = std::floor(kFirst * (1 - share));
-    all[i].alpha = std::clamp(1 - all[i].t / 1000, kLeast, 1 - kLeast);
+    all[i].alpha = std::clamp(1 - all[i].t / 1000, kMin, 1 - kMin);
     if (i > 0) all[i - 1].next_alpha = all[i].alpha;
   }
   return all;
@@ -60,9 +61,9 @@ std::vector<StudentStep> student_steps(std::int64_t steps) {
 std::vector<float> StudentSampler::run(std::span<const float> text, std::int64_t steps,
                                        std::uint64_t seed, std::int64_t number) {
   const student::Config& c = student_.job().config;
-  const auto places = static_cast<std::size_t>(c.tokens());
-  const auto own = static_cast<std::size_t>(c.num_channels);
-  const auto wanted = static_cast<std::size_t>(c.teacher_channels);
+  const auto places = to_size(c.tokens());
+  const auto own = to_size(c.num_channels);
+  const auto wanted = to_size(c.teacher_channels);
   const bool projected = c.projects() && own < wanted;
   const std::size_t width = projected ? wanted : own;
   std::vector<float> noise(places * own), x(places * width);
@@ -80,8 +81,7 @@ std::vector<float> StudentSampler::run(std::span<const float> text, std::int64_t
       std::copy_n(x.data() + p * width, own, latent + p * own);
     }
     std::ranges::copy(text, runner_.view(io.text).as<float>());
-    student::time_features(
-        step.t, {runner_.view(io.time).as<float>(), static_cast<std::size_t>(c.hidden_size)});
+    student::time_features(step.t, {runner_.view(io.time).as<float>(), to_size(c.hidden_size)});
     runner_.run(student::Student::kPredict);
     const float* e = runner_.view(c.projects() && !projected ? io.own : io.output).as<float>();
     const double a = step.alpha, b = step.next_alpha;
@@ -167,7 +167,7 @@ std::string save_student_sample(std::span<const float> latent, const student::Co
   VideoDecoder decoder(vae, options);
   decoder.decode(latent, 1, c.grid(), c.grid(), [&](const VideoDecoder::Frames& f) {
     RgbImage image = {.width = f.width, .height = f.height};
-    image.pixels.resize(static_cast<std::size_t>(f.width * f.height * 3));
+    image.pixels.resize(to_size(f.width * f.height * 3));
     require_finite(f.pixels.first(image.pixels.size()), "the image that the VAE decoded");
     to_bytes(f.pixels.first(image.pixels.size()), FrameRounding::nearest, image.pixels);
     write_png(path, image);

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/stopwatch.h"
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "memory/gpu.h"
 #include "models/t5/weights.h"
 #include "ops/linear/sgemm.h"
@@ -14,7 +15,7 @@
 namespace ballast::infer {
 namespace {
 
-constexpr int kHandsForRows = kDiskReaders;  // rows are read one by one
+constexpr int kRowThreads = kDiskReaders;  // rows are read one by one
 
 }  // namespace
 
@@ -31,7 +32,7 @@ t5::EncoderJob TextEncoder::job(std::span<const std::int64_t> lengths) const {
   job.format = model_.options.format;
   job.rows = table_.dtype;
   job.precision = model_.precision();
-  const auto at_once = static_cast<std::size_t>(model_.options.prompts_per_pass);
+  const auto at_once = to_size(model_.options.prompts_per_pass);
   for (std::size_t first = 0; first < lengths.size(); first += at_once) {
     const auto part = lengths.subspan(first, std::min(at_once, lengths.size() - first));
     job.passes.emplace_back(part.begin(), part.end());
@@ -51,7 +52,7 @@ fit::Request TextEncoder::request(std::span<const std::int64_t> lengths) const {
        .reason = "what the caller is given"}};
   if (model_.options.device == Device::cuda) {
     lines.push_back({.name = "threads for rows and states",
-                     .bytes = kThreadStack * kHandsForRows,
+                     .bytes = kThreadStack * kRowThreads,
                      .reason = "stacks"});
   }
   return model_.request(std::move(planned), std::move(lines));
@@ -89,10 +90,10 @@ std::vector<TextStates> TextEncoder::encode(std::span<const std::vector<std::int
   }
   const bool gpu = model_.backend().device == Device::cuda;
   // Beside a GPU, reading rows and handing over states is all that processors do.
-  ThreadPool many(gpu ? kHandsForRows : 1);
+  ThreadPool many(gpu ? kRowThreads : 1);
   // The rows of a pass come beside its first weights; the system begins to fetch them while the
   // pass before it runs.
-  const auto at_once = static_cast<std::size_t>(model_.options.prompts_per_pass);
+  const auto at_once = to_size(model_.options.prompts_per_pass);
   const t5::RowsSource rows = {
       .read =
           [&](std::size_t pass, std::size_t prompt, const TensorView& to) {
@@ -127,14 +128,14 @@ std::vector<TextStates> TextEncoder::encode(std::span<const std::vector<std::int
     runner.run(pass.program);
     spent.passes += watch.lap();
     const auto& lanes = runner.lane_times();
-    const LaneTime& disk = lanes[static_cast<std::size_t>(Lane::disk)];
+    const LaneTime& disk = lanes[to_size(Lane::disk)];
     spent.disk_busy += disk.busy;
     spent.disk_waiting += disk.waiting;
-    spent.rows += lanes[static_cast<std::size_t>(Lane::host)].busy;
-    spent.compute_busy += lanes[static_cast<std::size_t>(Lane::compute)].busy;
+    spent.rows += lanes[to_size(Lane::host)].busy;
+    spent.compute_busy += lanes[to_size(Lane::compute)].busy;
     // New memory is slow to come: several threads touch it.
     threads.parallel(prompts_here, [&](std::int64_t i, int) {
-      const auto p = static_cast<std::size_t>(i);
+      const auto p = to_size(i);
       const TensorView states = runner.view(pass.prompts[p].states);
       const float* values = states.as<float>();
       all[first + p] = {.tokens = states.shape[0],

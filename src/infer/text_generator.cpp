@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "infer/beam_search.h"
 #include "memory/gpu.h"
 #include "models/t5/weights.h"
@@ -148,8 +149,7 @@ std::vector<std::int32_t> write_text(const t5::Decoder& decoder, Runner& runner,
   for (std::int64_t position = 0; position < options.max_new_tokens; ++position) {
     runner.run(programs.next, {.step = position});
     const TensorView logits = runner.view(io.logits);
-    search.advance({logits.as<float>(), static_cast<std::size_t>(logits.elements())},
-                   job.config.vocabulary);
+    search.advance({logits.as<float>(), to_size(logits.elements())}, job.config.vocabulary);
     const bool last = search.done() || position + 1 == options.max_new_tokens;
     if (after_token) after_token(last);
     if (last) break;

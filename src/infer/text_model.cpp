@@ -1,7 +1,7 @@
 #include "infer/text_model.h"
 
 #include "core/error.h"
-#include "io/checkpoint_parts.h"
+#include "io/weight_file_parts.h"
 #include "memory/gpu.h"
 #include "memory/machine.h"
 #include "models/t5/recognise.h"
@@ -10,7 +10,7 @@ namespace ballast::infer {
 
 TextModel::TextModel(const std::string& path, TextModelOptions opts)
     : options(std::move(opts)),
-      checkpoint(open_part(path, CheckpointPart::text_encoder)),
+      checkpoint(open_part(path, ModelPart::text_encoder)),
       names(checkpoint),
       config(options.config ? *options.config : t5::model_config(checkpoint, names)) {
   if (options.prompts_per_pass < 1) {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "fit/request.h"
-#include "io/checkpoint.h"
+#include "io/weight_files.h"
 #include "memory/budget.h"
 #include "memory/disk_file.h"
 #include "models/t5/block.h"
@@ -44,7 +44,7 @@ struct TextModel {
   fit::Request request(fit::AnyJob job, std::vector<ProcessLine> lines) const;
 
   TextModelOptions options;
-  Checkpoint checkpoint;
+  WeightFiles checkpoint;
   t5::TensorMap names;
   t5::Config config;
 };

@@ -9,8 +9,9 @@
 
 #include "core/error.h"
 #include "core/start_thread.h"
+#include "core/to_size.h"
 #include "infer/require_plan.h"
-#include "io/checkpoint_parts.h"
+#include "io/weight_file_parts.h"
 #include "memory/gpu.h"
 #include "memory/machine.h"
 #include "ops/linear/sgemm.h"
@@ -18,7 +19,7 @@
 namespace ballast::infer {
 namespace {
 
-wan_vae::Recognised recognised(const Checkpoint& checkpoint) {
+wan_vae::Recognised recognised(const WeightFiles& checkpoint) {
   if (const auto found = wan_vae::recognise(checkpoint)) return *found;
   fail(ErrorCode::input,
        fmt::format("{} holds no Wan2.1 or Wan2.2 VAE: it has neither "
@@ -51,7 +52,7 @@ std::optional<fit::Change> smaller_image(const fit::Request& request) {
   if (sizes.empty()) return std::nullopt;
   std::ranges::reverse(sizes);
   const auto size = [&](std::int64_t k) {  // the smallest is the first
-    return sizes[static_cast<std::size_t>(std::max<std::int64_t>(k, 1) - 1)];
+    return sizes[to_size(std::max<std::int64_t>(k, 1) - 1)];
   };
   const auto change = [&](std::int64_t k) -> std::function<void(fit::Request&)> {
     return [cells = size(k)](fit::Request& r) {
@@ -93,7 +94,7 @@ VideoCodec::VideoCodec(const std::string& path, wan_vae::Part part,
                        const VideoCodecOptions& options)
     : options_(options),
       part_(part),
-      checkpoint_(open_part(path, CheckpointPart::vae)),
+      checkpoint_(open_part(path, ModelPart::vae)),
       found_(recognised(checkpoint_)) {
   if (options_.dtype != DType::f32 && options_.dtype != DType::bf16) {
     fail(ErrorCode::usage, fmt::format("the VAE computes in f32 or bf16, not {}", options_.dtype));
@@ -169,7 +170,7 @@ void VideoCodec::prepare(std::int64_t height, std::int64_t width, bool long_clip
   runner_ = std::make_unique<Runner>(set_, plan_);
   if (backend_.device == Device::cpu) ops::warm_up_blas(runner_->compute_threads());
   runner_->run("load");
-  frames_.resize(static_cast<std::size_t>(chunk_values(found_.config, height, width, long_clips)));
+  frames_.resize(to_size(chunk_values(found_.config, height, width, long_clips)));
 }
 
 VideoDecoder::VideoDecoder(const std::string& path, const VideoCodecOptions& options)
@@ -205,7 +206,7 @@ void decode(const RecordedDecoder& decoder, std::span<const float> latent, std::
   };
   const auto run = [&](std::int64_t f) {
     const TensorView z = runner.view(chunk(f).latent);
-    layout.take(latent, f, {z.as<float>(), static_cast<std::size_t>(z.elements())});
+    layout.take(latent, f, {z.as<float>(), to_size(z.elements())});
     runner.run(chunk(f).program);
   };
   std::int64_t made = 0;
@@ -213,7 +214,7 @@ void decode(const RecordedDecoder& decoder, std::span<const float> latent, std::
   for (std::int64_t f = 0; f < frames; ++f) {
     const wan_vae::ChunkIo& io = chunk(f);
     const TensorView v = runner.view(io.pixels);
-    const std::span<float> pixels = decoder.chunk.first(static_cast<std::size_t>(v.elements()));
+    const std::span<float> pixels = decoder.chunk.first(to_size(v.elements()));
     const float* from = v.as<float>();
     const float low = decoder.clamp ? -1.0f : -INFINITY, high = -low;
     for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = std::clamp(from[i], low, high);
@@ -250,13 +251,13 @@ std::vector<float> VideoEncoder::encode(std::int64_t frames, std::int64_t height
                                        .channels = c.z_dim,
                                        .frames = latent_frames,
                                        .positions = height / side * (width / side)};
-  std::vector<float> latent(static_cast<std::size_t>(c.z_dim * latent_frames * layout.positions));
+  std::vector<float> latent(to_size(c.z_dim * latent_frames * layout.positions));
   const auto chunk = [&](std::int64_t f) -> const wan_vae::ChunkIo& {
     return f == 0 ? vae_->io().encode_start : vae_->io().encode_next;
   };
   std::int64_t read = 0;
   const auto fetch = [&](std::int64_t f) {
-    const auto count = static_cast<std::size_t>(chunk(f).frames * height * width * 3);
+    const auto count = to_size(chunk(f).frames * height * width * 3);
     source(read, chunk(f).frames, std::span(frames_.data(), count));
     read += chunk(f).frames;
   };
@@ -269,7 +270,7 @@ std::vector<float> VideoEncoder::encode(std::int64_t frames, std::int64_t height
     if (f + 1 < latent_frames) fetch(f + 1);
     now.get();
     const TensorView mu = runner_->view(io.latent);
-    layout.put({mu.as<float>(), static_cast<std::size_t>(mu.elements())}, f, latent);
+    layout.put({mu.as<float>(), to_size(mu.elements())}, f, latent);
   }
   return latent;
 }

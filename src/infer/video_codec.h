@@ -10,7 +10,7 @@
 
 #include "core/device.h"
 #include "core/dtype.h"
-#include "io/checkpoint.h"
+#include "io/weight_files.h"
 #include "memory/budget.h"
 #include "models/wan/config.h"
 #include "models/wan_vae/fit_job.h"
@@ -52,7 +52,7 @@ class VideoCodec {
 
   VideoCodecOptions options_;
   wan_vae::Part part_;
-  Checkpoint checkpoint_;
+  WeightFiles checkpoint_;
   wan_vae::Recognised found_;
   Backend backend_;
   MachineProfile profile_;

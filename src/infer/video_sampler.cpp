@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "memory/gpu.h"
 #include "ops/linear/sgemm.h"
 
@@ -19,14 +20,14 @@ int experts_of(const VideoJob& job) {
 }
 
 double program_seconds(const fit::PlannedRun& planned, const std::string& name) {
-  return planned.times[static_cast<std::size_t>(planned.set.program_index(name))].seconds;
+  return planned.times[to_size(planned.set.program_index(name))].seconds;
 }
 
 // The program of a step, by the order of batches_of().
 std::string program_of(const Denoising& what, const PlannedStep& step) {
   const std::vector<wan::Batch> batches = batches_of(what);
   const auto kind = std::ranges::find(batches, batch_of(what, step)) - batches.begin();
-  return wan::expert_program(wan::run_program("step", static_cast<std::size_t>(kind)), step.expert);
+  return wan::expert_program(wan::run_program("step", to_size(kind)), step.expert);
 }
 
 std::vector<double> step_seconds(const VideoJob& job, const fit::PlannedRun& planned) {

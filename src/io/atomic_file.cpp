@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "io/leftovers.h"
 #include "memory/disk_file.h"
 #include "memory/regular_file.h"
@@ -93,7 +94,7 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
     if (put < 0) {
       fail_io(path_, fmt::format("write {} bytes at offset {}", bytes.size(), written_), errno);
     }
-    bytes = bytes.subspan(static_cast<std::size_t>(put));
+    bytes = bytes.subspan(to_size(put));
     written_ += static_cast<std::uint64_t>(put);
     if (written_ - sent_ >= kWriteback) begin_writeback();
   }

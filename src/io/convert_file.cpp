@@ -9,10 +9,10 @@
 #include "core/convert.h"
 #include "core/error.h"
 #include "core/non_finite.h"
-#include "io/checkpoint.h"
 #include "io/gguf_file.h"
 #include "io/safetensors_writer.h"
 #include "io/torch_file.h"
+#include "io/weight_files.h"
 
 namespace ballast {
 namespace {
@@ -180,11 +180,11 @@ ConvertedFile convert_gguf(const std::string& from, const std::string& to,
 
 ConvertedFile convert_checkpoint(const std::string& from, const std::string& to,
                                  const ConvertOptions& options) {
-  const Checkpoint model = Checkpoint::open(from, DiskMode::buffered);
+  const WeightFiles model = WeightFiles::open(from, DiskMode::buffered);
   Conversion conversion(options);
   conversion.container(model.files()[0].header().container());
   conversion.note(model.warnings());
-  for (const CheckpointTensor& t : model.tensors()) {
+  for (const WeightTensor& t : model.tensors()) {
     const Extent extent = model.extent(t);
     const std::uint64_t size = info(t.entry->dtype).bits / 8;
     if (size == 0) {

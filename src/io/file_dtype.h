@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/dtype.h"
+#include "core/to_size.h"
 
 namespace ballast {
 
@@ -69,9 +70,7 @@ inline constexpr std::array<FileDTypeInfo, 22> kFileDTypes = {{
     {FileDType::u64, "U64", 64},
 }};
 
-constexpr const FileDTypeInfo& info(FileDType t) {
-  return kFileDTypes[static_cast<std::size_t>(t)];
-}
+constexpr const FileDTypeInfo& info(FileDType t) { return kFileDTypes[to_size(t)]; }
 constexpr std::string_view name_of(FileDType t) { return info(t).name; }
 
 constexpr std::optional<FileDType> file_dtype_from_name(std::string_view name) {

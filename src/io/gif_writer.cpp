@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "io/atomic_file.h"
 
 namespace ballast {
@@ -11,7 +12,7 @@ namespace {
 constexpr std::size_t kCells = 1 << 15;  // colours of 5 bits a channel
 
 std::size_t cell_of(const std::uint8_t* p) {
-  return static_cast<std::size_t>((p[0] >> 3) << 10 | (p[1] >> 3) << 5 | p[2] >> 3);
+  return to_size((p[0] >> 3) << 10 | (p[1] >> 3) << 5 | p[2] >> 3);
 }
 
 struct Cell {
@@ -34,13 +35,13 @@ ColorBox measured(const std::vector<Cell>& cells, std::size_t first, std::size_t
   for (std::size_t i = first; i < end; ++i) {
     box.count += cells[i].count;
     for (int c = 0; c < 3; ++c) {
-      const auto at = static_cast<std::size_t>(c);
+      const auto at = to_size(c);
       low[at] = std::min(low[at], cells[i].channel(c));
       high[at] = std::max(high[at], cells[i].channel(c));
     }
   }
   for (int c = 0; c < 3; ++c) {
-    const int extent = high[static_cast<std::size_t>(c)] - low[static_cast<std::size_t>(c)];
+    const int extent = high[to_size(c)] - low[to_size(c)];
     if (extent > box.extent) {
       box.axis = c;
       box.extent = extent;
@@ -77,7 +78,7 @@ class GifWriter : public MediaWriter {
   }
 
   void add(std::span<const std::uint8_t> frame) override {
-    check(frame.size() == static_cast<std::size_t>(options_.width * options_.height * 3),
+    check(frame.size() == to_size(options_.width * options_.height * 3),
           "a frame of {} bytes for a GIF of {} x {}", frame.size(), options_.width,
           options_.height);
     const Paletted paletted = reduce_colors(frame);
@@ -184,11 +185,11 @@ Paletted reduce_colors(std::span<const std::uint8_t> pixels) {
 }
 
 MediaBytes gif_lzw(std::span<const std::uint8_t> indices) {
-  constexpr std::uint32_t kClear = 256, kEnd = 257, kFirst = 258, kMost = 4096;
+  constexpr std::uint32_t kClear = 256, kEnd = 257, kFirst = 258, kMax = 4096;
   MediaBytes out = "\x08";
   CodeWriter codes;
   // Code of (prefix code, next index); 0 is none: no entry has that code.
-  std::vector<std::uint16_t> table(std::size_t{kMost} * 256);
+  std::vector<std::uint16_t> table(std::size_t{kMax} * 256);
   std::uint32_t next = kFirst;
   int bits = 9;
   codes.put(kClear, bits);
@@ -201,7 +202,7 @@ MediaBytes gif_lzw(std::span<const std::uint8_t> indices) {
     }
     codes.put(prefix, bits);
     prefix = indices[i];
-    if (next == kMost) {
+    if (next == kMax) {
       codes.put(kClear, bits);
       std::fill(table.begin(), table.end(), std::uint16_t{0});
       next = kFirst;

@@ -14,7 +14,7 @@ namespace ballast {
 // A GIF of full frames, each with a palette of its own, repeated for ever.
 std::unique_ptr<MediaWriter> open_gif(const std::string& path, const MediaOptions& options);
 
-// At most 256 colours that stand for those of a picture (RGB, 8 bits), by median cut over colours
+// At most 256 colours that stand for those of an image (RGB, 8 bits), by median cut over colours
 // of 5 bits a channel, and which of them each pixel takes.
 struct Paletted {
   std::array<std::uint8_t, 256 * 3> colors{};

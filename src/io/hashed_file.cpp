@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "memory/disk_file.h"
 
 namespace ballast {
@@ -35,7 +36,7 @@ void HashedFile::write(std::span<const std::byte> bytes) {
       if (put < 0) {
         fail_io(path_, fmt::format("write {} bytes at offset {}", left.size(), written_), errno);
       }
-      left = left.subspan(static_cast<std::size_t>(put));
+      left = left.subspan(to_size(put));
       written_ += static_cast<std::uint64_t>(put);
     }
     bytes = bytes.subspan(piece.size());

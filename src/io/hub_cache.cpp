@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "io/checkpoint_index.h"
 #include "io/limits.h"
+#include "io/weight_index.h"
 #include "memory/text_file.h"
 
 namespace ballast {
@@ -155,7 +155,7 @@ void add_absent_shards(const fs::path& index, const fs::path& root,
                        std::vector<std::string>& missing) {
   const std::string text =
       read_text_file(index.string(), limits::kIndexBytes, "index.limit: an index");
-  for (const std::string& shard : parse_checkpoint_index(text, index.string()).shards) {
+  for (const std::string& shard : parse_weight_index(text, index.string()).shards) {
     const fs::path path = index.parent_path() / shard;
     // A broken link is found where links are looked at.
     std::error_code error;

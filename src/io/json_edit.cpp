@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/to_size.h"
 #include "io/json_writer.h"
 
 namespace ballast {
@@ -10,9 +11,7 @@ namespace ballast {
 std::string with_members(const JsonSource& source, std::span<const JsonMember> members) {
   const std::string_view text = source.text;
   JsonReader json(source);
-  const auto here = [&] {
-    return static_cast<std::size_t>(json.file_offset() - source.file_offset);
-  };
+  const auto here = [&] { return to_size(json.file_offset() - source.file_offset); };
   std::vector<bool> found(members.size());
   std::string out;
   std::size_t copied = 0;
@@ -27,7 +26,7 @@ std::string with_members(const JsonSource& source, std::span<const JsonMember> m
     last = here();
     empty = false;
     if (member == members.end()) continue;
-    found[static_cast<std::size_t>(member - members.begin())] = true;
+    found[to_size(member - members.begin())] = true;
     out += text.substr(copied, begin - copied);
     out += member->value;
     copied = last;

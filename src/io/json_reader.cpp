@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "io/utf8.h"
 
 namespace ballast {
@@ -153,7 +154,7 @@ void JsonReader::fail_at(std::size_t offset, std::string_view message) const {
                   message, line, offset - line_start + 1, source_.file_offset + offset);
   const char* lead = ", in ";
   for (int level = 1; level <= depth_; ++level) {
-    const std::string_view key = keys_[static_cast<std::size_t>(level)];
+    const std::string_view key = keys_[to_size(level)];
     if (key.data() == nullptr) continue;
     text += fmt::format("{}\"{}\"", lead, printable(key));
     lead = " / ";
@@ -211,7 +212,7 @@ void JsonReader::enter(bool object) {
   const std::uint64_t level = 1ull << depth_;
   objects_ = object ? objects_ | level : objects_ & ~level;
   begun_ &= ~level;
-  keys_[static_cast<std::size_t>(depth_)] = {};
+  keys_[to_size(depth_)] = {};
 }
 
 void JsonReader::open_object() { open(true); }
@@ -235,7 +236,7 @@ bool JsonReader::next_key(std::string_view& key) {
   if (at_ >= text_.size() || text_[at_] != '"') fail_expected("a key in quotes");
   const std::size_t begin = at_ + 1;
   key = take_string();
-  keys_[static_cast<std::size_t>(depth_)] = text_.substr(begin, at_ - 1 - begin);
+  keys_[to_size(depth_)] = text_.substr(begin, at_ - 1 - begin);
   if (!take(':')) fail_expected("':'");
   return true;
 }
@@ -311,7 +312,7 @@ unsigned JsonReader::take_hex4() {
 JsonReader::Number JsonReader::take_number() {
   begin_value(Kind::number);
   const NumberEnd end = number_end(text_.data() + at_, text_.data() + text_.size());
-  at_ = static_cast<std::size_t>(end.at - text_.data());
+  at_ = to_size(end.at - text_.data());
   if (end.kind == NumberEnd::Kind::no_digit) fail_expected("a digit");
   if (end.kind == NumberEnd::Kind::leading_zero) fail_value("a number with a leading zero");
   return {text_.substr(value_, at_ - value_), end.kind == NumberEnd::Kind::integer};
@@ -410,7 +411,7 @@ void JsonReader::skip_plain(int outside) {
       const char* const key = q;
       q = plain_string_end(key, end);
       if (q == nullptr) break;
-      keys_[static_cast<std::size_t>(depth_)] = std::string_view(key + 1, q - 1);
+      keys_[to_size(depth_)] = std::string_view(key + 1, q - 1);
       q = past(kSpace, q, end);
       if (q == end || *q != ':') break;
       q = past(kSpace, q + 1, end);
@@ -432,7 +433,7 @@ void JsonReader::skip_plain(int outside) {
       p = q;
     }
   }
-  at_ = static_cast<std::size_t>(p - text_.data());
+  at_ = to_size(p - text_.data());
 }
 
 void JsonReader::skip() {
@@ -440,7 +441,7 @@ void JsonReader::skip() {
   const char* const begin = text_.data() + at_;
   const char* const end = text_.data() + text_.size();
   if (const char* p = begin == end ? nullptr : plain_value_end(begin, end)) {
-    value_ = std::exchange(at_, static_cast<std::size_t>(p - text_.data()));
+    value_ = std::exchange(at_, to_size(p - text_.data()));
     return;
   }
   const int outside = depth_;

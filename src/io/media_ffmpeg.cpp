@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/to_size.h"
 #include "io/limits.h"
 
 namespace ballast {
@@ -56,7 +57,7 @@ Ffmpeg load_ffmpeg() {
       ::dlsym(avformat, "av_format_inject_global_side_data"));
   f.av_log_set_callback(&write_log);
   // The largest frame that is let in, at eight bytes a pixel.
-  f.av_max_alloc(static_cast<std::size_t>(limits::kMediaPixels) * 8 + (1 << 20));
+  f.av_max_alloc(to_size(limits::kMediaPixels) * 8 + (1 << 20));
   return f;
 }
 

@@ -13,7 +13,7 @@ namespace {
 // What is read of strangers' files. No playlists, no formats that name other files.
 constexpr const char* kContainers =
     "mov,matroska,avi,flv,asf,mpeg,mpegts,ogg,gif,apng,png_pipe,jpeg_pipe,webp_pipe,bmp_pipe";
-// Pictures only: sound is never decoded.
+// Images only: sound is never decoded.
 constexpr const char* kCodecs =
     "h264,hevc,libdav1d,libaom-av1,av1,vp8,vp9,libvpx,libvpx-vp9,mpeg4,msmpeg4v1,msmpeg4v2,msmpeg4,"
     "mpeg1video,mpeg2video,h263,flv,wmv1,wmv2,wmv3,vc1,theora,prores,dnxhd,ffv1,ffvhuff,huffyuv,"
@@ -152,7 +152,7 @@ void MediaInput::open() {
 void MediaInput::find_stream() {
   for (unsigned i = 0; i < format_->nb_streams; ++i) {
     AVStream* const s = format_->streams[i];
-    // A cover picture is no video.
+    // A cover image is no video.
     const bool wanted = stream_ == nullptr && s->codecpar->codec_type == AVMEDIA_TYPE_VIDEO &&
                         (s->disposition & AV_DISPOSITION_ATTACHED_PIC) == 0;
     if (wanted) stream_ = s;

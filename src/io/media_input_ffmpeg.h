@@ -9,7 +9,7 @@
 
 namespace ballast {
 
-// The packets of a file's picture stream, in the order in which they are stored. FFmpeg reads
+// The packets of a file's image stream, in the order in which they are stored. FFmpeg reads
 // through us: it sees the bytes of this file and no name, and what it asks to open besides is
 // refused.
 class MediaInput {

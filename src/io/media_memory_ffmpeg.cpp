@@ -9,7 +9,7 @@ namespace {
 // Of the decoder beside pixels: motion vectors and what blocks are (H.264: 40 bytes for 64 pixels).
 constexpr double kBytesBesidePixel = 0.75;
 
-// What a decoded-picture buffer of H.264 holds at a level, in macroblocks (table A-1 of the
+// What a decoded-image buffer of H.264 holds at a level, in macroblocks (table A-1 of the
 // standard).
 std::int64_t h264_macroblocks(int level) {
   if (level <= 0) return 696320;
@@ -26,16 +26,16 @@ std::int64_t h264_macroblocks(int level) {
   return 696320;
 }
 
-// Pictures that later ones may refer to.
+// Images that later ones may refer to.
 std::int64_t references(const AVCodecParameters& p) {
-  constexpr std::int64_t kMost = 16;
+  constexpr std::int64_t kMax = 16;
   const std::int64_t blocks = ((p.width + 15) / 16) * std::int64_t{(p.height + 15) / 16};
   switch (p.codec_id) {
     case AV_CODEC_ID_H264:
       return std::clamp<std::int64_t>(h264_macroblocks(p.level) / std::max<std::int64_t>(1, blocks),
-                                      1, kMost);
+                                      1, kMax);
     case AV_CODEC_ID_HEVC:
-      return kMost;
+      return kMax;
     case AV_CODEC_ID_VP9:
     case AV_CODEC_ID_AV1:
       return 8;
@@ -68,9 +68,9 @@ MediaReading media_reading(const FileSource& source) {
     }
   }
   // One being decoded, one or two being shown, those that wait for their turn.
-  const auto pictures = static_cast<double>(references(p) + 3 + std::max(p.video_delay, 0));
+  const auto images = static_cast<double>(references(p) + 3 + std::max(p.video_delay, 0));
   // RGB as decoded and as turned.
-  const double all = pixels * (pictures * (bytes + kBytesBesidePixel) + 6);
+  const double all = pixels * (images * (bytes + kBytesBesidePixel) + 6);
   return {.width = p.width,
           .height = p.height,
           .bytes = kMediaLibraries + Bytes{static_cast<std::uint64_t>(all)}};

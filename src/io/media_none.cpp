@@ -31,7 +31,7 @@ bool MediaReader::skip() { no_media(); }
 void MediaReader::rewind() { no_media(); }
 
 std::unique_ptr<MediaWriter> open_mp4(const std::string&, const MediaOptions&) { no_media(); }
-MediaBytes encode_picture(PictureCodec, const MediaOptions&, std::span<const std::uint8_t>) {
+MediaBytes encode_image(ImageCodec, const MediaOptions&, std::span<const std::uint8_t>) {
   no_media();
 }
 

@@ -87,7 +87,7 @@ class MediaReader {
 MediaInfo probe_media(const FileSource& source);
 
 // What a file's header says of reading it. bytes: memory that it takes at most, for the libraries,
-// the decoder's pictures, a frame on its way to RGB. Fails as MediaReader::open() does for what is
+// the decoder's images, a frame on its way to RGB. Fails as MediaReader::open() does for what is
 // no media.
 struct MediaReading {
   std::int64_t width = 0, height = 0;

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "io/limits.h"
 #include "io/media_input_ffmpeg.h"
 #include "io/media_reader.h"
@@ -11,7 +12,7 @@
 namespace ballast {
 namespace {
 
-// How a stored picture becomes the one that is shown: exchange of x and y first, then the flips.
+// How a stored image becomes the one that is shown: exchange of x and y first, then the flips.
 struct Orientation {
   bool transpose = false, flip_x = false, flip_y = false;
 };
@@ -152,7 +153,7 @@ class RgbConverter {
   FramePointer rgb_;
 };
 
-// Codecs of which every packet is a picture that is shown. Others are counted by decoding: VP8 has
+// Codecs of which every packet is an image that is shown. Others are counted by decoding: VP8 has
 // packets that only serve as references, MPEG-4 in AVI has empty ones.
 bool packets_are_frames(AVCodecID id) {
   switch (id) {
@@ -263,9 +264,7 @@ class MediaReader::Impl {
   const SourceFile& file() const { return file_; }
   const MediaInfo& info() const { return info_; }
   std::int64_t position() const { return position_; }
-  std::size_t frame_bytes() const {
-    return static_cast<std::size_t>(info_.width * info_.height * 3);
-  }
+  std::size_t frame_bytes() const { return to_size(info_.width * info_.height * 3); }
 
  private:
   const AVFrame* advance() {

@@ -7,6 +7,7 @@
 
 #include "core/crc32.h"
 #include "core/error.h"
+#include "core/to_size.h"
 #include "io/limits.h"
 #include "io/utf8.h"
 
@@ -16,7 +17,7 @@ namespace {
 constexpr std::string_view kPngSignature = "\x89PNG\r\n\x1a\n";
 constexpr std::string_view kPngKeyword = "parameters";
 constexpr std::uint64_t kPngHeader = 8 + 12 + 13;  // signature and IHDR
-constexpr std::uint64_t kMostChunks = 1 << 22;
+constexpr std::uint64_t kMaxChunks = 1 << 22;
 constexpr std::string_view kXmpStart =
     R"(<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF )"
     R"(xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#"><rdf:Description rdf:about="" )"
@@ -50,7 +51,7 @@ class Window {
     if (!raw) return std::nullopt;
     std::uint64_t v = 0;
     for (int i = 0; i < bytes; ++i) {
-      const auto at_byte = static_cast<std::size_t>(big ? i : bytes - 1 - i);
+      const auto at_byte = to_size(big ? i : bytes - 1 - i);
       v = v << 8 | static_cast<std::uint8_t>((*raw)[at_byte]);
     }
     return v;
@@ -79,7 +80,7 @@ std::string png_text(const std::string& type, std::string_view data) {
 
 std::string read_png(const Window& in) {
   std::uint64_t at = kPngSignature.size();
-  for (std::uint64_t i = 0; i < kMostChunks; ++i) {
+  for (std::uint64_t i = 0; i < kMaxChunks; ++i) {
     const auto bytes = in.number(at, 4, true);
     const auto type = in.text(at + 4, 4);
     if (!bytes || !type || *type == "IEND") return {};
@@ -115,7 +116,7 @@ std::uint64_t gif_palette_bytes(std::uint64_t flags) {
   return (flags & 0x80) != 0 ? 3ull << ((flags & 7) + 1) : 0;
 }
 
-// A comment stands before the first picture where a writer means it to be found.
+// A comment stands before the first image where a writer means it to be found.
 std::string read_gif(const Window& in) {
   const auto flags = in.number(10, 1, false);
   if (!flags) return {};
@@ -139,7 +140,7 @@ bool visit_riff(
   const auto whole = in.number(4, 4, false);
   if (!whole || *whole + 8 > in.size()) return false;
   std::uint64_t at = 12;
-  for (std::uint64_t i = 0; i < kMostChunks && at < *whole + 8; ++i) {
+  for (std::uint64_t i = 0; i < kMaxChunks && at < *whole + 8; ++i) {
     const auto type = in.text(at, 4);
     const auto bytes = in.number(at + 4, 4, false);
     if (!type || !bytes || *bytes > in.size() - at - 8) return false;

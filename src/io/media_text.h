@@ -10,7 +10,7 @@
 
 namespace ballast {
 
-// The text that a picture file carries about itself, in the containers for which FFmpeg neither
+// The text that an image file carries about itself, in the containers for which FFmpeg neither
 // writes nor reads it:
 //   PNG   a chunk "parameters": tEXt where the text is ASCII, else iTXt (UTF-8)
 //   GIF   a comment extension
@@ -26,7 +26,7 @@ MediaBytes webp_text_chunk(std::string_view text);
 void add_png_text(MediaBytes& png, std::string_view text);
 
 // The text of such a file, empty where it has none or is none of these. Walks over the chunks
-// without reading pictures; broken chunks end the walk.
+// without reading images; broken chunks end the walk.
 std::string read_media_text(const SourceFile& file);
 
 // Whether a GIF's blocks go on to its end mark: FFmpeg takes one that was cut for a shorter one.

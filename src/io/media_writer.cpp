@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "io/atomic_file.h"
 #include "io/gif_writer.h"
 #include "io/limits.h"
@@ -12,7 +13,7 @@
 namespace ballast {
 namespace {
 
-constexpr std::int64_t kGap = 4;           // pixels between the pictures of a contact sheet
+constexpr std::int64_t kGap = 4;           // pixels between the images of a contact sheet
 constexpr std::int64_t kGifSide = 65'535;  // what the fields of the formats hold
 constexpr std::int64_t kWebpSide = 16'383;
 constexpr std::uint64_t kRiffBytes = 0xfffffff0;
@@ -24,7 +25,7 @@ void write_file(const std::string& path, std::string_view bytes) {
 }
 
 MediaBytes png_of(const MediaOptions& options, std::span<const std::uint8_t> frame) {
-  MediaBytes png = encode_picture(PictureCodec::png, options, frame);
+  MediaBytes png = encode_image(ImageCodec::png, options, frame);
   if (!options.comment.empty()) add_png_text(png, options.comment);
   return png;
 }
@@ -83,11 +84,11 @@ class WebpWriter : public MediaWriter {
       : options_(options), file_(path) {}
 
   void add(std::span<const std::uint8_t> frame) override {
-    const MediaBytes picture = encode_picture(PictureCodec::webp, options_, frame);
+    const MediaBytes image = encode_image(ImageCodec::webp, options_, frame);
     constexpr std::size_t kRiffHeader = 12;
-    check(picture.size() > kRiffHeader, "a WebP image of {} bytes", picture.size());
+    check(image.size() > kRiffHeader, "a WebP image of {} bytes", image.size());
     body_ += "ANMF";
-    append_u32_le(body_, 16 + picture.size() - kRiffHeader);
+    append_u32_le(body_, 16 + image.size() - kRiffHeader);
     append_u24_le(body_, 0);  // at the corner
     append_u24_le(body_, 0);
     append_u24_le(body_, static_cast<std::uint64_t>(options_.width - 1));
@@ -95,7 +96,7 @@ class WebpWriter : public MediaWriter {
     append_u24_le(body_,
                   static_cast<std::uint64_t>(milliseconds(frames_ + 1) - milliseconds(frames_)));
     body_ += '\x02';  // over the one before, without mixing
-    body_.append(picture, kRiffHeader);
+    body_.append(image, kRiffHeader);
     ++frames_;
     if (body_.size() > kRiffBytes) {
       fail(ErrorCode::usage, fmt::format("{}: the frames need more than WebP can hold, 4 GiB",
@@ -210,7 +211,7 @@ void check_can_write_media(const std::string& path, const MediaOptions& o) {
       const bool png = path.ends_with(".png");
       const MediaOptions one{.width = 1, .height = 1};
       const std::vector<std::uint8_t> pixel(3);
-      encode_picture(png ? PictureCodec::png : PictureCodec::webp, one, pixel);
+      encode_image(png ? ImageCodec::png : ImageCodec::webp, one, pixel);
       return;
     }
   }
@@ -229,7 +230,7 @@ MediaWriting media_writing(const std::string& path, std::int64_t width, std::int
 }
 
 void write_png(const std::string& path, const RgbImage& image, std::string_view comment) {
-  check(image.pixels.size() == static_cast<std::size_t>(image.width * image.height * 3),
+  check(image.pixels.size() == to_size(image.width * image.height * 3),
         "{} bytes for {} x {} pixels", image.pixels.size(), image.width, image.height);
   const MediaOptions options{
       .width = image.width, .height = image.height, .comment = std::string(comment)};
@@ -244,8 +245,8 @@ ContactSheet::ContactSheet(std::int64_t width, std::int64_t height, std::int64_t
 }
 
 void ContactSheet::add(std::span<const std::uint8_t> frame) {
-  check(frame.size() == static_cast<std::size_t>(width_ * height_ * 3),
-        "a frame of {} bytes for a sheet of {} x {}", frame.size(), width_, height_);
+  check(frame.size() == to_size(width_ * height_ * 3), "a frame of {} bytes for a sheet of {} x {}",
+        frame.size(), width_, height_);
   frames_.emplace_back(frame.begin(), frame.end());
 }
 
@@ -255,12 +256,12 @@ RgbImage ContactSheet::image() const {
   const std::int64_t rows = (n + columns - 1) / columns;
   RgbImage sheet{.width = columns * (width_ + kGap) + kGap,
                  .height = rows * (height_ + kGap) + kGap};
-  sheet.pixels.assign(static_cast<std::size_t>(sheet.width * sheet.height * 3), 255);
+  sheet.pixels.assign(to_size(sheet.width * sheet.height * 3), 255);
   for (std::int64_t i = 0; i < n; ++i) {
     const std::int64_t left = kGap + i % columns * (width_ + kGap);
     const std::int64_t top = kGap + i / columns * (height_ + kGap);
     for (std::int64_t y = 0; y < height_; ++y) {
-      const auto from = frames_[static_cast<std::size_t>(i)].begin() + y * width_ * 3;
+      const auto from = frames_[to_size(i)].begin() + y * width_ * 3;
       std::copy(from, from + width_ * 3,
                 sheet.pixels.begin() + ((top + y) * sheet.width + left) * 3);
     }

@@ -28,7 +28,7 @@ struct MediaOptions {
   int crf = 10;  // H.264: 0 (lossless) to 51; 10 is what Wan's own writer uses
   VideoColor color = VideoColor::bt709;
   int quality = 90;          // WebP: 0 to 100
-  std::string comment = {};  // about the pictures, UTF-8: by custom one JSON object with the
+  std::string comment = {};  // about the images, UTF-8: by custom one JSON object with the
                              // prompt, the seed and the settings. Empty: none is written
 };
 
@@ -64,13 +64,13 @@ struct MediaWriting {
 MediaWriting media_writing(const std::string& path, std::int64_t width, std::int64_t height,
                            std::int64_t frames);
 
-// One picture, as PNG.
+// One image, as PNG.
 void write_png(const std::string& path, const RgbImage& image, std::string_view comment = {});
 
-// Pictures side by side, row by row, on white, with a gap of 4 pixels between and around them.
+// Images side by side, row by row, on white, with a gap of 4 pixels between and around them.
 class ContactSheet {
  public:
-  ContactSheet(std::int64_t width, std::int64_t height, std::int64_t columns);  // of a picture
+  ContactSheet(std::int64_t width, std::int64_t height, std::int64_t columns);  // of an image
   void add(std::span<const std::uint8_t> frame);
   RgbImage image() const;
 
@@ -84,8 +84,8 @@ std::vector<std::int64_t> evenly_spaced(std::int64_t frames, std::int64_t count)
 
 // What the writers are made of, beside GIF: where FFmpeg comes in.
 std::unique_ptr<MediaWriter> open_mp4(const std::string& path, const MediaOptions& options);
-enum class PictureCodec : std::uint8_t { png, webp };
-MediaBytes encode_picture(PictureCodec codec, const MediaOptions& options,
-                          std::span<const std::uint8_t> frame);
+enum class ImageCodec : std::uint8_t { png, webp };
+MediaBytes encode_image(ImageCodec codec, const MediaOptions& options,
+                        std::span<const std::uint8_t> frame);
 
 }  // namespace ballast

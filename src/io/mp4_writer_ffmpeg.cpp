@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "io/atomic_file.h"
 #include "io/media_ffmpeg.h"
 #include "io/media_writer.h"
@@ -14,7 +15,7 @@ void fill_padded(AVFrame& frame, std::span<const std::uint8_t> pixels, std::int6
                  std::int64_t height) {
   for (std::int64_t y = 0; y < frame.height; ++y) {
     std::uint8_t* const row = frame.data[0] + y * frame.linesize[0];
-    const std::size_t bytes = static_cast<std::size_t>(width) * 3;
+    const std::size_t bytes = to_size(width) * 3;
     std::memcpy(row, pixels.data() + std::min(y, height - 1) * width * 3, bytes);
     if (frame.width > width) std::memcpy(row + bytes, row + bytes - 3, 3);
   }
@@ -40,7 +41,7 @@ class Mp4Writer : public MediaWriter {
 
   void add(std::span<const std::uint8_t> frame) override {
     const Ffmpeg& f = ffmpeg();
-    check(frame.size() == static_cast<std::size_t>(options_.width * options_.height * 3),
+    check(frame.size() == to_size(options_.width * options_.height * 3),
           "a frame of {} bytes for a video of {} x {}", frame.size(), options_.width,
           options_.height);
     fill_padded(*rgb_, frame, options_.width, options_.height);
@@ -95,7 +96,7 @@ class Mp4Writer : public MediaWriter {
       codec_->color_range = AVCOL_RANGE_MPEG;
     }
     // Encoders other than libx264 may not know these. Its macroblock tree reads memory that nobody
-    // wrote (x264 164, x86-64), so the same pictures became different files, and it keeps 40 frames
+    // wrote (x264 164, x86-64), so the same images became different files, and it keeps 40 frames
     // more: 54 MB at 832 x 480. Without it files of the same crf are 40 to 75 % larger.
     f.av_opt_set(codec_->priv_data, "preset", "medium", 0);
     f.av_opt_set(codec_->priv_data, "mbtree", "0", 0);

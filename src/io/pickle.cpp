@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "io/limits.h"
 #include "io/pickle_globals.h"
 #include "io/utf8.h"
@@ -442,7 +443,7 @@ Pickle::Pickle(std::string text, std::string path)
 std::string_view Pickle::text(Handle h) const {
   const Value& v = values_[h];
   check(v.kind == Kind::text, "a text of what is none");
-  return std::string_view(text_).substr(v.index, static_cast<std::size_t>(v.number));
+  return std::string_view(text_).substr(v.index, to_size(v.number));
 }
 
 std::span<const Pickle::Handle> Pickle::items(Handle h) const {

@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "core/error.h"
+#include "core/to_size.h"
 
 namespace ballast {
 namespace {
@@ -67,7 +68,7 @@ ImageResizer::ImageResizer(const Sizes& sizes, const ResizeBox& box, ResizeFilte
           sizes.to_height);
     x_ = area_axis(sizes.from_width, sizes.to_width);
     y_ = area_axis(sizes.from_height, sizes.to_height);
-    row_.resize(static_cast<std::size_t>(sizes.to_width * 3));
+    row_.resize(to_size(sizes.to_width * 3));
     totals_.resize(row_.size());
     return;
   }
@@ -78,7 +79,7 @@ ImageResizer::ImageResizer(const Sizes& sizes, const ResizeBox& box, ResizeFilte
         sizes.from_width, sizes.from_height);
   x_ = pillow_axis(box.left, box.right, sizes.from_width, sizes.to_width, filter);
   y_ = pillow_axis(box.top, box.bottom, sizes.from_height, sizes.to_height, filter);
-  sums_.resize(static_cast<std::size_t>(sizes.to_width * 3));
+  sums_.resize(to_size(sizes.to_width * 3));
 }
 
 ImageResizer::Axis ImageResizer::pillow_axis(double from, double to, std::int64_t source,
@@ -138,8 +139,8 @@ ImageResizer::Axis ImageResizer::area_axis(std::int64_t source, std::int64_t tar
 }
 
 void ImageResizer::resize(std::span<const std::uint8_t> from, std::span<std::uint8_t> to) {
-  check(from.size() == static_cast<std::size_t>(sizes_.from_width * sizes_.from_height * 3) &&
-            to.size() == static_cast<std::size_t>(sizes_.to_width * sizes_.to_height * 3),
+  check(from.size() == to_size(sizes_.from_width * sizes_.from_height * 3) &&
+            to.size() == to_size(sizes_.to_width * sizes_.to_height * 3),
         "an image of {} bytes becomes one of {}", from.size(), to.size());
   if (filter_ != ResizeFilter::area) return resize_pillow(from, to);
   if (sizes_.from_width % sizes_.to_width == 0 && sizes_.from_height % sizes_.to_height == 0) {
@@ -152,13 +153,13 @@ void ImageResizer::resize_pillow(std::span<const std::uint8_t> from, std::span<s
   const std::int64_t width = sizes_.to_width;
   const std::int64_t first = y_.targets.front().first;
   const std::int64_t rows = y_.targets.back().first + y_.targets.back().count - first;
-  rows_.resize(static_cast<std::size_t>(rows * width * 3));
+  rows_.resize(to_size(rows * width * 3));
   constexpr std::int32_t kHalf = 1 << (kFixedBits - 1);
   for (std::int64_t y = 0; y < rows; ++y) {
     const std::uint8_t* const source = from.data() + (first + y) * sizes_.from_width * 3;
     std::uint8_t* const target = rows_.data() + y * width * 3;
     for (std::int64_t x = 0; x < width; ++x) {
-      const Axis::Target& t = x_.targets[static_cast<std::size_t>(x)];
+      const Axis::Target& t = x_.targets[to_size(x)];
       const std::int32_t* const weight = x_.fixed.data() + t.weight;
       const std::uint8_t* pixel = source + t.first * 3;
       std::int32_t r = kHalf, g = kHalf, b = kHalf;
@@ -173,10 +174,10 @@ void ImageResizer::resize_pillow(std::span<const std::uint8_t> from, std::span<s
     }
   }
   for (std::int64_t y = 0; y < sizes_.to_height; ++y) {
-    const Axis::Target& t = y_.targets[static_cast<std::size_t>(y)];
+    const Axis::Target& t = y_.targets[to_size(y)];
     std::fill(sums_.begin(), sums_.end(), kHalf);
     for (std::int64_t k = 0; k < t.count; ++k) {
-      const std::int32_t weight = y_.fixed[t.weight + static_cast<std::size_t>(k)];
+      const std::int32_t weight = y_.fixed[t.weight + to_size(k)];
       const std::uint8_t* const row = rows_.data() + (t.first - first + k) * width * 3;
       for (std::size_t i = 0; i < sums_.size(); ++i) sums_[i] += row[i] * weight;
     }
@@ -199,31 +200,31 @@ void ImageResizer::resize_whole_area(std::span<const std::uint8_t> from,
         for (std::int64_t i = 0; i < sx; ++i) sum += corner[j * sizes_.from_width * 3 + i * 3];
       }
       // Two by two rounds half up, all others half to even: OpenCV has a way of its own for it.
-      to[static_cast<std::size_t>(y * sizes_.to_width * 3 + x)] =
-          sx == 2 && sy == 2 ? static_cast<std::uint8_t>((sum + 2) >> 2)
-                             : byte_of(static_cast<float>(sum) * share);
+      to[to_size(y * sizes_.to_width * 3 + x)] = sx == 2 && sy == 2
+                                                     ? static_cast<std::uint8_t>((sum + 2) >> 2)
+                                                     : byte_of(static_cast<float>(sum) * share);
     }
   }
 }
 
 void ImageResizer::resize_area(std::span<const std::uint8_t> from, std::span<std::uint8_t> to) {
   for (std::int64_t y = 0; y < sizes_.to_height; ++y) {
-    const Axis::Target& ty = y_.targets[static_cast<std::size_t>(y)];
+    const Axis::Target& ty = y_.targets[to_size(y)];
     std::fill(totals_.begin(), totals_.end(), 0.f);
     for (std::int64_t j = 0; j < ty.count; ++j) {
       const std::uint8_t* const source = from.data() + (ty.first + j) * sizes_.from_width * 3;
       for (std::int64_t x = 0; x < sizes_.to_width; ++x) {
-        const Axis::Target& tx = x_.targets[static_cast<std::size_t>(x)];
+        const Axis::Target& tx = x_.targets[to_size(x)];
         float sum[3] = {0, 0, 0};
         for (std::int64_t i = 0; i < tx.count; ++i) {
-          const float weight = x_.real[tx.weight + static_cast<std::size_t>(i)];
+          const float weight = x_.real[tx.weight + to_size(i)];
           for (int c = 0; c < 3; ++c) {
             sum[c] += static_cast<float>(source[(tx.first + i) * 3 + c]) * weight;
           }
         }
-        for (int c = 0; c < 3; ++c) row_[static_cast<std::size_t>(x * 3 + c)] = sum[c];
+        for (int c = 0; c < 3; ++c) row_[to_size(x * 3 + c)] = sum[c];
       }
-      const float weight = y_.real[ty.weight + static_cast<std::size_t>(j)];
+      const float weight = y_.real[ty.weight + to_size(j)];
       for (std::size_t i = 0; i < row_.size(); ++i) totals_[i] += weight * row_[i];
     }
     std::uint8_t* const target = to.data() + y * sizes_.to_width * 3;

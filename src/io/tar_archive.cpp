@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "io/utf8.h"
 
 namespace ballast {
@@ -83,8 +84,8 @@ class TarReader {
     const std::uint64_t left = file_.size() - at_;
     if (left == 0) return false;
     block.fill('\0');
-    file_.read(at_, std::as_writable_bytes(std::span(block))
-                        .first(static_cast<std::size_t>(std::min(left, kTarBlock))));
+    file_.read(at_,
+               std::as_writable_bytes(std::span(block)).first(to_size(std::min(left, kTarBlock))));
     if (std::ranges::all_of(block, [](char c) { return c == '\0'; })) return false;
     if (left < kTarBlock) refuse(at_, "it ends in the middle of a header");
     check_sum(block);
@@ -140,7 +141,7 @@ class TarReader {
     }
     const std::uint64_t from = at_;
     pass_data(bytes, start);
-    std::string text(static_cast<std::size_t>(bytes), '\0');
+    std::string text(to_size(bytes), '\0');
     file_.read(from, std::as_writable_bytes(std::span(text)));
     return text;
   }
@@ -170,7 +171,7 @@ class TarReader {
     while (!text.empty() && text.front() != '\0') {
       std::size_t length = 0;
       const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), length);
-      const auto digits = static_cast<std::size_t>(end - text.data());
+      const auto digits = to_size(end - text.data());
       const bool sound = error == std::errc() && digits < text.size() && *end == ' ' &&
                          length > digits + 2 && length <= text.size() && text[length - 1] == '\n';
       if (!sound) refuse(start, "a record of a pax header has a wrong length");

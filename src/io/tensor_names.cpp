@@ -37,12 +37,12 @@ std::optional<FileDType> fp8_format(std::string_view format) {
 
 class NameReader {
  public:
-  explicit NameReader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+  explicit NameReader(const WeightFiles& checkpoint) : checkpoint_(checkpoint) {}
 
   TensorNames read() {
     find_prefix();
     for (const SafetensorsFile& file : checkpoint_.files()) read_metadata(file);
-    for (const CheckpointTensor& tensor : checkpoint_.tensors()) {
+    for (const WeightTensor& tensor : checkpoint_.tensors()) {
       std::string_view name = tensor.entry->name;
       if (!name.starts_with(names_.prefix)) {
         names_.outside.push_back(name);
@@ -59,11 +59,11 @@ class NameReader {
   }
 
  private:
-  const std::string& path(const CheckpointTensor& t) const { return checkpoint_.file(t).path(); }
+  const std::string& path(const WeightTensor& t) const { return checkpoint_.file(t).path(); }
 
   void find_prefix() {
     for (const std::string_view prefix : kPrefixes) {
-      for (const CheckpointTensor& t : checkpoint_.tensors()) {
+      for (const WeightTensor& t : checkpoint_.tensors()) {
         if (!t.entry->name.starts_with(prefix)) continue;
         if (!names_.prefix.empty()) {
           refuse_name(path(t), "quant.prefix", t.entry->name,
@@ -76,7 +76,7 @@ class NameReader {
     }
   }
 
-  const CheckpointTensor* beside(std::string_view layer, std::string_view suffix) const {
+  const WeightTensor* beside(std::string_view layer, std::string_view suffix) const {
     return checkpoint_.find(std::string(layer) + std::string(suffix));
   }
 
@@ -93,7 +93,7 @@ class NameReader {
     return companion;
   }
 
-  void check_marker(const CheckpointTensor& marker) {
+  void check_marker(const WeightTensor& marker) {
     names_.comfy = true;
     const FileDType dtype = marker.entry->dtype;
     if (is_fp8(dtype) || dtype == FileDType::f32) return;  // F32 stands for e4m3
@@ -117,7 +117,7 @@ class NameReader {
       }
       json.open_object();
       for (std::string_view layer; json.next_key(layer);) {
-        const CheckpointTensor* weight = beside(layer, kWeight);
+        const WeightTensor* weight = beside(layer, kWeight);
         if (weight == nullptr) weight = beside(names_.prefix + std::string(layer), kWeight);
         const std::string name(layer);  // the next string ends the view
         const FileDType format = read_format(json, file.path(), name);
@@ -153,7 +153,7 @@ class NameReader {
         fmt::format("format \"{}\" is not one of float8_e4m3fn, float8_e5m2", printable(*format)));
   }
 
-  FileDType read_note(const CheckpointTensor& note) const {
+  FileDType read_note(const WeightTensor& note) const {
     const SafetensorsEntry& entry = *note.entry;
     if (entry.dtype != FileDType::u8 || entry.bytes > limits::kQuantNoteBytes) {
       refuse_name(path(note), "quant.json", entry.name,
@@ -173,10 +173,10 @@ class NameReader {
   }
 
   // The one of two spellings that is there.
-  std::optional<CheckpointTensor> companion(
-      std::string_view layer, const std::array<std::string_view, 2>& spellings) const {
-    const CheckpointTensor* a = beside(layer, spellings[0]);
-    const CheckpointTensor* b = beside(layer, spellings[1]);
+  std::optional<WeightTensor> companion(std::string_view layer,
+                                        const std::array<std::string_view, 2>& spellings) const {
+    const WeightTensor* a = beside(layer, spellings[0]);
+    const WeightTensor* b = beside(layer, spellings[1]);
     if (a != nullptr && b != nullptr) {
       refuse_name(path(*a), "quant.scale", layer,
                   fmt::format("it has both {} and {}", spellings[0], spellings[1]));
@@ -185,7 +185,7 @@ class NameReader {
     return a != nullptr ? *a : *b;
   }
 
-  NamedTensor with_scale(std::string_view name, const CheckpointTensor& tensor) const {
+  NamedTensor with_scale(std::string_view name, const WeightTensor& tensor) const {
     NamedTensor named;
     named.name = name;
     named.tensor = tensor;
@@ -202,7 +202,7 @@ class NameReader {
                   fmt::format("it is {}, its quantisation says {}", tensor.entry->dtype, format));
     };
     if (const auto found = formats_.find(full); found != formats_.end()) expect(found->second);
-    if (const CheckpointTensor* note = beside(layer, kNote)) expect(read_note(*note));
+    if (const WeightTensor* note = beside(layer, kNote)) expect(read_note(*note));
     if (named.scale) {
       named.layout = scale_layout(tensor, *named.scale);
     } else if (promised) {
@@ -211,7 +211,7 @@ class NameReader {
     return named;
   }
 
-  ScaleLayout scale_layout(const CheckpointTensor& weight, const CheckpointTensor& scale) const {
+  ScaleLayout scale_layout(const WeightTensor& weight, const WeightTensor& scale) const {
     const SafetensorsEntry& w = *weight.entry;
     const SafetensorsEntry& s = *scale.entry;
     if (!is_fp8(w.dtype)) {
@@ -234,14 +234,14 @@ class NameReader {
                             s.shape, w.shape));
   }
 
-  const Checkpoint& checkpoint_;
+  const WeightFiles& checkpoint_;
   std::map<std::string_view, FileDType> formats_;  // by the full name of the weight
   TensorNames names_;
 };
 
 }  // namespace
 
-TensorNames read_tensor_names(const Checkpoint& checkpoint) {
+TensorNames read_tensor_names(const WeightFiles& checkpoint) {
   return NameReader(checkpoint).read();
 }
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/checkpoint.h"
+#include "io/weight_files.h"
 
 namespace ballast {
 
@@ -22,10 +22,10 @@ enum class ScaleLayout {
 // A tensor of a model and what belongs to it.
 struct NamedTensor {
   std::string_view name;  // without the prefix of the file; lives as long as the checkpoint
-  CheckpointTensor tensor;
+  WeightTensor tensor;
   ScaleLayout layout = ScaleLayout::none;
-  std::optional<CheckpointTensor> scale;        // f32, f16 or bf16; absent with ScaleLayout::none
-  std::optional<CheckpointTensor> input_scale;  // of activations; no part in the weight's value
+  std::optional<WeightTensor> scale;        // f32, f16 or bf16; absent with ScaleLayout::none
+  std::optional<WeightTensor> input_scale;  // of activations; no part in the weight's value
 };
 
 // The tensors of a checkpoint as the model means them: the ComfyUI prefix is taken off, and the
@@ -45,6 +45,6 @@ struct TensorNames {
   std::vector<std::string_view> outside;  // of a prefixed file: names without the prefix
 };
 
-TensorNames read_tensor_names(const Checkpoint& checkpoint);
+TensorNames read_tensor_names(const WeightFiles& checkpoint);
 
 }  // namespace ballast

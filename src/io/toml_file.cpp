@@ -26,6 +26,7 @@
 #include <charconv>
 #include <tuple>
 
+#include "core/to_size.h"
 #include "io/json_reader.h"
 #include "io/toml_table.h"
 #include "io/utf8.h"
@@ -44,8 +45,7 @@ namespace {
   const std::string_view before = text.substr(0, at);
   const std::size_t newline = before.rfind('\n');
   const std::size_t begin = newline == std::string_view::npos ? 0 : newline + 1;
-  refuse(path, static_cast<std::size_t>(std::ranges::count(before, '\n')) + 1, at - begin + 1,
-         what);
+  refuse(path, to_size(std::ranges::count(before, '\n')) + 1, at - begin + 1, what);
 }
 
 // Refuses keys of more parts than tables may lie inside each other: toml++ bounds nested brackets,
@@ -67,9 +67,9 @@ class KeyScan {
                            (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
                            (c >= 'A' && c <= 'Z');
         if (c == '.') {
-          if (++parts > TomlFile::kMostDepth) {
+          if (++parts > TomlFile::kMaxDepth) {
             refuse_at(path_, text_, at_,
-                      fmt::format("a key of more than {} parts", TomlFile::kMostDepth));
+                      fmt::format("a key of more than {} parts", TomlFile::kMaxDepth));
           }
         } else if (!joins) {
           parts = 1;
@@ -243,9 +243,9 @@ class JsonTree {
 };
 
 void refuse_strange_bytes(const std::string& path, std::string_view text) {
-  if (text.size() > TomlFile::kMostBytes) {
+  if (text.size() > TomlFile::kMaxBytes) {
     fail(ErrorCode::input, fmt::format("{}: {} bytes are no configuration, at most {} are read",
-                                       path, text.size(), TomlFile::kMostBytes));
+                                       path, text.size(), TomlFile::kMaxBytes));
   }
   if (const auto at = first_invalid_utf8(text)) {
     refuse_at(path, text, *at, "the file is not UTF-8 text");
@@ -258,7 +258,7 @@ void refuse_strange_bytes(const std::string& path, std::string_view text) {
 }  // namespace
 
 TomlFile TomlFile::read(const std::string& path) {
-  const std::string text = read_text_file(path, kMostBytes, "a configuration");
+  const std::string text = read_text_file(path, kMaxBytes, "a configuration");
   return path.ends_with(".json") ? parse_json(text, path) : parse(text, path);
 }
 

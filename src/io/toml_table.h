@@ -110,12 +110,12 @@ class TomlTable {
   std::shared_ptr<TomlReadKeys> seen_;  // shared: a table handed to a helper reads the same keys
 };
 
-// A configuration file, read whole. At most kMostBytes and kMostDepth levels; broken UTF-8, NUL,
+// A configuration file, read whole. At most kMaxBytes and kMaxDepth levels; broken UTF-8, NUL,
 // duplicate keys and syntax errors are Errors of ErrorCode::input with line and column.
 class TomlFile {
  public:
-  static constexpr std::uint64_t kMostBytes = 1 << 20;
-  static constexpr int kMostDepth = 32;  // of brackets, and parts of a dotted key
+  static constexpr std::uint64_t kMaxBytes = 1 << 20;
+  static constexpr int kMaxDepth = 32;  // of brackets, and parts of a dotted key
 
   // A file named *.json holds the same structure in JSON.
   static TomlFile read(const std::string& path);

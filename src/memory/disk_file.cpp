@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/system_limits.h"
+#include "core/to_size.h"
 #include "memory/regular_file.h"
 
 namespace ballast {
@@ -168,7 +169,7 @@ void DiskFile::read_buffered(std::uint64_t offset, std::span<std::byte> to, Page
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail_read(path_, offset + done, to.size() - done, errno);
     if (got == 0) fail_shrank(path_, offset + done, size_);
-    done += static_cast<std::size_t>(got);
+    done += to_size(got);
   }
   if (cache == PageCache::drop) drop_cache(buffered_.get(), offset, to.size());
 }
@@ -181,7 +182,7 @@ std::size_t DiskFile::read_direct(std::uint64_t offset, std::span<std::byte> to,
                                 static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail_read(path_, offset + done, to.size() - done, errno);
-    const auto bytes = static_cast<std::size_t>(got);
+    const auto bytes = to_size(got);
     if (done + bytes >= wanted) break;
     // A read cut inside a block goes on from that block's start; one that gains no block goes on
     // without direct reads, which tells a short read from a file that shrank.

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kLeastTrial = 64 << 20;
+constexpr std::uint64_t kMinTrial = 64 << 20;
 
 // Of a trial. A small file may lie in some cache on the way, so one that rates come from is large
 // where there is room.
@@ -34,8 +34,7 @@ struct Extents {
 Extents extents_of(DiskTrial trial, const fs::path& folder) {
   std::error_code unknown;
   const fs::space_info space = fs::space(folder, unknown);
-  const std::uint64_t room =
-      std::max<std::uint64_t>(unknown ? 0 : space.available / 8, kLeastTrial);
+  const std::uint64_t room = std::max<std::uint64_t>(unknown ? 0 : space.available / 8, kMinTrial);
   if (trial == DiskTrial::as_found) return {std::min<std::uint64_t>(room, 1ull << 30), 1.0, 0.5};
   return {std::min<std::uint64_t>(room, 8ull << 30), 4.0, 2.0};
 }
@@ -54,7 +53,7 @@ double rate(std::uint64_t bytes, double seconds) {
 // Looks at 4096 names at most.
 std::optional<fs::path> large_file(const fs::path& folder) {
   std::optional<fs::path> found;
-  std::uint64_t largest = kLeastTrial - 1;
+  std::uint64_t largest = kMinTrial - 1;
   std::error_code error;
   fs::directory_iterator at(folder, error), end;
   for (int seen = 0; !error && at != end && seen < 4096; at.increment(error), ++seen) {
@@ -107,7 +106,7 @@ void write_trial(const std::string& path, int fd, const Extents& extents, DiskSp
   const Stopwatch watch;
   pool.parallel(
       static_cast<std::int64_t>(extents.most / kDiskRequest), [&](std::int64_t i, int worker) {
-        const bool enough = watch.seconds() >= extents.write_seconds && written >= kLeastTrial;
+        const bool enough = watch.seconds() >= extents.write_seconds && written >= kMinTrial;
         if (enough || problem != 0) return;
         const std::byte* from = buffer.base() + static_cast<std::uint64_t>(worker) * kDiskRequest;
         if (write_piece(past_cache ? direct.get() : fd, from,

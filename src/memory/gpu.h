@@ -68,13 +68,13 @@ double seconds_between(const GpuMark& begin, const GpuMark& end);
 
 // Work that a queue noted instead of doing it, to be done by one call as often as wanted: with the
 // addresses and numbers that it was noted with.
-class GpuRecording {
+class CudaGraph {
  public:
-  GpuRecording() = default;
-  explicit GpuRecording(void* graph) : graph_(graph) {}
-  ~GpuRecording();
-  GpuRecording(GpuRecording&& o) noexcept;
-  GpuRecording& operator=(GpuRecording&& o) noexcept;
+  CudaGraph() = default;
+  explicit CudaGraph(void* graph) : graph_(graph) {}
+  ~CudaGraph();
+  CudaGraph(CudaGraph&& o) noexcept;
+  CudaGraph& operator=(CudaGraph&& o) noexcept;
 
   explicit operator bool() const { return graph_ != nullptr; }
   void* native() const { return graph_; }
@@ -112,16 +112,16 @@ class GpuQueue {
 
   // What the calling thread gives to the queue between these two is noted and not done. Without
   // a recording when the driver or a library cannot note something of it.
-  void begin_recording();
-  GpuRecording end_recording();
-  // Whether something given to it since begin_recording() cannot be noted.
+  void begin_capture();
+  CudaGraph end_capture();
+  // Whether something given to it since begin_capture() cannot be noted.
   bool recording_is_broken() const;
-  void play(const GpuRecording& recording);
+  void launch(const CudaGraph& recording);
 
   // How far the queue's work is, for the report of a failure: the GPU writes the number when all
   // before it is done. It is an empty kernel, or nearly.
-  void reach(std::uint32_t place);
-  void forget_place();                           // between runs
+  void reach(std::uint32_t position);
+  void clear_progress_marker();                  // between runs
   std::optional<std::uint32_t> reached() const;  // also after a failure; nullopt: nothing yet
 
   // The one object of a type that belongs to this queue, made when it is first asked for: handles
@@ -143,8 +143,8 @@ class GpuQueue {
     std::shared_ptr<void> object;  // shared: the pointer that knows how to destroy what it forgot
   };
   void* stream_ = nullptr;
-  std::uint32_t* place_ = nullptr;  // one more than the number, 0: none yet
-  PinnedRegion pinned_place_;
+  std::uint32_t* progress_marker_ = nullptr;  // one more than the number, 0: none yet
+  PinnedRegion pinned_marker_;
   std::recursive_mutex locals_mutex_;  // one may ask for another while it is made
   std::vector<Local> locals_;
 };

@@ -10,8 +10,8 @@
 #include "core/error.h"
 #include "memory/cuda_check.h"
 #include "memory/gpu.h"
-#include "memory/note_place_cuda.h"
 #include "memory/nvml.h"
+#include "memory/progress_marker_cuda.h"
 
 namespace ballast {
 namespace {
@@ -161,11 +161,11 @@ double seconds_between(const GpuMark& begin, const GpuMark& end) {
   return ms * 1e-3;
 }
 
-GpuRecording::~GpuRecording() {
+CudaGraph::~CudaGraph() {
   if (graph_) cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph_));
 }
-GpuRecording::GpuRecording(GpuRecording&& o) noexcept : graph_(std::exchange(o.graph_, nullptr)) {}
-GpuRecording& GpuRecording::operator=(GpuRecording&& o) noexcept {
+CudaGraph::CudaGraph(CudaGraph&& o) noexcept : graph_(std::exchange(o.graph_, nullptr)) {}
+CudaGraph& CudaGraph::operator=(CudaGraph&& o) noexcept {
   std::swap(graph_, o.graph_);
   return *this;
 }
@@ -174,18 +174,18 @@ GpuQueue::GpuQueue() {
   cudaStream_t s = nullptr;
   check_cuda(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "making a stream");
   stream_ = s;
-  place_ = static_cast<std::uint32_t*>(std::aligned_alloc(kPage, kPage));
-  if (place_ == nullptr) {
+  progress_marker_ = static_cast<std::uint32_t*>(std::aligned_alloc(kPage, kPage));
+  if (progress_marker_ == nullptr) {
     fail(ErrorCode::refused,
          fmt::format("no {} bytes of RAM where the GPU notes how far it is", kPage));
   }
-  pinned_place_ = PinnedRegion(reinterpret_cast<std::byte*>(place_), {kPage});
-  forget_place();
+  pinned_marker_ = PinnedRegion(reinterpret_cast<std::byte*>(progress_marker_), {kPage});
+  clear_progress_marker();
 }
 GpuQueue::~GpuQueue() {
   cudaStreamSynchronize(native(stream_));
-  pinned_place_ = {};
-  std::free(place_);
+  pinned_marker_ = {};
+  std::free(progress_marker_);
   locals_.clear();
   cudaStreamDestroy(native(stream_));
 }
@@ -198,12 +198,12 @@ void GpuQueue::wait(const GpuMark& mark) {
 void GpuQueue::finish() {
   check_cuda(cudaStreamSynchronize(native(stream_)), "finishing its work");
 }
-void GpuQueue::begin_recording() {
+void GpuQueue::begin_capture() {
   // Other threads go on with their queues meanwhile.
   check_cuda(cudaStreamBeginCapture(native(stream_), cudaStreamCaptureModeThreadLocal),
              "beginning to note work");
 }
-GpuRecording GpuQueue::end_recording() {
+CudaGraph GpuQueue::end_capture() {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t ready = nullptr;
   bool made = cudaStreamEndCapture(native(stream_), &graph) == cudaSuccess && graph != nullptr;
@@ -211,7 +211,7 @@ GpuRecording GpuQueue::end_recording() {
   // Its memory on the GPU is taken now, not when it first plays.
   if (made) made = cudaGraphUpload(ready, native(stream_)) == cudaSuccess;
   if (graph != nullptr) cudaGraphDestroy(graph);
-  if (made) return GpuRecording(ready);
+  if (made) return CudaGraph(ready);
   if (ready != nullptr) cudaGraphExecDestroy(ready);
   cudaGetLastError();  // forget it: the next launch is no failure
   return {};
@@ -221,18 +221,18 @@ bool GpuQueue::recording_is_broken() const {
   return cudaStreamIsCapturing(native(stream_), &status) != cudaSuccess ||
          status == cudaStreamCaptureStatusInvalidated;
 }
-void GpuQueue::play(const GpuRecording& recording) {
+void GpuQueue::launch(const CudaGraph& recording) {
   check_cuda(cudaGraphLaunch(static_cast<cudaGraphExec_t>(recording.native()), native(stream_)),
              "repeating noted work");
 }
 
-void GpuQueue::reach(std::uint32_t place) {
+void GpuQueue::reach(std::uint32_t position) {
   // A failure of it is one of the work before it, of which the next call tells.
-  note_place(place_, place + 1, stream_);
+  write_progress_marker(progress_marker_, position + 1, stream_);
 }
-void GpuQueue::forget_place() { *place_ = 0; }
+void GpuQueue::clear_progress_marker() { *progress_marker_ = 0; }
 std::optional<std::uint32_t> GpuQueue::reached() const {
-  const std::uint32_t at = *static_cast<volatile std::uint32_t*>(place_);
+  const std::uint32_t at = *static_cast<volatile std::uint32_t*>(progress_marker_);
   return at == 0 ? std::nullopt : std::optional(at - 1);
 }
 

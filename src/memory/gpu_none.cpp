@@ -23,21 +23,21 @@ void GpuMark::wait() const { fail_without_cuda(); }
 bool GpuMark::passed() const { fail_without_cuda(); }
 double seconds_between(const GpuMark&, const GpuMark&) { fail_without_cuda(); }
 
-GpuRecording::~GpuRecording() = default;
-GpuRecording::GpuRecording(GpuRecording&&) noexcept {}
-GpuRecording& GpuRecording::operator=(GpuRecording&&) noexcept { return *this; }
+CudaGraph::~CudaGraph() = default;
+CudaGraph::CudaGraph(CudaGraph&&) noexcept {}
+CudaGraph& CudaGraph::operator=(CudaGraph&&) noexcept { return *this; }
 
 GpuQueue::GpuQueue() { fail_without_cuda(); }
 GpuQueue::~GpuQueue() = default;
 void GpuQueue::record(GpuMark&) { fail_without_cuda(); }
 void GpuQueue::wait(const GpuMark&) { fail_without_cuda(); }
 void GpuQueue::finish() { fail_without_cuda(); }
-void GpuQueue::begin_recording() { fail_without_cuda(); }
-GpuRecording GpuQueue::end_recording() { fail_without_cuda(); }
+void GpuQueue::begin_capture() { fail_without_cuda(); }
+CudaGraph GpuQueue::end_capture() { fail_without_cuda(); }
 bool GpuQueue::recording_is_broken() const { fail_without_cuda(); }
-void GpuQueue::play(const GpuRecording&) { fail_without_cuda(); }
+void GpuQueue::launch(const CudaGraph&) { fail_without_cuda(); }
 void GpuQueue::reach(std::uint32_t) {}
-void GpuQueue::forget_place() {}
+void GpuQueue::clear_progress_marker() {}
 std::optional<std::uint32_t> GpuQueue::reached() const { return std::nullopt; }
 
 GpuArena::GpuArena(Bytes size, const std::string&, Reach) {

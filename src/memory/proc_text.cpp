@@ -4,6 +4,8 @@
 #include <charconv>
 #include <fstream>
 
+#include "core/to_size.h"
+
 namespace ballast {
 namespace {
 
@@ -17,14 +19,14 @@ std::string_view trim(std::string_view text) {
 }  // namespace
 
 std::optional<std::string> read_text(const std::filesystem::path& path) {
-  constexpr std::size_t kMost = 1 << 20;
+  constexpr std::size_t kMax = 1 << 20;
   std::ifstream file(path, std::ios::binary);
   if (!file) return std::nullopt;
   std::string text;
   std::array<char, 4096> piece;
-  while (file && text.size() < kMost) {
+  while (file && text.size() < kMax) {
     file.read(piece.data(), piece.size());
-    text.append(piece.data(), static_cast<std::size_t>(file.gcount()));
+    text.append(piece.data(), to_size(file.gcount()));
   }
   if (file.bad()) return std::nullopt;  // a directory opens, but does not read
   return text;
@@ -63,7 +65,7 @@ std::optional<std::uint64_t> kilobytes_of(std::string_view text, std::string_vie
 }
 
 std::optional<int> count_list(std::string_view list) {
-  constexpr std::uint64_t kMost = 1 << 16;  // more than any machine numbers its processors
+  constexpr std::uint64_t kMax = 1 << 16;  // more than any machine numbers its processors
   list = trim(list);
   std::uint64_t count = 0;
   while (!list.empty()) {
@@ -71,9 +73,9 @@ std::optional<int> count_list(std::string_view list) {
     const bool single = range.find('-') == std::string_view::npos;
     const auto first = parse_number(take(range, '-'));
     const auto last = single ? first : parse_number(range);
-    if (!first || !last || *last < *first || *last >= kMost) return std::nullopt;
+    if (!first || !last || *last < *first || *last >= kMax) return std::nullopt;
     count += *last - *first + 1;
-    if (count > kMost) return std::nullopt;
+    if (count > kMax) return std::nullopt;
   }
   if (count == 0) return std::nullopt;
   return static_cast<int>(count);

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <string_view>
 
+#include "core/to_size.h"
 #include "memory/proc_text.h"
 
 namespace ballast {
@@ -27,7 +28,7 @@ std::string_view read_into(Buffer& buffer, const char* directory, const char* na
     const ssize_t got = read(file, buffer.data() + size, buffer.size() - size);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) break;
-    size += static_cast<std::size_t>(got);
+    size += to_size(got);
   }
   close(file);
   return {buffer.data(), size};

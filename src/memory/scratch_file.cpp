@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "core/error.h"
+#include "core/to_size.h"
 
 namespace ballast {
 namespace {
@@ -45,7 +46,7 @@ void read_all(int fd, const std::string& folder, std::uint64_t offset, std::span
                           offset + done),
               got < 0 ? errno : EIO);
     }
-    done += static_cast<std::size_t>(got);
+    done += to_size(got);
   }
 }
 
@@ -61,7 +62,7 @@ void write_all(int fd, const std::string& folder, std::uint64_t offset,
                           offset + done),
               wrote < 0 ? errno : EIO);
     }
-    done += static_cast<std::size_t>(wrote);
+    done += to_size(wrote);
   }
 }
 

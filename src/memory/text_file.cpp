@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "memory/disk_file.h"
 #include "memory/regular_file.h"
 
@@ -63,7 +64,7 @@ bool LineReader::fill() {
   for (;;) {
     const ssize_t got = ::read(fd_, buffer_.data(), buffer_.size());
     if (got >= 0) {
-      rest_ = {buffer_.data(), static_cast<std::size_t>(got)};
+      rest_ = {buffer_.data(), to_size(got)};
       return got > 0;
     }
     if (errno == EINTR) continue;

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "core/to_size.h"
+
 namespace ballast {
 
 // Where bytes live. On the CPU backend `device` is the declared share of RAM that compute works in.
@@ -13,7 +15,7 @@ inline constexpr std::array<Tier, 3> kTiers = {Tier::device, Tier::host, Tier::d
 
 constexpr std::string_view name_of(Tier t) {
   constexpr std::array<std::string_view, 3> kNames = {"device", "host", "disk"};
-  return kNames[static_cast<std::size_t>(t)];
+  return kNames[to_size(t)];
 }
 
 }  // namespace ballast

@@ -6,20 +6,20 @@
 
 namespace ballast {
 
-Buffer InlaidAdapter::all(ProgramBuilder& pb) const {
+Buffer AppendedAdapter::all(ProgramBuilder& pb) const {
   return pb.columns(pb.rows(wide, 0, outputs), 0, inputs + columns);
 }
-Buffer InlaidAdapter::up(ProgramBuilder& pb) const {
+Buffer AppendedAdapter::up(ProgramBuilder& pb) const {
   return pb.columns(pb.rows(wide, 0, outputs), inputs + first, own);
 }
-Buffer InlaidAdapter::down(ProgramBuilder& pb) const {
+Buffer AppendedAdapter::down(ProgramBuilder& pb) const {
   return pb.columns(pb.rows(wide, outputs, columns), 0, inputs);
 }
-Buffer InlaidAdapter::above(ProgramBuilder& pb) const {
+Buffer AppendedAdapter::above(ProgramBuilder& pb) const {
   return pb.columns(pb.rows(wide, 0, outputs + own), 0, inputs);
 }
-Buffer InlaidAdapter::temp(ProgramBuilder& pb, const char* name, Shape shape, DType dtype,
-                           std::int64_t columns) {
+Buffer AppendedAdapter::temp(ProgramBuilder& pb, const char* name, Shape shape, DType dtype,
+                             std::int64_t columns) {
   if (columns == 0) return pb.temp(name, shape, dtype);
   return pb.columns(pb.temp(name, {shape[0], shape[1] + room(columns, dtype)}, dtype), 0, shape[1]);
 }
@@ -44,9 +44,9 @@ void AdaptedLinear::multiply(ProgramBuilder& pb, Buffer x, Buffer y,
                              const ops::QuantizedRows& shared) const {
   if (fp8) {
     ops::fp8_linear_into(pb, shared ? shared : quantized(pb, x), weight, y, options);
-  } else if (inlaid) {
-    ops::linear_into(pb, pb.row_columns(x, 0, inlaid.inputs + inlaid.columns),
-                     {.weight = inlaid.all(pb), .bias = weight.bias}, y, options);
+  } else if (appended) {
+    ops::linear_into(pb, pb.row_columns(x, 0, appended.inputs + appended.columns),
+                     {.weight = appended.all(pb), .bias = weight.bias}, y, options);
   } else {
     ops::linear_into(pb, x, weight, y, options);
   }
@@ -54,9 +54,9 @@ void AdaptedLinear::multiply(ProgramBuilder& pb, Buffer x, Buffer y,
 
 void AdaptedLinear::forward(ProgramBuilder& pb, Buffer x, Buffer y, Buffer u,
                             const ops::QuantizedRows& shared) const {
-  if (inlaid) {
-    ops::linear_into(pb, x, {.weight = inlaid.down(pb)}, inlaid.u(pb, x));
-    if (u) ops::copy(pb, inlaid.u(pb, x), u);
+  if (appended) {
+    ops::linear_into(pb, x, {.weight = appended.down(pb)}, appended.u(pb, x));
+    if (u) ops::copy(pb, appended.u(pb, x), u);
     return multiply(pb, x, y, {});
   }
   const bool adapted = static_cast<bool>(adapter.a);
@@ -71,21 +71,21 @@ Buffer AdaptedLinear::forward(ProgramBuilder& pb, Buffer x, DType y_dtype, Buffe
 }
 
 void AdaptedLinear::forward_gelu(ProgramBuilder& pb, Buffer x, Buffer y) const {
-  if (inlaid) ops::linear_into(pb, x, {.weight = inlaid.down(pb)}, inlaid.u(pb, x));
-  if (inlaid || !adapter.a) return multiply(pb, x, y, {.gelu = true});
+  if (appended) ops::linear_into(pb, x, {.weight = appended.down(pb)}, appended.u(pb, x));
+  if (appended || !adapter.a) return multiply(pb, x, y, {.gelu = true});
   forward(pb, x, y);
   ops::gelu_into(pb, y, y);
 }
 
 void AdaptedLinear::forward_gelu(ProgramBuilder& pb, Buffer x, Buffer y, Buffer pre,
                                  Buffer u) const {
-  if (!inlaid && (adapter.a || fp8)) {
+  if (!appended && (adapter.a || fp8)) {
     const Buffer sum = pre ? pre : y;
     forward(pb, x, sum, u);
     return ops::gelu_into(pb, sum, y);
   }
-  if (inlaid) ops::linear_into(pb, x, {.weight = inlaid.down(pb)}, inlaid.u(pb, x));
-  if (u) ops::copy(pb, inlaid.u(pb, x), u);
+  if (appended) ops::linear_into(pb, x, {.weight = appended.down(pb)}, appended.u(pb, x));
+  if (u) ops::copy(pb, appended.u(pb, x), u);
   multiply(pb, x, y, {.gelu = true, .pre = pre});
 }
 
@@ -110,9 +110,9 @@ void AdaptedLinear::backward_dw(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer 
 }
 
 Buffer AdaptedLinear::adapter_du(ProgramBuilder& pb, Buffer dy) const {
-  if (inlaid) {
-    const Buffer du = inlaid.du(pb, dy);
-    ops::linear_dx_into(pb, dy, {.weight = inlaid.up(pb)}, du);
+  if (appended) {
+    const Buffer du = appended.du(pb, dy);
+    ops::linear_dx_into(pb, dy, {.weight = appended.up(pb)}, du);
     return du;
   }
   if (!adapter.a) return {};
@@ -122,10 +122,10 @@ Buffer AdaptedLinear::adapter_du(ProgramBuilder& pb, Buffer dy) const {
 }
 
 void AdaptedLinear::adapter_dw(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer du, Buffer u) const {
-  if (inlaid) {
+  if (appended) {
     if (!u) {
-      u = pb.temp("u", {pb.shape(x)[0], inlaid.own}, pb.dtype(x));
-      ops::linear_into(pb, x, {.weight = inlaid.down(pb)}, u);
+      u = pb.temp("u", {pb.shape(x)[0], appended.own}, pb.dtype(x));
+      ops::linear_into(pb, x, {.weight = appended.down(pb)}, u);
     }
     const std::int64_t r = rank(pb);
     ops::lora_dw(pb, {x, pb.columns(u, 0, r)}, dy, pb.columns(du, 0, r), adapter, adapter_grads);
@@ -139,9 +139,9 @@ void AdaptedLinear::adapter_dw(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer d
 
 void AdaptedLinear::dx_from(ProgramBuilder& pb, Buffer dy, Buffer du, Buffer dx,
                             bool accumulate) const {
-  if (inlaid) {
-    return ops::linear_dx_into(pb, pb.row_columns(dy, 0, inlaid.outputs + inlaid.own),
-                               {.weight = inlaid.above(pb)}, dx, {.accumulate = accumulate});
+  if (appended) {
+    return ops::linear_dx_into(pb, pb.row_columns(dy, 0, appended.outputs + appended.own),
+                               {.weight = appended.above(pb)}, dx, {.accumulate = accumulate});
   }
   const bool adapted = static_cast<bool>(adapter.a);
   if (adapted) ops::lora_dx(pb, du, adapter, dx, accumulate);

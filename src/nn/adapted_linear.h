@@ -7,11 +7,11 @@
 
 namespace ballast {
 
-// An adapter that stands in the margin of its layer's weight (docs/decisions/0021), so that the
-// layer's own product is the adapter's too: with u = x A^T behind the columns of x,
+// An adapter that stands in the row padding of its layer's weight (docs/decisions/0021), so that
+// the layer's own product is the adapter's too: with u = x A^T behind the columns of x,
 //   [x | u] [W | s B]^T = x W^T + s u B^T,   and with du = dy (s B)   [dy | du] [W ; A] = dx.
 // Factors are padded with zeros to whole kRankStep: products want rows of 16 bytes.
-struct InlaidAdapter {
+struct AppendedAdapter {
   static constexpr std::int64_t kRankStep = 8;
   static constexpr std::int64_t padded(std::int64_t rank) {
     return (rank + kRankStep - 1) / kRankStep * kRankStep;
@@ -44,13 +44,13 @@ struct InlaidAdapter {
 };
 
 // y = W x + b + s B A dropout(x) with an optional adapter and optional gradients. Owns nothing.
-// The adapter's part is within the layer's product where it is inlaid. Elsewhere it is formed first
-// (ops/linear/lora.h) and the layer's own product adds to it, in backward likewise.
+// The adapter's part is within the layer's product where it is appended. Elsewhere it is formed
+// first (ops/linear/lora.h) and the layer's own product adds to it, in backward likewise.
 struct AdaptedLinear {
   ops::LinearWeight weight;
-  ops::LoraWeight adapter;  // adapter.a invalid: none
-  InlaidAdapter inlaid;     // then nothing is dropped, and of `adapter` only the scale is read
-  Buffer dweight, dbias;    // invalid: frozen
+  ops::LoraWeight adapter;   // adapter.a invalid: none
+  AppendedAdapter appended;  // then nothing is dropped, and of `adapter` only the scale is read
+  Buffer dweight, dbias;     // invalid: frozen
   ops::LoraGrads adapter_grads;
   // The weight's gradient is one contraction over all rows (ops::linear_dw_at_once), which adds to
   // it or takes its place.
@@ -62,7 +62,9 @@ struct AdaptedLinear {
   bool trains() const { return dweight || adapter_grads.da; }
   std::int64_t rank(const ProgramBuilder& pb) const;  // of the adapter; 0: none
   // Columns of u that belong to this layer.
-  std::int64_t u_columns(const ProgramBuilder& pb) const { return inlaid ? inlaid.own : rank(pb); }
+  std::int64_t u_columns(const ProgramBuilder& pb) const {
+    return appended ? appended.own : rank(pb);
+  }
 
   // The same layer where x holds the rows from first_row on of the program's sample: what the
   // adapter's dropout depends on. Without dropout it makes no difference.
@@ -73,7 +75,7 @@ struct AdaptedLinear {
   ops::QuantizedRows quantized(ProgramBuilder& pb, Buffer x) const;
 
   // u = A dropout(x) goes into u [R, u_columns] of x's type, for backward; invalid: nobody asks for
-  // it. An inlaid adapter wants x with room for u behind its rows, and writes it there.
+  // it. An appended adapter wants x with room for u behind its rows, and writes it there.
   void forward(ProgramBuilder& pb, Buffer x, Buffer y, Buffer u = {},
                const ops::QuantizedRows& shared = {}) const;
   Buffer forward(ProgramBuilder& pb, Buffer x, DType y_dtype, Buffer u = {}) const;
@@ -84,12 +86,12 @@ struct AdaptedLinear {
   // if it is there, and u as in forward. Neither changes a bit of y. After a product in f8_e4m3,
   // which has no such second result, gelu is an operation of its own.
   void forward_gelu(ProgramBuilder& pb, Buffer x, Buffer y, Buffer pre, Buffer u) const;
-  // The layer's own product alone; with an inlaid adapter its part too, of the u behind x.
+  // The layer's own product alone; with an appended adapter its part too, of the u behind x.
   void multiply(ProgramBuilder& pb, Buffer x, Buffer y, const ops::LinearOptions& options,
                 const ops::QuantizedRows& shared = {}) const;
 
   // dx (+)= W^T dy, gradients += outer products. x may be invalid when nothing trains, u when
-  // forward's is gone (it is computed again), dx when the caller does not want it. An inlaid
+  // forward's is gone (it is computed again), dx when the caller does not want it. An appended
   // adapter wants dy with room for du behind its rows.
   void backward(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dx, bool accumulate,
                 Buffer u = {}) const;

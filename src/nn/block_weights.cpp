@@ -5,6 +5,7 @@
 
 #include "core/bytes.h"
 #include "core/error.h"
+#include "core/to_size.h"
 #include "ops/copy.h"
 #include "plan/bindings.h"
 
@@ -29,7 +30,7 @@ std::uint64_t matrix_bytes(const Form& f, std::int64_t elements) {
 }
 
 // Where a group's tensor stands in the host copy of what streams; of the number of tensors: how
-// large that is. It has no margins: forward passes that stream from there wait for the link.
+// large that is. It has no row padding: forward passes that stream from there wait for the link.
 template <class Forms>
 std::uint64_t host_offset(const Forms& forms, const WeightGroup& group, std::size_t tensor) {
   std::uint64_t at = 0;
@@ -99,26 +100,26 @@ std::optional<WeightFormat> find_weight_format(std::string_view name) {
 
 BlockWeights::BlockWeights(ProgramBuilder& load, std::vector<std::vector<WeightGroup>> sources,
                            const MemoryPolicy& policy, WeightFormat format,
-                           const WeightMargins& margins)
+                           const RowPaddings& paddings)
     : sources_(std::move(sources)), policy_(policy), format_(format) {
   check_sources();
-  check(policy_.parts == 0 || policy_.slots > 0, "parts are a way to stream");
+  check(policy_.matrices_ahead == 0 || policy_.slots > 0, "matrices_ahead needs slots");
   const std::int64_t n = groups();
-  homes_.resize(static_cast<std::size_t>(n));
+  states_.resize(to_size(n));
   for (std::int64_t g = 0; g < n; ++g) {
-    Home& home = homes_[static_cast<std::size_t>(g)];
-    home.resident = policy_.slots == 0 || evenly_chosen(g, n, policy_.resident_groups);
+    GroupState& state = states_[to_size(g)];
+    state.resident = policy_.slots == 0 || evenly_chosen(g, n, policy_.resident_groups);
     const WeightGroup& described = group(static_cast<int>(g));
     for (const StoredTensor& t : described.tensors) {
-      Form f = form_of(described, t, format_, !home.resident);
+      Form f = form_of(described, t, format_, !state.resident);
       f.shape = t.data.shape;
-      if (margins && f.shape.rank() == 2 && is_matrix(f.shape) && !f.has_scale) {
-        const WeightMargin m = margins(static_cast<int>(g), home.forms.size(), f.dtype);
+      if (paddings && f.shape.rank() == 2 && is_matrix(f.shape) && !f.has_scale) {
+        const RowPadding m = paddings(static_cast<int>(g), state.forms.size(), f.dtype);
         f.wide = static_cast<bool>(m);
         f.shape[0] += m.rows;
         f.shape[1] += m.columns;
       }
-      home.forms.push_back(std::move(f));
+      state.forms.push_back(std::move(f));
     }
   }
   lay_out_slots();
@@ -195,43 +196,44 @@ Bytes BlockWeights::streamed_bytes(const WeightGroup& group, WeightFormat format
 }
 
 void BlockWeights::lay_out_slots() {
-  for (Home& home : homes_) {
-    for (Form& f : home.forms) {
+  for (GroupState& state : states_) {
+    for (Form& f : state.forms) {
       if (!f.streams) continue;
-      f.slot_offset = home.slot_bytes;
+      f.slot_offset = state.slot_bytes;
       if (f.quantised) f.slot_scale_offset = f.slot_offset + data_bytes(f, f.shape.elements());
       f.slot_bytes = matrix_bytes(f, f.shape.elements());
-      home.slot_bytes += f.slot_bytes;
+      state.slot_bytes += f.slot_bytes;
     }
   }
 }
 
 void BlockWeights::declare(ProgramBuilder& load) {
   std::uint64_t largest_slot = 0, largest_tensor = 0;
-  for (std::size_t g = 0; g < homes_.size(); ++g) {
-    Home& home = homes_[g];
-    largest_slot = std::max(largest_slot, home.slot_bytes);
-    home.buffers.resize(home.forms.size());
-    for (std::size_t t = 0; t < home.forms.size(); ++t) {
-      const Form& f = home.forms[t];
+  for (std::size_t g = 0; g < states_.size(); ++g) {
+    GroupState& state = states_[g];
+    largest_slot = std::max(largest_slot, state.slot_bytes);
+    state.buffers.resize(state.forms.size());
+    for (std::size_t t = 0; t < state.forms.size(); ++t) {
+      const Form& f = state.forms[t];
       const StoredTensor& tensor = sources_[0][g].tensors[t];
       largest_tensor = std::max(largest_tensor, tensor.data.extent.bytes);
       if (!f.streams) {
-        home.buffers[t] = without_margin(
+        state.buffers[t] = without_padding(
             load, load.persistent(tensor.name, f.shape, f.dtype, Role::weights), tensor, f);
       }
       if (f.has_scale && !(f.streams && f.quantised)) {
-        home.buffers[t].scale =
+        state.buffers[t].scale =
             load.persistent(tensor.name + ".scale", f.scale_shape, DType::f32, Role::weights);
       }
     }
-    if (home.slot_bytes > 0 && comes_from_host(policy_, static_cast<std::int64_t>(g), groups())) {
-      const std::uint64_t bytes = host_offset(home.forms, sources_[0][g], home.forms.size());
-      home.host = load.persistent(sources_[0][g].name + ".host", {static_cast<std::int64_t>(bytes)},
-                                  DType::u8, Role::weights, Tier::host);
+    if (state.slot_bytes > 0 && comes_from_host(policy_, static_cast<std::int64_t>(g), groups())) {
+      const std::uint64_t bytes = host_offset(state.forms, sources_[0][g], state.forms.size());
+      state.host =
+          load.persistent(sources_[0][g].name + ".host", {static_cast<std::int64_t>(bytes)},
+                          DType::u8, Role::weights, Tier::host);
     }
   }
-  const int slots = policy_.parts > 0 || largest_slot == 0 ? 0 : policy_.slots;
+  const int slots = policy_.matrices_ahead > 0 || largest_slot == 0 ? 0 : policy_.slots;
   for (int s = 0; s < slots; ++s) {
     slots_.push_back(load.persistent(fmt::format("slot.{}", s),
                                      {static_cast<std::int64_t>(largest_slot)}, DType::u8,
@@ -239,11 +241,11 @@ void BlockWeights::declare(ProgramBuilder& load) {
   }
   slot_group_.assign(slots_.size(), -1);
   last_use_.assign(slots_.size(), 0);
-  const bool from_disk = policy_.home == WeightHome::disk && largest_slot > 0;
+  const bool from_disk = policy_.stream_from == StreamSource::disk && largest_slot > 0;
   StagingRing::Size ring = StagingRing::kLoading;
   if (from_disk) {
     ring = policy_.slots == 1 ? StagingRing::kStreamingOneSlot : StagingRing::kStreaming;
-    ring.buffers += policy_.more_buffers;
+    ring.buffers += policy_.extra_ring_buffers;
   }
   ring_.emplace(load, largest_tensor, ring);
 }
@@ -251,13 +253,13 @@ void BlockWeights::declare(ProgramBuilder& load) {
 void BlockWeights::load(ProgramBuilder& pb, int source) {
   select(source);
   for (int g = 0; g < groups(); ++g) {
-    const Home& h = homes_[static_cast<std::size_t>(g)];
+    const GroupState& h = states_[to_size(g)];
     read_group(pb, g, h.buffers, false, Lane::upload);
-    if (h.host) read_group(pb, g, home(pb, g), true, Lane::host);
+    if (h.host) read_group(pb, g, persistent(pb, g), true, Lane::host);
   }
   for (std::size_t s = 0; s < first_groups_.size(); ++s) {
     const int g = first_groups_[s];
-    const Home& h = homes_[static_cast<std::size_t>(g)];
+    const GroupState& h = states_[to_size(g)];
     for (std::size_t t = 0; t < h.forms.size(); ++t) {
       const Form& f = h.forms[t];
       if (!f.streams) continue;
@@ -268,8 +270,8 @@ void BlockWeights::load(ProgramBuilder& pb, int source) {
   }
 }
 
-WeightBuffers BlockWeights::without_margin(ProgramBuilder& pb, Buffer memory, const StoredTensor& t,
-                                           const Form& f) const {
+WeightBuffers BlockWeights::without_padding(ProgramBuilder& pb, Buffer memory,
+                                            const StoredTensor& t, const Form& f) const {
   WeightBuffers b;
   b.data = memory;
   if (!f.wide) return b;
@@ -281,7 +283,7 @@ WeightBuffers BlockWeights::without_margin(ProgramBuilder& pb, Buffer memory, co
 WeightBuffers BlockWeights::place_in(ProgramBuilder& pb, Buffer memory, std::uint64_t base,
                                      const StoredTensor& t, const Form& f) const {
   WeightBuffers b =
-      without_margin(pb, pb.view(memory, f.slot_offset - base, f.dtype, f.shape), t, f);
+      without_padding(pb, pb.view(memory, f.slot_offset - base, f.dtype, f.shape), t, f);
   if (f.quantised) {
     b.scale = pb.view(memory, f.slot_scale_offset - base, DType::f32, f.scale_shape);
   }
@@ -290,10 +292,10 @@ WeightBuffers BlockWeights::place_in(ProgramBuilder& pb, Buffer memory, std::uin
 
 void BlockWeights::read_group(ProgramBuilder& pb, int g, std::span<const WeightBuffers> to,
                               bool streamed_part, Lane lane) {
-  const Home& home = homes_[static_cast<std::size_t>(g)];
+  const GroupState& state = states_[to_size(g)];
   std::vector<Delivery> deliveries;
-  for (std::size_t t = 0; t < home.forms.size(); ++t) {
-    const Form& f = home.forms[t];
+  for (std::size_t t = 0; t < state.forms.size(); ++t) {
+    const Form& f = state.forms[t];
     const StoredTensor& tensor = group(g).tensors[t];
     if (f.streams == streamed_part) {
       deliveries.push_back({.name = tensor.name,
@@ -312,17 +314,17 @@ void BlockWeights::read_group(ProgramBuilder& pb, int g, std::span<const WeightB
 
 void BlockWeights::keep_first_in_slots() {
   for (int g = 0; g < groups() && first_groups_.size() < slots_.size(); ++g) {
-    if (homes_[static_cast<std::size_t>(g)].slot_bytes > 0) first_groups_.push_back(g);
+    if (states_[to_size(g)].slot_bytes > 0) first_groups_.push_back(g);
   }
 }
 
-void BlockWeights::begin_program(ProgramBuilder& pb, FillMargin fill) {
+void BlockWeights::begin_program(ProgramBuilder& pb, FillPadding fill) {
   fill_ = std::move(fill);
   program_ = pb.set().programs.size() - 1;
-  for (Home& home : homes_) home.slot = -1;
+  for (GroupState& state : states_) state.slot = -1;
   std::ranges::fill(slot_group_, -1);
   std::ranges::fill(last_use_, 0);
-  brings_.clear();
+  prefetches_.clear();
   for (std::size_t s = 0; s < first_groups_.size(); ++s) put(pb, first_groups_[s], s, true);
 }
 
@@ -331,25 +333,25 @@ void BlockWeights::end_program(ProgramBuilder& pb) {
   for (std::size_t s = 0; s < first_groups_.size(); ++s) {
     if (slot_group_[s] != first_groups_[s]) put(pb, first_groups_[s], s, false);
   }
-  if (policy_.parts > 0) {
-    bring_just_in_time(pb.set(), program_, std::move(brings_), policy_.parts);
+  if (policy_.matrices_ahead > 0) {
+    prefetch_just_in_time(pb.set(), program_, std::move(prefetches_), policy_.matrices_ahead);
   } else {
-    bring_early(pb.set(), program_, brings_);
+    prefetch_early(pb.set(), program_, prefetches_);
   }
-  brings_.clear();
+  prefetches_.clear();
 }
 
 void BlockWeights::deliver(ProgramBuilder& pb, int g, std::size_t t, const WeightBuffers& placed,
                            Buffer bytes) {
-  const Home& home = homes_[static_cast<std::size_t>(g)];
-  const Form& f = home.forms[t];
+  const GroupState& state = states_[to_size(g)];
+  const Form& f = state.forms[t];
   const StoredTensor& tensor = group(g).tensors[t];
-  if (home.host) {
-    const std::uint64_t at = host_offset(home.forms, group(g), t);
+  if (state.host) {
+    const std::uint64_t at = host_offset(state.forms, group(g), t);
     if (f.wide) {
-      upload(pb, pb.view(home.host, at, f.dtype, tensor.data.shape), placed.data);
+      upload(pb, pb.view(state.host, at, f.dtype, tensor.data.shape), placed.data);
     } else {
-      upload(pb, pb.view(home.host, at, DType::u8, pb.shape(bytes)), bytes);
+      upload(pb, pb.view(state.host, at, DType::u8, pb.shape(bytes)), bytes);
     }
     return;
   }
@@ -359,14 +361,14 @@ void BlockWeights::deliver(ProgramBuilder& pb, int g, std::size_t t, const Weigh
       Lane::upload);
 }
 
-void BlockWeights::bring(ProgramBuilder& pb, int g, std::size_t t, Buffer memory,
-                         std::uint64_t base, bool keeps) {
-  Home& home = homes_[static_cast<std::size_t>(g)];
-  const Form& f = home.forms[t];
+void BlockWeights::prefetch(ProgramBuilder& pb, int g, std::size_t t, Buffer memory,
+                            std::uint64_t base, bool keeps) {
+  GroupState& state = states_[to_size(g)];
+  const Form& f = state.forms[t];
   const WeightBuffers placed = place_in(pb, memory, base, group(g).tensors[t], f);
-  home.buffers[t].data = placed.data;
-  home.buffers[t].wide = placed.wide;
-  if (placed.scale) home.buffers[t].scale = placed.scale;
+  state.buffers[t].data = placed.data;
+  state.buffers[t].wide = placed.wide;
+  if (placed.scale) state.buffers[t].scale = placed.scale;
   const auto instructions = [&] {
     return static_cast<std::uint32_t>(pb.set().programs[program_].instructions.size());
   };
@@ -376,48 +378,48 @@ void BlockWeights::bring(ProgramBuilder& pb, int g, std::size_t t, Buffer memory
   if (!keeps) deliver(pb, g, t, placed, to);
   const std::uint32_t end = instructions();
   if (placed.wide && fill_) fill_(pb, g, t, placed);
-  if (begin < instructions()) brings_.push_back({begin, end, to, instructions() - end});
+  if (begin < instructions()) prefetches_.push_back({begin, end, to, instructions() - end});
 }
 
 void BlockWeights::put(ProgramBuilder& pb, int g, std::size_t slot, bool keeps) {
-  if (slot_group_[slot] >= 0) homes_[static_cast<std::size_t>(slot_group_[slot])].slot = -1;
+  if (slot_group_[slot] >= 0) states_[to_size(slot_group_[slot])].slot = -1;
   slot_group_[slot] = g;
-  Home& home = homes_[static_cast<std::size_t>(g)];
-  home.slot = static_cast<int>(slot);
-  for (std::size_t t = 0; t < home.forms.size(); ++t) {
-    if (home.forms[t].streams) bring(pb, g, t, slots_[slot], 0, keeps);
+  GroupState& state = states_[to_size(g)];
+  state.slot = static_cast<int>(slot);
+  for (std::size_t t = 0; t < state.forms.size(); ++t) {
+    if (state.forms[t].streams) prefetch(pb, g, t, slots_[slot], 0, keeps);
   }
 }
 
 std::span<const WeightBuffers> BlockWeights::use(ProgramBuilder& pb, int g) {
-  Home& home = homes_[static_cast<std::size_t>(g)];
+  GroupState& state = states_[to_size(g)];
   ++uses_;
-  if (home.slot_bytes == 0) return home.buffers;
-  if (policy_.parts > 0) {
-    for (std::size_t t = 0; t < home.forms.size(); ++t) {
-      const Form& f = home.forms[t];
+  if (state.slot_bytes == 0) return state.buffers;
+  if (policy_.matrices_ahead > 0) {
+    for (std::size_t t = 0; t < state.forms.size(); ++t) {
+      const Form& f = state.forms[t];
       if (!f.streams) continue;
       const Buffer memory = pb.temp("weight", {static_cast<std::int64_t>(f.slot_bytes)}, DType::u8,
                                     Role::weight_slots);
-      bring(pb, g, t, memory, f.slot_offset);
+      prefetch(pb, g, t, memory, f.slot_offset);
     }
-    return home.buffers;
+    return state.buffers;
   }
-  if (home.slot < 0) {
-    const auto slot =
-        static_cast<std::size_t>(std::ranges::min_element(last_use_) - last_use_.begin());
+  if (state.slot < 0) {
+    const auto slot = to_size(std::ranges::min_element(last_use_) - last_use_.begin());
     put(pb, g, slot, false);
   }
-  last_use_[static_cast<std::size_t>(home.slot)] = uses_;
-  return home.buffers;
+  last_use_[to_size(state.slot)] = uses_;
+  return state.buffers;
 }
 
-std::vector<WeightBuffers> BlockWeights::home(ProgramBuilder& pb, int g) const {
-  const Home& h = homes_[static_cast<std::size_t>(g)];
+std::vector<WeightBuffers> BlockWeights::persistent(ProgramBuilder& pb, int g) const {
+  const GroupState& h = states_[to_size(g)];
   std::vector<WeightBuffers> all = h.buffers;
   for (std::size_t t = 0; t < all.size(); ++t) {
     if (!h.forms[t].streams) continue;
-    check(static_cast<bool>(h.host), "{} is streamed from its file and has no home to change",
+    check(static_cast<bool>(h.host),
+          "{} is streamed from its file and has no persistent copy to change",
           group(g).tensors[t].name);
     const Form& f = h.forms[t];
     const std::uint64_t at = host_offset(h.forms, group(g), t);

@@ -49,8 +49,8 @@ Buffer LinearGroup::part(ProgramBuilder& pb, Buffer u, std::size_t layer) const 
 
 void LinearGroup::forward(ProgramBuilder& pb, Buffer x, std::span<const Buffer> y, Buffer u) const {
   check(y.size() == layers_.size(), "{} layers have {} outputs", layers_.size(), y.size());
-  if (inlaid()) {
-    const InlaidAdapter& first = layers_[0].inlaid;
+  if (appended()) {
+    const AppendedAdapter& first = layers_[0].appended;
     ops::linear_into(pb, x, {.weight = first.down(pb)}, first.u(pb, x));
     if (u) ops::copy(pb, first.u(pb, x), u);
     for (std::size_t i = 0; i < y.size(); ++i) layers_[i].multiply(pb, x, y[i], {});
@@ -73,8 +73,8 @@ void LinearGroup::forward(ProgramBuilder& pb, Buffer x, std::span<const Buffer> 
 void LinearGroup::forward_again(ProgramBuilder& pb, Buffer x, std::size_t layer, Buffer y,
                                 Buffer u) const {
   const AdaptedLinear& l = layers_[layer];
-  if (inlaid()) {
-    ops::copy(pb, u, l.inlaid.u(pb, x));
+  if (appended()) {
+    ops::copy(pb, u, l.appended.u(pb, x));
     return l.multiply(pb, x, y, {});
   }
   const bool adapted = static_cast<bool>(l.adapter.a);
@@ -85,7 +85,7 @@ void LinearGroup::forward_again(ProgramBuilder& pb, Buffer x, std::size_t layer,
 void LinearGroup::backward(ProgramBuilder& pb, Buffer x, std::span<const Buffer> dy, Buffer dx,
                            bool accumulate, Buffer u) const {
   check(dy.size() == layers_.size(), "{} layers have {} gradients", layers_.size(), dy.size());
-  if (inlaid()) return backward_inlaid(pb, x, dy, dx, accumulate, u);
+  if (appended()) return backward_appended(pb, x, dy, dx, accumulate, u);
   if (!stacked_.a || !stacked_da_) {
     for (std::size_t i = 0; i < dy.size(); ++i) {
       layers_[i].backward(pb, x, dy[i], dx, accumulate || i > 0, part(pb, u, i));
@@ -107,9 +107,9 @@ void LinearGroup::backward(ProgramBuilder& pb, Buffer x, std::span<const Buffer>
   }
 }
 
-void LinearGroup::backward_inlaid(ProgramBuilder& pb, Buffer x, std::span<const Buffer> dy,
-                                  Buffer dx, bool accumulate, Buffer u) const {
-  const Buffer down = layers_[0].inlaid.down(pb);  // [n r, K]
+void LinearGroup::backward_appended(ProgramBuilder& pb, Buffer x, std::span<const Buffer> dy,
+                                    Buffer dx, bool accumulate, Buffer u) const {
+  const Buffer down = layers_[0].appended.down(pb);  // [n r, K]
   const std::int64_t columns = pb.shape(down)[0];
   if (!u) {
     u = pb.temp("u", {pb.shape(x)[0], columns}, pb.dtype(x));
@@ -118,8 +118,8 @@ void LinearGroup::backward_inlaid(ProgramBuilder& pb, Buffer x, std::span<const 
   const Buffer du = pb.temp("du", {pb.shape(x)[0], columns}, pb.dtype(dy[0]));  // [R, n r]
   for (std::size_t i = 0; i < dy.size(); ++i) {
     const AdaptedLinear& l = layers_[i];
-    ops::linear_dx_into(pb, dy[i], {.weight = l.inlaid.up(pb)},
-                        pb.columns(du, l.inlaid.first, l.inlaid.own));
+    ops::linear_dx_into(pb, dy[i], {.weight = l.appended.up(pb)},
+                        pb.columns(du, l.appended.first, l.appended.own));
     ops::linear_dw(pb, part(pb, u, i), dy[i], l.adapter_grads.db, {}, l.adapter.scale);
   }
   // Without zeros between them.

@@ -29,9 +29,9 @@ class LinearGroup {
                 bool accumulate, Buffer u) const;
 
  private:
-  bool inlaid() const { return static_cast<bool>(layers_[0].inlaid); }
-  void backward_inlaid(ProgramBuilder& pb, Buffer x, std::span<const Buffer> dy, Buffer dx,
-                       bool accumulate, Buffer u) const;
+  bool appended() const { return static_cast<bool>(layers_[0].appended); }
+  void backward_appended(ProgramBuilder& pb, Buffer x, std::span<const Buffer> dy, Buffer dx,
+                         bool accumulate, Buffer u) const;
   Buffer part(ProgramBuilder& pb, Buffer u, std::size_t layer) const;  // its columns of u
 
   std::vector<AdaptedLinear> layers_;

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "core/error.h"
-#include "ops/kernels/quantum.h"
+#include "ops/kernels/token_quantum.h"
 
 namespace ballast {
 
@@ -31,15 +31,18 @@ std::span<const MemoryPolicy> named_policies() {
       {.name = "offload", .activations = Activations::attention_kept, .offload = true},
       {.name = "chunked", .activations = Activations::recomputed, .chunk_tokens = kTokenQuantum},
       {.name = "grouped", .activations = Activations::recomputed, .heads_per_group = 1},
-      {.name = "matrix-streaming", .slots = 1, .parts = 2, .activations = Activations::recomputed},
+      {.name = "matrix-streaming",
+       .slots = 1,
+       .matrices_ahead = 2,
+       .activations = Activations::recomputed},
       {.name = "split-backward",
        .slots = 1,
        .activations = Activations::recomputed,
-       .halves = true,
+       .split_backward = true,
        .offload = true},
       {.name = "state-on-disk",
        .slots = 2,
-       .home = WeightHome::host,
+       .stream_from = StreamSource::host,
        .disk_state_groups = kAllGroups},
   }};
   return kPolicies;

@@ -17,32 +17,34 @@ enum class Activations : std::uint8_t {
 };
 std::string_view name_of(Activations a);
 
-enum class WeightHome : std::uint8_t { disk, host };
+enum class StreamSource : std::uint8_t { disk, host };
 
 inline constexpr int kAllGroups = 1 << 20;  // more than any model has
 
 // How a program is recorded. None of it changes a bit of the result.
 struct MemoryPolicy {
   std::string name = "resident";
-  int slots = 0;  // 0: all weights stay on the device; else streamed through so many slots
-  int parts = 0;  // 0: a slot holds a whole group; else streamed matrices come one by one when they
-                  // are used, so many ahead, and are brought again for a later use
+  int slots = 0;           // 0: all weights stay on the device; else streamed through so many slots
+  int matrices_ahead = 0;  // 0: a slot holds a whole group; else streamed matrices come one by one
+                           // when they are used, so many ahead, and are read again for a later use
   int resident_groups =
       0;  // groups (blocks, embeddings, head) that stay although slots > 0, evenly spaced
-  WeightHome home = WeightHome::disk;  // where streamed weights come from
-  int host_groups = 0;   // groups that come from host memory although the others come from disk,
-                         // evenly spaced among those that stream
-  int more_buffers = 0;  // that the ring through which weights come from disk has beside its own
+  StreamSource stream_from = StreamSource::disk;  // where streamed weights come from
+  int host_groups = 0;  // groups that come from host memory although the others come from disk,
+                        // evenly spaced among those that stream
+  int extra_ring_buffers =
+      0;  // that the ring through which weights come from disk has beside its own
   Activations activations = Activations::kept;
   int kept_blocks =
       0;  // blocks whose activations are kept although the others' are not, evenly spaced
-  bool halves = false;   // backward restores self-attention's side of a block when it comes to it
+  bool split_backward =
+      false;             // backward restores self-attention's side of a block when it comes to it
   bool offload = false;  // what is kept from forward to backward waits in host memory
   std::int64_t chunk_tokens =
       0;  // 0: a sample at once; else token-local work in chunks of so many rows
   std::int64_t heads_per_group =
       0;  // 0: all heads; else attention backward over groups of so many heads
-  std::int64_t samples_per_run =
+  std::int64_t samples_per_pass =
       0;  // 0: all samples of a step share a visit of each block; else so many do
   bool state_on_host = false;  // adapters' gradients and moments wait in host memory
   // Groups whose moments and masters wait on disk: first those that stay, then evenly spaced ones
@@ -71,8 +73,9 @@ constexpr bool evenly_chosen(std::int64_t i, std::int64_t n, std::int64_t chosen
 
 // Whether group g of n, one that streams, comes from host memory.
 constexpr bool comes_from_host(const MemoryPolicy& p, std::int64_t g, std::int64_t n) {
-  const std::int64_t staying = p.resident_groups, before = g * staying / n;
-  return p.home == WeightHome::host || evenly_chosen(g - before, n - staying, p.host_groups);
+  const std::int64_t resident_before = p.resident_groups, before = g * resident_before / n;
+  return p.stream_from == StreamSource::host ||
+         evenly_chosen(g - before, n - resident_before, p.host_groups);
 }
 
 }  // namespace ballast

@@ -5,13 +5,13 @@
 
 #include "core/error.h"
 #include "core/random.h"
-#include "nn/together_updated.h"
+#include "nn/batched_updates.h"
 #include "ops/adafactor.h"
 #include "ops/adamw.h"
 #include "ops/adamw_8bit.h"
 #include "ops/ema.h"
 #include "ops/sgd.h"
-#include "ops/stable_rates.h"
+#include "ops/stableadamw_scale.h"
 
 namespace ballast {
 namespace {
@@ -71,7 +71,7 @@ ops::AdamWBuffers adamw_buffers(ProgramBuilder& pb, const OptimizerOptions& o,
       .p = s.p, .m = m, .v = v, .g = s.g, .options = adamw_options(o, s), .rounding = rounding};
   if (o.kind == OptimizerKind::stableadamw) {
     check(s.first_element == 0, "{}: StableAdamW updates whole tensors", s.site);
-    t.rates = ops::stable_rates(pb, {.v = v, .g = s.g, .grad_scale = s.factor}, t.options);
+    t.rates = ops::stableadamw_scale(pb, {.v = v, .g = s.g, .grad_scale = s.factor}, t.options);
   }
   return t;
 }
@@ -249,12 +249,12 @@ void add_to_group(const ProgramBuilder& pb, std::vector<std::vector<T>>& groups,
 
 }  // namespace
 
-bool TogetherUpdated::can_wait() const {
+bool BatchedUpdates::can_wait() const {
   return options_.kind != OptimizerKind::adafactor && options_.kind != OptimizerKind::sgd &&
          !is_stabilized(options_) && !options_.ema_decay;
 }
 
-void TogetherUpdated::add(const OptimizerStep& step) {
+void BatchedUpdates::add(const OptimizerStep& step) {
   if (!can_wait()) return record_optimizer(pb_, options_, step);
   check(step.rate == 1 || has_rate(options_.kind), "{} has one learning rate",
         name_of(options_.kind));
@@ -269,7 +269,7 @@ void TogetherUpdated::add(const OptimizerStep& step) {
   states.finish();
 }
 
-void TogetherUpdated::flush() {
+void BatchedUpdates::flush() {
   for (auto& group : groups_) ops::adamw(pb_, std::move(group), factor_);
   for (auto& group : groups_8bit_) ops::adamw_8bit(pb_, std::move(group), factor_);
   groups_.clear();

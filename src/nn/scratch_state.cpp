@@ -57,7 +57,7 @@ Access disk_access(ProgramBuilder& pb, Work work, Buffer stored, Buffer from, Bu
           .writes = {to},
           .lane = Lane::disk,
           .cost = {.work = work, .bytes = static_cast<double>(bytes)},
-          .parts = requests_of(bytes)};
+          .splits = requests_of(bytes)};
 }
 
 }  // namespace

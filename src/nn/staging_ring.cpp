@@ -7,6 +7,7 @@
 #include "core/convert.h"
 #include "core/error.h"
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "ops/copy.h"
 #include "ops/linear/quantize_rows.h"
 #include "plan/bindings.h"
@@ -107,9 +108,9 @@ void copy_out(const CopyOut& c, const TensorView& ring, const Bindings& b) {
   if (!c.to_scale) {
     const std::int64_t rows = to.contiguous() ? 1 : to.shape[0], width = c.count / rows;
     for (std::int64_t r = 0; r < rows; ++r) {
-      convert(from + static_cast<std::size_t>(r * width) * size_of(c.from), c.from,
-              to.data + static_cast<std::size_t>(r * to.strides[0]) * size_of(to.dtype), to.dtype,
-              width, Rounding::saturating);
+      convert(from + to_size(r * width) * size_of(c.from), c.from,
+              to.data + to_size(r * to.strides[0]) * size_of(to.dtype), to.dtype, width,
+              Rounding::saturating);
     }
     return;
   }
@@ -117,7 +118,7 @@ void copy_out(const CopyOut& c, const TensorView& ring, const Bindings& b) {
   // so there is room to move such a piece down to its natural alignment.
   std::byte* aligned = ring.data + c.at / size_of(c.from) * size_of(c.from);
   if (aligned != from) {
-    std::memmove(aligned, from, static_cast<std::size_t>(c.count) * size_of(c.from));
+    std::memmove(aligned, from, to_size(c.count) * size_of(c.from));
   }
   ops::quantize_rows(
       {.w = ConstTensorView(aligned, c.from, to.shape), .q = to, .scale = b.out(c.to_scale)},
@@ -238,7 +239,7 @@ void StagingRing::emit(ProgramBuilder& pb, std::span<const Piece> pieces, Lane l
           {.writes = {ring},
            .lane = Lane::disk,
            .cost = {.work = Work::disk, .bytes = bytes},
-           .parts = parts},
+           .splits = parts},
           [requests = std::move(requests), ring, checks = checks.get(),
            verify = pb.backend().verify_weights](const Bindings& b) {
             read_request(requests[b.part()], b.out(ring), checks, verify);

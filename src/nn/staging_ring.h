@@ -42,8 +42,8 @@ class StagingRing {
   static constexpr Size kLoading = {kDiskReaders * kDiskRequest, 3};
   // For steps that are as fast as the disk, of half the size: requests are in flight for up to
   // three, one is being copied, two are for when copies are late. Reads go to as few of them as
-  // they can (plan/ring_places.h), since into more memory they are slower; still smaller ones would
-  // be more instructions.
+  // they can (plan/ring_allocator.h), since into more memory they are slower; still smaller ones
+  // would be more instructions.
   static constexpr Size kStreaming = {kLoading.buffer / 2, 6};
   // ... and two more where copies wait for places that are still computed with (decision 46).
   static constexpr Size kStreamingOneSlot = {kStreaming.buffer, 8};

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "core/error.h"
+#include "nn/batched_updates.h"
 #include "nn/scratch_state.h"
-#include "nn/together_updated.h"
 #include "ops/copy.h"
 #include "ops/fill.h"
 #include "ops/global_norm.h"
@@ -80,7 +80,7 @@ class VisitingUpdates {
 
  private:
   struct Place {
-    Buffer home, here;  // the same where it lies on the device
+    Buffer persistent, here;  // the same where it lies on the device
   };
   struct Visit {
     const UpdatedTensor* tensor = nullptr;
@@ -94,23 +94,24 @@ class VisitingUpdates {
     return count == pb_.shape(b).elements() ? b : flat_cut(pb_, b, first, count);
   }
 
-  Place come(Buffer home) {
-    if (pb_.tier(home) == Tier::device) return {home, home};
-    const Buffer here = pb_.temp("visiting", pb_.shape(home), pb_.dtype(home), Role::optimizer);
-    if (pb_.tier(home) == Tier::disk) {
-      read_scratch(pb_, *ring_, home, here);
+  Place come(Buffer persistent) {
+    if (pb_.tier(persistent) == Tier::device) return {persistent, persistent};
+    const Buffer here =
+        pb_.temp("visiting", pb_.shape(persistent), pb_.dtype(persistent), Role::optimizer);
+    if (pb_.tier(persistent) == Tier::disk) {
+      read_scratch(pb_, *ring_, persistent, here);
     } else {
-      ops::copy(pb_, home, here, Lane::upload);
+      ops::copy(pb_, persistent, here, Lane::upload);
     }
-    return {home, here};
+    return {persistent, here};
   }
 
   void go(const Place& p) {
-    if (p.home == p.here) return;
-    if (pb_.tier(p.home) == Tier::disk) {
-      write_scratch(pb_, *ring_, p.here, p.home);
+    if (p.persistent == p.here) return;
+    if (pb_.tier(p.persistent) == Tier::disk) {
+      write_scratch(pb_, *ring_, p.here, p.persistent);
     } else {
-      ops::copy(pb_, p.here, p.home, Lane::download);
+      ops::copy(pb_, p.here, p.persistent, Lane::download);
     }
   }
 
@@ -281,7 +282,7 @@ void record_value_norm(ProgramBuilder& pb, std::span<const UpdatedTensor> tensor
 void record_update(ProgramBuilder& pb, std::span<const UpdatedTensor> tensors, Buffer factor,
                    const OptimizerOptions& options, StagingRing* ring) {
   VisitingUpdates visiting(pb, factor, options, ring);
-  TogetherUpdated together(pb, options);
+  BatchedUpdates together(pb, options);
   std::vector<const UpdatedTensor*> added;
   const auto finish = [&] {
     together.flush();
@@ -304,7 +305,7 @@ void record_update(ProgramBuilder& pb, std::span<const UpdatedTensor> tensors, B
                   .decays = t.decays,
                   .rate = t.rate});
     added.push_back(&t);
-    if (!together.can_wait() || added.size() == TogetherUpdated::kMost) finish();
+    if (!together.can_wait() || added.size() == BatchedUpdates::kMax) finish();
   }
   visiting.finish();
   finish();

@@ -75,7 +75,7 @@ void update_vector(const Adafactor& a, double b, MakeWriter&& make_writer, Threa
     });
   });
   const Rates r = rates(a, sum_p, sum_u, static_cast<double>(n));
-  each_stretch(pool, n, [&](std::int64_t begin, std::int64_t end) {
+  each_range(pool, n, [&](std::int64_t begin, std::int64_t end) {
     auto p = make_writer();
     each_vector(begin, end, [&](std::int64_t i, std::int64_t m) {
       const f32v x = read<G>(g + i, m) * scale;

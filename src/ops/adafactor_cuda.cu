@@ -276,12 +276,12 @@ void run_matrices(const Adafactor& a, const Rule& rule, Scalars* scalars, void* 
   row_means<<<static_cast<unsigned>(matrices), 256, 0, s>>>(m.row, m.height, m.row_mean);
   check_launch("adafactor");
   // The second dimension of a grid is short; stacks are of a few matrices.
-  constexpr std::int64_t kMost = 65535;
-  for (std::int64_t first = 0; first < matrices; first += kMost) {
+  constexpr std::int64_t kMax = 65535;
+  for (std::int64_t first = 0; first < matrices; first += kMax) {
     Matrices<P, G> part = m;
     part.g += first * m.height * m.width;
     part.column += first * m.width;
-    const std::int64_t here = matrices - first < kMost ? matrices - first : kMost;
+    const std::int64_t here = matrices - first < kMax ? matrices - first : kMax;
     column_states<<<dim3(blocks_for(m.width, 32), static_cast<unsigned>(here)), 32, 0, s>>>(part);
     check_launch("adafactor");
   }

@@ -68,7 +68,7 @@ cuda::AdamW adamw_on_gpu(const AdamW& a) {
 }
 
 // What a launch has for all of its tensors.
-bool go_together(const AdamW& a, const AdamW& b) {
+bool can_batch(const AdamW& a, const AdamW& b) {
   return a.p.device == b.p.device && a.p.dtype == b.p.dtype && a.m.dtype == b.m.dtype &&
          a.g.dtype == b.g.dtype && a.grad_scale.data == b.grad_scale.data && a.step == b.step &&
          a.rounding.rounding == b.rounding.rounding;
@@ -83,7 +83,7 @@ void adamw(std::span<const AdamW> tensors, Stream stream) {
   check(tensors.size() <= kAdamWTensors, "adamw: {} tensors in one call", tensors.size());
   for (const AdamW& a : tensors) {
     check_adamw(a);
-    check(go_together(a, tensors[0]), "adamw: {} {} and {} {} do not go together", a.p.dtype,
+    check(can_batch(a, tensors[0]), "adamw: {} {} and {} {} do not go together", a.p.dtype,
           a.p.shape, tensors[0].p.dtype, tensors[0].p.shape);
   }
   on_device(

@@ -48,7 +48,8 @@ struct AdamW {
   std::int64_t step;  // k
   double learning_rate;
   ParameterRounding rounding = {};
-  // [2] f32, optional: lr and 1 - lr weight_decay in place of those above (ops/stable_rates.h).
+  // [2] f32, optional: lr and 1 - lr weight_decay in place of those above
+  // (ops/stableadamw_scale.h).
   ConstTensorView rates = {};
 };
 void adamw(const AdamW& a, Stream stream);

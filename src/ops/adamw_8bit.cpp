@@ -79,7 +79,7 @@ void check_adamw_8bit(const AdamW8bit& a) {
 }
 
 // What a launch has for all of its tensors.
-bool go_together(const AdamW8bit& a, const AdamW8bit& b) {
+bool can_batch(const AdamW8bit& a, const AdamW8bit& b) {
   return a.p.device == b.p.device && a.p.dtype == b.p.dtype && a.g.dtype == b.g.dtype &&
          a.grad_scale.data == b.grad_scale.data && a.step == b.step &&
          a.rounding.rounding == b.rounding.rounding &&
@@ -98,7 +98,7 @@ void adamw_8bit(std::span<const AdamW8bit> tensors, Stream stream) {
   check(tensors.size() <= kAdamWTensors, "adamw_8bit: {} tensors in one call", tensors.size());
   for (const AdamW8bit& a : tensors) {
     check_adamw_8bit(a);
-    check(go_together(a, tensors[0]), "adamw_8bit: {} {} and {} {} do not go together", a.p.dtype,
+    check(can_batch(a, tensors[0]), "adamw_8bit: {} {} and {} {} do not go together", a.p.dtype,
           a.p.shape, tensors[0].p.dtype, tensors[0].p.shape);
     check(!a.stabilize || tensors.size() == 1, "adamw_8bit: {} tensors are stabilized together",
           tensors.size());

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "core/to_size.h"
 #include "ops/adamw_8bit.h"
 #include "ops/kernels/ordered_sum_simd.h"
 #include "ops/kernels/parameter_simd.h"
@@ -33,7 +34,7 @@ struct Moment {
   // n elements from `first` on, the rest of the block is zero.
   void load(std::int64_t first, std::int64_t n, float* out) const {
     if (plain != nullptr) {
-      __builtin_memcpy(out, plain + first, static_cast<std::size_t>(n) * 4);
+      __builtin_memcpy(out, plain + first, to_size(n) * 4);
     } else {
       const float scale = absmax[first / kStateBlock];
       for (std::int64_t j = 0; j < n; ++j) out[j] = map->value[codes[first + j]] * scale;
@@ -43,7 +44,7 @@ struct Moment {
 
   void store(std::int64_t first, std::int64_t n, const float* x, float largest) const {
     if (plain != nullptr) {
-      __builtin_memcpy(plain + first, x, static_cast<std::size_t>(n) * 4);
+      __builtin_memcpy(plain + first, x, to_size(n) * 4);
       return;
     }
     absmax[first / kStateBlock] = largest;
@@ -162,7 +163,7 @@ void adamw_8bit(const AdamW8bit& a, const DynamicMap& m_map, const DynamicMap& v
                               .eps = static_cast<float>(k2 * o.eps),
                               .decay = static_cast<float>(1 - rate * o.weight_decay),
                               .decays = o.weight_decay > 0};
-      each_stretch(pool, n, [&](std::int64_t begin, std::int64_t end) {
+      each_range(pool, n, [&](std::int64_t begin, std::int64_t end) {
         auto p = make_writer();
         for (std::int64_t first = begin; first < end; first += kStateBlock) {
           const std::int64_t left = end - first;

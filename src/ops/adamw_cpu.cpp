@@ -20,7 +20,7 @@ void adamw(const AdamW& a, ThreadPool& pool) {
         auto* m = reinterpret_cast<Element<S>*>(a.m.data);
         auto* v = reinterpret_cast<Element<S>*>(a.v.data);
         const auto* g = reinterpret_cast<const Element<G>*>(a.g.data);
-        each_stretch(pool, a.p.shape.elements(), [&](std::int64_t begin, std::int64_t end) {
+        each_range(pool, a.p.shape.elements(), [&](std::int64_t begin, std::int64_t end) {
           auto p = make_writer();
           each_vector(begin, end, [&](std::int64_t i, std::int64_t n) {
             const f32v gradient = read<G>(g + i, n) * scale;

@@ -1,3 +1,4 @@
+#include "core/to_size.h"
 #include "ops/cross_entropy.h"
 #include "ops/kernels/row_simd.h"
 
@@ -10,7 +11,7 @@ namespace {
 
 void zero_row(const TensorView& dx, std::int64_t r, std::int64_t width) {
   const std::size_t size = dx.dtype == DType::f32 ? 4 : 2;
-  std::memset(v::out_row(dx, r).data, 0, static_cast<std::size_t>(width) * size);
+  std::memset(v::out_row(dx, r).data, 0, to_size(width) * size);
 }
 
 // The last vector's lanes behind the row's end are zeros: they must not be the largest, nor count.

@@ -30,7 +30,7 @@ struct GaussianLatentBackward {
 };
 void gaussian_latent_backward(const GaussianLatentBackward& a, Stream stream);
 
-inline constexpr float kLeastLogVariance = -30, kMostLogVariance = 20;
+inline constexpr float kMinLogVariance = -30, kMaxLogVariance = 20;
 
 // Recorded forms; sample_weight may be invalid.
 struct GaussianLatentBuffers {

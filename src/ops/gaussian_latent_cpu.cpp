@@ -28,8 +28,8 @@ struct Moments {
 };
 
 f32v clamped(f32v x) {
-  x = x < kLeastLogVariance ? v::splat(kLeastLogVariance) : x;
-  return x > kMostLogVariance ? v::splat(kMostLogVariance) : x;
+  x = x < kMinLogVariance ? v::splat(kMinLogVariance) : x;
+  return x > kMaxLogVariance ? v::splat(kMaxLogVariance) : x;
 }
 
 Moments moments_of(const ConstTensorView& view, const ConstTensorView& noise) {

@@ -6,11 +6,11 @@ namespace ballast::ops::cuda {
 namespace {
 
 // Of ops/gaussian_latent.h, whose header is no C++17.
-constexpr float kLeast = -30, kMost = 20;
+constexpr float kMin = -30, kMax = 20;
 
 __device__ __forceinline__ float clamped(float v) {
-  v = v < kLeast ? kLeast : v;
-  return v > kMost ? kMost : v;
+  v = v < kMin ? kMin : v;
+  return v > kMax ? kMax : v;
 }
 
 __device__ __forceinline__ std::int64_t mean_at(std::int64_t i, std::int64_t columns) {

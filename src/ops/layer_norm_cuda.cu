@@ -97,11 +97,11 @@ __global__ void __launch_bounds__(T, kForwardBlocks<T, X>) forward_row(Forward a
   const int x_step = eights(a.x), y_step = eights(a.y);
   const int rows = static_cast<int>(a.rows), step = gridDim.x;
   float f[16], shift[16];
-  int held = -1, turn = 0, row = blockIdx.x;
+  int held = -1, parity = 0, row = blockIdx.x;
   RowShare<X, T> next;
   next.load(x, row * x_step);
   int next_table = table_row(a.index, row);
-  for (; row < rows; row += step, turn ^= 1) {
+  for (; row < rows; row += step, parity ^= 1) {
     RowShare<X, T> now = next;
     const int table = next_table;
     if (table != held) {
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(T, kForwardBlocks<T, X>) forward_row(Forward a
       next.load(x, (row + step) * x_step);
       next_table = table_row(a.index, row + step);
     }
-    const Moments m = row_moments(now, part[turn]);
+    const Moments m = row_moments(now, part[parity]);
     const float rstd = __frsqrt_rn(m.m2 * (1.0f / (16 * T)) + a.eps);
     if (threadIdx.x == 0) {
       a.stats[row * a.stats_step] = m.mean;
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(T, kBackwardBlocks<T>) backward_row(Backward a
   const int x_step = eights(a.x), dy_step = eights(a.dy), dx_step = eights(a.dx);
   const int rows = static_cast<int>(a.rows), step = gridDim.x;
   float f[16];
-  int held = -1, next_table = 0, turn = 0, row = blockIdx.x;
+  int held = -1, next_table = 0, parity = 0, row = blockIdx.x;
   RowShare<X, T> next_x, old;
   RowShare<bf16, T> next_dy;
   float next_mean = 0, next_rstd = 0;
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(T, kBackwardBlocks<T>) backward_row(Backward a
     next_rstd = a.stats[r * a.stats_step + 1];
   };
   load(row);
-  for (; row < rows; row += step, turn ^= 1) {
+  for (; row < rows; row += step, parity ^= 1) {
     RowShare<X, T> now_x = next_x;
     RowShare<bf16, T> now_dy = next_dy;
     const float mean = next_mean, rstd = next_rstd;
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(T, kBackwardBlocks<T>) backward_row(Backward a
       g_sum += g[i] * f[i];
       gx_sum += g[i] * f[i] * ((e[i] - mean) * rstd);
     }
-    const float2 sums = block_sums<T>(g_sum, gx_sum, part[turn]);
+    const float2 sums = block_sums<T>(g_sum, gx_sum, part[parity]);
     const float g_mean = sums.x * (1.0f / (16 * T)), gx_mean = sums.y * (1.0f / (16 * T));
     float out[16];
 #pragma unroll

@@ -32,7 +32,7 @@ void relative_bias_backward(const RelativeBiasBackward& a, ThreadPool& pool) {
   const auto* dbias = reinterpret_cast<const float*>(a.dbias.data);
   auto* dtable = reinterpret_cast<float*>(a.dtable.data);
   pool.parallel(heads, [&](std::int64_t h, int) {
-    float sums[RelativeBuckets::kMost] = {};
+    float sums[RelativeBuckets::kMax] = {};
     for (std::int64_t e = 0; e < entries; ++e) {
       sums[bucket(a.buckets, e - a.zero)] += dbias[h * entries + e];
     }

@@ -11,7 +11,7 @@ RelativeBuckets relative_buckets(std::int64_t count, std::int64_t max_distance,
                                  bool bidirectional) {
   const std::int64_t side = bidirectional ? count / 2 : count;
   const std::int64_t exact = side / 2;
-  check(count <= RelativeBuckets::kMost && exact >= 1 && max_distance > exact,
+  check(count <= RelativeBuckets::kMax && exact >= 1 && max_distance > exact,
         "{} relative buckets for distances up to {}", count, max_distance);
   RelativeBuckets b;
   b.side = static_cast<std::int32_t>(side);

@@ -9,13 +9,13 @@ namespace ballast::ops {
 // Bidirectional: half of the buckets are for keys behind the query (distance > 0). Else those count
 // as distance 0. Plain data, so that CUDA sources read it, too.
 struct RelativeBuckets {
-  static constexpr int kMost = 256;
+  static constexpr int kMax = 256;
   std::int32_t side = 0;  // buckets of one direction
   bool bidirectional = true;
-  std::int32_t edge[kMost] = {};  // smallest magnitude of each bucket of a direction
+  std::int32_t edge[kMax] = {};  // smallest magnitude of each bucket of a direction
 };
 
-// count: rows of the table, 2 to kMost (4 to kMost and even when bidirectional).
+// count: rows of the table, 2 to kMax (4 to kMax and even when bidirectional).
 RelativeBuckets relative_buckets(std::int64_t count, std::int64_t max_distance, bool bidirectional);
 
 std::int64_t bucket_of(const RelativeBuckets& b, std::int64_t distance);

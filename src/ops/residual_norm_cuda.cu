@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(T, kBlocks<T>) residual_norm_row(Operands a) {
   const int x_step = eights(a.x), y_step = eights(a.y), out_step = eights(a.out);
   const int z_step = eights(a.z), rows = static_cast<int>(a.rows), step = gridDim.x;
   float f[16], shift[16];
-  int gate_held = -1, held = -1, next_gate = 0, next_table = 0, turn = 0, row = blockIdx.x;
+  int gate_held = -1, held = -1, next_gate = 0, next_table = 0, parity = 0, row = blockIdx.x;
   RowShare<X, T> next_x;
   RowShare<bf16, T> next_y;
   const auto load = [&](int r) {
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(T, kBlocks<T>) residual_norm_row(Operands a) {
     next_table = table_row(a.index, r);
   };
   load(row);
-  for (; row < rows; row += step, turn ^= 1) {
+  for (; row < rows; row += step, parity ^= 1) {
     const int table = next_table;
     if (kGate && next_gate != gate_held) {
       gate_held = next_gate;
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(T, kBlocks<T>) residual_norm_row(Operands a) {
     if (row + step < rows) load(row + step);
     now.store(out, row * out_step);
     now.forget_unpacked();
-    const Moments m = row_moments(now, part[turn]);
+    const Moments m = row_moments(now, part[parity]);
     const float rstd = __frsqrt_rn(m.m2 * (1.0f / (16 * T)) + a.eps);
     if (threadIdx.x == 0) {
       a.stats[row * a.stats_step] = m.mean;

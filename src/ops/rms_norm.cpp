@@ -19,29 +19,30 @@ BALLAST_PER_ISA(void rms_norm_backward(const RmsNormBackward& a, ThreadPool& poo
 
 namespace {
 
-void check_turn(const char* what, const ConstTensorView& turn, std::int64_t rows,
-                std::int64_t width) {
-  if (!turn) return;
-  check(turn.shape.rank() == 3 && turn.shape[0] == rows && turn.shape[1] > 0 &&
-            turn.shape[2] == 2 && width % (2 * turn.shape[1]) == 0,
-        "{}: a table {} of turns for rows of {}", what, turn.shape, width);
-  check(turn.dtype == DType::f32, "{}: the table of turns is {}", what, turn.dtype);
-  check(turn.elements() == 0 ||
-            (turn.strides[2] == 1 && (turn.strides[1] == 2 || turn.shape[1] == 1)),
+void check_cos_sin(const char* what, const ConstTensorView& cos_sin, std::int64_t rows,
+                   std::int64_t width) {
+  if (!cos_sin) return;
+  check(cos_sin.shape.rank() == 3 && cos_sin.shape[0] == rows && cos_sin.shape[1] > 0 &&
+            cos_sin.shape[2] == 2 && width % (2 * cos_sin.shape[1]) == 0,
+        "{}: a table {} of turns for rows of {}", what, cos_sin.shape, width);
+  check(cos_sin.dtype == DType::f32, "{}: the table of turns is {}", what, cos_sin.dtype);
+  check(cos_sin.elements() == 0 ||
+            (cos_sin.strides[2] == 1 && (cos_sin.strides[1] == 2 || cos_sin.shape[1] == 1)),
         "{}: the rows of the table of turns are not contiguous", what);
 }
 
 // [R, C] as [R, H, D].
 template <class View>
-View heads(const View& v, const ConstTensorView& turn) {
-  const std::int64_t width = 2 * turn.shape[1];
+View heads(const View& v, const ConstTensorView& cos_sin) {
+  const std::int64_t width = 2 * cos_sin.shape[1];
   return View(v.data, v.dtype, {v.shape[0], v.shape[1] / width, width}, {v.strides[0], width, 1},
               v.device);
 }
 
-void rotate(const ConstTensorView& x, const ConstTensorView& turn, const TensorView& y,
+void rotate(const ConstTensorView& x, const ConstTensorView& cos_sin, const TensorView& y,
             bool inverse, Stream stream) {
-  rope_3d({.x = heads(x, turn), .table = turn, .y = heads(y, turn), .inverse = inverse}, stream);
+  rope_3d({.x = heads(x, cos_sin), .table = cos_sin, .y = heads(y, cos_sin), .inverse = inverse},
+          stream);
 }
 
 }  // namespace
@@ -53,12 +54,12 @@ void rms_norm(const RmsNorm& a, Stream stream) {
   check_rows("rms_norm: y", a.y, rows, width);
   check_parameter("rms_norm: w", a.w, width);
   check_f32("rms_norm: r", a.r, {rows});
-  check_turn("rms_norm", a.turn, rows, width);
+  check_cos_sin("rms_norm", a.cos_sin, rows, width);
   on_device(
       a.x.device,
       [&] {
         BALLAST_ISA_CALL(cpu, rms_norm, a, *stream.pool);
-        if (a.turn) rotate(a.y, a.turn, a.y, false, stream);
+        if (a.cos_sin) rotate(a.y, a.cos_sin, a.y, false, stream);
         if (a.silu) silu({.x = a.y, .y = a.y}, stream);
       },
       [&] {
@@ -67,13 +68,13 @@ void rms_norm(const RmsNorm& a, Stream stream) {
                            .y = cuda::view(a.y),
                            .r = cuda::view(a.r),
                            .eps = a.eps,
-                           .turn = cuda::view(a.turn),
+                           .cos_sin = cuda::view(a.cos_sin),
                            .silu = a.silu};
-        const bool later = a.turn && !cuda::turns_in_one_kernel(k);
+        const bool later = a.cos_sin && !cuda::rotates_in_one_kernel(k);
         k.silu = a.silu && cuda::silu_in_one_kernel(k);
-        if (later) k.turn = {};
+        if (later) k.cos_sin = {};
         cuda::rms_norm(k, stream.native);
-        if (later) rotate(a.y, a.turn, a.y, false, stream);
+        if (later) rotate(a.y, a.cos_sin, a.y, false, stream);
         if (a.silu && !k.silu) silu({.x = a.y, .y = a.y}, stream);
       });
 }
@@ -87,13 +88,13 @@ void rms_norm_backward(const RmsNormBackward& a, Stream stream) {
   check_rows("rms_norm_backward: dy", a.dy, rows, width);
   check_rows("rms_norm_backward: dx", a.dx, rows, width);
   if (a.dw) check_f32("rms_norm_backward: dw", a.dw, {width});
-  check_turn("rms_norm_backward", a.turn, rows, width);
+  check_cos_sin("rms_norm_backward", a.cos_sin, rows, width);
   on_device(
       a.x.device,
       [&] {
         RmsNormBackward k = a;
-        if (a.turn) {
-          rotate(a.dy, a.turn, a.dx, true, stream);
+        if (a.cos_sin) {
+          rotate(a.dy, a.cos_sin, a.dx, true, stream);
           k.dy = a.dx;
         }
         BALLAST_ISA_CALL(cpu, rms_norm_backward, k, *stream.pool);
@@ -105,12 +106,12 @@ void rms_norm_backward(const RmsNormBackward& a, Stream stream) {
                                    .dy = cuda::view(a.dy),
                                    .dx = cuda::view(a.dx),
                                    .dw = cuda::view(a.dw),
-                                   .turn = cuda::view(a.turn),
+                                   .cos_sin = cuda::view(a.cos_sin),
                                    .scratch = a.dw ? cuda::column_scratch(*stream.queue) : nullptr};
-        if (a.turn && !cuda::turns_in_one_kernel(k)) {
-          rotate(a.dy, a.turn, a.dx, true, stream);
+        if (a.cos_sin && !cuda::rotates_in_one_kernel(k)) {
+          rotate(a.dy, a.cos_sin, a.dx, true, stream);
           k.dy = k.dx;
-          k.turn = {};
+          k.cos_sin = {};
         }
         cuda::rms_norm_backward(k, stream.native);
       });
@@ -124,14 +125,14 @@ RmsNormOut rms_norm(ProgramBuilder& pb, Buffer x, Buffer w, float eps) {
 }
 
 void rms_norm_into(ProgramBuilder& pb, Buffer x, Buffer w, Buffer y, Buffer r, float eps,
-                   Buffer turn) {
-  pb.emit("rms_norm", {.reads = {x, w, turn}, .writes = {y, r}}, [=](const Bindings& b) {
+                   Buffer cos_sin) {
+  pb.emit("rms_norm", {.reads = {x, w, cos_sin}, .writes = {y, r}}, [=](const Bindings& b) {
     rms_norm({.x = b.in(x),
               .w = b.in(w),
               .y = b.out(y),
               .r = b.out(r),
               .eps = eps,
-              .turn = b.in_if(turn)},
+              .cos_sin = b.in_if(cos_sin)},
              b.stream());
   });
 }
@@ -144,7 +145,7 @@ void rms_norm_silu_into(ProgramBuilder& pb, Buffer x, Buffer w, Buffer y, Buffer
 }
 
 void rms_norm_backward(ProgramBuilder& pb, Buffer x, Buffer r, Buffer w, Buffer dy, Buffer dx,
-                       Buffer dw, Buffer turn) {
+                       Buffer dw, Buffer cos_sin) {
   const auto run = [=](const Bindings& b) {
     rms_norm_backward({.x = b.in(x),
                        .r = b.in(r),
@@ -152,10 +153,10 @@ void rms_norm_backward(ProgramBuilder& pb, Buffer x, Buffer r, Buffer w, Buffer 
                        .dy = b.in(dy),
                        .dx = b.out(dx),
                        .dw = b.out_if(dw),
-                       .turn = b.in_if(turn)},
+                       .cos_sin = b.in_if(cos_sin)},
                       b.stream());
   };
-  const Access access = {.reads = {x, r, w, dy, dw, turn}, .writes = {dx, dw}};
+  const Access access = {.reads = {x, r, w, dy, dw, cos_sin}, .writes = {dx, dw}};
   if (dw) {
     pb.emit("rms_norm_backward", access, run, prepare_column_sums);
   } else {

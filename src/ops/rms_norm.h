@@ -15,7 +15,7 @@ struct RmsNorm {
   TensorView y;       // [R, C]
   TensorView r;       // [R] f32, kept for backward
   float eps = 1e-6f;
-  ConstTensorView turn = {};  // [R, D/2, 2] f32 cos and sin, rows contiguous; D divides C
+  ConstTensorView cos_sin = {};  // [R, D/2, 2] f32 cos and sin, rows contiguous; D divides C
   bool silu = false;
 };
 void rms_norm(const RmsNorm& a, Stream stream);
@@ -30,7 +30,7 @@ struct RmsNormBackward {
   ConstTensorView dy;  // [R, C]
   TensorView dx;       // [R, C]
   TensorView dw = {};  // [C] f32; empty: w is frozen
-  ConstTensorView turn = {};
+  ConstTensorView cos_sin = {};
 };
 void rms_norm_backward(const RmsNormBackward& a, Stream stream);
 
@@ -40,9 +40,9 @@ struct RmsNormOut {
 };
 RmsNormOut rms_norm(ProgramBuilder& pb, Buffer x, Buffer w, float eps);
 void rms_norm_into(ProgramBuilder& pb, Buffer x, Buffer w, Buffer y, Buffer r, float eps,
-                   Buffer turn = {});
+                   Buffer cos_sin = {});
 void rms_norm_silu_into(ProgramBuilder& pb, Buffer x, Buffer w, Buffer y, Buffer r, float eps);
 void rms_norm_backward(ProgramBuilder& pb, Buffer x, Buffer r, Buffer w, Buffer dy, Buffer dx,
-                       Buffer dw, Buffer turn = {});  // dw may be invalid
+                       Buffer dw, Buffer cos_sin = {});  // dw may be invalid
 
 }  // namespace ballast::ops

@@ -10,11 +10,11 @@ namespace {
 constexpr int kThreads = 256;  // of a block that goes through rows element by element
 
 // (cos, sin) of the pairs of a head, the same for all heads of a row.
-struct Turns {
+struct CosSin {
   const float* data;
   int step, head;  // floats from row to row and of a row
 };
-Turns turns_of(const View& v) {
+CosSin cos_sin_of(const View& v) {
   if (!v) return {nullptr, 0, 8};
   return {static_cast<const float*>(v.data), static_cast<int>(v.strides[0]),
           static_cast<int>(2 * v.shape[1])};
@@ -25,27 +25,27 @@ struct Forward {
   float* r;
   std::int64_t rows, columns;
   float eps;
-  Turns turns;
+  CosSin cos_sin;
 };
 struct Backward {
   Matrix x, w, dy, dx;
   const float* r;
   std::int64_t rows, columns;
-  Turns turns;
+  CosSin cos_sin;
 };
 
 // Sixteen columns of a row, rounded to bf16 and then turned: both eights of a thread stand at the
 // same place of a head.
-__device__ __forceinline__ void turn_share(float (&x)[16], const float (&turn)[8]) {
+__device__ __forceinline__ void rotate_share(float (&x)[16], const float (&cos_sin)[8]) {
 #pragma unroll
   for (int i = 0; i < 16; ++i) x[i] = to_float(from_float<bf16>(x[i]));
-  turn_eight(x, turn, 1.0f);
-  turn_eight(x + 8, turn, 1.0f);
+  rotate_eight(x, cos_sin, 1.0f);
+  rotate_eight(x + 8, cos_sin, 1.0f);
 }
 // Turned back and then rounded to bf16.
-__device__ __forceinline__ void turn_back_share(float (&x)[16], const float (&turn)[8]) {
-  turn_eight(x, turn, -1.0f);
-  turn_eight(x + 8, turn, -1.0f);
+__device__ __forceinline__ void rotate_back_share(float (&x)[16], const float (&cos_sin)[8]) {
+  rotate_eight(x, cos_sin, -1.0f);
+  rotate_eight(x + 8, cos_sin, -1.0f);
 #pragma unroll
   for (int i = 0; i < 16; ++i) x[i] = to_float(from_float<bf16>(x[i]));
 }
@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kThreads) forward_narrow(Forward a) {
 template <int T>
 constexpr int kForwardBlocks = T == 320 ? 3 : 768 / T;
 
-template <int T, bool kTurn>
+template <int T, bool kRotate>
 __global__ void __launch_bounds__(T, kForwardBlocks<T>) forward_row(Forward a) {
   __shared__ float2 part[2][T / 32];
   const bf16* const x = static_cast<const bf16*>(a.x.data);
@@ -186,25 +186,25 @@ __global__ void __launch_bounds__(T, kForwardBlocks<T>) forward_row(Forward a) {
   const int x_step = eights(a.x), y_step = eights(a.y);
   float w[16];
   read_share<T>(a.w, 0, 0, w);
-  int turn = 0, row = blockIdx.x;
-  const int turns_at = static_cast<int>(threadIdx.x) * 8 % a.turns.head;
+  int parity = 0, row = blockIdx.x;
+  const int cos_sin_at = static_cast<int>(threadIdx.x) * 8 % a.cos_sin.head;
   RowShare<bf16, T> next;
   next.load(x, row * x_step);
-  for (; row < rows; row += step, turn ^= 1) {
+  for (; row < rows; row += step, parity ^= 1) {
     const RowShare<bf16, T> now = next;
     if (row + step < rows) next.load(x, (row + step) * x_step);
-    float turns[8];  // needed after the reduction
-    if constexpr (kTurn) load8(a.turns.data + row * a.turns.step + turns_at, turns);
+    float cos_sin[8];  // needed after the reduction
+    if constexpr (kRotate) load8(a.cos_sin.data + row * a.cos_sin.step + cos_sin_at, cos_sin);
     float e[16], squares = 0;
     now.unpack(e);
 #pragma unroll
     for (int i = 0; i < 16; ++i) squares += e[i] * e[i];
-    const float sum = block_sums<T>(squares, 0, part[turn]).x;
+    const float sum = block_sums<T>(squares, 0, part[parity]).x;
     const float r = __frsqrt_rn(sum * (1.0f / (16 * T)) + a.eps);
     if (threadIdx.x == 0) a.r[row] = r;
 #pragma unroll
     for (int i = 0; i < 16; ++i) e[i] = e[i] * r * w[i];
-    if constexpr (kTurn) turn_share(e, turns);
+    if constexpr (kRotate) rotate_share(e, cos_sin);
     store_share<T>(y, row * y_step, e);
   }
 }
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(T, kForwardBlocks<T>) forward_row(Forward a) {
 template <int T>
 constexpr int kBackwardBlocks = T == 320 ? 2 : 576 / T;
 
-template <int T, bool kTurn>
+template <int T, bool kRotate>
 __global__ void __launch_bounds__(T, kBackwardBlocks<T>) backward_row(Backward a) {
   __shared__ float2 part[2][T / 32];
   const bf16* const x = static_cast<const bf16*>(a.x.data);
@@ -222,22 +222,22 @@ __global__ void __launch_bounds__(T, kBackwardBlocks<T>) backward_row(Backward a
   const int x_step = eights(a.x), dy_step = eights(a.dy), dx_step = eights(a.dx);
   float w[16];
   read_share<T>(a.w, 0, 0, w);
-  int turn = 0, row = blockIdx.x;
+  int parity = 0, row = blockIdx.x;
   RowShare<bf16, T> next_x, next_dy;
-  float next_r = 0, next_turns[8];
-  const int turns_at = static_cast<int>(threadIdx.x) * 8 % a.turns.head;
+  float next_r = 0, next_cos_sin[8];
+  const int cos_sin_at = static_cast<int>(threadIdx.x) * 8 % a.cos_sin.head;
   const auto load = [&](int i) {
     next_x.load_once(x, i * x_step);
     next_dy.load(dy, i * dy_step);
     next_r = a.r[i];
-    if constexpr (kTurn) load8(a.turns.data + i * a.turns.step + turns_at, next_turns);
+    if constexpr (kRotate) load8(a.cos_sin.data + i * a.cos_sin.step + cos_sin_at, next_cos_sin);
   };
   load(row);
-  for (; row < rows; row += step, turn ^= 1) {
+  for (; row < rows; row += step, parity ^= 1) {
     float e[16], g[16], gx = 0;
     next_x.unpack(e);
     next_dy.unpack(g);
-    if constexpr (kTurn) turn_back_share(g, next_turns);
+    if constexpr (kRotate) rotate_back_share(g, next_cos_sin);
     const float r = next_r;
     if (row + step < rows) load(row + step);
 #pragma unroll
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(T, kBackwardBlocks<T>) backward_row(Backward a
       g[i] *= w[i];
       gx += g[i] * e[i];
     }
-    const float sum = block_sums<T>(gx, 0, part[turn]).x;
+    const float sum = block_sums<T>(gx, 0, part[parity]).x;
     const float along_x = r * r * r * (sum * (1.0f / (16 * T)));
 #pragma unroll
     for (int i = 0; i < 16; ++i) g[i] = g[i] * r - e[i] * along_x;
@@ -304,7 +304,7 @@ bool in_rows(const RmsNorm& a) {
 }
 bool is_narrow(const RmsNorm& a) {
   return a.x.dtype == DType::bf16 && a.y.dtype == DType::bf16 && in_eights(a.x) && in_eights(a.y) &&
-         a.x.shape[1] <= kNarrow && !a.turn;
+         a.x.shape[1] <= kNarrow && !a.cos_sin;
 }
 template <bool kSilu>
 void launch_narrow(const Forward& k, cudaStream_t stream) {
@@ -322,31 +322,33 @@ bool in_rows(const RmsNormBackward& a) {
 }
 
 // Heads begin at the same column in both halves of a row, and turns are read in eights.
-bool turns_fit(const View& turn, std::int64_t columns) {
-  const std::int64_t head = 2 * turn.shape[1];
-  return head % 8 == 0 && columns / 2 % head == 0 && turn.strides[0] % 4 == 0 &&
-         reinterpret_cast<std::uintptr_t>(turn.data) % 16 == 0 &&
-         turn.shape[0] * turn.strides[0] <= std::int64_t{0x7fffffff};
+bool cos_sin_fits(const View& cos_sin, std::int64_t columns) {
+  const std::int64_t head = 2 * cos_sin.shape[1];
+  return head % 8 == 0 && columns / 2 % head == 0 && cos_sin.strides[0] % 4 == 0 &&
+         reinterpret_cast<std::uintptr_t>(cos_sin.data) % 16 == 0 &&
+         cos_sin.shape[0] * cos_sin.strides[0] <= std::int64_t{0x7fffffff};
 }
 
 }  // namespace
 
-bool turns_in_one_kernel(const RmsNorm& a) { return in_rows(a) && turns_fit(a.turn, a.x.shape[1]); }
+bool rotates_in_one_kernel(const RmsNorm& a) {
+  return in_rows(a) && cos_sin_fits(a.cos_sin, a.x.shape[1]);
+}
 bool silu_in_one_kernel(const RmsNorm& a) { return !in_rows(a) && is_narrow(a); }
 // The sums of dw read dy as it is in memory: it must be turned there.
-bool turns_in_one_kernel(const RmsNormBackward& a) {
-  return !a.dw && in_rows(a) && turns_fit(a.turn, a.x.shape[1]);
+bool rotates_in_one_kernel(const RmsNormBackward& a) {
+  return !a.dw && in_rows(a) && cos_sin_fits(a.cos_sin, a.x.shape[1]);
 }
 
 void rms_norm(const RmsNorm& a, void* stream) {
   const std::int64_t rows = a.x.shape[0], columns = a.x.shape[1];
   if (rows == 0) return;
   const Forward k = {matrix(a.x), matrix(a.w), matrix(a.y), static_cast<float*>(a.r.data),
-                     rows,        columns,     a.eps,       turns_of(a.turn)};
+                     rows,        columns,     a.eps,       cos_sin_of(a.cos_sin)};
   const bool launched = in_rows(a) && with_norm_block(columns, [&](auto threads) {
                           constexpr int T = decltype(threads)::value;
                           const unsigned blocks = row_blocks(rows, kForwardBlocks<T>);
-                          if (a.turn) {
+                          if (a.cos_sin) {
                             forward_row<T, true><<<blocks, T, 0, stream_of(stream)>>>(k);
                           } else {
                             forward_row<T, false><<<blocks, T, 0, stream_of(stream)>>>(k);
@@ -383,11 +385,11 @@ void rms_norm_backward(const RmsNormBackward& a, void* stream) {
     });
   }
   const Backward k = {matrix(a.x), matrix(a.w), matrix(a.dy), matrix(a.dx),
-                      r,           rows,        columns,      turns_of(a.turn)};
+                      r,           rows,        columns,      cos_sin_of(a.cos_sin)};
   const bool launched = in_rows(a) && with_norm_block(columns, [&](auto threads) {
                           constexpr int T = decltype(threads)::value;
                           const unsigned blocks = row_blocks(rows, kBackwardBlocks<T>);
-                          if (a.turn) {
+                          if (a.cos_sin) {
                             backward_row<T, true><<<blocks, T, 0, stream_of(stream)>>>(k);
                           } else {
                             backward_row<T, false><<<blocks, T, 0, stream_of(stream)>>>(k);

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/to_size.h"
 #include "ops/kernels/row_simd.h"
 #include "ops/rope_3d.h"
 
@@ -38,13 +39,13 @@ void rope_3d(const Rope3d& a, ThreadPool& pool) {
   for (int i = 0; i < v::kLanes; ++i) sign[i] = (i % 2 == 0) != a.inverse ? -1.0f : 1.0f;
 
   v::each_row(pool, 0, a.x.shape[0], heads * width, [&](std::int64_t token) {
-    const v::InRow x = v::in_row(a.x, token), turn = v::in_row(a.table, token);
+    const v::InRow x = v::in_row(a.x, token), cos_sin = v::in_row(a.table, token);
     const v::OutRow y = v::out_row(a.y, token);
-    float tturn[v::kChunk], tcos[v::kChunk], tsin[v::kChunk], tx[v::kChunk], ty[v::kChunk];
+    float tcos_sin[v::kChunk], tcos[v::kChunk], tsin[v::kChunk], tx[v::kChunk], ty[v::kChunk];
     v::each_chunk(width, [&](std::int64_t c, std::int64_t n) {
-      const float* pturn = v::fetch(turn, c, n, tturn);
+      const float* pcos_sin = v::fetch(cos_sin, c, n, tcos_sin);
       for (std::int64_t i = 0; i < n; i += v::kLanes) {
-        const f32v t = v::load(pturn + i);
+        const f32v t = v::load(pcos_sin + i);
         v::store(tcos + i, even_twice(t, kLaneNumbers));
         v::store(tsin + i, odd_twice(t, kLaneNumbers) * sign);
       }
@@ -67,7 +68,7 @@ namespace {
 constexpr std::int64_t kTokensPerTask = 2048;
 
 // The (cos, sin) pairs of one axis at one position.
-void turn_axis(std::int64_t position, std::int64_t pairs, float* out) {
+void rotate_axis(std::int64_t position, std::int64_t pairs, float* out) {
   for (std::int64_t i = 0; i < pairs; ++i) {
     const double exponent = static_cast<double>(i) / static_cast<double>(pairs);
     const double angle = static_cast<double>(position) / ::pow(10000.0, exponent);
@@ -88,9 +89,9 @@ void rope_3d_table(const Rope3dTable& a, ThreadPool& pool) {
   auto* table = reinterpret_cast<float*>(a.table.data);
   const auto axis = [](float* out, const float* same, std::int64_t position, std::int64_t n) {
     if (same) {
-      std::memcpy(out, same, static_cast<std::size_t>(2 * n) * sizeof(float));
+      std::memcpy(out, same, to_size(2 * n) * sizeof(float));
     } else {
-      turn_axis(position, n, out);
+      rotate_axis(position, n, out);
     }
   };
   pool.parallel((tokens + kTokensPerTask - 1) / kTokensPerTask, [&](std::int64_t task, int) {

@@ -12,7 +12,7 @@ struct Heads {
 };
 Heads heads_of(const View& v) { return {v.data, v.dtype, v.strides[0], v.strides[1]}; }
 
-struct Turn {
+struct Rotation {
   Heads x, y;
   const float* table;
   std::int64_t table_step, tokens;
@@ -21,18 +21,18 @@ struct Turn {
 };
 
 // Any dtypes, widths and strides: a thread turns a pair.
-__global__ void turn_any(Turn a) {
+__global__ void rotate_any(Rotation a) {
   const std::int64_t pairs = a.width / 2, per_token = a.heads * pairs, all = a.tokens * per_token;
   const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
   for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < all; i += step) {
     const std::int64_t l = i / per_token, head = i % per_token / pairs, j = i % pairs;
-    const float* turn = a.table + l * a.table_step + 2 * j;
-    const float c = turn[0], s = turn[1] * a.sign;
+    const float* cos_sin = a.table + l * a.table_step + 2 * j;
+    const float c = cos_sin[0], s = cos_sin[1] * a.sign;
     const Matrix x = {a.x.data, a.x.dtype, a.x.token_step};
     const Matrix y = {a.y.data, a.y.dtype, a.y.token_step};
     const std::int64_t from = head * a.x.head_step + 2 * j, to = head * a.y.head_step + 2 * j;
     float even = read(x, l, from), odd = read(x, l, from + 1);
-    turn_pair(even, odd, c, s);
+    rotate_pair(even, odd, c, s);
     write(y, l, to, even);
     write(y, l, to + 1, odd);
   }
@@ -43,14 +43,14 @@ __global__ void turn_any(Turn a) {
 // 128 the 128 threads cover eight heads, five times is the 40 heads of the largest model.
 constexpr int kThreads = 128, kHeadsAtOnce = 5;
 
-__global__ void __launch_bounds__(kThreads, 8) turn_eights(Turn a) {
+__global__ void __launch_bounds__(kThreads, 8) rotate_eights(Rotation a) {
   const int eights = a.width / 8;  // divides kThreads
   const int c = threadIdx.x % eights * 8, first = threadIdx.x / eights, more = kThreads / eights;
   for (std::int64_t l = blockIdx.x; l < a.tokens; l += gridDim.x) {
     const bf16* x = static_cast<const bf16*>(a.x.data) + l * a.x.token_step + c;
     bf16* y = static_cast<bf16*>(a.y.data) + l * a.y.token_step + c;
-    float turn[8];  // cos, sin, cos, ...
-    load8(a.table + l * a.table_step + c, turn);
+    float cos_sin[8];  // cos, sin, cos, ...
+    load8(a.table + l * a.table_step + c, cos_sin);
     for (int head = first; head < a.heads; head += kHeadsAtOnce * more) {
       Eight<bf16> e[kHeadsAtOnce];
 #pragma unroll
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads, 8) turn_eights(Turn a) {
         if (head + k * more >= a.heads) break;
         float p[8];
         e[k].unpack(p);
-        turn_eight(p, turn, a.sign);
+        rotate_eight(p, cos_sin, a.sign);
         store_eight(y + (head + k * more) * a.y.head_step, p);
       }
     }
@@ -107,21 +107,21 @@ __global__ void make_table(Table a) {
 
 void rope_3d(const Rope3d& a, void* stream) {
   if (a.x.elements() == 0) return;
-  const Turn k = {heads_of(a.x),
-                  heads_of(a.y),
-                  static_cast<const float*>(a.table.data),
-                  a.table.strides[0],
-                  a.x.shape[0],
-                  static_cast<int>(a.x.shape[1]),
-                  static_cast<int>(a.x.shape[2]),
-                  a.inverse ? -1.0f : 1.0f};
+  const Rotation k = {heads_of(a.x),
+                      heads_of(a.y),
+                      static_cast<const float*>(a.table.data),
+                      a.table.strides[0],
+                      a.x.shape[0],
+                      static_cast<int>(a.x.shape[1]),
+                      static_cast<int>(a.x.shape[2]),
+                      a.inverse ? -1.0f : 1.0f};
   const bool eights = in_eights_by_head(a.x) && in_eights_by_head(a.y) &&
                       kThreads % (k.width / 8) == 0 && a.table.strides[0] % 4 == 0 &&
                       reinterpret_cast<std::uintptr_t>(a.table.data) % 16 == 0;
   if (eights) {
-    turn_eights<<<row_blocks(k.tokens, 8), kThreads, 0, stream_of(stream)>>>(k);
+    rotate_eights<<<row_blocks(k.tokens, 8), kThreads, 0, stream_of(stream)>>>(k);
   } else {
-    turn_any<<<some_blocks(a.x.elements() / 2, 256), 256, 0, stream_of(stream)>>>(k);
+    rotate_any<<<some_blocks(a.x.elements() / 2, 256), 256, 0, stream_of(stream)>>>(k);
   }
   check_launch("rope_3d");
 }

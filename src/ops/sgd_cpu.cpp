@@ -16,7 +16,7 @@ void sgd(const Sgd& a, ThreadPool& pool) {
         constexpr DType S = state, G = gradient_type;
         auto* b = reinterpret_cast<Element<S>*>(a.b.data);
         const auto* g = reinterpret_cast<const Element<G>*>(a.g.data);
-        each_stretch(pool, a.p.shape.elements(), [&](std::int64_t begin, std::int64_t end) {
+        each_range(pool, a.p.shape.elements(), [&](std::int64_t begin, std::int64_t end) {
           auto p = make_writer();
           each_vector(begin, end, [&](std::int64_t i, std::int64_t n) {
             const f32v old = p.read(i, n);

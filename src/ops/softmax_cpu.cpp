@@ -1,3 +1,4 @@
+#include "core/to_size.h"
 #include "ops/kernels/row_simd.h"
 #include "ops/softmax.h"
 
@@ -29,7 +30,7 @@ void softmax(const Softmax& a, ThreadPool& pool) {
         f32v e = v::exp(v::load(px + i) * a.scale - highest);
         if (i + v::kLanes > n) {  // what pads the row adds nothing
           float lane[v::kLanes] = {};
-          std::memcpy(lane, &e, static_cast<std::size_t>(n - i) * 4);
+          std::memcpy(lane, &e, to_size(n - i) * 4);
           e = v::load(lane);
         }
         sum.part[k] += e;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/to_size.h"
 
 namespace ballast {
 namespace {
@@ -24,7 +25,7 @@ std::uint64_t Bindings::place(Buffer b) const {
   if (s.role == Role::staging && arenas_.rings) at = arenas_.rings->offset(s.root, at);
   at += s.offset;
   if (high_water_) {
-    std::uint64_t& top = high_water_->top[static_cast<std::size_t>(s.tier)];
+    std::uint64_t& top = high_water_->top[to_size(s.tier)];
     top = std::max(top, at + with_room(s, set_.spec(s.root)));
   }
   return at;
@@ -33,8 +34,8 @@ std::uint64_t Bindings::place(Buffer b) const {
 TensorView Bindings::bind(Buffer b) const {
   const BufferSpec& s = set_.spec(b);
   check(s.tier != Tier::disk, "{} takes {} for memory, it is on disk", now_.name, set_.name(b));
-  return TensorView(arenas_.base[static_cast<std::size_t>(s.tier)] + place(b), s.dtype, s.shape,
-                    s.strides, s.tier == Tier::device ? set_.backend.device : Device::cpu);
+  return TensorView(arenas_.base[to_size(s.tier)] + place(b), s.dtype, s.shape, s.strides,
+                    s.tier == Tier::device ? set_.backend.device : Device::cpu);
 }
 
 StoredRange Bindings::stored(Buffer b) const {

@@ -9,7 +9,7 @@
 #include "core/tensor.h"
 #include "memory/scratch_file.h"
 #include "plan/program.h"
-#include "plan/ring_places.h"
+#include "plan/ring_allocator.h"
 
 namespace ballast {
 
@@ -26,7 +26,7 @@ struct StepValues {
 struct ArenaBases {
   std::byte* base[2] = {nullptr, nullptr};  // Tier::device, Tier::host
   const ScratchFile* scratch = nullptr;     // Tier::disk
-  const RingPlaces* rings = nullptr;        // null: their buffers are where they were planned
+  const RingAllocator* rings = nullptr;     // null: their buffers are where they were planned
 };
 
 // Where a buffer of the disk tier is.
@@ -76,7 +76,7 @@ class Bindings {
     return step_;
   }
   Stream stream() const { return stream_; }
-  std::uint32_t part() const { return part_; }  // of Instruction::parts
+  std::uint32_t part() const { return part_; }  // of Instruction::splits
 
  private:
   void check_reads(Buffer b) const;

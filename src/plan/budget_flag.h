@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/bytes.h"
+#include "core/to_size.h"
 #include "memory/budget.h"
 #include "memory/tier.h"
 
@@ -20,7 +21,7 @@ constexpr std::uint64_t megabytes_for(Bytes needed) {
 
 inline std::string budget_flag(Tier tier, std::uint64_t megabytes) {
   constexpr std::array<const char*, kTiers.size()> kFlags = {"gpu", "ram", "disk"};
-  return fmt::format("--{} {}MB", kFlags[static_cast<std::size_t>(tier)], megabytes);
+  return fmt::format("--{} {}MB", kFlags[to_size(tier)], megabytes);
 }
 
 // What gives so many megabytes: the flag, or where a limit of the system allows no such budget the

@@ -35,13 +35,13 @@ class BufferList {
   // Instructions are moved more often than they are made: what is there is copied, once.
   BufferList(BufferList&& o) noexcept
       : size_(std::exchange(o.size_, 0)),
-        capacity_(std::exchange(o.capacity_, kFew)),
-        few_(o.few_),
+        capacity_(std::exchange(o.capacity_, kInlineCapacity)),
+        inline_(o.inline_),
         more_(std::move(o.more_)) {}
   BufferList& operator=(BufferList o) noexcept {
     size_ = o.size_;
     capacity_ = o.capacity_;
-    few_ = o.few_;
+    inline_ = o.inline_;
     more_ = std::move(o.more_);
     return *this;
   }
@@ -61,7 +61,7 @@ class BufferList {
     size_ = static_cast<std::uint32_t>(std::remove(data(), data() + size_, Buffer()) - data());
   }
 
-  const Buffer* begin() const { return more_ ? more_.get() : few_.data(); }
+  const Buffer* begin() const { return more_ ? more_.get() : inline_.data(); }
   const Buffer* end() const { return begin() + size_; }
   std::size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
@@ -73,9 +73,9 @@ class BufferList {
   }
 
  private:
-  static constexpr std::uint32_t kFew = 6;
+  static constexpr std::uint32_t kInlineCapacity = 6;
 
-  Buffer* data() { return more_ ? more_.get() : few_.data(); }
+  Buffer* data() { return more_ ? more_.get() : inline_.data(); }
   void grow() {
     auto larger = std::make_unique<Buffer[]>(2 * capacity_);
     std::copy(begin(), end(), larger.get());
@@ -83,8 +83,8 @@ class BufferList {
     capacity_ *= 2;
   }
 
-  std::uint32_t size_ = 0, capacity_ = kFew;
-  std::array<Buffer, kFew> few_;
+  std::uint32_t size_ = 0, capacity_ = kInlineCapacity;
+  std::array<Buffer, kInlineCapacity> inline_;
   std::unique_ptr<Buffer[]> more_;  // all of them, where they are more
 };
 

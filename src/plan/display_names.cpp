@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/to_size.h"
+
 namespace ballast {
 namespace {
 
@@ -67,7 +69,7 @@ std::string_view display_name(Role r) {
       "gradients",   "optimizer state",  "saved activations",
       "activations", "workspace",        "staging ring",
       "inputs",      "outputs"};
-  return kNames[static_cast<std::size_t>(r)];
+  return kNames[to_size(r)];
 }
 
 std::string_view phase_name(std::string_view program) {

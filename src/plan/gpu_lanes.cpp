@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/to_size.h"
 
 namespace ballast {
 namespace {
@@ -14,12 +15,11 @@ bool touches_device(const ProgramSet& set, const Instruction& i) {
 
 }  // namespace
 
-GpuLanes::GpuLanes(const ProgramSet& set, const MemoryPlan& plan) : stretches_(set, plan) {
-  static_assert(static_cast<std::size_t>(Lane::compute) < kQueues &&
-                static_cast<std::size_t>(Lane::upload) < kQueues &&
-                static_cast<std::size_t>(Lane::download) < kQueues);
+GpuLanes::GpuLanes(const ProgramSet& set, const MemoryPlan& plan) : segments_(set, plan) {
+  static_assert(to_size(Lane::compute) < kQueues && to_size(Lane::upload) < kQueues &&
+                to_size(Lane::download) < kQueues);
   std::array<std::size_t, kQueues> most{};
-  std::size_t most_stalls = 0;
+  std::size_t max_stalls = 0;
   for (std::size_t p = 0; p < set.programs.size(); ++p) {
     const auto& code = set.programs[p].instructions;
     auto& marks = mark_of_.emplace_back();
@@ -41,22 +41,22 @@ GpuLanes::GpuLanes(const ProgramSet& set, const MemoryPlan& plan) : stretches_(s
       }
     }
     for (std::size_t l = 0; l < kQueues; ++l) most[l] = std::max(most[l], used[l]);
-    most_stalls = std::max(most_stalls, stalls);
-    most_instructions_ = std::max(most_instructions_, marks[index(Lane::compute)].size());
+    max_stalls = std::max(max_stalls, stalls);
+    max_instructions_ = std::max(max_instructions_, marks[index(Lane::compute)].size());
   }
   for (std::size_t l = 0; l < kQueues; ++l) marks_[l].resize(most[l]);
-  stalls_.resize(most_stalls);
+  stalls_.resize(max_stalls);
 }
 
 void GpuLanes::time_instructions(bool on) {
   instructions_.clear();
-  if (on) instructions_.resize(most_instructions_);
+  if (on) instructions_.resize(max_instructions_);
 }
 
 void GpuLanes::begin(Lane lane) {
   if (lane == Lane::compute) {
     stalls_used_ = instructions_used_ = 0;
-    queue(lane).forget_place();
+    queue(lane).clear_progress_marker();
   }
   queue(lane).record(runs_[index(lane)].begin);
 }
@@ -71,8 +71,7 @@ void GpuLanes::finish() {
 }
 
 void GpuLanes::wait(Lane lane, int program, const Wait& wait, bool on_gpu) {
-  const std::uint32_t m =
-      mark_of_[static_cast<std::size_t>(program)][index(wait.lane)][wait.count - 1];
+  const std::uint32_t m = mark_of_[to_size(program)][index(wait.lane)][wait.count - 1];
   const GpuMark& mark = marks_[index(wait.lane)][m];
   if (on_gpu) {
     queue(lane).wait(mark);
@@ -82,8 +81,7 @@ void GpuLanes::wait(Lane lane, int program, const Wait& wait, bool on_gpu) {
 }
 
 bool GpuLanes::passed(int program, const Wait& wait) const {
-  const std::uint32_t m =
-      mark_of_[static_cast<std::size_t>(program)][index(wait.lane)][wait.count - 1];
+  const std::uint32_t m = mark_of_[to_size(program)][index(wait.lane)][wait.count - 1];
   return m != kNone && marks_[index(wait.lane)][m].passed();
 }
 
@@ -91,7 +89,7 @@ void GpuLanes::begin_stall() { queue(Lane::compute).record(stalls_[stalls_used_]
 void GpuLanes::end_stall() { queue(Lane::compute).record(stalls_[stalls_used_++].end); }
 
 void GpuLanes::given(Lane lane, int program, std::uint32_t count) {
-  const std::uint32_t m = mark_of_[static_cast<std::size_t>(program)][index(lane)][count - 1];
+  const std::uint32_t m = mark_of_[to_size(program)][index(lane)][count - 1];
   if (m != kNone) queue(lane).record(marks_[index(lane)][m]);
 }
 

@@ -5,8 +5,9 @@
 #include <optional>
 #include <vector>
 
+#include "core/to_size.h"
 #include "memory/gpu.h"
-#include "plan/gpu_stretches.h"
+#include "plan/graph_segments.h"
 #include "plan/memory_plan.h"
 #include "plan/program.h"
 
@@ -49,22 +50,22 @@ class GpuLanes {
   void drain(Lane lane) { queue(lane).finish(); }
 
   // Of compute, which plays them where it is not timed instruction by instruction.
-  GpuStretches& stretches() { return stretches_; }
-  const GpuStretches& stretches() const { return stretches_; }
-  const GpuStretches::Stretch* stretch_at(int program, std::uint32_t place) const {
-    return instructions_.empty() ? stretches_.at(program, place) : nullptr;
+  GraphSegments& segments() { return segments_; }
+  const GraphSegments& segments() const { return segments_; }
+  const GraphSegments::Segment* segment_at(int program, std::uint32_t position) const {
+    return instructions_.empty() ? segments_.at(program, position) : nullptr;
   }
-  void play(const GpuStretches::Stretch& s) { queue(Lane::compute).play(s.recording); }
+  void launch(const GraphSegments::Segment& s) { queue(Lane::compute).launch(s.graph); }
   GpuQueue& compute() { return queue(Lane::compute); }
 
   // Compute is about to be given the instruction at this place, which is noted now and then, and
   // behind a recording, which notes its own; where the GPU has got to by such notes, also after a
   // failure.
-  void at_place(std::uint32_t place, bool behind_recording) {
-    if (behind_recording || place % kPlacesBetween == 0) queue(Lane::compute).reach(place);
+  void mark_progress(std::uint32_t position, bool behind_graph) {
+    if (behind_graph || position % kMarkerInterval == 0) queue(Lane::compute).reach(position);
   }
   std::optional<std::uint32_t> reached() const { return queues_[index(Lane::compute)].reached(); }
-  static constexpr std::uint32_t kPlacesBetween = 16;
+  static constexpr std::uint32_t kMarkerInterval = 16;
 
   void begin_instruction(Lane lane);
   void end_instruction(Lane lane);
@@ -76,7 +77,7 @@ class GpuLanes {
 
   // Whether the GPU does this instruction, or (all its memory being the host's) the lane's thread.
   bool on_gpu(int program, std::uint32_t instruction) const {
-    return on_gpu_[static_cast<std::size_t>(program)][instruction];
+    return on_gpu_[to_size(program)][instruction];
   }
 
  private:
@@ -85,7 +86,7 @@ class GpuLanes {
     bool used = false;
   };
   static constexpr std::size_t kQueues = 3;
-  static std::size_t index(Lane l) { return static_cast<std::size_t>(l); }
+  static std::size_t index(Lane l) { return to_size(l); }
   GpuQueue& queue(Lane l) { return queues_[index(l)]; }
 
   std::array<GpuQueue, kQueues> queues_;
@@ -95,11 +96,11 @@ class GpuLanes {
   static constexpr std::uint32_t kNone = ~0u;
   std::vector<std::array<std::vector<std::uint32_t>, kQueues>> mark_of_;
   std::vector<std::vector<bool>> on_gpu_;
-  GpuStretches stretches_;
+  GraphSegments segments_;
   std::vector<Ends> stalls_;
   std::size_t stalls_used_ = 0;
   std::vector<Ends> instructions_;  // empty: not timed
-  std::size_t most_instructions_ = 0;
+  std::size_t max_instructions_ = 0;
   std::size_t instructions_used_ = 0;
 };
 

@@ -3,14 +3,15 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/to_size.h"
+#include "plan/offsets.h"
 #include "plan/packing.h"
 #include "plan/phase.h"
-#include "plan/places.h"
 
 namespace ballast {
 namespace {
 
-constexpr std::size_t index(Tier t) { return static_cast<std::size_t>(t); }
+constexpr std::size_t index(Tier t) { return to_size(t); }
 
 // Ids between which the temporaries of one program are: they are recorded one program after
 // another.
@@ -58,12 +59,12 @@ Owners owners(const ProgramSet& set) {
       continue;
     }
     if (belongs_to_phase(s)) {
-      const auto phase = static_cast<std::size_t>(phase_of(s));
+      const auto phase = to_size(phase_of(s));
       if (o.phases.size() <= phase) o.phases.resize(phase + 1);
       if (s.root.id == i) o.phases[phase].push_back(i);
       continue;
     }
-    IdRange& range = o.by_program[static_cast<std::size_t>(s.program)];
+    IdRange& range = o.by_program[to_size(s.program)];
     if (range.end == 0) range.first = i;
     range.end = i + 1;
   }
@@ -97,8 +98,7 @@ std::vector<Tops> place_all_kept(const ProgramSet& set, const Owners& owned, Mem
   }
   std::vector<Tops> by_program;
   for (const int phase : owned.phase) {
-    by_program.push_back(phase == kNoPhase ? plan.persistent
-                                           : phases[static_cast<std::size_t>(phase)]);
+    by_program.push_back(phase == kNoPhase ? plan.persistent : phases[to_size(phase)]);
   }
   return by_program;
 }
@@ -150,7 +150,7 @@ void describe_peak(const ProgramSet& set, const Program& p, const Temporaries& t
   use.at = p.instructions[at].name;
   for (std::size_t i = 0; i < t.items.size(); ++i) {
     if (t.items[i].first > at || t.items[i].last < at) continue;
-    use.roles[static_cast<std::size_t>(set.buffers[t.ids[i]].role)] += {t.items[i].bytes};
+    use.roles[to_size(set.buffers[t.ids[i]].role)] += {t.items[i].bytes};
   }
 }
 
@@ -159,13 +159,13 @@ using RolesByTier = std::array<BytesByRole, kTiers.size()>;
 void add_roles(const ProgramSet& set, const std::vector<std::uint32_t>& kept, RolesByTier& roles) {
   for (const std::uint32_t i : kept) {
     const BufferSpec& s = set.buffers[i];
-    roles[index(s.tier)][static_cast<std::size_t>(s.role)] += {s.bytes};
+    roles[index(s.tier)][to_size(s.role)] += {s.bytes};
   }
 }
 
 }  // namespace
 
-MemoryPlan plan_places(const ProgramSet& set, const PlanOptions& options) {
+MemoryPlan plan_offsets(const ProgramSet& set, const PlanOptions& options) {
   MemoryPlan plan;
   plan.guard_bytes = options.guard_bytes;
   plan.offset.resize(set.buffers.size());
@@ -181,21 +181,21 @@ MemoryPlan plan_places(const ProgramSet& set, const PlanOptions& options) {
   std::array<Packed, kTiers.size()> last;  // the step of a second expert packs as the first one's
   std::vector<Lifetime> life;
   for (int p = 0; p < static_cast<int>(set.programs.size()); ++p) {
-    const Program& program = set.programs[static_cast<std::size_t>(p)];
+    const Program& program = set.programs[to_size(p)];
     ProgramUse& use = plan.programs.emplace_back();
     use.name = program.name;
     lifetimes(set, p, life);
-    const auto by_tier = temporaries(set, life, p, owned.by_program[static_cast<std::size_t>(p)],
-                                     options.guard_bytes);
+    const auto by_tier =
+        temporaries(set, life, p, owned.by_program[to_size(p)], options.guard_bytes);
     RolesByTier roles = always;
-    if (const int phase = owned.phase[static_cast<std::size_t>(p)]; phase != kNoPhase) {
-      add_roles(set, owned.phases[static_cast<std::size_t>(phase)], roles);
+    if (const int phase = owned.phase[to_size(p)]; phase != kNoPhase) {
+      add_roles(set, owned.phases[to_size(phase)], roles);
     }
     for (const Tier tier : kTiers) {
       const Temporaries& t = by_tier[index(tier)];
       if (last[index(tier)].items != t.items) last[index(tier)] = {t.items, pack(t.items)};
       const Packing& packing = last[index(tier)].packing;
-      const Bytes stays = kept[static_cast<std::size_t>(p)][index(tier)];
+      const Bytes stays = kept[to_size(p)][index(tier)];
       std::uint64_t alignment = 1;
       for (const PackItem& i : t.items) alignment = std::max(alignment, i.alignment);
       const std::uint64_t base = round_up(stays.count, alignment);
@@ -218,7 +218,7 @@ void plan_waits(const ProgramSet& set, MemoryPlan& plan) {
 }
 
 MemoryPlan plan_memory(const ProgramSet& set, const PlanOptions& options) {
-  MemoryPlan plan = plan_places(set, options);
+  MemoryPlan plan = plan_offsets(set, options);
   plan_waits(set, plan);
   for (int p = 0; p < static_cast<int>(set.programs.size()); ++p) {
     plan.lifetimes.push_back(lifetimes(set, p));
@@ -235,7 +235,7 @@ std::array<Bytes, kTiers.size()> live_bytes(const ProgramSet& set) {
   std::vector<Lifetime> life;
   std::array<std::vector<std::int64_t>, kTiers.size()> change;  // by instruction
   for (int p = 0; p < static_cast<int>(set.programs.size()); ++p) {
-    const auto program = static_cast<std::size_t>(p);
+    const auto program = to_size(p);
     lifetimes(set, p, life);
     for (auto& c : change) c.assign(set.programs[program].instructions.size() + 1, 0);
     each_temporary(set, life, p, owned.by_program[program],

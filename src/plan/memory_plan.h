@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/bytes.h"
+#include "core/to_size.h"
 #include "plan/lifetimes.h"
 #include "plan/program.h"
 #include "plan/waits.h"
@@ -25,7 +26,7 @@ struct TierUse {
 struct ProgramUse {
   std::string name;
   std::array<TierUse, kTiers.size()> tiers;
-  const TierUse& tier(Tier t) const { return tiers[static_cast<std::size_t>(t)]; }
+  const TierUse& tier(Tier t) const { return tiers[to_size(t)]; }
 };
 
 // Where every byte of a run lives, and who waits for whom.
@@ -38,7 +39,7 @@ struct MemoryPlan {
   std::vector<std::vector<Lifetime>> lifetimes;  // by program
   std::uint64_t guard_bytes = 0;
 
-  Bytes peak_of(Tier t) const { return peak[static_cast<std::size_t>(t)]; }
+  Bytes peak_of(Tier t) const { return peak[to_size(t)]; }
 };
 
 struct PlanOptions {

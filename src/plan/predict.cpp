@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/to_size.h"
+
 namespace ballast {
 namespace {
 
@@ -27,10 +29,10 @@ double copy_seconds(const MachineProfile& p, bool waits) {
 
 PredictedTime predict(const ProgramSet& set, const MemoryPlan& plan, int program,
                       const MachineProfile& profile) {
-  const auto& code = set.programs[static_cast<std::size_t>(program)].instructions;
-  const Waits& waits = plan.waits[static_cast<std::size_t>(program)];
+  const auto& code = set.programs[to_size(program)].instructions;
+  const Waits& waits = plan.waits[to_size(program)];
   PredictedTime time;
-  const auto index = [](Lane l) { return static_cast<std::size_t>(l); };
+  const auto index = [](Lane l) { return to_size(l); };
   const double crowded = crowding(profile);
   std::array<double, kLaneCount> free_at{}, began{};     // began: the last one of the lane
   std::array<std::vector<double>, kLaneCount> finished;  // by lane and count

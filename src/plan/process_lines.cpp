@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 #include "plan/checked_reads.h"
-#include "plan/gpu_stretches.h"
+#include "plan/graph_segments.h"
 
 namespace ballast {
 namespace {
@@ -20,7 +20,7 @@ constexpr Bytes kBaseline{2 << 20};
 // was planned with 440, why is not known.
 constexpr Bytes kCudaOnHost{448 << 20};
 // Where each of the GPU's three lanes notes how far it is (GpuQueue::reach).
-constexpr Bytes kQueuePlaces{3 * 4096};
+constexpr Bytes kQueueMarkers{3 * 4096};
 
 Bytes recorded_bytes(const ProgramSet& set) {
   // Shapes and names; specs, and what planning keeps by buffer id.
@@ -31,8 +31,8 @@ Bytes recorded_bytes(const ProgramSet& set) {
       bytes += sizeof i + i.reads.heap_bytes() + i.writes.heap_bytes();
       // The kernel's captures, waits, heap headers.
       bytes += 192;
-      if (i.parts > 1)
-        bytes += 72 * std::uint64_t{i.parts};  // what they are, and what they wait for
+      if (i.splits > 1)
+        bytes += 72 * std::uint64_t{i.splits};  // what they are, and what they wait for
     }
   }
   return {bytes};
@@ -43,13 +43,13 @@ Bytes checked_read_bytes(const ProgramSet& set) {
   std::uint64_t reads = 0;
   for (const Program& p : set.programs) {
     for (const Instruction& i : p.instructions) {
-      if (i.cost.work == Work::disk) reads += i.parts;
+      if (i.cost.work == Work::disk) reads += i.splits;
     }
   }
   return {reads * CheckedReads::kBytesPerRange};
 }
 
-// A launch that a GPU is given by a recording (plan/gpu_stretches.h): 3.3 to 3.7 KB there (H200,
+// A launch that a GPU is given by a recording (plan/graph_segments.h): 3.3 to 3.7 KB there (H200,
 // programs of 1,200 to 52,000 instructions of hardly more than one launch each), and on the host
 // what the driver keeps, 12 to 14 KB in programs of 11,000 to 13,000 of them.
 constexpr Bytes kRepeatedOnGpu{4 << 10}, kRepeatedOnHost{14 << 10};
@@ -57,10 +57,10 @@ constexpr Bytes kRepeatedOnGpu{4 << 10}, kRepeatedOnHost{14 << 10};
 std::uint64_t repeated_launches(const ProgramSet& set) {
   std::uint64_t count = 0;
   for (const Program& p : set.programs) {
-    const std::uint64_t own = GpuStretches::launches(p);
-    if (own <= GpuStretches::kMost) count += own;
+    const std::uint64_t own = GraphSegments::launches(p);
+    if (own <= GraphSegments::kMax) count += own;
   }
-  return std::min<std::uint64_t>(count, GpuStretches::kMost);
+  return std::min<std::uint64_t>(count, GraphSegments::kMax);
 }
 
 }  // namespace
@@ -88,7 +88,7 @@ std::vector<ProcessLine> process_lines(const ProgramSet& set, const ProcessFacts
   }
   if (set.backend.device == Device::cuda) {
     lines.push_back(
-        {"CUDA libraries in RAM", kCudaOnHost + kQueuePlaces, "driver, cuBLASLt, cuDNN"});
+        {"CUDA libraries in RAM", kCudaOnHost + kQueueMarkers, "driver, cuBLASLt, cuDNN"});
     const std::uint64_t repeated = repeated_launches(set);
     const char* const reason = "recorded GPU work, launched with one call";
     const std::string name(kRecordings);

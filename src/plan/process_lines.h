@@ -20,7 +20,7 @@ struct ProcessLine {
 };
 
 inline constexpr std::string_view kRecordedPrograms = "recorded programs";
-// What a GPU's compute lane repeats by one call (plan/gpu_stretches.h), none of programs that are
+// What a GPU's compute lane repeats by one call (plan/graph_segments.h), none of programs that are
 // too long: a longer program may take less.
 inline constexpr std::string_view kRecordings = "CUDA graphs";
 

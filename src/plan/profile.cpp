@@ -242,9 +242,9 @@ double least_of_product(const ProgramSet& set, const Instruction& ins, const Mac
   if (in.rank() != 2) return fixed;
   const auto depth = static_cast<double>(in[1]);
   if (ins.cost.flops != 2 * static_cast<double>(out.elements()) * depth) return fixed;
-  constexpr std::int64_t kFewColumns =
+  constexpr std::int64_t kMaxNarrowColumns =
       64;  // as adapters have: a kernel of ours, eight share the walk
-  if (out[out.rank() - 1] > kFewColumns) return fixed + depth * p.product_step_seconds;
+  if (out[out.rank() - 1] > kMaxNarrowColumns) return fixed + depth * p.product_step_seconds;
   return p.launch_seconds + depth / 8 * p.product_step_seconds;
 }
 

@@ -1,6 +1,7 @@
 #include "plan/program.h"
 
 #include "core/error.h"
+#include "core/to_size.h"
 
 namespace ballast {
 
@@ -8,13 +9,13 @@ std::string_view name_of(Role r) {
   constexpr std::array<std::string_view, kRoles> kNames = {
       "weights",    "weight_slots", "adapter", "gradient", "optimizer", "checkpoint",
       "activation", "workspace",    "staging", "input",    "output"};
-  return kNames[static_cast<std::size_t>(r)];
+  return kNames[to_size(r)];
 }
 
 std::string_view name_of(Lane l) {
   constexpr std::array<std::string_view, kLaneCount> kNames = {"compute", "upload", "download",
                                                                "disk", "host"};
-  return kNames[static_cast<std::size_t>(l)];
+  return kNames[to_size(l)];
 }
 
 void ProgramSet::fail_unknown(Buffer b) const {

@@ -90,9 +90,9 @@ struct Instruction {
   std::string_view name;  // a zero follows
   Lane lane = Lane::compute;
   bool copies_bytes = false;  // and nothing else: host memory that it reads need not be pinned
-  // It is run once for each (Bindings::part), side by side where its lane has several hands: a
+  // It is run once for each (Bindings::part), side by side where its lane has several workers: a
   // large read is as many instructions as a small one and still keeps all of them busy.
-  std::uint32_t parts = 1;
+  std::uint32_t splits = 1;
   BufferList reads;
   BufferList writes;  // a buffer that is updated in place stands in both lists
   Cost cost;
@@ -131,7 +131,7 @@ struct ProgramSet {
   std::vector<BufferSpec> buffers;
   std::vector<Program> programs;
   // Persistent buffers of one size, each filled when its turn comes: which memory one of them is
-  // may change from one time to the next (plan/ring_places.h).
+  // may change from one time to the next (plan/ring_allocator.h).
   std::vector<std::vector<Buffer>> rings;
   // Of what its programs read from model files; none when it is recorded for planning only.
   std::shared_ptr<CheckedReads> checked_reads;

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "plan/recording_cost.h"
 
 namespace ballast {
@@ -146,16 +147,15 @@ void ProgramBuilder::set_role(Buffer b, Role role) {
 void ProgramBuilder::add(std::string_view name, Access access, Kernel run, Kernel prepare) {
   access.reads.drop_absent();
   access.writes.drop_absent();
-  set_.programs[static_cast<std::size_t>(program_)].instructions.push_back(
-      {.name = set_.names.add(scope_, name),
-       .lane = access.lane,
-       .copies_bytes = access.copies_bytes,
-       .parts = access.parts,
-       .reads = std::move(access.reads),
-       .writes = std::move(access.writes),
-       .cost = access.cost,
-       .run = std::move(run),
-       .prepare = std::move(prepare)});
+  set_.programs[to_size(program_)].instructions.push_back({.name = set_.names.add(scope_, name),
+                                                           .lane = access.lane,
+                                                           .copies_bytes = access.copies_bytes,
+                                                           .splits = access.splits,
+                                                           .reads = std::move(access.reads),
+                                                           .writes = std::move(access.writes),
+                                                           .cost = access.cost,
+                                                           .run = std::move(run),
+                                                           .prepare = std::move(prepare)});
   instruction_count.fetch_add(1, std::memory_order_relaxed);
 }
 

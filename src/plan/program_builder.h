@@ -15,7 +15,7 @@ struct Access {
   BufferList writes = {};
   Lane lane = Lane::compute;
   Cost cost = {};
-  std::uint32_t parts = 1;
+  std::uint32_t splits = 1;
   bool copies_bytes = false;
 };
 

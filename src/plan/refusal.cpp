@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/to_size.h"
 #include "plan/display_names.h"
 
 namespace ballast {
@@ -10,7 +11,7 @@ std::vector<Shortage> shortages(const MemoryPlan& plan, const BytesByTier& neede
                                 const BytesByTier& allowed) {
   std::vector<Shortage> all;
   for (const Tier tier : kTiers) {
-    const auto t = static_cast<std::size_t>(tier);
+    const auto t = to_size(tier);
     if (needed[t] <= allowed[t]) continue;
     const auto most = std::ranges::max_element(
         plan.programs, {}, [&](const ProgramUse& p) { return p.tier(tier).peak; });

@@ -19,6 +19,7 @@
 
 #include "core/tensor.h"
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "memory/disk_file.h"
 #include "memory/gpu.h"
 #include "memory/scratch_file.h"
@@ -26,7 +27,7 @@
 #include "plan/gpu_lanes.h"
 #include "plan/memory_plan.h"
 #include "plan/program.h"
-#include "plan/ring_places.h"
+#include "plan/ring_allocator.h"
 #include "plan/run_memory.h"
 
 namespace ballast {
@@ -58,7 +59,7 @@ struct RunnerOptions {
 };
 
 // Of the GPU's queues by its own clock: `waiting` of the compute queue is the exposed stall. Of a
-// lane with several hands the mean.
+// lane with several workers the mean.
 struct LaneTime {
   double busy = 0;     // seconds inside instructions
   double waiting = 0;  // seconds waiting for other lanes
@@ -100,7 +101,7 @@ class Runner {
   void write_part(Buffer b, std::uint64_t first, std::span<const std::byte> from);
   void read_part(Buffer b, std::uint64_t first, std::span<std::byte> to);
   // Highest byte of the arena, or of the scratch file, that an instruction was given so far.
-  Bytes high_water(Tier t) const { return {high_water_.top[static_cast<std::size_t>(t)]}; }
+  Bytes high_water(Tier t) const { return {high_water_.top[to_size(t)]}; }
   const std::array<LaneTime, kLaneCount>& lane_times() const { return times_; }  // of the last run
   // On a GPU, from the next run on: its clock is read around each compute instruction, which costs
   // a few microseconds each.
@@ -125,9 +126,9 @@ class Runner {
  private:
   // The disk lane has as many as there are reads in flight, so that the disk's queue stays as deep
   // while one of them ends. The others have one.
-  static constexpr std::size_t kMostHands = 32;
-  static constexpr std::uint32_t kSideBySide = 64;  // how far one may be ahead of one that lasts
-  struct Hand {
+  static constexpr std::size_t kMaxWorkers = 32;
+  static constexpr std::uint32_t kReorderWindow = 64;  // how far one may be ahead of one that lasts
+  struct Worker {
     HighWater high_water;
     LaneTime time;
     std::thread thread;  // none for compute, which is the caller's
@@ -138,43 +139,43 @@ class Runner {
   };
   struct LaneState {
     std::vector<std::vector<std::uint32_t>> code;  // by program: indices of its instructions
-    // With several hands, by program: the parts of the instructions, which is what they take; how
+    // With several workers, by program: the parts of the instructions, which is what they take; how
     // many there are up to the end of each instruction; how many have to be done before each part.
     std::vector<std::vector<Part>> parts;
     std::vector<std::vector<std::uint32_t>> parts_until, after;
     std::vector<std::vector<bool>> awaited;  // by program and place in code: by another lane
-    std::mutex turn;  // of the hand that takes the next part and waits for what it needs
-    std::atomic<bool> hand_waits{false};  // ... for parts before it
+    std::mutex take_mutex;  // of the worker that takes the next part and waits for what it needs
+    std::atomic<bool> worker_waits{false};  // ... for parts before it
     std::atomic<std::uint32_t> taken{0}, done{0};
-    std::array<bool, kSideBySide> finished{};  // of those that are not in `done`, by place
-    std::vector<Hand> hands;
+    std::array<bool, kReorderWindow> finished{};  // of those that are not in `done`, by place
+    std::vector<Worker> workers;
   };
 
   void start_lanes();
   void stop_lanes();
   void run_concurrent(int program);
-  void lane_main(Lane lane, std::size_t hand);
-  void run_lane(Lane lane, int program, std::size_t hand);
+  void lane_main(Lane lane, std::size_t worker);
+  void run_lane(Lane lane, int program, std::size_t worker);
   bool wait_all(Lane lane, int program, std::uint32_t instruction, bool on_gpu);
   bool passed(int program, const Wait& wait) const;
   bool wait_for(const std::atomic<std::uint32_t>& count, std::uint32_t least);
   void raise(std::atomic<std::uint32_t>& count, std::uint32_t to);
   void finish(LaneState& lane, int program, std::uint32_t place);
   bool wait_for_parts(LaneState& lane, int program, std::uint32_t place);
-  void order_hands(LaneState& lane, std::size_t program) const;
+  void order_workers(LaneState& lane, std::size_t program) const;
   bool share_bytes(const Instruction& a, const Instruction& b) const;
   void prepare();
   void prepare_share(std::size_t share);
   void await_prepared(int program, std::uint32_t instruction);
   void await_pinned(int program);
   bool needs_pinned(int program) const;
-  std::string place_on_gpu(int program) const;
-  void note_stretches(int program);
+  std::string progress_on_gpu(int program) const;
+  void capture_segments(int program);
   void open_scratch();
   std::uint64_t check_part(Buffer b, std::uint64_t first, std::size_t bytes) const;
   void read_gpu_times();
   // Whether the instruction asked for the step's values.
-  bool execute(Part what, Lane lane, int program, std::size_t hand = 0);
+  bool execute(Part what, Lane lane, int program, std::size_t worker = 0);
   ThreadPool* pool_of(Lane lane);
   void stop_all(std::exception_ptr error);
 
@@ -190,7 +191,7 @@ class Runner {
   RunMemory memory_;
   Opening opening_;
   ScratchFile scratch_;  // the disk tier
-  RingPlaces rings_;
+  RingAllocator rings_;
   ArenaBases bases_;
   ThreadPool compute_, copier_;  // the lanes that copy and read work on their own threads alone
   StepValues step_;

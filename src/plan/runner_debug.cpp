@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/random_order.h"
+#include "core/to_size.h"
 #include "plan/runner.h"
 
 namespace ballast {
@@ -41,7 +42,7 @@ std::int64_t first_nan(const TensorView& t) {
 }  // namespace
 
 void Runner::run_one_by_one(int program) {
-  const auto p = static_cast<std::size_t>(program);
+  const auto p = to_size(program);
   const auto& code = set_.programs[p].instructions;
   const Waits& waits = plan_.waits[p];
   for (std::size_t b = 0; b < uses_left_.size(); ++b) uses_left_[b] = plan_.lifetimes[p][b].uses;
@@ -66,7 +67,7 @@ void Runner::run_one_by_one(int program) {
       bool legal = true;
       for (std::uint32_t w = waits.begin[i]; w < waits.begin[i + 1]; ++w) {
         const Wait& wait = waits.all[w];
-        legal = legal && next[static_cast<std::size_t>(wait.lane)] >= wait.count;
+        legal = legal && next[to_size(wait.lane)] >= wait.count;
       }
       if (legal || options_.debug.ignore_waits) ready[count++] = l;
     }
@@ -78,12 +79,12 @@ void Runner::run_one_by_one(int program) {
 
 // A temporary is born: what was in its place is gone.
 void Runner::before_instruction(std::uint32_t instruction, int program) {
-  const auto p = static_cast<std::size_t>(program);
+  const auto p = to_size(program);
   for (const Buffer b : set_.programs[p].instructions[instruction].writes) {
     const BufferSpec& s = set_.spec(set_.spec(b).root);
     const Lifetime& life = plan_.lifetimes[p][s.root.id];
     if (s.program != program || uses_left_[s.root.id] != life.uses) continue;
-    std::byte* at = bases_.base[static_cast<std::size_t>(s.tier)] + plan_.offset[s.root.id];
+    std::byte* at = bases_.base[to_size(s.tier)] + plan_.offset[s.root.id];
     if (options_.debug.poison) poison(s, program);
     if (options_.debug.check_guards && s.bytes > 0) {  // no bytes, no place
       std::memset(at + s.bytes, static_cast<int>(kGuard), plan_.guard_bytes);
@@ -92,12 +93,12 @@ void Runner::before_instruction(std::uint32_t instruction, int program) {
 }
 
 void Runner::after_instruction(std::uint32_t instruction, int program) {
-  const auto p = static_cast<std::size_t>(program);
+  const auto p = to_size(program);
   const Instruction& ins = set_.programs[p].instructions[instruction];
   for (const Buffer b : ins.writes) {
     const BufferSpec& s = set_.spec(b);
     if (s.tier == Tier::disk) continue;  // not memory
-    std::byte* root = bases_.base[static_cast<std::size_t>(s.tier)] + plan_.offset[s.root.id];
+    std::byte* root = bases_.base[to_size(s.tier)] + plan_.offset[s.root.id];
     if (options_.debug.check_guards && set_.spec(s.root).bytes > 0) {
       const std::byte* guard = root + set_.spec(s.root).bytes;
       const bool intact =
@@ -126,7 +127,7 @@ void Runner::after_instruction(std::uint32_t instruction, int program) {
 // Fills a temporary, except where another one lives: in random order a buffer may be born while
 // parts of its place that no instruction of its own has touched yet still hold a neighbour.
 void Runner::poison(const BufferSpec& root, int program) {
-  const auto& life = plan_.lifetimes[static_cast<std::size_t>(program)];
+  const auto& life = plan_.lifetimes[to_size(program)];
   const auto range = [&](const BufferSpec& s) {
     const std::uint64_t begin = plan_.offset[s.root.id];
     return std::pair(begin, begin + s.bytes);
@@ -140,7 +141,7 @@ void Runner::poison(const BufferSpec& root, int program) {
     }
   }
   std::ranges::sort(alive);
-  std::byte* const base = bases_.base[static_cast<std::size_t>(root.tier)];
+  std::byte* const base = bases_.base[to_size(root.tier)];
   auto [at, end] = range(root);
   const auto fill_to = [&](std::uint64_t to) {
     if (at < to) std::memset(base + at, static_cast<int>(kPoison), to - at);

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/start_thread.h"
 #include "core/stopwatch.h"
+#include "core/to_size.h"
 #include "plan/runner.h"
 
 namespace ballast {
@@ -22,7 +23,7 @@ RunMemory Runner::open_memory(Device device, Bytes device_bytes, Bytes host_byte
 // whatever queue they are, and what comes back would be waited for. So weights are read beside the
 // pinning where they are taken as they are, and steps are not taken.
 bool Runner::needs_pinned(int program) const {
-  const auto& all = set_.programs[static_cast<std::size_t>(program)].instructions;
+  const auto& all = set_.programs[to_size(program)].instructions;
   const auto of_host = [&](Buffer b) { return set_.spec(b).tier == Tier::host; };
   const bool reads_disk =
       std::ranges::any_of(all, [](const Instruction& i) { return i.lane == Lane::disk; });
@@ -138,7 +139,7 @@ void Runner::prepare() {
 
 void Runner::await_prepared(int program, std::uint32_t instruction) {
   if (preparation_.load(std::memory_order_acquire) == Preparing::done) return;
-  const auto p = static_cast<std::size_t>(program);
+  const auto p = to_size(program);
   const Instruction& i = set_.programs[p].instructions[instruction];
   if (!i.prepare) return;
   const std::atomic<std::uint64_t>& until = prepared_until_[share_of(i)];

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/to_size.h"
+
 namespace ballast {
 namespace {
 
@@ -65,7 +67,7 @@ class ByteHistory {
         it = std::prev(cut(it, end));
       }
       f(it->second);
-      it->second.read_counts[static_cast<std::size_t>(lane)] = count;
+      it->second.read_counts[to_size(lane)] = count;
       at = it->second.end;
     }
   }
@@ -164,7 +166,7 @@ Waits waits_of(const Program& program, const std::vector<Place>& places, Marks& 
     for (const auto* touched : {&ins.reads, &ins.writes}) {
       for (const Buffer b : *touched) {
         const Place& p = places[b.id];
-        shared[static_cast<std::size_t>(p.tier)].add(p.begin, p.end);
+        shared[to_size(p.tier)].add(p.begin, p.end);
       }
     }
   }
@@ -173,7 +175,7 @@ Waits waits_of(const Program& program, const std::vector<Place>& places, Marks& 
     std::uint32_t& is = marks.beside[id];
     if (is / 2 != now) {
       const Place& p = places[id];
-      is = 2 * now + shared[static_cast<std::size_t>(p.tier)].any_of(p.begin, p.end);
+      is = 2 * now + shared[to_size(p.tier)].any_of(p.begin, p.end);
     }
     return is % 2 == 1;
   };
@@ -181,7 +183,7 @@ Waits waits_of(const Program& program, const std::vector<Place>& places, Marks& 
   const auto compute_alone = [&](Buffer b) { return !beside(places[b.id].root) || !beside(b.id); };
   std::vector<const Place*> reads, writes;  // what another lane may touch as well
   for (const Instruction& ins : code) {
-    const std::uint32_t mine = ++issued[static_cast<std::size_t>(ins.lane)];
+    const std::uint32_t mine = ++issued[to_size(ins.lane)];
     const auto collect = [&](const auto& touched, std::vector<const Place*>& all) {
       all.clear();
       for (const Buffer b : touched) {
@@ -196,17 +198,15 @@ Waits waits_of(const Program& program, const std::vector<Place>& places, Marks& 
     }
     Counts need{};
     const auto after = [&](Lane lane, std::uint32_t count) {
-      auto& n = need[static_cast<std::size_t>(lane)];
+      auto& n = need[to_size(lane)];
       n = std::max(n, count);
     };
-    const auto bytes_of = [&](const Place* p) -> ByteHistory& {
-      return history[static_cast<std::size_t>(p->tier)];
-    };
+    const auto bytes_of = [&](const Place* p) -> ByteHistory& { return history[to_size(p->tier)]; };
     for (const Place* p : writes) {
       bytes_of(p).each(p->begin, p->end, [&](const ByteHistory::Touched& t) {
         after(t.writer, t.write_count);
         for (int l = 0; l < kLaneCount; ++l) {
-          after(static_cast<Lane>(l), t.read_counts[static_cast<std::size_t>(l)]);
+          after(static_cast<Lane>(l), t.read_counts[to_size(l)]);
         }
       });
     }
@@ -216,9 +216,9 @@ Waits waits_of(const Program& program, const std::vector<Place>& places, Marks& 
                        [&](const ByteHistory::Touched& t) { after(t.writer, t.write_count); });
     }
     for (const Place* p : writes) bytes_of(p).write(p->begin, p->end, ins.lane, mine);
-    Counts& already = known[static_cast<std::size_t>(ins.lane)];
+    Counts& already = known[to_size(ins.lane)];
     for (int l = 0; l < kLaneCount; ++l) {
-      const auto i = static_cast<std::size_t>(l);
+      const auto i = to_size(l);
       if (static_cast<Lane>(l) == ins.lane || need[i] <= already[i]) continue;
       already[i] = need[i];
       waits.all.push_back({static_cast<Lane>(l), need[i]});
@@ -232,7 +232,7 @@ Waits waits_of(const Program& program, const std::vector<Place>& places, Marks& 
 
 Waits derive_waits(const ProgramSet& set, int program, const std::vector<std::uint64_t>& offset) {
   Marks marks(set.buffers.size());
-  return waits_of(set.programs[static_cast<std::size_t>(program)], places_of(set, offset), marks);
+  return waits_of(set.programs[to_size(program)], places_of(set, offset), marks);
 }
 
 std::vector<Waits> derive_waits(const ProgramSet& set, const std::vector<std::uint64_t>& offset) {

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "core/to_size.h"
 #include "memory/disk_file.h"
 
 namespace ballast {
@@ -34,7 +35,7 @@ void AppendFile::append(std::string_view record) {
       [[maybe_unused]] const int ignored = ::ftruncate(fd_.get(), static_cast<off_t>(before));
       fail_io(path_, "append a record", error);
     }
-    done += static_cast<std::size_t>(wrote);
+    done += to_size(wrote);
   }
 }
 

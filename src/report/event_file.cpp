@@ -91,7 +91,7 @@ double wall_time_now() {
 // this very second, or from a clock that was ahead, is there.
 std::uint64_t seconds_for(const std::string& folder) {
   constexpr std::string_view kMark = "tfevents.";
-  constexpr std::uint64_t kMost = 9'999'999'999;  // ten digits
+  constexpr std::uint64_t kMax = 9'999'999'999;  // ten digits
   auto seconds = static_cast<std::uint64_t>(wall_time_now());
   std::error_code error;
   for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end;
@@ -101,7 +101,7 @@ std::uint64_t seconds_for(const std::string& folder) {
     if (mark == std::string::npos) continue;
     std::string_view rest = std::string_view(name).substr(mark + kMark.size());
     const auto taken = parse_number(take(rest, '.'));
-    if (taken && *taken >= seconds && *taken < kMost) seconds = *taken + 1;
+    if (taken && *taken >= seconds && *taken < kMax) seconds = *taken + 1;
   }
   return seconds;
 }

@@ -15,7 +15,7 @@ struct Scalar {
   float value = 0;
 };
 
-// A picture as PNG, or as GIF.
+// An image as PNG, or as GIF.
 struct EncodedImage {
   std::int64_t width = 0, height = 0;
   std::string bytes;

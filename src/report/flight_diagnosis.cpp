@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "core/progress.h"
+#include "core/to_size.h"
 #include "memory/budget.h"
 #include "memory/machine.h"
 #include "report/kernel_log.h"
@@ -280,13 +281,13 @@ class Examination {
 std::string_view name_of(Outcome o) {
   constexpr std::array<std::string_view, 5> kNames = {"finished", "stopped", "failed", "running",
                                                       "died"};
-  return kNames[static_cast<std::size_t>(o)];
+  return kNames[to_size(o)];
 }
 
 std::string_view name_of(OutOfMemory o) {
   constexpr std::array<std::string_view, 5> kNames = {"no", "unknown", "possible", "likely",
                                                       "certain"};
-  return kNames[static_cast<std::size_t>(o)];
+  return kNames[to_size(o)];
 }
 
 FlightDiagnosis diagnose(const FlightRecord& record, double now,

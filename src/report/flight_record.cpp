@@ -21,6 +21,7 @@
 
 #include "core/crc32c.h"
 #include "core/error.h"
+#include "core/to_size.h"
 #include "memory/disk_file.h"
 #include "memory/machine.h"
 #include "memory/proc_text.h"
@@ -150,7 +151,7 @@ Header make_header(const FlightStart& start, const std::filesystem::path& root) 
 std::string_view name_of(Phase p) {
   constexpr std::array<std::string_view, kPhases> kNames = {
       "starting", "load", "step", "update", "save", "evaluate", "finished", "stopped", "failed"};
-  const auto index = static_cast<std::size_t>(p);
+  const auto index = to_size(p);
   return index < kNames.size() ? kNames[index] : "unknown";
 }
 
@@ -190,8 +191,8 @@ void FlightRecorder::refresh_available() {
   std::array<char, 1024> text;  // MemAvailable is the third line
   const FileDescriptor file(::open("/proc/meminfo", O_RDONLY | O_CLOEXEC));
   const ssize_t got = file ? ::read(file.get(), text.data(), text.size()) : 0;
-  const auto left = kilobytes_of({text.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0))},
-                                 "MemAvailable:");
+  const auto left =
+      kilobytes_of({text.data(), to_size(std::max<ssize_t>(got, 0))}, "MemAvailable:");
   available_ = left.value_or(kUnknown);
 }
 
@@ -233,7 +234,7 @@ FlightRecord read_flight_record(const std::string& path) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail_io(path, "read the flight record", errno);
     if (got == 0) break;
-    size += static_cast<std::size_t>(got);
+    size += to_size(got);
   }
   Header h;
   std::memcpy(&h, bytes.data(), sizeof h);

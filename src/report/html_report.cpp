@@ -187,7 +187,7 @@ class Page {
 
   // Files that stand beside the page, the newest first.
   void previews() {
-    constexpr std::size_t kMost = 60;
+    constexpr std::size_t kMax = 60;
     std::vector<const EventRecord*> all;
     for (const EventRecord& e : h_.events) {
       if (e.event == "preview") all.push_back(&e);
@@ -196,7 +196,7 @@ class Page {
     section("Previews");
     out_ += "<div class=\"previews\">\n";
     std::ranges::reverse(all);
-    for (std::size_t i = 0; i < std::min(all.size(), kMost); ++i) {
+    for (std::size_t i = 0; i < std::min(all.size(), kMax); ++i) {
       const std::string& text = all[i]->text;  // "previews/step000200_00.mp4: a red circle"
       const std::size_t end = std::min(text.find(": "), text.size());
       const std::string file = html(text.substr(0, end));
@@ -207,9 +207,9 @@ class Page {
       out_ += fmt::format("<figcaption>step {}: {}</figcaption></figure>\n", all[i]->step, prompt);
     }
     out_ += "</div>\n";
-    if (all.size() > kMost) {
+    if (all.size() > kMax) {
       out_ += fmt::format("<p class=\"empty\">{} earlier ones are in the run's folder</p>\n",
-                          all.size() - kMost);
+                          all.size() - kMax);
     }
   }
 
@@ -384,10 +384,10 @@ class Page {
 
   void events() {
     if (h_.events.empty()) return;
-    constexpr std::size_t kMost = 200;
+    constexpr std::size_t kMax = 200;
     section("Events");
     out_ += "<table>\n<tr><th>time</th><th class=\"n\">step</th><th>event</th><th></th></tr>\n";
-    const std::size_t begin = h_.events.size() - std::min(h_.events.size(), kMost);
+    const std::size_t begin = h_.events.size() - std::min(h_.events.size(), kMax);
     if (begin > 0) {
       out_ += fmt::format("<tr><td colspan=\"4\">{} earlier ones are in the run log</td></tr>\n",
                           begin);

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/to_size.h"
 #include "memory/file_descriptor.h"
 #include "memory/proc_text.h"
 
@@ -31,23 +32,23 @@ std::optional<std::string> match(std::string_view record, std::string_view kille
 
 std::optional<std::string> find_oom_kill(std::int64_t pid, double after,
                                          const std::filesystem::path& root) {
-  constexpr std::size_t kMost = 16 << 20;
+  constexpr std::size_t kMax = 16 << 20;
   const FileDescriptor fd(::open((root / "dev/kmsg").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (!fd) return std::nullopt;
   const std::string killed = fmt::format("Killed process {} (", pid);
   std::optional<std::string> found;
   std::vector<char> piece(8192);  // the longest record the kernel hands out
   std::string line;
-  for (std::size_t total = 0; total < kMost;) {
+  for (std::size_t total = 0; total < kMax;) {
     const ssize_t got = ::read(fd.get(), piece.data(), piece.size());
     if (got < 0 && (errno == EINTR || errno == EPIPE)) {  // EPIPE: that record was overwritten
       total += 64;
       continue;
     }
     if (got <= 0) break;
-    total += static_cast<std::size_t>(got);
+    total += to_size(got);
     for (ssize_t i = 0; i < got; ++i) {
-      const char c = piece[static_cast<std::size_t>(i)];
+      const char c = piece[to_size(i)];
       if (c != '\n') {
         line += c;
         continue;

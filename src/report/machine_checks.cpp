@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/to_size.h"
 #include "memory/budget.h"
 #include "memory/gpu.h"
 #include "memory/proc_text.h"
@@ -159,7 +160,7 @@ MachineCheck check_gpu(const std::filesystem::path& root) {
 
 std::string_view name_of(State s) {
   constexpr std::array<std::string_view, 3> kNames = {"good", "note", "warning"};
-  return kNames[static_cast<std::size_t>(s)];
+  return kNames[to_size(s)];
 }
 
 std::vector<MachineCheck> check_machine(const Machine& machine, const std::filesystem::path& folder,

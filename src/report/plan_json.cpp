@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/to_size.h"
 #include "report/plan_table.h"
 
 namespace ballast {
@@ -97,7 +98,7 @@ std::string refusal_json(const PlanTitle& title, const Refusal& refusal,
             {"ram_of_this_machine", title.ram_of_this_machine},
             {"seconds_per_step", refusal.seconds_per_step}};
   for (const Tier t : kTiers) {
-    j[std::string(name_of(t))] = {{"peak_bytes", refusal.needed[static_cast<std::size_t>(t)].count},
+    j[std::string(name_of(t))] = {{"peak_bytes", refusal.needed[to_size(t)].count},
                                   {"budget_bytes", allowed_of(title.budget, t).count}};
   }
   j["shortages"] = Json::array();
@@ -112,7 +113,7 @@ std::string refusal_json(const PlanTitle& title, const Refusal& refusal,
   for (const PlannedChange& c : advice) {
     Json needed = Json::object();
     for (const Tier t : kTiers) {
-      needed[std::string(name_of(t))] = c.needed[static_cast<std::size_t>(t)].count;
+      needed[std::string(name_of(t))] = c.needed[to_size(t)].count;
     }
     j["advice"].push_back({{"change", c.text},
                            {"effect", effect_of(c, title.shared_ram)},

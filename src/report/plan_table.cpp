@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "core/short_number.h"
+#include "core/to_size.h"
 #include "plan/display_names.h"
 
 namespace ballast {
@@ -30,7 +31,7 @@ Bytes allowed_of(const Budget& b, Tier t) {
 std::vector<std::pair<Role, Bytes>> sorted_roles(const BytesByRole& roles) {
   std::vector<std::pair<Role, Bytes>> all;
   for (int r = 0; r < kRoles; ++r) {
-    const Bytes b = roles[static_cast<std::size_t>(r)];
+    const Bytes b = roles[to_size(r)];
     if (b.count > 0) all.emplace_back(static_cast<Role>(r), b);
   }
   std::ranges::stable_sort(all, [](const auto& a, const auto& b) { return a.second > b.second; });
@@ -73,8 +74,8 @@ std::string speed_text(double factor) {
 
 std::string sizes_text(const TrainingSizes& s) {
   std::string text = fmt::format("{} trainable parameters", short_count(s.parameters));
-  if (s.batch > s.least_batch) {
-    text += fmt::format(", effective batch {} to {}", s.least_batch, s.batch);
+  if (s.batch > s.min_batch) {
+    text += fmt::format(", effective batch {} to {}", s.min_batch, s.batch);
   } else if (s.batch > 0) {
     text += fmt::format(", effective batch {}", s.batch);
   }
@@ -83,10 +84,10 @@ std::string sizes_text(const TrainingSizes& s) {
 
 }  // namespace
 
-std::string roles_text(const BytesByRole& roles, double least_share) {
+std::string roles_text(const BytesByRole& roles, double min_share) {
   std::string text;
   const Bytes all = std::accumulate(roles.begin(), roles.end(), Bytes{});
-  const double least = least_share * static_cast<double>(all.count);
+  const double least = min_share * static_cast<double>(all.count);
   for (const auto& [role, bytes] : sorted_roles(roles)) {
     if (static_cast<double>(bytes.count) < least) continue;
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", display_name(role), bytes);
@@ -224,7 +225,7 @@ std::string peaks_text(const PlanTitle& title, const PlanView& view, const PlanS
         if (most == nullptr || use.peak > most->peak) most = &use;
       }
       // What is always there is said once.
-      const bool always = most->peak == view.plan.persistent[static_cast<std::size_t>(t)];
+      const bool always = most->peak == view.plan.persistent[to_size(t)];
       if (most->peak.count == 0 || (always && phase.name != "load")) continue;
       text += memory_row(phase.name, short_memory_name(t, title), to_string(most->peak),
                          roles_text(most->roles), style);
@@ -360,7 +361,7 @@ std::string stages_text(std::span<const PlanStage> stages, bool shared_ram, std:
 std::string step_lines(const PlanView& view, const PlanStyle& style) {
   if (view.step_seconds.empty()) return "";
   const auto longest = std::ranges::max_element(view.step_seconds);
-  const auto kind = static_cast<std::size_t>(longest - view.step_seconds.begin());
+  const auto kind = to_size(longest - view.step_seconds.begin());
   std::string text =
       step_text(*longest, kind < view.passes.size() ? view.passes[kind] : PassTimes{});
   if (view.step_seconds.size() > 1) {

@@ -17,9 +17,9 @@ namespace ballast {
 
 // What a run trains, for people; 0: nothing is trained.
 struct TrainingSizes {
-  std::int64_t parameters = 0;   // that change
-  std::int64_t batch = 0;        // samples of an optimizer step, accumulation included
-  std::int64_t least_batch = 0;  // of its smallest step
+  std::int64_t parameters = 0;  // that change
+  std::int64_t batch = 0;       // samples of an optimizer step, accumulation included
+  std::int64_t min_batch = 0;   // of its smallest step
 };
 
 // What was planned, in the words of the command line.
@@ -125,6 +125,6 @@ std::string refusal_json(const PlanTitle& title, const Refusal& refusal,
 std::string effect_of(const PlannedChange& c, bool shared_ram = false);
 std::vector<Advice> advice_of(std::span<const PlannedChange> changes, bool shared_ram = false);
 // Largest first, those with at least that share of all.
-std::string roles_text(const BytesByRole& roles, double least_share = 0);
+std::string roles_text(const BytesByRole& roles, double min_share = 0);
 
 }  // namespace ballast

@@ -4,6 +4,8 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "core/to_size.h"
+
 namespace ballast {
 namespace {
 
@@ -59,7 +61,7 @@ std::vector<PlanRow> plan_rows(const MemoryPlan& plan, std::span<const ProcessLi
       if (use.peak.count == 0) continue;
       PlanRow row = {p.name, std::string(name_of(t)), use.peak, use.lower_bound, {}};
       for (int r = 0; r < kRoles; ++r) {
-        const Bytes b = use.roles[static_cast<std::size_t>(r)];
+        const Bytes b = use.roles[to_size(r)];
         if (b.count > 0) row.roles.emplace_back(name_of(static_cast<Role>(r)), b);
       }
       sort_by_size(row.roles);

@@ -92,11 +92,11 @@ struct RunHistory {
 
 // Fails with ErrorCode::io where the file cannot be read; any content gives a history. Lines longer
 // than 16 MiB count as unreadable. every: of the steps, only those whose number is a multiple are
-// kept, so that a reader inside a memory budget holds kMostSteps of them at most (step_stride).
+// kept, so that a reader inside a memory budget holds kMaxSteps of them at most (step_stride).
 RunHistory read_run_log(const std::string& path, std::int64_t every = 1);
-inline constexpr std::int64_t kMostSteps = 4096;
+inline constexpr std::int64_t kMaxSteps = 4096;
 constexpr std::int64_t step_stride(std::int64_t steps) {
-  return steps <= kMostSteps ? 1 : (steps + kMostSteps - 1) / kMostSteps;
+  return steps <= kMaxSteps ? 1 : (steps + kMaxSteps - 1) / kMaxSteps;
 }
 
 // Each call appends one line with one write. For one thread.

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/to_size.h"
 #include "report/html_text.h"
 
 namespace ballast {
@@ -119,7 +120,7 @@ class Plot {
  private:
   static std::string_view style_name(Series::Style style) {
     constexpr std::string_view kNames[] = {"line", "faint", "band", "dots", "level"};
-    return kNames[static_cast<std::size_t>(style)];
+    return kNames[to_size(style)];
   }
   double px(double x) const {
     return kLeft + (x - x_.low) / (x_.high - x_.low) * (c_.width - kLeft - kRight);

@@ -76,7 +76,7 @@ TrainProgress::TrainProgress(const Options& options, Output output)
   if (!output_.now) output_.now = [] { return std::chrono::steady_clock::now(); };
   terminal_ = output_.terminal.value_or(isatty(fileno(output_.file)) != 0);
   columns_ = output_.columns.value_or(terminal_ ? StatusLine::columns_of(output_.file)
-                                                : StatusLine::kMostColumns);
+                                                : StatusLine::kMaxColumns);
 }
 
 TrainProgress::TrainProgress(const Options& options) : TrainProgress(options, Output{}) {}

@@ -13,7 +13,7 @@
 namespace ballast {
 namespace {
 
-constexpr std::size_t kMostBody = 64 << 10;
+constexpr std::size_t kMaxBody = 64 << 10;
 
 std::optional<double> seconds_of(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == ':')) text.remove_prefix(1);
@@ -46,7 +46,7 @@ std::size_t take_header(const char* data, std::size_t, std::size_t size, void* t
 
 std::size_t take_body(const char* data, std::size_t, std::size_t size, void* to) {
   std::string& body = static_cast<Received*>(to)->body;
-  body.append(data, std::min(size, kMostBody - std::min(body.size(), kMostBody)));
+  body.append(data, std::min(size, kMaxBody - std::min(body.size(), kMaxBody)));
   return size;
 }
 

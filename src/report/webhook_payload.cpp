@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/to_size.h"
 #include "report/json_text.h"
 #include "report/run_info.h"
 #include "report/webhook.h"
@@ -41,12 +42,12 @@ std::string cut(std::string_view text, std::size_t most, std::size_t& left) {
 std::string_view name_of(WebhookMessage::Kind kind) {
   constexpr std::array<std::string_view, 5> kNames = {"start", "progress", "sample", "warning",
                                                       "stop"};
-  return kNames[static_cast<std::size_t>(kind)];
+  return kNames[to_size(kind)];
 }
 
 int color_of(WebhookMessage::Kind kind) {
   constexpr std::array<int, 5> kColors = {0x4C78A8, 0x888888, 0x59A14F, 0xE15759, 0x4C78A8};
-  return kColors[static_cast<std::size_t>(kind)];
+  return kColors[to_size(kind)];
 }
 
 // "-" in place of nothing: a chat refuses empty names and values.

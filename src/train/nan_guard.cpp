@@ -8,11 +8,11 @@ namespace ballast::train {
 namespace {
 
 std::string describe(const BadStep& s) {
-  constexpr std::size_t kMostNamed = 8;
+  constexpr std::size_t kMaxNamed = 8;
   std::string text =
       fmt::format("step {}: loss {}, gradient norm {}, learning rate {}; samples: ", s.step, s.loss,
                   s.gradient_norm, s.learning_rate);
-  const std::size_t named = std::min(s.samples.size(), kMostNamed);
+  const std::size_t named = std::min(s.samples.size(), kMaxNamed);
   for (std::size_t i = 0; i < named; ++i) {
     text += (i == 0 ? "" : ", ") + printable(s.samples[i]);
   }

@@ -29,13 +29,13 @@ RunFolder open_folder(const RunSetup& run) {
 
 }  // namespace
 
-TrainingLoop::TrainingLoop(RunSetup setup, std::unique_ptr<Trainee> trainee,
+TrainingLoop::TrainingLoop(RunSetup setup, std::unique_ptr<TrainingTask> task,
                            const TrainOptions& options)
     : options_(options),
       run_(std::move(setup)),
       folder_(open_folder(run_)),
       names_(run_.in_output_dir ? transformers_names() : CheckpointNames()),
-      trainee_(std::move(trainee)),
+      task_(std::move(task)),
       planned_(run_.info.planned),
       nan_guard_(run_.config.on_nan),
       save_("save_every_n", run_.config.save, global_batch(run_.config)),
@@ -48,7 +48,7 @@ TrainingLoop::TrainingLoop(RunSetup setup, std::unique_ptr<Trainee> trainee,
   runner.scratch_folder = folder_.path();
   if (set_.backend.device == Device::cuda) open_gpu();
   RunMemory memory = Runner::open_memory(set_.backend.device, run_.device, run_.host, runner);
-  trainee_->record(set_);
+  task_->record(set_);
   plan_ = plan_memory(set_);
   check(plan_.peak == std::array{run_.device, run_.host, run_.disk},
         "planned {}, {} and {}, recorded {}, {} and {}", run_.device, run_.host, run_.disk,
@@ -81,16 +81,16 @@ bool TrainingLoop::step() {
   const Stopwatch begin;
   StepRecord record;
   record.step = state_.step + 1;
-  record.epoch = trainee_->epoch();
-  record.samples = trainee_->sample_ids();
+  record.epoch = task_->epoch();
+  record.samples = task_->sample_ids();
   record.lr = learning_rate(run_.schedule, state_.step);
   phase(Phase::step);
-  trainee_->gradients(*runner_, state_.examples, record);
+  task_->gradients(*runner_, state_.examples, record);
   const bool good = !NanGuard::bad(record.loss, record.grad_norm);
   if (good) {
     nan_guard_.good();
     phase(Phase::update);
-    trainee_->update(*runner_, record);
+    task_->update(*runner_, record);
     loss_ = record.loss;
     epoch_loss_ += record.loss;
     ++epoch_steps_;
@@ -120,7 +120,7 @@ void TrainingLoop::record_step(StepRecord& record) {
   record.planned = planned_;
   record.measured = monitor_->sample(arenas(), exact ? Counting::exact : Counting::quick);
   const bool shown = record.step % std::max<std::int64_t>(1, c.logging_steps) == 0;
-  std::vector<Scalar> scalars = trainee_->scalars();
+  std::vector<Scalar> scalars = task_->scalars();
   const auto samples = std::ssize(record.samples);
   if (record.batches > 0 && record.seconds > 0) {
     samples_done_ += samples;
@@ -132,7 +132,7 @@ void TrainingLoop::record_step(StepRecord& record) {
     scalars.push_back({"train/samples_per_second", rate(samples)});
     scalars.push_back({"train/batches_per_second", rate(record.batches)});
   }
-  records_->step(record, place_on_x_axis(), shown, scalars);
+  records_->step(record, x_axis_position(), shown, scalars);
   progress_->step({.step = record.step,
                    .epoch = record.epoch,
                    .loss = record.loss,
@@ -141,12 +141,12 @@ void TrainingLoop::record_step(StepRecord& record) {
                    .measured = record.measured,
                    .samples = samples,
                    .batches = record.batches});
-  tell_progress(record);
+  report_progress(record);
   if (exact) memory_line();
   if (options_.on_step) options_.on_step(record);
 }
 
-std::int64_t TrainingLoop::place_on_x_axis() const {
+std::int64_t TrainingLoop::x_axis_position() const {
   return run_.config.examples_on_x_axis ? state_.examples : state_.step;
 }
 
@@ -176,7 +176,7 @@ void TrainingLoop::context_line() {
 void TrainingLoop::evaluate() {
   phase(Phase::evaluate);
   const Stopwatch begin;
-  trainee_->evaluate(*runner_, state_.step, *records_);
+  task_->evaluate(*runner_, state_.step, *records_);
   records_->scalar("eval/eval_time_sec", begin.seconds());
 }
 
@@ -185,8 +185,8 @@ void TrainingLoop::preview() {
   constexpr std::string_view kFolder = "previews";
   const Stopwatch begin;
   const std::vector<DrawnPreview> drawn =
-      trainee_->preview(*runner_, state_.step, fmt::format("{}/{}", folder_.path(), kFolder),
-                        [&] { return signal_ && signal_->requested(); });
+      task_->preview(*runner_, state_.step, fmt::format("{}/{}", folder_.path(), kFolder),
+                     [&] { return signal_ && signal_->requested(); });
   for (const DrawnPreview& d : drawn) {
     event("preview", fmt::format("{}/{}: {}", kFolder, d.file, d.prompt));
     if (!d.sheet.bytes.empty()) records_->sample(state_.step, d.number, d.sheet);
@@ -203,7 +203,7 @@ void TrainingLoop::after_step(bool last_of_epoch) {
     if (epoch_steps_ > 0) {
       const double mean = epoch_loss_ / static_cast<double>(epoch_steps_);
       records_->scalar("train/epoch_loss", mean);
-      trainee_->epoch_ended(mean);
+      task_->epoch_ended(mean);
     }
     epoch_loss_ = 0;
     epoch_steps_ = 0;
@@ -212,12 +212,11 @@ void TrainingLoop::after_step(bool last_of_epoch) {
   } else {
     ++state_.batches;
   }
-  trainee_->next_step();
-  if (trainee_->evaluates() &&
-      trainee_->evaluation_due(state_, static_cast<bool>(evaluate_.due(done)))) {
+  task_->next_step();
+  if (task_->evaluates() && task_->evaluation_due(state_, static_cast<bool>(evaluate_.due(done)))) {
     evaluate();
     evaluate_.done();
-    if (trainee_->wants_checkpoint()) save_checkpoint_now("the best so far");
+    if (task_->wants_checkpoint()) save_checkpoint_now("the best so far");
   }
   if (const Due due = save_.due(done)) {
     save(due.epoch ? SavePoint{SavePoint::Kind::epoch, done.epoch_finished}
@@ -229,7 +228,7 @@ void TrainingLoop::after_step(bool last_of_epoch) {
     checkpoint_.done();
   }
   // Last: they may take long, and what is to be kept is on disk by then.
-  if (trainee_->draws_previews() && preview_.due(done)) preview();
+  if (task_->draws_previews() && preview_.due(done)) preview();
 }
 
 TrainOutcome TrainingLoop::run() {
@@ -248,10 +247,10 @@ TrainOutcome TrainingLoop::run() {
   try {
     if (options_.handle_signals) signal_.emplace();
     keep_configs();
-    trainee_->prepare(folder_.path());
+    task_->prepare(folder_.path());
     phase(Phase::load);
     if (!on_gpu() || computes_on_host(set_)) ops::warm_up_blas(runner_->compute_threads());
-    trainee_->load(*runner_);
+    task_->load(*runner_);
     resume();
     if (run_.in_output_dir) {  // of a run that was here before, or that goes back
       const int later = remove_later_checkpoints(folder_.path(), state_.step, names_);
@@ -259,7 +258,7 @@ TrainOutcome TrainingLoop::run() {
         log::warn("{}: {} checkpoints of later steps were removed", folder_.path(), later);
       }
     }
-    records_.emplace(folder_.path(), run_.info, state_.step, place_on_x_axis(),
+    records_.emplace(folder_.path(), run_.info, state_.step, x_axis_position(),
                      run_.in_output_dir ? resumed_.has_value() : c.resume.has_value());
     context_line();
     progress_.emplace(TrainProgress::Options{.total = run_.total_steps,
@@ -267,14 +266,14 @@ TrainOutcome TrainingLoop::run() {
                                              .print_every = c.steps_per_print,
                                              .gpu = on_gpu()});
     open_webhook();
-    tell(WebhookMessage::Kind::start, fmt::format("started, {} steps", run_.total_steps));
-    trainee_->start(*runner_,
-                    {.step = state_.step + 1, .epoch = state_.epoch, .batch = state_.batches});
-    if (trainee_->evaluates() && c.evaluate_before_first_step && state_.step == 0) evaluate();
-    if (trainee_->draws_previews() && c.preview.at_first && state_.step == 0) preview();
+    notify(WebhookMessage::Kind::start, fmt::format("started, {} steps", run_.total_steps));
+    task_->start(*runner_,
+                 {.step = state_.step + 1, .epoch = state_.epoch, .batch = state_.batches});
+    if (task_->evaluates() && c.evaluate_before_first_step && state_.step == 0) evaluate();
+    if (task_->draws_previews() && c.preview.at_first && state_.step == 0) preview();
     std::optional<std::string> early;
     while (state_.step < run_.total_steps && !stopped && !early) {
-      const bool last_of_epoch = trainee_->last_of_epoch();
+      const bool last_of_epoch = task_->last_of_epoch();
       step();
       after_step(last_of_epoch);
       const FileRequest asked = folder_.take_request();
@@ -285,7 +284,7 @@ TrainOutcome TrainingLoop::run() {
       stopped = state_.step < run_.total_steps && (signalled || asked == FileRequest::save_quit ||
                                                    (options_.stop && options_.stop()));
       if (signalled) event("signal", signal_->name());
-      if (!stopped) early = trainee_->ends_early(state_);
+      if (!stopped) early = task_->ends_early(state_);
     }
     if (early) {
       log::info("stopping early: {}", *early);
@@ -328,7 +327,7 @@ void TrainingLoop::failed(const std::string& why) {
     const std::string report = records_->finish(state_.step);
     if (!report.empty()) log::info("report  {}", report);
   }
-  tell(WebhookMessage::Kind::stop, fmt::format("failed at step {}: {}", state_.step, why));
+  notify(WebhookMessage::Kind::stop, fmt::format("failed at step {}: {}", state_.step, why));
 }
 
 void TrainingLoop::open_webhook() {
@@ -341,7 +340,7 @@ void TrainingLoop::open_webhook() {
   if (!run_.config.webhook) return;
   webhook_ =
       run_.webhook.empty() ? Webhook::from_environment() : std::make_unique<Webhook>(run_.webhook);
-  told_ = {};
+  reported_ = {};
 }
 
 std::string TrainingLoop::speed_text() const {
@@ -351,11 +350,11 @@ std::string TrainingLoop::speed_text() const {
                      static_cast<double>(batches_done_) / step_seconds_);
 }
 
-void TrainingLoop::tell_progress(const StepRecord& record) {
+void TrainingLoop::report_progress(const StepRecord& record) {
   const double minutes = run_.config.webhook_minutes;
-  if (!webhook_ || minutes <= 0 || told_.seconds() < 60 * minutes) return;
+  if (!webhook_ || minutes <= 0 || reported_.seconds() < 60 * minutes) return;
   if (record.step >= run_.total_steps) return;  // the last message follows
-  told_ = {};
+  reported_ = {};
   std::string text =
       fmt::format("step {} of {}, epoch {}, loss {:.4g} (mean {:.4g}), {:.3g} s per step{}",
                   record.step, run_.total_steps, record.epoch, record.loss,
@@ -378,13 +377,14 @@ void TrainingLoop::tell_progress(const StepRecord& record) {
   webhook_->send(std::move(message));
 }
 
-void TrainingLoop::tell(WebhookMessage::Kind kind, std::string text) {
+void TrainingLoop::notify(WebhookMessage::Kind kind, std::string text) {
   if (!webhook_) return;
   webhook_->send({.kind = kind, .title = run_.info.title, .text = std::move(text), .fields = {}});
 }
 
-TrainOutcome train(RunSetup setup, std::unique_ptr<Trainee> trainee, const TrainOptions& options) {
-  return TrainingLoop(std::move(setup), std::move(trainee), options).run();
+TrainOutcome train(RunSetup setup, std::unique_ptr<TrainingTask> task,
+                   const TrainOptions& options) {
+  return TrainingLoop(std::move(setup), std::move(task), options).run();
 }
 
 }  // namespace ballast::train

@@ -6,7 +6,7 @@
 
 #include "report/run_log.h"
 #include "train/run/prepared_run.h"
-#include "train/trainee.h"
+#include "train/training_task.h"
 
 namespace ballast::train {
 
@@ -36,8 +36,8 @@ struct TrainOutcome {
 // signal. Whatever ends it, checkpoints and saved models that were announced are whole on disk. A
 // checkpoint or model that cannot be written ends it; a log, an event file or a report does not:
 // that is said once.
-TrainOutcome train(RunSetup setup, std::unique_ptr<Trainee> trainee, const TrainOptions& options);
-// A transformer (dit_trainee.cpp).
+TrainOutcome train(RunSetup setup, std::unique_ptr<TrainingTask> task, const TrainOptions& options);
+// A transformer (dit_task.cpp).
 TrainOutcome train(PreparedRun run, fit::PlannedRun planned, const TrainOptions& options);
 
 }  // namespace ballast::train

@@ -26,7 +26,7 @@ namespace ballast::train {
 // disk (checkpoints, models, resuming, the end) in training_saves.cpp.
 class TrainingLoop {
  public:
-  TrainingLoop(RunSetup setup, std::unique_ptr<Trainee> trainee, const TrainOptions& options);
+  TrainingLoop(RunSetup setup, std::unique_ptr<TrainingTask> task, const TrainOptions& options);
   TrainOutcome run();
 
  private:
@@ -38,7 +38,7 @@ class TrainingLoop {
   void record_step(StepRecord& record);
   void after_step(bool last_of_epoch);
   void evaluate();
-  std::int64_t place_on_x_axis() const;  // of TensorBoard: the step, or samples so far
+  std::int64_t x_axis_position() const;  // of TensorBoard: the step, or samples so far
   void preview();
   void keep_configs();
   void save(SavePoint at);
@@ -50,8 +50,8 @@ class TrainingLoop {
   void context_line();
   std::string finish(bool stopped);
   void open_webhook();
-  void tell(WebhookMessage::Kind kind, std::string text);
-  void tell_progress(const StepRecord& record);  // where it is time for it
+  void notify(WebhookMessage::Kind kind, std::string text);
+  void report_progress(const StepRecord& record);  // where it is time for it
   // ", 12.3 samples/s, 1.54 batches/s"; "" where batches are not counted.
   std::string speed_text() const;
   void event(std::string_view kind, const std::string& text) {
@@ -66,7 +66,7 @@ class TrainingLoop {
   RunSetup run_;
   RunFolder folder_;
   CheckpointNames names_;
-  std::unique_ptr<Trainee> trainee_;
+  std::unique_ptr<TrainingTask> task_;
   ProgramSet set_;
   MemoryPlan plan_;
   MemoryNumbers planned_;
@@ -81,7 +81,7 @@ class TrainingLoop {
   std::int64_t epoch_steps_ = 0;
   double extra_seconds_ = 0;  // of saving since the last step
   Stopwatch running_;         // since the run's begin or its last checkpoint
-  Stopwatch told_;            // since the last message of progress
+  Stopwatch reported_;        // since the last message of progress
   std::int64_t samples_done_ = 0, batches_done_ = 0;  // of this process
   double step_seconds_ = 0;                           // of these
 

@@ -10,14 +10,14 @@ namespace ballast::train {
 
 std::optional<FoundCheckpoint> TrainingLoop::find_resumed(std::optional<std::int64_t> before) {
   const TrainConfig& c = run_.config;
-  return trainee_->find_checkpoint(
+  return task_->find_checkpoint(
       {.folder = folder_.path(),
        .model = run_.model,
        .model_hash = state_.model_hash,
        .seed = c.seed,
        .optimizer = c.reset_optimizer ? "" : std::string(name_of(c.optimizer.kind)),
        .optimizer_flag = run_.optimizer_flag,
-       .tensors = trainee_->loaded_tensors(*runner_, c.reset_optimizer),
+       .tensors = task_->loaded_tensors(*runner_, c.reset_optimizer),
        .unasked = c.reset_optimizer ? Unasked::ignore : Unasked::refuse,
        .names = names_,
        .before = before});
@@ -27,7 +27,7 @@ void TrainingLoop::resume() {
   if (!resumed_) return;
   const TrainConfig& c = run_.config;
   const auto load = [&](const FoundCheckpoint& from) {
-    load_checkpoint(from.folder, trainee_->loaded_tensors(*runner_, c.reset_optimizer),
+    load_checkpoint(from.folder, task_->loaded_tensors(*runner_, c.reset_optimizer),
                     c.reset_optimizer ? Unasked::ignore : Unasked::refuse);
   };
   resumed_ = load_or_older(std::move(*resumed_), load,
@@ -41,14 +41,14 @@ void TrainingLoop::resume() {
   state_.config_hash = config;
   state_.plan_hash = plan;
   runner_->run("after_restore");
-  trainee_->take_state(state_, c.reset_optimizer);
+  task_->take_state(state_, c.reset_optimizer);
   epoch_loss_ = state_.numbers["epoch_loss"];
   epoch_steps_ = state_.counts["epoch_steps"];
   loss_ = state_.numbers["loss"];
   nan_guard_ =
       NanGuard(c.on_nan, 10, state_.counts["nan_consecutive"], state_.counts["nan_skipped"]);
   if (c.reset_dataloader) state_.batches = 0;
-  trainee_->resumed(state_);
+  task_->resumed(state_);
   checkpointed_step_ = state_.step;
   log::info("resumed from {} at step {}", resumed_->folder, state_.step);
 }
@@ -67,8 +67,8 @@ void TrainingLoop::keep_configs() {
 
 // Every tensor on the device it lies on; a NaN is looked for when there is one.
 void TrainingLoop::check_values() {
-  if (std::isfinite(trainee_->value_norm(*runner_))) return;
-  const auto where = find_non_finite(trainee_->saved_tensors(*runner_));
+  if (std::isfinite(task_->value_norm(*runner_))) return;
+  const auto where = find_non_finite(task_->saved_tensors(*runner_));
   if (where) fail_non_finite(*where);
 }
 
@@ -93,8 +93,8 @@ void TrainingLoop::save(SavePoint at) {
   if (!c.output_name.empty()) return save_file(model_file_name(c.output_name, at));
   saving([&] {
     AtomicFolder to = folder_.saved_model(at);
-    trainee_->save(*runner_, {.folder = to.temporary_path(), .file_name = trainee_->file_name()},
-                   state_.step);
+    task_->save(*runner_, {.folder = to.temporary_path(), .file_name = task_->file_name()},
+                state_.step);
     if (!run_.config.source.empty()) {
       const auto name = std::filesystem::path(run_.config.source).filename().string();
       AtomicFile copy(to.temporary_path() + "/" + name);
@@ -108,8 +108,8 @@ void TrainingLoop::save(SavePoint at) {
 
 void TrainingLoop::save_file(const std::string& name) {
   saving([&] {
-    return trainee_->save(*runner_, {.folder = run_.config.output_dir, .file_name = name},
-                          state_.step);
+    return task_->save(*runner_, {.folder = run_.config.output_dir, .file_name = name},
+                       state_.step);
   });
 }
 
@@ -130,22 +130,20 @@ void TrainingLoop::save_checkpoint_now(const char* why) {
   phase(Phase::save);
   const Stopwatch begin;
   state_.wall_seconds += running_.lap();
-  trainee_->put_state(state_);
+  task_->put_state(state_);
   state_.counts["epoch_steps"] = epoch_steps_;
   state_.counts["nan_consecutive"] = nan_guard_.consecutive();
   state_.counts["nan_skipped"] = nan_guard_.skipped();
   state_.numbers["epoch_loss"] = epoch_loss_;
   state_.numbers["loss"] = loss_;
   state_.texts[kOptimizerText] = name_of(run_.config.optimizer.kind);
-  const std::vector<SavedTensor> tensors =
-      watched(trainee_->saved_tensors(*runner_),
-              [this](const NonFinite& where) { fail_non_finite(where); });
+  const std::vector<SavedTensor> tensors = watched(
+      task_->saved_tensors(*runner_), [this](const NonFinite& where) { fail_non_finite(where); });
   const std::string path =
       save_checkpoint(folder_.path(), state_, tensors, names_, [&](const AtomicFolder& to) {
-        trainee_->add_files(folder_.path(), to.temporary_path(), state_);
+        task_->add_files(folder_.path(), to.temporary_path(), state_);
       });
-  rotate_checkpoints(folder_.path(), run_.config.keep_checkpoints, names_,
-                     trainee_->protected_step());
+  rotate_checkpoints(folder_.path(), run_.config.keep_checkpoints, names_, task_->protected_step());
   checkpointed_step_ = state_.step;
   event("checkpoint", fmt::format("{} ({})", path, why));
   extra_seconds_ += begin.seconds();
@@ -156,10 +154,10 @@ std::string TrainingLoop::finish(bool stopped) {
   save_checkpoint_now(stopped ? "stopped" : "finished");
   if (!stopped) {
     const bool by_steps = c.max_steps && *c.max_steps <= state_.step;
-    trainee_->settle(*runner_, folder_.path());
+    task_->choose_final_model(*runner_, folder_.path());
     if (run_.in_output_dir) {
-      save_file(trainee_->file_name());
-      trainee_->add_files(folder_.path(), folder_.path(), state_);
+      save_file(task_->file_name());
+      task_->add_files(folder_.path(), folder_.path(), state_);
     } else if (!c.output_name.empty()) {
       save_file(last_model_file_name(c.output_name));
     } else {
@@ -176,9 +174,9 @@ std::string TrainingLoop::finish(bool stopped) {
   if (stopped && signal_ && signal_->requested()) {
     flight_->phase(Phase::stopped, fmt::format("It was asked to stop by {}.", signal_->name()));
   }
-  tell(WebhookMessage::Kind::stop,
-       fmt::format("{} after {} steps, loss {:.5f}{}", stopped ? "stopped" : "finished",
-                   state_.step, loss_, speed_text()));
+  notify(WebhookMessage::Kind::stop,
+         fmt::format("{} after {} steps, loss {:.5f}{}", stopped ? "stopped" : "finished",
+                     state_.step, loss_, speed_text()));
   return report;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "tests/ref/number_formats.h"
 #include "tests/support/tiny_safetensors.h"
 
@@ -59,7 +60,7 @@ void expect_reference_rounding(const std::vector<T>& x, DType from_type, DType t
 
 std::vector<float> random_bit_patterns(int n) {
   std::mt19937 random(17);
-  std::vector<float> x(static_cast<std::size_t>(n));
+  std::vector<float> x(to_size(n));
   for (float& v : x) v = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
   return x;
 }
@@ -268,7 +269,7 @@ TEST(NumberFormats, PiecesAtAnyByteOffsetGiveTheSameBits) {
 
 TEST(NumberFormats, IntegersBecomeFloats) {
   std::vector<std::int16_t> i16(65536);
-  for (int i = 0; i < 65536; ++i) i16[static_cast<std::size_t>(i)] = static_cast<std::int16_t>(i);
+  for (int i = 0; i < 65536; ++i) i16[to_size(i)] = static_cast<std::int16_t>(i);
   std::vector<float> f32(i16.size());
   std::vector<double> f64(i16.size());
   convert(i16.data(), DType::i16, f32.data(), DType::f32, 65536);
@@ -360,13 +361,13 @@ TEST(GoldenDTypes, EveryTensorReadsAsItsNumbers) {
   const auto file = test::read_tiny_safetensors(BALLAST_GOLDEN_DIR "/dtypes.safetensors");
   const auto as_f32 = [&](const std::string& name) {
     const test::TinyTensor& t = file.at(name);
-    std::vector<float> out(static_cast<std::size_t>(t.elements()));
+    std::vector<float> out(to_size(t.elements()));
     convert(t.data.data(), t.dtype, out.data(), DType::f32, t.elements());
     return out;
   };
   const auto as_f64 = [&](const std::string& name) {
     const test::TinyTensor& t = file.at(name);
-    std::vector<double> out(static_cast<std::size_t>(t.elements()));
+    std::vector<double> out(to_size(t.elements()));
     convert(t.data.data(), t.dtype, out.data(), DType::f64, t.elements());
     return out;
   };

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <vector>
 
+#include "core/to_size.h"
+
 namespace ballast {
 namespace {
 
@@ -49,7 +51,7 @@ TEST(RandomFill, DoesNotDependOnTheChunks) {
   fill_uniform(s, first, uniform_whole.data(), 331);
   for (std::int64_t at = 0, n = 0; at < 331; at += n, ++n) {
     const std::int64_t count = std::min<std::int64_t>(n, 331 - at);
-    const auto bytes = static_cast<std::size_t>(count) * 4;
+    const auto bytes = to_size(count) * 4;
     fill_normal(s, first + static_cast<std::uint64_t>(at), piece.data(), count);
     EXPECT_EQ(std::memcmp(piece.data(), normal_whole.data() + at, bytes), 0);
     fill_uniform(s, first + static_cast<std::uint64_t>(at), piece.data(), count);

@@ -8,6 +8,8 @@
 #include <limits>
 #include <vector>
 
+#include "core/to_size.h"
+
 namespace ballast {
 namespace test {
 BALLAST_PER_ISA(void exp_of(const float* x, float* y, std::int64_t n))
@@ -71,7 +73,7 @@ TEST(SimdExp, StaysWithinTwoUlp) {
       vector_exp, [](double x) { return std::exp(x); }, 1e-30f, 87.3365f);
   EXPECT_LE(w.error, 2.0) << "at " << w.x;
   RecordProperty("worst_ulp", std::to_string(w.error));
-  float top = 0, x = 88.0f;  // the last stretch below overflow: 2^128 itself is no f32
+  float top = 0, x = 88.0f;  // the last range below overflow: 2^128 itself is no f32
   for (; x < 88.722839f; x = std::nextafter(x, kInf)) {
     const float y = one(vector_exp, x);
     ASSERT_LE(ulp_error(y, std::exp(static_cast<double>(x))), 2.0) << x;
@@ -112,7 +114,7 @@ TEST(SimdTanh, HandlesTheEnds) {
 
 TEST(SimdMath, AnElementDoesNotDependOnItsLane) {
   std::vector<float> x(67), whole(67);
-  for (int i = 0; i < 67; ++i) x[static_cast<std::size_t>(i)] = 0.37f * static_cast<float>(i - 30);
+  for (int i = 0; i < 67; ++i) x[to_size(i)] = 0.37f * static_cast<float>(i - 30);
   for (const Function f : {vector_exp, vector_tanh}) {
     f(x.data(), whole.data(), 67);
     for (std::size_t i = 0; i < x.size(); ++i) {
@@ -123,9 +125,9 @@ TEST(SimdMath, AnElementDoesNotDependOnItsLane) {
 
 TEST(SimdReduce, AddsByHalves) {
   const int n = BALLAST_ISA_CALL(test, lanes);
-  std::vector<float> x(static_cast<std::size_t>(n));
+  std::vector<float> x(to_size(n));
   for (int i = 0; i < n; ++i) {
-    x[static_cast<std::size_t>(i)] = std::ldexp(1.0f + 0.1f * static_cast<float>(i), i % 5 * 7);
+    x[to_size(i)] = std::ldexp(1.0f + 0.1f * static_cast<float>(i), i % 5 * 7);
   }
   std::vector<float> sum = x;
   for (std::size_t half = x.size() / 2; half > 0; half /= 2) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "tests/support/allocation_hook.h"
 
 namespace ballast {
@@ -18,8 +19,8 @@ TEST(ThreadPool, RunsEveryTaskOnce) {
     ThreadPool pool(threads);
     EXPECT_EQ(pool.threads(), threads);
     for (const int tasks : {0, 1, 2, 7, 1000}) {
-      std::vector<std::atomic<int>> runs(static_cast<std::size_t>(tasks));
-      pool.parallel(tasks, [&](std::int64_t task, int) { ++runs[static_cast<std::size_t>(task)]; });
+      std::vector<std::atomic<int>> runs(to_size(tasks));
+      pool.parallel(tasks, [&](std::int64_t task, int) { ++runs[to_size(task)]; });
       for (const auto& n : runs) EXPECT_EQ(n, 1);
     }
   }
@@ -32,7 +33,7 @@ TEST(ThreadPool, WorkersHaveScratchOfTheirOwn) {
     pool.parallel(100, [&](std::int64_t task, int worker) {
       ASSERT_GE(worker, 0);
       ASSERT_LT(worker, 4);
-      sums[static_cast<std::size_t>(worker)] += task;
+      sums[to_size(worker)] += task;
     });
   }
   EXPECT_EQ(std::accumulate(sums.begin(), sums.end(), std::int64_t{0}), 50 * 4950);
@@ -42,7 +43,7 @@ TEST(ThreadPool, WritesOfTasksAreVisibleToTheCaller) {
   ThreadPool pool(3);
   std::vector<int> out(64, 0);
   for (int round = 1; round <= 200; ++round) {
-    pool.parallel(64, [&](std::int64_t task, int) { out[static_cast<std::size_t>(task)] = round; });
+    pool.parallel(64, [&](std::int64_t task, int) { out[to_size(task)] = round; });
     for (const int x : out) ASSERT_EQ(x, round);
   }
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/checksum.h"
+#include "core/to_size.h"
 #include "data/cache_file.h"
 #include "data/latent_cache.h"
 #include "data/other_caches.h"
@@ -107,7 +108,7 @@ TEST(CacheChecksum, CoversPixelsAndTheFilesOfOtherTrainers) {
   const auto read = [](const std::string& path) {
     const CacheFile file = CacheFile::open(path);
     const SafetensorsEntry& entry = file.header().entries()[0];
-    std::vector<float> to(static_cast<std::size_t>(entry.shape.elements()));
+    std::vector<float> to(to_size(entry.shape.elements()));
     entry.dtype == FileDType::u8 ? file.read_pixels(entry, to) : file.read(entry, to);
     return to;
   };

@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/random.h"
+#include "core/to_size.h"
 #include "tests/support/errors.h"
 #include "tests/support/tar_file.h"
 #include "tests/support/tiny_cache.h"
@@ -49,9 +50,9 @@ class TextMedia final : public OpenMedia {
     return ++clip_ < std::ssize(plan_.clips);
   }
   void read(std::span<float> frames) override {
-    const auto size = static_cast<std::size_t>(plan_.size.width * plan_.size.height * 3);
+    const auto size = to_size(plan_.size.width * plan_.size.height * 3);
     for (; !frames.empty(); frames = frames.subspan(size)) {
-      const std::int64_t k = plan_.clips[static_cast<std::size_t>(clip_)].frames.at(at_++);
+      const std::int64_t k = plan_.clips[to_size(clip_)].frames.at(at_++);
       if (k == broken_) fail(ErrorCode::input, fmt::format("frame {} is broken", k));
       std::fill_n(frames.begin(), size, static_cast<float>(k) / 100);
     }
@@ -83,8 +84,7 @@ struct Encoders {
       for (const std::string& c : captions) {
         ++texts;
         TextRows r{.tokens = c.empty() ? 1 : 2, .dim = needs.text_dim};
-        r.values.assign(static_cast<std::size_t>(r.tokens * r.dim),
-                        static_cast<float>(hash_of(c) % 100));
+        r.values.assign(to_size(r.tokens * r.dim), static_cast<float>(hash_of(c) % 100));
         rows.push_back(std::move(r));
       }
       return rows;
@@ -97,16 +97,16 @@ struct Encoders {
       call();
       const LatentShape s{needs.latent_channels, 1 + (frames - 1) / 4,
                           height / needs.spatial_stride, width / needs.spatial_stride};
-      std::vector<float> latent(static_cast<std::size_t>(s.elements()));
-      std::vector<float> pixels(static_cast<std::size_t>(4 * height * width * 3));
+      std::vector<float> latent(to_size(s.elements()));
+      std::vector<float> pixels(to_size(4 * height * width * 3));
       for (std::int64_t f = 0; f < s.frames; ++f) {
         const std::int64_t count = f == 0 ? 1 : 4;
         source(f == 0 ? 0 : 4 * f - 3, count,
-               std::span(pixels).first(static_cast<std::size_t>(count * height * width * 3)));
-        const float value = pixels[static_cast<std::size_t>((count - 1) * height * width * 3)];
-        const auto cells = static_cast<std::size_t>(s.height * s.width);
+               std::span(pixels).first(to_size(count * height * width * 3)));
+        const float value = pixels[to_size((count - 1) * height * width * 3)];
+        const auto cells = to_size(s.height * s.width);
         for (std::int64_t c = 0; c < s.channels; ++c) {
-          const auto at = static_cast<std::size_t>(c * s.frames + f) * cells;
+          const auto at = to_size(c * s.frames + f) * cells;
           std::fill_n(latent.begin() + static_cast<std::ptrdiff_t>(at), cells, value);
         }
       }
@@ -139,8 +139,7 @@ class Encoding : public ::testing::Test {
         .open = [](const FileSource& source) { return std::make_unique<TextMedia>(source); },
         .mask =
             [](const std::string&, PixelSize, PixelSize, PixelSize latent) {
-              return std::vector<float>(static_cast<std::size_t>(latent.width * latent.height),
-                                        0.5f);
+              return std::vector<float>(to_size(latent.width * latent.height), 0.5f);
             }};
     encode_media(work, o, encoders_.video(), access, report);
     return report;

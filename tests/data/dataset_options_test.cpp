@@ -43,7 +43,7 @@ TEST(DiffusionPipeFile, SizeBucketsReplaceOtherBuckets) {
   for (const std::string& note : f.notes) EXPECT_THAT(note, HasSubstr("size_buckets replace it"));
 }
 
-TEST(DiffusionPipeFile, OfSourceNote000IsReadAsItIs) {
+TEST(DiffusionPipeFile, OfA24GbRunIsReadAsItIs) {
   const PipeFile f = pipe(R"(resolutions = [512]
 enable_ar_bucket = false
 ar_buckets = [[512, 512]]

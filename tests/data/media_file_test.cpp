@@ -19,7 +19,7 @@ class MediaFile : public ::testing::Test {
   void SetUp() override {
     if (!media_available()) GTEST_SKIP() << "built without media";
     std::filesystem::create_directories(dir_.path("frames"));
-    // Written backwards: names decide, not times. One is of another size, one is no picture.
+    // Written backwards: names decide, not times. One is of another size, one is no image.
     for (int i = 8; i >= 0; --i) {
       const std::int64_t width = i == 3 ? 64 : 32;
       write_png(dir_.path(fmt::format("frames/f{:02}.{}", i, i == 4 ? "PNG" : "png")),
@@ -40,7 +40,7 @@ TEST_F(MediaFile, AFolderOfPicturesIsAClipByTheirNames) {
   d.resolution = {32, 32};
   d.clips.target_frames = {5};
   d.clips.extraction = FrameExtraction::chunk;
-  d.source_fps = 60;  // says nothing of pictures
+  d.source_fps = 60;  // says nothing of images
   ClipPlan plan = musubi_media_clips(media->info(), d, 16);
   ASSERT_EQ(plan.clips.size(), 1u);
   EXPECT_EQ(plan.clips[0].frames, (std::vector<std::int64_t>{0, 1, 2, 3, 4}));
@@ -83,7 +83,7 @@ TEST_F(MediaFile, LargerPicturesTakeMoreMemoryToRead) {
   const auto small = media_bytes(dir_.path("small.mp4"), {32, 32});
   const auto large = media_bytes(dir_.path("large.mp4"), {32, 32});
   ASSERT_TRUE(small && large);
-  // H.264 of this size may refer to 16 pictures.
+  // H.264 of this size may refer to 16 images.
   EXPECT_GT(*large - *small, Bytes{16 * 320 * 320});
   EXPECT_LT(*large - *small, Bytes{64 * 320 * 320});
   EXPECT_TRUE(media_bytes(dir_.path("frames"), {32, 32}).has_value());

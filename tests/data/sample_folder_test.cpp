@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "core/to_size.h"
 #include "data/cache_file.h"
 #include "data/latent_cache.h"
 #include "tests/support/errors.h"
@@ -253,7 +254,7 @@ TEST(SampleFolder, RefusesAFileThatIsCutWhileItIsRead) {
   const std::string path = latent_path(dir.path(), "a");
   const CacheFile file = CacheFile::open(path);
   const SafetensorsEntry& latent = file.get("latent");
-  std::vector<float> to(static_cast<std::size_t>(latent.shape.elements()));
+  std::vector<float> to(to_size(latent.shape.elements()));
   // The header was read; what is left of the data is one chunk and a part, some bytes, nothing.
   for (const std::uint64_t left : {kCacheChunkBytes + 1000, std::size_t{3}, std::size_t{0}}) {
     std::filesystem::resize_file(path, latent.offset + left);

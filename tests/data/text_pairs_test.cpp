@@ -3,6 +3,7 @@
 #include <fstream>
 #include <set>
 
+#include "core/to_size.h"
 #include "data/pair_batches.h"
 #include "tests/support/errors.h"
 #include "tests/support/tiny_text_model.h"
@@ -130,13 +131,12 @@ class TokenCaches : public ::testing::Test {
   }
   static std::pair<Ids, Ids> sample(const TokenCache& cache, std::int64_t i) {
     const PairLength n = cache.length(i);
-    Ids source(static_cast<std::size_t>(n.source)), target(static_cast<std::size_t>(n.target));
+    Ids source(to_size(n.source)), target(to_size(n.target));
     cache.read(i, source, target);
     return {source, target};
   }
   std::size_t files() const {
-    return static_cast<std::size_t>(
-        std::distance(std::filesystem::directory_iterator(dir_.path("cache")), {}));
+    return to_size(std::distance(std::filesystem::directory_iterator(dir_.path("cache")), {}));
   }
 
   const TempDir dir_;
@@ -230,7 +230,7 @@ TEST_F(TokenCaches, NameASampleWhoseBytesChangeAfterTheyWereChecked) {
   const TokenCache cache =
       make(line("one two", "red") + line("three", "four") + line("six", "dog"));
   const std::string bytes = test::read_whole(cache.path());
-  const auto source = static_cast<std::size_t>(cache.length(0).source + cache.length(0).target);
+  const auto source = to_size(cache.length(0).source + cache.length(0).target);
   for (std::size_t at = 2 * source; at < 2 * source + 8; ++at) {  // of the second sample
     std::string changed = bytes;
     changed[at] = static_cast<char>(changed[at] ^ 1);
@@ -289,7 +289,7 @@ TEST_F(TokenCaches, GiveEveryEpochAnOrderOfItsOwn) {
 TEST(ShapeLadder, HoldsEverythingInAtMost32Shapes) {
   for (const PairLength longest : {PairLength{1, 1}, {512, 256}, {1021, 7}, {5, 300}}) {
     const auto ladder = shape_ladder(longest, {});
-    EXPECT_LE(ladder.size(), kMostShapes);
+    EXPECT_LE(ladder.size(), kMaxShapes);
     EXPECT_EQ(ladder.back(), longest);
     for (std::int64_t s = 1; s <= longest.source; s += 3) {
       const PairLength shape = ladder[shape_for(ladder, {s, 1})];

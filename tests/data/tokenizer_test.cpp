@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 
+#include "core/to_size.h"
 #include "data/tokenizer_file.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
@@ -316,8 +317,8 @@ TEST(Unigram, FindsTheBestOfAllSegmentations) {
     std::size_t covered = 0;
     for (const std::int32_t id : t.encode(text)) {
       if (id == 0) continue;
-      found += static_cast<double>(model.pieces[static_cast<std::size_t>(id)].score);
-      covered += model.pieces[static_cast<std::size_t>(id)].text.size();
+      found += static_cast<double>(model.pieces[to_size(id)].score);
+      covered += model.pieces[to_size(id)].text.size();
     }
     const double unknown = static_cast<double>(least) - 10;
     found += static_cast<double>(text.size() - covered) * unknown;

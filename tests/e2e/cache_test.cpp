@@ -8,6 +8,7 @@
 #include <random>
 #include <regex>
 
+#include "core/to_size.h"
 #include "io/media_writer.h"
 #include "tests/e2e/background_process.h"
 #include "tests/e2e/ballast_process.h"
@@ -50,7 +51,7 @@ class CacheCommand : public ::testing::Test {
     for (std::int64_t t = 0; t < frames; ++t) {
       std::vector<std::uint8_t> pixels(48 * 40 * 3);
       for (std::size_t i = 0; i < pixels.size(); ++i) {
-        pixels[i] = static_cast<std::uint8_t>(20 + (i + 7 * static_cast<std::size_t>(t)) % 200);
+        pixels[i] = static_cast<std::uint8_t>(20 + (i + 7 * to_size(t)) % 200);
       }
       writer->add(pixels);
     }
@@ -273,7 +274,7 @@ TEST_F(CacheCommand, KilledAndStartedAgainEncodesNothingTwice) {
   const std::uint64_t planned = number_after(uninterrupted.out, "\"planned_ram_bytes\": ");
   const auto whole = cached();
   const std::size_t files = whole.size();
-  EXPECT_EQ(files, 2 * static_cast<std::size_t>(clips) + 1);  // the empty caption too
+  EXPECT_EQ(files, 2 * to_size(clips) + 1);  // the empty caption too
   fs::remove_all(dir_.path("clips/cache"));
 
   std::map<std::string, ino_t> written;
@@ -293,7 +294,7 @@ TEST_F(CacheCommand, KilledAndStartedAgainEncodesNothingTwice) {
   int killed = 0;
   for (int k = 0; k < kills; ++k) {
     // At any moment within the work that a run has left for each of the kills.
-    const std::size_t share = (files - written.size()) / static_cast<std::size_t>(kills - k + 1);
+    const std::size_t share = (files - written.size()) / to_size(kills - k + 1);
     const std::size_t until =
         written.size() + std::uniform_int_distribution<std::size_t>(0, 2 * share)(random);
     BackgroundBallast process(cache);

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "core/to_size.h"
 #include "io/media_reader.h"
 #include "io/media_writer.h"
 #include "tests/e2e/ballast_process.h"
@@ -105,7 +106,7 @@ TEST(DemoModel, TrainsTheSameLoraWithAndWithoutCaching) {
         std::vector<std::uint8_t> frame(64 * 64 * 3, 20);
         for (int y = 20; y < 40; ++y) {
           for (int x = 10 + 2 * t; x < 30 + 2 * t; ++x) {
-            frame[static_cast<std::size_t>((y * 64 + x) * 3 + clip)] = 220;
+            frame[to_size((y * 64 + x) * 3 + clip)] = 220;
           }
         }
         writer->add(frame);

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/to_size.h"
 #include "io/safetensors_writer.h"
 #include "models/wan/names.h"
 #include "models/wan/params.h"
@@ -30,7 +31,7 @@ nlohmann::json inspect_json(const std::string& path) {
 class ZeroFile {
  public:
   void add(std::string name, DType dtype, const Shape& shape) {
-    const auto bytes = static_cast<std::size_t>(shape.elements()) * size_of(dtype);
+    const auto bytes = to_size(shape.elements()) * size_of(dtype);
     writer_.add(std::move(name), dtype, shape, [bytes](const ByteSink& sink) {
       const std::vector<std::byte> zeros(bytes);
       sink(zeros);

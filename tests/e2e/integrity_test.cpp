@@ -30,8 +30,8 @@ Damage put_nan(const std::string& model) {
   std::uint64_t at = 0;
   std::string bytes;
   {
-    const Checkpoint file = Checkpoint::open(model);
-    const CheckpointTensor& t =
+    const WeightFiles file = WeightFiles::open(model);
+    const WeightTensor& t =
         *std::ranges::max_element(file.tensors(), {}, [](const auto& x) { return x.entry->bytes; });
     const float nan = std::nanf("");
     bytes.resize(size_of(file.dtype(t)));

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
+#include "core/to_size.h"
 #include "io/media_writer.h"
 #include "tests/e2e/training_process.h"
 #include "tests/support/tensor_file.h"
@@ -419,8 +420,7 @@ class PastedT5 : public Pasted {
     for (int i = 0; i < 9; ++i) {
       lines +=
           fmt::format("{{\"input\": \"count {}\", \"output\": \"{}\", \"quality_score\": 1}}\n",
-                      support::tiny_words()[static_cast<std::size_t>(i)],
-                      support::tiny_words()[static_cast<std::size_t>(i) + 1]);
+                      support::tiny_words()[to_size(i)], support::tiny_words()[to_size(i) + 1]);
     }
     dir_.write("train.jsonl", lines);
   }

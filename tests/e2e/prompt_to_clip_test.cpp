@@ -4,6 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "core/to_size.h"
 #include "io/media_reader.h"
 #include "io/safetensors_writer.h"
 #include "tests/e2e/ballast_process.h"
@@ -190,7 +191,7 @@ TEST_F(PromptToClip, TriesWhatComesLastBeforeItBegins) {
   SafetensorsWriter writer;
   const std::string layer = "diffusion_model.blocks.0.self_attn.q.lora_";
   const std::int64_t dim = support::trainable_config(1).dim;
-  const std::vector<float> zeros(static_cast<std::size_t>(dim));
+  const std::vector<float> zeros(to_size(dim));
   writer.add(layer + "A.weight", DType::f32, {1, dim}, std::as_bytes(std::span(zeros)));
   writer.add(layer + "B.weight", DType::f32, {dim, 1}, std::as_bytes(std::span(zeros)));
   writer.write(lora);

@@ -10,6 +10,7 @@
 #include <regex>
 #include <sstream>
 
+#include "core/to_size.h"
 #include "data/latent_cache.h"
 #include "io/media_reader.h"
 #include "io/media_writer.h"
@@ -187,7 +188,7 @@ class Refused {
     });
     student::save_student(dir_.path("student"), student_, [&](const std::string& name) {
       return [n = sizes.at(name)](const ByteSink& sink) {
-        const std::vector<float> values(static_cast<std::size_t>(n), 0.01f);
+        const std::vector<float> values(to_size(n), 0.01f);
         sink(std::as_bytes(std::span(values)));
       };
     });

@@ -10,7 +10,7 @@
 #include "tests/e2e/ballast_process.h"
 #include "tests/support/tiny_training.h"
 #include "tests/support/trained_run.h"
-#include "train/checkpoint/training_checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/run/run_folder.h"
 
 namespace ballast::test {

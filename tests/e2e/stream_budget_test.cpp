@@ -11,8 +11,9 @@
 #include <thread>
 
 #include "core/convert.h"
-#include "io/checkpoint.h"
+#include "core/to_size.h"
 #include "io/safetensors_writer.h"
+#include "io/weight_files.h"
 #include "memory/process_memory.h"
 #include "models/wan/dit.h"
 #include "models/wan/weights.h"
@@ -55,7 +56,7 @@ void write_model(const std::string& path, const wan::Config& config) {
   wan::each_parameter(config, [&](int, const std::string& name, const Shape& shape) {
     const std::size_t start = random() % kPattern;
     writer.add(name, DType::bf16, shape, [&pattern, start, shape](const ByteSink& sink) {
-      std::size_t at = start, left = static_cast<std::size_t>(shape.elements());
+      std::size_t at = start, left = to_size(shape.elements());
       while (left > 0) {
         const std::size_t count = std::min(left, pattern.size() - at);
         sink(std::as_bytes(std::span(pattern).subspan(at, count)));
@@ -103,7 +104,7 @@ struct Ran {
 
 // Opens the file and computes one velocity prediction of 64 tokens, as an inference run does.
 Ran run(const std::string& path, const wan::Config& config, const char* policy) {
-  const Checkpoint file = Checkpoint::open(path, DiskMode::buffered);
+  const WeightFiles file = WeightFiles::open(path, DiskMode::buffered);
   ProgramSet set;
   set.backend = {.device = Device::cpu, .threads = 2};
   wan::DitJob job;

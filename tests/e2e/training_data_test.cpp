@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "core/to_size.h"
 #include "tests/e2e/training_process.h"
 
 namespace ballast::test {
@@ -47,13 +48,13 @@ std::string text_of(const TinyTraining& run, const std::string& id) {
 
 void write_clip(const TinyTraining& run, const std::string& id, const data::LatentShape& shape,
                 std::vector<float> latent, std::int64_t text_dim) {
-  const std::vector<float> text(static_cast<std::size_t>(3 * text_dim), 0.5f);
+  const std::vector<float> text(to_size(3 * text_dim), 0.5f);
   data::write_cached_sample(run.path("clips"), id, {.shape = shape, .latent = latent},
                             {.tokens = 3, .dim = text_dim, .rows = text, .caption = "a clip"},
                             {.durability = Durability::process});
 }
 std::vector<float> ones(const data::LatentShape& shape) {
-  return std::vector<float>(static_cast<std::size_t>(shape.elements()), 1.0f);
+  return std::vector<float>(to_size(shape.elements()), 1.0f);
 }
 
 TEST(TrainingData, ALatentFileThatVanishesIsNamed) {

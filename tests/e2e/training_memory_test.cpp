@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
+#include "core/to_size.h"
 #include "memory/process_memory.h"
 #include "report/run_log.h"
 #include "tests/e2e/training_process.h"
@@ -107,7 +108,7 @@ class TrainingLimit : public testing::Test {
 
   TrainingLimit() : run_(large(), DType::bf16) {
     const data::LatentShape shape = {4, 1, 4, 4};
-    const std::vector<float> latent(static_cast<std::size_t>(shape.elements()), 0.5f);
+    const std::vector<float> latent(to_size(shape.elements()), 0.5f);
     const std::vector<float> text(512 * 1024, 0.25f);
     for (int i = 0; i < kClips; ++i) {
       data::write_cached_sample(run_.path("clips"), fmt::format("clip{:02}", i),
@@ -143,7 +144,7 @@ TEST_F(TrainingLimit, EqualToTheRamBudgetIsKept) {
   const std::string run = newest_run(run_.path("out"));
   expect_whole_checkpoint(run, kClips);
   const RunHistory h = read_run_log(run + "/run_log.jsonl");
-  ASSERT_EQ(h.steps.size(), static_cast<std::size_t>(kClips));
+  ASSERT_EQ(h.steps.size(), to_size(kClips));
   Bytes most;
   for (const StepRecord& s : h.steps) most = std::max(most, s.measured.ram);
   EXPECT_LE(h.info->planned.ram, kLimit);

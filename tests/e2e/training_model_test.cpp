@@ -28,9 +28,9 @@ void expect_refused(TinyTraining& run, const std::string& model, int exit_code,
 
 // Copies the model, less the tensors that `leave_out` names.
 void copy_model(const std::string& from, const std::string& to, const std::string& leave_out) {
-  const Checkpoint file = Checkpoint::open(from);
+  const WeightFiles file = WeightFiles::open(from);
   SafetensorsWriter writer;
-  for (const CheckpointTensor& t : file.tensors()) {
+  for (const WeightTensor& t : file.tensors()) {
     if (t.entry->name == leave_out) continue;
     writer.add(std::string(t.entry->name), file.dtype(t), t.entry->shape,
                [&file, t](const ByteSink& sink) {
@@ -103,9 +103,9 @@ TEST_F(TrainingModel, AMissingTensorIsNamed) {
 }
 
 TEST_F(TrainingModel, AMissingShardIsNamed) {
-  const Checkpoint file = Checkpoint::open(run_.model_path());
+  const WeightFiles file = WeightFiles::open(run_.model_path());
   std::string map;
-  for (const CheckpointTensor& t : file.tensors()) {
+  for (const WeightTensor& t : file.tensors()) {
     map += fmt::format("{}\"{}\": \"model-0000{}-of-00002.safetensors\"", map.empty() ? "" : ", ",
                        t.entry->name, t.entry->name.starts_with("blocks.1") ? 2 : 1);
   }

@@ -9,10 +9,10 @@
 #include <optional>
 #include <thread>
 
-#include "io/checkpoint.h"
+#include "io/weight_files.h"
 #include "tests/e2e/ballast_process.h"
 #include "tests/support/tiny_training.h"
-#include "train/checkpoint/training_checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/run/run_folder.h"
 
 namespace ballast::test {
@@ -116,10 +116,10 @@ inline void expect_whole_checkpoint(const std::string& run, std::int64_t at_leas
 
 inline void expect_whole_model(const std::string& folder) {
   const std::string path = folder + "/adapter_model.safetensors";
-  const Checkpoint file = Checkpoint::open(path);
+  const WeightFiles file = WeightFiles::open(path);
   ASSERT_FALSE(file.tensors().empty());
   std::vector<std::byte> bytes;
-  for (const CheckpointTensor& t : file.tensors()) {
+  for (const WeightTensor& t : file.tensors()) {
     bytes.resize(t.entry->bytes);
     file.read(t, bytes);
   }

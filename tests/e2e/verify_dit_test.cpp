@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/to_size.h"
 #include "tests/e2e/ballast_process.h"
 #include "tests/support/reference_dit.h"
 
@@ -52,13 +53,12 @@ class GoldenWriter {
       if (c.conditioning() > 0) sized("y", s.conditioning, c.conditioning());
       if (case_ == "dit_grad") sized("target", s.target, c.out_dim);
       std::vector<float> context = narrowed(s.context);
-      context.resize(static_cast<std::size_t>(batch.text_lens[b] * c.text_dim));
+      context.resize(to_size(batch.text_lens[b] * c.text_dim));
       add(fmt::format("in.context.{}", b), {batch.text_lens[b], c.text_dim}, context);
       t.push_back(time_of(batch, s.timestep_row.back()));
       for (std::int64_t l = 0; l < seq_len; ++l) {
         const bool real = l < s.size.tokens();
-        t_tokens.push_back(real ? time_of(batch, s.timestep_row[static_cast<std::size_t>(l)])
-                                : t.back());
+        t_tokens.push_back(real ? time_of(batch, s.timestep_row[to_size(l)]) : t.back());
       }
     }
     const auto count = static_cast<std::int64_t>(samples.size());
@@ -89,7 +89,7 @@ class GoldenWriter {
 
  private:
   static float time_of(const TinyBatch& batch, std::int32_t row) {
-    return static_cast<float>(batch.timesteps[static_cast<std::size_t>(row)]);
+    return static_cast<float>(batch.timesteps[to_size(row)]);
   }
   static std::vector<float> narrowed(const std::vector<double>& v) {
     std::vector<float> f(v.size());
@@ -230,7 +230,7 @@ TEST(VerifyMadeDit, GradientsOfOtherSizesPassUnderEveryPolicy) {
   }
   const std::int64_t rows = batch.text_lens[1];
   file.add_result("grad.in.context.1", {rows, c.text_dim},
-                  gradient(samples[1].context, static_cast<std::size_t>(rows * c.text_dim)));
+                  gradient(samples[1].context, to_size(rows * c.text_dim)));
   file.add_result("out.loss", {}, {reference.loss(samples, batch.timesteps)});
   for (std::size_t b = 0; b < samples.size(); ++b) {
     file.add_result(fmt::format("out.{}", b), shape_of(c, batch.latents[b]),

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/convert.h"
+#include "core/to_size.h"
 #include "emulated_recording.h"
 #include "ops/conv3d/conv3d_cuda.h"
 
@@ -11,7 +12,7 @@ namespace ballast::ops::cuda {
 namespace {
 
 std::vector<float> widened(const void* bf16, std::int64_t count) {
-  std::vector<float> v(static_cast<std::size_t>(count));
+  std::vector<float> v(to_size(count));
   convert(static_cast<const std::byte*>(bf16), DType::bf16, v.data(), DType::f32, count);
   return v;
 }
@@ -23,7 +24,7 @@ void convolve(const ConvFrame& a, GpuQueue& queue, bool prepare) {
   const std::int64_t c = a.channels, n = a.outputs, h = a.height, w = a.width;
   const std::vector<float> x = widened(a.x, 3 * h * w * c), weight = widened(a.w, n * 27 * c);
   const std::vector<float> bias = widened(a.bias, n);
-  std::vector<float> y(static_cast<std::size_t>(h * w * n));
+  std::vector<float> y(to_size(h * w * n));
   for (std::int64_t p = 0; p < h * w; ++p) {
     for (std::int64_t o = 0; o < n; ++o) {
       float sum = 0;
@@ -34,7 +35,7 @@ void convolve(const ConvFrame& a, GpuQueue& queue, bool prepare) {
         const float* by = weight.data() + (o * 27 + tap) * c;
         for (std::int64_t k = 0; k < c; ++k) sum += from[k] * by[k];
       }
-      y[static_cast<std::size_t>(p * n + o)] = sum + bias[static_cast<std::size_t>(o)];
+      y[to_size(p * n + o)] = sum + bias[to_size(o)];
     }
   }
   convert(y.data(), DType::f32, static_cast<std::byte*>(a.y), DType::bf16, h * w * n);

@@ -9,6 +9,7 @@
 
 #include "core/convert.h"
 #include "core/error.h"
+#include "core/to_size.h"
 #include "emulated_recording.h"
 #include "ops/kernels/cuda_libraries.h"
 
@@ -55,7 +56,7 @@ std::vector<float> read(const void* data, const Layout& l, std::int64_t batch) {
              columns = static_cast<std::int64_t>(l.columns);
   const auto size = static_cast<std::int64_t>(size_of_type(l.type));
   check(l.stride >= rows, "cuBLASLt: a leading dimension of {} for {} rows", l.stride, rows);
-  std::vector<float> out(static_cast<std::size_t>(rows * columns));
+  std::vector<float> out(to_size(rows * columns));
   const auto* from = static_cast<const std::byte*>(data) + batch * l.batch_stride * size;
   for (std::int64_t c = 0; c < columns; ++c) {
     convert(from + c * l.stride * size, dtype_of(l.type), out.data() + c * rows, DType::f32, rows);
@@ -222,7 +223,7 @@ void multiplied(const Product& p, const Layout& la, const void* a, const Layout&
   check(fp8 == (lb.type == CUDA_R_8F_E4M3), "cuBLASLt: one operand of 8 bits");
   if (fp8) check_fp8(p, la, a, lb, b, ld, d);
   const std::size_t size = size_of_type(ld.type);
-  std::vector<float> bias(static_cast<std::size_t>(m), 0.0f);
+  std::vector<float> bias(to_size(m), 0.0f);
   const bool keeps =
       p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX || p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
   const bool activates =
@@ -245,18 +246,18 @@ void multiplied(const Product& p, const Layout& la, const void* a, const Layout&
     std::byte* const out =
         static_cast<std::byte*>(d) + batch * ld.batch_stride * static_cast<std::int64_t>(size);
     for (std::int64_t j = 0; j < n; ++j) {
-      std::vector<float> column(static_cast<std::size_t>(m), 0.0f);
+      std::vector<float> column(to_size(m), 0.0f);
       std::byte* const at = out + j * ld.stride * static_cast<std::int64_t>(size);
       if (keep != 0) convert(at, dtype_of(ld.type), column.data(), DType::f32, m);
       for (std::int64_t i = 0; i < m; ++i) {
         float sum = 0;
         for (std::int64_t x = 0; x < k; ++x) {
-          sum += left[static_cast<std::size_t>(ta ? i * k + x : x * m + i)] *
-                 right[static_cast<std::size_t>(tb ? x * n + j : j * k + x)];
+          sum += left[to_size(ta ? i * k + x : x * m + i)] *
+                 right[to_size(tb ? x * n + j : j * k + x)];
         }
         if (fp8) sum *= p.scale[0][i] * p.scale[1][j];
-        float& y = column[static_cast<std::size_t>(i)];
-        y = scale * sum + keep * y + bias[static_cast<std::size_t>(i)];
+        float& y = column[to_size(i)];
+        y = scale * sum + keep * y + bias[to_size(i)];
       }
       if (keeps) {
         convert(column.data(), DType::f32,

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/to_size.h"
 #include "emulated_recording.h"
 
 namespace {
@@ -54,7 +55,7 @@ class Memory {
     auto next = bytes_at_.upper_bound(static_cast<char*>(const_cast<void*>(p)));
     if (next == bytes_at_.begin()) return false;
     const auto& [base, size] = *--next;
-    const auto first = static_cast<std::size_t>(static_cast<const char*>(p) - base);
+    const auto first = ballast::to_size(static_cast<const char*>(p) - base);
     return first <= size && bytes <= size - first;
   }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/random.h"
+#include "core/to_size.h"
 #include "examples/demo_model/energy.h"
 #include "examples/demo_model/seen.h"
 #include "io/safetensors_writer.h"
@@ -100,7 +101,7 @@ TEST(DemoSeen, EveryDrawnClipShowsItsCaptionAndNoOther) {
     demo::Clip other = c;
     other.colour = (c.colour + 1) % 6;
     EXPECT_FALSE(demo::seen_in(frames, other).colour) << text;
-    other.form = demo::kForms[(static_cast<std::size_t>(c.form) + 1) % demo::kForms.size()];
+    other.form = demo::kForms[(to_size(c.form) + 1) % demo::kForms.size()];
     EXPECT_FALSE(demo::seen_in(frames, other).form) << text;
     other.motion = (c.motion + 1) % demo::motions().size();
     EXPECT_FALSE(demo::seen_in(frames, other).motion) << text;

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include "core/to_size.h"
 #include "fit/fit.h"
 #include "fit/refusal_text.h"
 #include "plan/runner.h"
@@ -146,7 +147,7 @@ TEST_F(ToyModel, IsRefusedWithAdviceThatWasPlanned) {
     change->apply(changed);
     const fit::PlannedRun run = planned(changed);
     for (const Tier t : kTiers) {
-      EXPECT_EQ(run.needed(t), advised.needed[static_cast<std::size_t>(t)]) << name_of(t);
+      EXPECT_EQ(run.needed(t), advised.needed[to_size(t)]) << name_of(t);
     }
     texts.push_back(advised.text);
   }

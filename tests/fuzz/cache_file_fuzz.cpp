@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "core/to_size.h"
 #include "data/cache_file.h"
 #include "data/sample_layout.h"
 #include "fuzz.h"
@@ -19,11 +20,11 @@ void read_sample(const data::CacheFile& file, data::SampleLayout layout,
   accepts([&] {
     const data::LatentTensors found = data::find_latent(file, layout, needs);
     require(found.shape.elements() >= 0 && found.shape.elements() <= 1 << 16);
-    std::vector<float> latent(static_cast<std::size_t>(found.shape.elements()));
+    std::vector<float> latent(to_size(found.shape.elements()));
     data::read_latent(file, found, layout, needs, latent);
-    const std::size_t cells = latent.size() / static_cast<std::size_t>(found.shape.channels);
+    const std::size_t cells = latent.size() / to_size(found.shape.channels);
     if (found.conditioning != nullptr) {
-      std::vector<float> y(cells * static_cast<std::size_t>(needs.conditioning_channels));
+      std::vector<float> y(cells * to_size(needs.conditioning_channels));
       data::read_conditioning(file, found, y);
     }
     std::vector<float> mask(cells);
@@ -31,7 +32,7 @@ void read_sample(const data::CacheFile& file, data::SampleLayout layout,
   });
   accepts([&] {
     const SafetensorsEntry& rows = data::find_text(file, layout, needs);
-    std::vector<float> text(static_cast<std::size_t>(rows.shape.elements()));
+    std::vector<float> text(to_size(rows.shape.elements()));
     data::read_text(file, rows, text);
   });
 }
@@ -59,7 +60,7 @@ void one_input(Input input) {
     }
     read_sample(file, data::SampleLayout::ballast, pixels);
     for (const SafetensorsEntry& e : file.header().entries()) {
-      std::vector<float> values(static_cast<std::size_t>(e.shape.elements()));
+      std::vector<float> values(to_size(e.shape.elements()));
       accepts([&] { file.read(e, values); });
     }
   });

@@ -1,14 +1,14 @@
 // A *.index.json. Shards of an index that is accepted are files below its folder.
 
 #include "fuzz.h"
-#include "io/checkpoint_index.h"
 #include "io/utf8.h"
+#include "io/weight_index.h"
 
 namespace ballast::fuzz {
 
 void one_input(Input input) {
   accepts([&] {
-    const CheckpointIndex index = parse_checkpoint_index(input.rest(), "fuzz");
+    const WeightIndex index = parse_weight_index(input.rest(), "fuzz");
     for (const auto& [name, shard] : index.weight_map) {
       require(shard < index.shards.size() && !first_invalid_utf8(name));
     }

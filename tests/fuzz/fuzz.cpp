@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <map>
 
+#include "core/to_size.h"
 #include "io/safetensors_writer.h"
 #include "io/utf8.h"
 
@@ -65,7 +66,7 @@ bool parse_shape(std::string_view text, Shape& shape, std::uint64_t& elements) {
     shape.push_back(static_cast<std::int64_t>(dim));
     elements *= dim;
     if (elements > 8 * kDataBytes) return false;
-    text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+    text.remove_prefix(to_size(end - text.data()));
     if (text.starts_with(',')) text.remove_prefix(1);
   }
   return text.empty();

@@ -38,7 +38,7 @@ void one_input(Input input) {
   const std::string_view fill = input.line();
   stored.write(safetensors_of_lines(input.rest(), fill));
   accepts([&] {
-    const Checkpoint checkpoint = Checkpoint::open(stored.path(), DiskMode::buffered);
+    const WeightFiles checkpoint = WeightFiles::open(stored.path(), DiskMode::buffered);
     const auto found = wan::recognise_lora(checkpoint);
     if (found) check_notes(found->problems);
   });

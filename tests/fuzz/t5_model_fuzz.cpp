@@ -12,7 +12,7 @@ void one_input(Input input) {
   const std::string_view config = input.line(), fill = input.line();
   stored.write(safetensors_of_lines(input.rest(), fill));
   accepts([&] {
-    const Checkpoint checkpoint = Checkpoint::open(stored.path(), DiskMode::buffered);
+    const WeightFiles checkpoint = WeightFiles::open(stored.path(), DiskMode::buffered);
     const t5::TensorMap names(checkpoint);
     require(names.blocks("encoder") >= 0 && names.blocks("decoder") >= 0);
     if (config.empty()) {

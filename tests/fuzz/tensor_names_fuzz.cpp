@@ -2,8 +2,8 @@
 // by line (fuzz.h), with prefixes, scales and quantisation notes. One file may hold several parts.
 
 #include "fuzz.h"
-#include "io/checkpoint_parts.h"
 #include "io/tensor_names.h"
+#include "io/weight_file_parts.h"
 #include "models/wan/names.h"
 #include "models/wan/recognise.h"
 
@@ -14,12 +14,12 @@ void one_input(Input input) {
   const std::string_view fill = input.line();
   stored.write(safetensors_of_lines(input.rest(), fill));
   accepts([&] {
-    const Checkpoint checkpoint = Checkpoint::open(stored.path(), DiskMode::buffered);
+    const WeightFiles checkpoint = WeightFiles::open(stored.path(), DiskMode::buffered);
     for (const NamedTensor& t : read_tensor_names(checkpoint).tensors) {
       require((t.layout == ScaleLayout::none) == !t.scale.has_value());
     }
     if (parts_in(checkpoint).several()) {
-      for (const CheckpointPart part : {CheckpointPart::vae, CheckpointPart::text_encoder}) {
+      for (const ModelPart part : {ModelPart::vae, ModelPart::text_encoder}) {
         accepts([&] { open_part(stored.path(), part, DiskMode::buffered); });
       }
     }

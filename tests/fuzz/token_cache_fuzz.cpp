@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/checksum.h"
+#include "core/to_size.h"
 #include "data/token_cache.h"
 #include "fuzz.h"
 
@@ -39,8 +40,8 @@ void one_input(Input input) {
     for (std::int64_t i = 0; i < cache.samples(); ++i) {
       const data::PairLength length = cache.length(i);
       require(length.source <= cache.longest().source && length.target <= cache.longest().target);
-      std::vector<std::int32_t> source(static_cast<std::size_t>(length.source));
-      std::vector<std::int32_t> target(static_cast<std::size_t>(length.target));
+      std::vector<std::int32_t> source(to_size(length.source));
+      std::vector<std::int32_t> target(to_size(length.target));
       cache.read(i, source, target);
     }
   });

@@ -13,7 +13,7 @@ void one_input(Input input) {
   const std::string_view fill = input.line();
   stored.write(safetensors_of_lines(input.rest(), fill));
   accepts([&] {
-    const Checkpoint checkpoint = Checkpoint::open(stored.path(), DiskMode::buffered);
+    const WeightFiles checkpoint = WeightFiles::open(stored.path(), DiskMode::buffered);
     const auto found = wan_vae::recognise(checkpoint);
     if (!found) return;
     const wan_vae::Config& c = found->config;

@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "core/to_size.h"
 #include "io/media_reader.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
@@ -17,7 +18,7 @@ RgbImage thumbnails_of(std::int64_t width, std::int64_t height, std::int64_t fra
   ClipWriter writer({.path = dir.path("clip.gif"), .thumbnails = 64}, frames);
   for (std::int64_t f = 0; f < frames; ++f) {
     const float grey = 2 * static_cast<float>(f) / static_cast<float>(frames - 1) - 1;
-    const std::vector<float> pixels(static_cast<std::size_t>(3 * width * height), grey);
+    const std::vector<float> pixels(to_size(3 * width * height), grey);
     writer.add({.pixels = pixels, .first = f, .count = 1, .height = height, .width = width});
   }
   writer.finish();
@@ -34,7 +35,7 @@ TEST(ClipWriter, ThumbnailsOfLargeFramesFitTheirSquare) {
     const auto middle_of = [&](int column, int row) {
       const std::int64_t x = 4 + column * (small_width + 4) + small_width / 2;
       const std::int64_t y = 4 + row * (small_height + 4) + small_height / 2;
-      return sheet.pixels[static_cast<std::size_t>(3 * (y * sheet.width + x))];
+      return sheet.pixels[to_size(3 * (y * sheet.width + x))];
     };
     EXPECT_EQ(middle_of(0, 0), 0);
     EXPECT_EQ(middle_of(3, 1), 255);
@@ -48,7 +49,7 @@ TEST(ClipWriter, RefusesFramesThatAreNoNumbersAndLeavesNoFile) {
     if (std::string(name) == "image.png" && !media_available()) continue;
     std::vector<float> pixels(3 * 16 * 16 * 2, 0.5f);
     const auto write = [&] {
-      ClipWriter writer({.path = dir.path(name), .one_picture = std::string(name) == "image.png"},
+      ClipWriter writer({.path = dir.path(name), .single_image = std::string(name) == "image.png"},
                         2);
       writer.add({.pixels = pixels, .first = 0, .count = 2, .height = 16, .width = 16});
       writer.finish();

@@ -37,11 +37,11 @@ TEST(ClipSizes, PicturesWithoutOneAreRefused) {
 
 TEST(ConditionImages, OneColourStaysThatColour) {
   const std::vector<std::uint8_t> rgb(3 * 7 * 5, 200);
-  const PictureView picture = {{7, 5}, rgb};
-  for (const float v : i2v_frame(picture, {16, 32})) {
+  const ImageView image = {{7, 5}, rgb};
+  for (const float v : i2v_frame(image, {16, 32})) {
     EXPECT_NEAR(v, 200.0f / 255 * 2 - 1, 1e-6);
   }
-  for (const float v : ti2v_frame(picture, {32, 32})) {
+  for (const float v : ti2v_frame(image, {32, 32})) {
     EXPECT_EQ(v, 200.0f / 255.0f * 2 - 1);
   }
 }
@@ -49,10 +49,10 @@ TEST(ConditionImages, OneColourStaysThatColour) {
 TEST(ConditionImages, TheirOwnSizeLeavesPixelsAsTheyAre) {
   std::vector<std::uint8_t> rgb;
   for (int i = 0; i < 3 * 4 * 2; ++i) rgb.push_back(static_cast<std::uint8_t>(10 * i));
-  const PictureView picture = {{4, 2}, rgb};
-  EXPECT_EQ(resize_lanczos(picture, {4, 2}), rgb);
-  const std::vector<float> frame = ti2v_frame(picture, {4, 2});
-  const std::vector<float> cubic = i2v_frame(picture, {4, 2});
+  const ImageView image = {{4, 2}, rgb};
+  EXPECT_EQ(resize_lanczos(image, {4, 2}), rgb);
+  const std::vector<float> frame = ti2v_frame(image, {4, 2});
+  const std::vector<float> cubic = i2v_frame(image, {4, 2});
   for (std::size_t p = 0; p < 8; ++p) {
     for (std::size_t c = 0; c < 3; ++c) {  // colours apart, rows in order
       EXPECT_EQ(frame[c * 8 + p], static_cast<float>(rgb[p * 3 + c]) / 255.0f * 2 - 1);

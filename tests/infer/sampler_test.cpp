@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/to_size.h"
 #include "tests/support/errors.h"
 
 namespace ballast::infer {
@@ -19,7 +20,7 @@ std::vector<float> walk(const SamplerOptions& options, std::vector<float> x) {
   Sampler sampler(options, x.size());
   std::vector<float> v(x.size());
   while (!sampler.done()) {
-    const double t = sampler.schedule().timesteps[static_cast<std::size_t>(sampler.next())];
+    const double t = sampler.schedule().timesteps[to_size(sampler.next())];
     for (std::size_t i = 0; i < x.size(); ++i) {
       v[i] = std::sin(2 * x[i] + 3 * (static_cast<float>(t) / 1000)) + 0.3f * x[i];
     }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "core/to_size.h"
 #include "infer/beam_search.h"
 #include "infer/text_encoder.h"
 #include "infer/text_generator.h"
@@ -129,7 +130,7 @@ TEST_F(EncodedTexts, RefusesTokensThatTheModelDoesNotHave) {
 // Logits of the whole sequence at once, without a cache.
 std::vector<float> teacher_forced(const std::string& path, const t5::Config& c,
                                   const Tokens& source, const Tokens& input) {
-  const Checkpoint checkpoint = Checkpoint::open(path);
+  const WeightFiles checkpoint = WeightFiles::open(path);
   ProgramSet set;
   t5::Seq2SeqJob job;
   job.config = c;
@@ -220,8 +221,9 @@ TEST_F(GeneratedTexts, AreTheSameUnderEveryPolicy) {
     EXPECT_EQ(generate(*find_policy(name), 4), beams) << name;
   }
   for (const MemoryPolicy& filled :
-       {MemoryPolicy{.slots = 2, .resident_groups = 3, .home = WeightHome::host},
-        MemoryPolicy{.slots = 1, .resident_groups = 2, .host_groups = 3, .more_buffers = 2}}) {
+       {MemoryPolicy{.slots = 2, .resident_groups = 3, .stream_from = StreamSource::host},
+        MemoryPolicy{
+            .slots = 1, .resident_groups = 2, .host_groups = 3, .extra_ring_buffers = 2}}) {
     EXPECT_EQ(generate(filled, 1), greedy);
     EXPECT_EQ(generate(filled, 4), beams);
   }
@@ -281,10 +283,10 @@ struct AdaptedModel {
         for (std::int64_t i = 0; i < shape[0] * shape[1]; ++i) {
           double sum = 0;
           for (std::int64_t r = 0; r < rank; ++r) {
-            sum += static_cast<double>(b[static_cast<std::size_t>(i / shape[1] * rank + r)]) *
-                   a[static_cast<std::size_t>(r * shape[1] + i % shape[1])];
+            sum += static_cast<double>(b[to_size(i / shape[1] * rank + r)]) *
+                   a[to_size(r * shape[1] + i % shape[1])];
           }
-          w[static_cast<std::size_t>(i)] += static_cast<float>(scale * sum);
+          w[to_size(i)] += static_cast<float>(scale * sum);
         }
         factors.add(t5::adapter_tensor_name(module + ".lora_A.weight"), DType::f32,
                     {rank, shape[1]}, a);
@@ -343,7 +345,7 @@ TEST_F(GeneratedTexts, RefusesAdaptersThatDoNotFit) {
 // Between steps of a training, sources padded to the shapes of evaluation.
 TEST_F(GeneratedTexts, AreTheSameBesideATraining) {
   const t5::Config c = config();
-  const Checkpoint checkpoint = Checkpoint::open(path_);
+  const WeightFiles checkpoint = WeightFiles::open(path_);
   ProgramSet set;
   t5::Seq2SeqJob job;
   job.config = c;

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "infer/video_codec.h"
 #include "memory/gpu.h"
 #include "tests/support/sample_tensor.h"
@@ -23,7 +24,7 @@ wan_vae::Config small_vae(wan_vae::Generation g) {
   return {.name = "small", .generation = g, .encoder_dim = 8, .decoder_dim = 8, .z_dim = 4};
 }
 
-// A real GPU's cuDNN may have no kernel whose bits do not depend on the size of a picture.
+// A real GPU's cuDNN may have no kernel whose bits do not depend on the size of an image.
 bool has_no_kernel(const Error& e) {
   return e.code() == ErrorCode::device && on_gpu() && open_gpu().name != "emulated GPU";
 }
@@ -31,9 +32,9 @@ bool has_no_kernel(const Error& e) {
 std::vector<float> noise(std::int64_t count) {
   support::SampleTensor t(DType::f32, {count});
   t.fill_normal(7);
-  std::vector<float> v(static_cast<std::size_t>(count));
+  std::vector<float> v(to_size(count));
   for (std::int64_t i = 0; i < count; ++i) {
-    v[static_cast<std::size_t>(i)] = static_cast<float>(t[i]);
+    v[to_size(i)] = static_cast<float>(t[i]);
   }
   return v;
 }

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <sstream>
 
+#include "core/to_size.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden_file.h"
 #include "tests/support/temp_dir.h"
@@ -18,9 +19,8 @@ using support::GoldenFile;
 using support::SampleTensor;
 
 std::vector<float> floats(const SampleTensor& t) {
-  std::vector<float> v(static_cast<std::size_t>(t.size()));
-  for (std::int64_t i = 0; i < t.size(); ++i)
-    v[static_cast<std::size_t>(i)] = static_cast<float>(t[i]);
+  std::vector<float> v(to_size(t.size()));
+  for (std::int64_t i = 0; i < t.size(); ++i) v[to_size(i)] = static_cast<float>(t[i]);
   return v;
 }
 
@@ -32,7 +32,7 @@ std::string golden_path(const std::string& name) {
 float pixel(const std::vector<float>& frames, const Shape& s, std::int64_t i) {
   const std::int64_t plane = s[2] * s[3];
   const std::int64_t c = i / (s[1] * plane), rest = i % (s[1] * plane);
-  return frames[static_cast<std::size_t>(rest * 3 + c)];
+  return frames[to_size(rest * 3 + c)];
 }
 
 std::vector<float> decode(VideoDecoder& decoder, const SampleTensor& z) {
@@ -65,13 +65,12 @@ TEST(VideoCodec, DecodesAndEncodesWhatTheReferenceDoes) {
           s[1], s[2], s[3], [&](std::int64_t first, std::int64_t count, std::span<float> to) {
             for (std::int64_t i = 0; i < std::ssize(to); ++i) {
               const std::int64_t c = i % 3, at = first * s[2] * s[3] + i / 3;
-              to[static_cast<std::size_t>(i)] =
-                  static_cast<float>(video[c * s[1] * s[2] * s[3] + at]);
+              to[to_size(i)] = static_cast<float>(video[c * s[1] * s[2] * s[3] + at]);
             }
             EXPECT_EQ(std::ssize(to), count * s[2] * s[3] * 3);
           });
       for (std::int64_t i = 0; i < mu.size(); ++i) {
-        ASSERT_NEAR(latent[static_cast<std::size_t>(i)], mu[i], 4e-5) << name << " " << k;
+        ASSERT_NEAR(latent[to_size(i)], mu[i], 4e-5) << name << " " << k;
       }
     }
   }
@@ -205,7 +204,7 @@ TEST(VideoCodec, ARefusalsAdviceIsTrue) {
     const fit::PlannedRun planned = with(more).plan(height, width, true);
     EXPECT_EQ(error->advice()[0].effect, fmt::format("fits: {} of RAM", planned.needed_ram()));
   }
-  // A smaller picture, where one fits.
+  // A smaller image, where one fits.
   const VideoDecoder whole(path, {.threads = 1});
   Budget small;
   small.host = whole.plan(height, width, true).needed_ram();

@@ -25,13 +25,15 @@ class TinyExperts {
     config_.in_dim = config_.out_dim + conditioning;
     for (const char* kind : {"low.", "high."}) {
       files_.push_back(std::make_unique<TinyCheckpoint>(config_, DType::f32, kind));
-      checkpoints_.push_back(Checkpoint::open(files_.back()->path()));
+      checkpoints_.push_back(WeightFiles::open(files_.back()->path()));
     }
   }
 
   const wan::Config& config() const { return config_; }
-  const Checkpoint& checkpoint(std::size_t e) const { return checkpoints_[e]; }
-  void replace(std::size_t e, const std::string& path) { checkpoints_[e] = Checkpoint::open(path); }
+  const WeightFiles& checkpoint(std::size_t e) const { return checkpoints_[e]; }
+  void replace(std::size_t e, const std::string& path) {
+    checkpoints_[e] = WeightFiles::open(path);
+  }
 
   VideoJob job(std::size_t experts, const std::string& policy = "resident") const {
     VideoJob j;
@@ -54,7 +56,7 @@ class TinyExperts {
  private:
   wan::Config config_;
   std::vector<std::unique_ptr<TinyCheckpoint>> files_;
-  std::vector<Checkpoint> checkpoints_;
+  std::vector<WeightFiles> checkpoints_;
 };
 
 // Deliberately its own copy of the numbers, alive as long as a run.

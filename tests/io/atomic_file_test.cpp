@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/to_size.h"
 #include "tests/support/errors.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/temp_dir.h"
@@ -15,7 +16,7 @@ using test::read_whole;
 using test::TempDir;
 
 std::size_t files_in(const std::string& folder) {
-  return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(folder), {}));
+  return to_size(std::distance(std::filesystem::directory_iterator(folder), {}));
 }
 
 TEST(AtomicFile, AppearsWhenCommitted) {

@@ -6,8 +6,9 @@
 #include <random>
 
 #include "core/crc32c.h"
-#include "io/checkpoint.h"
+#include "core/to_size.h"
 #include "io/convert_file.h"
+#include "io/weight_files.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/torch_archive.h"
@@ -79,8 +80,8 @@ constexpr BlockCase kBlocks[] = {
 std::string test_block(const BlockCase& c, std::uint32_t bytes) {
   std::string block;
   for (std::uint32_t i = 0; i < bytes; ++i) block += static_cast<char>(37 * i + 11);
-  block.replace(static_cast<std::size_t>(c.scale_at), 2, u16(0x2e66));
-  if (c.second_at >= 0) block.replace(static_cast<std::size_t>(c.second_at), 2, u16(c.second));
+  block.replace(to_size(c.scale_at), 2, u16(0x2e66));
+  if (c.second_at >= 0) block.replace(to_size(c.second_at), 2, u16(c.second));
   return block;
 }
 
@@ -143,7 +144,7 @@ TEST(GgufFile, ListsAndReadsEveryType) {
     file.read(t, second.size(), second);
     EXPECT_TRUE(std::equal(second.begin(), second.end(), all.begin() + std::ssize(second)));
   }
-  EXPECT_FAILS(Checkpoint::open(path), ErrorCode::input, "st.gguf");
+  EXPECT_FAILS(WeightFiles::open(path), ErrorCode::input, "st.gguf");
 }
 
 TEST(GgufFile, BecomesSafetensors) {
@@ -153,10 +154,10 @@ TEST(GgufFile, BecomesSafetensors) {
   options.dtype = DType::f32;
   const ConvertedFile done = convert_to_safetensors(path, dir.path("f32.safetensors"), options);
   EXPECT_EQ(done.container, "GGUF");
-  const Checkpoint c = Checkpoint::open(dir.path("f32.safetensors"));
+  const WeightFiles c = WeightFiles::open(dir.path("f32.safetensors"));
   for (const BlockCase& b : kBlocks) {
     const GgufType& type = *find_gguf_type(b.id);
-    const CheckpointTensor& t = c.get(type.name);
+    const WeightTensor& t = c.get(type.name);
     EXPECT_EQ(t.entry->dtype, FileDType::f32);
     std::vector<float> values(2 * type.elements);
     c.read(t, std::as_writable_bytes(std::span(values)));
@@ -166,7 +167,7 @@ TEST(GgufFile, BecomesSafetensors) {
   EXPECT_EQ(c.get("numbers").entry->dtype, FileDType::i32);
 
   convert_to_safetensors(path, dir.path("own.safetensors"), {});
-  const Checkpoint own = Checkpoint::open(dir.path("own.safetensors"));
+  const WeightFiles own = WeightFiles::open(dir.path("own.safetensors"));
   EXPECT_EQ(own.get("Q6_K").entry->dtype, FileDType::bf16) << "quantised, nothing was asked for";
   EXPECT_EQ(own.get("five").entry->dtype, FileDType::f16);
   EXPECT_EQ(own.get("scalar").entry->dtype, FileDType::f32);
@@ -185,7 +186,7 @@ TEST(GgufFile, GivesT5TensorsTheirHuggingFaceNames) {
                                  .tensors = {tensor("enc.blk.1.attn_q.weight", {1}, 0, 0)},
                                  .data = u32(0)}));
   convert_to_safetensors(path, dir.path("t5.safetensors"), {});
-  EXPECT_NE(Checkpoint::open(dir.path("t5.safetensors"))
+  EXPECT_NE(WeightFiles::open(dir.path("t5.safetensors"))
                 .find("encoder.block.1.layer.0.SelfAttention.q.weight"),
             nullptr);
 }

@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "core/to_size.h"
 #include "io/json_writer.h"
 #include "io/utf8.h"
 #include "tests/support/errors.h"
@@ -164,13 +165,13 @@ TEST(JsonReader, SkippingAnElementJudgesItAsReadingItDoes) {
   // Every text of up to four of these: all numbers, and all that look like one.
   constexpr std::string_view kParts = "-01.eE+";
   for (int length = 1; length <= 4; ++length) {
-    std::string text(static_cast<std::size_t>(length), kParts[0]);
+    std::string text(to_size(length), kParts[0]);
     int combinations = 1;
     for (int i = 0; i < length; ++i) combinations *= static_cast<int>(kParts.size());
     for (int n = 0; n < combinations; ++n) {
       int rest = n;
       for (char& c : text) {
-        c = kParts[static_cast<std::size_t>(rest) % kParts.size()];
+        c = kParts[to_size(rest) % kParts.size()];
         rest /= static_cast<int>(kParts.size());
       }
       compare(text, false);
@@ -208,8 +209,7 @@ TEST(JsonReader, SkippingFailsWhereReadingWouldAndNamesTheKeys) {
 
 TEST(JsonReader, DepthIsBounded) {
   const auto nested = [](int depth) {
-    return std::string(static_cast<std::size_t>(depth), '[') +
-           std::string(static_cast<std::size_t>(depth), ']');
+    return std::string(to_size(depth), '[') + std::string(to_size(depth), ']');
   };
   EXPECT_TRUE(skips(nested(32)));
   EXPECT_FALSE(skips(nested(33)));

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "core/log.h"
+#include "core/to_size.h"
 #include "io/gif_writer.h"
 #include "io/media_reader.h"
 #include "io/media_writer.h"
@@ -44,7 +45,7 @@ std::vector<Pixels> all_frames(const std::string& path) {
 }
 
 std::size_t files_in(const std::string& folder) {
-  return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(folder), {}));
+  return to_size(std::distance(std::filesystem::directory_iterator(folder), {}));
 }
 
 void put_be32(std::string& bytes, std::size_t at, std::uint32_t v) {
@@ -71,7 +72,7 @@ TEST_F(MediaFile, Mp4ComesBackWithItsFramesRateAndComment) {
     ASSERT_EQ(frames.size(), 9u);
     for (std::int64_t t = 0; t < 9; ++t) {
       // Three quarters of the chroma are not in the file, and the square has sharp edges.
-      EXPECT_GT(psnr(frames[static_cast<std::size_t>(t)], clip_frame(64, 48, t)), 30) << t;
+      EXPECT_GT(psnr(frames[to_size(t)], clip_frame(64, 48, t)), 30) << t;
     }
     EXPECT_EQ(files_in(dir_.path()), 1u);  // nothing temporary stays
   }
@@ -171,7 +172,7 @@ TEST_F(MediaFile, GifComesBackWithExactDelays) {
   EXPECT_NEAR(info.times[16], 1, 1e-9);
   const std::vector<Pixels> frames = all_frames(path);
   for (std::int64_t t = 0; t < 17; ++t) {
-    EXPECT_GT(psnr(frames[static_cast<std::size_t>(t)], clip_frame(40, 30, t)), 34) << t;
+    EXPECT_GT(psnr(frames[to_size(t)], clip_frame(40, 30, t)), 34) << t;
   }
 }
 
@@ -264,7 +265,7 @@ TEST_F(MediaFile, OrientationOfAJpegIsApplied) {
     return dir_.write("a.jpg", bytes);
   };
   const auto red_at = [](const RgbImage& i, std::int64_t x, std::int64_t y) {
-    const std::size_t at = static_cast<std::size_t>((y * i.width + x) * 3);
+    const std::size_t at = to_size((y * i.width + x) * 3);
     return i.pixels[at] > 150 && i.pixels[at + 2] < 100;
   };
   struct Case {
@@ -347,7 +348,7 @@ TEST(ContactSheet, PutsPicturesInRows) {
   EXPECT_EQ(image.width, 4 + 2 * 6);
   EXPECT_EQ(image.height, 4 + 2 * 5);
   const auto at = [&](std::int64_t x, std::int64_t y) {
-    return image.pixels[static_cast<std::size_t>((y * image.width + x) * 3)];
+    return image.pixels[to_size((y * image.width + x) * 3)];
   };
   EXPECT_EQ(at(4, 4), 10);
   EXPECT_EQ(at(11, 4), 20);

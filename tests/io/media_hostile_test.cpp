@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "core/log.h"
+#include "core/to_size.h"
 #include "io/media_reader.h"
 #include "io/media_writer.h"
 #include "tests/support/errors.h"
@@ -42,7 +43,7 @@ class HostileMedia : public testing::Test {
     const auto frame = test::clip_frame(32, 24, 0);
     write_png(dir_.path("a.png"), {32, 24, frame}, o.comment);
     all.push_back({"a.png", read_whole(dir_.path("a.png"))});
-    all.push_back({"still.webp", encode_picture(PictureCodec::webp, o, frame)});
+    all.push_back({"still.webp", encode_image(ImageCodec::webp, o, frame)});
     all.push_back({"a.jpg", test::small_jpeg()});
     return all;
   }
@@ -70,7 +71,7 @@ class HostileMedia : public testing::Test {
 TEST_F(HostileMedia, FilesThatAreCutAreRefused) {
   for (const Sample& s : samples()) {
     for (int eighth = 0; eighth < 8; ++eighth) {
-      const std::size_t n = s.bytes.size() * static_cast<std::size_t>(eighth) / 8;
+      const std::size_t n = s.bytes.size() * to_size(eighth) / 8;
       EXPECT_TRUE(read_all(s.name, s.bytes.substr(0, n)))
           << s.name << " of " << s.bytes.size() << " bytes cut at " << n;
     }
@@ -81,7 +82,7 @@ TEST_F(HostileMedia, ChangedBytesGiveFramesOrATypedError) {
   std::uint32_t random = 5;
   const auto draw = [&](std::size_t below) {
     random = random * 1664525u + 1013904223u;
-    return static_cast<std::size_t>(random >> 8) % below;
+    return to_size(random >> 8) % below;
   };
   int refused = 0, tried = 0;
   for (const Sample& s : samples()) {

@@ -7,6 +7,7 @@
 #include <limits>
 #include <numbers>
 
+#include "core/to_size.h"
 #include "io/frame_values.h"
 #include "tests/support/errors.h"
 
@@ -17,7 +18,7 @@ using Pixels = std::vector<std::uint8_t>;
 using Sizes = ImageResizer::Sizes;
 
 Pixels noise(std::int64_t width, std::int64_t height) {
-  Pixels pixels(static_cast<std::size_t>(width * height * 3));
+  Pixels pixels(to_size(width * height * 3));
   std::uint32_t s = 12345;
   for (std::uint8_t& p : pixels) {
     s = (s * 1103515245u + 12345u) & 0x7fffffffu;
@@ -27,7 +28,7 @@ Pixels noise(std::int64_t width, std::int64_t height) {
 }
 
 Pixels resized(const Sizes& s, const ResizeBox& box, ResizeFilter filter, const Pixels& from) {
-  Pixels to(static_cast<std::size_t>(s.to_width * s.to_height * 3));
+  Pixels to(to_size(s.to_width * s.to_height * 3));
   ImageResizer(s, box, filter).resize(from, to);
   return to;
 }
@@ -111,7 +112,7 @@ double reference(const Sizes& s, const ResizeBox& box, ResizeFilter filter, cons
     const double wy = weight(filter, box.top, sy, y, j);
     for (std::int64_t i = 0; wy != 0 && i < s.from_width; ++i) {
       const double w = wy * weight(filter, box.left, sx, x, i);
-      sum += w * from[static_cast<std::size_t>((j * s.from_width + i) * 3 + channel)];
+      sum += w * from[to_size((j * s.from_width + i) * 3 + channel)];
       total += w;
     }
   }
@@ -134,7 +135,7 @@ TEST(ResizeImage, MatchesTheFiltersInDoublePrecision) {
         const double expected =
             reference(s, box, filter, from, i / 3 % s.to_width, i / 3 / s.to_width, i % 3);
         // Rounded twice, and the first rounding passes weights that sum to 1.25 at most.
-        ASSERT_NEAR(to[static_cast<std::size_t>(i)], expected, area ? 0.51 : 1.2)
+        ASSERT_NEAR(to[to_size(i)], expected, area ? 0.51 : 1.2)
             << s.from_width << " x " << s.from_height << " at " << i;
       }
     }

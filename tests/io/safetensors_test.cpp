@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "core/to_size.h"
 #include "io/limits.h"
 #include "io/safetensors_writer.h"
 #include "tests/support/errors.h"
@@ -121,7 +122,7 @@ TEST(Safetensors, SortsTheEntriesByOffsetAndStillFindsThem) {
   }
   const SafetensorsHeader parsed = parse(safetensors(header, std::string(3 * kCount, 'x')));
   for (int i = 0; i < kCount; ++i) {
-    const SafetensorsEntry& entry = parsed.entries()[static_cast<std::size_t>(i)];
+    const SafetensorsEntry& entry = parsed.entries()[to_size(i)];
     EXPECT_EQ(entry.name, fmt::format("t{}", i));
     EXPECT_EQ(parsed.find(entry.name), &entry);
   }

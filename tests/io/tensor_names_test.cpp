@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/to_size.h"
 #include "io/safetensors_writer.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
@@ -15,7 +16,7 @@ using test::TempDir;
 class Fixture {
  public:
   Fixture& add(const std::string& name, DType dtype, const Shape& shape, std::string text = "") {
-    text.resize(static_cast<std::size_t>(shape.elements()) * size_of(dtype));
+    text.resize(to_size(shape.elements()) * size_of(dtype));
     writer_.add(name, dtype, shape,
                 [text](const ByteSink& sink) { sink(std::as_bytes(std::span(text))); });
     return *this;
@@ -24,9 +25,9 @@ class Fixture {
     return add(layer + ".comfy_quant", DType::u8, Shape{static_cast<std::int64_t>(json.size())},
                json);
   }
-  Checkpoint open() const {
+  WeightFiles open() const {
     writer_.write(folder_.path("m.safetensors"));
-    return Checkpoint::open(folder_.path("m.safetensors"));
+    return WeightFiles::open(folder_.path("m.safetensors"));
   }
   explicit Fixture(Metadata metadata = {}) : writer_({.metadata = metadata, .alignment = 8}) {}
 
@@ -43,11 +44,11 @@ const NamedTensor* find(const TensorNames& names, std::string_view name) {
 }
 
 TEST(TensorNames, PlainFilesAreListedAsTheyAre) {
-  const Checkpoint c = Fixture()
-                           .add("q.weight", DType::bf16, Shape{4, 8})
-                           .add("q.bias", DType::bf16, Shape{4})
-                           .add("k.weight", DType::f8_e4m3, Shape{4, 8})
-                           .open();
+  const WeightFiles c = Fixture()
+                            .add("q.weight", DType::bf16, Shape{4, 8})
+                            .add("q.bias", DType::bf16, Shape{4})
+                            .add("k.weight", DType::f8_e4m3, Shape{4, 8})
+                            .open();
   const TensorNames names = read_tensor_names(c);
   EXPECT_EQ(names.prefix, "");
   EXPECT_FALSE(names.comfy);
@@ -57,10 +58,10 @@ TEST(TensorNames, PlainFilesAreListedAsTheyAre) {
 
 TEST(TensorNames, TakesEitherPrefixOffAndSetsTheRestAside) {
   for (const std::string prefix : {"model.diffusion_model.", "diffusion_model."}) {
-    const Checkpoint c = Fixture()
-                             .add(prefix + "q.weight", DType::bf16, Shape{2, 2})
-                             .add("first_stage_model.x", DType::bf16, Shape{2})
-                             .open();
+    const WeightFiles c = Fixture()
+                              .add(prefix + "q.weight", DType::bf16, Shape{2, 2})
+                              .add("first_stage_model.x", DType::bf16, Shape{2})
+                              .open();
     const TensorNames names = read_tensor_names(c);
     EXPECT_EQ(names.prefix, prefix);
     EXPECT_TRUE(names.comfy);
@@ -69,10 +70,10 @@ TEST(TensorNames, TakesEitherPrefixOffAndSetsTheRestAside) {
     EXPECT_EQ(names.tensors[0].tensor.entry->name, prefix + "q.weight");
     EXPECT_EQ(names.outside, (std::vector<std::string_view>{"first_stage_model.x"}));
   }
-  const Checkpoint both = Fixture()
-                              .add("model.diffusion_model.a", DType::u8, Shape{1})
-                              .add("diffusion_model.b", DType::u8, Shape{1})
-                              .open();
+  const WeightFiles both = Fixture()
+                               .add("model.diffusion_model.a", DType::u8, Shape{1})
+                               .add("diffusion_model.b", DType::u8, Shape{1})
+                               .open();
   EXPECT_FAILS(read_tensor_names(both), ErrorCode::input,
                "quant.prefix: tensor \"diffusion_model.b");
 }
@@ -80,13 +81,13 @@ TEST(TensorNames, TakesEitherPrefixOffAndSetsTheRestAside) {
 TEST(TensorNames, OldComfyFilesHaveScalesAndAMarker) {
   for (const std::string prefix : {"", "model.diffusion_model."}) {
     for (const DType marker : {DType::f8_e4m3, DType::f32, DType::f8_e5m2}) {
-      const Checkpoint c = Fixture()
-                               .add(prefix + "scaled_fp8", marker, Shape{0})
-                               .add(prefix + "q.weight", DType::f8_e4m3, Shape{4, 8})
-                               .add(prefix + "q.scale_weight", DType::f32, Shape{})
-                               .add(prefix + "q.scale_input", DType::f32, Shape{})
-                               .add(prefix + "q.bias", DType::f16, Shape{4})
-                               .open();
+      const WeightFiles c = Fixture()
+                                .add(prefix + "scaled_fp8", marker, Shape{0})
+                                .add(prefix + "q.weight", DType::f8_e4m3, Shape{4, 8})
+                                .add(prefix + "q.scale_weight", DType::f32, Shape{})
+                                .add(prefix + "q.scale_input", DType::f32, Shape{})
+                                .add(prefix + "q.bias", DType::f16, Shape{4})
+                                .open();
       const TensorNames names = read_tensor_names(c);
       EXPECT_TRUE(names.comfy);
       EXPECT_EQ(names.tensors.size(), 2u);
@@ -97,12 +98,12 @@ TEST(TensorNames, OldComfyFilesHaveScalesAndAMarker) {
       EXPECT_EQ(q->input_scale->entry->name, prefix + "q.scale_input");
     }
   }
-  const Checkpoint odd = Fixture().add("scaled_fp8", DType::i8, Shape{0}).open();
+  const WeightFiles odd = Fixture().add("scaled_fp8", DType::i8, Shape{0}).open();
   EXPECT_FAILS(read_tensor_names(odd), ErrorCode::input, "quant.format");
 }
 
 TEST(TensorNames, NewComfyFilesHaveNotesOrMetadata) {
-  const Checkpoint notes =
+  const WeightFiles notes =
       Fixture()
           .add("q.weight", DType::f8_e4m3, Shape{4, 8})
           .add("q.weight_scale", DType::f32, Shape{1})
@@ -121,7 +122,7 @@ TEST(TensorNames, NewComfyFilesHaveNotesOrMetadata) {
   for (const std::string layers :
        {R"({"diffusion_model.q":{"format":"float8_e4m3fn"},"absent":"float8_e5m2"})",
         R"({"q":"float8_e4m3fn"})"}) {
-    const Checkpoint metadata =
+    const WeightFiles metadata =
         Fixture({{"_quantization_metadata", R"({"format_version":"1.0","layers":)" + layers + "}"}})
             .add("diffusion_model.q.weight", DType::f8_e4m3, Shape{4, 8})
             .add("diffusion_model.q.weight_scale", DType::f32, Shape{})
@@ -134,12 +135,12 @@ TEST(TensorNames, NewComfyFilesHaveNotesOrMetadata) {
 
 TEST(TensorNames, AScaleCountsWithoutAnyMarker) {
   for (const std::string key : {"scale_weight", "weight_scale"}) {
-    const Checkpoint c = Fixture()
-                             .add("q.weight", DType::f8_e4m3, Shape{4, 128})
-                             .add("q." + key, DType::bf16, Shape{4, 2, 1})
-                             .add("k.weight", DType::f8_e4m3, Shape{4, 128})
-                             .add("k." + key, DType::f16, Shape{4, 1})
-                             .open();
+    const WeightFiles c = Fixture()
+                              .add("q.weight", DType::f8_e4m3, Shape{4, 128})
+                              .add("q." + key, DType::bf16, Shape{4, 2, 1})
+                              .add("k.weight", DType::f8_e4m3, Shape{4, 128})
+                              .add("k." + key, DType::f16, Shape{4, 1})
+                              .open();
     const TensorNames names = read_tensor_names(c);
     EXPECT_EQ(find(names, "q.weight")->layout, ScaleLayout::group);
     EXPECT_EQ(find(names, "k.weight")->layout, ScaleLayout::row);
@@ -148,7 +149,7 @@ TEST(TensorNames, AScaleCountsWithoutAnyMarker) {
 }
 
 TEST(TensorNames, AScaleOfNothingIsAnOrdinaryTensor) {
-  const Checkpoint c = Fixture().add("q.scale_weight", DType::f32, Shape{}).open();
+  const WeightFiles c = Fixture().add("q.scale_weight", DType::f32, Shape{}).open();
   EXPECT_NE(find(read_tensor_names(c), "q.scale_weight"), nullptr);
 }
 
@@ -174,11 +175,11 @@ TEST(TensorNames, UnknownFormatsAreRefusedByName) {
 
   for (const std::string layers :
        {R"({"q":"nvfp4"})", R"({"elsewhere":{"format":"mxfp8"}})", R"({"q":{}})"}) {
-    const Checkpoint c =
+    const WeightFiles c =
         Fixture({{"_quantization_metadata", R"({"layers":)" + layers + "}"}}).open();
     EXPECT_FAILS(read_tensor_names(c), ErrorCode::input, "quant.format");
   }
-  const Checkpoint bad = Fixture(Metadata{{"_quantization_metadata", "[]"}}).open();
+  const WeightFiles bad = Fixture(Metadata{{"_quantization_metadata", "[]"}}).open();
   EXPECT_FAILS(read_tensor_names(bad), ErrorCode::input, "(_quantization_metadata): quant.json");
 }
 
@@ -198,16 +199,16 @@ TEST(TensorNames, StrangeScalesAreRefusedByName) {
                "this is I32");
   EXPECT_FAILS(read_tensor_names(scaled(DType::bf16, DType::f32, Shape{})), ErrorCode::input,
                "it has a scale but is BF16");
-  const Checkpoint two = Fixture()
-                             .add("q.weight", DType::f8_e4m3, Shape{4, 8})
-                             .add("q.weight_scale", DType::f32, Shape{})
-                             .add("q.scale_weight", DType::f32, Shape{})
-                             .open();
-  EXPECT_FAILS(read_tensor_names(two), ErrorCode::input, "both .scale_weight and .weight_scale");
-  const Checkpoint none = Fixture()
+  const WeightFiles two = Fixture()
                               .add("q.weight", DType::f8_e4m3, Shape{4, 8})
-                              .note("q", R"({"format":"float8_e4m3fn"})")
+                              .add("q.weight_scale", DType::f32, Shape{})
+                              .add("q.scale_weight", DType::f32, Shape{})
                               .open();
+  EXPECT_FAILS(read_tensor_names(two), ErrorCode::input, "both .scale_weight and .weight_scale");
+  const WeightFiles none = Fixture()
+                               .add("q.weight", DType::f8_e4m3, Shape{4, 8})
+                               .note("q", R"({"format":"float8_e4m3fn"})")
+                               .open();
   EXPECT_FAILS(read_tensor_names(none), ErrorCode::input, "marked as scaled but has no scale");
 }
 

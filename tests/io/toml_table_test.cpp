@@ -134,7 +134,7 @@ TEST(TomlFile, RefusesHostileText) {
   // The fourth quote belongs to the text and opens nothing.
   EXPECT_FAILS(TomlFile::parse("a = {b = '''c'''', " + dots + " = 1}", "x"), ErrorCode::input,
                "a key of more than 32 parts");
-  EXPECT_FAILS(TomlFile::parse(std::string(TomlFile::kMostBytes + 1, '\n'), "x"), ErrorCode::input,
+  EXPECT_FAILS(TomlFile::parse(std::string(TomlFile::kMaxBytes + 1, '\n'), "x"), ErrorCode::input,
                "at most 1048576 are read");
 }
 

@@ -4,8 +4,8 @@
 
 #include <random>
 
-#include "io/checkpoint.h"
 #include "io/convert_file.h"
+#include "io/weight_files.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/torch_archive.h"
@@ -64,10 +64,10 @@ TEST(TorchFile, ReadsTheTransposedTensorOfTheConformanceVector) {
   EXPECT_FALSE(t.contiguous);
   EXPECT_EQ(bytes_of(file, t), from_hex("803f4040004000bf"));  // 1, 3, 2, -0.5
 
-  EXPECT_FAILS(Checkpoint::open(path), ErrorCode::input, "pth.strided");
+  EXPECT_FAILS(WeightFiles::open(path), ErrorCode::input, "pth.strided");
   const ConvertedFile done = convert_to_safetensors(path, dir.path("v.safetensors"), {});
   EXPECT_EQ(done.container, "PyTorch");
-  const Checkpoint converted = Checkpoint::open(dir.path("v.safetensors"));
+  const WeightFiles converted = WeightFiles::open(dir.path("v.safetensors"));
   std::string row_major(8, '\0');
   converted.read(converted.get("w"), std::as_writable_bytes(std::span(row_major)));
   EXPECT_EQ(row_major, from_hex("803f4040004000bf"));
@@ -92,7 +92,7 @@ TEST(TorchFile, IsACheckpointLikeAnyOther) {
   const std::string path = dir.write("m/pytorch_model.bin",
                                      torch_archive(shared_pickle(), {floats({1, 2, 3, 4, 5, 6})}));
   for (const std::string& name : {path, dir.path("m")}) {
-    const Checkpoint c = Checkpoint::open(name);
+    const WeightFiles c = WeightFiles::open(name);
     ASSERT_EQ(c.tensors().size(), 4u);
     EXPECT_EQ(c.files()[0].header().container(), "PyTorch");
     EXPECT_EQ(c.warnings().size(), 2u) << "the key it was under, and what is no tensor";
@@ -113,7 +113,7 @@ TEST(TorchFile, IsACheckpointLikeAnyOther) {
   EXPECT_EQ(done.tensors, 4u);
   EXPECT_EQ(total, 20u);
   EXPECT_EQ(seen, total);
-  const Checkpoint c = Checkpoint::open(dir.path("out.safetensors"));
+  const WeightFiles c = WeightFiles::open(dir.path("out.safetensors"));
   std::string a(8, '\0');
   c.read(c.get("a"), std::as_writable_bytes(std::span(a)));
   EXPECT_EQ(a, from_hex("803f004040408040"));
@@ -127,7 +127,7 @@ TEST(TorchFile, ReadsProtocolFourAndShards) {
   dir.write(
       "pytorch_model.bin.index.json",
       R"({"metadata":{"total_size":4},"weight_map":{"w":"pytorch_model-00001-of-00001.bin"}})");
-  const Checkpoint c = Checkpoint::open(dir.path());
+  const WeightFiles c = WeightFiles::open(dir.path());
   EXPECT_EQ(c.get("w").entry->dtype, FileDType::f16);
 }
 
@@ -327,7 +327,7 @@ TEST(HostileTorchFile, IsRefusedByName) {
     for (const Hostile& c : cases) {
       SCOPED_TRACE(c.name);
       const std::string path = dir.write("hostile.pth", c.bytes);
-      EXPECT_FAILS(Checkpoint::open(path), ErrorCode::input, c.rule);
+      EXPECT_FAILS(WeightFiles::open(path), ErrorCode::input, c.rule);
     }
   }
 }

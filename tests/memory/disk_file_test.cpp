@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/to_size.h"
 #include "tests/support/allocation_hook.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
@@ -181,7 +182,7 @@ TEST_P(DiskFileModes, ReadsAllocateNothing) {
 std::string mode_name(const testing::TestParamInfo<std::tuple<const char*, DiskMode>>& test) {
   constexpr std::array<const char*, 3> kModes = {"direct", "buffered", "automatic"};
   const auto& [where, mode] = test.param;
-  return std::string(where) + "_" + kModes[static_cast<std::size_t>(mode)];
+  return std::string(where) + "_" + kModes[to_size(mode)];
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DiskFileModes,

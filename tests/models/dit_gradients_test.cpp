@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/to_size.h"
 #include "tests/support/finite_differences.h"
 #include "tests/support/reference_dit.h"
 
@@ -107,7 +108,7 @@ TEST_F(DitGradients, OfInputsMatchDifferences) {
 // W + s B A with s = alpha / rank.
 std::vector<double> adapted(std::vector<double> w, const std::vector<double>& a,
                             const std::vector<double>& b) {
-  const auto rank = static_cast<std::size_t>(kTinyLora.rank);
+  const auto rank = to_size(kTinyLora.rank);
   const std::size_t outputs = b.size() / rank, inputs = a.size() / rank;
   const double s = kTinyLora.alpha / static_cast<double>(rank);
   for (std::size_t o = 0; o < outputs; ++o) {
@@ -176,7 +177,7 @@ TEST_F(DitGradients, AdaptersAgreeWithTheGradientsOfTheirWeights) {
   for (const wan::AdapterIo& io : lora.io().adapters) {
     const auto a = values(lora.view(io.a)), db = values(lora.view(io.db));
     const auto& dw = dweight.at(io.name + ".weight");
-    const auto rank = static_cast<std::size_t>(kTinyLora.rank);
+    const auto rank = to_size(kTinyLora.rank);
     const std::size_t inputs = a.size() / rank;
     std::vector<double> expected(db.size());
     for (std::size_t k = 0; k < db.size(); ++k) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/to_size.h"
 #include "plan/predict.h"
 #include "tests/support/errors.h"
 #include "tests/support/tiny_dit.h"
@@ -47,7 +48,7 @@ TEST_F(Fp8Products, PoliciesChangeNoBit) {
       *find_policy("stream1"), *find_policy("recompute"), *find_policy("chunked"),
       MemoryPolicy{.name = "everything at once",
                    .slots = 2,
-                   .home = WeightHome::host,
+                   .stream_from = StreamSource::host,
                    .activations = Activations::attention_kept,
                    .kept_blocks = 1,
                    .offload = true,
@@ -91,7 +92,7 @@ TEST_F(Fp8Products, EmbeddingsAndHeadKeepTheirPrecision) {
   const TinyDit d = dit({.fp8_matmul = true}, f32_);
   int products = 0, others = 0, roundings = 0;
   for (const Instruction& i :
-       d.set().programs[static_cast<std::size_t>(d.set().program_index("step"))].instructions) {
+       d.set().programs[to_size(d.set().program_index("step"))].instructions) {
     const auto is = [&](const char* name) { return i.name.ends_with(name); };
     products += is("fp8_linear");
     roundings += is("quantize_rows");
@@ -121,7 +122,7 @@ TEST_F(Fp8Products, ArePredictedWithTheirOwnRate) {
   const int step = d.set().program_index("step");
   const auto seconds = [&](double fp8) {
     profile.fp8_gemm_flops = fp8;
-    return predict(d.set(), d.plan(), step, profile).busy[static_cast<std::size_t>(Lane::compute)];
+    return predict(d.set(), d.plan(), step, profile).busy[to_size(Lane::compute)];
   };
   EXPECT_GT(seconds(1e9), 1.5 * seconds(2e9));
   EXPECT_DOUBLE_EQ(seconds(0), seconds(1.9 * profile.gemm_flops));

@@ -27,9 +27,10 @@ MemoryPolicy everything() {
 std::vector<MemoryPolicy> policies() {
   std::vector<MemoryPolicy> all(named_policies().begin(), named_policies().end());
   all.push_back(everything());
-  all.push_back({.name = "from host", .slots = 2, .resident_groups = 1, .home = WeightHome::host});
+  all.push_back(
+      {.name = "from host", .slots = 2, .resident_groups = 1, .stream_from = StreamSource::host});
   all.push_back({.name = "two from host", .slots = 1, .resident_groups = 1, .host_groups = 2});
-  all.push_back({.name = "a large ring", .slots = 1, .host_groups = 1, .more_buffers = 20});
+  all.push_back({.name = "a large ring", .slots = 1, .host_groups = 1, .extra_ring_buffers = 20});
   return all;
 }
 
@@ -142,7 +143,7 @@ TEST_F(PlanEqualsRun, StreamedWeightsTakeSlotsOfTheLargestGroup) {
     EXPECT_EQ(bytes_of(dit.set(), Role::weights, Tier::device), 4 * kVectors);
     EXPECT_EQ(bytes_of(dit.set(), Role::weights, Tier::host), 0u);
   }
-  const TinyDit host = make({.policy = {.slots = 1, .home = WeightHome::host}});
+  const TinyDit host = make({.policy = {.slots = 1, .stream_from = StreamSource::host}});
   EXPECT_EQ(bytes_of(host.set(), Role::weights, Tier::host), 4 * (kAll - kVectors));
 }
 
@@ -164,7 +165,8 @@ TEST_F(PlanEqualsRun, AdaptersStandInTheMarginsOfWeightsOfTheActivationsType) {
   constexpr std::uint64_t kPlain = 6 * 64 * 64 + 2 * 64 * 96;
   const TinyDit dit = make({.mode = Mode::lora});
   EXPECT_EQ(bytes_of(dit.set(), Role::weights, Tier::device), 4 * (kAll + 3 * (kWide - kPlain)));
-  const TinyDit host = make({.mode = Mode::lora, .policy = {.slots = 1, .home = WeightHome::host}});
+  const TinyDit host =
+      make({.mode = Mode::lora, .policy = {.slots = 1, .stream_from = StreamSource::host}});
   EXPECT_EQ(bytes_of(host.set(), Role::weight_slots, Tier::device),
             4 * (kBlockMatrices + kWide - kPlain));
   EXPECT_EQ(bytes_of(host.set(), Role::weights, Tier::host), 4 * (kAll - kVectors));

@@ -61,25 +61,25 @@ TEST_F(PlanInvariance, ResultsAreAllThereAndNotTrivial) {
 
 TEST_F(PlanInvariance, StreamingGivesTheSameBitsAsResident) {
   std::vector<MemoryPolicy> policies;
-  for (const WeightHome home : {WeightHome::disk, WeightHome::host}) {
+  for (const StreamSource stream_from : {StreamSource::disk, StreamSource::host}) {
     for (const int slots : {1, 2, 4}) {
       for (const int resident : {0, 2}) {
         policies.push_back(
             {.name = fmt::format("{} slots from {}, {} groups stay", slots,
-                                 home == WeightHome::disk ? "disk" : "host", resident),
+                                 stream_from == StreamSource::disk ? "disk" : "host", resident),
              .slots = slots,
              .resident_groups = resident,
-             .home = home});
+             .stream_from = stream_from});
       }
     }
   }
   for (const int parts : {0, 1}) {
     policies.push_back({.name = fmt::format("two of four from host, {} parts", parts),
                         .slots = 1,
-                        .parts = parts,
+                        .matrices_ahead = parts,
                         .resident_groups = 1,
                         .host_groups = 2,
-                        .more_buffers = 7});
+                        .extra_ring_buffers = 7});
   }
   expect_same(std::move(policies));
 }
@@ -108,17 +108,17 @@ TEST_F(PlanInvariance, PartsAndHalvesChangeNoBit) {
     policies.push_back({.name = fmt::format("{}, halves", name_of(kept)),
                         .activations = kept,
                         .kept_blocks = 1,
-                        .halves = true,
+                        .split_backward = true,
                         .offload = true});
-    for (const WeightHome home : {WeightHome::disk, WeightHome::host}) {
+    for (const StreamSource stream_from : {StreamSource::disk, StreamSource::host}) {
       policies.push_back({.name = fmt::format("{}, parts from {}", name_of(kept),
-                                              home == WeightHome::disk ? "disk" : "host"),
+                                              stream_from == StreamSource::disk ? "disk" : "host"),
                           .slots = 1,
-                          .parts = home == WeightHome::disk ? 1 : 3,
-                          .resident_groups = home == WeightHome::disk ? 0 : 2,
-                          .home = home,
+                          .matrices_ahead = stream_from == StreamSource::disk ? 1 : 3,
+                          .resident_groups = stream_from == StreamSource::disk ? 0 : 2,
+                          .stream_from = stream_from,
                           .activations = kept,
-                          .halves = home == WeightHome::disk});
+                          .split_backward = stream_from == StreamSource::disk});
     }
   }
   expect_same(std::move(policies));
@@ -153,8 +153,8 @@ MemoryPolicy everything() {
 MemoryPolicy everything_in_parts() {
   MemoryPolicy p = everything();
   p.name = "everything in parts";
-  p.parts = 1;
-  p.halves = true;
+  p.matrices_ahead = 1;
+  p.split_backward = true;
   return p;
 }
 
@@ -166,7 +166,7 @@ TEST_F(PlanInvariance, CombinationsGiveTheSameBitsThroughAnUpdate) {
                {.name = "two slots, half of all kept",
                 .slots = 2,
                 .resident_groups = 1,
-                .home = WeightHome::host,
+                .stream_from = StreamSource::host,
                 .activations = Activations::attention_kept,
                 .kept_blocks = 1,
                 .offload = true,
@@ -174,7 +174,7 @@ TEST_F(PlanInvariance, CombinationsGiveTheSameBitsThroughAnUpdate) {
                {.name = "state of three groups on disk",
                 .slots = 1,
                 .resident_groups = 2,
-                .home = WeightHome::host,
+                .stream_from = StreamSource::host,
                 .disk_state_groups = 3}},
               {.update = true});
 }
@@ -205,7 +205,7 @@ TEST_F(PlanInvariance, EveryWeightFormatStreamsWithTheSameBits) {
   const std::vector<MemoryPolicy> policies = {*find_policy("stream1"),
                                               {.name = "from host",
                                                .slots = 2,
-                                               .home = WeightHome::host,
+                                               .stream_from = StreamSource::host,
                                                .activations = Activations::recomputed}};
   const TinyCheckpoint bf16(config_, DType::bf16), f8(config_, DType::f8_e4m3);
   expect_same(policies, {}, bf16);
@@ -233,7 +233,7 @@ TEST_F(PlanInvariance, NarrowActivationsKeepTheRule) {
   const std::vector<MemoryPolicy> policies = {*find_policy("stream2"), *find_policy("offload"),
                                               *find_policy("recompute"), *find_policy("chunked"),
                                               everything()};
-  // Adapters stand in the margins of weights of the activations' type.
+  // Adapters stand in the row padding of weights of the activations' type.
   for (const WeightFormat format : {WeightFormat::stored, WeightFormat::bf16}) {
     expect_same(policies, {.precision = {.activation = DType::bf16, .residual = DType::f32},
                            .format = format});

@@ -2,10 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include "core/to_size.h"
 #include "ops/copy.h"
 #include "ops/gelu.h"
-#include "ops/kernels/quantum.h"
-#include "ops/linear/inlay.h"
+#include "ops/kernels/token_quantum.h"
+#include "ops/linear/append_adapter.h"
 #include "tests/ref/lora.h"
 #include "tests/support/recorded_program.h"
 
@@ -22,23 +23,24 @@ struct Results {
   SampleTensor y, dx, da, db;
 };
 
-// The adapter in the margin of a weight of zeros, as much of it as is multiplied.
-InlaidAdapter inlaid(RecordedProgram& p, Buffer a, Buffer b, float scale) {
-  constexpr std::int64_t kOwn = InlaidAdapter::padded(kRank);
-  const std::int64_t columns = kInputs + InlaidAdapter::room(kOwn, DType::f32);
-  InlaidAdapter i = {.wide = p.input("wide", SampleTensor(DType::f32, {kOutputs + kOwn, columns})),
-                     .columns = kOwn,
-                     .first = 0,
-                     .own = kOwn,
-                     .inputs = kInputs,
-                     .outputs = kOutputs};
-  ops::inlay(p.pb,
-             {{.from = b, .to = i.up(p.pb), .factor = scale}, {.from = a, .to = i.down(p.pb)}});
+// The adapter in the row padding of a weight of zeros, as much of it as is multiplied.
+AppendedAdapter appended(RecordedProgram& p, Buffer a, Buffer b, float scale) {
+  constexpr std::int64_t kOwn = AppendedAdapter::padded(kRank);
+  const std::int64_t columns = kInputs + AppendedAdapter::room(kOwn, DType::f32);
+  AppendedAdapter i = {
+      .wide = p.input("wide", SampleTensor(DType::f32, {kOutputs + kOwn, columns})),
+      .columns = kOwn,
+      .first = 0,
+      .own = kOwn,
+      .inputs = kInputs,
+      .outputs = kOutputs};
+  ops::append_adapter(
+      p.pb, {{.from = b, .to = i.up(p.pb), .factor = scale}, {.from = a, .to = i.down(p.pb)}});
   return i;
 }
 
 // y = W x + s B A dropout(x) and its backward pass, chunk by chunk, for sample 1 of the program.
-Results run(std::int64_t chunk, double dropout, bool keeps_u = false, bool inlays = false) {
+Results run(std::int64_t chunk, double dropout, bool keeps_u = false, bool adapter_copies = false) {
   RecordedProgram p;
   std::uint32_t seed = 0;
   const auto input = [&](const char* name, const Shape& shape, double scale = 1) {
@@ -47,9 +49,9 @@ Results run(std::int64_t chunk, double dropout, bool keeps_u = false, bool inlay
   const Buffer given_x = input("x", {kRows, kInputs}), given_dy = input("dy", {kRows, kOutputs});
   // With room for u and du, where these are wanted.
   const auto with_room = [&](Buffer from) {
-    if (!inlays) return from;
-    const Buffer to = InlaidAdapter::temp(p.pb, "wide", p.pb.shape(from), DType::f32,
-                                          InlaidAdapter::padded(kRank));
+    if (!adapter_copies) return from;
+    const Buffer to = AppendedAdapter::temp(p.pb, "wide", p.pb.shape(from), DType::f32,
+                                            AppendedAdapter::padded(kRank));
     ops::copy(p.pb, from, to);
     return to;
   };
@@ -62,7 +64,7 @@ Results run(std::int64_t chunk, double dropout, bool keeps_u = false, bool inlay
   l.adapter.dropout = {.probability = dropout, .site = ops::random_site("dropout", "layer", 0)};
   l.adapter_grads = {.da = input("da", {kRank, kInputs}, 0),
                      .db = input("db", {kOutputs, kRank}, 0)};
-  if (inlays) l.inlaid = inlaid(p, l.adapter.a, l.adapter.b, 0.5);
+  if (adapter_copies) l.appended = appended(p, l.adapter.a, l.adapter.b, 0.5);
   const Buffer u = p.pb.temp("u", {kRows, l.u_columns(p.pb)}, DType::f32);
   for (std::int64_t first = 0; first < kRows; first += chunk) {
     const std::int64_t count = std::min(chunk, kRows - first);
@@ -79,7 +81,7 @@ Results run(std::int64_t chunk, double dropout, bool keeps_u = false, bool inlay
     const SampleTensor got = p.value(b);
     for (std::int64_t i = 0; i < got.size(); ++i) {
       // Sums of at most 600 terms of a few units in f32.
-      ASSERT_NEAR(got[i], want[static_cast<std::size_t>(i)], 2e-3) << i;
+      ASSERT_NEAR(got[i], want[to_size(i)], 2e-3) << i;
     }
   };
   expect_near(y, ref::lora(d, value(given_x), value(l.adapter.a), value(l.adapter.b), 0.5, drop));
@@ -121,12 +123,12 @@ TEST(AdaptedLinear, InlaidGivesTheSameBitsInChunksAndFromAKeptU) {
   }
 }
 
-enum class Adapter { none, beside, inlaid };
+enum class Adapter { none, beside, appended };
 
 // Backward in halves, of a gelu that forward made in one product or of one made again: what forward
 // keeps changes nothing, and the halves are the whole.
 TEST(AdaptedLinear, GeluAndBackwardInHalvesHaveTheBitsOfTheWhole) {
-  for (const Adapter kind : {Adapter::none, Adapter::beside, Adapter::inlaid}) {
+  for (const Adapter kind : {Adapter::none, Adapter::beside, Adapter::appended}) {
     RecordedProgram p;
     std::uint32_t seed = 0;
     const auto input = [&](const char* name, const Shape& shape, double scale = 1) {
@@ -136,8 +138,8 @@ TEST(AdaptedLinear, GeluAndBackwardInHalvesHaveTheBitsOfTheWhole) {
       return p.pb.temp("t", {kRows, width}, DType::f32);
     };
     const auto with_room = [&](Buffer from) {
-      const Buffer to = InlaidAdapter::temp(p.pb, "wide", p.pb.shape(from), DType::f32,
-                                            InlaidAdapter::padded(kRank));
+      const Buffer to = AppendedAdapter::temp(p.pb, "wide", p.pb.shape(from), DType::f32,
+                                              AppendedAdapter::padded(kRank));
       ops::copy(p.pb, from, to);
       return to;
     };
@@ -147,7 +149,7 @@ TEST(AdaptedLinear, GeluAndBackwardInHalvesHaveTheBitsOfTheWhole) {
       l.adapter = {
           .a = input("a", {kRank, kInputs}), .b = input("b", {kOutputs, kRank}), .scale = 0.5};
     }
-    if (kind == Adapter::inlaid) l.inlaid = inlaid(p, l.adapter.a, l.adapter.b, 0.5);
+    if (kind == Adapter::appended) l.appended = appended(p, l.adapter.a, l.adapter.b, 0.5);
     const Buffer x = with_room(input("x", {kRows, kInputs}));
     const Buffer dy = with_room(input("dy", {kRows, kOutputs}));
     const Buffer apart = temp(kOutputs), alone = temp(kOutputs), kept = temp(kOutputs);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "ops/copy.h"
 #include "ops/fill.h"
 #include "ops/linear/quantize_rows.h"
@@ -41,7 +42,7 @@ class BlockWeightsTest : public testing::Test {
       groups.push_back(group);
     }
   }
-  static std::size_t matrix(int g) { return 3 * static_cast<std::size_t>(g); }
+  static std::size_t matrix(int g) { return 3 * to_size(g); }
   static std::size_t bias(int g) { return matrix(g) + 1; }
   static std::size_t scale(int g) { return matrix(g) + 2; }
 
@@ -86,7 +87,7 @@ class BlockWeightsTest : public testing::Test {
   // The groups that a program brings in, in order, by the scope of the given instruction.
   std::vector<std::string> brought(std::string_view program, std::string_view what) const {
     std::vector<std::string> names;
-    const auto p = static_cast<std::size_t>(set.program_index(program));
+    const auto p = to_size(set.program_index(program));
     for (const Instruction& i : set.programs[p].instructions) {
       if (i.name.ends_with(what)) names.emplace_back(i.name.substr(0, i.name.find(what)));
     }
@@ -179,10 +180,10 @@ TEST_F(BlockWeightsTest, AStepBeginsWithWhatTheOneBeforeEndedWith) {
 }
 
 TEST_F(BlockWeightsTest, APassThatEndsElsewhereBringsTheFirstGroupsBackWhenTheirPlacesAreFree) {
-  for (const WeightHome home : {WeightHome::host, WeightHome::disk}) {
+  for (const StreamSource stream_from : {StreamSource::host, StreamSource::disk}) {
     file = {}, groups = {}, set = {}, seen = {};
     make_file();
-    declare({.slots = 2, .resident_groups = 1, .home = home}, WeightFormat::int8_rows,
+    declare({.slots = 2, .resident_groups = 1, .stream_from = stream_from}, WeightFormat::int8_rows,
             Between::first);
     for (const char* name : {"step", "again"}) {
       ProgramBuilder pb(set, name);
@@ -235,9 +236,9 @@ TEST_F(BlockWeightsTest, TheRingHasBuffersInReserveWhereOneSlotIsFilledFromDisk)
   make_file();
   const std::pair<MemoryPolicy, int> all[] = {{{}, 3},
                                               {{.slots = 2}, 6},
-                                              {{.slots = 1, .home = WeightHome::host}, 3},
+                                              {{.slots = 1, .stream_from = StreamSource::host}, 3},
                                               {{.slots = 1}, 8},
-                                              {{.slots = 1, .more_buffers = 4}, 12}};
+                                              {{.slots = 1, .extra_ring_buffers = 4}, 12}};
   for (const auto& [policy, buffers] : all) {
     set = {};
     declare(policy);
@@ -248,7 +249,7 @@ TEST_F(BlockWeightsTest, TheRingHasBuffersInReserveWhereOneSlotIsFilledFromDisk)
 
 TEST_F(BlockWeightsTest, FromHostMemoryNoStepReadsTheDisk) {
   make_file();
-  declare({.slots = 2, .home = WeightHome::host});
+  declare({.slots = 2, .stream_from = StreamSource::host});
   record_step("step");
   for (const Instruction& i : set.programs[1].instructions) EXPECT_NE(i.lane, Lane::disk);
   EXPECT_EQ(brought("step", "upload_weights").size(), 10u);
@@ -257,13 +258,13 @@ TEST_F(BlockWeightsTest, FromHostMemoryNoStepReadsTheDisk) {
 
 TEST_F(BlockWeightsTest, InPartsEveryUseBringsItsMatrixAsFarAheadAsAsked) {
   make_file();
-  for (const WeightHome home : {WeightHome::disk, WeightHome::host}) {
+  for (const StreamSource stream_from : {StreamSource::disk, StreamSource::host}) {
     set = {};
     seen.clear();
-    declare({.slots = 1, .parts = 2, .home = home});
+    declare({.slots = 1, .matrices_ahead = 2, .stream_from = stream_from});
     record_step("step");
     const std::string_view arrival =
-        home == WeightHome::host ? "upload_weights" : "copy_out";  // one piece each
+        stream_from == StreamSource::host ? "upload_weights" : "copy_out";  // one piece each
     int arrived = 0, used = 0;
     for (const Instruction& i : set.programs[1].instructions) {
       if (i.name.ends_with(arrival)) ++arrived;
@@ -283,7 +284,7 @@ TEST_F(BlockWeightsTest, InPartsEveryUseBringsItsMatrixAsFarAheadAsAsked) {
 
 TEST_F(BlockWeightsTest, InPartsWhatNobodyUsesIsNotBrought) {
   make_file();
-  declare({.slots = 1, .parts = 1, .home = WeightHome::host});
+  declare({.slots = 1, .matrices_ahead = 1, .stream_from = StreamSource::host});
   ProgramBuilder pb(set, "step");
   weights->begin_program(pb);
   weights->use(pb, 0);
@@ -296,27 +297,28 @@ TEST_F(BlockWeightsTest, InPartsWhatNobodyUsesIsNotBrought) {
 // Two rows and a column behind every other group's matrix, filled with the group's number.
 TEST_F(BlockWeightsTest, MarginsComeWithTheirMatricesAndAreFilledWhereverTheseStand) {
   make_file();
-  const WeightMargins margins = [](int group, std::size_t tensor, DType) {
-    return group % 2 == 0 && tensor == 0 ? WeightMargin{.rows = 2, .columns = 1} : WeightMargin{};
+  const RowPaddings paddings = [](int group, std::size_t tensor, DType) {
+    return group % 2 == 0 && tensor == 0 ? RowPadding{.rows = 2, .columns = 1} : RowPadding{};
   };
   const auto fill = [](ProgramBuilder& pb, int group, std::size_t, const WeightBuffers& w) {
     const auto value = static_cast<float>(group);
     ops::fill(pb, pb.rows(w.wide, kRows, 2), value);
     ops::fill(pb, pb.columns(pb.rows(w.wide, 0, kRows), kColumns, 1), value);
   };
-  const MemoryPolicy policies[] = {{},
-                                   {.slots = 2},
-                                   {.slots = 4, .home = WeightHome::host},
-                                   {.slots = 1, .resident_groups = 2, .home = WeightHome::host},
-                                   {.slots = 1, .resident_groups = 1, .host_groups = 2},
-                                   {.slots = 1, .parts = 2},
-                                   {.slots = 1, .parts = 1, .home = WeightHome::host}};
+  const MemoryPolicy policies[] = {
+      {},
+      {.slots = 2},
+      {.slots = 4, .stream_from = StreamSource::host},
+      {.slots = 1, .resident_groups = 2, .stream_from = StreamSource::host},
+      {.slots = 1, .resident_groups = 1, .host_groups = 2},
+      {.slots = 1, .matrices_ahead = 2},
+      {.slots = 1, .matrices_ahead = 1, .stream_from = StreamSource::host}};
   for (const MemoryPolicy& policy : policies) {
     set = {};
     {
       ProgramBuilder load(set, "load");
       weights.emplace(load, std::vector<std::vector<WeightGroup>>{groups}, policy,
-                      WeightFormat::stored, margins);
+                      WeightFormat::stored, paddings);
       weights->keep_first_in_slots();
       weights->load(load, 0);
     }
@@ -361,14 +363,14 @@ TEST_F(BlockWeightsTest, MarginsComeWithTheirMatricesAndAreFilledWhereverTheseSt
 
 TEST_F(BlockWeightsTest, PartsAreAWayToStream) {
   make_file();
-  EXPECT_FAILS(declare({.parts = 1}), ErrorCode::internal, "parts are a way to stream");
+  EXPECT_FAILS(declare({.matrices_ahead = 1}), ErrorCode::internal, "matrices_ahead needs slots");
 }
 
 TEST_F(BlockWeightsTest, AChangeAtHomeIsSeenByTheNextUse) {
   make_file();
-  declare({.slots = 1, .home = WeightHome::host});
+  declare({.slots = 1, .stream_from = StreamSource::host});
   ProgramBuilder update(set, "update");
-  const Buffer w = weights->home(update, 3)[0].data;
+  const Buffer w = weights->persistent(update, 3)[0].data;
   EXPECT_EQ(update.tier(w), Tier::host);
   EXPECT_EQ(update.shape(w), Shape({kRows, kColumns}));
   update.emit("change", {.writes = {w}, .lane = Lane::host}, [w](const Bindings& b) {
@@ -395,7 +397,8 @@ TEST_F(BlockWeightsTest, WhatStreamsFromItsFileHasNoHome) {
   make_file();
   declare({.slots = 1});
   ProgramBuilder update(set, "update");
-  EXPECT_FAILS(weights->home(update, 0), ErrorCode::internal, "has no home to change");
+  EXPECT_FAILS(weights->persistent(update, 0), ErrorCode::internal,
+               "has no persistent copy to change");
 }
 
 TEST_F(BlockWeightsTest, ConvertOnTheWay) {
@@ -408,7 +411,7 @@ TEST_F(BlockWeightsTest, ConvertOnTheWay) {
 TEST_F(BlockWeightsTest, ScalesOfStoredEightBitWeightsComeAlongFromEverywhere) {
   make_file(DType::f8_e4m3, /*scaled=*/true);
   for (const MemoryPolicy& policy : {MemoryPolicy{}, MemoryPolicy{.slots = 2},
-                                     MemoryPolicy{.slots = 2, .home = WeightHome::host}}) {
+                                     MemoryPolicy{.slots = 2, .stream_from = StreamSource::host}}) {
     set = {};
     seen.clear();
     declare(policy);
@@ -419,11 +422,12 @@ TEST_F(BlockWeightsTest, ScalesOfStoredEightBitWeightsComeAlongFromEverywhere) {
 
 TEST_F(BlockWeightsTest, QuantisedScalesTravelWithTheirMatrix) {
   make_file();
-  const MemoryPolicy policies[] = {{},
-                                   {.slots = 2},
-                                   {.slots = 1, .parts = 1},
-                                   {.slots = 2, .home = WeightHome::host},
-                                   {.slots = 1, .parts = 1, .home = WeightHome::host}};
+  const MemoryPolicy policies[] = {
+      {},
+      {.slots = 2},
+      {.slots = 1, .matrices_ahead = 1},
+      {.slots = 2, .stream_from = StreamSource::host},
+      {.slots = 1, .matrices_ahead = 1, .stream_from = StreamSource::host}};
   for (int i = 0; i < 10; ++i) {
     const bool fp8 = i >= 5;
     set = {};
@@ -468,11 +472,11 @@ TEST_F(BlockWeightsTest, WhatAGroupTakesInHostMemoryIsKnownBeforehand) {
   for (const WeightFormat format : {WeightFormat::stored, WeightFormat::bf16, WeightFormat::f8_e4m3,
                                     WeightFormat::f8_e4m3_rows, WeightFormat::int8_rows}) {
     set = {};
-    declare({.slots = 1, .home = WeightHome::host}, format);
+    declare({.slots = 1, .stream_from = StreamSource::host}, format);
     for (const WeightGroup& g : groups) {
-      const auto home = std::ranges::find(set.buffers, g.name + ".host", &BufferSpec::name);
-      ASSERT_NE(home, set.buffers.end()) << g.name;
-      EXPECT_EQ(BlockWeights::streamed_bytes(g, format).count, home->bytes)
+      const auto persistent = std::ranges::find(set.buffers, g.name + ".host", &BufferSpec::name);
+      ASSERT_NE(persistent, set.buffers.end()) << g.name;
+      EXPECT_EQ(BlockWeights::streamed_bytes(g, format).count, persistent->bytes)
           << g.name << ", " << name_of(format);
     }
   }

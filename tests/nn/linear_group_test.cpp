@@ -4,10 +4,11 @@
 
 #include <cmath>
 
+#include "core/to_size.h"
 #include "ops/copy.h"
 #include "ops/fill.h"
-#include "ops/kernels/quantum.h"
-#include "ops/linear/inlay.h"
+#include "ops/kernels/token_quantum.h"
+#include "ops/linear/append_adapter.h"
 #include "tests/support/recorded_program.h"
 
 namespace ballast::linear_group_test {
@@ -19,7 +20,7 @@ using support::SampleTensor;
 constexpr std::int64_t kRows = 600, kInputs = 24, kOutputs = 32, kRank = 4, kLayers = 3;
 constexpr StepValues kStep = {.step = 2, .seed = 5, .first_sample = 3};
 
-enum class Factors { side_by_side, apart, one_missing, inlaid };
+enum class Factors { side_by_side, apart, one_missing, appended };
 
 struct Case {
   Factors factors = Factors::side_by_side;
@@ -35,36 +36,36 @@ struct Results {
   std::size_t instructions = 0;
 };
 
-constexpr std::int64_t kOwn = InlaidAdapter::padded(kRank);
+constexpr std::int64_t kOwn = AppendedAdapter::padded(kRank);
 
-// Each adapter into the margin of its layer's weight, every A below the first one's.
-void inlay_all(ProgramBuilder& pb, std::vector<AdaptedLinear>& layers) {
+// Each adapter into the row padding of its layer's weight, every A below the first one's.
+void append_all(ProgramBuilder& pb, std::vector<AdaptedLinear>& layers) {
   const auto count = static_cast<std::int64_t>(layers.size());
-  std::vector<ops::InlaidBuffer> all;
+  std::vector<ops::AppendAdapterBuffers> all;
   for (std::int64_t i = 0; i < count; ++i) {
-    AdaptedLinear& l = layers[static_cast<std::size_t>(i)];
+    AdaptedLinear& l = layers[to_size(i)];
     const std::int64_t below = i == 0 ? count * kOwn : 0;
-    const Buffer wide =
-        pb.temp("wide", {kOutputs + below, kInputs + InlaidAdapter::room(count * kOwn, DType::f32)},
-                DType::f32);
+    const Buffer wide = pb.temp(
+        "wide", {kOutputs + below, kInputs + AppendedAdapter::room(count * kOwn, DType::f32)},
+        DType::f32);
     const Buffer w = pb.columns(pb.rows(wide, 0, kOutputs), 0, kInputs);
     ops::copy(pb, l.weight.weight, w);
     l.weight.weight = w;
-    l.inlaid = {.wide = wide,
-                .columns = count * kOwn,
-                .first = i * kOwn,
-                .own = kOwn,
-                .inputs = kInputs,
-                .outputs = kOutputs};
+    l.appended = {.wide = wide,
+                  .columns = count * kOwn,
+                  .first = i * kOwn,
+                  .own = kOwn,
+                  .inputs = kInputs,
+                  .outputs = kOutputs};
     all.push_back({.from = l.adapter.b,
                    .to = pb.columns(pb.rows(wide, 0, kOutputs), kInputs, count * kOwn),
                    .column = i * kOwn,
                    .factor = l.adapter.scale});
-    const Buffer first = layers[0].inlaid.wide;
+    const Buffer first = layers[0].appended.wide;
     all.push_back({.from = l.adapter.a,
                    .to = pb.columns(pb.rows(first, kOutputs + i * kOwn, kOwn), 0, kInputs)});
   }
-  ops::inlay(pb, all);
+  ops::append_adapter(pb, all);
 }
 
 Results run(const Case& c) {
@@ -94,9 +95,9 @@ Results run(const Case& c) {
     l.adapter_grads = {.da = pb.rows(all_da, place * kRank, kRank), .db = db};
     gradients.insert(gradients.end(), {l.adapter_grads.da, l.adapter_grads.db});
   }
-  if (c.factors == Factors::inlaid) {
-    inlay_all(pb, layers);
-    const Buffer wide = InlaidAdapter::temp(pb, "wide", pb.shape(x), DType::f32, kLayers * kOwn);
+  if (c.factors == Factors::appended) {
+    append_all(pb, layers);
+    const Buffer wide = AppendedAdapter::temp(pb, "wide", pb.shape(x), DType::f32, kLayers * kOwn);
     ops::copy(pb, x, wide);
     x = wide;
   }
@@ -118,8 +119,8 @@ Results run(const Case& c) {
       group.forward(pb, rows(x), y_rows, rows(u));
       if (c.again) {
         // What a row had behind it is gone.
-        const Buffer fresh = InlaidAdapter::temp(pb, "fresh", {count, kInputs}, DType::f32,
-                                                 layers[0].inlaid.columns);
+        const Buffer fresh = AppendedAdapter::temp(pb, "fresh", {count, kInputs}, DType::f32,
+                                                   layers[0].appended.columns);
         ops::copy(pb, rows(x), fresh);
         for (std::size_t i = 0; i < here.size(); ++i) {
           ops::fill(pb, y_rows[i], 0);
@@ -177,19 +178,19 @@ TEST(LinearGroup, GivesTheSameBitsInChunksAndWithoutItsU) {
 }
 
 TEST(LinearGroup, InlaidAdaptersComputeTheSame) {
-  const Results apart = run({}), inlaid = run({.factors = Factors::inlaid});
-  ASSERT_EQ(inlaid.values.size(), apart.values.size());
-  for (std::size_t t = 0; t < inlaid.values.size(); ++t) {
-    const SampleTensor &got = inlaid.values[t], &want = apart.values[t];
+  const Results apart = run({}), appended = run({.factors = Factors::appended});
+  ASSERT_EQ(appended.values.size(), apart.values.size());
+  for (std::size_t t = 0; t < appended.values.size(); ++t) {
+    const SampleTensor &got = appended.values[t], &want = apart.values[t];
     ASSERT_EQ(got.size(), want.size());
     for (std::int64_t i = 0; i < got.size(); ++i) {
       ASSERT_NEAR(got[i], want[i], 1e-4 + 1e-5 * std::abs(want[i])) << t << ' ' << i;
     }
   }
-  for (const Case& c : {Case{.factors = Factors::inlaid, .chunk = kTokenQuantum},
-                        Case{.factors = Factors::inlaid, .keeps_u = false},
-                        Case{.factors = Factors::inlaid, .again = true}}) {
-    expect_equal(run(c), inlaid);
+  for (const Case& c : {Case{.factors = Factors::appended, .chunk = kTokenQuantum},
+                        Case{.factors = Factors::appended, .keeps_u = false},
+                        Case{.factors = Factors::appended, .again = true}}) {
+    expect_equal(run(c), appended);
   }
 }
 

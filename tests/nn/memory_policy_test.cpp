@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "ops/kernels/quantum.h"
+#include "ops/kernels/token_quantum.h"
 #include "tests/support/errors.h"
 
 namespace ballast {
@@ -34,8 +34,8 @@ TEST(MemoryPolicy, NamedOnesDoWhatTheySay) {
   EXPECT_TRUE(find_policy("offload")->offload);
   EXPECT_EQ(find_policy("chunked")->chunk_tokens, kTokenQuantum);
   EXPECT_EQ(find_policy("grouped")->heads_per_group, 1);
-  EXPECT_EQ(find_policy("matrix-streaming")->parts, 2);
-  EXPECT_TRUE(find_policy("split-backward")->halves);
+  EXPECT_EQ(find_policy("matrix-streaming")->matrices_ahead, 2);
+  EXPECT_TRUE(find_policy("split-backward")->split_backward);
 }
 
 TEST(MemoryPolicy, OldNamesStillWork) {

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "nn/together_updated.h"
+#include "nn/batched_updates.h"
 #include "ops/copy.h"
 #include "plan/runner.h"
 #include "tests/support/allocation_hook.h"
@@ -335,14 +335,14 @@ TEST(OptimizerSteps, RefuseTooFewAndTooManyStates) {
 
 // Tensors of the same types become one instruction, in the order they came; optimizers that have no
 // such instruction record each at once.
-TEST(TogetherUpdated, RecordsOneInstructionForTheSameTypes) {
+TEST(BatchedUpdates, RecordsOneInstructionForTheSameTypes) {
   for (const OptimizerKind kind :
        {OptimizerKind::adamw, OptimizerKind::adamw8bit, OptimizerKind::adafactor}) {
     OptimizerOptions o = options(kind);
     o.ema_decay.reset();
     ProgramSet set;
     ProgramBuilder pb(set, "update");
-    TogetherUpdated together(pb, o);
+    BatchedUpdates together(pb, o);
     const Buffer factor = pb.persistent("factor", {1}, DType::f32, Role::input);
     std::vector<std::vector<Buffer>> states;
     for (const DType type : {DType::f32, DType::bf16, DType::f32}) {

@@ -7,6 +7,7 @@
 
 #include "core/convert.h"
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "ops/fill.h"
 #include "ops/linear/quantize_rows.h"
 #include "plan/memory_plan.h"
@@ -99,8 +100,8 @@ TEST_P(StagingRingModes, QuantisesAsInOnePiece) {
   for (const std::size_t i : tensors) {
     const StoredBytes s = file.stored(i);
     std::string w = file.as(i, s.dtype);  // a string's memory is aligned
-    std::string q(static_cast<std::size_t>(s.shape.elements()), '\0');
-    std::vector<float> scale(static_cast<std::size_t>(s.shape[0]));
+    std::string q(to_size(s.shape.elements()), '\0');
+    std::vector<float> scale(to_size(s.shape[0]));
     const auto bytes = [](auto& v) { return reinterpret_cast<std::byte*>(v.data()); };
     ops::quantize_rows({.w = TensorView(bytes(w), s.dtype, s.shape),
                         .q = TensorView(bytes(q), DType::i8, s.shape),
@@ -233,7 +234,7 @@ TEST(StagingRing, EveryRequestIsAPartOfItsRead) {
   ring.deliver(pb, {{.from = file.stored(0), .to = to, .to_scale = {}}}, Lane::upload);
   std::vector<std::uint32_t> parts;
   for (const Instruction& i : set.programs[0].instructions) {
-    if (i.lane == Lane::disk) parts.push_back(i.parts);
+    if (i.lane == Lane::disk) parts.push_back(i.splits);
   }
   EXPECT_THAT(parts, testing::ElementsAre(16, 6));
   const MemoryPlan plan = plan_memory(set);

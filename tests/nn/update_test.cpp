@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "core/convert.h"
+#include "core/to_size.h"
 #include "nn/scratch_state.h"
 #include "plan/predict.h"
 #include "plan/runner.h"
@@ -183,8 +184,8 @@ TEST(UpdateFromHost, UsesBothWaysOfTheLinkAtOnce) {
   MachineProfile p = *find_profile("h200");
   p.upload_bandwidth = p.download_bandwidth = 1e9;
   const PredictedTime time = predict(set, plan_memory(set), 1, p);
-  const double there = time.busy[static_cast<std::size_t>(Lane::upload)];
-  const double back = time.busy[static_cast<std::size_t>(Lane::download)];
+  const double there = time.busy[to_size(Lane::upload)];
+  const double back = time.busy[to_size(Lane::download)];
   EXPECT_GT(back, 0.8 * there);
   EXPECT_LT(time.seconds, 0.62 * (there + back));
 }

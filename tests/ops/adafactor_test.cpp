@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/to_size.h"
 #include "tests/ref/adafactor.h"
 #include "tests/support/recorded_program.h"
 #include "tests/support/test_device.h"
@@ -56,9 +57,9 @@ TEST_P(AdafactorOnCpu, MatchesReferenceOverSomeSteps) {
   want.column = s.column.values();
   want.v = s.v.values();
   if (shape.rank() >= 2) {
-    want.stack = static_cast<std::size_t>(shape.rows() / shape[-2]);
-    want.rows = static_cast<std::size_t>(shape[-2]);
-    want.columns = static_cast<std::size_t>(shape.back());
+    want.stack = to_size(shape.rows() / shape[-2]);
+    want.rows = to_size(shape[-2]);
+    want.columns = to_size(shape.back());
   }
   const double lr = 0.02;
   for (int k = 1; k <= 5; ++k) {
@@ -78,16 +79,16 @@ TEST_P(AdafactorOnCpu, MatchesReferenceOverSomeSteps) {
                    k);
   }
   for (std::int64_t i = 0; i < s.p.size(); ++i) {
-    const double w = want.p[static_cast<std::size_t>(i)];
+    const double w = want.p[to_size(i)];
     // p and a step of a few lr are rounded five times.
     ASSERT_NEAR(s.p[i], w, 5 * 0x1p-24 * (2 * std::abs(w) + 1)) << i;
   }
   for (std::int64_t i = 0; i < s.row.size(); ++i) {
-    const double w = want.row[static_cast<std::size_t>(i)];
+    const double w = want.row[to_size(i)];
     ASSERT_NEAR(s.row[i], w, 1e-6 * w);
   }
   for (std::int64_t i = 0; i < s.column.size(); ++i) {
-    const double w = want.column[static_cast<std::size_t>(i)];
+    const double w = want.column[to_size(i)];
     ASSERT_NEAR(s.column[i], w, 1e-6 * w);
   }
 }

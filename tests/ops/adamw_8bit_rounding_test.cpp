@@ -6,6 +6,7 @@
 #include <cmath>
 #include <vector>
 
+#include "core/to_size.h"
 #include "ops/adamw_8bit.h"
 #include "tests/support/test_device.h"
 
@@ -26,7 +27,7 @@ std::vector<double> updated(DType type, const std::vector<double>& before, std::
   SampleTensor p = tensor(type, kSize), g = tensor(DType::bf16, kSize);
   SampleTensor m = tensor(DType::u8, kSize), v = tensor(DType::u8, kSize);
   SampleTensor m_absmax = tensor(DType::f32, kBlocks), v_absmax = tensor(DType::f32, kBlocks);
-  for (std::int64_t i = 0; i < kSize; ++i) p.set(i, before[static_cast<std::size_t>(i)]);
+  for (std::int64_t i = 0; i < kSize; ++i) p.set(i, before[to_size(i)]);
   g.fill_normal(101);
   adamw_8bit({.p = p.view(),
               .m = m.view(),

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/to_size.h"
 #include "tests/ref/adamw_8bit.h"
 #include "tests/support/dynamic_map_cases.h"
 #include "tests/support/recorded_program.h"
@@ -89,7 +90,7 @@ TEST_P(AdamW8bitSteps, MatchTheReference) {
     adamw_8bit(s.step(g, k, lr, kahan), support::test_stream(pool));
     ref::adamw_8bit(want, g.values(), {.lr = lr, .kahan = kahan, .type = type}, k);
     for (std::int64_t i = 0; i < n; ++i) {
-      const auto at = static_cast<std::size_t>(i);
+      const auto at = to_size(i);
       const int m = static_cast<int>(s.m[i]), v = static_cast<int>(s.v[i]);
       ASSERT_LE(std::abs(m - want.m[at]), 1) << i;
       ASSERT_LE(std::abs(v - want.v[at]), 1) << i;
@@ -111,7 +112,7 @@ TEST_P(AdamW8bitSteps, MatchTheReference) {
       }
     }
     for (std::int64_t b = 0; b < 4; ++b) {
-      const auto at = static_cast<std::size_t>(b);
+      const auto at = to_size(b);
       ASSERT_NEAR(s.m_absmax[b], want.m_absmax[at], 1e-6 * want.m_absmax[at]);
       ASSERT_NEAR(s.v_absmax[b], want.v_absmax[at], 1e-6 * want.v_absmax[at]);
     }
@@ -173,8 +174,8 @@ TEST(AdamW8bitRun, StaysWithTheReferenceForTenSteps) {
     ref::adamw_8bit(want, g.values(), {.lr = 1e-3}, k);
   }
   for (std::int64_t i = 0; i < n; ++i) {
-    moved += std::abs(s.p[i] - start[static_cast<std::size_t>(i)]);
-    off += std::abs(s.p[i] - want.p[static_cast<std::size_t>(i)]);
+    moved += std::abs(s.p[i] - start[to_size(i)]);
+    off += std::abs(s.p[i] - want.p[to_size(i)]);
   }
   EXPECT_GT(moved / n, 1e-3);
   EXPECT_LT(off, 1e-4 * moved) << "a code in a thousand may be its neighbour";
@@ -210,7 +211,7 @@ TEST(AdamW8bitRun, SkipsGradientsThatAreNoNumbers) {
       const std::vector<double> before = s.p.values(), shift = s.shift.values();
       adamw_8bit(s.step(bad, 2, 1e-2, kahan), support::test_stream(pool));
       for (const std::int64_t i : {5, 6, 7, 8}) {
-        const auto at = static_cast<std::size_t>(i);
+        const auto at = to_size(i);
         EXPECT_EQ(s.p[i] + s.shift[i], before[at] + shift[at]);
         EXPECT_EQ(s.m[i], moments == DType::u8 ? 127 : 0);
         EXPECT_EQ(s.v[i], 0);
@@ -242,7 +243,7 @@ TEST(AdamW8bitRun, F32MomentsGiveAdamWithDecayAfterTheStep) {
     }
   }
   for (std::int64_t i = 0; i < n; ++i) {
-    EXPECT_NEAR(s.p[i], p[static_cast<std::size_t>(i)], 4e-7 * (1 + std::abs(s.p[i]))) << i;
+    EXPECT_NEAR(s.p[i], p[to_size(i)], 4e-7 * (1 + std::abs(s.p[i]))) << i;
   }
 }
 

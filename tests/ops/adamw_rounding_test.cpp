@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "ops/adamw.h"
 #include "tests/ref/adamw.h"
 #include "tests/support/sample_tensor.h"
@@ -60,7 +61,7 @@ TEST(AdamWOptimi, TenStepsMatchTheReferenceInF32) {
     ref::adamw_optimi(want, g.values(), 0.01, 0.9, 0.99, 1e-6, 0.01, k, DType::f32);
   }
   for (std::int64_t i = 0; i < n; ++i) {
-    const auto at = static_cast<std::size_t>(i);
+    const auto at = to_size(i);
     // Ten roundings of p, and of steps of at most a few lr.
     ASSERT_NEAR(s.p[i], want.p[at], 10 * 0x1p-24 * (3 * std::abs(want.p[at]) + 1)) << i;
   }
@@ -79,7 +80,7 @@ TEST(AdamWOptimi, TenStepsInBf16MatchTheReferenceWithItsCarry) {
     adamw(s.step(g, k, 0.001, UpdateRounding::kahan), support::test_stream(pool));
     ref::adamw_optimi(want, g.values(), 0.001, 0.9, 0.99, 1e-6, 0.01, k, DType::bf16);
     for (std::int64_t i = 0; i < n; ++i) {
-      const auto at = static_cast<std::size_t>(i);
+      const auto at = to_size(i);
       equal += s.p[i] == want.p[at] && s.carry[i] == want.c[at];
       // A tie that f32 and f64 see differently moves a moment or the carry by one bf16 step.
       ASSERT_NEAR(s.p[i] + s.carry[i], want.p[at] + want.c[at],

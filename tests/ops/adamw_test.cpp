@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/to_size.h"
 #include "tests/ref/adamw.h"
 #include "tests/support/golden_file.h"
 #include "tests/support/recorded_program.h"
@@ -39,7 +40,7 @@ struct State {
 
 void expect_state_near(const State& got, const ref::AdamWState& want, double lr, int steps) {
   for (std::int64_t i = 0; i < got.p.size(); ++i) {
-    const auto at = static_cast<std::size_t>(i);
+    const auto at = to_size(i);
     // Per step: three roundings of m and of v, of p and of what it loses (at most a few lr).
     EXPECT_NEAR(got.m[i], want.m[at], steps * 4 * 0x1p-24 * (std::abs(want.m[at]) + 1));
     EXPECT_NEAR(got.v[i], want.v[at], steps * 4 * 0x1p-24 * want.v[at]);
@@ -111,7 +112,7 @@ TEST(AdamWBits, DependNeitherOnThreadsNorOnPlaceNorOnCompany) {
     alone.p.set(0, p[i]);
     one.set(0, g[i]);
     run(alone, one, pool);
-    EXPECT_EQ(alone.p[0], want[static_cast<std::size_t>(i)]) << i;
+    EXPECT_EQ(alone.p[0], want[to_size(i)]) << i;
   }
 }
 

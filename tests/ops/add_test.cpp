@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/to_size.h"
 #include "tests/ref/add.h"
 #include "tests/support/recorded_program.h"
 #include "tests/support/test_device.h"
@@ -26,7 +27,7 @@ TEST_P(AddOnCpu, MatchesReference) {
   const std::vector<double> want = ref::add(x.values(), before, 0.375f);
   add_into({.x = x.view(), .y = y.view(), .alpha = 0.375f}, support::test_stream(pool));
   for (std::int64_t i = 0; i < y.size(); ++i) {
-    const auto at = static_cast<std::size_t>(i);
+    const auto at = to_size(i);
     // The product and the sum are rounded to f32 (cancellation: of the larger operand), then the
     // result to its dtype.
     const double size = std::abs(before[at]) + std::abs(0.375 * x[i]);

@@ -8,6 +8,7 @@
 
 #include "core/convert.h"
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "plan/bindings.h"
 #include "tests/ref/copy.h"
 #include "tests/support/test_device.h"
@@ -21,7 +22,7 @@ using support::DeviceVector;
 std::size_t span(const Shape& shape, const Shape& strides, DType t) {
   std::int64_t last = 0;
   for (int i = 0; i < shape.rank(); ++i) last += (shape[i] - 1) * strides[i];
-  return shape.elements() == 0 ? 0 : static_cast<std::size_t>(last + 1) * size_of(t);
+  return shape.elements() == 0 ? 0 : to_size(last + 1) * size_of(t);
 }
 
 DeviceVector<std::byte> noise(std::size_t bytes, unsigned seed) {
@@ -112,10 +113,10 @@ TEST(Copy, ConvertsEveryShapeAndStride) {
 
 TEST(Copy, GivesTheSameBitsForAnyThreadCount) {
   const std::int64_t n = 3 * 65536 + 77;
-  const DeviceVector<std::byte> from = noise(static_cast<std::size_t>(n) * 4, 3);
+  const DeviceVector<std::byte> from = noise(to_size(n) * 4, 3);
   DeviceVector<std::byte> first;
   for (const int threads : {0, 1, 2, 3}) {
-    DeviceVector<std::byte> to(static_cast<std::size_t>(n) * 2);
+    DeviceVector<std::byte> to(to_size(n) * 2);
     const Device device = threads == 0 ? Device::cpu : support::test_device();
     const ops::Copy a = {.from = ConstTensorView(from.data(), DType::f32, {n}, device),
                          .to = TensorView(to.data(), DType::bf16, {n}, device)};
@@ -136,8 +137,8 @@ TEST(Copy, SaturatesWhereItIsAskedTo) {
   for (const DType from : {DType::f64, DType::f32, DType::f16}) {
     for (const DType to : {DType::f32, DType::f16, DType::bf16, DType::f8_e4m3, DType::f8_e5m2}) {
       for (const std::int64_t n : {4096, 333}) {
-        const auto bytes = static_cast<std::size_t>(n) * size_of(to);
-        const DeviceVector<std::byte> x = noise(static_cast<std::size_t>(n) * size_of(from), 5);
+        const auto bytes = to_size(n) * size_of(to);
+        const DeviceVector<std::byte> x = noise(to_size(n) * size_of(from), 5);
         DeviceVector<std::byte> got(bytes), want(bytes);
         convert(x.data(), from, want.data(), to, n, Rounding::saturating);
         ops::copy({.from = ConstTensorView(x.data(), from, {n}, support::test_device()),

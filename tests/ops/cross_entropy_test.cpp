@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/to_size.h"
 #include "tests/ref/cross_entropy.h"
 #include "tests/support/errors.h"
 #include "tests/support/recorded_program.h"
@@ -43,13 +44,13 @@ struct Case {
   }
   void expect_right(const Doubles& logits) const {
     Doubles want_losses(5), want(logits.size());
-    const auto classes = static_cast<std::size_t>(x.shape()[1]);
+    const auto classes = to_size(x.shape()[1]);
     for (std::size_t r = 0; r < 5; ++r) {
       const std::int32_t label = values_of(labels)[r];
       if (label < 0) continue;
       const std::span row(logits.data() + r * classes, classes);
-      want_losses[r] = ref::cross_entropy(row, static_cast<std::size_t>(label));
-      const Doubles d = ref::cross_entropy_dx(row, static_cast<std::size_t>(label));
+      want_losses[r] = ref::cross_entropy(row, to_size(label));
+      const Doubles d = ref::cross_entropy_dx(row, to_size(label));
       for (std::size_t c = 0; c < classes; ++c) want[r * classes + c] = 0.25 * d[c];
     }
     // Rounding of scores of size 10 in the exponent.

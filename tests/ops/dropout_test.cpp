@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/to_size.h"
 #include "tests/ref/dropout.h"
 #include "tests/support/finite_differences.h"
 #include "tests/support/recorded_program.h"
@@ -60,7 +61,7 @@ TEST_P(DropoutOnCpu, MatchesReference) {
     const std::vector<double> want =
         ref::dropout(x.values(), 0.3, kSource, static_cast<std::uint64_t>(3 * columns));
     for (std::int64_t i = 0; i < y.size(); ++i) {
-      const auto k = static_cast<std::size_t>(i);
+      const auto k = to_size(i);
       // Scale, product and sum are rounded to f32, the result to its own dtype.
       const double start = accumulate ? before[k] : 0, end = start + want[k];
       ASSERT_NEAR(y[i], end,
@@ -103,8 +104,8 @@ TEST(DropoutBits, DependNeitherOnThreadsNorOnRowsPerCallNorOnStrides) {
     if (threads == 1) whole = parts.values();
     EXPECT_TRUE(parts.values() == whole);
     for (std::int64_t i = 0; i < x.size(); ++i) {
-      ASSERT_EQ(x[i], support::bf16_value(support::bf16_bits(
-                          static_cast<float>(whole[static_cast<std::size_t>(i)]))));
+      ASSERT_EQ(x[i],
+                support::bf16_value(support::bf16_bits(static_cast<float>(whole[to_size(i)]))));
     }
   }
 }

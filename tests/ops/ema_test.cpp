@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/to_size.h"
 #include "tests/ref/ema.h"
 #include "tests/support/recorded_program.h"
 #include "tests/support/test_device.h"
@@ -30,7 +31,7 @@ TEST_P(EmaOnCpu, MatchesReferenceOnAnyNumberOfThreads) {
     }
     for (std::int64_t i = 0; i < n; ++i) {
       // Two roundings a step, of numbers around 1.
-      ASSERT_NEAR(shadow[i], want[static_cast<std::size_t>(i)], 4 * 2 * 0x1p-24 * 4);
+      ASSERT_NEAR(shadow[i], want[to_size(i)], 4 * 2 * 0x1p-24 * 4);
     }
     if (threads == 1) first = shadow.values();
     EXPECT_TRUE(shadow.values() == first);

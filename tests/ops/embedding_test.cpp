@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/to_size.h"
 #include "tests/ref/embedding.h"
 #include "tests/support/errors.h"
 #include "tests/support/recorded_program.h"
@@ -19,7 +20,7 @@ TEST(EmbeddingRef, GradientMatchesFiniteDifferences) {
     double sum = 0;
     for (std::size_t r = 0; r < 3; ++r) {
       for (std::size_t c = 0; c < 2; ++c) {
-        sum += dy[r * 2 + c] * t[static_cast<std::size_t>(ids[r]) * 2 + c];
+        sum += dy[r * 2 + c] * t[to_size(ids[r]) * 2 + c];
       }
     }
     return sum;

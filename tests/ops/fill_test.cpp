@@ -7,6 +7,7 @@
 
 #include "core/convert.h"
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "plan/bindings.h"
 #include "tests/ref/fill.h"
 #include "tests/support/test_device.h"
@@ -21,7 +22,7 @@ void expect_filled(const Shape& shape, const Shape& strides, DType t, float valu
   for (const int threads : {0, 1, 3}) {
     const std::size_t start = threads == 3 ? 16 : 1;  // aligned to anything, to nothing
     const std::size_t bytes =
-        (shape.elements() == 0 ? 0 : static_cast<std::size_t>(last + 1) * size_of(t)) + start + 2;
+        (shape.elements() == 0 ? 0 : to_size(last + 1) * size_of(t)) + start + 2;
     support::DeviceVector<std::byte> got(bytes, std::byte{0x5a}), want = got;
     ref::fill(TensorView(want.data() + start, t, shape, strides), element);
     const Device device = threads == 0 ? Device::cpu : support::test_device();

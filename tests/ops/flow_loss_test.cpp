@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "core/to_size.h"
 #include "ops/kernels/ordered_sum.h"
 #include "tests/ref/flow_loss.h"
 #include "tests/support/finite_differences.h"
@@ -76,7 +77,7 @@ TEST_P(FlowLossOnCpu, MatchesReference) {
   EXPECT_NEAR(loss[0], 0.5 + want, 3.01 * 0x1p-24 * want + 1e-15);
   const std::vector<double> grad = ref::flow_loss_backward(f, pred.values(), target.values());
   for (std::int64_t i = 0; i < n; ++i) {
-    const double g = grad[static_cast<std::size_t>(i)];
+    const double g = grad[to_size(i)];
     // Difference, slope and product are rounded to f32, the result to its own dtype.
     EXPECT_NEAR(dpred[i], g, std::abs(g) * (3.01 * 0x1p-24 + 1.01 * support::rounding(dpred_type)));
   }
@@ -126,7 +127,7 @@ TEST(FlowLossMask, WeighsEachPlaceInEveryChannel) {
                   8 * 0x1p-24 * size + 1e-15);
       const std::vector<double> grad = ref::flow_loss_backward(f, pred.values(), target.values());
       for (std::int64_t i = 0; i < pred.size(); ++i) {
-        const double g = grad[static_cast<std::size_t>(i)];
+        const double g = grad[to_size(i)];
         ASSERT_NEAR(dpred[i], g, std::abs(g) * 4.01 * 0x1p-24) << i;
       }
     }
@@ -254,7 +255,7 @@ TEST(FlowLoss, PassesNanOnAndMayWriteItsGradientOverTheInput) {
       if (i == 17) {
         EXPECT_TRUE(std::isnan(pred[i]));
       } else {
-        EXPECT_NEAR(pred[i], grad[static_cast<std::size_t>(i)], 1e-6);
+        EXPECT_NEAR(pred[i], grad[to_size(i)], 1e-6);
       }
     }
   }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/to_size.h"
 #include "tests/ref/flow_noise.h"
 #include "tests/support/finite_differences.h"
 #include "tests/support/golden_file.h"
@@ -54,8 +55,8 @@ TEST_P(FlowNoiseOnCpu, MatchesReference) {
     for (std::int64_t i = 0; i < n; ++i) {
       // Coefficients, products and the sum: three roundings of each term.
       const double size = std::abs(x0[i]) * (1 - t[0]) + std::abs(noise[i]) * t[0];
-      EXPECT_NEAR(x_t[i], want.x_t[static_cast<std::size_t>(i)], 3.01 * 0x1p-24 * size);
-      EXPECT_EQ(target[i], static_cast<float>(want.target[static_cast<std::size_t>(i)]));
+      EXPECT_NEAR(x_t[i], want.x_t[to_size(i)], 3.01 * 0x1p-24 * size);
+      EXPECT_EQ(target[i], static_cast<float>(want.target[to_size(i)]));
     }
     EXPECT_TRUE(time != 0 || x_t.values() == x0.values());
     EXPECT_TRUE(time != 1 || x_t.values() == noise.values());
@@ -102,7 +103,7 @@ TEST(FlowNoiseBits, DependNeitherOnThreadsNorOnAlignment) {
                 .x_t = x_t.view(),
                 .target = {}},
                support::test_stream(pool));
-    EXPECT_EQ(x_t[0], want_x[static_cast<std::size_t>(i)]) << i;
+    EXPECT_EQ(x_t[0], want_x[to_size(i)]) << i;
   }
 }
 
@@ -153,8 +154,8 @@ TEST(FlowNoiseRecorded, MakesBothResults) {
   p.run();
   const ref::FlowNoise want = ref::flow_noise(x.values(), e.values(), 0.5);
   for (std::int64_t i = 0; i < x.size(); ++i) {
-    EXPECT_NEAR(p.value(out.x_t)[i], want.x_t[static_cast<std::size_t>(i)], 1e-6);
-    EXPECT_NEAR(p.value(out.target)[i], want.target[static_cast<std::size_t>(i)], 1e-6);
+    EXPECT_NEAR(p.value(out.x_t)[i], want.x_t[to_size(i)], 1e-6);
+    EXPECT_NEAR(p.value(out.target)[i], want.target[to_size(i)], 1e-6);
   }
 }
 

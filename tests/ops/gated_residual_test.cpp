@@ -4,7 +4,8 @@
 
 #include <cstring>
 
-#include "ops/kernels/quantum.h"
+#include "core/to_size.h"
+#include "ops/kernels/token_quantum.h"
 #include "tests/ref/gated_residual.h"
 #include "tests/support/recorded_program.h"
 #include "tests/support/row_op.h"
@@ -52,13 +53,13 @@ void expect_matches_reference(const Case& k) {
   for (std::int64_t r = 0; k.indexed && r < rows; ++r) {
     index.push_back(static_cast<std::int32_t>(r * r % k.tables));
   }
-  const auto width = static_cast<std::size_t>(k.width);
+  const auto width = to_size(k.width);
   const Doubles want =
       ref::gated_residual(x.values(), y.values(), width, gate.values(), values_of(index));
   ref::GatedResidualGrads grads = ref::gated_residual_backward(dout.values(), y.values(), width,
                                                                gate.values(), values_of(index));
   for (std::int64_t i = 0; i < dgate.size(); ++i) {
-    grads.dgate[static_cast<std::size_t>(i)] += dgate[i];
+    grads.dgate[to_size(i)] += dgate[i];
   }
   const ConstTensorView gate_view = k.tables == 0 ? ConstTensorView() : gate.view();
   const ConstTensorView index_or_none = k.indexed ? index_view(index) : ConstTensorView();

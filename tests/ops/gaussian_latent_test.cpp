@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/to_size.h"
 #include "ops/kernels/ordered_sum.h"
 #include "tests/ref/gaussian_latent.h"
 #include "tests/support/finite_differences.h"
@@ -24,7 +25,7 @@ struct Sample {
       : moments(dtype, {rows, 2 * columns}, {.start = start}),
         noise(dtype, {rows, columns}, {.start = start}),
         dz(dtype, {rows, columns}),
-        ref{static_cast<std::size_t>(columns), kWeight} {
+        ref{to_size(columns), kWeight} {
     moments.fill_normal(1);
     noise.fill_normal(2);
     dz.fill_normal(3);
@@ -84,13 +85,13 @@ TEST(GaussianLatentOnDevice, MatchesReferenceForwardAndBackward) {
     // The exponential is good to 3e-7 of itself; e^v - 1 - v loses what 1 and v have beyond it.
     EXPECT_NEAR(kl[0], want, 1e-6 * want);
     for (std::int64_t i = 0; i < z.size(); ++i) {
-      const double x = zs[static_cast<std::size_t>(i)];
+      const double x = zs[to_size(i)];
       ASSERT_NEAR(z[i], x, 1e-6 * std::abs(x) + 1e-6) << i;
     }
     const std::vector<double> ds =
         ref::gaussian_latent_backward(s.ref, s.moments.values(), s.noise.values(), s.dz.values());
     for (std::int64_t i = 0; i < d.size(); ++i) {
-      const double x = ds[static_cast<std::size_t>(i)];
+      const double x = ds[to_size(i)];
       ASSERT_NEAR(d[i], x, 1e-6 * std::abs(x) + 1e-6) << i;
     }
     EXPECT_TRUE(s.moments.padding_untouched());
@@ -150,7 +151,7 @@ TEST(GaussianLatentRecorded, AddsToItsSumAndGivesBothGradients) {
   const std::vector<double> ds =
       ref::gaussian_latent_backward(s.ref, s.moments.values(), s.noise.values(), s.dz.values());
   for (const std::int64_t i : {0, 4, 23}) {
-    const double x = ds[static_cast<std::size_t>(i)];
+    const double x = ds[to_size(i)];
     EXPECT_NEAR(p.value(d)[i], x, 1e-6 * std::abs(x) + 1e-6) << i;
   }
 }

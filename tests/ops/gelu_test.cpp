@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "core/to_size.h"
 #include "tests/ref/gelu.h"
 #include "tests/support/recorded_program.h"
 #include "tests/support/row_op.h"
@@ -36,7 +37,7 @@ Doubles forward(const SampleTensor& x) {
 Doubles backward(const SampleTensor& x, const SampleTensor& dy) {
   Doubles dx = dy.values();
   for (std::int64_t i = 0; i < x.size(); ++i) {
-    dx[static_cast<std::size_t>(i)] *= ref::gelu_slope(x[i]);
+    dx[to_size(i)] *= ref::gelu_slope(x[i]);
   }
   return dx;
 }

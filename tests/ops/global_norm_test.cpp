@@ -5,6 +5,7 @@
 #include <array>
 #include <limits>
 
+#include "core/to_size.h"
 #include "ops/kernels/ordered_sum.h"
 #include "tests/ref/global_norm.h"
 #include "tests/support/golden_file.h"
@@ -78,11 +79,11 @@ TEST(SumSquaresBits, AreThoseOfBlocksAddedByHalvesInGroups) {
         std::vector<double> sums(16);
         const std::int64_t first = group + b * kSumBlock + p * kSumPiece;
         for (std::int64_t i = first; i < std::min(kCount, first + kSumPiece); ++i) {
-          sums[static_cast<std::size_t>(i % 16)] += x[i] * x[i];
+          sums[to_size(i % 16)] += x[i] * x[i];
         }
-        pieces[static_cast<std::size_t>(p)] = by_halves(sums);
+        pieces[to_size(p)] = by_halves(sums);
       }
-      blocks[static_cast<std::size_t>(b)] = by_halves(pieces);
+      blocks[to_size(b)] = by_halves(pieces);
     }
     want += by_halves(blocks);
   }
@@ -247,7 +248,7 @@ TEST(GlobalNormGolden, ClipsLikeTheReferenceImplementation) {
     const std::string norm_name = "out." + clip + ".norm";
     EXPECT_NEAR(norm[0], golden[norm_name][0], golden.tolerance(norm_name));
     for (int j = 0; j < 3; ++j) {
-      SampleTensor& g = grads[static_cast<std::size_t>(j)];
+      SampleTensor& g = grads[to_size(j)];
       scale_by({.factor = factor.view(), .x = g.view()}, support::test_stream(pool));
       const std::string name = "out." + clip + ".grad." + std::to_string(j);
       const SampleTensor want = golden[name];
@@ -347,8 +348,7 @@ TEST(LimitNormRecorded, BringsAPairToItsLimitAndLeavesOthers) {
       const Pair from = {SampleTensor(dtype, {rank, in}).fill_normal(1),
                          SampleTensor(dtype, {out, rank}).fill_normal(2)};
       const auto norm_of = [&](const Pair& p) {
-        return ref::product_norm(p.a.values(), p.b.values(), static_cast<std::size_t>(rank),
-                                 kScale);
+        return ref::product_norm(p.a.values(), p.b.values(), to_size(rank), kScale);
       };
       const double norm = norm_of(from), most = norm / 7, by = ref::limit_factor(norm, most);
       const Pair to = limited(from, kScale, most);

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "core/to_size.h"
 #include "memory/gpu.h"
 #include "ops/copy.h"
 #include "ops/fill.h"
@@ -61,8 +62,8 @@ TEST(GpuRing, DeliversWhatWasRead) {
   pb.add_ring(ring);
   const Buffer out = pb.persistent("out", {kFills, kSize}, DType::f32, Role::weights);
   for (std::int64_t n = 0; n < kFills; ++n) {
-    const Buffer b = ring[static_cast<std::size_t>(n) % ring.size()];
-    pb.emit("read", {.writes = {b}, .lane = Lane::disk, .parts = 2}, [=](const Bindings& at) {
+    const Buffer b = ring[to_size(n) % ring.size()];
+    pb.emit("read", {.writes = {b}, .lane = Lane::disk, .splits = 2}, [=](const Bindings& at) {
       const TensorView to = at.out(b);
       std::fill_n(to.as<float>() + at.part() * kSize / 2, kSize / 2,
                   static_cast<float>(2 * n + at.part()));
@@ -71,10 +72,10 @@ TEST(GpuRing, DeliversWhatWasRead) {
   }
   const MemoryPlan plan = plan_memory(set);
   Runner runner(set, plan, {.disk_readers = 3});
-  std::vector<float> got(static_cast<std::size_t>(kSize));
+  std::vector<float> got(to_size(kSize));
   for (const char* late : {"0", "1"}) {
     const LateMarks marks(late);
-    const std::vector<float> nothing(static_cast<std::size_t>(kFills * kSize), -1);
+    const std::vector<float> nothing(to_size(kFills * kSize), -1);
     runner.write(out, std::as_bytes(std::span(nothing)));
     runner.run("load");
     for (std::int64_t n = 0; n < kFills; ++n) {

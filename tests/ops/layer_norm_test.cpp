@@ -2,7 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "ops/kernels/quantum.h"
+#include "core/to_size.h"
+#include "ops/kernels/token_quantum.h"
 #include "tests/ref/layer_norm.h"
 #include "tests/support/recorded_program.h"
 #include "tests/support/row_op.h"
@@ -80,16 +81,16 @@ void expect_matches_reference(const Case& k) {
   const ConstTensorView index_or_none = k.indexed ? index_view(index) : ConstTensorView();
   const ref::NormTables tables = {
       .mul = mul.values(), .add = add.values(), .index = values_of(index), .one_plus = k.one_plus};
-  const auto width = static_cast<std::size_t>(k.width);
+  const auto width = to_size(k.width);
   const ref::LayerNorm want = ref::layer_norm(x.values(), width, tables, kEps);
-  ref::LayerNormGrads grads = ref::layer_norm_backward(
-      x.values(), width, tables, dy.values(), kEps, static_cast<std::size_t>(plain ? 1 : k.tables));
+  ref::LayerNormGrads grads = ref::layer_norm_backward(x.values(), width, tables, dy.values(), kEps,
+                                                       to_size(plain ? 1 : k.tables));
   for (std::int64_t i = 0; i < dx.size() && k.accumulate; ++i) {
-    grads.dx[static_cast<std::size_t>(i)] += dx[i];
+    grads.dx[to_size(i)] += dx[i];
   }
   for (std::int64_t i = 0; i < dmul.size(); ++i) {
-    grads.dmul[static_cast<std::size_t>(i)] += dmul[i];
-    grads.dadd[static_cast<std::size_t>(i)] += dadd[i];
+    grads.dmul[to_size(i)] += dmul[i];
+    grads.dadd[to_size(i)] += dadd[i];
   }
 
   layer_norm({.x = x.view(),
@@ -116,7 +117,7 @@ void expect_matches_reference(const Case& k) {
   expect_close(y, want.y, 1e-6, "y");
   if (k.width == 1) {  // g - mean(g) is what rounding leaves of g, times rstd = 1000
     for (std::int64_t i = 0; i < dx.size(); ++i) {
-      const auto at = static_cast<std::size_t>(i);
+      const auto at = to_size(i);
       const double g = std::abs(dy[i] * tables.factor(at, 0, 1));
       ASSERT_NEAR(dx[i], grads.dx[at], 6e-5 * g + rounding(k.x_dtype) * std::abs(dx[i])) << i;
     }

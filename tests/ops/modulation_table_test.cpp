@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/to_size.h"
 #include "tests/ref/modulation_table.h"
 #include "tests/support/finite_differences.h"
 #include "tests/support/recorded_program.h"
@@ -60,7 +61,7 @@ TEST_P(ModulationTableOnCpu, ForwardMatchesReference) {
       support::test_stream(pool));
   const std::vector<double> want = ref::modulation_table(s, modulation.values(), e.values());
   for (std::int64_t i = 0; i < m.size(); ++i) {
-    EXPECT_EQ(m[i], static_cast<float>(want[static_cast<std::size_t>(i)])) << i;  // one addition
+    EXPECT_EQ(m[i], static_cast<float>(want[to_size(i)])) << i;  // one addition
   }
   EXPECT_TRUE(m.padding_untouched());
 }
@@ -86,11 +87,10 @@ TEST(ModulationTableGradients, AddsToBothGradients) {
     const ref::ModulationTableGrads g = ref::modulation_table_backward(s, dm.values());
     // At most four additions of numbers below 8.
     for (std::int64_t i = 0; i < de.size(); ++i) {
-      EXPECT_NEAR(de[i], de_before[i] + g.de[static_cast<std::size_t>(i)], 4 * 0x1p-21);
+      EXPECT_NEAR(de[i], de_before[i] + g.de[to_size(i)], 4 * 0x1p-21);
     }
     for (std::int64_t i = 0; i < dmodulation.size(); ++i) {
-      EXPECT_NEAR(dmodulation[i],
-                  dmodulation_before[i] + g.dmodulation[static_cast<std::size_t>(i)], 4 * 0x1p-21);
+      EXPECT_NEAR(dmodulation[i], dmodulation_before[i] + g.dmodulation[to_size(i)], 4 * 0x1p-21);
     }
     EXPECT_TRUE(de.padding_untouched() && dmodulation.padding_untouched());
 
@@ -168,10 +168,10 @@ TEST(ModulationTableRecorded, HasTheTableShapeAndAddsInBackward) {
   const ref::ModulationTableGrads g = ref::modulation_table_backward(s, want);
   const SampleTensor got = p.value(m), got_de = p.value(de);
   for (std::int64_t i = 0; i < got.size(); ++i) {
-    EXPECT_NEAR(got[i], want[static_cast<std::size_t>(i)], 1e-6);
+    EXPECT_NEAR(got[i], want[to_size(i)], 1e-6);
   }
   for (std::int64_t i = 0; i < got_de.size(); ++i) {
-    EXPECT_NEAR(got_de[i], start[i] + g.de[static_cast<std::size_t>(i)], 2e-6);
+    EXPECT_NEAR(got_de[i], start[i] + g.de[to_size(i)], 2e-6);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "core/to_size.h"
 #include "tests/ref/noise.h"
 #include "tests/support/recorded_program.h"
 #include "tests/support/test_device.h"
@@ -36,11 +37,11 @@ TEST(Noise, IsTheNumbersOfItsDefinitionBitByBit) {
       ThreadPool pool(2);
       SampleTensor to(DType::f32, {n}, {.start = 3});
       noise({.to = to.view(), .source = kSource, .first = first}, support::test_stream(pool));
-      std::vector<float> filled(static_cast<std::size_t>(n));
+      std::vector<float> filled(to_size(n));
       fill_normal(kSource, first, filled.data(), n);
       const std::vector<double> want = ref::noise(kSource, first, filled.size());
       for (std::int64_t i = 0; i < n; ++i) {
-        const auto k = static_cast<std::size_t>(i);
+        const auto k = to_size(i);
         ASSERT_EQ(to[i], filled[k]) << i;
         ASSERT_EQ(to[i], static_cast<float>(want[k])) << i;
       }

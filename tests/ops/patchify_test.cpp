@@ -2,7 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "ops/kernels/quantum.h"
+#include "core/to_size.h"
+#include "ops/kernels/token_quantum.h"
 #include "tests/ref/patchify.h"
 #include "tests/support/finite_differences.h"
 #include "tests/support/recorded_program.h"
@@ -22,7 +23,7 @@ Shape token_shape(const ref::LatentSize& s) { return {s.tokens(), 4 * s.channels
 
 TEST(PatchifyRef, KnowsWhereAnElementGoes) {
   const ref::LatentSize s = {3, 2, 4, 6};  // tokens 2 x 2 x 3
-  std::vector<double> latent(static_cast<std::size_t>(s.elements()), 0);
+  std::vector<double> latent(to_size(s.elements()), 0);
   latent[((2 * 2 + 1) * 4 + 3) * 6 + 4] = 1;  // c 2, frame 1, row 3 = 2*1+1, column 4 = 2*2+0
   EXPECT_EQ(ref::patchify(s, latent)[((1 * 2 + 1) * 3 + 2) * 12 + 2 * 4 + 1 * 2 + 0], 1);
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/to_size.h"
 #include "tests/ref/relative_bias.h"
 #include "tests/support/errors.h"
 #include "tests/support/recorded_program.h"
@@ -53,12 +54,12 @@ TEST(RelativeBias, MatchesReferenceAndItsGradientAddsUpByBucket) {
       SampleTensor table(DType::f32, {32, c.heads}), bias(DType::f32, {c.heads, entries});
       SampleTensor dbias = bias, dtable = table;
       table.fill_normal(1), dbias.fill_normal(2), dtable.fill_normal(3);
-      Doubles want_bias(static_cast<std::size_t>(bias.size())), want_dtable = dtable.values();
+      Doubles want_bias(to_size(bias.size())), want_dtable = dtable.values();
       for (std::int64_t h = 0; h < c.heads; ++h) {
         for (std::int64_t e = 0; e < entries; ++e) {
           const std::int64_t n = ref::t5_bucket(e - zero, c.bidirectional);
-          want_bias[static_cast<std::size_t>(h * entries + e)] = table[n * c.heads + h];
-          want_dtable[static_cast<std::size_t>(n * c.heads + h)] += dbias[h * entries + e];
+          want_bias[to_size(h * entries + e)] = table[n * c.heads + h];
+          want_dtable[to_size(n * c.heads + h)] += dbias[h * entries + e];
         }
       }
       const RelativeBuckets buckets = relative_buckets(32, 128, c.bidirectional);

@@ -2,7 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "ops/kernels/quantum.h"
+#include "core/to_size.h"
+#include "ops/kernels/token_quantum.h"
 #include "tests/ref/residual_norm.h"
 #include "tests/support/recorded_program.h"
 #include "tests/support/row_op.h"
@@ -86,7 +87,7 @@ void expect_same_bits(const Result& a, const Result& b) {
 void expect_matches_reference(const Case& k) {
   const Operands o(k);
   const Result got = run(k, true);
-  const auto width = static_cast<std::size_t>(k.width);
+  const auto width = to_size(k.width);
   ref::NormTables tables = {.mul = o.mul.values(),
                             .add = o.add.values(),
                             .index = k.indexed ? values_of(o.index) : std::vector<std::int32_t>(),

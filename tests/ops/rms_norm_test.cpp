@@ -4,7 +4,8 @@
 
 #include <numeric>
 
-#include "ops/kernels/quantum.h"
+#include "core/to_size.h"
+#include "ops/kernels/token_quantum.h"
 #include "ops/rope_3d.h"
 #include "ops/silu.h"
 #include "tests/ref/rms_norm.h"
@@ -111,7 +112,7 @@ TEST(RmsNorm, BackwardMatchesReference) {
           if (width == 1) {  // g and x r^2 g x nearly cancel: measured against g
             for (std::int64_t i = 0; i < 9; ++i) {
               const double g = std::abs(dy[i] * w[0] * r[i]);
-              ASSERT_NEAR(dx[i], want.dx[static_cast<std::size_t>(i)],
+              ASSERT_NEAR(dx[i], want.dx[to_size(i)],
                           4e-7 * g + rounding(grad_dtype) * std::abs(dx[i]));
             }
           } else {
@@ -216,14 +217,14 @@ void expect_exact_weight_gradient(std::int64_t rows, std::int64_t width, std::in
   ThreadPool pool(2);
   SampleTensor x(DType::bf16, {rows, width}, {.start = start}), dy = x, dx = x;
   SampleTensor w(DType::f32, {width}), r(DType::f32, {rows}), dw(DType::f32, {width});
-  Doubles want(static_cast<std::size_t>(width));
+  Doubles want(to_size(width));
   for (std::int64_t i = 0; i < rows; ++i) {
     r.set(i, 1);
     for (std::int64_t c = 0; c < width; ++c) {
       const auto a = static_cast<double>((i * 7 + c) % 11 - 5), b = static_cast<double>(i % 5 + 1);
       x.set(i * width + c, a);
       dy.set(i * width + c, b);
-      want[static_cast<std::size_t>(c)] += a * b;
+      want[to_size(c)] += a * b;
     }
   }
   rms_norm_backward({.x = x.view(),
@@ -282,11 +283,11 @@ Turned turned(DType dtype, std::int64_t width, std::int64_t head, SampleTensor::
   ThreadPool pool(2);
   const Stream stream = support::test_stream(pool);
   SampleTensor x(dtype, {rows, width}, layout), w(DType::f32, {width}), dy = x;
-  SampleTensor turn(DType::f32, {rows, head / 2, 2});
+  SampleTensor cos_sin(DType::f32, {rows, head / 2, 2});
   x.fill_normal(1);
   w.fill_normal(2);
   dy.fill_normal(3);
-  rope_3d_table({.grid = {1, 2, (rows + 1) / 2}, .table = turn.view()}, stream);
+  rope_3d_table({.grid = {1, 2, (rows + 1) / 2}, .table = cos_sin.view()}, stream);
   Turned out = {x, SampleTensor(DType::f32, {rows}), dy, SampleTensor(DType::f32, {width})};
   std::int64_t first = 0;
   for (const std::int64_t n : cuts) {
@@ -295,13 +296,13 @@ Turned turned(DType dtype, std::int64_t width, std::int64_t head, SampleTensor::
       return TensorView(v.data, v.dtype, {n, width / head, head}, {v.strides[0], head, 1},
                         v.device);
     };
-    const ConstTensorView here = part(turn);
+    const ConstTensorView here = part(cos_sin);
     rms_norm({.x = part(x),
               .w = w.view(),
               .y = part(out.y),
               .r = part(out.r),
               .eps = kEps,
-              .turn = fused ? here : ConstTensorView()},
+              .cos_sin = fused ? here : ConstTensorView()},
              stream);
     const TensorView y = heads(part(out.y)), dx = heads(part(out.dx));
     if (!fused) {
@@ -314,7 +315,7 @@ Turned turned(DType dtype, std::int64_t width, std::int64_t head, SampleTensor::
                        .dy = part(out.dx),
                        .dx = part(out.dx),
                        .dw = trained ? out.dw.view() : TensorView(),
-                       .turn = fused ? here : ConstTensorView()},
+                       .cos_sin = fused ? here : ConstTensorView()},
                       stream);
     first += n;
   }
@@ -367,10 +368,10 @@ TEST(RmsNormTurned, IsRecordedWithItsTable) {
   EXPECT_EQ(p.instruction(1).reads, (std::vector{bx, bw, table}));
   EXPECT_EQ(p.instruction(2).reads, (std::vector{bx, r, bw, bdy, table}));
   p.run();
-  const Doubles turns = ref::rope_3d_table({1, 2, 3}, 8);
+  const Doubles cos_sin = ref::rope_3d_table({1, 2, 3}, 8);
   const Doubles normed = ref::rms_norm(x.values(), w.values(), kEps).y;
-  expect_close(p.value(y), ref::rope_3d(normed, 3, 8, turns, false), 6e-7, "y");
-  const Doubles unturned = ref::rope_3d(dy.values(), 3, 8, turns, true);
+  expect_close(p.value(y), ref::rope_3d(normed, 3, 8, cos_sin, false), 6e-7, "y");
+  const Doubles unturned = ref::rope_3d(dy.values(), 3, 8, cos_sin, true);
   expect_close(p.value(bdy), ref::rms_norm_backward(x.values(), w.values(), unturned, kEps).dx,
                1.5e-6, "dx");
 }
@@ -378,8 +379,8 @@ TEST(RmsNormTurned, IsRecordedWithItsTable) {
 TEST(RmsNormTurned, RefusesTablesThatDoNotFit) {
   ThreadPool pool(1);
   SampleTensor x(DType::f32, {2, 12}), w(DType::f32, {12}), r(DType::f32, {2});
-  const auto run = [&](const ConstTensorView& turn) {
-    rms_norm({.x = x.view(), .w = w.view(), .y = x.view(), .r = r.view(), .turn = turn},
+  const auto run = [&](const ConstTensorView& cos_sin) {
+    rms_norm({.x = x.view(), .w = w.view(), .y = x.view(), .r = r.view(), .cos_sin = cos_sin},
              support::test_stream(pool));
   };
   SampleTensor good(DType::f32, {2, 3, 2}), wide(DType::f32, {2, 4, 2}), few(DType::f32, {1, 3, 2});

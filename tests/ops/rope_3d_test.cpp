@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "core/to_size.h"
 #include "tests/ref/rope_3d.h"
 #include "tests/support/recorded_program.h"
 #include "tests/support/row_op.h"
@@ -54,7 +55,7 @@ TEST(Rope3dTable, IsTheReferenceRoundedOnce) {
       const Doubles want = ref::rope_3d_table(grid, width);
       ASSERT_EQ(table.size(), static_cast<std::int64_t>(want.size()));
       for (std::int64_t i = 0; i < table.size(); ++i) {  // the last place of f64 angles may differ
-        ASSERT_NEAR(table[i], want[static_cast<std::size_t>(i)], 6e-8) << i << " of " << width;
+        ASSERT_NEAR(table[i], want[to_size(i)], 6e-8) << i << " of " << width;
       }
     }
   }
@@ -123,8 +124,8 @@ TEST(Rope3d, MatchesReferenceForAnyTypesAndLayout) {
           x.memory.fill_normal(1);
           rope_3d({.x = x.view(), .table = table.view(), .y = y.view(), .inverse = inverse},
                   support::test_stream(pool));
-          const Doubles want = ref::rope_3d(x.memory.values(), 3, static_cast<std::size_t>(width),
-                                            table.values(), inverse);
+          const Doubles want =
+              ref::rope_3d(x.memory.values(), 3, to_size(width), table.values(), inverse);
           expect_close(y.memory, want, 1.2e-7, "y");  // two products and a sum
         }
       }
@@ -144,8 +145,8 @@ TEST(Rope3d, MatchesReferenceWhereEverythingIsAligned) {
       for (const bool inverse : {false, true}) {
         rope_3d({.x = x.view(), .table = table.view(), .y = y.view(), .inverse = inverse},
                 support::test_stream(pool));
-        const Doubles want = ref::rope_3d(x.memory.values(), static_cast<std::size_t>(heads),
-                                          static_cast<std::size_t>(width), table.values(), inverse);
+        const Doubles want = ref::rope_3d(x.memory.values(), to_size(heads), to_size(width),
+                                          table.values(), inverse);
         expect_close(y.memory, want, 1.2e-7, "y");
       }
     }

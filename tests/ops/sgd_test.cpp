@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/to_size.h"
 #include "tests/ref/sgd.h"
 #include "tests/support/recorded_program.h"
 #include "tests/support/test_device.h"
@@ -40,7 +41,7 @@ TEST_P(SgdOnCpu, MatchesReferenceOnAnyNumberOfThreads) {
       ref::sgd(want, want_b, g.values(), 0.01, momentum, 0.1);
     }
     for (std::int64_t i = 0; i < n; ++i) {
-      ASSERT_NEAR(p[i], want[static_cast<std::size_t>(i)], 4 * 0x1p-24 * 8) << i;
+      ASSERT_NEAR(p[i], want[to_size(i)], 4 * 0x1p-24 * 8) << i;
     }
     if (threads == 1) first = p.values();
     EXPECT_TRUE(p.values() == first);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/to_size.h"
 #include "tests/ref/sinusoid.h"
 #include "tests/support/recorded_program.h"
 #include "tests/support/test_device.h"
@@ -34,9 +35,9 @@ TEST(Sinusoid, MatchesReferenceForAnyWidthAndTimestep) {
   for (const std::int64_t width : {0, 2, 6, 64, 256}) {
     const std::vector<double> t = {0, 1, 250.5, 1000, 999.9990234375};
     const SampleTensor s = run(t, width);
-    const std::vector<double> want = ref::sinusoid(t, static_cast<std::size_t>(width));
+    const std::vector<double> want = ref::sinusoid(t, to_size(width));
     for (std::int64_t i = 0; i < s.size(); ++i) {
-      EXPECT_NEAR(s[i], want[static_cast<std::size_t>(i)], 6e-8) << i;
+      EXPECT_NEAR(s[i], want[to_size(i)], 6e-8) << i;
     }
   }
 }
@@ -64,7 +65,7 @@ TEST(Sinusoid, IsRecordedWithItsShape) {
   EXPECT_EQ(p.value(y).shape(), (Shape{2, 16}));
   const std::vector<double> want = ref::sinusoid({999, 5}, 16);
   for (std::int64_t i = 0; i < 32; ++i) {
-    EXPECT_NEAR(p.value(y)[i], want[static_cast<std::size_t>(i)], 6e-8) << i;
+    EXPECT_NEAR(p.value(y)[i], want[to_size(i)], 6e-8) << i;
   }
 }
 

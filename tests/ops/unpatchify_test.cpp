@@ -2,7 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "ops/kernels/quantum.h"
+#include "core/to_size.h"
+#include "ops/kernels/token_quantum.h"
 #include "tests/ref/unpatchify.h"
 #include "tests/support/finite_differences.h"
 #include "tests/support/recorded_program.h"
@@ -22,7 +23,7 @@ Shape token_shape(const ref::LatentSize& s) { return {s.tokens(), 4 * s.channels
 
 TEST(UnpatchifyRef, KnowsWhereAnElementGoes) {
   const ref::LatentSize s = {3, 2, 4, 6};  // tokens 2 x 2 x 3
-  std::vector<double> y(static_cast<std::size_t>(s.elements()), 0);
+  std::vector<double> y(to_size(s.elements()), 0);
   y[((1 * 2 + 1) * 3 + 2) * 12 + (1 * 2 + 0) * 3 + 2] = 1;  // c 2 is the fastest index
   EXPECT_EQ(ref::unpatchify(s, y)[((2 * 2 + 1) * 4 + 3) * 6 + 4], 1);
 }

@@ -5,9 +5,9 @@
 
 #include <new>
 
-#include "core/crash_words.h"
+#include "core/crash_handler.h"
 #include "core/error.h"
-#include "plan/holders.h"
+#include "plan/live_buffers.h"
 #include "plan/program_builder.h"
 #include "plan/runner.h"
 
@@ -74,7 +74,7 @@ TEST(FailureDeathTest, OfTheProcessSaysWhatWasRunning) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto crash = [](int signal) {
     ::signal(signal, SIG_DFL);  // a sanitizer's handler would follow ours otherwise
-    say_last_words_on_crash();
+    report_lanes_on_crash();
     FailingRun run([signal] { ::raise(signal); });
     (void)run.trail();
   };

@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "core/to_size.h"
 #include "plan/program_builder.h"
 #include "tests/plan/random_program.h"
 
@@ -17,9 +18,7 @@ Buffer bytes(ProgramBuilder& pb, std::int64_t n, Role role = Role::activation,
   return pb.temp("t" + std::to_string(n), {n}, DType::u8, role, tier);
 }
 
-std::uint64_t role_bytes(const TierUse& use, Role r) {
-  return use.roles[static_cast<std::size_t>(r)].count;
-}
+std::uint64_t role_bytes(const TierUse& use, Role r) { return use.roles[to_size(r)].count; }
 
 std::uint64_t sum(const BytesByRole& roles) {
   return std::accumulate(roles.begin(), roles.end(), Bytes{}).count;
@@ -150,9 +149,9 @@ TEST(MemoryPlan, LiveBytesNeverExceedThePeak) {
     const auto live = live_bytes(program.set);
     for (const Tier t : kTiers) {
       const TierUse& use = plan.programs[0].tier(t);
-      EXPECT_LE(live[static_cast<std::size_t>(t)], plan.peak_of(t)) << seed;
+      EXPECT_LE(live[to_size(t)], plan.peak_of(t)) << seed;
       EXPECT_LE(use.lower_bound, use.peak);
-      EXPECT_EQ(plan.peak_of(t), std::max(use.peak, plan.persistent[static_cast<std::size_t>(t)]));
+      EXPECT_EQ(plan.peak_of(t), std::max(use.peak, plan.persistent[to_size(t)]));
     }
   }
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/to_size.h"
 #include "plan/memory_plan.h"
 #include "plan/program_builder.h"
 #include "plan/runner.h"
@@ -57,12 +58,8 @@ TEST_F(PhasePlan, WhatAPhaseKeepsStandsWhereTemporariesOfOthersStand) {
   EXPECT_EQ(plan.offset[other_temp.id], 512u + 1024);
   EXPECT_EQ(plan.peak_of(Tier::device).count, 512u + 4096);  // the step's, not the sum
   EXPECT_EQ(plan.programs[2].tier(Tier::device).peak.count, 512u + 1024 + 2048);
-  EXPECT_EQ(
-      plan.programs[2].tier(Tier::device).roles[static_cast<std::size_t>(Role::weights)].count,
-      512u + 1024);
-  EXPECT_EQ(
-      plan.programs[0].tier(Tier::device).roles[static_cast<std::size_t>(Role::weights)].count,
-      512u);
+  EXPECT_EQ(plan.programs[2].tier(Tier::device).roles[to_size(Role::weights)].count, 512u + 1024);
+  EXPECT_EQ(plan.programs[0].tier(Tier::device).roles[to_size(Role::weights)].count, 512u);
   EXPECT_EQ(plan.peak_of(Tier::host).count, 256u);
   EXPECT_EQ(live_bytes(set), plan.peak);
 }

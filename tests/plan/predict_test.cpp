@@ -6,6 +6,7 @@
 #include <regex>
 #include <set>
 
+#include "core/to_size.h"
 #include "plan/program_builder.h"
 #include "tests/support/temp_dir.h"
 
@@ -219,9 +220,9 @@ TEST(Predict, PlaysLanesSideBySideAndCountsTheExposedStall) {
   const PredictedTime t = predict(set, plan_memory(set), 0, slow_machine());
   EXPECT_DOUBLE_EQ(t.seconds, 10.5);
   EXPECT_DOUBLE_EQ(t.exposed_stall, 2.5);
-  EXPECT_DOUBLE_EQ(t.busy[static_cast<std::size_t>(Lane::compute)], 8);
-  EXPECT_DOUBLE_EQ(t.busy[static_cast<std::size_t>(Lane::upload)], 6);
-  EXPECT_DOUBLE_EQ(t.busy[static_cast<std::size_t>(Lane::disk)], 0);
+  EXPECT_DOUBLE_EQ(t.busy[to_size(Lane::compute)], 8);
+  EXPECT_DOUBLE_EQ(t.busy[to_size(Lane::upload)], 6);
+  EXPECT_DOUBLE_EQ(t.busy[to_size(Lane::disk)], 0);
 }
 
 TEST(Predict, AnUploadIntoASlotInUseIsExposed) {
@@ -250,9 +251,7 @@ TEST(Predict, BothWaysOfTheLinkAtOnceTakeLonger) {
   pb.emit("download", {.reads = {out}, .writes = {home}, .lane = Lane::download}, kNothing);
   const MemoryPlan plan = plan_memory(set);
   MachineProfile p = slow_machine();
-  const auto busy = [&](Lane lane) {
-    return predict(set, plan, 0, p).busy[static_cast<std::size_t>(lane)];
-  };
+  const auto busy = [&](Lane lane) { return predict(set, plan, 0, p).busy[to_size(lane)]; };
   EXPECT_DOUBLE_EQ(busy(Lane::download), 4);  // not measured, and no GPU's link
   p.both_ways_bandwidth = 125;                // of 150
   EXPECT_DOUBLE_EQ(busy(Lane::upload), 2.4);
@@ -283,7 +282,7 @@ TEST(Predict, ACopyOfAGpuThatWaitsTakesLonger) {
     p.upload_bandwidth = 1e12;
     p.device = Device::cuda;
     const PredictedTime t = predict(set, plan_memory(set), 0, p);
-    return t.busy[static_cast<std::size_t>(Lane::upload)];
+    return t.busy[to_size(Lane::upload)];
   };
   EXPECT_NEAR(uploading(6), 6 * 10e-6, 1e-7) << "one behind the other";
   EXPECT_NEAR(uploading(1), 10e-6 + 5 * 20e-6, 1e-7) << "each waits for its slot";

@@ -3,6 +3,7 @@
 #include <random>
 #include <vector>
 
+#include "core/to_size.h"
 #include "plan/bindings.h"
 #include "plan/program_builder.h"
 
@@ -31,8 +32,8 @@ class RandomProgram {
     const std::int64_t rows = pb.shape(b)[0];
     switch (below(3)) {
       case 0: {
-        const auto first = static_cast<std::int64_t>(below(static_cast<std::size_t>(rows)));
-        const auto most = static_cast<std::size_t>(rows - first);
+        const auto first = static_cast<std::int64_t>(below(to_size(rows)));
+        const auto most = to_size(rows - first);
         return pb.rows(b, first, 1 + static_cast<std::int64_t>(below(most)));
       }
       case 1:
@@ -62,8 +63,8 @@ class RandomProgram {
       a.writes.push_back(some_part(pb, some_buffer()));
     }
     // Whoever waits for one waits for its last part, which does all.
-    if (a.lane == Lane::disk) a.parts = 1 + static_cast<std::uint32_t>(number) % 3;
-    const std::uint32_t last = a.parts - 1;
+    if (a.lane == Lane::disk) a.splits = 1 + static_cast<std::uint32_t>(number) % 3;
+    const std::uint32_t last = a.splits - 1;
     pb.emit("mix", a, [number, last, reads = a.reads, writes = a.writes](const Bindings& b) {
       if (b.part() != last) return;
       std::uint32_t h = 2166136261u + static_cast<std::uint32_t>(number);

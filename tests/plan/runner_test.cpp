@@ -6,6 +6,7 @@
 #include <chrono>
 #include <numeric>
 
+#include "core/to_size.h"
 #include "memory/disk_file.h"
 #include "plan/program_builder.h"
 #include "tests/plan/random_program.h"
@@ -80,7 +81,7 @@ TEST(Runner, PartsOfAReadRunSideBySideAndCountAsOne) {
   const Buffer y = pb.persistent("y", {1}, DType::f32, Role::input);
   Rendezvous point;
   bool met[2] = {false, false};
-  pb.emit("read", {.writes = {x}, .lane = Lane::disk, .parts = 2},
+  pb.emit("read", {.writes = {x}, .lane = Lane::disk, .splits = 2},
           [&met, &point, x](const Bindings& b) {
             met[b.part()] = point.meet();
             if (b.part() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -116,7 +117,7 @@ TEST(Runner, ReadsOnFromDiskWhileOneReadLasts) {
   EXPECT_THAT(met, testing::Each(true));
 }
 
-// Further ahead than the lane keeps account of: the hands wait for the part, and are woken by it.
+// Further ahead than the lane keeps account of: the workers wait for the part, and are woken by it.
 TEST(Runner, ManyPartsGoOnBehindOneThatLasts) {
   ProgramSet set;
   ProgramBuilder pb(set, "p");
@@ -124,7 +125,7 @@ TEST(Runner, ManyPartsGoOnBehindOneThatLasts) {
   const Buffer x = pb.persistent("x", {1}, DType::f32, Role::input);
   std::array<std::atomic<int>, kParts> runs = {};
   bool fails = false;
-  pb.emit("read", {.writes = {x}, .lane = Lane::disk, .parts = kParts}, [&](const Bindings& b) {
+  pb.emit("read", {.writes = {x}, .lane = Lane::disk, .splits = kParts}, [&](const Bindings& b) {
     if (b.part() == 7) std::this_thread::sleep_for(std::chrono::milliseconds(50));
     if (b.part() == 7 && fails) fail(ErrorCode::io, "the disk is gone");
     ++runs[b.part()];
@@ -202,9 +203,9 @@ TEST(Runner, WaitsWhereBytesAreShared) {
   runner.run("p");
   EXPECT_EQ(*runner.view(y).as<float>(), 6);
   const auto& times = runner.lane_times();
-  EXPECT_GT(times[static_cast<std::size_t>(Lane::disk)].busy, 0.2);
-  EXPECT_GT(times[static_cast<std::size_t>(Lane::compute)].waiting, 0.1);
-  EXPECT_LT(times[static_cast<std::size_t>(Lane::compute)].busy, 0.2);
+  EXPECT_GT(times[to_size(Lane::disk)].busy, 0.2);
+  EXPECT_GT(times[to_size(Lane::compute)].waiting, 0.1);
+  EXPECT_LT(times[to_size(Lane::compute)].busy, 0.2);
 }
 
 // A relay through all lanes, round and round, in which one lane fails at its second turn: the

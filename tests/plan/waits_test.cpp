@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "core/to_size.h"
 #include "plan/memory_plan.h"
 #include "plan/runner.h"
 #include "tests/plan/random_program.h"
@@ -171,11 +172,11 @@ TEST(WaitsProperty, OrderExactlyTheConflicts) {
         before[j][i] = true;
         for (std::size_t k = 0; k < i; ++k) before[j][k] = before[j][k] || before[i][k];
       };
-      auto& lane = lanes[static_cast<std::size_t>(code[j].lane)];
+      auto& lane = lanes[to_size(code[j].lane)];
       if (!lane.empty()) follow(lane.back());
       for (std::uint32_t w = waits.begin[j]; w < waits.begin[j + 1]; ++w) {
         const Wait& wait = waits.all[w];
-        const auto& other = lanes[static_cast<std::size_t>(wait.lane)];
+        const auto& other = lanes[to_size(wait.lane)];
         ASSERT_NE(wait.lane, code[j].lane);
         ASSERT_LE(wait.count, other.size()) << "waits for what is recorded later";
         ASSERT_GE(wait.count, 1u);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/to_size.h"
 #include "tests/ref/update_rounding.h"
 
 namespace ballast::ref {
@@ -23,8 +24,7 @@ inline std::vector<float> dynamic_map(bool with_signs) {
       edges.push_back(2 * j < count ? 0.1f + way : 1.0f - way);
     }
     for (int j = 0; j < count; ++j) {
-      volatile float mean =
-          (edges[static_cast<std::size_t>(j)] + edges[static_cast<std::size_t>(j) + 1]) / 2.0f;
+      volatile float mean = (edges[to_size(j)] + edges[to_size(j) + 1]) / 2.0f;
       const float value = mean * static_cast<float>(std::pow(10.0, i - 6));
       all.push_back(value);
       if (with_signs) all.push_back(-value);
@@ -38,7 +38,7 @@ inline std::vector<float> dynamic_map(bool with_signs) {
 inline int nearest_code(const std::vector<float>& map, float x, bool with_signs) {
   int pivot = 127, upper_pivot = 255, lower_pivot = 0;
   float lower = with_signs ? -1.0f : 0.0f, upper = 1.0f;
-  const auto at = [&](int i) { return map[static_cast<std::size_t>(i)]; };
+  const auto at = [&](int i) { return map[to_size(i)]; };
   for (int i = 64; i > 0; i /= 2) {
     if (x > at(pivot)) {
       lower_pivot = pivot;
@@ -67,8 +67,7 @@ struct AdamW8bitState {
 
   AdamW8bitState(std::vector<double> start, std::int64_t block)
       : p(std::move(start)), shift(p.size()), m(p.size()), v(p.size()) {
-    const auto blocks =
-        (p.size() + static_cast<std::size_t>(block) - 1) / static_cast<std::size_t>(block);
+    const auto blocks = (p.size() + to_size(block) - 1) / to_size(block);
     m_absmax.resize(blocks);
     v_absmax.resize(blocks);
   }
@@ -94,8 +93,8 @@ inline void adamw_8bit(AdamW8bitState& s, const std::vector<double>& g, const Ad
       double& v_new = v[i - begin];
       const bool good = std::isfinite(g[i]);
       if (good) {
-        m_new = double{m_map[static_cast<std::size_t>(s.m[i])]} * s.m_absmax[block];
-        v_new = double{v_map[static_cast<std::size_t>(s.v[i])]} * s.v_absmax[block];
+        m_new = double{m_map[to_size(s.m[i])]} * s.m_absmax[block];
+        v_new = double{v_map[to_size(s.v[i])]} * s.v_absmax[block];
         v_new = o.beta2 * v_new + (1 - o.beta2) * g[i] * g[i];
         m_new = o.beta1 * m_new + (1 - o.beta1) * g[i];
       }

@@ -6,6 +6,8 @@
 #include <limits>
 #include <vector>
 
+#include "core/to_size.h"
+
 namespace ballast::ref {
 
 // Dense [L, H, D] tensors; keys at positions >= kv take no part, and with causal those behind the
@@ -18,15 +20,15 @@ struct AttentionSizes {
 
   std::int64_t visible(std::int64_t query) const { return causal ? std::min(kv, query + 1) : kv; }
   std::size_t at(std::int64_t row, std::int64_t head, std::int64_t d) const {
-    return static_cast<std::size_t>((row * heads + head) * width + d);
+    return to_size((row * heads + head) * width + d);
   }
-  std::size_t q_size() const { return static_cast<std::size_t>(queries * heads * width); }
-  std::size_t k_size() const { return static_cast<std::size_t>(keys * heads * width); }
+  std::size_t q_size() const { return to_size(queries * heads * width); }
+  std::size_t k_size() const { return to_size(keys * heads * width); }
   // Of a bias, [H, Lq, Lk].
   std::size_t score(std::int64_t head, std::int64_t query, std::int64_t key) const {
-    return static_cast<std::size_t>((head * queries + query) * keys + key);
+    return to_size((head * queries + query) * keys + key);
   }
-  std::size_t scores() const { return static_cast<std::size_t>(heads * queries * keys); }
+  std::size_t scores() const { return to_size(heads * queries * keys); }
 };
 
 // The fields called size add up the magnitudes of all terms of a result: the rounding errors of a
@@ -41,9 +43,9 @@ inline std::vector<double> attention_scores(const AttentionSizes& n, const std::
                                             const std::vector<double>& k,
                                             const std::vector<double>& bias, std::int64_t i,
                                             std::int64_t h) {
-  std::vector<double> s(static_cast<std::size_t>(n.visible(i)), 0.0);
+  std::vector<double> s(to_size(n.visible(i)), 0.0);
   for (std::int64_t j = 0; j < n.visible(i); ++j) {
-    double& sum = s[static_cast<std::size_t>(j)];
+    double& sum = s[to_size(j)];
     for (std::int64_t d = 0; d < n.width; ++d) sum += q[n.at(i, h, d)] * k[n.at(j, h, d)];
     sum *= n.scale;
     if (!bias.empty()) sum += bias[n.score(h, i, j)];
@@ -59,7 +61,7 @@ inline AttentionResult attention(const AttentionSizes& n, const std::vector<doub
   AttentionResult r;
   r.o.assign(n.q_size(), 0.0);
   r.o_size = r.o;
-  r.lse.assign(static_cast<std::size_t>(n.heads * n.queries), 0.0);
+  r.lse.assign(to_size(n.heads * n.queries), 0.0);
   for (std::int64_t h = 0; h < n.heads; ++h) {
     for (std::int64_t i = 0; i < n.queries; ++i) {
       const std::vector<double> s = attention_scores(n, q, k, bias, i, h);
@@ -67,10 +69,10 @@ inline AttentionResult attention(const AttentionSizes& n, const std::vector<doub
       for (const double x : s) most = std::max(most, x);
       for (const double x : s) sum += std::exp(x - most);
       const double lse = s.empty() ? most : most + std::log(sum);
-      r.lse[static_cast<std::size_t>(h * n.queries + i)] = lse;
+      r.lse[to_size(h * n.queries + i)] = lse;
       for (std::int64_t j = 0; j < n.visible(i); ++j) {
-        const double p = std::exp(s[static_cast<std::size_t>(j)] - lse) *
-                         (keep.empty() ? 1 : keep[n.score(h, i, j)]);
+        const double p =
+            std::exp(s[to_size(j)] - lse) * (keep.empty() ? 1 : keep[n.score(h, i, j)]);
         for (std::int64_t d = 0; d < n.width; ++d) {
           const double term = p * v[n.at(j, h, d)];
           r.o[n.at(i, h, d)] += term;
@@ -110,8 +112,7 @@ inline AttentionGradients attention_backward(
         delta_size += std::abs(term);
       }
       for (std::int64_t j = 0; j < n.visible(i); ++j) {
-        const double p = std::exp(s[static_cast<std::size_t>(j)] -
-                                  lse[static_cast<std::size_t>(h * n.queries + i)]);
+        const double p = std::exp(s[to_size(j)] - lse[to_size(h * n.queries + i)]);
         double dp = 0, dp_size = 0;
         for (std::int64_t d = 0; d < n.width; ++d) {
           const double term = dout[n.at(i, h, d)] * v[n.at(j, h, d)];

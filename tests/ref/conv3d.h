@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/to_size.h"
 #include "ops/conv3d/conv3d.h"
 
 namespace ballast::ref {
@@ -15,13 +16,13 @@ struct ConvCase {
   ops::ConvGeometry g;
 
   std::size_t x_at(std::int64_t t, std::int64_t h, std::int64_t w) const {
-    return static_cast<std::size_t>(((t * height + h) * width + w) * channels);
+    return to_size(((t * height + h) * width + w) * channels);
   }
   std::size_t y_at(std::int64_t t, std::int64_t h, std::int64_t w) const {
-    return static_cast<std::size_t>(((t * out_height + h) * out_width + w) * outputs);
+    return to_size(((t * out_height + h) * out_width + w) * outputs);
   }
   std::size_t w_at(std::int64_t n, std::int64_t tap) const {
-    return static_cast<std::size_t>((n * g.taps() + tap) * channels);
+    return to_size((n * g.taps() + tap) * channels);
   }
 };
 
@@ -62,13 +63,12 @@ void each_tap(const ConvCase& c, F&& f) {
 // x: history frames, then x's.
 inline std::vector<double> conv3d(const ConvCase& c, const std::vector<double>& x,
                                   const std::vector<double>& w, const std::vector<double>& bias) {
-  std::vector<double> y(
-      static_cast<std::size_t>(c.out_frames * c.out_height * c.out_width * c.outputs));
-  const auto n = static_cast<std::size_t>(c.outputs);
+  std::vector<double> y(to_size(c.out_frames * c.out_height * c.out_width * c.outputs));
+  const auto n = to_size(c.outputs);
   for (std::size_t i = 0; i < y.size(); ++i) y[i] = bias[i % n];
   each_tap(c, [&](std::size_t to, std::int64_t tap, std::size_t from) {
     for (std::size_t o = 0; o < n; ++o) {
-      for (std::size_t k = 0; k < static_cast<std::size_t>(c.channels); ++k) {
+      for (std::size_t k = 0; k < to_size(c.channels); ++k) {
         y[to + o] += w[c.w_at(static_cast<std::int64_t>(o), tap) + k] * x[from + k];
       }
     }
@@ -81,13 +81,13 @@ struct ConvGradients {
 };
 inline ConvGradients conv3d_backward(const ConvCase& c, const std::vector<double>& x,
                                      const std::vector<double>& w, const std::vector<double>& dy) {
-  const auto n = static_cast<std::size_t>(c.outputs);
+  const auto n = to_size(c.outputs);
   ConvGradients g = {std::vector<double>(x.size()), std::vector<double>(w.size()),
                      std::vector<double>(n)};
   for (std::size_t i = 0; i < dy.size(); ++i) g.dbias[i % n] += dy[i];
   each_tap(c, [&](std::size_t to, std::int64_t tap, std::size_t from) {
     for (std::size_t o = 0; o < n; ++o) {
-      for (std::size_t k = 0; k < static_cast<std::size_t>(c.channels); ++k) {
+      for (std::size_t k = 0; k < to_size(c.channels); ++k) {
         const std::size_t at = c.w_at(static_cast<std::int64_t>(o), tap) + k;
         g.dx[from + k] += w[at] * dy[to + o];
         g.dw[at] += x[from + k] * dy[to + o];

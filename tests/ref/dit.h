@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/to_size.h"
 #include "models/wan/config.h"
 #include "tests/ref/attention.h"
 #include "tests/ref/gated_residual.h"
@@ -74,7 +75,7 @@ class Dit {
   }
 
  private:
-  static std::size_t u(std::int64_t n) { return static_cast<std::size_t>(n); }
+  static std::size_t u(std::int64_t n) { return to_size(n); }
   static LatentSize dims(const DitSample& s, std::int64_t channels) {
     return {channels, s.size.frames, s.size.height, s.size.width};
   }

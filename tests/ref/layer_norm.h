@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/to_size.h"
+
 namespace ballast::ref {
 
 // Tables are [T, width]; an empty one is absent, an empty index means row 0.
@@ -12,9 +14,7 @@ struct NormTables {
   std::vector<std::int32_t> index;
   bool one_plus = false;
 
-  std::size_t row(std::size_t i) const {
-    return index.empty() ? 0 : static_cast<std::size_t>(index[i]);
-  }
+  std::size_t row(std::size_t i) const { return index.empty() ? 0 : to_size(index[i]); }
   double factor(std::size_t i, std::size_t c, std::size_t width) const {
     return mul.empty() ? 1 : (one_plus ? 1 : 0) + mul[row(i) * width + c];
   }

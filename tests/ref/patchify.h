@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/to_size.h"
+
 namespace ballast::ref {
 
 struct LatentSize {
@@ -30,8 +32,7 @@ void each_patch_element(const LatentSize& s, F&& f) {
 inline std::vector<double> patchify(const LatentSize& s, const std::vector<double>& latent) {
   std::vector<double> tokens(latent.size());
   each_patch_element(s, [&](std::int64_t at, std::int64_t token, std::int64_t c, std::int64_t p) {
-    tokens[static_cast<std::size_t>(token * 4 * s.channels + c * 4 + p)] =
-        latent[static_cast<std::size_t>(at)];
+    tokens[to_size(token * 4 * s.channels + c * 4 + p)] = latent[to_size(at)];
   });
   return tokens;
 }
@@ -40,8 +41,7 @@ inline std::vector<double> patchify_backward(const LatentSize& s,
                                              const std::vector<double>& dtokens) {
   std::vector<double> dlatent(dtokens.size());
   each_patch_element(s, [&](std::int64_t at, std::int64_t token, std::int64_t c, std::int64_t p) {
-    dlatent[static_cast<std::size_t>(at)] =
-        dtokens[static_cast<std::size_t>(token * 4 * s.channels + c * 4 + p)];
+    dlatent[to_size(at)] = dtokens[to_size(token * 4 * s.channels + c * 4 + p)];
   });
   return dlatent;
 }

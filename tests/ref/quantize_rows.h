@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/convert.h"
+#include "core/to_size.h"
 #include "tests/ref/number_formats.h"
 
 namespace ballast::ref {
@@ -27,15 +28,14 @@ inline Quantized quantize_rows(const std::vector<float>& w, std::int64_t rows, s
   for (std::int64_t g = 0; g < groups; ++g) {
     float top = 0;
     for (std::int64_t i = g * size; i < (g + 1) * size; ++i) {
-      top = std::max(top, std::fabs(w[static_cast<std::size_t>(i)]));
+      top = std::max(top, std::fabs(w[to_size(i)]));
     }
     const float scale = std::max(top / most, 1e-8f);
     out.scale.push_back(scale);
     for (std::int64_t i = g * size; i < (g + 1) * size; ++i) {
-      const double x = static_cast<double>(w[static_cast<std::size_t>(i)] / scale);
-      out.q[static_cast<std::size_t>(i)] = dtype == DType::i8
-                                               ? std::clamp(std::nearbyint(x), -127.0, 127.0)
-                                               : round(x, dtype, Rounding::saturating);
+      const double x = static_cast<double>(w[to_size(i)] / scale);
+      out.q[to_size(i)] = dtype == DType::i8 ? std::clamp(std::nearbyint(x), -127.0, 127.0)
+                                             : round(x, dtype, Rounding::saturating);
     }
   }
   return out;
@@ -45,7 +45,7 @@ inline Quantized quantize_rows(const std::vector<float>& w, std::int64_t rows, s
 inline std::vector<double> dequantize(const Quantized& x, std::int64_t columns) {
   std::vector<double> w(x.q.size());
   for (std::size_t i = 0; i < w.size(); ++i) {
-    const std::size_t group = x.scale.size() == 1 ? 0 : i / static_cast<std::size_t>(columns);
+    const std::size_t group = x.scale.size() == 1 ? 0 : i / to_size(columns);
     w[i] = x.q[i] * static_cast<double>(x.scale[group]);
   }
   return w;

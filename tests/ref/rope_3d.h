@@ -39,8 +39,8 @@ inline std::vector<double> rope_3d(const std::vector<double>& x, std::size_t hea
                                    bool inverse) {
   std::vector<double> y(x.size());
   for (std::size_t k = 0; k < x.size(); k += 2) {
-    const std::size_t token = k / (heads * width), turn = token * width + k % width;
-    const double cos = table[turn], sin = inverse ? -table[turn + 1] : table[turn + 1];
+    const std::size_t token = k / (heads * width), cos_sin = token * width + k % width;
+    const double cos = table[cos_sin], sin = inverse ? -table[cos_sin + 1] : table[cos_sin + 1];
     y[k] = x[k] * cos - x[k + 1] * sin;
     y[k + 1] = x[k] * sin + x[k + 1] * cos;
   }

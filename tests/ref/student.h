@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/to_size.h"
 #include "models/student/config.h"
 #include "tests/ref/attention.h"
 #include "tests/ref/layer_norm.h"
@@ -63,7 +64,7 @@ class Student {
   }
 
  private:
-  static std::size_t u(std::int64_t n) { return static_cast<std::size_t>(n); }
+  static std::size_t u(std::int64_t n) { return to_size(n); }
   template <class F>
   static Values map(Values x, F f) {
     for (double& v : x) v = f(v);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/to_size.h"
 #include "tests/ref/patchify.h"
 
 namespace ballast::ref {
@@ -8,8 +9,7 @@ namespace ballast::ref {
 inline std::vector<double> unpatchify(const LatentSize& s, const std::vector<double>& y) {
   std::vector<double> v(y.size());
   each_patch_element(s, [&](std::int64_t at, std::int64_t token, std::int64_t c, std::int64_t p) {
-    v[static_cast<std::size_t>(at)] =
-        y[static_cast<std::size_t>(token * 4 * s.channels + p * s.channels + c)];
+    v[to_size(at)] = y[to_size(token * 4 * s.channels + p * s.channels + c)];
   });
   return v;
 }
@@ -17,8 +17,7 @@ inline std::vector<double> unpatchify(const LatentSize& s, const std::vector<dou
 inline std::vector<double> unpatchify_backward(const LatentSize& s, const std::vector<double>& dv) {
   std::vector<double> dy(dv.size());
   each_patch_element(s, [&](std::int64_t at, std::int64_t token, std::int64_t c, std::int64_t p) {
-    dy[static_cast<std::size_t>(token * 4 * s.channels + p * s.channels + c)] =
-        dv[static_cast<std::size_t>(at)];
+    dy[to_size(token * 4 * s.channels + p * s.channels + c)] = dv[to_size(at)];
   });
   return dy;
 }

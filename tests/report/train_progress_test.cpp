@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/log.h"
+#include "core/to_size.h"
 #include "tests/support/allocation_hook.h"
 
 namespace ballast {
@@ -70,7 +71,7 @@ TEST_F(TrainProgressLine, KeepsItsMemoryNumbersInEightyColumnsAndFewer) {
     for (std::string line; std::getline(lines, line, '\r');) {
       if (line.ends_with('\n')) line.pop_back();
       line.erase(0, line.find('K') + 1);  // the terminal's erase sequence
-      EXPECT_LE(line.size(), static_cast<std::size_t>(columns)) << line;
+      EXPECT_LE(line.size(), to_size(columns)) << line;
       EXPECT_THAT(line, ::testing::EndsWith("GPU 9.11/9.26 GB RAM 11.0/12.4 GB"));
       EXPECT_THAT(line, ::testing::StartsWith("step 12000/20000"));
     }

@@ -15,6 +15,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "core/to_size.h"
+
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define BALLAST_NO_ALLOCATION_HOOK
 #elif defined(__has_feature)
@@ -199,7 +201,7 @@ void* mremap(void* old, std::size_t old_size, std::size_t size, int flags, ...) 
 }
 
 void* sbrk(std::intptr_t increment) {
-  const auto grown = static_cast<std::size_t>(increment > 0 ? increment : 0);
+  const auto grown = ballast::to_size(increment > 0 ? increment : 0);
   hook::count(hook::map_calls, hook::map_bytes, grown, __builtin_return_address(0));
   return __sbrk(increment);
 }

@@ -34,7 +34,7 @@ struct Count {
 // Why nothing can be counted in this build, or nullptr: the sanitizers have a malloc of their own.
 const char* missing();
 
-// Counting starts at zero. Not nested: one armed stretch at a time.
+// Counting starts at zero. Not nested: one armed range at a time.
 void arm();
 Count disarm();
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "memory/gpu.h"
 #include "ops/attention/attention.h"
 #include "ops/attention/attention_cuda_workspace.h"
@@ -49,16 +50,13 @@ inline Values random_values(DType t, std::size_t count, double deviation, unsign
 struct Heads {
   Heads(DType dtype, std::int64_t rows, std::int64_t heads, std::int64_t width,
         std::int64_t gap = 0, std::int64_t shift = 0)
-      : memory(static_cast<std::size_t>(rows * (heads * (width + gap) + 2 * gap) + shift + 16) *
-                   size_of(dtype),
+      : memory(to_size(rows * (heads * (width + gap) + 2 * gap) + shift + 16) * size_of(dtype),
                std::byte{0xcd}),
-        view(memory.data() + static_cast<std::size_t>(shift) * size_of(dtype), dtype,
-             {rows, heads, width}, {heads * (width + gap) + 2 * gap, width + gap, 1},
-             test_device()) {}
+        view(memory.data() + to_size(shift) * size_of(dtype), dtype, {rows, heads, width},
+             {heads * (width + gap) + 2 * gap, width + gap, 1}, test_device()) {}
 
   std::byte* address(std::int64_t i, std::int64_t h, std::int64_t d) const {
-    return view.data + static_cast<std::size_t>(i * view.strides[0] + h * view.strides[1] + d) *
-                           size_of(view.dtype);
+    return view.data + to_size(i * view.strides[0] + h * view.strides[1] + d) * size_of(view.dtype);
   }
   template <class F>
   void each(F&& f) const {
@@ -79,7 +77,7 @@ struct Heads {
     });
   }
   Values values() const {
-    Values v(static_cast<std::size_t>(view.elements()));
+    Values v(to_size(view.elements()));
     each([&](std::size_t n, const std::byte* from) {
       std::uint32_t u = 0;
       if (view.dtype == DType::f32) std::memcpy(&u, from, 4);
@@ -127,14 +125,14 @@ inline Backend attention_backend(int threads = 1, bool deterministic = true) {
 
 template <class View>
 View heads_of(View x, std::int64_t first, std::int64_t count) {
-  x.data += static_cast<std::size_t>(first * x.strides[1]) * size_of(x.dtype);
+  x.data += to_size(first * x.strides[1]) * size_of(x.dtype);
   x.shape[1] = count;
   return x;
 }
 
 // Scratch memory full of NaNs.
 struct Scratch {
-  explicit Scratch(std::int64_t bytes) : memory(static_cast<std::size_t>(bytes)) { spoil(); }
+  explicit Scratch(std::int64_t bytes) : memory(to_size(bytes)) { spoil(); }
   void spoil() {
     device_memory_is_read();
     std::fill(memory.begin(), memory.end(), std::byte{0xff});
@@ -158,7 +156,7 @@ inline AttentionOutputs compute(const AttentionInputs& in, const AttentionWay& w
   Heads q = make(n.queries), k = make(n.keys), v = make(n.keys), o = make(n.queries),
         dout = make(n.queries), dq = make(n.queries), dk = make(n.keys), dv = make(n.keys);
   q.set(in.q), k.set(in.k), v.set(in.v), dout.set(in.dout);
-  DeviceVector<float> lse(static_cast<std::size_t>(n.heads * n.queries));
+  DeviceVector<float> lse(to_size(n.heads * n.queries));
   const TensorView all_lse = lse_view(lse, n.heads, n.queries);
   ThreadPool pool(way.threads);
   const std::int64_t step = way.heads_per_call ? way.heads_per_call : n.heads;

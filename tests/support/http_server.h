@@ -13,6 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/to_size.h"
+
 namespace ballast::test {
 
 // An HTTP server on this machine: answers each request with the next of its answers (the last one
@@ -73,7 +75,7 @@ class HttpServer {
     while (head == std::string::npos || text.size() < head + wanted) {
       const ssize_t got = ::recv(client, piece, sizeof piece, 0);
       if (got <= 0) return;
-      text.append(piece, static_cast<std::size_t>(got));
+      text.append(piece, to_size(got));
       if (head != std::string::npos) continue;
       const std::size_t end = text.find("\r\n\r\n");
       if (end == std::string::npos) continue;

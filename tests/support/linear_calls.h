@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "ops/linear/linear.h"
 #include "tests/support/linear_weight.h"
 #include "tests/support/sample_tensor.h"
@@ -24,8 +25,7 @@ inline constexpr DType kWeightTypes[] = {DType::f32,     DType::bf16,    DType::
 // shows.
 class Workspace {
  public:
-  explicit Workspace(std::int64_t bytes)
-      : data_(static_cast<std::size_t>(bytes), std::byte{0xff}) {}
+  explicit Workspace(std::int64_t bytes) : data_(to_size(bytes), std::byte{0xff}) {}
   TensorView view() {
     const auto size = static_cast<std::int64_t>(data_.size());
     return {size > 0 ? data_.data() : nullptr, DType::u8, {size}, test_device()};

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "core/to_size.h"
 #include "tests/ref/number_formats.h"
 #include "tests/support/test_device.h"
 
@@ -16,7 +17,7 @@ class SampleWeight {
  public:
   SampleWeight(DType dtype, std::int64_t outputs, std::int64_t inputs, std::size_t start = 0)
       : dtype_(dtype), outputs_(outputs), inputs_(inputs), start_(start) {
-    const auto count = static_cast<std::size_t>(outputs * inputs);
+    const auto count = to_size(outputs * inputs);
     bytes_.resize(start + count * size_of(dtype) + 1);
     values_.resize(count);
   }
@@ -61,8 +62,8 @@ class SampleWeight {
     const std::int64_t group = inputs_ / groups;
     for (std::int64_t n = 0; n < outputs_; ++n) {
       for (std::int64_t k = 0; k < inputs_; ++k) {
-        const auto at = static_cast<std::size_t>(n * inputs_ + k);
-        const auto s = scale.size() == 1 ? 0 : static_cast<std::size_t>(n * groups + k / group);
+        const auto at = to_size(n * inputs_ + k);
+        const auto s = scale.size() == 1 ? 0 : to_size(n * groups + k / group);
         v[at] = static_cast<float>(v[at]) * scale[s];
       }
     }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/convert.h"
+#include "core/to_size.h"
 #include "memory/disk_file.h"
 #include "nn/staging_ring.h"
 #include "tests/support/temp_dir.h"
@@ -19,7 +20,7 @@ class RawTensorFile {
   // Random values of about unit size; returns the number of the tensor.
   std::size_t add(const Shape& shape, DType dtype, std::size_t gap) {
     bytes_.append(gap, '\x55');
-    const auto n = static_cast<std::size_t>(shape.elements());
+    const auto n = to_size(shape.elements());
     std::vector<float> values(n);
     std::normal_distribution<float> normal;
     for (float& v : values) v = normal(random_);
@@ -43,7 +44,7 @@ class RawTensorFile {
   // The tensor as the engine should have it: converted in one piece.
   std::string as(std::size_t i, DType dtype) const {
     const StoredBytes& s = tensors_.at(i);
-    std::string out(static_cast<std::size_t>(s.shape.elements()) * size_of(dtype), '\0');
+    std::string out(to_size(s.shape.elements()) * size_of(dtype), '\0');
     convert(data(i), s.dtype, out.data(), dtype, s.shape.elements(), Rounding::saturating);
     return out;
   }

@@ -2,6 +2,7 @@
 
 // The double-precision reference with the weights and inputs of tests/support/tiny_dit.h.
 
+#include "core/to_size.h"
 #include "models/wan/params.h"
 #include "tests/ref/dit.h"
 #include "tests/support/tiny_dit.h"
@@ -32,7 +33,7 @@ inline std::vector<ref::DitSample> reference_samples(const wan::Config& c, const
     s.latent = values("latent", c.out_dim * cells);
     s.conditioning = values("y", c.conditioning() * cells);
     s.context = values("context", batch.text_lens[i] * c.text_dim);
-    s.context.resize(static_cast<std::size_t>(c.text_len * c.text_dim), 0.0);
+    s.context.resize(to_size(c.text_len * c.text_dim), 0.0);
     s.target = values("target", c.out_dim * cells);
     s.timestep_row = batch.rows[i];
   }

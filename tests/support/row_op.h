@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "tests/support/finite_differences.h"
 #include "tests/support/sample_tensor.h"
 
@@ -55,7 +56,7 @@ inline void expect_close(const SampleTensor& got, const Doubles& want, double to
   ASSERT_EQ(got.size(), static_cast<std::int64_t>(want.size())) << what;
   const double absolute = tolerance * largest(want);
   for (std::int64_t i = 0; i < got.size(); ++i) {
-    const double w = want[static_cast<std::size_t>(i)];
+    const double w = want[to_size(i)];
     const double allowed = absolute + rounding(got.dtype()) * std::abs(w);
     ASSERT_NEAR(got[i], w, allowed) << what << " element " << i << " of " << to_string(got.shape());
   }

@@ -3,6 +3,8 @@
 #include <cstring>
 #include <random>
 
+#include "core/to_size.h"
+
 namespace ballast::support {
 namespace {
 
@@ -35,8 +37,8 @@ template <class Visit>
 void SampleTensor::each_row(Visit&& visit) const {
   const std::size_t element = size_of(dtype_);
   for (std::int64_t i = 0; i < size(); i += columns_) {
-    const auto begin = static_cast<std::size_t>(start_ + i + i / columns_ * padding_) * element;
-    visit(begin, begin + static_cast<std::size_t>(columns_) * element);
+    const auto begin = to_size(start_ + i + i / columns_ * padding_) * element;
+    visit(begin, begin + to_size(columns_) * element);
   }
 }
 
@@ -48,8 +50,7 @@ SampleTensor::SampleTensor(DType dtype, const Shape& shape, Layout layout)
   start_ = layout.start;
   columns_ = shape.rank() > 0 ? shape[-1] : 1;
   padding_ = layout.row_padding;
-  bytes_.assign(static_cast<std::size_t>(layout.start + padded.elements() + 16) * size_of(dtype),
-                kPattern);
+  bytes_.assign(to_size(layout.start + padded.elements() + 16) * size_of(dtype), kPattern);
   each_row([&](std::size_t begin, std::size_t end) {
     std::memset(bytes_.data() + begin, 0, end - begin);  // 0 in every dtype
   });
@@ -93,14 +94,14 @@ void SampleTensor::set(std::int64_t i, double value) {
 }
 
 std::vector<double> SampleTensor::values() const {
-  std::vector<double> v(static_cast<std::size_t>(size()));
-  for (std::int64_t i = 0; i < size(); ++i) v[static_cast<std::size_t>(i)] = (*this)[i];
+  std::vector<double> v(to_size(size()));
+  for (std::int64_t i = 0; i < size(); ++i) v[to_size(i)] = (*this)[i];
   return v;
 }
 
 SampleTensor& SampleTensor::fill(const std::vector<double>& v) {
   check(static_cast<std::int64_t>(v.size()) == size(), "{} values for {}", v.size(), shape_);
-  for (std::int64_t i = 0; i < size(); ++i) set(i, v[static_cast<std::size_t>(i)]);
+  for (std::int64_t i = 0; i < size(); ++i) set(i, v[to_size(i)]);
   return *this;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "core/to_size.h"
 #include "tests/support/test_device.h"
 
 namespace ballast::support {
@@ -66,7 +67,7 @@ class SampleTensor {
 
   std::byte* address(std::int64_t i) {
     const std::int64_t at = start_ + i + (i == 0 ? 0 : i / columns_ * padding_);
-    return bytes_.data() + static_cast<std::size_t>(at) * size_of(dtype_);
+    return bytes_.data() + to_size(at) * size_of(dtype_);
   }
   // Where the elements of each row lie.
   template <class Visit>

@@ -9,6 +9,7 @@
 
 #include "core/convert.h"
 #include "core/random.h"
+#include "core/to_size.h"
 #include "io/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
 
@@ -16,7 +17,7 @@ namespace ballast::support {
 
 // Random numbers that depend on the seed alone.
 inline std::vector<float> sample_values(std::uint64_t seed, std::int64_t n, double scale = 1) {
-  std::vector<float> v(static_cast<std::size_t>(n));
+  std::vector<float> v(to_size(n));
   fill_normal(random_source(seed, "tensor_file", 0, "sample"), 0, v.data(), n);
   for (float& x : v) x = static_cast<float>(scale * x);
   return v;
@@ -60,7 +61,7 @@ inline std::vector<float> values_in(const std::string& path, const std::string& 
   const SafetensorsEntry& e = file.get(name);
   std::vector<std::byte> bytes(e.bytes);
   file.read(e, bytes);
-  std::vector<float> v(static_cast<std::size_t>(e.shape.elements()));
+  std::vector<float> v(to_size(e.shape.elements()));
   convert(bytes.data(), file.dtype(e), v.data(), DType::f32, std::ssize(v));
   return v;
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/to_size.h"
 #include "io/media_writer.h"
 
 namespace ballast::test {
@@ -31,7 +32,7 @@ inline std::vector<std::uint8_t> clip_frame(std::int64_t width, std::int64_t hei
 // A frame of one grey: which of them it is can be read after any codec and any scaling.
 inline std::vector<std::uint8_t> grey_frame(std::int64_t width, std::int64_t height,
                                             std::int64_t t) {
-  return std::vector<std::uint8_t>(static_cast<std::size_t>(width * height * 3),
+  return std::vector<std::uint8_t>(to_size(width * height * 3),
                                    static_cast<std::uint8_t>(20 + 4 * (t % 56)));
 }
 inline std::int64_t grey_number(std::uint8_t value) { return (value - 20 + 2) / 4; }

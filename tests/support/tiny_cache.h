@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/convert.h"
+#include "core/to_size.h"
 #include "data/dataset.h"
 #include "data/latent_cache.h"
 #include "io/safetensors_writer.h"
@@ -24,7 +25,7 @@ inline data::ModelNeeds tiny_needs() {
 
 // first, first + 1, ...: what came from where can be seen.
 inline std::vector<float> counted(std::int64_t n, float first) {
-  std::vector<float> v(static_cast<std::size_t>(n));
+  std::vector<float> v(to_size(n));
   for (float& x : v) x = first++;
   return v;
 }
@@ -63,13 +64,12 @@ inline void write_tensors(const std::string& path,
 struct SampleMemory {
   SampleMemory(const data::ModelNeeds& needs, const data::LatentShape& shape,
                bool with_mask = false)
-      : latent(static_cast<std::size_t>(shape.elements()), 77.0f),
-        conditioning(static_cast<std::size_t>(needs.conditioning_channels * shape.frames *
-                                              shape.height * shape.width),
-                     77.0f),
-        context(static_cast<std::size_t>(needs.text_len * needs.text_dim), 77.0f),
-        mask(with_mask ? static_cast<std::size_t>(shape.frames * shape.height * shape.width) : 0,
-             77.0f) {}
+      : latent(to_size(shape.elements()), 77.0f),
+        conditioning(
+            to_size(needs.conditioning_channels * shape.frames * shape.height * shape.width),
+            77.0f),
+        context(to_size(needs.text_len * needs.text_dim), 77.0f),
+        mask(with_mask ? to_size(shape.frames * shape.height * shape.width) : 0, 77.0f) {}
 
   data::SampleTarget target() { return {latent, conditioning, context, mask}; }
 

@@ -11,6 +11,7 @@
 
 #include "core/convert.h"
 #include "core/random.h"
+#include "core/to_size.h"
 #include "io/safetensors_writer.h"
 #include "models/wan/dit.h"
 #include "models/wan/weights.h"
@@ -36,7 +37,7 @@ inline wan::Config tiny_config() {
 
 inline std::vector<float> normal_values(const std::string& site, std::int64_t n, double scale,
                                         double offset = 0) {
-  std::vector<float> v(static_cast<std::size_t>(n));
+  std::vector<float> v(to_size(n));
   fill_normal(random_source(7, "tiny_dit", 0, site), 0, v.data(), n);
   for (float& x : v) x = static_cast<float>(offset + scale * x);
   return v;
@@ -102,8 +103,7 @@ inline TinyBatch tiny_batch(std::vector<wan::LatentSize> latents, std::int64_t t
   b.latents = std::move(latents);
   for (std::size_t i = 0; i < b.latents.size(); ++i) {
     b.timesteps.push_back(875.5 - 310.25 * static_cast<double>(i));
-    b.rows.emplace_back(static_cast<std::size_t>(b.latents[i].tokens()),
-                        static_cast<std::int32_t>(i));
+    b.rows.emplace_back(to_size(b.latents[i].tokens()), static_cast<std::int32_t>(i));
     b.text_lens.push_back(std::max<std::int64_t>(1, text_len - 5 * static_cast<std::int64_t>(i)));
   }
   b.timesteps.push_back(0);
@@ -149,7 +149,7 @@ class TinyDit {
  public:
   TinyDit(const wan::Config& config, const std::string& checkpoint, const TinyBatch& batch,
           const TinyJob& job)
-      : checkpoint_(Checkpoint::open(checkpoint, job.disk)), names_(checkpoint_), job_(job) {
+      : checkpoint_(WeightFiles::open(checkpoint, job.disk)), names_(checkpoint_), job_(job) {
     set_.backend = {.device = test_device(), .threads = job.threads};
     wan::Precision precision = job.precision;
     if (test_device() == Device::cuda) {
@@ -213,7 +213,7 @@ class TinyDit {
   void fill_inputs(const wan::Config& c, const TinyBatch& batch) {
     const auto put = [&](Buffer to, const std::string& name, std::int64_t count, double scale = 1) {
       std::vector<float> values = normal_values(name, count, scale);
-      values.resize(static_cast<std::size_t>(view(to).elements()));
+      values.resize(to_size(view(to).elements()));
       runner_->write(to, std::as_bytes(std::span(values)));
     };
     std::copy(batch.timesteps.begin(), batch.timesteps.end(),
@@ -252,7 +252,7 @@ class TinyDit {
     }
   }
 
-  Checkpoint checkpoint_;
+  WeightFiles checkpoint_;
   wan::TensorMap names_;
   TinyJob job_;
   ProgramSet set_;

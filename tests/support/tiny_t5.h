@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/random.h"
+#include "core/to_size.h"
 #include "models/t5/params.h"
 #include "models/t5/weights.h"
 #include "tests/support/tensor_file.h"
@@ -33,7 +34,7 @@ inline t5::Config tiny_umt5_encoder() {
 }
 
 inline std::vector<float> t5_values(const std::string& name, const Shape& shape) {
-  std::vector<float> v(static_cast<std::size_t>(shape.elements()));
+  std::vector<float> v(to_size(shape.elements()));
   fill_normal(random_source(5, "tiny_t5", 0, name), 0, v.data(), shape.elements());
   const bool gain = shape.rank() == 1;
   const double scale = gain                            ? 0.2

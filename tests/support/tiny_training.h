@@ -25,7 +25,7 @@ inline wan::Config trainable_config(std::int64_t layers = 2, std::int64_t condit
           .text_len = 512};
 }
 
-// One that also takes a picture, as its first frame.
+// One that also takes an image, as its first frame.
 inline wan::Config trainable_ti2v() {
   wan::Config c = trainable_config(1);
   c.in_dim = c.out_dim = 48;

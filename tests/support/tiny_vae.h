@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/to_size.h"
 #include "io/safetensors_writer.h"
 #include "models/wan_vae/weights.h"
 
@@ -33,7 +34,7 @@ inline void write_vae(const std::string& path, const wan_vae::Config& c, wan_vae
     std::normal_distribution<float> normal(
         t.name.ends_with("gamma") ? 1.0f : 0.0f,
         t.taps == 0 ? 0.2f : static_cast<float>(1 / std::sqrt(inputs)));
-    memory.emplace_back(static_cast<std::size_t>(t.shape.elements()));
+    memory.emplace_back(to_size(t.shape.elements()));
     for (float& v : memory.back()) v = normal(random);
   }
   SafetensorsWriter writer;

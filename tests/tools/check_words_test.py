@@ -57,7 +57,7 @@ class WordCheck(unittest.TestCase):
             "/* a picture */\n",
             'f("GPU memory, RAM, disk");\n',
             'j["outside_arenas"];\n',
-            '#include "infer/first_picture.h"\n',
+            '#include "infer/first_frame.h"\n',
             "char c = '\"'; // host memory\n",
         ]:
             self.assertEqual(check(text), (0, []), text)

@@ -6,6 +6,7 @@
 
 #include <set>
 
+#include "core/to_size.h"
 #include "data/latent_cache.h"
 #include "tests/support/applied_advice.h"
 #include "tests/support/tiny_parts.h"
@@ -54,7 +55,8 @@ std::string facts(const fit::Request& r, bool with_budget = true) {
       r.policy ? r.policy->name : "auto", r.streamed_blocks.value_or(-1), name_of(j.mode),
       name_of(j.format), j.mode == wan::Mode::lora ? j.lora.rank : 0,
       j.mode == wan::Mode::lora ? name_of(j.lora.dtype) : "", optimizer_facts(j.optimizer),
-      batch_facts(j.batches), batch_facts(j.predict_batches), wan::job_of(r).companion.ways.size());
+      batch_facts(j.batches), batch_facts(j.predict_batches),
+      wan::job_of(r).auxiliary_model.variants.size());
 }
 
 // Texts of the changes that a refused run is told, each done by `apply`, which reads the run anew.
@@ -454,9 +456,9 @@ class DistillAdvice : public ::testing::Test {
   static std::string facts(const fit::Request& r) {
     const student::FitJob& j = student::job_of(r);
     const student::Config& s = j.pair.student.config;
-    return fmt::format("{} | {} {} | {} | {} {} {} {}", budget_facts(r.budget), name_of(j.place),
-                       name_of(j.pair.teacher_format), j.pair.student.batch, s.hidden_size, s.depth,
-                       s.num_heads, s.image_size);
+    return fmt::format("{} | {} {} | {} | {} {} {} {}", budget_facts(r.budget),
+                       name_of(j.placement), name_of(j.pair.teacher_format), j.pair.student.batch,
+                       s.hidden_size, s.depth, s.num_heads, s.image_size);
   }
   // "\"depth\": 8, \"num_heads\": 8 in student.json": in that file.
   static std::string with_sizes(std::string file, const std::string& text) {
@@ -505,7 +507,7 @@ class DistillAdvice : public ::testing::Test {
       EXPECT_EQ(p.fits, std::holds_alternative<fit::PlannedRun>(then));
       if (const auto* fits = std::get_if<fit::PlannedRun>(&then)) {
         for (const Tier t : kTiers) {
-          EXPECT_EQ(p.needed[static_cast<std::size_t>(t)], fits->needed(t)) << name_of(t);
+          EXPECT_EQ(p.needed[to_size(t)], fits->needed(t)) << name_of(t);
         }
       } else {
         EXPECT_EQ(p.needed, std::get<Refusal>(then).needed);

@@ -2,10 +2,11 @@
 
 #include <gmock/gmock.h>
 
+#include "core/to_size.h"
 #include "tests/support/errors.h"
 #include "tests/support/tiny_training.h"
 #include "tests/support/trained_run.h"
-#include "train/checkpoint/training_checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/run/run_folder.h"
 
 namespace ballast::train {
@@ -19,8 +20,8 @@ class BadSteps : public ::testing::Test {
   BadSteps() : training_(support::trainable_config(1)) {
     const data::LatentShape shape = {4, 1, 4, 4};
     training_.add_clips(3, shape, "good");
-    const std::vector<float> latent(static_cast<std::size_t>(shape.elements()), 3e38f);
-    const std::vector<float> text(static_cast<std::size_t>(training_.config().text_dim), 1.0f);
+    const std::vector<float> latent(to_size(shape.elements()), 3e38f);
+    const std::vector<float> text(to_size(training_.config().text_dim), 1.0f);
     data::write_cached_sample(
         training_.path("clips"), "huge", {.shape = shape, .latent = latent},
         {.tokens = 1, .dim = training_.config().text_dim, .rows = text, .caption = "huge"},

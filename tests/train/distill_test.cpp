@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "infer/student_sampler.h"
 #include "models/student/initial_weights.h"
 #include "models/student/student_files.h"
@@ -14,8 +15,8 @@
 #include "tests/support/temp_dir.h"
 #include "tests/train/distill_folder.h"
 #include "tests/train/tiny_pair.h"
+#include "train/recipes/distill_batches.h"
 #include "train/recipes/distiller.h"
-#include "train/recipes/pair_lessons.h"
 #include "train/run/text_states.h"
 
 namespace ballast::train {
@@ -27,7 +28,7 @@ using namespace tiny;
 double reference_loss(ref::Student& model, std::int64_t number) {
   const wan::Config t = tiny_teacher();
   const student::Config c = tiny_student();
-  const auto places = static_cast<std::size_t>(c.tokens());
+  const auto places = to_size(c.tokens());
   const ref::Dit teacher = support::reference_dit(t);
   std::vector<ref::StudentSample> samples;
   for (std::size_t i = 0; i < 2; ++i) {
@@ -44,8 +45,8 @@ double reference_loss(ref::Student& model, std::int64_t number) {
       for (std::size_t p = 0; p < places; ++p) d.latent[k * places + p] = s.latent[p * 3 + k % 3];
     }
     d.context = support::widened(support::normal_values("context" + n, kTokens * t.text_dim, 1));
-    d.context.resize(static_cast<std::size_t>(t.text_len * t.text_dim), 0.0);
-    d.timestep_row.assign(static_cast<std::size_t>(d.size.tokens()), 0);
+    d.context.resize(to_size(t.text_len * t.text_dim), 0.0);
+    d.timestep_row.assign(to_size(d.size.tokens()), 0);
     const std::vector<double> answer = teacher.forward(d, {s.t});
     for (std::size_t p = 0; p < places; ++p) {
       for (std::size_t k = 0; k < 4; ++k) s.target.push_back(answer[k * places + p]);
@@ -90,10 +91,11 @@ TEST(Distillation, AStepEqualsAReferenceInDouble) {
 TEST(Distillation, PlacesOfTheTeacherGiveTheSameBits) {
   const std::vector<float> resident = two_steps(TinyPair());
   EXPECT_TRUE(same_bits(resident, two_steps(TinyPair({}, false))));
-  for (const MemoryPolicy& p : {MemoryPolicy{.slots = 2, .home = WeightHome::host},
-                                MemoryPolicy{.slots = 1, .home = WeightHome::disk},
-                                MemoryPolicy{.slots = 1, .parts = 2, .home = WeightHome::host}}) {
-    EXPECT_TRUE(same_bits(resident, two_steps(TinyPair(p)))) << p.slots << " " << p.parts;
+  for (const MemoryPolicy& p :
+       {MemoryPolicy{.slots = 2, .stream_from = StreamSource::host},
+        MemoryPolicy{.slots = 1, .stream_from = StreamSource::disk},
+        MemoryPolicy{.slots = 1, .matrices_ahead = 2, .stream_from = StreamSource::host}}) {
+    EXPECT_TRUE(same_bits(resident, two_steps(TinyPair(p)))) << p.slots << " " << p.matrices_ahead;
   }
 }
 
@@ -115,10 +117,10 @@ TEST(Distillation, TheTeacherIsThereOnce) {
     return bytes - student;
   };
   EXPECT_EQ(weights({}), stored);
-  const std::uint64_t streamed = weights({.slots = 2, .home = WeightHome::host});
+  const std::uint64_t streamed = weights({.slots = 2, .stream_from = StreamSource::host});
   EXPECT_GE(streamed, stored);
   EXPECT_LT(streamed, stored + 256 * tensors);
-  EXPECT_LT(weights({.slots = 2, .home = WeightHome::disk}), stored / 2);
+  EXPECT_LT(weights({.slots = 2, .stream_from = StreamSource::disk}), stored / 2);
 }
 
 TEST(Distillation, TheFastestPlaceThatFitsIsTaken) {
@@ -137,7 +139,7 @@ TEST(Distillation, TheFastestPlaceThatFitsIsTaken) {
 
 TEST(InitialStudent, TakesItsBlocksFromTheTeacher) {
   const support::TinyCheckpoint written(tiny_teacher());
-  const Checkpoint file = Checkpoint::open(written.path());
+  const WeightFiles file = WeightFiles::open(written.path());
   const wan::TensorMap names(file);
   const student::Config c = tiny_student();  // 16 of the teacher's 64 columns
   const auto values = [&](student::AttentionStart start, const char* name, const Shape& shape) {
@@ -176,9 +178,9 @@ TEST(PromptFile, ReadsLinesWithoutBlankOnesInAnOrderOfEveryEpoch) {
   EXPECT_THROW(PromptFile(dir.path("empty.txt")), Error);
   for (const std::int64_t prompts : {1, 2, 7, 100}) {
     for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
-      std::vector<bool> seen(static_cast<std::size_t>(prompts));
+      std::vector<bool> seen(to_size(prompts));
       for (std::int64_t i = 0; i < prompts; ++i) {
-        seen[static_cast<std::size_t>(prompt_of(prompts, 9, epoch * prompts + i))] = true;
+        seen[to_size(prompt_of(prompts, 9, epoch * prompts + i))] = true;
       }
       EXPECT_TRUE(std::ranges::all_of(seen, [](bool b) { return b; })) << prompts;
     }
@@ -223,7 +225,7 @@ TEST(StudentFiles, TheProjectionMustBeThatOfTheWeights) {
     save_student(dir.path(name), c, [&](const std::string& tensor) {
       std::vector<std::byte> zeros;
       each_parameter(c, [&](int, const std::string& n, const Shape& shape) {
-        if (n == tensor) zeros.resize(static_cast<std::size_t>(shape.elements()) * sizeof(float));
+        if (n == tensor) zeros.resize(to_size(shape.elements()) * sizeof(float));
       });
       return ByteSource([zeros = std::move(zeros)](const ByteSink& sink) { sink(zeros); });
     });

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include "core/to_size.h"
 #include "infer/video_sampler.h"
 #include "models/wan/weights.h"
 #include "tests/support/errors.h"
@@ -42,7 +43,7 @@ class Dmd2Run : public ::testing::Test {
   }
   static Variant with(const char* policy, std::int64_t samples, bool on_host = false) {
     MemoryPolicy p = *find_policy(policy);
-    p.samples_per_run = samples;
+    p.samples_per_pass = samples;
     p.state_on_host = on_host;
     return {policy, p};
   }
@@ -58,9 +59,9 @@ TEST_F(Dmd2Run, HasTheSameBitsUnderEveryPolicy) {
     EXPECT_EQ(difference(resident, trace_of(config(kWarm), v)), "") << v.name;
   }
   MemoryPolicy from_host = *find_policy("stream2");
-  from_host.home = WeightHome::host;
-  from_host.parts = 2;
-  from_host.samples_per_run = 1;
+  from_host.stream_from = StreamSource::host;
+  from_host.matrices_ahead = 2;
+  from_host.samples_per_pass = 1;
   EXPECT_EQ(difference(resident, trace_of(config(kWarm), {"from host", from_host, 1})), "");
 }
 
@@ -87,7 +88,7 @@ std::string saved_lora(const std::string& config, int steps) {
 
 TEST_F(Dmd2Run, SavesAStudentThatCanBeSampledWith) {
   const wan::Config& model = training_.config();
-  const Checkpoint file = Checkpoint::open(training_.model_path());
+  const WeightFiles file = WeightFiles::open(training_.model_path());
   const std::vector<float> text = support::normal_values("clip0.text", 3 * model.text_dim, 1);
   const auto sampled = [&](const wan::LoraReader* lora) {
     infer::VideoJob job;
@@ -145,7 +146,7 @@ TEST_F(Dmd2Run, IsPlannedAndRefusedLikeTraining) {
   const auto& planned = std::get<fit::PlannedRun>(outcome);
   double least = 0;  // what every step has
   for (const char* program : {"step.critic", "predict", "update.critic"}) {
-    const auto p = static_cast<std::size_t>(planned.set.program_index(program));
+    const auto p = to_size(planned.set.program_index(program));
     least += planned.times[p].seconds;
   }
   EXPECT_GT(planned.seconds_per_step(), least);

@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "core/to_size.h"
 #include "tests/support/tiny_cache.h"
 #include "tests/support/tiny_training.h"
 #include "tests/support/trained_run.h"
@@ -116,12 +117,12 @@ TEST_F(MusubiEpochs, KeepWhatIsLeftOverInSmallerSteps) {
       sizes.insert(s.samples.size());
       for (const std::string& id : s.samples) EXPECT_EQ(kind_of(id), kind_of(s.samples[0]));
     }
-    EXPECT_LE(*sizes.rbegin(), static_cast<std::size_t>(2 * accumulation));
-    EXPECT_LT(*sizes.begin(), static_cast<std::size_t>(2 * accumulation));
+    EXPECT_LE(*sizes.rbegin(), to_size(2 * accumulation));
+    EXPECT_LT(*sizes.begin(), to_size(2 * accumulation));
     EXPECT_TRUE(std::filesystem::exists(training_.path("out/my_lora.safetensors")));
 
     MemoryPolicy lean = *find_policy("recompute");
-    lean.samples_per_run = 1;
+    lean.samples_per_pass = 1;
     EXPECT_EQ(support::difference(support::read_trace(o.folder),
                                   support::read_trace(train(flags, lean).folder)),
               "");

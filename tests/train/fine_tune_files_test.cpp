@@ -48,8 +48,8 @@ struct ListedTensors {
 };
 ListedTensors listed_tensors(const std::string& path) {
   ListedTensors all;
-  const Checkpoint file = Checkpoint::open(path);
-  for (const CheckpointTensor& t : file.tensors()) {
+  const WeightFiles file = WeightFiles::open(path);
+  for (const WeightTensor& t : file.tensors()) {
     all.shapes[std::string(t.entry->name)] = t.entry->shape;
     all.types.insert(t.entry->dtype);
   }

@@ -9,6 +9,7 @@
 #include <set>
 #include <tuple>
 
+#include "core/to_size.h"
 #include "fit/bounds.h"
 #include "fit/fit.h"
 #include "models/wan/candidates.h"
@@ -153,7 +154,7 @@ std::vector<MemoryPolicy> all_policies(const fit::Request& r) {
     for (const std::int64_t chunk : chunks) {
       for (const std::int64_t head : heads) {
         for (const std::int64_t sample : samples) {
-          p.chunk_tokens = chunk, p.heads_per_group = head, p.samples_per_run = sample;
+          p.chunk_tokens = chunk, p.heads_per_group = head, p.samples_per_pass = sample;
           all.push_back(p);
         }
       }
@@ -172,22 +173,25 @@ std::vector<MemoryPolicy> all_policies(const fit::Request& r) {
   const auto others = [&](MemoryPolicy p) {
     for (const Activations a :
          {Activations::kept, Activations::attention_kept, Activations::recomputed}) {
-      for (const bool halves : {false, true}) {
-        if (halves && a == Activations::kept) continue;
+      for (const bool split_backward : {false, true}) {
+        if (split_backward && a == Activations::kept) continue;
         for (const bool offload : {false, true}) {
-          p.activations = a, p.halves = halves, p.offload = offload;
+          p.activations = a, p.split_backward = split_backward, p.offload = offload;
           states(p);
         }
       }
     }
   };
   others({.name = "auto"});
-  for (const auto& [slots, parts] : {std::pair(1, 0), {2, 0}, {1, 1}, {1, 3}}) {
-    for (const WeightHome home : {WeightHome::disk, WeightHome::host}) {
-      if (full && home == WeightHome::disk) continue;
+  for (const auto& [slots, matrices_ahead] : {std::pair(1, 0), {2, 0}, {1, 1}, {1, 3}}) {
+    for (const StreamSource stream_from : {StreamSource::disk, StreamSource::host}) {
+      if (full && stream_from == StreamSource::disk) continue;
       for (int g = 0; g < groups; ++g) {
-        others(
-            {.name = "auto", .slots = slots, .parts = parts, .resident_groups = g, .home = home});
+        others({.name = "auto",
+                .slots = slots,
+                .matrices_ahead = matrices_ahead,
+                .resident_groups = g,
+                .stream_from = stream_from});
       }
     }
   }
@@ -197,10 +201,10 @@ std::vector<MemoryPolicy> all_policies(const fit::Request& r) {
 // The first that fits of all policies. What one needs at least is worked out once for all budgets.
 std::optional<MemoryPolicy> any_that_fits(const fit::Request& r,
                                           const std::vector<MemoryPolicy>& all,
-                                          fit::KnownNeeds& known) {
+                                          fit::NeedsCache& known) {
   const fit::Request one_kind = fit::heaviest(r);  // which needs no more
   for (const MemoryPolicy& p : all) {
-    if (excess(r, known.of(one_kind, p)).count > 0) continue;
+    if (excess(r, known.needs_for(one_kind, p)).count > 0) continue;
     if (shortages(r, plan_run(r, p)).empty()) return p;
   }
   return std::nullopt;
@@ -210,15 +214,14 @@ std::string text_of(const MemoryPolicy& p) {
   return fmt::format(
       "slots {} parts {} resident {} home {} act {} halves {} offload {} chunk {} heads {} "
       "samples {} state on host {} on disk {}",
-      p.slots, p.parts, p.resident_groups, static_cast<int>(p.home), name_of(p.activations),
-      p.halves, p.offload, p.chunk_tokens, p.heads_per_group, p.samples_per_run, p.state_on_host,
-      p.disk_state_groups);
+      p.slots, p.matrices_ahead, p.resident_groups, static_cast<int>(p.stream_from),
+      name_of(p.activations), p.split_backward, p.offload, p.chunk_tokens, p.heads_per_group,
+      p.samples_per_pass, p.state_on_host, p.disk_state_groups);
 }
 
 // What some policy needs, sometimes less, sometimes more.
 Budget random_budget(RandomRun& run, const fit::Request& r, const std::vector<MemoryPolicy>& all) {
-  const fit::PlannedRun some =
-      plan_run(r, all[static_cast<std::size_t>(run.dice.below(std::ssize(all)))]);
+  const fit::PlannedRun some = plan_run(r, all[to_size(run.dice.below(std::ssize(all)))]);
   const auto near = [&](Bytes b) {
     switch (run.dice.below(9)) {
       case 0:
@@ -262,7 +265,7 @@ TEST(PlanProperty, RefusesNothingThatFitsAndAcceptsNothingThatDoesNot) {
     SCOPED_TRACE(random.what);
     const PreparedRun prepared = random.prepare({.gpu = 1_GB, .host = 1_GB, .disk = 1_GB});
     const std::vector<MemoryPolicy> all = all_policies(prepared.request);
-    fit::KnownNeeds known;
+    fit::NeedsCache known;
     for (int b = 0; b < kBudgets; ++b) {
       PreparedRun run = random.prepare(random_budget(random, prepared.request, all));
       auto outcome = fit::find_plan(run.request, known);

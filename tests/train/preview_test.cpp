@@ -3,8 +3,9 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
+#include "core/to_size.h"
 #include "infer/clip_file.h"
-#include "infer/first_picture.h"
+#include "infer/first_frame.h"
 #include "infer/model_folder.h"
 #include "infer/video_sampler.h"
 #include "models/wan/lora_read.h"
@@ -88,7 +89,7 @@ TEST_F(Preview, IsAPhaseOfThePlanThatKeepsNothingBetweenSteps) {
     EXPECT_THAT(names, Contains(name));
   }
   fit::Request without = run.request;
-  wan::job_of(without).companion = {};
+  wan::job_of(without).auxiliary_model = {};
   without.policy = with.policy;
   const fit::PlannedRun alone = planned(without);
   EXPECT_EQ(with.plan.persistent, alone.plan.persistent);
@@ -127,7 +128,7 @@ TEST_F(Preview, ChangesNoBitOfTheTraining) {
   const RunTrace without = trace_of(config("", "epochs = 2\n", "without.toml"));
   const std::string path = config(kPreview);
   MemoryPolicy lean = *find_policy("stream1");
-  lean.samples_per_run = 1;
+  lean.samples_per_pass = 1;
   for (const auto& [name, policy] :
        {std::pair("resident", *find_policy("resident")), std::pair("stream1", lean)}) {
     const TrainOutcome outcome = train_in_process(path, {name, policy});
@@ -178,7 +179,7 @@ TEST_F(Preview, IsRefusedWhereOnlyTheStepsFit) {
   PreparedRun run = prepared(config(large));
   fit::Request without = run.request;
   wan::job_of(without).dit.predict_batches.clear();
-  wan::job_of(without).companion = {};
+  wan::job_of(without).auxiliary_model = {};
   const fit::PlannedRun alone = planned(without);
   run.request.budget.gpu = alone.needed(Tier::device);
   const auto outcome = fit::find_plan(run.request);
@@ -202,7 +203,7 @@ TEST_F(Preview, IsRefusedWhereOnlyTheStepsFit) {
     change->apply(r);
     const fit::PlannedRun again = planned(r);
     for (const Tier t : kTiers) {
-      EXPECT_EQ(again.needed(t), c.needed[static_cast<std::size_t>(t)]) << c.text;
+      EXPECT_EQ(again.needed(t), c.needed[to_size(t)]) << c.text;
     }
     EXPECT_EQ(again.seconds_per_step(), c.step_seconds) << c.text;
   }
@@ -216,14 +217,14 @@ std::vector<std::vector<std::uint8_t>> frames_of(const std::string& path) {
 }
 
 // As `ballast sample` makes it of the saved file: other programs, planned by themselves. Adapters
-// with dropout are products of their own, and sums round differently. A picture: H.264 of few
+// with dropout are products of their own, and sums round differently. An image: H.264 of few
 // pixels is not the same bits every time.
 TEST_F(Preview, ShowsWhatTheSavedAdapterDraws) {
   if (!media_available()) GTEST_SKIP() << "built without FFmpeg";
   dropout_ = "";
   const TrainOutcome outcome = train_in_process(config(kPicture, "epochs = 1\n"));
   const wan::Config& model = training_.config();
-  const Checkpoint file = Checkpoint::open(training_.model_path());
+  const WeightFiles file = WeightFiles::open(training_.model_path());
   const wan::LoraReader lora =
       wan::LoraReader::open(outcome.folder + "/epoch1/adapter_model.safetensors", &model);
   const RunTarget machine = support::small_machine();
@@ -251,7 +252,7 @@ TEST_F(Preview, ShowsWhatTheSavedAdapterDraws) {
         {.device = machine.backend.device,
          .dtype = machine.backend.device == Device::cuda ? DType::bf16 : DType::f32});
     const std::string path = parts_.path(name);
-    infer::ClipWriter writer({.path = path, .one_picture = true}, 1);
+    infer::ClipWriter writer({.path = path, .single_image = true}, 1);
     decoder.decode(latent, 1, 6, 4, [&](const infer::DecodedFrames& f) { writer.add(f); });
     writer.finish();
     return frames_of(path);
@@ -280,7 +281,7 @@ RgbImage first_sample(const std::string& folder, const test::TempDir& dir) {
   return {};
 }
 
-// 0: the picture is the first frame of the latent (TI2V). 8: a mask and the latent of its clip are
+// 0: the image is the first frame of the latent (TI2V). 8: a mask and the latent of its clip are
 // channels beside it (I2V).
 class PreviewOfAPicture : public Preview, public ::testing::WithParamInterface<std::int64_t> {
  protected:
@@ -303,7 +304,7 @@ TEST_P(PreviewOfAPicture, IsTheClipThatSampleMakesOfIt) {
                   "guidance = 1\nseed = 7\nimage = 'first.png'\nprompts = ['a clip']\n",
                   width, height),
       "epochs = 1\n"));
-  const Checkpoint file = Checkpoint::open(training_.model_path());
+  const WeightFiles file = WeightFiles::open(training_.model_path());
   const RunTarget machine = support::small_machine();
   const bool gpu = machine.backend.device == Device::cuda;
   infer::VideoJob job;
@@ -323,16 +324,16 @@ TEST_P(PreviewOfAPicture, IsTheClipThatSampleMakesOfIt) {
   const infer::VideoCodecOptions codec = {.device = machine.backend.device,
                                           .dtype = gpu ? DType::bf16 : DType::f32};
   infer::VideoEncoder encoder(parts_.path("vae.safetensors"), codec);
-  const std::vector<float> picture =
-      infer::encode_picture(encoder, {image}, model, {.width = width, .height = height}, 5);
+  const std::vector<float> encoded =
+      infer::encode_first_frame(encoder, {image}, model, {.width = width, .height = height}, 5);
   const std::vector<float> channels =
-      job.first_frame ? std::vector<float>() : infer::image_conditioning(job.latent, picture);
+      job.first_frame ? std::vector<float>() : infer::image_conditioning(job.latent, encoded);
   auto planned_job = fit::find_plan(fit_request(job));
   const std::vector<float> latent =
       infer::VideoSampler(job, std::move(std::get<fit::PlannedRun>(planned_job)))
           .run({.prompt = states[0],
                 .conditioning = channels,
-                .first_frame = job.first_frame ? std::span(picture) : std::span<const float>(),
+                .first_frame = job.first_frame ? std::span(encoded) : std::span<const float>(),
                 .seed = 7});
   infer::VideoDecoder decoder(parts_.path("vae.safetensors"), codec);
   infer::ClipWriter writer({.path = parts_.path("expected.gif"), .thumbnails = 256}, 5);

@@ -25,11 +25,11 @@ MemoryPolicy changed(const char* name, Change&& change) {
   return p;
 }
 
-constexpr auto kOneSample = [](MemoryPolicy& p) { p.samples_per_run = 1; };
-constexpr auto kTwoSamples = [](MemoryPolicy& p) { p.samples_per_run = 2; };
+constexpr auto kOneSample = [](MemoryPolicy& p) { p.samples_per_pass = 1; };
+constexpr auto kTwoSamples = [](MemoryPolicy& p) { p.samples_per_pass = 2; };
 constexpr auto kStateOnHost = [](MemoryPolicy& p) { p.state_on_host = true; };
 constexpr auto kStateOnDisk = [](MemoryPolicy& p) { p.disk_state_groups = 3; };  // of five
-constexpr auto kFromHost = [](MemoryPolicy& p) { p.home = WeightHome::host; };
+constexpr auto kFromHost = [](MemoryPolicy& p) { p.stream_from = StreamSource::host; };
 
 // A few that differ in everything.
 std::vector<Variant> some_variants() {
@@ -40,8 +40,8 @@ std::vector<Variant> some_variants() {
            changed("offload",
                    [](MemoryPolicy& p) {
                      p.slots = 2;
-                     p.home = WeightHome::host;
-                     p.samples_per_run = 2;
+                     p.stream_from = StreamSource::host;
+                     p.samples_per_pass = 2;
                      p.state_on_host = true;
                    }),
            1}};
@@ -144,18 +144,18 @@ std::vector<Variant> full_variants() {
           {"one slot, recomputed, one sample", changed("recompute",
                                                        [](MemoryPolicy& p) {
                                                          p.slots = 1;
-                                                         p.home = WeightHome::host;
-                                                         p.samples_per_run = 1;
+                                                         p.stream_from = StreamSource::host;
+                                                         p.samples_per_pass = 1;
                                                        })},
           {"two groups stay", changed("chunked",
                                       [](MemoryPolicy& p) {
                                         p.slots = 2;
-                                        p.home = WeightHome::host;
+                                        p.stream_from = StreamSource::host;
                                         p.resident_groups = 2;
-                                        p.samples_per_run = 2;
+                                        p.samples_per_pass = 2;
                                       })},
           {"state of three groups on disk", changed("stream1", [](MemoryPolicy& p) {
-             p.home = WeightHome::host;
+             p.stream_from = StreamSource::host;
              p.resident_groups = 2;
              p.disk_state_groups = 3;
            })}};

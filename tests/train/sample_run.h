@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "train/checkpoint/training_checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 namespace ballast::train::sample {
 

@@ -183,8 +183,8 @@ TEST_F(Seq2SeqTraining, AdaptersTrainAndGoOnToTheSameBits) {
   EXPECT_EQ(adapter_in("parts"), adapter_in("whole"));
   // The plan says how many numbers that is.
   std::int64_t saved = 0;
-  const Checkpoint file = Checkpoint::open(dir_.path("whole/adapter_model.safetensors"));
-  for (const CheckpointTensor& t : file.tensors()) saved += t.entry->shape.elements();
+  const WeightFiles file = WeightFiles::open(dir_.path("whole/adapter_model.safetensors"));
+  for (const WeightTensor& t : file.tensors()) saved += t.entry->shape.elements();
   const PlanTitle title = title_of(prepared(with("other", {"--gradient_accumulation_steps", "4"})));
   EXPECT_EQ(title.sizes.parameters, saved);
   EXPECT_EQ(title.sizes.batch, 12);
@@ -225,8 +225,8 @@ TEST_F(Seq2SeqTraining, SavesTheModelOfTheBestEvaluation) {
                     "--metric_for_best_model", "eval_loss", "--greater_is_better", "True",
                     "--predict_with_generate", "--generation_max_length", "4"}));
   const auto table = [&](const std::string& folder) {
-    const Checkpoint file = Checkpoint::open(dir_.path(folder) + "/model.safetensors");
-    const CheckpointTensor& t = file.get("shared.weight");
+    const WeightFiles file = WeightFiles::open(dir_.path(folder) + "/model.safetensors");
+    const WeightTensor& t = file.get("shared.weight");
     std::vector<std::byte> bytes(t.entry->bytes);
     file.read(t, bytes);
     return bytes;

@@ -35,7 +35,7 @@ std::uint64_t persistent_bytes(const ProgramSet& set, Tier tier, Role role) {
 TEST(TeacherOnProcessors, NothingOfItIsOnTheGpu) {
   tiny::TinyPair pair;
   fit::Request r = gpu_request(pair);
-  student::job_of(r).place = student::TeacherPlace::processors;
+  student::job_of(r).placement = student::TeacherPlacement::processors;
   const auto outcome = fit::find_plan(r);
   const auto& planned = std::get<fit::PlannedRun>(outcome);
   ASSERT_TRUE(tiny::pair_of(planned).teacher_on_processors);
@@ -64,17 +64,17 @@ TEST(TeacherOnProcessors, NothingOfItIsOnTheGpu) {
 TEST(TeacherElsewhere, NoneOfItStaysOnTheGpu) {
   tiny::TinyPair pair;
   fit::Request r = gpu_request(pair);
-  const auto planned = [&](student::TeacherPlace place) {
-    student::job_of(r).place = place;
+  const auto planned = [&](student::TeacherPlacement placement) {
+    student::job_of(r).placement = placement;
     auto outcome = fit::find_plan(r);
     return std::move(std::get<fit::PlannedRun>(outcome));
   };
   const auto weights = [](const fit::PlannedRun& p) {
     return persistent_bytes(p.set, Tier::device, Role::weights);
   };
-  const fit::PlannedRun resident = planned(student::TeacherPlace::device);
-  for (const auto place : {student::TeacherPlace::host, student::TeacherPlace::disk}) {
-    const fit::PlannedRun p = planned(place);
+  const fit::PlannedRun resident = planned(student::TeacherPlacement::device);
+  for (const auto placement : {student::TeacherPlacement::host, student::TeacherPlacement::disk}) {
+    const fit::PlannedRun p = planned(placement);
     EXPECT_GT(p.policy.slots, 0);
     EXPECT_EQ(p.policy.resident_groups, 0);
     const std::string text = text_of(tiny::pair_of(p));
@@ -83,13 +83,13 @@ TEST(TeacherElsewhere, NoneOfItStaysOnTheGpu) {
   }
   // Left to the plan, what the budget has room for stays.
   r.budget.gpu = Bytes{resident.needed(Tier::device).count - 1};
-  EXPECT_GT(planned(student::TeacherPlace::automatic).policy.resident_groups, 0);
+  EXPECT_GT(planned(student::TeacherPlacement::automatic).policy.resident_groups, 0);
   // On the CPU it is the same memory: what fits is not copied.
   r.backend = {.device = Device::cpu, .threads = 2};
   student::job_of(r).gpu = false;
   r.budget = pair.request.budget;
-  EXPECT_EQ(planned(student::TeacherPlace::host).policy.slots, 0);
-  EXPECT_GT(planned(student::TeacherPlace::disk).policy.resident_groups, 0);
+  EXPECT_EQ(planned(student::TeacherPlacement::host).policy.slots, 0);
+  EXPECT_GT(planned(student::TeacherPlacement::disk).policy.resident_groups, 0);
 }
 
 TEST(TeacherOnProcessors, IsPredictedByTheirRatesAndTakenWhereNothingFasterFits) {
@@ -105,7 +105,7 @@ TEST(TeacherOnProcessors, IsPredictedByTheirRatesAndTakenWhereNothingFasterFits)
     return tiny::pair_of(planned(request)).teacher_on_processors;
   };
   EXPECT_FALSE(on_processors(r));
-  student::job_of(r).place = student::TeacherPlace::processors;
+  student::job_of(r).placement = student::TeacherPlacement::processors;
   const fit::PlannedRun slow = planned(r);
   r.profile.host_gemm_flops = r.profile.host_attention_flops = 2e8;
   r.profile.host_memory_bandwidth = 2e8;
@@ -120,7 +120,7 @@ TEST(TeacherOnProcessors, IsPredictedByTheirRatesAndTakenWhereNothingFasterFits)
     (std::holds_alternative<fit::PlannedRun>(fit::find_plan(r)) ? yes : no) = r.budget.gpu.count;
   }
   r.budget.gpu = Bytes{yes};
-  student::job_of(r).place = student::TeacherPlace::automatic;
+  student::job_of(r).placement = student::TeacherPlacement::automatic;
   EXPECT_TRUE(on_processors(r));
 }
 
@@ -130,7 +130,7 @@ TEST(TeacherOnProcessors, StreamsFromItsFileWhereHostMemoryIsShort) {
   tiny::TinyPair pair;
   fit::Request r = gpu_request(pair);
   student::FitJob& job = student::job_of(r);
-  job.place = student::TeacherPlace::processors;
+  job.placement = student::TeacherPlacement::processors;
   job.pair.teacher = *wan::find_preset("wan2.1-t2v-1.3b");
   job.pair.student.config = {.hidden_size = 256, .depth = 2, .num_heads = 4, .image_size = 256};
   job.teacher = planned_groups(job.pair.teacher, DType::bf16);
@@ -171,7 +171,7 @@ TEST_F(GpuTeacherOnProcessors, AnswersWithTheBitsOfACpuAndTeachesAStudentOnTheGp
   tiny::TinyPair on_cpu;
   tiny::PairRun cpu(on_cpu);
   for (const MemoryPolicy& policy :
-       {MemoryPolicy{}, MemoryPolicy{.slots = 2, .home = WeightHome::disk}}) {
+       {MemoryPolicy{}, MemoryPolicy{.slots = 2, .stream_from = StreamSource::disk}}) {
     tiny::TinyPair beside(policy);
     beside.request.backend = {.device = Device::cuda, .threads = 2};
     student::job_of(beside.request).pair.teacher_on_processors = true;

@@ -7,12 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "core/to_size.h"
 #include "fit/fit.h"
 #include "models/student/fit_job.h"
 #include "models/wan/weights.h"
 #include "plan/runner.h"
 #include "tests/support/reference_dit.h"
-#include "train/recipes/pair_lessons.h"
+#include "train/recipes/distill_batches.h"
 
 // A teacher and a student of a few thousand weights.
 namespace ballast::train::tiny {
@@ -37,10 +38,10 @@ inline student::Config tiny_student() {
 
 inline constexpr std::int64_t kTokens = 5;  // of every prompt
 
-// Lessons that depend on nothing but their number.
-inline void fill_lessons(std::int64_t number, std::span<Lesson> lessons) {
-  for (std::size_t i = 0; i < lessons.size(); ++i) {
-    Lesson& l = lessons[i];
+// Distillation batches that depend on nothing but their number.
+inline void fill_distill_batch(std::int64_t number, std::span<DistillSample> distill_batch) {
+  for (std::size_t i = 0; i < distill_batch.size(); ++i) {
+    DistillSample& l = distill_batch[i];
     const std::string n = fmt::format("{}.{}", number, i);
     const auto put = [&](const std::string& site, std::span<float> to) {
       std::ranges::copy(support::normal_values(site + n, std::ssize(to), 1), to.begin());
@@ -77,7 +78,7 @@ struct TinyPair {
     return kPath;
   }
 
-  Checkpoint file = Checkpoint::open(path());
+  WeightFiles file = WeightFiles::open(path());
   wan::TensorMap names = wan::TensorMap(file);
   fit::Request request = {.job = student::FitJob()};
 };
@@ -100,8 +101,8 @@ class PairRun {
     pair_.emplace(set_, job.pair, job.teacher, job.profile);
     plan_ = plan_memory(set_);
     runner_.emplace(set_, plan_);
-    lessons_.emplace(*pair_, *runner_, fill_lessons, TeacherInput::repeated);
-    lessons_->load();
+    distill_batches_.emplace(*pair_, *runner_, fill_distill_batch, TeacherInput::repeated);
+    distill_batches_->load();
     for (const student::Parameter& p : student().parameters()) {
       const std::vector<float> v = weight_of(p.name, set_.spec(p.value).shape);
       runner_->write(p.value, std::as_bytes(std::span(v)));
@@ -110,7 +111,7 @@ class PairRun {
   }
   void step(std::int64_t number) {
     runner_->run(student::Student::kZero);
-    lessons_->learn(number, {.step = number + 1});
+    distill_batches_->learn(number, {.step = number + 1});
     loss = *runner_->view(student().loss()).as<double>();
     runner_->run("grad_norm");
   }
@@ -118,7 +119,7 @@ class PairRun {
     runner_->run("update", {.step = number + 1, .learning_rate = 0.01});
   }
   std::vector<float> get(Buffer b) {
-    std::vector<float> v(static_cast<std::size_t>(set_.spec(b).shape.elements()));
+    std::vector<float> v(to_size(set_.spec(b).shape.elements()));
     runner_->read(b, std::as_writable_bytes(std::span(v)));
     return v;
   }
@@ -133,7 +134,7 @@ class PairRun {
   std::optional<student::Pair> pair_;
   MemoryPlan plan_;
   std::optional<Runner> runner_;
-  std::optional<PairLessons> lessons_;
+  std::optional<DistillBatches> distill_batches_;
 };
 
 // Two steps; all weights after them.

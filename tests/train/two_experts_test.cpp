@@ -2,12 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include "core/to_size.h"
 #include "models/wan/lora_read.h"
 #include "tests/ref/global_norm.h"
 #include "tests/support/errors.h"
 #include "tests/support/tiny_training.h"
 #include "tests/support/trained_run.h"
-#include "train/checkpoint/training_checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 namespace ballast::train {
 namespace {
@@ -102,7 +103,7 @@ TEST_F(TwoExperts, StreamedWeightsAreThoseOfTheRightExpert) {
                        trace_of(path, {"stream1", find_policy("stream1"), 1})),
             "");
   MemoryPolicy from_host = *find_policy("stream2");
-  from_host.home = WeightHome::host;
+  from_host.stream_from = StreamSource::host;
   EXPECT_EQ(difference(trace_of(path, {"resident", find_policy("resident")}),
                        trace_of(path, {"from host", from_host})),
             "");
@@ -124,7 +125,7 @@ TEST_F(TwoExperts, AResumedRunIsTheSame) {
 // With --scale_weight_norms, which a diffusion-pipe file has no word for.
 class LimitedNorms : public TwoExperts {
  protected:
-  static constexpr double kMost = 0.03;
+  static constexpr double kMax = 0.03;
 
   std::string path(const std::string& extra = "max_steps = 6") {
     return config("low", "high", "save_dtype = 'float32'\n" + extra);
@@ -155,8 +156,8 @@ class LimitedNorms : public TwoExperts {
       double largest = 0;
       for (const wan::LoraModule& m : lora.modules()) {
         EXPECT_EQ(m.scale(), 0.5);
-        largest = std::max(largest, ref::product_norm(numbers(m.down), numbers(m.up),
-                                                      static_cast<std::size_t>(m.rank), m.scale()));
+        largest = std::max(
+            largest, ref::product_norm(numbers(m.down), numbers(m.up), to_size(m.rank), m.scale()));
       }
       all[file].push_back(largest);
     }
@@ -165,7 +166,7 @@ class LimitedNorms : public TwoExperts {
 
  private:
   static std::vector<double> numbers(const wan::LoraNumbers& n) {
-    std::vector<float> values(static_cast<std::size_t>(n.elements()));
+    std::vector<float> values(to_size(n.elements()));
     n.read(0, values);
     return {values.begin(), values.end()};
   }
@@ -173,30 +174,30 @@ class LimitedNorms : public TwoExperts {
 
 TEST_F(LimitedNorms, HoldInEveryFile) {
   const std::string config = path("max_steps = 6\nsave_every_n_steps = 1");
-  const auto limited = norms_in(support::train_in_process(config, with(kMost)).folder, "0.03"),
+  const auto limited = norms_in(support::train_in_process(config, with(kMax)).folder, "0.03"),
              free = norms_in(support::train_in_process(config, with(0)).folder, "");
   ASSERT_EQ(limited.size(), 2u);
   for (const auto& [file, norms] : limited) {
     EXPECT_EQ(norms.size(), 6u) << file;
-    for (const double norm : norms) EXPECT_LE(norm, kMost * (1 + 1e-5)) << file;
-    EXPECT_GE(std::ranges::max(norms), kMost * (1 - 1e-5)) << file;
-    EXPECT_GT(std::ranges::max(free.at(file)), 2 * kMost) << file;
+    for (const double norm : norms) EXPECT_LE(norm, kMax * (1 + 1e-5)) << file;
+    EXPECT_GE(std::ranges::max(norms), kMax * (1 - 1e-5)) << file;
+    EXPECT_GT(std::ranges::max(free.at(file)), 2 * kMax) << file;
   }
 }
 
 TEST_F(LimitedNorms, AreTheSameUnderEveryPolicyAndAfterAStop) {
-  const RunTrace resident = trace_of(path(), with(kMost));
+  const RunTrace resident = trace_of(path(), with(kMax));
   MemoryPolicy from_host = *find_policy("stream2"), on_disk = *find_policy("recompute");
-  from_host.home = WeightHome::host;
+  from_host.stream_from = StreamSource::host;
   from_host.state_on_host = true;
   on_disk.disk_state_groups = 3;
   for (const support::Variant& how :
-       {with(kMost, "stream1", find_policy("stream1"), 1),
-        with(kMost, "from host, state there", from_host), with(kMost, "state on disk", on_disk)}) {
+       {with(kMax, "stream1", find_policy("stream1"), 1),
+        with(kMax, "from host, state there", from_host), with(kMax, "state on disk", on_disk)}) {
     EXPECT_EQ(difference(resident, trace_of(path(), how)), "") << how.name;
   }
-  const TrainOutcome first = support::train_in_process(path("max_steps = 3"), with(kMost));
-  support::Variant resumed = with(kMost, "resumed");
+  const TrainOutcome first = support::train_in_process(path("max_steps = 3"), with(kMax));
+  support::Variant resumed = with(kMax, "resumed");
   resumed.flags = {{"resume", {first.folder}, "--resume"}};
   const RunTrace whole = trace_of(path(), resumed);
   EXPECT_EQ(resident.steps, whole.steps);
@@ -205,7 +206,7 @@ TEST_F(LimitedNorms, AreTheSameUnderEveryPolicyAndAfterAStop) {
 
 TEST_F(LimitedNorms, AreNotThoseOfAnAverage) {
   TrainConfig c = read_config(path());
-  c.adapter.max_norm = kMost;
+  c.adapter.max_norm = kMax;
   c.optimizer.ema_decay = 0.9;
   EXPECT_FAILS(prepare_run(std::move(c), support::small_machine(), Purpose::train),
                ErrorCode::input, "ema_decay");

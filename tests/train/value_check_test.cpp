@@ -8,8 +8,8 @@
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_device.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/runner_tensors.h"
-#include "train/checkpoint/training_checkpoint.h"
 #include "train/trainer.h"
 
 namespace ballast::train::value_check_test {
@@ -23,7 +23,7 @@ struct Bad {
 };
 
 // Two tensors and a loss that knows nothing of them.
-class BlindTrainee final : public Trainee {
+class BlindTrainee final : public TrainingTask {
  public:
   explicit BlindTrainee(Bad bad) : bad_(bad) {}
 

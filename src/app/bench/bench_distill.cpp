@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "core/stopwatch.h"
+#include "core/to_size.h"
 #include "fit/fit.h"
 #include "memory/gpu.h"
 #include "memory/process_memory.h"
@@ -30,7 +31,7 @@ class BenchPair {
     plan_ = plan_memory(set_);
     runner_ = std::make_unique<Runner>(set_, plan_);
     runner_->run("load");
-    give_inputs();
+    write_inputs();
     runner_->run("init_state");
     if (job.side_by_side) run(student::Pair::kBoth);  // the first answer of the teacher
   }
@@ -70,7 +71,7 @@ class BenchPair {
  private:
   void run(const char* program) {
     runner_->run(program, {.step = steps_, .seed = 1, .learning_rate = 1e-5});
-    const auto lane = [&](Lane l) { return runner_->lane_times()[static_cast<std::size_t>(l)]; };
+    const auto lane = [&](Lane l) { return runner_->lane_times()[to_size(l)]; };
     link_ += lane(Lane::upload).busy;
     compute_ += lane(Lane::compute).busy;
     stalled_ += lane(Lane::compute).waiting;
@@ -84,23 +85,22 @@ class BenchPair {
 
   void random(Buffer b, float size, float mean = 0) {
     const std::int64_t n = set_.spec(b).shape.elements();
-    values_.resize(static_cast<std::size_t>(n));
+    values_.resize(to_size(n));
     fill_normal(random_source(b.id, "bench", 0, "distill"), 0, values_.data(), n);
     for (float& v : values_) v = mean + size * v;
     runner_->write(b, std::as_bytes(std::span(values_)));
   }
 
-  void give_inputs() {
-    const wan::DitRunIo& teacher = pair_->teacher();
+  void write_inputs() {
+    const wan::DitPassIo& teacher = pair_->teacher();
     std::vector<double> times(teacher.samples.size(), 500);
     runner_->write(teacher.timesteps, std::as_bytes(std::span(times)));
     for (std::size_t i = 0; i < teacher.samples.size(); ++i) {
       const wan::DitSampleIo& s = teacher.samples[i];
       random(s.latent, 1);
       random(s.context, 0.1f);
-      const std::vector<std::int32_t> rows(
-          static_cast<std::size_t>(set_.spec(s.timestep_row).shape[0]),
-          static_cast<std::int32_t>(i));
+      const std::vector<std::int32_t> rows(to_size(set_.spec(s.timestep_row).shape[0]),
+                                           static_cast<std::int32_t>(i));
       runner_->write(s.timestep_row, std::as_bytes(std::span(rows)));
     }
     for (const student::SampleIo& s : pair_->student().samples()) {
@@ -132,7 +132,8 @@ void BenchDistill::declare(CLI::App& app) {
   app.add_option("--model", model_, "the teacher: 14B, or the name of a text-to-video preset");
   app.add_option("--layers", layers_, "of the teacher; 0: all it has")->check(CLI::Range(0, 1000));
   app.add_option("--student-config", student_, "JSON of the student (default: the usual one)");
-  app.add_option("--teacher", place_, "where it is: device, host, disk, processors or automatic")
+  app.add_option("--teacher", placement_,
+                 "where it is: device, host, disk, processors or automatic")
       ->check(CLI::IsMember({"device", "host", "disk", "processors", "automatic"}));
   app.add_option("--weights", weights_, "the teacher's: bf16 or fp8")
       ->check(CLI::IsMember({"bf16", "fp8"}));
@@ -172,10 +173,10 @@ fit::Request BenchDistill::request() const {
   const bool narrow = student_dtype_.empty() ? j.gpu : student_dtype_ == "bfloat16";
   s.activation = s.residual = narrow ? DType::bf16 : DType::f32;
   j.recompute = recompute_;
-  for (const auto p : {student::TeacherPlace::automatic, student::TeacherPlace::device,
-                       student::TeacherPlace::host, student::TeacherPlace::disk,
-                       student::TeacherPlace::processors}) {
-    if (place_ == name_of(p)) j.place = p;
+  for (const auto p : {student::TeacherPlacement::automatic, student::TeacherPlacement::device,
+                       student::TeacherPlacement::host, student::TeacherPlacement::disk,
+                       student::TeacherPlacement::processors}) {
+    if (placement_ == name_of(p)) j.placement = p;
   }
   r.budget = train::budget_on(target, parse_budget(gpu_, ram_), false);
   return r;
@@ -188,7 +189,7 @@ void BenchDistill::run() {
   if (job.gpu) info = open_gpu();
   const RandomWeights weights(
       job.pair.teacher, weights_ == "fp8" ? DType::f8_e4m3 : DType::bf16,
-      place_ == "disk" ? RandomWeights::Blocks::each : RandomWeights::Blocks::alike,
+      placement_ == "disk" ? RandomWeights::Blocks::each : RandomWeights::Blocks::alike,
       {.folder = folder_});
   job.teacher = weights.groups();
   Stopwatch watch;

@@ -21,7 +21,7 @@ class BenchDistill {
  private:
   fit::Request request() const;  // without the teacher's weights
 
-  std::string model_ = "14B", student_, place_ = "host", weights_ = "bf16", gpu_, ram_;
+  std::string model_ = "14B", student_, placement_ = "host", weights_ = "bf16", gpu_, ram_;
   std::string folder_ = "/tmp", student_dtype_;
   std::int64_t batch_ = 1, runs_ = 1, steps_ = 5, layers_ = 0;
   bool recompute_ = false, two_programs_ = false, json_ = false, kernels_ = false;

@@ -143,17 +143,17 @@ class KernelPrograms {
       ProgramBuilder pb(set_, "RMS norm, RoPE");
       const Buffer x = activation(pb, "x", width_);
       const Buffer r = filled(pb, "r", {rows_}, DType::f32, 1);
-      const Buffer w = gain(pb), turn = turns(pb);
+      const Buffer w = gain(pb), cos_sin = cos_sin_table(pb);
       begin();
-      ops::rms_norm_into(pb, x, w, x, r, 1e-6f, turn);
+      ops::rms_norm_into(pb, x, w, x, r, 1e-6f, cos_sin);
     }
     {
       ProgramBuilder pb(set_, "RMS norm, RoPE, backward");
       const Buffer x = activation(pb, "x", width_), dy = activation(pb, "dy", width_);
       const Buffer r = filled(pb, "r", {rows_}, DType::f32, 1);
-      const Buffer w = gain(pb), turn = turns(pb);
+      const Buffer w = gain(pb), cos_sin = cos_sin_table(pb);
       begin();
-      ops::rms_norm_backward(pb, x, r, w, dy, dy, {}, turn);
+      ops::rms_norm_backward(pb, x, r, w, dy, dy, {}, cos_sin);
     }
     {
       ProgramBuilder pb(set_, "GELU");
@@ -191,8 +191,8 @@ class KernelPrograms {
     return {.table = filled(pb, "gate", {1, width_}, DType::f32, 0.1f), .index = {}};
   }
   Buffer gain(ProgramBuilder& pb) const { return filled(pb, "gain", {width_}, DType::bf16, 1); }
-  // A picture of as many tokens; the model knows 1,024 positions along each side.
-  Buffer turns(ProgramBuilder& pb) const {
+  // An image of as many tokens; the model knows 1,024 positions along each side.
+  Buffer cos_sin_table(ProgramBuilder& pb) const {
     std::int64_t side = std::min<std::int64_t>(rows_, 1024);
     while (rows_ % side != 0) --side;
     return ops::rope_3d_table(pb, {1, rows_ / side, side}, 128);

@@ -10,6 +10,7 @@
 #include "core/progress.h"
 #include "core/random.h"
 #include "core/stopwatch.h"
+#include "core/to_size.h"
 #include "memory/arena.h"
 #include "memory/disk_speed.h"
 #include "memory/gpu.h"
@@ -53,15 +54,15 @@ class Probes {
     if (has_fp8()) runner_->run("quantize");
   }
 
-  static constexpr std::int64_t kFewRows = 256;
+  static constexpr std::int64_t kMinRows = 256;
   std::int64_t width() const { return sizes_.width; }
   bool has_fp8() const { return set_.backend.device == Device::cuda && set_.backend.sm >= 89; }
 
   // Seconds of one run, after the clocks have settled.
   double time(const char* program, double seconds) {
     runner_->run(program);
-    const Stopwatch settle;
-    while (settle.seconds() < seconds / 2) runner_->run(program);
+    const Stopwatch warm_up;
+    while (warm_up.seconds() < seconds / 2) runner_->run(program);
     int runs = 0;
     const Stopwatch begin;
     do {
@@ -75,7 +76,7 @@ class Probes {
   double rate(const char* program, Work work, double seconds) {
     time(program, seconds / 2);
     const int p = set_.program_index(program);
-    const auto& code = set_.programs[static_cast<std::size_t>(p)].instructions;
+    const auto& code = set_.programs[to_size(p)].instructions;
     double flops = 0, spent = 0;
     runner_->time_instructions(true);
     const Stopwatch begin;
@@ -94,19 +95,18 @@ class Probes {
 
   double flops(const char* program) const {
     double sum = 0;
-    for (const Instruction& i :
-         set_.programs[static_cast<std::size_t>(set_.program_index(program))].instructions) {
+    for (const Instruction& i : set_.programs[to_size(set_.program_index(program))].instructions) {
       sum += i.cost.flops;
     }
     return sum;
   }
   double moved(const char* program) const {  // once, not read and written
-    const auto p = static_cast<std::size_t>(set_.program_index(program));
+    const auto p = to_size(set_.program_index(program));
     return static_cast<double>(sizes_.bytes) *
            static_cast<double>(set_.programs[p].instructions.size());
   }
   std::size_t instructions(const char* program) const {
-    return set_.programs[static_cast<std::size_t>(set_.program_index(program))].instructions.size();
+    return set_.programs[to_size(set_.program_index(program))].instructions.size();
   }
 
  private:
@@ -183,14 +183,14 @@ class Probes {
   // Too few rows to fill the device: what they take is the walk along the contraction.
   void record_few_rows() {
     ProgramBuilder pb(set_, "few_rows");
-    const Buffer x = random(pb, "few", {kFewRows, sizes_.width});
+    const Buffer x = random(pb, "few", {kMinRows, sizes_.width});
     const Buffer w = random(pb, "few_weights", {sizes_.width, sizes_.width});
     for (int i = 0; i < 100; ++i) {
       ops::linear(pb, x, {.weight = w, .bias = {}, .scale = {}}, sizes_.dtype);
     }
     // What does not grow with the contraction: a quarter of it, and attention of few tokens.
     ProgramBuilder narrow(set_, "few_columns");
-    const Buffer y = random(narrow, "fewer", {kFewRows, sizes_.width / 4});
+    const Buffer y = random(narrow, "fewer", {kMinRows, sizes_.width / 4});
     const Buffer u = random(narrow, "fewer_weights", {sizes_.width, sizes_.width / 4});
     for (int i = 0; i < 100; ++i) {
       ops::linear(narrow, y, {.weight = u, .bias = {}, .scale = {}}, sizes_.dtype);
@@ -258,10 +258,10 @@ class Probes {
   void fill_random() {
     for (const Buffer b : random_) {
       const std::int64_t n = set_.spec(b).shape.elements();
-      std::vector<float> values(static_cast<std::size_t>(n));
+      std::vector<float> values(to_size(n));
       fill_normal(random_source(1, "bench", 0, set_.name(b)), 0, values.data(), n);
       const DType dtype = set_.spec(b).dtype;
-      std::vector<std::byte> stored(static_cast<std::size_t>(n) * size_of(dtype));
+      std::vector<std::byte> stored(to_size(n) * size_of(dtype));
       convert(values.data(), DType::f32, stored.data(), dtype, n);
       runner_->write(b, stored);
     }

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/short_number.h"
 #include "core/stopwatch.h"
+#include "core/to_size.h"
 #include "memory/gpu.h"
 #include "memory/process_memory.h"
 #include "models/t5/weights.h"
@@ -97,7 +98,7 @@ class T5BenchRun {
   void run(const std::string& program) {
     const Stopwatch at;
     runner_->run(program, {.step = steps_, .seed = 1, .learning_rate = 1e-4});
-    const double stalled = runner_->lane_times()[static_cast<std::size_t>(Lane::compute)].waiting;
+    const double stalled = runner_->lane_times()[to_size(Lane::compute)].waiting;
     stalled_ += stalled;
     if (steps_ > 1) programs_.add(program, at.seconds(), stalled);  // the first one prepares
     if (collect_) collect_->add(*runner_, set_, set_.program_index(program), profile_);
@@ -128,13 +129,13 @@ void BenchT5::declare(CLI::App& app) {
   app.add_option("--kept-blocks", kept_, "blocks that keep everything, evenly spaced");
   app.add_option("--stream", stream_, "groups (blocks, embedding, head) that stream from RAM");
   app.add_option("--slots", slots_, "slots of streamed weights")->check(CLI::Range(1, 64));
-  app.add_option("--matrix-streaming,--parts", parts_,
+  app.add_option("--matrix-streaming,--parts", matrices_ahead_,
                  "stream matrix by matrix, so many ahead; 0: whole slots");
   app.add_flag("--offload", offload_, "what blocks keep waits in RAM");
   app.add_option("--chunk", chunk_, "tokens worked on at once (0: all)");
   app.add_option("--heads", heads_, "heads at a time in attention (0: all)");
   app.add_option("--optimizer", optimizer_, "adamw, adamw8bit, adafactor, ...");
-  app.add_option("--moments", moments_, "of adamw: f32 or bf16")
+  app.add_option("--moments", timeline_, "of adamw: f32 or bf16")
       ->check(CLI::IsMember({"f32", "bf16"}));
   app.add_option("--gradients", gradients_, "of matrices: f32 or bf16")
       ->check(CLI::IsMember({"f32", "bf16"}));
@@ -176,7 +177,7 @@ fit::Request BenchT5::request() const {
   const auto kind = find_optimizer(optimizer_);
   if (!kind) fail_unknown("--optimizer", optimizer_, {"adamw", "adamw8bit", "adafactor", "sgd"});
   job.optimizer.kind = *kind;
-  job.optimizer.state_dtype = moments_ == "bf16" ? DType::bf16 : DType::f32;
+  job.optimizer.state_dtype = timeline_ == "bf16" ? DType::bf16 : DType::f32;
   job.optimizer.rounding =
       rounding_ == "kahan" ? UpdateRounding::kahan : UpdateRounding::stochastic;
   if (master_) job.optimizer.rounding = UpdateRounding::nearest;
@@ -191,9 +192,9 @@ MemoryPolicy BenchT5::policy(const t5::Config& config) const {
   }
   return {.name = "bench",
           .slots = streamed > 0 ? static_cast<int>(slots_) : 0,
-          .parts = streamed > 0 ? static_cast<int>(parts_) : 0,
+          .matrices_ahead = streamed > 0 ? static_cast<int>(matrices_ahead_) : 0,
           .resident_groups = streamed > 0 ? groups - streamed : 0,
-          .home = WeightHome::host,
+          .stream_from = StreamSource::host,
           .activations = activations_ == "kept"         ? Activations::kept
                          : activations_ == "recomputed" ? Activations::recomputed
                                                         : Activations::attention_kept,

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/stopwatch.h"
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "infer/text_encoder.h"
 #include "memory/disk_speed.h"
 #include "memory/gpu.h"
@@ -39,7 +40,7 @@ using Prompts = std::vector<std::vector<std::int32_t>>;
 // Seconds for the rows of the embedding that a pass needs, none of them in the page cache.
 double rows_alone(const RandomCheckpoint& weights, t5::Config config, const Prompts& prompts) {
   config.decoder_layers = 0;
-  const Checkpoint file = Checkpoint::open(weights.path());
+  const WeightFiles file = WeightFiles::open(weights.path());
   const StoredBytes table = t5::embedding_table(config, file, t5::TensorMap(file));
   std::vector<std::byte> rows;
   ThreadPool pool(kDiskReaders);
@@ -47,7 +48,7 @@ double rows_alone(const RandomCheckpoint& weights, t5::Config config, const Prom
   const Stopwatch watch;
   for (const auto& ids : prompts) {
     const Shape shape = {std::ssize(ids), config.d_model};
-    rows.resize(static_cast<std::size_t>(shape.elements()) * size_of(table.dtype));
+    rows.resize(to_size(shape.elements()) * size_of(table.dtype));
     t5::read_rows(table, ids, TensorView(rows.data(), table.dtype, shape), &pool);
   }
   return watch.seconds();
@@ -95,7 +96,7 @@ void BenchText::measure(const RandomCheckpoint& weights, const t5::Config& confi
   if (!gpu_.empty()) set_field(options.budget, "gpu", gpu_);
   if (!ram_.empty()) set_field(options.budget, "ram", ram_);
   const infer::TextEncoder encoder(weights.path(), options);
-  Prompts ids(static_cast<std::size_t>(prompts));
+  Prompts ids(to_size(prompts));
   for (std::size_t p = 0; p < ids.size(); ++p) {
     for (std::int64_t t = 0; t < tokens_; ++t) {
       ids[p].push_back(static_cast<std::int32_t>(
@@ -112,7 +113,7 @@ void BenchText::measure(const RandomCheckpoint& weights, const t5::Config& confi
     if (const std::int64_t fewer = prompts / 2; fewer > 0) {
       all.push_back({fmt::format("--prompts {}", fewer), [this, fewer](fit::Request& r) {
                        r.job.as<t5::EncoderFitJob>().encoder.passes = {
-                           std::vector(static_cast<std::size_t>(fewer), tokens_)};
+                           std::vector(to_size(fewer), tokens_)};
                      }});
     }
     return all;

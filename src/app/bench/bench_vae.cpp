@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "core/stopwatch.h"
+#include "core/to_size.h"
 #include "infer/video_codec.h"
 #include "memory/gpu.h"
 #include "models/wan_vae/layers.h"
@@ -92,7 +93,7 @@ void BenchVae::run() {
   if (!ram_.empty()) set_field(options.budget, "ram", ram_);
   if (slices_ || streamed_ > 0 || histories_ > 0 || bands_ > 1) {
     options.policy = {.slices = slices_,
-                      .streamed_units = static_cast<std::size_t>(streamed_),
+                      .streamed_units = to_size(streamed_),
                       .hosted_histories = static_cast<int>(histories_),
                       .bands = bands_};
   }
@@ -106,7 +107,7 @@ void BenchVae::run() {
   std::vector<float> latent;
   if (part_ == "decode") {
     codec = (decoder = std::make_unique<infer::VideoDecoder>(weights.path(), options)).get();
-    latent.resize(static_cast<std::size_t>(config.z_dim * latent_frames * h * w));
+    latent.resize(to_size(config.z_dim * latent_frames * h * w));
     fill_normal(random_source(1, "bench", 0, "latent"), 0, latent.data(), std::ssize(latent));
   } else {
     codec = (encoder = std::make_unique<infer::VideoEncoder>(weights.path(), options)).get();
@@ -116,16 +117,14 @@ void BenchVae::run() {
   const auto pass = [&](std::int64_t frames) {  // of latents
     Digest sum;
     if (decoder) {
-      decoder->decode(
-          std::span(latent).first(static_cast<std::size_t>(config.z_dim * frames * h * w)), frames,
-          h, w, [&](const infer::VideoDecoder::Frames& f) { sum.add(f.pixels); });
+      decoder->decode(std::span(latent).first(to_size(config.z_dim * frames * h * w)), frames, h, w,
+                      [&](const infer::VideoDecoder::Frames& f) { sum.add(f.pixels); });
     } else {
       sum.add(encoder->encode(
           wan_vae::pixel_frames(frames), h * side, w * side,
           [](std::int64_t first, std::int64_t, std::span<float> to) {
             for (std::size_t i = 0; i < to.size(); ++i) {
-              to[i] =
-                  static_cast<float>((i * 37 + static_cast<std::size_t>(first)) % 255) / 127.5f - 1;
+              to[i] = static_cast<float>((i * 37 + to_size(first)) % 255) / 127.5f - 1;
             }
           }));
     }

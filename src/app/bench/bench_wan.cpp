@@ -15,9 +15,10 @@
 #include "core/log.h"
 #include "core/short_number.h"
 #include "core/stopwatch.h"
+#include "core/to_size.h"
 #include "memory/disk_speed.h"
 #include "memory/gpu.h"
-#include "train/config/config_words.h"
+#include "train/config/enum_names.h"
 
 namespace ballast {
 namespace {
@@ -33,7 +34,7 @@ double forward_flops(const wan::Config& c, std::int64_t tokens) {
          (12 * l * d * d + 4 * l * d * f + 4 * s * d * d + 4 * l * l * d + 4 * l * s * d);
 }
 
-// One picture whose rows and columns of tokens are as equal as can be.
+// One image whose rows and columns of tokens are as equal as can be.
 wan::LatentSize latent_of(std::int64_t tokens) {
   std::int64_t rows = static_cast<std::int64_t>(std::sqrt(static_cast<double>(tokens)));
   while (rows > 1 && tokens % rows != 0) --rows;
@@ -61,10 +62,11 @@ void BenchWan::declare(CLI::App& app) {
   app.add_option("--from", from_, "where streamed weights come from: host or disk")
       ->check(CLI::IsMember({"host", "disk"}));
   app.add_option("--slots", slots_, "slots of streamed weights")->check(CLI::Range(1, 64));
-  app.add_option("--matrix-streaming,--parts", parts_,
+  app.add_option("--matrix-streaming,--parts", matrices_ahead_,
                  "stream matrix by matrix, so many ahead; 0: whole slots")
       ->check(CLI::Range(0, 64));
-  app.add_flag("--split-backward,--halves", halves_, "backward restores half a block at a time");
+  app.add_flag("--split-backward,--halves", split_backward_,
+               "backward restores half a block at a time");
   app.add_option("--weights", weights_, "bf16 or fp8")->check(CLI::IsMember({"bf16", "fp8"}));
   app.add_flag("--fp8-matmul", fp8_matmul_, "matrix products of blocks in fp8");
   app.add_option("--activations", activations_, "kept, attention-kept or recomputed")
@@ -113,8 +115,8 @@ fit::Request BenchWan::request() const {
   r.profile = target.profile;
   r.backend = target.backend;
   job.precision = wan::precision_on(r.backend.device);
-  job.batches = {{.latents = std::vector(static_cast<std::size_t>(batch_), latent_of(tokens_)),
-                  .timestep_rows = batch_}};
+  job.batches = {
+      {.latents = std::vector(to_size(batch_), latent_of(tokens_)), .timestep_rows = batch_}};
   if (job.mode != wan::Mode::infer) job.noising = wan::Noising::recorded;
   job.lora.rank = rank_;
   job.lora.alpha = static_cast<float>(rank_);
@@ -140,11 +142,11 @@ MemoryPolicy BenchWan::policy(const fit::Request& r) const {
     }
   }
   p.slots = streamed > 0 ? static_cast<int>(slots_) : 0;
-  p.parts = streamed > 0 ? static_cast<int>(parts_) : 0;
-  p.halves = halves_;
+  p.matrices_ahead = streamed > 0 ? static_cast<int>(matrices_ahead_) : 0;
+  p.split_backward = split_backward_;
   // The head is the first group that stays, the embeddings are the last.
   p.resident_groups = streamed > 0 && streamed < groups ? groups - 1 - streamed : 0;
-  p.home = from_ == "disk" ? WeightHome::disk : WeightHome::host;
+  p.stream_from = from_ == "disk" ? StreamSource::disk : StreamSource::host;
   p.activations = activations_ == "kept"         ? Activations::kept
                   : activations_ == "recomputed" ? Activations::recomputed
                                                  : Activations::attention_kept;
@@ -159,13 +161,13 @@ MemoryPolicy BenchWan::policy(const fit::Request& r) const {
 
 void BenchWan::run() {
   const Stopwatch start;
-  Moments moments;
-  moments.note("start");
+  MemoryTimeline timeline;
+  timeline.note("start");
   fit::Request r = request();
   const bool gpu = r.backend.device == Device::cuda;
   GpuInfo info;
   if (gpu) info = open_gpu();
-  moments.note("GPU opened");
+  timeline.note("GPU opened");
   const Stopwatch aside;  // no part of a run: the weights are there, and nobody measures the disk
   const bool whole = from_ == "disk" && stream_ != "0";
   const RandomWeights weights(wan::job_of(r).dit.config,
@@ -180,12 +182,12 @@ void BenchWan::run() {
   };
   const double disk_before = disk_alone();
   const double aside_seconds = aside.seconds();
-  moments.note("weights written");
+  timeline.note("weights written");
   const fit::PlannedRun planned = auto_ ? fitting(r) : fit::plan_run(r, policy(r));
   const MemoryPolicy& chosen = planned.policy;
-  moments.note("planned");
+  timeline.note("planned");
   const double plan_seconds = start.seconds() - aside_seconds;
-  WanBenchRun bench(r, chosen, planned.plan, folder_, moments);
+  WanBenchRun bench(r, chosen, planned.plan, folder_, timeline);
   const double load_seconds = start.seconds() - aside_seconds;
   bench.step();
   const double first_step = start.seconds() - aside_seconds;
@@ -260,9 +262,9 @@ void BenchWan::run() {
     j["device_used"] = gpu_memory_of_process().count;
     j["device_context"] = info.context.count;
   }
-  moments.note("end");
-  j["host_used"] = moments.now().count;
-  j["host_by_moment"] = moments.json();
+  timeline.note("end");
+  j["host_used"] = timeline.now().count;
+  j["host_by_moment"] = timeline.json();
   double predicted_so = 0;  // with what the disk gave just before; what it takes is not the run's
   if (disk_before > 0) {
     r.profile.disk_bandwidth = disk_before;
@@ -327,7 +329,7 @@ void BenchWan::run() {
                         first_read / first_disk, first_reading.busy, first_reading.waiting)
           : ""));
   if (!kernels_) return;
-  print("by program:\n" + programs + kernels.table() + "from the start:\n" + moments.table());
+  print("by program:\n" + programs + kernels.table() + "from the start:\n" + timeline.table());
   print(fmt::format("  waited {:.2f} s for memory, {:.2f} s for libraries, prepared in {:.2f} s\n",
                     opening.memory, opening.waited, opening.prepared));
   for (const auto& [name, took] : opening.by_operation) {

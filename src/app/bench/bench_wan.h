@@ -25,13 +25,13 @@ class BenchWan {
 
   std::string model_ = "14B", mode_ = "infer", stream_ = "0", from_ = "host", weights_ = "bf16";
   std::string activations_ = "attention-kept", gpu_, ram_, disk_, folder_ = "/tmp", file_;
-  std::int64_t tokens_ = 7168, rank_ = 16, batch_ = 1, slots_ = 2, parts_ = 0, steps_ = 5,
+  std::int64_t tokens_ = 7168, rank_ = 16, batch_ = 1, slots_ = 2, matrices_ahead_ = 0, steps_ = 5,
                heads_ = 0;
   std::int64_t chunk_ = 0, kept_ = 0, disk_groups_ = 0;
   double disk_trial_ = 1.5;
   std::string verify_weights_ = "sampled";
   bool auto_ = false, offload_ = false, fast_ = false, kernels_ = false, json_ = false;
-  bool state_on_host_ = false, fp8_matmul_ = false, halves_ = false;
+  bool state_on_host_ = false, fp8_matmul_ = false, split_backward_ = false;
 };
 
 }  // namespace ballast

@@ -16,7 +16,7 @@
 namespace ballast {
 
 // What the process holds, and when, moment by moment.
-class Moments {
+class MemoryTimeline {
  public:
   void note(const std::string& moment);
   nlohmann::ordered_json json() const;
@@ -24,13 +24,13 @@ class Moments {
   Bytes now() const { return all_.back().memory; }
 
  private:
-  struct Moment {
+  struct MemorySample {
     std::string name;
     double seconds;
     Bytes memory;
   };
   Stopwatch begin_;
-  std::vector<Moment> all_;
+  std::vector<MemorySample> all_;
 };
 
 // The job of `ballast bench wan` with its runner, loaded and with random inputs.
@@ -38,7 +38,7 @@ class WanBenchRun {
  public:
   // planned: as large as what the policy's recording comes to.
   WanBenchRun(const fit::Request& request, const MemoryPolicy& policy, const MemoryPlan& planned,
-              const std::string& folder, Moments& moments);
+              const std::string& folder, MemoryTimeline& timeline);
 
   void step();
   KernelTimes kernels();  // of one more step
@@ -54,12 +54,12 @@ class WanBenchRun {
   double loss() const;
 
  private:
-  void give_adapters();
-  void give_inputs();
+  void write_adapters();
+  void write_inputs();
   void run(const std::string& program);
 
   MachineProfile profile_;
-  Moments& moments_;
+  MemoryTimeline& timeline_;
   ProgramTimes programs_;
   ProgramSet set_;
   std::unique_ptr<wan::Dit> dit_;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "core/to_size.h"
 #include "plan/predict.h"
 
 namespace ballast {
@@ -36,7 +37,7 @@ void KernelTimes::add(const Runner& runner) {
 void KernelTimes::add(const Runner& runner, const ProgramSet& set, int program,
                       const MachineProfile& profile) {
   add(runner);
-  for (const Instruction& i : set.programs[static_cast<std::size_t>(program)].instructions) {
+  for (const Instruction& i : set.programs[to_size(program)].instructions) {
     if (i.lane == Lane::compute) of(i.name).predicted += predicted_seconds(set, i, profile);
   }
 }

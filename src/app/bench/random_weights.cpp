@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/progress.h"
 #include "core/random.h"
+#include "core/to_size.h"
 
 namespace ballast {
 namespace {
@@ -91,7 +92,7 @@ RandomWeights::RandomWeights(const wan::Config& config, DType stored, Blocks blo
       groups_(planned_groups(config, kVectors)) {
   // Offsets first: groups 1 to layers are the blocks.
   const auto is_copy = [&](std::size_t g) {
-    return blocks == Blocks::alike && g > 1 && g <= static_cast<std::size_t>(config.layers);
+    return blocks == Blocks::alike && g > 1 && g <= to_size(config.layers);
   };
   std::uint64_t end = 0;
   std::vector<const StoredTensor*> written;

@@ -7,6 +7,7 @@
 #include "app/output.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/to_size.h"
 #include "data/cached_dataset.h"
 #include "data/clean_text.h"
 #include "data/dataset_encoding.h"
@@ -118,8 +119,7 @@ class DatasetCaching::Work {
  private:
   std::vector<std::int32_t> ids_of(const data::Tokenizer& tokenizer,
                                    const std::string& caption) const {
-    return tokenizer.encode(data::clean_text(caption),
-                            static_cast<std::size_t>(in_.search.request.needs.text_len));
+    return tokenizer.encode(data::clean_text(caption), to_size(in_.search.request.needs.text_len));
   }
 
   // The search for work has looked into media, so FFmpeg's libraries are there.
@@ -157,7 +157,7 @@ class DatasetCaching::Work {
     std::int64_t batch =
         std::min(config_.caching.batch_size.value_or(kCaptionsAtOnce), in_.texts());
     for (;; batch /= 2) {
-      const std::vector<std::int64_t> lengths(static_cast<std::size_t>(batch), longest);
+      const std::vector<std::int64_t> lengths(to_size(batch), longest);
       const auto answer = encoder.plan(lengths);
       if (const auto* plan = std::get_if<fit::PlannedRun>(&answer)) {
         add_stage(

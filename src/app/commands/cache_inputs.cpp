@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "infer/model_folder.h"
 #include "infer/text_encoder.h"
-#include "io/checkpoint_parts.h"
+#include "io/weight_file_parts.h"
 #include "models/wan/recognise.h"
 #include "models/wan_vae/weights.h"
 #include "train/run/model_choice.h"
@@ -32,7 +32,7 @@ std::optional<wan::Config> find_model(const train::TrainConfig& c) {
   // Experts have one shape: either says what samples are like.
   const train::ModelChoice& choice =
       ambiguous != nullptr ? ambiguous->low : std::get<train::ModelChoice>(decision);
-  const Checkpoint file = Checkpoint::open(choice.transformer);
+  const WeightFiles file = WeightFiles::open(choice.transformer);
   const wan::Config config = recognised_config(file, wan::TensorMap(file), choice.transformer);
   require_task(c.model, config, choice.transformer);
   return config;
@@ -47,7 +47,7 @@ bool is_released(const wan_vae::Config& vae) {
 // one; nothing but the text encoder says what goes with another.
 void use_vae(bool image_to_video, CacheInputs& in) {
   const std::string& path = in.vae;
-  const Checkpoint file = open_part(path, CheckpointPart::vae);
+  const WeightFiles file = open_part(path, ModelPart::vae);
   const auto vae = wan_vae::recognise(file);
   if (!vae) {
     fail(ErrorCode::input, fmt::format("{} holds no VAE of Wan", path),

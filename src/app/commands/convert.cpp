@@ -51,7 +51,7 @@ wan::Config model_config(const std::string& model) {
   if (!std::filesystem::exists(path, error)) {  // shapes are all that is needed
     if (const auto known = wan::find_published(path)) return known->config;
   }
-  const Checkpoint checkpoint = Checkpoint::open(path, DiskMode::buffered);
+  const WeightFiles checkpoint = WeightFiles::open(path, DiskMode::buffered);
   const wan::TensorMap names(checkpoint);
   if (auto found = wan::recognise(checkpoint, names)) return found->config;
   fail(ErrorCode::input, fmt::format("{} is no model Ballast knows", model),
@@ -175,7 +175,7 @@ void Convert::merge() const {
   if (!to_.empty() || !model_.empty()) wrong_usage("--to and --model belong to convert lora");
   wan::MergeOptions options{.dtype = parse_dtype(dtype_), .progress = {}};
   const std::string& out = files_.back();
-  const Checkpoint model = Checkpoint::open(transformer_at(files_.front()), DiskMode::buffered);
+  const WeightFiles model = WeightFiles::open(transformer_at(files_.front()), DiskMode::buffered);
   for (const std::string& warning : model.warnings()) log::warn("{}", warning);
   const wan::TensorMap names(model);
   std::vector<wan::LoraReader> loras;

@@ -5,7 +5,7 @@
 #include "app/training_output.h"
 #include "core/log.h"
 #include "report/secrets.h"
-#include "train/config/config_words.h"
+#include "train/config/enum_names.h"
 #include "train/recipes/distiller.h"
 
 namespace ballast {
@@ -49,7 +49,7 @@ void Distill::run() {
   }
   train::DistillConfig config = train::read_distill_config(own_.rest);
   config.ignore_limits = own_.ignore_limits;
-  const auto device = train::meaning_of(train::kDeviceWords, config.device);
+  const auto device = train::parse_enum(train::kDeviceNames, config.device);
   if (!device) fail_unknown("--device", config.device, {"auto", "cpu", "cuda"});
   const bool plan_only = config.plan_only;
   if (own_.target != "this" && !plan_only) {
@@ -60,11 +60,11 @@ void Distill::run() {
                                 .threads = own_.threads,
                                 .verify_weights = verify_weights_of(config.verify_weights)});
   train::DistillRun run = train::prepare_distill(std::move(config), target);
-  fit::KnownNeeds known;
+  fit::NeedsCache known;
   auto outcome = fit::find_plan(run.request, known);
   const PlanTitle title = title_of(run);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
-    tell_refusal(title, *refusal, false, run.notes);
+    print_refusal(title, *refusal, false, run.notes);
     const std::vector<PlannedChange> changes = fit::try_changes(
         run.request, *refusal, possible_changes(run, *refusal), {}, std::move(known));
     log::info("{}", tried_text(run, *refusal, changes));

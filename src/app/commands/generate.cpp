@@ -13,6 +13,7 @@
 #include "core/log.h"
 #include "core/progress.h"
 #include "core/stopwatch.h"
+#include "core/to_size.h"
 #include "data/tokenizer.h"
 #include "infer/model_folder.h"
 #include "infer/text_generator.h"
@@ -22,7 +23,7 @@
 #include "models/t5/fit_job.h"
 #include "models/t5/published.h"
 #include "report/memory_monitor.h"
-#include "train/config/config_words.h"
+#include "train/config/enum_names.h"
 
 namespace ballast {
 namespace {
@@ -121,7 +122,7 @@ std::vector<std::string> Generate::prompts() const {
 
 infer::TextModelOptions Generate::model_options() const {
   infer::TextModelOptions o;
-  const auto device = train::meaning_of(train::kDeviceWords, device_);
+  const auto device = train::parse_enum(train::kDeviceNames, device_);
   if (!device) fail_unknown("--device", device_, {"auto", "cpu", "cuda"});
   const train::RunTarget target =
       train::this_machine({.device = *device, .deterministic = true, .threads = threads_});
@@ -153,7 +154,7 @@ std::vector<Tokens> Generate::tokens(const infer::TextGenerator& model,
   }
   std::vector<Tokens> all;
   std::size_t cut = 0;
-  const auto most = static_cast<std::size_t>(max_source_);
+  const auto most = to_size(max_source_);
   for (const std::string& text : texts) {
     Tokens ids = tokenizer.encode(prefix_ + text);
     if (ids.size() >= most) ids.resize(most - 1), ++cut;

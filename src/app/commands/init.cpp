@@ -160,7 +160,7 @@ void Init::find_model() {
   } else {
     files.transformer = found;
   }
-  const Checkpoint file = Checkpoint::open(files.transformer, DiskMode::buffered);
+  const WeightFiles file = WeightFiles::open(files.transformer, DiskMode::buffered);
   model_ = recognised_config(file, wan::TensorMap(file), files.transformer);
   c_.both_experts = folder && !files.high_noise.empty();
   if (c_.both_experts) return;
@@ -204,16 +204,16 @@ std::vector<InitChoice> Init::candidates() const {
                              {384, 33}, {256, 33}, {256, 17}, {256, 5}};
   const MediaFacts media = look_at(c_.data, model_.spatial_stride == 16 ? 24 : 16);
   const std::int64_t step = 2 * model_.spatial_stride;
-  const std::int64_t most_side =
+  const std::int64_t max_side =
       media.side > 0 ? std::max(step, (media.side + step / 2) / step * step) : kSizes[0].side;
-  std::int64_t most_frames = kSizes[0].frames;
-  if (media.frames > 0) most_frames = std::min(most_frames, (media.frames - 1) / 4 * 4 + 1);
-  if (media.side > 0 && !media.videos) most_frames = 1;
+  std::int64_t max_frames = kSizes[0].frames;
+  if (media.frames > 0) max_frames = std::min(max_frames, (media.frames - 1) / 4 * 4 + 1);
+  if (media.side > 0 && !media.videos) max_frames = 1;
   std::vector<InitChoice> all;
   for (const Size& s : kSizes) {
     InitChoice c = c_;
-    c.resolution = std::min(s.side, most_side);
-    c.frames = std::min(s.frames, most_frames);
+    c.resolution = std::min(s.side, max_side);
+    c.frames = std::min(s.frames, max_frames);
     const bool seen = std::ranges::any_of(all, [&](const InitChoice& o) {
       return o.resolution == c.resolution && o.frames == c.frames;
     });

@@ -13,7 +13,7 @@
 #include "core/bytes.h"
 #include "core/error.h"
 #include "infer/model_folder.h"
-#include "io/checkpoint_parts.h"
+#include "io/weight_file_parts.h"
 #include "models/t5/recognise.h"
 #include "models/wan/lora_file.h"
 #include "models/wan/recognise.h"
@@ -38,9 +38,9 @@ struct Totals {
   DTypeTotal all;
 };
 
-Totals totals_of(const Checkpoint& checkpoint) {
+Totals totals_of(const WeightFiles& checkpoint) {
   Totals totals;
-  for (const CheckpointTensor& t : checkpoint.tensors()) {
+  for (const WeightTensor& t : checkpoint.tensors()) {
     for (DTypeTotal* to : {&totals.all, &totals.by_dtype[t.entry->dtype]}) {
       ++to->tensors;
       to->elements += static_cast<std::uint64_t>(t.entry->shape.elements());
@@ -50,7 +50,7 @@ Totals totals_of(const Checkpoint& checkpoint) {
   return totals;
 }
 
-std::string container_of(const Checkpoint& checkpoint) {
+std::string container_of(const WeightFiles& checkpoint) {
   const bool sharded = checkpoint.files().size() > 1;
   const std::string_view kind = checkpoint.files()[0].header().container();
   std::error_code ignored;
@@ -70,7 +70,7 @@ struct Content {
   void fact(std::string name, Json value) { facts.emplace_back(std::move(name), std::move(value)); }
 };
 
-bool is_golden(const Checkpoint& checkpoint) {
+bool is_golden(const WeightFiles& checkpoint) {
   const Metadata& metadata = checkpoint.files()[0].metadata();
   const auto format = metadata.find("format");
   return format != metadata.end() && format->second == "ballast-golden-1";
@@ -142,7 +142,7 @@ Content text_model_content(const t5::TensorMap& names, const t5::Config& m) {
   return c;
 }
 
-Content vae_content(const Checkpoint& checkpoint, const wan_vae::Recognised& found) {
+Content vae_content(const WeightFiles& checkpoint, const wan_vae::Recognised& found) {
   const wan_vae::Config& m = found.config;
   const bool official = found.dialect == wan_vae::Dialect::official;
   Content c;
@@ -173,7 +173,7 @@ Content vae_content(const Checkpoint& checkpoint, const wan_vae::Recognised& fou
 }
 
 // A one-file checkpoint: its parts are described one after another.
-Content parts_content(const Checkpoint& checkpoint, const PartsInFile& parts) {
+Content parts_content(const WeightFiles& checkpoint, const PartsInFile& parts) {
   Content all;
   std::vector<std::string> kinds;
   const auto add = [&](const char* part, Content c) {
@@ -190,7 +190,7 @@ Content parts_content(const Checkpoint& checkpoint, const PartsInFile& parts) {
     all.problems.push_back("model.diffusion_model.* is no Wan transformer");
   }
   if (parts.vae) {
-    const Checkpoint file = open_part(checkpoint.path(), CheckpointPart::vae, DiskMode::buffered);
+    const WeightFiles file = open_part(checkpoint.path(), ModelPart::vae, DiskMode::buffered);
     if (const auto vae = wan_vae::recognise(file)) {
       add("VAE", vae_content(file, *vae));
     } else {
@@ -198,8 +198,8 @@ Content parts_content(const Checkpoint& checkpoint, const PartsInFile& parts) {
     }
   }
   if (parts.text_encoder) {
-    const Checkpoint file =
-        open_part(checkpoint.path(), CheckpointPart::text_encoder, DiskMode::buffered);
+    const WeightFiles file =
+        open_part(checkpoint.path(), ModelPart::text_encoder, DiskMode::buffered);
     const t5::TensorMap text(file);
     if (const auto model = t5::recognise(file, text)) {
       add("text encoder", text_model_content(text, *model));
@@ -213,7 +213,7 @@ Content parts_content(const Checkpoint& checkpoint, const PartsInFile& parts) {
   return all;
 }
 
-Content content_of(const Checkpoint& checkpoint) {
+Content content_of(const WeightFiles& checkpoint) {
   if (is_golden(checkpoint)) return golden_content(checkpoint.path());
   if (auto lora = wan::recognise_lora(checkpoint)) return lora_content(std::move(*lora));
   if (const PartsInFile parts = parts_in(checkpoint); parts.several()) {
@@ -268,10 +268,10 @@ class Inspect : public Command {
 
  private:
   std::string parts_text() const;
-  std::string file_text(const Checkpoint& checkpoint, const Totals& totals) const;
-  std::string tensor_text(const Checkpoint& checkpoint) const;
+  std::string file_text(const WeightFiles& checkpoint, const Totals& totals) const;
+  std::string tensor_text(const WeightFiles& checkpoint) const;
   std::string content_text(const Content& content) const;
-  std::string as_json(const Checkpoint& checkpoint, const Totals& totals,
+  std::string as_json(const WeightFiles& checkpoint, const Totals& totals,
                       const Content& content) const;
 
   std::string path_;
@@ -311,7 +311,7 @@ void Inspect::run() {
   if (is_media_file(path_)) return print(describe_media(path_, json_));
   const ForeignView view{.path = path_, .json = json_, .all_tensors = tensors_};
   if (const auto text = inspect_foreign(view)) return print(*text);
-  const Checkpoint checkpoint = Checkpoint::open(path_, DiskMode::buffered);
+  const WeightFiles checkpoint = WeightFiles::open(path_, DiskMode::buffered);
   const Totals totals = totals_of(checkpoint);
   const bool reads_values = values_ || totals.all.bytes <= kReadUnasked.count;
   const auto content = [&] {
@@ -332,7 +332,7 @@ void Inspect::run() {
   print(content_text(c));
 }
 
-std::string Inspect::file_text(const Checkpoint& checkpoint, const Totals& totals) const {
+std::string Inspect::file_text(const WeightFiles& checkpoint, const Totals& totals) const {
   std::string text = fmt::format("{}\n  {}, {} {}, {} parameters, {}\n", printable(path_, 4096),
                                  container_of(checkpoint), checkpoint.files().size(),
                                  checkpoint.files().size() == 1 ? "file" : "files",
@@ -360,7 +360,7 @@ std::string Inspect::file_text(const Checkpoint& checkpoint, const Totals& total
   return text;
 }
 
-std::string Inspect::tensor_text(const Checkpoint& checkpoint) const {
+std::string Inspect::tensor_text(const WeightFiles& checkpoint) const {
   const auto all = checkpoint.tensors();
   const bool cut = !tensors_ && all.size() > kFirstTensors + kLastTensors + 1;
   std::string text = all.empty() ? "" : "\ntensors\n";
@@ -393,7 +393,7 @@ std::string Inspect::content_text(const Content& content) const {
   return text;
 }
 
-std::string Inspect::as_json(const Checkpoint& checkpoint, const Totals& totals,
+std::string Inspect::as_json(const WeightFiles& checkpoint, const Totals& totals,
                              const Content& content) const {
   const auto total_json = [](const DTypeTotal& t) {
     return Json{{"tensors", t.tensors}, {"parameters", t.elements}, {"bytes", t.bytes}};
@@ -420,7 +420,7 @@ std::string Inspect::as_json(const Checkpoint& checkpoint, const Totals& totals,
   j["problems"] = Json(content.problems);
   if (tensors_) {
     j["tensors"] = Json::array();
-    for (const CheckpointTensor& t : checkpoint.tensors()) {
+    for (const WeightTensor& t : checkpoint.tensors()) {
       const SafetensorsEntry& e = *t.entry;
       j["tensors"].push_back({{"name", std::string(e.name)},
                               {"dtype", name_of(e.dtype)},

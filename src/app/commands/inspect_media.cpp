@@ -34,8 +34,8 @@ nlohmann::ordered_json comment_of(const MediaInfo& info) {
 }
 
 std::string shown_text(std::string_view text) {
-  constexpr std::size_t kMost = 4000;  // bytes of a prompt
-  return printable(text, kMost);
+  constexpr std::size_t kMax = 4000;  // bytes of a prompt
+  return printable(text, kMax);
 }
 
 std::string line(std::string_view name, std::string_view value) {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/bytes.h"
-#include "io/checkpoint.h"
+#include "io/weight_files.h"
 
 namespace ballast {
 
@@ -12,6 +12,6 @@ namespace ballast {
 inline constexpr Bytes kReadUnasked{1'000'000'000};
 
 // Reads every tensor once, with progress: a sentence for each that holds NaN or infinity.
-std::vector<std::string> problems_of_values(const Checkpoint& checkpoint);
+std::vector<std::string> problems_of_values(const WeightFiles& checkpoint);
 
 }  // namespace ballast

@@ -12,13 +12,14 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/nearest_name.h"
+#include "core/to_size.h"
 #include "fit/advice.h"
 #include "infer/model_folder.h"
 #include "models/wan/published.h"
 #include "models/wan/recognise.h"
 #include "models/wan/weights.h"
 #include "report/plan_table.h"
-#include "train/config/config_words.h"
+#include "train/config/enum_names.h"
 #include "train/config/read_config.h"
 #include "train/config/seq2seq_config.h"
 #include "train/run/prepared_run.h"
@@ -92,7 +93,7 @@ class Plan : public Command {
   bool json_ = false, details_ = false, non_deterministic_ = false, fp8_matmul_ = false;
   bool ignore_limits_ = false;
   std::vector<std::string> config_;  // a training run's arguments
-  std::optional<Checkpoint> checkpoint_;
+  std::optional<WeightFiles> checkpoint_;
 };
 
 const RegisterCommand<Plan> kPlan("plan", "what a run will use and how long a step takes");
@@ -115,7 +116,7 @@ wan::Config Plan::model(fit::Request& r) {
     fail_unknown("--model", model_, known);
   }
   if (infer::holds_parts(model_)) model_ = infer::find_model_files(model_).transformer;
-  checkpoint_ = Checkpoint::open(model_);
+  checkpoint_ = WeightFiles::open(model_);
   const wan::TensorMap names(*checkpoint_);
   const auto recognised = recognise(*checkpoint_, names);
   if (!recognised) {
@@ -129,7 +130,7 @@ wan::Config Plan::model(fit::Request& r) {
 fit::Request Plan::request() {
   fit::Request r = {.job = wan::FitJob()};
   const wan::Config c = model(r);
-  const auto device = train::meaning_of(train::kDeviceWords, device_);
+  const auto device = train::parse_enum(train::kDeviceNames, device_);
   if (!device) fail_unknown("--device", device_, {"auto", "cpu", "cuda"});
   const train::RunTarget target = find_target(
       target_, {.device = *device, .deterministic = !non_deterministic_, .threads = threads_});
@@ -160,8 +161,7 @@ fit::Request Plan::request() {
     fail(ErrorCode::usage, fmt::format("--rank {}: expected 1 to {}", rank_, c.dim));
   }
   const wan::LatentSize size = latent_size(c, frames_, height_, width_);
-  job.batches = {
-      {.latents = std::vector(static_cast<std::size_t>(batch_), size), .timestep_rows = batch_}};
+  job.batches = {{.latents = std::vector(to_size(batch_), size), .timestep_rows = batch_}};
   if (job.mode != wan::Mode::infer) job.noising = wan::Noising::recorded;
   job.lora.rank = rank_;
   job.lora.alpha = static_cast<float>(rank_);
@@ -237,7 +237,7 @@ std::vector<fit::Change> Plan::changes(const fit::Request& request, const Refusa
   if (batch_ > 1) {
     all.push_back({fmt::format("--batch {}", batch_ / 2), [n = batch_ / 2](fit::Request& r) {
                      for (wan::Batch& b : wan::job_of(r).dit.batches) {
-                       b.latents.resize(static_cast<std::size_t>(n));
+                       b.latents.resize(to_size(n));
                        b.timestep_rows = n;
                      }
                    }});
@@ -257,7 +257,7 @@ void Plan::run() {
           {"ballast plan --model wan2.2-t2v-a14b", "one kind of step, without a configuration"}});
   }
   const fit::Request r = request();
-  fit::KnownNeeds known;
+  fit::NeedsCache known;
   const auto outcome = fit::find_plan(r, known);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
     fail_refused(
@@ -292,7 +292,7 @@ void Plan::plan_config() {
   const train::RunTarget target = find_target(target_, compute_options(config.memory, threads_));
   const train::PreparedRun run =
       train::prepare_run(std::move(config), target, train::Purpose::plan);
-  fit::KnownNeeds known;
+  fit::NeedsCache known;
   const auto outcome = fit::find_plan(run.request, known);
   const PlanTitle title = train::title_of(run);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {

@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/progress.h"
 #include "core/stopwatch.h"
+#include "core/to_size.h"
 #include "memory/gpu.h"
 #include "report/memory_monitor.h"
 #include "train/run/prompt_part.h"
@@ -25,7 +26,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // ballast sample: clips from prompts. Phases follow one another and each gives its memory back:
-// text to states, image to latent, denoising, latent to pictures. All are planned before the first.
+// text to states, image to latent, denoising, latent to images. All are planned before the first.
 class Sample : public Command {
  public:
   void declare(CLI::App& app) override {
@@ -123,14 +124,15 @@ std::vector<fit::Change> Sample::changes(const fit::Request& request,
       r.other_lines = smaller.other_lines;
     };
   };
-  if (options_.image_latent.empty() && !run_.picture) {
+  if (options_.image_latent.empty() && !run_.input_image) {
     const std::int64_t frames =
         1 + fit::largest_fitting(z.frames - 1, request, [&](std::int64_t k) {
           return resize({k + 1, z.height, z.width});
         });
     if (frames < z.frames) {
-      all.push_back({fmt::format("--frames {}", options_.note001() ? frames : 4 * (frames - 1) + 1),
-                     resize({frames, z.height, z.width})});
+      all.push_back(
+          {fmt::format("--frames {}", options_.flow_matching_cli() ? frames : 4 * (frames - 1) + 1),
+           resize({frames, z.height, z.width})});
     }
     const auto smaller = [](std::int64_t cells) {
       return std::max<std::int64_t>(2, cells * 3 / 8 * 2);
@@ -179,10 +181,10 @@ void Sample::open_parts() {
     all.other_lines.push_back(inputs_line(options_, run_));
     return all;
   };
-  if (run_.picture) {
+  if (run_.input_image) {
     image_ = std::make_unique<infer::VideoEncoder>(run_.files.vae, beside(MediaUse::before_loop));
   }
-  if (wants_pictures(options_, run_)) {
+  if (wants_images(options_, run_)) {
     decoder_ = std::make_unique<infer::VideoDecoder>(run_.files.vae, beside(MediaUse::writing));
   }
   const infer::VideoCodec* vae =
@@ -224,7 +226,7 @@ void Sample::plan_parts() {
 fit::PlannedRun Sample::plan() const {
   const PlanningHeap heap;
   const fit::Request request = fit_request(run_.job);
-  fit::KnownNeeds known;
+  fit::NeedsCache known;
   auto outcome = fit::find_plan(request, known);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
     fail_refused(
@@ -259,15 +261,15 @@ void Sample::encode_texts() {
 void Sample::encode_image() {
   if (!image_) return;
   const wan::Config& model = wan::job_of(run_.job.request).dit.config;
-  std::vector<float> latent =
-      encode_picture(*image_, *run_.picture, model, {run_.width, run_.height}, run_.pixel_frames);
+  std::vector<float> latent = encode_first_frame(*image_, *run_.input_image, model,
+                                                 {run_.width, run_.height}, run_.pixel_frames);
   if (model.conditioning() > 0) {
     run_.conditioning = infer::image_conditioning(run_.job.latent, latent);
   } else {
     run_.first_frame = std::move(latent);
   }
   image_.reset();
-  run_.picture.reset();
+  run_.input_image.reset();
 }
 
 void Sample::denoise_all(fit::PlannedRun planned, const fit::Request& request) {
@@ -329,7 +331,7 @@ void Sample::write(const std::vector<float>& latent, std::size_t prompt, std::in
   const std::int64_t number = static_cast<std::int64_t>(prompt) * options_.count + clip + 1;
   const std::string path = numbered_path(run_.output, number, clips());
   const Metadata about = metadata(prompt, clip);
-  const bool as_latent = !names_pictures(path);
+  const bool as_latent = !names_images(path);
   if (as_latent) {
     write_latent(path, latent, wan::job_of(run_.job.request).dit.config.out_dim, run_.job.latent,
                  about);
@@ -386,7 +388,7 @@ void Sample::run() {
     encode_image();
     denoise_all(std::move(planned), request);
     for (std::size_t i = 0; i < latents_.size(); ++i) {
-      const auto count = static_cast<std::size_t>(options_.count);
+      const auto count = to_size(options_.count);
       write(latents_[i], i / count, static_cast<std::int64_t>(i % count));
     }
   }

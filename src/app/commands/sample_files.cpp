@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "data/cache_file.h"
 #include "io/safetensors_writer.h"
 
@@ -22,22 +23,22 @@ std::vector<float> read_text_states(const std::string& path, const wan::Config& 
     file.refuse(*rows, fmt::format("it is {}, expected up to {} rows of {}", s, model.text_len,
                                    model.text_dim));
   }
-  std::vector<float> values(static_cast<std::size_t>(s.elements()));
+  std::vector<float> values(to_size(s.elements()));
   file.read(*rows, values);
   return values;
 }
 
 StoredLatent read_latent(const std::string& path, std::int64_t channels) {
-  constexpr std::int64_t kMostSide = 1 << 12;
+  constexpr std::int64_t kMaxSide = 1 << 12;
   const data::CacheFile file = data::CacheFile::open(path);
   const SafetensorsEntry& e = file.get("latent");
   const Shape& s = e.shape;
   bool fits = s.rank() == 4 && s[0] == channels;
-  for (int d = 1; fits && d < 4; ++d) fits = s[d] >= 1 && s[d] <= kMostSide;
+  for (int d = 1; fits && d < 4; ++d) fits = s[d] >= 1 && s[d] <= kMaxSide;
   if (!fits) file.refuse(e, fmt::format("it is {}, expected [{}, frames, h, w]", s, channels));
   StoredLatent latent;
   latent.size = {s[1], s[2], s[3]};
-  latent.values.resize(static_cast<std::size_t>(s.elements()));
+  latent.values.resize(to_size(s.elements()));
   file.read(e, latent.values);
   return latent;
 }

@@ -57,7 +57,7 @@ void take_loras(const SampleOptions& o, const wan::Config& model, SampleRun& run
 void take_weights(SampleRun& run) {
   fit::Request& fit = run.job.request;
   wan::job_of(fit).experts.clear();
-  for (const Checkpoint& file : run.checkpoints) {
+  for (const WeightFiles& file : run.checkpoints) {
     wan::job_of(fit).experts.push_back(
         weight_groups(wan::job_of(fit).dit.config, file, wan::TensorMap(file)));
   }
@@ -73,7 +73,7 @@ void merge_loras(const SampleOptions& o, SampleRun& run) {
       if (lora.expert < 0 || lora.expert == static_cast<int>(e)) own.push_back(lora.path);
     }
     if (own.empty()) continue;
-    run.checkpoints[e] = Checkpoint::open(
+    run.checkpoints[e] = WeightFiles::open(
         infer::merged_model(run.checkpoints[e], wan::job_of(run.job.request).dit.config, own,
                             o.merge_folder, usable_cpus(read_machine())));
   }

@@ -10,6 +10,7 @@
 #include "app/planning.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/to_size.h"
 #include "infer/model_folder.h"
 #include "io/atomic_file.h"
 #include "io/hub_cache.h"
@@ -17,7 +18,7 @@
 #include "models/wan/published.h"
 #include "models/wan/recognise.h"
 #include "models/wan/weights.h"
-#include "train/config/config_words.h"
+#include "train/config/enum_names.h"
 
 namespace ballast {
 namespace {
@@ -29,7 +30,7 @@ std::string tokenizer_path(const std::string& named) {
 // What the model's folder holds, and what options name besides.
 infer::ModelFiles files_of(const SampleOptions& o) {
   infer::ModelFiles files;
-  if (o.note001()) {
+  if (o.flow_matching_cli()) {
     files.transformer = infer::model_path(o.checkpoint);
   } else if (o.model.empty()) {
     fail(ErrorCode::usage, "there is no model to sample from",
@@ -57,7 +58,7 @@ wan::Config open_experts(const SampleOptions& o, SampleRun& run) {
   std::vector<std::string> paths = {run.files.transformer};
   if (!run.files.high_noise.empty()) paths.push_back(run.files.high_noise);
   for (const std::string& path : paths) {
-    const Checkpoint& file = run.checkpoints.emplace_back(Checkpoint::open(path));
+    const WeightFiles& file = run.checkpoints.emplace_back(WeightFiles::open(path));
     const wan::Config config = recognised_config(file, wan::TensorMap(file), path);
     if (model && (model->dim != config.dim || model->in_dim != config.in_dim ||
                   model->layers != config.layers)) {
@@ -89,7 +90,7 @@ infer::SamplerOptions sampler_of(const SampleOptions& o, const infer::Generation
     s = infer::distilled_steps(o.distilled_timesteps);
   } else if (o.distilled) {
     s = infer::distilled_steps(o.steps.value_or(4));
-  } else if (o.note001()) {
+  } else if (o.flow_matching_cli()) {
     s = {.solver = infer::Solver::euler,
          .schedule = infer::SigmaSchedule::linear,
          .steps = 30,
@@ -128,7 +129,7 @@ WeightFormat format_of(const SampleOptions& o) {
 }
 
 void take_machine(const SampleOptions& o, fit::Request& r) {
-  const auto device = train::meaning_of(train::kDeviceWords, o.device);
+  const auto device = train::parse_enum(train::kDeviceNames, o.device);
   if (!device) fail_unknown("--device", o.device, {"auto", "cpu", "cuda"});
   const train::RunTarget target =
       find_target(o.target, {.device = *device,
@@ -158,7 +159,8 @@ void take_machine(const SampleOptions& o, fit::Request& r) {
 void take_size(const SampleOptions& o, const wan::Config& model, const infer::GenerationDefaults& d,
                SampleRun& run) {
   wan::LatentSize& z = run.job.latent;
-  if (o.note001()) {  // it counts frames of the latent, and latent cells where they are given
+  if (o.flow_matching_cli()) {  // it counts frames of the latent, and latent cells where they are
+                                // given
     z = latent_size(model, 1, o.height.value_or(512), o.width.value_or(512));
     z.frames = o.frames.value_or(1);
     z.height = o.latent_height.value_or(z.height);
@@ -167,15 +169,15 @@ void take_size(const SampleOptions& o, const wan::Config& model, const infer::Ge
     z = latent_size(model, o.frames.value_or(d.frames), o.height.value_or(d.height),
                     o.width.value_or(d.width));
   }
-  if (!(o.image.empty() && o.image_latent.empty()) && !infer::takes_picture(model)) {
+  if (!(o.image.empty() && o.image_latent.empty()) && !infer::takes_first_frame(model)) {
     fail(ErrorCode::usage, fmt::format("{} makes clips of text alone, not of an image", model.name),
          {{"--model FOLDER", "of an I2V or a TI2V model"}});
   }
   if (!o.image.empty()) {
     if (!o.image_latent.empty()) fail(ErrorCode::usage, "--image and --image-latent: one of them");
-    run.picture.emplace(read_image(o.image));
+    run.input_image.emplace(read_image(o.image));
     const infer::PixelSize size =
-        clip_size(*run.picture, model, o.height.value_or(d.height) * o.width.value_or(d.width));
+        clip_size(*run.input_image, model, o.height.value_or(d.height) * o.width.value_or(d.width));
     z.height = size.height / model.spatial_stride;
     z.width = size.width / model.spatial_stride;
   } else if (!o.image_latent.empty()) {
@@ -200,7 +202,7 @@ void take_size(const SampleOptions& o, const wan::Config& model, const infer::Ge
          {{"--image FILE", "the image that it begins with"},
           {"--image-latent FILE", "or the latent of the clip that begins with it"}});
   }
-  run.job.first_frame = !run.first_frame.empty() || (run.picture && model.conditioning() == 0);
+  run.job.first_frame = !run.first_frame.empty() || (run.input_image && model.conditioning() == 0);
   run.pixel_frames = 4 * (z.frames - 1) + 1;
   run.height = z.height * model.spatial_stride;
   run.width = z.width * model.spatial_stride;
@@ -213,7 +215,8 @@ void require_part(const std::string& path, const char* what, const char* flag,
                   const SampleOptions& o, const std::vector<std::string>& choices = {}) {
   if (!path.empty()) return;
   infer::require_one(choices, what, flag);
-  fail(ErrorCode::usage, fmt::format("{} holds no {}", o.note001() ? o.checkpoint : o.model, what),
+  fail(ErrorCode::usage,
+       fmt::format("{} holds no {}", o.flow_matching_cli() ? o.checkpoint : o.model, what),
        {{flag, fmt::format("where the {} is", what)}});
 }
 
@@ -248,17 +251,17 @@ void take_prompts(const SampleOptions& o, const wan::Config& model, SampleRun& r
 void take_output(const SampleOptions& o, SampleRun& run) {
   run.output = o.output;
   if (run.output.empty()) {
-    const bool pictures = !run.files.vae.empty() && !o.note001() && media_available();
-    run.output = pictures ? "sample.mp4" : "sample.latent.safetensors";
+    const bool images = !run.files.vae.empty() && !o.flow_matching_cli() && media_available();
+    run.output = images ? "sample.mp4" : "sample.latent.safetensors";
   }
   if (!o.plan_only) {
     check_can_write(numbered_path(run.output, 1, clips_of(o, run)));
     if (!o.sheet.empty()) check_can_write(numbered_path(o.sheet, 1, clips_of(o, run)));
   }
-  if (!wants_pictures(o, run) && !run.picture) return;
+  if (!wants_images(o, run) && !run.input_image) return;
   require_part(run.files.vae, "VAE", "--vae FILE", o, run.files.vae_choices);
   const MediaOptions size = {.width = run.width, .height = run.height};
-  if (names_pictures(run.output)) check_can_write_media(run.output, size);
+  if (names_images(run.output)) check_can_write_media(run.output, size);
   if (!o.sheet.empty()) check_can_write_media(o.sheet, size);
 }
 
@@ -269,30 +272,30 @@ ProcessLine inputs_line(const SampleOptions& o, const SampleRun& run,
   const wan::Config& model = wan::job_of(run.job.request).dit.config;
   std::size_t numbers = run.negative.size();
   for (const auto& p : run.prompts) numbers += p.size();
-  numbers += run.texts.size() * static_cast<std::size_t>(model.text_len * model.text_dim);
+  numbers += run.texts.size() * to_size(model.text_len * model.text_dim);
   const wan::LatentSize z = size.value_or(run.job.latent);
-  const auto frame = static_cast<std::size_t>(z.height * z.width);
-  numbers += frame * static_cast<std::size_t>(z.frames * model.conditioning());
-  if (run.job.first_frame) numbers += frame * static_cast<std::size_t>(model.out_dim);
-  numbers += frame * static_cast<std::size_t>(clips_of(o, run) * z.frames * model.out_dim);
+  const auto frame = to_size(z.height * z.width);
+  numbers += frame * to_size(z.frames * model.conditioning());
+  if (run.job.first_frame) numbers += frame * to_size(model.out_dim);
+  numbers += frame * to_size(clips_of(o, run) * z.frames * model.out_dim);
   return {"text, image and clips",
           {numbers * sizeof(float)},
           "text states, latent of the image, latents of the clips"};
 }
 
 std::vector<ProcessLine> media_lines(const SampleOptions& o, const SampleRun& run, MediaUse use) {
-  if (!wants_pictures(o, run) && !run.picture) return {};
+  if (!wants_images(o, run) && !run.input_image) return {};
   MediaWriting clip = {};
-  if (names_pictures(run.output)) {
+  if (names_images(run.output)) {
     clip = media_writing(run.output, run.width, run.height, run.pixel_frames);
   }
-  if (run.picture || !o.sheet.empty()) clip.libraries = kMediaLibraries;
+  if (run.input_image || !o.sheet.empty()) clip.libraries = kMediaLibraries;
   std::vector<ProcessLine> lines;
   if (clip.libraries > Bytes{}) {
     lines.push_back({"media libraries", clip.libraries, "FFmpeg's, from their first use on"});
   }
-  if (use == MediaUse::before_loop && run.picture) {
-    lines.push_back({"image", {run.picture->image.pixels.size()}, "that the clip begins with"});
+  if (use == MediaUse::before_loop && run.input_image) {
+    lines.push_back({"image", {run.input_image->image.pixels.size()}, "that the clip begins with"});
   }
   if (use != MediaUse::writing) return lines;
   // Eight of them in two rows, once more as the sheet.
@@ -303,8 +306,8 @@ std::vector<ProcessLine> media_lines(const SampleOptions& o, const SampleRun& ru
   return lines;
 }
 
-bool wants_pictures(const SampleOptions& o, const SampleRun& run) {
-  return names_pictures(run.output) || !o.sheet.empty();
+bool wants_images(const SampleOptions& o, const SampleRun& run) {
+  return names_images(run.output) || !o.sheet.empty();
 }
 
 bool guided(const infer::VideoJob& job) { return job.guidance != std::array{1., 1.}; }
@@ -414,7 +417,7 @@ SampleRun open_sample(const SampleOptions& o) {
   job.sampler = sampler_of(o, d);
   job.boundary = o.boundary.value_or(d.boundary);
   job.guidance = {d.low_guidance, d.high_guidance};
-  if (o.note001()) job.guidance = {4, 4};
+  if (o.flow_matching_cli()) job.guidance = {4, 4};
   if (o.distilled) job.guidance = {1, 1};
   if (o.distilled && !o.boundary) job.high_noise_steps = (job.sampler.steps + 1) / 2;
   if (!o.guidance.empty()) job.guidance = {o.guidance.front(), o.guidance.back()};

@@ -8,7 +8,7 @@
 #include "app/commands/sample_parts.h"
 #include "infer/model_folder.h"
 #include "infer/video_sampler.h"
-#include "io/checkpoint.h"
+#include "io/weight_files.h"
 
 namespace CLI {
 class App;
@@ -24,7 +24,7 @@ struct SampleOptions {
   std::string image;                                 // that the clip begins with
   std::string cond, uncond, image_latent;            // safetensors files instead of them
   std::string vae, text_encoder, tokenizer;          // where the model's folder does not hold them
-  std::string output, sheet;  // by its ending pictures or the latent; a contact sheet of them
+  std::string output, sheet;  // by its ending images or the latent; a contact sheet of them
   double fps = 0;
   int crf = 10;
   std::string vae_dtype;
@@ -49,14 +49,14 @@ struct SampleOptions {
   double sigma_start = 0.999, sigma_end = 0.01, sigma_multiplier = 1000, sigma_shift = 8;
   bool offload_to_cpu = false;
 
-  bool note001() const { return !checkpoint.empty(); }
+  bool flow_matching_cli() const { return !checkpoint.empty(); }
 };
 
 void declare(SampleOptions& o, CLI::App& app);
 
 // A request with the files it needs open. Weights point into the checkpoints.
 struct SampleRun {
-  std::vector<Checkpoint> checkpoints;  // by expert
+  std::vector<WeightFiles> checkpoints;  // by expert
   std::vector<wan::LoraReader> loras;
   infer::VideoJob job;
   infer::ModelFiles files;  // of the parts around the transformer
@@ -64,7 +64,7 @@ struct SampleRun {
   std::vector<std::string> texts;           // prompts; the last is the negative one
   std::vector<std::vector<float>> prompts;  // text states; of texts when they are encoded
   std::vector<float> negative, conditioning, first_frame;
-  std::optional<infer::Picture> picture;
+  std::optional<infer::FirstFrame> input_image;
   std::int64_t pixel_frames = 0, width = 0, height = 0;
   double fps = 16;
 };
@@ -72,8 +72,8 @@ struct SampleRun {
 // Whether a step evaluates the negative prompt.
 bool guided(const infer::VideoJob& job);
 // Whether the clip is decoded: into its file, or a contact sheet beside its latent.
-bool wants_pictures(const SampleOptions& o, const SampleRun& run);
-// What pictures take outside of arenas: libraries; before the loop also the picture that the clip
+bool wants_images(const SampleOptions& o, const SampleRun& run);
+// What images take outside of arenas: libraries; before the loop also the image that the clip
 // begins with, while clips are written also the encoder.
 enum class MediaUse { before_loop, loop, writing };
 std::vector<ProcessLine> media_lines(const SampleOptions& o, const SampleRun& run, MediaUse use);

@@ -18,6 +18,6 @@ void decode_clip(infer::VideoDecoder& decoder, std::span<const float> latent,
   writer.finish();
 }
 
-bool names_pictures(const std::string& path) { return !path.ends_with(".safetensors"); }
+bool names_images(const std::string& path) { return !path.ends_with(".safetensors"); }
 
 }  // namespace ballast

@@ -7,13 +7,14 @@
 #include "app/output.h"
 #include "app/planning.h"
 #include "core/error.h"
+#include "core/to_size.h"
 #include "infer/model_folder.h"
 #include "infer/student_sampler.h"
 #include "io/hub_cache.h"
 #include "models/student/student_files.h"
 #include "ops/linear/sgemm.h"
 #include "plan/display_names.h"
-#include "train/config/config_words.h"
+#include "train/config/enum_names.h"
 #include "train/config/flags.h"
 #include "train/run/prompt_part.h"
 
@@ -103,13 +104,13 @@ std::vector<float> StudentSample::text_vector(std::int64_t width, const Budget& 
     options.budget.ram_limit = budget.ram_limit;
     rows = train::PromptPart(encoder, tokenizer, {prompt_}, model, options).run().at(0);
   }
-  std::vector<float> text(static_cast<std::size_t>(width));
+  std::vector<float> text(to_size(width));
   infer::mean_rows(rows, std::ssize(rows) / width, text);
   return text;
 }
 
 void StudentSample::run() {
-  const auto device = train::meaning_of(train::kDeviceWords, device_);
+  const auto device = train::parse_enum(train::kDeviceNames, device_);
   if (!device) fail_unknown("--device", device_, {"auto", "cpu", "cuda"});
   const train::RunTarget target = train::this_machine({.device = *device});
   const Budget budget = train::budget_on(target, parse_budget(gpu_, ram_), ignore_limits_);

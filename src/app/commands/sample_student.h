@@ -8,7 +8,7 @@
 
 namespace ballast {
 
-// ballast sample --model_path STUDENT: a picture by a distilled student, with the flags of
+// ballast sample --model_path STUDENT: an image by a distilled student, with the flags of
 // WanDistiller's run_inference.
 class StudentSample {
  public:

@@ -57,7 +57,7 @@ bool Train::encode_missing(const train::TrainConfig& config, const train::RunTar
   if (config.require_cache || config.dialect == train::Dialect::flow_matching) return true;
   // What is wrong with the model is said before hours of encoding.
   train::require_downloaded(config.model);
-  (void)Checkpoint::open(train::require_model(config).transformer);
+  (void)WeightFiles::open(train::require_model(config).transformer);
   DatasetCaching caching(config, own_, CacheUse::train);
   if (!caching.needed()) return true;
   caching.plan();
@@ -89,7 +89,7 @@ bool Train::encode_missing(const train::TrainConfig& config, const train::RunTar
 }
 
 fit::PlannedRun Train::planned_or_refused(const train::PreparedRun& run) {
-  fit::KnownNeeds known;
+  fit::NeedsCache known;
   auto outcome = [&] {
     const PlanningHeap heap;
     return fit::find_plan(run.request, known);

@@ -26,7 +26,7 @@ PlannedText planned_text(train::Seq2SeqConfig config, const OwnFlags& own) {
   auto outcome = train::plan_seq2seq(p.run);
   const PlanTitle title = train::title_of(p.run);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
-    tell_refusal(title, *refusal, p.run.request.policy.has_value(), p.run.notes);
+    print_refusal(title, *refusal, p.run.request.policy.has_value(), p.run.notes);
     const std::vector<PlannedChange> changes =
         fit::try_changes(p.run.request, *refusal, train::possible_changes(p.run, *refusal));
     if (own.json) print_json_line(refusal_json(title, *refusal, changes));

@@ -23,7 +23,7 @@ fit::PlannedRun planned_or_refused(const train::PreparedVae& run, const OwnFlags
     return std::move(*planned);
   }
   const auto& refusal = std::get<Refusal>(outcome);
-  tell_refusal(title, refusal, run.request.policy.has_value(), run.notes);
+  print_refusal(title, refusal, run.request.policy.has_value(), run.notes);
   const std::vector<PlannedChange> changes =
       fit::try_changes(run.request, refusal, possible_changes(run, refusal));
   if (own.json) print_json_line(refusal_json(title, refusal, changes));

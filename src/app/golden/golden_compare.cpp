@@ -8,6 +8,7 @@
 
 #include "core/convert.h"
 #include "core/error.h"
+#include "core/to_size.h"
 
 namespace ballast {
 namespace {
@@ -15,7 +16,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 std::vector<double> values(const GoldenTensor& t) {
-  std::vector<double> v(static_cast<std::size_t>(t.shape.elements()));
+  std::vector<double> v(to_size(t.shape.elements()));
   convert(t.data.data(), t.dtype, v.data(), DType::f64, t.shape.elements());
   return v;
 }
@@ -124,7 +125,7 @@ bool is_exact(std::string_view name) {
 
 // What the VAE is given: one step of 8 bits where pixels were resized as such (a single frame),
 // else the rounding of a cubic filter in f32.
-double picture_limit(const Shape& shape) {
+double image_limit(const Shape& shape) {
   return shape.rank() == 4 && shape[1] == 1 ? 2.0 / 255 + 1e-6 : 2e-5;
 }
 
@@ -167,7 +168,7 @@ Comparison compare_f32(const GoldenFile& file, const GoldenTensor& ours,
     return worse(judged(ours, "rel L2", d.l2, 1e-4, d), judged(ours, "abs", d.max_abs, 1e-3, d));
   }
   if (ours.name == "out.vae_input") {
-    return judged(ours, "abs", d.max_abs, picture_limit(ours.shape), d);
+    return judged(ours, "abs", d.max_abs, image_limit(ours.shape), d);
   }
   if (of_transformers(file)) {
     if (is_loss(ours.name)) return judged(ours, "relative", d.max_relative, 1e-4, d);
@@ -242,7 +243,7 @@ Comparison compare_one(const GoldenFile& file, const GoldenTensor& ours,
             .detail = fmt::format("computed {} {}, stored {} {}", ours.dtype, ours.shape,
                                   stored.dtype, stored.shape)};
   }
-  const auto elements = static_cast<std::size_t>(ours.shape.elements());
+  const auto elements = to_size(ours.shape.elements());
   check(ours.data.size() == stored.data.size() &&
             (ours.counts.empty() || elements % ours.counts.size() == 0),
         "{}: {} bytes and {} pieces for {}", ours.name, ours.data.size(), ours.counts.size(),

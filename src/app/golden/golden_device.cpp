@@ -8,7 +8,7 @@ GoldenDevice::GoldenDevice(const VerifyOptions& options) : pool_(thread_count(op
   if (verify_backend(options).device == Device::cuda) queue_ = std::make_unique<GpuQueue>();
 }
 
-TensorView GoldenDevice::bring(const ConstTensorView& host) {
+TensorView GoldenDevice::upload(const ConstTensorView& host) {
   check(host.contiguous(), "a golden tensor {} has gaps", host.shape);
   Copy& c = copies_.emplace_back();
   c.memory = GpuArena(Bytes{std::max<std::uint64_t>(host.bytes(), 1)}, "a golden tensor");
@@ -17,19 +17,19 @@ TensorView GoldenDevice::bring(const ConstTensorView& host) {
 }
 
 ConstTensorView GoldenDevice::in(const ConstTensorView& host) {
-  return queue_ ? bring(host) : host;
+  return queue_ ? upload(host) : host;
 }
 
 TensorView GoldenDevice::out(const TensorView& host) {
   if (!queue_) return host;
-  const TensorView there = bring(host);
+  const TensorView there = upload(host);
   copies_.back().host = host;
   return there;
 }
 
 Stream GoldenDevice::stream() { return queue_ ? queue_->stream(&pool_) : Stream{.pool = &pool_}; }
 
-void GoldenDevice::settle() {
+void GoldenDevice::synchronize() {
   if (!queue_) return;
   queue_->finish();
   for (const Copy& c : copies_) {

@@ -23,14 +23,14 @@ class GoldenDevice {
   ConstTensorView in(const ConstTensorView& host);
   TensorView out(const TensorView& host);  // read and written
   Stream stream();
-  void settle();
+  void synchronize();
 
  private:
   struct Copy {
     GpuArena memory;
     TensorView host;  // data is null: was only read
   };
-  TensorView bring(const ConstTensorView& host);
+  TensorView upload(const ConstTensorView& host);
 
   ThreadPool pool_;
   std::unique_ptr<GpuQueue> queue_;  // none on the CPU

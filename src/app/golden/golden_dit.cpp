@@ -9,6 +9,7 @@
 #include "app/golden/golden_results.h"
 #include "core/convert.h"
 #include "core/error.h"
+#include "core/to_size.h"
 #include "models/wan/dit.h"
 #include "models/wan/weights.h"
 #include "ops/copy.h"
@@ -52,36 +53,36 @@ void read_adamw(JsonReader& json, DitConfig& c) {
 }
 
 DitConfig read_config(const GoldenFile& file) {
-  constexpr std::int64_t kMost = 1 << 20;
+  constexpr std::int64_t kMax = 1 << 20;
   DitConfig c;
   c.model.name = file.name();
   JsonReader json = file.config();
   json.open_object();
   for (std::string_view key; json.next_key(key);) {
     if (key == "dim")
-      c.model.dim = read_size(json, 1, kMost);
+      c.model.dim = read_size(json, 1, kMax);
     else if (key == "ffn_dim")
-      c.model.ffn_dim = read_size(json, 1, kMost);
+      c.model.ffn_dim = read_size(json, 1, kMax);
     else if (key == "freq_dim")
-      c.model.freq_dim = read_size(json, 1, kMost);
+      c.model.freq_dim = read_size(json, 1, kMax);
     else if (key == "in_dim")
-      c.model.in_dim = read_size(json, 1, kMost);
+      c.model.in_dim = read_size(json, 1, kMax);
     else if (key == "out_dim")
-      c.model.out_dim = read_size(json, 1, kMost);
+      c.model.out_dim = read_size(json, 1, kMax);
     else if (key == "num_heads")
-      c.model.heads = read_size(json, 1, kMost);
+      c.model.heads = read_size(json, 1, kMax);
     else if (key == "num_layers")
-      c.model.layers = read_size(json, 1, kMost);
+      c.model.layers = read_size(json, 1, kMax);
     else if (key == "text_dim")
-      c.model.text_dim = read_size(json, 1, kMost);
+      c.model.text_dim = read_size(json, 1, kMax);
     else if (key == "text_len")
-      c.model.text_len = read_size(json, 1, kMost);
+      c.model.text_len = read_size(json, 1, kMax);
     else if (key == "eps")
       c.model.eps = static_cast<float>(read_number(json, 1e-12, 1));
     else if (key == "seq_len")
-      c.seq_len = read_size(json, 1, kMost);
+      c.seq_len = read_size(json, 1, kMax);
     else if (key == "text_lens")
-      c.text_lens = read_sizes(json, 0, kMost);
+      c.text_lens = read_sizes(json, 0, kMax);
     else if (key == "lora_rank")
       c.lora_rank = read_size(json, 1, 1 << 14);
     else if (key == "lora_alpha")
@@ -129,7 +130,7 @@ struct Timesteps {
 };
 
 std::vector<double> doubles(const GoldenTensor& t) {
-  std::vector<double> v(static_cast<std::size_t>(t.shape.elements()));
+  std::vector<double> v(to_size(t.shape.elements()));
   convert(t.data.data(), t.dtype, v.data(), DType::f64, t.shape.elements());
   return v;
 }
@@ -144,7 +145,7 @@ Timesteps read_timesteps(const GoldenFile& file, const DitConfig& c) {
   for (std::int64_t b = 0; b < batch; ++b) {
     auto& rows = t.rows.emplace_back();
     for (std::int64_t l = 0; l < c.seq_len; ++l) {
-      const double value = values[static_cast<std::size_t>(per_token ? b * c.seq_len + l : b)];
+      const double value = values[to_size(per_token ? b * c.seq_len + l : b)];
       rows.push_back(t.row_of(value));
     }
   }
@@ -164,7 +165,7 @@ class CopyTaps : public wan::Taps {
     if (!all) {
       // Token-local values come in chunks; everything else whole.
       const std::int64_t count = sample >= 0 && shape[0] != config_.model.text_len
-                                     ? config_.latents[static_cast<std::size_t>(sample)].tokens()
+                                     ? config_.latents[to_size(sample)].tokens()
                                      : shape[0];
       all = pb.persistent("tap." + name, {std::max(count, shape[0]), width}, DType::f32,
                           Role::output, Tier::host);
@@ -245,8 +246,7 @@ class DitRun {
     for (std::int64_t b = 0; b < shape[0]; ++b) {
       const TensorView v = view(taps_.samples(name).at(static_cast<int>(b)));
       const std::int64_t real = std::min(rows, v.shape[0]);
-      std::memcpy(t.data.data() + b * rows * width * 4, v.data,
-                  static_cast<std::size_t>(real * width) * 4);
+      std::memcpy(t.data.data() + b * rows * width * 4, v.data, to_size(real * width) * 4);
       for (std::int64_t r = 0; r < rows; ++r) t.counts.push_back(r < real);
     }
     return t;
@@ -258,13 +258,12 @@ class DitRun {
     const TensorView v = view(taps_.samples(name).at(-1));
     const std::int64_t rows = per_token ? shape[1] : 1, width = v.shape[1];
     for (std::int64_t b = 0; b < shape[0]; ++b) {
-      const auto& index = timesteps_.rows[static_cast<std::size_t>(b)];
+      const auto& index = timesteps_.rows[to_size(b)];
       for (std::int64_t r = 0; r < rows; ++r) {
         std::memcpy(t.data.data() + (b * rows + r) * width * 4,
-                    v.data + index[static_cast<std::size_t>(r)] * width * 4,
-                    static_cast<std::size_t>(width) * 4);
+                    v.data + index[to_size(r)] * width * 4, to_size(width) * 4);
         if (per_token) {
-          t.counts.push_back(r < config_.latents[static_cast<std::size_t>(b)].tokens());
+          t.counts.push_back(r < config_.latents[to_size(b)].tokens());
         }
       }
     }
@@ -314,7 +313,7 @@ class DitRun {
       }
       put(s.context, input("context", {config_.text_lens[b], m.text_dim}));
       if (s.target) put(s.target, input("target", {m.out_dim, z.frames, z.height, z.width}));
-      const std::span rows(timesteps_.rows[b].data(), static_cast<std::size_t>(z.tokens()));
+      const std::span rows(timesteps_.rows[b].data(), to_size(z.tokens()));
       runner_->write(s.timestep_row, std::as_bytes(rows));
     }
     if (!adapters) return;

@@ -7,6 +7,7 @@
 
 #include "app/golden/golden_config.h"
 #include "core/error.h"
+#include "core/to_size.h"
 
 namespace ballast {
 namespace {
@@ -27,7 +28,7 @@ const std::string& metadata_entry(const SafetensorsFile& file, std::string_view 
 }  // namespace
 
 GoldenTensor golden_tensor(std::string name, DType dtype, const Shape& shape) {
-  const auto bytes = static_cast<std::size_t>(shape.elements()) * size_of(dtype);
+  const auto bytes = to_size(shape.elements()) * size_of(dtype);
   return {.name = std::move(name),
           .dtype = dtype,
           .shape = shape,
@@ -42,7 +43,7 @@ GoldenTensor golden_tensor(std::string name, const Shape& shape, std::span<const
 }
 
 GoldenFile GoldenFile::open(const std::string& path) {
-  GoldenFile golden(Checkpoint::open(path, DiskMode::buffered));
+  GoldenFile golden(WeightFiles::open(path, DiskMode::buffered));
   const SafetensorsFile& file = golden.checkpoint_.files()[0];
   const auto format = file.metadata().find("format");
   if (golden.checkpoint_.files().size() != 1 || format == file.metadata().end() ||
@@ -102,7 +103,7 @@ bool GoldenFile::is_result(std::string_view name) {
 }
 
 GoldenTensor GoldenFile::read(std::string_view name) const {
-  const CheckpointTensor& t = checkpoint_.get(name);
+  const WeightTensor& t = checkpoint_.get(name);
   GoldenTensor loaded = golden_tensor(std::string(name), checkpoint_.dtype(t), t.entry->shape);
   checkpoint_.read(t, loaded.data);
   return loaded;
@@ -114,7 +115,7 @@ GoldenTensor GoldenFile::load(std::string_view name) const {
 }
 
 GoldenTensor GoldenFile::load(std::string_view name, DType dtype, const Shape& shape) const {
-  const CheckpointTensor& t = checkpoint_.get(name);
+  const WeightTensor& t = checkpoint_.get(name);
   if (checkpoint_.dtype(t) != dtype || t.entry->shape != shape) {
     fail(ErrorCode::input, fmt::format("{}: {} is {} {}, expected {} {}", path(), name,
                                        checkpoint_.dtype(t), t.entry->shape, dtype, shape));

@@ -11,8 +11,8 @@
 #include "core/dtype.h"
 #include "core/shape.h"
 #include "core/tensor.h"
-#include "io/checkpoint.h"
 #include "io/json_reader.h"
+#include "io/weight_files.h"
 
 namespace ballast {
 
@@ -55,7 +55,7 @@ class GoldenFile {
   const std::string& path() const { return checkpoint_.files()[0].path(); }
   std::string name() const;  // of the file, without its folder
   const std::string& case_name() const { return case_; }
-  const Checkpoint& checkpoint() const { return checkpoint_; }
+  const WeightFiles& checkpoint() const { return checkpoint_; }
   std::span<const SafetensorsEntry> entries() const { return checkpoint_.files()[0].entries(); }
 
   // The settings; see golden_config.h for reading values that a stranger may have written.
@@ -75,11 +75,11 @@ class GoldenFile {
   static bool is_result(std::string_view name);
 
  private:
-  explicit GoldenFile(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+  explicit GoldenFile(WeightFiles checkpoint) : checkpoint_(std::move(checkpoint)) {}
   void read_stats(std::string_view text);
   GoldenTensor read(std::string_view name) const;
 
-  Checkpoint checkpoint_;
+  WeightFiles checkpoint_;
   std::string case_;
   std::map<std::string, GoldenStats, std::less<>> stats_;
 };

@@ -6,6 +6,7 @@
 #include "app/golden/golden_config.h"
 #include "app/golden/golden_results.h"
 #include "core/error.h"
+#include "core/to_size.h"
 #include "infer/condition_image.h"
 #include "infer/video_sampler.h"
 #include "models/wan/weights.h"
@@ -24,11 +25,11 @@ struct PipelineConfig {
 };
 
 PipelineConfig read_pipeline(const GoldenFile& file) {
-  constexpr std::int64_t kMost = 1 << 16;
+  constexpr std::int64_t kMax = 1 << 16;
   PipelineConfig c;
   c.model.name = file.name();
   JsonReader json = file.config();
-  const auto size = [&](std::int64_t& to) { to = read_size(json, 1, kMost); };
+  const auto size = [&](std::int64_t& to) { to = read_size(json, 1, kMax); };
   json.open_object();
   for (std::string_view key; json.next_key(key);) {
     if (key == "dim") {
@@ -62,9 +63,9 @@ PipelineConfig read_pipeline(const GoldenFile& file) {
     } else if (key == "steps") {
       c.sampler.steps = read_size(json, 1, 1000);
     } else if (key == "size_wh") {
-      c.size_wh = read_sizes(json, 1, kMost);
+      c.size_wh = read_sizes(json, 1, kMax);
     } else if (key == "text_lens") {
-      c.text_lens = read_sizes(json, 0, kMost);
+      c.text_lens = read_sizes(json, 0, kMax);
     } else if (key == "vae_stride") {
       const std::vector<std::int64_t> stride = read_sizes(json, 1, 64);
       if (stride.size() != 3) json.fail_value("a stride is [t, h, w]");
@@ -93,7 +94,7 @@ PipelineConfig read_pipeline(const GoldenFile& file) {
   return c;
 }
 
-// The clip's size, and what the encoder is given of a picture: [3, frames, height, width].
+// The clip's size, and what the encoder is given of an image: [3, frames, height, width].
 struct Prepared {
   infer::PixelSize size;
   std::vector<float> frame;  // the first
@@ -111,16 +112,16 @@ Prepared prepare(const GoldenFile& file, const PipelineConfig& c) {
     fail(ErrorCode::input,
          fmt::format("{}: in.image is {} {}", file.path(), image.dtype, image.shape));
   }
-  const infer::PictureView picture = {
+  const infer::ImageView source_image = {
       {image.shape[1], image.shape[0]},
       {reinterpret_cast<const std::uint8_t*>(image.data.data()), image.data.size()}};
   const std::int64_t multiple = 2 * c.model.spatial_stride;
   if (c.pipeline == "i2v") {
-    p.size = infer::i2v_size(picture.size, c.max_area, multiple);
-    p.frame = infer::i2v_frame(picture, p.size);
+    p.size = infer::i2v_size(source_image.size, c.max_area, multiple);
+    p.frame = infer::i2v_frame(source_image, p.size);
   } else {
-    p.size = infer::ti2v_size(picture.size, c.max_area, multiple);
-    p.frame = infer::ti2v_frame(picture, p.size);
+    p.size = infer::ti2v_size(source_image.size, c.max_area, multiple);
+    p.frame = infer::ti2v_frame(source_image, p.size);
   }
   return p;
 }
@@ -132,7 +133,7 @@ GoldenTensor vae_input(const PipelineConfig& c, const Prepared& p) {
       golden_tensor("out.vae_input", DType::f32, {3, frames, p.size.height, p.size.width});
   for (std::int64_t colour = 0; colour < 3; ++colour) {
     std::memcpy(t.view().as<float>() + colour * frames * pixels, p.frame.data() + colour * pixels,
-                static_cast<std::size_t>(pixels) * sizeof(float));
+                to_size(pixels) * sizeof(float));
   }
   return t;
 }
@@ -223,25 +224,25 @@ std::vector<GoldenTensor> recompute_pipeline(const GoldenFile& file, const Verif
   PerStep input("out.model_input", steps, latent), cond("out.cond", steps, latent),
       uncond("out.uncond", steps, latent), guided("out.guided", steps, latent),
       latents("out.latents", steps, latent);
-  const std::vector<float> last = sampler.run(
-      {.prompt = prompt,
-       .negative = negative,
-       .conditioning = conditioning,
-       .first_frame = first_frame,
-       .noise = noise},
-      [&](const infer::StepReport& s) {
-        timesteps.view().as<std::int64_t>()[s.step - 1] =
-            static_cast<std::int64_t>(s.planned.timestep);
-        std::vector<float> t(static_cast<std::size_t>(c.pipeline == "ti2v" ? tokens : 1),
-                             static_cast<float>(s.planned.timestep));
-        if (job.first_frame) std::fill_n(t.begin(), tokens / z.frames, 0.0f);
-        t_tokens.add(t);
-        input.add(s.input);
-        cond.add(s.conditional);
-        uncond.add(s.unconditional.empty() ? s.conditional : s.unconditional);
-        guided.add(s.guided);
-        latents.add(s.solved);
-      });
+  const std::vector<float> last =
+      sampler.run({.prompt = prompt,
+                   .negative = negative,
+                   .conditioning = conditioning,
+                   .first_frame = first_frame,
+                   .noise = noise},
+                  [&](const infer::StepReport& s) {
+                    timesteps.view().as<std::int64_t>()[s.step - 1] =
+                        static_cast<std::int64_t>(s.planned.timestep);
+                    std::vector<float> t(to_size(c.pipeline == "ti2v" ? tokens : 1),
+                                         static_cast<float>(s.planned.timestep));
+                    if (job.first_frame) std::fill_n(t.begin(), tokens / z.frames, 0.0f);
+                    t_tokens.add(t);
+                    input.add(s.input);
+                    cond.add(s.conditional);
+                    uncond.add(s.unconditional.empty() ? s.conditional : s.unconditional);
+                    guided.add(s.guided);
+                    latents.add(s.solved);
+                  });
   results.push_back(std::move(timesteps));
   for (PerStep* p : {&t_tokens, &input, &cond, &uncond, &guided, &latents}) {
     results.push_back(p->take());

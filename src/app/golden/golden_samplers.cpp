@@ -7,6 +7,7 @@
 #include "app/golden/golden_config.h"
 #include "app/golden/golden_results.h"
 #include "core/error.h"
+#include "core/to_size.h"
 #include "infer/sampler.h"
 
 namespace ballast {
@@ -73,7 +74,7 @@ std::vector<GoldenTensor> recompute_samplers(const GoldenFile& file, const Verif
     fail(ErrorCode::input,
          fmt::format("{}: in.noise is {} {}", file.path(), noise.dtype, noise.shape));
   }
-  const auto elements = static_cast<std::size_t>(noise.shape.elements());
+  const auto elements = to_size(noise.shape.elements());
   std::vector<GoldenTensor> results;
   for (const std::string& run : config.runs) {
     const infer::SamplerOptions options = parse_run(file, run);
@@ -100,8 +101,7 @@ std::vector<GoldenTensor> recompute_samplers(const GoldenFile& file, const Verif
     std::byte* to = latents.data.data();
     std::memcpy(to, x.data(), noise.data.size());
     while (!sampler.done()) {
-      const auto time =
-          static_cast<float>(schedule.timesteps[static_cast<std::size_t>(sampler.next())]);
+      const auto time = static_cast<float>(schedule.timesteps[to_size(sampler.next())]);
       for (std::size_t e = 0; e < elements; ++e) {
         v[e] = std::tanh(config.a * x[e] + config.c * (time / 1000));
       }

@@ -5,6 +5,7 @@
 
 #include "app/golden/golden_t5.h"
 #include "core/error.h"
+#include "core/to_size.h"
 #include "infer/text_generator.h"
 #include "models/t5/seq2seq.h"
 #include "models/t5/weights.h"
@@ -121,7 +122,7 @@ class Seq2SeqRun {
   const t5::MicroBatchIo& samples() const { return model_->io().steps[0].micro_batches[0]; }
   const t5::Seq2SeqIo& io() const { return model_->io(); }
   std::vector<float> values(Buffer b) {
-    std::vector<float> v(static_cast<std::size_t>(set_.spec(b).shape.elements()));
+    std::vector<float> v(to_size(set_.spec(b).shape.elements()));
     runner_->read(b, std::as_writable_bytes(std::span(v)));
     return v;
   }

@@ -8,6 +8,7 @@
 
 #include "app/golden/golden_config.h"
 #include "core/error.h"
+#include "core/to_size.h"
 #include "models/t5/encoder.h"
 #include "models/t5/recognise.h"
 #include "models/t5/weights.h"
@@ -137,7 +138,7 @@ EncoderRun run_encoder(const GoldenFile& file, const VerifyOptions& options, con
   }
   runner.run(pass.program);
   const auto values = [&](Buffer b) {
-    std::vector<float> v(static_cast<std::size_t>(set.spec(b).shape.elements()));
+    std::vector<float> v(to_size(set.spec(b).shape.elements()));
     runner.read(b, std::as_writable_bytes(std::span(v)));
     return v;
   };
@@ -164,7 +165,7 @@ GoldenTensor corner_of(const std::vector<float>& bias, std::int64_t heads, std::
   for (std::int64_t h = 0; h < heads; ++h) {
     for (std::int64_t q = 0; q < n; ++q) {
       for (std::int64_t k = 0; k < n; ++k) {
-        *to++ = bias[static_cast<std::size_t>(h * (2 * tokens - 1) + k - q + tokens - 1)];
+        *to++ = bias[to_size(h * (2 * tokens - 1) + k - q + tokens - 1)];
       }
     }
   }
@@ -203,8 +204,8 @@ std::vector<GoldenTensor> recompute_umt5_encoder(const GoldenFile& file,
     const EncoderRun run = run_encoder(file, options, c, names, prompts);
     results.push_back(padded_rows(fmt::format("out.{}.encoder", k), rows, c.d_model, run.states));
     for (std::int64_t b = 0; k == 0 && b < c.layers; ++b) {
-      results.push_back(padded_rows(fmt::format("mid.0.block{}", b), rows, c.d_model,
-                                    run.blocks[static_cast<std::size_t>(b)]));
+      results.push_back(
+          padded_rows(fmt::format("mid.0.block{}", b), rows, c.d_model, run.blocks[to_size(b)]));
     }
     const std::int64_t tokens = std::ssize(prompts[0]);
     if (k == 0 && tokens >= kCorner) {

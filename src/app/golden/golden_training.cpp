@@ -108,7 +108,7 @@ void recompute_adamw(const GoldenFile& file, const AdamWSetting& setting, std::s
                 .step = i + 1,
                 .learning_rate = setting.learning_rate},
                device.stream());
-    device.settle();
+    device.synchronize();
     if (n == 0) continue;
     std::memcpy(all_p.view().rows(i, 1).data, p.data.data(), p.data.size());
     std::memcpy(all_m.view().rows(i, 1).data, m.data.data(), m.data.size());
@@ -139,18 +139,18 @@ void recompute_clip(const GoldenFile& file, double max_norm, std::size_t k, Gold
   const TensorView factor_view(reinterpret_cast<std::byte*>(&factor), DType::f32, {1});
   for (const GoldenTensor& g : grads) {
     ops::sum_squares({.x = device.in(g.view()), .sum = device.out(sum_view)}, device.stream());
-    device.settle();
+    device.synchronize();
   }
   ops::clip_factor({.sum = device.in(sum_view),
                     .max_norm = max_norm,
                     .factor = device.out(factor_view),
                     .norm = device.out(TensorView(norm.data.data(), DType::f32, {1}))},
                    device.stream());
-  device.settle();
+  device.synchronize();
   results.push_back(std::move(norm));
   for (GoldenTensor& g : grads) {
     ops::scale_by({.factor = device.in(factor_view), .x = device.out(g.view())}, device.stream());
-    device.settle();
+    device.synchronize();
     results.push_back(std::move(g));
   }
 }
@@ -227,7 +227,7 @@ void recompute_noising(const GoldenFile& file, GoldenDevice& device,
                      .x_t = device.out(sample(x_t, b)),
                      .target = device.out(sample(target, b))},
                     device.stream());
-    device.settle();
+    device.synchronize();
     double part = 0;  // this sample's share of the batch's mean
     const TensorView share(reinterpret_cast<std::byte*>(&part), DType::f64, {1});
     ops::flow_loss({.pred = device.in(sample(pred, b)),
@@ -236,7 +236,7 @@ void recompute_noising(const GoldenFile& file, GoldenDevice& device,
                     .loss = device.out(share),
                     .dpred = device.out(sample(dpred, b))},
                    device.stream());
-    device.settle();
+    device.synchronize();
     losses.push_back(static_cast<float>(part * static_cast<double>(batch)));
     loss += part;
   }

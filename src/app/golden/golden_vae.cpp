@@ -7,6 +7,7 @@
 #include "app/golden/golden_config.h"
 #include "app/golden/golden_results.h"
 #include "core/error.h"
+#include "core/to_size.h"
 #include "models/wan_vae/gradients.h"
 #include "models/wan_vae/vae.h"
 #include "ops/copy.h"
@@ -36,7 +37,7 @@ struct VaeCase {
 };
 
 VaeCase read_case(const GoldenFile& file) {
-  constexpr std::int64_t kMostFrames = 1 << 16, kMostWidth = 4096;
+  constexpr std::int64_t kMaxFrames = 1 << 16, kMaxWidth = 4096;
   VaeCase c;
   std::string kind;
   std::int64_t dim = 0, dec_dim = 0;
@@ -46,19 +47,19 @@ VaeCase read_case(const GoldenFile& file) {
     if (key == "kind") {
       kind = json.string();
     } else if (key == "dim") {
-      dim = read_size(json, 1, kMostWidth);
+      dim = read_size(json, 1, kMaxWidth);
     } else if (key == "dec_dim") {
-      dec_dim = read_size(json, 1, kMostWidth);
+      dec_dim = read_size(json, 1, kMaxWidth);
     } else if (key == "z_dim") {
-      c.model.z_dim = read_size(json, 1, kMostWidth);
+      c.model.z_dim = read_size(json, 1, kMaxWidth);
     } else if (key == "frames") {
-      c.frames = read_sizes(json, 1, kMostFrames);
+      c.frames = read_sizes(json, 1, kMaxFrames);
     } else if (key == "grad_frames") {
-      c.grad_frames = read_size(json, 1, kMostFrames);
+      c.grad_frames = read_size(json, 1, kMaxFrames);
     } else if (key == "roundtrip_frames") {
-      c.roundtrip_frames = read_size(json, 1, kMostFrames);
+      c.roundtrip_frames = read_size(json, 1, kMaxFrames);
     } else if (key == "stage_frames") {
-      c.stage_frames = read_size(json, 1, kMostFrames);
+      c.stage_frames = read_size(json, 1, kMaxFrames);
     } else if (key == "size") {
       const std::vector<std::int64_t> size = read_sizes(json, 1, 1 << 14);
       if (size.size() != 2) json.fail_here("a size is height and width");
@@ -115,10 +116,10 @@ class VaeTaps : public wan_vae::Taps {
     for (const Taken& t : taken_[program]) {
       const TensorView v = runner.view(t.buffer);
       Joined& all = joined_[t.name];
-      const auto frame = static_cast<std::size_t>(v.elements() / v.shape[0]);
-      const auto at = static_cast<std::size_t>(all.frames + t.first) * frame;
+      const auto frame = to_size(v.elements() / v.shape[0]);
+      const auto at = to_size(all.frames + t.first) * frame;
       all.shape = v.shape;
-      all.values.resize(std::max(all.values.size(), at + static_cast<std::size_t>(v.elements())));
+      all.values.resize(std::max(all.values.size(), at + to_size(v.elements())));
       std::copy_n(v.as<float>(), v.elements(),
                   all.values.begin() + static_cast<std::ptrdiff_t>(at));
       made[t.name] = std::max(made[t.name], t.first + v.shape[0]);
@@ -152,7 +153,7 @@ GoldenTensor channels_first(std::string name, std::span<const float> values, std
   const std::int64_t positions = frames * height * width;
   for (std::int64_t p = 0; p < positions; ++p) {
     for (std::int64_t c = 0; c < channels; ++c) {
-      to[c * positions + p] = values[static_cast<std::size_t>(p * channels + c)];
+      to[c * positions + p] = values[to_size(p * channels + c)];
     }
   }
   return t;
@@ -160,11 +161,11 @@ GoldenTensor channels_first(std::string name, std::span<const float> values, std
 
 std::vector<float> channels_last(const GoldenTensor& t) {
   const std::int64_t channels = t.shape[0], positions = t.shape.elements() / channels;
-  std::vector<float> v(static_cast<std::size_t>(t.shape.elements()));
+  std::vector<float> v(to_size(t.shape.elements()));
   const float* from = t.view().as<float>();
   for (std::int64_t c = 0; c < channels; ++c) {
     for (std::int64_t p = 0; p < positions; ++p) {
-      v[static_cast<std::size_t>(p * channels + c)] = from[c * positions + p];
+      v[to_size(p * channels + c)] = from[c * positions + p];
     }
   }
   return v;
@@ -205,18 +206,17 @@ class VaeRun {
     const std::int64_t frames = wan_vae::latent_frames(video.shape[1]);
     const std::vector<float> pixels = channels_last(video);
     GoldenTensor z = golden_tensor(std::move(name), DType::f32, case_.latent(frames));
-    const std::span<float> to(z.view().as<float>(), static_cast<std::size_t>(z.shape.elements()));
+    const std::span<float> to(z.view().as<float>(), to_size(z.shape.elements()));
     std::size_t at = 0;
     for (std::int64_t f = 0; f < frames; ++f) {
       const wan_vae::ChunkIo& io = f == 0 ? vae_->io().encode_start : vae_->io().encode_next;
       const TensorView v = runner_->view(io.pixels);
-      const auto count = static_cast<std::size_t>(v.elements());
+      const auto count = to_size(v.elements());
       std::copy_n(pixels.begin() + static_cast<std::ptrdiff_t>(at), count, v.as<float>());
       at += count;
       run(io);
       const TensorView mu = runner_->view(io.latent);
-      case_.latent_frames(frames).put({mu.as<float>(), static_cast<std::size_t>(mu.elements())}, f,
-                                      to);
+      case_.latent_frames(frames).put({mu.as<float>(), to_size(mu.elements())}, f, to);
     }
     return z;
   }
@@ -228,8 +228,7 @@ class VaeRun {
     for (std::int64_t f = 0; f < frames; ++f) {
       const wan_vae::ChunkIo& io = f == 0 ? vae_->io().decode_start : vae_->io().decode_next;
       const TensorView to = runner_->view(io.latent);
-      case_.latent_frames(frames).take(latents, f,
-                                       {to.as<float>(), static_cast<std::size_t>(to.elements())});
+      case_.latent_frames(frames).take(latents, f, {to.as<float>(), to_size(to.elements())});
       run(io);
       const TensorView v = runner_->view(io.pixels);
       pixels.insert(pixels.end(), v.as<float>(), v.as<float>() + v.elements());
@@ -256,7 +255,7 @@ class VaeRun {
 
 std::vector<float> read_floats(Runner& runner, Buffer b) {
   const TensorView v = runner.view(b);
-  std::vector<float> values(static_cast<std::size_t>(v.elements()));
+  std::vector<float> values(to_size(v.elements()));
   runner.read(b, std::as_writable_bytes(std::span(values)));
   return values;
 }
@@ -274,8 +273,7 @@ GoldenTensor gradient_result(const wan_vae::NamedGradient& g, std::span<const fl
   for (std::int64_t n = 0; n < outputs; ++n) {
     for (std::int64_t c = 0; c < channels; ++c) {
       for (std::int64_t i = 0; i < g.taps; ++i) {
-        to[(n * channels + c) * g.taps + i] =
-            values[static_cast<std::size_t>(n * row + i * channels + c)];
+        to[(n * channels + c) * g.taps + i] = values[to_size(n * row + i * channels + c)];
       }
     }
   }
@@ -305,10 +303,10 @@ void add_gradients(const GoldenFile& file, const VerifyOptions& options, const V
   runner.run("load");
   const std::vector<float> z = file.load("in.grad.z", DType::f32, c.latent(frames)).floats();
   const wan_vae::LatentFrame layout = c.latent_frames(frames);
-  const auto one = static_cast<std::size_t>(layout.positions * layout.channels);
+  const auto one = to_size(layout.positions * layout.channels);
   float* input = runner.view(io.input).as<float>();
   for (std::int64_t f = 0; f < frames; ++f) {
-    layout.take(z, f, {input + static_cast<std::size_t>(f) * one, one});
+    layout.take(z, f, {input + to_size(f) * one, one});
   }
   const std::vector<float> target =
       channels_last(file.load("in.grad.target", DType::f32, c.video(c.grad_frames)));
@@ -325,7 +323,7 @@ void add_gradients(const GoldenFile& file, const VerifyOptions& options, const V
                                    c.rows(), c.columns(), c.model.z_dim);
   const std::int64_t channel = dz.shape.elements() / c.model.z_dim;
   for (std::int64_t i = 0; i < dz.shape.elements(); ++i) {
-    dz.view().as<float>()[i] *= c.std[static_cast<std::size_t>(i / channel)];
+    dz.view().as<float>()[i] *= c.std[to_size(i / channel)];
   }
   results.push_back(std::move(dz));
 }

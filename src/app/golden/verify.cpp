@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/nearest_name.h"
+#include "core/to_size.h"
 #include "io/safetensors_writer.h"
 #include "memory/gpu.h"
 
@@ -222,9 +223,8 @@ Row Verify::compare(const GoldenFile& file, std::span<const GoldenTensor> comput
              .case_name = file.case_name(),
              .policy = std::move(policy),
              .comparisons = compare_results(file, computed, dtype)};
-  row.tensors = static_cast<std::size_t>(
-      std::count_if(row.comparisons.begin(), row.comparisons.end(),
-                    [&](const Comparison& c) { return file.has(c.tensor); }));
+  row.tensors = to_size(std::count_if(row.comparisons.begin(), row.comparisons.end(),
+                                      [&](const Comparison& c) { return file.has(c.tensor); }));
   row.only_computed = row.comparisons.empty();
   if (row.only_computed && out_.empty()) {
     fail(ErrorCode::input, fmt::format("{} holds no results to compare with", file.path()),

@@ -30,7 +30,7 @@ constexpr std::array<Field, 8> kFields = {{
     {"text_encoder_output_dim", &Config::text_dim, 1 << 16},
 }};
 constexpr std::string_view kModelType = "WanLiteStudent";
-constexpr std::int64_t kMostTokens = 1 << 18;
+constexpr std::int64_t kMaxTokens = 1 << 18;
 
 std::vector<std::string_view> known_keys() {
   std::vector<std::string_view> keys = {"model_type", "projection_factor"};
@@ -60,10 +60,10 @@ void validate(const Config& c) {
                             c.hidden_size),
                 "choose an even hidden_size");
   }
-  if (c.grid() < 2 || c.grid() % 2 != 0 || c.tokens() > kMostTokens) {
+  if (c.grid() < 2 || c.grid() % 2 != 0 || c.tokens() > kMaxTokens) {
     contradicts(fmt::format("image_size {} / patch_size {} is a grid of {} x {}; the teacher needs "
                             "an even side, and at most {} places are supported",
-                            c.image_size, c.patch_size, c.grid(), c.grid(), kMostTokens),
+                            c.image_size, c.patch_size, c.grid(), c.grid(), kMaxTokens),
                 "choose sizes whose quotient is even");
   }
 }

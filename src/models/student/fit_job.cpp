@@ -5,21 +5,21 @@
 namespace ballast::student {
 namespace {
 
-constexpr int kPartsAhead = 3;  // matrices that come ahead of the one in use
+constexpr int kMatricesAhead = 3;  // matrices that come ahead of the one in use
 
 }  // namespace
 
-std::string_view name_of(TeacherPlace p) {
+std::string_view name_of(TeacherPlacement p) {
   switch (p) {
-    case TeacherPlace::automatic:
+    case TeacherPlacement::automatic:
       return "automatic";
-    case TeacherPlace::device:
+    case TeacherPlacement::device:
       return "device";
-    case TeacherPlace::host:
+    case TeacherPlacement::host:
       return "host";
-    case TeacherPlace::disk:
+    case TeacherPlacement::disk:
       return "disk";
-    case TeacherPlace::processors:
+    case TeacherPlacement::processors:
       return "processors";
   }
   return "?";
@@ -38,7 +38,7 @@ PairJob FitJob::under(const MemoryPolicy& policy) const {
   job.teacher_on_processors = policy.offload;
   if (policy.offload) {
     job.teacher_precision = wan::precision_on(Device::cpu);
-    if (policy.home == WeightHome::host) job.teacher_policy = {};  // it is there
+    if (policy.stream_from == StreamSource::host) job.teacher_policy = {};  // it is there
   }
   return job;
 }
@@ -74,7 +74,7 @@ std::unique_ptr<fit::Job> FitJob::with_depth(std::int64_t layers) const {
 }
 
 // Weights of a teacher that stays as a whole.
-Bytes FitJob::kept_at_least(const MemoryPolicy& policy) const {
+Bytes FitJob::min_kept_bytes(const MemoryPolicy& policy) const {
   Bytes sum;
   if (under(policy).teacher_policy.slots > 0) return sum;
   for (const WeightGroup& g : teacher) {
@@ -88,24 +88,27 @@ Bytes FitJob::kept_at_least(const MemoryPolicy& policy) const {
 }
 
 // Where the teacher's weights may be, fastest first.
-std::vector<MemoryPolicy> FitJob::places() const {
+std::vector<MemoryPolicy> FitJob::placements() const {
   std::vector<MemoryPolicy> all;
-  const auto wanted = [&](TeacherPlace p) {
-    return place == TeacherPlace::automatic || place == p;
+  const auto wanted = [&](TeacherPlacement p) {
+    return placement == TeacherPlacement::automatic || placement == p;
   };
   // Without a GPU it is computed by the processors, where it is, unless it has to be read.
-  if (wanted(TeacherPlace::device) || (!gpu && place != TeacherPlace::disk)) {
+  if (wanted(TeacherPlacement::device) || (!gpu && placement != TeacherPlacement::disk)) {
     all.push_back({.name = "auto"});
   }
-  for (const WeightHome home : {WeightHome::host, WeightHome::disk}) {
-    if (!wanted(home == WeightHome::host ? TeacherPlace::host : TeacherPlace::disk)) continue;
-    all.push_back({.name = "auto", .slots = 2, .home = home});
-    all.push_back({.name = "auto", .slots = 1, .parts = kPartsAhead, .home = home});
-    all.push_back({.name = "auto", .slots = 1, .parts = 1, .home = home});
+  for (const StreamSource stream_from : {StreamSource::host, StreamSource::disk}) {
+    if (!wanted(stream_from == StreamSource::host ? TeacherPlacement::host
+                                                  : TeacherPlacement::disk))
+      continue;
+    all.push_back({.name = "auto", .slots = 2, .stream_from = stream_from});
+    all.push_back(
+        {.name = "auto", .slots = 1, .matrices_ahead = kMatricesAhead, .stream_from = stream_from});
+    all.push_back({.name = "auto", .slots = 1, .matrices_ahead = 1, .stream_from = stream_from});
   }
-  if (wanted(TeacherPlace::processors) && gpu) {
-    for (const WeightHome home : {WeightHome::host, WeightHome::disk}) {
-      all.push_back({.name = "auto", .slots = 2, .home = home, .offload = true});
+  if (wanted(TeacherPlacement::processors) && gpu) {
+    for (const StreamSource stream_from : {StreamSource::host, StreamSource::disk}) {
+      all.push_back({.name = "auto", .slots = 2, .stream_from = stream_from, .offload = true});
     }
   }
   return all;
@@ -129,9 +132,12 @@ std::vector<MemoryPolicy> FitJob::of_student(MemoryPolicy p) const {
 // that the processors compute is slower.
 std::vector<std::vector<MemoryPolicy>> FitJob::candidates(const fit::Switches&) const {
   std::vector<std::vector<MemoryPolicy>> all(4);
-  for (const MemoryPolicy& place : places()) {
-    std::size_t list = place.offload ? 3 : place.parts > 0 ? 2 : place.slots > 0 ? 1 : 0;
-    for (MemoryPolicy& p : of_student(place)) {
+  for (const MemoryPolicy& placement : placements()) {
+    std::size_t list = placement.offload              ? 3
+                       : placement.matrices_ahead > 0 ? 2
+                       : placement.slots > 0          ? 1
+                                                      : 0;
+    for (MemoryPolicy& p : of_student(placement)) {
       if (p.state_on_host && list == 1) list = 2;
       all[list].push_back(std::move(p));
       list = std::max<std::size_t>(list, 1);
@@ -144,9 +150,9 @@ std::vector<std::vector<MemoryPolicy>> FitJob::candidates(const fit::Switches&) 
 // short; a teacher that stays has the shortest programs, which are in host memory too.
 std::vector<MemoryPolicy> FitJob::leanest() const {
   std::vector<MemoryPolicy> all;
-  for (const MemoryPolicy& place : places()) {
-    const std::vector<MemoryPolicy> lean = of_student(place);
-    all.insert(all.end(), place.slots == 0 ? lean.begin() : lean.end() - 2, lean.end());
+  for (const MemoryPolicy& placement : placements()) {
+    const std::vector<MemoryPolicy> lean = of_student(placement);
+    all.insert(all.end(), placement.slots == 0 ? lean.begin() : lean.end() - 2, lean.end());
   }
   std::ranges::reverse(all);
   return all;
@@ -154,7 +160,7 @@ std::vector<MemoryPolicy> FitJob::leanest() const {
 
 // Not on a GPU when the user has placed the teacher elsewhere; on the CPU it is the same memory.
 bool FitJob::may_fill() const {
-  return !gpu || (place != TeacherPlace::host && place != TeacherPlace::disk);
+  return !gpu || (placement != TeacherPlacement::host && placement != TeacherPlacement::disk);
 }
 
 std::string text_of(const PairJob& pair) {
@@ -167,9 +173,10 @@ std::string text_of(const PairJob& pair) {
   } else if (t.slots == 0) {
     text += "resident";
   } else {
-    text += fmt::format("streams from {}", t.home == WeightHome::host ? "RAM" : "its file");
-    text += t.parts > 0 ? fmt::format(", {} matrices ahead", t.parts)
-                        : fmt::format(" through {} slots", t.slots);
+    text +=
+        fmt::format("streams from {}", t.stream_from == StreamSource::host ? "RAM" : "its file");
+    text += t.matrices_ahead > 0 ? fmt::format(", {} matrices ahead", t.matrices_ahead)
+                                 : fmt::format(" through {} slots", t.slots);
     if (t.resident_groups > 0) text += fmt::format(", {} groups resident", t.resident_groups);
     if (t.host_groups > 0) text += fmt::format(", {} groups from RAM", t.host_groups);
   }

@@ -8,14 +8,14 @@
 
 namespace ballast::student {
 
-enum class TeacherPlace : std::uint8_t {
+enum class TeacherPlacement : std::uint8_t {
   automatic,   // the fastest that fits
   device,      // all of it stays there
   host,        // in host memory, streamed from there: none of it stays on a GPU
   disk,        // streamed from its file, the same
   processors,  // computed by the CPU in host memory, beside a student on the GPU
 };
-std::string_view name_of(TeacherPlace p);
+std::string_view name_of(TeacherPlacement p);
 
 // A student that learns from a frozen teacher. Of a policy, what it says about weights is about the
 // teacher's; activations, state_on_host and heads_per_group are the student's. offload: the teacher
@@ -24,7 +24,7 @@ class FitJob final : public fit::Job {
  public:
   PairJob pair = {};  // what policies say about is theirs
   std::vector<WeightGroup> teacher = {};
-  TeacherPlace place = TeacherPlace::automatic;
+  TeacherPlacement placement = TeacherPlacement::automatic;
   bool recompute = false;       // blocks of the student keep their input alone, whatever fits
   bool gpu = false;             // the student is on a GPU
   int host_threads = 1;         // of a teacher on the processors
@@ -51,10 +51,10 @@ class FitJob final : public fit::Job {
   bool stays_in_host_memory(const MemoryPolicy& p) const override { return p.offload; }
   // Work of both is interleaved: what is alive at once does not grow evenly with the blocks.
   bool recordings_are_short() const override { return true; }
-  Bytes kept_at_least(const MemoryPolicy& policy) const override;
+  Bytes min_kept_bytes(const MemoryPolicy& policy) const override;
 
  private:
-  std::vector<MemoryPolicy> places() const;
+  std::vector<MemoryPolicy> placements() const;
   std::vector<MemoryPolicy> of_student(MemoryPolicy p) const;
 };
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/random.h"
+#include "core/to_size.h"
 #include "models/student/params.h"
 #include "models/wan/tensor_rows.h"
 
@@ -31,7 +32,7 @@ std::int64_t teacher_block(const Config& c, std::int64_t teacher_layers, std::in
 
 std::vector<float> drawn_values(const Config& c, const std::string& name, const Shape& shape,
                                 std::uint64_t seed) {
-  std::vector<float> v(static_cast<std::size_t>(shape.elements()), 0.0f);
+  std::vector<float> v(to_size(shape.elements()), 0.0f);
   if (name.find(".norm") != std::string::npos) {
     if (name.ends_with("weight")) std::ranges::fill(v, 1.0f);
     return v;
@@ -54,7 +55,7 @@ void InitialWeights::take(const std::string& from, const Shape& shape, std::int6
   const double factor = shape.rank() > 1 && columns > own
                             ? std::sqrt(static_cast<double>(columns) / static_cast<double>(own))
                             : 1;
-  std::vector<float> row(static_cast<std::size_t>(std::min(columns, own)));
+  std::vector<float> row(to_size(std::min(columns, own)));
   for (std::int64_t r = 0; r < rows; ++r) {
     teacher.read(r, row);
     float* out = to.data() + (first + r) * own;

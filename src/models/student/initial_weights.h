@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "io/checkpoint.h"
+#include "io/weight_files.h"
 #include "models/student/config.h"
 #include "models/wan/config.h"
 #include "models/wan/names.h"
@@ -27,7 +27,7 @@ std::int64_t teacher_block(const Config& c, std::int64_t teacher_layers, std::in
 class InitialWeights {
  public:
   // Checkpoint and names must outlive it.
-  InitialWeights(const Config& config, const wan::Config& teacher, const Checkpoint& checkpoint,
+  InitialWeights(const Config& config, const wan::Config& teacher, const WeightFiles& checkpoint,
                  const wan::TensorMap& names, AttentionStart attention, std::uint64_t seed)
       : config_(config),
         teacher_(teacher),
@@ -45,7 +45,7 @@ class InitialWeights {
 
   Config config_;
   wan::Config teacher_;
-  const Checkpoint& checkpoint_;
+  const WeightFiles& checkpoint_;
   const wan::TensorMap& names_;
   AttentionStart attention_;
   std::uint64_t seed_;

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/to_size.h"
 
 namespace ballast::student {
 namespace {
@@ -57,8 +58,8 @@ void interleave(ProgramSet& set, std::string_view first, std::string_view second
                 const MachineProfile& profile) {
   const int from = set.program_index(first), to = set.program_index(second);
   check(from != to, "{} is to be interleaved with itself", first);
-  Program& a = set.programs[static_cast<std::size_t>(from)];
-  Program& b = set.programs[static_cast<std::size_t>(to)];
+  Program& a = set.programs[to_size(from)];
+  Program& b = set.programs[to_size(to)];
   const std::vector<double> a_done = progress_of(set, a, profile);
   const std::vector<double> b_done = progress_of(set, b, profile);
   Program both = {.name = std::move(name), .instructions = {}};
@@ -99,7 +100,7 @@ Pair::Pair(ProgramSet& set, PairJob job, std::vector<WeightGroup> teacher,
   dit.policy = job_.teacher_policy;
   dit.precision = job_.teacher_precision;
   dit.format = job_.teacher_format;
-  const auto samples = static_cast<std::size_t>(job_.student.batch);
+  const auto samples = to_size(job_.student.batch);
   dit.batches = {
       {.latents = std::vector(samples, teacher_latent(c)), .timestep_rows = job_.student.batch}};
   {

@@ -35,7 +35,7 @@ class Pair {
   Pair(ProgramSet& set, PairJob job, std::vector<WeightGroup> teacher,
        const MachineProfile& profile);
 
-  const wan::DitRunIo& teacher() const { return dit_->io().runs[0]; }
+  const wan::DitPassIo& teacher() const { return dit_->io().runs[0]; }
   const Student& student() const { return *student_; }
   const PairJob& job() const { return job_; }
 

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "ops/add.h"
 #include "ops/conv3d/conv3d.h"
 #include "ops/copy.h"
@@ -57,14 +58,14 @@ Pass::Pass(const Parts& parts, std::span<const SampleIo> samples, bool trains)
       io_(samples),
       trains_(trains),
       layer_(parts.job) {
-  groups_.resize(static_cast<std::size_t>(group_count(config_)));
+  groups_.resize(to_size(group_count(config_)));
   for (const Parameter& p : parts.parameters) {
-    Group& g = groups_[static_cast<std::size_t>(p.group)];
+    Group& g = groups_[to_size(p.group)];
     g.values.push_back(p.value);
-    if (p.gradient) g.home.push_back(p.gradient);
+    if (p.gradient) g.persistent.push_back(p.gradient);
   }
   samples_.resize(io_.size());
-  for (SampleState& s : samples_) s.saved.resize(static_cast<std::size_t>(config_.depth));
+  for (SampleState& s : samples_) s.saved.resize(to_size(config_.depth));
 }
 
 Buffer Pass::image(ProgramBuilder& pb, Buffer rows) const {
@@ -81,7 +82,7 @@ EndParams<Buffer> Pass::ends(bool gradients) const {
 }
 
 BlockParams<Buffer> Pass::block(std::int64_t b, bool gradients) const {
-  const Group& g = groups_[static_cast<std::size_t>(1 + b)];
+  const Group& g = groups_[to_size(1 + b)];
   const std::vector<Buffer>& from = gradients ? g.device : g.values;
   BlockParams<Buffer> p;
   std::size_t i = 0;
@@ -91,21 +92,21 @@ BlockParams<Buffer> Pass::block(std::int64_t b, bool gradients) const {
 
 // With gradients that wait in host memory a temporary takes their place while backward adds to it.
 void Pass::begin_gradients(ProgramBuilder& pb, int group) {
-  Group& g = groups_[static_cast<std::size_t>(group)];
-  for (const Buffer home : g.home) {
-    if (pb.tier(home) == Tier::device) {
-      g.device.push_back(home);
+  Group& g = groups_[to_size(group)];
+  for (const Buffer persistent : g.persistent) {
+    if (pb.tier(persistent) == Tier::device) {
+      g.device.push_back(persistent);
       continue;
     }
-    g.device.push_back(pb.temp("grad", pb.shape(home), f32, Role::gradient));
-    ops::copy(pb, home, g.device.back(), Lane::upload);
+    g.device.push_back(pb.temp("grad", pb.shape(persistent), f32, Role::gradient));
+    ops::copy(pb, persistent, g.device.back(), Lane::upload);
   }
 }
 
 void Pass::end_gradients(ProgramBuilder& pb, int group) {
-  const Group& g = groups_[static_cast<std::size_t>(group)];
-  for (std::size_t i = 0; i < g.home.size(); ++i) {
-    if (g.device[i] != g.home[i]) ops::copy(pb, g.device[i], g.home[i], Lane::download);
+  const Group& g = groups_[to_size(group)];
+  for (std::size_t i = 0; i < g.persistent.size(); ++i) {
+    if (g.device[i] != g.persistent[i]) ops::copy(pb, g.device[i], g.persistent[i], Lane::download);
   }
 }
 
@@ -115,8 +116,7 @@ void Pass::record(ProgramBuilder& pb) {
     const auto scope = pb.scope(fmt::format("student.blocks.{}", b));
     const BlockParams<Buffer> w = block(b, false);
     for (SampleState& s : samples_) {
-      s.x = layer_.forward(pb, w, s.x, s.shift, ones_,
-                           trains_ ? &s.saved[static_cast<std::size_t>(b)] : nullptr);
+      s.x = layer_.forward(pb, w, s.x, s.shift, ones_, trains_ ? &s.saved[to_size(b)] : nullptr);
     }
   }
   if (trains_) begin_gradients(pb, 0);
@@ -127,8 +127,7 @@ void Pass::record(ProgramBuilder& pb) {
     begin_gradients(pb, static_cast<int>(1 + b));
     const BlockParams<Buffer> w = block(b, false), g = block(b, true);
     for (SampleState& s : samples_) {
-      layer_.backward(pb, w, g, s.saved[static_cast<std::size_t>(b)], s.dx, s.shift, ones_,
-                      s.dshift);
+      layer_.backward(pb, w, g, s.saved[to_size(b)], s.dx, s.shift, ones_, s.dshift);
     }
     end_gradients(pb, static_cast<int>(1 + b));
   }
@@ -211,8 +210,9 @@ void Pass::head(ProgramBuilder& pb) {
     }
     dconv->add(pb, image(pb, s.x), image(pb, dy), g.conv_out.bias);
     s.dx = pb.temp("dx", pb.shape(s.x), job_.residual);
-    const Buffer turned = ops::turn_conv_weight(pb, conv_out_rows_, config_.hidden_size, kTaps);
-    ops::conv3d_into(pb, image(pb, dy), {}, {turned, {}, {}}, image(pb, s.dx),
+    const Buffer transposed =
+        ops::transpose_conv_weight(pb, conv_out_rows_, config_.hidden_size, kTaps);
+    ops::conv3d_into(pb, image(pb, dy), {}, {transposed, {}, {}}, image(pb, s.dx),
                      {.geometry = kConv.transposed(), .frames = 1});
     s.dshift = pb.temp("dshift", pb.shape(s.shift), f32, Role::gradient);
     ops::fill(pb, s.dshift, 0);

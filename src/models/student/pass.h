@@ -33,7 +33,7 @@ class Pass {
     std::vector<BlockSaved> saved;
   };
   struct Group {
-    std::vector<Buffer> values, home, device;  // device: where backward adds to gradients
+    std::vector<Buffer> values, persistent, device;  // device: where backward adds to gradients
   };
 
   void embed(ProgramBuilder& pb);

@@ -4,6 +4,7 @@
 
 #include "core/convert.h"
 #include "core/error.h"
+#include "core/to_size.h"
 #include "io/atomic_file.h"
 #include "io/limits.h"
 #include "memory/text_file.h"
@@ -110,7 +111,7 @@ std::vector<float> StudentFiles::values(const std::string& name) const {
   const DType dtype = file.dtype(entry);
   std::vector<std::byte> raw(entry.bytes);
   file.read(entry, raw);
-  std::vector<float> values(static_cast<std::size_t>(entry.shape.elements()));
+  std::vector<float> values(to_size(entry.shape.elements()));
   convert(raw.data(), dtype, values.data(), DType::f32, std::ssize(values));
   return values;
 }

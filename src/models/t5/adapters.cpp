@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/to_size.h"
 
 namespace ballast::t5 {
 namespace {
@@ -52,13 +53,13 @@ void Adapters::declare(ProgramBuilder& pb, const Config& config, const BlockWeig
                        const LoraOptions& options, bool trains) {
   options_ = options;
   check(options.rank > 0, "adapters of rank {}", options.rank);
-  of_.resize(static_cast<std::size_t>(weights.groups()));
+  of_.resize(to_size(weights.groups()));
   std::int64_t elements = 0;
   for (int g = 0; g < weights.groups(); ++g) {
     for (const StoredTensor& t : weights.group(g).tensors) {
       std::string module = t.name.substr(0, t.name.rfind('.'));
       const bool wanted = is_adapted(config, g, t, options);
-      of_[static_cast<std::size_t>(g)].push_back(wanted ? static_cast<int>(all_.size()) : -1);
+      of_[to_size(g)].push_back(wanted ? static_cast<int>(all_.size()) : -1);
       if (!wanted) continue;
       all_.push_back({.name = std::move(module), .a = {}, .b = {}, .da = {}, .db = {}});
       elements += elements_of_adapter(t, options);
@@ -75,9 +76,9 @@ void Adapters::declare(ProgramBuilder& pb, const Config& config, const BlockWeig
     for (int g = 0; g < weights.groups(); ++g) {
       const auto& tensors = weights.group(g).tensors;
       for (std::size_t i = 0; i < tensors.size(); ++i) {
-        const int number = of_[static_cast<std::size_t>(g)][i];
+        const int number = of_[to_size(g)][i];
         if (number < 0) continue;
-        AdapterIo& io = all_[static_cast<std::size_t>(number)];
+        AdapterIo& io = all_[to_size(number)];
         const Shape& w = tensors[i].data.shape;
         const auto next = [&](const Shape& shape) {
           const Buffer part = pb.view(together, at, DType::f32, shape);
@@ -108,14 +109,13 @@ void Adapters::attach(BlockInUse& w, const Config& config, Side side, std::int64
                                         .wi_0 = &w.ffn.wi_0,
                                         .wi_1 = &w.ffn.wi_1,
                                         .wo = &w.ffn.wo};
-  const std::vector<int>& numbers =
-      of_[static_cast<std::size_t>(block_group(config, side, number))];
+  const std::vector<int>& numbers = of_[to_size(block_group(config, side, number))];
   std::size_t next = 0;
   BlockParams<AdaptedLinear*>::each(
       layers, side, config.gated, "", [&](const std::string&, AdaptedLinear* l) {
         const int adapter = numbers[next++];
         if (adapter < 0) return;
-        const AdapterIo& a = all_[static_cast<std::size_t>(adapter)];
+        const AdapterIo& a = all_[to_size(adapter)];
         l->adapter.a = a.a, l->adapter.b = a.b;
         l->adapter.scale = options_.scale();
         if (use == Use::infer) return;

@@ -41,7 +41,7 @@ Config umt5_encoder() {
   return c;
 }
 
-constexpr std::int64_t kMostSize = 1 << 20;
+constexpr std::int64_t kMaxSize = 1 << 20;
 
 std::int64_t read_size(JsonReader& json, std::int64_t least, std::int64_t most) {
   const std::int64_t value = json.i64();
@@ -104,7 +104,7 @@ void validate(const Config& c) {
   within("num_layers", c.layers, 1, 1 << 12);
   within("num_decoder_layers", c.decoder_layers, 0, 1 << 12);
   within("vocab_size", c.vocabulary, 1, 1 << 24);
-  within("relative_attention_num_buckets", c.buckets, 4, ops::RelativeBuckets::kMost);
+  within("relative_attention_num_buckets", c.buckets, 4, ops::RelativeBuckets::kMax);
   if (c.buckets % 2 != 0) {
     fail(ErrorCode::input, fmt::format("model config {}: {} relative buckets, expected an even "
                                        "number: half are for keys before the query",
@@ -133,23 +133,23 @@ Config read_config(JsonSource source) {
     if (json.peek() == JsonReader::Kind::null) {
       json.null();
     } else if (key == "d_model") {
-      c.d_model = read_size(json, 1, kMostSize);
+      c.d_model = read_size(json, 1, kMaxSize);
     } else if (key == "d_kv") {
-      c.d_kv = read_size(json, 1, kMostSize);
+      c.d_kv = read_size(json, 1, kMaxSize);
     } else if (key == "d_ff") {
-      c.d_ff = read_size(json, 1, kMostSize);
+      c.d_ff = read_size(json, 1, kMaxSize);
     } else if (key == "num_heads") {
-      c.heads = read_size(json, 1, kMostSize);
+      c.heads = read_size(json, 1, kMaxSize);
     } else if (key == "num_layers") {
-      c.layers = read_size(json, 1, kMostSize);
+      c.layers = read_size(json, 1, kMaxSize);
     } else if (key == "num_decoder_layers") {
-      decoder_layers = read_size(json, 0, kMostSize);
+      decoder_layers = read_size(json, 0, kMaxSize);
     } else if (key == "vocab_size") {
       c.vocabulary = read_size(json, 1, 1 << 24);
     } else if (key == "relative_attention_num_buckets") {
-      c.buckets = read_size(json, 1, kMostSize);
+      c.buckets = read_size(json, 1, kMaxSize);
     } else if (key == "relative_attention_max_distance") {
-      c.max_distance = read_size(json, 1, kMostSize);
+      c.max_distance = read_size(json, 1, kMaxSize);
     } else if (key == "feed_forward_proj") {
       c.gated = read_feed_forward(json);
     } else if (key == "layer_norm_epsilon") {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "models/t5/encoder.h"
 #include "ops/attention/attention.h"
 #include "ops/copy.h"
@@ -130,7 +131,7 @@ void Decoder::record_read(ProgramBuilder& pb, const DecoderIo::Source& source) {
   for (std::int64_t b = 0; b < c.decoder_layers; ++b) {
     const auto scope = pb.scope(fmt::format("decoder.{}", b));
     const BlockInUse w = block(pb, weights, Side::decoder, b);
-    const Cache& cache = caches_[static_cast<std::size_t>(b)];
+    const Cache& cache = caches_[to_size(b)];
     w.cross.k.forward(pb, states, layers.flat(pb, pb.rows(cache.cross_k, 0, tokens)));
     w.cross.v.forward(pb, states, layers.flat(pb, pb.rows(cache.cross_v, 0, tokens)));
   }
@@ -176,7 +177,7 @@ void Decoder::record_next(ProgramBuilder& pb, std::int64_t source_tokens) {
   for (std::int64_t b = 0; b < c.decoder_layers; ++b) {
     const auto scope = pb.scope(fmt::format("decoder.{}", b));
     const BlockInUse w = block(pb, weights, Side::decoder, b);
-    const Cache& cache = caches_[static_cast<std::size_t>(b)];
+    const Cache& cache = caches_[to_size(b)];
     attend_to_past(pb, layers, w.self, x, weights.table(Side::decoder, b), cache);
     // All sequences read the same source: they are queries of one attention.
     const Buffer u = layers.norm(pb, w.cross.norm, x, job_.precision.activation).u;

@@ -42,7 +42,7 @@ Encoder::Encoder(ProgramSet& set, EncoderJob job, std::vector<WeightGroup> group
   }
   for (std::size_t p = 0; p < passes_.size(); ++p) {
     ProgramBuilder encode(set, passes_[p].program);
-    if (job_.source) bring_rows(encode, p);
+    if (job_.source) read_rows(encode, p);
     record(encode, passes_[p], taps);
   }
 }
@@ -76,7 +76,7 @@ void Encoder::declare_io(ProgramBuilder& pb) {
   }
 }
 
-void Encoder::bring_rows(ProgramBuilder& pb, std::size_t pass) {
+void Encoder::read_rows(ProgramBuilder& pb, std::size_t pass) {
   const auto& prompts = passes_[pass].prompts;
   for (std::size_t p = 0; p < prompts.size(); ++p) {
     pb.emit("rows", {.writes = {prompts[p].rows}, .lane = Lane::host},

@@ -57,7 +57,7 @@ class Encoder {
 
  private:
   void declare_io(ProgramBuilder& pb);
-  void bring_rows(ProgramBuilder& pb, std::size_t pass);
+  void read_rows(ProgramBuilder& pb, std::size_t pass);
   void record(ProgramBuilder& pb, const PassIo& pass, const Taps& taps);
 
   EncoderJob job_;

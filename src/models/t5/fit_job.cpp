@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ops/kernels/quantum.h"
+#include "ops/kernels/token_quantum.h"
 
 namespace ballast::t5 {
 namespace {
@@ -18,7 +18,7 @@ MemoryPolicy resident(Activations a) {
 MemoryPolicy streamed(int slots, Activations a) {
   return {.name = fmt::format("stream{}{}", slots, a == Activations::kept ? "" : " recompute"),
           .slots = slots,
-          .home = WeightHome::host,
+          .stream_from = StreamSource::host,
           .activations = a};
 }
 
@@ -26,7 +26,7 @@ MemoryPolicy streamed(int slots, Activations a) {
 MemoryPolicy lowest() {
   MemoryPolicy p = streamed(1, Activations::recomputed);
   p.name = "lowest-memory";
-  p.parts = 1;
+  p.matrices_ahead = 1;
   p.offload = true;
   p.chunk_tokens = kTokenQuantum;
   p.heads_per_group = 4;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ops/kernels/quantum.h"
+#include "ops/kernels/token_quantum.h"
 
 namespace ballast::t5 {
 namespace {
@@ -10,10 +10,10 @@ namespace {
 // More slots would hold blocks that nobody waits for: one is read, one is copied, one is in use.
 constexpr int kMaxSlots = 3;
 
-MemoryPolicy through_slots(int slots, WeightHome home, std::int64_t chunk = 0) {
+MemoryPolicy through_slots(int slots, StreamSource stream_from, std::int64_t chunk = 0) {
   return {.name = fmt::format("stream{}{}", slots, chunk > 0 ? " chunked" : ""),
           .slots = slots,
-          .home = home,
+          .stream_from = stream_from,
           .chunk_tokens = chunk};
 }
 
@@ -22,9 +22,9 @@ MemoryPolicy resident_weights(std::int64_t chunk = 0) {
 }
 
 MemoryPolicy one_matrix_at_a_time() {
-  MemoryPolicy p = through_slots(1, WeightHome::disk, kTokenQuantum);
+  MemoryPolicy p = through_slots(1, StreamSource::disk, kTokenQuantum);
   p.name = "lowest-memory";
-  p.parts = 1;
+  p.matrices_ahead = 1;
   return p;
 }
 
@@ -37,21 +37,21 @@ std::vector<std::vector<MemoryPolicy>> InferenceFitJob::candidates(const fit::Sw
   if (kept() == Kept::any || kept() == Kept::all) lists[0].push_back(resident_weights());
   if (kept() == Kept::all) return lists;
   if (kept() == Kept::none) {
-    lists[0].push_back(through_slots(kMaxSlots, WeightHome::disk));
-    lists[1].push_back(through_slots(kMaxSlots, WeightHome::disk, kTokenQuantum));
-    lists[1].push_back(through_slots(2, WeightHome::disk));
-    lists[2].push_back(through_slots(2, WeightHome::disk, kTokenQuantum));
-    lists[2].push_back(through_slots(1, WeightHome::disk));
-    lists[2].push_back(through_slots(1, WeightHome::disk, kTokenQuantum));
+    lists[0].push_back(through_slots(kMaxSlots, StreamSource::disk));
+    lists[1].push_back(through_slots(kMaxSlots, StreamSource::disk, kTokenQuantum));
+    lists[1].push_back(through_slots(2, StreamSource::disk));
+    lists[2].push_back(through_slots(2, StreamSource::disk, kTokenQuantum));
+    lists[2].push_back(through_slots(1, StreamSource::disk));
+    lists[2].push_back(through_slots(1, StreamSource::disk, kTokenQuantum));
   } else {
     lists[1].push_back(resident_weights(kTokenQuantum));
-    for (const WeightHome home : {WeightHome::host, WeightHome::disk}) {
+    for (const StreamSource stream_from : {StreamSource::host, StreamSource::disk}) {
       for (int slots = kMaxSlots; slots > 1; --slots) {
-        lists[1].push_back(through_slots(slots, home));
+        lists[1].push_back(through_slots(slots, stream_from));
       }
-      lists[2].push_back(through_slots(2, home, kTokenQuantum));
-      lists[2].push_back(through_slots(1, home));
-      lists[2].push_back(through_slots(1, home, kTokenQuantum));
+      lists[2].push_back(through_slots(2, stream_from, kTokenQuantum));
+      lists[2].push_back(through_slots(1, stream_from));
+      lists[2].push_back(through_slots(1, stream_from, kTokenQuantum));
     }
   }
   lists[3].push_back(one_matrix_at_a_time());
@@ -81,20 +81,22 @@ fit::Recording EncoderFitJob::record(const MemoryPolicy& policy, const Backend& 
 }
 
 InferenceFitJob::Kept EncoderFitJob::kept() const {
-  if (encoder.passes.size() < 2 || way_ == Way::streams_all) return Kept::none;
-  return way_ == Way::open ? Kept::any : way_ == Way::resident ? Kept::all : Kept::those_that_fit;
+  if (encoder.passes.size() < 2 || variant_ == Variant::streams_all) return Kept::none;
+  return variant_ == Variant::open       ? Kept::any
+         : variant_ == Variant::resident ? Kept::all
+                                         : Kept::those_that_fit;
 }
 
-std::vector<std::unique_ptr<fit::Job>> EncoderFitJob::ways() const {
+std::vector<std::unique_ptr<fit::Job>> EncoderFitJob::variants() const {
   std::vector<std::unique_ptr<fit::Job>> all;
-  const auto add = [&](Way way) {
+  const auto add = [&](Variant variant) {
     auto job = std::make_unique<EncoderFitJob>(*this);
-    job->way_ = way;
+    job->variant_ = variant;
     all.push_back(std::move(job));
   };
   if (encoder.passes.size() < 2) return all;
-  if (way_ == Way::open) add(Way::resident), add(Way::streams);
-  if (way_ == Way::streams) add(Way::filled), add(Way::streams_all);
+  if (variant_ == Variant::open) add(Variant::resident), add(Variant::streams);
+  if (variant_ == Variant::streams) add(Variant::filled), add(Variant::streams_all);
   return all;
 }
 

@@ -53,17 +53,17 @@ class EncoderFitJob final : public InferenceFitJob {
 
   // Several passes: all weights stay. Where they do not fit, as many as do stay or, if that is
   // faster, none: while a pass computes longer than it reads, loading takes time alone.
-  std::vector<std::unique_ptr<fit::Job>> ways() const override;
-  bool slower_ways_may_win() const override { return way_ == Way::streams; }
+  std::vector<std::unique_ptr<fit::Job>> variants() const override;
+  bool slower_variants_may_win() const override { return variant_ == Variant::streams; }
 
  protected:
   const Config& config() const override { return encoder.config; }
   Kept kept() const override;
 
  private:
-  enum class Way : std::uint8_t { open, resident, streams, filled, streams_all };
+  enum class Variant : std::uint8_t { open, resident, streams, filled, streams_all };
 
-  Way way_ = Way::open;
+  Variant variant_ = Variant::open;
 };
 
 // A kind of step for each length of a source: the text that follows it, as long as it may be.

@@ -9,7 +9,7 @@
 namespace ballast::t5 {
 
 LoraFile LoraFile::open(const std::string& folder, const Config& model) {
-  LoraFile f(Checkpoint::open(folder + "/" + kAdapterFile), read_adapter_config(folder));
+  LoraFile f(WeightFiles::open(folder + "/" + kAdapterFile), read_adapter_config(folder));
   const std::string& path = f.checkpoint_.path();
   std::map<std::string, Shape> matrices;
   each_parameter(model, [&](int group, const std::string& name, const Shape& shape) {
@@ -17,7 +17,7 @@ LoraFile LoraFile::open(const std::string& folder, const Config& model) {
     matrices.emplace(name.substr(0, name.rfind('.')), shape);
   });
   std::map<std::string, Module> modules;
-  for (const CheckpointTensor& t : f.checkpoint_.tensors()) {
+  for (const WeightTensor& t : f.checkpoint_.tensors()) {
     std::string name(t.entry->name);
     if (name.starts_with("base_model.model.")) name.erase(0, 17);
     const std::size_t at = name.rfind(".lora_");
@@ -68,7 +68,7 @@ LoraOptions LoraFile::options(double strength) const {
 Bytes LoraFile::reading_bytes() const {
   std::uint64_t most = 0;
   for (const Module& m : modules_) {
-    for (const CheckpointTensor* t : {m.a, m.b}) {
+    for (const WeightTensor* t : {m.a, m.b}) {
       const auto elements = static_cast<std::uint64_t>(t->entry->shape.elements() / m.rank * rank_);
       most = std::max(most, t->entry->bytes + 2 * 4 * elements);
     }

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "io/checkpoint.h"
+#include "io/weight_files.h"
 #include "models/t5/adapter_config.h"
 #include "models/t5/adapters.h"
 #include "plan/runner.h"
@@ -39,16 +39,16 @@ class LoraFile {
  private:
   struct Module {
     std::string name;
-    const CheckpointTensor* a = nullptr;
-    const CheckpointTensor* b = nullptr;
+    const WeightTensor* a = nullptr;
+    const WeightTensor* b = nullptr;
     std::int64_t rank = 0;
   };
-  LoraFile(Checkpoint checkpoint, AdapterConfig config)
+  LoraFile(WeightFiles checkpoint, AdapterConfig config)
       : checkpoint_(std::move(checkpoint)), config_(std::move(config)) {}
   double scale_of(std::int64_t rank) const;
-  std::vector<float> numbers(const CheckpointTensor& t) const;
+  std::vector<float> numbers(const WeightTensor& t) const;
 
-  Checkpoint checkpoint_;
+  WeightFiles checkpoint_;
   AdapterConfig config_;
   std::vector<Module> modules_;  // by name
   std::int64_t rank_ = 0;        // the largest

@@ -4,15 +4,16 @@
 
 #include "core/convert.h"
 #include "core/error.h"
+#include "core/to_size.h"
 #include "models/t5/lora_file.h"
 
 namespace ballast::t5 {
 
-std::vector<float> LoraFile::numbers(const CheckpointTensor& t) const {
+std::vector<float> LoraFile::numbers(const WeightTensor& t) const {
   const DType dtype = checkpoint_.dtype(t);
   std::vector<std::byte> stored(t.entry->bytes);
   checkpoint_.read(t, stored);
-  std::vector<float> values(static_cast<std::size_t>(t.entry->shape.elements()));
+  std::vector<float> values(to_size(t.entry->shape.elements()));
   convert(stored.data(), dtype, values.data(), DType::f32, std::ssize(values));
   return values;
 }
@@ -22,15 +23,15 @@ void LoraFile::fill(std::span<const AdapterIo> adapters, Runner& runner) const {
     const auto m = std::ranges::find(modules_, io.name, &Module::name);
     check(m != modules_.end(), "{} is no adapter of {}", io.name, checkpoint_.path());
     std::vector<float> a = numbers(*m->a);
-    a.resize(static_cast<std::size_t>(runner.view(io.a).elements()), 0);  // rows below
+    a.resize(to_size(runner.view(io.a).elements()), 0);  // rows below
     runner.write(io.a, std::as_bytes(std::span(a)));
     std::vector<float> b = numbers(*m->b);
     if (m->rank != rank_) {  // columns beside, and a scale of its own
       const auto factor = static_cast<float>(scale_of(m->rank) / scale_of(rank_));
-      std::vector<float> wide(static_cast<std::size_t>(runner.view(io.b).elements()), 0);
+      std::vector<float> wide(to_size(runner.view(io.b).elements()), 0);
       for (std::size_t i = 0; i < b.size(); ++i) {
-        const auto own = static_cast<std::size_t>(m->rank);
-        wide[i / own * static_cast<std::size_t>(rank_) + i % own] = b[i] * factor;
+        const auto own = to_size(m->rank);
+        wide[i / own * to_size(rank_) + i % own] = b[i] * factor;
       }
       b = std::move(wide);
     }

@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "core/error.h"
+#include "core/to_size.h"
 
 namespace ballast::t5 {
 namespace {
@@ -64,7 +65,7 @@ bool is_block_of(std::string_view name, std::string_view prefix) {
 
 std::string_view name_of(Dialect dialect) {
   constexpr std::array<std::string_view, 3> kNames = {"transformers", "ComfyUI", "Wan"};
-  return kNames[static_cast<std::size_t>(dialect)];
+  return kNames[to_size(dialect)];
 }
 
 std::optional<std::string> transformers_name(std::string_view wan) {
@@ -85,7 +86,7 @@ std::optional<std::string> transformers_name(std::string_view wan) {
     return fmt::format("{}.block.0.layer.0.SelfAttention.relative_attention_bias.weight", side);
   }
   constexpr std::string_view kBlocks = "blocks.";
-  if (!is_block_of(wan.substr(static_cast<std::size_t>(module.data() - wan.data())), kBlocks)) {
+  if (!is_block_of(wan.substr(to_size(module.data() - wan.data())), kBlocks)) {
     return std::nullopt;
   }
   module.remove_prefix(kBlocks.size());
@@ -100,7 +101,7 @@ std::optional<std::string> transformers_name(std::string_view wan) {
   return side == "encoder" ? found(kEncoderBlock) : found(kDecoderBlock);
 }
 
-TensorMap::TensorMap(const Checkpoint& checkpoint) {
+TensorMap::TensorMap(const WeightFiles& checkpoint) {
   const TensorNames names = read_tensor_names(checkpoint);
   std::string_view wan, transformers;
   for (const NamedTensor& t : names.tensors) {

@@ -28,7 +28,7 @@ class TensorMap {
  public:
   // The checkpoint must outlive the map. Beyond read_tensor_names() this refuses (names.mixed) a
   // checkpoint in which both Wan's and transformers' names of blocks occur.
-  explicit TensorMap(const Checkpoint& checkpoint);
+  explicit TensorMap(const WeightFiles& checkpoint);
 
   Dialect dialect() const { return dialect_; }
   const NamedTensor* find(std::string_view name) const;

@@ -30,7 +30,7 @@ void name_it(Config& c) {
 
 // Whether the head that is stored is the embedding table once more: files made from tied models
 // have it under both names. Rows spread over the table decide.
-bool head_is_embedding(const Checkpoint& checkpoint, const NamedTensor& head,
+bool head_is_embedding(const WeightFiles& checkpoint, const NamedTensor& head,
                        const NamedTensor& embedding) {
   const SafetensorsEntry &a = *head.tensor.entry, &b = *embedding.tensor.entry;
   if (a.dtype != b.dtype || a.shape != b.shape || a.bytes != b.bytes || a.bytes == 0) return false;
@@ -50,7 +50,7 @@ bool head_is_embedding(const Checkpoint& checkpoint, const NamedTensor& head,
 
 }  // namespace
 
-std::optional<Config> recognise(const Checkpoint& checkpoint, const TensorMap& names) {
+std::optional<Config> recognise(const WeightFiles& checkpoint, const TensorMap& names) {
   const auto shape_of = [&](const std::string& name) -> std::optional<Shape> {
     const NamedTensor* t = names.find(name);
     if (!t || t->tensor.entry->shape.rank() != 2) return std::nullopt;
@@ -84,7 +84,7 @@ std::optional<Config> recognise(const Checkpoint& checkpoint, const TensorMap& n
   return c;
 }
 
-Config model_config(const Checkpoint& checkpoint, const TensorMap& names, JsonSource json) {
+Config model_config(const WeightFiles& checkpoint, const TensorMap& names, JsonSource json) {
   std::optional<Config> found = recognise(checkpoint, names);
   if (!found) {
     fail(ErrorCode::input, fmt::format("{} holds no T5 or UMT5 model", checkpoint.path()),
@@ -118,7 +118,7 @@ Config model_config(const Checkpoint& checkpoint, const TensorMap& names, JsonSo
   return std::move(c);
 }
 
-Config model_config(const Checkpoint& checkpoint, const TensorMap& names) {
+Config model_config(const WeightFiles& checkpoint, const TensorMap& names) {
   if (checkpoint.config_path()) {
     const std::string& path = *checkpoint.config_path();
     const std::string text = read_text_file(path, limits::kConfigBytes, "a config.json");

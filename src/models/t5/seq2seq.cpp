@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "models/t5/seq2seq_pass.h"
 #include "ops/fill.h"
 
@@ -39,7 +40,7 @@ Seq2Seq::Seq2Seq(ProgramSet& set, Seq2SeqJob job, std::vector<WeightGroup> group
   if (job_.trains && !job_.lora) {
     check_trainable(groups);
     // Weights that change cannot be streamed from the user's file.
-    job_.policy.home = WeightHome::host;
+    job_.policy.stream_from = StreamSource::host;
   }
   {
     ProgramBuilder load(set, "load");
@@ -90,8 +91,8 @@ void Seq2Seq::declare_io(ProgramBuilder& pb) {
       check(b.samples > 0 && b.source > 0 && b.target > 0 && b.micro_batches > 0,
             "a step of {} x {} samples of {} and {} tokens", b.micro_batches, b.samples, b.source,
             b.target);
-      largest.resize(std::max(largest.size(), static_cast<std::size_t>(b.micro_batches)));
-      for (std::size_t i = 0; i < static_cast<std::size_t>(b.micro_batches); ++i) {
+      largest.resize(std::max(largest.size(), to_size(b.micro_batches)));
+      for (std::size_t i = 0; i < to_size(b.micro_batches); ++i) {
         Largest& l = largest[i];
         l.samples = std::max(l.samples, b.samples);
         l.source = std::max(l.source, b.samples * b.source);
@@ -123,7 +124,7 @@ void Seq2Seq::declare_io(ProgramBuilder& pb) {
     StepIo step;
     step.program = number == 0 ? name : fmt::format("{}.{}", name, number);
     step.shape = shape;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(shape.micro_batches); ++i) {
+    for (std::size_t i = 0; i < to_size(shape.micro_batches); ++i) {
       const MicroBatchIo& s = slots[i];
       const auto part = [&](Buffer b, std::int64_t length) {
         return pb.reshape(pb.rows(b, 0, shape.samples * length), {shape.samples, length});
@@ -156,7 +157,7 @@ void Seq2Seq::declare_io(ProgramBuilder& pb) {
 void Seq2Seq::declare_gradients(ProgramBuilder& pb) {
   if (!job_.trains || job_.lora) return;
   const int groups = weights_->groups();
-  gradients_.resize(static_cast<std::size_t>(groups));
+  gradients_.resize(to_size(groups));
   constexpr std::uint64_t kAligned = 256;
   const auto room = [](const StoredTensor& t, DType dtype) {
     const auto bytes = static_cast<std::uint64_t>(t.data.shape.elements()) * size_of(dtype);
@@ -178,7 +179,7 @@ void Seq2Seq::declare_gradients(ProgramBuilder& pb) {
                                    DType::f32, Role::gradient);
   std::uint64_t small_at = 0;
   for (int g = 0; g < groups; ++g) {
-    GroupGradients& grads = gradients_[static_cast<std::size_t>(g)];
+    GroupGradients& grads = gradients_[to_size(g)];
     const DType dtype = matrix_dtype(g);
     std::uint64_t bytes = 0;
     for (const StoredTensor& t : weights_->group(g).tensors) {
@@ -201,7 +202,7 @@ void Seq2Seq::declare_gradients(ProgramBuilder& pb) {
       const std::uint64_t gap = room(t, type) - own;
       if (matrix && gap > 0) grads.gaps.push_back({true, from + own, gap});
       from += room(t, type);
-      grads.home.push_back(b);
+      grads.persistent.push_back(b);
       io_.gradients.push_back({t.name, b});
     }
   }
@@ -241,19 +242,19 @@ std::vector<UpdatedTensor> Seq2Seq::trained_adapters() const {
 std::vector<UpdatedTensor> Seq2Seq::trained_weights(ProgramBuilder& pb) const {
   std::vector<UpdatedTensor> all;
   for (int group = 0; group < weights_->groups(); ++group) {
-    for (const WeightBuffers& home : weights_->home(pb, group)) {
+    for (const WeightBuffers& persistent : weights_->persistent(pb, group)) {
       const NamedGradient& g = io_.gradients[all.size()];
       const Tier tier = pb.tier(g.gradient);
       UpdatedTensor t;
       t.name = g.name;
-      t.value = home.data;
+      t.value = persistent.data;
       t.gradient = g.gradient;
       t.decays = pb.shape(g.gradient).rank() > 1;
       if (is_embedding(g.name)) t.moment_bits = job_.embedding_moments;
-      const bool narrow = pb.dtype(home.data) != DType::f32;
+      const bool narrow = pb.dtype(persistent.data) != DType::f32;
       if ((narrow && job_.optimizer.rounding == UpdateRounding::nearest) ||
-          pb.tier(home.data) != tier) {
-        t.narrow = home.data;
+          pb.tier(persistent.data) != tier) {
+        t.narrow = persistent.data;
         t.value = pb.persistent(g.name + ".master", pb.shape(g.gradient), DType::f32,
                                 Role::optimizer, tier);
       }

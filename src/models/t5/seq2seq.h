@@ -100,12 +100,12 @@ struct GroupGradients {
     bool matrix = false;  // in `matrices`, else among the small ones of all groups
     std::uint64_t offset = 0, bytes = 0;
   };
-  Buffer matrices;             // all of them, persistent, on the device or the host
-  std::vector<Place> places;   // of each tensor
-  std::vector<Place> gaps;     // between matrices
-  std::vector<Buffer> home;    // each tensor's
-  std::vector<Buffer> device;  // where backward adds to them: the same, or parts of a temporary
-  Buffer visiting;             // that temporary
+  Buffer matrices;                 // all of them, persistent, on the device or the host
+  std::vector<Place> places;       // of each tensor
+  std::vector<Place> gaps;         // between matrices
+  std::vector<Buffer> persistent;  // each tensor's
+  std::vector<Buffer> device;      // where backward adds to them: the same, or parts of a temporary
+  Buffer visiting;                 // that temporary
 };
 
 // T5 as recorded programs: "load", "step" for every kind of batch (forward and loss; with `trains`

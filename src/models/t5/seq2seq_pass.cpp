@@ -4,13 +4,14 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "models/t5/encoder.h"
 #include "ops/copy.h"
 #include "ops/cross_entropy.h"
 #include "ops/dropout.h"
 #include "ops/embedding.h"
 #include "ops/fill.h"
-#include "ops/kernels/quantum.h"
+#include "ops/kernels/token_quantum.h"
 #include "ops/relative_bias.h"
 
 namespace ballast::t5 {
@@ -116,7 +117,7 @@ void Seq2SeqPass::upload_inputs(ProgramBuilder& pb) {
       const Buffer ids = side == Side::encoder ? io.source : io.decoder_input;
       t.tokens = pb.shape(ids)[1];
       t.ids = by_position("ids", ids);
-      t.kept.resize(static_cast<std::size_t>(layers_of(config_, side)));
+      t.kept.resize(to_size(layers_of(config_, side)));
     }
   }
 }
@@ -158,7 +159,7 @@ Buffer Seq2SeqPass::stack_bias(ProgramBuilder& pb, Side side, std::int64_t block
   const std::int64_t tokens = stack(micro_batches_[0], side).tokens;
   const Buffer table = weights_.table(side, block);
   if (config_.bias_per_block) return score_bias(pb, config_, side, table, tokens);
-  Buffer& bias = bias_[static_cast<std::size_t>(side)];
+  Buffer& bias = bias_[to_size(side)];
   if (!bias) bias = score_bias(pb, config_, side, table, tokens);
   return bias;
 }
@@ -226,7 +227,7 @@ void Seq2SeqPass::forward_block(ProgramBuilder& pb, Side side, std::int64_t bloc
     }
     t.x = layers_.feed_forward(pb, w.ffn, t.x, kept(all.ffn), rows);
     if (!trains_) continue;
-    t.kept[static_cast<std::size_t>(block)] = what_stays(pb, all, keeps_all(side, block));
+    t.kept[to_size(block)] = what_stays(pb, all, keeps_all(side, block));
   }
 }
 
@@ -381,7 +382,7 @@ void Seq2SeqPass::backward_block(ProgramBuilder& pb, Side side, std::int64_t blo
       bias.dbias = pb.temp("dbias", pb.shape(bias.bias), f32, Role::gradient);
       ops::fill(pb, bias.dbias, 0);
     }
-    BlockKept kept = t.kept[static_cast<std::size_t>(block)];
+    BlockKept kept = t.kept[to_size(block)];
     restore(pb, side, block, w, m, bias.bias, kept);
     const RowsOfSamples rows = rows_of(m, side, block);
     layers_.feed_forward_backward(pb, w.ffn, kept.ffn, t.dx, rows);
@@ -419,23 +420,23 @@ void Seq2SeqPass::embed_backward(ProgramBuilder& pb) {
 
 WeightsInUse::Gradients Seq2SeqPass::gradients(int group) const {
   if (!weights_train_) return {};
-  return gradients_[static_cast<std::size_t>(group)].device;
+  return gradients_[to_size(group)].device;
 }
 
 // With gradients that wait in host memory a temporary takes their place while backward adds to it.
 // It begins as what was there, or as zero; matrices of blocks are overwritten.
 void Seq2SeqPass::begin_gradients(ProgramBuilder& pb, int group) {
-  GroupGradients& g = gradients_[static_cast<std::size_t>(group)];
-  g.device = g.home;
+  GroupGradients& g = gradients_[to_size(group)];
+  g.device = g.persistent;
   g.visiting = {};
   if (!g.matrices) return;
   const bool stays = pb.tier(g.matrices) == Tier::device;
   if (!stays) {
     g.visiting = pb.temp("grad", pb.shape(g.matrices), pb.dtype(g.matrices), Role::gradient);
-    for (std::size_t i = 0; i < g.home.size(); ++i) {
+    for (std::size_t i = 0; i < g.persistent.size(); ++i) {
       if (!g.places[i].matrix) continue;
-      g.device[i] =
-          pb.view(g.visiting, g.places[i].offset, pb.dtype(g.home[i]), pb.shape(g.home[i]));
+      g.device[i] = pb.view(g.visiting, g.places[i].offset, pb.dtype(g.persistent[i]),
+                            pb.shape(g.persistent[i]));
     }
   }
   const Buffer here = stays ? g.matrices : g.visiting;
@@ -452,7 +453,7 @@ void Seq2SeqPass::begin_gradients(ProgramBuilder& pb, int group) {
 }
 
 void Seq2SeqPass::end_gradients(ProgramBuilder& pb, int group) {
-  const GroupGradients& g = gradients_[static_cast<std::size_t>(group)];
+  const GroupGradients& g = gradients_[to_size(group)];
   if (g.visiting) ops::copy(pb, g.visiting, g.matrices, Lane::download);
 }
 

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "core/to_size.h"
 #include "models/t5/seq2seq.h"
 
 namespace ballast::t5 {
@@ -37,9 +38,7 @@ class Seq2SeqPass {
     Buffer lengths;  // of the sources, in host memory
     std::int64_t first_sample = 0;
   };
-  StackState& stack(MicroBatch& m, Side side) const {
-    return m.stacks[static_cast<std::size_t>(side)];
-  }
+  StackState& stack(MicroBatch& m, Side side) const { return m.stacks[to_size(side)]; }
   std::int64_t rows(const StackState& t) const { return io_.shape.samples * t.tokens; }
   RowsOfSamples rows_of(const MicroBatch& m, Side side, const std::string& site,
                         bool cross = false) const;

@@ -5,14 +5,15 @@
 #include "core/error.h"
 #include "core/non_finite.h"
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "models/t5/params.h"
 
 namespace ballast::t5 {
 namespace {
 
 std::vector<WeightGroup> empty_groups(const Config& c) {
-  std::vector<WeightGroup> groups(static_cast<std::size_t>(group_count(c)));
-  const auto at = [&](int g) -> WeightGroup& { return groups[static_cast<std::size_t>(g)]; };
+  std::vector<WeightGroup> groups(to_size(group_count(c)));
+  const auto at = [&](int g) -> WeightGroup& { return groups[to_size(g)]; };
   at(kSmallGroup) = {.name = "norms and biases", .tensors = {}, .keep_precision = true};
   for (const Side side : {Side::encoder, Side::decoder}) {
     for (std::int64_t b = 0; b < layers_of(c, side); ++b) {
@@ -25,12 +26,12 @@ std::vector<WeightGroup> empty_groups(const Config& c) {
   return groups;
 }
 
-StoredBytes stored_bytes(const Checkpoint& checkpoint, const CheckpointTensor& t) {
+StoredBytes stored_bytes(const WeightFiles& checkpoint, const WeightTensor& t) {
   return {.shape = t.entry->shape, .dtype = checkpoint.dtype(t), .extent = checkpoint.extent(t)};
 }
 
 // Checked: of this shape, floating-point numbers.
-StoredTensor stored_tensor(const Checkpoint& checkpoint, const TensorMap& names,
+StoredTensor stored_tensor(const WeightFiles& checkpoint, const TensorMap& names,
                            const std::string& name, const Shape& shape) {
   const NamedTensor* found = names.find(name);
   if (!found) {
@@ -51,7 +52,7 @@ StoredTensor stored_tensor(const Checkpoint& checkpoint, const TensorMap& names,
   return stored;
 }
 
-void refuse_scale(const Checkpoint& checkpoint, const StoredTensor& t) {
+void refuse_scale(const WeightFiles& checkpoint, const StoredTensor& t) {
   if (!t.scale) return;
   fail(ErrorCode::input,
        fmt::format("{}: {} has a scale; only matrices of blocks may", checkpoint.path(), t.name));
@@ -59,7 +60,7 @@ void refuse_scale(const Checkpoint& checkpoint, const StoredTensor& t) {
 
 }  // namespace
 
-std::vector<WeightGroup> weight_groups(const Config& config, const Checkpoint& checkpoint,
+std::vector<WeightGroup> weight_groups(const Config& config, const WeightFiles& checkpoint,
                                        const TensorMap& names) {
   std::vector<WeightGroup> groups = empty_groups(config);
   each_parameter(config, [&](int group, const std::string& name, const Shape& shape) {
@@ -73,7 +74,7 @@ std::vector<WeightGroup> weight_groups(const Config& config, const Checkpoint& c
                        "more",
                        checkpoint.path(), name, t.data.dtype));
     }
-    groups[static_cast<std::size_t>(group)].tensors.push_back(std::move(t));
+    groups[to_size(group)].tensors.push_back(std::move(t));
   });
   return groups;
 }
@@ -82,7 +83,7 @@ std::vector<WeightGroup> planned_groups(const Config& config, DType dtype) {
   std::vector<WeightGroup> groups = empty_groups(config);
   each_parameter(config, [&](int group, const std::string& name, const Shape& shape) {
     const auto bytes = static_cast<std::uint64_t>(shape.elements()) * size_of(dtype);
-    groups[static_cast<std::size_t>(group)].tensors.push_back(
+    groups[to_size(group)].tensors.push_back(
         {.name = name,
          .data = {.shape = shape, .dtype = dtype, .extent = {.file = nullptr, .bytes = bytes}},
          .scale = {}});
@@ -90,7 +91,7 @@ std::vector<WeightGroup> planned_groups(const Config& config, DType dtype) {
   return groups;
 }
 
-StoredBytes embedding_table(const Config& config, const Checkpoint& checkpoint,
+StoredBytes embedding_table(const Config& config, const WeightFiles& checkpoint,
                             const TensorMap& names) {
   StoredTensor t =
       stored_tensor(checkpoint, names, kEmbeddingName, {config.vocabulary, config.d_model});
@@ -134,7 +135,7 @@ void read_rows(const StoredBytes& table, std::span<const std::int32_t> ids, cons
     }
   }
   const auto read_some = [&](std::int64_t part, int) {
-    const std::size_t first = static_cast<std::size_t>(part) * kRowsAtOnce;
+    const std::size_t first = to_size(part) * kRowsAtOnce;
     const auto some = ids.subspan(first, std::min(kRowsAtOnce, ids.size() - first));
     expect_rows(table, some);
     for (std::size_t i = 0; i < some.size(); ++i) {

@@ -13,14 +13,14 @@ namespace ballast::t5 {
 // The model's parameters as groups in the order of each_parameter(), each tensor where the
 // checkpoint has it. Fails with ErrorCode::input when one is missing, has another shape, or a dtype
 // that cannot be computed with. The checkpoint must outlive the groups.
-std::vector<WeightGroup> weight_groups(const Config& config, const Checkpoint& checkpoint,
+std::vector<WeightGroup> weight_groups(const Config& config, const WeightFiles& checkpoint,
                                        const TensorMap& names);
 
 // The same for a model that is not there yet, all tensors in one dtype: for planning.
 std::vector<WeightGroup> planned_groups(const Config& config, DType dtype);
 
 // Where the embedding table is, for an encoder that takes rows of it one by one.
-StoredBytes embedding_table(const Config& config, const Checkpoint& checkpoint,
+StoredBytes embedding_table(const Config& config, const WeightFiles& checkpoint,
                             const TensorMap& names);
 
 // Tells the system that read_rows() with these ids will follow. One by one a disk takes longer for

@@ -1,6 +1,7 @@
 #include "models/t5/weights_in_use.h"
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "ops/copy.h"
 
 namespace ballast::t5 {
@@ -27,7 +28,7 @@ void WeightsInUse::begin(ProgramBuilder& pb) {
   std::size_t next = 0;
   for (const Side side : {Side::encoder, Side::decoder}) {
     if (layers_of(config_, side) == 0) continue;
-    Stack& s = stacks_[static_cast<std::size_t>(side)];
+    Stack& s = stacks_[to_size(side)];
     s = {};
     s.first = next;
     s.norm = readable(pb, small[next++].data);

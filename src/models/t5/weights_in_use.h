@@ -3,6 +3,7 @@
 #include <span>
 #include <vector>
 
+#include "core/to_size.h"
 #include "models/t5/block.h"
 #include "models/t5/params.h"
 #include "nn/block_weights.h"
@@ -36,9 +37,9 @@ class WeightsInUse {
     std::vector<Buffer> tables;
     std::size_t first = 0;  // number of its norm in the group
   };
-  const Stack& stack(Side side) const { return stacks_[static_cast<std::size_t>(side)]; }
+  const Stack& stack(Side side) const { return stacks_[to_size(side)]; }
   std::size_t table_index(std::int64_t block) const {
-    return config_.bias_per_block ? static_cast<std::size_t>(block) : 0;
+    return config_.bias_per_block ? to_size(block) : 0;
   }
 
   const Config& config_;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "ops/kernels/quantum.h"
+#include "ops/kernels/token_quantum.h"
 
 namespace ballast::wan {
 namespace {
@@ -48,7 +48,7 @@ bool several_samples(const DitJob& job) {
 
 // Matrices that come ahead of the one in use where they have places of their own, if there is room:
 // the three that attention begins with.
-constexpr int kPartsAhead = 3;
+constexpr int kMatricesAhead = 3;
 
 }  // namespace
 
@@ -72,7 +72,7 @@ std::vector<std::vector<MemoryPolicy>> candidates(const DitJob& job) {
     p.heads_per_group = usual_heads(job);
     for (const std::int64_t samples : {0, 1}) {
       if (samples > 0 && !several_samples(job)) break;
-      p.samples_per_run = samples;
+      p.samples_per_pass = samples;
       p.activations = kept, p.offload = false, p.chunk_tokens = 0;
       if (p.slots == 0) {
         add(p);
@@ -92,45 +92,46 @@ std::vector<std::vector<MemoryPolicy>> candidates(const DitJob& job) {
         add(p);
       }
       if (p.slots == 0) continue;
-      p.halves = true;
+      p.split_backward = true;
       p.activations = attention;
       add(p);
       p.activations = recomputed;
       add(p);
-      p.halves = false;
+      p.split_backward = false;
     }
   };
   weights({});
-  weights({.slots = 2, .home = WeightHome::host});
-  if (job.mode != Mode::full) weights({.slots = 2, .home = WeightHome::disk});
+  weights({.slots = 2, .stream_from = StreamSource::host});
+  if (job.mode != Mode::full) weights({.slots = 2, .stream_from = StreamSource::disk});
   // From host memory and from disk, with attention kept where it may wait in host memory.
-  const auto every_way = [&](MemoryPolicy p) {
+  const auto every_compute_policy = [&](MemoryPolicy p) {
     const bool fixed = p.slots == 0 || job.mode == Mode::full;
     const Activations least = p.activations;
     for (const Activations a : {attention, least}) {
       if (a == attention && !p.offload) continue;
       p.activations = a;
-      for (const WeightHome home : {WeightHome::host, WeightHome::disk}) {
-        if (fixed && home != p.home) continue;
+      for (const StreamSource stream_from : {StreamSource::host, StreamSource::disk}) {
+        if (fixed && stream_from != p.stream_from) continue;
         add(p);
-        all.back().back().home = home;
+        all.back().back().stream_from = stream_from;
       }
     }
   };
   const std::vector<MemoryPolicy> leanest = leanest_policies(job);
   for (const MemoryPolicy& lean : leanest) {
     MemoryPolicy p = lean;
-    if (p.parts != leanest.front().parts || p.state_on_host != leanest.front().state_on_host) {
+    if (p.matrices_ahead != leanest.front().matrices_ahead ||
+        p.state_on_host != leanest.front().state_on_host) {
       all.emplace_back();
     }
-    if (p.parts > 0) {
-      p.parts = kPartsAhead;
-      every_way(p);
+    if (p.matrices_ahead > 0) {
+      p.matrices_ahead = kMatricesAhead;
+      every_compute_policy(p);
     } else if (trains) {
-      p.halves = false;
-      every_way(p);
+      p.split_backward = false;
+      every_compute_policy(p);
     }
-    every_way(lean);
+    every_compute_policy(lean);
   }
   return all;
 }
@@ -140,33 +141,33 @@ std::vector<MemoryPolicy> leanest_policies(const DitJob& job) {
   std::vector<MemoryPolicy> all;
   if (job.mode == Mode::infer) {
     all.push_back(p);
-    p.parts = 1;
+    p.matrices_ahead = 1;
     all.push_back(p);
     return all;
   }
   p.activations = Activations::recomputed;
-  p.halves = true;
+  p.split_backward = true;
   p.heads_per_group = few_heads(job);
-  if (several_samples(job)) p.samples_per_run = 1;
-  const auto add = [&](int slots, int parts, bool state_on_host) {
+  if (several_samples(job)) p.samples_per_pass = 1;
+  const auto add = [&](int slots, int matrices_ahead, bool state_on_host) {
     for (const bool offload : {false, true}) {
       p.slots = slots;
-      p.parts = parts;
+      p.matrices_ahead = matrices_ahead;
       p.state_on_host = state_on_host;
       p.offload = offload;
       all.push_back(p);
     }
   };
   if (job.mode == Mode::full) {  // its state is where its weights are
-    p.home = WeightHome::host;
+    p.stream_from = StreamSource::host;
     add(1, 0, false);
     add(1, 1, false);
     add(0, 0, false);
     return all;
   }
-  for (const int parts : {0, 1}) {
-    add(1, parts, false);
-    add(1, parts, true);
+  for (const int matrices_ahead : {0, 1}) {
+    add(1, matrices_ahead, false);
+    add(1, matrices_ahead, true);
   }
   return all;
 }
@@ -187,10 +188,10 @@ std::vector<MemoryPolicy> last_resort(const DitJob& job, bool length_decides) {
                    {Activations::recomputed, Activations::attention_kept, Activations::kept}) {
                 MemoryPolicy p = lean;
                 p.slots = slots;
-                p.halves = false;
+                p.split_backward = false;
                 p.chunk_tokens = chunk;
                 if (whole_heads) p.heads_per_group = 0;
-                if (all_samples) p.samples_per_run = 0;
+                if (all_samples) p.samples_per_pass = 0;
                 p.state_on_host = state_on_host;
                 p.offload = offload;
                 p.activations = a;
@@ -211,7 +212,7 @@ namespace {
 
 // Calls add with every way to keep activations and to cut work in pieces.
 template <class Add>
-void each_way_to_compute(const DitJob& job, MemoryPolicy p, Add&& add) {
+void each_compute_policy(const DitJob& job, MemoryPolicy p, Add&& add) {
   std::set<std::int64_t> chunks = {0, wide_chunk(job), narrow_chunk(job)};
   std::set<std::int64_t> heads = {0}, samples = {0};
   if (job.mode != Mode::infer) {
@@ -228,15 +229,15 @@ void each_way_to_compute(const DitJob& job, MemoryPolicy p, Add&& add) {
   for (const Activations a :
        {Activations::recomputed, Activations::attention_kept, Activations::kept}) {
     if (a != Activations::kept && job.mode == Mode::infer) continue;
-    for (const bool halves : {false, true}) {
-      if (halves && a == Activations::kept) continue;
+    for (const bool split_backward : {false, true}) {
+      if (split_backward && a == Activations::kept) continue;
       for (const bool offload : {false, true}) {
         if (offload && job.mode == Mode::infer) continue;
         for (const std::int64_t chunk : chunks) {
           for (const std::int64_t head : heads) {
             for (const std::int64_t sample : samples) {
-              p.activations = a, p.halves = halves, p.offload = offload;
-              p.chunk_tokens = chunk, p.heads_per_group = head, p.samples_per_run = sample;
+              p.activations = a, p.split_backward = split_backward, p.offload = offload;
+              p.chunk_tokens = chunk, p.heads_per_group = head, p.samples_per_pass = sample;
               add(p);
             }
           }
@@ -248,26 +249,30 @@ void each_way_to_compute(const DitJob& job, MemoryPolicy p, Add&& add) {
 
 }  // namespace
 
-std::vector<MemoryPolicy> every_policy(const DitJob& job, int most_disk_state_groups) {
+std::vector<MemoryPolicy> every_policy(const DitJob& job, int max_disk_state_groups) {
   std::vector<MemoryPolicy> all;
   const bool full = job.mode == Mode::full;
   const auto states = [&](MemoryPolicy p) {
-    for (p.disk_state_groups = 0; p.disk_state_groups <= most_disk_state_groups;
+    for (p.disk_state_groups = 0; p.disk_state_groups <= max_disk_state_groups;
          ++p.disk_state_groups) {
       for (const bool on_host : {false, true}) {
         if (on_host && job.mode != Mode::lora) continue;
         p.state_on_host = on_host;
-        each_way_to_compute(job, p, [&](const MemoryPolicy& q) { all.push_back(q); });
+        each_compute_policy(job, p, [&](const MemoryPolicy& q) { all.push_back(q); });
       }
     }
   };
   states({.name = "auto"});
-  for (const auto& [slots, parts] : {std::pair(1, 0), {2, 0}, {1, 1}, {1, kPartsAhead}}) {
-    for (const WeightHome home : {WeightHome::disk, WeightHome::host}) {
-      if (full && home == WeightHome::disk) continue;
+  for (const auto& [slots, matrices_ahead] :
+       {std::pair(1, 0), {2, 0}, {1, 1}, {1, kMatricesAhead}}) {
+    for (const StreamSource stream_from : {StreamSource::disk, StreamSource::host}) {
+      if (full && stream_from == StreamSource::disk) continue;
       for (int g = 0; g < group_count(job.config); ++g) {
-        states(
-            {.name = "auto", .slots = slots, .parts = parts, .resident_groups = g, .home = home});
+        states({.name = "auto",
+                .slots = slots,
+                .matrices_ahead = matrices_ahead,
+                .resident_groups = g,
+                .stream_from = stream_from});
       }
     }
   }
@@ -290,23 +295,24 @@ std::vector<Activations> activations_of(const DitJob& job, const fit::Switches& 
 }
 
 // Where weights, and with them what waits for backward, may be.
-std::vector<MemoryPolicy> places_of(const DitJob& job, const fit::Switches& switches) {
+std::vector<MemoryPolicy> placements_of(const DitJob& job, const fit::Switches& switches) {
   const bool trains = job.mode != Mode::infer;
-  std::vector<MemoryPolicy> places;
-  if (switches.offloading != fit::Choice::on) places.push_back({.name = "auto"});
-  if (switches.offloading == fit::Choice::off) return places;
-  places.push_back({.name = "auto", .slots = 2, .home = WeightHome::host, .offload = trains});
-  const WeightHome lean = job.mode == Mode::full ? WeightHome::host : WeightHome::disk;
-  places.push_back({.name = "auto", .slots = 2, .home = lean, .offload = trains});
-  MemoryPolicy last = {.name = "auto", .slots = 1, .home = lean, .offload = trains};
+  std::vector<MemoryPolicy> placements;
+  if (switches.offloading != fit::Choice::on) placements.push_back({.name = "auto"});
+  if (switches.offloading == fit::Choice::off) return placements;
+  placements.push_back(
+      {.name = "auto", .slots = 2, .stream_from = StreamSource::host, .offload = trains});
+  const StreamSource lean = job.mode == Mode::full ? StreamSource::host : StreamSource::disk;
+  placements.push_back({.name = "auto", .slots = 2, .stream_from = lean, .offload = trains});
+  MemoryPolicy last = {.name = "auto", .slots = 1, .stream_from = lean, .offload = trains};
   if (trains) last.heads_per_group = few_heads(job);
-  places.push_back(last);
+  placements.push_back(last);
   last.state_on_host = job.mode == Mode::lora;
-  if (last.state_on_host) places.push_back(last);
-  last.parts = kPartsAhead;
-  last.halves = trains;
-  places.push_back(last);
-  return places;
+  if (last.state_on_host) placements.push_back(last);
+  last.matrices_ahead = kMatricesAhead;
+  last.split_backward = trains;
+  placements.push_back(last);
+  return placements;
 }
 
 }  // namespace
@@ -314,15 +320,15 @@ std::vector<MemoryPolicy> places_of(const DitJob& job, const fit::Switches& swit
 std::vector<MemoryPolicy> switched_policies(const DitJob& job, const fit::Switches& switches) {
   const bool several = several_samples(job);
   std::vector<MemoryPolicy> all;
-  for (const MemoryPolicy& place : places_of(job, switches)) {
+  for (const MemoryPolicy& placement : placements_of(job, switches)) {
     for (const Activations activations : activations_of(job, switches)) {
       for (const std::int64_t chunk : {std::int64_t{0}, wide_chunk(job)}) {
-        MemoryPolicy p = place;
+        MemoryPolicy p = placement;
         p.activations = activations;
         p.chunk_tokens = chunk;
         all.push_back(p);
         if (!several) continue;
-        p.samples_per_run = 1;
+        p.samples_per_pass = 1;
         all.push_back(std::move(p));
       }
     }

@@ -22,7 +22,7 @@ std::vector<MemoryPolicy> last_resort(const DitJob& job, bool length_decides);
 // All that a policy can say, kept_blocks and larger chunks aside: for models with so few groups
 // that thousands of programs are recorded in seconds. Of them a plan may miss by what one
 // instruction takes, and any policy may be the one that fits.
-std::vector<MemoryPolicy> every_policy(const DitJob& job, int most_disk_state_groups);
+std::vector<MemoryPolicy> every_policy(const DitJob& job, int max_disk_state_groups);
 
 // The plans that need least, of which any refusal speaks: what they trade is device for host
 // memory.

@@ -48,7 +48,7 @@ struct LatentSize {
   friend bool operator==(const LatentSize&, const LatentSize&) = default;
 };
 
-// Latent of a clip of `frames` pictures (4n + 1) of height x width pixels; fails with what would
+// Latent of a clip of `frames` images (4n + 1) of height x width pixels; fails with what would
 // fit.
 LatentSize latent_size(const Config& c, std::int64_t frames, std::int64_t height,
                        std::int64_t width);

@@ -3,9 +3,10 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/to_size.h"
+#include "models/wan/appended_adapters.h"
 #include "models/wan/dit_pass.h"
 #include "models/wan/dit_update.h"
-#include "models/wan/inlaid_adapters.h"
 #include "ops/fill.h"
 
 namespace ballast::wan {
@@ -107,14 +108,14 @@ Dit::Dit(ProgramSet& set, DitJob job, std::vector<std::vector<WeightGroup>> expe
   check(!job_.batches.empty(), "there is at least one kind of step");
   check_chunks(job_);
   // Weights that change cannot be streamed from the user's file.
-  if (job_.mode == Mode::full) job_.policy.home = WeightHome::host;
+  if (job_.mode == Mode::full) job_.policy.stream_from = StreamSource::host;
   cut_batches();
   {
     ProgramBuilder load(set_, job_.prefix + "load");
-    const InlaidAdapters inlaid(job_);
+    const AppendedAdapters appended(job_);
     weights_.emplace(load, std::move(experts), job_.policy, job_.format,
                      [&](int group, std::size_t tensor, DType dtype) {
-                       return inlaid.margin(group, tensor, dtype);
+                       return appended.padding(group, tensor, dtype);
                      });
     declare_inputs(load);
     declare_adapters(load);
@@ -128,25 +129,25 @@ Dit::Dit(ProgramSet& set, DitJob job, std::vector<std::vector<WeightGroup>> expe
   }
   for (int e = 0; e < adapter_sets(); ++e) {
     if (e < experts_) weights_->select(e);
-    const auto of = static_cast<std::size_t>(e);
+    const auto of = to_size(e);
     const DitPass::Parts parts = {.job = job_,
                                   .weights = *weights_,
                                   .adapters = io_.adapters,
                                   .gradients = gradients_[of],
                                   .loss_sum = accumulates_ ? loss_sums_[of] : Buffer(),
                                   .loss = io_.loss};
-    const auto record = [&](std::vector<DitRunIo>& runs, const char* name, PassKind kind) {
+    const auto record = [&](std::vector<DitPassIo>& runs, const char* name, PassKind kind) {
       for (std::size_t r = 0; r < runs.size(); ++r) {
-        const bool teacher = &runs == &io_.teacher_runs;
+        const bool teacher = &runs == &io_.teacher_passes;
         runs[r].programs.push_back(job_.prefix + set_program(job_, run_program(name, r), e));
         ProgramBuilder pb(set_, runs[r].programs.back());
         DitPass(parts, runs[r], teacher ? DitPass::kNoAdapters : e, kind, taps).record(pb);
       }
     };
     record(io_.runs, "step", trains() ? PassKind::train : PassKind::predict);
-    record(io_.eval_runs, "eval", PassKind::score);
-    record(io_.predict_runs, "predict", PassKind::predict);
-    if (e == 0) record(io_.teacher_runs, "teacher", PassKind::predict);
+    record(io_.eval_passes, "eval", PassKind::score);
+    record(io_.predict_passes, "predict", PassKind::predict);
+    if (e == 0) record(io_.teacher_passes, "teacher", PassKind::predict);
   }
   if (accumulates_) record_zero_gradients();
   if (trains() && job_.record_update) record_update(set_, job_, *weights_, adapter_sets(), io_);
@@ -163,13 +164,13 @@ void Dit::cut_batches() {
         {.batch = batch, .timesteps = {}, .samples = {}, .next = {}, .programs = {}});
     return io_.runs.size() - 1;
   };
-  const auto at_once = static_cast<std::size_t>(job_.policy.samples_per_run);
+  const auto at_once = to_size(job_.policy.samples_per_pass);
   for (const Batch& batch : job_.batches) {
     check(!batch.latents.empty(), "a batch has at least one sample");
-    std::vector<StepPart>& parts = parts_.emplace_back();
+    std::vector<StepPass>& passes = passes_.emplace_back();
     const std::size_t all = batch.latents.size();
     if (at_once == 0 || all <= at_once || job_.noising == Noising::given) {
-      parts.push_back({.run = kind_of(batch), .first = 0});
+      passes.push_back({.run = kind_of(batch), .first = 0});
       continue;
     }
     accumulates_ = true;
@@ -178,22 +179,22 @@ void Dit::cut_batches() {
       const auto begin = batch.latents.begin() + static_cast<std::ptrdiff_t>(first);
       const Batch part = {.latents = {begin, begin + static_cast<std::ptrdiff_t>(count)},
                           .timestep_rows = static_cast<std::int64_t>(count)};
-      parts.push_back({.run = kind_of(part), .first = static_cast<std::int64_t>(first)});
+      passes.push_back({.run = kind_of(part), .first = static_cast<std::int64_t>(first)});
     }
   }
-  const auto add = [](std::vector<DitRunIo>& runs, const std::vector<Batch>& batches) {
+  const auto add = [](std::vector<DitPassIo>& runs, const std::vector<Batch>& batches) {
     for (const Batch& batch : batches) {
       runs.push_back({.batch = batch, .timesteps = {}, .samples = {}, .next = {}, .programs = {}});
     }
   };
-  add(io_.eval_runs, job_.eval_batches);
+  add(io_.eval_passes, job_.eval_batches);
   if (job_.distil) {
-    for (const DitRunIo& run : io_.runs) {
-      add(io_.predict_runs, {run.batch});
-      add(io_.teacher_runs, {run.batch});
+    for (const DitPassIo& run : io_.runs) {
+      add(io_.predict_passes, {run.batch});
+      add(io_.teacher_passes, {run.batch});
     }
   }
-  add(io_.predict_runs, job_.predict_batches);
+  add(io_.predict_passes, job_.predict_batches);
 }
 
 // One slot per sample, as large as the largest that will stand there; every kind of run sees its
@@ -206,10 +207,10 @@ void Dit::declare_inputs(ProgramBuilder& pb) {
     std::vector<std::int64_t> cells, tokens;
     std::int64_t rows = 0;
   };
-  const auto slots_for = [](std::initializer_list<const std::vector<DitRunIo>*> kinds) {
+  const auto slots_for = [](std::initializer_list<const std::vector<DitPassIo>*> kinds) {
     Slots s;
     for (const auto* runs : kinds) {
-      for (const DitRunIo& run : *runs) {
+      for (const DitPassIo& run : *runs) {
         const auto& latents = run.batch.latents;
         s.rows = std::max(s.rows, run.batch.timestep_rows);
         s.cells.resize(std::max(s.cells.size(), latents.size()), 0);
@@ -222,12 +223,12 @@ void Dit::declare_inputs(ProgramBuilder& pb) {
     }
     return s;
   };
-  const Slots all = slots_for({&io_.runs, &io_.eval_runs, &io_.predict_runs});
+  const Slots all = slots_for({&io_.runs, &io_.eval_passes, &io_.predict_passes});
   const auto host = [&](const std::string& name, const Shape& shape, DType dtype, Role role) {
     return pb.persistent(name, shape, dtype, role, Tier::host);
   };
   const Buffer timesteps = host("timesteps", {all.rows}, DType::f64, Role::input);
-  if (trains() || !io_.eval_runs.empty()) {
+  if (trains() || !io_.eval_passes.empty()) {
     io_.loss = host("loss", {1}, DType::f64, Role::output);
   }
   for (int e = 0; accumulates_ && e < adapter_sets(); ++e) {
@@ -252,7 +253,8 @@ void Dit::declare_inputs(ProgramBuilder& pb) {
       if (job_.masks) s.mask = host("mask", {cells[i]}, f32, Role::input);
       if (inputs_only) continue;
       s.timestep_row = pb.persistent("timestep_row", {tokens[i]}, DType::i32, Role::input);
-      if (given || !io_.predict_runs.empty()) s.output = host("output", latent, f32, Role::output);
+      if (given || !io_.predict_passes.empty())
+        s.output = host("output", latent, f32, Role::output);
       if ((given && trains()) || prepared) s.target = host("target", latent, f32, Role::input);
       if (!given && !prepared) s.noise_fraction = host("noise_fraction", {1}, f32, Role::input);
       if (!given) s.loss_weight = host("loss_weight", {1}, f32, Role::input);
@@ -273,8 +275,8 @@ void Dit::declare_inputs(ProgramBuilder& pb) {
   const std::vector<DitSampleIo> next = job_.prefetch
                                             ? declare("next_sample", slots_for({&io_.runs}), true)
                                             : std::vector<DitSampleIo>();
-  for (auto* runs : {&io_.runs, &io_.eval_runs, &io_.predict_runs}) {
-    for (DitRunIo& run : *runs) {
+  for (auto* runs : {&io_.runs, &io_.eval_passes, &io_.predict_passes}) {
+    for (DitPassIo& run : *runs) {
       run.timesteps = pb.view(timesteps, 0, DType::f64, {run.batch.timestep_rows});
       for (std::size_t i = 0; i < run.batch.latents.size(); ++i) {
         run.samples.push_back(seen_as(pb, slots[i], run.batch.latents[i]));
@@ -283,12 +285,12 @@ void Dit::declare_inputs(ProgramBuilder& pb) {
       }
     }
   }
-  if (job_.distil) declare_teacher_runs(pb, slots);
+  if (job_.distil) declare_teacher_passes(pb, slots);
 }
 
 // A guided teacher sees every sample twice. Its second answer has the latent and the timestep of
 // the first: only the text and the place of the answer are others.
-void Dit::declare_teacher_runs(ProgramBuilder& pb, const std::vector<DitSampleIo>& slots) {
+void Dit::declare_teacher_passes(ProgramBuilder& pb, const std::vector<DitSampleIo>& slots) {
   const Config& c = job_.config;
   std::vector<Buffer> answers;
   if (job_.distil->guided) {
@@ -299,8 +301,8 @@ void Dit::declare_teacher_runs(ProgramBuilder& pb, const std::vector<DitSampleIo
                                       Role::output, Tier::host));
     }
   }
-  for (std::size_t r = 0; r < io_.teacher_runs.size(); ++r) {
-    DitRunIo& run = io_.teacher_runs[r];
+  for (std::size_t r = 0; r < io_.teacher_passes.size(); ++r) {
+    DitPassIo& run = io_.teacher_passes[r];
     run.timesteps = io_.runs[r].timesteps;
     run.samples = io_.runs[r].samples;
     for (std::size_t i = 0; i < answers.size() && i < io_.runs[r].samples.size(); ++i) {
@@ -377,17 +379,16 @@ void Dit::declare_adapters(ProgramBuilder& pb) {
 
 // Gradients of a group of weights stay on the device with them, or go to the host with them.
 void Dit::declare_gradients(ProgramBuilder& pb) {
-  gradients_.resize(static_cast<std::size_t>(adapter_sets()));
+  gradients_.resize(to_size(adapter_sets()));
   for (auto& groups : gradients_) {
-    groups.resize(static_cast<std::size_t>(group_count(job_.config)));
+    groups.resize(to_size(group_count(job_.config)));
   }
   if (job_.mode == Mode::lora) {
     for (const AdapterIo& a : io_.adapters) {
-      auto& home = gradients_[static_cast<std::size_t>(a.expert)]
-                             [static_cast<std::size_t>(block_group(block_of(a)))]
-                                 .home;
+      auto& persistent =
+          gradients_[to_size(a.expert)][to_size(block_group(block_of(a)))].persistent;
       const Buffer all = set_.spec(a.da).root;  // of the block
-      if (home.empty()) home.push_back(all);
+      if (persistent.empty()) persistent.push_back(all);
     }
   }
   if (job_.mode != Mode::full) return;
@@ -395,7 +396,7 @@ void Dit::declare_gradients(ProgramBuilder& pb) {
     const Tier tier = weights_->resident(g) ? Tier::device : Tier::host;
     for (const StoredTensor& t : weights_->group(g).tensors) {
       const Buffer b = pb.persistent(t.name + ".grad", t.data.shape, f32, Role::gradient, tier);
-      gradients_[0][static_cast<std::size_t>(g)].home.push_back(b);
+      gradients_[0][to_size(g)].persistent.push_back(b);
       io_.gradients.push_back({t.name, b});
     }
   }
@@ -408,7 +409,7 @@ void Dit::record_zero_gradients() {
   }
   for (const auto& groups : gradients_) {
     for (const GroupGradients& g : groups) {
-      for (const Buffer b : g.home) {
+      for (const Buffer b : g.persistent) {
         ops::fill(pb, b, 0, pb.tier(b) == Tier::host ? Lane::host : Lane::compute);
       }
     }

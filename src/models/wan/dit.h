@@ -87,7 +87,7 @@ struct DitJob {
   double max_grad_norm = 0;  // 0: no clipping
 };
 
-// At multiples of how many tokens a job's policy may cut its work (ops/kernels/quantum.h).
+// At multiples of how many tokens a job's policy may cut its work (ops/kernels/token_quantum.h).
 std::int64_t row_unit(const DitJob& job);
 
 // Turns a job to fp8 products: weights that are not f8_e4m3 in their file are brought to it with a
@@ -110,7 +110,7 @@ struct DitSampleIo {
   Buffer noise_fraction;  // [1] f32: t; Noising::recorded
   Buffer mask;            // [f, h, w] f32: weight of the loss; DitJob::masks
   Buffer loss_weight;     // [1] f32: of the sample in the step's mean; Noising::recorded
-  Buffer output;          // [out, f, h, w] f32; with Noising::recorded of predict_runs only
+  Buffer output;          // [out, f, h, w] f32; with Noising::recorded of predict_passes only
   Buffer kept_input;      // of the host's own, [out, f, h, w] f32, with DitJob::distil: what
   Buffer kept_answer;     //   the student saw and answered,
   Buffer clean;           //   and with from_data the dataset's latent
@@ -119,7 +119,7 @@ struct DitSampleIo {
 };
 
 // One kind of run of the step program. Runs of all kinds share the memory of their inputs.
-struct DitRunIo {
+struct DitPassIo {
   Batch batch;
   Buffer timesteps;  // [T] f64
   std::vector<DitSampleIo> samples;
@@ -156,16 +156,16 @@ struct TrainedTensor {
 };
 
 // A part of a training step: samples [first, first + its batch's size) run as runs[run].
-struct StepPart {
+struct StepPass {
   std::size_t run = 0;
   std::int64_t first = 0;
 };
 
 struct DitIo {
-  std::vector<DitRunIo> runs, eval_runs, predict_runs;
-  // With DitJob::distil: predict_runs begin with one like each of runs; teacher_runs likewise have
-  // its samples, and behind them, if guided, the same latents with the empty caption.
-  std::vector<DitRunIo> teacher_runs;
+  std::vector<DitPassIo> runs, eval_passes, predict_passes;
+  // With DitJob::distil: predict_passes begin with one like each of runs; teacher_passes likewise
+  // have its samples, and behind them, if guided, the same latents with the empty caption.
+  std::vector<DitPassIo> teacher_passes;
   Buffer empty_context;  // [S, X] f32: of all these
   Buffer loss;           // [1] f64: of the last run, or of all since "zero_gradients"
   Buffer grad_norm;      // [1] f32, before clipping; with the update program only
@@ -176,8 +176,8 @@ struct DitIo {
 
 // Gradients of one group and where they wait; of adapters, all of a block in one buffer.
 struct GroupGradients {
-  std::vector<Buffer> home;    // persistent, on the device or the host
-  std::vector<Buffer> device;  // where backward adds to them: the same, or a temporary
+  std::vector<Buffer> persistent;  // persistent, on the device or the host
+  std::vector<Buffer> device;      // where backward adds to them: the same, or a temporary
 };
 
 // The diffusion transformer as recorded programs: "load", "step" (forward, and backward when
@@ -199,7 +199,7 @@ class Dit {
   int experts() const { return experts_; }
   int adapter_sets() const { return job_.distil ? 2 : experts_; }  // of those that train
   // How the step of batches[b] is run. All parts but one have the same size.
-  std::vector<StepPart> parts(std::size_t b) const { return parts_[b]; }
+  std::vector<StepPass> passes(std::size_t b) const { return passes_[b]; }
   // Whether a step takes several runs, with "zero_gradients" before the first.
   bool accumulates() const { return accumulates_; }
 
@@ -208,7 +208,7 @@ class Dit {
 
   void cut_batches();
   void declare_inputs(ProgramBuilder& pb);
-  void declare_teacher_runs(ProgramBuilder& pb, const std::vector<DitSampleIo>& slots);
+  void declare_teacher_passes(ProgramBuilder& pb, const std::vector<DitSampleIo>& slots);
   DitSampleIo seen_as(ProgramBuilder& pb, DitSampleIo slot, const LatentSize& z) const;
   void declare_adapters(ProgramBuilder& pb);
   void declare_gradients(ProgramBuilder& pb);
@@ -220,7 +220,7 @@ class Dit {
   DitIo io_;
   std::optional<BlockWeights> weights_;
   std::vector<std::vector<GroupGradients>> gradients_;  // by expert, by group
-  std::vector<std::vector<StepPart>> parts_;            // by batch
+  std::vector<std::vector<StepPass>> passes_;           // by batch
   std::vector<Buffer> loss_sums_;  // by set of adapters, [1] f64 on the device; accumulating only
   bool accumulates_ = false;
 };

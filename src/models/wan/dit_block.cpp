@@ -13,13 +13,13 @@ namespace ballast::wan {
 
 Buffer DitBlock::full(ProgramBuilder& pb, const char* name, const BlockSample& s, DType dtype,
                       std::int64_t room) const {
-  return InlaidAdapter::temp(pb, name, {s.tokens, config_.dim}, dtype, room);
+  return AppendedAdapter::temp(pb, name, {s.tokens, config_.dim}, dtype, room);
 }
 
 ops::LayerNormOut DitBlock::normed(ProgramBuilder& pb, Buffer x, const ops::NormTables& tables,
                                    const AdaptedLinear& reader) const {
-  const Buffer y = InlaidAdapter::temp(pb, "norm", pb.shape(x), precision_.activation,
-                                       reader.inlaid.columns);             // [R, C]
+  const Buffer y = AppendedAdapter::temp(pb, "norm", pb.shape(x), precision_.activation,
+                                         reader.appended.columns);         // [R, C]
   const Buffer stats = pb.temp("stats", {pb.shape(x)[0], 2}, DType::f32);  // [R, 2]
   ops::layer_norm_into(pb, x, tables, y, stats, config_.eps);
   return {y, stats};
@@ -31,7 +31,7 @@ ops::LayerNormOut DitBlock::residual_normed(ProgramBuilder& pb, Buffer x, Buffer
                                             const AdaptedLinear& reader) const {
   return ops::residual_norm_into(
       pb, x, y, gate, out, tables, config_.eps,
-      InlaidAdapter::temp(pb, "z", pb.shape(x), precision_.activation, reader.inlaid.columns));
+      AppendedAdapter::temp(pb, "z", pb.shape(x), precision_.activation, reader.appended.columns));
 }
 
 Buffer DitBlock::heads(ProgramBuilder& pb, Buffer b) const {
@@ -74,7 +74,7 @@ FirstNorm DitBlock::first_norm(ProgramBuilder& pb, const BlockWeightsInUse& w,
                      .add = modulation_row(pb, w.modulation, shift1),
                      .index = s.timestep_row,
                      .one_plus = true},
-          .room = w.self_q.inlaid.columns};
+          .room = w.self_q.appended.columns};
 }
 
 // z = LN(x) (1 + scale) + shift;  q, k, v = z W^T + b
@@ -142,7 +142,7 @@ void DitBlock::attention_residual(ProgramBuilder& pb, const BlockWeightsInUse& w
     const Buffer y = keep.self_out
                          ? rows(keep.self_out)
                          : pb.temp("self_out", {c.rows, config_.dim}, precision_.activation);
-    if (u_is_there && w.self_o.inlaid) {
+    if (u_is_there && w.self_o.appended) {
       w.self_o.multiply(pb, rows(o), y, {});
     } else {
       w.self_o.at(c.first, s.index).forward(pb, rows(o), y, rows(keep.u.self_o));
@@ -173,8 +173,9 @@ void DitBlock::feed_forward_residual(ProgramBuilder& pb, const BlockWeightsInUse
                                     .index = rows(s.timestep_row),
                                     .one_plus = true};
     const Buffer z = residual_normed(pb, rows(x1), y2, {}, x2, tables, w.up).y;
-    const Buffer act = InlaidAdapter::temp(pb, "act", {c.rows, config_.ffn_dim},
-                                           precision_.activation, w.down.inlaid.columns);  // [R, F]
+    const Buffer act =
+        AppendedAdapter::temp(pb, "act", {c.rows, config_.ffn_dim}, precision_.activation,
+                              w.down.appended.columns);  // [R, F]
     const AdaptedLinear up = w.up.at(c.first, s.index);
     if (saved) {
       up.forward_gelu(pb, z, act, rows(keep.pre), rows(keep.u.up));
@@ -193,7 +194,8 @@ void DitBlock::feed_forward_residual(ProgramBuilder& pb, const BlockWeightsInUse
       continue;
     }
     const FirstNorm next = norms.next();
-    norms.next_z = InlaidAdapter::temp(pb, "norm", pb.shape(x2), precision_.activation, next.room);
+    norms.next_z =
+        AppendedAdapter::temp(pb, "norm", pb.shape(x2), precision_.activation, next.room);
     ops::residual_norm_into(pb, x2, y3, gate, rows(out), next.tables, config_.eps, norms.next_z);
   }
 }
@@ -221,7 +223,7 @@ Buffer DitBlock::forward(ProgramBuilder& pb, const BlockWeightsInUse& w, const B
   };
   const Qk qn = norm_and_rotate(pb, s, q, w.self_norm_q.weight, true, in_place_or(q, "q_rotated"));
   const Qk kn = norm_and_rotate(pb, s, k, w.self_norm_k.weight, true, in_place_or(k, "k_rotated"));
-  const Buffer o = full(pb, "attention", s, act, w.self_o.inlaid.columns);
+  const Buffer o = full(pb, "attention", s, act, w.self_o.appended.columns);
   const Buffer lse = pb.temp("lse", {config_.heads, s.tokens}, DType::f32);
   attend(pb, qn.y, kn.y, v, o, lse);
   tap(pb, "sa_q_rope", s, qn.y, 0);
@@ -252,7 +254,7 @@ Buffer DitBlock::forward(ProgramBuilder& pb, const BlockWeightsInUse& w, const B
                                  in_place_or(cross_q, "cross_q_normed"));
   const Qk ckn = norm_and_rotate(pb, s, cross_k, w.cross_norm_k.weight, false,
                                  in_place_or(cross_k, "cross_k_normed"));
-  const Buffer cross_o = full(pb, "cross_attention", s, act, w.cross_o.inlaid.columns);
+  const Buffer cross_o = full(pb, "cross_attention", s, act, w.cross_o.appended.columns);
   const Buffer cross_lse = pb.temp("cross_lse", {config_.heads, s.tokens}, DType::f32);
   attend(pb, cqn.y, ckn.y, cross_v, cross_o, cross_lse);
   tap(pb, "ca_q", s, cqn.y, 0);

@@ -91,7 +91,7 @@ struct BlockSaved {
 // with: the residual stream is read once less. The bits are the same.
 struct FirstNorm {
   ops::NormTables tables;
-  std::int64_t room = 0;  // columns behind the rows, for an inlaid adapter
+  std::int64_t room = 0;  // columns behind the rows, for an appended adapter
 };
 
 // The transformer block of the Wan models. Records forward and backward for one sample at a time;
@@ -136,7 +136,7 @@ class DitBlock {
     Buffer y, r;
   };
 
-  // [L, C], with room behind the rows for so many columns of an inlaid adapter.
+  // [L, C], with room behind the rows for so many columns of an appended adapter.
   Buffer full(ProgramBuilder& pb, const char* name, const BlockSample& s, DType dtype,
               std::int64_t room = 0) const;
   // z = norm of x, or of x + y gate that goes to `out`, as the layer reads it.
@@ -159,13 +159,13 @@ class DitBlock {
   // Memory for the u of layers that share an input.
   Buffer adapter_input(ProgramBuilder& pb, std::int64_t rows,
                        std::initializer_list<const AdaptedLinear*> layers) const;
-  // The same for a layer whose input is there as long as its u is wanted: an inlaid adapter has it
-  // behind its input.
+  // The same for a layer whose input is there as long as its u is wanted: an appended adapter has
+  // it behind its input.
   Buffer adapter_input_beside(ProgramBuilder& pb, std::int64_t rows, const AdaptedLinear& l) const {
-    return l.inlaid ? Buffer() : adapter_input(pb, rows, {&l});
+    return l.appended ? Buffer() : adapter_input(pb, rows, {&l});
   }
   static Buffer beside(ProgramBuilder& pb, const AdaptedLinear& l, Buffer x, Buffer u) {
-    return l.inlaid ? l.inlaid.u(pb, x) : u;
+    return l.appended ? l.appended.u(pb, x) : u;
   }
 
   void project_qkv(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s, Buffer x,

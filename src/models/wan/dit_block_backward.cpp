@@ -14,7 +14,7 @@ namespace ballast::wan {
 void DitBlock::restore_self(ProgramBuilder& pb, const BlockWeightsInUse& w, const BlockSample& s,
                             BlockSaved& r, Qk& q, Qk& k) const {
   const DType act = precision_.activation;
-  const bool in_place = policy_.halves && !r.q;
+  const bool in_place = policy_.split_backward && !r.q;
   if (!r.q) {
     r.q = full(pb, "q", s, act), r.k = full(pb, "k", s, act), r.v = full(pb, "v", s, act);
     r.u.self_qkv = adapter_input(pb, s.tokens, {&w.self_q, &w.self_k, &w.self_v});
@@ -38,13 +38,13 @@ BlockSaved DitBlock::restore(ProgramBuilder& pb, const BlockWeightsInUse& w, con
     return norm_and_rotate(pb, s, raw, gain, false, pb.temp("normed", pb.shape(raw), act));
   };
   BlockSaved r = saved;
-  if (!policy_.halves || !r.attention) restore_self(pb, w, s, r, q, k);
+  if (!policy_.split_backward || !r.attention) restore_self(pb, w, s, r, q, k);
   if (!r.attention) {
-    r.attention = full(pb, "attention", s, act, w.self_o.inlaid.columns);
+    r.attention = full(pb, "attention", s, act, w.self_o.appended.columns);
     r.lse = pb.temp("lse", {config_.heads, s.tokens}, DType::f32);
     attend(pb, q.y, k.y, r.v, r.attention, r.lse);
   }
-  if (policy_.halves) r.q = saved.q, r.k = saved.k, r.v = saved.v;
+  if (policy_.split_backward) r.q = saved.q, r.k = saved.k, r.v = saved.v;
   if (!r.x1) {
     r.x1 = full(pb, "x1", s, precision_.residual);
     r.cross_q = full(pb, "cross_q", s, act);
@@ -58,7 +58,7 @@ BlockSaved DitBlock::restore(ProgramBuilder& pb, const BlockWeightsInUse& w, con
   cq = normed(r.cross_q, w.cross_norm_q.weight);
   ck = normed(r.cross_k, w.cross_norm_k.weight);
   if (!r.cross_attention) {
-    r.cross_attention = full(pb, "cross_attention", s, act, w.cross_o.inlaid.columns);
+    r.cross_attention = full(pb, "cross_attention", s, act, w.cross_o.appended.columns);
     r.cross_lse = pb.temp("cross_lse", {config_.heads, s.tokens}, DType::f32);
     attend(pb, cq.y, ck.y, r.cross_v, r.cross_attention, r.cross_lse);
   }
@@ -76,7 +76,7 @@ void DitBlock::backward(ProgramBuilder& pb, BlockWeightsInUse w, const BlockSamp
   if (w.renew) w.renew(pb, w);
   backward_cross(pb, w, s, all, cq, ck, dx, dcross_o, dself_o);
   if (w.renew) w.renew(pb, w);
-  if (policy_.halves) restore_self(pb, w, s, all, q, k);
+  if (policy_.split_backward) restore_self(pb, w, s, all, q, k);
   backward_self(pb, w, s, all, q, k, dx, dself_o, wants_dx, near_end);
 }
 
@@ -93,7 +93,7 @@ void DitBlock::backward_feed_forward(ProgramBuilder& pb, const BlockWeightsInUse
   for (const TokenChunk& c : token_chunks(policy_, s.tokens)) {
     const auto rows = [&](Buffer b) { return b ? pb.rows(b, c.first, c.rows) : Buffer(); };
     const auto temp = [&](const char* name, std::int64_t width, std::int64_t room = 0) {
-      return InlaidAdapter::temp(pb, name, {c.rows, width}, act, room);
+      return AppendedAdapter::temp(pb, name, {c.rows, width}, act, room);
     };
     const Buffer index = rows(s.timestep_row), dx_rows = rows(dx);
     Buffer x2 = rows(saved.x2), u_cross_o = rows(saved.u.cross_o), u_up = rows(saved.u.up);
@@ -119,7 +119,7 @@ void DitBlock::backward_feed_forward(ProgramBuilder& pb, const BlockWeightsInUse
       u_up = adapter_input_beside(pb, c.rows, w.up);
       pre = temp("pre", config_.ffn_dim);
       if (gates_train(w)) {
-        const Buffer activated = temp("act", config_.ffn_dim, w.down.inlaid.columns);
+        const Buffer activated = temp("act", config_.ffn_dim, w.down.appended.columns);
         up.forward_gelu(pb, z.y, activated, pre, u_up);
         y3 = down.forward(pb, activated, act);
       } else {
@@ -127,11 +127,11 @@ void DitBlock::backward_feed_forward(ProgramBuilder& pb, const BlockWeightsInUse
       }
       u_up = beside(pb, w.up, z.y, u_up);
     }
-    const Buffer dy3 = temp("dy3", config_.dim, w.down.inlaid.own);
+    const Buffer dy3 = temp("dy3", config_.dim, w.down.appended.own);
     ops::gated_residual_backward(pb, dx_rows,
                                  {.table = modulation_row(pb, w.modulation, gate2), .index = index},
                                  dy3, y3, modulation_row(pb, w.dmodulation, gate2));
-    const Buffer dpre = temp("dpre", config_.ffn_dim, w.up.inlaid.own);  // [R, F]
+    const Buffer dpre = temp("dpre", config_.ffn_dim, w.up.appended.own);  // [R, F]
     const Buffer du = down.backward_dx(pb, dy3, dpre, false);
     ops::gelu_backward_into(pb, pre, dpre, dpre, down.trains() ? pre : Buffer());
     if (down.trains()) down.backward_dw(pb, pre, dy3, du);
@@ -143,7 +143,7 @@ void DitBlock::backward_feed_forward(ProgramBuilder& pb, const BlockWeightsInUse
 
     Buffer dy2 = dx_rows;
     if (precision_.residual != act) {
-      dy2 = temp("dy2", config_.dim, w.cross_o.inlaid.own);
+      dy2 = temp("dy2", config_.dim, w.cross_o.appended.own);
       ops::gated_residual_backward(pb, dx_rows, {}, dy2, {}, {});
     }
     const Buffer cross_o = rows(saved.cross_attention);
@@ -158,7 +158,7 @@ void DitBlock::backward_cross(ProgramBuilder& pb, const BlockWeightsInUse& w, co
                               const BlockSaved& saved, const Qk& cq, const Qk& ck, Buffer dx,
                               Buffer dcross_o, Buffer dself_o) const {
   const DType act = precision_.activation;
-  const Buffer dcq = full(pb, "dcross_q", s, act, w.cross_q.inlaid.own);
+  const Buffer dcq = full(pb, "dcross_q", s, act, w.cross_q.appended.own);
   const Buffer dck = pb.temp("dcross_k", pb.shape(s.context), act);
   const Buffer dcv = pb.temp("dcross_v", pb.shape(s.context), act);
   ops::attention_backward(pb,
@@ -190,7 +190,7 @@ void DitBlock::backward_cross(ProgramBuilder& pb, const BlockWeightsInUse& w, co
                           : w.self_o.at(c.first, s.index).forward(pb, rows(saved.attention), act);
     }
     const Buffer dy1 =
-        InlaidAdapter::temp(pb, "dy1", {c.rows, config_.dim}, act, w.self_o.inlaid.own);
+        AppendedAdapter::temp(pb, "dy1", {c.rows, config_.dim}, act, w.self_o.appended.own);
     ops::gated_residual_backward(
         pb, dx_rows,
         {.table = modulation_row(pb, w.modulation, gate1), .index = rows(s.timestep_row)}, dy1, y1,

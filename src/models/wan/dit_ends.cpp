@@ -130,8 +130,8 @@ void DitPass::head_and_loss(ProgramBuilder& pb) {
                     .dpred = doutput},
                    {.rho = job_.loss, .weight = 1.0 / static_cast<double>(c.out_dim * cells)});
     if (!backward()) continue;
-    s.dx = InlaidAdapter::temp(pb, "dx", pb.shape(s.x), job_.precision.residual,
-                               inlaid_.gradient_room());
+    s.dx = AppendedAdapter::temp(pb, "dx", pb.shape(s.x), job_.precision.residual,
+                                 appended_.gradient_room());
     for (const TokenChunk& k : token_chunks(job_.policy, s.tokens)) {
       const Buffer x = pb.rows(s.x, k.first, k.rows);
       const ops::LayerNormOut z = ops::layer_norm(pb, x, norm(k), c.eps, f32);

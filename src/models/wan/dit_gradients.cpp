@@ -2,6 +2,7 @@
 
 #include <string_view>
 
+#include "core/to_size.h"
 #include "models/wan/dit_pass.h"
 #include "ops/copy.h"
 #include "ops/fill.h"
@@ -33,28 +34,28 @@ std::vector<GradientPart> block_gradient_parts() {
 
 // With gradients that wait in host memory a temporary takes their place while backward adds to it.
 void DitPass::declare_gradients(ProgramBuilder& pb, int group) {
-  GroupGradients& grads = gradients_[static_cast<std::size_t>(group)];
+  GroupGradients& grads = gradients_[to_size(group)];
   grads.device.clear();
-  for (const Buffer home : grads.home) {
-    grads.device.push_back(pb.tier(home) == Tier::device
-                               ? home
-                               : pb.temp("grad", pb.shape(home), DType::f32, Role::gradient));
+  for (const Buffer persistent : grads.persistent) {
+    grads.device.push_back(pb.tier(persistent) == Tier::device
+                               ? persistent
+                               : pb.temp("grad", pb.shape(persistent), DType::f32, Role::gradient));
   }
 }
 
-void DitPass::begin_gradient(ProgramBuilder& pb, Buffer home, Buffer here) {
+void DitPass::begin_gradient(ProgramBuilder& pb, Buffer persistent, Buffer here) {
   if (!loss_sum_) {
     ops::fill(pb, here, 0);
-  } else if (here != home) {
-    ops::copy(pb, home, here, Lane::upload);  // from the step's earlier runs
+  } else if (here != persistent) {
+    ops::copy(pb, persistent, here, Lane::upload);  // from the step's earlier runs
   }
 }
 
 void DitPass::begin_gradients(ProgramBuilder& pb, int group) {
   declare_gradients(pb, group);
-  const GroupGradients& grads = gradients_[static_cast<std::size_t>(group)];
-  for (std::size_t i = 0; i < grads.home.size(); ++i) {
-    begin_gradient(pb, grads.home[i], grads.device[i]);
+  const GroupGradients& grads = gradients_[to_size(group)];
+  for (std::size_t i = 0; i < grads.persistent.size(); ++i) {
+    begin_gradient(pb, grads.persistent[i], grads.device[i]);
   }
 }
 
@@ -64,26 +65,26 @@ GradientPart DitPass::part_of(std::size_t tensor) const {
 
 void DitPass::come_gradients(ProgramBuilder& pb, int group, GradientPart part) {
   leave_gradients(pb, part);
-  const GroupGradients& grads = gradients_[static_cast<std::size_t>(group)];
-  for (std::size_t i = 0; i < grads.home.size(); ++i) {
+  const GroupGradients& grads = gradients_[to_size(group)];
+  for (std::size_t i = 0; i < grads.persistent.size(); ++i) {
     if (part_of(i) != part) continue;
-    begin_gradient(pb, grads.home[i], grads.device[i]);
-    if (grads.device[i] == grads.home[i]) continue;
-    leaving_[static_cast<std::size_t>(part)].push_back({grads.device[i], grads.home[i]});
+    begin_gradient(pb, grads.persistent[i], grads.device[i]);
+    if (grads.device[i] == grads.persistent[i]) continue;
+    leaving_[to_size(part)].push_back({grads.device[i], grads.persistent[i]});
   }
 }
 
 void DitPass::leave_gradients(ProgramBuilder& pb, GradientPart part) {
-  std::vector<Leaving>& all = leaving_[static_cast<std::size_t>(part)];
-  for (const Leaving& l : all) ops::copy(pb, l.here, l.home, Lane::download);
+  std::vector<Leaving>& all = leaving_[to_size(part)];
+  for (const Leaving& l : all) ops::copy(pb, l.here, l.persistent, Lane::download);
   all.clear();
 }
 
 void DitPass::end_gradients(ProgramBuilder& pb, int group) {
-  const GroupGradients& grads = gradients_[static_cast<std::size_t>(group)];
-  for (std::size_t i = 0; i < grads.home.size(); ++i) {
-    if (grads.device[i] == grads.home[i]) continue;
-    ops::copy(pb, grads.device[i], grads.home[i], Lane::download);
+  const GroupGradients& grads = gradients_[to_size(group)];
+  for (std::size_t i = 0; i < grads.persistent.size(); ++i) {
+    if (grads.device[i] == grads.persistent[i]) continue;
+    ops::copy(pb, grads.device[i], grads.persistent[i], Lane::download);
   }
 }
 

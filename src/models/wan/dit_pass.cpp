@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "ops/copy.h"
 #include "ops/fill.h"
 #include "ops/flow_noise.h"
@@ -29,7 +30,7 @@ std::vector<AdapterTarget> adapter_targets(const Config& c) {
           {"ffn.2", &W::down, s.ffn_down.weight}};
 }
 
-DitPass::DitPass(const Parts& parts, const DitRunIo& io, int expert, PassKind kind, Taps* taps)
+DitPass::DitPass(const Parts& parts, const DitPassIo& io, int expert, PassKind kind, Taps* taps)
     : job_(parts.job),
       weights_(parts.weights),
       gradients_(parts.gradients),
@@ -40,7 +41,7 @@ DitPass::DitPass(const Parts& parts, const DitRunIo& io, int expert, PassKind ki
       pulled_(parts.job.distil && expert == 0),
       taps_(taps),
       targets_(adapter_targets(parts.job.config)),
-      inlaid_(parts.job) {
+      appended_(parts.job) {
   for (const AdapterIo& a : parts.adapters) {
     if (a.expert == expert) adapters_.emplace(a.name, &a);
   }
@@ -48,25 +49,25 @@ DitPass::DitPass(const Parts& parts, const DitRunIo& io, int expert, PassKind ki
   for (std::size_t i = 0; i < io_.samples.size(); ++i) {
     SampleState& s = samples_.emplace_back();
     s.tokens = io_.batch.latents[i].tokens();
-    s.saved.resize(static_cast<std::size_t>(job_.config.layers));
+    s.saved.resize(to_size(job_.config.layers));
   }
 }
 
 void DitPass::record(ProgramBuilder& pb) {
   const auto fill = [this](ProgramBuilder& to, int group, std::size_t tensor,
                            const WeightBuffers& weight) {
-    const auto target = inlaid_.target_of(tensor);
+    const auto target = appended_.target_of(tensor);
     check(target.has_value(), "tensor {} of group {} has a margin", tensor, group);
-    ops::inlay(to, inlays(to, group - block_group(0), *target, weight.wide));
+    ops::append_adapter(to, adapter_copies(to, group - block_group(0), *target, weight.wide));
   };
-  weights_.begin_program(pb, adapters_.empty() ? FillMargin() : FillMargin(fill));
+  weights_.begin_program(pb, adapters_.empty() ? FillPadding() : FillPadding(fill));
   upload_inputs(pb);
   embed(pb);
   const std::int64_t layers = job_.config.layers;
   for (std::int64_t b = 0; b < layers; ++b) forward_block(pb, b);
   head_and_loss(pb);
   if (backward()) {
-    bring_back(pb, layers - 1);
+    reload(pb, layers - 1);
     for (std::int64_t b = layers; b-- > first_trained_block();) backward_block(pb, b);
     for (std::size_t part = 0; part < kGradientParts; ++part) {
       leave_gradients(pb, static_cast<GradientPart>(part));
@@ -86,7 +87,7 @@ std::int64_t DitPass::first_trained_block() const {
   if (job_.mode != Mode::lora) return 0;
   std::int64_t block = 0;
   while (block + 1 < job_.config.layers &&
-         gradients_[static_cast<std::size_t>(block_group(block))].home.empty()) {
+         gradients_[to_size(block_group(block))].persistent.empty()) {
     ++block;
   }
   return block;
@@ -110,7 +111,7 @@ AdaptedLinear DitPass::linear_of(const LinearParams<WeightBuffers>& w,
                                  const LinearParams<Buffer>& grads) const {
   AdaptedLinear l;
   l.weight = {.weight = w.weight.data, .bias = w.bias.data, .scale = w.weight.scale};
-  l.inlaid.wide = w.weight.wide;
+  l.appended.wide = w.weight.wide;
   l.dweight = grads.weight;
   l.dbias = grads.bias;
   l.dw_quantum = row_unit(job_);
@@ -123,7 +124,7 @@ void renew_matrices(const BlockParams<WeightBuffers>& p, BlockWeightsInUse& w) {
   const auto renew = [](AdaptedLinear& l, const LinearParams<WeightBuffers>& from) {
     l.weight.weight = from.weight.data;
     l.weight.scale = from.weight.scale;
-    l.inlaid.wide = from.weight.wide;
+    l.appended.wide = from.weight.wide;
   };
   renew(w.self_q, p.self_attn.q), renew(w.self_k, p.self_attn.k);
   renew(w.self_v, p.self_attn.v), renew(w.self_o, p.self_attn.o);
@@ -161,7 +162,7 @@ BlockWeightsInUse DitPass::block_weights(ProgramBuilder& pb, std::int64_t block,
     w.dmodulation = pb.temp("dmodulation", pb.shape(w.modulation), f32, Role::gradient);
     if (backward) ops::fill(pb, w.dmodulation, 0);
   }
-  if (job_.policy.parts > 0 && !weights_.resident(group)) {
+  if (job_.policy.matrices_ahead > 0 && !weights_.resident(group)) {
     w.renew = [this, group](ProgramBuilder& to, BlockWeightsInUse& weights) {
       renew_matrices(group_buffers<BlockParams<WeightBuffers>>(to, group), weights);
     };
@@ -177,17 +178,19 @@ BlockWeightsInUse DitPass::block_weights(ProgramBuilder& pb, std::int64_t block,
   return w;
 }
 
-std::vector<ops::InlaidBuffer> DitPass::inlays(ProgramBuilder& pb, std::int64_t block,
-                                               std::size_t target, Buffer wide) const {
+std::vector<ops::AppendAdapterBuffers> DitPass::adapter_copies(ProgramBuilder& pb,
+                                                               std::int64_t block,
+                                                               std::size_t target,
+                                                               Buffer wide) const {
   const auto io = [&](std::size_t t) {
     const AdapterIo* a = adapter(fmt::format("blocks.{}.{}", block, targets_[t].name));
     check(a != nullptr, "{} of block {} has a margin and no adapter", targets_[t].name, block);
     return *a;
   };
-  const InlaidPlace p = inlaid_.place(block, target);
+  const AppendedColumns p = appended_.columns_of(block, target);
   const std::int64_t outputs = targets_[target].weight[0], inputs = targets_[target].weight[1];
-  const std::int64_t own = InlaidAdapter::padded(job_.lora.rank);
-  std::vector<ops::InlaidBuffer> all = {
+  const std::int64_t own = AppendedAdapter::padded(job_.lora.rank);
+  std::vector<ops::AppendAdapterBuffers> all = {
       {.from = io(target).b,
        .to = pb.columns(pb.rows(wide, 0, outputs), inputs, p.columns),
        .column = p.first,
@@ -200,23 +203,23 @@ std::vector<ops::InlaidBuffer> DitPass::inlays(ProgramBuilder& pb, std::int64_t 
 }
 
 // Once in a run of the program: adapters change between runs only.
-void DitPass::inlay_adapters(ProgramBuilder& pb, std::int64_t block, const BlockWeightsInUse& w) {
-  if (!weights_.resident(block_group(block)) || !inlaid_blocks_.insert(block).second) return;
-  std::vector<ops::InlaidBuffer> all;
+void DitPass::append_adapters(ProgramBuilder& pb, std::int64_t block, const BlockWeightsInUse& w) {
+  if (!weights_.resident(block_group(block)) || !appended_blocks_.insert(block).second) return;
+  std::vector<ops::AppendAdapterBuffers> all;
   for (std::size_t t = 0; t < targets_.size(); ++t) {
-    const Buffer wide = (w.*targets_[t].linear).inlaid.wide;
+    const Buffer wide = (w.*targets_[t].linear).appended.wide;
     if (!wide) continue;
-    for (const ops::InlaidBuffer& i : inlays(pb, block, t, wide)) all.push_back(i);
+    for (const ops::AppendAdapterBuffers& i : adapter_copies(pb, block, t, wide)) all.push_back(i);
   }
-  if (!all.empty()) ops::inlay(pb, std::move(all));
+  if (!all.empty()) ops::append_adapter(pb, std::move(all));
 }
 
 void DitPass::attach_adapters(ProgramBuilder& pb, std::int64_t block, bool backward,
                               BlockWeightsInUse& w) {
-  inlay_adapters(pb, block, w);
+  append_adapters(pb, block, w);
   const float scale = job_.lora.alpha / static_cast<float>(job_.lora.rank);
   const std::string prefix = fmt::format("blocks.{}.", block);
-  const auto& grads = gradients_[static_cast<std::size_t>(block_group(block))].device;
+  const auto& grads = gradients_[to_size(block_group(block))].device;
   Buffer factors;  // of the whole block, as its products read them
   for (std::size_t t = 0; t < targets_.size(); ++t) {
     const AdapterIo* io = adapter(prefix + targets_[t].name);
@@ -229,14 +232,14 @@ void DitPass::attach_adapters(ProgramBuilder& pb, std::int64_t block, bool backw
     };
     AdaptedLinear& l = w.*targets_[t].linear;
     if (backward) l.adapter_grads = {.da = part(grads[0], io->da), .db = part(grads[0], io->db)};
-    if (l.inlaid) {
-      const InlaidPlace p = inlaid_.place(block, t);
-      l.inlaid = {.wide = l.inlaid.wide,
-                  .columns = p.columns,
-                  .first = p.first,
-                  .own = InlaidAdapter::padded(job_.lora.rank),
-                  .inputs = targets_[t].weight[1],
-                  .outputs = targets_[t].weight[0]};
+    if (l.appended) {
+      const AppendedColumns p = appended_.columns_of(block, t);
+      l.appended = {.wide = l.appended.wide,
+                    .columns = p.columns,
+                    .first = p.first,
+                    .own = AppendedAdapter::padded(job_.lora.rank),
+                    .inputs = targets_[t].weight[1],
+                    .outputs = targets_[t].weight[0]};
       l.adapter = {.a = io->a, .b = io->b, .scale = scale};
       continue;
     }
@@ -320,7 +323,7 @@ void DitPass::forward_block(ProgramBuilder& pb, std::int64_t block) {
   const bool joins = samples_.size() == 1 && DitBlock::joins_norms(job_.policy);
   for (std::size_t i = 0; i < samples_.size(); ++i) {
     SampleState& s = samples_[i];
-    BlockSaved& saved = s.saved[static_cast<std::size_t>(block)];
+    BlockSaved& saved = s.saved[to_size(block)];
     if (i > 0 && w.renew) w.renew(pb, w);
     DitBlock::Norms norms = {.z = std::exchange(s.z, {})};
     if (joins && block + 1 < job_.config.layers) {
@@ -364,8 +367,8 @@ Buffer DitPass::moved(ProgramBuilder& pb, const char* name, Buffer b, Tier to, L
     ops::copy(pb, b, copy, lane);
     return copy;
   }
-  const std::int64_t used = InlaidAdapter::padded(job_.lora.rank);
-  const std::int64_t room = to == Tier::host ? used : InlaidAdapter::room(used, pb.dtype(b));
+  const std::int64_t used = AppendedAdapter::padded(job_.lora.rank);
+  const std::int64_t room = to == Tier::host ? used : AppendedAdapter::room(used, pb.dtype(b));
   const Buffer copy = pb.temp(name, {shape[0], shape[1] + room}, pb.dtype(b), Role::checkpoint, to);
   ops::copy(pb, pb.row_columns(b, 0, shape[1] + used), pb.columns(copy, 0, shape[1] + used), lane);
   return pb.columns(copy, 0, shape[1]);
@@ -380,18 +383,18 @@ void DitPass::offload(ProgramBuilder& pb, BlockSaved& saved) {
 
 // Recorded beside the work of the block before: all of it, or in halves the last products, by when
 // most memory is free.
-void DitPass::bring_back(ProgramBuilder& pb, std::int64_t block) {
+void DitPass::reload(ProgramBuilder& pb, std::int64_t block) {
   if (!job_.policy.offload || block < 0) return;
   const auto scope = pb.scope(fmt::format("blocks.{}", block));
   for (SampleState& s : samples_) {
-    each_saved(s.saved[static_cast<std::size_t>(block)],
+    each_saved(s.saved[to_size(block)],
                [&](Buffer& b) { b = moved(pb, "brought_back", b, Tier::device, Lane::upload); });
   }
 }
 
 void DitPass::backward_block(ProgramBuilder& pb, std::int64_t block) {
-  const bool late = job_.policy.halves && kept_of(block - 1) != Activations::kept;
-  if (!late) bring_back(pb, block - 1);
+  const bool late = job_.policy.split_backward && kept_of(block - 1) != Activations::kept;
+  if (!late) reload(pb, block - 1);
   const auto scope = pb.scope(fmt::format("blocks.{}.backward", block));
   const int group = block_group(block);
   declare_gradients(pb, group);
@@ -408,10 +411,9 @@ void DitPass::backward_block(ProgramBuilder& pb, std::int64_t block) {
         come_gradients(to, group, part);
       };
     }
-    layer.backward(pb, w, block_sample(i), s.saved[static_cast<std::size_t>(block)], s.dx, wants_dx,
-                   [&] {
-                     if (late && i + 1 == samples_.size()) bring_back(pb, block - 1);
-                   });
+    layer.backward(pb, w, block_sample(i), s.saved[to_size(block)], s.dx, wants_dx, [&] {
+      if (late && i + 1 == samples_.size()) reload(pb, block - 1);
+    });
   }
   if (full()) {
     const auto g = group_gradients<BlockParams<Buffer>>(group);

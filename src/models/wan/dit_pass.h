@@ -7,9 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "core/to_size.h"
+#include "models/wan/appended_adapters.h"
 #include "models/wan/dit.h"
-#include "models/wan/inlaid_adapters.h"
-#include "ops/linear/inlay.h"
+#include "ops/linear/append_adapter.h"
 
 namespace ballast::wan {
 
@@ -44,7 +45,7 @@ class DitPass {
     Buffer loss;                             // where it goes on the host
   };
   static constexpr int kNoAdapters = -1;  // as an expert: the model as it is
-  DitPass(const Parts& parts, const DitRunIo& io, int expert, PassKind kind, Taps* taps);
+  DitPass(const Parts& parts, const DitPassIo& io, int expert, PassKind kind, Taps* taps);
 
   void record(ProgramBuilder& pb);
 
@@ -77,16 +78,16 @@ class DitPass {
   Activations kept_of(std::int64_t block) const;
   Buffer moved(ProgramBuilder& pb, const char* name, Buffer b, Tier to, Lane lane);
   void offload(ProgramBuilder& pb, BlockSaved& saved);
-  void bring_back(ProgramBuilder& pb, std::int64_t block);
+  void reload(ProgramBuilder& pb, std::int64_t block);
 
   BlockSample block_sample(std::size_t sample) const;
   BlockWeightsInUse block_weights(ProgramBuilder& pb, std::int64_t block, bool backward);
   void check_fp8(ProgramBuilder& pb, const std::string& name, const AdaptedLinear& l) const;
   void attach_adapters(ProgramBuilder& pb, std::int64_t block, bool backward, BlockWeightsInUse& w);
-  void inlay_adapters(ProgramBuilder& pb, std::int64_t block, const BlockWeightsInUse& w);
-  // What brings one target's margin up to date.
-  std::vector<ops::InlaidBuffer> inlays(ProgramBuilder& pb, std::int64_t block, std::size_t target,
-                                        Buffer wide) const;
+  void append_adapters(ProgramBuilder& pb, std::int64_t block, const BlockWeightsInUse& w);
+  // What brings one target's row padding up to date.
+  std::vector<ops::AppendAdapterBuffers> adapter_copies(ProgramBuilder& pb, std::int64_t block,
+                                                        std::size_t target, Buffer wide) const;
   AdaptedLinear linear_of(const LinearParams<WeightBuffers>& w,
                           const LinearParams<Buffer>& grads) const;
   template <class Params>
@@ -97,7 +98,7 @@ class DitPass {
   void end_gradients(ProgramBuilder& pb, int group);
   // The same of a block, part by part: see leaving_.
   void declare_gradients(ProgramBuilder& pb, int group);
-  void begin_gradient(ProgramBuilder& pb, Buffer home, Buffer here);
+  void begin_gradient(ProgramBuilder& pb, Buffer persistent, Buffer here);
   void come_gradients(ProgramBuilder& pb, int group, GradientPart part);
   void leave_gradients(ProgramBuilder& pb, GradientPart part);
   GradientPart part_of(std::size_t tensor) const;
@@ -108,7 +109,7 @@ class DitPass {
   BlockWeights& weights_;
   std::vector<GroupGradients>& gradients_;
   Buffer loss_sum_, loss_;
-  const DitRunIo& io_;
+  const DitPassIo& io_;
   PassKind kind_;
   bool pulled_;  // of a distilled student: its target is half of where the answer is to go
   Taps* taps_;
@@ -116,13 +117,14 @@ class DitPass {
   TimeState time_;
   std::vector<AdapterTarget> targets_;
   std::map<std::string, const AdapterIo*> adapters_;  // of the expert, by module
-  InlaidAdapters inlaid_;
-  std::set<std::int64_t> inlaid_blocks_;  // resident ones whose margins this program has filled
+  AppendedAdapters appended_;
+  std::set<std::int64_t>
+      appended_blocks_;  // resident ones whose row padding this program has filled
   // Gradients of the block before on their way to the host, by part. Recorded as late as the next
   // block's take their places: until then they have all the time there is, and no two blocks'
   // gradients are there at once.
   struct Leaving {
-    Buffer here, home;
+    Buffer here, persistent;
   };
   std::array<std::vector<Leaving>, kGradientParts> leaving_;
   std::optional<BlockWeightsInUse> next_weights_;  // of the forward pass's next block
@@ -146,7 +148,7 @@ template <class Params>
 Params DitPass::group_gradients(int group) const {
   Params p;
   if (!full()) return p;
-  const auto& buffers = gradients_[static_cast<std::size_t>(group)].device;
+  const auto& buffers = gradients_[to_size(group)].device;
   std::size_t i = 0;
   Params::each(p, "", [&](const std::string&, Buffer& b) { b = buffers[i++]; });
   return p;

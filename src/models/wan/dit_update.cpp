@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "nn/scratch_state.h"
 #include "nn/update.h"
 #include "ops/global_norm.h"
@@ -81,10 +82,10 @@ std::vector<bool> groups_on_disk(const MemoryPolicy& policy, const BlockWeights&
   const int wanted = std::min(policy.disk_state_groups, groups);
   const int of_resident = std::min(wanted, resident);
   std::vector<bool> all;
-  int staying = 0, streaming = 0;  // groups before this one
+  int resident_before = 0, streaming = 0;  // groups before this one
   for (int g = 0; g < groups; ++g) {
     all.push_back(weights.resident(g)
-                      ? evenly_chosen(staying++, resident, of_resident)
+                      ? evenly_chosen(resident_before++, resident, of_resident)
                       : evenly_chosen(streaming++, groups - resident, wanted - of_resident));
   }
   return all;
@@ -109,25 +110,25 @@ void declare_trained(ProgramBuilder& pb, const DitJob& job, const BlockWeights& 
       t.value = value;
       t.gradient = gradient;
       if (value == a.b) t.rate = job.lora.up_rate;
-      t.state_on_disk = on_disk[static_cast<std::size_t>(block_group(block_of(a)))];
+      t.state_on_disk = on_disk[to_size(block_group(block_of(a)))];
       add(std::move(t), true);
     }
   }
   if (job.mode != Mode::full) return;
   std::size_t next = 0;
   for (int group = 0; group < weights.groups(); ++group) {
-    for (const WeightBuffers& home : weights.home(pb, group)) {
+    for (const WeightBuffers& persistent : weights.persistent(pb, group)) {
       const NamedGradient& g = io.gradients[next++];
       const Tier tier = pb.tier(g.gradient);
       TrainedTensor t;
       t.name = g.name;
-      t.value = home.data;
+      t.value = persistent.data;
       t.gradient = g.gradient;
-      t.state_on_disk = on_disk[static_cast<std::size_t>(group)];
-      const bool narrow = pb.dtype(home.data) != DType::f32;
+      t.state_on_disk = on_disk[to_size(group)];
+      const bool narrow = pb.dtype(persistent.data) != DType::f32;
       if ((narrow && job.optimizer.rounding == UpdateRounding::nearest) ||
-          pb.tier(home.data) != tier) {
-        t.narrow = home.data;
+          pb.tier(persistent.data) != tier) {
+        t.narrow = persistent.data;
         t.value = persistent_state(pb, g.name + ".master", pb.shape(g.gradient), DType::f32,
                                    t.state_on_disk ? Tier::disk : tier);
       }

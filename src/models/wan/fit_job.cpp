@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/to_size.h"
 #include "models/wan/candidates.h"
 #include "models/wan/dit_pass.h"
 
@@ -35,20 +36,20 @@ fit::Recording FitJob::record(const MemoryPolicy& policy, const Backend& backend
   r.set.executable = false;
   // Room for most recordings: pages are taken as they are filled.
   constexpr std::int64_t kBuffersOfABlock = 6144;
-  r.set.buffers.reserve(static_cast<std::size_t>(dit.config.layers * kBuffersOfABlock));
+  r.set.buffers.reserve(to_size(dit.config.layers * kBuffersOfABlock));
   DitJob job = dit;
   job.policy = policy;
   const Dit model(r.set, std::move(job), experts);
   if (teacher) Dit(r.set, dit_job(*teacher, model), teacher->experts);
-  if (!companion.ways.empty()) companion.ways[companion.chosen()](r.set);
+  if (!auxiliary_model.variants.empty()) auxiliary_model.variants[auxiliary_model.chosen()](r.set);
   for (std::size_t b = 0; b < dit.batches.size(); ++b) {
-    r.steps.push_back(step_of(r.set, model.parts(b)));
+    r.steps.push_back(step_of(r.set, model.passes(b)));
   }
   return r;
 }
 
 std::vector<fit::StepProgram> FitJob::step_of(const ProgramSet& set,
-                                              const std::vector<StepPart>& parts) const {
+                                              const std::vector<StepPass>& passes) const {
   std::vector<fit::StepProgram> step;
   const auto add = [&](const std::string& name, double runs, bool computes) {
     if (std::ranges::find(set.programs, name, &Program::name) == set.programs.end()) return;
@@ -57,7 +58,7 @@ std::vector<fit::StepProgram> FitJob::step_of(const ProgramSet& set,
   add("zero_gradients", 1, false);
   if (dit.distil) {
     const double students = dit.distil->student_share, rollouts = 1 + students;
-    for (const StepPart& part : parts) {
+    for (const StepPass& part : passes) {
       const auto of = [&](const char* name) { return run_program(name, part.run); };
       add(of("predict"), rollouts * dit.distil->rollout_answers, true);
       add(of("step") + ".critic", 1, true);
@@ -75,7 +76,7 @@ std::vector<fit::StepProgram> FitJob::step_of(const ProgramSet& set,
   // What stays must be read anew when the other expert has its turn.
   add("load.high_noise", expert_changes, false);
   add(beside + "load.high_noise", expert_changes, false);
-  for (const StepPart& part : parts) {
+  for (const StepPass& part : passes) {
     add(beside + step_program(part.run), 1, true);
     add(step_program(part.run), 1, true);
   }
@@ -97,8 +98,7 @@ std::int64_t FitJob::depth() const {
   if (!dit.lora.excluded.empty()) return 0;
   for (const auto& groups : experts) {
     for (std::int64_t b = 1; b < dit.config.layers; ++b) {
-      if (!same_form(groups[static_cast<std::size_t>(block_group(0))],
-                     groups[static_cast<std::size_t>(block_group(b))])) {
+      if (!same_form(groups[to_size(block_group(0))], groups[to_size(block_group(b))])) {
         return 0;
       }
     }
@@ -138,8 +138,8 @@ std::vector<MemoryPolicy> FitJob::switched(const fit::Switches& switches) const 
 std::vector<MemoryPolicy> FitJob::last_resort(bool length_decides) const {
   return wan::last_resort(dit, length_decides);
 }
-std::vector<MemoryPolicy> FitJob::every_policy(int most_disk_state_groups) const {
-  return wan::every_policy(dit, most_disk_state_groups);
+std::vector<MemoryPolicy> FitJob::every_policy(int max_disk_state_groups) const {
+  return wan::every_policy(dit, max_disk_state_groups);
 }
 std::vector<std::int64_t> FitJob::larger_chunks() const { return wan::larger_chunks(dit); }
 std::vector<std::int64_t> FitJob::larger_head_groups() const {
@@ -154,13 +154,13 @@ MemoryPolicy FitJob::adapted(MemoryPolicy policy) const {
 }
 
 // Each block its input and, unless it is computed again, attention's output.
-Bytes FitJob::kept_at_least(const MemoryPolicy& policy) const {
+Bytes FitJob::min_kept_bytes(const MemoryPolicy& policy) const {
   if (dit.mode == Mode::infer || !dit.lora.excluded.empty()) return {};
   std::int64_t tokens = 0;  // of a run
   for (const Batch& b : dit.batches) {
     std::int64_t longest = 0;
     for (const LatentSize& z : b.latents) longest = std::max(longest, z.tokens());
-    tokens = std::max(tokens, policy.samples_per_run == 0 ? tokens_of(b) : longest);
+    tokens = std::max(tokens, policy.samples_per_pass == 0 ? tokens_of(b) : longest);
   }
   std::size_t element = size_of(dit.precision.residual);
   if (policy.activations != Activations::recomputed) element += size_of(dit.precision.activation);
@@ -172,7 +172,7 @@ Bytes FitJob::kept_at_least(const MemoryPolicy& policy) const {
 Bytes FitJob::held_by_others() const {
   if (!teacher) return {};
   const MemoryPolicy p = teacher->policy.value_or(teacher_policies().back());
-  if (p.slots > 0 && p.home == WeightHome::disk) return {};
+  if (p.slots > 0 && p.stream_from == StreamSource::disk) return {};
   std::uint64_t sum = 0;
   for (const WeightGroup& g : teacher->experts.front()) {
     for (const StoredTensor& t : g.tensors) {
@@ -188,35 +188,35 @@ bool FitJob::others_are_resident() const {
   return teacher && teacher->policy && teacher->policy->slots == 0;
 }
 
-std::vector<std::unique_ptr<fit::Job>> FitJob::ways() const {
+std::vector<std::unique_ptr<fit::Job>> FitJob::variants() const {
   std::vector<std::unique_ptr<fit::Job>> all;
-  if (!companion.ways.empty() && !companion.way) {
-    for (std::size_t way = 0; way < companion.ways.size(); ++way) {
+  if (!auxiliary_model.variants.empty() && !auxiliary_model.variant) {
+    for (std::size_t variant = 0; variant < auxiliary_model.variants.size(); ++variant) {
       auto job = std::make_unique<FitJob>(*this);
-      job->companion.way = way;
+      job->auxiliary_model.variant = variant;
       all.push_back(std::move(job));
     }
     return all;
   }
   if (!teacher || teacher->policy) return all;
-  for (const MemoryPolicy& place : teacher_policies()) {
+  for (const MemoryPolicy& placement : teacher_policies()) {
     auto job = std::make_unique<FitJob>(*this);
-    job->teacher->policy = place;
-    job->teacher_is_placed_ = place.slots > 0;
+    job->teacher->policy = placement;
+    job->teacher_has_placement_ = placement.slots > 0;
     all.push_back(std::move(job));
   }
   return all;
 }
 
-std::unique_ptr<fit::Job> FitJob::without_ways() const {
-  if (companion.ways.empty() || companion.way) return nullptr;
+std::unique_ptr<fit::Job> FitJob::without_variants() const {
+  if (auxiliary_model.variants.empty() || auxiliary_model.variant) return nullptr;
   auto job = std::make_unique<FitJob>(*this);
-  job->companion = {};
+  job->auxiliary_model = {};
   return job;
 }
 
 int FitJob::second_groups() const {
-  return teacher_is_placed_ ? wan::group_count(teacher->config) : 0;
+  return teacher_has_placement_ ? wan::group_count(teacher->config) : 0;
 }
 
 void FitJob::keep_second_groups(int groups) { teacher->policy->resident_groups = groups; }

@@ -7,6 +7,7 @@
 
 #include "core/convert.h"
 #include "core/error.h"
+#include "core/to_size.h"
 #include "models/wan/names.h"
 
 namespace ballast::wan {
@@ -106,13 +107,13 @@ bool take_prefix(std::string_view& name, std::string_view prefix) {
 }
 
 struct Module {
-  const CheckpointTensor* down = nullptr;
-  const CheckpointTensor* up = nullptr;
-  const CheckpointTensor* alpha = nullptr;
+  const WeightTensor* down = nullptr;
+  const WeightTensor* up = nullptr;
+  const WeightTensor* alpha = nullptr;
   bool difference = false;  // it has a .diff or .diff_b
 };
 
-double read_scalar(const Checkpoint& checkpoint, const CheckpointTensor& t) {
+double read_scalar(const WeightFiles& checkpoint, const WeightTensor& t) {
   std::array<std::byte, 8> bytes{};
   double value = 0;
   checkpoint.read(t, std::span(bytes).first(t.entry->bytes));
@@ -120,7 +121,8 @@ double read_scalar(const Checkpoint& checkpoint, const CheckpointTensor& t) {
   return value;
 }
 
-void judge(const Checkpoint& checkpoint, const std::string& name, const Module& m, LoraFile& lora) {
+void judge(const WeightFiles& checkpoint, const std::string& name, const Module& m,
+           LoraFile& lora) {
   constexpr std::size_t kAlphasKept = 16;
   const auto problem = [&](std::string text) {
     lora.problems.push_back(fmt::format("{}: {}", printable(name), text));
@@ -173,7 +175,7 @@ std::string underscored(std::string_view module) {
 std::string_view name_of(LoraDialect dialect) {
   constexpr std::array<std::string_view, 5> kNames = {"ComfyUI", "kohya", "diffusers", "DiffSynth",
                                                       "PEFT"};
-  return kNames[static_cast<std::size_t>(dialect)];
+  return kNames[to_size(dialect)];
 }
 
 std::optional<LoraKey> parse_lora_key(std::string_view key) {
@@ -202,24 +204,24 @@ std::optional<LoraKey> parse_lora_key(std::string_view key) {
   return LoraKey{dialect, is_module(name) ? std::string(name) : "", suffix->part};
 }
 
-std::optional<LoraFile> recognise_lora(const Checkpoint& checkpoint) {
+std::optional<LoraFile> recognise_lora(const WeightFiles& checkpoint) {
   LoraFile lora;
   std::map<std::string, Module> modules;
   std::vector<std::string> unknown;
   std::array<std::int64_t, 5> keys_of_dialect{};
-  for (const CheckpointTensor& t : checkpoint.tensors()) {
+  for (const WeightTensor& t : checkpoint.tensors()) {
     const auto key = parse_lora_key(t.entry->name);
     if (!key || key->module.empty()) {
       unknown.push_back(
           fmt::format("{} is not part of a LoRA for this model", printable(t.entry->name)));
       continue;
     }
-    ++keys_of_dialect[static_cast<std::size_t>(key->dialect)];
+    ++keys_of_dialect[to_size(key->dialect)];
     Module& m = modules[key->module];
-    const CheckpointTensor** place = key->part == LoraKey::Part::down    ? &m.down
-                                     : key->part == LoraKey::Part::up    ? &m.up
-                                     : key->part == LoraKey::Part::alpha ? &m.alpha
-                                                                         : nullptr;
+    const WeightTensor** place = key->part == LoraKey::Part::down    ? &m.down
+                                 : key->part == LoraKey::Part::up    ? &m.up
+                                 : key->part == LoraKey::Part::alpha ? &m.alpha
+                                                                     : nullptr;
     if (key->part == LoraKey::Part::diff || key->part == LoraKey::Part::diff_b ||
         key->part == LoraKey::Part::up_bias) {
       m.difference = true;

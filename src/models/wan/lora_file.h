@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/checkpoint.h"
+#include "io/weight_files.h"
 
 namespace ballast::wan {
 
@@ -33,7 +33,7 @@ struct LoraFile {
 };
 
 // nullopt when no tensor is a LoRA factor.
-std::optional<LoraFile> recognise_lora(const Checkpoint& checkpoint);
+std::optional<LoraFile> recognise_lora(const WeightFiles& checkpoint);
 
 // The official module a key belongs to and what of it the key holds; nullopt for a key that is no
 // part of any LoRA dialect. A module that the model does not have is "".

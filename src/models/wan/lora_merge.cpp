@@ -5,15 +5,16 @@
 
 #include "core/convert.h"
 #include "core/error.h"
+#include "core/to_size.h"
 #include "ops/linear/sgemm.h"
 
 namespace ballast::wan {
 namespace {
 
-constexpr std::int64_t kRankPiece = 256;         // rows of `down` in memory at once
-constexpr std::int64_t kMostColumns = 64 << 20;  // of a tensor that is changed
+constexpr std::int64_t kRankPiece = 256;        // rows of `down` in memory at once
+constexpr std::int64_t kMaxColumns = 64 << 20;  // of a tensor that is changed
 
-DType weight_dtype(const Checkpoint& model, const WanTensor& t) {
+DType weight_dtype(const WeightFiles& model, const WanTensor& t) {
   return model.dtype(t.source.tensor);
 }
 
@@ -25,7 +26,7 @@ std::int64_t LoraMerge::columns_of(const Shape& shape) {
   return n;
 }
 
-LoraMerge::LoraMerge(const Checkpoint& model, const TensorMap& names,
+LoraMerge::LoraMerge(const WeightFiles& model, const TensorMap& names,
                      std::span<const LoraStrength> loras, ThreadPool& pool)
     : model_(model), pool_(pool) {
   for (const LoraStrength& lora : loras) collect(lora, names);
@@ -44,7 +45,7 @@ void LoraMerge::collect(const LoraStrength& lora, const TensorMap& names) {
     }
     const Shape& shape = t->source.tensor.entry->shape;
     if (shape.rank() == 0 || shape[0] != rows || shape.elements() != elements ||
-        columns_of(shape) > kMostColumns) {
+        columns_of(shape) > kMaxColumns) {
       fail(ErrorCode::input,
            fmt::format("{}: {} does not fit the model: it makes a {} x {} matrix, {} of {} is {}",
                        path, printable(part.key), rows, rows == 0 ? 0 : elements / rows,
@@ -87,7 +88,7 @@ void LoraMerge::read_weight(const WanTensor& t, std::int64_t first, std::int64_t
                             std::span<float> to) const {
   const Shape& shape = t.source.tensor.entry->shape;
   const std::int64_t columns = columns_of(shape);
-  const auto numbers = [&](const CheckpointTensor& c) {
+  const auto numbers = [&](const WeightTensor& c) {
     return LoraNumbers{.shape = c.entry->shape,
                        .dtype = model_.dtype(c),
                        .memory = nullptr,
@@ -99,7 +100,7 @@ void LoraMerge::read_weight(const WanTensor& t, std::int64_t first, std::int64_t
   const LoraNumbers scale = numbers(*t.source.scale);
   const std::int64_t per_row =
       t.source.layout == ScaleLayout::tensor ? 0 : scale.elements() / rows_of(shape);
-  std::vector<float> scales(static_cast<std::size_t>(std::max<std::int64_t>(1, per_row)));
+  std::vector<float> scales(to_size(std::max<std::int64_t>(1, per_row)));
   if (per_row == 0) scale.read(0, scales);
   const std::int64_t width = columns / std::ssize(scales);
   float* w = to.data();
@@ -114,13 +115,13 @@ void LoraMerge::read_weight(const WanTensor& t, std::int64_t first, std::int64_t
 void LoraMerge::add_product(const Delta& d, std::int64_t columns, std::int64_t first,
                             std::int64_t count, std::span<float> to) {
   const LoraModule& m = *d.module;
-  up_.resize(static_cast<std::size_t>(count * m.rank));
+  up_.resize(to_size(count * m.rank));
   m.up.read(first * m.rank, up_);
   for (std::int64_t k = 0; k < m.rank; k += kRankPiece) {
     const std::int64_t depth = std::min(kRankPiece, m.rank - k);
     if (down_of_ != &m || down_first_ != k) {
       down_of_ = nullptr;  // if reading fails
-      down_.resize(static_cast<std::size_t>(depth * columns));
+      down_.resize(to_size(depth * columns));
       m.down.read(k * columns, down_);
       down_of_ = &m, down_first_ = k;
     }

@@ -31,7 +31,7 @@ class LoraMerge {
   static constexpr std::int64_t kRows = 64;  // rows are asked for at multiples of it
 
   // Checkpoint, names and LoRAs must outlive the merge.
-  LoraMerge(const Checkpoint& model, const TensorMap& names, std::span<const LoraStrength> loras,
+  LoraMerge(const WeightFiles& model, const TensorMap& names, std::span<const LoraStrength> loras,
             ThreadPool& pool);
 
   bool changes(std::string_view official) const { return deltas_.contains(official); }
@@ -60,7 +60,7 @@ class LoraMerge {
   void add_product(const Delta& d, std::int64_t columns, std::int64_t first, std::int64_t count,
                    std::span<float> to);
 
-  const Checkpoint& model_;
+  const WeightFiles& model_;
   ThreadPool& pool_;
   std::map<std::string, std::vector<Delta>, std::less<>> deltas_;  // by official tensor name
   std::vector<std::string> unused_;
@@ -80,9 +80,9 @@ struct MergeOptions {
 // Writes the merged model as one safetensors file, atomically, tensor by tensor; names, prefix and
 // metadata are those of the model's files. Refuses to start (ErrorCode::io) when the disk has less
 // room than merged_bytes().
-std::uint64_t merged_bytes(const Checkpoint& model, const TensorMap& names,
+std::uint64_t merged_bytes(const WeightFiles& model, const TensorMap& names,
                            const MergeOptions& options);
-void write_merged(const std::string& path, const Checkpoint& model, const TensorMap& names,
+void write_merged(const std::string& path, const WeightFiles& model, const TensorMap& names,
                   LoraMerge& merge, const MergeOptions& options);
 
 }  // namespace ballast::wan

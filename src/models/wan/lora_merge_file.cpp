@@ -9,6 +9,7 @@
 
 #include "core/convert.h"
 #include "core/error.h"
+#include "core/to_size.h"
 #include "io/safetensors_writer.h"
 #include "models/wan/lora_merge.h"
 
@@ -23,7 +24,7 @@ bool is_fp8(DType t) { return t == DType::f8_e4m3 || t == DType::f8_e5m2; }
 // Decides for every tensor of the files how it is written, and does so.
 class MergedFile {
  public:
-  MergedFile(const Checkpoint& model, const TensorMap& names, LoraMerge* merge,
+  MergedFile(const WeightFiles& model, const TensorMap& names, LoraMerge* merge,
              const MergeOptions& options)
       : model_(model), merge_(merge), options_(options), writer_({.metadata = metadata()}) {
     std::map<const SafetensorsEntry*, const WanTensor*> weights, scales, inputs;
@@ -36,7 +37,7 @@ class MergedFile {
       const auto found = map.find(e);
       return found == map.end() ? nullptr : found->second;
     };
-    for (const CheckpointTensor& raw : model.tensors()) {
+    for (const WeightTensor& raw : model.tensors()) {
       const SafetensorsEntry* e = raw.entry;
       const WanTensor* weight = in(weights, e);
       const WanTensor* scaled = in(scales, e);
@@ -81,15 +82,15 @@ class MergedFile {
     if (options_.progress) options_.progress(bytes);
   }
 
-  void add_copy(const CheckpointTensor& raw) {
+  void add_copy(const WeightTensor& raw) {
     const SafetensorsEntry& e = *raw.entry;
     const Extent extent = model_.extent(raw);
     data_bytes_ += e.bytes;
     writer_.add(std::string(e.name), e.dtype, e.shape, [this, extent](const ByteSink& sink) {
       std::vector<std::byte> bytes(std::min(kCopyBytes, extent.bytes));
       for (std::uint64_t at = 0; at < extent.bytes; at += bytes.size()) {
-        const auto piece = std::span(bytes).first(
-            std::min<std::size_t>(bytes.size(), static_cast<std::size_t>(extent.bytes - at)));
+        const auto piece =
+            std::span(bytes).first(std::min<std::size_t>(bytes.size(), to_size(extent.bytes - at)));
         extent.file->read(extent.offset + at, piece, PageCache::drop);
         sink(piece);
         progress(piece.size());
@@ -106,10 +107,10 @@ class MergedFile {
     const std::int64_t tiles =
         std::max<std::int64_t>(1, kPieceElements / columns / LoraMerge::kRows);
     const std::int64_t most = std::min(rows, tiles * LoraMerge::kRows);
-    std::vector<float> values(static_cast<std::size_t>(most * columns));
+    std::vector<float> values(to_size(most * columns));
     for (std::int64_t first = 0; first < rows; first += most) {
       const std::int64_t count = std::min(most, rows - first);
-      const auto piece = std::span(values).first(static_cast<std::size_t>(count * columns));
+      const auto piece = std::span(values).first(to_size(count * columns));
       merge_->rows(t, first, count, piece);
       visit(piece);
     }
@@ -174,7 +175,7 @@ class MergedFile {
   // The scales of these values, in order; one for the whole tensor takes a pass over all of it.
   template <class Visit>
   void each_scale(const WanTensor& t, std::span<const float> values, Visit&& visit) const {
-    const auto width = static_cast<std::size_t>(group_width(t));
+    const auto width = to_size(group_width(t));
     for (std::size_t at = 0; at < values.size(); at += width) {
       visit(at, width, scale_for(t, largest_of(values.subspan(at, width))));
     }
@@ -226,7 +227,7 @@ class MergedFile {
     });
   }
 
-  const Checkpoint& model_;
+  const WeightFiles& model_;
   LoraMerge* merge_;  // nullptr: only sizes are wanted
   const MergeOptions& options_;
   SafetensorsWriter writer_;
@@ -247,12 +248,12 @@ void refuse_full_disk(const std::string& path, std::uint64_t bytes) {
 
 }  // namespace
 
-std::uint64_t merged_bytes(const Checkpoint& model, const TensorMap& names,
+std::uint64_t merged_bytes(const WeightFiles& model, const TensorMap& names,
                            const MergeOptions& options) {
   return MergedFile(model, names, nullptr, options).writer().file_bytes();
 }
 
-void write_merged(const std::string& path, const Checkpoint& model, const TensorMap& names,
+void write_merged(const std::string& path, const WeightFiles& model, const TensorMap& names,
                   LoraMerge& merge, const MergeOptions& options) {
   const MergedFile file(model, names, &merge, options);
   const std::uint64_t bytes = file.writer().file_bytes();

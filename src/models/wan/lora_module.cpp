@@ -7,6 +7,7 @@
 
 #include "core/convert.h"
 #include "core/error.h"
+#include "core/to_size.h"
 
 namespace ballast::wan {
 
@@ -14,7 +15,7 @@ void LoraNumbers::read(std::int64_t first, std::int64_t count, std::byte* to) co
   check(first >= 0 && count >= 0 && first + count <= elements(), "elements {}+{} of {} {}", first,
         count, printable(key), shape);
   const auto size = static_cast<std::int64_t>(size_of(dtype));
-  const auto bytes = static_cast<std::size_t>(count * size);
+  const auto bytes = to_size(count * size);
   if (memory) {
     std::memcpy(to, memory + first * size, bytes);
   } else if (fetch) {

@@ -9,6 +9,7 @@
 #include "core/convert.h"
 #include "core/error.h"
 #include "core/non_finite.h"
+#include "core/to_size.h"
 #include "io/limits.h"
 #include "memory/text_file.h"
 #include "models/wan/names.h"
@@ -18,18 +19,18 @@
 namespace ballast::wan {
 namespace {
 
-constexpr std::int64_t kMostBlocks = 4096;  // far above any model; a number from a file
+constexpr std::int64_t kMaxBlocks = 4096;  // far above any model; a number from a file
 
 // The keys of one module.
 struct Parts {
-  const CheckpointTensor* down = nullptr;
-  const CheckpointTensor* up = nullptr;
-  const CheckpointTensor* alpha = nullptr;
-  const CheckpointTensor* diff = nullptr;
-  const CheckpointTensor* diff_b = nullptr;
-  const CheckpointTensor* up_bias = nullptr;
+  const WeightTensor* down = nullptr;
+  const WeightTensor* up = nullptr;
+  const WeightTensor* alpha = nullptr;
+  const WeightTensor* diff = nullptr;
+  const WeightTensor* diff_b = nullptr;
+  const WeightTensor* up_bias = nullptr;
 
-  const CheckpointTensor** place(LoraKey::Part part) {
+  const WeightTensor** place(LoraKey::Part part) {
     switch (part) {
       case LoraKey::Part::down:
         return &down;
@@ -59,13 +60,13 @@ struct ModuleOrder {
 };
 using PartsByModule = std::map<std::string, Parts, ModuleOrder>;
 
-[[noreturn]] void refuse(const Checkpoint& checkpoint, std::string_view key,
+[[noreturn]] void refuse(const WeightFiles& checkpoint, std::string_view key,
                          std::string_view what) {
   fail(ErrorCode::input, fmt::format("{}: {}: {}", checkpoint.path(), printable(key), what),
        {{"ballast inspect " + checkpoint.path(), "lists the tensors it has"}});
 }
 
-LoraNumbers numbers_of(const Checkpoint& checkpoint, const CheckpointTensor& t) {
+LoraNumbers numbers_of(const WeightFiles& checkpoint, const WeightTensor& t) {
   const DType dtype = checkpoint.dtype(t);
   if (!info(dtype).floating) {
     refuse(checkpoint, t.entry->name,
@@ -78,7 +79,7 @@ LoraNumbers numbers_of(const Checkpoint& checkpoint, const CheckpointTensor& t) 
           .key = std::string(t.entry->name)};
 }
 
-double read_alpha(const Checkpoint& checkpoint, const CheckpointTensor& t) {
+double read_alpha(const WeightFiles& checkpoint, const WeightTensor& t) {
   const LoraNumbers n = numbers_of(checkpoint, t);
   if (n.elements() != 1) {
     refuse(checkpoint, n.key, fmt::format("alpha is {}, expected one number", n.shape));
@@ -89,7 +90,7 @@ double read_alpha(const Checkpoint& checkpoint, const CheckpointTensor& t) {
   return alpha;
 }
 
-std::optional<PeftConfig> peft_config(const Checkpoint& checkpoint) {
+std::optional<PeftConfig> peft_config(const WeightFiles& checkpoint) {
   const SafetensorsFile& file = checkpoint.files()[0];
   if (const auto entry = file.metadata().find(kPeftMetadata); entry != file.metadata().end()) {
     return read_peft_config({.text = entry->second,
@@ -110,7 +111,7 @@ std::optional<PeftConfig> peft_config(const Checkpoint& checkpoint) {
 
 class ModuleReader {
  public:
-  ModuleReader(const Checkpoint& checkpoint, const Config* model)
+  ModuleReader(const WeightFiles& checkpoint, const Config* model)
       : checkpoint_(checkpoint), peft_(peft_config(checkpoint)), checks_model_(model != nullptr) {
     if (!model) return;
     each_parameter(*model, [&](int, const std::string& name, const Shape& shape) {
@@ -119,7 +120,7 @@ class ModuleReader {
   }
 
   LoraModule read(const std::string& name, const Parts& parts) const {
-    if (block_number(name) >= kMostBlocks) {
+    if (block_number(name) >= kMaxBlocks) {
       refuse(checkpoint_, name, fmt::format("no model has {} blocks", block_number(name)));
     }
     LoraModule m;
@@ -138,7 +139,7 @@ class ModuleReader {
  private:
   void read_factors(const Parts& parts, LoraModule& m) const {
     if (!parts.down || !parts.up) {
-      const CheckpointTensor* there = parts.down ? parts.down : parts.up;
+      const WeightTensor* there = parts.down ? parts.down : parts.up;
       refuse(
           checkpoint_, there->entry->name,
           fmt::format("the {} factor of {} is missing", parts.down ? "second" : "first", m.name));
@@ -201,7 +202,7 @@ class ModuleReader {
     if (m.diff_b) expect(*m.diff_b, bias, m.diff_b->elements() == shape(bias).elements());
   }
 
-  const Checkpoint& checkpoint_;
+  const WeightFiles& checkpoint_;
   std::optional<PeftConfig> peft_;
   bool checks_model_;
   std::map<std::string, Shape, std::less<>> shapes_;
@@ -210,18 +211,18 @@ class ModuleReader {
 }  // namespace
 
 LoraReader LoraReader::open(const std::string& path, const Config* model, DiskMode mode) {
-  LoraReader reader(Checkpoint::open(path, mode));
-  const Checkpoint& checkpoint = reader.checkpoint_;
+  LoraReader reader(WeightFiles::open(path, mode));
+  const WeightFiles& checkpoint = reader.checkpoint_;
   PartsByModule modules;
   std::array<std::int64_t, 5> keys_of_dialect{};
-  for (const CheckpointTensor& t : checkpoint.tensors()) {
+  for (const WeightTensor& t : checkpoint.tensors()) {
     const std::string_view name = t.entry->name;
     const auto key = parse_lora_key(name);
     if (!key || key->module.empty()) {
       reader.unused_.emplace_back(name);
       continue;
     }
-    const CheckpointTensor** place = modules[key->module].place(key->part);
+    const WeightTensor** place = modules[key->module].place(key->part);
     if (!place) {
       refuse(checkpoint, name,
              "Ballast does not read this kind of adapter; without it the others "
@@ -231,7 +232,7 @@ LoraReader LoraReader::open(const std::string& path, const Config* model, DiskMo
       refuse(checkpoint, name, fmt::format("{} is the same", printable((*place)->entry->name)));
     }
     *place = &t;
-    ++keys_of_dialect[static_cast<std::size_t>(key->dialect)];
+    ++keys_of_dialect[to_size(key->dialect)];
   }
   if (modules.empty()) {
     fail(ErrorCode::input,
@@ -269,7 +270,7 @@ std::vector<std::string> init_factors(const LoraReader& file, std::span<const Lo
       fail(ErrorCode::input, fmt::format("{}: {} is {}, this run needs {}", file.path(),
                                          printable(from.key), from.shape, shape));
     }
-    values.resize(static_cast<std::size_t>(shape.elements()));
+    values.resize(to_size(shape.elements()));
     from.read(0, values);
     if (const auto bad = first_non_finite(std::as_bytes(std::span(values)), DType::f32)) {
       fail(ErrorCode::input,

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/shape.h"
-#include "io/checkpoint.h"
+#include "io/weight_files.h"
 #include "models/wan/config.h"
 #include "models/wan/lora_file.h"
 #include "models/wan/lora_module.h"
@@ -40,9 +40,9 @@ class LoraReader {
   std::span<const std::string> unused() const { return unused_; }
 
  private:
-  explicit LoraReader(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+  explicit LoraReader(WeightFiles checkpoint) : checkpoint_(std::move(checkpoint)) {}
 
-  Checkpoint checkpoint_;
+  WeightFiles checkpoint_;
   LoraDialect dialect_ = LoraDialect::comfy;
   std::vector<LoraModule> modules_;
   std::vector<std::string> unused_;

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "io/safetensors_writer.h"
 #include "models/wan/lora_file.h"
 #include "models/wan/names.h"
@@ -67,21 +68,20 @@ std::string file_name(LoraFormat format, const std::string& module) {
 void hand_over(const LoraNumbers& n, float factor, DType dtype, const std::string& key,
                const ByteSink& sink) {
   const std::int64_t most = std::min(kPiece, n.elements());
-  std::vector<float> values(static_cast<std::size_t>(most));
-  std::vector<std::byte> bytes(static_cast<std::size_t>(most) *
-                               std::max(size_of(dtype), size_of(n.dtype)));
+  std::vector<float> values(to_size(most));
+  std::vector<std::byte> bytes(to_size(most) * std::max(size_of(dtype), size_of(n.dtype)));
   const bool as_it_is = factor == 1 && dtype == n.dtype;
   for (std::int64_t first = 0; first < n.elements(); first += most) {
     const std::int64_t count = std::min(most, n.elements() - first);
     if (as_it_is) {
       n.read(first, count, bytes.data());
     } else {
-      const auto piece = std::span(values).first(static_cast<std::size_t>(count));
+      const auto piece = std::span(values).first(to_size(count));
       n.read(first, piece);
       for (float& v : piece) v *= factor;
       store_numbers(piece, dtype, bytes.data(), key);
     }
-    sink(std::span(bytes).first(static_cast<std::size_t>(count) * size_of(dtype)));
+    sink(std::span(bytes).first(to_size(count) * size_of(dtype)));
   }
 }
 
@@ -238,7 +238,7 @@ void add_module(SafetensorsWriter& writer, const LoraModule& m, const LoraWriteO
 
 std::string_view name_of(LoraFormat format) {
   constexpr std::array<std::string_view, 3> kNames = {"comfy", "kohya", "peft"};
-  return kNames[static_cast<std::size_t>(format)];
+  return kNames[to_size(format)];
 }
 
 std::optional<LoraFormat> find_lora_format(std::string_view name) {

@@ -4,7 +4,8 @@
 #include <array>
 
 #include "core/error.h"
-#include "io/checkpoint_parts.h"
+#include "core/to_size.h"
+#include "io/weight_file_parts.h"
 
 namespace ballast::wan {
 namespace {
@@ -95,7 +96,7 @@ bool only_official(std::string_view name) {
 
 std::string_view name_of(Dialect dialect) {
   constexpr std::array<std::string_view, 3> kNames = {"official", "ComfyUI", "diffusers"};
-  return kNames[static_cast<std::size_t>(dialect)];
+  return kNames[to_size(dialect)];
 }
 
 std::optional<std::string> diffusers_name(std::string_view official) {
@@ -116,7 +117,7 @@ bool is_module(std::string_view official) {
   return whole(kInBlock, official.substr(official.find('.', 7) + 1));
 }
 
-TensorMap::TensorMap(const Checkpoint& checkpoint) {
+TensorMap::TensorMap(const WeightFiles& checkpoint) {
   const TensorNames names = read_tensor_names(checkpoint);
   prefix_ = names.prefix;
   std::string_view official, diffusers;
@@ -162,7 +163,7 @@ TensorMap::Difference TensorMap::compare(std::span<const std::string> expected) 
   std::vector<bool> used(tensors_.size());
   for (const std::string& name : expected) {
     if (const WanTensor* found = find(name)) {
-      used[static_cast<std::size_t>(found - tensors_.data())] = true;
+      used[to_size(found - tensors_.data())] = true;
     } else {
       difference.missing.push_back(name);
     }

@@ -39,14 +39,14 @@ class TensorMap {
  public:
   // The checkpoint must outlive the map. Beyond read_tensor_names() this refuses (names.mixed) a
   // checkpoint in which both dialects occur.
-  explicit TensorMap(const Checkpoint& checkpoint);
+  explicit TensorMap(const WeightFiles& checkpoint);
 
   Dialect dialect() const { return dialect_; }
   const std::string& prefix() const { return prefix_; }
   std::span<const WanTensor> tensors() const { return tensors_; }
   const WanTensor* find(std::string_view official) const;
   // Names in the files that mean nothing here: outside the prefix and of no other part
-  // (io/checkpoint_parts.h), or unknown to the diffusers table.
+  // (io/weight_file_parts.h), or unknown to the diffusers table.
   std::span<const std::string> unknown() const { return unknown_; }
 
   struct Difference {

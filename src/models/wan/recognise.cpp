@@ -38,7 +38,7 @@ std::int64_t count_blocks(const TensorMap& names) {
   return static_cast<std::int64_t>(blocks.size());
 }
 
-void refuse_derivatives(const Checkpoint& checkpoint, const TensorMap& names) {
+void refuse_derivatives(const WeightFiles& checkpoint, const TensorMap& names) {
   for (const auto& [tensor, what] : kDerivatives) {
     if (!names.find(tensor)) continue;
     fail(ErrorCode::input, fmt::format("{} is {} (it has {}), which Ballast does not run",
@@ -68,7 +68,7 @@ bool same_sizes(const Config& a, const Config& b) {
 
 }  // namespace
 
-std::optional<Recognised> recognise(const Checkpoint& checkpoint, const TensorMap& names) {
+std::optional<Recognised> recognise(const WeightFiles& checkpoint, const TensorMap& names) {
   const auto shape_of = [&](const char* name, int rank) -> std::optional<Shape> {
     const WanTensor* t = names.find(name);
     if (!t || t->source.tensor.entry->shape.rank() != rank) return std::nullopt;
@@ -128,7 +128,7 @@ std::optional<Recognised> recognise(const Checkpoint& checkpoint, const TensorMa
   return result;
 }
 
-Config recognised_config(const Checkpoint& checkpoint, const TensorMap& names,
+Config recognised_config(const WeightFiles& checkpoint, const TensorMap& names,
                          const std::string& path) {
   auto recognised = recognise(checkpoint, names);
   if (!recognised) {

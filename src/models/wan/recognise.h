@@ -20,11 +20,11 @@ struct Recognised {
 // with further branches (VACE, control, audio, image cross-attention of Wan2.1 I2V) are refused by
 // name. Both experts of Wan2.2 A14B and Wan2.1 14B look the same; the name says "t2v-a14b" for all
 // three.
-std::optional<Recognised> recognise(const Checkpoint& checkpoint, const TensorMap& names);
+std::optional<Recognised> recognise(const WeightFiles& checkpoint, const TensorMap& names);
 
 // The same for who cannot go on without: fails with ErrorCode::input, naming `path` and the first
 // problem.
-Config recognised_config(const Checkpoint& checkpoint, const TensorMap& names,
+Config recognised_config(const WeightFiles& checkpoint, const TensorMap& names,
                          const std::string& path);
 
 }  // namespace ballast::wan

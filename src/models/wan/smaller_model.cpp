@@ -4,6 +4,7 @@
 
 #include "core/convert.h"
 #include "core/error.h"
+#include "core/to_size.h"
 #include "io/safetensors_writer.h"
 #include "models/wan/params.h"
 #include "models/wan/tensor_rows.h"
@@ -57,7 +58,7 @@ std::int64_t teacher_block(const Config& teacher, const Config& student, std::in
 }
 
 void write_smaller_model(const std::string& path, const Config& student, const Config& teacher,
-                         const Checkpoint& checkpoint, const TensorMap& names, DType dtype) {
+                         const WeightFiles& checkpoint, const TensorMap& names, DType dtype) {
   SafetensorsWriter writer({.metadata = {{"format", "pt"}}});
   each_parameter(student, [&](int, const std::string& name, const Shape& shape) {
     writer.add(name, dtype, shape, [&, name, shape](const ByteSink& sink) {
@@ -72,7 +73,7 @@ void write_smaller_model(const std::string& path, const Config& student, const C
       const bool loses = shape.rank() > 1 && !table && columns < from.columns();
       const double factor =
           loses ? std::sqrt(static_cast<double>(from.columns()) / static_cast<double>(columns)) : 1;
-      std::vector<float> row(static_cast<std::size_t>(columns));
+      std::vector<float> row(to_size(columns));
       std::vector<std::byte> stored(row.size() * size_of(dtype));
       for (std::int64_t r = 0; r < rows; ++r) {
         from.read(r / part * part_there + r % part, row);

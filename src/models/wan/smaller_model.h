@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "io/checkpoint.h"
+#include "io/weight_files.h"
 #include "models/wan/config.h"
 #include "models/wan/names.h"
 
@@ -24,6 +24,6 @@ std::int64_t teacher_block(const Config& teacher, const Config& student, std::in
 // teacher's, which are its first heads and features; matrices that lose inputs times
 // sqrt(inputs there / inputs here). Official names, written whole or not at all.
 void write_smaller_model(const std::string& path, const Config& student, const Config& teacher,
-                         const Checkpoint& checkpoint, const TensorMap& names, DType dtype);
+                         const WeightFiles& checkpoint, const TensorMap& names, DType dtype);
 
 }  // namespace ballast::wan

@@ -10,7 +10,7 @@ DitJob dit_job(const TeacherJob& teacher, const Dit& student) {
   job.policy = teacher.policy.value_or(teacher_policies().back());
   job.precision = teacher.precision;
   job.format = teacher.format;
-  for (const DitRunIo& run : student.io().runs) {
+  for (const DitPassIo& run : student.io().runs) {
     Batch batch = run.batch;
     if (teacher.guided) {
       batch.latents.insert(batch.latents.end(), run.batch.latents.begin(), run.batch.latents.end());
@@ -23,9 +23,9 @@ DitJob dit_job(const TeacherJob& teacher, const Dit& student) {
 
 std::vector<MemoryPolicy> teacher_policies() {
   std::vector<MemoryPolicy> all = {{.name = "resident"}};
-  for (const WeightHome home : {WeightHome::host, WeightHome::disk}) {
-    all.push_back({.name = "stream", .slots = 2, .home = home});
-    all.push_back({.name = "stream", .slots = 1, .parts = 1, .home = home});
+  for (const StreamSource stream_from : {StreamSource::host, StreamSource::disk}) {
+    all.push_back({.name = "stream", .slots = 2, .stream_from = stream_from});
+    all.push_back({.name = "stream", .slots = 1, .matrices_ahead = 1, .stream_from = stream_from});
   }
   return all;
 }

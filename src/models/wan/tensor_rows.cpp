@@ -2,10 +2,11 @@
 
 #include "core/convert.h"
 #include "core/error.h"
+#include "core/to_size.h"
 
 namespace ballast::wan {
 
-TensorRows::TensorRows(const Checkpoint& checkpoint, const TensorMap& names,
+TensorRows::TensorRows(const WeightFiles& checkpoint, const TensorMap& names,
                        const std::string& name, std::int64_t columns) {
   const WanTensor* t = names.find(name);
   if (!t) {
@@ -18,10 +19,10 @@ TensorRows::TensorRows(const Checkpoint& checkpoint, const TensorMap& names,
   dtype_ = checkpoint.dtype(t->source.tensor);
   extent_ = checkpoint.extent(t->source.tensor);
   if (!t->source.scale) return;
-  const CheckpointTensor& s = *t->source.scale;
+  const WeightTensor& s = *t->source.scale;
   std::vector<std::byte> raw(s.entry->bytes);
   checkpoint.read(s, raw);
-  scales_.resize(static_cast<std::size_t>(s.entry->shape.elements()));
+  scales_.resize(to_size(s.entry->shape.elements()));
   convert(raw.data(), checkpoint.dtype(s), scales_.data(), DType::f32, std::ssize(scales_));
   by_row_ = t->source.layout != ScaleLayout::tensor;
 }
@@ -30,7 +31,7 @@ void TensorRows::read(std::int64_t row, std::span<float> beginning) {
   const auto count = std::ssize(beginning);
   check(row < rows_ && count <= columns_, "row {} of {}, {} of {} columns", row, rows_, count,
         columns_);
-  raw_.resize(static_cast<std::size_t>(count) * size_of(dtype_));
+  raw_.resize(to_size(count) * size_of(dtype_));
   extent_.file->read(extent_.offset + static_cast<std::uint64_t>(row * columns_) * size_of(dtype_),
                      raw_);
   convert(raw_.data(), dtype_, beginning.data(), DType::f32, count);
@@ -38,7 +39,7 @@ void TensorRows::read(std::int64_t row, std::span<float> beginning) {
   const std::int64_t groups = by_row_ ? std::ssize(scales_) / rows_ : 1;
   for (std::int64_t k = 0; k < count; ++k) {
     const std::int64_t scale = by_row_ ? row * groups + k * groups / columns_ : 0;
-    beginning[static_cast<std::size_t>(k)] *= scales_[static_cast<std::size_t>(scale)];
+    beginning[to_size(k)] *= scales_[to_size(scale)];
   }
 }
 

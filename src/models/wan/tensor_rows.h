@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "io/checkpoint.h"
+#include "io/weight_files.h"
 #include "models/wan/names.h"
 
 namespace ballast::wan {
@@ -14,7 +14,7 @@ class TensorRows {
  public:
   // Fails with ErrorCode::input where the checkpoint has no such tensor. Both must outlive it.
   // columns: of a row; 0: all dimensions but the first.
-  TensorRows(const Checkpoint& checkpoint, const TensorMap& names, const std::string& name,
+  TensorRows(const WeightFiles& checkpoint, const TensorMap& names, const std::string& name,
              std::int64_t columns = 0);
 
   std::int64_t rows() const { return rows_; }

@@ -1,32 +1,33 @@
 #include "models/wan/weights.h"
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "models/wan/params.h"
 
 namespace ballast::wan {
 namespace {
 
 std::vector<WeightGroup> empty_groups(const Config& config) {
-  std::vector<WeightGroup> groups(static_cast<std::size_t>(group_count(config)));
+  std::vector<WeightGroup> groups(to_size(group_count(config)));
   groups.front() = {.name = "embed", .tensors = {}, .keep_precision = true};
   for (std::int64_t b = 0; b < config.layers; ++b) {
-    groups[static_cast<std::size_t>(block_group(b))].name = fmt::format("blocks.{}", b);
+    groups[to_size(block_group(b))].name = fmt::format("blocks.{}", b);
   }
   groups.back() = {.name = "head", .tensors = {}, .keep_precision = true};
   return groups;
 }
 
-StoredBytes stored_bytes(const Checkpoint& checkpoint, const CheckpointTensor& t) {
+StoredBytes stored_bytes(const WeightFiles& checkpoint, const WeightTensor& t) {
   return {.shape = t.entry->shape, .dtype = checkpoint.dtype(t), .extent = checkpoint.extent(t)};
 }
 
 // find(name) -> {tensor, scale}, nullopt when there is none.
 struct Found {
-  CheckpointTensor tensor;
-  std::optional<CheckpointTensor> scale;
+  WeightTensor tensor;
+  std::optional<WeightTensor> scale;
 };
 template <class Find>
-std::vector<WeightGroup> groups_of(const Config& config, const Checkpoint& checkpoint,
+std::vector<WeightGroup> groups_of(const Config& config, const WeightFiles& checkpoint,
                                    Find&& find) {
   std::vector<WeightGroup> groups = empty_groups(config);
   each_parameter(config, [&](int group, const std::string& name, const Shape& shape) {
@@ -48,14 +49,14 @@ std::vector<WeightGroup> groups_of(const Config& config, const Checkpoint& check
                                          checkpoint.path(), name, stored.data.dtype));
     }
     if (found->scale) stored.scale = stored_bytes(checkpoint, *found->scale);
-    groups[static_cast<std::size_t>(group)].tensors.push_back(std::move(stored));
+    groups[to_size(group)].tensors.push_back(std::move(stored));
   });
   return groups;
 }
 
 }  // namespace
 
-std::vector<WeightGroup> weight_groups(const Config& config, const Checkpoint& checkpoint,
+std::vector<WeightGroup> weight_groups(const Config& config, const WeightFiles& checkpoint,
                                        const TensorMap& names) {
   return groups_of(config, checkpoint, [&](const std::string& name) -> std::optional<Found> {
     const WanTensor* t = names.find(name);
@@ -64,10 +65,10 @@ std::vector<WeightGroup> weight_groups(const Config& config, const Checkpoint& c
   });
 }
 
-std::vector<WeightGroup> weight_groups(const Config& config, const Checkpoint& checkpoint,
+std::vector<WeightGroup> weight_groups(const Config& config, const WeightFiles& checkpoint,
                                        std::string_view prefix) {
   return groups_of(config, checkpoint, [&](const std::string& name) -> std::optional<Found> {
-    const CheckpointTensor* t = checkpoint.find(fmt::format("{}{}", prefix, name));
+    const WeightTensor* t = checkpoint.find(fmt::format("{}{}", prefix, name));
     if (!t) return std::nullopt;
     return Found{*t, std::nullopt};
   });
@@ -77,7 +78,7 @@ std::vector<WeightGroup> planned_groups(const Config& config, DType dtype) {
   std::vector<WeightGroup> groups = empty_groups(config);
   each_parameter(config, [&](int group, const std::string& name, const Shape& shape) {
     const auto bytes = static_cast<std::uint64_t>(shape.elements()) * size_of(dtype);
-    groups[static_cast<std::size_t>(group)].tensors.push_back(
+    groups[to_size(group)].tensors.push_back(
         {.name = name,
          .data = {.shape = shape, .dtype = dtype, .extent = {.file = nullptr, .bytes = bytes}},
          .scale = {}});

@@ -4,14 +4,15 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "ops/add.h"
 #include "ops/copy.h"
 #include "ops/fill.h"
-#include "ops/fold_blocks.h"
 #include "ops/linear/linear.h"
 #include "ops/rms_norm.h"
 #include "ops/silu.h"
 #include "ops/softmax.h"
+#include "ops/space_to_depth.h"
 
 namespace ballast::wan_vae {
 namespace {
@@ -23,16 +24,16 @@ Buffer rows_of(ProgramBuilder& pb, Buffer x) {
 }
 
 Buffer gradient(const UnitBuffers* grads, int slot) {
-  return grads ? (*grads)[static_cast<std::size_t>(slot)] : Buffer();
+  return grads ? (*grads)[to_size(slot)] : Buffer();
 }
 
 }  // namespace
 
 void UnitBackward::conv_dx(Buffer dy, Buffer w, const ops::ConvGeometry& g, Buffer dx,
                            bool accumulate) {
-  const Buffer turned = ops::turn_conv_weight(pb_, w, pb_.shape(dx)[3], g.taps());
+  const Buffer transposed = ops::transpose_conv_weight(pb_, w, pb_.shape(dx)[3], g.taps());
   ops::conv3d_into(
-      pb_, dy, {}, {turned, {}, {}}, dx,
+      pb_, dy, {}, {transposed, {}, {}}, dx,
       {.geometry = g.transposed(), .accumulate = accumulate, .frames = pb_.shape(dx)[0]});
 }
 
@@ -188,7 +189,8 @@ Buffer UnitBackward::up(const Unit& u, const UnitBuffers& w, const UnitBuffers* 
   {
     const Buffer wide = forward_.frames("dwide", pb_.shape(dy), u.in, dtype_);
     conv_dx(dy, w[S::conv], kUp, wide, false);
-    ops::fold_blocks_into(pb_, wide, dlow, {.block = {.space = 2}});  // sums of what was repeated
+    ops::space_to_depth_into(pb_, wide, dlow,
+                             {.block = {.space = 2}});  // sums of what was repeated
   }
   if (g) conv_dw(faster ? forward_.time_up(u, w, x, true) : x, dy, g, S::conv, kUp);
   if (!faster) return dlow;
@@ -219,13 +221,13 @@ void UnitBackward::shortcut(const Unit& last, Buffer dy, Buffer dx) {
   if (last.kind == UnitKind::up_2d || last.kind == UnitKind::up_3d) {
     for (std::int64_t i = 0; i < b[0]; ++i) {
       const std::int64_t from = last.kind == UnitKind::up_3d ? (i + 1) / 2 : i;
-      ops::fold_blocks_into(pb_, pb_.rows(dy, i, 1), pb_.rows(dx, from, 1),
-                            {.block = {.space = 2}, .accumulate = true});
+      ops::space_to_depth_into(pb_, pb_.rows(dy, i, 1), pb_.rows(dx, from, 1),
+                               {.block = {.space = 2}, .accumulate = true});
     }
     return;
   }
   const int time = a[3] == b[3] ? 1 : 2;
-  ops::unfold_blocks_into(
+  ops::depth_to_space_into(
       pb_, dy, dx,
       {.block = {.time = time, .space = 2, .lead = time - 1}, .scale = 0.25f, .accumulate = true});
 }

@@ -8,7 +8,7 @@
 namespace ballast::wan_vae {
 
 // Where frames have the most pixels both networks are local: outside the middle's attention a row
-// of a result depends on rows nearby alone. So those stages may take a picture in bands of rows,
+// of a result depends on rows nearby alone. So those stages may take an image in bands of rows,
 // each with a halo of rows that are computed again and thrown away. Bands are counted in rows of
 // the grid, twice as fine as latents: what the encoder's third stage reads, and what the decoder's
 // second stage makes before it doubles rows and columns.

@@ -1,7 +1,7 @@
 #include "models/wan_vae/clip_pass.h"
 
 #include "ops/copy.h"
-#include "ops/fold_blocks.h"
+#include "ops/space_to_depth.h"
 
 namespace ballast::wan_vae {
 namespace {
@@ -78,7 +78,7 @@ Buffer fold_pixels(ProgramBuilder& pb, const Config& c, Buffer pixels, DType dty
   if (!c.folded()) return ops::cast(pb, pixels, dtype);
   const Shape s = pb.shape(pixels);
   const Buffer x = pb.temp("folded", {s[0], s[1] / 2, s[2] / 2, 12}, dtype);
-  ops::fold_blocks_into(pb, pixels, x, {.block = kPixelFold});
+  ops::space_to_depth_into(pb, pixels, x, {.block = kPixelFold});
   return x;
 }
 
@@ -86,7 +86,7 @@ Buffer unfold_pixels(ProgramBuilder& pb, const Config& c, Buffer folded) {
   if (!c.folded()) return folded;
   const Shape s = pb.shape(folded);
   const Buffer pixels = pb.temp("pixels", {s[0], 2 * s[1], 2 * s[2], 3}, DType::f32);
-  ops::unfold_blocks_into(pb, folded, pixels, {.block = kPixelFold});
+  ops::depth_to_space_into(pb, folded, pixels, {.block = kPixelFold});
   return pixels;
 }
 

@@ -16,11 +16,11 @@ std::span<const Config> presets() {
 }
 
 void validate(const Config& c) {
-  constexpr std::int64_t kMost = 4096;
+  constexpr std::int64_t kMax = 4096;
   const auto in_range = [&](const char* field, std::int64_t value) {
-    if (value >= 1 && value <= kMost) return;
+    if (value >= 1 && value <= kMax) return;
     fail(ErrorCode::input,
-         fmt::format("a VAE with {} = {}; 1 to {} make sense", field, value, kMost));
+         fmt::format("a VAE with {} = {}; 1 to {} make sense", field, value, kMax));
   };
   in_range("encoder_dim", c.encoder_dim);
   in_range("decoder_dim", c.decoder_dim);

@@ -3,12 +3,13 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/to_size.h"
 
 namespace ballast::wan_vae {
 namespace {
 
 // Of more the halos would be most of the work.
-constexpr std::int64_t kMostBands = 8;
+constexpr std::int64_t kMaxBands = 8;
 // A unit's matrices come while those before it are used.
 constexpr int kSlots = 2;
 
@@ -52,13 +53,13 @@ MemoryPolicy FitJob::choose(const Policy& policy) {
     fail(ErrorCode::usage,
          fmt::format("{} rows of latents cannot be cut into {} bands", vae.height, policy.bands));
   }
-  way_ = Way::chosen;
+  variant_ = Variant::chosen;
   vae.policy = policy;
-  const auto histories = static_cast<int>(most_kept_blocks());
+  const auto histories = static_cast<int>(max_kept_blocks());
   MemoryPolicy p;
   if (policy.streamed_units > 0) {
     p.slots = kSlots;
-    p.home = WeightHome::host;
+    p.stream_from = StreamSource::host;
     p.resident_groups =
         static_cast<int>(groups_.size() - std::min(policy.streamed_units, groups_.size()));
   }
@@ -68,25 +69,25 @@ MemoryPolicy FitJob::choose(const Policy& policy) {
   return p;
 }
 
-std::int64_t FitJob::most_bands() const {
+std::int64_t FitJob::max_bands() const {
   std::int64_t bands = 1;
-  while (bands < kMostBands && std::ssize(bands_of(vae, bands + 1)) > bands) ++bands;
+  while (bands < kMaxBands && std::ssize(bands_of(vae, bands + 1)) > bands) ++bands;
   return bands;
 }
 
-Policy FitJob::way_policy() const {
-  if (way_ == Way::chosen || way_ == Way::whole) return vae.policy;
-  return {.slices = in_slices(), .bands = most_bands()};
+Policy FitJob::variant_policy() const {
+  if (variant_ == Variant::chosen || variant_ == Variant::whole) return vae.policy;
+  return {.slices = in_slices(), .bands = max_bands()};
 }
 
 Policy FitJob::under(const MemoryPolicy& policy) const {
-  Policy p = way_policy();
+  Policy p = variant_policy();
   p.streamed_units = policy.slots == 0 ? 0
                      : policy.resident_groups == 0
                          ? ~std::size_t{}
-                         : groups_.size() - static_cast<std::size_t>(policy.resident_groups);
+                         : groups_.size() - to_size(policy.resident_groups);
   p.hosted_histories =
-      policy.offload ? static_cast<int>(most_kept_blocks()) - policy.kept_blocks : 0;
+      policy.offload ? static_cast<int>(max_kept_blocks()) - policy.kept_blocks : 0;
   return p;
 }
 
@@ -118,20 +119,20 @@ std::string FitJob::text_of(const MemoryPolicy& policy) const {
 }
 
 std::vector<std::vector<MemoryPolicy>> FitJob::candidates(const fit::Switches&) const {
-  const Policy way = way_policy();
+  const Policy variant = variant_policy();
   std::vector<MemoryPolicy> weights = {{.name = "auto"}};
   const auto stream = [&](std::size_t units) {
     if (units == 0 || units > groups_.size()) return;
     weights.push_back({.name = "auto",
                        .slots = kSlots,
                        .resident_groups = static_cast<int>(groups_.size() - units),
-                       .home = WeightHome::host});
+                       .stream_from = StreamSource::host});
   };
-  if (way_ != Way::whole) {
-    if (vae.decode) stream(units_used_once(vae, way.bands > 1));
+  if (variant_ != Variant::whole) {
+    if (vae.decode) stream(units_used_once(vae, variant.bands > 1));
     stream(groups_.size());
   }
-  const bool offload = most_kept_blocks() > 0 && (way_ != Way::whole || in_slices());
+  const bool offload = max_kept_blocks() > 0 && (variant_ != Variant::whole || in_slices());
   std::vector<MemoryPolicy> all;
   for (MemoryPolicy p : weights) {
     all.push_back(p);
@@ -151,24 +152,24 @@ bool FitJob::may_keep_blocks(const MemoryPolicy& policy, const fit::Switches&) c
   return policy.offload;
 }
 
-std::int64_t FitJob::most_kept_blocks() const {
+std::int64_t FitJob::max_kept_blocks() const {
   return !vae.long_clips ? 0 : vae.encode ? FrameCaches::kEncoder : FrameCaches::kDecoder;
 }
 
-std::vector<std::unique_ptr<fit::Job>> FitJob::ways() const {
+std::vector<std::unique_ptr<fit::Job>> FitJob::variants() const {
   std::vector<std::unique_ptr<fit::Job>> all;
-  const auto add = [&](Way way, const Policy& policy) {
+  const auto add = [&](Variant variant, const Policy& policy) {
     auto job = std::make_unique<FitJob>(*this);
-    job->way_ = way;
+    job->variant_ = variant;
     job->vae.policy = policy;
     all.push_back(std::move(job));
   };
-  if (way_ == Way::open) {
-    add(Way::whole, {});
-    add(Way::sliced, {});
-  } else if (way_ == Way::sliced) {
-    for (std::int64_t bands = 1; bands <= most_bands(); ++bands) {
-      add(Way::chosen, {.slices = in_slices(), .bands = bands});
+  if (variant_ == Variant::open) {
+    add(Variant::whole, {});
+    add(Variant::sliced, {});
+  } else if (variant_ == Variant::sliced) {
+    for (std::int64_t bands = 1; bands <= max_bands(); ++bands) {
+      add(Variant::chosen, {.slices = in_slices(), .bands = bands});
     }
   }
   return all;

@@ -43,26 +43,26 @@ class FitJob final : public fit::Job {
   std::vector<MemoryPolicy> leanest() const override;
   bool may_fill() const override { return false; }
   // Of the other ways most are too large in any case, as their leanest policy shows.
-  bool recordings_are_short() const override { return way_ == Way::whole; }
+  bool recordings_are_short() const override { return variant_ == Variant::whole; }
   bool others_need_less_host() const override { return !shares_ram; }
   bool may_keep_blocks(const MemoryPolicy& policy, const fit::Switches&) const override;
-  std::int64_t most_kept_blocks() const override;
+  std::int64_t max_kept_blocks() const override;
 
   // Whole chunks, then frames one by one; of these whole frames, then in more and more bands.
-  std::vector<std::unique_ptr<fit::Job>> ways() const override;
-  bool last_way_is_leanest() const override { return false; }
-  bool slower_ways_may_win() const override { return way_ == Way::sliced; }
+  std::vector<std::unique_ptr<fit::Job>> variants() const override;
+  bool last_variant_is_leanest() const override { return false; }
+  bool slower_variants_may_win() const override { return variant_ == Variant::sliced; }
 
  private:
   // whole: chunks with all weights on the device. sliced: the number of bands is open.
-  enum class Way : std::uint8_t { open, whole, sliced, chosen };
+  enum class Variant : std::uint8_t { open, whole, sliced, chosen };
 
   bool in_slices() const { return vae.decode && vae.long_clips; }
   // What a policy does not say.
-  Policy way_policy() const;
-  std::int64_t most_bands() const;
+  Policy variant_policy() const;
+  std::int64_t max_bands() const;
 
-  Way way_ = Way::open;
+  Variant variant_ = Variant::open;
   std::vector<WeightGroup> groups_;  // a unit each
   OptimizerOptions optimizer_;
 };

@@ -1,6 +1,7 @@
 #include "models/wan_vae/gradients.h"
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "ops/copy.h"
 #include "ops/fill.h"
 #include "ops/flow_loss.h"
@@ -32,10 +33,10 @@ Gradients::Gradients(ProgramSet& set, const GradientJob& job, std::vector<Stored
     for (std::size_t u = 0; job_.weights && u < weights_->units(); ++u) {
       UnitBuffers& g = grads_.emplace_back();
       for (const UnitTensor& t : tensors_of(weights_->unit(u))) {
-        const auto slot = static_cast<std::size_t>(t.slot);
-        g[slot] = load.persistent(t.name + ".grad", load.shape(weights_->home(u)[slot]), DType::f32,
-                                  Role::gradient);
-        io_.gradients.push_back({t.name, g[slot], weights_->home(u)[slot], t.shape, t.taps});
+        const auto slot = to_size(t.slot);
+        g[slot] = load.persistent(t.name + ".grad", load.shape(weights_->persistent(u)[slot]),
+                                  DType::f32, Role::gradient);
+        io_.gradients.push_back({t.name, g[slot], weights_->persistent(u)[slot], t.shape, t.taps});
       }
     }
   }

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/random.h"
+#include "core/to_size.h"
 #include "io/safetensors_writer.h"
 #include "models/wan_vae/layers.h"
 
@@ -11,7 +12,7 @@ namespace {
 
 std::vector<float> initial_values(const UnitTensor& t, std::int64_t inputs, bool zero,
                                   std::uint64_t seed) {
-  std::vector<float> values(static_cast<std::size_t>(t.shape.elements()), zero ? 0.0f : 1.0f);
+  std::vector<float> values(to_size(t.shape.elements()), zero ? 0.0f : 1.0f);
   if (zero || t.name.ends_with("gamma")) return values;
   fill_uniform(random_source(seed, "vae_init", 0, t.name), 0, values.data(), t.shape.elements());
   const double bound = 1 / std::sqrt(static_cast<double>(inputs));

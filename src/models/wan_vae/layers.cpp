@@ -3,6 +3,7 @@
 #include <array>
 
 #include "core/error.h"
+#include "core/to_size.h"
 
 namespace ballast::wan_vae {
 namespace {
@@ -96,7 +97,7 @@ Network encoder(const Config& c) {
       {UnitKind::conv_in, "encoder.conv1", "encoder.conv_in", c.network_channels(), width, true}));
   int counted = 0;
   for (int s = 0; s < kStages; ++s) {
-    const std::int64_t out = c.encoder_dim * kWidths[static_cast<std::size_t>(s)];
+    const std::int64_t out = c.encoder_dim * kWidths[to_size(s)];
     Stage stage = {.name = fmt::format("encoder.downsamples.{}", s), .units = {}};
     stage.shortcut = stage.tapped = !flat;
     const auto unit = [&](UnitKind kind, int i, std::int64_t in, const std::string& other) {
@@ -132,7 +133,7 @@ Network decoder(const Config& c) {
   net.push_back(middle("decoder", width));
   int counted = 0;
   for (int s = 0; s < kStages; ++s) {
-    const std::int64_t out = c.decoder_dim * kWidths[static_cast<std::size_t>(kStages - 1 - s)];
+    const std::int64_t out = c.decoder_dim * kWidths[to_size(kStages - 1 - s)];
     Stage stage = {.name = fmt::format("decoder.upsamples.{}", s), .units = {}};
     stage.tapped = !flat;
     stage.shortcut = !flat && s + 1 < kStages;

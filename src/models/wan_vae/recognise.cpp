@@ -13,7 +13,7 @@
 namespace ballast::wan_vae {
 namespace {
 
-std::vector<float> list_of(const Checkpoint& checkpoint, const char* key, std::int64_t count) {
+std::vector<float> list_of(const WeightFiles& checkpoint, const char* key, std::int64_t count) {
   const Metadata& metadata = checkpoint.files().front().header().metadata();
   const auto found = metadata.find(key);
   if (found == metadata.end()) return {};
@@ -35,7 +35,7 @@ std::vector<float> list_of(const Checkpoint& checkpoint, const char* key, std::i
   return values;
 }
 
-void read_statistics(const Checkpoint& checkpoint, Config& c) {
+void read_statistics(const WeightFiles& checkpoint, Config& c) {
   if (const std::string config = vae_config_json(checkpoint.path()); !config.empty()) {
     VaeStatistics s = read_vae_statistics(config, c.z_dim);
     if (!s.empty()) {
@@ -54,7 +54,7 @@ void read_statistics(const Checkpoint& checkpoint, Config& c) {
 
 }  // namespace
 
-std::optional<Recognised> recognise(const Checkpoint& checkpoint) {
+std::optional<Recognised> recognise(const WeightFiles& checkpoint) {
   struct Marks {
     Dialect dialect;
     const char *sign, *sign22, *encoder, *decoder, *latent;

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "io/checkpoint.h"
+#include "io/weight_files.h"
 #include "models/wan_vae/config.h"
 
 namespace ballast::wan_vae {
@@ -19,6 +19,6 @@ inline constexpr const char *kLatentMeanKey = "latents_mean", *kLatentStdKey = "
 
 // Which VAE a checkpoint holds, by names and shapes; nullopt: none of these. Its latents'
 // statistics are those of its config.json (io/vae_statistics.h), else of the file's metadata.
-std::optional<Recognised> recognise(const Checkpoint& checkpoint);
+std::optional<Recognised> recognise(const WeightFiles& checkpoint);
 
 }  // namespace ballast::wan_vae

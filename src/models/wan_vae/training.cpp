@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "ops/copy.h"
 #include "ops/fill.h"
 #include "ops/gaussian_latent.h"
@@ -66,7 +67,7 @@ void Training::declare_gradients(ProgramBuilder& pb) {
     for (std::size_t u = 0; u < w->units(); ++u) {
       for (const UnitTensor& t : tensors_of(w->unit(u))) {
         places.push_back({w, u, t, total});
-        total += aligned(pb.shape(w->home(u)[static_cast<std::size_t>(t.slot)]).elements());
+        total += aligned(pb.shape(w->persistent(u)[to_size(t.slot)]).elements());
       }
     }
   }
@@ -74,8 +75,8 @@ void Training::declare_gradients(ProgramBuilder& pb) {
   encoder_grads_.resize(encoder_->units());
   decoder_grads_.resize(decoder_->units());
   for (const Place& p : places) {
-    const auto slot = static_cast<std::size_t>(p.tensor.slot);
-    const Buffer weight = p.weights->home(p.unit)[slot];
+    const auto slot = to_size(p.tensor.slot);
+    const Buffer weight = p.weights->persistent(p.unit)[slot];
     const Buffer gradient =
         pb.view(gradients_, static_cast<std::uint64_t>(p.at) * 4, DType::f32, pb.shape(weight));
     (p.weights == &*encoder_ ? encoder_grads_ : decoder_grads_)[p.unit][slot] = gradient;

@@ -4,15 +4,15 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "nn/bring_order.h"
+#include "nn/prefetch_order.h"
 #include "ops/add.h"
 #include "ops/copy.h"
 #include "ops/fill.h"
-#include "ops/fold_blocks.h"
-#include "ops/kernels/quantum.h"
+#include "ops/kernels/token_quantum.h"
 #include "ops/linear/linear.h"
 #include "ops/rms_norm.h"
 #include "ops/softmax.h"
+#include "ops/space_to_depth.h"
 
 namespace ballast::wan_vae {
 namespace {
@@ -38,50 +38,51 @@ std::string FrameCaches::key(const std::string& name, int band) {
   return band < 0 ? name : fmt::format("{}.band{}", name, band);
 }
 
-Buffer FrameCaches::home(ProgramBuilder& pb, const std::string& name, const Shape& frames,
-                         DType dtype, bool start) {
+Buffer FrameCaches::persistent(ProgramBuilder& pb, const std::string& name, const Shape& frames,
+                               DType dtype, bool start) {
   const int index = order_.try_emplace(name, static_cast<int>(order_.size())).first->second;
   const bool on_host = last_ ? index >= kEncoder - hosted_ : index < hosted_;
   const std::string at = key(name, band_);
-  Buffer& home = homes_[at];
-  if (!home) {
-    home = pb.persistent(at + ".history", frames, dtype, Role::checkpoint,
-                         on_host ? Tier::host : Tier::device);
+  Buffer& persistent = persistent_[at];
+  if (!persistent) {
+    persistent = pb.persistent(at + ".history", frames, dtype, Role::checkpoint,
+                               on_host ? Tier::host : Tier::device);
   }
-  if (!on_host || band_ < 0) return home;
+  if (!on_host || band_ < 0) return persistent;
   Brought& b = brought_[at];
   b.again = static_cast<bool>(b.here);
   if (b.again) return b.here;
   b.here = pb.temp("history", frames, dtype);
-  if (!start) bring(pb, home, b.here);
+  if (!start) upload(pb, persistent, b.here);
   return b.here;
 }
 
 void FrameCaches::leave(ProgramBuilder& pb, const std::string& name, bool start) {
   const auto found = brought_.find(key(name, band_));
   if (!last_time_ || found == brought_.end()) return;
-  ops::copy(pb, found->second.here, homes_[found->first], Lane::download);
+  ops::copy(pb, found->second.here, persistent_[found->first], Lane::download);
   const std::string next = key(name, band_ + 1);
-  const auto home = homes_.find(next);
-  if (!start && found->second.again && home != homes_.end()) {
-    const Buffer to = pb.temp("history", pb.shape(home->second), pb.dtype(home->second));
-    ops::copy(pb, home->second, to, Lane::upload);
+  const auto persistent = persistent_.find(next);
+  if (!start && found->second.again && persistent != persistent_.end()) {
+    const Buffer to =
+        pb.temp("history", pb.shape(persistent->second), pb.dtype(persistent->second));
+    ops::copy(pb, persistent->second, to, Lane::upload);
     brought_[next] = {.here = to};
   }
   brought_.erase(found);
 }
 
-Buffer FrameCaches::history(ProgramBuilder& pb, Buffer home) {
-  if (pb.tier(home) == Tier::device) return home;
-  const Buffer here = pb.temp("history", pb.shape(home), pb.dtype(home));
-  bring(pb, home, here);
+Buffer FrameCaches::history(ProgramBuilder& pb, Buffer persistent) {
+  if (pb.tier(persistent) == Tier::device) return persistent;
+  const Buffer here = pb.temp("history", pb.shape(persistent), pb.dtype(persistent));
+  upload(pb, persistent, here);
   return here;
 }
 
-void FrameCaches::bring(ProgramBuilder& pb, Buffer home, Buffer to) {
-  if (pb.tier(home) == Tier::device) return ops::copy(pb, home, to);
-  ops::copy(pb, home, to, Lane::upload);
-  bring_beside(pb.set(), pb.set().programs.size() - 1);
+void FrameCaches::upload(ProgramBuilder& pb, Buffer persistent, Buffer to) {
+  if (pb.tier(persistent) == Tier::device) return ops::copy(pb, persistent, to);
+  ops::copy(pb, persistent, to, Lane::upload);
+  prefetch_beside(pb.set(), pb.set().programs.size() - 1);
 }
 
 Buffer UnitForward::frames(std::string_view name, const Shape& like, std::int64_t channels,
@@ -108,22 +109,24 @@ void UnitForward::activate(Buffer x, Buffer gamma, Buffer y) {
 
 // The last frames of (what was there, x), of which the first frames of x count only from `first`
 // on.
-void UnitForward::remember(Buffer home, Buffer history, Buffer x, std::int64_t first, bool start) {
-  const std::int64_t keep = pb_.shape(home)[0], count = pb_.shape(x)[0] - first;
-  const Lane lane = pb_.tier(home) == Tier::host ? Lane::download : Lane::compute;
+void UnitForward::remember(Buffer persistent, Buffer history, Buffer x, std::int64_t first,
+                           bool start) {
+  const std::int64_t keep = pb_.shape(persistent)[0], count = pb_.shape(x)[0] - first;
+  const Lane lane = pb_.tier(persistent) == Tier::host ? Lane::download : Lane::compute;
   const std::int64_t fresh = std::min(keep, count), old = keep - fresh;
   if (old > 0 && start) {
-    const Buffer zero =
-        pb_.temp("zero", {1, pb_.shape(x)[1], pb_.shape(x)[2], pb_.shape(x)[3]}, pb_.dtype(home));
+    const Buffer zero = pb_.temp("zero", {1, pb_.shape(x)[1], pb_.shape(x)[2], pb_.shape(x)[3]},
+                                 pb_.dtype(persistent));
     ops::fill(pb_, zero, 0);
-    for (std::int64_t i = 0; i < old; ++i) ops::copy(pb_, zero, pb_.rows(home, i, 1), lane);
+    for (std::int64_t i = 0; i < old; ++i) ops::copy(pb_, zero, pb_.rows(persistent, i, 1), lane);
   } else {
     for (std::int64_t i = 0; i < old; ++i) {
-      ops::copy(pb_, pb_.rows(history, fresh + i, 1), pb_.rows(home, i, 1), lane);
+      ops::copy(pb_, pb_.rows(history, fresh + i, 1), pb_.rows(persistent, i, 1), lane);
     }
   }
   if (fresh == 0) return;
-  ops::copy(pb_, pb_.rows(x, pb_.shape(x)[0] - fresh, fresh), pb_.rows(home, old, fresh), lane);
+  ops::copy(pb_, pb_.rows(x, pb_.shape(x)[0] - fresh, fresh), pb_.rows(persistent, old, fresh),
+            lane);
 }
 
 UnitForward::Input UnitForward::input_of(Buffer reuse, Shape like, std::int64_t channels,
@@ -139,37 +142,37 @@ UnitForward::Input UnitForward::input_of(Buffer reuse, Shape like, std::int64_t 
 }
 
 // The two frames in front of the fresh ones: those of the chunk before, or zeros.
-void UnitForward::join(const Input& x, Buffer home, bool start) {
+void UnitForward::join(const Input& x, Buffer persistent, bool start) {
   const Buffer front = pb_.rows(x.all, 0, 2);
   if (start) return ops::fill(pb_, front, 0);
-  FrameCaches::bring(pb_, home, front);
+  FrameCaches::upload(pb_, persistent, front);
 }
 
 void UnitForward::causal_into(const Input& x, Buffer w, Buffer bias, const std::string& cache,
                               bool start, Buffer y, bool accumulate) {
   const std::int64_t count = pb_.shape(x.fresh)[0];
-  Buffer home, history;
+  Buffer persistent, history;
   if (caches_) {
     Shape two = pb_.shape(x.fresh);
     two[0] = 2;
-    home = caches_->home(pb_, cache, two, pb_.dtype(x.fresh), start);
+    persistent = caches_->persistent(pb_, cache, two, pb_.dtype(x.fresh), start);
   }
-  check(start || home, "{}: frames that follow on nothing", cache);
+  check(start || persistent, "{}: frames that follow on nothing", cache);
   if (x.joined()) {
-    join(x, home, start);
+    join(x, persistent, start);
   } else if (!start) {
-    history = caches_->history(pb_, home);
+    history = caches_->history(pb_, persistent);
   }
   convolve(x.all, history, w, bias, y,
            {.geometry = x.joined() ? kCausalJoined : kCausal,
             .accumulate = accumulate,
             .frames = count});
-  if (!home) return;
+  if (!persistent) return;
   if (x.joined()) {
-    ops::copy(pb_, pb_.rows(x.all, count, 2), home,
-              pb_.tier(home) == Tier::host ? Lane::download : Lane::compute);
+    ops::copy(pb_, pb_.rows(x.all, count, 2), persistent,
+              pb_.tier(persistent) == Tier::host ? Lane::download : Lane::compute);
   } else {
-    remember(home, history, x.fresh, 0, start);
+    remember(persistent, history, x.fresh, 0, start);
   }
   caches_->leave(pb_, cache, start);
 }
@@ -236,12 +239,12 @@ Buffer UnitForward::down(const Unit& u, const UnitBuffers& w, Buffer x, bool sta
   Shape slower = pb_.shape(y);
   slower[0] = start ? 1 + (half[0] - 1) / 2 : half[0] / 2;
   const Buffer out = pb_.temp("slower", slower, dtype_);
-  Buffer home, history;
+  Buffer persistent, history;
   if (caches_) {
     Shape one = slower;
     one[0] = 1;
-    home = caches_->home(pb_, u.name + ".time", one, dtype_, start);
-    if (!start) history = caches_->history(pb_, home);
+    persistent = caches_->persistent(pb_, u.name + ".time", one, dtype_, start);
+    if (!start) history = caches_->history(pb_, persistent);
   }
   check(start || history, "{}: frames that follow on nothing", u.name);
   if (start) ops::copy(pb_, pb_.rows(y, 0, 1), pb_.rows(out, 0, 1));
@@ -251,8 +254,8 @@ Buffer UnitForward::down(const Unit& u, const UnitBuffers& w, Buffer x, bool sta
         y, history, w[S::conv2], w[S::bias2], out,
         {.geometry = start ? kTimeDown : kTimeDownOn, .frames = made, .y_first = start ? 1 : 0});
   }
-  if (home) {
-    remember(home, history, y, 0, start);
+  if (persistent) {
+    remember(persistent, history, y, 0, start);
     caches_->leave(pb_, u.name + ".time", start);
   }
   return out;
@@ -264,12 +267,12 @@ Buffer UnitForward::time_up(const Unit& u, const UnitBuffers& w, Buffer x, bool 
   Shape faster = pb_.shape(x);
   faster[0] = 2 * count - first;
   const Buffer out = pb_.temp("faster", faster, dtype_);
-  Buffer home, history;
+  Buffer persistent, history;
   if (caches_) {
     Shape two = faster;
     two[0] = 2;
-    home = caches_->home(pb_, u.name + ".time", two, dtype_, start);
-    if (!start) history = caches_->history(pb_, home);
+    persistent = caches_->persistent(pb_, u.name + ".time", two, dtype_, start);
+    if (!start) history = caches_->history(pb_, persistent);
   }
   check(start || history, "{}: frames that follow on nothing", u.name);
   if (start) ops::copy(pb_, pb_.rows(x, 0, 1), pb_.rows(out, 0, 1));
@@ -281,7 +284,7 @@ Buffer UnitForward::time_up(const Unit& u, const UnitBuffers& w, Buffer x, bool 
          {}},
         out, {.geometry = kTimeUp, .frames = count - first, .y_first = first + half, .y_step = 2});
   }
-  if (home) remember(home, history, x, first, start);
+  if (persistent) remember(persistent, history, x, first, start);
   return out;
 }
 
@@ -298,14 +301,14 @@ void UnitForward::fold_shortcut(Buffer from, Buffer y, bool start) {
   const Shape &a = pb_.shape(from), &b = pb_.shape(y);
   if (a == b) return ops::add_into(pb_, as_rows(pb_, from), as_rows(pb_, y));
   const int time = a[3] == b[3] ? 1 : 2;
-  ops::fold_blocks_into(pb_, from, y,
-                        {.block = {.time = time, .space = 2, .lead = start ? time - 1 : 0},
-                         .scale = 0.25f,
-                         .accumulate = true});
+  ops::space_to_depth_into(pb_, from, y,
+                           {.block = {.time = time, .space = 2, .lead = start ? time - 1 : 0},
+                            .scale = 0.25f,
+                            .accumulate = true});
 }
 
 void UnitForward::unfold_shortcut(Buffer frame, Buffer y) {
-  ops::unfold_blocks_into(pb_, frame, y, {.block = {.space = 2}, .accumulate = true});
+  ops::depth_to_space_into(pb_, frame, y, {.block = {.space = 2}, .accumulate = true});
 }
 
 Buffer UnitForward::run(const Unit& u, const UnitBuffers& w, Buffer x, bool start, bool consume) {

@@ -7,7 +7,7 @@
 #include "models/wan_vae/layers.h"
 #include "models/wan_vae/weights.h"
 #include "ops/conv3d/conv3d.h"
-#include "ops/fold_blocks_kernels.h"
+#include "ops/space_to_depth_kernels.h"
 #include "plan/program_builder.h"
 
 namespace ballast::wan_vae {
@@ -40,14 +40,14 @@ class FrameCaches {
   // not.
   void visit(int band, bool last_time);
   // Where the frames are kept, made when first asked for. Nothing is read of it at the start.
-  Buffer home(ProgramBuilder& pb, const std::string& name, const Shape& frames, DType dtype,
-              bool start);
+  Buffer persistent(ProgramBuilder& pb, const std::string& name, const Shape& frames, DType dtype,
+                    bool start);
   // Behind what was written there.
   void leave(ProgramBuilder& pb, const std::string& name, bool start);
   // ... and where this program reads them; from the host they are brought.
-  Buffer history(ProgramBuilder& pb, Buffer home);
+  Buffer history(ProgramBuilder& pb, Buffer persistent);
   // The same into frames that are part of more.
-  static void bring(ProgramBuilder& pb, Buffer home, Buffer to);
+  static void upload(ProgramBuilder& pb, Buffer persistent, Buffer to);
 
   static constexpr int kEncoder = 24, kDecoder = 32;  // how many there are
 
@@ -59,7 +59,7 @@ class FrameCaches {
   int band_ = -1;
   bool last_time_ = true;
   std::map<std::string, int, std::less<>> order_;  // of first use, whatever the band
-  std::map<std::string, Buffer, std::less<>> homes_;
+  std::map<std::string, Buffer, std::less<>> persistent_;
   struct Brought {
     Buffer here;
     bool again = false;  // used more than once
@@ -117,8 +117,8 @@ class UnitForward {
                    Buffer y, bool accumulate);
   void convolve(Buffer x, Buffer history, Buffer w, Buffer bias, Buffer y,
                 ops::ConvOptions options);
-  void join(const Input& x, Buffer home, bool start);
-  void remember(Buffer home, Buffer history, Buffer x, std::int64_t first, bool start);
+  void join(const Input& x, Buffer persistent, bool start);
+  void remember(Buffer persistent, Buffer history, Buffer x, std::int64_t first, bool start);
   Buffer down(const Unit& u, const UnitBuffers& w, Buffer x, bool start);
 
   ProgramBuilder& pb_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "models/wan_vae/clip_pass.h"
 #include "ops/copy.h"
 
@@ -128,12 +129,12 @@ void Vae::record_encode(ChunkIo& io, bool start) {
 void LatentFrame::take(std::span<const float> latents, std::int64_t frame,
                        std::span<float> to) const {
   for (std::int64_t z = 0; z < channels; ++z) {
-    const auto c = static_cast<std::size_t>(z);
+    const auto c = to_size(z);
     const float mean = statistics.mean.empty() ? 0 : statistics.mean[c];
     const float std = statistics.std.empty() ? 1 : statistics.std[c];
     const float* from = latents.data() + at(z, frame);
     for (std::int64_t p = 0; p < positions; ++p) {
-      to[static_cast<std::size_t>(p * channels + z)] = from[p] * std + mean;
+      to[to_size(p * channels + z)] = from[p] * std + mean;
     }
   }
 }
@@ -142,12 +143,12 @@ void LatentFrame::take(std::span<const float> latents, std::int64_t frame,
 void LatentFrame::put(std::span<const float> from, std::int64_t frame,
                       std::span<float> latents) const {
   for (std::int64_t z = 0; z < channels; ++z) {
-    const auto c = static_cast<std::size_t>(z);
+    const auto c = to_size(z);
     const float mean = statistics.mean.empty() ? 0 : statistics.mean[c];
     const float std = statistics.std.empty() ? 1 : statistics.std[c];
     float* to = latents.data() + at(z, frame);
     for (std::int64_t p = 0; p < positions; ++p) {
-      to[p] = (from[static_cast<std::size_t>(p * channels + z)] - mean) / std;
+      to[p] = (from[to_size(p * channels + z)] - mean) / std;
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/to_size.h"
 #include "models/wan_vae/pass.h"
 
 namespace ballast::wan_vae {
@@ -86,7 +87,7 @@ struct LatentFrame {
 
  private:
   std::size_t at(std::int64_t z, std::int64_t frame) const {
-    return static_cast<std::size_t>((z * frames + frame) * positions);
+    return to_size((z * frames + frame) * positions);
   }
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "ops/conv3d/conv3d.h"
 #include "ops/copy.h"
 
@@ -22,14 +23,13 @@ std::int64_t packed_row(const UnitTensor& t) {
 
 }  // namespace
 
-std::vector<StoredUnit> stored_units(const Network& net, const Checkpoint& checkpoint,
+std::vector<StoredUnit> stored_units(const Network& net, const WeightFiles& checkpoint,
                                      Dialect dialect) {
   std::vector<StoredUnit> all;
   for (const Unit& u : units_of(net)) {
     StoredUnit& unit = all.emplace_back();
     for (const UnitTensor& t : tensors_of(u)) {
-      const CheckpointTensor& found =
-          checkpoint.get(dialect == Dialect::official ? t.name : t.other);
+      const WeightTensor& found = checkpoint.get(dialect == Dialect::official ? t.name : t.other);
       if (found.entry->shape != t.shape) {
         fail(ErrorCode::input, fmt::format("{}: {} is {}, this VAE has {}", checkpoint.path(),
                                            found.entry->name, found.entry->shape, t.shape));
@@ -66,15 +66,15 @@ Weights::Weights(ProgramBuilder& load, const Network& net, std::vector<StoredUni
     : units_(units_of(net)), stored_(std::move(stored)), options_(options) {
   check(stored_.size() == units_.size(), "{} units, {} stored", units_.size(), stored_.size());
   for (const Unit& u : units_) {
-    UnitBuffers& home = homes_.emplace_back();
+    UnitBuffers& persistent = persistent_.emplace_back();
     for (const UnitTensor& t : tensors_of(u)) {
-      const auto slot = static_cast<std::size_t>(t.slot);
+      const auto slot = to_size(t.slot);
       if (t.taps == 0) {
-        home[slot] = load.persistent(t.name, {t.shape[0]}, DType::f32, Role::weights);
+        persistent[slot] = load.persistent(t.name, {t.shape[0]}, DType::f32, Role::weights);
       } else {
-        home[slot] =
+        persistent[slot] =
             load.persistent(t.name, {t.shape[0], packed_row(t)}, options_.dtype, Role::weights,
-                            streams(homes_.size() - 1) ? Tier::host : Tier::device);
+                            streams(persistent_.size() - 1) ? Tier::host : Tier::device);
       }
     }
   }
@@ -87,9 +87,10 @@ void Weights::load(ProgramBuilder& pb, StagingRing& ring) {
     const std::vector<UnitTensor> tensors = tensors_of(units_[i]);
     for (std::size_t k = 0; k < tensors.size(); ++k) {
       const UnitTensor& t = tensors[k];
-      const Buffer home = homes_[i][static_cast<std::size_t>(t.slot)];
+      const Buffer persistent = persistent_[i][to_size(t.slot)];
       if (t.taps == 0) {
-        ring.deliver(pb, {{.name = t.name, .from = stored_[i][k], .to = home, .to_scale = {}}},
+        ring.deliver(pb,
+                     {{.name = t.name, .from = stored_[i][k], .to = persistent, .to_scale = {}}},
                      Lane::upload);
         continue;
       }
@@ -99,32 +100,31 @@ void Weights::load(ProgramBuilder& pb, StagingRing& ring) {
                                  options_.dtype, Role::staging, host ? Tier::host : Tier::device);
       ring.deliver(pb, {{.name = t.name, .from = stored_[i][k], .to = raw, .to_scale = {}}},
                    host ? Lane::host : Lane::upload);
-      ops::pack_conv_weight(pb, raw, home, t.taps, host ? Lane::host : Lane::compute);
+      ops::pack_conv_weight(pb, raw, persistent, t.taps, host ? Lane::host : Lane::compute);
     }
   }
 }
 
 void Weights::begin_program() {
-  here_ = homes_;
+  here_ = persistent_;
   brought_.assign(units_.size(), false);
 }
 
-void Weights::bring(ProgramBuilder& pb, std::size_t unit) {
+void Weights::upload(ProgramBuilder& pb, std::size_t unit) {
   if (unit >= units_.size() || !streams(unit) || brought_[unit]) return;
   brought_[unit] = true;
   const auto scope = pb.scope(units_[unit].name);
   for (const UnitTensor& t : tensors_of(units_[unit])) {
     if (t.taps == 0) continue;
-    const Buffer home = homes_[unit][static_cast<std::size_t>(t.slot)];
-    const Buffer to = pb.temp("weight", pb.shape(home), options_.dtype, Role::weight_slots);
-    ops::copy(pb, home, to, Lane::upload);
-    here_[unit][static_cast<std::size_t>(t.slot)] = to;
+    const Buffer persistent = persistent_[unit][to_size(t.slot)];
+    const Buffer to = pb.temp("weight", pb.shape(persistent), options_.dtype, Role::weight_slots);
+    ops::copy(pb, persistent, to, Lane::upload);
+    here_[unit][to_size(t.slot)] = to;
   }
 }
 
 const UnitBuffers& Weights::use(ProgramBuilder& pb, std::size_t unit) {
-  for (std::size_t i = unit; i <= unit + static_cast<std::size_t>(options_.ahead); ++i)
-    bring(pb, i);
+  for (std::size_t i = unit; i <= unit + to_size(options_.ahead); ++i) upload(pb, i);
   return here_[unit];
 }
 

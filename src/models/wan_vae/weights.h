@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "io/checkpoint.h"
+#include "io/weight_files.h"
 #include "models/wan_vae/layers.h"
 #include "models/wan_vae/recognise.h"
 #include "nn/staging_ring.h"
@@ -15,7 +15,7 @@ namespace ballast::wan_vae {
 // Where the tensors of a network are, unit by unit in order of tensors_of(). Fails with
 // ErrorCode::input where one is missing or has another shape.
 using StoredUnit = std::vector<StoredBytes>;
-std::vector<StoredUnit> stored_units(const Network& net, const Checkpoint& checkpoint,
+std::vector<StoredUnit> stored_units(const Network& net, const WeightFiles& checkpoint,
                                      Dialect dialect);
 // The same without a file, to plan with.
 std::vector<StoredUnit> planned_units(const Network& net, DType dtype);
@@ -41,19 +41,19 @@ class Weights {
   // Unit i of the network, counted through all stages.
   const UnitBuffers& use(ProgramBuilder& pb, std::size_t unit);
 
-  std::size_t units() const { return homes_.size(); }
+  std::size_t units() const { return persistent_.size(); }
   const Unit& unit(std::size_t i) const { return units_[i]; }
-  const UnitBuffers& home(std::size_t unit) const { return homes_[unit]; }
+  const UnitBuffers& persistent(std::size_t unit) const { return persistent_[unit]; }
   static std::uint64_t largest(const std::vector<StoredUnit>& stored);
 
  private:
-  void bring(ProgramBuilder& pb, std::size_t unit);
+  void upload(ProgramBuilder& pb, std::size_t unit);
   bool streams(std::size_t unit) const { return unit < options_.streamed; }
 
   std::vector<Unit> units_;
   std::vector<StoredUnit> stored_;
   WeightOptions options_;
-  std::vector<UnitBuffers> homes_, here_;
+  std::vector<UnitBuffers> persistent_, here_;
   std::vector<bool> brought_;
 };
 

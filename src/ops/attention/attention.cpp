@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/simd.h"
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "ops/attention/attention_cpu.h"
 #include "ops/attention/attention_cuda.h"
 #include "ops/attention/attention_cuda_workspace.h"
@@ -122,10 +123,10 @@ void check_samples(const char* op, const Call& a) {
   if (s.heads == 0) return;
   check(a.whole_scores && a.q.device == Device::cuda, "{}: several samples in one call", op);
   const std::int64_t end = s.first + a.q.shape[1];
-  check(s.first >= 0 && end <= AttentionSamples::kMost * s.heads, "{}: heads {} to {} of {} each",
+  check(s.first >= 0 && end <= AttentionSamples::kMax * s.heads, "{}: heads {} to {} of {} each",
         op, s.first, end, s.heads);
   for (std::int64_t i = s.first / s.heads; i < (end + s.heads - 1) / s.heads; ++i) {
-    const std::int32_t length = s.lengths[static_cast<std::size_t>(i)];
+    const std::int32_t length = s.lengths[to_size(i)];
     check(length >= 0 && length <= a.k.shape[0], "{}: sample {} has {} of {} keys", op, i, length,
           a.k.shape[0]);
   }
@@ -198,7 +199,7 @@ cuda::AttentionDrop gpu_drop(const AttentionDropout& d) {
 
 template <class Call>
 cuda::ScoreSamples gpu_samples(const Call& a) {
-  static_assert(cuda::ScoreSamples::kMost == AttentionSamples::kMost);
+  static_assert(cuda::ScoreSamples::kMax == AttentionSamples::kMax);
   cuda::ScoreSamples s;
   if (!a.whole_scores) return s;
   s.heads = a.samples.heads > 0 ? a.samples.heads : a.q.shape[1];
@@ -276,14 +277,14 @@ bool attention_is_fused(std::int64_t width, DType dtype) {
 
 std::int64_t attention_scores_workspace(const Shape& q, std::int64_t keys, DType dtype) {
   if (attention_is_fused(q[2], dtype)) return 0;
-  return cuda::score_places(q, keys, dtype, false).bytes;
+  return cuda::score_offsets(q, keys, dtype, false).bytes;
 }
 
 std::int64_t attention_backward_scores_workspace(const Shape& q, std::int64_t keys, DType dtype) {
   if (attention_is_fused(q[2], dtype)) {
     return cuda::fused_backward_parts(q[0], q[1], keys).bytes;
   }
-  return cuda::score_places(q, keys, dtype, true).bytes;
+  return cuda::score_offsets(q, keys, dtype, true).bytes;
 }
 
 void attention(const Attention& a, Stream stream) {

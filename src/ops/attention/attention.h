@@ -37,11 +37,11 @@ struct AttentionDropout {
 // of q are then positions with the samples side by side). With whole_scores on the GPU only; the
 // recorded form cuts a call into samples elsewhere.
 struct AttentionSamples {
-  static constexpr int kMost = 64;
+  static constexpr int kMax = 64;
   std::int64_t heads = 0;  // of a sample, which share the bias [heads, Lq + Lk - 1]; 0: one sample
   std::int64_t first = 0;  // of all samples' heads: the operands' first
-  std::array<std::int32_t, kMost> lengths = {};  // kv_length of each sample
-  std::array<std::uint32_t, kMost> sites = {};   // RandomSource::site of each
+  std::array<std::int32_t, kMax> lengths = {};  // kv_length of each sample
+  std::array<std::uint32_t, kMax> sites = {};   // RandomSource::site of each
 };
 
 struct Attention {

@@ -2,6 +2,7 @@
 
 #include "core/simd.h"
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "ops/attention/attention_cpu.h"
 #include "ops/attention/attention_rows.h"
 #include "ops/linear/tile_product.h"
@@ -88,9 +89,7 @@ struct Head {
     }
   }
 
-  void zero_row(T* row) const {
-    std::memset(row, 0, static_cast<std::size_t>(a.width) * sizeof(T));
-  }
+  void zero_row(T* row) const { std::memset(row, 0, to_size(a.width) * sizeof(T)); }
 
   void key_tile(std::int64_t key) const {
     const std::int64_t keys = smaller(kKeyTile, a.keys - key);
@@ -100,8 +99,8 @@ struct Head {
     load_transposed(k_in, a.k.row, keys, a.width, kt, kScoreStride, padded_keys, depth);
     load_transposed(row_of<T>(a.v, key, head), a.v.row, keys, a.width, vt, kScoreStride,
                     padded_keys, depth);
-    std::memset(dk, 0, static_cast<std::size_t>(padded_keys * at.row) * sizeof(float));
-    std::memset(dv, 0, static_cast<std::size_t>(padded_keys * at.row) * sizeof(float));
+    std::memset(dk, 0, to_size(padded_keys * at.row) * sizeof(float));
+    std::memset(dv, 0, to_size(padded_keys * at.row) * sizeof(float));
     for (std::int64_t first = 0; first < a.queries; first += kBackwardQueryTile) {
       query_tile(first, key, keys, padded_keys);
     }

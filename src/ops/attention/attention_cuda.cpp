@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "memory/cuda_check.h"
 #include "memory/gpu.h"
 #include "ops/attention/attention_cuda_workspace.h"
@@ -98,7 +99,7 @@ class AttentionPlans {
     for (const std::int64_t id : ids) {
       places.push_back(id == kScale ? &p.scalars->scale
                        : id == kOne ? &p.scalars->one
-                                    : call.places[static_cast<std::size_t>(id)]);
+                                    : call.places[to_size(id)]);
     }
     p.pack = CudnnPack(ids, places, call.workspace.library > 0 ? call.workspace_at : nullptr);
     return packs_.add(call, std::move(p));
@@ -144,7 +145,7 @@ Call describe(const View& q, const View& lse, std::int64_t keys, float scale,
 }
 
 void add(Call& c, AttentionTensor t, const View& x) {
-  const auto i = static_cast<std::size_t>(t);
+  const auto i = to_size(t);
   c.graph.strides[i] = {x.strides[0], x.strides[1]};
   c.places[i] = x.data;
 }

@@ -23,10 +23,10 @@ struct AttentionDrop {
 
 // As AttentionSamples says.
 struct ScoreSamples {
-  static constexpr int kMost = 64;
+  static constexpr int kMax = 64;
   std::int64_t heads = 0, first = 0;
-  std::int32_t lengths[kMost] = {};
-  std::uint32_t sites[kMost] = {};
+  std::int32_t lengths[kMax] = {};
+  std::uint32_t sites[kMax] = {};
 };
 
 struct Attention {

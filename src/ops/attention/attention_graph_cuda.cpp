@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/to_size.h"
 #include "ops/attention/attention_graph.h"
 #include "ops/kernels/cudnn_graph.h"
 
@@ -20,7 +21,7 @@ class Builder {
   Layout heads(AttentionTensor t) const {  // [1, H, L, D]
     const bool of_keys = t == kK || t == kV || t == kDk || t == kDv;
     const std::int64_t length = of_keys ? a_.keys : a_.queries;
-    const AttentionGraph::Strides s = a_.strides[static_cast<std::size_t>(t)];
+    const AttentionGraph::Strides s = a_.strides[to_size(t)];
     return {kBf16,
             {1, a_.heads, length, a_.width},
             {std::max(length * s.row, a_.heads * s.head), s.head, s.row, 1}};
@@ -107,7 +108,7 @@ CudnnGraph forward(const AttentionGraph& a) {
 CudnnGraph backward(const AttentionGraph& a) {
   Builder b(a);
   const Layout scores = b.scores(kFloat);
-  const Layout turned = Builder::transposed(b.scores(kBf16));  // [1, H, Lk, Lq]
+  const Layout transposed = Builder::transposed(b.scores(kBf16));  // [1, H, Lk, Lq]
   const Tensor q = b.operand(kQ), kt = b.operand_transposed(kK), vt = b.operand_transposed(kV);
   const Tensor o = b.operand(kO), dout = b.operand(kDout), lse = b.lse_in_memory();
   const Tensor scale = b.g.scalar(kScale), one = b.g.scalar(kOne);
@@ -119,14 +120,14 @@ CudnnGraph backward(const AttentionGraph& a) {
   const Tensor s = b.map(CUDNN_POINTWISE_MUL, b.product(q, kt, scores), scale, scores);
   const Tensor less = b.map(CUDNN_POINTWISE_SUB, s, lse, scores);
   const Tensor p = b.map(CUDNN_POINTWISE_EXP, less, scores);
-  b.g.matmul(b.reshaped(p, turned), dout, b.operand(kDv));
+  b.g.matmul(b.reshaped(p, transposed), dout, b.operand(kDv));
 
   const Tensor dp = b.product(dout, vt, scores);
   const Tensor centred = b.map(CUDNN_POINTWISE_SUB, dp, delta, scores);
   const Tensor ds = b.map(CUDNN_POINTWISE_MUL, centred, p, scores);
   const Layout ds_layout = a.deterministic ? b.scores(kBf16) : scores;
   const Tensor scaled = b.map(CUDNN_POINTWISE_MUL, ds, scale, ds_layout);
-  b.g.matmul(b.reshaped(scaled, turned), q, b.operand(kDk));
+  b.g.matmul(b.reshaped(scaled, transposed), q, b.operand(kDk));
 
   const Tensor k = b.reshaped(kt, b.heads(kK));
   const Tensor dq = b.operand(kDq);

@@ -4,8 +4,8 @@
 
 namespace ballast::ops::cuda {
 
-ScorePlaces score_places(const Shape& q, std::int64_t keys, DType dtype, bool backward) {
-  ScorePlaces p;
+ScoreOffsets score_offsets(const Shape& q, std::int64_t keys, DType dtype, bool backward) {
+  ScoreOffsets p;
   p.stride = (keys + 7) / 8 * 8;
   const std::int64_t scores = q[0] * q[1] * p.stride;
   std::int64_t end = kLibraryWorkspace;

@@ -11,13 +11,13 @@
 namespace ballast::ops::cuda {
 
 // Where scores [H, Lq, stride] stand in the workspace, in bytes behind its start.
-struct ScorePlaces {
+struct ScoreOffsets {
   std::int64_t stride = 0;     // elements from row to row, a multiple of 8
   std::int64_t s = 0, dp = 0;  // f32
   std::int64_t p = 0, ds = 0;  // of the operands' type; f32 ones take the places of s and dp
   std::int64_t bytes = 0;
 };
-ScorePlaces score_places(const Shape& q, std::int64_t keys, DType dtype, bool backward);
+ScoreOffsets score_offsets(const Shape& q, std::int64_t keys, DType dtype, bool backward);
 
 void attention_of_scores(const Attention& a, GpuQueue& queue, Doing doing);
 void attention_backward_of_scores(const AttentionBackward& a, GpuQueue& queue, Doing doing);

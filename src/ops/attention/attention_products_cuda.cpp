@@ -83,9 +83,9 @@ void check_workspace(const View& workspace, std::int64_t needed) {
 }
 
 template <class Call>
-ScorePlaces places_of(const Call& a, bool backward) {
-  const ScorePlaces p =
-      score_places({a.q.shape[0], a.q.shape[1], a.q.shape[2]}, a.k.shape[0], a.q.dtype, backward);
+ScoreOffsets offsets_of(const Call& a, bool backward) {
+  const ScoreOffsets p =
+      score_offsets({a.q.shape[0], a.q.shape[1], a.q.shape[2]}, a.k.shape[0], a.q.dtype, backward);
   check_workspace(a.workspace, p.bytes);
   return p;
 }
@@ -102,7 +102,7 @@ bool fused(const Call& a) {
 }
 
 template <class Call>
-ScoreRule rule_of(const Call& a, const ScorePlaces& p) {
+ScoreRule rule_of(const Call& a, const ScoreOffsets& p) {
   ScoreRule r;
   r.heads = a.q.shape[1], r.queries = a.q.shape[0];
   r.samples = a.samples;
@@ -116,7 +116,7 @@ ScoreRule rule_of(const Call& a, const ScorePlaces& p) {
 // S = scale q k^T, P = weights of it, o = P v.
 void by_products(const Attention& a, GpuQueue& queue, Doing doing) {
   if (a.q.elements() == 0 || a.k.shape[0] == 0) return;
-  const ScorePlaces at = places_of(a, false);
+  const ScoreOffsets at = offsets_of(a, false);
   auto* const ws = static_cast<std::byte*>(a.workspace.data);
   const std::int64_t queries = a.q.shape[0], keys = a.k.shape[0], width = a.q.shape[2];
   const Operand s = {ws + at.s, at.stride, queries * at.stride, DType::f32};
@@ -140,7 +140,7 @@ void by_products(const Attention& a, GpuQueue& queue, Doing doing) {
 // S and dP = dout v^T; P, dS; dv = P^T dout, dk = scale dS^T q, dq = scale dS k.
 void backward_by_products(const AttentionBackward& a, GpuQueue& queue, Doing doing) {
   if (a.q.elements() == 0 || a.k.shape[0] == 0) return;
-  const ScorePlaces at = places_of(a, true);
+  const ScoreOffsets at = offsets_of(a, true);
   auto* const ws = static_cast<std::byte*>(a.workspace.data);
   const std::int64_t queries = a.q.shape[0], keys = a.k.shape[0], width = a.q.shape[2];
   const auto scores = [&](std::int64_t place, DType dtype) {

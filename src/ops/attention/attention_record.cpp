@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "ops/attention/attention.h"
 #include "ops/copy.h"
 #include "plan/bindings.h"
@@ -49,7 +50,7 @@ struct RunTime {
     s.heads = heads / samples;
     s.first = first;
     for (std::int64_t i = 0; i < samples; ++i) {
-      const auto at = static_cast<std::size_t>(i);
+      const auto at = to_size(i);
       s.lengths[at] = static_cast<std::int32_t>(lengths_known ? length_of(b, sample + i) : keys);
       RandomSite own = site;
       own.sample += i;
@@ -79,7 +80,7 @@ bool whole_on_gpu(const ProgramBuilder& pb, const AttentionOptions& o) {
 // visit(options, number of the first sample, samples): all at once, or as many as a call takes.
 template <class Visit>
 void for_sample_groups(const ProgramBuilder& pb, const AttentionOptions& options, Visit&& visit) {
-  const std::int64_t most = whole_on_gpu(pb, options) ? AttentionSamples::kMost : 1;
+  const std::int64_t most = whole_on_gpu(pb, options) ? AttentionSamples::kMax : 1;
   for (std::int64_t first = 0; first < options.samples; first += most) {
     AttentionOptions part = options;
     part.samples = std::min(most, options.samples - first);

@@ -4,12 +4,13 @@
 
 #include "core/simd.h"
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "ops/add.h"
 #include "ops/conv3d/conv3d_cuda.h"
 #include "ops/copy.h"
 #include "ops/fill.h"
 #include "ops/kernels/on_device.h"
-#include "ops/kernels/quantum.h"
+#include "ops/kernels/token_quantum.h"
 #include "ops/linear/linear_scratch.h"
 #include "plan/bindings.h"
 
@@ -117,11 +118,11 @@ void check_frames(const char* what, const ConstTensorView& v) {
 
 void check_geometry(const ConvGeometry& g) {
   for (int i = 0; i < 3; ++i) {
-    const auto at = static_cast<std::size_t>(i);
+    const auto at = to_size(i);
     check(g.kernel[at] >= 1 && g.stride[at] >= 1 && g.spread[at] >= 1,
           "conv3d: a kernel of no size");
   }
-  check(g.kernel[0] <= ConvPatches::kMostTime && g.zoom >= 1, "conv3d: {} taps in time, zoom {}",
+  check(g.kernel[0] <= ConvPatches::kMaxTime && g.zoom >= 1, "conv3d: {} taps in time, zoom {}",
         g.kernel[0], g.zoom);
 }
 
@@ -309,8 +310,8 @@ void reorder(const ConvWeight& a, ConvReorder kind, Stream stream) {
   check(a.from.contiguous() && a.to.contiguous(), "conv weight: {} into {} with gaps", a.from.shape,
         a.to.shape);
   const std::int64_t from_rows = a.outputs,
-                     to_rows = kind == ConvReorder::turn ? a.channels : a.outputs;
-  const std::int64_t inner = kind == ConvReorder::turn ? a.outputs : a.channels;
+                     to_rows = kind == ConvReorder::transpose ? a.channels : a.outputs;
+  const std::int64_t inner = kind == ConvReorder::transpose ? a.outputs : a.channels;
   check(a.outputs > 0 && a.channels > 0 && a.taps > 0 && a.from.elements() % from_rows == 0 &&
             a.to.elements() % to_rows == 0 &&
             a.from.elements() / from_rows >= a.taps * a.channels &&
@@ -362,8 +363,8 @@ ConvSize recorded_size(ProgramBuilder& pb, Buffer x, Buffer y, DType w, const Co
 // 96 to 384 channels (Wan2.1), 477 for one of 256 to 1,024 (Wan2.2).
 double narrowness(const ConvSize& s) {
   if (s.device != Device::cuda) return 1;
-  constexpr std::int64_t kLeast = 32;  // nothing is known of fewer
-  const auto channels = static_cast<double>(std::max(kLeast, s.x[3]));
+  constexpr std::int64_t kMin = 32;  // nothing is known of fewer
+  const auto channels = static_cast<double>(std::max(kMin, s.x[3]));
   return 1 + 114 / channels + 22600 / (channels * channels);
 }
 
@@ -394,7 +395,9 @@ void pack_conv_weight(const ConvWeight& a, Stream stream) { reorder(a, ConvReord
 void unpack_conv_weight(const ConvWeight& a, Stream stream) {
   reorder(a, ConvReorder::unpack, stream);
 }
-void turn_conv_weight(const ConvWeight& a, Stream stream) { reorder(a, ConvReorder::turn, stream); }
+void transpose_conv_weight(const ConvWeight& a, Stream stream) {
+  reorder(a, ConvReorder::transpose, stream);
+}
 
 std::int64_t conv3d_workspace(const ConvSize& s) {
   if (by_cudnn(s)) return cudnn_scratch(s).bytes;
@@ -476,17 +479,18 @@ void unpack_conv_weight(ProgramBuilder& pb, Buffer from, Buffer to, std::int64_t
   });
 }
 
-Buffer turn_conv_weight(ProgramBuilder& pb, Buffer rows, std::int64_t channels, std::int64_t taps) {
+Buffer transpose_conv_weight(ProgramBuilder& pb, Buffer rows, std::int64_t channels,
+                             std::int64_t taps) {
   const std::int64_t outputs = pb.shape(rows)[0];
   const std::int64_t row = taps == 1 ? outputs : round_up(taps * outputs, 8);
   const Buffer to = pb.temp("turned", {channels, row}, pb.dtype(rows));  // [C, taps N]
-  pb.emit("turn_conv_weight", {.reads = {rows}, .writes = {to}}, [=](const Bindings& b) {
-    turn_conv_weight({.from = b.in(rows),
-                      .to = b.out(to),
-                      .outputs = outputs,
-                      .channels = channels,
-                      .taps = taps},
-                     b.stream());
+  pb.emit("transpose_conv_weight", {.reads = {rows}, .writes = {to}}, [=](const Bindings& b) {
+    transpose_conv_weight({.from = b.in(rows),
+                           .to = b.out(to),
+                           .outputs = outputs,
+                           .channels = channels,
+                           .taps = taps},
+                          b.stream());
   });
   return to;
 }

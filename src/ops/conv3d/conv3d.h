@@ -39,8 +39,8 @@ struct ConvGeometry {
 //
 // Bits: rows of one frame are multiplied in calls whose sizes depend on the frame's size alone, so
 // neither threads nor the frames that share a call change a result. With `lines` the calls are cut
-// anew every so many rows of pixels: what is computed of part of a picture, whole such lines of it,
-// has the bits that it has in the picture (away from the part's own borders, that is).
+// anew every so many rows of pixels: what is computed of part of an image, whole such lines of it,
+// has the bits that it has in the image (away from the part's own borders, that is).
 struct Conv3d {
   ConstTensorView x;             // [T, H, W, C]
   ConstTensorView history = {};  // [P, H, W, C]
@@ -50,7 +50,7 @@ struct Conv3d {
   ConvGeometry geometry = {};
   bool accumulate = false;
   std::int64_t lines = 0;         // rows of y
-  std::int64_t whole_height = 0;  // of the picture that y is a part of; cuDNN's kernel is its
+  std::int64_t whole_height = 0;  // of the image that y is a part of; cuDNN's kernel is its
 };
 void conv3d(const Conv3d& a, Stream stream);
 void conv3d_prepare(const Conv3d& a, Stream stream);
@@ -76,7 +76,7 @@ struct ConvWeight {
 };
 void pack_conv_weight(const ConvWeight& a, Stream stream);
 void unpack_conv_weight(const ConvWeight& a, Stream stream);
-void turn_conv_weight(const ConvWeight& a, Stream stream);
+void transpose_conv_weight(const ConvWeight& a, Stream stream);
 
 struct ConvSize {
   Shape x, y;  // [T, H, W, C], [T', H', W', N]
@@ -107,6 +107,7 @@ void conv3d_dw(ProgramBuilder& pb, Buffer x, Buffer dy, Buffer dw, Buffer dbias,
 void pack_conv_weight(ProgramBuilder& pb, Buffer from, Buffer to, std::int64_t taps, Lane lane);
 void unpack_conv_weight(ProgramBuilder& pb, Buffer from, Buffer to, std::int64_t taps);
 // A temporary [C, row(N)] with the turned weights.
-Buffer turn_conv_weight(ProgramBuilder& pb, Buffer rows, std::int64_t channels, std::int64_t taps);
+Buffer transpose_conv_weight(ProgramBuilder& pb, Buffer rows, std::int64_t channels,
+                             std::int64_t taps);
 
 }  // namespace ballast::ops

@@ -2,6 +2,7 @@
 
 #include "core/simd.h"
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "ops/conv3d/conv3d_kernels.h"
 
 namespace ballast::ops::cpu::BALLAST_ISA {
@@ -20,7 +21,7 @@ void patch_row(const ConvPatches& a, std::int64_t r) {
   std::byte* to = a.columns + r * a.row_bytes;
   const std::byte* const end = to + a.row_bytes;
   const std::int64_t at = a.first + r, h = at / a.out_width, w = at % a.out_width;
-  const auto pixel = static_cast<std::size_t>(a.pixel_bytes);
+  const auto pixel = to_size(a.pixel_bytes);
   for (int i = 0; i < a.time; ++i) {
     for (int j = 0; j < a.kh; ++j) {
       const std::int64_t y =
@@ -36,7 +37,7 @@ void patch_row(const ConvPatches& a, std::int64_t r) {
       }
     }
   }
-  if (to < end) std::memset(to, 0, static_cast<std::size_t>(end - to));
+  if (to < end) std::memset(to, 0, to_size(end - to));
 }
 
 template <class T>
@@ -81,7 +82,7 @@ void conv_patches(const ConvPatches& a, ThreadPool& pool) {
 }
 
 void conv_reorder(const ConvReordering& a, ThreadPool& pool) {
-  const std::int64_t rows = a.kind == ConvReorder::turn ? a.channels : a.outputs;
+  const std::int64_t rows = a.kind == ConvReorder::transpose ? a.channels : a.outputs;
   pool.parallel(rows, [&](std::int64_t n, int) {
     if (a.size == 4) {
       reorder_output<std::uint32_t>(a, n);

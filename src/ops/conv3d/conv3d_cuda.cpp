@@ -59,12 +59,12 @@ class ConvPlans {
     CudnnGraph graph = conv_graph(a, height);
     if (height == a.chosen_height) {
       CudnnPlan plan(std::move(graph), cudnn().maker(), kConvWorkspace, what,
-                     kMostWithoutPartialSums);
+                     kMaxWithoutPartialSums);
       return plans_.emplace(size, std::move(plan)).first->second;
     }
     const CudnnPlan& whole = plan_of(a, a.chosen_height);
     CudnnPlan plan(std::move(graph), cudnn().maker(), what, without_workspace(whole.choice()));
-    if (std::max(whole.workspace(), plan.workspace()) > kMostWithoutPartialSums) {
+    if (std::max(whole.workspace(), plan.workspace()) > kMaxWithoutPartialSums) {
       fail(ErrorCode::device,
            fmt::format("{}: part of {} x {}, which cuDNN computes with partial sums ({} bytes for "
                        "the whole, {} for the part): bands would change bits",

@@ -50,21 +50,21 @@ __global__ void patches(ConvPatches a) {
 // A thread moves one element; neighbouring threads write neighbours.
 template <class T>
 __global__ void reorder(ConvReordering a) {
-  const bool turn = a.kind == ConvReorder::turn, unpack = a.kind == ConvReorder::unpack;
-  const std::int64_t rows = turn ? a.channels : a.outputs;
+  const bool transpose = a.kind == ConvReorder::transpose, unpack = a.kind == ConvReorder::unpack;
+  const std::int64_t rows = transpose ? a.channels : a.outputs;
   const T* from = reinterpret_cast<const T*>(a.from);
   T* to = reinterpret_cast<T*>(a.to);
   for (std::int64_t at = blockIdx.x * std::int64_t{kThreads} + threadIdx.x; at < rows * a.to_row;
        at += std::int64_t{gridDim.x} * kThreads) {
     const std::int64_t n = at / a.to_row, i = at % a.to_row;
-    const std::int64_t inner = unpack ? a.taps : turn ? a.outputs : a.channels;
+    const std::int64_t inner = unpack ? a.taps : transpose ? a.outputs : a.channels;
     const std::int64_t first = i / inner, second = i % inner;
     T value = 0;
     if (unpack) {
       value = from[n * a.from_row + second * a.channels + first];
     } else if (first < a.taps) {
-      value = turn ? from[second * a.from_row + (a.taps - 1 - first) * a.channels + n]
-                   : from[n * a.from_row + second * a.taps + first];
+      value = transpose ? from[second * a.from_row + (a.taps - 1 - first) * a.channels + n]
+                        : from[n * a.from_row + second * a.taps + first];
     }
     to[at] = value;
   }
@@ -92,7 +92,7 @@ void conv_patches(const ConvPatches& a, void* stream) {
 }
 
 void conv_reorder(const ConvReordering& a, void* stream) {
-  const std::int64_t rows = a.kind == ConvReorder::turn ? a.channels : a.outputs;
+  const std::int64_t rows = a.kind == ConvReorder::transpose ? a.channels : a.outputs;
   if (rows * a.to_row == 0) return;
   const auto launch = [&](auto* kernel) {
     kernel<<<some_blocks(rows * a.to_row, kThreads), kThreads, 0, stream_of(stream)>>>(a);

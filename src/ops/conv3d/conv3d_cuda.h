@@ -28,7 +28,7 @@ inline constexpr std::int64_t kConvWorkspace = 8 << 20;
 // other bits. One that needs less than a tile does not, and is taken where there is one. Asked for
 // part of a frame (height below chosen_height) where cuDNN has the other kind alone, convolve()
 // fails with ErrorCode::device.
-inline constexpr std::int64_t kMostWithoutPartialSums = 16 << 10;
+inline constexpr std::int64_t kMaxWithoutPartialSums = 16 << 10;
 // prepare: makes the plan and names the addresses, computes nothing.
 void convolve(const ConvFrame& a, GpuQueue& queue, bool prepare);
 

@@ -30,7 +30,7 @@ std::int64_t workspace_of_part(const ConvFrame& a, std::string_view gpu_properti
   const CudnnTarget target(gpu_properties);
   CudnnGraph whole = conv_graph(a, a.chosen_height), part = conv_graph(a, a.height);
   std::vector<CudnnObject> configurations = whole.configurations(target);
-  prefer(configurations, kMostWithoutPartialSums);
+  prefer(configurations, kMaxWithoutPartialSums);
   for (const CudnnObject& c : configurations) {
     if (!is_deterministic(c) || workspace_of(c) > kConvWorkspace) continue;
     try {

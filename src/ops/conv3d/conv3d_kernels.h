@@ -12,8 +12,8 @@ namespace ballast::ops {
 // moved as they are, `size` bytes each; frames are given by the three addresses that the taps in
 // time read, null where they are zero.
 struct ConvPatches {
-  static constexpr int kMostTime = 3;
-  const std::byte* frame[kMostTime] = {};
+  static constexpr int kMaxTime = 3;
+  const std::byte* frame[kMaxTime] = {};
   std::byte* columns = nullptr;
   std::int64_t row_bytes = 0;  // from row to row of columns; the end behind the taps is zeroed
   std::int64_t first = 0, rows = 0;
@@ -24,7 +24,7 @@ struct ConvPatches {
   int zoom = 1, spread_h = 1, spread_w = 1;
 };
 
-enum class ConvReorder : std::uint8_t { pack, unpack, turn };
+enum class ConvReorder : std::uint8_t { pack, unpack, transpose };
 
 // Elements of `size` bytes: see ops/conv3d/conv3d.h.
 struct ConvReordering {

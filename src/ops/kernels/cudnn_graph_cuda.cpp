@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "memory/gpu.h"
 #include "ops/kernels/cudnn_graph.h"
 
@@ -243,7 +244,7 @@ std::vector<CudnnObject> CudnnGraph::configurations(const CudnnTarget& target) {
     check_cudnn(cudnn().get_attribute(heuristics.raw(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                       CUDNN_TYPE_BACKEND_DESCRIPTOR, room, &count, into),
                 "listing configurations");
-    return static_cast<std::size_t>(count);
+    return to_size(count);
   };
   std::vector<CudnnObject> found;
   std::vector<cudnnBackendDescriptor_t> raw;
@@ -316,7 +317,7 @@ CudnnChoice choice_of(const CudnnObject& configuration) {
       cudnn().get_attribute(configuration.raw(), CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
                             CUDNN_TYPE_BACKEND_DESCRIPTOR, std::ssize(raw), &found, raw.data()),
       "listing an engine's settings");
-  knobs.resize(static_cast<std::size_t>(found));
+  knobs.resize(to_size(found));
   for (const CudnnObject& knob : knobs) {
     cudnnBackendKnobType_t type{};
     std::int64_t count = 0;

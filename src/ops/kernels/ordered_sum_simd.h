@@ -8,7 +8,7 @@
 namespace ballast::ops::cpu::BALLAST_ISA {
 
 // n sums, a power of two; they are overwritten.
-inline double add_by_halves(double* sum, std::int64_t n) {
+inline double pairwise_sum(double* sum, std::int64_t n) {
   while ((n /= 2) > 0) {
     for (std::int64_t k = 0; k < n; ++k) sum[k] += sum[k + n];
   }
@@ -47,7 +47,7 @@ inline double product_sum(std::int64_t begin, std::int64_t end, F&& factors) {
   }
   double sum[kSums];
   __builtin_memcpy(sum, sums, sizeof sum);
-  return add_by_halves(sum, kSums);
+  return pairwise_sum(sum, kSums);
 }
 
 // The sum of value(i, n)^2.
@@ -67,7 +67,7 @@ inline double block_sum(std::int64_t begin, std::int64_t end, F&& piece_sum) {
     const std::int64_t first = begin + k * kSumPiece, last = first + kSumPiece;
     sum[k] = piece_sum(first, last < end ? last : end);
   }
-  return add_by_halves(sum, kSumPieces);
+  return pairwise_sum(sum, kSumPieces);
 }
 
 // *sum += piece_sum(begin, end), in order block by block, or group by group of so many.
@@ -84,7 +84,7 @@ inline void add_ordered(ThreadPool& pool, std::int64_t n, double* sum, F&& piece
       partial[block] = block_sum(begin, end < n ? end : n, piece_sum);
     });
     for (std::int64_t block = 0; block < blocks; block += kTogether) {
-      *sum += add_by_halves(partial + block, kTogether);
+      *sum += pairwise_sum(partial + block, kTogether);
     }
   }
 }

@@ -3,6 +3,7 @@
 // For kernel sources (_cpu.cpp): reading and writing the parameter that an optimizer updates.
 
 #include "core/simd_random.h"
+#include "core/to_size.h"
 #include "ops/kernels/elementwise.h"
 #include "ops/kernels/update_rounding.h"
 
@@ -25,7 +26,7 @@ inline f32v rounded(f32v x) {
 template <DType T>
 inline void write_stochastic(Element<T>* p, f32v x, u32v words, std::int64_t n) {
   const auto y = simd::BALLAST_ISA::narrow_stochastic<T>(x, words);
-  __builtin_memcpy(p, &y, static_cast<std::size_t>(n) * sizeof(Element<T>));
+  __builtin_memcpy(p, &y, to_size(n) * sizeof(Element<T>));
 }
 
 // RandomSource::word or RandomSource::half.
@@ -50,7 +51,7 @@ class RandomWords {
       both_ = true;
     }
     u32v w = {};
-    __builtin_memcpy(&w, words_ + (first - base), static_cast<std::size_t>(n) * 4);
+    __builtin_memcpy(&w, words_ + (first - base), to_size(n) * 4);
     return w;
   }
 
@@ -147,7 +148,7 @@ inline void with_writer(const TensorView& p, const ParameterRounding& r, F&& f) 
 
 // f(begin, end) over [0, n) on all threads.
 template <class F>
-inline void each_stretch(ThreadPool& pool, std::int64_t n, F&& f) {
+inline void each_range(ThreadPool& pool, std::int64_t n, F&& f) {
   pool.parallel((n + kElementsPerTask - 1) / kElementsPerTask, [&](std::int64_t task, int) {
     const std::int64_t begin = task * kElementsPerTask, end = begin + kElementsPerTask;
     f(begin, end < n ? end : n);

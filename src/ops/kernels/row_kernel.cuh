@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "ops/kernels/cuda_kernel.cuh"
-#include "ops/kernels/quantum.h"
+#include "ops/kernels/token_quantum.h"
 
 namespace ballast::ops::cuda {
 

@@ -13,7 +13,7 @@
 #include "core/simd_convert.h"
 #include "core/tensor.h"
 #include "core/thread_pool.h"
-#include "ops/kernels/quantum.h"
+#include "ops/kernels/token_quantum.h"
 
 namespace ballast::simd::BALLAST_ISA {
 

@@ -21,10 +21,10 @@ struct Bucket {
   std::uint32_t least;  // ... as it is
   float near, far;      // magnitudes
   explicit Bucket(std::uint32_t k)
-      : first(k << kBucketShift), least(first + ((kLeastExponent - 1) << 23)) {
+      : first(k << kBucketShift), least(first + ((kMinExponent - 1) << 23)) {
     const bool tiny = k < 1u << (23 - kBucketShift);
     near = std::bit_cast<float>(tiny ? 1u : least);
-    far = tiny                     ? std::bit_cast<float>((kLeastExponent << 23) - 1)
+    far = tiny                     ? std::bit_cast<float>((kMinExponent << 23) - 1)
           : k + 1 == kStateBuckets ? near
                                    : std::bit_cast<float>(least | kFractions);
   }

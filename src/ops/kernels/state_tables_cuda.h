@@ -17,7 +17,7 @@ namespace ballast::ops::cuda {
 // the lower code and where, in the lower 16 bits of the number, the higher one begins: added to the
 // number's bits the sum carries into the code, which is its third byte. Where the number is
 // negative, the third byte is the code with all bits turned.
-inline constexpr std::uint32_t kBucketShift = 16, kLeastExponent = 127 - 23;
+inline constexpr std::uint32_t kBucketShift = 16, kMinExponent = 127 - 23;
 inline constexpr std::uint32_t kStateBuckets = (24 << 7) + 1;
 
 struct alignas(16) StateTables {

@@ -3,9 +3,10 @@
 #include <algorithm>
 
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "ops/kernels/cuda_call.h"
 #include "ops/kernels/on_device.h"
-#include "ops/kernels/quantum.h"
+#include "ops/kernels/token_quantum.h"
 #include "ops/linear/fp8_linear_cuda.h"
 #include "ops/linear/fp8_linear_kernels.h"
 #include "ops/linear/linear_scratch.h"
@@ -81,7 +82,7 @@ void check_operands(const Fp8Linear& a) {
 }
 
 void on_cpu(const Fp8Linear& a, const Fp8LinearSize& size, Stream stream) {
-  const auto widened = static_cast<std::size_t>(widened_bytes(size));
+  const auto widened = to_size(widened_bytes(size));
   const TensorView rest(a.workspace.data + widened, DType::u8,
                         {static_cast<std::int64_t>(a.workspace.bytes() - widened)});
   for (std::int64_t first = 0; first < size.rows; first += kWidenedRows) {
@@ -110,7 +111,7 @@ void on_cpu(const Fp8Linear& a, const Fp8LinearSize& size, Stream stream) {
 void run(const Fp8Linear& a, Stream stream, cuda::Doing doing) {
   check_operands(a);
   const Fp8LinearSize size = fp8_linear_size(a, stream.pool ? stream.pool->threads() : 1);
-  const auto need = static_cast<std::size_t>(fp8_linear_workspace(size));
+  const auto need = to_size(fp8_linear_workspace(size));
   const std::size_t have = a.workspace ? a.workspace.bytes() : 0;
   check(have >= need, "fp8_linear: the workspace has {} bytes, {} are needed", have, need);
   on_device(

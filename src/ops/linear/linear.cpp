@@ -3,9 +3,10 @@
 #include <algorithm>
 
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "ops/kernels/cuda_call.h"
 #include "ops/kernels/on_device.h"
-#include "ops/kernels/quantum.h"
+#include "ops/kernels/token_quantum.h"
 #include "ops/linear/linear_kernels.h"
 #include "ops/linear/linear_scratch.h"
 
@@ -177,7 +178,7 @@ bool in_place(const ConstTensorView& w, const ConstTensorView& scale) {
 }
 
 cpu::Scratch take(const TensorView& workspace, const Parts& parts, int threads, const char* op) {
-  const auto need = static_cast<std::size_t>(parts.bytes(threads));
+  const auto need = to_size(parts.bytes(threads));
   const std::size_t have = workspace ? workspace.bytes() : 0;
   check(have >= need, "{}: the workspace has {} bytes, {} are needed", op, have, need);
   check(need == 0 || aligned(workspace.data, kScratchAlignment),
@@ -186,7 +187,7 @@ cpu::Scratch take(const TensorView& workspace, const Parts& parts, int threads, 
 }
 
 std::byte* take(const TensorView& workspace, const cuda::LinearScratch& scratch, const char* op) {
-  const auto need = static_cast<std::size_t>(scratch.bytes);
+  const auto need = to_size(scratch.bytes);
   const std::size_t have = workspace ? workspace.bytes() : 0;
   check(have >= need, "{}: the workspace has {} bytes, {} are needed", op, have, need);
   check(need == 0 || aligned(workspace.data, cuda::kWorkspaceAlignment),
@@ -386,7 +387,7 @@ void run_linear_dw(const LinearDw& a, Stream stream, cuda::Doing doing) {
                          .dw = cuda::view(a.dw),
                          .dbias = cuda::view(a.dbias),
                          .type = cuda::multiplied_type(size.x, size.y),
-                         .way = a.at_once ? cuda::DwWay::at_once : cuda::dw_way(size),
+                         .method = a.at_once ? cuda::DwMethod::at_once : cuda::dw_method(size),
                          .overwrite = a.overwrite,
                          .quantum = a.quantum,
                          .group = cuda::dw_group(size),

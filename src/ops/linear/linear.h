@@ -4,7 +4,7 @@
 
 #include "core/device.h"
 #include "core/tensor.h"
-#include "ops/kernels/quantum.h"
+#include "ops/kernels/token_quantum.h"
 #include "plan/program_builder.h"
 
 namespace ballast::ops {

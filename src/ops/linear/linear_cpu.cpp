@@ -1,6 +1,7 @@
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "ops/gelu_simd.h"
-#include "ops/kernels/quantum.h"
+#include "ops/kernels/token_quantum.h"
 #include "ops/linear/linear_expand.h"
 #include "ops/linear/linear_kernels.h"
 #include "ops/linear/sgemm.h"
@@ -12,7 +13,7 @@ std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 std::int64_t pieces(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }
 
 const std::byte* at(const Matrix& m, std::int64_t row, std::int64_t column) {
-  return m.data + static_cast<std::size_t>(row * m.stride + column) * size_of(m.dtype);
+  return m.data + to_size(row * m.stride + column) * size_of(m.dtype);
 }
 
 float load_float(const std::byte* p, std::int64_t i) {
@@ -104,7 +105,7 @@ void round_row(const float* sum, const float* bias, bool accumulate, std::int64_
     round_block(sum + i, bias ? bias + i : nullptr, accumulate, y + i * 2);
   }
   if (i < n) {
-    const std::size_t left = static_cast<std::size_t>(n - i);
+    const std::size_t left = to_size(n - i);
     float sum_end[kBlock] = {}, bias_end[kBlock] = {};
     std::byte y_end[kBlock * 2] = {};
     std::memcpy(sum_end, sum + i, left * 4);
@@ -118,10 +119,9 @@ void round_row(const float* sum, const float* bias, bool accumulate, std::int64_
 // What gelu is applied to, as it would be without gelu.
 void keep_row(const PanelProduct& a, const float* sum, std::int64_t n, std::int64_t row,
               std::int64_t column) {
-  std::byte* const to =
-      a.pre + static_cast<std::size_t>(row * a.pre_stride + column) * size_of(a.out_dtype);
+  std::byte* const to = a.pre + to_size(row * a.pre_stride + column) * size_of(a.out_dtype);
   if (a.out_dtype == DType::f32) {
-    std::memcpy(to, sum, static_cast<std::size_t>(n) * 4);
+    std::memcpy(to, sum, to_size(n) * 4);
   } else {
     round_row(sum, nullptr, false, n, to);
   }

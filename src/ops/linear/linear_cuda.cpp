@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "memory/gpu.h"
-#include "ops/kernels/quantum.h"
+#include "ops/kernels/token_quantum.h"
 #include "ops/linear/linear_scratch.h"
 #include "ops/linear/matrix_product_cuda.h"
 
@@ -292,14 +292,14 @@ void linear_dw(const LinearDwCall& a, GpuQueue& queue, Doing doing) {
   const View dy = operand(a.dy, a.type, {}, a.workspace + a.scratch.left, stream, doing);
   const View x = operand(a.x, a.type, {}, a.workspace + a.scratch.right, stream, doing);
   auto& products = queue.local<MatrixProducts>();
-  switch (a.way) {
-    case DwWay::at_once:
+  switch (a.method) {
+    case DwMethod::at_once:
       dw_at_once(a, dy, x, products, doing);
       break;
-    case DwWay::quanta:
+    case DwMethod::quanta:
       dw_in_place(a, dy, x, products, doing);
       break;
-    case DwWay::partials:
+    case DwMethod::partials:
       dw_by_partials(a, dy, x, products, stream, doing);
       break;
   }

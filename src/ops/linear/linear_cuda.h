@@ -51,7 +51,7 @@ struct LinearCall {
 };
 void linear(const LinearCall& a, GpuQueue& queue, Doing doing);
 
-enum class DwWay {
+enum class DwMethod {
   at_once,   // one product over all rows
   quanta,    // one after the other
   partials,  // several side by side, whose sums are then added in order
@@ -60,9 +60,9 @@ enum class DwWay {
 struct LinearDwCall {  // dw += alpha * dy^T x, dbias += alpha * column sums of dy
   View x, dy, dw, dbias;
   DType type = DType::bf16;
-  DwWay way = DwWay::quanta;
+  DwMethod method = DwMethod::quanta;
   bool overwrite = false;    // at once only
-  std::int64_t quantum = 1;  // rows of a product, of DwWay::quanta
+  std::int64_t quantum = 1;  // rows of a product, of DwMethod::quanta
   std::int64_t group = 1;    // quanta whose partial sums are made at once
   float alpha = 1;
   LinearScratch scratch;

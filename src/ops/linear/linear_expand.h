@@ -11,6 +11,7 @@
 
 #include "core/dtype.h"
 #include "core/simd_convert.h"
+#include "core/to_size.h"
 
 namespace ballast::ops::cpu::BALLAST_ISA {
 
@@ -105,17 +106,16 @@ void expand_as(const std::byte* src, std::int64_t n, float factor, float* dst) {
   f32v block[F::kBlock / kLanes];
   std::int64_t i = 0;
   for (; i + F::kBlock <= n; i += F::kBlock) {
-    F::load(src + static_cast<std::size_t>(i) * kSize, block);
+    F::load(src + to_size(i) * kSize, block);
     for (f32v& b : block) b *= factor;
     std::memcpy(dst + i, block, sizeof block);
   }
   if (i < n) {
     std::byte last[F::kBlock * kSize] = {};
-    std::memcpy(last, src + static_cast<std::size_t>(i) * kSize,
-                static_cast<std::size_t>(n - i) * kSize);
+    std::memcpy(last, src + to_size(i) * kSize, to_size(n - i) * kSize);
     F::load(last, block);
     for (f32v& b : block) b *= factor;
-    std::memcpy(dst + i, block, static_cast<std::size_t>(n - i) * sizeof(float));
+    std::memcpy(dst + i, block, to_size(n - i) * sizeof(float));
   }
 }
 

@@ -2,7 +2,7 @@
 #include "ops/add.h"
 #include "ops/copy.h"
 #include "ops/fill.h"
-#include "ops/kernels/quantum.h"
+#include "ops/kernels/token_quantum.h"
 #include "ops/linear/linear.h"
 #include "ops/linear/linear_scratch.h"
 #include "plan/bindings.h"
@@ -51,12 +51,13 @@ Cost dw_cost(ProgramBuilder& pb, const LinearSize& s, std::int64_t quantum, Buff
              Buffer dw) {
   Cost cost = gemm_cost(s);
   if (s.device != Device::cuda) return cost;
-  const cuda::DwWay way = cuda::dw_way(s);
-  const std::int64_t rows = way == cuda::DwWay::quanta ? quantum : kTokenQuantum;
+  const cuda::DwMethod method = cuda::dw_method(s);
+  const std::int64_t rows = method == cuda::DwMethod::quanta ? quantum : kTokenQuantum;
   const std::int64_t quanta = (s.rows + rows - 1) / rows;
   const auto bytes = [&](Buffer b) { return static_cast<double>(pb.set().spec(b).bytes); };
   cost.bytes = bytes(x) + bytes(dy) + 2 * static_cast<double>(quanta) * bytes(dw);
-  if (way == cuda::DwWay::quanta && quanta > 1) cost.launches = static_cast<std::uint32_t>(quanta);
+  if (method == cuda::DwMethod::quanta && quanta > 1)
+    cost.launches = static_cast<std::uint32_t>(quanta);
   return cost;
 }
 

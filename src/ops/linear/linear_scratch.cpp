@@ -2,14 +2,14 @@
 
 #include <algorithm>
 
-#include "ops/kernels/quantum.h"
+#include "ops/kernels/token_quantum.h"
 
 namespace ballast::ops::cuda {
 namespace {
 
-constexpr std::int64_t kNarrow = 256;             // one dimension that gives a product few tiles
-constexpr std::int64_t kMostQuanta = 32;          // side by side: enough to fill a machine
-constexpr std::int64_t kMostPartials = 32 << 20;  // bytes of partial sums
+constexpr std::int64_t kNarrow = 256;            // one dimension that gives a product few tiles
+constexpr std::int64_t kMaxQuanta = 32;          // side by side: enough to fill a machine
+constexpr std::int64_t kMaxPartials = 32 << 20;  // bytes of partial sums
 
 std::int64_t matrix_bytes(std::int64_t rows, std::int64_t width, DType dtype) {
   return rows * packed_stride(width, dtype) * static_cast<std::int64_t>(size_of(dtype));
@@ -71,21 +71,21 @@ std::int64_t columns_at_once(const LinearSize& s, bool forward) {
   const std::int64_t columns = forward ? s.outputs : s.inputs;
   const std::int64_t depth = forward ? s.inputs : s.outputs;
   const bool widened = multiplied_type(s.x, s.y) == DType::f32 && s.w != DType::f32 && !s.scaled;
-  if (!widened || 4 * columns * depth <= kMostWidened) return columns;
+  if (!widened || 4 * columns * depth <= kMaxWidened) return columns;
   constexpr std::int64_t kPanel = 128;  // whole tiles of a product
-  return std::min(columns, std::max(kPanel, kMostWidened / 4 / depth / kPanel * kPanel));
+  return std::min(columns, std::max(kPanel, kMaxWidened / 4 / depth / kPanel * kPanel));
 }
 
 LinearScratch forward_scratch(const LinearSize& s) { return product_scratch(s, true); }
 LinearScratch dx_scratch(const LinearSize& s) { return product_scratch(s, false); }
 
-DwWay dw_way(const LinearSize& s) {
+DwMethod dw_method(const LinearSize& s) {
   const bool few_tiles = std::min(s.inputs, s.outputs) <= kNarrow;
-  return few_tiles || !s.w_aligned ? DwWay::partials : DwWay::quanta;
+  return few_tiles || !s.w_aligned ? DwMethod::partials : DwMethod::quanta;
 }
 
 std::int64_t dw_group(const LinearSize& s) {
-  return std::clamp<std::int64_t>(kMostPartials / partial_bytes(s), 1, kMostQuanta);
+  return std::clamp<std::int64_t>(kMaxPartials / partial_bytes(s), 1, kMaxQuanta);
 }
 
 LinearScratch dw_scratch(const LinearSize& s) {
@@ -99,7 +99,7 @@ LinearScratch dw_scratch(const LinearSize& s) {
   p.left = layout.take(copy(s.outputs, s.y, s.y_aligned));
   p.right = layout.take(copy(s.inputs, s.x, s.x_aligned));
   p.bias = layout.take(4 * s.outputs * quanta(s));
-  if (dw_way(s) == DwWay::partials) {
+  if (dw_method(s) == DwMethod::partials) {
     p.partials = layout.take(partial_bytes(s) * std::min(dw_group(s), quanta(s)));
   }
   p.bytes = layout.end();

@@ -49,8 +49,8 @@ inline bool one_product_for_both(const LinearSize& s) {
 // ms: of 32,760 rows 7.40 at once and 7.20 in pieces; gelu alone 7.07, no gelu and a kernel for it
 // 7.35; of 7,168 rows 1.56, 1.54 and 1.60).
 constexpr std::int64_t products_for_both(std::int64_t rows) {
-  constexpr std::int64_t kMost = 8192;
-  return std::max<std::int64_t>(1, (rows + kMost - 1) / kMost);
+  constexpr std::int64_t kMax = 8192;
+  return std::max<std::int64_t>(1, (rows + kMax - 1) / kMax);
 }
 constexpr std::int64_t rows_for_both(std::int64_t rows) {  // of each, whole quanta
   const std::int64_t products = products_for_both(rows);
@@ -59,8 +59,8 @@ constexpr std::int64_t rows_for_both(std::int64_t rows) {  // of each, whole qua
 }
 
 // Columns of the result that are made at once: all, except where weights are widened to f32 for
-// them and would take more than kMostWidened bytes.
-inline constexpr std::int64_t kMostWidened = 64 << 20;
+// them and would take more than kMaxWidened bytes.
+inline constexpr std::int64_t kMaxWidened = 64 << 20;
 std::int64_t columns_at_once(const LinearSize& s, bool forward);
 
 LinearScratch forward_scratch(const LinearSize& s);
@@ -68,7 +68,7 @@ LinearScratch dx_scratch(const LinearSize& s);
 
 // dw adds up the products of kTokenQuantum rows in order. Where it is narrow, one product is too
 // small for the machine: several quanta are multiplied side by side into partial sums.
-DwWay dw_way(const LinearSize& s);
+DwMethod dw_method(const LinearSize& s);
 std::int64_t dw_group(const LinearSize& s);
 LinearScratch dw_scratch(const LinearSize& s);
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "memory/gpu.h"
 #include "ops/linear/linear_cuda.h"
 #include "ops/linear/linear_scratch.h"
@@ -191,8 +192,7 @@ struct MatrixProducts::Prepared {
     const cublasStatus_t fits =
         lt.check(handle, description.get(), layouts.right.get(), layouts.left.get(),
                  layouts.out.get(), layouts.out.get(), &algorithm, &checked);
-    taken = fits == CUBLAS_STATUS_SUCCESS &&
-            checked.workspaceSize <= static_cast<std::size_t>(kLibraryWorkspace);
+    taken = fits == CUBLAS_STATUS_SUCCESS && checked.workspaceSize <= to_size(kLibraryWorkspace);
   }
 };
 

@@ -1,5 +1,6 @@
 #include "core/simd_convert.h"
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "ops/linear/quantize_rows.h"
 
 namespace ballast::ops::cpu::BALLAST_ISA {
@@ -64,7 +65,7 @@ void quantize_row(const Element<W>* w, Element<Q>* q, std::int64_t n, float scal
   }
   if (i < n) {
     const Storage<Q> v = quantized<Q>(load_f32_partial<W>(w + i, n - i) / scale);
-    std::memcpy(q + i, &v, static_cast<std::size_t>(n - i));
+    std::memcpy(q + i, &v, to_size(n - i));
   }
 }
 

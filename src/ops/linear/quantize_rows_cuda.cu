@@ -115,7 +115,7 @@ __global__ void make_scale(float* scale, DType q) {
 // a thread loads as two words and stores as one. A block keeps a thread for every piece and goes
 // from row to row; the next row is on its way while this one is reduced, and a row takes one
 // barrier. Up to three blocks of C / 16 threads fill a multiprocessor.
-constexpr std::int64_t kPiece = 16, kMostPieces = 1024;
+constexpr std::int64_t kPiece = 16, kMaxPieces = 1024;
 
 __device__ __forceinline__ float element_of(std::uint32_t pair, int i) {
   return __uint_as_float(i == 0 ? pair << 16 : pair & 0xffff0000u);
@@ -153,17 +153,17 @@ __global__ void __launch_bounds__(1024)
   };
   uint4 a, b, next_a, next_b;
   load(blockIdx.x, a, b);
-  int turn = 0;
-  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x, turn ^= 1) {
+  int parity = 0;
+  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x, parity ^= 1) {
     load(row + gridDim.x, next_a, next_b);
     std::uint32_t most = 0;
     most = max_of_pair(a.x, max_of_pair(a.y, max_of_pair(a.z, max_of_pair(a.w, most))));
     most = max_of_pair(b.x, max_of_pair(b.y, max_of_pair(b.z, max_of_pair(b.w, most))));
     most = __reduce_max_sync(0xffffffffu, most);
-    if (lane == 0) warps[turn][warp] = most;
+    if (lane == 0) warps[parity][warp] = most;
     __syncthreads();
     const bool there = lane < static_cast<int>(blockDim.x) / 32;
-    most = __reduce_max_sync(0xffffffffu, there ? warps[turn][lane] : 0u);
+    most = __reduce_max_sync(0xffffffffu, there ? warps[parity][lane] : 0u);
     const float scale = scale_from(most, DType::f8_e4m3), reciprocal = __frcp_rn(scale);
     const auto four = [&](std::uint32_t low, std::uint32_t high) {
       return two_codes(low, scale, reciprocal) | two_codes(high, scale, reciprocal) << 16;
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(1024)
 
 bool in_sixteens(const QuantizeRows& a) {
   return a.w.dtype == DType::bf16 && a.q.dtype == DType::f8_e4m3 && a.w.shape[1] > 0 &&
-         a.w.shape[1] % kPiece == 0 && a.w.shape[1] <= kMostPieces * kPiece &&
+         a.w.shape[1] % kPiece == 0 && a.w.shape[1] <= kMaxPieces * kPiece &&
          aligned_to(a.w.data, 16) && a.w.strides[0] % 8 == 0 && aligned_to(a.q.data, 16) &&
          a.q.strides[0] % 16 == 0;
 }

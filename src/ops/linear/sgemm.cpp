@@ -13,6 +13,7 @@
 #include "core/simd.h"
 #include "core/system_limits.h"
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 
 // OpenBLAS asks for its packing buffer through these two. The linker redirects its calls here
 // (cmake/blas.cmake): the table behind the originals is not safe when a serial x86-64 build is
@@ -110,8 +111,8 @@ void warm_up_blas(ThreadPool& pool) {
   // kBlasRows x 512 x 1024 fills the panels as far as any call of ours does.
   const std::int64_t n = 512, k = 1024;
   const int threads = pool.threads();
-  const std::vector<float> ones(static_cast<std::size_t>(kBlasRows * k), 1.0f);
-  std::vector<float> c(static_cast<std::size_t>(threads * kBlasRows * n));
+  const std::vector<float> ones(to_size(kBlasRows * k), 1.0f);
+  std::vector<float> c(to_size(threads * kBlasRows * n));
   std::atomic<int> arrived{0};
   pool.parallel(threads, [&](std::int64_t task, int) {
     // Nobody goes on before all are here, so that every thread takes exactly one task.

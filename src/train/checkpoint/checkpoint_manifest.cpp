@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kFormat = "ballast-checkpoint";
 constexpr std::uint64_t kVersion = 1;
-constexpr std::size_t kMostFiles = 64;
+constexpr std::size_t kMaxFiles = 64;
 
 // Never a way out of the folder.
 bool is_plain(std::string_view name) {
@@ -112,7 +112,7 @@ CheckpointManifest parse_manifest(JsonSource source) {
       json.open_array();
       while (json.next_element()) {
         m.files.push_back(read_file(json));
-        if (m.files.size() > kMostFiles) json.fail_here("too many files");
+        if (m.files.size() > kMaxFiles) json.fail_here("too many files");
       }
     } else {
       json.fail_here("a key that this version does not know");

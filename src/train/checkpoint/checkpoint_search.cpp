@@ -9,9 +9,9 @@
 #include "core/log.h"
 #include "io/atomic_folder.h"
 #include "memory/disk_file.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/checkpoint_manifest.h"
 #include "train/checkpoint/checkpoint_reader.h"
-#include "train/checkpoint/training_checkpoint.h"
 
 namespace ballast::train {
 namespace {

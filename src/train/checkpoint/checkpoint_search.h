@@ -7,7 +7,7 @@
 
 namespace ballast::train {
 
-// Names inside a run folder; see train/checkpoint/training_checkpoint.h.
+// Names inside a run folder; see train/checkpoint/checkpoint.h.
 inline constexpr const char* kCheckpointsFolder = "checkpoints";
 inline constexpr const char* kLatestFile = "latest";
 inline constexpr const char* kStateFile = "state.safetensors";

@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "train/checkpoint/training_checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 namespace ballast::train {
 

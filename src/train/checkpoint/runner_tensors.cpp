@@ -5,6 +5,7 @@
 #include "core/convert.h"
 #include "core/error.h"
 #include "core/non_finite.h"
+#include "core/to_size.h"
 
 namespace ballast::train {
 namespace {
@@ -22,14 +23,14 @@ class FiniteScan {
     check(piece.size() % size == 0, "{}: a piece of {} bytes cuts an element", tensor_,
           piece.size());
     const auto count = static_cast<std::int64_t>(piece.size() / size);
-    const auto bad = first_non_finite(
-        std::span(piece).first(static_cast<std::size_t>(count) * size_of(dtype_)), dtype_);
+    const auto bad =
+        first_non_finite(std::span(piece).first(to_size(count) * size_of(dtype_)), dtype_);
     if (!bad) {
       done_ += count;
       return std::nullopt;
     }
     float value = 0;
-    convert(piece.data() + static_cast<std::size_t>(*bad) * size, dtype_, &value, DType::f32, 1);
+    convert(piece.data() + to_size(*bad) * size, dtype_, &value, DType::f32, 1);
     return NonFinite{std::string(tensor_), done_ + *bad, value};
   }
 
@@ -79,19 +80,18 @@ ByteSource converted_source(Runner& runner, Buffer from, DType to) {
     const std::size_t size = size_of(s.dtype);
     const std::int64_t total = s.shape.elements();
     const bool in_reach = runner.host_can_touch(from);
-    std::vector<std::byte> piece(static_cast<std::size_t>(kConvertedAtOnce) * size_of(to));
+    std::vector<std::byte> piece(to_size(kConvertedAtOnce) * size_of(to));
     std::vector<std::byte> fetched;  // of what the host cannot read in place
-    if (!in_reach) fetched.resize(static_cast<std::size_t>(kConvertedAtOnce) * size);
+    if (!in_reach) fetched.resize(to_size(kConvertedAtOnce) * size);
     for (std::int64_t first = 0; first < total; first += kConvertedAtOnce) {
       const std::int64_t count = std::min(kConvertedAtOnce, total - first);
-      const std::size_t at = static_cast<std::size_t>(first) * size;
+      const std::size_t at = to_size(first) * size;
       if (!in_reach) {
-        runner.read_part(from, at,
-                         std::span(fetched).first(static_cast<std::size_t>(count) * size));
+        runner.read_part(from, at, std::span(fetched).first(to_size(count) * size));
       }
       const std::byte* source = in_reach ? runner.view(from).data + at : fetched.data();
       convert(source, s.dtype, piece.data(), to, count);
-      sink(std::span(piece).first(static_cast<std::size_t>(count) * size_of(to)));
+      sink(std::span(piece).first(to_size(count) * size_of(to)));
     }
   };
 }

@@ -8,7 +8,7 @@
 
 #include "nn/update.h"
 #include "plan/runner.h"
-#include "train/checkpoint/training_checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 namespace ballast::train {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/bytes.h"
-#include "train/checkpoint/training_checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 namespace ballast::train {
 

@@ -12,7 +12,7 @@ namespace ballast::train {
 namespace {
 
 // What one file may hold: the loop keeps a handful.
-constexpr std::size_t kMostEntries = 4096;
+constexpr std::size_t kMaxEntries = 4096;
 
 void append(std::string& out, std::int64_t v) { out += fmt::format("{}", v); }
 void append(std::string& out, std::uint64_t v) { out += fmt::format("{}", v); }
@@ -64,7 +64,7 @@ void read(JsonReader& json, std::map<std::string, T>& map) {
   for (std::string_view key; json.next_key(key);) {
     const auto [place, added] = map.try_emplace(std::string(key));
     if (!added) json.fail_here("a key twice");
-    if (map.size() > kMostEntries) json.fail_here("too many entries");
+    if (map.size() > kMaxEntries) json.fail_here("too many entries");
     read(json, place->second);
   }
 }

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "spiece.model",
                                            "tokenizer_config.json", "special_tokens_map.json",
                                            "added_tokens.json"};
-constexpr std::uint64_t kMostBytes = 256 << 20;  // of a file that is copied
+constexpr std::uint64_t kMaxBytes = 256 << 20;  // of a file that is copied
 
 void write_text(const std::string& path, std::string_view text) {
   AtomicFile file(path);
@@ -29,7 +29,7 @@ void write_text(const std::string& path, std::string_view text) {
 std::optional<std::string> read_small(const fs::path& path) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return std::nullopt;
-  return read_text_file(path.string(), kMostBytes, "a file of a model that is copied");
+  return read_text_file(path.string(), kMaxBytes, "a file of a model that is copied");
 }
 
 // False when there is none. A file that is there already is itself.
@@ -163,8 +163,8 @@ void write_tensors(const std::string& path, std::span<const SavedTensor> tensors
 
 std::vector<std::string> write_model_weights(const std::string& folder,
                                              std::span<const SavedTensor> tensors,
-                                             Bytes most_shard) {
-  return write_sharded(folder, tensors, {.stem = "model", .max_shard = most_shard});
+                                             Bytes max_shard) {
+  return write_sharded(folder, tensors, {.stem = "model", .max_shard = max_shard});
 }
 
 }  // namespace ballast::train

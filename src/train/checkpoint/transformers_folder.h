@@ -7,14 +7,14 @@
 #include "core/bytes.h"
 #include "models/t5/config.h"
 #include "models/t5/lora_file.h"
-#include "train/checkpoint/training_checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 namespace ballast::train {
 
 // A model's folder as transformers reads and writes it.
 
 inline constexpr const char* kModelFile = "model.safetensors";
-inline constexpr Bytes kMostShard{5'000'000'000};
+inline constexpr Bytes kMaxShard{5'000'000'000};
 
 // What from_pretrained() needs beside the weights: config.json and generation_config.json, copied
 // from `model` or made from the sizes where it has none, and every file of the tokenizer. In
@@ -36,6 +36,6 @@ void write_tensors(const std::string& path, std::span<const SavedTensor> tensors
 // Returns the paths.
 std::vector<std::string> write_model_weights(const std::string& folder,
                                              std::span<const SavedTensor> tensors,
-                                             Bytes most_shard = kMostShard);
+                                             Bytes max_shard = kMaxShard);
 
 }  // namespace ballast::train

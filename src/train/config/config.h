@@ -96,7 +96,7 @@ struct CachingConfig {
   std::optional<std::int64_t> batch_size;    // captions encoded at once at most; none: our choice
   std::optional<DType> store;                // of the files; none: the dialect's own
   bool image_to_video = false;               // where no transformer says it
-  double max_megapixels = 0;                 // of pictures without buckets; 0: as they are
+  double max_megapixels = 0;                 // of images without buckets; 0: as they are
 };
 
 struct Cadence {  // any of them; none: never
@@ -107,7 +107,7 @@ struct Cadence {  // any of them; none: never
 // A clip that is drawn now and then while training, to look at.
 struct PreviewClip {
   std::string prompt, negative;  // negative "": the publishers' own
-  std::string image = {};        // path of the picture that it begins with; "": none
+  std::string image = {};        // path of the image that it begins with; "": none
   std::string image_named = {};  // where that is said: "run.toml line 12: preview.image"
   std::optional<std::int64_t> width, height,
       frames;  // pixels; none: as the largest clips trained on

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "train/config/config.h"
-#include "train/config/config_words.h"
+#include "train/config/enum_names.h"
 #include "train/config/flags.h"
 #include "train/config/read_config.h"
 #include "train/config/seq2seq_config.h"

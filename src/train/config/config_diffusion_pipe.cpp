@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "train/config/config_dialects.h"
-#include "train/config/config_words.h"
+#include "train/config/enum_names.h"
 #include "train/config/toml_checks.h"
 
 namespace ballast::train {
@@ -33,12 +33,12 @@ constexpr IgnoredKey kIgnoredOfMonitoring[] = {
     {"wandb_tracker_name", kTensorBoard},
     {"wandb_run_name", kTensorBoard},
 };
-constexpr std::array<Word<ScheduleKind>, 3> kSchedules = {{
+constexpr std::array<EnumName<ScheduleKind>, 3> kSchedules = {{
     {"constant", ScheduleKind::constant},
     {"linear", ScheduleKind::linear},
     {"cosine", ScheduleKind::cosine},
 }};
-constexpr std::array<Word<TimestepSampling>, 2> kSamplings = {{
+constexpr std::array<EnumName<TimestepSampling>, 2> kSamplings = {{
     {"logit_normal", TimestepSampling::table_logit_normal},
     {"uniform", TimestepSampling::table_uniform},
 }};
@@ -84,7 +84,7 @@ class DiffusionPipeReader {
     read_batches();
     read_cadences();
     read_loss();
-    const auto constant_rate = number_from(root_, "force_constant_lr", 0, kMostNumber);
+    const auto constant_rate = number_from(root_, "force_constant_lr", 0, kMaxNumber);
     read_optimizer(section("optimizer", true), constant_rate, c_);
     read_schedule(constant_rate.has_value());
     read_memory();
@@ -121,9 +121,9 @@ class DiffusionPipeReader {
     m.checkpoint = find_path_.find("ckpt_path", t.require_string("ckpt_path"));
     m.transformer = find_path_.find("transformer_path", t.string("transformer_path", ""));
     (void)t.require_string("dtype");
-    m.dtype = *word_from(t, "dtype", kDTypeWords);
+    m.dtype = *word_from(t, "dtype", kDTypeNames);
     if (size_of(m.dtype) == 1) t.fail_at("dtype", "computing needs float32, float16 or bfloat16");
-    m.transformer_dtype = word_from(t, "transformer_dtype", kDTypeWords).value_or(m.dtype);
+    m.transformer_dtype = word_from(t, "transformer_dtype", kDTypeNames).value_or(m.dtype);
     m.boundary = number_from(t, "boundary", 0, 1).value_or(0);
     CachingConfig& caching = c_.caching;
     caching.vae = find_path_.find("vae_path", t.string("vae_path", ""));
@@ -132,8 +132,8 @@ class DiffusionPipeReader {
     read_base_loras(t);
     TimestepOptions& o = c_.timesteps;
     o.sampling = word_from(t, "timestep_sample_method", kSamplings).value_or(o.sampling);
-    o.sigmoid_scale = number_from(t, "sigmoid_scale", 0, kMostNumber).value_or(1);
-    o.shift = number_from(t, "shift", 0, kMostNumber).value_or(0);
+    o.sigmoid_scale = number_from(t, "sigmoid_scale", 0, kMaxNumber).value_or(1);
+    o.shift = number_from(t, "shift", 0, kMaxNumber).value_or(0);
     o.flux_shift = t.boolean("flux_shift", false) && o.shift == 0;
     if (o.shift > 0 && t.has("flux_shift")) {
       c_.notes.push_back(
@@ -191,7 +191,7 @@ class DiffusionPipeReader {
     (void)t.require_integer("rank");
     a.rank = *integer_from(t, "rank", 1);
     if (a.rank > 65536) t.fail_at("rank", fmt::format("expected at most 65536, found {}", a.rank));
-    const auto dtype = word_from(t, "dtype", kDTypeWords);
+    const auto dtype = word_from(t, "dtype", kDTypeNames);
     a.dtype = dtype.value_or(c_.model.dtype);
     if (a.dtype == DType::f16) {  // given, or the model's: sums of small updates would be lost
       c_.notes.push_back(
@@ -201,7 +201,7 @@ class DiffusionPipeReader {
     if (dtype) refuse_untrainable(t, "dtype", a.dtype);
     a.dropout = number_from(t, "dropout", 0, 0.999).value_or(0);
     a.init_from = find_path_.find("init_from_existing", t.string("init_from_existing", ""));
-    a.up_rate_ratio = number_from(t, "loraplus_lr_ratio", 0, kMostNumber).value_or(1);
+    a.up_rate_ratio = number_from(t, "loraplus_lr_ratio", 0, kMaxNumber).value_or(1);
     if (const TomlValue* value = t.find("exclude_modules")) {
       a.exclude_is_regex = value->kind == TomlValue::Kind::string;
       if (a.exclude_is_regex) {
@@ -227,15 +227,15 @@ class DiffusionPipeReader {
     }
     c_.max_steps = integer_from(root_, "max_steps", 1);
     c_.seed = static_cast<std::uint64_t>(integer_from(root_, "seed", 0).value_or(0));
-    c_.model.experts = word_from(root_, "experts", kExpertsWords).value_or(Experts::one);
+    c_.model.experts = word_from(root_, "experts", kExpertsNames).value_or(Experts::one);
     if (c_.model.experts == Experts::both && !c_.model.transformer.empty()) {
       root_.fail_at("experts", "\"both\" and model.transformer_path contradict each other",
                     {{"remove transformer_path", "both experts of ckpt_path are trained"}});
     }
-    c_.on_nan = word_from(root_, "on_nan", kOnNanWords).value_or(OnNan::stop);
-    c_.lora_format = word_from(root_, "lora_format", kLoraFormatWords).value_or(LoraFormat::comfy);
+    c_.on_nan = word_from(root_, "on_nan", kOnNanNames).value_or(OnNan::stop);
+    c_.lora_format = word_from(root_, "lora_format", kLoraFormatNames).value_or(LoraFormat::comfy);
     c_.save_dtype =
-        word_from(root_, "save_dtype", kDTypeWords).value_or(c_.vae ? DType::f32 : c_.model.dtype);
+        word_from(root_, "save_dtype", kDTypeNames).value_or(c_.vae ? DType::f32 : c_.model.dtype);
     c_.steps_per_print = integer_from(root_, "steps_per_print", 1).value_or(1);
     c_.logging_steps = integer_from(root_, "logging_steps", 1).value_or(1);
     c_.memory_line_steps = integer_from(root_, "memory_line_steps", 0).value_or(100);
@@ -333,7 +333,7 @@ class DiffusionPipeReader {
     c_.gradient_accumulation = integer_from(root_, "gradient_accumulation_steps", 1).value_or(1);
     c_.eval_gradient_accumulation =
         integer_from(root_, "eval_gradient_accumulation_steps", 1).value_or(1);
-    c_.max_grad_norm = number_from(root_, "gradient_clipping", 0, kMostNumber).value_or(1);
+    c_.max_grad_norm = number_from(root_, "gradient_clipping", 0, kMaxNumber).value_or(1);
   }
 
   Cadence cadence(std::string_view word) {
@@ -349,15 +349,15 @@ class DiffusionPipeReader {
     c_.evaluate_before_first_step = root_.boolean("eval_before_first_step", true);
     c_.checkpoint.epochs = integer_from(root_, "checkpoint_every_n_epochs", 1);
     c_.checkpoint.steps = integer_from(root_, "checkpoint_every_n_steps", 1);  // ours
-    c_.checkpoint.minutes = number_from(root_, "checkpoint_every_n_minutes", 0.001, kMostNumber);
+    c_.checkpoint.minutes = number_from(root_, "checkpoint_every_n_minutes", 0.001, kMaxNumber);
     const auto kept = integer_from(root_, "keep_checkpoints", 1);
     if (kept && *kept > 1'000'000) root_.fail_at("keep_checkpoints", "expected at most 1000000");
     if (kept) c_.keep_checkpoints = static_cast<int>(*kept);
   }
 
   void read_loss() {
-    const auto huber = number_from(root_, "huber_delta", 1e-30, kMostNumber);
-    const auto smooth = number_from(root_, "smooth_l1_beta", 1e-30, kMostNumber);
+    const auto huber = number_from(root_, "huber_delta", 1e-30, kMaxNumber);
+    const auto smooth = number_from(root_, "smooth_l1_beta", 1e-30, kMaxNumber);
     if (huber) {
       c_.loss = Loss::huber;
       if (smooth) {
@@ -426,15 +426,15 @@ class DiffusionPipeReader {
     }
     m.stream_blocks = integer_from(*t, "stream_blocks", 0);
     const std::string device = t->string("device", "auto");
-    if (const auto choice = meaning_of(kDeviceWords, device)) {
+    if (const auto choice = parse_enum(kDeviceNames, device)) {
       m.device = *choice;
     } else {
-      t->fail_at("device", fmt::format("expected {}, found \"{}\"", one_of(kDeviceWords, device),
+      t->fail_at("device", fmt::format("expected {}, found \"{}\"", one_of(kDeviceNames, device),
                                        printable(device, 60)));
     }
     m.deterministic = t->boolean("deterministic", true);
     m.fp8_matmul = t->boolean("fp8_matmul", false);
-    m.verify_weights = word_from(*t, "verify_weights", kVerifyWords).value_or(m.verify_weights);
+    m.verify_weights = word_from(*t, "verify_weights", kVerifyNames).value_or(m.verify_weights);
     t->finish();
   }
 

@@ -2,7 +2,7 @@
 
 #include "core/error.h"
 #include "train/config/config_dialects.h"
-#include "train/config/config_words.h"
+#include "train/config/enum_names.h"
 #include "train/config/toml_checks.h"
 
 namespace ballast::train {
@@ -10,11 +10,11 @@ namespace {
 
 enum class DistillMethod : std::uint8_t { dmd2, mse };
 
-constexpr std::array<Word<DistillMethod>, 2> kMethods = {
+constexpr std::array<EnumName<DistillMethod>, 2> kMethods = {
     {{"dmd2", DistillMethod::dmd2}, {"mse", DistillMethod::mse}}};
-constexpr std::array<Word<Dmd2Options::Rollout>, 2> kRollouts = {
+constexpr std::array<EnumName<Dmd2Options::Rollout>, 2> kRollouts = {
     {{"simulate", Dmd2Options::Rollout::simulated}, {"data_latent", Dmd2Options::Rollout::data}}};
-constexpr std::array<Word<Dmd2Options::Renoise>, 2> kRenoises = {
+constexpr std::array<EnumName<Dmd2Options::Renoise>, 2> kRenoises = {
     {{"fresh", Dmd2Options::Renoise::fresh}, {"predicted", Dmd2Options::Renoise::predicted}}};
 
 void read_dmd2(const TomlTable& t, TrainConfig& c) {
@@ -32,7 +32,7 @@ void read_dmd2(const TomlTable& t, TrainConfig& c) {
               [&] { sigmas_of(d); });
   d.guidance = number_from(t, "guidance", 0, 1000).value_or(d.guidance);
   d.every = integer_from(t, "student_every", 1).value_or(d.every);
-  d.critic_rate = number_from(t, "critic_lr_ratio", 0, kMostNumber).value_or(d.critic_rate);
+  d.critic_rate = number_from(t, "critic_lr_ratio", 0, kMaxNumber).value_or(d.critic_rate);
   d.rollout = word_from(t, "rollout", kRollouts).value_or(d.rollout);
   d.renoise = word_from(t, "renoise", kRenoises).value_or(d.renoise);
   d.min_t = number_from(t, "min_t", 0, 1).value_or(d.min_t);

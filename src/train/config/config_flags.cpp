@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "train/config/config_dialects.h"
-#include "train/config/config_words.h"
+#include "train/config/enum_names.h"
 
 namespace ballast::train {
 namespace {
@@ -31,8 +31,8 @@ void CommonFlags::declare(FlagTable& table) {
   using C = TrainConfig;
   using S = Setting;
   later("device", Takes::one, "auto (a GPU where there is one), cpu or cuda", [](C& c, const S& s) {
-    const auto value = meaning_of(kDeviceWords, s.text());
-    if (!value) s.fail_value(one_of(kDeviceWords, s.text()));
+    const auto value = parse_enum(kDeviceNames, s.text());
+    if (!value) s.fail_value(one_of(kDeviceNames, s.text()));
     c.memory.device = *value;
   });
   later("non_deterministic", Takes::nothing, "faster; not bit-reproducible",
@@ -41,8 +41,8 @@ void CommonFlags::declare(FlagTable& table) {
   later("deterministic", Takes::nothing, "the same input gives the same bits (default)",
         [](C& c, const S& s) { c.memory.deterministic = !s.off; });
   later("verify_weights", Takes::one, kVerifyHelp, [](C& c, const S& s) {
-    const auto value = meaning_of(kVerifyWords, s.text());
-    if (!value) s.fail_value(one_of(kVerifyWords, s.text()));
+    const auto value = parse_enum(kVerifyNames, s.text());
+    if (!value) s.fail_value(one_of(kVerifyNames, s.text()));
     c.memory.verify_weights = *value;
   });
   later("fp8_matmul", Takes::nothing, "products with frozen matrices in fp8, where a GPU has it",
@@ -66,25 +66,25 @@ void CommonFlags::declare(FlagTable& table) {
   later("output_dir", Takes::one, "where runs are written",
         [](C& c, const S& s) { c.output_dir = s.text(); });
   later("experts", Takes::one, "one or both of an A14B folder", [](C& c, const S& s) {
-    const auto value = meaning_of(kExpertsWords, s.text());
-    if (!value) s.fail_value(one_of(kExpertsWords, s.text()));
+    const auto value = parse_enum(kExpertsNames, s.text());
+    if (!value) s.fail_value(one_of(kExpertsNames, s.text()));
     c.model.experts = *value;
   });
   later("on_nan", Takes::one, "stop or skip when a loss is not a number", [](C& c, const S& s) {
-    const auto value = meaning_of(kOnNanWords, s.text());
-    if (!value) s.fail_value(one_of(kOnNanWords, s.text()));
+    const auto value = parse_enum(kOnNanNames, s.text());
+    if (!value) s.fail_value(one_of(kOnNanNames, s.text()));
     c.on_nan = *value;
   });
   later("lora_format", Takes::one, "comfy, kohya or peft: names inside LoRA files",
         [](C& c, const S& s) {
-          const auto value = meaning_of(kLoraFormatWords, s.text());
-          if (!value) s.fail_value(one_of(kLoraFormatWords, s.text()));
+          const auto value = parse_enum(kLoraFormatNames, s.text());
+          if (!value) s.fail_value(one_of(kLoraFormatNames, s.text()));
           c.lora_format = *value;
         });
   later("rounding", Takes::one, "nearest, kahan or stochastic: how bf16 weights take updates",
         [](C& c, const S& s) {
-          const auto value = meaning_of(kRoundingWords, s.text());
-          if (!value) s.fail_value(one_of(kRoundingWords, s.text()));
+          const auto value = parse_enum(kRoundingNames, s.text());
+          if (!value) s.fail_value(one_of(kRoundingNames, s.text()));
           c.optimizer.rounding = *value;
         });
   later("ema_decay", Takes::one, "keep a moving average of the trained weights, for example 0.99",

@@ -1,14 +1,14 @@
 #include <fmt/format.h>
 
 #include "train/config/config_dialects.h"
-#include "train/config/config_words.h"
+#include "train/config/enum_names.h"
 
 namespace ballast::train {
 namespace {
 
 using Takes = FlagTable::Takes;
 
-constexpr std::array<Word<DType>, 3> kStored = {
+constexpr std::array<EnumName<DType>, 3> kStored = {
     {{"fp16", DType::f16}, {"bf16", DType::bf16}, {"fp32", DType::f32}}};
 
 // The flow-matching trainer: full fine-tune of TI2V-5B in bf16 on latents cached beside the media.
@@ -57,7 +57,7 @@ class FlowMatchingReader {
     t.add("overwrite", c_.regenerate_cache, "encode again what is there");
     t.add("dtype", Takes::one, "of embeddings and latents: fp16, bf16 or fp32",
           [this](const Setting& s) {
-            const auto value = meaning_of(kStored, s.text());
+            const auto value = parse_enum(kStored, s.text());
             if (!value) s.fail_value(one_of(kStored, s.text()));
             c_.caching.store = *value;
           });

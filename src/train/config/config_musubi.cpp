@@ -4,7 +4,7 @@
 
 #include "train/config/config_dialects.h"
 #include "train/config/config_preview.h"
-#include "train/config/config_words.h"
+#include "train/config/enum_names.h"
 #include "train/config/key_values.h"
 
 namespace ballast::train {
@@ -17,7 +17,7 @@ struct Task {
   bool supported = true;
   bool takes_image = false;
 };
-constexpr std::array<Word<Task>, 10> kTasks = {{
+constexpr std::array<EnumName<Task>, 10> kTasks = {{
     {"t2v-14B", {}},
     {"t2v-1.3B", {}},
     {"i2v-14B", {0, false}},
@@ -29,7 +29,7 @@ constexpr std::array<Word<Task>, 10> kTasks = {{
     {"t2v-A14B", {0.875, true}},
     {"i2v-A14B", {0.9, true, true}},
 }};
-constexpr std::array<Word<TimestepSampling>, 6> kMusubiSamplings = {{
+constexpr std::array<EnumName<TimestepSampling>, 6> kMusubiSamplings = {{
     {"sigma", TimestepSampling::sigma},
     {"uniform", TimestepSampling::uniform},
     {"sigmoid", TimestepSampling::sigmoid},
@@ -37,14 +37,14 @@ constexpr std::array<Word<TimestepSampling>, 6> kMusubiSamplings = {{
     {"flux_shift", TimestepSampling::flux_shift},
     {"logsnr", TimestepSampling::logsnr},
 }};
-constexpr std::array<Word<Weighting>, 5> kWeightings = {{
+constexpr std::array<EnumName<Weighting>, 5> kWeightings = {{
     {"none", Weighting::none},
     {"logit_normal", Weighting::logit_normal},
     {"mode", Weighting::mode},
     {"cosmap", Weighting::cosmap},
     {"sigma_sqrt", Weighting::sigma_sqrt},
 }};
-constexpr std::array<Word<ScheduleKind>, 11> kMusubiSchedules = {{
+constexpr std::array<EnumName<ScheduleKind>, 11> kMusubiSchedules = {{
     {"constant", ScheduleKind::constant},
     {"linear", ScheduleKind::linear},
     {"cosine", ScheduleKind::cosine},
@@ -57,9 +57,9 @@ constexpr std::array<Word<ScheduleKind>, 11> kMusubiSchedules = {{
     {"rex", ScheduleKind::rex},
     {"piecewise_constant", ScheduleKind::piecewise_constant},
 }};
-constexpr std::array<Word<DType>, 3> kMixed = {
+constexpr std::array<EnumName<DType>, 3> kMixed = {
     {{"no", DType::f32}, {"fp16", DType::f16}, {"bf16", DType::bf16}}};
-constexpr std::array<Word<DType>, 4> kSaved = {
+constexpr std::array<EnumName<DType>, 4> kSaved = {
     {{"float", DType::f32}, {"fp32", DType::f32}, {"fp16", DType::f16}, {"bf16", DType::bf16}}};
 class MusubiReader {
  public:
@@ -109,10 +109,10 @@ class MusubiReader {
 
  private:
   template <class T, std::size_t N, class To>
-  void add_word(FlagTable& table, std::string_view name, const std::array<Word<T>, N>& words,
+  void add_word(FlagTable& table, std::string_view name, const std::array<EnumName<T>, N>& words,
                 To& to, std::string_view help) {
     table.add(name, Takes::one, help, [&to, &words](const Setting& s) {
-      const auto value = meaning_of(words, s.text());
+      const auto value = parse_enum(words, s.text());
       if (!value) s.fail_value(one_of(words, s.text()));
       to = *value;
     });
@@ -204,7 +204,7 @@ class MusubiReader {
         adafactor_schedule_ = s;
         return;
       }
-      const auto kind = meaning_of(kMusubiSchedules, s.text());
+      const auto kind = parse_enum(kMusubiSchedules, s.text());
       if (!kind) s.fail_value(one_of(kMusubiSchedules, s.text()));
       c_.schedule.kind = *kind;
     });

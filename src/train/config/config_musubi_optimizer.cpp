@@ -4,13 +4,13 @@
 
 #include "core/error.h"
 #include "train/config/config_dialects.h"
-#include "train/config/config_words.h"
+#include "train/config/enum_names.h"
 #include "train/config/key_values.h"
 
 namespace ballast::train {
 namespace {
 
-constexpr std::array<Word<OptimizerKind>, 4> kMusubiOptimizers = {{
+constexpr std::array<EnumName<OptimizerKind>, 4> kMusubiOptimizers = {{
     {"AdamW", OptimizerKind::adamw},
     {"AdamW8bit", OptimizerKind::adamw8bit},
     {"Adafactor", OptimizerKind::adafactor},
@@ -22,7 +22,7 @@ constexpr std::array<Word<OptimizerKind>, 4> kMusubiOptimizers = {{
 OptimizerKind musubi_optimizer(const Setting& s) {
   if (const auto kind = optimizer_class(s.text())) return *kind;
   const std::string name = s.text().substr(s.text().rfind('.') + 1);
-  const auto kind = meaning_of(kMusubiOptimizers, name);
+  const auto kind = parse_enum(kMusubiOptimizers, name);
   if (!kind) s.fail_value(one_of(kMusubiOptimizers, s.text()));
   return *kind;
 }

@@ -3,13 +3,13 @@
 #include <cmath>
 
 #include "train/config/config_dialects.h"
-#include "train/config/config_words.h"
+#include "train/config/enum_names.h"
 #include "train/config/toml_checks.h"
 
 namespace ballast::train {
 namespace {
 
-constexpr std::array<Word<OptimizerKind>, 8> kTypes = {{
+constexpr std::array<EnumName<OptimizerKind>, 8> kTypes = {{
     {"adamw", OptimizerKind::adamw},
     {"adamw_optimi", OptimizerKind::adamw_optimi},
     {"stableadamw", OptimizerKind::stableadamw},
@@ -75,7 +75,7 @@ void read_betas(const TomlTable& t, TrainConfig& c) {
     o.beta2 = betas[1];
   }
   (void)t.find("betas");
-  if (const auto half_life = number_from(t, "beta2_half_life", 1e-9, kMostNumber)) {
+  if (const auto half_life = number_from(t, "beta2_half_life", 1e-9, kMaxNumber)) {
     o.beta2 = std::pow(0.5, static_cast<double>(global_batch(c)) / *half_life);
   }
 }
@@ -84,7 +84,7 @@ void read_adafactor(const TomlTable& t, OptimizerOptions& o) {
   o.scale_parameter = t.boolean("scale_parameter", o.scale_parameter);
   o.relative_step = t.boolean("relative_step", o.relative_step);
   o.warmup_init = t.boolean("warmup_init", o.warmup_init);
-  o.clip_threshold = number_from(t, "clip_threshold", 1e-9, kMostNumber).value_or(1);
+  o.clip_threshold = number_from(t, "clip_threshold", 1e-9, kMaxNumber).value_or(1);
   o.decay_rate = number_from(t, "decay_rate", -1, 0).value_or(o.decay_rate);
   if (t.has("eps")) {
     const std::vector<double> eps = t.numbers("eps");
@@ -105,7 +105,7 @@ void note_without_effect(const TomlTable& t, std::string_view key, std::string_v
 
 void read_precision(const TomlTable& t, TrainConfig& c) {
   OptimizerOptions& o = c.optimizer;
-  if (const auto rounding = word_from(t, "rounding", kRoundingWords)) {
+  if (const auto rounding = word_from(t, "rounding", kRoundingNames)) {
     o.rounding = *rounding;
     o.kahan_unasked = false;
     if (o.kind == OptimizerKind::adamw8bit_kahan) {
@@ -114,7 +114,7 @@ void read_precision(const TomlTable& t, TrainConfig& c) {
       note_without_effect(t, "rounding", "the trained weights are float32", c);
     }
   }
-  if (const auto dtype = word_from(t, "state_dtype", kDTypeWords)) {
+  if (const auto dtype = word_from(t, "state_dtype", kDTypeNames)) {
     if (*dtype != DType::f32 && *dtype != DType::bf16) {
       t.fail_at("state_dtype", "expected float32 or bfloat16");
     }
@@ -130,7 +130,7 @@ void read_precision(const TomlTable& t, TrainConfig& c) {
 // decouple_lr: weights lose lr / max_lr weight_decay of themselves, max_lr being lr unless said.
 void read_decoupled_decay(const TomlTable& t, TrainConfig& c) {
   const bool decoupled = t.boolean("decouple_lr", false);
-  const auto most = number_from(t, "max_lr", 1e-30, kMostNumber);
+  const auto most = number_from(t, "max_lr", 1e-30, kMaxNumber);
   const double rate = most.value_or(c.schedule.learning_rate);
   if (decoupled && rate > 0) c.optimizer.weight_decay /= rate;
   if (most && !decoupled) note_without_effect(t, "max_lr", "decouple_lr is not set", c);
@@ -159,7 +159,7 @@ std::optional<OptimizerKind> optimizer_class(std::string_view name) {
 
 void read_optimizer(const TomlTable& t, std::optional<double> constant_rate, TrainConfig& c) {
   const std::string type = t.require_string("type");
-  auto kind = meaning_of(kTypes, type);
+  auto kind = parse_enum(kTypes, type);
   if (!kind) kind = optimizer_class(type);
   if (!kind) {
     t.fail_at("type", fmt::format("the optimizer \"{}\" is not supported, expected {}",
@@ -168,7 +168,7 @@ void read_optimizer(const TomlTable& t, std::optional<double> constant_rate, Tra
   OptimizerOptions& o = c.optimizer;
   o = optimizer_defaults(*kind, trained_dtype(c));
   const bool paged = type.find("Paged") != std::string::npos;
-  if (same_word(type, "offload") || paged) {
+  if (equal_ignoring_case(type, "offload") || paged) {
     c.notes.push_back(fmt::format(
         "{}.type (line {}): {}; the plan decides where its state lives and is updated", t.name(),
         t.line_of("type"), paged ? type.substr(type.find("Paged") + 5) : "AdamW"));
@@ -199,7 +199,7 @@ void read_optimizer(const TomlTable& t, std::optional<double> constant_rate, Tra
     default:
       break;
   }
-  const auto decay = number_from(t, "weight_decay", 0, kMostNumber);
+  const auto decay = number_from(t, "weight_decay", 0, kMaxNumber);
   o.weight_decay = decay.value_or(o.weight_decay);
   if (decay && *kind == OptimizerKind::adamw8bit_kahan) {
     c.notes.push_back(fmt::format(
@@ -219,7 +219,7 @@ void read_optimizer(const TomlTable& t, std::optional<double> constant_rate, Tra
                     t.name(), t.line_of("gradient_release")));
   }
   const bool own_rate = *kind == OptimizerKind::adafactor && o.relative_step;
-  const auto rate = number_from(t, "lr", 0, kMostNumber);
+  const auto rate = number_from(t, "lr", 0, kMaxNumber);
   if (!rate && !constant_rate && !own_rate) (void)t.require_number("lr");
   c.schedule.learning_rate = constant_rate ? *constant_rate : rate.value_or(0);
   if (is_optimi(*kind)) read_decoupled_decay(t, c);

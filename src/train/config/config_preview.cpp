@@ -12,8 +12,8 @@
 namespace ballast::train {
 namespace {
 
-constexpr std::size_t kMostClips = 100;
-constexpr std::int64_t kMostPixels = 1 << 15;
+constexpr std::size_t kMaxClips = 100;
+constexpr std::int64_t kMaxPixels = 1 << 15;
 
 std::string_view trimmed_text(std::string_view text) {
   constexpr std::string_view kBlank = " \t\r\n";
@@ -39,7 +39,7 @@ struct ClipOption {
     if (!whole || !(n >= least && n <= most)) refuse(expected);
     return n;
   }
-  std::int64_t pixels() const { return number<std::int64_t>(1, kMostPixels, "pixels"); }
+  std::int64_t pixels() const { return number<std::int64_t>(1, kMaxPixels, "pixels"); }
 };
 
 void take_option(const ClipOption& o, PreviewClip& clip) {
@@ -51,7 +51,7 @@ void take_option(const ClipOption& o, PreviewClip& clip) {
     clip.own_size = true;
   } else if (o.name == "f") {
     clip.own_frames = true;
-    clip.frames = o.number<std::int64_t>(1, kMostPixels, "frames of the clip, 4n + 1");
+    clip.frames = o.number<std::int64_t>(1, kMaxPixels, "frames of the clip, 4n + 1");
   } else if (o.name == "d") {
     clip.seed = o.number<std::uint64_t>(0, ~0ull, "a seed");
   } else if (o.name == "s") {
@@ -99,8 +99,8 @@ std::vector<PreviewClip> preview_clips(const std::string& path, const PreviewCli
     const std::string_view text = trimmed_text(line.text);
     if (text.empty() || text.front() == '#') continue;
     clips.push_back(preview_clip(text, usual, fmt::format("{} line {}", path, line.number)));
-    if (clips.size() > kMostClips) {
-      fail(ErrorCode::input, fmt::format("{}: more than {} prompts", path, kMostClips));
+    if (clips.size() > kMaxClips) {
+      fail(ErrorCode::input, fmt::format("{}: more than {} prompts", path, kMaxClips));
     }
   }
   if (clips.empty()) fail(ErrorCode::input, fmt::format("{} holds no prompt", path));
@@ -126,9 +126,9 @@ void read_preview(const TomlTable& t, const PathFinder& find_path, TrainConfig& 
     if (value && *value > largest) t.fail_at(key, fmt::format("expected at most {}", largest));
     return value;
   };
-  usual.width = most("width", kMostPixels);
-  usual.height = most("height", kMostPixels);
-  usual.frames = most("frames", kMostPixels);
+  usual.width = most("width", kMaxPixels);
+  usual.height = most("height", kMaxPixels);
+  usual.frames = most("frames", kMaxPixels);
   usual.steps = most("steps", 1000).value_or(usual.steps);
   usual.guidance = number_from(t, "guidance", 0, 1000);
   usual.shift = number_from(t, "shift", 0.001, 1000);
@@ -143,7 +143,7 @@ void read_preview(const TomlTable& t, const PathFinder& find_path, TrainConfig& 
       p.clips = preview_clips(find_path.find("preview.prompts", prompts->string), usual);
     } else {
       const std::vector<std::string> lines = t.strings("prompts");
-      if (lines.size() > kMostClips) t.fail_at("prompts", fmt::format("more than {}", kMostClips));
+      if (lines.size() > kMaxClips) t.fail_at("prompts", fmt::format("more than {}", kMaxClips));
       for (const std::string& line : lines) {
         p.clips.push_back(preview_clip(
             line, usual,

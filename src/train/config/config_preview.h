@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "train/config/config.h"
-#include "train/config/config_words.h"
+#include "train/config/enum_names.h"
 
 namespace ballast::train {
 
@@ -19,7 +19,7 @@ PreviewClip preview_clip(std::string_view line, const PreviewClip& usual, const 
 // A file of such lines; empty ones and those that begin with # do not count.
 std::vector<PreviewClip> preview_clips(const std::string& path, const PreviewClip& usual);
 
-// Where the pictures are that they begin with.
+// Where the images are that they begin with.
 void find_images(std::vector<PreviewClip>& clips, std::string_view key,
                  const PathFinder& find_path);
 

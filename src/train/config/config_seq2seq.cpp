@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "train/config/config_dialects.h"
-#include "train/config/config_words.h"
+#include "train/config/enum_names.h"
 #include "train/config/seq2seq_config.h"
 
 namespace ballast::train {
@@ -12,15 +12,15 @@ namespace {
 
 using Takes = FlagTable::Takes;
 
-constexpr std::array<Word<WeightFormat>, 4> kWeightWords = {{{"f32", WeightFormat::f32},
-                                                             {"float32", WeightFormat::f32},
-                                                             {"bf16", WeightFormat::bf16},
-                                                             {"bfloat16", WeightFormat::bf16}}};
-constexpr std::array<Word<DType>, 4> kNumberWords = {{{"f32", DType::f32},
-                                                      {"float32", DType::f32},
-                                                      {"bf16", DType::bf16},
-                                                      {"bfloat16", DType::bf16}}};
-constexpr std::array<Word<LossMean>, 2> kMeanWords = {
+constexpr std::array<EnumName<WeightFormat>, 4> kWeightNames = {{{"f32", WeightFormat::f32},
+                                                                 {"float32", WeightFormat::f32},
+                                                                 {"bf16", WeightFormat::bf16},
+                                                                 {"bfloat16", WeightFormat::bf16}}};
+constexpr std::array<EnumName<DType>, 4> kNumberWords = {{{"f32", DType::f32},
+                                                          {"float32", DType::f32},
+                                                          {"bf16", DType::bf16},
+                                                          {"bfloat16", DType::bf16}}};
+constexpr std::array<EnumName<LossMean>, 2> kMeanNames = {
     {{"tokens", LossMean::tokens}, {"micro_batches", LossMean::micro_batches}}};
 
 // Names of `optim`: transformers' and our own.
@@ -28,7 +28,7 @@ struct Optim {
   OptimizerKind kind;
   bool paged = false;
 };
-constexpr std::array<Word<Optim>, 15> kOptimWords = {{
+constexpr std::array<EnumName<Optim>, 15> kOptimNames = {{
     {"adamw", {OptimizerKind::adamw}},
     {"adamw_torch", {OptimizerKind::adamw}},
     {"adamw_torch_fused", {OptimizerKind::adamw}},
@@ -47,8 +47,8 @@ constexpr std::array<Word<Optim>, 15> kOptimWords = {{
 }};
 
 template <class T, std::size_t N>
-T word_of(const Setting& s, const std::array<Word<T>, N>& words) {
-  const auto value = meaning_of(words, s.text());
+T word_of(const Setting& s, const std::array<EnumName<T>, N>& words) {
+  const auto value = parse_enum(words, s.text());
   if (!value) s.fail_value(one_of(words, s.text()));
   return *value;
 }
@@ -56,8 +56,8 @@ T word_of(const Setting& s, const std::array<Word<T>, N>& words) {
 // --flag, --flag True, flag = false: as argparse and TOML have it.
 bool truth_of(const Setting& s) {
   if (s.off) return false;
-  if (s.values.empty() || same_word(s.text(), "true") || s.text() == "1") return true;
-  if (!same_word(s.text(), "false") && s.text() != "0") s.fail_value("true or false");
+  if (s.values.empty() || equal_ignoring_case(s.text(), "true") || s.text() == "1") return true;
+  if (!equal_ignoring_case(s.text(), "false") && s.text() != "0") s.fail_value("true or false");
   return false;
 }
 
@@ -70,7 +70,7 @@ class Seq2SeqReader {
     if (dialect == Seq2SeqDialect::transformers) return;
     c_.tokens.max_source = 256, c_.tokens.max_target = 512;
     c_.loss_mean = LossMean::micro_batches;
-    c_.warmup_share = 0.1, c_.most_warmup = 1000;
+    c_.warmup_share = 0.1, c_.max_warmup = 1000;
     c_.optimizer.weight_decay = 0.01;
     c_.weights = WeightFormat::bf16;
     c_.save_steps = 1000;
@@ -152,7 +152,7 @@ void Seq2SeqReader::declare_files(FlagTable& t) {
   for (const auto name : {"resume", "resume_from_checkpoint"}) {
     t.add(name, Takes::maybe_one, "continue from a folder checkpoint-N, or from the newest",
           [this](const Setting& s) {
-            const bool newest = s.values.empty() || same_word(s.values[0], "true");
+            const bool newest = s.values.empty() || equal_ignoring_case(s.values[0], "true");
             if (!s.off) c_.resume = newest ? "" : s.text();
           });
   }
@@ -164,7 +164,7 @@ void Seq2SeqReader::declare_data(FlagTable& t) {
   text(t, {"summary_column", "target_column"}, "of the target", c_.tokens.texts.target_column);
   text(t, {"source_prefix"}, "put before every source", c_.tokens.texts.source_prefix);
   add(t, {"min_quality"}, "records with a lower quality_score are dropped (0.6)",
-      [this](const Setting& s) { c_.tokens.texts.least_quality = s.number(); });
+      [this](const Setting& s) { c_.tokens.texts.min_quality = s.number(); });
   count(t, {"max_source_length", "max_input_length"}, "tokens of a source; the rest is cut off",
         c_.tokens.max_source, 1);
   count(t, {"max_target_length"}, "tokens of a target", c_.tokens.max_target, 1);
@@ -192,7 +192,7 @@ void Seq2SeqReader::declare_steps(FlagTable& t) {
         "that share a visit of every block; 0: where weights stream, as many as pay (0)",
         c_.micro_batches_per_visit, 0);
   add(t, {"loss_mean"}, "over tokens of a step, or micro_batches, then over those",
-      [this](const Setting& s) { c_.loss_mean = word_of(s, kMeanWords); });
+      [this](const Setting& s) { c_.loss_mean = word_of(s, kMeanNames); });
   add(t, {"seed"}, "of order and dropout (42)",
       [this](const Setting& s) { c_.seed = static_cast<std::uint64_t>(at_least(s, 0)); });
   add(t, {"dropout"}, "instead of the model's own", [this](const Setting& s) {
@@ -204,7 +204,7 @@ void Seq2SeqReader::declare_steps(FlagTable& t) {
 void Seq2SeqReader::declare_optimizer(FlagTable& t) {
   add(t, {"optim", "optimizer"},
       "adamw, adamw_bnb_8bit, adafactor, adamw_optimi, stable_adamw or sgd",
-      [this](const Setting& s) { optim_ = word_of(s, kOptimWords); });
+      [this](const Setting& s) { optim_ = word_of(s, kOptimNames); });
   truth(t, "adafactor", "the same as --optim adafactor", adafactor_);
   const auto number = [&](std::string_view name, std::string_view help, std::optional<double>& to,
                           double most) {
@@ -230,16 +230,16 @@ void Seq2SeqReader::declare_optimizer(FlagTable& t) {
       [this](const Setting& s) { c_.warmup_steps = at_least(s, 0); });
   add(t, {"warmup_ratio"}, "the same as a share of all steps", [this](const Setting& s) {
     c_.warmup_share = s.number();
-    c_.most_warmup = std::int64_t{1} << 40;
+    c_.max_warmup = std::int64_t{1} << 40;
     if (c_.warmup_share < 0 || c_.warmup_share > 1) s.fail_value("a number from 0 to 1");
   });
   add(t, {"weights"}, "f32 or bf16: what is computed with",
-      [this](const Setting& s) { c_.weights = word_of(s, kWeightWords); });
+      [this](const Setting& s) { c_.weights = word_of(s, kWeightNames); });
   t.add("bf16", Takes::maybe_one, "the same as --weights bf16", [this](const Setting& s) {
     if (truth_of(s)) c_.weights = WeightFormat::bf16;
   });
   add(t, {"rounding"}, "of bf16 weights: nearest (an f32 master), kahan or stochastic",
-      [this](const Setting& s) { rounding_ = word_of(s, kRoundingWords); });
+      [this](const Setting& s) { rounding_ = word_of(s, kRoundingNames); });
   add(t, {"state_dtype"}, "f32 or bf16: AdamW's moments",
       [this](const Setting& s) { state_dtype_ = word_of(s, kNumberWords); });
   add(t, {"gradient_dtype"}, "f32 or bf16: gradients of matrices",
@@ -267,10 +267,10 @@ void Seq2SeqReader::declare_cadences(FlagTable& t) {
         0);
   count(t, {"early_stopping_patience"}, "evaluations without a better one that end it; 0: none",
         c_.patience, 0);
-  t.add("early_stopping_threshold", c_.least_gain, "one that is better by less is not better");
+  t.add("early_stopping_threshold", c_.min_gain, "one that is better by less is not better");
   count(t, {"early_stopping_after"}, "steps before it may end that way", c_.patience_steps, 0);
   add(t, {"on_nan"}, "skip or stop when a loss is not a number",
-      [this](const Setting& s) { c_.on_nan = word_of(s, kOnNanWords); });
+      [this](const Setting& s) { c_.on_nan = word_of(s, kOnNanNames); });
   truth(t, "predict_with_generate",
         "texts for the validation file: scored when it is evaluated, written in the end",
         c_.predict);
@@ -290,7 +290,7 @@ void Seq2SeqReader::declare_cadences(FlagTable& t) {
 
 void Seq2SeqReader::declare_memory(FlagTable& t) {
   add(t, {"device"}, "auto (a GPU where there is one), cpu or cuda",
-      [this](const Setting& s) { c_.memory.device = word_of(s, kDeviceWords); });
+      [this](const Setting& s) { c_.memory.device = word_of(s, kDeviceNames); });
   for (const auto name : {"use_cpu", "no_cuda"}) {
     t.add(name, Takes::maybe_one, "the same as --device cpu", [this](const Setting& s) {
       if (truth_of(s)) c_.memory.device = DeviceChoice::cpu;
@@ -299,7 +299,7 @@ void Seq2SeqReader::declare_memory(FlagTable& t) {
   t.add("non_deterministic", Takes::nothing, "faster; not bit-reproducible",
         [this](const Setting& s) { c_.memory.deterministic = s.off; });
   add(t, {"verify_weights"}, kVerifyHelp,
-      [this](const Setting& s) { c_.memory.verify_weights = word_of(s, kVerifyWords); });
+      [this](const Setting& s) { c_.memory.verify_weights = word_of(s, kVerifyNames); });
   add(t, {"gpu"}, "GPU memory Ballast may use, for example 24GB",
       [this](const Setting& s) { c_.memory.gpu = s.size(); });
   add(t, {"ram"}, "RAM, pinned memory included",

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "train/config/config_dialects.h"
-#include "train/config/config_words.h"
+#include "train/config/enum_names.h"
 
 namespace ballast::train {
 namespace {
@@ -35,7 +35,7 @@ void declare_seq2seq_adapter(FlagTable& t, std::optional<t5::LoraOptions>& lora,
   const auto options = [&lora]() -> t5::LoraOptions& { return lora ? *lora : lora.emplace(); };
   t.add("adapter_type", Takes::one, "lora: train adapters instead of all weights",
         [options](const Setting& s) {
-          if (!same_word(s.text(), "lora")) s.fail_value("lora");
+          if (!equal_ignoring_case(s.text(), "lora")) s.fail_value("lora");
           options();
         });
   for (const auto name : {"lora_rank", "lora_r"}) {

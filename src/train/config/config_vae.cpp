@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "train/config/config_dialects.h"
-#include "train/config/config_words.h"
+#include "train/config/enum_names.h"
 #include "train/config/toml_checks.h"
 
 namespace ballast::train {
@@ -9,10 +9,10 @@ namespace {
 
 enum class Init : std::uint8_t { file, random };
 
-constexpr std::array<Word<Init>, 1> kInits = {{{"random", Init::random}}};
-constexpr std::array<Word<Reconstruction>, 2> kReconstructions = {
+constexpr std::array<EnumName<Init>, 1> kInits = {{{"random", Init::random}}};
+constexpr std::array<EnumName<Reconstruction>, 2> kReconstructions = {
     {{"mse", Reconstruction::mse}, {"l1", Reconstruction::l1}}};
-constexpr std::array<Word<wan_vae::Generation>, 2> kGenerations = {
+constexpr std::array<EnumName<wan_vae::Generation>, 2> kGenerations = {
     {{"2.1", wan_vae::Generation::wan21}, {"2.2", wan_vae::Generation::wan22}}};
 
 // [model.config], beside init = 'random'.
@@ -57,13 +57,13 @@ void read_vae_model(const TomlTable& t, const PathFinder& find_path, TrainConfig
   }
   c.method = Method::full;
   (void)t.require_string("dtype");
-  c.model.dtype = *word_from(t, "dtype", kDTypeWords);
+  c.model.dtype = *word_from(t, "dtype", kDTypeNames);
   if (c.model.dtype != DType::f32 && c.model.dtype != DType::bf16) {
     t.fail_at("dtype", "a VAE computes in float32 or bfloat16");
   }
   c.model.transformer_dtype = DType::f32;  // masters
   v.reconstruction = word_from(t, "reconstruction", kReconstructions).value_or(v.reconstruction);
-  v.kl_weight = number_from(t, "kl_weight", 0, kMostNumber).value_or(v.kl_weight);
+  v.kl_weight = number_from(t, "kl_weight", 0, kMaxNumber).value_or(v.kl_weight);
   v.train_encoder = t.boolean("train_encoder").value_or(true);
   if (!v.train_encoder && v.file.empty()) {
     t.fail_at("train_encoder",

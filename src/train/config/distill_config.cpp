@@ -2,39 +2,39 @@
 
 #include "core/error.h"
 #include "core/nearest_name.h"
-#include "train/config/config_words.h"
+#include "train/config/enum_names.h"
 
 namespace ballast::train {
 namespace {
 
 using Takes = FlagTable::Takes;
-using student::TeacherPlace;
+using student::TeacherPlacement;
 
 template <class T>
-struct Word {
-  std::string_view word;
-  T meaning;
+struct EnumName {
+  std::string_view name;
+  T value;
 };
 
 template <class T, std::size_t N>
-T meaning(const Setting& s, const Word<T> (&words)[N]) {
+T meaning(const Setting& s, const EnumName<T> (&words)[N]) {
   std::vector<std::string_view> known;
-  for (const Word<T>& w : words) {
-    if (s.text() == w.word) return w.meaning;
-    known.push_back(w.word);
+  for (const EnumName<T>& w : words) {
+    if (s.text() == w.name) return w.value;
+    known.push_back(w.name);
   }
   s.fail_value(fmt::format("one of {}{}", joined(known), suggestion(s.text(), known)));
 }
 
-constexpr Word<TeacherPlace> kPlaces[] = {
-    {"auto", TeacherPlace::automatic}, {"balanced", TeacherPlace::automatic},
-    {"gpu0", TeacherPlace::device},    {"cpu", TeacherPlace::host},
-    {"disk", TeacherPlace::disk},      {"cpu_compute", TeacherPlace::processors}};
-constexpr Word<WeightFormat> kTeacherTypes[] = {
+constexpr EnumName<TeacherPlacement> kPlaces[] = {
+    {"auto", TeacherPlacement::automatic}, {"balanced", TeacherPlacement::automatic},
+    {"gpu0", TeacherPlacement::device},    {"cpu", TeacherPlacement::host},
+    {"disk", TeacherPlacement::disk},      {"cpu_compute", TeacherPlacement::processors}};
+constexpr EnumName<WeightFormat> kTeacherTypes[] = {
     {"float32", WeightFormat::f32},         {"float16", WeightFormat::f16},
     {"bfloat16", WeightFormat::bf16},       {"fp8", WeightFormat::f8_e4m3_rows},
     {"float8", WeightFormat::f8_e4m3_rows}, {"stored", WeightFormat::stored}};
-constexpr Word<DType> kStudentTypes[] = {{"float32", DType::f32}, {"bfloat16", DType::bf16}};
+constexpr EnumName<DType> kStudentTypes[] = {{"float32", DType::f32}, {"bfloat16", DType::bf16}};
 
 FlagTable flags_of(DistillConfig& c) {
   FlagTable t(&c.notes);
@@ -51,7 +51,7 @@ FlagTable flags_of(DistillConfig& c) {
         "blocks of the student keep their input alone (chosen anyway where it must be)");
   t.add("teacher_on_cpu", Takes::nothing, "the same as --teacher_device_strategy cpu",
         [&c](const Setting& s) {
-          if (!s.off) c.place = TeacherPlace::host;
+          if (!s.off) c.place = TeacherPlacement::host;
         });
   t.add("teacher_device_strategy", Takes::one,
         "where the teacher is: gpu0 (stays on the GPU), cpu (RAM, streamed), disk (its file, "

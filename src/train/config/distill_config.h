@@ -18,7 +18,7 @@ struct DistillConfig {
   std::int64_t batch_size = 2, num_steps = 500, num_epochs = 10;
   double lr = 1e-5;
   bool gradient_checkpointing = false;
-  student::TeacherPlace place = student::TeacherPlace::automatic;
+  student::TeacherPlacement place = student::TeacherPlacement::automatic;
   std::optional<WeightFormat> teacher_dtype;  // nullopt: as its file has it
   std::optional<DType> student_dtype;         // f32 or bf16; nullopt: bf16 on a GPU
 

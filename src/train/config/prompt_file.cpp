@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/random.h"
+#include "core/to_size.h"
 #include "io/utf8.h"
 
 namespace ballast::train {
@@ -54,7 +55,7 @@ PromptFile::PromptFile(const std::string& path) : file_(DiskFile::open(path)) {
 }
 
 std::string PromptFile::at(std::int64_t prompt) const {
-  const Line& line = lines_.at(static_cast<std::size_t>(prompt));
+  const Line& line = lines_.at(to_size(prompt));
   std::string text(line.bytes, '\0');
   file_.read(line.offset, std::as_writable_bytes(std::span(text)));
   if (first_invalid_utf8(text)) {

@@ -5,7 +5,7 @@
 namespace ballast::train {
 namespace {
 
-constexpr int kMostDepth = 8;
+constexpr int kMaxDepth = 8;
 
 class Parser {
  public:
@@ -56,7 +56,7 @@ class Parser {
   }
 
   std::optional<TomlValue> list(char close, int depth) {
-    if (depth > kMostDepth) return std::nullopt;
+    if (depth > kMaxDepth) return std::nullopt;
     TomlValue v;
     v.kind = TomlValue::Kind::array;
     for (;;) {

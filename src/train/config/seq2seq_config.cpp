@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "core/to_size.h"
 #include "io/toml_table.h"
 #include "train/config/config_dialects.h"
-#include "train/config/config_words.h"
+#include "train/config/enum_names.h"
 
 namespace ballast::train {
 namespace {
@@ -70,8 +71,8 @@ bool names_seq2seq(const TomlFile& file) {
   if (!model || !model->has("type")) return false;
   const TomlValue* type = model->find("type");
   if (type->kind != TomlValue::Kind::string) return false;
-  return same_word(type->string, "t5") || same_word(type->string, "flan-t5") ||
-         same_word(type->string, "seq2seq");
+  return equal_ignoring_case(type->string, "t5") || equal_ignoring_case(type->string, "flan-t5") ||
+         equal_ignoring_case(type->string, "seq2seq");
 }
 
 CommandLine split(std::span<const std::string> arguments) {
@@ -114,7 +115,7 @@ std::string seq2seq_flags_help() {
 
 std::string_view name_of(EvalMetric m) {
   constexpr std::string_view kNames[] = {"loss", "rouge1", "rouge2", "rougeL", "rougeLsum"};
-  return kNames[static_cast<std::size_t>(m)];
+  return kNames[to_size(m)];
 }
 
 double usual_rate(std::string_view model, std::int64_t width) {

@@ -58,9 +58,9 @@ struct Seq2SeqConfig {
   LossMean loss_mean = LossMean::tokens;
   std::optional<double> learning_rate;  // none: by the model's name (fine_tune), 5e-5
   ScheduleKind schedule = ScheduleKind::linear;
-  std::optional<std::int64_t> warmup_steps;  // none: warmup_share of all, at most most_warmup
+  std::optional<std::int64_t> warmup_steps;  // none: warmup_share of all, at most max_warmup
   double warmup_share = 0;
-  std::int64_t most_warmup = std::int64_t{1} << 40;
+  std::int64_t max_warmup = std::int64_t{1} << 40;
   OptimizerOptions optimizer;
   double max_grad_norm = 1;             // 0: no clipping
   std::optional<WeightFormat> weights;  // none: bf16 on a GPU, f32 on the CPU
@@ -80,7 +80,7 @@ struct Seq2SeqConfig {
   bool greater_is_better = false;   // of it
   bool load_best = false;           // the model of the best evaluation is what is saved in the end
   std::int64_t patience = 0;        // evaluations without a better one that end the run; 0: none
-  double least_gain = 0;            // one that is better by less is not better
+  double min_gain = 0;              // one that is better by less is not better
   std::int64_t patience_steps = 0;  // steps and epochs before the run may end that way
   std::int64_t patience_epochs = 0;
   OnNan on_nan = OnNan::skip;

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "io/toml_table.h"
-#include "train/config/config_words.h"
+#include "train/config/enum_names.h"
 
 namespace ballast::train {
 
@@ -32,10 +32,10 @@ inline std::optional<double> number_from(const TomlTable& t, std::string_view ke
 
 template <class T, std::size_t N>
 std::optional<T> word_from(const TomlTable& t, std::string_view key,
-                           const std::array<Word<T>, N>& words) {
+                           const std::array<EnumName<T>, N>& words) {
   const auto text = t.string(key);
   if (!text) return std::nullopt;
-  const auto meaning = meaning_of(words, *text);
+  const auto meaning = parse_enum(words, *text);
   if (!meaning) {
     t.fail_at(key,
               fmt::format("expected {}, found \"{}\"", one_of(words, *text), printable(*text, 60)));
@@ -43,6 +43,6 @@ std::optional<T> word_from(const TomlTable& t, std::string_view key,
   return meaning;
 }
 
-inline constexpr double kMostNumber = 1e30;  // no upper bound of its own
+inline constexpr double kMaxNumber = 1e30;  // no upper bound of its own
 
 }  // namespace ballast::train

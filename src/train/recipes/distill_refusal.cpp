@@ -12,7 +12,7 @@
 namespace ballast::train {
 namespace {
 
-using student::TeacherPlace;
+using student::TeacherPlacement;
 
 // Of a matrix of the teacher's blocks, in the format it has.
 std::size_t bytes_of_weight(const student::FitJob& job) {
@@ -83,14 +83,16 @@ std::vector<fit::Change> possible_changes(const DistillRun& run, const Refusal& 
   const auto add = [&](std::string text, std::function<void(student::FitJob&)> change) {
     all.push_back({std::move(text), [&run, change = std::move(change)](fit::Request& r) {
                      change(student::job_of(r));
-                     r.other_lines.front() = lessons_line(run, student::job_of(r).pair);
+                     r.other_lines.front() = distill_batches_line(run, student::job_of(r).pair);
                    }});
   };
-  if (now.place == TeacherPlace::device) {
-    add("--teacher_device_strategy cpu", [](student::FitJob& j) { j.place = TeacherPlace::host; });
+  if (now.placement == TeacherPlacement::device) {
+    add("--teacher_device_strategy cpu",
+        [](student::FitJob& j) { j.placement = TeacherPlacement::host; });
   }
-  if (now.place != TeacherPlace::disk && now.place != TeacherPlace::automatic) {
-    add("--teacher_device_strategy disk", [](student::FitJob& j) { j.place = TeacherPlace::disk; });
+  if (now.placement != TeacherPlacement::disk && now.placement != TeacherPlacement::automatic) {
+    add("--teacher_device_strategy disk",
+        [](student::FitJob& j) { j.placement = TeacherPlacement::disk; });
   }
   const auto precision = [&](const char* name, WeightFormat format, std::size_t bytes) {
     if (run.config.literal || bytes_of_weight(now) <= bytes) return;  // converts nothing
@@ -141,7 +143,7 @@ std::string tried_text(const DistillRun& run, const Refusal& refusal,
   text += fmt::format(
       "\n\ntried already: {}recomputing the student's activations (--gradient_checkpointing), one "
       "allocation that cannot fragment (no allocator setting needed)",
-      student::job_of(run.request).place == TeacherPlace::device
+      student::job_of(run.request).placement == TeacherPlacement::device
           ? ""
           : "a streamed teacher (--teacher_on_cpu), ");
   for (const PlannedChange& c : changes) {

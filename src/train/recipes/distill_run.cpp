@@ -9,8 +9,8 @@
 #include "io/hub_cache.h"
 #include "models/wan/recognise.h"
 #include "models/wan/weights.h"
+#include "train/recipes/distill_batches.h"
 #include "train/recipes/distill_samples.h"
-#include "train/recipes/pair_lessons.h"
 #include "train/run/published_model.h"
 #include "train/run/run_files.h"
 
@@ -41,9 +41,9 @@ PlanFiles planned_files(const DistillRun& run) {
                   run.request.profile.name == kThisMachine);
 }
 
-std::string hash_of_pair(const student::Config& student, const Checkpoint& teacher) {
+std::string hash_of_pair(const student::Config& student, const WeightFiles& teacher) {
   std::uint64_t h = hash_of(config_text(student));
-  for (const CheckpointTensor& t : teacher.tensors()) {
+  for (const WeightTensor& t : teacher.tensors()) {
     h = hash_of(fmt::format("{}{}{}{}", h, t.entry->name, t.entry->shape, t.entry->dtype));
   }
   return fmt::format("{:016x}", h);
@@ -83,7 +83,7 @@ DistillRun prepare_distill(DistillConfig config, const RunTarget& target) {
         fmt::format("{} is not on this machine: planned from its published sizes, weights in {}",
                     c.teacher_path, name_of(absent->stored)));
   } else {
-    run.teacher = std::make_unique<Checkpoint>(Checkpoint::open(run.files.transformer));
+    run.teacher = std::make_unique<WeightFiles>(WeightFiles::open(run.files.transformer));
     run.names = std::make_unique<wan::TensorMap>(*run.teacher);
     j.pair.teacher = recognised_config(*run.teacher, *run.names, run.files.transformer);
     j.teacher = weight_groups(j.pair.teacher, *run.teacher, *run.names);
@@ -94,7 +94,7 @@ DistillRun prepare_distill(DistillConfig config, const RunTarget& target) {
   j.gpu = r.backend.device == Device::cuda;
   j.host_threads = target.host_threads;
   r.budget = budget_on(target, parse_budget(c.gpu, c.ram, c.disk), c.ignore_limits);
-  j.place = c.place;
+  j.placement = c.place;
   j.recompute = c.gradient_checkpointing;
   j.pair.teacher_precision = wan::precision_on(r.backend.device);
   if (c.teacher_dtype && !c.literal) j.pair.teacher_format = *c.teacher_dtype;
@@ -105,7 +105,7 @@ DistillRun prepare_distill(DistillConfig config, const RunTarget& target) {
   s.activation = s.residual = c.student_dtype.value_or(j.gpu ? DType::bf16 : DType::f32);
   s.optimizer = c.optimizer;
   s.max_grad_norm = c.max_grad_norm;
-  r.other_lines = {lessons_line(run, j.pair)};
+  r.other_lines = {distill_batches_line(run, j.pair)};
   if (c.save_samples) infer::student_steps(c.sample_steps);  // so many can be taken
   if (decodes_samples(run)) r.other_lines.push_back(decoder_line(run));
 
@@ -135,9 +135,9 @@ DistillRun prepare_distill(DistillConfig config, const RunTarget& target) {
   return run;
 }
 
-ProcessLine lessons_line(const DistillRun& run, const student::PairJob& job) {
+ProcessLine distill_batches_line(const DistillRun& run, const student::PairJob& job) {
   return {.name = "distillation batches",
-          .bytes = PairLessons::bytes(job) + run.prompts->bytes(),
+          .bytes = DistillBatches::bytes(job) + run.prompts->bytes(),
           .reason = "latents that the student is about to see, where prompts are"};
 }
 
@@ -154,7 +154,7 @@ PlanTitle title_of(const DistillRun& run) {
       .shared_ram = r.profile.device == Device::cpu,
       .sizes = {.parameters = parameter_count(run.student),
                 .batch = run.config.batch_size * run.config.gradient_accumulation,
-                .least_batch = run.config.batch_size * run.config.gradient_accumulation},
+                .min_batch = run.config.batch_size * run.config.gradient_accumulation},
       .ram_of_this_machine = borrows_ram(r.profile, !run.config.ram.empty())};
 }
 

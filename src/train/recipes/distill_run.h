@@ -6,7 +6,7 @@
 
 #include "fit/advice.h"
 #include "infer/model_folder.h"
-#include "io/checkpoint.h"
+#include "io/weight_files.h"
 #include "models/student/fit_job.h"
 #include "models/wan/names.h"
 #include "report/plan_table.h"
@@ -22,8 +22,8 @@ struct DistillRun {
   DistillConfig config;
   student::Config student;
   infer::ModelFiles files;
-  std::unique_ptr<Checkpoint> teacher;  // the request's weights point into it;
-                                        // null: a plan before it is downloaded
+  std::unique_ptr<WeightFiles> teacher;  // the request's weights point into it;
+                                         // null: a plan before it is downloaded
   std::unique_ptr<wan::TensorMap> names;
   std::unique_ptr<PromptFile> prompts;
   fit::Request request = {.job = student::FitJob()};
@@ -39,8 +39,8 @@ struct DistillRun {
 // Fails with ErrorCode::usage or ErrorCode::input where files and flags contradict each other.
 DistillRun prepare_distill(DistillConfig config, const RunTarget& target);
 
-// What the lessons of such a job take: the first of the request's other lines.
-ProcessLine lessons_line(const DistillRun& run, const student::PairJob& job);
+// What the distillation batches of such a job take: the first of the request's other lines.
+ProcessLine distill_batches_line(const DistillRun& run, const student::PairJob& job);
 
 PlanTitle title_of(const DistillRun& run);
 // Refers to `planned`.

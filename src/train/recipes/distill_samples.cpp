@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "infer/student_sampler.h"
 #include "io/atomic_file.h"
 #include "io/atomic_folder.h"
@@ -38,7 +39,7 @@ ProcessLine decoder_line(const DistillRun& run) {
   const fit::PlannedRun planned = decoder.plan(grid, grid, false);
   const auto pixels =
       static_cast<std::uint64_t>(infer::chunk_values(decoder.config(), grid, grid, false));
-  // A chunk's values, the picture's bytes and those of its file.
+  // A chunk's values, the image's bytes and those of its file.
   return {.name = "decoder of samples",
           .bytes = planned.needed_ram() + Bytes{pixels * (sizeof(float) + 2)},
           .reason = "the VAE, while a sample is decoded by the processors"};
@@ -56,13 +57,13 @@ std::vector<std::string> draw_samples(const DistillRun& run, const student::Stud
   create_folders(c.sample_dir);
   infer::StudentSampler sampler(student, runner);
   const std::int64_t width = run.student.text_dim;
-  std::vector<float> rows(static_cast<std::size_t>(run.pair().teacher.text_len * width));
-  std::vector<float> text(static_cast<std::size_t>(width));
+  std::vector<float> rows(to_size(run.pair().teacher.text_len * width));
+  std::vector<float> text(to_size(width));
   std::vector<std::string> paths;
   const std::vector<std::string> prompts = sample_prompts(run);
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const std::int64_t tokens = states.read(prompts[i], rows);
-    infer::mean_rows(std::span(rows).first(static_cast<std::size_t>(tokens * width)), tokens, text);
+    infer::mean_rows(std::span(rows).first(to_size(tokens * width)), tokens, text);
     const std::vector<float> latent =
         sampler.run(text, c.sample_steps, c.seed, static_cast<std::int64_t>(i));
     paths.push_back(infer::save_student_sample(

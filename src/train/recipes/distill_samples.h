@@ -13,7 +13,7 @@ namespace ballast::train {
 // Those that were asked for, or the first two of the file.
 std::vector<std::string> sample_prompts(const DistillRun& run);
 
-// Whether samples become pictures: they were asked for, a VAE is at hand and pictures can be
+// Whether samples become images: they were asked for, a VAE is at hand and images can be
 // written.
 bool decodes_samples(const DistillRun& run);
 // What that takes beside teacher and student: the processors decode, a sample at a time. Fails with

@@ -6,6 +6,8 @@
 #include <array>
 #include <cmath>
 
+#include "core/to_size.h"
+
 namespace ballast::train {
 namespace {
 
@@ -38,7 +40,7 @@ Dmd2Step::Dmd2Step(const Dmd2Options& options, const wan::Dit& dit, Runner& runn
 
 std::span<float> Dmd2Step::floats(Buffer b) const {
   const TensorView v = runner_.view(b);
-  return {v.as<float>(), static_cast<std::size_t>(v.elements())};
+  return {v.as<float>(), to_size(v.elements())};
 }
 
 RandomSource Dmd2Step::source(const Phase& phase, std::string_view what, std::size_t sample) const {
@@ -53,14 +55,14 @@ void Dmd2Step::set_sigma(const Phase& phase, std::size_t sample, float sigma) co
       static_cast<double>(1000.0f * sigma);
 }
 
-void Dmd2Step::run(const std::vector<wan::DitRunIo>& runs, const Phase& phase,
+void Dmd2Step::run(const std::vector<wan::DitPassIo>& runs, const Phase& phase,
                    std::size_t set) const {
   runner_.run(runs[phase.at.run].programs[set],
               {.step = phase.at.step, .seed = phase.at.seed, .first_sample = phase.at.first});
   if (on_run_) on_run_();
 }
 
-void Dmd2Step::begin_part(const Dmd2Place& at) {
+void Dmd2Step::begin_part(const Dmd2Position& at) {
   if (options_.rollout != Dmd2Options::Rollout::data) return;
   for (const wan::DitSampleIo& io : dit_.io().runs[at.run].samples) {
     std::ranges::copy(floats(io.latent), floats(io.clean).begin());
@@ -73,7 +75,7 @@ std::size_t Dmd2Step::roll_out(const Phase& phase) {
   const RandomSource draw =
       random_source(phase.at.seed, fmt::format("dmd2.{}", phase.name), phase.at.step, "end");
   const auto steps = static_cast<double>(sigmas_.size());
-  const auto end = static_cast<std::size_t>(steps * static_cast<double>(uniform(draw.word(0))));
+  const auto end = to_size(steps * static_cast<double>(uniform(draw.word(0))));
   const bool data = options_.rollout == Dmd2Options::Rollout::data;
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const std::span<float> x = floats(samples[i].latent);
@@ -84,7 +86,7 @@ std::size_t Dmd2Step::roll_out(const Phase& phase) {
   }
   const auto answer = [&](std::size_t step) {
     for (std::size_t i = 0; i < samples.size(); ++i) set_sigma(phase, i, sigmas_[step]);
-    run(dit_.io().predict_runs, phase, kStudent);
+    run(dit_.io().predict_passes, phase, kStudent);
   };
   for (std::size_t k = data ? end : 0; k < end; ++k) {
     answer(k);
@@ -114,7 +116,7 @@ std::size_t Dmd2Step::roll_out(const Phase& phase) {
 std::span<const float> Dmd2Step::unguided(const Phase& phase, std::size_t sample) const {
   if (!options_.guided()) return {};
   const std::size_t samples = dit_.io().runs[phase.at.run].samples.size();
-  return floats(dit_.io().teacher_runs[phase.at.run].samples[samples + sample].output);
+  return floats(dit_.io().teacher_passes[phase.at.run].samples[samples + sample].output);
 }
 
 double Dmd2Step::guided(std::span<const float> caption, std::span<const float> empty,
@@ -132,7 +134,7 @@ float Dmd2Step::score_sigma(const Phase& phase, std::size_t sample) const {
   return static_cast<float>(std::clamp(shifted, options_.min_t, options_.max_t));
 }
 
-void Dmd2Step::critic(const Dmd2Place& at) {
+void Dmd2Step::critic(const Dmd2Position& at) {
   const Phase phase = {at, "critic"};
   const double s = sigmas_[roll_out(phase)];
   scores_.clear();
@@ -153,7 +155,7 @@ void Dmd2Step::critic(const Dmd2Place& at) {
   run(dit_.io().runs, phase, kCritic);
 }
 
-double Dmd2Step::student(const Dmd2Place& at) {
+double Dmd2Step::student(const Dmd2Position& at) {
   const Phase phase = {at, "student"};
   const float s = sigmas_[roll_out(phase)];
   scores_.clear();
@@ -168,11 +170,11 @@ double Dmd2Step::student(const Dmd2Place& at) {
     });
     set_sigma(phase, i, score);
   }
-  run(dit_.io().predict_runs, phase, kCritic);
+  run(dit_.io().predict_passes, phase, kCritic);
   for (const wan::DitSampleIo& io : samples) {
     std::ranges::copy(floats(io.output), floats(io.target).begin());
   }
-  run(dit_.io().teacher_runs, phase, kTeacher);
+  run(dit_.io().teacher_passes, phase, kTeacher);
   double loss = 0;
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const wan::DitSampleIo& io = samples[i];
@@ -185,7 +187,7 @@ double Dmd2Step::student(const Dmd2Place& at) {
   return loss / static_cast<double>(at.samples);
 }
 
-double Dmd2Step::regress(const Dmd2Place& at) {
+double Dmd2Step::regress(const Dmd2Position& at) {
   const Phase phase = {at, "student"};
   const std::size_t end = roll_out(phase);
   const auto& samples = dit_.io().runs[at.run].samples;
@@ -196,7 +198,7 @@ double Dmd2Step::regress(const Dmd2Place& at) {
   };
   for (std::int64_t k = 0; k < options_.teacher_steps; ++k) {  // from kept_input, still in latent
     for (std::size_t i = 0; i < samples.size(); ++i) set_sigma(phase, i, sigma(k));
-    run(dit_.io().teacher_runs, phase, kTeacher);
+    run(dit_.io().teacher_passes, phase, kTeacher);
     const double change = static_cast<double>(sigma(k + 1)) - static_cast<double>(sigma(k));
     for (std::size_t i = 0; i < samples.size(); ++i) {
       const std::span<float> x = floats(samples[i].latent);

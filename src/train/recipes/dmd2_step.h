@@ -14,7 +14,7 @@
 namespace ballast::train {
 
 // Which random numbers a part of a step has: those of its samples, wherever they are run.
-struct Dmd2Place {
+struct Dmd2Position {
   std::uint64_t seed = 0;
   std::int64_t step = 1;     // of the run
   std::size_t run = 0;       // of DitIo::runs
@@ -32,25 +32,25 @@ class Dmd2Step {
            std::function<void()> on_run = {});
 
   // For a part whose texts, and with Rollout::data latents, are in the inputs: keeps the latents.
-  void begin_part(const Dmd2Place& at);
+  void begin_part(const Dmd2Position& at);
 
   // A rollout x of the student without gradients; noised, the critic's loss on it:
   //   mean((v_critic - (n - x))^2)
   // Adds to the critic's gradients and to DitIo::loss.
-  void critic(const Dmd2Place& at);
+  void critic(const Dmd2Position& at);
 
   // A rollout x of the student, scored by critic (f) and teacher (r = uncond + w (cond - uncond))
   // at one noised x:  g = (f - r) / mean|x - r|, no number counts as 0.  Adds the gradient of
   //   mean((x - stopgrad(x - g))^2) / 2
   // to the student's; returns the part's share of that loss. By v that is - s g / elements. The
   // forward pass is made again for it rather than kept while the others are asked.
-  double student(const Dmd2Place& at);
+  double student(const Dmd2Position& at);
 
   // A rollout of the student to x at sigma s; the guided teacher goes on from there to the next
   // step's sigma s' in Dmd2Options::teacher_steps Euler steps, to x'. Adds the gradient of
   //   mean((v - (x' - x) / (s' - s))^2)
   // to the student's; returns the part's share of that loss.
-  double regress(const Dmd2Place& at);
+  double regress(const Dmd2Position& at);
 
   // Sigmas of the last part's samples when the critic, or the student, was scored.
   const std::vector<float>& scores() const { return scores_; }
@@ -58,14 +58,14 @@ class Dmd2Step {
  private:
   // What a phase's random numbers are named after.
   struct Phase {
-    const Dmd2Place& at;
+    const Dmd2Position& at;
     std::string_view name;  // "critic", "student"
   };
 
   std::span<float> floats(Buffer b) const;
   RandomSource source(const Phase& phase, std::string_view what, std::size_t sample) const;
   void set_sigma(const Phase& phase, std::size_t sample, float sigma) const;
-  void run(const std::vector<wan::DitRunIo>& runs, const Phase& phase, std::size_t set) const;
+  void run(const std::vector<wan::DitPassIo>& runs, const Phase& phase, std::size_t set) const;
   // To kept_input and kept_answer; returns which of the student's steps that is.
   std::size_t roll_out(const Phase& phase);
   // The teacher's guided answer for sample i of the part, after its program ran.

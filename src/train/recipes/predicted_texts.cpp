@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/progress.h"
+#include "core/to_size.h"
 #include "data/tokenizer.h"
 #include "io/atomic_file.h"
 #include "io/json_writer.h"
@@ -38,8 +39,8 @@ Predictions predict_texts(const data::TokenCache& texts, const PredictionJob& jo
     std::vector<std::vector<std::int32_t>> sources, targets;
     for (std::int64_t s = first; s < std::min(samples, first + kSamplesAtOnce); ++s) {
       const data::PairLength n = texts.length(s);
-      sources.emplace_back(static_cast<std::size_t>(n.source));
-      targets.emplace_back(static_cast<std::size_t>(n.target));
+      sources.emplace_back(to_size(n.source));
+      targets.emplace_back(to_size(n.target));
       texts.read(s, sources.back(), targets.back());
     }
     const auto written = model.generate(sources, job.options, [&](const infer::GeneratedToken& t) {

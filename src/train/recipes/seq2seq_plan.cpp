@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "plan/budget_flag.h"
-#include "train/config/config_words.h"
+#include "train/config/enum_names.h"
 #include "train/recipes/seq2seq_run.h"
 #include "train/run/run_files.h"
 
@@ -115,7 +115,7 @@ PlanTitle title_of(const Seq2SeqRun& run) {
           .machine = machine_text(r.profile),
           .budget = r.budget,
           .shared_ram = r.profile.device == Device::cpu,
-          .sizes = {.parameters = trained_parameters(r), .batch = batch, .least_batch = batch},
+          .sizes = {.parameters = trained_parameters(r), .batch = batch, .min_batch = batch},
           .ram_of_this_machine = borrows_ram(r.profile, run.config.memory.ram.has_value())};
 }
 

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/progress.h"
+#include "core/to_size.h"
 #include "infer/model_folder.h"
 #include "io/hub_cache.h"
 #include "io/limits.h"
@@ -16,9 +17,9 @@
 #include "memory/text_file.h"
 #include "models/t5/recognise.h"
 #include "models/t5/weights.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/checkpoint_manifest.h"
 #include "train/checkpoint/checkpoint_search.h"
-#include "train/checkpoint/training_checkpoint.h"
 #include "train/run/prepared_run.h"
 #include "train/run/vocabulary.h"
 
@@ -29,10 +30,10 @@ namespace fs = std::filesystem;
 
 constexpr const char* kTokenFolder = "token_cache";
 // So many samples are walked through to find the shapes that occur; with more, all may.
-constexpr std::int64_t kMostWalked = 20'000'000;
+constexpr std::int64_t kMaxWalked = 20'000'000;
 
 // Of the job in its file; T5's own where there is none.
-double dropout_of(const Checkpoint& checkpoint) {
+double dropout_of(const WeightFiles& checkpoint) {
   double dropout = 0.1;
   if (!checkpoint.config_path()) return dropout;
   const std::string& path = *checkpoint.config_path();
@@ -173,7 +174,7 @@ void find_shapes(PairData& d, const Seq2SeqRun& run, std::int64_t epochs, bool t
                                          {.multiple = c.pad_multiple, .to_longest = c.pad_to_max});
   std::map<std::size_t, std::int64_t, std::greater<>> used;  // the largest first
   const std::int64_t samples = data::sample_count(d.cache, d.batches);
-  if (samples * epochs > kMostWalked) {
+  if (samples * epochs > kMaxWalked) {
     for (std::size_t i = 0; i < ladder.size(); ++i) used[i] = 0;
   } else {
     for (std::int64_t epoch = 1; epoch <= epochs; ++epoch) {
@@ -277,7 +278,7 @@ void take_steps(Seq2SeqRun& run) {
   run.schedule.kind = c.schedule;
   run.schedule.style = ScheduleStyle::transformers;
   run.schedule.total_steps = run.total_steps;
-  run.schedule.warmup_steps = c.warmup_steps.value_or(std::min(c.most_warmup, share));
+  run.schedule.warmup_steps = c.warmup_steps.value_or(std::min(c.max_warmup, share));
   if (run.schedule.kind == ScheduleKind::constant && run.schedule.warmup_steps > 0) {
     run.notes.push_back(fmt::format(
         "the schedule constant has no warm-up, as in transformers: {} steps of it are ignored "
@@ -339,8 +340,8 @@ void take_machine(Seq2SeqRun& run, const RunTarget& target) {
 // The files of the model, and what they say.
 void open_text_model(Seq2SeqRun& run) {
   const Seq2SeqConfig& c = run.config;
-  run.checkpoints.push_back(Checkpoint::open(run.model_folder));
-  const Checkpoint& checkpoint = run.checkpoints[0];
+  run.checkpoints.push_back(WeightFiles::open(run.model_folder));
+  const WeightFiles& checkpoint = run.checkpoints[0];
   if (!fs::is_directory(run.model_folder)) {
     run.model_folder = fs::absolute(run.model_folder).parent_path().string();
   }
@@ -434,8 +435,8 @@ void share_visits(Seq2SeqRun& run, std::int64_t micro_batches) {
 
 std::span<const std::uint32_t> samples_of_run(std::span<const std::uint32_t> step,
                                               const Seq2SeqRun& run, std::int64_t r) {
-  const auto size = static_cast<std::size_t>(run.config.batch_size * run.micro_batches_per_visit);
-  const std::size_t first = std::min(step.size(), static_cast<std::size_t>(r) * size);
+  const auto size = to_size(run.config.batch_size * run.micro_batches_per_visit);
+  const std::size_t first = std::min(step.size(), to_size(r) * size);
   return step.subspan(first, std::min(size, step.size() - first));
 }
 

@@ -9,7 +9,7 @@
 #include "data/pair_batches.h"
 #include "fit/advice.h"
 #include "infer/text_generator.h"
-#include "io/checkpoint.h"
+#include "io/weight_files.h"
 #include "models/t5/fit_job.h"
 #include "models/t5/lora_file.h"
 #include "models/t5/published.h"
@@ -38,7 +38,7 @@ struct Seq2SeqRun {
   std::string model_folder;                // where config.json and the tokenizer are
   std::string tokenizer;                   // a folder or file
   t5::AdapterConfig adapter;               // of its files, where adapters train
-  std::vector<Checkpoint> checkpoints;     // one; none of a model that is not here
+  std::vector<WeightFiles> checkpoints;    // one; none of a model that is not here
   std::optional<t5::Published> published;  // instead of them, where only a plan is made
   std::string resume_from;                 // a folder checkpoint-N; "": from the beginning
   std::optional<PairData> train, eval;

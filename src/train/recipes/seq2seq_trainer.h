@@ -13,7 +13,7 @@ namespace ballast::train {
 //                   adapter_model.safetensors and adapter_config.json as PEFT has them
 //   the same without state.safetensors: the trained model or adapter, when training is over
 //   run_log.jsonl, report.html, events...: records
-// Same promises as train() in train/trainer.h (seq2seq_trainee.cpp).
+// Same promises as train() in train/trainer.h (seq2seq_task.cpp).
 TrainOutcome train_seq2seq(Seq2SeqRun run, fit::PlannedRun planned, const TrainOptions& options);
 
 }  // namespace ballast::train

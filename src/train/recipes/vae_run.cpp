@@ -4,9 +4,10 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "data/prefetcher.h"
 #include "infer/model_folder.h"
-#include "io/checkpoint_parts.h"
+#include "io/weight_file_parts.h"
 #include "models/wan_vae/initial_weights.h"
 #include "train/run/config_hash.h"
 #include "train/run/run_files.h"
@@ -26,7 +27,7 @@ std::string vae_file(const VaeConfig& c) {
   return found.empty() ? c.file : found;
 }
 
-wan_vae::Recognised recognised_vae(const Checkpoint& file) {
+wan_vae::Recognised recognised_vae(const WeightFiles& file) {
   if (auto found = wan_vae::recognise(file)) return *std::move(found);
   fail(ErrorCode::input, fmt::format("{} holds no VAE of Wan", file.path()),
        {{"ballast inspect " + file.path(), "says what it is"}});
@@ -57,8 +58,8 @@ void open_network(PreparedVae& run, Purpose purpose) {
                                               planned_units(decoder(v.network), DType::f32));
     return;
   }
-  const Checkpoint& file = run.checkpoints.emplace_back(
-      open_part(v.file.empty() ? initial_file(run.config) : vae_file(v), CheckpointPart::vae));
+  const WeightFiles& file = run.checkpoints.emplace_back(
+      open_part(v.file.empty() ? initial_file(run.config) : vae_file(v), ModelPart::vae));
   const wan_vae::Recognised found = recognised_vae(file);
   wan_vae::TrainingJob training = {.config = found.config, .clips = {}};
   if (v.file.empty()) training.config.name = v.network.name;
@@ -103,7 +104,7 @@ void add_clips(PreparedVae& run, Purpose purpose) {
   const auto add = [&](const data::Bucket& b) {
     const wan_vae::LatentClip clip = clip_of(b, run.network().pixels_per_latent());
     const auto found = std::ranges::find(job.clips, clip);
-    run.kinds.push_back(static_cast<std::size_t>(found - job.clips.begin()));
+    run.kinds.push_back(to_size(found - job.clips.begin()));
     if (found == job.clips.end()) job.clips.push_back(clip);
     if (!run.shapes.empty()) run.shapes += ", ";
     run.shapes += fmt::format("{} clips of {} x {} x {}", b.micro_batch * c.gradient_accumulation,
@@ -149,8 +150,7 @@ std::vector<wan_vae::LatentClip> clips_with(const PreparedVae& run, const DataCh
 }
 
 wan_vae::Config vae_network(const VaeConfig& c) {
-  return c.file.empty() ? c.network
-                        : recognised_vae(open_part(vae_file(c), CheckpointPart::vae)).config;
+  return c.file.empty() ? c.network : recognised_vae(open_part(vae_file(c), ModelPart::vae)).config;
 }
 
 PreparedVae prepare_vae(TrainConfig config, const RunTarget& target, Purpose purpose) {
@@ -210,7 +210,7 @@ PlanTitle title_of(const PreparedVae& run) {
   for (const data::Bucket& b : run.dataset->buckets()) {
     const std::int64_t batch = b.micro_batch * run.config.gradient_accumulation;
     sizes.batch = std::max(sizes.batch, batch);
-    sizes.least_batch = sizes.least_batch == 0 ? batch : std::min(sizes.least_batch, batch);
+    sizes.min_batch = sizes.min_batch == 0 ? batch : std::min(sizes.min_batch, batch);
   }
   return {.model = run.network().name,
           .mode = mode_of(run.config),

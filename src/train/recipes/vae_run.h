@@ -7,7 +7,7 @@
 
 #include "data/dataset.h"
 #include "fit/advice.h"
-#include "io/checkpoint.h"
+#include "io/weight_files.h"
 #include "models/wan_vae/training_fit_job.h"
 #include "report/plan_table.h"
 #include "train/run/prepared_run.h"
@@ -19,9 +19,9 @@ namespace ballast::train {
 // is read.
 struct PreparedVae {
   TrainConfig config;
-  std::string title;                    // "wan2.1-vae, full fine-tune"
-  std::string shapes;                   // "4 clips of 17 x 64 x 64"
-  std::vector<Checkpoint> checkpoints;  // one; none where a plan is made of a VAE from nothing
+  std::string title;                     // "wan2.1-vae, full fine-tune"
+  std::string shapes;                    // "4 clips of 17 x 64 x 64"
+  std::vector<WeightFiles> checkpoints;  // one; none where a plan is made of a VAE from nothing
   std::unique_ptr<data::Dataset> dataset;
   fit::Request request;
   std::vector<std::size_t> kinds;  // of training().clips, by bucket of the dataset

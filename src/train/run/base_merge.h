@@ -8,7 +8,7 @@ namespace ballast::train {
 // that copy: adding them at every visit would cost their product each time.
 
 // Space that the copy of one checkpoint takes.
-Bytes base_merge_bytes(const Checkpoint& model);
+Bytes base_merge_bytes(const WeightFiles& model);
 
 // Makes the copies in output_dir (or takes those that an earlier run made of the same files) and
 // lets the run read from them. Does nothing without base LoRAs.

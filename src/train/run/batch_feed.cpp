@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/random.h"
+#include "core/to_size.h"
 
 namespace ballast::train {
 namespace {
@@ -20,7 +21,7 @@ data::SampleTarget sample_target(Runner& runner, const wan::DitSampleIo& io) {
   const auto floats = [&](Buffer b) -> std::span<float> {
     if (!b) return {};
     const TensorView v = runner.view(b);
-    return {v.as<float>(), static_cast<std::size_t>(v.elements())};
+    return {v.as<float>(), to_size(v.elements())};
   };
   return {.latent = floats(io.latent),
           .conditioning = floats(io.conditioning),
@@ -55,18 +56,18 @@ BatchFeed::Step BatchFeed::enter(FeedPosition at) {
   }
   check(at.batch < std::ssize(epoch_), "epoch {} has {} steps, not {}", at.epoch, epoch_.size(),
         at.batch + 1);
-  Step s = {.at = at, .batch = epoch_[static_cast<std::size_t>(at.batch)], .parts = {}};
-  s.parts = dit_.parts(run_.kinds.at({s.batch.bucket, s.batch.samples.size()}));
+  Step s = {.at = at, .batch = epoch_[to_size(at.batch)], .passes = {}};
+  s.passes = dit_.passes(run_.kinds.at({s.batch.bucket, s.batch.samples.size()}));
   s.last_of_epoch = at.batch + 1 == std::ssize(epoch_);
   return s;
 }
 
 void BatchFeed::request(const Step& step, std::size_t part) {
-  const wan::StepPart& p = step.parts[part];
-  const wan::DitRunIo& io = dit_.io().runs[p.run];
+  const wan::StepPass& p = step.passes[part];
+  const wan::DitPassIo& io = dit_.io().runs[p.run];
   requests_.clear();
   for (std::size_t i = 0; i < io.next.size(); ++i) {
-    const auto index = static_cast<std::size_t>(p.first) + i;
+    const auto index = to_size(p.first) + i;
     // The draw belongs to the sample's place in the step, like its noise.
     const RandomSource drop = random_source(run_.config.seed, "uncond", step.at.step, "caption");
     const bool empty =
@@ -78,16 +79,16 @@ void BatchFeed::request(const Step& step, std::size_t part) {
   prefetcher_.request(requests_);
 }
 
-void BatchFeed::bring(std::size_t part) {
+void BatchFeed::write_inputs(std::size_t part) {
   prefetcher_.wait();
-  const wan::DitRunIo& io = dit_.io().runs[now_.parts[part].run];
+  const wan::DitPassIo& io = dit_.io().runs[now_.passes[part].run];
   for (std::size_t i = 0; i < io.samples.size(); ++i) {
     copy(runner_, io.next[i].latent, io.samples[i].latent);
     copy(runner_, io.next[i].conditioning, io.samples[i].conditioning);
     copy(runner_, io.next[i].context, io.samples[i].context);
     copy(runner_, io.next[i].mask, io.samples[i].mask);
   }
-  if (part + 1 < now_.parts.size()) {
+  if (part + 1 < now_.passes.size()) {
     request(now_, part + 1);
   } else if (now_.at.step < run_.total_steps) {
     ahead_ = enter({.step = now_.at.step + 1, .epoch = now_.at.epoch, .batch = now_.at.batch + 1});

@@ -8,7 +8,7 @@
 #include "models/wan/dit.h"
 #include "plan/runner.h"
 #include "train/run/prepared_run.h"
-#include "train/trainee.h"
+#include "train/training_task.h"
 
 namespace ballast::train {
 
@@ -24,20 +24,20 @@ class BatchFeed {
 
   // The step at position(): its samples in order, and how it is run.
   const data::StepBatch& step() const { return now_.batch; }
-  const std::vector<wan::StepPart>& parts() const { return now_.parts; }
+  const std::vector<wan::StepPass>& passes() const { return now_.passes; }
   const FeedPosition& position() const { return now_.at; }
   bool last_of_epoch() const { return now_.last_of_epoch; }
   std::vector<std::string> sample_ids() const;
 
   // Puts the samples of a part into the inputs; parts in order. Then the next ones are asked for.
-  void bring(std::size_t part);
+  void write_inputs(std::size_t part);
   void next_step();
 
  private:
   struct Step {
     FeedPosition at;
     data::StepBatch batch;
-    std::vector<wan::StepPart> parts;
+    std::vector<wan::StepPass> passes;
     bool last_of_epoch = false;
   };
 

@@ -9,7 +9,7 @@ class BestEvaluation {
  public:
   struct Rule {
     bool greater = false;       // is better
-    double least_gain = 0;      // one that is better by less is not better
+    double min_gain = 0;        // one that is better by less is not better
     std::int64_t patience = 0;  // so many in a row that are not better are enough; 0: never
   };
   explicit BestEvaluation(const Rule& rule) : rule_(rule) {}

@@ -15,16 +15,16 @@ namespace ballast::train {
 namespace {
 
 // Keys of dataset files that say where things are.
-constexpr std::string_view kPlaceKeys[] = {"path",
-                                           "mask_path",
-                                           "default_mask_file",
-                                           "control_path",
-                                           "image_directory",
-                                           "image_jsonl_file",
-                                           "video_directory",
-                                           "video_jsonl_file",
-                                           "cache_directory",
-                                           "control_directory"};
+constexpr std::string_view kPathKeys[] = {"path",
+                                          "mask_path",
+                                          "default_mask_file",
+                                          "control_path",
+                                          "image_directory",
+                                          "image_jsonl_file",
+                                          "video_directory",
+                                          "video_jsonl_file",
+                                          "cache_directory",
+                                          "control_directory"};
 
 class Facts {
  public:
@@ -51,7 +51,7 @@ class Facts {
 std::string lora_hash(const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) return "";
-  const Checkpoint file = Checkpoint::open(path, DiskMode::buffered);
+  const WeightFiles file = WeightFiles::open(path, DiskMode::buffered);
   return model_hash(std::span(&file, 1));
 }
 
@@ -153,12 +153,12 @@ void add_dataset_file(const std::string& path, Facts& f) {
   };
   std::error_code ignored;
   if (path.empty() || std::filesystem::is_directory(path, ignored)) return;
-  LineReader reader = LineReader::open(path, {.file_bytes = TomlFile::kMostBytes});
+  LineReader reader = LineReader::open(path, {.file_bytes = TomlFile::kMaxBytes});
   for (FileLine line; reader.next(line);) {
     const std::string_view text = trimmed(line.text);
     if (text.empty() || text.front() == '#') continue;
     const std::string_view key = trimmed(text.substr(0, text.find_first_of("=:")), " \t\"{[,");
-    if (std::ranges::find(kPlaceKeys, key) != std::end(kPlaceKeys)) continue;
+    if (std::ranges::find(kPathKeys, key) != std::end(kPathKeys)) continue;
     f.line(text);
   }
 }

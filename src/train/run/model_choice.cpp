@@ -6,9 +6,9 @@
 
 #include "core/error.h"
 #include "infer/model_folder.h"
-#include "io/checkpoint.h"
 #include "io/hub_cache.h"
 #include "io/toml_table.h"
+#include "io/weight_files.h"
 #include "models/wan/names.h"
 
 namespace ballast::train {
@@ -74,7 +74,7 @@ bool is_i2v(const std::string& transformer, const std::string& config_json) {
     const auto in = root.integer("in_dim"), out = root.integer("out_dim");
     if (in && out) return *in > *out;
   }
-  const Checkpoint checkpoint = Checkpoint::open(transformer);
+  const WeightFiles checkpoint = WeightFiles::open(transformer);
   const wan::TensorMap names(checkpoint);
   const wan::WanTensor* patch = names.find("patch_embedding.weight");
   const wan::WanTensor* head = names.find("head.head.weight");

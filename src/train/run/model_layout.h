@@ -5,7 +5,7 @@
 
 #include "models/wan/config.h"
 #include "models/wan/names.h"
-#include "train/checkpoint/training_checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 namespace ballast::train {
 

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "core/error.h"
-#include "io/checkpoint_parts.h"
+#include "io/weight_file_parts.h"
 
 namespace ballast::train {
 namespace {
@@ -56,7 +56,7 @@ void use_vae_statistics(const std::string& vae, data::DatasetRequest& request) {
   request.needs.statistics = read_vae_statistics(config, request.needs.latent_channels);
 }
 
-std::string vae_at_hand(const TrainConfig& c) {
+std::string available_vae(const TrainConfig& c) {
   try {
     const std::string vae = parts_of(c).vae;
     std::error_code error;

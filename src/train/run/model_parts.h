@@ -15,6 +15,6 @@ infer::ModelFiles parts_of(const TrainConfig& config);
 // nothing is known of it. The request has its latent channels.
 void use_vae_statistics(const std::string& vae, data::DatasetRequest& request);
 // The VAE of a run that only reads encoded samples; "" where none is found.
-std::string vae_at_hand(const TrainConfig& config);
+std::string available_vae(const TrainConfig& config);
 
 }  // namespace ballast::train

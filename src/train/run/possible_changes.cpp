@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "train/config/config_words.h"
+#include "train/config/enum_names.h"
 #include "train/run/prepared_run.h"
 
 namespace ballast::train {
@@ -13,8 +13,8 @@ namespace {
 
 using Edit = std::function<void(fit::Request&)>;
 
-// Latent frames to pictures: 4 (latent - 1) + 1.
-std::int64_t pictures(std::int64_t latent_frames) { return 4 * (latent_frames - 1) + 1; }
+// Latent frames to images: 4 (latent - 1) + 1.
+std::int64_t pixel_frames(std::int64_t latent_frames) { return 4 * (latent_frames - 1) + 1; }
 
 Edit with_data(const PreparedRun& run, const DataChange& change) {
   return [data = data_with(run, change)](fit::Request& r) {
@@ -152,23 +152,23 @@ class Changes {
         side = std::max(side, std::min(z.height, z.width) * job_.config.spatial_stride);
       }
     }
-    constexpr std::int64_t kFewestFrames = 2;  // in a bucket of one picture videos are left out
+    constexpr std::int64_t kMinFrames = 2;  // in a bucket of one image videos are left out
     const auto at_most = [&](std::int64_t latent_frames) {
-      return with_data(run_, {.frame_buckets = std::vector{pictures(latent_frames)}});
+      return with_data(run_, {.frame_buckets = std::vector{pixel_frames(latent_frames)}});
     };
-    if (frames > kFewestFrames) {
+    if (frames > kMinFrames) {
       const std::int64_t fit =
-          kFewestFrames +
-          fit::largest_fitting(frames - 1 - kFewestFrames, r_, [&](std::int64_t more) -> Edit {
+          kMinFrames +
+          fit::largest_fitting(frames - 1 - kMinFrames, r_, [&](std::int64_t more) -> Edit {
             return [=](fit::Request& r) {
               for (wan::Batch& b : wan::job_of(r).dit.batches) {
                 for (wan::LatentSize& z : b.latents) {
-                  z.frames = std::min(z.frames, kFewestFrames + more);
+                  z.frames = std::min(z.frames, kMinFrames + more);
                 }
               }
             };
           });
-      add(in_dataset(fmt::format("frame_buckets = [{}]", pictures(fit))), at_most(fit));
+      add(in_dataset(fmt::format("frame_buckets = [{}]", pixel_frames(fit))), at_most(fit));
     }
     const std::int64_t multiple = 2 * job_.config.spatial_stride;
     const std::int64_t smaller = side * 3 / 4 / multiple * multiple;

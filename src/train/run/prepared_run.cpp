@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/to_size.h"
 #include "data/prefetcher.h"
 #include "io/hub_cache.h"
 #include "models/wan/dit_pass.h"
@@ -13,11 +14,11 @@
 #include "models/wan/weights.h"
 #include "train/run/base_merge.h"
 #include "train/run/config_hash.h"
+#include "train/run/distilled_model.h"
 #include "train/run/model_choice.h"
 #include "train/run/model_parts.h"
 #include "train/run/published_model.h"
 #include "train/run/run_model.h"
-#include "train/run/taught_model.h"
 
 namespace ballast::train {
 
@@ -28,7 +29,7 @@ Budget budget_of(const MemoryConfig& m, const RunTarget& target) {
 namespace {
 
 // Memory of the loop itself: logs, the writer's pieces while saving, and at the end the report,
-// which takes 2 MB from the longest list of steps it is made of (kMostSteps).
+// which takes 2 MB from the longest list of steps it is made of (kMaxSteps).
 constexpr Bytes kLoopBytes = 3_MiB;
 
 WeightFormat format_of(DType dtype) {
@@ -79,7 +80,7 @@ std::unique_ptr<data::Dataset> open_data(const PreparedRun& run, const DatasetRe
                                .planning = purpose == Purpose::plan,
                                .frame_buckets = change.frame_buckets,
                                .resolution = change.resolution};
-  use_vae_statistics(vae_at_hand(run.config), request);
+  use_vae_statistics(available_vae(run.config), request);
   return data::open_dataset(request);
 }
 
@@ -112,8 +113,7 @@ Steps steps_of(const data::Dataset& dataset, std::uint64_t seed, std::int64_t ac
     ++steps.counts[kind->second];
   }
   const auto add = [&](const data::Bucket& b) {
-    const wan::Batch batch =
-        batch_of(b.shape, static_cast<std::size_t>(b.micro_batch * accumulation));
+    const wan::Batch batch = batch_of(b.shape, to_size(b.micro_batch * accumulation));
     if (std::ranges::find(steps.batches, batch) != steps.batches.end()) return;
     steps.batches.push_back(batch);
     steps.counts.push_back(0);
@@ -252,7 +252,7 @@ std::vector<std::string> excluded_modules(const AdapterConfig& a, const wan::Con
       }
     }
   }
-  const auto all = static_cast<std::size_t>(model.layers) * wan::adapter_targets(model).size();
+  const auto all = to_size(model.layers) * wan::adapter_targets(model).size();
   if (excluded.size() == all) {
     fail(ErrorCode::input, "the adapter's exclude patterns leave no module to train");
   }
@@ -416,7 +416,7 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
   add_previews(run);
   if (!c.model.base_loras.empty()) {
     Bytes merged = run.checkpoints.empty() ? published_bytes(r) : Bytes{};
-    for (const Checkpoint& file : run.checkpoints) merged += base_merge_bytes(file);
+    for (const WeightFiles& file : run.checkpoints) merged += base_merge_bytes(file);
     r.other_lines.push_back({"merged base weights", merged,
                              "the model with its base LoRAs, made once beside the runs",
                              Tier::disk});

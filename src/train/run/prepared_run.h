@@ -10,7 +10,7 @@
 
 #include "data/dataset.h"
 #include "fit/advice.h"
-#include "io/checkpoint.h"
+#include "io/weight_files.h"
 #include "models/wan/fit_job.h"
 #include "train/config/config.h"
 #include "train/run/dataset_needs.h"
@@ -28,19 +28,19 @@ enum class Purpose : std::uint8_t {
 struct EvalSet {
   std::string name;
   std::unique_ptr<data::Dataset> dataset;
-  std::size_t first_run = 0;  // of its buckets in DitIo::eval_runs
+  std::size_t first_run = 0;  // of its buckets in DitIo::eval_passes
 };
 
 // A run with everything that is known before a byte of its weights is read: model, datasets, what
 // is recorded, and inside which budget.
 struct PreparedRun {
   TrainConfig config;
-  std::string title;                    // "wan2.2-i2v-a14b, LoRA rank 16"
-  std::string shapes;                   // "6 x 64 x 64 latents, 6144 tokens, batch 1"
-  std::vector<Checkpoint> checkpoints;  // by expert
-  std::vector<Checkpoint> teacher;      // the same of TrainConfig::student's teacher
-  ModelLayout layout;                   // of the files of a full fine-tune
-  double boundary = 0;                  // between two experts
+  std::string title;                     // "wan2.2-i2v-a14b, LoRA rank 16"
+  std::string shapes;                    // "6 x 64 x 64 latents, 6144 tokens, batch 1"
+  std::vector<WeightFiles> checkpoints;  // by expert
+  std::vector<WeightFiles> teacher;      // the same of TrainConfig::student's teacher
+  ModelLayout layout;                    // of the files of a full fine-tune
+  double boundary = 0;                   // between two experts
   std::unique_ptr<data::Dataset> dataset;
   std::vector<EvalSet> evals;
   std::unique_ptr<Previews> previews;  // null: none are drawn

@@ -6,10 +6,11 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/progress.h"
+#include "core/to_size.h"
 #include "infer/clip_file.h"
 #include "io/atomic_folder.h"
-#include "io/checkpoint_parts.h"
 #include "io/leftovers.h"
+#include "io/weight_file_parts.h"
 #include "plan/display_names.h"
 #include "plan/phase.h"
 #include "train/run/model_parts.h"
@@ -53,7 +54,7 @@ std::string cadence_text(const PreviewConfig& p) {
 }  // namespace
 
 struct Previews::Decoder {
-  Checkpoint file;
+  WeightFiles file;
   wan_vae::Recognised found;
   std::vector<wan_vae::StoredUnit> units;
   DType dtype = DType::f32;
@@ -67,20 +68,20 @@ struct Previews::Decoder {
             .dtype = dtype,
             .long_clips = size.long_clips};
   }
-  std::size_t ways(const std::vector<DecoderSize>& sizes) const {
+  std::size_t variants(const std::vector<DecoderSize>& sizes) const {
     std::size_t most = 0;
     for (const DecoderSize& s : sizes) most = std::max(most, decoding_policies(job(s, 0)).size());
     return most;
   }
   std::vector<std::unique_ptr<wan_vae::Vae>> record(ProgramSet& set,
                                                     const std::vector<DecoderSize>& sizes,
-                                                    std::size_t way) const {
+                                                    std::size_t variant) const {
     std::vector<std::unique_ptr<wan_vae::Vae>> all;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       const PhaseScope phase(set);
       wan_vae::Job one = job(sizes[i], i);
       const std::vector<wan_vae::Policy> policies = decoding_policies(one);
-      one.policy = policies[std::min(way, policies.size() - 1)];
+      one.policy = policies[std::min(variant, policies.size() - 1)];
       all.push_back(
           std::make_unique<wan_vae::Vae>(set, one, std::vector<wan_vae::StoredUnit>(), units));
     }
@@ -129,7 +130,7 @@ Previews::Previews(const PreviewSetting& s)
 
 std::size_t Previews::text_number(const std::string& text) {
   const auto found = std::ranges::find(texts_, text);
-  if (found != texts_.end()) return static_cast<std::size_t>(found - texts_.begin());
+  if (found != texts_.end()) return to_size(found - texts_.begin());
   texts_.push_back(text);
   return texts_.size() - 1;
 }
@@ -148,7 +149,7 @@ Previews::Clip Previews::clip_of(const PreviewClip& asked, const PreviewSetting&
                             asked.height.value_or(s.largest.height * stride),
                             asked.width.value_or(s.largest.width * stride));
   if (!asked.image.empty()) {
-    if (!infer::takes_picture(s.model)) {
+    if (!infer::takes_first_frame(s.model)) {
       fail(ErrorCode::input,
            fmt::format("{}: {} makes clips of text alone, not of an image", asked.image_named,
                        s.model.name),
@@ -181,9 +182,9 @@ wan::LatentSize Previews::latent_at(const Clip& clip, std::int64_t height,
   const wan::Config& model = clip.what.model;
   const std::int64_t stride = model.spatial_stride;
   wan::LatentSize z = clip.what.latent;
-  if (!clip.asked.image.empty()) {  // as many pixels, in the picture's proportions
-    const infer::Picture picture{read_image(clip.asked.image)};
-    const infer::PixelSize size = clip_size(picture, model, height * width);
+  if (!clip.asked.image.empty()) {  // as many pixels, in the image's proportions
+    const infer::FirstFrame image{read_image(clip.asked.image)};
+    const infer::PixelSize size = clip_size(image, model, height * width);
     height = size.height;
     width = size.width;
   }
@@ -193,7 +194,7 @@ wan::LatentSize Previews::latent_at(const Clip& clip, std::int64_t height,
 }
 
 void Previews::open_decoder(const std::string& path, const PreviewSetting& s) {
-  Checkpoint file = open_part(path, CheckpointPart::vae);
+  WeightFiles file = open_part(path, ModelPart::vae);
   const auto found = wan_vae::recognise(file);
   if (!found) {
     fail(ErrorCode::input, fmt::format("{} holds no VAE of Wan", path),
@@ -228,7 +229,7 @@ void Previews::open_image_encoder(const std::string& path, const PreviewSetting&
 void Previews::encode_image(Clip& clip) {
   const infer::Denoising& what = clip.what;
   const std::int64_t stride = what.model.spatial_stride;
-  std::vector<float> latent = infer::encode_picture(
+  std::vector<float> latent = infer::encode_first_frame(
       *image_encoder_, {read_image(clip.asked.image)}, what.model,
       {what.latent.width * stride, what.latent.height * stride}, 4 * (what.latent.frames - 1) + 1);
   if (what.first_frame) {
@@ -252,7 +253,7 @@ std::vector<Previews::DecoderSize> Previews::sizes_of(const std::vector<Clip>& c
 std::size_t Previews::find_size(const std::vector<DecoderSize>& sizes, const wan::LatentSize& z) {
   const auto found = std::ranges::find_if(
       sizes, [&](const DecoderSize& s) { return s.height == z.height && s.width == z.width; });
-  return static_cast<std::size_t>(found - sizes.begin());
+  return to_size(found - sizes.begin());
 }
 
 std::vector<wan::Batch> Previews::batches_of(const std::vector<Clip>& clips) {
@@ -266,7 +267,7 @@ std::vector<wan::Batch> Previews::batches_of(const std::vector<Clip>& clips) {
 }
 
 ProcessLine Previews::line(const std::vector<Clip>& clips) const {
-  Bytes denoiser, pictures, images, libraries;
+  Bytes denoiser, pixel_frames, images, libraries;
   for (const Clip& c : clips) {
     const wan::LatentSize& z = c.what.latent;
     const std::int64_t stride = c.what.model.spatial_stride;
@@ -283,23 +284,23 @@ ProcessLine Previews::line(const std::vector<Clip>& clips) const {
       images += Bytes{static_cast<std::uint64_t>(channels * z.height * z.width) * sizeof(float)};
     }
     libraries = std::max(libraries, writing.libraries);
-    pictures = std::max(pictures, Bytes{4 * chunk + 3 * pixels} + writing.encoder);
+    pixel_frames = std::max(pixel_frames, Bytes{4 * chunk + 3 * pixels} + writing.encoder);
   }
   const Bytes texts{static_cast<std::uint64_t>(text_numbers_) * sizeof(float)};
-  return {kPreviewLine, texts + images + denoiser + pictures + libraries,
+  return {kPreviewLine, texts + images + denoiser + pixel_frames + libraries,
           "text states, images; the latent, frames on their way to a file"};
 }
 
 void Previews::put(fit::Request& r, const std::vector<Clip>& clips) const {
   std::erase_if(r.other_lines, [](const ProcessLine& l) { return l.name == kPreviewLine; });
-  wan::Companion& companion = wan::job_of(r).companion = {};
+  wan::AuxiliaryModel& auxiliary_model = wan::job_of(r).auxiliary_model = {};
   wan::job_of(r).dit.predict_batches = batches_of(clips);
   if (clips.empty()) return;
   r.other_lines.push_back(line(clips));
   const std::vector<DecoderSize> sizes = sizes_of(clips);
-  for (std::size_t way = 0; way < decoder_->ways(sizes); ++way) {
-    companion.ways.push_back([decoder = decoder_, sizes, way](ProgramSet& set) {
-      (void)decoder->record(set, sizes, way);
+  for (std::size_t variant = 0; variant < decoder_->variants(sizes); ++variant) {
+    auxiliary_model.variants.push_back([decoder = decoder_, sizes, variant](ProgramSet& set) {
+      (void)decoder->record(set, sizes, variant);
     });
   }
 }
@@ -332,10 +333,10 @@ std::vector<fit::Change> Previews::changes(const fit::Request& request) const {
     const std::int64_t fit = 1 + fit::largest_fitting(frames - 2, request, [&](std::int64_t more) {
                                return at_most(1 + more);
                              });
-    const std::int64_t pictures = 4 * (fit - 1) + 1;
+    const std::int64_t pixel_frames = 4 * (fit - 1) + 1;
     all.push_back({said_in_lines(&PreviewClip::own_frames)
-                       ? fmt::format("at most --f {} in the lines of {}", pictures, lines)
-                       : fmt::format("[preview] frames = {}", pictures),
+                       ? fmt::format("at most --f {} in the lines of {}", pixel_frames, lines)
+                       : fmt::format("[preview] frames = {}", pixel_frames),
                    at_most(fit)});
   }
   const auto half = [](std::int64_t cells) { return std::max<std::int64_t>(2, cells / 4 * 2); };
@@ -360,7 +361,7 @@ std::vector<fit::Change> Previews::changes(const fit::Request& request) const {
 
 std::vector<std::string> Previews::notes(const fit::PlannedRun& planned) const {
   const auto seconds = [&](const std::string& name) {
-    return planned.times[static_cast<std::size_t>(planned.set.program_index(name))].seconds;
+    return planned.times[to_size(planned.set.program_index(name))].seconds;
   };
   const std::vector<wan::Batch> batches = batches_of(clips_);
   const std::vector<DecoderSize> sizes = sizes_of(clips_);
@@ -368,8 +369,7 @@ std::vector<std::string> Previews::notes(const fit::PlannedRun& planned) const {
   for (const Clip& c : clips_) {
     for (const infer::PlannedStep& step : planned_steps(c.what)) {
       const auto kind = std::ranges::find(batches, infer::batch_of(c.what, step)) - batches.begin();
-      all += seconds(wan::expert_program(
-          wan::run_program("predict", static_cast<std::size_t>(kind)), step.expert));
+      all += seconds(wan::expert_program(wan::run_program("predict", to_size(kind)), step.expert));
     }
     const wan::LatentSize& z = c.what.latent;
     const std::string prefix = preview_prefix(find_size(sizes, z));
@@ -401,9 +401,9 @@ void Previews::encode() {
   image_encoder_.reset();
 }
 
-void Previews::record(ProgramSet& set, std::size_t way) {
+void Previews::record(ProgramSet& set, std::size_t variant) {
   recorded_sizes_ = sizes_of(clips_);
-  recorded_ = decoder_->record(set, recorded_sizes_, way);
+  recorded_ = decoder_->record(set, recorded_sizes_, variant);
 }
 
 std::string Previews::comment(const Clip& clip, std::int64_t step) const {
@@ -448,7 +448,7 @@ bool Previews::draw_one(const PreviewArtist& artist, const Clip& clip, std::size
                         const std::string& path, std::int64_t step, EncodedImage& sheet) const {
   const std::string which = fmt::format("preview {} of {}", number + 1, clips_.size());
   infer::Denoiser denoiser(clip.what, {.runner = artist.runner,
-                                       .runs = artist.dit.io().predict_runs,
+                                       .runs = artist.dit.io().predict_passes,
                                        .use_expert = artist.use_expert});
   denoiser.begin({.prompt = states_[clip.prompt],
                   .negative = clip.guided ? std::span<const float>(states_[clip.negative])
@@ -468,14 +468,14 @@ bool Previews::draw_one(const PreviewArtist& artist, const Clip& clip, std::size
   const std::size_t size = find_size(recorded_sizes_, z);
   const wan_vae::Vae& vae = *recorded_[size];
   artist.runner.run(preview_prefix(size) + "load");
-  std::vector<float> chunk(static_cast<std::size_t>(
-      infer::chunk_values(vae.job().config, z.height, z.width, z.frames > 1)));
+  std::vector<float> chunk(
+      to_size(infer::chunk_values(vae.job().config, z.height, z.width, z.frames > 1)));
   const std::int64_t frames = 4 * (z.frames - 1) + 1;
   infer::ClipWriter writer({.path = path,
                             .fps = fps_,
                             .comment = comment(clip, step),
                             .thumbnails = media_available() ? kThumbnail : 0,
-                            .one_picture = path.ends_with(".png")},
+                            .single_image = path.ends_with(".png")},
                            frames);
   Progress progress(which + ", decoding", frames);
   bool whole = true;
@@ -490,8 +490,8 @@ bool Previews::draw_one(const PreviewArtist& artist, const Clip& clip, std::size
   writer.finish();
   if (media_available()) {
     const RgbImage small = writer.thumbnail_sheet();
-    MediaBytes png = ballast::encode_picture(
-        PictureCodec::png, {.width = small.width, .height = small.height}, small.pixels);
+    MediaBytes png = ballast::encode_image(
+        ImageCodec::png, {.width = small.width, .height = small.height}, small.pixels);
     sheet = {small.width, small.height, std::move(png)};
   }
   return true;

@@ -9,7 +9,7 @@
 
 #include "fit/advice.h"
 #include "infer/denoiser.h"
-#include "infer/first_picture.h"
+#include "infer/first_frame.h"
 #include "models/wan/fit_job.h"
 #include "models/wan_vae/fit_job.h"
 #include "report/event_file.h"
@@ -43,7 +43,7 @@ struct DrawnPreview {
   std::size_t number = 0;  // of the clip
   std::string file;        // in the folder
   std::string prompt;
-  EncodedImage sheet = {};  // some of its frames, small; empty: nothing here makes such a picture
+  EncodedImage sheet = {};  // some of its frames, small; empty: nothing here makes such an image
 };
 
 // Clips that a run draws of itself while it trains. The transformer answers with the very weights
@@ -63,11 +63,11 @@ class Previews {
   // For people, a sentence each.
   std::vector<std::string> notes(const fit::PlannedRun& planned) const;
 
-  // Once, before the run takes its memory: prompts and the pictures that clips begin with. The
+  // Once, before the run takes its memory: prompts and the images that clips begin with. The
   // encoders are gone when this returns.
   void encode();
   // The decoder's programs, behind the transformer's. way: wan::Companion::way as planned.
-  void record(ProgramSet& set, std::size_t way);
+  void record(ProgramSet& set, std::size_t variant);
 
   // Draws all clips as the model is after `step` into folder, which is made. Fewer come back where
   // it was told to stop.
@@ -81,7 +81,7 @@ class Previews {
     std::uint64_t seed = 0;
     std::size_t prompt = 0, negative = 0;  // among the texts; the negative one where it is guided
     bool guided = false;
-    // Of its picture: what the transformer is given beside the latent (I2V), or the first frame of
+    // Of its image: what the transformer is given beside the latent (I2V), or the first frame of
     // it (TI2V).
     std::vector<float> conditioning = {}, first_frame = {};
   };
@@ -115,7 +115,7 @@ class Previews {
   std::vector<Clip> clips_;
   std::vector<std::string> texts_;
   std::optional<PromptPart> encoder_;
-  std::unique_ptr<infer::VideoEncoder> image_encoder_;  // null: no clip begins with a picture
+  std::unique_ptr<infer::VideoEncoder> image_encoder_;  // null: no clip begins with an image
   Bytes encoding_device_, encoding_host_;
   std::vector<std::vector<float>> states_;  // by text
   std::int64_t text_numbers_ = 0;           // of all states

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/to_size.h"
 #include "data/clean_text.h"
 #include "data/tokenizer.h"
 #include "infer/finite_output.h"
@@ -23,7 +24,7 @@ PromptPart::PromptPart(const std::string& encoder, const std::string& tokenizer,
   }
   for (const std::string& text : texts) {
     const std::string clean = data::clean_text(text);
-    const auto most = static_cast<std::size_t>(model.text_len);
+    const auto most = to_size(model.text_len);
     if (tokens.encode(clean).size() >= most) {
       log::warn("a prompt has more than {} tokens, the rest is not seen: {}", most - 1,
                 printable(clean.substr(0, 60)));

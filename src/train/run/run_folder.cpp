@@ -14,6 +14,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/to_size.h"
 #include "io/atomic_file.h"
 #include "io/leftovers.h"
 #include "memory/disk_file.h"
@@ -26,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kLockFile = "lock";
-constexpr std::uint64_t kMostConfig = 64 << 20;
+constexpr std::uint64_t kMaxConfig = 64 << 20;
 
 // "dddddddd_dd-dd-dd", and "-dd" where two began in one second.
 bool is_run_name(std::string_view name) {
@@ -38,7 +39,7 @@ bool is_run_name(std::string_view name) {
 }
 
 std::string read_config_text(const std::string& path) {
-  return read_text_file(path, kMostConfig, "a config file");
+  return read_text_file(path, kMaxConfig, "a config file");
 }
 
 // Held until the descriptor is closed, by whatever way the process ends. The file stays: to remove
@@ -51,7 +52,7 @@ FileDescriptor lock(const std::string& folder) {
     if (errno == EWOULDBLOCK) {
       std::array<char, 32> text{};
       const ssize_t got = ::pread(fd.get(), text.data(), text.size() - 1, 0);
-      std::string pid(text.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+      std::string pid(text.data(), to_size(std::max<ssize_t>(got, 0)));
       while (!pid.empty() && pid.back() == '\n') pid.pop_back();
       fail(ErrorCode::io,
            fmt::format("{}: process {} is training in this run folder", folder,
@@ -73,7 +74,7 @@ FileDescriptor lock(const std::string& folder) {
         ::pwrite(fd.get(), pid.data() + done, pid.size() - done, static_cast<off_t>(done));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) fail_io(path, "write the process id", n < 0 ? errno : ENOSPC);
-    done += static_cast<std::size_t>(n);
+    done += to_size(n);
   }
   return fd;
 }

@@ -14,7 +14,7 @@ wan::Config open_model(PreparedRun& run, const ModelChoice& choice) {
   if (choice.experts == Experts::both) paths.push_back(choice.high_noise_transformer);
   std::optional<wan::Config> model;
   for (const std::string& path : paths) {
-    const Checkpoint& file = run.checkpoints.emplace_back(Checkpoint::open(path));
+    const WeightFiles& file = run.checkpoints.emplace_back(WeightFiles::open(path));
     const wan::TensorMap names(file);
     const wan::Config config = recognised_config(file, names, path);
     require_task(run.config.model, config, path);

@@ -12,7 +12,7 @@ std::string weights_text(const wan::FitJob& job, const MemoryPolicy& p) {
   if (p.slots == 0) return "weights resident";
   const std::int64_t streamed = fit::streamed_blocks(job, p),
                      from_host = fit::blocks_from_host(job, p);
-  const bool host = p.home == WeightHome::host || (from_host > 0 && from_host == streamed);
+  const bool host = p.stream_from == StreamSource::host || (from_host > 0 && from_host == streamed);
   const std::string from =
       host             ? "RAM"
       : from_host == 0 ? "disk"
@@ -35,8 +35,8 @@ const char* activations_text(Activations a) {
 std::string describe(const wan::FitJob& job, const MemoryPolicy& p) {
   const wan::Config& config = job.dit.config;
   std::string text = weights_text(job, p);
-  if (p.parts > 0) {
-    text += fmt::format("matrix by matrix, {} ahead", p.parts);
+  if (p.matrices_ahead > 0) {
+    text += fmt::format("matrix by matrix, {} ahead", p.matrices_ahead);
   } else if (p.slots > 0) {
     text += fmt::format("through {} slot{}", p.slots, p.slots == 1 ? "" : "s");
   }
@@ -50,7 +50,7 @@ std::string describe(const wan::FitJob& job, const MemoryPolicy& p) {
                 ? "; optimizer state on disk"
                 : fmt::format("; optimizer state of {} of {} groups on disk", on_disk, groups);
   }
-  if (p.halves) text += "; recomputes half a block at a time";
+  if (p.split_backward) text += "; recomputes half a block at a time";
   if (p.chunk_tokens > 0) text += fmt::format("; chunks of {} tokens", p.chunk_tokens);
   if (p.heads_per_group > 0)
     text += fmt::format("; attention backward {} head{} at a time", p.heads_per_group,
@@ -199,7 +199,7 @@ TrainingSizes training_sizes(const fit::Request& request) {
   }
   const auto samples = [](const wan::Batch& b) { return std::ssize(b.latents); };
   const auto [least, most] = std::ranges::minmax(job.batches, {}, samples);
-  sizes.least_batch = samples(least);
+  sizes.min_batch = samples(least);
   sizes.batch = samples(most);
   return sizes;
 }

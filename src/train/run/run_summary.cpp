@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "core/random.h"
+#include "core/to_size.h"
 #include "io/toml_table.h"
 #include "memory/text_file.h"
 #include "report/secrets.h"
@@ -68,7 +69,7 @@ RunInfo run_info(const RunFacts& f) {
   info.allowed = {.device = b.gpu, .host = b.host, .disk = b.disk, .ram = b.host};
   info.plan = plan_rows(f.plan, f.lines);
   if (!c.source.empty())
-    info.config = hide_secrets(read_text_file(c.source, TomlFile::kMostBytes, "a configuration"));
+    info.config = hide_secrets(read_text_file(c.source, TomlFile::kMaxBytes, "a configuration"));
   info.notes = f.notes;
   return info;
 }
@@ -95,17 +96,17 @@ RunInfo run_info(const PreparedRun& run, const fit::PlannedRun& planned,
                    .notes = run.notes});
 }
 
-std::string model_hash(std::span<const Checkpoint> checkpoints) {
+std::string model_hash(std::span<const WeightFiles> checkpoints) {
   std::uint64_t h = 0;
   const auto add = [&](const std::string& text) { h = hash_of(fmt::format("{}{}", h, text)); };
-  for (const Checkpoint& file : checkpoints) {
+  for (const WeightFiles& file : checkpoints) {
     const auto tensors = file.tensors();
     // The two experts of a model, or a model and its fine-tune, differ in their numbers only: a few
     // of them, from all over the file.
     const std::size_t stride = std::max<std::size_t>(1, tensors.size() / kSampledTensors);
     std::array<std::byte, kSampledBytes> sample;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
-      const CheckpointTensor& t = tensors[i];
+      const WeightTensor& t = tensors[i];
       add(fmt::format("{}{}{}", t.entry->name, t.entry->shape, file.dtype(t)));
       if (i % stride != 0) continue;
       const auto part =
@@ -118,7 +119,7 @@ std::string model_hash(std::span<const Checkpoint> checkpoints) {
 }
 
 void add_lane_times(StepTimes& times, const std::array<LaneTime, kLaneCount>& lanes) {
-  const auto of = [&](Lane l) { return lanes[static_cast<std::size_t>(l)]; };
+  const auto of = [&](Lane l) { return lanes[to_size(l)]; };
   times.compute += of(Lane::compute).busy;
   times.upload += of(Lane::upload).busy + of(Lane::download).busy;
   times.disk += of(Lane::disk).busy;

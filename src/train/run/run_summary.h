@@ -34,7 +34,7 @@ RunInfo run_info(const PreparedRun& run, const fit::PlannedRun& planned,
                  const std::string& command);
 
 // Of names, shapes and dtypes of all tensors, and of some numbers in some of them; not of paths.
-std::string model_hash(std::span<const Checkpoint> checkpoints);
+std::string model_hash(std::span<const WeightFiles> checkpoints);
 inline std::string model_hash(const PreparedRun& run) { return model_hash(run.checkpoints); }
 
 // Adds a run's lanes: compute, upload and disk busy, compute waiting.

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/progress.h"
 #include "core/random.h"
+#include "core/to_size.h"
 #include "data/cache_file.h"
 #include "data/clean_text.h"
 #include "data/latent_cache.h"
@@ -83,7 +84,7 @@ void encode_missing(const TextStates& states, std::int64_t count,
     if (waiting.empty()) return;
     std::vector<std::vector<std::int32_t>> ids;
     for (const std::string& text : waiting) {
-      ids.push_back(tokenizer->encode(data::clean_text(text), static_cast<std::size_t>(most)));
+      ids.push_back(tokenizer->encode(data::clean_text(text), to_size(most)));
     }
     const std::vector<infer::TextStates> made = encoder->encode(ids);
     for (std::size_t i = 0; i < waiting.size(); ++i) states.put(waiting[i], made[i]);

@@ -7,6 +7,7 @@
 #include "core/convert.h"
 #include "core/error.h"
 #include "core/random.h"
+#include "core/to_size.h"
 #include "io/atomic_folder.h"
 #include "io/safetensors_writer.h"
 #include "models/wan/lora_read.h"
@@ -97,7 +98,7 @@ Metadata metadata_of(const PreparedRun& run, std::int64_t step, int expert) {
   if (run.checkpoints.size() > 1) add("ballast.expert", expert == 0 ? "low_noise" : "high_noise");
   add("ballast.config_hash", run.config_hash);
   add("ballast.base_model_hash",
-      model_hash(std::span(run.checkpoints).subspan(static_cast<std::size_t>(expert), 1)));
+      model_hash(std::span(run.checkpoints).subspan(to_size(expert), 1)));
   if (run.config.lora_format == LoraFormat::kohya) add_musubi_keys(run, step, m);
   if (const auto& d = run.config.dmd2) {
     add("ballast.distilled", "dmd2");
@@ -173,13 +174,13 @@ void init_adapters(const PreparedRun& run, const wan::Dit& dit, Runner& runner) 
   for (const wan::AdapterIo& a : dit.io().adapters) {
     const TensorView down = runner.view(a.a);
     const double bound = 1 / std::sqrt(static_cast<double>(down.shape[1]));
-    values.resize(static_cast<std::size_t>(down.elements()));
+    values.resize(to_size(down.elements()));
     // Both experts start from the same numbers, as two separate runs with one seed would.
     fill_uniform(random_source(run.config.seed, "lora_init", 0, a.name), 0, values.data(),
                  down.elements());
     for (float& x : values) x = static_cast<float>((2.0 * x - 1.0) * bound);
     put(runner, a.a, values);
-    values.assign(static_cast<std::size_t>(runner.view(a.b).elements()), 0);
+    values.assign(to_size(runner.view(a.b).elements()), 0);
     put(runner, a.b, values);
   }
   if (run.config.adapter.init_from.empty() || dit.io().adapters.empty()) return;
@@ -199,14 +200,13 @@ void init_adapters(const PreparedRun& run, const wan::Dit& dit, Runner& runner) 
   init_factors(file, targets, scale);
 }
 
-void give_timestep_rows(const wan::Dit& dit, Runner& runner) {
+void write_timestep_rows(const wan::Dit& dit, Runner& runner) {
   std::vector<std::int32_t> rows;
-  for (const auto* runs : {&dit.io().runs, &dit.io().eval_runs, &dit.io().predict_runs}) {
-    for (const wan::DitRunIo& io : *runs) {
+  for (const auto* runs : {&dit.io().runs, &dit.io().eval_passes, &dit.io().predict_passes}) {
+    for (const wan::DitPassIo& io : *runs) {
       for (std::size_t i = 0; i < io.samples.size(); ++i) {
         const Buffer b = io.samples[i].timestep_row;
-        rows.assign(static_cast<std::size_t>(runner.view(b).elements()),
-                    static_cast<std::int32_t>(i));
+        rows.assign(to_size(runner.view(b).elements()), static_cast<std::int32_t>(i));
         runner.write(b, std::as_bytes(std::span(rows)));
       }
     }

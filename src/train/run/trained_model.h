@@ -6,7 +6,7 @@
 #include "models/wan/dit.h"
 #include "plan/runner.h"
 #include "train/run/prepared_run.h"
-#include "train/trainee.h"
+#include "train/training_task.h"
 
 namespace ballast::train {
 
@@ -17,7 +17,7 @@ namespace ballast::train {
 void init_adapters(const PreparedRun& run, const wan::Dit& dit, Runner& runner);
 
 // Every sample's tokens have a timestep of their own: that of its place in the run.
-void give_timestep_rows(const wan::Dit& dit, Runner& runner);
+void write_timestep_rows(const wan::Dit& dit, Runner& runner);
 
 // Values and optimizer state, for checkpoints. values_only: an optimizer that starts anew.
 std::vector<SavedTensor> saved_tensors(const wan::Dit& dit, Runner& runner);

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/random.h"
+#include "core/to_size.h"
 #include "plan/runner.h"
 #include "tests/ref/student.h"
 #include "tests/support/test_device.h"
@@ -27,7 +28,7 @@ Config tiny() {
 
 std::vector<float> values_of(const std::string& site, std::int64_t n, double size,
                              double mean = 0) {
-  std::vector<float> v(static_cast<std::size_t>(n));
+  std::vector<float> v(to_size(n));
   fill_normal(random_source(5, "student_test", 0, site), 0, v.data(), n);
   for (float& x : v) x = static_cast<float>(mean + size * x);
   return v;
@@ -81,7 +82,7 @@ class StudentRun {
       const SampleIo& io = student_->samples()[i];
       const TinySample s = sample(c, i);
       put(io.latent, s.latent);
-      std::vector<float> time(static_cast<std::size_t>(c.hidden_size));
+      std::vector<float> time(to_size(c.hidden_size));
       time_features(kTimes[i], time);
       put(io.time, time);
       put(io.text, s.text);
@@ -94,7 +95,7 @@ class StudentRun {
   }
 
   std::vector<float> get(Buffer b) {
-    std::vector<float> v(static_cast<std::size_t>(set_.spec(b).shape.elements()));
+    std::vector<float> v(to_size(set_.spec(b).shape.elements()));
     runner_->read(b, std::as_writable_bytes(std::span(v)));
     return v;
   }

@@ -89,7 +89,7 @@ TEST(T5InferenceFit, TextsAreWrittenFromMemoryThatIsLeft) {
   EXPECT_GT(some.policy.host_groups, 0);
   EXPECT_LT(some.seconds_per_step(), 0.6 * from_disk_alone);
   const fit::PlannedRun ram = planned(on_gpu(writing(1, 64), 2'000, 16'000));
-  EXPECT_EQ(ram.policy.home, WeightHome::host);
+  EXPECT_EQ(ram.policy.stream_from, StreamSource::host);
   EXPECT_LT(ram.seconds_per_step(), 0.2 * from_disk_alone);
   EXPECT_EQ(planned(on_gpu(writing(1, 64), 8'000, 16'000)).policy.name, "resident");
 }

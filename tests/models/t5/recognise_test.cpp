@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/to_size.h"
 #include "models/t5/names.h"
 #include "tests/support/errors.h"
 #include "tests/support/tiny_t5.h"
@@ -146,7 +147,7 @@ TEST(T5Names, OfWanAreOneForOneThoseOfTransformers) {
 TEST(T5Recognise, FindsTheModelInEveryDialect) {
   const Config c = tiny_umt5_encoder();
   const auto found = [&](const std::string& path, Dialect dialect) {
-    const Checkpoint checkpoint = Checkpoint::open(path);
+    const WeightFiles checkpoint = WeightFiles::open(path);
     const TensorMap names(checkpoint);
     EXPECT_EQ(names.dialect(), dialect);
     const Config f = model_config(checkpoint, names);
@@ -173,7 +174,7 @@ TEST(T5Recognise, TellsTiedHeadsAndSharedTables) {
   Config c = tiny_t5();
   const test::TempDir untied, tied, doubled;
   const auto found = [](const std::string& path) {
-    const Checkpoint checkpoint = Checkpoint::open(path);
+    const WeightFiles checkpoint = WeightFiles::open(path);
     return *recognise(checkpoint, TensorMap(checkpoint));
   };
   const Config apart = found(write_t5(untied, c));
@@ -199,7 +200,7 @@ TEST(T5Recognise, ConfigBesideTheFileCorrectsAndMustNotContradict) {
   write_t5(dir, tiny_t5());
   const auto open = [&](const std::string& json) {
     dir.write("config.json", json);
-    const Checkpoint checkpoint = Checkpoint::open(dir.path());
+    const WeightFiles checkpoint = WeightFiles::open(dir.path());
     return model_config(checkpoint, TensorMap(checkpoint));
   };
   const std::string sizes =
@@ -220,7 +221,7 @@ TEST(T5Recognise, ConfigBesideTheFileCorrectsAndMustNotContradict) {
 TEST(T5Recognise, RefusesWhatIsNoneOfOurs) {
   const test::TempDir a, b, mixed;
   const auto open = [](const std::string& path) {
-    const Checkpoint checkpoint = Checkpoint::open(path);
+    const WeightFiles checkpoint = WeightFiles::open(path);
     const TensorMap names(checkpoint);
     const Config c = model_config(checkpoint, names);
     return weight_groups(c, checkpoint, names);
@@ -242,7 +243,7 @@ TEST(T5Recognise, RefusesWhatIsNoneOfOurs) {
 TEST(T5Weights, RowsOfTheEmbeddingAreReadOneByOne) {
   const test::TempDir dir;
   const Config c = tiny_umt5_encoder();
-  const Checkpoint checkpoint = Checkpoint::open(write_t5(dir, c));
+  const WeightFiles checkpoint = WeightFiles::open(write_t5(dir, c));
   const TensorMap names(checkpoint);
   const StoredBytes table = embedding_table(c, checkpoint, names);
   const auto all = support::t5_values(kEmbeddingName, {c.vocabulary, c.d_model});
@@ -251,7 +252,7 @@ TEST(T5Weights, RowsOfTheEmbeddingAreReadOneByOne) {
   const std::vector<std::int32_t> ids = {49, 0, 49};
   read_rows(table, ids, to);
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    EXPECT_EQ(rows[i], all[static_cast<std::size_t>(ids[i / 32]) * 32 + i % 32]);
+    EXPECT_EQ(rows[i], all[to_size(ids[i / 32]) * 32 + i % 32]);
   }
   for (const std::int32_t bad : {50, -1}) {
     EXPECT_FAILS(read_rows(table, std::vector{0, bad, 0}, to), ErrorCode::input, "50 rows");

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "core/random.h"
+#include "core/to_size.h"
 #include "models/t5/encoder.h"
 #include "models/t5/seq2seq.h"
 #include "ops/linear/sgemm.h"
@@ -53,7 +54,7 @@ struct Running {
     runner->run("load");
   }
   Values values(Buffer b) {
-    Values v(static_cast<std::size_t>(set.spec(b).shape.elements()));
+    Values v(to_size(set.spec(b).shape.elements()));
     runner->read(b, std::as_writable_bytes(std::span(v)));
     return v;
   }
@@ -72,7 +73,7 @@ class T5Encoder : public ::testing::Test {
   std::vector<Values> run(const std::string& path, const MemoryPolicy& policy,
                           const std::vector<std::vector<std::int64_t>>& passes,
                           bool check_peaks = false) {
-    const Checkpoint checkpoint = Checkpoint::open(path);
+    const WeightFiles checkpoint = WeightFiles::open(path);
     const TensorMap names(checkpoint);
     const StoredBytes table = embedding_table(config_, checkpoint, names);
     Running<Encoder> r;
@@ -107,12 +108,12 @@ TEST_F(T5Encoder, GivesTheSameBitsUnderEveryPolicyAndTouchesItsPlan) {
   const std::vector<Values> resident = run(path, {}, passes);
   EXPECT_EQ(resident.size(), 5u);
   std::vector<MemoryPolicy> all = policies();
-  all.push_back({.name = "from host", .slots = 3, .home = WeightHome::host});
+  all.push_back({.name = "from host", .slots = 3, .stream_from = StreamSource::host});
   all.push_back({.name = "filled",
                  .slots = 2,
                  .resident_groups = 1,
                  .host_groups = 2,
-                 .more_buffers = 3,
+                 .extra_ring_buffers = 3,
                  .chunk_tokens = 256});
   for (const MemoryPolicy& policy : all) {
     SCOPED_TRACE(policy.name);
@@ -164,7 +165,7 @@ class Training : public Running<Seq2Seq> {
       : Training(c, path, policy, std::move(samples), Form{}) {}
   Training(const Config& c, const std::string& path, const MemoryPolicy& policy,
            std::vector<Sample> samples, const Form& form)
-      : checkpoint_(Checkpoint::open(path)), samples_(std::move(samples)) {
+      : checkpoint_(WeightFiles::open(path)), samples_(std::move(samples)) {
     set.backend.threads = 2;
     Seq2SeqJob job;
     job.config = c;
@@ -202,7 +203,7 @@ class Training : public Running<Seq2Seq> {
   // All samples, in one run or with accumulation in several.
   double step() {
     const StepIo& io = model->io().steps[0];
-    const auto per_run = static_cast<std::size_t>(io.shape.samples * io.shape.micro_batches);
+    const auto per_run = to_size(io.shape.samples * io.shape.micro_batches);
     if (model->job().accumulates) runner->run("zero_gradients");
     double sum = 0;
     logits.clear();
@@ -237,7 +238,7 @@ class Training : public Running<Seq2Seq> {
 
  private:
   void give(const StepIo& io, std::size_t i, const Sample& s) {
-    const auto samples = static_cast<std::size_t>(io.shape.samples);
+    const auto samples = to_size(io.shape.samples);
     const MicroBatchIo& m = io.micro_batches[i / samples];
     const auto row = [&](Buffer b, std::int32_t pad) {
       const std::int64_t width = set.spec(b).shape[1];
@@ -255,10 +256,10 @@ class Training : public Running<Seq2Seq> {
         static_cast<std::int32_t>(s.source.size());
   }
   double take(const StepIo& io, std::size_t i, const Sample& s) {
-    const auto samples = static_cast<std::size_t>(io.shape.samples);
+    const auto samples = to_size(io.shape.samples);
     const MicroBatchIo& m = io.micro_batches[i / samples];
-    const auto target = static_cast<std::size_t>(io.shape.target), at = i % samples * target;
-    const auto wide = static_cast<std::size_t>(model->job().config.vocabulary);
+    const auto target = to_size(io.shape.target), at = i % samples * target;
+    const auto wide = to_size(model->job().config.vocabulary);
     const Values all = values(m.logits), losses = values(m.losses);
     const auto from = all.begin() + static_cast<std::ptrdiff_t>(at * wide);
     logits.emplace_back(from, from + static_cast<std::ptrdiff_t>(s.labels.size() * wide));
@@ -267,7 +268,7 @@ class Training : public Running<Seq2Seq> {
     return sum;
   }
 
-  Checkpoint checkpoint_;  // frozen weights are read from it step by step
+  WeightFiles checkpoint_;  // frozen weights are read from it step by step
   std::vector<Sample> samples_;
   double weight_ = 0;
 };
@@ -437,7 +438,7 @@ TEST(T5Seq2Seq, AdaptersTrainAloneUnderEveryPolicy) {
     auto t = std::make_unique<Training>(c, path, policy, samples(c), form);
     for (const AdapterIo& a : t->model->io().adapters) {
       for (const Buffer b : {a.a, a.b}) {
-        Values v(static_cast<std::size_t>(t->set.spec(b).shape.elements()));
+        Values v(to_size(t->set.spec(b).shape.elements()));
         fill_normal(random_source(1, "test", 0, a.name), 0, v.data(), std::ssize(v));
         for (float& x : v) x *= 0.1f;
         t->runner->write(b, std::as_bytes(std::span(v)));
@@ -446,8 +447,7 @@ TEST(T5Seq2Seq, AdaptersTrainAloneUnderEveryPolicy) {
     return t;
   };
   const auto t = with_factors({});
-  EXPECT_EQ(t->model->io().adapters.size(),
-            static_cast<std::size_t>(7 * c.layers + 11 * c.decoder_layers));
+  EXPECT_EQ(t->model->io().adapters.size(), to_size(7 * c.layers + 11 * c.decoder_layers));
   t->step();
   const auto gradients = t->gradients(), start = t->weights();
   for (const MemoryPolicy& policy : policies()) {

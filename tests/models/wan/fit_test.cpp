@@ -4,13 +4,14 @@
 
 #include <algorithm>
 
+#include "core/to_size.h"
 #include "fit/advice.h"
 #include "fit/fill.h"
 #include "fit/tuning.h"
 #include "models/wan/candidates.h"
 #include "models/wan/fit_job.h"
 #include "models/wan/weights.h"
-#include "ops/kernels/quantum.h"
+#include "ops/kernels/token_quantum.h"
 #include "plan/recording_cost.h"
 
 namespace ballast::wan {
@@ -71,12 +72,12 @@ TEST(Fit, WeightsOfTheDevicesOwnTypeAreLoadedByCopiesOfBytes) {
       request({Mode::lora, "h200", 3_GB, 6_GB}, {.frames = 1, .height = 32, .width = 32});
   const auto kernels = [&](const MemoryPolicy& policy) {
     const fit::Recording recorded = fit::record(r, policy);
-    const auto load = static_cast<std::size_t>(recorded.set.program_index("load"));
+    const auto load = to_size(recorded.set.program_index("load"));
     return std::ranges::count_if(
         recorded.set.programs[load].instructions,
         [](const Instruction& i) { return i.lane == Lane::upload && !i.copies_bytes; });
   };
-  fit::KnownNeeds known;
+  fit::NeedsCache known;
   EXPECT_EQ(kernels(fit::closest_policy(r, known)), 0);
   EXPECT_EQ(kernels({}), 0);  // everything stays
   job_of(r).experts = {planned_groups(job_of(r).dit.config, DType::f32)};
@@ -84,7 +85,7 @@ TEST(Fit, WeightsOfTheDevicesOwnTypeAreLoadedByCopiesOfBytes) {
   EXPECT_GT(kernels({}), 0);
 }
 
-fit::Request taught_request(Bytes gpu, Bytes ram) {
+fit::Request distilled_request(Bytes gpu, Bytes ram) {
   fit::Request r =
       request({Mode::full, "rtx4090", gpu, ram}, {.frames = 3, .height = 32, .width = 32});
   job_of(r).dit.config = *find_preset("wan2.1-t2v-1.3b");
@@ -97,7 +98,7 @@ fit::Request taught_request(Bytes gpu, Bytes ram) {
 }
 
 TEST(Fit, AsManyGroupsOfATeacherStayAsFit) {
-  fit::Request r = taught_request(Bytes{2'010'000'000}, 24_GB);
+  fit::Request r = distilled_request(Bytes{2'010'000'000}, 24_GB);
   const std::uint64_t before = recorded_instructions();
   const auto outcome = fit::find_plan(r);
   // Most numbers of groups are tried by one lean recording each.
@@ -118,7 +119,7 @@ TEST(Fit, AsManyGroupsOfATeacherStayAsFit) {
 
 // It is about the leanest place; why the others are not enough nobody reads.
 TEST(Fit, RecordsFewInstructionsWhereATeacherHasNoPlace) {
-  fit::Request r = taught_request(Bytes{500'000'000}, 4_GB);
+  fit::Request r = distilled_request(Bytes{500'000'000}, 4_GB);
   const std::uint64_t before = recorded_instructions();
   const auto outcome = fit::find_plan(r);
   EXPECT_LE(recorded_instructions() - before, 170'000u);
@@ -144,10 +145,10 @@ TEST(Fit, CutsTheWorkOfFullTrainingAtWholeQuanta) {
   expect_whole(last_resort(job_of(r).dit, false));
   EXPECT_GT(leanest_policies(job_of(r).dit).front().chunk_tokens, 0);
   MemoryPolicy p = {.activations = Activations::recomputed, .chunk_tokens = kWideQuantum};
-  EXPECT_GT(fit::least_needs(r, p).device, Bytes{0});
+  EXPECT_GT(fit::needs_lower_bound(r, p).device, Bytes{0});
   p.chunk_tokens = 2 * kTokenQuantum;
   try {
-    fit::least_needs(r, p);
+    fit::needs_lower_bound(r, p);
     FAIL() << "cut within a quantum";
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::usage);
@@ -158,7 +159,7 @@ TEST(Fit, CutsTheWorkOfFullTrainingAtWholeQuanta) {
   ASSERT_TRUE(std::holds_alternative<fit::PlannedRun>(planned));
   EXPECT_EQ(std::get<fit::PlannedRun>(planned).policy.chunk_tokens, kWideQuantum);
   job_of(r).dit.mode = Mode::lora;
-  EXPECT_GT(fit::least_needs(r, p).device, Bytes{0});
+  EXPECT_GT(fit::needs_lower_bound(r, p).device, Bytes{0});
 }
 
 // Host memory holds what attention left as well, in the place of four blocks: where a step waits
@@ -184,7 +185,7 @@ TEST(Fit, HostMemoryThatIsLeftHoldsWhatWouldComeFromDisk) {
   const LatentSize size = {.frames = 7, .height = 64, .width = 64};
   const fit::Request r = request({Mode::lora, "rtx4090", 8_GB, 16_GB}, size);
   const fit::PlannedRun run = fitted(r);
-  EXPECT_EQ(run.policy.home, WeightHome::disk);
+  EXPECT_EQ(run.policy.stream_from, StreamSource::disk);
   EXPECT_GT(fit::blocks_from_host(*r.job, run.policy), 8);
   EXPECT_LT(fit::blocks_from_host(*r.job, run.policy), fit::streamed_blocks(*r.job, run.policy));
   EXPECT_LE(run.needed(Tier::host), 16_GB);
@@ -202,26 +203,28 @@ TEST(Fit, TheRingTakesWhatNoBlockHasRoomIn) {
        {Case{Mode::lora, "rtx4090", 8_GB, 16_GB}, Case{Mode::lora, "h200", 4_GB, 24_GB}}) {
     const fit::Request r = request(c, size);
     const fit::PlannedRun run = fitted(r);
-    EXPECT_GT(run.policy.more_buffers, 50);
+    EXPECT_GT(run.policy.extra_ring_buffers, 50);
     EXPECT_LE(run.needed(Tier::host), c.ram);
     MemoryPolicy small_ring = run.policy;
-    small_ring.more_buffers = 0;
+    small_ring.extra_ring_buffers = 0;
     EXPECT_LT(run.seconds_per_step(), 0.93 * fit::plan_run(r, small_ring).seconds_per_step());
   }
   // Where the disk is never idle it would be for nothing, and where it seldom is, reads into much
   // memory take longer by more than it saves.
   for (const Case& c : {Case{Mode::infer, "h200", 4_GB, 1_GB}, Case{Mode::lora, "h200", 3_GB, 6_GB},
                         Case{Mode::lora, "rtx4090", 8_GB, 8_GB}}) {
-    EXPECT_EQ(fitted(request(c, size)).policy.more_buffers, 0) << c.machine << " " << c.gpu.count;
+    EXPECT_EQ(fitted(request(c, size)).policy.extra_ring_buffers, 0)
+        << c.machine << " " << c.gpu.count;
   }
 }
 
 TEST(Fit, ReadsIntoALargeRingTakeLonger) {
   const fit::Request r =
       request({Mode::lora, "h200", 4_GB, 24_GB}, {.frames = 1, .height = 32, .width = 32});
-  const auto reads = [&](int more_buffers) {
-    const fit::PlannedRun run = fit::plan_run(r, {.slots = 1, .more_buffers = more_buffers});
-    return run.main_program().busy[static_cast<std::size_t>(Lane::disk)];
+  const auto reads = [&](int extra_ring_buffers) {
+    const fit::PlannedRun run =
+        fit::plan_run(r, {.slots = 1, .extra_ring_buffers = extra_ring_buffers});
+    return run.main_program().busy[to_size(Lane::disk)];
   };
   EXPECT_NEAR(reads(8), reads(0) / fit::tuning::kIntoALargeRing, 0.01 * reads(0));
 }
@@ -233,11 +236,12 @@ TEST(Fit, WhatAPolicyNeedsIsKnownForEveryRateOfTheDisk) {
   fit::Request faster = r;
   faster.profile.disk_bandwidth *= 4;
   const MemoryPolicy policy = {.slots = 1, .activations = Activations::recomputed};
-  fit::KnownNeeds known;
-  const double slow = fit::least_seconds(known.of(r, policy), r.profile);
-  const double fast = fit::least_seconds(known.of(faster, policy), faster.profile);
+  fit::NeedsCache known;
+  const double slow = fit::seconds_lower_bound(known.needs_for(r, policy), r.profile);
+  const double fast = fit::seconds_lower_bound(known.needs_for(faster, policy), faster.profile);
   EXPECT_LT(fast, 0.3 * slow);
-  EXPECT_NEAR(fast, fit::least_seconds(fit::least_needs(faster, policy), faster.profile),
+  EXPECT_NEAR(fast,
+              fit::seconds_lower_bound(fit::needs_lower_bound(faster, policy), faster.profile),
               1e-6 * fast);
 }
 
@@ -293,11 +297,12 @@ TEST(Fit, KeepsNoLessThanIsKnownBeforehand) {
       for (const bool offload : {false, true}) {
         for (const std::int64_t samples : {0, 1, 2}) {
           const MemoryPolicy p = {.slots = 1,
-                                  .home = WeightHome::host,
+                                  .stream_from = StreamSource::host,
                                   .activations = a,
                                   .offload = offload,
-                                  .samples_per_run = samples};
-          const fit::LeastNeeds known = fit::kept_at_least(r, p), needs = fit::least_needs(r, p);
+                                  .samples_per_pass = samples};
+          const fit::NeedsLowerBound known = fit::min_kept_bytes(r, p),
+                                     needs = fit::needs_lower_bound(r, p);
           EXPECT_GT(offload ? known.host : known.device, Bytes{300'000'000});
           EXPECT_LE(known.device, needs.device);
           EXPECT_LE(known.host, needs.host);
@@ -313,29 +318,29 @@ TEST(Fit, NeedsNoLessThanFewBlocksShowOfGroupsThatStay) {
       request({Mode::lora, "rtx4090", 24_GB, 32_GB}, {.frames = 3, .height = 32, .width = 32});
   job_of(r).dit.config.layers = 9;
   job_of(r).experts = {planned_groups(job_of(r).dit.config, DType::bf16)};
-  fit::KnownNeeds known;
-  for (const auto& [slots, parts] : {std::pair(1, 0), std::pair(2, 0), std::pair(1, 3)}) {
-    for (const WeightHome home : {WeightHome::disk, WeightHome::host}) {
+  fit::NeedsCache known;
+  for (const auto& [slots, matrices_ahead] : {std::pair(1, 0), std::pair(2, 0), std::pair(1, 3)}) {
+    for (const StreamSource stream_from : {StreamSource::disk, StreamSource::host}) {
       for (const Activations a : {Activations::kept, Activations::recomputed}) {
         for (const bool offload : {false, true}) {
           for (const int resident : {1, 4, 9}) {
             const MemoryPolicy p = {.slots = slots,
-                                    .parts = parts,
+                                    .matrices_ahead = matrices_ahead,
                                     .resident_groups = resident,
-                                    .home = home,
+                                    .stream_from = stream_from,
                                     .activations = a,
                                     .offload = offload,
                                     .chunk_tokens = offload ? 256 : 0};
-            const auto least = known.of_staying(r, p);
+            const auto least = known.needs_resident(r, p);
             ASSERT_TRUE(least.has_value());
-            const fit::LeastNeeds needs = fit::least_needs(r, fit::record(r, p));
+            const fit::NeedsLowerBound needs = fit::needs_lower_bound(r, fit::record(r, p));
             EXPECT_LE(least->device, needs.device);
             EXPECT_LE(least->host, needs.host);
-            const auto quick = known.of_staying(r, p, true);
+            const auto quick = known.needs_resident(r, p, true);
             EXPECT_LE(quick->device, least->device);
             EXPECT_LE(quick->host, least->host);
             // Matrices that come one by one may be those of a block that stays.
-            const double block = parts > 0 ? 0.71e9 : 0;
+            const double block = matrices_ahead > 0 ? 0.71e9 : 0;
             EXPECT_GE(static_cast<double>(least->device.count) + block,
                       0.97 * static_cast<double>(needs.device.count));
             EXPECT_GE(static_cast<double>(least->host.count),
@@ -345,8 +350,8 @@ TEST(Fit, NeedsNoLessThanFewBlocksShowOfGroupsThatStay) {
       }
     }
   }
-  EXPECT_FALSE(known.of_staying(r, {.slots = 0}).has_value());
-  EXPECT_FALSE(known.of_staying(r, {.slots = 1, .resident_groups = 10}).has_value());
+  EXPECT_FALSE(known.needs_resident(r, {.slots = 0}).has_value());
+  EXPECT_FALSE(known.needs_resident(r, {.slots = 1, .resident_groups = 10}).has_value());
 }
 
 // The same activations with all weights resident, however much memory that takes.
@@ -370,7 +375,7 @@ TEST(Fit, TakesTheLargestPiecesOfWorkThatFit) {
   // With determinism a head's gradients take 2.15 GB of workspace. They come to the places of its
   // queries, keys and values, and what else is alive beside it fits together without gaps.
   r = request({Mode::lora, "h200", Bytes{5'800'000'000}, 60_GB}, large);
-  EXPECT_EQ(planned(r).policy.home, WeightHome::host);
+  EXPECT_EQ(planned(r).policy.stream_from, StreamSource::host);
   EXPECT_LE(planned(r).seconds_per_step(), 1.15 * resident_seconds(r, 8));
   // Chunks would not make this one smaller: its peak is in attention.
   r = request({Mode::infer, "h200", 4_GB, 64_GB}, large);
@@ -386,23 +391,22 @@ TEST(Streaming, ACopyIsOnlyWaitedForWhereTheLinkIsTooSlow) {
   const LatentSize small = {.frames = 7, .height = 64, .width = 64};
   fit::Request r = request({Mode::infer, "h200", {}, {}}, small);
   job_of(r).dit.batches[0] = {.latents = {small, small}, .timestep_rows = 2};
-  const MemoryPolicy streamed = {.slots = 2, .home = WeightHome::host};
+  const MemoryPolicy streamed = {.slots = 2, .stream_from = StreamSource::host};
   const PredictedTime pair = fit::plan_run(r, streamed).main_program();
   EXPECT_LT(pair.exposed_stall, 1e-3);
-  EXPECT_LE(pair.seconds, 1.01 * pair.busy[static_cast<std::size_t>(Lane::compute)]);
+  EXPECT_LE(pair.seconds, 1.01 * pair.busy[to_size(Lane::compute)]);
   // A forward pass of one sample takes less time than its weights, and nothing is lost beside it: a
   // step waits for no more than such a pass alone.
   const MemoryPolicy p = {.slots = 2,
                           .resident_groups = 5,
-                          .home = WeightHome::host,
+                          .stream_from = StreamSource::host,
                           .activations = Activations::attention_kept};
   r = request({Mode::infer, "h200", {}, {}}, small);
   const PredictedTime forward = fit::plan_run(r, p).main_program();
   r = request({Mode::lora, "h200", {}, {}}, small);
   const PredictedTime lora = fit::plan_run(r, p).main_program();
   EXPECT_LE(lora.exposed_stall, forward.exposed_stall);
-  EXPECT_LE(lora.seconds,
-            1.001 * (lora.busy[static_cast<std::size_t>(Lane::compute)] + forward.exposed_stall));
+  EXPECT_LE(lora.seconds, 1.001 * (lora.busy[to_size(Lane::compute)] + forward.exposed_stall));
 }
 
 // A block's gradients go to the host while the next block computes, whose own take their places.
@@ -412,12 +416,12 @@ TEST(Streaming, GradientsLeaveBesideTheNextBlock) {
   job_of(r).dit.config.layers = 6;
   job_of(r).experts = {planned_groups(job_of(r).dit.config, DType::bf16)};
   const MemoryPolicy p = {.slots = 2,
-                          .home = WeightHome::host,
+                          .stream_from = StreamSource::host,
                           .activations = Activations::attention_kept,
                           .heads_per_group = 8};
   const fit::PlannedRun run = fit::plan_run(r, p);
   const PredictedTime& step = run.main_program();
-  const double leaving = step.busy[static_cast<std::size_t>(Lane::download)];
+  const double leaving = step.busy[to_size(Lane::download)];
   EXPECT_GT(leaving, 0.1);  // 8.4 GB
   EXPECT_LT(step.exposed_stall, 0.15 * leaving);
 }
@@ -448,7 +452,7 @@ TEST_F(StateOnDisk, IsUsedWhereMemoryIsTooSmallAndForNoMoreThanItTakes) {
   EXPECT_GT(run.policy.disk_state_groups, 0);
   EXPECT_LT(run.policy.disk_state_groups, group_count(job_of(request_).dit.config));
   // Reading and writing it is what the update takes.
-  const auto update = static_cast<std::size_t>(run.set.program_index("update"));
+  const auto update = to_size(run.set.program_index("update"));
   EXPECT_GE(run.times[update].seconds,
             2 * static_cast<double>(used.count) / request_.profile.disk_bandwidth);
   EXPECT_LE(run.times[update].seconds,

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "core/to_size.h"
 #include "tests/support/allocation_hook.h"
 #include "tests/support/errors.h"
 #include "tests/support/sparse_checkpoint.h"
@@ -60,7 +61,7 @@ struct Merge {
 };
 std::string merge(const TempDir& dir, const std::string& model,
                   const std::vector<std::string>& loras, const Merge& m = {}) {
-  const Checkpoint checkpoint = Checkpoint::open(model, DiskMode::buffered);
+  const WeightFiles checkpoint = WeightFiles::open(model, DiskMode::buffered);
   const TensorMap names(checkpoint);
   std::vector<LoraReader> readers;
   std::vector<LoraStrength> strengths;
@@ -149,7 +150,7 @@ TEST(LoraMerge, BitsDependOnNeitherThreadsNorRowsAskedFor) {
   const std::string lora = lora_file(dir);
   const auto two = values_in(merge(dir, model, {lora}), kWeight);
   EXPECT_EQ(values_in(merge(dir, model, {lora}, {.threads = 1}), kWeight), two);
-  const Checkpoint checkpoint = Checkpoint::open(model);
+  const WeightFiles checkpoint = WeightFiles::open(model);
   const TensorMap names(checkpoint);
   const LoraReader reader = LoraReader::open(lora);
   ThreadPool pool(3);
@@ -158,8 +159,7 @@ TEST(LoraMerge, BitsDependOnNeitherThreadsNorRowsAskedFor) {
   for (std::int64_t first = 0; first < kOut; first += LoraMerge::kRows) {
     const std::int64_t count = std::min(LoraMerge::kRows, kOut - first);
     merge.rows(*names.find(kWeight), first, count,
-               std::span(rows).subspan(static_cast<std::size_t>(first * kIn),
-                                       static_cast<std::size_t>(count * kIn)));
+               std::span(rows).subspan(to_size(first * kIn), to_size(count * kIn)));
   }
   EXPECT_EQ(rows, two);
 }
@@ -175,7 +175,7 @@ struct Fp8Model {
     std::vector<float> stored = sample_values(1, kOut * kIn, 100);
     for (float& v : stored)
       v = to_f32(from_f32(v, DType::f8_e4m3, Rounding::saturating), DType::f8_e4m3);
-    std::vector<float> scales(static_cast<std::size_t>(count));
+    std::vector<float> scales(to_size(count));
     for (std::size_t i = 0; i < scales.size(); ++i)
       scales[i] = 0.01f + 0.0005f * static_cast<float>(i % 7);
     TensorFile file;
@@ -186,7 +186,7 @@ struct Fp8Model {
         .add("model.diffusion_model.scaled_fp8", DType::f8_e4m3, {0}, std::vector<float>{});
     path = file.write(dir, "fp8.safetensors");
     scales = values_in(path, "model.diffusion_model.blocks.0.ffn.0.scale_weight");
-    const std::size_t width = static_cast<std::size_t>(kOut * kIn / count);
+    const std::size_t width = to_size(kOut * kIn / count);
     for (std::size_t i = 0; i < stored.size(); ++i) stored[i] *= scales[i / width];
     weight = stored;
   }
@@ -251,7 +251,7 @@ TEST(LoraMerge, RefusesLorasOfAnotherModel) {
       .add("diffusion_model.blocks.7.ffn.0.lora_B.weight", DType::f32, {kOut, kRank}, 2);
   EXPECT_FAILS(merge(dir, model, {other.write(dir)}), ErrorCode::input, "changes nothing in");
   other.add("diffusion_model.blocks.0.ffn.0.diff_b", DType::f32, {kOut}, 3);
-  const Checkpoint checkpoint = Checkpoint::open(model);
+  const WeightFiles checkpoint = WeightFiles::open(model);
   const TensorMap names(checkpoint);
   const LoraReader reader = LoraReader::open(other.write(dir));
   ThreadPool pool(1);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/to_size.h"
 #include "tests/support/errors.h"
 #include "tests/support/tensor_file.h"
 
@@ -17,7 +18,7 @@ using ::testing::IsEmpty;
 constexpr std::int64_t kRank = 4, kIn = 16, kOut = 24;
 
 std::vector<float> all(const LoraNumbers& n) {
-  std::vector<float> v(static_cast<std::size_t>(n.elements()));
+  std::vector<float> v(to_size(n.elements()));
   n.read(0, v);
   return v;
 }

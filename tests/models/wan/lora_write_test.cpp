@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/to_size.h"
 #include "models/wan/lora_read.h"
 #include "tests/support/errors.h"
 #include "tests/support/file_size_limit.h"
@@ -136,19 +137,18 @@ TEST(LoraWrite, NamesAreThoseOfTheOtherPrograms) {
 
 // up down of one module, in double.
 std::vector<double> product(const LoraModule& m) {
-  std::vector<float> down(static_cast<std::size_t>(m.down.elements())),
-      up(static_cast<std::size_t>(m.up.elements()));
+  std::vector<float> down(to_size(m.down.elements())), up(to_size(m.up.elements()));
   m.down.read(0, down);
   m.up.read(0, up);
-  std::vector<double> p(static_cast<std::size_t>(m.out() * m.in()));
+  std::vector<double> p(to_size(m.out() * m.in()));
   for (std::int64_t o = 0; o < m.out(); ++o) {
     for (std::int64_t i = 0; i < m.in(); ++i) {
       double sum = 0;
       for (std::int64_t r = 0; r < m.rank; ++r) {
-        sum += static_cast<double>(up[static_cast<std::size_t>(o * m.rank + r)]) *
-               static_cast<double>(down[static_cast<std::size_t>(r * m.in() + i)]);
+        sum += static_cast<double>(up[to_size(o * m.rank + r)]) *
+               static_cast<double>(down[to_size(r * m.in() + i)]);
       }
-      p[static_cast<std::size_t>(o * m.in() + i)] = sum * m.scale();
+      p[to_size(o * m.in() + i)] = sum * m.scale();
     }
   }
   return p;

@@ -48,9 +48,9 @@ struct Written {
   void add(const std::string& name, DType dtype = DType::bf16) {
     writer.add(name, dtype, Shape{0}, std::span<const std::byte>());
   }
-  Checkpoint open() const {
+  WeightFiles open() const {
     writer.write(folder.path("m.safetensors"));
-    return Checkpoint::open(folder.path("m.safetensors"));
+    return WeightFiles::open(folder.path("m.safetensors"));
   }
 };
 
@@ -101,7 +101,7 @@ TEST(WanNames, MatchTheTable) {
 TEST(WanTensorMap, GivesOfficialNamesForEveryDialect) {
   const std::vector<std::string> names = official_names(2);
   const auto expect_all = [&](const Written& file, Dialect dialect, std::string_view prefix) {
-    const Checkpoint c = file.open();
+    const WeightFiles c = file.open();
     const TensorMap map(c);
     EXPECT_EQ(map.dialect(), dialect) << name_of(map.dialect());
     EXPECT_EQ(map.prefix(), prefix);
@@ -131,7 +131,7 @@ TEST(WanTensorMap, CarriesTheScaleUnderTheOfficialName) {
   file.writer.add("blocks.0.attn1.to_q.weight", DType::f8_e4m3, Shape{2, 3}, weight);
   file.writer.add("blocks.0.attn1.to_q.weight_scale", DType::f32, Shape{},
                   std::as_bytes(std::span(&scale, 1)));
-  const Checkpoint c = file.open();
+  const WeightFiles c = file.open();
   const TensorMap map(c);
   EXPECT_EQ(map.tensors().size(), 1u);
   const WanTensor* q = map.find("blocks.0.self_attn.q.weight");
@@ -148,7 +148,7 @@ TEST(WanTensorMap, ListsWhatIsMissingAndWhatIsUnused) {
        {"condition_embedder.time_proj.weight", "proj_out.weight", "rope.freqs"}) {
     file.add(name);
   }
-  const Checkpoint c = file.open();
+  const WeightFiles c = file.open();
   const TensorMap map(c);
   EXPECT_EQ(std::vector(map.unknown().begin(), map.unknown().end()),
             (std::vector<std::string>{"rope.freqs"}));
@@ -163,7 +163,7 @@ TEST(WanTensorMap, RefusesTwoDialectsInOne) {
   Written file;
   file.add("head.modulation");
   file.add("blocks.0.attn1.to_q.weight");
-  const Checkpoint c = file.open();
+  const WeightFiles c = file.open();
   EXPECT_FAILS(TensorMap{c}, ErrorCode::input, "names.mixed");
 }
 

@@ -26,7 +26,7 @@ struct File {
     });
   }
   std::optional<Recognised> recognise() const {
-    const Checkpoint checkpoint = Checkpoint::open(file.write());
+    const WeightFiles checkpoint = WeightFiles::open(file.write());
     return wan::recognise(checkpoint, TensorMap(checkpoint));
   }
 };
@@ -104,7 +104,7 @@ TEST(Recognise, RowsOfTextAreThoseOfTheFoldersConfig) {
   f.add_all(two_layers(), DType::bf16);
   f.file.write_below(dir, "model.safetensors");
   const auto rows = [&] {
-    const Checkpoint checkpoint = Checkpoint::open(dir.path(""));
+    const WeightFiles checkpoint = WeightFiles::open(dir.path(""));
     return recognised_config(checkpoint, TensorMap(checkpoint), "model").text_len;
   };
   EXPECT_EQ(rows(), 512);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/to_size.h"
 #include "models/wan/params.h"
 #include "tests/support/errors.h"
 #include "tests/support/sparse_checkpoint.h"
@@ -36,12 +37,12 @@ struct File {
       }
     });
   }
-  Checkpoint open() const { return Checkpoint::open(file.write()); }
+  WeightFiles open() const { return WeightFiles::open(file.write()); }
 };
 
 TEST(WanWeights, GroupsHaveEveryTensorWhereTheFileHasIt) {
   const File f;
-  const Checkpoint checkpoint = f.open();
+  const WeightFiles checkpoint = f.open();
   const auto groups = weight_groups(small(), checkpoint, TensorMap(checkpoint));
   ASSERT_EQ(groups.size(), 4u);
   EXPECT_EQ(groups[0].name, "embed");
@@ -51,7 +52,7 @@ TEST(WanWeights, GroupsHaveEveryTensorWhereTheFileHasIt) {
   EXPECT_FALSE(groups[1].keep_precision || groups[2].keep_precision);
   std::vector<std::size_t> next(4, 0);
   each_parameter(small(), [&](int group, const std::string& name, const Shape& shape) {
-    const auto g = static_cast<std::size_t>(group);
+    const auto g = to_size(group);
     const StoredTensor& t = groups[g].tensors.at(next[g]++);
     EXPECT_EQ(t.name, name);
     EXPECT_EQ(t.data.shape, shape);
@@ -67,7 +68,7 @@ TEST(WanWeights, GroupsHaveEveryTensorWhereTheFileHasIt) {
 TEST(WanWeights, ScalesComeAlong) {
   File f("blocks.1.ffn.0.weight", DType::f8_e4m3);
   f.file.add("blocks.1.ffn.0.weight_scale", DType::f32, Shape{});
-  const Checkpoint checkpoint = f.open();
+  const WeightFiles checkpoint = f.open();
   for (const WeightGroup& g : weight_groups(small(), checkpoint, TensorMap(checkpoint))) {
     for (const StoredTensor& t : g.tensors) {
       EXPECT_EQ(t.scale.has_value(), t.name == "blocks.1.ffn.0.weight") << t.name;
@@ -78,7 +79,7 @@ TEST(WanWeights, ScalesComeAlong) {
 TEST(WanWeights, MissingTensorIsAnInputErrorWithItsName) {
   const std::string name = "blocks.1.cross_attn.norm_k.weight";
   const File f(name, DType::f32, {}, true);
-  const Checkpoint checkpoint = f.open();
+  const WeightFiles checkpoint = f.open();
   EXPECT_FAILS(weight_groups(small(), checkpoint, TensorMap(checkpoint)), ErrorCode::input,
                "has no tensor " + name);
   EXPECT_FAILS(weight_groups(small(), checkpoint), ErrorCode::input, "has no tensor " + name);
@@ -90,7 +91,7 @@ TEST(WanWeights, OtherShapeIsAnInputErrorWithBothShapes) {
         std::tuple("blocks.0.ffn.2.weight", Shape{24, 16}, "[16, 24]"),
         std::tuple("head.modulation", Shape{2, 16}, "[1, 2, 16]")}) {
     const File f(name, DType::bf16, shape);
-    const Checkpoint checkpoint = f.open();
+    const WeightFiles checkpoint = f.open();
     EXPECT_FAILS(weight_groups(small(), checkpoint, TensorMap(checkpoint)), ErrorCode::input,
                  fmt::format("{} is {}, expected {}", name, shape, expected));
   }
@@ -99,7 +100,7 @@ TEST(WanWeights, OtherShapeIsAnInputErrorWithBothShapes) {
 TEST(WanWeights, IntegersAreAnInputError) {
   for (const DType dtype : {DType::i8, DType::i32, DType::u8, DType::boolean}) {
     const File f("blocks.0.self_attn.v.weight", dtype);
-    const Checkpoint checkpoint = f.open();
+    const WeightFiles checkpoint = f.open();
     EXPECT_FAILS(weight_groups(small(), checkpoint, TensorMap(checkpoint)), ErrorCode::input,
                  fmt::format("blocks.0.self_attn.v.weight is {}", dtype));
   }
@@ -107,7 +108,7 @@ TEST(WanWeights, IntegersAreAnInputError) {
 
 TEST(WanWeights, PlannedGroupsAreTheSameWithoutAFile) {
   const File f;
-  const Checkpoint checkpoint = f.open();
+  const WeightFiles checkpoint = f.open();
   const auto real = weight_groups(small(), checkpoint),
              planned = planned_groups(small(), DType::bf16);
   ASSERT_EQ(real.size(), planned.size());

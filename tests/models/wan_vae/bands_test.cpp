@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "io/checkpoint.h"
+#include "io/weight_files.h"
 #include "models/wan_vae/pass.h"
 #include "ops/copy.h"
 #include "plan/runner.h"
@@ -43,7 +43,7 @@ TEST(VaeBands, CoverAllRowsOnceWithTheirHalos) {
 }
 
 // One frame through half a VAE, whole or in these bands.
-std::vector<float> passed(const Checkpoint& file, const Config& c, Part part,
+std::vector<float> passed(const WeightFiles& file, const Config& c, Part part,
                           const std::vector<Band>& bands, std::int64_t height, std::int64_t width) {
   const bool decodes = part == Part::decoder;
   const Network net = decodes ? decoder(c) : encoder(c);
@@ -98,7 +98,7 @@ TEST(VaeBands, NeedTheWholeHaloAndNoMore) {
   for (const Generation g : {Generation::wan21, Generation::wan22}) {
     const Config c = support::tiny_vae(g);
     support::write_vae(dir.path("vae.safetensors"), c, Dialect::official);
-    const Checkpoint file = Checkpoint::open(dir.path("vae.safetensors"));
+    const WeightFiles file = WeightFiles::open(dir.path("vae.safetensors"));
     for (const Part part : {Part::decoder, Part::encoder}) {
       const std::int64_t halo = part == Part::decoder ? kDecoderHalo : kEncoderHalo;
       const auto run = [&](std::int64_t count, std::int64_t with) {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "models/wan_vae/fit_job.h"
 
 namespace ballast::wan_vae {
@@ -50,7 +51,7 @@ TEST(VaeLayers, ReleasedModelsHaveTheirTensorsAndParameters) {
 
 FitJob job(int preset, bool decode, std::int64_t height, std::int64_t width,
            DType dtype = DType::bf16) {
-  const Config& c = presets()[static_cast<std::size_t>(preset)];
+  const Config& c = presets()[to_size(preset)];
   const std::int64_t side = c.pixels_per_latent();
   using Units = std::vector<StoredUnit>;
   return {{.config = c,

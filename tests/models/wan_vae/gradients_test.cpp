@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 
+#include "core/to_size.h"
 #include "models/wan_vae/vae.h"
 #include "ops/linear/sgemm.h"
 #include "plan/runner.h"
@@ -30,7 +31,7 @@ std::vector<float> normal(std::size_t n, std::uint32_t seed, float scale = 1) {
 class GradientRun {
  public:
   GradientRun(const std::string& path, const Config& c, Part part, bool checkpointing)
-      : checkpoint_(Checkpoint::open(path)) {
+      : checkpoint_(WeightFiles::open(path)) {
     set_.backend.threads = 1;
     const Network net = part == Part::encoder ? encoder(c) : decoder(c);
     gradients_.emplace(set_,
@@ -55,7 +56,7 @@ class GradientRun {
     runner_->run("grad");
     return runner_->view(io().loss).as<double>()[0];
   }
-  std::size_t count(Buffer b) { return static_cast<std::size_t>(runner_->view(b).elements()); }
+  std::size_t count(Buffer b) { return to_size(runner_->view(b).elements()); }
   std::vector<float> get(Buffer b) {
     std::vector<float> v(count(b));
     runner_->read(b, std::as_writable_bytes(std::span(v)));
@@ -66,7 +67,7 @@ class GradientRun {
   }
 
  private:
-  Checkpoint checkpoint_;
+  WeightFiles checkpoint_;
   ProgramSet set_;
   std::optional<Gradients> gradients_;
   MemoryPlan plan_;

@@ -17,7 +17,7 @@ std::optional<Recognised> recognised(const std::string& mean, const std::string&
                                .add("decoder.head.2.weight", DType::f32, {3, 4, 3, 3, 3}, 3)
                                .add("conv2.weight", DType::f32, {2, 2, 1, 1, 1}, 4)
                                .write(dir);
-  return recognise(Checkpoint::open(path, DiskMode::buffered));
+  return recognise(WeightFiles::open(path, DiskMode::buffered));
 }
 
 TEST(RecognisedVae, HasTheStatisticsOfItsMetadata) {

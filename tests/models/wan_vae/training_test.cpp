@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 
+#include "core/to_size.h"
 #include "fit/fit.h"
 #include "models/wan_vae/training_fit_job.h"
 #include "ops/linear/sgemm.h"
@@ -25,7 +26,7 @@ class TrainingRun {
  public:
   TrainingRun(const std::string& path, const Config& c, bool checkpointing, double kl_weight = 1e-3,
               DType dtype = DType::f32)
-      : checkpoint_(Checkpoint::open(path)) {
+      : checkpoint_(WeightFiles::open(path)) {
     set_.backend.threads = 2;
     training_.emplace(set_,
                       TrainingJob{.config = c,
@@ -67,7 +68,7 @@ class TrainingRun {
     runner_->run("update", {.step = step, .seed = 5, .learning_rate = 2e-3});
   }
   std::vector<float> get(Buffer b) {
-    std::vector<float> v(static_cast<std::size_t>(runner_->view(b).elements()));
+    std::vector<float> v(to_size(runner_->view(b).elements()));
     runner_->read(b, std::as_writable_bytes(std::span(v)));
     return v;
   }
@@ -77,12 +78,12 @@ class TrainingRun {
 
  private:
   void fill(const ClipIo& clip) {
-    std::vector<float> v(static_cast<std::size_t>(runner_->view(clip.pixels).elements()));
+    std::vector<float> v(to_size(runner_->view(clip.pixels).elements()));
     for (std::size_t i = 0; i < v.size(); ++i) v[i] = std::sin(0.013f * static_cast<float>(i));
     put(clip.pixels, v);
   }
 
-  Checkpoint checkpoint_;
+  WeightFiles checkpoint_;
   ProgramSet set_;
   std::optional<Training> training_;
   MemoryPlan plan_;
@@ -118,9 +119,9 @@ TEST_F(VaeTraining, GradientsMatchFiniteDifferences) {
     std::normal_distribution<float> normal;
     const std::vector<float> value = run.get(t.updated.value), g = run.get(t.updated.gradient);
     std::vector<float> direction(value.size());
-    const auto outputs = static_cast<std::size_t>(t.shape[0]);
+    const auto outputs = to_size(t.shape[0]);
     const std::size_t row = value.size() / outputs;
-    const std::size_t used = static_cast<std::size_t>(t.shape.elements()) / outputs;
+    const std::size_t used = to_size(t.shape.elements()) / outputs;
     double length = 0;
     for (std::size_t i = 0; i < direction.size(); ++i) {
       // Behind a row's taps stands nothing that could move.

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "core/to_size.h"
 #include "ops/attention/attention_cuda.h"
 #include "ops/kernels/cuda_call.h"
 #include "ops/kernels/on_device.h"
@@ -93,8 +94,7 @@ Values swapped(const Values& x, std::int64_t a, std::int64_t b, std::int64_t c) 
   for (std::int64_t i = 0; i < a; ++i) {
     for (std::int64_t j = 0; j < b; ++j) {
       for (std::int64_t k = 0; k < c; ++k) {
-        y[static_cast<std::size_t>((j * a + i) * c + k)] =
-            x[static_cast<std::size_t>((i * b + j) * c + k)];
+        y[to_size((j * a + i) * c + k)] = x[to_size((i * b + j) * c + k)];
       }
     }
   }
@@ -116,7 +116,7 @@ TEST_P(PlainAttention, MatchesReferenceWithBiasAndMask) {
     Heads dbias(GetParam().bias_dtype, n.queries, n.heads, n.keys, 2, 1);
     q.set(in.q), k.set(in.k), v.set(in.v), dout.set(in.dout);
     bias.set(swapped(in.bias, n.heads, n.queries, n.keys));
-    support::DeviceVector<float> lse(static_cast<std::size_t>(n.heads * n.queries));
+    support::DeviceVector<float> lse(to_size(n.heads * n.queries));
     const auto scale = static_cast<float>(n.scale);
     if constexpr (kBuiltWithCuda) {
       ThreadPool pool(1);
@@ -182,11 +182,11 @@ struct ByDistance {
     }
   }
   static std::size_t entries(const support::AttentionSizes& n) {
-    return static_cast<std::size_t>(n.heads * (n.queries + n.keys - 1));
+    return to_size(n.heads * (n.queries + n.keys - 1));
   }
   static std::size_t at(const support::AttentionSizes& n, std::int64_t h, std::int64_t i,
                         std::int64_t j) {
-    return static_cast<std::size_t>(h * (n.queries + n.keys - 1) + j - i + n.queries - 1);
+    return to_size(h * (n.queries + n.keys - 1) + j - i + n.queries - 1);
   }
   Values along_diagonals(const Values& scores) const {
     Values sums(bias.size());
@@ -214,7 +214,7 @@ ByDistanceOut compute(const ByDistance& x, int threads, bool whole_scores = fals
   Heads q = make(n.queries), k = make(n.keys), v = make(n.keys), o = make(n.queries),
         dout = make(n.queries), dq = make(n.queries), dk = make(n.keys), dv = make(n.keys);
   q.set(x.in.q), k.set(x.in.k), v.set(x.in.v), dout.set(x.in.dout);
-  support::DeviceVector<float> lse(static_cast<std::size_t>(n.heads * n.queries));
+  support::DeviceVector<float> lse(to_size(n.heads * n.queries));
   support::DeviceVector<float> bias(x.bias.begin(), x.bias.end());
   support::DeviceVector<float> dbias(x.dbias_before.begin(), x.dbias_before.end());
   const TensorView lse_view = support::lse_view(lse, n.heads, n.queries);

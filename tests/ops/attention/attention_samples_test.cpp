@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "core/to_size.h"
 #include "tests/support/attention_case.h"
 
 // Attention of several samples in one call of the GPU: heads of 64 in bf16 take the fused kernels,
@@ -35,19 +36,18 @@ Results compute(const Texts& t, std::int64_t padding, std::int64_t heads_per_cal
   const std::int64_t queries = t.queries + padding, keys = t.keys + padding;
   const auto given = [&](std::int64_t rows, unsigned seed) {
     Heads x(t.dtype, rows, kAll, t.width);
-    x.set(support::random_values(t.dtype, static_cast<std::size_t>(rows * kAll * t.width), 1,
+    x.set(support::random_values(t.dtype, to_size(rows * kAll * t.width), 1,
                                  seed));  // the same values whatever follows them
     return x;
   };
   Heads q = given(queries, 1), k = given(keys, 2), v = given(keys, 3), dout = given(queries, 4);
   Heads o = given(queries, 5), dq = given(queries, 5), dk = given(keys, 5), dv = given(keys, 5);
-  support::DeviceVector<float> lse(static_cast<std::size_t>(kAll * queries));
+  support::DeviceVector<float> lse(to_size(kAll * queries));
   const std::int64_t entries = queries + keys - 1;
-  support::DeviceVector<float> bias(static_cast<std::size_t>(kOwnHeads * entries));
+  support::DeviceVector<float> bias(to_size(kOwnHeads * entries));
   for (std::int64_t h = 0; h < kOwnHeads; ++h) {  // by distance, however many entries
     for (std::int64_t e = 0; e < entries; ++e) {
-      bias[static_cast<std::size_t>(h * entries + e)] =
-          std::sin(static_cast<float>((h + 1) * (e - queries)));
+      bias[to_size(h * entries + e)] = std::sin(static_cast<float>((h + 1) * (e - queries)));
     }
   }
   support::DeviceVector<float> dbias(bias.size(), 0.25f);
@@ -143,12 +143,12 @@ TEST_P(AttentionOfSamples, GivesTheSameBitsWithPadding) {
   EXPECT_EQ(first_rows(padded.dq, t.queries, t), as_it_is.dq);
   for (std::int64_t h = 0; h < kAll; ++h) {
     for (std::int64_t i = 0; i < t.queries; ++i) {
-      ASSERT_EQ(padded.lse[static_cast<std::size_t>(h * (t.queries + 61) + i)],
-                as_it_is.lse[static_cast<std::size_t>(h * t.queries + i)]);
+      ASSERT_EQ(padded.lse[to_size(h * (t.queries + 61) + i)],
+                as_it_is.lse[to_size(h * t.queries + i)]);
     }
   }
   EXPECT_EQ(Values(padded.dk.begin() + t.keys * kAll * t.width, padded.dk.end()),
-            Values(static_cast<std::size_t>(61 * kAll * t.width), 0.0));
+            Values(to_size(61 * kAll * t.width), 0.0));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/to_size.h"
 #include "ops/copy.h"
 #include "tests/ref/conv3d.h"
 #include "tests/support/recorded_program.h"
@@ -30,13 +31,12 @@ std::vector<ConvCase> cases() {
           {4, 5, 6, 8, 0, 2, 5, 6, 16, kJoined}};
 }
 
-std::size_t count(const Shape& s) { return static_cast<std::size_t>(s.elements()); }
+std::size_t count(const Shape& s) { return to_size(s.elements()); }
 
 TEST(Conv3dRef, BackwardMatchesFiniteDifferences) {
   for (ConvCase c : cases()) {
     if (c.height > 10 || c.outputs > 10) continue;  // many differences
-    const auto n =
-        static_cast<std::size_t>((c.frames + c.history) * c.height * c.width * c.channels);
+    const auto n = to_size((c.frames + c.history) * c.height * c.width * c.channels);
     const Doubles x = normal_values(n, 1);
     const Doubles w = normal_values(count({c.outputs, c.g.taps(), c.channels}), 2);
     const Doubles b = normal_values(count({c.outputs}), 3);
@@ -91,7 +91,7 @@ struct Tensors {
     for (std::int64_t n = 0; n < c.outputs; ++n) {
       for (std::int64_t k = 0; k < c.channels; ++k) {
         for (std::int64_t t = 0; t < c.g.taps(); ++t) {
-          v[c.w_at(n, t) + static_cast<std::size_t>(k)] = w[(n * c.channels + k) * c.g.taps() + t];
+          v[c.w_at(n, t) + to_size(k)] = w[(n * c.channels + k) * c.g.taps() + t];
         }
       }
     }
@@ -141,9 +141,9 @@ TEST(Conv3d, GradientsMatchReferenceInEveryGeometry) {
       unpack_conv_weight(p.pb, dw, plain, c.g.taps());
       // A zoomed input gets the sum over its copies, which is another operation.
       const std::int64_t zoom = c.g.zoom;
-      const Buffer turned = turn_conv_weight(p.pb, rows, c.channels, c.g.taps());
+      const Buffer transposed = transpose_conv_weight(p.pb, rows, c.channels, c.g.taps());
       const Buffer dx = p.pb.temp("dx", {c.frames, c.height * zoom, c.width * zoom, c.channels}, t);
-      conv3d_into(p.pb, dy, {}, {turned, {}, {}}, dx,
+      conv3d_into(p.pb, dy, {}, {transposed, {}, {}}, dx,
                   {.geometry = c.g.transposed(), .frames = c.frames});
       p.run();
       const ref::ConvGradients g =
@@ -152,8 +152,8 @@ TEST(Conv3d, GradientsMatchReferenceInEveryGeometry) {
       for (std::int64_t n = 0; n < c.outputs; ++n) {
         for (std::int64_t k = 0; k < c.channels; ++k) {
           for (std::int64_t i = 0; i < c.g.taps(); ++i) {
-            want_w[static_cast<std::size_t>((n * c.channels + k) * c.g.taps() + i)] =
-                g.dw[c.w_at(n, i) + static_cast<std::size_t>(k)];
+            want_w[to_size((n * c.channels + k) * c.g.taps() + i)] =
+                g.dw[c.w_at(n, i) + to_size(k)];
           }
         }
       }
@@ -189,7 +189,7 @@ TEST(Conv3d, GivesTheSameBitsFrameByFrameAndForAnyThreadCount) {
   EXPECT_EQ(whole.bytes(), run(2, {1, 1, 1, 1, 1}).bytes());
 }
 
-// Lines of a picture have the same bits in any part of it that begins and ends between lines.
+// Lines of an image have the same bits in any part of it that begins and ends between lines.
 TEST(Conv3d, GivesTheSameBitsInPartsOfAPicture) {
   const std::int64_t height = 24, width = 37, lines = 2;
   ThreadPool pool(2);
@@ -242,8 +242,7 @@ TEST(Conv3d, WritesInterleavedFramesAndAddsToWhatIsThere) {
   const SampleTensor got = p.value(y);
   for (std::int64_t i = 0; i < five.size(); ++i) {
     const std::int64_t frame = i / 24;
-    const double added =
-        frame % 2 == 1 ? want[static_cast<std::size_t>((frame / 2) * 24 + i % 24)] : 0;
+    const double added = frame % 2 == 1 ? want[to_size((frame / 2) * 24 + i % 24)] : 0;
     EXPECT_NEAR(got[i], 10 + added, 1e-5) << i;
   }
 }

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "tests/ref/fp8_linear.h"
 #include "tests/ref/gelu.h"
 #include "tests/support/allocation_hook.h"
@@ -29,8 +30,8 @@ struct Rows {
       : shape(x.shape()),
         stride(x.shape()[1] + padding),
         start(start),
-        codes(static_cast<std::size_t>(x.shape()[0] * stride) + start),
-        scales(static_cast<std::size_t>(x.shape()[0]) + 4) {
+        codes(to_size(x.shape()[0] * stride) + start),
+        scales(to_size(x.shape()[0]) + 4) {
     ThreadPool pool(1);
     quantize_rows({.w = x.view(), .q = values(), .scale = scale(), .name = ""},
                   support::test_stream(pool));
@@ -92,7 +93,7 @@ void expect_close(const SampleTensor& got, const std::vector<double>& want,
   const double sums =
       support::test_device() == Device::cuda ? 0x1p-12 : static_cast<double>(terms + 4) * 0x1p-24;
   for (std::int64_t i = 0; i < got.size(); ++i) {
-    const auto at = static_cast<std::size_t>(i);
+    const auto at = to_size(i);
     const double slack =
         sums * (size[at] + 1) + 2 * support::rounding(got.dtype()) * std::abs(want[at]);
     ASSERT_NEAR(got[i], want[at], slack) << i << " of " << to_string(got.shape());
@@ -118,9 +119,7 @@ TEST(Fp8Linear, MatchesTheReference) {
       const bool odd = s.inputs % 16 != 0;
       Rows rows(x, odd ? 3 : 16, odd ? 1 : 0);
       const SampleWeight w = SampleWeight(DType::f8_e4m3, s.outputs, s.inputs, odd ? 3 : 0).fill(2);
-      const ref::LinearDims d = {static_cast<std::size_t>(s.rows),
-                                 static_cast<std::size_t>(s.inputs),
-                                 static_cast<std::size_t>(s.outputs)};
+      const ref::LinearDims d = {to_size(s.rows), to_size(s.inputs), to_size(s.outputs)};
       // No scale, one, one per row, the same with a dimension behind and off 16 bytes.
       for (const int scales : {0, 1, 2, 3}) {
         const std::int64_t count = scales == 0 ? 0 : scales == 1 ? 1 : s.outputs;
@@ -135,7 +134,7 @@ TEST(Fp8Linear, MatchesTheReference) {
         const std::vector<double> added =
             biased ? multiplied(bias.values(), {type}) : std::vector<double>();
         SampleTensor y(type, {s.rows, s.outputs}, {.row_padding = odd ? 5 : 8});
-        y.fill(std::vector<double>(static_cast<std::size_t>(y.size()), std::nan("")));
+        y.fill(std::vector<double>(to_size(y.size()), std::nan("")));
         multiply({.x = rows.values(),
                   .x_scale = rows.scale(),
                   .w = w.view(),
@@ -184,7 +183,7 @@ TEST(Fp8Linear, AddsToWhatIsThereOrTakesGelu) {
       before.fill_normal(3);
       Rows q(x, 0, 0);
       const SampleWeight w = SampleWeight(DType::f8_e4m3, outputs, inputs).fill(4);
-      const ref::LinearDims d = {33, 64, static_cast<std::size_t>(outputs)};
+      const ref::LinearDims d = {33, 64, to_size(outputs)};
       const std::vector<double> sum = ref::fp8_linear(d, floats(x), w.values(), bias.values());
       const std::vector<double> size =
           ref::linear(d, magnitudes(x.values()), magnitudes(w.values()), {});
@@ -300,7 +299,7 @@ TEST(RecordedFp8Linear, LayersShareTheQuantisedRows) {
   EXPECT_EQ(program.instruction(3).cost.flops, 2.0 * 300 * 64 * 32);
   program.run();
   const auto expect = [&](Buffer y, const SampleTensor& w, const std::vector<double>& added) {
-    const ref::LinearDims d = {300, 64, static_cast<std::size_t>(w.shape()[0])};
+    const ref::LinearDims d = {300, 64, to_size(w.shape()[0])};
     const ref::Quantized codes =
         ref::quantize_rows(floats(w), w.shape()[0], 64, DType::f8_e4m3, true);
     const std::vector<double> ws = ref::dequantize(codes, 64);

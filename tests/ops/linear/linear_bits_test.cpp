@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ops/gelu.h"
-#include "ops/kernels/quantum.h"
+#include "ops/kernels/token_quantum.h"
 #include "ops/linear/linear.h"
 #include "tests/support/linear_calls.h"
 
@@ -81,7 +81,7 @@ TEST(LinearBits, DoNotDependOnChunksInAlignedBf16) {
   const std::int64_t rows = 1100;
   std::vector<std::pair<std::int64_t, std::int64_t>> sizes = {{512, 320}, {512, 16}, {16, 512}};
   if (support::test_device() == Device::cuda) {
-    // Large enough for an algorithm by rows; with inlaid adapters, alone and three, and of ffn.
+    // Large enough for an algorithm by rows; with appended adapters, alone and three, and of ffn.
     sizes.insert(sizes.end(), {{5136, 5120}, {5168, 5120}, {5120, 5136}, {5136, 13824}});
   }
   for (const auto& [inputs, outputs] : sizes) {

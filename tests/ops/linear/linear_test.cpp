@@ -7,7 +7,8 @@
 #include <tuple>
 
 #include "core/thread_pool.h"
-#include "ops/kernels/quantum.h"
+#include "core/to_size.h"
+#include "ops/kernels/token_quantum.h"
 #include "ops/linear/linear_scratch.h"
 #include "tests/ref/gelu.h"
 #include "tests/ref/linear.h"
@@ -30,8 +31,7 @@ using support::weight_gradient;
 using support::Workspace;
 
 ref::LinearDims dims(std::int64_t rows, std::int64_t inputs, std::int64_t outputs) {
-  return {static_cast<std::size_t>(rows), static_cast<std::size_t>(inputs),
-          static_cast<std::size_t>(outputs)};
+  return {to_size(rows), to_size(inputs), to_size(outputs)};
 }
 
 std::vector<double> magnitudes(std::vector<double> v) {
@@ -45,7 +45,7 @@ std::vector<double> magnitudes(std::vector<double> v) {
 void expect_close(const SampleTensor& got, const std::vector<double>& want,
                   const std::vector<double>& size, std::int64_t terms) {
   for (std::int64_t i = 0; i < got.size(); ++i) {
-    const auto at = static_cast<std::size_t>(i);
+    const auto at = to_size(i);
     const double slack = static_cast<double>(terms + 4) * 0x1p-24 * (size[at] + 8) +
                          2 * support::rounding(got.dtype()) * std::abs(want[at]);
     ASSERT_NEAR(got[i], want[at], slack) << i << " of " << to_string(got.shape());
@@ -100,7 +100,7 @@ TEST_P(LinearOfTypes, MatchesReference) {
   SampleTensor x(x_type, {s.rows, s.inputs}, {.row_padding = 3, .start = 1});
   x.fill_normal(1);
   const SampleWeight w = SampleWeight(w_type, s.outputs, s.inputs, 3).fill(2);
-  const std::vector<double> start(static_cast<std::size_t>(s.rows * s.outputs), 0.5);
+  const std::vector<double> start(to_size(s.rows * s.outputs), 0.5);
   const ref::LinearDims d = dims(s.rows, s.inputs, s.outputs);
   const std::vector<double> xs = multiplied(x.values(), {x_type});
   const std::vector<double> ws = multiplied(w.values(), {x_type});
@@ -141,7 +141,7 @@ TEST_P(LinearOfTypes, GeluOfTheSumMatchesReference) {
   for (double& v : size) v *= 2;
   for (const bool with_bias : {false, true}) {
     SampleTensor y(x_type, {s.rows, s.outputs}, {.row_padding = 5, .start = 3});
-    y.fill(std::vector<double>(static_cast<std::size_t>(s.rows * s.outputs), std::nan("")));
+    y.fill(std::vector<double>(to_size(s.rows * s.outputs), std::nan("")));
     SampleTensor again = y, pre = y;
     Extra extra = {.bias = with_bias ? bias.view() : ConstTensorView(), .alpha = 0.25f};
     extra.gelu = true;
@@ -165,7 +165,7 @@ TEST_P(LinearOfTypes, InputGradientMatchesReference) {
   SampleTensor dy(type, {s.rows, s.outputs}, {.row_padding = 1, .start = 1});
   dy.fill_normal(1);
   const SampleWeight w = SampleWeight(w_type, s.outputs, s.inputs, 1).fill(2);
-  const std::vector<double> start(static_cast<std::size_t>(s.rows * s.inputs), 0.5);
+  const std::vector<double> start(to_size(s.rows * s.inputs), 0.5);
   const ref::LinearDims d = dims(s.rows, s.inputs, s.outputs);
   const std::vector<double> dys = dy.values();
   const std::vector<double> ws = multiplied(w.values(), {type});
@@ -220,7 +220,7 @@ TEST(LinearOfFewColumns, MatchesReference) {
     SCOPED_TRACE(testing::PrintToString(s));
     SampleTensor x(DType::bf16, {s.rows, s.inputs}, {.row_padding = 8});
     x.fill_normal(1);
-    const std::vector<double> start(static_cast<std::size_t>(s.rows * s.outputs), 0.5);
+    const std::vector<double> start(to_size(s.rows * s.outputs), 0.5);
     const auto expect = [&](const std::vector<double>& product, const std::vector<double>& size,
                             bool accumulate, const SampleTensor& y) {
       std::vector<double> want = product;
@@ -305,7 +305,7 @@ TEST(LinearScale, IsFoldedIntoTheWeightsForEveryGrouping) {
   for (const DType type : kWeightTypes) {
     const SampleWeight w = SampleWeight(type, outputs, inputs).fill(3);
     for (const auto& [shape, groups] : scales) {
-      std::vector<float> factors(static_cast<std::size_t>(shape.elements()));
+      std::vector<float> factors(to_size(shape.elements()));
       for (std::size_t i = 0; i < factors.size(); ++i)
         factors[i] = 0.3f + 0.1f * static_cast<float>(i);
       // Scales too may start anywhere.
@@ -338,12 +338,12 @@ TEST(LinearWeights, KeepTheirExactValues) {
       const auto code = static_cast<std::uint32_t>(c);
       const double value =
           type == DType::i8 ? static_cast<std::int8_t>(c) : ref::decode(code, type);
-      w.set(static_cast<std::size_t>(c), code, value);
+      w.set(to_size(c), code, value);
     }
     SampleTensor y(DType::f32, {1, codes});
     forward(x, w, {}, y);
     for (std::int64_t c = 0; c < codes; ++c) {
-      const double want = w.values()[static_cast<std::size_t>(c)];
+      const double want = w.values()[to_size(c)];
       if (std::isnan(want)) {
         EXPECT_TRUE(std::isnan(y[c])) << name_of(type) << " " << c;
       } else {
@@ -393,7 +393,7 @@ TEST(Linear, CutsProductsOfTwoResultsIntoEqualWholeQuanta) {
   }
 }
 
-// Each call takes memory where a program is recorded for repetition (plan/gpu_stretches.h).
+// Each call takes memory where a program is recorded for repetition (plan/graph_segments.h).
 TEST(Linear, CountsTheCallsOfProductsOfTwoResults) {
   ProgramSet set;
   set.backend = {.device = Device::cuda};
@@ -466,7 +466,7 @@ TEST(LinearRecorded, ReadsAndWritesWhatItDeclares) {
   std::vector<double> want = ref::linear(d, x.values(), w.values(), {});
   for (std::size_t i = 0; i < want.size(); ++i) want[i] = 2 * want[i] + once[i];
   const std::vector<double> loose(4000, 60);  // products of magnitudes, scale and alpha included
-  std::vector<double> large(static_cast<std::size_t>(300 * 20), 200);
+  std::vector<double> large(to_size(300 * 20), 200);
   expect_close(p.value(y), want, loose, 20);
   expect_close(p.value(dx), ref::linear_dx(d, dy.values(), scaled), large, 12);
   const ref::LinearGrads g = ref::linear_dw(d, x.values(), dy.values());

@@ -6,7 +6,8 @@
 #include <cmath>
 #include <span>
 
-#include "ops/kernels/quantum.h"
+#include "core/to_size.h"
+#include "ops/kernels/token_quantum.h"
 #include "tests/ref/lora.h"
 #include "tests/support/linear_calls.h"
 #include "tests/support/recorded_program.h"
@@ -40,8 +41,7 @@ struct Sample {
     for (SampleTensor* t : {&x, &y, &dy, &dx, &a, &b, &da, &db}) t->fill_normal(++seed);
   }
   ref::LoraDims dims() const {
-    return {static_cast<std::size_t>(rows), static_cast<std::size_t>(inputs),
-            static_cast<std::size_t>(outputs), static_cast<std::size_t>(rank)};
+    return {to_size(rows), to_size(inputs), to_size(outputs), to_size(rank)};
   }
 };
 
@@ -95,7 +95,7 @@ Results run(const Sample& s, int threads, std::int64_t chunk, const Wanted& want
 void expect_close(const SampleTensor& got, const SampleTensor* start,
                   const std::vector<double>& change, double slack) {
   for (std::int64_t i = 0; i < got.size(); ++i) {
-    const double want = (start ? (*start)[i] : 0) + change[static_cast<std::size_t>(i)];
+    const double want = (start ? (*start)[i] : 0) + change[to_size(i)];
     ASSERT_NEAR(got[i], want, slack + 2 * support::rounding(got.dtype()) * std::abs(want)) << i;
   }
 }
@@ -214,8 +214,7 @@ INSTANTIATE_TEST_SUITE_P(Types, LoraOfTypes,
 std::vector<double> stays(const Sample& s, double p, std::string_view stream, bool by_column) {
   RandomSite site = kSite;
   site.stream = fold(hash_of(stream));
-  const auto width = static_cast<std::size_t>(s.rank),
-             all = static_cast<std::size_t>(s.rows) * width;
+  const auto width = to_size(s.rank), all = to_size(s.rows) * width;
   std::vector<double> f =
       ref::dropout(std::vector<double>(by_column ? width : all, 1.0), p, site.at(kStep));
   f.resize(all);

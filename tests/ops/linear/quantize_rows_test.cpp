@@ -11,6 +11,7 @@
 #include "core/convert.h"
 #include "core/random.h"
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "plan/bindings.h"
 #include "tests/ref/quantize_rows.h"
 #include "tests/support/test_device.h"
@@ -29,10 +30,10 @@ struct Weight {
 Weight weight(std::int64_t rows, std::int64_t columns, DType dtype, std::int64_t pad = 0,
               std::int64_t start = 1) {
   Weight w;
-  w.values.resize(static_cast<std::size_t>(rows * columns));
+  w.values.resize(to_size(rows * columns));
   fill_normal(random_source(1, "w", 0, "w"), 0, w.values.data(), rows * columns);
   const auto size = static_cast<std::int64_t>(size_of(dtype));
-  w.data.resize(static_cast<std::size_t>(start + rows * (columns + pad) * size));
+  w.data.resize(to_size(start + rows * (columns + pad) * size));
   for (std::int64_t n = 0; n < rows; ++n) {
     float* row = w.values.data() + n * columns;
     // Rows of very different size; row 1 is zero.
@@ -54,8 +55,8 @@ struct Result {
 };
 
 Result quantized(const ConstTensorView& w, DType to, bool per_row, int threads) {
-  support::DeviceVector<std::byte> q(static_cast<std::size_t>(w.elements()));
-  support::DeviceVector<float> scale(per_row ? static_cast<std::size_t>(w.shape[0]) : 1);
+  support::DeviceVector<std::byte> q(to_size(w.elements()));
+  support::DeviceVector<float> scale(per_row ? to_size(w.shape[0]) : 1);
   const Device device = support::test_device();
   ThreadPool pool(threads);
   ops::quantize_rows({.w = w,

@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/thread_pool.h"
+#include "core/to_size.h"
 #include "tests/support/allocation_hook.h"
 
 namespace ballast::ops::sgemm_test {
@@ -48,10 +49,10 @@ TEST(Sgemm, MultipliesRowMajorMatricesWithAnyTranspose) {
         for (std::int64_t j = 0; j < n; ++j) {
           double want = 3;
           for (std::int64_t l = 0; l < k; ++l) {
-            want += 2.0 * a[static_cast<std::size_t>(ta ? l * m + i : i * k + l)] *
-                    b[static_cast<std::size_t>(tb ? j * k + l : l * n + j)];
+            want += 2.0 * a[to_size(ta ? l * m + i : i * k + l)] *
+                    b[to_size(tb ? j * k + l : l * n + j)];
           }
-          EXPECT_NEAR(c[static_cast<std::size_t>(i * n + j)], want, 1e-5);
+          EXPECT_NEAR(c[to_size(i * n + j)], want, 1e-5);
         }
       }
     }
@@ -60,7 +61,7 @@ TEST(Sgemm, MultipliesRowMajorMatricesWithAnyTranspose) {
 
 TEST(Sgemm, DoesNotReadTheResultWhenBetaIsZero) {
   for (const std::int64_t size : {1, 16, 300}) {
-    const auto count = static_cast<std::size_t>(size * size);
+    const auto count = to_size(size * size);
     const std::vector<float> a = normal(count, 1), b = normal(count, 2);
     std::vector<float> c(count, std::numeric_limits<float>::quiet_NaN());
     sgemm({.m = size,
@@ -93,7 +94,7 @@ TEST(Sgemm, RefusesSizesThatTheLibraryCannotCount) {
 // Each thread's product must come out as if it were alone: packing buffers are not shared.
 TEST(Sgemm, GivesTheSameBitsFromManyThreadsAtOnce) {
   const std::int64_t size = 150, tasks = 64;
-  const auto count = static_cast<std::size_t>(size * size);
+  const auto count = to_size(size * size);
   const std::vector<float> a = normal(count, 1), b = normal(count, 2);
   const auto product = [&](std::vector<float>& c) {
     sgemm({.transpose_b = true,
@@ -111,7 +112,7 @@ TEST(Sgemm, GivesTheSameBitsFromManyThreadsAtOnce) {
   product(alone);
   std::vector<std::vector<float>> c(tasks, std::vector<float>(count));
   ThreadPool pool(5);
-  pool.parallel(tasks, [&](std::int64_t t, int) { product(c[static_cast<std::size_t>(t)]); });
+  pool.parallel(tasks, [&](std::int64_t t, int) { product(c[to_size(t)]); });
   for (const auto& each : c) {
     ASSERT_EQ(std::memcmp(each.data(), alone.data(), count * sizeof(float)), 0);
   }
@@ -122,7 +123,7 @@ TEST(WarmUpBlas, LeavesNothingToMapForCallsOfThePool) {
   ThreadPool pool(4);
   warm_up_blas(pool);
   const std::int64_t size = 400;
-  const auto count = static_cast<std::size_t>(size * size);
+  const auto count = to_size(size * size);
   const std::vector<float> a = normal(count, 1);
   std::vector<std::vector<float>> c(16, std::vector<float>(count));
   allocation_hook::arm();
@@ -134,7 +135,7 @@ TEST(WarmUpBlas, LeavesNothingToMapForCallsOfThePool) {
            .lda = size,
            .b = a.data(),
            .ldb = size,
-           .c = c[static_cast<std::size_t>(t)].data(),
+           .c = c[to_size(t)].data(),
            .ldc = size});
   });
   const auto seen = allocation_hook::disarm();

@@ -6,7 +6,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
 #include "train/config/config_dialects.h"
-#include "train/config/config_words.h"
+#include "train/config/enum_names.h"
 #include "train/config/read_config.h"
 
 namespace ballast::train {
@@ -313,7 +313,7 @@ TEST(DiffusionPipeConfig, SaysWhichRequiredKeyIsMissing) {
 }
 
 TEST(DiffusionPipeConfig, MeetsBrokenTextWithATypedError) {
-  const std::string text = test::read_whole(BALLAST_GOLDEN_DIR "/note000/main.toml");
+  const std::string text = test::read_whole(BALLAST_GOLDEN_DIR "/diffusion_pipe_24gb/main.toml");
   std::mt19937 random(7);
   int refused = 0;
   for (int i = 0; i < 400; ++i) {

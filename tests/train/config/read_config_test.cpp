@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
-const std::string kNote000 = BALLAST_GOLDEN_DIR "/note000/main.toml";
+const std::string kDiffusionPipe24Gb = BALLAST_GOLDEN_DIR "/diffusion_pipe_24gb/main.toml";
 const std::string kExamples = BALLAST_SOURCE_DIR "/examples/";
 
 TrainConfig read(const std::vector<std::string>& arguments) { return read_config(arguments); }
@@ -40,11 +40,11 @@ TEST(TrainersFlags, AreKnownFromOtherOptions) {
   EXPECT_FALSE(names_a_run(std::vector<std::string>{"--model", "dataset_path", "--frames", "81"}));
 }
 
-TEST(Note000, IsReadWithOneNotePerIgnoredKey) {
-  const TrainConfig c = read({kNote000});
+TEST(DiffusionPipe24Gb, IsReadWithOneNotePerIgnoredKey) {
+  const TrainConfig c = read({kDiffusionPipe24Gb});
   EXPECT_THAT(c.notes, UnorderedElementsAre(HasSubstr("optimizer.weight_decay (line 34)"),
                                             AllOf(HasSubstr("dataset: "), HasSubstr("is used"))));
-  EXPECT_EQ(c.dataset.config, BALLAST_GOLDEN_DIR "/note000/dataset.toml");
+  EXPECT_EQ(c.dataset.config, BALLAST_GOLDEN_DIR "/diffusion_pipe_24gb/dataset.toml");
   EXPECT_EQ(c.output_dir, "output/wan22_squish_i2v");
   EXPECT_EQ(c.caching.batch_size, 1);
   EXPECT_EQ(c.epochs, 50);
@@ -78,7 +78,7 @@ TEST(Examples, AreRead) {
 }
 
 TEST(CommandLine, WinsOverTheFile) {
-  const TrainConfig c = read({kNote000,
+  const TrainConfig c = read({kDiffusionPipe24Gb,
                               "--gpu",
                               "16GB",
                               "--ram=20GB",
@@ -134,37 +134,43 @@ TEST(CommandLine, WinsOverTheFile) {
   EXPECT_EQ(c.optimizer.ema_decay, 0.9);
   EXPECT_EQ(c.keep_checkpoints, 5);
   EXPECT_EQ(c.memory_line_steps, 0);
-  EXPECT_EQ(read({kNote000, "--resume_from_checkpoint", "20260101_00-00-00"}).resume,
+  EXPECT_EQ(read({kDiffusionPipe24Gb, "--resume_from_checkpoint", "20260101_00-00-00"}).resume,
             "20260101_00-00-00");
-  EXPECT_EQ(read({kNote000}).resume, std::nullopt);
+  EXPECT_EQ(read({kDiffusionPipe24Gb}).resume, std::nullopt);
 }
 
 TEST(CommandLine, TakesLaunchersFlagsBesideItsOwn) {
-  const TrainConfig c =
-      read({"--num_gpus=1", "--deepspeed", "--config", kNote000, "--master_port", "29501"});
+  const TrainConfig c = read(
+      {"--num_gpus=1", "--deepspeed", "--config", kDiffusionPipe24Gb, "--master_port", "29501"});
   EXPECT_EQ(c.epochs, 50);
   EXPECT_THAT(c.notes, testing::Contains("--master_port: ignored (launcher option)"));
   EXPECT_THAT(c.notes, testing::Contains("--num_gpus: ignored (launcher option)"));
-  EXPECT_THAT(read({"--num_gpus", "8", "--config", kNote000}).notes,
+  EXPECT_THAT(read({"--num_gpus", "8", "--config", kDiffusionPipe24Gb}).notes,
               testing::Contains("--num_gpus 8: one GPU is used; several are not supported yet"));
   // A switch has no value: what follows is the config.
-  EXPECT_TRUE(read({"--cache_only", kNote000}).cache_only);
-  EXPECT_EQ(read({"--cache_only", kNote000}).source, kNote000);
+  EXPECT_TRUE(read({"--cache_only", kDiffusionPipe24Gb}).cache_only);
+  EXPECT_EQ(read({"--cache_only", kDiffusionPipe24Gb}).source, kDiffusionPipe24Gb);
 }
 
 TEST(CommandLine, ExplainsWhatItDoesNotTake) {
-  EXPECT_FAILS(read({kNote000, "--max-stpes", "3"}), ErrorCode::usage,
+  EXPECT_FAILS(read({kDiffusionPipe24Gb, "--max-stpes", "3"}), ErrorCode::usage,
                "--max_stpes: unknown flag, did you mean max_steps?");
-  EXPECT_FAILS(read({kNote000, "--gpu", "plenty"}), ErrorCode::usage,
+  EXPECT_FAILS(read({kDiffusionPipe24Gb, "--gpu", "plenty"}), ErrorCode::usage,
                "--gpu: expected a size such as 24GB, found \"plenty\"");
-  EXPECT_FAILS(read({kNote000, "--gpu"}), ErrorCode::usage, "expected one value, found nothing");
-  EXPECT_FAILS(read({kNote000, "--policy", "best"}), ErrorCode::usage, "one of auto, resident");
-  EXPECT_FAILS(read({kNote000, "--cache_only=yes"}), ErrorCode::usage, "expected no value");
-  EXPECT_FAILS(read({kNote000, "--max_steps", "0"}), ErrorCode::usage, "expected at least 1");
-  EXPECT_FAILS(read({kNote000, "--ema_decay", "2"}), ErrorCode::usage, "between 0 and 1");
-  EXPECT_FAILS(read({kNote000, "--dump_dataset", "x"}), ErrorCode::usage, "not offered");
-  EXPECT_FAILS(read({kNote000, kNote000}), ErrorCode::usage, "two configurations");
-  EXPECT_FAILS(read({kNote000, "--config", kNote000}), ErrorCode::usage, "two configurations");
+  EXPECT_FAILS(read({kDiffusionPipe24Gb, "--gpu"}), ErrorCode::usage,
+               "expected one value, found nothing");
+  EXPECT_FAILS(read({kDiffusionPipe24Gb, "--policy", "best"}), ErrorCode::usage,
+               "one of auto, resident");
+  EXPECT_FAILS(read({kDiffusionPipe24Gb, "--cache_only=yes"}), ErrorCode::usage,
+               "expected no value");
+  EXPECT_FAILS(read({kDiffusionPipe24Gb, "--max_steps", "0"}), ErrorCode::usage,
+               "expected at least 1");
+  EXPECT_FAILS(read({kDiffusionPipe24Gb, "--ema_decay", "2"}), ErrorCode::usage, "between 0 and 1");
+  EXPECT_FAILS(read({kDiffusionPipe24Gb, "--dump_dataset", "x"}), ErrorCode::usage, "not offered");
+  EXPECT_FAILS(read({kDiffusionPipe24Gb, kDiffusionPipe24Gb}), ErrorCode::usage,
+               "two configurations");
+  EXPECT_FAILS(read({kDiffusionPipe24Gb, "--config", kDiffusionPipe24Gb}), ErrorCode::usage,
+               "two configurations");
   EXPECT_FAILS(read({}), ErrorCode::usage, "there is no configuration");
   EXPECT_FAILS(read({"--seed", "3"}), ErrorCode::usage, "there is no configuration");
   EXPECT_FAILS(read({"missing.toml"}), ErrorCode::io, "missing.toml");
@@ -179,7 +185,7 @@ TEST(CommandLine, RecognisesADatasetFileGivenByMistake) {
 
 TEST(ConfigPaths, AreLookedForBesideTheConfigLast) {
   const test::TempDir dir;
-  const std::string config = dir.write("sub/run.toml", test::read_whole(kNote000));
+  const std::string config = dir.write("sub/run.toml", test::read_whole(kDiffusionPipe24Gb));
   EXPECT_EQ(read({config}).dataset.config, "dataset.toml");  // nowhere: left as written
   dir.write("sub/dataset.toml", "");
   EXPECT_EQ(read({config}).dataset.config, dir.path("sub/dataset.toml"));

@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "io/checkpoint.h"
+#include "io/weight_files.h"
 #include "tests/support/errors.h"
 #include "tests/support/tiny_text_model.h"
 #include "train/checkpoint/transformers_folder.h"
@@ -47,7 +47,7 @@ TEST(Seq2SeqConfig, TakesTheNotesCommandWithItsDefaults) {
   EXPECT_EQ(c.accumulation, 16);
   EXPECT_EQ(c.tokens.max_source, 256);
   EXPECT_EQ(c.tokens.max_target, 512);
-  EXPECT_EQ(c.tokens.texts.least_quality, 0.6);
+  EXPECT_EQ(c.tokens.texts.min_quality, 0.6);
   EXPECT_EQ(c.weights, WeightFormat::bf16);
   EXPECT_EQ(c.optimizer.state_dtype, DType::bf16);
   EXPECT_EQ(c.optimizer.rounding, UpdateRounding::stochastic);
@@ -215,7 +215,7 @@ TEST(TransformersFolder, ShardsWhatIsLargeAndReadsBack) {
   EXPECT_THAT(paths[0], HasSubstr("model-00001-of-00003.safetensors"));
   const t5::Config config = support::tiny_t5();
   write_model_files(dir.path("nowhere"), "", config, DType::f32, dir.path());
-  const Checkpoint sharded = Checkpoint::open(dir.path());
+  const WeightFiles sharded = WeightFiles::open(dir.path());
   EXPECT_EQ(sharded.tensors().size(), 5u);
   ASSERT_TRUE(sharded.config_path());
   const std::string text = test::read_whole(*sharded.config_path());
@@ -226,7 +226,7 @@ TEST(TransformersFolder, ShardsWhatIsLargeAndReadsBack) {
   EXPECT_EQ(again.gated, config.gated);
   EXPECT_THAT(write_model_weights(dir.path(), tensors),
               ElementsAre(dir.path() + "/model.safetensors"));
-  EXPECT_EQ(Checkpoint::open(dir.path()).files().size(), 1u) << "the shards are gone";
+  EXPECT_EQ(WeightFiles::open(dir.path()).files().size(), 1u) << "the shards are gone";
 }
 
 // What from_pretrained() reads holds for the weights that stand beside it.

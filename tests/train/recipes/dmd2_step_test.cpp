@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "core/to_size.h"
 #include "tests/support/finite_differences.h"
 #include "tests/support/reference_dit.h"
 
@@ -32,7 +33,7 @@ wan::Config config() {
           .text_len = 3};
 }
 
-constexpr Dmd2Place kPlace = {.seed = 5, .step = 10, .run = 0, .first = 0, .samples = 2};
+constexpr Dmd2Position kPlace = {.seed = 5, .step = 10, .run = 0, .first = 0, .samples = 2};
 constexpr wan::LatentSize kLatents[] = {{2, 4, 6}, {1, 4, 4}};
 // As in dit_gradients_test.cpp: f32 sums, some twenty operations deep, and here several passes.
 constexpr double kTolerance = 1e-4;
@@ -44,7 +45,7 @@ class Distilled {
  public:
   Distilled(const std::string& file, const Dmd2Options& options, MemoryPolicy policy = {},
             bool distilled = true)
-      : checkpoint_(Checkpoint::open(file)), names_(checkpoint_) {
+      : checkpoint_(WeightFiles::open(file)), names_(checkpoint_) {
     set_.backend = {.device = Device::cpu, .threads = 2};
     wan::DitJob job;
     job.config = config();
@@ -70,9 +71,8 @@ class Distilled {
       put(s.latent, fmt::format("data{}", i), 1);
       put(s.conditioning, fmt::format("y{}", i), 1);
       put(s.context, fmt::format("context{}", i), 1);
-      const std::vector<std::int32_t> rows(
-          static_cast<std::size_t>(runner_->view(s.timestep_row).elements()),
-          static_cast<std::int32_t>(i));
+      const std::vector<std::int32_t> rows(to_size(runner_->view(s.timestep_row).elements()),
+                                           static_cast<std::int32_t>(i));
       runner_->write(s.timestep_row, std::as_bytes(std::span(rows)));
     }
     if (!distilled) return;
@@ -92,7 +92,7 @@ class Distilled {
     std::uint64_t sum = 0;
     for (std::size_t b = 0; b < set_.buffers.size(); ++b) {
       const BufferSpec& s = set_.buffers[b];
-      const bool whole = static_cast<std::size_t>(s.root.id) == b;
+      const bool whole = to_size(s.root.id) == b;
       if (s.role == role && s.program == kPersistent && whole) sum += s.bytes;
     }
     return sum;
@@ -104,7 +104,7 @@ class Distilled {
     runner_->write(to, std::as_bytes(std::span(v)));
   }
 
-  Checkpoint checkpoint_;
+  WeightFiles checkpoint_;
   wan::TensorMap names_;
   ProgramSet set_;
   std::unique_ptr<wan::Dit> dit_;
@@ -119,16 +119,14 @@ class Reference {
   Reference(Distilled& ours, const Dmd2Options& options) : options_(options) {
     base_ = support::reference_dit(config()).weights();
     for (const wan::AdapterIo& a : ours.io().adapters) {
-      factors_[static_cast<std::size_t>(a.expert)][a.name] = {ours.values(a.a), ours.values(a.b)};
+      factors_[to_size(a.expert)][a.name] = {ours.values(a.a), ours.values(a.b)};
     }
   }
 
   struct Factors {
     Values a, b;
   };
-  Factors& factors(const wan::AdapterIo& a) {
-    return factors_[static_cast<std::size_t>(a.expert)].at(a.name);
-  }
+  Factors& factors(const wan::AdapterIo& a) { return factors_[to_size(a.expert)].at(a.name); }
 
   // By student (0), critic (1) or teacher (2), of sample i.
   Values answer(int who, std::size_t i, const Values& latent, double sigma, bool caption = true) {
@@ -136,7 +134,7 @@ class Reference {
     if (who < 2) {
       for (const auto& [name, f] : factors_[who]) {
         Values& w = weights.at(name + ".weight");
-        const auto rank = static_cast<std::size_t>(kTinyLora.rank);
+        const auto rank = to_size(kTinyLora.rank);
         const std::size_t inputs = f.a.size() / rank;
         for (std::size_t k = 0; k < w.size(); ++k) {
           for (std::size_t r = 0; r < rank; ++r) {
@@ -150,7 +148,7 @@ class Reference {
     s.latent = latent;
     s.conditioning = widened(normal_values(fmt::format("y{}", i), kLatents[i].cells(), 1));
     s.context = widened(normal_values(caption ? fmt::format("context{}", i) : "empty", 18, 1));
-    s.timestep_row.assign(static_cast<std::size_t>(kLatents[i].tokens()), 0);
+    s.timestep_row.assign(to_size(kLatents[i].tokens()), 0);
     return ref::Dit(config(), std::move(weights)).forward(s, {1000 * sigma});
   }
 
@@ -159,7 +157,7 @@ class Reference {
 
   std::size_t end(const std::string& phase) const {
     const RandomSource draw = random_source(5, "dmd2." + phase, 10, "end");
-    return static_cast<std::size_t>(4 * uniform(draw.word(0)));
+    return to_size(4 * uniform(draw.word(0)));
   }
   double score(const std::string& phase, std::size_t i) const {
     const RandomSource draw =
@@ -168,7 +166,7 @@ class Reference {
     return std::min(std::max(shifted(t), options_.min_t), options_.max_t);
   }
   static Values noise(const std::string& phase, const std::string& what, std::size_t i) {
-    Values n(static_cast<std::size_t>(2 * kLatents[i].cells()));
+    Values n(to_size(2 * kLatents[i].cells()));
     const RandomSource source =
         random_source(5, "dmd2." + phase, 10, fmt::format("{}.{}", what, i));
     for (std::size_t e = 0; e < n.size(); ++e) n[e] = normal(source, e);

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "core/to_size.h"
 #include "data/latent_cache.h"
 #include "infer/video_codec.h"
 #include "tests/support/allocation_hook.h"
@@ -28,7 +29,7 @@ class VaeRun : public ::testing::Test {
   }
 
   void add_clip(const std::string& name, std::int64_t frames, int phase) {
-    std::vector<std::uint8_t> pixels(static_cast<std::size_t>(frames * 16 * 16 * 3));
+    std::vector<std::uint8_t> pixels(to_size(frames * 16 * 16 * 3));
     for (std::size_t i = 0; i < pixels.size(); ++i) {
       pixels[i] = static_cast<std::uint8_t>(
           127.5 + 100 * std::sin(0.05 * static_cast<double>(i % 768) + phase));
@@ -82,7 +83,7 @@ TEST_F(VaeRun, FromNothingMakesAFileThatKnowsItsLatents) {
   double count = 0;
   for (std::uint32_t s = 0; s < run.dataset->samples().size(); ++s) {
     const data::LatentShape& shape = run.dataset->buckets()[run.dataset->samples()[s].bucket].shape;
-    std::vector<float> pixels(static_cast<std::size_t>(shape.elements()));
+    std::vector<float> pixels(to_size(shape.elements()));
     data::SampleTarget to;
     to.latent = pixels;
     run.dataset->read(s, false, to);
@@ -135,8 +136,8 @@ TEST_F(VaeRun, AFineTuneKeepsTheStatisticsOfItsFile) {
   const TrainOutcome first = run(config("max_steps = 1"));
   const std::string file = first.folder + "/step1/model.safetensors";
   const TrainOutcome second = run(config("max_steps = 2", fmt::format("vae_path = '{}'", file)));
-  const auto a = wan_vae::recognise(Checkpoint::open(file));
-  const auto b = wan_vae::recognise(Checkpoint::open(second.folder + "/step2/model.safetensors"));
+  const auto a = wan_vae::recognise(WeightFiles::open(file));
+  const auto b = wan_vae::recognise(WeightFiles::open(second.folder + "/step2/model.safetensors"));
   EXPECT_EQ(a->config, b->config);
   EXPECT_NE(test::read_whole(file), test::read_whole(second.folder + "/step2/model.safetensors"));
 }
@@ -152,12 +153,12 @@ TEST_F(VaeRun, ADecoderAloneIsTrainedBesideAnEncoderThatStaysAsItIs) {
   };
   EXPECT_LT(device(one), device(both));
   const TrainOutcome o = run(config("max_steps = 3", model));
-  const Checkpoint before = Checkpoint::open(file),
-                   after = Checkpoint::open(o.folder + "/step3/model.safetensors");
+  const WeightFiles before = WeightFiles::open(file),
+                    after = WeightFiles::open(o.folder + "/step3/model.safetensors");
   ASSERT_EQ(before.tensors().size(), after.tensors().size());
-  for (const CheckpointTensor& t : before.tensors()) {
+  for (const WeightTensor& t : before.tensors()) {
     const std::string name(t.entry->name);
-    const auto bytes = [&](const Checkpoint& c) {
+    const auto bytes = [&](const WeightFiles& c) {
       std::vector<std::byte> all(c.extent(c.get(name)).bytes);
       c.read(c.get(name), all);
       return all;

@@ -114,7 +114,7 @@ TEST(GpuPlan, SaysWhatIsTrainedAndWhoseRamItIs) {
   EXPECT_THAT(p.table(), HasSubstr("trains     21.0 K trainable parameters, effective batch 4\n"));
   const GpuPlan full(training.write_config(steps, kAdamW), target);
   std::int64_t stored = 0;
-  for (const CheckpointTensor& t : full.run.checkpoints[0].tensors()) {
+  for (const WeightTensor& t : full.run.checkpoints[0].tensors()) {
     stored += t.entry->shape.elements();
   }
   EXPECT_EQ(title_of(full.run).sizes.parameters, stored);

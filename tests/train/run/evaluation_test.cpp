@@ -49,7 +49,7 @@ TEST_F(Evaluation, DoesNotDependOnMemoryPolicyOrThreads) {
   const std::string path = config(evaluated(), 1e-2);
   const RunTrace resident = trace_of(path, {"resident", find_policy("resident")});
   MemoryPolicy lean = *find_policy("stream1");
-  lean.samples_per_run = 1;
+  lean.samples_per_pass = 1;
   EXPECT_EQ(support::difference(resident, trace_of(path, {"stream1", lean, 1})), "");
 }
 

@@ -1,0 +1,78 @@
+#include "train/config/enum_names.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "nn/memory_policy.h"
+
+namespace ballast::train {
+
+namespace fs = std::filesystem;
+
+bool equal_ignoring_case(std::string_view a, std::string_view b) {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
+  return std::ranges::equal(a, b, {}, lower, lower);
+}
+
+std::optional<std::string> policy_fault(std::string_view name) {
+  if (name == "auto" || find_policy(name)) return std::nullopt;
+  std::vector<std::string_view> names = {"auto"};
+  for (const MemoryPolicy& p : named_policies()) names.push_back(p.name);
+  return "one of " + joined(names);
+}
+
+OptimizerOptions optimizer_defaults(OptimizerKind kind, DType parameter) {
+  OptimizerOptions o;
+  o.kind = kind;
+  const bool narrow = parameter != DType::f32;
+  switch (kind) {
+    case OptimizerKind::adamw:
+      o.state_dtype = parameter;  // torch keeps moments as it keeps parameters
+      break;
+    case OptimizerKind::adamw_optimi:
+    case OptimizerKind::stableadamw:
+      o.beta2 = 0.99;
+      o.eps = 1e-6;
+      o.state_dtype = parameter;
+      o.rounding = narrow ? UpdateRounding::kahan : UpdateRounding::nearest;
+      break;
+    case OptimizerKind::adamw8bit:
+      break;
+    case OptimizerKind::adamw8bit_kahan:
+      o.rounding = UpdateRounding::kahan;
+      break;
+    case OptimizerKind::adafactor:
+      o.weight_decay = 0;
+      break;
+    case OptimizerKind::sgd:
+      o.weight_decay = 0;
+      o.state_dtype = parameter;
+      break;
+  }
+  return o;
+}
+
+DType trained_dtype(const TrainConfig& c) {
+  if (c.method == Method::lora) return c.adapter.dtype;
+  if (c.student) return c.model.dtype;  // the other one is the teacher's
+  return c.model.transformer_dtype.value_or(c.model.dtype);
+}
+
+PathFinder::PathFinder(std::string_view config, std::vector<std::string>* notes)
+    : folder_(fs::path(config).parent_path().string()), notes_(notes) {}
+
+std::string PathFinder::find(std::string_view key, const std::string& path) const {
+  std::error_code error;
+  if (path.empty() || folder_.empty() || fs::path(path).is_absolute() || fs::exists(path, error)) {
+    return path;
+  }
+  const std::string beside = (fs::path(folder_) / path).string();
+  if (!fs::exists(beside, error)) return path;
+  notes_->push_back(
+      fmt::format("{}: {} is not in the current folder; {} is used", key, path, beside));
+  return beside;
+}
+
+}  // namespace ballast::train

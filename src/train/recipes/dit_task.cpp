@@ -1,0 +1,220 @@
+#include <malloc.h>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "core/stopwatch.h"
+#include "core/to_size.h"
+#include "train/recipes/distilled_task.h"
+#include "train/recipes/dmd2_task.h"
+#include "train/run/batch_feed.h"
+#include "train/run/evaluation.h"
+#include "train/run/run_summary.h"
+#include "train/run/trained_model.h"
+#include "train/trainer.h"
+#include "train/training_loop.h"
+
+namespace ballast::train {
+namespace {
+
+// A transformer and its adapters, or all of its weights; one expert or both.
+class DitTask final : public TrainingTask {
+ public:
+  DitTask(PreparedRun run, MemoryPolicy policy, std::size_t auxiliary_variant)
+      : run_(std::move(run)), policy_(std::move(policy)), auxiliary_variant_(auxiliary_variant) {
+    if (run_.previews) run_.previews->encode();
+  }
+
+  void record(ProgramSet& set) override {
+    wan::DitJob job = wan::job_of(run_.request).dit;
+    job.policy = policy_;
+    dit_ = std::make_unique<wan::Dit>(set, std::move(job),
+                                      std::move(wan::job_of(run_.request).experts));
+    expert_steps_.assign(to_size(dit_->experts()), 0);
+    if (run_.previews) run_.previews->record(set, auxiliary_variant_);
+  }
+
+  void load(Runner& runner) override {
+    runner.run_beside(wan::expert_program("load", 0), [&] {
+      init_adapters(run_, *dit_, runner);
+      write_timestep_rows(*dit_, runner);
+    });
+    expert_ = 0;
+    runner.run("init_state");
+  }
+
+  void start(Runner& runner, const FeedPosition& from) override {
+    feed_.emplace(run_, *dit_, runner, from);
+  }
+
+  std::int64_t epoch() const override { return feed_->position().epoch; }
+  bool last_of_epoch() const override { return feed_->last_of_epoch(); }
+  std::vector<std::string> sample_ids() const override { return feed_->sample_ids(); }
+
+  void gradients(Runner& runner, std::int64_t examples, StepRecord& record) override {
+    step_expert_ = expert_of_step(record.step);
+    use_expert(runner, step_expert_);
+    run_parts(runner, examples, record);
+    record.loss = *runner.view(dit_->io().loss).as<double>();
+    runner.run(wan::expert_program("grad_norm", step_expert_));
+    record.grad_norm = *runner.view(dit_->io().grad_norm).as<float>();
+  }
+
+  void update(Runner& runner, StepRecord& record) override {
+    std::int64_t& updates = expert_steps_[to_size(step_expert_)];
+    runner.run(wan::expert_program("update", step_expert_),
+               {.step = ++updates, .seed = run_.config.seed, .learning_rate = record.lr});
+    add_lane_times(record.times, runner.lane_times());
+  }
+
+  void next_step() override { feed_->next_step(); }
+  double value_norm(Runner& runner) override {
+    return run_value_norm(runner, dit_->io().grad_norm);
+  }
+
+  bool evaluates() const override { return !run_.evals.empty(); }
+  void evaluate(Runner& runner, std::int64_t step, RunRecords& records) override {
+    for (const EvalSet& set : run_.evals) {
+      const EvalLosses losses =
+          evaluate_set(run_, *dit_, runner, set, [&](int expert) { use_expert(runner, expert); });
+      records.eval(step, set.name, losses);
+      log::info("step {}: {} loss {:.5f}", step, set.name, losses.mean);
+    }
+  }
+
+  bool draws_previews() const override { return run_.previews != nullptr; }
+  std::vector<DrawnPreview> preview(Runner& runner, std::int64_t step, const std::string& folder,
+                                    const std::function<bool()>& stop) override {
+    std::vector<DrawnPreview> drawn =
+        run_.previews->draw({.dit = *dit_,
+                             .runner = runner,
+                             .use_expert = [&](int expert) { return use_expert(runner, expert); },
+                             .stop = stop},
+                            step, folder);
+    write_timestep_rows(*dit_, runner);  // clips have one timestep for all samples
+    return drawn;
+  }
+
+  std::vector<SavedTensor> saved_tensors(Runner& runner) const override {
+    return train::saved_tensors(*dit_, runner);
+  }
+  std::vector<LoadedTensor> loaded_tensors(Runner& runner, bool values_only) const override {
+    return train::loaded_tensors(*dit_, runner, values_only);
+  }
+  void put_state(TrainerState& state) const override {
+    for (std::size_t e = 0; e < expert_steps_.size(); ++e) {
+      state.counts[steps_key(e)] = expert_steps_[e];
+    }
+  }
+  void take_state(const TrainerState& state, bool values_only) override {
+    for (std::size_t e = 0; e < expert_steps_.size(); ++e) {
+      const auto found = state.counts.find(steps_key(e));
+      expert_steps_[e] = values_only || found == state.counts.end() ? 0 : found->second;
+    }
+  }
+
+  std::string file_name() const override {
+    return run_.config.method == Method::lora ? "adapter_model.safetensors" : "model.safetensors";
+  }
+  std::vector<std::string> save(Runner& runner, const SaveTarget& target,
+                                std::int64_t step) override {
+    if (run_.config.method == Method::full) {
+      return save_fine_tune(run_, *dit_, runner, target, step);
+    }
+    return save_model(run_, *dit_, runner, target, step);
+  }
+
+ private:
+  static std::string steps_key(std::size_t expert) {
+    return fmt::format("expert_steps.{}", expert);
+  }
+
+  int expert_of_step(std::int64_t step) const {
+    if (dit_->experts() == 1) return 0;
+    const data::LatentShape& z = run_.dataset->buckets()[feed_->step().bucket].shape;
+    return draw_expert(run_.config.timesteps, run_.boundary, run_.config.seed, step, z.height,
+                       z.width);
+  }
+
+  bool use_expert(Runner& runner, int expert) {
+    if (expert == expert_) return false;
+    runner.run(wan::expert_program("load", expert));
+    expert_ = expert;
+    return true;
+  }
+
+  void run_parts(Runner& runner, std::int64_t examples, StepRecord& record);
+
+  PreparedRun run_;
+  MemoryPolicy policy_;
+  std::size_t auxiliary_variant_;
+  std::unique_ptr<wan::Dit> dit_;
+  std::optional<BatchFeed> feed_;
+  std::vector<std::int64_t> expert_steps_;
+  int expert_ = -1;      // whose weights are loaded
+  int step_expert_ = 0;  // of the step in progress
+};
+
+void DitTask::run_parts(Runner& runner, std::int64_t examples, StepRecord& record) {
+  const auto side =
+      dit_->experts() > 1
+          ? std::optional(ExpertSide{.expert = step_expert_, .boundary = run_.boundary})
+          : std::nullopt;
+  const auto samples = static_cast<double>(feed_->step().samples.size());
+  if (dit_->accumulates()) runner.run("zero_gradients");
+  for (std::size_t p = 0; p < feed_->passes().size(); ++p) {
+    const Stopwatch waits;
+    feed_->write_inputs(p);
+    record.times.data += waits.seconds();
+    const wan::StepPass& part = feed_->passes()[p];
+    const wan::DitPassIo& io = dit_->io().runs[part.run];
+    for (std::size_t i = 0; i < io.samples.size(); ++i) {
+      const wan::LatentSize& z = io.batch.latents[i];
+      const Timestep t = draw_timestep(run_.config.timesteps,
+                                       {.seed = run_.config.seed,
+                                        .step = record.step,
+                                        .sample = part.first + static_cast<std::int64_t>(i),
+                                        .side = side,
+                                        .samples_before = examples},
+                                       z.height, z.width);
+      runner.view(io.timesteps).as<double>()[i] = t.model_time;
+      *runner.view(io.samples[i].noise_fraction).as<float>() = static_cast<float>(t.t);
+      *runner.view(io.samples[i].loss_weight).as<float>() = static_cast<float>(t.weight / samples);
+      record.t.push_back(t.t);
+    }
+    runner.run(io.programs[to_size(step_expert_)],
+               {.step = record.step, .seed = run_.config.seed, .first_sample = part.first});
+    add_lane_times(record.times, runner.lane_times());
+  }
+}
+
+}  // namespace
+
+TrainOutcome train(PreparedRun run, fit::PlannedRun planned, const TrainOptions& options) {
+  RunSetup setup = {.config = run.config,
+                    .total_steps = run.total_steps,
+                    .schedule = run.schedule,
+                    .backend = run.request.backend,
+                    .model = run.checkpoints[0].path(),
+                    .model_hash = model_hash(run.checkpoints),
+                    .device = planned.plan.peak_of(Tier::device),
+                    .host = planned.plan.peak_of(Tier::host),
+                    .disk = planned.plan.peak_of(Tier::disk),
+                    .info = run_info(run, planned, options.command),
+                    .config_hash = run.config_hash};
+  std::unique_ptr<TrainingTask> task;
+  auto& job = planned.job.as<wan::FitJob>();  // in the way that was chosen
+  if (run.config.dmd2) {
+    task = make_dmd2_task(std::move(run), std::move(planned.policy));
+  } else if (run.config.student) {
+    task = make_distilled_task(std::move(run), std::move(planned.policy),
+                               std::move(*job.teacher->policy));
+  } else {
+    task = std::make_unique<DitTask>(std::move(run), std::move(planned.policy),
+                                     job.auxiliary_model.variant.value_or(0));
+  }
+  planned = {};  // its recording is the same as the one that follows, without kernels
+  malloc_trim(0);
+  return train(std::move(setup), std::move(task), options);
+}
+
+}  // namespace ballast::train

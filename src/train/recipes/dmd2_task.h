@@ -1,0 +1,14 @@
+#pragma once
+
+#include <memory>
+
+#include "train/run/prepared_run.h"
+#include "train/training_task.h"
+
+namespace ballast::train {
+
+// A run whose configuration has dmd2: adapters of a student and of its critic. The run's loss is
+// the critic's; what it saves is the student's LoRA.
+std::unique_ptr<TrainingTask> make_dmd2_task(PreparedRun run, MemoryPolicy policy);
+
+}  // namespace ballast::train
