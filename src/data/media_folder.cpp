@@ -24,7 +24,7 @@ constexpr std::size_t kFiles = 10'000'000;
 constexpr std::array<std::string_view, 6> kNotMedia = {".txt",     ".npz", ".json",
                                                        ".parquet", ".bak", ".db"};
 
-std::string read_text_file(const FileSource& source, std::uint64_t most) {
+std::string read_caption_file(const FileSource& source, std::uint64_t most) {
   const std::string& path = source.path;
   const SourceFile file = source.open();
   if (file.size() > most) {
@@ -59,7 +59,7 @@ std::vector<std::string> read_caption_list(JsonReader& json) {
 }
 
 CaptionMap read_captions_json(const std::string& path) {
-  const std::string text = read_text_file(path, kCaptionsJsonBytes);
+  const std::string text = read_caption_file(path, kCaptionsJsonBytes);
   JsonReader json({.text = text, .path = path, .rule = "captions.json"});
   CaptionMap all;
   json.open_object();
@@ -144,7 +144,7 @@ void add_members(const std::string& folder, const std::string& archive,
 }  // namespace
 
 std::string read_caption(const FileSource& source) {
-  return stripped(read_text_file(source, kCaptionBytes));
+  return stripped(read_caption_file(source, kCaptionBytes));
 }
 
 std::string_view stem_of(std::string_view name) {

@@ -8,7 +8,7 @@ namespace ballast::data {
 namespace {
 
 constexpr std::string_view kLatentSuffix = ".latent.safetensors";
-constexpr std::size_t kFiles = 10'000'000;
+constexpr std::size_t kPairFiles = 10'000'000;
 
 // Paths below the folder, sorted. Links to folders are not followed, so a circle of them ends.
 std::vector<std::string> latent_files(const std::string& folder) {
@@ -23,8 +23,8 @@ std::vector<std::string> latent_files(const std::string& folder) {
     std::string name = at->path().lexically_relative(folder).string();
     if (!name.ends_with(kLatentSuffix) || at->path().filename().string().starts_with('.')) continue;
     names.push_back(std::move(name));
-    if (names.size() > kFiles) {
-      fail(ErrorCode::input, fmt::format("{}: more than {} files", folder, kFiles));
+    if (names.size() > kPairFiles) {
+      fail(ErrorCode::input, fmt::format("{}: more than {} files", folder, kPairFiles));
     }
   }
   if (error) fail_io(folder, "list this folder", error.value());

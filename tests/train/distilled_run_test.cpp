@@ -22,7 +22,7 @@ using support::trace_of;
 using support::widened;
 
 constexpr const char* kStudent = "layers = 1\ndim = 128\nffn_dim = 96\n";
-constexpr const char* kOptimizer = "[optimizer]\ntype = 'adamw'\nlr = 1e-3\n";
+constexpr const char* kDistillOptimizer = "[optimizer]\ntype = 'adamw'\nlr = 1e-3\n";
 
 wan::Config teacher_config() {
   wan::Config c = support::trainable_config(2);
@@ -45,7 +45,7 @@ class TaughtRun : public ::testing::Test {
                      const std::string& model = "") {
     return training_.write_config(
         fmt::format("epochs = 1\ngradient_accumulation_steps = {}\n{}", samples_, extra),
-        model + kOptimizer + "[distill]\nmethod = 'mse'\n" + distill);
+        model + kDistillOptimizer + "[distill]\nmethod = 'mse'\n" + distill);
   }
   static support::Variant resident() { return {"resident", find_policy("resident")}; }
 
