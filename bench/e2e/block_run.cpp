@@ -131,7 +131,7 @@ BlockRun::BlockRun(const BlockSize& size, const BlockVariant& variant, const Wei
                    int threads, bool profiled)
     : size_(size), variant_(variant) {
   set_.backend = {.device = Device::cpu, .threads = threads};
-  policy_.slots = variant.streamed ? 2 : 0;
+  if (variant.streamed) policy_.streaming = Streaming{.slots = 2};
   record(file);
   count_flops();
   if (profiled) time_instructions();

@@ -63,7 +63,7 @@ std::vector<float>& values_of(Tensors& all, std::string_view name) {
 
 // raw = normalised * std + mean. With normalised' = (normalised - m) / d it is
 // raw' = raw / d + (mean - (mean + m std) / d), and the decoder takes raw back from raw'.
-void centre(Tensors& vae, const wan_vae::LatentStatistics& wan, const Statistics& s) {
+void centre(Tensors& vae, const LatentStatistics& wan, const Statistics& s) {
   const std::size_t z = s.mean.size();
   std::vector<float>&to = values_of(vae, "conv1.weight"), &to_bias = values_of(vae, "conv1.bias");
   std::vector<float>&from = values_of(vae, "conv2.weight"),

@@ -191,7 +191,7 @@ std::string Session::save_checkpoint(const std::string& folder, int keep) {
            "earlier checkpoints are untouched"}});
   };
   std::string path = train::save_checkpoint(
-      folder, state, train::watched(train::saved_tensors(*dit_, *runner_), refuse));
+      folder, state, train::watched(train::saved_tensors(dit_->io().trained, *runner_), refuse));
   train::rotate_checkpoints(folder, std::max(1, keep));
   return path;
 }
@@ -220,7 +220,7 @@ bool Session::load_checkpoint(const std::string& folder) {
     fail(ErrorCode::input, fmt::format("{}: no checkpoint is whole: {}", folder, notes.front()));
   }
   const auto load = [&](const Found& from) {
-    train::load_checkpoint(from.folder, train::loaded_tensors(*dit_, *runner_, false));
+    train::load_checkpoint(from.folder, train::loaded_tensors(dit_->io().trained, *runner_, false));
   };
   const train::TrainerState state =
       train::load_or_older(std::move(*found), load, [&](std::int64_t before) {

@@ -217,7 +217,7 @@ void apply(const Settings& s, train::PreparedRun& run) {
   job.max_grad_norm = s.training.max_grad_norm;
   const train::RunTarget target = train::this_machine(
       {.device = s.device, .deterministic = s.deterministic, .threads = s.threads});
-  job.precision = wan::precision_on(target.backend.device);
+  job.precision = precision_on(target.backend.device);
   wan::job_of(r).dit = std::move(job);
   r.profile = target.profile;
   r.backend = target.backend;

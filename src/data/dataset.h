@@ -36,6 +36,13 @@ struct ModelNeeds {
   bool pixels = false;
   // What the VAE normalises latents with where that is not the released model's own; else empty.
   VaeStatistics statistics = {};
+  // The same of the released model whose latents stand in pairs (X.latent.safetensors) as the VAE
+  // gave them. Empty: pairs cannot be read without `statistics`.
+  LatentStatistics pair_statistics = {};
+
+  LatentStatistics of_pairs() const {
+    return statistics.empty() ? pair_statistics : statistics.view();
+  }
 };
 
 // One cached clip with one caption. Repeats are not listed: an epoch names the sample again.

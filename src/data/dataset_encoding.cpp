@@ -213,7 +213,7 @@ class MediaEncoder {
     std::iota(clip.frames.begin(), clip.frames.end(), 0);
     begin(std::move(plan));
     write_pair_latent(path, item.origin.media, encode_clip(size, frames),
-                      o_.request.needs.statistics, o_.writing);
+                      o_.request.needs.of_pairs(), o_.writing);
     ++report_.clips;
   }
 

@@ -232,11 +232,6 @@ void write_text(const std::string& cache, std::string_view cache_name, std::stri
   write_text_rows(text_path(cache, name), cache_name, text, how);
 }
 
-void write_empty_caption(const std::string& cache, std::string_view cache_name,
-                         const CachedText& text, CacheWriting how) {
-  write_text_rows(empty_caption_path(cache), cache_name, text, how);
-}
-
 void write_cached_sample(const std::string& cache, std::string_view id, const CachedLatent& latent,
                          const CachedText& text, CacheWriting how) {
   check(cache_key(id) == id, "\"{}\" is no name for a cached sample", printable(id));

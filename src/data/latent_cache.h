@@ -120,8 +120,6 @@ void write_text(const std::string& cache, std::string_view cache_name, std::stri
 // The same by the path of the file.
 void write_text_rows(const std::string& path, std::string_view cache_name, const CachedText& text,
                      CacheWriting how = {});
-void write_empty_caption(const std::string& cache, std::string_view cache_name,
-                         const CachedText& text, CacheWriting how = {});
 
 // The parts of a writer: a tensor of `values`, which must stay until the file is written, and the
 // file with the folders above it, in which every tensor has its checksum.

@@ -7,16 +7,11 @@
 #include <vector>
 
 #include "data/bucket_sizes.h"
+#include "io/pixel_size.h"
 
 namespace ballast::data {
 
 // Which pixels and frames musubi-tuner makes clips of.
-
-struct PixelSize {
-  std::int64_t width = 0, height = 0;
-
-  friend auto operator<=>(const PixelSize&, const PixelSize&) = default;
-};
 
 inline constexpr std::int64_t kMusubiStep = 16;  // of Wan's bucket sizes
 

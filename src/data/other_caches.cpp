@@ -5,7 +5,6 @@
 
 #include "core/error.h"
 #include "core/to_size.h"
-#include "data/wan_latent_statistics.h"
 
 namespace ballast::data {
 namespace {
@@ -72,9 +71,8 @@ void write_musubi_text(const std::string& path, const CachedText& text, CacheWri
 }
 
 void write_pair_latent(const std::string& path, const SourceStamp& source, const CachedLatent& l,
-                       const VaeStatistics& statistics, CacheWriting how) {
+                       const LatentStatistics& by, CacheWriting how) {
   const LatentShape& s = l.shape;
-  const LatentNormalisation by = pair_normalisation(statistics);
   if (s.channels != std::ssize(by.mean)) {
     fail(ErrorCode::input,
          fmt::format("{}: a latent of {} channels; pairs of X.latent.safetensors and X.safetensors "

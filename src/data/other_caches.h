@@ -26,11 +26,10 @@ void write_musubi_latent(const std::string& path, const SourceStamp& source,
                          const MusubiLatent& size, const CachedLatent& latent, CacheWriting how);
 void write_musubi_text(const std::string& path, const CachedText& text, CacheWriting how);
 
-// X.latent.safetensors with the latent as the VAE gives it (not normalised), X.safetensors with
-// `embeddings` [text_len, dim], zero behind the caption.
+// X.latent.safetensors with the latent as the VAE gives it: not normalised, `by` is taken off. And
+// X.safetensors with `embeddings` [text_len, dim], zero behind the caption.
 void write_pair_latent(const std::string& path, const SourceStamp& source,
-                       const CachedLatent& latent, const VaeStatistics& statistics,
-                       CacheWriting how);
+                       const CachedLatent& latent, const LatentStatistics& by, CacheWriting how);
 void write_pair_text(const std::string& path, const CachedText& text, std::int64_t text_len,
                      CacheWriting how);
 

@@ -5,7 +5,6 @@
 
 #include "core/error.h"
 #include "core/to_size.h"
-#include "data/wan_latent_statistics.h"
 
 namespace ballast::data {
 namespace {
@@ -153,7 +152,7 @@ void read_latent(const CacheFile& file, const LatentTensors& t, SampleLayout lay
   if (t.latent->dtype == FileDType::u8) return file.read_pixels(*t.latent, to);
   file.read(*t.latent, to);
   if (layout != SampleLayout::embedding_pair) return;
-  const LatentNormalisation by = pair_normalisation(needs.statistics);
+  const LatentStatistics by = needs.of_pairs();
   if (t.shape.channels != std::ssize(by.mean)) {
     file.refuse(*t.latent, fmt::format("{} channels; statistics to normalise with are known for {}",
                                        t.shape.channels, by.mean.size()));

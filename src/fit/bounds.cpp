@@ -48,12 +48,12 @@ std::optional<MemoryPolicy> with_streamed_blocks(const Request& request, MemoryP
   if (!request.streamed_blocks) return policy;
   const std::int64_t blocks = *request.streamed_blocks, layers = request.job->blocks();
   if (blocks == 0) {
-    policy.slots = policy.matrices_ahead = 0;
+    policy.streaming.reset();
     return policy;
   }
-  if (policy.slots == 0) return std::nullopt;
+  if (!policy.streams()) return std::nullopt;
   // The head is the first group that stays, the embeddings are the last.
-  policy.resident_groups = blocks == layers ? 0 : static_cast<int>(layers + 1 - blocks);
+  policy.streaming->resident_groups = blocks == layers ? 0 : static_cast<int>(layers + 1 - blocks);
   return policy;
 }
 
@@ -108,7 +108,7 @@ MinStreamed min_streamed(const Request& request, const std::vector<Bytes>& group
     // streams.
     Bytes more = room + Bytes{room.count / 256};
     if (streamed.blocks == 0)
-      more += std::ranges::max(group_bytes) * static_cast<std::uint64_t>(policy.slots);
+      more += std::ranges::max(group_bytes) * static_cast<std::uint64_t>(policy.stream().slots);
     if (stays > more) continue;
     least.resident = resident;
     least.blocks = std::min(least.blocks, streamed.blocks);

@@ -35,7 +35,7 @@ void add_times(const Request& request, PlannedRun& run) {
 }  // namespace
 
 MachineProfile rates_under(const MemoryPolicy& policy, MachineProfile profile) {
-  if (policy.extra_ring_buffers > 0) profile.disk_bandwidth *= tuning::kIntoALargeRing;
+  if (policy.stream().extra_ring_buffers > 0) profile.disk_bandwidth *= tuning::kIntoALargeRing;
   return profile;
 }
 
@@ -66,7 +66,7 @@ namespace {
 // Packing takes a little more than those.
 std::optional<PlannedRun> fill_by_halving(const Request& request, MemoryPolicy policy) {
   const auto needs_with = [&](int n) {
-    policy.resident_groups = n;
+    policy.keep_groups(n);
     return needs_lower_bound(request, record(request, policy));
   };
   int low = -1, high = request.job->group_count();  // fits with low, not with high
@@ -80,13 +80,13 @@ std::optional<PlannedRun> fill_by_halving(const Request& request, MemoryPolicy p
   }
   constexpr int kTries = tuning::kMaxGroupsRemoved;
   for (int n = low; n >= 0 && n > low - kTries; --n) {
-    policy.resident_groups = n;
+    policy.keep_groups(n);
     Recording recorded = record(request, policy);
     // Fewer that stay need no less of the host.
     if (excess(request, needs_lower_bound(request, recorded)).count > 0) return std::nullopt;
     if (auto run = complete_if_fits(request, std::move(recorded))) return run;
   }
-  policy.resident_groups = 0;
+  policy.keep_groups(0);
   if (low < kTries) return std::nullopt;  // so many were tried
   return complete_if_fits(request, record(request, policy));
 }
@@ -116,14 +116,14 @@ std::optional<PlannedRun> fill_with_groups(const Request& request, const MemoryP
   };
   // The first that stays is the head, which is small: the next two say what a block takes.
   int groups = std::min(3, all_but_one);
-  policy.resident_groups = groups;
+  policy.keep_groups(groups);
   double per_group =
       taken(known.needs_of_few_blocks(request, policy), known.needs_of_few_blocks(request, lean)) /
       std::max(1, groups - 1);
   per_group = std::max(1.0, per_group);
   groups = static_cast<int>(std::min(room / per_group + 1, static_cast<double>(all_but_one)));
   while (groups > 0) {
-    policy.resident_groups = groups;
+    policy.keep_groups(groups);
     if (groups == 1) {  // the last number that is tried: most are too many without being recorded
       const auto bound = known.needs_resident(request, policy);
       if (bound && where_they_stay(*bound) > most) break;

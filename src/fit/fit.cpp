@@ -36,21 +36,21 @@ Bytes excess(const std::vector<Shortage>& missing) {
 }
 
 std::int64_t streamed_blocks(const Job& job, const MemoryPolicy& policy) {
-  if (policy.slots == 0) return 0;
+  if (!policy.streams()) return 0;
   std::int64_t count = 0;
   for (std::int64_t g = 1; g <= job.blocks(); ++g) {
-    count += !evenly_chosen(g, job.group_count(), policy.resident_groups);
+    count += !evenly_chosen(g, job.group_count(), policy.streaming->resident_groups);
   }
   return count;
 }
 
 std::int64_t blocks_from_host(const Job& job, const MemoryPolicy& policy) {
-  if (policy.slots == 0) return 0;
+  if (!policy.streams()) return 0;
   const int groups = job.group_count();
   std::int64_t count = 0;
   for (std::int64_t g = 1; g <= job.blocks(); ++g) {
-    count +=
-        !evenly_chosen(g, groups, policy.resident_groups) && comes_from_host(policy, g, groups);
+    count += !evenly_chosen(g, groups, policy.streaming->resident_groups) &&
+             comes_from_host(*policy.streaming, g, groups);
   }
   return count;
 }

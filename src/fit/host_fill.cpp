@@ -33,7 +33,7 @@ class Streamed {
     const std::span<const WeightGroup> groups = request.job->groups();
     for (std::size_t g = 0; g < groups.size(); ++g) {
       const auto i = static_cast<std::int64_t>(g);
-      if (evenly_chosen(i, std::ssize(groups), policy.resident_groups)) continue;
+      if (evenly_chosen(i, std::ssize(groups), policy.stream().resident_groups)) continue;
       bytes_.push_back(BlockWeights::streamed_bytes(groups[g], request.job->format()));
     }
   }
@@ -73,7 +73,8 @@ double lower_bound_with_ring(const PlannedRun& run) {
 
 // To the device.
 bool streams_from_disk(const Request& r, const MemoryPolicy& p) {
-  return p.slots > 0 && p.stream_from == StreamSource::disk && !r.job->stays_in_host_memory(p);
+  return p.streams() && p.streaming->stream_from == StreamSource::disk &&
+         !r.job->stays_in_host_memory(p);
 }
 
 // A plan whose streamed groups all come from disk.
@@ -152,19 +153,20 @@ class HostFill {
     std::ranges::sort(may_have_ring_, {}, &Filled::lower_bound_seconds);
     for (const Filled& f : may_have_ring_) {
       const Streamed all(request_, f.policy);
-      const int groups = f.policy.host_groups;
+      const int groups = f.policy.streaming->host_groups;
       if (groups + 1 >= all.count()) continue;  // no more than the head comes from disk
       for (int n = groups; n >= std::max(0, groups - 1); --n) {
         if (tuning::kRingHelps * f.lower_bound_seconds >= f.share * best_.seconds_per_step()) break;
         MemoryPolicy policy = f.policy;
-        policy.host_groups = n;
-        policy.extra_ring_buffers = extra_ring_buffers(f.room + all.of(groups) - all.of(n));
-        if (policy.extra_ring_buffers == 0) continue;
+        policy.streaming->host_groups = n;
+        policy.streaming->extra_ring_buffers =
+            extra_ring_buffers(f.room + all.of(groups) - all.of(n));
+        if (policy.streaming->extra_ring_buffers == 0) continue;
         auto run = complete_if_fits(request_, record(request_, policy));
         if (run && run->seconds_per_step() < f.share * best_.seconds_per_step()) {
           best_ = std::move(*run);
         }
-        if (policy.extra_ring_buffers == tuning::kMaxBuffers) break;
+        if (policy.streaming->extra_ring_buffers == tuning::kMaxBuffers) break;
       }
     }
   }
@@ -173,7 +175,7 @@ class HostFill {
   // recordings take more than was known, then half as many.
   std::optional<PlannedRun> with_host_groups(MemoryPolicy policy, const Streamed& all, int n) {
     for (const int most = n; n > 0;) {
-      policy.host_groups = n;
+      policy.streaming->host_groups = n;
       std::vector<Shortage> missing;
       if (auto run = complete_if_fits(request_, record(request_, policy), &missing)) return run;
       const Shortage& s = missing.front();

@@ -129,7 +129,7 @@ bool NeedsCache::one_form(const Request& request) {
 // Whether every block is recorded as the others are.
 bool NeedsCache::alike(const Request& request, const MemoryPolicy& policy) {
   const int on_disk = policy.disk_state_groups;
-  return policy.resident_groups == 0 && policy.kept_blocks == 0 &&
+  return policy.stream().resident_groups == 0 && policy.kept_blocks == 0 &&
          (on_disk == 0 || on_disk >= request.job->group_count()) && one_form(request);
 }
 
@@ -190,15 +190,17 @@ Bytes NeedsCache::packing_loss(const Request& request, const MemoryPolicy& polic
 const NeedsCache::ResidentNeeds& NeedsCache::resident_needs(const Request& request,
                                                             const MemoryPolicy& lean) {
   const bool in_host = request.job->stays_in_host_memory(lean);
+  const Streaming own = lean.stream();
+  const Streaming stream = {
+      .slots = own.slots, .matrices_ahead = own.matrices_ahead, .stream_from = own.stream_from};
   const auto found = std::ranges::find_if(resident_needs_, [&](const ResidentNeeds& s) {
-    return s.slots == lean.slots && s.matrices_ahead == lean.matrices_ahead &&
-           s.stream_from == lean.stream_from && s.in_host == in_host;
+    return s.stream == stream && s.in_host == in_host;
   });
   if (found != resident_needs_.end()) return *found;
   std::array<NeedsLowerBound, 3> with;  // so many groups: none, the head, the head and a block
   for (int groups = 0; groups < 3; ++groups) {
     MemoryPolicy p = lean;
-    p.resident_groups = groups;
+    p.keep_groups(groups);
     with[to_size(groups)] = needs_of_few_blocks(request, p);
   }
   const auto more = [](Bytes a, Bytes b) {
@@ -207,9 +209,7 @@ const NeedsCache::ResidentNeeds& NeedsCache::resident_needs(const Request& reque
   // A recording of groups that stay is shorter: of the host's bytes those that hold no recording.
   const auto host = [](const NeedsLowerBound& n) { return n.host - n.recorded; };
   return resident_needs_.emplace_back(
-      ResidentNeeds{.slots = lean.slots,
-                    .matrices_ahead = lean.matrices_ahead,
-                    .stream_from = lean.stream_from,
+      ResidentNeeds{.stream = stream,
                     .in_host = in_host,
                     .head_device = more(with[0].device, with[1].device),
                     .head_host = more(host(with[0]), host(with[1])),
@@ -220,19 +220,19 @@ const NeedsCache::ResidentNeeds& NeedsCache::resident_needs(const Request& reque
 std::optional<NeedsLowerBound> NeedsCache::needs_resident(const Request& request,
                                                           const MemoryPolicy& policy,
                                                           bool quickly) {
-  const std::int64_t blocks = policy.resident_groups - 1;
-  if (request.job->trained() == Trained::weights || policy.slots == 0 || policy.kept_blocks > 0 ||
+  const std::int64_t blocks = policy.stream().resident_groups - 1;
+  if (request.job->trained() == Trained::weights || !policy.streams() || policy.kept_blocks > 0 ||
       blocks < 0 || blocks >= request.job->blocks() || !one_form(request) ||
       blocks_per_layer(request) != 1) {
     return std::nullopt;
   }
   MemoryPolicy lean = policy;
-  lean.resident_groups = 0;
+  lean.keep_groups(0);
   const NeedsLowerBound none = quickly ? few(request, known(lean)) : needs_for(request, lean);
   const ResidentNeeds& s = resident_needs(request, lean);
   // Where matrices come one by one, those of the block whose work needs most may be there anyway.
   const std::int64_t there =
-      policy.matrices_ahead > 0 ? std::max<std::int64_t>(0, s.block_device) : 0;
+      policy.streaming->matrices_ahead > 0 ? std::max<std::int64_t>(0, s.block_device) : 0;
   const auto plus = [](Bytes from, std::int64_t more) {
     const std::int64_t sum = static_cast<std::int64_t>(from.count) + more;
     return Bytes{static_cast<std::uint64_t>(std::max<std::int64_t>(0, sum))};
@@ -245,7 +245,7 @@ std::optional<NeedsLowerBound> NeedsCache::needs_resident(const Request& request
 }
 
 bool host_may_shrink(const Request& request, const MemoryPolicy& policy) {
-  return request.job->trained() == Trained::weights && policy.slots > 0 && !request.streamed_blocks;
+  return request.job->trained() == Trained::weights && policy.streams() && !request.streamed_blocks;
 }
 
 NeedsLowerBound min_kept_bytes(const Request& request, const MemoryPolicy& policy) {

@@ -87,8 +87,7 @@ class NeedsCache {
   // What the head and then each block that stay add, in signed bytes: weights, the same under all
   // policies that bring others the same way.
   struct ResidentNeeds {
-    int slots = 0, matrices_ahead = 0;
-    StreamSource stream_from = StreamSource::disk;
+    Streaming stream = {};
     bool in_host = false;
     std::int64_t head_device = 0, head_host = 0, block_device = 0, block_host = 0;
   };

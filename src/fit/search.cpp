@@ -27,15 +27,20 @@ bool computes_no_less(const MemoryPolicy& p, const MemoryPolicy& q) {
          as_small(p.samples_per_pass, q.samples_per_pass);
 }
 
+// From the same place, through no more slots, no more matrices ahead.
+bool brings_no_earlier(const Streaming& p, const Streaming& q) {
+  return p.stream_from == q.stream_from && p.slots <= q.slots &&
+         (p.matrices_ahead == q.matrices_ahead || q.matrices_ahead == 0 ||
+          (p.matrices_ahead > 0 && p.matrices_ahead < q.matrices_ahead));
+}
+
 // Whether a step of p takes no less time than one of q where no more groups stay: it computes and
 // brings no less, from the same place and no earlier. Where only the order of work or what waits
 // in host memory differs, places decide, and either may win.
 bool no_faster(const MemoryPolicy& p, const MemoryPolicy& q) {
   return computes_no_less(p, q) && p.offload == q.offload && p.split_backward == q.split_backward &&
-         p.state_on_host >= q.state_on_host && p.stream_from == q.stream_from && p.slots > 0 &&
-         p.slots <= q.slots &&
-         (p.matrices_ahead == q.matrices_ahead || q.matrices_ahead == 0 ||
-          (p.matrices_ahead > 0 && p.matrices_ahead < q.matrices_ahead));
+         p.state_on_host >= q.state_on_host && p.streams() &&
+         brings_no_earlier(p.stream(), q.stream());
 }
 
 class Search {
@@ -67,7 +72,7 @@ class Search {
   std::optional<PlannedRun> look_at_fastest() {
     if (!request_.job->recordings_are_short() || request_.streamed_blocks) return std::nullopt;
     const auto lists = request_.job->candidates(request_.switches);
-    if (lists.front().empty() || lists.front().front().slots > 0) return std::nullopt;
+    if (lists.front().empty() || lists.front().front().streams()) return std::nullopt;
     begin_with(0);
     const MemoryPolicy& first = lists.front().front();
     if (too_heavy(first)) return std::nullopt;
@@ -140,7 +145,7 @@ class Search {
     int low = 0, high = policy.disk_state_groups;  // fits with high, not with low
     while (high - low > 1) {
       policy.disk_state_groups = (low + high) / 2;
-      if (!request_.streamed_blocks) policy.resident_groups = 0;
+      if (!request_.streamed_blocks) policy.keep_groups(0);
       auto less = plan_of(policy, std::numeric_limits<double>::infinity());
       if (less && plans_all_kinds_) less = with_all_kinds(less->policy);
       if (less && less->seconds_per_step() < run.seconds_per_step()) {
@@ -236,7 +241,7 @@ class Search {
   void widen() {
     if (!best_ || !computing_decides(best_->main_program())) return;
     MemoryPolicy p = best_->policy;
-    if (!request_.streamed_blocks) p.resident_groups = 0;
+    if (!request_.streamed_blocks) p.keep_groups(0);
     p.kept_blocks = 0;
     const MemoryPolicy chunks =
         widest(p, &MemoryPolicy::chunk_tokens, search_.job->larger_chunks());
@@ -244,9 +249,9 @@ class Search {
         widest(chunks, &MemoryPolicy::heads_per_group, search_.job->larger_head_groups());
     const bool better = take_instead(both) || take_instead(chunks);
     p = better ? best_->policy : p;
-    if (p.slots != 1 || p.matrices_ahead > 0) return;
-    if (!request_.streamed_blocks) p.resident_groups = 0;
-    p.slots = 2;
+    if (p.stream().slots != 1 || p.streaming->matrices_ahead > 0) return;
+    if (!request_.streamed_blocks) p.keep_groups(0);
+    p.streaming->slots = 2;
     take_instead(p);
   }
 
@@ -281,16 +286,16 @@ class Search {
 
   // Whether there is no place for the weights, whatever else is needed.
   bool too_heavy(const MemoryPolicy& p) const {
-    if (p.slots == 0) return state_ > request_.budget.gpu;
+    if (!p.streams()) return state_ > request_.budget.gpu;
     const Bytes gpu = request_.budget.gpu, host = request_.budget.host;  // which may be no limits
-    if (p.stream_from != StreamSource::host) return false;
+    if (p.streaming->stream_from != StreamSource::host) return false;
     if (request_.job->stays_in_host_memory(p)) return state_ > host;
     return state_ > gpu && state_ - gpu > host;
   }
 
   // Whether groups that do not have to stream stay.
   bool fills(const MemoryPolicy& p) const {
-    return p.slots > 0 && !request_.streamed_blocks && search_.job->may_fill();
+    return p.streams() && !request_.streamed_blocks && search_.job->may_fill();
   }
 
   // False: it does not fit. Recording a few blocks takes milliseconds, recording and packing all of
@@ -336,7 +341,7 @@ class Search {
     if (job.depth() != job.blocks()) return {};  // they differ
     if (!block_bytes_) {
       MemoryPolicy fuller = lean;
-      fuller.resident_groups = 3;  // the head and two blocks
+      fuller.keep_groups(3);  // the head and two blocks
       const Bytes with = known_.needs_of_few_blocks(search_, fuller).device;
       const Bytes without = known_.needs_of_few_blocks(search_, lean).device;
       block_bytes_ = with > without ? Bytes{(with - without).count / 2} : Bytes{};
@@ -364,7 +369,7 @@ class Search {
     const double transfer = of_a_block > 0 ? static_cast<double>(streamed.blocks) * of_a_block
                                            : share * c.needs->transfers.seconds(request_.profile);
     const bool hopeless = std::ranges::any_of(found_, [&](const MemoryPolicy& q) {
-      return streamed.resident <= q.resident_groups && no_faster(c.policy, q);
+      return streamed.resident <= q.stream().resident_groups && no_faster(c.policy, q);
     });
     const double computing = c.needs->compute_seconds + min_stall_seconds(streamed.bytes);
     return {std::max(computing, transfer), min_update_seconds(streamed.bytes), hopeless};
@@ -397,7 +402,7 @@ class Search {
     const auto all = static_cast<int>(group_bytes_.size());
     Bytes streamed;
     for (int g = 0; g < all; ++g) {
-      if (evenly_chosen(g, all, run.policy.resident_groups)) continue;
+      if (evenly_chosen(g, all, run.policy.stream().resident_groups)) continue;
       streamed += group_bytes_[to_size(g)];
     }
     double seconds = 0;
@@ -453,8 +458,8 @@ class Search {
       if (excess(request_, needs_lower_bound(request_, recorded)).count == 0) {
         if (auto run = complete_if_fits(request_, std::move(recorded))) return run;
       }
-      if (!fills(policy) || policy.resident_groups == 0) return std::nullopt;
-      --policy.resident_groups;
+      if (!fills(policy) || policy.streaming->resident_groups == 0) return std::nullopt;
+      --policy.streaming->resident_groups;
     }
   }
 

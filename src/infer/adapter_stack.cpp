@@ -87,7 +87,7 @@ void AdapterStack::apply(wan::DitJob& job) const {
 
 void AdapterStack::fill(const wan::Dit& dit, Runner& runner) const {
   std::vector<float> down, up, part;
-  for (const wan::AdapterIo& a : dit.io().adapters) {
+  for (const AdapterIo& a : dit.io().adapters) {
     const Shape a_shape = runner.view(a.a).shape, b_shape = runner.view(a.b).shape;
     const std::int64_t in = a_shape[1], out = b_shape[0];
     down.assign(to_size(a_shape.elements()), 0);

@@ -4,15 +4,11 @@
 #include <span>
 #include <vector>
 
+#include "io/pixel_size.h"
+
 namespace ballast::infer {
 
 // An image that a clip begins with: how large the clip becomes and what the VAE encoder is given.
-
-struct PixelSize {
-  std::int64_t width = 0, height = 0;
-
-  friend bool operator==(const PixelSize&, const PixelSize&) = default;
-};
 
 // Rows of red, green, blue, 8 bits each.
 struct ImageView {

@@ -28,8 +28,8 @@ Backend TextModel::backend() const {
           .verify_weights = options.verify_weights};
 }
 
-t5::Precision TextModel::precision() const {
-  if (!options.dtype) return t5::precision_on(options.device);
+Precision TextModel::precision() const {
+  if (!options.dtype) return precision_on(options.device);
   return {.activation = *options.dtype, .residual = *options.dtype};
 }
 

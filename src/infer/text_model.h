@@ -38,7 +38,7 @@ struct TextModel {
   TextModel(const std::string& path, TextModelOptions options);
 
   Backend backend() const;
-  t5::Precision precision() const;
+  Precision precision() const;
 
   // lines: what a call keeps in memory besides the options' other lines.
   fit::Request request(fit::AnyJob job, std::vector<ProcessLine> lines) const;

@@ -1,16 +1,13 @@
 #include "io/vae_statistics.h"
 
-#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <limits>
-#include <span>
 #include <string_view>
 
 #include "core/error.h"
 #include "io/json_reader.h"
 #include "io/limits.h"
-#include "io/wan_latent_statistics.h"
 #include "memory/text_file.h"
 
 namespace ballast {
@@ -43,12 +40,6 @@ std::vector<float> read_list(JsonReader& json, const std::string& path, std::str
                                        key, count, channels));
   }
   return values;
-}
-
-template <std::size_t N>
-bool same_numbers(const VaeStatistics& s, const std::array<float, N>& mean,
-                  const std::array<float, N>& std) {
-  return std::ranges::equal(s.mean, mean) && std::ranges::equal(s.std, std);
 }
 
 }  // namespace
@@ -95,9 +86,7 @@ VaeStatistics read_vae_statistics(const std::string& path, std::int64_t channels
     fail(ErrorCode::input, fmt::format("{} has {} and no {}", path, mean ? kMeanKey : kStdKey,
                                        mean ? kStdKey : kMeanKey));
   }
-  const bool released = same_numbers(found, kWan21LatentMean, kWan21LatentStd) ||
-                        same_numbers(found, kWan22LatentMean, kWan22LatentStd);
-  return released ? VaeStatistics{} : found;
+  return found;
 }
 
 }  // namespace ballast

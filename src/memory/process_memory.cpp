@@ -41,13 +41,12 @@ std::optional<ProcessMemory> process_memory(Counting counting, const char* proc_
   const std::string_view status = read_into(buffer, proc_self, "status");
   auto anonymous = kilobytes_of(status, "RssAnon:");
   const auto shared = kilobytes_of(status, "RssShmem:");
-  const auto peak = kilobytes_of(status, "VmHWM:");
   if (counting == Counting::exact) {
     const std::string_view rollup = read_into(buffer, proc_self, "smaps_rollup");
     if (const auto walked = kilobytes_of(rollup, "Anonymous:")) anonymous = walked;
   }
-  if (!anonymous || !shared || !peak) return std::nullopt;
-  return ProcessMemory{{*anonymous}, {*shared}, {*peak}};
+  if (!anonymous || !shared) return std::nullopt;
+  return ProcessMemory{{*anonymous}, {*shared}};
 }
 
 }  // namespace ballast

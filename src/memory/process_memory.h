@@ -10,8 +10,7 @@ namespace ballast {
 // Pages of files do not count, the kernel drops them by itself.
 struct ProcessMemory {
   Bytes anonymous;
-  Bytes shared;    // RssShmem
-  Bytes peak_rss;  // VmHWM: highest resident size so far, file pages included
+  Bytes shared;  // RssShmem
 
   Bytes total() const { return anonymous + shared; }
 };

@@ -43,6 +43,11 @@ struct AppendedAdapter {
                      std::int64_t columns);
 };
 
+// A gain vector and its gradient (invalid: frozen).
+struct Gain {
+  Buffer weight, dweight;
+};
+
 // y = W x + b + s B A dropout(x) with an optional adapter and optional gradients. Owns nothing.
 // The adapter's part is within the layer's product where it is appended. Elsewhere it is formed
 // first (ops/linear/lora.h) and the layer's own product adds to it, in backward likewise.

@@ -103,12 +103,13 @@ BlockWeights::BlockWeights(ProgramBuilder& load, std::vector<std::vector<WeightG
                            const RowPaddings& paddings)
     : sources_(std::move(sources)), policy_(policy), format_(format) {
   check_sources();
-  check(policy_.matrices_ahead == 0 || policy_.slots > 0, "matrices_ahead needs slots");
+  check(!policy_.streams() || policy_.streaming->slots > 0,
+        "weights stream through at least one slot");
   const std::int64_t n = groups();
   states_.resize(to_size(n));
   for (std::int64_t g = 0; g < n; ++g) {
     GroupState& state = states_[to_size(g)];
-    state.resident = policy_.slots == 0 || evenly_chosen(g, n, policy_.resident_groups);
+    state.resident = !policy_.streams() || evenly_chosen(g, n, policy_.streaming->resident_groups);
     const WeightGroup& described = group(static_cast<int>(g));
     for (const StoredTensor& t : described.tensors) {
       Form f = form_of(described, t, format_, !state.resident);
@@ -208,6 +209,7 @@ void BlockWeights::lay_out_slots() {
 }
 
 void BlockWeights::declare(ProgramBuilder& load) {
+  const Streaming stream = policy_.stream();
   std::uint64_t largest_slot = 0, largest_tensor = 0;
   for (std::size_t g = 0; g < states_.size(); ++g) {
     GroupState& state = states_[g];
@@ -226,14 +228,14 @@ void BlockWeights::declare(ProgramBuilder& load) {
             load.persistent(tensor.name + ".scale", f.scale_shape, DType::f32, Role::weights);
       }
     }
-    if (state.slot_bytes > 0 && comes_from_host(policy_, static_cast<std::int64_t>(g), groups())) {
+    if (state.slot_bytes > 0 && comes_from_host(stream, static_cast<std::int64_t>(g), groups())) {
       const std::uint64_t bytes = host_offset(state.forms, sources_[0][g], state.forms.size());
       state.host =
           load.persistent(sources_[0][g].name + ".host", {static_cast<std::int64_t>(bytes)},
                           DType::u8, Role::weights, Tier::host);
     }
   }
-  const int slots = policy_.matrices_ahead > 0 || largest_slot == 0 ? 0 : policy_.slots;
+  const int slots = stream.matrices_ahead > 0 || largest_slot == 0 ? 0 : stream.slots;
   for (int s = 0; s < slots; ++s) {
     slots_.push_back(load.persistent(fmt::format("slot.{}", s),
                                      {static_cast<std::int64_t>(largest_slot)}, DType::u8,
@@ -241,11 +243,11 @@ void BlockWeights::declare(ProgramBuilder& load) {
   }
   slot_group_.assign(slots_.size(), -1);
   last_use_.assign(slots_.size(), 0);
-  const bool from_disk = policy_.stream_from == StreamSource::disk && largest_slot > 0;
+  const bool from_disk = stream.stream_from == StreamSource::disk && largest_slot > 0;
   StagingRing::Size ring = StagingRing::kLoading;
   if (from_disk) {
-    ring = policy_.slots == 1 ? StagingRing::kStreamingOneSlot : StagingRing::kStreaming;
-    ring.buffers += policy_.extra_ring_buffers;
+    ring = stream.slots == 1 ? StagingRing::kStreamingOneSlot : StagingRing::kStreaming;
+    ring.buffers += stream.extra_ring_buffers;
   }
   ring_.emplace(load, largest_tensor, ring);
 }
@@ -333,8 +335,8 @@ void BlockWeights::end_program(ProgramBuilder& pb) {
   for (std::size_t s = 0; s < first_groups_.size(); ++s) {
     if (slot_group_[s] != first_groups_[s]) put(pb, first_groups_[s], s, false);
   }
-  if (policy_.matrices_ahead > 0) {
-    prefetch_just_in_time(pb.set(), program_, std::move(prefetches_), policy_.matrices_ahead);
+  if (const int ahead = policy_.stream().matrices_ahead; ahead > 0) {
+    prefetch_just_in_time(pb.set(), program_, std::move(prefetches_), ahead);
   } else {
     prefetch_early(pb.set(), program_, prefetches_);
   }
@@ -395,7 +397,7 @@ std::span<const WeightBuffers> BlockWeights::use(ProgramBuilder& pb, int g) {
   GroupState& state = states_[to_size(g)];
   ++uses_;
   if (state.slot_bytes == 0) return state.buffers;
-  if (policy_.matrices_ahead > 0) {
+  if (policy_.stream().matrices_ahead > 0) {
     for (std::size_t t = 0; t < state.forms.size(); ++t) {
       const Form& f = state.forms[t];
       if (!f.streams) continue;

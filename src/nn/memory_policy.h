@@ -21,19 +21,25 @@ enum class StreamSource : std::uint8_t { disk, host };
 
 inline constexpr int kAllGroups = 1 << 20;  // more than any model has
 
-// How a program is recorded. None of it changes a bit of the result.
-struct MemoryPolicy {
-  std::string name = "resident";
-  int slots = 0;           // 0: all weights stay on the device; else streamed through so many slots
+// Weights that pass through slots of the device.
+struct Streaming {
+  int slots = 1;
   int matrices_ahead = 0;  // 0: a slot holds a whole group; else streamed matrices come one by one
                            // when they are used, so many ahead, and are read again for a later use
-  int resident_groups =
-      0;  // groups (blocks, embeddings, head) that stay although slots > 0, evenly spaced
-  StreamSource stream_from = StreamSource::disk;  // where streamed weights come from
+  int resident_groups = 0;  // groups (blocks, embeddings, head) that stay, evenly spaced
+  StreamSource stream_from = StreamSource::disk;  // where the others come from
   int host_groups = 0;  // groups that come from host memory although the others come from disk,
                         // evenly spaced among those that stream
   int extra_ring_buffers =
       0;  // that the ring through which weights come from disk has beside its own
+
+  friend bool operator==(const Streaming&, const Streaming&) = default;
+};
+
+// How a program is recorded. None of it changes a bit of the result.
+struct MemoryPolicy {
+  std::string name = "resident";
+  std::optional<Streaming> streaming = {};  // nothing: all weights stay on the device
   Activations activations = Activations::kept;
   int kept_blocks =
       0;  // blocks whose activations are kept although the others' are not, evenly spaced
@@ -50,6 +56,13 @@ struct MemoryPolicy {
   // Groups whose moments and masters wait on disk: first those that stay, then evenly spaced ones
   // of the others; all of them from kAllGroups on.
   int disk_state_groups = 0;
+
+  bool streams() const { return streaming.has_value(); }
+  // No slots where nothing streams.
+  Streaming stream() const { return streaming.value_or(Streaming{.slots = 0}); }
+  void keep_groups(int groups) {
+    if (streaming) streaming->resident_groups = groups;
+  }
 
   friend bool operator==(const MemoryPolicy&, const MemoryPolicy&) = default;
 };
@@ -72,10 +85,10 @@ constexpr bool evenly_chosen(std::int64_t i, std::int64_t n, std::int64_t chosen
 }
 
 // Whether group g of n, one that streams, comes from host memory.
-constexpr bool comes_from_host(const MemoryPolicy& p, std::int64_t g, std::int64_t n) {
-  const std::int64_t resident_before = p.resident_groups, before = g * resident_before / n;
-  return p.stream_from == StreamSource::host ||
-         evenly_chosen(g - before, n - resident_before, p.host_groups);
+constexpr bool comes_from_host(const Streaming& s, std::int64_t g, std::int64_t n) {
+  const std::int64_t resident_before = s.resident_groups, before = g * resident_before / n;
+  return s.stream_from == StreamSource::host ||
+         evenly_chosen(g - before, n - resident_before, s.host_groups);
 }
 
 }  // namespace ballast

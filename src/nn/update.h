@@ -14,7 +14,8 @@ namespace ballast {
 // gradient and states in host memory, or states and the master on disk: then pieces visit the
 // device.
 struct UpdatedTensor {
-  std::string name;  // unique in the run
+  std::string name;  // unique in the run: of a second expert with "high_noise." in front
+  int expert = 0;    // with several sets of adapters: whose it is
   Buffer value;      // the f32 master where there is one, else what the forward pass reads
   Buffer narrow;     // what the forward pass reads when it is not value
   Buffer gradient;   // f32 or bf16

@@ -140,18 +140,13 @@ RunLog::RunLog(std::string path, std::int64_t resumed_at)
   bool cut = resumed_at <= 0;
   bool add_end = false;
   LineReader reader = LineReader::open(file_.path(), kLogLimits);
-  for (FileLine line; reader.next(line);) {
-    if (!cut) {
-      const LogJson j = line.too_long ? LogJson() : LogJson::parse(line.text, nullptr, false);
-      const auto step = step_of(j);
-      cut = (!line.complete && !step) || (step && *step > resumed_at);
-      add_end = !cut && !line.complete;
-    }
-    if (cut) {
-      ++dropped_;
-    } else {
-      keep = line.end;
-    }
+  for (FileLine line; !cut && reader.next(line);) {
+    const LogJson j = line.too_long ? LogJson() : LogJson::parse(line.text, nullptr, false);
+    const auto step = step_of(j);
+    cut = (!line.complete && !step) || (step && *step > resumed_at);
+    if (cut) break;
+    add_end = !line.complete;
+    keep = line.end;
   }
   if (keep < file_.size()) file_.truncate(keep);
   if (add_end) file_.append("\n");

@@ -113,7 +113,6 @@ class RunLog {
   void event(std::int64_t step, std::string_view event, std::string_view text);
 
   const std::string& path() const { return file_.path(); }
-  std::int64_t dropped_lines() const { return dropped_; }  // by resuming
   void sync() { file_.sync(); }
 
  private:
@@ -122,7 +121,6 @@ class RunLog {
 
   AppendFile file_;
   std::string line_;  // kept, so that a step allocates nothing once it has grown
-  std::int64_t dropped_ = 0;
 };
 
 }  // namespace ballast

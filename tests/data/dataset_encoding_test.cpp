@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "core/to_size.h"
+#include "models/wan_vae/latent_statistics.h"
 #include "tests/support/errors.h"
 #include "tests/support/tar_file.h"
 #include "tests/support/tiny_cache.h"
@@ -500,6 +501,7 @@ TEST_F(Encoding, SkipsMediaWhoseNamesLeaveNoRoomForThoseOfACache) {
 TEST_F(Encoding, WritesPairsBesideTheMedia) {
   encoders_.needs.latent_channels = 48;
   encoders_.needs.spatial_stride = 16;
+  encoders_.needs.pair_statistics = {wan_vae::kWan22LatentMean, wan_vae::kWan22LatentStd};
   request_.needs = encoders_.needs;
   request_.needs.pixel_multiple = 32;
   request_.path = dir_.path("clips");

@@ -117,7 +117,8 @@ TEST(SampleFolder, HasTheEmptyCaptionWhereItWasCached) {
   EXPECT_FAILS(read_sample(*open(dir.path()), tiny_needs(), 0, true), ErrorCode::input,
                "empty caption");
   const std::vector<float> text = {7, 8, 9};
-  write_empty_caption(dir.path(), "wan", {.tokens = 1, .dim = 3, .rows = text}, kQuickly);
+  write_text_rows(empty_caption_path(dir.path()), "wan", {.tokens = 1, .dim = 3, .rows = text},
+                  kQuickly);
   const auto d = open(dir.path());
   EXPECT_TRUE(d->has_empty_caption());
   EXPECT_THAT(read_sample(*d, tiny_needs(), 0, true).context,

@@ -87,9 +87,11 @@ class FitJob final : public fit::Job {
   std::unique_ptr<fit::Job> heaviest() const override { return clone(); }
 
   std::vector<std::vector<MemoryPolicy>> candidates(const fit::Switches&) const override {
-    return {{MemoryPolicy()}, {{.name = "stream2", .slots = 2}}, leanest()};
+    return {{MemoryPolicy()}, {{.name = "stream2", .streaming = Streaming{.slots = 2}}}, leanest()};
   }
-  std::vector<MemoryPolicy> leanest() const override { return {{.name = "stream1", .slots = 1}}; }
+  std::vector<MemoryPolicy> leanest() const override {
+    return {{.name = "stream1", .streaming = Streaming{.slots = 1}}};
+  }
 
  private:
   OptimizerOptions no_optimizer_;  // nothing is trained

@@ -76,8 +76,8 @@ TEST_F(ToyModel, IsPlannedInsideItsBudget) {
   EXPECT_EQ(resident.policy, MemoryPolicy());
 
   const fit::PlannedRun some = planned(smaller(16));
-  EXPECT_GT(some.policy.slots, 0);
-  EXPECT_GT(some.policy.resident_groups, 0);
+  EXPECT_GT(some.policy.stream().slots, 0);
+  EXPECT_GT(some.policy.stream().resident_groups, 0);
   EXPECT_GT(fit::streamed_blocks(*some.job, some.policy), 0);
   EXPECT_LT(fit::streamed_blocks(*some.job, some.policy), kBlocks);
   EXPECT_LT(some.needed(Tier::device), resident.needed(Tier::device));

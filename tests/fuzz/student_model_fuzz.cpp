@@ -19,7 +19,6 @@ struct StudentFolder {
 };
 
 void read(const std::string& folder) {
-  student::is_student_folder(folder);
   const student::StudentFiles files(folder);
   student::each_parameter(files.config(), [&](int, const std::string& name, const Shape& shape) {
     require(std::ssize(files.values(name)) == shape.elements());

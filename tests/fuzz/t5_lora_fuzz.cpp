@@ -29,7 +29,7 @@ void one_input(Input input) {
   weights.write(safetensors_of_lines(input.rest(), "\1"));
   accepts([&] {
     const t5::LoraFile file = t5::LoraFile::open(memory_folder() + "/t5_lora", model);
-    const t5::LoraOptions options = file.options();
+    const LoraOptions options = file.options();
     require(options.rank >= 1 && options.rank <= t5::kMaxAdapterRank && !options.modules.empty());
     require(file.reading_bytes().count > 0);
   });

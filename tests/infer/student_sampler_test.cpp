@@ -21,7 +21,7 @@ struct PlannedStudent {
                                    .text_dim = 10,
                                    .teacher_channels = 4},
                         .trains = false};
-    if (device == Device::cuda) job.activation = job.residual = DType::bf16;
+    job.precision = precision_on(device);
     request = student_request(job, 20, backend, *find_profile("rtx4090"), {});
     run = within(1_GiB, 1_GiB);
     arena = run.plan.peak_of(Tier::device);

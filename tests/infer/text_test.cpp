@@ -66,12 +66,12 @@ TEST_F(EncodedTexts, StreamsWhereTheWeightsDoNotFitAndRefusesWhereNothingDoes) {
         .plan(lengths);
   };
   const auto free = std::get<fit::PlannedRun>(planned({}));
-  EXPECT_EQ(free.policy.slots, 3);
+  EXPECT_EQ(free.policy.stream().slots, 3);
   // Several passes use the weights more than once.
-  EXPECT_EQ(std::get<fit::PlannedRun>(planned({}, 1)).policy.slots, 0);
+  EXPECT_EQ(std::get<fit::PlannedRun>(planned({}, 1)).policy.stream().slots, 0);
   const Bytes device = free.needed(Tier::device);
   const auto lean = std::get<fit::PlannedRun>(planned(device_budget(device - Bytes{1})));
-  EXPECT_EQ(lean.policy.slots, 2);
+  EXPECT_EQ(lean.policy.stream().slots, 2);
   EXPECT_LT(lean.needed(Tier::device), device);
   const auto refusal = std::get<Refusal>(planned(device_budget(Bytes{1000})));
   ASSERT_EQ(refusal.shortages.size(), 1u);
@@ -113,7 +113,7 @@ TEST_F(EncodedTexts, Umt5XxlFitsInsideTwoGigabytesOfGpu) {
           .plan(lengths);
   ASSERT_TRUE(std::holds_alternative<fit::PlannedRun>(fits));
   const auto& plan = std::get<fit::PlannedRun>(fits);
-  EXPECT_GE(plan.policy.slots, 2);  // one block is read while another computes
+  EXPECT_GE(plan.policy.stream().slots, 2);  // one block is read while another computes
   EXPECT_LE(plan.needed(Tier::device), budget.gpu);
   EXPECT_LE(plan.needed(Tier::host), budget.host);
 }
@@ -221,9 +221,12 @@ TEST_F(GeneratedTexts, AreTheSameUnderEveryPolicy) {
     EXPECT_EQ(generate(*find_policy(name), 4), beams) << name;
   }
   for (const MemoryPolicy& filled :
-       {MemoryPolicy{.slots = 2, .resident_groups = 3, .stream_from = StreamSource::host},
+       {MemoryPolicy{
+            .streaming =
+                Streaming{.slots = 2, .resident_groups = 3, .stream_from = StreamSource::host}},
         MemoryPolicy{
-            .slots = 1, .resident_groups = 2, .host_groups = 3, .extra_ring_buffers = 2}}) {
+            .streaming = Streaming{
+                .slots = 1, .resident_groups = 2, .host_groups = 3, .extra_ring_buffers = 2}}}) {
     EXPECT_EQ(generate(filled, 1), greedy);
     EXPECT_EQ(generate(filled, 4), beams);
   }

@@ -101,7 +101,7 @@ TEST(VideoSampler, APlanFitsTheBudgetThatItWasMadeFor) {
   ASSERT_GT(plan(tiny.job(2)).needed(Tier::device), job.request.budget.gpu);
   const fit::PlannedRun lean = plan(job);
   EXPECT_LE(lean.needed(Tier::device), job.request.budget.gpu);
-  EXPECT_GT(lean.policy.slots, 0);
+  EXPECT_GT(lean.policy.stream().slots, 0);
   VideoSampler sampler(job, plan(job));
   EXPECT_EQ(sampler.run(kText.inputs()), run(tiny.job(2), kText.inputs()));
   EXPECT_EQ(sampler.high_water(Tier::device), lean.plan.peak_of(Tier::device));

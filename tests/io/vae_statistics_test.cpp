@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "io/wan_latent_statistics.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_dir.h"
 
@@ -24,17 +23,6 @@ TEST_F(VaeStatisticsFile, GivesBothListsOrNothing) {
   EXPECT_EQ(s.std, (std::vector<float>{0.5, 2}));
   EXPECT_TRUE(read(R"({"z_dim": 2})").empty());
   EXPECT_TRUE(read(R"({"latents_mean": null, "latents_std": null})").empty());
-}
-
-TEST_F(VaeStatisticsFile, WithTheReleasedNumbersSaysNothingNew) {
-  std::string mean, std;
-  for (std::size_t i = 0; i < kWan21LatentMean.size(); ++i) {
-    mean += fmt::format("{}{}", i ? ", " : "", kWan21LatentMean[i]);
-    std += fmt::format("{}{}", i ? ", " : "", kWan21LatentStd[i]);
-  }
-  const std::string text =
-      fmt::format(R"({{"latents_mean": [{}], "latents_std": [{}]}})", mean, std);
-  EXPECT_TRUE(read_vae_statistics(dir_.write("config.json", text), 16).empty());
 }
 
 TEST_F(VaeStatisticsFile, NamesFileAndKeyOfWhatIsWrong) {

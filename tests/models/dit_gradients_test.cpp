@@ -90,7 +90,7 @@ TEST_F(DitGradients, OutputsAndLossMatchTheReference) {
 TEST_F(DitGradients, OfEveryWeightMatchDifferences) {
   TinyDit dit = make(Mode::full);
   dit.step();
-  for (const wan::NamedGradient& g : dit.io().gradients) {
+  for (const NamedGradient& g : dit.io().gradients) {
     expect_derivative(g.name, reference_.weights().at(g.name), values(dit.view(g.gradient)));
   }
 }
@@ -125,13 +125,13 @@ TEST_F(DitGradients, OfEveryAdapterMatchDifferences) {
   TinyDit dit = make(Mode::lora);
   dit.step();
   const auto base = reference_.weights();
-  const auto weight = [&](const wan::AdapterIo& io) { return io.name + ".weight"; };
-  for (const wan::AdapterIo& io : dit.io().adapters) {
+  const auto weight = [&](const AdapterIo& io) { return io.name + ".weight"; };
+  for (const AdapterIo& io : dit.io().adapters) {
     reference_.weights()[weight(io)] =
         adapted(base.at(weight(io)), values(dit.view(io.a)), values(dit.view(io.b)));
   }
   EXPECT_NEAR(dit.loss(), loss(), kTolerance * loss());
-  for (const wan::AdapterIo& io : dit.io().adapters) {
+  for (const AdapterIo& io : dit.io().adapters) {
     const auto a = values(dit.view(io.a)), b = values(dit.view(io.b));
     std::vector<double>& w = reference_.weights()[weight(io)];
     const auto check = [&](const char* factor, Buffer gradient, auto&& moved) {
@@ -166,15 +166,15 @@ TEST_F(DitGradients, AdaptersAgreeWithTheGradientsOfTheirWeights) {
   TinyDit full = make(Mode::full), lora = make(Mode::lora);
   full.step();
   std::map<std::string, std::vector<double>> dweight;
-  for (const wan::NamedGradient& g : full.io().gradients) {
+  for (const NamedGradient& g : full.io().gradients) {
     dweight[g.name] = values(full.view(g.gradient));
   }
-  for (const wan::AdapterIo& io : lora.io().adapters) {
+  for (const AdapterIo& io : lora.io().adapters) {
     std::memset(lora.view(io.b).data, 0, lora.view(io.b).bytes());
   }
   lora.step();
   EXPECT_EQ(full.loss(), lora.loss());
-  for (const wan::AdapterIo& io : lora.io().adapters) {
+  for (const AdapterIo& io : lora.io().adapters) {
     const auto a = values(lora.view(io.a)), db = values(lora.view(io.db));
     const auto& dw = dweight.at(io.name + ".weight");
     const auto rank = to_size(kTinyLora.rank);

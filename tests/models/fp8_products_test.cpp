@@ -47,8 +47,7 @@ TEST_F(Fp8Products, PoliciesChangeNoBit) {
   const std::vector<MemoryPolicy> policies = {
       *find_policy("stream1"), *find_policy("recompute"), *find_policy("chunked"),
       MemoryPolicy{.name = "everything at once",
-                   .slots = 2,
-                   .stream_from = StreamSource::host,
+                   .streaming = Streaming{.slots = 2, .stream_from = StreamSource::host},
                    .activations = Activations::attention_kept,
                    .kept_blocks = 1,
                    .offload = true,

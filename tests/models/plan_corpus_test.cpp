@@ -116,7 +116,7 @@ Outcome plan_wan(const Json& job) {
   j.dit.mode = enum_of<wan::Mode>(
       job.at("mode").get<std::string>(),
       {{"infer", wan::Mode::infer}, {"lora", wan::Mode::lora}, {"full", wan::Mode::full}});
-  j.dit.precision = wan::precision_on(Device::cuda);
+  j.dit.precision = precision_on(Device::cuda);
   j.dit.format = find_weight_format(job.value("format", "stored")).value();
   const bool trains = j.dit.mode != wan::Mode::infer;
   j.dit.noising = trains ? wan::Noising::recorded : wan::Noising::given;
@@ -142,7 +142,7 @@ Outcome plan_wan(const Json& job) {
     const wan::Config teacher = wan::find_preset(job["teacher"].get<std::string>()).value();
     j.teacher =
         wan::TeacherJob{.config = teacher,
-                        .precision = wan::precision_on(Device::cuda),
+                        .precision = precision_on(Device::cuda),
                         .format = find_weight_format(job.value("teacher_format", "stored")).value(),
                         .guided = job.value("guided", false),
                         .experts = {planned_groups(teacher, DType::bf16)}};
@@ -157,13 +157,12 @@ Outcome plan_t5(const Json& job) {
   set_machine(r, job);
   t5::FitJob& j = t5::job_of(r);
   j.seq2seq.config = t5::find_preset(job.at("model").get<std::string>()).value();
-  j.seq2seq.precision = t5::precision_on(Device::cuda);
+  j.seq2seq.precision = precision_on(Device::cuda);
   j.seq2seq.trains = j.seq2seq.record_update = true;
   j.seq2seq.optimizer = optimizer_of(job);
   j.seq2seq.gradient = dtype_of(job.value("gradient", "f32"));
   j.seq2seq.max_grad_norm = 1;
-  if (job.contains("rank"))
-    j.seq2seq.lora = t5::LoraOptions{.rank = job["rank"].get<std::int64_t>()};
+  if (job.contains("rank")) j.seq2seq.lora = LoraOptions{.rank = job["rank"].get<std::int64_t>()};
   for (const Json& b : job.at("batches")) {
     j.seq2seq.batches.push_back({.samples = b.at(0), .source = b.at(1), .target = b.at(2)});
   }
@@ -215,7 +214,7 @@ Outcome plan_pair(const Json& job) {
   set_machine(r, job);
   student::FitJob& j = student::job_of(r);
   j.pair.teacher = wan::find_preset(job.at("model").get<std::string>()).value();
-  j.pair.teacher_precision = wan::precision_on(Device::cuda);
+  j.pair.teacher_precision = precision_on(Device::cuda);
   j.pair.teacher_format = find_weight_format(job.value("format", "stored")).value();
   j.teacher = planned_groups(j.pair.teacher, DType::bf16);
   j.gpu = true;
@@ -228,7 +227,7 @@ Outcome plan_pair(const Json& job) {
   s.config.image_size = job.at("image");
   s.batch = job.at("batch");
   s.runs_per_step = job.value("runs", 1);
-  s.activation = s.residual = DType::bf16;
+  s.precision = precision_on(Device::cuda);
   s.optimizer = optimizer_of(job);
   s.max_grad_norm = 1;
   j.recompute = job.value("recompute", false);

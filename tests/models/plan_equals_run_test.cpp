@@ -17,7 +17,7 @@ constexpr Mode kModes[] = {Mode::infer, Mode::lora, Mode::full};
 
 MemoryPolicy everything() {
   return {.name = "everything at once",
-          .slots = 1,
+          .streaming = Streaming{.slots = 1},
           .activations = Activations::recomputed,
           .offload = true,
           .chunk_tokens = 256,
@@ -27,10 +27,13 @@ MemoryPolicy everything() {
 std::vector<MemoryPolicy> policies() {
   std::vector<MemoryPolicy> all(named_policies().begin(), named_policies().end());
   all.push_back(everything());
-  all.push_back(
-      {.name = "from host", .slots = 2, .resident_groups = 1, .stream_from = StreamSource::host});
-  all.push_back({.name = "two from host", .slots = 1, .resident_groups = 1, .host_groups = 2});
-  all.push_back({.name = "a large ring", .slots = 1, .host_groups = 1, .extra_ring_buffers = 20});
+  all.push_back({.name = "from host",
+                 .streaming = Streaming{
+                     .slots = 2, .resident_groups = 1, .stream_from = StreamSource::host}});
+  all.push_back({.name = "two from host",
+                 .streaming = Streaming{.slots = 1, .resident_groups = 1, .host_groups = 2}});
+  all.push_back({.name = "a large ring",
+                 .streaming = Streaming{.slots = 1, .host_groups = 1, .extra_ring_buffers = 20}});
   return all;
 }
 
@@ -137,13 +140,14 @@ TEST_F(PlanEqualsRun, StreamedWeightsTakeSlotsOfTheLargestGroup) {
   // All sizes here are multiples of the slot's alignment.
   static_assert(4 * kBlockMatrices > 4 * kEmbedMatrices && 4 * 24 * 64 % 256 == 0);
   for (const int slots : {1, 2, 4}) {
-    const TinyDit dit = make({.policy = {.slots = slots}});
+    const TinyDit dit = make({.policy = {.streaming = Streaming{.slots = slots}}});
     EXPECT_EQ(bytes_of(dit.set(), Role::weight_slots, Tier::device),
               static_cast<std::uint64_t>(slots) * 4 * kBlockMatrices);
     EXPECT_EQ(bytes_of(dit.set(), Role::weights, Tier::device), 4 * kVectors);
     EXPECT_EQ(bytes_of(dit.set(), Role::weights, Tier::host), 0u);
   }
-  const TinyDit host = make({.policy = {.slots = 1, .stream_from = StreamSource::host}});
+  const TinyDit host =
+      make({.policy = {.streaming = Streaming{.slots = 1, .stream_from = StreamSource::host}}});
   EXPECT_EQ(bytes_of(host.set(), Role::weights, Tier::host), 4 * (kAll - kVectors));
 }
 
@@ -166,7 +170,8 @@ TEST_F(PlanEqualsRun, AdaptersStandInTheMarginsOfWeightsOfTheActivationsType) {
   const TinyDit dit = make({.mode = Mode::lora});
   EXPECT_EQ(bytes_of(dit.set(), Role::weights, Tier::device), 4 * (kAll + 3 * (kWide - kPlain)));
   const TinyDit host =
-      make({.mode = Mode::lora, .policy = {.slots = 1, .stream_from = StreamSource::host}});
+      make({.mode = Mode::lora,
+            .policy = {.streaming = Streaming{.slots = 1, .stream_from = StreamSource::host}}});
   EXPECT_EQ(bytes_of(host.set(), Role::weight_slots, Tier::device),
             4 * (kBlockMatrices + kWide - kPlain));
   EXPECT_EQ(bytes_of(host.set(), Role::weights, Tier::host), 4 * (kAll - kVectors));
@@ -180,7 +185,8 @@ TEST_F(PlanEqualsRun, FullTrainingHasGradientsAndMomentsBesideTheWeights) {
   EXPECT_EQ(bytes_of(resident.set(), Role::gradient, Tier::device), 4 * kAll);
   EXPECT_EQ(bytes_of(resident.set(), Role::optimizer, Tier::device), 2 * 4 * kAll);
   // Streamed: gradients and moments on the host; vectors, which are on the device, have masters.
-  const TinyDit streamed = make({.mode = Mode::full, .policy = {.slots = 2}, .update = true});
+  const TinyDit streamed =
+      make({.mode = Mode::full, .policy = {.streaming = Streaming{.slots = 2}}, .update = true});
   EXPECT_EQ(bytes_of(streamed.set(), Role::gradient, Tier::host), 4 * kAll);
   EXPECT_EQ(bytes_of(streamed.set(), Role::optimizer, Tier::host), 2 * 4 * kAll + 4 * kVectors);
   EXPECT_EQ(bytes_of(streamed.set(), Role::gradient, Tier::device), 0u);
@@ -253,7 +259,7 @@ TEST(PlannedDit, PoliciesTakeLessDeviceMemory) {
 }
 
 TEST(PlannedDit, NeedsAsMuchAsOneWithAFile) {
-  const wan::Precision precision = wan::precision_on(test_device());
+  const Precision precision = precision_on(test_device());
   const wan::Config config = tiny_config();
   const TinyCheckpoint file(config);
   const TinyBatch batch = tiny_batch({{2, 20, 30}}, config.text_len);

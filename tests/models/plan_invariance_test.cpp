@@ -67,19 +67,18 @@ TEST_F(PlanInvariance, StreamingGivesTheSameBitsAsResident) {
         policies.push_back(
             {.name = fmt::format("{} slots from {}, {} groups stay", slots,
                                  stream_from == StreamSource::disk ? "disk" : "host", resident),
-             .slots = slots,
-             .resident_groups = resident,
-             .stream_from = stream_from});
+             .streaming = Streaming{
+                 .slots = slots, .resident_groups = resident, .stream_from = stream_from}});
       }
     }
   }
   for (const int parts : {0, 1}) {
     policies.push_back({.name = fmt::format("two of four from host, {} parts", parts),
-                        .slots = 1,
-                        .matrices_ahead = parts,
-                        .resident_groups = 1,
-                        .host_groups = 2,
-                        .extra_ring_buffers = 7});
+                        .streaming = Streaming{.slots = 1,
+                                               .matrices_ahead = parts,
+                                               .resident_groups = 1,
+                                               .host_groups = 2,
+                                               .extra_ring_buffers = 7}});
   }
   expect_same(std::move(policies));
 }
@@ -111,14 +110,15 @@ TEST_F(PlanInvariance, PartsAndHalvesChangeNoBit) {
                         .split_backward = true,
                         .offload = true});
     for (const StreamSource stream_from : {StreamSource::disk, StreamSource::host}) {
-      policies.push_back({.name = fmt::format("{}, parts from {}", name_of(kept),
-                                              stream_from == StreamSource::disk ? "disk" : "host"),
-                          .slots = 1,
-                          .matrices_ahead = stream_from == StreamSource::disk ? 1 : 3,
-                          .resident_groups = stream_from == StreamSource::disk ? 0 : 2,
-                          .stream_from = stream_from,
-                          .activations = kept,
-                          .split_backward = stream_from == StreamSource::disk});
+      policies.push_back(
+          {.name = fmt::format("{}, parts from {}", name_of(kept),
+                               stream_from == StreamSource::disk ? "disk" : "host"),
+           .streaming = Streaming{.slots = 1,
+                                  .matrices_ahead = stream_from == StreamSource::disk ? 1 : 3,
+                                  .resident_groups = stream_from == StreamSource::disk ? 0 : 2,
+                                  .stream_from = stream_from},
+           .activations = kept,
+           .split_backward = stream_from == StreamSource::disk});
     }
   }
   expect_same(std::move(policies));
@@ -143,7 +143,7 @@ TEST_F(PlanInvariance, ChunksAndHeadGroupsChangeNoBit) {
 
 MemoryPolicy everything() {
   return {.name = "everything at once",
-          .slots = 1,
+          .streaming = Streaming{.slots = 1},
           .activations = Activations::recomputed,
           .offload = true,
           .chunk_tokens = 256,
@@ -153,7 +153,7 @@ MemoryPolicy everything() {
 MemoryPolicy everything_in_parts() {
   MemoryPolicy p = everything();
   p.name = "everything in parts";
-  p.matrices_ahead = 1;
+  p.streaming->matrices_ahead = 1;
   p.split_backward = true;
   return p;
 }
@@ -161,22 +161,19 @@ MemoryPolicy everything_in_parts() {
 // The update too, and the step after it: in Mode::full what streams is changed in host memory.
 TEST_F(PlanInvariance, CombinationsGiveTheSameBitsThroughAnUpdate) {
   latents_ = kThreeChunks;
-  expect_same({everything(),
-               everything_in_parts(),
-               {.name = "two slots, half of all kept",
-                .slots = 2,
-                .resident_groups = 1,
-                .stream_from = StreamSource::host,
-                .activations = Activations::attention_kept,
-                .kept_blocks = 1,
-                .offload = true,
-                .chunk_tokens = 512},
-               {.name = "state of three groups on disk",
-                .slots = 1,
-                .resident_groups = 2,
-                .stream_from = StreamSource::host,
-                .disk_state_groups = 3}},
-              {.update = true});
+  expect_same(
+      {everything(),
+       everything_in_parts(),
+       {.name = "two slots, half of all kept",
+        .streaming = Streaming{.slots = 2, .resident_groups = 1, .stream_from = StreamSource::host},
+        .activations = Activations::attention_kept,
+        .kept_blocks = 1,
+        .offload = true,
+        .chunk_tokens = 512},
+       {.name = "state of three groups on disk",
+        .streaming = Streaming{.slots = 1, .resident_groups = 2, .stream_from = StreamSource::host},
+        .disk_state_groups = 3}},
+      {.update = true});
 }
 
 TEST_F(PlanInvariance, ThreadCountChangesNoBit) {
@@ -202,11 +199,11 @@ TEST_F(PlanInvariance, DirectAndBufferedReadsGiveTheSameBits) {
 }
 
 TEST_F(PlanInvariance, EveryWeightFormatStreamsWithTheSameBits) {
-  const std::vector<MemoryPolicy> policies = {*find_policy("stream1"),
-                                              {.name = "from host",
-                                               .slots = 2,
-                                               .stream_from = StreamSource::host,
-                                               .activations = Activations::recomputed}};
+  const std::vector<MemoryPolicy> policies = {
+      *find_policy("stream1"),
+      {.name = "from host",
+       .streaming = Streaming{.slots = 2, .stream_from = StreamSource::host},
+       .activations = Activations::recomputed}};
   const TinyCheckpoint bf16(config_, DType::bf16), f8(config_, DType::f8_e4m3);
   expect_same(policies, {}, bf16);
   expect_same(policies, {}, f8);
@@ -258,7 +255,7 @@ class LaneOrders : public ::testing::Test {
     return {
         .mode = seed % 2 == 0 ? Mode::lora : Mode::full,
         .policy = {.name = "streamed and offloaded",
-                   .slots = 2,
+                   .streaming = Streaming{.slots = 2},
                    .activations = Activations::attention_kept,
                    .offload = true},
         .threads = 1,
@@ -285,7 +282,7 @@ TEST_F(LaneOrders, AnyLegalOrderOfAnUpdateFromDiskGivesTheSameBits) {
   for (std::uint32_t seed = 0; seed < 10; ++seed) {
     TinyJob from_disk = job(seed);
     from_disk.policy = *find_policy("state-on-disk");
-    from_disk.policy.resident_groups = 1;
+    from_disk.policy.streaming->resident_groups = 1;
     from_disk.update = true;
     EXPECT_EQ(difference(expected[seed % 2], run(from_disk)), "") << "seed " << seed;
   }

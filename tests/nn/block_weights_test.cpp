@@ -131,7 +131,7 @@ TEST_F(BlockWeightsTest, ResidentOnesAreReadOnceAndStay) {
 
 TEST_F(BlockWeightsTest, TheTurnFromForwardToBackwardReloadsNothing) {
   make_file();
-  declare({.slots = 2});
+  declare({.streaming = Streaming{.slots = 2}});
   record_step("step");
   EXPECT_THAT(brought("step", ".copy_out"),
               ElementsAre("blocks.0", "blocks.1", "blocks.2", "blocks.3", "blocks.4", "blocks.5",
@@ -141,7 +141,7 @@ TEST_F(BlockWeightsTest, TheTurnFromForwardToBackwardReloadsNothing) {
 
 TEST_F(BlockWeightsTest, TheLeastRecentlyUsedSlotIsGivenAway) {
   make_file();
-  declare({.slots = 3});
+  declare({.streaming = Streaming{.slots = 3}});
   ProgramBuilder pb(set, "step");
   weights->begin_program(pb);
   for (const int g : {0, 1, 2, 0, 3, 0, 2, 1, 0}) use(pb, g);
@@ -154,7 +154,7 @@ TEST_F(BlockWeightsTest, TheLeastRecentlyUsedSlotIsGivenAway) {
 
 TEST_F(BlockWeightsTest, OneSlotIsEnough) {
   make_file(DType::bf16);
-  declare({.slots = 1});
+  declare({.streaming = Streaming{.slots = 1}});
   record_step("step");
   EXPECT_EQ(brought("step", ".copy_out").size(), 2u * kGroups - 1);
   run_and_compare(DType::bf16, false);
@@ -162,7 +162,7 @@ TEST_F(BlockWeightsTest, OneSlotIsEnough) {
 
 TEST_F(BlockWeightsTest, AProgramStartsWithEmptySlots) {
   make_file();
-  declare({.slots = 6});
+  declare({.streaming = Streaming{.slots = 6}});
   record_step("step");
   record_step("again");  // the slots would still hold everything, but who knows what ran between
   EXPECT_EQ(brought("step", ".copy_out").size(), 6u);
@@ -171,7 +171,7 @@ TEST_F(BlockWeightsTest, AProgramStartsWithEmptySlots) {
 
 TEST_F(BlockWeightsTest, AStepBeginsWithWhatTheOneBeforeEndedWith) {
   make_file();
-  declare({.slots = 2}, WeightFormat::stored, Between::first);
+  declare({.streaming = Streaming{.slots = 2}}, WeightFormat::stored, Between::first);
   record_step("step");
   EXPECT_THAT(brought("step", ".copy_out"),
               ElementsAre("blocks.2", "blocks.3", "blocks.4", "blocks.5", "blocks.3", "blocks.2",
@@ -183,8 +183,8 @@ TEST_F(BlockWeightsTest, APassThatEndsElsewhereBringsTheFirstGroupsBackWhenTheir
   for (const StreamSource stream_from : {StreamSource::host, StreamSource::disk}) {
     file = {}, groups = {}, set = {}, seen = {};
     make_file();
-    declare({.slots = 2, .resident_groups = 1, .stream_from = stream_from}, WeightFormat::int8_rows,
-            Between::first);
+    declare({.streaming = Streaming{.slots = 2, .resident_groups = 1, .stream_from = stream_from}},
+            WeightFormat::int8_rows, Between::first);
     for (const char* name : {"step", "again"}) {
       ProgramBuilder pb(set, name);
       weights->begin_program(pb);
@@ -210,7 +210,7 @@ TEST_F(BlockWeightsTest, APassThatEndsElsewhereBringsTheFirstGroupsBackWhenTheir
 
 TEST_F(BlockWeightsTest, ResidentGroupsAreEvenlySpacedAndNeverStream) {
   make_file();
-  declare({.slots = 1, .resident_groups = 2});
+  declare({.streaming = Streaming{.slots = 1, .resident_groups = 2}});
   std::vector<int> resident;
   for (int g = 0; g < kGroups; ++g) {
     if (weights->resident(g)) resident.push_back(g);
@@ -225,7 +225,7 @@ TEST_F(BlockWeightsTest, ResidentGroupsAreEvenlySpacedAndNeverStream) {
 
 TEST_F(BlockWeightsTest, SlotsHoldTheMatricesOfOneGroup) {
   make_file();
-  declare({.slots = 2});
+  declare({.streaming = Streaming{.slots = 2}});
   const MemoryPlan plan = plan_memory(set);
   std::uint64_t slots = 0;
   for (const BufferSpec& s : set.buffers) slots += s.role == Role::weight_slots ? s.bytes : 0;
@@ -234,22 +234,23 @@ TEST_F(BlockWeightsTest, SlotsHoldTheMatricesOfOneGroup) {
 
 TEST_F(BlockWeightsTest, TheRingHasBuffersInReserveWhereOneSlotIsFilledFromDisk) {
   make_file();
-  const std::pair<MemoryPolicy, int> all[] = {{{}, 3},
-                                              {{.slots = 2}, 6},
-                                              {{.slots = 1, .stream_from = StreamSource::host}, 3},
-                                              {{.slots = 1}, 8},
-                                              {{.slots = 1, .extra_ring_buffers = 4}, 12}};
+  const std::pair<MemoryPolicy, int> all[] = {
+      {{}, 3},
+      {{.streaming = Streaming{.slots = 2}}, 6},
+      {{.streaming = Streaming{.slots = 1, .stream_from = StreamSource::host}}, 3},
+      {{.streaming = Streaming{.slots = 1}}, 8},
+      {{.streaming = Streaming{.slots = 1, .extra_ring_buffers = 4}}, 12}};
   for (const auto& [policy, buffers] : all) {
     set = {};
     declare(policy);
     EXPECT_EQ(std::ranges::count(set.buffers, Role::staging, &BufferSpec::role), buffers)
-        << policy.slots << " slots";
+        << policy.stream().slots << " slots";
   }
 }
 
 TEST_F(BlockWeightsTest, FromHostMemoryNoStepReadsTheDisk) {
   make_file();
-  declare({.slots = 2, .stream_from = StreamSource::host});
+  declare({.streaming = Streaming{.slots = 2, .stream_from = StreamSource::host}});
   record_step("step");
   for (const Instruction& i : set.programs[1].instructions) EXPECT_NE(i.lane, Lane::disk);
   EXPECT_EQ(brought("step", "upload_weights").size(), 10u);
@@ -261,7 +262,7 @@ TEST_F(BlockWeightsTest, InPartsEveryUseBringsItsMatrixAsFarAheadAsAsked) {
   for (const StreamSource stream_from : {StreamSource::disk, StreamSource::host}) {
     set = {};
     seen.clear();
-    declare({.slots = 1, .matrices_ahead = 2, .stream_from = stream_from});
+    declare({.streaming = Streaming{.slots = 1, .matrices_ahead = 2, .stream_from = stream_from}});
     record_step("step");
     const std::string_view arrival =
         stream_from == StreamSource::host ? "upload_weights" : "copy_out";  // one piece each
@@ -284,7 +285,8 @@ TEST_F(BlockWeightsTest, InPartsEveryUseBringsItsMatrixAsFarAheadAsAsked) {
 
 TEST_F(BlockWeightsTest, InPartsWhatNobodyUsesIsNotBrought) {
   make_file();
-  declare({.slots = 1, .matrices_ahead = 1, .stream_from = StreamSource::host});
+  declare(
+      {.streaming = Streaming{.slots = 1, .matrices_ahead = 1, .stream_from = StreamSource::host}});
   ProgramBuilder pb(set, "step");
   weights->begin_program(pb);
   weights->use(pb, 0);
@@ -307,12 +309,12 @@ TEST_F(BlockWeightsTest, MarginsComeWithTheirMatricesAndAreFilledWhereverTheseSt
   };
   const MemoryPolicy policies[] = {
       {},
-      {.slots = 2},
-      {.slots = 4, .stream_from = StreamSource::host},
-      {.slots = 1, .resident_groups = 2, .stream_from = StreamSource::host},
-      {.slots = 1, .resident_groups = 1, .host_groups = 2},
-      {.slots = 1, .matrices_ahead = 2},
-      {.slots = 1, .matrices_ahead = 1, .stream_from = StreamSource::host}};
+      {.streaming = Streaming{.slots = 2}},
+      {.streaming = Streaming{.slots = 4, .stream_from = StreamSource::host}},
+      {.streaming = Streaming{.slots = 1, .resident_groups = 2, .stream_from = StreamSource::host}},
+      {.streaming = Streaming{.slots = 1, .resident_groups = 1, .host_groups = 2}},
+      {.streaming = Streaming{.slots = 1, .matrices_ahead = 2}},
+      {.streaming = Streaming{.slots = 1, .matrices_ahead = 1, .stream_from = StreamSource::host}}};
   for (const MemoryPolicy& policy : policies) {
     set = {};
     {
@@ -354,7 +356,7 @@ TEST_F(BlockWeightsTest, MarginsComeWithTheirMatricesAndAreFilledWhereverTheseSt
           if (row < kRows && column < kColumns) {
             std::memcpy(&value, want.data() + (row * kColumns + column) * 4, 4);
           }
-          ASSERT_EQ(got.as<float>()[i], value) << policy.slots << ' ' << g << ' ' << i;
+          ASSERT_EQ(got.as<float>()[i], value) << policy.stream().slots << ' ' << g << ' ' << i;
         }
       }
     }
@@ -363,12 +365,13 @@ TEST_F(BlockWeightsTest, MarginsComeWithTheirMatricesAndAreFilledWhereverTheseSt
 
 TEST_F(BlockWeightsTest, PartsAreAWayToStream) {
   make_file();
-  EXPECT_FAILS(declare({.matrices_ahead = 1}), ErrorCode::internal, "matrices_ahead needs slots");
+  EXPECT_FAILS(declare({.streaming = Streaming{.slots = 0}}), ErrorCode::internal,
+               "at least one slot");
 }
 
 TEST_F(BlockWeightsTest, AChangeAtHomeIsSeenByTheNextUse) {
   make_file();
-  declare({.slots = 1, .stream_from = StreamSource::host});
+  declare({.streaming = Streaming{.slots = 1, .stream_from = StreamSource::host}});
   ProgramBuilder update(set, "update");
   const Buffer w = weights->persistent(update, 3)[0].data;
   EXPECT_EQ(update.tier(w), Tier::host);
@@ -395,7 +398,7 @@ TEST_F(BlockWeightsTest, AChangeAtHomeIsSeenByTheNextUse) {
 
 TEST_F(BlockWeightsTest, WhatStreamsFromItsFileHasNoHome) {
   make_file();
-  declare({.slots = 1});
+  declare({.streaming = Streaming{.slots = 1}});
   ProgramBuilder update(set, "update");
   EXPECT_FAILS(weights->persistent(update, 0), ErrorCode::internal,
                "has no persistent copy to change");
@@ -403,15 +406,16 @@ TEST_F(BlockWeightsTest, WhatStreamsFromItsFileHasNoHome) {
 
 TEST_F(BlockWeightsTest, ConvertOnTheWay) {
   make_file(DType::f32);
-  declare({.slots = 2}, WeightFormat::bf16);
+  declare({.streaming = Streaming{.slots = 2}}, WeightFormat::bf16);
   record_step("step");
   run_and_compare(DType::bf16, false);
 }
 
 TEST_F(BlockWeightsTest, ScalesOfStoredEightBitWeightsComeAlongFromEverywhere) {
   make_file(DType::f8_e4m3, /*scaled=*/true);
-  for (const MemoryPolicy& policy : {MemoryPolicy{}, MemoryPolicy{.slots = 2},
-                                     MemoryPolicy{.slots = 2, .stream_from = StreamSource::host}}) {
+  for (const MemoryPolicy& policy :
+       {MemoryPolicy{}, MemoryPolicy{.streaming = Streaming{.slots = 2}},
+        MemoryPolicy{.streaming = Streaming{.slots = 2, .stream_from = StreamSource::host}}}) {
     set = {};
     seen.clear();
     declare(policy);
@@ -424,10 +428,10 @@ TEST_F(BlockWeightsTest, QuantisedScalesTravelWithTheirMatrix) {
   make_file();
   const MemoryPolicy policies[] = {
       {},
-      {.slots = 2},
-      {.slots = 1, .matrices_ahead = 1},
-      {.slots = 2, .stream_from = StreamSource::host},
-      {.slots = 1, .matrices_ahead = 1, .stream_from = StreamSource::host}};
+      {.streaming = Streaming{.slots = 2}},
+      {.streaming = Streaming{.slots = 1, .matrices_ahead = 1}},
+      {.streaming = Streaming{.slots = 2, .stream_from = StreamSource::host}},
+      {.streaming = Streaming{.slots = 1, .matrices_ahead = 1, .stream_from = StreamSource::host}}};
   for (int i = 0; i < 10; ++i) {
     const bool fp8 = i >= 5;
     set = {};
@@ -459,7 +463,7 @@ TEST_F(BlockWeightsTest, QuantisedScalesTravelWithTheirMatrix) {
 TEST_F(BlockWeightsTest, KeptPrecisionIsNeverNarrowed) {
   make_file();
   groups[1].keep_precision = true;
-  declare({.slots = 2}, WeightFormat::int8_rows);
+  declare({.streaming = Streaming{.slots = 2}}, WeightFormat::int8_rows);
   ProgramBuilder pb(set, "step");
   EXPECT_EQ(pb.dtype(weights->use(pb, 0)[0].data), DType::i8);
   EXPECT_EQ(pb.dtype(weights->use(pb, 1)[0].data), DType::f32);
@@ -472,7 +476,7 @@ TEST_F(BlockWeightsTest, WhatAGroupTakesInHostMemoryIsKnownBeforehand) {
   for (const WeightFormat format : {WeightFormat::stored, WeightFormat::bf16, WeightFormat::f8_e4m3,
                                     WeightFormat::f8_e4m3_rows, WeightFormat::int8_rows}) {
     set = {};
-    declare({.slots = 1, .stream_from = StreamSource::host}, format);
+    declare({.streaming = Streaming{.slots = 1, .stream_from = StreamSource::host}}, format);
     for (const WeightGroup& g : groups) {
       const auto persistent = std::ranges::find(set.buffers, g.name + ".host", &BufferSpec::name);
       ASSERT_NE(persistent, set.buffers.end()) << g.name;

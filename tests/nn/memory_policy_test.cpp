@@ -25,16 +25,16 @@ TEST(MemoryPolicy, NamedOnesExistUnderTheirNames) {
 }
 
 TEST(MemoryPolicy, NamedOnesDoWhatTheySay) {
-  EXPECT_EQ(find_policy("resident")->slots, 0);
-  EXPECT_EQ(find_policy("stream1")->slots, 1);
-  EXPECT_EQ(find_policy("stream2")->slots, 2);
-  EXPECT_EQ(find_policy("stream4")->slots, 4);
+  EXPECT_EQ(find_policy("resident")->streaming, std::nullopt);
+  EXPECT_EQ(find_policy("stream1")->streaming->slots, 1);
+  EXPECT_EQ(find_policy("stream2")->streaming->slots, 2);
+  EXPECT_EQ(find_policy("stream4")->streaming->slots, 4);
   EXPECT_EQ(find_policy("recompute")->activations, Activations::recomputed);
   EXPECT_EQ(find_policy("keep-attention")->activations, Activations::attention_kept);
   EXPECT_TRUE(find_policy("offload")->offload);
   EXPECT_EQ(find_policy("chunked")->chunk_tokens, kTokenQuantum);
   EXPECT_EQ(find_policy("grouped")->heads_per_group, 1);
-  EXPECT_EQ(find_policy("matrix-streaming")->matrices_ahead, 2);
+  EXPECT_EQ(find_policy("matrix-streaming")->streaming->matrices_ahead, 2);
   EXPECT_TRUE(find_policy("split-backward")->split_backward);
 }
 

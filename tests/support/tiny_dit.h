@@ -112,13 +112,13 @@ inline TinyBatch tiny_batch(std::vector<wan::LatentSize> latents, std::int64_t t
   return b;
 }
 
-inline constexpr wan::LoraOptions kTinyLora = {.rank = 3, .alpha = 6};
+inline constexpr LoraOptions kTinyLora = {.rank = 3, .alpha = 6};
 inline constexpr double kAdapterSize = 0.2;  // standard deviation of the factors
 
 struct TinyJob {
   wan::Mode mode = wan::Mode::infer;
   MemoryPolicy policy = {};
-  wan::Precision precision = {};
+  Precision precision = {};
   WeightFormat format = WeightFormat::stored;
   int threads = 2;
   DiskMode disk = DiskMode::automatic;
@@ -151,10 +151,10 @@ class TinyDit {
           const TinyJob& job)
       : checkpoint_(WeightFiles::open(checkpoint, job.disk)), names_(checkpoint_), job_(job) {
     set_.backend = {.device = test_device(), .threads = job.threads};
-    wan::Precision precision = job.precision;
+    Precision precision = job.precision;
     if (test_device() == Device::cuda) {
       set_.backend.sm = open_gpu().sm;
-      if (precision.activation == DType::f32) precision = wan::precision_on(Device::cuda);
+      if (precision.activation == DType::f32) precision = precision_on(Device::cuda);
     }
     dit_ = std::make_unique<wan::Dit>(
         set_,
@@ -227,7 +227,7 @@ class TinyDit {
       if (s.target) put(s.target, "target" + n, view(s.target).elements());
       runner_->write(s.timestep_row, std::as_bytes(std::span(batch.rows[i])));
     }
-    for (const wan::AdapterIo& a : io().adapters) {
+    for (const AdapterIo& a : io().adapters) {
       put(a.a, a.name + ".a", view(a.a).elements(), kAdapterSize);
       put(a.b, a.name + ".b", view(a.b).elements(), kAdapterSize);
     }
@@ -245,8 +245,8 @@ class TinyDit {
     }
     take("loss", io().loss);
     take("grad_norm", io().grad_norm);
-    for (const wan::NamedGradient& g : io().gradients) take(g.name, g.gradient);
-    for (const wan::AdapterIo& a : io().adapters) {
+    for (const NamedGradient& g : io().gradients) take(g.name, g.gradient);
+    for (const AdapterIo& a : io().adapters) {
       take(a.name + ".a", a.a), take(a.name + ".b", a.b);
       take(a.name + ".da", a.da), take(a.name + ".db", a.db);
     }

@@ -92,10 +92,12 @@ TEST(Distillation, PlacesOfTheTeacherGiveTheSameBits) {
   const std::vector<float> resident = two_steps(TinyPair());
   EXPECT_TRUE(same_bits(resident, two_steps(TinyPair({}, false))));
   for (const MemoryPolicy& p :
-       {MemoryPolicy{.slots = 2, .stream_from = StreamSource::host},
-        MemoryPolicy{.slots = 1, .stream_from = StreamSource::disk},
-        MemoryPolicy{.slots = 1, .matrices_ahead = 2, .stream_from = StreamSource::host}}) {
-    EXPECT_TRUE(same_bits(resident, two_steps(TinyPair(p)))) << p.slots << " " << p.matrices_ahead;
+       {MemoryPolicy{.streaming = Streaming{.slots = 2, .stream_from = StreamSource::host}},
+        MemoryPolicy{.streaming = Streaming{.slots = 1, .stream_from = StreamSource::disk}},
+        MemoryPolicy{.streaming = Streaming{
+                         .slots = 1, .matrices_ahead = 2, .stream_from = StreamSource::host}}}) {
+    EXPECT_TRUE(same_bits(resident, two_steps(TinyPair(p))))
+        << p.stream().slots << " " << p.stream().matrices_ahead;
   }
 }
 
@@ -117,10 +119,12 @@ TEST(Distillation, TheTeacherIsThereOnce) {
     return bytes - student;
   };
   EXPECT_EQ(weights({}), stored);
-  const std::uint64_t streamed = weights({.slots = 2, .stream_from = StreamSource::host});
+  const std::uint64_t streamed =
+      weights({.streaming = Streaming{.slots = 2, .stream_from = StreamSource::host}});
   EXPECT_GE(streamed, stored);
   EXPECT_LT(streamed, stored + 256 * tensors);
-  EXPECT_LT(weights({.slots = 2, .stream_from = StreamSource::disk}), stored / 2);
+  EXPECT_LT(weights({.streaming = Streaming{.slots = 2, .stream_from = StreamSource::disk}}),
+            stored / 2);
 }
 
 TEST(Distillation, TheFastestPlaceThatFitsIsTaken) {
@@ -129,7 +133,7 @@ TEST(Distillation, TheFastestPlaceThatFitsIsTaken) {
     pair.request.budget.gpu = Bytes{gpu};
     const auto outcome = fit::find_plan(pair.request);
     const auto* planned = std::get_if<fit::PlannedRun>(&outcome);
-    return planned ? pair_of(*planned).teacher_policy.slots : -1;
+    return planned ? pair_of(*planned).teacher_policy.stream().slots : -1;
   };
   const Bytes resident = fit::plan_run(pair.request, {}).needed(Tier::device);
   EXPECT_EQ(place(resident.count), 0);

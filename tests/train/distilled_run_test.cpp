@@ -35,10 +35,9 @@ class TaughtRun : public ::testing::Test {
  protected:
   TaughtRun() : training_(teacher_config()) {
     training_.add_clips(4, {4, 1, 4, 4});
-    data::write_empty_caption(
-        training_.path("clips"), "wan",
-        {.tokens = 1, .dim = 8, .rows = support::normal_values("empty", 8, 1)},
-        {.durability = Durability::process});
+    data::write_text_rows(data::empty_caption_path(training_.path("clips")), "wan",
+                          {.tokens = 1, .dim = 8, .rows = support::normal_values("empty", 8, 1)},
+                          {.durability = Durability::process});
   }
 
   std::string config(const std::string& distill = kStudent, const std::string& extra = "",
@@ -145,14 +144,13 @@ TEST_F(TaughtRun, HasTheSameBitsUnderEveryPolicyAndGoesOn) {
   const RunTrace whole = trace_of(path, resident());
   ASSERT_EQ(whole.steps.size(), 2u);
   MemoryPolicy lean = *find_policy("recompute");
-  lean.slots = 1;
-  lean.stream_from = StreamSource::host;
+  lean.streaming = Streaming{.stream_from = StreamSource::host};
   lean.samples_per_pass = 1;
   // The teacher streams from its file.
   PreparedRun run = prepare_run(read_config(path), support::small_machine(), Purpose::train);
   run.request.policy = lean;
   wan::job_of(run.request).teacher->policy =
-      MemoryPolicy{.name = "stream", .slots = 1, .matrices_ahead = 1};
+      MemoryPolicy{.name = "stream", .streaming = Streaming{.slots = 1, .matrices_ahead = 1}};
   auto planned = fit::find_plan(run.request);
   ASSERT_TRUE(std::holds_alternative<fit::PlannedRun>(planned));
   const TrainOutcome streamed =
@@ -218,7 +216,7 @@ TEST_F(TaughtRun, IsPlannedWithItsTeacher) {
   const auto all = fit::find_plan(run.request);
   ASSERT_TRUE(std::holds_alternative<fit::PlannedRun>(all));
   const auto& planned = std::get<fit::PlannedRun>(all);
-  EXPECT_EQ(planned.job.as<wan::FitJob>().teacher->policy->slots, 0);
+  EXPECT_EQ(planned.job.as<wan::FitJob>().teacher->policy->stream().slots, 0);
   // Somewhat less than that, and the teacher streams. The processors' device memory is the host's.
   Bytes& budget =
       run.request.backend.device == Device::cuda ? run.request.budget.gpu : run.request.budget.host;
@@ -227,7 +225,8 @@ TEST_F(TaughtRun, IsPlannedWithItsTeacher) {
   run.request.policy = planned.policy;
   const auto less = fit::find_plan(run.request);
   ASSERT_TRUE(std::holds_alternative<fit::PlannedRun>(less));
-  EXPECT_GT(std::get<fit::PlannedRun>(less).job.as<wan::FitJob>().teacher->policy->slots, 0);
+  EXPECT_GT(std::get<fit::PlannedRun>(less).job.as<wan::FitJob>().teacher->policy->stream().slots,
+            0);
   run.request.budget.gpu = run.request.budget.host = Bytes{1 << 20};
   EXPECT_TRUE(std::holds_alternative<Refusal>(fit::find_plan(run.request)));
 }

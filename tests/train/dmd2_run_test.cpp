@@ -29,9 +29,9 @@ class Dmd2Run : public ::testing::Test {
   Dmd2Run() : training_(support::trainable_config(2)) {
     training_.add_clips(4, {4, 1, 4, 4});
     const std::vector<float> text = support::normal_values("empty", training_.config().text_dim, 1);
-    data::write_empty_caption(training_.path("clips"), "wan",
-                              {.tokens = 1, .dim = training_.config().text_dim, .rows = text},
-                              {.durability = Durability::process});
+    data::write_text_rows(data::empty_caption_path(training_.path("clips")), "wan",
+                          {.tokens = 1, .dim = training_.config().text_dim, .rows = text},
+                          {.durability = Durability::process});
   }
 
   // Two samples in a step, two steps in an epoch.
@@ -59,8 +59,8 @@ TEST_F(Dmd2Run, HasTheSameBitsUnderEveryPolicy) {
     EXPECT_EQ(difference(resident, trace_of(config(kWarm), v)), "") << v.name;
   }
   MemoryPolicy from_host = *find_policy("stream2");
-  from_host.stream_from = StreamSource::host;
-  from_host.matrices_ahead = 2;
+  from_host.streaming->stream_from = StreamSource::host;
+  from_host.streaming->matrices_ahead = 2;
   from_host.samples_per_pass = 1;
   EXPECT_EQ(difference(resident, trace_of(config(kWarm), {"from host", from_host, 1})), "");
 }
@@ -97,7 +97,7 @@ TEST_F(Dmd2Run, SavesAStudentThatCanBeSampledWith) {
     const RunTarget machine = support::small_machine();
     job.request.backend = machine.backend;
     job.request.profile = machine.profile;
-    wan::job_of(job.request).dit.precision = wan::precision_on(machine.backend.device);
+    wan::job_of(job.request).dit.precision = precision_on(machine.backend.device);
     job.request.policy = find_policy("resident");
     job.request.budget = {.gpu = 1_GiB, .host = 1_GiB, .disk = 1_GiB};
     job.sampler = infer::distilled_steps();

@@ -188,10 +188,10 @@ std::vector<MemoryPolicy> all_policies(const fit::Request& r) {
       if (full && stream_from == StreamSource::disk) continue;
       for (int g = 0; g < groups; ++g) {
         others({.name = "auto",
-                .slots = slots,
-                .matrices_ahead = matrices_ahead,
-                .resident_groups = g,
-                .stream_from = stream_from});
+                .streaming = Streaming{.slots = slots,
+                                       .matrices_ahead = matrices_ahead,
+                                       .resident_groups = g,
+                                       .stream_from = stream_from}});
       }
     }
   }
@@ -211,10 +211,11 @@ std::optional<MemoryPolicy> any_that_fits(const fit::Request& r,
 }
 
 std::string text_of(const MemoryPolicy& p) {
+  const Streaming s = p.stream();
   return fmt::format(
       "slots {} parts {} resident {} home {} act {} halves {} offload {} chunk {} heads {} "
       "samples {} state on host {} on disk {}",
-      p.slots, p.matrices_ahead, p.resident_groups, static_cast<int>(p.stream_from),
+      s.slots, s.matrices_ahead, s.resident_groups, static_cast<int>(s.stream_from),
       name_of(p.activations), p.split_backward, p.offload, p.chunk_tokens, p.heads_per_group,
       p.samples_per_pass, p.state_on_host, p.disk_state_groups);
 }

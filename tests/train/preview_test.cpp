@@ -233,7 +233,7 @@ TEST_F(Preview, ShowsWhatTheSavedAdapterDraws) {
   wan::job_of(job.request).experts = {weight_groups(model, file, wan::TensorMap(file))};
   job.request.backend = machine.backend;
   job.request.profile = machine.profile;
-  wan::job_of(job.request).dit.precision = wan::precision_on(machine.backend.device);
+  wan::job_of(job.request).dit.precision = precision_on(machine.backend.device);
   job.request.budget = {.gpu = 1_GiB, .host = 1_GiB, .disk = 1_GiB};
   job.sampler.steps = 2;
   job.latent = latent_size(model, 1, 48, 32);
@@ -312,7 +312,7 @@ TEST_P(PreviewOfAPicture, IsTheClipThatSampleMakesOfIt) {
   wan::job_of(job.request).experts = {weight_groups(model, file, wan::TensorMap(file))};
   job.request.backend = machine.backend;
   job.request.profile = machine.profile;
-  wan::job_of(job.request).dit.precision = wan::precision_on(machine.backend.device);
+  wan::job_of(job.request).dit.precision = precision_on(machine.backend.device);
   job.request.budget = {.gpu = 1_GiB, .host = 1_GiB, .disk = 1_GiB};
   job.sampler.steps = 2;
   job.latent = latent_size(model, 5, height, width);

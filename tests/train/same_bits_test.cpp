@@ -29,7 +29,7 @@ constexpr auto kOneSample = [](MemoryPolicy& p) { p.samples_per_pass = 1; };
 constexpr auto kTwoSamples = [](MemoryPolicy& p) { p.samples_per_pass = 2; };
 constexpr auto kStateOnHost = [](MemoryPolicy& p) { p.state_on_host = true; };
 constexpr auto kStateOnDisk = [](MemoryPolicy& p) { p.disk_state_groups = 3; };  // of five
-constexpr auto kFromHost = [](MemoryPolicy& p) { p.stream_from = StreamSource::host; };
+constexpr auto kFromHost = [](MemoryPolicy& p) { p.streaming->stream_from = StreamSource::host; };
 
 // A few that differ in everything.
 std::vector<Variant> some_variants() {
@@ -39,8 +39,7 @@ std::vector<Variant> some_variants() {
           {"offload from host, two samples, state on host",
            changed("offload",
                    [](MemoryPolicy& p) {
-                     p.slots = 2;
-                     p.stream_from = StreamSource::host;
+                     p.streaming = Streaming{.slots = 2, .stream_from = StreamSource::host};
                      p.samples_per_pass = 2;
                      p.state_on_host = true;
                    }),
@@ -85,8 +84,7 @@ TEST_F(SameBits, EveryPolicyTrainsTheSameLora) {
   all.push_back({"two samples", changed("resident", kTwoSamples), 3});
   all.push_back({"state on host", changed("resident", kStateOnHost), 2});
   all.push_back({"from host", changed("stream2", kFromHost), 2});
-  all.push_back(
-      {"two groups stay", changed("stream1", [](MemoryPolicy& p) { p.resident_groups = 2; })});
+  all.push_back({"two groups stay", changed("stream1", [](MemoryPolicy& p) { p.keep_groups(2); })});
   all.push_back(
       {"a block is kept", changed("recompute", [](MemoryPolicy& p) { p.kept_blocks = 1; })});
   expect_same(config(kLora), all);
@@ -141,22 +139,22 @@ TEST_F(SameBits, AdafactorIsTheSame) {
 // What a full fine-tune can do: its weights stream from host memory.
 std::vector<Variant> full_variants() {
   return {{"from host", changed("stream2", kFromHost), 1},
-          {"one slot, recomputed, one sample", changed("recompute",
-                                                       [](MemoryPolicy& p) {
-                                                         p.slots = 1;
-                                                         p.stream_from = StreamSource::host;
-                                                         p.samples_per_pass = 1;
-                                                       })},
+          {"one slot, recomputed, one sample",
+           changed("recompute",
+                   [](MemoryPolicy& p) {
+                     p.streaming = Streaming{.slots = 1, .stream_from = StreamSource::host};
+                     p.samples_per_pass = 1;
+                   })},
           {"two groups stay", changed("chunked",
                                       [](MemoryPolicy& p) {
-                                        p.slots = 2;
-                                        p.stream_from = StreamSource::host;
-                                        p.resident_groups = 2;
+                                        p.streaming = Streaming{.slots = 2,
+                                                                .resident_groups = 2,
+                                                                .stream_from = StreamSource::host};
                                         p.samples_per_pass = 2;
                                       })},
           {"state of three groups on disk", changed("stream1", [](MemoryPolicy& p) {
-             p.stream_from = StreamSource::host;
-             p.resident_groups = 2;
+             p.streaming->stream_from = StreamSource::host;
+             p.keep_groups(2);
              p.disk_state_groups = 3;
            })}};
 }
@@ -208,7 +206,7 @@ TEST_F(SameBits, ABudgetThatForcesStreamingChangesNothing) {
   auto outcome = fit::find_plan(run.request);
   ASSERT_TRUE(std::holds_alternative<fit::PlannedRun>(outcome));
   auto& planned = std::get<fit::PlannedRun>(outcome);
-  EXPECT_GT(planned.policy.slots, 0);
+  EXPECT_GT(planned.policy.stream().slots, 0);
   const TrainOutcome o = train(std::move(run), std::move(planned), {});
   EXPECT_EQ(difference(resident, support::read_trace(o.folder)), "");
 }

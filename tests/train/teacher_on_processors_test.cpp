@@ -75,21 +75,21 @@ TEST(TeacherElsewhere, NoneOfItStaysOnTheGpu) {
   const fit::PlannedRun resident = planned(student::TeacherPlacement::device);
   for (const auto placement : {student::TeacherPlacement::host, student::TeacherPlacement::disk}) {
     const fit::PlannedRun p = planned(placement);
-    EXPECT_GT(p.policy.slots, 0);
-    EXPECT_EQ(p.policy.resident_groups, 0);
+    EXPECT_GT(p.policy.stream().slots, 0);
+    EXPECT_EQ(p.policy.stream().resident_groups, 0);
     const std::string text = text_of(tiny::pair_of(p));
     EXPECT_EQ(text.find("resident"), std::string::npos) << text;
     EXPECT_LT(weights(p), weights(resident));
   }
   // Left to the plan, what the budget has room for stays.
   r.budget.gpu = Bytes{resident.needed(Tier::device).count - 1};
-  EXPECT_GT(planned(student::TeacherPlacement::automatic).policy.resident_groups, 0);
+  EXPECT_GT(planned(student::TeacherPlacement::automatic).policy.stream().resident_groups, 0);
   // On the CPU it is the same memory: what fits is not copied.
   r.backend = {.device = Device::cpu, .threads = 2};
   student::job_of(r).gpu = false;
   r.budget = pair.request.budget;
-  EXPECT_EQ(planned(student::TeacherPlacement::host).policy.slots, 0);
-  EXPECT_GT(planned(student::TeacherPlacement::disk).policy.resident_groups, 0);
+  EXPECT_EQ(planned(student::TeacherPlacement::host).policy.stream().slots, 0);
+  EXPECT_GT(planned(student::TeacherPlacement::disk).policy.stream().resident_groups, 0);
 }
 
 TEST(TeacherOnProcessors, IsPredictedByTheirRatesAndTakenWhereNothingFasterFits) {
@@ -142,8 +142,9 @@ TEST(TeacherOnProcessors, StreamsFromItsFileWhereHostMemoryIsShort) {
     EXPECT_LE(planned->needed(Tier::host), host);
     const student::PairJob chosen = tiny::pair_of(*planned);
     EXPECT_TRUE(chosen.teacher_on_processors);
-    return chosen.teacher_policy.slots == 0 ? job.group_count()
-                                            : chosen.teacher_policy.resident_groups;
+    return chosen.teacher_policy.stream().slots == 0
+               ? job.group_count()
+               : chosen.teacher_policy.stream().resident_groups;
   };
   r.budget.host = Bytes{8'000'000'000};
   const Bytes whole = std::get<fit::PlannedRun>(fit::find_plan(r)).needed(Tier::host);
@@ -171,7 +172,8 @@ TEST_F(GpuTeacherOnProcessors, AnswersWithTheBitsOfACpuAndTeachesAStudentOnTheGp
   tiny::TinyPair on_cpu;
   tiny::PairRun cpu(on_cpu);
   for (const MemoryPolicy& policy :
-       {MemoryPolicy{}, MemoryPolicy{.slots = 2, .stream_from = StreamSource::disk}}) {
+       {MemoryPolicy{},
+        MemoryPolicy{.streaming = Streaming{.slots = 2, .stream_from = StreamSource::disk}}}) {
     tiny::TinyPair beside(policy);
     beside.request.backend = {.device = Device::cuda, .threads = 2};
     student::job_of(beside.request).pair.teacher_on_processors = true;

@@ -103,7 +103,7 @@ TEST_F(TwoExperts, StreamedWeightsAreThoseOfTheRightExpert) {
                        trace_of(path, {"stream1", find_policy("stream1"), 1})),
             "");
   MemoryPolicy from_host = *find_policy("stream2");
-  from_host.stream_from = StreamSource::host;
+  from_host.streaming->stream_from = StreamSource::host;
   EXPECT_EQ(difference(trace_of(path, {"resident", find_policy("resident")}),
                        trace_of(path, {"from host", from_host})),
             "");
@@ -188,7 +188,7 @@ TEST_F(LimitedNorms, HoldInEveryFile) {
 TEST_F(LimitedNorms, AreTheSameUnderEveryPolicyAndAfterAStop) {
   const RunTrace resident = trace_of(path(), with(kMax));
   MemoryPolicy from_host = *find_policy("stream2"), on_disk = *find_policy("recompute");
-  from_host.stream_from = StreamSource::host;
+  from_host.streaming->stream_from = StreamSource::host;
   from_host.state_on_host = true;
   on_disk.disk_state_groups = 3;
   for (const support::Variant& how :

@@ -164,14 +164,14 @@ fit::Request BenchDistill::request() const {
   r.backend = target.backend;
   j.host_threads = target.host_threads;
   j.gpu = r.backend.device == Device::cuda;
-  j.pair.teacher_precision = wan::precision_on(r.backend.device);
+  j.pair.teacher_precision = precision_on(r.backend.device);
   j.pair.side_by_side = !two_programs_;
   student::Job& s = j.pair.student;
   if (!student_.empty()) s.config = student::read_config(student_);
   s.batch = batch_;
   s.runs_per_step = runs_;
   const bool narrow = student_dtype_.empty() ? j.gpu : student_dtype_ == "bfloat16";
-  s.activation = s.residual = narrow ? DType::bf16 : DType::f32;
+  s.precision = precision_on(narrow ? Device::cuda : Device::cpu);
   j.recompute = recompute_;
   for (const auto p : {student::TeacherPlacement::automatic, student::TeacherPlacement::device,
                        student::TeacherPlacement::host, student::TeacherPlacement::disk,

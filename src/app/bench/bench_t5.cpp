@@ -167,7 +167,7 @@ fit::Request BenchT5::request() const {
   const train::RunTarget target = train::this_machine({.deterministic = true});
   r.profile = target.profile;
   r.backend = target.backend;
-  job.precision = t5::precision_on(r.backend.device);
+  job.precision = precision_on(r.backend.device);
   job.trains = job.record_update = true;
   job.batches = {
       {.samples = batch_, .source = source_, .target = target_, .micro_batches = micro_batches_}};
@@ -190,11 +190,12 @@ MemoryPolicy BenchT5::policy(const t5::Config& config) const {
   if (streamed < 0 || streamed > groups) {
     fail(ErrorCode::usage, fmt::format("--stream {}: expected 0 to {}", stream_, groups));
   }
+  const Streaming stream = {.slots = static_cast<int>(slots_),
+                            .matrices_ahead = static_cast<int>(matrices_ahead_),
+                            .resident_groups = groups - streamed,
+                            .stream_from = StreamSource::host};
   return {.name = "bench",
-          .slots = streamed > 0 ? static_cast<int>(slots_) : 0,
-          .matrices_ahead = streamed > 0 ? static_cast<int>(matrices_ahead_) : 0,
-          .resident_groups = streamed > 0 ? groups - streamed : 0,
-          .stream_from = StreamSource::host,
+          .streaming = streamed > 0 ? std::optional(stream) : std::nullopt,
           .activations = activations_ == "kept"         ? Activations::kept
                          : activations_ == "recomputed" ? Activations::recomputed
                                                         : Activations::attention_kept,

@@ -114,7 +114,7 @@ fit::Request BenchWan::request() const {
       {.deterministic = !fast_, .verify_weights = verify_weights_of(verify_weights_)});
   r.profile = target.profile;
   r.backend = target.backend;
-  job.precision = wan::precision_on(r.backend.device);
+  job.precision = precision_on(r.backend.device);
   job.batches = {
       {.latents = std::vector(to_size(batch_), latent_of(tokens_)), .timestep_rows = batch_}};
   if (job.mode != wan::Mode::infer) job.noising = wan::Noising::recorded;
@@ -141,12 +141,15 @@ MemoryPolicy BenchWan::policy(const fit::Request& r) const {
            fmt::format("--stream {}: expected 0 to {}, or all", stream_, groups - 2));
     }
   }
-  p.slots = streamed > 0 ? static_cast<int>(slots_) : 0;
-  p.matrices_ahead = streamed > 0 ? static_cast<int>(matrices_ahead_) : 0;
+  if (streamed > 0) {
+    // The head is the first group that stays, the embeddings are the last.
+    p.streaming =
+        Streaming{.slots = static_cast<int>(slots_),
+                  .matrices_ahead = static_cast<int>(matrices_ahead_),
+                  .resident_groups = streamed < groups ? groups - 1 - streamed : 0,
+                  .stream_from = from_ == "disk" ? StreamSource::disk : StreamSource::host};
+  }
   p.split_backward = split_backward_;
-  // The head is the first group that stays, the embeddings are the last.
-  p.resident_groups = streamed > 0 && streamed < groups ? groups - 1 - streamed : 0;
-  p.stream_from = from_ == "disk" ? StreamSource::disk : StreamSource::host;
   p.activations = activations_ == "kept"         ? Activations::kept
                   : activations_ == "recomputed" ? Activations::recomputed
                                                  : Activations::attention_kept;

@@ -102,7 +102,7 @@ double WanBenchRun::loss() const {
 void WanBenchRun::write_adapters() {
   if (dit_->job().mode != wan::Mode::lora) return;
   std::vector<std::byte> small;  // as many as the largest factor needs; the others share them
-  for (const wan::AdapterIo& a : dit_->io().adapters) {
+  for (const AdapterIo& a : dit_->io().adapters) {
     for (const Buffer b : {a.a, a.b}) {
       const std::int64_t n = set_.spec(b).shape.elements();
       if (small.size() < to_size(n) * 4) {

@@ -8,6 +8,7 @@
 #include "infer/text_encoder.h"
 #include "io/weight_file_parts.h"
 #include "models/wan/recognise.h"
+#include "models/wan_vae/latent_statistics.h"
 #include "models/wan_vae/weights.h"
 #include "train/run/model_choice.h"
 #include "train/run/model_parts.h"
@@ -58,6 +59,7 @@ void use_vae(bool image_to_video, CacheInputs& in) {
   n.spatial_stride = vae->config.pixels_per_latent();
   n.pixel_multiple = 2 * n.spatial_stride;
   n.fps = n.spatial_stride == 16 ? 24 : 16;
+  n.pair_statistics = {wan_vae::kWan22LatentMean, wan_vae::kWan22LatentStd};
   if (image_to_video) n.conditioning_channels = n.latent_channels + 4;
   in.search.request.cache_name =
       n.spatial_stride == 16 ? "wan2.2_5b" : (image_to_video ? "wan2.2_i2v" : "wan");

@@ -147,7 +147,7 @@ fit::Request Plan::request() {
     job.mode = wan::Mode::full;
   else
     fail_unknown("--mode", mode_, {"infer", "lora", "full"});
-  job.precision = wan::precision_on(r.backend.device);
+  job.precision = precision_on(r.backend.device);
   const auto format = find_weight_format(weights_);
   if (!format)
     fail_unknown("--weights", weights_,

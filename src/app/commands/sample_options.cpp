@@ -142,7 +142,7 @@ void take_machine(const SampleOptions& o, fit::Request& r) {
   r.profile = target.profile;
   r.backend = target.backend;
   r.budget = train::budget_on(target, parse_budget(o.gpu, o.ram, o.disk), o.ignore_limits);
-  wan::job_of(r).dit.precision = wan::precision_on(r.backend.device);
+  wan::job_of(r).dit.precision = precision_on(r.backend.device);
   wan::job_of(r).dit.format = format_of(o);
   if (o.fp8_matmul) use_fp8_products(wan::job_of(r).dit, r.backend);
   if (o.offload_to_cpu) r.switches.offloading = fit::Choice::on;
@@ -176,7 +176,7 @@ void take_size(const SampleOptions& o, const wan::Config& model, const infer::Ge
   if (!o.image.empty()) {
     if (!o.image_latent.empty()) fail(ErrorCode::usage, "--image and --image-latent: one of them");
     run.input_image.emplace(read_image(o.image));
-    const infer::PixelSize size =
+    const PixelSize size =
         clip_size(*run.input_image, model, o.height.value_or(d.height) * o.width.value_or(d.width));
     z.height = size.height / model.spatial_stride;
     z.width = size.width / model.spatial_stride;

@@ -133,7 +133,7 @@ void StudentSample::run() {
   nlohmann::ordered_json result;
   {
     student::Job job = {.config = c, .trains = false};
-    if (gpu) job.activation = job.residual = DType::bf16;
+    job.precision = precision_on(target.backend.device);
     fit::PlannedRun planned = infer::plan_student(
         infer::student_request(job, steps_, target.backend, target.profile, budget), model_path_);
     planned.set = {};  // it is recorded again, with kernels

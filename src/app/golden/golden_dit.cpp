@@ -317,7 +317,7 @@ class DitRun {
       runner_->write(s.timestep_row, std::as_bytes(rows));
     }
     if (!adapters) return;
-    for (const wan::AdapterIo& a : io.adapters) {
+    for (const AdapterIo& a : io.adapters) {
       const std::string name = "diffusion_model." + a.name;
       put(a.a, file_.load(name + ".lora_A.weight", DType::f32, view(a.a).shape));
       put(a.b, file_.load(name + ".lora_B.weight", DType::f32, view(a.b).shape));
@@ -397,7 +397,7 @@ std::vector<GoldenTensor> gradients(const GoldenFile& file, const VerifyOptions&
   std::vector<GoldenTensor> results;
   add_outputs(run, results);
   results.push_back(scalar("out.loss", run.loss()));
-  for (const wan::NamedGradient& g : run.io().gradients) {
+  for (const NamedGradient& g : run.io().gradients) {
     results.push_back(run.result("grad." + g.name, g.gradient));
   }
   for (std::size_t b = 0; b < c.latents.size(); ++b) {
@@ -425,15 +425,14 @@ std::vector<GoldenTensor> lora(const GoldenFile& file, const VerifyOptions& opti
   run.step();
   add_outputs(run, results);
   results.push_back(scalar("out.loss", run.loss()));
-  const auto factors = [&](const std::string& prefix, Buffer wan::AdapterIo::*a,
-                           Buffer wan::AdapterIo::*b) {
-    for (const wan::AdapterIo& io : run.io().adapters) {
+  const auto factors = [&](const std::string& prefix, Buffer AdapterIo::*a, Buffer AdapterIo::*b) {
+    for (const AdapterIo& io : run.io().adapters) {
       const std::string name = prefix + "diffusion_model." + io.name;
       results.push_back(run.result(name + ".lora_A.weight", io.*a));
       results.push_back(run.result(name + ".lora_B.weight", io.*b));
     }
   };
-  factors("grad.", &wan::AdapterIo::da, &wan::AdapterIo::db);
+  factors("grad.", &AdapterIo::da, &AdapterIo::db);
   std::vector<float> losses = {static_cast<float>(run.loss())};
   for (std::int64_t step = 1; step <= c.adamw_steps; ++step) {
     run.update(step);
@@ -442,7 +441,7 @@ std::vector<GoldenTensor> lora(const GoldenFile& file, const VerifyOptions& opti
   }
   results.push_back(
       golden_tensor("out.adamw.losses", {static_cast<std::int64_t>(losses.size())}, losses));
-  factors("out.adamw.", &wan::AdapterIo::a, &wan::AdapterIo::b);
+  factors("out.adamw.", &AdapterIo::a, &AdapterIo::b);
   return results;
 }
 

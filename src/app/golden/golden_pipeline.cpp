@@ -96,7 +96,7 @@ PipelineConfig read_pipeline(const GoldenFile& file) {
 
 // The clip's size, and what the encoder is given of an image: [3, frames, height, width].
 struct Prepared {
-  infer::PixelSize size;
+  PixelSize size;
   std::vector<float> frame;  // the first
 };
 

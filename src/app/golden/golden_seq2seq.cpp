@@ -174,7 +174,7 @@ void add_results(const GoldenFile& file, const t5::Config& c, const t5::TensorMa
     std::optional<std::string> name = std::string(stored);
     if (names.dialect() == t5::Dialect::wan) name = t5::transformers_name(stored);
     const auto& all = run.io().gradients;
-    const auto g = std::ranges::find(all, name.value_or(""), &t5::NamedGradient::name);
+    const auto g = std::ranges::find(all, name.value_or(""), &NamedGradient::name);
     if (g == all.end()) continue;  // is reported as not recomputed
     results.push_back(golden_tensor(std::string(e.name), e.shape, run.values(g->gradient)));
   }

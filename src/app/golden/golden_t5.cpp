@@ -84,7 +84,7 @@ GoldenTensor padded_rows(std::string name, std::int64_t rows, std::int64_t width
   return t;
 }
 
-t5::Precision golden_t5_precision(const VerifyOptions& options) {
+Precision golden_t5_precision(const VerifyOptions& options) {
   return {.activation = options.dtype, .residual = options.dtype};
 }
 

@@ -24,6 +24,6 @@ std::vector<std::vector<std::int32_t>> golden_tokens(const GoldenFile& file, std
 GoldenTensor padded_rows(std::string name, std::int64_t rows, std::int64_t width,
                          std::span<const std::vector<float>> samples);
 
-t5::Precision golden_t5_precision(const VerifyOptions& options);
+Precision golden_t5_precision(const VerifyOptions& options);
 
 }  // namespace ballast

@@ -95,8 +95,8 @@ VaeCase read_case(const GoldenFile& file) {
 // one.
 wan_vae::Policy vae_policy(const MemoryPolicy& p) {
   return {.slices = p.chunk_tokens > 0,
-          .streamed_units = p.slots > 0 ? ~std::size_t{} : 0,
-          .ahead = std::max(0, p.slots - 1),
+          .streamed_units = p.streams() ? ~std::size_t{} : 0,
+          .ahead = std::max(0, p.stream().slots - 1),
           .hosted_histories = p.offload ? wan_vae::FrameCaches::kDecoder : 0};
 }
 
@@ -261,7 +261,7 @@ std::vector<float> read_floats(Runner& runner, Buffer b) {
 }
 
 // A convolution's gradient from rows of taps to the order of files, [N, C, taps].
-GoldenTensor gradient_result(const wan_vae::NamedGradient& g, std::span<const float> values) {
+GoldenTensor gradient_result(const wan_vae::UnitGradient& g, std::span<const float> values) {
   GoldenTensor t = golden_tensor("grad." + g.name, DType::f32, g.shape);
   float* to = t.view().as<float>();
   if (g.taps == 0) {
@@ -315,7 +315,7 @@ void add_gradients(const GoldenFile& file, const VerifyOptions& options, const V
 
   const auto loss = static_cast<float>(runner.view(io.loss).as<double>()[0]);
   results.push_back(golden_tensor("out.grad.loss", {}, std::span(&loss, 1)));
-  for (const wan_vae::NamedGradient& g : io.gradients) {
+  for (const wan_vae::UnitGradient& g : io.gradients) {
     results.push_back(gradient_result(g, read_floats(runner, g.gradient)));
   }
   // The input was z std + mean.

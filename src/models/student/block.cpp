@@ -33,7 +33,7 @@ ops::AttentionOptions attention_of(const Job& job) {
 BlockSaved Block::inner(ProgramBuilder& pb, const BlockParams<Buffer>& w, Buffer x1, Buffer u,
                         Buffer y) const {
   const Config& c = job_.config;
-  const DType act = job_.activation;
+  const DType act = job_.precision.activation;
   BlockSaved s = {.x = x1, .qkv = {}, .o = {}, .lse = {}, .x2 = {}, .pre = {}};
   s.qkv = ops::linear(pb, u, linear_of(w.qkv), act);  // [L, 3C]
   const ops::AttentionOut attended =
@@ -42,7 +42,7 @@ BlockSaved Block::inner(ProgramBuilder& pb, const BlockParams<Buffer>& w, Buffer
   s.o = pb.reshape(attended.o, pb.shape(x1));
   s.lse = attended.lse;
   const Buffer branch = ops::linear(pb, s.o, linear_of(w.out), act);  // [L, C]
-  s.x2 = pb.temp("x2", pb.shape(x1), job_.residual);
+  s.x2 = pb.temp("x2", pb.shape(x1), job_.precision.residual);
   const Buffer z = ops::residual_norm(pb, x1, branch, {}, s.x2, affine(w.norm2), kEps, act).y;
   s.pre = ops::linear(pb, z, linear_of(w.up), act);  // [L, 4C]
   if (!y) return s;
@@ -54,11 +54,11 @@ BlockSaved Block::inner(ProgramBuilder& pb, const BlockParams<Buffer>& w, Buffer
 
 Buffer Block::forward(ProgramBuilder& pb, const BlockParams<Buffer>& w, Buffer x, Buffer shift,
                       Buffer ones, BlockSaved* saved) const {
-  const Buffer x1 = pb.temp("x1", pb.shape(x), job_.residual);
+  const Buffer x1 = pb.temp("x1", pb.shape(x), job_.precision.residual);
   const Buffer u = ops::residual_norm(pb, x, ones, {.table = shift, .index = {}}, x1,
-                                      affine(w.norm1), kEps, job_.activation)
+                                      affine(w.norm1), kEps, job_.precision.activation)
                        .y;
-  const Buffer y = pb.temp("x", pb.shape(x), job_.residual);
+  const Buffer y = pb.temp("x", pb.shape(x), job_.precision.residual);
   BlockSaved all = inner(pb, w, x1, u, y);
   if (!saved) return y;
   *saved = {.x = x1, .qkv = {}, .o = {}, .lse = {}, .x2 = {}, .pre = {}};
@@ -75,7 +75,7 @@ void Block::backward(ProgramBuilder& pb, const BlockParams<Buffer>& w,
                      const BlockParams<Buffer>& grads, BlockSaved s, Buffer dx, Buffer shift,
                      Buffer ones, Buffer dshift) const {
   const Config& c = job_.config;
-  const DType act = job_.activation;
+  const DType act = job_.precision.activation;
   const ops::LayerNormOut first = ops::layer_norm(pb, s.x, affine(w.norm1), kEps, act);
   if (!s.qkv) s = inner(pb, w, s.x, first.y, {});
   {

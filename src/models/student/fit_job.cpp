@@ -37,8 +37,8 @@ PairJob FitJob::under(const MemoryPolicy& policy) const {
   job.teacher_policy.offload = false;
   job.teacher_on_processors = policy.offload;
   if (policy.offload) {
-    job.teacher_precision = wan::precision_on(Device::cpu);
-    if (policy.stream_from == StreamSource::host) job.teacher_policy = {};  // it is there
+    job.teacher_precision = precision_on(Device::cpu);
+    if (policy.stream().stream_from == StreamSource::host) job.teacher_policy = {};  // it is there
   }
   return job;
 }
@@ -76,7 +76,7 @@ std::unique_ptr<fit::Job> FitJob::with_depth(std::int64_t layers) const {
 // Weights of a teacher that stays as a whole.
 Bytes FitJob::min_kept_bytes(const MemoryPolicy& policy) const {
   Bytes sum;
-  if (under(policy).teacher_policy.slots > 0) return sum;
+  if (under(policy).teacher_policy.streams()) return sum;
   for (const WeightGroup& g : teacher) {
     for (const StoredTensor& t : g.tensors) {
       const bool as_stored = pair.teacher_format == WeightFormat::stored;
@@ -101,14 +101,19 @@ std::vector<MemoryPolicy> FitJob::placements() const {
     if (!wanted(stream_from == StreamSource::host ? TeacherPlacement::host
                                                   : TeacherPlacement::disk))
       continue;
-    all.push_back({.name = "auto", .slots = 2, .stream_from = stream_from});
+    all.push_back({.name = "auto", .streaming = Streaming{.slots = 2, .stream_from = stream_from}});
+    all.push_back({.name = "auto",
+                   .streaming = Streaming{
+                       .slots = 1, .matrices_ahead = kMatricesAhead, .stream_from = stream_from}});
     all.push_back(
-        {.name = "auto", .slots = 1, .matrices_ahead = kMatricesAhead, .stream_from = stream_from});
-    all.push_back({.name = "auto", .slots = 1, .matrices_ahead = 1, .stream_from = stream_from});
+        {.name = "auto",
+         .streaming = Streaming{.slots = 1, .matrices_ahead = 1, .stream_from = stream_from}});
   }
   if (wanted(TeacherPlacement::processors) && gpu) {
     for (const StreamSource stream_from : {StreamSource::host, StreamSource::disk}) {
-      all.push_back({.name = "auto", .slots = 2, .stream_from = stream_from, .offload = true});
+      all.push_back({.name = "auto",
+                     .streaming = Streaming{.slots = 2, .stream_from = stream_from},
+                     .offload = true});
     }
   }
   return all;
@@ -133,10 +138,10 @@ std::vector<MemoryPolicy> FitJob::of_student(MemoryPolicy p) const {
 std::vector<std::vector<MemoryPolicy>> FitJob::candidates(const fit::Switches&) const {
   std::vector<std::vector<MemoryPolicy>> all(4);
   for (const MemoryPolicy& placement : placements()) {
-    std::size_t list = placement.offload              ? 3
-                       : placement.matrices_ahead > 0 ? 2
-                       : placement.slots > 0          ? 1
-                                                      : 0;
+    std::size_t list = placement.offload                       ? 3
+                       : placement.stream().matrices_ahead > 0 ? 2
+                       : placement.streams()                   ? 1
+                                                               : 0;
     for (MemoryPolicy& p : of_student(placement)) {
       if (p.state_on_host && list == 1) list = 2;
       all[list].push_back(std::move(p));
@@ -152,7 +157,7 @@ std::vector<MemoryPolicy> FitJob::leanest() const {
   std::vector<MemoryPolicy> all;
   for (const MemoryPolicy& placement : placements()) {
     const std::vector<MemoryPolicy> lean = of_student(placement);
-    all.insert(all.end(), placement.slots == 0 ? lean.begin() : lean.end() - 2, lean.end());
+    all.insert(all.end(), !placement.streams() ? lean.begin() : lean.end() - 2, lean.end());
   }
   std::ranges::reverse(all);
   return all;
@@ -164,21 +169,21 @@ bool FitJob::may_fill() const {
 }
 
 std::string text_of(const PairJob& pair) {
-  const MemoryPolicy& t = pair.teacher_policy;
+  const std::optional<Streaming>& t = pair.teacher_policy.streaming;
   const Job& s = pair.student;
   std::string text = "teacher ";
   if (pair.teacher_on_processors) text += "computed by the CPU, ";
-  if (t.slots == 0 && pair.teacher_on_processors) {
+  if (!t && pair.teacher_on_processors) {
     text += "in RAM";
-  } else if (t.slots == 0) {
+  } else if (!t) {
     text += "resident";
   } else {
     text +=
-        fmt::format("streams from {}", t.stream_from == StreamSource::host ? "RAM" : "its file");
-    text += t.matrices_ahead > 0 ? fmt::format(", {} matrices ahead", t.matrices_ahead)
-                                 : fmt::format(" through {} slots", t.slots);
-    if (t.resident_groups > 0) text += fmt::format(", {} groups resident", t.resident_groups);
-    if (t.host_groups > 0) text += fmt::format(", {} groups from RAM", t.host_groups);
+        fmt::format("streams from {}", t->stream_from == StreamSource::host ? "RAM" : "its file");
+    text += t->matrices_ahead > 0 ? fmt::format(", {} matrices ahead", t->matrices_ahead)
+                                  : fmt::format(" through {} slots", t->slots);
+    if (t->resident_groups > 0) text += fmt::format(", {} groups resident", t->resident_groups);
+    if (t->host_groups > 0) text += fmt::format(", {} groups from RAM", t->host_groups);
   }
   text += s.activations == Activations::kept ? "; student keeps its activations"
                                              : "; student recomputes its blocks";

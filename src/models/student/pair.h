@@ -12,7 +12,7 @@ namespace ballast::student {
 // A frozen teacher and the student that learns from it, in one plan.
 struct PairJob {
   wan::Config teacher = {};
-  wan::Precision teacher_precision = {};
+  Precision teacher_precision = {};
   WeightFormat teacher_format = WeightFormat::stored;
   MemoryPolicy teacher_policy = {};  // where its weights are
   // Beside a student on a GPU: the teacher is computed by the processors, in host memory, and all

@@ -142,7 +142,7 @@ void Pass::embed(ProgramBuilder& pb) {
   const Shape rows = {config_.tokens(), config_.hidden_size};
   conv_in_rows_ = packed(pb, w.conv_in.weight);
   conv_out_rows_ = packed(pb, w.conv_out.weight);
-  ones_ = pb.temp("ones", rows, job_.activation);
+  ones_ = pb.temp("ones", rows, job_.precision.activation);
   ops::fill(pb, ones_, 1);
   for (std::size_t i = 0; i < samples_.size(); ++i) {
     SampleState& s = samples_[i];
@@ -153,7 +153,7 @@ void Pass::embed(ProgramBuilder& pb) {
     s.time_hidden = ops::silu(pb, s.time_pre, f32);
     s.shift = ops::linear(pb, s.text, linear_of(w.text), f32);  // [1, C]
     ops::linear_into(pb, s.time_hidden, linear_of(w.time2), s.shift, {.accumulate = true});
-    s.x = pb.temp("x", rows, job_.residual);
+    s.x = pb.temp("x", rows, job_.precision.residual);
     ops::conv3d_into(pb, image(pb, s.latent), {}, {conv_in_rows_, w.conv_in.bias, {}},
                      image(pb, s.x), {.geometry = kConv, .frames = 1});
   }
@@ -209,7 +209,7 @@ void Pass::head(ProgramBuilder& pb) {
       dy = ops::linear_dx(pb, doutput, projection(), f32);  // [L, N]
     }
     dconv->add(pb, image(pb, s.x), image(pb, dy), g.conv_out.bias);
-    s.dx = pb.temp("dx", pb.shape(s.x), job_.residual);
+    s.dx = pb.temp("dx", pb.shape(s.x), job_.precision.residual);
     const Buffer transposed =
         ops::transpose_conv_weight(pb, conv_out_rows_, config_.hidden_size, kTaps);
     ops::conv3d_into(pb, image(pb, dy), {}, {transposed, {}, {}}, image(pb, s.dx),

@@ -8,6 +8,7 @@
 #include "models/student/params.h"
 #include "nn/memory_policy.h"
 #include "nn/optimizer.h"
+#include "nn/precision.h"
 #include "nn/update.h"
 #include "plan/program_builder.h"
 
@@ -23,8 +24,7 @@ struct Job {
   Activations activations = Activations::kept;
   bool state_on_host = false;        // gradients and moments wait in host memory
   std::int64_t heads_per_group = 0;  // of attention's backward pass; 0: all at once
-  DType activation = DType::f32;     // operands of products and attention
-  DType residual = DType::f32;       // the residual stream
+  Precision precision = {};
   OptimizerOptions optimizer = {};
   double max_grad_norm = 0;  // 0: no clipping
 };

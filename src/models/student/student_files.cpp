@@ -6,8 +6,6 @@
 #include "core/error.h"
 #include "core/to_size.h"
 #include "io/atomic_file.h"
-#include "io/limits.h"
-#include "memory/text_file.h"
 #include "models/student/params.h"
 
 namespace ballast::student {
@@ -114,14 +112,6 @@ std::vector<float> StudentFiles::values(const std::string& name) const {
   std::vector<float> values(to_size(entry.shape.elements()));
   convert(raw.data(), dtype, values.data(), DType::f32, std::ssize(values));
   return values;
-}
-
-bool is_student_folder(const std::string& path) {
-  const std::string json = path + "/config.json";
-  std::error_code error;
-  if (!fs::is_regular_file(json, error)) return false;
-  const std::string text = read_text_file(json, limits::kConfigBytes, "a config.json");
-  return text.find("WanLiteStudent") != std::string::npos;
 }
 
 }  // namespace ballast::student

@@ -35,7 +35,4 @@ class StudentFiles {
   std::vector<SafetensorsFile> projection_;  // at most one
 };
 
-// Whether a folder looks like one: it has a config.json that names the student.
-bool is_student_folder(const std::string& path);
-
 }  // namespace ballast::student

@@ -26,7 +26,7 @@ bool is_adapted(const Config& config, int group, const StoredTensor& t,
     return false;
   }
   const std::string module = t.name.substr(0, t.name.rfind('.'));
-  return options.modules.empty() ? contains(options.targets, target_of(module))
+  return options.modules.empty() ? contains(adapter_targets(options), target_of(module))
                                  : contains(options.modules, module);
 }
 
@@ -35,6 +35,11 @@ std::int64_t elements_of_adapter(const StoredTensor& t, const LoraOptions& optio
 }
 
 }  // namespace
+
+std::vector<std::string> adapter_targets(const LoraOptions& options) {
+  if (!options.targets.empty()) return options.targets;
+  return {"q", "k", "v", "o", "wi", "wo"};
+}
 
 std::int64_t adapter_parameters(const Config& config, std::span<const WeightGroup> groups,
                                 const LoraOptions& options) {
@@ -53,6 +58,10 @@ void Adapters::declare(ProgramBuilder& pb, const Config& config, const BlockWeig
                        const LoraOptions& options, bool trains) {
   options_ = options;
   check(options.rank > 0, "adapters of rank {}", options.rank);
+  check(options.hidden_dropout == 0 && options.rank_dropout == 0 && options.module_dropout == 0 &&
+            options.dtype == DType::f32 && options.up_rate == 1 && options.max_norm == 0 &&
+            options.excluded.empty(),
+        "adapters of T5 have a rank, alpha, dropout of what they read, targets and modules alone");
   of_.resize(to_size(weights.groups()));
   std::int64_t elements = 0;
   for (int g = 0; g < weights.groups(); ++g) {
@@ -61,7 +70,8 @@ void Adapters::declare(ProgramBuilder& pb, const Config& config, const BlockWeig
       const bool wanted = is_adapted(config, g, t, options);
       of_[to_size(g)].push_back(wanted ? static_cast<int>(all_.size()) : -1);
       if (!wanted) continue;
-      all_.push_back({.name = std::move(module), .a = {}, .b = {}, .da = {}, .db = {}});
+      all_.push_back(
+          {.name = std::move(module), .expert = 0, .a = {}, .b = {}, .da = {}, .db = {}});
       elements += elements_of_adapter(t, options);
     }
   }

@@ -5,33 +5,19 @@
 
 #include "models/t5/block.h"
 #include "models/t5/params.h"
+#include "nn/adapters.h"
 #include "nn/block_weights.h"
 
 namespace ballast::t5 {
 
-// Low-rank adapters beside the matrices of blocks; the weights themselves do not change.
-struct LoraOptions {
-  std::int64_t rank = 16;
-  float alpha = 16;
-  std::vector<std::string> targets = {"q", "k", "v", "o", "wi", "wo"};  // wi: also wi_0 and wi_1
-  double dropout = 0;                     // of what an adapter reads, in steps that train
-  std::vector<std::string> modules = {};  // not empty: these by their full names, no others
-
-  float scale() const { return alpha / static_cast<float>(rank); }
-};
+// Targets of the options, or all that there are: q, k, v, o, wi (also wi_0 and wi_1), wo.
+std::vector<std::string> adapter_targets(const LoraOptions& options);
 
 // Parameters of the adapters that such options give a model of these weights.
 std::int64_t adapter_parameters(const Config& config, std::span<const WeightGroup> groups,
                                 const LoraOptions& options);
 
-// One adapter: y += scale B A x. All lie together on the device, f32; so do the gradients.
-struct AdapterIo {
-  std::string name;  // "encoder.block.0.layer.0.SelfAttention.q"
-  Buffer a, b;       // [rank, K], [N, rank]: the caller's to fill before the first step
-  Buffer da, db;     // only where it trains
-};
-
-// The adapters of a recorded model.
+// The adapters of a recorded model, f32: all lie together on the device, and so do the gradients.
 class Adapters {
  public:
   // Fails with ErrorCode::usage when no matrix is a target. trains: gradients as well.

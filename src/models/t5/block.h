@@ -6,28 +6,15 @@
 #include "models/t5/config.h"
 #include "nn/adapted_linear.h"
 #include "nn/memory_policy.h"
+#include "nn/precision.h"
 #include "ops/attention/attention.h"
 #include "ops/dropout.h"
 #include "plan/program_builder.h"
 
 namespace ballast::t5 {
 
-struct Precision {
-  DType activation = DType::f32;  // operands of matrix products and attention
-  DType residual = DType::f32;    // the residual stream; its gradient is f32
-};
-// What a backend computes in unless told otherwise: bf16 on a GPU, f32 on the CPU.
-constexpr Precision precision_on(Device d) {
-  return d == Device::cuda ? Precision{DType::bf16, DType::bf16} : Precision{};
-}
-
 // Gets named intermediate values of a sample; used to locate differences from a reference.
 using Taps = std::function<void(ProgramBuilder&, const std::string& name, int sample, Buffer rows)>;
-
-// A gain vector and its gradient (invalid: frozen).
-struct Gain {
-  Buffer weight, dweight;
-};
 
 // The weights of one block while they are in reach, and where their gradients go.
 struct AttentionInUse {

@@ -17,8 +17,7 @@ MemoryPolicy resident(Activations a) {
 
 MemoryPolicy streamed(int slots, Activations a) {
   return {.name = fmt::format("stream{}{}", slots, a == Activations::kept ? "" : " recompute"),
-          .slots = slots,
-          .stream_from = StreamSource::host,
+          .streaming = Streaming{.slots = slots, .stream_from = StreamSource::host},
           .activations = a};
 }
 
@@ -26,7 +25,7 @@ MemoryPolicy streamed(int slots, Activations a) {
 MemoryPolicy lowest() {
   MemoryPolicy p = streamed(1, Activations::recomputed);
   p.name = "lowest-memory";
-  p.matrices_ahead = 1;
+  p.streaming->matrices_ahead = 1;
   p.offload = true;
   p.chunk_tokens = kTokenQuantum;
   p.heads_per_group = 4;
@@ -139,19 +138,20 @@ std::vector<MemoryPolicy> FitJob::switched(const fit::Switches& switches) const 
 }
 
 bool FitJob::may_keep_blocks(const MemoryPolicy& p, const fit::Switches& switches) const {
-  return p.slots == 0 && p.activations != Activations::kept &&
+  return !p.streams() && p.activations != Activations::kept &&
          switches.checkpointing != fit::Choice::on;
 }
 
 std::string weights_text(const Config& config, const MemoryPolicy& policy) {
   const std::int64_t blocks = config.layers + config.decoder_layers;
-  if (policy.slots == 0) return fmt::format("all {} blocks resident", blocks);
+  if (!policy.streams()) return fmt::format("all {} blocks resident", blocks);
+  const Streaming& s = *policy.streaming;
   const int groups = group_count(config);
   std::int64_t stay = 0, from_ram = 0;
   for (std::int64_t g = 1; g <= blocks; ++g) {
-    const bool stays = evenly_chosen(g, groups, policy.resident_groups);
+    const bool stays = evenly_chosen(g, groups, s.resident_groups);
     stay += stays;
-    from_ram += !stays && comes_from_host(policy, g, groups);
+    from_ram += !stays && comes_from_host(s, g, groups);
   }
   const std::int64_t from_disk = blocks - stay - from_ram;
   const std::string from = from_disk == 0 ? "RAM"
@@ -159,7 +159,7 @@ std::string weights_text(const Config& config, const MemoryPolicy& policy) {
                                ? "disk"
                                : fmt::format("RAM ({}) and disk ({})", from_ram, from_disk);
   return fmt::format("{} of {} blocks resident, {} streamed from {} through {} slot{}", stay,
-                     blocks, blocks - stay, from, policy.slots, policy.slots == 1 ? "" : "s");
+                     blocks, blocks - stay, from, s.slots, s.slots == 1 ? "" : "s");
 }
 
 std::string describe(const Config& config, const MemoryPolicy& policy) {

@@ -12,8 +12,7 @@ constexpr int kMaxSlots = 3;
 
 MemoryPolicy through_slots(int slots, StreamSource stream_from, std::int64_t chunk = 0) {
   return {.name = fmt::format("stream{}{}", slots, chunk > 0 ? " chunked" : ""),
-          .slots = slots,
-          .stream_from = stream_from,
+          .streaming = Streaming{.slots = slots, .stream_from = stream_from},
           .chunk_tokens = chunk};
 }
 
@@ -24,7 +23,7 @@ MemoryPolicy resident_weights(std::int64_t chunk = 0) {
 MemoryPolicy one_matrix_at_a_time() {
   MemoryPolicy p = through_slots(1, StreamSource::disk, kTokenQuantum);
   p.name = "lowest-memory";
-  p.matrices_ahead = 1;
+  p.streaming->matrices_ahead = 1;
   return p;
 }
 

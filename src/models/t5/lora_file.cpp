@@ -60,7 +60,6 @@ LoraOptions LoraFile::options(double strength) const {
   LoraOptions o;
   o.rank = rank_;
   o.alpha = static_cast<float>(scale_of(rank_) * strength * static_cast<double>(rank_));
-  o.targets.clear();
   for (const Module& m : modules_) o.modules.push_back(m.name);
   return o;
 }

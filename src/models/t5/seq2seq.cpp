@@ -40,7 +40,7 @@ Seq2Seq::Seq2Seq(ProgramSet& set, Seq2SeqJob job, std::vector<WeightGroup> group
   if (job_.trains && !job_.lora) {
     check_trainable(groups);
     // Weights that change cannot be streamed from the user's file.
-    job_.policy.stream_from = StreamSource::host;
+    if (auto& s = job_.policy.streaming) s->stream_from = StreamSource::host;
   }
   {
     ProgramBuilder load(set, "load");
@@ -179,7 +179,7 @@ void Seq2Seq::declare_gradients(ProgramBuilder& pb) {
                                    DType::f32, Role::gradient);
   std::uint64_t small_at = 0;
   for (int g = 0; g < groups; ++g) {
-    GroupGradients& grads = gradients_[to_size(g)];
+    PackedGradients& grads = gradients_[to_size(g)];
     const DType dtype = matrix_dtype(g);
     std::uint64_t bytes = 0;
     for (const StoredTensor& t : weights_->group(g).tensors) {
@@ -198,9 +198,8 @@ void Seq2Seq::declare_gradients(ProgramBuilder& pb) {
       const Buffer b =
           pb.view(matrix ? grads.matrices : small_gradients_, from, type, t.data.shape);
       const auto own = static_cast<std::uint64_t>(t.data.shape.elements()) * size_of(type);
-      grads.places.push_back({.matrix = matrix, .offset = from, .bytes = own});
       const std::uint64_t gap = room(t, type) - own;
-      if (matrix && gap > 0) grads.gaps.push_back({true, from + own, gap});
+      if (matrix && gap > 0) grads.gaps.push_back({from + own, gap});
       from += room(t, type);
       grads.persistent.push_back(b);
       io_.gradients.push_back({t.name, b});

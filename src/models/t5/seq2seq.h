@@ -10,6 +10,7 @@
 #include "models/t5/config.h"
 #include "models/t5/decoder.h"
 #include "models/t5/weights_in_use.h"
+#include "nn/gradients.h"
 #include "nn/update.h"
 
 namespace ballast::t5 {
@@ -81,11 +82,6 @@ struct StepIo {
   std::vector<MicroBatchIo> micro_batches;
 };
 
-struct NamedGradient {
-  std::string name;
-  Buffer gradient;  // f32, or Seq2SeqJob::gradient; device or host
-};
-
 struct Seq2SeqIo {
   std::vector<StepIo> steps, eval_steps;  // by kind of batch; all share memory
   std::vector<NamedGradient> gradients;
@@ -94,18 +90,14 @@ struct Seq2SeqIo {
   Buffer grad_norm;                    // [1] f32, before clipping; likewise
 };
 
-// Gradients of one group and where they wait.
-struct GroupGradients {
-  struct Place {
-    bool matrix = false;  // in `matrices`, else among the small ones of all groups
+// Matrices of a group have one buffer; vectors and tables lie among the small ones of all groups.
+struct PackedGradients : GroupGradients {
+  struct Gap {
     std::uint64_t offset = 0, bytes = 0;
   };
-  Buffer matrices;                 // all of them, persistent, on the device or the host
-  std::vector<Place> places;       // of each tensor
-  std::vector<Place> gaps;         // between matrices
-  std::vector<Buffer> persistent;  // each tensor's
-  std::vector<Buffer> device;      // where backward adds to them: the same, or parts of a temporary
-  Buffer visiting;                 // that temporary
+  Buffer matrices;        // all of them, persistent, on the device or the host
+  Buffer visiting;        // the temporary that takes their place in backward
+  std::vector<Gap> gaps;  // between matrices
 };
 
 // T5 as recorded programs: "load", "step" for every kind of batch (forward and loss; with `trains`
@@ -134,8 +126,8 @@ class Seq2Seq {
   Seq2SeqJob job_;
   Seq2SeqIo io_;
   std::optional<BlockWeights> weights_;
-  std::vector<GroupGradients> gradients_;  // by group; empty: no weight trains
-  Buffer small_gradients_;                 // of vectors and tables of all groups, or of adapters
+  std::vector<PackedGradients> gradients_;  // by group; empty: no weight trains
+  Buffer small_gradients_;                  // of vectors and tables of all groups, or of adapters
   Adapters adapters_;
   std::unique_ptr<Decoder> decoder_;
 };

@@ -57,7 +57,7 @@ void each_linear(BlockInUse& w, Visit&& visit) {
 }  // namespace
 
 Seq2SeqPass::Seq2SeqPass(const Seq2SeqJob& job, BlockWeights& weights,
-                         std::vector<GroupGradients>& gradients, const Adapters& adapters,
+                         std::vector<PackedGradients>& gradients, const Adapters& adapters,
                          const StepIo& io, bool trains)
     : job_(job),
       config_(job.config),
@@ -426,7 +426,7 @@ WeightsInUse::Gradients Seq2SeqPass::gradients(int group) const {
 // With gradients that wait in host memory a temporary takes their place while backward adds to it.
 // It begins as what was there, or as zero; matrices of blocks are overwritten.
 void Seq2SeqPass::begin_gradients(ProgramBuilder& pb, int group) {
-  GroupGradients& g = gradients_[to_size(group)];
+  PackedGradients& g = gradients_[to_size(group)];
   g.device = g.persistent;
   g.visiting = {};
   if (!g.matrices) return;
@@ -434,9 +434,9 @@ void Seq2SeqPass::begin_gradients(ProgramBuilder& pb, int group) {
   if (!stays) {
     g.visiting = pb.temp("grad", pb.shape(g.matrices), pb.dtype(g.matrices), Role::gradient);
     for (std::size_t i = 0; i < g.persistent.size(); ++i) {
-      if (!g.places[i].matrix) continue;
-      g.device[i] = pb.view(g.visiting, g.places[i].offset, pb.dtype(g.persistent[i]),
-                            pb.shape(g.persistent[i]));
+      const BufferSpec persistent = pb.set().spec(g.persistent[i]);
+      if (persistent.root != g.matrices) continue;
+      g.device[i] = pb.view(g.visiting, persistent.offset, persistent.dtype, persistent.shape);
     }
   }
   const Buffer here = stays ? g.matrices : g.visiting;
@@ -445,7 +445,7 @@ void Seq2SeqPass::begin_gradients(ProgramBuilder& pb, int group) {
   } else if (group >= embedding_group(config_)) {
     ops::fill(pb, here, 0);
   } else {
-    for (const GroupGradients::Place& gap : g.gaps) {  // the norm reads them too
+    for (const PackedGradients::Gap& gap : g.gaps) {  // the norm reads them too
       const auto count = static_cast<std::int64_t>(gap.bytes / size_of(pb.dtype(here)));
       ops::fill(pb, pb.view(here, gap.offset, pb.dtype(here), {count}), 0);
     }
@@ -453,7 +453,7 @@ void Seq2SeqPass::begin_gradients(ProgramBuilder& pb, int group) {
 }
 
 void Seq2SeqPass::end_gradients(ProgramBuilder& pb, int group) {
-  const GroupGradients& g = gradients_[to_size(group)];
+  const PackedGradients& g = gradients_[to_size(group)];
   if (g.visiting) ops::copy(pb, g.visiting, g.matrices, Lane::download);
 }
 

@@ -12,7 +12,7 @@ namespace ballast::t5 {
 class Seq2SeqPass {
  public:
   // trains: this program; with job.trains evaluations do not.
-  Seq2SeqPass(const Seq2SeqJob& job, BlockWeights& weights, std::vector<GroupGradients>& gradients,
+  Seq2SeqPass(const Seq2SeqJob& job, BlockWeights& weights, std::vector<PackedGradients>& gradients,
               const Adapters& adapters, const StepIo& io, bool trains);
 
   void record(ProgramBuilder& pb);
@@ -72,7 +72,7 @@ class Seq2SeqPass {
 
   const Seq2SeqJob& job_;
   const Config& config_;
-  std::vector<GroupGradients>& gradients_;
+  std::vector<PackedGradients>& gradients_;
   const StepIo& io_;
   bool trains_;
   bool weights_train_;  // the weights themselves

@@ -64,7 +64,7 @@ std::vector<std::vector<MemoryPolicy>> candidates(const DitJob& job) {
   const bool trains = job.mode != Mode::infer;
   const auto weights = [&](MemoryPolicy p) {
     if (!trains) {
-      if (p.slots == 0) add(p);
+      if (!p.streams()) add(p);
       p.chunk_tokens = wide;
       add(p);
       return;
@@ -74,7 +74,7 @@ std::vector<std::vector<MemoryPolicy>> candidates(const DitJob& job) {
       if (samples > 0 && !several_samples(job)) break;
       p.samples_per_pass = samples;
       p.activations = kept, p.offload = false, p.chunk_tokens = 0;
-      if (p.slots == 0) {
+      if (!p.streams()) {
         add(p);
         // Larger groups and no chunks keep a GPU busier than predicted times know; among equals the
         // first one stays.
@@ -91,7 +91,7 @@ std::vector<std::vector<MemoryPolicy>> candidates(const DitJob& job) {
         p.activations = recomputed;
         add(p);
       }
-      if (p.slots == 0) continue;
+      if (!p.streams()) continue;
       p.split_backward = true;
       p.activations = attention;
       add(p);
@@ -101,31 +101,32 @@ std::vector<std::vector<MemoryPolicy>> candidates(const DitJob& job) {
     }
   };
   weights({});
-  weights({.slots = 2, .stream_from = StreamSource::host});
-  if (job.mode != Mode::full) weights({.slots = 2, .stream_from = StreamSource::disk});
+  weights({.streaming = Streaming{.slots = 2, .stream_from = StreamSource::host}});
+  if (job.mode != Mode::full)
+    weights({.streaming = Streaming{.slots = 2, .stream_from = StreamSource::disk}});
   // From host memory and from disk, with attention kept where it may wait in host memory.
   const auto every_compute_policy = [&](MemoryPolicy p) {
-    const bool fixed = p.slots == 0 || job.mode == Mode::full;
+    const bool fixed = !p.streams() || job.mode == Mode::full;
     const Activations least = p.activations;
     for (const Activations a : {attention, least}) {
       if (a == attention && !p.offload) continue;
       p.activations = a;
       for (const StreamSource stream_from : {StreamSource::host, StreamSource::disk}) {
-        if (fixed && stream_from != p.stream_from) continue;
+        if (fixed && stream_from != p.stream().stream_from) continue;
         add(p);
-        all.back().back().stream_from = stream_from;
+        if (auto& s = all.back().back().streaming) s->stream_from = stream_from;
       }
     }
   };
   const std::vector<MemoryPolicy> leanest = leanest_policies(job);
   for (const MemoryPolicy& lean : leanest) {
     MemoryPolicy p = lean;
-    if (p.matrices_ahead != leanest.front().matrices_ahead ||
+    if (p.stream().matrices_ahead != leanest.front().stream().matrices_ahead ||
         p.state_on_host != leanest.front().state_on_host) {
       all.emplace_back();
     }
-    if (p.matrices_ahead > 0) {
-      p.matrices_ahead = kMatricesAhead;
+    if (p.stream().matrices_ahead > 0) {
+      p.streaming->matrices_ahead = kMatricesAhead;
       every_compute_policy(p);
     } else if (trains) {
       p.split_backward = false;
@@ -137,11 +138,12 @@ std::vector<std::vector<MemoryPolicy>> candidates(const DitJob& job) {
 }
 
 std::vector<MemoryPolicy> leanest_policies(const DitJob& job) {
-  MemoryPolicy p = {.name = "auto", .slots = 1, .chunk_tokens = narrow_chunk(job)};
+  MemoryPolicy p = {
+      .name = "auto", .streaming = Streaming{.slots = 1}, .chunk_tokens = narrow_chunk(job)};
   std::vector<MemoryPolicy> all;
   if (job.mode == Mode::infer) {
     all.push_back(p);
-    p.matrices_ahead = 1;
+    p.streaming->matrices_ahead = 1;
     all.push_back(p);
     return all;
   }
@@ -149,25 +151,23 @@ std::vector<MemoryPolicy> leanest_policies(const DitJob& job) {
   p.split_backward = true;
   p.heads_per_group = few_heads(job);
   if (several_samples(job)) p.samples_per_pass = 1;
-  const auto add = [&](int slots, int matrices_ahead, bool state_on_host) {
+  const auto add = [&](std::optional<Streaming> streaming, bool state_on_host) {
     for (const bool offload : {false, true}) {
-      p.slots = slots;
-      p.matrices_ahead = matrices_ahead;
+      p.streaming = streaming;
       p.state_on_host = state_on_host;
       p.offload = offload;
       all.push_back(p);
     }
   };
   if (job.mode == Mode::full) {  // its state is where its weights are
-    p.stream_from = StreamSource::host;
-    add(1, 0, false);
-    add(1, 1, false);
-    add(0, 0, false);
+    add(Streaming{.stream_from = StreamSource::host}, false);
+    add(Streaming{.matrices_ahead = 1, .stream_from = StreamSource::host}, false);
+    add({}, false);
     return all;
   }
   for (const int matrices_ahead : {0, 1}) {
-    add(1, matrices_ahead, false);
-    add(1, matrices_ahead, true);
+    add(Streaming{.matrices_ahead = matrices_ahead}, false);
+    add(Streaming{.matrices_ahead = matrices_ahead}, true);
   }
   return all;
 }
@@ -177,8 +177,8 @@ std::vector<MemoryPolicy> last_resort(const DitJob& job, bool length_decides) {
   const MemoryPolicy lean = leanest_policies(job).front();
   const bool trains = job.mode != Mode::infer;
   const auto both = [](bool when) { return when ? std::vector{false, true} : std::vector{false}; };
-  for (const int slots : {1, 0}) {
-    if (slots == 0 && !length_decides) continue;
+  for (const bool streams : {true, false}) {
+    if (!streams && !length_decides) continue;
     for (const std::int64_t chunk : {lean.chunk_tokens, wide_chunk(job), std::int64_t{0}}) {
       for (const bool whole_heads : both(trains)) {
         for (const bool all_samples : both(several_samples(job))) {
@@ -187,7 +187,7 @@ std::vector<MemoryPolicy> last_resort(const DitJob& job, bool length_decides) {
               for (const Activations a :
                    {Activations::recomputed, Activations::attention_kept, Activations::kept}) {
                 MemoryPolicy p = lean;
-                p.slots = slots;
+                if (!streams) p.streaming.reset();
                 p.split_backward = false;
                 p.chunk_tokens = chunk;
                 if (whole_heads) p.heads_per_group = 0;
@@ -269,10 +269,10 @@ std::vector<MemoryPolicy> every_policy(const DitJob& job, int max_disk_state_gro
       if (full && stream_from == StreamSource::disk) continue;
       for (int g = 0; g < group_count(job.config); ++g) {
         states({.name = "auto",
-                .slots = slots,
-                .matrices_ahead = matrices_ahead,
-                .resident_groups = g,
-                .stream_from = stream_from});
+                .streaming = Streaming{.slots = slots,
+                                       .matrices_ahead = matrices_ahead,
+                                       .resident_groups = g,
+                                       .stream_from = stream_from}});
       }
     }
   }
@@ -300,16 +300,19 @@ std::vector<MemoryPolicy> placements_of(const DitJob& job, const fit::Switches& 
   std::vector<MemoryPolicy> placements;
   if (switches.offloading != fit::Choice::on) placements.push_back({.name = "auto"});
   if (switches.offloading == fit::Choice::off) return placements;
-  placements.push_back(
-      {.name = "auto", .slots = 2, .stream_from = StreamSource::host, .offload = trains});
+  placements.push_back({.name = "auto",
+                        .streaming = Streaming{.slots = 2, .stream_from = StreamSource::host},
+                        .offload = trains});
   const StreamSource lean = job.mode == Mode::full ? StreamSource::host : StreamSource::disk;
-  placements.push_back({.name = "auto", .slots = 2, .stream_from = lean, .offload = trains});
-  MemoryPolicy last = {.name = "auto", .slots = 1, .stream_from = lean, .offload = trains};
+  placements.push_back(
+      {.name = "auto", .streaming = Streaming{.slots = 2, .stream_from = lean}, .offload = trains});
+  MemoryPolicy last = {
+      .name = "auto", .streaming = Streaming{.slots = 1, .stream_from = lean}, .offload = trains};
   if (trains) last.heads_per_group = few_heads(job);
   placements.push_back(last);
   last.state_on_host = job.mode == Mode::lora;
   if (last.state_on_host) placements.push_back(last);
-  last.matrices_ahead = kMatricesAhead;
+  last.streaming->matrices_ahead = kMatricesAhead;
   last.split_backward = trains;
   placements.push_back(last);
   return placements;

@@ -108,7 +108,8 @@ Dit::Dit(ProgramSet& set, DitJob job, std::vector<std::vector<WeightGroup>> expe
   check(!job_.batches.empty(), "there is at least one kind of step");
   check_chunks(job_);
   // Weights that change cannot be streamed from the user's file.
-  if (job_.mode == Mode::full) job_.policy.stream_from = StreamSource::host;
+  if (auto& s = job_.policy.streaming; s && job_.mode == Mode::full)
+    s->stream_from = StreamSource::host;
   cut_batches();
   {
     ProgramBuilder load(set_, job_.prefix + "load");
@@ -338,6 +339,8 @@ DitSampleIo Dit::seen_as(ProgramBuilder& pb, DitSampleIo s, const LatentSize& z)
 // those of layers with a common input side by side: first every A, then every B.
 void Dit::declare_adapters(ProgramBuilder& pb) {
   if (job_.mode != Mode::lora && !job_.adapters_in_inference) return;
+  check(job_.lora.targets.empty() && job_.lora.modules.empty(),
+        "modules of Wan without an adapter are excluded by their names");
   const std::vector<AdapterTarget> targets = adapter_targets(job_.config);
   for (int e = 0; e < adapter_sets(); ++e) {
     for (std::int64_t block = 0; block < job_.config.layers; ++block) {

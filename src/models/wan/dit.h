@@ -10,9 +10,12 @@
 #include "models/wan/config.h"
 #include "models/wan/dit_block.h"
 #include "models/wan/params.h"
+#include "nn/adapters.h"
 #include "nn/block_weights.h"
+#include "nn/gradients.h"
 #include "nn/memory_policy.h"
 #include "nn/optimizer.h"
+#include "nn/update.h"
 #include "ops/flow_loss.h"
 #include "plan/program_builder.h"
 
@@ -20,21 +23,6 @@ namespace ballast::wan {
 
 enum class Mode : std::uint8_t { infer, lora, full };
 std::string_view name_of(Mode m);
-
-struct LoraOptions {
-  std::int64_t rank = 16;
-  float alpha = 16;
-  // See ops::LoraDropout: of the input, of the ranks' values, of ranks, of whole adapters.
-  double dropout = 0, hidden_dropout = 0, rank_dropout = 0, module_dropout = 0;
-  DType dtype = DType::f32;                // of the factors; their gradients are f32
-  double up_rate = 1;                      // learning rate of B over that of A (LoRA+)
-  double max_norm = 0;                     // of alpha / rank B A after an update; 0: no limit
-  std::vector<std::string> excluded = {};  // modules without an adapter: "blocks.0.self_attn.q"
-
-  bool drops() const {
-    return dropout > 0 || hidden_dropout > 0 || rank_dropout > 0 || module_dropout > 0;
-  }
-};
 
 // The samples of one step. Those of a training step may be cut into several runs of a program.
 struct Batch {
@@ -127,33 +115,7 @@ struct DitPassIo {
   std::vector<std::string> programs;  // by expert
 };
 
-struct NamedGradient {
-  std::string name;
-  Buffer gradient;  // f32, the parameter's shape; device or host
-};
-
-// One LoRA pair: parts of a persistent device buffer that holds all pairs of a block. Gradients are
-// f32, likewise together, on the device or the host.
-struct AdapterIo {
-  std::string name;  // "blocks.0.self_attn.q"
-  int expert = 0;    // with DitJob::distil: 0 the student's, 1 the critic's
-  Buffer a, b, da, db;
-};
 std::int64_t block_of(const AdapterIo& a);
-
-// What the optimizer changes, with all it keeps for that.
-struct TrainedTensor {
-  std::string name;  // unique in the run: of a second expert with "high_noise." in front
-  int expert = 0;
-  Buffer value;   // the f32 master where there is one, else what the forward pass reads
-  Buffer narrow;  // what the forward pass reads when it is not value
-  Buffer gradient;
-  std::vector<StateSpec> specs;
-  std::vector<Buffer> states;
-  bool decays = true;
-  double rate = 1;  // factor on the learning rate
-  bool state_on_disk = false;
-};
 
 // A part of a training step: samples [first, first + its batch's size) run as runs[run].
 struct StepPass {
@@ -170,14 +132,8 @@ struct DitIo {
   Buffer loss;           // [1] f64: of the last run, or of all since "zero_gradients"
   Buffer grad_norm;      // [1] f32, before clipping; with the update program only
   std::vector<NamedGradient> gradients;
-  std::vector<AdapterIo> adapters;
-  std::vector<TrainedTensor> trained;  // with the update program only
-};
-
-// Gradients of one group and where they wait; of adapters, all of a block in one buffer.
-struct GroupGradients {
-  std::vector<Buffer> persistent;  // persistent, on the device or the host
-  std::vector<Buffer> device;      // where backward adds to them: the same, or a temporary
+  std::vector<AdapterIo> adapters;     // those of a block lie in one buffer
+  std::vector<UpdatedTensor> trained;  // with the update program only
 };
 
 // The diffusion transformer as recorded programs: "load", "step" (forward, and backward when
@@ -219,8 +175,9 @@ class Dit {
   int experts_;
   DitIo io_;
   std::optional<BlockWeights> weights_;
-  std::vector<std::vector<GroupGradients>> gradients_;  // by expert, by group
-  std::vector<std::vector<StepPass>> passes_;           // by batch
+  // By expert, by group; of adapters, all of a block in one buffer.
+  std::vector<std::vector<GroupGradients>> gradients_;
+  std::vector<std::vector<StepPass>> passes_;  // by batch
   std::vector<Buffer> loss_sums_;  // by set of adapters, [1] f64 on the device; accumulating only
   bool accumulates_ = false;
 };

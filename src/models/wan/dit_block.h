@@ -7,20 +7,12 @@
 #include "models/wan/config.h"
 #include "nn/linear_group.h"
 #include "nn/memory_policy.h"
+#include "nn/precision.h"
 #include "ops/attention/attention.h"
 #include "ops/residual_norm.h"
 #include "plan/program_builder.h"
 
 namespace ballast::wan {
-
-struct Precision {
-  DType activation = DType::f32;  // operands of matrix products and attention
-  DType residual = DType::f32;    // the residual stream and its gradient
-};
-// What a backend computes in unless told otherwise: bf16 on a GPU, f32 on the CPU.
-constexpr Precision precision_on(Device d) {
-  return d == Device::cuda ? Precision{DType::bf16, DType::bf16} : Precision{};
-}
 
 // Gets named intermediate values; used to locate differences from a reference.
 class Taps {
@@ -29,11 +21,6 @@ class Taps {
   // rows of sample `sample`, beginning at token `first_row`
   virtual void tap(ProgramBuilder& pb, const std::string& name, int sample, Buffer rows,
                    std::int64_t first_row) = 0;
-};
-
-// A gain vector and its gradient (invalid: frozen).
-struct Gain {
-  Buffer weight, dweight;
 };
 
 // The weights of one block while they are in reach, and where their gradients go.

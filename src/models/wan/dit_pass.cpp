@@ -162,7 +162,7 @@ BlockWeightsInUse DitPass::block_weights(ProgramBuilder& pb, std::int64_t block,
     w.dmodulation = pb.temp("dmodulation", pb.shape(w.modulation), f32, Role::gradient);
     if (backward) ops::fill(pb, w.dmodulation, 0);
   }
-  if (job_.policy.matrices_ahead > 0 && !weights_.resident(group)) {
+  if (job_.policy.stream().matrices_ahead > 0 && !weights_.resident(group)) {
     w.renew = [this, group](ProgramBuilder& to, BlockWeightsInUse& weights) {
       renew_matrices(group_buffers<BlockParams<WeightBuffers>>(to, group), weights);
     };
@@ -194,7 +194,7 @@ std::vector<ops::AppendAdapterBuffers> DitPass::adapter_copies(ProgramBuilder& p
       {.from = io(target).b,
        .to = pb.columns(pb.rows(wide, 0, outputs), inputs, p.columns),
        .column = p.first,
-       .factor = job_.lora.alpha / static_cast<float>(job_.lora.rank)}};
+       .factor = job_.lora.scale()}};
   for (std::size_t i = 0; i < p.down.size(); ++i) {
     const std::int64_t row = outputs + static_cast<std::int64_t>(i) * own;
     all.push_back({.from = io(p.down[i]).a, .to = pb.columns(pb.rows(wide, row, own), 0, inputs)});
@@ -217,7 +217,7 @@ void DitPass::append_adapters(ProgramBuilder& pb, std::int64_t block, const Bloc
 void DitPass::attach_adapters(ProgramBuilder& pb, std::int64_t block, bool backward,
                               BlockWeightsInUse& w) {
   append_adapters(pb, block, w);
-  const float scale = job_.lora.alpha / static_cast<float>(job_.lora.rank);
+  const float scale = job_.lora.scale();
   const std::string prefix = fmt::format("blocks.{}.", block);
   const auto& grads = gradients_[to_size(block_group(block))].device;
   Buffer factors;  // of the whole block, as its products read them

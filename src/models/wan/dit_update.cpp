@@ -1,6 +1,7 @@
 #include "models/wan/dit_update.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "core/error.h"
 #include "core/to_size.h"
@@ -11,23 +12,10 @@
 namespace ballast::wan {
 namespace {
 
-UpdatedTensor updated(const TrainedTensor& t) {
-  return {.name = t.name,
-          .value = t.value,
-          .narrow = t.narrow,
-          .gradient = t.gradient,
-          .specs = t.specs,
-          .states = t.states,
-          .decays = t.decays,
-          .rate = t.rate,
-          .state_on_disk = t.state_on_disk};
-}
-
 std::vector<UpdatedTensor> of_expert(const DitIo& io, int expert) {
   std::vector<UpdatedTensor> all;
-  for (const TrainedTensor& t : io.trained) {
-    if (t.expert == expert) all.push_back(updated(t));
-  }
+  std::ranges::copy_if(io.trained, std::back_inserter(all),
+                       [=](const UpdatedTensor& t) { return t.expert == expert; });
   return all;
 }
 
@@ -35,14 +23,11 @@ std::vector<UpdatedTensor> of_expert(const DitIo& io, int expert) {
 // element has its own and they are in memory.
 class StateMemory {
  public:
-  void declare(ProgramBuilder& pb, const OptimizerOptions& options, TrainedTensor& t,
+  void declare(ProgramBuilder& pb, const OptimizerOptions& options, UpdatedTensor& t,
                bool adapter) {
     t.specs = state_specs(options, pb.shape(t.value), pb.dtype(t.value));
     if (!adapter || t.state_on_disk || !one_state_per_element(options, t.specs)) {
-      UpdatedTensor alone = updated(t);
-      declare_states(pb, options, alone);
-      t.specs = std::move(alone.specs);
-      t.states = std::move(alone.states);
+      declare_states(pb, options, t);
       return;
     }
     const BufferSpec value = pb.set().spec(t.value);
@@ -95,7 +80,7 @@ void declare_trained(ProgramBuilder& pb, const DitJob& job, const BlockWeights& 
                      DitIo& io) {
   StateMemory memory;
   const std::vector<bool> on_disk = groups_on_disk(job.policy, weights);
-  const auto add = [&](TrainedTensor t, bool adapter) {
+  const auto add = [&](UpdatedTensor t, bool adapter) {
     t.decays = pb.shape(t.value).rank() > 1;
     memory.declare(pb, job.optimizer, t, adapter);
     io.trained.push_back(std::move(t));
@@ -104,7 +89,7 @@ void declare_trained(ProgramBuilder& pb, const DitJob& job, const BlockWeights& 
     const std::string name = set_prefix(job, a.expert) + a.name;
     for (const auto& [suffix, value, gradient] :
          {std::tuple(".lora_A", a.a, a.da), std::tuple(".lora_B", a.b, a.db)}) {
-      TrainedTensor t;
+      UpdatedTensor t;
       t.name = name + suffix;
       t.expert = a.expert;
       t.value = value;
@@ -120,7 +105,7 @@ void declare_trained(ProgramBuilder& pb, const DitJob& job, const BlockWeights& 
     for (const WeightBuffers& persistent : weights.persistent(pb, group)) {
       const NamedGradient& g = io.gradients[next++];
       const Tier tier = pb.tier(g.gradient);
-      TrainedTensor t;
+      UpdatedTensor t;
       t.name = g.name;
       t.value = persistent.data;
       t.gradient = g.gradient;
@@ -185,9 +170,8 @@ std::vector<UpdatedTensor> joined_tensors(ProgramBuilder& pb, const DitJob& job,
 // Factors lie on the device under every policy: whole pairs, whatever visited it for the update.
 void limit_adapters(ProgramBuilder& pb, const DitJob& job, const DitIo& io, int expert) {
   if (job.lora.max_norm <= 0) return;
-  const float scale = job.lora.alpha / static_cast<float>(job.lora.rank);
   for (const AdapterIo& a : io.adapters) {
-    if (a.expert == expert) ops::limit_norm(pb, a.a, a.b, scale, job.lora.max_norm);
+    if (a.expert == expert) ops::limit_norm(pb, a.a, a.b, job.lora.scale(), job.lora.max_norm);
   }
 }
 
@@ -195,13 +179,12 @@ void limit_adapters(ProgramBuilder& pb, const DitJob& job, const DitIo& io, int 
 
 void record_update(ProgramSet& set, const DitJob& job, BlockWeights& weights, int sets, DitIo& io) {
   Buffer factor;
-  std::vector<UpdatedTensor> all;
+  const std::vector<UpdatedTensor>& all = io.trained;
   {
     ProgramBuilder init(set, "init_state");
     declare_trained(init, job, weights, io);
     io.grad_norm = init.persistent("grad_norm", {1}, DType::f32, Role::output, Tier::host);
     factor = init.persistent("clip_factor", {1}, DType::f32, Role::output);
-    for (const TrainedTensor& t : io.trained) all.push_back(updated(t));
     record_initial_state(init, all, &weights.ring());
   }
   {

@@ -129,7 +129,7 @@ std::vector<std::vector<MemoryPolicy>> FitJob::candidates(const fit::Switches&) 
   return wan::candidates(dit);
 }
 bool FitJob::may_keep_blocks(const MemoryPolicy& p, const fit::Switches&) const {
-  return p.slots == 0 && p.activations == Activations::attention_kept && !p.offload;
+  return !p.streams() && p.activations == Activations::attention_kept && !p.offload;
 }
 std::vector<MemoryPolicy> FitJob::leanest() const { return leanest_policies(dit); }
 std::vector<MemoryPolicy> FitJob::switched(const fit::Switches& switches) const {
@@ -172,7 +172,7 @@ Bytes FitJob::min_kept_bytes(const MemoryPolicy& policy) const {
 Bytes FitJob::held_by_others() const {
   if (!teacher) return {};
   const MemoryPolicy p = teacher->policy.value_or(teacher_policies().back());
-  if (p.slots > 0 && p.stream_from == StreamSource::disk) return {};
+  if (p.streams() && p.streaming->stream_from == StreamSource::disk) return {};
   std::uint64_t sum = 0;
   for (const WeightGroup& g : teacher->experts.front()) {
     for (const StoredTensor& t : g.tensors) {
@@ -185,7 +185,7 @@ Bytes FitJob::held_by_others() const {
 }
 
 bool FitJob::others_are_resident() const {
-  return teacher && teacher->policy && teacher->policy->slots == 0;
+  return teacher && teacher->policy && !teacher->policy->streams();
 }
 
 std::vector<std::unique_ptr<fit::Job>> FitJob::variants() const {
@@ -202,7 +202,7 @@ std::vector<std::unique_ptr<fit::Job>> FitJob::variants() const {
   for (const MemoryPolicy& placement : teacher_policies()) {
     auto job = std::make_unique<FitJob>(*this);
     job->teacher->policy = placement;
-    job->teacher_has_placement_ = placement.slots > 0;
+    job->teacher_has_placement_ = placement.streams();
     all.push_back(std::move(job));
   }
   return all;
@@ -219,6 +219,6 @@ int FitJob::second_groups() const {
   return teacher_has_placement_ ? wan::group_count(teacher->config) : 0;
 }
 
-void FitJob::keep_second_groups(int groups) { teacher->policy->resident_groups = groups; }
+void FitJob::keep_second_groups(int groups) { teacher->policy->keep_groups(groups); }
 
 }  // namespace ballast::wan

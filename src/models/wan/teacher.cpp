@@ -24,8 +24,11 @@ DitJob dit_job(const TeacherJob& teacher, const Dit& student) {
 std::vector<MemoryPolicy> teacher_policies() {
   std::vector<MemoryPolicy> all = {{.name = "resident"}};
   for (const StreamSource stream_from : {StreamSource::host, StreamSource::disk}) {
-    all.push_back({.name = "stream", .slots = 2, .stream_from = stream_from});
-    all.push_back({.name = "stream", .slots = 1, .matrices_ahead = 1, .stream_from = stream_from});
+    all.push_back(
+        {.name = "stream", .streaming = Streaming{.slots = 2, .stream_from = stream_from}});
+    all.push_back(
+        {.name = "stream",
+         .streaming = Streaming{.slots = 1, .matrices_ahead = 1, .stream_from = stream_from}});
   }
   return all;
 }

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "io/wan_latent_statistics.h"
+#include "models/wan_vae/latent_statistics.h"
 
 namespace ballast::wan_vae {
 

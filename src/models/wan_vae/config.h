@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "io/vae_statistics.h"
+
 namespace ballast::wan_vae {
 
 enum class Generation : std::uint8_t { wan21, wan22 };
@@ -38,12 +40,8 @@ std::span<const Config> presets();  // wan2.1-vae, wan2.2-vae
 // Names the field that contradicts another; ErrorCode::input.
 void validate(const Config& c);
 
-// What latents are normalised with: latent = (mean of the encoder - mean) / std, channel by
-// channel. The file's own numbers, else those of the released models; empty where a VAE has another
-// number of channels: as they are. Refers to the config.
-struct LatentStatistics {
-  std::span<const float> mean, std;
-};
+// The file's own numbers, else those of the released models; empty where a VAE has another number
+// of channels: latents stay as they are. Refers to the config.
 LatentStatistics latent_statistics(const Config& c);
 
 // Frames of latents for so many of pixels; ErrorCode::input where they are not 4 n + 1.

@@ -48,6 +48,12 @@ WeightFormat FitJob::format() const {
   return vae.dtype == DType::bf16 ? WeightFormat::bf16 : WeightFormat::stored;
 }
 
+Streaming FitJob::through_slots(std::size_t units) const {
+  return {.slots = kSlots,
+          .resident_groups = static_cast<int>(groups_.size() - units),
+          .stream_from = StreamSource::host};
+}
+
 MemoryPolicy FitJob::choose(const Policy& policy) {
   if (policy.bands > 1 && std::ssize(bands_of(vae, policy.bands)) < policy.bands) {
     fail(ErrorCode::usage,
@@ -58,10 +64,7 @@ MemoryPolicy FitJob::choose(const Policy& policy) {
   const auto histories = static_cast<int>(max_kept_blocks());
   MemoryPolicy p;
   if (policy.streamed_units > 0) {
-    p.slots = kSlots;
-    p.stream_from = StreamSource::host;
-    p.resident_groups =
-        static_cast<int>(groups_.size() - std::min(policy.streamed_units, groups_.size()));
+    p.streaming = through_slots(std::min(policy.streamed_units, groups_.size()));
   }
   p.offload = policy.hosted_histories > 0;
   if (p.offload) p.kept_blocks = histories - std::min(policy.hosted_histories, histories);
@@ -82,10 +85,10 @@ Policy FitJob::variant_policy() const {
 
 Policy FitJob::under(const MemoryPolicy& policy) const {
   Policy p = variant_policy();
-  p.streamed_units = policy.slots == 0 ? 0
-                     : policy.resident_groups == 0
+  p.streamed_units = !policy.streams() ? 0
+                     : policy.streaming->resident_groups == 0
                          ? ~std::size_t{}
-                         : groups_.size() - to_size(policy.resident_groups);
+                         : groups_.size() - to_size(policy.streaming->resident_groups);
   p.hosted_histories =
       policy.offload ? static_cast<int>(max_kept_blocks()) - policy.kept_blocks : 0;
   return p;
@@ -123,10 +126,7 @@ std::vector<std::vector<MemoryPolicy>> FitJob::candidates(const fit::Switches&) 
   std::vector<MemoryPolicy> weights = {{.name = "auto"}};
   const auto stream = [&](std::size_t units) {
     if (units == 0 || units > groups_.size()) return;
-    weights.push_back({.name = "auto",
-                       .slots = kSlots,
-                       .resident_groups = static_cast<int>(groups_.size() - units),
-                       .stream_from = StreamSource::host});
+    weights.push_back({.name = "auto", .streaming = through_slots(units)});
   };
   if (variant_ != Variant::whole) {
     if (vae.decode) stream(units_used_once(vae, variant.bands > 1));

@@ -61,6 +61,7 @@ class FitJob final : public fit::Job {
   // What a policy does not say.
   Policy variant_policy() const;
   std::int64_t max_bands() const;
+  Streaming through_slots(std::size_t units) const;  // the first so many
 
   Variant variant_ = Variant::open;
   std::vector<WeightGroup> groups_;  // a unit each

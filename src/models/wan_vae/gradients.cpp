@@ -36,7 +36,8 @@ Gradients::Gradients(ProgramSet& set, const GradientJob& job, std::vector<Stored
         const auto slot = to_size(t.slot);
         g[slot] = load.persistent(t.name + ".grad", load.shape(weights_->persistent(u)[slot]),
                                   DType::f32, Role::gradient);
-        io_.gradients.push_back({t.name, g[slot], weights_->persistent(u)[slot], t.shape, t.taps});
+        io_.gradients.push_back(
+            {{t.name, g[slot]}, weights_->persistent(u)[slot], t.shape, t.taps});
       }
     }
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "models/wan_vae/clip_pass.h"
+#include "nn/gradients.h"
 
 namespace ballast::wan_vae {
 
@@ -18,11 +19,10 @@ struct GradientJob {
   bool weights = true;         // gradients of the weights; else of the input alone
 };
 
-struct NamedGradient {
-  std::string name;  // of the tensor, official
-  Buffer gradient;   // f32; a convolution's in rows of taps, see ops/conv3d/conv3d.h
-  Buffer weight;     // what it is of, in the same layout
-  Shape shape;       // in files
+// Under the tensor's official name; a convolution's in rows of taps, see ops/conv3d/conv3d.h.
+struct UnitGradient : NamedGradient {
+  Buffer weight;  // what it is of, in the same layout
+  Shape shape;    // in files
   std::int64_t taps = 0;
 };
 
@@ -32,7 +32,7 @@ struct GradientIo {
   Buffer result;  // host f32: decoder [n, H, W, 3], encoder [f, h, w, 2 z] means and log-variances
   Buffer loss;    // host f64 [1]: mean of (result - target)^2
   Buffer dinput;  // host f32, of the input's shape
-  std::vector<NamedGradient> gradients;
+  std::vector<UnitGradient> gradients;
 };
 
 // Records `load` and `grad`: a clip through one network, whole, its mean squared error and the

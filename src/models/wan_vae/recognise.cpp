@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "io/json_reader.h"
-#include "io/vae_statistics.h"
+#include "models/wan_vae/latent_statistics.h"
 
 namespace ballast::wan_vae {
 namespace {
@@ -37,7 +37,7 @@ std::vector<float> list_of(const WeightFiles& checkpoint, const char* key, std::
 
 void read_statistics(const WeightFiles& checkpoint, Config& c) {
   if (const std::string config = vae_config_json(checkpoint.path()); !config.empty()) {
-    VaeStatistics s = read_vae_statistics(config, c.z_dim);
+    VaeStatistics s = read_own_statistics(config, c.z_dim);
     if (!s.empty()) {
       c.latent_mean = std::move(s.mean);
       c.latent_std = std::move(s.std);

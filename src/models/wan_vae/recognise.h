@@ -18,7 +18,8 @@ struct Recognised {
 inline constexpr const char *kLatentMeanKey = "latents_mean", *kLatentStdKey = "latents_std";
 
 // Which VAE a checkpoint holds, by names and shapes; nullopt: none of these. Its latents'
-// statistics are those of its config.json (io/vae_statistics.h), else of the file's metadata.
+// statistics are those of its config.json (models/wan_vae/latent_statistics.h), else of the file's
+// metadata.
 std::optional<Recognised> recognise(const WeightFiles& checkpoint);
 
 }  // namespace ballast::wan_vae

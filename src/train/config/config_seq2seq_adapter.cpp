@@ -15,7 +15,7 @@ std::vector<std::string> lora_targets(const Setting& s) {
       const std::string word = text.substr(at, end - at);
       at = end + 1;
       if (word.empty()) continue;
-      if (word == "all" || word == "all-linear") return t5::LoraOptions().targets;
+      if (word == "all" || word == "all-linear") return {};
       constexpr std::string_view kKnown[] = {"q", "k", "v", "o", "wi", "wi_0", "wi_1", "wo"};
       if (std::ranges::find(kKnown, word) == std::end(kKnown)) {
         s.fail_value("some of q, k, v, o, wi, wi_0, wi_1, wo, or all");
@@ -29,10 +29,10 @@ std::vector<std::string> lora_targets(const Setting& s) {
 
 }  // namespace
 
-void declare_seq2seq_adapter(FlagTable& t, std::optional<t5::LoraOptions>& lora,
+void declare_seq2seq_adapter(FlagTable& t, std::optional<LoraOptions>& lora,
                              std::optional<double>& alpha) {
   using Takes = FlagTable::Takes;
-  const auto options = [&lora]() -> t5::LoraOptions& { return lora ? *lora : lora.emplace(); };
+  const auto options = [&lora]() -> LoraOptions& { return lora ? *lora : lora.emplace(); };
   t.add("adapter_type", Takes::one, "lora: train adapters instead of all weights",
         [options](const Setting& s) {
           if (!equal_ignoring_case(s.text(), "lora")) s.fail_value("lora");

@@ -65,7 +65,7 @@ struct Seq2SeqConfig {
   double max_grad_norm = 1;             // 0: no clipping
   std::optional<WeightFormat> weights;  // none: bf16 on a GPU, f32 on the CPU
   DType gradients = DType::f32;         // of the blocks' matrices
-  std::optional<t5::LoraOptions> lora;  // adapters train, the weights do not change
+  std::optional<LoraOptions> lora;      // adapters train, the weights do not change
   std::optional<double> dropout;        // none: what config.json says
   std::optional<DType> save_dtype;      // of the trained model; none: that of the weights
   std::uint64_t seed = 42;

@@ -96,13 +96,14 @@ DistillRun prepare_distill(DistillConfig config, const RunTarget& target) {
   r.budget = budget_on(target, parse_budget(c.gpu, c.ram, c.disk), c.ignore_limits);
   j.placement = c.place;
   j.recompute = c.gradient_checkpointing;
-  j.pair.teacher_precision = wan::precision_on(r.backend.device);
+  j.pair.teacher_precision = precision_on(r.backend.device);
   if (c.teacher_dtype && !c.literal) j.pair.teacher_format = *c.teacher_dtype;
   student::Job& s = j.pair.student;
   s.config = run.student;
   s.batch = c.batch_size;
   s.runs_per_step = c.gradient_accumulation;
-  s.activation = s.residual = c.student_dtype.value_or(j.gpu ? DType::bf16 : DType::f32);
+  s.precision = precision_on(r.backend.device);
+  if (c.student_dtype) s.precision = {*c.student_dtype, *c.student_dtype};
   s.optimizer = c.optimizer;
   s.max_grad_norm = c.max_grad_norm;
   r.other_lines = {distill_batches_line(run, j.pair)};

@@ -57,10 +57,10 @@ class Dmd2Task final : public TrainingTask {
   }
 
   std::vector<SavedTensor> saved_tensors(Runner& runner) const override {
-    return train::saved_tensors(*dit_, runner);
+    return train::saved_tensors(dit_->io().trained, runner);
   }
   std::vector<LoadedTensor> loaded_tensors(Runner& runner, bool values_only) const override {
-    return train::loaded_tensors(*dit_, runner, values_only);
+    return train::loaded_tensors(dit_->io().trained, runner, values_only);
   }
   void put_state(TrainerState& state) const override {
     state.counts[kStudentUpdates] = updates_[0];

@@ -76,7 +76,7 @@ PassTimes passes_of(const Seq2SeqRun& run, const fit::PlannedRun& planned) {
 fit::Outcome plan_seq2seq(Seq2SeqRun& run) {
   auto best = fit::find_plan(run.request);
   const auto* alone = std::get_if<fit::PlannedRun>(&best);
-  if (run.config.micro_batches_per_visit > 0 || !alone || alone->policy.slots == 0) return best;
+  if (run.config.micro_batches_per_visit > 0 || !alone || !alone->policy.streams()) return best;
   const std::int64_t accumulation = run.config.accumulation;
   double seconds = seconds_per_step(run, *alone);
   std::int64_t shares = 1;
@@ -126,9 +126,10 @@ PlanView view_of(const Seq2SeqRun& run, const fit::PlannedRun& planned) {
                    .policy = planned.policy.name,
                    .policy_text = t5::describe(run.model(), planned.policy)};
   const std::int64_t blocks = run.model().layers + run.model().decoder_layers;
-  view.streamed_blocks = planned.policy.slots == 0
-                             ? 0
-                             : std::max<std::int64_t>(0, blocks - planned.policy.resident_groups);
+  view.streamed_blocks =
+      !planned.policy.streams()
+          ? 0
+          : std::max<std::int64_t>(0, blocks - planned.policy.streaming->resident_groups);
   view.step_seconds = {seconds_per_step(run, planned)};
   view.passes = {passes_of(run, planned)};
   view.steps_of_kind = {run.steps_per_epoch};
@@ -187,13 +188,12 @@ std::vector<fit::Change> possible_changes(const Seq2SeqRun& run, const Refusal& 
   }
   const bool begins = !c.resume;  // a checkpoint continues with what it trains, and its optimizer
   if (begins && !c.lora) {  // what is left of optimizer, gradients and masters is that of adapters
-    all.push_back(
-        {fmt::format("--lora_rank {}", t5::LoraOptions().rank), [updated](fit::Request& r) {
-           t5::job_of(r).seq2seq.lora.emplace();
-           OptimizerOptions& o = t5::job_of(r).seq2seq.optimizer;
-           o = settled(o, o.kind, updated, DType::f32);
-           o.rounding = optimizer_defaults(o.kind, DType::f32).rounding;
-         }});
+    all.push_back({fmt::format("--lora_rank {}", LoraOptions().rank), [updated](fit::Request& r) {
+                     t5::job_of(r).seq2seq.lora.emplace();
+                     OptimizerOptions& o = t5::job_of(r).seq2seq.optimizer;
+                     o = settled(o, o.kind, updated, DType::f32);
+                     o.rounding = optimizer_defaults(o.kind, DType::f32).rounding;
+                   }});
   } else if (begins && c.lora->rank > 4) {
     const std::int64_t rank = c.lora->rank / 2;
     all.push_back({fmt::format("--lora_rank {}", rank),

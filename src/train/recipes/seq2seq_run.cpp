@@ -295,7 +295,7 @@ std::int64_t epochs_of(const Seq2SeqConfig& c, std::int64_t steps_per_epoch) {
 void take_job(Seq2SeqRun& run, const RunTarget& target) {
   const Seq2SeqConfig& c = run.config;
   t5::Seq2SeqJob& job = t5::job_of(run.request).seq2seq;
-  job.precision = t5::precision_on(target.backend.device);
+  job.precision = precision_on(target.backend.device);
   job.format = c.weights                               ? *c.weights
                : target.backend.device == Device::cuda ? WeightFormat::bf16
                                                        : WeightFormat::f32;
@@ -460,7 +460,8 @@ Seq2SeqRun prepare_seq2seq(Seq2SeqConfig config, const RunTarget& target) {
   } else {
     open_text_model(run);
   }
-  for (const std::string& name : c.lora ? c.lora->targets : std::vector<std::string>()) {
+  for (const std::string& name :
+       c.lora ? t5::adapter_targets(*c.lora) : std::vector<std::string>()) {
     if (name == "wi" && run.model().gated) {  // as modules are called
       run.adapter.targets.insert(run.adapter.targets.end(), {"wi_0", "wi_1"});
     } else {

@@ -220,7 +220,7 @@ std::optional<FoundCheckpoint> Seq2SeqTask::find_checkpoint(const ResumedRun& ru
 // As PEFT begins: A uniform within 1 / sqrt(K), B zero.
 void Seq2SeqTask::init_adapters(Runner& runner) const {
   std::vector<float> values;
-  for (const t5::AdapterIo& a : model_->io().adapters) {
+  for (const AdapterIo& a : model_->io().adapters) {
     const TensorView down = runner.view(a.a);
     const double bound = 1 / std::sqrt(static_cast<double>(down.shape[1]));
     values.resize(to_size(down.elements()));

@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "io/hub_cache.h"
+#include "models/wan_vae/latent_statistics.h"
 
 namespace ballast::train {
 namespace {
@@ -25,7 +26,8 @@ data::ModelNeeds needs_of(const ModelConfig& named, const wan::Config& c) {
           .text_dim = c.text_dim,
           .pixel_multiple = 2 * c.spatial_stride,
           .spatial_stride = c.spatial_stride,
-          .fps = c.spatial_stride == 16 || is_skyreels(named) ? 24.0 : 16.0};
+          .fps = c.spatial_stride == 16 || is_skyreels(named) ? 24.0 : 16.0,
+          .pair_statistics = {wan_vae::kWan22LatentMean, wan_vae::kWan22LatentStd}};
 }
 
 // The model's name in the path of its cache.

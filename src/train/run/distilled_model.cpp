@@ -54,7 +54,7 @@ void take_student(PreparedRun& run, Purpose purpose) {
   fit::Request& r = run.request;
   const wan::Config model = wan::job_of(r).dit.config;
   wan::job_of(r).teacher = wan::TeacherJob{.config = model,
-                                           .precision = wan::precision_on(r.backend.device),
+                                           .precision = precision_on(r.backend.device),
                                            .format = {},
                                            .policy = {},
                                            .guided = c.student->guidance != 1,

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "io/weight_file_parts.h"
+#include "models/wan_vae/latent_statistics.h"
 
 namespace ballast::train {
 namespace {
@@ -53,7 +54,7 @@ void use_vae_statistics(const std::string& vae, data::DatasetRequest& request) {
   request.any_statistics = vae.empty();
   const std::string config = vae.empty() ? "" : vae_config_json(vae);
   if (config.empty()) return;
-  request.needs.statistics = read_vae_statistics(config, request.needs.latent_channels);
+  request.needs.statistics = wan_vae::read_own_statistics(config, request.needs.latent_channels);
 }
 
 std::string available_vae(const TrainConfig& c) {

@@ -345,7 +345,7 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
   run.config_hash = config_hash(c, run.schedule, *run.dataset);
 
   job.mode = c.method == Method::lora ? wan::Mode::lora : wan::Mode::full;
-  job.precision = wan::precision_on(target.backend.device);
+  job.precision = precision_on(target.backend.device);
   job.format = c.method == Method::full ? format_of(c.model.dtype) : frozen_format(c.model);
   if (c.memory.fp8_matmul) use_fp8_products(job, r.backend);
   job.noising = c.dmd2 || c.student ? wan::Noising::prepared : wan::Noising::recorded;

@@ -184,7 +184,7 @@ wan::LatentSize Previews::latent_at(const Clip& clip, std::int64_t height,
   wan::LatentSize z = clip.what.latent;
   if (!clip.asked.image.empty()) {  // as many pixels, in the image's proportions
     const infer::FirstFrame image{read_image(clip.asked.image)};
-    const infer::PixelSize size = clip_size(image, model, height * width);
+    const PixelSize size = clip_size(image, model, height * width);
     height = size.height;
     width = size.width;
   }

@@ -9,10 +9,11 @@ namespace ballast::train {
 namespace {
 
 std::string weights_text(const wan::FitJob& job, const MemoryPolicy& p) {
-  if (p.slots == 0) return "weights resident";
+  if (!p.streams()) return "weights resident";
   const std::int64_t streamed = fit::streamed_blocks(job, p),
                      from_host = fit::blocks_from_host(job, p);
-  const bool host = p.stream_from == StreamSource::host || (from_host > 0 && from_host == streamed);
+  const bool host =
+      p.streaming->stream_from == StreamSource::host || (from_host > 0 && from_host == streamed);
   const std::string from =
       host             ? "RAM"
       : from_host == 0 ? "disk"
@@ -35,10 +36,10 @@ const char* activations_text(Activations a) {
 std::string describe(const wan::FitJob& job, const MemoryPolicy& p) {
   const wan::Config& config = job.dit.config;
   std::string text = weights_text(job, p);
-  if (p.matrices_ahead > 0) {
-    text += fmt::format("matrix by matrix, {} ahead", p.matrices_ahead);
-  } else if (p.slots > 0) {
-    text += fmt::format("through {} slot{}", p.slots, p.slots == 1 ? "" : "s");
+  if (const Streaming s = p.stream(); s.matrices_ahead > 0) {
+    text += fmt::format("matrix by matrix, {} ahead", s.matrices_ahead);
+  } else if (p.streams()) {
+    text += fmt::format("through {} slot{}", s.slots, s.slots == 1 ? "" : "s");
   }
   if (job.dit.mode != wan::Mode::infer) text += std::string("; ") + activations_text(p.activations);
   if (p.kept_blocks > 0)
@@ -142,7 +143,7 @@ std::string memory_key(const TrainConfig& c, std::string_view key, std::string_v
 std::string_view policy_like(bool streamed, bool offload) {
   for (const MemoryPolicy& p : named_policies()) {
     if (p.activations == Activations::kept || p.chunk_tokens > 0 || p.heads_per_group > 0) continue;
-    if ((p.slots > 0) != streamed || p.offload != offload) continue;
+    if (p.streams() != streamed || p.offload != offload) continue;
     if (offload || p.activations == Activations::recomputed) return p.name;
   }
   return "";
@@ -184,7 +185,7 @@ void add_hint_notes(const TrainConfig& c, const fit::PlannedRun& planned,
                                : fmt::format("activations of {} of {} blocks fit and are kept",
                                              p.kept_blocks, model.layers);
   notes.push_back(fmt::format("{} is a hint: {}, which is faster; {} forces it", asked, what,
-                              memory_key(c, "policy", policy_like(p.slots > 0, offload))));
+                              memory_key(c, "policy", policy_like(p.streams(), offload))));
 }
 
 }  // namespace

@@ -40,14 +40,6 @@ void put(Runner& runner, Buffer to, std::span<const float> values) {
   runner.write(to, stored);
 }
 
-// The average where there is one, else the value itself.
-Buffer saved_value(const wan::TrainedTensor& t) {
-  for (std::size_t s = 0; s < t.specs.size(); ++s) {
-    if (t.specs[s].starts_as_parameter) return t.states[s];
-  }
-  return t.value;
-}
-
 // What --network_args changed, as musubi-tuner writes it: an object of texts.
 std::string network_args(const AdapterConfig& a) {
   std::vector<std::string> parts;
@@ -122,11 +114,11 @@ std::string save_lora(const PreparedRun& run, const wan::Dit& dit, Runner& runne
                       const SaveTarget& target, std::int64_t step, int expert) {
   const wan::DitIo& io = dit.io();
   const auto value = [&](Buffer factor) {
-    const auto t = std::ranges::find(io.trained, factor, &wan::TrainedTensor::value);
-    return numbers(runner, saved_value(*t));
+    const auto t = std::ranges::find(io.trained, factor, &UpdatedTensor::value);
+    return numbers(runner, value_to_save(*t));
   };
   std::vector<wan::LoraModule> modules;
-  for (const wan::AdapterIo& a : io.adapters) {
+  for (const AdapterIo& a : io.adapters) {
     if (a.expert != expert) continue;
     wan::LoraModule& m = modules.emplace_back();
     m.name = a.name;
@@ -157,8 +149,8 @@ Metadata model_metadata(const PreparedRun& run, std::int64_t step) {
 std::vector<SavedTensor> model_tensors(const PreparedRun& run, const wan::Dit& dit,
                                        Runner& runner) {
   std::vector<SavedTensor> all;
-  for (const wan::TrainedTensor& t : dit.io().trained) {
-    const Buffer value = saved_value(t);
+  for (const UpdatedTensor& t : dit.io().trained) {
+    const Buffer value = value_to_save(t);
     all.push_back({.name = t.name,
                    .dtype = run.config.save_dtype,
                    .shape = runner.spec(value).shape,
@@ -171,7 +163,7 @@ std::vector<SavedTensor> model_tensors(const PreparedRun& run, const wan::Dit& d
 
 void init_adapters(const PreparedRun& run, const wan::Dit& dit, Runner& runner) {
   std::vector<float> values;
-  for (const wan::AdapterIo& a : dit.io().adapters) {
+  for (const AdapterIo& a : dit.io().adapters) {
     const TensorView down = runner.view(a.a);
     const double bound = 1 / std::sqrt(static_cast<double>(down.shape[1]));
     values.resize(to_size(down.elements()));
@@ -186,7 +178,7 @@ void init_adapters(const PreparedRun& run, const wan::Dit& dit, Runner& runner) 
   if (run.config.adapter.init_from.empty() || dit.io().adapters.empty()) return;
   const wan::LoraReader file = wan::LoraReader::open(run.config.adapter.init_from, &run.model());
   std::vector<wan::LoraTarget> targets;
-  for (const wan::AdapterIo& a : dit.io().adapters) {
+  for (const AdapterIo& a : dit.io().adapters) {
     const auto into = [&runner](Buffer b) {
       return [&runner, b](std::span<const float> factor) { put(runner, b, factor); };
     };
@@ -211,28 +203,6 @@ void write_timestep_rows(const wan::Dit& dit, Runner& runner) {
       }
     }
   }
-}
-
-std::vector<SavedTensor> saved_tensors(const wan::Dit& dit, Runner& runner) {
-  std::vector<SavedTensor> all;
-  for (const wan::TrainedTensor& t : dit.io().trained) {
-    all.push_back(saved_tensor(t.name, runner, t.value));
-    for (std::size_t s = 0; s < t.states.size(); ++s) {
-      all.push_back(saved_tensor(t.name + t.specs[s].suffix, runner, t.states[s]));
-    }
-  }
-  return all;
-}
-
-std::vector<LoadedTensor> loaded_tensors(const wan::Dit& dit, Runner& runner, bool values_only) {
-  std::vector<LoadedTensor> all;
-  for (const wan::TrainedTensor& t : dit.io().trained) {
-    all.push_back(loaded_tensor(t.name, runner, t.value));
-    for (std::size_t s = 0; s < t.states.size() && !values_only; ++s) {
-      all.push_back(loaded_tensor(t.name + t.specs[s].suffix, runner, t.states[s]));
-    }
-  }
-  return all;
 }
 
 std::vector<std::string> save_model(const PreparedRun& run, const wan::Dit& dit, Runner& runner,

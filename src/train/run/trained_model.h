@@ -19,10 +19,6 @@ void init_adapters(const PreparedRun& run, const wan::Dit& dit, Runner& runner);
 // Every sample's tokens have a timestep of their own: that of its place in the run.
 void write_timestep_rows(const wan::Dit& dit, Runner& runner);
 
-// Values and optimizer state, for checkpoints. values_only: an optimizer that starts anew.
-std::vector<SavedTensor> saved_tensors(const wan::Dit& dit, Runner& runner);
-std::vector<LoadedTensor> loaded_tensors(const wan::Dit& dit, Runner& runner, bool values_only);
-
 // Writes the LoRA (one file per expert) or the model, in the configured dialect and dtype. With an
 // average of the weights (EMA) that is what is saved. Returns the paths.
 std::vector<std::string> save_model(const PreparedRun& run, const wan::Dit& dit, Runner& runner,

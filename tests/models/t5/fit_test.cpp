@@ -49,8 +49,9 @@ TEST(T5Fit, EightBitMomentsTrainInsideFourteenAndAHalfGigabytes) {
   ASSERT_TRUE(std::holds_alternative<fit::PlannedRun>(outcome));
   const fit::PlannedRun& run = std::get<fit::PlannedRun>(outcome);
   EXPECT_LE(run.needed(Tier::device), r.budget.gpu);
-  EXPECT_GT(run.policy.slots, 0);
-  EXPECT_GT(run.policy.resident_groups, 20) << describe(job_of(r).seq2seq.config, run.policy);
+  EXPECT_GT(run.policy.stream().slots, 0);
+  EXPECT_GT(run.policy.stream().resident_groups, 20)
+      << describe(job_of(r).seq2seq.config, run.policy);
 }
 
 TEST(T5Fit, ExactAdamWTrainsInsideSixteenGigabytes) {

@@ -50,15 +50,15 @@ fit::PlannedRun planned(const fit::Request& r) {
 }
 
 MemoryPolicy from_disk(int slots, std::int64_t chunk = 0) {
-  return {.name = "stream", .slots = slots, .chunk_tokens = chunk};
+  return {.name = "stream", .streaming = Streaming{.slots = slots}, .chunk_tokens = chunk};
 }
 
 TEST(T5InferenceFit, OnePassStreamsEverySingleBlock) {
   const fit::PlannedRun run = planned(on_gpu(encoding({{512, 30}}), 20'000, 32'000));
   EXPECT_EQ(run.policy, planned(on_gpu(encoding({{512, 30}}), 3'000, 3'000)).policy);
-  EXPECT_EQ(run.policy.slots, 3);
-  EXPECT_EQ(run.policy.resident_groups, 0);
-  EXPECT_EQ(run.policy.host_groups, 0);
+  EXPECT_EQ(run.policy.stream().slots, 3);
+  EXPECT_EQ(run.policy.stream().resident_groups, 0);
+  EXPECT_EQ(run.policy.stream().host_groups, 0);
 }
 
 TEST(T5InferenceFit, SeveralPassesKeepWhatFits) {
@@ -66,8 +66,8 @@ TEST(T5InferenceFit, SeveralPassesKeepWhatFits) {
   EXPECT_EQ(planned(on_gpu(encoding(passes), 20'000, 32'000)).policy.name, "resident");
   const fit::Request r = on_gpu(encoding(passes), 8'000, 3'000);
   const fit::PlannedRun run = planned(r);
-  EXPECT_GT(run.policy.slots, 0);
-  EXPECT_GT(run.policy.resident_groups, 10)
+  EXPECT_GT(run.policy.stream().slots, 0);
+  EXPECT_GT(run.policy.stream().resident_groups, 10)
       << weights_text(encoding({}).encoder.config, run.policy);
   EXPECT_LT(run.seconds_per_step(), 0.8 * fit::plan_run(r, from_disk(3)).seconds_per_step());
 }
@@ -78,18 +78,18 @@ TEST(T5InferenceFit, SeveralPassesStreamWhereComputingDecides) {
       on_gpu(encoding(std::vector<std::vector<std::int64_t>>(3, {300, 300})), 8'000, 3'000);
   r.profile.disk_bandwidth *= 1000;
   r.profile.upload_bandwidth *= 1000;
-  EXPECT_EQ(planned(r).policy.resident_groups, 0);
+  EXPECT_EQ(planned(r).policy.stream().resident_groups, 0);
 }
 
 TEST(T5InferenceFit, TextsAreWrittenFromMemoryThatIsLeft) {
   const double from_disk_alone =
       fit::plan_run(on_gpu(writing(1, 64), 2'000, 3'000), from_disk(3)).seconds_per_step();
   const fit::PlannedRun some = planned(on_gpu(writing(1, 64), 2'000, 3'000));
-  EXPECT_GT(some.policy.resident_groups, 0);
-  EXPECT_GT(some.policy.host_groups, 0);
+  EXPECT_GT(some.policy.stream().resident_groups, 0);
+  EXPECT_GT(some.policy.stream().host_groups, 0);
   EXPECT_LT(some.seconds_per_step(), 0.6 * from_disk_alone);
   const fit::PlannedRun ram = planned(on_gpu(writing(1, 64), 2'000, 16'000));
-  EXPECT_EQ(ram.policy.stream_from, StreamSource::host);
+  EXPECT_EQ(ram.policy.stream().stream_from, StreamSource::host);
   EXPECT_LT(ram.seconds_per_step(), 0.2 * from_disk_alone);
   EXPECT_EQ(planned(on_gpu(writing(1, 64), 8'000, 16'000)).policy.name, "resident");
 }

@@ -30,8 +30,7 @@ using Values = std::vector<float>;
 std::vector<MemoryPolicy> policies() {
   std::vector<MemoryPolicy> all(named_policies().begin(), named_policies().end());
   all.push_back({.name = "everything at once",
-                 .slots = 1,
-                 .resident_groups = 1,
+                 .streaming = Streaming{.slots = 1, .resident_groups = 1},
                  .activations = Activations::recomputed,
                  .offload = true,
                  .chunk_tokens = 256,
@@ -108,13 +107,13 @@ TEST_F(T5Encoder, GivesTheSameBitsUnderEveryPolicyAndTouchesItsPlan) {
   const std::vector<Values> resident = run(path, {}, passes);
   EXPECT_EQ(resident.size(), 5u);
   std::vector<MemoryPolicy> all = policies();
-  all.push_back({.name = "from host", .slots = 3, .stream_from = StreamSource::host});
-  all.push_back({.name = "filled",
-                 .slots = 2,
-                 .resident_groups = 1,
-                 .host_groups = 2,
-                 .extra_ring_buffers = 3,
-                 .chunk_tokens = 256});
+  all.push_back(
+      {.name = "from host", .streaming = Streaming{.slots = 3, .stream_from = StreamSource::host}});
+  all.push_back(
+      {.name = "filled",
+       .streaming =
+           Streaming{.slots = 2, .resident_groups = 1, .host_groups = 2, .extra_ring_buffers = 3},
+       .chunk_tokens = 256});
   for (const MemoryPolicy& policy : all) {
     SCOPED_TRACE(policy.name);
     EXPECT_EQ(run(path, policy, passes, true), resident);

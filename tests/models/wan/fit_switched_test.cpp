@@ -50,10 +50,10 @@ TEST(FitSwitched, EveryPolicyKeepsToTheSwitches) {
             EXPECT_EQ(p.activations, Activations::kept);
           }
           if (offloading == fit::Choice::on) {
-            EXPECT_TRUE(p.slots > 0 && p.offload);
+            EXPECT_TRUE(p.streams() && p.offload);
           }
           if (offloading == fit::Choice::off) {
-            EXPECT_FALSE(p.slots > 0 || p.offload || p.state_on_host);
+            EXPECT_FALSE(p.streams() || p.offload || p.state_on_host);
           }
         }
       }

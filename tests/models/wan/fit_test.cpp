@@ -106,7 +106,7 @@ TEST(Fit, AsManyGroupsOfATeacherStayAsFit) {
   const auto* run = std::get_if<fit::PlannedRun>(&outcome);
   ASSERT_TRUE(run);
   job_of(r).teacher->policy = run->job.as<FitJob>().teacher->policy;
-  int& groups = job_of(r).teacher->policy->resident_groups;
+  int& groups = job_of(r).teacher->policy->streaming->resident_groups;
   EXPECT_GT(groups, 0);
   EXPECT_LT(groups, group_count(job_of(r).teacher->config) - 1);
   const auto again = fit::find_plan(r);
@@ -174,7 +174,7 @@ TEST(Fit, WhatAttentionLeftGivesItsPlaceToWeightsWhereTheDiskDecides) {
   MemoryPolicy kept = run.policy;
   kept.activations = Activations::attention_kept;
   EXPECT_GT(fit::plan_run(r, kept).needed(Tier::host), 8_GB);
-  kept.host_groups = 0;
+  kept.streaming->host_groups = 0;
   const fit::PlannedRun from_disk = fit::plan_run(r, kept);
   EXPECT_LE(from_disk.needed(Tier::host), 8_GB);
   EXPECT_LT(run.seconds_per_step(), 0.97 * from_disk.seconds_per_step());
@@ -185,13 +185,13 @@ TEST(Fit, HostMemoryThatIsLeftHoldsWhatWouldComeFromDisk) {
   const LatentSize size = {.frames = 7, .height = 64, .width = 64};
   const fit::Request r = request({Mode::lora, "rtx4090", 8_GB, 16_GB}, size);
   const fit::PlannedRun run = fitted(r);
-  EXPECT_EQ(run.policy.stream_from, StreamSource::disk);
+  EXPECT_EQ(run.policy.stream().stream_from, StreamSource::disk);
   EXPECT_GT(fit::blocks_from_host(*r.job, run.policy), 8);
   EXPECT_LT(fit::blocks_from_host(*r.job, run.policy), fit::streamed_blocks(*r.job, run.policy));
   EXPECT_LE(run.needed(Tier::host), 16_GB);
   EXPECT_GT(run.needed(Tier::host), 15_GB);
   MemoryPolicy from_disk = run.policy;
-  from_disk.host_groups = 0;
+  from_disk.streaming->host_groups = 0;
   EXPECT_LT(run.seconds_per_step(), 0.8 * fit::plan_run(r, from_disk).seconds_per_step());
 }
 
@@ -203,17 +203,17 @@ TEST(Fit, TheRingTakesWhatNoBlockHasRoomIn) {
        {Case{Mode::lora, "rtx4090", 8_GB, 16_GB}, Case{Mode::lora, "h200", 4_GB, 24_GB}}) {
     const fit::Request r = request(c, size);
     const fit::PlannedRun run = fitted(r);
-    EXPECT_GT(run.policy.extra_ring_buffers, 50);
+    EXPECT_GT(run.policy.stream().extra_ring_buffers, 50);
     EXPECT_LE(run.needed(Tier::host), c.ram);
     MemoryPolicy small_ring = run.policy;
-    small_ring.extra_ring_buffers = 0;
+    small_ring.streaming->extra_ring_buffers = 0;
     EXPECT_LT(run.seconds_per_step(), 0.93 * fit::plan_run(r, small_ring).seconds_per_step());
   }
   // Where the disk is never idle it would be for nothing, and where it seldom is, reads into much
   // memory take longer by more than it saves.
   for (const Case& c : {Case{Mode::infer, "h200", 4_GB, 1_GB}, Case{Mode::lora, "h200", 3_GB, 6_GB},
                         Case{Mode::lora, "rtx4090", 8_GB, 8_GB}}) {
-    EXPECT_EQ(fitted(request(c, size)).policy.extra_ring_buffers, 0)
+    EXPECT_EQ(fitted(request(c, size)).policy.stream().extra_ring_buffers, 0)
         << c.machine << " " << c.gpu.count;
   }
 }
@@ -222,8 +222,8 @@ TEST(Fit, ReadsIntoALargeRingTakeLonger) {
   const fit::Request r =
       request({Mode::lora, "h200", 4_GB, 24_GB}, {.frames = 1, .height = 32, .width = 32});
   const auto reads = [&](int extra_ring_buffers) {
-    const fit::PlannedRun run =
-        fit::plan_run(r, {.slots = 1, .extra_ring_buffers = extra_ring_buffers});
+    const fit::PlannedRun run = fit::plan_run(
+        r, {.streaming = Streaming{.slots = 1, .extra_ring_buffers = extra_ring_buffers}});
     return run.main_program().busy[to_size(Lane::disk)];
   };
   EXPECT_NEAR(reads(8), reads(0) / fit::tuning::kIntoALargeRing, 0.01 * reads(0));
@@ -235,7 +235,8 @@ TEST(Fit, WhatAPolicyNeedsIsKnownForEveryRateOfTheDisk) {
       request({Mode::lora, "h200", 4_GB, 24_GB}, {.frames = 1, .height = 32, .width = 32});
   fit::Request faster = r;
   faster.profile.disk_bandwidth *= 4;
-  const MemoryPolicy policy = {.slots = 1, .activations = Activations::recomputed};
+  const MemoryPolicy policy = {.streaming = Streaming{.slots = 1},
+                               .activations = Activations::recomputed};
   fit::NeedsCache known;
   const double slow = fit::seconds_lower_bound(known.needs_for(r, policy), r.profile);
   const double fast = fit::seconds_lower_bound(known.needs_for(faster, policy), faster.profile);
@@ -296,11 +297,11 @@ TEST(Fit, KeepsNoLessThanIsKnownBeforehand) {
          {Activations::kept, Activations::attention_kept, Activations::recomputed}) {
       for (const bool offload : {false, true}) {
         for (const std::int64_t samples : {0, 1, 2}) {
-          const MemoryPolicy p = {.slots = 1,
-                                  .stream_from = StreamSource::host,
-                                  .activations = a,
-                                  .offload = offload,
-                                  .samples_per_pass = samples};
+          const MemoryPolicy p = {
+              .streaming = Streaming{.slots = 1, .stream_from = StreamSource::host},
+              .activations = a,
+              .offload = offload,
+              .samples_per_pass = samples};
           const fit::NeedsLowerBound known = fit::min_kept_bytes(r, p),
                                      needs = fit::needs_lower_bound(r, p);
           EXPECT_GT(offload ? known.host : known.device, Bytes{300'000'000});
@@ -324,10 +325,10 @@ TEST(Fit, NeedsNoLessThanFewBlocksShowOfGroupsThatStay) {
       for (const Activations a : {Activations::kept, Activations::recomputed}) {
         for (const bool offload : {false, true}) {
           for (const int resident : {1, 4, 9}) {
-            const MemoryPolicy p = {.slots = slots,
-                                    .matrices_ahead = matrices_ahead,
-                                    .resident_groups = resident,
-                                    .stream_from = stream_from,
+            const MemoryPolicy p = {.streaming = Streaming{.slots = slots,
+                                                           .matrices_ahead = matrices_ahead,
+                                                           .resident_groups = resident,
+                                                           .stream_from = stream_from},
                                     .activations = a,
                                     .offload = offload,
                                     .chunk_tokens = offload ? 256 : 0};
@@ -350,8 +351,9 @@ TEST(Fit, NeedsNoLessThanFewBlocksShowOfGroupsThatStay) {
       }
     }
   }
-  EXPECT_FALSE(known.needs_resident(r, {.slots = 0}).has_value());
-  EXPECT_FALSE(known.needs_resident(r, {.slots = 1, .resident_groups = 10}).has_value());
+  EXPECT_FALSE(known.needs_resident(r, {}).has_value());
+  EXPECT_FALSE(known.needs_resident(r, {.streaming = Streaming{.slots = 1, .resident_groups = 10}})
+                   .has_value());
 }
 
 // The same activations with all weights resident, however much memory that takes.
@@ -375,7 +377,7 @@ TEST(Fit, TakesTheLargestPiecesOfWorkThatFit) {
   // With determinism a head's gradients take 2.15 GB of workspace. They come to the places of its
   // queries, keys and values, and what else is alive beside it fits together without gaps.
   r = request({Mode::lora, "h200", Bytes{5'800'000'000}, 60_GB}, large);
-  EXPECT_EQ(planned(r).policy.stream_from, StreamSource::host);
+  EXPECT_EQ(planned(r).policy.stream().stream_from, StreamSource::host);
   EXPECT_LE(planned(r).seconds_per_step(), 1.15 * resident_seconds(r, 8));
   // Chunks would not make this one smaller: its peak is in attention.
   r = request({Mode::infer, "h200", 4_GB, 64_GB}, large);
@@ -391,16 +393,16 @@ TEST(Streaming, ACopyIsOnlyWaitedForWhereTheLinkIsTooSlow) {
   const LatentSize small = {.frames = 7, .height = 64, .width = 64};
   fit::Request r = request({Mode::infer, "h200", {}, {}}, small);
   job_of(r).dit.batches[0] = {.latents = {small, small}, .timestep_rows = 2};
-  const MemoryPolicy streamed = {.slots = 2, .stream_from = StreamSource::host};
+  const MemoryPolicy streamed = {.streaming =
+                                     Streaming{.slots = 2, .stream_from = StreamSource::host}};
   const PredictedTime pair = fit::plan_run(r, streamed).main_program();
   EXPECT_LT(pair.exposed_stall, 1e-3);
   EXPECT_LE(pair.seconds, 1.01 * pair.busy[to_size(Lane::compute)]);
   // A forward pass of one sample takes less time than its weights, and nothing is lost beside it: a
   // step waits for no more than such a pass alone.
-  const MemoryPolicy p = {.slots = 2,
-                          .resident_groups = 5,
-                          .stream_from = StreamSource::host,
-                          .activations = Activations::attention_kept};
+  const MemoryPolicy p = {
+      .streaming = Streaming{.slots = 2, .resident_groups = 5, .stream_from = StreamSource::host},
+      .activations = Activations::attention_kept};
   r = request({Mode::infer, "h200", {}, {}}, small);
   const PredictedTime forward = fit::plan_run(r, p).main_program();
   r = request({Mode::lora, "h200", {}, {}}, small);
@@ -415,8 +417,7 @@ TEST(Streaming, GradientsLeaveBesideTheNextBlock) {
       request({Mode::full, "h200", {}, {}}, {.frames = 21, .height = 60, .width = 104});
   job_of(r).dit.config.layers = 6;
   job_of(r).experts = {planned_groups(job_of(r).dit.config, DType::bf16)};
-  const MemoryPolicy p = {.slots = 2,
-                          .stream_from = StreamSource::host,
+  const MemoryPolicy p = {.streaming = Streaming{.slots = 2, .stream_from = StreamSource::host},
                           .activations = Activations::attention_kept,
                           .heads_per_group = 8};
   const fit::PlannedRun run = fit::plan_run(r, p);

@@ -146,7 +146,7 @@ TEST(VaeEncoder, GradientsMatchFiniteDifferencesInEveryPart) {
     write_vae(dir.path("vae.safetensors"), c, Dialect::official);
     GradientRun run(dir.path("vae.safetensors"), c, Part::encoder, true);
     std::map<std::string, std::vector<std::pair<Buffer, Buffer>>> parts;
-    for (const NamedGradient& n : run.io().gradients) {
+    for (const UnitGradient& n : run.io().gradients) {
       std::size_t end = n.name.find('.', n.name.find('.') + 1);
       const bool numbered = n.name.starts_with("encoder.downsamples.");
       if (numbered) end = n.name.find('.', end + 1);

@@ -62,7 +62,7 @@ class Distilled {
     plan_ = plan_memory(set_);
     runner_ = std::make_unique<Runner>(set_, plan_);
     runner_->run("load");
-    for (const wan::AdapterIo& a : io().adapters) {
+    for (const AdapterIo& a : io().adapters) {
       put(a.a, fmt::format("{}.a.{}", a.name, a.expert), support::kAdapterSize);
       put(a.b, fmt::format("{}.b.{}", a.name, a.expert), support::kAdapterSize);
     }
@@ -118,7 +118,7 @@ class Reference {
  public:
   Reference(Distilled& ours, const Dmd2Options& options) : options_(options) {
     base_ = support::reference_dit(config()).weights();
-    for (const wan::AdapterIo& a : ours.io().adapters) {
+    for (const AdapterIo& a : ours.io().adapters) {
       factors_[to_size(a.expert)][a.name] = {ours.values(a.a), ours.values(a.b)};
     }
   }
@@ -126,7 +126,7 @@ class Reference {
   struct Factors {
     Values a, b;
   };
-  Factors& factors(const wan::AdapterIo& a) { return factors_[to_size(a.expert)].at(a.name); }
+  Factors& factors(const AdapterIo& a) { return factors_[to_size(a.expert)].at(a.name); }
 
   // By student (0), critic (1) or teacher (2), of sample i.
   Values answer(int who, std::size_t i, const Values& latent, double sigma, bool caption = true) {
@@ -261,7 +261,7 @@ class Reference {
 // Every gradient of one set of adapters along a direction.
 template <class Loss>
 void expect_gradients(Distilled& ours, Reference& reference, int set, Loss&& loss) {
-  for (const wan::AdapterIo& io : ours.io().adapters) {
+  for (const AdapterIo& io : ours.io().adapters) {
     if (io.expert != set) continue;
     const auto check = [&](Values& factor, Buffer gradient, const char* name) {
       const Values g = ours.values(gradient), at = factor;
@@ -371,7 +371,7 @@ TEST_F(Dmd2Formulas, WhereScoresSayNothingTheStudentStays) {
   options.min_t = options.max_t = 0;
   Distilled ours(file_.path(), options);
   EXPECT_EQ(ours.step().student(kPlace), 0);
-  for (const wan::AdapterIo& io : ours.io().adapters) {
+  for (const AdapterIo& io : ours.io().adapters) {
     if (io.expert == 0) {
       EXPECT_EQ(norm(ours.values(io.da)) + norm(ours.values(io.db)), 0);
     }

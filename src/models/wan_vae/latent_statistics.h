@@ -1,11 +1,15 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
+#include <string>
 
-namespace ballast {
+#include "io/vae_statistics.h"
+
+namespace ballast::wan_vae {
 
 // Per channel of the Wan2.1 VAE (16 channels) and the Wan2.2 VAE (48): latent = (encoder mean -
-// mean) / std. Here because caches and models need them, who share nothing else above files.
+// mean) / std.
 inline constexpr std::array<float, 16> kWan21LatentMean = {
     -0.7571f, -0.7089f, -0.9113f, 0.1075f,  -0.1745f, 0.9653f,  -0.1517f, 1.5508f,
     0.4134f,  -0.0715f, 0.5517f,  -0.3632f, -0.1922f, -0.9497f, 0.2503f,  -0.2921f};
@@ -26,4 +30,8 @@ inline constexpr std::array<float, 48> kWan22LatentStd = {
     0.6866f, 0.4093f, 0.5709f, 0.6065f, 0.6415f, 0.4944f, 0.5726f, 1.2042f, 0.5458f, 1.6887f,
     0.3971f, 1.0600f, 0.3943f, 0.5537f, 0.5444f, 0.4089f, 0.7468f, 0.7744f};
 
-}  // namespace ballast
+// Statistics of a VAE's config.json where they are not a released model's own: else empty, nothing
+// differs then.
+VaeStatistics read_own_statistics(const std::string& config_json, std::int64_t channels);
+
+}  // namespace ballast::wan_vae
