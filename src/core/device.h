@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -17,6 +18,9 @@ struct Stream {
   ThreadPool* pool = nullptr;
   void* native = nullptr;     // the cudaStream_t, which is all that a kernel needs
   GpuQueue* queue = nullptr;  // its owner (memory/gpu.h), for operations that call a library
+  // On the GPU: memory for sums on their way (ops/kernels/ordered_sum_call.h), of those that
+  // declare it.
+  std::byte* scratch = nullptr;
 };
 
 }  // namespace ballast

@@ -105,7 +105,9 @@ class GpuQueue {
   GpuQueue(const GpuQueue&) = delete;
   GpuQueue& operator=(const GpuQueue&) = delete;
 
-  Stream stream(ThreadPool* pool = nullptr) { return {pool, stream_, this}; }
+  Stream stream(ThreadPool* pool = nullptr) {
+    return {.pool = pool, .native = stream_, .queue = this};
+  }
   void record(GpuMark& mark);
   void wait(const GpuMark& mark);  // the queue, not the calling thread
   void finish();                   // the calling thread, until the queue is empty

@@ -54,7 +54,7 @@ inline void run_on_gpu(const Adafactor& a, Stream stream) {
                    .scale_parameter = o.scale_parameter,
                    .rate = first_rate(a),
                    .rounding = cuda::rounding(a.rounding),
-                   .scratch = cuda::sum_scratch(*stream.queue)},
+                   .scratch = sum_scratch(stream)},
                   stream.native);
 }
 
@@ -89,25 +89,24 @@ void adafactor(ProgramBuilder& pb, const AdafactorBuffers& on, const AdafactorOp
                const RecordedRounding& rounding) {
   const Buffer carry = rounding.carry;
   const Buffer workspace = pb.workspace(adafactor_workspace(pb.shape(on.p)));
-  pb.emit(
-      "adafactor",
-      {.reads = {on.p, on.row, on.column, on.v, on.g, on.grad_scale, carry},
-       .writes = {on.p, on.row, on.column, on.v, carry, workspace}},
-      [=](const Bindings& b) {
-        adafactor({.p = b.out(on.p),
-                   .row = b.out_if(on.row),
-                   .column = b.out_if(on.column),
-                   .v = b.out_if(on.v),
-                   .g = b.in(on.g),
-                   .grad_scale = b.in_if(on.grad_scale),
-                   .workspace = b.out_if(workspace),
-                   .options = options,
-                   .step = b.step().step,
-                   .learning_rate = b.step().learning_rate,
-                   .rounding = bind(b, rounding)},
-                  b.stream());
-      },
-      prepare_ordered_sum);
+  const Buffer sums = sum_workspace(pb, on.p);
+  Access access = {.reads = {on.p, on.row, on.column, on.v, on.g, on.grad_scale, carry},
+                   .writes = {on.p, on.row, on.column, on.v, carry, workspace}};
+  if (sums) access.writes.push_back(sums);
+  pb.emit("adafactor", std::move(access), [=](const Bindings& b) {
+    adafactor({.p = b.out(on.p),
+               .row = b.out_if(on.row),
+               .column = b.out_if(on.column),
+               .v = b.out_if(on.v),
+               .g = b.in(on.g),
+               .grad_scale = b.in_if(on.grad_scale),
+               .workspace = b.out_if(workspace),
+               .options = options,
+               .step = b.step().step,
+               .learning_rate = b.step().learning_rate,
+               .rounding = bind(b, rounding)},
+              stream_with(b, sums));
+  });
 }
 
 }  // namespace ballast::ops

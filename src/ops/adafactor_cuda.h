@@ -14,7 +14,7 @@ struct Adafactor {
   bool scale_parameter = false;
   double rate = 0;  // before p's size is in it
   ParameterRounding rounding;
-  double* scratch = nullptr;  // sum_scratch()
+  double* scratch = nullptr;  // kSumScratchBytes
 };
 void adafactor(const Adafactor& a, void* stream);
 

@@ -58,7 +58,7 @@ cuda::AdamW8bit adamw_8bit_on_gpu(const AdamW8bit& a, Stream stream) {
           .k1 = k1,
           .k2 = k2,
           .floor = o.eps * o.eps,
-          .scratch = a.stabilize ? cuda::sum_scratch(*stream.queue) : nullptr,
+          .scratch = a.stabilize ? sum_scratch(stream) : nullptr,
           .rounding = cuda::rounding(a.rounding)};
 }
 
@@ -129,9 +129,11 @@ void adamw_8bit(ProgramBuilder& pb, std::vector<AdamW8bitBuffers> tensors, Buffe
         {t.p, t.m, t.m_absmax, t.v, t.v_absmax, t.shift, t.g, scale, t.rounding.carry});
     access.writes.append({t.p, t.m, t.m_absmax, t.v, t.v_absmax, t.shift, t.rounding.carry});
   }
+  const Buffer workspace = stabilize ? sum_workspace(pb, tensors.front().p) : Buffer();
+  if (workspace) access.writes.push_back(workspace);
   pb.emit(
       "adamw_8bit", std::move(access),
-      [tensors = std::move(tensors), grad_scale, stabilize](const Bindings& b) {
+      [tensors = std::move(tensors), grad_scale, stabilize, workspace](const Bindings& b) {
         std::array<AdamW8bit, kAdamWTensors> all;
         std::ranges::transform(tensors, all.begin(), [&](const AdamW8bitBuffers& t) {
           return AdamW8bit{.p = b.out(t.p),
@@ -148,10 +150,9 @@ void adamw_8bit(ProgramBuilder& pb, std::vector<AdamW8bitBuffers> tensors, Buffe
                            .learning_rate = t.options.rate * b.step().learning_rate,
                            .rounding = bind(b, t.rounding)};
         });
-        adamw_8bit({all.data(), tensors.size()}, b.stream());
+        adamw_8bit({all.data(), tensors.size()}, stream_with(b, workspace));
       },
       [](const Bindings& b) {
-        prepare_ordered_sum(b);
         on_device(
             Device::cuda, [] {}, [&] { cuda::state_tables(*b.stream().queue); });
       });

@@ -16,7 +16,7 @@ struct AdamW8bit {
   double learning_rate = 0, weight_decay = 0;
   double k1 = 1, k2 = 1;
   double floor = 0;           // stabilize: least v
-  double* scratch = nullptr;  // stabilize: sum_scratch()
+  double* scratch = nullptr;  // stabilize: kSumScratchBytes
   ParameterRounding rounding;
 };
 // Of the same types, kind of rounding, factor and coefficients but those of the rate; one alone

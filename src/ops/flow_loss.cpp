@@ -65,16 +65,17 @@ void flow_loss(const FlowLoss& a, Stream stream) {
                          .over = a.rho.kind == LossKind::smooth_l1 ? a.rho.delta : 1,
                          .loss = cuda::view(a.loss),
                          .dpred = cuda::view(a.dpred),
-                         .scratch = cuda::sum_scratch(*stream.queue)},
+                         .scratch = sum_scratch(stream)},
                         stream.native);
       });
 }
 
 void flow_loss(ProgramBuilder& pb, const FlowLossBuffers& buffers, const FlowLossOptions& options) {
+  const Buffer workspace = sum_workspace(pb, buffers.pred);
   pb.emit(
       "flow_loss",
       {.reads = {buffers.pred, buffers.target, buffers.mask, buffers.sample_weight, buffers.loss},
-       .writes = {buffers.loss, buffers.dpred}},
+       .writes = {buffers.loss, buffers.dpred, workspace}},
       [=](const Bindings& b) {
         flow_loss({.pred = b.in(buffers.pred),
                    .target = b.in(buffers.target),
@@ -84,9 +85,8 @@ void flow_loss(ProgramBuilder& pb, const FlowLossBuffers& buffers, const FlowLos
                    .weight = options.weight,
                    .loss = b.out(buffers.loss),
                    .dpred = b.out_if(buffers.dpred)},
-                  b.stream());
-      },
-      prepare_ordered_sum);
+                  stream_with(b, workspace));
+      });
 }
 
 }  // namespace ballast::ops

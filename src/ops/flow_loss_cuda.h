@@ -12,7 +12,7 @@ struct FlowLoss {
   bool huber = false;
   double delta = 1, weight = 1, over = 1;
   View loss, dpred;
-  double* scratch = nullptr;  // sum_scratch()
+  double* scratch = nullptr;  // kSumScratchBytes
 };
 void flow_loss(const FlowLoss& a, void* stream);
 

@@ -50,7 +50,7 @@ void gaussian_latent(const GaussianLatent& a, Stream stream) {
                                .weight = a.weight,
                                .z = cuda::view(a.z),
                                .kl = cuda::view(a.kl),
-                               .scratch = cuda::sum_scratch(*stream.queue)},
+                               .scratch = sum_scratch(stream)},
                               stream.native);
       });
 }
@@ -75,18 +75,18 @@ void gaussian_latent_backward(const GaussianLatentBackward& a, Stream stream) {
 Buffer gaussian_latent(ProgramBuilder& pb, const GaussianLatentBuffers& in, double weight,
                        Buffer kl) {
   const Buffer z = pb.temp("z", pb.shape(in.noise), DType::f32);
-  pb.emit(
-      "gaussian_latent", {.reads = {in.moments, in.noise, in.sample_weight, kl}, .writes = {z, kl}},
-      [=](const Bindings& b) {
-        gaussian_latent({.moments = b.in(in.moments),
-                         .noise = b.in(in.noise),
-                         .sample_weight = b.in_if(in.sample_weight),
-                         .weight = weight,
-                         .z = b.out(z),
-                         .kl = b.out(kl)},
-                        b.stream());
-      },
-      prepare_ordered_sum);
+  const Buffer workspace = sum_workspace(pb, z);
+  pb.emit("gaussian_latent",
+          {.reads = {in.moments, in.noise, in.sample_weight, kl}, .writes = {z, kl, workspace}},
+          [=](const Bindings& b) {
+            gaussian_latent({.moments = b.in(in.moments),
+                             .noise = b.in(in.noise),
+                             .sample_weight = b.in_if(in.sample_weight),
+                             .weight = weight,
+                             .z = b.out(z),
+                             .kl = b.out(kl)},
+                            stream_with(b, workspace));
+          });
   return z;
 }
 

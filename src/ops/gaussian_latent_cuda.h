@@ -10,7 +10,7 @@ struct GaussianLatent {
   View moments, noise, sample_weight;
   double weight = 1;
   View z, kl;
-  double* scratch = nullptr;  // sum_scratch()
+  double* scratch = nullptr;  // kSumScratchBytes
 };
 void gaussian_latent(const GaussianLatent& a, void* stream);
 

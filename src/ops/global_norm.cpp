@@ -61,7 +61,7 @@ void sum_squares(std::span<const ConstTensorView> x, const TensorView& sum, Stre
         cuda::sum_squares({.x = views.data(),
                            .count = static_cast<int>(x.size()),
                            .sum = cuda::view(sum),
-                           .scratch = cuda::sum_scratch(*stream.queue)},
+                           .scratch = sum_scratch(stream)},
                           stream.native);
       });
 }
@@ -112,7 +112,7 @@ void limit_factor(const LimitFactor& a, Stream stream) {
                             .scale = a.scale,
                             .max_norm = a.max_norm,
                             .factor = cuda::view(a.factor),
-                            .scratch = cuda::sum_scratch(*stream.queue)},
+                            .scratch = sum_scratch(stream)},
                            stream.native);
       });
 }
@@ -132,17 +132,16 @@ void sum_squares(ProgramBuilder& pb, std::span<const Buffer> x, Buffer sum) {
     }
     std::vector<Buffer> these(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(count));
     x = x.subspan(count);
-    Access access = {.reads = {}, .writes = {sum}};
+    const Buffer workspace = sum_workspace(pb, sum);
+    Access access = {.reads = {}, .writes = {sum, workspace}};
     for (const Buffer b : these) access.reads.append({b});
     access.reads.append({sum});
-    pb.emit(
-        "sum_squares", std::move(access),
-        [these = std::move(these), sum](const Bindings& b) {
-          std::array<ConstTensorView, kSquareTensors> views;
-          std::ranges::transform(these, views.begin(), [&](Buffer t) { return b.in(t); });
-          sum_squares({views.data(), these.size()}, b.out(sum), b.stream());
-        },
-        prepare_ordered_sum);
+    pb.emit("sum_squares", std::move(access),
+            [these = std::move(these), sum, workspace](const Bindings& b) {
+              std::array<ConstTensorView, kSquareTensors> views;
+              std::ranges::transform(these, views.begin(), [&](Buffer t) { return b.in(t); });
+              sum_squares({views.data(), these.size()}, b.out(sum), stream_with(b, workspace));
+            });
   }
 }
 
@@ -162,17 +161,16 @@ void scale_by(ProgramBuilder& pb, Buffer factor, Buffer x) {
 
 void limit_factor(ProgramBuilder& pb, Buffer ga, Buffer gb, double scale, double max_norm,
                   Buffer factor) {
-  pb.emit(
-      "limit_factor", {.reads = {ga, gb}, .writes = {factor}},
-      [=](const Bindings& b) {
-        limit_factor({.ga = b.in(ga),
-                      .gb = b.in(gb),
-                      .scale = scale,
-                      .max_norm = max_norm,
-                      .factor = b.out(factor)},
-                     b.stream());
-      },
-      prepare_ordered_sum);
+  const Buffer workspace = sum_workspace(pb, factor);
+  pb.emit("limit_factor", {.reads = {ga, gb}, .writes = {factor, workspace}},
+          [=](const Bindings& b) {
+            limit_factor({.ga = b.in(ga),
+                          .gb = b.in(gb),
+                          .scale = scale,
+                          .max_norm = max_norm,
+                          .factor = b.out(factor)},
+                         stream_with(b, workspace));
+          });
 }
 
 // ||B A||^2 = tr(A^T B^T B A) = sum over i, j of (A A^T)[i, j] (B^T B)[i, j]: B A itself is as

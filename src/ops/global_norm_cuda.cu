@@ -203,6 +203,7 @@ void add_squares_of(const SumSquares& a, void* stream) {
   Squared<T> all;
   all.count = 0;
   all.blocks[0] = all.groups[0] = 0;
+  clear_finished_blocks(a.scratch, stream, "sum_squares");
   const auto launch = [&] {
     if (all.count == 0) return;
     add_squares<<<all.blocks[all.count], kSquareThreads, 0, stream_of(stream)>>>(

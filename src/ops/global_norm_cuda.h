@@ -10,7 +10,7 @@ struct SumSquares {
   const View* x = nullptr;  // of one type
   int count = 0;
   View sum;
-  double* scratch = nullptr;  // sum_scratch()
+  double* scratch = nullptr;  // kSumScratchBytes
 };
 void sum_squares(const SumSquares& a, void* stream);
 
@@ -30,7 +30,7 @@ struct LimitFactor {
   View ga, gb;
   double scale = 1, max_norm = 0;
   View factor;
-  double* scratch = nullptr;  // sum_scratch()
+  double* scratch = nullptr;  // kSumScratchBytes
 };
 void limit_factor(const LimitFactor& a, void* stream);
 

@@ -36,7 +36,7 @@ void stableadamw_scale(const StableAdamWScale& a, Stream stream) {
                                  .coefficients = c,
                                  .learning_rate = a.learning_rate,
                                  .weight_decay = a.options.weight_decay,
-                                 .scratch = cuda::sum_scratch(*stream.queue)},
+                                 .scratch = sum_scratch(stream)},
                                 stream.native);
       });
 }
@@ -44,19 +44,18 @@ void stableadamw_scale(const StableAdamWScale& a, Stream stream) {
 Buffer stableadamw_scale(ProgramBuilder& pb, const StableAdamWScaleBuffers& on,
                          const AdamWOptions& options) {
   const Buffer rates = pb.temp("rates", {2}, DType::f32, Role::optimizer);
-  pb.emit(
-      "stableadamw_scale", {.reads = {on.v, on.g, on.grad_scale}, .writes = {rates}},
-      [=](const Bindings& b) {
-        stableadamw_scale({.v = b.in(on.v),
-                           .g = b.in(on.g),
-                           .grad_scale = b.in_if(on.grad_scale),
-                           .rates = b.out(rates),
-                           .options = options,
-                           .step = b.step().step,
-                           .learning_rate = options.rate * b.step().learning_rate},
-                          b.stream());
-      },
-      prepare_ordered_sum);
+  const Buffer workspace = sum_workspace(pb, rates);
+  pb.emit("stableadamw_scale", {.reads = {on.v, on.g, on.grad_scale}, .writes = {rates, workspace}},
+          [=](const Bindings& b) {
+            stableadamw_scale({.v = b.in(on.v),
+                               .g = b.in(on.g),
+                               .grad_scale = b.in_if(on.grad_scale),
+                               .rates = b.out(rates),
+                               .options = options,
+                               .step = b.step().step,
+                               .learning_rate = options.rate * b.step().learning_rate},
+                              stream_with(b, workspace));
+          });
   return rates;
 }
 

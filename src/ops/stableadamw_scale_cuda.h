@@ -11,7 +11,7 @@ struct StableAdamWScale {
   View v, g, grad_scale, rates;
   AdamWCoefficients coefficients;
   double learning_rate = 0, weight_decay = 0;
-  double* scratch = nullptr;  // sum_scratch()
+  double* scratch = nullptr;  // kSumScratchBytes
 };
 void stableadamw_scale(const StableAdamWScale& a, void* stream);
 

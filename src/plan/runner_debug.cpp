@@ -1,4 +1,4 @@
-// The one-by-one orders of the Runner, with their looks at memory between instructions.
+#include "plan/runner_debug.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,6 @@
 #include "core/error.h"
 #include "core/random_order.h"
 #include "core/to_size.h"
-#include "plan/runner.h"
 
 namespace ballast {
 namespace {
@@ -41,92 +40,107 @@ std::int64_t first_nan(const TensorView& t) {
 
 }  // namespace
 
-void Runner::run_one_by_one(int program) {
+OneByOne::OneByOne(const ProgramSet& set, const MemoryPlan& plan, const LaneSchedules& schedules,
+                   const ArenaBases& bases, const RunnerDebug& debug)
+    : set_(set),
+      plan_(plan),
+      schedules_(schedules),
+      bases_(bases),
+      debug_(debug),
+      uses_left_(set.buffers.size()) {
+  if (debug.check_guards) fill_guards();
+}
+
+void OneByOne::run(int program, const std::function<void(std::uint32_t instruction)>& execute) {
   const auto p = to_size(program);
-  const auto& code = set_.programs[p].instructions;
-  const Waits& waits = plan_.waits[p];
   for (std::size_t b = 0; b < uses_left_.size(); ++b) uses_left_[b] = plan_.lifetimes[p][b].uses;
   const auto step = [&](std::uint32_t i) {
     before_instruction(i, program);
-    execute({i}, code[i].lane, program);
-    if (gpu_ && is_queue(code[i].lane)) gpu_->drain(code[i].lane);
+    execute(i);
     after_instruction(i, program);
   };
-  if (options_.debug.order == Order::recorded) {
-    for (std::uint32_t i = 0; i < code.size(); ++i) step(i);
-    return;
-  }
-  RandomOrder random(options_.debug.random_seed);
+  if (debug_.order == Order::random) return run_random(program, step);
+  for (std::uint32_t i = 0; i < set_.programs[p].instructions.size(); ++i) step(i);
+}
+
+void OneByOne::run_random(int program,
+                          const std::function<void(std::uint32_t instruction)>& step) const {
+  const auto p = to_size(program);
+  const Waits& waits = plan_.waits[p];
+  RandomOrder random(debug_.random_seed);
   std::array<std::uint32_t, kLaneCount> next{};  // by lane, also the number done
-  for (std::size_t left = code.size(); left > 0; --left) {
+  for (std::size_t left = set_.programs[p].instructions.size(); left > 0; --left) {
     std::array<std::size_t, kLaneCount> ready{};
     std::size_t count = 0;
     for (std::size_t l = 0; l < kLaneCount; ++l) {
-      if (next[l] >= lanes_[l].code[p].size()) continue;
-      const std::uint32_t i = lanes_[l].code[p][next[l]];
+      const auto& code = schedules_.code(static_cast<Lane>(l), program);
+      if (next[l] >= code.size()) continue;
+      const std::uint32_t i = code[next[l]];
       bool legal = true;
       for (std::uint32_t w = waits.begin[i]; w < waits.begin[i + 1]; ++w) {
         const Wait& wait = waits.all[w];
         legal = legal && next[to_size(wait.lane)] >= wait.count;
       }
-      if (legal || options_.debug.ignore_waits) ready[count++] = l;
+      if (legal || debug_.ignore_waits) ready[count++] = l;
     }
     check(count > 0, "program {} has no instruction that may run next", set_.programs[p].name);
     const std::size_t lane = ready[random.below(count)];
-    step(lanes_[lane].code[p][next[lane]++]);
+    step(schedules_.code(static_cast<Lane>(lane), program)[next[lane]++]);
   }
 }
 
 // A temporary is born: what was in its place is gone.
-void Runner::before_instruction(std::uint32_t instruction, int program) {
+void OneByOne::before_instruction(std::uint32_t instruction, int program) {
   const auto p = to_size(program);
   for (const Buffer b : set_.programs[p].instructions[instruction].writes) {
     const BufferSpec& s = set_.spec(set_.spec(b).root);
     const Lifetime& life = plan_.lifetimes[p][s.root.id];
     if (s.program != program || uses_left_[s.root.id] != life.uses) continue;
     std::byte* at = bases_.base[to_size(s.tier)] + plan_.offset[s.root.id];
-    if (options_.debug.poison) poison(s, program);
-    if (options_.debug.check_guards && s.bytes > 0) {  // no bytes, no place
+    if (debug_.poison) poison(s, program);
+    if (debug_.check_guards && s.bytes > 0) {  // no bytes, no place
       std::memset(at + s.bytes, static_cast<int>(kGuard), plan_.guard_bytes);
     }
   }
 }
 
-void Runner::after_instruction(std::uint32_t instruction, int program) {
+void OneByOne::after_instruction(std::uint32_t instruction, int program) {
   const auto p = to_size(program);
   const Instruction& ins = set_.programs[p].instructions[instruction];
-  for (const Buffer b : ins.writes) {
-    const BufferSpec& s = set_.spec(b);
-    if (s.tier == Tier::disk) continue;  // not memory
-    std::byte* root = bases_.base[to_size(s.tier)] + plan_.offset[s.root.id];
-    if (options_.debug.check_guards && set_.spec(s.root).bytes > 0) {
-      const std::byte* guard = root + set_.spec(s.root).bytes;
-      const bool intact =
-          std::all_of(guard, guard + plan_.guard_bytes, [](std::byte g) { return g == kGuard; });
-      check(intact, "{} wrote behind the end of {} ({} bytes)", ins.name, set_.name(b),
-            set_.spec(s.root).bytes);
-    }
-    if (options_.debug.check_nan && s.role != Role::workspace) {
-      const TensorView v(root + s.offset, s.dtype, s.shape, s.strides);
-      const std::int64_t at = first_nan(v);
-      if (at >= 0) {
-        fail(ErrorCode::internal, fmt::format("{} wrote NaN to element {} of {} {}", ins.name, at,
-                                              set_.name(b), s.shape));
-      }
-    }
-  }
+  for (const Buffer b : ins.writes) check_written(ins, b);
   const auto used = [&](Buffer b) {
     const BufferSpec& s = set_.spec(set_.spec(b).root);
-    if (--uses_left_[s.root.id] > 0 || s.program != program || !options_.debug.poison) return;
+    if (--uses_left_[s.root.id] > 0 || s.program != program || !debug_.poison) return;
     poison(s, program);
   };
   for (const Buffer b : ins.reads) used(b);
   for (const Buffer b : ins.writes) used(b);
 }
 
+void OneByOne::check_written(const Instruction& ins, Buffer b) const {
+  const BufferSpec& s = set_.spec(b);
+  if (s.tier == Tier::disk) return;  // not memory
+  std::byte* root = bases_.base[to_size(s.tier)] + plan_.offset[s.root.id];
+  if (debug_.check_guards && set_.spec(s.root).bytes > 0) {
+    const std::byte* guard = root + set_.spec(s.root).bytes;
+    const bool intact =
+        std::all_of(guard, guard + plan_.guard_bytes, [](std::byte g) { return g == kGuard; });
+    check(intact, "{} wrote behind the end of {} ({} bytes)", ins.name, set_.name(b),
+          set_.spec(s.root).bytes);
+  }
+  if (debug_.check_nan && s.role != Role::workspace) {
+    const TensorView v(root + s.offset, s.dtype, s.shape, s.strides);
+    const std::int64_t at = first_nan(v);
+    if (at >= 0) {
+      fail(ErrorCode::internal,
+           fmt::format("{} wrote NaN to element {} of {} {}", ins.name, at, set_.name(b), s.shape));
+    }
+  }
+}
+
 // Fills a temporary, except where another one lives: in random order a buffer may be born while
 // parts of its place that no instruction of its own has touched yet still hold a neighbour.
-void Runner::poison(const BufferSpec& root, int program) {
+void OneByOne::poison(const BufferSpec& root, int program) {
   const auto& life = plan_.lifetimes[to_size(program)];
   const auto range = [&](const BufferSpec& s) {
     const std::uint64_t begin = plan_.offset[s.root.id];
@@ -153,7 +167,7 @@ void Runner::poison(const BufferSpec& root, int program) {
   fill_to(end);
 }
 
-void Runner::fill_guards() {
+void OneByOne::fill_guards() {
   check(plan_.guard_bytes > 0, "the plan has no guard bytes to check");
   std::fill_n(bases_.base[0], plan_.peak_of(Tier::device).count, kGuard);
   std::fill_n(bases_.base[1], plan_.peak_of(Tier::host).count, kGuard);

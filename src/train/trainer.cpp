@@ -1,15 +1,12 @@
 #include "train/trainer.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "core/error.h"
 #include "core/log.h"
-#include "core/progress.h"
 #include "ops/linear/sgemm.h"
 #include "plan/profile.h"
 #include "report/last_run.h"
-#include "report/service_key.h"
 #include "train/checkpoint/resumed_checkpoint.h"
 #include "train/run/run_summary.h"
 #include "train/training_loop.h"
@@ -231,79 +228,105 @@ void TrainingLoop::after_step(bool last_of_epoch) {
   if (task_->draws_previews() && preview_.due(done)) preview();
 }
 
-TrainOutcome TrainingLoop::run() {
-  const TrainConfig& c = run_.config;
-  running_ = {};
-  if (c.resume) resumed_ = find_resumed();
+// What the run leaves for `ballast doctor`, from before anything can fail.
+void TrainingLoop::open_flight_record() {
+  const std::string path = folder_.path() + "/" + std::string(kFlightFile);
   monitor_.emplace(planned_, on_gpu() ? gpu_memory_of_process : std::function<Bytes()>());
-  flight_.emplace(folder_.path() + "/" + std::string(kFlightFile),
-                  FlightStart{.command = run_.info.command,
-                              .folder = folder_.path(),
-                              .total_steps = run_.total_steps,
-                              .planned = planned_,
-                              .allowed = run_.info.allowed});
-  if (options_.remember) remember_last_run(folder_.path() + "/" + std::string(kFlightFile));
+  flight_.emplace(path, FlightStart{.command = run_.info.command,
+                                    .folder = folder_.path(),
+                                    .total_steps = run_.total_steps,
+                                    .planned = planned_,
+                                    .allowed = run_.info.allowed});
+  if (options_.remember) remember_last_run(path);
+}
+
+void TrainingLoop::load() {
+  keep_configs();
+  task_->prepare(folder_.path());
+  phase(Phase::load);
+  if (!on_gpu() || computes_on_host(set_)) ops::warm_up_blas(runner_->compute_threads());
+  task_->load(*runner_);
+  resume();
+  if (!run_.in_output_dir) return;
+  // Of a run that was here before, or that goes back.
+  const int later = remove_later_checkpoints(folder_.path(), state_.step, names_);
+  if (later > 0) {
+    log::warn("{}: {} checkpoints of later steps were removed", folder_.path(), later);
+  }
+}
+
+void TrainingLoop::start() {
+  const TrainConfig& c = run_.config;
+  records_.emplace(folder_.path(), run_.info, state_.step, x_axis_position(),
+                   run_.in_output_dir ? resumed_.has_value() : c.resume.has_value());
+  context_line();
+  progress_.emplace(TrainProgress::Options{.total = run_.total_steps,
+                                           .done = state_.step,
+                                           .print_every = c.steps_per_print,
+                                           .gpu = on_gpu()});
+  open_webhook();
+  notify(WebhookMessage::Kind::start, fmt::format("started, {} steps", run_.total_steps));
+  task_->start(*runner_, {.step = state_.step + 1, .epoch = state_.epoch, .batch = state_.batches});
+  if (task_->evaluates() && c.evaluate_before_first_step && state_.step == 0) evaluate();
+  if (task_->draws_previews() && c.preview.at_first && state_.step == 0) preview();
+}
+
+bool TrainingLoop::take_steps() {
   bool stopped = false;
+  std::optional<std::string> early;
+  while (state_.step < run_.total_steps && !stopped && !early) {
+    const bool last_of_epoch = task_->last_of_epoch();
+    step();
+    after_step(last_of_epoch);
+    stopped = serve_requests();
+    if (!stopped) early = task_->ends_early(state_);
+  }
+  if (early) {
+    log::info("stopping early: {}", *early);
+    event("early_stop", *early);
+  }
+  return stopped;
+}
+
+bool TrainingLoop::serve_requests() {
+  const FileRequest asked = folder_.take_request();
+  if (asked == FileRequest::save) save_checkpoint_now("asked for by the file `save`");
+  if (signal_ && signal_->take_save_request()) save_checkpoint_now("asked for by SIGUSR1");
+  const bool signalled = signal_ && signal_->requested();
+  // Who asks for an end in the last step gets it, and the model with it.
+  const bool stopped =
+      state_.step < run_.total_steps &&
+      (signalled || asked == FileRequest::save_quit || (options_.stop && options_.stop()));
+  if (signalled) event("signal", signal_->name());
+  return stopped;
+}
+
+TrainOutcome TrainingLoop::outcome(bool stopped) {
+  TrainOutcome outcome = {.folder = folder_.path(),
+                          .steps = state_.step,
+                          .last_loss = loss_,
+                          .stopped = stopped,
+                          .report = finish(stopped),
+                          .planned = planned_.ram,
+                          .measured = monitor_->most().ram,
+                          .planned_gpu = on_gpu() ? planned_.device : Bytes{},
+                          .measured_gpu = on_gpu() ? monitor_->most().device : Bytes{}};
+  if (step_seconds_ > 0) {
+    outcome.samples_per_second = static_cast<double>(samples_done_) / step_seconds_;
+    outcome.batches_per_second = static_cast<double>(batches_done_) / step_seconds_;
+  }
+  return outcome;
+}
+
+TrainOutcome TrainingLoop::run() {
+  running_ = {};
+  if (run_.config.resume) resumed_ = find_resumed();
+  open_flight_record();
   try {
     if (options_.handle_signals) signal_.emplace();
-    keep_configs();
-    task_->prepare(folder_.path());
-    phase(Phase::load);
-    if (!on_gpu() || computes_on_host(set_)) ops::warm_up_blas(runner_->compute_threads());
-    task_->load(*runner_);
-    resume();
-    if (run_.in_output_dir) {  // of a run that was here before, or that goes back
-      const int later = remove_later_checkpoints(folder_.path(), state_.step, names_);
-      if (later > 0) {
-        log::warn("{}: {} checkpoints of later steps were removed", folder_.path(), later);
-      }
-    }
-    records_.emplace(folder_.path(), run_.info, state_.step, x_axis_position(),
-                     run_.in_output_dir ? resumed_.has_value() : c.resume.has_value());
-    context_line();
-    progress_.emplace(TrainProgress::Options{.total = run_.total_steps,
-                                             .done = state_.step,
-                                             .print_every = c.steps_per_print,
-                                             .gpu = on_gpu()});
-    open_webhook();
-    notify(WebhookMessage::Kind::start, fmt::format("started, {} steps", run_.total_steps));
-    task_->start(*runner_,
-                 {.step = state_.step + 1, .epoch = state_.epoch, .batch = state_.batches});
-    if (task_->evaluates() && c.evaluate_before_first_step && state_.step == 0) evaluate();
-    if (task_->draws_previews() && c.preview.at_first && state_.step == 0) preview();
-    std::optional<std::string> early;
-    while (state_.step < run_.total_steps && !stopped && !early) {
-      const bool last_of_epoch = task_->last_of_epoch();
-      step();
-      after_step(last_of_epoch);
-      const FileRequest asked = folder_.take_request();
-      if (asked == FileRequest::save) save_checkpoint_now("asked for by the file `save`");
-      if (signal_ && signal_->take_save_request()) save_checkpoint_now("asked for by SIGUSR1");
-      const bool signalled = signal_ && signal_->requested();
-      // Who asks for an end in the last step gets it, and the model with it.
-      stopped = state_.step < run_.total_steps && (signalled || asked == FileRequest::save_quit ||
-                                                   (options_.stop && options_.stop()));
-      if (signalled) event("signal", signal_->name());
-      if (!stopped) early = task_->ends_early(state_);
-    }
-    if (early) {
-      log::info("stopping early: {}", *early);
-      event("early_stop", *early);
-    }
-    TrainOutcome outcome = {.folder = folder_.path(),
-                            .steps = state_.step,
-                            .last_loss = loss_,
-                            .stopped = stopped,
-                            .report = finish(stopped),
-                            .planned = planned_.ram,
-                            .measured = monitor_->most().ram,
-                            .planned_gpu = on_gpu() ? planned_.device : Bytes{},
-                            .measured_gpu = on_gpu() ? monitor_->most().device : Bytes{}};
-    if (step_seconds_ > 0) {
-      outcome.samples_per_second = static_cast<double>(samples_done_) / step_seconds_;
-      outcome.batches_per_second = static_cast<double>(batches_done_) / step_seconds_;
-    }
-    return outcome;
+    load();
+    start();
+    return outcome(take_steps());
   } catch (Error& e) {
     e.add_trail(fmt::format(
         "training in {}, {} steps done{}", folder_.path(), state_.step,
@@ -328,58 +351,6 @@ void TrainingLoop::failed(const std::string& why) {
     if (!report.empty()) log::info("report  {}", report);
   }
   notify(WebhookMessage::Kind::stop, fmt::format("failed at step {}: {}", state_.step, why));
-}
-
-void TrainingLoop::open_webhook() {
-  if (const auto key = find_service_key("WANDB_API_KEY")) {
-    log::info(
-        "WANDB_API_KEY ({}) is ignored: wandb is not supported; {} gets a run log, TensorBoard "
-        "files and a report",
-        key->from, folder_.path());
-  }
-  if (!run_.config.webhook) return;
-  webhook_ =
-      run_.webhook.empty() ? Webhook::from_environment() : std::make_unique<Webhook>(run_.webhook);
-  reported_ = {};
-}
-
-std::string TrainingLoop::speed_text() const {
-  if (step_seconds_ <= 0) return "";
-  return fmt::format(", {:.3g} samples/s, {:.3g} batches/s",
-                     static_cast<double>(samples_done_) / step_seconds_,
-                     static_cast<double>(batches_done_) / step_seconds_);
-}
-
-void TrainingLoop::report_progress(const StepRecord& record) {
-  const double minutes = run_.config.webhook_minutes;
-  if (!webhook_ || minutes <= 0 || reported_.seconds() < 60 * minutes) return;
-  if (record.step >= run_.total_steps) return;  // the last message follows
-  reported_ = {};
-  std::string text =
-      fmt::format("step {} of {}, epoch {}, loss {:.4g} (mean {:.4g}), {:.3g} s per step{}",
-                  record.step, run_.total_steps, record.epoch, record.loss,
-                  progress_->smoothed_loss(), progress_->seconds_per_step(), speed_text());
-  if (const auto left = progress_->seconds_left()) {
-    text += fmt::format(", {} left",
-                        to_string(std::chrono::seconds(std::llround(std::min(*left, 1e9)))));
-  }
-  WebhookMessage message = {.kind = WebhookMessage::Kind::progress,
-                            .title = run_.info.title,
-                            .text = std::move(text),
-                            .fields = {}};
-  if (on_gpu()) {
-    message.fields.emplace_back(
-        "GPU memory",
-        fmt::format("{} of {} planned", record.measured.device, record.planned.device));
-  }
-  message.fields.emplace_back(
-      "RAM", fmt::format("{} of {} planned", record.measured.ram, record.planned.ram));
-  webhook_->send(std::move(message));
-}
-
-void TrainingLoop::notify(WebhookMessage::Kind kind, std::string text) {
-  if (!webhook_) return;
-  webhook_->send({.kind = kind, .title = run_.info.title, .text = std::move(text), .fields = {}});
 }
 
 TrainOutcome train(RunSetup setup, std::unique_ptr<TrainingTask> task,

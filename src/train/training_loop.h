@@ -23,13 +23,20 @@
 namespace ballast::train {
 
 // A run in progress; train() is its only user. Steps are in trainer.cpp, what is kept of them on
-// disk (checkpoints, models, resuming, the end) in training_saves.cpp.
+// disk (checkpoints, models, resuming, the end) in training_saves.cpp, messages to a webhook in
+// training_messages.cpp.
 class TrainingLoop {
  public:
   TrainingLoop(RunSetup setup, std::unique_ptr<TrainingTask> task, const TrainOptions& options);
   TrainOutcome run();
 
  private:
+  void open_flight_record();
+  void load();            // the weights, and the state of the run that is resumed
+  void start();           // records, messages, and what comes before the first step
+  bool take_steps();      // true: stopped before the end
+  bool serve_requests();  // of the user, after a step; true: to stop
+  TrainOutcome outcome(bool stopped);
   std::optional<FoundCheckpoint> find_resumed(std::optional<std::int64_t> before = {});
   void resume();
   bool step();          // false: the weights were not touched, the step's numbers were no numbers

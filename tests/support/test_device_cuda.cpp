@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "memory/cuda_check.h"
 #include "memory/gpu.h"
+#include "ops/kernels/ordered_sum_cuda.h"
 #include "tests/support/test_device.h"
 
 namespace ballast::support {
@@ -29,7 +30,17 @@ Device test_device() {
 Stream test_stream(ThreadPool& pool) {
   if (test_device() == Device::cpu) return {.pool = &pool};
   busy = true;
-  return queue().stream(&pool);
+  // Of operations that ran before, whatever they left.
+  static const GpuArena scratch = [] {
+    constexpr Bytes size = {ops::cuda::kColumnScratchBytes};
+    static_assert(ops::cuda::kSumScratchBytes <= ops::cuda::kColumnScratchBytes);
+    GpuArena memory(size, "sums of a test");
+    gpu_fill(memory.base(), 0xff, size);
+    return memory;
+  }();
+  Stream stream = queue().stream(&pool);
+  stream.scratch = scratch.base();
+  return stream;
 }
 
 void* allocate_for_device(std::size_t bytes) {

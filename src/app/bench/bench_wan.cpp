@@ -4,16 +4,13 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
-#include "app/bench/bench_wan_run.h"
 #include "app/bench/random_weights.h"
 #include "app/output.h"
 #include "app/planning.h"
 #include "app/planning_heap.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "core/short_number.h"
 #include "core/stopwatch.h"
 #include "core/to_size.h"
 #include "memory/disk_speed.h"
@@ -22,8 +19,6 @@
 
 namespace ballast {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // What one forward pass counts as, by the convention that published speeds use: projections of
 // tokens and text, then both attentions.
@@ -178,166 +173,103 @@ void BenchWan::run() {
                               whole ? RandomWeights::Blocks::each : RandomWeights::Blocks::alike,
                               {.folder = folder_, .kept = file_});
   wan::job_of(r).experts = {weights.groups()};
-  // Before and after every step: it differs from minute to minute.
-  const int readers = RunnerOptions().disk_readers;
-  const auto disk_alone = [&] {
-    return whole ? measure_streaming(weights.path(), readers, disk_trial_).read : 0;
+  WanBenchResult result = described(r);
+  result.weights_file = weights.bytes();
+  const DiskAlone disk_alone = [&] {
+    return whole ? measure_streaming(weights.path(), result.readers, disk_trial_).read : 0;
   };
-  const double disk_before = disk_alone();
+  result.first.disk_before = disk_alone();
   const double aside_seconds = aside.seconds();
+  const auto since_start = [&] { return start.seconds() - aside_seconds; };
   timeline.note("weights written");
   const fit::PlannedRun planned = auto_ ? fitting(r) : fit::plan_run(r, policy(r));
-  const MemoryPolicy& chosen = planned.policy;
   timeline.note("planned");
-  const double plan_seconds = start.seconds() - aside_seconds;
-  WanBenchRun bench(r, chosen, planned.plan, folder_, timeline);
-  const double load_seconds = start.seconds() - aside_seconds;
+  result.first.planned = since_start();
+  WanBenchRun bench(r, planned.policy, planned.plan, folder_, timeline);
+  result.first.loaded = since_start();
   bench.step();
-  const double first_step = start.seconds() - aside_seconds;
-  const double first_read = bench.read_by("load") + bench.read();
-  const LaneTime first_reading = bench.disk();
-  const double first_disk = (disk_before + disk_alone()) / 2;
+  result.first.done = since_start();
+  add_first_step(result, bench, disk_alone);
+  time_steps(result, bench, disk_alone);
+  add_plan(result, planned, bench);
+  if (gpu) {
+    result.gpu = info.name;
+    result.gpu_used = gpu_memory_of_process();
+    result.gpu_context = info.context;
+  }
+  timeline.note("end");
+  result.host_used = timeline.now();
+  result.host_by_moment = timeline.json();
+  if (result.first.disk_before > 0) {
+    // With what the disk gave just before; what planning takes is not the run's.
+    r.profile.disk_bandwidth = result.first.disk_before;
+    result.first.predicted_step = fit::plan_run(r, planned.policy).seconds_per_step();
+  }
+  result.programs = bench.programs();
+  if (kernels_ && gpu) result.kernels = bench.kernels();
+  result.timeline = timeline.table();
+  if (json_) return print(result.json().dump(2) + "\n");
+  print(result.text());
+  if (kernels_) print(result.details());
+}
+
+WanBenchResult BenchWan::described(const fit::Request& r) const {
+  const wan::DitJob& job = wan::job_of(r).dit;
+  WanBenchResult result;
+  result.model = job.config.name;
+  result.mode = mode_;
+  result.verify_weights = verify_weights_;
+  result.tokens = tokens_;
+  result.batch = batch_;
+  result.fp8_matmul = fp8_matmul_;
+  result.flops = forward_flops(job.config, tokens_) * static_cast<double>(batch_) *
+                 (job.mode == wan::Mode::infer ? 1 : 3);
+  result.readers = RunnerOptions().disk_readers;
+  return result;
+}
+
+void BenchWan::add_first_step(WanBenchResult& result, const WanBenchRun& bench,
+                              const DiskAlone& disk_alone) const {
+  result.first.read = bench.read_by("load") + bench.read();
+  result.first.reading = bench.disk();
+  result.first.disk_around = (result.first.disk_before + disk_alone()) / 2;
+}
+
+// The disk is measured before and after every step: it differs from minute to minute.
+void BenchWan::time_steps(WanBenchResult& result, WanBenchRun& bench,
+                          const DiskAlone& disk_alone) const {
   bench.step();
   bench.programs();  // forgets them
-  std::vector<double> times, stalls;
-  std::vector<double> disks, ratios;  // of the disk alone around each step; what a step took of it
+  WanBenchResult::Steps& steps = result.steps;
   double last_disk = disk_alone();
   for (std::int64_t i = 0; i < steps_; ++i) {
     const Stopwatch at;
     bench.step();
-    times.push_back(at.seconds());
-    stalls.push_back(bench.stalled());
+    steps.seconds.push_back(at.seconds());
+    steps.stalls.push_back(bench.stalled());
     const double next_disk = disk_alone();
-    disks.push_back((last_disk + next_disk) / 2);
+    steps.disk_alone.push_back((last_disk + next_disk) / 2);
     last_disk = next_disk;
-    ratios.push_back(bench.read() > 0 ? times.back() * disks.back() / bench.read() : 0);
+    steps.disk_ratios.push_back(
+        bench.read() > 0 ? steps.seconds.back() * steps.disk_alone.back() / bench.read() : 0);
   }
-  for (auto* numbers : {&times, &stalls, &disks, &ratios}) std::ranges::sort(*numbers);
-  const double disk = disks[disks.size() / 2], ratio = ratios[ratios.size() / 2];
-  const LaneTime reading = bench.disk();  // of the last of them
-  const CheckedReads::Cost verifying = bench.verifying();
-  const double seconds = times[times.size() / 2];
-  const double flops = forward_flops(wan::job_of(r).dit.config, tokens_) *
-                       static_cast<double>(batch_) *
-                       (wan::job_of(r).dit.mode == wan::Mode::infer ? 1 : 3);
-  const Bytes arena = bench.plan().peak_of(Tier::device);
-  Json j = {{"model", wan::job_of(r).dit.config.name},
-            {"mode", mode_},
-            {"tokens", tokens_},
-            {"batch", batch_},
-            {"fp8_matmul", fp8_matmul_},
-            {"policy", chosen.name},
-            {"ms", seconds * 1e3},
-            {"ms_min", times.front() * 1e3},
-            {"ms_max", times.back() * 1e3},
-            {"tflops", flops / seconds * 1e-12},
-            {"stall_ms", stalls[stalls.size() / 2] * 1e3},
-            {"predicted_ms", planned.seconds_per_step() * 1e3},
-            {"device_arena_planned", arena.count},
-            {"device_arena_used", bench.runner().high_water(Tier::device).count},
-            {"host_arena_planned", bench.plan().peak_of(Tier::host).count},
-            {"host_arena_used", bench.runner().high_water(Tier::host).count},
-            {"disk_planned", bench.plan().peak_of(Tier::disk).count},
-            {"disk_used", bench.runner().high_water(Tier::disk).count},
-            {"device_planned", planned.needed(Tier::device).count},
-            {"host_planned", planned.needed(Tier::host).count},
-            {"plan_seconds", plan_seconds},
-            {"load_seconds", load_seconds},
-            {"libraries_waited_seconds", bench.runner().opening().waited},
-            {"first_step_seconds", first_step},
-            {"first_step_read_bytes", first_read},
-            {"first_step_disk_busy_seconds", first_reading.busy},
-            {"first_step_disk_waiting_seconds", first_reading.waiting},
-            {"weights_file", weights.bytes()},
-            {"read_bytes", bench.read()},
-            {"disk_bytes_per_second", disk},
-            {"disk_ratio", ratio},
-            {"first_step_disk_bytes_per_second", first_disk},
-            {"disk_bytes_per_second_before", disk_before},
-            {"verify_weights", verify_weights_},
-            {"verified_bytes", verifying.bytes},
-            {"verifying_ms", verifying.seconds * 1e3},
-            {"disk_busy_ms", reading.busy * 1e3},
-            {"disk_waiting_ms", reading.waiting * 1e3},
-            {"loss", bench.loss()}};
-  if (gpu) {
-    j["device"] = info.name;
-    j["device_used"] = gpu_memory_of_process().count;
-    j["device_context"] = info.context.count;
+  steps.sort();
+  result.reading = bench.disk();
+  result.verifying = bench.verifying();
+  result.read = bench.read();
+  result.loss = bench.loss();
+}
+
+void BenchWan::add_plan(WanBenchResult& result, const fit::PlannedRun& planned,
+                        WanBenchRun& bench) const {
+  result.policy = planned.policy.name;
+  result.predicted = planned.seconds_per_step();
+  result.device_planned = planned.needed(Tier::device);
+  result.host_planned = planned.needed(Tier::host);
+  for (const Tier t : kTiers) {
+    result.arenas[to_size(t)] = {bench.plan().peak_of(t), bench.runner().high_water(t)};
   }
-  timeline.note("end");
-  j["host_used"] = timeline.now().count;
-  j["host_by_moment"] = timeline.json();
-  double predicted_so = 0;  // with what the disk gave just before; what it takes is not the run's
-  if (disk_before > 0) {
-    r.profile.disk_bandwidth = disk_before;
-    predicted_so = fit::plan_run(r, chosen).seconds_per_step();
-    j["predicted_ms_disk_before"] = predicted_so * 1e3;
-  }
-  const std::string programs = bench.programs();
-  KernelTimes kernels;
-  if (kernels_ && gpu) {
-    kernels = bench.kernels();
-    j["kernels"] = kernels.json();
-  }
-  if (json_) return print(j.dump(2) + "\n");
-  print(
-      fmt::format("{} {} of {} tokens{}: {:.1f} ms ({:.1f} to {:.1f}), {}, stall {:.1f} ms, "
-                  "predicted {:.1f} ms\n",
-                  wan::job_of(r).dit.config.name, mode_, tokens_,
-                  batch_ > 1 ? fmt::format(" x {}", batch_) : "", seconds * 1e3,
-                  times.front() * 1e3, times.back() * 1e3, flop_rate(flops / seconds),
-                  stalls[stalls.size() / 2] * 1e3, planned.seconds_per_step() * 1e3));
-  print(fmt::format("compute memory {} planned, {} used; buffers in RAM {} planned, {} used\n",
-                    arena, bench.runner().high_water(Tier::device),
-                    bench.plan().peak_of(Tier::host), bench.runner().high_water(Tier::host)));
-  if (gpu) {
-    print(fmt::format("GPU memory {} planned, {} used, {} of it by its context; ",
-                      planned.needed(Tier::device), Bytes{j["device_used"].get<std::uint64_t>()},
-                      info.context));
-  }
-  const Bytes process = planned.needed(Tier::host) + (gpu ? Bytes{} : planned.needed(Tier::device));
-  print(fmt::format("process {} planned, {} used\n", process,
-                    Bytes{j["host_used"].get<std::uint64_t>()}));
-  if (disk > 0 && bench.read() > 0) {
-    print(fmt::format(
-        "{} read at {:.2f} GB/s, the disk's threads read for {:.2f} s and waited {:.2f}; the disk "
-        "alone around each step, {} reads at once: {:.2f} GB/s, {:.2f} s, and a step {:.2f} x of "
-        "it\n",
-        Bytes{static_cast<std::uint64_t>(bench.read())}, bench.read() / seconds * 1e-9,
-        reading.busy, reading.waiting, readers, disk * 1e-9, bench.read() / disk, ratio));
-    if (verifying.bytes > 0) {
-      print(fmt::format(
-          "--verify-weights {}: checksums of {} a step took the disk's threads {:.1f} ms of their "
-          "{:.0f} ms, {:.1f} GB/s each\n",
-          verify_weights_, Bytes{static_cast<std::uint64_t>(verifying.bytes)},
-          verifying.seconds * 1e3, reading.busy * readers * 1e3,
-          verifying.bytes / verifying.seconds * 1e-9));
-    }
-    print(
-        fmt::format("the disk alone just before the first step: {:.2f} GB/s; with that, {:.1f} ms "
-                    "are predicted\n",
-                    disk_before * 1e-9, predicted_so * 1e3));
-  }
-  const Runner::Opening& opening = bench.runner().opening();
-  print(fmt::format(
-      "first step {:.1f} s after the start: planned after {:.1f} s, loaded after {:.1f} s, waited "
-      "{:.1f} s for libraries{}\n",
-      first_step, plan_seconds, load_seconds, opening.waited,
-      disk_before > 0
-          ? fmt::format("; the {} read until then take the disk alone {:.1f} s by what it gave "
-                        "before, {:.1f} by that before and after; in the step its threads read for "
-                        "{:.1f} s and waited {:.1f}",
-                        Bytes{static_cast<std::uint64_t>(first_read)}, first_read / disk_before,
-                        first_read / first_disk, first_reading.busy, first_reading.waiting)
-          : ""));
-  if (!kernels_) return;
-  print("by program:\n" + programs + kernels.table() + "from the start:\n" + timeline.table());
-  print(fmt::format("  waited {:.2f} s for memory, {:.2f} s for libraries, prepared in {:.2f} s\n",
-                    opening.memory, opening.waited, opening.prepared));
-  for (const auto& [name, took] : opening.by_operation) {
-    if (took >= 0.01) print(fmt::format("  preparing {:<18} {:9.2f} s\n", name, took));
-  }
+  result.opening = bench.runner().opening();
 }
 
 }  // namespace ballast

@@ -1,8 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
+#include "app/bench/bench_wan_result.h"
+#include "app/bench/bench_wan_run.h"
 #include "fit/fit.h"
 #include "models/wan/fit_job.h"
 
@@ -22,6 +25,13 @@ class BenchWan {
  private:
   fit::Request request() const;
   MemoryPolicy policy(const fit::Request& r) const;
+
+  using DiskAlone = std::function<double()>;  // bytes per second; 0: nothing is read from it
+  WanBenchResult described(const fit::Request& r) const;  // what is known before anything runs
+  void add_first_step(WanBenchResult& result, const WanBenchRun& bench,
+                      const DiskAlone& disk_alone) const;
+  void time_steps(WanBenchResult& result, WanBenchRun& bench, const DiskAlone& disk_alone) const;
+  void add_plan(WanBenchResult& result, const fit::PlannedRun& planned, WanBenchRun& bench) const;
 
   std::string model_ = "14B", mode_ = "infer", stream_ = "0", from_ = "host", weights_ = "bf16";
   std::string activations_ = "attention-kept", gpu_, ram_, disk_, folder_ = "/tmp", file_;

@@ -20,6 +20,7 @@
 #include "memory/process_memory.h"
 #include "report/json_text.h"
 #include "train/run/device_choice.h"
+#include "train/run/prepared_data.h"
 #include "train/run/vocabulary.h"
 
 namespace ballast {

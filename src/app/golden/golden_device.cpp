@@ -1,11 +1,14 @@
 #include "app/golden/golden_device.h"
 
 #include "core/error.h"
+#include "ops/kernels/ordered_sum_cuda.h"
 
 namespace ballast {
 
 GoldenDevice::GoldenDevice(const VerifyOptions& options) : pool_(thread_count(options)) {
-  if (verify_backend(options).device == Device::cuda) queue_ = std::make_unique<GpuQueue>();
+  if (verify_backend(options).device == Device::cpu) return;
+  queue_ = std::make_unique<GpuQueue>();
+  scratch_ = GpuArena(Bytes{ops::cuda::kColumnScratchBytes}, "sums of a golden file");
 }
 
 TensorView GoldenDevice::upload(const ConstTensorView& host) {
@@ -27,7 +30,12 @@ TensorView GoldenDevice::out(const TensorView& host) {
   return there;
 }
 
-Stream GoldenDevice::stream() { return queue_ ? queue_->stream(&pool_) : Stream{.pool = &pool_}; }
+Stream GoldenDevice::stream() {
+  if (!queue_) return {.pool = &pool_};
+  Stream stream = queue_->stream(&pool_);
+  stream.scratch = scratch_.base();
+  return stream;
+}
 
 void GoldenDevice::synchronize() {
   if (!queue_) return;

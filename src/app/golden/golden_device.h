@@ -34,6 +34,7 @@ class GoldenDevice {
 
   ThreadPool pool_;
   std::unique_ptr<GpuQueue> queue_;  // none on the CPU
+  GpuArena scratch_;                 // of its operations
   std::vector<Copy> copies_;
 };
 

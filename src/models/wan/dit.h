@@ -164,6 +164,10 @@ class Dit {
 
   void cut_batches();
   void declare_inputs(ProgramBuilder& pb);
+  void declare_losses(ProgramBuilder& pb);
+  DitSampleIo declare_sample(ProgramBuilder& pb, std::int64_t cells) const;
+  void declare_step_values(ProgramBuilder& pb, DitSampleIo& slot, std::int64_t cells,
+                           std::int64_t tokens) const;
   void declare_teacher_passes(ProgramBuilder& pb, const std::vector<DitSampleIo>& slots);
   DitSampleIo seen_as(ProgramBuilder& pb, DitSampleIo slot, const LatentSize& z) const;
   void declare_adapters(ProgramBuilder& pb);

@@ -117,11 +117,19 @@ inline unsigned* finished_blocks(double* scratch) {
   return reinterpret_cast<unsigned*>(scratch + kSumPartials + kSumScalars);
 }
 
-// *total += the sum of all terms. scratch: sum_scratch().
+// Before the first launch that counts blocks: the memory was another instruction's. Each launch
+// leaves zero behind.
+inline void clear_finished_blocks(double* scratch, void* stream, const char* name) {
+  check_cuda(cudaMemsetAsync(finished_blocks(scratch), 0, sizeof(unsigned), stream_of(stream)),
+             name);
+}
+
+// *total += the sum of all terms. scratch: kSumScratchBytes.
 template <class Term>
 void add_ordered(const Term& term, std::int64_t n, double* total, double* scratch, void* stream,
                  const char* name) {
   const std::int64_t blocks = (n + kSumBlock - 1) / kSumBlock;
+  if (blocks > 0) clear_finished_blocks(scratch, stream, name);
   for (std::int64_t first = 0; first < blocks; first += kSumPartials) {
     const std::int64_t here = blocks - first < kSumPartials ? blocks - first : kSumPartials;
     sum_blocks<<<static_cast<unsigned>(here), kBlockThreads, 0, stream_of(stream)>>>(

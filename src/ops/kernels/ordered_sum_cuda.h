@@ -2,22 +2,17 @@
 
 #include <cstdint>
 
-namespace ballast {
-class GpuQueue;
-}
-
 namespace ballast::ops::cuda {
 
-// The sums of blocks (ops/kernels/ordered_sum.h) wait in memory of the queue's own until they are
-// added in order: kSumPartials doubles, behind them kSumScalars for what an operation sums on the
-// way to its result, and behind those the number of blocks that have finished, zero between
-// launches.
+// The sums of blocks (ops/kernels/ordered_sum.h) wait in GPU memory of the instruction's own until
+// they are added in order: kSumPartials doubles, behind them kSumScalars for what an operation sums
+// on the way to its result, and behind those the number of blocks that have finished.
 inline constexpr std::int64_t kSumPartials = 8192, kSumScalars = 8;
-double* sum_scratch(GpuQueue& queue);
+inline constexpr std::int64_t kSumScratchBytes = (kSumPartials + kSumScalars + 1) * 8;
 
-// Sums over rows (ops/kernels/column_sums.cuh) keep those of eighths of a quantum here: so many
+// Sums over rows (ops/kernels/column_sums.cuh) keep those of eighths of a quantum there: so many
 // floats.
 inline constexpr std::int64_t kColumnScratch = std::int64_t{1} << 18;
-float* column_scratch(GpuQueue& queue);
+inline constexpr std::int64_t kColumnScratchBytes = kColumnScratch * 4;
 
 }  // namespace ballast::ops::cuda

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "train/config/enum_names.h"
-#include "train/run/prepared_run.h"
+#include "train/run/prepared_data.h"
 
 namespace ballast::train {
 namespace {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -65,27 +64,11 @@ struct ComingData {
   std::vector<std::vector<data::Bucket>> evaluation = {};  // by TrainConfig::eval_datasets
   bool masks = false;
 };
-// Samples per micro-batch of the run's dataset, for DatasetRequest::micro_batch.
-std::function<std::int64_t(std::int64_t, std::int64_t, std::int64_t)> micro_batches_of(
-    const TrainConfig& config);
 
 // coming: of Purpose::plan; without it what is not cached is planned as the largest bucket that the
 // dataset allows.
 PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose purpose,
                         const ComingData* coming = nullptr);
-
-// Other numbers in the dataset's file or beside it.
-struct DataChange {
-  std::optional<std::vector<std::int64_t>> frame_buckets = {};
-  std::optional<double> resolution = {};
-  std::optional<std::int64_t> micro_batch = {}, accumulation = {};
-};
-// What there would be then, by opening the dataset anew: kinds of steps, and the index of samples.
-struct ChangedData {
-  std::vector<wan::Batch> batches;
-  ProcessLine index;
-};
-ChangedData data_with(const PreparedRun& run, const DataChange& change);
 
 // What could be written differently in the configuration, for a refusal.
 std::vector<fit::Change> possible_changes(const PreparedRun& run, const Refusal& refusal);

@@ -92,6 +92,8 @@ class Previews {
   };
   struct Decoder;
 
+  static const char* ending_of(const infer::Denoising& clip);  // of its file
+  static std::string prefix_of(std::size_t size);              // of the programs that decode a size
   static std::vector<DecoderSize> sizes_of(const std::vector<Clip>& clips);
   static std::size_t find_size(const std::vector<DecoderSize>& sizes, const wan::LatentSize& z);
   static std::vector<wan::Batch> batches_of(const std::vector<Clip>& clips);
