@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "app/machine_flags.h"
 #include "app/planning.h"
 #include "train/config/read_config.h"
 #include "train/config/seq2seq_config.h"
@@ -51,19 +52,14 @@ std::string usage(std::string_view command) {
 
 std::string short_train_help() {
   return "LoRA or full fine-tune inside the memory you have.\n\n" + usage("train") +
-         "\nMemory and machine\n"
-         "  --gpu SIZE           GPU memory Ballast may use, for example 24GB\n"
-         "  --ram SIZE           RAM, pinned memory included\n"
-         "  --disk SIZE          space for streamed weights and optimizer state\n"
-         "  --device NAME        auto (a GPU where there is one), cpu or cuda\n"
-         "  --threads N          compute threads of the CPU (0: all)\n"
+         "\nMemory and machine\n" + machine_help({"device", "threads", "gpu", "ram", "disk"}) +
          "\nThe run\n"
          "  --output_dir FOLDER  where runs are written\n"
          "  --max_steps N        stop after so many optimizer steps\n"
          "  --seed N             of noise, timesteps, order and initial weights\n"
          "  --resume [RUN]       continue the newest run in output_dir, or that one\n"
-         "\nOutput\n"
-         "  --json               print JSON lines only, sizes in bytes\n"
+         "\nOutput\n" +
+         machine_help({"json"}) +
          "\nThe plan comes first, and the run keeps to it. What is not cached yet is encoded\n"
          "then (--require_cache fails instead). Ctrl-C finishes the step and saves;\n"
          "--resume continues. `ballast plan` with the same arguments shows the\n"

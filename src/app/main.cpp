@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "app/command.h"
+#include "app/flag_reference.h"
 #include "app/help_text.h"
 #include "app/launcher.h"
 #include "app/output.h"
@@ -131,6 +132,7 @@ void run(std::vector<std::string> arguments) {
   if (arguments.empty()) {
     fail(ErrorCode::usage, "no command given", {{"ballast --help", "lists the commands"}});
   }
+  if (arguments == std::vector<std::string>{"help", "--markdown"}) return print(flag_reference());
   if (arguments.front() == "help" && arguments.size() > 1) {  // help plan: plan --help
     arguments.erase(arguments.begin());
     arguments.emplace_back("--help");

@@ -9,7 +9,7 @@
 #include "core/nearest_name.h"
 #include "core/progress.h"
 #include "core/system_limits.h"
-#include "train/config/enum_names.h"
+#include "train/config/flags.h"
 
 namespace ballast {
 [[noreturn]] void fail_unknown(std::string_view flag, const std::string& value,
@@ -18,14 +18,9 @@ namespace ballast {
                                      suggestion(value, known), joined(known)));
 }
 
-VerifyWeights verify_weights_of(const std::string& name) {
-  if (const auto value = train::parse_enum(train::kVerifyNames, name)) return *value;
-  fail_unknown("--verify-weights", name, {"sampled", "all", "off"});
-}
-
-train::RunTarget find_target(const std::string& name, const train::ComputeOptions& options) {
+train::RunTarget find_target(const std::string& name, const MachineOptions& options) {
   if (name == "this") return train::this_machine(options);
-  if (const auto p = find_profile(name)) return target_of(*p, options);
+  if (const auto p = find_profile(name)) return train::target_of(*p, options);
   std::vector<std::string_view> known = {"this"};
   for (const MachineProfile& p : bundled_profiles()) known.push_back(p.name);
   fail_unknown("--target", name, known);
@@ -35,16 +30,22 @@ PlanOutput plan_output(const OwnFlags& own) {
   return {.json = own.json, .details = own.details, .ignore_limits = own.ignore_limits};
 }
 
+void apply(const OwnFlags& own, MachineOptions& to) {
+  to.threads = own.threads;
+  to.ignore_limits = own.ignore_limits;
+}
+
 std::string own_flags_help() {
-  return "General options:\n"
-         "  --threads N                     compute threads (0: all)\n"
-         "  --target NAME                   plan for this machine (this), or for one of\n" +
-         bundled_names("                                  ") +
-         "  --details                       the plan with its phases and predicted times\n"
-         "  --json                          print JSON lines only, sizes in bytes\n"
-         "  --ignore_limits                 plan beyond what the system allows (control\n"
-         "                                  groups, ulimit, free memory and disk space)\n"
-         "  --check_nan                     find the instruction that made a NaN: slow\n";
+  OwnFlags own;
+  MachineOptions machine;
+  std::vector<std::string> notes;
+  train::FlagTable t(&notes);
+  constexpr std::string_view kMachine[] = {"threads", "ignore_limits", "json"};
+  t.add(machine, kMachine);
+  t.add("target", own.target, "this machine (this), or one to plan for: " + bundled_names());
+  t.add("details", own.details, "the plan with its phases and predicted times");
+  t.add("check_nan", own.check_nan, "find the instruction that made a NaN: slow");
+  return "General options:\n" + t.help();
 }
 
 OwnFlags split_own_flags(const std::vector<std::string>& arguments) {

@@ -16,18 +16,11 @@ namespace ballast {
 
 // What `plan` and `train` share: the machine, the table, the refusal.
 
-inline constexpr const char* kIgnoreLimitsHelp =
-    "plan beyond what the system allows (control groups, ulimit, free memory and disk space), with "
-    "a warning";
-
 [[noreturn]] void fail_unknown(std::string_view flag, const std::string& value,
                                const std::vector<std::string_view>& known);
 
-// "sampled", "all" or "off", as --verify-weights takes it.
-VerifyWeights verify_weights_of(const std::string& name);
-
 // "this", as options say, or one of the bundled profiles with the device it has.
-train::RunTarget find_target(const std::string& name, const train::ComputeOptions& options);
+train::RunTarget find_target(const std::string& name, const MachineOptions& options);
 
 // The flags of ours in a command line whose others describe a training run.
 struct OwnFlags {
@@ -37,6 +30,8 @@ struct OwnFlags {
   std::vector<std::string> rest;
 };
 PlanOutput plan_output(const OwnFlags& own);
+// What they say of the machine that a run's other flags describe.
+void apply(const OwnFlags& own, MachineOptions& to);
 std::string own_flags_help();
 OwnFlags split_own_flags(const std::vector<std::string>& arguments);
 

@@ -97,7 +97,13 @@ void Model::leave_memory_to_the_planner() {
 
 void Model::set_budget(const Budget& budget) {
   translated([&] { state_->change("set_budget()"); });
-  state_->settings.budget = budget;
+  const auto bytes = [](const std::optional<std::uint64_t>& n) {
+    return n ? std::optional(Bytes{*n}) : std::nullopt;
+  };
+  MachineOptions& machine = state_->settings.machine;
+  machine.gpu = bytes(budget.gpu);
+  machine.ram = bytes(budget.ram);
+  machine.disk = bytes(budget.disk);
 }
 
 void Model::set_threads(int threads) {
@@ -108,15 +114,16 @@ void Model::set_threads(int threads) {
            fmt::format("set_threads({}): expected 0 (all) to 4096", threads));
     }
   });
-  state_->settings.threads = threads;
+  state_->settings.machine.threads = threads;
 }
 
 void Model::set_device(Device device, bool deterministic) {
   translated([&] { state_->change("set_device()"); });
-  state_->settings.device = device == Device::cpu    ? train::DeviceChoice::cpu
-                            : device == Device::cuda ? train::DeviceChoice::cuda
-                                                     : train::DeviceChoice::automatic;
-  state_->settings.deterministic = deterministic;
+  MachineOptions& machine = state_->settings.machine;
+  machine.device = device == Device::cpu    ? DeviceChoice::cpu
+                   : device == Device::cuda ? DeviceChoice::cuda
+                                            : DeviceChoice::automatic;
+  machine.deterministic = deterministic;
 }
 
 void Model::set_training(const TrainingOptions& options) {

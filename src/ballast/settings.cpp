@@ -22,7 +22,8 @@ constexpr Bytes kLibraryBytes = 4_MiB;
 constexpr std::int64_t kMaxSide = 1 << 16, kMaxCells = std::int64_t{1} << 31;
 constexpr std::size_t kMaxSamples = 1024;
 
-[[noreturn]] void fail_option(const char* name, const std::string& value, const char* expected) {
+[[noreturn]] void fail_option(const char* name, const std::string& value,
+                              std::string_view expected) {
   fail(ErrorCode::usage,
        fmt::format("TrainingOptions::{} is {}, expected {}", name, printable(value), expected));
 }
@@ -50,13 +51,6 @@ std::vector<wan::Batch> single_samples(const std::vector<wan::Batch>& batches) {
     }
   }
   return singles;
-}
-
-DeclaredBudget declared(const v1::Budget& b) {
-  const auto bytes = [](const std::optional<std::uint64_t>& n) {
-    return n ? std::optional(Bytes{*n}) : std::nullopt;
-  };
-  return {.gpu = bytes(b.gpu), .ram = bytes(b.ram), .disk = bytes(b.disk)};
 }
 
 train::TrainConfig config_of(const v1::TrainingOptions& o) {
@@ -164,7 +158,7 @@ void check_training(const v1::TrainingOptions& o, const wan::Config& model) {
                 "adamw, adamw_optimi, stableadamw, adamw8bit, adamw8bit_kahan, adafactor or sgd");
   }
   if (!find_weight_format(o.weights)) {
-    fail_option("weights", o.weights, "stored, f32, bf16, f16, fp8, fp8_e5m2, fp8_rows or int8");
+    fail_option("weights", o.weights, joined(weight_format_names()));
   }
   if (o.timesteps != "logit_normal" && o.timesteps != "uniform") {
     fail_option("timesteps", o.timesteps, "logit_normal or uniform");
@@ -215,13 +209,12 @@ void apply(const Settings& s, train::PreparedRun& run) {
   job.lora.dropout = s.training.dropout;
   job.optimizer = run.config.optimizer;
   job.max_grad_norm = s.training.max_grad_norm;
-  const train::RunTarget target = train::this_machine(
-      {.device = s.device, .deterministic = s.deterministic, .threads = s.threads});
+  const train::RunTarget target = train::this_machine(s.machine);
   job.precision = precision_on(target.backend.device);
   wan::job_of(r).dit = std::move(job);
   r.profile = target.profile;
   r.backend = target.backend;
-  r.budget = train::budget_on(target, declared(s.budget), false);
+  r.budget = train::resolve_budget(target, s.machine);
   r.switches.checkpointing = s.checkpointing;
   r.switches.offloading = s.offloading;
   r.other_lines = {{"library", kLibraryBytes, "pieces of files being written"}};
@@ -299,7 +292,7 @@ void add_budgets(const Settings& s, const train::PreparedRun& run, const Refusal
     const char* field = t == Tier::device ? "gpu" : t == Tier::host ? "ram" : "disk";
     return fmt::format("set_budget({{.{} = {}'000'000}})", field, megabytes);
   };
-  const bool ram_bounds_all = !s.budget.gpu && run.request.backend.device == Device::cpu;
+  const bool ram_bounds_all = !s.machine.gpu && run.request.backend.device == Device::cpu;
   for (fit::Change& c : fit::larger_budgets(refusal, ram_bounds_all, word)) {
     all.push_back(std::move(c));
   }

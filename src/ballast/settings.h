@@ -13,11 +13,8 @@ namespace ballast::library {
 // All that a Model can be told.
 struct Settings {
   v1::TrainingOptions training;
-  v1::Budget budget;
   std::vector<v1::Batch> batches;
-  int threads = 0;
-  train::DeviceChoice device = train::DeviceChoice::automatic;
-  bool deterministic = true;
+  MachineOptions machine;
   fit::Choice checkpointing = fit::Choice::automatic, offloading = fit::Choice::automatic;
 };
 

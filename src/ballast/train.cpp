@@ -40,7 +40,7 @@ TrainResult run_training(const std::string& config, const std::vector<std::strin
   std::vector<std::string> arguments = {config};
   arguments.insert(arguments.end(), flags.begin(), flags.end());
   train::TrainConfig read = train::read_config(arguments);
-  const train::RunTarget target = train::this_machine(compute_options(read.memory, 0));
+  const train::RunTarget target = train::this_machine(read.memory);
   train::PreparedRun run = train::prepare_run(std::move(read), target, train::Purpose::train);
   const TrainCallbacks& to = callbacks.to();
   for (const std::string& note : run.notes) {

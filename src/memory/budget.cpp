@@ -78,44 +78,4 @@ Budget resolve_budget(const Machine& machine, const DeclaredBudget& declared,
   return budget;
 }
 
-DeclaredBudget parse_budget(std::string_view gpu, std::string_view ram, std::string_view disk) {
-  DeclaredBudget declared;
-  const auto parse = [](std::string_view field, std::string_view text, Bytes Budget::*member,
-                        std::optional<Bytes>& to) {
-    if (text.empty()) return;
-    Budget budget;
-    set_field(budget, field, text);
-    to = budget.*member;
-  };
-  parse("gpu", gpu, &Budget::gpu, declared.gpu);
-  parse("ram", ram, &Budget::host, declared.ram);
-  parse("disk", disk, &Budget::disk, declared.disk);
-  return declared;
-}
-
-void set_field(Budget& budget, std::string_view field, std::string_view text) {
-  bool known = false;
-  std::string names;
-  Budget::fields(budget, [&](std::string_view name, Bytes& value, std::string_view) {
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
-    if (name != field) return;
-    known = true;
-    if (const auto question = missing_unit(text)) {
-      fail(ErrorCode::usage, fmt::format("--{}: {}", name, *question));
-    }
-    const auto size = parse_bytes(text);
-    if (!size) {
-      fail(ErrorCode::usage,
-           fmt::format("{} is \"{}\", which is not a size", name, printable(text)),
-           {{fmt::format("{} = 24GiB", name),
-             "a number with B, kB, KiB, MB, MiB, GB, GiB, TB, TiB"}});
-    }
-    value = *size;
-  });
-  if (!known) {
-    fail(ErrorCode::usage, fmt::format("a budget has no field \"{}\"", printable(field)),
-         {{names, "are the fields it has"}});
-  }
-}
-
 }  // namespace ballast

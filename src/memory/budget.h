@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string_view>
 
 #include "core/bytes.h"
 #include "core/device.h"
@@ -18,13 +17,6 @@ struct Budget {
   // The system's limits that hold for gpu and host; nullopt: none is known, they are ignored, or
   // another machine is planned for. No larger budget helps beyond them.
   std::optional<MemoryLimit> gpu_limit = {}, ram_limit = {};
-
-  template <class Self, class Visit>
-  static void fields(Self& c, Visit&& visit) {
-    visit("gpu", c.gpu, "GPU memory Ballast may use, for example 24GiB");
-    visit("ram", c.host, "RAM, pinned memory included");
-    visit("disk", c.disk, "space for streamed weights and optimizer state");
-  }
 
   // Of the sizes.
   friend bool operator==(const Budget& a, const Budget& b) {
@@ -53,8 +45,6 @@ Bytes default_gpu_budget(Bytes free, Bytes libraries);
 struct DeclaredBudget {
   std::optional<Bytes> gpu, ram, disk;
 };
-// The values of --gpu, --ram and --disk; "": not given. Fails like set_field().
-DeclaredBudget parse_budget(std::string_view gpu, std::string_view ram, std::string_view disk = {});
 
 // How limits of this system count in a budget.
 enum class Limits : std::uint8_t {
@@ -75,9 +65,5 @@ struct BudgetMachine {
 // device arena is RAM, so ram alone bounds both.
 Budget resolve_budget(const Machine& machine, const DeclaredBudget& declared,
                       const BudgetMachine& target);
-
-// Sets the field of that name from text such as "24GiB"; ErrorCode::usage for an unknown field, a
-// text that is no size, or a size without a unit (core/bytes.h: missing_unit).
-void set_field(Budget& budget, std::string_view field, std::string_view text);
 
 }  // namespace ballast

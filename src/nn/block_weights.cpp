@@ -67,37 +67,6 @@ std::int64_t parameter_count(std::span<const WeightGroup> groups) {
   return count;
 }
 
-std::string_view name_of(WeightFormat f) {
-  switch (f) {
-    case WeightFormat::stored:
-      return "stored";
-    case WeightFormat::f32:
-      return "f32";
-    case WeightFormat::bf16:
-      return "bf16";
-    case WeightFormat::f16:
-      return "f16";
-    case WeightFormat::f8_e4m3:
-      return "fp8";
-    case WeightFormat::f8_e5m2:
-      return "fp8_e5m2";
-    case WeightFormat::f8_e4m3_rows:
-      return "fp8_rows";
-    case WeightFormat::int8_rows:
-      return "int8";
-  }
-  return "?";
-}
-
-std::optional<WeightFormat> find_weight_format(std::string_view name) {
-  for (const WeightFormat f : {WeightFormat::stored, WeightFormat::f32, WeightFormat::bf16,
-                               WeightFormat::f16, WeightFormat::f8_e4m3, WeightFormat::f8_e5m2,
-                               WeightFormat::f8_e4m3_rows, WeightFormat::int8_rows}) {
-    if (name == name_of(f)) return f;
-  }
-  return std::nullopt;
-}
-
 BlockWeights::BlockWeights(ProgramBuilder& load, std::vector<std::vector<WeightGroup>> sources,
                            const MemoryPolicy& policy, WeightFormat format,
                            const RowPaddings& paddings)

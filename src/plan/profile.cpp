@@ -296,18 +296,6 @@ std::string bundled_names() {
   return names;
 }
 
-std::string bundled_names(std::string_view indent) {
-  std::string text;
-  int column = 0;
-  for (const MachineProfile& p : profiles()) {
-    text += column == 0 ? std::string(indent) : ", ";
-    text += p.name;
-    column = (column + 1) % 6;
-    if (column == 0 && &p != &profiles().back()) text += ",\n";
-  }
-  return text + "\n";
-}
-
 std::optional<MachineProfile> find_profile(std::string_view name) {
   const auto it = std::ranges::find(profiles(), name, &MachineProfile::name);
   if (it == profiles().end()) return std::nullopt;

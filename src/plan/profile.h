@@ -59,8 +59,7 @@ double f32_gemm_flops(const MachineProfile& profile);
 
 // The machines that can be planned for without being there (--target).
 std::span<const MachineProfile> bundled_profiles();
-std::string bundled_names();                         // "h200, a100, ..."
-std::string bundled_names(std::string_view indent);  // in lines of six, each with its end
+std::string bundled_names();  // "h200, a100, ..."
 std::optional<MachineProfile> find_profile(std::string_view name);
 
 // Rates for a GPU that was not measured: those of the bundled one in its name ("NVIDIA GeForce RTX

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -11,6 +12,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 TEST(CommandLine, PrintsItsVersion) {
@@ -32,6 +34,70 @@ TEST(CommandLine, HelpOfACommandListsItsOptions) {
   const Finished f = run_ballast({"verify", "--help"});
   EXPECT_EQ(f.exit_code, 0);
   EXPECT_THAT(f.out, AllOf(HasSubstr("--policy"), HasSubstr("keep-attention"), HasSubstr("--out")));
+}
+
+// Every command that takes a budget, with what it needs besides.
+const std::vector<std::vector<std::string>> kTakeBudgets = {
+    {"plan", "--model", "wan2.2-ti2v-5b"},
+    {"plan", "--dit", "m", "--dataset_config", "d", "--output_dir", "o", "--output_name", "n"},
+    {"train", "--dit", "m", "--dataset_config", "d", "--output_dir", "o", "--output_name", "n"},
+    {"train", "--dataset_path", "d"},
+    {"train", "--model_name_or_path", "m", "--train_file", "t.json", "--output_dir", "o"},
+    {"cache", "--dataset_config", "d", "--vae", "v"},
+    {"distill", "--teacher_path", "t", "--student_config", "s.json", "--data_path", "p.txt"},
+    {"sample", "--model", "m", "--prompt", "x"},
+    {"sample", "--model_path", "m", "--prompt", "x"},
+    {"generate", "--model", "m", "--prompt", "x"},
+    {"init", "--model", "m", "--data", "d"},
+    {"bench", "wan"},
+    {"bench", "t5"},
+    {"bench", "text"},
+    {"bench", "vae"},
+    {"bench", "distill"}};
+
+TEST(CommandLine, EveryCommandSaysTheSameOfAWrongBudget) {
+  for (const auto& words : kTakeBudgets) {
+    for (const char* flag : {"--gpu", "--ram"}) {
+      const auto err = [&](const char* size) {
+        std::vector<std::string> all = words;
+        all.insert(all.end(), {flag, size});
+        const Finished f = run_ballast(all);
+        EXPECT_EQ(f.exit_code, 2) << words[0] << ": " << f.err;
+        return f.err;
+      };
+      const std::string name = flag;
+      EXPECT_THAT(err("lots"), HasSubstr(name + ": expected a size such as 24GB, found \"lots\"\n"))
+          << words[0] << " " << words[1];
+      EXPECT_THAT(err("24"), HasSubstr(name + ": 24 means 24 bytes; did you mean 24GB?"))
+          << words[0] << " " << words[1];
+    }
+  }
+}
+
+TEST(CommandLine, EveryCommandTakesTheSameSpellingsOfABudget) {
+  for (const auto& words : kTakeBudgets) {
+    if (words[0] == "bench") continue;  // it would run
+    for (const std::vector<std::string>& spelling : {std::vector<std::string>{"--ram", "24GB"},
+                                                     {"--ram=24GiB"},
+                                                     {"--ram", "24000MB"},
+                                                     {"--ram", "24G"},
+                                                     {"--ram", "24000000000"}}) {
+      std::vector<std::string> all = words;
+      all.insert(all.end(), spelling.begin(), spelling.end());
+      // What is wrong is something else: the files are not there.
+      EXPECT_THAT(run_ballast(all).err, Not(HasSubstr("--ram: ")))
+          << words[0] << " " << words[1] << " " << spelling[0];
+    }
+  }
+}
+
+TEST(CommandLine, TheFlagReferenceIsWhatTheProgramSays) {
+  const Finished f = run_ballast({"help", "--markdown"});
+  ASSERT_EQ(f.exit_code, 0) << f.err;
+  std::ifstream file(BALLAST_SOURCE_DIR "/docs/flags.md");
+  const std::string page((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_TRUE(page == f.out) << "docs/flags.md is not what the program says. To make it again: "
+                                "build/release/bin/ballast help --markdown > docs/flags.md";
 }
 
 TEST(CommandLine, HelpFitsEightyColumns) {

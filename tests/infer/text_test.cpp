@@ -93,7 +93,9 @@ TEST_F(EncodedTexts, StreamsWhereTheWeightsDoNotFitAndRefusesWhereNothingDoes) {
     ASSERT_TRUE(error);
     std::istringstream words(error->advice().at(0).change);
     Budget more = small;
-    for (std::string flag, value; words >> flag >> value;) set_field(more, flag.substr(2), value);
+    for (std::string flag, value; words >> flag >> value;) {
+      (flag == "--gpu" ? more.gpu : more.host) = parse_bytes(value).value();
+    }
     EXPECT_NO_THROW(with(more)) << error->advice()[0].change;
   }
 }

@@ -195,7 +195,7 @@ TEST(VideoCodec, ARefusalsAdviceIsTrue) {
     std::istringstream words(change);
     Budget more = budget;
     for (std::string flag, value; words >> flag >> value;) {
-      set_field(more, flag.substr(2), value);
+      (flag == "--gpu" ? more.gpu : more.host) = parse_bytes(value).value();
     }
     const bool ram_bounds_all = gpu == ram;
     if (ram_bounds_all) more.gpu = more.host;

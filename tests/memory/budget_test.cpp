@@ -3,15 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <string>
-#include <vector>
-
 #include "core/error.h"
 
 namespace ballast {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 Machine machine_with(Bytes available) {
@@ -56,76 +52,20 @@ TEST(Budget, AsksForANumberWhenTheMachineGivesNone) {
   }
 }
 
-TEST(Budget, FieldsAreTheOnlyListOfNames) {
-  const Budget b{.gpu = 1_GiB, .host = 2_GiB, .disk = 3_GiB};
-  std::vector<std::string> names;
-  std::vector<Bytes> values;
-  Budget::fields(b, [&](const char* name, const Bytes& value, const char*) {
-    names.emplace_back(name);
-    values.push_back(value);
-  });
-  EXPECT_THAT(names, ElementsAre("gpu", "ram", "disk"));
-  EXPECT_THAT(values, ElementsAre(1_GiB, 2_GiB, 3_GiB));
-}
-
-TEST(Budget, FieldsAreSetFromText) {
-  Budget b;
-  set_field(b, "gpu", "24GiB");
-  set_field(b, "ram", "32GB");
-  set_field(b, "disk", "0");
-  EXPECT_EQ(b, (Budget{.gpu = 24_GiB, .host = 32_GB, .disk = {}}));
-}
-
-TEST(Budget, BadTextsAreUsageErrorsThatNameTheField) {
-  const auto message = [](const char* field, const char* text) -> std::string {
-    Budget b;
-    try {
-      set_field(b, field, text);
-    } catch (const Error& e) {
-      EXPECT_EQ(e.code(), ErrorCode::usage);
-      EXPECT_FALSE(e.advice().empty());
-      return e.what();
-    }
-    return "no error";
-  };
-  EXPECT_THAT(message("ram", "lots"), HasSubstr("ram is \"lots\""));
-  EXPECT_THAT(message("gpu", "-1GB"), HasSubstr("gpu is"));
-  EXPECT_THAT(message("vram", "1GB"), HasSubstr("no field \"vram\""));
-}
-
-TEST(Budget, ANumberWithoutAUnitIsAskedAbout) {
-  for (const char* field : {"gpu", "ram", "disk"}) {
-    Budget b;
-    try {
-      set_field(b, field, "24");
-      FAIL() << field;
-    } catch (const Error& e) {
-      EXPECT_EQ(e.code(), ErrorCode::usage);
-      EXPECT_THAT(e.what(),
-                  HasSubstr(std::string("--") + field + ": 24 means 24 bytes; did you mean 24GB?"));
-    }
-    set_field(b, field, "24B");
-    set_field(b, field, "1000000");
-    set_field(b, field, "0");
-  }
-}
-
 TEST(Budget, OnTheCpuRamAloneBoundsEverything) {
   const Machine machine = machine_with(10_GiB);
-  const auto resolved = [&](std::string_view gpu, std::string_view ram, std::string_view disk,
-                            Device device) {
-    return resolve_budget(machine, parse_budget(gpu, ram, disk),
-                          {.device = device, .gpu_memory = 24_GiB});
+  const auto resolved = [&](const DeclaredBudget& declared, Device device) {
+    return resolve_budget(machine, declared, {.device = device, .gpu_memory = 24_GiB});
   };
   const Bytes free = 10_GiB - 512_MiB;
-  EXPECT_EQ(resolved("", "", "", Device::cpu), (Budget{.gpu = free, .host = free, .disk = {}}));
-  EXPECT_EQ(resolved("", "2GiB", "", Device::cpu),
+  EXPECT_EQ(resolved({}, Device::cpu), (Budget{.gpu = free, .host = free, .disk = {}}));
+  EXPECT_EQ(resolved({.gpu = {}, .ram = 2_GiB, .disk = {}}, Device::cpu),
             (Budget{.gpu = 2_GiB, .host = 2_GiB, .disk = {}}));
-  EXPECT_EQ(resolved("1GiB", "2GiB", "3GiB", Device::cpu),
+  EXPECT_EQ(resolved({.gpu = 1_GiB, .ram = 2_GiB, .disk = 3_GiB}, Device::cpu),
             (Budget{.gpu = 1_GiB, .host = 2_GiB, .disk = 3_GiB}));
-  EXPECT_EQ(resolved("", "2GiB", "", Device::cuda),
+  EXPECT_EQ(resolved({.gpu = {}, .ram = 2_GiB, .disk = {}}, Device::cuda),
             (Budget{.gpu = 24_GiB, .host = 2_GiB, .disk = {}}));
-  EXPECT_EQ(resolved("8GiB", "", "", Device::cuda),
+  EXPECT_EQ(resolved({.gpu = 8_GiB, .ram = {}, .disk = {}}, Device::cuda),
             (Budget{.gpu = 8_GiB, .host = free, .disk = {}}));
 }
 

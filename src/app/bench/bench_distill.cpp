@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/bench/random_weights.h"
+#include "app/machine_flags.h"
 #include "app/output.h"
 #include "app/planning.h"
 #include "core/error.h"
@@ -143,13 +144,11 @@ void BenchDistill::declare(CLI::App& app) {
   app.add_option("--accumulate", runs_, "runs of a step")->check(CLI::Range(1, 64));
   app.add_flag("--gradient-checkpointing", recompute_, "the student's blocks are computed again");
   app.add_flag("--two-programs", two_programs_, "teacher and student one after the other");
-  app.add_option("--gpu", gpu_, "GPU memory (default: what is free)");
-  app.add_option("--ram", ram_, "RAM");
+  declare_machine(app, machine_, {"gpu", "ram", "json"});
   app.add_option("--steps", steps_, "timed steps, after two that are not")
       ->check(CLI::Range(1, 1000));
   app.add_option("--folder", folder_, "where the file of random weights goes");
   app.add_flag("--kernels", kernels_, "a table of what takes the time, by operation");
-  app.add_flag("--json", json_, "one JSON document");
 }
 
 fit::Request BenchDistill::request() const {
@@ -159,7 +158,7 @@ fit::Request BenchDistill::request() const {
   if (!preset) fail_unknown("--model", model_, {"14B", "wan2.1-t2v-1.3b"});
   j.pair.teacher = *preset;
   if (layers_ > 0) j.pair.teacher.layers = layers_;
-  const train::RunTarget target = train::this_machine({});
+  const train::RunTarget target = train::this_machine(machine_);
   r.profile = j.profile = target.profile;
   r.backend = target.backend;
   j.host_threads = target.host_threads;
@@ -178,7 +177,7 @@ fit::Request BenchDistill::request() const {
                        student::TeacherPlacement::processors}) {
     if (placement_ == name_of(p)) j.placement = p;
   }
-  r.budget = train::budget_on(target, parse_budget(gpu_, ram_), false);
+  r.budget = train::resolve_budget(target, machine_);
   return r;
 }
 
@@ -250,7 +249,7 @@ void BenchDistill::run() {
       j["kernels"][name] = {{"ms", sum.first * 1e3}, {"count", sum.second}};
     }
   }
-  if (json_) return print(j.dump(2) + "\n");
+  if (machine_.json) return print(j.dump(2) + "\n");
   const auto bytes = [&](const char* key) { return Bytes{j.value(key, std::uint64_t{0})}; };
   print(fmt::format("{} teaches {} parameters, batch {}: {:.1f} ms ({:.1f} to {:.1f})\n",
                     job.pair.teacher.name, parameter_count(job.pair.student.config), batch_,

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "models/student/fit_job.h"
+#include "nn/machine_options.h"
 
 namespace CLI {
 class App;
@@ -21,10 +22,11 @@ class BenchDistill {
  private:
   fit::Request request() const;  // without the teacher's weights
 
-  std::string model_ = "14B", student_, placement_ = "host", weights_ = "bf16", gpu_, ram_;
+  std::string model_ = "14B", student_, placement_ = "host", weights_ = "bf16";
   std::string folder_ = "/tmp", student_dtype_;
   std::int64_t batch_ = 1, runs_ = 1, steps_ = 5, layers_ = 0;
-  bool recompute_ = false, two_programs_ = false, json_ = false, kernels_ = false;
+  bool recompute_ = false, two_programs_ = false, kernels_ = false;
+  MachineOptions machine_;
 };
 
 }  // namespace ballast

@@ -6,6 +6,7 @@
 
 #include "app/bench/kernel_times.h"
 #include "app/bench/random_weights.h"
+#include "app/machine_flags.h"
 #include "app/output.h"
 #include "app/planning.h"
 #include "core/error.h"
@@ -144,13 +145,11 @@ void BenchT5::declare(CLI::App& app) {
       ->check(CLI::IsMember({"kahan", "stochastic"}));
   app.add_option("--dropout", dropout_, "probability")->check(CLI::Range(0.0, 0.9));
   app.add_flag("--auto", auto_, "the fastest predicted policy inside --gpu and --ram");
-  app.add_option("--gpu", gpu_, "GPU memory for --auto (default: what is free)");
-  app.add_option("--ram", ram_, "RAM for --auto");
+  declare_machine(app, machine_, {"gpu", "ram", "json"});
   app.add_option("--steps", steps_, "timed steps, after two that are not")
       ->check(CLI::Range(1, 1000));
   app.add_option("--folder", folder_, "where the file of random weights goes");
   app.add_flag("--kernels", kernels_, "a table of what takes the time, by operation");
-  app.add_flag("--json", json_, "one JSON document");
 }
 
 fit::Request BenchT5::request() const {
@@ -164,7 +163,7 @@ fit::Request BenchT5::request() const {
                  {"flan-t5-small", "flan-t5-base", "flan-t5-large", "flan-t5-xl", "flan-t5-xxl"});
   }
   job.config = *preset;
-  const train::RunTarget target = train::this_machine({.deterministic = true});
+  const train::RunTarget target = train::this_machine(machine_);
   r.profile = target.profile;
   r.backend = target.backend;
   job.precision = precision_on(r.backend.device);
@@ -181,7 +180,7 @@ fit::Request BenchT5::request() const {
   job.optimizer.rounding =
       rounding_ == "kahan" ? UpdateRounding::kahan : UpdateRounding::stochastic;
   if (master_) job.optimizer.rounding = UpdateRounding::nearest;
-  r.budget = train::budget_on(target, parse_budget(gpu_, ram_), false);
+  r.budget = train::resolve_budget(target, machine_);
   return r;
 }
 
@@ -275,7 +274,7 @@ void BenchT5::run() {
     kernels = bench.kernels();
     j["kernels"] = kernels.json();
   }
-  if (json_) return print(j.dump(2) + "\n");
+  if (machine_.json) return print(j.dump(2) + "\n");
   print(
       fmt::format("{} of {} x {} / {}{}: {:.1f} ms ({:.1f} to {:.1f}), {}, stall "
                   "{:.1f} ms, predicted {:.1f} ms\n",

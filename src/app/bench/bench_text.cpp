@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "app/machine_flags.h"
 #include "app/output.h"
 #include "app/planning.h"
 #include "core/error.h"
@@ -64,10 +65,8 @@ void BenchText::declare(CLI::App& app) {
       ->check(CLI::Range(1, 64));
   app.add_option("--tokens", tokens_, "of a prompt")->check(CLI::Range(1, 4096));
   app.add_option("--passes", passes_, "timed")->check(CLI::Range(1, 100));
-  app.add_option("--gpu", gpu_, "GPU memory it may use");
-  app.add_option("--ram", ram_, "RAM it may use");
+  declare_machine(app, machine_, {"gpu", "ram", "json"});
   app.add_option("--folder", folder_, "where the file of random weights goes");
-  app.add_flag("--json", json_, "one JSON document");
 }
 
 void BenchText::run() {
@@ -87,14 +86,15 @@ void BenchText::run() {
 
 void BenchText::measure(const RandomCheckpoint& weights, const t5::Config& config,
                         std::int64_t prompts, int readers) const {
-  const train::RunTarget target = train::this_machine({});
+  const train::RunTarget target = train::this_machine(machine_);
   infer::TextEncoderOptions options = {.device = target.backend.device,
                                        .prompts_per_pass = prompts,
                                        .disk_readers = readers,
                                        .config = config,
                                        .profile = target.profile};
-  if (!gpu_.empty()) set_field(options.budget, "gpu", gpu_);
-  if (!ram_.empty()) set_field(options.budget, "ram", ram_);
+  // Without a budget nothing limits it.
+  options.budget.gpu = machine_.gpu.value_or(Bytes{});
+  options.budget.host = machine_.ram.value_or(Bytes{});
   const infer::TextEncoder encoder(weights.path(), options);
   Prompts ids(to_size(prompts));
   for (std::size_t p = 0; p < ids.size(); ++p) {
@@ -166,7 +166,7 @@ void BenchText::measure(const RandomCheckpoint& weights, const t5::Config& confi
             {"device_planned", planned.needed(Tier::device).count},
             {"host_planned", planned.needed(Tier::host).count}};
   if (const auto memory = process_memory()) j["host_used"] = memory->total().count;
-  if (json_) {
+  if (machine_.json) {
     print(j.dump(2) + "\n");
     return;
   }

@@ -7,6 +7,7 @@
 #include "app/bench/random_checkpoint.h"
 #include "memory/disk_file.h"
 #include "models/t5/config.h"
+#include "nn/machine_options.h"
 
 namespace CLI {
 class App;
@@ -24,11 +25,11 @@ class BenchText {
   void measure(const RandomCheckpoint& weights, const t5::Config& config, std::int64_t prompts,
                int readers) const;
 
-  std::string model_ = "umt5-xxl-encoder", gpu_, ram_, folder_ = "/tmp";
+  std::string model_ = "umt5-xxl-encoder", folder_ = "/tmp";
   std::vector<std::int64_t> prompts_ = {32};
   std::vector<int> readers_ = {kDiskReaders};
   std::int64_t tokens_ = 512, passes_ = 3;
-  bool json_ = false;
+  MachineOptions machine_;
 };
 
 }  // namespace ballast

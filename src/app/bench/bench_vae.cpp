@@ -7,6 +7,7 @@
 
 #include "app/bench/kernel_times.h"
 #include "app/bench/random_checkpoint.h"
+#include "app/machine_flags.h"
 #include "app/output.h"
 #include "app/planning.h"
 #include "core/error.h"
@@ -69,8 +70,7 @@ void BenchVae::declare(CLI::App& app) {
       ->check(CLI::Range(1, 100));
   app.add_option("--dtype", dtype_, "bf16 or f32 (default: bf16 on a GPU)")
       ->check(CLI::IsMember({"bf16", "f32"}));
-  app.add_option("--gpu", gpu_, "GPU memory it may use");
-  app.add_option("--ram", ram_, "RAM it may use");
+  declare_machine(app, machine_, {"gpu", "ram", "json"});
   app.add_flag("--slices", slices_, "this policy: frames one by one");
   app.add_option("--streamed", streamed_, "... weights of so many units, the first, from RAM");
   app.add_option("--histories", histories_, "... the last frames of so many convolutions there");
@@ -78,19 +78,19 @@ void BenchVae::declare(CLI::App& app) {
       ->check(CLI::Range(1, 1000));
   app.add_option("--folder", folder_, "where the file of random weights goes");
   app.add_flag("--kernels", kernels_, "a table of what takes the time, by operation");
-  app.add_flag("--json", json_, "one JSON document");
 }
 
 void BenchVae::run() {
   const wan_vae::Config config = preset(model_);
-  const train::RunTarget target = train::this_machine({});
+  const train::RunTarget target = train::this_machine(machine_);
   const bool gpu = target.backend.device == Device::cuda;
   infer::VideoCodecOptions options = {.device = target.backend.device,
                                       .dtype = dtype_.empty()
                                                    ? (gpu ? DType::bf16 : DType::f32)
                                                    : (dtype_ == "bf16" ? DType::bf16 : DType::f32)};
-  if (!gpu_.empty()) set_field(options.budget, "gpu", gpu_);
-  if (!ram_.empty()) set_field(options.budget, "ram", ram_);
+  // Without a budget nothing limits it.
+  options.budget.gpu = machine_.gpu.value_or(Bytes{});
+  options.budget.host = machine_.ram.value_or(Bytes{});
   if (slices_ || streamed_ > 0 || histories_ > 0 || bands_ > 1) {
     options.policy = {.slices = slices_,
                       .streamed_units = to_size(streamed_),
@@ -160,7 +160,7 @@ void BenchVae::run() {
     kernels.add(*codec->runner());
     j["kernels"] = kernels.json();
   }
-  if (json_) {
+  if (machine_.json) {
     print(j.dump(2) + "\n");
     return;
   }

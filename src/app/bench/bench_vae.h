@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <string>
 
+#include "nn/machine_options.h"
+
 namespace CLI {
 class App;
 }
@@ -17,10 +19,11 @@ class BenchVae {
   void run();
 
  private:
-  std::string model_ = "wan2.1-vae", part_ = "decode", gpu_, ram_, folder_ = "/tmp", dtype_;
+  std::string model_ = "wan2.1-vae", part_ = "decode", folder_ = "/tmp", dtype_;
   std::int64_t height_ = 480, width_ = 832, frames_ = 81, clips_ = 1;
   std::int64_t streamed_ = 0, histories_ = 0, bands_ = 1;
-  bool kernels_ = false, json_ = false, slices_ = false;
+  bool kernels_ = false, slices_ = false;
+  MachineOptions machine_;
 };
 
 }  // namespace ballast

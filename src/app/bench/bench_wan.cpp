@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "app/bench/random_weights.h"
+#include "app/machine_flags.h"
 #include "app/output.h"
 #include "app/planning.h"
 #include "app/planning_heap.h"
@@ -75,12 +76,8 @@ void BenchWan::declare(CLI::App& app) {
   app.add_flag("--auto", auto_, "the fastest predicted policy inside --gpu and --ram");
   app.add_option("--rank", rank_, "of the LoRA")->check(CLI::Range(1, 1024));
   app.add_option("--batch", batch_, "samples of a step")->check(CLI::Range(1, 64));
-  app.add_option("--gpu", gpu_, "GPU memory for --auto (default: what is free)");
-  app.add_option("--ram", ram_, "RAM for --auto");
-  app.add_option("--disk", disk_, "space for optimizer state for --auto");
-  app.add_flag("--non-deterministic", fast_, "faster attention backward, bits differ between runs");
-  app.add_option("--verify-weights", verify_weights_, std::string(train::kVerifyHelp))
-      ->capture_default_str();
+  declare_machine(app, machine_,
+                  {"non_deterministic", "verify_weights", "gpu", "ram", "disk", "json"});
   app.add_option("--steps", steps_, "timed steps, after two that are not")
       ->check(CLI::Range(1, 1000));
   app.add_option("--folder", folder_, "where the file of random weights goes, and state on disk");
@@ -89,7 +86,6 @@ void BenchWan::declare(CLI::App& app) {
   app.add_option("--disk-trial", disk_trial_, "seconds for which the disk alone is measured")
       ->check(CLI::Range(0.1, 60.0));
   app.add_flag("--kernels", kernels_, "a table of what takes the time, by operation");
-  app.add_flag("--json", json_, "one JSON document");
 }
 
 fit::Request BenchWan::request() const {
@@ -105,8 +101,7 @@ fit::Request BenchWan::request() const {
   job.mode = mode_ == "infer"  ? wan::Mode::infer
              : mode_ == "lora" ? wan::Mode::lora
                                : wan::Mode::full;
-  const train::RunTarget target = train::this_machine(
-      {.deterministic = !fast_, .verify_weights = verify_weights_of(verify_weights_)});
+  const train::RunTarget target = train::this_machine(machine_);
   r.profile = target.profile;
   r.backend = target.backend;
   job.precision = precision_on(r.backend.device);
@@ -118,7 +113,7 @@ fit::Request BenchWan::request() const {
   job.record_update = job.mode != wan::Mode::infer;
   job.max_grad_norm = 1;
   if (fp8_matmul_) use_fp8_products(job, r.backend);
-  r.budget = train::budget_on(target, parse_budget(gpu_, ram_, disk_), false);
+  r.budget = train::resolve_budget(target, machine_);
   return r;
 }
 
@@ -208,7 +203,7 @@ void BenchWan::run() {
   result.programs = bench.programs();
   if (kernels_ && gpu) result.kernels = bench.kernels();
   result.timeline = timeline.table();
-  if (json_) return print(result.json().dump(2) + "\n");
+  if (machine_.json) return print(result.json().dump(2) + "\n");
   print(result.text());
   if (kernels_) print(result.details());
 }
@@ -218,7 +213,7 @@ WanBenchResult BenchWan::described(const fit::Request& r) const {
   WanBenchResult result;
   result.model = job.config.name;
   result.mode = mode_;
-  result.verify_weights = verify_weights_;
+  result.verify_weights = option_text(machine_.verify_weights);
   result.tokens = tokens_;
   result.batch = batch_;
   result.fp8_matmul = fp8_matmul_;

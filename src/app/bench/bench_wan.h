@@ -8,6 +8,7 @@
 #include "app/bench/bench_wan_run.h"
 #include "fit/fit.h"
 #include "models/wan/fit_job.h"
+#include "nn/machine_options.h"
 
 namespace CLI {
 class App;
@@ -34,14 +35,14 @@ class BenchWan {
   void add_plan(WanBenchResult& result, const fit::PlannedRun& planned, WanBenchRun& bench) const;
 
   std::string model_ = "14B", mode_ = "infer", stream_ = "0", from_ = "host", weights_ = "bf16";
-  std::string activations_ = "attention-kept", gpu_, ram_, disk_, folder_ = "/tmp", file_;
+  std::string activations_ = "attention-kept", folder_ = "/tmp", file_;
   std::int64_t tokens_ = 7168, rank_ = 16, batch_ = 1, slots_ = 2, matrices_ahead_ = 0, steps_ = 5,
                heads_ = 0;
   std::int64_t chunk_ = 0, kept_ = 0, disk_groups_ = 0;
   double disk_trial_ = 1.5;
-  std::string verify_weights_ = "sampled";
-  bool auto_ = false, offload_ = false, fast_ = false, kernels_ = false, json_ = false;
+  bool auto_ = false, offload_ = false, kernels_ = false;
   bool state_on_host_ = false, fp8_matmul_ = false, split_backward_ = false;
+  MachineOptions machine_;
 };
 
 }  // namespace ballast

@@ -34,7 +34,7 @@ class Cache : public Command {
   }
   void run() override {
     train::TrainConfig config = train::read_config(own_.rest, train::ConfigUse::cache);
-    config.memory.ignore_limits = own_.ignore_limits;
+    apply(own_, config.memory);
     cache_dataset(config, own_);
   }
 

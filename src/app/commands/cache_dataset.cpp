@@ -37,8 +37,8 @@ class DatasetCaching::Work {
   Work(const train::TrainConfig& config, const OwnFlags& own, CacheUse use)
       : config_(config),
         own_(own),
-        target_(find_target("this", compute_options(config.memory, own.threads))),
-        budget_(train::budget_of(config.memory, target_)),
+        target_(find_target("this", config.memory)),
+        budget_(train::resolve_budget(target_, config.memory)),
         in_(find_cache_inputs(config, use)) {
     options_ = {.request = in_.search.request,
                 .writing = {.store = in_.store},

@@ -48,17 +48,12 @@ void Distill::run() {
         {{"ballast train " + own_.rest[0], "distils as [distill] says"}});
   }
   train::DistillConfig config = train::read_distill_config(own_.rest);
-  config.ignore_limits = own_.ignore_limits;
-  const auto device = train::parse_enum(train::kDeviceNames, config.device);
-  if (!device) fail_unknown("--device", config.device, {"auto", "cpu", "cuda"});
+  apply(own_, config.machine);
   const bool plan_only = config.plan_only;
   if (own_.target != "this" && !plan_only) {
     fail(ErrorCode::usage, "--target plans for another machine: it goes with --plan");
   }
-  const train::RunTarget target =
-      find_target(own_.target, {.device = *device,
-                                .threads = own_.threads,
-                                .verify_weights = verify_weights_of(config.verify_weights)});
+  const train::RunTarget target = find_target(own_.target, config.machine);
   train::DistillRun run = train::prepare_distill(std::move(config), target);
   fit::NeedsCache known;
   auto outcome = fit::find_plan(run.request, known);

@@ -7,6 +7,7 @@
 #include "app/command.h"
 #include "app/commands/lora_argument.h"
 #include "app/commands/prompt_lines.h"
+#include "app/machine_flags.h"
 #include "app/output.h"
 #include "app/planning.h"
 #include "core/error.h"
@@ -23,7 +24,6 @@
 #include "models/t5/fit_job.h"
 #include "models/t5/published.h"
 #include "report/memory_monitor.h"
-#include "train/config/enum_names.h"
 
 namespace ballast {
 namespace {
@@ -61,10 +61,9 @@ class Generate : public Command {
   std::string model_, lora_, tokenizer_, prompt_, prompt_file_, prefix_, output_;
   std::int64_t max_source_ = 512;
   infer::GenerateOptions options_;
-  std::string gpu_, ram_, policy_ = "auto", device_ = "auto", dtype_, weights_ = "stored",
-                          verify_weights_ = "sampled";
-  int threads_ = 0;
-  bool plan_only_ = false, json_ = false, details_ = false, ignore_limits_ = false;
+  MachineOptions machine_;
+  std::string dtype_;
+  bool plan_only_ = false, details_ = false;
   Json result_ = Json::object();
 };
 
@@ -95,21 +94,13 @@ void Generate::declare(CLI::App& app) {
       ->capture_default_str();
   app.add_flag("--early-stopping", options_.early_stopping,
                "end as soon as as many texts are finished as there are beams");
-  app.add_option("--gpu", gpu_, "GPU memory Ballast may use, for example 8GB");
-  app.add_option("--ram", ram_, "RAM, pinned memory included");
-  app.add_flag("--ignore-limits", ignore_limits_, kIgnoreLimitsHelp);
-  app.add_option("--policy", policy_, "auto, or a policy's name")->capture_default_str();
-  app.add_option("--weights", weights_, "stored, f32, bf16, f16 or fp8")->capture_default_str();
+  declare_machine(app, machine_,
+                  {"device", "verify_weights", "threads", "gpu", "ram", "ignore_limits", "policy",
+                   "weights", "json"});
   app.add_option("--dtype", dtype_, "computed in; without, f32 on the CPU, bf16 on a GPU")
       ->check(CLI::IsMember({"f32", "bf16"}));
-  app.add_option("--device", device_, "auto (a GPU where there is one), cpu, cuda")
-      ->capture_default_str();
-  app.add_option("--verify-weights", verify_weights_, std::string(train::kVerifyHelp))
-      ->capture_default_str();
-  app.add_option("--threads", threads_, "compute threads of the CPU backend (0: all)");
   app.add_flag("--plan", plan_only_, "print the plan and do nothing");
   app.add_flag("--details", details_, "the plan with memory by phase");
-  app.add_flag("--json", json_, "print one JSON document, sizes in bytes");
 }
 
 std::vector<std::string> Generate::prompts() const {
@@ -122,26 +113,15 @@ std::vector<std::string> Generate::prompts() const {
 
 infer::TextModelOptions Generate::model_options() const {
   infer::TextModelOptions o;
-  const auto device = train::parse_enum(train::kDeviceNames, device_);
-  if (!device) fail_unknown("--device", device_, {"auto", "cpu", "cuda"});
-  const train::RunTarget target =
-      train::this_machine({.device = *device, .deterministic = true, .threads = threads_});
+  const train::RunTarget target = train::this_machine(machine_);
   o.device = target.backend.device;
   o.profile = target.profile;
-  o.threads = threads_;
-  o.verify_weights = verify_weights_of(verify_weights_);
-  o.budget = train::budget_on(target, parse_budget(gpu_, ram_), ignore_limits_);
+  o.threads = machine_.threads;
+  o.verify_weights = machine_.verify_weights;
+  o.budget = train::resolve_budget(target, machine_);
   if (!dtype_.empty()) o.dtype = dtype_ == "bf16" ? DType::bf16 : DType::f32;
-  const auto format = find_weight_format(weights_);
-  if (!format) fail_unknown("--weights", weights_, {"stored", "f32", "bf16", "f16", "fp8"});
-  o.format = *format;
-  if (policy_ == "auto") return o;
-  o.policy = find_policy(policy_);
-  if (!o.policy) {
-    std::vector<std::string_view> known = {"auto"};
-    for (const MemoryPolicy& p : named_policies()) known.push_back(p.name);
-    fail_unknown("--policy", policy_, known);
-  }
+  o.format = machine_.weights;
+  o.policy = find_policy(machine_.policy);
   return o;
 }
 
@@ -188,16 +168,17 @@ std::vector<fit::Change> Generate::changes(const fit::Request& request) const {
       d.sources.erase(repeated.begin(), repeated.end());
     });
   }
-  const bool narrower = weights_ == "f32" || (weights_ == "stored" && stores_f32(job.weights));
+  const bool narrower = machine_.weights == WeightFormat::f32 ||
+                        (machine_.weights == WeightFormat::stored && stores_f32(job.weights));
   if (narrower) add("--weights bf16", [](t5::DecoderJob& d) { d.format = WeightFormat::bf16; });
-  if (policy_ != "auto") {
+  if (machine_.policy != "auto") {
     all.push_back({"--policy auto", [](fit::Request& r) { r.policy.reset(); }});
   }
   return all;
 }
 
 void Generate::show_plan(const fit::PlannedRun& run, const PlanTitle& title) {
-  if (json_) {
+  if (machine_.json) {
     result_["model"] = title.model;
     result_["plan"] = {{"policy", run.policy.name},
                        {"device_bytes", run.needed(Tier::device).count},
@@ -271,7 +252,7 @@ void Generate::run() {
   show_plan(planned, model.title(lengths, options_));
   planned.set = {};  // it is recorded again, with kernels
   if (plan_only_) {
-    if (json_) print(result_.dump(2) + "\n");
+    if (machine_.json) print(result_.dump(2) + "\n");
     return;
   }
   const bool gpu = options.device == Device::cuda;
@@ -301,13 +282,13 @@ void Generate::run() {
   std::string lines;
   for (std::size_t i = 0; i < written.size(); ++i) {
     const std::string text = tokenizer.decode(written[i]);
-    if (json_) {
+    if (machine_.json) {
       result_["texts"].push_back({{"prompt", texts[i]}, {"text", text}, {"tokens", written[i]}});
     }
     lines += text + "\n";
   }
-  if (!json_ || !output_.empty()) write(lines);
-  if (!json_) {
+  if (!machine_.json || !output_.empty()) write(lines);
+  if (!machine_.json) {
     log::info("{} steps in {:.1f} s; RAM: planned {}, measured {}", steps, seconds,
               monitor.planned().ram, monitor.most().ram);
     return;

@@ -9,6 +9,7 @@
 
 #include "app/command.h"
 #include "app/commands/init_files.h"
+#include "app/machine_flags.h"
 #include "app/output.h"
 #include "app/planning.h"
 #include "app/planning_heap.h"
@@ -103,9 +104,7 @@ class Init : public Command {
     app.add_option("--vae", c_.vae, "the VAE, where the model's folder has none or several");
     app.add_option("--text-encoder", c_.text_encoder, "the same for the text encoder");
     app.add_option("--tokenizer", c_.tokenizer, "the same for the tokenizer");
-    app.add_option("--gpu", c_.gpu, "GPU memory that may be used, for example 24GB");
-    app.add_option("--ram", c_.ram, "RAM that may be used");
-    app.add_option("--device", c_.device, "auto (a GPU where there is one), cpu, cuda");
+    declare_machine(app, c_.machine, {"device", "gpu", "ram"});
   }
   Init() { c_.output = "."; }
   void run() override;
@@ -257,7 +256,7 @@ std::optional<Init::Planned> Init::plan(InitChoice c) {
   write_file(config, init_config_text(c, "planned"));
   write_file(c.output + "/" + kInitDataset, init_dataset_text(c));
   train::TrainConfig read = train::read_config(std::vector<std::string>{config});
-  const train::RunTarget target = find_target("this", compute_options(read.memory, 0));
+  const train::RunTarget target = find_target("this", read.memory);
   const train::PreparedRun run = train::prepare_run(std::move(read), target, train::Purpose::plan);
   const auto outcome = fit::find_plan(run.request);
   const auto* planned = std::get_if<fit::PlannedRun>(&outcome);

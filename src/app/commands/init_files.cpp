@@ -55,9 +55,11 @@ std::string memory_section(const InitChoice& c) {
     text += value.empty() ? fmt::format("# {} = '{}'\n", key, example)
                           : toml_line(key, toml_string(value));
   };
-  limit("gpu", c.gpu, "24GB");
-  limit("ram", c.ram, "32GB");
-  if (!c.device.empty()) text += toml_line("device", toml_string(c.device));
+  limit("gpu", option_text(c.machine.gpu), "24GB");
+  limit("ram", option_text(c.machine.ram), "32GB");
+  if (c.machine.device != DeviceChoice::automatic) {
+    text += toml_line("device", toml_string(option_text(c.machine.device)));
+  }
   return text;
 }
 

@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "nn/machine_options.h"
+
 namespace ballast {
 
 // What `ballast init` decides, and what it was told.
@@ -15,8 +17,8 @@ struct InitChoice {
   double min_t = 0, max_t = 1;                // of one expert of two
   std::int64_t resolution = 512, frames = 1;  // frames 1: images
   std::int64_t rank = 32;
-  bool fp8 = false;              // how the frozen weights are kept
-  std::string gpu, ram, device;  // "": what the machine has
+  bool fp8 = false;  // how the frozen weights are kept
+  MachineOptions machine;
 };
 
 inline constexpr const char *kInitConfig = "train.toml", *kInitDataset = "dataset.toml";

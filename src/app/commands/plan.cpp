@@ -6,6 +6,7 @@
 #include "app/commands/train_text.h"
 #include "app/commands/vae_training.h"
 #include "app/help_text.h"
+#include "app/machine_flags.h"
 #include "app/output.h"
 #include "app/planning.h"
 #include "app/planning_heap.h"
@@ -19,7 +20,6 @@
 #include "models/wan/recognise.h"
 #include "models/wan/weights.h"
 #include "report/plan_table.h"
-#include "train/config/enum_names.h"
 #include "train/config/read_config.h"
 #include "train/config/seq2seq_config.h"
 #include "train/run/prepared_run.h"
@@ -51,26 +51,14 @@ class Plan : public Command {
     app.add_option("--width", width_, "pixels")->capture_default_str();
     app.add_option("--batch", batch_, "clips per step")->capture_default_str();
     app.add_option("--rank", rank_, "LoRA rank")->capture_default_str();
-    app.add_option("--weights", weights_,
-                   "stored, f32, bf16, f16, fp8, fp8_e5m2, fp8_rows or int8: the format "
-                   "of weights in memory")
-        ->capture_default_str();
     app.add_flag("--fp8-matmul", fp8_matmul_,
                  "matrix products of blocks in fp8, on fp8 weights (scales per row)");
-    app.add_option("--gpu", gpu_, "GPU memory Ballast may use, for example 24GB");
-    app.add_option("--ram", ram_, "RAM, pinned memory included");
-    app.add_option("--disk", disk_, "space for streamed weights and optimizer state");
-    app.add_flag("--ignore-limits", ignore_limits_, kIgnoreLimitsHelp);
+    declare_machine(app, machine_,
+                    {"device", "non_deterministic", "threads", "gpu", "ram", "disk",
+                     "ignore_limits", "policy", "weights", "json"});
     app.add_option("--target", target_, "this, or a machine to plan for: " + bundled_names())
         ->capture_default_str();
-    app.add_option("--device", device_,
-                   "of this machine: auto (a GPU where there is one), cpu, cuda")
-        ->capture_default_str();
-    app.add_flag("--non-deterministic", non_deterministic_, "faster; not bit-reproducible");
-    app.add_option("--policy", policy_, "auto, or a policy's name")->capture_default_str();
-    app.add_option("--threads", threads_, "compute threads of the CPU backend (0: all)");
     app.add_flag("--details", details_, "also memory and predicted time by phase");
-    app.add_flag("--json", json_, "print JSON, sizes in bytes");
   }
   std::optional<std::string> help_page(const std::vector<std::string>& arguments) override {
     return training_help("plan", arguments);
@@ -85,14 +73,11 @@ class Plan : public Command {
   PlanTitle title(const fit::Request& r) const;
   std::vector<fit::Change> changes(const fit::Request& r, const Refusal& refusal) const;
 
-  std::string model_, mode_ = "lora", weights_ = "stored", target_ = "this", policy_ = "auto";
-  std::string device_ = "auto";
-  std::string gpu_, ram_, disk_;
+  std::string model_, mode_ = "lora", target_ = "this";
+  MachineOptions machine_;
   std::int64_t frames_ = 81, height_ = 480, width_ = 832, batch_ = 1, rank_ = 16;
-  int threads_ = 0;
-  bool json_ = false, details_ = false, non_deterministic_ = false, fp8_matmul_ = false;
-  bool ignore_limits_ = false;
-  std::vector<std::string> config_;  // a training run's arguments
+  bool details_ = false, fp8_matmul_ = false;
+  OwnFlags own_;  // of a training run
   std::optional<WeightFiles> checkpoint_;
 };
 
@@ -130,13 +115,10 @@ wan::Config Plan::model(fit::Request& r) {
 fit::Request Plan::request() {
   fit::Request r = {.job = wan::FitJob()};
   const wan::Config c = model(r);
-  const auto device = train::parse_enum(train::kDeviceNames, device_);
-  if (!device) fail_unknown("--device", device_, {"auto", "cpu", "cuda"});
-  const train::RunTarget target = find_target(
-      target_, {.device = *device, .deterministic = !non_deterministic_, .threads = threads_});
+  const train::RunTarget target = find_target(target_, machine_);
   r.profile = target.profile;
   r.backend = target.backend;
-  r.budget = train::budget_on(target, parse_budget(gpu_, ram_, disk_), ignore_limits_);
+  r.budget = train::resolve_budget(target, machine_);
   wan::DitJob& job = wan::job_of(r).dit;
   job.config = c;
   if (mode_ == "infer")
@@ -148,11 +130,7 @@ fit::Request Plan::request() {
   else
     fail_unknown("--mode", mode_, {"infer", "lora", "full"});
   job.precision = precision_on(r.backend.device);
-  const auto format = find_weight_format(weights_);
-  if (!format)
-    fail_unknown("--weights", weights_,
-                 {"stored", "f32", "bf16", "f16", "fp8", "fp8_e5m2", "fp8_rows", "int8"});
-  job.format = *format;
+  job.format = machine_.weights;
   if (fp8_matmul_) use_fp8_products(job, r.backend);
   if (batch_ < 1 || batch_ > 1024) {
     fail(ErrorCode::usage, fmt::format("--batch {}: expected 1 to 1024", batch_));
@@ -167,14 +145,7 @@ fit::Request Plan::request() {
   job.lora.alpha = static_cast<float>(rank_);
   job.record_update = job.mode != wan::Mode::infer;
   job.max_grad_norm = 1;
-  if (policy_ != "auto") {
-    r.policy = find_policy(policy_);
-    if (!r.policy) {
-      std::vector<std::string_view> known = {"auto"};
-      for (const MemoryPolicy& p : named_policies()) known.push_back(p.name);
-      fail_unknown("--policy", policy_, known);
-    }
-  }
+  r.policy = find_policy(machine_.policy);
   return r;
 }
 
@@ -189,13 +160,13 @@ PlanTitle Plan::title(const fit::Request& r) const {
           .budget = r.budget,
           .shared_ram = r.profile.device == Device::cpu,
           .sizes = train::training_sizes(r),
-          .ram_of_this_machine = borrows_ram(r.profile, !ram_.empty())};
+          .ram_of_this_machine = borrows_ram(r.profile, machine_.ram.has_value())};
 }
 
 // What could be typed differently.
 std::vector<fit::Change> Plan::changes(const fit::Request& request, const Refusal& refusal) const {
   const wan::Config c = wan::job_of(request).dit.config;
-  const bool ram_bounds_all = gpu_.empty() && request.backend.device == Device::cpu;
+  const bool ram_bounds_all = !machine_.gpu && request.backend.device == Device::cpu;
   std::vector<fit::Change> all = fit::larger_budgets(refusal, ram_bounds_all, request.budget);
   const auto resize = [c](std::int64_t f, std::int64_t h, std::int64_t w) {
     return [c, f, h, w](fit::Request& r) {
@@ -250,7 +221,7 @@ std::vector<fit::Change> Plan::changes(const fit::Request& request, const Refusa
 
 void Plan::run() {
   const PlanningHeap heap;
-  if (!config_.empty()) return plan_config();
+  if (!own_.rest.empty()) return plan_config();
   if (model_.empty()) {
     fail(ErrorCode::usage, "there is nothing to plan",
          {{"ballast plan CONFIG.toml", "a training run"},
@@ -261,35 +232,20 @@ void Plan::run() {
   const auto outcome = fit::find_plan(r, known);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
     fail_refused(
-        title(r), r, *refusal, std::move(known), [&] { return changes(r, *refusal); }, json_);
+        title(r), r, *refusal, std::move(known), [&] { return changes(r, *refusal); },
+        machine_.json);
   }
-  show_plan(title(r), r, std::get<fit::PlannedRun>(outcome), {json_, details_, ignore_limits_});
+  show_plan(title(r), r, std::get<fit::PlannedRun>(outcome),
+            {machine_.json, details_, machine_.ignore_limits});
 }
 
 // A training run: its configuration says all but the machine.
 void Plan::plan_config() {
-  if (train::is_seq2seq(config_)) {
-    OwnFlags own;
-    own.target = target_;
-    own.threads = threads_;
-    own.json = json_;
-    own.details = details_;
-    own.ignore_limits = ignore_limits_;
-    own.rest = config_;
-    return plan_text(own);
-  }
-  train::TrainConfig config = train::read_config(config_);
-  config.memory.ignore_limits = ignore_limits_;
-  if (config.vae) {
-    OwnFlags own;
-    own.target = target_;
-    own.threads = threads_;
-    own.json = json_;
-    own.details = details_;
-    own.ignore_limits = ignore_limits_;
-    return plan_vae_training(std::move(config), own);
-  }
-  const train::RunTarget target = find_target(target_, compute_options(config.memory, threads_));
+  if (train::is_seq2seq(own_.rest)) return plan_text(own_);
+  train::TrainConfig config = train::read_config(own_.rest);
+  apply(own_, config.memory);
+  if (config.vae) return plan_vae_training(std::move(config), own_);
+  const train::RunTarget target = find_target(own_.target, config.memory);
   const train::PreparedRun run =
       train::prepare_run(std::move(config), target, train::Purpose::plan);
   fit::NeedsCache known;
@@ -298,10 +254,9 @@ void Plan::plan_config() {
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
     fail_refused(
         title, run.request, *refusal, std::move(known),
-        [&] { return possible_changes(run, *refusal); }, json_, run.notes);
+        [&] { return possible_changes(run, *refusal); }, own_.json, run.notes);
   }
-  show_plan(title, run.request, std::get<fit::PlannedRun>(outcome),
-            {json_, details_, ignore_limits_}, &run);
+  show_plan(title, run.request, std::get<fit::PlannedRun>(outcome), plan_output(own_), &run);
 }
 
 bool Plan::takes(const std::vector<std::string>& arguments) {
@@ -311,13 +266,7 @@ bool Plan::takes(const std::vector<std::string>& arguments) {
     return !training && (a == "--model" || a.starts_with("--model="));
   });
   if (flags_only || arguments.empty()) return false;
-  const OwnFlags own = split_own_flags(arguments);
-  config_ = own.rest;
-  target_ = own.target;
-  threads_ = own.threads;
-  json_ = own.json;
-  details_ = own.details;
-  ignore_limits_ = own.ignore_limits;
+  own_ = split_own_flags(arguments);
   return true;
 }
 

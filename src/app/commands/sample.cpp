@@ -90,7 +90,7 @@ PlanTitle Sample::title() const {
           .machine = machine_text(r.profile),
           .budget = r.budget,
           .shared_ram = r.profile.device == Device::cpu,
-          .ram_of_this_machine = borrows_ram(r.profile, !options_.ram.empty())};
+          .ram_of_this_machine = borrows_ram(r.profile, options_.machine.ram.has_value())};
 }
 
 std::string Sample::loop_text(const fit::PlannedRun& planned) const {
@@ -111,7 +111,7 @@ std::string Sample::loop_text(const fit::PlannedRun& planned) const {
 // What could be typed differently.
 std::vector<fit::Change> Sample::changes(const fit::Request& request,
                                          const Refusal& refusal) const {
-  const bool ram_bounds_all = options_.gpu.empty() && request.backend.device == Device::cpu;
+  const bool ram_bounds_all = !options_.machine.gpu && request.backend.device == Device::cpu;
   std::vector<fit::Change> all = fit::larger_budgets(refusal, ram_bounds_all, request.budget);
   const wan::LatentSize z = run_.job.latent;
   const auto resize = [this](wan::LatentSize to) {
@@ -164,14 +164,14 @@ void Sample::open_parts() {
                    ? DType::bf16
                    : DType::f32,
       .budget = fit.budget,
-      .threads = options_.threads};
+      .threads = options_.machine.threads};
   if (!run_.texts.empty()) {
     texts_.emplace(run_.files.text_encoder, run_.files.tokenizer, run_.texts,
                    wan::job_of(fit).dit.config,
                    infer::TextEncoderOptions{
                        .device = fit.backend.device,
                        .budget = fit.budget,
-                       .threads = options_.threads,
+                       .threads = options_.machine.threads,
                        .profile = fit.profile,
                        .other_lines = media_lines(options_, run_, MediaUse::before_loop)});
   }
@@ -194,7 +194,7 @@ void Sample::open_parts() {
 
 void Sample::add_stage(const char* name, const std::string& how, Bytes device, Bytes host) {
   stages_.push_back({.name = name, .how = how, .device = device, .host = host});
-  if (!options_.json) return;
+  if (!options_.machine.json) return;
   result_["phases"].push_back({{"name", name},
                                {"policy", how},
                                {"device_bytes", device.count},
@@ -231,14 +231,14 @@ fit::PlannedRun Sample::plan() const {
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
     fail_refused(
         title(), request, *refusal, std::move(known), [&] { return changes(request, *refusal); },
-        options_.json);
+        options_.machine.json);
   }
   return std::get<fit::PlannedRun>(std::move(outcome));
 }
 
 void Sample::show(const fit::PlannedRun& planned) {
   PlanView view = train::view_of(fit_request(run_.job), planned);
-  if (options_.json) {
+  if (options_.machine.json) {
     result_["plan"] = Json::parse(plan_json(title(), view));
     result_["predicted_seconds"] = infer::predicted_seconds(run_.job, planned);
     return;
@@ -355,7 +355,7 @@ void Sample::write(const std::vector<float>& latent, std::size_t prompt, std::in
     if (!sheet.empty()) result_["contact_sheets"].push_back(sheet);
   }
   result_["outputs"].push_back(path);
-  if (!options_.json) print(fmt::format("{}\n", path));
+  if (!options_.machine.json) print(fmt::format("{}\n", path));
 }
 
 // Planned against measured.
@@ -379,9 +379,9 @@ void Sample::run() {
   open_parts();
   merge_loras(options_, run_);
   fit::PlannedRun planned = plan();
-  if (options_.json) show(planned);
+  if (options_.machine.json) show(planned);
   plan_parts();
-  if (!options_.json) show(planned);
+  if (!options_.machine.json) show(planned);
   const fit::Request request = fit_request(run_.job);
   if (!options_.plan_only) {
     encode_texts();
@@ -392,7 +392,7 @@ void Sample::run() {
       write(latents_[i], i / count, static_cast<std::int64_t>(i % count));
     }
   }
-  if (!options_.json) {
+  if (!options_.machine.json) {
     if (monitor_) report(request);
     return;
   }

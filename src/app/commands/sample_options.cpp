@@ -7,6 +7,7 @@
 #include "app/commands/prompt_lines.h"
 #include "app/commands/sample_files.h"
 #include "app/commands/sample_loras.h"
+#include "app/machine_flags.h"
 #include "app/planning.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -18,7 +19,6 @@
 #include "models/wan/published.h"
 #include "models/wan/recognise.h"
 #include "models/wan/weights.h"
-#include "train/config/enum_names.h"
 
 namespace ballast {
 namespace {
@@ -119,40 +119,25 @@ infer::SamplerOptions sampler_of(const SampleOptions& o, const infer::Generation
 }
 
 WeightFormat format_of(const SampleOptions& o) {
-  const std::string name = o.dtype.empty()     ? o.weights
-                           : o.dtype == "fp16" ? "f16"
-                           : o.dtype == "fp32" ? "f32"
-                                               : o.dtype;
-  if (const auto format = find_weight_format(name)) return *format;
-  fail_unknown("--weights", name,
-               {"stored", "f32", "bf16", "f16", "fp8", "fp8_e5m2", "fp8_rows", "int8"});
+  if (o.dtype.empty()) return o.machine.weights;
+  return o.dtype == "fp16"   ? WeightFormat::f16
+         : o.dtype == "fp32" ? WeightFormat::f32
+                             : WeightFormat::bf16;
 }
 
 void take_machine(const SampleOptions& o, fit::Request& r) {
-  const auto device = train::parse_enum(train::kDeviceNames, o.device);
-  if (!device) fail_unknown("--device", o.device, {"auto", "cpu", "cuda"});
-  const train::RunTarget target =
-      find_target(o.target, {.device = *device,
-                             .deterministic = !o.non_deterministic,
-                             .threads = o.threads,
-                             .verify_weights = verify_weights_of(o.verify_weights)});
+  const train::RunTarget target = find_target(o.target, o.machine);
   if (o.target != "this" && !o.plan_only) {
     fail(ErrorCode::usage, "--target plans for another machine: it goes with --plan");
   }
   r.profile = target.profile;
   r.backend = target.backend;
-  r.budget = train::budget_on(target, parse_budget(o.gpu, o.ram, o.disk), o.ignore_limits);
+  r.budget = train::resolve_budget(target, o.machine);
   wan::job_of(r).dit.precision = precision_on(r.backend.device);
   wan::job_of(r).dit.format = format_of(o);
   if (o.fp8_matmul) use_fp8_products(wan::job_of(r).dit, r.backend);
   if (o.offload_to_cpu) r.switches.offloading = fit::Choice::on;
-  if (o.policy == "auto") return;
-  r.policy = find_policy(o.policy);
-  if (!r.policy) {
-    std::vector<std::string_view> known = {"auto"};
-    for (const MemoryPolicy& p : named_policies()) known.push_back(p.name);
-    fail_unknown("--policy", o.policy, known);
-  }
+  r.policy = find_policy(o.machine.policy);
 }
 
 // How large the clip is: as the image's latent, as asked for, else as the model likes it.
@@ -365,25 +350,14 @@ void declare(SampleOptions& o, CLI::App& app) {
                  "FILE[:STRENGTH], several times; high or low in a name says for which expert");
   app.add_option("--merge-loras", o.merge_folder,
                  "merge them into copies of the model in this folder instead of applying them");
-  app.add_option("--weights", o.weights, "stored, f32, bf16, f16, fp8, fp8_e5m2, fp8_rows or int8")
-      ->capture_default_str();
   app.add_flag("--fp8-matmul", o.fp8_matmul, "matrix products of blocks in fp8");
-  app.add_option("--gpu", o.gpu, "GPU memory Ballast may use, for example 24GB");
-  app.add_option("--ram", o.ram, "RAM, pinned memory included");
-  app.add_option("--disk", o.disk, "space for streamed weights");
-  app.add_flag("--ignore-limits", o.ignore_limits, kIgnoreLimitsHelp);
-  app.add_option("--policy", o.policy, "auto, or a policy's name")->capture_default_str();
-  app.add_option("--device", o.device, "auto (a GPU where there is one), cpu, cuda")
-      ->capture_default_str();
-  app.add_flag("--non-deterministic", o.non_deterministic, "faster; not bit-reproducible");
-  app.add_option("--verify-weights", o.verify_weights, std::string(train::kVerifyHelp))
-      ->capture_default_str();
-  app.add_option("--threads", o.threads, "compute threads of the CPU backend (0: all)");
+  declare_machine(app, o.machine,
+                  {"device", "non_deterministic", "verify_weights", "threads", "gpu", "ram", "disk",
+                   "ignore_limits", "policy", "weights", "json"});
   app.add_option("--target", o.target, "with --plan: a machine to plan for: " + bundled_names())
       ->capture_default_str();
   app.add_flag("--plan", o.plan_only, "print the plan and do nothing");
   app.add_flag("--details", o.details, "the plan with memory and predicted time by phase");
-  app.add_flag("--json", o.json, "print one JSON document, sizes in bytes");
   const std::string note = "as test_inference.py has it";
   app.add_option("--checkpoint", o.checkpoint, "the transformer, " + note);
   app.add_option("--latent-width", o.latent_width, note);

@@ -9,6 +9,7 @@
 #include "infer/model_folder.h"
 #include "infer/video_sampler.h"
 #include "io/weight_files.h"
+#include "nn/machine_options.h"
 
 namespace CLI {
 class App;
@@ -38,12 +39,9 @@ struct SampleOptions {
   std::uint64_t seed = 0;
   std::vector<std::string> loras;
   std::string merge_folder;
-  std::string gpu, ram, disk, policy = "auto", weights = "stored", device = "auto", target = "this",
-                              verify_weights = "sampled";
-  bool ignore_limits = false;
-  int threads = 0;
-  bool fp8_matmul = false, non_deterministic = false, json = false, plan_only = false,
-       details = false;
+  MachineOptions machine;
+  std::string target = "this";
+  bool fp8_matmul = false, plan_only = false, details = false;
   // Of the flow-matching trainer's test_inference (docs/training.md).
   std::string checkpoint, dtype;
   double sigma_start = 0.999, sigma_end = 0.01, sigma_multiplier = 1000, sigma_shift = 8;

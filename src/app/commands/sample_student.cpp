@@ -14,35 +14,12 @@
 #include "models/student/student_files.h"
 #include "ops/linear/sgemm.h"
 #include "plan/display_names.h"
-#include "train/config/enum_names.h"
-#include "train/config/flags.h"
 #include "train/run/prompt_part.h"
 
 namespace ballast {
 namespace {
 
 constexpr std::string_view kModelFlag = "--model-path";
-
-template <class Fields>
-train::FlagTable student_flags(Fields& f, std::vector<std::string>& notes) {
-  train::FlagTable t(&notes);
-  t.add("model_path", f.model, "folder of the student: config.json and its weights");
-  t.add("teacher_path", f.teacher, "folder with the text encoder, the tokenizer and the VAE");
-  t.add("prompt", f.prompt, "what the image shows");
-  t.add("cond", f.cond, "or its text states: safetensors with embeddings");
-  t.add("output_path", f.output, "image.png, or .safetensors for the latent");
-  t.add("num_inference_steps", f.steps, "steps", 1);
-  t.add("seed", f.seed, "of the noise");
-  t.add("text_encoder", f.encoder, "where the teacher's folder has none");
-  t.add("tokenizer", f.tokenizer, "the same for tokenizer.json or spiece.model");
-  t.add("vae", f.vae, "the same for the VAE");
-  t.add("device", f.device, "auto, cpu or cuda");
-  t.add("gpu", f.gpu, "GPU memory that may be used");
-  t.add("ram", f.ram, "RAM");
-  t.add("ignore_limits", f.ignore_limits, kIgnoreLimitsHelp);
-  t.add("json", f.json, "print one JSON document, sizes in bytes");
-  return t;
-}
 
 }  // namespace
 
@@ -51,21 +28,35 @@ std::string StudentSample::help() {
          "FOLDER\n--prompt TEXT [--output_path inference_result.png] [--num_inference_steps 20]\n";
 }
 
+train::FlagTable StudentSample::flags(std::vector<std::string>& notes) {
+  train::FlagTable t(&notes);
+  t.add("model_path", model_path_, "folder of the student: config.json and its weights");
+  t.add("teacher_path", teacher_path_, "folder with the text encoder, the tokenizer and the VAE");
+  t.add("prompt", prompt_, "what the image shows");
+  t.add("cond", cond_, "or its text states: safetensors with embeddings");
+  t.add("output_path", output_path_, "image.png, or .safetensors for the latent");
+  t.add("num_inference_steps", steps_, "steps", 1);
+  t.add("seed", seed_, "of the noise");
+  t.add("text_encoder", text_encoder_, "where the teacher's folder has none");
+  t.add("tokenizer", tokenizer_, "the same for tokenizer.json or spiece.model");
+  t.add("vae", vae_, "the same for the VAE");
+  constexpr std::string_view kMachine[] = {"device", "gpu", "ram", "ignore_limits", "json"};
+  t.add(machine_, kMachine);
+  return t;
+}
+
+std::string StudentSample::flags_help() {
+  std::vector<std::string> notes;
+  return flags(notes).help();
+}
+
 bool StudentSample::takes(const std::vector<std::string>& arguments) {
   const bool asked = std::ranges::any_of(arguments, [](const std::string& a) {
     return a == kModelFlag || a.starts_with(std::string(kModelFlag) + "=");
   });
   if (!asked) return false;
-  struct Fields {
-    std::string &model, &teacher, &prompt, &cond, &output, &encoder, &tokenizer, &vae, &device;
-    std::string &gpu, &ram;
-    std::int64_t &steps, &seed;
-    bool &json, &ignore_limits;
-  } fields = {model_path_,   teacher_path_, prompt_, cond_,   output_path_,
-              text_encoder_, tokenizer_,    vae_,    device_, gpu_,
-              ram_,          steps_,        seed_,   json_,   ignore_limits_};
   std::vector<std::string> notes;
-  const train::FlagTable table = student_flags(fields, notes);
+  const train::FlagTable table = flags(notes);
   table.read(train::split_arguments(arguments, table.switches()).settings);
   return true;
 }
@@ -110,10 +101,8 @@ std::vector<float> StudentSample::text_vector(std::int64_t width, const Budget& 
 }
 
 void StudentSample::run() {
-  const auto device = train::parse_enum(train::kDeviceNames, device_);
-  if (!device) fail_unknown("--device", device_, {"auto", "cpu", "cuda"});
-  const train::RunTarget target = train::this_machine({.device = *device});
-  const Budget budget = train::budget_on(target, parse_budget(gpu_, ram_), ignore_limits_);
+  const train::RunTarget target = train::this_machine(machine_);
+  const Budget budget = train::resolve_budget(target, machine_);
   const student::StudentFiles files(model_path_);
   const student::Config& c = files.config();
   std::string vae = infer::model_path(vae_);
@@ -158,14 +147,14 @@ void StudentSample::run() {
           {"used_bytes", runner.high_water(t).count},
           {"needed_bytes", (t == Tier::device ? on_device : ram).count}};
     }
-    if (!json_) {
+    if (!machine_.json) {
       print(gpu ? fmt::format("student: {} of GPU memory and {} of RAM planned\n", on_device, ram)
                 : fmt::format("student: {} of RAM planned\n", ram));
     }
   }
   const std::string path = infer::save_student_sample(latent, c, vae, decoding, output_path_);
   result["outputs"] = nlohmann::ordered_json::array({path});
-  print(json_ ? result.dump(2) + "\n" : fmt::format("wrote {}\n", path));
+  print(machine_.json ? result.dump(2) + "\n" : fmt::format("wrote {}\n", path));
 }
 
 }  // namespace ballast

@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "memory/budget.h"
+#include "nn/machine_options.h"
+#include "train/config/flags.h"
 
 namespace ballast {
 
@@ -16,15 +17,17 @@ class StudentSample {
   bool takes(const std::vector<std::string>& arguments);
   void run();
   static std::string help();
+  std::string flags_help();  // one line for each
 
  private:
+  train::FlagTable flags(std::vector<std::string>& notes);
   // Fails before it encodes anything.
   std::vector<float> text_vector(std::int64_t width, const Budget& budget) const;
 
   std::string model_path_, teacher_path_, prompt_, cond_, output_path_ = "inference_result.png";
-  std::string text_encoder_, tokenizer_, vae_, device_ = "auto", gpu_, ram_;
+  std::string text_encoder_, tokenizer_, vae_;
+  MachineOptions machine_;
   std::int64_t steps_ = 20, seed_ = 0;
-  bool json_ = false, ignore_limits_ = false;
 };
 
 }  // namespace ballast

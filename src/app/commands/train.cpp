@@ -104,11 +104,10 @@ fit::PlannedRun Train::planned_or_refused(const train::PreparedRun& run) {
 void Train::run() {
   if (train::is_seq2seq(own_.rest)) return train_text(own_, command_);
   train::TrainConfig config = train::read_config(own_.rest);
-  config.memory.ignore_limits = own_.ignore_limits;
+  apply(own_, config.memory);
   if (config.cache_only) return cache_dataset(config, own_);
   if (config.vae) return train_vae(std::move(config), own_, command_);
-  const train::RunTarget target =
-      find_target(own_.target, compute_options(config.memory, own_.threads));
+  const train::RunTarget target = find_target(own_.target, config.memory);
   if (!encode_missing(config, target)) return;
   train::PreparedRun run = train::prepare_run(std::move(config), target, train::Purpose::train);
   if (read_media_) run.request.other_lines.push_back(kMediaLine);

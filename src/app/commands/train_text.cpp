@@ -19,9 +19,8 @@ struct PlannedText {
 
 // Prints the plan, or fails with what would help.
 PlannedText planned_text(train::Seq2SeqConfig config, const OwnFlags& own) {
-  config.memory.ignore_limits = own.ignore_limits;
-  const train::RunTarget target =
-      find_target(own.target, compute_options(config.memory, own.threads));
+  apply(own, config.memory);
+  const train::RunTarget target = find_target(own.target, config.memory);
   PlannedText p = {train::prepare_seq2seq(std::move(config), target), {}};
   auto outcome = train::plan_seq2seq(p.run);
   const PlanTitle title = train::title_of(p.run);

@@ -32,9 +32,8 @@ fit::PlannedRun planned_or_refused(const train::PreparedVae& run, const OwnFlags
 
 train::PreparedVae prepared(train::TrainConfig config, const OwnFlags& own,
                             train::Purpose purpose) {
-  config.memory.ignore_limits = own.ignore_limits;
-  const train::RunTarget target =
-      find_target(own.target, compute_options(config.memory, own.threads));
+  apply(own, config.memory);
+  const train::RunTarget target = find_target(own.target, config.memory);
   return train::prepare_vae(std::move(config), target, purpose);
 }
 

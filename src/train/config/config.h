@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -8,9 +9,10 @@
 #include <vector>
 
 #include "core/dtype.h"
-#include "memory/budget.h"
+#include "core/parse_enum.h"
 #include "models/wan/lora_write.h"
 #include "models/wan_vae/config.h"
+#include "nn/machine_options.h"
 #include "nn/optimizer.h"
 #include "train/config/dmd2_options.h"
 #include "train/schedule.h"
@@ -27,9 +29,22 @@ enum class Experts : std::uint8_t { one, both };
 enum class Loss : std::uint8_t { mse, huber, smooth_l1 };
 enum class Reconstruction : std::uint8_t { mse, l1 };
 enum class OnNan : std::uint8_t { stop, skip };
+using ballast::DeviceChoice;
 using wan::LoraFormat;
-enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 enum class Checkpointing : std::uint8_t { automatic, off, recompute, recompute_offloaded };
+
+inline constexpr std::array<EnumName<Reconstruction>, 2> kReconstructionNames = {
+    {{"mse", Reconstruction::mse}, {"l1", Reconstruction::l1}}};
+inline constexpr std::array<EnumName<OnNan>, 2> kOnNanNames = {
+    {{"stop", OnNan::stop}, {"skip", OnNan::skip}}};
+inline constexpr std::array<EnumName<LoraFormat>, 3> kLoraFormatNames = {
+    {{"comfy", LoraFormat::comfy}, {"kohya", LoraFormat::kohya}, {"peft", LoraFormat::peft}}};
+inline constexpr std::array<EnumName<Experts>, 2> kExpertsNames = {
+    {{"one", Experts::one}, {"both", Experts::both}}};
+inline constexpr std::array<EnumName<UpdateRounding>, 3> kRoundingNames = {
+    {{"nearest", UpdateRounding::nearest},
+     {"kahan", UpdateRounding::kahan},
+     {"stochastic", UpdateRounding::stochastic}}};
 
 struct ModelConfig {
   std::string checkpoint;   // folder or file that holds the transformer
@@ -53,6 +68,15 @@ struct VaeConfig {
   Reconstruction reconstruction = Reconstruction::mse;
   double kl_weight = 1e-6;  // on the mean over latent values
   bool train_encoder = true;
+
+  // Keys of [model].
+  template <class Self, class Visit>
+  static void fields(Self& v, Visit&& visit) {
+    visit("reconstruction", v.reconstruction, "mse or l1", kReconstructionNames);
+    visit("kl_weight", v.kl_weight, "of the KL divergence, on the mean over latent values", 0,
+          1e30);
+    visit("train_encoder", v.train_encoder, "false: the decoder alone is trained");
+  }
 };
 
 // A smaller transformer that learns to answer as the model of the run does.
@@ -60,6 +84,15 @@ struct StudentConfig {
   std::int64_t layers = 0, dim = 0, ffn_dim = 0;  // 0: as many as the teacher
   std::string file;     // it begins with; "": with the teacher's first rows and columns
   double guidance = 1;  // of the answers it learns; exactly 1: not guided
+
+  // Keys of [distill].
+  template <class Self, class Visit>
+  static void fields(Self& s, Visit&& visit) {
+    visit("layers", s.layers, "of the student; without, as many as the teacher has", 1);
+    visit("dim", s.dim, "its width", 1);
+    visit("ffn_dim", s.ffn_dim, "the width of its feed-forward layers", 1);
+    visit("guidance", s.guidance, "of the answers it learns; 1: they are not guided", 0, 1000);
+  }
 };
 
 struct AdapterConfig {
@@ -77,14 +110,8 @@ struct AdapterConfig {
   double max_norm = 0;               // of alpha / rank B A after every step; 0: no limit
 };
 
-struct MemoryConfig {
-  DeviceChoice device = DeviceChoice::automatic;
-  bool deterministic = true;  // GPU: same input, same bits; false trades that for speed
-  VerifyWeights verify_weights = VerifyWeights::sampled;
-  bool fp8_matmul = false;              // products with frozen matrices in float8_e4m3
-  std::optional<Bytes> gpu, ram, disk;  // none: from the machine
-  bool ignore_limits = false;           // of the system: what is declared counts
-  std::string policy = "auto";
+struct MemoryConfig : MachineOptions {
+  bool fp8_matmul = false;                     // products with frozen matrices in float8_e4m3
   std::optional<std::int64_t> stream_blocks;   // forced
   std::optional<std::int64_t> blocks_to_swap;  // a hint: the planner may keep more resident
   Checkpointing checkpointing = Checkpointing::automatic;  // of a transformer a hint, too
@@ -196,6 +223,43 @@ struct TrainConfig {
   bool require_cache = false;  // what is not encoded yet is an error and not encoded first
 
   std::vector<std::string> notes;  // one line per key that was accepted without effect, and why
+
+  // What every trainer's run takes as flags, besides the machine's options (MachineOptions). A
+  // visitor also gets limits (least, then most) or the words of an enum.
+  template <class Self, class Visit>
+  static void fields(Self& c, Visit&& visit) {
+    visit("fp8_matmul", c.memory.fp8_matmul,
+          "products with frozen matrices in fp8, where a GPU has it");
+    visit("stream_blocks", c.memory.stream_blocks, "blocks whose weights are streamed");
+    visit("max_steps", c.max_steps, "stop after so many optimizer steps", 1);
+    visit("seed", c.seed, "of noise, timesteps, order and initial weights", 0);
+    visit("output_dir", c.output_dir, "where runs are written");
+    visit("experts", c.model.experts, "one or both of an A14B folder", kExpertsNames);
+    visit("on_nan", c.on_nan, "stop or skip when a loss is not a number", kOnNanNames);
+    visit("lora_format", c.lora_format, "comfy, kohya or peft: names inside LoRA files",
+          kLoraFormatNames);
+    visit("rounding", c.optimizer.rounding,
+          "nearest, kahan or stochastic: how bf16 weights take updates", kRoundingNames);
+    visit("ema_decay", c.optimizer.ema_decay,
+          "keep a moving average of the trained weights, for example 0.99");
+    visit("keep_checkpoints", c.keep_checkpoints, "how many checkpoints stay on disk", 1,
+          1'000'000);
+    visit("memory_line_steps", c.memory_line_steps, "steps between two memory lines; 0: none");
+    visit("webhook_every_minutes", c.webhook_minutes,
+          "minutes between two messages of progress to a webhook; 0: none (30)");
+    visit("resume", c.resume, "continue the newest run in output_dir, or that one");
+    visit("resume_from_checkpoint", c.resume, "the same as --resume");
+    visit("reset_dataloader", c.reset_dataloader, "on resume begin the epoch again");
+    visit("reset_optimizer", c.reset_optimizer, "on resume forget the optimizer's state");
+    visit("reset_optimizer_params", c.reset_optimizer_params,
+          "on resume take rate, betas and decay from the config");
+    visit("regenerate_cache", c.regenerate_cache, "build all caches again");
+    visit("trust_cache", c.trust_cache, "use caches without comparing fingerprints");
+    visit("cache_only", c.cache_only, "build caches and stop");
+    visit("require_cache", c.require_cache,
+          "fail where something is not encoded yet, instead of encoding it first");
+    visit("i_know_what_i_am_doing", c.allow_many_resolutions, "allow more than three resolutions");
+  }
 };
 
 // Samples of one optimizer step, as the trainers count it: that of the first micro-batch entry.

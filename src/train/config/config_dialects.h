@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -50,6 +49,10 @@ void read_distill(const TomlTable& t, const PathFinder& find_path, TrainConfig& 
 // [preview]
 void read_preview(const TomlTable& t, const PathFinder& find_path, TrainConfig& c);
 
+// The fields of MachineOptions that every dialect and T5 take.
+inline constexpr std::string_view kTrainerMachineFields[] = {
+    "device", "non_deterministic", "verify_weights", "gpu", "ram", "disk", "policy"};
+
 // Flags that every dialect takes. What they set may depend on what a dialect decides, so it waits
 // for apply().
 class CommonFlags {
@@ -58,7 +61,7 @@ class CommonFlags {
   void apply(TrainConfig& c) const;
 
  private:
-  std::vector<std::function<void(TrainConfig&)>> changes_;
+  std::vector<Setting> given_;
 };
 
 // Each dialect's table. Of the last three, to describe it only: nothing may be read with it.

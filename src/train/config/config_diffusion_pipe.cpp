@@ -386,20 +386,6 @@ class DiffusionPipeReader {
     }
   }
 
-  std::optional<Bytes> size_of_tier(const TomlTable& t, std::string_view key) {
-    const TomlValue* value = t.find(key);
-    if (value == nullptr) return std::nullopt;
-    const bool number = value->kind == TomlValue::Kind::integer && value->integer >= 0;
-    const std::optional<std::string> text = number ? std::to_string(value->integer) : t.string(key);
-    if (const auto question = missing_unit(*text)) t.fail_at(key, *question);
-    const auto bytes = parse_bytes(*text);
-    if (!bytes) {
-      t.fail_at(
-          key, fmt::format("expected a size such as \"24GB\", found \"{}\"", printable(*text, 60)));
-    }
-    return bytes;
-  }
-
   void read_memory() {
     MemoryConfig& m = c_.memory;
     m.blocks_to_swap = integer_from(root_, "blocks_to_swap", 0);
@@ -416,25 +402,12 @@ class DiffusionPipeReader {
     }
     const auto t = root_.table("memory");
     if (!t) return;
-    m.gpu = size_of_tier(*t, "gpu");
-    m.ram = size_of_tier(*t, "ram");
-    m.disk = size_of_tier(*t, "disk");
-    m.policy = t->string("policy", "auto");
-    if (const auto fault = policy_fault(m.policy)) {
-      t->fail_at("policy",
-                 fmt::format("expected {}, found \"{}\"", *fault, printable(m.policy, 60)));
-    }
+    constexpr std::string_view kMachine[] = {"gpu",    "ram",    "disk",
+                                             "policy", "device", "verify_weights"};
+    read_machine_options(*t, kMachine, m);
     m.stream_blocks = integer_from(*t, "stream_blocks", 0);
-    const std::string device = t->string("device", "auto");
-    if (const auto choice = parse_enum(kDeviceNames, device)) {
-      m.device = *choice;
-    } else {
-      t->fail_at("device", fmt::format("expected {}, found \"{}\"", one_of(kDeviceNames, device),
-                                       printable(device, 60)));
-    }
     m.deterministic = t->boolean("deterministic", true);
     m.fp8_matmul = t->boolean("fp8_matmul", false);
-    m.verify_weights = word_from(*t, "verify_weights", kVerifyNames).value_or(m.verify_weights);
     t->finish();
   }
 

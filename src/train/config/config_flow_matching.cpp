@@ -55,12 +55,7 @@ class FlowMatchingReader {
     t.add("vae_checkpoint", c_.caching.vae, "the VAE that media are encoded with");
     t.add("max_megapixels", c_.caching.max_megapixels, "larger media are scaled down to this");
     t.add("overwrite", c_.regenerate_cache, "encode again what is there");
-    t.add("dtype", Takes::one, "of embeddings and latents: fp16, bf16 or fp32",
-          [this](const Setting& s) {
-            const auto value = parse_enum(kStored, s.text());
-            if (!value) s.fail_value(one_of(kStored, s.text()));
-            c_.caching.store = *value;
-          });
+    t.add("dtype", c_.caching.store, "of embeddings and latents: fp16, bf16 or fp32", kStored);
     t.add("num_epochs", Takes::one, "(100)", [this](const Setting& s) {
       c_.epochs = s.integer();
       if (c_.epochs < 1 || c_.epochs >= kNoEpochLimit) s.fail_value("at least 1");

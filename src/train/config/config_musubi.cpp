@@ -108,18 +108,8 @@ class MusubiReader {
   }
 
  private:
-  template <class T, std::size_t N, class To>
-  void add_word(FlagTable& table, std::string_view name, const std::array<EnumName<T>, N>& words,
-                To& to, std::string_view help) {
-    table.add(name, Takes::one, help, [&to, &words](const Setting& s) {
-      const auto value = parse_enum(words, s.text());
-      if (!value) s.fail_value(one_of(words, s.text()));
-      to = *value;
-    });
-  }
-
   void declare_model(FlagTable& t) {
-    add_word(t, "task", kTasks, task_, "the model, for example t2v-A14B or i2v-A14B");
+    t.add("task", task_, "the model, for example t2v-A14B or i2v-A14B", kTasks);
     t.add("dit", c_.model.checkpoint, "the transformer; the low-noise one of two");
     t.add("dit_high_noise", c_.model.high_noise_transformer, "the high-noise transformer");
     t.add("timestep_boundary", Takes::one, "between the experts, 0 to 1 or in thousandths",
@@ -128,7 +118,7 @@ class MusubiReader {
             c_.model.boundary = value > 1 ? value / 1000 : value;
             if (!(value >= 0 && c_.model.boundary <= 1)) s.fail_value("0 to 1, or 2 to 1000");
           });
-    add_word(t, "mixed_precision", kMixed, c_.model.dtype, "no, fp16 or bf16");
+    t.add("mixed_precision", c_.model.dtype, "no, fp16 or bf16", kMixed);
     t.add("fp8_base", fp8_base_, "keep frozen matrices in float8_e4m3fn");
     t.add("fp8_scaled", fp8_scaled_, "with scales; needs --fp8_base");
     t.add("dataset_config", c_.dataset.config, "the dataset's TOML or JSON");
@@ -183,7 +173,7 @@ class MusubiReader {
     t.add("save_every_n_epochs", c_.save.epochs, "write the LoRA every n epochs", 1);
     t.add("save_every_n_steps", c_.save.steps, "write the LoRA every n steps", 1);
     t.add("save_state", save_state_, "write a checkpoint whenever the LoRA is written");
-    add_word(t, "save_precision", kSaved, c_.save_dtype, "float, fp32, fp16 or bf16");
+    t.add("save_precision", c_.save_dtype, "float, fp32, fp16 or bf16", kSaved);
     t.ignore("save_state_on_train_end", Takes::nothing, "the last state is always written");
     for (const auto name : {"save_last_n_epochs", "save_last_n_steps"}) {
       t.ignore(name, Takes::one, "LoRA files are never removed");
@@ -242,12 +232,11 @@ class MusubiReader {
   void declare_timesteps(FlagTable& t) {
     TimestepOptions& o = c_.timesteps;
     o.sampling = TimestepSampling::sigma;
-    add_word(t, "timestep_sampling", kMusubiSamplings, o.sampling,
-             "sigma, uniform, sigmoid, shift, ...");
+    t.add("timestep_sampling", o.sampling, "sigma, uniform, sigmoid, shift, ...", kMusubiSamplings);
     t.add("discrete_flow_shift", o.shift, "of shift sampling");
     t.add("sigmoid_scale", o.sigmoid_scale, "of sigmoid and shift sampling");
-    add_word(t, "weighting_scheme", kWeightings, o.weighting,
-             "none, logit_normal, mode, cosmap or sigma_sqrt");
+    t.add("weighting_scheme", o.weighting, "none, logit_normal, mode, cosmap or sigma_sqrt",
+          kWeightings);
     t.add("logit_mean", o.logit_mean, "of logit_normal and logsnr", -1e9);
     t.add("logit_std", o.logit_std, "of logit_normal and logsnr");
     t.add("mode_scale", o.mode_scale, "of mode", -1e9);

@@ -10,8 +10,6 @@ namespace {
 enum class Init : std::uint8_t { file, random };
 
 constexpr std::array<EnumName<Init>, 1> kInits = {{{"random", Init::random}}};
-constexpr std::array<EnumName<Reconstruction>, 2> kReconstructions = {
-    {{"mse", Reconstruction::mse}, {"l1", Reconstruction::l1}}};
 constexpr std::array<EnumName<wan_vae::Generation>, 2> kGenerations = {
     {{"2.1", wan_vae::Generation::wan21}, {"2.2", wan_vae::Generation::wan22}}};
 
@@ -62,9 +60,7 @@ void read_vae_model(const TomlTable& t, const PathFinder& find_path, TrainConfig
     t.fail_at("dtype", "a VAE computes in float32 or bfloat16");
   }
   c.model.transformer_dtype = DType::f32;  // masters
-  v.reconstruction = word_from(t, "reconstruction", kReconstructions).value_or(v.reconstruction);
-  v.kl_weight = number_from(t, "kl_weight", 0, kMaxNumber).value_or(v.kl_weight);
-  v.train_encoder = t.boolean("train_encoder").value_or(true);
+  read_fields(t, v);
   if (!v.train_encoder && v.file.empty()) {
     t.fail_at("train_encoder",
               "an encoder from scratch has to be trained: false goes with vae_path");

@@ -2,26 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
-
-#include "nn/memory_policy.h"
 
 namespace ballast::train {
 
 namespace fs = std::filesystem;
-
-bool equal_ignoring_case(std::string_view a, std::string_view b) {
-  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
-  return std::ranges::equal(a, b, {}, lower, lower);
-}
-
-std::optional<std::string> policy_fault(std::string_view name) {
-  if (name == "auto" || find_policy(name)) return std::nullopt;
-  std::vector<std::string_view> names = {"auto"};
-  for (const MemoryPolicy& p : named_policies()) names.push_back(p.name);
-  return "one of " + joined(names);
-}
 
 OptimizerOptions optimizer_defaults(OptimizerKind kind, DType parameter) {
   OptimizerOptions o;

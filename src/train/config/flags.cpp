@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <climits>
 #include <cmath>
 #include <set>
 
@@ -91,14 +92,20 @@ void Setting::fail_value(std::string_view expected) const {
                        : '"' + printable(fmt::format("{}", fmt::join(values, " ")), 80) + '"'));
 }
 
+void Setting::fail_with(std::string_view fault) const {
+  fail(code, fmt::format("{}: {}", where, fault));
+}
+
 const std::string& Setting::text() const {
   if (values.size() != 1) fail_value("one value");
   return values.front();
 }
 
-std::int64_t Setting::integer() const {
+std::int64_t Setting::integer(std::int64_t least, std::int64_t most) const {
   const auto value = parsed<std::int64_t>(text());
   if (!value) fail_value("an integer");
+  if (*value < least) fail_value(fmt::format("at least {}", least));
+  if (*value > most) fail_value(fmt::format("at most {}", most));
   return *value;
 }
 
@@ -106,15 +113,6 @@ double Setting::number() const {
   const auto value = parsed<double>(text());
   if (!value || !std::isfinite(*value)) fail_value("a finite number");
   return *value;
-}
-
-Bytes Setting::size() const {
-  if (const auto question = missing_unit(text())) {
-    fail(code, fmt::format("{}: {}", where, *question));
-  }
-  const auto bytes = parse_bytes(text());
-  if (!bytes) fail_value("a size such as 24GB");
-  return *bytes;
 }
 
 CommandLine split_arguments(std::span<const std::string> arguments,
@@ -174,19 +172,17 @@ void FlagTable::add(std::string_view name, std::vector<std::string>& to, std::st
   add(name, Takes::many, help, [&to](const Setting& s) { to = s.values; });
 }
 
-void FlagTable::add(std::string_view name, std::int64_t& to, std::string_view help,
-                    std::int64_t least) {
-  add(name, Takes::one, help, [&to, least](const Setting& s) {
-    to = s.integer();
-    if (to < least) s.fail_value(fmt::format("at least {}", least));
+void FlagTable::add(std::string_view name, std::optional<double>& to, std::string_view help) {
+  add(name, Takes::one, help, [&to](const Setting& s) {
+    const double value = s.number();
+    if (value <= 0 || value >= 1) s.fail_value("a number between 0 and 1");
+    to = value;
   });
 }
 
-void FlagTable::add(std::string_view name, std::optional<std::int64_t>& to, std::string_view help,
-                    std::int64_t least) {
-  add(name, Takes::one, help, [&to, least](const Setting& s) {
-    to = s.integer();
-    if (*to < least) s.fail_value(fmt::format("at least {}", least));
+void FlagTable::add(std::string_view name, std::optional<std::string>& to, std::string_view help) {
+  add(name, Takes::maybe_one, help, [&to](const Setting& s) {
+    if (!s.off) to = s.values.empty() ? "" : s.values.front();
   });
 }
 
@@ -195,6 +191,30 @@ void FlagTable::add(std::string_view name, double& to, std::string_view help, do
     to = s.number();
     if (to < least) s.fail_value(fmt::format("at least {}", least));
   });
+}
+
+void FlagTable::add(MachineOptions& to, std::span<const std::string_view> names) {
+  MachineOptions::fields(to, [&](std::string_view name, auto&& field, std::string_view help) {
+    if (std::ranges::find(names, name) == names.end()) return;
+    using Field = std::remove_cvref_t<decltype(field)>;
+    if constexpr (std::is_same_v<Field, bool>) {
+      add(name, field, help);
+    } else if constexpr (std::is_same_v<Field, Negated<bool>>) {
+      add(name, Takes::nothing, help, [field](const Setting& s) { field.of = s.off; });
+    } else if constexpr (std::is_same_v<Field, int>) {
+      add(name, field, help, 0, INT_MAX);
+    } else {
+      add(name, Takes::one, help, [set = setter_of(field)](const Setting& s) {
+        if (const auto fault = set(s.text())) s.fail_with(*fault);
+      });
+    }
+  });
+}
+
+void FlagTable::add_later(const FlagTable& flags, std::vector<Setting>& to) {
+  for (const Flag& f : flags.flags_) {
+    add(f.name, f.takes, f.help, [&to](const Setting& s) { to.push_back(s); });
+  }
 }
 
 void FlagTable::ignore(std::string_view name, Takes takes, std::string_view reason) {

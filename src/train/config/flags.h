@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -8,10 +10,10 @@
 #include <string_view>
 #include <vector>
 
-#include "core/bytes.h"
 #include "core/error.h"
 #include "io/name_index.h"
 #include "io/toml_table.h"
+#include "nn/machine_options.h"
 
 namespace ballast::train {
 
@@ -24,10 +26,10 @@ struct Setting {
   bool off = false;                   // a switch written as false in a file
 
   [[noreturn]] void fail_value(std::string_view expected) const;
-  const std::string& text() const;  // of exactly one value
-  std::int64_t integer() const;
+  [[noreturn]] void fail_with(std::string_view fault) const;  // the whole of what is wrong
+  const std::string& text() const;                            // of exactly one value
+  std::int64_t integer(std::int64_t least = INT64_MIN, std::int64_t most = INT64_MAX) const;
   double number() const;  // finite
-  Bytes size() const;     // of memory, with a unit
 };
 
 struct CommandLine {
@@ -54,12 +56,40 @@ class FlagTable {
   void add(std::string_view name, bool& to, std::string_view help);
   void add(std::string_view name, std::string& to, std::string_view help);
   void add(std::string_view name, std::vector<std::string>& to, std::string_view help);
-  void add(std::string_view name, std::int64_t& to, std::string_view help, std::int64_t least = 0);
-  void add(std::string_view name, std::optional<std::int64_t>& to, std::string_view help,
-           std::int64_t least = 0);
+  template <class To>
+  requires std::integral<To> || std::same_as<To, std::optional<std::int64_t>>
+  void add(std::string_view name, To& to, std::string_view help, std::int64_t least = 0,
+           std::int64_t most = INT64_MAX) {
+    using Value = std::conditional_t<std::integral<To>, To, std::int64_t>;
+    add(name, Takes::one, help,
+        [&to, least, most](const Setting& s) { to = static_cast<Value>(s.integer(least, most)); });
+  }
   void add(std::string_view name, double& to, std::string_view help, double least = 0);
+  void add(std::string_view name, std::optional<double>& to,
+           std::string_view help);  // between 0 and 1
+  // --name alone is "".
+  void add(std::string_view name, std::optional<std::string>& to, std::string_view help);
+  template <class To, class T, std::size_t N>
+  void add(std::string_view name, To& to, std::string_view help,
+           const std::array<EnumName<T>, N>& words) {
+    add(name, Takes::one, help, [&to, words](const Setting& s) {
+      const auto value = parse_enum(words, s.text());
+      if (!value) s.fail_value(one_of(words, s.text()));
+      to = *value;
+    });
+  }
   void add(std::string_view name, Takes takes, std::string_view help,
            std::function<void(const Setting&)> set);
+  // The fields of MachineOptions with these names.
+  void add(MachineOptions& to, std::span<const std::string_view> names);
+  // All that Options::fields visits.
+  template <class Options>
+  void add_fields(Options& to) {
+    Options::fields(to, [this](std::string_view name, auto& field, std::string_view help,
+                               const auto&... limits) { add(name, field, help, limits...); });
+  }
+  // The same flags, for later: what is given to them is collected.
+  void add_later(const FlagTable& flags, std::vector<Setting>& to);
   // Accepted, with the note "--sdpa: <reason>".
   void ignore(std::string_view name, Takes takes, std::string_view reason);
   // The same where the reason depends on the value; note: the whole note, "": none.

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 
 #include "io/toml_table.h"
@@ -41,6 +44,40 @@ std::optional<T> word_from(const TomlTable& t, std::string_view key,
               fmt::format("expected {}, found \"{}\"", one_of(words, *text), printable(*text, 60)));
   }
   return meaning;
+}
+
+// The fields of MachineOptions with these names; a size may be a number of bytes.
+inline void read_machine_options(const TomlTable& t, std::span<const std::string_view> names,
+                                 MachineOptions& to) {
+  MachineOptions::fields(to, [&](std::string_view key, auto&& field, std::string_view) {
+    using Field = std::remove_cvref_t<decltype(field)>;
+    if constexpr (requires { set_option(field, std::string_view()); }) {
+      const TomlValue* value = t.find(key);
+      if (std::ranges::find(names, key) == names.end() || value == nullptr) return;
+      const bool bytes = std::is_same_v<Field, std::optional<Bytes>> &&
+                         value->kind == TomlValue::Kind::integer && value->integer >= 0;
+      const std::string text = bytes ? std::to_string(value->integer) : *t.string(key);
+      if (const auto fault = set_option(field, text)) t.fail_at(key, *fault);
+    }
+  });
+}
+
+// The keys that Options::fields visits.
+template <class Options>
+void read_fields(const TomlTable& t, Options& to) {
+  Options::fields(to,
+                  [&](std::string_view key, auto& field, std::string_view, const auto&... limits) {
+                    using Field = std::remove_cvref_t<decltype(field)>;
+                    if constexpr (std::is_same_v<Field, bool>) {
+                      field = t.boolean(key).value_or(field);
+                    } else if constexpr (std::is_enum_v<Field>) {
+                      field = word_from(t, key, limits...).value_or(field);
+                    } else if constexpr (std::is_integral_v<Field>) {
+                      field = integer_from(t, key, limits...).value_or(field);
+                    } else {
+                      field = number_from(t, key, limits...).value_or(field);
+                    }
+                  });
 }
 
 inline constexpr double kMaxNumber = 1e30;  // no upper bound of its own

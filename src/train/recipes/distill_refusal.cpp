@@ -79,7 +79,7 @@ std::vector<fit::Change> possible_changes(const DistillRun& run, const Refusal& 
   const student::FitJob& now = student::job_of(run.request);
   // Without a GPU --ram alone bounds both arenas.
   std::vector<fit::Change> all =
-      fit::larger_budgets(refusal, !now.gpu && run.config.gpu.empty(), run.request.budget);
+      fit::larger_budgets(refusal, !now.gpu && !run.config.machine.gpu, run.request.budget);
   const auto add = [&](std::string text, std::function<void(student::FitJob&)> change) {
     all.push_back({std::move(text), [&run, change = std::move(change)](fit::Request& r) {
                      change(student::job_of(r));

@@ -93,7 +93,7 @@ DistillRun prepare_distill(DistillConfig config, const RunTarget& target) {
   r.backend = target.backend;
   j.gpu = r.backend.device == Device::cuda;
   j.host_threads = target.host_threads;
-  r.budget = budget_on(target, parse_budget(c.gpu, c.ram, c.disk), c.ignore_limits);
+  r.budget = resolve_budget(target, c.machine);
   j.placement = c.place;
   j.recompute = c.gradient_checkpointing;
   j.pair.teacher_precision = precision_on(r.backend.device);
@@ -156,7 +156,7 @@ PlanTitle title_of(const DistillRun& run) {
       .sizes = {.parameters = parameter_count(run.student),
                 .batch = run.config.batch_size * run.config.gradient_accumulation,
                 .min_batch = run.config.batch_size * run.config.gradient_accumulation},
-      .ram_of_this_machine = borrows_ram(r.profile, !run.config.ram.empty())};
+      .ram_of_this_machine = borrows_ram(r.profile, run.config.machine.ram.has_value())};
 }
 
 PlanView view_of(const DistillRun& run, const fit::PlannedRun& planned) {

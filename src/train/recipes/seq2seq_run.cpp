@@ -330,7 +330,7 @@ void take_machine(Seq2SeqRun& run, const RunTarget& target) {
   fit::Request& r = run.request;
   r.backend = target.backend;
   r.profile = target.profile;
-  r.budget = budget_of(m, target);
+  r.budget = resolve_budget(target, m);
   r.other_lines.push_back(index_line(run));
   if (m.policy != "auto") r.policy = find_policy(m.policy);
   if (m.checkpointing == Checkpointing::off) r.switches.checkpointing = fit::Choice::off;

@@ -171,7 +171,7 @@ PreparedVae prepare_vae(TrainConfig config, const RunTarget& target, Purpose pur
   fit::Request& r = run.request;
   r.profile = target.profile;
   r.backend = target.backend;
-  r.budget = budget_of(c.memory, target);
+  r.budget = resolve_budget(target, c.memory);
   if (c.memory.checkpointing != Checkpointing::automatic) {
     r.policy = wan_vae::training_policy(c.memory.checkpointing != Checkpointing::off);
   }

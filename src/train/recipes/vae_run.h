@@ -10,6 +10,7 @@
 #include "io/weight_files.h"
 #include "models/wan_vae/training_fit_job.h"
 #include "report/plan_table.h"
+#include "train/run/prepared_data.h"
 #include "train/run/prepared_run.h"
 #include "train/trainer.h"
 

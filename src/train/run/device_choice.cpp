@@ -9,14 +9,7 @@
 
 namespace ballast::train {
 
-ComputeOptions compute_options(const MemoryConfig& memory, int threads) {
-  return {.device = memory.device,
-          .deterministic = memory.deterministic,
-          .threads = threads,
-          .verify_weights = memory.verify_weights};
-}
-
-RunTarget target_of(const MachineProfile& profile, const ComputeOptions& options) {
+RunTarget target_of(const MachineProfile& profile, const MachineOptions& options) {
   RunTarget t = {.profile = profile, .backend = {}, .host_threads = 1};
   t.backend.device = profile.device;
   t.backend.verify_weights = options.verify_weights;
@@ -33,7 +26,7 @@ RunTarget target_of(const MachineProfile& profile, const ComputeOptions& options
   return t;
 }
 
-RunTarget gpu_target(const GpuInfo& gpu, const ComputeOptions& options) {
+RunTarget gpu_target(const GpuInfo& gpu, const MachineOptions& options) {
   MachineProfile p = with_measured_rates(nearest_profile(gpu.name, gpu.sm), gpu.name);
   p.name = "this";
   p.device_memory = default_gpu_budget(gpu.free, p.library_bytes);
@@ -45,15 +38,16 @@ RunTarget gpu_target(const GpuInfo& gpu, const ComputeOptions& options) {
   return t;
 }
 
-Budget budget_on(const RunTarget& target, const DeclaredBudget& declared, bool ignore_limits) {
+Budget resolve_budget(const RunTarget& target, const MachineOptions& options,
+                      const Machine& machine) {
   const bool here = target.profile.name == kThisMachine;
-  Budget budget = resolve_budget(read_machine(), declared,
-                                 {.device = target.backend.device,
-                                  .gpu_memory = target.profile.device_memory,
-                                  .threads = target.backend.threads,
-                                  .limits = !here           ? Limits::foreign
-                                            : ignore_limits ? Limits::ignored
-                                                            : Limits::hold});
+  Budget budget = ballast::resolve_budget(machine, options.budget(),
+                                          {.device = target.backend.device,
+                                           .gpu_memory = target.profile.device_memory,
+                                           .threads = target.backend.threads,
+                                           .limits = !here                   ? Limits::foreign
+                                                     : options.ignore_limits ? Limits::ignored
+                                                                             : Limits::hold});
   // Where less than the reserve is free nothing is left; 0 would mean no limit to text models and
   // VAEs.
   constexpr Bytes kNothing{1};
@@ -62,7 +56,7 @@ Budget budget_on(const RunTarget& target, const DeclaredBudget& declared, bool i
   return budget;
 }
 
-RunTarget this_machine(const ComputeOptions& options) {
+RunTarget this_machine(const MachineOptions& options) {
   const bool gpu =
       options.device == DeviceChoice::cuda ||
       (options.device == DeviceChoice::automatic && built_with_cuda() && gpu_is_usable());

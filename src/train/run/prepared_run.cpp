@@ -22,10 +22,6 @@
 
 namespace ballast::train {
 
-Budget budget_of(const MemoryConfig& m, const RunTarget& target) {
-  return budget_on(target, {.gpu = m.gpu, .ram = m.ram, .disk = m.disk}, m.ignore_limits);
-}
-
 namespace {
 
 // Memory of the loop itself: logs, the writer's pieces while saving, and at the end the report,
@@ -176,7 +172,7 @@ void open_run_model(PreparedRun& run, const RunTarget& target, Purpose purpose) 
   }
   check_loras(run);
   note_dtype(run);
-  r.budget = budget_of(c.memory, target);
+  r.budget = resolve_budget(target, c.memory);
 }
 
 LoraOptions lora_of(const AdapterConfig& a) {

@@ -55,9 +55,6 @@ struct PreparedRun {
   const wan::Config& model() const { return wan::job_of(request).dit.config; }
 };
 
-// What the configuration allows, else what the machine has.
-Budget budget_of(const MemoryConfig& memory, const RunTarget& target);
-
 // What will be encoded before the run begins: the latents that come, by dataset.
 struct ComingData {
   std::vector<data::Bucket> training = {};

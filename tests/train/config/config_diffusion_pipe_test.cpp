@@ -271,7 +271,8 @@ TEST(DiffusionPipeConfig, ExplainsWrongValues) {
                           "run.toml"),
           {}),
       ErrorCode::input, "run.toml line 7: model.dtype: weights of type f16");
-  wrong({.rest = "[memory]\ngpu = 'much'\n"}, "expected a size such as \"24GB\", found \"much\"");
+  wrong({.rest = "[memory]\ngpu = 'much'\n"},
+        "memory.gpu: expected a size such as 24GB, found \"much\"");
   wrong({.rest = "[memory]\ngpu = -1\n"}, "expected a string, found -1");
   wrong({.rest = "[memory]\npolicy = 'best'\n"}, "one of auto, resident");
 }

@@ -62,6 +62,64 @@ TEST(DeviceChoice, PlansForTheGpuThatWasOpened) {
   EXPECT_EQ(t.profile.device_memory, 22_GiB - 256_MiB + t.profile.library_bytes);
 }
 
+// 100 GiB are free, but a control group leaves 10 GiB of them.
+Machine machine_in_group() {
+  Machine m;
+  m.ram = 128_GiB;
+  m.ram_available = 100_GiB;
+  m.own_memory = 1_GiB;
+  m.cgroup.groups = {{"/sys/fs/cgroup/job/memory.max", 16_GiB, 10_GiB}};
+  m.cgroup.memory = 16_GiB;
+  m.cgroup.memory_left = 10_GiB;
+  return m;
+}
+
+TEST(ResolvedBudget, WithoutAGpuRamBoundsBoth) {
+  const RunTarget cpu = this_machine({.device = DeviceChoice::cpu, .threads = 1});
+  const Machine m = machine_in_group();
+  const Budget free = resolve_budget(cpu, {}, m);
+  EXPECT_EQ(free.host, 10_GiB - 512_MiB);
+  EXPECT_EQ(free.gpu, free.host);
+  EXPECT_EQ(free.disk, Bytes{});
+  const Budget given = resolve_budget(cpu, {.gpu = 1_GiB, .ram = 2_GiB, .disk = 3_GiB}, m);
+  EXPECT_EQ(given, (Budget{.gpu = 1_GiB, .host = 2_GiB, .disk = 3_GiB}));
+}
+
+TEST(ResolvedBudget, AGpuHasWhatIsFreeThere) {
+  const RunTarget gpu = gpu_target(gpu_called("NVIDIA GeForce RTX 4090", 89), {});
+  const Machine m = machine_in_group();
+  EXPECT_EQ(resolve_budget(gpu, {}, m).gpu, gpu.profile.device_memory);
+  EXPECT_EQ(resolve_budget(gpu, {.gpu = 8_GiB}, m).gpu, 8_GiB);
+  EXPECT_EQ(resolve_budget(gpu, {.gpu = 80_GiB}, m).gpu, gpu.profile.device_memory);
+}
+
+TEST(ResolvedBudget, LimitsOfTheSystemHoldUnlessTheyAreIgnored) {
+  const RunTarget cpu = this_machine({.device = DeviceChoice::cpu, .threads = 1});
+  const RunTarget gpu = gpu_target(gpu_called("NVIDIA GeForce RTX 4090", 89), {});
+  const Machine m = machine_in_group();
+  EXPECT_LE(resolve_budget(cpu, {.ram = 64_GiB}, m).host, 16_GiB);
+  EXPECT_TRUE(resolve_budget(cpu, {.ram = 64_GiB}, m).ram_limit.has_value());
+  for (const RunTarget* target : {&cpu, &gpu}) {
+    const Budget b =
+        resolve_budget(*target, {.gpu = 80_GiB, .ram = 64_GiB, .ignore_limits = true}, m);
+    EXPECT_EQ(b, (Budget{.gpu = 80_GiB, .host = 64_GiB, .disk = {}}));
+    EXPECT_FALSE(b.ram_limit || b.gpu_limit);
+  }
+}
+
+TEST(ResolvedBudget, LimitsHereAreNotThoseOfAnotherMachine) {
+  const RunTarget other = target_of(*find_profile("h200"), {});
+  const Budget b = resolve_budget(other, {.gpu = 140_GB, .ram = 200_GB}, machine_in_group());
+  EXPECT_EQ(b, (Budget{.gpu = 140_GB, .host = 200_GB, .disk = {}}));
+}
+
+TEST(ResolvedBudget, WhereNothingIsLeftItIsNotZero) {
+  Machine m;
+  m.ram_available = 100_MiB;
+  const RunTarget cpu = this_machine({.device = DeviceChoice::cpu, .threads = 1});
+  EXPECT_EQ(resolve_budget(cpu, {}, m).host, Bytes{1}) << "0 means no limit to some models";
+}
+
 TEST(DeviceChoice, AnotherMachineHasItsOwnDevice) {
   const RunTarget t = target_of(*find_profile("rtx3090"), {.device = DeviceChoice::cpu});
   EXPECT_EQ(t.backend.device, Device::cuda);
