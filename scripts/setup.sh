@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
+# scripts/setup.sh [--lint]
 # Installs the packages that Ballast is built with on Debian and Ubuntu, and only those that are missing.
 # Says nothing and does nothing when all are there. On other systems it prints what to install.
+# --lint: also what scripts/lint.sh needs beyond a build.
 set -euo pipefail
 
 packages=(
@@ -11,6 +13,7 @@ packages=(
   libgtest-dev libgmock-dev libbenchmark-dev libsentencepiece-dev
   clang libclang-rt-14-dev clang-format
 )
+[ "${1:-}" != --lint ] || packages+=(clang-tidy-19) # Debian 12's default, 14, cannot parse the sources
 
 # The same for systems whose packages this script does not install itself.
 print_packages_elsewhere() {

@@ -51,7 +51,10 @@ Progress::Progress(std::string what, std::int64_t total, Unit unit, std::int64_t
     : Progress(std::move(what), total, unit, done, {}) {}
 
 Progress::~Progress() {
-  if (any_shown_ || seconds(start_) >= kSilent) show(true);
+  try {
+    if (any_shown_ || seconds(start_) >= kSilent) show(true);
+  } catch (...) {  // no memory for its text: the line is missing, the run is not
+  }
 }
 
 double Progress::seconds(Time since) const {

@@ -23,7 +23,7 @@ std::optional<std::uint64_t> resource_limit(decltype(RLIMIT_AS) resource) {
 
 class LimitsInForce {
  public:
-  void add(std::string limit, Advice advice) {
+  void add(const std::string& limit, Advice advice) {
     if (!text_.empty()) text_ += ", ";
     text_ += limit;
     advice_.push_back(std::move(advice));

@@ -156,7 +156,8 @@ std::string_view name_of(Phase p) {
 }
 
 FlightRecorder::FlightRecorder(const std::string& path, const FlightStart& start,
-                               const std::filesystem::path& root) {
+                               const std::filesystem::path& root, Clock now)
+    : now_(now) {
   // Under its name only when whole: whoever looks meanwhile sees the earlier record.
   const std::string fresh = fmt::format("{}.{}", path, ::getpid());
   fd_ = FileDescriptor(::open(fresh.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
@@ -187,7 +188,7 @@ FlightRecorder::~FlightRecorder() { ::munmap(map_, kFileBytes); }
 
 void FlightRecorder::refresh_available() {
   if (since_available_ && since_available_->seconds() < 0.1) return;
-  since_available_.emplace();
+  since_available_.emplace(now_);
   std::array<char, 1024> text;  // MemAvailable is the third line
   const FileDescriptor file(::open("/proc/meminfo", O_RDONLY | O_CLOEXEC));
   const ssize_t got = file ? ::read(file.get(), text.data(), text.size()) : 0;

@@ -56,9 +56,11 @@ struct FlightState {
 class FlightRecorder {
  public:
   // Replaces what stands at `path`; the space is taken at once, so that a full disk shows here and
-  // not as a signal later. Fails with ErrorCode::io. root stands for "/" in tests.
+  // not as a signal later. Fails with ErrorCode::io. root stands for "/" in tests, now for the
+  // time.
   FlightRecorder(const std::string& path, const FlightStart& start,
-                 const std::filesystem::path& root = "/");
+                 const std::filesystem::path& root = "/",
+                 Clock now = std::chrono::steady_clock::now);
   ~FlightRecorder();
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
@@ -71,6 +73,7 @@ class FlightRecorder {
  private:
   void refresh_available();
 
+  const Clock now_;
   std::byte* map_ = nullptr;
   FileDescriptor fd_;  // its lock tells readers that this process lives
   FlightState state_;

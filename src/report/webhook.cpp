@@ -66,18 +66,19 @@ std::unique_ptr<Webhook> Webhook::from_environment(const WebhookOptions& options
   return std::make_unique<Webhook>(key->value, options);
 }
 
-Webhook::Webhook(std::string url, const WebhookOptions& options)
+Webhook::Webhook(std::string url, const WebhookOptions& options, WebhookTime time)
     : url_(std::move(url)),
       options_(options),
+      time_(std::move(time)),
       dialect_(dialect_of(url_)),
-      random_(static_cast<std::uint32_t>(Clock::now().time_since_epoch().count()) | 1),
+      random_(static_cast<std::uint32_t>(time_.now().time_since_epoch().count()) | 1),
       thread_(quiet_thread([this] { work(); })) {}
 
 Webhook::~Webhook() {
   {
     const std::lock_guard lock(mutex_);
     closing_ = true;
-    deadline_ = Clock::now() + options_.finish;
+    deadline_ = time_.now() + options_.finish;
   }
   wake_.notify_all();
   thread_.join();
@@ -118,7 +119,7 @@ void Webhook::work() {
     wake_.wait(lock, [&] { return closing_ || !queue_.empty(); });
     if (queue_.empty()) return;
     const bool in_time =
-        !disabled_ && pause(not_before_ - Clock::now(), lock) && Clock::now() < deadline_;
+        !disabled_ && pause(not_before_ - time_.now(), lock) && time_.now() < deadline_;
     if (!in_time) {
       if (!disabled_) warn_once("no time was left for the last messages");
       count_.dropped += static_cast<std::int64_t>(queue_.size());
@@ -132,10 +133,10 @@ void Webhook::work() {
 }
 
 bool Webhook::pause(Seconds wait, std::unique_lock<std::mutex>& lock) {
-  const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(wait);
-  while (Clock::now() < until) {
+  const auto until = time_.now() + std::chrono::duration_cast<Point::duration>(wait);
+  while (time_.now() < until) {
     if (until > deadline_) return false;
-    wake_.wait_until(lock, until);
+    time_.wait(wake_, lock, until);
   }
   return true;
 }
@@ -150,7 +151,7 @@ bool Webhook::deliver(const Entry& entry, std::unique_lock<std::mutex>& lock) {
     if (answer.status >= 200 && answer.status < 300) {
       if (answer.remaining == 0 && answer.reset_after) {
         const Seconds hold = std::min<Seconds>(Seconds(*answer.reset_after), options_.last_wait);
-        not_before_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(hold);
+        not_before_ = time_.now() + std::chrono::duration_cast<Point::duration>(hold);
       }
       return true;
     }

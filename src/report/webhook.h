@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -43,6 +44,17 @@ struct WebhookOptions {
   std::size_t queue = 64;
 };
 
+// How time passes. Tests give one that they move themselves.
+struct WebhookTime {
+  using Point = std::chrono::steady_clock::time_point;
+  std::function<Point()> now = std::chrono::steady_clock::now;
+  // Returns at `until`, or sooner when it is notified.
+  std::function<void(std::condition_variable&, std::unique_lock<std::mutex>&, Point until)> wait =
+      [](std::condition_variable& wake, std::unique_lock<std::mutex>& lock, Point until) {
+        wake.wait_until(lock, until);
+      };
+};
+
 // Sends messages to the chat whose address is in the environment, from a thread of its own: send()
 // never waits and never fails, and whatever happens is one warning. The address is a secret and is
 // in no message of ours.
@@ -53,7 +65,7 @@ class Webhook {
   // last two are said.
   static std::unique_ptr<Webhook> from_environment(const WebhookOptions& options = {});
 
-  explicit Webhook(std::string url, const WebhookOptions& options = {});
+  explicit Webhook(std::string url, const WebhookOptions& options = {}, WebhookTime time = {});
   ~Webhook();  // takes at most finish + timeout
   Webhook(const Webhook&) = delete;
   Webhook& operator=(const Webhook&) = delete;
@@ -68,7 +80,7 @@ class Webhook {
   Count count() const;
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Point = WebhookTime::Point;
   struct Entry {
     WebhookMessage message;
     double time = 0;
@@ -82,11 +94,12 @@ class Webhook {
 
   const std::string url_;
   const WebhookOptions options_;
+  const WebhookTime time_;
   const WebhookDialect dialect_;
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Entry> queue_;
-  Clock::time_point not_before_{}, deadline_ = Clock::time_point::max();
+  Point not_before_{}, deadline_ = Point::max();
   Count count_;
   bool closing_ = false, disabled_ = false, warned_ = false;
   std::uint32_t random_ = 1;

@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cerrno>
-#include <cstdint>
 #include <string_view>
 
 #include "core/error.h"
@@ -13,7 +12,8 @@
 namespace ballast::train {
 namespace {
 
-constexpr std::int64_t kOneRequestNs = 20'000'000;
+using Time = std::chrono::steady_clock::time_point;
+constexpr std::chrono::milliseconds kOneRequest{20};
 constexpr int kExitCode = 130;
 
 struct Handled {
@@ -42,17 +42,18 @@ const Handled& handled(int signal) {
 std::atomic<bool> installed{false};
 std::atomic<int> asked{0};
 std::atomic<bool> save_asked{false};
-std::atomic<std::int64_t> asked_at_ns{0};
+std::atomic<Time> asked_at{Time()};
 constexpr const char* kAfterThisStep = "stopping after this step, then saving";
 std::atomic<const char*> answer{kAfterThisStep};
 static_assert(std::atomic<int>::is_always_lock_free);
-static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+static_assert(std::atomic<Time>::is_always_lock_free);
 
-std::int64_t now_ns() {  // clock_gettime is on the list of what a handler may call
+Time machine_time() {  // clock_gettime is on the list of what a handler may call
   timespec t{};
   ::clock_gettime(CLOCK_MONOTONIC, &t);
-  return t.tv_sec * std::int64_t{1'000'000'000} + t.tv_nsec;
+  return Time(std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec));
 }
+std::atomic<Clock> clock_now{machine_time};
 
 void say(std::string_view text) {
   // Nothing to do when it fails: the terminal may be gone.
@@ -67,10 +68,10 @@ extern "C" void ballast_on_stop_signal(int signal) {
     errno = error;
     return;
   }
-  const std::int64_t now = now_ns();
+  const Time now = clock_now.load()();
   // The time first: whoever sees `asked` set sees the time as well.
-  std::int64_t none = 0;
-  if (asked_at_ns.compare_exchange_strong(none, now)) {
+  Time before;
+  if (asked_at.compare_exchange_strong(before, now)) {
     asked.store(signal);
     say("\nballast: ");
     say(answer.load());
@@ -78,7 +79,7 @@ extern "C" void ballast_on_stop_signal(int signal) {
     say(h.said);
     say("\n");
     // A closing terminal sends SIGHUP several times: only who insists loses the step.
-  } else if (now - none >= kOneRequestNs && (signal == SIGINT || signal == SIGTERM)) {
+  } else if (now - before >= kOneRequest && (signal == SIGINT || signal == SIGTERM)) {
     say("\nballast: quitting at once, nothing saved\n");
     ::_exit(kExitCode);
   }
@@ -98,11 +99,12 @@ void install(int signal, struct sigaction& before) {
 
 }  // namespace
 
-StopSignal::StopSignal(const char* said) {
+StopSignal::StopSignal(const char* said, Clock now) {
   check(!installed.exchange(true), "two StopSignals at once");
   answer.store(said != nullptr ? said : kAfterThisStep);
+  clock_now.store(now != nullptr ? now : machine_time);
   asked.store(0);
-  asked_at_ns.store(0);
+  asked_at.store(Time());
   save_asked.store(false);
   for (std::size_t i = 0; i < kHandled.size(); ++i) install(kHandled[i].signal, before_[i]);
 }

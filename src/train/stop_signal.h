@@ -4,6 +4,8 @@
 
 #include <array>
 
+#include "core/stopwatch.h"
+
 namespace ballast::train {
 
 // While one lives, signals ask the loop to stop instead of ending the process: it checks
@@ -19,7 +21,8 @@ class StopSignal {
  public:
   // said: what happens first, for the line that the first signal writes to stderr; a literal.
   // nullptr: "stopping after this step, then saving".
-  explicit StopSignal(const char* said = nullptr);
+  // now: what the handler takes the time from, for tests; nullptr: the machine's clock.
+  explicit StopSignal(const char* said = nullptr, Clock now = nullptr);
   ~StopSignal();
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;

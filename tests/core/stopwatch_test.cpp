@@ -2,26 +2,36 @@
 
 #include <gtest/gtest.h>
 
-#include <thread>
+#include "tests/support/fake_clock.h"
 
 namespace ballast::stopwatch_test {
 namespace {
 
+using test::FakeClock;
+using namespace std::chrono_literals;
+
 TEST(Stopwatch, LapsAddUpToTheWholeTime) {
-  constexpr double kRounding = 1e-9;  // of sums of seconds
-  const Stopwatch around;
-  Stopwatch watch;
-  const Stopwatch inside;
-  std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  const double first = watch.lap();
-  std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  const double least = inside.seconds();
-  const double second = watch.lap();
-  const double most = around.seconds();
-  EXPECT_GE(first, 0.002);
-  EXPECT_GE(second, 0.001);
-  EXPECT_GE(first + second, least - kRounding);
-  EXPECT_LE(first + second, most + kRounding);
+  const Stopwatch whole(FakeClock::now);
+  Stopwatch watch(FakeClock::now);
+  FakeClock::advance(2s);
+  EXPECT_EQ(watch.lap(), 2);
+  FakeClock::advance(500ms);
+  EXPECT_EQ(watch.seconds(), 0.5);
+  FakeClock::advance(500ms);
+  EXPECT_EQ(watch.lap(), 1);
+  EXPECT_EQ(watch.seconds(), 0);
+  EXPECT_EQ(whole.seconds(), 3);
+}
+
+TEST(Stopwatch, RunsByTheMachinesClockUnlessToldOtherwise) {
+  const auto before = std::chrono::steady_clock::now();
+  const Stopwatch watch;
+  while (std::chrono::steady_clock::now() == before) {
+  }
+  const double seconds = watch.seconds();
+  const std::chrono::duration<double> around = std::chrono::steady_clock::now() - before;
+  EXPECT_GE(seconds, 0);
+  EXPECT_LE(seconds, around.count());
 }
 
 }  // namespace

@@ -16,7 +16,6 @@ using test::counted;
 using test::SampleMemory;
 using test::TempDir;
 using test::tiny_needs;
-using ::testing::HasSubstr;
 
 constexpr LatentShape kShape{2, 1, 2, 4};
 

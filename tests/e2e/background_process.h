@@ -5,27 +5,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
-#include <functional>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "tests/support/temp_dir.h"
+#include "tests/support/wait_until.h"
 
 namespace ballast::test {
-
-// Whether `true_by_now` became so before a time that no healthy machine takes.
-inline bool wait_until(const std::function<bool()>& true_by_now,
-                       std::chrono::milliseconds limit = std::chrono::seconds(60)) {
-  const auto end = std::chrono::steady_clock::now() + limit;
-  while (!true_by_now()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
-  }
-  return true;
-}
 
 // The built program, running beside the test; killed with the object.
 class BackgroundBallast {

@@ -70,9 +70,9 @@ TEST(DoctorCommand, ExplainsARunThatWasKilled) {
   const Finished after = run_ballast({"doctor", dir.path(), "--no-disk-trial"});
   ASSERT_EQ(after.exit_code, 0) << after.err;
   EXPECT_THAT(after.out,
-              AllOf(HasSubstr("last run: update of step 42 of 900"),
-                    HasSubstr("loss 0.0625"), HasSubstr("25.00 MB"), HasSubstr("30.00 MB"),
-                    HasSubstr("50.00 MB"), HasSubstr("ballast train tiny.toml --resume")));
+              AllOf(HasSubstr("last run: update of step 42 of 900"), HasSubstr("loss 0.0625"),
+                    HasSubstr("25.00 MB"), HasSubstr("30.00 MB"), HasSubstr("50.00 MB"),
+                    HasSubstr("ballast train tiny.toml --resume")));
   const Finished asked = run_ballast({"doctor", dir.path("run"), "--no-disk-trial", "--json"});
   const json last = json::parse(asked.out)["last_run"];
   EXPECT_EQ(last["outcome"], "died");

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "report/flight_record.h"
 #include "tests/e2e/training_process.h"
 #include "tests/support/small_disk.h"
 
@@ -166,7 +167,10 @@ TEST_F(TrainingDisk, FullForLogsIsAWarningAndTrainingGoesOn) {
   ASSERT_TRUE(process.wait_for([&] { return count(process.err(), "training continues") == 2; }))
       << process.err();
   const int logged = steps_logged(out_);
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // a dozen steps nobody can write of
+  // A dozen steps that the log cannot tell of; the flight record has its space from the start.
+  const std::string record = newest_run(out_) + "/" + std::string(kFlightFile);
+  ASSERT_TRUE(process.wait_for([&] { return read_flight_record(record).state.step > logged + 12; }))
+      << process.err();
   fs::remove(disk_.path() + "/greedy");
   ASSERT_TRUE(process.wait_for([&] { return steps_logged(out_) > logged + 5; })) << process.err();
   process.send(SIGINT);

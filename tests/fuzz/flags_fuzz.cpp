@@ -15,7 +15,6 @@ namespace ballast::fuzz {
 namespace {
 
 using train::FlagTable;
-using train::Setting;
 
 template <class Declare>
 std::vector<std::string> switches_of(Declare&& declare) {

@@ -9,7 +9,6 @@ namespace ballast {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 constexpr std::string_view kText =

@@ -16,7 +16,6 @@ namespace {
 using namespace std::string_literals;
 using test::TempDir;
 using test::torch_archive;
-using test::u16;
 using test::u32;
 using test::u64;
 using test::zip_archive;

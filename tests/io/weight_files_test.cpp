@@ -11,7 +11,6 @@
 namespace ballast {
 namespace {
 
-using test::object;
 using test::safetensors;
 using test::TempDir;
 using test::tensor;

@@ -12,7 +12,6 @@
 namespace ballast::support::fp8_products_test {
 namespace {
 
-using testing::HasSubstr;
 using wan::Mode;
 
 class Fp8Products : public ::testing::Test {

@@ -18,7 +18,6 @@ namespace ballast {
 namespace {
 
 using testing::Contains;
-using testing::HasSubstr;
 
 constexpr std::array<Lane, kLaneCount> kLanes = {Lane::compute, Lane::upload, Lane::download,
                                                  Lane::disk, Lane::host};
@@ -336,7 +335,7 @@ TEST(Runner, CopiesBuffersWholeAndInParts) {
   pb.emit("i", {}, [](const Bindings&) {});
   const MemoryPlan plan = plan_memory(set);
   Runner runner(set, plan);
-  const auto bytes = [](std::vector<int> values) {
+  const auto bytes = [](const std::vector<int>& values) {
     std::vector<std::byte> b;
     for (const int v : values) b.push_back(static_cast<std::byte>(v));
     return b;

@@ -10,6 +10,7 @@
 #include "report/process_start.h"
 #include "tests/support/allocation_hook.h"
 #include "tests/support/errors.h"
+#include "tests/support/fake_clock.h"
 #include "tests/support/temp_dir.h"
 
 namespace ballast {
@@ -178,8 +179,8 @@ TEST(FlightRecord, FolderThatIsNotThereIsAnIoError) {
 TEST(FlightRecord, UpdateAllocatesNothing) {
   SKIP_WITHOUT_ALLOCATION_HOOK();
   const TempDir dir;
-  FlightRecorder recorder(dir.path("flight_record"), {});
-  ::usleep(110'000);  // so that it also asks for the memory left
+  FlightRecorder recorder(dir.path("flight_record"), {}, "/", test::FakeClock::now);
+  test::FakeClock::advance(std::chrono::seconds(1));  // so that it also asks for the memory left
   allocation_hook::arm();
   for (int i = 0; i < 1000; ++i) recorder.update(sample_state(i), "note");
   const auto seen = allocation_hook::disarm();

@@ -1,7 +1,9 @@
 #include "report/webhook.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -10,11 +12,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <stdexcept>
 
 #include "core/log.h"
 #include "tests/support/http_server.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/wait_until.h"
 
 namespace ballast {
 namespace {
@@ -22,8 +26,11 @@ namespace {
 using nlohmann::json;
 using std::chrono::milliseconds;
 using Kind = WebhookMessage::Kind;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::Ge;
 using ::testing::HasSubstr;
+using ::testing::Le;
 using ::testing::Not;
 
 constexpr const char* kSecret = test::HttpServer::kSecret;
@@ -37,6 +44,31 @@ std::string reply(const std::string& status, const std::string& headers = "",
 }
 
 const std::string kOk = reply("204 No Content");
+
+// Time that passes only by waiting, and then at once. While it is held, waits last until the
+// webhook is notified. The webhook's mutex guards it while one lives.
+class FakeTime {
+ public:
+  WebhookTime time() {
+    return {[this] { return now_; },
+            [this](std::condition_variable& wake, std::unique_lock<std::mutex>& lock,
+                   WebhookTime::Point until) {
+              if (held_) return wake.wait(lock);
+              waits_.push_back(until - now_);
+              now_ = until;
+            }};
+  }
+  void hold(bool held) { held_ = held; }
+  const std::vector<std::chrono::nanoseconds>& waits() const { return waits_; }
+  std::chrono::nanoseconds passed() const {
+    return std::accumulate(waits_.begin(), waits_.end(), std::chrono::nanoseconds(0));
+  }
+
+ private:
+  WebhookTime::Point now_{std::chrono::hours(1)};
+  std::vector<std::chrono::nanoseconds> waits_;
+  std::atomic<bool> held_{false};
+};
 
 class WebhookSender : public testing::Test {
  protected:
@@ -73,6 +105,7 @@ class WebhookSender : public testing::Test {
   std::size_t size_ = 0;
   std::FILE* log_ = open_memstream(&text_, &size_);
   WebhookOptions options_;
+  FakeTime time_;
 };
 
 WebhookMessage message(Kind kind, std::string title) { return {kind, std::move(title), "", {}}; }
@@ -86,7 +119,7 @@ std::vector<std::string> titles(const std::vector<Server::Request>& requests) {
 TEST_F(WebhookSender, PostsJsonAndDeliversTheLastMessageBeforeItEnds) {
   Server server({kOk});
   {
-    Webhook hook(server.url(), options_);
+    Webhook hook(server.url(), options_, time_.time());
     hook.send({Kind::stop, "done", "all 100 steps", {{"loss", "0.08"}}});
   }
   const auto requests = server.requests();
@@ -105,13 +138,16 @@ TEST_F(WebhookSender, WaitsAsLongAsTooManyRequestsAsksAndSendsItAgain) {
                  reply("429 Too Many Requests", "", "{\"retry_after\": 0.15, \"global\": false}"),
                  kOk});
   {
-    Webhook hook(server.url(), options_);
+    Webhook hook(server.url(), options_, time_.time());
     hook.send(message(Kind::start, "start"));
   }
   const auto requests = server.requests();
   ASSERT_EQ(requests.size(), 3u);
-  EXPECT_GE(requests[1].at - requests[0].at, milliseconds(200));
-  EXPECT_GE(requests[2].at - requests[1].at, milliseconds(150));
+  const auto with_jitter = [&](milliseconds least) {
+    return AllOf(Ge(least), Le(least + options_.jitter));
+  };
+  EXPECT_THAT(time_.waits(),
+              ElementsAre(with_jitter(milliseconds(200)), with_jitter(milliseconds(150))));
   EXPECT_EQ(requests[0].body, requests[2].body);
   EXPECT_EQ(warnings(), 0);
 }
@@ -121,29 +157,30 @@ TEST_F(WebhookSender, HoldsBackWhenTheLimitIsUsedUp) {
       {reply("204 No Content", "X-RateLimit-Remaining: 0\r\nX-RateLimit-Reset-After: 0.25\r\n"),
        kOk});
   {
-    Webhook hook(server.url(), options_);
+    Webhook hook(server.url(), options_, time_.time());
     hook.send(message(Kind::start, "one"));
-    while (hook.count().sent == 0) std::this_thread::sleep_for(milliseconds(1));
+    ASSERT_TRUE(test::wait_until([&] { return hook.count().sent == 1; }));
     hook.send(message(Kind::sample, "two"));
   }
-  const auto requests = server.requests();
-  ASSERT_EQ(requests.size(), 2u);
-  EXPECT_GE(requests[1].at - requests[0].at, milliseconds(240));
+  EXPECT_EQ(server.requests().size(), 2u);
+  EXPECT_THAT(time_.waits(), ElementsAre(milliseconds(250)));
 }
 
 TEST_F(WebhookSender, ProgressCoalescesAndUrgentMessagesGoFirst) {
   Server server(
       {reply("204 No Content", "X-RateLimit-Remaining: 0\r\nX-RateLimit-Reset-After: 1.0\r\n"),
        kOk});
+  time_.hold(true);
   {
-    Webhook hook(server.url(), options_);
+    Webhook hook(server.url(), options_, time_.time());
     hook.send(message(Kind::start, "start"));
-    while (hook.count().sent == 0) std::this_thread::sleep_for(milliseconds(1));
+    ASSERT_TRUE(test::wait_until([&] { return hook.count().sent == 1; }));
     hook.send(message(Kind::progress, "step 1"));
     hook.send(message(Kind::sample, "sample"));
     hook.send(message(Kind::progress, "step 2"));
     hook.send(message(Kind::progress, "step 3"));
     hook.send(message(Kind::warning, "loss is NaN"));
+    time_.hold(false);
   }
   EXPECT_THAT(titles(server.requests()), ElementsAre("start", "loss is NaN", "sample", "step 3"));
 }
@@ -153,13 +190,15 @@ TEST_F(WebhookSender, FullQueueDropsTheLeastAndNeverBlocks) {
       {reply("204 No Content", "X-RateLimit-Remaining: 0\r\nX-RateLimit-Reset-After: 1.0\r\n"),
        kOk});
   options_.queue = 2;
+  time_.hold(true);
   {
-    Webhook hook(server.url(), options_);
+    Webhook hook(server.url(), options_, time_.time());
     hook.send(message(Kind::start, "start"));
-    while (hook.count().sent == 0) std::this_thread::sleep_for(milliseconds(1));
+    ASSERT_TRUE(test::wait_until([&] { return hook.count().sent == 1; }));
     for (int i = 0; i < 1000; ++i) hook.send(message(Kind::sample, "sample"));
     hook.send(message(Kind::stop, "stop"));
     EXPECT_EQ(hook.count().dropped, 999);
+    time_.hold(false);
   }
   EXPECT_THAT(titles(server.requests()), ElementsAre("start", "stop", "sample"));
 }
@@ -167,11 +206,14 @@ TEST_F(WebhookSender, FullQueueDropsTheLeastAndNeverBlocks) {
 TEST_F(WebhookSender, TriesFiveTimesWhenTheServerFailsThenDropsItWithOneWarning) {
   Server server({reply("500 Oops")});
   {
-    Webhook hook(server.url(), options_);
+    Webhook hook(server.url(), options_, time_.time());
     hook.send(message(Kind::start, "one"));
     hook.send(message(Kind::sample, "two"));
   }
   EXPECT_EQ(server.requests().size(), 10u);
+  const milliseconds first = options_.first_pause, longest = options_.longest_pause;
+  EXPECT_THAT(time_.waits(),
+              ElementsAre(first, longest, longest, longest, first, longest, longest, longest));
   EXPECT_EQ(warnings(), 1);
   EXPECT_THAT(log_text(), HasSubstr("the server answered 500"));
 }
@@ -180,9 +222,9 @@ TEST_F(WebhookSender, IsOffForTheRunAfterARefusal) {
   for (const char* status : {"401 Unauthorized", "403 Forbidden", "404 Not Found"}) {
     Server server({reply(status)});
     {
-      Webhook hook(server.url(), options_);
+      Webhook hook(server.url(), options_, time_.time());
       hook.send(message(Kind::start, "one"));
-      while (hook.count().dropped == 0) std::this_thread::sleep_for(milliseconds(1));
+      ASSERT_TRUE(test::wait_until([&] { return hook.count().dropped == 1; }));
       hook.send(message(Kind::stop, "two"));
       EXPECT_EQ(hook.count().dropped, 2);
     }
@@ -194,7 +236,7 @@ TEST_F(WebhookSender, IsOffForTheRunAfterARefusal) {
 TEST_F(WebhookSender, BadRequestIsNotRepeated) {
   Server server({reply("400 Bad Request", "", "{\"errors\":{}}")});
   {
-    Webhook hook(server.url(), options_);
+    Webhook hook(server.url(), options_, time_.time());
     hook.send(message(Kind::start, "one"));
   }
   EXPECT_EQ(server.requests().size(), 1u);
@@ -207,14 +249,13 @@ TEST_F(WebhookSender, ServerThatIsDownIsOneWarning) {
     Server server({kOk});
     url = server.url();
   }
-  const auto start = std::chrono::steady_clock::now();
   {
-    Webhook hook(url, options_);
+    Webhook hook(url, options_, time_.time());
     for (int i = 0; i < 3; ++i) hook.send(message(Kind::sample, "lost"));
   }
   EXPECT_EQ(warnings(), 1);
   EXPECT_THAT(log_text(), HasSubstr("webhook: "));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(4000));
+  EXPECT_LT(time_.passed(), options_.finish);
 }
 
 TEST_F(WebhookSender, ServerThatNeverAnswersCostsOneTimeoutAtTheEndAndSendNeverWaits) {
@@ -227,18 +268,23 @@ TEST_F(WebhookSender, ServerThatNeverAnswersCostsOneTimeoutAtTheEndAndSendNeverW
   ASSERT_EQ(::listen(listener, 4), 0);
   ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
   // Ten tries of this would be made if the end did not cut them short.
-  options_.timeout = milliseconds(1000);
-  options_.finish = milliseconds(100);
-  const auto start = std::chrono::steady_clock::now();
+  options_.timeout = milliseconds(200);
+  options_.finish = milliseconds(0);
+  time_.hold(true);
   {
     Webhook hook("http://127.0.0.1:" + std::to_string(ntohs(address.sin_port)) + "/" + kSecret,
-                 options_);
+                 options_, time_.time());
     hook.send(message(Kind::stop, "stop"));
+    pollfd called = {listener, POLLIN, 0};
+    ASSERT_EQ(::poll(&called, 1, 60'000), 1);
     hook.send(message(Kind::sample, "more"));
-    EXPECT_LT(std::chrono::steady_clock::now() - start, options_.timeout);
+    EXPECT_EQ(hook.count().dropped, 0) << "send has waited for what becomes of it";
   }
+  ::fcntl(listener, F_SETFL, O_NONBLOCK);
+  int calls = 0;
+  for (int client; (client = ::accept(listener, nullptr, nullptr)) >= 0; ::close(client)) ++calls;
   ::close(listener);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, 5 * options_.timeout);
+  EXPECT_EQ(calls, 1);
   EXPECT_EQ(warnings(), 1);
 }
 

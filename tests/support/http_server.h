@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <mutex>
 #include <stdexcept>
@@ -26,7 +25,6 @@ class HttpServer {
   struct Request {
     std::string head;
     std::string body;
-    std::chrono::steady_clock::time_point at;
   };
 
   explicit HttpServer(std::vector<std::string> answers) : answers_(std::move(answers)) {
@@ -90,8 +88,7 @@ class HttpServer {
     {
       const std::lock_guard lock(mutex_);
       reply = answers_[std::min(requests_.size(), answers_.size() - 1)];
-      requests_.push_back(
-          {text.substr(0, head), text.substr(head), std::chrono::steady_clock::now()});
+      requests_.push_back({text.substr(0, head), text.substr(head)});
     }
     ::send(client, reply.data(), reply.size(), MSG_NOSIGNAL);
     ::shutdown(client, SHUT_WR);

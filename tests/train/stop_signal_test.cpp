@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
+#include <stdexcept>
 #include <thread>
 
 #include "tests/support/child_process.h"
@@ -13,61 +15,75 @@ namespace {
 using ballast::test::ChildProcess;
 using namespace std::chrono_literals;
 
-// A loop that saves (exit code 42) when it is asked to stop; the step after that request takes
-// `last_step`. Tells by a byte that it runs, and by another that it was asked.
+// Each signal comes so many milliseconds after the one before, however busy the machine is.
+template <int kMilliseconds>
+std::chrono::steady_clock::time_point apart() {
+  static std::atomic<int> passed{0};
+  return std::chrono::steady_clock::time_point(std::chrono::milliseconds(passed += kMilliseconds));
+}
+
+// A loop that saves (exit code 42) when it is asked to stop, after a step that lasts until the test
+// ends it. Tells by a byte that it runs, and by another that it was asked.
 class Loop {
  public:
-  explicit Loop(std::chrono::milliseconds last_step)
+  explicit Loop(Clock now)
       : child_([&] {
-          const StopSignal stop;
-          tell();
+          const StopSignal stop(nullptr, now);
+          told_.write();
           while (!stop.requested()) std::this_thread::sleep_for(1ms);
-          tell();
-          std::this_thread::sleep_for(last_step);
+          told_.write();
+          end_step_.read();
           return 42;
         }) {
     hear();
   }
-  ~Loop() {
-    ::close(pipe_.fds[0]);
-    ::close(pipe_.fds[1]);
-  }
 
-  void hear() {
-    char c = 0;
-    ASSERT_EQ(::read(pipe_.fds[0], &c, 1), 1);
-  }
+  void hear() { told_.read(); }
+  void end_step() { end_step_.write(); }  // signals that were sent before it come before it
   ChildProcess& child() { return child_; }
 
  private:
-  struct Pipe {
+  class Pipe {
+   public:
     Pipe() {
-      if (::pipe(fds) != 0) throw std::runtime_error("pipe");
+      if (::pipe(fds_) != 0) throw std::runtime_error("pipe");
     }
-    int fds[2];
-  };
-  void tell() const {
-    if (::write(pipe_.fds[1], "x", 1) != 1) ::_exit(98);
-  }
+    Pipe(const Pipe&) = delete;
+    ~Pipe() {
+      ::close(fds_[0]);
+      ::close(fds_[1]);
+    }
+    void write() const {
+      if (::write(fds_[1], "x", 1) != 1) throw std::runtime_error("write to a pipe");
+    }
+    void read() const {
+      char c = 0;
+      if (::read(fds_[0], &c, 1) != 1) throw std::runtime_error("read from a pipe");
+    }
 
-  Pipe pipe_;
+   private:
+    int fds_[2];
+  };
+
+  Pipe told_, end_step_;
   ChildProcess child_;
 };
 
 TEST(StopSignal, OneLetsTheLoopFinishAndSave) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGALRM, SIGUSR2, SIGXCPU}) {
-    Loop loop(50ms);
+    Loop loop(nullptr);
     loop.child().send(signal);
+    loop.hear();
+    loop.end_step();
     EXPECT_EQ(loop.child().wait(), 42);
   }
 }
 
 TEST(StopSignal, ASecondOneQuitsAtOnce) {
   for (const int second : {SIGINT, SIGTERM}) {
-    Loop loop(30s);
+    Loop loop(apart<20>);
     loop.child().send(SIGTERM);
     loop.hear();
-    std::this_thread::sleep_for(50ms);
     loop.child().send(second);
     EXPECT_EQ(loop.child().wait(), 130);
   }
@@ -75,11 +91,11 @@ TEST(StopSignal, ASecondOneQuitsAtOnce) {
 
 // A shell and the kernel both send it when a terminal is closed, at their own times.
 TEST(StopSignal, ASecondHangupDoesNotQuit) {
-  Loop loop(200ms);
+  Loop loop(apart<20>);
   loop.child().send(SIGHUP);
   loop.hear();
-  std::this_thread::sleep_for(50ms);
   loop.child().send(SIGHUP);
+  loop.end_step();
   EXPECT_EQ(loop.child().wait(), 42);
 }
 
@@ -105,13 +121,11 @@ TEST(StopSignal, Usr1AsksForASaveOnceAndNotForAnEnd) {
 }
 
 TEST(StopSignal, ADoubledOneCountsOnce) {
-  Loop loop(100ms);
-  // Both while it stands still: they reach it together however busy the machine is.
-  loop.child().send(SIGSTOP);
-  ASSERT_EQ(::waitpid(loop.child().pid(), nullptr, WUNTRACED), loop.child().pid());
+  Loop loop(apart<19>);
   loop.child().send(SIGTERM);
+  loop.hear();
   loop.child().send(SIGINT);  // another number: the kernel does not merge the two
-  loop.child().send(SIGCONT);
+  loop.end_step();
   EXPECT_EQ(loop.child().wait(), 42);
 }
 

@@ -52,7 +52,7 @@ fit::Recording FitJob::record(const MemoryPolicy& policy, const Backend& backend
     r.set.backend.threads = host_threads;
   }
   r.set.executable = false;
-  Pair(r.set, under(policy), teacher, profile);
+  const Pair recorded(r.set, under(policy), teacher, profile);
   std::vector<fit::StepProgram>& step = r.steps.emplace_back();
   const auto add = [&](const char* name, double runs, bool computes) {
     if (std::ranges::find(r.set.programs, name, &Program::name) == r.set.programs.end()) return;

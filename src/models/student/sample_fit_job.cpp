@@ -7,7 +7,7 @@ fit::Recording SampleFitJob::record(const MemoryPolicy& policy, const Backend& b
   r.policy = policy;
   r.set.backend = backend;
   r.set.executable = false;
-  Student(r.set, student);
+  const Student recorded(r.set, student);
   r.steps.push_back({{Student::kPredict, static_cast<double>(steps)}});
   return r;
 }

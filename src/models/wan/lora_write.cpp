@@ -200,7 +200,7 @@ Metadata metadata_of(std::span<const LoraModule> modules, const LoraWriteOptions
 
 void add_module(SafetensorsWriter& writer, const LoraModule& m, const LoraWriteOptions& options) {
   const std::string name = file_name(options.format, m.name);
-  const auto add = [&](const LoraNumbers& n, std::string key, float factor) {
+  const auto add = [&](const LoraNumbers& n, const std::string& key, float factor) {
     DType dtype = options.dtype.value_or(n.dtype);
     if (factor != 1 && dtype == DType::f64) dtype = DType::f32;  // what it is computed in
     writer.add(key, dtype, n.shape, [n, factor, dtype, key](const ByteSink& sink) {

@@ -10,7 +10,7 @@
 namespace ballast::train {
 
 PromptPart::PromptPart(const std::string& encoder, const std::string& tokenizer,
-                       std::vector<std::string> texts, const wan::Config& model,
+                       const std::vector<std::string>& texts, const wan::Config& model,
                        infer::TextEncoderOptions options)
     : encoder_(encoder, std::move(options)) {
   if (encoder_.config().d_model != model.text_dim) {

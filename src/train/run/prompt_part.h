@@ -15,7 +15,7 @@ class PromptPart {
   // Texts are cleaned and cut as Wan does it. Fails where the tokenizer, the encoder and the
   // transformer do not fit together.
   PromptPart(const std::string& encoder, const std::string& tokenizer,
-             std::vector<std::string> texts, const wan::Config& model,
+             const std::vector<std::string>& texts, const wan::Config& model,
              infer::TextEncoderOptions options);
 
   fit::PlannedRun plan() const;                 // fails with ErrorCode::refused

@@ -94,7 +94,8 @@ PlanFiles files_of(const SavedRun& run, bool here) {
     return times_due(cadence, before.step, run.total_steps, run.steps_per_epoch,
                      std::max<std::int64_t>(1, global_batch(c)));
   };
-  const auto line = [&](const char* name, std::int64_t count, Bytes each, std::string reason) {
+  const auto line = [&](const char* name, std::int64_t count, Bytes each,
+                        const std::string& reason) {
     if (count <= 0 || each.count == 0) return;
     const std::string times = times_text(count, each);
     files.lines.push_back({name, each * static_cast<std::uint64_t>(count),

@@ -14,14 +14,11 @@
 namespace ballast::wan::lora_write_test {
 namespace {
 
-using support::sample_values;
 using support::TensorFile;
 using support::values_in;
 using test::TempDir;
 using ::testing::AllOf;
 using ::testing::Contains;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 constexpr std::int64_t kRank = 4, kDim = 16, kFfn = 24;
 

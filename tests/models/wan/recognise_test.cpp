@@ -9,7 +9,6 @@
 namespace ballast::wan {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 

@@ -15,7 +15,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
 const std::string kDiffusionPipe24Gb = BALLAST_GOLDEN_DIR "/diffusion_pipe_24gb/main.toml";
