@@ -24,8 +24,8 @@ inline constexpr int kAllGroups = 1 << 20;  // more than any model has
 // Weights that pass through slots of the device.
 struct Streaming {
   int slots = 1;
-  int matrices_ahead = 0;  // 0: a slot holds a whole group; else streamed matrices come one by one
-                           // when they are used, so many ahead, and are read again for a later use
+  int matrices_ahead = 0;   // 0: a slot holds a whole group; else streamed matrices come one by one
+                            // when they are used, so many ahead, and are read again for a later use
   int resident_groups = 0;  // groups (blocks, embeddings, head) that stay, evenly spaced
   StreamSource stream_from = StreamSource::disk;  // where the others come from
   int host_groups = 0;  // groups that come from host memory although the others come from disk,

@@ -189,10 +189,11 @@ void narrow_from_disk(ProgramBuilder& pb, const UpdatedTensor& t, StagingRing& r
 void record_norm(ProgramBuilder& pb, std::span<const Buffer> all, Role role, double max_norm,
                  Buffer factor, Buffer norm) {
   const Buffer sum = pb.temp("sum", {1}, DType::f64, Role::optimizer);
+  const Buffer scratch = ops::sum_squares_scratch(pb, sum);
   ops::fill(pb, sum, 0);
   std::vector<Buffer> here_already;
   const auto add_those = [&] {
-    ops::sum_squares(pb, here_already, sum);
+    ops::sum_squares(pb, here_already, sum, scratch);
     here_already.clear();
   };
   for (const Buffer b : all) {
@@ -206,7 +207,7 @@ void record_norm(ProgramBuilder& pb, std::span<const Buffer> all, Role role, dou
                   [&](std::int64_t first, std::int64_t count) {
                     const Buffer here = pb.temp("visiting", {count}, pb.dtype(b), role);
                     ops::copy(pb, flat_cut(pb, b, first, count), here, Lane::upload);
-                    ops::sum_squares(pb, here, sum);
+                    ops::sum_squares(pb, here, sum, scratch);
                   });
   }
   add_those();

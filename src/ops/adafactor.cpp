@@ -91,8 +91,8 @@ void adafactor(ProgramBuilder& pb, const AdafactorBuffers& on, const AdafactorOp
   const Buffer workspace = pb.workspace(adafactor_workspace(pb.shape(on.p)));
   const Buffer sums = sum_workspace(pb, on.p);
   Access access = {.reads = {on.p, on.row, on.column, on.v, on.g, on.grad_scale, carry},
-                   .writes = {on.p, on.row, on.column, on.v, carry, workspace}};
-  if (sums) access.writes.push_back(sums);
+                   .writes = {on.p, on.row, on.column, on.v, carry, workspace},
+                   .scratch = sums};
   pb.emit("adafactor", std::move(access), [=](const Bindings& b) {
     adafactor({.p = b.out(on.p),
                .row = b.out_if(on.row),

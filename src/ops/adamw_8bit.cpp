@@ -130,7 +130,7 @@ void adamw_8bit(ProgramBuilder& pb, std::vector<AdamW8bitBuffers> tensors, Buffe
     access.writes.append({t.p, t.m, t.m_absmax, t.v, t.v_absmax, t.shift, t.rounding.carry});
   }
   const Buffer workspace = stabilize ? sum_workspace(pb, tensors.front().p) : Buffer();
-  if (workspace) access.writes.push_back(workspace);
+  access.scratch = workspace;
   pb.emit(
       "adamw_8bit", std::move(access),
       [tensors = std::move(tensors), grad_scale, stabilize, workspace](const Bindings& b) {

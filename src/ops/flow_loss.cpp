@@ -75,7 +75,8 @@ void flow_loss(ProgramBuilder& pb, const FlowLossBuffers& buffers, const FlowLos
   pb.emit(
       "flow_loss",
       {.reads = {buffers.pred, buffers.target, buffers.mask, buffers.sample_weight, buffers.loss},
-       .writes = {buffers.loss, buffers.dpred, workspace}},
+       .writes = {buffers.loss, buffers.dpred},
+       .scratch = workspace},
       [=](const Bindings& b) {
         flow_loss({.pred = b.in(buffers.pred),
                    .target = b.in(buffers.target),

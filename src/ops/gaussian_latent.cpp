@@ -77,7 +77,9 @@ Buffer gaussian_latent(ProgramBuilder& pb, const GaussianLatentBuffers& in, doub
   const Buffer z = pb.temp("z", pb.shape(in.noise), DType::f32);
   const Buffer workspace = sum_workspace(pb, z);
   pb.emit("gaussian_latent",
-          {.reads = {in.moments, in.noise, in.sample_weight, kl}, .writes = {z, kl, workspace}},
+          {.reads = {in.moments, in.noise, in.sample_weight, kl},
+           .writes = {z, kl},
+           .scratch = workspace},
           [=](const Bindings& b) {
             gaussian_latent({.moments = b.in(in.moments),
                              .noise = b.in(in.noise),

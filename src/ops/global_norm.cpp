@@ -117,9 +117,13 @@ void limit_factor(const LimitFactor& a, Stream stream) {
       });
 }
 
-void sum_squares(ProgramBuilder& pb, Buffer x, Buffer sum) { sum_squares(pb, {&x, 1}, sum); }
+Buffer sum_squares_scratch(ProgramBuilder& pb, Buffer sum) { return sum_workspace(pb, sum); }
 
-void sum_squares(ProgramBuilder& pb, std::span<const Buffer> x, Buffer sum) {
+void sum_squares(ProgramBuilder& pb, Buffer x, Buffer sum, Buffer scratch) {
+  sum_squares(pb, {&x, 1}, sum, scratch);
+}
+
+void sum_squares(ProgramBuilder& pb, std::span<const Buffer> x, Buffer sum, Buffer scratch) {
   const auto groups = [&](Buffer b) {
     return (pb.shape(b).elements() + kSumGroup - 1) / kSumGroup;
   };
@@ -132,15 +136,14 @@ void sum_squares(ProgramBuilder& pb, std::span<const Buffer> x, Buffer sum) {
     }
     std::vector<Buffer> these(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(count));
     x = x.subspan(count);
-    const Buffer workspace = sum_workspace(pb, sum);
-    Access access = {.reads = {}, .writes = {sum, workspace}};
+    Access access = {.reads = {}, .writes = {sum}, .scratch = scratch};
     for (const Buffer b : these) access.reads.append({b});
     access.reads.append({sum});
     pb.emit("sum_squares", std::move(access),
-            [these = std::move(these), sum, workspace](const Bindings& b) {
+            [these = std::move(these), sum, scratch](const Bindings& b) {
               std::array<ConstTensorView, kSquareTensors> views;
               std::ranges::transform(these, views.begin(), [&](Buffer t) { return b.in(t); });
-              sum_squares({views.data(), these.size()}, b.out(sum), stream_with(b, workspace));
+              sum_squares({views.data(), these.size()}, b.out(sum), stream_with(b, scratch));
             });
   }
 }
@@ -162,7 +165,7 @@ void scale_by(ProgramBuilder& pb, Buffer factor, Buffer x) {
 void limit_factor(ProgramBuilder& pb, Buffer ga, Buffer gb, double scale, double max_norm,
                   Buffer factor) {
   const Buffer workspace = sum_workspace(pb, factor);
-  pb.emit("limit_factor", {.reads = {ga, gb}, .writes = {factor, workspace}},
+  pb.emit("limit_factor", {.reads = {ga, gb}, .writes = {factor}, .scratch = workspace},
           [=](const Bindings& b) {
             limit_factor({.ga = b.in(ga),
                           .gb = b.in(gb),

@@ -51,8 +51,12 @@ struct LimitFactor {
 };
 void limit_factor(const LimitFactor& a, Stream stream);
 
-void sum_squares(ProgramBuilder& pb, Buffer x, Buffer sum);
-void sum_squares(ProgramBuilder& pb, std::span<const Buffer> x, Buffer sum);  // of any types
+// scratch: sum_squares_scratch(), shared by the calls of one norm, so that buffers which visit the
+// device between them do not wait for its memory.
+Buffer sum_squares_scratch(ProgramBuilder& pb, Buffer sum);
+void sum_squares(ProgramBuilder& pb, Buffer x, Buffer sum, Buffer scratch);
+void sum_squares(ProgramBuilder& pb, std::span<const Buffer> x, Buffer sum,
+                 Buffer scratch);  // of any types
 void clip_factor(ProgramBuilder& pb, Buffer sum, double max_norm, Buffer factor, Buffer norm);
 void scale_by(ProgramBuilder& pb, Buffer factor, Buffer x);
 void limit_factor(ProgramBuilder& pb, Buffer ga, Buffer gb, double scale, double max_norm,

@@ -78,18 +78,19 @@ void layer_norm_backward(const LayerNormBackward& a, Stream stream) {
         BALLAST_ISA_CALL(cpu, layer_norm_backward, a, *stream.pool);
       },
       [&] {
-        cuda::layer_norm_backward({.x = cuda::view(a.x),
-                                   .stats = cuda::view(a.stats),
-                                   .mul = cuda::view(a.mul),
-                                   .index = cuda::view(a.index),
-                                   .one_plus = a.one_plus,
-                                   .dy = cuda::view(a.dy),
-                                   .dx = cuda::view(a.dx),
-                                   .accumulate = a.accumulate,
-                                   .dmul = cuda::view(a.dmul),
-                                   .dadd = cuda::view(a.dadd),
-                                   .scratch = a.dmul || a.dadd ? column_scratch(stream) : nullptr},
-                                  stream.native);
+        cuda::layer_norm_backward(
+            {.x = cuda::view(a.x),
+             .stats = cuda::view(a.stats),
+             .mul = cuda::view(a.mul),
+             .index = cuda::view(a.index),
+             .one_plus = a.one_plus,
+             .dy = cuda::view(a.dy),
+             .dx = cuda::view(a.dx),
+             .accumulate = a.accumulate,
+             .dmul = cuda::view(a.dmul),
+             .dadd = cuda::view(a.dadd),
+             .scratch = a.dmul || a.dadd ? cuda::column_scratch(*stream.queue) : nullptr},
+            stream.native);
       });
 }
 
@@ -119,11 +120,10 @@ void layer_norm_into(ProgramBuilder& pb, Buffer x, const NormTables& t, Buffer y
 
 void layer_norm_backward(ProgramBuilder& pb, Buffer x, Buffer stats, const NormTables& t, Buffer dy,
                          Buffer dx, bool accumulate, const NormTableGrads& grads) {
-  const Buffer workspace = grads.dmul || grads.dadd ? column_workspace(pb, x) : Buffer();
   Access access = {.reads = {x, stats, t.mul, t.index, dy, grads.dmul, grads.dadd},
-                   .writes = {dx, grads.dmul, grads.dadd, workspace}};
+                   .writes = {dx, grads.dmul, grads.dadd}};
   if (accumulate) access.reads.push_back(dx);
-  pb.emit("layer_norm_backward", std::move(access), [=](const Bindings& b) {
+  const auto run = [=](const Bindings& b) {
     layer_norm_backward({.x = b.in(x),
                          .stats = b.in(stats),
                          .mul = as_table(b.in_if(t.mul)),
@@ -134,8 +134,13 @@ void layer_norm_backward(ProgramBuilder& pb, Buffer x, Buffer stats, const NormT
                          .accumulate = accumulate,
                          .dmul = as_table(b.out_if(grads.dmul)),
                          .dadd = as_table(b.out_if(grads.dadd))},
-                        stream_with(b, workspace));
-  });
+                        b.stream());
+  };
+  if (grads.dmul || grads.dadd) {
+    pb.emit("layer_norm_backward", std::move(access), run, prepare_column_sums);
+  } else {
+    pb.emit("layer_norm_backward", std::move(access), run);
+  }
 }
 
 }  // namespace ballast::ops

@@ -45,7 +45,8 @@ Buffer stableadamw_scale(ProgramBuilder& pb, const StableAdamWScaleBuffers& on,
                          const AdamWOptions& options) {
   const Buffer rates = pb.temp("rates", {2}, DType::f32, Role::optimizer);
   const Buffer workspace = sum_workspace(pb, rates);
-  pb.emit("stableadamw_scale", {.reads = {on.v, on.g, on.grad_scale}, .writes = {rates, workspace}},
+  pb.emit("stableadamw_scale",
+          {.reads = {on.v, on.g, on.grad_scale}, .writes = {rates}, .scratch = workspace},
           [=](const Bindings& b) {
             stableadamw_scale({.v = b.in(on.v),
                                .g = b.in(on.g),

@@ -144,9 +144,19 @@ void ProgramBuilder::set_role(Buffer b, Role role) {
   set_.buffers[set_.spec(b).root.id].role = role;
 }
 
+double ProgramBuilder::sizes_of(const BufferList& buffers) const {
+  double bytes = 0;
+  for (const Buffer b : buffers) bytes += static_cast<double>(set_.spec(b).bytes);
+  return bytes;
+}
+
 void ProgramBuilder::add(std::string_view name, Access access, Kernel run, Kernel prepare) {
   access.reads.drop_absent();
   access.writes.drop_absent();
+  if (access.scratch) {
+    if (access.cost.bytes < 0) access.cost.bytes = sizes_of(access.reads) + sizes_of(access.writes);
+    access.writes.push_back(access.scratch);
+  }
   set_.programs[to_size(program_)].instructions.push_back({.name = set_.names.add(scope_, name),
                                                            .lane = access.lane,
                                                            .copies_bytes = access.copies_bytes,

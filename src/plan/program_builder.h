@@ -13,6 +13,7 @@ namespace ballast {
 struct Access {
   BufferList reads = {};
   BufferList writes = {};
+  Buffer scratch = {};  // a workspace of which little is touched: does not count as bytes moved
   Lane lane = Lane::compute;
   Cost cost = {};
   std::uint32_t splits = 1;
@@ -94,6 +95,7 @@ class ProgramBuilder {
                   SharedShape strides);
   Buffer add_buffer(const BufferSpec& spec);
   void add(std::string_view name, Access access, Kernel run, Kernel prepare);
+  double sizes_of(const BufferList& buffers) const;
 
   ProgramSet& set_;
   int program_;

@@ -492,6 +492,7 @@ TEST_F(Encoding, SkipsMediaWhoseNamesLeaveNoRoomForThoseOfACache) {
   EXPECT_THAT(report.skipped[0].reason, ::testing::HasSubstr("its name has 240 bytes"));
   request_.path = dir_.path("clips");
   encoders_.needs.latent_channels = 48;  // of pairs beside the media
+  encoders_.needs.pair_statistics = {wan_vae::kWan22LatentMean, wan_vae::kWan22LatentStd};
   encoders_.needs.spatial_stride = 16;
   request_.needs = encoders_.needs;
   request_.needs.pixel_multiple = 32;

@@ -289,7 +289,8 @@ TEST(GlobalNormRecorded, ClipsOverTwoTensors) {
   const Buffer sum = p.input("sum", SampleTensor(DType::f64, {1}));
   const Buffer factor = p.pb.temp("factor", {1}, DType::f32);
   const Buffer norm = p.pb.temp("norm", {1}, DType::f32);
-  sum_squares(p.pb, std::vector{ga, gb}, sum);  // of two types: one after the other
+  sum_squares(p.pb, std::vector{ga, gb}, sum,
+              sum_squares_scratch(p.pb, sum));  // of two types: one after the other
   clip_factor(p.pb, sum, 0.5, factor, norm);
   scale_by(p.pb, factor, ga);
   EXPECT_EQ(p.instruction(0).reads, (std::vector{ga, sum}));
@@ -317,7 +318,7 @@ TEST(GlobalNormRecorded, SumsAsManyTensorsAtOnceAsALaunchTakes) {
     gradients.push_back(p.input("g", g));
     want += ref::sum_squares(g.values());
   }
-  sum_squares(p.pb, gradients, sum);
+  sum_squares(p.pb, gradients, sum, sum_squares_scratch(p.pb, sum));
   EXPECT_EQ(p.instruction(0).reads.size(), kSquareTensors + 1u);
   EXPECT_EQ(p.instruction(1).reads,
             (std::vector{gradients[kSquareTensors], gradients.back(), sum}));

@@ -274,7 +274,7 @@ class KernelPrograms {
       const Buffer x = noise(pb, "x", {parameters_}, type);
       const Buffer sum = filled(pb, "sum", {1}, DType::f64, 0);
       begin();
-      ops::sum_squares(pb, x, sum);
+      ops::sum_squares(pb, x, sum, ops::sum_squares_scratch(pb, sum));
     }
     for (const std::int64_t part : {4, 16}) {
       ProgramBuilder pb(set_, fmt::format("sum of squares, bf16, {} tensors", part));
@@ -285,7 +285,7 @@ class KernelPrograms {
       for (std::int64_t k = 0; k < part; ++k) {
         parts.push_back(pb.slice(x, 0, k * (parameters_ / part), parameters_ / part));
       }
-      ops::sum_squares(pb, parts, sum);
+      ops::sum_squares(pb, parts, sum, ops::sum_squares_scratch(pb, sum));
     }
     {
       ProgramBuilder pb(set_, "EMA");

@@ -80,7 +80,7 @@ static __global__ void __launch_bounds__(32 * kQuantumWarps)
   if (mine && warp == 0) sums[c] = total;
 }
 
-// sums [C] += the sum of all rows' terms; C is a multiple of eight. scratch: kColumnScratch.
+// sums [C] += the sum of all rows' terms; C is a multiple of eight. scratch: column_scratch().
 template <class Term>
 void add_column_eights(const Term& term, std::int64_t rows, std::int64_t columns, float* sums,
                        float* scratch, cudaStream_t stream) {

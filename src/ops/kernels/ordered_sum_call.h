@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/error.h"
+#include "ops/kernels/on_device.h"
 #include "ops/kernels/ordered_sum_cuda.h"
 #include "plan/bindings.h"
 #include "plan/program_builder.h"
@@ -9,16 +10,9 @@ namespace ballast::ops {
 
 // Where an instruction's ordered sums wait on a GPU, for its writes; invalid where the instruction
 // runs on the processors, which add as they go. at: one of its operands.
-inline Buffer sum_workspace(ProgramBuilder& pb, Buffer at, std::int64_t bytes) {
-  const bool on_gpu = pb.backend().device == Device::cuda && pb.tier(at) == Tier::device;
-  return pb.workspace(on_gpu ? bytes : 0);
-}
 inline Buffer sum_workspace(ProgramBuilder& pb, Buffer at) {
-  return sum_workspace(pb, at, cuda::kSumScratchBytes);
-}
-// ... and its sums over rows.
-inline Buffer column_workspace(ProgramBuilder& pb, Buffer at) {
-  return sum_workspace(pb, at, cuda::kColumnScratchBytes);
+  const bool on_gpu = pb.backend().device == Device::cuda && pb.tier(at) == Tier::device;
+  return pb.workspace(on_gpu ? cuda::kSumScratchBytes : 0);
 }
 
 // The instruction's stream with that memory, which need not be zero.
@@ -32,9 +26,11 @@ inline double* sum_scratch(Stream stream) {
   check(stream.scratch != nullptr, "an ordered sum on the GPU has no workspace");
   return reinterpret_cast<double*>(stream.scratch);
 }
-inline float* column_scratch(Stream stream) {
-  check(stream.scratch != nullptr, "sums over rows on the GPU have no workspace");
-  return reinterpret_cast<float*>(stream.scratch);
+
+// For Instruction::prepare: what sums over rows need on the GPU exists before the first run.
+inline void prepare_column_sums(const Bindings& b) {
+  on_device(
+      Device::cuda, [] {}, [&] { cuda::column_scratch(*b.stream().queue); });
 }
 
 }  // namespace ballast::ops

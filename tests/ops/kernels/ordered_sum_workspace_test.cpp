@@ -6,7 +6,6 @@
 #include "ops/flow_loss.h"
 #include "ops/global_norm.h"
 #include "ops/kernels/ordered_sum_cuda.h"
-#include "ops/rms_norm.h"
 #include "plan/program_builder.h"
 
 namespace ballast::ops::ordered_sum_workspace_test {
@@ -36,7 +35,8 @@ class OrderedSumWorkspace : public testing::Test {
   }
 
   void record_sum(Tier tier = Tier::device) {
-    sum_squares(pb_, operand("x", {100}, DType::f32, tier), operand("sum", {1}, DType::f64, tier));
+    const Buffer sum = operand("sum", {1}, DType::f64, tier);
+    sum_squares(pb_, operand("x", {100}, DType::f32, tier), sum, sum_squares_scratch(pb_, sum));
   }
   void record_loss() {
     flow_loss(pb_,
@@ -44,11 +44,6 @@ class OrderedSumWorkspace : public testing::Test {
                .target = operand("target", {4, 4}),
                .loss = operand("loss", {1}, DType::f64)},
               {});
-  }
-  void record_norm_backward(bool trained) {
-    rms_norm_backward(pb_, operand("x", {4, 8}), operand("r", {4}), operand("w", {8}),
-                      operand("dy", {4, 8}), operand("dx", {4, 8}),
-                      trained ? operand("dw", {8}) : Buffer());
   }
 
   ProgramSet set_;
@@ -67,13 +62,6 @@ TEST_F(OrderedSumWorkspace, IsDeclaredByTheInstruction) {
   EXPECT_EQ(declared(), cuda::kSumScratchBytes);
 }
 
-TEST_F(OrderedSumWorkspace, OfColumnsIsDeclaredWhereTheyAreSummed) {
-  record_norm_backward(true);
-  EXPECT_EQ(declared(), cuda::kColumnScratchBytes);
-  record_norm_backward(false);
-  EXPECT_EQ(declared(), 0);
-}
-
 TEST_F(OrderedSumWorkspace, IsNoneForWhatLiesInRam) {
   record_sum(Tier::host);
   EXPECT_EQ(declared(), 0);
@@ -83,8 +71,6 @@ TEST_F(OrderedSumOnProcessors, NeedNone) {
   record_sum();
   EXPECT_EQ(declared(), 0);
   record_loss();
-  EXPECT_EQ(declared(), 0);
-  record_norm_backward(true);
   EXPECT_EQ(declared(), 0);
 }
 
