@@ -304,7 +304,7 @@ TEST(Distiller, ARefusalNamesMemorySolutionsAndACommand) {
 }
 
 TEST(DistillFlags, NamesTheNearestFlagAndValue) {
-  const auto problem = [](std::vector<std::string> flags) -> std::string {
+  const auto problem = [](const std::vector<std::string>& flags) -> std::string {
     try {
       read_distill_config(flags);
     } catch (const Error& e) {
