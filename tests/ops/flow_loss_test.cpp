@@ -325,9 +325,9 @@ TEST(FlowLossRecorded, AddsToTheLossAndMayLeaveOperandsOut) {
             {.pred = pred, .target = target, .mask = mask, .sample_weight = weight, .loss = loss},
             {.rho = kHuber, .weight = 0.5});
   EXPECT_EQ(p.instruction(0).reads, (std::vector{pred, target, loss}));
-  EXPECT_EQ(p.instruction(0).writes, (std::vector{loss, dpred}));
+  EXPECT_EQ(p.results(0), (std::vector{loss, dpred}));
   EXPECT_EQ(p.instruction(1).reads, (std::vector{pred, target, mask, weight, loss}));
-  EXPECT_EQ(p.instruction(1).writes, std::vector{loss});
+  EXPECT_EQ(p.results(1), std::vector{loss});
   p.run();
   const double first = ref::flow_loss({.weight = 0.5}, x.values(), y.values());
   const double second =

@@ -294,7 +294,7 @@ TEST(GlobalNormRecorded, ClipsOverTwoTensors) {
   clip_factor(p.pb, sum, 0.5, factor, norm);
   scale_by(p.pb, factor, ga);
   EXPECT_EQ(p.instruction(0).reads, (std::vector{ga, sum}));
-  EXPECT_EQ(p.instruction(0).writes, std::vector{sum});
+  EXPECT_EQ(p.results(0), std::vector{sum});
   EXPECT_EQ(p.instruction(2).reads, std::vector{sum});
   EXPECT_EQ(p.instruction(2).writes, (std::vector{factor, norm}));
   EXPECT_EQ(p.instruction(3).reads, (std::vector{factor, ga}));

@@ -155,7 +155,7 @@ TEST(StableRatesRecorded, TakesStepAndLearningRateFromTheRun) {
   o.rate = 2;
   const Buffer rates = stableadamw_scale(program.pb, {.v = v, .g = g}, o);
   EXPECT_EQ(program.instruction(0).reads, (std::vector{v, g}));
-  EXPECT_EQ(program.instruction(0).writes, (std::vector{rates}));
+  EXPECT_EQ(program.results(0), (std::vector{rates}));
   adamw(program.pb, {{.p = p, .m = m, .v = v, .g = g, .options = o, .rates = rates}}, {});
   ref::StableAdamWState want = {start.values(), zero.values(), zero.values()};
   for (int k = 1; k <= 3; ++k) {

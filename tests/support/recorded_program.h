@@ -53,6 +53,14 @@ class RecordedProgram {
   const Instruction& instruction(std::size_t i) const {
     return set_.programs.at(0).instructions.at(i);
   }
+  // What an instruction writes but for its scratch, which depends on the device.
+  std::vector<Buffer> results(std::size_t i) const {
+    std::vector<Buffer> all;
+    for (const Buffer b : instruction(i).writes) {
+      if (set_.spec(b).role != Role::workspace) all.push_back(b);
+    }
+    return all;
+  }
   std::size_t instructions() const { return set_.programs.at(0).instructions.size(); }
 
  private:
