@@ -66,8 +66,8 @@ class GpuMark {
 // Both of Kind::time, both passed.
 double seconds_between(const GpuMark& begin, const GpuMark& end);
 
-// Work that a queue noted instead of doing it, to be done by one call as often as wanted: with the
-// addresses and numbers that it was noted with.
+// GPU work that was captured instead of run. One call launches it, any number of times, with the
+// addresses and numbers of the capture.
 class CudaGraph {
  public:
   CudaGraph() = default;

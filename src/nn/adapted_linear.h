@@ -7,8 +7,8 @@
 
 namespace ballast {
 
-// An adapter that stands in the row padding of its layer's weight (docs/decisions/0021), so that
-// the layer's own product is the adapter's too: with u = x A^T behind the columns of x,
+// An adapter stored in the row padding of its layer's weight (docs/decisions/0021): one product
+// computes the layer and its adapter. With u = x A^T behind the columns of x,
 //   [x | u] [W | s B]^T = x W^T + s u B^T,   and with du = dy (s B)   [dy | du] [W ; A] = dx.
 // Factors are padded with zeros to whole kRankStep: products want rows of 16 bytes.
 struct AppendedAdapter {

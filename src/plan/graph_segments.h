@@ -11,11 +11,11 @@
 
 namespace ballast {
 
-// Instructions of the compute lane that follow each other without a word to another lane, noted
-// before a program's second run and given to the GPU by one call from then on: a launch takes the
-// host 10 us, in which the GPU does more than one instruction of few tokens. What a run decides
-// anew is part of none: instructions that ask for the step's values, and those that touch host
-// memory, whose numbers they may read before they launch.
+// Consecutive instructions of the compute lane that do not synchronize with another lane. They are
+// captured before a program's second run and launched with one call from then on: a launch takes
+// the host 10 us, in which the GPU runs more than one instruction of few tokens. Instructions that
+// differ from run to run are in no segment: those that ask for the step's values, and those that
+// touch host memory, whose numbers they may read before they launch.
 class GraphSegments {
  public:
   // In a program's instructions of the compute lane.

@@ -20,8 +20,8 @@ struct ProcessLine {
 };
 
 inline constexpr std::string_view kRecordedPrograms = "recorded programs";
-// What a GPU's compute lane repeats by one call (plan/graph_segments.h), none of programs that are
-// too long: a longer program may take less.
+// GPU memory of CUDA graphs (plan/graph_segments.h). Programs that are too long have none, so a
+// longer program may need less.
 inline constexpr std::string_view kRecordings = "CUDA graphs";
 
 // The line of the same name gets its bytes.

@@ -84,7 +84,7 @@ TEST(CommandLine, EveryCommandTakesTheSameSpellingsOfABudget) {
                                                      {"--ram", "24000000000"}}) {
       std::vector<std::string> all = words;
       all.insert(all.end(), spelling.begin(), spelling.end());
-      // What is wrong is something else: the files are not there.
+      // The spelling is right; the files are missing.
       EXPECT_THAT(run_ballast(all).err, Not(HasSubstr("--ram: ")))
           << words[0] << " " << words[1] << " " << spelling[0];
     }

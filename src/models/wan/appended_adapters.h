@@ -4,8 +4,7 @@
 
 namespace ballast::wan {
 
-// Where the adapter of one layer stands in the row padding of the layer's weight
-// (nn/adapted_linear.h).
+// The columns of the row padding that hold the adapter of one layer (nn/adapted_linear.h).
 struct AppendedColumns {
   std::int64_t columns = 0;       // of all layers that read the same input; 0: it is not appended
   std::int64_t first = 0;         // of them: this layer's
