@@ -21,11 +21,14 @@ struct Baseline {
   MemoryPolicy policy;
 };
 
-Bytes missing_with(const Budget& budget, const Baseline& baseline) {
-  const auto& [device, host, disk] = baseline.refusal.needed;
+// For people: on the CPU the compute share is part of the RAM, and what is short of both is short
+// once.
+Bytes missing_with(const Budget& budget, const Baseline& baseline, const BytesByTier& needed) {
+  const auto& [device, host, disk] = needed;
   const bool shared = baseline.request.backend.device == Device::cpu;
-  return less(device, budget.gpu) + less(shared ? device + host : host, budget.host) +
-         less(disk, budget.disk);
+  const Bytes gpu = less(device, budget.gpu);
+  const Bytes ram = less(shared ? device + host : host, budget.host);
+  return (shared ? std::max(gpu, ram) : gpu + ram) + less(disk, budget.disk);
 }
 
 // known: of what the change makes of the job.
@@ -41,10 +44,11 @@ PlannedChange planned(const Baseline& baseline, const Change& change, NeedsCache
     p.frees_host = less(baseline.refusal.needed[1], lean_host);
   };
   // The same plan as now, measured against another budget that is not enough for it.
-  if (change.budget_only && !r.policy && missing_with(r.budget, baseline).count > 0 &&
-      !may_fit(r, known) && closest_policy(r, known) == baseline.policy) {
+  const Bytes missing_now = missing_with(r.budget, baseline, baseline.refusal.needed);
+  if (change.budget_only && !r.policy && missing_now.count > 0 && !may_fit(r, known) &&
+      closest_policy(r, known) == baseline.policy) {
     p.needed = baseline.refusal.needed;
-    p.missing = missing_with(r.budget, baseline);
+    p.missing = missing_now;
     p.step_seconds = baseline.refusal.seconds_per_step;
     return p;
   }
@@ -65,7 +69,7 @@ PlannedChange planned(const Baseline& baseline, const Change& change, NeedsCache
   } else {
     const auto& refusal = std::get<Refusal>(outcome);
     p.needed = refusal.needed;
-    p.missing = excess(refusal.shortages);
+    p.missing = missing_with(r.budget, baseline, refusal.needed);
     p.step_seconds = refusal.seconds_per_step;
     compare(p.needed[0], p.needed[1]);
   }

@@ -1,10 +1,12 @@
 #include "fit/host_fill.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 
 #include "core/to_size.h"
+#include "fit/bounds.h"
 #include "fit/fill.h"
 #include "fit/needs.h"
 #include "fit/search.h"
@@ -87,11 +89,24 @@ struct Start {
 class HostFill {
  public:
   HostFill(const Request& request, PlannedRun lean, NeedsCache& known)
-      : request_(request), known_(known), waiting_(waiting_share(lean)), best_(std::move(lean)) {
-    record_for_ring(best_, 1);
+      : request_(request), known_(known), waiting_(waiting_share(lean)), best_(std::move(lean)) {}
+
+  // Of a plan whose streamed weights all wait in host memory: what blocks keep may wait there in
+  // the place of a few of them, and leave the device to larger pieces of work.
+  PlannedRun with_activations_in_host() {
+    waiting_ = 1;  // from disk
+    MemoryPolicy p = best_.policy;
+    p.offload = true;
+    p.streaming->slots = 2;
+    for (const std::int64_t chunk : request_.job->larger_chunks()) {
+      p.chunk_tokens = chunk;
+      if (fill_neighbour(p)) break;
+    }
+    return std::move(best_);
   }
 
   PlannedRun run() {
+    record_for_ring(best_, 1);
     const Start first = start_at(best_);
     fill(first);
     // A plan found so may stream more groups than was thought of, and have more to read: then one
@@ -103,11 +118,36 @@ class HostFill {
         if (third && third->policy != first.policy) fill(*third);
       }
     }
+    // The search knew nothing of what is computed again in order to hold more.
+    if (best_.policy.split_backward && many_in_host(best_.policy)) {
+      MemoryPolicy whole = best_.policy;
+      whole.split_backward = false;
+      fill_neighbour(whole);
+    }
     add_ring();
     return std::move(best_);
   }
 
  private:
+  // The best plan with another choice, filled anew; false: it does not fit or is no faster, which
+  // is known before anything is recorded whole.
+  bool fill_neighbour(MemoryPolicy policy) {
+    Streaming& streaming = *policy.streaming;
+    streaming.stream_from = StreamSource::disk;
+    streaming.host_groups = streaming.extra_ring_buffers = 0;
+    if (!request_.streamed_blocks) streaming.resident_groups = 0;
+    Request search = heaviest(request_);
+    const Bytes map = map_of_pinned(request_.budget.host);
+    search.budget.gpu -= std::min(map, search.budget.gpu);
+    if (known_.exceeds_bound(search, policy)) return false;
+    const NeedsLowerBound needs = known_.needs_for(search, policy);
+    if (excess(search, needs).count > 0) return false;
+    if (needs.compute_seconds >= tuning::kWorthLookingFor * best_.seconds_per_step()) return false;
+    const auto run = fill_with_groups(search, policy, known_, std::numeric_limits<double>::max());
+    if (run) fill(start_at(*run));
+    return run.has_value();
+  }
+
   Start start_at(const PlannedRun& run) const {
     const bool shared = request_.backend.device == Device::cpu;
     return {run.policy, run.needed(Tier::host) + (shared ? run.needed(Tier::device) : Bytes{})};
@@ -140,7 +180,18 @@ class HostFill {
   void consider(std::optional<PlannedRun> run, double share) {
     if (!run) return;
     record_for_ring(*run, share);
-    if (run->seconds_per_step() < share * best_.seconds_per_step()) best_ = std::move(*run);
+    take_if_faster(std::move(*run), share);
+  }
+
+  // No more than the best plan's time; one that computes attention again as well has nothing to
+  // prove.
+  double must_beat(const MemoryPolicy& policy, double share) const {
+    const bool alike = policy.activations == best_.policy.activations;
+    return (alike ? 1 : share) * best_.seconds_per_step();
+  }
+
+  void take_if_faster(PlannedRun run, double share) {
+    if (run.seconds_per_step() < must_beat(run.policy, share)) best_ = std::move(run);
   }
 
   void record_for_ring(const PlannedRun& run, double share) {
@@ -156,16 +207,14 @@ class HostFill {
       const int groups = f.policy.streaming->host_groups;
       if (groups + 1 >= all.count()) continue;  // no more than the head comes from disk
       for (int n = groups; n >= std::max(0, groups - 1); --n) {
-        if (tuning::kRingHelps * f.lower_bound_seconds >= f.share * best_.seconds_per_step()) break;
+        if (tuning::kRingHelps * f.lower_bound_seconds >= must_beat(f.policy, f.share)) break;
         MemoryPolicy policy = f.policy;
         policy.streaming->host_groups = n;
         policy.streaming->extra_ring_buffers =
             extra_ring_buffers(f.room + all.of(groups) - all.of(n));
         if (policy.streaming->extra_ring_buffers == 0) continue;
         auto run = complete_if_fits(request_, record(request_, policy));
-        if (run && run->seconds_per_step() < f.share * best_.seconds_per_step()) {
-          best_ = std::move(*run);
-        }
+        if (run) take_if_faster(std::move(*run), f.share);
         if (policy.streaming->extra_ring_buffers == tuning::kMaxBuffers) break;
       }
     }
@@ -190,6 +239,10 @@ class HostFill {
       }
     }
     return std::nullopt;
+  }
+
+  bool many_in_host(const MemoryPolicy& p) const {
+    return p.stream().host_groups >= tuning::kManyInHost * Streamed(request_, p).count();
   }
 
   // Of the groups that a plan streams.
@@ -226,7 +279,7 @@ class HostFill {
 
   const Request& request_;
   NeedsCache& known_;
-  const double waiting_;  // share of a step before anything is filled
+  double waiting_;  // share of a step before anything is filled
   std::vector<Filled> may_have_ring_;
   bool gpu_was_short_ = false;  // of place for its map of host memory
   PlannedRun best_;
@@ -235,6 +288,13 @@ class HostFill {
 }  // namespace
 
 PlannedRun fill_host_memory(const Request& request, PlannedRun lean, NeedsCache& known) {
+  const MemoryPolicy& p = lean.policy;
+  const bool fills = request.job->may_fill() && request.job->depth() == request.job->blocks();
+  if (fills && p.streams() && p.streaming->matrices_ahead == 0 &&
+      p.streaming->stream_from == StreamSource::host && !p.offload &&
+      request.job->trained() == Trained::adapters) {
+    return HostFill(request, std::move(lean), known).with_activations_in_host();
+  }
   if (!streams_from_disk(request, lean.policy)) return lean;
   return HostFill(request, std::move(lean), known).run();
 }

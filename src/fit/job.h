@@ -65,7 +65,7 @@ class Job {
   virtual WeightFormat format() const { return WeightFormat::stored; }
   virtual Trained trained() const = 0;
   virtual bool records_update() const { return false; }
-  virtual const OptimizerOptions& optimizer() const = 0;
+  virtual const OptimizerOptions& optimizer() const;  // of what is trained
   // Whether a policy's disk_state_groups mean something to it.
   virtual bool may_keep_state_on_disk() const { return false; }
   virtual std::size_t gradient_bytes() const { return size_of(DType::f32); }  // of an element

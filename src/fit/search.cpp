@@ -8,6 +8,7 @@
 #include "fit/bounds.h"
 #include "fit/fill.h"
 #include "fit/fit.h"
+#include "fit/neighbours.h"
 #include "fit/tuning.h"
 
 namespace ballast::fit {
@@ -16,31 +17,6 @@ namespace {
 // The share of a found plan's time that another has to promise.
 double worthwhile(const Job& job) {
   return job.recordings_are_short() || job.depth() == 0 ? 1 : tuning::kWorthLookingFor;
-}
-
-// Whether a step of p has no less to compute than one of q: as much again, in pieces as small.
-bool computes_no_less(const MemoryPolicy& p, const MemoryPolicy& q) {
-  const auto as_small = [](std::int64_t a, std::int64_t b) { return b == 0 || (a > 0 && a <= b); };
-  return p.activations >= q.activations && p.split_backward >= q.split_backward &&
-         as_small(p.chunk_tokens, q.chunk_tokens) &&
-         as_small(p.heads_per_group, q.heads_per_group) &&
-         as_small(p.samples_per_pass, q.samples_per_pass);
-}
-
-// From the same place, through no more slots, no more matrices ahead.
-bool brings_no_earlier(const Streaming& p, const Streaming& q) {
-  return p.stream_from == q.stream_from && p.slots <= q.slots &&
-         (p.matrices_ahead == q.matrices_ahead || q.matrices_ahead == 0 ||
-          (p.matrices_ahead > 0 && p.matrices_ahead < q.matrices_ahead));
-}
-
-// Whether a step of p takes no less time than one of q where no more groups stay: it computes and
-// brings no less, from the same place and no earlier. Where only the order of work or what waits
-// in host memory differs, places decide, and either may win.
-bool no_faster(const MemoryPolicy& p, const MemoryPolicy& q) {
-  return computes_no_less(p, q) && p.offload == q.offload && p.split_backward == q.split_backward &&
-         p.state_on_host >= q.state_on_host && p.streams() &&
-         brings_no_earlier(p.stream(), q.stream());
 }
 
 class Search {
@@ -167,6 +143,7 @@ class Search {
         if (best_) break;
       }
       widen();
+      keep_fewer_groups();
     }
     // Switches leave what was looked at.
     if (best_ || c == FitOdds::none || request_.switches.any()) return std::move(best_);
@@ -237,22 +214,51 @@ class Search {
 
   // Lists have few sizes of pieces of work, small ones where memory is short. Where computing
   // decides how long a step takes, those of the best plan become as large as fits, and groups that
-  // stay make room for them.
+  // stay make room for them. Larger pieces of another plan may be faster: of one with a slot more,
+  // or of one whose blocks are computed or kept the other way.
   void widen() {
     if (!best_ || !computing_decides(best_->main_program())) return;
-    MemoryPolicy p = best_->policy;
+    for (const MemoryPolicy& p : neighbours(*search_.job, without_fill(best_->policy))) {
+      const MemoryPolicy chunks =
+          widest(p, &MemoryPolicy::chunk_tokens, search_.job->larger_chunks());
+      const MemoryPolicy both =
+          widest(chunks, &MemoryPolicy::heads_per_group, search_.job->larger_head_groups());
+      take_instead(both);
+      take_instead(chunks);
+    }
+    // Smaller ones leave room for groups that stay.
+    MemoryPolicy fewer = without_fill(best_->policy);
+    for (const std::int64_t heads : search_.job->larger_head_groups()) {
+      if (!fewer.streams() || heads == 0 || fewer.heads_per_group != 0) continue;
+      fewer.heads_per_group = heads;
+      take_instead(fewer);
+    }
+  }
+
+  // Groups that stay are read anew where experts change: where the step computes as long with fewer
+  // of them, it is faster.
+  void keep_fewer_groups() {
+    if (search_.job->larger_chunks().empty()) return;  // it has no experts
+    while (best_ && !plans_all_kinds_ && fills(best_->policy) &&
+           best_->policy.stream().resident_groups > 0) {
+      double loading = 0;
+      for (const StepProgram& s : best_->steps[0]) {
+        if (s.name.starts_with("load")) loading += s.runs * best_->seconds_of(s.name);
+      }
+      if (best_seconds_ - loading > worthwhile_ * best_seconds_) return;
+      MemoryPolicy fewer = best_->policy;
+      fewer.streaming->resident_groups /= 2;
+      auto run = complete_if_fits(search_, record(search_, fewer));
+      if (!run || run->seconds_per_step() >= best_seconds_) return;
+      best_seconds_ = run->seconds_per_step();
+      best_ = std::move(run);
+    }
+  }
+
+  MemoryPolicy without_fill(MemoryPolicy p) const {
     if (!request_.streamed_blocks) p.keep_groups(0);
     p.kept_blocks = 0;
-    const MemoryPolicy chunks =
-        widest(p, &MemoryPolicy::chunk_tokens, search_.job->larger_chunks());
-    const MemoryPolicy both =
-        widest(chunks, &MemoryPolicy::heads_per_group, search_.job->larger_head_groups());
-    const bool better = take_instead(both) || take_instead(chunks);
-    p = better ? best_->policy : p;
-    if (p.stream().slots != 1 || p.streaming->matrices_ahead > 0) return;
-    if (!request_.streamed_blocks) p.keep_groups(0);
-    p.streaming->slots = 2;
-    take_instead(p);
+    return p;
   }
 
   static bool computing_decides(const PredictedTime& step) {

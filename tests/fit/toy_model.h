@@ -75,7 +75,6 @@ class FitJob final : public fit::Job {
 
   std::span<const WeightGroup> groups() const override { return weights; }
   fit::Trained trained() const override { return fit::Trained::nothing; }
-  const OptimizerOptions& optimizer() const override { return no_optimizer_; }
   std::int64_t blocks() const override { return group_count() - 2; }
   std::int64_t depth() const override { return blocks(); }
   std::unique_ptr<fit::Job> with_depth(std::int64_t layers) const override {
@@ -92,9 +91,6 @@ class FitJob final : public fit::Job {
   std::vector<MemoryPolicy> leanest() const override {
     return {{.name = "stream1", .streaming = Streaming{.slots = 1}}};
   }
-
- private:
-  OptimizerOptions no_optimizer_;  // nothing is trained
 };
 
 }  // namespace ballast::toy

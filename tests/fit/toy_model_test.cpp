@@ -175,5 +175,20 @@ TEST_F(ToyModel, IsRefusedWithAdviceThatWasPlanned) {
   EXPECT_THAT(advice, ElementsAreArray(texts));
 }
 
+// On the CPU the compute share is part of the RAM.
+TEST_F(ToyModel, BytesShortOfTheComputeShareAndOfRamAreCountedOnce) {
+  const fit::Request r = request(4096, Bytes{3'000'000}, Bytes{3'500'000});
+  const auto outcome = fit::find_plan(r);
+  ASSERT_TRUE(std::holds_alternative<Refusal>(outcome));
+  const auto& refusal = std::get<Refusal>(outcome);
+  ASSERT_EQ(refusal.shortages.size(), 2u);
+  const fit::Change nothing = {.text = "nothing", .apply = [](fit::Request&) {}};
+  const std::vector<PlannedChange> tried = fit::try_changes(r, refusal, {nothing});
+  ASSERT_EQ(tried.size(), 1u);
+  EXPECT_FALSE(tried[0].fits);
+  const auto& [device, host, disk] = refusal.needed;
+  EXPECT_EQ(tried[0].missing, std::max(device - r.budget.gpu, device + host - r.budget.host));
+}
+
 }  // namespace
 }  // namespace ballast::toy

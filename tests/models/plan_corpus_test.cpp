@@ -6,10 +6,12 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "fit/fit.h"
+#include "fit/tuning.h"
 #include "models/student/fit_job.h"
 #include "models/t5/fit_job.h"
 #include "models/t5/weights.h"
@@ -292,6 +294,53 @@ void expect_no_worse(std::size_t every) {
   if (!store) return;
   std::ofstream file(kFile);
   for (const Json& line : lines) file << line.dump() << '\n';
+}
+
+// The search passes over what promises less than this (fit::tuning::kWorthLookingFor).
+constexpr double kRounding = 1 / fit::tuning::kWorthLookingFor;
+
+// One job of the corpus under rising budgets of one kind of memory, the others as stored: what fits
+// fits in more, and no step takes longer.
+void expect_never_slower(Json job, const char* tier, std::span<const double> shares) {
+  const double budget = job.at(tier).get<double>();
+  std::optional<Outcome> fastest;
+  for (const double share : shares) {
+    job[tier] = static_cast<std::uint64_t>(share * budget);
+    SCOPED_TRACE(job.dump());
+    const Outcome now = planned(job);
+    if (now.policy.empty()) {
+      EXPECT_FALSE(fastest) << "refused; less was enough";
+      continue;
+    }
+    if (fastest) {
+      EXPECT_LE(now.seconds, kRounding * fastest->seconds);
+    }
+    if (!fastest || now.seconds < fastest->seconds) fastest = now;
+  }
+}
+
+// Of so many jobs one, by turns with more GPU memory and with more RAM.
+void expect_ladders(std::size_t first, std::size_t every, std::span<const double> shares) {
+  const std::vector<Json> lines = stored_lines();
+  bool gpu = true;
+  for (std::size_t i = first; i < lines.size(); i += every, gpu = !gpu) {
+    SCOPED_TRACE(fmt::format("line {}", i + 1));
+    expect_never_slower(lines[i].at("job"), gpu ? "gpu" : "ram", shares);
+  }
+}
+
+TEST(PlanLadder, MoreMemoryIsNeverSlower) {
+  expect_ladders(3, 23, std::array{0.6, 0.8, 1.0, 1.25});
+}
+TEST(PlanLadder, MoreMemoryIsNeverSlowerForManyJobs) {
+  expect_ladders(1, 5, std::array{0.5, 0.6, 0.7, 0.85, 0.95, 1.0, 1.1, 1.3});
+}
+// Where attention's outputs, blocks and pieces of work compete for the GPU: these were slower.
+TEST(PlanLadder, MoreGpuMemoryIsNeverSlowerFor14B) {
+  const Json job = Json::parse(R"({"kind": "wan", "model": "wan2.1-t2v-14b", "mode": "lora",
+      "target": "h200", "gpu": 1000000000, "ram": 32000000000, "disk": 0, "optimizer": "adamw",
+      "batches": [[[5, 60, 104]]]})");
+  expect_never_slower(job, "gpu", std::array{4.0, 4.5, 6.0, 7.0, 8.0, 11.0, 12.0, 13.0});
 }
 
 TEST(PlanCorpus, SampleIsPlannedNoWorse) { expect_no_worse(7); }

@@ -19,7 +19,6 @@ class SampleFitJob final : public fit::Job {
 
   std::span<const WeightGroup> groups() const override { return {}; }  // none is streamed
   fit::Trained trained() const override { return fit::Trained::nothing; }
-  const OptimizerOptions& optimizer() const override { return student.optimizer; }
   std::int64_t blocks() const override { return student.config.depth; }
   std::int64_t depth() const override { return 0; }
   std::unique_ptr<fit::Job> with_depth(std::int64_t) const override { return nullptr; }

@@ -17,7 +17,6 @@ class InferenceFitJob : public fit::Job {
 
   std::span<const WeightGroup> groups() const override { return weights; }
   fit::Trained trained() const override { return fit::Trained::nothing; }
-  const OptimizerOptions& optimizer() const override { return optimizer_; }
   std::int64_t blocks() const override;
   std::int64_t depth() const override { return 0; }
   std::unique_ptr<fit::Job> with_depth(std::int64_t) const override { return nullptr; }
@@ -34,9 +33,6 @@ class InferenceFitJob : public fit::Job {
   // Which weights stay. Those that are used once stream beside compute: loading them first takes
   // longer.
   virtual Kept kept() const = 0;
-
- private:
-  OptimizerOptions optimizer_;
 };
 
 class EncoderFitJob final : public InferenceFitJob {

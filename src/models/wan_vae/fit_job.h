@@ -32,7 +32,6 @@ class FitJob final : public fit::Job {
   std::span<const WeightGroup> groups() const override { return groups_; }
   WeightFormat format() const override;
   fit::Trained trained() const override { return fit::Trained::nothing; }
-  const OptimizerOptions& optimizer() const override { return optimizer_; }
   std::int64_t blocks() const override { return 0; }
   std::int64_t depth() const override { return 0; }
   std::unique_ptr<fit::Job> with_depth(std::int64_t) const override { return nullptr; }
@@ -65,7 +64,6 @@ class FitJob final : public fit::Job {
 
   Variant variant_ = Variant::open;
   std::vector<WeightGroup> groups_;  // a unit each
-  OptimizerOptions optimizer_;
 };
 
 // How a decoder may use memory, the fastest first and the leanest last.
