@@ -22,7 +22,12 @@ namespace {
 // Bytes that go to the disk together while more are written. The kernel counts what waits in the
 // page cache as memory of the control group: a checkpoint that waits for a busy disk must not be
 // what ends a run that keeps to its limit.
-constexpr std::size_t kWriteback = 1 << 20;
+constexpr std::uint64_t kMinWriteback = 128 << 10, kMaxWriteback = 1 << 20;
+
+// More of large files: who writes those has memory for it.
+std::uint64_t writeback(std::uint64_t written) {
+  return std::clamp(written / 16, kMinWriteback, kMaxWriteback);
+}
 
 std::string folder_of_file(const std::string& path) {
   const std::size_t slash = path.rfind('/');
@@ -89,14 +94,14 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
   check(static_cast<bool>(fd_), "{} was written after commit", path_);
   while (!bytes.empty()) {
     const ssize_t put =
-        ::write(fd_.get(), bytes.data(), std::min<std::size_t>(bytes.size(), kWriteback));
+        ::write(fd_.get(), bytes.data(), std::min<std::size_t>(bytes.size(), kMinWriteback));
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) {
       fail_io(path_, fmt::format("write {} bytes at offset {}", bytes.size(), written_), errno);
     }
     bytes = bytes.subspan(to_size(put));
     written_ += static_cast<std::uint64_t>(put);
-    if (written_ - sent_ >= kWriteback) begin_writeback();
+    if (written_ - sent_ >= writeback(written_)) begin_writeback();
   }
 }
 
