@@ -43,7 +43,9 @@ bool first_time(std::string_view flag, const MemoryLimit& limit) {
 void keep_within(Bytes& size, const std::optional<MemoryLimit>& limit, std::string_view flag,
                  bool declared, Limits limits) {
   if (!limit || size <= limit->most) return;
-  if (declared && first_time(flag, *limit)) {
+  // Who declares the limit itself is not told of the little that others hold of it.
+  const bool told = limits != Limits::hold || (size - limit->most).count > size.count / 100;
+  if (declared && told && first_time(flag, *limit)) {
     const bool killed =
         limit->kind != MemoryLimit::Kind::gpu && limit->kind != MemoryLimit::Kind::process;
     log::warn("--{} {}, but {}{}", flag, size, text_of(*limit),
