@@ -3,7 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <memory>
+#include <string>
+
 #include "core/error.h"
+#include "core/log.h"
 
 namespace ballast {
 namespace {
@@ -99,6 +104,27 @@ TEST(Budget, AGroupOfItsSizeHoldsIt) {
   m.cgroup.groups = {{"/g/memory.max", Bytes{50'000'000}, Bytes{47'000'000}}};
   EXPECT_EQ(resolve_budget(m, {.gpu = {}, .ram = Bytes{50'000'000}, .disk = {}}, {}).host,
             Bytes{50'000'000});
+}
+
+// What the log says of 50 MB that are declared in a group of that size.
+std::string told_of(const char* group, Bytes left) {
+  Machine m = machine_in_group();
+  m.own_memory = Bytes{900'000};
+  m.cgroup.groups = {{group, Bytes{50'000'000}, left}};
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::tmpfile(), &std::fclose);
+  log::set_file(file.get());
+  const Budget b = resolve_budget(m, {.gpu = {}, .ram = Bytes{50'000'000}, .disk = {}}, {});
+  log::set_file(stderr);
+  EXPECT_LT(b.host, Bytes{50'000'000});
+  std::rewind(file.get());
+  std::string text(200, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file.get()));
+  return text;
+}
+
+TEST(Budget, ALimitWarnsWhereItTakesMoreThanAHundredth) {
+  EXPECT_EQ(told_of("/nearly/memory.max", Bytes{44'500'000}), "");
+  EXPECT_THAT(told_of("/less/memory.max", Bytes{40'000'000}), HasSubstr("planned within that"));
 }
 
 TEST(Budget, IgnoredLimitsAndThoseOfAnotherMachineDoNotCount) {
