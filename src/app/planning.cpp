@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "app/output.h"
+#include "app/planning_heap.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/nearest_name.h"
@@ -165,17 +166,31 @@ void fail_with_advice(const PlanTitle& title, const Refusal& refusal, std::vecto
 
 void fail_refused(const PlanTitle& title, const fit::Request& request, const Refusal& refusal,
                   fit::NeedsCache known, const std::function<std::vector<fit::Change>()>& changes,
-                  bool json, std::span<const std::string> notes) {
+                  bool json, std::span<const std::string> notes,
+                  std::span<const fit::Request> others) {
   print_refusal(title, refusal, request.policy.has_value(), notes);
   std::vector<PlannedChange> planned;
   {
     Progress progress("planning what would help", 0);
     const std::vector<fit::Change> all = changes();
     planned = try_changes(
-        request, refusal, all, [&] { progress.add(); }, std::move(known));
+        request, refusal, all, [&] { progress.add(); }, std::move(known), others);
   }
   if (json) print_json_line(refusal_json(title, refusal, planned));
   fail_with_advice(title, refusal, advice_of(planned, title.shared_ram));
+}
+
+std::vector<fit::PlannedRun> require_plans(const std::vector<infer::CommandPart>& parts,
+                                           const infer::PossibleChanges& changes, bool json) {
+  const PlanningHeap heap;
+  return infer::require_plans(
+      parts, changes,
+      [&](const infer::CommandPart& part, const Refusal& refusal, fit::NeedsCache known,
+          const std::function<std::vector<fit::Change>()>& possible,
+          std::span<const fit::Request> others) {
+        fail_refused(part.title, part.request, refusal, std::move(known), possible, json, {},
+                     others);
+      });
 }
 
 }  // namespace ballast

@@ -9,6 +9,7 @@
 #include "app/training_output.h"
 #include "fit/advice.h"
 #include "fit/refusal_text.h"
+#include "infer/require_plan.h"
 #include "train/run/prepared_run.h"
 #include "train/run/run_plan.h"
 
@@ -38,11 +39,16 @@ OwnFlags split_own_flags(const std::vector<std::string>& arguments);
 void show_plan(const PlanTitle& title, const fit::Request& request, const fit::PlannedRun& run,
                const PlanOutput& output, const train::PreparedRun* whole = nullptr);
 
-// The answer first; the advice is planned while it is read. known: by fit(), of the request.
+// The answer first; the advice is planned while it is read. known, others: as fit::try_changes()
+// takes them.
 [[noreturn]] void fail_refused(const PlanTitle& title, const fit::Request& request,
                                const Refusal& refusal, fit::NeedsCache known,
                                const std::function<std::vector<fit::Change>()>& changes, bool json,
-                               std::span<const std::string> notes = {});
+                               std::span<const std::string> notes = {},
+                               std::span<const fit::Request> others = {});
+// The same of a command that has parts.
+std::vector<fit::PlannedRun> require_plans(const std::vector<infer::CommandPart>& parts,
+                                           const infer::PossibleChanges& changes, bool json);
 
 // Refuses a run whose files do not fit where they go. Nothing is checked for another machine.
 void require_disk_space(const PlanTitle& title, const PlanView& view, const PlanOutput& output);

@@ -19,20 +19,11 @@ struct Baseline {
   const Request& request;
   const Refusal& refusal;
   MemoryPolicy policy;
+  std::span<const Request> others;  // parts of the same command
 };
 
-// For people: on the CPU the compute share is part of the RAM, and what is short of both is short
-// once.
-Bytes missing_with(const Budget& budget, const Baseline& baseline, const BytesByTier& needed) {
-  const auto& [device, host, disk] = needed;
-  const bool shared = baseline.request.backend.device == Device::cpu;
-  const Bytes gpu = less(device, budget.gpu);
-  const Bytes ram = less(shared ? device + host : host, budget.host);
-  return (shared ? std::max(gpu, ram) : gpu + ram) + less(disk, budget.disk);
-}
-
 // known: of what the change makes of the job.
-PlannedChange planned(const Baseline& baseline, const Change& change, NeedsCache& known) {
+PlannedChange planned_alone(const Baseline& baseline, const Change& change, NeedsCache& known) {
   Request r = baseline.request;
   change.apply(r);
   PlannedChange p;
@@ -44,7 +35,7 @@ PlannedChange planned(const Baseline& baseline, const Change& change, NeedsCache
     p.frees_host = less(baseline.refusal.needed[1], lean_host);
   };
   // The same plan as now, measured against another budget that is not enough for it.
-  const Bytes missing_now = missing_with(r.budget, baseline, baseline.refusal.needed);
+  const Bytes missing_now = missing_memory(r, baseline.refusal.needed);
   if (change.budget_only && !r.policy && missing_now.count > 0 && !may_fit(r, known) &&
       closest_policy(r, known) == baseline.policy) {
     p.needed = baseline.refusal.needed;
@@ -69,10 +60,39 @@ PlannedChange planned(const Baseline& baseline, const Change& change, NeedsCache
   } else {
     const auto& refusal = std::get<Refusal>(outcome);
     p.needed = refusal.needed;
-    p.missing = missing_with(r.budget, baseline, refusal.needed);
+    p.missing = missing_memory(r, refusal.needed);
     p.step_seconds = refusal.seconds_per_step;
     compare(p.needed[0], p.needed[1]);
   }
+  return p;
+}
+
+// By the same change of another part: what the command needs then.
+void add_part(PlannedChange& p, Request part, const Change& change, bool beside_gpu) {
+  change.apply(part);
+  const auto outcome = find_plan(part);
+  const auto* run = std::get_if<PlannedRun>(&outcome);
+  BytesByTier needed;
+  for (const Tier t : kTiers) {
+    needed[to_size(t)] = run ? run->needed(t) : std::get<Refusal>(outcome).needed[to_size(t)];
+  }
+  const Bytes missing = run ? Bytes{} : missing_memory(part, needed);
+  if (beside_gpu && part.backend.device == Device::cpu) {
+    needed = {Bytes{}, needed[0] + needed[1], needed[2]};  // processors compute in RAM
+  }
+  if (missing > p.missing) {
+    p.needed = needed;
+  } else if (run && p.fits) {
+    for (std::size_t t = 0; t < needed.size(); ++t) p.needed[t] = std::max(p.needed[t], needed[t]);
+  }
+  p.fits = p.fits && run;
+  p.missing = std::max(p.missing, missing);
+}
+
+PlannedChange planned(const Baseline& baseline, const Change& change, NeedsCache& known) {
+  PlannedChange p = planned_alone(baseline, change, known);
+  const bool gpu = baseline.request.backend.device != Device::cpu;
+  for (const Request& other : baseline.others) add_part(p, other, change, gpu);
   return p;
 }
 
@@ -97,9 +117,9 @@ int plans_at_once(std::size_t wanted) {
 class Trial {
  public:
   Trial(const Request& request, const Refusal& refusal, const std::function<void()>& tried,
-        NeedsCache known)
+        NeedsCache known, std::span<const Request> others)
       : known_(std::move(known)),
-        baseline_{request, refusal, closest_policy(request, known_)},
+        baseline_{request, refusal, closest_policy(request, known_), others},
         tried_(tried) {}
 
   // only_fitting: of those that do not fit nothing is said.
@@ -154,6 +174,15 @@ std::vector<PlannedChange> ranked(std::vector<std::optional<PlannedChange>> answ
 
 }  // namespace
 
+Bytes missing_memory(const Request& request, const BytesByTier& needed) {
+  const auto& [device, host, disk] = needed;
+  const Budget& budget = request.budget;
+  const bool shared = request.backend.device == Device::cpu;
+  const Bytes gpu = less(device, budget.gpu);
+  const Bytes ram = less(shared ? device + host : host, budget.host);
+  return (shared ? std::max(gpu, ram) : gpu + ram) + less(disk, budget.disk);
+}
+
 std::string joined_texts(const std::string& a, const std::string& b) {
   return a + (a.starts_with("--") && b.starts_with("--") ? " " : " and ") + b;
 }
@@ -168,7 +197,7 @@ std::vector<Change> larger_budgets(const Refusal& refusal, bool ram_bounds_all,
       Bytes& b = tier == Tier::device ? r.budget.gpu
                  : tier == Tier::host ? r.budget.host
                                       : r.budget.disk;
-      b = Bytes{megabytes * kMegabyte};
+      if (b < kNoLimit) b = Bytes{megabytes * kMegabyte};
       if (ram_bounds_all && tier == Tier::host) r.budget.gpu = b;
     };
     all.push_back({.text = word(s.tier, megabytes), .apply = raise, .budget_only = true});
@@ -197,15 +226,17 @@ std::optional<Change> state_on_disk(const Request& request) {
 }
 
 std::int64_t largest_fitting(
-    std::int64_t most, const Request& request,
+    std::int64_t most, std::span<const Request> requests,
     const std::function<std::function<void(Request&)>(std::int64_t)>& change) {
+  const auto fits = [&](Request r, std::int64_t k) {
+    change(k)(r);
+    NeedsCache known;
+    return may_fit(r, known);
+  };
   std::int64_t low = 0, high = most + 1;  // fits below low, not from high on
   while (low < high) {
     const std::int64_t middle = (low + high) / 2;
-    Request r = request;
-    change(middle)(r);
-    NeedsCache known;
-    if (may_fit(r, known)) {
+    if (std::ranges::all_of(requests, [&](const Request& r) { return fits(r, middle); })) {
       low = middle + 1;
     } else {
       high = middle;
@@ -216,8 +247,9 @@ std::int64_t largest_fitting(
 
 std::vector<PlannedChange> try_changes(const Request& request, const Refusal& refusal,
                                        const std::vector<Change>& changes,
-                                       const std::function<void()>& tried, NeedsCache known) {
-  Trial trial(request, refusal, tried, std::move(known));
+                                       const std::function<void()>& tried, NeedsCache known,
+                                       std::span<const Request> others) {
+  Trial trial(request, refusal, tried, std::move(known), others);
   std::vector<PlannedChange> all = ranked(trial.of(changes, false));
   if (all.empty() || all.front().fits) return all;
 

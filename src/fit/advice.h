@@ -3,6 +3,7 @@
 #include <array>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,7 @@
 
 namespace ballast::fit {
 
-// Something the user could change.
+// Something the user could change. Where a command has parts, `apply` is called with each of them.
 struct Change {
   std::string text;  // as it is typed or written: "--frames 41", "[adapter] rank = 8"
   std::function<void(Request&)> apply;
@@ -37,17 +38,29 @@ std::string joined_texts(const std::string& a, const std::string& b);
 // could, or it has the space.
 std::optional<Change> state_on_disk(const Request& request);
 
-// The largest k in [0, most] with which the leanest plan fits; 0 when none does. Needs grow with k.
+// The largest k in [0, most] with which the leanest plans of all requests fit; 0 when none does.
+// Needs grow with k.
 std::int64_t largest_fitting(
-    std::int64_t most, const Request& request,
+    std::int64_t most, std::span<const Request> requests,
     const std::function<std::function<void(Request&)>(std::int64_t)>& change);
+inline std::int64_t largest_fitting(
+    std::int64_t most, const Request& request,
+    const std::function<std::function<void(Request&)>(std::int64_t)>& change) {
+  return largest_fitting(most, std::span(&request, 1), change);
+}
+
+// For people: on the CPU the compute share is part of the RAM, and what is short of both is short
+// once.
+Bytes missing_memory(const Request& request, const BytesByTier& needed);
 
 // Every change planned anew: those that fit first, fastest first, then those that come closest.
 // When no single one fits, pairs of them follow. tried: called behind each, as it takes a while.
 // known: of the request, where find_plan() has asked already.
+// others: further parts of the command, which follow one another in the same memory. A change fits
+// where all of them do, and else is short of what the part needs that misses most.
 std::vector<PlannedChange> try_changes(const Request& request, const Refusal& refusal,
                                        const std::vector<Change>& changes,
                                        const std::function<void()>& tried = {},
-                                       NeedsCache known = {});
+                                       NeedsCache known = {}, std::span<const Request> others = {});
 
 }  // namespace ballast::fit

@@ -72,8 +72,9 @@ std::string refusal_text(const Refusal& refusal, const PlanTitle& title,
 }
 
 void fail_refused(const PlanTitle& title, const Request& request, const Refusal& refusal,
-                  const std::vector<Change>& changes, NeedsCache known) {
-  const auto planned = try_changes(request, refusal, changes, {}, std::move(known));
+                  const std::vector<Change>& changes, NeedsCache known,
+                  std::span<const Request> others) {
+  const auto planned = try_changes(request, refusal, changes, {}, std::move(known), others);
   fail(ErrorCode::refused,
        refusal_text(refusal, title, {.policy_given = request.policy.has_value()}),
        advice_of(planned, title.shared_ram));

@@ -27,9 +27,9 @@ std::string refusal_text(const Refusal& refusal, const PlanTitle& title,
                          const RefusalStyle& style = {});
 
 // Ends with ErrorCode::refused: the text, and as advice what each change leads to, planned anew.
-// known: by find_plan(), of the request.
+// known, others: as try_changes() takes them.
 [[noreturn]] void fail_refused(const PlanTitle& title, const Request& request,
                                const Refusal& refusal, const std::vector<Change>& changes,
-                               NeedsCache known = {});
+                               NeedsCache known = {}, std::span<const Request> others = {});
 
 }  // namespace ballast::fit

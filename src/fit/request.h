@@ -30,7 +30,15 @@ class AnyJob {
   const Job& operator*() const { return *job_; }
   Job* operator->() { return job_.get(); }
   const Job* operator->() const { return job_.get(); }
-  // As the model that it is of; the caller knows.
+  // As the model that it is of, or null; as() where the caller knows.
+  template <class J>
+  J* get_if() {
+    return dynamic_cast<J*>(job_.get());
+  }
+  template <class J>
+  const J* get_if() const {
+    return dynamic_cast<const J*>(job_.get());
+  }
   template <class J>
   J& as() {
     return dynamic_cast<J&>(*job_);

@@ -34,13 +34,13 @@ fit::Request student_request(student::Job job, std::int64_t steps, const Backend
           .other_lines = {{"largest tensor", largest, "on its way from the file"}}};
 }
 
-fit::PlannedRun plan_student(const fit::Request& request, const std::string& folder) {
+CommandPart student_part(fit::Request request, const std::string& folder) {
   const auto& job = request.job.as<student::SampleFitJob>();
   const student::Config& c = job.student.config;
-  return require_plan(request,
-                      title_of(request, folder, "sample",
-                               fmt::format("one latent of {} x {}, {} step{}", c.grid(), c.grid(),
-                                           job.steps, job.steps == 1 ? "" : "s")));
+  PlanTitle title = title_of(request, folder, "sample",
+                             fmt::format("one latent of {} x {}, {} step{}", c.grid(), c.grid(),
+                                         job.steps, job.steps == 1 ? "" : "s"));
+  return {std::move(request), std::move(title)};
 }
 
 std::vector<StudentStep> student_steps(std::int64_t steps) {
@@ -135,12 +135,13 @@ void require_latents_of(const student::Config& c, const wan_vae::Config& vae,
   fail(ErrorCode::input, std::move(text), std::move(advice));
 }
 
-void check_student_sample(const student::Config& c, const std::string& folder,
-                          const std::string& vae, const VideoCodecOptions& options,
-                          const std::string& path) {
+std::optional<CommandPart> check_student_sample(const student::Config& c, const std::string& folder,
+                                                const std::string& vae,
+                                                const VideoCodecOptions& options,
+                                                const std::string& path) {
   const auto latent = latent_path(vae, path);
   check_can_write(latent.value_or(path));
-  if (latent) return;
+  if (latent) return std::nullopt;
   if (!path.ends_with(".png")) {
     fail(ErrorCode::usage,
          fmt::format("{}: a student's sample is one image, expected a name that ends in .png, or "
@@ -149,9 +150,9 @@ void check_student_sample(const student::Config& c, const std::string& folder,
   }
   const VideoDecoder decoder(vae, options);
   require_latents_of(c, decoder.config(), vae, folder);
-  decoder.plan(c.grid(), c.grid(), false);
   const std::int64_t side = c.grid() * decoder.config().pixels_per_latent();
   check_can_write_media("image.png", {.width = side, .height = side});
+  return decoder.part(c.grid(), c.grid(), false);
 }
 
 std::string save_student_sample(std::span<const float> latent, const student::Config& c,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fit/planned_run.h"
+#include "infer/require_plan.h"
 #include "infer/video_codec.h"
 #include "models/student/sample_fit_job.h"
 #include "plan/runner.h"
@@ -16,8 +17,8 @@ namespace ballast::infer {
 // Drawing one latent in so many steps. The largest tensor on its way from the file counts, too.
 fit::Request student_request(student::Job job, std::int64_t steps, const Backend& backend,
                              const MachineProfile& profile, const Budget& budget);
-// Fails with ErrorCode::refused where it does not fit. folder: of the student.
-fit::PlannedRun plan_student(const fit::Request& request, const std::string& folder);
+// folder: of the student.
+CommandPart student_part(fit::Request request, const std::string& folder);
 
 // t of each step, from 999 to 0, and the share of signal behind it: 1 at the end.
 struct StudentStep {
@@ -54,10 +55,12 @@ void mean_rows(std::span<const float> rows, std::int64_t count, std::span<float>
 void require_latents_of(const student::Config& c, const wan_vae::Config& vae,
                         const std::string& path, const std::string& folder);
 // Tries what save_student_sample() will do with a sample of the student in `folder`, before there
-// is one: whether its file can be written, and what the VAE needs. Fails as that would.
-void check_student_sample(const student::Config& c, const std::string& folder,
-                          const std::string& vae, const VideoCodecOptions& options,
-                          const std::string& path);
+// is one: whether its file can be written. Fails as that would. What the VAE needs is left to be
+// planned; nothing: it is not asked for.
+std::optional<CommandPart> check_student_sample(const student::Config& c, const std::string& folder,
+                                                const std::string& vae,
+                                                const VideoCodecOptions& options,
+                                                const std::string& path);
 
 // Decodes a normalised latent [channels, 1, grid, grid] with the VAE and writes it as PNG; a path
 // that ends in .safetensors, or no VAE (""): the tensor `latent` under that ending.

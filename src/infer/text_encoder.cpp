@@ -40,7 +40,7 @@ t5::EncoderJob TextEncoder::job(std::span<const std::int64_t> lengths) const {
   return job;
 }
 
-fit::Request TextEncoder::request(std::span<const std::int64_t> lengths) const {
+CommandPart TextEncoder::part(std::span<const std::int64_t> lengths) const {
   check(!lengths.empty(), "no prompts to plan for");
   t5::EncoderFitJob planned;
   planned.encoder = job(lengths);
@@ -55,22 +55,12 @@ fit::Request TextEncoder::request(std::span<const std::int64_t> lengths) const {
                      .bytes = kThreadStack * kRowThreads,
                      .reason = "stacks"});
   }
-  return model_.request(std::move(planned), std::move(lines));
-}
-
-fit::Outcome TextEncoder::plan(std::span<const std::int64_t> lengths) const {
-  return fit::find_plan(request(lengths));
-}
-
-fit::PlannedRun TextEncoder::require_plan(std::span<const std::int64_t> lengths,
-                                          const PossibleChanges& changes) const {
-  const fit::Request r = request(lengths);
-  return infer::require_plan(
-      r,
+  fit::Request r = model_.request(std::move(planned), std::move(lines));
+  PlanTitle title =
       title_of(r, model_.config.name, "encode",
                fmt::format("{} prompt{} of at most {} tokens", lengths.size(),
-                           lengths.size() == 1 ? "" : "s", std::ranges::max(lengths))),
-      changes);
+                           lengths.size() == 1 ? "" : "s", std::ranges::max(lengths)));
+  return {std::move(r), std::move(title)};
 }
 
 std::vector<TextStates> TextEncoder::encode(std::span<const std::vector<std::int32_t>> prompts,
@@ -107,7 +97,7 @@ std::vector<TextStates> TextEncoder::encode(std::span<const std::vector<std::int
             }
           }};
   t5::EncoderJob recorded = job(lengths);
-  recorded.policy = require_plan(lengths).policy;
+  recorded.policy = require_plan(part(lengths)).policy;
   recorded.source = rows;
   ProgramSet set;
   set.backend = model_.backend();

@@ -42,13 +42,10 @@ class TextEncoder {
   const t5::Config& config() const { return model_.config; }
   t5::Dialect dialect() const { return model_.names.dialect(); }
 
-  // For prompts of so many tokens each; nothing is run and no tensor is read. Without a policy in
-  // the options: the fastest predicted plan. A single pass streams, which takes as long as the
-  // slower of disk and compute; several have all weights resident if that fits.
-  fit::Outcome plan(std::span<const std::int64_t> lengths) const;
-  // Fails with ErrorCode::refused where nothing fits.
-  fit::PlannedRun require_plan(std::span<const std::int64_t> lengths,
-                               const PossibleChanges& changes = nullptr) const;
+  // To be planned for prompts of so many tokens each; nothing is run and no tensor is read. Without
+  // a policy in the options: the fastest predicted plan. A single pass streams, which takes as long
+  // as the slower of disk and compute; several have all weights resident if that fits.
+  CommandPart part(std::span<const std::int64_t> lengths) const;
 
   // The last states of every prompt, of its own tokens alone. A prompt's states do not depend on
   // the others. Fails with ErrorCode::refused, with advice, when no plan fits, with
@@ -58,7 +55,6 @@ class TextEncoder {
 
  private:
   t5::EncoderJob job(std::span<const std::int64_t> lengths) const;
-  fit::Request request(std::span<const std::int64_t> lengths) const;
 
   TextModel model_;
   std::vector<WeightGroup> groups_;

@@ -71,7 +71,7 @@ PlanTitle TextGenerator::title(std::span<const std::int64_t> lengths,
 fit::PlannedRun TextGenerator::require_plan(std::span<const std::int64_t> lengths,
                                             const GenerateOptions& options,
                                             const PossibleChanges& changes) const {
-  return infer::require_plan(request(lengths, options), title(lengths, options), changes);
+  return infer::require_plan({request(lengths, options), title(lengths, options)}, changes);
 }
 
 std::vector<std::vector<std::int32_t>> TextGenerator::generate(

@@ -10,7 +10,6 @@
 #include "core/error.h"
 #include "core/start_thread.h"
 #include "core/to_size.h"
-#include "infer/require_plan.h"
 #include "io/weight_file_parts.h"
 #include "memory/gpu.h"
 #include "memory/machine.h"
@@ -35,7 +34,6 @@ Bytes chunk_bytes(const wan_vae::Job& job) {
   return Bytes{sizeof(float) * static_cast<std::uint64_t>(values)};
 }
 
-// The largest of some smaller images of about the same proportions that fits.
 std::optional<fit::Change> smaller_image(const fit::Request& request) {
   constexpr int kTries = 5;  // down to a quarter of the sides
   const auto smaller = [](std::int64_t cells) {
@@ -56,10 +54,9 @@ std::optional<fit::Change> smaller_image(const fit::Request& request) {
   };
   const auto change = [&](std::int64_t k) -> std::function<void(fit::Request&)> {
     return [cells = size(k)](fit::Request& r) {
-      wan_vae::Job& changed = wan_vae::job_of(r).vae;
-      std::tie(changed.height, changed.width) = cells;
-      std::ranges::find(r.other_lines, kChunkLine, &ProcessLine::name)->bytes =
-          chunk_bytes(changed);
+      if (const auto* vae = r.job.get_if<wan_vae::FitJob>()) {
+        resize_part(r, cells.first, cells.second, vae->vae.long_clips);
+      }
     };
   };
   const std::int64_t k = fit::largest_fitting(std::ssize(sizes), request, change);
@@ -71,6 +68,22 @@ std::optional<fit::Change> smaller_image(const fit::Request& request) {
 }
 
 }  // namespace
+
+void resize_part(fit::Request& request, std::int64_t height, std::int64_t width, bool long_clips) {
+  wan_vae::Job& job = wan_vae::job_of(request).vae;
+  job.height = height;
+  job.width = width;
+  job.long_clips = long_clips;
+  replace_line(request.other_lines, {kChunkLine, chunk_bytes(job), {}});
+}
+
+std::vector<fit::Change> smaller_images(std::span<const fit::Request> refused) {
+  for (const fit::Request& r : refused) {
+    if (r.policy || !r.job.get_if<wan_vae::FitJob>()) continue;
+    if (auto change = smaller_image(r)) return {std::move(*change)};
+  }
+  return {};
+}
 
 void require_latents_of(const wan::Config& model, const wan_vae::Config& vae,
                         const std::string& path) {
@@ -108,7 +121,7 @@ VideoCodec::VideoCodec(const std::string& path, wan_vae::Part part,
   }
 }
 
-fit::Request VideoCodec::request(std::int64_t height, std::int64_t width, bool long_clips) const {
+CommandPart VideoCodec::part(std::int64_t height, std::int64_t width, bool long_clips) const {
   const bool encode = part_ == wan_vae::Part::encoder;
   const auto stored = [&](const wan_vae::Network& net) {
     return stored_units(net, checkpoint_, found_.dialect);
@@ -134,22 +147,15 @@ fit::Request VideoCodec::request(std::int64_t height, std::int64_t width, bool l
                            .reason = "with the caller while another chunk computes"});
   if (options_.policy) r.policy = job.choose(*options_.policy);
   r.job = std::move(job);
-  return r;
+  const std::int64_t side = found_.config.pixels_per_latent();
+  PlanTitle title = title_of(r, found_.config.name, encode ? "encoding" : "decoding",
+                             fmt::format("{} of {} x {} pixels", long_clips ? "clips" : "images",
+                                         width * side, height * side));
+  return {std::move(r), std::move(title)};
 }
 
 fit::PlannedRun VideoCodec::plan(std::int64_t height, std::int64_t width, bool long_clips) const {
-  const fit::Request r = request(height, width, long_clips);
-  const std::int64_t side = found_.config.pixels_per_latent();
-  const PlanTitle title =
-      title_of(r, found_.config.name, part_ == wan_vae::Part::encoder ? "encoding" : "decoding",
-               fmt::format("{} of {} x {} pixels", long_clips ? "clips" : "images", width * side,
-                           height * side));
-  return require_plan(r, title, [&](const fit::Request& refused) {
-    std::vector<fit::Change> changes;
-    if (options_.policy) return changes;
-    if (auto change = smaller_image(refused)) changes.push_back(std::move(*change));
-    return changes;
-  });
+  return require_plan(part(height, width, long_clips), smaller_images);
 }
 
 void VideoCodec::prepare(std::int64_t height, std::int64_t width, bool long_clips) {

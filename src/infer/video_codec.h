@@ -10,6 +10,7 @@
 
 #include "core/device.h"
 #include "core/dtype.h"
+#include "infer/require_plan.h"
 #include "io/weight_files.h"
 #include "memory/budget.h"
 #include "models/wan/config.h"
@@ -37,8 +38,10 @@ class VideoCodec {
   VideoCodec& operator=(const VideoCodec&) = delete;
 
   const wan_vae::Config& config() const { return found_.config; }
-  // Plans for latents of this size, from the header alone; long_clips: more than one frame of them.
-  // Fails with ErrorCode::refused, with what would be needed, where no policy fits.
+  // To be planned for latents of this size, from the header alone; long_clips: more than one frame
+  // of them.
+  CommandPart part(std::int64_t height, std::int64_t width, bool long_clips) const;
+  // Its plan. Fails with ErrorCode::refused, with what would be needed, where no policy fits.
   fit::PlannedRun plan(std::int64_t height, std::int64_t width, bool long_clips) const;
   // Of the runner in use; null before the first clip.
   const MemoryPlan* memory() const { return runner_ ? &plan_ : nullptr; }
@@ -48,7 +51,6 @@ class VideoCodec {
   VideoCodec(const std::string& path, wan_vae::Part part, const VideoCodecOptions& options);
   // Loads for this size unless that is loaded already.
   void prepare(std::int64_t height, std::int64_t width, bool long_clips);
-  fit::Request request(std::int64_t height, std::int64_t width, bool long_clips) const;
 
   VideoCodecOptions options_;
   wan_vae::Part part_;
@@ -63,6 +65,12 @@ class VideoCodec {
   std::vector<float>
       frames_;  // of a chunk: what the caller has while the next or last one computes
 };
+
+// Makes the request of a part one for latents of another size.
+void resize_part(fit::Request& request, std::int64_t height, std::int64_t width, bool long_clips);
+// The largest of some smaller images of about the same proportions that fits, where the request is
+// one of a codec that chooses its policy itself; else nothing.
+std::vector<fit::Change> smaller_images(std::span<const fit::Request> refused);
 
 // Fails with ErrorCode::input where the VAE of `path` is not that of the model's latents.
 void require_latents_of(const wan::Config& model, const wan_vae::Config& vae,

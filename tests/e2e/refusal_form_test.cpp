@@ -1,4 +1,4 @@
-// Eight commands refuse a run that does not fit in one form, and whoever follows their advice gets
+// Commands refuse a run that does not fit in one form, and whoever follows their advice gets
 // what it says.
 
 #include <gtest/gtest.h>
@@ -180,6 +180,38 @@ class Refused {
             "1MB"};
   }
 
+  // With a text encoder and a decoder, which do not fit either.
+  CommandWords sampling_with_parts() {
+    if (!media_available()) return {};
+    support::write_parts(dir_, wan_.config());
+    return {"sample",
+            "--model",
+            wan_.model_path(),
+            "--text-encoder",
+            dir_.path("t5.safetensors"),
+            "--tokenizer",
+            dir_.path("tokenizer"),
+            "--vae",
+            dir_.path("vae.safetensors"),
+            "--prompt",
+            "a clip",
+            "--output",
+            dir_.path("clip.mp4"),
+            "--frames",
+            "9",
+            "--height",
+            "128",
+            "--width",
+            "192",
+            "--steps",
+            "1",
+            "--device",
+            "cpu",
+            "--plan",
+            "--ram",
+            "1MB"};
+  }
+
   CommandWords student_sampling() {
     std::filesystem::create_directories(dir_.path("student"));
     std::map<std::string, std::int64_t> sizes;
@@ -207,8 +239,7 @@ class Refused {
             "1MB"};
   }
 
-  // Nothing: this build reads no media. The image needs less than the caption, which is planned
-  // first: advice is of the one that is refused.
+  // Nothing: this build reads no media. Neither the image nor the caption fits.
   CommandWords caching() {
     if (!media_available()) return {};
     support::write_parts(dir_, wan_.config());
@@ -295,17 +326,18 @@ TEST_P(RefusalForms, AreOneAndTheirAdviceIsTrue) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, RefusalForms,
-                         ::testing::Values(RefusedCommand{"WanTraining", &Refused::wan_training},
-                                           RefusedCommand{"TextTraining", &Refused::text_training},
-                                           RefusedCommand{"VaeTraining", &Refused::vae_training},
-                                           RefusedCommand{"Distilling", &Refused::distilling},
-                                           RefusedCommand{"Sampling", &Refused::sampling},
-                                           RefusedCommand{"StudentSampling",
-                                                          &Refused::student_sampling},
-                                           RefusedCommand{"Caching", &Refused::caching},
-                                           RefusedCommand{"Generating", &Refused::generating}),
-                         [](const auto& row) { return row.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Of, RefusalForms,
+    ::testing::Values(RefusedCommand{"WanTraining", &Refused::wan_training},
+                      RefusedCommand{"TextTraining", &Refused::text_training},
+                      RefusedCommand{"VaeTraining", &Refused::vae_training},
+                      RefusedCommand{"Distilling", &Refused::distilling},
+                      RefusedCommand{"Sampling", &Refused::sampling},
+                      RefusedCommand{"SamplingWithParts", &Refused::sampling_with_parts},
+                      RefusedCommand{"StudentSampling", &Refused::student_sampling},
+                      RefusedCommand{"Caching", &Refused::caching},
+                      RefusedCommand{"Generating", &Refused::generating}),
+    [](const auto& row) { return row.param.name; });
 
 }  // namespace
 }  // namespace ballast::test

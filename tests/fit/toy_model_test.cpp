@@ -7,6 +7,7 @@
 #include "core/to_size.h"
 #include "fit/fit.h"
 #include "fit/refusal_text.h"
+#include "infer/require_plan.h"
 #include "plan/runner.h"
 #include "tests/support/errors.h"
 #include "tests/support/raw_tensor_file.h"
@@ -173,6 +174,67 @@ TEST_F(ToyModel, IsRefusedWithAdviceThatWasPlanned) {
     advice.push_back(a.change);
   }
   EXPECT_THAT(advice, ElementsAreArray(texts));
+}
+
+// Parts of a command follow one another in the same memory: a change that helps one of them is no
+// help where another does not fit with it.
+TEST_F(ToyModel, AdviceIsPlannedForEveryPartOfACommand) {
+  constexpr Bytes kShare{3'000'000};
+  const auto part = [&](std::int64_t rows, const char* name) {
+    fit::Request r = request(rows, kShare);
+    PlanTitle title = infer::title_of(r, name, "multiply", fmt::format("{} rows", rows));
+    return infer::CommandPart{std::move(r), std::move(title)};
+  };
+  // The last one fits.
+  const std::vector<infer::CommandPart> parts = {part(3500, "second"), part(4096, "first"),
+                                                 part(16, "third")};
+  const auto fewer = [](std::int64_t from) {
+    return [from](fit::Request& r) {
+      std::int64_t& rows = r.job.as<FitJob>().rows;
+      if (rows == from) rows = 16;
+    };
+  };
+  const std::vector<fit::Change> possible = {{"--first 16", fewer(4096)},
+                                             {"--second 16", fewer(3500)}};
+  const auto changes = [&](std::span<const fit::Request> refused) {
+    EXPECT_EQ(refused.size(), 2u);
+    return possible;
+  };
+  const auto error = test::error_of([&] { infer::require_plans(parts, changes); });
+  ASSERT_TRUE(error);
+  EXPECT_THAT(error->what(), HasSubstr("first multiply: 4096 rows"));  // it misses most
+
+  std::vector<std::string> texts;
+  for (const Advice& line : error->advice()) {
+    SCOPED_TRACE(line.change);
+    texts.push_back(line.change);
+    bool fits = true;
+    for (const infer::CommandPart& p : parts) {
+      fit::Request r = p.request;
+      for (const fit::Change& c : possible) {
+        if (line.change.find(c.text) != line.change.npos) c.apply(r);
+      }
+      if (line.change.starts_with("--gpu ")) {
+        r.budget.gpu = parse_bytes(line.change.substr(6)).value();
+      }
+      fits = fits && std::holds_alternative<fit::PlannedRun>(fit::find_plan(r));
+    }
+    EXPECT_EQ(fits, line.effect.starts_with("fits: ")) << line.effect;
+  }
+  EXPECT_EQ(texts.size(), 3u);
+  EXPECT_THAT(texts.front(), StartsWith("--gpu "));  // enough for all of them
+
+  // Where the budget stays, both are needed.
+  fit::Request first = parts[1].request;
+  const auto outcome = fit::find_plan(first);
+  const std::vector<fit::Request> others = {parts[0].request, parts[2].request};
+  const std::vector<PlannedChange> tried =
+      fit::try_changes(first, std::get<Refusal>(outcome), possible, {}, {}, others);
+  ASSERT_EQ(tried.size(), 3u);
+  EXPECT_EQ(tried[0].text, "--first 16 --second 16");
+  EXPECT_TRUE(tried[0].fits);
+  EXPECT_FALSE(tried[1].fits);
+  EXPECT_FALSE(tried[2].fits);
 }
 
 // On the CPU the compute share is part of the RAM.

@@ -32,7 +32,7 @@ struct PlannedStudent {
   fit::PlannedRun within(Bytes most_gpu, Bytes most_ram) const {
     fit::Request r = request;
     r.budget = {.gpu = most_gpu, .host = most_ram, .disk = {}};
-    return plan_student(r, "out/s");
+    return require_plan(student_part(r, "out/s"));
   }
 
   Device device;

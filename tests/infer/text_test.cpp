@@ -62,8 +62,8 @@ TEST_F(EncodedTexts, TakesTheEncoderOfAWholeModel) {
 TEST_F(EncodedTexts, StreamsWhereTheWeightsDoNotFitAndRefusesWhereNothingDoes) {
   const std::vector<std::int64_t> lengths = {12, 20, 5};
   const auto planned = [&](Budget budget, std::int64_t at_once = 32) {
-    return TextEncoder(path_, {.budget = budget, .threads = 1, .prompts_per_pass = at_once})
-        .plan(lengths);
+    const TextEncoder encoder(path_, {.budget = budget, .threads = 1, .prompts_per_pass = at_once});
+    return fit::find_plan(encoder.part(lengths).request);
   };
   const auto free = std::get<fit::PlannedRun>(planned({}));
   EXPECT_EQ(free.policy.stream().slots, 3);
@@ -109,10 +109,9 @@ TEST_F(EncodedTexts, Umt5XxlFitsInsideTwoGigabytesOfGpu) {
   });
   const std::vector<std::int64_t> lengths(32, 512);
   const Budget budget = {.gpu = Bytes{2'000'000'000}, .host = Bytes{3'000'000'000}, .disk = {}};
-  const auto fits =
-      TextEncoder(file.write(),
-                  {.device = Device::cuda, .budget = budget, .profile = *find_profile("h200")})
-          .plan(lengths);
+  const TextEncoder encoder(
+      file.write(), {.device = Device::cuda, .budget = budget, .profile = *find_profile("h200")});
+  const auto fits = fit::find_plan(encoder.part(lengths).request);
   ASSERT_TRUE(std::holds_alternative<fit::PlannedRun>(fits));
   const auto& plan = std::get<fit::PlannedRun>(fits);
   EXPECT_GE(plan.policy.stream().slots, 2);  // one block is read while another computes
@@ -242,7 +241,7 @@ TEST_F(GeneratedTexts, RefusesWhatItCannotDo) {
   const auto with = [&](const Budget& budget) {
     return TextGenerator(path_, {.budget = budget, .threads = 1})
         .require_plan(std::vector<std::int64_t>{5, 90}, {.beams = 60},
-                      [](const fit::Request&) -> std::vector<fit::Change> {
+                      [](std::span<const fit::Request>) -> std::vector<fit::Change> {
                         return {{"one beam", [](fit::Request& r) {
                                    r.job.as<t5::DecoderFitJob>().decoder.beams = 1;
                                  }}};

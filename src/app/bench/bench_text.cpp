@@ -108,7 +108,7 @@ void BenchText::measure(const RandomCheckpoint& weights, const t5::Config& confi
   DiskSpeed disk = measure_streaming(weights.path(), readers, 1.5);
   const double rows = rows_alone(weights, config, ids);
   const std::vector<std::int64_t> lengths(ids.size(), tokens_);
-  const auto changes = [&](const fit::Request&) {
+  const auto changes = [&](std::span<const fit::Request>) {
     std::vector<fit::Change> all;
     if (const std::int64_t fewer = prompts / 2; fewer > 0) {
       all.push_back({fmt::format("--prompts {}", fewer), [this, fewer](fit::Request& r) {
@@ -118,7 +118,7 @@ void BenchText::measure(const RandomCheckpoint& weights, const t5::Config& confi
     }
     return all;
   };
-  fit::PlannedRun planned = encoder.require_plan(lengths, changes);
+  fit::PlannedRun planned = infer::require_plan(encoder.part(lengths), changes);
   planned.set = {};
   struct Call {
     double seconds;

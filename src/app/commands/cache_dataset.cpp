@@ -65,8 +65,15 @@ class DatasetCaching::Work {
       log::info("media are not encoded: no VAE is given (--{} FILE)",
                 flow ? "vae_checkpoint" : "vae");
     }
-    if (texts_) plan_texts();
-    if (media_) plan_media();
+    std::vector<PlannedStage> stages;
+    if (texts_) stages.push_back(text_stage());
+    if (media_) {
+      if (auto stage = media_stage()) stages.push_back(std::move(*stage));
+    }
+    std::vector<infer::CommandPart> parts;
+    for (const PlannedStage& s : stages) parts.push_back(s.part);
+    const auto plans = require_plans(parts, infer::smaller_images, own_.json);
+    for (std::size_t i = 0; i < plans.size(); ++i) add_stage(stages[i], plans[i]);
     require_disk_space();
     show_plan();
   }
@@ -118,6 +125,14 @@ class DatasetCaching::Work {
   }
 
  private:
+  // Captions or media: the work, and how it is told when there is a plan for it.
+  struct PlannedStage {
+    std::string what;
+    std::int64_t count;
+    infer::CommandPart part;
+    std::function<std::string(const fit::PlannedRun&)> how;
+  };
+
   std::vector<std::int32_t> ids_of(const data::Tokenizer& tokenizer,
                                    const std::string& caption) const {
     return tokenizer.encode(data::clean_text(caption), to_size(in_.search.request.needs.text_len));
@@ -136,7 +151,7 @@ class DatasetCaching::Work {
   }
 
   // For calls of captions that are all as long as the longest: smaller calls until they fit.
-  void plan_texts() {
+  PlannedStage text_stage() {
     const auto vocabulary = train::Vocabulary::open(in_.tokenizer);
     const data::Tokenizer& tokenizer = vocabulary.tokenizer;
     vocabulary_ = vocabulary.line("turns captions into tokens");
@@ -157,19 +172,17 @@ class DatasetCaching::Work {
     }
     std::int64_t batch =
         std::min(config_.caching.batch_size.value_or(kCaptionsAtOnce), in_.texts());
+    infer::CommandPart part;
     for (;; batch /= 2) {
-      const std::vector<std::int64_t> lengths(to_size(batch), longest);
-      const auto answer = encoder.plan(lengths);
-      if (const auto* plan = std::get_if<fit::PlannedRun>(&answer)) {
-        add_stage(
-            "captions", in_.texts(),
-            fmt::format("{} at once, at most {} tokens; {}", batch, longest, plan->policy.name),
-            plan->needed(Tier::device), plan->needed(Tier::host));
+      part = encoder.part(std::vector<std::int64_t>(to_size(batch), longest));
+      if (batch == 1 || std::holds_alternative<fit::PlannedRun>(fit::find_plan(part.request)))
         break;
-      }
-      if (batch == 1) encoder.require_plan(lengths);  // fails, with what would help
     }
     options_.text_batch = batch;
+    return {"captions", in_.texts(), std::move(part), [=](const fit::PlannedRun& plan) {
+              return fmt::format("{} at once, at most {} tokens; {}", batch, longest,
+                                 plan.policy.name);
+            }};
   }
 
   infer::VideoCodecOptions codec_options() const {
@@ -198,7 +211,8 @@ class DatasetCaching::Work {
     reader_ += Bytes{4 * values * (needs.conditioning_channels > 0 ? 5 : 3)};
   }
 
-  void plan_media() {
+  // Nothing: each clip is planned by its size.
+  std::optional<PlannedStage> media_stage() {
     std::optional<data::ClipSize> largest;
     for (const data::EncodingWork& w : in_.work) {
       if (w.media.empty() || !w.largest) continue;
@@ -219,24 +233,23 @@ class DatasetCaching::Work {
     }
     if (!largest) {
       log::info("media: {} to encode, each planned by its size", in_.media());
-      return;
+      return std::nullopt;
     }
-    const fit::PlannedRun plan =
-        encoder.plan(largest->height / side, largest->width / side, largest->frames > 1);
-    add_stage("media", in_.media(),
-              fmt::format("at most {} frames of {} x {}; {}; reading takes {}", largest->frames,
-                          largest->width, largest->height, wan_vae::policy_text(plan), reader_),
-              plan.needed(Tier::device), plan.needed(Tier::host));
+    return PlannedStage{
+        "media", in_.media(),
+        encoder.part(largest->height / side, largest->width / side, largest->frames > 1),
+        [clip = *largest, this](const fit::PlannedRun& plan) {
+          return fmt::format("at most {} frames of {} x {}; {}; reading takes {}", clip.frames,
+                             clip.width, clip.height, wan_vae::policy_text(plan), reader_);
+        }};
   }
 
-  void add_stage(std::string_view what, std::int64_t count, const std::string& how, Bytes device,
-                 Bytes host) {
-    const bool gpu = target_.backend.device == Device::cuda;
-    planned_ = std::max(planned_, gpu ? host : device + host);
-    stages_.push_back({.name = std::string(what),
-                       .how = fmt::format("{} to encode, {}", count, how),
-                       .device = device,
-                       .host = host});
+  void add_stage(const PlannedStage& stage, const fit::PlannedRun& plan) {
+    planned_ = std::max(planned_, plan.needed_ram());
+    stages_.push_back({.name = stage.what,
+                       .how = fmt::format("{} to encode, {}", stage.count, stage.how(plan)),
+                       .device = plan.needed(Tier::device),
+                       .host = plan.needed(Tier::host)});
   }
 
   // Refuses what the caches' disk cannot hold. Of several disks the one with most space counts.

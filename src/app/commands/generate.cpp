@@ -247,8 +247,9 @@ void Generate::run() {
   const std::vector<Tokens> sources = tokens(model, tokenizer, texts);
   std::vector<std::int64_t> lengths;
   for (const Tokens& ids : sources) lengths.push_back(std::ssize(ids));
-  fit::PlannedRun planned =
-      model.require_plan(lengths, options_, [this](const fit::Request& r) { return changes(r); });
+  fit::PlannedRun planned = model.require_plan(
+      lengths, options_,
+      [this](std::span<const fit::Request> refused) { return changes(refused.front()); });
   show_plan(planned, model.title(lengths, options_));
   planned.set = {};  // it is recorded again, with kernels
   if (plan_only_) {

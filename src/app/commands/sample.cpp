@@ -9,7 +9,6 @@
 #include "app/commands/sample_student.h"
 #include "app/output.h"
 #include "app/planning.h"
-#include "app/planning_heap.h"
 #include "app/training_output.h"
 #include "core/error.h"
 #include "core/progress.h"
@@ -40,13 +39,15 @@ class Sample : public Command {
 
  private:
   void open_parts();
-  void plan_parts();
+  std::vector<infer::CommandPart> parts() const;
+  bool images_are_long(const wan::LatentSize& z) const;
+  void add_stages(std::span<const fit::PlannedRun> plans);
   void add_stage(const char* name, const std::string& how, Bytes device, Bytes host);
-  fit::PlannedRun plan() const;
   void show(const fit::PlannedRun& planned);
   PlanTitle title() const;
   std::string loop_text(const fit::PlannedRun& planned) const;
-  std::vector<fit::Change> changes(const fit::Request& request, const Refusal& refusal) const;
+  void resize(fit::Request& part, const wan::LatentSize& to) const;
+  std::vector<fit::Change> changes(std::span<const fit::Request> refused) const;
   void encode_texts();
   void encode_image();
   void denoise_all(fit::PlannedRun planned, const fit::Request& request);
@@ -108,48 +109,68 @@ std::string Sample::loop_text(const fit::PlannedRun& planned) const {
   return text + fmt::format(", {} evaluations, {} predicted", evaluations, to_string(seconds));
 }
 
-// What could be typed differently.
-std::vector<fit::Change> Sample::changes(const fit::Request& request,
-                                         const Refusal& refusal) const {
-  const bool ram_bounds_all = !options_.machine.gpu && request.backend.device == Device::cpu;
-  std::vector<fit::Change> all = fit::larger_budgets(refusal, ram_bounds_all, request.budget);
+// A part as it is for clips of another size.
+void Sample::resize(fit::Request& part, const wan::LatentSize& to) const {
+  if (part.job.get_if<wan::FitJob>()) {
+    infer::VideoJob job = run_.job;
+    job.latent = to;
+    replace_line(job.request.other_lines, inputs_line(options_, run_, to));
+    const fit::Request smaller = fit_request(job);  // the sampler keeps less, too
+    wan::job_of(part).dit.batches = wan::job_of(smaller).dit.batches;
+    part.other_lines = smaller.other_lines;
+  } else if (const auto* codec = part.job.get_if<wan_vae::FitJob>()) {
+    const bool decodes = codec->vae.decode;
+    infer::resize_part(part, to.height, to.width, decodes ? to.frames > 1 : images_are_long(to));
+    replace_line(part.other_lines, inputs_line(options_, run_, to));
+    if (!decodes) return;
+    for (const ProcessLine& line : media_lines(options_, run_, MediaUse::writing, to)) {
+      replace_line(part.other_lines, line);
+    }
+  }
+}
+
+// What could be typed differently where these parts do not fit.
+std::vector<fit::Change> Sample::changes(std::span<const fit::Request> refused) const {
+  std::vector<fit::Change> all;
   const wan::LatentSize z = run_.job.latent;
-  const auto resize = [this](wan::LatentSize to) {
-    return [this, to](fit::Request& r) {
-      infer::VideoJob job = run_.job;
-      job.latent = to;
-      replace_line(job.request.other_lines, inputs_line(options_, run_, to));
-      const fit::Request smaller = fit_request(job);  // the sampler keeps less, too
-      wan::job_of(r).dit.batches = wan::job_of(smaller).dit.batches;
-      r.other_lines = smaller.other_lines;
-    };
+  const auto resized = [this](wan::LatentSize to) {
+    return [this, to](fit::Request& r) { resize(r, to); };
   };
-  if (options_.image_latent.empty() && !run_.input_image) {
-    const std::int64_t frames =
-        1 + fit::largest_fitting(z.frames - 1, request, [&](std::int64_t k) {
-          return resize({k + 1, z.height, z.width});
-        });
+  std::vector<fit::Request> sized;  // that depend on the clip's size
+  const fit::Request* transformer = nullptr;
+  for (const fit::Request& r : refused) {
+    if (r.job.get_if<wan::FitJob>()) transformer = &r;
+    if (!r.job.get_if<t5::EncoderFitJob>()) sized.push_back(r);
+  }
+  if (!sized.empty() && options_.image_latent.empty() && !run_.input_image) {
+    const std::int64_t frames = 1 + fit::largest_fitting(z.frames - 1, sized, [&](std::int64_t k) {
+                                  return resized({k + 1, z.height, z.width});
+                                });
     if (frames < z.frames) {
       all.push_back(
           {fmt::format("--frames {}", options_.flow_matching_cli() ? frames : 4 * (frames - 1) + 1),
-           resize({frames, z.height, z.width})});
+           resized({frames, z.height, z.width})});
     }
     const auto smaller = [](std::int64_t cells) {
       return std::max<std::int64_t>(2, cells * 3 / 8 * 2);
     };
     const wan::LatentSize small = {z.frames, smaller(z.height), smaller(z.width)};
-    const std::int64_t stride = wan::job_of(request).dit.config.spatial_stride;
+    const std::int64_t stride = wan::job_of(run_.job.request).dit.config.spatial_stride;
     if (small != z) {
       all.push_back(
           {fmt::format("--height {} --width {}", small.height * stride, small.width * stride),
-           resize(small)});
+           resized(small)});
     }
   }
-  if (!is_fp8(wan::job_of(request).dit.format)) {
-    all.push_back({"--weights fp8",
-                   [](fit::Request& r) { wan::job_of(r).dit.format = WeightFormat::f8_e4m3; }});
+  if (!transformer) return all;
+  if (!is_fp8(wan::job_of(*transformer).dit.format)) {
+    all.push_back({"--weights fp8", [](fit::Request& r) {
+                     if (auto* job = r.job.get_if<wan::FitJob>()) {
+                       job->dit.format = WeightFormat::f8_e4m3;
+                     }
+                   }});
   }
-  if (request.policy) {
+  if (transformer->policy) {
     all.push_back({"--policy auto", [](fit::Request& r) { r.policy.reset(); }});
   }
   return all;
@@ -201,39 +222,38 @@ void Sample::add_stage(const char* name, const std::string& how, Bytes device, B
                                {"host_bytes", host.count}});
 }
 
-void Sample::plan_parts() {
+bool Sample::images_are_long(const wan::LatentSize& z) const {
+  return wan::job_of(run_.job.request).dit.config.conditioning() > 0 && z.frames > 1;
+}
+
+// Denoising first, then those around it.
+std::vector<infer::CommandPart> Sample::parts() const {
+  std::vector<infer::CommandPart> all = {{fit_request(run_.job), title()}};
+  const wan::LatentSize& z = run_.job.latent;
+  if (texts_) all.push_back(texts_->part());
+  if (image_) all.push_back(image_->part(z.height, z.width, images_are_long(z)));
+  if (decoder_) all.push_back(decoder_->part(z.height, z.width, z.frames > 1));
+  return all;
+}
+
+// By the plans of the parts around denoising.
+void Sample::add_stages(std::span<const fit::PlannedRun> plans) {
+  auto next = plans.begin();
   if (texts_) {
-    const fit::PlannedRun p = texts_->plan();
+    const fit::PlannedRun& p = *next++;
     add_stage("text", fmt::format("{} prompts, {}", texts_->texts(), p.policy.name),
               p.needed(Tier::device), p.needed(Tier::host));
   }
-  const wan::LatentSize& z = run_.job.latent;
-  const auto codec = [&](const char* name, const infer::VideoCodec& part, bool long_clips) {
-    const fit::PlannedRun p = part.plan(z.height, z.width, long_clips);
+  const auto codec = [&](const char* name) {
+    const fit::PlannedRun& p = *next++;
     const Bytes device = p.needed(Tier::device);
     add_stage(name, wan_vae::policy_text(p), device, p.needed_ram());
     // On the CPU what is needed of the RAM holds both.
     if (run_.job.request.backend.device == Device::cpu) stages_.back().host = p.needed(Tier::host);
     return MemoryNumbers{.device = device, .host = {}, .disk = {}, .ram = p.needed_ram()};
   };
-  if (image_)
-    codec("image", *image_,
-          wan::job_of(run_.job.request).dit.config.conditioning() > 0 && z.frames > 1);
-  if (!decoder_) return;
-  decoding_.emplace(codec("decoding", *decoder_, z.frames > 1), gpu_memory(run_.job.request));
-}
-
-fit::PlannedRun Sample::plan() const {
-  const PlanningHeap heap;
-  const fit::Request request = fit_request(run_.job);
-  fit::NeedsCache known;
-  auto outcome = fit::find_plan(request, known);
-  if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
-    fail_refused(
-        title(), request, *refusal, std::move(known), [&] { return changes(request, *refusal); },
-        options_.machine.json);
-  }
-  return std::get<fit::PlannedRun>(std::move(outcome));
+  if (image_) codec("image");
+  if (decoder_) decoding_.emplace(codec("decoding"), gpu_memory(run_.job.request));
 }
 
 void Sample::show(const fit::PlannedRun& planned) {
@@ -378,10 +398,14 @@ void Sample::run() {
   steps_ = planned_steps(run_.job);
   open_parts();
   merge_loras(options_, run_);
-  fit::PlannedRun planned = plan();
+  std::vector<fit::PlannedRun> plans = require_plans(
+      parts(), [this](std::span<const fit::Request> refused) { return changes(refused); },
+      options_.machine.json);
+  fit::PlannedRun planned = std::move(plans.front());
   if (options_.machine.json) show(planned);
-  plan_parts();
+  add_stages(std::span(plans).subspan(1));
   if (!options_.machine.json) show(planned);
+  plans.clear();
   const fit::Request request = fit_request(run_.job);
   if (!options_.plan_only) {
     encode_texts();

@@ -268,11 +268,15 @@ ProcessLine inputs_line(const SampleOptions& o, const SampleRun& run,
           "text states, latent of the image, latents of the clips"};
 }
 
-std::vector<ProcessLine> media_lines(const SampleOptions& o, const SampleRun& run, MediaUse use) {
+std::vector<ProcessLine> media_lines(const SampleOptions& o, const SampleRun& run, MediaUse use,
+                                     std::optional<wan::LatentSize> size) {
   if (!wants_images(o, run) && !run.input_image) return {};
+  const wan::LatentSize z = size.value_or(run.job.latent);
+  const std::int64_t side = wan::job_of(run.job.request).dit.config.spatial_stride;
+  const std::int64_t width = z.width * side, height = z.height * side;
   MediaWriting clip = {};
   if (names_images(run.output)) {
-    clip = media_writing(run.output, run.width, run.height, run.pixel_frames);
+    clip = media_writing(run.output, width, height, 4 * (z.frames - 1) + 1);
   }
   if (run.input_image || !o.sheet.empty()) clip.libraries = kMediaLibraries;
   std::vector<ProcessLine> lines;
@@ -285,7 +289,7 @@ std::vector<ProcessLine> media_lines(const SampleOptions& o, const SampleRun& ru
   if (use != MediaUse::writing) return lines;
   // Eight of them in two rows, once more as the sheet.
   const auto sheet = static_cast<std::uint64_t>(o.sheet.empty() ? 0 : 2 * 8 * 3);
-  const auto frame = static_cast<std::uint64_t>(run.width * run.height);
+  const auto frame = static_cast<std::uint64_t>(width * height);
   lines.push_back({"images on their way to a file", clip.encoder + Bytes{frame * (3 + sheet)},
                    "the encoder, a frame, the contact sheet"});
   return lines;

@@ -74,9 +74,10 @@ bool wants_images(const SampleOptions& o, const SampleRun& run);
 // What images take outside of arenas: libraries; before the loop also the image that the clip
 // begins with, while clips are written also the encoder.
 enum class MediaUse { before_loop, loop, writing };
-std::vector<ProcessLine> media_lines(const SampleOptions& o, const SampleRun& run, MediaUse use);
-// Text states, images and latents of clips that are done: they wait beside every phase.
 // Of clips of that size; nothing given: of the run's own.
+std::vector<ProcessLine> media_lines(const SampleOptions& o, const SampleRun& run, MediaUse use,
+                                     std::optional<wan::LatentSize> size = {});
+// Text states, images and latents of clips that are done: they wait beside every phase.
 ProcessLine inputs_line(const SampleOptions& o, const SampleRun& run,
                         std::optional<wan::LatentSize> size = {});
 

@@ -61,43 +61,34 @@ bool StudentSample::takes(const std::vector<std::string>& arguments) {
   return true;
 }
 
-std::vector<float> StudentSample::text_vector(std::int64_t width, const Budget& budget) const {
-  wan::Config model;
-  model.name = "the student";
-  model.text_dim = width;
-  std::vector<float> rows;
-  if (!cond_.empty()) {
-    rows = read_text_states(cond_, model);
+std::optional<train::PromptPart> StudentSample::prompt_part(const wan::Config& model,
+                                                            const Budget& budget) const {
+  if (!cond_.empty()) return std::nullopt;
+  infer::ModelFiles files;
+  if (!teacher_path_.empty()) files = infer::find_model_files(teacher_path_);
+  if (!text_encoder_.empty()) {
+    files.text_encoder = infer::model_path(text_encoder_);
   } else {
-    infer::ModelFiles files;
-    if (!teacher_path_.empty()) files = infer::find_model_files(teacher_path_);
-    if (!text_encoder_.empty()) {
-      files.text_encoder = infer::model_path(text_encoder_);
-    } else {
-      infer::require_one(files.text_encoder_choices, "text encoder", "--text_encoder FILE");
-    }
-    const std::string encoder = files.text_encoder;
-    if (!tokenizer_.empty()) {
-      files.tokenizer = resolve_model_path(tokenizer_, HubUse::tokenizer).path;
-    }
-    if (files.tokenizer.empty()) files.tokenizer = infer::stored_tokenizer(encoder);
-    const std::string tokenizer = files.tokenizer;
-    if (prompt_.empty() || encoder.empty() || tokenizer.empty()) {
-      fail(ErrorCode::usage,
-           fmt::format("there is no {}", prompt_.empty()   ? "prompt"
-                                         : encoder.empty() ? "text encoder"
-                                                           : "tokenizer"),
-           {{"--prompt TEXT --teacher_path FOLDER", "the folder holds encoder and tokenizer"},
-            {"--cond FILE", "or the prompt's text states: safetensors with embeddings"}});
-    }
-    infer::TextEncoderOptions options;  // on the CPU
-    options.budget.host = budget.host;
-    options.budget.ram_limit = budget.ram_limit;
-    rows = train::PromptPart(encoder, tokenizer, {prompt_}, model, options).run().at(0);
+    infer::require_one(files.text_encoder_choices, "text encoder", "--text_encoder FILE");
   }
-  std::vector<float> text(to_size(width));
-  infer::mean_rows(rows, std::ssize(rows) / width, text);
-  return text;
+  const std::string encoder = files.text_encoder;
+  if (!tokenizer_.empty()) {
+    files.tokenizer = resolve_model_path(tokenizer_, HubUse::tokenizer).path;
+  }
+  if (files.tokenizer.empty()) files.tokenizer = infer::stored_tokenizer(encoder);
+  const std::string tokenizer = files.tokenizer;
+  if (prompt_.empty() || encoder.empty() || tokenizer.empty()) {
+    fail(ErrorCode::usage,
+         fmt::format("there is no {}", prompt_.empty()   ? "prompt"
+                                       : encoder.empty() ? "text encoder"
+                                                         : "tokenizer"),
+         {{"--prompt TEXT --teacher_path FOLDER", "the folder holds encoder and tokenizer"},
+          {"--cond FILE", "or the prompt's text states: safetensors with embeddings"}});
+  }
+  infer::TextEncoderOptions options;  // on the CPU
+  options.budget.host = budget.host;
+  options.budget.ram_limit = budget.ram_limit;
+  return train::PromptPart(encoder, tokenizer, {prompt_}, model, options);
 }
 
 void StudentSample::run() {
@@ -117,20 +108,34 @@ void StudentSample::run() {
   // What can be wrong is said before anything is computed.
   const infer::VideoCodecOptions decoding = {.device = target.backend.device, .budget = budget};
   infer::student_steps(steps_);
-  infer::check_student_sample(c, model_path_, vae, decoding, output_path_);
+  const auto decoder = infer::check_student_sample(c, model_path_, vae, decoding, output_path_);
+  wan::Config reader;  // of the text
+  reader.name = "the student";
+  reader.text_dim = c.text_dim;
+  auto prompt = prompt_part(reader, budget);
   std::vector<float> latent;
   nlohmann::ordered_json result;
   {
     student::Job job = {.config = c, .trains = false};
     job.precision = precision_on(target.backend.device);
-    fit::PlannedRun planned = infer::plan_student(
-        infer::student_request(job, steps_, target.backend, target.profile, budget), model_path_);
-    planned.set = {};  // it is recorded again, with kernels
+    std::vector<infer::CommandPart> parts = {infer::student_part(
+        infer::student_request(job, steps_, target.backend, target.profile, budget), model_path_)};
+    if (prompt) parts.push_back(prompt->part());
+    if (decoder) parts.push_back(*decoder);
+    const fit::PlannedRun planned = [&] {
+      std::vector<fit::PlannedRun> plans = require_plans(parts, nullptr, machine_.json);
+      plans.front().set = {};  // it is recorded again, with kernels
+      return std::move(plans.front());
+    }();
     ProgramSet set;
     set.backend = target.backend;
     const student::Student student(set, std::move(job));
     const MemoryPlan plan = plan_memory(set);
-    const std::vector<float> text = text_vector(c.text_dim, budget);
+    const std::vector<float> rows =
+        prompt ? std::move(prompt->run().at(0)) : read_text_states(cond_, reader);
+    prompt.reset();
+    std::vector<float> text(to_size(c.text_dim));
+    infer::mean_rows(rows, std::ssize(rows) / c.text_dim, text);
     Runner runner(set, plan);
     if (!gpu) ops::warm_up_blas(runner.compute_threads());
     for (const student::Parameter& p : student.parameters()) {

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "nn/machine_options.h"
 #include "train/config/flags.h"
+#include "train/run/prompt_part.h"
 
 namespace ballast {
 
@@ -21,8 +23,9 @@ class StudentSample {
 
  private:
   train::FlagTable flags(std::vector<std::string>& notes);
-  // Fails before it encodes anything.
-  std::vector<float> text_vector(std::int64_t width, const Budget& budget) const;
+  // The prompt, to be encoded; nothing: its states are in a file.
+  std::optional<train::PromptPart> prompt_part(const wan::Config& model,
+                                               const Budget& budget) const;
 
   std::string model_path_, teacher_path_, prompt_, cond_, output_path_ = "inference_result.png";
   std::string text_encoder_, tokenizer_, vae_;

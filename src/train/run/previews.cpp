@@ -116,7 +116,7 @@ Previews::Previews(const PreviewSetting& s)
           .profile = s.profile,
           .other_lines = {{"media libraries", media_available() ? kMediaLibraries : Bytes{},
                            "FFmpeg's, from their first use on"}}});
-  const fit::PlannedRun encoding = encoder_->plan();
+  const fit::PlannedRun encoding = infer::require_plan(encoder_->part());
   encoding_device_ = std::max(encoding_device_, encoding.needed(Tier::device));
   encoding_host_ = std::max(encoding_host_, encoding.needed(Tier::host));
   text_numbers_ = encoder_->tokens() * s.model.text_dim;

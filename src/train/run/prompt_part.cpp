@@ -33,10 +33,10 @@ PromptPart::PromptPart(const std::string& encoder, const std::string& tokenizer,
   }
 }
 
-fit::PlannedRun PromptPart::plan() const {
+infer::CommandPart PromptPart::part() const {
   std::vector<std::int64_t> lengths;
   for (const auto& ids : ids_) lengths.push_back(std::ssize(ids));
-  return encoder_.require_plan(lengths);
+  return encoder_.part(lengths);
 }
 
 std::vector<std::vector<float>> PromptPart::run() const {

@@ -18,7 +18,7 @@ class PromptPart {
              const std::vector<std::string>& texts, const wan::Config& model,
              infer::TextEncoderOptions options);
 
-  fit::PlannedRun plan() const;                 // fails with ErrorCode::refused
+  infer::CommandPart part() const;              // to be planned
   std::vector<std::vector<float>> run() const;  // rows of text_dim, by text
   std::size_t texts() const { return ids_.size(); }
   std::int64_t tokens() const;  // of all texts
