@@ -17,7 +17,7 @@ namespace ballast::fit {
 // A program of a step and how often it runs in one, on average.
 struct StepProgram {
   std::string name;
-  double runs = 1;
+  double runs = 1;       // 0: at times in place of another that is counted
   bool computes = true;  // false: what follows a step (norms, updates, the change of experts)
 };
 
@@ -25,7 +25,7 @@ struct StepProgram {
 struct Recording {
   MemoryPolicy policy;
   ProgramSet set;
-  // By kind of step: all that it runs, in order. Predictions add it up.
+  // By kind of step: all that it runs, in order. Predictions add it up, and training runs no other.
   std::vector<std::vector<StepProgram>> steps;
 };
 

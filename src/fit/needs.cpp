@@ -19,7 +19,7 @@ std::array<double, kLaneCount> busy_seconds(const Request& request, const Record
   if (request.profile.gemm_flops <= 0) return seconds;
   const ProgramSet& set = recorded.set;
   for (const StepProgram& step : recorded.steps[0]) {
-    if (!step.computes) continue;
+    if (!step.computes || step.runs == 0) continue;
     const auto program = to_size(set.program_index(step.name));
     for (const Instruction& i : set.programs[program].instructions) {
       seconds[to_size(i.lane)] += step.runs * predicted_seconds(set, i, request.profile);

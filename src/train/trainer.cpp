@@ -45,6 +45,7 @@ TrainingLoop::TrainingLoop(RunSetup setup, std::unique_ptr<TrainingTask> task,
   runner.scratch_folder = folder_.path();
   if (set_.backend.device == Device::cuda) open_gpu();
   RunMemory memory = Runner::open_memory(set_.backend.device, run_.device, run_.host, runner);
+  task_->use_list(StepPrograms(run_.steps));
   task_->record(set_);
   plan_ = plan_memory(set_);
   check(plan_.peak == std::array{run_.device, run_.host, run_.disk},
@@ -82,6 +83,7 @@ bool TrainingLoop::step() {
   record.samples = task_->sample_ids();
   record.lr = learning_rate(run_.schedule, state_.step);
   phase(Phase::step);
+  task_->begin_step();
   task_->gradients(*runner_, state_.examples, record);
   const bool good = !NanGuard::bad(record.loss, record.grad_norm);
   if (good) {

@@ -14,6 +14,7 @@
 #include "train/config/config.h"
 #include "train/run/previews.h"
 #include "train/run/run_records.h"
+#include "train/step_programs.h"
 
 namespace ballast::train {
 
@@ -50,6 +51,10 @@ class TrainingTask {
   virtual void load(Runner& runner) = 0;  // weights and state as before the first step
   // Samples are read from there on.
   virtual void start(Runner& runner, const FeedPosition& from) = 0;
+
+  // The list that gradients() and update() run.
+  void use_list(StepPrograms list) { step_ = std::move(list); }
+  void begin_step() { step_.begin_step(); }
 
   // Of the step to come.
   virtual std::int64_t epoch() const = 0;
@@ -103,6 +108,9 @@ class TrainingTask {
   // Returns the paths.
   virtual std::vector<std::string> save(Runner& runner, const SaveTarget& target,
                                         std::int64_t step) = 0;
+
+ protected:
+  StepPrograms step_;
 };
 
 // What the loop knows of a run, whatever is trained.
@@ -111,11 +119,12 @@ struct RunSetup {
   std::int64_t total_steps = 0;
   ScheduleOptions schedule;
   Backend backend;
-  std::string model;       // its path, for messages
-  std::string model_hash;  // of the weights it begins with
-  Bytes device, host;      // planned arenas
-  Bytes disk = {};         // ... and scratch file
-  RunInfo info;            // with the planned memory of the process
+  std::string model;                                      // its path, for messages
+  std::string model_hash;                                 // of the weights it begins with
+  Bytes device, host;                                     // planned arenas
+  Bytes disk = {};                                        // ... and scratch file
+  std::vector<std::vector<fit::StepProgram>> steps = {};  // by kind, as they were planned
+  RunInfo info;                                           // with the planned memory of the process
 
   // The run's folder is output_dir itself, where the trained model goes as well, with checkpoints
   // named as transformers names them; a run that resumes goes on with the configuration of today.

@@ -111,7 +111,8 @@ class PairRun {
   }
   void step(std::int64_t number) {
     runner_->run(student::Student::kZero);
-    distill_batches_->learn(number, {.step = number + 1});
+    distill_batches_->learn(
+        number, [&](const char* program) { runner_->run(program, {.step = number + 1}); });
     loss = *runner_->view(student().loss()).as<double>();
     runner_->run("grad_norm");
   }

@@ -131,6 +131,7 @@ struct DitIo {
   Buffer empty_context;  // [S, X] f32: of all these
   Buffer loss;           // [1] f64: of the last run, or of all since "zero_gradients"
   Buffer grad_norm;      // [1] f32, before clipping; with the update program only
+  Buffer clip_factor;    // [1] f32, of the last norm; the update that follows multiplies by it
   std::vector<NamedGradient> gradients;
   std::vector<AdapterIo> adapters;     // those of a block lie in one buffer
   std::vector<UpdatedTensor> trained;  // with the update program only

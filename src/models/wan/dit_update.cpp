@@ -178,7 +178,7 @@ void limit_adapters(ProgramBuilder& pb, const DitJob& job, const DitIo& io, int 
 }  // namespace
 
 void record_update(ProgramSet& set, const DitJob& job, BlockWeights& weights, int sets, DitIo& io) {
-  Buffer factor;
+  Buffer& factor = io.clip_factor;
   const std::vector<UpdatedTensor>& all = io.trained;
   {
     ProgramBuilder init(set, "init_state");

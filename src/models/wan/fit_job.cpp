@@ -73,15 +73,22 @@ std::vector<fit::StepProgram> FitJob::step_of(const ProgramSet& set,
     return step;
   }
   const std::string beside = kTeacherPrefix;
-  // What stays must be read anew when the other expert has its turn.
-  add("load.high_noise", expert_changes, false);
-  add(beside + "load.high_noise", expert_changes, false);
-  for (const StepPass& part : passes) {
-    add(beside + step_program(part.run), 1, true);
-    add(step_program(part.run), 1, true);
+  // A step is that of one expert, whose programs take as long as the other's. What stays must be
+  // read anew when the other one has its turn.
+  const auto of_either = [&](const std::string& name, bool computes) {
+    add(name, 1, computes);
+    add(expert_program(name, 1), 0, computes);
+  };
+  for (const std::string& prefix : {std::string(), beside}) {
+    add(prefix + expert_program("load", 1), expert_changes, false);
+    if (expert_changes > 0) add(prefix + "load", 0, false);
   }
-  add("grad_norm", 1, false);
-  add("update", 1, false);
+  for (const StepPass& part : passes) {
+    of_either(beside + step_program(part.run), true);
+    of_either(step_program(part.run), true);
+  }
+  of_either("grad_norm", false);
+  of_either("update", false);
   return step;
 }
 

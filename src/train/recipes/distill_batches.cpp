@@ -78,23 +78,24 @@ void DistillBatches::write_student_inputs() {
   }
 }
 
-void DistillBatches::learn(std::int64_t number, const StepValues& step) {
+void DistillBatches::learn(std::int64_t number,
+                           const std::function<void(const char* program)>& run) {
   if (!pair_.job().side_by_side) {
     ask(number);
-    runner_.run(Pair::kTeacher, step);
+    run(Pair::kTeacher);
     write_student_inputs();
-    runner_.run(Student::kStep, step);
+    run(Student::kStep);
     return;
   }
   if (asked_number_ != number) {
     // The student's part of this run works on nothing; "student.zero" takes what it left.
     ask(number);
-    runner_.run(Pair::kBoth, step);
-    runner_.run(Student::kZero, step);
+    run(Pair::kBoth);
+    runner_.run(Student::kZero);
   }
   write_student_inputs();
   ask(number + 1);
-  runner_.run(Pair::kBoth, step);
+  run(Pair::kBoth);
 }
 
 }  // namespace ballast::train

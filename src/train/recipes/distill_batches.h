@@ -36,8 +36,9 @@ class DistillBatches {
 
   void load();  // the teacher's weights
   // One micro-batch: its gradients and its loss are added to those since "student.zero". Micro-
-  // batches come one after the other; the first of a process may be any.
-  void learn(std::int64_t number, const StepValues& step);
+  // batches come one after the other; the first of a process may be any. run: called with each
+  // program in turn.
+  void learn(std::int64_t number, const std::function<void(const char* program)>& run);
 
   // Bytes that distillation batches take outside of the arenas.
   static Bytes bytes(const student::PairJob& job);

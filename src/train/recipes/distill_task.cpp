@@ -96,7 +96,7 @@ class DistillTask final : public TrainingTask {
 
   void gradients(Runner& runner, std::int64_t examples, StepRecord& record) override;
   void update(Runner& runner, StepRecord& record) override {
-    runner.run("update", values_of(record));
+    step_.run(runner, "update", values_of(record));
     add_lane_times(record.times, runner.lane_times());
   }
   void next_step() override { examples_ += per_step(); }
@@ -226,13 +226,14 @@ void DistillTask::load(Runner& runner) {
 void DistillTask::gradients(Runner& runner, std::int64_t, StepRecord& record) {
   const std::int64_t parts = run_.config.gradient_accumulation;
   const StepValues values = values_of(record);
-  runner.run(student::Student::kZero, values);
+  step_.run(runner, student::Student::kZero, values);
   for (std::int64_t i = 0; i < parts; ++i) {
-    distill_batches_->learn((record.step - 1) * parts + i, values);
+    distill_batches_->learn((record.step - 1) * parts + i,
+                            [&](const char* program) { step_.run(runner, program, values); });
     add_lane_times(record.times, runner.lane_times());
   }
   record.loss = *runner.view(student().loss()).as<double>();
-  runner.run("grad_norm", values);
+  step_.run(runner, "grad_norm", values);
   record.grad_norm = *runner.view(student().grad_norm()).as<float>();
 }
 
@@ -266,6 +267,7 @@ TrainOutcome distill(DistillRun run, fit::PlannedRun planned, const TrainOptions
   setup.model_hash = run.model_hash;
   setup.device = planned.plan.peak_of(Tier::device);
   setup.host = planned.plan.peak_of(Tier::host);
+  setup.steps = planned.steps;
   setup.info = info_of(run, planned, options.command);
   setup.optimizer_flag = "--optimizer";
   auto task = std::make_unique<DistillTask>(

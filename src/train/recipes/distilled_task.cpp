@@ -52,8 +52,8 @@ class DistilledTask final : public TrainingTask {
 
   void gradients(Runner& runner, std::int64_t examples, StepRecord& record) override;
   void update(Runner& runner, StepRecord& record) override {
-    runner.run("update",
-               {.step = ++updates_, .seed = run_.config.seed, .learning_rate = record.lr});
+    step_.run(runner, "update",
+              {.step = ++updates_, .seed = run_.config.seed, .learning_rate = record.lr});
     add_lane_times(record.times, runner.lane_times());
   }
   void next_step() override { feed_->next_step(); }
@@ -91,7 +91,7 @@ class DistilledTask final : public TrainingTask {
 
   void use_expert(Runner& runner, int expert) {
     if (expert == expert_) return;
-    runner.run(wan::kTeacherPrefix + wan::expert_program("load", expert));
+    step_.run(runner, wan::kTeacherPrefix + wan::expert_program("load", expert));
     expert_ = expert;
   }
 
@@ -184,7 +184,7 @@ void DistilledTask::gradients(Runner& runner, std::int64_t examples, StepRecord&
                                    record.step, z.height, z.width));
   }
   const auto samples = static_cast<double>(feed_->step().samples.size());
-  if (dit_->accumulates()) runner.run("zero_gradients");
+  if (dit_->accumulates()) step_.run(runner, "zero_gradients");
   for (std::size_t p = 0; p < feed_->passes().size(); ++p) {
     const Stopwatch waits;
     feed_->write_inputs(p);
@@ -198,14 +198,14 @@ void DistilledTask::gradients(Runner& runner, std::int64_t examples, StepRecord&
     }
     const StepValues values = {
         .step = record.step, .seed = run_.config.seed, .first_sample = part.first};
-    runner.run(teacher_->io().runs[part.run].programs[to_size(expert_)], values);
+    step_.run(runner, teacher_->io().runs[part.run].programs[to_size(expert_)], values);
     add_lane_times(record.times, runner.lane_times());
     take_answers(runner, part);
-    runner.run(io.programs[0], values);
+    step_.run(runner, io.programs[0], values);
     add_lane_times(record.times, runner.lane_times());
   }
   record.loss = *runner.view(dit_->io().loss).as<double>();
-  runner.run("grad_norm");
+  step_.run(runner, "grad_norm");
   record.grad_norm = *runner.view(dit_->io().grad_norm).as<float>();
 }
 

@@ -55,14 +55,14 @@ class DitTask final : public TrainingTask {
     use_expert(runner, step_expert_);
     run_parts(runner, examples, record);
     record.loss = *runner.view(dit_->io().loss).as<double>();
-    runner.run(wan::expert_program("grad_norm", step_expert_));
+    step_.run(runner, wan::expert_program("grad_norm", step_expert_));
     record.grad_norm = *runner.view(dit_->io().grad_norm).as<float>();
   }
 
   void update(Runner& runner, StepRecord& record) override {
     std::int64_t& updates = expert_steps_[to_size(step_expert_)];
-    runner.run(wan::expert_program("update", step_expert_),
-               {.step = ++updates, .seed = run_.config.seed, .learning_rate = record.lr});
+    step_.run(runner, wan::expert_program("update", step_expert_),
+              {.step = ++updates, .seed = run_.config.seed, .learning_rate = record.lr});
     add_lane_times(record.times, runner.lane_times());
   }
 
@@ -137,7 +137,7 @@ class DitTask final : public TrainingTask {
 
   bool use_expert(Runner& runner, int expert) {
     if (expert == expert_) return false;
-    runner.run(wan::expert_program("load", expert));
+    step_.run(runner, wan::expert_program("load", expert));
     expert_ = expert;
     return true;
   }
@@ -160,7 +160,7 @@ void DitTask::run_parts(Runner& runner, std::int64_t examples, StepRecord& recor
           ? std::optional(ExpertSide{.expert = step_expert_, .boundary = run_.boundary})
           : std::nullopt;
   const auto samples = static_cast<double>(feed_->step().samples.size());
-  if (dit_->accumulates()) runner.run("zero_gradients");
+  if (dit_->accumulates()) step_.run(runner, "zero_gradients");
   for (std::size_t p = 0; p < feed_->passes().size(); ++p) {
     const Stopwatch waits;
     feed_->write_inputs(p);
@@ -181,8 +181,8 @@ void DitTask::run_parts(Runner& runner, std::int64_t examples, StepRecord& recor
       *runner.view(io.samples[i].loss_weight).as<float>() = static_cast<float>(t.weight / samples);
       record.t.push_back(t.t);
     }
-    runner.run(io.programs[to_size(step_expert_)],
-               {.step = record.step, .seed = run_.config.seed, .first_sample = part.first});
+    step_.run(runner, io.programs[to_size(step_expert_)],
+              {.step = record.step, .seed = run_.config.seed, .first_sample = part.first});
     add_lane_times(record.times, runner.lane_times());
   }
 }
@@ -199,6 +199,7 @@ TrainOutcome train(PreparedRun run, fit::PlannedRun planned, const TrainOptions&
                     .device = planned.plan.peak_of(Tier::device),
                     .host = planned.plan.peak_of(Tier::host),
                     .disk = planned.plan.peak_of(Tier::disk),
+                    .steps = planned.steps,
                     .info = run_info(run, planned, options.command),
                     .config_hash = run.config_hash};
   std::unique_ptr<TrainingTask> task;

@@ -30,13 +30,12 @@ float mixed(double clean, double noise, double sigma) {
 
 }  // namespace
 
-Dmd2Step::Dmd2Step(const Dmd2Options& options, const wan::Dit& dit, Runner& runner,
-                   std::function<void()> on_run)
+Dmd2Step::Dmd2Step(const Dmd2Options& options, const wan::Dit& dit, Runner& runner, RunProgram run)
     : options_(options),
       sigmas_(sigmas_of(options)),
       dit_(dit),
       runner_(runner),
-      on_run_(std::move(on_run)) {}
+      run_program_(std::move(run)) {}
 
 std::span<float> Dmd2Step::floats(Buffer b) const {
   const TensorView v = runner_.view(b);
@@ -57,9 +56,8 @@ void Dmd2Step::set_sigma(const Phase& phase, std::size_t sample, float sigma) co
 
 void Dmd2Step::run(const std::vector<wan::DitPassIo>& runs, const Phase& phase,
                    std::size_t set) const {
-  runner_.run(runs[phase.at.run].programs[set],
-              {.step = phase.at.step, .seed = phase.at.seed, .first_sample = phase.at.first});
-  if (on_run_) on_run_();
+  run_program_(runs[phase.at.run].programs[set],
+               {.step = phase.at.step, .seed = phase.at.seed, .first_sample = phase.at.first});
 }
 
 void Dmd2Step::begin_part(const Dmd2Position& at) {

@@ -27,9 +27,9 @@ struct Dmd2Position {
 // answer v, x0^ = x_t - s v.
 class Dmd2Step {
  public:
-  // on_run: called after each program.
-  Dmd2Step(const Dmd2Options& options, const wan::Dit& dit, Runner& runner,
-           std::function<void()> on_run = {});
+  // run: called with each program in turn.
+  using RunProgram = std::function<void(const std::string& program, const StepValues& values)>;
+  Dmd2Step(const Dmd2Options& options, const wan::Dit& dit, Runner& runner, RunProgram run);
 
   // For a part whose texts, and with Rollout::data latents, are in the inputs: keeps the latents.
   void begin_part(const Dmd2Position& at);
@@ -79,7 +79,7 @@ class Dmd2Step {
   std::vector<float> sigmas_;
   const wan::Dit& dit_;
   Runner& runner_;
-  std::function<void()> on_run_;
+  RunProgram run_program_;
   std::vector<float> scores_;
 };
 

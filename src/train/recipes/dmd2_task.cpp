@@ -105,7 +105,8 @@ class Dmd2Task final : public TrainingTask {
   }
 
   double norm_of(Runner& runner, int set) {
-    runner.run(wan::set_program(dit_->job(), "grad_norm", set));
+    step_.run(runner, wan::set_program(dit_->job(), "grad_norm", set));
+    runner.read(dit_->io().clip_factor, std::as_writable_bytes(std::span(&clip_factors_[set], 1)));
     return *runner.view(dit_->io().grad_norm).as<float>();
   }
 
@@ -115,15 +116,18 @@ class Dmd2Task final : public TrainingTask {
   std::unique_ptr<wan::Dit> dit_;
   std::optional<BatchFeed> feed_;
   std::int64_t updates_[2] = {};                // of student and critic
+  float clip_factors_[2] = {};                  // of their gradients
   double student_loss_ = 0, student_norm_ = 0;  // of its last step
 };
 
 void Dmd2Task::gradients(Runner& runner, std::int64_t, StepRecord& record) {
-  Dmd2Step step(options_, *dit_, runner,
-                [&] { add_lane_times(record.times, runner.lane_times()); });
+  Dmd2Step step(options_, *dit_, runner, [&](const std::string& program, const StepValues& values) {
+    step_.run(runner, program, values);
+    add_lane_times(record.times, runner.lane_times());
+  });
   const bool student = options_.student_due(record.step);
   const auto samples = std::ssize(feed_->step().samples);
-  if (dit_->accumulates()) runner.run("zero_gradients");
+  if (dit_->accumulates()) step_.run(runner, "zero_gradients");
   const auto loss = [&] { return *runner.view(dit_->io().loss).as<double>(); };
   double student_loss = 0;
   for (std::size_t p = 0; p < feed_->passes().size(); ++p) {
@@ -158,10 +162,10 @@ void Dmd2Task::update(Runner& runner, StepRecord& record) {
   for (const int set : {0, 1}) {
     if (set == 0 && !options_.student_due(record.step)) continue;
     // They share the place of the clipping factor.
-    norm_of(runner, set);
+    runner.write(dit_->io().clip_factor, std::as_bytes(std::span(&clip_factors_[set], 1)));
     const double rate = set == 0 ? record.lr : record.lr * options_.critic_rate;
-    runner.run(wan::set_program(dit_->job(), "update", set),
-               {.step = ++updates_[set], .seed = run_.config.seed, .learning_rate = rate});
+    step_.run(runner, wan::set_program(dit_->job(), "update", set),
+              {.step = ++updates_[set], .seed = run_.config.seed, .learning_rate = rate});
     add_lane_times(record.times, runner.lane_times());
   }
 }

@@ -100,7 +100,8 @@ class Seq2SeqTask final : public TrainingTask {
 
   void gradients(Runner& runner, std::int64_t examples, StepRecord& record) override;
   void update(Runner& runner, StepRecord& record) override {
-    runner.run("update", {.step = ++updates_, .seed = config().seed, .learning_rate = record.lr});
+    step_.run(runner, "update",
+              {.step = ++updates_, .seed = config().seed, .learning_rate = record.lr});
     add_lane_times(record.times, runner.lane_times());
   }
   double value_norm(Runner& runner) override {
@@ -260,7 +261,7 @@ void Seq2SeqTask::gradients(Runner& runner, std::int64_t, StepRecord& record) {
   const auto micro_batches = (std::ssize(step) + c.batch_size - 1) / c.batch_size;
   const std::int64_t labels = data::label_count(d.cache, step);
   record.batches = micro_batches;
-  if (model_->job().accumulates) runner.run("zero_gradients");
+  if (model_->job().accumulates) step_.run(runner, "zero_gradients");
   double loss = 0;
   for (std::int64_t r = 0;; ++r) {
     const auto part = samples_of_run(step, run_, r);
@@ -272,14 +273,15 @@ void Seq2SeqTask::gradients(Runner& runner, std::int64_t, StepRecord& record) {
       return data::label_count(d.cache, batch) * micro_batches;
     });
     record.times.data += waits.seconds();
-    runner.run(io.program, {.step = record.step,
-                            .seed = c.seed,
-                            .first_sample = r * c.batch_size * run_.micro_batches_per_visit});
+    step_.run(runner, io.program,
+              {.step = record.step,
+               .seed = c.seed,
+               .first_sample = r * c.batch_size * run_.micro_batches_per_visit});
     add_lane_times(record.times, runner.lane_times());
     loss += loss_of(runner, io);
   }
   record.loss = loss;
-  runner.run("grad_norm");
+  step_.run(runner, "grad_norm");
   record.grad_norm = *runner.view(model_->io().grad_norm).as<float>();
 }
 
@@ -457,6 +459,7 @@ TrainOutcome train_seq2seq(Seq2SeqRun run, fit::PlannedRun planned, const TrainO
   setup.model_hash = model_hash(run.checkpoints);
   setup.device = planned.plan.peak_of(Tier::device);
   setup.host = planned.plan.peak_of(Tier::host);
+  setup.steps = planned.steps;
   setup.info = run_info(run, planned, options.command);
   setup.in_output_dir = true;
   setup.config_hash = config_hash(run);

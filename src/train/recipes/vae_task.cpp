@@ -157,28 +157,29 @@ class VaeTask final : public TrainingTask {
 
   void gradients(Runner& runner, std::int64_t, StepRecord& record) override {
     const std::size_t clips = feed_->step().samples.size();
-    runner.run("zero_gradients");
+    step_.run(runner, "zero_gradients");
     for (std::size_t i = 0; i < clips; ++i) {
       const Stopwatch waits;
       const wan_vae::ClipIo& clip = feed_->write_inputs(i);
       record.times.data += waits.seconds();
       *runner.view(clip.weight).as<float>() = 1.0f / static_cast<float>(clips);
-      runner.run(clip.program, {.step = record.step,
-                                .seed = run_.config.seed,
-                                .first_sample = static_cast<std::int64_t>(i)});
+      step_.run(runner, clip.program,
+                {.step = record.step,
+                 .seed = run_.config.seed,
+                 .first_sample = static_cast<std::int64_t>(i)});
       add_lane_times(record.times, runner.lane_times());
     }
     const auto* losses = runner.view(io().losses).as<double>();
     reconstruction_ = losses[0];
     kl_ = losses[1];
     record.loss = reconstruction_ + run_.training().kl_weight * kl_;
-    runner.run("grad_norm");
+    step_.run(runner, "grad_norm");
     record.grad_norm = *runner.view(io().grad_norm).as<float>();
   }
 
   void update(Runner& runner, StepRecord& record) override {
-    runner.run("update",
-               {.step = ++updates_, .seed = run_.config.seed, .learning_rate = record.lr});
+    step_.run(runner, "update",
+              {.step = ++updates_, .seed = run_.config.seed, .learning_rate = record.lr});
     add_lane_times(record.times, runner.lane_times());
   }
   void next_step() override { feed_->next_step(); }
@@ -317,6 +318,7 @@ TrainOutcome train(PreparedVae run, fit::PlannedRun planned, const TrainOptions&
       .model_hash = model_hash(run.checkpoints),
       .device = device,
       .host = host,
+      .steps = planned.steps,
       .info = run_info(
           {.config = run.config,
            .title = run.title,
