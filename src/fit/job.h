@@ -23,6 +23,14 @@ struct StepProgram {
 
 // A job recorded for planning under one policy.
 struct Recording {
+  Recording(const MemoryPolicy& p, const Backend& backend) : policy(p) {
+    set.backend = backend;
+    set.executable = false;
+  }
+  // To the list of a step, where it was recorded.
+  void add(std::vector<StepProgram>& step, const std::string& name, double runs,
+           bool computes) const;
+
   MemoryPolicy policy;
   ProgramSet set;
   // By kind of step: all that it runs, in order. Predictions add it up, and training runs no other.
@@ -63,7 +71,7 @@ class Job {
   // Weights, those of one expert where there are several, and how they stand on the device.
   virtual std::span<const WeightGroup> groups() const = 0;
   virtual WeightFormat format() const { return WeightFormat::stored; }
-  virtual Trained trained() const = 0;
+  virtual Trained trained() const { return Trained::nothing; }
   virtual bool records_update() const { return false; }
   virtual const OptimizerOptions& optimizer() const;  // of what is trained
   // Whether a policy's disk_state_groups mean something to it.
@@ -74,13 +82,13 @@ class Job {
 
   // Layers of one or more blocks that are recorded alike and may be left out of a copy; 0: they are
   // not.
-  virtual std::int64_t depth() const = 0;
-  virtual std::unique_ptr<Job> with_depth(std::int64_t layers) const = 0;
+  virtual std::int64_t depth() const { return 0; }
+  virtual std::unique_ptr<Job> with_depth(std::int64_t) const { return nullptr; }
 
   // Kinds of steps and evaluations, and the same with the heaviest of both only: it decides the
   // peaks in all but odd cases.
-  virtual std::size_t kinds() const = 0;
-  virtual std::unique_ptr<Job> heaviest() const = 0;
+  virtual std::size_t kinds() const { return 1; }
+  virtual std::unique_ptr<Job> heaviest() const { return clone(); }
 
   // Policies to try, the fastest first: each list is leaner than the one before it, and looked at
   // only where nothing before it fits.

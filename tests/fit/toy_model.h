@@ -64,17 +64,13 @@ class FitJob final : public fit::Job {
 
   std::unique_ptr<fit::Job> clone() const override { return std::make_unique<FitJob>(*this); }
   fit::Recording record(const MemoryPolicy& policy, const Backend& backend) const override {
-    fit::Recording r;
-    r.policy = policy;
-    r.set.backend = backend;
-    r.set.executable = false;
+    fit::Recording r(policy, backend);
     record_into(r.set, policy);
     r.steps = {{{"step"}}};
     return r;
   }
 
   std::span<const WeightGroup> groups() const override { return weights; }
-  fit::Trained trained() const override { return fit::Trained::nothing; }
   std::int64_t blocks() const override { return group_count() - 2; }
   std::int64_t depth() const override { return blocks(); }
   std::unique_ptr<fit::Job> with_depth(std::int64_t layers) const override {
@@ -82,8 +78,6 @@ class FitJob final : public fit::Job {
     job->weights.erase(job->weights.begin() + 1 + layers, job->weights.end() - 1);
     return job;
   }
-  std::size_t kinds() const override { return 1; }
-  std::unique_ptr<fit::Job> heaviest() const override { return clone(); }
 
   std::vector<std::vector<MemoryPolicy>> candidates(const fit::Switches&) const override {
     return {{MemoryPolicy()}, {{.name = "stream2", .streaming = Streaming{.slots = 2}}}, leanest()};

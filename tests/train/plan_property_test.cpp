@@ -12,7 +12,6 @@
 #include "core/to_size.h"
 #include "fit/bounds.h"
 #include "fit/fit.h"
-#include "models/wan/candidates.h"
 #include "models/wan/fit_job.h"
 #include "report/run_log.h"
 #include "tests/support/tiny_training.h"
@@ -134,7 +133,7 @@ std::vector<MemoryPolicy> all_policies(const fit::Request& r) {
   const int groups = group_count(job.config);
   std::set<std::int64_t> chunks = {0}, heads = {0}, samples = {0};
   bool several = false;
-  for (const MemoryPolicy& p : wan::leanest_policies(job)) {
+  for (const MemoryPolicy& p : wan::job_of(r).leanest()) {
     heads.insert(std::min(p.heads_per_group, job.config.heads));
   }
   for (const wan::Batch& b : job.batches) {

@@ -44,25 +44,18 @@ PairJob FitJob::under(const MemoryPolicy& policy) const {
 }
 
 fit::Recording FitJob::record(const MemoryPolicy& policy, const Backend& backend) const {
-  fit::Recording r;
-  r.policy = policy;
-  r.set.backend = backend;
+  fit::Recording r(policy, backend);
   // A GPU's queue is filled by one thread; a teacher on the processors has more.
   if (policy.offload && backend.device == Device::cuda) {
     r.set.backend.threads = host_threads;
   }
-  r.set.executable = false;
   const Pair recorded(r.set, under(policy), teacher, profile);
   std::vector<fit::StepProgram>& step = r.steps.emplace_back();
-  const auto add = [&](const char* name, double runs, bool computes) {
-    if (std::ranges::find(r.set.programs, name, &Program::name) == r.set.programs.end()) return;
-    step.push_back({.name = name, .runs = runs, .computes = computes});
-  };
   const auto runs = static_cast<double>(pair.student.runs_per_step);
-  add(Student::kZero, 1, false);
-  for (const char* name : {Pair::kBoth, Pair::kTeacher, Student::kStep}) add(name, runs, true);
-  add("grad_norm", 1, false);
-  add("update", 1, false);
+  r.add(step, Student::kZero, 1, false);
+  for (const char* name : {Pair::kBoth, Pair::kTeacher, Student::kStep})
+    r.add(step, name, runs, true);
+  for (const char* name : {"grad_norm", "update"}) r.add(step, name, 1, false);
   return r;
 }
 

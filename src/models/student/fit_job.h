@@ -42,8 +42,6 @@ class FitJob final : public fit::Job {
   std::int64_t blocks() const override { return pair.teacher.layers; }
   std::int64_t depth() const override { return pair.teacher.layers; }
   std::unique_ptr<fit::Job> with_depth(std::int64_t layers) const override;
-  std::size_t kinds() const override { return 1; }
-  std::unique_ptr<fit::Job> heaviest() const override { return clone(); }
 
   std::vector<std::vector<MemoryPolicy>> candidates(const fit::Switches&) const override;
   std::vector<MemoryPolicy> leanest() const override;

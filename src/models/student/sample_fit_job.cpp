@@ -3,10 +3,7 @@
 namespace ballast::student {
 
 fit::Recording SampleFitJob::record(const MemoryPolicy& policy, const Backend& backend) const {
-  fit::Recording r;
-  r.policy = policy;
-  r.set.backend = backend;
-  r.set.executable = false;
+  fit::Recording r(policy, backend);
   const Student recorded(r.set, student);
   r.steps.push_back({{Student::kPredict, static_cast<double>(steps)}});
   return r;

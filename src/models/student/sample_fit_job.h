@@ -18,12 +18,7 @@ class SampleFitJob final : public fit::Job {
   fit::Recording record(const MemoryPolicy& policy, const Backend& backend) const override;
 
   std::span<const WeightGroup> groups() const override { return {}; }  // none is streamed
-  fit::Trained trained() const override { return fit::Trained::nothing; }
   std::int64_t blocks() const override { return student.config.depth; }
-  std::int64_t depth() const override { return 0; }
-  std::unique_ptr<fit::Job> with_depth(std::int64_t) const override { return nullptr; }
-  std::size_t kinds() const override { return 1; }
-  std::unique_ptr<fit::Job> heaviest() const override { return clone(); }
 
   std::vector<std::vector<MemoryPolicy>> candidates(const fit::Switches&) const override {
     return {leanest()};

@@ -35,25 +35,17 @@ MemoryPolicy lowest() {
 }  // namespace
 
 fit::Recording FitJob::record(const MemoryPolicy& policy, const Backend& backend) const {
-  fit::Recording r;
-  r.policy = policy;
+  fit::Recording r(policy, backend);
   // Without a GPU what waits elsewhere waits in the same memory.
   if (backend.device == Device::cpu) r.policy.offload = false;
-  r.set.backend = backend;
-  r.set.executable = false;
   Seq2SeqJob job = seq2seq;
   job.policy = r.policy;
   const Seq2Seq model(r.set, std::move(job), weights);
-  const auto has = [&](const char* name) {
-    return std::ranges::find(r.set.programs, name, &Program::name) != r.set.programs.end();
-  };
   for (const StepIo& io : model.io().steps) {
     std::vector<fit::StepProgram>& step = r.steps.emplace_back();
-    if (has("zero_gradients")) step.push_back({"zero_gradients", 1, false});
-    step.push_back({io.program, static_cast<double>(runs_per_step)});
-    for (const char* name : {"grad_norm", "update"}) {
-      if (has(name)) step.push_back({name, 1, false});
-    }
+    r.add(step, "zero_gradients", 1, false);
+    r.add(step, io.program, static_cast<double>(runs_per_step), true);
+    for (const char* name : {"grad_norm", "update"}) r.add(step, name, 1, false);
   }
   return r;
 }

@@ -64,10 +64,7 @@ std::vector<MemoryPolicy> InferenceFitJob::leanest() const {
 }
 
 fit::Recording EncoderFitJob::record(const MemoryPolicy& policy, const Backend& backend) const {
-  fit::Recording r;
-  r.policy = policy;
-  r.set.backend = backend;
-  r.set.executable = false;
+  fit::Recording r(policy, backend);
   EncoderJob job = encoder;
   job.policy = policy;
   job.source = {.read = [](std::size_t, std::size_t, const TensorView&) {},
@@ -100,10 +97,7 @@ std::vector<std::unique_ptr<fit::Job>> EncoderFitJob::variants() const {
 }
 
 fit::Recording DecoderFitJob::record(const MemoryPolicy& policy, const Backend& backend) const {
-  fit::Recording r;
-  r.policy = policy;
-  r.set.backend = backend;
-  r.set.executable = false;
+  fit::Recording r(policy, backend);
   DecoderJob job = decoder;
   job.policy = policy;
   const Decoder model(r.set, std::move(job), weights);

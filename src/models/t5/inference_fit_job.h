@@ -16,10 +16,7 @@ class InferenceFitJob : public fit::Job {
   std::vector<WeightGroup> weights = {};  // models/t5/weights.h; planned_groups() serves as well
 
   std::span<const WeightGroup> groups() const override { return weights; }
-  fit::Trained trained() const override { return fit::Trained::nothing; }
   std::int64_t blocks() const override;
-  std::int64_t depth() const override { return 0; }
-  std::unique_ptr<fit::Job> with_depth(std::int64_t) const override { return nullptr; }
 
   std::vector<std::vector<MemoryPolicy>> candidates(const fit::Switches&) const override;
   std::vector<MemoryPolicy> leanest() const override;
@@ -44,8 +41,6 @@ class EncoderFitJob final : public InferenceFitJob {
   }
   fit::Recording record(const MemoryPolicy& policy, const Backend& backend) const override;
   WeightFormat format() const override { return encoder.format; }
-  std::size_t kinds() const override { return 1; }
-  std::unique_ptr<fit::Job> heaviest() const override { return clone(); }
 
   // Several passes: all weights stay. Where they do not fit, as many as do stay or, if that is
   // faster, none: while a pass computes longer than it reads, loading takes time alone.

@@ -1,8 +1,9 @@
-#include "models/wan/candidates.h"
+// Policies that a search tries for a transformer.
 
 #include <algorithm>
 #include <set>
 
+#include "models/wan/fit_job.h"
 #include "ops/kernels/token_quantum.h"
 
 namespace ballast::wan {
@@ -52,7 +53,10 @@ constexpr int kMatricesAhead = 3;
 
 }  // namespace
 
-std::vector<std::vector<MemoryPolicy>> candidates(const DitJob& job) {
+// Weights stay before they stream, activations are kept before they are computed again, host memory
+// is used before disk.
+std::vector<std::vector<MemoryPolicy>> FitJob::candidates(const fit::Switches&) const {
+  const DitJob& job = dit;
   const std::int64_t wide = wide_chunk(job);
   std::vector<std::vector<MemoryPolicy>> all(1);
   const auto add = [&](MemoryPolicy p) {
@@ -118,11 +122,11 @@ std::vector<std::vector<MemoryPolicy>> candidates(const DitJob& job) {
       }
     }
   };
-  const std::vector<MemoryPolicy> leanest = leanest_policies(job);
-  for (const MemoryPolicy& lean : leanest) {
+  const std::vector<MemoryPolicy> lean_ones = leanest();
+  for (const MemoryPolicy& lean : lean_ones) {
     MemoryPolicy p = lean;
-    if (p.stream().matrices_ahead != leanest.front().stream().matrices_ahead ||
-        p.state_on_host != leanest.front().state_on_host) {
+    if (p.stream().matrices_ahead != lean_ones.front().stream().matrices_ahead ||
+        p.state_on_host != lean_ones.front().state_on_host) {
       all.emplace_back();
     }
     if (p.stream().matrices_ahead > 0) {
@@ -137,7 +141,9 @@ std::vector<std::vector<MemoryPolicy>> candidates(const DitJob& job) {
   return all;
 }
 
-std::vector<MemoryPolicy> leanest_policies(const DitJob& job) {
+// What they trade is device for host memory.
+std::vector<MemoryPolicy> FitJob::leanest() const {
+  const DitJob& job = dit;
   MemoryPolicy p = {
       .name = "auto", .streaming = Streaming{.slots = 1}, .chunk_tokens = narrow_chunk(job)};
   std::vector<MemoryPolicy> all;
@@ -172,9 +178,13 @@ std::vector<MemoryPolicy> leanest_policies(const DitJob& job) {
   return all;
 }
 
-std::vector<MemoryPolicy> last_resort(const DitJob& job, bool length_decides) {
+// A policy that computes or copies more needs less for tensors, but its programs are longer and
+// have to be kept as well. Where their length is not what decides, those that keep the least in any
+// case.
+std::vector<MemoryPolicy> FitJob::last_resort(bool length_decides) const {
+  const DitJob& job = dit;
   std::vector<MemoryPolicy> all;
-  const MemoryPolicy lean = leanest_policies(job).front();
+  const MemoryPolicy lean = leanest().front();
   const bool trains = job.mode != Mode::infer;
   const auto both = [](bool when) { return when ? std::vector{false, true} : std::vector{false}; };
   for (const bool streams : {true, false}) {
@@ -195,8 +205,9 @@ std::vector<MemoryPolicy> last_resort(const DitJob& job, bool length_decides) {
                 p.state_on_host = state_on_host;
                 p.offload = offload;
                 p.activations = a;
-                const bool leanest = a == (trains ? Activations::recomputed : Activations::kept);
-                if (leanest || (trains && length_decides)) all.push_back(std::move(p));
+                const bool keeps_least =
+                    a == (trains ? Activations::recomputed : Activations::kept);
+                if (keeps_least || (trains && length_decides)) all.push_back(std::move(p));
               }
             }
           }
@@ -204,7 +215,7 @@ std::vector<MemoryPolicy> last_resort(const DitJob& job, bool length_decides) {
       }
     }
   }
-  for (MemoryPolicy& p : leanest_policies(job)) all.push_back(std::move(p));
+  for (MemoryPolicy& p : leanest()) all.push_back(std::move(p));
   return all;
 }
 
@@ -221,11 +232,7 @@ void each_compute_policy(const DitJob& job, MemoryPolicy p, Add&& add) {
     }
     if (several_samples(job)) samples.insert(1);
   }
-  std::int64_t longest = 0;
-  for (const Batch& b : job.batches) {
-    for (const LatentSize& z : b.latents) longest = std::max(longest, z.tokens());
-  }
-  std::erase_if(chunks, [&](std::int64_t c) { return c >= longest; });
+  std::erase_if(chunks, [&](std::int64_t c) { return c >= longest_sample(job); });
   for (const Activations a :
        {Activations::recomputed, Activations::attention_kept, Activations::kept}) {
     if (a != Activations::kept && job.mode == Mode::infer) continue;
@@ -249,7 +256,11 @@ void each_compute_policy(const DitJob& job, MemoryPolicy p, Add&& add) {
 
 }  // namespace
 
-std::vector<MemoryPolicy> every_policy(const DitJob& job, int max_disk_state_groups) {
+// kept_blocks and larger chunks aside: thousands of programs of a model with so few groups are
+// recorded in seconds. Of them a plan may miss by what one instruction takes, and any policy may be
+// the one that fits.
+std::vector<MemoryPolicy> FitJob::every_policy(int max_disk_state_groups) const {
+  const DitJob& job = dit;
   std::vector<MemoryPolicy> all;
   const bool full = job.mode == Mode::full;
   const auto states = [&](MemoryPolicy p) {
@@ -267,7 +278,7 @@ std::vector<MemoryPolicy> every_policy(const DitJob& job, int max_disk_state_gro
        {std::pair(1, 0), {2, 0}, {1, 1}, {1, kMatricesAhead}}) {
     for (const StreamSource stream_from : {StreamSource::disk, StreamSource::host}) {
       if (full && stream_from == StreamSource::disk) continue;
-      for (int g = 0; g < group_count(job.config); ++g) {
+      for (int g = 0; g < wan::group_count(job.config); ++g) {
         states({.name = "auto",
                 .streaming = Streaming{.slots = slots,
                                        .matrices_ahead = matrices_ahead,
@@ -320,7 +331,8 @@ std::vector<MemoryPolicy> placements_of(const DitJob& job, const fit::Switches& 
 
 }  // namespace
 
-std::vector<MemoryPolicy> switched_policies(const DitJob& job, const fit::Switches& switches) {
+std::vector<MemoryPolicy> FitJob::switched(const fit::Switches& switches) const {
+  const DitJob& job = dit;
   const bool several = several_samples(job);
   std::vector<MemoryPolicy> all;
   for (const MemoryPolicy& placement : placements_of(job, switches)) {
@@ -339,13 +351,14 @@ std::vector<MemoryPolicy> switched_policies(const DitJob& job, const fit::Switch
   return all;
 }
 
-std::vector<std::int64_t> larger_chunks(const DitJob& job) {
-  return {0, chunk_in(job, 2), chunk_in(job, 4), wide_chunk(job)};
+// For plans whose steps wait for nothing.
+std::vector<std::int64_t> FitJob::larger_chunks() const {
+  return {0, chunk_in(dit, 2), chunk_in(dit, 4), wide_chunk(dit)};
 }
 
-std::vector<std::int64_t> larger_head_groups(const DitJob& job) {
-  if (job.mode == Mode::infer) return {};
-  return {many_heads(job), 4, 2};
+std::vector<std::int64_t> FitJob::larger_head_groups() const {
+  if (dit.mode == Mode::infer) return {};
+  return {many_heads(dit), 4, 2};
 }
 
 }  // namespace ballast::wan

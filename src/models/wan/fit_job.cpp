@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/to_size.h"
-#include "models/wan/candidates.h"
 #include "models/wan/dit_pass.h"
 
 namespace ballast::wan {
@@ -30,10 +29,7 @@ std::int64_t tokens_of(const Batch& b) {
 std::string step_program(std::size_t run) { return run_program("step", run); }
 
 fit::Recording FitJob::record(const MemoryPolicy& policy, const Backend& backend) const {
-  fit::Recording r;
-  r.policy = policy;
-  r.set.backend = backend;
-  r.set.executable = false;
+  fit::Recording r(policy, backend);
   // Room for most recordings: pages are taken as they are filled.
   constexpr std::int64_t kBuffersOfABlock = 6144;
   r.set.buffers.reserve(to_size(dit.config.layers * kBuffersOfABlock));
@@ -43,17 +39,16 @@ fit::Recording FitJob::record(const MemoryPolicy& policy, const Backend& backend
   if (teacher) Dit(r.set, dit_job(*teacher, model), teacher->experts);
   if (!auxiliary_model.variants.empty()) auxiliary_model.variants[auxiliary_model.chosen()](r.set);
   for (std::size_t b = 0; b < dit.batches.size(); ++b) {
-    r.steps.push_back(step_of(r.set, model.passes(b)));
+    r.steps.push_back(step_of(r, model.passes(b)));
   }
   return r;
 }
 
-std::vector<fit::StepProgram> FitJob::step_of(const ProgramSet& set,
+std::vector<fit::StepProgram> FitJob::step_of(const fit::Recording& recorded,
                                               const std::vector<StepPass>& passes) const {
   std::vector<fit::StepProgram> step;
   const auto add = [&](const std::string& name, double runs, bool computes) {
-    if (std::ranges::find(set.programs, name, &Program::name) == set.programs.end()) return;
-    step.push_back({.name = name, .runs = runs, .computes = computes});
+    recorded.add(step, name, runs, computes);
   };
   add("zero_gradients", 1, false);
   if (dit.distil) {
@@ -132,25 +127,8 @@ std::unique_ptr<fit::Job> FitJob::heaviest() const {
   return job;
 }
 
-std::vector<std::vector<MemoryPolicy>> FitJob::candidates(const fit::Switches&) const {
-  return wan::candidates(dit);
-}
 bool FitJob::may_keep_blocks(const MemoryPolicy& p, const fit::Switches&) const {
   return !p.streams() && p.activations == Activations::attention_kept && !p.offload;
-}
-std::vector<MemoryPolicy> FitJob::leanest() const { return leanest_policies(dit); }
-std::vector<MemoryPolicy> FitJob::switched(const fit::Switches& switches) const {
-  return switched_policies(dit, switches);
-}
-std::vector<MemoryPolicy> FitJob::last_resort(bool length_decides) const {
-  return wan::last_resort(dit, length_decides);
-}
-std::vector<MemoryPolicy> FitJob::every_policy(int max_disk_state_groups) const {
-  return wan::every_policy(dit, max_disk_state_groups);
-}
-std::vector<std::int64_t> FitJob::larger_chunks() const { return wan::larger_chunks(dit); }
-std::vector<std::int64_t> FitJob::larger_head_groups() const {
-  return wan::larger_head_groups(dit);
 }
 
 // A policy that is asked for by name has the smallest chunks of any job, cut here at this job's.

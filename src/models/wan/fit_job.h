@@ -67,7 +67,7 @@ class FitJob final : public fit::Job {
   void keep_second_groups(int groups) override;
 
  private:
-  std::vector<fit::StepProgram> step_of(const ProgramSet& set,
+  std::vector<fit::StepProgram> step_of(const fit::Recording& recorded,
                                         const std::vector<StepPass>& passes) const;
 
   bool teacher_has_placement_ = false;  // by a search: it streams, and groups of it may stay

@@ -95,10 +95,7 @@ Policy FitJob::under(const MemoryPolicy& policy) const {
 }
 
 fit::Recording FitJob::record(const MemoryPolicy& policy, const Backend& backend) const {
-  fit::Recording r;
-  r.policy = policy;
-  r.set.backend = backend;
-  r.set.executable = false;
+  fit::Recording r(policy, backend);
   wan_vae::Job job = vae;
   job.policy = under(policy);
   const Vae model(r.set, std::move(job), encoder, decoder);

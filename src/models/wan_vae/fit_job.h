@@ -31,12 +31,7 @@ class FitJob final : public fit::Job {
 
   std::span<const WeightGroup> groups() const override { return groups_; }
   WeightFormat format() const override;
-  fit::Trained trained() const override { return fit::Trained::nothing; }
   std::int64_t blocks() const override { return 0; }
-  std::int64_t depth() const override { return 0; }
-  std::unique_ptr<fit::Job> with_depth(std::int64_t) const override { return nullptr; }
-  std::size_t kinds() const override { return 1; }
-  std::unique_ptr<fit::Job> heaviest() const override { return clone(); }
 
   std::vector<std::vector<MemoryPolicy>> candidates(const fit::Switches&) const override;
   std::vector<MemoryPolicy> leanest() const override;

@@ -18,10 +18,7 @@ TrainingFitJob::TrainingFitJob(TrainingJob job, std::vector<StoredUnit> encoder_
 }
 
 fit::Recording TrainingFitJob::record(const MemoryPolicy& policy, const Backend& backend) const {
-  fit::Recording r;
-  r.policy = policy;
-  r.set.backend = backend;
-  r.set.executable = false;
+  fit::Recording r(policy, backend);
   TrainingJob job = training;
   job.checkpointing = checkpoints(policy);
   const Training model(r.set, std::move(job), encoder, decoder);

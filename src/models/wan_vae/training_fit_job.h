@@ -29,10 +29,7 @@ class TrainingFitJob final : public fit::Job {
   bool records_update() const override { return true; }
   const OptimizerOptions& optimizer() const override { return training.optimizer; }
   std::int64_t blocks() const override { return 0; }
-  std::int64_t depth() const override { return 0; }
-  std::unique_ptr<fit::Job> with_depth(std::int64_t) const override { return nullptr; }
   std::size_t kinds() const override { return training.clips.size(); }
-  std::unique_ptr<fit::Job> heaviest() const override { return clone(); }
 
   std::vector<std::vector<MemoryPolicy>> candidates(const fit::Switches&) const override;
   std::vector<MemoryPolicy> leanest() const override;

@@ -169,12 +169,9 @@ OptimizerOptions settled(OptimizerOptions o, OptimizerKind kind, DType before, D
 std::vector<fit::Change> possible_changes(const Seq2SeqRun& run, const Refusal& refusal) {
   const Seq2SeqConfig& c = run.config;
   const DType updated = c.weights ? updated_type(c, *c.weights, c.lora.has_value()) : DType::f32;
-  std::vector<fit::Change> all;
   // Without a GPU, and without a budget of its own for the compute share, the RAM bounds both.
   const bool ram_bounds_all = run.request.backend.device == Device::cpu && !c.memory.gpu;
-  for (fit::Change& change : fit::larger_budgets(refusal, ram_bounds_all, run.request.budget)) {
-    all.push_back(std::move(change));
-  }
+  std::vector<fit::Change> all = fit::larger_budgets(refusal, ram_bounds_all, run.request.budget);
   for (const std::int64_t batch : {c.batch_size / 2, std::int64_t{1}}) {
     if (batch < 1 || batch >= c.batch_size) continue;
     const std::int64_t steps = (c.accumulation * c.batch_size + batch - 1) / batch;

@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include "fit/fit.h"
-#include "models/wan/candidates.h"
 #include "models/wan/fit_job.h"
 #include "models/wan/weights.h"
 #include "tests/support/tiny_dit.h"
@@ -40,7 +39,7 @@ TEST(FitSwitched, EveryPolicyKeepsToTheSwitches) {
         fit::Request r = request(mode);
         r.switches.checkpointing = checkpointing;
         r.switches.offloading = offloading;
-        const std::vector<MemoryPolicy> policies = switched_policies(job_of(r).dit, r.switches);
+        const std::vector<MemoryPolicy> policies = job_of(r).switched(r.switches);
         ASSERT_FALSE(policies.empty());
         for (const MemoryPolicy& p : policies) {
           if (checkpointing == fit::Choice::on) {
@@ -65,7 +64,7 @@ TEST(FitSwitched, TakesTheFastestThatFits) {
   fit::Request r = request(Mode::lora);
   r.switches.checkpointing = fit::Choice::on;
   const fit::PlannedRun fastest = planned(r);
-  for (const MemoryPolicy& p : switched_policies(job_of(r).dit, r.switches)) {
+  for (const MemoryPolicy& p : job_of(r).switched(r.switches)) {
     EXPECT_LE(fastest.seconds_per_step(), fit::plan_run(r, p).seconds_per_step());
   }
   r.budget.gpu = fastest.needed(Tier::device) - Bytes{1};
@@ -81,7 +80,7 @@ TEST(FitSwitched, RefusesWithTheClosestPlan) {
   const auto* refusal = std::get_if<Refusal>(&outcome);
   ASSERT_TRUE(refusal);
   Bytes least{UINT64_MAX};
-  for (const MemoryPolicy& p : switched_policies(job_of(r).dit, r.switches)) {
+  for (const MemoryPolicy& p : job_of(r).switched(r.switches)) {
     least = std::min(least, fit::plan_run(r, p).needed(Tier::device));
   }
   EXPECT_EQ(refusal->needed[0], least);

@@ -8,7 +8,6 @@
 #include "fit/advice.h"
 #include "fit/fill.h"
 #include "fit/tuning.h"
-#include "models/wan/candidates.h"
 #include "models/wan/fit_job.h"
 #include "models/wan/weights.h"
 #include "ops/kernels/token_quantum.h"
@@ -140,10 +139,10 @@ TEST(Fit, CutsTheWorkOfFullTrainingAtWholeQuanta) {
   const auto expect_whole = [](const std::vector<MemoryPolicy>& all) {
     for (const MemoryPolicy& p : all) EXPECT_EQ(p.chunk_tokens % kWideQuantum, 0) << p.name;
   };
-  for (const auto& list : candidates(job_of(r).dit)) expect_whole(list);
-  expect_whole(leanest_policies(job_of(r).dit));
-  expect_whole(last_resort(job_of(r).dit, false));
-  EXPECT_GT(leanest_policies(job_of(r).dit).front().chunk_tokens, 0);
+  for (const auto& list : job_of(r).candidates({})) expect_whole(list);
+  expect_whole(job_of(r).leanest());
+  expect_whole(job_of(r).last_resort(false));
+  EXPECT_GT(job_of(r).leanest().front().chunk_tokens, 0);
   MemoryPolicy p = {.activations = Activations::recomputed, .chunk_tokens = kWideQuantum};
   EXPECT_GT(fit::needs_lower_bound(r, p).device, Bytes{0});
   p.chunk_tokens = 2 * kTokenQuantum;
