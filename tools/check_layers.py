@@ -48,6 +48,7 @@ HEADERS = {".h", ".cuh"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]*)"')
 CONDITION = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif|elifdef|elifndef)\b")
+ALLOCATION = re.compile(r"\b(cuda(?:Malloc|HostAlloc)\w*|GpuArena)\b")
 USING_NAMESPACE = re.compile(r"^\s*using\s+namespace\b")
 
 
@@ -58,6 +59,15 @@ def may_have_conditions(path):
     name = path.as_posix()
     # Releases of toml++ name their headers differently.
     return name in {"ops/kernels/on_device.h", "io/toml_file.cpp"} or name.startswith("core/simd")
+
+
+def may_allocate(path, what):
+    """Whether a file, relative to src/, may have GPU memory of its own. A plan counts the arena of
+    a run alone; golden files are run without a plan."""
+    name = path.as_posix()
+    if what != "GpuArena":
+        return name == "memory/gpu_cuda.cpp"
+    return name.startswith(("memory/gpu", "plan/run_memory.", "plan/runner_memory.", "app/golden/"))
 
 
 def without_block_comments(text):
@@ -114,6 +124,10 @@ def check_style(path, lines, in_src):
         for number, line in enumerate(lines, 1):
             if CONDITION.match(line):
                 yield number, "conditional compilation outside ops/kernels/on_device.h, core/simd* and .cu files"
+    for number, line in enumerate(lines, 1):
+        found = ALLOCATION.search(line.split("//")[0])
+        if found and not may_allocate(path, found.group(1)):
+            yield number, f"{found.group(1)}: memory beside the arena, which no plan counts"
     if len(lines) > MOST_LINES:
         yield len(lines), f"{len(lines)} lines, more than {MOST_LINES}: look for the second subject"
 

@@ -8,6 +8,8 @@
 namespace ballast::ops::cuda {
 namespace {
 
+__device__ StateTables tables_in_module;
+
 // A call, so that what hardly happens takes no room among the instructions of what does.
 __device__ __attribute__((noinline)) float rare_step(float m, float v, float eps) {
   return __fdiv_rn(m, add(__fsqrt_rn(v), eps));
@@ -420,6 +422,12 @@ const Rates* stabilized_rates(const AdamW8bit& a, void* stream) {
 }
 
 }  // namespace
+
+StateTables* state_tables_in_module() {
+  void* at = nullptr;
+  check_cuda(cudaGetSymbolAddress(&at, tables_in_module), "adamw_8bit");
+  return static_cast<StateTables*>(at);
+}
 
 void adamw_8bit(const AdamW8bit* tensors, int count, const StateTables* tables, void* stream) {
   const AdamW8bit& a = tensors[0];

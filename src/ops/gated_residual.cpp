@@ -60,15 +60,14 @@ void gated_residual_backward(const GatedResidualBackward& a, Stream stream) {
         BALLAST_ISA_CALL(cpu, gated_residual_backward, a, *stream.pool);
       },
       [&] {
-        cuda::gated_residual_backward(
-            {.dout = cuda::view(a.dout),
-             .gate = cuda::view(a.gate),
-             .index = cuda::view(a.index),
-             .dy = cuda::view(a.dy),
-             .y = cuda::view(a.y),
-             .dgate = cuda::view(a.dgate),
-             .scratch = a.dgate ? cuda::column_scratch(*stream.queue) : nullptr},
-            stream.native);
+        cuda::gated_residual_backward({.dout = cuda::view(a.dout),
+                                       .gate = cuda::view(a.gate),
+                                       .index = cuda::view(a.index),
+                                       .dy = cuda::view(a.dy),
+                                       .y = cuda::view(a.y),
+                                       .dgate = cuda::view(a.dgate),
+                                       .scratch = column_scratch(a.dout, a.dgate, stream)},
+                                      stream.native);
       });
 }
 
@@ -86,21 +85,19 @@ void gated_residual(ProgramBuilder& pb, Buffer x, Buffer y, const Gate& gate, Bu
 
 void gated_residual_backward(ProgramBuilder& pb, Buffer dout, const Gate& gate, Buffer dy, Buffer y,
                              Buffer dgate) {
-  const Access access = {.reads = {dout, gate.table, gate.index, y, dgate}, .writes = {dy, dgate}};
-  const auto run = [=](const Bindings& b) {
+  const Buffer workspace = column_workspace(pb, dout, dgate);
+  const Access access = {.reads = {dout, gate.table, gate.index, y, dgate},
+                         .writes = {dy, dgate},
+                         .scratch = workspace};
+  pb.emit("gated_residual_backward", access, [=](const Bindings& b) {
     gated_residual_backward({.dout = b.in(dout),
                              .gate = as_table(b.in_if(gate.table)),
                              .index = b.in_if(gate.index),
                              .dy = b.out(dy),
                              .y = b.in_if(y),
                              .dgate = as_table(b.out_if(dgate))},
-                            b.stream());
-  };
-  if (dgate) {
-    pb.emit("gated_residual_backward", access, run, prepare_column_sums);
-  } else {
-    pb.emit("gated_residual_backward", access, run);
-  }
+                            stream_with(b, workspace));
+  });
 }
 
 }  // namespace ballast::ops

@@ -12,7 +12,7 @@ void gated_residual(const GatedResidual& a, void* stream);
 
 struct GatedResidualBackward {
   View dout, gate, index, dy, y, dgate;
-  float* scratch = nullptr;  // dgate: kColumnScratch
+  float* scratch = nullptr;  // dgate: column_scratch_bytes()
 };
 void gated_residual_backward(const GatedResidualBackward& a, void* stream);
 

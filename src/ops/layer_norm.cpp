@@ -89,7 +89,7 @@ void layer_norm_backward(const LayerNormBackward& a, Stream stream) {
              .accumulate = a.accumulate,
              .dmul = cuda::view(a.dmul),
              .dadd = cuda::view(a.dadd),
-             .scratch = a.dmul || a.dadd ? cuda::column_scratch(*stream.queue) : nullptr},
+             .scratch = column_scratch(a.x, a.dmul ? a.dmul : a.dadd, stream)},
             stream.native);
       });
 }
@@ -120,10 +120,12 @@ void layer_norm_into(ProgramBuilder& pb, Buffer x, const NormTables& t, Buffer y
 
 void layer_norm_backward(ProgramBuilder& pb, Buffer x, Buffer stats, const NormTables& t, Buffer dy,
                          Buffer dx, bool accumulate, const NormTableGrads& grads) {
+  const Buffer workspace = column_workspace(pb, x, grads.dmul ? grads.dmul : grads.dadd);
   Access access = {.reads = {x, stats, t.mul, t.index, dy, grads.dmul, grads.dadd},
-                   .writes = {dx, grads.dmul, grads.dadd}};
+                   .writes = {dx, grads.dmul, grads.dadd},
+                   .scratch = workspace};
   if (accumulate) access.reads.push_back(dx);
-  const auto run = [=](const Bindings& b) {
+  pb.emit("layer_norm_backward", std::move(access), [=](const Bindings& b) {
     layer_norm_backward({.x = b.in(x),
                          .stats = b.in(stats),
                          .mul = as_table(b.in_if(t.mul)),
@@ -134,13 +136,8 @@ void layer_norm_backward(ProgramBuilder& pb, Buffer x, Buffer stats, const NormT
                          .accumulate = accumulate,
                          .dmul = as_table(b.out_if(grads.dmul)),
                          .dadd = as_table(b.out_if(grads.dadd))},
-                        b.stream());
-  };
-  if (grads.dmul || grads.dadd) {
-    pb.emit("layer_norm_backward", std::move(access), run, prepare_column_sums);
-  } else {
-    pb.emit("layer_norm_backward", std::move(access), run);
-  }
+                        stream_with(b, workspace));
+  });
 }
 
 }  // namespace ballast::ops

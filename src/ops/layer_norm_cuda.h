@@ -19,7 +19,7 @@ struct LayerNormBackward {
   View dy, dx;
   bool accumulate = false;
   View dmul, dadd;
-  float* scratch = nullptr;  // dmul, dadd: kColumnScratch
+  float* scratch = nullptr;  // dmul, dadd: column_scratch_bytes()
 };
 void layer_norm_backward(const LayerNormBackward& a, void* stream);
 

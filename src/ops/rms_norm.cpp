@@ -107,7 +107,7 @@ void rms_norm_backward(const RmsNormBackward& a, Stream stream) {
                                    .dx = cuda::view(a.dx),
                                    .dw = cuda::view(a.dw),
                                    .cos_sin = cuda::view(a.cos_sin),
-                                   .scratch = a.dw ? cuda::column_scratch(*stream.queue) : nullptr};
+                                   .scratch = column_scratch(a.x, a.dw, stream)};
         if (a.cos_sin && !cuda::rotates_in_one_kernel(k)) {
           rotate(a.dy, a.cos_sin, a.dx, true, stream);
           k.dy = k.dx;
@@ -146,7 +146,10 @@ void rms_norm_silu_into(ProgramBuilder& pb, Buffer x, Buffer w, Buffer y, Buffer
 
 void rms_norm_backward(ProgramBuilder& pb, Buffer x, Buffer r, Buffer w, Buffer dy, Buffer dx,
                        Buffer dw, Buffer cos_sin) {
-  const auto run = [=](const Bindings& b) {
+  const Buffer workspace = column_workspace(pb, x, dw);
+  const Access access = {
+      .reads = {x, r, w, dy, dw, cos_sin}, .writes = {dx, dw}, .scratch = workspace};
+  pb.emit("rms_norm_backward", access, [=](const Bindings& b) {
     rms_norm_backward({.x = b.in(x),
                        .r = b.in(r),
                        .w = b.in(w),
@@ -154,14 +157,8 @@ void rms_norm_backward(ProgramBuilder& pb, Buffer x, Buffer r, Buffer w, Buffer 
                        .dx = b.out(dx),
                        .dw = b.out_if(dw),
                        .cos_sin = b.in_if(cos_sin)},
-                      b.stream());
-  };
-  const Access access = {.reads = {x, r, w, dy, dw, cos_sin}, .writes = {dx, dw}};
-  if (dw) {
-    pb.emit("rms_norm_backward", access, run, prepare_column_sums);
-  } else {
-    pb.emit("rms_norm_backward", access, run);
-  }
+                      stream_with(b, workspace));
+  });
 }
 
 }  // namespace ballast::ops

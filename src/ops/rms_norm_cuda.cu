@@ -375,7 +375,7 @@ void rms_norm_backward(const RmsNormBackward& a, void* stream) {
         using Dy = typename decltype(dy)::type;
         const WeightTerm<X, Dy> term = {static_cast<const X*>(a.x.data), a.x.strides[0],
                                         static_cast<const Dy*>(a.dy.data), a.dy.strides[0], r};
-        if (in_eights(a.x) && in_eights(a.dy) && fits_column_scratch(columns)) {
+        if (in_eights(a.x) && in_eights(a.dy) && rows_in_column_scratch(columns) > 0) {
           add_column_eights(term, rows, columns, static_cast<float*>(a.dw.data), a.scratch,
                             stream_of(stream));
         } else {

@@ -18,7 +18,7 @@ void rms_norm(const RmsNorm& a, void* stream);
 
 struct RmsNormBackward {
   View x, r, w, dy, dx, dw, cos_sin;
-  float* scratch = nullptr;  // dw: kColumnScratch
+  float* scratch = nullptr;  // dw: column_scratch_bytes()
 };
 bool rotates_in_one_kernel(const RmsNormBackward& a);
 void rms_norm_backward(const RmsNormBackward& a, void* stream);

@@ -70,6 +70,17 @@ Buffer ProgramBuilder::workspace(std::int64_t bytes) {
   return temp("workspace", {bytes}, DType::u8, Role::workspace);
 }
 
+Buffer ProgramBuilder::shared_workspace(std::int64_t bytes) {
+  if (bytes == 0) return {};
+  if (!shared_workspace_) shared_workspace_ = workspace(bytes);
+  BufferSpec& s = set_.buffers[shared_workspace_.id];
+  if (s.bytes < static_cast<std::uint64_t>(bytes)) {
+    s.shape = set_.shapes.of({bytes});
+    s.bytes = static_cast<std::uint64_t>(bytes);
+  }
+  return shared_workspace_;
+}
+
 Buffer ProgramBuilder::add_view(Buffer of, std::uint64_t offset, DType dtype, SharedShape shape,
                                 SharedShape strides) {
   BufferSpec v = set_.spec(of);

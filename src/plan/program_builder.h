@@ -37,6 +37,9 @@ class ProgramBuilder {
               Tier tier = Tier::device, std::uint64_t alignment = 256);
   // Scratch of one operation, in bytes; an invalid Buffer when bytes is 0.
   Buffer workspace(std::int64_t bytes);
+  // One for all operations of the program that ask for it, as large as the largest of them needs:
+  // transfers wait for no memory that changes its owner.
+  Buffer shared_workspace(std::int64_t bytes);
 
   // The same memory seen differently; nothing is copied, lifetimes belong to the root.
   Buffer slice(Buffer b, int dim, std::int64_t begin, std::int64_t count);  // dim < 0: from the end
@@ -99,6 +102,7 @@ class ProgramBuilder {
 
   ProgramSet& set_;
   int program_;
+  Buffer shared_workspace_ = {};
   std::string scope_;  // "blocks.3.ffn."
 };
 

@@ -49,6 +49,12 @@ T exchange(T value, unsigned from) {
 
 }  // namespace emulated
 
+// Data of a module is data of the program.
+template <class T>
+cudaError_t cudaGetSymbolAddress(void** p, T& symbol) {
+  return *p = &symbol, cudaSuccess;
+}
+
 inline void __syncthreads() { emulated::block_barrier(); }
 inline void __syncwarp(unsigned = 0xffffffffu) { emulated::warp_barrier(); }
 // Lanes exchange within groups of `width`.

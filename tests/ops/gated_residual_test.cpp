@@ -242,7 +242,7 @@ TEST(GatedResidual, IsRecordedWithItsOperands) {
   EXPECT_EQ(p.instruction(1).reads, (std::vector{bx, by, bgate, bindex}));
   EXPECT_EQ(p.instruction(1).writes, (std::vector{bx}));
   EXPECT_EQ(p.instruction(2).reads, (std::vector{bdout, bgate, bindex, by, bdgate}));
-  EXPECT_EQ(p.instruction(2).writes, (std::vector{bdy, bdgate}));
+  EXPECT_EQ(p.results(2), (std::vector{bdy, bdgate}));
   p.run();
   const ref::GatedResidualGrads want =
       ref::gated_residual_backward(dout.values(), y.values(), 24, gate.values(), {1, 0, 1});

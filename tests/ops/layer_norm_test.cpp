@@ -347,7 +347,7 @@ TEST(LayerNorm, IsRecordedWithItsOperands) {
   EXPECT_EQ(p.instruction(0).reads, (std::vector{bx, bw, bb}));
   EXPECT_EQ(p.instruction(0).writes, (std::vector{out.y, out.stats}));
   EXPECT_EQ(p.instruction(1).reads, (std::vector{bx, out.stats, bw, bdy, bdw, bdb, bdx}));
-  EXPECT_EQ(p.instruction(1).writes, (std::vector{bdx, bdw, bdb}));
+  EXPECT_EQ(p.results(1), (std::vector{bdx, bdw, bdb}));
   p.run();
   const ref::NormTables tables = {.mul = w.values(), .add = bias.values(), .index = {}};
   const ref::LayerNormGrads want =

@@ -452,7 +452,7 @@ TEST(RmsNorm, IsRecordedWithItsOperands) {
   EXPECT_EQ(p.instruction(0).reads, (std::vector{bx, bw}));
   EXPECT_EQ(p.instruction(0).writes, (std::vector{out.y, out.r}));
   EXPECT_EQ(p.instruction(1).reads, (std::vector{bx, out.r, bw, bdy, bdw}));
-  EXPECT_EQ(p.instruction(1).writes, (std::vector{bdy, bdw}));
+  EXPECT_EQ(p.results(1), (std::vector{bdy, bdw}));
   rms_norm_backward(p.pb, bx, out.r, bw, bdy, bdy, {});  // frozen
   EXPECT_EQ(p.instruction(2).reads, (std::vector{bx, out.r, bw, bdy}));
   EXPECT_EQ(p.instruction(2).writes, (std::vector{bdy}));

@@ -166,6 +166,16 @@ TEST(ProgramBuilder, GivesARoleToTheWholeBuffer) {
   EXPECT_EQ(r.spec(r.pb.workspace(10)).role, Role::workspace);
 }
 
+TEST(ProgramBuilder, SharesAWorkspaceOfTheLargestSize) {
+  Recording r;
+  EXPECT_FALSE(r.pb.shared_workspace(0));
+  const Buffer shared = r.pb.shared_workspace(10);
+  for (const std::int64_t bytes : {5, 20, 15}) EXPECT_EQ(r.pb.shared_workspace(bytes), shared);
+  EXPECT_EQ(r.spec(shared).bytes, 20u);
+  EXPECT_EQ(r.spec(shared).shape, (Shape{20}));
+  EXPECT_NE(r.pb.workspace(10), shared);
+}
+
 // Shapes and names are kept beside the buffers that point to them.
 TEST(ProgramSet, IsMovedWithItsShapesAndNames) {
   ProgramSet set;

@@ -128,6 +128,21 @@ class LayerCheck(unittest.TestCase):
             }
         )
 
+    def test_gpu_memory_comes_from_the_arena(self):
+        call = "cudaMalloc(&p, n);\n"
+        arena = "GpuArena memory;\n"
+        self.expect_one({"src/ops/a_cuda.cpp": call}, "src/ops/a_cuda.cpp:1", "cudaMalloc: ")
+        self.expect_one({"src/nn/a.cu": "cudaMallocAsync(&p, n, s);\n"}, "src/nn/a.cu:1", "cudaMalloc")
+        self.expect_one({"src/ops/a_cuda.cpp": arena}, "src/ops/a_cuda.cpp:1", "GpuArena: ")
+        self.expect_clean(
+            {
+                "src/memory/gpu_cuda.cpp": call,
+                "src/plan/run_memory.cpp": arena,
+                "src/ops/a.cpp": "// not as cudaMalloc does\n",
+                "tests/support/a.cpp": call,
+            }
+        )
+
     def test_long_files_are_reported(self):
         self.expect_clean({"src/core/a.cpp": "int x;\n" * 500})
         self.expect_one({"src/core/a.cpp": "int x;\n" * 501}, "src/core/a.cpp:501", "501 lines")

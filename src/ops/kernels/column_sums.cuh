@@ -5,13 +5,11 @@
 // thousand rows fill the machine, and a second kernel that adds the eighths up. Included by .cu
 // files only.
 
-#include "ops/kernels/ordered_sum_cuda.h"
 #include "ops/kernels/row_kernel.cuh"
 
 namespace ballast::ops::cuda {
 
 constexpr int kEighthThreads = 64;
-constexpr std::int64_t kEighthRows = kTokenQuantum / kEighths;
 
 // partial[e, c] = the sum of eighth e, in order from zero. Term has a Row with load(term, row, c)
 // and add(sums). The next rows are loaded before these are added: a compiler that may put a load
@@ -80,12 +78,13 @@ static __global__ void __launch_bounds__(32 * kQuantumWarps)
   if (mine && warp == 0) sums[c] = total;
 }
 
-// sums [C] += the sum of all rows' terms; C is a multiple of eight. scratch: column_scratch().
+// sums [C] += the sum of all rows' terms; C is one that has rows_in_column_scratch(). scratch:
+// column_scratch_bytes().
 template <class Term>
 void add_column_eights(const Term& term, std::int64_t rows, std::int64_t columns, float* sums,
                        float* scratch, cudaStream_t stream) {
   // Whole quanta at a time, as many as the scratch holds: the sums go on where they were.
-  const std::int64_t at_once = kColumnScratch / (columns * kEighths) * kTokenQuantum;
+  const std::int64_t at_once = rows_in_column_scratch(columns);
   for (std::int64_t first = 0; first < rows; first += at_once) {
     const std::int64_t here = rows - first < at_once ? rows - first : at_once;
     const std::int64_t eighths = (here + kEighthRows - 1) / kEighthRows;
@@ -95,9 +94,6 @@ void add_column_eights(const Term& term, std::int64_t rows, std::int64_t columns
                                                                             columns, sums);
   }
 }
-inline bool fits_column_scratch(std::int64_t columns) {
-  return columns * kEighths <= kColumnScratch;
-}
 
 // The same for tables [T, C] and rows with an index: a table of one row has them all. eights:
 // whether the term's operands come so.
@@ -106,7 +102,7 @@ void add_table_sums(const Term& term, bool eights, const View& index, std::int64
                     const View& sums, float* scratch, cudaStream_t stream) {
   const std::int64_t columns = sums.shape[sums.rank - 1];
   const bool one = sums.rank == 1 || sums.shape[0] == 1;
-  if (eights && one && rows > 0 && columns > 0 && fits_column_scratch(columns)) {
+  if (eights && one && rows_in_column_scratch(columns) > 0) {
     add_column_eights(term, rows, columns, static_cast<float*>(sums.data), scratch, stream);
   } else {
     add_column_sums(term, index, rows, sums, stream);

@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "ops/kernels/cuda_kernel.cuh"
-#include "ops/kernels/token_quantum.h"
+#include "ops/kernels/ordered_sum_cuda.h"
 
 namespace ballast::ops::cuda {
 
@@ -270,22 +270,21 @@ inline dim3 column_grid(std::int64_t rows, std::int64_t columns) {
 // rows in order from zero, the eighths in order, the quanta in order. A block owns 32 columns of
 // one t; its warps sum the eighths of four quanta at a time, eight rows in flight each, and the
 // first adds them up in order.
-constexpr int kQuantaAtOnce = 4, kEighths = 8, kSumWarps = kQuantaAtOnce * kEighths;
+constexpr int kQuantaAtOnce = 4, kSumWarps = kQuantaAtOnce * kEighths;
 template <class Term>
 __global__ void __launch_bounds__(32 * kSumWarps)
     column_sums(Term term, const std::int32_t* index, std::int64_t rows, std::int64_t columns,
                 float* sums, std::int64_t sums_step) {
   __shared__ float part[kSumWarps][32];
   constexpr int kRows = 8;
-  constexpr std::int64_t kEighth = kTokenQuantum / kEighths;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = blockIdx.y;
   const std::int64_t c = std::int64_t{blockIdx.x} * 32 + lane;
   const bool mine = c < columns;
   float* out = sums + t * sums_step + c;
   float total = mine && warp == 0 ? *out : 0;
   for (std::int64_t first = 0; first < rows; first += kQuantaAtOnce * kTokenQuantum) {
-    const std::int64_t begin = first + warp * kEighth;
-    const std::int64_t end = begin + kEighth < rows ? begin + kEighth : rows;
+    const std::int64_t begin = first + warp * kEighthRows;
+    const std::int64_t end = begin + kEighthRows < rows ? begin + kEighthRows : rows;
     float sum = 0;
     for (std::int64_t r = begin; mine && r < end; r += kRows) {
       float e[kRows];

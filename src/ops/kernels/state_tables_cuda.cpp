@@ -49,11 +49,11 @@ std::uint32_t negative_entry(const DynamicMap& map, const Bucket& b) {
 }
 
 struct TablesOnGpu {
-  explicit TablesOnGpu(GpuQueue&) : memory(Bytes{sizeof(StateTables)}, "tables of 8-bit states") {
-    const StateTables tables = make_state_tables();
-    gpu_copy(memory.base(), &tables, Bytes{sizeof tables});
+  explicit TablesOnGpu(GpuQueue&) : tables(state_tables_in_module()) {
+    const StateTables made = make_state_tables();
+    gpu_copy(tables, &made, Bytes{sizeof made});
   }
-  GpuArena memory;
+  StateTables* tables;
 };
 
 }  // namespace
@@ -72,8 +72,6 @@ StateTables make_state_tables() {
   return t;
 }
 
-const StateTables* state_tables(GpuQueue& queue) {
-  return reinterpret_cast<const StateTables*>(queue.local<TablesOnGpu>().memory.base());
-}
+const StateTables* state_tables(GpuQueue& queue) { return queue.local<TablesOnGpu>().tables; }
 
 }  // namespace ballast::ops::cuda

@@ -27,7 +27,10 @@ struct alignas(16) StateTables {
 };
 
 StateTables make_state_tables();
-// In memory of the queue's own.
+// Static data of the kernels' module (ops/adamw_8bit_cuda.cu), which is loaded with them: no plan
+// has to have memory for it.
+StateTables* state_tables_in_module();
+// The same, filled when a queue asks first.
 const StateTables* state_tables(GpuQueue& queue);
 
 }  // namespace ballast::ops::cuda
