@@ -153,7 +153,7 @@ Timesteps read_timesteps(const GoldenFile& file, const DitConfig& c) {
 }
 
 // Copies tapped values into buffers that outlive the run.
-class CopyTaps : public wan::Taps {
+class CopyTaps : public Taps {
  public:
   CopyTaps(ProgramSet& set, const DitConfig& c) : set_(set), config_(c) {}
 

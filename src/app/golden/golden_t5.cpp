@@ -91,14 +91,13 @@ Precision golden_t5_precision(const VerifyOptions& options) {
 namespace {
 
 // Values of taps, copied to buffers that outlive their program.
-class TapBuffers {
+class T5Taps : public Taps {
  public:
-  t5::Taps taps() {
-    return [this](ProgramBuilder& pb, const std::string& name, int sample, Buffer rows) {
-      const Buffer kept = pb.persistent(name, pb.shape(rows), DType::f32, Role::output);
-      ops::copy(pb, rows, kept);
-      kept_[{name, sample}] = kept;
-    };
+  void tap(ProgramBuilder& pb, const std::string& name, int sample, Buffer rows,
+           std::int64_t) override {
+    const Buffer kept = pb.persistent(name, pb.shape(rows), DType::f32, Role::output);
+    ops::copy(pb, rows, kept);
+    kept_[{name, sample}] = kept;
   }
   Buffer at(const std::string& name, int sample) const { return kept_.at({name, sample}); }
 
@@ -125,9 +124,8 @@ EncoderRun run_encoder(const GoldenFile& file, const VerifyOptions& options, con
   for (const auto& p : prompts) job.passes[0].push_back(std::ssize(p));
   ProgramSet set;
   set.backend = verify_backend(options);
-  TapBuffers taps;
-  const t5::Encoder encoder(set, std::move(job), weight_groups(c, file.checkpoint(), names),
-                            taps.taps());
+  T5Taps taps;
+  const t5::Encoder encoder(set, std::move(job), weight_groups(c, file.checkpoint(), names), &taps);
   const MemoryPlan plan = plan_memory(set);
   Runner runner(set, plan);
   if (options.device == Device::cpu) ops::warm_up_blas(runner.compute_threads());

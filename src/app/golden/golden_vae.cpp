@@ -101,9 +101,9 @@ wan_vae::Policy vae_policy(const MemoryPolicy& p) {
 }
 
 // Joins what the programs' runs make of every stage, in time.
-class VaeTaps : public wan_vae::Taps {
+class VaeTaps : public Taps {
  public:
-  void tap(ProgramBuilder& pb, const std::string& name, Buffer frames,
+  void tap(ProgramBuilder& pb, const std::string& name, int, Buffer frames,
            std::int64_t first) override {
     const Buffer to =
         pb.persistent("tap." + name, pb.shape(frames), DType::f32, Role::output, Tier::host);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <string>
 
 #include "models/t5/config.h"
@@ -12,9 +11,6 @@
 #include "plan/program_builder.h"
 
 namespace ballast::t5 {
-
-// Gets named intermediate values of a sample; used to locate differences from a reference.
-using Taps = std::function<void(ProgramBuilder&, const std::string& name, int sample, Buffer rows)>;
 
 // The weights of one block while they are in reach, and where their gradients go.
 struct AttentionInUse {

@@ -26,7 +26,7 @@ RowsOfSamples rows_of_prompt(const ProgramBuilder& pb, const Config& config,
   return rows;
 }
 
-Encoder::Encoder(ProgramSet& set, EncoderJob job, std::vector<WeightGroup> groups, const Taps& taps)
+Encoder::Encoder(ProgramSet& set, EncoderJob job, std::vector<WeightGroup> groups, Taps* taps)
     : job_(std::move(job)) {
   validate(job_.config);
   check(job_.config.decoder_layers == 0, "{} has a decoder", job_.config.name);
@@ -89,7 +89,7 @@ void Encoder::read_rows(ProgramBuilder& pb, std::size_t pass) {
           [expect = job_.source.expect, pass](const Bindings&) { expect(pass + 1); });
 }
 
-void Encoder::record(ProgramBuilder& pb, const PassIo& pass, const Taps& taps) {
+void Encoder::record(ProgramBuilder& pb, const PassIo& pass, Taps* taps) {
   WeightsInUse weights(job_.config, *weights_);
   weights.begin(pb);
   std::vector<Buffer> x;
@@ -105,11 +105,11 @@ void Encoder::record(ProgramBuilder& pb, const PassIo& pass, const Taps& taps) {
     for (std::size_t i = 0; i < x.size(); ++i) {
       const Buffer bias = score_bias(pb, job_.config, Side::encoder,
                                      weights.table(Side::encoder, b), pb.shape(x[i])[0]);
-      if (taps && b == 0) taps(pb, "mid.block0.bias", static_cast<int>(i), bias);
+      if (taps && b == 0) taps->tap(pb, "mid.block0.bias", static_cast<int>(i), bias, 0);
       layers.self_attention(pb, w.self, x[i], bias, false, nullptr,
                             rows_of_prompt(pb, job_.config, job_.precision, pb.shape(x[i])[0]));
       layers.feed_forward(pb, w.ffn, x[i], nullptr);
-      if (taps) taps(pb, fmt::format("mid.block{}", b), static_cast<int>(i), x[i]);
+      if (taps) taps->tap(pb, fmt::format("mid.block{}", b), static_cast<int>(i), x[i], 0);
     }
   }
   const auto scope = pb.scope("final");

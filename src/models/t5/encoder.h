@@ -8,6 +8,7 @@
 #include "models/t5/block.h"
 #include "models/t5/config.h"
 #include "models/t5/weights_in_use.h"
+#include "nn/taps.h"
 
 namespace ballast::t5 {
 
@@ -49,8 +50,7 @@ struct PassIo {
 class Encoder {
  public:
   // groups: as each_parameter() lists them (models/t5/weights.h).
-  Encoder(ProgramSet& set, EncoderJob job, std::vector<WeightGroup> groups,
-          const Taps& taps = nullptr);
+  Encoder(ProgramSet& set, EncoderJob job, std::vector<WeightGroup> groups, Taps* taps = nullptr);
 
   const std::vector<PassIo>& passes() const { return passes_; }
   const EncoderJob& job() const { return job_; }
@@ -58,7 +58,7 @@ class Encoder {
  private:
   void declare_io(ProgramBuilder& pb);
   void read_rows(ProgramBuilder& pb, std::size_t pass);
-  void record(ProgramBuilder& pb, const PassIo& pass, const Taps& taps);
+  void record(ProgramBuilder& pb, const PassIo& pass, Taps* taps);
 
   EncoderJob job_;
   std::vector<PassIo> passes_;

@@ -8,20 +8,12 @@
 #include "nn/linear_group.h"
 #include "nn/memory_policy.h"
 #include "nn/precision.h"
+#include "nn/taps.h"
 #include "ops/attention/attention.h"
 #include "ops/residual_norm.h"
 #include "plan/program_builder.h"
 
 namespace ballast::wan {
-
-// Gets named intermediate values; used to locate differences from a reference.
-class Taps {
- public:
-  virtual ~Taps() = default;
-  // rows of sample `sample`, beginning at token `first_row`
-  virtual void tap(ProgramBuilder& pb, const std::string& name, int sample, Buffer rows,
-                   std::int64_t first_row) = 0;
-};
 
 // The weights of one block while they are in reach, and where their gradients go.
 // Gradients of a block's weights, in the order in which backward comes to them.

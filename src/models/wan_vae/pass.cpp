@@ -90,7 +90,7 @@ std::int64_t ForwardPass::kept_row(Buffer frames) const {
 }
 
 void ForwardPass::tap(bool tapped, const std::string& name, Buffer frames, std::int64_t at) {
-  if (tapped && parts_.taps) parts_.taps->tap(pb_, name, frames, at);
+  if (tapped && parts_.taps) parts_.taps->tap(pb_, name, 0, frames, at);
 }
 
 void ForwardPass::go(const Place& p, Buffer x, const Made& done) {

@@ -6,17 +6,9 @@
 
 #include "models/wan_vae/bands.h"
 #include "models/wan_vae/units.h"
+#include "nn/taps.h"
 
 namespace ballast::wan_vae {
-
-// Sees results of units and stages while programs are recorded.
-class Taps {
- public:
-  virtual ~Taps() = default;
-  // Frames [T, H, W, C], the first of which is frame `first` of what the program makes of them.
-  virtual void tap(ProgramBuilder& pb, const std::string& name, Buffer frames,
-                   std::int64_t first) = 0;
-};
 
 // Records a network over some frames of a clip, from the first unit to the last. With `slices` what
 // follows a temporal upsampling takes one frame after the other to the end: as many times less

@@ -159,8 +159,7 @@ cpu::Matrix matrix(const ConstTensorView& v) {
   return {.data = v.data, .stride = row_stride(v), .dtype = v.dtype};
 }
 
-cpu::WeightScale weight_scale(const ConstTensorView& scale, const ConstTensorView& w,
-                              const char* op) {
+WeightScale weight_scale(const ConstTensorView& scale, const ConstTensorView& w, const char* op) {
   if (!scale) return {};
   const std::int64_t outputs = w.shape[0], inputs = w.shape[1];
   check(scale.dtype == DType::f32 && scale.contiguous(), "{}: the scale is {} {}", op, scale.dtype,
@@ -194,10 +193,6 @@ std::byte* take(const TensorView& workspace, const cuda::LinearScratch& scratch,
         "{}: the workspace does not start at a multiple of {} bytes", op,
         cuda::kWorkspaceAlignment);
   return workspace.data;
-}
-
-cuda::WeightScale on_gpu(const cpu::WeightScale& s) {
-  return {s.data, s.row_stride, s.group_stride, s.group};
 }
 
 bool in_sixteens(const ConstTensorView& v) {
@@ -256,7 +251,7 @@ void run_linear(const Linear& a, Stream stream, cuda::Doing doing) {
   }
   check(a.line >= 0 && (a.line == 0 || rows % a.line == 0), "linear: {} rows in lines of {}", rows,
         a.line);
-  const cpu::WeightScale scale = weight_scale(a.scale, a.w, "linear");
+  const WeightScale scale = weight_scale(a.scale, a.w, "linear");
   const LinearSize size = linear_size(a, threads_of(stream));
   on_device(
       a.x.device,
@@ -285,7 +280,7 @@ void run_linear(const Linear& a, Stream stream, cuda::Doing doing) {
                       .bias = cuda::view(a.bias),
                       .out = cuda::view(a.y),
                       .pre = cuda::view(a.pre),
-                      .scale = on_gpu(scale),
+                      .scale = scale,
                       .transposed = true,
                       .columns_at_once = cuda::columns_at_once(size, true),
                       .type = cuda::multiplied_type(size.x, size.y),
@@ -305,7 +300,7 @@ void run_linear_dx(const LinearDx& a, Stream stream, cuda::Doing doing) {
   const std::int64_t rows = a.dy.shape[0], inputs = a.dx.shape[1], outputs = a.dy.shape[1];
   check(a.dx.shape[0] == rows, "linear_dx: dy is {}, dx is {}", a.dy.shape, a.dx.shape);
   check_weight(a.w, outputs, inputs, "linear_dx");
-  const cpu::WeightScale scale = weight_scale(a.scale, a.w, "linear_dx");
+  const WeightScale scale = weight_scale(a.scale, a.w, "linear_dx");
   const LinearSize size = linear_size(a, threads_of(stream));
   on_device(
       a.dy.device,
@@ -329,7 +324,7 @@ void run_linear_dx(const LinearDx& a, Stream stream, cuda::Doing doing) {
                       .bias = {},
                       .out = cuda::view(a.dx),
                       .pre = {},
-                      .scale = on_gpu(scale),
+                      .scale = scale,
                       .transposed = false,
                       .columns_at_once = cuda::columns_at_once(size, false),
                       .type = cuda::multiplied_type(size.x, size.y),

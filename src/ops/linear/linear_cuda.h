@@ -3,18 +3,13 @@
 #include <cstddef>
 
 #include "ops/kernels/cuda_view.h"
+#include "ops/linear/weight_scale.h"
 
 namespace ballast {
 class GpuQueue;
 }
 
 namespace ballast::ops::cuda {
-
-// w[n, k] is multiplied by data[n * row_stride + k / group * group_stride].
-struct WeightScale {
-  const void* data = nullptr;  // f32 at any address, or none
-  std::int64_t row_stride = 0, group_stride = 0, group = 1;
-};
 
 // --- The products of ops/linear/linear.h by cuBLASLt (linear_cuda.cpp).
 //

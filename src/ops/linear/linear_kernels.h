@@ -9,6 +9,7 @@
 
 #include "core/dtype.h"
 #include "core/simd.h"
+#include "ops/linear/weight_scale.h"
 
 namespace ballast {
 class ThreadPool;
@@ -30,11 +31,6 @@ struct Matrix {  // rows of neighbouring elements
   const std::byte* data = nullptr;
   std::int64_t stride = 0;  // elements from row to row
   DType dtype = DType::f32;
-};
-
-struct WeightScale {  // w[n, k] is multiplied by data[n * row_stride + k / group * group_stride]
-  const std::byte* data = nullptr;  // f32 at any address
-  std::int64_t row_stride = 0, group_stride = 0, group = 1;
 };
 
 // Scratch of one worker: floats from the start of its share.
