@@ -12,7 +12,6 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "core/to_size.h"
-#include "models/wan_vae/latent_statistics.h"
 #include "tests/support/errors.h"
 #include "tests/support/tar_file.h"
 #include "tests/support/tiny_cache.h"
@@ -24,6 +23,19 @@ using test::kQuickly;
 using test::read_whole;
 using test::TempDir;
 using test::tiny_needs;
+
+// Of a VAE of 48 channels, each with numbers of its own.
+LatentStatistics own_statistics() {
+  static const auto values = [] {
+    VaeStatistics v;
+    for (int c = 0; c < 48; ++c) {
+      v.mean.push_back(static_cast<float>(c) / 48 - 0.2f);
+      v.std.push_back(static_cast<float>(c) / 48 + 0.5f);
+    }
+    return v;
+  }();
+  return values.view();
+}
 
 // A media file of these tests says "WIDTH HEIGHT FRAMES FPS" and, if it is to break, at which
 // frame (-2: it is described and has no decoder). Frame k of it has the value k / 100 everywhere.
@@ -492,7 +504,7 @@ TEST_F(Encoding, SkipsMediaWhoseNamesLeaveNoRoomForThoseOfACache) {
   EXPECT_THAT(report.skipped[0].reason, ::testing::HasSubstr("its name has 240 bytes"));
   request_.path = dir_.path("clips");
   encoders_.needs.latent_channels = 48;  // of pairs beside the media
-  encoders_.needs.pair_statistics = {wan_vae::kWan22LatentMean, wan_vae::kWan22LatentStd};
+  encoders_.needs.pair_statistics = own_statistics();
   encoders_.needs.spatial_stride = 16;
   request_.needs = encoders_.needs;
   request_.needs.pixel_multiple = 32;
@@ -502,7 +514,7 @@ TEST_F(Encoding, SkipsMediaWhoseNamesLeaveNoRoomForThoseOfACache) {
 TEST_F(Encoding, WritesPairsBesideTheMedia) {
   encoders_.needs.latent_channels = 48;
   encoders_.needs.spatial_stride = 16;
-  encoders_.needs.pair_statistics = {wan_vae::kWan22LatentMean, wan_vae::kWan22LatentStd};
+  encoders_.needs.pair_statistics = own_statistics();
   request_.needs = encoders_.needs;
   request_.needs.pixel_multiple = 32;
   request_.path = dir_.path("clips");
