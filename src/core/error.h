@@ -22,6 +22,7 @@ enum class ErrorCode : int {
   device = 5,
   io = 6,
   differ = 7,
+  lost = 8,  // another rank of the run is gone
 };
 
 struct Advice {

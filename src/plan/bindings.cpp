@@ -64,6 +64,13 @@ TensorView Bindings::out(Buffer b) const {
   return bind(b);
 }
 
+Communicator& Bindings::group(int i) const {
+  check(i >= 0 && now_.cost.group == i, "{} exchanges with group {} without declaring it",
+        now_.name, i);
+  check(arenas_.communicators, "{} has nobody to exchange with", now_.name);
+  return *arenas_.communicators[i];
+}
+
 StoredRange Bindings::stored_in(Buffer b) const {
   check_reads(b);
   return stored(b);

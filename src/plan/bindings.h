@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "memory/communicator.h"
 #include "memory/scratch_file.h"
 #include "plan/program.h"
 #include "plan/ring_allocator.h"
@@ -24,9 +25,10 @@ struct StepValues {
 };
 
 struct ArenaBases {
-  std::byte* base[2] = {nullptr, nullptr};  // Tier::device, Tier::host
-  const ScratchFile* scratch = nullptr;     // Tier::disk
-  const RingAllocator* rings = nullptr;     // null: their buffers are where they were planned
+  std::byte* base[2] = {nullptr, nullptr};       // Tier::device, Tier::host
+  const ScratchFile* scratch = nullptr;          // Tier::disk
+  const RingAllocator* rings = nullptr;          // null: their buffers are where they were planned
+  Communicator* const* communicators = nullptr;  // by number in ProgramSet::groups
 };
 
 // Where a buffer of the disk tier is.
@@ -76,6 +78,8 @@ class Bindings {
     return step_;
   }
   Stream stream() const { return stream_; }
+  // The group that the running instruction declared (Cost::group).
+  Communicator& group(int i) const;
   std::uint32_t part() const { return part_; }  // of Instruction::splits
 
  private:

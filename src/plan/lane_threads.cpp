@@ -1,10 +1,19 @@
 #include "plan/lane_threads.h"
 
+#include <string_view>
 #include <utility>
 
 #include "core/start_thread.h"
 
 namespace ballast {
+namespace {
+
+std::string_view purpose_of(Lane lane) {
+  if (lane == Lane::disk) return "reading from disk";
+  return lane == Lane::network ? "exchanging with other ranks" : "copying weights";
+}
+
+}  // namespace
 
 LaneThreads::LaneThreads(const LaneSchedules& schedules, std::function<void()> begin, Work work)
     : begin_(std::move(begin)), work_(std::move(work)) {
@@ -14,8 +23,7 @@ LaneThreads::LaneThreads(const LaneSchedules& schedules, std::function<void()> b
       if (lane == Lane::compute || !schedules.used(lane)) continue;
       for (std::size_t worker = 0; worker < schedules[lane].workers; ++worker) {
         threads_.push_back(
-            start_thread(lane == Lane::disk ? "reading from disk" : "copying weights",
-                         [this, lane, worker] { thread_main(lane, worker); }));
+            start_thread(purpose_of(lane), [this, lane, worker] { thread_main(lane, worker); }));
       }
     }
   } catch (...) {

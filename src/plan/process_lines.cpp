@@ -95,7 +95,8 @@ std::vector<ProcessLine> process_lines(const ProgramSet& set, const ProcessFacts
     lines.push_back({name, kRepeatedOnHost * repeated, reason});
     lines.push_back({name, kRepeatedOnGpu * repeated, reason, Tier::device});
   }
-  const auto stacks = kThreadStack * static_cast<std::uint64_t>(threads + kLaneCount) +
+  const int lanes = set.groups.empty() ? kLaneCount - 1 : kLaneCount;  // one rank has no network
+  const auto stacks = kThreadStack * static_cast<std::uint64_t>(threads + lanes) +
                       kReaderStack * static_cast<std::uint64_t>(facts.disk_readers);
   lines.push_back({"thread stacks", stacks, "compute threads, disk readers, lanes"});
   return lines;

@@ -7,6 +7,8 @@
 #include <cctype>
 #include <cstdlib>
 
+#include "core/to_size.h"
+
 namespace ballast {
 namespace {
 
@@ -256,6 +258,13 @@ double host_seconds(const Instruction& ins, double bytes, const MachineProfile& 
   return is_product(ins) ? std::max(moving, ins.cost.flops / rate) : moving;
 }
 
+double exchange_seconds(const ProgramSet& set, const Instruction& ins, double bytes,
+                        const MachineProfile& p) {
+  return set.groups[to_size(ins.cost.group)].one_host
+             ? p.peer_seconds + bytes / p.peer_bandwidth
+             : p.network_seconds + bytes / p.network_bandwidth;
+}
+
 }  // namespace
 
 bool computes_on_host(const ProgramSet& set) {
@@ -354,6 +363,9 @@ double predicted_seconds(const ProgramSet& set, const Instruction& ins,
                           : profile.disk_bandwidth);
     case Lane::host:
       if (profile.device == Device::cuda) return host_seconds(ins, bytes, profile);
+      break;
+    case Lane::network:
+      if (ins.cost.work == Work::network) return exchange_seconds(set, ins, bytes, profile);
       break;
     case Lane::compute:
       break;

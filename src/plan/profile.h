@@ -39,6 +39,12 @@ struct MachineProfile {
   double host_gemm_flops = 0.5e12;
   double host_attention_flops = 0.4e12;
   double host_memory_bandwidth = 1e11;
+  // Between ranks: bytes that one of them sends, and what an exchange takes beside them. Of ranks
+  // on one host (default: through its RAM), and between hosts (default: 25 Gbit/s Ethernet).
+  double peer_bandwidth = 1e10;
+  double peer_seconds = 20e-6;
+  double network_bandwidth = 3.1e9;
+  double network_seconds = 30e-6;
   Bytes device_memory;   // of a GPU, for runs without a budget
   Bytes library_bytes;   // CUDA context, cuBLAS and cuDNN handles on the device
   bool estimate = true;  // not measured by us on that machine

@@ -14,7 +14,7 @@ std::string_view name_of(Role r) {
 
 std::string_view name_of(Lane l) {
   constexpr std::array<std::string_view, kLaneCount> kNames = {"compute", "upload", "download",
-                                                               "disk", "host"};
+                                                               "disk",    "host",   "network"};
   return kNames[to_size(l)];
 }
 

@@ -40,8 +40,8 @@ inline constexpr int kRoles = 11;
 std::string_view name_of(Role r);
 
 // Lanes run side by side; the instructions of one lane run in order.
-enum class Lane : std::uint8_t { compute, upload, download, disk, host };
-inline constexpr int kLaneCount = 5;
+enum class Lane : std::uint8_t { compute, upload, download, disk, host, network };
+inline constexpr int kLaneCount = 6;
 std::string_view name_of(Lane l);
 
 inline constexpr int kPersistent = -1;
@@ -72,7 +72,8 @@ enum class Work : std::uint8_t {
   attention_backward,
   transfer,
   disk,
-  disk_write
+  disk_write,
+  network  // an exchange between the ranks of Cost::group, see RankGroup
 };
 
 struct Cost {
@@ -81,6 +82,7 @@ struct Cost {
   double bytes = -1;  // moved; negative: the sizes of what is read and written
   // Calls of a GPU, where they follow from the sizes: each begins and ends for itself.
   std::uint32_t launches = 1;
+  std::int32_t group = -1;  // Work::network: which of ProgramSet::groups; bytes cross its link
 };
 
 using Kernel = std::function<void(const Bindings&)>;
@@ -123,6 +125,19 @@ struct Backend {
   VerifyWeights verify_weights = VerifyWeights::sampled;
 };
 
+// Ranks that exchange bytes: this rank is number `mine` of `size`.
+//
+// Instructions of Work::network run on Lane::network. One is done on a rank when all bytes that it
+// writes are there, and when this rank may overwrite what it read, because no other rank needs it
+// any more. All ranks record the same such instructions in the same order, so an instruction waits
+// only for earlier ones of any rank, and no schedule of lanes can deadlock. Waits inside a rank
+// follow from byte ranges as everywhere.
+struct RankGroup {
+  std::string name;  // "all", "dp"
+  int size = 1, mine = 0;
+  bool one_host = true;  // decides which link's rates are predicted
+};
+
 // All programs of a run and all their buffers. Persistent buffers have one place in all programs;
 // temporaries of different programs share one region.
 struct ProgramSet {
@@ -137,6 +152,7 @@ struct ProgramSet {
   std::shared_ptr<CheckedReads> checked_reads;
   ShapePool shapes;     // of its buffers
   RecordedNames names;  // of its buffers and instructions
+  std::vector<RankGroup> groups;
 
   const BufferSpec& spec(Buffer b) const {
     if (b.id >= buffers.size()) [[unlikely]]

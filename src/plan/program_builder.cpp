@@ -164,6 +164,13 @@ double ProgramBuilder::sizes_of(const BufferList& buffers) const {
 void ProgramBuilder::add(std::string_view name, Access access, Kernel run, Kernel prepare) {
   access.reads.drop_absent();
   access.writes.drop_absent();
+  const Cost& cost = access.cost;
+  if (cost.work == Work::network || cost.group >= 0) [[unlikely]] {
+    check(cost.work == Work::network && access.lane == Lane::network && cost.group >= 0 &&
+              to_size(cost.group) < set_.groups.size(),
+          "{}{} exchanges with group {} of {} on the {} lane", scope_, name, cost.group,
+          set_.groups.size(), name_of(access.lane));
+  }
   if (access.scratch) {
     if (access.cost.bytes < 0) access.cost.bytes = sizes_of(access.reads) + sizes_of(access.writes);
     access.writes.push_back(access.scratch);

@@ -11,6 +11,7 @@
 #include "plan/checked_reads.h"
 #include "plan/display_names.h"
 #include "plan/live_buffers.h"
+#include "plan/rank_agreement.h"
 
 namespace ballast {
 namespace {
@@ -50,6 +51,8 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
           memory_name(t, set.backend.device == Device::cpu), plan.peak_of(t));
     bases_.base[to_size(t)] = memory_.base(t);
   }
+  check_ranks_agree(set, plan, options.communicators);
+  bases_.communicators = options_.communicators.data();
   if (concurrent && !options.debug.ignore_waits) bases_.rings = &rings_;
   if (plan.peak_of(Tier::disk).count > 0) open_scratch();
   if (set.backend.device == Device::cuda) gpu_.emplace(set, plan);
@@ -83,6 +86,19 @@ void Runner::run(int program, const StepValues& step) {
   for (auto& lane : hands_) {
     for (Worker& worker : lane) worker.time = {};
   }
+  try {
+    run_program(program);
+  } catch (...) {
+    abort_exchanges();
+    throw;
+  }
+}
+
+void Runner::abort_exchanges() noexcept {
+  for (Communicator* group : options_.communicators) group->abort();
+}
+
+void Runner::run_program(int program) {
   await_pinned(program);
   if (threads_) {
     run_concurrent(program);
@@ -283,6 +299,7 @@ void Runner::run_lane(Lane lane, int program, std::size_t worker) {
     if (run.queue) gpu_->end(lane);
   } catch (...) {
     progress_.stop(std::current_exception());
+    abort_exchanges();  // the network lane may be waiting for other ranks
   }
 }
 

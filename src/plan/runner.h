@@ -14,6 +14,7 @@
 #include "core/tensor.h"
 #include "core/thread_pool.h"
 #include "core/to_size.h"
+#include "memory/communicator.h"
 #include "memory/disk_file.h"
 #include "memory/gpu.h"
 #include "memory/scratch_file.h"
@@ -37,6 +38,10 @@ struct RunnerOptions {
   // files.
   std::string scratch_folder = {};
   RunnerDebug debug = {};
+  // By ProgramSet::groups; they outlive the runner. All ranks make their runners at the same time:
+  // those that would wait for each other in vain fail there (rank_agreement.h). A run that fails
+  // aborts them, so that other ranks do not wait for this one.
+  std::vector<Communicator*> communicators = {};
 };
 
 // Of the GPU's queues by its own clock: `waiting` of the compute queue is the exposed stall. Of a
@@ -117,6 +122,7 @@ class Runner {
     bool played = false;  // what stands before the next instruction is a recording
   };
 
+  void run_program(int program);
   void run_concurrent(int program);
   void run_one_by_one(int program);
   void run_lane(Lane lane, int program, std::size_t worker);
@@ -129,6 +135,7 @@ class Runner {
   ThreadPool* pool_of(Lane lane);
   std::string progress_on_gpu(int program) const;
   void capture_segments(int program);
+  void abort_exchanges() noexcept;
   void read_gpu_times();
 
   void await_pinned(int program);

@@ -63,6 +63,11 @@ TEST_F(BindingsTest, GivesAnEmptyViewForAnAbsentOperandOnly) {
   EXPECT_FAILS(b.out_if(x), ErrorCode::internal, "ffn.up writes x");
 }
 
+TEST_F(BindingsTest, RefusesAGroupThatWasNotDeclared) {
+  EXPECT_FAILS(b.group(0), ErrorCode::internal, "ffn.up exchanges with group 0");
+  EXPECT_FAILS(b.group(-1), ErrorCode::internal, "ffn.up exchanges with group -1");
+}
+
 TEST_F(BindingsTest, MarksTheHighestByteHandedOutInEachTier) {
   b.in(x);
   EXPECT_EQ(high_water.top[1], 64u + 32);

@@ -149,6 +149,54 @@ TEST(Profile, TimesAnInstructionByItsLaneAndWork) {
   EXPECT_DOUBLE_EQ(seconds(Lane::compute, {.bytes = 800, .launches = 3}), 3 * 0.25 + 2);
 }
 
+TEST(Profile, TimesAnExchangeByTheLinkOfItsGroup) {
+  ProgramSet set;
+  set.groups = {{.name = "host", .size = 2}, {.name = "all", .size = 4, .one_host = false}};
+  ProgramBuilder pb(set, "p");
+  const auto seconds = [&](int group, double bytes) {
+    MachineProfile p = slow_machine();
+    p.peer_bandwidth = 40;
+    p.peer_seconds = 1;
+    p.network_bandwidth = 20;
+    p.network_seconds = 3;
+    pb.emit(
+        "i",
+        {.lane = Lane::network, .cost = {.work = Work::network, .bytes = bytes, .group = group}},
+        kNothing);
+    return predicted_seconds(set, set.programs[0].instructions.back(), p);
+  };
+  EXPECT_DOUBLE_EQ(seconds(0, 80), 1 + 2);
+  EXPECT_DOUBLE_EQ(seconds(1, 80), 3 + 4);
+  EXPECT_DOUBLE_EQ(seconds(1, 0), 3);  // a barrier
+}
+
+// An exchange is hidden behind what is computed beside it.
+TEST(Predict, ComputesBesideAnExchange) {
+  ProgramSet set;
+  set.groups = {{.name = "all", .size = 2}};
+  ProgramBuilder pb(set, "p");
+  const Buffer sent = pb.persistent("sent", {4}, DType::f32, Role::gradient);
+  const Buffer came = pb.persistent("came", {4}, DType::f32, Role::gradient);
+  const Buffer other = pb.persistent("other", {4}, DType::f32, Role::gradient);
+  const Cost second = {.bytes = 0.75 * 400};  // and a launch
+  pb.emit("make", {.writes = {sent}, .cost = second}, kNothing);
+  pb.emit("exchange",
+          {.reads = {sent},
+           .writes = {came},
+           .lane = Lane::network,
+           .cost = {.work = Work::network, .bytes = 20, .group = 0}},
+          kNothing);
+  pb.emit("beside", {.writes = {other}, .cost = second}, kNothing);
+  pb.emit("use", {.reads = {came}, .cost = second}, kNothing);
+  MachineProfile p = slow_machine();
+  p.peer_bandwidth = 10;
+  p.peer_seconds = 0.5;
+  const PredictedTime time = predict(set, plan_memory(set), 0, p);
+  EXPECT_DOUBLE_EQ(time.busy[to_size(Lane::network)], 2.5);
+  EXPECT_DOUBLE_EQ(time.exposed_stall, 1.5);
+  EXPECT_DOUBLE_EQ(time.seconds, 1 + 2.5 + 1);
+}
+
 TEST(Profile, ProductsInF32HaveARateOfTheirOwnOnAGpu) {
   MachineProfile p = slow_machine();
   EXPECT_DOUBLE_EQ(f32_gemm_flops(p), 1000);  // processors multiply in f32 anyway

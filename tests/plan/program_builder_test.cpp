@@ -132,6 +132,22 @@ TEST(ProgramBuilder, KeepsLaneAndCost) {
   EXPECT_TRUE(i.run != nullptr);
 }
 
+TEST(ProgramBuilder, RefusesAnExchangeWithoutItsGroupOrOnAnotherLane) {
+  Recording r;
+  r.set.groups = {{.name = "all", .size = 2}};
+  const auto emit = [&](Lane lane, Cost cost) {
+    r.pb.emit("gather", {.lane = lane, .cost = cost}, [](const Bindings&) {});
+  };
+  emit(Lane::network, {.work = Work::network, .group = 0});
+  for (const auto& [lane, cost] :
+       {std::pair(Lane::network, Cost{.work = Work::network}),
+        std::pair(Lane::network, Cost{.work = Work::network, .group = 1}),
+        std::pair(Lane::compute, Cost{.work = Work::network, .group = 0}),
+        std::pair(Lane::network, Cost{.group = 0})}) {
+    EXPECT_FAILS(emit(lane, cost), ErrorCode::internal, "gather exchanges with group");
+  }
+}
+
 TEST(ProgramBuilder, DropsKernelsWhenRecordedForPlanning) {
   Recording r;
   r.set.executable = false;

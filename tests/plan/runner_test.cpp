@@ -20,7 +20,7 @@ namespace {
 using testing::Contains;
 
 constexpr std::array<Lane, kLaneCount> kLanes = {Lane::compute, Lane::upload, Lane::download,
-                                                 Lane::disk, Lane::host};
+                                                 Lane::disk,    Lane::host,   Lane::network};
 
 // Two instructions meet here only when they run at the same time.
 class Rendezvous {
@@ -452,9 +452,11 @@ TEST(Runner, AllocatesNothingDuringAStep) {
       });
     });
     copy("download", work, back, Lane::download);
-    pb.emit("sum", {.reads = {back, total}, .writes = {total}, .lane = Lane::host},
+    const Buffer came = pb.temp("came", {n}, DType::u8, Role::output, Tier::host);
+    copy("exchange", back, came, Lane::network);
+    pb.emit("sum", {.reads = {came, total}, .writes = {total}, .lane = Lane::host},
             [=](const Bindings& b) {
-              const auto* v = b.in(back).as<std::uint8_t>();
+              const auto* v = b.in(came).as<std::uint8_t>();
               *b.out(total).as<std::int64_t>() += std::accumulate(v, v + n, std::int64_t{0});
             });
   }
@@ -467,7 +469,7 @@ TEST(Runner, AllocatesNothingDuringAStep) {
   EXPECT_EQ(seen.calls(), 0) << seen.first;
   EXPECT_EQ(seen.frees, 0);
   EXPECT_EQ(*runner.view(total).as<std::int64_t>(), 6 * 20 * 2 * n);
-  for (const LaneTime& t : runner.lane_times()) EXPECT_GT(t.busy, 0);  // all five were at work
+  for (const LaneTime& t : runner.lane_times()) EXPECT_GT(t.busy, 0);  // all were at work
 }
 
 }  // namespace

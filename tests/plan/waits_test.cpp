@@ -75,6 +75,21 @@ TEST_F(WaitsTest, AWriteWaitsForTheWriteBefore) {
   EXPECT_THAT(of(1), ElementsAre(Wait{Lane::host, 1}));
 }
 
+// Bytes that came from other ranks are used when they are there; those that go to them stay until
+// they are gone.
+TEST_F(WaitsTest, ExchangesAreOrderedLikeAnyOtherLane) {
+  const Buffer mine = buffer(), all = buffer();
+  emit(Lane::compute, {}, {mine});
+  emit(Lane::network, {mine}, {all});
+  emit(Lane::compute, {all}, {});
+  emit(Lane::compute, {}, {mine});
+  emit(Lane::network, {mine}, {all});
+  EXPECT_THAT(of(1), ElementsAre(Wait{Lane::compute, 1}));
+  EXPECT_THAT(of(2), ElementsAre(Wait{Lane::network, 1}));
+  EXPECT_THAT(of(3), IsEmpty());  // the same wait
+  EXPECT_THAT(of(4), ElementsAre(Wait{Lane::compute, 3}));
+}
+
 TEST_F(WaitsTest, OneLaneNeverWaitsForItself) {
   const Buffer a = buffer();
   emit(Lane::compute, {}, {a});
