@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes src/data/unicode_tables.cpp, unicode_compositions.cpp and html_entities_table.cpp.
+"""Writes src/data/unicode_tables.cpp and html_entities_table.cpp.
 
 What they hold comes from Python's own unicodedata and html modules, which are also what the
 reference implementation of Wan's text cleaning uses. Run it from the root of the project.
@@ -12,22 +12,24 @@ from html.entities import html5
 LAST = 0x110000
 
 
-def lines(numbers, per_item):
-    """Hexadecimal numbers, whole items on each line."""
-    out, line = [], ""
-    for i in range(0, len(numbers), per_item):
-        item = "".join(f"{n:#x}," for n in numbers[i:i + per_item])
-        if len(line) + len(item) > 98:
-            out.append(line)
-            line = ""
-        line += item
-    return "\n".join(out + [line])
+def digits(n):
+    """Of five bits, the lowest first; 32 is added to all but the last."""
+    out = ""
+    while n >= 32:
+        out += chr(ord("0") + 32 + n % 32)
+        n //= 32
+    return out + chr(ord("0") + n)
 
 
 def table(name, items):
-    flat = [n for item in items for n in item]
-    return (f"// clang-format off\nconstexpr std::uint32_t k{name}Numbers[] = {{\n"
-            f"{lines(flat, len(items[0]))}\n}};\n// clang-format on\n")
+    """Each number as its difference from the one above it, the sign in the lowest bit."""
+    text, above = "", (0, 0, 0)
+    for item in items:
+        for n, before in zip(item, above):
+            text += digits(2 * (n - before) if n >= before else 2 * (before - n) - 1)
+        above = item
+    rows = "\n".join(text[i:i + 98] for i in range(0, len(text), 98))
+    return f'constexpr std::string_view k{name}Rows = R"(\n{rows}\n)";\n'
 
 
 def ranges(value_of):
@@ -81,7 +83,7 @@ def decompositions():
         if text and not text.startswith("<"):
             parts = [int(p, 16) for p in text.split()] + [0]
             composes = unicodedata.normalize("NFC", chr(c)) == chr(c)
-            yield (c | (1 << 31 if composes else 0), parts[0], parts[1])
+            yield (2 * c + composes, parts[0], parts[1])
 
 
 def widths():
@@ -93,13 +95,42 @@ def widths():
             yield (c, codes[0], codes[1])
 
 
-HEAD = ('#include "data/{}.h"\n\n// Made by tools/make_unicode_tables.py from Unicode '
-        + unicodedata.unidata_version + ".\n\nnamespace ballast::data {{\nnamespace {{\n\n")
+HEAD = '''#include "data/unicode_tables.h"
+
+#include <string_view>
+#include <vector>
+
+// Made by tools/make_unicode_tables.py from Unicode ''' + unicodedata.unidata_version + '''.
+
+namespace ballast::data {
+namespace {
+
+// Each number is written as its difference from the one above it, the sign in the lowest bit, in
+// digits of five bits, the lowest first. Bit 5 of a digit says that more follow.
+std::vector<std::uint32_t> read_rows(std::string_view text) {
+  std::vector<std::uint32_t> numbers(3);
+  std::uint32_t value = 0, shift = 0;
+  for (const char c : text) {
+    if (c == '\\n') continue;
+    const auto digit = static_cast<std::uint32_t>(c - '0');
+    value |= (digit & 31) << shift;
+    shift += 5;
+    if (digit >= 32) continue;
+    numbers.push_back(numbers[numbers.size() - 3] + ((value >> 1) ^ (0 - (value & 1))));
+    value = shift = 0;
+  }
+  numbers.erase(numbers.begin(), numbers.begin() + 3);
+  return numbers;
+}
+
+'''
 TAIL = "\n}  // namespace\n\n"
 
 
 def span_function(function, name):
-    return (f"std::span<const std::uint32_t> {function}() {{ return k{name}Numbers; }}\n")
+    return (f"std::span<const std::uint32_t> {function}() {{\n"
+            f"  static const std::vector<std::uint32_t> rows = read_rows(k{name}Rows);\n"
+            "  return rows;\n}\n")
 
 
 def entity_value(value):
@@ -112,7 +143,7 @@ def entity_value(value):
 def entity_text(items):
     out, line = [], ""
     for item in items:
-        item += "\\n"
+        item += " "
         if len(line) + len(item) > 96:
             out.append(line)
             line = ""
@@ -121,18 +152,16 @@ def entity_text(items):
 
 
 def main():
-    with open("src/data/unicode_compositions.cpp", "w") as f:
-        f.write(HEAD.format("unicode_tables"))
-        f.write(table("Composition", list(decompositions())) + TAIL)
-        f.write(span_function("compositions", "Composition") + "\n}  // namespace ballast::data\n")
+    tables = {
+        "compositions": ("Composition", list(decompositions())),
+        "combining_classes": ("CombiningClass", ranges(lambda c: unicodedata.combining(chr(c)))),
+        "cluster_classes": ("ClusterClass", ranges(cluster_class)),
+        "width_forms": ("Width", list(widths())),
+    }
     with open("src/data/unicode_tables.cpp", "w") as f:
-        f.write(HEAD.format("unicode_tables"))
-        f.write(table("CombiningClass", ranges(lambda c: unicodedata.combining(chr(c)))) + "\n")
-        f.write(table("ClusterClass", ranges(cluster_class)) + "\n")
-        f.write(table("Width", list(widths())) + TAIL)
-        f.write(span_function("combining_classes", "CombiningClass"))
-        f.write(span_function("cluster_classes", "ClusterClass"))
-        f.write(span_function("width_forms", "Width") + "\n}  // namespace ballast::data\n")
+        f.write(HEAD + "\n".join(table(*of) for of in tables.values()) + TAIL)
+        f.write("".join(span_function(function, of[0]) for function, of in tables.items()))
+        f.write("\n}  // namespace ballast::data\n")
     named = sorted((n[:-1], v) for n, v in html5.items() if n.endswith(";"))
     bare = sorted(n for n in html5 if not n.endswith(";"))
     assert all(html5[n] == html5[n + ";"] for n in bare)

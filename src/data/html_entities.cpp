@@ -23,9 +23,8 @@ class EntityTable {
  public:
   EntityTable(std::string_view text, bool values) {
     while (!text.empty()) {
-      const std::size_t name = text.find_first_of("=\n");
-      // A value has at least one byte, which may be the line feed itself.
-      const std::size_t end = values ? text.find('\n', name + 2) : name;
+      const std::size_t name = text.find_first_of("= ");
+      const std::size_t end = values ? text.find(' ', name) : name;
       entities_.push_back({text.substr(0, name),
                            values ? text.substr(name + 1, end - name - 1) : std::string_view()});
       text.remove_prefix(end + 1);

@@ -14,8 +14,8 @@ std::string unescape_html(std::string_view text);
 // although HTML has them in small letters ("&EACUTE;").
 std::string unescape_html_strictly(std::string_view text);
 
-// Lines "name=value", sorted; the names without semicolon, sorted; names in small letters whose
-// value has capitals, with these.
+// "name=value", sorted, a space behind each; the names without semicolon, sorted; names in small
+// letters whose value has capitals, with these.
 extern const std::string_view kEntityNames, kBareEntityNames, kUpperEntities;
 
 }  // namespace ballast::data

@@ -6,8 +6,8 @@
 // What Unicode says of single code points, as flat rows of three numbers, sorted by the first.
 namespace ballast::data {
 
-// Code point, with bit 31 when its two parts compose to it again; the parts, the second 0 where
-// there is one. Hangul syllables are not in it: they are computed.
+// Twice the code point, plus 1 when its two parts compose to it again; the parts, the second 0
+// where there is one. Hangul syllables are not in it: they are computed.
 std::span<const std::uint32_t> compositions();
 // First, last, canonical combining class; classes of 0 are left out.
 std::span<const std::uint32_t> combining_classes();

@@ -56,9 +56,9 @@ class Compositions {
   Compositions() {
     const auto rows = compositions();
     for (std::size_t i = 0; i < rows.size(); i += 3) {
-      const char32_t code = rows[i] & 0x1fffff;
+      const char32_t code = rows[i] >> 1;
       parts_[code] = {rows[i + 1], rows[i + 2]};
-      if ((rows[i] >> 31) != 0) whole_[key(rows[i + 1], rows[i + 2])] = code;
+      if (rows[i] % 2 != 0) whole_[key(rows[i + 1], rows[i + 2])] = code;
     }
   }
 
