@@ -1,10 +1,9 @@
-#include "app/bench/bench_distill.h"
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "app/bench/benches.h"
 #include "app/bench/random_weights.h"
 #include "app/machine_flags.h"
 #include "app/output.h"
@@ -16,6 +15,8 @@
 #include "fit/fit.h"
 #include "memory/gpu.h"
 #include "memory/process_memory.h"
+#include "models/student/fit_job.h"
+#include "nn/machine_options.h"
 #include "plan/runner.h"
 
 namespace ballast {
@@ -127,7 +128,22 @@ class BenchPair {
   bool collect_ = false;
 };
 
-}  // namespace
+// ballast bench distill: a teacher of random weights and a student, planned and run as `ballast
+// distill` does it, and what was planned and predicted beside what was measured.
+class BenchDistill : public Command {
+ public:
+  void declare(CLI::App& app) override;
+  void run() override;
+
+ private:
+  fit::Request request() const;  // without the teacher's weights
+
+  std::string model_ = "14B", student_, placement_ = "host", weights_ = "bf16";
+  std::string folder_ = "/tmp", student_dtype_;
+  std::int64_t batch_ = 1, runs_ = 1, steps_ = 5, layers_ = 0;
+  bool recompute_ = false, two_programs_ = false, kernels_ = false;
+  MachineOptions machine_;
+};
 
 void BenchDistill::declare(CLI::App& app) {
   app.add_option("--model", model_, "the teacher: 14B, or the name of a text-to-video preset");
@@ -274,5 +290,9 @@ void BenchDistill::run() {
                       k["count"].get<int>()));
   }
 }
+
+}  // namespace
+
+std::unique_ptr<Command> bench_distill() { return std::make_unique<BenchDistill>(); }
 
 }  // namespace ballast

@@ -1,10 +1,8 @@
-#include "app/bench/bench_kernels.h"
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <vector>
 
+#include "app/bench/benches.h"
 #include "app/output.h"
 #include "core/error.h"
 #include "memory/gpu.h"
@@ -306,7 +304,16 @@ class KernelPrograms {
   std::unique_ptr<Runner> runner_;
 };
 
-}  // namespace
+// ballast bench kernels: what the GPU's memory-bound operations reach of what a copy reaches.
+class BenchKernels : public Command {
+ public:
+  void declare(CLI::App& app) override;
+  void run() override;
+
+ private:
+  std::int64_t tokens_ = 32760, width_ = 5120, hidden_ = 13824, parameters_ = 1 << 28;
+  bool json_ = false;
+};
 
 void BenchKernels::declare(CLI::App& app) {
   app.add_option("--tokens", tokens_, "rows of activations")->check(CLI::Range(1, 1 << 20));
@@ -335,5 +342,9 @@ void BenchKernels::run() {
   }
   if (json_) print(j.dump(2) + "\n");
 }
+
+}  // namespace
+
+std::unique_ptr<Command> bench_kernels() { return std::make_unique<BenchKernels>(); }
 
 }  // namespace ballast

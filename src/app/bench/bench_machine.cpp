@@ -1,9 +1,8 @@
-#include "app/bench/bench_machine.h"
-
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "app/bench/benches.h"
 #include "app/output.h"
 #include "core/convert.h"
 #include "core/error.h"
@@ -285,7 +284,18 @@ double pinning_rate() {
   return static_cast<double>(kSize.count) / begin.seconds();
 }
 
-}  // namespace
+// ballast bench machine: measures the rates that time is predicted from and stores them
+// (train/run/measured_profile.h).
+class BenchMachine : public Command {
+ public:
+  void declare(CLI::App& app) override;
+  void run() override;
+
+ private:
+  std::string folder_ = ".";
+  double seconds_ = 2;
+  bool json_ = false, dry_ = false;
+};
 
 void BenchMachine::declare(CLI::App& app) {
   app.add_option("--folder", folder_, "the disk to measure is the one that holds this folder");
@@ -408,5 +418,9 @@ void BenchMachine::run() {
   }
   if (stores) print(fmt::format("stored in {}: plans predict time from it\n", path.string()));
 }
+
+}  // namespace
+
+std::unique_ptr<Command> bench_machine() { return std::make_unique<BenchMachine>(); }
 
 }  // namespace ballast

@@ -1,9 +1,8 @@
-#include "app/bench/bench_t5.h"
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "app/bench/benches.h"
 #include "app/bench/kernel_times.h"
 #include "app/bench/random_weights.h"
 #include "app/machine_flags.h"
@@ -13,9 +12,12 @@
 #include "core/short_number.h"
 #include "core/stopwatch.h"
 #include "core/to_size.h"
+#include "fit/advice.h"
 #include "memory/gpu.h"
 #include "memory/process_memory.h"
+#include "models/t5/fit_job.h"
 #include "models/t5/weights.h"
+#include "nn/machine_options.h"
 #include "plan/runner.h"
 
 namespace ballast {
@@ -117,7 +119,26 @@ class T5BenchRun {
   KernelTimes* collect_ = nullptr;
 };
 
-}  // namespace
+// ballast bench t5: plans and runs training steps of the encoder-decoder on random weights, and
+// prints what was planned and predicted beside what was measured.
+class BenchT5 : public Command {
+ public:
+  void declare(CLI::App& app) override;
+  void run() override;
+
+ private:
+  fit::Request request() const;
+  MemoryPolicy policy(const t5::Config& config) const;
+
+  std::string model_ = "flan-t5-xl", activations_ = "kept", optimizer_ = "adamw";
+  std::string timeline_ = "bf16", gradients_ = "bf16", rounding_ = "stochastic";
+  std::string folder_ = "/tmp";
+  std::int64_t batch_ = 8, source_ = 512, target_ = 256, micro_batches_ = 1, steps_ = 5;
+  std::int64_t stream_ = 0, slots_ = 2, matrices_ahead_ = 0, kept_ = 0, heads_ = 0, chunk_ = 0;
+  double dropout_ = 0;
+  bool auto_ = false, offload_ = false, master_ = false, kernels_ = false;
+  MachineOptions machine_;
+};
 
 void BenchT5::declare(CLI::App& app) {
   app.add_option("--model", model_, "flan-t5-small to flan-t5-xxl, or the name of a preset");
@@ -299,5 +320,9 @@ void BenchT5::run() {
                   first_loss, bench.loss(), bench.norm(), first_step, load_seconds));
   if (kernels_) print("by program:\n" + programs + kernels.table());
 }
+
+}  // namespace
+
+std::unique_ptr<Command> bench_t5() { return std::make_unique<BenchT5>(); }
 
 }  // namespace ballast

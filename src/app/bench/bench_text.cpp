@@ -1,9 +1,9 @@
-#include "app/bench/bench_text.h"
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "app/bench/benches.h"
+#include "app/bench/random_checkpoint.h"
 #include "app/machine_flags.h"
 #include "app/output.h"
 #include "app/planning.h"
@@ -12,10 +12,13 @@
 #include "core/thread_pool.h"
 #include "core/to_size.h"
 #include "infer/text_encoder.h"
+#include "memory/disk_file.h"
 #include "memory/disk_speed.h"
 #include "memory/gpu.h"
 #include "memory/process_memory.h"
+#include "models/t5/config.h"
 #include "models/t5/weights.h"
+#include "nn/machine_options.h"
 #include "plan/runner.h"
 
 namespace ballast {
@@ -55,7 +58,22 @@ double rows_alone(const RandomCheckpoint& weights, t5::Config config, const Prom
   return watch.seconds();
 }
 
-}  // namespace
+// ballast bench text: prompts through a text encoder of random weights, streamed from its file.
+class BenchText : public Command {
+ public:
+  void declare(CLI::App& app) override;
+  void run() override;
+
+ private:
+  void measure(const RandomCheckpoint& weights, const t5::Config& config, std::int64_t prompts,
+               int readers) const;
+
+  std::string model_ = "umt5-xxl-encoder", folder_ = "/tmp";
+  std::vector<std::int64_t> prompts_ = {32};
+  std::vector<int> readers_ = {kDiskReaders};
+  std::int64_t tokens_ = 512, passes_ = 3;
+  MachineOptions machine_;
+};
 
 void BenchText::declare(CLI::App& app) {
   app.add_option("--model", model_, "the name of a preset");
@@ -188,5 +206,9 @@ void BenchText::measure(const RandomCheckpoint& weights, const t5::Config& confi
   print(fmt::format("device {} planned, host {} planned\n", planned.needed(Tier::device),
                     planned.needed(Tier::host)));
 }
+
+}  // namespace
+
+std::unique_ptr<Command> bench_text() { return std::make_unique<BenchText>(); }
 
 }  // namespace ballast

@@ -1,10 +1,9 @@
-#include "app/bench/bench_vae.h"
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <bit>
 #include <nlohmann/json.hpp>
 
+#include "app/bench/benches.h"
 #include "app/bench/kernel_times.h"
 #include "app/bench/random_checkpoint.h"
 #include "app/machine_flags.h"
@@ -17,6 +16,7 @@
 #include "infer/video_codec.h"
 #include "memory/gpu.h"
 #include "models/wan_vae/layers.h"
+#include "nn/machine_options.h"
 
 namespace ballast {
 namespace {
@@ -58,7 +58,20 @@ class Digest {
   std::uint64_t sum_ = 0xcbf29ce484222325ULL;
 };
 
-}  // namespace
+// ballast bench vae: a clip through one half of a Wan VAE of random weights, as `sample` and
+// `cache` do it.
+class BenchVae : public Command {
+ public:
+  void declare(CLI::App& app) override;
+  void run() override;
+
+ private:
+  std::string model_ = "wan2.1-vae", part_ = "decode", folder_ = "/tmp", dtype_;
+  std::int64_t height_ = 480, width_ = 832, frames_ = 81, clips_ = 1;
+  std::int64_t streamed_ = 0, histories_ = 0, bands_ = 1;
+  bool kernels_ = false, slices_ = false;
+  MachineOptions machine_;
+};
 
 void BenchVae::declare(CLI::App& app) {
   app.add_option("--model", model_, "wan2.1-vae or wan2.2-vae");
@@ -174,5 +187,9 @@ void BenchVae::run() {
                     planned.needed_ram()));
   print(kernels.table());
 }
+
+}  // namespace
+
+std::unique_ptr<Command> bench_vae() { return std::make_unique<BenchVae>(); }
 
 }  // namespace ballast

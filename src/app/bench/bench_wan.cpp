@@ -1,10 +1,12 @@
-#include "app/bench/bench_wan.h"
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <functional>
 
+#include "app/bench/bench_wan_result.h"
+#include "app/bench/bench_wan_run.h"
+#include "app/bench/benches.h"
 #include "app/bench/random_weights.h"
 #include "app/machine_flags.h"
 #include "app/output.h"
@@ -14,8 +16,11 @@
 #include "core/log.h"
 #include "core/stopwatch.h"
 #include "core/to_size.h"
+#include "fit/fit.h"
 #include "memory/disk_speed.h"
 #include "memory/gpu.h"
+#include "models/wan/fit_job.h"
+#include "nn/machine_options.h"
 #include "train/config/enum_names.h"
 
 namespace ballast {
@@ -47,7 +52,34 @@ fit::PlannedRun fitting(const fit::Request& r) {
   return std::get<fit::PlannedRun>(std::move(outcome));
 }
 
-}  // namespace
+// ballast bench wan: plans and runs the real programs on random weights, and prints what was
+// planned and predicted beside what was measured.
+class BenchWan : public Command {
+ public:
+  void declare(CLI::App& app) override;
+  void run() override;
+
+ private:
+  fit::Request request() const;
+  MemoryPolicy policy(const fit::Request& r) const;
+
+  using DiskAlone = std::function<double()>;  // bytes per second; 0: nothing is read from it
+  WanBenchResult described(const fit::Request& r) const;  // what is known before anything runs
+  void add_first_step(WanBenchResult& result, const WanBenchRun& bench,
+                      const DiskAlone& disk_alone) const;
+  void time_steps(WanBenchResult& result, WanBenchRun& bench, const DiskAlone& disk_alone) const;
+  void add_plan(WanBenchResult& result, const fit::PlannedRun& planned, WanBenchRun& bench) const;
+
+  std::string model_ = "14B", mode_ = "infer", stream_ = "0", from_ = "host", weights_ = "bf16";
+  std::string activations_ = "attention-kept", folder_ = "/tmp", file_;
+  std::int64_t tokens_ = 7168, rank_ = 16, batch_ = 1, slots_ = 2, matrices_ahead_ = 0, steps_ = 5,
+               heads_ = 0;
+  std::int64_t chunk_ = 0, kept_ = 0, disk_groups_ = 0;
+  double disk_trial_ = 1.5;
+  bool auto_ = false, offload_ = false, kernels_ = false;
+  bool state_on_host_ = false, fp8_matmul_ = false, split_backward_ = false;
+  MachineOptions machine_;
+};
 
 void BenchWan::declare(CLI::App& app) {
   app.add_option("--model", model_, "14B, 5B, or the name of a preset");
@@ -266,5 +298,9 @@ void BenchWan::add_plan(WanBenchResult& result, const fit::PlannedRun& planned,
   }
   result.opening = bench.runner().opening();
 }
+
+}  // namespace
+
+std::unique_ptr<Command> bench_wan() { return std::make_unique<BenchWan>(); }
 
 }  // namespace ballast
