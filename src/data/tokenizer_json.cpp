@@ -89,24 +89,20 @@ class TokenizerJson {
     while (json_.next_element()) {
       AddedToken token;
       std::optional<std::uint64_t> id;
-      json_.open_object();
-      for (std::string_view key; json_.next_key(key);) {
-        if (key == "id") {
-          id = json_.u64();
-        } else if (key == "content") {
-          token.text = json_.string();
-        } else if (key == "lstrip") {
-          token.strip_left = json_.boolean();
-        } else if (key == "rstrip") {
-          token.strip_right = json_.boolean();
-        } else if (key == "single_word") {
-          if (json_.boolean()) unsupported("single_word of the added token", token.text);
-        } else if (key == "normalized") {
-          if (json_.boolean()) unsupported("normalized of the added token", token.text);
-        } else {
-          json_.skip();
-        }
-      }
+      json_.object({
+          {"id", [&] { id = json_.u64(); }},
+          {"content", [&] { token.text = json_.string(); }},
+          {"lstrip", [&] { token.strip_left = json_.boolean(); }},
+          {"rstrip", [&] { token.strip_right = json_.boolean(); }},
+          {"single_word",
+           [&] {
+             if (json_.boolean()) unsupported("single_word of the added token", token.text);
+           }},
+          {"normalized",
+           [&] {
+             if (json_.boolean()) unsupported("normalized of the added token", token.text);
+           }},
+      });
       if (!id || token.text.empty()) json_.fail_here("an added token without id or content");
       if (*id > 0x7ffffff0) json_.fail_here(fmt::format("an added token with the id {}", *id));
       if (token.text.size() > 1024) json_.fail_here("an added token of more than 1024 bytes");
@@ -126,28 +122,24 @@ class TokenizerJson {
     std::string type, content;
     bool regex = false, pattern = false;
     const std::size_t begin = model_.steps.size();
-    json_.open_object();
-    for (std::string_view key; json_.next_key(key);) {
-      if (key == "type") {
-        type = json_.string();
-      } else if (key == "normalizers") {
-        json_.open_array();
-        while (json_.next_element()) read_normalizer(depth + 1);
-      } else if (key == "precompiled_charsmap") {
-        model_.character_map = decode_base64(json_.string(), json_);
-      } else if (key == "strip_left") {
-        step.left = json_.boolean();
-      } else if (key == "strip_right") {
-        step.right = json_.boolean();
-      } else if (key == "content") {
-        step.to = json_.string();
-      } else if (key == "pattern") {
-        pattern = true;
-        regex = read_pattern(step.from);
-      } else {
-        json_.skip();
-      }
-    }
+    json_.object({
+        {"type", [&] { type = json_.string(); }},
+        {"normalizers",
+         [&] {
+           json_.open_array();
+           while (json_.next_element()) read_normalizer(depth + 1);
+         }},
+        {"precompiled_charsmap",
+         [&] { model_.character_map = decode_base64(json_.string(), json_); }},
+        {"strip_left", [&] { step.left = json_.boolean(); }},
+        {"strip_right", [&] { step.right = json_.boolean(); }},
+        {"content", [&] { step.to = json_.string(); }},
+        {"pattern",
+         [&] {
+           pattern = true;
+           regex = read_pattern(step.from);
+         }},
+    });
     if (type == "Sequence") return;
     if (model_.steps.size() != begin) json_.fail_here("a normalizer inside another");
     if (type == "Precompiled") {
@@ -189,25 +181,19 @@ class TokenizerJson {
     std::string type, scheme, replacement(kSpaceSymbol);
     bool add_prefix = true, split = true;
     const bool had = model_.metaspace || model_.split_whitespace;
-    json_.open_object();
-    for (std::string_view key; json_.next_key(key);) {
-      if (key == "type") {
-        type = json_.string();
-      } else if (key == "pretokenizers") {
-        json_.open_array();
-        while (json_.next_element()) read_pre_tokenizer(depth + 1);
-      } else if (key == "prepend_scheme") {
-        scheme = json_.string();
-      } else if (key == "add_prefix_space") {
-        add_prefix = json_.boolean();
-      } else if (key == "split") {
-        split = json_.boolean();
-      } else if (key == "replacement" || key == "str_rep") {
-        replacement = json_.string();
-      } else {
-        json_.skip();
-      }
-    }
+    json_.object({
+        {"type", [&] { type = json_.string(); }},
+        {"pretokenizers",
+         [&] {
+           json_.open_array();
+           while (json_.next_element()) read_pre_tokenizer(depth + 1);
+         }},
+        {"prepend_scheme", [&] { scheme = json_.string(); }},
+        {"add_prefix_space", [&] { add_prefix = json_.boolean(); }},
+        {"split", [&] { split = json_.boolean(); }},
+        {"replacement", [&] { replacement = json_.string(); }},
+        {"str_rep", [&] { replacement = json_.string(); }},
+    });
     if (type == "Sequence") return;
     if (type == "WhitespaceSplit") {
       if (model_.metaspace) unsupported("a pre-tokenizer behind Metaspace,", type);
@@ -235,21 +221,19 @@ class TokenizerJson {
   void read_model() {
     std::optional<std::uint64_t> unk;
     VocabularyLimits limits("tok.limit", path_);
-    json_.open_object();
-    for (std::string_view key; json_.next_key(key);) {
-      if (key == "type") {
-        const std::string type(json_.string());
-        if (type != "Unigram") unsupported("the model", type);
-      } else if (key == "unk_id") {
-        if (!skip_null()) unk = json_.u64();
-      } else if (key == "byte_fallback") {
-        model_.byte_fallback = json_.boolean();
-      } else if (key == "vocab") {
-        read_vocabulary(limits);
-      } else {
-        json_.skip();
-      }
-    }
+    json_.object({
+        {"type",
+         [&] {
+           const std::string type(json_.string());
+           if (type != "Unigram") unsupported("the model", type);
+         }},
+        {"unk_id",
+         [&] {
+           if (!skip_null()) unk = json_.u64();
+         }},
+        {"byte_fallback", [&] { model_.byte_fallback = json_.boolean(); }},
+        {"vocab", [&] { read_vocabulary(limits); }},
+    });
     if (model_.pieces.empty()) json_.fail_here("the vocabulary is empty");
     if (!unk || *unk >= model_.pieces.size()) {
       json_.fail_here(

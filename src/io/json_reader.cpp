@@ -216,6 +216,14 @@ void JsonReader::enter(bool object) {
 }
 
 void JsonReader::open_object() { open(true); }
+void JsonReader::object(const std::vector<Member>& members) {
+  open_object();
+  for (std::string_view key; next_key(key);) {
+    const auto member = std::ranges::find(members, key, &Member::key);
+    member == members.end() ? skip() : member->read();
+  }
+}
+
 void JsonReader::open_array() { open(false); }
 
 bool JsonReader::next_member(char close) {

@@ -3,8 +3,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "io/limits.h"
 
@@ -22,11 +24,7 @@ struct JsonSource {
 // the rest.
 //
 //   JsonReader json({.text = text, .path = path, .rule = "config.json"});
-//   json.open_object();
-//   for (std::string_view key; json.next_key(key);) {
-//     if (key == "dim") dim = json.u64();
-//     else json.skip();
-//   }
+//   json.object({{"dim", [&] { dim = json.u64(); }}, {"eps", [&] { eps = json.number(); }}});
 //   json.finish();
 //
 // RFC 8259, UTF-8, as strict as serde_json, and at most kJsonDepth levels. Everything else is an
@@ -43,6 +41,11 @@ class JsonReader {
   void open_object();
   // False at the closing brace, which is then consumed. The key lives until the next string.
   bool next_key(std::string_view& key);
+  struct Member {
+    std::string_view key;
+    std::function<void()> read;
+  };
+  void object(const std::vector<Member>& members);  // all of it; skips what has other keys
   void open_array();
   bool next_element();  // false at the closing bracket, which is then consumed
 

@@ -32,24 +32,18 @@ struct DitConfig {
 };
 
 void read_adamw(JsonReader& json, DitConfig& c) {
-  json.open_object();
-  for (std::string_view key; json.next_key(key);) {
-    if (key == "betas") {
-      const std::vector<double> betas = read_numbers(json, 0, 1);
-      if (betas.size() != 2) json.fail_value("betas are two numbers");
-      c.optimizer.beta1 = betas[0], c.optimizer.beta2 = betas[1];
-    } else if (key == "eps") {
-      c.optimizer.eps = read_number(json, 0, 1);
-    } else if (key == "lr") {
-      c.learning_rate = read_number(json, 0, 1e3);
-    } else if (key == "steps") {
-      c.adamw_steps = read_size(json, 0, 1000);
-    } else if (key == "weight_decay") {
-      c.optimizer.weight_decay = read_number(json, 0, 1e3);
-    } else {
-      json.skip();
-    }
-  }
+  json.object({
+      {"betas",
+       [&] {
+         const std::vector<double> betas = read_numbers(json, 0, 1);
+         if (betas.size() != 2) json.fail_value("betas are two numbers");
+         c.optimizer.beta1 = betas[0], c.optimizer.beta2 = betas[1];
+       }},
+      {"eps", [&] { c.optimizer.eps = read_number(json, 0, 1); }},
+      {"lr", [&] { c.learning_rate = read_number(json, 0, 1e3); }},
+      {"steps", [&] { c.adamw_steps = read_size(json, 0, 1000); }},
+      {"weight_decay", [&] { c.optimizer.weight_decay = read_number(json, 0, 1e3); }},
+  });
 }
 
 DitConfig read_config(const GoldenFile& file) {
@@ -57,51 +51,34 @@ DitConfig read_config(const GoldenFile& file) {
   DitConfig c;
   c.model.name = file.name();
   JsonReader json = file.config();
-  json.open_object();
-  for (std::string_view key; json.next_key(key);) {
-    if (key == "dim")
-      c.model.dim = read_size(json, 1, kMax);
-    else if (key == "ffn_dim")
-      c.model.ffn_dim = read_size(json, 1, kMax);
-    else if (key == "freq_dim")
-      c.model.freq_dim = read_size(json, 1, kMax);
-    else if (key == "in_dim")
-      c.model.in_dim = read_size(json, 1, kMax);
-    else if (key == "out_dim")
-      c.model.out_dim = read_size(json, 1, kMax);
-    else if (key == "num_heads")
-      c.model.heads = read_size(json, 1, kMax);
-    else if (key == "num_layers")
-      c.model.layers = read_size(json, 1, kMax);
-    else if (key == "text_dim")
-      c.model.text_dim = read_size(json, 1, kMax);
-    else if (key == "text_len")
-      c.model.text_len = read_size(json, 1, kMax);
-    else if (key == "eps")
-      c.model.eps = static_cast<float>(read_number(json, 1e-12, 1));
-    else if (key == "seq_len")
-      c.seq_len = read_size(json, 1, kMax);
-    else if (key == "text_lens")
-      c.text_lens = read_sizes(json, 0, kMax);
-    else if (key == "lora_rank")
-      c.lora_rank = read_size(json, 1, 1 << 14);
-    else if (key == "lora_alpha")
-      c.lora_alpha = read_number(json, 0, 1e6);
-    else if (key == "adamw")
-      read_adamw(json, c);
-    else if (key == "latents") {
-      json.open_array();
-      while (json.next_element()) {
-        const std::vector<std::int64_t> size = read_sizes(json, 1, 2048);
-        if (size.size() != 3 || size[1] % 2 != 0 || size[2] % 2 != 0) {
-          json.fail_value("a latent is [frames, even height, even width]");
-        }
-        c.latents.push_back({size[0], size[1], size[2]});
-      }
-    } else {
-      json.skip();
-    }
-  }
+  json.object({
+      {"dim", [&] { c.model.dim = read_size(json, 1, kMax); }},
+      {"ffn_dim", [&] { c.model.ffn_dim = read_size(json, 1, kMax); }},
+      {"freq_dim", [&] { c.model.freq_dim = read_size(json, 1, kMax); }},
+      {"in_dim", [&] { c.model.in_dim = read_size(json, 1, kMax); }},
+      {"out_dim", [&] { c.model.out_dim = read_size(json, 1, kMax); }},
+      {"num_heads", [&] { c.model.heads = read_size(json, 1, kMax); }},
+      {"num_layers", [&] { c.model.layers = read_size(json, 1, kMax); }},
+      {"text_dim", [&] { c.model.text_dim = read_size(json, 1, kMax); }},
+      {"text_len", [&] { c.model.text_len = read_size(json, 1, kMax); }},
+      {"eps", [&] { c.model.eps = static_cast<float>(read_number(json, 1e-12, 1)); }},
+      {"seq_len", [&] { c.seq_len = read_size(json, 1, kMax); }},
+      {"text_lens", [&] { c.text_lens = read_sizes(json, 0, kMax); }},
+      {"lora_rank", [&] { c.lora_rank = read_size(json, 1, 1 << 14); }},
+      {"lora_alpha", [&] { c.lora_alpha = read_number(json, 0, 1e6); }},
+      {"adamw", [&] { read_adamw(json, c); }},
+      {"latents",
+       [&] {
+         json.open_array();
+         while (json.next_element()) {
+           const std::vector<std::int64_t> size = read_sizes(json, 1, 2048);
+           if (size.size() != 3 || size[1] % 2 != 0 || size[2] % 2 != 0) {
+             json.fail_value("a latent is [frames, even height, even width]");
+           }
+           c.latents.push_back({size[0], size[1], size[2]});
+         }
+       }},
+  });
   json.finish();
   if (c.latents.empty()) fail_missing_key(file, "latents");
   if (c.text_lens.size() != c.latents.size()) fail_missing_key(file, "text_lens of every sample");

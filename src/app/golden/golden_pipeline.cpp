@@ -30,59 +30,44 @@ PipelineConfig read_pipeline(const GoldenFile& file) {
   c.model.name = file.name();
   JsonReader json = file.config();
   const auto size = [&](std::int64_t& to) { to = read_size(json, 1, kMax); };
-  json.open_object();
-  for (std::string_view key; json.next_key(key);) {
-    if (key == "dim") {
-      size(c.model.dim);
-    } else if (key == "ffn_dim") {
-      size(c.model.ffn_dim);
-    } else if (key == "freq_dim") {
-      size(c.model.freq_dim);
-    } else if (key == "in_dim") {
-      size(c.model.in_dim);
-    } else if (key == "out_dim") {
-      size(c.model.out_dim);
-    } else if (key == "num_heads") {
-      size(c.model.heads);
-    } else if (key == "num_layers") {
-      size(c.model.layers);
-    } else if (key == "text_dim") {
-      size(c.model.text_dim);
-    } else if (key == "text_len") {
-      size(c.model.text_len);
-    } else if (key == "eps") {
-      c.model.eps = static_cast<float>(read_number(json, 1e-12, 1));
-    } else if (key == "frame_num") {
-      c.frames = read_size(json, 1, 4096);
-    } else if (key == "max_area") {
-      c.max_area = read_size(json, 1, 1 << 24);
-    } else if (key == "boundary") {
-      c.boundary = read_number(json, 0, 1);
-    } else if (key == "shift") {
-      c.sampler.shift = read_number(json, 1e-6, 1e6);
-    } else if (key == "steps") {
-      c.sampler.steps = read_size(json, 1, 1000);
-    } else if (key == "size_wh") {
-      c.size_wh = read_sizes(json, 1, kMax);
-    } else if (key == "text_lens") {
-      c.text_lens = read_sizes(json, 0, kMax);
-    } else if (key == "vae_stride") {
-      const std::vector<std::int64_t> stride = read_sizes(json, 1, 64);
-      if (stride.size() != 3) json.fail_value("a stride is [t, h, w]");
-      c.model.spatial_stride = stride[1];
-    } else if (key == "guide") {
-      c.guide = json.peek() == JsonReader::Kind::array ? read_numbers(json, -1e4, 1e4)
-                                                       : std::vector{read_number(json, -1e4, 1e4)};
-    } else if (key == "pipeline") {
-      c.pipeline = json.string();
-    } else if (key == "solver") {
-      const auto solver = infer::find_solver(json.string());
-      if (!solver) json.fail_value("it is no solver");
-      c.sampler.solver = *solver;
-    } else {
-      json.skip();
-    }
-  }
+  json.object({
+      {"dim", [&] { size(c.model.dim); }},
+      {"ffn_dim", [&] { size(c.model.ffn_dim); }},
+      {"freq_dim", [&] { size(c.model.freq_dim); }},
+      {"in_dim", [&] { size(c.model.in_dim); }},
+      {"out_dim", [&] { size(c.model.out_dim); }},
+      {"num_heads", [&] { size(c.model.heads); }},
+      {"num_layers", [&] { size(c.model.layers); }},
+      {"text_dim", [&] { size(c.model.text_dim); }},
+      {"text_len", [&] { size(c.model.text_len); }},
+      {"eps", [&] { c.model.eps = static_cast<float>(read_number(json, 1e-12, 1)); }},
+      {"frame_num", [&] { c.frames = read_size(json, 1, 4096); }},
+      {"max_area", [&] { c.max_area = read_size(json, 1, 1 << 24); }},
+      {"boundary", [&] { c.boundary = read_number(json, 0, 1); }},
+      {"shift", [&] { c.sampler.shift = read_number(json, 1e-6, 1e6); }},
+      {"steps", [&] { c.sampler.steps = read_size(json, 1, 1000); }},
+      {"size_wh", [&] { c.size_wh = read_sizes(json, 1, kMax); }},
+      {"text_lens", [&] { c.text_lens = read_sizes(json, 0, kMax); }},
+      {"vae_stride",
+       [&] {
+         const std::vector<std::int64_t> stride = read_sizes(json, 1, 64);
+         if (stride.size() != 3) json.fail_value("a stride is [t, h, w]");
+         c.model.spatial_stride = stride[1];
+       }},
+      {"guide",
+       [&] {
+         c.guide = json.peek() == JsonReader::Kind::array
+                       ? read_numbers(json, -1e4, 1e4)
+                       : std::vector{read_number(json, -1e4, 1e4)};
+       }},
+      {"pipeline", [&] { c.pipeline = json.string(); }},
+      {"solver",
+       [&] {
+         const auto solver = infer::find_solver(json.string());
+         if (!solver) json.fail_value("it is no solver");
+         c.sampler.solver = *solver;
+       }},
+  });
   json.finish();
   validate(c.model);
   if (c.pipeline != "t2v" && c.pipeline != "i2v" && c.pipeline != "ti2v") {

@@ -24,18 +24,13 @@ t5::Config golden_t5_config(const GoldenFile& file, const t5::TensorMap& names) 
   c->name = file.name();
   std::optional<bool> scaled;
   JsonReader json = file.config();
-  json.open_object();
-  for (std::string_view key; json.next_key(key);) {
-    if (key == "eps" || key == "layer_norm_epsilon") {
-      c->eps = static_cast<float>(read_number(json, 1e-12, 1));
-    } else if (key == "max_dist" || key == "relative_attention_max_distance") {
-      c->max_distance = read_size(json, 1, 1 << 20);
-    } else if (key == "scale_decoder_outputs") {
-      scaled = json.boolean();
-    } else {
-      json.skip();
-    }
-  }
+  json.object({
+      {"eps", [&] { c->eps = static_cast<float>(read_number(json, 1e-12, 1)); }},
+      {"layer_norm_epsilon", [&] { c->eps = static_cast<float>(read_number(json, 1e-12, 1)); }},
+      {"max_dist", [&] { c->max_distance = read_size(json, 1, 1 << 20); }},
+      {"relative_attention_max_distance", [&] { c->max_distance = read_size(json, 1, 1 << 20); }},
+      {"scale_decoder_outputs", [&] { scaled = json.boolean(); }},
+  });
   json.finish();
   if (scaled) c->scaled_head = *scaled;
   validate(*c);

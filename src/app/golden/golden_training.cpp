@@ -54,22 +54,18 @@ AdamWSetting read_adamw(JsonReader& json) {
 OptimizerConfig read_optimizer_config(const GoldenFile& file) {
   OptimizerConfig c;
   JsonReader json = file.config();
-  json.open_object();
-  for (std::string_view key; json.next_key(key);) {
-    if (key == "configs") {
-      json.open_array();
-      while (json.next_element()) {
-        if (c.settings.size() == kGoldenListMembers) json.fail_here("too many settings");
-        c.settings.push_back(read_adamw(json));
-      }
-    } else if (key == "max_norms") {
-      c.max_norms = read_numbers(json, 0, 1e30);
-    } else if (key == "steps") {
-      c.steps = read_size(json, 1, 1'000'000);
-    } else {
-      json.skip();
-    }
-  }
+  json.object({
+      {"configs",
+       [&] {
+         json.open_array();
+         while (json.next_element()) {
+           if (c.settings.size() == kGoldenListMembers) json.fail_here("too many settings");
+           c.settings.push_back(read_adamw(json));
+         }
+       }},
+      {"max_norms", [&] { c.max_norms = read_numbers(json, 0, 1e30); }},
+      {"steps", [&] { c.steps = read_size(json, 1, 1'000'000); }},
+  });
   json.finish();
   if (c.settings.empty()) fail_missing_key(file, "configs");
   if (c.steps == 0) fail_missing_key(file, "steps");
@@ -163,16 +159,10 @@ struct FlowConfig {
 FlowConfig read_flow_config(const GoldenFile& file) {
   FlowConfig c;
   JsonReader json = file.config();
-  json.open_object();
-  for (std::string_view key; json.next_key(key);) {
-    if (key == "num_train_timesteps") {
-      c.train_timesteps = read_number(json, 1, 1e9);
-    } else if (key == "shifts") {
-      c.shifts = read_numbers(json, 1e-6, 1e6);
-    } else {
-      json.skip();
-    }
-  }
+  json.object({
+      {"num_train_timesteps", [&] { c.train_timesteps = read_number(json, 1, 1e9); }},
+      {"shifts", [&] { c.shifts = read_numbers(json, 1e-6, 1e6); }},
+  });
   json.finish();
   if (c.train_timesteps == 0) fail_missing_key(file, "num_train_timesteps");
   if (c.shifts.empty()) fail_missing_key(file, "shifts");

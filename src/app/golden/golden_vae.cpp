@@ -42,33 +42,23 @@ VaeCase read_case(const GoldenFile& file) {
   std::string kind;
   std::int64_t dim = 0, dec_dim = 0;
   JsonReader json = file.config();
-  json.open_object();
-  for (std::string_view key; json.next_key(key);) {
-    if (key == "kind") {
-      kind = json.string();
-    } else if (key == "dim") {
-      dim = read_size(json, 1, kMaxWidth);
-    } else if (key == "dec_dim") {
-      dec_dim = read_size(json, 1, kMaxWidth);
-    } else if (key == "z_dim") {
-      c.model.z_dim = read_size(json, 1, kMaxWidth);
-    } else if (key == "frames") {
-      c.frames = read_sizes(json, 1, kMaxFrames);
-    } else if (key == "grad_frames") {
-      c.grad_frames = read_size(json, 1, kMaxFrames);
-    } else if (key == "roundtrip_frames") {
-      c.roundtrip_frames = read_size(json, 1, kMaxFrames);
-    } else if (key == "stage_frames") {
-      c.stage_frames = read_size(json, 1, kMaxFrames);
-    } else if (key == "size") {
-      const std::vector<std::int64_t> size = read_sizes(json, 1, 1 << 14);
-      if (size.size() != 2) json.fail_here("a size is height and width");
-      c.height = size[0];
-      c.width = size[1];
-    } else {
-      json.skip();
-    }
-  }
+  json.object({
+      {"kind", [&] { kind = json.string(); }},
+      {"dim", [&] { dim = read_size(json, 1, kMaxWidth); }},
+      {"dec_dim", [&] { dec_dim = read_size(json, 1, kMaxWidth); }},
+      {"z_dim", [&] { c.model.z_dim = read_size(json, 1, kMaxWidth); }},
+      {"frames", [&] { c.frames = read_sizes(json, 1, kMaxFrames); }},
+      {"grad_frames", [&] { c.grad_frames = read_size(json, 1, kMaxFrames); }},
+      {"roundtrip_frames", [&] { c.roundtrip_frames = read_size(json, 1, kMaxFrames); }},
+      {"stage_frames", [&] { c.stage_frames = read_size(json, 1, kMaxFrames); }},
+      {"size",
+       [&] {
+         const std::vector<std::int64_t> size = read_sizes(json, 1, 1 << 14);
+         if (size.size() != 2) json.fail_here("a size is height and width");
+         c.height = size[0];
+         c.width = size[1];
+       }},
+  });
   json.finish();
   if (kind != "wan2.1" && kind != "wan2.2") {
     fail(ErrorCode::input, fmt::format("{}: golden.config: a VAE of the kind {}, expected wan2.1 "
