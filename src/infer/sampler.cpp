@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/parse_enum.h"
 
 namespace ballast::infer {
 namespace {
@@ -15,25 +16,18 @@ namespace {
 constexpr std::int64_t kMaxSteps = 10000;
 constexpr double kTrainSteps = 1000;
 
-struct SolverName {
-  std::string_view name;
-  Solver solver;
-};
-constexpr std::array<SolverName, 5> kSolvers = {{{"unipc", Solver::unipc},
-                                                 {"dpmpp", Solver::dpmpp},
-                                                 {"euler", Solver::euler},
-                                                 {"dpm++", Solver::dpmpp},
-                                                 {"uni_pc", Solver::unipc}}};
+constexpr std::array<EnumName<Solver>, 5> kSolvers = {{{"unipc", Solver::unipc},
+                                                       {"dpmpp", Solver::dpmpp},
+                                                       {"euler", Solver::euler},
+                                                       {"dpm++", Solver::dpmpp},
+                                                       {"uni_pc", Solver::unipc}}};
 
-struct ScheduleName {
-  std::string_view name;
-  SigmaSchedule schedule;
-};
-constexpr std::array<ScheduleName, 5> kSchedules = {{{"official", SigmaSchedule::official},
-                                                     {"diffusers", SigmaSchedule::diffusers},
-                                                     {"simple", SigmaSchedule::simple},
-                                                     {"listed", SigmaSchedule::listed},
-                                                     {"linear", SigmaSchedule::linear}}};
+constexpr std::array<EnumName<SigmaSchedule>, 5> kSchedules = {
+    {{"official", SigmaSchedule::official},
+     {"diffusers", SigmaSchedule::diffusers},
+     {"simple", SigmaSchedule::simple},
+     {"listed", SigmaSchedule::listed},
+     {"linear", SigmaSchedule::linear}}};
 
 double shifted(double s, double shift) { return shift * s / (1 + (shift - 1) * s); }
 
@@ -124,32 +118,12 @@ bool truncates(const SamplerOptions& o) {
 
 }  // namespace
 
-std::string_view name_of(Solver s) {
-  for (const SolverName& n : kSolvers) {
-    if (n.solver == s) return n.name;
-  }
-  return "?";
-}
+std::string_view name_of(Solver s) { return enum_name(kSolvers, s); }
+std::optional<Solver> find_solver(std::string_view name) { return parse_enum(kSolvers, name); }
 
-std::optional<Solver> find_solver(std::string_view name) {
-  for (const SolverName& n : kSolvers) {
-    if (n.name == name) return n.solver;
-  }
-  return std::nullopt;
-}
-
-std::string_view name_of(SigmaSchedule s) {
-  for (const ScheduleName& n : kSchedules) {
-    if (n.schedule == s) return n.name;
-  }
-  return "?";
-}
-
+std::string_view name_of(SigmaSchedule s) { return enum_name(kSchedules, s); }
 std::optional<SigmaSchedule> find_schedule(std::string_view name) {
-  for (const ScheduleName& n : kSchedules) {
-    if (n.name == name) return n.schedule;
-  }
-  return std::nullopt;
+  return parse_enum(kSchedules, name);
 }
 
 SamplerOptions distilled_steps(std::vector<double> timesteps) {

@@ -122,21 +122,9 @@ const char* plain_value_end(const char* p, const char* end) {
 }  // namespace
 
 std::string_view name_of(JsonReader::Kind kind) {
-  switch (kind) {
-    case JsonReader::Kind::object:
-      return "an object";
-    case JsonReader::Kind::array:
-      return "an array";
-    case JsonReader::Kind::string:
-      return "a string";
-    case JsonReader::Kind::number:
-      return "a number";
-    case JsonReader::Kind::boolean:
-      return "true or false";
-    case JsonReader::Kind::null:
-      return "null";
-  }
-  return "";
+  constexpr std::array<std::string_view, 6> kNames = {"an object", "an array",      "a string",
+                                                      "a number",  "true or false", "null"};
+  return kNames[to_size(kind)];
 }
 
 JsonReader::JsonReader(JsonSource source, int max_depth)

@@ -18,24 +18,15 @@ struct Orientation {
 };
 
 Orientation of_exif(int value) {
-  switch (value) {
-    case 2:
-      return {false, true, false};
-    case 3:
-      return {false, true, true};
-    case 4:
-      return {false, false, true};
-    case 5:
-      return {true, false, false};
-    case 6:
-      return {true, true, false};
-    case 7:
-      return {true, true, true};
-    case 8:
-      return {true, false, true};
-    default:
-      return {};
-  }
+  constexpr Orientation kByValue[] = {{},
+                                      {false, true, false},
+                                      {false, true, true},
+                                      {false, false, true},
+                                      {true, false, false},
+                                      {true, true, false},
+                                      {true, true, true},
+                                      {true, false, true}};
+  return value >= 1 && value <= 8 ? kByValue[value - 1] : Orientation{};
 }
 
 // The matrix says where a stored point goes: x' = a x + c y, y' = b x + d y. Turns that are no

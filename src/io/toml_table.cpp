@@ -4,27 +4,14 @@
 #include <cmath>
 
 #include "core/nearest_name.h"
+#include "core/to_size.h"
 
 namespace ballast {
 
 std::string_view name_of(TomlValue::Kind kind) {
-  switch (kind) {
-    case TomlValue::Kind::boolean:
-      return "true or false";
-    case TomlValue::Kind::integer:
-      return "an integer";
-    case TomlValue::Kind::real:
-      return "a number";
-    case TomlValue::Kind::string:
-      return "a string";
-    case TomlValue::Kind::date:
-      return "a date or time";
-    case TomlValue::Kind::array:
-      return "a list";
-    case TomlValue::Kind::table:
-      return "a table";
-  }
-  return "a value";
+  constexpr std::string_view kNames[] = {"true or false",  "an integer", "a number", "a string",
+                                         "a date or time", "a list",     "a table"};
+  return kNames[to_size(kind)];
 }
 
 std::string describe(const TomlValue& value) {

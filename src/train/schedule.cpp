@@ -1,31 +1,14 @@
 #include "train/schedule.h"
 
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <numbers>
-#include <utility>
 
 #include "core/error.h"
 
 namespace ballast::train {
 namespace {
-
-constexpr std::array<std::pair<ScheduleKind, std::string_view>, 11> kNames = {{
-    {ScheduleKind::constant, "constant"},
-    {ScheduleKind::linear, "linear"},
-    {ScheduleKind::cosine, "cosine"},
-    {ScheduleKind::constant_with_warmup, "constant_with_warmup"},
-    {ScheduleKind::cosine_with_restarts, "cosine_with_restarts"},
-    {ScheduleKind::polynomial, "polynomial"},
-    {ScheduleKind::inverse_sqrt, "inverse_sqrt"},
-    {ScheduleKind::cosine_with_min_lr, "cosine_with_min_lr"},
-    {ScheduleKind::warmup_stable_decay, "warmup_stable_decay"},
-    {ScheduleKind::rex, "rex"},
-    {ScheduleKind::piecewise_constant, "piecewise_constant"},
-}};
 
 // From 1 at x = 0 to 0 at x = 1.
 double half_wave(double x) { return (1 + std::cos(std::numbers::pi * x)) / 2; }
@@ -132,23 +115,6 @@ std::optional<std::vector<ScheduleOptions::Piece>> step_rules_of(std::string_vie
     if (last) return pieces;
     text.remove_prefix(comma + 1);
   }
-}
-
-std::string_view name_of(ScheduleKind k) {
-  for (const auto& [kind, name] : kNames) {
-    if (kind == k) return name;
-  }
-  return "unknown";
-}
-
-std::optional<ScheduleKind> find_schedule(std::string_view name) {
-  std::string plain(name);
-  std::transform(plain.begin(), plain.end(), plain.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  for (const auto& [kind, known] : kNames) {
-    if (known == plain) return kind;
-  }
-  return std::nullopt;
 }
 
 double learning_rate(const ScheduleOptions& o, std::int64_t done) {

@@ -1,10 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
+
+#include "core/parse_enum.h"
 
 namespace ballast::train {
 
@@ -21,6 +19,20 @@ enum class ScheduleKind : std::uint8_t {
   rex,
   piecewise_constant,
 };
+inline constexpr std::array<EnumName<ScheduleKind>, 11> kScheduleNames = {{
+    {"constant", ScheduleKind::constant},
+    {"linear", ScheduleKind::linear},
+    {"cosine", ScheduleKind::cosine},
+    {"constant_with_warmup", ScheduleKind::constant_with_warmup},
+    {"cosine_with_restarts", ScheduleKind::cosine_with_restarts},
+    {"polynomial", ScheduleKind::polynomial},
+    {"inverse_sqrt", ScheduleKind::inverse_sqrt},
+    {"cosine_with_min_lr", ScheduleKind::cosine_with_min_lr},
+    {"warmup_stable_decay", ScheduleKind::warmup_stable_decay},
+    {"rex", ScheduleKind::rex},
+    {"piecewise_constant", ScheduleKind::piecewise_constant},
+}};
+inline std::string_view name_of(ScheduleKind k) { return enum_name(kScheduleNames, k); }
 // Which trainer's formula. W warm-up steps, T total steps, k steps done.
 enum class ScheduleStyle : std::uint8_t {
   diffusion_pipe,    // warm-up 1/W + (1 - 1/W) k/W; then the schedule from its own k = 0 over T
@@ -56,9 +68,6 @@ struct ScheduleOptions {
 
 // "1:100,0.1:200,0.01" as diffusers writes them; nothing: it makes no sense.
 std::optional<std::vector<ScheduleOptions::Piece>> step_rules_of(std::string_view text);
-
-std::string_view name_of(ScheduleKind k);
-std::optional<ScheduleKind> find_schedule(std::string_view name);  // any case
 
 // Learning rate of the next optimizer step when `done` of them were made. Past the end it stays
 // where the schedule ended. Fails (usage) when a number the kind needs is missing.

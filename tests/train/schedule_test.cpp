@@ -25,11 +25,11 @@ ScheduleOptions schedule(ScheduleKind kind, ScheduleStyle style, std::int64_t wa
 TEST(Schedule, NamesAreFoundInAnyCase) {
   for (int k = 0; k < 11; ++k) {
     const auto kind = static_cast<ScheduleKind>(k);
-    EXPECT_EQ(find_schedule(name_of(kind)), kind);
+    EXPECT_EQ(parse_enum(kScheduleNames, name_of(kind)), kind);
   }
-  EXPECT_EQ(find_schedule("Cosine_With_Restarts"), ScheduleKind::cosine_with_restarts);
-  EXPECT_EQ(find_schedule("cosin"), std::nullopt);
-  EXPECT_EQ(find_schedule(""), std::nullopt);
+  EXPECT_EQ(parse_enum(kScheduleNames, "Cosine_With_Restarts"), ScheduleKind::cosine_with_restarts);
+  EXPECT_EQ(parse_enum(kScheduleNames, "cosin"), std::nullopt);
+  EXPECT_EQ(parse_enum(kScheduleNames, ""), std::nullopt);
 }
 
 TEST(PiecewiseConstant, HasAFactorForEveryRange) {

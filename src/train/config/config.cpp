@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/to_size.h"
 
 namespace ballast::train {
 
@@ -49,15 +50,8 @@ ScheduleOptions schedule_of(const TrainConfig& c, std::int64_t steps_per_epoch) 
 }
 
 std::string_view name_of(Dialect d) {
-  switch (d) {
-    case Dialect::diffusion_pipe:
-      return "diffusion-pipe";
-    case Dialect::musubi:
-      return "musubi-tuner";
-    case Dialect::flow_matching:
-      return "flow matching";
-  }
-  return "";
+  constexpr std::string_view kNames[] = {"diffusion-pipe", "musubi-tuner", "flow matching"};
+  return kNames[to_size(d)];
 }
 
 }  // namespace ballast::train

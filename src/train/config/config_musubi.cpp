@@ -44,19 +44,6 @@ constexpr std::array<EnumName<Weighting>, 5> kWeightings = {{
     {"cosmap", Weighting::cosmap},
     {"sigma_sqrt", Weighting::sigma_sqrt},
 }};
-constexpr std::array<EnumName<ScheduleKind>, 11> kMusubiSchedules = {{
-    {"constant", ScheduleKind::constant},
-    {"linear", ScheduleKind::linear},
-    {"cosine", ScheduleKind::cosine},
-    {"constant_with_warmup", ScheduleKind::constant_with_warmup},
-    {"cosine_with_restarts", ScheduleKind::cosine_with_restarts},
-    {"polynomial", ScheduleKind::polynomial},
-    {"inverse_sqrt", ScheduleKind::inverse_sqrt},
-    {"cosine_with_min_lr", ScheduleKind::cosine_with_min_lr},
-    {"warmup_stable_decay", ScheduleKind::warmup_stable_decay},
-    {"rex", ScheduleKind::rex},
-    {"piecewise_constant", ScheduleKind::piecewise_constant},
-}};
 constexpr std::array<EnumName<DType>, 3> kMixed = {
     {{"no", DType::f32}, {"fp16", DType::f16}, {"bf16", DType::bf16}}};
 constexpr std::array<EnumName<DType>, 4> kSaved = {
@@ -194,8 +181,8 @@ class MusubiReader {
         adafactor_schedule_ = s;
         return;
       }
-      const auto kind = parse_enum(kMusubiSchedules, s.text());
-      if (!kind) s.fail_value(one_of(kMusubiSchedules, s.text()));
+      const auto kind = parse_enum(kScheduleNames, s.text());
+      if (!kind) s.fail_value(one_of(kScheduleNames, s.text()));
       c_.schedule.kind = *kind;
     });
     add_steps(t, "lr_warmup_steps", c_.schedule.warmup_steps, c_.warmup_share);

@@ -172,7 +172,7 @@ void Seq2SeqReader::declare_optimizer(FlagTable& t) {
   number("ema_decay", "keep a moving average of the weights; it is what is saved", ema_, 0.9999999);
   add(t, {"lr_scheduler_type"}, "linear, cosine, constant, constant_with_warmup, ...",
       [this](const Setting& s) {
-        const auto kind = find_schedule(s.text());
+        const auto kind = parse_enum(kScheduleNames, s.text());
         if (!kind) s.fail_value("a schedule such as linear, cosine or constant");
         c_.schedule = *kind;
       });

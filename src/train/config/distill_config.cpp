@@ -27,7 +27,7 @@ FlagTable flags_of(DistillConfig& c) {
         });
   t.add("lr_scheduler", Takes::one, "constant, linear, cosine, constant_with_warmup, ...",
         [&c](const Setting& s) {
-          const auto kind = find_schedule(s.text());
+          const auto kind = parse_enum(kScheduleNames, s.text());
           if (!kind) s.fail_value("constant, linear, cosine, constant_with_warmup or polynomial");
           c.schedule.kind = *kind;
         });
