@@ -1,7 +1,6 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "core/error.h"
 #include "core/random.h"
@@ -20,27 +19,11 @@
 namespace ballast::train {
 namespace {
 
-MemoryNumbers planned_numbers(const fit::Request& request, const fit::PlannedRun& planned) {
-  MemoryNumbers m;
-  m.device = planned.plan.peak_of(Tier::device);
-  m.host = planned.plan.peak_of(Tier::host);
-  m.ram = planned.needed(Tier::host);
-  if (request.backend.device == Device::cpu) {
-    m.ram += planned.needed(Tier::device);
-  } else {
-    m.device = planned.needed(Tier::device);
-  }
-  return m;
-}
-
 RunInfo info_of(const DistillRun& run, const fit::PlannedRun& planned, const std::string& command) {
   const DistillConfig& c = run.config;
-  RunInfo info;
+  RunInfo info = common_info(run.request, planned, run.total_steps, run.notes);
   info.title = fmt::format("distillation of {}", run.pair().teacher.name);
   info.command = command;
-  info.started = iso_time(
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
-  info.total_steps = run.total_steps;
   info.summary = {{"teacher", run.files.transformer},
                   {"student", fmt::format("{} parameters", parameter_count(run.student))},
                   {"prompts", fmt::format("{} in {}", run.prompts->count(), c.data_path)},
@@ -50,12 +33,6 @@ RunInfo info_of(const DistillRun& run, const fit::PlannedRun& planned, const std
                   {"learning rate", fmt::format("{:g}, {}", c.lr, name_of(c.schedule.kind))},
                   {"seed", std::to_string(c.seed)},
                   {"policy", text_of(planned.job.as<student::FitJob>().under(planned.policy))}};
-  info.environment = {{"machine", run.request.profile.description}};
-  info.planned = planned_numbers(run.request, planned);
-  const Budget& b = run.request.budget;
-  info.allowed = {.device = b.gpu, .host = b.host, .disk = b.disk, .ram = b.host};
-  info.plan = plan_rows(planned.plan, planned.lines);
-  info.notes = run.notes;
   return info;
 }
 

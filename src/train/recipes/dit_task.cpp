@@ -190,18 +190,7 @@ void DitTask::run_parts(Runner& runner, std::int64_t examples, StepRecord& recor
 }  // namespace
 
 TrainOutcome train(PreparedRun run, fit::PlannedRun planned, const TrainOptions& options) {
-  RunSetup setup = {.config = run.config,
-                    .total_steps = run.total_steps,
-                    .schedule = run.schedule,
-                    .backend = run.request.backend,
-                    .model = run.checkpoints[0].path(),
-                    .model_hash = model_hash(run.checkpoints),
-                    .device = planned.plan.peak_of(Tier::device),
-                    .host = planned.plan.peak_of(Tier::host),
-                    .disk = planned.plan.peak_of(Tier::disk),
-                    .steps = planned.steps,
-                    .info = run_info(run, planned, options.command),
-                    .config_hash = run.config_hash};
+  RunSetup setup = run_setup(run, planned, options.command);
   std::unique_ptr<TrainingTask> task;
   auto& job = planned.job.as<wan::FitJob>();  // in the way that was chosen
   if (run.config.dmd2) {

@@ -1,7 +1,5 @@
 #include "train/recipes/seq2seq_summary.h"
 
-#include <chrono>
-
 #include "core/random.h"
 #include "io/toml_table.h"
 #include "report/secrets.h"
@@ -9,19 +7,6 @@
 
 namespace ballast::train {
 namespace {
-
-MemoryNumbers numbers_of(const Seq2SeqRun& run, const fit::PlannedRun& planned) {
-  MemoryNumbers m = {.device = planned.plan.peak_of(Tier::device),
-                     .host = planned.plan.peak_of(Tier::host),
-                     .disk = {},
-                     .ram = planned.needed(Tier::host)};
-  if (run.request.backend.device == Device::cpu) {
-    m.ram += planned.needed(Tier::device);
-  } else {
-    m.device = planned.needed(Tier::device);
-  }
-  return m;
-}
 
 std::string optimizer_text(const Seq2SeqRun& run) {
   const t5::Seq2SeqJob& job = t5::job_of(run.request).seq2seq;
@@ -36,12 +21,9 @@ std::string optimizer_text(const Seq2SeqRun& run) {
 RunInfo run_info(const Seq2SeqRun& run, const fit::PlannedRun& planned,
                  const std::string& command) {
   const Seq2SeqConfig& c = run.config;
-  RunInfo info;
+  RunInfo info = common_info(run.request, planned, run.total_steps, run.notes);
   info.title = run.title;
   info.command = command;
-  info.started = iso_time(
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
-  info.total_steps = run.total_steps;
   info.summary = {
       {"model", run.checkpoints[0].path()},
       {"texts", fmt::format("{} pairs of {}", run.train->cache.samples(), c.train_file)},
@@ -57,13 +39,7 @@ RunInfo run_info(const Seq2SeqRun& run, const fit::PlannedRun& planned,
     info.summary.push_back({"adapter", fmt::format("rank {}, alpha {:g}, dropout {:g}",
                                                    c.lora->rank, c.lora->alpha, c.lora->dropout)});
   }
-  info.environment = {{"machine", run.request.profile.description}};
-  info.planned = numbers_of(run, planned);
-  const Budget& b = run.request.budget;
-  info.allowed = {.device = b.gpu, .host = b.host, .disk = b.disk, .ram = b.host};
-  info.plan = plan_rows(planned.plan, planned.lines);
   if (!c.source.empty()) info.config = hide_secrets(TomlFile::read(c.source).text());
-  info.notes = run.notes;
   return info;
 }
 

@@ -304,40 +304,8 @@ void VaeTask::add_encoder(SafetensorsWriter& writer) const {
 }  // namespace
 
 TrainOutcome train(PreparedVae run, fit::PlannedRun planned, const TrainOptions& options) {
-  const fit::Request& r = run.request;
-  const bool gpu = r.backend.device == Device::cuda;
-  const Bytes device = planned.plan.peak_of(Tier::device), host = planned.plan.peak_of(Tier::host);
-  const Bytes on_device = gpu ? planned.needed(Tier::device) : device;
   const bool checkpointing = wan_vae::checkpoints(planned.policy);
-  RunSetup setup = {
-      .config = run.config,
-      .total_steps = run.total_steps,
-      .schedule = run.schedule,
-      .backend = r.backend,
-      .model = run.checkpoints[0].path(),
-      .model_hash = model_hash(run.checkpoints),
-      .device = device,
-      .host = host,
-      .steps = planned.steps,
-      .info = run_info(
-          {.config = run.config,
-           .title = run.title,
-           .command = options.command,
-           .model = run.checkpoints[0].path(),
-           .shapes = run.shapes,
-           .policy = planned.policy.name,
-           .dataset = *run.dataset,
-           .total_steps = run.total_steps,
-           .steps_per_epoch = run.steps_per_epoch,
-           .schedule = run.schedule,
-           .profile = r.profile,
-           .backend = r.backend,
-           .budget = r.budget,
-           .plan = planned.plan,
-           .lines = planned.lines,
-           .planned = {.device = on_device, .host = host, .disk = {}, .ram = planned.needed_ram()},
-           .notes = run.notes}),
-      .config_hash = run.config_hash};
+  RunSetup setup = run_setup(run, planned, options.command);
   return train(std::move(setup), std::make_unique<VaeTask>(std::move(run), checkpointing), options);
 }
 

@@ -15,11 +15,6 @@ namespace {
 
 constexpr std::size_t kSampledTensors = 64, kSampledBytes = 64;
 
-std::string dataset_text(const data::Dataset& d) {
-  return fmt::format("{} clips in {} bucket{}", d.samples().size(), d.buckets().size(),
-                     d.buckets().size() == 1 ? "" : "s");
-}
-
 }  // namespace
 
 // On the CPU backend both arenas are part of the process; on a GPU the context is part of what is
@@ -38,25 +33,14 @@ MemoryNumbers planned_memory(const fit::Request& request, const fit::PlannedRun&
   return m;
 }
 
-RunInfo run_info(const RunFacts& f) {
-  const TrainConfig& c = f.config;
+RunInfo common_info(const fit::Request& request, const fit::PlannedRun& planned,
+                    std::int64_t total_steps, std::vector<std::string> notes) {
   RunInfo info;
-  info.title = f.title;
-  info.command = f.command;
   info.started = iso_time(
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
-  info.total_steps = f.total_steps;
-  info.summary = {{"model", f.model},
-                  {"dataset", dataset_text(f.dataset)},
-                  {"steps", fmt::format("{}, {} per epoch", f.total_steps, f.steps_per_epoch)},
-                  {"samples per step", f.shapes},
-                  {"optimizer", std::string(name_of(c.optimizer.kind))},
-                  {"learning rate",
-                   fmt::format("{:g}, {}", f.schedule.learning_rate, name_of(f.schedule.kind))},
-                  {"seed", std::to_string(c.seed)},
-                  {"policy", f.policy}};
-  info.environment = {{"machine", f.profile.description}};
-  const Backend& backend = f.backend;
+  info.total_steps = total_steps;
+  info.environment = {{"machine", request.profile.description}};
+  const Backend& backend = request.backend;
   if (backend.device == Device::cpu) {
     info.environment.emplace_back("compute threads", std::to_string(backend.threads));
   } else {
@@ -64,36 +48,22 @@ RunInfo run_info(const RunFacts& f) {
         "device", fmt::format("cuda, compute capability {}.{}{}", backend.sm / 10, backend.sm % 10,
                               backend.deterministic ? "" : ", not deterministic"));
   }
-  info.planned = f.planned;
-  const Budget& b = f.budget;
+  info.planned = planned_memory(request, planned);
+  const Budget& b = request.budget;
   info.allowed = {.device = b.gpu, .host = b.host, .disk = b.disk, .ram = b.host};
-  info.plan = plan_rows(f.plan, f.lines);
-  if (!c.source.empty())
-    info.config = hide_secrets(read_text_file(c.source, TomlFile::kMaxBytes, "a configuration"));
-  info.notes = f.notes;
+  info.plan = plan_rows(planned.plan, planned.lines);
+  info.notes = std::move(notes);
   return info;
 }
 
-RunInfo run_info(const PreparedRun& run, const fit::PlannedRun& planned,
-                 const std::string& command) {
-  const fit::Request& r = run.request;
-  return run_info({.config = run.config,
-                   .title = run.title,
-                   .command = command,
-                   .model = run.checkpoints[0].path(),
-                   .shapes = run.shapes,
-                   .policy = planned.policy.name,
-                   .dataset = *run.dataset,
-                   .total_steps = run.total_steps,
-                   .steps_per_epoch = run.steps_per_epoch,
-                   .schedule = run.schedule,
-                   .profile = r.profile,
-                   .backend = r.backend,
-                   .budget = r.budget,
-                   .plan = planned.plan,
-                   .lines = planned.lines,
-                   .planned = planned_memory(r, planned),
-                   .notes = run.notes});
+std::string dataset_text(const data::Dataset& d) {
+  return fmt::format("{} clips in {} bucket{}", d.samples().size(), d.buckets().size(),
+                     d.buckets().size() == 1 ? "" : "s");
+}
+
+std::string config_text(const TrainConfig& c) {
+  if (c.source.empty()) return "";
+  return hide_secrets(read_text_file(c.source, TomlFile::kMaxBytes, "a configuration"));
 }
 
 std::string model_hash(std::span<const WeightFiles> checkpoints) {
