@@ -1,5 +1,3 @@
-#include "app/flag_reference.h"
-
 #include <CLI/CLI.hpp>
 
 #include "app/command.h"

@@ -21,4 +21,8 @@ std::optional<std::string> training_help(std::string_view command,
 // The list of these pages.
 std::string more_help(std::string_view command);
 
+// docs/flags.md: the help pages of all commands and the options of all trainers. A test compares
+// the committed page with this.
+std::string flag_reference();
+
 }  // namespace ballast

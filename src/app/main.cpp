@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "app/command.h"
-#include "app/flag_reference.h"
 #include "app/help_text.h"
 #include "app/launcher.h"
 #include "app/output.h"

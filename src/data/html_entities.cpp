@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "data/repair_decoding.h"
 #include "data/unicode_text.h"
 #include "io/utf8.h"
 
@@ -65,11 +66,8 @@ bool is_letter_or_digit(char c) {
 
 void append_number(std::string& out, std::uint64_t n) {
   // Windows-1252 where Unicode has C1 controls; five places have no meaning there.
-  constexpr char32_t kC1[32] = {0x20ac, 0x81,   0x201a, 0x192,  0x201e, 0x2026, 0x2020, 0x2021,
-                                0x2c6,  0x2030, 0x160,  0x2039, 0x152,  0x8d,   0x17d,  0x8f,
-                                0x90,   0x2018, 0x2019, 0x201c, 0x201d, 0x2022, 0x2013, 0x2014,
-                                0x2dc,  0x2122, 0x161,  0x203a, 0x153,  0x9d,   0x17e,  0x178};
-  if (n >= 0x80 && n <= 0x9f) return append_utf8(out, kC1[n - 0x80]);
+  if (n >= 0x80 && n <= 0x9f)
+    return append_utf8(out, windows_1252(static_cast<unsigned>(n - 0x80)));
   if (n == 0 || (n >= 0xd800 && n <= 0xdfff) || n > 0x10ffff) return append_utf8(out, 0xfffd);
   const bool nothing = n <= 0x8 || n == 0xb || (n >= 0xe && n <= 0x1f) || n == 0x7f ||
                        (n >= 0xfdd0 && n <= 0xfdef) || (n & 0xfffe) == 0xfffe;

@@ -1,9 +1,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "app/bench/benches.h"
+#include "app/bench/kernel_times.h"
 #include "app/bench/random_weights.h"
 #include "app/machine_flags.h"
 #include "app/output.h"
@@ -54,13 +54,9 @@ class BenchPair {
     run("update");
   }
 
-  std::map<std::string, std::pair<double, int>> kernels() {
-    runner_->time_instructions(true);
-    collect_ = true;
-    step();
-    collect_ = false;
-    runner_->time_instructions(false);
-    return times_;
+  // Of one more step.
+  KernelTimes kernels() {
+    return kernels_of(*runner_, collect_, [this] { step(); });
   }
 
   double link() const { return link_; }
@@ -77,12 +73,7 @@ class BenchPair {
     link_ += lane(Lane::upload).busy;
     compute_ += lane(Lane::compute).busy;
     stalled_ += lane(Lane::compute).waiting;
-    if (!collect_) return;
-    for (const auto& [name, seconds] : runner_->compute_times()) {
-      auto& [sum, count] = times_[std::string(name.substr(name.rfind('.') + 1))];
-      sum += seconds;
-      ++count;
-    }
+    if (collect_) collect_->add(*runner_);
   }
 
   void random(Buffer b, float size, float mean = 0) {
@@ -122,10 +113,9 @@ class BenchPair {
   MemoryPlan plan_;
   std::unique_ptr<Runner> runner_;
   std::vector<float> values_;
-  std::map<std::string, std::pair<double, int>> times_;
   std::int64_t steps_ = 0;
   double link_ = 0, compute_ = 0, stalled_ = 0;
-  bool collect_ = false;
+  KernelTimes* collect_ = nullptr;
 };
 
 // ballast bench distill: a teacher of random weights and a student, planned and run as `ballast
@@ -260,10 +250,10 @@ void BenchDistill::run() {
     j["device_used"] = gpu_memory_of_process().count;
   }
   if (const auto memory = process_memory()) j["host_used"] = memory->total().count;
+  KernelTimes kernels;
   if (kernels_ && job.gpu) {
-    for (const auto& [name, sum] : bench.kernels()) {
-      j["kernels"][name] = {{"ms", sum.first * 1e3}, {"count", sum.second}};
-    }
+    kernels = bench.kernels();
+    j["kernels"] = kernels.json();
   }
   if (machine_.json) return print(j.dump(2) + "\n");
   const auto bytes = [&](const char* key) { return Bytes{j.value(key, std::uint64_t{0})}; };
@@ -284,11 +274,7 @@ void BenchDistill::run() {
                       bytes("device_used")));
   }
   print(fmt::format("process {} planned, {} used\n", bytes("host_planned"), bytes("host_used")));
-  if (!j.contains("kernels")) return;
-  for (const auto& [name, k] : j["kernels"].items()) {
-    print(fmt::format("  {:<28} {:9.2f} ms {:6d} x\n", name, k["ms"].get<double>(),
-                      k["count"].get<int>()));
-  }
+  print(kernels.table());
 }
 
 }  // namespace

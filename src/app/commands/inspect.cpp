@@ -5,9 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/command.h"
-#include "app/commands/inspect_foreign.h"
-#include "app/commands/inspect_media.h"
-#include "app/commands/inspect_values.h"
+#include "app/commands/inspect_parts.h"
 #include "app/golden/golden_file.h"
 #include "app/output.h"
 #include "core/bytes.h"

@@ -1,11 +1,10 @@
-#include "app/commands/inspect_foreign.h"
-
 #include <algorithm>
 #include <array>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "app/commands/inspect_parts.h"
 #include "core/bytes.h"
 #include "core/error.h"
 #include "io/gguf_file.h"

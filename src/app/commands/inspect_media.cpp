@@ -1,10 +1,9 @@
-#include "app/commands/inspect_media.h"
-
 #include <algorithm>
 #include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "app/commands/inspect_parts.h"
 #include "core/bytes.h"
 #include "core/error.h"
 #include "io/limits.h"

@@ -1,7 +1,6 @@
-#include "app/commands/inspect_values.h"
-
 #include <algorithm>
 
+#include "app/commands/inspect_parts.h"
 #include "core/error.h"
 #include "core/non_finite.h"
 #include "core/progress.h"

@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "app/commands/sample_parts.h"
+#include "infer/clip_file.h"
+#include "infer/first_frame.h"
 #include "infer/model_folder.h"
 #include "infer/video_sampler.h"
 #include "io/weight_files.h"
@@ -85,5 +86,13 @@ ProcessLine inputs_line(const SampleOptions& o, const SampleRun& run,
 // or the results could not be written.
 SampleRun open_sample(const SampleOptions& o);
 std::int64_t clips_of(const SampleOptions& o, const SampleRun& run);  // in all
+
+// Latents to files of images. on_frames: after each chunk of them.
+void decode_clip(infer::VideoDecoder& decoder, std::span<const float> latent,
+                 const wan::LatentSize& size, const infer::ClipFile& file,
+                 const std::function<void()>& on_frames);
+
+// Whether decoded images are wanted, by the ending of the name; a .safetensors holds the latent.
+bool names_images(const std::string& path);
 
 }  // namespace ballast

@@ -4,16 +4,87 @@
 #include <cstring>
 
 #include "app/golden/golden_config.h"
-#include "app/golden/golden_device.h"
 #include "app/golden/golden_results.h"
 #include "core/error.h"
+#include "core/thread_pool.h"
+#include "memory/gpu.h"
 #include "ops/adamw.h"
 #include "ops/flow_loss.h"
 #include "ops/flow_noise.h"
 #include "ops/global_norm.h"
+#include "ops/kernels/ordered_sum_cuda.h"
 
 namespace ballast {
 namespace {
+
+// Gives single operations the tensors of a golden file where the device can reach them.
+//
+//   ops::scale_by({.factor = device.in(factor), .x = device.out(x)}, device.stream());
+//   device.synchronize();  // x has the result
+//
+// On the CPU the views are handed through.
+class GoldenDevice {
+ public:
+  explicit GoldenDevice(const VerifyOptions& options);
+
+  ConstTensorView in(const ConstTensorView& host);
+  TensorView out(const TensorView& host);  // read and written
+  Stream stream();
+  void synchronize();
+
+ private:
+  struct Copy {
+    GpuArena memory;
+    TensorView host;  // data is null: was only read
+  };
+  TensorView upload(const ConstTensorView& host);
+
+  ThreadPool pool_;
+  std::unique_ptr<GpuQueue> queue_;  // none on the CPU
+  GpuArena scratch_;                 // of its operations
+  std::vector<Copy> copies_;
+};
+
+GoldenDevice::GoldenDevice(const VerifyOptions& options) : pool_(thread_count(options)) {
+  if (verify_backend(options).device == Device::cpu) return;
+  queue_ = std::make_unique<GpuQueue>();
+  scratch_ = GpuArena(Bytes{ops::cuda::kColumnScratchBytes}, "sums of a golden file");
+}
+
+TensorView GoldenDevice::upload(const ConstTensorView& host) {
+  check(host.contiguous(), "a golden tensor {} has gaps", host.shape);
+  Copy& c = copies_.emplace_back();
+  c.memory = GpuArena(Bytes{std::max<std::uint64_t>(host.bytes(), 1)}, "a golden tensor");
+  gpu_copy(c.memory.base(), host.data, {host.bytes()});
+  return TensorView(c.memory.base(), host.dtype, host.shape, Device::cuda);
+}
+
+ConstTensorView GoldenDevice::in(const ConstTensorView& host) {
+  return queue_ ? upload(host) : host;
+}
+
+TensorView GoldenDevice::out(const TensorView& host) {
+  if (!queue_) return host;
+  const TensorView there = upload(host);
+  copies_.back().host = host;
+  return there;
+}
+
+Stream GoldenDevice::stream() {
+  if (!queue_) return {.pool = &pool_};
+  Stream stream = queue_->stream(&pool_);
+  stream.scratch = scratch_.base();
+  return stream;
+}
+
+void GoldenDevice::synchronize() {
+  if (!queue_) return;
+  queue_->finish();
+  for (const Copy& c : copies_) {
+    if (c.host) gpu_copy(c.host.data, c.memory.base(), {c.host.bytes()});
+  }
+  copies_.clear();
+}
 
 struct AdamWSetting {
   ops::AdamWOptions options;

@@ -12,4 +12,8 @@ namespace ballast::train {
 std::unique_ptr<TrainingTask> make_distilled_task(PreparedRun run, MemoryPolicy policy,
                                                   MemoryPolicy teacher);
 
+// A run whose configuration has dmd2: adapters of a student and of its critic. The run's loss is
+// the critic's; what it saves is the student's LoRA.
+std::unique_ptr<TrainingTask> make_dmd2_task(PreparedRun run, MemoryPolicy policy);
+
 }  // namespace ballast::train

@@ -5,7 +5,6 @@
 #include "core/stopwatch.h"
 #include "core/to_size.h"
 #include "train/recipes/distilled_task.h"
-#include "train/recipes/dmd2_task.h"
 #include "train/run/batch_feed.h"
 #include "train/run/evaluation.h"
 #include "train/run/run_summary.h"

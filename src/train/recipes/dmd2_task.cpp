@@ -1,5 +1,3 @@
-#include "train/recipes/dmd2_task.h"
-
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -8,6 +6,7 @@
 #include "core/stopwatch.h"
 #include "core/to_size.h"
 #include "train/checkpoint/runner_tensors.h"
+#include "train/recipes/distilled_task.h"
 #include "train/recipes/dmd2_step.h"
 #include "train/run/batch_feed.h"
 #include "train/run/run_summary.h"

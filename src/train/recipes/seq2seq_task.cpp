@@ -18,12 +18,41 @@
 #include "train/recipes/rouge.h"
 #include "train/recipes/seq2seq_summary.h"
 #include "train/recipes/seq2seq_trainer.h"
-#include "train/run/best_evaluation.h"
 #include "train/run/run_summary.h"
 #include "train/training_loop.h"
 
 namespace ballast::train {
 namespace {
+
+// The best of a run's evaluations, and how long ago it was.
+class BestEvaluation {
+ public:
+  struct Rule {
+    bool greater = false;       // is better
+    double min_gain = 0;        // one that is better by less is not better
+    std::int64_t patience = 0;  // so many in a row that are not better are enough; 0: never
+  };
+  explicit BestEvaluation(const Rule& rule) : rule_(rule) {}
+
+  // A value that is no number is not better.
+  void take(std::int64_t step, double value);
+  bool exhausted() const { return rule_.patience > 0 && worse >= rule_.patience; }
+
+  double best = 0;
+  std::int64_t best_step = -1;         // -1: none yet
+  std::int64_t checks = 0, worse = 0;  // how many in all, and since the best
+
+ private:
+  Rule rule_;
+};
+
+void BestEvaluation::take(std::int64_t step, double value) {
+  const double gain = rule_.greater ? value - best : best - value;
+  const bool better = std::isfinite(value) && (checks == 0 || gain > rule_.min_gain);
+  ++checks;
+  if (better) best = value, best_step = step;
+  worse = better ? 0 : worse + 1;
+}
 
 constexpr const char* kTexts = "train_texts";               // in TrainerState::texts
 constexpr const char* kShared = "micro_batches_per_visit";  // in TrainerState::counts
