@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 
 #include "app/output.h"
 #include "app/planning_heap.h"
@@ -58,15 +59,13 @@ OwnFlags split_own_flags(const std::vector<std::string>& arguments) {
     if (i + 1 == arguments.size()) fail(ErrorCode::usage, fmt::format("{} needs a value", flag));
     return arguments[++i];
   };
+  const std::map<std::string_view, bool*> switches = {{"--json", &own.json},
+                                                      {"--check-nan", &own.check_nan},
+                                                      {"--ignore-limits", &own.ignore_limits},
+                                                      {"--details", &own.details}};
   for (std::size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i] == "--json") {
-      own.json = true;
-    } else if (arguments[i] == "--check-nan") {
-      own.check_nan = true;
-    } else if (arguments[i] == "--ignore-limits") {
-      own.ignore_limits = true;
-    } else if (arguments[i] == "--details") {
-      own.details = true;
+    if (const auto found = switches.find(arguments[i]); found != switches.end()) {
+      *found->second = true;
     } else if (const auto target = value(i, "--target")) {
       own.target = *target;
     } else if (const auto count = value(i, "--threads")) {
@@ -81,9 +80,7 @@ OwnFlags split_own_flags(const std::vector<std::string>& arguments) {
   return own;
 }
 
-void show_plan(const PlanTitle& title, const fit::Request& request, const fit::PlannedRun& run,
-               const PlanOutput& output, const train::PreparedRun* whole) {
-  const PlanView view = train::view_of(request, run, whole);
+void show_plan(const PlanTitle& title, const PlanView& view, const PlanOutput& output) {
   require_disk_space(title, view, output);
   print_plan(title, view, output);
 }

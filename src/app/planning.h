@@ -36,8 +36,8 @@ void apply(const OwnFlags& own, MachineOptions& to);
 std::string own_flags_help();
 OwnFlags split_own_flags(const std::vector<std::string>& arguments);
 
-void show_plan(const PlanTitle& title, const fit::Request& request, const fit::PlannedRun& run,
-               const PlanOutput& output, const train::PreparedRun* whole = nullptr);
+// Fails where its files do not fit.
+void show_plan(const PlanTitle& title, const PlanView& view, const PlanOutput& output);
 
 // The answer first; the advice is planned while it is read. known, others: as fit::try_changes()
 // takes them.

@@ -251,20 +251,16 @@ void Generate::run() {
       lengths, options_,
       [this](std::span<const fit::Request> refused) { return changes(refused.front()); });
   show_plan(planned, model.title(lengths, options_));
+  const bool gpu = options.device == Device::cuda;
+  const MemoryNumbers numbers = {
+      .device = gpu ? planned.needed(Tier::device) : planned.plan.peak_of(Tier::device),
+      .host = planned.plan.peak_of(Tier::host),
+      .disk = {},
+      .ram = planned.needed_ram()};
   planned.set = {};  // it is recorded again, with kernels
   if (plan_only_) {
     if (machine_.json) print(result_.dump(2) + "\n");
     return;
-  }
-  const bool gpu = options.device == Device::cuda;
-  MemoryNumbers numbers = {.device = planned.plan.peak_of(Tier::device),
-                           .host = planned.plan.peak_of(Tier::host),
-                           .disk = {},
-                           .ram = planned.needed(Tier::host)};
-  if (gpu) {
-    numbers.device = planned.needed(Tier::device);
-  } else {
-    numbers.ram += planned.needed(Tier::device);
   }
   MemoryMonitor monitor(numbers, gpu ? gpu_memory_of_process : std::function<Bytes()>());
   const Stopwatch begin;

@@ -235,7 +235,7 @@ void Plan::run() {
         title(r), r, *refusal, std::move(known), [&] { return changes(r, *refusal); },
         machine_.json);
   }
-  show_plan(title(r), r, std::get<fit::PlannedRun>(outcome),
+  show_plan(title(r), train::view_of(r, std::get<fit::PlannedRun>(outcome)),
             {machine_.json, details_, machine_.ignore_limits});
 }
 
@@ -256,7 +256,8 @@ void Plan::plan_config() {
         title, run.request, *refusal, std::move(known),
         [&] { return possible_changes(run, *refusal); }, own_.json, run.notes);
   }
-  show_plan(title, run.request, std::get<fit::PlannedRun>(outcome), plan_output(own_), &run);
+  show_plan(title, view_of(run.request, std::get<fit::PlannedRun>(outcome), &run),
+            plan_output(own_));
 }
 
 bool Plan::takes(const std::vector<std::string>& arguments) {

@@ -112,7 +112,7 @@ void Train::run() {
   train::PreparedRun run = train::prepare_run(std::move(config), target, train::Purpose::train);
   if (read_media_) run.request.other_lines.push_back(kMediaLine);
   fit::PlannedRun planned = planned_or_refused(run);
-  show_plan(train::title_of(run), run.request, planned, plan_output(own_), &run);
+  show_plan(train::title_of(run), view_of(run.request, planned, &run), plan_output(own_));
   merge_base_loras(run);
   const train::TrainOutcome done =
       train::train(std::move(run), std::move(planned),

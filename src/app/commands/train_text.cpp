@@ -25,16 +25,12 @@ PlannedText planned_text(train::Seq2SeqConfig config, const OwnFlags& own) {
   auto outcome = train::plan_seq2seq(p.run);
   const PlanTitle title = train::title_of(p.run);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
-    print_refusal(title, *refusal, p.run.request.policy.has_value(), p.run.notes);
-    const std::vector<PlannedChange> changes =
-        fit::try_changes(p.run.request, *refusal, train::possible_changes(p.run, *refusal));
-    if (own.json) print_json_line(refusal_json(title, *refusal, changes));
-    fail_with_advice(title, *refusal, advice_of(changes, title.shared_ram));
+    fail_refused(
+        title, p.run.request, *refusal, {}, [&] { return possible_changes(p.run, *refusal); },
+        own.json, p.run.notes);
   }
   p.planned = std::get<fit::PlannedRun>(std::move(outcome));
-  const PlanView view = train::view_of(p.run, p.planned);
-  require_disk_space(title, view, plan_output(own));
-  print_plan(title, view, plan_output(own));
+  show_plan(title, train::view_of(p.run, p.planned), plan_output(own));
   return p;
 }
 

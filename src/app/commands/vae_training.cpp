@@ -23,11 +23,9 @@ fit::PlannedRun planned_or_refused(const train::PreparedVae& run, const OwnFlags
     return std::move(*planned);
   }
   const auto& refusal = std::get<Refusal>(outcome);
-  print_refusal(title, refusal, run.request.policy.has_value(), run.notes);
-  const std::vector<PlannedChange> changes =
-      fit::try_changes(run.request, refusal, possible_changes(run, refusal));
-  if (own.json) print_json_line(refusal_json(title, refusal, changes));
-  fail_with_advice(title, refusal, advice_of(changes, title.shared_ram));
+  fail_refused(
+      title, run.request, refusal, {}, [&] { return possible_changes(run, refusal); }, own.json,
+      run.notes);
 }
 
 train::PreparedVae prepared(train::TrainConfig config, const OwnFlags& own,
