@@ -1,7 +1,7 @@
 // A golden file for `ballast verify`: a line of bytes that fill its tensors, then tensors and
 // metadata line by line (fuzz.h).
 
-#include "app/golden/golden_file.h"
+#include "app/golden/file.h"
 #include "fuzz.h"
 
 namespace ballast::fuzz {

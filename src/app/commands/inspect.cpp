@@ -6,7 +6,7 @@
 
 #include "app/command.h"
 #include "app/commands/inspect_parts.h"
-#include "app/golden/golden_file.h"
+#include "app/golden/file.h"
 #include "app/output.h"
 #include "core/bytes.h"
 #include "core/error.h"

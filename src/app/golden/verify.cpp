@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "app/command.h"
-#include "app/golden/golden_compare.h"
-#include "app/golden/golden_results.h"
+#include "app/golden/compare.h"
+#include "app/golden/results.h"
 #include "app/output.h"
 #include "core/error.h"
 #include "core/log.h"

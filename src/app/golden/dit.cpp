@@ -1,16 +1,17 @@
 // Golden files of the diffusion transformer: dit_forward, dit_grad, dit_lora.
 
+#include "models/wan/dit.h"
+
 #include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
 
-#include "app/golden/golden_config.h"
-#include "app/golden/golden_results.h"
+#include "app/golden/config.h"
+#include "app/golden/results.h"
 #include "core/convert.h"
 #include "core/error.h"
 #include "core/to_size.h"
-#include "models/wan/dit.h"
 #include "models/wan/weights.h"
 #include "ops/copy.h"
 #include "ops/linear/sgemm.h"

@@ -3,8 +3,8 @@
 #include <array>
 #include <cstring>
 
-#include "app/golden/golden_config.h"
-#include "app/golden/golden_results.h"
+#include "app/golden/config.h"
+#include "app/golden/results.h"
 #include "core/error.h"
 #include "core/to_size.h"
 #include "infer/condition_image.h"

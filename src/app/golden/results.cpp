@@ -1,4 +1,4 @@
-#include "app/golden/golden_results.h"
+#include "app/golden/results.h"
 
 #include <array>
 

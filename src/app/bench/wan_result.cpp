@@ -1,4 +1,4 @@
-#include "app/bench/bench_wan_result.h"
+#include "app/bench/wan_result.h"
 
 #include <algorithm>
 

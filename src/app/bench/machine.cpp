@@ -1,3 +1,5 @@
+#include "memory/machine.h"
+
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -13,7 +15,6 @@
 #include "memory/arena.h"
 #include "memory/disk_speed.h"
 #include "memory/gpu.h"
-#include "memory/machine.h"
 #include "ops/attention/attention.h"
 #include "ops/copy.h"
 #include "ops/gelu.h"

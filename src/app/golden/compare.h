@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "app/golden/golden_file.h"
+#include "app/golden/file.h"
 
 namespace ballast {
 

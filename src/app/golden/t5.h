@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "app/golden/golden_results.h"
+#include "app/golden/results.h"
 #include "models/t5/block.h"
 #include "models/t5/names.h"
 

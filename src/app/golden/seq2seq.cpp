@@ -1,13 +1,14 @@
 // Golden files of the encoder-decoder: t5_seq2seq (Wan's module), t5_hf (transformers).
 
+#include "models/t5/seq2seq.h"
+
 #include <algorithm>
 #include <cstring>
 
-#include "app/golden/golden_t5.h"
+#include "app/golden/t5.h"
 #include "core/error.h"
 #include "core/to_size.h"
 #include "infer/text_generator.h"
-#include "models/t5/seq2seq.h"
 #include "models/t5/weights.h"
 #include "ops/linear/sgemm.h"
 #include "plan/runner.h"

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "app/golden/golden_file.h"
+#include "app/golden/file.h"
 #include "io/json_reader.h"
 
 namespace ballast {

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "app/golden/golden_config.h"
-#include "app/golden/golden_results.h"
+#include "app/golden/config.h"
+#include "app/golden/results.h"
 #include "core/error.h"
 #include "core/to_size.h"
 #include "infer/sampler.h"

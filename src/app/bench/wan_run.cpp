@@ -1,4 +1,4 @@
-#include "app/bench/bench_wan_run.h"
+#include "app/bench/wan_run.h"
 
 #include <algorithm>
 

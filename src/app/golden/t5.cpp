@@ -1,12 +1,12 @@
 // Golden files of text encoders: umt5_encoder (Wan), umt5_hf (transformers).
 
-#include "app/golden/golden_t5.h"
+#include "app/golden/t5.h"
 
 #include <algorithm>
 #include <cstring>
 #include <map>
 
-#include "app/golden/golden_config.h"
+#include "app/golden/config.h"
 #include "core/error.h"
 #include "core/to_size.h"
 #include "models/t5/encoder.h"

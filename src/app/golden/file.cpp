@@ -1,11 +1,11 @@
-#include "app/golden/golden_file.h"
+#include "app/golden/file.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <filesystem>
 
-#include "app/golden/golden_config.h"
+#include "app/golden/config.h"
 #include "core/error.h"
 #include "core/to_size.h"
 

@@ -1,15 +1,16 @@
 // The Wan video autoencoders: encode, decode, round trip, results of stages, gradients.
 
+#include "models/wan_vae/vae.h"
+
 #include <algorithm>
 #include <map>
 #include <memory>
 
-#include "app/golden/golden_config.h"
-#include "app/golden/golden_results.h"
+#include "app/golden/config.h"
+#include "app/golden/results.h"
 #include "core/error.h"
 #include "core/to_size.h"
 #include "models/wan_vae/gradients.h"
-#include "models/wan_vae/vae.h"
 #include "ops/copy.h"
 #include "ops/linear/sgemm.h"
 #include "plan/runner.h"

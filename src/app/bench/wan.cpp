@@ -4,10 +4,10 @@
 #include <cmath>
 #include <functional>
 
-#include "app/bench/bench_wan_result.h"
-#include "app/bench/bench_wan_run.h"
 #include "app/bench/benches.h"
 #include "app/bench/random_weights.h"
+#include "app/bench/wan_result.h"
+#include "app/bench/wan_run.h"
 #include "app/machine_flags.h"
 #include "app/output.h"
 #include "app/planning.h"

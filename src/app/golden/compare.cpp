@@ -1,4 +1,4 @@
-#include "app/golden/golden_compare.h"
+#include "app/golden/compare.h"
 
 #include <algorithm>
 #include <cmath>

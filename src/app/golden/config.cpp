@@ -1,4 +1,4 @@
-#include "app/golden/golden_config.h"
+#include "app/golden/config.h"
 
 #include <fmt/format.h>
 

@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "app/golden/golden_results.h"
+#include "app/golden/results.h"
 #include "core/convert.h"
 #include "core/error.h"
 
