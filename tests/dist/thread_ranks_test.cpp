@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <future>
 #include <random>
 #include <thread>
 
@@ -291,6 +293,43 @@ TEST(ThreadRanksProgram, ARankThatFailsAtAnyExchangeLeavesNobodyWaiting) {
       }
     }
   }
+}
+
+// The network lane waits for a rank that is far behind; another lane fails meanwhile.
+TEST(ThreadRanksProgram, AFailureEndsTheOwnExchangeAtOnce) {
+  ThreadRanks transport;
+  std::promise<void> failed;
+  std::atomic<bool> entered = false, in_time = false;
+  const auto errors = run_ranks(2, [&](int rank) {
+    const auto all = transport.join("all", rank, 2);
+    ProgramSet set;
+    set.groups = {{.name = "all", .size = 2, .mine = rank}};
+    ProgramBuilder pb(set, "step");
+    const Buffer x = pb.persistent("x", {1}, DType::f32, Role::output);
+    pb.emit("barrier",
+            {.lane = Lane::network, .cost = {.work = Work::network, .bytes = 0, .group = 0}},
+            [&](const Bindings& b) {
+              entered = true;
+              b.group(0).barrier(b.stream());
+            });
+    pb.emit("compute", {.writes = {x}}, [&, rank](const Bindings&) {
+      while (!entered) std::this_thread::yield();
+      if (rank == 0) fail(ErrorCode::io, "a broken rank");
+    });
+    const MemoryPlan plan = plan_memory(set);
+    Runner runner(set, plan, {.communicators = {all.get()}});
+    if (rank == 1) {
+      in_time = failed.get_future().wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+      return runner.run("step");
+    }
+    const auto error = test::error_of([&] { runner.run("step"); });
+    failed.set_value();
+    if (error) throw *error;
+  });
+  EXPECT_TRUE(in_time);
+  ASSERT_TRUE(errors[0] && errors[1]);
+  EXPECT_EQ(errors[0]->code(), ErrorCode::io);
+  EXPECT_EQ(errors[1]->code(), ErrorCode::lost);
 }
 
 // Without an error: its thread ends between two runs.
