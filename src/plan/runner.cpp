@@ -282,7 +282,7 @@ void Runner::run_lane(Lane lane, int program, std::size_t worker) {
   try {
     if (run.queue) gpu_->begin(lane);
     for (;;) {
-      Stopwatch watch;
+      Stopwatch watch(options_.now);
       std::unique_lock take_lock = progress_.take_lock(lane);
       const std::uint32_t place = progress_.take(lane);
       if (place >= schedules_[lane].length(program)) break;
@@ -290,7 +290,7 @@ void Runner::run_lane(Lane lane, int program, std::size_t worker) {
       if (take_lock.owns_lock()) take_lock.unlock();
       if (progress_.stopped()) return;
       time.waiting += watch.seconds();
-      watch = {};
+      watch = Stopwatch(options_.now);
       const std::uint32_t last = run_next(run, place);
       if (run.queue) gpu_->given(lane, program, last + 1);
       time.busy += watch.seconds();

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/stopwatch.h"
 #include "core/tensor.h"
 #include "core/thread_pool.h"
 #include "core/to_size.h"
@@ -42,6 +43,7 @@ struct RunnerOptions {
   // those that would wait for each other in vain fail there (rank_agreement.h). A run that fails
   // aborts them, so that other ranks do not wait for this one.
   std::vector<Communicator*> communicators = {};
+  Clock now = std::chrono::steady_clock::now;  // for the times of lanes on the processors
 };
 
 // Of the GPU's queues by its own clock: `waiting` of the compute queue is the exposed stall. Of a

@@ -12,6 +12,7 @@
 #include "tests/plan/random_program.h"
 #include "tests/support/allocation_hook.h"
 #include "tests/support/errors.h"
+#include "tests/support/let_others_run.h"
 #include "tests/support/temp_dir.h"
 
 namespace ballast {
@@ -83,7 +84,7 @@ TEST(Runner, PartsOfAReadRunSideBySideAndCountAsOne) {
   pb.emit("read", {.writes = {x}, .lane = Lane::disk, .splits = 2},
           [&met, &point, x](const Bindings& b) {
             met[b.part()] = point.meet();
-            if (b.part() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+            if (b.part() == 0) support::let_others_run();
             b.out(x).as<float>()[b.part()] = 5;
           });
   pb.emit("use", {.reads = {x}, .writes = {y}}, [x, y](const Bindings& b) {
@@ -125,7 +126,7 @@ TEST(Runner, ManyPartsGoOnBehindOneThatLasts) {
   std::array<std::atomic<int>, kParts> runs = {};
   bool fails = false;
   pb.emit("read", {.writes = {x}, .lane = Lane::disk, .splits = kParts}, [&](const Bindings& b) {
-    if (b.part() == 7) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    if (b.part() == 7) support::let_others_run();
     if (b.part() == 7 && fails) fail(ErrorCode::io, "the disk is gone");
     ++runs[b.part()];
   });
@@ -145,7 +146,7 @@ TEST(Runner, ReadsFromDiskInOrderWhereBytesAreShared) {
     const Buffer x = pb.persistent("x", {2}, DType::f32, Role::input);
     const Buffer y = pb.persistent("y", {1}, DType::f32, Role::input);
     pb.emit("slow", {.writes = {x}, .lane = Lane::disk}, [x](const Bindings& b) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      support::let_others_run();
       b.out(x).as<float>()[1] = 5;
     });
     for (int i = 0; i < between; ++i) {
@@ -170,7 +171,7 @@ TEST(Runner, WaitsForTheReadThatLasts) {
   const Buffer x = pb.persistent("x", {1}, DType::f32, Role::input);
   const Buffer y = pb.persistent("y", {1}, DType::f32, Role::input);
   pb.emit("slow", {.writes = {x}, .lane = Lane::disk}, [x](const Bindings& b) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    support::let_others_run();
     *b.out(x).as<float>() = 5;
   });
   for (int i = 0; i < 6; ++i) {
@@ -186,25 +187,73 @@ TEST(Runner, WaitsForTheReadThatLasts) {
   EXPECT_EQ(*runner.view(y).as<float>(), 6);
 }
 
+// A clock that stands until somebody moves it, and sees the lane of compute, which is the thread
+// that calls run(), begin to wait.
+class FakeClock {
+ public:
+  FakeClock() { state() = {.compute = std::this_thread::get_id()}; }
+
+  static std::chrono::steady_clock::time_point now() {
+    State& s = state();
+    const std::lock_guard lock(mutex());
+    if (std::this_thread::get_id() == s.compute) s.compute_asked = true;
+    asked().notify_all();
+    return s.now;
+  }
+  // Once compute waits.
+  static bool move(std::chrono::milliseconds by) {
+    State& s = state();
+    std::unique_lock lock(mutex());
+    if (!asked().wait_for(lock, std::chrono::seconds(20), [&] { return s.compute_asked; })) {
+      return false;
+    }
+    s.now += by;
+    return true;
+  }
+
+ private:
+  struct State {
+    std::thread::id compute = {};
+    std::chrono::steady_clock::time_point now = {};
+    bool compute_asked = false;
+  };
+  static State& state() {
+    static State s;
+    return s;
+  }
+  static std::mutex& mutex() {
+    static std::mutex m;
+    return m;
+  }
+  static std::condition_variable& asked() {
+    static std::condition_variable c;
+    return c;
+  }
+};
+
 TEST(Runner, WaitsWhereBytesAreShared) {
   ProgramSet set;
   ProgramBuilder pb(set, "p");
   const Buffer x = pb.persistent("x", {1}, DType::f32, Role::input);
   const Buffer y = pb.persistent("y", {1}, DType::f32, Role::input);
-  pb.emit("slow", {.writes = {x}, .lane = Lane::disk}, [x](const Bindings& b) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  bool waited = false;
+  pb.emit("slow", {.writes = {x}, .lane = Lane::disk}, [x, &waited](const Bindings& b) {
+    waited = FakeClock::move(std::chrono::milliseconds(300));
+    support::let_others_run();
     *b.out(x).as<float>() = 5;
   });
   pb.emit("use", {.reads = {x}, .writes = {y}},
           [x, y](const Bindings& b) { *b.out(y).as<float>() = *b.in(x).as<float>() + 1; });
   const MemoryPlan plan = plan_memory(set);
-  Runner runner(set, plan);
+  const FakeClock clock;
+  Runner runner(set, plan, {.disk_readers = 1, .now = FakeClock::now});
   runner.run("p");
+  EXPECT_TRUE(waited);
   EXPECT_EQ(*runner.view(y).as<float>(), 6);
   const auto& times = runner.lane_times();
-  EXPECT_GT(times[to_size(Lane::disk)].busy, 0.2);
-  EXPECT_GT(times[to_size(Lane::compute)].waiting, 0.1);
-  EXPECT_LT(times[to_size(Lane::compute)].busy, 0.2);
+  EXPECT_DOUBLE_EQ(times[to_size(Lane::disk)].busy, 0.3);
+  EXPECT_DOUBLE_EQ(times[to_size(Lane::compute)].waiting, 0.3);
+  EXPECT_EQ(times[to_size(Lane::compute)].busy, 0);
 }
 
 // A relay through all lanes, round and round, in which one lane fails at its second turn: the
