@@ -1,9 +1,7 @@
-#include "ops/adamw_8bit_cuda.h"
-#include "ops/kernels/ordered_sum_cuda.cuh"
+#include "ops/adamw_8bit_stability.cuh"
 #include "ops/kernels/parameter_cuda.cuh"
 #include "ops/kernels/rounded_math_cuda.cuh"
 #include "ops/kernels/row_kernel.cuh"
-#include "ops/kernels/state_codes_cuda.cuh"
 
 namespace ballast::ops::cuda {
 namespace {
@@ -14,10 +12,6 @@ __device__ StateTables tables_in_module;
 __device__ __attribute__((noinline)) float rare_step(float m, float v, float eps) {
   return __fdiv_rn(m, add(__fsqrt_rn(v), eps));
 }
-
-struct Rates {
-  float rate, decay;
-};
 
 template <class P, class G>
 struct Tensor {
@@ -336,44 +330,6 @@ __global__ void __launch_bounds__(Op::kThreads, kBlocksAtOnce)
   }
 }
 
-// g^2 / max(v, floor), v being the raw code
-template <class G>
-struct StabilityTerm {
-  const G* g;
-  Moment v;
-  const void* grad_scale;
-  double floor;
-
-  struct Item {
-    float g, v;
-  };
-  struct Thread {
-    StabilityTerm t;
-    float scale;
-    __device__ Item load(std::int64_t i) const {
-      return {to_float(t.g[i]), t.v.absmax == nullptr
-                                    ? static_cast<const float*>(t.v.data)[i]
-                                    : static_cast<float>(static_cast<std::uint8_t*>(t.v.data)[i])};
-    }
-    __device__ double add(const Item& x, std::int64_t, double sum) const {
-      const double gradient = mul(x.g, scale), code = x.v;
-      return sum + gradient * gradient / (code > t.floor ? code : t.floor);
-    }
-    __device__ double finish(double sum) const { return sum; }
-  };
-  __device__ Thread begin() const { return {*this, scale_of(grad_scale)}; }
-};
-
-__host__ __device__ Rates rates_of(double rate, double k1, double k2, double weight_decay) {
-  return {static_cast<float>(rate * k2 / k1), static_cast<float>(1 - rate * weight_decay)};
-}
-
-__global__ void stabilize(const double* sum, double n, double learning_rate, double k1, double k2,
-                          double weight_decay, Rates* out) {
-  const double rms = sqrt(*sum / n);
-  *out = rates_of(rms > 1 ? learning_rate / rms : learning_rate, k1, k2, weight_decay);
-}
-
 // f(Type<P>, Type<G>, kind of rounding)
 template <class F>
 void with_update(const AdamW8bit& a, F&& f) {
@@ -382,10 +338,6 @@ void with_update(const AdamW8bit& a, F&& f) {
       with_rounding(p, a.rounding, [&](auto kind) { f(p, g, kind); });
     });
   });
-}
-
-Moment moment(const View& t, const View& absmax) {
-  return {t.data, t.dtype == DType::u8 ? static_cast<float*>(absmax.data) : nullptr};
 }
 
 template <class P, class G>
@@ -404,21 +356,6 @@ Tensor<P, G> tensor(const AdamW8bit& a, unsigned first_run) {
           first_run,
           in_eights,
           a.decays};
-}
-
-template <class G>
-const Rates* stabilized_rates(const AdamW8bit& a, void* stream) {
-  double* sum = a.scratch + kSumPartials;
-  auto* rates = reinterpret_cast<Rates*>(sum + 1);
-  const std::int64_t n = a.p.elements();
-  check_cuda(cudaMemsetAsync(sum, 0, sizeof(double), stream_of(stream)), "adamw_8bit");
-  add_ordered(StabilityTerm<G>{static_cast<const G*>(a.g.data), moment(a.v, a.v_absmax),
-                               a.grad_scale.data, a.floor},
-              n, sum, a.scratch, stream, "adamw_8bit");
-  stabilize<<<1, 1, 0, stream_of(stream)>>>(sum, static_cast<double>(n), a.learning_rate, a.k1,
-                                            a.k2, a.weight_decay, rates);
-  check_launch("adamw_8bit");
-  return rates;
 }
 
 }  // namespace
