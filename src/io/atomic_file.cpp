@@ -155,6 +155,12 @@ void AtomicFile::commit(Durability durability) {
   }
 }
 
+void write_text_file(const std::string& path, std::string_view text, Durability durability) {
+  AtomicFile file(path);
+  file.write(text);
+  file.commit(durability);
+}
+
 void check_can_write(const std::string& path) {
   const std::size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);

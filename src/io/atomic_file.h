@@ -53,6 +53,10 @@ class AtomicFile {
   std::uint64_t sent_ = 0, arrived_ = 0;  // of them on their way to the disk, and there
 };
 
+// A file of that text, complete or not at all.
+void write_text_file(const std::string& path, std::string_view text,
+                     Durability durability = Durability::power_cut);
+
 // Fails with ErrorCode::io, and says what to do, where a file could not be written under that name:
 // no folder, no right to write there, a folder of that name. To be asked before the work whose
 // result goes there; nothing stays behind.

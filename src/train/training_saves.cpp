@@ -97,9 +97,8 @@ void TrainingLoop::save(SavePoint at) {
                 state_.step);
     if (!run_.config.source.empty()) {
       const auto name = std::filesystem::path(run_.config.source).filename().string();
-      AtomicFile copy(to.temporary_path() + "/" + name);
-      copy.write(run_.info.config);  // models are given to others: without keys of web services
-      copy.commit();
+      // Models are given to others: without keys of web services
+      write_text_file(to.temporary_path() + "/" + name, run_.info.config);
     }
     to.commit();
     return std::vector{to.path()};

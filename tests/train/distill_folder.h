@@ -6,7 +6,7 @@
 
 #include "tests/support/temp_dir.h"
 #include "tests/train/tiny_pair.h"
-#include "train/recipes/distiller.h"
+#include "train/recipes/distill_run.h"
 #include "train/run/text_states.h"
 
 namespace ballast::train::tiny {

@@ -16,7 +16,7 @@
 #include "tests/train/distill_folder.h"
 #include "tests/train/tiny_pair.h"
 #include "train/recipes/distill_batches.h"
-#include "train/recipes/distiller.h"
+#include "train/recipes/distill_run.h"
 #include "train/run/text_states.h"
 
 namespace ballast::train {

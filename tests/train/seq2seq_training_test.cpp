@@ -10,7 +10,7 @@
 #include "tests/support/padded_products.h"
 #include "tests/support/tiny_text_model.h"
 #include "train/recipes/predicted_texts.h"
-#include "train/recipes/seq2seq_trainer.h"
+#include "train/recipes/seq2seq_run.h"
 
 namespace ballast::train {
 namespace {

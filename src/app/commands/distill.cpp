@@ -6,7 +6,7 @@
 #include "core/log.h"
 #include "report/secrets.h"
 #include "train/config/enum_names.h"
-#include "train/recipes/distiller.h"
+#include "train/recipes/distill_run.h"
 
 namespace ballast {
 namespace {

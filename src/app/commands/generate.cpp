@@ -202,9 +202,7 @@ void Generate::show_plan(const fit::PlannedRun& run, const PlanTitle& title) {
 
 void Generate::write(const std::string& text) const {
   if (output_.empty()) return print(text);
-  AtomicFile file(output_);
-  file.write(text);
-  file.commit();
+  write_text_file(output_, text);
 }
 
 // An adapter may be named as such or in the model's place, and knows what it belongs to.

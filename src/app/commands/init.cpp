@@ -226,9 +226,7 @@ std::vector<InitChoice> Init::candidates() const {
 }
 
 void write_file(const std::string& path, const std::string& text) {
-  AtomicFile file(path);
-  file.write(text);
-  file.commit(Durability::process);
+  write_text_file(path, text, Durability::process);
 }
 
 // A folder for files that are only planned, gone when it is.

@@ -38,9 +38,7 @@ class Report : public Command {
       fail(ErrorCode::input, fmt::format("{} is not a run log: it names no run and no step",
                                          printable(log.string())));
     }
-    AtomicFile page(out_);
-    page.write(html_report(history));
-    page.commit();
+    write_text_file(out_, html_report(history));
     print(fmt::format("{}: {} steps\n", out_, history.steps.size()));
   }
 

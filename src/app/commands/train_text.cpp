@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "train/recipes/predicted_texts.h"
-#include "train/recipes/seq2seq_trainer.h"
+#include "train/recipes/seq2seq_run.h"
 
 namespace ballast {
 namespace {

@@ -216,9 +216,7 @@ std::string save_checkpoint(const std::string& run, const TrainerState& state,
     committed.close();
     folder.commit();
 
-    AtomicFile latest(parent + "/" + kLatestFile);
-    latest.write(name);
-    latest.commit();
+    write_text_file(parent + "/" + kLatestFile, name);
     return folder.path();
   });
 }

@@ -77,11 +77,9 @@ std::vector<std::string> write_sharded(const std::string& folder,
     }
   }
   paths.push_back(fmt::format("{}/{}.safetensors.index.json", folder, names.stem));
-  AtomicFile index(paths.back());
-  index.write(fmt::format(
-      "{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n  \"weight_map\": {{{}\n  }}\n}}\n",
-      total, map));
-  index.commit();
+  write_text_file(paths.back(), fmt::format("{{\n  \"metadata\": {{\n    \"total_size\": {}\n  "
+                                            "}},\n  \"weight_map\": {{{}\n  }}\n}}\n",
+                                            total, map));
   remove_other_shards(folder, names.stem, paths);
   return paths;
 }

@@ -19,12 +19,6 @@ constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "spiece.model",
                                            "added_tokens.json"};
 constexpr std::uint64_t kMaxBytes = 256 << 20;  // of a file that is copied
 
-void write_text(const std::string& path, std::string_view text) {
-  AtomicFile file(path);
-  file.write(text);
-  file.commit();
-}
-
 // nullopt where there is no such file.
 std::optional<std::string> read_small(const fs::path& path) {
   std::error_code error;
@@ -37,7 +31,7 @@ bool copy_file(const fs::path& from, const std::string& to) {
   std::error_code error;
   if (fs::equivalent(from, to, error)) return true;
   const std::optional<std::string> text = read_small(from);
-  if (text) write_text(to, *text);
+  if (text) write_text_file(to, *text);
   return text.has_value();
 }
 
@@ -141,17 +135,17 @@ void write_model_files(const std::string& model, const std::string& tokenizer,
                        const t5::Config& config, DType weights, const std::string& to) {
   const fs::path source = fs::path(model) / "config.json";
   const std::string text = read_small(source).value_or(config_text(config));
-  write_text(to + "/config.json", config_for(config, weights, text, source.string()));
+  write_text_file(to + "/config.json", config_for(config, weights, text, source.string()));
   const std::string generation = to + "/generation_config.json";
   if (!copy_file(fs::path(model) / "generation_config.json", generation)) {
-    write_text(generation, generation_text(config));
+    write_text_file(generation, generation_text(config));
   }
   copy_tokenizer(model, tokenizer, to);
 }
 
 void write_adapter_files(const std::string& from, const std::string& tokenizer,
                          const t5::AdapterConfig& config, const std::string& to) {
-  write_text(to + "/" + t5::kAdapterConfigFile, adapter_config_json(config));
+  write_text_file(to + "/" + t5::kAdapterConfigFile, adapter_config_json(config));
   copy_tokenizer(from, tokenizer, to);
 }
 

@@ -14,6 +14,7 @@
 #include "train/config/prompt_file.h"
 #include "train/run/device_choice.h"
 #include "train/schedule.h"
+#include "train/trainer.h"
 
 namespace ballast::train {
 
@@ -54,5 +55,10 @@ std::vector<fit::Change> possible_changes(const DistillRun& run, const Refusal& 
 // tried already, and a command that would run.
 std::string tried_text(const DistillRun& run, const Refusal& refusal,
                        std::span<const PlannedChange> changes);
+
+// Runs a planned distillation, from the beginning or from the newest whole checkpoint, to its end
+// or to a signal: prompts are encoded first, in a phase of their own; then teacher and student run.
+// The student is saved in output_dir; log, report and checkpoints are in a run folder below it.
+TrainOutcome distill(DistillRun run, fit::PlannedRun planned, const TrainOptions& options);
 
 }  // namespace ballast::train

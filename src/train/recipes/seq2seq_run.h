@@ -16,6 +16,7 @@
 #include "report/plan_table.h"
 #include "train/config/seq2seq_config.h"
 #include "train/run/device_choice.h"
+#include "train/trainer.h"
 
 namespace ballast::train {
 
@@ -85,5 +86,16 @@ PlanTitle title_of(const Seq2SeqRun& run);
 PlanView view_of(const Seq2SeqRun& run, const fit::PlannedRun& planned);
 // What could be typed differently, for a refusal.
 std::vector<fit::Change> possible_changes(const Seq2SeqRun& run, const Refusal& refusal);
+
+// Runs what was planned, from the beginning or from a checkpoint, to its end or to a signal. In
+// config.output_dir are then
+//   checkpoint-N/   model.safetensors, config.json, tokenizer and trainer_state.json as
+//   transformers
+//                   has them, and state.safetensors with what the optimizer keeps; with adapters
+//                   adapter_model.safetensors and adapter_config.json as PEFT has them
+//   the same without state.safetensors: the trained model or adapter, when training is over
+//   run_log.jsonl, report.html, events...: records
+// Same promises as train() in train/trainer.h (seq2seq_task.cpp).
+TrainOutcome train_seq2seq(Seq2SeqRun run, fit::PlannedRun planned, const TrainOptions& options);
 
 }  // namespace ballast::train

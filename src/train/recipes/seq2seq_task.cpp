@@ -16,8 +16,8 @@
 #include "train/checkpoint/transformers_folder.h"
 #include "train/checkpoint/transformers_state.h"
 #include "train/recipes/rouge.h"
+#include "train/recipes/seq2seq_run.h"
 #include "train/recipes/seq2seq_summary.h"
-#include "train/recipes/seq2seq_trainer.h"
 #include "train/run/run_summary.h"
 #include "train/training_loop.h"
 
@@ -405,9 +405,7 @@ void Seq2SeqTask::add_files(const std::string& run, const std::string& to,
     const std::string folder = run + "/" + checkpoint_name(best_.best_step, transformers_names());
     if (c.load_best || std::filesystem::exists(folder)) s.best_checkpoint = folder;
   }
-  AtomicFile file(to + "/" + kTransformersStateFile);
-  file.write(transformers_state_json(s));
-  file.commit();
+  write_text_file(to + "/" + kTransformersStateFile, transformers_state_json(s));
   malloc_trim(0);  // the history of all steps is in the file
 }
 

@@ -72,9 +72,7 @@ void save_profile(const MachineProfile& profile, const std::filesystem::path& pa
     if (value > 0) text += fmt::format(",\n  \"{}\": {:.6g}", name, value);
   });
   text += "}\n";
-  AtomicFile file(path.string());
-  file.write(text);
-  file.commit();
+  write_text_file(path.string(), text);
 }
 
 std::optional<MachineProfile> load_profile(const std::string& device_name,

@@ -52,9 +52,7 @@ std::vector<std::string> components_of(const fs::path& pipeline) {
 void write_transformer_config(const ModelLayout& layout, const wan::Config& sizes,
                               const std::string& path) {
   if (!layout.config.empty()) return share_file(layout.config, path);
-  AtomicFile file(path);
-  file.write(wan::diffusers_config_json(sizes));
-  file.commit();
+  write_text_file(path, wan::diffusers_config_json(sizes));
 }
 
 }  // namespace

@@ -81,9 +81,7 @@ std::string RunRecords::finish(std::int64_t steps) {
   keep(events_warned_, [&] { events_.sync(); });
   const std::string path = folder_ + "/report.html";
   try {
-    AtomicFile page(path);
-    page.write(html_report(read_run_log(log_.path(), step_stride(steps))));
-    page.commit();
+    write_text_file(path, html_report(read_run_log(log_.path(), step_stride(steps))));
     return path;
   } catch (const Error& e) {
     log::warn("no report was written: {}; `ballast report {}` makes one from the run log", e.what(),
