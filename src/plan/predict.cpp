@@ -28,7 +28,7 @@ double copy_seconds(const MachineProfile& p, bool waits) {
 }  // namespace
 
 PredictedTime predict(const ProgramSet& set, const MemoryPlan& plan, int program,
-                      const MachineProfile& profile) {
+                      const MachineProfile& profile, Timeline* timeline) {
   const auto& code = set.programs[to_size(program)].instructions;
   const Waits& waits = plan.waits[to_size(program)];
   PredictedTime time;
@@ -36,6 +36,8 @@ PredictedTime predict(const ProgramSet& set, const MemoryPlan& plan, int program
   const double crowded = crowding(profile);
   std::array<double, kLaneCount> free_at{}, began{};     // began: the last one of the lane
   std::array<std::vector<double>, kLaneCount> finished;  // by lane and count
+  std::array<std::size_t, kLaneCount> last{};            // instruction of the lane
+  if (timeline) timeline->instructions.assign(code.size(), {});
   for (std::size_t i = 0; i < code.size(); ++i) {
     const std::size_t lane = index(code[i].lane);
     double start = free_at[lane];
@@ -54,14 +56,17 @@ PredictedTime predict(const ProgramSet& set, const MemoryPlan& plan, int program
         seconds += both * crowded;
         free_at[other] += both * crowded;
         finished[other].back() = free_at[other];
+        if (timeline) timeline->instructions[last[other]].end = free_at[other];
         time.busy[other] += both * crowded;
         time.seconds = std::max(time.seconds, free_at[other]);
       }
     }
     time.busy[lane] += seconds;
     began[lane] = start;
+    last[lane] = i;
     free_at[lane] = start + seconds;
     finished[lane].push_back(free_at[lane]);
+    if (timeline) timeline->instructions[i] = {start, free_at[lane]};
     time.seconds = std::max(time.seconds, free_at[lane]);
   }
   return time;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <vector>
 
 #include "plan/memory_plan.h"
 #include "plan/profile.h"
@@ -14,8 +15,17 @@ struct PredictedTime {
   double exposed_stall = 0;               // time the compute lane waits for others
 };
 
-// Plays the program on the profile: lanes in order, waits as planned.
+// When each instruction of a program runs, in seconds from its start.
+struct Timeline {
+  struct Span {
+    double begin = 0, end = 0;
+  };
+  std::vector<Span> instructions;  // as recorded
+};
+
+// Plays the program on the profile: lanes in order, waits as planned. timeline: filled where it is
+// given; its last end is PredictedTime::seconds.
 PredictedTime predict(const ProgramSet& set, const MemoryPlan& plan, int program,
-                      const MachineProfile& profile);
+                      const MachineProfile& profile, Timeline* timeline = nullptr);
 
 }  // namespace ballast

@@ -8,6 +8,7 @@
 
 #include "core/to_size.h"
 #include "plan/program_builder.h"
+#include "tests/plan/random_program.h"
 #include "tests/support/temp_dir.h"
 
 namespace ballast::predict_test {
@@ -271,6 +272,34 @@ TEST(Predict, PlaysLanesSideBySideAndCountsTheExposedStall) {
   EXPECT_DOUBLE_EQ(t.busy[to_size(Lane::compute)], 8);
   EXPECT_DOUBLE_EQ(t.busy[to_size(Lane::upload)], 6);
   EXPECT_DOUBLE_EQ(t.busy[to_size(Lane::disk)], 0);
+}
+
+// Both ways of the link stretch copies that were timed before: their ends follow.
+TEST(Predict, TheTimelineEndsWithTheStepAndKeepsLanesInOrder) {
+  MachineProfile p = slow_machine();
+  p.both_ways_bandwidth = 110;
+  for (std::uint32_t seed = 0; seed < 200; ++seed) {
+    const RandomProgram random(seed);
+    const MemoryPlan plan = plan_memory(random.set);
+    Timeline timeline;
+    const PredictedTime time = predict(random.set, plan, 0, p, &timeline);
+    const auto& code = random.set.programs[0].instructions;
+    ASSERT_EQ(timeline.instructions.size(), code.size());
+    double end = 0;
+    std::array<double, kLaneCount> free_at{}, busy{};
+    for (std::size_t i = 0; i < code.size(); ++i) {
+      const Timeline::Span& span = timeline.instructions[i];
+      const std::size_t lane = to_size(code[i].lane);
+      EXPECT_GE(span.begin, free_at[lane]) << seed << " instruction " << i;
+      EXPECT_GE(span.end, span.begin);
+      free_at[lane] = span.end;
+      busy[lane] += span.end - span.begin;
+      end = std::max(end, span.end);
+    }
+    EXPECT_EQ(end, time.seconds) << seed;
+    EXPECT_EQ(predict(random.set, plan, 0, p).seconds, time.seconds);
+    for (std::size_t l = 0; l < kLaneCount; ++l) EXPECT_NEAR(busy[l], time.busy[l], 1e-9) << seed;
+  }
 }
 
 TEST(Predict, AnUploadIntoASlotInUseIsExposed) {
