@@ -5,6 +5,7 @@
 #include <map>
 
 #include "app/output.h"
+#include "app/plan_pages.h"
 #include "app/planning_heap.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -29,7 +30,11 @@ train::RunTarget find_target(const std::string& name, const MachineOptions& opti
 }
 
 PlanOutput plan_output(const OwnFlags& own) {
-  return {.json = own.json, .details = own.details, .ignore_limits = own.ignore_limits};
+  return {.json = own.json,
+          .details = own.details,
+          .ignore_limits = own.ignore_limits,
+          .html = own.html,
+          .others = own.others};
 }
 
 void apply(const OwnFlags& own, MachineOptions& to) {
@@ -80,9 +85,11 @@ OwnFlags split_own_flags(const std::vector<std::string>& arguments) {
   return own;
 }
 
-void show_plan(const PlanTitle& title, const PlanView& view, const PlanOutput& output) {
+void show_plan(const PlanTitle& title, const fit::Request& request, const fit::PlannedRun& run,
+               const PlanView& view, const PlanOutput& output) {
   require_disk_space(title, view, output);
   print_plan(title, view, output);
+  save_plan_page(output, title, request, run, view);
 }
 
 void require_disk_space(const PlanTitle& title, const PlanView& view, const PlanOutput& output) {
@@ -163,17 +170,19 @@ void fail_with_advice(const PlanTitle& title, const Refusal& refusal, std::vecto
 
 void fail_refused(const PlanTitle& title, const fit::Request& request, const Refusal& refusal,
                   fit::NeedsCache known, const std::function<std::vector<fit::Change>()>& changes,
-                  bool json, std::span<const std::string> notes,
+                  const PlanOutput& output, std::span<const std::string> notes,
                   std::span<const fit::Request> others) {
   print_refusal(title, refusal, request.policy.has_value(), notes);
+  RefusalPage page(output, title, request, refusal, known);
   std::vector<PlannedChange> planned;
   {
     Progress progress("planning what would help", 0);
     const std::vector<fit::Change> all = changes();
     planned = try_changes(
-        request, refusal, all, [&] { progress.add(); }, std::move(known), others);
+        request, refusal, all, [&] { progress.add(); }, std::move(known), others, page.seen());
   }
-  if (json) print_json_line(refusal_json(title, refusal, planned));
+  if (output.json) print_json_line(refusal_json(title, refusal, planned));
+  page.save(planned);
   fail_with_advice(title, refusal, advice_of(planned, title.shared_ram));
 }
 
@@ -185,8 +194,8 @@ std::vector<fit::PlannedRun> require_plans(const std::vector<infer::CommandPart>
       [&](const infer::CommandPart& part, const Refusal& refusal, fit::NeedsCache known,
           const std::function<std::vector<fit::Change>()>& possible,
           std::span<const fit::Request> others) {
-        fail_refused(part.title, part.request, refusal, std::move(known), possible, json, {},
-                     others);
+        fail_refused(part.title, part.request, refusal, std::move(known), possible, {.json = json},
+                     {}, others);
       });
 }
 

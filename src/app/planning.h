@@ -29,6 +29,9 @@ struct OwnFlags {
   int threads = 0;
   bool json = false, check_nan = false, details = false, ignore_limits = false;
   std::vector<std::string> rest;
+  // Of `plan` alone, which reads them itself.
+  std::string html = {};
+  std::vector<MappedPlan> others = {};
 };
 PlanOutput plan_output(const OwnFlags& own);
 // What they say of the machine that a run's other flags describe.
@@ -37,14 +40,15 @@ std::string own_flags_help();
 OwnFlags split_own_flags(const std::vector<std::string>& arguments);
 
 // Fails where its files do not fit.
-void show_plan(const PlanTitle& title, const PlanView& view, const PlanOutput& output);
+void show_plan(const PlanTitle& title, const fit::Request& request, const fit::PlannedRun& run,
+               const PlanView& view, const PlanOutput& output);
 
 // The answer first; the advice is planned while it is read. known, others: as fit::try_changes()
 // takes them.
 [[noreturn]] void fail_refused(const PlanTitle& title, const fit::Request& request,
                                const Refusal& refusal, fit::NeedsCache known,
-                               const std::function<std::vector<fit::Change>()>& changes, bool json,
-                               std::span<const std::string> notes = {},
+                               const std::function<std::vector<fit::Change>()>& changes,
+                               const PlanOutput& output, std::span<const std::string> notes = {},
                                std::span<const fit::Request> others = {});
 // The same of a command that has parts.
 std::vector<fit::PlannedRun> require_plans(const std::vector<infer::CommandPart>& parts,

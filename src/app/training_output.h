@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "report/page/plan_page.h"
 #include "report/plan_table.h"
 #include "train/trainer.h"
 
@@ -16,7 +17,9 @@ void print_json_line(const std::string& document);
 
 struct PlanOutput {
   bool json = false, details = false;
-  bool ignore_limits = false;  // where files do not fit, that is a warning
+  bool ignore_limits = false;           // where files do not fit, that is a warning
+  std::string html = {};                // file of the plan's page; empty: none (app/plan_pages.h)
+  std::vector<MappedPlan> others = {};  // on that page, beside the plan
 };
 void print_plan(const PlanTitle& title, const PlanView& view, const PlanOutput& output);
 

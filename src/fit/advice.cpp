@@ -22,8 +22,9 @@ struct Baseline {
   std::span<const Request> others;  // parts of the same command
 };
 
-// known: of what the change makes of the job.
-PlannedChange planned_alone(const Baseline& baseline, const Change& change, NeedsCache& known) {
+// known: of what the change makes of the job. seen: gets the plan behind it.
+PlannedChange planned_alone(const Baseline& baseline, const Change& change, NeedsCache& known,
+                            const std::function<void(const Request&, const PlannedRun&)>& seen) {
   Request r = baseline.request;
   change.apply(r);
   PlannedChange p;
@@ -36,15 +37,18 @@ PlannedChange planned_alone(const Baseline& baseline, const Change& change, Need
   };
   // The same plan as now, measured against another budget that is not enough for it.
   const Bytes missing_now = missing_memory(r, baseline.refusal.needed);
-  if (change.budget_only && !r.policy && missing_now.count > 0 && !may_fit(r, known) &&
+  if (!seen && change.budget_only && !r.policy && missing_now.count > 0 && !may_fit(r, known) &&
       closest_policy(r, known) == baseline.policy) {
     p.needed = baseline.refusal.needed;
     p.missing = missing_now;
     p.step_seconds = baseline.refusal.seconds_per_step;
     return p;
   }
-  const auto outcome = find_plan(r, known);
-  if (const auto* run = std::get_if<PlannedRun>(&outcome)) {
+  PlannedRun refused;
+  const auto outcome = find_plan(r, known, seen ? &refused : nullptr);
+  const auto* run = std::get_if<PlannedRun>(&outcome);
+  if (seen) seen(r, run ? *run : refused);
+  if (run) {
     p.fits = true;
     for (const Tier t : kTiers) p.needed[to_size(t)] = run->needed(t);
     p.step_seconds = run->seconds_per_step();
@@ -89,8 +93,9 @@ void add_part(PlannedChange& p, Request part, const Change& change, bool beside_
   p.missing = std::max(p.missing, missing);
 }
 
-PlannedChange planned(const Baseline& baseline, const Change& change, NeedsCache& known) {
-  PlannedChange p = planned_alone(baseline, change, known);
+PlannedChange planned(const Baseline& baseline, const Change& change, NeedsCache& known,
+                      const std::function<void(const Request&, const PlannedRun&)>& seen) {
+  PlannedChange p = planned_alone(baseline, change, known, seen);
   const bool gpu = baseline.request.backend.device != Device::cpu;
   for (const Request& other : baseline.others) add_part(p, other, change, gpu);
   return p;
@@ -117,10 +122,11 @@ int plans_at_once(std::size_t wanted) {
 class Trial {
  public:
   Trial(const Request& request, const Refusal& refusal, const std::function<void()>& tried,
-        NeedsCache known, std::span<const Request> others)
+        NeedsCache known, std::span<const Request> others, const PlanSeen& seen)
       : known_(std::move(known)),
         baseline_{request, refusal, closest_policy(request, known_), others},
-        tried_(tried) {}
+        tried_(tried),
+        seen_(seen) {}
 
   // only_fitting: of those that do not fit nothing is said.
   std::vector<std::optional<PlannedChange>> of(const std::vector<Change>& changes,
@@ -151,7 +157,14 @@ class Trial {
       change.apply(r);
       if (!r.policy && !may_fit(r, known)) return std::nullopt;
     }
-    PlannedChange p = planned(baseline_, change, known);
+    std::function<void(const Request&, const PlannedRun&)> seen;
+    if (seen_) {
+      seen = [&](const Request& r, const PlannedRun& run) {
+        const std::lock_guard one(mutex_);
+        seen_(change, r, run);
+      };
+    }
+    PlannedChange p = planned(baseline_, change, known, seen);
     const std::lock_guard one(mutex_);
     if (tried_) tried_();
     return p.fits || !only_fitting ? std::optional(std::move(p)) : std::nullopt;
@@ -160,6 +173,7 @@ class Trial {
   NeedsCache known_;  // of the job as it is
   const Baseline baseline_;
   const std::function<void()>& tried_;
+  const PlanSeen& seen_;
   std::mutex mutex_;
 };
 
@@ -248,8 +262,8 @@ std::int64_t largest_fitting(
 std::vector<PlannedChange> try_changes(const Request& request, const Refusal& refusal,
                                        const std::vector<Change>& changes,
                                        const std::function<void()>& tried, NeedsCache known,
-                                       std::span<const Request> others) {
-  Trial trial(request, refusal, tried, std::move(known), others);
+                                       std::span<const Request> others, const PlanSeen& seen) {
+  Trial trial(request, refusal, tried, std::move(known), others, seen);
   std::vector<PlannedChange> all = ranked(trial.of(changes, false));
   if (all.empty() || all.front().fits) return all;
 

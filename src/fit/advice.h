@@ -53,6 +53,9 @@ inline std::int64_t largest_fitting(
 // once.
 Bytes missing_memory(const Request& request, const BytesByTier& needed);
 
+// Told of the plan behind each change, whether it fits or not; one at a time, from any thread.
+using PlanSeen = std::function<void(const Change&, const Request&, const PlannedRun&)>;
+
 // Every change planned anew: those that fit first, fastest first, then those that come closest.
 // When no single one fits, pairs of them follow. tried: called behind each, as it takes a while.
 // known: of the request, where find_plan() has asked already.
@@ -61,6 +64,7 @@ Bytes missing_memory(const Request& request, const BytesByTier& needed);
 std::vector<PlannedChange> try_changes(const Request& request, const Refusal& refusal,
                                        const std::vector<Change>& changes,
                                        const std::function<void()>& tried = {},
-                                       NeedsCache known = {}, std::span<const Request> others = {});
+                                       NeedsCache known = {}, std::span<const Request> others = {},
+                                       const PlanSeen& seen = {});
 
 }  // namespace ballast::fit

@@ -39,6 +39,13 @@ MachineProfile rates_under(const MemoryPolicy& policy, MachineProfile profile) {
   return profile;
 }
 
+Timeline timeline_of(const Request& request, const PlannedRun& run, int program) {
+  Timeline timeline;
+  const MachineProfile profile = rates_under(run.policy, request.profile);
+  if (profile.gemm_flops > 0) predict(run.set, run.plan, program, profile, &timeline);
+  return timeline;
+}
+
 PlannedRun complete(const Request& request, Recording recorded) {
   PlannedRun run = placed(request, std::move(recorded));
   add_times(request, run);

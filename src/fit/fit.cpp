@@ -99,21 +99,26 @@ namespace {
 // A search that others follow returns a plan alone: its refusal would not be read.
 enum class Wanted : std::uint8_t { plan_or_reason, plan };
 
-Outcome outcome_of(const Request& request, NeedsCache& known, Wanted wanted);
+Outcome outcome_of(const Request& request, NeedsCache& known, Wanted wanted, PlannedRun* refused);
 
-Refusal refusal(std::string policy, const PlannedRun& run, std::vector<Shortage> missing) {
-  return {.policy = std::move(policy),
-          .needed = {run.needed(Tier::device), run.needed(Tier::host), run.needed(Tier::disk)},
-          .shortages = std::move(missing),
-          .seconds_per_step = run.seconds_per_step()};
+// refused: where it is given, it gets the run that the refusal speaks of.
+Refusal refusal(std::string policy, PlannedRun run, std::vector<Shortage> missing,
+                PlannedRun* refused) {
+  Refusal r = {.policy = std::move(policy),
+               .needed = {run.needed(Tier::device), run.needed(Tier::host), run.needed(Tier::disk)},
+               .shortages = std::move(missing),
+               .seconds_per_step = run.seconds_per_step()};
+  if (refused) *refused = std::move(run);
+  return r;
 }
 
-Refusal refuse(const Request& request, NeedsCache& known) {
+Refusal refuse(const Request& request, NeedsCache& known, PlannedRun* refused) {
   const MemoryPolicy policy = closest_policy(request, known);
   const bool as_searched = request.job->kinds() == request.job->heaviest()->kinds();
-  const PlannedRun run =
+  PlannedRun run =
       as_searched ? complete(request, known.recording(request, policy)) : plan_run(request, policy);
-  return refusal("the lowest-memory plan", run, shortages(request, run));
+  std::vector<Shortage> missing = shortages(request, run);
+  return refusal("the lowest-memory plan", std::move(run), std::move(missing), refused);
 }
 
 // Whether the job fits under this policy without groups that stay: then a search finds a plan. A no
@@ -145,7 +150,7 @@ std::optional<PlannedRun> with_second_groups(Request request, NeedsCache& withou
   int run_groups = -1;  // that stay in it
   int groups = 0;
   const auto look = [&](NeedsCache& known) {
-    auto outcome = outcome_of(request, known, Wanted::plan);
+    auto outcome = outcome_of(request, known, Wanted::plan, nullptr);
     auto* fastest = std::get_if<PlannedRun>(&outcome);
     if (!fastest) return false;
     run = std::move(*fastest);
@@ -189,7 +194,8 @@ double lower_bound_of(const Request& request, NeedsCache& known) {
 // The ways of a job are looked at in turn, the fastest first: until one fits, where those behind it
 // are slower; where it is known how fast a step is without what they are about, until one is as
 // fast.
-Outcome fit_variants(Request request, std::vector<std::unique_ptr<Job>> variants, Wanted wanted) {
+Outcome fit_variants(Request request, std::vector<std::unique_ptr<Job>> variants, Wanted wanted,
+                     PlannedRun* refused) {
   const bool later_may_win = request.job->slower_variants_may_win();
   const bool one_is_leanest = request.job->last_variant_is_leanest();
   std::optional<double> lower_bound_seconds;
@@ -197,7 +203,7 @@ Outcome fit_variants(Request request, std::vector<std::unique_ptr<Job>> variants
     Request without = request;
     without.job = std::move(alone);
     NeedsCache known;
-    const auto outcome = outcome_of(without, known, Wanted::plan);
+    const auto outcome = outcome_of(without, known, Wanted::plan, nullptr);
     if (const auto* run = std::get_if<PlannedRun>(&outcome)) {
       lower_bound_seconds = run->seconds_per_step();
     } else {
@@ -216,13 +222,15 @@ Outcome fit_variants(Request request, std::vector<std::unique_ptr<Job>> variants
     std::optional<PlannedRun> run;
     if (request.job->second_groups() > 0) run = with_second_groups(request, known);
     if (!run && (request.job->second_groups() == 0 || here == Wanted::plan_or_reason)) {
-      auto outcome = outcome_of(request, known, here);
+      PlannedRun not_fitting;
+      auto outcome = outcome_of(request, known, here, refused ? &not_fitting : nullptr);
       if (auto* found = std::get_if<PlannedRun>(&outcome)) {
         run = std::move(*found);
       } else if (here == Wanted::plan_or_reason) {
         auto& refusal = std::get<Refusal>(outcome);
         if (!closest || excess(refusal.shortages) < excess(closest->shortages)) {
           closest = std::move(refusal);
+          if (refused) *refused = std::move(not_fitting);
         }
       }
     }
@@ -237,7 +245,7 @@ Outcome fit_variants(Request request, std::vector<std::unique_ptr<Job>> variants
 }
 
 // The fastest predicted plan among those that keep to the switches.
-Outcome fit_switched(const Request& request) {
+Outcome fit_switched(const Request& request, PlannedRun* refused) {
   struct Candidate {
     MemoryPolicy policy;
     Bytes missing;                   // at least
@@ -266,16 +274,17 @@ Outcome fit_switched(const Request& request) {
     const Bytes now = excess(missing);
     if (best || (closest && least <= now)) continue;
     least = now;
-    closest = refusal("the lowest-memory plan that the switches allow", run, std::move(missing));
+    closest = refusal("the lowest-memory plan that the switches allow", std::move(run),
+                      std::move(missing), refused);
   }
   if (best) return std::move(*best);
   return std::move(*closest);
 }
 
-Outcome outcome_of(const Request& request, NeedsCache& known, Wanted wanted) {
+Outcome outcome_of(const Request& request, NeedsCache& known, Wanted wanted, PlannedRun* refused) {
   // `known` describes one way of the job, fit_variants() searches several.
   if (auto variants = request.job->variants(); !variants.empty()) {
-    return fit_variants(request, std::move(variants), wanted);
+    return fit_variants(request, std::move(variants), wanted, refused);
   }
   if (request.policy) {
     const MemoryPolicy policy = request.job->adapted(*request.policy);
@@ -287,14 +296,15 @@ Outcome outcome_of(const Request& request, NeedsCache& known, Wanted wanted) {
     PlannedRun run = plan_run(request, policy);
     std::vector<Shortage> missing = shortages(request, run);
     if (missing.empty()) return run;
-    return refusal(request.policy->name, run, std::move(missing));
+    return refusal(request.policy->name, std::move(run), std::move(missing), refused);
   }
-  if (request.switches.any() && !request.job->fills_with_switches()) return fit_switched(request);
+  if (request.switches.any() && !request.job->fills_with_switches())
+    return fit_switched(request, refused);
   if (auto run = search_plan(request, known)) {
     return fill_host_memory(request, std::move(*run), known);
   }
   if (wanted == Wanted::plan) return Refusal{};
-  return refuse(request, known);
+  return refuse(request, known, refused);
 }
 
 }  // namespace
@@ -304,8 +314,8 @@ Outcome find_plan(const Request& request) {
   return find_plan(request, known);
 }
 
-Outcome find_plan(const Request& request, NeedsCache& known) {
-  return outcome_of(request, known, Wanted::plan_or_reason);
+Outcome find_plan(const Request& request, NeedsCache& known, PlannedRun* refused) {
+  return outcome_of(request, known, Wanted::plan_or_reason, refused);
 }
 
 }  // namespace ballast::fit

@@ -14,8 +14,11 @@ Bytes excess(const std::vector<Shortage>& missing);  // over the budget, all tie
 // The fastest predicted plan that fits; the answer comes before it is looked for when nothing can.
 Outcome find_plan(const Request& request);
 // The same for requests that differ in their budgets only: what is known of the job's needs serves
-// all of them.
-Outcome find_plan(const Request& request, NeedsCache& known);
+// all of them. refused: gets the run that a refusal speaks of, where it is given.
+Outcome find_plan(const Request& request, NeedsCache& known, PlannedRun* refused = nullptr);
+
+// When the instructions of a program of the run are predicted to run; empty without rates.
+Timeline timeline_of(const Request& request, const PlannedRun& run, int program);
 
 // Of the groups that are blocks those that pass through slots, and of them those that come from
 // host memory.

@@ -67,7 +67,7 @@ void Distill::run() {
     fail_with_advice(title, *refusal, advice_of(changes, title.shared_ram));
   }
   auto& planned = std::get<fit::PlannedRun>(outcome);
-  show_plan(title, view_of(run, planned), plan_output(own_));
+  show_plan(title, run.request, planned, view_of(run, planned), plan_output(own_));
   if (plan_only) return;
   const std::string output = run.config.output_dir;
   const train::TrainOutcome done =

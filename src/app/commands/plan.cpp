@@ -8,6 +8,8 @@
 #include "app/help_text.h"
 #include "app/machine_flags.h"
 #include "app/output.h"
+#include "app/plan_page_flags.h"
+#include "app/plan_pages.h"
 #include "app/planning.h"
 #include "app/planning_heap.h"
 #include "core/error.h"
@@ -16,6 +18,7 @@
 #include "core/to_size.h"
 #include "fit/advice.h"
 #include "infer/model_folder.h"
+#include "io/atomic_file.h"
 #include "models/wan/published.h"
 #include "models/wan/recognise.h"
 #include "models/wan/weights.h"
@@ -59,6 +62,14 @@ class Plan : public Command {
     app.add_option("--target", target_, "this, or a machine to plan for: " + bundled_names())
         ->capture_default_str();
     app.add_flag("--details", details_, "also memory and predicted time by phase");
+    app.add_option("--html", pages_.html,
+                   "also write a page that shows every buffer over time, the lanes of a step and, "
+                   "where the run does not fit, the plan behind each line of advice");
+    app.add_option("--versus", pages_.versus,
+                   "on that page, beside the plan: the same with other flags ('--gpu 16GB'), or "
+                   "another configuration; may be repeated");
+    app.add_option("--grid", pages_.grid,
+                   "a table of all combinations, also on that page: 'gpu=8GB,24GB frames=25,81'");
   }
   std::optional<std::string> help_page(const std::vector<std::string>& arguments) override {
     return training_help("plan", arguments);
@@ -67,7 +78,20 @@ class Plan : public Command {
   void run() override;
 
  private:
-  void plan_config();
+  // A plan of a video model, or why there is none.
+  struct Found {
+    PlanTitle title;
+    fit::Request request;
+    fit::NeedsCache known;
+    fit::Outcome outcome;
+    std::optional<train::PreparedRun> run;  // of a configuration
+  };
+  std::optional<train::TrainConfig> config() const;
+  Found find(std::optional<train::TrainConfig> config);
+  void parse(std::vector<std::string> arguments);
+  MappedPlan mapped(const OtherPlan& other) const;
+  PlanOutput output() const;
+  std::vector<fit::Change> changes(const Found& found, const Refusal& refusal) const;
   fit::Request request();
   wan::Config model(fit::Request& r);
   PlanTitle title(const fit::Request& r) const;
@@ -78,6 +102,9 @@ class Plan : public Command {
   std::int64_t frames_ = 81, height_ = 480, width_ = 832, batch_ = 1, rank_ = 16;
   bool details_ = false, fp8_matmul_ = false;
   OwnFlags own_;  // of a training run
+  PlanPageFlags pages_;
+  std::vector<std::string> arguments_;  // without those of the page
+  std::vector<MappedPlan> others_;
   std::optional<WeightFiles> checkpoint_;
 };
 
@@ -219,55 +246,112 @@ std::vector<fit::Change> Plan::changes(const fit::Request& request, const Refusa
   return all;
 }
 
+// The whole of a command line, for a plan beside this one.
+void Plan::parse(std::vector<std::string> arguments) {
+  CLI::App app;
+  declare(app);
+  std::ranges::reverse(arguments);  // as CLI11 wants them
+  app.parse(std::move(arguments));
+}
+
+PlanOutput Plan::output() const {
+  PlanOutput o = own_.rest.empty() ? PlanOutput{.json = machine_.json,
+                                                .details = details_,
+                                                .ignore_limits = machine_.ignore_limits}
+                                   : plan_output(own_);
+  o.html = pages_.html;
+  o.others = others_;
+  return o;
+}
+
+std::vector<fit::Change> Plan::changes(const Found& found, const Refusal& refusal) const {
+  return found.run ? possible_changes(*found.run, refusal) : changes(found.request, refusal);
+}
+
+MappedPlan Plan::mapped(const OtherPlan& other) const {
+  Plan plan;
+  if (!plan.takes(other.arguments)) plan.parse(other.arguments);
+  if (train::is_seq2seq(plan.own_.rest)) {
+    fail(ErrorCode::usage, "--versus and --grid take plans of video models");
+  }
+  Found found = plan.find(plan.config());
+  const auto map = [&](const fit::PlannedRun& run, const std::string& verdict) {
+    const PlanView view = train::view_of(found.request, run, found.run ? &*found.run : nullptr);
+    return map_run(other.label, found.title, found.request, run,
+                   verdict.empty() ? verdict_line(found.title, view) : verdict, view.policy_text,
+                   kSmallMap);
+  };
+  if (const auto* run = std::get_if<fit::PlannedRun>(&found.outcome)) return map(*run, "");
+  fit::PlannedRun refused;
+  (void)fit::find_plan(found.request, found.known, &refused);
+  return map(refused, fit::refusal_verdict(std::get<Refusal>(found.outcome), found.title));
+}
+
 void Plan::run() {
   const PlanningHeap heap;
-  if (!own_.rest.empty()) return plan_config();
-  if (model_.empty()) {
+  if (own_.rest.empty() && model_.empty()) {
     fail(ErrorCode::usage, "there is nothing to plan",
          {{"ballast plan CONFIG.toml", "a training run"},
           {"ballast plan --model wan2.2-t2v-a14b", "one kind of step, without a configuration"}});
   }
-  const fit::Request r = request();
-  fit::NeedsCache known;
-  const auto outcome = fit::find_plan(r, known);
-  if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
+  if (!pages_.html.empty()) check_can_write(pages_.html);
+  for (const OtherPlan& other : other_plans(pages_, arguments_)) others_.push_back(mapped(other));
+  own_.html = pages_.html;
+  own_.others = others_;
+  if (train::is_seq2seq(own_.rest)) return plan_text(own_);
+  auto config = this->config();
+  if (config && config->vae) return plan_vae_training(std::move(*config), own_);
+  Found found = find(std::move(config));
+  const train::PreparedRun* run = found.run ? &*found.run : nullptr;
+  if (const auto* refusal = std::get_if<Refusal>(&found.outcome)) {
     fail_refused(
-        title(r), r, *refusal, std::move(known), [&] { return changes(r, *refusal); },
-        machine_.json);
+        found.title, found.request, *refusal, std::move(found.known),
+        [&] { return changes(found, *refusal); }, output(),
+        run ? std::span<const std::string>(run->notes) : std::span<const std::string>());
   }
-  show_plan(title(r), train::view_of(r, std::get<fit::PlannedRun>(outcome)),
-            {machine_.json, details_, machine_.ignore_limits});
+  const auto& planned = std::get<fit::PlannedRun>(found.outcome);
+  show_plan(found.title, found.request, planned, train::view_of(found.request, planned, run),
+            output());
+  if (!machine_.json && !own_.json) print(others_table(others_));
 }
 
-// A training run: its configuration says all but the machine.
-void Plan::plan_config() {
-  if (train::is_seq2seq(own_.rest)) return plan_text(own_);
+// Of a training run: it says all but the machine.
+std::optional<train::TrainConfig> Plan::config() const {
+  if (own_.rest.empty()) return std::nullopt;
   train::TrainConfig config = train::read_config(own_.rest);
   apply(own_, config.memory);
-  if (config.vae) return plan_vae_training(std::move(config), own_);
-  const train::RunTarget target = find_target(own_.target, config.memory);
-  const train::PreparedRun run =
-      train::prepare_run(std::move(config), target, train::Purpose::plan);
-  fit::NeedsCache known;
-  const auto outcome = fit::find_plan(run.request, known);
-  const PlanTitle title = train::title_of(run);
-  if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
-    fail_refused(
-        title, run.request, *refusal, std::move(known),
-        [&] { return possible_changes(run, *refusal); }, own_.json, run.notes);
+  return config;
+}
+
+Plan::Found Plan::find(std::optional<train::TrainConfig> config) {
+  Found f;
+  if (!config) {
+    f.request = request();
+    f.title = title(f.request);
+  } else {
+    const train::RunTarget target = find_target(own_.target, config->memory);
+    f.run = train::prepare_run(std::move(*config), target, train::Purpose::plan);
+    f.request = f.run->request;
+    f.title = train::title_of(*f.run);
   }
-  show_plan(title, view_of(run.request, std::get<fit::PlannedRun>(outcome), &run),
-            plan_output(own_));
+  f.outcome = fit::find_plan(f.request, f.known);
+  return f;
 }
 
 bool Plan::takes(const std::vector<std::string>& arguments) {
   // --model is a flag of the flow-matching trainer, too.
-  const bool training = train::names_a_run(arguments);
-  const bool flags_only = std::ranges::any_of(arguments, [&](const std::string& a) {
+  arguments_ = take_page_flags(arguments, pages_);
+  const bool training = train::names_a_run(arguments_);
+  const bool flags_only = std::ranges::any_of(arguments_, [&](const std::string& a) {
     return !training && (a == "--model" || a.starts_with("--model="));
   });
-  if (flags_only || arguments.empty()) return false;
-  own_ = split_own_flags(arguments);
+  // Values of these begin with dashes, which main() takes for options.
+  if (flags_only && !(pages_.versus.empty() && pages_.grid.empty())) {
+    parse(arguments_);
+    return true;
+  }
+  if (flags_only || arguments_.empty()) return false;
+  own_ = split_own_flags(arguments_);
   return true;
 }
 

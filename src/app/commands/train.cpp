@@ -98,7 +98,7 @@ fit::PlannedRun Train::planned_or_refused(const train::PreparedRun& run) {
   const auto& refusal = std::get<Refusal>(outcome);
   fail_refused(
       train::title_of(run), run.request, refusal, std::move(known),
-      [&] { return possible_changes(run, refusal); }, own_.json, run.notes);
+      [&] { return possible_changes(run, refusal); }, plan_output(own_), run.notes);
 }
 
 void Train::run() {
@@ -112,7 +112,8 @@ void Train::run() {
   train::PreparedRun run = train::prepare_run(std::move(config), target, train::Purpose::train);
   if (read_media_) run.request.other_lines.push_back(kMediaLine);
   fit::PlannedRun planned = planned_or_refused(run);
-  show_plan(train::title_of(run), view_of(run.request, planned, &run), plan_output(own_));
+  show_plan(train::title_of(run), run.request, planned, view_of(run.request, planned, &run),
+            plan_output(own_));
   merge_base_loras(run);
   const train::TrainOutcome done =
       train::train(std::move(run), std::move(planned),

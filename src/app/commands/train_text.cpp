@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/output.h"
+#include "app/plan_pages.h"
 #include "app/training_output.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -27,10 +28,10 @@ PlannedText planned_text(train::Seq2SeqConfig config, const OwnFlags& own) {
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
     fail_refused(
         title, p.run.request, *refusal, {}, [&] { return possible_changes(p.run, *refusal); },
-        own.json, p.run.notes);
+        plan_output(own), p.run.notes);
   }
   p.planned = std::get<fit::PlannedRun>(std::move(outcome));
-  show_plan(title, train::view_of(p.run, p.planned), plan_output(own));
+  show_plan(title, p.run.request, p.planned, train::view_of(p.run, p.planned), plan_output(own));
   return p;
 }
 

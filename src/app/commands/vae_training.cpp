@@ -2,6 +2,7 @@
 
 #include "app/commands/cache_dataset.h"
 #include "app/output.h"
+#include "app/plan_pages.h"
 #include "app/training_output.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -20,12 +21,13 @@ fit::PlannedRun planned_or_refused(const train::PreparedVae& run, const OwnFlags
     const PlanView view = train::view_of(run, *planned);
     require_disk_space(title, view, plan_output(own));
     if (show) print_plan(title, view, plan_output(own));
+    save_plan_page(plan_output(own), title, run.request, *planned, view);
     return std::move(*planned);
   }
   const auto& refusal = std::get<Refusal>(outcome);
   fail_refused(
-      title, run.request, refusal, {}, [&] { return possible_changes(run, refusal); }, own.json,
-      run.notes);
+      title, run.request, refusal, {}, [&] { return possible_changes(run, refusal); },
+      plan_output(own), run.notes);
 }
 
 train::PreparedVae prepared(train::TrainConfig config, const OwnFlags& own,

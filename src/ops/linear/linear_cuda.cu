@@ -229,8 +229,8 @@ void expand(const Expand& a, void* stream) {
   const std::int64_t rows = a.to.shape[0], columns = a.to.shape[1];
   if (rows * columns == 0) return;
   const WeightScale& s = a.scale;
-  const Factor factor = {reinterpret_cast<const unsigned char*>(s.data), s.row_stride, s.group_stride,
-                         s.group, multiple(s.data, 4)};
+  const Factor factor = {reinterpret_cast<const unsigned char*>(s.data), s.row_stride,
+                         s.group_stride, s.group, multiple(s.data, 4)};
   with_weight(a.from.dtype, [&](auto from) {
     with_activation(a.to.dtype, [&](auto to) {
       using S = typename decltype(from)::type;

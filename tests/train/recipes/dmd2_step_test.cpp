@@ -77,7 +77,9 @@ class Distilled {
     }
     if (!distilled) return;
     if (io().empty_context) put(io().empty_context, "empty", 1);
-    step_.emplace(options, *dit_, *runner_);
+    step_.emplace(
+        options, *dit_, *runner_,
+        [this](const std::string& program, const StepValues& v) { runner_->run(program, v); });
     step_->begin_part(kPlace);
   }
 
