@@ -439,14 +439,11 @@ std::vector<std::string> Seq2SeqTask::save(Runner& runner, const SaveTarget& tar
   return {target.folder};
 }
 
-Cadence every(std::int64_t steps) {
+// 0 steps: never.
+Cadence every(std::int64_t steps, bool each_epoch) {
   Cadence c;
-  if (steps > 0) c.steps = steps;
-  return c;
-}
-Cadence each_epoch() {
-  Cadence c;
-  c.epochs = 1;
+  if (each_epoch) c.epochs = 1;
+  if (!each_epoch && steps > 0) c.steps = steps;
   return c;
 }
 
@@ -462,8 +459,8 @@ TrainConfig loop_config(const Seq2SeqRun& run) {
   t.micro_batch.plain = c.batch_size;
   t.gradient_accumulation = c.accumulation;
   t.max_steps = c.max_steps;
-  t.checkpoint = c.save_steps < 0 ? each_epoch() : every(c.save_steps);
-  t.evaluate = c.eval_steps == 0 ? each_epoch() : every(c.eval_steps);
+  t.checkpoint = every(c.save_steps, c.save_steps < 0);
+  t.evaluate = every(c.eval_steps, c.eval_steps == 0);
   t.evaluate_before_first_step = c.evaluate_first;
   t.keep_checkpoints = c.keep_checkpoints;
   t.on_nan = c.on_nan;
