@@ -26,7 +26,7 @@ constexpr std::uint64_t kMinWriteback = 128 << 10, kMaxWriteback = 1 << 20;
 
 // More of large files: who writes those has memory for it.
 std::uint64_t writeback(std::uint64_t written) {
-  return std::clamp(written / 16, kMinWriteback, kMaxWriteback);
+  return std::clamp(written / 64, kMinWriteback, kMaxWriteback);
 }
 
 std::string folder_of_file(const std::string& path) {
