@@ -108,7 +108,7 @@ TEST(HtmlReferences, AgreeWithPythonOnEveryName) {
   while (!rest.empty()) {
     const std::size_t equals = rest.find('=');
     const std::string name(rest.substr(0, equals));
-    rest.remove_prefix(rest.find('\n', equals + 2) + 1);
+    rest.remove_prefix(rest.find(' ', equals) + 1);
     std::string upper = name;
     for (char& c : upper) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
     const std::string cut = name.substr(0, name.size() - 1);
