@@ -1,6 +1,7 @@
 #include "models/wan/dit.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "core/error.h"
 #include "core/to_size.h"
@@ -110,6 +111,15 @@ Dit::Dit(ProgramSet& set, DitJob job, std::vector<std::vector<WeightGroup>> expe
   // Weights that change cannot be streamed from the user's file.
   if (auto& s = job_.policy.streaming; s && job_.mode == Mode::full)
     s->stream_from = StreamSource::host;
+  check(!job_.parallel.has_columns() || job_.noising == Noising::recorded,
+        "columns are of steps whose noise is recorded");
+  if (job_.parallel.ranks > 1) {
+    check(set_.groups.empty(), "one model of a set is trained by several ranks");
+    set_.groups.push_back({.name = "data parallel",
+                           .size = job_.parallel.ranks,
+                           .mine = job_.parallel.rank,
+                           .one_host = job_.parallel.one_host});
+  }
   cut_batches();
   {
     ProgramBuilder load(set_, job_.prefix + "load");
@@ -121,6 +131,7 @@ Dit::Dit(ProgramSet& set, DitJob job, std::vector<std::vector<WeightGroup>> expe
     declare_inputs(load);
     declare_adapters(load);
     declare_gradients(load);
+    declare_column_sums(load);
     if (job_.mode != Mode::full) weights_->keep_first_in_slots();
     weights_->load(load, 0);
   }
@@ -151,6 +162,7 @@ Dit::Dit(ProgramSet& set, DitJob job, std::vector<std::vector<WeightGroup>> expe
     if (e == 0) record(io_.teacher_passes, "teacher", PassKind::predict);
   }
   if (accumulates_) record_zero_gradients();
+  if (sums_) sums_->record(set_);
   if (trains() && job_.record_update) record_update(set_, job_, *weights_, adapter_sets(), io_);
 }
 
@@ -165,24 +177,29 @@ void Dit::cut_batches() {
         {.batch = batch, .timesteps = {}, .samples = {}, .next = {}, .programs = {}});
     return io_.runs.size() - 1;
   };
-  const auto at_once = to_size(job_.policy.samples_per_pass);
+  const std::int64_t at_once = job_.policy.samples_per_pass;
   for (const Batch& batch : job_.batches) {
     check(!batch.latents.empty(), "a batch has at least one sample");
     std::vector<StepPass>& passes = passes_.emplace_back();
-    const std::size_t all = batch.latents.size();
-    if (at_once == 0 || all <= at_once || job_.noising == Noising::given) {
-      passes.push_back({.run = kind_of(batch), .first = 0});
-      continue;
+    const std::int64_t all = std::ssize(batch.latents);
+    const ReductionColumns& columns = job_.parallel.columns;
+    for (std::int64_t c = 0; c < columns.columns; ++c) {
+      const ColumnRange samples = columns.samples_of({c, 1}, all);
+      const std::int64_t most = at_once == 0 || job_.noising == Noising::given ? all : at_once;
+      for (std::int64_t first = samples.first; first < samples.end(); first += most) {
+        const std::int64_t count = std::min(most, samples.end() - first);
+        if (count == all) {  // as the batch has it
+          passes.push_back({.run = kind_of(batch), .first = first, .column = c});
+          continue;
+        }
+        const auto begin = batch.latents.begin() + first;
+        const Batch part = {.latents = {begin, begin + count}, .timestep_rows = count};
+        passes.push_back({.run = kind_of(part), .first = first, .column = c});
+      }
     }
-    accumulates_ = true;
-    for (std::size_t first = 0; first < all; first += at_once) {
-      const std::size_t count = std::min(at_once, all - first);
-      const auto begin = batch.latents.begin() + static_cast<std::ptrdiff_t>(first);
-      const Batch part = {.latents = {begin, begin + static_cast<std::ptrdiff_t>(count)},
-                          .timestep_rows = static_cast<std::int64_t>(count)};
-      passes.push_back({.run = kind_of(part), .first = static_cast<std::int64_t>(first)});
-    }
+    accumulates_ = accumulates_ || passes.size() > 1;
   }
+  accumulates_ = accumulates_ || job_.parallel.has_columns();
   const auto add = [](std::vector<DitPassIo>& runs, const std::vector<Batch>& batches) {
     for (const Batch& batch : batches) {
       runs.push_back({.batch = batch, .timesteps = {}, .samples = {}, .next = {}, .programs = {}});
@@ -266,6 +283,33 @@ void Dit::declare_gradients(ProgramBuilder& pb) {
       io_.gradients.push_back({t.name, b});
     }
   }
+}
+
+std::vector<StepPass> Dit::passes(std::size_t b, int rank) const {
+  const DataParallel& p = job_.parallel;
+  const ColumnRange own = p.columns.of_rank(rank, p.ranks);
+  std::vector<StepPass> passes;
+  std::ranges::copy_if(passes_[b], std::back_inserter(passes), [&](const StepPass& pass) {
+    return pass.column >= own.first && pass.column < own.end();
+  });
+  return passes;
+}
+
+void Dit::declare_column_sums(ProgramBuilder& pb) {
+  if (!job_.parallel.has_columns()) return;
+  std::vector<std::vector<Buffer>> gradients;
+  for (const auto& groups : gradients_) {
+    std::vector<Buffer>& all = gradients.emplace_back();
+    for (const GroupGradients& g : groups) std::ranges::copy(g.persistent, std::back_inserter(all));
+  }
+  std::vector<std::int64_t> samples;
+  for (const Batch& b : job_.batches) samples.push_back(std::ssize(b.latents));
+  sums_.emplace(
+      pb, job_.parallel, std::move(gradients), samples,
+      [prefix = job_.prefix, critic = job_.distil.has_value()](std::string_view name, int set) {
+        if (set == 0) return prefix + std::string(name);
+        return prefix + (critic ? fmt::format("{}.critic", name) : expert_program(name, 1));
+      });
 }
 
 void Dit::record_zero_gradients() {

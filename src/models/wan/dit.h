@@ -12,6 +12,7 @@
 #include "models/wan/params.h"
 #include "nn/adapters.h"
 #include "nn/block_weights.h"
+#include "nn/column_sums.h"
 #include "nn/gradients.h"
 #include "nn/memory_policy.h"
 #include "nn/optimizer.h"
@@ -60,6 +61,7 @@ struct DitJob {
   WeightFormat format = WeightFormat::stored;
   bool fp8_matmul = false;  // forward products of blocks in f8_e4m3 (see use_fp8_products())
   std::vector<Batch> batches = {};          // every kind of step there will be
+  DataParallel parallel = {};               // how their samples are dealt out
   std::vector<Batch> eval_batches = {};     // the same for evaluation: forward pass and loss
   std::vector<Batch> predict_batches = {};  // forward passes beside training, on inputs as given
   Noising noising = Noising::given;
@@ -117,10 +119,12 @@ struct DitPassIo {
 
 std::int64_t block_of(const AdapterIo& a);
 
-// A part of a training step: samples [first, first + its batch's size) run as runs[run].
+// A part of a training step: samples [first, first + its batch's size) run as runs[run]. All of
+// them belong to one column of DitJob::parallel.
 struct StepPass {
   std::size_t run = 0;
   std::int64_t first = 0;
+  std::int64_t column = 0;
 };
 
 struct DitIo {
@@ -139,7 +143,8 @@ struct DitIo {
 
 // The diffusion transformer as recorded programs: "load", "step" (forward, and backward when
 // training) for every kind of run, "eval" and "predict" likewise, "zero_gradients" where a step
-// takes several runs, "init_state", "grad_norm", "update", "after_restore", "value_norm";
+// takes several runs, "init_state", "grad_norm", "update", "after_restore", "value_norm"; those of
+// ColumnSums where a step has several columns;
 // "teacher" where one is distilled. Two experts have one
 // set of weight buffers between them and adapters of their own: "load.high_noise" brings the second
 // one's weights.
@@ -155,10 +160,14 @@ class Dit {
   const DitJob& job() const { return job_; }
   int experts() const { return experts_; }
   int adapter_sets() const { return job_.distil ? 2 : experts_; }  // of those that train
-  // How the step of batches[b] is run. All parts but one have the same size.
-  std::vector<StepPass> passes(std::size_t b) const { return passes_[b]; }
-  // Whether a step takes several runs, with "zero_gradients" before the first.
+  // How the step of batches[b] is run by this rank, column by column, and by another one. All parts
+  // of a column but one have the same size.
+  std::vector<StepPass> passes(std::size_t b) const { return passes(b, job_.parallel.rank); }
+  std::vector<StepPass> passes(std::size_t b, int rank) const;
+  // Whether a step takes several runs, with "zero_gradients" before the first of each column.
   bool accumulates() const { return accumulates_; }
+  // What a step does between and after its columns; nullptr: it has one.
+  const ColumnSums* column_sums() const { return sums_ ? &*sums_ : nullptr; }
 
  private:
   bool trains() const { return job_.mode != Mode::infer; }
@@ -173,6 +182,7 @@ class Dit {
   DitSampleIo seen_as(ProgramBuilder& pb, DitSampleIo slot, const LatentSize& z) const;
   void declare_adapters(ProgramBuilder& pb);
   void declare_gradients(ProgramBuilder& pb);
+  void declare_column_sums(ProgramBuilder& pb);
   void record_zero_gradients();
 
   ProgramSet& set_;
@@ -185,6 +195,7 @@ class Dit {
   std::vector<std::vector<StepPass>> passes_;  // by batch
   std::vector<Buffer> loss_sums_;  // by set of adapters, [1] f64 on the device; accumulating only
   bool accumulates_ = false;
+  std::optional<ColumnSums> sums_;
 };
 
 // Where programs of a second expert are named after it: "update", "update.high_noise".

@@ -39,18 +39,21 @@ fit::Recording FitJob::record(const MemoryPolicy& policy, const Backend& backend
   if (teacher) Dit(r.set, dit_job(*teacher, model), teacher->experts);
   if (!auxiliary_model.variants.empty()) auxiliary_model.variants[auxiliary_model.chosen()](r.set);
   for (std::size_t b = 0; b < dit.batches.size(); ++b) {
-    r.steps.push_back(step_of(r, model.passes(b)));
+    r.steps.push_back(step_of(r, model, b));
   }
   return r;
 }
 
-std::vector<fit::StepProgram> FitJob::step_of(const fit::Recording& recorded,
-                                              const std::vector<StepPass>& passes) const {
+std::vector<fit::StepProgram> FitJob::step_of(const fit::Recording& recorded, const Dit& model,
+                                              std::size_t batch) const {
   std::vector<fit::StepProgram> step;
+  const std::int64_t samples = std::ssize(dit.batches[batch].latents);
+  const int rank = dit.parallel.busiest(samples);  // others wait for it
+  const std::vector<StepPass> passes = model.passes(batch, rank);
   const auto add = [&](const std::string& name, double runs, bool computes) {
     recorded.add(step, name, runs, computes);
   };
-  add("zero_gradients", 1, false);
+  add("zero_gradients", static_cast<double>(dit.parallel.columns_of(rank, samples).size()), false);
   if (dit.distil) {
     const double students = dit.distil->student_share, rollouts = 1 + students;
     for (const StepPass& part : passes) {
@@ -81,6 +84,24 @@ std::vector<fit::StepProgram> FitJob::step_of(const fit::Recording& recorded,
   for (const StepPass& part : passes) {
     of_either(beside + step_program(part.run), true);
     of_either(step_program(part.run), true);
+  }
+  if (const ColumnSums* sums = model.column_sums()) {
+    for (const int set : {0, 1}) {
+      if (set == static_cast<int>(experts.size())) break;
+      const double share = set == 0 ? 1 : 0;
+      for (const std::string& end : sums->column_ends(rank, samples, set)) add(end, share, false);
+      for (const std::string& end : sums->all_column_ends(set)) add(end, 0, false);
+      add(sums->exchange(samples, set), share, false);
+    }
+    // Other ranks may have more columns, and of other sizes.
+    add("zero_gradients", 0, false);
+    for (int r = 0; r < dit.parallel.ranks; ++r) {
+      for (const StepPass& pass : model.passes(batch, r)) {
+        add(step_program(pass.run), 0, false);
+        add(expert_program(step_program(pass.run), 1), 0, false);
+      }
+    }
+    add(ColumnSums::kAgree, 1, false);
   }
   of_either("grad_norm", false);
   of_either("update", false);

@@ -67,8 +67,8 @@ class FitJob final : public fit::Job {
   void keep_second_groups(int groups) override;
 
  private:
-  std::vector<fit::StepProgram> step_of(const fit::Recording& recorded,
-                                        const std::vector<StepPass>& passes) const;
+  std::vector<fit::StepProgram> step_of(const fit::Recording& recorded, const Dit& model,
+                                        std::size_t batch) const;
 
   bool teacher_has_placement_ = false;  // by a search: it streams, and groups of it may stay
 };
