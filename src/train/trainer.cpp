@@ -18,8 +18,9 @@ namespace {
 // loss at once; others (the other expert's, rows of words that did not occur, infinities) do not.
 constexpr std::int64_t kStepsPerCheck = 100;
 
-RunFolder open_folder(const RunSetup& run) {
+RunFolder open_folder(const RunSetup& run, const Ranks& ranks) {
   const TrainConfig& c = run.config;
+  if (!ranks.leads()) return RunFolder::shared(c.output_dir, c.resume);
   if (run.in_output_dir) return RunFolder::at(c.output_dir);
   return c.resume ? RunFolder::open(c.output_dir, *c.resume) : RunFolder::create(c.output_dir);
 }
@@ -30,7 +31,7 @@ TrainingLoop::TrainingLoop(RunSetup setup, std::unique_ptr<TrainingTask> task,
                            const TrainOptions& options)
     : options_(options),
       run_(std::move(setup)),
-      folder_(open_folder(run_)),
+      folder_(open_folder(run_, options.ranks)),
       names_(run_.in_output_dir ? transformers_names() : CheckpointNames()),
       task_(std::move(task)),
       planned_(run_.info.planned),
@@ -51,7 +52,12 @@ TrainingLoop::TrainingLoop(RunSetup setup, std::unique_ptr<TrainingTask> task,
   check(plan_.peak == std::array{run_.device, run_.host, run_.disk},
         "planned {}, {} and {}, recorded {}, {} and {}", run_.device, run_.host, run_.disk,
         plan_.peak_of(Tier::device), plan_.peak_of(Tier::host), plan_.peak_of(Tier::disk));
+  for (const RankGroup& g : set_.groups) {
+    communicators_.push_back(options.ranks.join(g.name, g.mine, g.size));
+    runner.communicators.push_back(communicators_.back().get());
+  }
   runner_ = std::make_unique<Runner>(set_, plan_, runner, std::move(memory));
+  state_.world_size = options.ranks.size;
   state_.seed = run_.config.seed;
   state_.config_hash = run_.config_hash;
   state_.model_hash = run_.model_hash;
@@ -67,6 +73,7 @@ MemoryNumbers TrainingLoop::arenas() const {
 
 void TrainingLoop::phase(Phase p) {
   monitor_->sample(arenas());
+  if (!flight_) return;
   flight_->update({.phase = p,
                    .step = state_.step,
                    .epoch = state_.epoch,
@@ -131,15 +138,17 @@ void TrainingLoop::record_step(StepRecord& record) {
     scalars.push_back({"train/samples_per_second", rate(samples)});
     scalars.push_back({"train/batches_per_second", rate(record.batches)});
   }
-  records_->step(record, x_axis_position(), shown, scalars);
-  progress_->step({.step = record.step,
-                   .epoch = record.epoch,
-                   .loss = record.loss,
-                   .seconds = record.seconds,
-                   .planned = record.planned,
-                   .measured = record.measured,
-                   .samples = samples,
-                   .batches = record.batches});
+  if (records_) records_->step(record, x_axis_position(), shown, scalars);
+  if (progress_) {
+    progress_->step({.step = record.step,
+                     .epoch = record.epoch,
+                     .loss = record.loss,
+                     .seconds = record.seconds,
+                     .planned = record.planned,
+                     .measured = record.measured,
+                     .samples = samples,
+                     .batches = record.batches});
+  }
   report_progress(record);
   if (exact) memory_line();
   if (options_.on_step) options_.on_step(record);
@@ -201,7 +210,7 @@ void TrainingLoop::after_step(bool last_of_epoch) {
   if (last_of_epoch) {
     if (epoch_steps_ > 0) {
       const double mean = epoch_loss_ / static_cast<double>(epoch_steps_);
-      records_->scalar("train/epoch_loss", mean);
+      if (records_) records_->scalar("train/epoch_loss", mean);
       task_->epoch_ended(mean);
     }
     epoch_loss_ = 0;
@@ -212,7 +221,9 @@ void TrainingLoop::after_step(bool last_of_epoch) {
     ++state_.batches;
   }
   task_->next_step();
-  if (task_->evaluates() && task_->evaluation_due(state_, static_cast<bool>(evaluate_.due(done)))) {
+  // The other ranks wait in the next exchange.
+  if (leads() && task_->evaluates() &&
+      task_->evaluation_due(state_, static_cast<bool>(evaluate_.due(done)))) {
     evaluate();
     evaluate_.done();
     if (task_->wants_checkpoint()) save_checkpoint_now("the best so far");
@@ -227,13 +238,14 @@ void TrainingLoop::after_step(bool last_of_epoch) {
     checkpoint_.done();
   }
   // Last: they may take long, and what is to be kept is on disk by then.
-  if (task_->draws_previews() && preview_.due(done)) preview();
+  if (leads() && task_->draws_previews() && preview_.due(done)) preview();
 }
 
 // What the run leaves for `ballast doctor`, from before anything can fail.
 void TrainingLoop::open_flight_record() {
   const std::string path = folder_.path() + "/" + std::string(kFlightFile);
   monitor_.emplace(planned_, on_gpu() ? gpu_memory_of_process : std::function<Bytes()>());
+  if (!leads()) return;
   flight_.emplace(path, FlightStart{.command = run_.info.command,
                                     .folder = folder_.path(),
                                     .total_steps = run_.total_steps,
@@ -243,13 +255,16 @@ void TrainingLoop::open_flight_record() {
 }
 
 void TrainingLoop::load() {
-  keep_configs();
-  task_->prepare(folder_.path());
+  if (leads()) {
+    keep_configs();
+    task_->prepare(folder_.path());
+  }
   phase(Phase::load);
   if (!on_gpu() || computes_on_host(set_)) ops::warm_up_blas(runner_->compute_threads());
   task_->load(*runner_);
   resume();
-  if (!run_.in_output_dir) return;
+  check_same_step();
+  if (!run_.in_output_dir || !leads()) return;
   // Of a run that was here before, or that goes back.
   const int later = remove_later_checkpoints(folder_.path(), state_.step, names_);
   if (later > 0) {
@@ -259,16 +274,19 @@ void TrainingLoop::load() {
 
 void TrainingLoop::start() {
   const TrainConfig& c = run_.config;
-  records_.emplace(folder_.path(), run_.info, state_.step, x_axis_position(),
-                   run_.in_output_dir ? resumed_.has_value() : c.resume.has_value());
-  context_line();
-  progress_.emplace(TrainProgress::Options{.total = run_.total_steps,
-                                           .done = state_.step,
-                                           .print_every = c.steps_per_print,
-                                           .gpu = on_gpu()});
-  open_webhook();
-  notify(WebhookMessage::Kind::start, fmt::format("started, {} steps", run_.total_steps));
+  if (leads()) {
+    records_.emplace(folder_.path(), run_.info, state_.step, x_axis_position(),
+                     run_.in_output_dir ? resumed_.has_value() : c.resume.has_value());
+    context_line();
+    progress_.emplace(TrainProgress::Options{.total = run_.total_steps,
+                                             .done = state_.step,
+                                             .print_every = c.steps_per_print,
+                                             .gpu = on_gpu()});
+    open_webhook();
+    notify(WebhookMessage::Kind::start, fmt::format("started, {} steps", run_.total_steps));
+  }
   task_->start(*runner_, {.step = state_.step + 1, .epoch = state_.epoch, .batch = state_.batches});
+  if (!leads()) return;
   if (task_->evaluates() && c.evaluate_before_first_step && state_.step == 0) evaluate();
   if (task_->draws_previews() && c.preview.at_first && state_.step == 0) preview();
 }
@@ -276,31 +294,46 @@ void TrainingLoop::start() {
 bool TrainingLoop::take_steps() {
   bool stopped = false;
   std::optional<std::string> early;
-  while (state_.step < run_.total_steps && !stopped && !early) {
+  while (state_.step < run_.total_steps && !stopped && !ends_early_) {
     const bool last_of_epoch = task_->last_of_epoch();
     step();
     after_step(last_of_epoch);
-    stopped = serve_requests();
-    if (!stopped) early = task_->ends_early(state_);
+    if (leads()) early = task_->ends_early(state_);
+    stopped = serve_requests(early.has_value());
   }
-  if (early) {
+  if (early && !stopped) {
     log::info("stopping early: {}", *early);
     event("early_stop", *early);
   }
   return stopped;
 }
 
-bool TrainingLoop::serve_requests() {
-  const FileRequest asked = folder_.take_request();
-  if (asked == FileRequest::save) save_checkpoint_now("asked for by the file `save`");
-  if (signal_ && signal_->take_save_request()) save_checkpoint_now("asked for by SIGUSR1");
+bool TrainingLoop::serve_requests(bool end_early) {
+  const FileRequest asked = leads() ? folder_.take_request() : FileRequest::none;
   const bool signalled = signal_ && signal_->requested();
-  // Who asks for an end in the last step gets it, and the model with it.
-  const bool stopped =
-      state_.step < run_.total_steps &&
-      (signalled || asked == FileRequest::save_quit || (options_.stop && options_.stop()));
+  const bool save = signal_ && signal_->take_save_request();
+  std::uint32_t wish = save ? kSave : 0;
+  if (signalled || asked == FileRequest::save_quit || (options_.stop && options_.stop())) {
+    wish |= kStop;
+  }
+  if (end_early) wish |= kEndEarly;
+  const std::uint32_t agreed = task_->agree(*runner_, wish);
+  if (asked == FileRequest::save) save_checkpoint_now("asked for by the file `save`");
+  if (agreed & kSave) save_checkpoint_now("asked for by SIGUSR1");
   if (signalled) event("signal", signal_->name());
-  return stopped;
+  ends_early_ = agreed & kEndEarly;
+  // Who asks for an end in the last step gets it, and the model with it.
+  return state_.step < run_.total_steps && (agreed & kStop);
+}
+
+// All say their step and its complement: together they are those of one where all are the same.
+void TrainingLoop::check_same_step() {
+  const auto step = static_cast<std::uint32_t>(state_.step);
+  if (task_->agree(*runner_, step) == step && task_->agree(*runner_, ~step) == ~step) return;
+  fail(ErrorCode::input,
+       fmt::format("rank {} continues after step {}, others do not: they read other checkpoints",
+                   options_.ranks.rank, state_.step),
+       {{"one output folder for all ranks", "every rank reads the same checkpoints"}});
 }
 
 TrainOutcome TrainingLoop::outcome(bool stopped) {
@@ -346,7 +379,9 @@ TrainOutcome TrainingLoop::run() {
 }
 
 void TrainingLoop::failed(const std::string& why) {
-  flight_->phase(Phase::failed, why);
+  // Wherever it failed: no other rank waits for this one.
+  for (const auto& group : communicators_) group->abort();
+  if (flight_) flight_->phase(Phase::failed, why);
   event("failed", why);
   if (records_) {
     const std::string report = records_->finish(state_.step);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "report/run_log.h"
+#include "train/ranks.h"
 #include "train/run/prepared_run.h"
 #include "train/training_task.h"
 
@@ -18,6 +19,7 @@ struct TrainOptions {
   bool handle_signals = true;  // SIGINT and SIGTERM stop it (stop_signal.h)
   std::function<void(const StepRecord&)> on_step = {};  // after each
   std::function<bool()> stop = {};                      // asked after each step; true is a request
+  Ranks ranks = {};
 };
 
 struct TrainOutcome {

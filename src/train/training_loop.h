@@ -32,10 +32,14 @@ class TrainingLoop {
 
  private:
   void open_flight_record();
-  void load();            // the weights, and the state of the run that is resumed
-  void start();           // records, messages, and what comes before the first step
-  bool take_steps();      // true: stopped before the end
-  bool serve_requests();  // of the user, after a step; true: to stop
+  void load();        // the weights, and the state of the run that is resumed
+  void start();       // records, messages, and what comes before the first step
+  bool take_steps();  // true: stopped before the end
+  // What this rank is asked for and all ranks then do, after a step.
+  static constexpr std::uint32_t kSave = 1, kStop = 2, kEndEarly = 4;
+  bool serve_requests(bool end_early);  // of the user; true: to stop
+  bool leads() const { return options_.ranks.leads(); }
+  void check_same_step();  // of all ranks
   TrainOutcome outcome(bool stopped);
   std::optional<FoundCheckpoint> find_resumed(std::optional<std::int64_t> before = {});
   void resume();
@@ -77,6 +81,7 @@ class TrainingLoop {
   ProgramSet set_;
   MemoryPlan plan_;
   MemoryNumbers planned_;
+  std::vector<std::unique_ptr<Communicator>> communicators_;  // by ProgramSet::groups
   std::unique_ptr<Runner> runner_;
 
   std::optional<FoundCheckpoint> resumed_;
@@ -91,6 +96,7 @@ class TrainingLoop {
   Stopwatch reported_;        // since the last message of progress
   std::int64_t samples_done_ = 0, batches_done_ = 0;  // of this process
   double step_seconds_ = 0;                           // of these
+  bool ends_early_ = false;
 
   std::optional<StopSignal> signal_;
   std::optional<FlightRecorder> flight_;

@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "io/atomic_file.h"
+#include "train/run/parallel_resume.h"
 #include "train/training_loop.h"
 
 namespace ballast::train {
@@ -40,6 +41,7 @@ void TrainingLoop::resume() {
   }
   state_.config_hash = config;
   state_.plan_hash = plan;
+  state_.world_size = options_.ranks.size;
   runner_->run("after_restore");
   task_->take_state(state_, c.reset_optimizer);
   epoch_loss_ = state_.numbers["epoch_loss"];
@@ -88,7 +90,7 @@ void TrainingLoop::fail_non_finite(const NonFinite& where) const {
 }
 
 void TrainingLoop::save(SavePoint at) {
-  if (saved_step_ == state_.step) return;
+  if (saved_step_ == state_.step || !leads()) return;
   const TrainConfig& c = run_.config;
   if (!c.output_name.empty()) return save_file(model_file_name(c.output_name, at));
   saving([&] {
@@ -125,7 +127,7 @@ void TrainingLoop::saving(Write&& write) {
 }
 
 void TrainingLoop::save_checkpoint_now(const char* why) {
-  if (checkpointed_step_ == state_.step) return;
+  if (checkpointed_step_ == state_.step || !leads()) return;
   phase(Phase::save);
   const Stopwatch begin;
   state_.wall_seconds += running_.lap();
@@ -136,6 +138,7 @@ void TrainingLoop::save_checkpoint_now(const char* why) {
   state_.numbers["epoch_loss"] = epoch_loss_;
   state_.numbers["loss"] = loss_;
   state_.texts[kOptimizerText] = name_of(run_.config.optimizer.kind);
+  put_parallel(run_.config, state_);
   const std::vector<SavedTensor> tensors = watched(
       task_->saved_tensors(*runner_), [this](const NonFinite& where) { fail_non_finite(where); });
   const std::string path =
@@ -149,6 +152,7 @@ void TrainingLoop::save_checkpoint_now(const char* why) {
 }
 
 std::string TrainingLoop::finish(bool stopped) {
+  if (!leads()) return "";
   const TrainConfig& c = run_.config;
   save_checkpoint_now(stopped ? "stopped" : "finished");
   if (!stopped) {

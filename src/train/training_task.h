@@ -65,6 +65,8 @@ class TrainingTask {
   virtual void gradients(Runner& runner, std::int64_t examples, StepRecord& record) = 0;
   virtual void update(Runner& runner, StepRecord& record) = 0;
   virtual void next_step() = 0;
+  // The bits that any rank wishes, after a step; all ranks ask at the same time.
+  virtual std::uint32_t agree(Runner&, std::uint32_t wish) { return wish; }
   // Of all trained tensors together: finite where every element is (record_value_norm).
   virtual double value_norm(Runner& runner) = 0;
   // Of the last step, for TensorBoard, besides the loss.

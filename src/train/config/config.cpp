@@ -21,8 +21,20 @@ std::int64_t BatchSizes::for_size(double width, double height) const {
   return best;
 }
 
+std::int64_t step_accumulation(const TrainConfig& c) {
+  const ParallelConfig& p = c.parallel;
+  if (!p.global_batch) return c.gradient_accumulation * p.ranks;
+  const std::int64_t micro = c.micro_batch.plain, all = *p.global_batch;
+  if (all % micro != 0) {
+    fail(ErrorCode::usage,
+         fmt::format("--global_batch {}: expected a multiple of the batch size {}", all, micro),
+         {{fmt::format("--global_batch {}", (all / micro + 1) * micro), "the next larger one"}});
+  }
+  return all / micro;
+}
+
 std::int64_t global_batch(const TrainConfig& c) {
-  return c.micro_batch.plain * c.gradient_accumulation;
+  return c.micro_batch.plain * step_accumulation(c);
 }
 
 std::int64_t total_steps(const TrainConfig& c, std::int64_t steps_per_epoch) {

@@ -159,8 +159,20 @@ struct BatchSizes {
   friend bool operator==(const BatchSizes&, const BatchSizes&) = default;
 };
 
+inline constexpr std::int64_t kMaxRanks = 4096;
+
 // epochs of a run that ends by max_steps only.
 inline constexpr std::int64_t kNoEpochLimit = std::int64_t{1} << 31;
+
+// Ranks that share the samples of each step. One is a run as ever.
+struct ParallelConfig {
+  std::int64_t ranks = 1;
+  std::int64_t columns = 0;  // of sums over samples (plan/reduction_columns.h); 0: one per rank
+  std::optional<std::int64_t> global_batch;  // samples of a step; none: the batch size of each rank
+  int rank = 0;                              // this process
+
+  std::int64_t column_count() const { return columns > 0 ? columns : ranks; }
+};
 
 struct DatasetRef {
   std::string name;        // "train", "eval0"
@@ -188,6 +200,7 @@ struct TrainConfig {
   MemoryConfig memory;
   CachingConfig caching;
   PreviewConfig preview;
+  ParallelConfig parallel;
 
   std::int64_t epochs = 1;
   std::optional<std::int64_t> max_steps;
@@ -231,6 +244,14 @@ struct TrainConfig {
     visit("fp8_matmul", c.memory.fp8_matmul,
           "products with frozen matrices in fp8, where a GPU has it");
     visit("stream_blocks", c.memory.stream_blocks, "blocks whose weights are streamed");
+    visit("ranks", c.parallel.ranks, "local processes that share the samples of each step", 1,
+          kMaxRanks);
+    visit("columns", c.parallel.columns,
+          "shape of sums over samples, which decides their bits: runs with as many or fewer ranks "
+          "give the same (one per rank)",
+          1, kMaxRanks);
+    visit("global_batch", c.parallel.global_batch,
+          "samples of an optimizer step, over all ranks (batch size x accumulation x ranks)", 1);
     visit("max_steps", c.max_steps, "stop after so many optimizer steps", 1);
     visit("seed", c.seed, "of noise, timesteps, order and initial weights", 0);
     visit("output_dir", c.output_dir, "where runs are written");
@@ -262,6 +283,8 @@ struct TrainConfig {
   }
 };
 
+// Micro-batches of one optimizer step, over all ranks.
+std::int64_t step_accumulation(const TrainConfig& c);
 // Samples of one optimizer step, as the trainers count it: that of the first micro-batch entry.
 std::int64_t global_batch(const TrainConfig& c);
 

@@ -52,8 +52,7 @@ class DitTask final : public TrainingTask {
   void gradients(Runner& runner, std::int64_t examples, StepRecord& record) override {
     step_expert_ = expert_of_step(record.step);
     use_expert(runner, step_expert_);
-    run_parts(runner, examples, record);
-    record.loss = *runner.view(dit_->io().loss).as<double>();
+    run_columns(runner, examples, record);
     step_.run(runner, wan::expert_program("grad_norm", step_expert_));
     record.grad_norm = *runner.view(dit_->io().grad_norm).as<float>();
   }
@@ -134,6 +133,14 @@ class DitTask final : public TrainingTask {
                        z.width);
   }
 
+  std::uint32_t agree(Runner& runner, std::uint32_t wish) override {
+    const ColumnSums* sums = dit_->column_sums();
+    if (!sums || sums->how().ranks == 1) return wish;
+    sums->write_wish(runner, wish);
+    runner.run(ColumnSums::kAgree);
+    return sums->agreed(runner);
+  }
+
   bool use_expert(Runner& runner, int expert) {
     if (expert == expert_) return false;
     step_.run(runner, wan::expert_program("load", expert));
@@ -141,7 +148,11 @@ class DitTask final : public TrainingTask {
     return true;
   }
 
-  void run_parts(Runner& runner, std::int64_t examples, StepRecord& record);
+  // The loss weights and times of a step's samples, of all ranks.
+  std::vector<Timestep> draw_times(std::int64_t examples, std::int64_t step) const;
+  void run_columns(Runner& runner, std::int64_t examples, StepRecord& record);
+  void run_pass(Runner& runner, const wan::StepPass& pass, const std::vector<Timestep>& times,
+                StepRecord& record);
 
   PreparedRun run_;
   MemoryPolicy policy_;
@@ -153,37 +164,70 @@ class DitTask final : public TrainingTask {
   int step_expert_ = 0;  // of the step in progress
 };
 
-void DitTask::run_parts(Runner& runner, std::int64_t examples, StepRecord& record) {
+std::vector<Timestep> DitTask::draw_times(std::int64_t examples, std::int64_t step) const {
   const auto side =
       dit_->experts() > 1
           ? std::optional(ExpertSide{.expert = step_expert_, .boundary = run_.boundary})
           : std::nullopt;
-  const auto samples = static_cast<double>(feed_->step().samples.size());
-  if (dit_->accumulates()) step_.run(runner, "zero_gradients");
-  for (std::size_t p = 0; p < feed_->passes().size(); ++p) {
+  const data::LatentShape& z = run_.dataset->buckets()[feed_->step().bucket].shape;
+  std::vector<Timestep> times;
+  for (std::int64_t i = 0; i < std::ssize(feed_->step().samples); ++i) {
+    times.push_back(draw_timestep(run_.config.timesteps,
+                                  {.seed = run_.config.seed,
+                                   .step = step,
+                                   .sample = i,
+                                   .side = side,
+                                   .samples_before = examples},
+                                  z.height, z.width));
+  }
+  return times;
+}
+
+void DitTask::run_pass(Runner& runner, const wan::StepPass& pass,
+                       const std::vector<Timestep>& times, StepRecord& record) {
+  const wan::DitPassIo& io = dit_->io().runs[pass.run];
+  for (std::size_t i = 0; i < io.samples.size(); ++i) {
+    const Timestep& t = times[to_size(pass.first) + i];
+    runner.view(io.timesteps).as<double>()[i] = t.model_time;
+    *runner.view(io.samples[i].noise_fraction).as<float>() = static_cast<float>(t.t);
+    *runner.view(io.samples[i].loss_weight).as<float>() =
+        static_cast<float>(t.weight / static_cast<double>(times.size()));
+  }
+  step_.run(runner, io.programs[to_size(step_expert_)],
+            {.step = record.step, .seed = run_.config.seed, .first_sample = pass.first});
+  add_lane_times(record.times, runner.lane_times());
+}
+
+void DitTask::run_columns(Runner& runner, std::int64_t examples, StepRecord& record) {
+  const std::vector<Timestep> times = draw_times(examples, record.step);
+  for (const Timestep& t : times) record.t.push_back(t.t);
+  const auto samples = static_cast<std::int64_t>(times.size());
+  const ColumnSums* sums = dit_->column_sums();
+  const std::vector<std::string> ends =
+      sums ? sums->column_ends(sums->how().rank, samples, step_expert_)
+           : std::vector<std::string>(1);
+  const std::vector<wan::StepPass>& passes = feed_->passes();
+  std::vector<double> losses;
+  for (std::size_t p = 0; p < passes.size(); ++p) {
+    const bool begins = p == 0 || passes[p - 1].column != passes[p].column;
+    if (dit_->accumulates() && begins) step_.run(runner, "zero_gradients");
     const Stopwatch waits;
     feed_->write_inputs(p);
     record.times.data += waits.seconds();
-    const wan::StepPass& part = feed_->passes()[p];
-    const wan::DitPassIo& io = dit_->io().runs[part.run];
-    for (std::size_t i = 0; i < io.samples.size(); ++i) {
-      const wan::LatentSize& z = io.batch.latents[i];
-      const Timestep t = draw_timestep(run_.config.timesteps,
-                                       {.seed = run_.config.seed,
-                                        .step = record.step,
-                                        .sample = part.first + static_cast<std::int64_t>(i),
-                                        .side = side,
-                                        .samples_before = examples},
-                                       z.height, z.width);
-      runner.view(io.timesteps).as<double>()[i] = t.model_time;
-      *runner.view(io.samples[i].noise_fraction).as<float>() = static_cast<float>(t.t);
-      *runner.view(io.samples[i].loss_weight).as<float>() = static_cast<float>(t.weight / samples);
-      record.t.push_back(t.t);
-    }
-    step_.run(runner, io.programs[to_size(step_expert_)],
-              {.step = record.step, .seed = run_.config.seed, .first_sample = part.first});
-    add_lane_times(record.times, runner.lane_times());
+    run_pass(runner, passes[p], times, record);
+    if (p + 1 < passes.size() && passes[p + 1].column == passes[p].column) continue;
+    losses.push_back(*runner.view(dit_->io().loss).as<double>());
+    const std::string& end = ends.at(losses.size() - 1);
+    if (!end.empty()) step_.run(runner, end);
   }
+  if (!sums) {
+    record.loss = losses.at(0);
+    return;
+  }
+  sums->write_losses(runner, losses);
+  const std::string exchange = sums->exchange(samples, step_expert_);
+  if (!exchange.empty()) step_.run(runner, exchange);
+  record.loss = sums->step_loss(runner, losses, samples);
 }
 
 }  // namespace

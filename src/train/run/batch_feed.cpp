@@ -34,6 +34,7 @@ BatchFeed::BatchFeed(const PreparedRun& run, const wan::Dit& dit, Runner& runner
   if (from.step > run_.total_steps) return;  // nothing is left to do
   now_ = enter(from);
   request(now_, 0);
+  if (now_.passes.empty()) look_ahead();
 }
 
 std::vector<std::string> BatchFeed::sample_ids() const {
@@ -63,6 +64,7 @@ BatchFeed::Step BatchFeed::enter(FeedPosition at) {
 }
 
 void BatchFeed::request(const Step& step, std::size_t part) {
+  if (part >= step.passes.size()) return;
   const wan::StepPass& p = step.passes[part];
   const wan::DitPassIo& io = dit_.io().runs[p.run];
   requests_.clear();
@@ -90,12 +92,20 @@ void BatchFeed::write_inputs(std::size_t part) {
   }
   if (part + 1 < now_.passes.size()) {
     request(now_, part + 1);
-  } else if (now_.at.step < run_.total_steps) {
-    ahead_ = enter({.step = now_.at.step + 1, .epoch = now_.at.epoch, .batch = now_.at.batch + 1});
-    request(ahead_, 0);
+  } else {
+    look_ahead();
   }
 }
 
-void BatchFeed::next_step() { std::swap(now_, ahead_); }
+void BatchFeed::look_ahead() {
+  if (now_.at.step >= run_.total_steps) return;
+  ahead_ = enter({.step = now_.at.step + 1, .epoch = now_.at.epoch, .batch = now_.at.batch + 1});
+  request(ahead_, 0);
+}
+
+void BatchFeed::next_step() {
+  std::swap(now_, ahead_);
+  if (now_.passes.empty()) look_ahead();
+}
 
 }  // namespace ballast::train

@@ -22,7 +22,8 @@ class BatchFeed {
   // All of them must outlive it. Reading starts at once.
   BatchFeed(const PreparedRun& run, const wan::Dit& dit, Runner& runner, FeedPosition from);
 
-  // The step at position(): its samples in order, and how it is run.
+  // The step at position(): its samples in order, and how this rank runs it. A rank may have none
+  // of them.
   const data::StepBatch& step() const { return now_.batch; }
   const std::vector<wan::StepPass>& passes() const { return now_.passes; }
   const FeedPosition& position() const { return now_.at; }
@@ -43,6 +44,7 @@ class BatchFeed {
 
   Step enter(FeedPosition at);
   void request(const Step& step, std::size_t part);
+  void look_ahead();  // to the next step: reads its first part
 
   const PreparedRun& run_;
   const wan::Dit& dit_;

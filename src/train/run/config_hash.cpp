@@ -134,7 +134,9 @@ void add_objective(const TrainConfig& c, Facts& f) {
                                  t.logit_std, t.mode_scale));
   f.add("time", fmt::format("{} {} {}", t.time_offset, t.strata, name_of(t.sigma_dtype)));
   f.add("loss", fmt::format("{} {}", static_cast<int>(c.loss), c.loss_delta));
-  f.add("accumulation", c.gradient_accumulation);
+  f.add("accumulation", step_accumulation(c));
+  // Runs with one column keep their hash.
+  if (c.parallel.column_count() > 1) f.add("columns", c.parallel.column_count());
   f.add("max_grad_norm", c.max_grad_norm);
   f.add("seed", c.seed);
   f.add("uncond_fraction", c.uncond_fraction);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/to_size.h"
 #include "memory/budget.h"
 #include "memory/gpu.h"
 #include "memory/machine.h"
@@ -48,6 +49,10 @@ Budget resolve_budget(const RunTarget& target, const MachineOptions& options,
                                            .limits = !here                   ? Limits::foreign
                                                      : options.ignore_limits ? Limits::ignored
                                                                              : Limits::hold});
+  const auto share = [&](Bytes& all) { all.count /= to_size(target.ranks); };
+  share(budget.host), share(budget.disk);
+  if (target.backend.device == Device::cpu && !options.gpu) share(budget.gpu);
+  if (budget.ram_limit) share(budget.ram_limit->most);
   // Where less than the reserve is free nothing is left; 0 would mean no limit to text models and
   // VAEs.
   constexpr Bytes kNothing{1};

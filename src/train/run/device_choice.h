@@ -13,6 +13,7 @@ struct RunTarget {
   MachineProfile profile;
   Backend backend;
   int host_threads = 1;  // for what the processors compute beside a GPU, where they do
+  int ranks = 1;         // that share RAM and disk
 };
 
 // This machine: its GPU, which is opened then, or its processors. `automatic` takes the GPU where
@@ -25,7 +26,8 @@ RunTarget this_machine(const MachineOptions& options);
 RunTarget gpu_target(const GpuInfo& gpu, const MachineOptions& options);
 
 // What is declared, inside the limits of this machine where that is the target (ignore_limits: as
-// declared); see memory/budget.h.
+// declared); see memory/budget.h. Of RAM and disk each rank has an equal share, and of a CPU's
+// compute share too where none is declared.
 Budget resolve_budget(const RunTarget& target, const MachineOptions& options,
                       const Machine& machine = read_machine());
 

@@ -117,7 +117,7 @@ class Changes {
   }
 
   void samples() {
-    if (c_.gradient_accumulation > 1) {
+    if (c_.gradient_accumulation > 1 && !c_.parallel.global_batch) {
       const std::int64_t half = c_.gradient_accumulation / 2;
       add((toml() ? "gradient_accumulation_steps = " : "--gradient_accumulation_steps ") +
               std::to_string(half),

@@ -17,7 +17,7 @@ struct Sizes {
 };
 
 Sizes sizes_of(const TrainConfig& c) {
-  return {c.micro_batch, c.image_micro_batch, c.gradient_accumulation};
+  return {c.micro_batch, c.image_micro_batch, step_accumulation(c)};
 }
 
 auto micro_batches(const Sizes& sizes) {
@@ -92,7 +92,7 @@ Steps steps_of(const data::Dataset& dataset, std::uint64_t seed, std::int64_t ac
 
 void add_steps(PreparedRun& run, Purpose purpose, const ComingData* coming) {
   Steps steps =
-      steps_of(*run.dataset, run.config.seed, run.config.gradient_accumulation, purpose, coming);
+      steps_of(*run.dataset, run.config.seed, step_accumulation(run.config), purpose, coming);
   if (steps.uncached) {
     const data::LatentShape& z = steps.uncached->shape;
     run.notes.push_back(
@@ -162,7 +162,11 @@ ChangedData data_with(const PreparedRun& run, const DataChange& change) {
     sizes.clips = {.by_side = {}, .plain = *change.micro_batch};
     if (alike) sizes.images = sizes.clips;  // else it has a key of its own
   }
-  sizes.accumulation = change.accumulation.value_or(sizes.accumulation);
+  if (change.accumulation) {
+    TrainConfig changed = run.config;
+    changed.gradient_accumulation = *change.accumulation;
+    sizes.accumulation = step_accumulation(changed);
+  }
   const auto dataset = open_data(run, run.config.dataset, sizes, Purpose::plan, change);
   return {steps_of(*dataset, run.config.seed, sizes.accumulation, Purpose::plan).batches,
           index_line(*dataset)};

@@ -16,6 +16,7 @@
 #include "train/run/config_hash.h"
 #include "train/run/distilled_model.h"
 #include "train/run/model_choice.h"
+#include "train/run/parallel_resume.h"
 #include "train/run/prepared_data.h"
 #include "train/run/published_model.h"
 
@@ -216,7 +217,9 @@ void open_run_model(PreparedRun& run, const RunTarget& target, Purpose purpose) 
   }
   check_loras(run);
   note_dtype(run);
-  r.budget = resolve_budget(target, c.memory);
+  RunTarget shared = target;
+  shared.ranks = static_cast<int>(c.parallel.ranks);
+  r.budget = resolve_budget(shared, c.memory);
 }
 
 LoraOptions lora_of(const AdapterConfig& a) {
@@ -247,6 +250,38 @@ void check_optimizer(const OptimizerOptions& optimizer, const LoraOptions& lora)
   }
 }
 
+// Ranks of one host are a group of the sums as well.
+DataParallel parallel_of(const PreparedRun& run) {
+  const ParallelConfig& p = run.config.parallel;
+  const std::int64_t columns = p.column_count();
+  if (columns == 1) return {};
+  if (run.config.dmd2 || run.config.student) {
+    fail(ErrorCode::usage, "distillation runs on one rank",
+         {{"leave out --ranks and --columns", "one process does all of it"}});
+  }
+  if (p.ranks > columns) {
+    fail(ErrorCode::usage,
+         fmt::format("{} ranks for {} columns: each rank takes whole columns", p.ranks, columns),
+         {{fmt::format("--columns {}", p.ranks), "sums of another shape: rounding differs"},
+          {fmt::format("--ranks {}", columns), "the most that this shape can use"}});
+  }
+  std::int64_t samples = 0;
+  for (const wan::Batch& b : wan::job_of(run.request).dit.batches) {
+    samples = std::max(samples, std::ssize(b.latents));
+  }
+  if (samples < columns) {
+    fail(ErrorCode::usage,
+         fmt::format("a step has {} sample{} for {} columns: a column would never have one",
+                     samples, samples == 1 ? "" : "s", columns),
+         {{fmt::format("--global_batch {}", columns), "a sample in each column"},
+          {fmt::format("--columns {}", samples), "as many as there are samples"}});
+  }
+  return {.columns = {.columns = columns, .group = columns},
+          .ranks = static_cast<int>(p.ranks),
+          .rank = p.rank,
+          .one_host = true};
+}
+
 // What is recorded, as the configuration wants it.
 void describe_job(PreparedRun& run, const ComingData* coming) {
   const TrainConfig& c = run.config;
@@ -263,6 +298,7 @@ void describe_job(PreparedRun& run, const ComingData* coming) {
   job.lora = lora_of(c.adapter);
   if (c.method == Method::lora) job.lora.excluded = excluded_modules(c.adapter, job.config);
   job.record_update = true;
+  job.parallel = parallel_of(run);
   job.optimizer = c.optimizer;
   check_optimizer(c.optimizer, job.lora);
   job.max_grad_norm = c.max_grad_norm;
@@ -340,6 +376,7 @@ PreparedRun prepare_run(TrainConfig config, const RunTarget& target, Purpose pur
   check(coming == nullptr || purpose == Purpose::plan, "a run on data that is not there yet");
   PreparedRun run;
   run.config = std::move(config);
+  if (purpose == Purpose::train) take_parallel(run.config, run.notes);
   const TrainConfig& c = run.config;
   open_run_model(run, target, purpose);
   open_datasets(run, purpose, coming);

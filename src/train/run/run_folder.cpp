@@ -138,7 +138,7 @@ RunFolder RunFolder::create(const std::string& output_dir, std::time_t now) {
        fmt::format("{}: a hundred runs of the second {} are there", output_dir, name.data()));
 }
 
-RunFolder RunFolder::open(const std::string& output_dir, const std::string& name) {
+std::string find_run(const std::string& output_dir, const std::string& name) {
   const std::vector<std::string> runs = runs_in(output_dir);
   const std::vector<Advice> help = {
       runs.empty() ? Advice{"start without resume", "a new run begins"}
@@ -160,9 +160,21 @@ RunFolder RunFolder::open(const std::string& output_dir, const std::string& name
                          : fmt::format("{} are there, the newest is {}", runs.size(), runs.back())),
          help);
   }
-  FileDescriptor held = lock(path.string());
-  clean_leftovers(path.string());
-  return RunFolder(path.string(), std::move(held));
+  return path.string();
+}
+
+RunFolder RunFolder::open(const std::string& output_dir, const std::string& name) {
+  const std::string path = find_run(output_dir, name);
+  FileDescriptor held = lock(path);
+  clean_leftovers(path);
+  return RunFolder(path, std::move(held));
+}
+
+RunFolder RunFolder::shared(const std::string& output_dir,
+                            const std::optional<std::string>& resumed) {
+  if (resumed) return RunFolder(find_run(output_dir, *resumed), FileDescriptor());
+  create_folders(output_dir);
+  return RunFolder(output_dir, FileDescriptor());
 }
 
 RunFolder RunFolder::at(const std::string& path) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <ctime>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,10 @@ class RunFolder {
   // is none. Leftovers of killed processes are removed.
   static RunFolder open(const std::string& output_dir, const std::string& name = "");
 
+  // For a rank that does not lead: nothing is locked, made or cleaned. The run that is resumed as
+  // open() finds it, else output_dir.
+  static RunFolder shared(const std::string& output_dir, const std::optional<std::string>& resumed);
+
   // The folder itself, made where it is not there yet: for runs that are named by their folder.
   static RunFolder at(const std::string& path);
 
@@ -63,6 +68,9 @@ class RunFolder {
   std::string save_file_, save_quit_file_;
   FileDescriptor lock_;
 };
+
+// The run that RunFolder::open() would open.
+std::string find_run(const std::string& output_dir, const std::string& name);
 
 // The runs in output_dir by name, oldest first; empty when there is no such folder.
 std::vector<std::string> runs_in(const std::string& output_dir);

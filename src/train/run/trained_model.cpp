@@ -63,7 +63,7 @@ void add_musubi_keys(const PreparedRun& run, std::int64_t step, Metadata& m) {
   m["ss_lr_warmup_steps"] = std::to_string(s.warmup_steps);
   m["ss_optimizer"] = name_of(c.optimizer.kind);
   m["ss_max_grad_norm"] = fmt::format("{}", c.max_grad_norm);
-  m["ss_gradient_accumulation_steps"] = std::to_string(c.gradient_accumulation);
+  m["ss_gradient_accumulation_steps"] = std::to_string(step_accumulation(c));
   m["ss_num_train_items"] = std::to_string(run.dataset->samples().size());
   m["ss_num_batches_per_epoch"] = std::to_string(run.steps_per_epoch);
   m["ss_max_train_steps"] = std::to_string(run.total_steps);
