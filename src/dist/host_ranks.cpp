@@ -21,7 +21,7 @@ constexpr std::chrono::microseconds kLook{50};
 // is gone.
 constexpr std::chrono::milliseconds kLookForProcesses{100};
 
-enum class Operation : std::uint32_t { barrier, all_gather, all_to_all, broadcast };
+// By Operation.
 constexpr std::array<std::string_view, 4> kOperationNames = {"barrier", "all_gather", "all_to_all",
                                                              "broadcast"};
 
@@ -137,6 +137,7 @@ class HostRanks::Member : public Communicator {
   }
 
  private:
+  enum class Operation : std::uint32_t { barrier, all_gather, all_to_all, broadcast };
   static constexpr std::size_t kWindow = HostMemory::kWindow;
 
   struct Exchange {
