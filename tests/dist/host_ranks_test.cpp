@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <sys/mman.h>
 
+#include <atomic>
+#include <cstring>
 #include <random>
+#include <thread>
 
 #include "memory/process_memory.h"
 #include "tests/dist/run_ranks.h"
@@ -33,14 +36,14 @@ class Rows {
         bytes_(to_size(rows * step_ + gap), std::byte{0xee}),
         begin_(to_size(gap)) {}
 
-  std::byte& at(std::int64_t r, std::int64_t c) { return bytes_[begin_ + to_size(r * step_ + c)]; }
+  std::byte* row(std::int64_t r) { return bytes_.data() + begin_ + r * step_; }
   TensorView view() {
     return TensorView(bytes_.data() + begin_, DType::u8, Shape{rows_, columns_}, Shape{step_, 1});
   }
   bool gaps_untouched() {
     for (std::int64_t r = 0; r < rows_; ++r) {
       for (std::int64_t c = columns_; c < step_ && r + 1 < rows_; ++c) {
-        if (at(r, c) != std::byte{0xee}) return false;
+        if (row(r)[c] != std::byte{0xee}) return false;
       }
     }
     return true;
@@ -52,15 +55,37 @@ class Rows {
   std::size_t begin_;
 };
 
-std::byte sent(int rank, std::int64_t row, std::int64_t column, int round) {
-  const auto mixed = 37 * rank + 11 * row + 3 * column + (column >> 8) + (column >> 16);
-  return static_cast<std::byte>(mixed + 101 * round + 1);
-}
+// Columns of the row that a rank sends: a part of one random row, by its rank, row and round.
+class Sent {
+ public:
+  Sent(int rank, std::int64_t row, int round, std::int64_t columns)
+      : begin_(random_bytes().data() + (37 * rank + 11 * row + 101 * round) % kOffsets),
+        columns_(to_size(columns)) {}
+
+  void copy_to(std::byte* to) const { std::memcpy(to, begin_, columns_); }
+  bool is(const std::byte* found) const { return std::memcmp(found, begin_, columns_) == 0; }
+
+ private:
+  static constexpr std::int64_t kOffsets = 4096;
+  static const std::vector<std::byte>& random_bytes() {
+    static const std::vector<std::byte> bytes = [] {
+      std::vector<std::byte> b(4 * HostMemory::kWindow);
+      std::mt19937_64 random(3);
+      for (std::size_t i = 0; i + 8 <= b.size(); i += 8) {
+        const std::uint64_t next = random();
+        std::memcpy(&b[i], &next, 8);
+      }
+      return b;
+    }();
+    return bytes;
+  }
+
+  const std::byte* begin_;
+  std::size_t columns_;
+};
 
 void fill(Rows& rows, int rank, std::int64_t count, std::int64_t columns, int round) {
-  for (std::int64_t r = 0; r < count; ++r) {
-    for (std::int64_t c = 0; c < columns; ++c) rows.at(r, c) = sent(rank, r, c, round);
-  }
+  for (std::int64_t r = 0; r < count; ++r) Sent(rank, r, round, columns).copy_to(rows.row(r));
 }
 
 enum class Kind { barrier, all_gather, all_to_all, broadcast };
@@ -77,13 +102,11 @@ bool exchange(Communicator& group, Kind kind, std::int64_t columns, std::int64_t
   if (kind == Kind::all_to_all) group.all_to_all(to.view(), from.view(), {});
   if (kind == Kind::broadcast) group.broadcast(root, one.view(), {});
   bool right = from.gaps_untouched();
-  for (std::int64_t c = 0; c < columns; ++c) {
-    for (int r = 0; r < n; ++r) {
-      if (kind == Kind::all_gather) right &= from.at(r, c) == sent(r, 0, c, round);
-      if (kind == Kind::all_to_all) right &= from.at(r, c) == sent(r, me, c, round);
-    }
-    if (kind == Kind::broadcast) right &= one.at(0, c) == sent(root, 0, c, round);
+  for (int r = 0; r < n; ++r) {
+    if (kind == Kind::all_gather) right &= Sent(r, 0, round, columns).is(from.row(r));
+    if (kind == Kind::all_to_all) right &= Sent(r, me, round, columns).is(from.row(r));
   }
+  if (kind == Kind::broadcast) right &= Sent(root, 0, round, columns).is(one.row(0));
   fill(to, 200, n, columns, round);
   fill(one, 200, 1, columns, round);
   return right;

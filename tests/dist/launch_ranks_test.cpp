@@ -206,7 +206,7 @@ TEST(LaunchRanks, HaveTheStandardFilesOfRank0Only) {
 TEST(LaunchRanks, ShareTheProcessorsThatTheLauncherMayUse) {
   cpu_set_t own;
   ASSERT_EQ(::sched_getaffinity(0, sizeof(own), &own), 0);
-  if (CPU_COUNT(&own) < 2) GTEST_SKIP() << "one processor";
+  if (CPU_COUNT(&own) < 2 && !this_rank()) GTEST_SKIP() << "one processor";
   EXPECT_EQ(launch_this_test(2,
                              [](const RankPlace& place) {
                                cpu_set_t mine;
@@ -308,8 +308,8 @@ TEST_F(LaunchRanksProcesses, ASignalThatEndsThemAllIsTheEndOfTheLauncher) {
 TEST_F(LaunchRanksProcesses, AStoppedRankHearsOfTheEndToo) {
   ChildProcess child([&] {
     return launch_in_child(
-        shell(3, saying("trap 'exit 0' TERM; [ $BALLAST_RANK = 1 ] && kill -STOP $$; "
-                        "while :; do sleep 0.01; done")));
+        shell(3, "trap 'exit 0' TERM; " + saying("[ $BALLAST_RANK = 1 ] && kill -STOP $$; "
+                                                 "while :; do sleep 0.01; done")));
   });
   ASSERT_TRUE(all_said(3));
   ASSERT_TRUE(wait_until([&] {
