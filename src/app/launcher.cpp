@@ -9,6 +9,7 @@
 
 #include "app/command.h"
 #include "core/error.h"
+#include "dist/host_memory.h"
 
 namespace ballast {
 namespace {
@@ -350,6 +351,29 @@ class LaunchLine {
   std::vector<std::string> assignments_, options_, several_;  // names; counts of the last
 };
 
+// before: what an earlier --ranks says.
+int number_of_ranks(std::string_view text, std::optional<int> before) {
+  const Advice advice = {"--ranks 2", "trains with two processes on this host's processors"};
+  if (text == "auto") {
+    fail(ErrorCode::usage,
+         "--ranks auto counts GPUs, and ranks compute on the CPU so far: expected a number",
+         {advice});
+  }
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 1 ||
+      value > HostMemory::kMaxRanks) {
+    fail(ErrorCode::usage,
+         fmt::format("--ranks {}: expected a number from 1 to {}",
+                     text.empty() ? "without a value" : printable(text), HostMemory::kMaxRanks),
+         {advice});
+  }
+  if (before.value_or(value) != value) {
+    fail(ErrorCode::usage, fmt::format("--ranks {} and --ranks {}: expected one", *before, value));
+  }
+  return value;
+}
+
 }  // namespace
 
 bool begins_pasted_line(std::string_view word, std::string_view next) {
@@ -365,6 +389,26 @@ bool begins_pasted_line(std::string_view word, std::string_view next) {
 
 PastedLine strip_launcher(std::string_view command, std::vector<std::string> arguments) {
   return LaunchLine(command, std::move(arguments)).strip();
+}
+
+std::optional<int> take_ranks(std::vector<std::string>& arguments) {
+  constexpr std::string_view kFlag = "--ranks";
+  std::optional<int> ranks;
+  for (std::size_t i = 0; i < arguments.size() && arguments[i] != "--";) {
+    const bool joined = arguments[i].starts_with("--ranks=");
+    if (!joined && arguments[i] != kFlag) {
+      ++i;
+      continue;
+    }
+    const std::size_t words = joined ? 1 : 2;
+    const std::string text = joined                     ? arguments[i].substr(kFlag.size() + 1)
+                             : i + 1 < arguments.size() ? arguments[i + 1]
+                                                        : "";
+    ranks = number_of_ranks(text, ranks);
+    const auto at = arguments.begin() + static_cast<std::ptrdiff_t>(i);
+    arguments.erase(at, at + static_cast<std::ptrdiff_t>(std::min(words, arguments.size() - i)));
+  }
+  return ranks;
 }
 
 JobProcess job_process() {

@@ -23,6 +23,10 @@ PastedLine strip_launcher(std::string_view command, std::vector<std::string> arg
 // behind it, "" where there is none.
 bool begins_pasted_line(std::string_view word, std::string_view next);
 
+// Takes --ranks N or --ranks=N, wherever it stands, out of a command's arguments: so many processes
+// of this host train together. nullopt: it is not there.
+std::optional<int> take_ranks(std::vector<std::string>& arguments);
+
 // What RANK, LOCAL_RANK and WORLD_SIZE of a launcher say about this process.
 struct JobProcess {
   bool first = true;  // one process does the work; the others end at once

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <new>
 #include <optional>
@@ -23,6 +24,9 @@
 #include "core/nearest_name.h"
 #include "core/system_limits.h"
 #include "core/wrap_text.h"
+#include "dist/host_memory.h"
+#include "dist/launch_ranks.h"
+#include "dist/rank_environment.h"
 
 namespace ballast {
 namespace {
@@ -112,64 +116,119 @@ bool asks_for_help(const std::vector<std::string>& arguments) {
 constexpr std::string_view kOnceInAJob[] = {"cache", "convert", "distill", "generate",
                                             "plan",  "sample",  "train"};
 
+// Of this process, where our launcher started it.
+std::optional<RankPlace> place;
+
+// Results and progress are those of rank 0.
+void speak_as_rank(const RankPlace& p) {
+  if (p.rank == 0) return;
+  log::set_rank(p.rank);
+  const char* const asked = std::getenv("BALLAST_LOG");
+  if (asked == nullptr || *asked == '\0') log::set_level(log::Level::warn);
+}
+
+struct OwnArguments {
+  std::vector<std::string> arguments;
+  int ranks = 1;  // to be started; 1: this process does the work
+};
+
 // The arguments of the command itself; nullopt: another process of this job does the work.
-std::optional<std::vector<std::string>> own_arguments(std::string_view command,
-                                                      std::vector<std::string> arguments) {
+std::optional<OwnArguments> own_arguments(std::string_view command,
+                                          std::vector<std::string> arguments) {
   PastedLine line = strip_launcher(command, std::move(arguments));
+  OwnArguments own;
+  if (command == "train") {
+    const std::optional<int> asked = take_ranks(line.arguments);
+    place = this_rank();
+    if (place) speak_as_rank(*place);
+    if (place && asked && *asked != place->ranks) {
+      fail(ErrorCode::usage,
+           fmt::format(
+               "--ranks {} in a job of {} ranks (BALLAST_RANKS={}): expected the same number",
+               *asked, place->ranks, place->ranks));
+    }
+    if (!place && !asks_for_help(line.arguments)) own.ranks = asked.value_or(1);
+  }
   if (!asks_for_help(line.arguments)) {
-    for (const std::string& note : line.notes) log::info("{}", note);
-    if (std::ranges::find(kOnceInAJob, command) != std::end(kOnceInAJob)) {
+    if (own.ranks == 1) {  // else rank 0 says it
+      for (const std::string& note : line.notes) log::info("{}", note);
+    }
+    if (!place && std::ranges::find(kOnceInAJob, command) != std::end(kOnceInAJob)) {
       const JobProcess process = job_process();
       if (!process.note.empty()) log::info("{}", process.note);
       if (!process.first) return std::nullopt;
     }
   }
-  return with_dashes(std::move(line.arguments));
+  own.arguments = with_dashes(std::move(line.arguments));
+  return own;
 }
 
-void run(std::vector<std::string> arguments) {
+// The exit code.
+int run(std::vector<std::string> arguments) {
+  const auto print_page = [](const std::string& text) {
+    print(text);
+    return 0;
+  };
+  const std::vector<std::string> whole = arguments;
   if (arguments.empty()) {
     fail(ErrorCode::usage, "no command given", {{"ballast --help", "lists the commands"}});
   }
-  if (arguments == std::vector<std::string>{"help", "--markdown"}) return print(flag_reference());
+  if (arguments == std::vector<std::string>{"help", "--markdown"})
+    return print_page(flag_reference());
   if (arguments.front() == "help" && arguments.size() > 1) {  // help plan: plan --help
     arguments.erase(arguments.begin());
     arguments.emplace_back("--help");
   }
   const std::string first = arguments.front();
-  if (first == "--help" || first == "-h" || first == "help") return print(fit_columns(help()));
+  if (first == "--help" || first == "-h" || first == "help") return print_page(fit_columns(help()));
   if (first == "--version" || first == "-V") {
-    return print(fmt::format("ballast {}\n", BALLAST_VERSION));
+    return print_page(fmt::format("ballast {}\n", BALLAST_VERSION));
   }
   if (begins_pasted_line(first, arguments.size() > 1 ? arguments[1] : "")) {
     fail_without_command(first);
   }
   const CommandInfo& info = find_command(first);
   const auto own = own_arguments(info.name, {arguments.begin() + 1, arguments.end()});
-  if (!own) return;
-  arguments = *own;
+  if (!own) return 0;
+  arguments = own->arguments;
+  const auto work = [&](Command& command) {
+    if (own->ranks > 1) return launch_ranks({.ranks = own->ranks, .arguments = whole});
+    command.run();
+    return 0;
+  };
 
   const std::unique_ptr<Command> command = info.make();
   CLI::App app(std::string(info.summary), "ballast " + std::string(info.name));
   command->declare(app);
-  if (const auto page = command->help_page(arguments)) return print(fit_columns(*page));
-  if (!asks_for_help(arguments) && command->takes(arguments)) return command->run();
+  if (const auto page = command->help_page(arguments)) return print_page(fit_columns(*page));
+  if (!asks_for_help(arguments) && command->takes(arguments)) return work(*command);
   CLI::App& part = part_named(app, arguments);
   const std::string name = &part == &app ? app.get_name() : app.get_name() + " " + part.get_name();
   refuse_unknown_options(part, name, arguments);
   const bool wants_help = std::any_of(arguments.begin(), arguments.end(),
                                       [](const auto& a) { return a == "--help" || a == "-h"; });
-  if (wants_help) return print(fit_columns(part.help(&part == &app ? "" : app.get_name())));
+  if (wants_help) return print_page(fit_columns(part.help(&part == &app ? "" : app.get_name())));
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
   app.parse(std::move(arguments));
-  command->run();
+  return work(*command);
+}
+
+// Ranks that fail alike say so once: the first of them.
+bool first_to_print(const std::string& text) {
+  try {
+    return HostMemory(place->memory_fd, place->token, place->local_ranks, HostMemory::Part::control)
+        .first_to_print(text);
+  } catch (const Error&) {
+    return true;  // of a job that is none: then that is what it says
+  }
 }
 
 int explain(const Error& e) {
-  std::string text;
+  std::string who, text;
   if (dynamic_cast<const ShownError*>(&e) == nullptr) {
     const bool ours = e.code() == ErrorCode::internal;
-    text = fmt::format("ballast: {}{}\n", ours ? "internal error (please report): " : "",
+    who = place && place->rank > 0 ? fmt::format("ballast[{}]: ", place->rank) : "ballast: ";
+    text = fmt::format("{}{}\n", ours ? "internal error (please report): " : "",
                        without_rule_ids(e.what()));
     for (const std::string& doing : e.trail()) text += fmt::format("  while {}\n", doing);
   }
@@ -180,7 +239,7 @@ int explain(const Error& e) {
     const std::string line = a.effect.empty() ? a.change : a.change + ": " + a.effect;
     text += wrapped(first, line, text_columns(stderr), first.size()) + "\n";
   }
-  std::fputs(text.c_str(), stderr);
+  if (!place || text.empty() || first_to_print(text)) std::fputs((who + text).c_str(), stderr);
   return static_cast<int>(e.code());
 }
 
@@ -198,8 +257,7 @@ Error system_failure(const std::system_error& e) {
 // The only catch of the program.
 int guarded_main(int argc, char** argv) {
   try {
-    run({argv + std::min(argc, 1), argv + argc});
-    return 0;
+    return run({argv + std::min(argc, 1), argv + argc});
   } catch (const Error& e) {
     return explain(e);
   } catch (const CLI::ParseError& e) {

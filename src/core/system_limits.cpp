@@ -44,16 +44,8 @@ class LimitsInForce {
   std::vector<Advice> advice_;
 };
 
-}  // namespace
-
-Error out_of_memory() {
-  LimitsInForce limits;
-  limits.add_bytes(RLIMIT_AS, "-v", "address space");
-  limits.add_bytes(RLIMIT_DATA, "-d", "data");
-  return std::move(limits).error("the system has no memory left for this process");
-}
-
-Error out_of_threads(std::string_view what, std::string_view why) {
+// Limits on memory count: a task needs a stack.
+Error out_of_tasks(std::string what) {
   LimitsInForce limits;
   limits.add_bytes(RLIMIT_AS, "-v", "address space");
   limits.add_bytes(RLIMIT_DATA, "-d", "data");
@@ -64,8 +56,24 @@ Error out_of_threads(std::string_view what, std::string_view why) {
     limits.add(fmt::format("ulimit -u ({} threads of this user)", *threads),
                {"a larger ulimit -u", "lets this user have more threads"});
   }
-  return std::move(limits).error(
-      fmt::format("the system refused to start a thread for {} ({})", what, why));
+  return std::move(limits).error(std::move(what));
+}
+
+}  // namespace
+
+Error out_of_memory() {
+  LimitsInForce limits;
+  limits.add_bytes(RLIMIT_AS, "-v", "address space");
+  limits.add_bytes(RLIMIT_DATA, "-d", "data");
+  return std::move(limits).error("the system has no memory left for this process");
+}
+
+Error out_of_threads(std::string_view what, std::string_view why) {
+  return out_of_tasks(fmt::format("the system refused to start a thread for {} ({})", what, why));
+}
+
+Error out_of_processes(std::string_view what, std::string_view why) {
+  return out_of_tasks(fmt::format("the system refused to start a process for {} ({})", what, why));
 }
 
 std::optional<std::string> pids_limit(const std::filesystem::path& root) {

@@ -16,6 +16,8 @@ Error out_of_memory();
 // The same for a thread: ulimit -v, -d and -u, the least pids.max of the control groups. what:
 // "computing"; why: the system's words.
 Error out_of_threads(std::string_view what, std::string_view why);
+// The same for a process.
+Error out_of_processes(std::string_view what, std::string_view why);
 
 // "/sys/fs/cgroup/a/pids.max = 20": the least of the groups of this process, v1 or v2. root stands
 // for "/".
