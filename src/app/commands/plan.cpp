@@ -320,6 +320,11 @@ std::optional<train::TrainConfig> Plan::config() const {
   if (own_.rest.empty()) return std::nullopt;
   train::TrainConfig config = train::read_config(own_.rest);
   apply(own_, config.memory);
+  // As the ranks that `train` starts share the processors.
+  if (config.parallel.ranks > 1 && config.memory.threads == 0 && own_.target == "this") {
+    config.memory.threads =
+        std::max(1, usable_cpus(read_machine()) / static_cast<int>(config.parallel.ranks));
+  }
   return config;
 }
 

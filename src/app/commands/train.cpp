@@ -1,4 +1,6 @@
 #include <CLI/CLI.hpp>
+#include <memory>
+#include <optional>
 
 #include "app/command.h"
 #include "app/commands/cache_dataset.h"
@@ -10,6 +12,8 @@
 #include "app/planning_heap.h"
 #include "app/training_output.h"
 #include "core/log.h"
+#include "dist/host_ranks.h"
+#include "dist/rank_environment.h"
 #include "io/media_reader.h"
 #include "report/secrets.h"
 #include "train/config/read_config.h"
@@ -44,6 +48,45 @@ class Train : public Command {
   OwnFlags own_;
   std::string command_;
   bool read_media_ = false;  // FFmpeg's libraries stay with the process
+};
+
+// The processes that `--ranks` started, as one of them sees them; alone it does nothing.
+class JobRanks {
+ public:
+  JobRanks() : place_(this_rank()) {
+    if (!place_) return;
+    transport_.emplace(place_->memory_fd, place_->token, place_->rank, place_->ranks);
+    start_ = transport_->join("start", place_->rank, place_->ranks);
+  }
+
+  bool alone() const { return !place_; }
+  bool leads() const { return !place_ || place_->rank == 0; }
+  void describe(train::ParallelConfig& to) const {
+    if (!place_) return;
+    to.ranks = place_->ranks;
+    to.rank = place_->rank;
+  }
+  // What rank 0 says, once all are here.
+  bool together(bool here) {
+    if (!place_) return here;
+    auto word = static_cast<std::uint8_t>(here);
+    start_->broadcast(0, TensorView(reinterpret_cast<std::byte*>(&word), DType::u8, Shape{1, 1}),
+                      {});
+    return word != 0;
+  }
+  train::Ranks of_run() {
+    if (!place_) return {};
+    return {.rank = place_->rank,
+            .size = place_->ranks,
+            .join = [this](std::string_view group, int rank, int size) {
+              return transport_->join(group, rank, size);
+            }};
+  }
+
+ private:
+  std::optional<RankPlace> place_;
+  std::optional<HostRanks> transport_;
+  std::unique_ptr<Communicator> start_;
 };
 
 const RegisterCommand<Train> kTrain("train", "LoRA or full fine-tune inside the memory you have");
@@ -101,24 +144,48 @@ fit::PlannedRun Train::planned_or_refused(const train::PreparedRun& run) {
       [&] { return possible_changes(run, refusal); }, plan_output(own_), run.notes);
 }
 
+void require_one_process(const JobRanks& ranks, std::string_view what) {
+  if (ranks.alone()) return;
+  fail(ErrorCode::usage, fmt::format("{} with --ranks is not supported yet", what),
+       {{"leave out --ranks", "one process does all of it"}});
+}
+
 void Train::run() {
-  if (train::is_seq2seq(own_.rest)) return train_text(own_, command_);
+  JobRanks ranks;
+  if (train::is_seq2seq(own_.rest)) {
+    require_one_process(ranks, "training text models");
+    return train_text(own_, command_);
+  }
   train::TrainConfig config = train::read_config(own_.rest);
   apply(own_, config.memory);
-  if (config.cache_only) return cache_dataset(config, own_);
-  if (config.vae) return train_vae(std::move(config), own_, command_);
+  ranks.describe(config.parallel);
+  if (config.cache_only) {
+    require_one_process(ranks, "--cache_only");
+    return cache_dataset(config, own_);
+  }
+  if (config.vae) {
+    require_one_process(ranks, "training a VAE");
+    return train_vae(std::move(config), own_, command_);
+  }
   const train::RunTarget target = find_target(own_.target, config.memory);
-  if (!encode_missing(config, target)) return;
+  if (target.backend.device == Device::cuda) {
+    require_one_process(ranks, "training on a GPU");
+  }
+  if (!ranks.together(!ranks.leads() || encode_missing(config, target))) return;
   train::PreparedRun run = train::prepare_run(std::move(config), target, train::Purpose::train);
   if (read_media_) run.request.other_lines.push_back(kMediaLine);
   fit::PlannedRun planned = planned_or_refused(run);
   show_plan(train::title_of(run), run.request, planned, view_of(run.request, planned, &run),
             plan_output(own_));
-  merge_base_loras(run);
-  const train::TrainOutcome done =
-      train::train(std::move(run), std::move(planned),
-                   {.command = command_, .check_nan = own_.check_nan, .remember = true});
-  print_outcome(done, {{"run", done.folder}}, own_.json);
+  if (ranks.leads()) merge_base_loras(run);
+  ranks.together(true);  // all have planned with the memory that is free now
+  if (!ranks.leads()) merge_base_loras(run);
+  const train::TrainOutcome done = train::train(std::move(run), std::move(planned),
+                                                {.command = command_,
+                                                 .check_nan = own_.check_nan,
+                                                 .remember = ranks.leads(),
+                                                 .ranks = ranks.of_run()});
+  if (ranks.leads()) print_outcome(done, {{"run", done.folder}}, own_.json);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "core/to_size.h"
 #include "data/prefetcher.h"
+#include "dist/host_ranks.h"
 #include "io/hub_cache.h"
 #include "models/wan/dit_pass.h"
 #include "models/wan/lora_read.h"
@@ -254,14 +255,15 @@ void check_optimizer(const OptimizerOptions& optimizer, const LoraOptions& lora)
 DataParallel parallel_of(const PreparedRun& run) {
   const ParallelConfig& p = run.config.parallel;
   const std::int64_t columns = p.column_count();
-  if (columns == 1) return {};
+  if (columns == 1 && p.ranks == 1) return {};
   if (run.config.dmd2 || run.config.student) {
     fail(ErrorCode::usage, "distillation runs on one rank",
          {{"leave out --ranks and --columns", "one process does all of it"}});
   }
   if (p.ranks > columns) {
     fail(ErrorCode::usage,
-         fmt::format("{} ranks for {} columns: each rank takes whole columns", p.ranks, columns),
+         fmt::format("{} ranks for {} column{}: each rank takes whole columns", p.ranks, columns,
+                     columns == 1 ? "" : "s"),
          {{fmt::format("--columns {}", p.ranks), "sums of another shape: rounding differs"},
           {fmt::format("--ranks {}", columns), "the most that this shape can use"}});
   }
@@ -340,6 +342,11 @@ void add_other_lines(PreparedRun& run) {
   r.other_lines = {index_line(*run.dataset),
                    {"data reader", data::Prefetcher::kBytes, "reads the next step's samples"},
                    {"training loop", kLoopBytes, "logs, reports, pieces of files being written"}};
+  if (c.parallel.ranks > 1) {
+    r.other_lines.push_back({"exchange between ranks",
+                             HostRanks::memory_for(static_cast<int>(c.parallel.ranks)),
+                             "bytes on their way, which all ranks of a host share"});
+  }
   if (wan::job_of(r).teacher && wan::job_of(r).teacher->guided) {
     const auto states = static_cast<std::uint64_t>(run.model().text_len * run.model().text_dim);
     r.other_lines.push_back(
