@@ -68,7 +68,7 @@ class CommonFlags {
 // c: what flags change; nullptr: nothing is read.
 void declare_diffusion_pipe(FlagTable& table, TrainConfig* c);
 void describe_musubi(FlagTable& table);
-// Flags of musubi-tuner that mean something to PyTorch or to the hub alone.
+// Flags of musubi-tuner that have no effect here, or cannot be had.
 void declare_musubi_ignored(FlagTable& table);
 void describe_flow_matching(FlagTable& table);
 void describe_seq2seq(FlagTable& table);
