@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 
 #include "app/command.h"
+#include "app/command_help.h"
 #include "app/commands/sample_student.h"
 #include "app/help_text.h"
 #include "core/error.h"
@@ -38,9 +39,9 @@ std::string flag_reference() {
     const std::unique_ptr<Command> command = c.make();
     CLI::App app(std::string(c.summary), "ballast " + std::string(c.name));
     command->declare(app);
-    text += page(app.get_name(), command->help_page({"--help"}).value_or(app.help()));
+    text += page(app.get_name(), command->help_page({"--help"}).value_or(command_help(app)));
     for (const CLI::App* part : app.get_subcommands([](const CLI::App*) { return true; })) {
-      text += page(app.get_name() + " " + part->get_name(), part->help(app.get_name()));
+      text += page(app.get_name() + " " + part->get_name(), command_help(*part));
     }
   }
   text += page("Options of ballast train, plan and cache", *training_help("train", {"--help-all"}));

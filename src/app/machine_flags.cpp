@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <climits>
 
 #include "core/error.h"
 
@@ -16,6 +17,11 @@ std::string dashed(std::string_view name) {
 
 template <class Field>
 constexpr bool kIsSwitch = std::is_same_v<Field, bool> || std::is_same_v<Field, Negated<bool>>;
+// What help pages show behind a flag that takes a value.
+template <class Field>
+constexpr const char* kOperand = std::is_same_v<Field, int>                    ? "N"
+                                 : std::is_same_v<Field, std::optional<Bytes>> ? "SIZE"
+                                                                               : "NAME";
 
 // Visits the named fields; fails on a name that is no field.
 template <class Visit>
@@ -41,7 +47,9 @@ void declare_machine(CLI::App& app, MachineOptions& to,
     } else if constexpr (std::is_same_v<Field, bool>) {
       app.add_flag(flag, field, help);
     } else if constexpr (std::is_same_v<Field, int>) {
-      app.add_option(flag, field, help);
+      app.add_option(flag, field, help)
+          ->type_name(kOperand<Field>)
+          ->check(CLI::Range(0, INT_MAX, "COUNT"));
     } else {
       const std::function<void(const std::string&)> set =
           [flag, read = setter_of(field)](const std::string& text) {
@@ -49,7 +57,9 @@ void declare_machine(CLI::App& app, MachineOptions& to,
               fail(ErrorCode::usage, fmt::format("{}: {}", flag, *fault));
             }
           };
-      app.add_option_function(flag, set, help)->default_str(option_text(field));
+      app.add_option_function(flag, set, help)
+          ->type_name(kOperand<Field>)
+          ->default_str(option_text(field));
     }
   });
 }
@@ -59,11 +69,7 @@ std::string machine_help(std::initializer_list<std::string_view> names) {
   std::string text;
   visit_named(none, names, [&](std::string flag, auto& field, const std::string& help) {
     using Field = std::remove_cvref_t<decltype(field)>;
-    if constexpr (!kIsSwitch<Field>) {
-      flag += std::is_same_v<Field, int>                    ? " N"
-              : std::is_same_v<Field, std::optional<Bytes>> ? " SIZE"
-                                                            : " NAME";
-    }
+    if constexpr (!kIsSwitch<Field>) flag += std::string(" ") + kOperand<Field>;
     text += fmt::format("  {:<20} {}\n", flag, help);
   });
   return text;

@@ -1,8 +1,6 @@
 #include "app/planning.h"
 
 #include <algorithm>
-#include <charconv>
-#include <map>
 
 #include "app/output.h"
 #include "app/plan_pages.h"
@@ -42,46 +40,48 @@ void apply(const OwnFlags& own, MachineOptions& to) {
   to.ignore_limits = own.ignore_limits;
 }
 
-std::string own_flags_help() {
-  OwnFlags own;
-  MachineOptions machine;
-  std::vector<std::string> notes;
+namespace {
+
+train::FlagTable own_flags(OwnFlags& own, MachineOptions& machine,
+                           std::vector<std::string>& notes) {
   train::FlagTable t(&notes);
   constexpr std::string_view kMachine[] = {"threads", "ignore_limits", "json"};
   t.add(machine, kMachine);
   t.add("target", own.target, "this machine (this), or one to plan for: " + bundled_names());
   t.add("details", own.details, "the plan with its phases and predicted times");
   t.add("check_nan", own.check_nan, "find the instruction that made a NaN: slow");
-  return "General options:\n" + t.help();
+  return t;
+}
+
+}  // namespace
+
+std::string own_flags_help() {
+  OwnFlags own;
+  MachineOptions machine;
+  std::vector<std::string> notes;
+  return "General options:\n" + own_flags(own, machine, notes).help();
 }
 
 OwnFlags split_own_flags(const std::vector<std::string>& arguments) {
   OwnFlags own;
-  const auto value = [&](std::size_t& i, std::string_view flag) -> std::optional<std::string> {
-    const std::string& a = arguments[i];
-    if (a.starts_with(std::string(flag) + "=")) return a.substr(flag.size() + 1);
-    if (a != flag) return std::nullopt;
-    if (i + 1 == arguments.size()) fail(ErrorCode::usage, fmt::format("{} needs a value", flag));
-    return arguments[++i];
-  };
-  const std::map<std::string_view, bool*> switches = {{"--json", &own.json},
-                                                      {"--check-nan", &own.check_nan},
-                                                      {"--ignore-limits", &own.ignore_limits},
-                                                      {"--details", &own.details}};
+  MachineOptions machine;
+  std::vector<std::string> notes, ours;
+  const train::FlagTable table = own_flags(own, machine, notes);
+  const std::vector<std::string> switches = table.switches();
   for (std::size_t i = 0; i < arguments.size(); ++i) {
-    if (const auto found = switches.find(arguments[i]); found != switches.end()) {
-      *found->second = true;
-    } else if (const auto target = value(i, "--target")) {
-      own.target = *target;
-    } else if (const auto count = value(i, "--threads")) {
-      const auto end = std::from_chars(count->data(), count->data() + count->size(), own.threads);
-      if (end.ec != std::errc() || end.ptr != count->data() + count->size() || own.threads < 0) {
-        fail(ErrorCode::usage, fmt::format("--threads {}: expected a number", printable(*count)));
-      }
-    } else {
-      own.rest.push_back(arguments[i]);
-    }
+    const std::span<const std::string> one(&arguments[i], 1);
+    const bool flag = one[0].starts_with("--") && one[0].size() > 2;
+    const train::CommandLine line = train::split_arguments(one, switches);
+    const bool known = flag && table.knows(line.settings[0].name);
+    (known ? ours : own.rest).push_back(one[0]);
+    const bool takes_next = known && line.settings[0].values.empty() &&
+                            std::ranges::find(switches, line.settings[0].name) == switches.end();
+    if (takes_next && i + 1 < arguments.size()) ours.push_back(arguments[++i]);
   }
+  table.read(train::split_arguments(ours, switches).settings);
+  own.threads = machine.threads;
+  own.ignore_limits = machine.ignore_limits;
+  own.json = machine.json;
   return own;
 }
 

@@ -71,7 +71,8 @@ TEST_F(TrainingUsage, AMistypedFlagIsNamedWithTheNearestOne) {
   expect_refused({run_.write_config(), "--max_step", "3"}, 2,
                  AllOf(HasSubstr("--max_step"), HasSubstr("max_steps")));
   expect_refused({run_.write_config(), "--ram", "plenty"}, 2, HasSubstr("--ram"));
-  expect_refused({run_.write_config(), "--threads", "two"}, 2, HasSubstr("--threads two"));
+  expect_refused({run_.write_config(), "--threads", "two"}, 2,
+                 HasSubstr("--threads: expected an integer, found \"two\""));
 }
 
 TEST_F(TrainingUsage, AMissingConfigurationIsNamed) {

@@ -4,6 +4,7 @@
 
 #include "app/bench/benches.h"
 #include "app/bench/kernel_times.h"
+#include "app/bench/memory_use.h"
 #include "app/bench/random_weights.h"
 #include "app/machine_flags.h"
 #include "app/output.h"
@@ -12,9 +13,6 @@
 #include "core/random.h"
 #include "core/stopwatch.h"
 #include "core/to_size.h"
-#include "fit/fit.h"
-#include "memory/gpu.h"
-#include "memory/process_memory.h"
 #include "models/student/fit_job.h"
 #include "nn/machine_options.h"
 #include "plan/runner.h"
@@ -198,11 +196,7 @@ void BenchDistill::run() {
       {.folder = folder_});
   job.teacher = weights.groups();
   Stopwatch watch;
-  auto outcome = fit::find_plan(r);
-  if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
-    fail(ErrorCode::refused, shortage_lines(refusal->shortages, r.budget, !job.gpu));
-  }
-  const auto& planned = std::get<fit::PlannedRun>(outcome);
+  const fit::PlannedRun planned = fitting_plan(r);
   const std::string policy = text_of(planned.job.as<student::FitJob>().under(planned.policy));
   const double plan_seconds = watch.lap();
   BenchPair bench(planned);
@@ -236,27 +230,18 @@ void BenchDistill::run() {
                               {"stall_ms", middle(stalls) * 1e3},
                               {"over_bound", seconds / bound},
                               {"predicted_ms", planned.seconds_per_step() * 1e3},
-                              {"device_arena_planned", bench.plan().peak_of(Tier::device).count},
-                              {"device_arena_used", bench.runner().high_water(Tier::device).count},
-                              {"host_arena_planned", bench.plan().peak_of(Tier::host).count},
-                              {"host_arena_used", bench.runner().high_water(Tier::host).count},
-                              {"device_planned", planned.needed(Tier::device).count},
-                              {"host_planned", planned.needed(Tier::host).count},
                               {"plan_seconds", plan_seconds},
                               {"load_seconds", load_seconds},
                               {"loss", bench.loss()}};
-  if (job.gpu) {
-    j["device"] = info.name;
-    j["device_used"] = gpu_memory_of_process().count;
-  }
-  if (const auto memory = process_memory()) j["host_used"] = memory->total().count;
+  const MemoryUse memory =
+      memory_use(planned, bench.plan(), bench.runner(), job.gpu ? &info : nullptr);
+  memory.add_to(j);
   KernelTimes kernels;
   if (kernels_ && job.gpu) {
     kernels = bench.kernels();
     j["kernels"] = kernels.json();
   }
   if (machine_.json) return print(j.dump(2) + "\n");
-  const auto bytes = [&](const char* key) { return Bytes{j.value(key, std::uint64_t{0})}; };
   print(fmt::format("{} teaches {} parameters, batch {}: {:.1f} ms ({:.1f} to {:.1f})\n",
                     job.pair.teacher.name, parameter_count(job.pair.student.config), batch_,
                     seconds * 1e3, times.front() * 1e3, times.back() * 1e3));
@@ -266,14 +251,7 @@ void BenchDistill::run() {
                   link * 1e3, compute * 1e3, seconds / bound, j["stall_ms"].get<double>(),
                   planned.seconds_per_step() * 1e3));
   print(policy + "\n");
-  print(fmt::format("compute memory {} planned, {} used; buffers in RAM {} planned, {} used\n",
-                    bytes("device_arena_planned"), bytes("device_arena_used"),
-                    bytes("host_arena_planned"), bytes("host_arena_used")));
-  if (job.gpu) {
-    print(fmt::format("GPU memory {} planned, {} used; ", bytes("device_planned"),
-                      bytes("device_used")));
-  }
-  print(fmt::format("process {} planned, {} used\n", bytes("host_planned"), bytes("host_used")));
+  print(memory.text());
   print(kernels.table());
 }
 

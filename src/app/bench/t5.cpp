@@ -4,6 +4,7 @@
 
 #include "app/bench/benches.h"
 #include "app/bench/kernel_times.h"
+#include "app/bench/memory_use.h"
 #include "app/bench/random_weights.h"
 #include "app/machine_flags.h"
 #include "app/output.h"
@@ -12,9 +13,6 @@
 #include "core/short_number.h"
 #include "core/stopwatch.h"
 #include "core/to_size.h"
-#include "fit/advice.h"
-#include "memory/gpu.h"
-#include "memory/process_memory.h"
 #include "models/t5/fit_job.h"
 #include "models/t5/weights.h"
 #include "nn/machine_options.h"
@@ -233,17 +231,11 @@ void BenchT5::run() {
   const RandomWeights weights(t5::planned_groups(t5::job_of(r).seq2seq.config, DType::bf16),
                               folder_);
   t5::job_of(r).weights = weights.groups();
-  MemoryPolicy chosen = policy(t5::job_of(r).seq2seq.config);
-  if (auto_) {
-    auto outcome = fit::find_plan(r);
-    if (auto* refusal = std::get_if<Refusal>(&outcome)) {
-      fail(ErrorCode::refused, shortage_lines(refusal->shortages, r.budget, !gpu));
-    }
-    chosen = std::get<fit::PlannedRun>(outcome).policy;
-  }
-  const fit::PlannedRun planned = fit::plan_run(r, chosen);
+  const fit::PlannedRun planned =
+      auto_ ? fitting_plan(r) : fit::plan_run(r, policy(t5::job_of(r).seq2seq.config));
+  const std::string chosen = t5::describe(t5::job_of(r).seq2seq.config, planned.policy);
   const Stopwatch begin;
-  T5BenchRun bench(r, chosen);
+  T5BenchRun bench(r, planned.policy);
   const double load_seconds = begin.seconds();
   bench.step();
   const double first_step = begin.seconds(), first_loss = bench.loss();
@@ -265,30 +257,20 @@ void BenchT5::run() {
             {"target", target_},
             {"micro_batches", micro_batches_},
             {"dropout", dropout_},
-            {"policy", t5::describe(t5::job_of(r).seq2seq.config, chosen)},
+            {"policy", chosen},
             {"ms", seconds * 1e3},
             {"ms_min", times.front() * 1e3},
             {"ms_max", times.back() * 1e3},
             {"tflops", flops / seconds * 1e-12},
             {"stall_ms", stalls[stalls.size() / 2] * 1e3},
             {"predicted_ms", planned.seconds_per_step() * 1e3},
-            {"device_arena_planned", bench.plan().peak_of(Tier::device).count},
-            {"device_arena_used", bench.runner().high_water(Tier::device).count},
-            {"host_arena_planned", bench.plan().peak_of(Tier::host).count},
-            {"host_arena_used", bench.runner().high_water(Tier::host).count},
-            {"device_planned", planned.needed(Tier::device).count},
-            {"host_planned", planned.needed(Tier::host).count},
             {"load_seconds", load_seconds},
             {"first_step_seconds", first_step},
             {"first_loss", first_loss},
             {"loss", bench.loss()},
             {"grad_norm", bench.norm()}};
-  if (gpu) {
-    j["device"] = info.name;
-    j["device_used"] = gpu_memory_of_process().count;
-    j["device_context"] = info.context.count;
-  }
-  if (const auto memory = process_memory()) j["host_used"] = memory->total().count;
+  const MemoryUse memory = memory_use(planned, bench.plan(), bench.runner(), gpu ? &info : nullptr);
+  memory.add_to(j);
   const std::string programs = bench.programs();
   KernelTimes kernels;
   if (kernels_ && gpu) {
@@ -303,17 +285,8 @@ void BenchT5::run() {
                   micro_batches_ > 1 ? fmt::format(" x {}", micro_batches_) : "", seconds * 1e3,
                   times.front() * 1e3, times.back() * 1e3, flop_rate(flops / seconds),
                   stalls[stalls.size() / 2] * 1e3, planned.seconds_per_step() * 1e3));
-  print(fmt::format("{}\n", t5::describe(t5::job_of(r).seq2seq.config, chosen)));
-  print(fmt::format("compute memory {} planned, {} used; buffers in RAM {} planned, {} used\n",
-                    bench.plan().peak_of(Tier::device), bench.runner().high_water(Tier::device),
-                    bench.plan().peak_of(Tier::host), bench.runner().high_water(Tier::host)));
-  if (gpu) {
-    print(fmt::format("GPU memory {} planned, {} used, {} of it by its context; ",
-                      planned.needed(Tier::device), Bytes{j["device_used"].get<std::uint64_t>()},
-                      info.context));
-  }
-  print(fmt::format("process {} planned, {} used\n", planned.needed(Tier::host),
-                    Bytes{j.value("host_used", std::uint64_t{0})}));
+  print(chosen + "\n");
+  print(memory.text());
   print(
       fmt::format("loss {:.4f} at first, {:.4f} at last, gradient norm {:.3g}; first step after "
                   "{:.1f} s, of it {:.1f} s until loaded\n",

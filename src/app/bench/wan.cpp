@@ -42,16 +42,6 @@ wan::LatentSize latent_of(std::int64_t tokens) {
   return {.frames = 1, .height = 2 * rows, .width = 2 * (tokens / rows)};
 }
 
-fit::PlannedRun fitting(const fit::Request& r) {
-  const PlanningHeap heap;
-  auto outcome = fit::find_plan(r);
-  if (auto* refusal = std::get_if<Refusal>(&outcome)) {
-    fail(ErrorCode::refused,
-         shortage_lines(refusal->shortages, r.budget, r.backend.device == Device::cpu));
-  }
-  return std::get<fit::PlannedRun>(std::move(outcome));
-}
-
 // ballast bench wan: plans and runs the real programs on random weights, and prints what was
 // planned and predicted beside what was measured.
 class BenchWan : public Command {
@@ -68,7 +58,6 @@ class BenchWan : public Command {
   void add_first_step(WanBenchResult& result, const WanBenchRun& bench,
                       const DiskAlone& disk_alone) const;
   void time_steps(WanBenchResult& result, WanBenchRun& bench, const DiskAlone& disk_alone) const;
-  void add_plan(WanBenchResult& result, const fit::PlannedRun& planned, WanBenchRun& bench) const;
 
   std::string model_ = "14B", mode_ = "infer", stream_ = "0", from_ = "host", weights_ = "bf16";
   std::string activations_ = "attention-kept", folder_ = "/tmp", file_;
@@ -209,7 +198,7 @@ void BenchWan::run() {
   const double aside_seconds = aside.seconds();
   const auto since_start = [&] { return start.seconds() - aside_seconds; };
   timeline.note("weights written");
-  const fit::PlannedRun planned = auto_ ? fitting(r) : fit::plan_run(r, policy(r));
+  const fit::PlannedRun planned = auto_ ? fitting_plan(r) : fit::plan_run(r, policy(r));
   timeline.note("planned");
   result.first.planned = since_start();
   WanBenchRun bench(r, planned.policy, planned.plan, folder_, timeline);
@@ -218,14 +207,12 @@ void BenchWan::run() {
   result.first.done = since_start();
   add_first_step(result, bench, disk_alone);
   time_steps(result, bench, disk_alone);
-  add_plan(result, planned, bench);
-  if (gpu) {
-    result.gpu = info.name;
-    result.gpu_used = gpu_memory_of_process();
-    result.gpu_context = info.context;
-  }
+  result.policy = planned.policy.name;
+  result.predicted = planned.seconds_per_step();
+  result.opening = bench.runner().opening();
+  result.memory = memory_use(planned, bench.plan(), bench.runner(), gpu ? &info : nullptr);
   timeline.note("end");
-  result.host_used = timeline.now();
+  result.memory.host_used = timeline.now();
   result.host_by_moment = timeline.json();
   if (result.first.disk_before > 0) {
     // With what the disk gave just before; what planning takes is not the run's.
@@ -285,18 +272,6 @@ void BenchWan::time_steps(WanBenchResult& result, WanBenchRun& bench,
   result.verifying = bench.verifying();
   result.read = bench.read();
   result.loss = bench.loss();
-}
-
-void BenchWan::add_plan(WanBenchResult& result, const fit::PlannedRun& planned,
-                        WanBenchRun& bench) const {
-  result.policy = planned.policy.name;
-  result.predicted = planned.seconds_per_step();
-  result.device_planned = planned.needed(Tier::device);
-  result.host_planned = planned.needed(Tier::host);
-  for (const Tier t : kTiers) {
-    result.arenas[to_size(t)] = {bench.plan().peak_of(t), bench.runner().high_water(t)};
-  }
-  result.opening = bench.runner().opening();
 }
 
 }  // namespace

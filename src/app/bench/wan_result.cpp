@@ -4,7 +4,6 @@
 
 #include "app/output.h"
 #include "core/short_number.h"
-#include "core/to_size.h"
 
 namespace ballast {
 namespace {
@@ -22,7 +21,6 @@ void WanBenchResult::Steps::sort() {
 }
 
 Json WanBenchResult::json() const {
-  const auto arena = [&](Tier t) { return arenas[to_size(t)]; };
   Json j = {{"model", model},
             {"mode", mode},
             {"tokens", tokens},
@@ -35,14 +33,6 @@ Json WanBenchResult::json() const {
             {"tflops", flops / median(steps.seconds) * 1e-12},
             {"stall_ms", median(steps.stalls) * 1e3},
             {"predicted_ms", predicted * 1e3},
-            {"device_arena_planned", arena(Tier::device).planned.count},
-            {"device_arena_used", arena(Tier::device).used.count},
-            {"host_arena_planned", arena(Tier::host).planned.count},
-            {"host_arena_used", arena(Tier::host).used.count},
-            {"disk_planned", arena(Tier::disk).planned.count},
-            {"disk_used", arena(Tier::disk).used.count},
-            {"device_planned", device_planned.count},
-            {"host_planned", host_planned.count},
             {"plan_seconds", first.planned},
             {"load_seconds", first.loaded},
             {"libraries_waited_seconds", opening.waited},
@@ -62,12 +52,7 @@ Json WanBenchResult::json() const {
             {"disk_busy_ms", reading.busy * 1e3},
             {"disk_waiting_ms", reading.waiting * 1e3},
             {"loss", loss}};
-  if (!gpu.empty()) {
-    j["device"] = gpu;
-    j["device_used"] = gpu_used.count;
-    j["device_context"] = gpu_context.count;
-  }
-  j["host_used"] = host_used.count;
+  memory.add_to(j);
   j["host_by_moment"] = host_by_moment;
   if (first.disk_before > 0) j["predicted_ms_disk_before"] = first.predicted_step * 1e3;
   if (kernels) j["kernels"] = kernels->json();
@@ -75,7 +60,6 @@ Json WanBenchResult::json() const {
 }
 
 std::string WanBenchResult::text() const {
-  const auto arena = [&](Tier t) { return arenas[to_size(t)]; };
   const double seconds = median(steps.seconds);
   std::string text = fmt::format(
       "{} {} of {} tokens{}: {:.1f} ms ({:.1f} to {:.1f}), {}, stall {:.1f} ms, "
@@ -83,16 +67,7 @@ std::string WanBenchResult::text() const {
       model, mode, tokens, batch > 1 ? fmt::format(" x {}", batch) : "", seconds * 1e3,
       steps.seconds.front() * 1e3, steps.seconds.back() * 1e3, flop_rate(flops / seconds),
       median(steps.stalls) * 1e3, predicted * 1e3);
-  text += fmt::format("compute memory {} planned, {} used; buffers in RAM {} planned, {} used\n",
-                      arena(Tier::device).planned, arena(Tier::device).used,
-                      arena(Tier::host).planned, arena(Tier::host).used);
-  if (!gpu.empty()) {
-    text += fmt::format("GPU memory {} planned, {} used, {} of it by its context; ", device_planned,
-                        gpu_used, gpu_context);
-  }
-  text += fmt::format("process {} planned, {} used\n",
-                      host_planned + (gpu.empty() ? device_planned : Bytes{}), host_used);
-  text += disk_text();
+  text += memory.text() + disk_text();
   return text +
          fmt::format(
              "first step {:.1f} s after the start: planned after {:.1f} s, loaded after {:.1f} s, "

@@ -1,14 +1,12 @@
 #pragma once
 
-#include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "app/bench/kernel_times.h"
-#include "core/bytes.h"
-#include "memory/tier.h"
+#include "app/bench/memory_use.h"
 #include "plan/checked_reads.h"
 #include "plan/runner.h"
 
@@ -32,20 +30,14 @@ struct WanBenchResult {
 
     void sort();
   };
-  struct ArenaUse {
-    Bytes planned, used;
-  };
 
   std::string model, mode, policy, verify_weights;
   std::int64_t tokens = 0, batch = 1;
   bool fp8_matmul = false;
   FirstStep first;
   Steps steps;
-  double flops = 0, predicted = 0, loss = 0;   // of a step
-  std::array<ArenaUse, kTiers.size()> arenas;  // by tier
-  Bytes device_planned, host_planned;          // by the process, arenas included
-  std::string gpu;                             // its name; "": none
-  Bytes gpu_used, gpu_context, host_used;
+  double flops = 0, predicted = 0, loss = 0;  // of a step
+  MemoryUse memory;
   std::uint64_t weights_file = 0;  // bytes
   double read = 0;                 // bytes of the disk, by each step
   int readers = 1;                 // reads at once

@@ -8,13 +8,14 @@
 #include "app/command.h"
 #include "app/golden/compare.h"
 #include "app/golden/results.h"
+#include "app/machine_flags.h"
 #include "app/output.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/nearest_name.h"
 #include "core/to_size.h"
 #include "io/safetensors_writer.h"
-#include "memory/gpu.h"
+#include "train/run/device_choice.h"
 
 namespace ballast {
 namespace {
@@ -50,12 +51,6 @@ std::vector<MemoryPolicy> chosen_policies(const std::string& name) {
   fail(ErrorCode::usage,
        fmt::format("there is no policy {}{}", printable(name), suggestion(name, known)),
        {{"--policy NAME", "where NAME is one of " + joined(known)}});
-}
-
-Device chosen_device(const std::string& name) {
-  if (name != "cuda") return Device::cpu;
-  open_gpu();  // says what is missing, before anything is computed
-  return Device::cuda;
 }
 
 const GoldenCase& case_of(const GoldenFile& file) {
@@ -106,8 +101,8 @@ class Verify : public Command {
   void report_misses(const Row& row) const;
 
   std::vector<std::string> paths_;
-  std::string device_name_ = "cpu", dtype_name_ = "f32", policy_name_ = "resident", out_;
-  bool json_ = false;
+  std::string dtype_name_ = "f32", policy_name_ = "resident", out_;
+  MachineOptions machine_;
   VerifyOptions options_;
 
   std::vector<GoldenFile> files_;
@@ -121,8 +116,8 @@ const RegisterCommand<Verify> kVerify("verify",
 
 void Verify::declare(CLI::App& app) {
   app.add_option("FILE", paths_, "golden files (metadata format = ballast-golden-1)")->required();
-  app.add_option("--device", device_name_, "where to compute: cpu or cuda")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
+  machine_.device = DeviceChoice::cpu;
+  declare_machine(app, machine_, {"device", "threads", "json"});
   app.add_option("--dtype", dtype_name_, "what networks compute in: f32 or bf16")
       ->check(CLI::IsMember({"f32", "bf16"}));
   app.add_flag("--fp8-matmul", options_.fp8_matmul,
@@ -130,22 +125,21 @@ void Verify::declare(CLI::App& app) {
   app.add_option("--policy", policy_name_,
                  "how memory is used: " + joined(policy_names()) + ", or all of them");
   app.add_option("--out", out_, "folder for the recomputed tensors, one file per golden file");
-  app.add_option("--threads", options_.threads, "compute threads; 0: as many as can run")
-      ->check(CLI::Range(0, 4096));
-  app.add_flag("--json", json_, "print one JSON document instead of a table");
 }
 
 void Verify::run() {
-  options_.device = chosen_device(device_name_);
+  options_.threads = machine_.threads;
+  // Says what a GPU lacks, before anything is computed.
+  options_.device = train::this_machine(machine_).backend.device;
   options_.dtype = dtype_name_ == "bf16" ? DType::bf16 : DType::f32;
   const std::vector<MemoryPolicy> policies = chosen_policies(policy_name_);
   open_files();
   for (const MemoryPolicy& p : policies) policy_width_ = std::max(policy_width_, p.name.size());
-  if (!json_) print_heading();
+  if (!machine_.json) print_heading();
   for (const GoldenFile& file : files_) {
     while_doing("verifying " + file.path(), [&] { run_file(file, policies); });
   }
-  if (json_) {
+  if (machine_.json) {
     print(Json{{"rows", rows_}, {"missed", rows_missed_}}.dump(2, ' ', false,
                                                                Json::error_handler_t::replace) +
           "\n");
@@ -201,7 +195,7 @@ void Verify::run_file(const GoldenFile& file, const std::vector<MemoryPolicy>& p
                                  .error = 1,
                                  .detail = "other bits than with policy " + policies[0].name});
     }
-    if (json_) {
+    if (machine_.json) {
       rows_.push_back(as_json(row));
     } else {
       print_row(row);

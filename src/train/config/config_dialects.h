@@ -68,14 +68,11 @@ class CommonFlags {
 // c: what flags change; nullptr: nothing is read.
 void declare_diffusion_pipe(FlagTable& table, TrainConfig* c);
 void describe_musubi(FlagTable& table);
-// Flags of musubi-tuner that mean something to PyTorch or to the hub alone.
+// Flags of musubi-tuner that have no effect here, or cannot be had.
 void declare_musubi_ignored(FlagTable& table);
 void describe_flow_matching(FlagTable& table);
 void describe_seq2seq(FlagTable& table);
-// Flags of transformers' scripts and of the note's job that mean nothing here, or cannot be had.
+// Flags of transformers' scripts and of the FLAN-T5 job that mean nothing here, or cannot be had.
 void declare_seq2seq_ignored(FlagTable& table);
-// --lora_rank and the like; alpha: where it is given.
-void declare_seq2seq_adapter(FlagTable& table, std::optional<LoraOptions>& lora,
-                             std::optional<double>& alpha);
 
 }  // namespace ballast::train

@@ -36,44 +36,34 @@ class FlowMatchingReader {
     c_.timesteps.time_offset = 0;
   }
 
+  template <class Self, class Visit>
+  static void fields(Self& r, Visit&& visit) {
+    TrainConfig& c = r.c_;
+    visit("dataset_path", r.dataset_, "folder of media, embeddings and latents");
+    visit("dataset_dir", r.dataset_, "the same");
+    visit("batch_size", c.caching.batch_size,
+          "clips of a micro-batch (1); captions that are encoded at once, at most", 1);
+    visit("checkpoint", c.caching.text_encoder, "the text encoder that captions are encoded with");
+    visit("tokenizer_path", c.caching.tokenizer, "its tokenizer");
+    visit("vae_checkpoint", c.caching.vae, "the VAE that media are encoded with");
+    visit("max_megapixels", c.caching.max_megapixels, "larger media are scaled down to this");
+    visit("overwrite", c.regenerate_cache, "encode again what is there");
+    visit("dtype", c.caching.store, "of embeddings and latents: fp16, bf16 or fp32", kStored);
+    visit("num_epochs", c.epochs, "(100)", 1, kNoEpochLimit - 1);
+    visit("learning_rate", c.schedule.learning_rate, "the highest one (1e-4)");
+    visit("checkpoint_dir", c.output_dir, "where the model is written");
+    visit("model", c.model.checkpoint, "the transformer");
+    visit("gradient_accumulation_steps", c.gradient_accumulation, "micro-batches per step", 1);
+    visit("gradient_checkpointing", r.recompute_, "compute activations again in backward");
+    visit("use_8bit_adam", r.eight_bit_, "optimizer state in 8 bits");
+  }
+
   void declare(FlagTable& t) {
-    const auto dataset = [this](const Setting& s) {
-      c_.dataset.config = s.text();
-      c_.dataset.named = s.where;
-    };
-    t.add("dataset_path", Takes::one, "folder of media, embeddings and latents", dataset);
-    t.add("dataset_dir", Takes::one, "the same", dataset);
-    t.add("batch_size", Takes::one,
-          "clips of a micro-batch (1); captions that are encoded at once, at most",
-          [this](const Setting& s) {
-            c_.micro_batch.plain = s.integer();
-            if (c_.micro_batch.plain < 1) s.fail_value("at least 1");
-            c_.caching.batch_size = c_.micro_batch.plain;
-          });
-    t.add("checkpoint", c_.caching.text_encoder, "the text encoder that captions are encoded with");
-    t.add("tokenizer_path", c_.caching.tokenizer, "its tokenizer");
-    t.add("vae_checkpoint", c_.caching.vae, "the VAE that media are encoded with");
-    t.add("max_megapixels", c_.caching.max_megapixels, "larger media are scaled down to this");
-    t.add("overwrite", c_.regenerate_cache, "encode again what is there");
-    t.add("dtype", c_.caching.store, "of embeddings and latents: fp16, bf16 or fp32", kStored);
-    t.add("num_epochs", Takes::one, "(100)", [this](const Setting& s) {
-      c_.epochs = s.integer();
-      if (c_.epochs < 1 || c_.epochs >= kNoEpochLimit) s.fail_value("at least 1");
-    });
-    t.add("learning_rate", c_.schedule.learning_rate, "the highest one (1e-4)");
-    t.add("checkpoint_dir", c_.output_dir, "where the model is written");
-    t.add("model", c_.model.checkpoint, "the transformer");
-    t.add("gradient_accumulation_steps", c_.gradient_accumulation, "micro-batches per step", 1);
-    t.add("gradient_checkpointing", Takes::nothing, "compute activations again in backward",
-          [this](const Setting& s) {
-            if (!s.off) c_.memory.checkpointing = Checkpointing::recompute;
-          });
-    t.add("use_8bit_adam", eight_bit_, "optimizer state in 8 bits");
+    t.add_fields(*this);
     t.ignore("num_workers", Takes::one, "one reader works ahead");
     t.ignore("vae_gradient_checkpointing", Takes::nothing, "no VAE is trained");
     t.ignore("decode_test", Takes::nothing, "golden results check the VAE");
-    t.ignore("tile_size", Takes::one, "tiles are planned and change no bit");
-    t.ignore("tile_overlap", Takes::one, "tiles are planned and change no bit");
+    t.ignore(Takes::one, "tiles are planned and change no bit", {"tile_size", "tile_overlap"});
     t.ignore("log_level", Takes::one, "there is one");
     t.ignore("torch_compile", Takes::nothing, "kernels are compiled already");
   }
@@ -83,6 +73,9 @@ class FlowMatchingReader {
     common.declare(table_);
     declare(table_);
     table_.read(flags);
+    if (!dataset_.name.empty()) c_.dataset = {"train", dataset_.text(), dataset_.where};
+    if (recompute_) c_.memory.checkpointing = Checkpointing::recompute;
+    c_.micro_batch.plain = c_.caching.batch_size.value_or(c_.micro_batch.plain);
     c_.image_micro_batch = c_.eval_micro_batch = c_.eval_image_micro_batch = c_.micro_batch;
     c_.optimizer = optimizer_defaults(eight_bit_ ? OptimizerKind::adamw8bit : OptimizerKind::adamw,
                                       trained_dtype(c_));
@@ -93,7 +86,8 @@ class FlowMatchingReader {
  private:
   TrainConfig c_;
   FlagTable table_;
-  bool eight_bit_ = false;
+  Setting dataset_;
+  bool recompute_ = false, eight_bit_ = false;
 };
 
 }  // namespace

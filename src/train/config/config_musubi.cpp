@@ -48,6 +48,42 @@ constexpr std::array<EnumName<DType>, 3> kMixed = {
     {{"no", DType::f32}, {"fp16", DType::f16}, {"bf16", DType::bf16}}};
 constexpr std::array<EnumName<DType>, 4> kSaved = {
     {{"float", DType::f32}, {"fp32", DType::f32}, {"fp16", DType::f16}, {"bf16", DType::bf16}}};
+// Flags whose text goes into LoRA files, and its key there.
+constexpr std::pair<std::string_view, std::string_view> kMetadata[] = {
+    {"training_comment", "ss_training_comment"}, {"metadata_title", "modelspec.title"},
+    {"metadata_author", "modelspec.author"},     {"metadata_description", "modelspec.description"},
+    {"metadata_license", "modelspec.license"},   {"metadata_tags", "modelspec.tags"},
+    {"metadata_reso", "modelspec.resolution"},   {"metadata_arch", "modelspec.architecture"},
+};
+
+double boundary_of(const Setting& s) {
+  const double value = s.number(), boundary = value > 1 ? value / 1000 : value;
+  if (!(value >= 0 && boundary <= 1)) s.fail_value("0 to 1, or 2 to 1000");
+  return boundary;
+}
+
+std::string network_module_of(const Setting& s) {
+  if (s.text() != "networks.lora_wan" && s.text() != "networks.lora") {
+    s.fail_value("networks.lora_wan (LoHa and LoKr are not supported)");
+  }
+  return s.text();
+}
+
+// 100, 0.1 or 10%.
+struct StepsOrShare {
+  std::int64_t steps = 0;
+  std::optional<double> share;
+};
+StepsOrShare steps_of(const Setting& s) {
+  Setting plain = s;
+  const bool percent = s.text().ends_with('%');
+  if (percent) plain.values.front().pop_back();
+  const double value = percent ? plain.number() / 100 : plain.number();
+  if (value < 0 || (percent && value > 1)) s.fail_value("steps or a share of them");
+  if (percent || (value > 0 && value < 1)) return {.steps = 0, .share = value};
+  return {.steps = plain.integer(), .share = std::nullopt};
+}
+
 class MusubiReader {
  public:
   MusubiReader(const std::string& source, ConfigUse use)
@@ -63,19 +99,37 @@ class MusubiReader {
     c_.evaluate_before_first_step = false;
     c_.schedule.style = ScheduleStyle::transformers;
     c_.schedule.learning_rate = 2e-6;
+    c_.timesteps.sampling = TimestepSampling::sigma;
     c_.timesteps.shift = 1;
     c_.output_name = "last";
   }
 
-  void declare(FlagTable& table) {
-    declare_model(table);
-    declare_memory(table);
-    declare_run(table);
-    declare_optimizer(table);
-    declare_timesteps(table);
-    declare_network(table);
-    declare_rest(table);
-    declare_musubi_ignored(table);
+  // The flags that have an effect.
+  template <class Self, class Visit>
+  static void fields(Self& r, Visit&& visit) {
+    TrainConfig& c = r.c_;
+    model_fields(r, c, visit);
+    run_fields(r, c, visit);
+    optimizer_fields(r, c.schedule, visit);
+    timestep_fields(r, c.timesteps, visit);
+    network_fields(r, c.adapter, visit);
+    visit("sample_every_n_steps", c.preview.every.steps, "draw previews every so many steps", 1);
+    visit("sample_every_n_epochs", c.preview.every.epochs, "or every so many epochs", 1);
+    visit("sample_at_first", c.preview.at_first, "and before the first step");
+    visit("sample_prompts", r.sample_prompts_,
+          "file of their prompts, a line each: TEXT --w 832 --h 480 --f 81 --d 7 --s 30 --l 5");
+    visit("no_metadata", Negated{c.write_metadata}, "write none into LoRA files");
+  }
+
+  void declare(FlagTable& t) {
+    t.add_fields(*this);
+    for (const auto& [flag, key] : kMetadata) {
+      t.add(flag, Takes::one, "written into LoRA files",
+            [this, key = std::string(key)](const Setting& s) {
+              c_.metadata.emplace_back(key, s.text());
+            });
+    }
+    declare_musubi_ignored(t);
   }
 
   TrainConfig read(std::span<const Setting> settings) {
@@ -86,8 +140,9 @@ class MusubiReader {
     finish_model(settings);
     finish_run();
     finish_previews();
+    finish_schedule();
     finish_optimizer();
-    check_warmup(last_named(settings, "lr_warmup_steps"), !adafactor_schedule_.name.empty(), c_);
+    check_warmup(last_named(settings, "lr_warmup_steps"), adafactor_schedule(), c_);
     finish_network();
     read_schedule_args(schedule_args_, c_.schedule);
     common.apply(c_);
@@ -95,200 +150,91 @@ class MusubiReader {
   }
 
  private:
-  void declare_model(FlagTable& t) {
-    t.add("task", task_, "the model, for example t2v-A14B or i2v-A14B", kTasks);
-    t.add("dit", c_.model.checkpoint, "the transformer; the low-noise one of two");
-    t.add("dit_high_noise", c_.model.high_noise_transformer, "the high-noise transformer");
-    t.add("timestep_boundary", Takes::one, "between the experts, 0 to 1 or in thousandths",
-          [this](const Setting& s) {
-            const double value = s.number();
-            c_.model.boundary = value > 1 ? value / 1000 : value;
-            if (!(value >= 0 && c_.model.boundary <= 1)) s.fail_value("0 to 1, or 2 to 1000");
-          });
-    t.add("mixed_precision", c_.model.dtype, "no, fp16 or bf16", kMixed);
-    t.add("fp8_base", fp8_base_, "keep frozen matrices in float8_e4m3fn");
-    t.add("fp8_scaled", fp8_scaled_, "with scales; needs --fp8_base");
-    t.add("dataset_config", c_.dataset.config, "the dataset's TOML or JSON");
-    t.ignore("offload_inactive_dit", Takes::nothing, "the plan decides where the other expert is");
-    t.ignore("force_v2_1_time_embedding", Takes::nothing,
-             "one time embedding per sample is always used; the values are the same");
-    t.add("vae", c_.caching.vae, "the VAE that `ballast cache` encodes with");
-    t.add("t5", c_.caching.text_encoder, "its text encoder");
-    t.add("tokenizer", c_.caching.tokenizer, "its tokenizer, where it is not beside --t5");
-    t.add("i2v", c_.caching.image_to_video, "cache for image-to-video models (without --dit)");
-    t.add("batch_size", c_.caching.batch_size,
+  template <class Visit>
+  static void model_fields(MusubiReader& r, TrainConfig& c, Visit& visit) {
+    visit("task", r.task_, "the model, for example t2v-A14B or i2v-A14B", kTasks);
+    visit("dit", c.model.checkpoint, "the transformer; the low-noise one of two");
+    visit("dit_high_noise", c.model.high_noise_transformer, "the high-noise transformer");
+    visit("timestep_boundary", c.model.boundary, "between the experts, 0 to 1 or in thousandths",
+          boundary_of);
+    visit("mixed_precision", c.model.dtype, "no, fp16 or bf16", kMixed);
+    visit("fp8_base", r.fp8_base_, "keep frozen matrices in float8_e4m3fn");
+    visit("fp8_scaled", r.fp8_scaled_, "with scales; needs --fp8_base");
+    visit("dataset_config", c.dataset.config, "the dataset's TOML or JSON");
+    visit("vae", c.caching.vae, "the VAE that `ballast cache` encodes with");
+    visit("t5", c.caching.text_encoder, "its text encoder");
+    visit("tokenizer", c.caching.tokenizer, "its tokenizer, where it is not beside --t5");
+    visit("i2v", c.caching.image_to_video, "cache for image-to-video models (without --dit)");
+    visit("batch_size", c.caching.batch_size,
           "captions that `ballast cache` encodes at once, at most", 1);
-    t.ignore("vae_dtype", Takes::one, "the VAE computes in bf16 on a GPU, in f32 on the CPU");
-    t.ignore("clip", Takes::one, "only Wan2.1's image-to-video models have it");
-    t.ignore("vae_cache_cpu", Takes::nothing, "where the VAE's memory is, is planned");
-    t.ignore("fp8_t5", Takes::nothing, "the text encoder is streamed as it is stored");
-    t.ignore("num_workers", Takes::one, "one reader decodes ahead of the encoder");
-    t.ignore("skip_existing", Takes::nothing, "what is cached is always skipped");
-    t.ignore("keep_cache", Takes::nothing, "cached files are never removed");
-    t.ignore("disable_cudnn_backend", Takes::nothing, "a detail of PyTorch");
-    for (const auto name : {"vae_chunk_size", "vae_spatial_tile_sample_min_size"}) {
-      t.ignore(name, Takes::one, "where the VAE's memory is, is planned");
-    }
-    t.ignore("vae_tiling", Takes::nothing, "where the VAE's memory is, is planned");
-    t.refuse("one_frame", Takes::nothing, "one-frame models are not supported");
-    t.refuse("debug_mode", Takes::one, "a debugging aid that is not offered");
-    for (const auto name :
-         {"sdpa", "flash_attn", "flash3", "sage_attn", "xformers", "split_attn"}) {
-      t.ignore(name, Takes::nothing, "there is one attention, whose memory does not grow with L^2");
-    }
+    visit("blocks_to_swap", c.memory.blocks_to_swap, "a hint: blocks whose weights are streamed");
+    visit("gradient_checkpointing", r.recompute_, "compute activations again in backward");
+    visit("gradient_checkpointing_cpu_offload", r.offload_, "and keep block inputs in RAM");
   }
 
-  void declare_memory(FlagTable& t) {
-    t.add("blocks_to_swap", c_.memory.blocks_to_swap, "a hint: blocks whose weights are streamed");
-    t.add("gradient_checkpointing", recompute_, "compute activations again in backward");
-    t.add("gradient_checkpointing_cpu_offload", offload_, "and keep block inputs in RAM");
-    constexpr std::string_view kPlanned = "streaming is planned: exact-size slots, one direction";
-    t.ignore("use_pinned_memory_for_block_swap", Takes::nothing, kPlanned);
-    t.ignore("block_swap_h2d_only", Takes::nothing, kPlanned);
-    t.ignore("block_swap_ring_size", Takes::one, kPlanned);
-    t.ignore("disable_numpy_memmap", Takes::nothing, "weights are read, never mapped");
-    t.ignore("max_data_loader_n_workers", Takes::one, "one reader works ahead");
-    t.ignore("persistent_data_loader_workers", Takes::nothing, "one reader works ahead");
+  template <class Visit>
+  static void run_fields(MusubiReader& r, TrainConfig& c, Visit& visit) {
+    visit("max_train_steps", r.max_train_steps_, "optimizer steps (1600)", 1);
+    visit("max_train_epochs", r.max_train_epochs_, "epochs; wins over steps", 1);
+    visit("gradient_accumulation_steps", c.gradient_accumulation, "micro-batches per step", 1);
+    visit("max_grad_norm", c.max_grad_norm, "clip gradients to this norm; 0: do not");
+    visit("output_name", c.output_name, "of the files");
+    visit("save_every_n_epochs", c.save.epochs, "write the LoRA every n epochs", 1);
+    visit("save_every_n_steps", c.save.steps, "write the LoRA every n steps", 1);
+    visit("save_state", r.save_state_, "write a checkpoint whenever the LoRA is written");
+    visit("save_precision", c.save_dtype, "float, fp32, fp16 or bf16", kSaved);
   }
 
-  void declare_run(FlagTable& t) {
-    t.add("max_train_steps", max_train_steps_, "optimizer steps (1600)", 1);
-    t.add("max_train_epochs", max_train_epochs_, "epochs; wins over steps", 1);
-    t.add("gradient_accumulation_steps", c_.gradient_accumulation, "micro-batches per step", 1);
-    t.add("max_grad_norm", c_.max_grad_norm, "clip gradients to this norm; 0: do not");
-    t.add("output_name", c_.output_name, "of the files");
-    t.add("save_every_n_epochs", c_.save.epochs, "write the LoRA every n epochs", 1);
-    t.add("save_every_n_steps", c_.save.steps, "write the LoRA every n steps", 1);
-    t.add("save_state", save_state_, "write a checkpoint whenever the LoRA is written");
-    t.add("save_precision", c_.save_dtype, "float, fp32, fp16 or bf16", kSaved);
-    t.ignore("save_state_on_train_end", Takes::nothing, "the last state is always written");
-    for (const auto name : {"save_last_n_epochs", "save_last_n_steps"}) {
-      t.ignore(name, Takes::one, "LoRA files are never removed");
-    }
-    for (const auto name : {"save_last_n_epochs_state", "save_last_n_steps_state"}) {
-      t.ignore(name, Takes::one, "--keep_checkpoints says how many stay");
-    }
+  template <class Visit>
+  static void optimizer_fields(MusubiReader& r, ScheduleOptions& o, Visit& visit) {
+    visit("optimizer_type", r.optimizer_, "AdamW, AdamW8bit, Adafactor or StableAdamW",
+          musubi_optimizer);
+    visit("optimizer_args", r.optimizer_args_, "key=value ...", Takes::many);
+    visit("learning_rate", o.learning_rate, "the highest one (2e-6)");
+    visit("lr_scheduler", r.lr_scheduler_, "constant, cosine, linear, ...");
+    visit("lr_warmup_steps", r.warmup_, "steps, or a share of them: 100, 0.1, 10%", steps_of);
+    visit("lr_decay_steps", r.decay_, "steps, or a share of them: 100, 0.1, 10%", steps_of);
+    visit("lr_scheduler_num_cycles", o.cycles, "of cosine_with_restarts");
+    visit("lr_scheduler_power", o.power, "of polynomial");
+    visit("lr_scheduler_timescale", o.timescale, "of inverse_sqrt");
+    visit("lr_scheduler_min_lr_ratio", o.min_rate_ratio, "lowest rate over the highest");
+    visit("lr_scheduler_args", r.schedule_args_, "step_rules=1:100,0.1 of piecewise_constant",
+          Takes::many);
   }
 
-  void declare_optimizer(FlagTable& t) {
-    t.add("optimizer_type", Takes::one, "AdamW, AdamW8bit, Adafactor or StableAdamW",
-          [this](const Setting& s) { optimizer_ = musubi_optimizer(s); });
-    t.add("optimizer_args", Takes::many, "key=value ...",
-          [this](const Setting& s) { optimizer_args_ = s; });
-    t.add("learning_rate", c_.schedule.learning_rate, "the highest one (2e-6)");
-    t.add("lr_scheduler", Takes::one, "constant, cosine, linear, ...", [this](const Setting& s) {
-      if (s.text().starts_with("adafactor")) {
-        adafactor_schedule_ = s;
-        return;
-      }
-      const auto kind = parse_enum(kScheduleNames, s.text());
-      if (!kind) s.fail_value(one_of(kScheduleNames, s.text()));
-      c_.schedule.kind = *kind;
-    });
-    add_steps(t, "lr_warmup_steps", c_.schedule.warmup_steps, c_.warmup_share);
-    add_steps(t, "lr_decay_steps", c_.schedule.decay_steps, c_.decay_share);
-    t.add("lr_scheduler_num_cycles", c_.schedule.cycles, "of cosine_with_restarts");
-    t.add("lr_scheduler_power", c_.schedule.power, "of polynomial");
-    t.add("lr_scheduler_timescale", c_.schedule.timescale, "of inverse_sqrt");
-    t.add("lr_scheduler_min_lr_ratio", c_.schedule.min_rate_ratio, "lowest rate over the highest");
-    t.refuse("lr_scheduler_type", Takes::one,
-             "Python classes cannot be loaded; use --lr_scheduler");
-    t.add("lr_scheduler_args", Takes::many, "step_rules=1:100,0.1 of piecewise_constant",
-          [this](const Setting& s) { schedule_args_ = s; });
-  }
-
-  // 100, 0.1 or 10%.
-  static void add_steps(FlagTable& t, std::string_view name, std::int64_t& steps,
-                        std::optional<double>& share) {
-    t.add(name, Takes::one, "steps, or a share of them: 100, 0.1, 10%",
-          [&steps, &share](const Setting& s) {
-            Setting plain = s;
-            const bool percent = s.text().ends_with('%');
-            if (percent) plain.values.front().pop_back();
-            const double value = percent ? plain.number() / 100 : plain.number();
-            if (value < 0 || (percent && value > 1)) s.fail_value("steps or a share of them");
-            share.reset();
-            if (percent || (value > 0 && value < 1)) {
-              share = value;
-            } else {
-              steps = plain.integer();
-            }
-          });
-  }
-
-  void declare_timesteps(FlagTable& t) {
-    TimestepOptions& o = c_.timesteps;
-    o.sampling = TimestepSampling::sigma;
-    t.add("timestep_sampling", o.sampling, "sigma, uniform, sigmoid, shift, ...", kMusubiSamplings);
-    t.add("discrete_flow_shift", o.shift, "of shift sampling");
-    t.add("sigmoid_scale", o.sigmoid_scale, "of sigmoid and shift sampling");
-    t.add("weighting_scheme", o.weighting, "none, logit_normal, mode, cosmap or sigma_sqrt",
+  template <class Visit>
+  static void timestep_fields(MusubiReader& r, TimestepOptions& o, Visit& visit) {
+    visit("timestep_sampling", o.sampling, "sigma, uniform, sigmoid, shift, ...", kMusubiSamplings);
+    visit("discrete_flow_shift", o.shift, "of shift sampling");
+    visit("sigmoid_scale", o.sigmoid_scale, "of sigmoid and shift sampling");
+    visit("weighting_scheme", o.weighting, "none, logit_normal, mode, cosmap or sigma_sqrt",
           kWeightings);
-    t.add("logit_mean", o.logit_mean, "of logit_normal and logsnr", -1e9);
-    t.add("logit_std", o.logit_std, "of logit_normal and logsnr");
-    t.add("mode_scale", o.mode_scale, "of mode", -1e9);
-    t.add("min_timestep", min_timestep_, "0 to 1000");
-    t.add("max_timestep", max_timestep_, "0 to 1000");
-    t.add("preserve_distribution_shape", o.preserve_shape, "draw again instead of squeezing");
-    t.add("num_timestep_buckets", strata_, "stratified timesteps");
+    visit("logit_mean", o.logit_mean, "of logit_normal and logsnr", -1e9);
+    visit("logit_std", o.logit_std, "of logit_normal and logsnr");
+    visit("mode_scale", o.mode_scale, "of mode", -1e9);
+    visit("min_timestep", r.min_timestep_, "0 to 1000");
+    visit("max_timestep", r.max_timestep_, "0 to 1000");
+    visit("preserve_distribution_shape", o.preserve_shape, "draw again instead of squeezing");
+    visit("num_timestep_buckets", r.strata_, "stratified timesteps");
   }
 
-  void declare_network(FlagTable& t) {
-    t.add("network_module", Takes::one, "networks.lora_wan", [](const Setting& s) {
-      if (s.text() != "networks.lora_wan" && s.text() != "networks.lora") {
-        s.fail_value("networks.lora_wan (LoHa and LoKr are not supported)");
-      }
-    });
-    t.add("network_dim", Takes::one, "LoRA rank (4)", [this](const Setting& s) {
-      c_.adapter.rank = s.integer();
-      if (c_.adapter.rank < 1 || c_.adapter.rank > 65536) s.fail_value("1 to 65536");
-    });
-    t.add("network_alpha", c_.adapter.alpha, "LoRA alpha (1); 0: the rank");
-    t.add("network_dropout", Takes::one, "on what A makes of a LoRA's input",
-          [this](const Setting& s) {
-            c_.adapter.hidden_dropout = s.number();
-            if (!(c_.adapter.hidden_dropout >= 0 && c_.adapter.hidden_dropout < 1)) {
-              s.fail_value("0 to less than 1");
-            }
-          });
-    t.add(
-        "network_args", Takes::many,
+  template <class Visit>
+  static void network_fields(MusubiReader& r, AdapterConfig& a, Visit& visit) {
+    visit("network_module", r.network_module_, "networks.lora_wan", network_module_of);
+    visit("network_dim", a.rank, "LoRA rank (4)", integer_in(1, 65536, "1 to 65536"));
+    visit("network_alpha", a.alpha, "LoRA alpha (1); 0: the rank");
+    visit("network_dropout", a.hidden_dropout, "on what A makes of a LoRA's input",
+          number_where([](double p) { return p >= 0 && p < 1; }, "0 to less than 1"));
+    visit(
+        "network_args", r.network_args_,
         "loraplus_lr_ratio=, exclude_patterns=, include_patterns=, rank_dropout=, module_dropout=",
-        [this](const Setting& s) { network_args_ = s; });
-    t.add("network_weights", c_.adapter.init_from, "begin with this LoRA");
-    t.add("base_weights", base_weights_, "LoRAs merged into the model first");
-    t.add("base_weights_multiplier", base_multipliers_, "their strengths");
-    t.add("dim_from_weights", dim_from_weights_, "rank and alpha of the LoRA to begin with");
-    t.add("scale_weight_norms", Takes::one, "largest norm of a LoRA pair's product (no limit)",
-          [this](const Setting& s) {
-            c_.adapter.max_norm = s.number();
-            if (c_.adapter.max_norm <= 0) s.fail_value("a number above 0");
-          });
-  }
-
-  void declare_rest(FlagTable& t) {
-    t.add("sample_every_n_steps", c_.preview.every.steps, "draw previews every so many steps", 1);
-    t.add("sample_every_n_epochs", c_.preview.every.epochs, "or every so many epochs", 1);
-    t.add("sample_at_first", c_.preview.at_first, "and before the first step");
-    t.add("sample_prompts", sample_prompts_,
-          "file of their prompts, a line each: TEXT --w 832 --h 480 --f 81 --d 7 --s 30 --l 5");
-    constexpr std::string_view kLogs = "the run folder has TensorBoard event files";
-    for (const auto name : {"logging_dir", "log_with", "log_prefix", "log_tracker_name",
-                            "log_tracker_config", "wandb_run_name", "wandb_api_key"}) {
-      t.ignore(name, Takes::one, kLogs);
-    }
-    t.add("no_metadata", Takes::nothing, "write none into LoRA files",
-          [this](const Setting& s) { c_.write_metadata = s.off; });
-    const auto metadata = [&](std::string_view flag, std::string key) {
-      t.add(flag, Takes::one, "written into LoRA files",
-            [this, key](const Setting& s) { c_.metadata.emplace_back(key, s.text()); });
-    };
-    metadata("training_comment", "ss_training_comment");
-    for (const std::string name : {"title", "author", "description", "license", "tags"}) {
-      metadata("metadata_" + name, "modelspec." + name);
-    }
-    metadata("metadata_reso", "modelspec.resolution");
-    metadata("metadata_arch", "modelspec.architecture");
+        Takes::many);
+    visit("network_weights", a.init_from, "begin with this LoRA");
+    visit("base_weights", r.base_weights_, "LoRAs merged into the model first");
+    visit("base_weights_multiplier", r.base_multipliers_, "their strengths");
+    visit("dim_from_weights", r.dim_from_weights_, "rank and alpha of the LoRA to begin with");
+    visit("scale_weight_norms", a.max_norm, "largest norm of a LoRA pair's product (no limit)",
+          number_where([](double norm) { return norm > 0; }, "a number above 0"));
   }
 
   // The last one wins.
@@ -410,15 +356,29 @@ class MusubiReader {
     if (o.sampling == TimestepSampling::sigma) o.time_offset = 0;
   }
 
+  bool adafactor_schedule() const {
+    return !lr_scheduler_.name.empty() && lr_scheduler_.text().starts_with("adafactor");
+  }
+
+  void finish_schedule() {
+    ScheduleOptions& o = c_.schedule;
+    o.warmup_steps = warmup_.steps, c_.warmup_share = warmup_.share;
+    o.decay_steps = decay_.steps, c_.decay_share = decay_.share;
+    if (lr_scheduler_.name.empty() || adafactor_schedule()) return;
+    const auto kind = parse_enum(kScheduleNames, lr_scheduler_.text());
+    if (!kind) lr_scheduler_.fail_value(one_of(kScheduleNames, lr_scheduler_.text()));
+    o.kind = *kind;
+  }
+
   void finish_optimizer() {
     OptimizerOptions& o = c_.optimizer;
     o = optimizer_defaults(optimizer_, trained_dtype(c_));
     read_optimizer_args(optimizer_args_, o);
     const bool own_rate = optimizer_ == OptimizerKind::adafactor && o.relative_step;
-    if (!adafactor_schedule_.name.empty() && !own_rate) {
-      fail(adafactor_schedule_.code,
+    if (adafactor_schedule() && !own_rate) {
+      fail(lr_scheduler_.code,
            fmt::format("{}: \"adafactor\" needs --optimizer_type Adafactor with relative_step=True",
-                       adafactor_schedule_.where));
+                       lr_scheduler_.where));
     }
   }
 
@@ -458,9 +418,10 @@ class MusubiReader {
   std::int64_t max_train_steps_ = 1600, min_timestep_ = 0, max_timestep_ = 1000, strata_ = 0;
   std::optional<std::int64_t> max_train_epochs_;
   OptimizerKind optimizer_ = OptimizerKind::adamw;
-  Setting optimizer_args_, network_args_, adafactor_schedule_, schedule_args_;
+  Setting optimizer_args_, network_args_, lr_scheduler_, schedule_args_;
+  StepsOrShare warmup_, decay_;
   std::vector<std::string> base_weights_, base_multipliers_;
-  std::string sample_prompts_;
+  std::string network_module_, sample_prompts_;
 };
 
 }  // namespace

@@ -35,6 +35,8 @@ constexpr std::array<EnumName<Optim>, 15> kOptimNames = {{
     {"sgd", {OptimizerKind::sgd}},
 }};
 
+constexpr double kMaxBeta = 0.9999999;
+
 // --flag, --flag True, flag = false: as argparse and TOML have it.
 bool truth_of(const Setting& s) {
   if (s.off) return false;
@@ -42,6 +44,113 @@ bool truth_of(const Setting& s) {
   if (!equal_ignoring_case(s.text(), "false") && s.text() != "0") s.fail_value("true or false");
   return false;
 }
+
+// transformers' counts may be written as 3.0.
+std::int64_t at_least(const Setting& s, std::int64_t least) {
+  const double value = s.number();
+  if (value != std::floor(value) || value < static_cast<double>(least) || value > 1e15) {
+    s.fail_value(fmt::format("a whole number of at least {}", least));
+  }
+  return static_cast<std::int64_t>(value);
+}
+
+auto number_to(double most, std::string_view expected) {
+  return number_where([most](double x) { return x >= 0 && x <= most; }, expected);
+}
+auto below_one(std::string_view expected) {
+  return number_where([](double x) { return x >= 0 && x < 1; }, expected);
+}
+
+std::optional<std::string> resume_of(const Setting& s) {
+  if (s.off) return std::nullopt;
+  const bool newest = s.values.empty() || equal_ignoring_case(s.values[0], "true");
+  return newest ? "" : s.text();
+}
+
+std::optional<std::int64_t> max_steps_of(const Setting& s) {
+  if (s.text() == "-1") return std::nullopt;  // transformers' word for none
+  return at_least(s, 1);
+}
+
+int kept_checkpoints_of(const Setting& s) {
+  return static_cast<int>(std::min<std::int64_t>(at_least(s, 1), 1'000'000));
+}
+
+std::string webhook_of(const Setting& s) {
+  const std::string& address = s.text();
+  if (!address.starts_with("https://") && !address.starts_with("http://")) {
+    s.fail_with("expected an address that begins with https://");  // without it: it is a secret
+  }
+  return address;
+}
+
+Checkpointing checkpointing_of(const Setting& s) {
+  return truth_of(s) ? Checkpointing::recompute : Checkpointing::off;
+}
+
+EvalMetric metric_of(const Setting& s) {
+  std::string_view word = s.text();
+  if (word.starts_with("eval_")) word.remove_prefix(5);
+  for (int m = 0; m <= static_cast<int>(EvalMetric::rouge_lsum); ++m) {
+    if (word == name_of(static_cast<EvalMetric>(m))) return static_cast<EvalMetric>(m);
+  }
+  s.fail_value("loss, rouge1, rouge2, rougeL or rougeLsum");
+}
+
+bool is_lora(const Setting& s) {
+  if (!equal_ignoring_case(s.text(), "lora")) s.fail_value("lora");
+  return true;
+}
+
+// "q,v", "q v", ["q", "v"]
+std::vector<std::string> lora_targets(const Setting& s) {
+  std::vector<std::string> all;
+  for (const std::string& text : s.values) {
+    for (std::size_t at = 0; at <= text.size();) {
+      const std::size_t end = std::min(text.find_first_of(", ", at), text.size());
+      const std::string word = text.substr(at, end - at);
+      at = end + 1;
+      if (word.empty()) continue;
+      if (word == "all" || word == "all-linear") return {};
+      constexpr std::string_view kKnown[] = {"q", "k", "v", "o", "wi", "wi_0", "wi_1", "wo"};
+      if (std::ranges::find(kKnown, word) == std::end(kKnown)) {
+        s.fail_value("some of q, k, v, o, wi, wi_0, wi_1, wo, or all");
+      }
+      all.push_back(word);
+    }
+  }
+  if (all.empty()) s.fail_value("some of q, k, v, o, wi, wo, or all");
+  return all;
+}
+
+// Any of these flags asks for adapters.
+struct AdapterFlags {
+  bool lora = false;
+  std::optional<std::int64_t> rank;
+  std::optional<double> alpha, dropout;
+  std::optional<std::vector<std::string>> targets;
+
+  template <class Self, class Visit>
+  static void fields(Self& a, Visit&& visit) {
+    visit({"adapter_type"}, a.lora, "lora: train adapters instead of all weights", is_lora);
+    visit({"lora_rank", "lora_r"}, a.rank, "train LoRA adapters of this rank (16)",
+          integer_in(1, 1024, "a rank from 1 to 1024"));
+    visit({"lora_alpha"}, a.alpha, "their scale is alpha / rank (alpha = rank)", &Setting::number);
+    visit({"lora_dropout"}, a.dropout, "of what they read (0)", below_one("a number from 0 to 1"));
+    visit({"lora_targets", "lora_target_modules"}, a.targets,
+          "q, k, v, o, wi, wo: matrices with an adapter (all of them)", lora_targets, Takes::many);
+  }
+
+  std::optional<LoraOptions> options() const {
+    if (!lora && !rank && !alpha && !dropout && !targets) return std::nullopt;
+    LoraOptions o;
+    o.rank = rank.value_or(o.rank);
+    o.alpha = static_cast<float>(alpha.value_or(static_cast<double>(o.rank)));
+    o.dropout = dropout.value_or(o.dropout);
+    o.targets = targets.value_or(o.targets);
+    return o;
+  }
+};
 
 class Seq2SeqReader {
  public:
@@ -60,42 +169,55 @@ class Seq2SeqReader {
     c_.patience = 3, c_.patience_steps = 5000, c_.patience_epochs = 3;
   }
 
-  void declare(FlagTable& t) {
-    declare_fields(t);
-    declare_files(t);
-    declare_optimizer(t);
-    declare_cadences(t);
-    declare_memory(t);
-    declare_seq2seq_adapter(t, c_.lora, alpha_);
-    declare_best(t);
-    declare_seq2seq_ignored(t);
+  // Flags with a reader of their own, and those that are settled when all are known.
+  template <class Self, class Visit>
+  static void fields(Self& r, Visit&& visit) {
+    Seq2SeqConfig& c = r.c_;
+    visit({"min_quality"}, c.tokens.texts.min_quality,
+          "records with a lower quality_score are dropped (0.6)", &Setting::number);
+    visit({"resume", "resume_from_checkpoint"}, c.resume,
+          "continue from a folder checkpoint-N, or from the newest", resume_of, Takes::maybe_one);
+    visit({"max_steps"}, c.max_steps, "stop after so many optimizer steps", max_steps_of);
+    visit({"dropout"}, c.dropout, "instead of the model's own", below_one("a number from 0 to 1"));
+    visit({"optim", "optimizer"}, r.optim_,
+          "adamw, adamw_bnb_8bit, adafactor, adamw_optimi, stable_adamw or sgd", kOptimNames);
+    visit({"adafactor"}, r.adafactor_, "the same as --optim adafactor");
+    visit({"learning_rate"}, c.learning_rate, "the highest one (by the model's name, or 5e-5)",
+          number_to(1e3, "0 to 1000"));
+    visit({"weight_decay"}, r.decay_, "of AdamW (0.01 of a fine-tune job, else 0)",
+          number_to(1e3, "0 to 1000"));
+    visit({"adam_beta1"}, r.beta1_, "(0.9)", number_to(kMaxBeta, "0 to 1"));
+    visit({"adam_beta2"}, r.beta2_, "(0.999)", number_to(kMaxBeta, "0 to 1"));
+    visit({"adam_epsilon"}, r.eps_, "(1e-8)", number_to(1, "0 to 1"));
+    visit({"ema_decay"}, r.ema_, "keep a moving average of the weights; it is what is saved",
+          number_to(kMaxBeta, "0 to 1"));
+    visit({"lr_scheduler_type"}, c.schedule, "linear, cosine, constant, constant_with_warmup, ...",
+          kScheduleNames);
+    visit({"warmup_ratio"}, r.warmup_ratio_, "the same as a share of all steps",
+          number_to(1, "a number from 0 to 1"));
+    visit({"rounding"}, r.rounding_,
+          "of bf16 weights: nearest (an f32 master), kahan or stochastic", kRoundingNames);
+    visit({"state_dtype"}, r.state_dtype_, "f32 or bf16: AdamW's moments", kNumberNames);
+    visit({"save_total_limit", "keep_checkpoints"}, c.keep_checkpoints,
+          "checkpoints that stay on disk (3)", kept_checkpoints_of);
+    visit({"save_strategy"}, r.save_strategy_, "steps, epoch or no");
+    visit({"eval_strategy"}, r.eval_strategy_, "steps, epoch or no");
+    visit({"evaluation_strategy"}, r.eval_strategy_, "the same as --eval_strategy");
+    visit({"discord_webhook", "webhook"}, c.webhook,
+          "address that is told of start, progress, stop and trouble", webhook_of);
+    visit({"gradient_checkpointing"}, c.memory.checkpointing,
+          "compute activations again in backward", checkpointing_of, Takes::maybe_one);
+    visit({"metric_for_best_model"}, c.best_metric,
+          "loss, rouge1, rouge2, rougeL or rougeLsum: what tells the best evaluation (loss)",
+          metric_of);
+    visit({"greater_is_better"}, r.greater_, "of that metric (of all but loss)", truth_of,
+          Takes::maybe_one);
   }
+
+  void declare(FlagTable& t);
   Seq2SeqConfig read(std::string source, std::span<const Setting> settings);
 
  private:
-  using Set = std::function<void(const Setting&)>;
-  void add(FlagTable& t, std::initializer_list<std::string_view> names, std::string_view help,
-           const Set& set) {
-    for (const std::string_view name : names) t.add(name, Takes::one, help, set);
-  }
-  void truth(FlagTable& t, std::string_view name, std::string_view help, bool& to) {
-    t.add(name, Takes::maybe_one, help, [&to](const Setting& s) { to = truth_of(s); });
-  }
-  static std::int64_t at_least(const Setting& s, std::int64_t least) {
-    // transformers' counts may be written as 3.0.
-    const double value = s.number();
-    if (value != std::floor(value) || value < static_cast<double>(least) || value > 1e15) {
-      s.fail_value(fmt::format("a whole number of at least {}", least));
-    }
-    return static_cast<std::int64_t>(value);
-  }
-
-  void declare_fields(FlagTable& t);
-  void declare_files(FlagTable& t);
-  void declare_optimizer(FlagTable& t);
-  void declare_cadences(FlagTable& t);
-  void declare_memory(FlagTable& t);
-  void declare_best(FlagTable& t);
   void settle_optimizer();
   void settle_best();
   void require_files() const;
@@ -103,138 +225,48 @@ class Seq2SeqReader {
   Seq2SeqConfig c_;
   FlagTable table_;
   std::optional<Optim> optim_;
-  std::optional<double> beta1_, beta2_, eps_, decay_, ema_;
+  std::optional<double> beta1_, beta2_, eps_, decay_, ema_, warmup_ratio_;
   std::optional<UpdateRounding> rounding_;
   std::optional<DType> state_dtype_;
   bool adafactor_ = false;
-  std::optional<double> alpha_;
+  AdapterFlags adapter_;
   std::optional<bool> greater_;
   std::string save_strategy_ = "steps", eval_strategy_;
 };
 
-void Seq2SeqReader::declare_fields(FlagTable& t) {
+void Seq2SeqReader::declare(FlagTable& t) {
   const auto visit = [&](std::initializer_list<std::string_view> names, auto& to,
                          std::string_view help, const auto&... limit) {
     using Field = std::remove_cvref_t<decltype(to)>;
-    if constexpr (std::is_same_v<Field, bool>) {
-      for (const std::string_view name : names) truth(t, name, help, to);
-    } else if constexpr ((std::is_integral_v<std::remove_cvref_t<decltype(limit)>> && ...) &&
-                         sizeof...(limit) == 1) {
-      using Count =
-          std::conditional_t<std::is_same_v<Field, std::uint64_t>, std::uint64_t, std::int64_t>;
-      add(t, names, help, [&to, least = (limit + ...)](const Setting& s) {
-        to = static_cast<Count>(at_least(s, least));
-      });
-    } else {
-      for (const std::string_view name : names) t.add(name, to, help, limit...);
+    for (const std::string_view name : names) {
+      if constexpr (std::is_same_v<Field, bool> && sizeof...(limit) == 0) {
+        t.add(name, to, help, truth_of, Takes::maybe_one);
+      } else if constexpr ((std::is_integral_v<std::remove_cvref_t<decltype(limit)>> && ...) &&
+                           sizeof...(limit) == 1) {
+        using Count =
+            std::conditional_t<std::is_same_v<Field, std::uint64_t>, std::uint64_t, std::int64_t>;
+        t.add(name, to, help, [least = (limit + ...)](const Setting& s) {
+          return static_cast<Count>(at_least(s, least));
+        });
+      } else {
+        t.add(name, to, help, limit...);
+      }
     }
   };
   Seq2SeqConfig::fields(c_, visit);
-}
-
-void Seq2SeqReader::declare_files(FlagTable& t) {
-  add(t, {"min_quality"}, "records with a lower quality_score are dropped (0.6)",
-      [this](const Setting& s) { c_.tokens.texts.min_quality = s.number(); });
-  for (const auto name : {"resume", "resume_from_checkpoint"}) {
-    t.add(name, Takes::maybe_one, "continue from a folder checkpoint-N, or from the newest",
-          [this](const Setting& s) {
-            const bool newest = s.values.empty() || equal_ignoring_case(s.values[0], "true");
-            if (!s.off) c_.resume = newest ? "" : s.text();
-          });
-  }
-  add(t, {"max_steps"}, "stop after so many optimizer steps", [this](const Setting& s) {
-    if (s.text() != "-1") c_.max_steps = at_least(s, 1);  // transformers' word for none
-  });
-  add(t, {"dropout"}, "instead of the model's own", [this](const Setting& s) {
-    c_.dropout = s.number();
-    if (*c_.dropout < 0 || *c_.dropout >= 1) s.fail_value("a number from 0 to 1");
-  });
-}
-
-void Seq2SeqReader::declare_optimizer(FlagTable& t) {
-  for (const auto name : {"optim", "optimizer"}) {
-    t.add(name, optim_, "adamw, adamw_bnb_8bit, adafactor, adamw_optimi, stable_adamw or sgd",
-          kOptimNames);
-  }
-  truth(t, "adafactor", "the same as --optim adafactor", adafactor_);
-  const auto number = [&](std::string_view name, std::string_view help, std::optional<double>& to,
-                          double most) {
-    add(t, {name}, help, [&to, most](const Setting& s) {
-      to = s.number();
-      if (*to < 0 || *to > most) s.fail_value(fmt::format("0 to {:g}", most));
-    });
-  };
-  number("learning_rate", "the highest one (by the model's name, or 5e-5)", c_.learning_rate, 1e3);
-  number("weight_decay", "of AdamW (0.01 of a fine-tune job, else 0)", decay_, 1e3);
-  number("adam_beta1", "(0.9)", beta1_, 0.9999999);
-  number("adam_beta2", "(0.999)", beta2_, 0.9999999);
-  number("adam_epsilon", "(1e-8)", eps_, 1);
-  number("ema_decay", "keep a moving average of the weights; it is what is saved", ema_, 0.9999999);
-  add(t, {"lr_scheduler_type"}, "linear, cosine, constant, constant_with_warmup, ...",
-      [this](const Setting& s) {
-        const auto kind = parse_enum(kScheduleNames, s.text());
-        if (!kind) s.fail_value("a schedule such as linear, cosine or constant");
-        c_.schedule = *kind;
-      });
-  add(t, {"warmup_ratio"}, "the same as a share of all steps", [this](const Setting& s) {
-    c_.warmup_share = s.number();
-    c_.max_warmup = std::int64_t{1} << 40;
-    if (c_.warmup_share < 0 || c_.warmup_share > 1) s.fail_value("a number from 0 to 1");
-  });
+  fields(*this, visit);
+  AdapterFlags::fields(adapter_, visit);
   t.add("bf16", Takes::maybe_one, "the same as --weights bf16", [this](const Setting& s) {
     if (truth_of(s)) c_.weights = WeightFormat::bf16;
   });
-  t.add("rounding", rounding_, "of bf16 weights: nearest (an f32 master), kahan or stochastic",
-        kRoundingNames);
-  t.add("state_dtype", state_dtype_, "f32 or bf16: AdamW's moments", kNumberNames);
-}
-
-void Seq2SeqReader::declare_cadences(FlagTable& t) {
-  add(t, {"save_total_limit", "keep_checkpoints"}, "checkpoints that stay on disk (3)",
-      [this](const Setting& s) {
-        c_.keep_checkpoints = static_cast<int>(std::min<std::int64_t>(at_least(s, 1), 1'000'000));
-      });
-  t.add("save_strategy", save_strategy_, "steps, epoch or no");
-  t.add("eval_strategy", eval_strategy_, "steps, epoch or no");
-  t.add("evaluation_strategy", eval_strategy_, "the same as --eval_strategy");
-  add(t, {"discord_webhook", "webhook"},
-      "address that is told of start, progress, stop and trouble", [this](const Setting& s) {
-        c_.webhook = s.text();
-        if (c_.webhook.starts_with("https://") || c_.webhook.starts_with("http://")) return;
-        fail(s.code, fmt::format("{}: expected an address that begins with https://", s.where));
-      });
-}
-
-void Seq2SeqReader::declare_memory(FlagTable& t) {
   t.add(c_.memory, kTrainerMachineFields);
   for (const auto name : {"use_cpu", "no_cuda"}) {
     t.add(name, Takes::maybe_one, "the same as --device cpu", [this](const Setting& s) {
       if (truth_of(s)) c_.memory.device = DeviceChoice::cpu;
     });
   }
-  t.add("gradient_checkpointing", Takes::maybe_one, "compute activations again in backward",
-        [this](const Setting& s) {
-          c_.memory.checkpointing = truth_of(s) ? Checkpointing::recompute : Checkpointing::off;
-        });
   t.add("plan_only", c_.plan_only, "print the plan and do nothing");
-}
-
-void Seq2SeqReader::declare_best(FlagTable& t) {
-  add(t, {"metric_for_best_model"},
-      "loss, rouge1, rouge2, rougeL or rougeLsum: what tells the best evaluation (loss)",
-      [this](const Setting& s) {
-        std::string_view word = s.text();
-        if (word.starts_with("eval_")) word.remove_prefix(5);
-        for (int m = 0; m <= static_cast<int>(EvalMetric::rouge_lsum); ++m) {
-          if (word == name_of(static_cast<EvalMetric>(m))) {
-            c_.best_metric = static_cast<EvalMetric>(m);
-            return;
-          }
-        }
-        s.fail_value("loss, rouge1, rouge2, rougeL or rougeLsum");
-      });
-  t.add("greater_is_better", Takes::maybe_one, "of that metric (of all but loss)",
-        [this](const Setting& s) { greater_ = truth_of(s); });
+  declare_seq2seq_ignored(t);
 }
 
 void Seq2SeqReader::settle_best() {
@@ -259,10 +291,10 @@ void Seq2SeqReader::settle_optimizer() {
   const Optim optim =
       optim_.value_or(Optim{adafactor_ ? OptimizerKind::adafactor : OptimizerKind::adamw});
   if (optim.paged) c_.notes.push_back("optim: the plan decides where optimizer state lives");
-  const bool note = c_.dialect == Seq2SeqDialect::fine_tune;
+  const bool fine_tune = c_.dialect == Seq2SeqDialect::fine_tune;
   // Adapters are f32, whatever the weights are.
   const DType parameter =
-      note && c_.weights == WeightFormat::bf16 && !c_.lora ? DType::bf16 : DType::f32;
+      fine_tune && c_.weights == WeightFormat::bf16 && !c_.lora ? DType::bf16 : DType::f32;
   o = optimizer_defaults(optim.kind, parameter);
   if (optim.kind == OptimizerKind::adafactor) {
     // The usual fine-tuning setting: a given rate, no scale of its own.
@@ -296,11 +328,11 @@ void Seq2SeqReader::require_files() const {
     fail(c_.source.empty() ? ErrorCode::usage : ErrorCode::input,
          fmt::format("there is no {}", what), {{fmt::format("--{} PATH", flag), "names it"}});
   };
-  const bool note = c_.dialect == Seq2SeqDialect::fine_tune;
-  need(!c_.output_dir.empty(), "folder for the result", note ? "model-output" : "output_dir");
+  const bool fine_tune = c_.dialect == Seq2SeqDialect::fine_tune;
+  need(!c_.output_dir.empty(), "folder for the result", fine_tune ? "model-output" : "output_dir");
   need(!c_.model.empty() || c_.resume, "model to train",
-       note ? "pretrained-model" : "model_name_or_path");
-  need(!c_.train_file.empty(), "text to train with", note ? "train-file" : "train_file");
+       fine_tune ? "pretrained-model" : "model_name_or_path");
+  need(!c_.train_file.empty(), "text to train with", fine_tune ? "train-file" : "train_file");
   need(!c_.predict || !c_.validation_file.empty() || !c_.test_file.empty(), "text to predict for",
        "validation_file");
 }
@@ -309,10 +341,9 @@ Seq2SeqConfig Seq2SeqReader::read(std::string source, std::span<const Setting> s
   c_.source = std::move(source);
   declare(table_);
   table_.read(settings);
+  c_.lora = adapter_.options();
   settle_optimizer();
-  if (c_.lora) {
-    c_.lora->alpha = alpha_ ? static_cast<float>(*alpha_) : static_cast<float>(c_.lora->rank);
-  }
+  if (warmup_ratio_) c_.warmup_share = *warmup_ratio_, c_.max_warmup = std::int64_t{1} << 40;
   const auto strategy = [&](const std::string& word, const char* flag) {
     if (word == "steps" || word == "epoch" || word == "no" || word.empty()) return word;
     fail(ErrorCode::usage,

@@ -5,9 +5,7 @@ namespace ballast::train {
 void declare_seq2seq_ignored(FlagTable& t) {
   using Takes = FlagTable::Takes;
   constexpr std::string_view kKernels = "kernels are compiled already";
-  for (const auto name : {"disable_compilation", "disable_cudagraphs"}) {
-    t.ignore(name, Takes::nothing, kKernels);
-  }
+  t.ignore(Takes::nothing, kKernels, {"disable_compilation", "disable_cudagraphs"});
   t.ignore("torch_compile", Takes::maybe_one, kKernels);
   t.ignore("enable_mixed_precision", Takes::nothing, "see --weights: bf16 is the default here");
   t.ignore("enable_profiling", Takes::nothing, "times of every step are in the run log");
@@ -28,24 +26,23 @@ void declare_seq2seq_ignored(FlagTable& t) {
   t.ignore("local_rank", Takes::one, "one process trains");
   t.ignore("dataloader_pin_memory", Takes::maybe_one, "the plan pins what is copied");
   t.ignore("tf32", Takes::maybe_one, "what is computed in is planned");
-  const auto ignore = [&t](std::string_view reason, std::initializer_list<std::string_view> names) {
-    for (const std::string_view name : names) t.ignore(name, Takes::maybe_one, reason);
-  };
-  ignore("nothing is downloaded",
-         {"model_revision", "token", "use_auth_token", "hub_token", "hub_model_id"});
-  ignore("there is one place for each: see the run log",
-         {"run_name", "log_level", "logging_first_step", "logging_nan_inf_filter", "disable_tqdm",
-          "include_inputs_for_metrics", "include_num_input_tokens_seen"});
-  ignore("the same bits always", {"data_seed", "full_determinism"});
-  ignore("batches are read as they are needed",
-         {"dataloader_drop_last", "dataloader_persistent_workers", "dataloader_prefetch_factor",
-          "remove_unused_columns", "length_column_name", "eval_accumulation_steps",
-          "eval_do_concat_batches", "sortish_sampler"});
-  ignore("checkpoints are there to go on from", {"save_only_model"});
-  ignore("padding never counts in the loss", {"ignore_pad_token_for_loss"});
-  ignore("T5 has relative positions", {"resize_position_embeddings"});
-  ignore("recomputing is planned", {"gradient_checkpointing_kwargs", "auto_find_batch_size"});
-  ignore("evaluation computes as training does", {"bf16_full_eval", "fp16_full_eval"});
+  t.ignore(Takes::maybe_one, "nothing is downloaded",
+           {"model_revision", "token", "use_auth_token", "hub_token", "hub_model_id"});
+  t.ignore(Takes::maybe_one, "there is one place for each: see the run log",
+           {"run_name", "log_level", "logging_first_step", "logging_nan_inf_filter", "disable_tqdm",
+            "include_inputs_for_metrics", "include_num_input_tokens_seen"});
+  t.ignore(Takes::maybe_one, "the same bits always", {"data_seed", "full_determinism"});
+  t.ignore(Takes::maybe_one, "batches are read as they are needed",
+           {"dataloader_drop_last", "dataloader_persistent_workers", "dataloader_prefetch_factor",
+            "remove_unused_columns", "length_column_name", "eval_accumulation_steps",
+            "eval_do_concat_batches", "sortish_sampler"});
+  t.ignore(Takes::maybe_one, "checkpoints are there to go on from", {"save_only_model"});
+  t.ignore(Takes::maybe_one, "padding never counts in the loss", {"ignore_pad_token_for_loss"});
+  t.ignore(Takes::maybe_one, "T5 has relative positions", {"resize_position_embeddings"});
+  t.ignore(Takes::maybe_one, "recomputing is planned",
+           {"gradient_checkpointing_kwargs", "auto_find_batch_size"});
+  t.ignore(Takes::maybe_one, "evaluation computes as training does",
+           {"bf16_full_eval", "fp16_full_eval"});
   ignore_launcher_flags(t);
   t.refuse("fp16", Takes::maybe_one,
            "T5's feed-forward layers overflow in fp16: use --bf16 or leave it out");

@@ -164,6 +164,14 @@ void FlagTable::add(std::string_view name, bool& to, std::string_view help) {
   add(name, Takes::nothing, help, [&to](const Setting& s) { to = !s.off; });
 }
 
+void FlagTable::add(std::string_view name, Negated<bool> to, std::string_view help) {
+  add(name, Takes::nothing, help, [to](const Setting& s) { to.of = s.off; });
+}
+
+void FlagTable::add(std::string_view name, Setting& to, std::string_view help, Takes takes) {
+  add(name, takes, help, [&to](const Setting& s) { to = s; });
+}
+
 void FlagTable::add(std::string_view name, std::string& to, std::string_view help) {
   add(name, Takes::one, help, [&to](const Setting& s) { to = s.text(); });
 }
@@ -197,10 +205,8 @@ void FlagTable::add(MachineOptions& to, std::span<const std::string_view> names)
   MachineOptions::fields(to, [&](std::string_view name, auto&& field, std::string_view help) {
     if (std::ranges::find(names, name) == names.end()) return;
     using Field = std::remove_cvref_t<decltype(field)>;
-    if constexpr (std::is_same_v<Field, bool>) {
+    if constexpr (std::is_same_v<Field, bool> || std::is_same_v<Field, Negated<bool>>) {
       add(name, field, help);
-    } else if constexpr (std::is_same_v<Field, Negated<bool>>) {
-      add(name, Takes::nothing, help, [field](const Setting& s) { field.of = s.off; });
     } else if constexpr (std::is_same_v<Field, int>) {
       add(name, field, help, 0, INT_MAX);
     } else {

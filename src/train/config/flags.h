@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,6 +33,23 @@ struct Setting {
   double number() const;  // finite
 };
 
+// Parsers of values, for FlagTable::add. `expected` says what they accept.
+template <class Accepted>
+auto number_where(Accepted accepted, std::string_view expected) {
+  return [accepted, expected](const Setting& s) {
+    const double value = s.number();
+    if (!accepted(value)) s.fail_value(expected);
+    return value;
+  };
+}
+inline auto integer_in(std::int64_t least, std::int64_t most, std::string_view expected) {
+  return [=](const Setting& s) {
+    const std::int64_t value = s.integer();
+    if (value < least || value > most) s.fail_value(expected);
+    return value;
+  };
+}
+
 struct CommandLine {
   std::string config;  // the one argument that is no flag and no flag's value; "": none
   std::vector<Setting> settings;
@@ -54,6 +72,7 @@ class FlagTable {
   explicit FlagTable(std::vector<std::string>* notes) : notes_(notes) {}
 
   void add(std::string_view name, bool& to, std::string_view help);
+  void add(std::string_view name, Negated<bool> to, std::string_view help);
   void add(std::string_view name, std::string& to, std::string_view help);
   void add(std::string_view name, std::vector<std::string>& to, std::string_view help);
   template <class To>
@@ -69,6 +88,17 @@ class FlagTable {
            std::string_view help);  // between 0 and 1
   // --name alone is "".
   void add(std::string_view name, std::optional<std::string>& to, std::string_view help);
+  // What is given, to be looked at when all flags are known; its name is empty where nothing is.
+  void add(std::string_view name, Setting& to, std::string_view help, Takes takes = Takes::one);
+  // What `parse` makes of what is given.
+  template <class To, class Parse>
+  requires(std::invocable<const Parse&, const Setting&> &&
+           !std::same_as<std::remove_const_t<To>, Takes>) void add(std::string_view name, To& to,
+                                                                   std::string_view help,
+                                                                   Parse parse,
+                                                                   Takes takes = Takes::one) {
+    add(name, takes, help, [&to, parse](const Setting& s) { to = std::invoke(parse, s); });
+  }
   template <class To, class T, std::size_t N>
   void add(std::string_view name, To& to, std::string_view help,
            const std::array<EnumName<T>, N>& words) {
@@ -85,13 +115,16 @@ class FlagTable {
   // All that Options::fields visits.
   template <class Options>
   void add_fields(Options& to) {
-    Options::fields(to, [this](std::string_view name, auto& field, std::string_view help,
+    Options::fields(to, [this](std::string_view name, auto&& field, std::string_view help,
                                const auto&... limits) { add(name, field, help, limits...); });
   }
   // The same flags, for later: what is given to them is collected.
   void add_later(const FlagTable& flags, std::vector<Setting>& to);
   // Accepted, with the note "--sdpa: <reason>".
   void ignore(std::string_view name, Takes takes, std::string_view reason);
+  void ignore(Takes takes, std::string_view reason, std::initializer_list<std::string_view> names) {
+    for (const std::string_view name : names) ignore(name, takes, reason);
+  }
   // The same where the reason depends on the value; note: the whole note, "": none.
   void ignore(std::string_view name, Takes takes, std::function<std::string(const Setting&)> note);
   // Known, but it would change the result in a way that is not offered.

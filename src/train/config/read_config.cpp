@@ -136,6 +136,19 @@ void resolve_paths(TrainConfig& c) {
   if (c.student) resolve(c.student->file);
 }
 
+// What is wrong with flags that every trainer's run takes.
+void check_common_flags(std::span<const Setting> flags) {
+  TrainConfig none;
+  FlagTable table(&none.notes);
+  CommonFlags common;
+  common.declare(table);
+  std::vector<Setting> known;
+  std::ranges::copy_if(flags, std::back_inserter(known),
+                       [&](const Setting& s) { return table.knows(s.name); });
+  table.read(known);
+  common.apply(none);
+}
+
 TrainConfig read_dialect(const std::string& path, std::span<const Setting> flags, ConfigUse use) {
   std::vector<Setting> rest(flags.begin(), flags.end());
   const NamedConfig named = take_config(rest);
@@ -152,6 +165,7 @@ TrainConfig read_dialect(const std::string& path, std::span<const Setting> flags
   if (any_named(rest, kFlowMatchingNames)) {
     return read_flow_matching(rest);
   }
+  check_common_flags(rest);
   fail(
       ErrorCode::usage, "there is no configuration",
       {{"ballast train config.toml", "a diffusion-pipe or musubi-tuner file"},

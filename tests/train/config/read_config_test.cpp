@@ -172,6 +172,8 @@ TEST(CommandLine, ExplainsWhatItDoesNotTake) {
                "two configurations");
   EXPECT_FAILS(read({}), ErrorCode::usage, "there is no configuration");
   EXPECT_FAILS(read({"--seed", "3"}), ErrorCode::usage, "there is no configuration");
+  // What is wrong with a flag is said before what is missing.
+  EXPECT_FAILS(read({"--gpu", "lots"}), ErrorCode::usage, "--gpu: expected a size");
   EXPECT_FAILS(read({"missing.toml"}), ErrorCode::io, "missing.toml");
 }
 
