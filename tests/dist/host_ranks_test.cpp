@@ -374,7 +374,9 @@ TEST(HostRanks, SayWhatBecameOfARank) {
   HostRanks transport(memory.fd(), memory.token(), 0, 2);
   const auto all = transport.join("all", 0, 2);
   HostMemory launcher(memory.fd(), memory.token(), 2, HostMemory::Part::control);
+  EXPECT_FALSE(transport.lost());
   launcher.lose({.rank = 1, .cause = RankLoss::Cause::killed, .value = SIGSEGV});
+  EXPECT_TRUE(transport.lost());
   launcher.lose({.rank = 0, .cause = RankLoss::Cause::ended, .value = 4});
   EXPECT_FAILS(all->barrier({}), ErrorCode::lost, "rank 1 was killed by SIGSEGV: barrier of group");
   EXPECT_EQ(describe({.rank = 2, .cause = RankLoss::Cause::ended, .value = 4}),
@@ -459,6 +461,7 @@ TEST(HostMemory, OneOfTheRanksPrintsWhatAllSay) {
   EXPECT_TRUE(first.first_to_print("no file\n"));
   EXPECT_FALSE(second.first_to_print("no file\n"));
   EXPECT_TRUE(second.first_to_print("another thing\n"));
+  EXPECT_FALSE(first.first_to_print("another thing\n"));
 }
 
 }  // namespace
