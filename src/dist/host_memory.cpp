@@ -352,8 +352,12 @@ void HostMemory::ring_all() noexcept {
 
 bool HostMemory::first_to_print(std::string_view text) noexcept {
   const std::uint64_t hash = hash_of(text);
-  std::uint64_t first = 0;
-  return header().printed.compare_exchange_strong(first, hash) || first != hash;
+  for (std::atomic<std::uint64_t>& place : header().printed) {
+    std::uint64_t there = 0;
+    if (place.compare_exchange_strong(there, hash)) return true;
+    if (there == hash) return false;
+  }
+  return true;
 }
 
 }  // namespace ballast

@@ -102,7 +102,7 @@ class HostMemory {
   // this is for ranks that have outlived it.
   void lose_vanished_ranks() noexcept;
 
-  // Whether no other rank has printed this text. For messages that all ranks would print alike.
+  // Whether no other rank has printed this text. For messages that ranks would print alike.
   bool first_to_print(std::string_view text) noexcept;
 
  private:
@@ -111,8 +111,8 @@ class HostMemory {
     std::uint32_t version, ranks;
     std::uint64_t size, window;
     std::array<char, 32> token;
-    std::atomic<std::uint64_t> loss;     // packed; 0: none
-    std::atomic<std::uint64_t> printed;  // hash of the first text
+    std::atomic<std::uint64_t> loss;                    // packed; 0: none
+    std::array<std::atomic<std::uint64_t>, 8> printed;  // hashes of texts
   };
   struct alignas(64) RankState {
     std::atomic<std::int32_t> process;

@@ -160,7 +160,7 @@ class HostRanks::Member : public Communicator {
   void exchange(const Exchange& e, const Write& write, const Read& read) {
     check(!ranks_.exchanging_.exchange(true), "two exchanges of rank {} at once", ranks_.rank_);
     operation_ = e.operation;
-    end_ = done_ + e.pieces();
+    const std::uint64_t end = done_ + e.pieces();
     try {
       offer(e);
       for (std::uint64_t i = 0; i < e.pieces(); ++i) {
@@ -181,13 +181,13 @@ class HostRanks::Member : public Communicator {
         }
         advance(&Line::consumed, done_ + i + 1);
       }
-      await_all(&Line::consumed, end_);
+      await_all(&Line::consumed, end);
     } catch (...) {
       leave();
       ranks_.exchanging_ = false;
       throw;
     }
-    done_ = end_;
+    done_ = end;
     ranks_.exchanging_ = false;
   }
 
@@ -246,7 +246,8 @@ class HostRanks::Member : public Communicator {
     }
   }
 
-  // Who is lost may have done its part before: `there` is asked once more.
+  // Who is gone may have done its part before: `there` is asked once more. Who leaves in order has
+  // seen that all are done.
   template <class There>
   void fail_if_lost(const There& there) const {
     const std::string_view name = name_of(static_cast<std::uint32_t>(operation_));
@@ -256,7 +257,7 @@ class HostRanks::Member : public Communicator {
     }
     check(lines_[rank_].left == 0, "{} of group {}, which rank {} has left", name, group_, rank_);
     for (int r = 0; r < size_; ++r) {
-      if (r == rank_ || !is_gone(r) || lines_[r].consumed >= end_ || there()) continue;
+      if (r == rank_ || !is_gone(r) || there()) continue;
       fail(ErrorCode::lost,
            fmt::format("rank {} of group {} left the run: {} cannot finish", r, group_, name));
     }
@@ -298,7 +299,6 @@ class HostRanks::Member : public Communicator {
   std::string group_;
   int rank_, size_;
   std::uint64_t done_ = 0;  // pieces of earlier exchanges
-  std::uint64_t end_ = 0;   // done_ after the exchange that is under way
   Operation operation_ = Operation::barrier;
 };
 

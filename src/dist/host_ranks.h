@@ -29,6 +29,10 @@ class HostRanks {
   // destroyed; must not outlive the transport. A rank takes part in one exchange at a time.
   std::unique_ptr<Communicator> join(std::string_view group, int rank, int size);
 
+  // Whether a rank of the job is lost: no exchange succeeds any more. SIGTERM is then no request to
+  // save, but the launcher's to end soon.
+  bool lost() const { return memory_.loss().has_value(); }
+
   // RAM that the ranks share, all together; a plan counts it once for the host.
   static Bytes memory_for(int ranks) { return HostMemory::size_for(ranks); }
   // What this process has mapped of it. Its RssShmem counts that, as do those of the other ranks.

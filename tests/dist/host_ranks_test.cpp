@@ -24,7 +24,7 @@ using test::texts_of;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr int kFailed = 77;  // of a child whose bytes are wrong
+constexpr int kWrong = 77;  // of a child whose bytes are wrong
 
 // [rows, columns] of bytes in longer rows that begin anywhere; what is between them stays.
 class Rows {
@@ -127,6 +127,7 @@ class Processes {
  public:
   template <class Body>
   Processes(int ranks, const Body& body) : memory(ranks) {
+    const Sent made_once_for_all(0, 0, 0, 0);
     for (int r = 0; r < ranks; ++r) {
       processes.push_back(std::make_unique<ChildProcess>([&, r] {
         try {
@@ -163,7 +164,7 @@ TEST_P(HostRanksOfSize, ExchangeWhatAPlainReferenceSays) {
   Processes all(ranks, [&](HostRanks& transport, int rank) {
     const auto group = transport.join("all", rank, ranks);
     for (int round = 0; round < 120; ++round) {
-      if (!random_exchange(*group, round)) return kFailed;
+      if (!random_exchange(*group, round)) return kWrong;
     }
     return 0;
   });
@@ -172,22 +173,23 @@ TEST_P(HostRanksOfSize, ExchangeWhatAPlainReferenceSays) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, HostRanksOfSize, testing::Values(1, 2, 3, 4, 5, 6, 7, 8));
 
-// Rows of several windows, one byte more and less than whole pieces.
+// Rows of whole pieces, and of a few bytes more.
 TEST(HostRanks, ExchangeRowsLargerThanWindows) {
   const auto window = static_cast<std::int64_t>(HostMemory::kWindow);
-  for (const int ranks : {2, 3}) {
+  const auto expect_right = [&](int ranks, std::int64_t columns) {
     Processes all(ranks, [&](HostRanks& transport, int rank) {
       const auto group = transport.join("all", rank, ranks);
       int round = 0;
-      for (const std::int64_t columns : {window - 1, window, window + 1, 3 * window + 17}) {
-        for (const Kind kind : {Kind::all_gather, Kind::all_to_all, Kind::broadcast}) {
-          if (!exchange(*group, kind, columns, 3, ranks - 1, ++round)) return kFailed;
-        }
+      for (const Kind kind : {Kind::all_gather, Kind::all_to_all, Kind::broadcast}) {
+        if (!exchange(*group, kind, columns, 3, ranks - 1, ++round)) return kWrong;
       }
       return 0;
     });
     EXPECT_THAT(all.wait(), testing::Each(0)) << ranks;
-  }
+  };
+  expect_right(2, window);
+  expect_right(2, 2 * window + 17);
+  expect_right(3, window + 1);
 }
 
 // Ranks are threads below, each with a mapping of its own: what each of them fails with can be
@@ -321,6 +323,16 @@ TEST(HostRanks, WaitForNobodyWhoHasLeft) {
   }
 }
 
+// Its process runs.
+TEST(HostRanks, WaitForNobodyWhoHasLeftTheGroup) {
+  const HostMemory memory(2);
+  HostRanks first(memory.fd(), memory.token(), 0, 2), second(memory.fd(), memory.token(), 1, 2);
+  const auto all = first.join("all", 0, 2);
+  second.join("all", 1, 2).reset();
+  EXPECT_FAILS(all->barrier({}), ErrorCode::lost,
+               "rank 1 of group all left the run: barrier cannot finish");
+}
+
 // One of them never joins: it has ended before.
 TEST(HostRanks, WaitForNobodyWhoHasEnded) {
   const auto errors = run_mapped(3, [&](HostRanks& transport, int rank) {
@@ -340,7 +352,7 @@ TEST(HostRanks, ARankThatIsKilledAtAnyTimeLeavesNobodyWaiting) {
     Processes all(kRanks, [&](HostRanks& transport, int rank) {
       const auto group = transport.join("all", rank, kRanks);
       for (int i = 0;; ++i) {
-        if (!random_exchange(*group, i)) return kFailed;
+        if (!random_exchange(*group, i)) return kWrong;
       }
     });
     const int victim = static_cast<int>(random() % kRanks);
@@ -374,7 +386,9 @@ TEST(HostRanks, SayWhatBecameOfARank) {
   HostRanks transport(memory.fd(), memory.token(), 0, 2);
   const auto all = transport.join("all", 0, 2);
   HostMemory launcher(memory.fd(), memory.token(), 2, HostMemory::Part::control);
+  EXPECT_FALSE(transport.lost());
   launcher.lose({.rank = 1, .cause = RankLoss::Cause::killed, .value = SIGSEGV});
+  EXPECT_TRUE(transport.lost());
   launcher.lose({.rank = 0, .cause = RankLoss::Cause::ended, .value = 4});
   EXPECT_FAILS(all->barrier({}), ErrorCode::lost, "rank 1 was killed by SIGSEGV: barrier of group");
   EXPECT_EQ(describe({.rank = 2, .cause = RankLoss::Cause::ended, .value = 4}),
@@ -459,6 +473,7 @@ TEST(HostMemory, OneOfTheRanksPrintsWhatAllSay) {
   EXPECT_TRUE(first.first_to_print("no file\n"));
   EXPECT_FALSE(second.first_to_print("no file\n"));
   EXPECT_TRUE(second.first_to_print("another thing\n"));
+  EXPECT_FALSE(first.first_to_print("another thing\n"));
 }
 
 }  // namespace
