@@ -16,14 +16,14 @@ using ::testing::Not;
 
 using Environment = std::vector<std::pair<std::string, std::string>>;
 
-Finished train(std::vector<std::string> arguments, const Environment& environment = {}) {
+Finished train_with(std::vector<std::string> arguments, const Environment& environment = {}) {
   arguments.insert(arguments.begin(), "train");
   return run_program(BALLAST_BINARY, arguments, Stdout::captured, [&] {
     for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), 1);
   });
 }
 
-int count(const std::string& text, const std::string& part) {
+int occurrences(const std::string& text, const std::string& part) {
   int found = 0;
   for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++found;
   return found;
@@ -34,22 +34,22 @@ TEST(RanksOption, StandsAnywhereAndRanksFailInOneVoice) {
        std::vector<std::vector<std::string>>{{"--ranks", "3", "missing.toml"},
                                              {"missing.toml", "--ranks", "3"},
                                              {"missing.toml", "--ranks=3"}}) {
-    const Finished f = train(arguments);
+    const Finished f = train_with(arguments);
     EXPECT_EQ(f.exit_code, 6) << f.err;
-    EXPECT_EQ(count(f.err, "missing.toml: cannot open"), 1) << f.err;
+    EXPECT_EQ(occurrences(f.err, "missing.toml: cannot open"), 1) << f.err;
     EXPECT_THAT(f.err, Not(HasSubstr("ended with exit code")));
   }
 }
 
 TEST(RanksOption, OfOneRankStartsNone) {
-  const Finished f = train({"missing.toml", "--ranks", "1"});
+  const Finished f = train_with({"missing.toml", "--ranks", "1"});
   EXPECT_EQ(f.exit_code, 6);
   EXPECT_THAT(f.err, HasSubstr("ballast: missing.toml: cannot open"));
 }
 
 TEST(RanksOption, ThatIsNoNumberOfRanksIsRefused) {
   const auto refused = [](const std::vector<std::string>& arguments, const std::string& text) {
-    const Finished f = train(arguments);
+    const Finished f = train_with(arguments);
     EXPECT_EQ(f.exit_code, 2);
     EXPECT_THAT(f.err, HasSubstr(text));
   };
@@ -69,13 +69,13 @@ TEST(RanksOption, AgreesWithTheJobOfARank) {
                             {"BALLAST_LOCAL_RANKS", "2"},
                             {"BALLAST_RANK_MEMORY", std::to_string(nothing.get())},
                             {"BALLAST_JOB_TOKEN", "0123456789abcdef0123456789abcdef"}};
-  const Finished other = train({"--ranks", "3", "missing.toml"}, rank);
+  const Finished other = train_with({"--ranks", "3", "missing.toml"}, rank);
   EXPECT_EQ(other.exit_code, 2);
   EXPECT_THAT(other.err, HasSubstr("--ranks 3 in a job of 2 ranks (BALLAST_RANKS=2)"));
-  const Finished same = train({"--ranks", "2", "missing.toml"}, rank);
+  const Finished same = train_with({"--ranks", "2", "missing.toml"}, rank);
   EXPECT_EQ(same.exit_code, 6);
   EXPECT_THAT(same.err, HasSubstr("ballast[1]: missing.toml: cannot open"));
-  const Finished half = train({"missing.toml"}, {{"BALLAST_RANK", "1"}});
+  const Finished half = train_with({"missing.toml"}, {{"BALLAST_RANK", "1"}});
   EXPECT_EQ(half.exit_code, 2);
   EXPECT_THAT(half.err,
               AllOf(HasSubstr("some variables are missing"), HasSubstr("BALLAST_RANKS not set")));
@@ -84,15 +84,15 @@ TEST(RanksOption, AgreesWithTheJobOfARank) {
 // As without --ranks: the other processes of a foreign launcher end, notes are printed once.
 TEST(RanksOption, BehindALauncherIsForItsFirstProcess) {
   const Finished second =
-      train({"--ranks", "2", "missing.toml"}, {{"RANK", "1"}, {"WORLD_SIZE", "2"}});
+      train_with({"--ranks", "2", "missing.toml"}, {{"RANK", "1"}, {"WORLD_SIZE", "2"}});
   EXPECT_EQ(second.exit_code, 0);
   EXPECT_THAT(second.err, HasSubstr("ended without doing anything"));
   const Finished first =
-      train({"torchrun", "--nproc_per_node", "2", "train.py", "--ranks", "2", "missing.toml"},
-            {{"RANK", "0"}, {"WORLD_SIZE", "2"}});
+      train_with({"torchrun", "--nproc_per_node", "2", "train.py", "--ranks", "2", "missing.toml"},
+                 {{"RANK", "0"}, {"WORLD_SIZE", "2"}});
   EXPECT_EQ(first.exit_code, 6) << first.err;
-  EXPECT_EQ(count(first.err, "one GPU is used (WORLD_SIZE=2)"), 1) << first.err;
-  EXPECT_LE(count(first.err, "one GPU is used (--nproc_per_node 2)"), 1) << first.err;
+  EXPECT_EQ(occurrences(first.err, "one GPU is used (WORLD_SIZE=2)"), 1) << first.err;
+  EXPECT_LE(occurrences(first.err, "one GPU is used (--nproc_per_node 2)"), 1) << first.err;
 }
 
 }  // namespace

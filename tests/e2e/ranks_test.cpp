@@ -137,8 +137,6 @@ TEST_F(Ranks, ARefusalIsSaidByAllAndEndsWithItsCode) {
 
 TEST_F(Ranks, WhatTheyCannotDoYetIsSaid) {
   for (const auto& [flags, text] : std::vector<std::pair<std::vector<std::string>, std::string>>{
-           {{"--ranks", "auto"}, "expected a number"},
-           {{"--ranks", "0"}, "expected a number"},
            {{"--ranks", "2", "--columns", "1"}, "2 ranks for 1 column:"},
            {{"--ranks", "2", "--cache_only"}, "is not supported yet"}}) {
     const Finished done = run_ballast(command("1", flags));
