@@ -11,10 +11,8 @@
 #include "core/to_size.h"
 #include "io/media_writer.h"
 #include "tests/e2e/background_process.h"
-#include "tests/e2e/ballast_process.h"
+#include "tests/e2e/cache_command.h"
 #include "tests/support/small_disk.h"
-#include "tests/support/tiny_parts.h"
-#include "tests/support/tiny_training.h"
 
 namespace ballast::test {
 namespace {
@@ -23,61 +21,6 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-constexpr const char* kTables =
-    "[adapter]\ntype = 'lora'\nrank = 4\ndtype = 'float32'\n"
-    "[optimizer]\ntype = 'adamw'\nlr = 1e-3\n";
-
-class CacheCommand : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (!media_available()) GTEST_SKIP() << "built without media";
-    support::write_parts(dir_, run_.config());
-    dir_.write("set.toml", "resolutions = [32]\nframe_buckets = [1, 5]\n[[directory]]\npath = '" +
-                               dir_.path("clips") + "'\n");
-    config_ =
-        dir_.write("run.toml", fmt::format("output_dir = '{}'\ndataset = '{}'\nepochs = 1\n"
-                                           "save_every_n_epochs = 1\n"
-                                           "[model]\ntype = 'wan'\nckpt_path = '{}'\n"
-                                           "dtype = 'float32'\n{}{}",
-                                           dir_.path("out"), dir_.path("set.toml"),
-                                           run_.model_path(), support::parts_keys(dir_), kTables));
-  }
-
-  void add_clip(const std::string& name, std::int64_t frames) {
-    fs::create_directories(dir_.path("clips"));
-    const auto writer = open_media_writer(dir_.path("clips/" + name + ".mp4"),
-                                          {.width = 48, .height = 40, .rate = {16, 1}});
-    for (std::int64_t t = 0; t < frames; ++t) {
-      std::vector<std::uint8_t> pixels(48 * 40 * 3);
-      for (std::size_t i = 0; i < pixels.size(); ++i) {
-        pixels[i] = static_cast<std::uint8_t>(20 + (i + 7 * to_size(t)) % 200);
-      }
-      writer->add(pixels);
-    }
-    writer->finish();
-    dir_.write("clips/" + name + ".txt", "a clip bcd " + name);
-  }
-
-  std::vector<std::string> command(const char* name) const {
-    return {name, config_, "--device", "cpu", "--threads", "1"};
-  }
-
-  std::map<std::string, std::string> cached() const {
-    std::map<std::string, std::string> files;
-    std::error_code none;
-    for (const auto& f : fs::recursive_directory_iterator(dir_.path("clips/cache"), none)) {
-      if (f.is_regular_file() && !f.path().filename().string().starts_with('.')) {
-        files[f.path().string()] = read_whole(f.path().string());
-      }
-    }
-    return files;
-  }
-
-  support::TinyTraining run_;
-  TempDir dir_;
-  std::string config_;
-};
 
 TEST_F(CacheCommand, MakesADatasetThatTrains) {
   add_clip("one", 9);
@@ -252,11 +195,6 @@ std::uint64_t memory_of(pid_t pid) {
   return kilobytes * 1024;
 }
 
-std::uint64_t number_after(const std::string& text, const std::string& key) {
-  const auto at = text.find(key);
-  return at == std::string::npos ? 0 : std::stoull(text.substr(at + key.size()));
-}
-
 int from_environment(const char* name, int otherwise) {
   const char* text = std::getenv(name);
   return text != nullptr ? std::atoi(text) : otherwise;
@@ -327,157 +265,6 @@ TEST_F(CacheCommand, KilledAndStartedAgainEncodesNothingTwice) {
     fmt::print("{} clips, {} of {} kills hit; {} files, none written twice; memory {} of {}\n",
                clips, killed, kills, files, Bytes{most}, Bytes{planned});
   }
-}
-
-std::string newest_adapter(const std::string& out) {
-  std::string newest;
-  for (const auto& f : fs::recursive_directory_iterator(out)) {
-    const std::string path = f.path().string();
-    if (f.path().filename() == "adapter_model.safetensors") newest = std::max(newest, path);
-  }
-  return newest;
-}
-
-TEST_F(CacheCommand, TrainingEncodesWhatIsMissingAndTrainsTheSameBits) {
-  add_clip("one", 9);
-  add_clip("two", 12);
-  add_clip("short", 3);
-  ASSERT_EQ(run_ballast(command("cache")).exit_code, 0);
-  ASSERT_EQ(run_ballast(command("train")).exit_code, 0);
-  const auto whole = cached();
-  const std::string expected = read_whole(newest_adapter(dir_.path("out")));
-  ASSERT_FALSE(expected.empty());
-
-  fs::remove_all(dir_.path("clips/cache"));
-  fs::remove_all(dir_.path("out"));
-  const Finished f = run_ballast(command("train"));
-  ASSERT_EQ(f.exit_code, 0) << f.err;
-  EXPECT_THAT(f.out, AllOf(HasSubstr("2 clips encoded"), HasSubstr("short.mp4: too short"),
-                           HasSubstr("finished after 2 steps")));
-  EXPECT_THAT(f.err, HasSubstr("training fits"));
-  EXPECT_EQ(cached(), whole);
-  EXPECT_EQ(read_whole(newest_adapter(dir_.path("out"))), expected);
-
-  // Nothing is missing now, and a changed caption is all that is made again.
-  EXPECT_THAT(run_ballast(command("train")).out, Not(HasSubstr("encoded")));
-  dir_.write("clips/one.txt", "a clip cde");
-  const Finished again = run_ballast(command("train"));
-  EXPECT_EQ(again.exit_code, 0) << again.err;
-  EXPECT_THAT(again.out, AllOf(HasSubstr("1 captions encoded"), HasSubstr("0 clips encoded")));
-}
-
-TEST_F(CacheCommand, TrainingAfterEncodingKeepsItsPlan) {
-  for (const char* name : {"one", "two", "three"}) add_clip(name, 9);
-  std::vector<std::string> json = command("train");
-  json.push_back("--json");
-  const Finished f = run_ballast(json);
-  ASSERT_EQ(f.exit_code, 0) << f.err;
-  const std::string last = f.out.substr(f.out.rfind("\n{") + 1);
-  EXPECT_GT(number_after(last, "\"ram_bytes\":"), 0u) << f.out;
-  EXPECT_LE(number_after(last, "\"ram_bytes\":"), number_after(last, "\"planned_ram_bytes\":"));
-}
-
-TEST_F(CacheCommand, TrainingThatDoesNotFitEncodesNothing) {
-  add_clip("one", 9);
-  std::vector<std::string> cache = command("cache");
-  cache.push_back("--json");
-  const std::uint64_t encoders = number_after(run_ballast(cache).out, "\"planned_ram_bytes\": ");
-  ASSERT_GT(encoders, 0u);
-  fs::remove_all(dir_.path("clips/cache"));
-  std::string text = read_whole(config_);
-  text.replace(text.find("rank = 4"), 8, "rank = 128");  // 11 MB of factors, gradients and moments
-  config_ = dir_.write("large.toml", text);
-  std::vector<std::string> small = command("train");
-  small.insert(small.end(), {"--ram", fmt::format("{}kB", encoders / 1000 + 1000)});
-  const Finished f = run_ballast(small);
-  EXPECT_EQ(f.exit_code, 3) << f.out << f.err;
-  EXPECT_THAT(f.out, HasSubstr("1 to encode")) << "the encoders fit";
-  EXPECT_TRUE(cached().empty());
-}
-
-TEST_F(CacheCommand, TrainingThatNoMediaAreLeftForSaysWhy) {
-  dir_.write("clips/words.png", "this is no image");
-  dir_.write("clips/words.txt", "a clip");
-  const Finished f = run_ballast(command("train"));
-  EXPECT_EQ(f.exit_code, 4) << f.out << f.err;
-  EXPECT_THAT(f.out, HasSubstr("words.png: it is no image or video that can be read"));
-  EXPECT_THAT(f.err, HasSubstr("no clip is left to train on"));
-}
-
-TEST_F(CacheCommand, TrainingStoppedWhileItEncodesContinuesThere) {
-  for (int i = 0; i < 40; ++i) add_clip(fmt::format("clip{}", i), 9);
-  const auto latents = [&] {
-    std::size_t n = 0;
-    std::error_code none;
-    for (const auto& f : fs::directory_iterator(dir_.path("clips/cache/wan/latents"), none)) {
-      n += !f.path().filename().string().starts_with('.');
-    }
-    return n;
-  };
-  BackgroundBallast process(command("train"));
-  ASSERT_TRUE(wait_until([&] { return latents() >= 2 || process.finished(); }));
-  process.send(SIGINT);
-  EXPECT_EQ(process.wait(), 0) << process.err();
-  EXPECT_THAT(process.out(), AllOf(HasSubstr("stopped: 41 of 41 captions"),
-                                   HasSubstr("the same command continues there")));
-  EXPECT_THAT(process.err(), HasSubstr("stopping when this is encoded"));
-  const std::size_t before = latents();
-  ASSERT_LT(before, 40u);
-  EXPECT_FALSE(fs::exists(dir_.path("out"))) << "no run began";
-  const Finished f = run_ballast(command("train"));
-  ASSERT_EQ(f.exit_code, 0) << f.err;
-  EXPECT_THAT(
-      f.out,
-      AllOf(HasSubstr(fmt::format("{} clips encoded, {} already cached", 40 - before, before)),
-            HasSubstr("finished after 40 steps")));
-}
-
-TEST_F(CacheCommand, TrainingWithMusubiFlagsEncodesWhereItHasTheEncoders) {
-  add_clip("one", 13);  // two clips of five frames
-  add_clip("two", 9);
-  const std::string set = dir_.write(
-      "musubi.toml", fmt::format("[general]\nresolution = [32, 32]\ncaption_extension = '.txt'\n"
-                                 "[[datasets]]\nvideo_directory = '{}'\ncache_directory = '{}'\n"
-                                 "target_frames = [5]\nframe_extraction = 'chunk'\n",
-                                 dir_.path("clips"), dir_.path("kept")));
-  std::vector<std::string> train = {"train",
-                                    "--dit",
-                                    run_.model_path(),
-                                    "--dataset_config",
-                                    set,
-                                    "--output_dir",
-                                    dir_.path("out"),
-                                    "--output_name",
-                                    "x",
-                                    "--network_module",
-                                    "networks.lora_wan",
-                                    "--network_dim",
-                                    "4",
-                                    "--learning_rate",
-                                    "1e-3",
-                                    "--max_train_steps",
-                                    "2",
-                                    "--device",
-                                    "cpu",
-                                    "--threads",
-                                    "1"};
-  const Finished without = run_ballast(train);
-  EXPECT_EQ(without.exit_code, 4) << without.out;
-  train.insert(train.end(), {"--vae", dir_.path("vae.safetensors"), "--t5",
-                             dir_.path("t5.safetensors"), "--tokenizer", dir_.path("tokenizer")});
-  const Finished f = run_ballast(train);
-  ASSERT_EQ(f.exit_code, 0) << f.err;
-  EXPECT_THAT(f.out, AllOf(HasSubstr("2 captions encoded"), HasSubstr("3 clips encoded"),
-                           HasSubstr("finished after 2 steps")));
-  EXPECT_THAT(run_ballast(train).out, Not(HasSubstr("encoded")));
-  // A kill between the clips of one file leaves the mark: it is looked into again.
-  dir_.write("kept/.one.unfinished", "");
-  fs::remove(dir_.path("kept/one_00005-005_0032x0032_wan.safetensors"));
-  EXPECT_THAT(run_ballast(train).out, HasSubstr("1 clips encoded, 2 already cached"));
-  EXPECT_FALSE(fs::exists(dir_.path("kept/.one.unfinished")));
-  // Its training needs the caches alone.
-  fs::remove_all(dir_.path("clips"));
-  EXPECT_EQ(run_ballast(train).exit_code, 0);
 }
 
 TEST_F(CacheCommand, RefusesWhatDoesNotFitBeforeItBegins) {

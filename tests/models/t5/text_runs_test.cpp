@@ -11,9 +11,7 @@
 #include "core/random.h"
 #include "core/to_size.h"
 #include "models/t5/encoder.h"
-#include "models/t5/seq2seq.h"
-#include "ops/linear/sgemm.h"
-#include "plan/runner.h"
+#include "tests/models/t5/recorded_training.h"
 #include "tests/support/padded_products.h"
 #include "tests/support/tiny_t5.h"
 
@@ -24,8 +22,11 @@ using support::some_tokens;
 using support::tiny_t5;
 using support::tiny_umt5_encoder;
 using support::write_t5;
-
-using Values = std::vector<float>;
+using training_test::Running;
+using training_test::Sample;
+using training_test::samples;
+using training_test::Training;
+using training_test::Values;
 
 std::vector<MemoryPolicy> policies() {
   std::vector<MemoryPolicy> all(named_policies().begin(), named_policies().end());
@@ -37,32 +38,6 @@ std::vector<MemoryPolicy> policies() {
                  .heads_per_group = 1});
   return all;
 }
-
-// Set, plan and runner of something that was recorded.
-template <class Model>
-struct Running {
-  ProgramSet set;
-  std::unique_ptr<Model> model;
-  MemoryPlan plan;
-  std::unique_ptr<Runner> runner;
-
-  void start() {
-    plan = plan_memory(set);
-    runner = std::make_unique<Runner>(set, plan);
-    ops::warm_up_blas(runner->compute_threads());
-    runner->run("load");
-  }
-  Values values(Buffer b) {
-    Values v(to_size(set.spec(b).shape.elements()));
-    runner->read(b, std::as_writable_bytes(std::span(v)));
-    return v;
-  }
-  void expect_peaks_are_touched() const {
-    for (const Tier tier : kTiers) {
-      EXPECT_EQ(runner->high_water(tier).count, plan.peak_of(tier).count) << name_of(tier);
-    }
-  }
-};
 
 // ---------------------------------------------------------------- encoder
 
@@ -142,142 +117,6 @@ TEST_F(T5Encoder, ScaledFp8FileIsCloseToTheWideOne) {
 }
 
 // ---------------------------------------------------------------- encoder-decoder
-
-struct Sample {
-  std::vector<std::int32_t> source, labels;  // negative labels do not count
-};
-
-class Training : public Running<Seq2Seq> {
- public:
-  // Samples in micro-batches of `per_batch` (0: all), padded to the longest, or to a length.
-  struct Form {
-    std::int64_t per_batch = 0, source = 0, target = 0;
-    double dropout = 0;
-    bool accumulates = false;
-    DType gradient = DType::f32;
-    std::optional<LoraOptions> lora = {};
-    OptimizerKind optimizer = OptimizerKind::adamw;
-    MomentBits embedding_moments = MomentBits::always_32;
-  };
-  Training(const Config& c, const std::string& path, const MemoryPolicy& policy,
-           std::vector<Sample> samples)
-      : Training(c, path, policy, std::move(samples), Form{}) {}
-  Training(const Config& c, const std::string& path, const MemoryPolicy& policy,
-           std::vector<Sample> samples, const Form& form)
-      : checkpoint_(WeightFiles::open(path)), samples_(std::move(samples)) {
-    set.backend.threads = 2;
-    Seq2SeqJob job;
-    job.config = c;
-    job.policy = policy;
-    job.trains = job.record_update = true;
-    job.keep_logits = true;
-    job.dropout = form.dropout;
-    job.accumulates = form.accumulates;
-    job.gradient = form.gradient;
-    job.lora = form.lora;
-    job.optimizer.kind = form.optimizer;
-    job.embedding_moments = form.embedding_moments;
-    BatchShape shape = {.samples = form.per_batch, .source = form.source, .target = form.target};
-    if (shape.samples == 0) shape.samples = std::ssize(samples_);
-    shape.micro_batches = form.accumulates ? 1 : std::ssize(samples_) / shape.samples;
-    for (const Sample& s : samples_) {
-      shape.source = std::max<std::int64_t>(shape.source, std::ssize(s.source));
-      shape.target = std::max<std::int64_t>(shape.target, std::ssize(s.labels));
-    }
-    job.batches = {shape};
-    model =
-        std::make_unique<Seq2Seq>(set, job, weight_groups(c, checkpoint_, TensorMap(checkpoint_)));
-    start();
-    runner->run("init_state");
-    std::int64_t counted = 0;
-    for (const Sample& s : samples_) {
-      for (const std::int32_t l : s.labels) counted += l >= 0;
-    }
-    weight_ = 1 / static_cast<double>(counted);
-    for (const MicroBatchIo& m : model->io().steps[0].micro_batches) {
-      *runner->view(m.label_weight).as<float>() = static_cast<float>(weight_);
-    }
-  }
-
-  // All samples, in one run or with accumulation in several.
-  double step() {
-    const StepIo& io = model->io().steps[0];
-    const auto per_run = to_size(io.shape.samples * io.shape.micro_batches);
-    if (model->job().accumulates) runner->run("zero_gradients");
-    double sum = 0;
-    logits.clear();
-    for (std::size_t first = 0; first < samples_.size(); first += per_run) {
-      for (std::size_t i = 0; i < per_run; ++i) give(io, i, samples_[first + i]);
-      runner->run("step", {.step = 1, .seed = 5, .first_sample = static_cast<std::int64_t>(first)});
-      for (std::size_t i = 0; i < per_run; ++i) sum += take(io, i, samples_[first + i]);
-    }
-    return sum * weight_;
-  }
-  std::vector<Values> logits;  // of the last step, by sample, without padding
-  std::map<std::string, Values> gradients() {
-    std::map<std::string, Values> all;
-    for (const NamedGradient& g : model->io().gradients) all[g.name] = values(g.gradient);
-    return all;
-  }
-  // All weights moved along the gradients that were given.
-  void move(const std::map<std::string, Values>& start, const std::map<std::string, Values>& along,
-            double by) {
-    for (const UpdatedTensor& t : model->io().trained) {
-      Values v = start.at(t.name);
-      const Values& d = along.at(t.name);
-      for (std::size_t i = 0; i < v.size(); ++i) v[i] += static_cast<float>(by * d[i]);
-      runner->write(t.value, std::as_bytes(std::span(v)));
-    }
-  }
-  std::map<std::string, Values> weights() {
-    std::map<std::string, Values> all;
-    for (const UpdatedTensor& t : model->io().trained) all[t.name] = values(t.value);
-    return all;
-  }
-
- private:
-  void give(const StepIo& io, std::size_t i, const Sample& s) {
-    const auto samples = to_size(io.shape.samples);
-    const MicroBatchIo& m = io.micro_batches[i / samples];
-    const auto row = [&](Buffer b, std::int32_t pad) {
-      const std::int64_t width = set.spec(b).shape[1];
-      auto* at =
-          runner->view(b).as<std::int32_t>() + static_cast<std::int64_t>(i % samples) * width;
-      std::fill_n(at, width, pad);
-      return at;
-    };
-    std::ranges::copy(s.source, row(m.source, 3));
-    std::ranges::copy(s.labels, row(m.labels, -100));
-    auto* input = row(m.decoder_input, 2);
-    *input = model->job().config.decoder_start;
-    for (std::size_t t = 0; t + 1 < s.labels.size(); ++t) input[t + 1] = std::max(s.labels[t], 0);
-    runner->view(m.source_lengths).as<std::int32_t>()[i % samples] =
-        static_cast<std::int32_t>(s.source.size());
-  }
-  double take(const StepIo& io, std::size_t i, const Sample& s) {
-    const auto samples = to_size(io.shape.samples);
-    const MicroBatchIo& m = io.micro_batches[i / samples];
-    const auto target = to_size(io.shape.target), at = i % samples * target;
-    const auto wide = to_size(model->job().config.vocabulary);
-    const Values all = values(m.logits), losses = values(m.losses);
-    const auto from = all.begin() + static_cast<std::ptrdiff_t>(at * wide);
-    logits.emplace_back(from, from + static_cast<std::ptrdiff_t>(s.labels.size() * wide));
-    double sum = 0;
-    for (std::size_t t = 0; t < target; ++t) sum += losses[at + t];
-    return sum;
-  }
-
-  WeightFiles checkpoint_;  // frozen weights are read from it step by step
-  std::vector<Sample> samples_;
-  double weight_ = 0;
-};
-
-std::vector<Sample> samples(const Config& c) {
-  Sample a = {some_tokens(9, c.vocabulary), some_tokens(6, c.vocabulary, 2)};
-  Sample b = {some_tokens(4, c.vocabulary, 3), some_tokens(11, c.vocabulary, 4)};
-  b.labels[2] = b.labels.back() = -100;
-  return {a, b};
-}
 
 // What golden files do not cover: tables in every block of a decoder, a scaled head of its own.
 std::vector<Config> kinds() {
@@ -497,116 +336,6 @@ TEST(T5Seq2Seq, StepsOfAdamWLowerTheLoss) {
     t.step();
   }
   EXPECT_LT(t.step(), 0.9 * before);
-}
-
-// Large enough for 8-bit moments: 200 rows of 32 numbers, biases of 32 buckets by 130 heads.
-Config with_large_tables() {
-  Config c = tiny_t5();
-  c.vocabulary = 200;
-  c.heads = 130;
-  c.d_kv = 2;
-  return c;
-}
-
-std::map<std::string, DType> moment_types(const Training& t) {
-  std::map<std::string, DType> all;
-  for (const UpdatedTensor& u : t.model->io().trained) all[u.name] = u.specs[0].dtype;
-  return all;
-}
-
-// As transformers' Trainer has bitsandbytes do it: every nn.Embedding, a tied head with it.
-TEST(T5Seq2Seq, EightBitAdamWKeepsMomentsOfEmbeddingsIn32Bits) {
-  for (const bool tied : {false, true}) {
-    Config c = with_large_tables();
-    c.tied = c.scaled_head = tied;
-    const test::TempDir dir;
-    const std::string path = write_t5(dir, c);
-    Training t(c, path, {}, samples(c), {.optimizer = OptimizerKind::adamw8bit});
-    const auto types = moment_types(t);
-    EXPECT_EQ(types.at(kEmbeddingName), DType::f32);
-    EXPECT_EQ(types.at(table_name(Side::encoder, 0)), DType::f32);
-    EXPECT_EQ(types.at("encoder.block.0.layer.0.SelfAttention.q.weight"), DType::u8);
-    EXPECT_EQ(types.contains(kHeadName), !tied);
-    if (!tied) {
-      EXPECT_EQ(types.at(kHeadName), DType::u8) << "nn.Linear";
-    }
-    Training narrow(
-        c, path, {}, samples(c),
-        {.optimizer = OptimizerKind::adamw8bit, .embedding_moments = MomentBits::by_size});
-    EXPECT_EQ(moment_types(narrow).at(kEmbeddingName), DType::u8);
-  }
-}
-
-// Two moments: four bytes an element, against one and four more for each 256.
-TEST(T5Seq2Seq, MomentsOfEmbeddingsAreInThePlanToTheByte) {
-  const Config c = with_large_tables();
-  const test::TempDir dir;
-  const std::string path = write_t5(dir, c);
-  const auto optimizer_bytes = [&](MomentBits bits, const MemoryPolicy& policy) {
-    Training t(c, path, policy, samples(c),
-               {.optimizer = OptimizerKind::adamw8bit, .embedding_moments = bits});
-    t.step();
-    t.runner->run("grad_norm");
-    t.runner->run("update", {.step = 1, .learning_rate = 0.01});
-    t.expect_peaks_are_touched();
-    std::uint64_t sum = 0;
-    for (std::uint32_t i = 0; i < t.set.buffers.size(); ++i) {
-      const BufferSpec& s = t.set.buffers[i];
-      if (s.root.id == i && s.role == Role::optimizer && s.program == kPersistent) sum += s.bytes;
-    }
-    return sum;
-  };
-  const std::uint64_t tokens = 200 * 32, biases = 32 * 130;
-  const auto more = [](std::uint64_t n) { return 2 * (4 * n - n - 4 * ((n + 255) / 256)); };
-  for (const MemoryPolicy& policy : {MemoryPolicy(), *find_policy("stream2")}) {
-    EXPECT_EQ(optimizer_bytes(MomentBits::always_32, policy),
-              optimizer_bytes(MomentBits::by_size, policy) + more(tokens) + 2 * more(biases))
-        << policy.name;
-  }
-}
-
-// m = beta1 m + (1 - beta1) g and so on, as numbers, not as codes of them.
-TEST(T5Seq2Seq, MomentsOfEmbeddingsAreThoseOfTheirGradients) {
-  const Config c = with_large_tables();
-  const test::TempDir dir;
-  const std::string path = write_t5(dir, c);
-  for (const MemoryPolicy& policy : {MemoryPolicy(), *find_policy("stream2")}) {
-    SCOPED_TRACE(policy.name);
-    Training t(c, path, policy, samples(c), {.optimizer = OptimizerKind::adamw8bit});
-    const auto trained = t.model->io().trained;
-    const auto table =
-        std::ranges::find(trained, std::string(kEmbeddingName), &UpdatedTensor::name);
-    ASSERT_NE(table, trained.end());
-    ASSERT_EQ(table->states.size(), 2u);
-    const OptimizerOptions& o = t.model->job().optimizer;
-    Values p = t.weights().at(kEmbeddingName);
-    std::vector<double> m(p.size()), v(p.size());
-    constexpr double kRate = 0.01;
-    for (int k = 1; k <= 3; ++k) {
-      t.step();
-      const Values g = t.gradients().at(kEmbeddingName);
-      t.runner->run("grad_norm");
-      t.runner->run("update", {.step = k, .learning_rate = kRate});
-      const Values m_run = t.values(table->states[0]), v_run = t.values(table->states[1]);
-      const Values p_run = t.weights().at(kEmbeddingName);
-      const double k1 = 1 - std::pow(o.beta1, k), k2 = std::sqrt(1 - std::pow(o.beta2, k));
-      int moved = 0;
-      for (std::size_t i = 0; i < p.size(); ++i) {
-        const double terms = std::abs(m[i]) + std::abs(g[i]);  // of which little may be left
-        m[i] = o.beta1 * m[i] + (1 - o.beta1) * g[i];
-        v[i] = o.beta2 * v[i] + (1 - o.beta2) * double{g[i]} * g[i];
-        const double step = kRate * k2 / k1 * m[i] / (std::sqrt(v[i]) + k2 * o.eps);
-        const double expected = (p[i] - step) * (1 - kRate * o.weight_decay);
-        ASSERT_NEAR(m_run[i], m[i], 1e-6 * terms + 1e-12) << i;
-        ASSERT_NEAR(v_run[i], v[i], 1e-6 * v[i] + 1e-15) << i;
-        ASSERT_NEAR(p_run[i], expected, 2e-6 * std::abs(expected) + 1e-6) << i;
-        moved += g[i] != 0;
-        m[i] = m_run[i], v[i] = v_run[i];
-      }
-      EXPECT_GT(moved, 0);
-      p = p_run;
-    }
-  }
 }
 
 }  // namespace
