@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "app/command.h"
+#include "app/command_help.h"
 #include "app/help_text.h"
 #include "app/launcher.h"
 #include "app/output.h"
@@ -41,7 +42,7 @@ std::string help() {
          "  ballast --version        the version\n\n"
          "Configurations to begin with are in examples/, explanations in docs/.\n\n"
          "exit status: 0 done, 1 internal error (please report), 2 usage, 3 does not fit,\n"
-         "4 bad input, 5 GPU, 6 file or disk, 7 results differ\n";
+         "4 bad input, 5 GPU, 6 file or disk, 7 results differ, 8 a rank was lost\n";
 }
 
 // "--blocks_to_swap=4" and "--blocks-to-swap=4" are the same. What follows "--" is left alone.
@@ -207,7 +208,7 @@ int run(std::vector<std::string> arguments) {
   refuse_unknown_options(part, name, arguments);
   const bool wants_help = std::any_of(arguments.begin(), arguments.end(),
                                       [](const auto& a) { return a == "--help" || a == "-h"; });
-  if (wants_help) return print_page(fit_columns(part.help(&part == &app ? "" : app.get_name())));
+  if (wants_help) return print_page(fit_columns(command_help(part)));
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
   app.parse(std::move(arguments));
   return work(*command);

@@ -12,6 +12,7 @@ namespace ballast::data::encoded_media_test {
 namespace {
 
 using test::read_whole;
+using test::tiny_needs;
 
 class EncodedMedia : public encoding_test::Encoding {};
 
