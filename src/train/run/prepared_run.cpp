@@ -373,6 +373,7 @@ std::string title_text(const PreparedRun& run) {
                          job.teacher->experts.size() > 1 ? ", both experts" : "");
   }
   if (c.dmd2) title += fmt::format(", distilled to {} steps", c.dmd2->steps.size());
+  if (c.parallel.ranks > 1) title += fmt::format(", {} ranks", c.parallel.ranks);
   return title;
 }
 
