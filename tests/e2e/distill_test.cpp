@@ -69,12 +69,12 @@ TEST_F(Distilling, DrawsPicturesInsideItsPlan) {
     all.insert(all.end(), more.begin(), more.end());
     return run_ballast(all);
   };
-  // Not the student's buffers alone: the process counts.
+  // Not the student's buffers alone: the process counts. Without a prompt it is the only part.
   const std::vector<std::string> latent = {
-      "sample",         "--model_path",  dir_.path("out"),
-      "--teacher_path", kTeacher,        "--prompt",
-      "a red circle",   "--output_path", dir_.path("latent.safetensors"),
-      "--device",       "cpu",           "--json"};
+      "sample",   "--model_path",  dir_.path("out"),
+      "--cond",   "none",          "--teacher_path",
+      kTeacher,   "--output_path", dir_.path("latent.safetensors"),
+      "--device", "cpu",           "--json"};
   const Finished drawn = run_ballast(latent);
   ASSERT_EQ(drawn.exit_code, 0) << drawn.err;
   const auto j = nlohmann::json::parse(drawn.out);
