@@ -19,9 +19,6 @@ constexpr int kGroup = 0;  // of ProgramSet::groups: all ranks of a data paralle
 // less in most runs.
 constexpr std::int64_t kBucket = 4 << 20;
 
-// Row r of `all` [ranks, places]: what rank r says.
-constexpr std::int64_t kWishes = 1;
-
 Lane lane_between(Tier from, Tier to) {
   if (from == to) return from == Tier::host ? Lane::host : Lane::compute;
   return to == Tier::device ? Lane::upload : Lane::download;
@@ -75,11 +72,9 @@ int DataParallel::busiest(std::int64_t samples) const {
   return most;
 }
 
-ColumnSums::ColumnSums(ProgramBuilder& pb, DataParallel how,
-                       std::vector<std::vector<Buffer>> gradients,
-                       std::span<const std::int64_t> samples,
-                       std::function<std::string(std::string_view, int set)> names)
-    : how_(how), gradients_(std::move(gradients)), names_(std::move(names)) {
+ColumnSums::ColumnSums(ProgramBuilder& pb, DataParallel how, Sets sets,
+                       std::span<const std::int64_t> samples)
+    : how_(how), sets_(std::move(sets)) {
   check(how_.has_columns() && how_.ranks >= 1 && how_.ranks <= how_.columns.columns,
         "{} columns for {} ranks", how_.columns.columns, how_.ranks);
   std::set<End> ends;
@@ -97,11 +92,14 @@ ColumnSums::ColumnSums(ProgramBuilder& pb, DataParallel how,
     places = std::max(places, end.aside - end.joins + (end.stays ? 1 : 0));
     if (!end.does_nothing()) ends_.push_back(end);
   }
-  for (std::size_t place = 0; place < places; ++place) {
-    std::vector<Buffer>& like = aside_.emplace_back();
-    for (const Buffer g : gradients_.front()) {
-      like.push_back(pb.persistent(fmt::format("{}.aside{}", pb.set().name(g), place), pb.shape(g),
-                                   pb.dtype(g), Role::gradient, pb.tier(g)));
+  aside_.resize(sets_.together ? sets_.gradients.size() : 1);
+  for (std::size_t set = 0; set < aside_.size(); ++set) {
+    for (std::size_t place = 0; place < places; ++place) {
+      std::vector<Buffer>& like = aside_[set].emplace_back();
+      for (const Buffer g : sets_.gradients[set]) {
+        like.push_back(pb.persistent(fmt::format("{}.aside{}", pb.set().name(g), place),
+                                     pb.shape(g), pb.dtype(g), Role::gradient, pb.tier(g)));
+      }
     }
   }
   if (how_.ranks == 1) return;
@@ -114,8 +112,8 @@ ColumnSums::ColumnSums(ProgramBuilder& pb, DataParallel how,
   };
   my_losses_ = on_host("column_losses", {most_columns_}, DType::f64);
   losses_ = on_host("all_column_losses", {how_.ranks, most_columns_}, DType::f64);
-  my_wish_ = on_host("wish", {kWishes}, DType::i32);
-  wishes_ = on_host("wishes", {how_.ranks, kWishes}, DType::i32);
+  my_wish_ = on_host("wish", {1}, DType::i32);
+  wishes_ = on_host("wishes", {how_.ranks, 1}, DType::i32);
 }
 
 std::vector<ColumnSums::End> ColumnSums::ends_of(int rank, std::int64_t samples) const {
@@ -149,8 +147,8 @@ ColumnSums::Exchange ColumnSums::exchange_of(std::int64_t samples) const {
 
 std::string ColumnSums::name_of(const End& end, int set) const {
   if (end.does_nothing()) return "";
-  return names_(fmt::format("end_column.{}.{}{}", end.aside, end.joins, end.stays ? ".aside" : ""),
-                set);
+  return sets_.name(
+      fmt::format("end_column.{}.{}{}", end.aside, end.joins, end.stays ? ".aside" : ""), set);
 }
 
 std::vector<std::string> ColumnSums::column_ends(int rank, std::int64_t samples, int set) const {
@@ -169,18 +167,18 @@ std::string ColumnSums::exchange(std::int64_t samples, int set) const {
   if (how_.ranks == 1) return "";
   const auto found = std::ranges::find(exchanges_, exchange_of(samples));
   check(found != exchanges_.end(), "no exchange for {} samples", samples);
-  return names_(fmt::format("exchange_gradients.{}", found - exchanges_.begin()), set);
+  return sets_.name(fmt::format("exchange_gradients.{}", found - exchanges_.begin()), set);
 }
 
 void ColumnSums::record(ProgramSet& set) const {
-  for (int s = 0; s < static_cast<int>(gradients_.size()); ++s) {
+  for (int s = 0; s < static_cast<int>(sets_.gradients.size()); ++s) {
     for (const End& end : ends_) {
       ProgramBuilder pb(set, name_of(end, s));
       record_end(pb, end, s);
     }
     if (how_.ranks == 1) continue;
     for (std::size_t e = 0; e < exchanges_.size(); ++e) {
-      ProgramBuilder pb(set, names_(fmt::format("exchange_gradients.{}", e), s));
+      ProgramBuilder pb(set, sets_.name(fmt::format("exchange_gradients.{}", e), s));
       record_exchange(pb, exchanges_[e], s);
     }
   }
@@ -191,17 +189,17 @@ void ColumnSums::record(ProgramSet& set) const {
 
 // A sum of two is the same in either order: what joins adds to the column in progress.
 void ColumnSums::record_end(ProgramBuilder& pb, const End& end, int set) const {
-  const std::vector<Buffer>& gradients = gradients_[to_size(set)];
+  const std::vector<Buffer>& gradients = sets_.gradients[to_size(set)];
   for (std::size_t g = 0; g < gradients.size(); ++g) {
     each_bucket(pb.shape(gradients[g]).elements(), [&](std::int64_t first, std::int64_t count) {
       const Buffer column = elements_of(pb, gradients[g], first, count);
       const Buffer sum = end.joins > 0 ? on_device(pb, column) : column;
       for (std::size_t j = 1; j <= end.joins; ++j) {
-        const Buffer before = elements_of(pb, aside_[end.aside - j][g], first, count);
+        const Buffer before = elements_of(pb, aside(set)[end.aside - j][g], first, count);
         ops::add_into(pb, on_device(pb, before), sum);
       }
       if (end.stays) {
-        copy_between(pb, sum, elements_of(pb, aside_[end.aside - end.joins][g], first, count));
+        copy_between(pb, sum, elements_of(pb, aside(set)[end.aside - end.joins][g], first, count));
       } else if (!(sum == column)) {
         copy_between(pb, sum, column);
       }
@@ -211,14 +209,14 @@ void ColumnSums::record_end(ProgramBuilder& pb, const End& end, int set) const {
 
 void ColumnSums::record_exchange(ProgramBuilder& pb, const Exchange& exchange, int set) const {
   ops::all_gather(pb, kGroup, my_losses_, losses_);
-  const std::vector<Buffer>& gradients = gradients_[to_size(set)];
+  const std::vector<Buffer>& gradients = sets_.gradients[to_size(set)];
   const std::size_t own = exchange[to_size(how_.rank)].size();
   for (std::size_t g = 0; g < gradients.size(); ++g) {
     each_bucket(pb.shape(gradients[g]).elements(), [&](std::int64_t first, std::int64_t count) {
       // Those of the rank, in order, and the gradient last, where the result goes as well.
       std::vector<Buffer> sums;
       for (std::size_t place = 0; place + 1 < own; ++place) {
-        sums.push_back(elements_of(pb, aside_[place][g], first, count));
+        sums.push_back(elements_of(pb, aside(set)[place][g], first, count));
       }
       sums.push_back(elements_of(pb, gradients[g], first, count));
       exchange_bucket(pb, exchange, sums);

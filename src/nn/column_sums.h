@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/to_size.h"
 #include "plan/program_builder.h"
 #include "plan/reduction_columns.h"
 #include "plan/runner.h"
@@ -41,11 +42,14 @@ struct DataParallel {
 // All ranks record the same programs with buffers of the same sizes.
 class ColumnSums {
  public:
-  // What stands aside. gradients: by set of trained tensors, of which a step has one; persistent
-  // and alike. samples: of every kind of step. names: of a program of a set.
-  ColumnSums(ProgramBuilder& pb, DataParallel how, std::vector<std::vector<Buffer>> gradients,
-             std::span<const std::int64_t> samples,
-             std::function<std::string(std::string_view, int set)> names);
+  struct Sets {
+    std::vector<std::vector<Buffer>> gradients;  // by set of trained tensors; persistent and alike
+    bool together = false;  // steps have gradients of all sets; else of one of them
+    std::function<std::string(std::string_view, int set)> name;  // of a program of a set
+  };
+  // Declares what stands aside. samples: of every kind of step.
+  ColumnSums(ProgramBuilder& pb, DataParallel how, Sets sets,
+             std::span<const std::int64_t> samples);
 
   void record(ProgramSet& set) const;
 
@@ -87,13 +91,18 @@ class ColumnSums {
   void exchange_bucket(ProgramBuilder& pb, const Exchange& exchange,
                        std::span<const Buffer> sums) const;
 
+  // Where sums of a set stand.
+  const std::vector<std::vector<Buffer>>& aside(int set) const {
+    return aside_[sets_.together ? to_size(set) : 0];
+  }
+
   DataParallel how_;
-  std::vector<std::vector<Buffer>> gradients_;  // by set
-  std::vector<std::vector<Buffer>> aside_;      // by place; each like the gradients of a set
-  std::vector<End> ends_;                       // of any rank and step
-  std::vector<Exchange> exchanges_;             // of any step
-  std::function<std::string(std::string_view, int set)> names_;
-  std::int64_t most_columns_ = 1;  // of a rank
+  Sets sets_;
+  // By set, or of all sets; by place; each like the gradients of a set.
+  std::vector<std::vector<std::vector<Buffer>>> aside_;
+  std::vector<End> ends_;            // of any rank and step
+  std::vector<Exchange> exchanges_;  // of any step
+  std::int64_t most_columns_ = 1;    // of a rank
   Buffer my_losses_, losses_, my_wish_, wishes_;
 };
 

@@ -85,6 +85,14 @@ constexpr const char* kAdapter =
     "[optimizer]\ntype = 'adamw'\nlr = 1e-2\n";
 constexpr const char* kWhole = "[optimizer]\ntype = 'adamw'\nlr = 1e-3\n";
 
+void add_empty_caption(const TinyTraining& training) {
+  const std::int64_t width = training.config().text_dim;
+  const std::vector<float> text = support::normal_values("empty", width, 1);
+  data::write_text_rows(data::empty_caption_path(training.path("clips")), "wan",
+                        {.tokens = 1, .dim = width, .rows = text},
+                        {.durability = Durability::process});
+}
+
 class DataParallelTraining : public ::testing::Test {
  protected:
   DataParallelTraining() : training_(support::trainable_config(2)) {
@@ -155,6 +163,33 @@ TEST_F(DataParallelTraining, AFullFineTuneIsTheSame) {
   MemoryPolicy on_disk = *find_policy("stream1");
   on_disk.disk_state_groups = 3;
   expect_same(config, 2, 4, {2}, {"state on disk", on_disk});
+}
+
+// A critic and a student whose gradients wait for other columns at the same time.
+TEST_F(DataParallelTraining, StepDistillationIsTheSame) {
+  add_empty_caption(training_);
+  const std::string config = training_.write_config(
+      "epochs = 1", std::string(kAdapter) +
+                        "[distill]\nmethod = 'dmd2'\nstudent_every = 2\nregression_steps = 1\n"
+                        "teacher_steps = 2\n");
+  expect_same(config, 4, 4, {2, 3, 4});
+  MemoryPolicy one_by_one = *find_policy("stream1");
+  one_by_one.samples_per_pass = 1;
+  expect_same(config, 3, 6, {2, 3}, {"one sample at a time", one_by_one});
+}
+
+TEST_F(DataParallelTraining, ATaughtStudentIsTheSame) {
+  wan::Config teacher = support::trainable_config(2);
+  teacher.dim = 256;
+  teacher.heads = 2;
+  TinyTraining taught(teacher);
+  taught.add_clips(11, {4, 1, 4, 4});
+  add_empty_caption(taught);
+  const std::string config =
+      taught.write_config("epochs = 1", std::string(kWhole) +
+                                            "[distill]\nmethod = 'mse'\nlayers = 1\ndim = 128\n"
+                                            "ffn_dim = 96\nguidance = 3\n");
+  expect_same(config, 4, 4, {2, 3, 4});
 }
 
 TEST_F(DataParallelTraining, OneColumnIsARunAsEver) {

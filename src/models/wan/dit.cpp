@@ -111,8 +111,8 @@ Dit::Dit(ProgramSet& set, DitJob job, std::vector<std::vector<WeightGroup>> expe
   // Weights that change cannot be streamed from the user's file.
   if (auto& s = job_.policy.streaming; s && job_.mode == Mode::full)
     s->stream_from = StreamSource::host;
-  check(!job_.parallel.has_columns() || job_.noising == Noising::recorded,
-        "columns are of steps whose noise is recorded");
+  check(!job_.parallel.has_columns() || job_.noising != Noising::given,
+        "a step with columns has weights of its samples");
   if (job_.parallel.ranks > 1) {
     check(set_.groups.empty(), "one model of a set is trained by several ranks");
     set_.groups.push_back({.name = "data parallel",
@@ -304,12 +304,16 @@ void Dit::declare_column_sums(ProgramBuilder& pb) {
   }
   std::vector<std::int64_t> samples;
   for (const Batch& b : job_.batches) samples.push_back(std::ssize(b.latents));
+  const auto name = [prefix = job_.prefix, critic = job_.distil.has_value()](std::string_view of,
+                                                                             int set) {
+    if (set == 0) return prefix + std::string(of);
+    return prefix + (critic ? fmt::format("{}.critic", of) : expert_program(of, 1));
+  };
   sums_.emplace(
-      pb, job_.parallel, std::move(gradients), samples,
-      [prefix = job_.prefix, critic = job_.distil.has_value()](std::string_view name, int set) {
-        if (set == 0) return prefix + std::string(name);
-        return prefix + (critic ? fmt::format("{}.critic", name) : expert_program(name, 1));
-      });
+      pb, job_.parallel,
+      ColumnSums::Sets{
+          .gradients = std::move(gradients), .together = job_.distil.has_value(), .name = name},
+      samples);
 }
 
 void Dit::record_zero_gradients() {

@@ -24,6 +24,16 @@ std::int64_t tokens_of(const Batch& b) {
   return sum;
 }
 
+// Everything that may run for a run of the step program.
+std::vector<const DitPassIo*> passes_like(const Dit& model, std::size_t run) {
+  std::vector<const DitPassIo*> all = {&model.io().runs[run]};
+  if (model.job().distil) {
+    all.push_back(&model.io().predict_passes[run]);
+    all.push_back(&model.io().teacher_passes[run]);
+  }
+  return all;
+}
+
 }  // namespace
 
 std::string step_program(std::size_t run) { return run_program("step", run); }
@@ -53,7 +63,27 @@ std::vector<fit::StepProgram> FitJob::step_of(const fit::Recording& recorded, co
   const auto add = [&](const std::string& name, double runs, bool computes) {
     recorded.add(step, name, runs, computes);
   };
+  const auto add_columns = [&](int set, double runs) {
+    const ColumnSums* sums = model.column_sums();
+    if (!sums) return;
+    for (const std::string& end : sums->column_ends(rank, samples, set)) add(end, runs, false);
+    for (const std::string& end : sums->all_column_ends(set)) add(end, 0, false);
+    add(sums->exchange(samples, set), runs, false);
+  };
   add("zero_gradients", static_cast<double>(dit.parallel.columns_of(rank, samples).size()), false);
+  if (dit.parallel.ranks > 1) {  // others may have more columns, and of other sizes
+    add("zero_gradients", 0, false);
+    for (int r = 0; r < dit.parallel.ranks; ++r) {
+      for (const StepPass& pass : model.passes(batch, r)) {
+        for (const DitPassIo* io : passes_like(model, pass.run)) {
+          for (const std::string& program : io->programs) add(program, 0, false);
+        }
+        add(kTeacherPrefix + step_program(pass.run), 0, false);
+        add(kTeacherPrefix + expert_program(step_program(pass.run), 1), 0, false);
+      }
+    }
+    add(ColumnSums::kAgree, 1, false);
+  }
   if (dit.distil) {
     const double students = dit.distil->student_share, rollouts = 1 + students;
     for (const StepPass& part : passes) {
@@ -64,6 +94,8 @@ std::vector<fit::StepProgram> FitJob::step_of(const fit::Recording& recorded, co
       add(of("teacher"), students, true);
       add(of("step"), students, true);
     }
+    add_columns(0, students);
+    add_columns(1, 1);
     add("grad_norm", students, false);
     add("update", students, false);
     add("grad_norm.critic", 1, false);
@@ -85,24 +117,8 @@ std::vector<fit::StepProgram> FitJob::step_of(const fit::Recording& recorded, co
     of_either(beside + step_program(part.run), true);
     of_either(step_program(part.run), true);
   }
-  if (const ColumnSums* sums = model.column_sums()) {
-    for (const int set : {0, 1}) {
-      if (set == static_cast<int>(experts.size())) break;
-      const double share = set == 0 ? 1 : 0;
-      for (const std::string& end : sums->column_ends(rank, samples, set)) add(end, share, false);
-      for (const std::string& end : sums->all_column_ends(set)) add(end, 0, false);
-      add(sums->exchange(samples, set), share, false);
-    }
-    // Other ranks may have more columns, and of other sizes.
-    add("zero_gradients", 0, false);
-    for (int r = 0; r < dit.parallel.ranks; ++r) {
-      for (const StepPass& pass : model.passes(batch, r)) {
-        add(step_program(pass.run), 0, false);
-        add(expert_program(step_program(pass.run), 1), 0, false);
-      }
-    }
-    add(ColumnSums::kAgree, 1, false);
-  }
+  add_columns(0, 1);
+  if (experts.size() > 1) add_columns(1, 0);
   of_either("grad_norm", false);
   of_either("update", false);
   return step;

@@ -10,6 +10,7 @@
 #include "core/to_size.h"
 #include "train/checkpoint/runner_tensors.h"
 #include "train/run/batch_feed.h"
+#include "train/run/column_steps.h"
 #include "train/run/run_summary.h"
 #include "train/run/trained_model.h"
 
@@ -39,7 +40,10 @@ class DistilledTask final : public TrainingTask {
     write_timestep_rows(*dit_, runner);
     write_timestep_rows(*teacher_, runner);
     use_expert(runner, 0);
-    if (guided()) read_empty_caption(runner);
+    if (!guided()) return;
+    const wan::Config& c = dit_->job().config;
+    empty_.resize(to_size(c.text_len * c.text_dim));
+    read_empty_caption(run_, *dit_, runner, empty_);
   }
 
   void start(Runner& runner, const FeedPosition& from) override {
@@ -57,6 +61,9 @@ class DistilledTask final : public TrainingTask {
     add_lane_times(record.times, runner.lane_times());
   }
   void next_step() override { feed_->next_step(); }
+  std::uint32_t agree(Runner& runner, std::uint32_t wish) override {
+    return train::agree(*dit_, runner, wish);
+  }
   double value_norm(Runner& runner) override {
     return run_value_norm(runner, dit_->io().grad_norm);
   }
@@ -95,22 +102,13 @@ class DistilledTask final : public TrainingTask {
     expert_ = expert;
   }
 
-  // Reading a sample reads all of it: its latent goes where the first step's will.
-  void read_empty_caption(Runner& runner) {
-    const auto step = run_.dataset->samples()[0].bucket;
-    const auto kind =
-        std::ranges::find_if(run_.kinds, [&](const auto& k) { return k.first.first == step; });
-    check(kind != run_.kinds.end(), "no step has the first sample's size");
-    const wan::DitPassIo& io = dit_->io().runs[dit_->passes(kind->second)[0].run];
-    empty_.resize(floats(runner, io.samples[0].context).size());
-    data::SampleTarget place = sample_target(runner, io.samples[0]);
-    place.context = empty_;
-    run_.dataset->read(0, true, place);
-  }
-
-  // Noises sample i of a run; both see it. Returns its time.
-  Timestep prepare(Runner& runner, const wan::StepPass& part, std::size_t i, std::int64_t step,
-                   std::int64_t examples);
+  // Of all samples of a step, on all ranks.
+  std::vector<Timestep> draw_times(std::int64_t step, std::int64_t examples) const;
+  // Noises sample i of a run; both see it.
+  void prepare(Runner& runner, const wan::StepPass& part, std::size_t i, std::int64_t step,
+               const Timestep& t);
+  void run_pass(Runner& runner, const wan::StepPass& part, const std::vector<Timestep>& times,
+                StepRecord& record);
   void take_answers(Runner& runner, const wan::StepPass& part);
 
   PreparedRun run_;
@@ -122,23 +120,19 @@ class DistilledTask final : public TrainingTask {
   std::int64_t updates_ = 0;
 };
 
-Timestep DistilledTask::prepare(Runner& runner, const wan::StepPass& part, std::size_t i,
-                                std::int64_t step, std::int64_t examples) {
-  const wan::DitPassIo& io = dit_->io().runs[part.run];
-  const wan::DitPassIo& answers = teacher_->io().runs[part.run];
-  const wan::DitSampleIo& own = io.samples[i];
-  const wan::LatentSize& z = io.batch.latents[i];
-  const std::int64_t sample = part.first + static_cast<std::int64_t>(i);
+std::vector<Timestep> DistilledTask::draw_times(std::int64_t step, std::int64_t examples) const {
   const auto side = teacher_->experts() > 1
                         ? std::optional(ExpertSide{.expert = expert_, .boundary = run_.boundary})
                         : std::nullopt;
-  const Timestep t = draw_timestep(run_.config.timesteps,
-                                   {.seed = run_.config.seed,
-                                    .step = step,
-                                    .sample = sample,
-                                    .side = side,
-                                    .samples_before = examples},
-                                   z.height, z.width);
+  return draw_step_times(run_, feed_->step(), step, examples, side);
+}
+
+void DistilledTask::prepare(Runner& runner, const wan::StepPass& part, std::size_t i,
+                            std::int64_t step, const Timestep& t) {
+  const wan::DitPassIo& io = dit_->io().runs[part.run];
+  const wan::DitPassIo& answers = teacher_->io().runs[part.run];
+  const wan::DitSampleIo& own = io.samples[i];
+  const std::int64_t sample = part.first + static_cast<std::int64_t>(i);
   const std::span<float> x = floats(runner, own.latent), noise = floats(runner, own.target);
   fill_normal(random_source(run_.config.seed, "noise", step, fmt::format("sample.{}", sample)), 0,
               noise.data(), std::ssize(noise));
@@ -158,7 +152,6 @@ Timestep DistilledTask::prepare(Runner& runner, const wan::StepPass& part, std::
                       floats(runner, to.context).begin());
     runner.view(answers.timesteps).as<double>()[slot] = t.model_time;
   }
-  return t;
 }
 
 // target = v, or uncond + w (cond - uncond).
@@ -177,34 +170,46 @@ void DistilledTask::take_answers(Runner& runner, const wan::StepPass& part) {
   }
 }
 
+void DistilledTask::run_pass(Runner& runner, const wan::StepPass& part,
+                             const std::vector<Timestep>& times, StepRecord& record) {
+  const wan::DitPassIo& io = dit_->io().runs[part.run];
+  for (std::size_t i = 0; i < io.samples.size(); ++i) {
+    const Timestep& t = times[to_size(part.first) + i];
+    prepare(runner, part, i, record.step, t);
+    *runner.view(io.samples[i].loss_weight).as<float>() =
+        static_cast<float>(t.weight / static_cast<double>(times.size()));
+  }
+  const StepValues values = {
+      .step = record.step, .seed = run_.config.seed, .first_sample = part.first};
+  step_.run(runner, teacher_->io().runs[part.run].programs[to_size(expert_)], values);
+  add_lane_times(record.times, runner.lane_times());
+  take_answers(runner, part);
+  step_.run(runner, io.programs[0], values);
+  add_lane_times(record.times, runner.lane_times());
+}
+
 void DistilledTask::gradients(Runner& runner, std::int64_t examples, StepRecord& record) {
   if (teacher_->experts() > 1) {
     const data::LatentShape& z = run_.dataset->buckets()[feed_->step().bucket].shape;
     use_expert(runner, draw_expert(run_.config.timesteps, run_.boundary, run_.config.seed,
                                    record.step, z.height, z.width));
   }
-  const auto samples = static_cast<double>(feed_->step().samples.size());
-  if (dit_->accumulates()) step_.run(runner, "zero_gradients");
-  for (std::size_t p = 0; p < feed_->passes().size(); ++p) {
+  const std::vector<Timestep> times = draw_times(record.step, examples);
+  for (const Timestep& t : times) record.t.push_back(t.t);
+  const ColumnSteps steps = {.dit = *dit_,
+                             .programs = step_,
+                             .runner = runner,
+                             .passes = feed_->passes(),
+                             .samples = std::ssize(times),
+                             .sets = {0}};
+  const auto pass = [&](std::size_t p) {
     const Stopwatch waits;
     feed_->write_inputs(p);
     record.times.data += waits.seconds();
-    const wan::StepPass& part = feed_->passes()[p];
-    const wan::DitPassIo& io = dit_->io().runs[part.run];
-    for (std::size_t i = 0; i < io.samples.size(); ++i) {
-      const Timestep t = prepare(runner, part, i, record.step, examples);
-      *runner.view(io.samples[i].loss_weight).as<float>() = static_cast<float>(t.weight / samples);
-      record.t.push_back(t.t);
-    }
-    const StepValues values = {
-        .step = record.step, .seed = run_.config.seed, .first_sample = part.first};
-    step_.run(runner, teacher_->io().runs[part.run].programs[to_size(expert_)], values);
-    add_lane_times(record.times, runner.lane_times());
-    take_answers(runner, part);
-    step_.run(runner, io.programs[0], values);
-    add_lane_times(record.times, runner.lane_times());
-  }
-  record.loss = *runner.view(dit_->io().loss).as<double>();
+    run_pass(runner, feed_->passes()[p], times, record);
+  };
+  const auto loss = [&] { return std::vector{*runner.view(dit_->io().loss).as<double>()}; };
+  record.loss = steps.run(pass, loss).front();
   step_.run(runner, "grad_norm");
   record.grad_norm = *runner.view(dit_->io().grad_norm).as<float>();
 }

@@ -6,6 +6,7 @@
 #include "core/to_size.h"
 #include "train/recipes/distilled_task.h"
 #include "train/run/batch_feed.h"
+#include "train/run/column_steps.h"
 #include "train/run/evaluation.h"
 #include "train/run/run_summary.h"
 #include "train/run/trained_model.h"
@@ -65,6 +66,9 @@ class DitTask final : public TrainingTask {
   }
 
   void next_step() override { feed_->next_step(); }
+  std::uint32_t agree(Runner& runner, std::uint32_t wish) override {
+    return train::agree(*dit_, runner, wish);
+  }
   double value_norm(Runner& runner) override {
     return run_value_norm(runner, dit_->io().grad_norm);
   }
@@ -133,14 +137,6 @@ class DitTask final : public TrainingTask {
                        z.width);
   }
 
-  std::uint32_t agree(Runner& runner, std::uint32_t wish) override {
-    const ColumnSums* sums = dit_->column_sums();
-    if (!sums || sums->how().ranks == 1) return wish;
-    sums->write_wish(runner, wish);
-    runner.run(ColumnSums::kAgree);
-    return sums->agreed(runner);
-  }
-
   bool use_expert(Runner& runner, int expert) {
     if (expert == expert_) return false;
     step_.run(runner, wan::expert_program("load", expert));
@@ -169,18 +165,7 @@ std::vector<Timestep> DitTask::draw_times(std::int64_t examples, std::int64_t st
       dit_->experts() > 1
           ? std::optional(ExpertSide{.expert = step_expert_, .boundary = run_.boundary})
           : std::nullopt;
-  const data::LatentShape& z = run_.dataset->buckets()[feed_->step().bucket].shape;
-  std::vector<Timestep> times;
-  for (std::int64_t i = 0; i < std::ssize(feed_->step().samples); ++i) {
-    times.push_back(draw_timestep(run_.config.timesteps,
-                                  {.seed = run_.config.seed,
-                                   .step = step,
-                                   .sample = i,
-                                   .side = side,
-                                   .samples_before = examples},
-                                  z.height, z.width));
-  }
-  return times;
+  return draw_step_times(run_, feed_->step(), step, examples, side);
 }
 
 void DitTask::run_pass(Runner& runner, const wan::StepPass& pass,
@@ -201,33 +186,20 @@ void DitTask::run_pass(Runner& runner, const wan::StepPass& pass,
 void DitTask::run_columns(Runner& runner, std::int64_t examples, StepRecord& record) {
   const std::vector<Timestep> times = draw_times(examples, record.step);
   for (const Timestep& t : times) record.t.push_back(t.t);
-  const auto samples = static_cast<std::int64_t>(times.size());
-  const ColumnSums* sums = dit_->column_sums();
-  const std::vector<std::string> ends =
-      sums ? sums->column_ends(sums->how().rank, samples, step_expert_)
-           : std::vector<std::string>(1);
-  const std::vector<wan::StepPass>& passes = feed_->passes();
-  std::vector<double> losses;
-  for (std::size_t p = 0; p < passes.size(); ++p) {
-    const bool begins = p == 0 || passes[p - 1].column != passes[p].column;
-    if (dit_->accumulates() && begins) step_.run(runner, "zero_gradients");
+  const ColumnSteps steps = {.dit = *dit_,
+                             .programs = step_,
+                             .runner = runner,
+                             .passes = feed_->passes(),
+                             .samples = std::ssize(times),
+                             .sets = {step_expert_}};
+  const auto pass = [&](std::size_t p) {
     const Stopwatch waits;
     feed_->write_inputs(p);
     record.times.data += waits.seconds();
-    run_pass(runner, passes[p], times, record);
-    if (p + 1 < passes.size() && passes[p + 1].column == passes[p].column) continue;
-    losses.push_back(*runner.view(dit_->io().loss).as<double>());
-    const std::string& end = ends.at(losses.size() - 1);
-    if (!end.empty()) step_.run(runner, end);
-  }
-  if (!sums) {
-    record.loss = losses.at(0);
-    return;
-  }
-  sums->write_losses(runner, losses);
-  const std::string exchange = sums->exchange(samples, step_expert_);
-  if (!exchange.empty()) step_.run(runner, exchange);
-  record.loss = sums->step_loss(runner, losses, samples);
+    run_pass(runner, feed_->passes()[p], times, record);
+  };
+  const auto loss = [&] { return std::vector{*runner.view(dit_->io().loss).as<double>()}; };
+  record.loss = steps.run(pass, loss).front();
 }
 
 }  // namespace

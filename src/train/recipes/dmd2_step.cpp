@@ -132,6 +132,14 @@ float Dmd2Step::score_sigma(const Phase& phase, std::size_t sample) const {
   return static_cast<float>(std::clamp(shifted, options_.min_t, options_.max_t));
 }
 
+std::vector<float> Dmd2Step::critic_scores(const Dmd2Position& at) const {
+  std::vector<float> all;
+  for (std::int64_t i = 0; i < at.samples; ++i) {
+    all.push_back(score_sigma({at, "critic"}, to_size(i)));
+  }
+  return all;
+}
+
 void Dmd2Step::critic(const Dmd2Position& at) {
   const Phase phase = {at, "critic"};
   const double s = sigmas_[roll_out(phase)];

@@ -52,8 +52,8 @@ class Dmd2Step {
   // to the student's; returns the part's share of that loss.
   double regress(const Dmd2Position& at);
 
-  // Sigmas of the last part's samples when the critic, or the student, was scored.
-  const std::vector<float>& scores() const { return scores_; }
+  // Sigmas at which the critic is scored, of all samples of the step.
+  std::vector<float> critic_scores(const Dmd2Position& at) const;
 
  private:
   // What a phase's random numbers are named after.

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "core/error.h"
 #include "core/stopwatch.h"
@@ -9,6 +10,7 @@
 #include "train/recipes/distilled_task.h"
 #include "train/recipes/dmd2_step.h"
 #include "train/run/batch_feed.h"
+#include "train/run/column_steps.h"
 #include "train/run/run_summary.h"
 #include "train/run/trained_model.h"
 
@@ -32,7 +34,10 @@ class Dmd2Task final : public TrainingTask {
     init_adapters(run_, *dit_, runner);
     runner.run("init_state");
     write_timestep_rows(*dit_, runner);
-    read_empty_caption(runner);
+    if (const Buffer to = dit_->io().empty_context) {
+      const TensorView text = runner.view(to);
+      read_empty_caption(run_, *dit_, runner, {text.as<float>(), to_size(text.elements())});
+    }
   }
 
   void start(Runner& runner, const FeedPosition& from) override {
@@ -46,6 +51,9 @@ class Dmd2Task final : public TrainingTask {
   void gradients(Runner& runner, std::int64_t, StepRecord& record) override;
   void update(Runner& runner, StepRecord& record) override;
   void next_step() override { feed_->next_step(); }
+  std::uint32_t agree(Runner& runner, std::uint32_t wish) override {
+    return train::agree(*dit_, runner, wish);
+  }
   double value_norm(Runner& runner) override {
     return run_value_norm(runner, dit_->io().grad_norm);
   }
@@ -88,21 +96,6 @@ class Dmd2Task final : public TrainingTask {
   static constexpr const char* kCriticUpdates = "critic_updates";
   static constexpr const char* kStudentLoss = "student_loss";
 
-  // Reading a sample reads all of it: its latent goes where the first step's will.
-  void read_empty_caption(Runner& runner) {
-    const Buffer to = dit_->io().empty_context;
-    if (!to) return;
-    const std::uint32_t bucket = run_.dataset->samples()[0].bucket;
-    const auto kind =
-        std::ranges::find_if(run_.kinds, [&](const auto& k) { return k.first.first == bucket; });
-    check(kind != run_.kinds.end(), "no step has the first sample's size");
-    const std::size_t run = dit_->passes(kind->second)[0].run;
-    data::SampleTarget place = sample_target(runner, dit_->io().runs[run].samples[0]);
-    const TensorView text = runner.view(to);
-    place.context = {text.as<float>(), to_size(text.elements())};
-    run_.dataset->read(0, true, place);
-  }
-
   double norm_of(Runner& runner, int set) {
     step_.run(runner, wan::set_program(dit_->job(), "grad_norm", set));
     runner.read(dit_->io().clip_factor, std::as_writable_bytes(std::span(&clip_factors_[set], 1)));
@@ -126,10 +119,12 @@ void Dmd2Task::gradients(Runner& runner, std::int64_t, StepRecord& record) {
   });
   const bool student = options_.student_due(record.step);
   const auto samples = std::ssize(feed_->step().samples);
-  if (dit_->accumulates()) step_.run(runner, "zero_gradients");
-  const auto loss = [&] { return *runner.view(dit_->io().loss).as<double>(); };
-  double student_loss = 0;
-  for (std::size_t p = 0; p < feed_->passes().size(); ++p) {
+  for (const float score :
+       step.critic_scores({.seed = run_.config.seed, .step = record.step, .samples = samples})) {
+    record.t.push_back(score);
+  }
+  double critic_loss = 0, student_loss = 0;  // of the column in progress
+  const auto pass = [&](std::size_t p) {
     const Stopwatch waits;
     feed_->write_inputs(p);
     record.times.data += waits.seconds();
@@ -140,17 +135,27 @@ void Dmd2Task::gradients(Runner& runner, std::int64_t, StepRecord& record) {
                              .samples = samples};
     step.begin_part(at);
     step.critic(at);
-    record.loss = loss();  // of this part and those before
-    record.t.insert(record.t.end(), step.scores().begin(), step.scores().end());
+    critic_loss = *runner.view(dit_->io().loss).as<double>();  // of this part and those before
     if (options_.regresses(record.step)) {
       student_loss += step.regress(at);
     } else if (student) {
       student_loss += step.student(at);
     }
-  }
+  };
+  const auto column_losses = [&] {
+    return std::vector{critic_loss, std::exchange(student_loss, 0)};
+  };
+  const ColumnSteps steps = {.dit = *dit_,
+                             .programs = step_,
+                             .runner = runner,
+                             .passes = feed_->passes(),
+                             .samples = samples,
+                             .sets = student ? std::vector{1, 0} : std::vector{1}};
+  const std::vector<double> losses = steps.run(pass, column_losses);
+  record.loss = losses[0];
   // Both norms are known before anything is changed.
   if (student) {
-    student_loss_ = student_loss;
+    student_loss_ = losses[1];
     student_norm_ = norm_of(runner, 0);
   }
   record.grad_norm = norm_of(runner, 1);

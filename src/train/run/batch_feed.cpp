@@ -29,6 +29,39 @@ data::SampleTarget sample_target(Runner& runner, const wan::DitSampleIo& io) {
           .mask = floats(io.mask)};
 }
 
+void read_empty_caption(const PreparedRun& run, const wan::Dit& dit, Runner& runner,
+                        std::span<float> to) {
+  const auto samples = run.dataset->samples();
+  for (std::uint32_t s = 0; s < samples.size(); ++s) {
+    for (const auto& [step, kind] : run.kinds) {
+      if (step.first != samples[s].bucket) continue;
+      const int rank = dit.job().parallel.busiest(static_cast<std::int64_t>(step.second));
+      const std::size_t pass = dit.passes(kind, rank).at(0).run;
+      data::SampleTarget place = sample_target(runner, dit.io().runs[pass].samples[0]);
+      place.context = to;
+      return run.dataset->read(s, true, place);
+    }
+  }
+  check(false, "no step has a sample");
+}
+
+std::vector<Timestep> draw_step_times(const PreparedRun& run, const data::StepBatch& batch,
+                                      std::int64_t step, std::int64_t examples,
+                                      const std::optional<ExpertSide>& side) {
+  const data::LatentShape& z = run.dataset->buckets()[batch.bucket].shape;
+  std::vector<Timestep> times;
+  for (std::int64_t i = 0; i < std::ssize(batch.samples); ++i) {
+    times.push_back(draw_timestep(run.config.timesteps,
+                                  {.seed = run.config.seed,
+                                   .step = step,
+                                   .sample = i,
+                                   .side = side,
+                                   .samples_before = examples},
+                                  z.height, z.width));
+  }
+  return times;
+}
+
 BatchFeed::BatchFeed(const PreparedRun& run, const wan::Dit& dit, Runner& runner, FeedPosition from)
     : run_(run), dit_(dit), runner_(runner), prefetcher_(*run.dataset) {
   if (from.step > run_.total_steps) return;  // nothing is left to do

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -8,12 +10,23 @@
 #include "models/wan/dit.h"
 #include "plan/runner.h"
 #include "train/run/prepared_run.h"
+#include "train/timesteps.h"
 #include "train/training_task.h"
 
 namespace ballast::train {
 
 // The inputs of a recorded sample as a place for a dataset's sample.
 data::SampleTarget sample_target(Runner& runner, const wan::DitSampleIo& io);
+
+// Reads the empty caption's states into `to`. Reading a sample reads all of it: its latent goes
+// where that of a step will.
+void read_empty_caption(const PreparedRun& run, const wan::Dit& dit, Runner& runner,
+                        std::span<float> to);
+
+// Times of all samples of a step, whichever rank runs them. side: of the step's expert.
+std::vector<Timestep> draw_step_times(const PreparedRun& run, const data::StepBatch& batch,
+                                      std::int64_t step, std::int64_t examples,
+                                      const std::optional<ExpertSide>& side);
 
 // Brings the samples of one step after the other into the inputs of the recorded programs. While a
 // run computes, the next one's samples are read into the second set of inputs.

@@ -256,10 +256,6 @@ DataParallel parallel_of(const PreparedRun& run) {
   const ParallelConfig& p = run.config.parallel;
   const std::int64_t columns = p.column_count();
   if (columns == 1 && p.ranks == 1) return {};
-  if (run.config.dmd2 || run.config.student) {
-    fail(ErrorCode::usage, "distillation runs on one rank",
-         {{"leave out --ranks and --columns", "one process does all of it"}});
-  }
   if (p.ranks > columns) {
     fail(ErrorCode::usage,
          fmt::format("{} ranks for {} column{}: each rank takes whole columns", p.ranks, columns,
