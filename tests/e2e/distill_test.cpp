@@ -6,7 +6,9 @@
 
 #include "core/bytes.h"
 #include "io/media_reader.h"
+#include "io/safetensors_writer.h"
 #include "tests/e2e/ballast_process.h"
+#include "tests/support/tiny_dit.h"
 
 namespace ballast::test {
 namespace {
@@ -17,6 +19,7 @@ using ::testing::HasSubstr;
 
 // The small model that comes with the project teaches.
 const std::string kTeacher = BALLAST_SOURCE_DIR "/examples/demo_model/model";
+constexpr std::int64_t kTextWidth = 128;
 
 class Distilling : public ::testing::Test {
  protected:
@@ -69,10 +72,16 @@ TEST_F(Distilling, DrawsPicturesInsideItsPlan) {
     all.insert(all.end(), more.begin(), more.end());
     return run_ballast(all);
   };
-  // Not the student's buffers alone: the process counts. Without a prompt it is the only part.
+  // Not the student's buffers alone: the process counts. With states instead of a prompt it is the
+  // only part.
+  const std::string states = dir_.path("states.safetensors");
+  const std::vector<float> rows = support::normal_values("states", kTextWidth, 1);
+  SafetensorsWriter writer;
+  writer.add("embeddings", DType::f32, {1, kTextWidth}, std::as_bytes(std::span(rows)));
+  writer.write(states);
   const std::vector<std::string> latent = {
       "sample",   "--model_path",  dir_.path("out"),
-      "--cond",   "none",          "--teacher_path",
+      "--cond",   states,          "--teacher_path",
       kTeacher,   "--output_path", dir_.path("latent.safetensors"),
       "--device", "cpu",           "--json"};
   const Finished drawn = run_ballast(latent);
