@@ -429,7 +429,7 @@ TEST(HostMemory, OfAnotherJobOrKindIsRefused) {
   const auto refused = [](int fd, std::string_view token, int ranks, std::string_view why) {
     EXPECT_FAILS(HostMemory(fd, token, ranks), ErrorCode::input, std::string(why));
   };
-  const std::string token = memory.token();
+  const std::string& token = memory.token();
   refused(memory.fd(), std::string(32, '0'), 2, "the token of the job is another one");
   refused(memory.fd(), token, 3, "bytes, 3 ranks share");
   refused(-1, token, 2, "Bad file descriptor");

@@ -18,9 +18,7 @@ using support::difference;
 using support::RunTrace;
 using support::TinyTraining;
 using support::Variant;
-using testing::AnyOf;
 using testing::Each;
-using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
