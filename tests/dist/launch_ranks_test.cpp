@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 
 #include <array>
+#include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <sstream>
@@ -45,6 +46,9 @@ int launch_this_test(int ranks, const std::function<int(const RankPlace&)>& body
       ::_exit(static_cast<int>(e.code()));
     }
   }
+  // This process runs a part of all tests, the ranks this one.
+  ::unsetenv("GTEST_TOTAL_SHARDS");
+  ::unsetenv("GTEST_SHARD_INDEX");
   const auto* const test = testing::UnitTest::GetInstance()->current_test_info();
   const std::string name = std::string(test->test_suite_name()) + "." + test->name();
   return launch_ranks({.ranks = ranks,
