@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 
 #include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
@@ -197,6 +198,7 @@ TEST(LaunchRanks, HaveTheStandardFilesOfRank0Only) {
   const test::TempDir dir;
   const std::string out = dir.path("out"), in = dir.path("in");
   std::ofstream(in) << "for rank 0\n";
+  std::fflush(stdout);  // else the child may write there what this process has not written yet
   ChildProcess child([&] {
     const FileDescriptor to(::open(out.c_str(), O_WRONLY | O_CREAT, 0600));
     const FileDescriptor from(::open(in.c_str(), O_RDONLY));
