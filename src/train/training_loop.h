@@ -35,7 +35,7 @@ class TrainingLoop {
   void load();        // the weights, and the state of the run that is resumed
   void start();       // records, messages, and what comes before the first step
   bool take_steps();  // true: stopped before the end
-  // What this rank is asked for and all ranks then do, after a step.
+  // After a step each rank tells what it was asked for; then all ranks do it.
   static constexpr std::uint32_t kSave = 1, kStop = 2, kEndEarly = 4;
   bool serve_requests(bool end_early);  // of the user; true: to stop
   bool leads() const { return options_.ranks.leads(); }

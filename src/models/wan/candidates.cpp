@@ -141,7 +141,7 @@ std::vector<std::vector<MemoryPolicy>> FitJob::candidates(const fit::Switches&) 
   return all;
 }
 
-// What they trade is device for host memory.
+// They need less device memory and more host memory.
 std::vector<MemoryPolicy> FitJob::leanest() const {
   const DitJob& job = dit;
   MemoryPolicy p = {
