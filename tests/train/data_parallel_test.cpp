@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include <atomic>
+#include <filesystem>
 
 #include "dist/thread_ranks.h"
 #include "tests/dist/run_ranks.h"
@@ -188,6 +188,25 @@ TEST_F(DataParallelTraining, ATaughtStudentIsTheSame) {
                                             "[distill]\nmethod = 'mse'\nlayers = 1\ndim = 128\n"
                                             "ffn_dim = 96\nguidance = 3\n");
   expect_same(config, 4, 4, {2, 3, 4});
+}
+
+// Steps are those of one expert or the other; what waits for other columns shares its buffers.
+TEST_F(DataParallelTraining, BothExpertsAreTheSame) {
+  namespace fs = std::filesystem;
+  const std::string folder = training_.path("experts");
+  for (const std::string side : {"low", "high"}) {
+    const support::TinyCheckpoint expert(training_.config(), DType::f32, side + ".");
+    fs::create_directories(folder + "/" + side + "_noise_model");
+    fs::copy(expert.path(), folder + "/" + side + "_noise_model/model.safetensors");
+  }
+  training_.use_model(folder);
+  const std::string config = training_.write_config("epochs = 2\nexperts = 'both'",
+                                                    "boundary = 0.5\n" + std::string(kAdapter));
+  const RunTrace alone = trace_of(config, {1, 4, 4});
+  ASSERT_EQ(alone.files.size(), 3u);  // an adapter of each expert, and the checkpoint
+  for (const int ranks : {2, 3}) {
+    EXPECT_EQ(difference(alone, trace_of(config, {ranks, 4, 4})), "") << ranks << " ranks";
+  }
 }
 
 TEST_F(DataParallelTraining, OneColumnIsARunAsEver) {
