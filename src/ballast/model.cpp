@@ -131,6 +131,7 @@ Model::~Model() = default;
 
 Model Model::open(const std::string& path) {
   return translated([&] {
+    measure_already_held();
     auto state = std::make_unique<State>();
     state->run = library::open_run(path);
     state->info = library::info_of(state->run);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "plan/already_held.h"
 #include "plan/display_names.h"
 
 namespace ballast::fit {
@@ -65,6 +66,12 @@ std::string refusal_text(const Refusal& refusal, const PlanTitle& title,
                                     : s.tier == Tier::disk                      ? "disk"
                                                                                 : "RAM";
     text += labelled(fmt::format("most {}", memory), holders_of(s), style.columns);
+  }
+  if (const Bytes held = already_held(); held.count > 0) {
+    text += labelled(
+        "held",
+        fmt::format("{} of the RAM by this process before Ballast was called", to_string(held)),
+        style.columns);
   }
   text += notes_text(style.notes, style.columns);
   text.pop_back();

@@ -22,14 +22,17 @@ std::atomic<std::uint64_t> held{0};
 
 Bytes already_held() { return {held}; }
 
-Bytes measure_already_held(Bytes own) {
-  if (kSanitized) return {};
+void measure_already_held(Bytes own) {
+  if (kSanitized) return;
   malloc_trim(0);  // what earlier calls gave back is not held
   const auto process = process_memory();
-  if (!process) return already_held();
-  const Bytes ours = own + kProcessBaseline;
-  held = process->total() > ours ? (process->total() - ours).count : 0;
-  return already_held();
+  if (!process) return;
+  const Bytes ours = own + kProcessBaseline, total = process->total();
+  const std::uint64_t now = total > ours ? (total - ours).count : 0;
+  static std::atomic<bool> measured{false};
+  const std::uint64_t before = held;
+  const std::uint64_t change = now > before ? now - before : before - now;
+  if (!measured.exchange(true) || change > kHeldSlack.count) held = now;
 }
 
 }  // namespace ballast

@@ -259,7 +259,8 @@ TEST(Model, NamesWhatIsWrongWithASetting) {
       testing::HasSubstr("65536"));
   m.set_batches({{kSmallLatent}});
   m.start();
-  EXPECT_THAT(message([&] { m.enable_offloading(); }), testing::HasSubstr("settings are fixed"));
+  EXPECT_THAT(message([&] { m.set_training({.rank = 2}); }),
+              testing::HasSubstr("how it is trained is fixed"));
 }
 
 TEST(Model, WorksBesideAnotherOnAnotherThread) {

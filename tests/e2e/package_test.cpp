@@ -51,6 +51,19 @@ TEST(Package, IsInstalledFoundAndUsed) {
   EXPECT_EQ(ran.exit_code, 0) << ran.output;
   EXPECT_THAT(ran.output, testing::HasSubstr("both ways give the same loss: yes"));
   EXPECT_TRUE(std::filesystem::exists(dir.path("lora.safetensors")));
+
+  // The same in C, through the shared library, as any compiler finds it.
+  const std::string c_program = dir.path("train_lora_c"), lib = prefix + "/lib";
+  const Ran compiled = run(dir, "cc -std=c99 -Wall -Wextra -Wpedantic -Werror -I'" + prefix +
+                                    "/include' '" + BALLAST_SOURCE_DIR +
+                                    "/examples/c/train_lora.c' -L'" + lib + "' -Wl,-rpath,'" + lib +
+                                    "' -lballast -lm -o '" + c_program + "'");
+  ASSERT_EQ(compiled.exit_code, 0) << compiled.output;
+  const Ran in_c = run(dir, "'" + c_program + "' '" + model.path() + "' '" + dir.path() + "'");
+  EXPECT_EQ(in_c.exit_code, 0) << in_c.output;
+  EXPECT_THAT(in_c.output, testing::HasSubstr("\"step\":3"));
+  EXPECT_TRUE(std::filesystem::exists(dir.path("lora_c.safetensors")));
+
   const Ran wrong = run(dir, "'" + build + "/train_lora' '" + dir.path("nothing") + "'");
   EXPECT_EQ(wrong.exit_code, 6) << wrong.output;
 }
