@@ -1,11 +1,14 @@
-# cmake --install: the program, the static library with its one public header, and a CMake package
-# that finds what the library needs. See docs/library.md.
+# cmake --install: the program, the static library, the shared one with a C interface, their public
+# headers, and a CMake package that finds what the static library needs. See docs/library.md.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Ballast)
 install(TARGETS ballast_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-install(FILES ${PROJECT_SOURCE_DIR}/src/ballast/ballast.h
+if(TARGET ballast_shared)
+  install(TARGETS ballast_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
+install(FILES ${PROJECT_SOURCE_DIR}/src/ballast/ballast.h ${PROJECT_SOURCE_DIR}/src/ballast/ballast_c.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ballast)
 # No exported targets: what the library was linked with here (OpenBLAS by its path, its own headers
 # by theirs) is no use elsewhere. The package names it anew.

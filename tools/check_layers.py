@@ -23,6 +23,7 @@ ALLOWED["infer"] |= {"io", "report"}
 ALLOWED["train"] |= {"io", "data", "dist", "report"}
 ALLOWED["ballast"] = set(ALLOWED)
 ALLOWED["app"] = set(ALLOWED) - {"ballast"}
+ALLOWED["c_api"] = set(ALLOWED)
 
 # Folders inside a layer, and which of its other folders each may include from, besides the sources
 # directly in the layer.

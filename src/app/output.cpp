@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <utility>
 
 #include "core/status_line.h"
 #include "core/to_size.h"
@@ -21,9 +22,19 @@ bool is_terminal() {
   return ::fstat(STDOUT_FILENO, &s) == 0 && S_ISCHR(s.st_mode);
 }
 
+thread_local std::string* captured = nullptr;
+
 }  // namespace
 
+CapturedOutput::CapturedOutput(std::string& to) : before_(std::exchange(captured, &to)) {}
+
+CapturedOutput::~CapturedOutput() { captured = before_; }
+
 void print(std::string_view text) {
+  if (captured != nullptr) {
+    captured->append(text);
+    return;
+  }
   static bool reader_gone = false;
   while (!text.empty() && !reader_gone) {
     const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());

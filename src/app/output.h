@@ -13,6 +13,18 @@ namespace ballast {
 // ErrorCode::io.
 void print(std::string_view text);
 
+// While it lives, what this thread prints is appended to a text instead.
+class CapturedOutput {
+ public:
+  explicit CapturedOutput(std::string& to);
+  ~CapturedOutput();
+  CapturedOutput(const CapturedOutput&) = delete;
+  CapturedOutput& operator=(const CapturedOutput&) = delete;
+
+ private:
+  std::string* before_;
+};
+
 // An error whose message the user has read already: an answer that came before its advice.
 struct ShownError : Error {
   using Error::Error;

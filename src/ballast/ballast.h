@@ -25,6 +25,7 @@
 // every object. Folders that are written to (save_checkpoint, train) belong to one object at a
 // time.
 
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -132,7 +133,9 @@ struct MemoryUse {
   // Arenas: all that is computed with. Of a GPU all that the process has there, its context too.
   std::uint64_t device = 0, host = 0;
   std::uint64_t disk = 0;
-  std::uint64_t ram = 0;  // the process: anonymous and shared memory; without a GPU the arenas too
+  // The process: anonymous and shared memory, without a GPU the arenas too, and what the process
+  // held before Ballast.
+  std::uint64_t ram = 0;
 };
 
 struct Plan {
@@ -156,6 +159,26 @@ struct Sample {
   std::optional<double> t = {};              // noise fraction in [0, 1]; none: drawn
 };
 
+enum class LoraFormat { comfy, kohya, peft };
+enum class SaveType { f32, bf16, f16 };
+
+// The same with arrays of other types, for step_arrays() and predict_arrays().
+struct Array {
+  const void* data = nullptr;
+  std::size_t values = 0;  // elements
+  SaveType type = SaveType::f32;
+};
+struct MutableArray {
+  void* data = nullptr;
+  std::size_t values = 0;
+  SaveType type = SaveType::f32;
+};
+struct ArraySample {
+  LatentSize size = {};
+  Array latent = {}, conditioning = {}, text = {};
+  std::optional<double> t = {};
+};
+
 struct StepResult {
   std::int64_t step = 0;  // from 1
   double loss = 0;        // mean over samples, flow matching: |v - (noise - latent)|^2
@@ -170,12 +193,13 @@ enum class Device {
   cuda,
 };
 
-enum class LoraFormat { comfy, kohya, peft };
-enum class SaveType { f32, bf16, f16 };
-
 // One transformer, trained or asked. Nothing of the weights is read before the first step(),
-// predict(), start() or load_checkpoint(); from then on settings other than the learning rate are
-// fixed and changing one is an Error (usage).
+// predict(), start() or load_checkpoint(). From then on the training options other than the
+// learning rate are fixed, and changing one is an Error (usage). Everything else (memory, budget,
+// threads, device, batches) may change between steps: the next call plans anew and loads the
+// weights under the new plan; what was trained and the optimizer's state stay the same to the bit.
+// In between they wait in a temporary folder (TMPDIR). Where the new plan does not fit, the call is
+// an Error (refused) and the object goes on as it was once the setting is taken back.
 class Model {
  public:
   // A safetensors file, an index of shards, or a folder that holds one of either.
@@ -217,12 +241,14 @@ class Model {
   // One optimizer step on samples whose sizes are one of the batches. Noise, timesteps and dropout
   // depend on seed, step number and the sample's place alone.
   StepResult step(std::span<const Sample> samples);
+  StepResult step_arrays(std::span<const ArraySample> samples);
   void set_learning_rate(double rate);  // from the next step on
   std::int64_t steps() const;           // made so far
 
   // The model's output (a velocity) for a latent as it is, with what was trained so far applied.
   // model_time: 1000 t. out: [latent_channels, frames, height, width].
   void predict(const Sample& sample, double model_time, std::span<float> out);
+  void predict_arrays(const ArraySample& sample, double model_time, const MutableArray& out);
 
   // Files are written whole or not at all. With ema_decay the average is what is saved.
   void save_lora(const std::string& path, LoraFormat format = LoraFormat::comfy,

@@ -96,9 +96,9 @@ BALLAST_API void ballast_stop_free(ballast_stop* stop);
 typedef struct {
   uint32_t struct_size; /* sizeof(ballast_train_callbacks) */
   void* user;
-  void (*note)(const char* text, void* user); /* about the configuration */
+  void (*note)(const char* text, void* user);    /* about the configuration */
   void (*planned)(const char* json, void* user); /* as ballast_model_plan() gives it */
-  void (*step)(const char* json, void* user); /* {"step", "total_steps", "epoch", "loss", ...} */
+  void (*step)(const char* json, void* user);    /* {"step", "total_steps", "epoch", "loss", ...} */
 } ballast_train_callbacks;
 
 /* flags: as behind the file on the command line. result: {"folder", "report", "steps", ...}. */
@@ -184,8 +184,8 @@ BALLAST_API void ballast_vae_close(ballast_vae* vae);
 
 typedef struct ballast_text ballast_text;
 
-/* A text encoder with its tokenizer beside it: the folder of a Wan model, or files of one. settings,
- * null or any of "gpu", "ram", "device", "threads", "tokenizer" (a path). */
+/* A text encoder with its tokenizer beside it: the folder of a Wan model, or files of one.
+ * settings, null or any of "gpu", "ram", "device", "threads", "tokenizer" (a path). */
 BALLAST_API int ballast_text_open(const char* path, const char* settings, ballast_text** text,
                                   char** err);
 /* {"width", "rows"}: of the states of a prompt, and the most of them. */

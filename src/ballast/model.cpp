@@ -1,15 +1,45 @@
+#include <cstdlib>
+#include <filesystem>
 #include <optional>
 
 #include "ballast/ballast.h"
 #include "ballast/session.h"
 #include "ballast/settings.h"
 #include "ballast/translate.h"
+#include "memory/disk_file.h"
 #include "memory/process_memory.h"
+#include "plan/already_held.h"
 #include "train/run/run_plan.h"
 
 namespace ballast::v1 {
 
 using library::translated;
+
+namespace {
+
+// A folder that is gone with its content unless it is kept.
+class WaitingFolder {
+ public:
+  WaitingFolder()
+      : path_((std::filesystem::temp_directory_path() / "ballast-model-XXXXXX").string()) {
+    if (::mkdtemp(path_.data()) == nullptr) fail_io(path_, "make a temporary folder", errno);
+  }
+  ~WaitingFolder() {
+    std::error_code ignored;
+    if (!kept_) std::filesystem::remove_all(path_, ignored);
+  }
+  WaitingFolder(const WaitingFolder&) = delete;
+  WaitingFolder& operator=(const WaitingFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  void keep() { kept_ = true; }
+
+ private:
+  std::string path_;
+  bool kept_ = false;
+};
+
+}  // namespace
 
 struct Model::State {
   train::PreparedRun run;
@@ -17,20 +47,26 @@ struct Model::State {
   library::Settings settings;
   std::optional<Plan> plan;  // of the settings as they are
   std::unique_ptr<library::Session> session;
+  bool switched = false;  // since the session began
 
-  // Settings are fixed once memory was laid out for them.
-  void change(const char* what) {
+  // Training options are fixed once there is a state that they led to.
+  void change_training(const char* what) {
     if (session) {
       fail(::ballast::ErrorCode::usage,
-           fmt::format("{}: the model is loaded, its settings are fixed", what),
-           {{"save_checkpoint(), and load_checkpoint() into a new object",
-             "continues with other memory settings, to the bit"}});
+           fmt::format("{}: the model is loaded, how it is trained is fixed", what),
+           {{"save_checkpoint() or save_lora(), and a new object",
+             "starts with other training options"}});
     }
     plan.reset();
+  }
+  void change() {
+    plan.reset();
+    switched = session != nullptr;
   }
 
   // The plan and, when it fits, what to run.
   std::optional<fit::PlannedRun> make_plan() {
+    measure_already_held(session ? session->own_ram() : Bytes{});
     library::apply(settings, run);
     auto outcome = fit::find_plan(run.request);
     if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
@@ -43,14 +79,48 @@ struct Model::State {
   }
 
   library::Session& started() {
-    if (session) return *session;
+    if (session && !switched) return *session;
     std::optional<fit::PlannedRun> planned = make_plan();
     if (!planned) {
       throw Error(ErrorCode::refused, plan->text, {}, plan->advice);
     }
-    session = std::make_unique<library::Session>(run, std::move(*planned),
-                                                 library::settings_hash(settings));
+    if (session && session->same_as(*planned, run.request)) {
+      switched = false;
+      return *session;
+    }
+    if (session) {
+      reload(std::move(*planned));
+    } else {
+      session = load(std::move(*planned));
+    }
     return *session;
+  }
+
+ private:
+  std::unique_ptr<library::Session> load(fit::PlannedRun planned) {
+    return std::make_unique<library::Session>(run, std::move(planned),
+                                              library::settings_hash(settings));
+  }
+
+  // Under another plan, with the state as it is. Both do not exist in memory at once.
+  void reload(fit::PlannedRun planned) {
+    WaitingFolder folder;
+    const bool trains = settings.training.method != Method::predict_only;
+    if (trains) session->save_checkpoint(folder.path(), 1);
+    session.reset();
+    switched = false;
+    try {
+      session = load(std::move(planned));
+      if (trains) session->load_checkpoint(folder.path());
+    } catch (const ::ballast::Error& e) {
+      session.reset();
+      if (!trains) throw;
+      folder.keep();
+      std::vector<::ballast::Advice> advice = e.advice();
+      advice.push_back({fmt::format("load_checkpoint(\"{}\")", folder.path()),
+                        "goes on with what was trained: it waits there"});
+      throw ::ballast::Error(e.code(), e.what(), std::move(advice));
+    }
   }
 };
 
@@ -71,32 +141,32 @@ Model Model::open(const std::string& path) {
 const ModelInfo& Model::info() const { return state_->info; }
 
 void Model::enable_gradient_checkpointing() {
-  translated([&] { state_->change("enable_gradient_checkpointing()"); });
+  state_->change();
   state_->settings.checkpointing = fit::Choice::on;
 }
 
 void Model::disable_gradient_checkpointing() {
-  translated([&] { state_->change("disable_gradient_checkpointing()"); });
+  state_->change();
   state_->settings.checkpointing = fit::Choice::off;
 }
 
 void Model::enable_offloading() {
-  translated([&] { state_->change("enable_offloading()"); });
+  state_->change();
   state_->settings.offloading = fit::Choice::on;
 }
 
 void Model::disable_offloading() {
-  translated([&] { state_->change("disable_offloading()"); });
+  state_->change();
   state_->settings.offloading = fit::Choice::off;
 }
 
 void Model::leave_memory_to_the_planner() {
-  translated([&] { state_->change("leave_memory_to_the_planner()"); });
+  state_->change();
   state_->settings.checkpointing = state_->settings.offloading = fit::Choice::automatic;
 }
 
 void Model::set_budget(const Budget& budget) {
-  translated([&] { state_->change("set_budget()"); });
+  state_->change();
   const auto bytes = [](const std::optional<std::uint64_t>& n) {
     return n ? std::optional(Bytes{*n}) : std::nullopt;
   };
@@ -108,17 +178,17 @@ void Model::set_budget(const Budget& budget) {
 
 void Model::set_threads(int threads) {
   translated([&] {
-    state_->change("set_threads()");
     if (threads < 0 || threads > 4096) {
       fail(::ballast::ErrorCode::usage,
            fmt::format("set_threads({}): expected 0 (all) to 4096", threads));
     }
   });
   state_->settings.machine.threads = threads;
+  state_->change();
 }
 
 void Model::set_device(Device device, bool deterministic) {
-  translated([&] { state_->change("set_device()"); });
+  state_->change();
   MachineOptions& machine = state_->settings.machine;
   machine.device = device == Device::cpu    ? DeviceChoice::cpu
                    : device == Device::cuda ? DeviceChoice::cuda
@@ -128,18 +198,16 @@ void Model::set_device(Device device, bool deterministic) {
 
 void Model::set_training(const TrainingOptions& options) {
   translated([&] {
-    state_->change("set_training()");
+    state_->change_training("set_training()");
     library::check_training(options, state_->run.model());
   });
   state_->settings.training = options;
 }
 
 void Model::set_batches(std::vector<Batch> batches) {
-  translated([&] {
-    state_->change("set_batches()");
-    library::check_batches(batches);
-  });
+  translated([&] { library::check_batches(batches); });
   state_->settings.batches = std::move(batches);
+  state_->change();
 }
 
 Plan Model::plan() {
@@ -155,7 +223,29 @@ void Model::start() {
 
 bool Model::started() const { return state_->session != nullptr; }
 
+namespace {
+
+Array array_of(std::span<const float> values) {
+  return {.data = values.data(), .values = values.size()};
+}
+
+ArraySample arrays_of(const Sample& s) {
+  return {.size = s.size,
+          .latent = array_of(s.latent),
+          .conditioning = array_of(s.conditioning),
+          .text = array_of(s.text),
+          .t = s.t};
+}
+
+}  // namespace
+
 StepResult Model::step(std::span<const Sample> samples) {
+  std::vector<ArraySample> arrays;
+  for (const Sample& s : samples) arrays.push_back(arrays_of(s));
+  return step_arrays(arrays);
+}
+
+StepResult Model::step_arrays(std::span<const ArraySample> samples) {
   return translated(
       [&] { return state_->started().step(samples, state_->settings.training.learning_rate); });
 }
@@ -172,14 +262,14 @@ void Model::set_learning_rate(double rate) {
 std::int64_t Model::steps() const { return state_->session ? state_->session->steps() : 0; }
 
 void Model::predict(const Sample& sample, double model_time, std::span<float> out) {
+  predict_arrays(arrays_of(sample), model_time, {.data = out.data(), .values = out.size()});
+}
+
+void Model::predict_arrays(const ArraySample& sample, double model_time, const MutableArray& out) {
   translated([&] { state_->started().predict(sample, model_time, out); });
 }
 
 namespace {
-
-DType dtype_of(SaveType t) {
-  return t == SaveType::f32 ? DType::f32 : t == SaveType::f16 ? DType::f16 : DType::bf16;
-}
 
 train::LoraFormat format_of(LoraFormat f) {
   return f == LoraFormat::kohya  ? train::LoraFormat::kohya
@@ -199,7 +289,7 @@ void Model::save_lora(const std::string& path, LoraFormat format, SaveType type)
     require(state_->settings.training.method, Method::lora, "save_lora()", "Method::lora");
     library::Session& session = state_->started();
     state_->run.config.lora_format = format_of(format);
-    state_->run.config.save_dtype = dtype_of(type);
+    state_->run.config.save_dtype = library::dtype_of(type);
     session.save(path);
   });
 }
@@ -208,7 +298,7 @@ void Model::save_model(const std::string& path, SaveType type) {
   translated([&] {
     require(state_->settings.training.method, Method::full, "save_model()", "Method::full");
     library::Session& session = state_->started();
-    state_->run.config.save_dtype = dtype_of(type);
+    state_->run.config.save_dtype = library::dtype_of(type);
     session.save(path);
   });
 }

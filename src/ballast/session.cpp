@@ -7,11 +7,13 @@
 #include <filesystem>
 
 #include "ballast/settings.h"
+#include "core/convert.h"
 #include "core/error.h"
 #include "core/stopwatch.h"
 #include "core/to_size.h"
 #include "memory/process_memory.h"
 #include "ops/linear/sgemm.h"
+#include "plan/already_held.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/runner_tensors.h"
 #include "train/nan_guard.h"
@@ -32,6 +34,7 @@ Session::Session(const train::PreparedRun& run, fit::PlannedRun planned, std::st
     : run_(run), settings_(std::move(settings)) {
   wan::DitJob job = wan::job_of(run.request).dit;
   job.policy = planned.policy;
+  own_ram_ = train::planned_memory(run.request, planned).ram - already_held();
   const Bytes device = planned.plan.peak_of(Tier::device), host = planned.plan.peak_of(Tier::host);
   planned = {};  // its recording is the same as the one that follows, without kernels
   malloc_trim(0);
@@ -51,21 +54,29 @@ Session::Session(const train::PreparedRun& run, fit::PlannedRun planned, std::st
   train::write_timestep_rows(*dit_, *runner_);
 }
 
-void Session::check_sample(const v1::Sample& s, std::size_t index) const {
+bool Session::same_as(const fit::PlannedRun& planned, const fit::Request& request) const {
+  wan::DitJob job = wan::job_of(request).dit;
+  const wan::DitJob& mine = dit_->job();
+  return planned.policy == mine.policy && job.batches == mine.batches &&
+         request.backend == set_.backend;
+}
+
+void Session::check_sample(const v1::ArraySample& s, std::size_t index) const {
   const wan::Config& c = run_.model();
-  const auto count = [&](const char* what, std::span<const float> values, std::int64_t channels) {
+  const auto count = [&](const char* what, const v1::Array& array, std::int64_t channels) {
     const std::int64_t expected = channels * latent_of(s.size).cells();
-    if (std::ssize(values) == expected) return;
+    if (array.values == to_size(expected)) return;
     fail(ErrorCode::input,
          fmt::format("sample {}: {} has {} values, a latent of {} with {} channels has {}", index,
-                     what, values.size(), size_text(latent_of(s.size)), channels, expected));
+                     what, array.values, size_text(latent_of(s.size)), channels, expected));
   };
   count("latent", s.latent, c.out_dim);
   count("conditioning", s.conditioning, c.conditioning());
-  if (std::ssize(s.text) % c.text_dim != 0 || std::ssize(s.text) > c.text_len * c.text_dim) {
+  if (s.text.values % to_size(c.text_dim) != 0 ||
+      s.text.values > to_size(c.text_len * c.text_dim)) {
     fail(ErrorCode::input,
          fmt::format("sample {}: text has {} values, expected up to {} rows of {}", index,
-                     s.text.size(), c.text_len, c.text_dim));
+                     s.text.values, c.text_len, c.text_dim));
   }
   if (s.t && !(*s.t >= 0 && *s.t <= 1)) {
     fail(ErrorCode::input,
@@ -73,19 +84,23 @@ void Session::check_sample(const v1::Sample& s, std::size_t index) const {
   }
 }
 
-void Session::put(const wan::DitSampleIo& io, const v1::Sample& s) {
-  const auto copy = [&](Buffer to, std::span<const float> values) {
+void Session::put(const wan::DitSampleIo& io, const v1::ArraySample& s) {
+  const auto copy = [&](Buffer to, const v1::Array& array) {
     if (!to) return;
     const TensorView v = runner_->view(to);
-    if (!values.empty()) std::memcpy(v.data, values.data(), values.size_bytes());
-    std::memset(v.data + values.size_bytes(), 0, v.bytes() - values.size_bytes());
+    const std::size_t bytes = 4 * array.values;
+    if (array.values > 0) {
+      convert(array.data, dtype_of(array.type), v.data, DType::f32,
+              static_cast<std::int64_t>(array.values));
+    }
+    std::memset(v.data + bytes, 0, v.bytes() - bytes);
   };
   copy(io.latent, s.latent);
   copy(io.conditioning, s.conditioning);
   copy(io.context, s.text);
 }
 
-v1::StepResult Session::step(std::span<const v1::Sample> samples, double learning_rate) {
+v1::StepResult Session::step(std::span<const v1::ArraySample> samples, double learning_rate) {
   const Stopwatch begin;
   const wan::DitJob& job = dit_->job();
   if (job.mode == wan::Mode::infer) {
@@ -112,7 +127,7 @@ v1::StepResult Session::step(std::span<const v1::Sample> samples, double learnin
     const wan::DitPassIo& io = dit_->io().runs[part.run];
     for (std::size_t i = 0; i < io.samples.size(); ++i) {
       const std::int64_t index = part.first + static_cast<std::int64_t>(i);
-      const v1::Sample& s = samples[to_size(index)];
+      const v1::ArraySample& s = samples[to_size(index)];
       train::Timestep t;
       if (s.t) {
         t = {.t = *s.t, .model_time = 1000 * *s.t + c.timesteps.time_offset};
@@ -145,11 +160,12 @@ v1::StepResult Session::step(std::span<const v1::Sample> samples, double learnin
   return result;
 }
 
-void Session::predict(const v1::Sample& sample, double model_time, std::span<float> out) {
+void Session::predict(const v1::ArraySample& sample, double model_time,
+                      const v1::MutableArray& out) {
   check_sample(sample, 0);
-  if (out.size() != sample.latent.size()) {
-    fail(ErrorCode::input, fmt::format("predict(): out has {} values, the latent {}", out.size(),
-                                       sample.latent.size()));
+  if (out.values != sample.latent.values) {
+    fail(ErrorCode::input, fmt::format("predict(): out has {} values, the latent {}", out.values,
+                                       sample.latent.values));
   }
   const bool trains = dit_->job().mode != wan::Mode::infer;
   const auto& runs = trains ? dit_->io().predict_passes : dit_->io().runs;
@@ -162,7 +178,8 @@ void Session::predict(const v1::Sample& sample, double model_time, std::span<flo
   put(run->samples[0], sample);
   *runner_->view(run->timesteps).as<double>() = model_time;
   runner_->run(run->programs[0]);
-  std::memcpy(out.data(), runner_->view(run->samples[0].output).data, out.size_bytes());
+  convert(runner_->view(run->samples[0].output).data, DType::f32, out.data, dtype_of(out.type),
+          static_cast<std::int64_t>(out.values));
 }
 
 void Session::save(const std::string& path) {

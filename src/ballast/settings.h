@@ -31,6 +31,10 @@ void apply(const Settings& settings, train::PreparedRun& run);
 // What decides the numbers that training gives, the learning rate apart.
 std::string settings_hash(const Settings& settings);
 
+inline DType dtype_of(v1::SaveType t) {
+  return t == v1::SaveType::f32 ? DType::f32 : t == v1::SaveType::f16 ? DType::f16 : DType::bf16;
+}
+
 inline wan::LatentSize latent_of(const v1::LatentSize& z) { return {z.frames, z.height, z.width}; }
 
 v1::MemoryUse public_memory(const MemoryNumbers& m);

@@ -7,6 +7,7 @@
 #include "fit/tuning.h"
 #include "ops/kernels/token_quantum.h"
 #include "ops/linear/sgemm.h"
+#include "plan/already_held.h"
 #include "plan/offsets.h"
 
 namespace ballast::fit {
@@ -56,6 +57,9 @@ std::vector<ProcessLine> lines_for(const Request& request, const ProgramSet& set
       process_lines(set, {.blas_bytes_per_thread = Bytes{ops::kBlasBufferTouched}});
   if (request.backend.device == Device::cuda) add_gpu_lines(lines, request.profile, host);
   lines.insert(lines.end(), request.other_lines.begin(), request.other_lines.end());
+  if (const Bytes held = already_held(); held.count > 0) {
+    lines.push_back({"already in this process", held, "what it held before Ballast was called"});
+  }
   return lines;
 }
 

@@ -9,11 +9,6 @@
 namespace ballast {
 namespace {
 
-// A process that has parsed its arguments and opened its files holds 0.4 MB of its own (measured on
-// aarch64; pages of code and libraries are the kernel's to drop), 1 MB with the header of a
-// checkpoint of 1,600 tensors. The rest is what the heap keeps between phases: whole training
-// processes hold 0.4 to 0.9 MB beside arenas, BLAS buffers and recorded programs.
-constexpr Bytes kBaseline{2 << 20};
 // Anonymous memory of the driver's context, of cuBLASLt and of cuDNN with its plans: 330 MB for
 // inference and 401 MB for training of the 14B transformer on an H200 with 16 processors, whose
 // number changes the context's share. A process that trained on 32,760 tokens held 5 MB more than
@@ -76,7 +71,7 @@ std::vector<ProcessLine> process_lines(const ProgramSet& set, const ProcessFacts
   const int threads = computes ? set.backend.threads : 1;
   std::vector<ProcessLine> lines;
   lines.push_back(
-      {"process baseline", kBaseline, "heap of the program and its libraries, file headers"});
+      {"process baseline", kProcessBaseline, "heap of the program and its libraries, file headers"});
   lines.push_back({std::string(kRecordedPrograms), recorded_bytes(set) * 2,
                    "instructions and buffers, two copies during planning"});
   lines.push_back(

@@ -123,6 +123,8 @@ struct Backend {
   int sm = 90;                // compute capability of the GPU, 90 is 9.0
   bool deterministic = true;  // GPU: same input, same bits; false trades that for speed
   VerifyWeights verify_weights = VerifyWeights::sampled;
+
+  friend bool operator==(const Backend&, const Backend&) = default;
 };
 
 // Ranks that exchange bytes: this rank is number `mine` of `size`.
