@@ -43,10 +43,11 @@ class Borrowed:
         return ctypes.pointer(self.tensor)
 
 
-def borrow(array: Any, name: str, ndim: int, out: bool = False) -> Borrowed:
+def borrow(array: Any, name: str, ndim: int, out: bool = False, wide: bool = False) -> Borrowed:
     """Any array of float32, float16 or bfloat16 in memory of the CPU, row by row.
 
-    TypeError, with what to call, for every other: nothing is copied or converted here.
+    TypeError, with what to call, for every other: nothing is copied or converted here. wide:
+    float32 alone.
     """
     if isinstance(array, np.ndarray):
         found = _of_numpy(array, name, out)
@@ -60,6 +61,10 @@ def borrow(array: Any, name: str, ndim: int, out: bool = False) -> Borrowed:
     if len(found.shape) != ndim:
         raise TypeError(
             f"{name}: expected {ndim} dimensions, found {len(found.shape)}, of shape {found.shape}"
+        )
+    if wide and found.tensor.dtype.bits != 32:
+        raise TypeError(
+            f"{name}: expected float32; call {name}.astype(numpy.float32) or a like conversion"
         )
     return found
 
@@ -138,10 +143,12 @@ def _row_by_row(tensor: DLTensor, shape: Sequence[int]) -> bool:
     return True
 
 
-def result_array(out: Optional[Any], shape: Sequence[int]) -> Tuple[Any, Borrowed]:
+def result_array(
+    out: Optional[Any], shape: Sequence[int], wide: bool = False
+) -> Tuple[Any, Borrowed]:
     """The array that a result is written to, and the same for the library; new ones are float32."""
     array = np.empty(tuple(shape), np.float32) if out is None else out
-    borrowed = borrow(array, "out", len(tuple(shape)), out=True)
+    borrowed = borrow(array, "out", len(tuple(shape)), out=True, wide=wide)
     if borrowed.shape != tuple(shape):
         raise TypeError(f"out: expected shape {tuple(shape)}, found {borrowed.shape}")
     return array, borrowed

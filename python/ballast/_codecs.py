@@ -84,20 +84,20 @@ class WanVAE(_Handle):
         )
 
     def encode(self, video: Any, out: Any = None) -> Any:
-        """[frames, height, width, 3] from -1 to 1, 4 n + 1 frames, to a normalised latent
+        """[frames, height, width, 3] of float32 from -1 to 1, 4 n + 1 frames, to a normalised latent
         [channels, n + 1, height / cell, width / cell]."""
-        given = borrow(video, "video", 4)
+        given = borrow(video, "video", 4, wide=True)
         frames, height, width, _ = given.shape
         cell = int(self.info["pixels_per_cell"])
         shape = (int(self.info["z_dim"]), (frames - 1) // int(self.info["frames_per_cell"]) + 1,
                  height // cell, width // cell)  # fmt: skip
-        array, borrowed = result_array(out, shape)
+        array, borrowed = result_array(out, shape, wide=True)
         self._call("encode", given.pointer, borrowed.pointer)
         return array
 
     def decode(self, latent: Any, out: Any = None) -> Any:
         """The pixels of a latent: [frames, height, width, 3] from -1 to 1."""
-        given = borrow(latent, "latent", 4)
+        given = borrow(latent, "latent", 4, wide=True)
         _, frames, height, width = given.shape
         cell = int(self.info["pixels_per_cell"])
         shape = (
@@ -106,7 +106,7 @@ class WanVAE(_Handle):
             width * cell,
             3,
         )
-        array, borrowed = result_array(out, shape)
+        array, borrowed = result_array(out, shape, wide=True)
         self._call("decode", given.pointer, borrowed.pointer)
         return array
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import difflib
@@ -9,11 +10,11 @@ import json
 import math
 import os
 from ctypes import byref, c_int
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _library
 from ._arrays import Borrowed, borrow, result_array
-from ._errors import UsageError
+from ._errors import Refused, UsageError
 from ._info import Info
 from ._library import SampleStruct
 from ._options import PathOrName
@@ -282,6 +283,9 @@ class WanModel:
         if not batches:
             raise UsageError("plan() needs sizes: plan(frames=81, height=480, width=832)", 2)
         self._give_batches(batches)
+        return self._plan_as_set()
+
+    def _plan_as_set(self) -> Plan:
         found = _library.call_json("ballast_model_plan", self._handle)
         document = dict(found.get("plan") or {})
         document.setdefault("fits", found.get("fits", False))
@@ -342,7 +346,16 @@ class WanModel:
     def start(self) -> None:
         """Reads the weights; otherwise the first call or step() does."""
         self._need_file("start()")
-        _library.call("ballast_model_start", self._handle)
+        with self._refusal_with_plan():
+            _library.call("ballast_model_start", self._handle)
+
+    @contextlib.contextmanager
+    def _refusal_with_plan(self) -> Iterator[None]:
+        try:
+            yield
+        except Refused as e:
+            e.plan = self._plan_as_set()
+            raise
 
     def __call__(
         self,
@@ -363,9 +376,10 @@ class WanModel:
         structure, held = self._structure(Sample(latent, text, conditioning))
         array, borrowed = result_array(out, held[0].shape)
         self._expect([self._size_of(held[0])])
-        _library.call(
-            "ballast_model_predict", self._handle, byref(structure), float(t), borrowed.pointer
-        )
+        with self._refusal_with_plan():
+            _library.call(
+                "ballast_model_predict", self._handle, byref(structure), float(t), borrowed.pointer
+            )
         return array
 
     def step(self, samples: Sequence[Sample]) -> StepResult:
@@ -385,7 +399,8 @@ class WanModel:
             structures[i], held = self._structure(sample)
             kept.append(held)
         self._expect([self._size_of(held[0]) for held in kept])
-        found = _library.call_json("ballast_model_step", self._handle, structures, len(samples))
+        with self._refusal_with_plan():
+            found = _library.call_json("ballast_model_step", self._handle, structures, len(samples))
         return StepResult(
             int(found["step"]),
             _float(found["loss"]),

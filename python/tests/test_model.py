@@ -223,7 +223,7 @@ def test_plans_are_of_the_model_as_it_is_set(model: ballast.WanModel) -> None:
     assert not refused.fits and refused.advice
     with pytest.raises(ballast.Refused) as error:
         model(LATENT, t=500.0)
-    assert error.value.advice
+    assert error.value.advice and error.value.plan is not None and not error.value.plan.fits
     with pytest.raises(ballast.UsageError, match="multiples of 16"):
         model.plan(frames=5, height=40, width=32)
 
