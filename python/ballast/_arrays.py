@@ -102,7 +102,10 @@ def _of_dlpack(array: Any, name: str, out: bool) -> Borrowed:
             raise TypeError(
                 f"{name}: expected memory of the CPU, found DLPack device {device}; call {name}.cpu()"
             )
-    capsule = _capsule_of(array)
+    try:
+        capsule = _capsule_of(array)
+    except BufferError as e:  # numpy before 2.1, of what is read-only
+        raise TypeError(f"{name}: its memory is not shared: {e}") from e
     flags = 0
     if _is_valid(capsule, b"dltensor_versioned"):
         versioned = cast(

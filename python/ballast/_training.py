@@ -7,8 +7,21 @@ import dataclasses
 import json
 import math
 import os
+import weakref
 from types import TracebackType
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Type, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Generator,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Type,
+    Union,
+)
 
 from ._errors import Error, Refused, UsageError
 from ._options import Config, config_file, flag_words
@@ -109,7 +122,8 @@ class Training:
         self._child: Optional[Child] = None
         self._error: Optional[Mapping[str, Any]] = None
         self._stopping = False
-        self._steps: Optional[Iterator[Step]] = None
+        # Weak: who leaves the loop drops the generator, and it ends then.
+        self._steps: "Optional[weakref.ref[Generator[Step, None, None]]]" = None
 
     # -- from outside ---------------------------------------------------------------------------
 
@@ -122,18 +136,16 @@ class Training:
 
     def close(self) -> None:
         """stop(), and waits until everything is saved."""
-        steps, self._steps = self._steps, None
+        steps = None if self._steps is None else self._steps()
         if steps is not None:
-            steps.close()  # type: ignore[attr-defined]
+            steps.close()
 
     def __iter__(self) -> Iterator[Step]:
-        if self._steps is None:
-            if self._child is not None:
-                raise UsageError(
-                    "this training has run: make another one, resume=True continues", 2
-                )
-            self._steps = self._run()
-        return self._steps
+        if self._steps is not None:
+            raise UsageError("this training has run: make another one, resume=True continues", 2)
+        steps = self._run()
+        self._steps = weakref.ref(steps)
+        return steps
 
     def __enter__(self) -> "Training":
         return self
@@ -148,7 +160,7 @@ class Training:
 
     # -- the child ------------------------------------------------------------------------------
 
-    def _run(self) -> Iterator[Step]:
+    def _run(self) -> Generator[Step, None, None]:
         with contextlib.ExitStack() as files:
             words = list(self._words)
             if self._config is not None:

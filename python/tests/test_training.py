@@ -100,6 +100,8 @@ def test_a_second_ctrl_c_ends_the_training_at_once(config: Dict[str, Any]) -> No
     # A step that takes long enough for two signals.
     config["gradient_accumulation_steps"] = 64
     config["epochs"] = 1000
+    with open(config["dataset"], "a") as dataset:
+        dataset.write("num_repeats = 16\n")
 
     def interrupt() -> None:
         while not list(pathlib.Path(config["output_dir"]).glob("*/run_log.jsonl")):
