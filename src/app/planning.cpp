@@ -29,6 +29,7 @@ train::RunTarget find_target(const std::string& name, const MachineOptions& opti
 
 PlanOutput plan_output(const OwnFlags& own) {
   return {.json = own.json,
+          .steps = own.steps,
           .details = own.details,
           .ignore_limits = own.ignore_limits,
           .html = own.html,
@@ -62,13 +63,21 @@ std::string own_flags_help() {
   return "General options:\n" + own_flags(own, machine, notes).help();
 }
 
-OwnFlags split_own_flags(const std::vector<std::string>& arguments) {
+OwnFlags split_own_flags(const std::vector<std::string>& arguments, bool prints_steps) {
   OwnFlags own;
   MachineOptions machine;
   std::vector<std::string> notes, ours;
   const train::FlagTable table = own_flags(own, machine, notes);
   const std::vector<std::string> switches = table.switches();
   for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (prints_steps && arguments[i].starts_with("--json=")) {
+      if (arguments[i] != "--json=steps") {
+        fail(ErrorCode::usage,
+             fmt::format("{}: expected --json or --json=steps", printable(arguments[i])));
+      }
+      own.steps = true;
+      continue;
+    }
     const std::span<const std::string> one(&arguments[i], 1);
     const bool flag = one[0].starts_with("--") && one[0].size() > 2;
     const train::CommandLine line = train::split_arguments(one, switches);
@@ -81,7 +90,7 @@ OwnFlags split_own_flags(const std::vector<std::string>& arguments) {
   table.read(train::split_arguments(ours, switches).settings);
   own.threads = machine.threads;
   own.ignore_limits = machine.ignore_limits;
-  own.json = machine.json;
+  own.json = machine.json || own.steps;
   return own;
 }
 
@@ -149,7 +158,7 @@ void require_disk_space(const PlanTitle& title, const PlanView& view, const Plan
         .needed = {view.plan.peak_of(Tier::device) + lines_of(view.lines, Tier::device),
                    view.plan.peak_of(Tier::host) + lines_of(view.lines, Tier::host), needed},
         .shortages = {shortage}};
-    print_json_line(refusal_json(here, refusal, {}));
+    print_json_line(refusal_json(here, refusal, {}), output.kind("plan"));
   }
   fail(ErrorCode::refused, text, std::move(advice));
 }
@@ -181,21 +190,22 @@ void fail_refused(const PlanTitle& title, const fit::Request& request, const Ref
     planned = try_changes(
         request, refusal, all, [&] { progress.add(); }, std::move(known), others, page.seen());
   }
-  if (output.json) print_json_line(refusal_json(title, refusal, planned));
+  if (output.json) print_json_line(refusal_json(title, refusal, planned), output.kind("plan"));
   page.save(planned);
   fail_with_advice(title, refusal, advice_of(planned, title.shared_ram));
 }
 
 std::vector<fit::PlannedRun> require_plans(const std::vector<infer::CommandPart>& parts,
-                                           const infer::PossibleChanges& changes, bool json) {
+                                           const infer::PossibleChanges& changes,
+                                           const PlanOutput& output) {
   const PlanningHeap heap;
   return infer::require_plans(
       parts, changes,
       [&](const infer::CommandPart& part, const Refusal& refusal, fit::NeedsCache known,
           const std::function<std::vector<fit::Change>()>& possible,
           std::span<const fit::Request> others) {
-        fail_refused(part.title, part.request, refusal, std::move(known), possible, {.json = json},
-                     {}, others);
+        fail_refused(part.title, part.request, refusal, std::move(known), possible, output, {},
+                     others);
       });
 }
 

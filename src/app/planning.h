@@ -28,6 +28,7 @@ struct OwnFlags {
   std::string target = "this";
   int threads = 0;
   bool json = false, check_nan = false, details = false, ignore_limits = false;
+  bool steps = false;  // --json=steps: json too
   std::vector<std::string> rest;
   // Of `plan` alone, which reads them itself.
   std::string html = {};
@@ -37,7 +38,8 @@ PlanOutput plan_output(const OwnFlags& own);
 // What they say of the machine that a run's other flags describe.
 void apply(const OwnFlags& own, MachineOptions& to);
 std::string own_flags_help();
-OwnFlags split_own_flags(const std::vector<std::string>& arguments);
+// prints_steps: of a command that knows --json=steps.
+OwnFlags split_own_flags(const std::vector<std::string>& arguments, bool prints_steps = false);
 
 // Fails where its files do not fit.
 void show_plan(const PlanTitle& title, const fit::Request& request, const fit::PlannedRun& run,
@@ -52,7 +54,8 @@ void show_plan(const PlanTitle& title, const fit::Request& request, const fit::P
                                std::span<const fit::Request> others = {});
 // The same of a command that has parts.
 std::vector<fit::PlannedRun> require_plans(const std::vector<infer::CommandPart>& parts,
-                                           const infer::PossibleChanges& changes, bool json);
+                                           const infer::PossibleChanges& changes,
+                                           const PlanOutput& output);
 
 // Refuses a run whose files do not fit where they go. Nothing is checked for another machine.
 void require_disk_space(const PlanTitle& title, const PlanView& view, const PlanOutput& output);

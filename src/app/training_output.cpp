@@ -17,17 +17,57 @@ std::string one_line(const Json& j) {
 
 }  // namespace
 
-void print_json_line(const std::string& document) { print(one_line(Json::parse(document))); }
+void print_json_line(const std::string& document, std::string_view kind) {
+  const Json parsed = Json::parse(document);
+  if (kind.empty()) return print(one_line(parsed));
+  Json j = {{"kind", kind}};
+  j.update(parsed);
+  print(one_line(j));
+}
+
+void print_stopped_early(const PlanOutput& output) {
+  Json j = {{"outcome", "stopped"}, {"steps", 0}};
+  if (output.steps) {
+    j["folder"] = "";
+    j["last_loss"] = nullptr;
+    j["stopped"] = true;
+  }
+  print_json_line(j.dump(), output.kind("end"));
+}
+
+LineListener record_printer(const PlanOutput& output) {
+  if (!output.steps) return {};
+  return [](std::string_view line) { print(line); };
+}
+
+void with_error_line(const PlanOutput& output, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& e) {
+    if (output.steps) {
+      Json j = {{"kind", "error"},
+                {"code", static_cast<int>(e.code())},
+                {"message", without_rule_ids(e.what())},
+                {"trail", e.trail()},
+                {"advice", Json::array()}};
+      for (const Advice& a : e.advice()) {
+        j["advice"].push_back({{"change", a.change}, {"effect", a.effect}});
+      }
+      print(one_line(j));
+    }
+    throw;
+  }
+}
 
 void print_plan(const PlanTitle& title, const PlanView& view, const PlanOutput& output) {
-  if (output.json) return print_json_line(plan_json(title, view));
+  if (output.json) return print_json_line(plan_json(title, view), output.kind("plan"));
   print(plan_table(title, view, {.details = output.details, .columns = text_columns(stdout)}));
 }
 
 void print_outcome(const train::TrainOutcome& done, const std::vector<NamedPath>& places,
-                   bool json) {
+                   const PlanOutput& output) {
   const bool gpu = done.planned_gpu.count > 0;
-  if (json) {
+  if (output.json) {
     Json j = {{"outcome", done.stopped ? "stopped" : "finished"},
               {"steps", done.steps},
               {"loss", done.last_loss},
@@ -43,7 +83,13 @@ void print_outcome(const train::TrainOutcome& done, const std::vector<NamedPath>
     }
     for (const NamedPath& p : places) j[p.name] = p.where;
     j["report"] = done.report;
-    return print(one_line(j));
+    if (output.steps) {
+      j["folder"] = done.folder;
+      j["last_loss"] = done.last_loss;
+      j["stopped"] = done.stopped;
+    }
+    return print_json_line(j.dump(-1, ' ', false, Json::error_handler_t::replace),
+                           output.kind("end"));
   }
   std::string text = fmt::format("{} after {} steps, loss {:.5f}\n",
                                  done.stopped ? "stopped" : "finished", done.steps, done.last_loss);

@@ -134,8 +134,8 @@ RunHistory read_run_log(const std::string& path, std::int64_t every) {
   return history;
 }
 
-RunLog::RunLog(std::string path, std::int64_t resumed_at)
-    : file_(std::move(path), AppendFile::Open::existing) {
+RunLog::RunLog(std::string path, std::int64_t resumed_at, LineListener listener)
+    : file_(std::move(path), AppendFile::Open::existing), listener_(std::move(listener)) {
   std::uint64_t keep = 0;
   bool cut = resumed_at <= 0;
   bool add_end = false;
@@ -160,6 +160,7 @@ void RunLog::begin(std::string_view kind, double time, std::int64_t step) {
 
 void RunLog::end() {
   line_ += "}\n";
+  if (listener_) listener_(line_);
   file_.append(line_);
 }
 

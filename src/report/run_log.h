@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <span>
@@ -99,12 +100,15 @@ constexpr std::int64_t step_stride(std::int64_t steps) {
   return steps <= kMaxSteps ? 1 : (steps + kMaxSteps - 1) / kMaxSteps;
 }
 
+using LineListener = std::function<void(std::string_view line)>;
+
 // Each call appends one line with one write. For one thread.
 class RunLog {
  public:
   // What stands in an earlier log after `resumed_at` steps is cut off, and so is a last line
   // without its end: the log of a resumed run tells of each step once. 0 starts it anew.
-  RunLog(std::string path, std::int64_t resumed_at);
+  // listener: gets each line as well, with its end, even where the disk is full.
+  RunLog(std::string path, std::int64_t resumed_at, LineListener listener = {});
 
   void run(const RunInfo& info, std::int64_t step = 0);
   void step(const StepRecord& record);
@@ -120,6 +124,7 @@ class RunLog {
   void end();
 
   AppendFile file_;
+  LineListener listener_;
   std::string line_;  // kept, so that a step allocates nothing once it has grown
 };
 

@@ -276,7 +276,8 @@ void TrainingLoop::start() {
   const TrainConfig& c = run_.config;
   if (leads()) {
     records_.emplace(folder_.path(), run_.info, state_.step, x_axis_position(),
-                     run_.in_output_dir ? resumed_.has_value() : c.resume.has_value());
+                     run_.in_output_dir ? resumed_.has_value() : c.resume.has_value(),
+                     options_.on_record);
     context_line();
     progress_.emplace(TrainProgress::Options{.total = run_.total_steps,
                                              .done = state_.step,

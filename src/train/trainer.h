@@ -20,6 +20,7 @@ struct TrainOptions {
   std::function<void(const StepRecord&)> on_step = {};  // after each
   std::function<bool()> stop = {};                      // asked after each step; true is a request
   Ranks ranks = {};
+  LineListener on_record = {};  // gets each line of the run log as well
 };
 
 struct TrainOutcome {

@@ -183,6 +183,44 @@ TEST_F(TrainingUsage, AsJsonNothingElseIsPrinted) {
   EXPECT_FALSE(json_lines(refused.out)[0]["fits"]);
 }
 
+TEST_F(TrainingUsage, AsJsonWithStepsEachLineOfTheRunLogIsPrinted) {
+  const Finished f = train({run_.write_config("epochs = 2"), "--json=steps"});
+  ASSERT_EQ(f.exit_code, 0) << f.err;
+  const std::string run = newest_run(run_.path("out"));
+  const std::size_t first = f.out.find('\n') + 1;  // behind the plan; the end is left out as well
+  const std::string logged = f.out.substr(first, f.out.rfind('\n', f.out.size() - 2) + 1 - first);
+  EXPECT_EQ(logged, read_whole(run + "/run_log.jsonl"));
+  const auto lines = json_lines(f.out);
+  EXPECT_EQ(lines.front()["kind"], "plan");
+  EXPECT_TRUE(lines.front()["fits"]);
+  EXPECT_EQ(std::ranges::count(lines, "step", [](const auto& l) { return l["kind"]; }), 4);
+  const nlohmann::json& end = lines.back();
+  EXPECT_EQ(end["kind"], "end");
+  EXPECT_EQ(end["folder"], run);
+  EXPECT_EQ(end["steps"], 4);
+  EXPECT_EQ(end["stopped"], false);
+  const auto last = std::ranges::find(lines.rbegin(), lines.rend(), "step",
+                                      [](const auto& l) { return l["kind"]; });
+  EXPECT_EQ(end["last_loss"], (*last)["loss"]);
+}
+
+TEST_F(TrainingUsage, AsJsonWithStepsAFailureIsALine) {
+  const Finished refused = train({run_.write_config(), "--ram", "6MB", "--json=steps"});
+  EXPECT_EQ(refused.exit_code, 3);
+  const auto lines = json_lines(refused.out);
+  ASSERT_EQ(lines.size(), 2u) << refused.out;
+  EXPECT_EQ(lines[0]["kind"], "plan");
+  EXPECT_FALSE(lines[0]["fits"]);
+  EXPECT_EQ(lines[1]["kind"], "error");
+  EXPECT_EQ(lines[1]["code"], 3);
+  EXPECT_FALSE(lines[1]["advice"].empty());
+  const Finished missing = train({run_.path("none.toml"), "--json=steps"});
+  EXPECT_EQ(missing.exit_code, 6);
+  ASSERT_EQ(json_lines(missing.out).size(), 1u) << missing.out;
+  EXPECT_THAT(json_lines(missing.out)[0]["message"].get<std::string>(), HasSubstr("none.toml"));
+  expect_refused({run_.write_config(), "--json=step"}, 2, HasSubstr("--json=steps"));
+}
+
 TEST_F(TrainingUsage, DoctorFindsTheRunByItself) {
   TrainingProcess process({run_.write_config()});
   const Finished f = process.finish();

@@ -72,7 +72,7 @@ class DatasetCaching::Work {
     }
     std::vector<infer::CommandPart> parts;
     for (const PlannedStage& s : stages) parts.push_back(s.part);
-    const auto plans = require_plans(parts, infer::smaller_images, own_.json);
+    const auto plans = require_plans(parts, infer::smaller_images, plan_output(own_));
     for (std::size_t i = 0; i < plans.size(); ++i) add_stage(stages[i], plans[i]);
     require_disk_space();
     show_plan();
@@ -115,7 +115,11 @@ class DatasetCaching::Work {
   }
 
   void finish() const {
-    print(own_.json ? json() : summary());
+    if (own_.steps) {
+      print_json_line(json(), "cache");
+    } else {
+      print(own_.json ? json() : summary());
+    }
     require_clips(report_);
   }
 

@@ -22,17 +22,21 @@ class Distill : public Command {
         "WanDistiller's flags, dashes and underscores alike. Prompts are encoded once;\n"
         "the teacher stays where memory allows or streams in, block by block. Ctrl-C\n"
         "finishes the step and saves a checkpoint; --resume continues. --plan shows the\n"
-        "plan alone.\n");
+        "plan alone; --json=steps prints a line of JSON for each step.\n");
     app.footer(own_flags_help() + "\n" + train::distill_flags_help());
   }
   bool takes(const std::vector<std::string>& arguments) override {
-    own_ = split_own_flags(arguments);
+    own_ = split_own_flags(arguments, true);
     command_ = shown_command("ballast distill", arguments);
     return true;
   }
-  void run() override;
+  void run() override {
+    with_error_line(plan_output(own_), [this] { distill(); });
+  }
 
  private:
+  void distill();
+
   OwnFlags own_;
   std::string command_;
 };
@@ -40,7 +44,7 @@ class Distill : public Command {
 const RegisterCommand<Distill> kDistill("distill",
                                         "teach a small image student by a Wan transformer");
 
-void Distill::run() {
+void Distill::distill() {
   if (!own_.rest.empty() && own_.rest[0].ends_with(".toml")) {
     fail(
         ErrorCode::usage,
@@ -63,20 +67,24 @@ void Distill::run() {
     const std::vector<PlannedChange> changes = fit::try_changes(
         run.request, *refusal, possible_changes(run, *refusal), {}, std::move(known));
     log::info("{}", tried_text(run, *refusal, changes));
-    if (own_.json) print_json_line(refusal_json(title, *refusal, changes));
+    if (own_.json) {
+      print_json_line(refusal_json(title, *refusal, changes), plan_output(own_).kind("plan"));
+    }
     fail_with_advice(title, *refusal, advice_of(changes, title.shared_ram));
   }
   auto& planned = std::get<fit::PlannedRun>(outcome);
   show_plan(title, run.request, planned, view_of(run, planned), plan_output(own_));
   if (plan_only) return;
   const std::string output = run.config.output_dir;
-  const train::TrainOutcome done =
-      train::distill(std::move(run), std::move(planned),
-                     {.command = command_, .check_nan = own_.check_nan, .remember = true});
+  const train::TrainOutcome done = train::distill(std::move(run), std::move(planned),
+                                                  {.command = command_,
+                                                   .check_nan = own_.check_nan,
+                                                   .remember = true,
+                                                   .on_record = record_printer(plan_output(own_))});
   print_outcome(done,
                 {{"student", done.stopped ? "not saved yet: --resume continues" : output},
                  {"run", done.folder}},
-                own_.json);
+                plan_output(own_));
 }
 
 }  // namespace

@@ -400,7 +400,7 @@ void Sample::run() {
   merge_loras(options_, run_);
   std::vector<fit::PlannedRun> plans = require_plans(
       parts(), [this](std::span<const fit::Request> refused) { return changes(refused); },
-      options_.machine.json);
+      {.json = options_.machine.json});
   fit::PlannedRun planned = std::move(plans.front());
   if (options_.machine.json) show(planned);
   add_stages(std::span(plans).subspan(1));

@@ -123,7 +123,7 @@ void StudentSample::run() {
     if (prompt) parts.push_back(prompt->part());
     if (decoder) parts.push_back(*decoder);
     const fit::PlannedRun planned = [&] {
-      std::vector<fit::PlannedRun> plans = require_plans(parts, nullptr, machine_.json);
+      std::vector<fit::PlannedRun> plans = require_plans(parts, nullptr, {.json = machine_.json});
       plans.front().set = {};  // it is recorded again, with kernels
       return std::move(plans.front());
     }();

@@ -35,13 +35,16 @@ class Train : public Command {
     return training_help("train", arguments);
   }
   bool takes(const std::vector<std::string>& arguments) override {
-    own_ = split_own_flags(arguments);
+    own_ = split_own_flags(arguments, true);
     command_ = shown_command("ballast train", arguments);
     return true;
   }
-  void run() override;
+  void run() override {
+    with_error_line(plan_output(own_), [this] { train_or_cache(); });
+  }
 
  private:
+  void train_or_cache();
   bool encode_missing(const train::TrainConfig& config, const train::RunTarget& target);
   fit::PlannedRun planned_or_refused(const train::PreparedRun& run);
 
@@ -120,9 +123,11 @@ bool Train::encode_missing(const train::TrainConfig& config, const train::RunTar
   {
     const train::StopSignal stop("stopping when this is encoded");
     if (!caching.encode([&] { return stop.requested(); })) {
-      print(own_.json ? "{\"outcome\": \"stopped\", \"steps\": 0}\n"
-                      : fmt::format("stopped: {}; the same command continues there\n",
-                                    caching.progress()));
+      if (own_.json) {
+        print_stopped_early(plan_output(own_));
+      } else {
+        print(fmt::format("stopped: {}; the same command continues there\n", caching.progress()));
+      }
       return false;
     }
   }
@@ -150,7 +155,7 @@ void require_one_process(const JobRanks& ranks, std::string_view what) {
        {{"leave out --ranks", "one process does all of it"}});
 }
 
-void Train::run() {
+void Train::train_or_cache() {
   JobRanks ranks;
   if (train::is_seq2seq(own_.rest)) {
     require_one_process(ranks, "training text models");
@@ -184,8 +189,9 @@ void Train::run() {
                                                 {.command = command_,
                                                  .check_nan = own_.check_nan,
                                                  .remember = ranks.leads(),
-                                                 .ranks = ranks.of_run()});
-  if (ranks.leads()) print_outcome(done, {{"run", done.folder}}, own_.json);
+                                                 .ranks = ranks.of_run(),
+                                                 .on_record = record_printer(plan_output(own_))});
+  if (ranks.leads()) print_outcome(done, {{"run", done.folder}}, plan_output(own_));
 }
 
 }  // namespace

@@ -58,16 +58,16 @@ PredictionPlan prediction_plan(const train::Seq2SeqRun& run, int threads) {
   return p;
 }
 
-void predict(const PredictionPlan& plan, bool json) {
+void predict(const PredictionPlan& plan, const PlanOutput& output) {
   const train::Predictions all = train::predict_texts(data::TokenCache::open(plan.texts), plan.job);
   for (const train::Prediction& p : all.first) {
     log::info("{} -> {} (target: {})", printable(p.input), printable(p.text), printable(p.target));
   }
-  if (json) {
+  if (output.json) {
     nlohmann::ordered_json j = {
         {"predictions", plan.job.output}, {"count", all.count}, {"exact", all.exact}};
     train::Rouge::each(all.rouge, [&](const char* name, double value) { j[name] = value; });
-    return print_json_line(j.dump());
+    return print_json_line(j.dump(), output.kind("predictions"));
   }
   print(fmt::format("predictions  {}: {} of {} are the target to the letter\n", plan.job.output,
                     all.exact, all.count));
@@ -90,19 +90,23 @@ void train_text(const OwnFlags& own, const std::string& command) {
   PlannedText p = planned_text(train::read_seq2seq_config(own.rest), own);
   const train::Seq2SeqConfig config = p.run.config;
   if (config.plan_only) return;
+  const PlanOutput output = plan_output(own);
   const PredictionPlan predictions = prediction_plan(p.run, own.threads);
-  const train::TrainOutcome done =
-      train::train_seq2seq(std::move(p.run), std::move(p.planned),
-                           {.command = command, .check_nan = own.check_nan, .remember = true});
+  const train::TrainOutcome done = train::train_seq2seq(std::move(p.run), std::move(p.planned),
+                                                        {.command = command,
+                                                         .check_nan = own.check_nan,
+                                                         .remember = true,
+                                                         .on_record = record_printer(output)});
   if (done.stopped) {
     print_outcome(
         done,
         {{"model", "not saved yet: --resume-from-checkpoint continues"}, {"run", done.folder}},
-        own.json);
+        output);
     return;
   }
-  print_outcome(done, {{"model", done.folder}}, own.json);
-  if (!predictions.texts.empty()) predict(predictions, own.json);
+  if (!output.steps) print_outcome(done, {{"model", done.folder}}, output);
+  if (!predictions.texts.empty()) predict(predictions, output);
+  if (output.steps) print_outcome(done, {{"model", done.folder}}, output);  // the last line
 }
 
 }  // namespace ballast

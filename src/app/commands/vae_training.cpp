@@ -59,10 +59,12 @@ void train_vae(train::TrainConfig config, const OwnFlags& own, const std::string
         {"media libraries", kMediaLibraries, "FFmpeg's, from their first use on"});
   }
   fit::PlannedRun planned = planned_or_refused(run, own);
-  const train::TrainOutcome done =
-      train::train(std::move(run), std::move(planned),
-                   {.command = command, .check_nan = own.check_nan, .remember = true});
-  print_outcome(done, {{"run", done.folder}}, own.json);
+  const train::TrainOutcome done = train::train(std::move(run), std::move(planned),
+                                                {.command = command,
+                                                 .check_nan = own.check_nan,
+                                                 .remember = true,
+                                                 .on_record = record_printer(plan_output(own))});
+  print_outcome(done, {{"run", done.folder}}, plan_output(own));
 }
 
 void cache_clips(const train::TrainConfig& config, const OwnFlags& own) {
@@ -83,8 +85,9 @@ void cache_clips(const train::TrainConfig& config, const OwnFlags& own) {
   data::encode_media(work, {.request = search.request, .regenerate = search.regenerate}, {},
                      data::read_media(), report);
   if (own.json) {
-    print(fmt::format("{{\"clips\": {{\"cached\": {}, \"there\": {}}}, \"skipped\": {}}}\n",
-                      report.clips, report.clips_there, report.skipped.size()));
+    print_json_line(fmt::format("{{\"clips\":{{\"cached\":{},\"there\":{}}},\"skipped\":{}}}",
+                                report.clips, report.clips_there, report.skipped.size()),
+                    plan_output(own).kind("cache"));
     return require_clips(report);
   }
   print(fmt::format("{} clips cached, {} already cached\n", report.clips, report.clips_there));

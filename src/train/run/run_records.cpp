@@ -20,9 +20,9 @@ void RunRecords::keep(bool& warned, Write&& write) {
 }
 
 RunRecords::RunRecords(const std::string& folder, const RunInfo& info, std::int64_t step,
-                       std::int64_t x, bool resumed)
+                       std::int64_t x, bool resumed, LineListener listener)
     : folder_(folder),
-      log_(folder + "/" + std::string(kRunLogFile), step),
+      log_(folder + "/" + std::string(kRunLogFile), step, std::move(listener)),
       events_(folder, resumed ? std::optional(x + 1) : std::nullopt),
       x_(x) {
   log_.run(info, step);

@@ -17,8 +17,9 @@ class RunRecords {
  public:
   // step: done so far, x: where that is in TensorBoard; resumed: earlier records are there, and
   // what they say of later steps goes.
+  // listener: gets each line of the log as well.
   RunRecords(const std::string& folder, const RunInfo& info, std::int64_t step, std::int64_t x,
-             bool resumed);
+             bool resumed, LineListener listener = {});
 
   // x: where its numbers stand in TensorBoard, and what comes until the next step; shown: whether
   // they do. more: besides loss, norm, rate and seconds, for TensorBoard.
