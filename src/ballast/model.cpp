@@ -118,7 +118,7 @@ struct Model::State {
       folder.keep();
       std::vector<::ballast::Advice> advice = e.advice();
       advice.push_back({fmt::format("load_checkpoint(\"{}\")", folder.path()),
-                        "goes on with what was trained: it waits there"});
+                        "continues with what was trained: it was saved there"});
       throw ::ballast::Error(e.code(), e.what(), std::move(advice));
     }
   }

@@ -7,14 +7,16 @@
 #include "memory/process_memory.h"
 #include "plan/process_lines.h"
 
+// Of a sanitizer's runtime, where one is linked.
+extern "C" {
+__attribute__((weak)) void __asan_init();  // NOLINT(bugprone-reserved-identifier)
+__attribute__((weak)) void __tsan_init();  // NOLINT(bugprone-reserved-identifier)
+}
+
 namespace ballast {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
+bool sanitized() { return &__asan_init != nullptr || &__tsan_init != nullptr; }
 
 std::atomic<std::uint64_t> held{0};
 
@@ -23,7 +25,7 @@ std::atomic<std::uint64_t> held{0};
 Bytes already_held() { return {held}; }
 
 void measure_already_held(Bytes own) {
-  if (kSanitized) return;
+  if (sanitized()) return;
   malloc_trim(0);  // what earlier calls gave back is not held
   const auto process = process_memory();
   if (!process) return;
