@@ -200,23 +200,24 @@ class Examination {
   void conclude() {
     switch (d_.out_of_memory) {
       case OutOfMemory::certain:
-        d_.headline += "the process was killed by the kernel: out of memory.";
+        d_.cause = "the process was killed by the kernel: out of memory.";
         break;
       case OutOfMemory::likely:
-        d_.headline += "the process was most likely killed by the kernel: out of memory.";
+        d_.cause = "the process was most likely killed by the kernel: out of memory.";
         break;
       case OutOfMemory::possible:
-        d_.headline += "the process was killed or crashed. Memory may have been the cause.";
+        d_.cause = "the process was killed or crashed. Memory may have been the cause.";
         break;
       case OutOfMemory::unknown:
-        d_.headline += "the process was killed or crashed. The cause is unknown.";
+        d_.cause = "the process was killed or crashed. The cause is unknown.";
         break;
       case OutOfMemory::no:
-        d_.headline += counters_known_ ? "the process was killed (SIGKILL or crash). Memory was "
-                                         "not the cause."
-                                       : "the process was killed or crashed. The cause is unknown.";
+        d_.cause = counters_known_ ? "the process was killed (SIGKILL or crash). Memory was "
+                                     "not the cause."
+                                   : "the process was killed or crashed. The cause is unknown.";
         break;
     }
+    d_.headline += d_.cause;
   }
 
   void advise_memory() {

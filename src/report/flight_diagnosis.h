@@ -28,6 +28,7 @@ struct FlightDiagnosis {
   Outcome outcome = Outcome::died;
   OutOfMemory out_of_memory = OutOfMemory::no;
   std::string headline;               // one sentence
+  std::string cause;                  // of a run that died: the end of it, "the process was ..."
   std::vector<std::string> findings;  // sentences with the numbers behind it
   std::vector<Advice> advice;         // empty when there is nothing to do
 };

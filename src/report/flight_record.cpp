@@ -225,7 +225,7 @@ void FlightRecorder::phase(Phase phase, std::string_view note) {
   update(state, note);
 }
 
-FlightRecord read_flight_record(const std::string& path) {
+FlightRecord read_flight_record(const std::string& path, int lock_tries) {
   const FileDescriptor fd = open_regular_file(path);
   std::array<std::byte, kFileBytes> bytes{};
   std::size_t size = 0;
@@ -288,9 +288,10 @@ FlightRecord read_flight_record(const std::string& path) {
   // The kernel may close the files of a killed process a moment after it is gone, so a lock without
   // its process is looked at again. Processes of another container keep theirs and are not seen.
   const FileDescriptor probe(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  for (int tries = 0; probe && tries < 20; ++tries) {
+  for (int tries = 0; probe && tries < lock_tries; ++tries) {
     r.locked = ::flock(probe.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     if (!r.locked || ::kill(static_cast<pid_t>(r.pid), 0) == 0 || errno != ESRCH) break;
+    if (tries + 1 == lock_tries) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(25));
   }
   return r;

@@ -104,6 +104,7 @@ struct FlightRecord {
 };
 
 // ErrorCode::io where it cannot be read, ErrorCode::input where it is no whole flight record.
-FlightRecord read_flight_record(const std::string& path);
+// lock_tries: how often a lock whose process cannot be seen is looked at, 25 ms apart.
+FlightRecord read_flight_record(const std::string& path, int lock_tries = 20);
 
 }  // namespace ballast

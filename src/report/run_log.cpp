@@ -84,8 +84,19 @@ StepRecord step_record_of(const LogJson& j, std::int64_t step) {
   return r;
 }
 
-// False when the line is none of ours.
-bool add_line(RunHistory& history, std::string_view line) {
+void put_memory(std::string& out, std::string_view name, const MemoryNumbers& m) {
+  put_json_text(out, name);
+  out += ":{";
+  MemoryNumbers::each(m, [&](const char* tier, Bytes b) {
+    fmt::format_to(std::back_inserter(out), "{}\"{}\":{}", out.back() == '{' ? "" : ",", tier,
+                   b.count);
+  });
+  out += '}';
+}
+
+}  // namespace
+
+bool add_log_line(RunHistory& history, std::string_view line) {
   const LogJson j = LogJson::parse(line, nullptr, false);
   const std::string kind = text_of(member(j, "kind"));
   const auto step = step_of(j);
@@ -110,25 +121,13 @@ bool add_line(RunHistory& history, std::string_view line) {
   return true;
 }
 
-void put_memory(std::string& out, std::string_view name, const MemoryNumbers& m) {
-  put_json_text(out, name);
-  out += ":{";
-  MemoryNumbers::each(m, [&](const char* tier, Bytes b) {
-    fmt::format_to(std::back_inserter(out), "{}\"{}\":{}", out.back() == '{' ? "" : ",", tier,
-                   b.count);
-  });
-  out += '}';
-}
-
-}  // namespace
-
 RunHistory read_run_log(const std::string& path, std::int64_t every) {
   RunHistory history;
   LineReader reader = LineReader::open(path, kLogLimits);
   for (FileLine line; reader.next(line);) {
     const bool blank = line.text.find_first_not_of(" \t\r") == std::string_view::npos;
     if (blank && !line.too_long) continue;
-    if (line.too_long || !add_line(history, line.text)) ++history.unreadable;
+    if (line.too_long || !add_log_line(history, line.text)) ++history.unreadable;
     if (!history.steps.empty() && history.steps.back().step % every != 0) history.steps.pop_back();
   }
   return history;

@@ -102,6 +102,9 @@ constexpr std::int64_t step_stride(std::int64_t steps) {
 
 using LineListener = std::function<void(std::string_view line)>;
 
+// Adds one line of a log. False where it is none of ours.
+bool add_log_line(RunHistory& history, std::string_view line);
+
 // Each call appends one line with one write. For one thread.
 class RunLog {
  public:

@@ -76,9 +76,10 @@ void add_difference(std::string& text, Bytes before, Bytes after, std::string_vi
                          : fmt::format("{} less {}", before - after, memory);
 }
 
-// JSON inside a script element: nothing in it may end the element.
-std::string data_html(std::span<const MappedPlan> plans) {
-  std::string out = "<script type=\"application/json\" id=\"plans\">{\"roles\":[";
+}  // namespace
+
+std::string plans_json(std::span<const MappedPlan> plans) {
+  std::string out = "{\"roles\":[";
   for (int r = 0; r < kRoles; ++r) {
     if (r > 0) out += ',';
     put_json_text(out, display_name(static_cast<Role>(r)));
@@ -99,10 +100,8 @@ std::string data_html(std::span<const MappedPlan> plans) {
       }
     }
   }
-  return out + "]}</script>\n";
+  return out + "]}";
 }
-
-}  // namespace
 
 std::string difference_text(const MappedPlan& first, const MappedPlan& other) {
   std::string text;
@@ -156,7 +155,8 @@ std::string plan_page(const PlanTitle& title, std::span<const MappedPlan> plans,
         "\n{}</div></details>\n",
         html(plans[i].label), plans[i].sums);
   }
-  out += data_html(plans);
+  out += fmt::format("<script type=\"application/json\" id=\"plans\">{}</script>\n",
+                     plans_json(plans));
   return out + fmt::format("<script>{}</script>\n</body></html>\n", kPlanPageScript);
 }
 

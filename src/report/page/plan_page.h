@@ -53,6 +53,10 @@ MappedPlan map_plan(const MapRequest& request);
 std::string plan_page(const PlanTitle& title, std::span<const MappedPlan> plans,
                       std::string_view heading);
 
+// What the script draws, with the names of roles and lanes. JSON that may stand inside a script
+// element: nothing in it ends one.
+std::string plans_json(std::span<const MappedPlan> plans);
+
 // "step 12 % faster, 1.200 GB less GPU memory, ...": what a plan has other than the first one.
 std::string difference_text(const MappedPlan& first, const MappedPlan& other);
 

@@ -2,13 +2,11 @@
 
 namespace ballast {
 
-// Draws maps of plans from the JSON beside it. Text goes into the page by textContent alone, so no
-// name can become markup.
+// Draws maps of plans: of the JSON beside it, or, on the live page, of what showPlans() is given.
+// Text goes into the page by textContent alone, so no name can become markup.
 const std::string_view kPlanPageScript = R"js(
 'use strict';
-(() => {
-const data = JSON.parse(document.getElementById('plans').textContent);
-const root = document.getElementById('map');
+function showPlans(data, root) {
 const TICKS = 1e6, LEFT = 66, LANE = 20, AXIS = 22;
 const state = {right: -1, phase: null, tier: 0, zoom: [0, 1], hidden: new Set()};
 const make = (tag, text, parent, cls) => {
@@ -404,7 +402,9 @@ root.hidden = false;
 build();
 window.addEventListener('resize', drawAll);
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', drawAll);
-})();
+}
+const plans = document.getElementById('plans');
+if (plans) showPlans(JSON.parse(plans.textContent), document.getElementById('map'));
 )js";
 
 }  // namespace ballast
