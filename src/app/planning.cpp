@@ -51,6 +51,7 @@ train::FlagTable own_flags(OwnFlags& own, MachineOptions& machine,
   t.add("target", own.target, "this machine (this), or one to plan for: " + bundled_names());
   t.add("details", own.details, "the plan with its phases and predicted times");
   t.add("check_nan", own.check_nan, "find the instruction that made a NaN: slow");
+  t.add("serve", own.serve, "a live page of the run in the browser, at this port (:8080)");
   return t;
 }
 
@@ -62,6 +63,29 @@ std::string own_flags_help() {
   std::vector<std::string> notes;
   return "General options:\n" + own_flags(own, machine, notes).help();
 }
+
+namespace {
+
+// "--serve", "--serve=:8080", or "--serve" and ":8080" behind it: whether it is one, and the port.
+bool take_serve(std::span<const std::string> arguments, std::size_t& i, OwnFlags& own) {
+  constexpr std::string_view kFlag = "--serve";
+  const std::string& argument = arguments[i];
+  const bool joined = argument.starts_with("--serve=");
+  if (argument != kFlag && !joined) return false;
+  std::string_view port = joined ? std::string_view(argument).substr(kFlag.size() + 1) : ":8080";
+  if (!joined && i + 1 < arguments.size() && arguments[i + 1].starts_with(':')) {
+    port = arguments[++i];
+  }
+  if (port.starts_with(':')) port.remove_prefix(1);
+  if (port.empty() || port.size() > 5 || port.find_first_not_of("0123456789") != port.npos) {
+    fail(ErrorCode::usage,
+         fmt::format("--serve {}: expected a port such as :8080", printable(port)));
+  }
+  own.serve = port;
+  return true;
+}
+
+}  // namespace
 
 OwnFlags split_own_flags(const std::vector<std::string>& arguments, bool prints_steps) {
   OwnFlags own;
@@ -78,6 +102,7 @@ OwnFlags split_own_flags(const std::vector<std::string>& arguments, bool prints_
       own.steps = true;
       continue;
     }
+    if (take_serve(arguments, i, own)) continue;
     const std::span<const std::string> one(&arguments[i], 1);
     const bool flag = one[0].starts_with("--") && one[0].size() > 2;
     const train::CommandLine line = train::split_arguments(one, switches);

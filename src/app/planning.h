@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,7 +29,8 @@ struct OwnFlags {
   std::string target = "this";
   int threads = 0;
   bool json = false, check_nan = false, details = false, ignore_limits = false;
-  bool steps = false;  // --json=steps: json too
+  bool steps = false;                     // --json=steps: json too
+  std::optional<std::string> serve = {};  // port of the live page
   std::vector<std::string> rest;
   // Of `plan` alone, which reads them itself.
   std::string html = {};

@@ -168,6 +168,11 @@ void require_own_process(const CommandInfo& info, int ranks) {
     fail(ErrorCode::usage, "train is not a command of the library",
          {{"ballast_train()", "trains in this process, with callbacks"}});
   }
+  // It takes rights from the process it runs in.
+  if (info.name == "watch") {
+    fail(ErrorCode::usage, "watch is not a command of the library",
+         {{"ballast watch RUN", "in a process of its own"}});
+  }
   if (ranks > 1) {
     fail(ErrorCode::usage, fmt::format("--ranks {} starts processes of the program", ranks),
          {{fmt::format("ballast {} --ranks {}", info.name, ranks), "in a process of its own"}});

@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 
 #include "app/command.h"
+#include "app/live_page.h"
 #include "app/planning.h"
 #include "app/training_output.h"
 #include "core/log.h"
@@ -59,6 +60,7 @@ void Distill::distill() {
   }
   const train::RunTarget target = find_target(own_.target, config.machine);
   train::DistillRun run = train::prepare_distill(std::move(config), target);
+  add_live_page(own_, run.request);
   fit::NeedsCache known;
   auto outcome = fit::find_plan(run.request, known);
   const PlanTitle title = title_of(run);
@@ -75,12 +77,14 @@ void Distill::distill() {
   auto& planned = std::get<fit::PlannedRun>(outcome);
   show_plan(title, run.request, planned, view_of(run, planned), plan_output(own_));
   if (plan_only) return;
+  auto on_folder = at_run_start(own_, title, run.request, planned, view_of(run, planned));
   const std::string output = run.config.output_dir;
   const train::TrainOutcome done = train::distill(std::move(run), std::move(planned),
                                                   {.command = command_,
                                                    .check_nan = own_.check_nan,
                                                    .remember = true,
-                                                   .on_record = record_printer(plan_output(own_))});
+                                                   .on_record = record_printer(plan_output(own_)),
+                                                   .on_folder = std::move(on_folder)});
   print_outcome(done,
                 {{"student", done.stopped ? "not saved yet: --resume continues" : output},
                  {"run", done.folder}},

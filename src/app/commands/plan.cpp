@@ -6,6 +6,7 @@
 #include "app/commands/train_text.h"
 #include "app/commands/vae_training.h"
 #include "app/help_text.h"
+#include "app/live_page.h"
 #include "app/machine_flags.h"
 #include "app/output.h"
 #include "app/plan_page_flags.h"
@@ -336,6 +337,7 @@ Plan::Found Plan::find(std::optional<train::TrainConfig> config) {
   } else {
     const train::RunTarget target = find_target(own_.target, config->memory);
     f.run = train::prepare_run(std::move(*config), target, train::Purpose::plan);
+    add_live_page(own_, f.run->request);
     f.request = f.run->request;
     f.title = train::title_of(*f.run);
   }

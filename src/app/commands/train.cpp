@@ -7,6 +7,7 @@
 #include "app/commands/train_text.h"
 #include "app/commands/vae_training.h"
 #include "app/help_text.h"
+#include "app/live_page.h"
 #include "app/output.h"
 #include "app/planning.h"
 #include "app/planning_heap.h"
@@ -111,6 +112,7 @@ bool Train::encode_missing(const train::TrainConfig& config, const train::RunTar
   {
     train::PreparedRun run = prepare_run(config, target, train::Purpose::plan, &coming);
     if (caching.reads_media()) run.request.other_lines.push_back(kMediaLine);
+    add_live_page(own_, run.request);
     const fit::PlannedRun planned = planned_or_refused(run);
     require_disk_space(train::title_of(run), view_of(run.request, planned, &run),
                        plan_output(own_));
@@ -179,9 +181,13 @@ void Train::train_or_cache() {
   if (!ranks.together(!ranks.leads() || encode_missing(config, target))) return;
   train::PreparedRun run = train::prepare_run(std::move(config), target, train::Purpose::train);
   if (read_media_) run.request.other_lines.push_back(kMediaLine);
+  if (own_.serve) require_one_process(ranks, "--serve");
+  add_live_page(own_, run.request);
   fit::PlannedRun planned = planned_or_refused(run);
-  show_plan(train::title_of(run), run.request, planned, view_of(run.request, planned, &run),
-            plan_output(own_));
+  const PlanTitle title = train::title_of(run);
+  const PlanView view = view_of(run.request, planned, &run);
+  show_plan(title, run.request, planned, view, plan_output(own_));
+  auto on_folder = at_run_start(own_, title, run.request, planned, view);
   if (ranks.leads()) merge_base_loras(run);
   ranks.together(true);  // all have planned with the memory that is free now
   if (!ranks.leads()) merge_base_loras(run);
@@ -190,7 +196,8 @@ void Train::train_or_cache() {
                                                  .check_nan = own_.check_nan,
                                                  .remember = ranks.leads(),
                                                  .ranks = ranks.of_run(),
-                                                 .on_record = record_printer(plan_output(own_))});
+                                                 .on_record = record_printer(plan_output(own_)),
+                                                 .on_folder = std::move(on_folder)});
   if (ranks.leads()) print_outcome(done, {{"run", done.folder}}, plan_output(own_));
 }
 

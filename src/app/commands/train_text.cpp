@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "app/live_page.h"
 #include "app/output.h"
 #include "app/plan_pages.h"
 #include "app/training_output.h"
@@ -23,6 +24,7 @@ PlannedText planned_text(train::Seq2SeqConfig config, const OwnFlags& own) {
   apply(own, config.memory);
   const train::RunTarget target = find_target(own.target, config.memory);
   PlannedText p = {train::prepare_seq2seq(std::move(config), target), {}};
+  add_live_page(own, p.run.request);
   auto outcome = train::plan_seq2seq(p.run);
   const PlanTitle title = train::title_of(p.run);
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
@@ -92,11 +94,14 @@ void train_text(const OwnFlags& own, const std::string& command) {
   if (config.plan_only) return;
   const PlanOutput output = plan_output(own);
   const PredictionPlan predictions = prediction_plan(p.run, own.threads);
+  auto on_folder = at_run_start(own, train::title_of(p.run), p.run.request, p.planned,
+                                train::view_of(p.run, p.planned));
   const train::TrainOutcome done = train::train_seq2seq(std::move(p.run), std::move(p.planned),
                                                         {.command = command,
                                                          .check_nan = own.check_nan,
                                                          .remember = true,
-                                                         .on_record = record_printer(output)});
+                                                         .on_record = record_printer(output),
+                                                         .on_folder = std::move(on_folder)});
   if (done.stopped) {
     print_outcome(
         done,

@@ -1,6 +1,7 @@
 #include "app/commands/vae_training.h"
 
 #include "app/commands/cache_dataset.h"
+#include "app/live_page.h"
 #include "app/output.h"
 #include "app/plan_pages.h"
 #include "app/training_output.h"
@@ -34,7 +35,9 @@ train::PreparedVae prepared(train::TrainConfig config, const OwnFlags& own,
                             train::Purpose purpose) {
   apply(own, config.memory);
   const train::RunTarget target = find_target(own.target, config.memory);
-  return train::prepare_vae(std::move(config), target, purpose);
+  train::PreparedVae run = train::prepare_vae(std::move(config), target, purpose);
+  add_live_page(own, run.request);
+  return run;
 }
 
 }  // namespace
@@ -59,11 +62,14 @@ void train_vae(train::TrainConfig config, const OwnFlags& own, const std::string
         {"media libraries", kMediaLibraries, "FFmpeg's, from their first use on"});
   }
   fit::PlannedRun planned = planned_or_refused(run, own);
+  auto on_folder =
+      at_run_start(own, train::title_of(run), run.request, planned, train::view_of(run, planned));
   const train::TrainOutcome done = train::train(std::move(run), std::move(planned),
                                                 {.command = command,
                                                  .check_nan = own.check_nan,
                                                  .remember = true,
-                                                 .on_record = record_printer(plan_output(own))});
+                                                 .on_record = record_printer(plan_output(own)),
+                                                 .on_folder = std::move(on_folder)});
   print_outcome(done, {{"run", done.folder}}, plan_output(own));
 }
 
