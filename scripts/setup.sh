@@ -8,7 +8,7 @@ set -euo pipefail
 packages=(
   build-essential cmake ninja-build ccache python3
   libfmt-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev libopenblas-serial-dev libxxhash-dev
-  libcurl4-openssl-dev
+  libcurl4-openssl-dev libmicrohttpd-dev libmicrohttpd12
   libavformat-dev libavcodec-dev libavutil-dev libswscale-dev
   libgtest-dev libgmock-dev libbenchmark-dev libsentencepiece-dev
   clang libclang-rt-14-dev clang-format
@@ -24,7 +24,7 @@ print_packages_elsewhere() {
     cat <<'TEXT'
 setup: this is not Debian or Ubuntu. On Fedora install:
   sudo dnf install gcc-c++ cmake ninja-build ccache python3 fmt-devel cli11-devel tomlplusplus-devel \
-    json-devel openblas-devel openblas-static xxhash-devel libcurl-devel ffmpeg-free-devel \
+    json-devel openblas-devel openblas-static xxhash-devel libcurl-devel libmicrohttpd-devel ffmpeg-free-devel \
     gtest-devel gmock-devel google-benchmark-devel sentencepiece-devel clang compiler-rt clang-tools-extra
 TEXT
     ;;
@@ -32,7 +32,7 @@ TEXT
     cat <<'TEXT'
 setup: this is not Debian or Ubuntu. On Arch install:
   sudo pacman -S --needed base-devel cmake ninja ccache python fmt cli11 tomlplusplus nlohmann-json \
-    openblas xxhash curl ffmpeg gtest benchmark clang compiler-rt
+    openblas xxhash curl libmicrohttpd ffmpeg gtest benchmark clang compiler-rt
   The tokenizer's comparison test also wants sentencepiece (AUR); it is left out without it.
 TEXT
     ;;
