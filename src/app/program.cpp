@@ -287,6 +287,7 @@ Error current_failure(const std::vector<std::string>& arguments) {
 // The only catch of the program.
 int run_program(const std::vector<std::string>& arguments) {
   try {
+    show_progress_as_asked();
     return run(arguments);
   } catch (const Error& e) {
     return explain(e);
