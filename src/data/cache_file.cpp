@@ -7,12 +7,10 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <memory>
 #include <utility>
 
 #include "core/checksum.h"
 #include "core/convert.h"
-#include "core/error.h"
 #include "core/to_size.h"
 #include "io/safetensors_writer.h"
 

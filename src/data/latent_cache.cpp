@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
 #include <vector>
 
@@ -11,7 +10,6 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "data/media_folder.h"
-#include "io/safetensors_writer.h"
 #include "io/utf8.h"
 
 namespace ballast::data {

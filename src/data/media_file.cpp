@@ -1,7 +1,5 @@
 #include "data/media_file.h"
 
-#include <filesystem>
-
 #include "core/error.h"
 #include "core/to_size.h"
 #include "data/clip_reader.h"

@@ -1,9 +1,7 @@
 #include "data/media_folder.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <optional>
 

@@ -1,6 +1,5 @@
 #include "data/other_caches.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "core/error.h"

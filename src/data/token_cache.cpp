@@ -7,10 +7,8 @@
 #include <exception>
 #include <filesystem>
 
-#include "core/checksum.h"
 #include "core/error.h"
 #include "core/thread_pool.h"
-#include "core/to_size.h"
 #include "io/atomic_file.h"
 #include "io/atomic_folder.h"
 

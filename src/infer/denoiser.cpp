@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
 
 #include "core/error.h"
 #include "core/random.h"
 #include "core/stopwatch.h"
-#include "core/to_size.h"
 #include "infer/finite_output.h"
 
 namespace ballast::infer {

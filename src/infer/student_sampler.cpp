@@ -9,7 +9,6 @@
 #include "core/random.h"
 #include "core/to_size.h"
 #include "infer/finite_output.h"
-#include "infer/require_plan.h"
 #include "io/atomic_file.h"
 #include "io/frame_values.h"
 #include "io/media_writer.h"

@@ -8,7 +8,6 @@
 #include "memory/gpu.h"
 #include "models/t5/weights.h"
 #include "ops/linear/sgemm.h"
-#include "plan/runner.h"
 
 namespace ballast::infer {
 

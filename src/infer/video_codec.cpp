@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <future>
-#include <optional>
 #include <tuple>
 
 #include "core/error.h"

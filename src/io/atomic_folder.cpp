@@ -12,7 +12,6 @@
 #include "core/error.h"
 #include "io/leftovers.h"
 #include "memory/disk_file.h"
-#include "memory/file_descriptor.h"
 
 namespace ballast {
 namespace {

@@ -7,7 +7,6 @@
 
 #include "core/checksum.h"
 #include "core/error.h"
-#include "io/atomic_file.h"
 #include "io/json_writer.h"
 #include "io/limits.h"
 #include "io/utf8.h"

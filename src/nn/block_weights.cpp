@@ -5,7 +5,6 @@
 
 #include "core/bytes.h"
 #include "core/error.h"
-#include "core/to_size.h"
 #include "ops/copy.h"
 #include "plan/bindings.h"
 

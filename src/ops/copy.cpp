@@ -1,6 +1,5 @@
 #include "ops/copy.h"
 
-#include "core/convert.h"
 #include "core/simd.h"
 #include "ops/copy_cuda.h"
 #include "ops/kernels/cuda_call.h"

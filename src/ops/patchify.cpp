@@ -1,6 +1,5 @@
 #include "ops/patchify.h"
 
-#include "core/error.h"
 #include "core/simd.h"
 #include "ops/kernels/cuda_call.h"
 #include "ops/kernels/on_device.h"

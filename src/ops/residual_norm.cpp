@@ -1,6 +1,5 @@
 #include "ops/residual_norm.h"
 
-#include "core/simd.h"
 #include "ops/kernels/cuda_call.h"
 #include "ops/kernels/on_device.h"
 #include "ops/kernels/row_checks.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "core/to_size.h"
 #include "plan/offsets.h"
 #include "plan/packing.h"
 #include "plan/phase.h"

@@ -6,8 +6,6 @@
 #include "core/error.h"
 #include "core/lane_activity.h"
 #include "core/start_thread.h"
-#include "core/stopwatch.h"
-#include "core/to_size.h"
 #include "plan/checked_reads.h"
 #include "plan/display_names.h"
 #include "plan/live_buffers.h"

@@ -14,7 +14,6 @@
 #include <bit>
 #include <cerrno>
 #include <chrono>
-#include <cmath>
 #include <cstring>
 #include <thread>
 #include <type_traits>
@@ -26,7 +25,6 @@
 #include "memory/machine.h"
 #include "memory/proc_text.h"
 #include "memory/regular_file.h"
-#include "report/append_file.h"
 #include "report/process_start.h"
 
 namespace ballast {

@@ -11,7 +11,6 @@
 #include "app/machine_flags.h"
 #include "app/output.h"
 #include "app/planning.h"
-#include "app/planning_heap.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/stopwatch.h"
@@ -21,7 +20,6 @@
 #include "memory/gpu.h"
 #include "models/wan/fit_job.h"
 #include "nn/machine_options.h"
-#include "train/config/enum_names.h"
 
 namespace ballast {
 namespace {

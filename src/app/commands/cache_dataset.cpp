@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "app/commands/cache_inputs.h"
 #include "app/commands/vae_training.h"
 #include "app/output.h"
 #include "core/error.h"
@@ -10,7 +9,6 @@
 #include "core/to_size.h"
 #include "data/cached_dataset.h"
 #include "data/clean_text.h"
-#include "data/dataset_encoding.h"
 #include "data/media_file.h"
 #include "data/tokenizer.h"
 #include "infer/text_encoder.h"

@@ -8,7 +8,6 @@
 #include "core/error.h"
 #include "io/limits.h"
 #include "io/media_reader.h"
-#include "io/utf8.h"
 #include "memory/disk_file.h"
 
 namespace ballast {

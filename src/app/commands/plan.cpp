@@ -14,7 +14,6 @@
 #include "app/planning_heap.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "core/nearest_name.h"
 #include "core/to_size.h"
 #include "fit/advice.h"
 #include "infer/model_folder.h"

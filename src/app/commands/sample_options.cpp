@@ -13,13 +13,10 @@
 #include "core/log.h"
 #include "core/progress.h"
 #include "core/to_size.h"
-#include "infer/model_folder.h"
 #include "io/atomic_file.h"
 #include "io/hub_cache.h"
-#include "memory/machine.h"
 #include "models/wan/published.h"
 #include "models/wan/recognise.h"
-#include "models/wan/weights.h"
 
 namespace ballast {
 namespace {

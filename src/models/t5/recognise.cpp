@@ -1,8 +1,6 @@
 #include "models/t5/recognise.h"
 
-#include <array>
 #include <cstring>
-#include <fstream>
 
 #include "core/error.h"
 #include "io/limits.h"

@@ -1,7 +1,6 @@
 #include "models/wan/config.h"
 
 #include <algorithm>
-#include <array>
 
 #include "core/error.h"
 

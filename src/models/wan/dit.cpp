@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "core/error.h"
 #include "core/to_size.h"
 #include "models/wan/appended_adapters.h"
 #include "models/wan/dit_pass.h"

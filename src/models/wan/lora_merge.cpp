@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/convert.h"
 #include "core/error.h"
 #include "core/to_size.h"
 #include "ops/linear/sgemm.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <memory>
 
 #include "core/convert.h"
 #include "core/error.h"

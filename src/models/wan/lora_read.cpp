@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <map>
 
-#include "core/convert.h"
 #include "core/error.h"
 #include "core/non_finite.h"
 #include "core/to_size.h"

@@ -1,7 +1,5 @@
 #include "models/wan_vae/config.h"
 
-#include <vector>
-
 #include "core/error.h"
 #include "models/wan_vae/latent_statistics.h"
 

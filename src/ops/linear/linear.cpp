@@ -6,7 +6,6 @@
 #include "core/to_size.h"
 #include "ops/kernels/cuda_call.h"
 #include "ops/kernels/on_device.h"
-#include "ops/kernels/token_quantum.h"
 #include "ops/linear/linear_kernels.h"
 #include "ops/linear/linear_scratch.h"
 

@@ -4,11 +4,9 @@
 #include <regex>
 
 #include "core/error.h"
-#include "core/log.h"
 #include "core/to_size.h"
 #include "data/prefetcher.h"
 #include "dist/host_ranks.h"
-#include "io/hub_cache.h"
 #include "models/wan/dit_pass.h"
 #include "models/wan/lora_read.h"
 #include "models/wan/recognise.h"
