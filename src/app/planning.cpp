@@ -15,8 +15,8 @@
 namespace ballast {
 [[noreturn]] void fail_unknown(std::string_view flag, const std::string& value,
                                const std::vector<std::string_view>& known) {
-  fail(ErrorCode::usage, fmt::format("{} {} is unknown{}: known are {}", flag, printable(value),
-                                     suggestion(value, known), joined(known)));
+  fail(ErrorCode::usage, "{} {} is unknown{}: known are {}", flag, printable(value),
+       suggestion(value, known), joined(known));
 }
 
 train::RunTarget find_target(const std::string& name, const MachineOptions& options) {
@@ -72,8 +72,7 @@ OwnFlags split_own_flags(const std::vector<std::string>& arguments, bool prints_
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (prints_steps && arguments[i].starts_with("--json=")) {
       if (arguments[i] != "--json=steps") {
-        fail(ErrorCode::usage,
-             fmt::format("{}: expected --json or --json=steps", printable(arguments[i])));
+        fail(ErrorCode::usage, "{}: expected --json or --json=steps", printable(arguments[i]));
       }
       own.steps = true;
       continue;

@@ -15,9 +15,9 @@ DatasetFileKind recognise_dataset(const TomlTable& root) {
   if (pipe) return DatasetFileKind::diffusion_pipe;
   if (musubi) return DatasetFileKind::musubi;
   fail(ErrorCode::input,
-       fmt::format("{}: a dataset file has [[directory]] (diffusion-pipe) or [[datasets]] "
-                   "(musubi-tuner); this one has neither",
-                   root.path()));
+       "{}: a dataset file has [[directory]] (diffusion-pipe) or [[datasets]] "
+       "(musubi-tuner); this one has neither",
+       root.path());
 }
 
 std::string resolve_path(const std::string& written, const std::string& named_in) {

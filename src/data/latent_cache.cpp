@@ -213,8 +213,7 @@ void write_dropped(const std::string& cache, const LatentOrigin& origin, std::st
 void write_text_rows(const std::string& path, std::string_view cache_name, const CachedText& text,
                      CacheWriting how) {
   if (first_invalid_utf8(text.caption)) {
-    fail(ErrorCode::input,
-         fmt::format("{}: the caption \"{}\" is not UTF-8", path, printable(text.caption)));
+    fail(ErrorCode::input, "{}: the caption \"{}\" is not UTF-8", path, printable(text.caption));
   }
   Metadata metadata{{"ballast_cache", std::string(kCacheFormat)},
                     {"kind", "text"},

@@ -101,9 +101,9 @@ void scan(const DiffusionPipeDataset& dataset, const DatasetRequest& request,
     }
     if (d.rules.resolutions.empty() && d.rules.sizes.empty()) {
       fail(ErrorCode::input,
-           fmt::format("{} line {}: the directory needs resolutions or size_buckets, of its own or "
-                       "at the top of the file",
-                       request.path, d.line));
+           "{} line {}: the directory needs resolutions or size_buckets, of its own or "
+           "at the top of the file",
+           request.path, d.line);
     }
     note_unused_frames(d.rules, content);
     add_allowed(d.rules, request, content);

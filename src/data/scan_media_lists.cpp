@@ -67,9 +67,8 @@ std::vector<Listed> read_lines(const MusubiDataset& d) {
 std::vector<Listed> list_folder(const MusubiDataset& d, bool strict,
                                 std::vector<std::string>& notes) {
   if (d.caption_extension.empty()) {
-    fail(ErrorCode::input,
-         fmt::format("the dataset on line {} needs a caption_extension, for example \".txt\"",
-                     d.line));
+    fail(ErrorCode::input, "the dataset on line {} needs a caption_extension, for example \".txt\"",
+         d.line);
   }
   std::vector<Listed> all;
   std::int64_t without = 0;
@@ -80,8 +79,8 @@ std::vector<Listed> list_folder(const MusubiDataset& d, bool strict,
     std::error_code ignored;
     if (!std::filesystem::exists(text, ignored)) {
       if (d.video && strict) {
-        fail(ErrorCode::input, fmt::format("{}/{}: there is no caption {}", d.media,
-                                           printable(name), printable(text)));
+        fail(ErrorCode::input, "{}/{}: there is no caption {}", d.media, printable(name),
+             printable(text));
       }
       ++without;
       continue;
@@ -254,7 +253,7 @@ void list_embedding_pair_work(const std::string& folder, const DatasetRequest& r
       names.push_back(at->path().lexically_relative(folder).string());
     }
     if (names.size() > kMaxMedia) {
-      fail(ErrorCode::input, fmt::format("{}: more than {} files", folder, kMaxMedia));
+      fail(ErrorCode::input, "{}: more than {} files", folder, kMaxMedia);
     }
     if (error) break;
   }

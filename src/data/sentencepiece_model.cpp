@@ -64,8 +64,7 @@ class ProtoReader {
   ProtoReader message() const { return {bytes(), *path_, file_offset_ + at_ - bytes_.size()}; }
 
   [[noreturn]] void refuse(const std::string& what) const {
-    fail(ErrorCode::input,
-         fmt::format("{}: spm.format: {} at byte offset {}", *path_, what, offset()));
+    fail(ErrorCode::input, "{}: spm.format: {} at byte offset {}", *path_, what, offset());
   }
 
  private:
@@ -152,7 +151,7 @@ void choose_ids(TokenizerModel& model, const Ids& ids, const std::string& path) 
     ++unknowns;
   }
   const auto refuse = [&](const std::string& what) {
-    fail(ErrorCode::input, fmt::format("{}: spm.pieces: {}", path, what));
+    fail(ErrorCode::input, "{}: spm.pieces: {}", path, what);
   };
   if (unknowns != 1) refuse(fmt::format("{} pieces are unknown ones, expected 1", unknowns));
   if (model.byte_fallback && bytes != 256) {

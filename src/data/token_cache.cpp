@@ -28,8 +28,8 @@ static_assert(kIdPieceBytes >= 2 * kMaxTokens * sizeof(std::int32_t));
 
 void check_lengths(std::int64_t source, std::int64_t target) {
   if (std::min(source, target) >= 1 && std::max(source, target) <= kMaxTokens) return;
-  fail(ErrorCode::usage,
-       fmt::format("texts of {} and {} tokens: 1 to {} are possible", source, target, kMaxTokens));
+  fail(ErrorCode::usage, "texts of {} and {} tokens: 1 to {} are possible", source, target,
+       kMaxTokens);
 }
 
 struct Footer {
@@ -201,7 +201,7 @@ std::string write_cache(const std::string& folder, const std::string& texts,
   RecordReader reader = RecordReader::open(texts);
   std::vector<RawRecord> records(1);
   if (!reader.next(records[0])) {
-    fail(ErrorCode::input, fmt::format("{} holds no record", texts));
+    fail(ErrorCode::input, "{} holds no record", texts);
   }
   const PairColumns columns(o.texts, reader.format(), records[0], texts);
   // Of a CSV the first record is the header.
@@ -242,9 +242,9 @@ std::string write_cache(const std::string& folder, const std::string& texts,
   }
   if (writer.samples() == 0) {
     fail(ErrorCode::input,
-         fmt::format("{} holds no text to train with: of {} records {} have a quality_score below "
-                     "{:g}, {} have an empty column",
-                     texts, counts.records, counts.low_quality, o.texts.min_quality, counts.empty));
+         "{} holds no text to train with: of {} records {} have a quality_score below "
+         "{:g}, {} have an empty column",
+         texts, counts.records, counts.low_quality, o.texts.min_quality, counts.empty);
   }
   const std::string key =
       key_of(content_text(reader.size(), reader.checksum()), texts, tokenizer, o);

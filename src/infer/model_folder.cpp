@@ -55,7 +55,7 @@ std::vector<fs::path> weight_files(const fs::path& folder) {
   std::size_t seen = 0;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
     if (++seen > kMaxEntries) {
-      fail(ErrorCode::input, fmt::format("{}: more than {} entries", folder.string(), kMaxEntries));
+      fail(ErrorCode::input, "{}: more than {} entries", folder.string(), kMaxEntries);
     }
     const std::string name = lower(at->path().filename().string());
     const bool weights =

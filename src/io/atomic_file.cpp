@@ -140,7 +140,7 @@ void AtomicFile::commit(Durability durability) {
   if (::close(fd_.release()) != 0) fail_io(path_, "close the file", errno);
   // Links and special files that came since are not replaced either.
   if (replaceable(path_) != target_) {
-    fail(ErrorCode::io, fmt::format("{} was linked elsewhere while it was written", path_));
+    fail(ErrorCode::io, "{} was linked elsewhere while it was written", path_);
   }
   if (std::rename(temporary_.c_str(), target_.c_str()) != 0) {
     fail_io(path_, fmt::format("rename {} to it", temporary_), errno);

@@ -188,8 +188,8 @@ ConvertedFile convert_checkpoint(const std::string& from, const std::string& to,
     const Extent extent = model.extent(t);
     const std::uint64_t size = info(t.entry->dtype).bits / 8;
     if (size == 0) {
-      fail(ErrorCode::input, fmt::format("{}: tensor \"{}\" of {} is not copied", from,
-                                         printable(t.entry->name), t.entry->dtype));
+      fail(ErrorCode::input, "{}: tensor \"{}\" of {} is not copied", from,
+           printable(t.entry->name), t.entry->dtype);
     }
     conversion.add(std::string(t.entry->name), t.entry->dtype, t.entry->shape,
                    [extent, size](std::uint64_t first, std::span<std::byte> out) {

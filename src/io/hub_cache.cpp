@@ -174,8 +174,7 @@ std::vector<std::string> missing_files(const fs::path& root, HubUse use) {
   for (fs::recursive_directory_iterator at(root, error), end; !error && at != end;
        at.increment(error)) {
     if (++seen > kMaxEntries) {
-      fail(ErrorCode::input,
-           fmt::format("{}: more than {} entries", printable(root.string()), kMaxEntries));
+      fail(ErrorCode::input, "{}: more than {} entries", printable(root.string()), kMaxEntries);
     }
     const std::string name = at->path().filename().string();
     if (!entry_exists(at->path())) {

@@ -25,8 +25,7 @@ constexpr std::uint64_t kLengthBytes = 8;
 template <class... Args>
 [[noreturn]] void refuse(const std::string& path, std::string_view rule,
                          fmt::format_string<Args...> text, Args&&... args) {
-  fail(ErrorCode::input,
-       fmt::format("{}: {}: {}", path, rule, fmt::format(text, std::forward<Args>(args)...)));
+  fail(ErrorCode::input, "{}: {}: {}", path, rule, fmt::format(text, std::forward<Args>(args)...));
 }
 
 // What no other format claims by its first bytes is read as safetensors, whatever its name.

@@ -36,7 +36,7 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& path, std::size_t line, std::size_t column,
                          std::string_view what) {
-  fail(ErrorCode::input, fmt::format("{} line {} column {}: {}", path, line, column, what));
+  fail(ErrorCode::input, "{} line {} column {}: {}", path, line, column, what);
 }
 
 [[noreturn]] void refuse_at(const std::string& path, std::string_view text, std::size_t at,
@@ -243,8 +243,8 @@ class JsonTree {
 
 void refuse_strange_bytes(const std::string& path, std::string_view text) {
   if (text.size() > TomlFile::kMaxBytes) {
-    fail(ErrorCode::input, fmt::format("{}: {} bytes are no configuration, at most {} are read",
-                                       path, text.size(), TomlFile::kMaxBytes));
+    fail(ErrorCode::input, "{}: {} bytes are no configuration, at most {} are read", path,
+         text.size(), TomlFile::kMaxBytes);
   }
   if (const auto at = first_invalid_utf8(text)) {
     refuse_at(path, text, *at, "the file is not UTF-8 text");

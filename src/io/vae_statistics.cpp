@@ -25,19 +25,18 @@ std::vector<float> read_list(JsonReader& json, const std::string& path, std::str
     const double written = json.number();
     const auto value = static_cast<float>(written);
     if (!std::isfinite(value)) {
-      fail(ErrorCode::input,
-           fmt::format("{}: {}[{}] is {}, which is too large", path, key, count, written));
+      fail(ErrorCode::input, "{}: {}[{}] is {}, which is too large", path, key, count, written);
     }
     // A std below the smallest normal float would make infinities of latents.
     if (key == kStdKey && value < std::numeric_limits<float>::min()) {
-      fail(ErrorCode::input, fmt::format("{}: {}[{}] is {}; a standard deviation is greater than 0",
-                                         path, key, count, written));
+      fail(ErrorCode::input, "{}: {}[{}] is {}; a standard deviation is greater than 0", path, key,
+           count, written);
     }
     if (++count <= channels) values.push_back(value);
   }
   if (count != channels) {
-    fail(ErrorCode::input, fmt::format("{}: {} has {} numbers, the latents have {} channels", path,
-                                       key, count, channels));
+    fail(ErrorCode::input, "{}: {} has {} numbers, the latents have {} channels", path, key, count,
+         channels);
   }
   return values;
 }
@@ -74,8 +73,7 @@ VaeStatistics read_vae_statistics(const std::string& path, std::int64_t channels
     }
     bool& seen = is_mean ? mean : std;
     if (seen) {
-      fail(ErrorCode::input,
-           fmt::format("{}: {} is there twice", path, is_mean ? kMeanKey : kStdKey));
+      fail(ErrorCode::input, "{}: {} is there twice", path, is_mean ? kMeanKey : kStdKey);
     }
     seen = true;
     (is_mean ? found.mean : found.std) =
@@ -83,8 +81,8 @@ VaeStatistics read_vae_statistics(const std::string& path, std::int64_t channels
   }
   json.finish();
   if (mean != std) {
-    fail(ErrorCode::input, fmt::format("{} has {} and no {}", path, mean ? kMeanKey : kStdKey,
-                                       mean ? kStdKey : kMeanKey));
+    fail(ErrorCode::input, "{} has {} and no {}", path, mean ? kMeanKey : kStdKey,
+         mean ? kStdKey : kMeanKey);
   }
   return found;
 }

@@ -20,7 +20,7 @@ constexpr std::string_view kSafetensors = ".safetensors";
 constexpr std::string_view kTorch[] = {".pth", ".pt", ".bin"};
 
 [[noreturn]] void refuse(const std::string& path, std::string_view rule, std::string_view what) {
-  fail(ErrorCode::input, fmt::format("{}: {}: {}", path, rule, what));
+  fail(ErrorCode::input, "{}: {}: {}", path, rule, what);
 }
 
 // "a, b, c and 12 more"

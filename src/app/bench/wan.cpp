@@ -146,8 +146,7 @@ MemoryPolicy BenchWan::policy(const fit::Request& r) const {
   } else {
     const auto end = std::from_chars(stream_.data(), stream_.data() + stream_.size(), streamed);
     if (end.ec != std::errc() || *end.ptr != 0 || streamed < 0 || streamed > groups - 2) {
-      fail(ErrorCode::usage,
-           fmt::format("--stream {}: expected 0 to {}, or all", stream_, groups - 2));
+      fail(ErrorCode::usage, "--stream {}: expected 0 to {}, or all", stream_, groups - 2);
     }
   }
   if (streamed > 0) {

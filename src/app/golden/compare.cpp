@@ -176,8 +176,8 @@ Comparison compare_f32(const GoldenFile& file, const GoldenTensor& ours,
   const GoldenStats* s = find_stats(file, ours.name);
   if (!s) {
     fail(ErrorCode::input,
-         fmt::format("{}: golden.stats: {} has no entry, so there is no limit to compare it by",
-                     file.path(), ours.name));
+         "{}: golden.stats: {} has no entry, so there is no limit to compare it by", file.path(),
+         ours.name);
   }
   return judged(ours, "abs", d.max_abs, 20 * std::max(s->err, 6e-8 * s->max), d);
 }

@@ -47,8 +47,7 @@ std::vector<double> read_numbers(JsonReader& json, double least, double most) {
 }
 
 void fail_missing_key(const GoldenFile& file, std::string_view key) {
-  fail(ErrorCode::input,
-       fmt::format("{}: golden.config: there is no \"{}\" in it", file.path(), key));
+  fail(ErrorCode::input, "{}: golden.config: there is no \"{}\" in it", file.path(), key);
 }
 
 }  // namespace ballast

@@ -85,9 +85,8 @@ DitConfig read_config(const GoldenFile& file) {
   if (c.text_lens.size() != c.latents.size()) fail_missing_key(file, "text_lens of every sample");
   for (std::size_t b = 0; b < c.latents.size(); ++b) {
     if (c.text_lens[b] > c.model.text_len || c.latents[b].tokens() > c.seq_len) {
-      fail(ErrorCode::input,
-           fmt::format("{}: sample {} has {} text rows of {} and {} tokens of {}", file.path(), b,
-                       c.text_lens[b], c.model.text_len, c.latents[b].tokens(), c.seq_len));
+      fail(ErrorCode::input, "{}: sample {} has {} text rows of {} and {} tokens of {}",
+           file.path(), b, c.text_lens[b], c.model.text_len, c.latents[b].tokens(), c.seq_len);
     }
   }
   validate(c.model);
@@ -256,8 +255,7 @@ class DitRun {
     for (std::size_t b = 0; b < t.size(); ++b) {
       const auto row = std::ranges::find(timesteps_.values, t[b]) - timesteps_.values.begin();
       if (row == std::ssize(timesteps_.values)) {
-        fail(ErrorCode::input,
-             fmt::format("{}: in.t has {}, which no token has", file_.path(), t[b]));
+        fail(ErrorCode::input, "{}: in.t has {}, which no token has", file_.path(), t[b]);
       }
       convert(v.as<float>() + row * width, DType::f32,
               out.view().as<double>() + static_cast<std::int64_t>(b) * width, DType::f64, width);

@@ -94,8 +94,7 @@ Prepared prepare(const GoldenFile& file, const PipelineConfig& c) {
   }
   const GoldenTensor image = file.load("in.image");
   if (image.dtype != DType::u8 || image.shape.rank() != 3 || image.shape[2] != 3) {
-    fail(ErrorCode::input,
-         fmt::format("{}: in.image is {} {}", file.path(), image.dtype, image.shape));
+    fail(ErrorCode::input, "{}: in.image is {} {}", file.path(), image.dtype, image.shape);
   }
   const infer::ImageView source_image = {
       {image.shape[1], image.shape[0]},

@@ -83,8 +83,8 @@ StudentFiles::StudentFiles(const std::string& folder)
     const Shape weight = projection_[0].get("weight").shape;
     if (weight.rank() != 4 || weight[0] < 1 || weight[0] == config_.num_channels ||
         weight[0] > 1024) {
-      fail(ErrorCode::input, fmt::format("{}: weight is {}, expected [channels, {}, 1, 1]",
-                                         projection_[0].path(), weight, config_.num_channels));
+      fail(ErrorCode::input, "{}: weight is {}, expected [channels, {}, 1, 1]",
+           projection_[0].path(), weight, config_.num_channels);
     }
     config_.teacher_channels = weight[0];
   }
@@ -93,12 +93,12 @@ StudentFiles::StudentFiles(const std::string& folder)
     const SafetensorsFile& file = in_projection_file(name) ? projection_[0] : weights_;
     const SafetensorsEntry& entry = file.get(name_in_file(name));
     if (entry.shape != shape) {
-      fail(ErrorCode::input, fmt::format("{}: {} is {}, config.json makes it {}", file.path(),
-                                         entry.name, entry.shape, shape));
+      fail(ErrorCode::input, "{}: {} is {}, config.json makes it {}", file.path(), entry.name,
+           entry.shape, shape);
     }
     if (!convertible(file.dtype(entry), DType::f32)) {
-      fail(ErrorCode::input, fmt::format("{}: {} is {}; weights are floating-point numbers",
-                                         file.path(), entry.name, entry.dtype));
+      fail(ErrorCode::input, "{}: {} is {}; weights are floating-point numbers", file.path(),
+           entry.name, entry.dtype);
     }
   });
 }

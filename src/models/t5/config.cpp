@@ -93,8 +93,8 @@ void validate(const Config& c) {
   const auto within = [&](const char* field, std::int64_t v, std::int64_t least,
                           std::int64_t most) {
     if (v >= least && v <= most) return;
-    fail(ErrorCode::input, fmt::format("model config {}: {} is {}, expected {} to {}", c.name,
-                                       field, v, least, most));
+    fail(ErrorCode::input, "model config {}: {} is {}, expected {} to {}", c.name, field, v, least,
+         most);
   };
   within("d_model", c.d_model, 1, 1 << 16);
   within("d_kv", c.d_kv, 1, 1 << 12);
@@ -106,13 +106,14 @@ void validate(const Config& c) {
   within("vocab_size", c.vocabulary, 1, 1 << 24);
   within("relative_attention_num_buckets", c.buckets, 4, ops::RelativeBuckets::kMax);
   if (c.buckets % 2 != 0) {
-    fail(ErrorCode::input, fmt::format("model config {}: {} relative buckets, expected an even "
-                                       "number: half are for keys before the query",
-                                       c.name, c.buckets));
+    fail(ErrorCode::input,
+         "model config {}: {} relative buckets, expected an even "
+         "number: half are for keys before the query",
+         c.name, c.buckets);
   }
   within("relative_attention_max_distance", c.max_distance, c.buckets / 2 + 1, 1 << 20);
   if (!(c.eps > 0 && c.eps < 1)) {
-    fail(ErrorCode::input, fmt::format("model config {}: layer_norm_epsilon is {}", c.name, c.eps));
+    fail(ErrorCode::input, "model config {}: layer_norm_epsilon is {}", c.name, c.eps);
   }
   within("pad_token_id", c.pad, 0, c.vocabulary - 1);
   within("eos_token_id", c.eos, 0, c.vocabulary - 1);

@@ -39,14 +39,14 @@ StoredTensor stored_tensor(const WeightFiles& checkpoint, const TensorMap& names
          {{"ballast inspect " + checkpoint.path(), "lists the tensors it has"}});
   }
   if (found->tensor.entry->shape != shape) {
-    fail(ErrorCode::input, fmt::format("{}: {} is {}, expected {}", checkpoint.path(), name,
-                                       found->tensor.entry->shape, shape));
+    fail(ErrorCode::input, "{}: {} is {}, expected {}", checkpoint.path(), name,
+         found->tensor.entry->shape, shape);
   }
   StoredTensor stored = {
       .name = name, .data = stored_bytes(checkpoint, found->tensor), .scale = {}};
   if (!info(stored.data.dtype).floating) {
-    fail(ErrorCode::input, fmt::format("{}: {} is {}; weights are floating-point numbers",
-                                       checkpoint.path(), name, stored.data.dtype));
+    fail(ErrorCode::input, "{}: {} is {}; weights are floating-point numbers", checkpoint.path(),
+         name, stored.data.dtype);
   }
   if (found->scale) stored.scale = stored_bytes(checkpoint, *found->scale);
   return stored;
@@ -54,8 +54,8 @@ StoredTensor stored_tensor(const WeightFiles& checkpoint, const TensorMap& names
 
 void refuse_scale(const WeightFiles& checkpoint, const StoredTensor& t) {
   if (!t.scale) return;
-  fail(ErrorCode::input,
-       fmt::format("{}: {} has a scale; only matrices of blocks may", checkpoint.path(), t.name));
+  fail(ErrorCode::input, "{}: {} has a scale; only matrices of blocks may", checkpoint.path(),
+       t.name);
 }
 
 }  // namespace
@@ -70,9 +70,9 @@ std::vector<WeightGroup> weight_groups(const Config& config, const WeightFiles& 
     }
     if (name == kEmbeddingName && size_of(t.data.dtype) == 1) {
       fail(ErrorCode::input,
-           fmt::format("{}: {} is {}; an encoder-decoder needs its embedding table in 16 bits or "
-                       "more",
-                       checkpoint.path(), name, t.data.dtype));
+           "{}: {} is {}; an encoder-decoder needs its embedding table in 16 bits or "
+           "more",
+           checkpoint.path(), name, t.data.dtype);
     }
     groups[to_size(group)].tensors.push_back(std::move(t));
   });
@@ -144,9 +144,9 @@ void read_rows(const StoredBytes& table, std::span<const std::int32_t> ids, cons
       row.file->read(row.offset, values);
       if (first_non_finite(values, table.dtype)) {
         fail(ErrorCode::input,
-             fmt::format("{}: row {} of tensor \"{}\" holds NaN or infinity; with it every result "
-                         "would be NaN",
-                         row.file->path(), some[i], kEmbeddingName));
+             "{}: row {} of tensor \"{}\" holds NaN or infinity; with it every result "
+             "would be NaN",
+             row.file->path(), some[i], kEmbeddingName);
       }
     }
   };

@@ -266,16 +266,16 @@ std::vector<std::string> init_factors(const LoraReader& file, std::span<const Lo
   const auto fill = [&](const LoraNumbers& from, const Shape& shape, const LoraTarget::Put& put,
                         float factor) {
     if (from.elements() != shape.elements() || from.shape[0] != shape[0]) {
-      fail(ErrorCode::input, fmt::format("{}: {} is {}, this run needs {}", file.path(),
-                                         printable(from.key), from.shape, shape));
+      fail(ErrorCode::input, "{}: {} is {}, this run needs {}", file.path(), printable(from.key),
+           from.shape, shape);
     }
     values.resize(to_size(shape.elements()));
     from.read(0, values);
     if (const auto bad = first_non_finite(std::as_bytes(std::span(values)), DType::f32)) {
       fail(ErrorCode::input,
-           fmt::format("{}: {} holds NaN or infinity, first at element {}; with it every result "
-                       "would be NaN",
-                       file.path(), printable(from.key), *bad));
+           "{}: {} holds NaN or infinity, first at element {}; with it every result "
+           "would be NaN",
+           file.path(), printable(from.key), *bad);
     }
     if (factor != 1) {
       for (float& v : values) v *= factor;
@@ -307,9 +307,8 @@ std::vector<std::string> init_factors(const LoraReader& file, std::span<const Lo
     fill(m.up, target.up, target.put_up, fold.up);
   }
   if (!left.empty()) {
-    fail(ErrorCode::input,
-         fmt::format("{}: {} modules are not trained by this run, the first is {}", file.path(),
-                     left.size(), left.begin()->first));
+    fail(ErrorCode::input, "{}: {} modules are not trained by this run, the first is {}",
+         file.path(), left.size(), left.begin()->first);
   }
   return absent;
 }

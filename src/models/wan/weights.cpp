@@ -37,16 +37,14 @@ std::vector<WeightGroup> groups_of(const Config& config, const WeightFiles& chec
            {{"ballast inspect " + checkpoint.path(), "lists the tensors it has"}});
     }
     if (found->tensor.entry->shape != shape) {
-      fail(ErrorCode::input,
-           fmt::format("{}: {} is {}, expected {} for a model of dim {}, ffn_dim {}",
-                       checkpoint.path(), name, found->tensor.entry->shape, shape, config.dim,
-                       config.ffn_dim));
+      fail(ErrorCode::input, "{}: {} is {}, expected {} for a model of dim {}, ffn_dim {}",
+           checkpoint.path(), name, found->tensor.entry->shape, shape, config.dim, config.ffn_dim);
     }
     StoredTensor stored = {
         .name = name, .data = stored_bytes(checkpoint, found->tensor), .scale = {}};
     if (!info(stored.data.dtype).floating) {
-      fail(ErrorCode::input, fmt::format("{}: {} is {}; weights are floating-point numbers",
-                                         checkpoint.path(), name, stored.data.dtype));
+      fail(ErrorCode::input, "{}: {} is {}; weights are floating-point numbers", checkpoint.path(),
+           name, stored.data.dtype);
     }
     if (found->scale) stored.scale = stored_bytes(checkpoint, *found->scale);
     groups[to_size(group)].tensors.push_back(std::move(stored));

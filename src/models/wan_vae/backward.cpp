@@ -258,7 +258,7 @@ Buffer UnitBackward::run(const Unit& u, const UnitBuffers& w, const UnitBuffers*
     case UnitKind::up_3d:
       return up(u, w, grads, x, dy);
   }
-  fail(ErrorCode::internal, fmt::format("{} has no gradient", u.name));
+  fail(ErrorCode::internal, "{} has no gradient", u.name);
 }
 
 }  // namespace ballast::wan_vae

@@ -366,7 +366,7 @@ Buffer UnitForward::run(const Unit& u, const UnitBuffers& w, Buffer x, bool star
     case UnitKind::up_3d:
       break;
   }
-  fail(ErrorCode::internal, fmt::format("{} is not run in one piece", u.name));
+  fail(ErrorCode::internal, "{} is not run in one piece", u.name);
 }
 
 }  // namespace ballast::wan_vae

@@ -355,7 +355,7 @@ void open_text_model(Seq2SeqRun& run) {
   t5::Seq2SeqJob& job = t5::job_of(run.request).seq2seq;
   job.config = t5::model_config(checkpoint, names);
   if (job.config.decoder_layers == 0) {
-    fail(ErrorCode::input, fmt::format("{} holds an encoder without a decoder", checkpoint.path()));
+    fail(ErrorCode::input, "{} holds an encoder without a decoder", checkpoint.path());
   }
   t5::job_of(run.request).weights = t5::weight_groups(job.config, checkpoint, names);
   job.dropout = c.dropout ? *c.dropout : dropout_of(checkpoint);
@@ -385,8 +385,8 @@ void read_texts(Seq2SeqRun& run) {
       run.request.other_lines.push_back(vocabulary->line("evaluations read texts again"));
     }
     if (tokenizer.vocab_size() > run.model().vocabulary) {
-      fail(ErrorCode::input, fmt::format("{} has {} tokens, the model knows {}", tokenizer.path(),
-                                         tokenizer.vocab_size(), run.model().vocabulary));
+      fail(ErrorCode::input, "{} has {} tokens, the model knows {}", tokenizer.path(),
+           tokenizer.vocab_size(), run.model().vocabulary);
     }
   }
   const auto tokens = [&](const std::string& file) {

@@ -117,7 +117,7 @@ void add_clips(PreparedVae& run, Purpose purpose) {
     run.notes.push_back("the clips are not cached yet: planned for the largest the dataset allows");
   }
   if (job.clips.empty()) {
-    fail(ErrorCode::input, fmt::format("{}: there is nothing to train on", c.dataset.config));
+    fail(ErrorCode::input, "{}: there is nothing to train on", c.dataset.config);
   }
 }
 

@@ -185,9 +185,8 @@ ModelDecision resolve_model(const TrainConfig& c) {
   const ExpertFolders folders = experts_of(m.checkpoint);
   if (m.experts == Experts::both) {
     if (folders.low.empty() || folders.high.empty()) {
-      fail(ErrorCode::input,
-           fmt::format("experts = \"both\": {} has no low_noise_model and high_noise_model",
-                       m.checkpoint));
+      fail(ErrorCode::input, "experts = \"both\": {} has no low_noise_model and high_noise_model",
+           m.checkpoint);
     }
     return both_of(c, folders.low, folders.high);
   }

@@ -37,8 +37,8 @@ void take_parallel(TrainConfig& config, std::vector<std::string>& notes) {
       count_of(state, kGlobalBatch, config.micro_batch.plain * config.gradient_accumulation);
   const std::int64_t columns = count_of(state, kColumns, 1);
   if (columns < 1 || columns > kMaxRanks || samples < 1) {
-    fail(ErrorCode::input, fmt::format("{}: {} columns for {} samples of a step",
-                                       search.found->folder, columns, samples));
+    fail(ErrorCode::input, "{}: {} columns for {} samples of a step", search.found->folder, columns,
+         samples);
   }
   if (columns == 1 && p.column_count() == 1) return;
   if (!p.global_batch) p.global_batch = samples;

@@ -62,8 +62,7 @@ wan::Config plan_published(PreparedRun& run, const wan::Published& model) {
   const wan::Config& config = model.config;
   const bool both = c.model.experts == Experts::both || !c.model.high_noise_transformer.empty();
   if (both && config.experts < 2) {
-    fail(ErrorCode::input,
-         fmt::format("experts = \"both\": {} has one transformer", named_model(c.model)));
+    fail(ErrorCode::input, "experts = \"both\": {} has one transformer", named_model(c.model));
   }
   wan::job_of(run.request).experts.assign(both ? 2 : 1, planned_groups(config, model.stored));
   run.notes.push_back(
