@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "core/convert.h"
 #include "core/error.h"
 #include "io/gguf_file.h"
 #include "io/json_reader.h"
@@ -354,6 +355,14 @@ void SafetensorsFile::read(const SafetensorsEntry& entry, std::span<std::byte> t
   check(to.size() == entry.bytes, "tensor {} has {} bytes, the room is {}", printable(entry.name),
         entry.bytes, to.size());
   file_.read(entry.offset, to, cache);
+}
+
+std::vector<float> SafetensorsFile::floats(const SafetensorsEntry& entry) const {
+  std::vector<std::byte> raw(entry.bytes);
+  read(entry, raw);
+  std::vector<float> values(to_size(entry.shape.elements()));
+  convert(raw.data(), dtype(entry), values.data(), DType::f32, std::ssize(values));
+  return values;
 }
 
 }  // namespace ballast

@@ -2,6 +2,7 @@
 
 #include "core/tensor.h"
 #include "ops/adamw.h"
+#include "ops/kernels/dynamic_map.h"
 #include "plan/program_builder.h"
 
 namespace ballast::ops {

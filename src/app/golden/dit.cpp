@@ -106,19 +106,14 @@ struct Timesteps {
   }
 };
 
-std::vector<double> doubles(const GoldenTensor& t) {
-  std::vector<double> v(to_size(t.shape.elements()));
-  convert(t.data.data(), t.dtype, v.data(), DType::f64, t.shape.elements());
-  return v;
-}
-
 Timesteps read_timesteps(const GoldenFile& file, const DitConfig& c) {
   Timesteps t;
   const auto batch = static_cast<std::int64_t>(c.latents.size());
   const bool per_token = file.has("in.t_tokens");
   const std::vector<double> values =
-      doubles(per_token ? file.load("in.t_tokens", DType::f32, {batch, c.seq_len})
-                        : file.load("in.t", DType::f32, {batch}));
+      (per_token ? file.load("in.t_tokens", DType::f32, {batch, c.seq_len})
+                 : file.load("in.t", DType::f32, {batch}))
+          .doubles();
   for (std::int64_t b = 0; b < batch; ++b) {
     auto& rows = t.rows.emplace_back();
     for (std::int64_t l = 0; l < c.seq_len; ++l) {
@@ -320,7 +315,7 @@ void add_outputs(DitRun& run, std::vector<GoldenTensor>& results) {
 void add_tables(const GoldenFile& file, const DitConfig& c, DitRun& run,
                 std::vector<GoldenTensor>& results) {
   const auto batch = static_cast<std::int64_t>(c.latents.size());
-  results.push_back(run.sinusoid(doubles(file.load("in.t", DType::f32, {batch}))));
+  results.push_back(run.sinusoid(file.load("in.t", DType::f32, {batch}).doubles()));
   const wan::LatentSize& z = c.latents[0];
   const std::int64_t pairs = c.model.head_dim() / 2;
   GoldenTensor cos = golden_tensor("mid.rope_cos", DType::f64, {z.tokens(), pairs});

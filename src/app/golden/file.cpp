@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "app/golden/config.h"
+#include "core/convert.h"
 #include "core/error.h"
 #include "core/to_size.h"
 
@@ -26,6 +27,12 @@ const std::string& metadata_entry(const SafetensorsFile& file, std::string_view 
 }
 
 }  // namespace
+
+std::vector<double> GoldenTensor::doubles() const {
+  std::vector<double> all(to_size(shape.elements()));
+  convert(data.data(), dtype, all.data(), DType::f64, shape.elements());
+  return all;
+}
 
 GoldenTensor golden_tensor(std::string name, DType dtype, const Shape& shape) {
   const auto bytes = to_size(shape.elements()) * size_of(dtype);

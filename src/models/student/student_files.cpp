@@ -105,13 +105,7 @@ StudentFiles::StudentFiles(const std::string& folder)
 
 std::vector<float> StudentFiles::values(const std::string& name) const {
   const SafetensorsFile& file = in_projection_file(name) ? projection_[0] : weights_;
-  const SafetensorsEntry& entry = file.get(name_in_file(name));
-  const DType dtype = file.dtype(entry);
-  std::vector<std::byte> raw(entry.bytes);
-  file.read(entry, raw);
-  std::vector<float> values(to_size(entry.shape.elements()));
-  convert(raw.data(), dtype, values.data(), DType::f32, std::ssize(values));
-  return values;
+  return file.floats(file.get(name_in_file(name)));
 }
 
 }  // namespace ballast::student

@@ -6,6 +6,7 @@
 #include "core/non_finite.h"
 #include "core/thread_pool.h"
 #include "core/to_size.h"
+#include "models/stored_tensor.h"
 #include "models/t5/params.h"
 
 namespace ballast::t5 {
@@ -26,30 +27,12 @@ std::vector<WeightGroup> empty_groups(const Config& c) {
   return groups;
 }
 
-StoredBytes stored_bytes(const WeightFiles& checkpoint, const WeightTensor& t) {
-  return {.shape = t.entry->shape, .dtype = checkpoint.dtype(t), .extent = checkpoint.extent(t)};
-}
-
 // Checked: of this shape, floating-point numbers.
 StoredTensor stored_tensor(const WeightFiles& checkpoint, const TensorMap& names,
                            const std::string& name, const Shape& shape) {
   const NamedTensor* found = names.find(name);
-  if (!found) {
-    fail(ErrorCode::input, fmt::format("{} has no tensor {}", checkpoint.path(), name),
-         {{"ballast inspect " + checkpoint.path(), "lists the tensors it has"}});
-  }
-  if (found->tensor.entry->shape != shape) {
-    fail(ErrorCode::input, "{}: {} is {}, expected {}", checkpoint.path(), name,
-         found->tensor.entry->shape, shape);
-  }
-  StoredTensor stored = {
-      .name = name, .data = stored_bytes(checkpoint, found->tensor), .scale = {}};
-  if (!info(stored.data.dtype).floating) {
-    fail(ErrorCode::input, "{}: {} is {}; weights are floating-point numbers", checkpoint.path(),
-         name, stored.data.dtype);
-  }
-  if (found->scale) stored.scale = stored_bytes(checkpoint, *found->scale);
-  return stored;
+  if (!found) fail_no_tensor(checkpoint, name);
+  return stored_tensor(checkpoint, name, found->tensor, found->scale, shape);
 }
 
 void refuse_scale(const WeightFiles& checkpoint, const StoredTensor& t) {
@@ -82,11 +65,7 @@ std::vector<WeightGroup> weight_groups(const Config& config, const WeightFiles& 
 std::vector<WeightGroup> planned_groups(const Config& config, DType dtype) {
   std::vector<WeightGroup> groups = empty_groups(config);
   each_parameter(config, [&](int group, const std::string& name, const Shape& shape) {
-    const auto bytes = static_cast<std::uint64_t>(shape.elements()) * size_of(dtype);
-    groups[to_size(group)].tensors.push_back(
-        {.name = name,
-         .data = {.shape = shape, .dtype = dtype, .extent = {.file = nullptr, .bytes = bytes}},
-         .scale = {}});
+    groups[to_size(group)].tensors.push_back(planned_tensor(name, shape, dtype));
   });
   return groups;
 }

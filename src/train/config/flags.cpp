@@ -69,17 +69,8 @@ bool says_no(const Setting& s) {
 }
 
 std::string_view operand(FlagTable::Takes takes) {
-  switch (takes) {
-    case FlagTable::Takes::nothing:
-      return "";
-    case FlagTable::Takes::one:
-      return " VALUE";
-    case FlagTable::Takes::maybe_one:
-      return " [VALUE]";
-    case FlagTable::Takes::many:
-      return " VALUE...";
-  }
-  return "";
+  constexpr std::string_view kOperands[] = {"", " VALUE", " [VALUE]", " VALUE..."};
+  return kOperands[to_size(takes)];
 }
 
 }  // namespace
