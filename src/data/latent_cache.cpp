@@ -8,6 +8,7 @@
 
 #include "core/convert.h"
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "core/random.h"
 #include "data/media_folder.h"
 #include "io/utf8.h"
@@ -97,8 +98,7 @@ std::optional<SourceStamp> stamp_of(const std::string& folder, const std::string
 }
 
 std::optional<SourceStamp> stamp_of(const std::string& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
+  if (is_folder(path)) {
     std::optional<SourceStamp> all;
     for (const std::string& image : image_paths(path)) {
       const auto one = stamp_of(image);

@@ -1,6 +1,7 @@
 #include "data/media_file.h"
 
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "core/to_size.h"
 #include "data/clip_reader.h"
 #include "data/media_folder.h"

@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "data/scan.h"
 
 namespace ballast::data {
@@ -41,8 +42,7 @@ void scan_embedding_pairs(const std::string& folder, const DatasetRequest& reque
   for (const std::string& name : latent_files(folder)) {
     const std::string stem = name.substr(0, name.size() - kLatentSuffix.size());
     const std::string text = stem + ".safetensors";
-    std::error_code ignored;
-    if (!std::filesystem::is_regular_file(fmt::format("{}/{}", folder, text), ignored)) {
+    if (!is_file(fmt::format("{}/{}", folder, text))) {
       ++without_text;
       continue;
     }

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "core/to_size.h"
 #include "data/tokenizer_file.h"
 #include "io/json_reader.h"
@@ -171,8 +172,7 @@ void choose_ids(TokenizerModel& model, const Ids& ids, const std::string& path) 
 
 // <extra_id_0> is the last id, as the T5 tokenizer classes count.
 void add_sentinels(TokenizerModel& model, const std::string& config_path) {
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(config_path, ignored)) return;
+  if (!is_file(config_path)) return;
   const std::string text = read_tokenizer_file(config_path);
   JsonReader json({.text = text, .path = config_path, .rule = "tok.config"});
   std::uint64_t count = 0;

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "core/thread_pool.h"
 #include "io/atomic_file.h"
 #include "io/atomic_folder.h"
@@ -376,8 +377,7 @@ TokenCache make_token_cache(const std::string& texts, const Tokenizer& tokenizer
   if (has_caches_of(texts, folder)) {
     const std::string key = token_cache_key(texts, tokenizer, options);
     const std::string path = fmt::format("{}/{}", folder, cache_name(texts, key));
-    std::error_code error;
-    if (std::filesystem::exists(path, error)) {
+    if (path_exists(path)) {
       try {
         TokenCache there = TokenCache::open(path);
         if (there.key() == key) return there;

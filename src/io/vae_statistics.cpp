@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "io/json_reader.h"
 #include "io/limits.h"
 #include "memory/text_file.h"
@@ -45,14 +46,13 @@ std::vector<float> read_list(JsonReader& json, const std::string& path, std::str
 
 std::string vae_config_json(const std::string& vae) {
   namespace fs = std::filesystem;
-  std::error_code error;
   fs::path folder = vae;
-  if (!fs::is_directory(folder, error)) {
+  if (!is_folder(folder)) {
     if (!folder.filename().string().starts_with("diffusion_pytorch_model")) return "";
     folder = folder.parent_path();
   }
   const fs::path config = folder / "config.json";
-  return fs::is_regular_file(config, error) ? config.string() : "";
+  return is_file(config) ? config.string() : "";
 }
 
 VaeStatistics read_vae_statistics(const std::string& path, std::int64_t channels) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "core/to_size.h"
 #include "io/limits.h"
 #include "io/weight_index.h"
@@ -103,17 +104,11 @@ void drop_second_names(const std::string& folder, std::vector<std::string>& name
   }
 }
 
-bool is_file(const std::string& path) {
-  std::error_code error;
-  return fs::is_regular_file(path, error);
-}
-
 }  // namespace
 
 WeightFiles WeightFiles::open(const std::string& path, DiskMode mode) {
   WeightFiles checkpoint(path);
-  std::error_code error;
-  if (fs::is_directory(path, error)) {
+  if (is_folder(path)) {
     checkpoint.open_folder(path, mode);
   } else if (path.ends_with(kIndexSuffix)) {
     checkpoint.open_index(path, mode);

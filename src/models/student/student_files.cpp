@@ -4,6 +4,7 @@
 
 #include "core/convert.h"
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "core/to_size.h"
 #include "io/atomic_file.h"
 #include "models/student/params.h"
@@ -20,9 +21,8 @@ constexpr const char* kChannelsKey = "ballast.teacher_channels";
 std::string weights_path(const std::string& folder) {
   const char* const names[] = {kWeightsFile, "diffusion_model.safetensors", "model.safetensors"};
   for (const char* name : names) {
-    std::error_code ignored;
     const std::string path = folder + "/" + name;
-    if (fs::is_regular_file(path, ignored)) return path;
+    if (is_file(path)) return path;
   }
   fail(ErrorCode::input,
        fmt::format("{} has no weights of a student: none of {}, {}, {} is there", folder, names[0],
@@ -77,8 +77,7 @@ StudentFiles::StudentFiles(const std::string& folder)
       weights_(SafetensorsFile::open(weights_path(folder))) {
   // The channels that it answers in are those of its projection, or its own.
   config_.teacher_channels = config_.num_channels;
-  std::error_code ignored;
-  if (fs::is_regular_file(folder + "/" + kProjectionFile, ignored)) {
+  if (is_file(folder + "/" + kProjectionFile)) {
     projection_.push_back(SafetensorsFile::open(folder + "/" + kProjectionFile));
     const Shape weight = projection_[0].get("weight").shape;
     if (weight.rank() != 4 || weight[0] < 1 || weight[0] == config_.num_channels ||

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/non_finite.h"
+#include "core/path_kind.h"
 #include "core/to_size.h"
 #include "io/limits.h"
 #include "memory/text_file.h"
@@ -98,9 +99,7 @@ std::optional<PeftConfig> peft_config(const WeightFiles& checkpoint) {
   }
   const std::filesystem::path path(file.path());
   const std::filesystem::path config = path.parent_path() / "adapter_config.json";
-  std::error_code ignored;
-  if (path.filename() != "adapter_model.safetensors" ||
-      !std::filesystem::is_regular_file(config, ignored)) {
+  if (path.filename() != "adapter_model.safetensors" || !is_file(config)) {
     return std::nullopt;
   }
   const std::string text =

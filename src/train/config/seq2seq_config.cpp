@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 
+#include "core/path_kind.h"
 #include "core/to_size.h"
 #include "io/toml_table.h"
 #include "train/config/config_dialects.h"
@@ -87,8 +87,7 @@ CommandLine split(std::span<const std::string> arguments) {
 bool is_seq2seq(std::span<const std::string> arguments) {
   CommandLine line = split(arguments);
   const std::string config = take_config(line);
-  std::error_code error;
-  if (!config.empty() && std::filesystem::is_regular_file(config, error) &&
+  if (!config.empty() && is_file(config) &&
       (config.ends_with(".toml") || config.ends_with(".json"))) {
     return names_seq2seq(TomlFile::read(config));
   }

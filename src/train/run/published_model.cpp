@@ -1,8 +1,7 @@
 #include "train/run/published_model.h"
 
-#include <filesystem>
-
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "models/wan/weights.h"
 #include "train/run/model_choice.h"
 
@@ -37,9 +36,8 @@ std::string choice_note(const TrainConfig& c, const wan::Published& model, doubl
 }  // namespace
 
 std::optional<wan::Published> absent_model(const ModelConfig& m) {
-  std::error_code error;
   const std::string& named = named_model(m);
-  if (named.empty() || std::filesystem::exists(named, error)) return std::nullopt;
+  if (named.empty() || path_exists(named)) return std::nullopt;
   return wan::find_published(named);
 }
 
