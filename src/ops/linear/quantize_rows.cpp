@@ -63,11 +63,7 @@ void quantize_rows(const QuantizeRows& a, Stream stream) {
           if (!std::isfinite(scale[i])) refuse_non_finite(a);
         }
       },
-      [&] {
-        cuda::quantize_rows(
-            {.w = cuda::view(a.w), .q = cuda::view(a.q), .scale = cuda::view(a.scale)},
-            stream.native);
-      });
+      [&] { cuda::quantize_rows({.w = a.w, .q = a.q, .scale = a.scale}, stream.native); });
 }
 
 void quantize_rows(ProgramBuilder& pb, Buffer w, Buffer q, Buffer scale) {
