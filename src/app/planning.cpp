@@ -154,8 +154,8 @@ void require_disk_space(const PlanTitle& title, const PlanView& view, const Plan
     here.budget.disk = *files.free;
     const Refusal refusal = {
         .policy = view.policy,
-        .needed = {view.plan.peak_of(Tier::device) + lines_of(view.lines, Tier::device),
-                   view.plan.peak_of(Tier::host) + lines_of(view.lines, Tier::host), needed},
+        .needed = {view.plan.peak_of(Tier::device) + sum_lines(view.lines, Tier::device),
+                   view.plan.peak_of(Tier::host) + sum_lines(view.lines, Tier::host), needed},
         .shortages = {shortage}};
     print_json_line(refusal_json(here, refusal, {}), output.kind("plan"));
   }

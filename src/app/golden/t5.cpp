@@ -27,8 +27,8 @@ t5::Config golden_t5_config(const GoldenFile& file, const t5::TensorMap& names) 
   json.object({
       {"eps", [&] { c->eps = static_cast<float>(read_number(json, 1e-12, 1)); }},
       {"layer_norm_epsilon", [&] { c->eps = static_cast<float>(read_number(json, 1e-12, 1)); }},
-      {"max_dist", [&] { c->max_distance = read_size(json, 1, 1 << 20); }},
-      {"relative_attention_max_distance", [&] { c->max_distance = read_size(json, 1, 1 << 20); }},
+      {"max_dist", [&] { c->max_distance = json.i64(1, 1 << 20); }},
+      {"relative_attention_max_distance", [&] { c->max_distance = json.i64(1, 1 << 20); }},
       {"scale_decoder_outputs", [&] { scaled = json.boolean(); }},
   });
   json.finish();

@@ -135,7 +135,7 @@ OptimizerConfig read_optimizer_config(const GoldenFile& file) {
          }
        }},
       {"max_norms", [&] { c.max_norms = read_numbers(json, 0, 1e30); }},
-      {"steps", [&] { c.steps = read_size(json, 1, 1'000'000); }},
+      {"steps", [&] { c.steps = json.i64(1, 1'000'000); }},
   });
   json.finish();
   if (c.settings.empty()) fail_missing_key(file, "configs");

@@ -45,13 +45,13 @@ VaeCase read_case(const GoldenFile& file) {
   JsonReader json = file.config();
   json.object({
       {"kind", [&] { kind = json.string(); }},
-      {"dim", [&] { dim = read_size(json, 1, kMaxWidth); }},
-      {"dec_dim", [&] { dec_dim = read_size(json, 1, kMaxWidth); }},
-      {"z_dim", [&] { c.model.z_dim = read_size(json, 1, kMaxWidth); }},
+      {"dim", [&] { dim = json.i64(1, kMaxWidth); }},
+      {"dec_dim", [&] { dec_dim = json.i64(1, kMaxWidth); }},
+      {"z_dim", [&] { c.model.z_dim = json.i64(1, kMaxWidth); }},
       {"frames", [&] { c.frames = read_sizes(json, 1, kMaxFrames); }},
-      {"grad_frames", [&] { c.grad_frames = read_size(json, 1, kMaxFrames); }},
-      {"roundtrip_frames", [&] { c.roundtrip_frames = read_size(json, 1, kMaxFrames); }},
-      {"stage_frames", [&] { c.stage_frames = read_size(json, 1, kMaxFrames); }},
+      {"grad_frames", [&] { c.grad_frames = json.i64(1, kMaxFrames); }},
+      {"roundtrip_frames", [&] { c.roundtrip_frames = json.i64(1, kMaxFrames); }},
+      {"stage_frames", [&] { c.stage_frames = json.i64(1, kMaxFrames); }},
       {"size",
        [&] {
          const std::vector<std::int64_t> size = read_sizes(json, 1, 1 << 14);

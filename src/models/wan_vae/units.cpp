@@ -23,11 +23,11 @@ using S = TensorSlots;
 // is lost beside any |x| that f32 tells from it, and a pixel of zeros stays zero.
 float norm_eps(std::int64_t channels) { return 1e-24f / static_cast<float>(channels); }
 
+}  // namespace
+
 Buffer as_rows(ProgramBuilder& pb, Buffer x) {
   return pb.reshape(x, {pb.shape(x).rows(), pb.shape(x).back()});
 }
-
-}  // namespace
 
 void FrameCaches::visit(int band, bool last_time) {
   band_ = band;

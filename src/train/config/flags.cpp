@@ -75,6 +75,11 @@ std::string_view operand(FlagTable::Takes takes) {
 
 }  // namespace
 
+bool any_named(std::span<const Setting> settings, std::span<const std::string_view> names) {
+  return std::ranges::any_of(
+      settings, [&](const Setting& s) { return std::ranges::find(names, s.name) != names.end(); });
+}
+
 void Setting::fail_value(std::string_view expected) const {
   fail(code, "{}: expected {}, found {}", where, expected,
        values.empty() ? "nothing"

@@ -11,11 +11,6 @@
 namespace ballast::train {
 namespace {
 
-bool any_named(std::span<const Setting> settings, std::span<const std::string_view> names) {
-  return std::ranges::any_of(
-      settings, [&](const Setting& s) { return std::ranges::find(names, s.name) != names.end(); });
-}
-
 constexpr std::string_view kMusubiNames[] = {"dit", "dataset_config", "network_module",
                                              "network_dim"};
 constexpr std::string_view kFlowMatchingNames[] = {"dataset_path",   "num_epochs",

@@ -50,11 +50,6 @@ std::vector<Setting> settings_of(const TomlFile& file) {
   return all;
 }
 
-bool any_of(std::span<const Setting> settings, std::span<const std::string_view> names) {
-  return std::ranges::any_of(
-      settings, [&](const Setting& s) { return std::ranges::find(names, s.name) != names.end(); });
-}
-
 // Takes --config out of the flags, or the argument that is no flag.
 std::string take_config(CommandLine& line) {
   std::string path = line.config;
@@ -91,7 +86,7 @@ bool is_seq2seq(std::span<const std::string> arguments) {
       (config.ends_with(".toml") || config.ends_with(".json"))) {
     return names_seq2seq(TomlFile::read(config));
   }
-  return config.empty() && any_of(line.settings, kOwnNames);
+  return config.empty() && any_named(line.settings, kOwnNames);
 }
 
 Seq2SeqConfig read_seq2seq_config(std::span<const std::string> arguments) {
@@ -101,7 +96,7 @@ Seq2SeqConfig read_seq2seq_config(std::span<const std::string> arguments) {
   if (!config.empty()) settings = settings_of(TomlFile::read(config));
   settings.insert(settings.end(), line.settings.begin(), line.settings.end());
   return read_seq2seq(
-      any_of(settings, kNoteNames) ? Seq2SeqDialect::fine_tune : Seq2SeqDialect::transformers,
+      any_named(settings, kNoteNames) ? Seq2SeqDialect::fine_tune : Seq2SeqDialect::transformers,
       config, settings);
 }
 
