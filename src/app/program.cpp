@@ -139,9 +139,8 @@ std::optional<OwnArguments> own_arguments(std::string_view command,
     if (place) speak_as_rank(*place);
     if (place && asked && *asked != place->ranks) {
       fail(ErrorCode::usage,
-           fmt::format(
-               "--ranks {} in a job of {} ranks (BALLAST_RANKS={}): expected the same number",
-               *asked, place->ranks, place->ranks));
+           "--ranks {} in a job of {} ranks (BALLAST_RANKS={}): expected the same number", *asked,
+           place->ranks, place->ranks);
     }
     if (!place && !asks_for_help(line.arguments)) own.ranks = asked.value_or(1);
   }

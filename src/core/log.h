@@ -7,7 +7,6 @@
 #include <functional>
 #include <optional>
 #include <string_view>
-#include <utility>
 
 // Words for the person who waits, on stderr; results go to stdout. A line is
 //   ballast: reading 40 blocks          ballast: warning: ...          ballast[3]: debug: ...
