@@ -4,7 +4,6 @@
 
 #include "app/live_page.h"
 #include "app/output.h"
-#include "app/plan_pages.h"
 #include "app/training_output.h"
 #include "core/error.h"
 #include "core/log.h"
