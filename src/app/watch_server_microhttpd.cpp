@@ -357,6 +357,12 @@ void MicrohttpdServer::free_stream(void* stream) {
   gone->server->streams_.remove_if([&](const Stream& s) { return &s == gone; });
 }
 
+// Of a connection that the library does not look at while it is suspended.
+bool is_gone(int socket) {
+  char byte = 0;
+  return ::recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
 void MicrohttpdServer::tick() {
   const double now = routes_->steady_now();
   for (Client& c : clients_) {
@@ -368,7 +374,7 @@ void MicrohttpdServer::tick() {
     bool wakes = false;
     try {
       wakes = s.events->poll(now, routes_->now());
-      s.over = s.over || s.events->is_too_slow();
+      s.over = s.over || s.events->is_too_slow() || (s.suspended && is_gone(s.socket));
     } catch (const Error&) {
       s.over = true;  // the folder is gone
     }
