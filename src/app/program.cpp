@@ -18,6 +18,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/nearest_name.h"
+#include "core/system_limits.h"
 #include "core/version.h"
 #include "core/wrap_text.h"
 #include "dist/host_memory.h"
