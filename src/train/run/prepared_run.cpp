@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "core/to_size.h"
 #include "data/prefetcher.h"
+#include "dist/control_channel.h"
 #include "dist/host_ranks.h"
 #include "io/hub_cache.h"
 #include "models/wan/dit_pass.h"
@@ -342,6 +343,9 @@ void add_other_lines(PreparedRun& run) {
     r.other_lines.push_back({"exchange between ranks",
                              HostRanks::memory_for(static_cast<int>(c.parallel.ranks)),
                              "bytes on their way, which all ranks of a host share"});
+    r.other_lines.push_back({"control channel",
+                             ControlChannel::memory_for(static_cast<int>(c.parallel.ranks)),
+                             "tells the other ranks where this one is, and when it is lost"});
   }
   if (wan::job_of(r).teacher && wan::job_of(r).teacher->guided) {
     const auto states = static_cast<std::uint64_t>(run.model().text_len * run.model().text_dim);
