@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# scripts/setup.sh [--lint]
+# scripts/setup.sh [--lint | --python]
 # Installs the packages that Ballast is built with on Debian and Ubuntu, and only those that are missing.
 # Says nothing and does nothing when all are there. On other systems it prints what to install.
 # --lint: also what scripts/lint.sh needs beyond a build.
+# --python: also what scripts/python_test.sh needs.
 set -euo pipefail
 
 packages=(
@@ -13,6 +14,7 @@ packages=(
   libgtest-dev libgmock-dev libbenchmark-dev libsentencepiece-dev
   clang libclang-rt-14-dev clang-format
 )
+[ "${1:-}" != --python ] || packages+=(python3-venv)
 [ "${1:-}" != --lint ] || packages+=(clang-tidy-19) # Debian 12's default, 14, cannot parse the sources
 
 # The same for systems whose packages this script does not install itself.
@@ -66,5 +68,7 @@ if [ "$(id -u)" -ne 0 ]; then
   as_root=(sudo)
 fi
 export DEBIAN_FRONTEND=noninteractive
-"${as_root[@]}" apt-get update -qq
-"${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+# A fresh machine may be installing updates by itself: wait for it.
+apt=("${as_root[@]}" apt-get -o DPkg::Lock::Timeout=600 -qq)
+"${apt[@]}" update
+"${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null
