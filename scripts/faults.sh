@@ -8,6 +8,7 @@
 #   scripts/faults.sh --sanitized                  hostile inputs and the jobs, with address and
 #                                                  undefined-behaviour sanitizers
 #   scripts/faults.sh --write docs/reliability.md  puts the table there
+#   scripts/faults.sh --ranks                      one rank of a training with three, or its launcher
 # More options: scripts/faults.sh --help
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,6 +21,11 @@ if [ "${1:-}" = --sanitized ]; then
   set -- --program build/asan/bin/ballast --hostile "$@"
 fi
 
+matrix=tests/faults/matrix.py
+if [ "${1:-}" = --ranks ]; then
+  shift
+  matrix=tests/faults/ranks.py
+fi
 program=
 arguments=("$@")
 for ((i = 0; i < $#; ++i)); do
@@ -37,4 +43,4 @@ fi
 # Small disks are mounted in a namespace of their own, where that is allowed.
 namespace=()
 if unshare --mount true 2>/dev/null; then namespace=(unshare --mount); fi
-exec "${namespace[@]}" python3 tests/faults/matrix.py --libraries build/release/lib "${arguments[@]}"
+exec "${namespace[@]}" python3 $matrix --libraries build/release/lib "${arguments[@]}"

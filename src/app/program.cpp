@@ -15,15 +15,14 @@
 #include "app/help_text.h"
 #include "app/launcher.h"
 #include "app/output.h"
+#include "app/rank_session.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/nearest_name.h"
 #include "core/system_limits.h"
 #include "core/version.h"
 #include "core/wrap_text.h"
-#include "dist/host_memory.h"
 #include "dist/launch_ranks.h"
-#include "dist/rank_environment.h"
 
 namespace ballast {
 namespace {
@@ -143,6 +142,7 @@ std::optional<OwnArguments> own_arguments(std::string_view command,
            "--ranks {} in a job of {} ranks (BALLAST_RANKS={}): expected the same number", *asked,
            place->ranks, place->ranks);
     }
+    if (place) RankSession::begin(*place);
     if (!place && !asks_for_help(line.arguments)) own.ranks = asked.value_or(1);
   }
   if (!asks_for_help(line.arguments)) {
@@ -230,19 +230,14 @@ int run(std::vector<std::string> arguments, Host host = Host::program) {
   return work(*command);
 }
 
-// Ranks that fail alike say so once: the first of them.
-bool first_to_print(const std::string& text) {
-  try {
-    return HostMemory(place->memory_fd, place->token, place->local_ranks, HostMemory::Part::control)
-        .first_to_print(text);
-  } catch (const Error&) {
-    return true;  // of a job that is none: then that is what it says
-  }
-}
-
 int explain(const Error& e) {
+  RankSession* const ranks = RankSession::current();
+  const bool shown = dynamic_cast<const ShownError*>(&e) != nullptr;
+  if (ranks != nullptr) {
+    if (const auto code = ranks->explain(e, shown)) return *code;
+  }
   std::string who, text;
-  if (dynamic_cast<const ShownError*>(&e) == nullptr) {
+  if (!shown) {
     const bool ours = e.code() == ErrorCode::internal;
     who = place && place->rank > 0 ? fmt::format("ballast[{}]: ", place->rank) : "ballast: ";
     text = fmt::format("{}{}\n", ours ? "internal error (please report): " : "",
@@ -256,7 +251,10 @@ int explain(const Error& e) {
     const std::string line = a.effect.empty() ? a.change : a.change + ": " + a.effect;
     text += wrapped(first, line, text_columns(stderr), first.size()) + "\n";
   }
-  if (!place || text.empty() || first_to_print(text)) std::fputs((who + text).c_str(), stderr);
+  // Ranks that fail alike say so once: the first of them.
+  if (ranks == nullptr || text.empty() || ranks->first_to_print(text)) {
+    std::fputs((who + text).c_str(), stderr);
+  }
   return static_cast<int>(e.code());
 }
 
@@ -291,14 +289,19 @@ Error current_failure(const std::vector<std::string>& arguments) {
 
 // The only catch of the program.
 int run_program(const std::vector<std::string>& arguments) {
+  int code = 0;
   try {
     show_progress_as_asked();
-    return run(arguments);
+    code = run(arguments);
+    RankSession::end(true);
+    return code;
   } catch (const Error& e) {
-    return explain(e);
+    code = explain(e);
   } catch (...) {
-    return explain(current_failure(arguments));
+    code = explain(current_failure(arguments));
   }
+  RankSession::end(false);
+  return code;
 }
 
 void run_command(const std::vector<std::string>& arguments, std::string& output) {

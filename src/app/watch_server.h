@@ -9,7 +9,7 @@
 
 namespace ballast {
 
-// Serves the live page by libmicrohttpd, which is loaded for it (docs/decisions/0060).
+// Serves the live page by libmicrohttpd, which is loaded for it (docs/decisions/0061).
 
 struct WatchListen {
   std::vector<std::string> addresses = {"127.0.0.1", "::1"};  // numeric

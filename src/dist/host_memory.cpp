@@ -24,7 +24,7 @@ namespace ballast {
 namespace {
 
 constexpr std::array<char, 8> kMagic = {'B', 'A', 'L', 'R', 'A', 'N', 'K', 'S'};
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 constexpr std::size_t kPages = 64 << 10;  // whole pages on every machine
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -332,6 +332,22 @@ void HostMemory::lose(const RankLoss& loss) noexcept {
 std::optional<RankLoss> HostMemory::loss() const noexcept {
   const std::uint64_t word = header().loss;
   return word == 0 ? std::nullopt : std::optional(unpacked(word));
+}
+
+void HostMemory::set_end(const RankLoss& end) noexcept { state(end.rank).end = packed(end); }
+
+std::optional<RankLoss> HostMemory::end_of(int rank) const noexcept {
+  const std::uint64_t word = state(rank).end;
+  return word == 0 ? std::nullopt : std::optional(unpacked(word));
+}
+
+void HostMemory::set_reported(int code) noexcept {
+  header().reported = static_cast<std::uint32_t>(code) + 1;
+}
+
+std::optional<int> HostMemory::reported() const noexcept {
+  const std::uint32_t word = header().reported;
+  return word == 0 ? std::nullopt : std::optional(static_cast<int>(word) - 1);
 }
 
 void HostMemory::lose_vanished_ranks() noexcept {

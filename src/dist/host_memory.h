@@ -102,6 +102,13 @@ class HostMemory {
   // this is for ranks that have outlived it.
   void lose_vanished_ranks() noexcept;
 
+  // How a rank's process ended, as the launcher saw it: killed or ended, with its number.
+  void set_end(const RankLoss& end) noexcept;
+  std::optional<RankLoss> end_of(int rank) const noexcept;
+  // Ranks have printed why the job ends, with this exit code.
+  void set_reported(int code) noexcept;
+  std::optional<int> reported() const noexcept;
+
   // Whether no other rank has printed this text. For messages that ranks would print alike.
   bool first_to_print(std::string_view text) noexcept;
 
@@ -112,12 +119,14 @@ class HostMemory {
     std::uint64_t size, window;
     std::array<char, 32> token;
     std::atomic<std::uint64_t> loss;                    // packed; 0: none
+    std::atomic<std::uint32_t> reported;                // exit code and 1; 0: not yet
     std::array<std::atomic<std::uint64_t>, 8> printed;  // hashes of texts
   };
   struct alignas(64) RankState {
     std::atomic<std::int32_t> process;
     std::atomic<std::uint32_t> attached, ended;
     std::atomic<std::uint64_t> started;  // by the system's clock, against numbers used again
+    std::atomic<std::uint64_t> end;      // packed as a loss; 0: it runs
   };
   struct alignas(64) GroupName {
     std::atomic<std::uint64_t> hash;

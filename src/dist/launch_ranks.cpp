@@ -43,7 +43,7 @@ class TakenSignals {
  public:
   TakenSignals() {
     ::sigemptyset(&set_);
-    for (const int s : {SIGCHLD, SIGUSR1}) ::sigaddset(&set_, s);
+    for (const int s : {SIGCHLD, SIGUSR1, SIGTSTP}) ::sigaddset(&set_, s);
     for (const int s : kStops) {
       struct sigaction before {};
       ::sigaction(s, nullptr, &before);
@@ -65,6 +65,16 @@ class TakenSignals {
   TakenSignals& operator=(const TakenSignals&) = delete;
 
   const sigset_t& before() const { return before_; }
+
+  // As SIGTSTP does: not where nobody could let it continue. Returns when it does.
+  static void stop_this_process() {
+    sigset_t stop;
+    ::sigemptyset(&stop);
+    ::sigaddset(&stop, SIGTSTP);
+    ::kill(::getpid(), SIGTSTP);
+    ::pthread_sigmask(SIG_UNBLOCK, &stop, nullptr);
+    ::pthread_sigmask(SIG_BLOCK, &stop, nullptr);
+  }
 
   // The next one; nullopt: none came. Without a limit it waits for one.
   std::optional<int> take(std::optional<milliseconds> limit) const {
@@ -146,7 +156,8 @@ struct Start {
 
 [[noreturn]] void become_rank(const Start& s, int failure_fd) {
   ::setpgid(0, 0);
-  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  // Whoever kills the launcher wants no ranks: SIGKILL also ends one that is stopped.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != s.launcher) ::_exit(kLost);  // it went before that
   if (s.processors != nullptr) {
     ::sched_setaffinity(0, sizeof(s.processors->words), s.processors->words.data());
@@ -174,7 +185,11 @@ class Launch {
     start();
     while (alive() > 0) {
       const auto signal = signals_.take(time_left());
-      if (signal && *signal != SIGCHLD) pass_on(*signal);
+      if (signal == SIGTSTP) {
+        stop_with_ranks();
+      } else if (signal && *signal != SIGCHLD) {
+        pass_on(*signal);
+      }
       for (int r = 0; r < options_.ranks; ++r) collect(r);
       end_who_is_late();
     }
@@ -277,6 +292,15 @@ class Launch {
     }
   }
 
+  // Ctrl-Z: ranks are no part of the terminal's group. Who stopped this process continues it.
+  void stop_with_ranks() {
+    const auto before = steady_clock::now();
+    send(SIGSTOP);
+    signals_.stop_this_process();
+    send(SIGCONT);
+    if (deadline_) *deadline_ += steady_clock::now() - before;
+  }
+
   void collect(int r) {
     Rank& rank = ranks_[to_size(r)];
     siginfo_t found{};
@@ -296,11 +320,13 @@ class Launch {
     if (!exited || rank.code != 0) ::kill(-rank.process, SIGKILL);
     ::waitpid(rank.process, nullptr, 0);
     rank.process = 0;
+    const RankLoss end = {.rank = r,
+                          .cause = exited ? RankLoss::Cause::ended : RankLoss::Cause::killed,
+                          .value = exited ? rank.code : rank.signal};
+    memory_.set_end(end);
     if (exited && rank.code == 0) return memory_.set_ended(r);
     if (!deadline_) deadline_ = steady_clock::now() + options_.patience;
-    memory_.lose({.rank = r,
-                  .cause = exited ? RankLoss::Cause::ended : RankLoss::Cause::killed,
-                  .value = exited ? rank.code : rank.signal});
+    memory_.lose(end);
   }
 
   void end_who_is_late() {
@@ -341,6 +367,7 @@ class Launch {
 
   int exit_code() const {
     if (quit_) return kQuit;
+    if (const auto code = memory_.reported()) return *code;
     std::optional<int> cause = first([](const Rank& r) { return r.is_cause(); });
     // A rank says that it cannot go on before it ends, which may take it longer than others.
     const auto loss = memory_.loss();

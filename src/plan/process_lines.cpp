@@ -70,8 +70,8 @@ std::vector<ProcessLine> process_lines(const ProgramSet& set, const ProcessFacts
   const bool computes = set.backend.device == Device::cpu || computes_on_host(set);
   const int threads = computes ? set.backend.threads : 1;
   std::vector<ProcessLine> lines;
-  lines.push_back(
-      {"process baseline", kProcessBaseline, "heap of the program and its libraries, file headers"});
+  lines.push_back({"process baseline", kProcessBaseline,
+                   "heap of the program and its libraries, file headers"});
   lines.push_back({std::string(kRecordedPrograms), recorded_bytes(set) * 2,
                    "instructions and buffers, two copies during planning"});
   lines.push_back(

@@ -73,7 +73,11 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
       [this](Lane lane, int program, std::size_t worker) { run_lane(lane, program, worker); });
 }
 
-Runner::~Runner() = default;
+Runner::~Runner() {
+  preparation_.reset();
+  threads_.reset();
+  const std::lock_guard nobody_reads(lane_texts());
+}
 
 void Runner::run(int program, const StepValues& step) {
   step_ = step;

@@ -47,7 +47,8 @@ struct Header {
   Numbers planned, allowed;
   std::uint64_t group_limit, ram, group_oom_kills, system_oom_kills;
   char boot_id[64], host[256], command[1024], folder[1024], group[1024];
-  std::uint32_t unused, crc;
+  std::uint16_t rank, ranks;  // 0 ranks: of a version that knew of none
+  std::uint32_t crc;
 };
 struct Slot {
   std::uint64_t sequence;  // from 1
@@ -127,6 +128,8 @@ Header make_header(const FlightStart& start, const std::filesystem::path& root) 
   h.started_since_boot =
       static_cast<double>(h.start_ticks) / static_cast<double>(::sysconf(_SC_CLK_TCK));
   h.total_steps = start.total_steps;
+  h.rank = static_cast<std::uint16_t>(start.rank);
+  h.ranks = static_cast<std::uint16_t>(start.ranks);
   h.planned = pack(start.planned);
   h.allowed = pack(start.allowed);
   const Machine machine = read_machine(root);
@@ -196,6 +199,12 @@ void FlightRecorder::refresh_available() {
 }
 
 void FlightRecorder::update(const FlightState& state, std::string_view note) {
+  const std::lock_guard lock(mutex_);
+  if (state_.phase == Phase::failed) return;
+  write(state, note);
+}
+
+void FlightRecorder::write(const FlightState& state, std::string_view note) {
   state_ = state;
   if (!note.empty()) put_text(note_, note);
   refresh_available();
@@ -218,9 +227,11 @@ void FlightRecorder::update(const FlightState& state, std::string_view note) {
 }
 
 void FlightRecorder::phase(Phase phase, std::string_view note) {
+  const std::lock_guard lock(mutex_);
+  if (state_.phase == Phase::failed) return;
   FlightState state = state_;
   state.phase = phase;
-  update(state, note);
+  write(state, note);
 }
 
 FlightRecord read_flight_record(const std::string& path, int lock_tries) {
@@ -255,8 +266,13 @@ FlightRecord read_flight_record(const std::string& path, int lock_tries) {
   r.started_since_boot = h.started_since_boot;
   r.boot_id = text_of(h.boot_id);
   r.host = text_of(h.host);
-  r.start = {text_of(h.command), text_of(h.folder), h.total_steps, unpack(h.planned),
-             unpack(h.allowed)};
+  r.start = {.command = text_of(h.command),
+             .folder = text_of(h.folder),
+             .total_steps = h.total_steps,
+             .planned = unpack(h.planned),
+             .allowed = unpack(h.allowed),
+             .rank = h.rank,
+             .ranks = std::max<int>(h.ranks, 1)};
   r.group = text_of(h.group);
   r.group_limit = known_bytes(h.group_limit);
   r.ram = known_bytes(h.ram);

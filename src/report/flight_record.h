@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -41,6 +42,7 @@ struct FlightStart {
   std::string folder;   // of the run
   std::int64_t total_steps = 0;
   MemoryNumbers planned, allowed;  // allowed 0: not bounded
+  int rank = 0, ranks = 1;         // of the job; rank 0 writes kFlightFile
 };
 
 // Said again and again.
@@ -52,7 +54,7 @@ struct FlightState {
   MemoryNumbers measured, most;  // now, and over the run
 };
 
-// Writes the record of this process. For one thread.
+// Writes the record of this process. A failure that was recorded stays. By any thread.
 class FlightRecorder {
  public:
   // Replaces what stands at `path`; the space is taken at once, so that a full disk shows here and
@@ -72,7 +74,9 @@ class FlightRecorder {
 
  private:
   void refresh_available();
+  void write(const FlightState& state, std::string_view note);
 
+  std::mutex mutex_;
   const Clock now_;
   std::byte* map_ = nullptr;
   FileDescriptor fd_;  // its lock tells readers that this process lives

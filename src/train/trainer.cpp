@@ -4,9 +4,11 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/system_limits.h"
 #include "ops/linear/sgemm.h"
 #include "plan/profile.h"
 #include "report/last_run.h"
+#include "report/rank_records.h"
 #include "train/checkpoint/resumed_checkpoint.h"
 #include "train/run/run_summary.h"
 #include "train/training_loop.h"
@@ -17,6 +19,18 @@ namespace {
 // Steps between two checks of the trained tensors. A NaN in one that the step uses shows in the
 // loss at once; others (the other expert's, rows of words that did not occur, infinities) do not.
 constexpr std::int64_t kStepsPerCheck = 100;
+
+// Seconds, as predicted: a lane that is busy for much longer hangs.
+double longest_instruction(const ProgramSet& set) {
+  const MachineProfile profile = cpu_profile(set.backend.threads);
+  double longest = 0;
+  for (const Program& p : set.programs) {
+    for (const Instruction& ins : p.instructions) {
+      longest = std::max(longest, predicted_seconds(set, ins, profile));
+    }
+  }
+  return longest;
+}
 
 RunFolder open_folder(const RunSetup& run, const Ranks& ranks) {
   const TrainConfig& c = run.config;
@@ -58,11 +72,18 @@ TrainingLoop::TrainingLoop(RunSetup setup, std::unique_ptr<TrainingTask> task,
     runner.communicators.push_back(communicators_.back().get());
   }
   runner_ = std::make_unique<Runner>(set_, plan_, runner, std::move(memory));
+  if (options.ranks.control != nullptr && !on_gpu()) {
+    options.ranks.control->set_longest(longest_instruction(set_));
+  }
   state_.world_size = options.ranks.size;
   state_.seed = run_.config.seed;
   state_.config_hash = run_.config_hash;
   state_.model_hash = run_.model_hash;
   state_.plan_hash = fmt::format("{}-{}", run_.device.count, run_.host.count);
+}
+
+TrainingLoop::~TrainingLoop() {
+  if (options_.ranks.control != nullptr) options_.ranks.control->set_last_words({});
 }
 
 MemoryNumbers TrainingLoop::arenas() const {
@@ -74,13 +95,14 @@ MemoryNumbers TrainingLoop::arenas() const {
 
 void TrainingLoop::phase(Phase p) {
   monitor_->sample(arenas());
-  if (!flight_) return;
-  flight_->update({.phase = p,
-                   .step = state_.step,
-                   .epoch = state_.epoch,
-                   .loss = loss_,
-                   .measured = monitor_->now(),
-                   .most = monitor_->most()});
+  const FlightState state = {.phase = p,
+                             .step = state_.step,
+                             .epoch = state_.epoch,
+                             .loss = loss_,
+                             .measured = monitor_->now(),
+                             .most = monitor_->most()};
+  if (flight_) flight_->update(state);
+  tell_state(state);
 }
 
 bool TrainingLoop::step() {
@@ -244,15 +266,26 @@ void TrainingLoop::after_step(bool last_of_epoch) {
 
 // What the run leaves for `ballast doctor`, from before anything can fail.
 void TrainingLoop::open_flight_record() {
-  const std::string path = folder_.path() + "/" + std::string(kFlightFile);
   monitor_.emplace(planned_, on_gpu() ? gpu_memory_of_process : std::function<Bytes()>());
-  if (!leads()) return;
+  if (leads()) remove_rank_records(folder_.path());  // of an earlier start, with other ranks
+  const Ranks& ranks = options_.ranks;
+  if (!leads() && !ranks.share) return;  // it does not know the run's folder
+  const std::string folder = ranks.share ? ranks.share(folder_.path()) : folder_.path();
+  const std::string path = flight_record_path(folder, ranks.rank);
   flight_.emplace(path, FlightStart{.command = run_.info.command,
-                                    .folder = folder_.path(),
+                                    .folder = folder,
                                     .total_steps = run_.total_steps,
                                     .planned = planned_,
-                                    .allowed = run_.info.allowed});
-  if (options_.remember) remember_last_run(path);
+                                    .allowed = run_.info.allowed,
+                                    .rank = ranks.rank,
+                                    .ranks = ranks.size});
+  if (leads() && options_.remember) remember_last_run(path);
+  if (ranks.control == nullptr) return;
+  put_text(control_state_.folder, folder);
+  // Where this rank's own thread does not come to its end.
+  ranks.control->set_last_words([this](const ControlReport& report) {
+    flight_->phase(Phase::failed, report.line.empty() ? report.text : report.line);
+  });
 }
 
 void TrainingLoop::load() {
@@ -358,6 +391,7 @@ TrainOutcome TrainingLoop::outcome(bool stopped) {
 TrainOutcome TrainingLoop::run() {
   running_ = {};
   if (run_.config.resume) resumed_ = find_resumed();
+  require_same_resume();
   open_flight_record();
   try {
     if (options_.handle_signals) signal_.emplace();
@@ -370,17 +404,22 @@ TrainOutcome TrainingLoop::run() {
         checkpointed_step_ < 0
             ? std::string(", no checkpoint yet")
             : fmt::format(", the newest checkpoint is of step {}", checkpointed_step_)));
-    std::string why = e.what();
-    for (const std::string& doing : e.trail()) why += "; while " + doing;
-    failed(why);
+    failed(e);
+    throw;
+  } catch (const std::bad_alloc&) {
+    failed(out_of_memory());
     throw;
   } catch (const std::exception& e) {
-    failed(e.what());
+    failed(Error(ErrorCode::internal, e.what()));
     throw;
   }
 }
 
-void TrainingLoop::failed(const std::string& why) {
+void TrainingLoop::failed(const Error& e) {
+  std::string why = e.what();
+  for (const std::string& doing : e.trail()) why += "; while " + doing;
+  // First, so that the others hear it from this rank and not that it is gone.
+  if (options_.ranks.control != nullptr) options_.ranks.control->tell(e);
   // Wherever it failed: no other rank waits for this one.
   for (const auto& group : communicators_) group->abort();
   if (flight_) flight_->phase(Phase::failed, why);

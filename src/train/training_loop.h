@@ -28,6 +28,9 @@ namespace ballast::train {
 class TrainingLoop {
  public:
   TrainingLoop(RunSetup setup, std::unique_ptr<TrainingTask> task, const TrainOptions& options);
+  ~TrainingLoop();
+  TrainingLoop(const TrainingLoop&) = delete;
+  TrainingLoop& operator=(const TrainingLoop&) = delete;
   TrainOutcome run();
 
  private:
@@ -68,7 +71,9 @@ class TrainingLoop {
   void event(std::string_view kind, const std::string& text) {
     if (records_) records_->event(state_.step, kind, text);
   }
-  void failed(const std::string& why);
+  void failed(const Error& e);
+  void require_same_resume();                 // of all ranks
+  void tell_state(const FlightState& state);  // to the other ranks
   void phase(Phase p);
   bool on_gpu() const { return set_.backend.device == Device::cuda; }
   MemoryNumbers arenas() const;
@@ -97,6 +102,8 @@ class TrainingLoop {
   std::int64_t samples_done_ = 0, batches_done_ = 0;  // of this process
   double step_seconds_ = 0;                           // of these
   bool ends_early_ = false;
+
+  ControlHeartbeat control_state_;  // what other ranks hear of this one
 
   std::optional<StopSignal> signal_;
   std::optional<FlightRecorder> flight_;

@@ -1,4 +1,4 @@
-// Messages of a run to a webhook.
+// Messages of a run to a webhook and to other ranks.
 
 #include <algorithm>
 #include <chrono>
@@ -56,6 +56,36 @@ void TrainingLoop::report_progress(const StepRecord& record) {
   message.fields.emplace_back(
       "RAM", fmt::format("{} of {} planned", record.measured.ram, record.planned.ram));
   webhook_->send(std::move(message));
+}
+
+void TrainingLoop::tell_state(const FlightState& state) {
+  if (options_.ranks.control == nullptr) return;
+  ControlHeartbeat& told = control_state_;
+  put_text(told.phase, name_of(state.phase));
+  told.step = state.step;
+  told.total_steps = run_.total_steps;
+  told.checkpoint = checkpointed_step_;
+  std::size_t line = 0;
+  MemoryNumbers::each(planned_, [&](const char* name, Bytes planned) {
+    put_text(told.memory.at(line).name, display_name_of(name, on_gpu()));
+    told.memory.at(line++).planned = planned.count;
+  });
+  line = 0;
+  MemoryNumbers::each(run_.info.allowed, [&](const char*, Bytes allowed) {
+    told.memory.at(line++).allowed = allowed.count;
+  });
+  line = 0;
+  MemoryNumbers::each(state.measured, [&](const char*, Bytes measured) {
+    told.memory.at(line++).measured = measured.count;
+  });
+  options_.ranks.control->set_state(told);
+}
+
+void TrainingLoop::require_same_resume() {
+  if (!run_.config.resume) return;
+  options_.ranks.require_same(
+      {{"checkpoint to resume from",
+        resumed_ ? fmt::format("step {}", resumed_->state.step) : std::string("none")}});
 }
 
 void TrainingLoop::notify(WebhookMessage::Kind kind, std::string text) {

@@ -17,7 +17,8 @@ namespace ballast::test {
 // The built program, running beside the test; killed with the object.
 class BackgroundBallast {
  public:
-  explicit BackgroundBallast(const std::vector<std::string>& arguments) {
+  // own_group: as a shell with job control starts it.
+  explicit BackgroundBallast(const std::vector<std::string>& arguments, bool own_group = false) {
     const std::string out = dir_.path("out"), err = dir_.path("err");
     std::vector<char*> argv = {const_cast<char*>(BALLAST_BINARY)};
     for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
@@ -25,6 +26,7 @@ class BackgroundBallast {
     pid_ = ::fork();
     if (pid_ < 0) throw std::runtime_error("fork");
     if (pid_ > 0) return;
+    if (own_group) ::setpgid(0, 0);
     ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT, 0600), STDOUT_FILENO);
     ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT, 0600), STDERR_FILENO);
     ::execv(BALLAST_BINARY, argv.data());

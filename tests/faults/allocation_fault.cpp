@@ -42,8 +42,8 @@ bool fails() {
 
 struct Report {
   ~Report() {
-    const char* const path = std::getenv("BALLAST_FAULT_COUNTS");
-    if (path == nullptr) return;
+    char path[4096];
+    if (!ballast::faults::find_counts_path(path)) return;
     in_main = false;
     const long n = __atomic_load_n(&calls, __ATOMIC_RELAXED);
     if (std::FILE* const file = std::fopen(path, "w")) {

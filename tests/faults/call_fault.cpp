@@ -66,7 +66,7 @@ Outcome next_call(Call call) {
   const Fault& f = fault();
   if (!f.concerns(kCalls[call]) || !f.hits(n)) return {};
   ballast::faults::mark_fired();
-  if (f.kills) ::kill(::getpid(), SIGKILL);
+  ballast::faults::act(f);
   if (f.error != 0) errno = f.error;
   return {.fails = f.error != 0, .halves = f.shortened || f.kills_after, .dies = f.kills_after};
 }
@@ -135,8 +135,8 @@ long most_address_space() {
 
 struct Report {
   ~Report() {
-    const char* const path = std::getenv("BALLAST_FAULT_COUNTS");
-    if (path == nullptr) return;
+    char path[4096];
+    if (!ballast::faults::find_counts_path(path)) return;
     long all[kCallCount];
     std::copy(std::begin(counts), std::end(counts), all);
     const long bytes = written;

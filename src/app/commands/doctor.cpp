@@ -15,6 +15,7 @@
 #include "report/gpu_checks.h"
 #include "report/last_run.h"
 #include "report/machine_checks.h"
+#include "report/rank_records.h"
 #include "report/run_info.h"
 
 namespace ballast {
@@ -48,6 +49,7 @@ struct LastRun {
   std::string path;
   FlightRecord record;
   FlightDiagnosis diagnosis;
+  std::vector<RankRecord> ranks;  // empty: it had one
 };
 
 Json json_of(const MemoryNumbers& m) {
@@ -56,8 +58,28 @@ Json json_of(const MemoryNumbers& m) {
   return j;
 }
 
+Json json_of(const RankRecord& rank) {
+  Json j = {{"rank", rank.rank}, {"flight_record", rank.path}};
+  if (!rank.record) {
+    j["problem"] = rank.problem;
+    return j;
+  }
+  const FlightRecord& r = *rank.record;
+  j["outcome"] = name_of(rank.diagnosis.outcome);
+  j["pid"] = r.pid;
+  j["updated"] = iso_time(r.updated);
+  j["phase"] = name_of(r.state.phase);
+  j["step"] = r.state.step;
+  j["note"] = r.note;
+  j["measured"] = json_of(r.state.measured);
+  j["most"] = json_of(r.state.most);
+  return j;
+}
+
 Json json_of(const LastRun& run) {
-  const auto& [path, r, d] = run;
+  const auto& [path, r, d, ranks] = run;
+  Json of_ranks = Json::array();
+  for (const RankRecord& rank : ranks) of_ranks.push_back(json_of(rank));
   Json advice = Json::array();
   for (const Advice& a : d.advice) advice.push_back({{"change", a.change}, {"effect", a.effect}});
   return {{"flight_record", path},
@@ -80,7 +102,8 @@ Json json_of(const LastRun& run) {
           {"planned", json_of(r.start.planned)},
           {"allowed", json_of(r.start.allowed)},
           {"measured", json_of(r.state.measured)},
-          {"most", json_of(r.state.most)}};
+          {"most", json_of(r.state.most)},
+          {"ranks", std::move(of_ranks)}};
 }
 
 Json json_of(const GpuFacts& facts) {
@@ -156,16 +179,18 @@ std::optional<LastRun> Doctor::find_last_run() const {
   }
   // The last run's folder may have been removed since; a path that was given must be right.
   if (!path || (run_.empty() && !std::filesystem::exists(*path))) return std::nullopt;
-  LastRun last = {*path, read_flight_record(*path), {}};
+  LastRun last = {*path, read_flight_record(*path), {}, {}};
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  last.diagnosis = diagnose(last.record, std::chrono::duration<double>(now).count());
+  const double seconds = std::chrono::duration<double>(now).count();
+  last.diagnosis = diagnose(last.record, seconds);
+  last.ranks = read_rank_records(last.path, last.record, seconds);
   return last;
 }
 
 std::string Doctor::as_text(const Machine& m, const std::optional<LastRun>& last,
                             std::span<const MachineCheck> checks) const {
   std::string text;
-  if (last) text += describe(last->record, last->diagnosis) + "\n";
+  if (last) text += describe(last->record, last->diagnosis) + describe(last->ranks) + "\n";
   text += "this machine\n";
   for (const MachineCheck& c : checks) {
     const bool bad = c.state == MachineCheck::State::warning;

@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <array>
 #include <memory>
 #include <optional>
 
@@ -11,10 +12,11 @@
 #include "app/output.h"
 #include "app/planning.h"
 #include "app/planning_heap.h"
+#include "app/rank_session.h"
 #include "app/training_output.h"
 #include "core/log.h"
+#include "core/version.h"
 #include "dist/host_ranks.h"
-#include "dist/rank_environment.h"
 #include "io/media_reader.h"
 #include "report/secrets.h"
 #include "train/config/read_config.h"
@@ -22,6 +24,7 @@
 #include "train/run/base_merge.h"
 #include "train/run/model_choice.h"
 #include "train/run/published_model.h"
+#include "train/run/run_summary.h"
 #include "train/stop_signal.h"
 #include "train/trainer.h"
 
@@ -57,8 +60,9 @@ class Train : public Command {
 // The processes that `--ranks` started, as one of them sees them; alone it does nothing.
 class JobRanks {
  public:
-  JobRanks() : place_(this_rank()) {
-    if (!place_) return;
+  JobRanks() {
+    if (RankSession::current() == nullptr) return;
+    place_ = RankSession::current()->place();
     transport_.emplace(place_->memory_fd, place_->token, place_->rank, place_->ranks);
     start_ = transport_->join("start", place_->rank, place_->ranks);
   }
@@ -70,6 +74,8 @@ class JobRanks {
     to.ranks = place_->ranks;
     to.rank = place_->rank;
   }
+  // What the launcher has taken out of the command.
+  std::string flag() const { return place_ ? fmt::format(" --ranks {}", place_->ranks) : ""; }
   // What rank 0 says, once all are here.
   bool together(bool here) {
     if (!place_) return here;
@@ -82,12 +88,38 @@ class JobRanks {
     if (!place_) return {};
     return {.rank = place_->rank,
             .size = place_->ranks,
-            .join = [this](std::string_view group, int rank, int size) {
-              return transport_->join(group, rank, size);
-            }};
+            .join = [this](std::string_view group, int rank,
+                           int size) { return transport_->join(group, rank, size); },
+            .share = [this](const std::string& text) { return text_of_first(text); },
+            .control = &RankSession::current()->channel()};
+  }
+  // Before any weight is read. Plans may differ: ranks need the same work, not the same policy.
+  void compare(const train::PreparedRun& run, const std::string& command) {
+    if (!place_) return;
+    ControlChannel& channel = RankSession::current()->channel();
+    channel.set_command(command);
+    const train::ParallelConfig& p = run.config.parallel;
+    channel.require_same({{"version of Ballast", std::string(version())},
+                          {"model", run.model().name},
+                          {"model file", train::model_hash(run.checkpoints)},
+                          {"teacher's file", train::model_hash(run.teacher)},
+                          {"configuration and dataset", run.config_hash},
+                          {"samples", fmt::format("{}", run.dataset->samples().size())},
+                          {"steps", fmt::format("{}", run.total_steps)},
+                          {"columns", fmt::format("{}", p.column_count())}});
   }
 
  private:
+  std::string text_of_first(const std::string& text) {
+    std::array<char, 4096> shared{};
+    put_text(shared, text);
+    start_->broadcast(0,
+                      TensorView(reinterpret_cast<std::byte*>(shared.data()), DType::u8,
+                                 Shape{1, static_cast<std::int64_t>(shared.size())}),
+                      {});
+    return std::string(::ballast::text_of(shared));
+  }
+
   std::optional<RankPlace> place_;
   std::optional<HostRanks> transport_;
   std::unique_ptr<Communicator> start_;
@@ -159,6 +191,7 @@ void require_one_process(const JobRanks& ranks, std::string_view what) {
 
 void Train::train_or_cache() {
   JobRanks ranks;
+  command_ += ranks.flag();
   if (train::is_seq2seq(own_.rest)) {
     require_one_process(ranks, "training text models");
     return train_text(own_, command_);
@@ -188,6 +221,7 @@ void Train::train_or_cache() {
   const PlanView view = view_of(run.request, planned, &run);
   show_plan(title, run.request, planned, view, plan_output(own_));
   auto on_folder = at_run_start(own_, title, run.request, planned, view);
+  ranks.compare(run, command_);
   if (ranks.leads()) merge_base_loras(run);
   ranks.together(true);  // all have planned with the memory that is free now
   if (!ranks.leads()) merge_base_loras(run);

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/to_size.h"
 #include "data/prefetcher.h"
+#include "dist/control_channel.h"
 #include "dist/host_ranks.h"
 #include "models/wan/dit_pass.h"
 #include "models/wan/lora_read.h"
@@ -340,6 +341,9 @@ void add_other_lines(PreparedRun& run) {
     r.other_lines.push_back({"exchange between ranks",
                              HostRanks::memory_for(static_cast<int>(c.parallel.ranks)),
                              "bytes on their way, which all ranks of a host share"});
+    r.other_lines.push_back({"control channel",
+                             ControlChannel::memory_for(static_cast<int>(c.parallel.ranks)),
+                             "tells the other ranks where this one is, and when it is lost"});
   }
   if (wan::job_of(r).teacher && wan::job_of(r).teacher->guided) {
     const auto states = static_cast<std::uint64_t>(run.model().text_len * run.model().text_dim);
