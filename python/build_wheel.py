@@ -32,6 +32,10 @@ License-Expression: Apache-2.0
 License-File: LICENSE
 Requires-Python: >=3.9
 Requires-Dist: numpy>=1.23
+Provides-Extra: cuda
+Requires-Dist: nvidia-cublas>=13; extra == "cuda"
+Requires-Dist: nvidia-cudnn-cu13>=9.12; extra == "cuda"
+Requires-Dist: nvidia-cuda-nvrtc>=13; extra == "cuda"
 Classifier: Operating System :: POSIX :: Linux
 Classifier: Programming Language :: Python :: 3
 Classifier: Typing :: Typed

@@ -14,6 +14,7 @@ missing() {
   exit 1
 }
 
+scripts/setup.sh --python
 command -v python3 >/dev/null || missing "python3 is missing: apt install python3 python3-venv"
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' || missing "python3 is older than 3.9"
 wheel=$(scripts/wheel.sh | tail -n 1)

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# scripts/setup.sh [--lint | --packages]
+# scripts/setup.sh [--lint | --python | --packages]
 # Installs the packages that Ballast is built with on Debian and Ubuntu, and only those that are missing.
 # Says nothing and does nothing when all are there. On other systems it prints what to install.
 # --lint: also what scripts/lint.sh needs beyond a build.
+# --python: also what scripts/python_test.sh needs.
 # --packages: also what scripts/release.sh and scripts/package_test.sh need, and the shells whose
 # completions are tested.
 set -euo pipefail
@@ -15,6 +16,7 @@ packages=(
   libgtest-dev libgmock-dev libbenchmark-dev libsentencepiece-dev
   clang libclang-rt-14-dev clang-format
 )
+[ "${1:-}" != --python ] || packages+=(python3-venv)
 [ "${1:-}" != --lint ] || packages+=(clang-tidy-19) # Debian 12's default, 14, cannot parse the sources
 [ "${1:-}" != --packages ] ||
   packages+=(zsh fish groff-base man-db dpkg-dev xz-utils lintian minisign debootstrap buildah python3-venv pkg-config)
@@ -70,5 +72,7 @@ if [ "$(id -u)" -ne 0 ]; then
   as_root=(sudo)
 fi
 export DEBIAN_FRONTEND=noninteractive
-"${as_root[@]}" apt-get update -qq
-"${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+# A fresh machine may be installing updates by itself: wait for it.
+apt=("${as_root[@]}" apt-get -o DPkg::Lock::Timeout=600 -qq)
+"${apt[@]}" update
+"${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null

@@ -20,6 +20,7 @@ from ._errors import (
 from ._info import Info, inspect
 from ._model import Sample, StepResult, WanModel
 from ._plan import Phase, Plan, Use, plan
+from ._progress import Progress
 from ._sampling import generate, sample
 from ._training import Event, Step, Training, TrainResult, train
 
@@ -35,6 +36,7 @@ __all__ = [
     "InternalError",
     "Phase",
     "Plan",
+    "Progress",
     "Refused",
     "Sample",
     "Step",

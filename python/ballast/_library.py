@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import sys
 from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t
 from ctypes import c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from . import _find
+from . import _find, _progress
 from ._errors import UsageError, error_from
 
 ABI = 1
@@ -69,6 +70,7 @@ _FUNCTIONS: "Dict[str, Tuple[List[Any], Any]]" = {
     "ballast_abi": ([], c_uint32),
     "ballast_version_json": ([], c_char_p),
     "ballast_free": ([c_void_p], None),
+    "ballast_set_log": ([c_void_p, c_void_p], None),
     "ballast_command": ([POINTER(c_char_p), c_size_t, _text_out, _text_out], c_int),
     "ballast_model_open": ([c_char_p, _handle_out, _text_out], c_int),
     "ballast_model_info": ([c_void_p, _text_out, _text_out], c_int),
@@ -98,6 +100,21 @@ _FUNCTIONS: "Dict[str, Tuple[List[Any], Any]]" = {
     "ballast_text_close": ([c_void_p], None),
 }
 
+def _say(level: int, text: bytes, user: object) -> None:
+    """What the library tells the person who waits: to sys.stderr, where notebooks show it."""
+    try:
+        if level == _progress.LEVEL:
+            _progress.tell(_progress.record_of(json.loads(text)))
+        elif sys.stderr is not None:
+            mark = "warning: " if level == 2 else ""
+            sys.stderr.write(f"ballast: {mark}{text.decode('utf-8', 'replace')}\n")
+    except Exception:  # nothing may be raised on the way into the library
+        pass
+
+
+_said = ctypes.CFUNCTYPE(None, c_int, c_char_p, c_void_p)(_say)  # stays as long as the library
+
+
 _loaded: Optional[ctypes.CDLL] = None
 _process = os.getpid()
 
@@ -124,6 +141,7 @@ def load() -> None:
     if library.ballast_abi() < ABI:
         raise ImportError(f"{path} has ABI {library.ballast_abi()}, this package needs {ABI}")
     _loaded = library
+    library.ballast_set_log(_said, None)
 
 
 def _library() -> ctypes.CDLL:

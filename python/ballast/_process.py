@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence
 
 from ._errors import Error, error_from, fields_from_text
 from ._find import program
+from ._progress import OnProgress, record_of
 
 _PR_SET_PDEATHSIG = 1
 _TAIL = 1 << 16  # characters of stderr that are kept for an explanation
@@ -40,9 +42,15 @@ class Child:
     """
 
     def __init__(
-        self, arguments: Sequence[str], quiet: bool = False, text: Optional[str] = None
+        self,
+        arguments: Sequence[str],
+        quiet: bool = False,
+        text: Optional[str] = None,
+        on_progress: Optional[OnProgress] = None,
     ) -> None:
         self._tail = ""
+        self.raised: Optional[BaseException] = None
+        self._on_progress = on_progress
         self._buffer = b""
         self._quiet = quiet
         self._input = None if text is None else text.encode()
@@ -52,6 +60,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            env={**os.environ, "BALLAST_PROGRESS": "json"} if on_progress else None,
             preexec_fn=_dies_with_parent(),
         )
         self._helpers = [threading.Thread(target=self._pass_on, daemon=True)]
@@ -74,12 +83,32 @@ class Child:
 
     def _pass_on(self) -> None:
         assert self._process.stderr is not None
+        if self._on_progress is not None:
+            for line in self._process.stderr:
+                if not self._took_progress(line):
+                    self._show(line)
+            return
         for raw in iter(lambda: os.read(self._process.stderr.fileno(), 4096), b""):  # type: ignore[union-attr]
-            text = raw.decode("utf-8", "replace")
-            self._tail = (self._tail + text)[-_TAIL:]
-            if not self._quiet and sys.stderr is not None:
-                sys.stderr.write(text)
-                sys.stderr.flush()
+            self._show(raw)
+
+    def _show(self, raw: bytes) -> None:
+        text = raw.decode("utf-8", "replace")
+        self._tail = (self._tail + text)[-_TAIL:]
+        if not self._quiet and sys.stderr is not None:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+    def _took_progress(self, line: bytes) -> bool:
+        """Hands progress to the user's function; what that raises ends the run."""
+        if self._on_progress is None or not line.startswith(b'{"kind":"progress"'):
+            return False
+        if self.raised is None:
+            try:
+                self._on_progress(record_of(json.loads(line)))
+            except BaseException as e:  # of the user's function: raised where the run is awaited
+                self.raised = e
+                self._process.kill()
+        return True
 
     def lines(self) -> Iterator[bytes]:
         """What it prints, until it closes its stdout. May be called again after an interruption."""
@@ -145,9 +174,10 @@ def output_of(
     allowed: Sequence[int] = (0,),
     quiet: bool = True,
     text: Optional[str] = None,
+    on_progress: Optional[OnProgress] = None,
 ) -> "tuple[int, str, str]":
     """Runs the program to its end: exit code, stdout, stderr. Raises for a code not allowed."""
-    child = Child(arguments, quiet, text)
+    child = Child(arguments, quiet, text, on_progress)
     out: List[bytes] = []
     try:
         for line in child.lines():
@@ -156,6 +186,8 @@ def output_of(
     except BaseException:
         child.kill()
         raise
+    if child.raised is not None:
+        raise child.raised
     if code not in allowed:
         raise failure(code, child.said)
     return code, b"\n".join(out).decode("utf-8", "replace"), child.said

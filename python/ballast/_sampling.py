@@ -6,7 +6,7 @@ import glob
 import json
 import os
 import tempfile
-from typing import Any, List, Sequence, Union, overload
+from typing import Any, List, Optional, Sequence, Union, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from ._errors import UsageError
 from ._options import PathOrName, flag_words
 from ._png import read_png
 from ._process import output_of
+from ._progress import OnProgress
 
 
 def _lines_of(prompts: Sequence[str]) -> str:
@@ -37,6 +38,7 @@ def sample(
     *,
     flags: Sequence[str] = (),
     quiet: bool = False,
+    on_progress: Optional[OnProgress] = None,
     **options: Any,
 ) -> "npt.NDArray[np.uint8]":
     """Clips from prompts, as `ballast sample` makes them: uint8 [frames, height, width, 3].
@@ -48,7 +50,8 @@ def sample(
     >>> clip.shape
     (121, 704, 1280, 3)
 
-    To have mp4, GIF or WebP files use the program: ballast sample --output clip.mp4.
+    on_progress is called with how far each part is (ballast.Progress); an exception in it ends the
+    run. To have mp4, GIF or WebP files use the program: ballast sample --output clip.mp4.
     """
     for given in ("output", "json", "plan", "prompt_file"):
         if given in options:
@@ -62,7 +65,8 @@ def sample(
                 f.write(_lines_of(prompt))
             words += ["--prompt-file", f.name]
         target = os.path.join(folder, "clip.png")
-        out = output_of(["sample", *words, "--output", target, "--json"], quiet=quiet)[1]
+        out = output_of(["sample", *words, "--output", target, "--json"], quiet=quiet,
+                        on_progress=on_progress)[1]  # fmt: skip
         clips = [_frames_of(path) for path in json.loads(out)["outputs"]]
     one = isinstance(prompt, str) and len(clips) == 1
     return clips[0] if one else np.stack(clips)
@@ -70,14 +74,15 @@ def sample(
 
 @overload
 def generate(
-    model: PathOrName, prompt: str, *, flags: Sequence[str] = ..., quiet: bool = ..., **options: Any
-) -> str: ...
+    model: PathOrName, prompt: str, *, flags: Sequence[str] = ..., quiet: bool = ...,
+    on_progress: Optional[OnProgress] = ..., **options: Any
+) -> str: ...  # fmt: skip
 @overload
 def generate(model: PathOrName, prompt: Sequence[
     str
 ], *, flags: Sequence[
     str
-] = ..., quiet: bool = ..., **options: Any,
+] = ..., quiet: bool = ..., on_progress: Optional[OnProgress] = ..., **options: Any,
 ) -> List[str]: ...  # fmt: skip
 
 
@@ -87,6 +92,7 @@ def generate(
     *,
     flags: Sequence[str] = (),
     quiet: bool = False,
+    on_progress: Optional[OnProgress] = None,
     **options: Any,
 ) -> Union[str, List[str]]:
     """Texts from prompts by a T5 model, as `ballast generate` writes them.
@@ -104,6 +110,7 @@ def generate(
     else:
         words += ["--prompt-file", "-"]
         text = _lines_of(prompt)
-    out = output_of(["generate", *words, "--json"], quiet=quiet, text=text)[1]
+    out = output_of(["generate", *words, "--json"], quiet=quiet, text=text,
+                    on_progress=on_progress)[1]  # fmt: skip
     texts = [str(t["text"]) for t in json.loads(out)["texts"]]
     return texts[0] if isinstance(prompt, str) else texts

@@ -42,6 +42,20 @@ def test_several_clips_have_an_axis_of_their_own() -> None:
     assert one.shape == (1, 64, 64, 3)
 
 
+def test_progress_is_told_and_an_exception_in_it_ends_the_run() -> None:
+    seen: "list[ballast.Progress]" = []
+    ballast.sample(MODEL, "a red circle falls", quiet=True, on_progress=seen.append, **SMALL)
+    denoising = [p for p in seen if p.what == "denoising"]
+    assert denoising[0].done == 0 and denoising[0].total == 2 and not denoising[0].bytes
+    assert denoising[-1].ended and denoising[-1].done == 2
+
+    def refuse(p: ballast.Progress) -> None:
+        raise RuntimeError(f"no {p.what}")
+
+    with pytest.raises(RuntimeError, match="no "):
+        ballast.sample(MODEL, "a red circle falls", quiet=True, on_progress=refuse, **SMALL)
+
+
 def test_what_is_wrong_is_raised() -> None:
     with pytest.raises(TypeError, match="no argument output"):
         ballast.sample(MODEL, "a", output="clip.mp4")

@@ -1,7 +1,6 @@
 #include "app/command.h"
 
 #include <algorithm>
-#include <vector>
 
 namespace ballast {
 namespace {

@@ -54,7 +54,7 @@ void declare_machine(CLI::App& app, MachineOptions& to,
       const std::function<void(const std::string&)> set =
           [flag, read = setter_of(field)](const std::string& text) {
             if (const auto fault = read(text)) {
-              fail(ErrorCode::usage, fmt::format("{}: {}", flag, *fault));
+              fail(ErrorCode::usage, "{}: {}", flag, *fault);
             }
           };
       app.add_option_function(flag, set, help)

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
 
 #include "core/status_line.h"
@@ -69,6 +72,24 @@ std::string without_rule_ids(std::string_view message) {
     out += message[at++];
   }
   return out;
+}
+
+std::string progress_json(const log::ProgressRecord& record) {
+  const nlohmann::ordered_json line = {{"kind", "progress"},
+                                       {"what", record.what},
+                                       {"done", record.done},
+                                       {"total", record.total},
+                                       {"unit", record.bytes ? "bytes" : "count"},
+                                       {"ended", record.ended}};
+  return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+void show_progress_as_asked() {
+  const char* const asked = std::getenv("BALLAST_PROGRESS");
+  if (asked == nullptr || std::string_view(asked) != "json") return;
+  log::set_sink({.line = {}, .progress = [](const log::ProgressRecord& record) {
+                   std::fputs((progress_json(record) + "\n").c_str(), stderr);
+                 }});
 }
 
 std::size_t text_columns(std::FILE* file) {

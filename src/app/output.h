@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/log.h"
 
 namespace ballast {
 
@@ -33,6 +34,13 @@ struct ShownError : Error {
 // A message without the ids of rules that readers of files put into it:
 // "a.safetensors: st.header_json: ..." is "a.safetensors: ...".
 std::string without_rule_ids(std::string_view message);
+
+// With BALLAST_PROGRESS=json in the environment: progress as lines of JSON on stderr, for programs
+// that run this one: {"kind":"progress","what":"denoising","done":3,"total":20,...}.
+void show_progress_as_asked();
+
+// Progress as one line of JSON: "what", "done", "total", "unit", "ended".
+std::string progress_json(const log::ProgressRecord& record);
 
 // Where lines of text for this file are broken: the terminal's columns, else kPlainColumns.
 std::size_t text_columns(std::FILE* file);

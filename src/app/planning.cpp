@@ -14,8 +14,8 @@
 namespace ballast {
 [[noreturn]] void fail_unknown(std::string_view flag, const std::string& value,
                                const std::vector<std::string_view>& known) {
-  fail(ErrorCode::usage, fmt::format("{} {} is unknown{}: known are {}", flag, printable(value),
-                                     suggestion(value, known), joined(known)));
+  fail(ErrorCode::usage, "{} {} is unknown{}: known are {}", flag, printable(value),
+       suggestion(value, known), joined(known));
 }
 
 train::RunTarget find_target(const std::string& name, const MachineOptions& options) {
@@ -78,8 +78,7 @@ OwnFlags split_own_flags(const std::vector<std::string>& arguments, bool prints_
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (prints_steps && arguments[i].starts_with("--json=")) {
       if (arguments[i] != "--json=steps") {
-        fail(ErrorCode::usage,
-             fmt::format("{}: expected --json or --json=steps", printable(arguments[i])));
+        fail(ErrorCode::usage, "{}: expected --json or --json=steps", printable(arguments[i]));
       }
       own.steps = true;
       continue;
@@ -161,8 +160,8 @@ void require_disk_space(const PlanTitle& title, const PlanView& view, const Plan
     here.budget.disk = *files.free;
     const Refusal refusal = {
         .policy = view.policy,
-        .needed = {view.plan.peak_of(Tier::device) + lines_of(view.lines, Tier::device),
-                   view.plan.peak_of(Tier::host) + lines_of(view.lines, Tier::host), needed},
+        .needed = {view.plan.peak_of(Tier::device) + sum_lines(view.lines, Tier::device),
+                   view.plan.peak_of(Tier::host) + sum_lines(view.lines, Tier::host), needed},
         .shortages = {shortage}};
     print_json_line(refusal_json(here, refusal, {}), output.kind("plan"));
   }

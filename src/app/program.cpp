@@ -157,9 +157,8 @@ std::optional<OwnArguments> own_arguments(std::string_view command,
     if (place) speak_as_rank(*place);
     if (place && asked && *asked != place->ranks) {
       fail(ErrorCode::usage,
-           fmt::format(
-               "--ranks {} in a job of {} ranks (BALLAST_RANKS={}): expected the same number",
-               *asked, place->ranks, place->ranks));
+           "--ranks {} in a job of {} ranks (BALLAST_RANKS={}): expected the same number", *asked,
+           place->ranks, place->ranks);
     }
     if (!place && !asks_for_help(line.arguments)) own.ranks = asked.value_or(1);
   }
@@ -309,6 +308,7 @@ Error current_failure(const std::vector<std::string>& arguments) {
 // The only catch of the program.
 int run_program(const std::vector<std::string>& arguments) {
   try {
+    show_progress_as_asked();
     return run(arguments);
   } catch (const Error& e) {
     return explain(e);

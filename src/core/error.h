@@ -50,6 +50,12 @@ class Error : public std::exception {
 };
 
 [[noreturn]] void fail(ErrorCode code, std::string message, std::vector<Advice> advice = {});
+// The message formatted.
+template <class First, class... Rest>
+[[noreturn]] void fail(ErrorCode code, fmt::format_string<First, Rest...> message, First&& first,
+                       Rest&&... rest) {
+  fail(code, fmt::format(message, std::forward<First>(first), std::forward<Rest>(rest)...));
+}
 
 namespace detail {
 

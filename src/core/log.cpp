@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+#include <utility>
 
 #include "core/error.h"
 #include "core/to_size.h"
@@ -19,7 +20,20 @@ constexpr std::array<std::string_view, 4> kMarks = {"debug: ", "", "warning: ", 
 std::atomic<int> rank{-1};
 std::atomic<std::FILE*> file{nullptr};  // nullptr: stderr
 
+std::mutex one_at_a_time;  // lines, also where the file is not a pipe or a terminal
+std::atomic<bool> sink_shows_progress{false};
+
+Sink& sink() {  // guarded by one_at_a_time
+  static Sink it;
+  return it;
+}
+
 void write_line(Level line_level, std::string_view text) {
+  const std::lock_guard lock(one_at_a_time);
+  if (sink().line) {
+    sink().line(line_level, text);
+    return;
+  }
   std::FILE* const out = file != nullptr ? file.load() : stderr;
   fmt::memory_buffer line;
   // On a terminal a progress line may stand here (core/progress.h); it is drawn again later.
@@ -27,8 +41,6 @@ void write_line(Level line_level, std::string_view text) {
   line.append(std::string_view("ballast"));
   if (rank >= 0) fmt::format_to(std::back_inserter(line), "[{}]", rank.load());
   fmt::format_to(std::back_inserter(line), ": {}{}\n", kMarks[to_size(line_level)], text);
-  static std::mutex one_line;  // at a time, also where the file is not a pipe or a terminal
-  const std::lock_guard lock(one_line);
   std::fwrite(line.data(), 1, line.size(), out);
   std::fflush(out);
 }
@@ -60,6 +72,20 @@ Level level() { return current(); }
 void set_level(Level level) { current() = level; }
 void set_rank(int r) { rank = r; }
 void set_file(std::FILE* f) { file = f; }
+
+void set_sink(Sink to) {
+  const std::lock_guard lock(one_at_a_time);
+  sink() = std::move(to);
+  sink_shows_progress = static_cast<bool>(sink().progress);
+}
+
+bool shows_progress() { return sink_shows_progress; }
+
+void give_progress(const ProgressRecord& record) {
+  if (level() > Level::info) return;
+  const std::lock_guard lock(one_at_a_time);
+  if (sink().progress) sink().progress(record);
+}
 
 void detail::write(Level line_level, fmt::string_view text, fmt::format_args args) {
   if (line_level < level()) return;

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/dtype.h"
-
 namespace ballast {
 namespace {
 

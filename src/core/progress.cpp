@@ -45,6 +45,7 @@ Progress::Progress(std::string what, std::int64_t total, Unit unit, std::int64_t
   terminal_ = output_.terminal.value_or(isatty(fileno(output_.file)) != 0);
   columns_ = terminal_ ? StatusLine::columns_of(output_.file) : StatusLine::kMaxColumns;
   start_ = shown_ = output_.now();
+  if (log::shows_progress()) give(false);
 }
 
 Progress::Progress(std::string what, std::int64_t total, Unit unit, std::int64_t done)
@@ -52,7 +53,11 @@ Progress::Progress(std::string what, std::int64_t total, Unit unit, std::int64_t
 
 Progress::~Progress() {
   try {
-    if (any_shown_ || seconds(start_) >= kSilent) show(true);
+    if (log::shows_progress()) {
+      give(true);
+    } else if (any_shown_ || seconds(start_) >= kSilent) {
+      show(true);
+    }
   } catch (...) {  // no memory for its text: the line is missing, the run is not
   }
 }
@@ -63,9 +68,22 @@ double Progress::seconds(Time since) const {
 
 void Progress::add(std::int64_t n) {
   done_ += n;
+  if (log::shows_progress()) {
+    if (seconds(shown_) >= kTerminalPause) give(false);
+    return;
+  }
   const bool due = any_shown_ ? seconds(shown_) >= (terminal_ ? kTerminalPause : kLogPause)
                               : seconds(start_) >= kSilent;
   if (due) show(false);
+}
+
+void Progress::give(bool last) {
+  log::give_progress({.what = what_,
+                      .done = done_,
+                      .total = total_,
+                      .bytes = unit_ == Unit::bytes,
+                      .ended = last});
+  shown_ = output_.now();
 }
 
 void Progress::show(bool last) {

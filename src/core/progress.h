@@ -13,6 +13,7 @@ namespace ballast {
 // two seconds: one line that rewrites itself on a terminal, else a line about every ten seconds.
 //   ballast: training: 12 of 100, 3.21 s each, 4 min 42 s left
 //   ballast: reading weights: 3.210 GB of 28.60 GB, 1.204 GB/s, 21 s left
+// Where a program shows progress itself (log::set_sink) that gets it, from the start on.
 // For one thread. add() allocates nothing. Silent when log::level() hides info.
 class Progress {
  public:
@@ -37,6 +38,7 @@ class Progress {
  private:
   double seconds(Time since) const;
   void show(bool last);
+  void give(bool last);  // to who shows it itself
 
   std::string what_;
   std::int64_t total_, first_, done_;

@@ -32,17 +32,8 @@ Isa isa() {
 }
 
 const char* name_of(Isa i) {
-  switch (i) {
-    case Isa::neon:
-      return "neon";
-    case Isa::sse2:
-      return "sse2";
-    case Isa::avx2:
-      return "avx2";
-    case Isa::avx512:
-      return "avx512";
-  }
-  return "?";
+  constexpr const char* kNames[] = {"neon", "sse2", "avx2", "avx512"};
+  return kNames[static_cast<int>(i)];
 }
 
 }  // namespace ballast

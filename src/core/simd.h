@@ -11,7 +11,6 @@
 
 #include <cstdint>
 #include <cstring>
-#include <utility>
 
 #include "core/to_size.h"
 

@@ -10,6 +10,7 @@
 // infinity), or the largest finite value with Rounding::saturating. All conversions are integer
 // recipes or exact float operations: every instruction set gives the same bits.
 
+#include <tuple>
 #include <type_traits>
 
 #include "core/dtype.h"
@@ -25,45 +26,14 @@ enum class Rounding : std::uint8_t {
   saturating,  // overflow and infinity give the largest finite value; NaN stays NaN
 };
 
-// The integer or float that holds one element of a dtype: Element<DType::bf16> is std::uint16_t.
+// The integer or float that holds one element of a dtype: Element<DType::bf16> is std::uint16_t. In
+// the order of DType.
+using ElementTypes =
+    std::tuple<double, float, std::uint16_t, std::uint16_t, std::uint8_t, std::uint8_t, std::int8_t,
+               std::uint8_t, std::int16_t, std::uint16_t, std::int32_t, std::uint32_t, std::int64_t,
+               std::uint64_t, std::uint8_t>;
 template <DType T>
-struct ElementType {
-  using type = std::conditional_t<size_of(T) == 2, std::uint16_t, std::uint8_t>;
-};
-template <>
-struct ElementType<DType::f64> {
-  using type = double;
-};
-template <>
-struct ElementType<DType::f32> {
-  using type = float;
-};
-template <>
-struct ElementType<DType::i8> {
-  using type = std::int8_t;
-};
-template <>
-struct ElementType<DType::i16> {
-  using type = std::int16_t;
-};
-template <>
-struct ElementType<DType::i32> {
-  using type = std::int32_t;
-};
-template <>
-struct ElementType<DType::u32> {
-  using type = std::uint32_t;
-};
-template <>
-struct ElementType<DType::i64> {
-  using type = std::int64_t;
-};
-template <>
-struct ElementType<DType::u64> {
-  using type = std::uint64_t;
-};
-template <DType T>
-using Element = typename ElementType<T>::type;
+using Element = std::tuple_element_t<to_size(T), ElementTypes>;
 
 }  // namespace ballast
 

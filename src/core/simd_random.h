@@ -49,63 +49,17 @@ inline void random_words(const RandomSource& source, std::uint64_t first, std::u
   }
 }
 
-template <DType T>
-struct StochasticFormat;
-template <>
-struct StochasticFormat<DType::bf16> {
-  static constexpr int kDropped = 16;  // bits of an f32 that a normal result lacks
-  static constexpr std::uint32_t kRebias = 0, kFirstNormal = 0;  // bf16 subnormals drop 16 bits too
-  static constexpr std::uint32_t kLargest = 0x7f7f, kInfinity = 0x7f80, kNan = 0x7fc0;
-  static constexpr float kSteps = 1.0f;
-};
-template <>
-struct StochasticFormat<DType::f16> {
-  static constexpr int kDropped = 13;
-  static constexpr std::uint32_t kRebias = 0x38000000, kFirstNormal = 0x38800000;
-  static constexpr std::uint32_t kLargest = 0x7bff, kInfinity = 0x7c00, kNan = 0x7e00;
-  static constexpr float kSteps = 0x1p24f;  // 1 / the smallest subnormal
-};
-template <>
-struct StochasticFormat<DType::f8_e4m3> {
-  static constexpr int kDropped = 20;
-  static constexpr std::uint32_t kRebias = 0x3c000000, kFirstNormal = 0x3c800000;
-  static constexpr std::uint32_t kLargest = 0x7e, kInfinity = 0x7f, kNan = 0x7f;
-  static constexpr float kSteps = 0x1p9f;
-};
-template <>
-struct StochasticFormat<DType::f8_e5m2> {
-  static constexpr int kDropped = 21;
-  static constexpr std::uint32_t kRebias = 0x38000000, kFirstNormal = 0x38800000;
-  static constexpr std::uint32_t kLargest = 0x7b, kInfinity = 0x7c, kNan = 0x7f;
-  static constexpr float kSteps = 0x1p16f;
-};
-
-// Rounds |x| up with the probability that keeps the mean: the upper bits of the word are added to
-// the bits that are dropped (24 of them to the fraction of a subnormal), then truncated. Exact
-// values never move; a finite x stays finite; infinity and NaN as when rounding to nearest.
-template <DType T>
-inline Storage<T> narrow_stochastic(f32v x, u32v words) {
-  using F = StochasticFormat<T>;
+// A bf16 without bias: between neighbours lo < |x| < hi the result is hi with probability (|x| -
+// lo) / (hi - lo). The upper 16 bits of the word are added to the bits that are dropped, then those
+// are cut off. Exact values never move; finite values stay finite (at most the largest); infinity
+// and NaN are as when rounding to nearest.
+inline Storage<DType::bf16> narrow_stochastic(f32v x, u32v words) {
   const u32v a = bits(x) & 0x7fffffffu;
-  u32v code = (a - F::kRebias + (words >> (32 - F::kDropped))) >> F::kDropped;
-  if constexpr (F::kFirstNormal != 0) {
-    const f32v steps = from_bits(a < F::kFirstNormal ? a : u32v{}) * F::kSteps;
-    const i32v whole = __builtin_convertvector(steps, i32v);
-    const f32v fraction = steps - __builtin_convertvector(whole, f32v);
-    const i32v fraction24 = __builtin_convertvector(fraction * 0x1p24f, i32v);
-    const u32v up = (reinterpret_cast<u32v>(fraction24) + (words >> 8)) >> 24;
-    code = a < F::kFirstNormal ? reinterpret_cast<u32v>(whole) + up : code;
-  }
-  code = code > F::kLargest ? u32v{} + F::kLargest : code;
-  code = a == 0x7f800000u ? u32v{} + F::kInfinity : code;
-  code = a > 0x7f800000u ? u32v{} + F::kNan : code;
-  u32v sign = (bits(x) >> 31) << (size_of(T) * 8 - 1);
-  if constexpr (T == DType::bf16) sign = a > 0x7f800000u ? u32v{} : sign;
-  if constexpr (size_of(T) == 1) {
-    return low_bytes(code | sign);
-  } else {
-    return __builtin_convertvector(code | sign, Storage<T>);
-  }
+  u32v code = (a + (words >> 16)) >> 16;
+  code = code > 0x7f7fu ? u32v{} + 0x7f7fu : code;
+  code = a == 0x7f800000u ? u32v{} + 0x7f80u : code;
+  code = a > 0x7f800000u ? u32v{} + 0x7fc0u : code | (bits(x) >> 31) << 15;
+  return __builtin_convertvector(code, Storage<DType::bf16>);
 }
 
 }  // namespace ballast::simd::BALLAST_ISA

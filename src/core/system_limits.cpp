@@ -6,11 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
-#include <optional>
-#include <string>
 #include <vector>
-
-#include "core/bytes.h"
 
 namespace ballast {
 namespace {

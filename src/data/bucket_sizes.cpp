@@ -22,7 +22,7 @@ void round_sort_unique(std::vector<double>& values) {
 
 void check_between(double value, double low, double high, const char* what) {
   if (value >= low && value <= high) return;  // false for NaN
-  fail(ErrorCode::input, fmt::format("{} {} is not between {} and {}", what, value, low, high));
+  fail(ErrorCode::input, "{} {} is not between {} and {}", what, value, low, high);
 }
 
 double log_distance(double ratio, double width, double height) {
@@ -60,9 +60,9 @@ void check_sizes(const BucketRules& rules) {
   for (const ClipSize& s : all_buckets(rules)) {
     if (s.width > 0 && s.height > 0) continue;
     fail(ErrorCode::input,
-         fmt::format("a bucket of {} x {} pixels: smaller than half of {}, the multiple that "
-                     "widths and heights are rounded to",
-                     s.width, s.height, rules.multiple));
+         "a bucket of {} x {} pixels: smaller than half of {}, the multiple that "
+         "widths and heights are rounded to",
+         s.width, s.height, rules.multiple);
   }
 }
 

@@ -7,12 +7,10 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <memory>
 #include <utility>
 
 #include "core/checksum.h"
 #include "core/convert.h"
-#include "core/error.h"
 #include "core/to_size.h"
 #include "io/safetensors_writer.h"
 
@@ -36,8 +34,8 @@ CacheFile CacheFile::open(std::string path) {
   std::memcpy(&length, first.data(), sizeof length);
   if (got == first.size() && length > kCacheHeaderBytes) {
     fail(ErrorCode::input,
-         fmt::format("{}: the header of a cached sample has at most {} bytes, this one claims {}",
-                     file.path(), kCacheHeaderBytes, length));
+         "{}: the header of a cached sample has at most {} bytes, this one claims {}", file.path(),
+         kCacheHeaderBytes, length);
   }
   const std::uint64_t prefix = std::min(file.size(), first.size() + length);
   const auto bytes = std::make_unique_for_overwrite<std::byte[]>(prefix);

@@ -77,8 +77,8 @@ std::uint32_t CachedDataset::bucket_for(const ItemGroup& group, std::uint32_t nu
     if (buckets_[b].shape == shape && apart_[b] == owner) return b;
   }
   if (buckets_.size() == kMaxBuckets) {
-    fail(ErrorCode::input,
-         fmt::format("{}: more than {} different latent shapes", content_.source, kMaxBuckets));
+    fail(ErrorCode::input, "{}: more than {} different latent shapes", content_.source,
+         kMaxBuckets);
   }
   const std::int64_t batch = group.batch > 0 ? group.batch : micro_batch_of(request, shape);
   buckets_.push_back({.shape = shape, .micro_batch = batch, .items = 0});

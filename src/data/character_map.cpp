@@ -21,7 +21,7 @@ std::uint32_t offset(std::uint32_t unit) { return unit >> 10 << ((unit & 0x200) 
 
 CharacterMap::CharacterMap(std::string_view blob, const std::string& path) {
   const auto refuse = [&](const std::string& what) {
-    fail(ErrorCode::input, fmt::format("{}: charsmap: {}", path, what));
+    fail(ErrorCode::input, "{}: charsmap: {}", path, what);
   };
   std::uint32_t bytes = 0;
   if (blob.size() < sizeof bytes) refuse(fmt::format("{} bytes hold no size", blob.size()));

@@ -93,8 +93,8 @@ std::span<const std::uint8_t> ClipReader::frame(std::int64_t index) {
   if (index != scaled_index_) {
     if (index < reader_.position()) reader_.rewind();
     const auto missing = [&] {
-      fail(ErrorCode::input, fmt::format("{}: frame {} is not there, the file has {}",
-                                         printable(reader_.path()), index, reader_.info().frames));
+      fail(ErrorCode::input, "{}: frame {} is not there, the file has {}",
+           printable(reader_.path()), index, reader_.info().frames);
     };
     while (reader_.position() < index) {
       if (!reader_.skip()) missing();
@@ -111,9 +111,8 @@ std::vector<float> read_loss_mask(const std::string& path, PixelSize media, Pixe
                                   PixelSize latent) {
   const RgbImage mask = read_image(path);
   if (mask.width != media.width || mask.height != media.height) {
-    fail(ErrorCode::input,
-         fmt::format("{}: a mask of {} x {} pixels for media of {} x {}", printable(path),
-                     mask.width, mask.height, media.width, media.height));
+    fail(ErrorCode::input, "{}: a mask of {} x {} pixels for media of {} x {}", printable(path),
+         mask.width, mask.height, media.width, media.height);
   }
   std::vector<std::uint8_t> scaled(bytes_of(bucket));
   BucketScaler(MediaDialect::diffusion_pipe, media, bucket).scale(mask.pixels, scaled);

@@ -279,10 +279,9 @@ class MediaEncoder {
                         .fps = o_.request.needs.fps};
     if (latent.shape.elements() != std::ssize(latent_)) {
       fail(ErrorCode::input,
-           fmt::format(
-               "the VAE gives {} values for {} frames of {} x {} pixels, the model takes {}: "
-               "it is another model's VAE",
-               latent_.size(), frames, size.width, size.height, latent.shape.elements()));
+           "the VAE gives {} values for {} frames of {} x {} pixels, the model takes {}: "
+           "it is another model's VAE",
+           latent_.size(), frames, size.width, size.height, latent.shape.elements());
     }
     if (!conditioned()) return latent;
     // The first frame, all others 0, which is mid grey.

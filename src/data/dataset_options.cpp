@@ -2,6 +2,8 @@
 
 #include <filesystem>
 
+#include "core/path_kind.h"
+
 namespace ballast::data {
 
 DatasetFileKind recognise_dataset(const TomlTable& root) {
@@ -15,17 +17,16 @@ DatasetFileKind recognise_dataset(const TomlTable& root) {
   if (pipe) return DatasetFileKind::diffusion_pipe;
   if (musubi) return DatasetFileKind::musubi;
   fail(ErrorCode::input,
-       fmt::format("{}: a dataset file has [[directory]] (diffusion-pipe) or [[datasets]] "
-                   "(musubi-tuner); this one has neither",
-                   root.path()));
+       "{}: a dataset file has [[directory]] (diffusion-pipe) or [[datasets]] "
+       "(musubi-tuner); this one has neither",
+       root.path());
 }
 
 std::string resolve_path(const std::string& written, const std::string& named_in) {
-  std::error_code ignored;
   const std::filesystem::path path(written);
-  if (path.is_absolute() || std::filesystem::exists(path, ignored)) return written;
+  if (path.is_absolute() || path_exists(path)) return written;
   const std::filesystem::path beside = std::filesystem::path(named_in).parent_path() / path;
-  return std::filesystem::exists(beside, ignored) ? beside.string() : written;
+  return path_exists(beside) ? beside.string() : written;
 }
 
 }  // namespace ballast::data

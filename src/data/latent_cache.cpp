@@ -3,15 +3,14 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
 #include <vector>
 
 #include "core/convert.h"
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "core/random.h"
 #include "data/media_folder.h"
-#include "io/safetensors_writer.h"
 #include "io/utf8.h"
 
 namespace ballast::data {
@@ -99,8 +98,7 @@ std::optional<SourceStamp> stamp_of(const std::string& folder, const std::string
 }
 
 std::optional<SourceStamp> stamp_of(const std::string& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
+  if (is_folder(path)) {
     std::optional<SourceStamp> all;
     for (const std::string& image : image_paths(path)) {
       const auto one = stamp_of(image);
@@ -215,8 +213,7 @@ void write_dropped(const std::string& cache, const LatentOrigin& origin, std::st
 void write_text_rows(const std::string& path, std::string_view cache_name, const CachedText& text,
                      CacheWriting how) {
   if (first_invalid_utf8(text.caption)) {
-    fail(ErrorCode::input,
-         fmt::format("{}: the caption \"{}\" is not UTF-8", path, printable(text.caption)));
+    fail(ErrorCode::input, "{}: the caption \"{}\" is not UTF-8", path, printable(text.caption));
   }
   Metadata metadata{{"ballast_cache", std::string(kCacheFormat)},
                     {"kind", "text"},

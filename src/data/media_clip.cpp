@@ -72,14 +72,12 @@ ClipPlan diffusion_pipe_clip(const MediaInfo& info, bool video, const ClipSize& 
       video ? resampled_indices(info, fps) : std::vector<std::int64_t>{0};
   const auto n = static_cast<std::int64_t>(frames.size());
   if (n < bucket.frames) {
-    fail(ErrorCode::input,
-         fmt::format("a clip of {} frames was asked for, at {} frames a second there are {}",
-                     bucket.frames, fps, n));
+    fail(ErrorCode::input, "a clip of {} frames was asked for, at {} frames a second there are {}",
+         bucket.frames, fps, n);
   }
   if (clip_mode != "single_beginning" && clip_mode != "single_middle") {
-    fail(ErrorCode::input,
-         fmt::format("video_clip_mode \"{}\": expected single_beginning or single_middle",
-                     printable(clip_mode)));
+    fail(ErrorCode::input, "video_clip_mode \"{}\": expected single_beginning or single_middle",
+         printable(clip_mode));
   }
   const std::int64_t start = clip_mode == "single_middle" ? (n - bucket.frames) / 2 : 0;
   plan.clips.push_back(clip_of(frames, {start, bucket.frames}));
@@ -93,8 +91,8 @@ ClipPlan musubi_media_clips(const MediaInfo& info, const MusubiDataset& d, doubl
   const bool no_upscale = d.no_upscale && d.enable_bucket && !d.video;
   plan.size = musubi_bucket_of(buckets, d.resolution, {info.width, info.height}, no_upscale);
   if (plan.size.width < 1 || plan.size.height < 1) {
-    fail(ErrorCode::input, fmt::format("{} x {} pixels are fewer than a bucket's step of {}",
-                                       info.width, info.height, kMusubiStep));
+    fail(ErrorCode::input, "{} x {} pixels are fewer than a bucket's step of {}", info.width,
+         info.height, kMusubiStep);
   }
   if (!d.video) {
     plan.clips.push_back({.clip = {0, 1}, .frames = {0}});

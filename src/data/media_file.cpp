@@ -1,8 +1,7 @@
 #include "data/media_file.h"
 
-#include <filesystem>
-
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "core/to_size.h"
 #include "data/clip_reader.h"
 #include "data/media_folder.h"
@@ -17,9 +16,8 @@ class FileMedia final : public OpenMedia {
   explicit FileMedia(const FileSource& source) : source_(source), info_(probe_media(source)) {
     // Described from its chunks alone: FFmpeg has no decoder for it.
     if (info_.container == "webp" && !info_.still) {
-      fail(ErrorCode::input,
-           fmt::format("{}: an animated WebP cannot be decoded; convert it to mp4",
-                       printable(source.path)));
+      fail(ErrorCode::input, "{}: an animated WebP cannot be decoded; convert it to mp4",
+           printable(source.path));
     }
   }
 
@@ -41,8 +39,7 @@ class FolderMedia final : public OpenMedia {
  public:
   explicit FolderMedia(const std::string& folder) : images_(image_paths(folder)) {
     if (images_.empty()) {
-      fail(ErrorCode::input,
-           fmt::format("{}: there is no image in this folder", printable(folder)));
+      fail(ErrorCode::input, "{}: there is no image in this folder", printable(folder));
     }
     const MediaInfo first = probe_media(images_.front());
     info_.container = "images";

@@ -2,7 +2,6 @@
 
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "core/bytes.h"
 #include "data/dataset_encoding.h"

@@ -1,9 +1,7 @@
 #include "data/media_folder.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <optional>
 
@@ -28,9 +26,8 @@ std::string read_caption_file(const FileSource& source, std::uint64_t most) {
   const std::string& path = source.path;
   const SourceFile file = source.open();
   if (file.size() > most) {
-    fail(ErrorCode::input,
-         fmt::format("{}: {} bytes are too many for captions, at most {} are read", path,
-                     file.size(), most));
+    fail(ErrorCode::input, "{}: {} bytes are too many for captions, at most {} are read", path,
+         file.size(), most);
   }
   std::string text(file.size(), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));
@@ -180,7 +177,7 @@ std::vector<std::string> file_names(const std::string& folder) {
     if (name.starts_with('.') || !at->is_regular_file(ignored)) continue;
     names.push_back(std::move(name));
     if (names.size() > kFiles) {
-      fail(ErrorCode::input, fmt::format("{}: more than {} files", folder, kFiles));
+      fail(ErrorCode::input, "{}: more than {} files", folder, kFiles);
     }
     if (error) break;
   }

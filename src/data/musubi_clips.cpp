@@ -65,8 +65,8 @@ std::vector<PixelSize> musubi_buckets(PixelSize resolution, bool enable_bucket) 
     buckets.push_back({h, w});
   }
   if (buckets.empty()) {
-    fail(ErrorCode::input, fmt::format("resolution {} x {} is too small for buckets in steps of {}",
-                                       resolution.width, resolution.height, kMusubiStep));
+    fail(ErrorCode::input, "resolution {} x {} is too small for buckets in steps of {}",
+         resolution.width, resolution.height, kMusubiStep);
   }
   std::sort(buckets.begin(), buckets.end());
   buckets.erase(std::unique(buckets.begin(), buckets.end()), buckets.end());

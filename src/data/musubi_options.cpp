@@ -83,10 +83,9 @@ void read_places(const TomlTable& t, MusubiDataset& d) {
     d.media = resolve_path(*value, t.path());
   }
   if (chosen.empty()) {
-    fail(ErrorCode::input,
-         fmt::format("{} line {}: [[datasets]] needs one of {}", t.path(), t.line(),
-                     "image_directory, image_jsonl_file, video_directory, "
-                     "video_jsonl_file"));
+    fail(ErrorCode::input, "{} line {}: [[datasets]] needs one of {}", t.path(), t.line(),
+         "image_directory, image_jsonl_file, video_directory, "
+         "video_jsonl_file");
   }
   d.video = chosen.starts_with("video");
   const auto cache = t.string("cache_directory");

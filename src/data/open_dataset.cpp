@@ -3,6 +3,7 @@
 #include <span>
 
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "data/cached_dataset.h"
 #include "data/dataset.h"
 #include "data/dataset_options.h"
@@ -41,8 +42,7 @@ void require_path(const DatasetRequest& request) {
 bool folder_missing(const std::string& folder, int line, const DatasetRequest& request,
                     DatasetContent& content) {
   if (is_folder(folder)) return false;
-  std::error_code ignored;
-  const bool there = std::filesystem::exists(folder, ignored);
+  const bool there = path_exists(folder);
   const std::string message =
       fmt::format("{} line {}: {}{}{}", request.path, line, there ? "" : "there is no folder ",
                   folder, there ? " is no folder" : "");
@@ -101,9 +101,9 @@ void scan(const DiffusionPipeDataset& dataset, const DatasetRequest& request,
     }
     if (d.rules.resolutions.empty() && d.rules.sizes.empty()) {
       fail(ErrorCode::input,
-           fmt::format("{} line {}: the directory needs resolutions or size_buckets, of its own or "
-                       "at the top of the file",
-                       request.path, d.line));
+           "{} line {}: the directory needs resolutions or size_buckets, of its own or "
+           "at the top of the file",
+           request.path, d.line);
     }
     note_unused_frames(d.rules, content);
     add_allowed(d.rules, request, content);

@@ -1,6 +1,5 @@
 #include "data/other_caches.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "core/error.h"
@@ -75,9 +74,9 @@ void write_pair_latent(const std::string& path, const SourceStamp& source, const
   const LatentShape& s = l.shape;
   if (s.channels != std::ssize(by.mean)) {
     fail(ErrorCode::input,
-         fmt::format("{}: a latent of {} channels; pairs of X.latent.safetensors and X.safetensors "
-                     "are for TI2V-5B, whose VAE has {}",
-                     path, s.channels, by.mean.size()));
+         "{}: a latent of {} channels; pairs of X.latent.safetensors and X.safetensors "
+         "are for TI2V-5B, whose VAE has {}",
+         path, s.channels, by.mean.size());
   }
   std::vector<float> values(l.latent.begin(), l.latent.end());
   const std::size_t per_channel = values.size() / by.mean.size();

@@ -28,8 +28,6 @@ std::vector<std::int64_t> rungs(std::int64_t longest, std::int64_t parts, std::i
   return all;
 }
 
-std::size_t as_size(std::int64_t n) { return to_size(n); }
-
 std::int64_t global_batch(const BatchOptions& o) { return o.batch * o.accumulation; }
 
 }  // namespace
@@ -53,7 +51,7 @@ std::size_t shape_for(std::span<const PairLength> ladder, PairLength needed) {
     return s.source >= needed.source && s.target >= needed.target;
   });
   check(at != ladder.end(), "no shape holds {} and {} tokens", needed.source, needed.target);
-  return as_size(at - ladder.begin());
+  return to_size(at - ladder.begin());
 }
 
 std::int64_t sample_count(const TokenCache& cache, const BatchOptions& o) {
@@ -62,7 +60,7 @@ std::int64_t sample_count(const TokenCache& cache, const BatchOptions& o) {
 
 std::vector<std::uint32_t> epoch_order(const TokenCache& cache, const BatchOptions& o,
                                        std::int64_t epoch) {
-  std::vector<std::uint32_t> order(as_size(sample_count(cache, o)));
+  std::vector<std::uint32_t> order(to_size(sample_count(cache, o)));
   std::iota(order.begin(), order.end(), 0u);
   if (o.shuffle) shuffle(std::span(order), random_source(o.seed, "epoch", epoch, "samples"));
   if (!o.group_by_length) return order;
@@ -77,7 +75,7 @@ std::vector<std::uint32_t> epoch_order(const TokenCache& cache, const BatchOptio
   }
   if (!o.shuffle) return order;
   // The short step stays the last one.
-  std::vector<std::uint32_t> steps(as_size(samples / step));
+  std::vector<std::uint32_t> steps(to_size(samples / step));
   std::iota(steps.begin(), steps.end(), 0u);
   shuffle(std::span(steps), random_source(o.seed, "epoch", epoch, "steps"));
   std::vector<std::uint32_t> grouped;
@@ -96,9 +94,9 @@ std::int64_t steps_per_epoch(std::int64_t samples, const BatchOptions& o) {
 
 std::span<const std::uint32_t> samples_of_step(std::span<const std::uint32_t> order,
                                                const BatchOptions& o, std::int64_t step) {
-  const std::size_t first = as_size(step * global_batch(o));
+  const std::size_t first = to_size(step * global_batch(o));
   check(first < order.size(), "an epoch of {} samples has no step {}", order.size(), step);
-  return order.subspan(first, std::min(as_size(global_batch(o)), order.size() - first));
+  return order.subspan(first, std::min(to_size(global_batch(o)), order.size() - first));
 }
 
 PairLength needed_shape(const TokenCache& cache, std::span<const std::uint32_t> samples) {
@@ -120,7 +118,7 @@ std::int64_t label_count(const TokenCache& cache, std::span<const std::uint32_t>
 void read_batch(const TokenCache& cache, std::span<const std::uint32_t> samples, PairLength shape,
                 std::int32_t pad, std::int32_t start, const PaddedBatch& to) {
   const std::size_t places = to.source_lengths.size();
-  const std::size_t S = as_size(shape.source), T = as_size(shape.target);
+  const std::size_t S = to_size(shape.source), T = to_size(shape.target);
   check(samples.size() <= places && to.source.size() == places * S &&
             to.decoder_input.size() == places * T && to.labels.size() == places * T,
         "{} samples of {} and {} tokens in {} places", samples.size(), S, T, places);
@@ -132,8 +130,8 @@ void read_batch(const TokenCache& cache, std::span<const std::uint32_t> samples,
     const PairLength n = cache.length(samples[i]);
     check(n.source <= shape.source && n.target <= shape.target,
           "sample {} is longer than its batch", samples[i]);
-    const auto labels = to.labels.subspan(i * T, as_size(n.target));
-    cache.read(samples[i], to.source.subspan(i * S, as_size(n.source)), labels);
+    const auto labels = to.labels.subspan(i * T, to_size(n.target));
+    cache.read(samples[i], to.source.subspan(i * S, to_size(n.source)), labels);
     to.source_lengths[i] = static_cast<std::int32_t>(n.source);
     std::ranges::copy(labels.first(labels.size() - 1),
                       to.decoder_input.begin() + static_cast<std::int64_t>(i * T + 1));

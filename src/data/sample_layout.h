@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 
 #include "data/cache_file.h"
 #include "data/dataset.h"

@@ -8,8 +8,6 @@
 
 namespace ballast::data {
 
-bool is_folder(const std::string& path);
-
 // Each scan reads the headers of one directory's cache, one file at a time, and appends what it
 // finds to `content`: a group of items, allowed buckets, notes, what is not cached.
 

@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "data/scan.h"
 
 namespace ballast::data {
@@ -24,7 +25,7 @@ std::vector<std::string> latent_files(const std::string& folder) {
     if (!name.ends_with(kLatentSuffix) || at->path().filename().string().starts_with('.')) continue;
     names.push_back(std::move(name));
     if (names.size() > kPairFiles) {
-      fail(ErrorCode::input, fmt::format("{}: more than {} files", folder, kPairFiles));
+      fail(ErrorCode::input, "{}: more than {} files", folder, kPairFiles);
     }
   }
   if (error) fail_io(folder, "list this folder", error.value());
@@ -41,8 +42,7 @@ void scan_embedding_pairs(const std::string& folder, const DatasetRequest& reque
   for (const std::string& name : latent_files(folder)) {
     const std::string stem = name.substr(0, name.size() - kLatentSuffix.size());
     const std::string text = stem + ".safetensors";
-    std::error_code ignored;
-    if (!std::filesystem::is_regular_file(fmt::format("{}/{}", folder, text), ignored)) {
+    if (!is_file(fmt::format("{}/{}", folder, text))) {
       ++without_text;
       continue;
     }
@@ -59,9 +59,9 @@ void scan_embedding_pairs(const std::string& folder, const DatasetRequest& reque
   }
   if (group.items.empty()) {
     fail(ErrorCode::input,
-         fmt::format("{}: no sample was found: expected latents/ and text/ of a cache of Ballast, "
-                     "or X.latent.safetensors beside X.safetensors, here or in a folder below",
-                     folder));
+         "{}: no sample was found: expected latents/ and text/ of a cache of Ballast, "
+         "or X.latent.safetensors beside X.safetensors, here or in a folder below",
+         folder);
   }
   content.groups.push_back(std::move(group));
 }

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <map>
 
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "data/encoding_work.h"
 #include "data/latent_cache.h"
 #include "data/scan.h"
@@ -79,17 +79,15 @@ class MediaScan {
 
  private:
   void list_latents() {
-    std::error_code ignored;
-    if (!std::filesystem::is_directory(cache_ + "/latents", ignored)) return;
+    if (!is_folder(cache_ + "/latents")) return;
     latents_ = file_names(cache_ + "/latents");
   }
 
   // Training without masks that were asked for would be another run.
   void list_masks() {
     const std::string& file = directory_.default_mask;
-    std::error_code ignored;
     const bool folder_there = directory_.mask_path.empty() || is_folder(directory_.mask_path);
-    if (!folder_there || !(file.empty() || std::filesystem::is_regular_file(file, ignored))) {
+    if (!folder_there || !(file.empty() || is_file(file))) {
       const std::string message =
           fmt::format("{} line {}: {} {} is not there", request_.path, directory_.line,
                       folder_there ? "default_mask_file" : "mask_path",

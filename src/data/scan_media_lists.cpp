@@ -4,6 +4,7 @@
 #include <map>
 
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "data/encoding_work.h"
 #include "data/other_caches.h"
 #include "data/scan.h"
@@ -67,9 +68,8 @@ std::vector<Listed> read_lines(const MusubiDataset& d) {
 std::vector<Listed> list_folder(const MusubiDataset& d, bool strict,
                                 std::vector<std::string>& notes) {
   if (d.caption_extension.empty()) {
-    fail(ErrorCode::input,
-         fmt::format("the dataset on line {} needs a caption_extension, for example \".txt\"",
-                     d.line));
+    fail(ErrorCode::input, "the dataset on line {} needs a caption_extension, for example \".txt\"",
+         d.line);
   }
   std::vector<Listed> all;
   std::int64_t without = 0;
@@ -77,11 +77,10 @@ std::vector<Listed> list_folder(const MusubiDataset& d, bool strict,
     const bool wanted = d.video ? ends_in(name, kMusubiVideos) : ends_in(name, kMusubiImages);
     if (!wanted) continue;
     const std::string text = fmt::format("{}/{}{}", d.media, stem_of(name), d.caption_extension);
-    std::error_code ignored;
-    if (!std::filesystem::exists(text, ignored)) {
+    if (!path_exists(text)) {
       if (d.video && strict) {
-        fail(ErrorCode::input, fmt::format("{}/{}: there is no caption {}", d.media,
-                                           printable(name), printable(text)));
+        fail(ErrorCode::input, "{}/{}: there is no caption {}", d.media, printable(name),
+             printable(text));
       }
       ++without;
       continue;
@@ -115,8 +114,7 @@ std::optional<LatentShape> first_musubi_clip(const MusubiDataset& d, const std::
                                              const std::string& source,
                                              std::span<const std::string> cached,
                                              const DatasetRequest& request) {
-  std::error_code ignored;
-  if (std::filesystem::exists(musubi_unfinished_mark(d.cache, stem), ignored)) return std::nullopt;
+  if (path_exists(musubi_unfinished_mark(d.cache, stem))) return std::nullopt;
   const std::string prefix = stem + "_";
   for (auto at = std::ranges::lower_bound(cached, prefix);
        at != cached.end() && at->starts_with(prefix); ++at) {
@@ -157,10 +155,8 @@ class WorkList {
   void add_media(const std::string& path, std::string name) {
     const auto stamp = stamp_of(path);
     if (!stamp) {
-      std::error_code ignored;
-      work_.skipped.push_back({path, std::filesystem::is_directory(path, ignored)
-                                         ? "there is no image in this folder"
-                                         : "there is no such file"});
+      work_.skipped.push_back(
+          {path, is_folder(path) ? "there is no image in this folder" : "there is no such file"});
       return;
     }
     LatentOrigin origin;
@@ -204,13 +200,11 @@ class WorkList {
 
 void list_musubi_work(const MusubiDataset& d, const DatasetRequest& request,
                       DatasetContent& content) {
-  std::error_code ignored;
   const bool missing_only = content.musubi == MusubiMedia::missing_only;
   // Training needs the caches alone.
-  if (missing_only && !std::filesystem::exists(d.media, ignored)) return;
-  const std::vector<Listed> items = std::filesystem::is_directory(d.media, ignored)
-                                        ? list_folder(d, !missing_only, content.notes)
-                                        : read_lines(d);
+  if (missing_only && !path_exists(d.media)) return;
+  const std::vector<Listed> items =
+      is_folder(d.media) ? list_folder(d, !missing_only, content.notes) : read_lines(d);
   std::vector<std::string> cached;
   if (missing_only && !content.regenerate && is_folder(d.cache)) cached = file_names(d.cache);
   WorkList list({.layout = SampleLayout::musubi, .media = d.media, .cache = d.cache, .musubi = d},
@@ -254,7 +248,7 @@ void list_embedding_pair_work(const std::string& folder, const DatasetRequest& r
       names.push_back(at->path().lexically_relative(folder).string());
     }
     if (names.size() > kMaxMedia) {
-      fail(ErrorCode::input, fmt::format("{}: more than {} files", folder, kMaxMedia));
+      fail(ErrorCode::input, "{}: more than {} files", folder, kMaxMedia);
     }
     if (error) break;
   }

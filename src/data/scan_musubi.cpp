@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <filesystem>
 
 #include "core/error.h"
 #include "data/scan.h"

@@ -1,6 +1,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "core/random.h"
 #include "data/latent_cache.h"
 #include "data/scan.h"
@@ -11,17 +12,7 @@ namespace {
 
 constexpr std::string_view kSampleSuffix = ".safetensors";
 
-bool is_file(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::is_regular_file(path, ignored);
-}
-
 }  // namespace
-
-bool is_folder(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::is_directory(path, ignored);
-}
 
 std::string label_of(const std::string& folder, const DatasetContent& content) {
   std::filesystem::path path(folder);

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "core/to_size.h"
 #include "data/tokenizer_file.h"
 #include "io/json_reader.h"
@@ -64,8 +65,7 @@ class ProtoReader {
   ProtoReader message() const { return {bytes(), *path_, file_offset_ + at_ - bytes_.size()}; }
 
   [[noreturn]] void refuse(const std::string& what) const {
-    fail(ErrorCode::input,
-         fmt::format("{}: spm.format: {} at byte offset {}", *path_, what, offset()));
+    fail(ErrorCode::input, "{}: spm.format: {} at byte offset {}", *path_, what, offset());
   }
 
  private:
@@ -152,7 +152,7 @@ void choose_ids(TokenizerModel& model, const Ids& ids, const std::string& path) 
     ++unknowns;
   }
   const auto refuse = [&](const std::string& what) {
-    fail(ErrorCode::input, fmt::format("{}: spm.pieces: {}", path, what));
+    fail(ErrorCode::input, "{}: spm.pieces: {}", path, what);
   };
   if (unknowns != 1) refuse(fmt::format("{} pieces are unknown ones, expected 1", unknowns));
   if (model.byte_fallback && bytes != 256) {
@@ -172,8 +172,7 @@ void choose_ids(TokenizerModel& model, const Ids& ids, const std::string& path) 
 
 // <extra_id_0> is the last id, as the T5 tokenizer classes count.
 void add_sentinels(TokenizerModel& model, const std::string& config_path) {
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(config_path, ignored)) return;
+  if (!is_file(config_path)) return;
   const std::string text = read_tokenizer_file(config_path);
   JsonReader json({.text = text, .path = config_path, .rule = "tok.config"});
   std::uint64_t count = 0;

@@ -58,9 +58,8 @@ std::string column_named(const std::vector<std::string>& names, const std::strin
                          const char* what, const std::string& path) {
   if (std::ranges::find(names, wanted) != names.end()) return wanted;
   const std::vector<std::string_view> known(names.begin(), names.end());
-  fail(ErrorCode::input,
-       fmt::format("{} has no column {} for the {}{}: it has {}", path, printable(wanted), what,
-                   suggestion(wanted, known), printable(joined(known), 400)));
+  fail(ErrorCode::input, "{} has no column {} for the {}{}: it has {}", path, printable(wanted),
+       what, suggestion(wanted, known), printable(joined(known), 400));
 }
 
 }  // namespace
@@ -208,8 +207,7 @@ PairColumns::PairColumns(const TextPairOptions& options, RecordFormat format,
              fmt::format("two columns have the same name, \"{}\"", printable(source_)),
              {"name the columns `input` and `output`", "no option is needed then"});
     }
-    fail(ErrorCode::usage,
-         fmt::format("{}: column {} is both source and target", path_, printable(source_)));
+    fail(ErrorCode::usage, "{}: column {} is both source and target", path_, printable(source_));
   }
   const auto place = [&](std::string_view name) {
     return to_size(std::ranges::find(names, name) - names.begin());

@@ -7,10 +7,9 @@
 #include <exception>
 #include <filesystem>
 
-#include "core/checksum.h"
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "core/thread_pool.h"
-#include "core/to_size.h"
 #include "io/atomic_file.h"
 #include "io/atomic_folder.h"
 
@@ -30,8 +29,8 @@ static_assert(kIdPieceBytes >= 2 * kMaxTokens * sizeof(std::int32_t));
 
 void check_lengths(std::int64_t source, std::int64_t target) {
   if (std::min(source, target) >= 1 && std::max(source, target) <= kMaxTokens) return;
-  fail(ErrorCode::usage,
-       fmt::format("texts of {} and {} tokens: 1 to {} are possible", source, target, kMaxTokens));
+  fail(ErrorCode::usage, "texts of {} and {} tokens: 1 to {} are possible", source, target,
+       kMaxTokens);
 }
 
 struct Footer {
@@ -203,7 +202,7 @@ std::string write_cache(const std::string& folder, const std::string& texts,
   RecordReader reader = RecordReader::open(texts);
   std::vector<RawRecord> records(1);
   if (!reader.next(records[0])) {
-    fail(ErrorCode::input, fmt::format("{} holds no record", texts));
+    fail(ErrorCode::input, "{} holds no record", texts);
   }
   const PairColumns columns(o.texts, reader.format(), records[0], texts);
   // Of a CSV the first record is the header.
@@ -244,9 +243,9 @@ std::string write_cache(const std::string& folder, const std::string& texts,
   }
   if (writer.samples() == 0) {
     fail(ErrorCode::input,
-         fmt::format("{} holds no text to train with: of {} records {} have a quality_score below "
-                     "{:g}, {} have an empty column",
-                     texts, counts.records, counts.low_quality, o.texts.min_quality, counts.empty));
+         "{} holds no text to train with: of {} records {} have a quality_score below "
+         "{:g}, {} have an empty column",
+         texts, counts.records, counts.low_quality, o.texts.min_quality, counts.empty);
   }
   const std::string key =
       key_of(content_text(reader.size(), reader.checksum()), texts, tokenizer, o);
@@ -378,8 +377,7 @@ TokenCache make_token_cache(const std::string& texts, const Tokenizer& tokenizer
   if (has_caches_of(texts, folder)) {
     const std::string key = token_cache_key(texts, tokenizer, options);
     const std::string path = fmt::format("{}/{}", folder, cache_name(texts, key));
-    std::error_code error;
-    if (std::filesystem::exists(path, error)) {
+    if (path_exists(path)) {
       try {
         TokenCache there = TokenCache::open(path);
         if (there.key() == key) return there;

@@ -1,9 +1,9 @@
 #include "data/tokenizer.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "core/to_size.h"
 #include "data/sentencepiece_model.h"
 #include "data/tokenizer_file.h"
@@ -14,8 +14,6 @@
 
 namespace ballast::data {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr std::string_view kUnknownText = " \u2047 ";
 
@@ -29,8 +27,7 @@ std::string file_in(const std::string& folder) {
   for (const char* below : {"", "/tokenizer", "/google/umt5-xxl"}) {
     for (const char* name : {"/tokenizer.json", "/spiece.model"}) {
       const std::string path = folder + below + name;
-      std::error_code ignored;
-      if (fs::is_regular_file(path, ignored)) return path;
+      if (is_file(path)) return path;
     }
   }
   fail(ErrorCode::input,
@@ -72,8 +69,7 @@ std::string with_spaces(std::string_view piece) {
 }  // namespace
 
 Tokenizer Tokenizer::open(const std::string& path) {
-  std::error_code ignored;
-  const std::string file = fs::is_directory(path, ignored) ? file_in(path) : path;
+  const std::string file = is_folder(path) ? file_in(path) : path;
   const bool json = !is_tensor_file(file) && is_json(file);
   return Tokenizer(json ? read_tokenizer_json(file) : read_sentencepiece_model(file), file);
 }

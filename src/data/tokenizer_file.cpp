@@ -22,9 +22,8 @@ constexpr double kLargestScore = 1e12;  // sums of these stay far inside f32
 
 void check_size(std::uint64_t bytes, const std::string& path) {
   if (bytes <= kFileBytes) return;
-  fail(ErrorCode::input,
-       fmt::format("{}: tok.limit: the tokenizer has {} bytes, at most {} are read", path, bytes,
-                   kFileBytes));
+  fail(ErrorCode::input, "{}: tok.limit: the tokenizer has {} bytes, at most {} are read", path,
+       bytes, kFileBytes);
 }
 
 const SafetensorsEntry& stored_in(const SafetensorsFile& file) {
@@ -56,7 +55,7 @@ std::string read_tokenizer_file(const std::string& path) {
 }
 
 void VocabularyLimits::refuse(const std::string& what, std::uint64_t offset) const {
-  fail(ErrorCode::input, fmt::format("{}: {}: {} at byte offset {}", path_, rule_, what, offset));
+  fail(ErrorCode::input, "{}: {}: {} at byte offset {}", path_, rule_, what, offset);
 }
 
 void VocabularyLimits::add(std::string_view piece, double score, std::uint64_t offset) {
@@ -83,8 +82,8 @@ void check_pieces_are_different(const TokenizerModel& model, std::string_view ru
   const auto name_at = [&](std::uint32_t i) { return std::string_view(model.pieces[i]); };
   for (std::uint32_t i = 0; i < model.pieces.size(); ++i) {
     if (const auto twin = index.insert(model.pieces[i], i, name_at)) {
-      fail(ErrorCode::input, fmt::format("{}: {}: pieces {} and {} are both \"{}\"", path, rule,
-                                         *twin, i, printable(model.pieces[i])));
+      fail(ErrorCode::input, "{}: {}: pieces {} and {} are both \"{}\"", path, rule, *twin, i,
+           printable(model.pieces[i]));
     }
   }
 }

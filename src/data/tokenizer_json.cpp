@@ -70,7 +70,7 @@ class TokenizerJson {
 
  private:
   [[noreturn]] void refuse(const std::string& what) const {
-    fail(ErrorCode::input, fmt::format("{}: tok.json: {}", path_, what));
+    fail(ErrorCode::input, "{}: tok.json: {}", path_, what);
   }
   [[noreturn]] void unsupported(std::string_view what, std::string_view name) const {
     fail(ErrorCode::input,

@@ -8,7 +8,6 @@
 #include "core/to_size.h"
 #include "fit/bounds.h"
 #include "fit/fill.h"
-#include "fit/needs.h"
 #include "fit/search.h"
 #include "fit/tuning.h"
 #include "nn/block_weights.h"

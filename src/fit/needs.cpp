@@ -5,7 +5,6 @@
 
 #include "core/to_size.h"
 #include "fit/tuning.h"
-#include "ops/kernels/token_quantum.h"
 #include "ops/linear/sgemm.h"
 #include "plan/already_held.h"
 #include "plan/offsets.h"

@@ -21,7 +21,7 @@ void check_lora(const AppliedLora& l, const std::set<std::string, std::less<>>& 
   check(l.lora != nullptr && l.expert < experts, "a LoRA for expert {} of {}", l.expert, experts);
   const std::string& path = l.lora->path();
   if (!std::isfinite(l.strength) || std::abs(l.strength) > 1e4) {
-    fail(ErrorCode::usage, fmt::format("{}: a strength of {}", path, l.strength));
+    fail(ErrorCode::usage, "{}: a strength of {}", path, l.strength);
   }
   for (const wan::LoraModule& m : l.lora->modules()) {
     if (!targets.contains(m.name)) {
@@ -97,8 +97,8 @@ void AdapterStack::fill(const wan::Dit& dit, Runner& runner) const {
       const wan::LoraModule* m = applies(l, a.expert) ? l.lora->find(a.name) : nullptr;
       if (!m) continue;
       if (m->in() != in || m->out() != out) {
-        fail(ErrorCode::input, fmt::format("{}: {} is for a layer of {} x {}, this one is {} x {}",
-                                           l.lora->path(), m->name, m->out(), m->in(), out, in));
+        fail(ErrorCode::input, "{}: {} is for a layer of {} x {}, this one is {} x {}",
+             l.lora->path(), m->name, m->out(), m->in(), out, in);
       }
       m->down.read(0, std::span(down).subspan(to_size(row * in), to_size(m->rank * in)));
       part.resize(to_size(out * m->rank));

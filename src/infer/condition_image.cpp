@@ -20,8 +20,8 @@ void check_size(PixelSize s, const char* what) {
       s.width * s.height <= kMaxPixels) {
     return;
   }
-  fail(ErrorCode::input, fmt::format("{} is {} x {} pixels: expected 1 to {} a side and {} in all",
-                                     what, s.width, s.height, kMaxSide, kMaxPixels));
+  fail(ErrorCode::input, "{} is {} x {} pixels: expected 1 to {} a side and {} in all", what,
+       s.width, s.height, kMaxSide, kMaxPixels);
 }
 
 void check_image(const ImageView& p) {
@@ -32,15 +32,16 @@ void check_image(const ImageView& p) {
 
 PixelSize checked(PixelSize s, PixelSize image, std::int64_t area) {
   if (s.width > 0 && s.height > 0) return s;
-  fail(ErrorCode::input, fmt::format("an image of {} x {} has no size of about {} pixels with its "
-                                     "proportions: one side would be too small",
-                                     image.width, image.height, area));
+  fail(ErrorCode::input,
+       "an image of {} x {} has no size of about {} pixels with its "
+       "proportions: one side would be too small",
+       image.width, image.height, area);
 }
 
 void check_area(PixelSize image, std::int64_t area) {
   check_size(image, "the image");
   if (area < 1 || area > kMaxPixels) {
-    fail(ErrorCode::usage, fmt::format("an area of {} pixels", area));
+    fail(ErrorCode::usage, "an area of {} pixels", area);
   }
 }
 

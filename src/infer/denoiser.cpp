@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
 
 #include "core/error.h"
 #include "core/random.h"
 #include "core/stopwatch.h"
-#include "core/to_size.h"
 #include "infer/finite_output.h"
 
 namespace ballast::infer {
@@ -83,8 +81,8 @@ std::vector<float> image_conditioning(const wan::LatentSize& z,
   const auto cells = to_size(z.cells());
   if (clip_latent.empty() || clip_latent.size() % cells != 0) {
     fail(ErrorCode::input,
-         fmt::format("the image's clip has a latent of {} numbers, no multiple of {} x {} x {}",
-                     clip_latent.size(), z.frames, z.height, z.width));
+         "the image's clip has a latent of {} numbers, no multiple of {} x {} x {}",
+         clip_latent.size(), z.frames, z.height, z.width);
   }
   std::vector<float> y(kMaskChannels * cells + clip_latent.size(), 0.0f);
   const std::size_t frame = cells / to_size(z.frames);
@@ -127,15 +125,14 @@ void Denoiser::check_inputs(const VideoInputs& in) const {
   const auto text = [&](const char* what, std::span<const float> rows) {
     const std::int64_t most = c.text_len * c.text_dim;
     if (std::ssize(rows) % c.text_dim == 0 && std::ssize(rows) <= most) return;
-    fail(ErrorCode::input, fmt::format("the {} has {} numbers: expected up to {} rows of {}", what,
-                                       rows.size(), c.text_len, c.text_dim));
+    fail(ErrorCode::input, "the {} has {} numbers: expected up to {} rows of {}", what, rows.size(),
+         c.text_len, c.text_dim);
   };
   text("prompt", in.prompt);
   text("negative prompt", in.negative);
   const auto count = [&](const char* what, std::span<const float> values, std::int64_t expected) {
     if (std::ssize(values) == expected) return;
-    fail(ErrorCode::input,
-         fmt::format("{} has {} numbers, expected {}", what, values.size(), expected));
+    fail(ErrorCode::input, "{} has {} numbers, expected {}", what, values.size(), expected);
   };
   const std::int64_t cells = what_.latent.cells(), frame = cells / what_.latent.frames;
   count("the conditioning", in.conditioning, c.conditioning() * cells);

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/path_kind.h"
 #include "io/hub_cache.h"
 #include "io/weight_file_parts.h"
 
@@ -18,11 +19,6 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxEntries = 100'000;  // of a folder that is looked through
 
-bool is_there(const fs::path& p) {
-  std::error_code error;
-  return fs::exists(p, error);
-}
-
 // Of a name that somebody gave. One that cannot be looked up, as a circle of links, is no absent
 // file.
 bool is_there_or_fails(const std::string& path) {
@@ -30,11 +26,6 @@ bool is_there_or_fails(const std::string& path) {
   const bool there = fs::exists(path, error);
   if (error) fail_io(printable(path, 400), "look for it", error.value());
   return there;
-}
-
-bool is_folder(const fs::path& p) {
-  std::error_code error;
-  return fs::is_directory(p, error);
 }
 
 std::string lower(std::string text) {
@@ -55,7 +46,7 @@ std::vector<fs::path> weight_files(const fs::path& folder) {
   std::size_t seen = 0;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
     if (++seen > kMaxEntries) {
-      fail(ErrorCode::input, fmt::format("{}: more than {} entries", folder.string(), kMaxEntries));
+      fail(ErrorCode::input, "{}: more than {} entries", folder.string(), kMaxEntries);
     }
     const std::string name = lower(at->path().filename().string());
     const bool weights =
@@ -135,7 +126,7 @@ std::string partner_of(const fs::path& file) {
     if (at == std::string::npos) continue;
     std::string other = name;
     other.replace(at, std::string_view(from).size(), to);
-    if (is_there(file.parent_path() / other)) return (file.parent_path() / other).string();
+    if (path_exists(file.parent_path() / other)) return (file.parent_path() / other).string();
   }
   return "";
 }
@@ -221,7 +212,7 @@ void take_experts(ModelFiles& m, const fs::path& folder) {
 // A folder of that name that is diffusers' part, or ComfyUI's with a fitting file.
 Found part_in(const fs::path& folder, std::string_view file_part) {
   if (!is_folder(folder)) return {};
-  if (is_there(folder / "config.json")) return {folder.string()};
+  if (path_exists(folder / "config.json")) return {folder.string()};
   const std::vector<fs::path> all = weight_files_below(folder), fitting = named(all, file_part);
   if (!fitting.empty()) return only_one(fitting);
   return all.size() == 1 ? only_one(all) : Found();
@@ -237,10 +228,11 @@ Found first_of(Parts&&... parts) {
 std::string tokenizer_in(const fs::path& folder) {
   for (const char* name : {"google/umt5-xxl", "tokenizer", "umt5-xxl"}) {
     const fs::path f = folder / name;
-    if (is_there(f / "spiece.model") || is_there(f / "tokenizer.json")) return f.string();
+    if (path_exists(f / "spiece.model") || path_exists(f / "tokenizer.json")) return f.string();
   }
-  return is_there(folder / "spiece.model") || is_there(folder / "tokenizer.json") ? folder.string()
-                                                                                  : "";
+  return path_exists(folder / "spiece.model") || path_exists(folder / "tokenizer.json")
+             ? folder.string()
+             : "";
 }
 
 // Whether a VAE calls itself that of Wan2.2: wan2.2_vae, Wan2_2_VAE_bf16, vae2.2.
@@ -271,7 +263,7 @@ void take_others(ModelFiles& m, const fs::path& folder) {
   }
   if (m.vae.empty() && m.vae_choices.empty()) {
     Found vae = first_of(vae_among(here, "vae", m.transformer),
-                         is_there(folder / "vae" / "config.json")
+                         path_exists(folder / "vae" / "config.json")
                              ? Found()
                              : vae_among(weight_files_below(folder / "vae"), "wan", m.transformer),
                          part_in(folder / "vae", "wan"));

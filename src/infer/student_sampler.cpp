@@ -9,7 +9,6 @@
 #include "core/random.h"
 #include "core/to_size.h"
 #include "infer/finite_output.h"
-#include "infer/require_plan.h"
 #include "io/atomic_file.h"
 #include "io/frame_values.h"
 #include "io/media_writer.h"
@@ -45,7 +44,7 @@ CommandPart student_part(fit::Request request, const std::string& folder) {
 
 std::vector<StudentStep> student_steps(std::int64_t steps) {
   if (steps < 1 || steps > 1000) {
-    fail(ErrorCode::usage, fmt::format("{} steps: expected 1 to 1000", steps));
+    fail(ErrorCode::usage, "{} steps: expected 1 to 1000", steps);
   }
   constexpr double kFirst = 999, kMin = 1e-3;
   std::vector<StudentStep> all(to_size(steps));
@@ -144,9 +143,9 @@ std::optional<CommandPart> check_student_sample(const student::Config& c, const 
   if (latent) return std::nullopt;
   if (!path.ends_with(".png")) {
     fail(ErrorCode::usage,
-         fmt::format("{}: a student's sample is one image, expected a name that ends in .png, or "
-                     "in .safetensors for the latent",
-                     path));
+         "{}: a student's sample is one image, expected a name that ends in .png, or "
+         "in .safetensors for the latent",
+         path);
   }
   const VideoDecoder decoder(vae, options);
   require_latents_of(c, decoder.config(), vae, folder);

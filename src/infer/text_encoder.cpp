@@ -73,8 +73,7 @@ std::vector<TextStates> TextEncoder::encode(std::span<const std::vector<std::int
   std::vector<std::int64_t> lengths;
   for (const auto& ids : prompts) {
     if (ids.empty()) {
-      fail(ErrorCode::input,
-           fmt::format("prompt {} has no tokens; an empty one is </s> alone", lengths.size()));
+      fail(ErrorCode::input, "prompt {} has no tokens; an empty one is </s> alone", lengths.size());
     }
     lengths.push_back(std::ssize(ids));
   }

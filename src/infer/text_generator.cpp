@@ -8,7 +8,6 @@
 #include "memory/gpu.h"
 #include "models/t5/weights.h"
 #include "ops/linear/sgemm.h"
-#include "plan/runner.h"
 
 namespace ballast::infer {
 
@@ -16,7 +15,7 @@ TextGenerator::TextGenerator(const std::string& path, TextModelOptions options,
                              const AppliedAdapter& adapter)
     : model_(path, std::move(options)), strength_(adapter.strength) {
   if (model_.config.decoder_layers == 0) {
-    fail(ErrorCode::input, fmt::format("{} holds an encoder without a decoder", path));
+    fail(ErrorCode::input, "{} holds an encoder without a decoder", path);
   }
   groups_ = t5::weight_groups(model_.config, model_.checkpoint, model_.names);
   if (!adapter.folder.empty()) lora_ = t5::LoraFile::open(adapter.folder, model_.config);
@@ -25,8 +24,8 @@ TextGenerator::TextGenerator(const std::string& path, TextModelOptions options,
 t5::DecoderJob TextGenerator::job(std::span<const std::int64_t> lengths,
                                   const GenerateOptions& options) const {
   if (options.max_new_tokens < 1 || options.beams < 1) {
-    fail(ErrorCode::usage, fmt::format("{} new tokens with {} beams; at least one of each",
-                                       options.max_new_tokens, options.beams));
+    fail(ErrorCode::usage, "{} new tokens with {} beams; at least one of each",
+         options.max_new_tokens, options.beams);
   }
   t5::DecoderJob job;
   job.config = model_.config;

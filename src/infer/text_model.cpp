@@ -14,7 +14,7 @@ TextModel::TextModel(const std::string& path, TextModelOptions opts)
       names(checkpoint),
       config(options.config ? *options.config : t5::model_config(checkpoint, names)) {
   if (options.prompts_per_pass < 1) {
-    fail(ErrorCode::usage, fmt::format("{} prompts in a pass", options.prompts_per_pass));
+    fail(ErrorCode::usage, "{} prompts in a pass", options.prompts_per_pass);
   }
 }
 

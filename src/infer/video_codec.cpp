@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <future>
-#include <optional>
 #include <tuple>
 
 #include "core/error.h"
@@ -110,7 +108,7 @@ VideoCodec::VideoCodec(const std::string& path, wan_vae::Part part,
       checkpoint_(open_part(path, ModelPart::vae)),
       found_(recognised(checkpoint_)) {
   if (options_.dtype != DType::f32 && options_.dtype != DType::bf16) {
-    fail(ErrorCode::usage, fmt::format("the VAE computes in f32 or bf16, not {}", options_.dtype));
+    fail(ErrorCode::usage, "the VAE computes in f32 or bf16, not {}", options_.dtype);
   }
   if (options_.device == Device::cuda) {
     const GpuInfo gpu = open_gpu();
@@ -187,9 +185,8 @@ void VideoDecoder::decode(std::span<const float> latent, std::int64_t frames, st
   const wan_vae::Config& c = config();
   if (frames < 1 || height < 1 || width < 1 ||
       std::ssize(latent) != c.z_dim * frames * height * width) {
-    fail(ErrorCode::input,
-         fmt::format("a latent of {} values; {} channels of {} x {} x {} are {}", latent.size(),
-                     c.z_dim, frames, height, width, c.z_dim * frames * height * width));
+    fail(ErrorCode::input, "a latent of {} values; {} channels of {} x {} x {} are {}",
+         latent.size(), c.z_dim, frames, height, width, c.z_dim * frames * height * width);
   }
   prepare(height, width, frames > 1);
   infer::decode({.runner = *runner_, .vae = *vae_, .chunk = frames_, .clamp = options_.clamp},

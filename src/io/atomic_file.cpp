@@ -29,11 +29,6 @@ std::uint64_t writeback(std::uint64_t written) {
   return std::clamp(written / 64, kMinWriteback, kMaxWriteback);
 }
 
-std::string folder_of_file(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
-}
-
 // The file to replace: what the symbolic links at `path` lead to, there or not. Renaming over
 // anything but a regular file would destroy it (as root even /dev/null).
 std::string replaceable(const std::string& path) {
@@ -59,6 +54,11 @@ std::string replaceable(const std::string& path) {
 }
 
 }  // namespace
+
+std::string folder_of_file(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+}
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), target_(replaceable(path_)) {
   const std::string_view name = std::string_view(target_).substr(target_.rfind('/') + 1);
@@ -140,7 +140,7 @@ void AtomicFile::commit(Durability durability) {
   if (::close(fd_.release()) != 0) fail_io(path_, "close the file", errno);
   // Links and special files that came since are not replaced either.
   if (replaceable(path_) != target_) {
-    fail(ErrorCode::io, fmt::format("{} was linked elsewhere while it was written", path_));
+    fail(ErrorCode::io, "{} was linked elsewhere while it was written", path_);
   }
   if (std::rename(temporary_.c_str(), target_.c_str()) != 0) {
     fail_io(path_, fmt::format("rename {} to it", temporary_), errno);

@@ -16,6 +16,9 @@ enum class Durability {
   process,  // they may still be in the page cache: for scratch files that are read back and removed
 };
 
+// "." of a name alone.
+std::string folder_of_file(const std::string& path);
+
 // Writes a file that appears under its name complete or not at all. The bytes go to a hidden
 // temporary file beside it; commit() forces them to disk, renames the file over `path` and forces
 // the folder. Without commit() the temporary file is removed and `path` is as it was; that of a

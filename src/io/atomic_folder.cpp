@@ -12,17 +12,11 @@
 #include "core/error.h"
 #include "io/leftovers.h"
 #include "memory/disk_file.h"
-#include "memory/file_descriptor.h"
 
 namespace ballast {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string parent_of(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
-}
 
 void remove_tree(const std::string& path) {
   std::error_code error;
@@ -33,7 +27,7 @@ void remove_tree(const std::string& path) {
 }  // namespace
 
 AtomicFolder::AtomicFolder(std::string path) : path_(std::move(path)) {
-  remove_leftovers_once(parent_of(path_));
+  remove_leftovers_once(folder_of_file(path_));
   for (;;) {
     temporary_ = temporary_folder_name(path_);
     if (::mkdir(temporary_.c_str(), 0777) != 0) {
@@ -77,7 +71,7 @@ void AtomicFolder::commit() {
   } else if (!S_ISDIR(there.st_mode)) {
     fail_io(path_, "put a folder in its place", ENOTDIR);
   } else if (rename(RENAME_EXCHANGE)) {
-    sync_folder(parent_of(path_));
+    sync_folder(folder_of_file(path_));
     remove_tree(std::exchange(temporary_, {}));  // the old one, under the temporary name
   } else {
     if (errno != EINVAL && errno != ENOSYS) fail_rename();
@@ -85,7 +79,7 @@ void AtomicFolder::commit() {
     if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail_rename();
     temporary_.clear();
   }
-  sync_folder(parent_of(path_));
+  sync_folder(folder_of_file(path_));
 }
 
 void delete_folder(const std::string& path) {
@@ -94,7 +88,7 @@ void delete_folder(const std::string& path) {
   if (std::rename(path.c_str(), doomed.c_str()) != 0) {
     fail_io(path, fmt::format("rename it to {}", doomed), errno);
   }
-  sync_folder(parent_of(path));
+  sync_folder(folder_of_file(path));
   remove_tree(doomed);
 }
 

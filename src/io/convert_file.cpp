@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <filesystem>
 #include <utility>
 
 #include "core/convert.h"
 #include "core/error.h"
 #include "core/non_finite.h"
+#include "core/path_kind.h"
 #include "io/gguf_file.h"
 #include "io/safetensors_writer.h"
 #include "io/torch_file.h"
@@ -188,8 +188,8 @@ ConvertedFile convert_checkpoint(const std::string& from, const std::string& to,
     const Extent extent = model.extent(t);
     const std::uint64_t size = info(t.entry->dtype).bits / 8;
     if (size == 0) {
-      fail(ErrorCode::input, fmt::format("{}: tensor \"{}\" of {} is not copied", from,
-                                         printable(t.entry->name), t.entry->dtype));
+      fail(ErrorCode::input, "{}: tensor \"{}\" of {} is not copied", from,
+           printable(t.entry->name), t.entry->dtype);
     }
     conversion.add(std::string(t.entry->name), t.entry->dtype, t.entry->shape,
                    [extent, size](std::uint64_t first, std::span<std::byte> out) {
@@ -229,8 +229,7 @@ std::string hugging_face_t5_name(std::string name) {
 ConvertedFile convert_to_safetensors(const std::string& from, const std::string& to,
                                      const ConvertOptions& options) {
   check(!options.dtype || info(*options.dtype).floating, "converted to a floating dtype");
-  std::error_code ignored;
-  if (std::filesystem::is_regular_file(from, ignored)) {
+  if (is_file(from)) {
     const DiskFile file = DiskFile::open(from, DiskMode::buffered);
     std::array<std::byte, 16> first{};
     file.read(0, std::span(first).first(std::min<std::uint64_t>(first.size(), file.size())));

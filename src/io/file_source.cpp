@@ -14,9 +14,10 @@ SourceFile FileSource::open() const {
   SourceFile source(DiskFile::open(is_member() ? archive : path, DiskMode::buffered));
   const std::uint64_t all = source.file_.size();
   if (is_member() && (offset > all || bytes > all - offset)) {
-    fail(ErrorCode::input, fmt::format("{}: the archive has become shorter: {} bytes at {} are "
-                                       "not there, it has {}",
-                                       printable(path), bytes, offset, all));
+    fail(ErrorCode::input,
+         "{}: the archive has become shorter: {} bytes at {} are "
+         "not there, it has {}",
+         printable(path), bytes, offset, all);
   }
   source.path_ = path;
   source.start_ = offset;

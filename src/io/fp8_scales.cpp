@@ -52,8 +52,7 @@ FileDType read_format(JsonReader& json, const std::string& path, std::string_vie
 
 void refuse_tensor(const std::string& path, std::string_view rule, std::string_view tensor,
                    std::string_view what) {
-  fail(ErrorCode::input,
-       fmt::format("{}: {}: tensor \"{}\": {}", path, rule, printable(tensor), what));
+  fail(ErrorCode::input, "{}: {}: tensor \"{}\": {}", path, rule, printable(tensor), what);
 }
 
 Fp8Scales::Fp8Scales(const WeightFiles& files, std::string_view prefix)

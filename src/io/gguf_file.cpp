@@ -77,7 +77,7 @@ class GgufReader {
  private:
   const std::string& path() const { return gguf_.path(); }
   [[noreturn]] void refuse(std::string_view rule, const std::string& what) const {
-    fail(ErrorCode::input, fmt::format("{}: {}: {} at byte {}", path(), rule, what, at_));
+    fail(ErrorCode::input, "{}: {}: {} at byte {}", path(), rule, what, at_);
   }
   std::uint64_t left() const { return gguf_.file_.size() - at_; }
 

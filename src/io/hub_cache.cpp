@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "core/path_kind.h"
 #include "io/limits.h"
 #include "io/weight_index.h"
 #include "memory/text_file.h"
@@ -17,16 +18,6 @@ constexpr std::size_t kMaxEntries = 100'000;  // of a snapshot
 constexpr std::size_t kMaxPart = 96;          // characters of a part of an id, as on the hub
 constexpr std::string_view kRepositoryPrefix = "models--";
 constexpr std::string_view kIndexEnd = ".index.json";
-
-bool entry_exists(const fs::path& p) {
-  std::error_code error;
-  return fs::exists(p, error);
-}
-
-bool folder_exists(const fs::path& p) {
-  std::error_code error;
-  return fs::is_directory(p, error);
-}
 
 bool is_id_character(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
@@ -80,7 +71,7 @@ std::vector<fs::path> snapshots_of(const fs::path& repository) {
   std::error_code error;
   for (fs::directory_iterator at(repository / "snapshots", error), end; !error && at != end;
        at.increment(error)) {
-    if (folder_exists(at->path())) all.push_back(at->path());
+    if (is_folder(at->path())) all.push_back(at->path());
   }
   const auto changed = [](const fs::path& p) {
     std::error_code ignored;
@@ -120,11 +111,11 @@ std::optional<ModelPath> snapshot_in(const fs::path& repository, const std::stri
   const std::vector<fs::path> all = snapshots_of(repository);
   if (all.empty()) return std::nullopt;
   if (!revision.empty()) {
-    if (folder_exists(repository / "snapshots" / revision)) {
+    if (is_folder(repository / "snapshots" / revision)) {
       return ModelPath{(repository / "snapshots" / revision).string()};
     }
     const std::string commit = commit_of(repository, revision);
-    if (!commit.empty() && folder_exists(repository / "snapshots" / commit)) {
+    if (!commit.empty() && is_folder(repository / "snapshots" / commit)) {
       return ModelPath{(repository / "snapshots" / commit).string()};
     }
     const std::string id = repository_of(repository);
@@ -134,7 +125,7 @@ std::optional<ModelPath> snapshot_in(const fs::path& repository, const std::stri
          {{fmt::format("hf download {} --revision {}", id, revision), "downloads it"}});
   }
   const std::string main = commit_of(repository, "main");
-  if (!main.empty() && folder_exists(repository / "snapshots" / main)) {
+  if (!main.empty() && is_folder(repository / "snapshots" / main)) {
     return ModelPath{(repository / "snapshots" / main).string()};
   }
   return ModelPath{
@@ -174,11 +165,10 @@ std::vector<std::string> missing_files(const fs::path& root, HubUse use) {
   for (fs::recursive_directory_iterator at(root, error), end; !error && at != end;
        at.increment(error)) {
     if (++seen > kMaxEntries) {
-      fail(ErrorCode::input,
-           fmt::format("{}: more than {} entries", printable(root.string()), kMaxEntries));
+      fail(ErrorCode::input, "{}: more than {} entries", printable(root.string()), kMaxEntries);
     }
     const std::string name = at->path().filename().string();
-    if (!entry_exists(at->path())) {
+    if (!path_exists(at->path())) {
       missing.push_back(at->path().lexically_relative(root).generic_string());
     } else if (use == HubUse::weights && name.ends_with(kIndexEnd)) {
       weights = true;
@@ -196,7 +186,7 @@ std::vector<std::string> missing_files(const fs::path& root, HubUse use) {
 
 void require_complete(const ModelPath& snapshot, const HubId& id, HubUse use) {
   const fs::path root = fs::path(snapshot.path) / id.inside;
-  if (!folder_exists(root)) return;
+  if (!is_folder(root)) return;
   const std::vector<std::string> missing = missing_files(root, use);
   if (missing.empty()) return;
   const std::string revision = id.revision.empty() ? "" : " --revision " + id.revision;
@@ -258,8 +248,8 @@ std::string hub_cache_folder() {
 
 ModelPath resolve_model_path(const std::string& named, HubUse use) {
   if (named.empty()) return {};
-  if (entry_exists(named)) {
-    if (!folder_exists(fs::path(named) / "snapshots")) return {named};
+  if (path_exists(named)) {
+    if (!is_folder(fs::path(named) / "snapshots")) return {named};
     const auto snapshot = snapshot_in(named, "");
     if (!snapshot) return {named};
     fs::path folder(named);
@@ -276,7 +266,7 @@ ModelPath resolve_model_path(const std::string& named, HubUse use) {
   require_complete(*snapshot, *id, use);
   if (id->inside.empty()) return *snapshot;
   const fs::path path = fs::path(snapshot->path) / id->inside;
-  if (!entry_exists(path)) {
+  if (!path_exists(path)) {
     fail(ErrorCode::input,
          fmt::format("{}: {} is not in the local cache", id->repository, printable(id->inside)),
          {{download_command(*id, named), "downloads it"}});

@@ -57,8 +57,8 @@ MediaBytes encode_image(ImageCodec codec, const MediaOptions& o,
   if (code >= 0) code = f.avcodec_send_frame(context.get(), nullptr);
   if (code >= 0) code = f.avcodec_receive_packet(context.get(), packet.get());
   if (code < 0) {
-    fail(ErrorCode::usage, fmt::format("an image of {} x {} pixels cannot become {}: {}", o.width,
-                                       o.height, png ? "PNG" : "WebP", ffmpeg_error(code)));
+    fail(ErrorCode::usage, "an image of {} x {} pixels cannot become {}: {}", o.width, o.height,
+         png ? "PNG" : "WebP", ffmpeg_error(code));
   }
   const auto* const bytes = reinterpret_cast<const char*>(packet->data);
   return {bytes, to_size(packet->size)};

@@ -334,6 +334,14 @@ std::int64_t JsonReader::i64() {
   return value;
 }
 
+std::int64_t JsonReader::i64(std::int64_t least, std::int64_t most) {
+  const std::int64_t value = i64();
+  if (value < least || value > most) {
+    fail_value(fmt::format("{} is not between {} and {}", value, least, most));
+  }
+  return value;
+}
+
 double JsonReader::number() {
   const Number n = take_number();
   double value = 0;

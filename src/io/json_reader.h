@@ -51,8 +51,9 @@ class JsonReader {
 
   // Points into the text, or into the reader when there were escapes: lives until the next string.
   std::string_view string();
-  std::uint64_t u64();             // decimal digits only: no sign, fraction or exponent
-  std::int64_t i64();              // the same with an optional minus
+  std::uint64_t u64();  // decimal digits only: no sign, fraction or exponent
+  std::int64_t i64();   // the same with an optional minus
+  std::int64_t i64(std::int64_t least, std::int64_t most);
   double number();                 // finite
   std::string_view number_text();  // any number, as written
   bool boolean();

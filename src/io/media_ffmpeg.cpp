@@ -30,7 +30,7 @@ template <class Function>
 void load(Function& function, void* library, const char* name) {
   function = reinterpret_cast<Function>(::dlsym(library, name));
   if (function == nullptr) {
-    fail(ErrorCode::device, fmt::format("FFmpeg's libraries have no function {}", name));
+    fail(ErrorCode::device, "FFmpeg's libraries have no function {}", name);
   }
 }
 

@@ -12,7 +12,6 @@ extern "C" {
 
 #include <memory>
 #include <string>
-#include <string_view>
 
 // FFmpeg's functions, for the _ffmpeg.cpp files. The libraries are opened by the first call of
 // ffmpeg() (docs/decisions/0020): a run that touches no media has none of them in memory.

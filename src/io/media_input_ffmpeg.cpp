@@ -72,8 +72,8 @@ int MediaInput::read(void* self, std::uint8_t* to, int bytes) {
   if (n == 0) return AVERROR_EOF;
   try {
     if (n > in.budget_) {
-      fail(ErrorCode::input, fmt::format("{}: it leads in circles: 64 times its size was read",
-                                         printable(in.path())));
+      fail(ErrorCode::input, "{}: it leads in circles: 64 times its size was read",
+           printable(in.path()));
     }
     in.budget_ -= n;
     in.file_.read(in.at_, {reinterpret_cast<std::byte*>(to), n});
@@ -106,7 +106,7 @@ void MediaInput::check_failure() const {
 void MediaInput::fail_input(std::string_view what, int code) const {
   check_failure();
   std::string why = code == 0 ? "" : ": " + ffmpeg_error(code);
-  fail(ErrorCode::input, fmt::format("{}: {}{}", printable(path()), what, why));
+  fail(ErrorCode::input, "{}: {}{}", printable(path()), what, why);
 }
 
 void MediaInput::open() {

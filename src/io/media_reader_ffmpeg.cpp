@@ -104,8 +104,7 @@ class RgbConverter {
     scaler_.reset(f.sws_getContext(width_, height_, static_cast<AVPixelFormat>(format_), width_,
                                    height_, to, kExactScaling, nullptr, nullptr, nullptr));
     if (!scaler_) {
-      fail(ErrorCode::input,
-           fmt::format("{}: its pixel format cannot be converted to RGB", printable(path_)));
+      fail(ErrorCode::input, "{}: its pixel format cannot be converted to RGB", printable(path_));
     }
     const int matrix = matrix_ == AVCOL_SPC_UNSPECIFIED ? SWS_CS_DEFAULT : matrix_;
     f.sws_setColorspaceDetails(scaler_.get(), f.sws_getCoefficients(matrix), full_range(frame),

@@ -289,8 +289,8 @@ WebpAnimation read_webp_animation(const SourceFile& file) {
         }
       });
   if (!found.durations_ms.empty() && !whole) {
-    fail(ErrorCode::input,
-         fmt::format("{}: it is cut short: its chunks reach past its end", printable(file.path())));
+    fail(ErrorCode::input, "{}: it is cut short: its chunks reach past its end",
+         printable(file.path()));
   }
   return found;
 }

@@ -54,8 +54,7 @@ NumberedName numbered_name(const std::string& path) {
   const bool whole = at < path.size() && path[at] == 'd';
   if (whole) name.after = path.substr(at + 1);
   if (!whole || name.after.find('%') != std::string::npos) {
-    fail(ErrorCode::usage,
-         fmt::format("{}: expected one %d, or %05d, for the frame's number", printable(path)));
+    fail(ErrorCode::usage, "{}: expected one %d, or %05d, for the frame's number", printable(path));
   }
   return name;
 }
@@ -99,8 +98,8 @@ class WebpWriter : public MediaWriter {
     body_.append(image, kRiffHeader);
     ++frames_;
     if (body_.size() > kRiffBytes) {
-      fail(ErrorCode::usage, fmt::format("{}: the frames need more than WebP can hold, 4 GiB",
-                                         printable(file_.path())));
+      fail(ErrorCode::usage, "{}: the frames need more than WebP can hold, 4 GiB",
+           printable(file_.path()));
     }
   }
 
@@ -151,8 +150,8 @@ std::optional<Format> format_of(const std::string& path) {
 Format checked_format(const std::string& path, const MediaOptions& o) {
   const auto format = format_of(path);
   if (!format) {
-    fail(ErrorCode::usage, fmt::format("{}: expected a name that ends in .mp4, .webp, .gif or .png",
-                                       printable(path)));
+    fail(ErrorCode::usage, "{}: expected a name that ends in .mp4, .webp, .gif or .png",
+         printable(path));
   }
   const std::int64_t most = *format == Format::webp  ? kWebpSide
                             : *format == Format::gif ? kGifSide
@@ -160,23 +159,24 @@ Format checked_format(const std::string& path, const MediaOptions& o) {
   if (o.width < 1 || o.height < 1 || o.width > most || o.height > most ||
       o.width * o.height > limits::kMediaPixels) {
     fail(ErrorCode::usage,
-         fmt::format("{}: {} x {} pixels; at most {} on a side and {} in all are "
-                     "written",
-                     printable(path), o.width, o.height, most, limits::kMediaPixels));
+         "{}: {} x {} pixels; at most {} on a side and {} in all are "
+         "written",
+         printable(path), o.width, o.height, most, limits::kMediaPixels);
   }
   if (o.rate.frames < 1 || o.rate.seconds < 1 || o.rate.frames > 1000 * o.rate.seconds) {
-    fail(ErrorCode::usage, fmt::format("{}: {} frames in {} s; expected more than none and at most "
-                                       "1000 a second",
-                                       printable(path), o.rate.frames, o.rate.seconds));
+    fail(ErrorCode::usage,
+         "{}: {} frames in {} s; expected more than none and at most "
+         "1000 a second",
+         printable(path), o.rate.frames, o.rate.seconds);
   }
   if (o.crf < 0 || o.crf > 51 || o.quality < 0 || o.quality > 100) {
-    fail(ErrorCode::usage,
-         fmt::format("crf {} and quality {}: expected 0 to 51 and 0 to 100", o.crf, o.quality));
+    fail(ErrorCode::usage, "crf {} and quality {}: expected 0 to 51 and 0 to 100", o.crf,
+         o.quality);
   }
   if (o.comment.size() > limits::kMediaTextBytes || first_invalid_utf8(o.comment) ||
       o.comment.find('\0') != std::string::npos) {
-    fail(ErrorCode::usage, fmt::format("{}: the comment has more than {} bytes or is no text",
-                                       printable(path), limits::kMediaTextBytes));
+    fail(ErrorCode::usage, "{}: the comment has more than {} bytes or is no text", printable(path),
+         limits::kMediaTextBytes);
   }
   if (*format == Format::png) numbered_name(path);
   return *format;

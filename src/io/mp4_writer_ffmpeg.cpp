@@ -68,8 +68,7 @@ class Mp4Writer : public MediaWriter {
   // The disk may be full: an I/O error, like all that come after the encoder was opened.
   void put(int code, const char* doing) const {
     if (code >= 0) return;
-    fail(ErrorCode::io,
-         fmt::format("{}: cannot {}: {}", printable(file_.path()), doing, ffmpeg_error(code)));
+    fail(ErrorCode::io, "{}: cannot {}: {}", printable(file_.path()), doing, ffmpeg_error(code));
   }
 
   void open_encoder() {
@@ -104,10 +103,10 @@ class Mp4Writer : public MediaWriter {
     const int opened = f.avcodec_open2(codec_.get(), encoder, nullptr);
     if (opened < 0) {
       fail(ErrorCode::usage,
-           fmt::format("the encoder {} refuses {} x {} pixels at {}/{} frames a "
-                       "second: {}",
-                       encoder->name, options_.width, options_.height, options_.rate.frames,
-                       options_.rate.seconds, ffmpeg_error(opened)));
+           "the encoder {} refuses {} x {} pixels at {}/{} frames a "
+           "second: {}",
+           encoder->name, options_.width, options_.height, options_.rate.frames,
+           options_.rate.seconds, ffmpeg_error(opened));
     }
   }
 

@@ -44,8 +44,7 @@ class PickleMachine {
 
  private:
   [[noreturn]] void refuse(std::string_view rule, const std::string& what) const {
-    fail(ErrorCode::input,
-         fmt::format("{}: {}: {} (byte {} of data.pkl)", p_.path_, rule, what, opcode_at_));
+    fail(ErrorCode::input, "{}: {}: {} (byte {} of data.pkl)", p_.path_, rule, what, opcode_at_);
   }
   [[noreturn]] void bad(const std::string& what) const { refuse("pth.pickle", what); }
 

@@ -4,10 +4,10 @@
 #include <array>
 #include <bit>
 #include <cstring>
-#include <optional>
 #include <tuple>
 #include <utility>
 
+#include "core/convert.h"
 #include "core/error.h"
 #include "io/gguf_file.h"
 #include "io/json_reader.h"
@@ -26,8 +26,7 @@ constexpr std::uint64_t kLengthBytes = 8;
 template <class... Args>
 [[noreturn]] void refuse(const std::string& path, std::string_view rule,
                          fmt::format_string<Args...> text, Args&&... args) {
-  fail(ErrorCode::input,
-       fmt::format("{}: {}: {}", path, rule, fmt::format(text, std::forward<Args>(args)...)));
+  fail(ErrorCode::input, "{}: {}: {}", path, rule, fmt::format(text, std::forward<Args>(args)...));
 }
 
 // What no other format claims by its first bytes is read as safetensors, whatever its name.
@@ -356,6 +355,14 @@ void SafetensorsFile::read(const SafetensorsEntry& entry, std::span<std::byte> t
   check(to.size() == entry.bytes, "tensor {} has {} bytes, the room is {}", printable(entry.name),
         entry.bytes, to.size());
   file_.read(entry.offset, to, cache);
+}
+
+std::vector<float> SafetensorsFile::floats(const SafetensorsEntry& entry) const {
+  std::vector<std::byte> raw(entry.bytes);
+  read(entry, raw);
+  std::vector<float> values(to_size(entry.shape.elements()));
+  convert(raw.data(), dtype(entry), values.data(), DType::f32, std::ssize(values));
+  return values;
 }
 
 }  // namespace ballast

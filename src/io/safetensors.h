@@ -91,6 +91,8 @@ class SafetensorsFile {
   // `to` has exactly entry.bytes.
   void read(const SafetensorsEntry& entry, std::span<std::byte> to,
             PageCache cache = PageCache::keep) const;
+  // All numbers, whatever floating-point type they are stored in.
+  std::vector<float> floats(const SafetensorsEntry& entry) const;
 
  private:
   static SafetensorsFile of(TorchFile torch);

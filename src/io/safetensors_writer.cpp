@@ -7,7 +7,6 @@
 
 #include "core/checksum.h"
 #include "core/error.h"
-#include "io/atomic_file.h"
 #include "io/json_writer.h"
 #include "io/limits.h"
 #include "io/utf8.h"
@@ -17,8 +16,7 @@ namespace {
 
 void check_text(std::string_view what, std::string_view text) {
   if (first_invalid_utf8(text)) {
-    fail(ErrorCode::input,
-         fmt::format("st.header_utf8: {} \"{}\" is not UTF-8", what, printable(text)));
+    fail(ErrorCode::input, "st.header_utf8: {} \"{}\" is not UTF-8", what, printable(text));
   }
 }
 
@@ -50,8 +48,7 @@ void SafetensorsWriter::add(std::string name, FileDType dtype, const Shape& shap
                             ByteSource source) {
   check_text("tensor name", name);
   if (name == "__metadata__" || name.size() > limits::kNameBytes) {
-    fail(ErrorCode::input,
-         fmt::format("a safetensors file cannot hold a tensor named \"{}\"", printable(name)));
+    fail(ErrorCode::input, "a safetensors file cannot hold a tensor named \"{}\"", printable(name));
   }
   const std::uint64_t bytes = tensor_bytes(name, dtype, shape);
   tensors_.push_back({std::move(name), dtype, shape, bytes, std::move(source)});
@@ -111,9 +108,10 @@ std::string SafetensorsWriter::header(const std::vector<const Tensor*>& order) c
   const std::size_t mask = options_.alignment - 1;
   text.append(-(text.size() + sizeof(std::uint64_t)) & mask, ' ');
   if (text.size() > limits::kSafetensorsHeaderWrite) {
-    fail(ErrorCode::input, fmt::format("st.header_too_large: the header would have {} bytes, at "
-                                       "most {} are written",
-                                       text.size(), limits::kSafetensorsHeaderWrite));
+    fail(ErrorCode::input,
+         "st.header_too_large: the header would have {} bytes, at "
+         "most {} are written",
+         text.size(), limits::kSafetensorsHeaderWrite);
   }
   return text;
 }
@@ -131,8 +129,8 @@ void SafetensorsWriter::write_to(const ByteSink& sink, std::string_view path) co
     const auto twin = names.insert(
         tensors_[i].name, i, [&](std::uint32_t n) { return std::string_view(tensors_[n].name); });
     if (twin) {
-      fail(ErrorCode::input, fmt::format("{}: st.duplicate_name: tensor \"{}\" was added twice",
-                                         path, printable(tensors_[i].name)));
+      fail(ErrorCode::input, "{}: st.duplicate_name: tensor \"{}\" was added twice", path,
+           printable(tensors_[i].name));
     }
   }
   const std::string text = header(order);

@@ -36,7 +36,7 @@ void copy_bytes(const std::string& from, const std::string& to) {
 void share_below(const std::string& from, const std::string& to, const SharingLimits& limits,
                  int depth) {
   if (depth > kMaxDepth) {
-    fail(ErrorCode::io, fmt::format("{}: folders are nested deeper than {}", from, kMaxDepth));
+    fail(ErrorCode::io, "{}: folders are nested deeper than {}", from, kMaxDepth);
   }
   create_folders(to);
   std::error_code error;

@@ -7,7 +7,6 @@
 #include <span>
 #include <string_view>
 #include <unordered_map>
-#include <utility>
 
 #include "core/error.h"
 #include "core/to_size.h"

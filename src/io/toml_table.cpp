@@ -76,8 +76,8 @@ void TomlTable::fail_at(std::string_view key, std::string_view what,
 
 void TomlTable::fail_expected(std::string_view key, std::string_view wanted,
                               const TomlValue& found) const {
-  fail(ErrorCode::input, fmt::format("{} line {}: {}: expected {}, found {}", *path_, found.line,
-                                     full_name(key), wanted, describe(found)));
+  fail(ErrorCode::input, "{} line {}: {}: expected {}, found {}", *path_, found.line,
+       full_name(key), wanted, describe(found));
 }
 
 void TomlTable::fail_missing(std::string_view key) const {
@@ -87,10 +87,8 @@ void TomlTable::fail_missing(std::string_view key) const {
     if (seen_->read[i] == 0) unread.push_back(value_->members[i].key);
   }
   const auto near = nearest_name(key, unread);
-  fail(ErrorCode::input,
-       fmt::format(
-           "{}: the key {} is missing{}", where, key,
-           near ? fmt::format("; line {} has \"{}\"", line_of(*near), printable(*near)) : ""));
+  fail(ErrorCode::input, "{}: the key {} is missing{}", where, key,
+       near ? fmt::format("; line {} has \"{}\"", line_of(*near), printable(*near)) : "");
 }
 
 namespace {
@@ -259,9 +257,8 @@ void TomlTable::finish(std::span<const IgnoredKey> ignored, std::vector<std::str
     }
     std::vector<std::string_view> names(seen_->asked.begin(), seen_->asked.end());
     for (const IgnoredKey& k : ignored) names.push_back(k.name);
-    fail(ErrorCode::input,
-         fmt::format("{} line {}: unknown key \"{}\"{}{}", *path_, value.line, printable(key, 60),
-                     name_.empty() ? "" : " in " + name_, suggestion(key, names)));
+    fail(ErrorCode::input, "{} line {}: unknown key \"{}\"{}{}", *path_, value.line,
+         printable(key, 60), name_.empty() ? "" : " in " + name_, suggestion(key, names));
   }
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <map>
 #include <optional>
 #include <tuple>
 
@@ -68,7 +67,7 @@ class TorchFileReader {
   std::string_view name(std::uint32_t i) const { return entries_[i].name; }
   void note(const std::string& what) { torch_.notes_.push_back(path() + ": " + what); }
   [[noreturn]] void refuse(std::string_view rule, const std::string& what) const {
-    fail(ErrorCode::input, fmt::format("{}: {}: {}", path(), rule, what));
+    fail(ErrorCode::input, "{}: {}: {}", path(), rule, what);
   }
   [[noreturn]] void refuse_kind(std::string_view what) const {
     fail(ErrorCode::input, fmt::format("{}: pth.format: {}", path(), what),

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "io/json_reader.h"
 #include "io/limits.h"
 #include "memory/text_file.h"
@@ -25,19 +26,18 @@ std::vector<float> read_list(JsonReader& json, const std::string& path, std::str
     const double written = json.number();
     const auto value = static_cast<float>(written);
     if (!std::isfinite(value)) {
-      fail(ErrorCode::input,
-           fmt::format("{}: {}[{}] is {}, which is too large", path, key, count, written));
+      fail(ErrorCode::input, "{}: {}[{}] is {}, which is too large", path, key, count, written);
     }
     // A std below the smallest normal float would make infinities of latents.
     if (key == kStdKey && value < std::numeric_limits<float>::min()) {
-      fail(ErrorCode::input, fmt::format("{}: {}[{}] is {}; a standard deviation is greater than 0",
-                                         path, key, count, written));
+      fail(ErrorCode::input, "{}: {}[{}] is {}; a standard deviation is greater than 0", path, key,
+           count, written);
     }
     if (++count <= channels) values.push_back(value);
   }
   if (count != channels) {
-    fail(ErrorCode::input, fmt::format("{}: {} has {} numbers, the latents have {} channels", path,
-                                       key, count, channels));
+    fail(ErrorCode::input, "{}: {} has {} numbers, the latents have {} channels", path, key, count,
+         channels);
   }
   return values;
 }
@@ -46,14 +46,13 @@ std::vector<float> read_list(JsonReader& json, const std::string& path, std::str
 
 std::string vae_config_json(const std::string& vae) {
   namespace fs = std::filesystem;
-  std::error_code error;
   fs::path folder = vae;
-  if (!fs::is_directory(folder, error)) {
+  if (!is_folder(folder)) {
     if (!folder.filename().string().starts_with("diffusion_pytorch_model")) return "";
     folder = folder.parent_path();
   }
   const fs::path config = folder / "config.json";
-  return fs::is_regular_file(config, error) ? config.string() : "";
+  return is_file(config) ? config.string() : "";
 }
 
 VaeStatistics read_vae_statistics(const std::string& path, std::int64_t channels) {
@@ -74,8 +73,7 @@ VaeStatistics read_vae_statistics(const std::string& path, std::int64_t channels
     }
     bool& seen = is_mean ? mean : std;
     if (seen) {
-      fail(ErrorCode::input,
-           fmt::format("{}: {} is there twice", path, is_mean ? kMeanKey : kStdKey));
+      fail(ErrorCode::input, "{}: {} is there twice", path, is_mean ? kMeanKey : kStdKey);
     }
     seen = true;
     (is_mean ? found.mean : found.std) =
@@ -83,8 +81,8 @@ VaeStatistics read_vae_statistics(const std::string& path, std::int64_t channels
   }
   json.finish();
   if (mean != std) {
-    fail(ErrorCode::input, fmt::format("{} has {} and no {}", path, mean ? kMeanKey : kStdKey,
-                                       mean ? kStdKey : kMeanKey));
+    fail(ErrorCode::input, "{} has {} and no {}", path, mean ? kMeanKey : kStdKey,
+         mean ? kStdKey : kMeanKey);
   }
   return found;
 }

@@ -1,7 +1,8 @@
 #include "io/weight_file_parts.h"
 
 #include <array>
-#include <filesystem>
+
+#include "core/path_kind.h"
 
 namespace ballast {
 namespace {
@@ -43,8 +44,7 @@ PartsInFile parts_in(const WeightFiles& checkpoint) {
 }
 
 PartsInFile parts_in_file(const std::string& path) {
-  std::error_code error;
-  if (!path.ends_with(".safetensors") || !std::filesystem::is_regular_file(path, error)) return {};
+  if (!path.ends_with(".safetensors") || !is_file(path)) return {};
   return parts_in(WeightFiles::open(path, DiskMode::buffered));
 }
 

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <memory>
 
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "core/to_size.h"
+#include "io/atomic_file.h"
 #include "io/limits.h"
 #include "io/weight_index.h"
 #include "memory/text_file.h"
@@ -21,7 +22,7 @@ constexpr std::string_view kSafetensors = ".safetensors";
 constexpr std::string_view kTorch[] = {".pth", ".pt", ".bin"};
 
 [[noreturn]] void refuse(const std::string& path, std::string_view rule, std::string_view what) {
-  fail(ErrorCode::input, fmt::format("{}: {}: {}", path, rule, what));
+  fail(ErrorCode::input, "{}: {}: {}", path, rule, what);
 }
 
 // "a, b, c and 12 more"
@@ -86,11 +87,6 @@ std::string quoted(const std::vector<std::string>& names) {
   return list.text();
 }
 
-std::string folder_of(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
-}
-
 // A file that has two names counts once, under the first.
 void drop_second_names(const std::string& folder, std::vector<std::string>& names) {
   for (std::size_t i = 0; i < names.size(); ++i) {
@@ -104,17 +100,11 @@ void drop_second_names(const std::string& folder, std::vector<std::string>& name
   }
 }
 
-bool is_file(const std::string& path) {
-  std::error_code error;
-  return fs::is_regular_file(path, error);
-}
-
 }  // namespace
 
 WeightFiles WeightFiles::open(const std::string& path, DiskMode mode) {
   WeightFiles checkpoint(path);
-  std::error_code error;
-  if (fs::is_directory(path, error)) {
+  if (is_folder(path)) {
     checkpoint.open_folder(path, mode);
   } else if (path.ends_with(kIndexSuffix)) {
     checkpoint.open_index(path, mode);
@@ -176,12 +166,12 @@ void WeightFiles::open_index(const std::string& index_path, DiskMode mode) {
   open_shards(index_path, index, mode);
   keep_mapped(index_path, index);
   warn_of_strays(index_path, index);
-  find_config(folder_of(index_path));
+  find_config(folder_of_file(index_path));
 }
 
 void WeightFiles::open_shards(const std::string& index_path, const WeightIndex& index,
                               DiskMode mode) {
-  const std::string folder = folder_of(index_path);
+  const std::string folder = folder_of_file(index_path);
   NameList absent;  // all of them are named at once: a download may have stopped half way
   for (const std::string& shard : index.shards) {
     if (!is_shard_name(shard, index_path)) {
@@ -251,7 +241,7 @@ void WeightFiles::warn_of_strays(const std::string& index_path, const WeightInde
   std::string stem = fs::path(index_path).filename().string();
   stem.resize(std::min(stem.size() - kIndexSuffix.size(), stem.find(kSafetensors)));
   NameList strays;
-  const auto names = list_folder(folder_of(index_path), fs::file_type::regular);
+  const auto names = list_folder(folder_of_file(index_path), fs::file_type::regular);
   for (const std::string& name : ending_in(kSafetensors, names)) {
     const auto used = std::find(index.shards.begin(), index.shards.end(), name);
     if (name.starts_with(stem) && used == index.shards.end()) strays.add(name);

@@ -51,6 +51,7 @@ class WeightFiles {
             PageCache cache = PageCache::keep) const {
     file(t).read(*t.entry, to, cache);
   }
+  std::vector<float> floats(const WeightTensor& t) const { return file(t).floats(*t.entry); }
 
  private:
   explicit WeightFiles(std::string path) : path_(std::move(path)) {}

@@ -56,8 +56,7 @@ class IndexParser {
 
  private:
   [[noreturn]] void refuse(std::string_view rule, std::string_view what) const {
-    fail(ErrorCode::input,
-         fmt::format("{}: {}: {} (byte offset {})", path_, rule, what, json_.file_offset()));
+    fail(ErrorCode::input, "{}: {}: {} (byte offset {})", path_, rule, what, json_.file_offset());
   }
 
   void read_metadata() {

@@ -67,7 +67,7 @@ class ZipReader {
   };
 
   [[noreturn]] void refuse(std::string_view rule, const std::string& what) const {
-    fail(ErrorCode::input, fmt::format("{}: {}: {}", file_.path(), rule, what));
+    fail(ErrorCode::input, "{}: {}: {}", file_.path(), rule, what);
   }
 
   std::string bytes_at(std::uint64_t offset, std::uint64_t bytes) const {

@@ -1,9 +1,7 @@
 #include "memory/cgroup.h"
 
 #include <algorithm>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "memory/proc_text.h"
 

@@ -52,9 +52,9 @@ void drop_cache(int fd, std::uint64_t offset, std::uint64_t bytes) {
 // Wrong input, as when it was short from the start: what is wrong does not depend on the moment.
 [[noreturn]] void fail_shrank(const std::string& path, std::uint64_t offset, std::uint64_t size) {
   fail(ErrorCode::input,
-       fmt::format("{}: the file shrank while it was in use: it had {} bytes when "
-                   "opened and now ends at offset {}",
-                   path, size, offset));
+       "{}: the file shrank while it was in use: it had {} bytes when "
+       "opened and now ends at offset {}",
+       path, size, offset);
 }
 
 // Nanoseconds.

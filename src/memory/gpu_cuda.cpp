@@ -69,7 +69,7 @@ GpuInfo open_gpu(int index) {
   }
   check_cuda(found, "counting GPUs");
   if (index < 0 || index >= count) {
-    fail(ErrorCode::usage, fmt::format("there is no GPU {}: {} visible", index, count));
+    fail(ErrorCode::usage, "there is no GPU {}: {} visible", index, count);
   }
   cudaDeviceProp p{};
   check_cuda(cudaGetDeviceProperties(&p, index), "asking for the GPU's properties");
@@ -176,8 +176,7 @@ GpuQueue::GpuQueue() {
   stream_ = s;
   progress_marker_ = static_cast<std::uint32_t*>(std::aligned_alloc(kPage, kPage));
   if (progress_marker_ == nullptr) {
-    fail(ErrorCode::refused,
-         fmt::format("no {} bytes of RAM where the GPU notes how far it is", kPage));
+    fail(ErrorCode::refused, "no {} bytes of RAM where the GPU notes how far it is", kPage);
   }
   pinned_marker_ = PinnedRegion(reinterpret_cast<std::byte*>(progress_marker_), {kPage});
   clear_progress_marker();

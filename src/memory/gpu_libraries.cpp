@@ -10,17 +10,22 @@ namespace {
 
 using Inspect = std::function<void(GpuLibrary&, void*)>;  // fills version and problem
 
-GpuLibrary find(std::string name, std::string file, const Inspect& inspect) {
-  GpuLibrary found = {
-      .name = std::move(name), .file = std::move(file), .version = {}, .problem = {}};
-  void* const library = ::dlopen(found.file.c_str(), RTLD_LAZY | RTLD_LOCAL);
-  if (!library) {
-    const char* const why = ::dlerror();
-    found.problem = why ? why : "it cannot be loaded";
+GpuLibrary find(std::string name, const WantedLibrary& wanted, const Inspect& inspect) {
+  const FoundLibrary library = search_library(wanted);
+  GpuLibrary found = {.name = std::move(name),
+                      .file = library.file,
+                      .path = library.path,
+                      .origin = {},
+                      .version = {},
+                      .problem = {}};
+  if (library.handle == nullptr) {
+    found.file = wanted.files.front();
+    found.problem = library.tried;
     return found;
   }
-  inspect(found, library);
-  ::dlclose(library);
+  found.origin = text_of(library.origin);
+  inspect(found, library.handle);
+  ::dlclose(library.handle);
   return found;
 }
 
@@ -34,13 +39,10 @@ std::size_t ask_version(void* library, const char* function) {
   return version ? version() : 0;
 }
 
+std::size_t cudnn_version(void* library) { return ask_version(library, "cudnnGetVersion"); }
+
 void inspect_cudnn(GpuLibrary& found, void* library) {
-  const std::size_t version = ask_version(library, "cudnnGetVersion");
-  found.version = version_text(version);
-  if (const auto fault = cudnn_fault(version)) {
-    found.problem = *fault;
-    return;
-  }
+  found.version = version_text(cudnn_version(library));
   // It loads these itself, and without one of them finds no way to compute anything.
   for (const char* part :
        {"graph", "heuristic", "engines_runtime_compiled", "engines_precompiled"}) {
@@ -72,13 +74,32 @@ std::optional<std::string> cudnn_fault(std::size_t version) {
   return std::nullopt;
 }
 
+WantedLibrary wanted_cublas_lt(int cuda_major) {
+  WantedLibrary wanted = {.files = {fmt::format("libcublasLt.so.{}", cuda_major)}};
+  if (cuda_major == 12 || cuda_major == 13) {
+    wanted.files.push_back(fmt::format("libcublasLt.so.{}", 25 - cuda_major));
+  }
+  return wanted;
+}
+
+WantedLibrary wanted_nvrtc(int cuda_major) {
+  return {.files = {fmt::format("libnvrtc.so.{}", cuda_major)}, .parts = {"libnvrtc-builtins.so"}};
+}
+
+WantedLibrary wanted_cudnn(int cuda_major) {
+  return {.files = {"libcudnn.so.9"},
+          .parts = {"libcudnn_graph.so", "libcudnn_heuristic.so", "libcudnn_engines_"},
+          .needs = {wanted_nvrtc(cuda_major), wanted_cublas_lt(cuda_major)},
+          .fault = [](void* library) { return cudnn_fault(cudnn_version(library)); }};
+}
+
 std::vector<GpuLibrary> find_gpu_libraries(int cuda_major) {
-  return {find("cuBLASLt", fmt::format("libcublasLt.so.{}", cuda_major),
+  return {find("cuBLASLt", wanted_cublas_lt(cuda_major),
                [](GpuLibrary& found, void* library) {
                  found.version = version_text(ask_version(library, "cublasLtGetVersion"));
                }),
-          find("cuDNN", "libcudnn.so.9", inspect_cudnn),
-          find("NVRTC", fmt::format("libnvrtc.so.{}", cuda_major), inspect_nvrtc)};
+          find("cuDNN", wanted_cudnn(cuda_major), inspect_cudnn),
+          find("NVRTC", wanted_nvrtc(cuda_major), inspect_nvrtc)};
 }
 
 }  // namespace ballast

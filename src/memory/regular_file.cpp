@@ -18,7 +18,7 @@ FileDescriptor open_regular_file(const std::string& path) {
   if (::fstat(fd.get(), &s) != 0) fail_io(path, "stat", errno);
   if (S_ISDIR(s.st_mode)) fail_io(path, "read it as a file", EISDIR);
   if (!S_ISREG(s.st_mode)) {
-    fail(ErrorCode::io, fmt::format("{} is {}, not a regular file", path, special_kind(s.st_mode)));
+    fail(ErrorCode::io, "{} is {}, not a regular file", path, special_kind(s.st_mode));
   }
   return fd;
 }

@@ -20,8 +20,8 @@ constexpr std::size_t kReadBytes = 64 << 10;
 
 std::string whole_text(const DiskFile& file, std::uint64_t max_bytes, std::string_view what) {
   if (file.size() > max_bytes) {
-    fail(ErrorCode::input, fmt::format("{}: {} has at most {} bytes, this file has {}",
-                                       printable(file.path(), 400), what, max_bytes, file.size()));
+    fail(ErrorCode::input, "{}: {} has at most {} bytes, this file has {}",
+         printable(file.path(), 400), what, max_bytes, file.size());
   }
   std::string text(file.size(), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));
@@ -89,13 +89,12 @@ bool LineReader::next(FileLine& found) {
     rest_.remove_prefix(used);
     at_ += used;
     if (at_ > limits_.file_bytes) {
-      fail(ErrorCode::input,
-           fmt::format("{}: more than {} bytes", printable(name_, 400), limits_.file_bytes));
+      fail(ErrorCode::input, "{}: more than {} bytes", printable(name_, 400), limits_.file_bytes);
     }
     if (line_.size() + part.size() > limits_.line_bytes) {
       if (limits_.long_line == LineLimits::LongLine::refuse) {
-        fail(ErrorCode::input, fmt::format("{}, line {}: more than {} bytes", printable(name_, 400),
-                                           found.number, limits_.line_bytes));
+        fail(ErrorCode::input, "{}, line {}: more than {} bytes", printable(name_, 400),
+             found.number, limits_.line_bytes);
       }
       found.too_long = true;
       line_.clear();

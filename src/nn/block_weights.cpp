@@ -5,7 +5,6 @@
 
 #include "core/bytes.h"
 #include "core/error.h"
-#include "core/to_size.h"
 #include "ops/copy.h"
 #include "plan/bindings.h"
 
@@ -65,6 +64,24 @@ std::int64_t parameter_count(std::span<const WeightGroup> groups) {
     for (const StoredTensor& t : g.tensors) count += t.data.shape.elements();
   }
   return count;
+}
+
+Bytes min_bytes(std::span<const WeightGroup> groups, WeightFormat format) {
+  std::uint64_t sum = 0;
+  for (const WeightGroup& g : groups) {
+    for (const StoredTensor& t : g.tensors) {
+      sum += static_cast<std::uint64_t>(t.data.shape.elements()) *
+             (format == WeightFormat::stored ? size_of(t.data.dtype) : 1);
+    }
+  }
+  return {sum};
+}
+
+StoredTensor planned_tensor(const std::string& name, const Shape& shape, DType dtype) {
+  const auto bytes = static_cast<std::uint64_t>(shape.elements()) * size_of(dtype);
+  return {.name = name,
+          .data = {.shape = shape, .dtype = dtype, .extent = {.file = nullptr, .bytes = bytes}},
+          .scale = {}};
 }
 
 BlockWeights::BlockWeights(ProgramBuilder& load, std::vector<std::vector<WeightGroup>> sources,

@@ -36,6 +36,13 @@ struct WeightGroup {
 // Elements of all tensors, without the scales of 8-bit ones.
 std::int64_t parameter_count(std::span<const WeightGroup> groups);
 
+// What all tensors take at least in a format: one that is made on the way may have a byte for each
+// element.
+Bytes min_bytes(std::span<const WeightGroup> groups, WeightFormat format);
+
+// Of a model that is not there yet, for planning.
+StoredTensor planned_tensor(const std::string& name, const Shape& shape, DType dtype);
+
 struct WeightBuffers {
   Buffer data, scale;
   Buffer wide = {};  // data with its row padding; invalid: it has none

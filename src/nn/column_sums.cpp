@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/to_size.h"
+#include "nn/update.h"
 #include "ops/add.h"
 #include "ops/collective.h"
 #include "ops/copy.h"
@@ -26,12 +27,6 @@ Lane lane_between(Tier from, Tier to) {
 
 void copy_between(ProgramBuilder& pb, Buffer from, Buffer to) {
   ops::copy(pb, from, to, lane_between(pb.tier(from), pb.tier(to)));
-}
-
-// Elements [first, first + count) of a contiguous buffer.
-Buffer elements_of(ProgramBuilder& pb, Buffer b, std::int64_t first, std::int64_t count) {
-  const DType dtype = pb.dtype(b);
-  return pb.view(b, static_cast<std::uint64_t>(first) * size_of(dtype), dtype, {count});
 }
 
 // On the device, where sums are made: the same memory, or a copy.
@@ -192,14 +187,14 @@ void ColumnSums::record_end(ProgramBuilder& pb, const End& end, int set) const {
   const std::vector<Buffer>& gradients = sets_.gradients[to_size(set)];
   for (std::size_t g = 0; g < gradients.size(); ++g) {
     each_bucket(pb.shape(gradients[g]).elements(), [&](std::int64_t first, std::int64_t count) {
-      const Buffer column = elements_of(pb, gradients[g], first, count);
+      const Buffer column = flat_cut(pb, gradients[g], first, count);
       const Buffer sum = end.joins > 0 ? on_device(pb, column) : column;
       for (std::size_t j = 1; j <= end.joins; ++j) {
-        const Buffer before = elements_of(pb, aside(set)[end.aside - j][g], first, count);
+        const Buffer before = flat_cut(pb, aside(set)[end.aside - j][g], first, count);
         ops::add_into(pb, on_device(pb, before), sum);
       }
       if (end.stays) {
-        copy_between(pb, sum, elements_of(pb, aside(set)[end.aside - end.joins][g], first, count));
+        copy_between(pb, sum, flat_cut(pb, aside(set)[end.aside - end.joins][g], first, count));
       } else if (!(sum == column)) {
         copy_between(pb, sum, column);
       }
@@ -216,9 +211,9 @@ void ColumnSums::record_exchange(ProgramBuilder& pb, const Exchange& exchange, i
       // Those of the rank, in order, and the gradient last, where the result goes as well.
       std::vector<Buffer> sums;
       for (std::size_t place = 0; place + 1 < own; ++place) {
-        sums.push_back(elements_of(pb, aside(set)[place][g], first, count));
+        sums.push_back(flat_cut(pb, aside(set)[place][g], first, count));
       }
-      sums.push_back(elements_of(pb, gradients[g], first, count));
+      sums.push_back(flat_cut(pb, gradients[g], first, count));
       exchange_bucket(pb, exchange, sums);
     });
   }
@@ -240,14 +235,14 @@ void ColumnSums::exchange_bucket(ProgramBuilder& pb, const Exchange& exchange,
   if (own < most || part * ranks != count) ops::fill(pb, to, 0);
   for (std::size_t s = 0; s < own; ++s) {
     if (most == 1) {  // parts lie behind each other
-      copy_between(pb, sums[s], elements_of(pb, to, 0, count));
+      copy_between(pb, sums[s], flat_cut(pb, to, 0, count));
       continue;
     }
     for (std::int64_t r = 0; r * part < count; ++r) {
       const std::int64_t elements = std::min(part, count - r * part);
       const std::int64_t place = (r * places + static_cast<std::int64_t>(s)) * part;
-      copy_between(pb, elements_of(pb, sums[s], r * part, elements),
-                   elements_of(pb, to, place, elements));
+      copy_between(pb, flat_cut(pb, sums[s], r * part, elements),
+                   flat_cut(pb, to, place, elements));
     }
   }
   ops::all_to_all(pb, kGroup, to, from);
@@ -257,13 +252,13 @@ void ColumnSums::exchange_bucket(ProgramBuilder& pb, const Exchange& exchange,
     for (std::size_t s = 0; s < exchange[r].size(); ++s) {
       subtrees.push_back(exchange[r][s]);
       const auto place = static_cast<std::int64_t>(r) * places + static_cast<std::int64_t>(s);
-      pieces.push_back(elements_of(pb, from, place * part, part));
+      pieces.push_back(flat_cut(pb, from, place * part, part));
     }
   }
   ops::tree_sum(pb, how_.columns, subtrees, pieces);
   const Buffer all = pb.temp("sums", {ranks, part}, dtype, Role::gradient);
   ops::all_gather(pb, kGroup, pieces.front(), all);
-  copy_between(pb, elements_of(pb, all, 0, count), result);
+  copy_between(pb, flat_cut(pb, all, 0, count), result);
 }
 
 void ColumnSums::write_losses(Runner& runner, std::span<const double> losses) const {

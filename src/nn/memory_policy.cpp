@@ -9,15 +9,8 @@
 namespace ballast {
 
 std::string_view name_of(Activations a) {
-  switch (a) {
-    case Activations::kept:
-      return "kept";
-    case Activations::attention_kept:
-      return "attention outputs kept";
-    case Activations::recomputed:
-      return "recomputed";
-  }
-  return "?";
+  constexpr std::string_view kNames[] = {"kept", "attention outputs kept", "recomputed"};
+  return kNames[to_size(a)];
 }
 
 std::span<const MemoryPolicy> named_policies() {

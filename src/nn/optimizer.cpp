@@ -21,10 +21,6 @@ constexpr std::int64_t kSmallTensor = 4096;
 
 constexpr std::int64_t kQuantum = ops::kStateBlock;
 
-bool is_optimi(OptimizerKind k) {
-  return k == OptimizerKind::adamw_optimi || k == OptimizerKind::stableadamw;
-}
-
 UpdateRounding rounding_of(const OptimizerOptions& o, DType parameter) {
   if (parameter == DType::f32 || o.kind == OptimizerKind::adamw8bit_kahan) {
     return UpdateRounding::nearest;
@@ -132,6 +128,10 @@ void record_sgd(ProgramBuilder& pb, const OptimizerOptions& o, const OptimizerSt
 }
 
 }  // namespace
+
+bool is_optimi(OptimizerKind k) {
+  return k == OptimizerKind::adamw_optimi || k == OptimizerKind::stableadamw;
+}
 
 bool is_8bit(OptimizerKind k) {
   return k == OptimizerKind::adamw8bit || k == OptimizerKind::adamw8bit_kahan;

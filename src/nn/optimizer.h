@@ -28,6 +28,7 @@ enum class OptimizerKind : std::uint8_t {
   sgd,              // torch.optim.SGD: weight decay is added to the gradient
 };
 std::string_view name_of(OptimizerKind k);
+bool is_optimi(OptimizerKind k);  // those of optimi, which may have a Kahan sum
 // Any case; "adamw8bitkahan" and "adamw8bit_kahan" are the same.
 std::optional<OptimizerKind> find_optimizer(std::string_view name);
 

@@ -80,8 +80,8 @@ void read_request(const Request& r, const TensorView& ring, CheckedReads* checks
                   VerifyWeights verify) {
   const std::uint64_t got = r.file->read_aligned(r.offset, {ring.data + r.at, r.bytes});
   if (got < r.wanted) {
-    fail(ErrorCode::input, fmt::format("{}: ends at byte {}, a tensor at byte {}", r.file->path(),
-                                       r.file->size(), r.offset + r.wanted));
+    fail(ErrorCode::input, "{}: ends at byte {}, a tensor at byte {}", r.file->path(),
+         r.file->size(), r.offset + r.wanted);
   }
   if (r.check == nullptr) return;
   checks->check(*r.check, *r.file, r.offset + r.values,

@@ -44,12 +44,6 @@ void each_piece_of(std::int64_t total, std::int64_t piece, F&& f) {
   }
 }
 
-// Elements [first, first + count) of a tensor, in one dimension.
-Buffer flat_cut(ProgramBuilder& pb, Buffer b, std::int64_t first, std::int64_t count) {
-  const DType dtype = pb.dtype(b);
-  return pb.view(b, static_cast<std::uint64_t>(first) * size_of(dtype), dtype, {count});
-}
-
 // Values, gradient and states of a tensor visit the device together, piece by piece. A piece comes
 // while the one before is updated and goes, so that both ways of the link are used at once, and the
 // disk is read meanwhile: it has a place of its own. Whole tensors, which statistics by row and
@@ -217,6 +211,11 @@ void record_norm(ProgramBuilder& pb, std::span<const Buffer> all, Role role, dou
 }
 
 }  // namespace
+
+Buffer flat_cut(ProgramBuilder& pb, Buffer b, std::int64_t first, std::int64_t count) {
+  const DType dtype = pb.dtype(b);
+  return pb.view(b, static_cast<std::uint64_t>(first) * size_of(dtype), dtype, {count});
+}
 
 void declare_states(ProgramBuilder& pb, const OptimizerOptions& options, UpdatedTensor& t) {
   t.specs = state_specs(options, pb.shape(t.value), pb.dtype(t.value), t.moment_bits);

@@ -57,4 +57,7 @@ void record_value_norm(ProgramBuilder& pb, std::span<const UpdatedTensor> tensor
 void record_update(ProgramBuilder& pb, std::span<const UpdatedTensor> tensors, Buffer factor,
                    const OptimizerOptions& options, StagingRing* ring = nullptr);
 
+// Elements [first, first + count) of a contiguous tensor, in one dimension.
+Buffer flat_cut(ProgramBuilder& pb, Buffer b, std::int64_t first, std::int64_t count);
+
 }  // namespace ballast

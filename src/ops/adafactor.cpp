@@ -39,13 +39,13 @@ inline double first_rate(const Adafactor& a) {
 
 inline void run_on_gpu(const Adafactor& a, Stream stream) {
   const AdafactorOptions& o = a.options;
-  cuda::adafactor({.p = cuda::view(a.p),
-                   .row = cuda::view(a.row),
-                   .column = cuda::view(a.column),
-                   .v = cuda::view(a.v),
-                   .g = cuda::view(a.g),
-                   .grad_scale = cuda::view(a.grad_scale),
-                   .workspace = cuda::view(a.workspace),
+  cuda::adafactor({.p = a.p,
+                   .row = a.row,
+                   .column = a.column,
+                   .v = a.v,
+                   .g = a.g,
+                   .grad_scale = a.grad_scale,
+                   .workspace = a.workspace,
                    .keep = 1 - std::pow(static_cast<double>(a.step), o.decay_rate),
                    .eps_rows = o.eps_rows,
                    .eps_scale = o.eps_scale,

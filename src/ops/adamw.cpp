@@ -57,12 +57,12 @@ void check_adamw(const AdamW& a) {
 }
 
 cuda::AdamW adamw_on_gpu(const AdamW& a) {
-  return {.p = cuda::view(a.p),
-          .m = cuda::view(a.m),
-          .v = cuda::view(a.v),
-          .g = cuda::view(a.g),
-          .grad_scale = cuda::view(a.grad_scale),
-          .rates = cuda::view(a.rates),
+  return {.p = a.p,
+          .m = a.m,
+          .v = a.v,
+          .g = a.g,
+          .grad_scale = a.grad_scale,
+          .rates = a.rates,
           .coefficients = adamw_coefficients(a.options, a.step, a.learning_rate),
           .rounding = cuda::rounding(a.rounding)};
 }

@@ -38,14 +38,14 @@ cuda::AdamW8bit adamw_8bit_on_gpu(const AdamW8bit& a, Stream stream) {
   const AdamWOptions& o = a.options;
   const double k = static_cast<double>(a.step);
   const double k1 = 1 - std::pow(o.beta1, k), k2 = std::sqrt(1 - std::pow(o.beta2, k));
-  return {.p = cuda::view(a.p),
-          .m = cuda::view(a.m),
-          .v = cuda::view(a.v),
-          .m_absmax = cuda::view(a.m_absmax),
-          .v_absmax = cuda::view(a.v_absmax),
-          .shift = cuda::view(a.shift),
-          .g = cuda::view(a.g),
-          .grad_scale = cuda::view(a.grad_scale),
+  return {.p = a.p,
+          .m = a.m,
+          .v = a.v,
+          .m_absmax = a.m_absmax,
+          .v_absmax = a.v_absmax,
+          .shift = a.shift,
+          .g = a.g,
+          .grad_scale = a.grad_scale,
           .keep_m = static_cast<float>(o.beta1),
           .add_m = static_cast<float>(1 - o.beta1),
           .keep_v = static_cast<float>(o.beta2),

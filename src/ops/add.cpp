@@ -32,10 +32,7 @@ void add_into(const AddInto& a, Stream stream) {
   if (rows.x.shape != rows.y.shape) rows = a;  // one of the two has gaps: both row by row
   on_device(
       a.y.device, [&] { BALLAST_ISA_CALL(cpu, add_into, rows, *stream.pool); },
-      [&] {
-        cuda::add_into({.x = cuda::view(rows.x), .y = cuda::view(rows.y), .alpha = rows.alpha},
-                       stream.native);
-      });
+      [&] { cuda::add_into({.x = rows.x, .y = rows.y, .alpha = rows.alpha}, stream.native); });
 }
 
 void add_into(ProgramBuilder& pb, Buffer x, Buffer y, float alpha) {

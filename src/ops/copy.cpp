@@ -1,6 +1,5 @@
 #include "ops/copy.h"
 
-#include "core/convert.h"
 #include "core/simd.h"
 #include "ops/copy_cuda.h"
 #include "ops/kernels/cuda_call.h"
@@ -33,8 +32,8 @@ void copy(const Copy& a, Stream stream) {
                          a.rounding, stream.pool);
       },
       [&] {
-        cuda::copy({.from = cuda::view(a.from),
-                    .to = cuda::view(a.to),
+        cuda::copy({.from = a.from,
+                    .to = a.to,
                     .through_engine = a.from.device != a.to.device,
                     .saturating = a.rounding == Rounding::saturating},
                    stream.native);

@@ -41,12 +41,9 @@ void cross_entropy(const CrossEntropy& a, Stream stream) {
         BALLAST_ISA_CALL(cpu, cross_entropy, a, *stream.pool);
       },
       [&] {
-        cuda::cross_entropy({.x = cuda::view(a.x),
-                             .labels = cuda::view(a.labels),
-                             .weight = cuda::view(a.weight),
-                             .losses = cuda::view(a.losses),
-                             .dx = cuda::view(a.dx)},
-                            stream.native);
+        cuda::cross_entropy(
+            {.x = a.x, .labels = a.labels, .weight = a.weight, .losses = a.losses, .dx = a.dx},
+            stream.native);
       });
 }
 

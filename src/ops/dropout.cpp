@@ -32,8 +32,8 @@ void dropout(const Dropout& a, Stream stream) {
   on_device(
       a.x.device, [&] { BALLAST_ISA_CALL(cpu, dropout, a, *stream.pool); },
       [&] {
-        cuda::dropout({.x = cuda::view(a.x),
-                       .y = cuda::view(a.y),
+        cuda::dropout({.x = a.x,
+                       .y = a.y,
                        .probability = a.probability,
                        .source = cuda::random_key(a.source),
                        .first_row = a.first_row,

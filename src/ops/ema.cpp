@@ -22,9 +22,7 @@ void ema(const Ema& a, Stream stream) {
   on_device(
       a.p.device, [&] { BALLAST_ISA_CALL(cpu, ema, a, *stream.pool); },
       [&] {
-        cuda::ema({.p = cuda::view(a.p),
-                   .shadow = cuda::view(a.shadow),
-                   .share = static_cast<float>(1 - a.decay)},
+        cuda::ema({.p = a.p, .shadow = a.shadow, .share = static_cast<float>(1 - a.decay)},
                   stream.native);
       });
 }

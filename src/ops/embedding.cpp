@@ -27,11 +27,7 @@ void embedding(const Embedding& a, Stream stream) {
         check_index_range("embedding: ids", a.ids, a.table.shape[0]);
         BALLAST_ISA_CALL(cpu, embedding, a, *stream.pool);
       },
-      [&] {
-        cuda::embedding(
-            {.table = cuda::view(a.table), .ids = cuda::view(a.ids), .y = cuda::view(a.y)},
-            stream.native);
-      });
+      [&] { cuda::embedding({.table = a.table, .ids = a.ids, .y = a.y}, stream.native); });
 }
 
 void embedding_backward(const EmbeddingBackward& a, Stream stream) {
@@ -49,9 +45,7 @@ void embedding_backward(const EmbeddingBackward& a, Stream stream) {
         BALLAST_ISA_CALL(cpu, embedding_backward, a, *stream.pool);
       },
       [&] {
-        cuda::embedding_backward(
-            {.ids = cuda::view(a.ids), .dy = cuda::view(a.dy), .dtable = cuda::view(a.dtable)},
-            stream.native);
+        cuda::embedding_backward({.ids = a.ids, .dy = a.dy, .dtable = a.dtable}, stream.native);
       });
 }
 

@@ -48,7 +48,7 @@ void fill(const Fill& a, Stream stream) {
         const StridedWalk walk = walk_of(a.to.shape, a.to.strides, a.to.strides);
         BALLAST_ISA_CALL(cpu, fill, walk, a.to.data, size_of(a.to.dtype), pattern, stream.pool);
       },
-      [&] { cuda::fill({.to = cuda::view(a.to), .pattern = pattern}, stream.native); });
+      [&] { cuda::fill({.to = a.to, .pattern = pattern}, stream.native); });
 }
 
 void fill(ProgramBuilder& pb, Buffer to, float value, Lane lane) {

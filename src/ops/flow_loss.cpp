@@ -55,16 +55,16 @@ void flow_loss(const FlowLoss& a, Stream stream) {
   on_device(
       a.pred.device, [&] { BALLAST_ISA_CALL(cpu, flow_loss, a, *stream.pool); },
       [&] {
-        cuda::flow_loss({.pred = cuda::view(a.pred),
-                         .target = cuda::view(a.target),
-                         .mask = cuda::view(a.mask),
-                         .sample_weight = cuda::view(a.sample_weight),
+        cuda::flow_loss({.pred = a.pred,
+                         .target = a.target,
+                         .mask = a.mask,
+                         .sample_weight = a.sample_weight,
                          .huber = a.rho.kind != LossKind::mse,
                          .delta = a.rho.delta,
                          .weight = a.weight,
                          .over = a.rho.kind == LossKind::smooth_l1 ? a.rho.delta : 1,
-                         .loss = cuda::view(a.loss),
-                         .dpred = cuda::view(a.dpred),
+                         .loss = a.loss,
+                         .dpred = a.dpred,
                          .scratch = sum_scratch(stream)},
                         stream.native);
       });

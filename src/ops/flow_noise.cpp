@@ -28,11 +28,7 @@ void flow_noise(const FlowNoise& a, Stream stream) {
   on_device(
       a.x_t.device, [&] { BALLAST_ISA_CALL(cpu, flow_noise, a, *stream.pool); },
       [&] {
-        cuda::flow_noise({.x0 = cuda::view(a.x0),
-                          .noise = cuda::view(a.noise),
-                          .t = cuda::view(a.t),
-                          .x_t = cuda::view(a.x_t),
-                          .target = cuda::view(a.target)},
+        cuda::flow_noise({.x0 = a.x0, .noise = a.noise, .t = a.t, .x_t = a.x_t, .target = a.target},
                          stream.native);
       });
 }

@@ -22,10 +22,7 @@ void gated_gelu(const GatedGelu& x, Stream stream) {
   check_rows("gated_gelu: z", x.z, rows, width);
   on_device(
       x.a.device, [&] { BALLAST_ISA_CALL(cpu, gated_gelu, x, *stream.pool); },
-      [&] {
-        cuda::gated_gelu({.a = cuda::view(x.a), .b = cuda::view(x.b), .z = cuda::view(x.z)},
-                         stream.native);
-      });
+      [&] { cuda::gated_gelu({.a = x.a, .b = x.b, .z = x.z}, stream.native); });
 }
 
 void gated_gelu_backward(const GatedGeluBackward& x, Stream stream) {
@@ -39,11 +36,7 @@ void gated_gelu_backward(const GatedGeluBackward& x, Stream stream) {
   on_device(
       x.a.device, [&] { BALLAST_ISA_CALL(cpu, gated_gelu_backward, x, *stream.pool); },
       [&] {
-        cuda::gated_gelu_backward({.a = cuda::view(x.a),
-                                   .b = cuda::view(x.b),
-                                   .dz = cuda::view(x.dz),
-                                   .da = cuda::view(x.da),
-                                   .db = cuda::view(x.db)},
+        cuda::gated_gelu_backward({.a = x.a, .b = x.b, .dz = x.dz, .da = x.da, .db = x.db},
                                   stream.native);
       });
 }

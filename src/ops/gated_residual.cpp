@@ -30,11 +30,7 @@ void gated_residual(const GatedResidual& a, Stream stream) {
         BALLAST_ISA_CALL(cpu, gated_residual, a, *stream.pool);
       },
       [&] {
-        cuda::gated_residual({.x = cuda::view(a.x),
-                              .y = cuda::view(a.y),
-                              .gate = cuda::view(a.gate),
-                              .index = cuda::view(a.index),
-                              .out = cuda::view(a.out)},
+        cuda::gated_residual({.x = a.x, .y = a.y, .gate = a.gate, .index = a.index, .out = a.out},
                              stream.native);
       });
 }
@@ -60,12 +56,12 @@ void gated_residual_backward(const GatedResidualBackward& a, Stream stream) {
         BALLAST_ISA_CALL(cpu, gated_residual_backward, a, *stream.pool);
       },
       [&] {
-        cuda::gated_residual_backward({.dout = cuda::view(a.dout),
-                                       .gate = cuda::view(a.gate),
-                                       .index = cuda::view(a.index),
-                                       .dy = cuda::view(a.dy),
-                                       .y = cuda::view(a.y),
-                                       .dgate = cuda::view(a.dgate),
+        cuda::gated_residual_backward({.dout = a.dout,
+                                       .gate = a.gate,
+                                       .index = a.index,
+                                       .dy = a.dy,
+                                       .y = a.y,
+                                       .dgate = a.dgate,
                                        .scratch = column_scratch(a.dout, a.dgate, stream)},
                                       stream.native);
       });

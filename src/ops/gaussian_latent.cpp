@@ -44,12 +44,12 @@ void gaussian_latent(const GaussianLatent& a, Stream stream) {
   on_device(
       a.z.device, [&] { BALLAST_ISA_CALL(cpu, gaussian_latent, a, *stream.pool); },
       [&] {
-        cuda::gaussian_latent({.moments = cuda::view(a.moments),
-                               .noise = cuda::view(a.noise),
-                               .sample_weight = cuda::view(a.sample_weight),
+        cuda::gaussian_latent({.moments = a.moments,
+                               .noise = a.noise,
+                               .sample_weight = a.sample_weight,
                                .weight = a.weight,
-                               .z = cuda::view(a.z),
-                               .kl = cuda::view(a.kl),
+                               .z = a.z,
+                               .kl = a.kl,
                                .scratch = sum_scratch(stream)},
                               stream.native);
       });
@@ -62,12 +62,12 @@ void gaussian_latent_backward(const GaussianLatentBackward& a, Stream stream) {
   on_device(
       a.dmoments.device, [&] { BALLAST_ISA_CALL(cpu, gaussian_latent_backward, a, *stream.pool); },
       [&] {
-        cuda::gaussian_latent_backward({.moments = cuda::view(a.moments),
-                                        .noise = cuda::view(a.noise),
-                                        .dz = cuda::view(a.dz),
-                                        .sample_weight = cuda::view(a.sample_weight),
+        cuda::gaussian_latent_backward({.moments = a.moments,
+                                        .noise = a.noise,
+                                        .dz = a.dz,
+                                        .sample_weight = a.sample_weight,
                                         .weight = a.weight,
-                                        .dmoments = cuda::view(a.dmoments)},
+                                        .dmoments = a.dmoments},
                                        stream.native);
       });
 }

@@ -22,7 +22,7 @@ void gelu(const Gelu& a, Stream stream) {
   check_rows("gelu: y", rows.y, count, width);
   on_device(
       a.x.device, [&] { BALLAST_ISA_CALL(cpu, gelu, rows, *stream.pool); },
-      [&] { cuda::gelu({.x = cuda::view(rows.x), .y = cuda::view(rows.y)}, stream.native); });
+      [&] { cuda::gelu({.x = rows.x, .y = rows.y}, stream.native); });
 }
 
 void gelu_backward(const GeluBackward& a, Stream stream) {
@@ -47,10 +47,7 @@ void gelu_backward(const GeluBackward& a, Stream stream) {
         if (rows.y) BALLAST_ISA_CALL(cpu, gelu, forward, *stream.pool);
       },
       [&] {
-        cuda::gelu_backward({.x = cuda::view(rows.x),
-                             .dy = cuda::view(rows.dy),
-                             .dx = cuda::view(rows.dx),
-                             .y = cuda::view(rows.y)},
+        cuda::gelu_backward({.x = rows.x, .dy = rows.dy, .dx = rows.dx, .y = rows.y},
                             stream.native);
       });
 }

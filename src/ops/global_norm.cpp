@@ -57,10 +57,10 @@ void sum_squares(std::span<const ConstTensorView> x, const TensorView& sum, Stre
       },
       [&] {
         std::array<cuda::View, kSquareTensors> views;
-        std::ranges::transform(x, views.begin(), [](const auto& t) { return cuda::view(t); });
+        std::ranges::transform(x, views.begin(), [](const auto& t) { return t; });
         cuda::sum_squares({.x = views.data(),
                            .count = static_cast<int>(x.size()),
-                           .sum = cuda::view(sum),
+                           .sum = sum,
                            .scratch = sum_scratch(stream)},
                           stream.native);
       });
@@ -75,11 +75,9 @@ void clip_factor(const ClipFactor& a, Stream stream) {
   on_device(
       a.factor.device, [&] { BALLAST_ISA_CALL(cpu, clip_factor, a); },
       [&] {
-        cuda::clip_factor({.sum = cuda::view(a.sum),
-                           .max_norm = a.max_norm,
-                           .factor = cuda::view(a.factor),
-                           .norm = cuda::view(a.norm)},
-                          stream.native);
+        cuda::clip_factor(
+            {.sum = a.sum, .max_norm = a.max_norm, .factor = a.factor, .norm = a.norm},
+            stream.native);
       });
 }
 
@@ -89,9 +87,7 @@ void scale_by(const ScaleBy& a, Stream stream) {
         a.factor.shape);
   on_device(
       a.x.device, [&] { BALLAST_ISA_CALL(cpu, scale_by, a, *stream.pool); },
-      [&] {
-        cuda::scale_by({.factor = cuda::view(a.factor), .x = cuda::view(a.x)}, stream.native);
-      });
+      [&] { cuda::scale_by({.factor = a.factor, .x = a.x}, stream.native); });
 }
 
 void limit_factor(const LimitFactor& a, Stream stream) {
@@ -107,11 +103,11 @@ void limit_factor(const LimitFactor& a, Stream stream) {
   on_device(
       a.factor.device, [&] { BALLAST_ISA_CALL(cpu, limit_factor, a, *stream.pool); },
       [&] {
-        cuda::limit_factor({.ga = cuda::view(a.ga),
-                            .gb = cuda::view(a.gb),
+        cuda::limit_factor({.ga = a.ga,
+                            .gb = a.gb,
                             .scale = a.scale,
                             .max_norm = a.max_norm,
-                            .factor = cuda::view(a.factor),
+                            .factor = a.factor,
                             .scratch = sum_scratch(stream)},
                            stream.native);
       });

@@ -47,13 +47,13 @@ void layer_norm(const LayerNorm& a, Stream stream) {
         BALLAST_ISA_CALL(cpu, layer_norm, a, *stream.pool);
       },
       [&] {
-        cuda::layer_norm({.x = cuda::view(a.x),
-                          .mul = cuda::view(a.mul),
-                          .add = cuda::view(a.add),
-                          .index = cuda::view(a.index),
+        cuda::layer_norm({.x = a.x,
+                          .mul = a.mul,
+                          .add = a.add,
+                          .index = a.index,
                           .one_plus = a.one_plus,
-                          .y = cuda::view(a.y),
-                          .stats = cuda::view(a.stats),
+                          .y = a.y,
+                          .stats = a.stats,
                           .eps = a.eps},
                          stream.native);
       });
@@ -79,16 +79,16 @@ void layer_norm_backward(const LayerNormBackward& a, Stream stream) {
       },
       [&] {
         cuda::layer_norm_backward(
-            {.x = cuda::view(a.x),
-             .stats = cuda::view(a.stats),
-             .mul = cuda::view(a.mul),
-             .index = cuda::view(a.index),
+            {.x = a.x,
+             .stats = a.stats,
+             .mul = a.mul,
+             .index = a.index,
              .one_plus = a.one_plus,
-             .dy = cuda::view(a.dy),
-             .dx = cuda::view(a.dx),
+             .dy = a.dy,
+             .dx = a.dx,
              .accumulate = a.accumulate,
-             .dmul = cuda::view(a.dmul),
-             .dadd = cuda::view(a.dadd),
+             .dmul = a.dmul,
+             .dadd = a.dadd,
              .scratch = column_scratch(a.x, a.dmul ? a.dmul : a.dadd, stream)},
             stream.native);
       });

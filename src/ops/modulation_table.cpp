@@ -43,11 +43,9 @@ void modulation_table(const ModulationTable& a, Stream stream) {
   on_device(
       a.m.device, [&] { BALLAST_ISA_CALL(cpu, modulation_table, a, *stream.pool); },
       [&] {
-        cuda::modulation_table({.modulation = cuda::view(a.modulation),
-                                .e = cuda::view(a.e),
-                                .m = cuda::view(a.m),
-                                .shared_e = a.shared_e},
-                               stream.native);
+        cuda::modulation_table(
+            {.modulation = a.modulation, .e = a.e, .m = a.m, .shared_e = a.shared_e},
+            stream.native);
       });
 }
 
@@ -58,11 +56,9 @@ void modulation_table_backward(const ModulationTableBackward& a, Stream stream) 
   on_device(
       a.dm.device, [&] { BALLAST_ISA_CALL(cpu, modulation_table_backward, a, *stream.pool); },
       [&] {
-        cuda::modulation_table_backward({.dm = cuda::view(a.dm),
-                                         .de = cuda::view(a.de),
-                                         .dmodulation = cuda::view(a.dmodulation),
-                                         .shared_e = a.shared_e},
-                                        stream.native);
+        cuda::modulation_table_backward(
+            {.dm = a.dm, .de = a.de, .dmodulation = a.dmodulation, .shared_e = a.shared_e},
+            stream.native);
       });
 }
 

@@ -18,9 +18,8 @@ void noise(const Noise& a, Stream stream) {
   on_device(
       a.to.device, [&] { BALLAST_ISA_CALL(cpu, noise, a, *stream.pool); },
       [&] {
-        cuda::noise(
-            {.to = cuda::view(a.to), .source = cuda::random_key(a.source), .first = a.first},
-            stream.native);
+        cuda::noise({.to = a.to, .source = cuda::random_key(a.source), .first = a.first},
+                    stream.native);
       });
 }
 

@@ -1,6 +1,5 @@
 #include "ops/patchify.h"
 
-#include "core/error.h"
 #include "core/simd.h"
 #include "ops/kernels/cuda_call.h"
 #include "ops/kernels/on_device.h"
@@ -20,9 +19,7 @@ void patchify(const Patchify& a, Stream stream) {
   on_device(
       a.tokens.device, [&] { BALLAST_ISA_CALL(cpu, patchify, a, *stream.pool); },
       [&] {
-        cuda::patchify({.latent = cuda::view(a.latent),
-                        .tokens = cuda::view(a.tokens),
-                        .first_token = a.first_token},
+        cuda::patchify({.latent = a.latent, .tokens = a.tokens, .first_token = a.first_token},
                        stream.native);
       });
 }
@@ -32,10 +29,9 @@ void patchify_backward(const PatchifyBackward& a, Stream stream) {
   on_device(
       a.dlatent.device, [&] { BALLAST_ISA_CALL(cpu, patchify_backward, a, *stream.pool); },
       [&] {
-        cuda::patchify_backward({.dtokens = cuda::view(a.dtokens),
-                                 .dlatent = cuda::view(a.dlatent),
-                                 .first_token = a.first_token},
-                                stream.native);
+        cuda::patchify_backward(
+            {.dtokens = a.dtokens, .dlatent = a.dlatent, .first_token = a.first_token},
+            stream.native);
       });
 }
 

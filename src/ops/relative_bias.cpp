@@ -35,11 +35,9 @@ void relative_bias(const RelativeBias& a, Stream stream) {
   on_device(
       a.table.device, [&] { BALLAST_ISA_CALL(cpu, relative_bias, a, *stream.pool); },
       [&] {
-        cuda::relative_bias({.table = cuda::view(a.table),
-                             .bias = cuda::view(a.bias),
-                             .buckets = a.buckets,
-                             .zero = a.zero},
-                            stream.native);
+        cuda::relative_bias(
+            {.table = a.table, .bias = a.bias, .buckets = a.buckets, .zero = a.zero},
+            stream.native);
       });
 }
 
@@ -48,11 +46,9 @@ void relative_bias_backward(const RelativeBiasBackward& a, Stream stream) {
   on_device(
       a.dtable.device, [&] { BALLAST_ISA_CALL(cpu, relative_bias_backward, a, *stream.pool); },
       [&] {
-        cuda::relative_bias_backward({.table = cuda::view(a.dtable),
-                                      .bias = cuda::view(a.dbias),
-                                      .buckets = a.buckets,
-                                      .zero = a.zero},
-                                     stream.native);
+        cuda::relative_bias_backward(
+            {.table = a.dtable, .bias = a.dbias, .buckets = a.buckets, .zero = a.zero},
+            stream.native);
       });
 }
 

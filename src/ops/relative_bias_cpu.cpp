@@ -1,4 +1,3 @@
-#include "core/simd.h"
 #include "core/thread_pool.h"
 #include "ops/relative_bias.h"
 

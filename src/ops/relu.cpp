@@ -20,7 +20,7 @@ void relu(const Relu& a, Stream stream) {
   check_rows("relu: y", a.y, a.x.shape[0], a.x.shape[1]);
   on_device(
       a.x.device, [&] { BALLAST_ISA_CALL(cpu, relu, a, *stream.pool); },
-      [&] { cuda::relu({.x = cuda::view(a.x), .y = cuda::view(a.y)}, stream.native); });
+      [&] { cuda::relu({.x = a.x, .y = a.y}, stream.native); });
 }
 
 void relu_backward(const ReluBackward& a, Stream stream) {
@@ -30,10 +30,7 @@ void relu_backward(const ReluBackward& a, Stream stream) {
   check_rows("relu_backward: dx", a.dx, a.x.shape[0], a.x.shape[1]);
   on_device(
       a.x.device, [&] { BALLAST_ISA_CALL(cpu, relu_backward, a, *stream.pool); },
-      [&] {
-        cuda::relu_backward({.x = cuda::view(a.x), .dy = cuda::view(a.dy), .dx = cuda::view(a.dx)},
-                            stream.native);
-      });
+      [&] { cuda::relu_backward({.x = a.x, .dy = a.dy, .dx = a.dx}, stream.native); });
 }
 
 void relu_into(ProgramBuilder& pb, Buffer x, Buffer y) {

@@ -1,6 +1,5 @@
 #include "ops/residual_norm.h"
 
-#include "core/simd.h"
 #include "ops/kernels/cuda_call.h"
 #include "ops/kernels/on_device.h"
 #include "ops/kernels/row_checks.h"
@@ -19,17 +18,17 @@ void residual_norm(const ResidualNorm& a, Stream stream) {
     layer_norm(norm, stream);
   };
   on_device(a.residual.x.device, one_after_the_other, [&] {
-    const cuda::ResidualNorm k = {.x = cuda::view(a.residual.x),
-                                  .y = cuda::view(a.residual.y),
-                                  .gate = cuda::view(a.residual.gate),
-                                  .gate_index = cuda::view(a.residual.index),
-                                  .out = cuda::view(a.residual.out),
-                                  .mul = cuda::view(norm.mul),
-                                  .add = cuda::view(norm.add),
-                                  .index = cuda::view(norm.index),
+    const cuda::ResidualNorm k = {.x = a.residual.x,
+                                  .y = a.residual.y,
+                                  .gate = a.residual.gate,
+                                  .gate_index = a.residual.index,
+                                  .out = a.residual.out,
+                                  .mul = norm.mul,
+                                  .add = norm.add,
+                                  .index = norm.index,
                                   .one_plus = norm.one_plus,
-                                  .z = cuda::view(norm.y),
-                                  .stats = cuda::view(norm.stats),
+                                  .z = norm.y,
+                                  .stats = norm.stats,
                                   .eps = norm.eps};
     if (!cuda::in_one_kernel(k)) return one_after_the_other();
     const GatedResidual& r = a.residual;

@@ -63,12 +63,12 @@ void rms_norm(const RmsNorm& a, Stream stream) {
         if (a.silu) silu({.x = a.y, .y = a.y}, stream);
       },
       [&] {
-        cuda::RmsNorm k = {.x = cuda::view(a.x),
-                           .w = cuda::view(a.w),
-                           .y = cuda::view(a.y),
-                           .r = cuda::view(a.r),
+        cuda::RmsNorm k = {.x = a.x,
+                           .w = a.w,
+                           .y = a.y,
+                           .r = a.r,
                            .eps = a.eps,
-                           .cos_sin = cuda::view(a.cos_sin),
+                           .cos_sin = a.cos_sin,
                            .silu = a.silu};
         const bool later = a.cos_sin && !cuda::rotates_in_one_kernel(k);
         k.silu = a.silu && cuda::silu_in_one_kernel(k);
@@ -100,13 +100,13 @@ void rms_norm_backward(const RmsNormBackward& a, Stream stream) {
         BALLAST_ISA_CALL(cpu, rms_norm_backward, k, *stream.pool);
       },
       [&] {
-        cuda::RmsNormBackward k = {.x = cuda::view(a.x),
-                                   .r = cuda::view(a.r),
-                                   .w = cuda::view(a.w),
-                                   .dy = cuda::view(a.dy),
-                                   .dx = cuda::view(a.dx),
-                                   .dw = cuda::view(a.dw),
-                                   .cos_sin = cuda::view(a.cos_sin),
+        cuda::RmsNormBackward k = {.x = a.x,
+                                   .r = a.r,
+                                   .w = a.w,
+                                   .dy = a.dy,
+                                   .dx = a.dx,
+                                   .dw = a.dw,
+                                   .cos_sin = a.cos_sin,
                                    .scratch = column_scratch(a.x, a.dw, stream)};
         if (a.cos_sin && !cuda::rotates_in_one_kernel(k)) {
           rotate(a.dy, a.cos_sin, a.dx, true, stream);

@@ -56,11 +56,7 @@ void rope_3d(const Rope3d& a, Stream stream) {
   on_device(
       a.x.device, [&] { BALLAST_ISA_CALL(cpu, rope_3d, a, *stream.pool); },
       [&] {
-        cuda::rope_3d({.x = cuda::view(a.x),
-                       .table = cuda::view(a.table),
-                       .y = cuda::view(a.y),
-                       .inverse = a.inverse},
-                      stream.native);
+        cuda::rope_3d({.x = a.x, .table = a.table, .y = a.y, .inverse = a.inverse}, stream.native);
       });
 }
 
@@ -75,7 +71,7 @@ void rope_3d_table(const Rope3dTable& a, Stream stream) {
       [&] {
         cuda::rope_3d_table({.grid = {a.grid[0], a.grid[1], a.grid[2]},
                              .first_token = a.first_token,
-                             .table = cuda::view(a.table)},
+                             .table = a.table},
                             stream.native);
       });
 }

@@ -24,10 +24,10 @@ void sgd(const Sgd& a, Stream stream) {
   on_device(
       a.p.device, [&] { BALLAST_ISA_CALL(cpu, sgd, a, *stream.pool); },
       [&] {
-        cuda::sgd({.p = cuda::view(a.p),
-                   .b = cuda::view(a.b),
-                   .g = cuda::view(a.g),
-                   .grad_scale = cuda::view(a.grad_scale),
+        cuda::sgd({.p = a.p,
+                   .b = a.b,
+                   .g = a.g,
+                   .grad_scale = a.grad_scale,
                    .momentum = static_cast<float>(a.options.momentum),
                    .decay = static_cast<float>(a.options.weight_decay),
                    .rate = static_cast<float>(a.learning_rate),

@@ -22,7 +22,7 @@ void silu(const Silu& a, Stream stream) {
   check_rows("silu: y", rows.y, count, width);
   on_device(
       a.x.device, [&] { BALLAST_ISA_CALL(cpu, silu, rows, *stream.pool); },
-      [&] { cuda::silu({.x = cuda::view(rows.x), .y = cuda::view(rows.y)}, stream.native); });
+      [&] { cuda::silu({.x = rows.x, .y = rows.y}, stream.native); });
 }
 
 void silu_backward(const SiluBackward& a, Stream stream) {
@@ -37,11 +37,7 @@ void silu_backward(const SiluBackward& a, Stream stream) {
   check_rows("silu_backward: dx", rows.dx, count, width);
   on_device(
       a.x.device, [&] { BALLAST_ISA_CALL(cpu, silu_backward, rows, *stream.pool); },
-      [&] {
-        cuda::silu_backward(
-            {.x = cuda::view(rows.x), .dy = cuda::view(rows.dy), .dx = cuda::view(rows.dx)},
-            stream.native);
-      });
+      [&] { cuda::silu_backward({.x = rows.x, .dy = rows.dy, .dx = rows.dx}, stream.native); });
 }
 
 Buffer silu(ProgramBuilder& pb, Buffer x, DType y_dtype) {

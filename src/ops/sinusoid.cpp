@@ -22,7 +22,7 @@ void sinusoid(const Sinusoid& a, Stream stream) {
   check(a.t.contiguous() && a.y.contiguous(), "sinusoid: t and y are contiguous");
   on_device(
       a.y.device, [&] { BALLAST_ISA_CALL(cpu, sinusoid, a, *stream.pool); },
-      [&] { cuda::sinusoid({.t = cuda::view(a.t), .y = cuda::view(a.y)}, stream.native); });
+      [&] { cuda::sinusoid({.t = a.t, .y = a.y}, stream.native); });
 }
 
 Buffer sinusoid(ProgramBuilder& pb, Buffer t, std::int64_t width) {

@@ -1,6 +1,5 @@
 #include <cmath>
 
-#include "core/simd.h"
 #include "core/thread_pool.h"
 #include "ops/sinusoid.h"
 

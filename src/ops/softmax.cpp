@@ -21,10 +21,7 @@ void softmax(const Softmax& a, Stream stream) {
   check_rows("softmax: y", a.y, rows, width);
   on_device(
       a.x.device, [&] { BALLAST_ISA_CALL(cpu, softmax, a, *stream.pool); },
-      [&] {
-        cuda::softmax({.x = cuda::view(a.x), .y = cuda::view(a.y), .scale = a.scale},
-                      stream.native);
-      });
+      [&] { cuda::softmax({.x = a.x, .y = a.y, .scale = a.scale}, stream.native); });
 }
 
 void softmax_backward(const SoftmaxBackward& a, Stream stream) {
@@ -36,11 +33,7 @@ void softmax_backward(const SoftmaxBackward& a, Stream stream) {
   on_device(
       a.y.device, [&] { BALLAST_ISA_CALL(cpu, softmax_backward, a, *stream.pool); },
       [&] {
-        cuda::softmax_backward({.y = cuda::view(a.y),
-                                .dy = cuda::view(a.dy),
-                                .dx = cuda::view(a.dx),
-                                .scale = a.scale},
-                               stream.native);
+        cuda::softmax_backward({.y = a.y, .dy = a.dy, .dx = a.dx, .scale = a.scale}, stream.native);
       });
 }
 

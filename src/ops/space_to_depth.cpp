@@ -40,9 +40,7 @@ void space_to_depth(const SpaceToDepth& a, Stream stream) {
   on_device(
       a.wide.device, [&] { BALLAST_ISA_CALL(cpu, space_to_depth, a, *stream.pool); },
       [&] {
-        cuda::space_to_depth(
-            {cuda::view(a.wide), cuda::view(a.folded), a.block, a.scale, a.accumulate},
-            stream.native);
+        cuda::space_to_depth({a.wide, a.folded, a.block, a.scale, a.accumulate}, stream.native);
       });
 }
 
@@ -51,9 +49,7 @@ void depth_to_space(const DepthToSpace& a, Stream stream) {
   on_device(
       a.wide.device, [&] { BALLAST_ISA_CALL(cpu, depth_to_space, a, *stream.pool); },
       [&] {
-        cuda::depth_to_space(
-            {cuda::view(a.wide), cuda::view(a.folded), a.block, a.scale, a.accumulate},
-            stream.native);
+        cuda::depth_to_space({a.wide, a.folded, a.block, a.scale, a.accumulate}, stream.native);
       });
 }
 

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cstdint>
-
 #include "core/tensor.h"
 #include "ops/space_to_depth_kernels.h"
 #include "plan/program_builder.h"

@@ -2,8 +2,6 @@
 
 // Shared with vector and CUDA sources: C++17, plain data.
 
-#include <cstdint>
-
 namespace ballast::ops {
 
 struct BlockShape {

@@ -29,10 +29,10 @@ void stableadamw_scale(const StableAdamWScale& a, Stream stream) {
   on_device(
       a.rates.device, [&] { BALLAST_ISA_CALL(cpu, stableadamw_scale, a, c, *stream.pool); },
       [&] {
-        cuda::stableadamw_scale({.v = cuda::view(a.v),
-                                 .g = cuda::view(a.g),
-                                 .grad_scale = cuda::view(a.grad_scale),
-                                 .rates = cuda::view(a.rates),
+        cuda::stableadamw_scale({.v = a.v,
+                                 .g = a.g,
+                                 .grad_scale = a.grad_scale,
+                                 .rates = a.rates,
                                  .coefficients = c,
                                  .learning_rate = a.learning_rate,
                                  .weight_decay = a.options.weight_decay,

@@ -1,6 +1,5 @@
 #include "ops/unpatchify.h"
 
-#include "core/error.h"
 #include "core/simd.h"
 #include "ops/kernels/cuda_call.h"
 #include "ops/kernels/on_device.h"
@@ -19,10 +18,7 @@ void unpatchify(const Unpatchify& a, Stream stream) {
   check_patches("unpatchify", a.v, a.y, a.first_token);
   on_device(
       a.v.device, [&] { BALLAST_ISA_CALL(cpu, unpatchify, a, *stream.pool); },
-      [&] {
-        cuda::unpatchify({.y = cuda::view(a.y), .v = cuda::view(a.v), .first_token = a.first_token},
-                         stream.native);
-      });
+      [&] { cuda::unpatchify({.y = a.y, .v = a.v, .first_token = a.first_token}, stream.native); });
 }
 
 void unpatchify_backward(const UnpatchifyBackward& a, Stream stream) {
@@ -30,9 +26,8 @@ void unpatchify_backward(const UnpatchifyBackward& a, Stream stream) {
   on_device(
       a.dy.device, [&] { BALLAST_ISA_CALL(cpu, unpatchify_backward, a, *stream.pool); },
       [&] {
-        cuda::unpatchify_backward(
-            {.dv = cuda::view(a.dv), .dy = cuda::view(a.dy), .first_token = a.first_token},
-            stream.native);
+        cuda::unpatchify_backward({.dv = a.dv, .dy = a.dy, .first_token = a.first_token},
+                                  stream.native);
       });
 }
 

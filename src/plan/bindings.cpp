@@ -1,7 +1,5 @@
 #include "plan/bindings.h"
 
-#include <algorithm>
-
 #include "core/error.h"
 #include "core/to_size.h"
 

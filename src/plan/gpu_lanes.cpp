@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "core/to_size.h"
 
 namespace ballast {
 namespace {

@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "core/to_size.h"
-
 namespace ballast {
 
 void LaneProgress::begin() {

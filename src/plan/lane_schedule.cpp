@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "core/to_size.h"
-
 namespace ballast {
 namespace {
 

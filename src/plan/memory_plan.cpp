@@ -3,15 +3,12 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "core/to_size.h"
 #include "plan/offsets.h"
 #include "plan/packing.h"
 #include "plan/phase.h"
 
 namespace ballast {
 namespace {
-
-constexpr std::size_t index(Tier t) { return to_size(t); }
 
 // Ids between which the temporaries of one program are: they are recorded one program after
 // another.
@@ -82,7 +79,7 @@ void place_kept(const ProgramSet& set, std::vector<std::uint32_t> order, MemoryP
                            [&](std::uint32_t i) { return set.buffers[i].alignment; });
   for (const std::uint32_t i : order) {
     const BufferSpec& s = set.buffers[i];
-    Bytes& top = tops[index(s.tier)];
+    Bytes& top = tops[to_size(s.tier)];
     plan.offset[i] = round_up(top.count, s.alignment);
     if (s.bytes > 0) top = {plan.offset[i] + s.bytes + plan.guard_bytes};
   }
@@ -126,7 +123,7 @@ std::array<Temporaries, kTiers.size()> temporaries(const ProgramSet& set,
   std::array<Temporaries, kTiers.size()> all;
   each_temporary(set, life, program, range,
                  [&](std::uint32_t i, const BufferSpec& s, const Lifetime& l) {
-                   Temporaries& t = all[index(s.tier)];
+                   Temporaries& t = all[to_size(s.tier)];
                    t.ids.push_back(i);
                    t.items.push_back({l.first, l.last, s.bytes + guard_bytes, s.alignment});
                  });
@@ -159,7 +156,7 @@ using RolesByTier = std::array<BytesByRole, kTiers.size()>;
 void add_roles(const ProgramSet& set, const std::vector<std::uint32_t>& kept, RolesByTier& roles) {
   for (const std::uint32_t i : kept) {
     const BufferSpec& s = set.buffers[i];
-    roles[index(s.tier)][to_size(s.role)] += {s.bytes};
+    roles[to_size(s.tier)][to_size(s.role)] += {s.bytes};
   }
 }
 
@@ -192,22 +189,22 @@ MemoryPlan plan_offsets(const ProgramSet& set, const PlanOptions& options) {
       add_roles(set, owned.phases[to_size(phase)], roles);
     }
     for (const Tier tier : kTiers) {
-      const Temporaries& t = by_tier[index(tier)];
-      if (last[index(tier)].items != t.items) last[index(tier)] = {t.items, pack(t.items)};
-      const Packing& packing = last[index(tier)].packing;
-      const Bytes stays = kept[to_size(p)][index(tier)];
+      const Temporaries& t = by_tier[to_size(tier)];
+      if (last[to_size(tier)].items != t.items) last[to_size(tier)] = {t.items, pack(t.items)};
+      const Packing& packing = last[to_size(tier)].packing;
+      const Bytes stays = kept[to_size(p)][to_size(tier)];
       std::uint64_t alignment = 1;
       for (const PackItem& i : t.items) alignment = std::max(alignment, i.alignment);
       const std::uint64_t base = round_up(stays.count, alignment);
       for (std::size_t i = 0; i < t.ids.size(); ++i) {
         plan.offset[t.ids[i]] = base + packing.offset[i];
       }
-      TierUse& tier_use = use.tiers[index(tier)];
+      TierUse& tier_use = use.tiers[to_size(tier)];
       tier_use.peak = t.items.empty() ? stays : Bytes{base + packing.peak};
       tier_use.lower_bound = t.items.empty() ? stays : Bytes{base + packing.lower_bound};
-      tier_use.roles = roles[index(tier)];
+      tier_use.roles = roles[to_size(tier)];
       describe_peak(set, program, t, tier_use);
-      plan.peak[index(tier)] = std::max(plan.peak[index(tier)], tier_use.peak);
+      plan.peak[to_size(tier)] = std::max(plan.peak[to_size(tier)], tier_use.peak);
     }
   }
   return plan;
@@ -240,15 +237,15 @@ std::array<Bytes, kTiers.size()> live_bytes(const ProgramSet& set) {
     for (auto& c : change) c.assign(set.programs[program].instructions.size() + 1, 0);
     each_temporary(set, life, p, owned.by_program[program],
                    [&](std::uint32_t, const BufferSpec& s, const Lifetime& l) {
-                     change[index(s.tier)][l.first] += static_cast<std::int64_t>(s.bytes);
-                     change[index(s.tier)][l.last + 1] -= static_cast<std::int64_t>(s.bytes);
+                     change[to_size(s.tier)][l.first] += static_cast<std::int64_t>(s.bytes);
+                     change[to_size(s.tier)][l.last + 1] -= static_cast<std::int64_t>(s.bytes);
                    });
     for (const Tier tier : kTiers) {
       std::int64_t live = 0, peak = 0;
-      for (const std::int64_t c : change[index(tier)]) peak = std::max(peak, live += c);
-      const Bytes stays = kept[program][index(tier)];
-      most[index(tier)] =
-          std::max(most[index(tier)], stays + Bytes{static_cast<std::uint64_t>(peak)});
+      for (const std::int64_t c : change[to_size(tier)]) peak = std::max(peak, live += c);
+      const Bytes stays = kept[program][to_size(tier)];
+      most[to_size(tier)] =
+          std::max(most[to_size(tier)], stays + Bytes{static_cast<std::uint64_t>(peak)});
     }
   }
   return most;

@@ -1,7 +1,6 @@
 #include "plan/predict.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "core/to_size.h"
 

@@ -111,7 +111,7 @@ void add_gpu_lines(std::vector<ProcessLine>& lines, const MachineProfile& profil
                    .tier = Tier::device});
 }
 
-Bytes sum_lines(const std::vector<ProcessLine>& lines, Tier t) {
+Bytes sum_lines(std::span<const ProcessLine> lines, Tier t) {
   Bytes sum;
   for (const ProcessLine& l : lines) {
     if (l.tier == t) sum += l.bytes;

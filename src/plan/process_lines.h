@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,6 +52,6 @@ Bytes map_of_pinned(Bytes pinned);
 // What CUDA takes of the GPU's memory; pinned: bytes of the host arena.
 void add_gpu_lines(std::vector<ProcessLine>& lines, const MachineProfile& profile, Bytes pinned);
 
-Bytes sum_lines(const std::vector<ProcessLine>& lines, Tier t);
+Bytes sum_lines(std::span<const ProcessLine> lines, Tier t);
 
 }  // namespace ballast

@@ -19,8 +19,7 @@ std::string_view name_of(Lane l) {
 }
 
 void ProgramSet::fail_unknown(Buffer b) const {
-  fail(ErrorCode::internal,
-       fmt::format("buffer {} is not one of the {} recorded", b.id, buffers.size()));
+  fail(ErrorCode::internal, "buffer {} is not one of the {} recorded", b.id, buffers.size());
 }
 
 int ProgramSet::program_index(std::string_view name) const {

@@ -1,6 +1,5 @@
 #include "plan/rank_agreement.h"
 
-#include <array>
 #include <string_view>
 #include <type_traits>
 #include <vector>

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdint>
 
 #include "core/error.h"
-#include "core/to_size.h"
 
 namespace ballast {
 namespace {

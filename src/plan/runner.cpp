@@ -6,8 +6,6 @@
 #include "core/error.h"
 #include "core/lane_activity.h"
 #include "core/start_thread.h"
-#include "core/stopwatch.h"
-#include "core/to_size.h"
 #include "plan/checked_reads.h"
 #include "plan/display_names.h"
 #include "plan/live_buffers.h"
@@ -15,8 +13,6 @@
 
 namespace ballast {
 namespace {
-
-constexpr std::size_t index(Lane l) { return to_size(l); }
 
 const ProgramSet& executable(const ProgramSet& set) {
   check(set.executable, "a program recorded for planning cannot be run");
@@ -141,7 +137,7 @@ bool Runner::execute(InstructionPart what, Lane lane, int program, std::size_t w
   const std::string& name = set_.programs[to_size(program)].name;
   // Only one lane has several workers.
   static_assert(kLaneCount + kMaxWorkers - 1 <= kLaneActivities);
-  const std::size_t place = worker == 0 ? index(lane) : kLaneCount + worker - 1;
+  const std::size_t place = worker == 0 ? to_size(lane) : kLaneCount + worker - 1;
   const ActivityScope running(place, ins.name.data(), name.c_str());
   const auto trail = [&](Error& e) {
     e.add_trail(fmt::format("running {} of program {}", ins.name, name));
@@ -154,7 +150,7 @@ bool Runner::execute(InstructionPart what, Lane lane, int program, std::size_t w
     const bool all = what.part == kAllParts;
     for (std::uint32_t p = all ? 0 : what.part; p < (all ? ins.splits : what.part + 1); ++p) {
       ins.run(Bindings(set_, plan_.offset, bases_, ins, step_, stream,
-                       &hands_[index(lane)][worker].high_water, &asked_for_step, p));
+                       &hands_[to_size(lane)][worker].high_water, &asked_for_step, p));
     }
   } catch (Error& e) {
     trail(e);
@@ -247,7 +243,7 @@ void Runner::read_gpu_times() {
   for (const Lane lane : {Lane::compute, Lane::upload, Lane::download}) {
     if (schedules_.code(lane, program_).empty()) continue;
     const double stalled = lane == Lane::compute ? gpu_->stalled() : 0;
-    times_[index(lane)] = {.busy = gpu_->elapsed(lane) - stalled, .waiting = stalled};
+    times_[to_size(lane)] = {.busy = gpu_->elapsed(lane) - stalled, .waiting = stalled};
   }
 }
 
@@ -274,7 +270,7 @@ std::vector<std::pair<std::string_view, double>> Runner::compute_times() const {
 // it have what they wait for, since waits that follow from theirs are not in the plan, and when
 // those that share bytes with it are done. It counts as done when all before it are.
 void Runner::run_lane(Lane lane, int program, std::size_t worker) {
-  LaneTime& time = hands_[index(lane)][worker].time;
+  LaneTime& time = hands_[to_size(lane)][worker].time;
   LaneRun run = {.lane = lane,
                  .program = program,
                  .worker = worker,

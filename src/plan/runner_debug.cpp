@@ -132,8 +132,8 @@ void OneByOne::check_written(const Instruction& ins, Buffer b) const {
     const TensorView v(root + s.offset, s.dtype, s.shape, s.strides);
     const std::int64_t at = first_nan(v);
     if (at >= 0) {
-      fail(ErrorCode::internal,
-           fmt::format("{} wrote NaN to element {} of {} {}", ins.name, at, set_.name(b), s.shape));
+      fail(ErrorCode::internal, "{} wrote NaN to element {} of {} {}", ins.name, at, set_.name(b),
+           s.shape);
     }
   }
 }

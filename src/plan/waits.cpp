@@ -5,7 +5,6 @@
 #include <iterator>
 #include <map>
 #include <utility>
-#include <vector>
 
 #include "core/to_size.h"
 

@@ -14,7 +14,6 @@
 #include <bit>
 #include <cerrno>
 #include <chrono>
-#include <cmath>
 #include <cstring>
 #include <thread>
 #include <type_traits>
@@ -26,7 +25,6 @@
 #include "memory/machine.h"
 #include "memory/proc_text.h"
 #include "memory/regular_file.h"
-#include "report/append_file.h"
 #include "report/process_start.h"
 
 namespace ballast {
@@ -240,16 +238,15 @@ FlightRecord read_flight_record(const std::string& path) {
   Header h;
   std::memcpy(&h, bytes.data(), sizeof h);
   if (size != kFileBytes || h.magic != kMagic) {
-    fail(ErrorCode::input,
-         fmt::format("{} is no flight record: {} bytes, expected {} that begin with BLGRECRD", path,
-                     size, kFileBytes));
+    fail(ErrorCode::input, "{} is no flight record: {} bytes, expected {} that begin with BLGRECRD",
+         path, size, kFileBytes);
   }
   if (h.version != kVersion) {
-    fail(ErrorCode::input, fmt::format("{} is a flight record of version {}, this program reads {}",
-                                       path, h.version, kVersion));
+    fail(ErrorCode::input, "{} is a flight record of version {}, this program reads {}", path,
+         h.version, kVersion);
   }
   if (h.crc != crc_of(h)) {
-    fail(ErrorCode::input, fmt::format("{} is damaged: the checksum of its header is wrong", path));
+    fail(ErrorCode::input, "{} is damaged: the checksum of its header is wrong", path);
   }
   FlightRecord r;
   r.pid = h.pid;
@@ -278,7 +275,7 @@ FlightRecord read_flight_record(const std::string& path) {
     }
   }
   if (newest == nullptr) {
-    fail(ErrorCode::input, fmt::format("{} is damaged: neither of its two states is whole", path));
+    fail(ErrorCode::input, "{} is damaged: neither of its two states is whole", path);
   }
   r.state = {static_cast<Phase>(newest->phase), newest->step,        newest->epoch, newest->loss,
              unpack(newest->measured),          unpack(newest->most)};

@@ -38,12 +38,12 @@ std::string install_text(const GpuLibrary& l, int cuda) {
   if (l.name == "cuDNN") {
     return fmt::format(
         "install cuDNN 9.6 or later, but not 9.10.0 or 9.10.1 (apt install libcudnn9-cuda-{}), or "
-        "put its folder into LD_LIBRARY_PATH",
+        "name its folder in BALLAST_CUDA_PATH",
         cuda / 1000);
   }
   return fmt::format(
-      "install the libraries of CUDA {} (apt install {}-{}-{}), or put their folder into "
-      "LD_LIBRARY_PATH",
+      "install the libraries of CUDA {} (apt install {}-{}-{}), or name their folder in "
+      "BALLAST_CUDA_PATH",
       version_text(cuda), l.name == "NVRTC" ? "cuda-nvrtc" : "libcublas", cuda / 1000,
       cuda % 1000 / 10);
 }
@@ -53,8 +53,8 @@ MachineCheck check_library(const GpuLibrary& l, int cuda) {
     return {l.name, State::warning, fmt::format("{}: {}", l.file, l.problem),
             install_text(l, cuda)};
   }
-  return {l.name, State::good,
-          l.version.empty() ? l.file : fmt::format("{}, version {}", l.file, l.version), ""};
+  const std::string version = l.version.empty() ? "" : fmt::format(", version {}", l.version);
+  return {l.name, State::good, fmt::format("{}{}, {}", l.path, version, l.origin), ""};
 }
 
 bool is_eager(std::string text) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/path_kind.h"
 #include "core/to_size.h"
 #include "memory/budget.h"
 #include "memory/gpu.h"
@@ -133,10 +134,8 @@ MachineCheck check_huge_pages(const std::filesystem::path& root) {
 }
 
 MachineCheck check_gpu(const std::filesystem::path& root) {
-  std::error_code error;
   const auto version = read_text(root / "proc/driver/nvidia/version");
-  const bool node = std::filesystem::exists(root / "dev/nvidiactl", error) ||
-                    std::filesystem::exists(root / "dev/nvidia0", error);
+  const bool node = path_exists(root / "dev/nvidiactl") || path_exists(root / "dev/nvidia0");
   const std::string build = built_with_cuda() ? "" : "; this build computes on the CPU";
   if (!version && !node) {
     return {"GPU", State::good, "no NVIDIA driver" + build, ""};

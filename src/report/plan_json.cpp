@@ -40,7 +40,7 @@ std::string plan_json(const PlanTitle& title, const PlanView& view) {
     j["seconds_per_epoch"] = epoch_seconds(view);
   }
   if (!view.step_seconds.empty()) j["seconds_per_step"] = view.step_seconds[0];
-  const auto tier_lines = [&](Tier t) { return lines_of(view.lines, t); };
+  const auto tier_lines = [&](Tier t) { return sum_lines(view.lines, t); };
   for (const Tier t : kTiers) {
     j[std::string(name_of(t))] = {{"peak_bytes", (view.plan.peak_of(t) + tier_lines(t)).count},
                                   {"arena_bytes", view.plan.peak_of(t).count},

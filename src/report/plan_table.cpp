@@ -6,7 +6,6 @@
 #include <array>
 #include <cmath>
 #include <numeric>
-#include <optional>
 
 #include "core/short_number.h"
 #include "core/to_size.h"
@@ -14,15 +13,7 @@
 
 namespace ballast {
 
-Bytes PlanFiles::bytes() const { return lines_of(lines, Tier::disk); }
-
-Bytes lines_of(std::span<const ProcessLine> lines, Tier t) {
-  Bytes sum;
-  for (const ProcessLine& l : lines) {
-    if (l.tier == t) sum += l.bytes;
-  }
-  return sum;
-}
+Bytes PlanFiles::bytes() const { return sum_lines(lines, Tier::disk); }
 
 Bytes allowed_of(const Budget& b, Tier t) {
   return t == Tier::device ? b.gpu : t == Tier::host ? b.host : b.disk;
@@ -294,10 +285,10 @@ void cover(Totals& t, std::span<const PlanStage> stages) {
 
 Totals totals_of(const PlanView& view) {
   Totals t;
-  t.device = view.plan.peak_of(Tier::device) + lines_of(view.lines, Tier::device);
-  t.host = view.plan.peak_of(Tier::host) + lines_of(view.lines, Tier::host);
+  t.device = view.plan.peak_of(Tier::device) + sum_lines(view.lines, Tier::device);
+  t.host = view.plan.peak_of(Tier::host) + sum_lines(view.lines, Tier::host);
   t.both = t.device + t.host;
-  t.disk = view.plan.peak_of(Tier::disk) + lines_of(view.lines, Tier::disk);
+  t.disk = view.plan.peak_of(Tier::disk) + sum_lines(view.lines, Tier::disk);
   t.pinned = view.plan.peak_of(Tier::host);
   cover(t, view.stages);
   return t;

@@ -99,7 +99,6 @@ std::string verdict_line(const PlanTitle& title, const PlanView& view);
 std::string details_hint();
 
 // What the parts of a plan add up to.
-Bytes lines_of(std::span<const ProcessLine> lines, Tier t);
 Bytes allowed_of(const Budget& b, Tier t);
 std::vector<std::pair<Role, Bytes>> sorted_roles(const BytesByRole& roles);  // largest first, no 0
 double epoch_seconds(const PlanView& view);

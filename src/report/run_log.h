@@ -2,9 +2,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>

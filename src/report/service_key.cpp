@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 
+#include "core/path_kind.h"
 #include "memory/text_file.h"
 
 namespace ballast {
@@ -53,8 +53,7 @@ std::optional<ServiceKey> find_service_key(const std::string& name) {
   if (const char* const value = std::getenv(name.c_str()); value != nullptr && *value != '\0') {
     return ServiceKey{name, value, "the environment"};
   }
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(kEnvFile, error)) return std::nullopt;
+  if (!is_file(kEnvFile)) return std::nullopt;
   const auto value = value_in_env_text(read_text_file(kEnvFile, kMaxEnvFile, "an .env file"), name);
   if (!value || value->empty()) return std::nullopt;
   return ServiceKey{name, *value, kEnvFile};

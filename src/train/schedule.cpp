@@ -16,10 +16,10 @@ double half_wave(double x) { return (1 + std::cos(std::numbers::pi * x)) / 2; }
 void require(bool condition, const ScheduleOptions& o, std::string_view what) {
   if (condition) return;
   fail(ErrorCode::usage,
-       fmt::format("the learning rate schedule {} needs {}; total_steps is {}, warmup_steps {}, "
-                   "decay_steps {}, steps_per_epoch {}, learning_rate {}",
-                   name_of(o.kind), what, o.total_steps, o.warmup_steps, o.decay_steps,
-                   o.steps_per_epoch, o.learning_rate));
+       "the learning rate schedule {} needs {}; total_steps is {}, warmup_steps {}, "
+       "decay_steps {}, steps_per_epoch {}, learning_rate {}",
+       name_of(o.kind), what, o.total_steps, o.warmup_steps, o.decay_steps, o.steps_per_epoch,
+       o.learning_rate);
 }
 
 // The part behind the warm-up: `k` of `total` steps done.

@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/path_kind.h"
 #include "io/atomic_file.h"
 #include "train/run/parallel_resume.h"
 #include "train/training_loop.h"
@@ -62,8 +63,7 @@ void TrainingLoop::keep_configs() {
   std::vector<DatasetRef> datasets = c.eval_datasets;
   datasets.insert(datasets.begin(), c.dataset);
   for (const DatasetRef& d : datasets) {
-    std::error_code unknown;
-    if (std::filesystem::is_regular_file(d.config, unknown)) folder_.copy_config(d.config);
+    if (is_file(d.config)) folder_.copy_config(d.config);
   }
 }
 

@@ -11,6 +11,7 @@
 #include "report/run_log.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/resumed_checkpoint.h"
+#include "train/checkpoint/runner_tensors.h"
 #include "train/config/config.h"
 #include "train/run/previews.h"
 #include "train/run/run_records.h"
@@ -67,8 +68,10 @@ class TrainingTask {
   virtual void next_step() = 0;
   // The bits that any rank wishes, after a step; all ranks ask at the same time.
   virtual std::uint32_t agree(Runner&, std::uint32_t wish) { return wish; }
+  virtual std::vector<UpdatedTensor> trained() const = 0;
+  virtual Buffer grad_norm() const = 0;
   // Of all trained tensors together: finite where every element is (record_value_norm).
-  virtual double value_norm(Runner& runner) = 0;
+  double value_norm(Runner& runner) const { return run_value_norm(runner, grad_norm()); }
   // Of the last step, for TensorBoard, besides the loss.
   virtual std::vector<Scalar> scalars() const { return {}; }
 
@@ -91,8 +94,12 @@ class TrainingTask {
   virtual std::optional<std::string> ends_early(const TrainerState&) const { return std::nullopt; }
 
   // Values and optimizer state, for checkpoints. values_only: an optimizer that starts anew.
-  virtual std::vector<SavedTensor> saved_tensors(Runner& runner) const = 0;
-  virtual std::vector<LoadedTensor> loaded_tensors(Runner& runner, bool values_only) const = 0;
+  virtual std::vector<SavedTensor> saved_tensors(Runner& runner) const {
+    return train::saved_tensors(trained(), runner);
+  }
+  virtual std::vector<LoadedTensor> loaded_tensors(Runner& runner, bool values_only) const {
+    return train::loaded_tensors(trained(), runner, values_only);
+  }
   // What else of it a checkpoint keeps.
   virtual void put_state(TrainerState&) const {}
   virtual void take_state(const TrainerState&, bool /*values_only*/) {}

@@ -88,6 +88,31 @@ TEST(CCommands, InspectAFile) {
   EXPECT_EQ(Json::parse(a.text).at("kind"), "model folder");
 }
 
+// Lines and progress go to the function, and to stderr again without one.
+TEST(CCommands, LogGoesToAFunction) {
+  std::vector<std::pair<int, std::string>> said;
+  ballast_set_log(
+      [](int level, const char* text, void* user) {
+        static_cast<std::vector<std::pair<int, std::string>>*>(user)->emplace_back(level, text);
+      },
+      &said);
+  const std::string weights = kDemo + "/vae.safetensors";
+  EXPECT_EQ(command({"inspect", weights.c_str()}).code, 0);
+  const std::size_t count = said.size();
+  ASSERT_GE(count, 2u);
+  for (const auto& [level, text] : said) EXPECT_EQ(level, 3) << text;
+  const Json first = Json::parse(said.front().second), last = Json::parse(said.back().second);
+  EXPECT_EQ(first.at("what"), "reading values");
+  EXPECT_EQ(first.at("done"), 0);
+  EXPECT_EQ(first.at("unit"), "bytes");
+  EXPECT_FALSE(first.at("ended"));
+  EXPECT_EQ(last.at("done"), last.at("total"));
+  EXPECT_TRUE(last.at("ended"));
+  ballast_set_log(nullptr, nullptr);
+  EXPECT_EQ(command({"inspect", weights.c_str()}).code, 0);
+  EXPECT_EQ(said.size(), count);
+}
+
 TEST(CCommands, TwoThreadsGetTheirOwnAnswers) {
   std::vector<std::thread> threads;
   std::vector<std::string> models = {"wan2.1-t2v-1.3b", "wan2.2-ti2v-5b"};

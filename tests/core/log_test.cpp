@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace ballast {
@@ -83,6 +84,24 @@ TEST_F(Log, LinesOfThreadsDoNotMix) {
     const std::string line = all.substr(at, 60);
     EXPECT_EQ(line, "ballast: " + std::string(50, line[9]) + "\n");
   }
+}
+
+TEST_F(Log, ASinkTakesLinesAndGivesThemBack) {
+  std::vector<std::pair<log::Level, std::string>> lines;
+  log::set_sink(
+      {.line = [&](log::Level level, std::string_view line) { lines.emplace_back(level, line); },
+       .progress = {}});
+  EXPECT_FALSE(log::shows_progress());
+  log::info("{} blocks", 40);
+  log::warn("slow disk");
+  log::debug("hidden");
+  EXPECT_EQ(text(), "");
+  log::set_sink({});
+  log::info("on stderr again");
+  EXPECT_EQ(text(), "ballast: on stderr again\n");
+  const std::vector<std::pair<log::Level, std::string>> expected = {
+      {log::Level::info, "40 blocks"}, {log::Level::warn, "slow disk"}};
+  EXPECT_EQ(lines, expected);
 }
 
 // The environment is read once per process, so each value gets a process of its own.

@@ -1,9 +1,11 @@
 #include "core/progress.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
 #include <string>
+#include <vector>
 
 #include "core/log.h"
 #include "tests/support/allocation_hook.h"
@@ -158,6 +160,30 @@ TEST(Duration, IsWrittenInTwoUnits) {
   EXPECT_EQ(to_string(seconds(282)), "4 min 42 s");
   EXPECT_EQ(to_string(seconds(3600 * 3 + 5 * 60)), "3 h 05 min");
   EXPECT_EQ(to_string(seconds(86400 * 2 + 3 * 3600 + 59)), "2 d 3 h");
+}
+
+// A program that shows progress itself gets the first record at once and the last one always; in
+// between at most ten in a second.
+TEST_F(ProgressLine, GoesToASink) {
+  std::vector<std::string> seen;
+  log::set_sink({.line = {}, .progress = [&](const log::ProgressRecord& r) {
+                   seen.push_back(fmt::format("{} {}/{}{}{}", r.what, r.done, r.total,
+                                              r.bytes ? " bytes" : "", r.ended ? " ended" : ""));
+                 }});
+  {
+    Progress p("reading", 400, Progress::Unit::bytes, 100, output(false));
+    for (int i = 0; i < 3; ++i) {
+      wait(60);
+      p.add(50);
+    }
+  }
+  log::set_level(log::Level::warn);
+  { const Progress hidden("writing", 1, Progress::Unit::count, 0, output(true)); }
+  log::set_sink({});
+  EXPECT_EQ(text(), "");
+  const std::vector<std::string> expected = {"reading 100/400 bytes", "reading 200/400 bytes",
+                                             "reading 250/400 bytes ended"};
+  EXPECT_EQ(seen, expected);
 }
 
 }  // namespace

@@ -17,9 +17,17 @@ GpuFacts usable_gpu() {
   f.gpu->free = 139_GiB;
   f.gpu->driver = 13010;
   f.gpu->runtime = 13000;
-  f.libraries = {{"cuBLASLt", "libcublasLt.so.13", "13.1.0", ""},
-                 {"cuDNN", "libcudnn.so.9", "9.19.0", ""},
-                 {"NVRTC", "libnvrtc.so.13", "13.0", ""}};
+  const auto library = [](std::string name, std::string file, std::string version) {
+    return GpuLibrary{.name = std::move(name),
+                      .file = file,
+                      .path = "/opt/cuda/lib64/" + file,
+                      .origin = "found by the system's loader",
+                      .version = std::move(version),
+                      .problem = ""};
+  };
+  f.libraries = {library("cuBLASLt", "libcublasLt.so.13", "13.1.0"),
+                 library("cuDNN", "libcudnn.so.9", "9.19.0"),
+                 library("NVRTC", "libnvrtc.so.13", "13.0")};
   return f;
 }
 
@@ -40,7 +48,8 @@ TEST(GpuChecks, AUsableGpuHasNothingToDo) {
   EXPECT_THAT(find(usable_gpu(), "GPU device").finding,
               HasSubstr("NVIDIA H200, compute capability 9.0"));
   EXPECT_EQ(find(usable_gpu(), "CUDA").finding, "driver for CUDA 13.1, this build uses 13.0");
-  EXPECT_EQ(find(usable_gpu(), "cuDNN").finding, "libcudnn.so.9, version 9.19.0");
+  EXPECT_EQ(find(usable_gpu(), "cuDNN").finding,
+            "/opt/cuda/lib64/libcudnn.so.9, version 9.19.0, found by the system's loader");
 }
 
 TEST(GpuChecks, NoGpuIsOneFindingAndNoFault) {

@@ -60,13 +60,8 @@ class BlindTrainee final : public TrainingTask {
                       std::as_bytes(std::span(&bad_.value, 1)));
   }
   void next_step() override {}
-  double value_norm(Runner& runner) override { return run_value_norm(runner, norm_); }
-  std::vector<SavedTensor> saved_tensors(Runner& runner) const override {
-    return train::saved_tensors(trained_, runner);
-  }
-  std::vector<LoadedTensor> loaded_tensors(Runner& runner, bool values_only) const override {
-    return train::loaded_tensors(trained_, runner, values_only);
-  }
+  std::vector<UpdatedTensor> trained() const override { return trained_; }
+  Buffer grad_norm() const override { return norm_; }
   std::string file_name() const override { return "model.safetensors"; }
   std::vector<std::string> save(Runner&, const SaveTarget& target, std::int64_t) override {
     const std::string path = target.folder + "/" + target.file_name;

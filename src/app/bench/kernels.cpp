@@ -209,8 +209,8 @@ class KernelPrograms {
         on_device(
             b.in(w).device, [] { fail(ErrorCode::usage, "bench kernels measures a GPU"); },
             [&] {
-              ops::cuda::expand({.from = ops::cuda::view(b.in(w)),
-                                 .to = ops::cuda::view(b.out(y)),
+              ops::cuda::expand({.from = b.in(w),
+                                 .to = b.out(y),
                                  .scale = {.data = b.in(scale).data, .row_stride = 1}},
                                 b.stream().native);
             });

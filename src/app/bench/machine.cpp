@@ -1,7 +1,6 @@
 #include "memory/machine.h"
 
 #include <CLI/CLI.hpp>
-#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "app/bench/benches.h"

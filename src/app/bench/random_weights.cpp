@@ -9,6 +9,7 @@
 
 #include "core/convert.h"
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "core/progress.h"
 #include "core/random.h"
 #include "core/to_size.h"
@@ -107,8 +108,7 @@ RandomWeights::RandomWeights(const wan::Config& config, DType stored, Blocks blo
       written.push_back(&groups_[g].tensors[t]);
     }
   }
-  std::error_code unknown;
-  if (kept_ && std::filesystem::exists(path_, unknown)) {
+  if (kept_ && path_exists(path_)) {
     open();
     if (bytes() != end) {
       fail(ErrorCode::usage,

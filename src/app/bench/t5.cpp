@@ -206,7 +206,7 @@ fit::Request BenchT5::request() const {
 MemoryPolicy BenchT5::policy(const t5::Config& config) const {
   const int groups = t5::group_count(config), streamed = static_cast<int>(stream_);
   if (streamed < 0 || streamed > groups) {
-    fail(ErrorCode::usage, fmt::format("--stream {}: expected 0 to {}", stream_, groups));
+    fail(ErrorCode::usage, "--stream {}: expected 0 to {}", stream_, groups);
   }
   const Streaming stream = {.slots = static_cast<int>(slots_),
                             .matrices_ahead = static_cast<int>(matrices_ahead_),

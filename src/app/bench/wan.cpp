@@ -11,7 +11,6 @@
 #include "app/machine_flags.h"
 #include "app/output.h"
 #include "app/planning.h"
-#include "app/planning_heap.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/stopwatch.h"
@@ -21,7 +20,6 @@
 #include "memory/gpu.h"
 #include "models/wan/fit_job.h"
 #include "nn/machine_options.h"
-#include "train/config/enum_names.h"
 
 namespace ballast {
 namespace {
@@ -148,8 +146,7 @@ MemoryPolicy BenchWan::policy(const fit::Request& r) const {
   } else {
     const auto end = std::from_chars(stream_.data(), stream_.data() + stream_.size(), streamed);
     if (end.ec != std::errc() || *end.ptr != 0 || streamed < 0 || streamed > groups - 2) {
-      fail(ErrorCode::usage,
-           fmt::format("--stream {}: expected 0 to {}, or all", stream_, groups - 2));
+      fail(ErrorCode::usage, "--stream {}: expected 0 to {}, or all", stream_, groups - 2);
     }
   }
   if (streamed > 0) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "app/output.h"
 #include "core/short_number.h"
 
 namespace ballast {

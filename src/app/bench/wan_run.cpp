@@ -5,9 +5,7 @@
 #include "core/random.h"
 #include "core/to_size.h"
 #include "fit/fill.h"
-#include "fit/fit.h"
 #include "memory/process_memory.h"
-#include "models/wan/fit_job.h"
 
 namespace ballast {
 namespace {

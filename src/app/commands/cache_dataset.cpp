@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "app/commands/cache_inputs.h"
 #include "app/commands/vae_training.h"
 #include "app/output.h"
 #include "core/error.h"
@@ -10,7 +9,6 @@
 #include "core/to_size.h"
 #include "data/cached_dataset.h"
 #include "data/clean_text.h"
-#include "data/dataset_encoding.h"
 #include "data/media_file.h"
 #include "data/tokenizer.h"
 #include "infer/text_encoder.h"
@@ -162,9 +160,8 @@ class DatasetCaching::Work {
     const infer::TextEncoder encoder = text_encoder();
     const std::int64_t width = encoder.config().d_model;
     if (width != in_.search.request.needs.text_dim) {
-      fail(ErrorCode::input,
-           fmt::format("{} gives rows of {} numbers, {} takes {}", in_.text_encoder, width,
-                       in_.model, in_.search.request.needs.text_dim));
+      fail(ErrorCode::input, "{} gives rows of {} numbers, {} takes {}", in_.text_encoder, width,
+           in_.model, in_.search.request.needs.text_dim);
     }
     std::int64_t longest = 1;
     for (const data::EncodingWork& w : in_.work) {
@@ -230,10 +227,10 @@ class DatasetCaching::Work {
     const std::int64_t side = encoder.config().pixels_per_latent();
     if (encoder.config().z_dim != needs.latent_channels || side != needs.spatial_stride) {
       fail(ErrorCode::input,
-           fmt::format("{} makes latents of {} channels, one for {} x {} pixels; {} takes {} "
-                       "channels for {} x {}",
-                       in_.vae, encoder.config().z_dim, side, side, in_.model,
-                       needs.latent_channels, needs.spatial_stride, needs.spatial_stride));
+           "{} makes latents of {} channels, one for {} x {} pixels; {} takes {} "
+           "channels for {} x {}",
+           in_.vae, encoder.config().z_dim, side, side, in_.model, needs.latent_channels,
+           needs.spatial_stride, needs.spatial_stride);
     }
     if (!largest) {
       log::info("media: {} to encode, each planned by its size", in_.media());

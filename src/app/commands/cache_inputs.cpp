@@ -1,9 +1,9 @@
 #include "app/commands/cache_inputs.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "infer/model_folder.h"
 #include "infer/text_encoder.h"
 #include "io/weight_file_parts.h"
@@ -18,12 +18,7 @@
 namespace ballast {
 namespace {
 
-namespace fs = std::filesystem;
-
-bool is_there(const std::string& path) {
-  std::error_code error;
-  return !path.empty() && fs::exists(path, error);
-}
+bool is_there(const std::string& path) { return !path.empty() && path_exists(path); }
 
 // The transformer, where the configuration names one that is there.
 std::optional<wan::Config> find_model(const train::TrainConfig& c) {
@@ -75,8 +70,7 @@ bool uses_empty_caption(const train::TrainConfig& c) {
 
 // What `train` encodes of a dataset.
 data::EncodingWork missing_of(const data::EncodingSearch& search, const train::TrainConfig& c) {
-  std::error_code error;
-  if (fs::is_directory(search.request.path, error)) return {};
+  if (is_folder(search.request.path)) return {};
   data::EncodingWork work = data::find_encoding_work(search);
   const bool all_empty =
       std::ranges::all_of(work.texts, [](const data::TextWork& t) { return t.caption.empty(); });

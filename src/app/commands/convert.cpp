@@ -1,7 +1,5 @@
 #include <CLI/CLI.hpp>
-#include <charconv>
 #include <cmath>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -12,6 +10,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/nearest_name.h"
+#include "core/path_kind.h"
 #include "core/progress.h"
 #include "infer/model_folder.h"
 #include "io/convert_file.h"
@@ -47,8 +46,7 @@ std::string transformer_at(const std::string& model) {
 // A preset's name, an id of the hub, or a file or folder of that model.
 wan::Config model_config(const std::string& model) {
   const std::string path = transformer_at(model);
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) {  // shapes are all that is needed
+  if (!path_exists(path)) {  // shapes are all that is needed
     if (const auto known = wan::find_published(path)) return known->config;
   }
   const WeightFiles checkpoint = WeightFiles::open(path, DiskMode::buffered);

@@ -5,7 +5,6 @@
 #include "app/training_output.h"
 #include "core/log.h"
 #include "report/secrets.h"
-#include "train/config/enum_names.h"
 #include "train/recipes/distill_run.h"
 
 namespace ballast {

@@ -88,8 +88,12 @@ Json json_of(const GpuFacts& facts) {
   const GpuInfo& g = *facts.gpu;
   Json libraries = Json::array();
   for (const GpuLibrary& l : facts.libraries) {
-    libraries.push_back(
-        {{"name", l.name}, {"file", l.file}, {"version", l.version}, {"problem", l.problem}});
+    libraries.push_back({{"name", l.name},
+                         {"file", l.file},
+                         {"path", l.path},
+                         {"origin", l.origin},
+                         {"version", l.version},
+                         {"problem", l.problem}});
   }
   return {{"name", g.name},
           {"compute_capability", g.sm},

@@ -129,8 +129,8 @@ std::vector<Tokens> Generate::tokens(const infer::TextGenerator& model,
                                      const data::Tokenizer& tokenizer,
                                      const std::vector<std::string>& texts) const {
   if (tokenizer.vocab_size() > model.config().vocabulary) {
-    fail(ErrorCode::input, fmt::format("{} has {} tokens, the model knows {}", tokenizer.path(),
-                                       tokenizer.vocab_size(), model.config().vocabulary));
+    fail(ErrorCode::input, "{} has {} tokens, the model knows {}", tokenizer.path(),
+         tokenizer.vocab_size(), model.config().vocabulary);
   }
   std::vector<Tokens> all;
   std::size_t cut = 0;

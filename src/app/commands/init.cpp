@@ -15,6 +15,7 @@
 #include "app/planning_heap.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/path_kind.h"
 #include "core/progress.h"
 #include "data/media_clip.h"
 #include "fit/refusal_text.h"
@@ -130,16 +131,13 @@ class Init : public Command {
 const RegisterCommand<Init> kInit("init", "write a training file for your model, data and machine");
 
 std::string absolute_if_there(const std::string& path) {
-  std::error_code error;
-  return !path.empty() && fs::exists(path, error) ? fs::absolute(path).lexically_normal().string()
-                                                  : path;
+  return !path.empty() && path_exists(path) ? fs::absolute(path).lexically_normal().string() : path;
 }
 
 // What kind of transformer it is, and which of its experts are trained.
 void Init::find_model() {
   const std::string found = infer::model_path(c_.model);
-  std::error_code error;
-  if (!fs::exists(found, error)) {
+  if (!path_exists(found)) {
     const auto published = wan::find_published(c_.model);
     if (!published) {
       std::vector<Advice> advice = download_advice(c_.model);
@@ -152,7 +150,7 @@ void Init::find_model() {
     return;
   }
   c_.model = absolute_if_there(c_.model);
-  const bool folder = fs::is_directory(found, error);
+  const bool folder = is_folder(found);
   infer::ModelFiles files;
   if (folder) {
     files = infer::find_model_files(found);
@@ -176,16 +174,14 @@ void Init::find_other_files() {
     *path = absolute_if_there(*path);
   }
   const std::string found = infer::model_path(c_.model);
-  std::error_code error;
-  if (!fs::exists(found, error)) return;
-  const infer::ModelFiles files = fs::is_directory(found, error)
-                                      ? infer::find_model_files(found)
-                                      : infer::find_other_parts(found, found);
+  if (!path_exists(found)) return;
+  const infer::ModelFiles files =
+      is_folder(found) ? infer::find_model_files(found) : infer::find_other_parts(found, found);
   if (c_.vae.empty()) infer::require_one(files.vae_choices, "VAE", "--vae FILE");
   if (c_.text_encoder.empty()) {
     infer::require_one(files.text_encoder_choices, "text encoder", "--text-encoder FILE");
   }
-  if (fs::is_directory(found, error)) return;
+  if (is_folder(found)) return;
   const auto take = [](std::string& to, const std::string& part) {
     if (to.empty()) to = absolute_if_there(part);
   };
@@ -303,8 +299,7 @@ void Init::run() {
   }
   find_model();
   find_other_files();
-  std::error_code error;
-  if (!fs::is_directory(c_.data, error)) {
+  if (!is_folder(c_.data)) {
     log::warn("{} is not there yet: planned for the largest clips of the file",
               printable(c_.data, 400));
   }

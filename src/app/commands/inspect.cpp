@@ -1,6 +1,5 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -10,6 +9,7 @@
 #include "app/output.h"
 #include "core/bytes.h"
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "infer/model_folder.h"
 #include "io/weight_file_parts.h"
 #include "models/t5/recognise.h"
@@ -51,8 +51,7 @@ Totals totals_of(const WeightFiles& checkpoint) {
 std::string container_of(const WeightFiles& checkpoint) {
   const bool sharded = checkpoint.files().size() > 1;
   const std::string_view kind = checkpoint.files()[0].header().container();
-  std::error_code ignored;
-  if (std::filesystem::is_directory(checkpoint.path(), ignored)) {
+  if (is_folder(checkpoint.path())) {
     return sharded ? fmt::format("folder, sharded {}", kind)
                    : fmt::format("folder, one {} file", kind);
   }

@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "app/commands/inspect_parts.h"
 #include "core/bytes.h"
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "io/gguf_file.h"
 #include "io/torch_file.h"
 
@@ -127,8 +127,7 @@ std::string listing_json(const ForeignFile& file, const ForeignView& view) {
 }  // namespace
 
 std::optional<std::string> inspect_foreign(const ForeignView& view) {
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(view.path, ignored)) return std::nullopt;
+  if (!is_file(view.path)) return std::nullopt;
   const DiskFile disk = DiskFile::open(view.path, DiskMode::buffered);
   std::array<std::byte, 16> first{};
   disk.read(0, std::span(first).first(std::min<std::uint64_t>(first.size(), disk.size())));

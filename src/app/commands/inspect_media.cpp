@@ -6,9 +6,9 @@
 #include "app/commands/inspect_parts.h"
 #include "core/bytes.h"
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "io/limits.h"
 #include "io/media_reader.h"
-#include "io/utf8.h"
 #include "memory/disk_file.h"
 
 namespace ballast {
@@ -56,8 +56,7 @@ std::string comment_text(const MediaInfo& info) {
 }  // namespace
 
 bool is_media_file(const std::string& path) {
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) return false;
+  if (!is_file(path)) return false;
   const DiskFile file = DiskFile::open(path, DiskMode::buffered);
   std::array<std::byte, 16> first{};
   const std::size_t n = std::min<std::size_t>(first.size(), file.size());

@@ -15,7 +15,7 @@ std::pair<std::string, double> path_and_strength(const std::string& text) {
   const auto [at, error] = std::from_chars(begin, end, strength);
   if (error != std::errc() || at != end) return {text, 1};
   if (!std::isfinite(strength)) {
-    fail(ErrorCode::usage, fmt::format("{}: the strength is not finite", text));
+    fail(ErrorCode::usage, "{}: the strength is not finite", text);
   }
   return {text.substr(0, colon), strength};
 }

@@ -14,7 +14,6 @@
 #include "app/planning_heap.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "core/nearest_name.h"
 #include "core/to_size.h"
 #include "fit/advice.h"
 #include "infer/model_folder.h"
@@ -160,10 +159,10 @@ fit::Request Plan::request() {
   job.format = machine_.weights;
   if (fp8_matmul_) use_fp8_products(job, r.backend);
   if (batch_ < 1 || batch_ > 1024) {
-    fail(ErrorCode::usage, fmt::format("--batch {}: expected 1 to 1024", batch_));
+    fail(ErrorCode::usage, "--batch {}: expected 1 to 1024", batch_);
   }
   if (rank_ < 1 || rank_ > c.dim) {
-    fail(ErrorCode::usage, fmt::format("--rank {}: expected 1 to {}", rank_, c.dim));
+    fail(ErrorCode::usage, "--rank {}: expected 1 to {}", rank_, c.dim);
   }
   const wan::LatentSize size = latent_size(c, frames_, height_, width_);
   job.batches = {{.latents = std::vector(to_size(batch_), size), .timestep_rows = batch_}};

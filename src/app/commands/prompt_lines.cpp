@@ -17,11 +17,11 @@ std::vector<std::string> read_prompts(const std::string& path, std::size_t max_p
     if (text.ends_with('\r')) text.remove_suffix(1);
     if (text.empty()) continue;
     if (prompts.size() == max_prompts) {
-      fail(ErrorCode::input, fmt::format("{}: more than {} prompts", reader.name(), max_prompts));
+      fail(ErrorCode::input, "{}: more than {} prompts", reader.name(), max_prompts);
     }
     prompts.emplace_back(text);
   }
-  if (prompts.empty()) fail(ErrorCode::input, fmt::format("{} holds no prompt", reader.name()));
+  if (prompts.empty()) fail(ErrorCode::input, "{} holds no prompt", reader.name());
   return prompts;
 }
 

@@ -35,8 +35,8 @@ class Report : public Command {
     if (out_.empty()) out_ = (log.parent_path() / "report.html").string();
     const RunHistory history = read_run_log(log.string());
     if (history.starts == 0 && history.steps.empty()) {
-      fail(ErrorCode::input, fmt::format("{} is not a run log: it names no run and no step",
-                                         printable(log.string())));
+      fail(ErrorCode::input, "{} is not a run log: it names no run and no step",
+           printable(log.string()));
     }
     write_text_file(out_, html_report(history));
     print(fmt::format("{}: {} steps\n", out_, history.steps.size()));

@@ -13,13 +13,10 @@
 #include "core/log.h"
 #include "core/progress.h"
 #include "core/to_size.h"
-#include "infer/model_folder.h"
 #include "io/atomic_file.h"
 #include "io/hub_cache.h"
-#include "memory/machine.h"
 #include "models/wan/published.h"
 #include "models/wan/recognise.h"
-#include "models/wan/weights.h"
 
 namespace ballast {
 namespace {
@@ -63,9 +60,8 @@ wan::Config open_experts(const SampleOptions& o, SampleRun& run) {
     const wan::Config config = recognised_config(file, wan::TensorMap(file), path);
     if (model && (model->dim != config.dim || model->in_dim != config.in_dim ||
                   model->layers != config.layers)) {
-      fail(ErrorCode::input,
-           fmt::format("{} and {} are no experts of one model: {} and {}",
-                       run.checkpoints[0].path(), path, model->name, config.name));
+      fail(ErrorCode::input, "{} and {} are no experts of one model: {} and {}",
+           run.checkpoints[0].path(), path, model->name, config.name);
     }
     model = config;
   }
@@ -75,8 +71,8 @@ wan::Config open_experts(const SampleOptions& o, SampleRun& run) {
         run.checkpoints[0].path());
   }
   if (o.layers && *o.layers != model->layers) {
-    fail(ErrorCode::usage, fmt::format("--num-layers {}: {} has {}", *o.layers,
-                                       run.checkpoints[0].path(), model->layers));
+    fail(ErrorCode::usage, "--num-layers {}: {} has {}", *o.layers, run.checkpoints[0].path(),
+         model->layers);
   }
   return *model;
 }
@@ -173,10 +169,9 @@ void take_size(const SampleOptions& o, const wan::Config& model, const infer::Ge
     if (whole && !o.frames) z.frames = image.size.frames;
     const wan::LatentSize expected = {whole ? z.frames : 1, z.height, z.width};
     if (image.size != expected) {
-      fail(ErrorCode::input,
-           fmt::format("{}: its latent is {} x {} x {}, the clip needs {} x {} x {}",
-                       o.image_latent, image.size.frames, image.size.height, image.size.width,
-                       expected.frames, expected.height, expected.width));
+      fail(ErrorCode::input, "{}: its latent is {} x {} x {}, the clip needs {} x {} x {}",
+           o.image_latent, image.size.frames, image.size.height, image.size.width, expected.frames,
+           expected.height, expected.width);
     }
     if (whole) {
       run.conditioning = infer::image_conditioning(z, image.values);

@@ -13,8 +13,6 @@
 #include "io/hub_cache.h"
 #include "models/student/student_files.h"
 #include "ops/linear/sgemm.h"
-#include "plan/display_names.h"
-#include "train/run/prompt_part.h"
 
 namespace ballast {
 namespace {

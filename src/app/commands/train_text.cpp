@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "app/output.h"
-#include "app/plan_pages.h"
 #include "app/training_output.h"
 #include "core/error.h"
 #include "core/log.h"

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <optional>
 
 #include "core/convert.h"
 #include "core/error.h"
@@ -14,12 +13,6 @@ namespace ballast {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-std::vector<double> values(const GoldenTensor& t) {
-  std::vector<double> v(to_size(t.shape.elements()));
-  convert(t.data.data(), t.dtype, v.data(), DType::f64, t.shape.elements());
-  return v;
-}
 
 bool counts(const GoldenTensor& t, std::size_t element, std::size_t elements) {
   return t.counts.empty() || t.counts[element / (elements / t.counts.size())];
@@ -153,7 +146,7 @@ const GoldenStats* find_stats(const GoldenFile& file, const std::string& name) {
 
 Comparison compare_f32(const GoldenFile& file, const GoldenTensor& ours,
                        const GoldenTensor& stored) {
-  const std::vector<double> a = values(ours), b = values(stored);
+  const std::vector<double> a = ours.doubles(), b = stored.doubles();
   const Distance d = distance(ours, a, b);
   if (is_table(ours.name)) {
     const bool f32_table = std::all_of(a.begin(), a.end(), [](double x) {
@@ -177,15 +170,15 @@ Comparison compare_f32(const GoldenFile& file, const GoldenTensor& ours,
   const GoldenStats* s = find_stats(file, ours.name);
   if (!s) {
     fail(ErrorCode::input,
-         fmt::format("{}: golden.stats: {} has no entry, so there is no limit to compare it by",
-                     file.path(), ours.name));
+         "{}: golden.stats: {} has no entry, so there is no limit to compare it by", file.path(),
+         ours.name);
   }
   return judged(ours, "abs", d.max_abs, 20 * std::max(s->err, 6e-8 * s->max), d);
 }
 
 Comparison compare_bf16(const GoldenFile& file, const GoldenTensor& ours,
                         const GoldenTensor& stored) {
-  const Distance d = distance(ours, values(ours), values(stored));
+  const Distance d = distance(ours, ours.doubles(), stored.doubles());
   if (is_loss(ours.name)) return judged(ours, "abs", d.max_abs, 0.01, d);
   if (ours.name.starts_with("grad.") || ours.name.starts_with("out.adamw.")) {
     return judged(ours, "rel L2", d.l2, 0.06, d);
@@ -195,7 +188,7 @@ Comparison compare_bf16(const GoldenFile& file, const GoldenTensor& ours,
 }
 
 Comparison measured(const GoldenTensor& ours, const GoldenTensor& stored) {
-  const Distance d = distance(ours, values(ours), values(stored));
+  const Distance d = distance(ours, ours.doubles(), stored.doubles());
   Comparison c = judged(ours, "rel L2", d.l2, kInfinity, d);
   c.pass = std::isfinite(c.error);
   return c;
@@ -203,7 +196,7 @@ Comparison measured(const GoldenTensor& ours, const GoldenTensor& stored) {
 
 // Pixels from -1 to 1: 40 dB are an error of 2 / 100 in the root mean square.
 Comparison compare_bf16_video(const GoldenTensor& ours, const GoldenTensor& stored) {
-  const std::vector<double> a = values(ours), b = values(stored);
+  const std::vector<double> a = ours.doubles(), b = stored.doubles();
   const Distance d = distance(ours, a, b);
   double squares = 0;
   for (std::size_t i = 0; i < a.size(); ++i) squares += (a[i] - b[i]) * (a[i] - b[i]);

@@ -22,14 +22,6 @@ auto read_list(JsonReader& json, Read&& read) {
 
 }  // namespace
 
-std::int64_t read_size(JsonReader& json, std::int64_t least, std::int64_t most) {
-  const std::int64_t value = json.i64();
-  if (value < least || value > most) {
-    json.fail_value(fmt::format("{} is not between {} and {}", value, least, most));
-  }
-  return value;
-}
-
 double read_number(JsonReader& json, double least, double most) {
   const double value = json.number();
   if (!(value >= least && value <= most)) {
@@ -39,7 +31,7 @@ double read_number(JsonReader& json, double least, double most) {
 }
 
 std::vector<std::int64_t> read_sizes(JsonReader& json, std::int64_t least, std::int64_t most) {
-  return read_list(json, [&] { return read_size(json, least, most); });
+  return read_list(json, [&] { return json.i64(least, most); });
 }
 
 std::vector<double> read_numbers(JsonReader& json, double least, double most) {
@@ -47,8 +39,7 @@ std::vector<double> read_numbers(JsonReader& json, double least, double most) {
 }
 
 void fail_missing_key(const GoldenFile& file, std::string_view key) {
-  fail(ErrorCode::input,
-       fmt::format("{}: golden.config: there is no \"{}\" in it", file.path(), key));
+  fail(ErrorCode::input, "{}: golden.config: there is no \"{}\" in it", file.path(), key);
 }
 
 }  // namespace ballast

@@ -11,7 +11,6 @@ namespace ballast {
 
 // Values of a config written by a stranger. Each reads the next value and fails with
 // ErrorCode::input, naming the key and the bounds, when it has another kind or lies outside.
-std::int64_t read_size(JsonReader& json, std::int64_t least, std::int64_t most);
 double read_number(JsonReader& json, double least, double most);
 std::vector<std::int64_t> read_sizes(JsonReader& json, std::int64_t least, std::int64_t most);
 std::vector<double> read_numbers(JsonReader& json, double least, double most);

@@ -42,7 +42,7 @@ void read_adamw(JsonReader& json, DitConfig& c) {
        }},
       {"eps", [&] { c.optimizer.eps = read_number(json, 0, 1); }},
       {"lr", [&] { c.learning_rate = read_number(json, 0, 1e3); }},
-      {"steps", [&] { c.adamw_steps = read_size(json, 0, 1000); }},
+      {"steps", [&] { c.adamw_steps = json.i64(0, 1000); }},
       {"weight_decay", [&] { c.optimizer.weight_decay = read_number(json, 0, 1e3); }},
   });
 }
@@ -53,19 +53,19 @@ DitConfig read_config(const GoldenFile& file) {
   c.model.name = file.name();
   JsonReader json = file.config();
   json.object({
-      {"dim", [&] { c.model.dim = read_size(json, 1, kMax); }},
-      {"ffn_dim", [&] { c.model.ffn_dim = read_size(json, 1, kMax); }},
-      {"freq_dim", [&] { c.model.freq_dim = read_size(json, 1, kMax); }},
-      {"in_dim", [&] { c.model.in_dim = read_size(json, 1, kMax); }},
-      {"out_dim", [&] { c.model.out_dim = read_size(json, 1, kMax); }},
-      {"num_heads", [&] { c.model.heads = read_size(json, 1, kMax); }},
-      {"num_layers", [&] { c.model.layers = read_size(json, 1, kMax); }},
-      {"text_dim", [&] { c.model.text_dim = read_size(json, 1, kMax); }},
-      {"text_len", [&] { c.model.text_len = read_size(json, 1, kMax); }},
+      {"dim", [&] { c.model.dim = json.i64(1, kMax); }},
+      {"ffn_dim", [&] { c.model.ffn_dim = json.i64(1, kMax); }},
+      {"freq_dim", [&] { c.model.freq_dim = json.i64(1, kMax); }},
+      {"in_dim", [&] { c.model.in_dim = json.i64(1, kMax); }},
+      {"out_dim", [&] { c.model.out_dim = json.i64(1, kMax); }},
+      {"num_heads", [&] { c.model.heads = json.i64(1, kMax); }},
+      {"num_layers", [&] { c.model.layers = json.i64(1, kMax); }},
+      {"text_dim", [&] { c.model.text_dim = json.i64(1, kMax); }},
+      {"text_len", [&] { c.model.text_len = json.i64(1, kMax); }},
       {"eps", [&] { c.model.eps = static_cast<float>(read_number(json, 1e-12, 1)); }},
-      {"seq_len", [&] { c.seq_len = read_size(json, 1, kMax); }},
+      {"seq_len", [&] { c.seq_len = json.i64(1, kMax); }},
       {"text_lens", [&] { c.text_lens = read_sizes(json, 0, kMax); }},
-      {"lora_rank", [&] { c.lora_rank = read_size(json, 1, 1 << 14); }},
+      {"lora_rank", [&] { c.lora_rank = json.i64(1, 1 << 14); }},
       {"lora_alpha", [&] { c.lora_alpha = read_number(json, 0, 1e6); }},
       {"adamw", [&] { read_adamw(json, c); }},
       {"latents",
@@ -85,9 +85,8 @@ DitConfig read_config(const GoldenFile& file) {
   if (c.text_lens.size() != c.latents.size()) fail_missing_key(file, "text_lens of every sample");
   for (std::size_t b = 0; b < c.latents.size(); ++b) {
     if (c.text_lens[b] > c.model.text_len || c.latents[b].tokens() > c.seq_len) {
-      fail(ErrorCode::input,
-           fmt::format("{}: sample {} has {} text rows of {} and {} tokens of {}", file.path(), b,
-                       c.text_lens[b], c.model.text_len, c.latents[b].tokens(), c.seq_len));
+      fail(ErrorCode::input, "{}: sample {} has {} text rows of {} and {} tokens of {}",
+           file.path(), b, c.text_lens[b], c.model.text_len, c.latents[b].tokens(), c.seq_len);
     }
   }
   validate(c.model);
@@ -107,19 +106,14 @@ struct Timesteps {
   }
 };
 
-std::vector<double> doubles(const GoldenTensor& t) {
-  std::vector<double> v(to_size(t.shape.elements()));
-  convert(t.data.data(), t.dtype, v.data(), DType::f64, t.shape.elements());
-  return v;
-}
-
 Timesteps read_timesteps(const GoldenFile& file, const DitConfig& c) {
   Timesteps t;
   const auto batch = static_cast<std::int64_t>(c.latents.size());
   const bool per_token = file.has("in.t_tokens");
   const std::vector<double> values =
-      doubles(per_token ? file.load("in.t_tokens", DType::f32, {batch, c.seq_len})
-                        : file.load("in.t", DType::f32, {batch}));
+      (per_token ? file.load("in.t_tokens", DType::f32, {batch, c.seq_len})
+                 : file.load("in.t", DType::f32, {batch}))
+          .doubles();
   for (std::int64_t b = 0; b < batch; ++b) {
     auto& rows = t.rows.emplace_back();
     for (std::int64_t l = 0; l < c.seq_len; ++l) {
@@ -256,8 +250,7 @@ class DitRun {
     for (std::size_t b = 0; b < t.size(); ++b) {
       const auto row = std::ranges::find(timesteps_.values, t[b]) - timesteps_.values.begin();
       if (row == std::ssize(timesteps_.values)) {
-        fail(ErrorCode::input,
-             fmt::format("{}: in.t has {}, which no token has", file_.path(), t[b]));
+        fail(ErrorCode::input, "{}: in.t has {}, which no token has", file_.path(), t[b]);
       }
       convert(v.as<float>() + row * width, DType::f32,
               out.view().as<double>() + static_cast<std::int64_t>(b) * width, DType::f64, width);
@@ -322,7 +315,7 @@ void add_outputs(DitRun& run, std::vector<GoldenTensor>& results) {
 void add_tables(const GoldenFile& file, const DitConfig& c, DitRun& run,
                 std::vector<GoldenTensor>& results) {
   const auto batch = static_cast<std::int64_t>(c.latents.size());
-  results.push_back(run.sinusoid(doubles(file.load("in.t", DType::f32, {batch}))));
+  results.push_back(run.sinusoid(file.load("in.t", DType::f32, {batch}).doubles()));
   const wan::LatentSize& z = c.latents[0];
   const std::int64_t pairs = c.model.head_dim() / 2;
   GoldenTensor cos = golden_tensor("mid.rope_cos", DType::f64, {z.tokens(), pairs});

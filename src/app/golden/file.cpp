@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "app/golden/config.h"
+#include "core/convert.h"
 #include "core/error.h"
 #include "core/to_size.h"
 
@@ -19,13 +20,19 @@ constexpr std::array<std::string_view, 8> kResultPrefixes = {
 const std::string& metadata_entry(const SafetensorsFile& file, std::string_view key) {
   const auto found = file.metadata().find(key);
   if (found == file.metadata().end()) {
-    fail(ErrorCode::input,
-         fmt::format("{}: golden.metadata: there is no \"{}\" in its metadata", file.path(), key));
+    fail(ErrorCode::input, "{}: golden.metadata: there is no \"{}\" in its metadata", file.path(),
+         key);
   }
   return found->second;
 }
 
 }  // namespace
+
+std::vector<double> GoldenTensor::doubles() const {
+  std::vector<double> all(to_size(shape.elements()));
+  convert(data.data(), dtype, all.data(), DType::f64, shape.elements());
+  return all;
+}
 
 GoldenTensor golden_tensor(std::string name, DType dtype, const Shape& shape) {
   const auto bytes = to_size(shape.elements()) * size_of(dtype);
@@ -117,8 +124,8 @@ GoldenTensor GoldenFile::load(std::string_view name) const {
 GoldenTensor GoldenFile::load(std::string_view name, DType dtype, const Shape& shape) const {
   const WeightTensor& t = checkpoint_.get(name);
   if (checkpoint_.dtype(t) != dtype || t.entry->shape != shape) {
-    fail(ErrorCode::input, fmt::format("{}: {} is {} {}, expected {} {}", path(), name,
-                                       checkpoint_.dtype(t), t.entry->shape, dtype, shape));
+    fail(ErrorCode::input, "{}: {} is {} {}, expected {} {}", path(), name, checkpoint_.dtype(t),
+         t.entry->shape, dtype, shape);
   }
   return load(name);
 }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <map>
 #include <span>
 #include <string>
@@ -39,6 +38,7 @@ struct GoldenTensor {
     const float* p = view().as<float>();
     return {p, p + shape.elements()};
   }
+  std::vector<double> doubles() const;  // of one of any type
 };
 
 // A tensor of zeros.

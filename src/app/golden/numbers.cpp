@@ -32,7 +32,7 @@ GoldenTensor converted(std::string name, const GoldenTensor& from, DType to, Rou
 std::vector<GoldenTensor> recompute_half_formats(const GoldenFile& file, const VerifyOptions&) {
   const GoldenTensor in = file.load("in.f32");
   if (in.dtype != DType::f32) {
-    fail(ErrorCode::input, fmt::format("{}: in.f32 is {}", file.path(), in.dtype));
+    fail(ErrorCode::input, "{}: in.f32 is {}", file.path(), in.dtype);
   }
   std::vector<GoldenTensor> results;
   for (const Format& f : kFormats) {
@@ -53,8 +53,7 @@ std::vector<GoldenTensor> recompute_dtypes(const GoldenFile& file, const VerifyO
   for (const Format& f : kFormats) {
     const GoldenTensor in = file.load(fmt::format("t.{}", f.in_dtypes));
     if (in.dtype != f.dtype) {
-      fail(ErrorCode::input,
-           fmt::format("{}: {} is {}, expected {}", file.path(), in.name, in.dtype, f.dtype));
+      fail(ErrorCode::input, "{}: {} is {}, expected {}", file.path(), in.name, in.dtype, f.dtype);
     }
     results.push_back(
         converted(fmt::format("expect.{}", f.in_dtypes), in, DType::f32, Rounding::nearest));

@@ -29,7 +29,7 @@ PipelineConfig read_pipeline(const GoldenFile& file) {
   PipelineConfig c;
   c.model.name = file.name();
   JsonReader json = file.config();
-  const auto size = [&](std::int64_t& to) { to = read_size(json, 1, kMax); };
+  const auto size = [&](std::int64_t& to) { to = json.i64(1, kMax); };
   json.object({
       {"dim", [&] { size(c.model.dim); }},
       {"ffn_dim", [&] { size(c.model.ffn_dim); }},
@@ -41,11 +41,11 @@ PipelineConfig read_pipeline(const GoldenFile& file) {
       {"text_dim", [&] { size(c.model.text_dim); }},
       {"text_len", [&] { size(c.model.text_len); }},
       {"eps", [&] { c.model.eps = static_cast<float>(read_number(json, 1e-12, 1)); }},
-      {"frame_num", [&] { c.frames = read_size(json, 1, 4096); }},
-      {"max_area", [&] { c.max_area = read_size(json, 1, 1 << 24); }},
+      {"frame_num", [&] { c.frames = json.i64(1, 4096); }},
+      {"max_area", [&] { c.max_area = json.i64(1, 1 << 24); }},
       {"boundary", [&] { c.boundary = read_number(json, 0, 1); }},
       {"shift", [&] { c.sampler.shift = read_number(json, 1e-6, 1e6); }},
-      {"steps", [&] { c.sampler.steps = read_size(json, 1, 1000); }},
+      {"steps", [&] { c.sampler.steps = json.i64(1, 1000); }},
       {"size_wh", [&] { c.size_wh = read_sizes(json, 1, kMax); }},
       {"text_lens", [&] { c.text_lens = read_sizes(json, 0, kMax); }},
       {"vae_stride",
@@ -94,8 +94,7 @@ Prepared prepare(const GoldenFile& file, const PipelineConfig& c) {
   }
   const GoldenTensor image = file.load("in.image");
   if (image.dtype != DType::u8 || image.shape.rank() != 3 || image.shape[2] != 3) {
-    fail(ErrorCode::input,
-         fmt::format("{}: in.image is {} {}", file.path(), image.dtype, image.shape));
+    fail(ErrorCode::input, "{}: in.image is {} {}", file.path(), image.dtype, image.shape);
   }
   const infer::ImageView source_image = {
       {image.shape[1], image.shape[0]},

@@ -45,9 +45,8 @@ SamplersConfig read_samplers(const GoldenFile& file) {
 // "unipc.steps4.shift3"
 infer::SamplerOptions parse_run(const GoldenFile& file, std::string_view run) {
   const auto refuse = [&] {
-    fail(ErrorCode::input,
-         fmt::format("{}: golden.config: the run \"{}\" is none like unipc.steps4.shift3",
-                     file.path(), printable(std::string(run))));
+    fail(ErrorCode::input, "{}: golden.config: the run \"{}\" is none like unipc.steps4.shift3",
+         file.path(), printable(std::string(run)));
   };
   infer::SamplerOptions options;
   const std::size_t steps = run.find(".steps"), shift = run.find(".shift");
@@ -71,8 +70,7 @@ std::vector<GoldenTensor> recompute_samplers(const GoldenFile& file, const Verif
   const SamplersConfig config = read_samplers(file);
   const GoldenTensor noise = file.load("in.noise");
   if (noise.dtype != DType::f32 || noise.shape.rank() > 6) {
-    fail(ErrorCode::input,
-         fmt::format("{}: in.noise is {} {}", file.path(), noise.dtype, noise.shape));
+    fail(ErrorCode::input, "{}: in.noise is {} {}", file.path(), noise.dtype, noise.shape);
   }
   const auto elements = to_size(noise.shape.elements());
   std::vector<GoldenTensor> results;

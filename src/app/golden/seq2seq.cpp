@@ -31,8 +31,8 @@ void add_targets(const GoldenFile& file, const t5::Config& c, Batch& batch) {
   const GoldenTensor labels = file.load("in.labels");
   const auto samples = std::ssize(batch.pairs);
   if (labels.dtype != DType::i64 || labels.shape.rank() != 2 || labels.shape[0] != samples) {
-    fail(ErrorCode::input, fmt::format("{}: in.labels is {} {}, expected i64 for {} samples",
-                                       file.path(), labels.dtype, labels.shape, samples));
+    fail(ErrorCode::input, "{}: in.labels is {} {}, expected i64 for {} samples", file.path(),
+         labels.dtype, labels.shape, samples);
   }
   batch.target_rows = labels.shape[1];
   const auto* label = labels.view().as<std::int64_t>();
@@ -42,8 +42,8 @@ void add_targets(const GoldenFile& file, const t5::Config& c, Batch& batch) {
     std::int32_t before = c.decoder_start;
     for (std::int64_t t = 0; t < length; ++t) {
       if (label[t] >= c.vocabulary) {
-        fail(ErrorCode::input, fmt::format("{}: in.labels has {} of {} classes", file.path(),
-                                           label[t], c.vocabulary));
+        fail(ErrorCode::input, "{}: in.labels has {} of {} classes", file.path(), label[t],
+             c.vocabulary);
       }
       const auto own = static_cast<std::int32_t>(std::max<std::int64_t>(label[t], -100));
       p.labels.push_back(own);
@@ -56,7 +56,7 @@ void add_targets(const GoldenFile& file, const t5::Config& c, Batch& batch) {
   const auto empty =
       std::ranges::find_if(batch.pairs, [](const Pair& p) { return p.labels.empty(); });
   if (empty != batch.pairs.end()) {
-    fail(ErrorCode::input, fmt::format("{}: a sample has no labels", file.path()));
+    fail(ErrorCode::input, "{}: a sample has no labels", file.path());
   }
 }
 
@@ -66,8 +66,7 @@ Batch read_batch(const GoldenFile& file, const t5::Config& c, std::string_view i
   for (auto& source : golden_tokens(file, ids, mask)) {
     for (const std::int32_t id : source) {
       if (id < c.vocabulary) continue;
-      fail(ErrorCode::input,
-           fmt::format("{}: {} has the token {} of {}", file.path(), ids, id, c.vocabulary));
+      fail(ErrorCode::input, "{}: {} has the token {} of {}", file.path(), ids, id, c.vocabulary);
     }
     batch.pairs.push_back({.source = std::move(source), .decoder_input = {}, .labels = {}});
   }
@@ -194,7 +193,7 @@ GoldenTensor generated(const GoldenFile& file, const VerifyOptions& options, con
                        const Batch& batch, const SafetensorsEntry& entry, int beams) {
   if (entry.shape.rank() != 2 || entry.shape[0] != std::ssize(batch.pairs) || entry.shape[1] < 2 ||
       entry.shape[1] > 4096) {
-    fail(ErrorCode::input, fmt::format("{}: {} is {}", file.path(), entry.name, entry.shape));
+    fail(ErrorCode::input, "{}: {} is {}", file.path(), entry.name, entry.shape);
   }
   const infer::TextGenerator generator(file.path(), {.device = options.device,
                                                      .policy = options.policy,

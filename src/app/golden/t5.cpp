@@ -20,15 +20,15 @@ namespace ballast {
 
 t5::Config golden_t5_config(const GoldenFile& file, const t5::TensorMap& names) {
   auto c = t5::recognise(file.checkpoint(), names);
-  if (!c) fail(ErrorCode::input, fmt::format("{} holds no T5 or UMT5 model", file.path()));
+  if (!c) fail(ErrorCode::input, "{} holds no T5 or UMT5 model", file.path());
   c->name = file.name();
   std::optional<bool> scaled;
   JsonReader json = file.config();
   json.object({
       {"eps", [&] { c->eps = static_cast<float>(read_number(json, 1e-12, 1)); }},
       {"layer_norm_epsilon", [&] { c->eps = static_cast<float>(read_number(json, 1e-12, 1)); }},
-      {"max_dist", [&] { c->max_distance = read_size(json, 1, 1 << 20); }},
-      {"relative_attention_max_distance", [&] { c->max_distance = read_size(json, 1, 1 << 20); }},
+      {"max_dist", [&] { c->max_distance = json.i64(1, 1 << 20); }},
+      {"relative_attention_max_distance", [&] { c->max_distance = json.i64(1, 1 << 20); }},
       {"scale_decoder_outputs", [&] { scaled = json.boolean(); }},
   });
   json.finish();
@@ -41,8 +41,8 @@ std::vector<std::vector<std::int32_t>> golden_tokens(const GoldenFile& file, std
                                                      std::string_view mask) {
   const GoldenTensor i = file.load(ids);
   if (i.dtype != DType::i64 || i.shape.rank() != 2) {
-    fail(ErrorCode::input, fmt::format("{}: {} is {} {}, expected a matrix of i64", file.path(),
-                                       ids, i.dtype, i.shape));
+    fail(ErrorCode::input, "{}: {} is {} {}, expected a matrix of i64", file.path(), ids, i.dtype,
+         i.shape);
   }
   const GoldenTensor m = file.load(mask, DType::i64, i.shape);
   std::vector<std::vector<std::int32_t>> all;
@@ -53,12 +53,12 @@ std::vector<std::vector<std::int32_t>> golden_tokens(const GoldenFile& file, std
       const std::int64_t at = b * i.shape[1] + t;
       if (real[at] == 0) continue;
       if (id[at] < 0 || id[at] > INT32_MAX) {
-        fail(ErrorCode::input, fmt::format("{}: {} has the token {}", file.path(), ids, id[at]));
+        fail(ErrorCode::input, "{}: {} has the token {}", file.path(), ids, id[at]);
       }
       tokens.push_back(static_cast<std::int32_t>(id[at]));
     }
     if (tokens.empty()) {
-      fail(ErrorCode::input, fmt::format("{}: sample {} of {} is empty", file.path(), b, ids));
+      fail(ErrorCode::input, "{}: sample {} of {} is empty", file.path(), b, ids);
     }
   }
   return all;
@@ -168,7 +168,7 @@ GoldenTensor corner_of(const std::vector<float>& bias, std::int64_t heads, std::
 void add_buckets(const GoldenFile& file, const t5::Config& c, std::vector<GoldenTensor>& results) {
   const GoldenTensor distances = file.load("in.rel_pos");
   if (distances.dtype != DType::i64) {
-    fail(ErrorCode::input, fmt::format("{}: in.rel_pos is {}", file.path(), distances.dtype));
+    fail(ErrorCode::input, "{}: in.rel_pos is {}", file.path(), distances.dtype);
   }
   for (const bool bidirectional : {true, false}) {
     GoldenTensor t = golden_tensor(bidirectional ? "out.bucket.bidirectional" : "out.bucket.causal",

@@ -135,7 +135,7 @@ OptimizerConfig read_optimizer_config(const GoldenFile& file) {
          }
        }},
       {"max_norms", [&] { c.max_norms = read_numbers(json, 0, 1e30); }},
-      {"steps", [&] { c.steps = read_size(json, 1, 1'000'000); }},
+      {"steps", [&] { c.steps = json.i64(1, 1'000'000); }},
   });
   json.finish();
   if (c.settings.empty()) fail_missing_key(file, "configs");
@@ -152,8 +152,8 @@ void recompute_adamw(const GoldenFile& file, const AdamWSetting& setting, std::s
   };
   GoldenTensor p = file.load(name("in", "p0"));
   if (p.dtype != DType::f32 || p.shape.rank() != 1) {
-    fail(ErrorCode::input, fmt::format("{}: {} is {} {}, expected f32 of one dimension",
-                                       file.path(), p.name, p.dtype, p.shape));
+    fail(ErrorCode::input, "{}: {} is {} {}, expected f32 of one dimension", file.path(), p.name,
+         p.dtype, p.shape);
   }
   const std::int64_t n = p.shape[0];
   const GoldenTensor grads = file.load(name("in", "grads"), DType::f32, {steps, n});
@@ -195,7 +195,7 @@ void recompute_clip(const GoldenFile& file, double max_norm, std::size_t k, Gold
     grads.push_back(file.load(name));
     GoldenTensor& g = grads.back();
     if (g.dtype != DType::f32) {
-      fail(ErrorCode::input, fmt::format("{}: {} is {}", file.path(), name, g.dtype));
+      fail(ErrorCode::input, "{}: {} is {}", file.path(), name, g.dtype);
     }
     g.name = fmt::format("out.clip{}.grad.{}", k, j);
   }
@@ -255,7 +255,7 @@ GoldenTensor mapped(std::string name, const GoldenTensor& in, F&& f) {
 GoldenTensor load_f32(const GoldenFile& file, std::string_view name) {
   GoldenTensor t = file.load(name);
   if (t.dtype != DType::f32) {
-    fail(ErrorCode::input, fmt::format("{}: {} is {}, expected f32", file.path(), name, t.dtype));
+    fail(ErrorCode::input, "{}: {} is {}, expected f32", file.path(), name, t.dtype);
   }
   return t;
 }
@@ -270,7 +270,7 @@ void recompute_noising(const GoldenFile& file, GoldenDevice& device,
                        std::vector<GoldenTensor>& results) {
   const GoldenTensor x0 = load_f32(file, "in.x0");
   if (x0.shape.rank() == 0 || x0.shape.elements() == 0) {
-    fail(ErrorCode::input, fmt::format("{}: in.x0 is {}", file.path(), x0.shape));
+    fail(ErrorCode::input, "{}: in.x0 is {}", file.path(), x0.shape);
   }
   const std::int64_t batch = x0.shape[0];
   const GoldenTensor noise = file.load("in.noise", DType::f32, x0.shape);

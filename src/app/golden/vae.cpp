@@ -45,13 +45,13 @@ VaeCase read_case(const GoldenFile& file) {
   JsonReader json = file.config();
   json.object({
       {"kind", [&] { kind = json.string(); }},
-      {"dim", [&] { dim = read_size(json, 1, kMaxWidth); }},
-      {"dec_dim", [&] { dec_dim = read_size(json, 1, kMaxWidth); }},
-      {"z_dim", [&] { c.model.z_dim = read_size(json, 1, kMaxWidth); }},
+      {"dim", [&] { dim = json.i64(1, kMaxWidth); }},
+      {"dec_dim", [&] { dec_dim = json.i64(1, kMaxWidth); }},
+      {"z_dim", [&] { c.model.z_dim = json.i64(1, kMaxWidth); }},
       {"frames", [&] { c.frames = read_sizes(json, 1, kMaxFrames); }},
-      {"grad_frames", [&] { c.grad_frames = read_size(json, 1, kMaxFrames); }},
-      {"roundtrip_frames", [&] { c.roundtrip_frames = read_size(json, 1, kMaxFrames); }},
-      {"stage_frames", [&] { c.stage_frames = read_size(json, 1, kMaxFrames); }},
+      {"grad_frames", [&] { c.grad_frames = json.i64(1, kMaxFrames); }},
+      {"roundtrip_frames", [&] { c.roundtrip_frames = json.i64(1, kMaxFrames); }},
+      {"stage_frames", [&] { c.stage_frames = json.i64(1, kMaxFrames); }},
       {"size",
        [&] {
          const std::vector<std::int64_t> size = read_sizes(json, 1, 1 << 14);
@@ -62,9 +62,10 @@ VaeCase read_case(const GoldenFile& file) {
   });
   json.finish();
   if (kind != "wan2.1" && kind != "wan2.2") {
-    fail(ErrorCode::input, fmt::format("{}: golden.config: a VAE of the kind {}, expected wan2.1 "
-                                       "or wan2.2",
-                                       file.path(), printable(kind)));
+    fail(ErrorCode::input,
+         "{}: golden.config: a VAE of the kind {}, expected wan2.1 "
+         "or wan2.2",
+         file.path(), printable(kind));
   }
   if (dim == 0) fail_missing_key(file, "dim");
   if (c.height == 0) fail_missing_key(file, "size");
@@ -74,8 +75,8 @@ VaeCase read_case(const GoldenFile& file) {
   c.model.decoder_dim = dec_dim > 0 ? dec_dim : dim;
   const std::int64_t side = c.model.pixels_per_latent();
   if (c.height % side != 0 || c.width % side != 0) {
-    fail(ErrorCode::input, fmt::format("{}: golden.config: {} x {} pixels are no multiples of {}",
-                                       file.path(), c.height, c.width, side));
+    fail(ErrorCode::input, "{}: golden.config: {} x {} pixels are no multiples of {}", file.path(),
+         c.height, c.width, side);
   }
   c.mean = file.load("in.latent_mean", DType::f32, {c.model.z_dim}).floats();
   c.std = file.load("in.latent_std", DType::f32, {c.model.z_dim}).floats();

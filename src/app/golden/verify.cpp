@@ -57,9 +57,8 @@ const GoldenCase& case_of(const GoldenFile& file) {
   if (const GoldenCase* found = find_golden_case(file.case_name())) return *found;
   std::vector<std::string_view> known;
   for (const GoldenCase& c : golden_cases()) known.push_back(c.name);
-  fail(ErrorCode::input,
-       fmt::format("{}: this version cannot recompute the case \"{}\"; it knows {}", file.path(),
-                   printable(file.case_name()), joined(known)));
+  fail(ErrorCode::input, "{}: this version cannot recompute the case \"{}\"; it knows {}",
+       file.path(), printable(file.case_name()), joined(known));
 }
 
 Json as_json(const Comparison& c) {
@@ -145,8 +144,7 @@ void Verify::run() {
           "\n");
   }
   if (rows_missed_ > 0) {
-    fail(ErrorCode::differ,
-         fmt::format("{} of {} comparisons missed their limits", rows_missed_, rows_total_));
+    fail(ErrorCode::differ, "{} of {} comparisons missed their limits", rows_missed_, rows_total_);
   }
 }
 
@@ -161,8 +159,8 @@ void Verify::open_files() {
     case_width_ = std::max(case_width_, file.case_name().size());
     const auto [other, added] = outputs.emplace(file.name(), file.path());
     if (!added && !out_.empty()) {
-      fail(ErrorCode::usage, fmt::format("{} and {} would both be written to {}/{}", other->second,
-                                         file.path(), out_, file.name()));
+      fail(ErrorCode::usage, "{} and {} would both be written to {}/{}", other->second, file.path(),
+           out_, file.name());
     }
   }
   if (out_.empty()) return;

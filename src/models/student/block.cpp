@@ -6,7 +6,6 @@
 #include "ops/copy.h"
 #include "ops/gated_residual.h"
 #include "ops/layer_norm.h"
-#include "ops/linear/linear.h"
 #include "ops/residual_norm.h"
 #include "ops/silu.h"
 

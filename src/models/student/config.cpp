@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <set>
 
 #include "core/error.h"
@@ -44,8 +43,7 @@ void validate(const Config& c) {
   for (const Field& f : kFields) {
     const std::int64_t v = c.*f.value;
     if (v >= 1 && v <= f.most) continue;
-    fail(ErrorCode::input,
-         fmt::format("student config: {} is {}, expected 1 to {}", f.key, v, f.most));
+    fail(ErrorCode::input, "student config: {} is {}, expected 1 to {}", f.key, v, f.most);
   }
   const auto contradicts = [](std::string what, std::string advice) {
     fail(ErrorCode::input, "student config: " + std::move(what), {{std::move(advice), ""}});

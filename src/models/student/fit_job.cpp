@@ -10,19 +10,8 @@ constexpr int kMatricesAhead = 3;  // matrices that come ahead of the one in use
 }  // namespace
 
 std::string_view name_of(TeacherPlacement p) {
-  switch (p) {
-    case TeacherPlacement::automatic:
-      return "automatic";
-    case TeacherPlacement::device:
-      return "device";
-    case TeacherPlacement::host:
-      return "host";
-    case TeacherPlacement::disk:
-      return "disk";
-    case TeacherPlacement::processors:
-      return "processors";
-  }
-  return "?";
+  constexpr std::string_view kNames[] = {"automatic", "device", "host", "disk", "processors"};
+  return kNames[to_size(p)];
 }
 
 PairJob FitJob::under(const MemoryPolicy& policy) const {
@@ -68,16 +57,8 @@ std::unique_ptr<fit::Job> FitJob::with_depth(std::int64_t layers) const {
 
 // Weights of a teacher that stays as a whole.
 Bytes FitJob::min_kept_bytes(const MemoryPolicy& policy) const {
-  Bytes sum;
-  if (under(policy).teacher_policy.streams()) return sum;
-  for (const WeightGroup& g : teacher) {
-    for (const StoredTensor& t : g.tensors) {
-      const bool as_stored = pair.teacher_format == WeightFormat::stored;
-      sum += Bytes{static_cast<std::uint64_t>(t.data.shape.elements()) *
-                   (as_stored ? size_of(t.data.dtype) : 1)};
-    }
-  }
-  return sum;
+  if (under(policy).teacher_policy.streams()) return {};
+  return min_bytes(teacher, pair.teacher_format);
 }
 
 // Where the teacher's weights may be, fastest first.

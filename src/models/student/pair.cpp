@@ -90,9 +90,10 @@ Pair::Pair(ProgramSet& set, PairJob job, std::vector<WeightGroup> teacher,
          {{"use a text-to-video transformer", "Wan2.2-T2V-A14B is what the student is made for"}});
   }
   if (job_.teacher.text_dim != c.text_dim) {
-    fail(ErrorCode::input, fmt::format("the teacher's text states have {} numbers, the student's "
-                                       "text_encoder_output_dim is {}",
-                                       job_.teacher.text_dim, c.text_dim));
+    fail(ErrorCode::input,
+         "the teacher's text states have {} numbers, the student's "
+         "text_encoder_output_dim is {}",
+         job_.teacher.text_dim, c.text_dim);
   }
   wan::DitJob dit;
   dit.config = job_.teacher;

@@ -4,6 +4,7 @@
 
 #include "core/shape.h"
 #include "models/student/config.h"
+#include "models/wan/params.h"
 
 namespace ballast::student {
 
@@ -11,15 +12,7 @@ namespace ballast::student {
 // recorded. `each` is the only list: loading, saving, counting and optimizing all walk it.
 
 template <class T>
-struct Affine {
-  T weight, bias;
-
-  template <class Self, class Visit>
-  static void each(Self& p, const std::string& prefix, Visit&& visit) {
-    visit(prefix + "weight", p.weight);
-    visit(prefix + "bias", p.bias);
-  }
-};
+using Affine = wan::LinearParams<T>;
 
 template <class T>
 struct BlockParams {

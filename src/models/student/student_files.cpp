@@ -4,6 +4,7 @@
 
 #include "core/convert.h"
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "core/to_size.h"
 #include "io/atomic_file.h"
 #include "models/student/params.h"
@@ -20,9 +21,8 @@ constexpr const char* kChannelsKey = "ballast.teacher_channels";
 std::string weights_path(const std::string& folder) {
   const char* const names[] = {kWeightsFile, "diffusion_model.safetensors", "model.safetensors"};
   for (const char* name : names) {
-    std::error_code ignored;
     const std::string path = folder + "/" + name;
-    if (fs::is_regular_file(path, ignored)) return path;
+    if (is_file(path)) return path;
   }
   fail(ErrorCode::input,
        fmt::format("{} has no weights of a student: none of {}, {}, {} is there", folder, names[0],
@@ -77,14 +77,13 @@ StudentFiles::StudentFiles(const std::string& folder)
       weights_(SafetensorsFile::open(weights_path(folder))) {
   // The channels that it answers in are those of its projection, or its own.
   config_.teacher_channels = config_.num_channels;
-  std::error_code ignored;
-  if (fs::is_regular_file(folder + "/" + kProjectionFile, ignored)) {
+  if (is_file(folder + "/" + kProjectionFile)) {
     projection_.push_back(SafetensorsFile::open(folder + "/" + kProjectionFile));
     const Shape weight = projection_[0].get("weight").shape;
     if (weight.rank() != 4 || weight[0] < 1 || weight[0] == config_.num_channels ||
         weight[0] > 1024) {
-      fail(ErrorCode::input, fmt::format("{}: weight is {}, expected [channels, {}, 1, 1]",
-                                         projection_[0].path(), weight, config_.num_channels));
+      fail(ErrorCode::input, "{}: weight is {}, expected [channels, {}, 1, 1]",
+           projection_[0].path(), weight, config_.num_channels);
     }
     config_.teacher_channels = weight[0];
   }
@@ -93,25 +92,19 @@ StudentFiles::StudentFiles(const std::string& folder)
     const SafetensorsFile& file = in_projection_file(name) ? projection_[0] : weights_;
     const SafetensorsEntry& entry = file.get(name_in_file(name));
     if (entry.shape != shape) {
-      fail(ErrorCode::input, fmt::format("{}: {} is {}, config.json makes it {}", file.path(),
-                                         entry.name, entry.shape, shape));
+      fail(ErrorCode::input, "{}: {} is {}, config.json makes it {}", file.path(), entry.name,
+           entry.shape, shape);
     }
     if (!convertible(file.dtype(entry), DType::f32)) {
-      fail(ErrorCode::input, fmt::format("{}: {} is {}; weights are floating-point numbers",
-                                         file.path(), entry.name, entry.dtype));
+      fail(ErrorCode::input, "{}: {} is {}; weights are floating-point numbers", file.path(),
+           entry.name, entry.dtype);
     }
   });
 }
 
 std::vector<float> StudentFiles::values(const std::string& name) const {
   const SafetensorsFile& file = in_projection_file(name) ? projection_[0] : weights_;
-  const SafetensorsEntry& entry = file.get(name_in_file(name));
-  const DType dtype = file.dtype(entry);
-  std::vector<std::byte> raw(entry.bytes);
-  file.read(entry, raw);
-  std::vector<float> values(to_size(entry.shape.elements()));
-  convert(raw.data(), dtype, values.data(), DType::f32, std::ssize(values));
-  return values;
+  return file.floats(file.get(name_in_file(name)));
 }
 
 }  // namespace ballast::student

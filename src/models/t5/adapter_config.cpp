@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "io/json_reader.h"
 #include "io/json_writer.h"
 #include "io/limits.h"
@@ -60,8 +61,7 @@ std::vector<std::string> words_of(JsonReader& json) {
 }  // namespace
 
 bool is_adapter_folder(const std::string& folder) {
-  std::error_code error;
-  return fs::is_regular_file(fs::path(folder) / kAdapterConfigFile, error);
+  return is_file(fs::path(folder) / kAdapterConfigFile);
 }
 
 AdapterConfig read_adapter_config(const std::string& folder) {

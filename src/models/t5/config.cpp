@@ -43,17 +43,7 @@ Config umt5_encoder() {
 
 constexpr std::int64_t kMaxSize = 1 << 20;
 
-std::int64_t read_size(JsonReader& json, std::int64_t least, std::int64_t most) {
-  const std::int64_t value = json.i64();
-  if (value < least || value > most) {
-    json.fail_value(fmt::format("{} is not between {} and {}", value, least, most));
-  }
-  return value;
-}
-
-std::int32_t read_id(JsonReader& json) {
-  return static_cast<std::int32_t>(read_size(json, 0, INT32_MAX));
-}
+std::int32_t read_id(JsonReader& json) { return static_cast<std::int32_t>(json.i64(0, INT32_MAX)); }
 
 // "gated-gelu" is the tanh form, in T5 alone.
 bool read_feed_forward(JsonReader& json) {
@@ -93,8 +83,8 @@ void validate(const Config& c) {
   const auto within = [&](const char* field, std::int64_t v, std::int64_t least,
                           std::int64_t most) {
     if (v >= least && v <= most) return;
-    fail(ErrorCode::input, fmt::format("model config {}: {} is {}, expected {} to {}", c.name,
-                                       field, v, least, most));
+    fail(ErrorCode::input, "model config {}: {} is {}, expected {} to {}", c.name, field, v, least,
+         most);
   };
   within("d_model", c.d_model, 1, 1 << 16);
   within("d_kv", c.d_kv, 1, 1 << 12);
@@ -106,13 +96,14 @@ void validate(const Config& c) {
   within("vocab_size", c.vocabulary, 1, 1 << 24);
   within("relative_attention_num_buckets", c.buckets, 4, ops::RelativeBuckets::kMax);
   if (c.buckets % 2 != 0) {
-    fail(ErrorCode::input, fmt::format("model config {}: {} relative buckets, expected an even "
-                                       "number: half are for keys before the query",
-                                       c.name, c.buckets));
+    fail(ErrorCode::input,
+         "model config {}: {} relative buckets, expected an even "
+         "number: half are for keys before the query",
+         c.name, c.buckets);
   }
   within("relative_attention_max_distance", c.max_distance, c.buckets / 2 + 1, 1 << 20);
   if (!(c.eps > 0 && c.eps < 1)) {
-    fail(ErrorCode::input, fmt::format("model config {}: layer_norm_epsilon is {}", c.name, c.eps));
+    fail(ErrorCode::input, "model config {}: layer_norm_epsilon is {}", c.name, c.eps);
   }
   within("pad_token_id", c.pad, 0, c.vocabulary - 1);
   within("eos_token_id", c.eos, 0, c.vocabulary - 1);
@@ -133,23 +124,23 @@ Config read_config(JsonSource source) {
     if (json.peek() == JsonReader::Kind::null) {
       json.null();
     } else if (key == "d_model") {
-      c.d_model = read_size(json, 1, kMaxSize);
+      c.d_model = json.i64(1, kMaxSize);
     } else if (key == "d_kv") {
-      c.d_kv = read_size(json, 1, kMaxSize);
+      c.d_kv = json.i64(1, kMaxSize);
     } else if (key == "d_ff") {
-      c.d_ff = read_size(json, 1, kMaxSize);
+      c.d_ff = json.i64(1, kMaxSize);
     } else if (key == "num_heads") {
-      c.heads = read_size(json, 1, kMaxSize);
+      c.heads = json.i64(1, kMaxSize);
     } else if (key == "num_layers") {
-      c.layers = read_size(json, 1, kMaxSize);
+      c.layers = json.i64(1, kMaxSize);
     } else if (key == "num_decoder_layers") {
-      decoder_layers = read_size(json, 0, kMaxSize);
+      decoder_layers = json.i64(0, kMaxSize);
     } else if (key == "vocab_size") {
-      c.vocabulary = read_size(json, 1, 1 << 24);
+      c.vocabulary = json.i64(1, 1 << 24);
     } else if (key == "relative_attention_num_buckets") {
-      c.buckets = read_size(json, 1, kMaxSize);
+      c.buckets = json.i64(1, kMaxSize);
     } else if (key == "relative_attention_max_distance") {
-      c.max_distance = read_size(json, 1, kMaxSize);
+      c.max_distance = json.i64(1, kMaxSize);
     } else if (key == "feed_forward_proj") {
       c.gated = read_feed_forward(json);
     } else if (key == "layer_norm_epsilon") {

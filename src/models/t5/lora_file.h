@@ -46,7 +46,6 @@ class LoraFile {
   LoraFile(WeightFiles checkpoint, AdapterConfig config)
       : checkpoint_(std::move(checkpoint)), config_(std::move(config)) {}
   double scale_of(std::int64_t rank) const;
-  std::vector<float> numbers(const WeightTensor& t) const;
 
   WeightFiles checkpoint_;
   AdapterConfig config_;

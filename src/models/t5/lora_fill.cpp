@@ -2,30 +2,20 @@
 
 #include <algorithm>
 
-#include "core/convert.h"
 #include "core/error.h"
 #include "core/to_size.h"
 #include "models/t5/lora_file.h"
 
 namespace ballast::t5 {
 
-std::vector<float> LoraFile::numbers(const WeightTensor& t) const {
-  const DType dtype = checkpoint_.dtype(t);
-  std::vector<std::byte> stored(t.entry->bytes);
-  checkpoint_.read(t, stored);
-  std::vector<float> values(to_size(t.entry->shape.elements()));
-  convert(stored.data(), dtype, values.data(), DType::f32, std::ssize(values));
-  return values;
-}
-
 void LoraFile::fill(std::span<const AdapterIo> adapters, Runner& runner) const {
   for (const AdapterIo& io : adapters) {
     const auto m = std::ranges::find(modules_, io.name, &Module::name);
     check(m != modules_.end(), "{} is no adapter of {}", io.name, checkpoint_.path());
-    std::vector<float> a = numbers(*m->a);
+    std::vector<float> a = checkpoint_.floats(*m->a);
     a.resize(to_size(runner.view(io.a).elements()), 0);  // rows below
     runner.write(io.a, std::as_bytes(std::span(a)));
-    std::vector<float> b = numbers(*m->b);
+    std::vector<float> b = checkpoint_.floats(*m->b);
     if (m->rank != rank_) {  // columns beside, and a scale of its own
       const auto factor = static_cast<float>(scale_of(m->rank) / scale_of(rank_));
       std::vector<float> wide(to_size(runner.view(io.b).elements()), 0);

@@ -109,9 +109,8 @@ TensorMap::TensorMap(const WeightFiles& checkpoint) {
     if (is_block_of(t.name, "encoder.block.")) transformers = t.name;
   }
   if (!wan.empty() && !transformers.empty()) {
-    fail(ErrorCode::input,
-         fmt::format("{}: names.mixed: \"{}\" is a name of Wan, \"{}\" one of transformers",
-                     checkpoint.path(), printable(wan), printable(transformers)));
+    fail(ErrorCode::input, "{}: names.mixed: \"{}\" is a name of Wan, \"{}\" one of transformers",
+         checkpoint.path(), printable(wan), printable(transformers));
   }
   dialect_ = !wan.empty()                                     ? Dialect::wan
              : names.comfy || checkpoint.find("spiece_model") ? Dialect::comfy

@@ -1,8 +1,6 @@
 #include "models/t5/recognise.h"
 
-#include <array>
 #include <cstring>
-#include <fstream>
 
 #include "core/error.h"
 #include "io/limits.h"
@@ -95,8 +93,8 @@ Config model_config(const WeightFiles& checkpoint, const TensorMap& names, JsonS
   const Config said = read_config(std::move(json));
   const auto agree = [&](const char* key, std::int64_t config, std::int64_t tensors) {
     if (config == tensors) return;
-    fail(ErrorCode::input, fmt::format("{}: {} is {}, the tensors of {} say {}", path, key, config,
-                                       checkpoint.path(), tensors));
+    fail(ErrorCode::input, "{}: {} is {}, the tensors of {} say {}", path, key, config,
+         checkpoint.path(), tensors);
   };
   agree("d_model", said.d_model, c.d_model);
   agree("d_kv", said.d_kv, c.d_kv);

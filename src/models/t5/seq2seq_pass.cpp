@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "core/to_size.h"
 #include "models/t5/encoder.h"
 #include "ops/copy.h"
 #include "ops/cross_entropy.h"

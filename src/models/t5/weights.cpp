@@ -6,6 +6,7 @@
 #include "core/non_finite.h"
 #include "core/thread_pool.h"
 #include "core/to_size.h"
+#include "models/stored_tensor.h"
 #include "models/t5/params.h"
 
 namespace ballast::t5 {
@@ -26,36 +27,18 @@ std::vector<WeightGroup> empty_groups(const Config& c) {
   return groups;
 }
 
-StoredBytes stored_bytes(const WeightFiles& checkpoint, const WeightTensor& t) {
-  return {.shape = t.entry->shape, .dtype = checkpoint.dtype(t), .extent = checkpoint.extent(t)};
-}
-
 // Checked: of this shape, floating-point numbers.
 StoredTensor stored_tensor(const WeightFiles& checkpoint, const TensorMap& names,
                            const std::string& name, const Shape& shape) {
   const NamedTensor* found = names.find(name);
-  if (!found) {
-    fail(ErrorCode::input, fmt::format("{} has no tensor {}", checkpoint.path(), name),
-         {{"ballast inspect " + checkpoint.path(), "lists the tensors it has"}});
-  }
-  if (found->tensor.entry->shape != shape) {
-    fail(ErrorCode::input, fmt::format("{}: {} is {}, expected {}", checkpoint.path(), name,
-                                       found->tensor.entry->shape, shape));
-  }
-  StoredTensor stored = {
-      .name = name, .data = stored_bytes(checkpoint, found->tensor), .scale = {}};
-  if (!info(stored.data.dtype).floating) {
-    fail(ErrorCode::input, fmt::format("{}: {} is {}; weights are floating-point numbers",
-                                       checkpoint.path(), name, stored.data.dtype));
-  }
-  if (found->scale) stored.scale = stored_bytes(checkpoint, *found->scale);
-  return stored;
+  if (!found) fail_no_tensor(checkpoint, name);
+  return stored_tensor(checkpoint, name, found->tensor, found->scale, shape);
 }
 
 void refuse_scale(const WeightFiles& checkpoint, const StoredTensor& t) {
   if (!t.scale) return;
-  fail(ErrorCode::input,
-       fmt::format("{}: {} has a scale; only matrices of blocks may", checkpoint.path(), t.name));
+  fail(ErrorCode::input, "{}: {} has a scale; only matrices of blocks may", checkpoint.path(),
+       t.name);
 }
 
 }  // namespace
@@ -70,9 +53,9 @@ std::vector<WeightGroup> weight_groups(const Config& config, const WeightFiles& 
     }
     if (name == kEmbeddingName && size_of(t.data.dtype) == 1) {
       fail(ErrorCode::input,
-           fmt::format("{}: {} is {}; an encoder-decoder needs its embedding table in 16 bits or "
-                       "more",
-                       checkpoint.path(), name, t.data.dtype));
+           "{}: {} is {}; an encoder-decoder needs its embedding table in 16 bits or "
+           "more",
+           checkpoint.path(), name, t.data.dtype);
     }
     groups[to_size(group)].tensors.push_back(std::move(t));
   });
@@ -82,11 +65,7 @@ std::vector<WeightGroup> weight_groups(const Config& config, const WeightFiles& 
 std::vector<WeightGroup> planned_groups(const Config& config, DType dtype) {
   std::vector<WeightGroup> groups = empty_groups(config);
   each_parameter(config, [&](int group, const std::string& name, const Shape& shape) {
-    const auto bytes = static_cast<std::uint64_t>(shape.elements()) * size_of(dtype);
-    groups[to_size(group)].tensors.push_back(
-        {.name = name,
-         .data = {.shape = shape, .dtype = dtype, .extent = {.file = nullptr, .bytes = bytes}},
-         .scale = {}});
+    groups[to_size(group)].tensors.push_back(planned_tensor(name, shape, dtype));
   });
   return groups;
 }
@@ -144,9 +123,9 @@ void read_rows(const StoredBytes& table, std::span<const std::int32_t> ids, cons
       row.file->read(row.offset, values);
       if (first_non_finite(values, table.dtype)) {
         fail(ErrorCode::input,
-             fmt::format("{}: row {} of tensor \"{}\" holds NaN or infinity; with it every result "
-                         "would be NaN",
-                         row.file->path(), some[i], kEmbeddingName));
+             "{}: row {} of tensor \"{}\" holds NaN or infinity; with it every result "
+             "would be NaN",
+             row.file->path(), some[i], kEmbeddingName);
       }
     }
   };

@@ -1,7 +1,6 @@
 #include "models/t5/weights_in_use.h"
 
 #include "core/error.h"
-#include "core/to_size.h"
 #include "ops/copy.h"
 
 namespace ballast::t5 {

@@ -1,7 +1,6 @@
 #include "models/wan/config.h"
 
 #include <algorithm>
-#include <array>
 
 #include "core/error.h"
 
@@ -67,8 +66,8 @@ void validate(const Config& c) {
   const auto within = [&](const char* field, std::int64_t v, std::int64_t least,
                           std::int64_t most) {
     if (v >= least && v <= most) return;
-    fail(ErrorCode::input, fmt::format("model config {}: {} is {}, expected {} to {}", c.name,
-                                       field, v, least, most));
+    fail(ErrorCode::input, "model config {}: {} is {}, expected {} to {}", c.name, field, v, least,
+         most);
   };
   within("dim", c.dim, 1, 1 << 16);
   within("ffn_dim", c.ffn_dim, 1, 1 << 18);
@@ -81,15 +80,14 @@ void validate(const Config& c) {
   within("text_len", c.text_len, 1, 1 << 14);
   if (c.dim % c.heads != 0 || c.head_dim() % 2 != 0) {
     fail(ErrorCode::input,
-         fmt::format(
-             "model config {}: dim {} is not an even number of elements for each of {} heads",
-             c.name, c.dim, c.heads));
+         "model config {}: dim {} is not an even number of elements for each of {} heads", c.name,
+         c.dim, c.heads);
   }
   if (c.freq_dim % 2 != 0) {
-    fail(ErrorCode::input, fmt::format("model config {}: freq_dim {} is odd", c.name, c.freq_dim));
+    fail(ErrorCode::input, "model config {}: freq_dim {} is odd", c.name, c.freq_dim);
   }
   if (!(c.eps > 0 && c.eps < 1)) {
-    fail(ErrorCode::input, fmt::format("model config {}: eps is {}", c.name, c.eps));
+    fail(ErrorCode::input, "model config {}: eps is {}", c.name, c.eps);
   }
 }
 
@@ -114,8 +112,8 @@ LatentSize latent_size(const Config& c, std::int64_t frames, std::int64_t height
   for (const std::int64_t n : size.grid()) {
     if (n > 1024) {
       fail(ErrorCode::usage,
-           fmt::format("{} x {} x {} gives a token grid side of {}; rotary positions end at 1024",
-                       frames, height, width, n));
+           "{} x {} x {} gives a token grid side of {}; rotary positions end at 1024", frames,
+           height, width, n);
     }
   }
   return size;

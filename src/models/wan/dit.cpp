@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "core/error.h"
 #include "core/to_size.h"
 #include "models/wan/appended_adapters.h"
 #include "models/wan/dit_pass.h"
@@ -13,15 +12,8 @@
 namespace ballast::wan {
 
 std::string_view name_of(Mode m) {
-  switch (m) {
-    case Mode::infer:
-      return "infer";
-    case Mode::lora:
-      return "lora";
-    case Mode::full:
-      return "full";
-  }
-  return "?";
+  constexpr std::string_view kNames[] = {"infer", "lora", "full"};
+  return kNames[to_size(m)];
 }
 
 std::string expert_program(std::string_view name, int expert) {

@@ -3,10 +3,8 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "ops/attention/attention.h"
 #include "ops/gated_residual.h"
 #include "ops/layer_norm.h"
-#include "ops/residual_norm.h"
 #include "ops/rms_norm.h"
 
 namespace ballast::wan {

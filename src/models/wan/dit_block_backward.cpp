@@ -4,7 +4,6 @@
 #include "ops/gated_residual.h"
 #include "ops/gelu.h"
 #include "ops/layer_norm.h"
-#include "ops/residual_norm.h"
 #include "ops/rms_norm.h"
 
 namespace ballast::wan {

@@ -1,7 +1,6 @@
 // What stands before the first block and behind the last: embeddings, head and loss, and their
 // backward passes.
 
-#include "core/error.h"
 #include "models/wan/dit_pass.h"
 #include "ops/add.h"
 #include "ops/copy.h"

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/to_size.h"
 #include "ops/copy.h"
 #include "ops/fill.h"
 #include "ops/flow_noise.h"

@@ -195,15 +195,7 @@ Bytes FitJob::held_by_others() const {
   if (!teacher) return {};
   const MemoryPolicy p = teacher->policy.value_or(teacher_policies().back());
   if (p.streams() && p.streaming->stream_from == StreamSource::disk) return {};
-  std::uint64_t sum = 0;
-  for (const WeightGroup& g : teacher->experts.front()) {
-    for (const StoredTensor& t : g.tensors) {
-      const bool as_stored = teacher->format == WeightFormat::stored;
-      sum += static_cast<std::uint64_t>(t.data.shape.elements()) *
-             (as_stored ? size_of(t.data.dtype) : 1);
-    }
-  }
-  return {sum};
+  return min_bytes(teacher->experts.front(), teacher->format);
 }
 
 bool FitJob::others_are_resident() const {

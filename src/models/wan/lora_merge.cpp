@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/convert.h"
 #include "core/error.h"
 #include "core/to_size.h"
 #include "ops/linear/sgemm.h"
@@ -53,8 +52,8 @@ void LoraMerge::collect(const LoraStrength& lora, const TensorMap& names) {
            {{"ballast inspect " + path, "shows which model it is for"}});
     }
     if (!info(weight_dtype(model_, *t)).floating) {
-      fail(ErrorCode::input, fmt::format("{}: {} is {}; nothing can be added to it", model_.path(),
-                                         printable(tensor), weight_dtype(model_, *t)));
+      fail(ErrorCode::input, "{}: {} is {}; nothing can be added to it", model_.path(),
+           printable(tensor), weight_dtype(model_, *t));
     }
     any = true;
     deltas_[tensor].push_back(delta);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <memory>
 
 #include "core/convert.h"
 #include "core/error.h"
@@ -242,8 +241,7 @@ void refuse_full_disk(const std::string& path, std::uint64_t bytes) {
   if (::statvfs(folder.c_str(), &disk) != 0) fail_io(folder, "look at the folder", errno);
   const std::uint64_t room = static_cast<std::uint64_t>(disk.f_bavail) * disk.f_frsize;
   if (room >= bytes) return;
-  fail(ErrorCode::io,
-       fmt::format("{} takes {} bytes, the disk has room for {}", path, bytes, room));
+  fail(ErrorCode::io, "{} takes {} bytes, the disk has room for {}", path, bytes, room);
 }
 
 }  // namespace

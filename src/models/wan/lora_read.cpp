@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <map>
 
-#include "core/convert.h"
 #include "core/error.h"
 #include "core/non_finite.h"
+#include "core/path_kind.h"
 #include "core/to_size.h"
 #include "io/limits.h"
 #include "memory/text_file.h"
@@ -99,9 +99,7 @@ std::optional<PeftConfig> peft_config(const WeightFiles& checkpoint) {
   }
   const std::filesystem::path path(file.path());
   const std::filesystem::path config = path.parent_path() / "adapter_config.json";
-  std::error_code ignored;
-  if (path.filename() != "adapter_model.safetensors" ||
-      !std::filesystem::is_regular_file(config, ignored)) {
+  if (path.filename() != "adapter_model.safetensors" || !is_file(config)) {
     return std::nullopt;
   }
   const std::string text =
@@ -267,16 +265,16 @@ std::vector<std::string> init_factors(const LoraReader& file, std::span<const Lo
   const auto fill = [&](const LoraNumbers& from, const Shape& shape, const LoraTarget::Put& put,
                         float factor) {
     if (from.elements() != shape.elements() || from.shape[0] != shape[0]) {
-      fail(ErrorCode::input, fmt::format("{}: {} is {}, this run needs {}", file.path(),
-                                         printable(from.key), from.shape, shape));
+      fail(ErrorCode::input, "{}: {} is {}, this run needs {}", file.path(), printable(from.key),
+           from.shape, shape);
     }
     values.resize(to_size(shape.elements()));
     from.read(0, values);
     if (const auto bad = first_non_finite(std::as_bytes(std::span(values)), DType::f32)) {
       fail(ErrorCode::input,
-           fmt::format("{}: {} holds NaN or infinity, first at element {}; with it every result "
-                       "would be NaN",
-                       file.path(), printable(from.key), *bad));
+           "{}: {} holds NaN or infinity, first at element {}; with it every result "
+           "would be NaN",
+           file.path(), printable(from.key), *bad);
     }
     if (factor != 1) {
       for (float& v : values) v *= factor;
@@ -308,9 +306,8 @@ std::vector<std::string> init_factors(const LoraReader& file, std::span<const Lo
     fill(m.up, target.up, target.put_up, fold.up);
   }
   if (!left.empty()) {
-    fail(ErrorCode::input,
-         fmt::format("{}: {} modules are not trained by this run, the first is {}", file.path(),
-                     left.size(), left.begin()->first));
+    fail(ErrorCode::input, "{}: {} modules are not trained by this run, the first is {}",
+         file.path(), left.size(), left.begin()->first);
   }
   return absent;
 }

@@ -126,9 +126,8 @@ TensorMap::TensorMap(const WeightFiles& checkpoint) {
     if (only_diffusers(t.name)) diffusers = t.name;
   }
   if (!official.empty() && !diffusers.empty()) {
-    fail(ErrorCode::input,
-         fmt::format("{}: names.mixed: \"{}\" is an official name, \"{}\" one of diffusers",
-                     checkpoint.path(), printable(official), printable(diffusers)));
+    fail(ErrorCode::input, "{}: names.mixed: \"{}\" is an official name, \"{}\" one of diffusers",
+         checkpoint.path(), printable(official), printable(diffusers));
   }
   dialect_ = !diffusers.empty() ? Dialect::diffusers
              : names.comfy      ? Dialect::comfy

@@ -115,18 +115,17 @@ inline int head_group(const Config& c) { return static_cast<int>(c.layers) + 1; 
 template <class Visit>
 void each_parameter(const Config& c, Visit&& visit) {
   const auto embeddings = embedding_shapes(c);
-  EmbeddingParams<Shape>::each(
-      embeddings, "", [&](const std::string& name, const Shape& shape) { visit(0, name, shape); });
+  const auto in_group = [&](int group) {
+    return
+        [&visit, group](const std::string& name, const Shape& shape) { visit(group, name, shape); };
+  };
+  EmbeddingParams<Shape>::each(embeddings, "", in_group(0));
   const auto block = block_shapes(c);
   for (std::int64_t i = 0; i < c.layers; ++i) {
-    BlockParams<Shape>::each(
-        block, "blocks." + std::to_string(i) + ".",
-        [&](const std::string& name, const Shape& shape) { visit(block_group(i), name, shape); });
+    BlockParams<Shape>::each(block, "blocks." + std::to_string(i) + ".", in_group(block_group(i)));
   }
   const auto head = head_shapes(c);
-  HeadParams<Shape>::each(head, "", [&](const std::string& name, const Shape& shape) {
-    visit(head_group(c), name, shape);
-  });
+  HeadParams<Shape>::each(head, "", in_group(head_group(c)));
 }
 
 }  // namespace ballast::wan

@@ -41,8 +41,8 @@ std::int64_t count_blocks(const TensorMap& names) {
 void refuse_derivatives(const WeightFiles& checkpoint, const TensorMap& names) {
   for (const auto& [tensor, what] : kDerivatives) {
     if (!names.find(tensor)) continue;
-    fail(ErrorCode::input, fmt::format("{} is {} (it has {}), which Ballast does not run",
-                                       checkpoint.path(), what, tensor));
+    fail(ErrorCode::input, "{} is {} (it has {}), which Ballast does not run", checkpoint.path(),
+         what, tensor);
   }
 }
 
@@ -90,9 +90,9 @@ std::optional<Recognised> recognise(const WeightFiles& checkpoint, const TensorM
   c.layers = count_blocks(names);
   if (c.dim % kHeadWidth != 0) {
     fail(ErrorCode::input,
-         fmt::format("{}: dim {} is no multiple of {}, so the number of heads cannot be told from "
-                     "the tensors",
-                     checkpoint.path(), c.dim, kHeadWidth));
+         "{}: dim {} is no multiple of {}, so the number of heads cannot be told from "
+         "the tensors",
+         checkpoint.path(), c.dim, kHeadWidth);
   }
   c.heads = c.dim / kHeadWidth;
   if (const auto text = shape_of("text_embedding.0.weight", 2)) c.text_dim = (*text)[1];

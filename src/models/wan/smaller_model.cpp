@@ -15,8 +15,8 @@ namespace {
 std::int64_t size_of_key(const char* key, std::int64_t wanted, std::int64_t teacher) {
   if (wanted == 0) return teacher;
   if (wanted < 1 || wanted > teacher) {
-    fail(ErrorCode::input, fmt::format("[distill] {} = {}: expected 1 to {}, what the teacher has",
-                                       key, wanted, teacher));
+    fail(ErrorCode::input, "[distill] {} = {}: expected 1 to {}, what the teacher has", key, wanted,
+         teacher);
   }
   return wanted;
 }
@@ -37,9 +37,10 @@ Config smaller_config(const Config& teacher, const SmallerSizes& sizes) {
   c.dim = size_of_key("dim", sizes.dim, teacher.dim);
   c.ffn_dim = size_of_key("ffn_dim", sizes.ffn_dim, teacher.ffn_dim);
   if (c.dim % teacher.head_dim() != 0) {
-    fail(ErrorCode::input, fmt::format("[distill] dim = {}: expected a multiple of {}, the width "
-                                       "of a head",
-                                       c.dim, teacher.head_dim()));
+    fail(ErrorCode::input,
+         "[distill] dim = {}: expected a multiple of {}, the width "
+         "of a head",
+         c.dim, teacher.head_dim());
   }
   c.heads = c.dim / teacher.head_dim();
   if (c.layers == teacher.layers && c.dim == teacher.dim && c.ffn_dim == teacher.ffn_dim) {

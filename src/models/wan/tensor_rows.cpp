@@ -3,27 +3,21 @@
 #include "core/convert.h"
 #include "core/error.h"
 #include "core/to_size.h"
+#include "models/stored_tensor.h"
 
 namespace ballast::wan {
 
 TensorRows::TensorRows(const WeightFiles& checkpoint, const TensorMap& names,
                        const std::string& name, std::int64_t columns) {
   const WanTensor* t = names.find(name);
-  if (!t) {
-    fail(ErrorCode::input, fmt::format("{} has no tensor {}", checkpoint.path(), name),
-         {{"ballast inspect " + checkpoint.path(), "lists the tensors it has"}});
-  }
+  if (!t) fail_no_tensor(checkpoint, name);
   const SafetensorsEntry& entry = *t->source.tensor.entry;
   columns_ = columns > 0 ? columns : entry.shape.elements() / entry.shape[0];
   rows_ = entry.shape.elements() / columns_;
   dtype_ = checkpoint.dtype(t->source.tensor);
   extent_ = checkpoint.extent(t->source.tensor);
   if (!t->source.scale) return;
-  const WeightTensor& s = *t->source.scale;
-  std::vector<std::byte> raw(s.entry->bytes);
-  checkpoint.read(s, raw);
-  scales_.resize(to_size(s.entry->shape.elements()));
-  convert(raw.data(), checkpoint.dtype(s), scales_.data(), DType::f32, std::ssize(scales_));
+  scales_ = checkpoint.floats(*t->source.scale);
   by_row_ = t->source.layout != ScaleLayout::tensor;
 }
 

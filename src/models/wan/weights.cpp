@@ -1,11 +1,15 @@
 #include "models/wan/weights.h"
 
-#include "core/error.h"
 #include "core/to_size.h"
+#include "models/stored_tensor.h"
 #include "models/wan/params.h"
 
 namespace ballast::wan {
 namespace {
+
+std::string sizes_of(const Config& c) {
+  return fmt::format(" for a model of dim {}, ffn_dim {}", c.dim, c.ffn_dim);
+}
 
 std::vector<WeightGroup> empty_groups(const Config& config) {
   std::vector<WeightGroup> groups(to_size(group_count(config)));
@@ -17,71 +21,36 @@ std::vector<WeightGroup> empty_groups(const Config& config) {
   return groups;
 }
 
-StoredBytes stored_bytes(const WeightFiles& checkpoint, const WeightTensor& t) {
-  return {.shape = t.entry->shape, .dtype = checkpoint.dtype(t), .extent = checkpoint.extent(t)};
-}
-
-// find(name) -> {tensor, scale}, nullopt when there is none.
-struct Found {
-  WeightTensor tensor;
-  std::optional<WeightTensor> scale;
-};
-template <class Find>
-std::vector<WeightGroup> groups_of(const Config& config, const WeightFiles& checkpoint,
-                                   Find&& find) {
-  std::vector<WeightGroup> groups = empty_groups(config);
-  each_parameter(config, [&](int group, const std::string& name, const Shape& shape) {
-    const std::optional<Found> found = find(name);
-    if (!found) {
-      fail(ErrorCode::input, fmt::format("{} has no tensor {}", checkpoint.path(), name),
-           {{"ballast inspect " + checkpoint.path(), "lists the tensors it has"}});
-    }
-    if (found->tensor.entry->shape != shape) {
-      fail(ErrorCode::input,
-           fmt::format("{}: {} is {}, expected {} for a model of dim {}, ffn_dim {}",
-                       checkpoint.path(), name, found->tensor.entry->shape, shape, config.dim,
-                       config.ffn_dim));
-    }
-    StoredTensor stored = {
-        .name = name, .data = stored_bytes(checkpoint, found->tensor), .scale = {}};
-    if (!info(stored.data.dtype).floating) {
-      fail(ErrorCode::input, fmt::format("{}: {} is {}; weights are floating-point numbers",
-                                         checkpoint.path(), name, stored.data.dtype));
-    }
-    if (found->scale) stored.scale = stored_bytes(checkpoint, *found->scale);
-    groups[to_size(group)].tensors.push_back(std::move(stored));
-  });
-  return groups;
-}
-
 }  // namespace
 
 std::vector<WeightGroup> weight_groups(const Config& config, const WeightFiles& checkpoint,
                                        const TensorMap& names) {
-  return groups_of(config, checkpoint, [&](const std::string& name) -> std::optional<Found> {
+  std::vector<WeightGroup> groups = empty_groups(config);
+  each_parameter(config, [&](int group, const std::string& name, const Shape& shape) {
     const WanTensor* t = names.find(name);
-    if (!t) return std::nullopt;
-    return Found{t->source.tensor, t->source.scale};
+    if (!t) fail_no_tensor(checkpoint, name);
+    groups[to_size(group)].tensors.push_back(stored_tensor(
+        checkpoint, name, t->source.tensor, t->source.scale, shape, sizes_of(config)));
   });
+  return groups;
 }
 
 std::vector<WeightGroup> weight_groups(const Config& config, const WeightFiles& checkpoint,
                                        std::string_view prefix) {
-  return groups_of(config, checkpoint, [&](const std::string& name) -> std::optional<Found> {
+  std::vector<WeightGroup> groups = empty_groups(config);
+  each_parameter(config, [&](int group, const std::string& name, const Shape& shape) {
     const WeightTensor* t = checkpoint.find(fmt::format("{}{}", prefix, name));
-    if (!t) return std::nullopt;
-    return Found{*t, std::nullopt};
+    if (!t) fail_no_tensor(checkpoint, name);
+    groups[to_size(group)].tensors.push_back(
+        stored_tensor(checkpoint, name, *t, {}, shape, sizes_of(config)));
   });
+  return groups;
 }
 
 std::vector<WeightGroup> planned_groups(const Config& config, DType dtype) {
   std::vector<WeightGroup> groups = empty_groups(config);
   each_parameter(config, [&](int group, const std::string& name, const Shape& shape) {
-    const auto bytes = static_cast<std::uint64_t>(shape.elements()) * size_of(dtype);
-    groups[to_size(group)].tensors.push_back(
-        {.name = name,
-         .data = {.shape = shape, .dtype = dtype, .extent = {.file = nullptr, .bytes = bytes}},
-         .scale = {}});
+    groups[to_size(group)].tensors.push_back(planned_tensor(name, shape, dtype));
   });
   return groups;
 }

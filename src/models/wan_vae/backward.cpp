@@ -19,10 +19,6 @@ namespace {
 
 using S = TensorSlots;
 
-Buffer rows_of(ProgramBuilder& pb, Buffer x) {
-  return pb.reshape(x, {pb.shape(x).rows(), pb.shape(x).back()});
-}
-
 Buffer gradient(const UnitBuffers* grads, int slot) {
   return grads ? (*grads)[to_size(slot)] : Buffer();
 }
@@ -55,8 +51,8 @@ UnitBackward::Activated UnitBackward::activate(Buffer x, Buffer gamma) {
 Buffer UnitBackward::activate_backward(const Activated& a, Buffer x, Buffer gamma, Buffer dy,
                                        Buffer dgamma) {
   ops::silu_backward_into(pb_, a.normed, dy, dy);
-  const Buffer d = rows_of(pb_, dy);
-  ops::rms_norm_backward(pb_, rows_of(pb_, x), a.factor, gamma, d, d, dgamma);
+  const Buffer d = as_rows(pb_, dy);
+  ops::rms_norm_backward(pb_, as_rows(pb_, x), a.factor, gamma, d, d, dgamma);
   return dy;
 }
 
@@ -86,7 +82,7 @@ Buffer UnitBackward::residual(const Unit& u, const UnitBuffers& w, const UnitBuf
     conv_dw(x, dy, g, S::shortcut, kPoint);
     conv_dx(dy, w[S::shortcut], kPoint, dx, true);
   } else {
-    ops::add_into(pb_, rows_of(pb_, dy), rows_of(pb_, dx));
+    ops::add_into(pb_, as_rows(pb_, dy), as_rows(pb_, dx));
   }
   return dx;
 }
@@ -98,7 +94,7 @@ void UnitBackward::attend(Buffer qkv, Buffer dout, Buffer dqkv) {
   const std::int64_t positions = s[1] * s[2], width = s[3];
   const std::int64_t step = UnitForward::query_rows(positions);
   const float scale = 1.0f / std::sqrt(static_cast<float>(width));
-  const Buffer all = rows_of(pb_, qkv), d_all = rows_of(pb_, dqkv), out = rows_of(pb_, dout);
+  const Buffer all = as_rows(pb_, qkv), d_all = as_rows(pb_, dqkv), out = as_rows(pb_, dout);
   for (std::int64_t t = 0; t < s[0]; ++t) {
     const auto part = [&](Buffer b, std::int64_t i) {
       return pb_.columns(pb_.rows(b, t * positions, positions), i * width, width);
@@ -145,9 +141,9 @@ Buffer UnitBackward::attention(const Unit& u, const UnitBuffers& w, const UnitBu
   conv_dw(n, dqkv, g, S::conv, kPoint);
   const Buffer dx = forward_.frames("dx", pb_.shape(x), u.in, dtype_);
   conv_dx(dqkv, w[S::conv], kPoint, dx, false);
-  const Buffer d = rows_of(pb_, dx);
-  ops::rms_norm_backward(pb_, rows_of(pb_, x), factor, w[S::norm], d, d, gradient(g, S::norm));
-  ops::add_into(pb_, rows_of(pb_, dy), d);
+  const Buffer d = as_rows(pb_, dx);
+  ops::rms_norm_backward(pb_, as_rows(pb_, x), factor, w[S::norm], d, d, gradient(g, S::norm));
+  ops::add_into(pb_, as_rows(pb_, dy), d);
   return dx;
 }
 
@@ -163,7 +159,7 @@ Buffer UnitBackward::down(const Unit& u, const UnitBuffers& w, const UnitBuffers
     if (made > 0) {
       const Buffer later = pb_.rows(dy, 1, made);
       conv_dx(later, w[S::conv2], kTimeDown, dhalf, false);
-      ops::add_into(pb_, rows_of(pb_, pb_.rows(dy, 0, 1)), rows_of(pb_, pb_.rows(dhalf, 0, 1)));
+      ops::add_into(pb_, as_rows(pb_, pb_.rows(dy, 0, 1)), as_rows(pb_, pb_.rows(dhalf, 0, 1)));
       if (g) {
         const Buffer y = forward_.frames("down", half, u.out, dtype_);
         ops::conv3d_into(pb_, x, {}, {w[S::conv], w[S::bias], {}}, y,
@@ -217,7 +213,7 @@ Buffer UnitBackward::up(const Unit& u, const UnitBuffers& w, const UnitBuffers* 
 
 void UnitBackward::shortcut(const Unit& last, Buffer dy, Buffer dx) {
   const Shape a = pb_.shape(dx), b = pb_.shape(dy);
-  if (a == b) return ops::add_into(pb_, rows_of(pb_, dy), rows_of(pb_, dx));
+  if (a == b) return ops::add_into(pb_, as_rows(pb_, dy), as_rows(pb_, dx));
   if (last.kind == UnitKind::up_2d || last.kind == UnitKind::up_3d) {
     for (std::int64_t i = 0; i < b[0]; ++i) {
       const std::int64_t from = last.kind == UnitKind::up_3d ? (i + 1) / 2 : i;
@@ -258,7 +254,7 @@ Buffer UnitBackward::run(const Unit& u, const UnitBuffers& w, const UnitBuffers*
     case UnitKind::up_3d:
       return up(u, w, grads, x, dy);
   }
-  fail(ErrorCode::internal, fmt::format("{} has no gradient", u.name));
+  fail(ErrorCode::internal, "{} has no gradient", u.name);
 }
 
 }  // namespace ballast::wan_vae

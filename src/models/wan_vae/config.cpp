@@ -1,7 +1,5 @@
 #include "models/wan_vae/config.h"
 
-#include <vector>
-
 #include "core/error.h"
 #include "models/wan_vae/latent_statistics.h"
 
@@ -19,8 +17,7 @@ void validate(const Config& c) {
   constexpr std::int64_t kMax = 4096;
   const auto in_range = [&](const char* field, std::int64_t value) {
     if (value >= 1 && value <= kMax) return;
-    fail(ErrorCode::input,
-         fmt::format("a VAE with {} = {}; 1 to {} make sense", field, value, kMax));
+    fail(ErrorCode::input, "a VAE with {} = {}; 1 to {} make sense", field, value, kMax);
   };
   in_range("encoder_dim", c.encoder_dim);
   in_range("decoder_dim", c.decoder_dim);

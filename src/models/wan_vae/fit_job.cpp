@@ -56,8 +56,8 @@ Streaming FitJob::through_slots(std::size_t units) const {
 
 MemoryPolicy FitJob::choose(const Policy& policy) {
   if (policy.bands > 1 && std::ssize(bands_of(vae, policy.bands)) < policy.bands) {
-    fail(ErrorCode::usage,
-         fmt::format("{} rows of latents cannot be cut into {} bands", vae.height, policy.bands));
+    fail(ErrorCode::usage, "{} rows of latents cannot be cut into {} bands", vae.height,
+         policy.bands);
   }
   variant_ = Variant::chosen;
   vae.policy = policy;

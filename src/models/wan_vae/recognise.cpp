@@ -28,9 +28,8 @@ std::vector<float> list_of(const WeightFiles& checkpoint, const char* key, std::
     return std::isfinite(x) && (!divides || x >= std::numeric_limits<float>::min());
   });
   if (std::ssize(values) != count || !positive) {
-    fail(ErrorCode::input,
-         fmt::format("{}: {} of its metadata has {} numbers, {} were expected{}", checkpoint.path(),
-                     key, values.size(), count, positive ? "" : ", all of them possible"));
+    fail(ErrorCode::input, "{}: {} of its metadata has {} numbers, {} were expected{}",
+         checkpoint.path(), key, values.size(), count, positive ? "" : ", all of them possible");
   }
   return values;
 }
@@ -47,8 +46,8 @@ void read_statistics(const WeightFiles& checkpoint, Config& c) {
   c.latent_mean = list_of(checkpoint, kLatentMeanKey, c.z_dim);
   c.latent_std = list_of(checkpoint, kLatentStdKey, c.z_dim);
   if (c.latent_mean.size() != c.latent_std.size()) {
-    fail(ErrorCode::input, fmt::format("{}: its metadata have only one of {} and {}",
-                                       checkpoint.path(), kLatentMeanKey, kLatentStdKey));
+    fail(ErrorCode::input, "{}: its metadata have only one of {} and {}", checkpoint.path(),
+         kLatentMeanKey, kLatentStdKey);
   }
 }
 
@@ -72,8 +71,8 @@ std::optional<Recognised> recognise(const WeightFiles& checkpoint) {
     const auto size = [&](const char* name, int dim) -> std::int64_t {
       const Shape& s = checkpoint.get(name).entry->shape;
       if (s.rank() != 5) {
-        fail(ErrorCode::input, fmt::format("{}: {} is {}, a Wan VAE has 5 dimensions there",
-                                           checkpoint.path(), name, s));
+        fail(ErrorCode::input, "{}: {} is {}, a Wan VAE has 5 dimensions there", checkpoint.path(),
+             name, s);
       }
       return s[dim];
     };

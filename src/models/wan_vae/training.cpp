@@ -16,10 +16,6 @@ constexpr std::int64_t kAligned = 64;  // elements: where tensors begin in what 
 
 std::int64_t aligned(std::int64_t n) { return (n + kAligned - 1) / kAligned * kAligned; }
 
-Buffer matrix_of(ProgramBuilder& pb, Buffer x) {
-  return pb.reshape(x, {pb.shape(x).rows(), pb.shape(x).back()});
-}
-
 }  // namespace
 
 Training::Training(ProgramSet& set, TrainingJob job, std::vector<StoredUnit> encoder,
@@ -140,7 +136,7 @@ void Training::record_clip(ProgramSet& set, const ClipIo& io) {
   ops::noise(pb, noise, ops::random_site("noise", "vae latent", 0));
   const double values = static_cast<double>(latent.elements());
   const ops::GaussianLatentBuffers gaussian = {
-      .moments = matrix_of(pb, moments), .noise = noise, .sample_weight = weight};
+      .moments = as_rows(pb, moments), .noise = noise, .sample_weight = weight};
   const Buffer z =
       ops::gaussian_latent(pb, gaussian, 1.0 / values, pb.rows(losses_, 1, 1));  // [f h w, z]
 
@@ -161,7 +157,7 @@ void Training::record_clip(ProgramSet& set, const ClipIo& io) {
   if (!job_.train_encoder) return;
   const Buffer dz = ops::cast(pb, dlatent, DType::f32);
   const Buffer dmoments = ops::gaussian_latent_backward(pb, gaussian, job_.kl_weight / values,
-                                                        matrix_of(pb, dz));  // [f h w, 2 z]
+                                                        as_rows(pb, dz));  // [f h w, 2 z]
   encode.backward(pb.reshape(dmoments, pb.shape(moments)), &encoder_grads_, false);
 }
 

@@ -23,11 +23,11 @@ using S = TensorSlots;
 // is lost beside any |x| that f32 tells from it, and a pixel of zeros stays zero.
 float norm_eps(std::int64_t channels) { return 1e-24f / static_cast<float>(channels); }
 
+}  // namespace
+
 Buffer as_rows(ProgramBuilder& pb, Buffer x) {
   return pb.reshape(x, {pb.shape(x).rows(), pb.shape(x).back()});
 }
-
-}  // namespace
 
 void FrameCaches::visit(int band, bool last_time) {
   band_ = band;
@@ -366,7 +366,7 @@ Buffer UnitForward::run(const Unit& u, const UnitBuffers& w, Buffer x, bool star
     case UnitKind::up_3d:
       break;
   }
-  fail(ErrorCode::internal, fmt::format("{} is not run in one piece", u.name));
+  fail(ErrorCode::internal, "{} is not run in one piece", u.name);
 }
 
 }  // namespace ballast::wan_vae

@@ -12,6 +12,9 @@
 
 namespace ballast::wan_vae {
 
+// [..., C] as a matrix.
+Buffer as_rows(ProgramBuilder& pb, Buffer x);
+
 inline constexpr ops::ConvGeometry kCausal = {.kernel = {3, 3, 3}, .pad = {2, 1, 1}};
 inline constexpr ops::ConvGeometry kPoint = {};
 // The two frames before stand in front of its input.

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "core/to_size.h"
 #include "models/wan_vae/clip_pass.h"
 #include "ops/copy.h"
 

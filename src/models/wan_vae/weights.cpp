@@ -31,8 +31,8 @@ std::vector<StoredUnit> stored_units(const Network& net, const WeightFiles& chec
     for (const UnitTensor& t : tensors_of(u)) {
       const WeightTensor& found = checkpoint.get(dialect == Dialect::official ? t.name : t.other);
       if (found.entry->shape != t.shape) {
-        fail(ErrorCode::input, fmt::format("{}: {} is {}, this VAE has {}", checkpoint.path(),
-                                           found.entry->name, found.entry->shape, t.shape));
+        fail(ErrorCode::input, "{}: {} is {}, this VAE has {}", checkpoint.path(),
+             found.entry->name, found.entry->shape, t.shape);
       }
       unit.push_back(
           {.shape = t.shape, .dtype = checkpoint.dtype(found), .extent = checkpoint.extent(found)});

@@ -4,7 +4,6 @@
 #include <array>
 #include <map>
 #include <tuple>
-#include <vector>
 
 #include "core/error.h"
 #include "memory/gpu.h"

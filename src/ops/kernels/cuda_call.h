@@ -6,16 +6,13 @@
 namespace ballast::ops::cuda {
 
 // What the checked form of an operation hands to its CUDA kernels.
-inline View view(const ConstTensorView& t) {
-  View v;
-  v.data = const_cast<std::byte*>(t.data);
-  v.dtype = t.dtype;
-  v.rank = t.shape.rank();
-  for (int i = 0; i < v.rank; ++i) {
-    v.shape[i] = t.shape[i];
-    v.strides[i] = t.strides[i];
+template <class Byte>
+View::View(const BasicTensorView<Byte>& t)
+    : data(const_cast<std::byte*>(t.data)), dtype(t.dtype), rank(t.shape.rank()) {
+  for (int i = 0; i < rank; ++i) {
+    shape[i] = t.shape[i];
+    strides[i] = t.strides[i];
   }
-  return v;
 }
 
 }  // namespace ballast::ops::cuda

@@ -3,7 +3,6 @@
 #include <array>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "core/error.h"
 #include "memory/gpu_libraries.h"
@@ -15,21 +14,14 @@ namespace {
 // A shared library that stays loaded: its functions are used until the process ends.
 class Library {
  public:
-  // The first of these names that the loader finds.
-  Library(const char* what, const std::vector<std::string>& names, Advice install)
+  Library(const char* what, const WantedLibrary& wanted, Advice install)
       : what_(what), install_(std::move(install)) {
-    std::string tried;
-    for (const std::string& name : names) {
-      handle_ = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-      if (handle_ != nullptr) {
-        name_ = name;
-        return;
-      }
-      const char* const why = ::dlerror();
-      tried += fmt::format("{}{}", tried.empty() ? "" : "; ", why != nullptr ? why : name.c_str());
-    }
+    const FoundLibrary found = search_library(wanted);
+    handle_ = found.handle;
+    name_ = found.path;
+    if (handle_ != nullptr) return;
     refuse(fmt::format("{} cannot be loaded, which products and attention on the GPU need: {}",
-                       what_, tried));
+                       what_, found.tried));
   }
 
   template <class F>
@@ -52,15 +44,10 @@ class Library {
 };
 
 CublasLt load_cublas_lt() {
-  // The version we were built with first: opaque structures are only promised within a major one.
-  std::vector<std::string> names = {fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR)};
-  for (const int major : {13, 12}) {
-    if (major != CUBLAS_VER_MAJOR) names.push_back(fmt::format("libcublasLt.so.{}", major));
-  }
   const Library library(
-      "cuBLASLt", names,
+      "cuBLASLt", wanted_cublas_lt(CUBLAS_VER_MAJOR),
       {fmt::format("apt install libcublas-{}", CUBLAS_VER_MAJOR),
-       "or the CUDA toolkit, with its library folder in LD_LIBRARY_PATH, installs it"});
+       "or pip install nvidia-cublas, beside ballast-ml; BALLAST_CUDA_PATH names other folders"});
   CublasLt f{};
   library.load(f.create, "cublasLtCreate");
   library.load(f.destroy, "cublasLtDestroy");
@@ -82,10 +69,10 @@ CublasLt load_cublas_lt() {
 }
 
 Cudnn load_cudnn() {
-  const Library library(
-      "cuDNN", {"libcudnn.so.9"},
-      {fmt::format("apt install libcudnn9-cuda-{}", CUBLAS_VER_MAJOR),
-       "or pip install nvidia-cudnn, with its library folder in LD_LIBRARY_PATH, installs it"});
+  const Library library("cuDNN", wanted_cudnn(CUBLAS_VER_MAJOR),
+                        {fmt::format("apt install libcudnn9-cuda-{}", CUBLAS_VER_MAJOR),
+                         "or pip install nvidia-cudnn-cu13, beside ballast-ml; BALLAST_CUDA_PATH "
+                         "names other folders"});
   Cudnn f{};
   library.load(f.get_version, "cudnnGetVersion");
   library.load(f.text_of, "cudnnGetErrorString");
@@ -99,8 +86,6 @@ Cudnn load_cudnn() {
   library.load(f.get_attribute, "cudnnBackendGetAttribute");
   library.load(f.finalize, "cudnnBackendFinalize");
   library.load(f.execute, "cudnnBackendExecute");
-
-  if (const auto fault = cudnn_fault(f.get_version())) library.refuse("cuDNN: " + *fault);
   return f;
 }
 

@@ -4,6 +4,11 @@
 
 #include "core/dtype_kind.h"
 
+namespace ballast {
+template <class Byte>
+struct BasicTensorView;
+}
+
 namespace ballast::ops::cuda {
 
 // A tensor view as CUDA sources see it: they are C++17 and cannot include core/tensor.h. Strides
@@ -15,6 +20,10 @@ struct View {
   int rank = 0;
   std::int64_t shape[8] = {};
   std::int64_t strides[8] = {};
+
+  View() = default;
+  template <class Byte>
+  View(const BasicTensorView<Byte>& t);  // the conversion is meant: ops/kernels/cuda_call.h
 
   explicit operator bool() const { return data != nullptr; }
   std::int64_t elements() const {

@@ -23,10 +23,9 @@ inline f32v rounded(f32v x) {
   return simd::BALLAST_ISA::widen<T>(simd::BALLAST_ISA::narrow<T>(x));
 }
 
-template <DType T>
-inline void write_stochastic(Element<T>* p, f32v x, u32v words, std::int64_t n) {
-  const auto y = simd::BALLAST_ISA::narrow_stochastic<T>(x, words);
-  __builtin_memcpy(p, &y, to_size(n) * sizeof(Element<T>));
+inline void write_stochastic(Element<DType::bf16>* p, f32v x, u32v words, std::int64_t n) {
+  const auto y = simd::BALLAST_ISA::narrow_stochastic(x, words);
+  __builtin_memcpy(p, &y, to_size(n) * sizeof(*p));
 }
 
 // RandomSource::word or RandomSource::half.
@@ -100,7 +99,7 @@ class ParameterWriter {
       cpu::BALLAST_ISA::write<P>(p_ + i, p, n);
       cpu::BALLAST_ISA::write<P>(carry_ + i, c + (base - p), n);
     } else if constexpr (R == UpdateRounding::stochastic) {
-      write_stochastic<P>(p_ + i, base + change, words(i, n), n);
+      write_stochastic(p_ + i, base + change, words(i, n), n);
     } else {
       cpu::BALLAST_ISA::write<P>(p_ + i, base + change, n);
     }
@@ -112,7 +111,7 @@ class ParameterWriter {
   void write_state(Element<S>* state, std::int64_t i, std::int64_t n, f32v x) {
     if constexpr (R == UpdateRounding::stochastic && S == DType::bf16) {
       static_assert(B == RandomBits::word);
-      write_stochastic<S>(state + i, x, words(i, n) << 16, n);
+      write_stochastic(state + i, x, words(i, n) << 16, n);
     } else {
       cpu::BALLAST_ISA::write<S>(state + i, x, n);
     }

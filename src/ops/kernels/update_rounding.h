@@ -14,7 +14,7 @@ namespace ballast {
 enum class UpdateRounding : std::uint8_t {
   nearest,
   kahan,       // what was rounded away is carried to the next step, in the parameter's dtype
-  stochastic,  // up or down at random, right on average (core/stochastic_rounding.h)
+  stochastic,  // up or down at random, right on average (core/simd_random.h)
 };
 
 }  // namespace ballast

@@ -35,8 +35,7 @@ void append_adapter(std::span<const AppendAdapter> all, Stream stream) {
       [&] {
         cuda::AppendItems adapter_copies;
         for (const AppendAdapter& a : all) {
-          adapter_copies.items[adapter_copies.count++] = {cuda::view(a.from), cuda::view(a.to),
-                                                          a.column, a.factor};
+          adapter_copies.items[adapter_copies.count++] = {a.from, a.to, a.column, a.factor};
         }
         cuda::append_adapter(adapter_copies, stream.native);
       });

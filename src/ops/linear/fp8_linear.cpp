@@ -120,12 +120,12 @@ void run(const Fp8Linear& a, Stream stream, cuda::Doing doing) {
         if (doing == cuda::Doing::run) on_cpu(a, size, stream);
       },
       [&] {
-        cuda::fp8_linear({.x = cuda::view(a.x),
-                          .x_scale = cuda::view(a.x_scale),
-                          .w = cuda::view(a.w),
-                          .w_scale = cuda::view(a.w_scale),
-                          .bias = cuda::view(a.bias),
-                          .y = cuda::view(a.y),
+        cuda::fp8_linear({.x = a.x,
+                          .x_scale = a.x_scale,
+                          .w = a.w,
+                          .w_scale = a.w_scale,
+                          .bias = a.bias,
+                          .y = a.y,
                           .scratch = gpu_scratch(size),
                           .workspace = a.workspace.data,
                           .accumulate = a.accumulate,

@@ -6,7 +6,6 @@
 #include "core/to_size.h"
 #include "ops/kernels/cuda_call.h"
 #include "ops/kernels/on_device.h"
-#include "ops/kernels/token_quantum.h"
 #include "ops/linear/linear_kernels.h"
 #include "ops/linear/linear_scratch.h"
 
@@ -275,11 +274,11 @@ void run_linear(const Linear& a, Stream stream, cuda::Doing doing) {
       },
       [&] {
         const cuda::LinearScratch scratch = cuda::forward_scratch(size);
-        cuda::linear({.in = cuda::view(a.x),
-                      .w = cuda::view(a.w),
-                      .bias = cuda::view(a.bias),
-                      .out = cuda::view(a.y),
-                      .pre = cuda::view(a.pre),
+        cuda::linear({.in = a.x,
+                      .w = a.w,
+                      .bias = a.bias,
+                      .out = a.y,
+                      .pre = a.pre,
                       .scale = scale,
                       .transposed = true,
                       .columns_at_once = cuda::columns_at_once(size, true),
@@ -319,10 +318,10 @@ void run_linear_dx(const LinearDx& a, Stream stream, cuda::Doing doing) {
       },
       [&] {
         const cuda::LinearScratch scratch = cuda::dx_scratch(size);
-        cuda::linear({.in = cuda::view(a.dy),
-                      .w = cuda::view(a.w),
+        cuda::linear({.in = a.dy,
+                      .w = a.w,
                       .bias = {},
-                      .out = cuda::view(a.dx),
+                      .out = a.dx,
                       .pre = {},
                       .scale = scale,
                       .transposed = false,
@@ -377,10 +376,10 @@ void run_linear_dw(const LinearDw& a, Stream stream, cuda::Doing doing) {
       },
       [&] {
         const cuda::LinearScratch scratch = cuda::dw_scratch(size);
-        cuda::linear_dw({.x = cuda::view(a.x),
-                         .dy = cuda::view(a.dy),
-                         .dw = cuda::view(a.dw),
-                         .dbias = cuda::view(a.dbias),
+        cuda::linear_dw({.x = a.x,
+                         .dy = a.dy,
+                         .dw = a.dw,
+                         .dbias = a.dbias,
                          .type = cuda::multiplied_type(size.x, size.y),
                          .method = a.at_once ? cuda::DwMethod::at_once : cuda::dw_method(size),
                          .overwrite = a.overwrite,

@@ -1,7 +1,5 @@
 #include "ops/linear/linear_scratch.h"
 
-#include <algorithm>
-
 #include "ops/kernels/token_quantum.h"
 
 namespace ballast::ops::cuda {

@@ -1,7 +1,6 @@
 #include "ops/linear/matrix_product_cuda.h"
 
 #include <cstdint>
-#include <utility>
 
 #include "core/error.h"
 #include "core/to_size.h"

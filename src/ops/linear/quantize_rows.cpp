@@ -38,9 +38,8 @@ void refuse_non_finite(const QuantizeRows& a) {
       convert(a.w.data + at * static_cast<std::int64_t>(size_of(a.w.dtype)), a.w.dtype, &x,
               DType::f32, 1);
       if (!std::isfinite(x)) {
-        fail(ErrorCode::input,
-             fmt::format("{} {} has {} at row {}, column {}; it cannot be quantised to {}",
-                         printable(a.name), a.w.shape, x, n, k, a.q.dtype));
+        fail(ErrorCode::input, "{} {} has {} at row {}, column {}; it cannot be quantised to {}",
+             printable(a.name), a.w.shape, x, n, k, a.q.dtype);
       }
     }
   }
@@ -64,11 +63,7 @@ void quantize_rows(const QuantizeRows& a, Stream stream) {
           if (!std::isfinite(scale[i])) refuse_non_finite(a);
         }
       },
-      [&] {
-        cuda::quantize_rows(
-            {.w = cuda::view(a.w), .q = cuda::view(a.q), .scale = cuda::view(a.scale)},
-            stream.native);
-      });
+      [&] { cuda::quantize_rows({.w = a.w, .q = a.q, .scale = a.scale}, stream.native); });
 }
 
 void quantize_rows(ProgramBuilder& pb, Buffer w, Buffer q, Buffer scale) {

@@ -91,7 +91,7 @@ std::vector<Band> bands_of(const MapRequest& r, Tier tier) {
   // On the CPU the RAM budget bounds both arenas.
   if (tier == Tier::host && r.title.shared_ram) {
     all.push_back({std::string(memory_name(Tier::device, true)),
-                   r.plan.peak_of(Tier::device) + lines_of(r.lines, Tier::device)});
+                   r.plan.peak_of(Tier::device) + sum_lines(r.lines, Tier::device)});
   }
   for (const ProcessLine& l : r.lines) {
     if (l.tier == tier && l.bytes.count > 0) all.push_back({l.name, l.bytes});
@@ -271,7 +271,7 @@ MappedPlan map_plan(const MapRequest& r) {
   put_json_text(out, "tiers");
   out += ":[";
   for (const Tier t : kTiers) {
-    plan.needed[to_size(t)] = r.plan.peak_of(t) + lines_of(r.lines, t);
+    plan.needed[to_size(t)] = r.plan.peak_of(t) + sum_lines(r.lines, t);
     const std::vector<Band> bands = bands_of(r, t);
     out += t == Tier::device ? "{" : ",{";
     put_text_field(out, "name", memory_name(t, r.title.shared_ram));

@@ -7,17 +7,14 @@
 #include <cstring>
 #include <map>
 
-#include "core/error.h"
 #include "core/to_size.h"
 #include "io/atomic_file.h"
-#include "io/atomic_folder.h"
 #include "io/hashed_file.h"
 #include "io/leftovers.h"
 #include "io/limits.h"
 #include "io/safetensors.h"
 #include "train/checkpoint/checkpoint_manifest.h"
 #include "train/checkpoint/checkpoint_reader.h"
-#include "train/checkpoint/checkpoint_search.h"
 
 namespace ballast::train {
 namespace {

@@ -56,8 +56,7 @@ const CheckpointManifest::File& CheckpointManifest::file(const std::string& fold
   const auto has_name = [&](const File& f) { return f.name == name; };
   const auto count = std::count_if(files.begin(), files.end(), has_name);
   if (count != 1) {
-    fail(ErrorCode::input,
-         fmt::format("{}/{}: lists {} files {}", folder, kManifestFile, count, name));
+    fail(ErrorCode::input, "{}/{}: lists {} files {}", folder, kManifestFile, count, name);
   }
   return *std::find_if(files.begin(), files.end(), has_name);
 }
@@ -127,8 +126,8 @@ CheckpointManifest read_manifest(const std::string& folder) {
   const std::string path = folder + "/" + kManifestFile;
   const std::string text = read_text(path);
   if (read_text(folder + "/" + kCommittedFile) != checksum_text(text)) {
-    fail(ErrorCode::input,
-         fmt::format("{}: {} is not the checksum of {}", folder, kCommittedFile, kManifestFile));
+    fail(ErrorCode::input, "{}: {} is not the checksum of {}", folder, kCommittedFile,
+         kManifestFile);
   }
   return parse_manifest({.text = text, .path = path, .rule = "checkpoint.manifest"});
 }

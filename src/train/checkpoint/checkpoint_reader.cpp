@@ -16,8 +16,8 @@ CheckpointReader::CheckpointReader(const std::string& folder, CheckpointManifest
     : file_(DiskFile::open(folder + "/" + written.name, DiskMode::buffered)),
       written_(std::move(written)) {
   if (file_.size() == written_.bytes) return;
-  fail(ErrorCode::input, fmt::format("{}: has {} bytes, {} were written", file_.path(),
-                                     file_.size(), written_.bytes));
+  fail(ErrorCode::input, "{}: has {} bytes, {} were written", file_.path(), file_.size(),
+       written_.bytes);
 }
 
 void CheckpointReader::read(std::span<std::byte> to) {
@@ -54,7 +54,7 @@ void CheckpointReader::finish() const {
 std::string read_checked_text(const std::string& folder, const CheckpointManifest::File& written) {
   CheckpointReader reader(folder, written);
   if (reader.size() > kCheckpointTextBytes) {
-    fail(ErrorCode::input, fmt::format("{}: {} bytes are too many", reader.path(), reader.size()));
+    fail(ErrorCode::input, "{}: {} bytes are too many", reader.path(), reader.size());
   }
   std::string text(reader.size(), '\0');
   reader.read(std::as_writable_bytes(std::span(text)));

@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 [[noreturn]] void fail_bad(const std::string& path, std::string_view what) {
-  fail(ErrorCode::input, fmt::format("{}: {}", path, what));
+  fail(ErrorCode::input, "{}: {}", path, what);
 }
 
 // Newest first. Temporary folders and those being deleted have other names.

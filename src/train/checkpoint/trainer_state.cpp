@@ -22,7 +22,7 @@ void append(std::string& out, double v) {
 }
 void append(std::string& out, const std::string& v) {
   if (first_invalid_utf8(v)) {
-    fail(ErrorCode::input, fmt::format("trainer state: \"{}\" is not UTF-8", printable(v)));
+    fail(ErrorCode::input, "trainer state: \"{}\" is not UTF-8", printable(v));
   }
   append_json_string(out, v);
 }

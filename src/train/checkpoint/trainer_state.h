@@ -26,6 +26,15 @@ struct TrainerState {
   std::map<std::string, double> numbers;
   std::map<std::string, std::string> texts;
 
+  std::int64_t count(const std::string& key, std::int64_t otherwise = 0) const {
+    const auto found = counts.find(key);
+    return found == counts.end() ? otherwise : found->second;
+  }
+  double number(const std::string& key, double otherwise) const {
+    const auto found = numbers.find(key);
+    return found == numbers.end() ? otherwise : found->second;
+  }
+
   // The only list of the plain fields.
   template <class Self, class Visit>
   static void fields(Self& s, Visit&& visit) {

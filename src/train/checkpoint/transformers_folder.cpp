@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "io/atomic_file.h"
 #include "io/json_edit.h"
 #include "memory/text_file.h"
@@ -21,8 +22,7 @@ constexpr std::uint64_t kMaxBytes = 256 << 20;  // of a file that is copied
 
 // nullopt where there is no such file.
 std::optional<std::string> read_small(const fs::path& path) {
-  std::error_code error;
-  if (!fs::is_regular_file(path, error)) return std::nullopt;
+  if (!is_file(path)) return std::nullopt;
   return read_text_file(path.string(), kMaxBytes, "a file of a model that is copied");
 }
 
@@ -114,9 +114,8 @@ std::string config_for(const t5::Config& c, DType weights, const std::string& te
 }
 
 void copy_tokenizer(const std::string& model, const std::string& tokenizer, const std::string& to) {
-  std::error_code error;
   fs::path folder(tokenizer.empty() ? model : tokenizer);
-  if (!fs::is_directory(folder, error)) {
+  if (!is_folder(folder)) {
     // Whatever its name is, transformers looks for these two.
     const bool json = folder.extension() == ".json";
     copy_file(folder, to + "/" + (json ? "tokenizer.json" : "spiece.model"));

@@ -99,7 +99,7 @@ class DiffusionPipeReader {
   TomlTable section(std::string_view key, bool required) {
     auto table = root_.table(key);
     if (!table && required) {
-      fail(ErrorCode::input, fmt::format("{}: the section [{}] is missing", root_.path(), key));
+      fail(ErrorCode::input, "{}: the section [{}] is missing", root_.path(), key);
     }
     return *table;
   }

@@ -4,7 +4,6 @@
 
 #include "core/error.h"
 #include "train/config/config_dialects.h"
-#include "train/config/enum_names.h"
 #include "train/config/key_values.h"
 
 namespace ballast::train {

@@ -51,9 +51,6 @@ constexpr IgnoredKey kIgnoredByOptimizers[] = {
     {"max_lr", kOfOptimi},
 };
 
-bool is_optimi(OptimizerKind k) {
-  return k == OptimizerKind::adamw_optimi || k == OptimizerKind::stableadamw;
-}
 bool is_adam(OptimizerKind k) { return k != OptimizerKind::adafactor && k != OptimizerKind::sgd; }
 
 // Keys that change the update in ways that are not offered; their defaults are accepted.

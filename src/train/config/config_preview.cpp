@@ -28,8 +28,8 @@ struct ClipOption {
   const std::string& where;
 
   [[noreturn]] void refuse(std::string_view expected) const {
-    fail(ErrorCode::input, fmt::format("{}: --{}: expected {}, found \"{}\"", where,
-                                       printable(name, 40), expected, printable(value, 40)));
+    fail(ErrorCode::input, "{}: --{}: expected {}, found \"{}\"", where, printable(name, 40),
+         expected, printable(value, 40));
   }
   template <class Number>
   Number number(Number least, Number most, std::string_view expected) const {
@@ -88,7 +88,7 @@ PreviewClip preview_clip(std::string_view line, const PreviewClip& usual,
     const std::size_t space = std::min(option.find(' '), option.size());
     take_option({option.substr(0, space), trimmed_text(option.substr(space)), where}, clip);
   }
-  if (clip.prompt.empty()) fail(ErrorCode::input, fmt::format("{}: there is no prompt", where));
+  if (clip.prompt.empty()) fail(ErrorCode::input, "{}: there is no prompt", where);
   return clip;
 }
 
@@ -100,10 +100,10 @@ std::vector<PreviewClip> preview_clips(const std::string& path, const PreviewCli
     if (text.empty() || text.front() == '#') continue;
     clips.push_back(preview_clip(text, usual, fmt::format("{} line {}", path, line.number)));
     if (clips.size() > kMaxClips) {
-      fail(ErrorCode::input, fmt::format("{}: more than {} prompts", path, kMaxClips));
+      fail(ErrorCode::input, "{}: more than {} prompts", path, kMaxClips);
     }
   }
-  if (clips.empty()) fail(ErrorCode::input, fmt::format("{} holds no prompt", path));
+  if (clips.empty()) fail(ErrorCode::input, "{} holds no prompt", path);
   return clips;
 }
 

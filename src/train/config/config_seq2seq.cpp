@@ -346,8 +346,7 @@ Seq2SeqConfig Seq2SeqReader::read(std::string source, std::span<const Setting> s
   if (warmup_ratio_) c_.warmup_share = *warmup_ratio_, c_.max_warmup = std::int64_t{1} << 40;
   const auto strategy = [&](const std::string& word, const char* flag) {
     if (word == "steps" || word == "epoch" || word == "no" || word.empty()) return word;
-    fail(ErrorCode::usage,
-         fmt::format("--{} {}: expected steps, epoch or no", flag, printable(word)));
+    fail(ErrorCode::usage, "--{} {}: expected steps, epoch or no", flag, printable(word));
   };
   if (strategy(save_strategy_, "save_strategy") == "no") c_.save_steps = 0;
   if (save_strategy_ == "epoch") c_.save_steps = -1;

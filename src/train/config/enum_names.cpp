@@ -4,6 +4,8 @@
 
 #include <filesystem>
 
+#include "core/path_kind.h"
+
 namespace ballast::train {
 
 namespace fs = std::filesystem;
@@ -49,12 +51,11 @@ PathFinder::PathFinder(std::string_view config, std::vector<std::string>* notes)
     : folder_(fs::path(config).parent_path().string()), notes_(notes) {}
 
 std::string PathFinder::find(std::string_view key, const std::string& path) const {
-  std::error_code error;
-  if (path.empty() || folder_.empty() || fs::path(path).is_absolute() || fs::exists(path, error)) {
+  if (path.empty() || folder_.empty() || fs::path(path).is_absolute() || path_exists(path)) {
     return path;
   }
   const std::string beside = (fs::path(folder_) / path).string();
-  if (!fs::exists(beside, error)) return path;
+  if (!path_exists(beside)) return path;
   notes_->push_back(
       fmt::format("{}: {} is not in the current folder; {} is used", key, path, beside));
   return beside;

@@ -69,32 +69,24 @@ bool says_no(const Setting& s) {
 }
 
 std::string_view operand(FlagTable::Takes takes) {
-  switch (takes) {
-    case FlagTable::Takes::nothing:
-      return "";
-    case FlagTable::Takes::one:
-      return " VALUE";
-    case FlagTable::Takes::maybe_one:
-      return " [VALUE]";
-    case FlagTable::Takes::many:
-      return " VALUE...";
-  }
-  return "";
+  constexpr std::string_view kOperands[] = {"", " VALUE", " [VALUE]", " VALUE..."};
+  return kOperands[to_size(takes)];
 }
 
 }  // namespace
 
-void Setting::fail_value(std::string_view expected) const {
-  fail(code,
-       fmt::format("{}: expected {}, found {}", where, expected,
-                   values.empty()
-                       ? "nothing"
-                       : '"' + printable(fmt::format("{}", fmt::join(values, " ")), 80) + '"'));
+bool any_named(std::span<const Setting> settings, std::span<const std::string_view> names) {
+  return std::ranges::any_of(
+      settings, [&](const Setting& s) { return std::ranges::find(names, s.name) != names.end(); });
 }
 
-void Setting::fail_with(std::string_view fault) const {
-  fail(code, fmt::format("{}: {}", where, fault));
+void Setting::fail_value(std::string_view expected) const {
+  fail(code, "{}: expected {}, found {}", where, expected,
+       values.empty() ? "nothing"
+                      : '"' + printable(fmt::format("{}", fmt::join(values, " ")), 80) + '"');
 }
+
+void Setting::fail_with(std::string_view fault) const { fail(code, "{}: {}", where, fault); }
 
 const std::string& Setting::text() const {
   if (values.size() != 1) fail_value("one value");
@@ -121,8 +113,8 @@ CommandLine split_arguments(std::span<const std::string> arguments,
   bool takes_value = false;
   const auto set_config = [&](const std::string& path) {
     if (!line.config.empty()) {
-      fail(ErrorCode::usage, fmt::format("two configurations, {} and {}: expected one",
-                                         printable(line.config), printable(path)));
+      fail(ErrorCode::usage, "two configurations, {} and {}: expected one", printable(line.config),
+           printable(path));
     }
     line.config = path;
   };

@@ -61,6 +61,9 @@ struct CommandLine {
 CommandLine split_arguments(std::span<const std::string> arguments,
                             std::span<const std::string> switches);
 
+// Whether any of them has one of the names.
+bool any_named(std::span<const Setting> settings, std::span<const std::string_view> names);
+
 // All keys of a file as settings; names of tables are left out, as musubi-tuner does.
 std::vector<Setting> flattened(const TomlFile& file);
 

@@ -24,9 +24,8 @@ PromptFile::PromptFile(const std::string& path) : file_(DiskFile::open(path)) {
   const auto end_line = [&](std::uint64_t end) {
     if (last > first) {
       if (last - first > kLongestLine) {
-        fail(ErrorCode::input,
-             fmt::format("{}: line at byte {} has {} bytes; a prompt has at most {}", path, start,
-                         last - first, kLongestLine));
+        fail(ErrorCode::input, "{}: line at byte {} has {} bytes; a prompt has at most {}", path,
+             start, last - first, kLongestLine);
       }
       lines_.push_back({.offset = first, .bytes = last - first});
     }
@@ -59,8 +58,8 @@ std::string PromptFile::at(std::int64_t prompt) const {
   std::string text(line.bytes, '\0');
   file_.read(line.offset, std::as_writable_bytes(std::span(text)));
   if (first_invalid_utf8(text)) {
-    fail(ErrorCode::input, fmt::format("{}: the prompt at byte {} is not UTF-8: {}", path(),
-                                       line.offset, printable(text)));
+    fail(ErrorCode::input, "{}: the prompt at byte {} is not UTF-8: {}", path(), line.offset,
+         printable(text));
   }
   return text;
 }

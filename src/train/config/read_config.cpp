@@ -12,11 +12,6 @@
 namespace ballast::train {
 namespace {
 
-bool any_named(std::span<const Setting> settings, std::span<const std::string_view> names) {
-  return std::ranges::any_of(
-      settings, [&](const Setting& s) { return std::ranges::find(names, s.name) != names.end(); });
-}
-
 constexpr std::string_view kMusubiNames[] = {"dit", "dataset_config", "network_module",
                                              "network_dim"};
 constexpr std::string_view kFlowMatchingNames[] = {"dataset_path",   "num_epochs",
@@ -96,7 +91,7 @@ NamedConfig take_config(std::vector<Setting>& flags) {
   std::erase_if(flags, [&](const Setting& s) {
     if (s.name != "config" && s.name != "config_file") return false;
     if (!path.empty() && path != s.text()) {
-      fail(ErrorCode::usage, fmt::format("{}: a second configuration", s.where));
+      fail(ErrorCode::usage, "{}: a second configuration", s.where);
     }
     path = s.text();
     named.musubi = s.name == "config_file";
@@ -154,8 +149,8 @@ TrainConfig read_dialect(const std::string& path, std::span<const Setting> flags
   std::vector<Setting> rest(flags.begin(), flags.end());
   const NamedConfig named = take_config(rest);
   if (!named.path.empty() && !path.empty()) {
-    fail(ErrorCode::usage, fmt::format("two configurations, {} and {}: expected one",
-                                       printable(path), printable(named.path)));
+    fail(ErrorCode::usage, "two configurations, {} and {}: expected one", printable(path),
+         printable(named.path));
   }
   if (!path.empty() || !named.path.empty()) {
     return read_file(path.empty() ? named.path : path, rest, use,

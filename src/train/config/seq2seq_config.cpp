@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 
+#include "core/path_kind.h"
 #include "core/to_size.h"
 #include "io/toml_table.h"
 #include "train/config/config_dialects.h"
@@ -50,11 +50,6 @@ std::vector<Setting> settings_of(const TomlFile& file) {
   return all;
 }
 
-bool any_of(std::span<const Setting> settings, std::span<const std::string_view> names) {
-  return std::ranges::any_of(
-      settings, [&](const Setting& s) { return std::ranges::find(names, s.name) != names.end(); });
-}
-
 // Takes --config out of the flags, or the argument that is no flag.
 std::string take_config(CommandLine& line) {
   std::string path = line.config;
@@ -87,12 +82,11 @@ CommandLine split(std::span<const std::string> arguments) {
 bool is_seq2seq(std::span<const std::string> arguments) {
   CommandLine line = split(arguments);
   const std::string config = take_config(line);
-  std::error_code error;
-  if (!config.empty() && std::filesystem::is_regular_file(config, error) &&
+  if (!config.empty() && is_file(config) &&
       (config.ends_with(".toml") || config.ends_with(".json"))) {
     return names_seq2seq(TomlFile::read(config));
   }
-  return config.empty() && any_of(line.settings, kOwnNames);
+  return config.empty() && any_named(line.settings, kOwnNames);
 }
 
 Seq2SeqConfig read_seq2seq_config(std::span<const std::string> arguments) {
@@ -102,7 +96,7 @@ Seq2SeqConfig read_seq2seq_config(std::span<const std::string> arguments) {
   if (!config.empty()) settings = settings_of(TomlFile::read(config));
   settings.insert(settings.end(), line.settings.begin(), line.settings.end());
   return read_seq2seq(
-      any_of(settings, kNoteNames) ? Seq2SeqDialect::fine_tune : Seq2SeqDialect::transformers,
+      any_named(settings, kNoteNames) ? Seq2SeqDialect::fine_tune : Seq2SeqDialect::transformers,
       config, settings);
 }
 

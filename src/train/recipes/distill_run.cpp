@@ -1,7 +1,6 @@
 #include "train/recipes/distill_run.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "core/error.h"
 #include "core/random.h"

@@ -8,7 +8,6 @@
 #include "infer/student_sampler.h"
 #include "models/student/initial_weights.h"
 #include "models/student/student_files.h"
-#include "train/checkpoint/runner_tensors.h"
 #include "train/recipes/distill_batches.h"
 #include "train/recipes/distill_run.h"
 #include "train/recipes/distill_samples.h"
@@ -77,9 +76,8 @@ class DistillTask final : public TrainingTask {
     add_lane_times(record.times, runner.lane_times());
   }
   void next_step() override { examples_ += per_step(); }
-  double value_norm(Runner& runner) override {
-    return run_value_norm(runner, student().grad_norm());
-  }
+  std::vector<UpdatedTensor> trained() const override { return student().trained(); }
+  Buffer grad_norm() const override { return student().grad_norm(); }
 
   bool evaluates() const override { return run_.config.save_samples; }
   bool evaluation_due(const TrainerState& state, bool) const override {
@@ -95,12 +93,6 @@ class DistillTask final : public TrainingTask {
     }
   }
 
-  std::vector<SavedTensor> saved_tensors(Runner& runner) const override {
-    return train::saved_tensors(student().trained(), runner);
-  }
-  std::vector<LoadedTensor> loaded_tensors(Runner& runner, bool values_only) const override {
-    return train::loaded_tensors(student().trained(), runner, values_only);
-  }
   void put_state(TrainerState& state) const override {
     state.epoch = epoch();
     state.batches = 0;  // a sample's number says all

@@ -6,29 +6,22 @@
 
 #include "core/error.h"
 #include "core/random.h"
-#include "core/stopwatch.h"
 #include "core/to_size.h"
-#include "train/checkpoint/runner_tensors.h"
-#include "train/run/batch_feed.h"
-#include "train/run/column_steps.h"
+#include "train/recipes/wan_task.h"
 #include "train/run/run_summary.h"
-#include "train/run/trained_model.h"
 
 namespace ballast::train {
 namespace {
 
-class DistilledTask final : public TrainingTask {
+class DistilledTask final : public WanTask {
  public:
   DistilledTask(PreparedRun run, MemoryPolicy policy, MemoryPolicy teacher)
-      : run_(std::move(run)), policy_(std::move(policy)) {
+      : WanTask(std::move(run), std::move(policy)) {
     wan::job_of(run_.request).teacher->policy = std::move(teacher);
   }
 
   void record(ProgramSet& set) override {
-    wan::DitJob job = wan::job_of(run_.request).dit;
-    job.policy = policy_;
-    dit_ = std::make_unique<wan::Dit>(set, std::move(job),
-                                      std::move(wan::job_of(run_.request).experts));
+    WanTask::record(set);
     wan::TeacherJob& t = *wan::job_of(run_.request).teacher;
     wan::DitJob answers = dit_job(t, *dit_);
     teacher_ = std::make_unique<wan::Dit>(set, std::move(answers), std::move(t.experts));
@@ -46,45 +39,19 @@ class DistilledTask final : public TrainingTask {
     read_empty_caption(run_, *dit_, runner, empty_);
   }
 
-  void start(Runner& runner, const FeedPosition& from) override {
-    feed_.emplace(run_, *dit_, runner, from);
-  }
-
-  std::int64_t epoch() const override { return feed_->position().epoch; }
-  bool last_of_epoch() const override { return feed_->last_of_epoch(); }
-  std::vector<std::string> sample_ids() const override { return feed_->sample_ids(); }
-
   void gradients(Runner& runner, std::int64_t examples, StepRecord& record) override;
   void update(Runner& runner, StepRecord& record) override {
     step_.run(runner, "update",
               {.step = ++updates_, .seed = run_.config.seed, .learning_rate = record.lr});
     add_lane_times(record.times, runner.lane_times());
   }
-  void next_step() override { feed_->next_step(); }
-  std::uint32_t agree(Runner& runner, std::uint32_t wish) override {
-    return train::agree(*dit_, runner, wish);
-  }
-  double value_norm(Runner& runner) override {
-    return run_value_norm(runner, dit_->io().grad_norm);
-  }
 
-  std::vector<SavedTensor> saved_tensors(Runner& runner) const override {
-    return train::saved_tensors(dit_->io().trained, runner);
-  }
-  std::vector<LoadedTensor> loaded_tensors(Runner& runner, bool values_only) const override {
-    return train::loaded_tensors(dit_->io().trained, runner, values_only);
-  }
   void put_state(TrainerState& state) const override { state.counts[kUpdates] = updates_; }
   void take_state(const TrainerState& state, bool values_only) override {
-    const auto found = state.counts.find(kUpdates);
-    updates_ = values_only || found == state.counts.end() ? 0 : found->second;
+    updates_ = values_only ? 0 : state.count(kUpdates);
   }
 
   std::string file_name() const override { return "model.safetensors"; }
-  std::vector<std::string> save(Runner& runner, const SaveTarget& target,
-                                std::int64_t step) override {
-    return save_model(run_, *dit_, runner, target, step);
-  }
 
  private:
   static constexpr const char* kUpdates = "updates";
@@ -102,8 +69,6 @@ class DistilledTask final : public TrainingTask {
     expert_ = expert;
   }
 
-  // Of all samples of a step, on all ranks.
-  std::vector<Timestep> draw_times(std::int64_t step, std::int64_t examples) const;
   // Noises sample i of a run; both see it.
   void prepare(Runner& runner, const wan::StepPass& part, std::size_t i, std::int64_t step,
                const Timestep& t);
@@ -111,21 +76,11 @@ class DistilledTask final : public TrainingTask {
                 StepRecord& record);
   void take_answers(Runner& runner, const wan::StepPass& part);
 
-  PreparedRun run_;
-  MemoryPolicy policy_;
-  std::unique_ptr<wan::Dit> dit_, teacher_;
-  std::optional<BatchFeed> feed_;
+  std::unique_ptr<wan::Dit> teacher_;
   std::vector<float> empty_;  // the empty caption's states; a line of the plan
   int expert_ = -1;           // of the teacher, whose weights are loaded
   std::int64_t updates_ = 0;
 };
-
-std::vector<Timestep> DistilledTask::draw_times(std::int64_t step, std::int64_t examples) const {
-  const auto side = teacher_->experts() > 1
-                        ? std::optional(ExpertSide{.expert = expert_, .boundary = run_.boundary})
-                        : std::nullopt;
-  return draw_step_times(run_, feed_->step(), step, examples, side);
-}
 
 void DistilledTask::prepare(Runner& runner, const wan::StepPass& part, std::size_t i,
                             std::int64_t step, const Timestep& t) {
@@ -189,27 +144,11 @@ void DistilledTask::run_pass(Runner& runner, const wan::StepPass& part,
 }
 
 void DistilledTask::gradients(Runner& runner, std::int64_t examples, StepRecord& record) {
-  if (teacher_->experts() > 1) {
-    const data::LatentShape& z = run_.dataset->buckets()[feed_->step().bucket].shape;
-    use_expert(runner, draw_expert(run_.config.timesteps, run_.boundary, run_.config.seed,
-                                   record.step, z.height, z.width));
-  }
-  const std::vector<Timestep> times = draw_times(record.step, examples);
-  for (const Timestep& t : times) record.t.push_back(t.t);
-  const ColumnSteps steps = {.dit = *dit_,
-                             .programs = step_,
-                             .runner = runner,
-                             .passes = feed_->passes(),
-                             .samples = std::ssize(times),
-                             .sets = {0}};
-  const auto pass = [&](std::size_t p) {
-    const Stopwatch waits;
-    feed_->write_inputs(p);
-    record.times.data += waits.seconds();
-    run_pass(runner, feed_->passes()[p], times, record);
-  };
-  const auto loss = [&] { return std::vector{*runner.view(dit_->io().loss).as<double>()}; };
-  record.loss = steps.run(pass, loss).front();
+  if (teacher_->experts() > 1) use_expert(runner, draw_step_expert(record.step));
+  const std::vector<Timestep> times = draw_times(*teacher_, expert_, record.step, examples);
+  record.loss = run_timed_columns(runner, times, 0, record, [&](const wan::StepPass& pass) {
+    run_pass(runner, pass, times, record);
+  });
   step_.run(runner, "grad_norm");
   record.grad_norm = *runner.view(dit_->io().grad_norm).as<float>();
 }

@@ -2,14 +2,11 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "core/stopwatch.h"
 #include "core/to_size.h"
 #include "train/recipes/distilled_task.h"
-#include "train/run/batch_feed.h"
-#include "train/run/column_steps.h"
+#include "train/recipes/wan_task.h"
 #include "train/run/evaluation.h"
 #include "train/run/run_summary.h"
-#include "train/run/trained_model.h"
 #include "train/trainer.h"
 #include "train/training_loop.h"
 
@@ -17,18 +14,15 @@ namespace ballast::train {
 namespace {
 
 // A transformer and its adapters, or all of its weights; one expert or both.
-class DitTask final : public TrainingTask {
+class DitTask final : public WanTask {
  public:
   DitTask(PreparedRun run, MemoryPolicy policy, std::size_t auxiliary_variant)
-      : run_(std::move(run)), policy_(std::move(policy)), auxiliary_variant_(auxiliary_variant) {
+      : WanTask(std::move(run), std::move(policy)), auxiliary_variant_(auxiliary_variant) {
     if (run_.previews) run_.previews->encode();
   }
 
   void record(ProgramSet& set) override {
-    wan::DitJob job = wan::job_of(run_.request).dit;
-    job.policy = policy_;
-    dit_ = std::make_unique<wan::Dit>(set, std::move(job),
-                                      std::move(wan::job_of(run_.request).experts));
+    WanTask::record(set);
     expert_steps_.assign(to_size(dit_->experts()), 0);
     if (run_.previews) run_.previews->record(set, auxiliary_variant_);
   }
@@ -42,18 +36,13 @@ class DitTask final : public TrainingTask {
     runner.run("init_state");
   }
 
-  void start(Runner& runner, const FeedPosition& from) override {
-    feed_.emplace(run_, *dit_, runner, from);
-  }
-
-  std::int64_t epoch() const override { return feed_->position().epoch; }
-  bool last_of_epoch() const override { return feed_->last_of_epoch(); }
-  std::vector<std::string> sample_ids() const override { return feed_->sample_ids(); }
-
   void gradients(Runner& runner, std::int64_t examples, StepRecord& record) override {
-    step_expert_ = expert_of_step(record.step);
+    step_expert_ = dit_->experts() == 1 ? 0 : draw_step_expert(record.step);
     use_expert(runner, step_expert_);
-    run_columns(runner, examples, record);
+    const std::vector<Timestep> times = draw_times(*dit_, step_expert_, record.step, examples);
+    record.loss = run_timed_columns(
+        runner, times, step_expert_, record,
+        [&](const wan::StepPass& pass) { run_pass(runner, pass, times, record); });
     step_.run(runner, wan::expert_program("grad_norm", step_expert_));
     record.grad_norm = *runner.view(dit_->io().grad_norm).as<float>();
   }
@@ -63,14 +52,6 @@ class DitTask final : public TrainingTask {
     step_.run(runner, wan::expert_program("update", step_expert_),
               {.step = ++updates, .seed = run_.config.seed, .learning_rate = record.lr});
     add_lane_times(record.times, runner.lane_times());
-  }
-
-  void next_step() override { feed_->next_step(); }
-  std::uint32_t agree(Runner& runner, std::uint32_t wish) override {
-    return train::agree(*dit_, runner, wish);
-  }
-  double value_norm(Runner& runner) override {
-    return run_value_norm(runner, dit_->io().grad_norm);
   }
 
   bool evaluates() const override { return !run_.evals.empty(); }
@@ -96,12 +77,6 @@ class DitTask final : public TrainingTask {
     return drawn;
   }
 
-  std::vector<SavedTensor> saved_tensors(Runner& runner) const override {
-    return train::saved_tensors(dit_->io().trained, runner);
-  }
-  std::vector<LoadedTensor> loaded_tensors(Runner& runner, bool values_only) const override {
-    return train::loaded_tensors(dit_->io().trained, runner, values_only);
-  }
   void put_state(TrainerState& state) const override {
     for (std::size_t e = 0; e < expert_steps_.size(); ++e) {
       state.counts[steps_key(e)] = expert_steps_[e];
@@ -109,8 +84,7 @@ class DitTask final : public TrainingTask {
   }
   void take_state(const TrainerState& state, bool values_only) override {
     for (std::size_t e = 0; e < expert_steps_.size(); ++e) {
-      const auto found = state.counts.find(steps_key(e));
-      expert_steps_[e] = values_only || found == state.counts.end() ? 0 : found->second;
+      expert_steps_[e] = values_only ? 0 : state.count(steps_key(e));
     }
   }
 
@@ -122,19 +96,12 @@ class DitTask final : public TrainingTask {
     if (run_.config.method == Method::full) {
       return save_fine_tune(run_, *dit_, runner, target, step);
     }
-    return save_model(run_, *dit_, runner, target, step);
+    return WanTask::save(runner, target, step);
   }
 
  private:
   static std::string steps_key(std::size_t expert) {
     return fmt::format("expert_steps.{}", expert);
-  }
-
-  int expert_of_step(std::int64_t step) const {
-    if (dit_->experts() == 1) return 0;
-    const data::LatentShape& z = run_.dataset->buckets()[feed_->step().bucket].shape;
-    return draw_expert(run_.config.timesteps, run_.boundary, run_.config.seed, step, z.height,
-                       z.width);
   }
 
   bool use_expert(Runner& runner, int expert) {
@@ -144,29 +111,14 @@ class DitTask final : public TrainingTask {
     return true;
   }
 
-  // The loss weights and times of a step's samples, of all ranks.
-  std::vector<Timestep> draw_times(std::int64_t examples, std::int64_t step) const;
-  void run_columns(Runner& runner, std::int64_t examples, StepRecord& record);
   void run_pass(Runner& runner, const wan::StepPass& pass, const std::vector<Timestep>& times,
                 StepRecord& record);
 
-  PreparedRun run_;
-  MemoryPolicy policy_;
   std::size_t auxiliary_variant_;
-  std::unique_ptr<wan::Dit> dit_;
-  std::optional<BatchFeed> feed_;
   std::vector<std::int64_t> expert_steps_;
   int expert_ = -1;      // whose weights are loaded
   int step_expert_ = 0;  // of the step in progress
 };
-
-std::vector<Timestep> DitTask::draw_times(std::int64_t examples, std::int64_t step) const {
-  const auto side =
-      dit_->experts() > 1
-          ? std::optional(ExpertSide{.expert = step_expert_, .boundary = run_.boundary})
-          : std::nullopt;
-  return draw_step_times(run_, feed_->step(), step, examples, side);
-}
 
 void DitTask::run_pass(Runner& runner, const wan::StepPass& pass,
                        const std::vector<Timestep>& times, StepRecord& record) {
@@ -181,25 +133,6 @@ void DitTask::run_pass(Runner& runner, const wan::StepPass& pass,
   step_.run(runner, io.programs[to_size(step_expert_)],
             {.step = record.step, .seed = run_.config.seed, .first_sample = pass.first});
   add_lane_times(record.times, runner.lane_times());
-}
-
-void DitTask::run_columns(Runner& runner, std::int64_t examples, StepRecord& record) {
-  const std::vector<Timestep> times = draw_times(examples, record.step);
-  for (const Timestep& t : times) record.t.push_back(t.t);
-  const ColumnSteps steps = {.dit = *dit_,
-                             .programs = step_,
-                             .runner = runner,
-                             .passes = feed_->passes(),
-                             .samples = std::ssize(times),
-                             .sets = {step_expert_}};
-  const auto pass = [&](std::size_t p) {
-    const Stopwatch waits;
-    feed_->write_inputs(p);
-    record.times.data += waits.seconds();
-    run_pass(runner, feed_->passes()[p], times, record);
-  };
-  const auto loss = [&] { return std::vector{*runner.view(dit_->io().loss).as<double>()}; };
-  record.loss = steps.run(pass, loss).front();
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/path_kind.h"
 #include "core/progress.h"
 #include "core/to_size.h"
 #include "infer/model_folder.h"
@@ -118,8 +119,7 @@ MomentBits embedding_moments(const Seq2SeqRun& run) {
   const std::string codes = std::string(t5::kEmbeddingName) + ".m.absmax";
   for (const std::string& folder : resumable_folders(run)) {
     const std::string path = folder + "/" + kStateFile;
-    std::error_code error;
-    if (!fs::is_regular_file(path, error)) continue;
+    if (!is_file(path)) continue;
     try {
       const SafetensorsFile state = SafetensorsFile::open(path, DiskMode::buffered);
       return state.find(codes) != nullptr ? MomentBits::by_size : MomentBits::always_32;
@@ -198,8 +198,7 @@ void find_shapes(PairData& d, const Seq2SeqRun& run, std::int64_t epochs, bool t
 
 // A model that is known by its id or preset and not on this machine.
 std::optional<t5::Published> absent_text_model(const std::string& named) {
-  std::error_code error;
-  if (fs::exists(infer::model_path(named), error)) return std::nullopt;
+  if (path_exists(infer::model_path(named))) return std::nullopt;
   return t5::find_published(named);
 }
 
@@ -234,8 +233,7 @@ void find_seq2seq_model(Seq2SeqRun& run) {
     run.model_folder = infer::model_snapshot(model);
   }
   if (!c.lora) return;
-  std::error_code error;
-  run.adapter.base_model = fs::exists(model, error) ? fs::absolute(model).string() : model;
+  run.adapter.base_model = path_exists(model) ? fs::absolute(model).string() : model;
   run.adapter.rank = c.lora->rank;
   run.adapter.alpha = c.lora->alpha;
   run.adapter.dropout = c.lora->dropout;
@@ -355,7 +353,7 @@ void open_text_model(Seq2SeqRun& run) {
   t5::Seq2SeqJob& job = t5::job_of(run.request).seq2seq;
   job.config = t5::model_config(checkpoint, names);
   if (job.config.decoder_layers == 0) {
-    fail(ErrorCode::input, fmt::format("{} holds an encoder without a decoder", checkpoint.path()));
+    fail(ErrorCode::input, "{} holds an encoder without a decoder", checkpoint.path());
   }
   t5::job_of(run.request).weights = t5::weight_groups(job.config, checkpoint, names);
   job.dropout = c.dropout ? *c.dropout : dropout_of(checkpoint);
@@ -385,8 +383,8 @@ void read_texts(Seq2SeqRun& run) {
       run.request.other_lines.push_back(vocabulary->line("evaluations read texts again"));
     }
     if (tokenizer.vocab_size() > run.model().vocabulary) {
-      fail(ErrorCode::input, fmt::format("{} has {} tokens, the model knows {}", tokenizer.path(),
-                                         tokenizer.vocab_size(), run.model().vocabulary));
+      fail(ErrorCode::input, "{} has {} tokens, the model knows {}", tokenizer.path(),
+           tokenizer.vocab_size(), run.model().vocabulary);
     }
   }
   const auto tokens = [&](const std::string& file) {

@@ -12,7 +12,6 @@
 #include "data/tokenizer.h"
 #include "infer/text_generator.h"
 #include "io/atomic_file.h"
-#include "train/checkpoint/runner_tensors.h"
 #include "train/checkpoint/transformers_folder.h"
 #include "train/checkpoint/transformers_state.h"
 #include "train/recipes/rouge.h"
@@ -84,11 +83,6 @@ double loss_of(Runner& runner, const t5::StepIo& io) {
   return loss;
 }
 
-std::int64_t count_of(const TrainerState& s, const char* key, std::int64_t otherwise = 0) {
-  const auto found = s.counts.find(key);
-  return found == s.counts.end() ? otherwise : found->second;
-}
-
 // An encoder-decoder and all of its weights, or its adapters, on pairs of texts.
 class Seq2SeqTask final : public TrainingTask {
  public:
@@ -133,9 +127,8 @@ class Seq2SeqTask final : public TrainingTask {
               {.step = ++updates_, .seed = config().seed, .learning_rate = record.lr});
     add_lane_times(record.times, runner.lane_times());
   }
-  double value_norm(Runner& runner) override {
-    return run_value_norm(runner, model_->io().grad_norm);
-  }
+  std::vector<UpdatedTensor> trained() const override { return model_->io().trained; }
+  Buffer grad_norm() const override { return model_->io().grad_norm; }
   void next_step() override {
     const bool last = last_of_epoch();
     ++at_.step;
@@ -160,15 +153,15 @@ class Seq2SeqTask final : public TrainingTask {
   }
 
   std::vector<SavedTensor> saved_tensors(Runner& runner) const override {
-    return in_files(train::saved_tensors(trained(), runner));
+    return in_files(TrainingTask::saved_tensors(runner));
   }
   std::vector<LoadedTensor> loaded_tensors(Runner& runner, bool values_only) const override {
-    return in_files(train::loaded_tensors(trained(), runner, values_only), values_only);
+    return in_files(TrainingTask::loaded_tensors(runner, values_only), values_only);
   }
   void put_state(TrainerState& state) const override;
   void take_state(const TrainerState& state, bool values_only) override;
   void resumed(TrainerState& state) override {
-    const std::int64_t shared = count_of(state, kShared, run_.micro_batches_per_visit);
+    const std::int64_t shared = state.count(kShared, run_.micro_batches_per_visit);
     if (shared != run_.micro_batches_per_visit) {
       log::warn(
           "{}: {} micro-batches shared a visit, now {} do: padding differs, and with it the "
@@ -189,7 +182,6 @@ class Seq2SeqTask final : public TrainingTask {
 
  private:
   const Seq2SeqConfig& config() const { return run_.config; }
-  std::span<const UpdatedTensor> trained() const { return model_->io().trained; }
   std::span<const std::uint32_t> samples() const {
     return data::samples_of_step(order_, run_.train->batches, at_.batch);
   }
@@ -378,12 +370,11 @@ void Seq2SeqTask::put_state(TrainerState& state) const {
 }
 
 void Seq2SeqTask::take_state(const TrainerState& state, bool) {
-  updates_ = count_of(state, "updates");
-  best_.checks = count_of(state, "loss_checks");
-  best_.worse = count_of(state, "loss_worse");
-  best_.best_step = count_of(state, "best_step", -1);
-  const auto best = state.numbers.find("best_loss");
-  if (best != state.numbers.end()) best_.best = best->second;
+  updates_ = state.count("updates");
+  best_.checks = state.count("loss_checks");
+  best_.worse = state.count("loss_worse");
+  best_.best_step = state.count("best_step", -1);
+  best_.best = state.number("best_loss", best_.best);
 }
 
 void Seq2SeqTask::add_files(const std::string& run, const std::string& to,

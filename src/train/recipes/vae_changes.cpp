@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "train/recipes/vae_run.h"
 
 namespace ballast::train {
@@ -17,8 +18,7 @@ wan_vae::TrainingJob& training_of(fit::Request& r) {
 // Of a dataset's file; a folder of cached clips has no such numbers.
 void add_clip_changes(const PreparedVae& run, std::vector<fit::Change>& all) {
   const std::filesystem::path file(run.config.dataset.config);
-  std::error_code unknown;
-  if (!std::filesystem::is_regular_file(file, unknown)) return;
+  if (!is_file(file)) return;
   const std::int64_t side = run.network().pixels_per_latent();
   std::int64_t frames = 1, pixels = 0;
   for (const wan_vae::LatentClip& c : run.training().clips) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "core/to_size.h"
 #include "data/prefetcher.h"
 #include "infer/model_folder.h"
@@ -21,8 +22,7 @@ constexpr Bytes kVaeLoopBytes = 3_MiB;
 constexpr double kL1Delta = 0x1p-14;
 
 std::string vae_file(const VaeConfig& c) {
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(c.file, ignored)) return c.file;
+  if (!is_folder(c.file)) return c.file;
   const std::string found = infer::find_model_files(c.file).vae;
   return found.empty() ? c.file : found;
 }
@@ -117,7 +117,7 @@ void add_clips(PreparedVae& run, Purpose purpose) {
     run.notes.push_back("the clips are not cached yet: planned for the largest the dataset allows");
   }
   if (job.clips.empty()) {
-    fail(ErrorCode::input, fmt::format("{}: there is nothing to train on", c.dataset.config));
+    fail(ErrorCode::input, "{}: there is nothing to train on", c.dataset.config);
   }
 }
 

@@ -7,7 +7,6 @@
 #include "core/stopwatch.h"
 #include "core/to_size.h"
 #include "data/prefetcher.h"
-#include "train/checkpoint/runner_tensors.h"
 #include "train/recipes/vae_run.h"
 #include "train/run/run_summary.h"
 #include "train/training_loop.h"
@@ -183,22 +182,20 @@ class VaeTask final : public TrainingTask {
     add_lane_times(record.times, runner.lane_times());
   }
   void next_step() override { feed_->next_step(); }
-  double value_norm(Runner& runner) override { return run_value_norm(runner, io().grad_norm); }
+  std::vector<UpdatedTensor> trained() const override {
+    std::vector<UpdatedTensor> all;
+    for (const wan_vae::TrainedTensor& t : io().trained) all.push_back(t.updated);
+    return all;
+  }
+  Buffer grad_norm() const override { return io().grad_norm; }
   std::vector<Scalar> scalars() const override {
     return {{"train/reconstruction", static_cast<float>(reconstruction_)},
             {"train/kl", static_cast<float>(kl_)}};
   }
 
-  std::vector<SavedTensor> saved_tensors(Runner& runner) const override {
-    return train::saved_tensors(trained(), runner);
-  }
-  std::vector<LoadedTensor> loaded_tensors(Runner& runner, bool values_only) const override {
-    return train::loaded_tensors(trained(), runner, values_only);
-  }
   void put_state(TrainerState& state) const override { state.counts[kUpdates] = updates_; }
   void take_state(const TrainerState& state, bool values_only) override {
-    const auto found = state.counts.find(kUpdates);
-    updates_ = values_only || found == state.counts.end() ? 0 : found->second;
+    updates_ = values_only ? 0 : state.count(kUpdates);
   }
 
   std::string file_name() const override { return "model.safetensors"; }
@@ -227,11 +224,6 @@ class VaeTask final : public TrainingTask {
   static constexpr const char* kUpdates = "updates";
 
   const wan_vae::TrainingIo& io() const { return training_->io(); }
-  std::vector<UpdatedTensor> trained() const {
-    std::vector<UpdatedTensor> all;
-    for (const wan_vae::TrainedTensor& t : io().trained) all.push_back(t.updated);
-    return all;
-  }
 
   // A fine-tuned VAE keeps the numbers of the one it was, which transformers were trained with. One
   // from nothing has none: they are measured on the clips.

@@ -4,8 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <filesystem>
 
+#include "core/path_kind.h"
 #include "core/random.h"
 #include "io/toml_table.h"
 #include "memory/text_file.h"
@@ -49,8 +49,7 @@ class Facts {
 
 // Of its tensors and some of their numbers; where a resumed run does without the file, of nothing.
 std::string lora_hash(const std::string& path) {
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return "";
+  if (!path_exists(path)) return "";
   const WeightFiles file = WeightFiles::open(path, DiskMode::buffered);
   return model_hash(std::span(&file, 1));
 }
@@ -153,8 +152,7 @@ void add_dataset_file(const std::string& path, Facts& f) {
     if (first == std::string_view::npos) return std::string_view();
     return s.substr(first, s.find_last_not_of(of) - first + 1);
   };
-  std::error_code ignored;
-  if (path.empty() || std::filesystem::is_directory(path, ignored)) return;
+  if (path.empty() || is_folder(path)) return;
   LineReader reader = LineReader::open(path, {.file_bytes = TomlFile::kMaxBytes});
   for (FileLine line; reader.next(line);) {
     const std::string_view text = trimmed(line.text);

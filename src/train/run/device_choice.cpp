@@ -3,9 +3,6 @@
 #include <algorithm>
 
 #include "core/to_size.h"
-#include "memory/budget.h"
-#include "memory/gpu.h"
-#include "memory/machine.h"
 #include "train/run/measured_profile.h"
 
 namespace ballast::train {

@@ -84,9 +84,8 @@ void take_student(PreparedRun& run, Purpose purpose) {
   student = recognised_config(file, names, path);
   if (student.in_dim != model.in_dim || student.out_dim != model.out_dim ||
       student.text_dim != model.text_dim) {
-    fail(ErrorCode::input,
-         fmt::format("{} reads {} channels and texts of {} numbers, its teacher {} and {}", path,
-                     student.in_dim, student.text_dim, model.in_dim, model.text_dim));
+    fail(ErrorCode::input, "{} reads {} channels and texts of {} numbers, its teacher {} and {}",
+         path, student.in_dim, student.text_dim, model.in_dim, model.text_dim);
   }
   student.text_len = model.text_len;
   student.name = fmt::format("{} of {} blocks, width {}", model.name, student.layers, student.dim);

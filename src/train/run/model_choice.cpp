@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "infer/model_folder.h"
 #include "io/hub_cache.h"
 #include "io/toml_table.h"
@@ -15,16 +16,6 @@ namespace ballast::train {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool is_there(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
-
-bool is_folder(const fs::path& path) {
-  std::error_code error;
-  return fs::is_directory(path, error);
-}
 
 struct ExpertFolders {
   std::string low, high;  // "": not there
@@ -48,8 +39,8 @@ ExpertFolders experts_of(const std::string& checkpoint) {
 // A folder with one transformer may keep it in diffusers' sub-folder.
 std::string single_of(const std::string& checkpoint) {
   const fs::path inner = fs::path(checkpoint) / "transformer";
-  return is_folder(inner) && !is_there(fs::path(checkpoint) / "config.json") ? inner.string()
-                                                                             : checkpoint;
+  return is_folder(inner) && !path_exists(fs::path(checkpoint) / "config.json") ? inner.string()
+                                                                                : checkpoint;
 }
 
 // 1.3: beside the shards; for a single file in ckpt_path, or in its low-noise folder.
@@ -60,7 +51,7 @@ std::string config_of(const std::string& transformer, const std::string& checkpo
       fs::path(checkpoint) / "low_noise_model" / "config.json",
   };
   for (const fs::path& path : candidates) {
-    if (!path.empty() && is_there(path)) return path.string();
+    if (!path.empty() && path_exists(path)) return path.string();
   }
   return "";
 }
@@ -91,7 +82,7 @@ double boundary_of(const TrainConfig& c, const std::string& transformer,
 }
 
 void require_path(const std::string& path, std::string_view what) {
-  if (is_there(path)) return;
+  if (path_exists(path)) return;
   std::vector<Advice> advice = download_advice(path);
   advice.push_back(
       {"give the path of the checkpoint", "relative paths start at the current folder"});
@@ -185,9 +176,8 @@ ModelDecision resolve_model(const TrainConfig& c) {
   const ExpertFolders folders = experts_of(m.checkpoint);
   if (m.experts == Experts::both) {
     if (folders.low.empty() || folders.high.empty()) {
-      fail(ErrorCode::input,
-           fmt::format("experts = \"both\": {} has no low_noise_model and high_noise_model",
-                       m.checkpoint));
+      fail(ErrorCode::input, "experts = \"both\": {} has no low_noise_model and high_noise_model",
+           m.checkpoint);
     }
     return both_of(c, folders.low, folders.high);
   }

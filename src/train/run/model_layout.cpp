@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "io/atomic_file.h"
 #include "io/atomic_folder.h"
 #include "io/json_reader.h"
@@ -25,11 +26,6 @@ namespace fs = std::filesystem;
 constexpr const char* kPipelineFile = "model_index.json";
 constexpr const char* kDiffusersStem = "diffusion_pytorch_model";
 constexpr Bytes kDiffusersShard{10'000'000'000};
-
-bool is_plain_file(const fs::path& path) {
-  std::error_code error;
-  return fs::is_regular_file(path, error);
-}
 
 // The keys of a model_index.json whose values are [library, class].
 std::vector<std::string> components_of(const fs::path& pipeline) {
@@ -69,10 +65,10 @@ ModelLayout layout_of(const std::string& transformer, wan::Dialect names,
   fs::path folder = fs::absolute(transformer, error).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();  // "model/transformer/"
   if (!fs::is_directory(folder, error)) folder = folder.parent_path();
-  if (is_plain_file(folder / "config.json")) layout.config = (folder / "config.json").string();
+  if (is_file(folder / "config.json")) layout.config = (folder / "config.json").string();
   const fs::path pipeline = folder.parent_path();
   const std::string component = folder.filename().string();
-  if (!is_plain_file(pipeline / kPipelineFile)) return layout;
+  if (!is_file(pipeline / kPipelineFile)) return layout;
   const std::vector<std::string> components = components_of(pipeline);
   if (std::ranges::find(components, component) == components.end()) return layout;
   layout.kind = ModelLayout::Kind::pipeline;
@@ -107,8 +103,7 @@ void write_diffusers(const ModelLayout& layout, const wan::Config& sizes,
     share_file(layout.pipeline + "/" + kPipelineFile, folder + "/" + kPipelineFile);
     for (const std::string& component : components_of(layout.pipeline)) {
       const std::string from = layout.pipeline + "/" + component;
-      std::error_code error;
-      if (component == layout.component || !fs::is_directory(from, error)) continue;
+      if (component == layout.component || !is_folder(from)) continue;
       share_folder(from, folder + "/" + component);
     }
     weights += "/" + layout.component;

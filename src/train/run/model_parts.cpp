@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "io/weight_file_parts.h"
 #include "models/wan_vae/latent_statistics.h"
 
@@ -12,8 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 
 bool has_tokenizer(const fs::path& folder) {
-  std::error_code error;
-  return fs::exists(folder / "tokenizer.json", error) || fs::exists(folder / "spiece.model", error);
+  return path_exists(folder / "tokenizer.json") || path_exists(folder / "spiece.model");
 }
 
 }  // namespace
@@ -60,8 +60,7 @@ void use_vae_statistics(const std::string& vae, data::DatasetRequest& request) {
 std::string available_vae(const TrainConfig& c) {
   try {
     const std::string vae = parts_of(c).vae;
-    std::error_code error;
-    return fs::exists(vae, error) ? vae : "";
+    return path_exists(vae) ? vae : "";
   } catch (const Error&) {
     return "";  // a folder that holds too much to choose from: such a run names its transformer
   }

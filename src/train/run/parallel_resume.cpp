@@ -12,11 +12,6 @@ namespace {
 constexpr const char* kColumns = "columns";
 constexpr const char* kGlobalBatch = "global_batch";
 
-std::int64_t count_of(const TrainerState& state, const char* key, std::int64_t otherwise) {
-  const auto found = state.counts.find(key);
-  return found == state.counts.end() ? otherwise : found->second;
-}
-
 }  // namespace
 
 void put_parallel(const TrainConfig& config, TrainerState& state) {
@@ -34,11 +29,11 @@ void take_parallel(TrainConfig& config, std::vector<std::string>& notes) {
   if (!search.found) return;
   const TrainerState& state = search.found->state;
   const std::int64_t samples =
-      count_of(state, kGlobalBatch, config.micro_batch.plain * config.gradient_accumulation);
-  const std::int64_t columns = count_of(state, kColumns, 1);
+      state.count(kGlobalBatch, config.micro_batch.plain * config.gradient_accumulation);
+  const std::int64_t columns = state.count(kColumns, 1);
   if (columns < 1 || columns > kMaxRanks || samples < 1) {
-    fail(ErrorCode::input, fmt::format("{}: {} columns for {} samples of a step",
-                                       search.found->folder, columns, samples));
+    fail(ErrorCode::input, "{}: {} columns for {} samples of a step", search.found->folder, columns,
+         samples);
   }
   if (columns == 1 && p.column_count() == 1) return;
   if (!p.global_batch) p.global_batch = samples;

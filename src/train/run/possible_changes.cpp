@@ -23,16 +23,11 @@ Edit with_data(const PreparedRun& run, const DataChange& change) {
   };
 }
 
-// optimi's key of the optimizer.
-bool has_kahan_sum(OptimizerKind k) {
-  return k == OptimizerKind::adamw_optimi || k == OptimizerKind::stableadamw;
-}
-
 // As the reader has it when another optimizer is named: what was set by hand stays.
 OptimizerOptions with_kind(OptimizerOptions o, OptimizerKind kind, DType before, DType after) {
   const OptimizerOptions usual = optimizer_defaults(o.kind, before);
   const OptimizerOptions next = optimizer_defaults(kind, after);
-  const bool of_optimi = has_kahan_sum(o.kind) && o.kahan_unasked && !has_kahan_sum(kind);
+  const bool of_optimi = is_optimi(o.kind) && o.kahan_unasked && !is_optimi(kind);
   o.kind = kind;
   if (o.state_dtype == usual.state_dtype) o.state_dtype = next.state_dtype;
   if (o.rounding == usual.rounding || of_optimi) o.rounding = next.rounding;

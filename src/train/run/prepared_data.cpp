@@ -101,8 +101,7 @@ void add_steps(PreparedRun& run, Purpose purpose, const ComingData* coming) {
                     z.frames, z.height, z.width));
   }
   if (steps.batches.empty()) {
-    fail(ErrorCode::input,
-         fmt::format("{}: there is nothing to train on", run.config.dataset.config));
+    fail(ErrorCode::input, "{}: there is nothing to train on", run.config.dataset.config);
   }
   wan::job_of(run.request).dit.batches = std::move(steps.batches);
   run.kinds = std::move(steps.kinds);

@@ -4,11 +4,9 @@
 #include <regex>
 
 #include "core/error.h"
-#include "core/log.h"
 #include "core/to_size.h"
 #include "data/prefetcher.h"
 #include "dist/host_ranks.h"
-#include "io/hub_cache.h"
 #include "models/wan/dit_pass.h"
 #include "models/wan/lora_read.h"
 #include "models/wan/recognise.h"
@@ -39,8 +37,8 @@ wan::Config open_model(PreparedRun& run, const ModelChoice& choice) {
     const wan::Config config = recognised_config(file, names, path);
     require_task(run.config.model, config, path);
     if (model && (model->dim != config.dim || model->in_dim != config.in_dim)) {
-      fail(ErrorCode::input, fmt::format("{} is {}, {} is {}: experts have one shape", paths[0],
-                                         model->name, path, config.name));
+      fail(ErrorCode::input, "{} is {}, {} is {}: experts have one shape", paths[0], model->name,
+           path, config.name);
     }
     model = config;
     if (run.config.method == Method::full && !run.config.student) {
@@ -120,7 +118,7 @@ void check_loras(PreparedRun& run) {
            {{fmt::format("a rank of {}", m.rank), "every module of a run has the same"}});
     }
   }
-  if (a.rank == 0) fail(ErrorCode::input, fmt::format("{} has no factors", lora.path()));
+  if (a.rank == 0) fail(ErrorCode::input, "{} has no factors", lora.path());
 }
 
 // Where it has no effect.
@@ -238,9 +236,9 @@ LoraOptions lora_of(const AdapterConfig& a) {
 void check_optimizer(const OptimizerOptions& optimizer, const LoraOptions& lora) {
   if (lora.up_rate != 1 && !has_rate(optimizer.kind)) {
     fail(ErrorCode::input,
-         fmt::format("loraplus_lr_ratio needs an optimizer of the Adam family, {} "
-                     "has one learning rate for all",
-                     name_of(optimizer.kind)));
+         "loraplus_lr_ratio needs an optimizer of the Adam family, {} "
+         "has one learning rate for all",
+         name_of(optimizer.kind));
   }
   if (lora.max_norm > 0 && optimizer.ema_decay) {
     fail(ErrorCode::input,
@@ -309,7 +307,7 @@ void choose_policy(PreparedRun& run) {
   const wan::Config& model = run.model();
   if (c.memory.policy != "auto") {
     r.policy = find_policy(c.memory.policy);
-    if (!r.policy) fail(ErrorCode::input, fmt::format("policy = '{}' is unknown", c.memory.policy));
+    if (!r.policy) fail(ErrorCode::input, "policy = '{}' is unknown", c.memory.policy);
   }
   if (r.policy && c.memory.stream_blocks) {
     fail(ErrorCode::usage,
@@ -325,8 +323,8 @@ void choose_policy(PreparedRun& run) {
   }
   if (!c.memory.stream_blocks) return;
   if (*c.memory.stream_blocks < 0 || *c.memory.stream_blocks > model.layers) {
-    fail(ErrorCode::input, fmt::format("[memory] stream_blocks = {}: {} has {} blocks",
-                                       *c.memory.stream_blocks, model.name, model.layers));
+    fail(ErrorCode::input, "[memory] stream_blocks = {}: {} has {} blocks", *c.memory.stream_blocks,
+         model.name, model.layers);
   }
   r.streamed_blocks = *c.memory.stream_blocks;
 }

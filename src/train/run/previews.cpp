@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "core/log.h"
 #include "core/progress.h"
 #include "core/to_size.h"
 #include "infer/clip_file.h"

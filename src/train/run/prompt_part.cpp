@@ -14,13 +14,13 @@ PromptPart::PromptPart(const std::string& encoder, const std::string& tokenizer,
                        infer::TextEncoderOptions options)
     : encoder_(encoder, std::move(options)) {
   if (encoder_.config().d_model != model.text_dim) {
-    fail(ErrorCode::input, fmt::format("{} gives rows of {} numbers, {} reads rows of {}", encoder,
-                                       encoder_.config().d_model, model.name, model.text_dim));
+    fail(ErrorCode::input, "{} gives rows of {} numbers, {} reads rows of {}", encoder,
+         encoder_.config().d_model, model.name, model.text_dim);
   }
   const data::Tokenizer tokens = data::Tokenizer::open(tokenizer);
   if (tokens.vocab_size() > encoder_.config().vocabulary) {
-    fail(ErrorCode::input, fmt::format("{} has {} tokens, {} knows {}", tokenizer,
-                                       tokens.vocab_size(), encoder, encoder_.config().vocabulary));
+    fail(ErrorCode::input, "{} has {} tokens, {} knows {}", tokenizer, tokens.vocab_size(), encoder,
+         encoder_.config().vocabulary);
   }
   for (const std::string& text : texts) {
     const std::string clean = data::clean_text(text);

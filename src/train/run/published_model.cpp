@@ -1,8 +1,7 @@
 #include "train/run/published_model.h"
 
-#include <filesystem>
-
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "models/wan/weights.h"
 #include "train/run/model_choice.h"
 
@@ -37,9 +36,8 @@ std::string choice_note(const TrainConfig& c, const wan::Published& model, doubl
 }  // namespace
 
 std::optional<wan::Published> absent_model(const ModelConfig& m) {
-  std::error_code error;
   const std::string& named = named_model(m);
-  if (named.empty() || std::filesystem::exists(named, error)) return std::nullopt;
+  if (named.empty() || path_exists(named)) return std::nullopt;
   return wan::find_published(named);
 }
 
@@ -62,8 +60,7 @@ wan::Config plan_published(PreparedRun& run, const wan::Published& model) {
   const wan::Config& config = model.config;
   const bool both = c.model.experts == Experts::both || !c.model.high_noise_transformer.empty();
   if (both && config.experts < 2) {
-    fail(ErrorCode::input,
-         fmt::format("experts = \"both\": {} has one transformer", named_model(c.model)));
+    fail(ErrorCode::input, "experts = \"both\": {} has one transformer", named_model(c.model));
   }
   wan::job_of(run.request).experts.assign(both ? 2 : 1, planned_groups(config, model.stored));
   run.notes.push_back(

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "report/plan_table.h"
 #include "train/checkpoint/checkpoint_search.h"

@@ -21,16 +21,11 @@ std::string weights_text(const wan::FitJob& job, const MemoryPolicy& p) {
   return fmt::format("weights of {} of {} blocks streamed from {} ", streamed, job.blocks(), from);
 }
 
-const char* activations_text(Activations a) {
-  switch (a) {
-    case Activations::kept:
-      return "keeps all activations";
-    case Activations::attention_kept:
-      return "keeps attention outputs, recomputes the rest";
-    case Activations::recomputed:
-      break;
-  }
-  return "keeps block inputs, recomputes the rest";
+std::string_view activations_text(Activations a) {
+  constexpr std::string_view kTexts[] = {"keeps all activations",
+                                         "keeps attention outputs, recomputes the rest",
+                                         "keeps block inputs, recomputes the rest"};
+  return kTexts[to_size(a)];
 }
 
 std::string describe(const wan::FitJob& job, const MemoryPolicy& p) {
@@ -41,7 +36,8 @@ std::string describe(const wan::FitJob& job, const MemoryPolicy& p) {
   } else if (p.streams()) {
     text += fmt::format("through {} slot{}", s.slots, s.slots == 1 ? "" : "s");
   }
-  if (job.dit.mode != wan::Mode::infer) text += std::string("; ") + activations_text(p.activations);
+  if (job.dit.mode != wan::Mode::infer)
+    text += fmt::format("; {}", activations_text(p.activations));
   if (p.kept_blocks > 0)
     text += fmt::format("; keeps all activations of {} of {} blocks", p.kept_blocks, config.layers);
   if (p.offload) text += "; activations offloaded to RAM";

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <string>
-
 #include "report/plan_table.h"
 #include "train/run/prepared_run.h"
 

@@ -1,9 +1,9 @@
 #include "train/run/text_states.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "core/error.h"
+#include "core/path_kind.h"
 #include "core/progress.h"
 #include "core/random.h"
 #include "core/to_size.h"
@@ -28,10 +28,7 @@ std::string TextStates::path_of(const std::string& prompt) const {
   return fmt::format("{}/{:016x}.safetensors", folder_, hash_of(encoder_ + "\n" + prompt));
 }
 
-bool TextStates::has(const std::string& prompt) const {
-  std::error_code ignored;
-  return std::filesystem::is_regular_file(path_of(prompt), ignored);
-}
+bool TextStates::has(const std::string& prompt) const { return is_file(path_of(prompt)); }
 
 void TextStates::put(const std::string& prompt, const infer::TextStates& states) const {
   check(states.width == width_, "states of {} numbers where {} are kept", states.width, width_);

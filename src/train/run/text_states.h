@@ -4,7 +4,6 @@
 #include <functional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "infer/model_folder.h"
 #include "infer/text_encoder.h"
