@@ -59,7 +59,7 @@ TABLE = (
     Part("cuDNN", "LicenseRef-NVIDIA-cuDNN", LOADED, "", ("cudnn",), (),
          "https://developer.nvidia.com/cudnn", "NVIDIA Corporation", cuda=True),
     Part("GNU C library", "LGPL-2.1-or-later", LINKED, "libc6-dev",
-         ("sys/", "linux/", "dlfcn.h", "fcntl.h", "malloc.h", "poll.h", "pthread.h", "sched.h", "signal.h",
+         ("sys/", "linux/", "dlfcn.h", "fcntl.h", "link.h", "malloc.h", "poll.h", "pthread.h", "sched.h", "signal.h",
           "netinet/", "arpa/", "netdb.h", "stddef.h", "stdint.h", "stdlib.h", "string.h", "spawn.h", "time.h",
           "unistd.h"),
          ("libc.so.6", "libm.so.6", "ld-linux", "linux-vdso", "libdl.so.2", "libpthread.so.0", "librt.so.1"),
