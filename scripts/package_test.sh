@@ -73,7 +73,7 @@ check_deb_files() {
   have lintian "Debian's policy" || return 0
   step "lintian"
   # Not those with symbols, which have no documents.
-  lintian --allow-root --fail-on error,warning "$out"/ballast_*.deb "$out"/libballast*[0v]_*.deb ||
+  lintian --allow-root --fail-on error,warning "$out"/ballast_*.deb "$out"/libballast0_*.deb "$out"/libballast-dev_*.deb ||
     fail "lintian found errors or warnings"
 }
 
