@@ -1,5 +1,5 @@
 # Writes the header that core/version.cpp includes: cmake -DOUTPUT=FILE -DSOURCE=FOLDER -DCOMPILER=...
-# -DFLAGS=... -DTARGET=... -P build_info.cmake. Run by each build; the file changes only with what it says.
+# -DFLAGS=... -DTARGET=... -DVERSION=... -P build_info.cmake. Run by each build; the file changes only with what it says.
 set(commit "")
 set(clean false)
 find_program(GIT git)
@@ -17,6 +17,7 @@ endif()
 file(CONFIGURE OUTPUT ${OUTPUT} @ONLY CONTENT [[
 #pragma once
 
+#define BALLAST_VERSION "@VERSION@"
 #define BALLAST_BUILD_COMMIT "@commit@"
 #define BALLAST_BUILD_CLEAN @clean@
 #define BALLAST_BUILD_COMPILER R"(@COMPILER@)"
