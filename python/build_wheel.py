@@ -1,6 +1,6 @@
 """Makes the wheel ballast-ml of a built program and library: pip's hooks, and a command.
 
-python3 python/build_wheel.py [--build build/release] [--output FOLDER]
+python3 python/build_wheel.py [--build build/release] [--output FOLDER] [--sbom ballast.spdx.json]
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def stripped(path: pathlib.Path, folder: str) -> bytes:
     return copy.read_bytes()
 
 
-def contents(build: pathlib.Path) -> List[Tuple[str, bytes, int]]:
+def contents(build: pathlib.Path, sbom: Optional[pathlib.Path]) -> List[Tuple[str, bytes, int]]:
     """Names in the wheel with bytes and file mode."""
     program = build / "bin" / "ballast"
     if not program.exists():
@@ -90,6 +90,8 @@ def contents(build: pathlib.Path) -> List[Tuple[str, bytes, int]]:
     files[f"{info}/METADATA"] = text.encode(), 0o644
     files[f"{info}/WHEEL"] = WHEEL.format(tag=tag()).encode(), 0o644
     files[f"{info}/licenses/LICENSE"] = (ROOT / "LICENSE").read_bytes(), 0o644
+    if sbom:
+        files[f"{info}/sboms/{sbom.name}"] = sbom.read_bytes(), 0o644
     lines = []
     for name, (data, _) in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
@@ -99,13 +101,15 @@ def contents(build: pathlib.Path) -> List[Tuple[str, bytes, int]]:
     return [(name, data, mode) for name, (data, mode) in files.items()]
 
 
-def assemble(build: pathlib.Path, output: pathlib.Path) -> pathlib.Path:
+def assemble(
+    build: pathlib.Path, output: pathlib.Path, sbom: Optional[pathlib.Path] = None
+) -> pathlib.Path:
     """The same files give the same bytes."""
     output.mkdir(parents=True, exist_ok=True)
     path = output / f"ballast_ml-{version()}-{tag()}.whl"
     date = time.gmtime(315532800)[:6]  # the first that zip files can hold: 1980
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
-        for name, data, mode in contents(build):
+        for name, data, mode in contents(build, sbom):
             entry = zipfile.ZipInfo(name, date)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = (0o100000 | mode) << 16
@@ -133,8 +137,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Makes the wheel of a built program and library.")
     parser.add_argument("--build", default=ROOT / "build" / "release", type=pathlib.Path)
     parser.add_argument("--output", default=ROOT / "build" / "python", type=pathlib.Path)
+    parser.add_argument("--sbom", type=pathlib.Path, help="the parts list that goes into it")
     given = parser.parse_args()
-    print(assemble(given.build, given.output))
+    print(assemble(given.build, given.output, given.sbom))
 
 
 if __name__ == "__main__":

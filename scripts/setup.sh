@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# scripts/setup.sh [--lint | --python]
+# scripts/setup.sh [--lint | --python | --packages]
 # Installs the packages that Ballast is built with on Debian and Ubuntu, and only those that are missing.
 # Says nothing and does nothing when all are there. On other systems it prints what to install.
 # --lint: also what scripts/lint.sh needs beyond a build.
 # --python: also what scripts/python_test.sh needs.
+# --packages: also what scripts/release.sh and scripts/package_test.sh need, and the shells whose
+# completions are tested.
 set -euo pipefail
 
 packages=(
@@ -16,6 +18,8 @@ packages=(
 )
 [ "${1:-}" != --python ] || packages+=(python3-venv)
 [ "${1:-}" != --lint ] || packages+=(clang-tidy-19) # Debian 12's default, 14, cannot parse the sources
+[ "${1:-}" != --packages ] ||
+  packages+=(zsh fish groff-base man-db dpkg-dev xz-utils lintian minisign debootstrap buildah python3-venv pkg-config)
 
 # The same for systems whose packages this script does not install itself.
 print_packages_elsewhere() {

@@ -10,7 +10,6 @@
 #include "core/nearest_name.h"
 #include "core/progress.h"
 #include "core/system_limits.h"
-#include "train/config/flags.h"
 
 namespace ballast {
 [[noreturn]] void fail_unknown(std::string_view flag, const std::string& value,
@@ -62,6 +61,13 @@ std::string own_flags_help() {
   MachineOptions machine;
   std::vector<std::string> notes;
   return "General options:\n" + own_flags(own, machine, notes).help();
+}
+
+std::vector<train::FlagInfo> own_flag_infos() {
+  OwnFlags own;
+  MachineOptions machine;
+  std::vector<std::string> notes;
+  return own_flags(own, machine, notes).honoured();
 }
 
 namespace {

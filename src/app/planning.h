@@ -11,6 +11,7 @@
 #include "fit/advice.h"
 #include "fit/refusal_text.h"
 #include "infer/require_plan.h"
+#include "train/config/flags.h"
 #include "train/run/prepared_run.h"
 #include "train/run/run_plan.h"
 
@@ -40,6 +41,7 @@ PlanOutput plan_output(const OwnFlags& own);
 // What they say of the machine that a run's other flags describe.
 void apply(const OwnFlags& own, MachineOptions& to);
 std::string own_flags_help();
+std::vector<train::FlagInfo> own_flag_infos();  // the same for completions
 // prints_steps: of a command that knows --json=steps.
 OwnFlags split_own_flags(const std::vector<std::string>& arguments, bool prints_steps = false);
 

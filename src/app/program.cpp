@@ -6,12 +6,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <new>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 #include <system_error>
 
 #include "app/command.h"
 #include "app/command_help.h"
+#include "app/completion.h"
 #include "app/help_text.h"
 #include "app/launcher.h"
 #include "app/output.h"
@@ -23,6 +25,7 @@
 #include "core/version.h"
 #include "core/wrap_text.h"
 #include "dist/launch_ranks.h"
+#include "memory/gpu.h"
 
 namespace ballast {
 namespace {
@@ -31,13 +34,27 @@ std::string help() {
   std::string text =
       "Trains and runs large video and text transformers inside the memory you have.\n\n"
       "usage: ballast COMMAND [OPTIONS]\n\ncommands:\n";
-  for (const CommandInfo& c : commands()) text += fmt::format("  {:<10} {}\n", c.name, c.summary);
+  for (const CommandInfo& c : commands()) text += fmt::format("  {:<11} {}\n", c.name, c.summary);
   return text +
          "\n  ballast help COMMAND     its options\n"
-         "  ballast --version        the version\n\n"
+         "  ballast --version        the version; with --json how it was built\n\n"
          "Configurations to begin with are in examples/, explanations in docs/.\n\n"
          "exit status: 0 done, 1 internal error (please report), 2 usage, 3 does not fit,\n"
          "4 bad input, 5 GPU, 6 file or disk, 7 results differ, 8 a rank was lost\n";
+}
+
+// null: not known, as where the sources were no git checkout.
+std::string build_info_json() {
+  const BuildInfo b = build_info();
+  const auto text = [](std::string_view t) {
+    return t.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(t);
+  };
+  nlohmann::ordered_json j = {{"version", version()},     {"commit", text(b.commit)},
+                              {"clean", nullptr},         {"compiler", text(b.compiler)},
+                              {"flags", text(b.flags)},   {"target", text(b.target)},
+                              {"cuda", built_with_cuda()}};
+  if (!b.commit.empty()) j["clean"] = b.clean;
+  return j.dump(2) + "\n";
 }
 
 // "--blocks_to_swap=4" and "--blocks-to-swap=4" are the same. What follows "--" is left alone.
@@ -198,7 +215,11 @@ int run(std::vector<std::string> arguments, Host host = Host::program) {
   const std::string first = arguments.front();
   if (first == "--help" || first == "-h" || first == "help") return print_page(fit_columns(help()));
   if (first == "--version" || first == "-V") {
+    if (arguments.back() == "--json") return print_page(build_info_json());
     return print_page(fmt::format("ballast {}\n", version()));
+  }
+  if (first == "__complete") {
+    return print_page(completion_lines({arguments.begin() + 1, arguments.end()}));
   }
   if (begins_pasted_line(first, arguments.size() > 1 ? arguments[1] : "")) {
     fail_without_command(first);

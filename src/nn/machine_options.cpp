@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "nn/memory_policy.h"
+#include "nn/option_words.h"
 
 namespace ballast {
 namespace {
@@ -54,12 +55,24 @@ std::optional<std::string> set_option(WeightFormat& to, std::string_view text) {
 
 std::optional<std::string> set_option(PolicyName<std::string> to, std::string_view text) {
   if (text != "auto" && !find_policy(text)) {
-    std::vector<std::string_view> names = {"auto"};
-    for (const MemoryPolicy& p : named_policies()) names.push_back(p.name);
-    return not_found(one_of(names, text), text);
+    const std::vector<std::string> names = option_words(to);
+    return not_found(one_of(std::vector<std::string_view>(names.begin(), names.end()), text), text);
   }
   to.name = text;
   return std::nullopt;
+}
+
+std::vector<std::string> option_words(const std::optional<Bytes>&) { return {}; }
+std::vector<std::string> option_words(DeviceChoice) { return enum_names(kDeviceNames); }
+std::vector<std::string> option_words(VerifyWeights) { return enum_names(kVerifyNames); }
+std::vector<std::string> option_words(WeightFormat) {
+  const auto names = weight_format_names();
+  return {names.begin(), names.end()};
+}
+std::vector<std::string> option_words(PolicyName<std::string>) {
+  std::vector<std::string> names = {"auto"};
+  for (const MemoryPolicy& p : named_policies()) names.emplace_back(p.name);
+  return names;
 }
 
 std::string option_text(const std::optional<Bytes>& size) {

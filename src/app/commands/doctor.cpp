@@ -137,11 +137,15 @@ class Doctor : public Command {
                    "folder of a run, or an output_dir: its newest run (default: your last run)");
     app.add_option("--disk", disk_, "folder whose disk is looked at (default: that of the run)");
     app.add_flag("--no-disk-trial", no_trial_, "do not measure how fast the disk is");
+    app.add_flag("--alive", alive_,
+                 "only whether the run lives or has ended well: fails (exit status 4) where it "
+                 "died, failed or never began");
     app.add_flag("--json", json_, "print JSON, sizes in bytes");
   }
 
   void run() override {
     const auto last = find_last_run();
+    if (alive_) return print_alive(last);
     if (disk_.empty()) disk_ = run_.empty() ? "." : run_;
     if (!std::filesystem::is_directory(disk_)) {
       disk_ = std::filesystem::absolute(disk_).parent_path().string();
@@ -155,6 +159,7 @@ class Doctor : public Command {
   }
 
  private:
+  static void print_alive(const std::optional<LastRun>& last);
   std::optional<LastRun> find_last_run() const;
   std::string as_text(const Machine& m, const std::optional<LastRun>& last,
                       std::span<const MachineCheck> checks) const;
@@ -163,7 +168,7 @@ class Doctor : public Command {
                       const GpuFacts& gpu) const;
 
   std::string run_, disk_;
-  bool no_trial_ = false, json_ = false;
+  bool no_trial_ = false, alive_ = false, json_ = false;
 };
 
 const RegisterCommand<Doctor> kDoctor("doctor",
@@ -185,6 +190,17 @@ std::optional<LastRun> Doctor::find_last_run() const {
   last.diagnosis = diagnose(last.record, seconds);
   last.ranks = read_rank_records(last.path, last.record, seconds);
   return last;
+}
+
+// For health checks of containers and the like.
+void Doctor::print_alive(const std::optional<LastRun>& last) {
+  if (!last) fail(ErrorCode::input, "there is no run of yours yet");
+  const Outcome outcome = last->diagnosis.outcome;
+  if (outcome == Outcome::died || outcome == Outcome::failed) {
+    fail(ErrorCode::input, last->diagnosis.headline,
+         {{"ballast doctor " + last->path, "says more"}});
+  }
+  print(last->diagnosis.headline + "\n");
 }
 
 std::string Doctor::as_text(const Machine& m, const std::optional<LastRun>& last,

@@ -48,6 +48,11 @@ std::string StudentSample::flags_help() {
   return flags(notes).help();
 }
 
+std::vector<train::FlagInfo> StudentSample::flag_infos() {
+  std::vector<std::string> notes;
+  return flags(notes).honoured();
+}
+
 bool StudentSample::takes(const std::vector<std::string>& arguments) {
   const bool asked = std::ranges::any_of(arguments, [](const std::string& a) {
     return a == kModelFlag || a.starts_with(std::string(kModelFlag) + "=");

@@ -20,6 +20,7 @@ class StudentSample {
   void run();
   static std::string help();
   std::string flags_help();  // one line for each
+  std::vector<train::FlagInfo> flag_infos();
 
  private:
   train::FlagTable flags(std::vector<std::string>& notes);

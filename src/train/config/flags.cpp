@@ -205,6 +205,7 @@ void FlagTable::add(MachineOptions& to, std::span<const std::string_view> names)
       add(name, Takes::one, help, [set = setter_of(field)](const Setting& s) {
         if (const auto fault = set(s.text())) s.fail_with(*fault);
       });
+      flags_.back().words = option_words(field);
     }
   });
 }
@@ -212,6 +213,7 @@ void FlagTable::add(MachineOptions& to, std::span<const std::string_view> names)
 void FlagTable::add_later(const FlagTable& flags, std::vector<Setting>& to) {
   for (const Flag& f : flags.flags_) {
     add(f.name, f.takes, f.help, [&to](const Setting& s) { to.push_back(s); });
+    flags_.back().words = f.words;
   }
 }
 
@@ -279,6 +281,15 @@ std::vector<std::string> FlagTable::switches() const {
     if (f.takes == Takes::nothing) names.push_back(f.name);
   }
   return names;
+}
+
+std::vector<FlagInfo> FlagTable::honoured() const {
+  std::vector<FlagInfo> all;
+  for (const Flag& f : flags_) {
+    if (f.use != Use::honoured) continue;
+    all.push_back({f.name, f.takes != Takes::nothing, f.help, f.words});
+  }
+  return all;
 }
 
 std::string FlagTable::help() const {

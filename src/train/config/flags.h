@@ -15,6 +15,7 @@
 #include "io/name_index.h"
 #include "io/toml_table.h"
 #include "nn/machine_options.h"
+#include "nn/option_words.h"
 
 namespace ballast::train {
 
@@ -66,6 +67,14 @@ bool any_named(std::span<const Setting> settings, std::span<const std::string_vi
 // All keys of a file as settings; names of tables are left out, as musubi-tuner does.
 std::vector<Setting> flattened(const TomlFile& file);
 
+// A flag as help pages and completions show it.
+struct FlagInfo {
+  std::string name;  // as in Setting
+  bool takes_value = true;
+  std::string help;
+  std::vector<std::string> words = {};  // that it takes; empty: others, too
+};
+
 // The flags of one dialect: what each does, or why it does nothing. Reads settings and describes
 // itself; a flag that is not in the table fails with the nearest name.
 class FlagTable {
@@ -110,6 +119,7 @@ class FlagTable {
       if (!value) s.fail_value(one_of(words, s.text()));
       to = *value;
     });
+    flags_.back().words = enum_names(words);
   }
   void add(std::string_view name, Takes takes, std::string_view help,
            std::function<void(const Setting&)> set);
@@ -139,6 +149,8 @@ class FlagTable {
   bool knows(std::string_view name) const { return find(name) != nullptr; }
   // One line per flag, then the names of those that are ignored and of those that are rejected.
   std::string help() const;
+  // Those that are neither.
+  std::vector<FlagInfo> honoured() const;
 
  private:
   enum class Use : std::uint8_t { honoured, ignored, rejected };
@@ -148,6 +160,7 @@ class FlagTable {
     std::string help;
     Use use;
     std::function<void(const Setting&)> set;
+    std::vector<std::string> words = {};  // that are values of it; empty: others are, too
   };
   const Flag* find(std::string_view name) const;
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 
 #include "io/hub_cache.h"
 #include "train/config/config_dialects.h"
@@ -221,6 +222,26 @@ std::string dialect_flags_help(Dialect dialect) {
       return section("The flow-matching trainer", describe_flow_matching);
   }
   return "";
+}
+
+std::vector<FlagInfo> trainer_flags() {
+  std::vector<FlagInfo> all;
+  std::set<std::string> seen;
+  const auto collect = [&](const std::function<void(FlagTable&)>& declare) {
+    std::vector<std::string> notes;
+    FlagTable table(&notes);
+    declare(table);
+    for (FlagInfo& f : table.honoured()) {
+      if (seen.insert(f.name).second) all.push_back(std::move(f));
+    }
+  };
+  CommonFlags common;
+  collect([&](FlagTable& t) { common.declare(t); });
+  collect([](FlagTable& t) { declare_diffusion_pipe(t, nullptr); });
+  collect(describe_musubi);
+  collect(describe_flow_matching);
+  collect(describe_seq2seq);
+  return all;
 }
 
 }  // namespace ballast::train

@@ -2,6 +2,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "train/config/config.h"
 #include "train/config/flags.h"
@@ -27,5 +28,7 @@ bool names_a_run(std::span<const std::string> arguments);
 // For --help: the flags that every run takes, and those of one trainer.
 std::string common_flags_help();
 std::string dialect_flags_help(Dialect dialect);
+// All of them, for completions; flags of several trainers once.
+std::vector<FlagInfo> trainer_flags();
 
 }  // namespace ballast::train
