@@ -54,7 +54,7 @@ if(BALLAST_MEDIA)
   endforeach()
 endif()
 list(JOIN loaded ", " loaded)
-set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS "${loaded}")
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS "${loaded}, libmicrohttpd12")  # ballast watch alone
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_RECOMMENDS "${loaded}")
 if(BALLAST_CUDA)  # nothing links them
   string(REGEX MATCH "^[0-9]+" cuda "${CUDAToolkit_VERSION}")

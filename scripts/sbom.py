@@ -68,6 +68,8 @@ TABLE = (
          ("libstdc++.so.6", "libgcc_s.so.1"), "https://gcc.gnu.org", "Free Software Foundation"),
     Part("libcurl", "curl", LOADED, "libcurl4-openssl-dev", ("curl/",), (), "https://curl.se",
          "Daniel Stenberg and others"),
+    Part("libmicrohttpd", "LGPL-2.1-or-later", LOADED, "libmicrohttpd-dev", ("microhttpd.h",), (),
+         "https://www.gnu.org/software/libmicrohttpd", "Christian Grothoff and others"),
     Part("FFmpeg", "LGPL-2.1-or-later", LOADED, "libavformat-dev",
          ("libavformat/", "libavcodec/", "libavutil/", "libswscale/"), (), "https://ffmpeg.org",
          "the FFmpeg developers"),
