@@ -165,17 +165,17 @@ std::string step_text(double seconds, const PassTimes& passes) {
 namespace {
 
 // Programs that differ only in shape or expert are one phase for people.
-struct Phase {
+struct PhaseRow {
   std::string_view name;
   std::vector<std::size_t> programs;
 };
 
-std::vector<Phase> phases_of(const PlanView& view) {
+std::vector<PhaseRow> phases_of(const PlanView& view) {
   constexpr std::array<std::string_view, 16> kOrder = {
       "load",           "init_state", "after_restore", "distill", "step",    "student",
       "zero_gradients", "grad_norm",  "update",        "eval",    "predict", "preview",
       "measure",        "read",       "next",          "reorder"};
-  std::vector<Phase> phases;
+  std::vector<PhaseRow> phases;
   for (const std::string_view program : kOrder) {
     const std::string_view phase = phase_name(program);
     for (std::size_t p = 0; p < view.plan.programs.size(); ++p) {
@@ -208,7 +208,7 @@ std::string_view short_memory_name(Tier t, const PlanTitle& title) {
 
 std::string peaks_text(const PlanTitle& title, const PlanView& view, const PlanStyle& style) {
   std::string text = "\nmemory by phase\n";
-  for (const Phase& phase : phases_of(view)) {
+  for (const PhaseRow& phase : phases_of(view)) {
     for (const Tier t : kTiers) {
       const TierUse* most = nullptr;
       for (const std::size_t p : phase.programs) {
@@ -246,7 +246,7 @@ std::string files_text(const PlanView& view, const PlanStyle& style) {
 std::string times_text(const PlanView& view, const PlanStyle& style) {
   if (view.times.empty()) return "";
   std::string text = "\npredicted time by phase\n";
-  for (const Phase& phase : phases_of(view)) {
+  for (const PhaseRow& phase : phases_of(view)) {
     const PredictedTime* most = nullptr;
     for (const std::size_t p : phase.programs) {
       if (most == nullptr || view.times[p].seconds > most->seconds) most = &view.times[p];
