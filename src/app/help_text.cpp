@@ -60,11 +60,11 @@ std::string short_train_help() {
          "  --resume [RUN]       continue the newest run in output_dir, or that one\n"
          "\nOutput\n" +
          machine_help({"json"}) +
-         "  --json=steps         also a line of JSON for each step and event\n" +
          "\nThe plan comes first, and the run keeps to it. What is not cached yet is encoded\n"
          "then (--require_cache fails instead). Ctrl-C finishes the step and saves;\n"
          "--resume continues. `ballast plan` with the same arguments shows the\n"
-         "plan alone. After a crash, `ballast doctor` says what happened.\n\n" +
+         "plan alone; --json=steps prints a line of JSON for each step and event. After\n"
+         "a crash, `ballast doctor` says what happened.\n\n" +
          more_help("train");
 }
 

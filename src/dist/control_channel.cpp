@@ -36,10 +36,17 @@ Bytes ControlChannel::memory_for(int ranks) {
 }
 
 void ControlChannel::set_state(const ControlHeartbeat& state) noexcept {
-  const std::lock_guard lock(thread_->mutex_);
-  const double longest = thread_->state_.longest;
-  thread_->state_ = state;
-  thread_->state_.longest = longest;
+  bool news = false;
+  {
+    const std::lock_guard lock(thread_->mutex_);
+    ControlHeartbeat& now = thread_->state_;
+    news = text_of(now.phase) != text_of(state.phase) || now.checkpoint != state.checkpoint;
+    const double longest = now.longest;
+    now = state;
+    now.longest = longest;
+    thread_->news_ |= news;
+  }
+  if (news) thread_->wake();
 }
 
 void ControlChannel::set_longest(double seconds) noexcept {

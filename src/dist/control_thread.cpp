@@ -20,6 +20,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kTurn{100};    // between two looks at everything
+constexpr milliseconds kNews{20};     // between two heartbeats at least
 constexpr milliseconds kHurry{10};    // while ranks come, and while a job ends
 constexpr milliseconds kPause{1500};  // longer, and this process was stopped itself
 constexpr milliseconds kGreeting{5000};
@@ -123,7 +124,7 @@ void ControlChannel::Thread::turn() {
   forgive_pause(before);
   take_requests(before);
   connect_missing(before);
-  if (before >= next_beat_) send_heartbeat(before);
+  if (before >= next_beat_ || has_news(before)) send_heartbeat(before);
   const bool coming = std::ranges::any_of(
       peers_, [](const ControlPeer& p) { return p.state == ControlPeer::State::expected; });
   const bool hurry = first_word_ || (coming && before - begun_ < std::chrono::seconds(10));
@@ -141,6 +142,14 @@ void ControlChannel::Thread::turn() {
   }
   if (first_word_ && !applied_ && ready(now)) decide(now);
   end_in_time(now);
+}
+
+// Another phase or checkpoint is told at once, so that a report does not name an earlier one; where
+// phases are short, not more often than kNews.
+bool ControlChannel::Thread::has_news(ControlTime now) {
+  if (now < next_beat_ - options_.heartbeat + kNews) return false;
+  const std::lock_guard lock(mutex_);
+  return std::exchange(news_, false);
 }
 
 // Where this process was stopped, or the machine was, the others were silent for it alone.

@@ -35,6 +35,7 @@ class ControlChannel::Thread {
   ControlTime failed_at_;
   std::optional<ControlReport> report_;
   bool printed_ = false;
+  bool news_ = false;  // in the state, not to wait for the next heartbeat
   bool finished_ = false, quit_ = false, leaving_ = false;
 
   void wake() noexcept;
@@ -66,6 +67,7 @@ class ControlChannel::Thread {
   void refuse(Link& link, std::string why);
   void lost_link(Link& link, ControlTime now);
   void forgive_pause(ControlTime now);
+  bool has_news(ControlTime now);
   void send_heartbeat(ControlTime now);
   void fill_heartbeat();
   void compare_facts();

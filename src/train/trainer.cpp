@@ -54,7 +54,6 @@ TrainingLoop::TrainingLoop(RunSetup setup, std::unique_ptr<TrainingTask> task,
       checkpoint_("checkpoint_every_n", run_.config.checkpoint, global_batch(run_.config)),
       evaluate_("eval_every_n", run_.config.evaluate, global_batch(run_.config)),
       preview_("[preview] every_n", run_.config.preview.every, global_batch(run_.config)) {
-  if (options_.on_folder && leads()) options_.on_folder(folder_.path());
   set_.backend = run_.backend;
   RunnerOptions runner;
   if (options.check_nan) runner.debug = {.order = Order::recorded, .check_nan = true};
@@ -392,6 +391,7 @@ TrainOutcome TrainingLoop::run() {
   running_ = {};
   if (run_.config.resume) resumed_ = find_resumed();
   require_same_resume();
+  if (options_.on_folder && leads()) options_.on_folder(folder_.path());
   open_flight_record();
   try {
     if (options_.handle_signals) signal_.emplace();

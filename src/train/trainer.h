@@ -21,7 +21,7 @@ struct TrainOptions {
   std::function<bool()> stop = {};                      // asked after each step; true is a request
   Ranks ranks = {};
   LineListener on_record = {};  // gets each line of the run log as well
-  // Called once, when the run has a folder and nothing of its memory is taken.
+  // Called once, when the run has a folder and goes on: not where --resume is refused.
   std::function<void(const std::string& folder)> on_folder = {};
 };
 
