@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/to_size.h"
 #include "tests/ref/number_formats.h"
+#include "tests/support/paths.h"
 #include "tests/support/tiny_safetensors.h"
 
 namespace ballast {
@@ -318,7 +319,7 @@ TEST(NumberFormats, ConversionsThatMeanNothingAreRefused) {
 }
 
 TEST(GoldenHalfFormats, EveryValueHasItsBits) {
-  const auto file = test::read_tiny_safetensors(BALLAST_GOLDEN_DIR "/half_formats.safetensors");
+  const auto file = test::read_tiny_safetensors(test::golden_path("half_formats.safetensors"));
   const std::vector<float> x = file.at("in.f32").as<float>();
   ASSERT_EQ(x.size(), 15314u);
   const struct {
@@ -358,7 +359,7 @@ TEST(GoldenHalfFormats, EveryValueHasItsBits) {
 }
 
 TEST(GoldenDTypes, EveryTensorReadsAsItsNumbers) {
-  const auto file = test::read_tiny_safetensors(BALLAST_GOLDEN_DIR "/dtypes.safetensors");
+  const auto file = test::read_tiny_safetensors(test::golden_path("dtypes.safetensors"));
   const auto as_f32 = [&](const std::string& name) {
     const test::TinyTensor& t = file.at(name);
     std::vector<float> out(to_size(t.elements()));

@@ -9,6 +9,7 @@
 #include "data/other_caches.h"
 #include "data/prefetcher.h"
 #include "tests/support/errors.h"
+#include "tests/support/paths.h"
 #include "tests/support/tiny_cache.h"
 
 namespace ballast::data::cache_checksum_test {
@@ -130,7 +131,7 @@ TEST(CacheChecksum, CachesOfVersion01StillLoad) {
   ModelNeeds needs = tiny_needs();
   needs.latent_channels = 4;
   needs.text_dim = 8;
-  const auto d = open_dataset({.path = BALLAST_GOLDEN_DIR "/cache_0.1", .needs = needs});
+  const auto d = open_dataset({.path = test::golden_path("cache_0.1"), .needs = needs});
   ASSERT_EQ(d->samples().size(), 1u);
   const auto sample = read_sample(*d, needs, 0);
   for (std::size_t i = 0; i < sample.latent.size(); ++i) {

@@ -9,6 +9,7 @@
 #include "core/to_size.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden_file.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_vae.h"
 
@@ -25,7 +26,7 @@ std::vector<float> floats(const SampleTensor& t) {
 }
 
 std::string golden_path(const std::string& name) {
-  return std::string(BALLAST_GOLDEN_DIR) + "/" + name + ".safetensors";
+  return test::golden_path(name + ".safetensors");
 }
 
 // Element [c, t, h, w] of what came as [t][h][w][3].

@@ -21,6 +21,7 @@
 #include "models/wan_vae/training_fit_job.h"
 #include "models/wan_vae/weights.h"
 #include "plan/recording_cost.h"
+#include "tests/support/paths.h"
 
 namespace ballast {
 namespace {
@@ -252,7 +253,7 @@ Outcome planned(const Json& job) {
   return o;
 }
 
-const std::string kFile = BALLAST_GOLDEN_DIR "/plans.jsonl";
+const std::string kFile = test::golden_path("plans.jsonl");
 
 std::vector<Json> stored_lines() {
   std::ifstream file(kFile);

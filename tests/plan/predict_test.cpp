@@ -9,6 +9,7 @@
 #include "core/to_size.h"
 #include "plan/program_builder.h"
 #include "tests/plan/random_program.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_dir.h"
 
 namespace ballast::predict_test {
@@ -78,7 +79,7 @@ TEST(Profile, EveryBundledOneIsComplete) {
 }
 
 TEST(Profile, AReleaseHasCodeForEveryBundledOne) {
-  const std::string script = test::read_whole(BALLAST_SOURCE_DIR "/scripts/release.sh");
+  const std::string script = test::read_whole(test::source_path("scripts/release.sh"));
   std::smatch list;
   ASSERT_TRUE(std::regex_search(script, list, std::regex("architectures=\"([^\"]*)\"")));
   const std::string all = ";" + list[1].str() + ";";

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "tests/support/paths.h"
 #include "tests/support/sample_tensor.h"
 #include "tests/support/tiny_safetensors.h"
 
@@ -12,7 +13,7 @@ namespace ballast::support {
 class GoldenFile {
  public:
   explicit GoldenFile(const std::string& name)
-      : path_(std::string(BALLAST_GOLDEN_DIR) + "/" + name + ".safetensors"),
+      : path_(test::golden_path(name + ".safetensors")),
         tensors_(test::read_tiny_safetensors(path_)) {
     std::ifstream file(path_, std::ios::binary);
     std::uint64_t size = 0;

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "tests/support/errors.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_dir.h"
 #include "train/config/config_dialects.h"
 #include "train/config/enum_names.h"
@@ -314,7 +315,7 @@ TEST(DiffusionPipeConfig, SaysWhichRequiredKeyIsMissing) {
 }
 
 TEST(DiffusionPipeConfig, MeetsBrokenTextWithATypedError) {
-  const std::string text = test::read_whole(BALLAST_GOLDEN_DIR "/diffusion_pipe_24gb/main.toml");
+  const std::string text = test::read_whole(test::golden_path("diffusion_pipe_24gb/main.toml"));
   std::mt19937 random(7);
   int refused = 0;
   for (int i = 0; i < 400; ++i) {

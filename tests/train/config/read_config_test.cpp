@@ -7,6 +7,7 @@
 
 #include "tests/support/errors.h"
 #include "tests/support/hub_tree.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_dir.h"
 
 namespace ballast::train::read_config_test {
@@ -17,8 +18,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
-const std::string kDiffusionPipe24Gb = BALLAST_GOLDEN_DIR "/diffusion_pipe_24gb/main.toml";
-const std::string kExamples = BALLAST_SOURCE_DIR "/examples/";
+const std::string kDiffusionPipe24Gb = test::golden_path("diffusion_pipe_24gb/main.toml");
+const std::string kExamples = test::source_path("examples/");
 
 TrainConfig read(const std::vector<std::string>& arguments) { return read_config(arguments); }
 
@@ -43,7 +44,7 @@ TEST(DiffusionPipe24Gb, IsReadWithOneNotePerIgnoredKey) {
   const TrainConfig c = read({kDiffusionPipe24Gb});
   EXPECT_THAT(c.notes, UnorderedElementsAre(HasSubstr("optimizer.weight_decay (line 34)"),
                                             AllOf(HasSubstr("dataset: "), HasSubstr("is used"))));
-  EXPECT_EQ(c.dataset.config, BALLAST_GOLDEN_DIR "/diffusion_pipe_24gb/dataset.toml");
+  EXPECT_EQ(c.dataset.config, test::golden_path("diffusion_pipe_24gb/dataset.toml"));
   EXPECT_EQ(c.output_dir, "output/wan22_squish_i2v");
   EXPECT_EQ(c.caching.batch_size, 1);
   EXPECT_EQ(c.epochs, 50);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/errors.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_dir.h"
 
 namespace ballast::train::text_states_test {
@@ -30,7 +31,7 @@ TEST(TextStates, AreComparedWithTheirChecksumWhenTheyAreRead) {
 }
 
 TEST(TextStates, OfVersion01StillLoad) {
-  const TextStates states(BALLAST_GOLDEN_DIR "/cache_0.1/states", "encoder", 8);
+  const TextStates states(test::golden_path("cache_0.1/states"), "encoder", 8);
   std::vector<float> rows(24);
   EXPECT_EQ(states.read("a prompt", rows), 3);
   for (std::size_t i = 0; i < rows.size(); ++i) {
