@@ -36,9 +36,18 @@ WantedLibrary wanted(int least = 0) {
           }};
 }
 
-// Each test is a process of its own under ctest: a library that one has loaded is in no other.
 class LibrarySearch : public ::testing::Test {
  protected:
+  // What a test has loaded is in no other.
+  void TearDown() override {
+    for (const char* name : {kFile, kPart}) {
+      while (void* const loaded = ::dlopen(name, RTLD_LAZY | RTLD_NOLOAD)) {
+        ::dlclose(loaded);  // this handle, and one of the test's
+        if (::dlclose(loaded) != 0) break;
+      }
+    }
+  }
+
   // A folder with the library of this version.
   std::string folder(const std::string& name, const char* library) {
     const fs::path path = fs::path(temporary_.path()) / name;
