@@ -129,10 +129,6 @@ void record_sgd(ProgramBuilder& pb, const OptimizerOptions& o, const OptimizerSt
 
 }  // namespace
 
-bool is_optimi(OptimizerKind k) {
-  return k == OptimizerKind::adamw_optimi || k == OptimizerKind::stableadamw;
-}
-
 bool is_8bit(OptimizerKind k) {
   return k == OptimizerKind::adamw8bit || k == OptimizerKind::adamw8bit_kahan;
 }

@@ -29,6 +29,10 @@ std::string_view name_of(OptimizerKind k) {
   return {};
 }
 
+bool is_optimi(OptimizerKind k) {
+  return k == OptimizerKind::adamw_optimi || k == OptimizerKind::stableadamw;
+}
+
 std::optional<OptimizerKind> find_optimizer(std::string_view name) {
   std::string plain(name);
   std::transform(plain.begin(), plain.end(), plain.begin(),
