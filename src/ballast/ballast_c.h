@@ -62,9 +62,9 @@ BALLAST_API void ballast_free(char* text);
 
 /* What the person who waits is told. level 0 debug, 1 info, 2 warning: a line. 3: progress,
  * {"kind": "progress", "what": "reading weights", "done": 12, "total": 40, "unit": "count" or
- * "bytes", "ended": false}; total 0 is unknown, the last one of each has "ended". Without a function
- * (null) it goes to stderr.
- * Called from any thread, one call at a time; it must not call the library. */
+ * "bytes", "ended": false}; total 0 is unknown, the last one of each has "ended". Without a
+ * function (null) it goes to stderr. Called from any thread, one call at a time; it must not call
+ * the library. */
 typedef void (*ballast_log_function)(int level, const char* text, void* user);
 BALLAST_API void ballast_set_log(ballast_log_function function, void* user);
 

@@ -54,10 +54,10 @@ TEST(Package, IsInstalledFoundAndUsed) {
 
   // The same in C, through the shared library, as any compiler finds it.
   const std::string c_program = dir.path("train_lora_c"), lib = prefix + "/lib";
-  const Ran compiled = run(dir, "cc -std=c99 -Wall -Wextra -Wpedantic -Werror -I'" + prefix +
-                                    "/include' '" + BALLAST_SOURCE_DIR +
-                                    "/examples/c/train_lora.c' -L'" + lib + "' -Wl,-rpath,'" + lib +
-                                    "' -lballast -lm -o '" + c_program + "'");
+  const Ran compiled =
+      run(dir, "cc -std=c99 -Wall -Wextra -Wpedantic -Werror -I'" + prefix + "/include' '" +
+                   BALLAST_SOURCE_DIR + "/examples/c/train_lora.c' -L'" + lib + "' -Wl,-rpath,'" +
+                   lib + "' -lballast -lm -o '" + c_program + "'");
   ASSERT_EQ(compiled.exit_code, 0) << compiled.output;
   const Ran in_c = run(dir, "'" + c_program + "' '" + model.path() + "' '" + dir.path() + "'");
   EXPECT_EQ(in_c.exit_code, 0) << in_c.output;
