@@ -14,9 +14,8 @@
 namespace ballast {
 namespace {
 
-const ProgramSet& executable(const ProgramSet& set) {
+void require_executable(const ProgramSet& set) {
   check(set.executable, "a program recorded for planning cannot be run");
-  return set;
 }
 
 }  // namespace
@@ -28,7 +27,7 @@ Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOption
 
 Runner::Runner(const ProgramSet& set, const MemoryPlan& plan, const RunnerOptions& options,
                RunMemory memory)
-    : set_(executable(set)),
+    : set_((require_executable(set), set)),
       plan_(plan),
       options_(options),
       memory_(std::move(memory)),
